@@ -1,0 +1,43 @@
+/* Bounds-checked little-endian reader, and a byte buffer that grows. */
+#ifndef ANE_BASE_BYTES_H
+#define ANE_BASE_BYTES_H
+
+#include "base/attr.h"
+
+/* A window onto bytes that someone else owns. After the first read beyond the end `bad` is set, and that read and all
+ * later ones give zeros (or NULL), so a parser may check once after a group of reads. */
+struct ane_reader {
+  const uint8_t *data;
+  size_t size, pos;
+  bool bad;
+};
+
+static inline struct ane_reader ane_reader_of(const void *data, size_t size) {
+  return (struct ane_reader){(const uint8_t *)data, size, 0, false};
+}
+static inline size_t ane_reader_left(const struct ane_reader *r) { return r->bad ? 0 : r->size - r->pos; }
+/* The next n bytes, or NULL (and bad). */
+const uint8_t *ane_read_bytes(struct ane_reader *r, uint64_t n);
+uint8_t ane_read_u8(struct ane_reader *r);
+uint16_t ane_read_u16(struct ane_reader *r);
+uint32_t ane_read_u32(struct ane_reader *r);
+uint64_t ane_read_u64(struct ane_reader *r);
+
+/* Loads from unaligned little-endian memory. */
+uint16_t ane_load_u16(const void *p);
+uint32_t ane_load_u32(const void *p);
+uint64_t ane_load_u64(const void *p);
+
+/* Growable buffer. Zero-initialised = empty; data is freed by ane_buffer_free. */
+struct ane_buffer {
+  uint8_t *data;
+  size_t size, room;
+};
+
+/* Appends; false where there is no memory (the buffer is then as before). */
+ANE_NODISCARD bool ane_buffer_append(struct ane_buffer *b, const void *data, size_t size);
+/* Makes room for `extra` more bytes. */
+ANE_NODISCARD bool ane_buffer_reserve(struct ane_buffer *b, size_t extra);
+void ane_buffer_free(struct ane_buffer *b);
+
+#endif

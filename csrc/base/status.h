@@ -1,0 +1,45 @@
+/* The one list of status codes, and the error record that carries place and cause.
+ *
+ * A function that can fail returns `ane_status` and takes `struct ane_error *err` last. err may be NULL: the text is
+ * then dropped. On success err is left as it was. */
+#ifndef ANE_BASE_STATUS_H
+#define ANE_BASE_STATUS_H
+
+#include "base/attr.h"
+
+/* X(name, word): `word` is the third value that Lua sees after nil and the message. */
+#define ANE_STATUS_LIST(X)                                                                                            \
+  X(OK, "ok")                                                                                                         \
+  X(NOMEM, "memory")           /* an allocation failed */                                                             \
+  X(IO, "io")                  /* the system refused: open, read, write, map */                                       \
+  X(FORMAT, "format")          /* a file breaks the rules of its format */                                            \
+  X(UNSUPPORTED, "unsupported") /* well formed, but nothing here handles it */                                        \
+  X(INVALID, "invalid")        /* an argument or attribute is out of its range */                                     \
+  X(SHAPE, "shape")            /* shapes or dtypes do not fit together */                                             \
+  X(NOTFOUND, "notfound")      /* a name that should exist does not */                                                \
+  X(RANGE, "range")            /* a position or length beyond a limit, such as the context */                         \
+  X(STATE, "state")            /* a saved state does not belong to this model */                                      \
+  X(STOPPED, "stopped")        /* ended by the caller's stop flag */
+
+typedef enum {
+#define ANE_STATUS_ENUM(name, word) ANE_##name,
+  ANE_STATUS_LIST(ANE_STATUS_ENUM)
+#undef ANE_STATUS_ENUM
+} ane_status;
+
+struct ane_error {
+  ane_status code;
+  char text[512]; /* NUL-terminated; longer messages are cut at a code point */
+};
+
+/* Fills *err (if not NULL) from a printf format and returns `code`, so that `return ane_fail(...)` reads well. */
+ane_status ane_fail(struct ane_error *err, ane_status code, const char *fmt, ...) ANE_PRINTF(3, 4);
+
+/* Puts "prefix: " before the message that err already holds; returns err's code (ANE_INVALID if err is NULL).
+ * Used where a caller knows the place: the file, the layer, the tensor. */
+ane_status ane_fail_in(struct ane_error *err, ane_status code, const char *fmt, ...) ANE_PRINTF(3, 4);
+
+/* The word of a code, as in ANE_STATUS_LIST. Never NULL. */
+const char *ane_status_word(ane_status code);
+
+#endif

@@ -1,0 +1,64 @@
+#include "binding/bind.h"
+
+#include <string.h>
+
+void *bind_new(lua_State *L, const char *cls, size_t size, int uservalues) {
+  void *ud = lua_newuserdatauv(L, size, uservalues);
+  memset(ud, 0, size);
+  luaL_setmetatable(L, cls);
+  return ud;
+}
+
+void bind_class(lua_State *L, const char *cls, const luaL_Reg *methods, const luaL_Reg *meta) {
+  luaL_newmetatable(L, cls);
+  luaL_setfuncs(L, meta, 0);
+  lua_newtable(L);
+  luaL_setfuncs(L, methods, 0);
+  lua_setfield(L, -2, "__index");
+  lua_pop(L, 1);
+}
+
+int bind_fail(lua_State *L, const struct ane_error *err) {
+  lua_pushnil(L);
+  lua_pushstring(L, err->text);
+  lua_pushstring(L, ane_status_word(err->code));
+  return 3;
+}
+
+lua_Integer bind_integer(lua_State *L, int arg, lua_Integer lo, lua_Integer hi) {
+  lua_Integer v = luaL_checkinteger(L, arg);
+  if (v < lo || v > hi) {
+    const char *msg = lua_pushfstring(L, "%I is not in %I .. %I", (LUAI_UACINT)v, (LUAI_UACINT)lo, (LUAI_UACINT)hi);
+    luaL_argerror(L, arg, msg);
+  }
+  return v;
+}
+
+lua_Integer bind_opt_integer(lua_State *L, int arg, lua_Integer def, lua_Integer lo, lua_Integer hi) {
+  return lua_isnoneornil(L, arg) ? def : bind_integer(L, arg, lo, hi);
+}
+
+int32_t *bind_ids(lua_State *L, int arg, size_t *n) {
+  if (lua_isinteger(L, arg)) {
+    int32_t *one = lua_newuserdatauv(L, sizeof *one, 0);
+    *one = (int32_t)bind_integer(L, arg, 0, INT32_MAX);
+    *n = 1;
+    return one;
+  }
+  luaL_checktype(L, arg, LUA_TTABLE);
+  size_t len = (size_t)lua_rawlen(L, arg);
+  int32_t *ids = lua_newuserdatauv(L, (len ? len : 1) * sizeof *ids, 0);
+  for (size_t i = 0; i < len; i++) {
+    int ok;
+    lua_rawgeti(L, arg, (lua_Integer)i + 1);
+    lua_Integer v = lua_tointegerx(L, -1, &ok);
+    if (!ok || v < 0 || v > INT32_MAX) {
+      const char *msg = lua_pushfstring(L, "id %I is %s, not a token id", (LUAI_UACINT)(i + 1), luaL_tolstring(L, -1, NULL));
+      luaL_argerror(L, arg, msg);
+    }
+    ids[i] = (int32_t)v;
+    lua_pop(L, 1);
+  }
+  *n = len;
+  return ids;
+}

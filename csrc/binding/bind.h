@@ -1,0 +1,44 @@
+/* What every class of the Lua binding shares: userdata that are closed before they are open, and the one way in which
+ * a status becomes Lua values.
+ *
+ * Rule: make the userdata first (zeroed = closed, metatable set), acquire into it afterwards; __gc and __close accept
+ * the closed state. So nothing leaks wherever Lua raises. */
+#ifndef ANE_BINDING_BIND_H
+#define ANE_BINDING_BIND_H
+
+#include "base/status.h"
+
+#include <lauxlib.h>
+#include <lua.h>
+
+/* Pushes a zeroed userdata of `size` bytes with the metatable of `cls` (registered by bind_class) and `uservalues` slots. */
+void *bind_new(lua_State *L, const char *cls, size_t size, int uservalues);
+
+/* Registers a class: metatable `cls` with __index = methods (+ "close" where meta has __gc), __name = cls, __gc and
+ * __close from meta. Leaves nothing on the stack. */
+void bind_class(lua_State *L, const char *cls, const luaL_Reg *methods, const luaL_Reg *meta);
+
+/* nil, message, code word. Always returns 3. */
+int bind_fail(lua_State *L, const struct ane_error *err);
+
+/* An integer argument in [lo, hi]; raises otherwise, naming the range. */
+lua_Integer bind_integer(lua_State *L, int arg, lua_Integer lo, lua_Integer hi);
+lua_Integer bind_opt_integer(lua_State *L, int arg, lua_Integer def, lua_Integer lo, lua_Integer hi);
+
+/* The integer sequence at `arg` (a table of ids, or one integer) into a Lua-owned buffer (a userdata pushed on the
+ * stack): every entry in [0, INT32_MAX]. Raises on anything else, naming the index. *n gets the length. */
+int32_t *bind_ids(lua_State *L, int arg, size_t *n);
+
+/* Opens of the parts of ane.core: each adds its functions to the table at the top of the stack. */
+void bind_system(lua_State *L);
+void bind_tensor(lua_State *L);
+void bind_source(lua_State *L);
+void bind_tokenizer(lua_State *L);
+void bind_graph(lua_State *L);
+void bind_program(lua_State *L);
+void bind_session(lua_State *L);
+void bind_sampler(lua_State *L);
+void bind_json(lua_State *L);
+void bind_testing(lua_State *L);
+
+#endif

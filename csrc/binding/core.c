@@ -1,0 +1,24 @@
+/* luaopen_ane_core: the table `ane.core`, on which lua/ane builds the public module. */
+#include "binding/bind.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+int luaopen_ane_core(lua_State *L);
+
+EXPORT int luaopen_ane_core(lua_State *L) {
+  luaL_checkversion(L);
+  lua_newtable(L);
+  bind_system(L);
+  bind_tensor(L);
+  bind_source(L);
+  bind_tokenizer(L);
+  bind_graph(L);
+  bind_program(L);
+  bind_session(L);
+  bind_sampler(L);
+  bind_json(L);
+  lua_newtable(L);
+  bind_testing(L);
+  lua_setfield(L, -2, "testing");
+  return 1;
+}

@@ -1,0 +1,105 @@
+/* What differs between systems and machines: CPU features, memory, files, clock, threads. The only layer (with
+ * csrc/coreml) that may ask which system it is built for. */
+#ifndef ANE_PLATFORM_PLATFORM_H
+#define ANE_PLATFORM_PLATFORM_H
+
+#include "base/status.h"
+
+/* ---- CPU ---------------------------------------------------------------------------------------------------------*/
+
+/* Kernel levels, weakest first; x86 and ARM levels exclude each other. X(id, name). */
+#define ANE_ISA_LIST(X) \
+  X(REF, "ref") X(AVX2, "avx2") X(AVX512, "avx512") X(AVX512VNNI, "avx512vnni") X(NEON, "neon") X(DOTPROD, "dotprod") X(I8MM, "i8mm")
+
+typedef enum {
+#define ANE_ISA_ENUM(id, name) ANE_ISA_##id,
+  ANE_ISA_LIST(ANE_ISA_ENUM)
+#undef ANE_ISA_ENUM
+  ANE_ISA_COUNT
+} ane_isa;
+
+const char *ane_isa_name(ane_isa isa);
+/* The level of this name, or ANE_ISA_COUNT. */
+ane_isa ane_isa_from_name(const char *name);
+/* Can this machine (CPU and operating system) run the level? ref: always. AVX2 asks for FMA and F16C as well; AVX512
+ * for F, BW, DQ, VL; AVX512VNNI for VNNI on top. */
+bool ane_isa_available(ane_isa isa);
+/* The best level of this machine. */
+ane_isa ane_isa_best(void);
+/* AVX512_BF16 beside the level (used only by avx512vnni). */
+bool ane_cpu_has_bf16_dot(void);
+/* "AMD EPYC 9R45" or "" where unknown, into out (NUL-terminated). */
+void ane_cpu_name(char *out, size_t size);
+/* Cores that this process may use: physical ones where the system tells, else logical; at least 1. */
+int ane_cpu_cores(void);
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------*/
+
+/* Large zeroed memory straight from the system, 64-byte aligned (page aligned), committed on first touch; with huge
+ * pages asked for where `huge`. NULL where there is none. Freed by ane_pages_free with the same size. */
+void *ane_pages_alloc(size_t size, bool huge);
+void ane_pages_free(void *p, size_t size);
+/* Gives the whole pages inside [p, p + size) back; they read as zeros afterwards. */
+void ane_pages_discard(void *p, size_t size);
+/* Resident memory now and at its peak, bytes; 0 where unknown. */
+uint64_t ane_memory_resident(void);
+uint64_t ane_memory_peak(void);
+/* Free memory of the machine as the system sees it (Linux: MemAvailable), bytes; 0 where unknown. */
+uint64_t ane_memory_available(void);
+
+/* ---- Files -------------------------------------------------------------------------------------------------------*/
+
+/* A whole file mapped for reading. The address is page aligned; an empty file has data = NULL. The mapping is private,
+ * and the file must not be truncated while it is mapped. */
+struct ane_map {
+  const uint8_t *data;
+  uint64_t size;
+};
+/* Maps a regular file; a folder, a missing or unreadable file is ANE_IO with the system's reason. */
+ane_status ane_map_open(struct ane_map *map, const char *path, struct ane_error *err);
+void ane_map_close(struct ane_map *map);
+/* Tells the system that [offset, offset + size) will be read soon / is no longer needed in memory (still readable). */
+void ane_map_will_need(const struct ane_map *map, uint64_t offset, uint64_t size);
+void ane_map_drop(const struct ane_map *map, uint64_t offset, uint64_t size);
+
+/* A file that appears whole or not at all: written beside its final place under a temporary name. */
+struct ane_file_writer {
+  int fd;
+  char *path, *temp;
+};
+ane_status ane_file_create(struct ane_file_writer *w, const char *path, struct ane_error *err);
+ane_status ane_file_write(struct ane_file_writer *w, const void *data, size_t size, struct ane_error *err);
+/* Syncs, renames into place, frees. On failure the temporary file is gone and the old file untouched. */
+ane_status ane_file_commit(struct ane_file_writer *w, struct ane_error *err);
+/* Drops what was written; fine on a zeroed or finished writer. */
+void ane_file_abandon(struct ane_file_writer *w);
+
+/* 'f' regular file, 'd' folder, 'o' other, 0 nothing there. */
+char ane_path_kind(const char *path);
+
+/* Seconds of a clock that only goes forward. */
+double ane_clock(void);
+
+/* ---- Threads -----------------------------------------------------------------------------------------------------*/
+
+/* A pool of n - 1 workers and the caller. All run the same function; inside it they meet at ane_pool_barrier. Workers
+ * spin for a short while between meetings (about 50 us), then sleep; none spins between two runs for longer than that. */
+struct ane_pool;
+ane_status ane_pool_create(struct ane_pool **pool, int threads, struct ane_error *err);
+void ane_pool_destroy(struct ane_pool *pool);
+int ane_pool_threads(const struct ane_pool *pool);
+/* Runs fn(arg, thread, threads) once on each thread of the pool, thread 0 being the caller, and returns when all are
+ * done. Not re-entrant; two callers at once take turns. */
+typedef void (*ane_pool_fn)(void *arg, int thread, int threads);
+void ane_pool_run(struct ane_pool *pool, ane_pool_fn fn, void *arg);
+/* Only inside fn, and then by every thread of the run: returns when all have come; what each wrote before is seen by
+ * all after. */
+void ane_pool_barrier(struct ane_pool *pool);
+
+/* Splits [0, n) evenly: the range of `part` out of `parts`. */
+static inline void ane_split(int64_t n, int part, int parts, int64_t *from, int64_t *to) {
+  *from = n * part / parts;
+  *to = n * (part + 1) / parts;
+}
+
+#endif

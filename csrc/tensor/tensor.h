@@ -1,0 +1,67 @@
+/* Element types, shapes and tensors that own or borrow their memory. */
+#ifndef ANE_TENSOR_TENSOR_H
+#define ANE_TENSOR_TENSOR_H
+
+#include "base/status.h"
+
+typedef enum {
+#define ANE_DTYPE(id, name, block, bytes, gguf, st, onnx, mil) ANE_##id,
+#include "tensor/dtype.def"
+#undef ANE_DTYPE
+  ANE_DTYPE_COUNT
+} ane_dtype;
+
+struct ane_dtype_info {
+  const char *name;        /* as users write it: "fp16", "q4_k" */
+  uint32_t block;          /* elements a block */
+  uint32_t bytes;          /* bytes a block */
+  int gguf;                /* GGUF tensor type id, -1: none */
+  const char *safetensors; /* NULL: none */
+  int onnx, mil;           /* 0: none */
+};
+
+/* Facts about a type. `t` must be one of the enumerators. */
+const struct ane_dtype_info *ane_dtype_info(ane_dtype t);
+/* The type with this GGUF id, or ANE_DTYPE_COUNT. */
+ane_dtype ane_dtype_from_gguf(uint32_t id);
+/* The type of this name ("fp16"), or ANE_DTYPE_COUNT. */
+ane_dtype ane_dtype_from_name(const char *name, size_t len);
+/* Bytes of n elements in whole blocks; false where n is no multiple of the block or the size overflows. */
+bool ane_dtype_bytes(ane_dtype t, uint64_t n, uint64_t *bytes);
+
+enum { ANE_MAX_RANK = 5 };
+
+/* dim[0] is the outermost (row-major, as NumPy; GGUF lists its dimensions the other way round). Rank 0 = one element. */
+struct ane_shape {
+  uint32_t rank;
+  int64_t dim[ANE_MAX_RANK];
+};
+
+/* Product of the dimensions; false where one is negative or the product overflows. */
+bool ane_shape_count(const struct ane_shape *s, uint64_t *count);
+bool ane_shape_equal(const struct ane_shape *a, const struct ane_shape *b);
+/* "[1, 576, 4, 1]" into out; returns out. Unknown dimensions (negative) print as "?". */
+enum { ANE_SHAPE_TEXT = 112 };
+const char *ane_shape_text(const struct ane_shape *s, char out[ANE_SHAPE_TEXT]);
+
+/* Dense row-major tensor. The one who made it says who owns `data`: an ane_tensor is only a view. Rows of block types
+ * are whole blocks: dim[rank-1] is a multiple of the block. */
+struct ane_tensor {
+  ane_dtype dtype;
+  struct ane_shape shape;
+  const void *data;
+  uint64_t bytes;
+};
+
+/* Compares n floats: largest |a - b|, root mean square of a - b, cosine of the angle (1 where both are zero). NaN on
+ * either side makes max_abs infinite and cosine NaN. */
+struct ane_difference {
+  double max_abs, rms, cosine;
+  uint64_t worst; /* index of max_abs */
+};
+struct ane_difference ane_compare_f32(const float *a, const float *b, uint64_t n);
+
+/* Converts n elements of a plain type (floats, integers, bool; no block types) to float32. */
+ane_status ane_to_f32(ane_dtype t, const void *src, float *dst, uint64_t n, struct ane_error *err);
+
+#endif
