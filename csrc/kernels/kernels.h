@@ -1,0 +1,187 @@
+/* Arithmetic of the CPU executor: one table of functions per ISA level. No threads, no malloc, no graph here: a caller
+ * hands out ranges and scratch memory.
+ *
+ * The order of every floating-point operation is fixed for each output, whatever the range, the number of columns T or
+ * the level, and is written beside each function. Integer dots are exact. `ref` is the same arithmetic in scalar C with
+ * fmaf, so all levels agree to the bit wherever a comment does not say otherwise (bf16 dots).
+ *
+ * Activations of T tokens are [T][C] in memory, channels contiguous: the same bytes as [1, C, T, 1] with stride 1 on C. */
+#ifndef ANE_KERNELS_KERNELS_H
+#define ANE_KERNELS_KERNELS_H
+
+#include "platform/platform.h"
+#include "tensor/tensor.h"
+
+/* ---- Matrices ----------------------------------------------------------------------------------------------------*/
+
+typedef enum {
+#define ANE_FORM(id, ...) ANE_FORM_##id,
+#include "kernels/form.def"
+#undef ANE_FORM
+  ANE_FORM_COUNT
+} ane_form;
+
+struct ane_form_info {
+  const char *name;
+  uint32_t unit, bytes;
+  int zero, subs, has_min, act8;
+};
+const struct ane_form_info *ane_form_info(ane_form f);
+
+enum { ANE_GROUP = 16, ANE_BLOCK = 32 }; /* rows a group; columns an activation block */
+
+/* A weight matrix [rows, cols] in packed form. `data`: groups x group_bytes, 64-byte aligned; rows beyond the last are
+ * zero codes with zero scales. ROWS: data is the stored tensor, row after row of `row_bytes`, decoded by `dtype`. */
+struct ane_packed {
+  ane_form form;
+  ane_dtype dtype;       /* the stored type it came from */
+  int64_t rows, cols;    /* cols is a multiple of the form's unit (BF16: the odd last column is padded with zero) */
+  int64_t groups;        /* ceil(rows / 16) */
+  size_t group_bytes, row_bytes;
+  const uint8_t *data;
+  const float *row_scale; /* I8: [groups * 16]; else NULL */
+};
+
+/* The form for a stored type and row length: ROWS where none fits. */
+ane_form ane_form_for(ane_dtype t, int64_t cols);
+/* Bytes of one group of 16 rows; false on overflow. */
+bool ane_form_group_bytes(ane_form f, int64_t cols, size_t *bytes);
+/* Repacks rows of stored type t (stride row_bytes) to one group at dst; n_rows 1..16, the rest is filled with zeros. */
+void ane_pack_group(ane_form f, ane_dtype t, const void *rows, size_t row_bytes, int n_rows, int64_t cols, void *dst);
+/* Quantises float rows [n_rows][cols] to an I8 group with the given scale a row (codes round(w / scale) to nearest even,
+ * clamped to -127..127, stored + 128; scale 0: all codes 0). */
+void ane_pack_group_i8(const float *rows, const float *scale, int n_rows, int64_t cols, void *dst);
+
+/* ---- Activations -------------------------------------------------------------------------------------------------*/
+
+typedef enum { ANE_ACT_F32, ANE_ACT_I8, ANE_ACT_BF16, ANE_ACT_COUNT } ane_act;
+
+/* What the columns of a product are, as prepared for one kind of matrix. cols_pad: cols rounded up to 32 (I8) or 2
+ * (BF16); the padding is zero. nb = cols_pad / 32. */
+struct ane_acts {
+  ane_act kind;
+  int64_t t, cols;
+  const float *f32;     /* F32: [t][ld] */
+  int64_t ld;
+  const int8_t *q;      /* I8: [t][cols_pad] */
+  const float *d;       /* I8: [t][nb] scale: x = d * q */
+  const int32_t *isum;  /* I8: [t][nb][2] sums of q over each 16 */
+  const uint16_t *bf16; /* BF16: [t][cols_pad] */
+};
+
+/* The kind of activation a form meets at this level when the user asks for int8 or fp32 activations. */
+ane_act ane_act_for(ane_form f, bool int8, bool bf16_dot);
+/* Bytes of the prepared form of t columns, each part 64-byte aligned; and the pointers into such memory. */
+size_t ane_acts_bytes(ane_act kind, int64_t t, int64_t cols);
+void ane_acts_place(struct ane_acts *a, ane_act kind, int64_t t, int64_t cols, void *memory);
+
+/* ---- KV cache ----------------------------------------------------------------------------------------------------*/
+
+enum { ANE_TILE = 64 }; /* positions a tile; tile i holds positions [64 i, 64 i + 64) */
+
+/* Keys and values of one layer: for each head, tiles in order. K tiles are transposed, [head_dim][64], V tiles are
+ * [64][head_dim]. fp16, fp32 or int8; int8 has one fp32 scale per position and head for K and for V. Memory beyond what
+ * was written is zero (or stale after a rewind, always finite). */
+struct ane_kv {
+  ane_dtype dtype; /* ANE_F16, ANE_F32, ANE_I8 */
+  int64_t heads, head_dim, tiles;
+  void *k, *v;                /* [heads][tiles][head_dim][64], [heads][tiles][64][head_dim] */
+  float *k_scale, *v_scale;   /* int8: [heads][tiles][64] */
+};
+
+/* One causal attention call: queries at positions pos .. pos + t - 1, keys 0 .. pos + t - 1 already written. Query head
+ * h uses kv head h / (n_heads / kv->heads). Key j is visible to the query at p iff j <= p and j > p - window
+ * (window 0: all). */
+struct ane_attention {
+  const struct ane_kv *kv;
+  const float *q;   /* [t][n_heads * head_dim], row stride ld_q */
+  float *out;       /* the same shape, row stride ld_out */
+  int64_t ld_q, ld_out;
+  int64_t t, n_heads, pos, window;
+  float scale, softcap; /* score = scale * q.k; softcap c > 0: c * tanh(score / c) */
+};
+
+/* ---- The table ---------------------------------------------------------------------------------------------------*/
+
+/* y[t][r] for the rows of groups [g_from, g_to) and all columns of x. Per output, with nb blocks of 32 in ascending order
+ *   F32   acc = fma(w[k], x[k], acc) for k = 0, 1, ..., w the dequantised weight in float32
+ *         (scale * (code - zero), then + min where there is one, each rounded; scale of two levels = product, rounded)
+ *   I8    i = sum code * q - zero * sum q;  f = (float)i * scale;  acc = fma(f, d, acc);
+ *         with a minimum: acc = fma(min, d * (float)(sum q), acc)   (d * sum rounded first)
+ *         two scales: f = (float)i0 * s0; f = fma((float)i1, s1, f)
+ *         form I8: f = (float)i; acc = fma(f, d, acc); at the end acc * row_scale
+ *   BF16  one bf16 dot step per pair of columns, ascending (rounding as the instruction)
+ * out[t * ld_out + r]; rows >= w->rows are not written. scratch: ane_matmul_scratch() bytes, 64-byte aligned, one for
+ * each thread. x->kind must be one that ane_act_for gives for the form. */
+typedef void (*ane_matmul_fn)(const struct ane_packed *w, const struct ane_acts *x, int64_t g_from, int64_t g_to, float *out,
+                              int64_t ld_out, void *scratch);
+
+struct ane_kernels {
+  ane_isa isa;
+  bool bf16_dot; /* BF16 matrices may meet bf16 activations */
+  ane_matmul_fn matmul[ANE_FORM_COUNT][ANE_ACT_COUNT]; /* NULL where the pair is not offered */
+
+  /* Fill rows [t_from, t_to) of prepared activations from x [t][ld].
+   * I8, each block of 32: amax = max |x|; d = amax / 127; q = round to nearest even of x * (127 / amax) (0 where amax is
+   * 0); the quotient 127 / amax is rounded once. NaN or infinite x give unspecified but in-range codes. */
+  void (*acts_i8)(const struct ane_acts *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to);
+  void (*acts_bf16)(const struct ane_acts *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to);
+
+  /* Sums below go over 16 lanes: lane j takes elements j, j + 16, ... in ascending order, then l[i] += l[i + 8],
+   * l[i] += l[i + 4], l[i] += l[i + 2], l[0] + l[1]. */
+
+  /* y = (x * r) * w for each of n rows of c elements (row strides ldx, ldy), r = 1 / sqrt(sum(x^2) / c + eps), squares
+   * by fma. w NULL: no weight. x == y is fine. */
+  void (*rms_norm)(const float *x, int64_t ldx, const float *w, float eps, float *y, int64_t ldy, int64_t n, int64_t c);
+  /* y = (x - mean) * r * w + b; mean and variance by the sums above. w, b may be NULL. */
+  void (*layer_norm)(const float *x, int64_t ldx, const float *w, const float *b, float eps, float *y, int64_t ldy, int64_t n, int64_t c);
+
+  /* Elementwise over n: y = a + b, a * b, a * s, s * tanh(a / s); any of the arrays may be the same. */
+  void (*add)(const float *a, const float *b, float *y, int64_t n);
+  void (*mul)(const float *a, const float *b, float *y, int64_t n);
+  void (*scale)(const float *a, float s, float *y, int64_t n);
+  void (*softcap)(const float *a, float s, float *y, int64_t n);
+  /* y = act(g) * u. silu: g / (1 + exp(-g)); gelu_tanh: 0.5 g (1 + tanh(sqrt(2/pi) (g + 0.044715 g^3))), tanh through
+   * exp; gelu_erf: 0.5 g (1 + erf(g / sqrt 2)). u NULL: y = act(g). */
+  void (*silu)(const float *g, const float *u, float *y, int64_t n);
+  void (*gelu_tanh)(const float *g, const float *u, float *y, int64_t n);
+  void (*gelu_erf)(const float *g, const float *u, float *y, int64_t n);
+  void (*sigmoid)(const float *g, const float *u, float *y, int64_t n);
+
+  /* Rotates n_heads heads of head_dim in place (x[h * head_dim]), by one row of a table cs = cos[r/2], sin[r/2].
+   * neox: pairs (x[t], x[t + r/2]); else (x[2t], x[2t+1]). a' = a cos - b sin, b' = b cos + a sin (two products, one
+   * fma each: a' = fma(a, cos, -(b sin)), b' = fma(b, cos, a sin)). Dimensions from r on stay. */
+  void (*rope)(float *x, const float *cs, int64_t n_heads, int64_t head_dim, int64_t r, bool neox);
+
+  /* Writes keys and values of one token (k, v: [heads][head_dim]) at position pos, heads [h_from, h_to). fp16: nearest
+   * even. int8: scale = max|x| / 127 over the head, codes to nearest even of x * (127 / max|x|). */
+  void (*kv_write)(const struct ane_kv *kv, int64_t pos, const float *k, const float *v, int64_t h_from, int64_t h_to);
+
+  /* Attention for query heads of kv head h, queries [t_from, t_to), tiles [tile_from, tile_to). Per query and tile:
+   *   s_j = scale * (sum over d ascending of fma(q_d, k_jd)) (int8: * k_scale_j before scale), capped, hidden keys -inf;
+   *   m = max s_j; p_j = exp(s_j - m); l = sum p_j over 16 lanes as above; o_d = fma(p_j, v_jd, o_d) for ascending j
+   *   (int8: p_j * v_scale_j rounded first).
+   * attention: combines the tiles in ascending order from M = -inf, L = 0, O = 0 and skips tiles in which nothing is
+   *   visible: M' = max(M, m), a = exp(M - M'), b = exp(m - M'), L = fma(l, b, L a), O = fma(o, b, O a); writes O / L.
+   * attention_part: writes (m, l, o[head_dim]) of each (tile, query, head of the group) to part, to be combined in that
+   *   same order by attention_merge, so the tiles of one query may go to different threads.
+   * scratch: ane_attention_scratch() bytes, 64-byte aligned. */
+  void (*attention)(const struct ane_attention *a, int64_t h, int64_t t_from, int64_t t_to, void *scratch);
+  void (*attention_part)(const struct ane_attention *a, int64_t h, int64_t t, int64_t tile, float *part, void *scratch);
+  void (*attention_merge)(const struct ane_attention *a, int64_t h, int64_t t, int64_t tile_from, int64_t tile_to, const float *part);
+
+  /* Largest of n values and its index, the lowest where equal. NaN is never the largest; all NaN gives index 0. */
+  int64_t (*argmax)(const float *x, int64_t n, float *best);
+};
+
+/* Floats of one (tile, query) entry of a kv head's part: (n_heads / kv heads) * (2 + head_dim). */
+static inline int64_t ane_part_floats(const struct ane_attention *a) {
+  return a->n_heads / a->kv->heads * (2 + a->kv->head_dim);
+}
+size_t ane_matmul_scratch(const struct ane_packed *w);
+size_t ane_attention_scratch(int64_t n_heads, int64_t kv_heads, int64_t head_dim);
+
+/* The table of a level; the level must be available. Tables are static; two calls give the same pointer. */
+const struct ane_kernels *ane_kernels_get(ane_isa isa);
+
+#endif
