@@ -19,6 +19,8 @@ EXPORT int luaopen_ane_core(lua_State *L) {
   bind_json(L);
   lua_newtable(L);
   bind_testing(L);
+  bind_testing_matmul(L);
+  bind_testing_kernels(L);
   lua_setfield(L, -2, "testing");
   return 1;
 }
