@@ -1,0 +1,57 @@
+/* From a row of logits to a token: selection of the best, log probabilities, the chain of filters, and the draw.
+ *
+ * A row is `n` floats, one per token id. NaN counts as less than everything; of equal values the lower id is better. */
+#ifndef ANE_SAMPLING_SAMPLING_H
+#define ANE_SAMPLING_SAMPLING_H
+
+#include "base/status.h"
+
+struct ane_ranked {
+  int32_t id; /* 0-based */
+  float value;
+};
+
+/* The k best of row[0..n) into out[0..k), best first. 0 <= k <= n <= INT32_MAX. Time O(n + k log k), allocates nothing. */
+void ane_topk(const float *row, int32_t n, int32_t k, struct ane_ranked *out);
+
+/* The best of row[0..n), n >= 1. */
+struct ane_ranked ane_best(const float *row, int32_t n);
+
+/* log(sum(exp(row))), so that row[i] minus it is the log probability of i. -infinity where no entry is finite. */
+double ane_log_sum_exp(const float *row, int32_t n);
+
+/* out = softmax(row / temperature), n >= 1, temperature > 0; out may be row. All zeros where no entry is above -infinity. */
+void ane_softmax(const float *row, int32_t n, float temperature, float *out);
+
+/* Four random words for (seed, position): Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as
+ * 1, 2, 3; SC 2011) with key = seed and counter = position. */
+void ane_philox(uint64_t seed, uint64_t position, uint32_t out[4]);
+
+/* The one random number of a position, in [0, 1), 53 bits. It depends on nothing else: so a seed gives the same text
+ * however the tokens before were computed. */
+double ane_random(uint64_t seed, uint64_t position);
+
+struct ane_bias {
+  int32_t id;
+  float value; /* added to the logit; -infinity bans, +infinity forces */
+};
+
+/* In the order in which they are applied. The comment holds the neutral value. */
+struct ane_sampling {
+  float repeat_penalty;        /* 1; > 0. Keskar et al. 2019 (CTRL): logits of recent ids are divided by it, or multiplied if negative */
+  const struct ane_bias *bias; /* NULL; each id at most once; ids >= n are skipped */
+  int32_t n_bias;
+  float temperature; /* 0 = the best token; else logits / temperature */
+  int32_t top_k;     /* 0; keep the k best */
+  float top_p;       /* 1; keep the fewest best whose mass reaches p (Holtzman et al. 2020), of what top_k left */
+  float min_p;       /* 0; keep those with at least min_p times the probability of the best (Nguyen et al. 2024) */
+  uint64_t seed;
+};
+
+/* Draws the token for `position`. recent[0..n_recent): ids that the penalty falls on (repeats count once; NULL where 0).
+ * work: n floats, used where penalty or bias change the row; ranked: n entries, used where temperature > 0.
+ * *out: the id and its logit after penalty and bias. ANE_INVALID where every token is banned (all -infinity or NaN). */
+ane_status ane_sample(const float *row, int32_t n, const struct ane_sampling *how, const int32_t *recent, size_t n_recent,
+                      uint64_t position, float *work, struct ane_ranked *ranked, struct ane_ranked *out, struct ane_error *err);
+
+#endif
