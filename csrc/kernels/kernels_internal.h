@@ -1,0 +1,64 @@
+/* Shared by the files of kernels/ only: the overlays that fill the table, and how packed units are read back. */
+#ifndef ANE_KERNELS_KERNELS_INTERNAL_H
+#define ANE_KERNELS_KERNELS_INTERNAL_H
+
+#include "kernels/kernels.h"
+
+/* Each sets the entries of its family that it has a better function for. ref sets them all. */
+void ane_matmul_ref(struct ane_kernels *k);
+void ane_norm_ref(struct ane_kernels *k);
+void ane_elementwise_ref(struct ane_kernels *k);
+void ane_attention_ref(struct ane_kernels *k);
+
+void ane_matmul_avx2(struct ane_kernels *k);
+void ane_norm_avx2(struct ane_kernels *k);
+void ane_elementwise_avx2(struct ane_kernels *k);
+void ane_attention_avx2(struct ane_kernels *k);
+
+void ane_matmul_avx512(struct ane_kernels *k);
+void ane_norm_avx512(struct ane_kernels *k);
+void ane_elementwise_avx512(struct ane_kernels *k);
+void ane_attention_avx512(struct ane_kernels *k);
+
+void ane_matmul_avx512vnni(struct ane_kernels *k);
+void ane_matmul_avx512bf16(struct ane_kernels *k);
+
+/* Overlays of one architecture, weakest first, up to `isa`. */
+void ane_kernels_init_x86(struct ane_kernels *k, ane_isa isa);
+
+/* 32 columns of a quantised group, read back one by one: value = scale * (code - zero) + min. */
+struct ane_block {
+  uint8_t code[ANE_BLOCK][ANE_GROUP];
+  float scale[2][ANE_GROUP]; /* for each half of the columns; equal where the form has one scale. I8: 1 */
+  float min[ANE_GROUP];      /* 0 where the form has none */
+};
+/* Block b of group g; the form must have act8. */
+void ane_read_block(const struct ane_packed *w, int64_t g, int64_t b, struct ane_block *out);
+
+/* Columns [k, k + n) of group g as floats [n][16], any form; row_scale is not applied. k is a multiple of
+ * ANE_PANEL, n <= ANE_PANEL. tmp: [16][ANE_PANEL] floats, used by ROWS only. */
+enum { ANE_PANEL = 256 };
+void ane_read_panel(const struct ane_packed *w, int64_t g, int64_t k, int n, float *panel, float *tmp);
+
+/* Rows of group g that exist. */
+static inline int ane_group_rows(const struct ane_packed *w, int64_t g) {
+  int64_t left = w->rows - g * ANE_GROUP;
+  return left < ANE_GROUP ? (int)left : ANE_GROUP;
+}
+
+/* Unaligned loads and stores in the order of the machine. Packing does arithmetic on bytes inside words, so that order
+ * must be little-endian. */
+static inline uint32_t ane_word(const void *p) {
+  uint32_t u;
+  __builtin_memcpy(&u, p, 4);
+  return u;
+}
+static inline uint16_t ane_half(const void *p) {
+  uint16_t u;
+  __builtin_memcpy(&u, p, 2);
+  return u;
+}
+static inline void ane_put_word(void *p, uint32_t u) { __builtin_memcpy(p, &u, 4); }
+static inline void ane_put_half(void *p, uint16_t u) { __builtin_memcpy(p, &u, 2); }
+
+#endif
