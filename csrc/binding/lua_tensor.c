@@ -11,7 +11,7 @@
 enum { DATA_ALIGN = 64 };
 
 float *bind_tensor_new(lua_State *L, const struct ane_shape *shape) {
-  uint64_t count, bytes;
+  uint64_t count = 0, bytes = 0;
   if (!ane_shape_count(shape, &count) || !ane_mul_u64(count, sizeof(float), &bytes) || bytes > SIZE_MAX / 2) {
     char text[ANE_SHAPE_TEXT];
     luaL_error(L, "a tensor of shape %s is not possible", ane_shape_text(shape, text));
