@@ -11,7 +11,8 @@ struct ane_ranked {
   float value;
 };
 
-/* The k best of row[0..n) into out[0..k), best first. 0 <= k <= n <= INT32_MAX. Time O(n + k log k), allocates nothing. */
+/* The k best of row[0..n) into out[0..k), best first. 0 <= k <= n <= INT32_MAX. Allocates nothing; time O(n log k), and about
+ * O(n + k log k log(n / k)) where the order is not made to be bad. */
 void ane_topk(const float *row, int32_t n, int32_t k, struct ane_ranked *out);
 
 /* The best of row[0..n), n >= 1. */
