@@ -1,0 +1,28 @@
+/* What the attention kernels of all levels share: which keys and tiles a query sees, and where things lie in memory. */
+#ifndef ANE_KERNELS_ATTENTION_SHARED_H
+#define ANE_KERNELS_ATTENTION_SHARED_H
+
+#include "kernels/kernels_internal.h"
+
+enum {
+  ANE_ATT_ROWS = 192, /* rows (a query of one head) that share one converted tile */
+  ANE_ATT_PANEL = 6,  /* rows whose sums are in registers at a time */
+};
+
+/* First key that the query at p sees; its last one is p. */
+static inline int64_t ane_att_first(const struct ane_attention *a, int64_t p) {
+  return a->window > 0 && p >= a->window ? p - a->window + 1 : 0;
+}
+
+/* First element of tile `tile` of kv head h, K and V alike; the first of its 64 scales. */
+static inline int64_t ane_att_tile(const struct ane_kv *kv, int64_t h, int64_t tile) {
+  return (h * kv->tiles + tile) * ANE_TILE * kv->head_dim;
+}
+static inline int64_t ane_att_scales(const struct ane_kv *kv, int64_t h, int64_t tile) {
+  return (h * kv->tiles + tile) * ANE_TILE;
+}
+
+/* head_dim rounded up to whole vectors of 16: the row length in scratch. */
+static inline int64_t ane_att_pad(int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
+
+#endif

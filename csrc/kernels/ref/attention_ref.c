@@ -1,0 +1,139 @@
+/* Attention and the writing of its cache in scalar C: the truth for the other levels.
+ *
+ * To the order in kernels.h one step is added: the sums o of a tile get + 0 at the end. It turns a -0 (from underflow)
+ * into +0, so that hidden keys, whose p is 0, may be left out or not. */
+#include "kernels/attention_shared.h"
+#include "kernels/vec/vec_scalar.h"
+#include "kernels/mathfn.h"
+
+/* Scratch of any level: a K tile [head_dim][64], a V tile [64][pad], rows of q and of O, [ROWS][pad] each, scores of a
+ * panel [PANEL][64]; M and L of the rows are there too. */
+size_t ane_attention_scratch(ANE_UNUSED int64_t n_heads, ANE_UNUSED int64_t kv_heads, int64_t head_dim) {
+  int64_t pad = ane_att_pad(head_dim);
+  int64_t floats = 2 * ANE_TILE * pad + 2 * ANE_ATT_ROWS * (pad + 1) + ANE_ATT_PANEL * (ANE_TILE + pad);
+  return ane_align_up((size_t)floats * sizeof(float), 64) + 64;
+}
+
+static float element(const struct ane_kv *kv, const void *base, int64_t i) {
+  if (kv->dtype == ANE_F16) return ane_f16_f32(((const uint16_t *)base)[i]);
+  return kv->dtype == ANE_I8 ? (float)((const int8_t *)base)[i] : ((const float *)base)[i];
+}
+
+/* (m, l, o[head_dim]) of one query (position p) over the visible keys of one tile. */
+static void tile_of_query(const struct ane_attention *a, const float *q, int64_t h, int64_t p, int64_t tile, float *part) {
+  const struct ane_kv *kv = a->kv;
+  const bool i8 = kv->dtype == ANE_I8;
+  const int64_t hd = kv->head_dim, base = ane_att_tile(kv, h, tile), scales = ane_att_scales(kv, h, tile);
+  const int64_t first = ANE_MAX(ane_att_first(a, p) - tile * ANE_TILE, 0), last = ANE_MIN(p - tile * ANE_TILE, ANE_TILE - 1);
+  float s[ANE_TILE], lane[16] = {0}, *o = part + 2, m = -INFINITY;
+  for (int64_t j = first; j <= last; j++) {
+    float sum = 0;
+    for (int64_t d = 0; d < hd; d++) sum = fmaf(q[d], element(kv, kv->k, base + d * ANE_TILE + j), sum);
+    if (i8) sum *= kv->k_scale[scales + j];
+    s[j] = sum * a->scale;
+    if (a->softcap > 0) s[j] = v_softcap(s[j], a->softcap);
+    m = v_max(s[j], m);
+  }
+  for (int64_t d = 0; d < hd; d++) o[d] = 0;
+  for (int64_t j = first; j <= last; j++) {
+    float w = v_exp(s[j] - m);
+    lane[j % 16] += w;
+    if (i8) w *= kv->v_scale[scales + j];
+    for (int64_t d = 0; d < hd; d++) o[d] = fmaf(w, element(kv, kv->v, base + j * hd + d), o[d]);
+  }
+  for (int64_t d = 0; d < hd; d++) o[d] += 0.0f;
+  for (int width = 8; width; width /= 2)
+    for (int i = 0; i < width; i++) lane[i] += lane[i + width];
+  part[0] = m;
+  part[1] = lane[0];
+}
+
+static void combine(const float *part, int64_t hd, float *big_m, float *big_l, float *big_o) {
+  float m = v_max(part[0], *big_m), x = v_exp(*big_m - m), y = v_exp(part[0] - m);
+  *big_l = fmaf(part[1], y, *big_l * x);
+  for (int64_t d = 0; d < hd; d++) big_o[d] = fmaf(part[2 + d], y, big_o[d] * x);
+  *big_m = m;
+}
+
+static void attention(const struct ane_attention *a, int64_t h, int64_t t_from, int64_t t_to, void *scratch) {
+  const int64_t hd = a->kv->head_dim, group = a->n_heads / a->kv->heads;
+  for (int64_t t = t_from; t < t_to; t++) {
+    const int64_t p = a->pos + t;
+    for (int64_t g = h * group; g < (h + 1) * group; g++) {
+      float *o = a->out + t * a->ld_out + g * hd, m = -INFINITY, l = 0;
+      for (int64_t d = 0; d < hd; d++) o[d] = 0;
+      for (int64_t tile = ane_att_first(a, p) / ANE_TILE; tile <= p / ANE_TILE; tile++) {
+        tile_of_query(a, a->q + t * a->ld_q + g * hd, h, p, tile, scratch);
+        combine(scratch, hd, &m, &l, o);
+      }
+      for (int64_t d = 0; d < hd; d++) o[d] /= l;
+    }
+  }
+}
+
+static void attention_part(const struct ane_attention *a, int64_t h, int64_t t, int64_t tile, float *part, ANE_UNUSED void *scratch) {
+  const int64_t hd = a->kv->head_dim, group = a->n_heads / a->kv->heads, p = a->pos + t;
+  if (tile < ane_att_first(a, p) / ANE_TILE || tile > p / ANE_TILE) return;
+  for (int64_t g = 0; g < group; g++)
+    tile_of_query(a, a->q + t * a->ld_q + (h * group + g) * hd, h, p, tile, part + g * (2 + hd));
+}
+
+static void attention_merge(const struct ane_attention *a, int64_t h, int64_t t, int64_t tile_from, int64_t tile_to, const float *part) {
+  const int64_t hd = a->kv->head_dim, group = a->n_heads / a->kv->heads, p = a->pos + t;
+  const int64_t from = ANE_MAX(tile_from, ane_att_first(a, p) / ANE_TILE), to = ANE_MIN(tile_to, p / ANE_TILE + 1);
+  for (int64_t g = 0; g < group; g++) {
+    float *o = a->out + t * a->ld_out + (h * group + g) * hd, m = -INFINITY, l = 0;
+    for (int64_t d = 0; d < hd; d++) o[d] = 0;
+    for (int64_t tile = from; tile < to; tile++)
+      combine(part + ((tile - tile_from) * group + g) * (2 + hd), hd, &m, &l, o);
+    for (int64_t d = 0; d < hd; d++) o[d] /= l;
+  }
+}
+
+/* ---- The cache ---------------------------------------------------------------------------------------------------*/
+
+/* Scale of one head's int8 codes, and its inverse. The inverse overflows at 2^-121: up to 2^-120 all codes are 0. */
+static float code_scale(const float *x, int64_t n, float *inverse) {
+  float amax = 0;
+  for (int64_t i = 0; i < n; i++) amax = v_max(v_abs(x[i]), amax);
+  *inverse = amax > 0x1p-120f && amax < INFINITY ? 127.0f / amax : 0.0f;
+  return *inverse > 0 ? amax / 127.0f : 0.0f;
+}
+
+/* Nearest even by the sum with 1.5 * 2^23; |x * inverse| <= 127 up to rounding, NaN and infinity give some code. */
+static int8_t code(float x, float inverse) {
+  float q = v_max(v_set(-127.0f), v_min(v_set(127.0f), x * inverse));
+  return (int8_t)(uint8_t)ane_f32_bits(q + 0x1.8p23f);
+}
+
+static void store(const struct ane_kv *kv, void *base, int64_t i, float x, float inverse) {
+  if (kv->dtype == ANE_F16)
+    ((uint16_t *)base)[i] = ane_f32_f16(x);
+  else if (kv->dtype == ANE_I8)
+    ((int8_t *)base)[i] = code(x, inverse);
+  else
+    ((float *)base)[i] = x;
+}
+
+static void kv_write(const struct ane_kv *kv, int64_t pos, const float *k, const float *v, int64_t h_from, int64_t h_to) {
+  const int64_t hd = kv->head_dim, tile = pos / ANE_TILE, j = pos % ANE_TILE;
+  for (int64_t h = h_from; h < h_to; h++) {
+    const int64_t base = ane_att_tile(kv, h, tile), scales = ane_att_scales(kv, h, tile);
+    float ik = 0, iv = 0;
+    if (kv->dtype == ANE_I8) {
+      kv->k_scale[scales + j] = code_scale(k + h * hd, hd, &ik);
+      kv->v_scale[scales + j] = code_scale(v + h * hd, hd, &iv);
+    }
+    for (int64_t d = 0; d < hd; d++) {
+      store(kv, kv->k, base + d * ANE_TILE + j, k[h * hd + d], ik);
+      store(kv, kv->v, base + j * hd + d, v[h * hd + d], iv);
+    }
+  }
+}
+
+void ane_attention_ref(struct ane_kernels *k) {
+  k->kv_write = kv_write;
+  k->attention = attention;
+  k->attention_part = attention_part;
+  k->attention_merge = attention_merge;
+}
