@@ -1,0 +1,149 @@
+/* The graph: values and the nodes that make them, in topological order. Built by a recipe (or an importer), changed by
+ * passes, then planned for the CPU or lowered for Core ML. Everything lives in one arena and is freed at once.
+ *
+ * Values and nodes are named by index (int32_t; ANE_NONE = absent). Dimensions are constant (>= 0) or one of the symbols
+ * below. Names are unique, made of scope and name ("layers.3.attn.q"), and seen in dumps, profiles and packages. */
+#ifndef ANE_GRAPH_GRAPH_H
+#define ANE_GRAPH_GRAPH_H
+
+#include "base/arena.h"
+#include "base/bytes.h"
+#include "base/status.h"
+#include "base/strmap.h"
+#include "tensor/tensor.h"
+
+enum { ANE_NONE = -1 };
+
+/* Symbolic dimensions: tokens of a call, positions whose output is wanted, positions of the context. */
+enum { ANE_DIM_TOKENS = -1, ANE_DIM_WANTED = -2, ANE_DIM_CONTEXT = -3 };
+
+typedef enum {
+#define ANE_OP(id, ...) ANE_OP_##id,
+#include "graph/op.def"
+#undef ANE_OP
+  ANE_OP_COUNT
+} ane_op;
+
+typedef enum { ANE_OPKIND_BLOCK, ANE_OPKIND_FUSED } ane_op_kind;
+typedef enum { ANE_ATTR_INT, ANE_ATTR_FLOAT, ANE_ATTR_STRING, ANE_ATTR_FLOATS } ane_attr_type;
+
+/* One attribute of a node. Strings and lists live in the graph's arena. */
+struct ane_attr {
+  ane_attr_type type;
+  union {
+    int64_t i;
+    double f;
+    const char *s;
+    struct {
+      const float *v;
+      int64_t n;
+    } fv;
+  };
+};
+
+struct ane_attr_spec {
+  const char *name;
+  struct ane_attr def; /* type and default */
+};
+
+struct ane_op_info {
+  const char *name;
+  ane_op_kind kind;
+  int min_inputs, max_inputs, outputs;
+  const struct ane_attr_spec *attrs;
+  int n_attrs;
+};
+const struct ane_op_info *ane_op_info(ane_op op);
+/* The op of this name, or ANE_OP_COUNT. */
+ane_op ane_op_from_name(const char *name);
+
+typedef enum { ANE_VALUE_INPUT, ANE_VALUE_CONST, ANE_VALUE_STATE, ANE_VALUE_RESULT } ane_value_kind;
+
+struct ane_value {
+  const char *name;
+  ane_value_kind kind;
+  ane_dtype dtype;
+  struct ane_shape shape;
+  int32_t node;           /* RESULT: who makes it, and which output */
+  int32_t output;
+  struct ane_tensor data; /* CONST: borrowed; must outlive the graph and every program made of it */
+};
+
+struct ane_node {
+  const char *name;
+  ane_op op;
+  bool dead;              /* removed by a pass */
+  int32_t n_inputs, n_outputs;
+  int32_t *inputs, *outputs; /* value indices; an absent input is ANE_NONE */
+  struct ane_attr *attrs; /* as many as the op has, in its order */
+};
+
+struct ane_graph {
+  const char *name;
+  struct ane_value *values;
+  int32_t n_values, room_values;
+  struct ane_node *nodes;
+  int32_t n_nodes, room_nodes;
+  int32_t *results;       /* what the graph gives */
+  int32_t n_results;
+  struct ane_strmap names; /* of values */
+  struct ane_arena arena;
+};
+
+ane_status ane_graph_create(struct ane_graph **out, const char *name, struct ane_error *err);
+void ane_graph_destroy(struct ane_graph *g); /* NULL is fine */
+
+/* ---- Building: each gives the new value's index ---------------------------------------------------------------------*/
+
+ane_status ane_graph_input(struct ane_graph *g, const char *name, ane_dtype t, const struct ane_shape *s, int32_t *out, struct ane_error *err);
+ane_status ane_graph_state(struct ane_graph *g, const char *name, const struct ane_shape *s, int32_t *out, struct ane_error *err);
+/* A weight; the same name twice gives the same value. */
+ane_status ane_graph_const(struct ane_graph *g, const char *name, const struct ane_tensor *data, int32_t *out, struct ane_error *err);
+
+struct ane_attr_arg {
+  const char *name;
+  struct ane_attr value;
+};
+/* Adds a node at the end. inputs: value indices, ANE_NONE for an absent optional one. Attributes not given have their
+ * defaults; an unknown one, or one of the wrong type, is an error that names the choices. Output values are called
+ * `name` (several: name, name.1, ...). out gets the first output. Shapes are inferred and checked at once. */
+ane_status ane_graph_add(struct ane_graph *g, ane_op op, const char *name, const int32_t *inputs, int n_inputs, const struct ane_attr_arg *attrs,
+                         int n_attrs, int32_t *out, struct ane_error *err);
+ane_status ane_graph_set_results(struct ane_graph *g, const int32_t *values, int n, struct ane_error *err);
+
+/* ---- Reading --------------------------------------------------------------------------------------------------------*/
+
+/* The attribute `name` of the node. The op has it: anything else is a mistake of the caller and gives the first one. */
+const struct ane_attr *ane_node_attr(const struct ane_node *n, const char *name);
+int64_t ane_node_int(const struct ane_node *n, const char *name);
+double ane_node_float(const struct ane_node *n, const char *name);
+const char *ane_node_string(const struct ane_node *n, const char *name);
+/* Input i, or ANE_NONE where absent or beyond the end. */
+int32_t ane_node_input(const struct ane_node *n, int i);
+
+/* Number of uses of a value by living nodes and as a result of the graph. */
+int32_t ane_graph_uses(const struct ane_graph *g, int32_t value);
+
+/* ---- Changing (passes) ----------------------------------------------------------------------------------------------*/
+
+/* Makes the node at `index` another one in place: op, inputs and attributes as for ane_graph_add; outputs are existing
+ * RESULT values that become this node's, in order (their shapes must be what inference gives). Nodes that made them
+ * before and now make nothing are dead. */
+ane_status ane_graph_rewrite(struct ane_graph *g, int32_t index, ane_op op, const int32_t *inputs, int n_inputs, const struct ane_attr_arg *attrs,
+                             int n_attrs, const int32_t *outputs, int n_outputs, struct ane_error *err);
+/* Every use of `from` becomes `to`. */
+void ane_graph_replace(struct ane_graph *g, int32_t from, int32_t to);
+/* Removes dead nodes from the list and puts the rest in topological order, stable. */
+ane_status ane_graph_compact(struct ane_graph *g, struct ane_error *err);
+
+/* ---- Checking and printing ------------------------------------------------------------------------------------------*/
+
+/* Invariants: order, indices, unique names, arity, shapes equal to what inference gives, results exist. */
+ane_status ane_graph_verify(const struct ane_graph *g, struct ane_error *err);
+
+/* Stable text form, one line an input, state, constant and node:
+ *   name = op(input, input, -) {attr=1} : fp32[1, 64, T, 1]
+ * Attributes at their defaults are left out. false where there is no memory. */
+bool ane_graph_print(const struct ane_graph *g, struct ane_buffer *out);
+
+#endif

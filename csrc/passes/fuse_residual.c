@@ -1,0 +1,28 @@
+/* add(r, project(x, -, -, w, b))  =>  project(x, r, -, w, b), at the place of the add */
+#include "passes/passes_internal.h"
+
+#include <string.h>
+
+static bool plain(const struct ane_node *p) {
+  return p && ane_node_int(p, "count") == 1 && p->inputs[PROJECT_RESIDUAL] == ANE_NONE && !*ane_node_string(p, "act");
+}
+
+ane_status pass_fuse_residual(struct ane_graph *g, struct ane_error *err) {
+  for (int32_t i = 0; i < g->n_nodes; i++) {
+    const struct ane_node *n = &g->nodes[i];
+    if (n->dead || n->op != ANE_OP_ADD) continue;
+    /* The second operand first: recipes write add(residual, branch). */
+    for (int side = 1; side >= 0; side--) {
+      struct ane_node *p = pass_sole_maker(g, n->inputs[side], ANE_OP_PROJECT);
+      if (!plain(p)) continue;
+      int32_t inputs[5], out = n->outputs[0];
+      memcpy(inputs, p->inputs, sizeof inputs);
+      inputs[PROJECT_RESIDUAL] = n->inputs[1 - side];
+      p->dead = true;
+      ane_status st = ane_graph_rewrite(g, i, ANE_OP_PROJECT, inputs, 5, NULL, 0, &out, 1, err);
+      if (st) return st;
+      break;
+    }
+  }
+  return ANE_OK;
+}
