@@ -66,6 +66,7 @@ struct ane_acts {
   const int8_t *q;      /* I8: [t][cols_pad] */
   const float *d;       /* I8: [t][nb] scale: x = d * q */
   const int32_t *isum;  /* I8: [t][nb][2] sums of q over each 16 */
+  const float *dsum;    /* I8: [t][nb] d * (float)(sum of q over the block), rounded: what a minimum is multiplied by */
   const uint16_t *bf16; /* BF16: [t][cols_pad] */
 };
 
@@ -107,7 +108,7 @@ struct ane_attention {
  *   F32   acc = fma(w[k], x[k], acc) for k = 0, 1, ..., w the dequantised weight in float32
  *         (scale * (code - zero), then + min where there is one, each rounded; scale of two levels = product, rounded)
  *   I8    i = sum code * q - zero * sum q;  f = (float)i * scale;  acc = fma(f, d, acc);
- *         with a minimum: acc = fma(min, d * (float)(sum q), acc)   (d * sum rounded first)
+ *         with a minimum: acc = fma(min, dsum, acc)
  *         two scales: f = (float)i0 * s0; f = fma((float)i1, s1, f)
  *         form I8: f = (float)i; acc = fma(f, d, acc); at the end acc * row_scale
  *   BF16  one bf16 dot step per pair of columns, ascending (rounding as the instruction)

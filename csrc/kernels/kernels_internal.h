@@ -35,9 +35,11 @@ struct ane_block {
 /* Block b of group g; the form must have act8. */
 void ane_read_block(const struct ane_packed *w, int64_t g, int64_t b, struct ane_block *out);
 
-/* Columns [k, k + n) of group g as floats [n][16], any form; row_scale is not applied. k is a multiple of
- * ANE_PANEL, n <= ANE_PANEL. tmp: [16][ANE_PANEL] floats, used by ROWS only. */
+/* Columns [k, k + n) of group g as floats [n][16], any form. k is a multiple of ANE_PANEL, n <= ANE_PANEL;
+ * rows that do not exist are zeros. tmp: [16][ANE_PANEL] floats, used by ROWS only, whose type must have a decoder. */
 enum { ANE_PANEL = 256 };
+/* What ane_matmul_scratch gives for any matrix: each level divides it up as it likes. */
+enum { ANE_SCRATCH = 512 * 1024 };
 void ane_read_panel(const struct ane_packed *w, int64_t g, int64_t k, int n, float *panel, float *tmp);
 
 /* Rows of group g that exist. */

@@ -1,0 +1,33 @@
+/* The table of each level: ref fills every entry, then the overlays of the architecture replace what they have. */
+#include "kernels/kernels_internal.h"
+
+#include <pthread.h>
+
+static struct ane_kernels tables[ANE_ISA_COUNT];
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void build(void) {
+  for (int isa = 0; isa < ANE_ISA_COUNT; isa++) {
+    struct ane_kernels *k = &tables[isa];
+    if (!ane_isa_available((ane_isa)isa)) continue;
+    ane_matmul_ref(k);
+    ane_norm_ref(k);
+    ane_elementwise_ref(k);
+    ane_attention_ref(k);
+#if defined(__x86_64__) || defined(__i386__)
+    ane_kernels_init_x86(k, (ane_isa)isa);
+#endif
+    k->isa = (ane_isa)isa;
+  }
+}
+
+const struct ane_kernels *ane_kernels_get(ane_isa isa) {
+  pthread_once(&once, build);
+  return &tables[isa];
+}
+
+/* The largest of what the levels need for one form; no level's need grows with the number of columns of x. */
+size_t ane_matmul_scratch(const struct ane_packed *w) {
+  (void)w;
+  return ANE_SCRATCH;
+}

@@ -1,0 +1,289 @@
+/* Packed forms: what they are, which stored type fits which, and repacking. Every rule is lossless.
+ *
+ * A group is 16 rows, r = 0..15; a unit covers `unit` columns of all of them. The plane of four columns 4v .. 4v + 3 is
+ * 64 bytes, byte 4 r + i for row r and column 4v + i: the operand of one 8-bit dot of 16 lanes. Planes of 32 columns are
+ * held in these pieces:
+ *
+ *   nibbles (256 bytes)     for p = 0..3 64 bytes: low nibbles are plane p, high nibbles plane p + 4
+ *   fifth bits (64 bytes)   bit v of byte 4 r + i is bit 4 of the code at plane v
+ *   upper bits (128 bytes)  for h = 0, 1 64 bytes: bits 2k, 2k + 1 are bits 4 and 5 of the code at plane 4 h + k
+ *   codes (512 bytes)       eight planes of whole bytes
+ *   halves (32 bytes)       one fp16 for each row
+ *
+ * Byte offsets within a unit:
+ *
+ *   F32    0 float[16]
+ *   F16    0 fp16[16]
+ *   BF16   0 for each row the two columns of the pair
+ *   Q4_0   0 nibbles   256 scale
+ *   Q4_1   0 nibbles   256 scale     288 min
+ *   Q5_0   0 nibbles   256 fifth     320 scale
+ *   Q5_1   0 nibbles   256 fifth     320 scale   352 min
+ *   Q8_0   0 codes     512 scale
+ *   I8     0 codes
+ *   Q4_K   0 scale     32 min     64 + 32 b: u8[16] sub-scales, u8[16] sub-minima     320 + 256 b: nibbles
+ *   Q5_K   0 scale     32 min     64 + 32 b: u8[16] sub-scales, u8[16] sub-minima     320 + 320 b: nibbles, fifth
+ *   Q6_K   0 scale     32 + 32 b: 2 x i8[16] sub-scales     288 + 384 b: nibbles, upper
+ *
+ * with b = 0..7 the block of 32 columns. The min of Q4_K and Q5_K is the stored one with its sign turned, so that it is
+ * added. Codes of Q8_0 and I8 are the stored ones + 128. Stored layouts: quant/blocks.h. */
+#include "kernels/kernels_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+#define ANE_FORM(id, name_, unit_, bytes_, zero_, subs_, min_, act8_) [ANE_FORM_##id] = {name_, unit_, bytes_, zero_, subs_, min_, act8_},
+static const struct ane_form_info forms[ANE_FORM_COUNT] = {
+#include "kernels/form.def"
+};
+#undef ANE_FORM
+
+const struct ane_form_info *ane_form_info(ane_form f) { return &forms[f]; }
+
+static ane_form form_of(ane_dtype t) {
+  switch (t) {
+    case ANE_F32: return ANE_FORM_F32;
+    case ANE_F16: return ANE_FORM_F16;
+    case ANE_BF16: return ANE_FORM_BF16;
+    case ANE_I8: return ANE_FORM_I8;
+    case ANE_Q4_0: return ANE_FORM_Q4_0;
+    case ANE_Q4_1: return ANE_FORM_Q4_1;
+    case ANE_Q5_0: return ANE_FORM_Q5_0;
+    case ANE_Q5_1: return ANE_FORM_Q5_1;
+    case ANE_Q8_0: return ANE_FORM_Q8_0;
+    case ANE_Q4_K: return ANE_FORM_Q4_K;
+    case ANE_Q5_K: return ANE_FORM_Q5_K;
+    case ANE_Q6_K: return ANE_FORM_Q6_K;
+    default: return ANE_FORM_ROWS;
+  }
+}
+
+ane_form ane_form_for(ane_dtype t, int64_t cols) {
+  ane_form f = form_of(t);
+  if (f == ANE_FORM_BF16 || f == ANE_FORM_I8) return f; /* the only ones whose last unit may be filled up */
+  return cols % forms[f].unit ? ANE_FORM_ROWS : f;
+}
+
+bool ane_form_group_bytes(ane_form f, int64_t cols, size_t *bytes) {
+  *bytes = 0;
+  return cols >= 0 && ane_mul_size(ane_div_up((size_t)cols, forms[f].unit), forms[f].bytes, bytes);
+}
+
+/* ---- Floats ------------------------------------------------------------------------------------------------------*/
+
+/* Tiles of 16 columns keep both sides in the first-level cache, whatever the row stride is. */
+static void pack_f32(const uint8_t *rows, size_t stride, int n_rows, int64_t cols, uint8_t *dst) {
+  for (int64_t k = 0; k < cols; k += 16) {
+    int64_t n = ANE_MIN(cols - k, 16);
+    for (int r = 0; r < n_rows; r++) {
+      const uint8_t *src = rows + (size_t)r * stride + 4 * k;
+      for (int64_t j = 0; j < n; j++) ane_put_word(dst + 64 * (k + j) + 4 * r, ane_word(src + 4 * j));
+    }
+  }
+}
+
+static void pack_f16(const uint8_t *rows, size_t stride, int n_rows, int64_t cols, uint8_t *dst) {
+  for (int64_t k = 0; k < cols; k += 32) {
+    int64_t n = ANE_MIN(cols - k, 32);
+    for (int r = 0; r < n_rows; r++) {
+      const uint8_t *src = rows + (size_t)r * stride + 2 * k;
+      for (int64_t j = 0; j < n; j++) ane_put_half(dst + 32 * (k + j) + 2 * r, ane_half(src + 2 * j));
+    }
+  }
+}
+
+static void pack_bf16(const uint8_t *rows, size_t stride, int n_rows, int64_t cols, uint8_t *dst) {
+  for (int64_t k = 0; k < cols; k += 32) {
+    int64_t pairs = ANE_MIN(cols - k, 32) / 2;
+    for (int r = 0; r < n_rows; r++) {
+      const uint8_t *src = rows + (size_t)r * stride + 2 * k;
+      uint8_t *to = dst + 32 * k + 4 * r;
+      for (int64_t j = 0; j < pairs; j++) ane_put_word(to + 64 * j, ane_word(src + 4 * j));
+    }
+  }
+  if (cols & 1)
+    for (int r = 0; r < n_rows; r++)
+      ane_put_word(dst + 32 * (cols - 1) + 4 * r, ane_half(rows + (size_t)r * stride + 2 * (cols - 1)));
+}
+
+/* ---- Blocks of 32 ------------------------------------------------------------------------------------------------*/
+
+/* Bit 4 v + i of x to bit 8 i + v: the fifth bits of 32 columns of one row, from column order to plane order. */
+static inline uint32_t fifth_bits(uint32_t x) {
+  uint32_t out = 0;
+  for (int i = 0; i < 4; i++) {
+    uint32_t y = x >> i & 0x11111111;
+    y = (y | y >> 3) & 0x03030303;
+    y = (y | y >> 6) & 0x000F000F;
+    out |= ((y | y >> 12) & 0xFF) << 8 * i;
+  }
+  return out;
+}
+
+/* Where the pieces of a stored block and of a packed unit begin; 0: not there. */
+struct legacy {
+  uint8_t block, min_at, high_at, low_at;
+  uint16_t fifth, scale, min;
+};
+static const struct legacy q4_0 = {18, 0, 0, 2, 0, 256, 0}, q4_1 = {20, 2, 0, 4, 0, 256, 288}, q5_0 = {22, 0, 2, 6, 256, 320, 0},
+                           q5_1 = {24, 2, 4, 8, 256, 320, 352};
+
+/* Stored nibble bytes j = 0..15 hold columns j and j + 16: just what a packed piece holds, so words only move. */
+static inline __attribute__((always_inline)) void pack_legacy(const struct legacy *l, size_t unit, const uint8_t *rows, size_t stride,
+                                                              int n_rows, int64_t cols, uint8_t *dst) {
+  for (int64_t u = 0; u < cols / 32; u++, dst += unit)
+    for (int r = 0; r < n_rows; r++) {
+      const uint8_t *src = rows + (size_t)r * stride + (size_t)u * l->block;
+      for (int p = 0; p < 4; p++) ane_put_word(dst + 64 * p + 4 * r, ane_word(src + l->low_at + 4 * p));
+      if (l->fifth) ane_put_word(dst + l->fifth + 4 * r, fifth_bits(ane_word(src + l->high_at)));
+      ane_put_half(dst + l->scale + 2 * r, ane_half(src));
+      if (l->min) ane_put_half(dst + l->min + 2 * r, ane_half(src + l->min_at));
+    }
+}
+
+static void pack_q8_0(const uint8_t *rows, size_t stride, int n_rows, int64_t cols, uint8_t *dst) {
+  for (int64_t u = 0; u < cols / 32; u++, dst += 544)
+    for (int r = 0; r < n_rows; r++) {
+      const uint8_t *src = rows + (size_t)r * stride + 34 * (size_t)u;
+      for (int v = 0; v < 8; v++) ane_put_word(dst + 64 * v + 4 * r, ane_word(src + 2 + 4 * v) ^ 0x80808080);
+      ane_put_half(dst + 512 + 2 * r, ane_half(src));
+    }
+}
+
+/* Columns beyond the last are code 128: zero. */
+static void pack_i8(const uint8_t *rows, size_t stride, int n_rows, int64_t cols, uint8_t *dst) {
+  memset(dst, 128, 512 * ane_div_up((size_t)cols, 32));
+  for (int64_t k = 0; k < cols; k += 4)
+    for (int r = 0; r < n_rows; r++) {
+      uint32_t word = 0;
+      memcpy(&word, rows + (size_t)r * stride + k, (size_t)ANE_MIN(cols - k, 4));
+      ane_put_word(dst + 16 * k + 4 * r, word ^ 0x80808080);
+    }
+}
+
+void ane_pack_group_i8(const float *rows, const float *scale, int n_rows, int64_t cols, void *dst) {
+  uint8_t *out = dst;
+  memset(out, 128, 512 * ane_div_up((size_t)cols, 32));
+  for (int64_t k = 0; k < cols; k += 16)
+    for (int r = 0; r < n_rows; r++) {
+      if (scale[r] == 0) continue;
+      const float *x = rows + r * cols;
+      for (int64_t j = k; j < ANE_MIN(cols, k + 16); j++) {
+        float q = nearbyintf(x[j] / scale[r]);
+        q = q < 127 ? q : 127; /* NaN becomes a limit too */
+        q = q > -127 ? q : -127;
+        out[64 * (j / 4) + 4 * r + j % 4] = (uint8_t)((int)q + 128);
+      }
+    }
+}
+
+/* ---- Blocks of 256 -----------------------------------------------------------------------------------------------*/
+
+/* The eight 6-bit scales and minima of a Q4_K or Q5_K block in 12 bytes: s = lower six bits of bytes 0..3, m of 4..7; for
+ * sub-blocks 4..7 the low nibbles (s) and high nibbles (m) of bytes 8..11 below the top two bits of bytes 0..3 (s), 4..7 (m). */
+static inline void k_scales(const uint8_t *src, uint8_t s[8], uint8_t m[8]) {
+  uint32_t a = ane_word(src), b = ane_word(src + 4), c = ane_word(src + 8);
+  ane_put_word(s, a & 0x3F3F3F3F);
+  ane_put_word(m, b & 0x3F3F3F3F);
+  ane_put_word(s + 4, (c & 0x0F0F0F0F) | (a >> 2 & 0x30303030));
+  ane_put_word(m + 4, (c >> 4 & 0x0F0F0F0F) | (b >> 2 & 0x30303030));
+}
+
+/* Sub-blocks 2j and 2j + 1 are the low and the high nibbles of 32 stored bytes. */
+static inline void k_nibbles(const uint8_t *q, uint8_t *even, uint8_t *odd) {
+  for (int p = 0; p < 4; p++) {
+    uint32_t a = ane_word(q + 4 * p), b = ane_word(q + 16 + 4 * p);
+    ane_put_word(even + 64 * p, (a & 0x0F0F0F0F) | (b & 0x0F0F0F0F) << 4);
+    ane_put_word(odd + 64 * p, (a >> 4 & 0x0F0F0F0F) | (b & 0xF0F0F0F0));
+  }
+}
+
+static inline void k_header(const uint8_t *src, uint8_t *dst, int r) {
+  uint8_t s[8], m[8];
+  ane_put_half(dst + 2 * r, ane_half(src));
+  ane_put_half(dst + 32 + 2 * r, ane_half(src + 2) ^ 0x8000);
+  k_scales(src + 4, s, m);
+  for (int b = 0; b < 8; b++) {
+    dst[64 + 32 * b + r] = s[b];
+    dst[80 + 32 * b + r] = m[b];
+  }
+}
+
+static void pack_q4_k(const uint8_t *rows, size_t stride, int n_rows, int64_t cols, uint8_t *dst) {
+  for (int64_t u = 0; u < cols / 256; u++, dst += 2368)
+    for (int r = 0; r < n_rows; r++) {
+      const uint8_t *src = rows + (size_t)r * stride + 144 * (size_t)u;
+      k_header(src, dst, r);
+      for (int j = 0; j < 4; j++) {
+        uint8_t *to = dst + 320 + 512 * j + 4 * r;
+        k_nibbles(src + 16 + 32 * j, to, to + 256);
+      }
+    }
+}
+
+/* Stored byte l = 0..31 of the fifth bits has bit b for column l of sub-block b. */
+static void pack_q5_k(const uint8_t *rows, size_t stride, int n_rows, int64_t cols, uint8_t *dst) {
+  for (int64_t u = 0; u < cols / 256; u++, dst += 2880)
+    for (int r = 0; r < n_rows; r++) {
+      const uint8_t *src = rows + (size_t)r * stride + 176 * (size_t)u;
+      k_header(src, dst, r);
+      for (int j = 0; j < 4; j++) {
+        uint8_t *to = dst + 320 + 640 * j + 4 * r;
+        k_nibbles(src + 48 + 32 * j, to, to + 320);
+      }
+      for (int b = 0; b < 8; b++) {
+        uint32_t bits = 0;
+        for (int v = 0; v < 8; v++) bits |= (ane_word(src + 16 + 4 * v) >> b & 0x01010101) << v;
+        ane_put_word(dst + 320 + 320 * b + 256 + 4 * r, bits);
+      }
+    }
+}
+
+/* Stored half h of 128 columns: 64 bytes of low nibbles (sub-blocks 4h, 4h + 1 low, 4h + 2, 4h + 3 high), and 32 bytes whose
+ * bits 2j, 2j + 1 are the upper bits of sub-block 4h + j. */
+static void pack_q6_k(const uint8_t *rows, size_t stride, int n_rows, int64_t cols, uint8_t *dst) {
+  for (int64_t u = 0; u < cols / 256; u++, dst += 3360)
+    for (int r = 0; r < n_rows; r++) {
+      const uint8_t *src = rows + (size_t)r * stride + 210 * (size_t)u;
+      ane_put_half(dst + 2 * r, ane_half(src + 208));
+      for (int s = 0; s < 16; s++) dst[32 + 16 * s + r] = src[192 + s];
+      for (int h = 0; h < 2; h++) {
+        const uint8_t *low = src + 64 * h, *high = src + 128 + 32 * h;
+        uint8_t *to = dst + 288 + 1536 * h + 4 * r;
+        for (int j = 0; j < 2; j++) k_nibbles(low + 32 * j, to + 384 * j, to + 384 * (j + 2));
+        for (int j = 0; j < 4; j++)
+          for (int half = 0; half < 2; half++) {
+            uint32_t bits = 0;
+            for (int k = 0; k < 4; k++) bits |= (ane_word(high + 16 * half + 4 * k) >> 2 * j & 0x03030303) << 2 * k;
+            ane_put_word(to + 384 * j + 256 + 64 * half, bits);
+          }
+      }
+    }
+}
+
+/* ---- By form -----------------------------------------------------------------------------------------------------*/
+
+void ane_pack_group(ane_form f, ane_dtype t, const void *rows, size_t row_bytes, int n_rows, int64_t cols, void *dst) {
+  const uint8_t *src = rows;
+  (void)t; /* the form says it: ROWS is never packed, the others have one stored type each */
+  if (n_rows < ANE_GROUP) {
+    size_t bytes;
+    if (ane_form_group_bytes(f, cols, &bytes)) memset(dst, 0, bytes);
+  }
+  switch (f) {
+    case ANE_FORM_F32: pack_f32(src, row_bytes, n_rows, cols, dst); break;
+    case ANE_FORM_F16: pack_f16(src, row_bytes, n_rows, cols, dst); break;
+    case ANE_FORM_BF16: pack_bf16(src, row_bytes, n_rows, cols, dst); break;
+    case ANE_FORM_Q4_0: pack_legacy(&q4_0, 288, src, row_bytes, n_rows, cols, dst); break;
+    case ANE_FORM_Q4_1: pack_legacy(&q4_1, 320, src, row_bytes, n_rows, cols, dst); break;
+    case ANE_FORM_Q5_0: pack_legacy(&q5_0, 352, src, row_bytes, n_rows, cols, dst); break;
+    case ANE_FORM_Q5_1: pack_legacy(&q5_1, 384, src, row_bytes, n_rows, cols, dst); break;
+    case ANE_FORM_Q8_0: pack_q8_0(src, row_bytes, n_rows, cols, dst); break;
+    case ANE_FORM_Q4_K: pack_q4_k(src, row_bytes, n_rows, cols, dst); break;
+    case ANE_FORM_Q5_K: pack_q5_k(src, row_bytes, n_rows, cols, dst); break;
+    case ANE_FORM_Q6_K: pack_q6_k(src, row_bytes, n_rows, cols, dst); break;
+    case ANE_FORM_I8: pack_i8(src, row_bytes, n_rows, cols, dst); break;
+    case ANE_FORM_ROWS:
+    case ANE_FORM_COUNT: break;
+  }
+}

@@ -1,0 +1,18 @@
+/* x86: the overlays of each level on top of those of the weaker ones. */
+#include "kernels/kernels_internal.h"
+
+void ane_kernels_init_x86(struct ane_kernels *k, ane_isa isa) {
+  if (isa < ANE_ISA_AVX2 || isa > ANE_ISA_AVX512VNNI) return;
+  ane_matmul_avx2(k);
+  ane_norm_avx2(k);
+  ane_elementwise_avx2(k);
+  ane_attention_avx2(k);
+  if (isa < ANE_ISA_AVX512) return;
+  ane_matmul_avx512(k);
+  ane_norm_avx512(k);
+  ane_elementwise_avx512(k);
+  ane_attention_avx512(k);
+  if (isa < ANE_ISA_AVX512VNNI) return;
+  ane_matmul_avx512vnni(k);
+  if (ane_cpu_has_bf16_dot()) ane_matmul_avx512bf16(k);
+}
