@@ -1,0 +1,9 @@
+#include "platform/platform.h"
+
+#include <time.h>
+
+double ane_clock(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}

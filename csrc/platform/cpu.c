@@ -1,0 +1,224 @@
+#include "platform/platform.h"
+
+#include "base/alloc.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#if defined(__x86_64__) || defined(__i386__)
+#include <cpuid.h>
+#endif
+#ifdef __APPLE__
+#include <sys/sysctl.h>
+#else
+#include <sched.h>
+#endif
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
+
+static const char *const isa_names[] = {
+#define ISA_NAME(id, name) name,
+    ANE_ISA_LIST(ISA_NAME)
+#undef ISA_NAME
+};
+
+const char *ane_isa_name(ane_isa isa) { return (size_t)isa < ANE_COUNT(isa_names) ? isa_names[isa] : "unknown"; }
+
+ane_isa ane_isa_from_name(const char *name) {
+  int i = 0;
+  while (i < ANE_ISA_COUNT && strcmp(isa_names[i], name) != 0) i++;
+  return (ane_isa)i;
+}
+
+/* ---- What the CPU and the system offer ---------------------------------------------------------------------------*/
+
+struct features {
+  bool isa[ANE_ISA_COUNT];
+  bool bf16_dot;
+};
+
+#if defined(__x86_64__) || defined(__i386__)
+
+/* Register sets that the system saves at a switch (XCR0, Intel SDM volume 1, 13.3). */
+static uint32_t xcr0(void) {
+  uint32_t lo, hi;
+  __asm__ volatile("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
+  return lo;
+}
+
+/* CPUID bits: Intel SDM volume 2, CPUID, leaves 1 and 7. */
+static struct features detect(void) {
+  struct features f = {.isa[ANE_ISA_REF] = true};
+  uint32_t a, b, c, d;
+  if (!__get_cpuid(1, &a, &b, &c, &d)) return f;
+  bool fma = c >> 12 & 1, osxsave = c >> 27 & 1, avx = c >> 28 & 1, f16c = c >> 29 & 1;
+  uint32_t saved = osxsave ? xcr0() : 0;
+  if (!avx || (saved & 0x6) != 0x6 || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return f;
+  uint32_t leaves = a;
+  f.isa[ANE_ISA_AVX2] = (b >> 5 & 1) && fma && f16c;
+  uint32_t need = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31; /* F, DQ, BW, VL */
+  f.isa[ANE_ISA_AVX512] = f.isa[ANE_ISA_AVX2] && (saved & 0xE6) == 0xE6 && (b & need) == need;
+  f.isa[ANE_ISA_AVX512VNNI] = f.isa[ANE_ISA_AVX512] && (c >> 11 & 1);
+  if (f.isa[ANE_ISA_AVX512] && leaves >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) f.bf16_dot = a >> 5 & 1;
+  return f;
+}
+
+#elif defined(__aarch64__) && defined(__APPLE__)
+
+static bool sysctl_flag(const char *name) {
+  int v = 0;
+  size_t size = sizeof v;
+  return sysctlbyname(name, &v, &size, NULL, 0) == 0 && v;
+}
+
+static struct features detect(void) {
+  bool dot = sysctl_flag("hw.optional.arm.FEAT_DotProd") && sysctl_flag("hw.optional.arm.FEAT_FP16");
+  bool i8mm = dot && sysctl_flag("hw.optional.arm.FEAT_I8MM");
+  return (struct features){.isa = {[ANE_ISA_REF] = true, [ANE_ISA_NEON] = true, [ANE_ISA_DOTPROD] = dot, [ANE_ISA_I8MM] = i8mm}};
+}
+
+#elif defined(__aarch64__) && defined(__linux__)
+
+/* Bits of Linux' arch/arm64/include/uapi/asm/hwcap.h. */
+static struct features detect(void) {
+  unsigned long cap = getauxval(AT_HWCAP), cap2 = getauxval(AT_HWCAP2);
+  bool dot = (cap >> 20 & 1) && (cap >> 9 & 1) && (cap >> 10 & 1); /* ASIMDDP, FPHP, ASIMDHP */
+  bool i8mm = dot && (cap2 >> 13 & 1);
+  return (struct features){.isa = {[ANE_ISA_REF] = true, [ANE_ISA_NEON] = true, [ANE_ISA_DOTPROD] = dot, [ANE_ISA_I8MM] = i8mm}};
+}
+
+#else
+
+static struct features detect(void) { return (struct features){.isa[ANE_ISA_REF] = true}; }
+
+#endif
+
+bool ane_isa_available(ane_isa isa) { return (unsigned)isa < ANE_ISA_COUNT && detect().isa[isa]; }
+
+ane_isa ane_isa_best(void) {
+  struct features f = detect();
+  int best = ANE_ISA_COUNT - 1;
+  while (best > ANE_ISA_REF && !f.isa[best]) best--;
+  return (ane_isa)best;
+}
+
+bool ane_cpu_has_bf16_dot(void) { return detect().bf16_dot; }
+
+/* ---- Name --------------------------------------------------------------------------------------------------------*/
+
+/* Copies without the blanks at both ends, and runs of blanks as one. */
+static void copy_trimmed(char *out, size_t size, const char *s) {
+  size_t n = 0;
+  for (; *s && n + 1 < size; s++) {
+    bool blank = *s == ' ' || *s == '\t' || *s == '\n';
+    if (!blank) out[n++] = *s;
+    else if (n && out[n - 1] != ' ') out[n++] = ' ';
+  }
+  while (n && out[n - 1] == ' ') n--;
+  out[n] = '\0';
+}
+
+#if !defined(__APPLE__)
+/* The value of the first line "label : value" of /proc/cpuinfo. */
+static void name_from_proc(char *out, size_t size, const char *label) {
+  FILE *f = fopen("/proc/cpuinfo", "re");
+  if (!f) return;
+  char line[256];
+  while (!out[0] && fgets(line, sizeof line, f)) {
+    const char *colon = strchr(line, ':');
+    if (colon && strncmp(line, label, strlen(label)) == 0) copy_trimmed(out, size, colon + 1);
+  }
+  fclose(f);
+}
+#endif
+
+void ane_cpu_name(char *out, size_t size) {
+  if (!size) return;
+  out[0] = '\0';
+#if defined(__APPLE__)
+  char name[128] = {0};
+  size_t len = sizeof name - 1;
+  if (sysctlbyname("machdep.cpu.brand_string", name, &len, NULL, 0) == 0) copy_trimmed(out, size, name);
+#else
+#if defined(__x86_64__) || defined(__i386__)
+  uint32_t brand[13] = {0}, top = __get_cpuid_max(0x80000000u, NULL);
+  for (uint32_t i = 0; top >= 0x80000004u && i < 3; i++) {
+    uint32_t *r = brand + 4 * i;
+    __get_cpuid(0x80000002u + i, &r[0], &r[1], &r[2], &r[3]);
+  }
+  copy_trimmed(out, size, (const char *)brand);
+#endif
+  if (!out[0]) name_from_proc(out, size, "model name");
+  if (!out[0]) name_from_proc(out, size, "Hardware");
+#endif
+}
+
+/* ---- Cores -------------------------------------------------------------------------------------------------------*/
+
+#ifdef __APPLE__
+
+int ane_cpu_cores(void) {
+  /* Performance cores: a run ends with its slowest thread. */
+  static const char *const names[] = {"hw.perflevel0.physicalcpu", "hw.physicalcpu"};
+  for (size_t i = 0; i < ANE_COUNT(names); i++) {
+    int n = 0;
+    size_t size = sizeof n;
+    if (sysctlbyname(names[i], &n, &size, NULL, 0) == 0 && n > 0) return n;
+  }
+  return 1;
+}
+
+#else
+
+/* The first number of a one-line file, or -1. */
+static long read_number(const char *path) {
+  FILE *f = fopen(path, "re");
+  if (!f) return -1;
+  long n;
+  if (fscanf(f, "%ld", &n) != 1) n = -1;
+  fclose(f);
+  return n;
+}
+
+/* The lowest logical CPU of the core that `cpu` belongs to: equal for siblings. */
+static long core_of(int cpu) {
+  static const char *const files[] = {"core_cpus_list", "thread_siblings_list"};
+  for (size_t i = 0; i < ANE_COUNT(files); i++) {
+    char path[96];
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/%s", cpu, files[i]);
+    long n = read_number(path);
+    if (n >= 0) return n;
+  }
+  return cpu;
+}
+
+/* CPUs' worth of time that a container grants ("cpu.max" of cgroup v2: quota and period in us), rounded up. */
+static int quota_cpus(void) {
+  FILE *f = fopen("/sys/fs/cgroup/cpu.max", "re");
+  if (!f) return INT32_MAX;
+  long quota, period;
+  int n = fscanf(f, "%ld %ld", &quota, &period);
+  fclose(f);
+  if (n != 2 || quota <= 0 || period <= 0) return INT32_MAX; /* "max 100000": no limit */
+  return (int)ANE_MIN((quota + period - 1) / period, (long)INT32_MAX);
+}
+
+int ane_cpu_cores(void) {
+  enum { MAX_CPUS = 8192 };
+  size_t size = CPU_ALLOC_SIZE(MAX_CPUS);
+  cpu_set_t *may = ane_calloc(2, size);
+  if (!may) return 1;
+  cpu_set_t *cores = (cpu_set_t *)((char *)may + size);
+  if (sched_getaffinity(0, size, may) == 0) {
+    for (int cpu = 0; cpu < MAX_CPUS; cpu++)
+      if (CPU_ISSET_S(cpu, size, may)) CPU_SET_S((size_t)core_of(cpu), size, cores);
+  }
+  int n = ANE_MIN(CPU_COUNT_S(size, cores), quota_cpus());
+  ane_free(may);
+  if (n < 1) n = (int)sysconf(_SC_NPROCESSORS_ONLN);
+  return n < 1 ? 1 : n;
+}
+
+#endif

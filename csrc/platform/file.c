@@ -1,0 +1,127 @@
+#include "platform/platform.h"
+
+#include "base/alloc.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+char ane_path_kind(const char *path) {
+  struct stat st;
+  if (stat(path, &st) != 0) return 0;
+  return S_ISREG(st.st_mode) ? 'f' : S_ISDIR(st.st_mode) ? 'd' : 'o';
+}
+
+/* The file that a symbolic link names, so that the link stays a link; else the path itself. */
+static const char *real_target(const char *path, char buf[PATH_MAX]) {
+  struct stat st;
+  if (lstat(path, &st) == 0 && S_ISLNK(st.st_mode) && realpath(path, buf)) return buf;
+  return path;
+}
+
+/* A new file "path.<pid>-<n>.tmp". Not mkstemp: the mode is to follow the umask. */
+static int open_temp(struct ane_file_writer *w, size_t room) {
+  static _Atomic unsigned counter;
+  for (int tries = 0; tries < 100; tries++) {
+    snprintf(w->temp, room, "%s.%ld-%u.tmp", w->path, (long)getpid(), atomic_fetch_add(&counter, 1));
+    int fd = open(w->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd >= 0 || (errno != EINTR && errno != EEXIST)) return fd;
+  }
+  return -1;
+}
+
+static void release(struct ane_file_writer *w) {
+  ane_free(w->path);
+  ane_free(w->temp);
+  *w = (struct ane_file_writer){.fd = -1};
+}
+
+ane_status ane_file_create(struct ane_file_writer *w, const char *path, struct ane_error *err) {
+  *w = (struct ane_file_writer){.fd = -1};
+  /* Renaming over a device or a pipe would replace it by a file. */
+  char kind = ane_path_kind(path);
+  if (kind == 'd') return ane_fail(err, ANE_IO, "%s: is a folder, wanted a file", path);
+  if (kind == 'o') return ane_fail(err, ANE_IO, "%s: is not a regular file", path);
+  char buf[PATH_MAX];
+  const char *target = real_target(path, buf);
+  size_t len = strlen(target), room = len + 48;
+  w->path = ane_strndup(target, len);
+  w->temp = ane_calloc(1, room);
+  if (!w->path || !w->temp) {
+    release(w);
+    return ane_fail(err, ANE_NOMEM, "%s: not enough memory to write", path);
+  }
+  w->fd = open_temp(w, room);
+  if (w->fd < 0) {
+    ane_fail(err, ANE_IO, "%s: cannot create: %s", path, strerror(errno));
+    release(w);
+    return ANE_IO;
+  }
+  struct stat st;
+  if (kind == 'f' && stat(w->path, &st) == 0) (void)!fchmod(w->fd, st.st_mode & 07777);
+  return ANE_OK;
+}
+
+ane_status ane_file_write(struct ane_file_writer *w, const void *data, size_t size, struct ane_error *err) {
+  const char *p = data;
+  if (!w->temp) return ane_fail(err, ANE_INVALID, "the writer is closed");
+  while (size > 0) {
+    ssize_t n = write(w->fd, p, ANE_MIN(size, (size_t)1 << 30)); /* one call moves at most 2 GiB */
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return ane_fail(err, ANE_IO, "%s: cannot write: %s", w->path, n ? strerror(errno) : "no progress");
+    p += n;
+    size -= (size_t)n;
+  }
+  return ANE_OK;
+}
+
+static int sync_fd(int fd) {
+  int r;
+#ifdef __APPLE__
+  if (fcntl(fd, F_FULLFSYNC) == 0) return 0; /* fsync there does not reach the disk */
+#endif
+  do r = fsync(fd);
+  while (r != 0 && errno == EINTR);
+  return r;
+}
+
+/* Makes a rename in the folder of `path` durable. Best effort: some file systems cannot sync folders, and the rename
+ * has been done. Cuts `path` at its last slash. */
+static void sync_folder_of(char *path) {
+  char *slash = strrchr(path, '/');
+  if (slash) slash[slash == path] = '\0';
+  int fd = open(slash ? path : ".", O_RDONLY | O_CLOEXEC | O_DIRECTORY);
+  if (fd < 0) return;
+  (void)sync_fd(fd);
+  close(fd);
+}
+
+ane_status ane_file_commit(struct ane_file_writer *w, struct ane_error *err) {
+  if (!w->temp) return ane_fail(err, ANE_INVALID, "the writer is closed");
+  bool ok = sync_fd(w->fd) == 0;
+  int why = errno;
+  if (close(w->fd) != 0 && ok && errno != EINTR) ok = false, why = errno;
+  w->fd = -1;
+  if (ok && rename(w->temp, w->path) != 0) ok = false, why = errno;
+  if (!ok) {
+    ane_fail(err, ANE_IO, "%s: cannot write: %s", w->path, strerror(why));
+    ane_file_abandon(w);
+    return ANE_IO;
+  }
+  sync_folder_of(w->path);
+  release(w);
+  return ANE_OK;
+}
+
+void ane_file_abandon(struct ane_file_writer *w) {
+  if (!w->temp) return;
+  if (w->fd >= 0) close(w->fd);
+  unlink(w->temp);
+  release(w);
+}
