@@ -1,0 +1,23 @@
+/* What the readers of csrc/formats share. */
+#ifndef ANE_FORMATS_FORMATS_INTERNAL_H
+#define ANE_FORMATS_FORMATS_INTERNAL_H
+
+#include "formats/formats.h"
+
+/* Fills a source whose path and files[0] are set and mapped, and whose magic has matched. On failure the caller closes
+ * the source. */
+typedef ane_status (*ane_source_reader)(struct ane_source *s, struct ane_error *err);
+
+ane_status ane_gguf_read(struct ane_source *s, struct ane_error *err);
+
+/* Text from a file, made fit for a message: control bytes and broken UTF-8 become '?', long texts are cut. */
+enum { ANE_QUOTE_TEXT = 84 };
+const char *ane_quote(char out[ANE_QUOTE_TEXT], const char *s, uint64_t len);
+
+/* A path for a message: the path, or the end of a very long one. */
+const char *ane_path_tail(const char *path);
+
+/* An integer value as a count: false where it is no integer (or an array) or is negative. */
+bool ane_meta_count(const struct ane_meta *m, uint64_t *n);
+
+#endif

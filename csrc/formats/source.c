@@ -1,0 +1,120 @@
+#include "formats/formats_internal.h"
+
+#include "base/alloc.h"
+#include "base/bytes.h"
+#include "tensor/half.h"
+
+#include <math.h>
+#include <string.h>
+
+void ane_source_close(struct ane_source *s) {
+  if (!s) return;
+  for (uint32_t i = 0; i < s->n_files; i++) ane_map_close(&s->files[i].map);
+  ane_strmap_free(&s->by_name);
+  ane_strmap_free(&s->by_key);
+  ane_arena_free(&s->arena);
+  ane_free(s);
+}
+
+const struct ane_source_tensor *ane_source_tensor(const struct ane_source *s, const char *name) {
+  uint32_t i = ane_strmap_get(&s->by_name, name, strlen(name));
+  return i == UINT32_MAX ? NULL : &s->tensors[i];
+}
+
+const struct ane_meta *ane_source_meta(const struct ane_source *s, const char *key) {
+  uint32_t i = ane_strmap_get(&s->by_key, key, strlen(key));
+  return i == UINT32_MAX ? NULL : &s->values[i];
+}
+
+void ane_source_drop(const struct ane_source *s, const struct ane_source_tensor *t) {
+  ane_map_drop(&s->files[t->file].map, t->offset, t->tensor.bytes);
+}
+
+/* ---- Metadata ----------------------------------------------------------------------------------------------------*/
+
+static int64_t saturate(double f) {
+  if (isnan(f)) return 0;
+  if (f >= 0x1p63) return INT64_MAX;
+  return f < -0x1p63 ? INT64_MIN : (int64_t)f;
+}
+
+/* One element of a scalar array: either an integer (true) or a float. u64 values above the range saturate. */
+static bool scalar(const struct ane_meta *array, uint64_t i, int64_t *n, double *f) {
+  if (array->kind != ANE_META_ARRAY || array->a.items || i >= array->a.count) return *n = 0, true;
+  const uint8_t *p = array->a.data + i * ane_dtype_info(array->a.dtype)->bytes;
+  switch (array->a.dtype) {
+    case ANE_BOOL:
+    case ANE_U8: return *n = *p, true;
+    case ANE_I8: return *n = (int8_t)*p, true;
+    case ANE_U16: return *n = ane_load_u16(p), true;
+    case ANE_I16: return *n = (int16_t)ane_load_u16(p), true;
+    case ANE_U32: return *n = ane_load_u32(p), true;
+    case ANE_I32: return *n = (int32_t)ane_load_u32(p), true;
+    case ANE_I64: return *n = (int64_t)ane_load_u64(p), true;
+    case ANE_U64: {
+      uint64_t u = ane_load_u64(p);
+      *n = (int64_t)ANE_MIN(u, (uint64_t)INT64_MAX);
+      *f = (double)u;
+      return u <= INT64_MAX;
+    }
+    case ANE_F32: return *f = (double)ane_bits_f32(ane_load_u32(p)), false;
+    case ANE_F64: {
+      uint64_t u = ane_load_u64(p);
+      memcpy(f, &u, sizeof *f);
+      return false;
+    }
+    default: return *n = 0, true;
+  }
+}
+
+double ane_meta_array_number(const struct ane_meta *array, uint64_t i) {
+  int64_t n;
+  double f;
+  return scalar(array, i, &n, &f) ? (double)n : f;
+}
+
+int64_t ane_meta_array_integer(const struct ane_meta *array, uint64_t i) {
+  int64_t n;
+  double f;
+  return scalar(array, i, &n, &f) ? n : saturate(f);
+}
+
+bool ane_meta_count(const struct ane_meta *m, uint64_t *n) {
+  if (m->kind != ANE_META_UINT && (m->kind != ANE_META_INT || m->i < 0)) return false;
+  *n = m->u;
+  return true;
+}
+
+/* ---- Texts for messages ------------------------------------------------------------------------------------------*/
+
+/* Length of the well-formed UTF-8 sequence of two to four bytes at s, 0 where there is none (RFC 3629). */
+static size_t sequence(const unsigned char *s, size_t left) {
+  size_t n = s[0] >= 0xC2 && s[0] < 0xE0 ? 2 : s[0] >= 0xE0 && s[0] < 0xF0 ? 3 : s[0] >= 0xF0 && s[0] < 0xF5 ? 4 : 0;
+  if (!n || left < n) return 0;
+  for (size_t i = 1; i < n; i++)
+    if ((s[i] & 0xC0) != 0x80) return 0;
+  bool bad = (s[0] == 0xE0 && s[1] < 0xA0) || (s[0] == 0xED && s[1] > 0x9F) || (s[0] == 0xF0 && s[1] < 0x90) ||
+             (s[0] == 0xF4 && s[1] > 0x8F) || (s[0] == 0xC2 && s[1] < 0xA0); /* the last: C1 control characters */
+  return bad ? 0 : n;
+}
+
+const char *ane_quote(char out[ANE_QUOTE_TEXT], const char *s, uint64_t len) {
+  const unsigned char *u = (const unsigned char *)s;
+  size_t at = 0, i = 0;
+  while (i < len && at + 8 <= ANE_QUOTE_TEXT) { /* room for one sequence and "..." with its NUL */
+    size_t n = sequence(u + i, (size_t)ANE_MIN(len - i, (uint64_t)4));
+    if (n) memcpy(out + at, u + i, n);
+    else out[at] = u[i] >= 0x20 && u[i] < 0x7F ? s[i] : '?', n = 1;
+    at += n;
+    i += n;
+  }
+  memcpy(out + at, i < len ? "..." : "", i < len ? 4 : 1);
+  return out;
+}
+
+const char *ane_path_tail(const char *path) {
+  size_t len = strlen(path);
+  if (len <= 200) return path;
+  const char *slash = strrchr(path, '/');
+  return slash && strlen(slash + 1) <= 255 ? slash + 1 : path + len - 200;
+}
