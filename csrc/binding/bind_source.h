@@ -1,0 +1,12 @@
+/* Sources as other binding files see them. */
+#ifndef ANE_BINDING_BIND_SOURCE_H
+#define ANE_BINDING_BIND_SOURCE_H
+
+#include "binding/bind.h"
+#include "formats/formats.h"
+
+/* The open source at `arg`; raises where it is something else or closed. It lives as long as the Lua value is open: who
+ * keeps pointers into it also keeps the value (a user value slot), and expects that it may be closed by its owner. */
+struct ane_source *bind_check_source(lua_State *L, int arg);
+
+#endif

@@ -1,0 +1,126 @@
+/* The machine and its files: CPU levels, memory, clock, reading and atomic writing. */
+#include "binding/bind.h"
+
+#include "platform/platform.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#define MAP_CLASS "ane.map"
+
+static const char *check_path(lua_State *L, int arg) {
+  size_t len;
+  const char *s = luaL_checklstring(L, arg, &len);
+  luaL_argcheck(L, strlen(s) == len, arg, "holds a NUL byte");
+  return s;
+}
+
+/* isa_list() -> names of the kernel levels this machine can run, weakest first */
+static int isa_list(lua_State *L) {
+  lua_Integer n = 0;
+  lua_newtable(L);
+  for (int i = 0; i < ANE_ISA_COUNT; i++) {
+    if (!ane_isa_available((ane_isa)i)) continue;
+    lua_pushstring(L, ane_isa_name((ane_isa)i));
+    lua_rawseti(L, -2, ++n);
+  }
+  return 1;
+}
+
+static int isa_best(lua_State *L) {
+  lua_pushstring(L, ane_isa_name(ane_isa_best()));
+  return 1;
+}
+
+static int cpu_name(lua_State *L) {
+  char name[128];
+  ane_cpu_name(name, sizeof name);
+  lua_pushstring(L, name);
+  return 1;
+}
+
+static int cpu_cores(lua_State *L) {
+  lua_pushinteger(L, ane_cpu_cores());
+  return 1;
+}
+
+/* clock() -> seconds of a clock that only goes forward */
+static int clock_now(lua_State *L) {
+  lua_pushnumber(L, ane_clock());
+  return 1;
+}
+
+/* memory() -> {resident, peak, available} in bytes; 0 where unknown */
+static int memory(lua_State *L) {
+  lua_createtable(L, 0, 3);
+  lua_pushinteger(L, (lua_Integer)ane_memory_resident());
+  lua_setfield(L, -2, "resident");
+  lua_pushinteger(L, (lua_Integer)ane_memory_peak());
+  lua_setfield(L, -2, "peak");
+  lua_pushinteger(L, (lua_Integer)ane_memory_available());
+  lua_setfield(L, -2, "available");
+  return 1;
+}
+
+/* path_kind(path) -> "file", "folder", "other", or nil where nothing is there */
+static int path_kind(lua_State *L) {
+  switch (ane_path_kind(check_path(L, 1))) {
+    case 'f': lua_pushliteral(L, "file"); break;
+    case 'd': lua_pushliteral(L, "folder"); break;
+    case 'o': lua_pushliteral(L, "other"); break;
+    default: lua_pushnil(L);
+  }
+  return 1;
+}
+
+/* write_file(path, bytes) -> true; or nil, message, code. The file appears whole or stays as it was. */
+static int write_file(lua_State *L) {
+  const char *path = check_path(L, 1);
+  size_t len;
+  const char *bytes = luaL_checklstring(L, 2, &len);
+  struct ane_file_writer w;
+  struct ane_error err;
+  ane_status st = ane_file_create(&w, path, &err);
+  if (!st) st = ane_file_write(&w, bytes, len, &err);
+  if (!st) st = ane_file_commit(&w, &err);
+  ane_file_abandon(&w);
+  if (st) return bind_fail(L, &err);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
+static int map_close(lua_State *L) {
+  ane_map_close(luaL_checkudata(L, 1, MAP_CLASS));
+  return 0;
+}
+
+/* read_file(path) -> bytes; or nil, message, code */
+static int read_file(lua_State *L) {
+  const char *path = check_path(L, 1);
+  struct ane_map *map = bind_new(L, MAP_CLASS, sizeof *map, 0); /* owns the mapping if lua_pushlstring raises */
+  struct ane_error err;
+  if (ane_map_open(map, path, &err)) return bind_fail(L, &err);
+  lua_pushlstring(L, map->data ? (const char *)map->data : "", (size_t)map->size);
+  ane_map_close(map);
+  return 1;
+}
+
+/* isatty(fd) -> boolean */
+static int is_tty(lua_State *L) {
+  lua_pushboolean(L, isatty((int)bind_integer(L, 1, 0, INT32_MAX)));
+  return 1;
+}
+
+static const luaL_Reg functions[] = {
+    {"isa_list", isa_list},     {"isa_best", isa_best},   {"cpu_name", cpu_name},     {"cpu_cores", cpu_cores},
+    {"clock", clock_now},       {"memory", memory},       {"path_kind", path_kind},   {"write_file", write_file},
+    {"read_file", read_file},   {"isatty", is_tty},       {NULL, NULL},
+};
+
+static const luaL_Reg no_methods[] = {{NULL, NULL}};
+static const luaL_Reg map_meta[] = {{"__gc", map_close}, {"__close", map_close}, {NULL, NULL}};
+
+void bind_system(lua_State *L) {
+  bind_class(L, MAP_CLASS, no_methods, map_meta);
+  luaL_setfuncs(L, functions, 0);
+}
