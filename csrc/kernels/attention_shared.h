@@ -3,6 +3,7 @@
 #define ANE_KERNELS_ATTENTION_SHARED_H
 
 #include "kernels/kernels_internal.h"
+#include "tensor/half.h"
 
 enum {
   ANE_ATT_ROWS = 192, /* rows (a query of one head) that share one converted tile */
@@ -24,5 +25,11 @@ static inline int64_t ane_att_scales(const struct ane_kv *kv, int64_t h, int64_t
 
 /* head_dim rounded up to whole vectors of 16: the row length in scratch. */
 static inline int64_t ane_att_pad(int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
+
+/* Element i of stored keys or values; int8 without its scale. */
+static inline float ane_att_element(const struct ane_kv *kv, const void *base, int64_t i) {
+  if (kv->dtype == ANE_F16) return ane_f16_f32(((const uint16_t *)base)[i]);
+  return kv->dtype == ANE_I8 ? (float)((const int8_t *)base)[i] : ((const float *)base)[i];
+}
 
 #endif

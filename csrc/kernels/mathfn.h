@@ -1,4 +1,4 @@
-/* exp, tanh and erf as one sequence of roundings for every level. Included after one of vec/vec_*.h, which give `vf` (VL
+/* exp, tanh and erf as one sequence of roundings for every level. Included after one of vec/vec_*.h, which give V_FN, `vf` (VL
  * floats) and the v_ operations; each of those rounds once, as IEEE 754 says, so scalar and vector code agree to the bit.
  * NaN gives NaN.
  *
@@ -9,7 +9,7 @@
 
 /* x = n ln 2 + r, |r| <= ln(2) / 2. Adding 1.5 * 2^23 rounds to a whole number, which then stands in the low bits of t.
  * ln 2 = hi + lo, hi its nearest float32; n * hi needs no rounding inside the fma, and x - n hi is exact. */
-static inline vf v_reduce_exp(vf x, vf *t, vf *n) {
+V_FN vf v_reduce_exp(vf x, vf *t, vf *n) {
   const vf magic = v_set(0x1.8p23f);
   *t = v_fma(x, v_set(0x1.715476p+0f), magic);
   *n = v_sub(*t, magic);
@@ -17,7 +17,7 @@ static inline vf v_reduce_exp(vf x, vf *t, vf *n) {
 }
 
 /* (exp(r) - 1 - r) / r^2 for |r| <= ln(2) / 2; weight r^2 / exp(r), largest error 3.1e-9. */
-static inline vf v_exp_tail(vf r) {
+V_FN vf v_exp_tail(vf r) {
   vf p = v_set(0x1.6a2434p-10f);
   p = v_fma(p, r, v_set(0x1.1239e2p-7f));
   p = v_fma(p, r, v_set(0x1.5558f2p-5f));
@@ -27,7 +27,7 @@ static inline vf v_exp_tail(vf r) {
 
 /* exp: error below 1 ulp for normal results; subnormal results are rounded once more. exp(0) = 1 exactly. Below -104 the
  * result is 0, from 89 on infinity: beyond the limits, so clamping there changes nothing. */
-static inline vf v_exp(vf x) {
+V_FN vf v_exp(vf x) {
   const vf one = v_set(1.0f);
   vf t, n;
   x = v_max(v_set(-104.0f), v_min(v_set(89.0f), x)); /* the order keeps NaN, see v_min */
@@ -38,7 +38,7 @@ static inline vf v_exp(vf x) {
 
 /* tanh = e / (e + 2) with e = exp(2|x|) - 1, where 2^n (1 + q) - 1 = fma(q, 2^n, 2^n - 1) keeps the relative precision
  * near 0. From 20 on the quotient is 1. Error below 3 ulp. */
-static inline vf v_tanh(vf x) {
+V_FN vf v_tanh(vf x) {
   vf t, n, a = v_abs(x);
   vf r = v_reduce_exp(v_min(v_set(20.0f), v_add(a, a)), &t, &n);
   vf q = v_fma(v_mul(v_exp_tail(r), r), r, r);
@@ -49,7 +49,7 @@ static inline vf v_tanh(vf x) {
 
 /* erf, |x| < 1: x + x P(x^2), relative error of the polynomial 1.2e-9;
  * 1 <= |x| < 4: 1 - exp(-Q(|x|)), Q = -log(erfc), weight erfc / erf, largest error 1.1e-9; above: 1. Error below 2 ulp. */
-static inline vf v_erf(vf x) {
+V_FN vf v_erf(vf x) {
   vf a = v_min(v_set(4.0f), v_abs(x)), z = v_mul(x, x);
   vf p = v_set(0x1.496a30p-14f);
   p = v_fma(p, z, v_set(-0x1.a3f700p-11f));
@@ -71,22 +71,22 @@ static inline vf v_erf(vf x) {
 }
 
 /* g / (1 + exp(-g)) */
-static inline vf v_silu(vf g) { return v_div(g, v_add(v_set(1.0f), v_exp(v_neg(g)))); }
+V_FN vf v_silu(vf g) { return v_div(g, v_add(v_set(1.0f), v_exp(v_neg(g)))); }
 
-static inline vf v_sigmoid(vf g) { return v_div(v_set(1.0f), v_add(v_set(1.0f), v_exp(v_neg(g)))); }
+V_FN vf v_sigmoid(vf g) { return v_div(v_set(1.0f), v_add(v_set(1.0f), v_exp(v_neg(g)))); }
 
 /* 0.5 g (1 + tanh u) = g / (1 + exp(-2u)), without the cancellation at negative g. -2u = g (c + 0.044715 c g^2),
  * c = -2 sqrt(2 / pi). */
-static inline vf v_gelu_tanh(vf g) {
+V_FN vf v_gelu_tanh(vf g) {
   vf z = v_mul(g, v_fma(v_mul(g, g), v_set(-0.0713548162726f), v_set(-1.59576912161f)));
   return v_div(g, v_add(v_set(1.0f), v_exp(z)));
 }
 
-static inline vf v_gelu_erf(vf g) {
+V_FN vf v_gelu_erf(vf g) {
   return v_mul(v_mul(v_set(0.5f), g), v_add(v_set(1.0f), v_erf(v_mul(g, v_set(0.70710678118655f)))));
 }
 
 /* s tanh(a / s) */
-static inline vf v_softcap(vf a, vf s) { return v_mul(s, v_tanh(v_div(a, s))); }
+V_FN vf v_softcap(vf a, vf s) { return v_mul(s, v_tanh(v_div(a, s))); }
 
 #endif

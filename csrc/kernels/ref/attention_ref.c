@@ -14,11 +14,6 @@ size_t ane_attention_scratch(ANE_UNUSED int64_t n_heads, ANE_UNUSED int64_t kv_h
   return ane_align_up((size_t)floats * sizeof(float), 64) + 64;
 }
 
-static float element(const struct ane_kv *kv, const void *base, int64_t i) {
-  if (kv->dtype == ANE_F16) return ane_f16_f32(((const uint16_t *)base)[i]);
-  return kv->dtype == ANE_I8 ? (float)((const int8_t *)base)[i] : ((const float *)base)[i];
-}
-
 /* (m, l, o[head_dim]) of one query (position p) over the visible keys of one tile. */
 static void tile_of_query(const struct ane_attention *a, const float *q, int64_t h, int64_t p, int64_t tile, float *part) {
   const struct ane_kv *kv = a->kv;
@@ -28,7 +23,7 @@ static void tile_of_query(const struct ane_attention *a, const float *q, int64_t
   float s[ANE_TILE], lane[16] = {0}, *o = part + 2, m = -INFINITY;
   for (int64_t j = first; j <= last; j++) {
     float sum = 0;
-    for (int64_t d = 0; d < hd; d++) sum = fmaf(q[d], element(kv, kv->k, base + d * ANE_TILE + j), sum);
+    for (int64_t d = 0; d < hd; d++) sum = fmaf(q[d], ane_att_element(kv, kv->k, base + d * ANE_TILE + j), sum);
     if (i8) sum *= kv->k_scale[scales + j];
     s[j] = sum * a->scale;
     if (a->softcap > 0) s[j] = v_softcap(s[j], a->softcap);
@@ -39,7 +34,7 @@ static void tile_of_query(const struct ane_attention *a, const float *q, int64_t
     float w = v_exp(s[j] - m);
     lane[j % 16] += w;
     if (i8) w *= kv->v_scale[scales + j];
-    for (int64_t d = 0; d < hd; d++) o[d] = fmaf(w, element(kv, kv->v, base + j * hd + d), o[d]);
+    for (int64_t d = 0; d < hd; d++) o[d] = fmaf(w, ane_att_element(kv, kv->v, base + j * hd + d), o[d]);
   }
   for (int64_t d = 0; d < hd; d++) o[d] += 0.0f;
   for (int width = 8; width; width /= 2)
@@ -71,14 +66,16 @@ static void attention(const struct ane_attention *a, int64_t h, int64_t t_from, 
   }
 }
 
-static void attention_part(const struct ane_attention *a, int64_t h, int64_t t, int64_t tile, float *part, ANE_UNUSED void *scratch) {
+static void attention_part(const struct ane_attention *a, int64_t h, int64_t t, int64_t tile, float *part,
+                           ANE_UNUSED void *scratch) {
   const int64_t hd = a->kv->head_dim, group = a->n_heads / a->kv->heads, p = a->pos + t;
   if (tile < ane_att_first(a, p) / ANE_TILE || tile > p / ANE_TILE) return;
   for (int64_t g = 0; g < group; g++)
     tile_of_query(a, a->q + t * a->ld_q + (h * group + g) * hd, h, p, tile, part + g * (2 + hd));
 }
 
-static void attention_merge(const struct ane_attention *a, int64_t h, int64_t t, int64_t tile_from, int64_t tile_to, const float *part) {
+static void attention_merge(const struct ane_attention *a, int64_t h, int64_t t, int64_t tile_from, int64_t tile_to,
+                            const float *part) {
   const int64_t hd = a->kv->head_dim, group = a->n_heads / a->kv->heads, p = a->pos + t;
   const int64_t from = ANE_MAX(tile_from, ane_att_first(a, p) / ANE_TILE), to = ANE_MIN(tile_to, p / ANE_TILE + 1);
   for (int64_t g = 0; g < group; g++) {

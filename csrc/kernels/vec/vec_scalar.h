@@ -6,28 +6,30 @@
 
 #include <math.h>
 
+#define V_FN static inline __attribute__((always_inline))
+
 typedef float vf;
 
-static inline vf v_set(float x) { return x; }
-static inline vf v_add(vf a, vf b) { return a + b; }
-static inline vf v_sub(vf a, vf b) { return a - b; }
-static inline vf v_mul(vf a, vf b) { return a * b; }
-static inline vf v_div(vf a, vf b) { return a / b; }
-static inline vf v_fma(vf a, vf b, vf c) { return fmaf(a, b, c); }
+V_FN vf v_set(float x) { return x; }
+V_FN vf v_add(vf a, vf b) { return a + b; }
+V_FN vf v_sub(vf a, vf b) { return a - b; }
+V_FN vf v_mul(vf a, vf b) { return a * b; }
+V_FN vf v_div(vf a, vf b) { return a / b; }
+V_FN vf v_fma(vf a, vf b, vf c) { return fmaf(a, b, c); }
 /* As the x86 instructions: b where one is NaN or both are zero. */
-static inline vf v_min(vf a, vf b) { return a < b ? a : b; }
-static inline vf v_max(vf a, vf b) { return a > b ? a : b; }
-static inline vf v_abs(vf a) { return ane_bits_f32(ane_f32_bits(a) & 0x7FFFFFFF); }
-static inline vf v_neg(vf a) { return ane_bits_f32(ane_f32_bits(a) ^ 0x80000000); }
-static inline vf v_copysign(vf a, vf s) {
+V_FN vf v_min(vf a, vf b) { return a < b ? a : b; }
+V_FN vf v_max(vf a, vf b) { return a > b ? a : b; }
+V_FN vf v_abs(vf a) { return ane_bits_f32(ane_f32_bits(a) & 0x7FFFFFFF); }
+V_FN vf v_neg(vf a) { return ane_bits_f32(ane_f32_bits(a) ^ 0x80000000); }
+V_FN vf v_copysign(vf a, vf s) {
   return ane_bits_f32((ane_f32_bits(a) & 0x7FFFFFFF) | (ane_f32_bits(s) & 0x80000000));
 }
-static inline vf v_select_lt(vf a, vf b, vf yes, vf no) { return a < b ? yes : no; }
+V_FN vf v_select_lt(vf a, vf b, vf yes, vf no) { return a < b ? yes : no; }
 
 /* 2^n for n in -126 .. 127, from t = 1.5 * 2^23 + n. */
-static inline vf v_pow2(vf t) { return ane_bits_f32((ane_f32_bits(t) + 127) << 23); }
+V_FN vf v_pow2(vf t) { return ane_bits_f32((ane_f32_bits(t) + 127) << 23); }
 /* p 2^n, n in -152 .. 130 and t as above: by two powers, so that only the second product can round. */
-static inline vf v_ldexp(vf p, vf t, ANE_UNUSED vf n) {
+V_FN vf v_ldexp(vf p, vf t, ANE_UNUSED vf n) {
   int32_t i = (int32_t)(ane_f32_bits(t) - 0x4B400000), half = i >> 1;
   return p * ane_bits_f32((uint32_t)(half + 127) << 23) * ane_bits_f32((uint32_t)(i - half + 127) << 23);
 }

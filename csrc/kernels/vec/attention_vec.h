@@ -1,0 +1,366 @@
+/* Attention for any vector length; included by attention_<isa>.c after vec_<isa>.h.
+ *
+ * A row is one query of one head of the group; rows are numbered token by token, so the rows that see a tile are a
+ * range. Up to ROWS rows share a tile, converted to float once; up to PANEL rows go through a tile at a time: scores
+ * (lanes are keys), exp, sums of values (lanes are dimensions). Few rows read the tile as it is stored.
+ * Leaving out keys that no row of a panel sees changes nothing: their p is 0 (see attention_ref.c on -0). */
+#include "kernels/attention_shared.h"
+#include "kernels/mathfn.h"
+
+#include <string.h>
+
+enum { F32, F16, I8 }; /* kinds of the second factor of a product, and their bytes */
+static const int64_t bytes[] = {4, 2, 1};
+
+struct work {
+  const struct ane_attention *a;
+  int64_t group, hd, pad;
+  int64_t base, scales; /* of the tile at hand */
+  int kind_k, kind_v;
+  int64_t ld_v;
+  const void *k, *v;              /* [hd][64], [64][ld_v] */
+  float *tile_k, *tile_v;         /* converted: [hd][64], [64][pad] */
+  float *q, *o, *big_m, *big_l;   /* [ROWS][pad], [ROWS][pad], [ROWS], [ROWS] */
+  float *s, *part;                /* [PANEL][64], [PANEL][pad] */
+  float m[16], l[16];             /* of the rows of the panel */
+};
+
+/* ---- Products ----------------------------------------------------------------------------------------------------*/
+
+V_FN vf load_as(int kind, const void *p, int64_t i) {
+  if (kind == F16) return v_load_f16((const uint16_t *)p + i);
+  if (kind == I8) return v_load_i8((const int8_t *)p + i);
+  return v_load((const float *)p + i);
+}
+
+/* c[r][x] = sum over k ascending of fma(a[r][k], b[k][x], .) for `rows` rows and `vecs` vectors of x, all in registers. */
+V_FN void block(const int rows, const int vecs, const int kind, int64_t n, const float *a, int64_t lda, const void *b,
+                int64_t ldb, float *c, int64_t ldc) {
+  vf sum[ANE_ATT_PANEL][V_PANEL_VECS];
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; r++)
+#pragma GCC unroll 8
+    for (int x = 0; x < vecs; x++) sum[r][x] = v_set(0);
+  for (int64_t k = 0; k < n; k++) {
+    vf w[V_PANEL_VECS];
+#pragma GCC unroll 8
+    for (int x = 0; x < vecs; x++) w[x] = load_as(kind, b, k * ldb + x * VL);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) {
+      vf e = v_set(a[r * lda + k]);
+#pragma GCC unroll 8
+      for (int x = 0; x < vecs; x++) sum[r][x] = v_fma(e, w[x], sum[r][x]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; r++)
+#pragma GCC unroll 8
+    for (int x = 0; x < vecs; x++) v_store(c + r * ldc + x * VL, sum[r][x]);
+}
+
+V_FN void block_rows(int rows, const int vecs, const int kind, int64_t n, const float *a, int64_t lda, const void *b, int64_t ldb,
+                     float *c, int64_t ldc) {
+  switch (rows) {
+  case 1: block(1, vecs, kind, n, a, lda, b, ldb, c, ldc); break;
+  case 2: block(2, vecs, kind, n, a, lda, b, ldb, c, ldc); break;
+  case 3: block(3, vecs, kind, n, a, lda, b, ldb, c, ldc); break;
+  case 4: block(4, vecs, kind, n, a, lda, b, ldb, c, ldc); break;
+  case 5: block(5, vecs, kind, n, a, lda, b, ldb, c, ldc); break;
+  default: block(6, vecs, kind, n, a, lda, b, ldb, c, ldc); break;
+  }
+}
+
+#define BLOCKS(name, vecs, kind)                                                                                                 \
+  static __attribute__((noinline)) void name(int rows, int64_t n, const float *a, int64_t lda, const void *b, int64_t ldb,       \
+                                             float *c, int64_t ldc) {                                                            \
+    block_rows(rows, vecs, kind, n, a, lda, b, ldb, c, ldc);                                                                     \
+  }
+typedef void (*block_fn)(int rows, int64_t n, const float *a, int64_t lda, const void *b, int64_t ldb, float *c, int64_t ldc);
+BLOCKS(f32_1, 1, F32)
+BLOCKS(f32_2, 2, F32)
+BLOCKS(f16_1, 1, F16)
+BLOCKS(f16_2, 2, F16)
+BLOCKS(i8_1, 1, I8)
+BLOCKS(i8_2, 2, I8)
+#if V_PANEL_VECS == 4
+BLOCKS(f32_3, 3, F32)
+BLOCKS(f32_4, 4, F32)
+BLOCKS(f16_3, 3, F16)
+BLOCKS(f16_4, 4, F16)
+BLOCKS(i8_3, 3, I8)
+BLOCKS(i8_4, 4, I8)
+static const block_fn blocks[][V_PANEL_VECS] = {
+    {f32_1, f32_2, f32_3, f32_4}, {f16_1, f16_2, f16_3, f16_4}, {i8_1, i8_2, i8_3, i8_4}};
+#else
+static const block_fn blocks[][V_PANEL_VECS] = {{f32_1, f32_2}, {f16_1, f16_2}, {i8_1, i8_2}};
+#endif
+
+/* The product for any number of vectors, cut into blocks as even as possible. */
+static void product(int kind, int rows, int64_t vecs, int64_t n, const float *a, int64_t lda, const void *b, int64_t ldb,
+                    float *c, int64_t ldc) {
+  const int64_t parts = (vecs + V_PANEL_VECS - 1) / V_PANEL_VECS;
+  for (int64_t i = 0; i < parts; i++) {
+    const int64_t from = vecs * i / parts, to = vecs * (i + 1) / parts;
+    blocks[kind][to - from - 1](rows, n, a, lda, (const char *)b + from * VL * bytes[kind], ldb, c + from * VL, ldc);
+  }
+}
+
+/* ---- One panel, one tile -----------------------------------------------------------------------------------------*/
+
+/* Scales, caps and hides the scores of a row: only keys first .. last of the tile are seen; from .. to are whole
+ * sixteens around them. Returns the largest. */
+static float finish_scores(const struct work *w, float *s, int64_t from, int64_t to, int64_t first, int64_t last) {
+  const struct ane_attention *a = w->a;
+  const bool i8 = a->kv->dtype == ANE_I8;
+  const float *k_scale = i8 ? a->kv->k_scale + w->scales : NULL;
+  const bool hide = first > from || last < to - 1;
+  vf m = v_set(-__builtin_inff());
+  for (int64_t j = from; j < to; j += VL) {
+    vf v = v_load(s + j);
+    if (i8) v = v_mul(v, v_load(k_scale + j));
+    v = v_mul(v, v_set(a->scale));
+    if (a->softcap > 0) v = v_softcap(v, v_set(a->softcap));
+    if (hide) v = v_keep_range(v, j, first, last);
+    v_store(s + j, v);
+    m = v_max(v, m);
+  }
+  return v_largest(m);
+}
+
+/* s becomes p = exp(s - m) (int8: times the scale of the value); returns the sum of the p. */
+static float exponentials(const struct work *w, float *s, int64_t from, int64_t to, float m) {
+  const bool i8 = w->a->kv->dtype == ANE_I8;
+  const float *v_scale = i8 ? w->a->kv->v_scale + w->scales : NULL;
+  vf l[V_PARTS];
+  for (int p = 0; p < V_PARTS; p++) l[p] = v_set(0);
+  for (int64_t j = from; j < to; j += 16)
+    for (int p = 0; p < V_PARTS; p++) {
+      const int64_t i = j + p * VL;
+      vf e = v_exp(v_sub(v_load(s + i), v_set(m)));
+      l[p] = v_add(l[p], e);
+      v_store(s + i, i8 ? v_mul(e, v_load(v_scale + i)) : e);
+    }
+  return v_fold(l);
+}
+
+/* m, l and o (w->part, without the final + 0) of `rows` rows over one tile. q: [rows], stride ldq; row0: the first row,
+ * counted from query 0 of the call. Each row sees at least one key. */
+static void panel(struct work *w, int64_t tile, int64_t row0, int rows, const float *q, int64_t ldq) {
+  const struct ane_attention *a = w->a;
+  int64_t first[ANE_ATT_PANEL], last[ANE_ATT_PANEL];
+  for (int r = 0; r < rows; r++) {
+    const int64_t p = a->pos + (row0 + r) / w->group;
+    first[r] = ANE_MAX(ane_att_first(a, p) - tile * ANE_TILE, 0);
+    last[r] = ANE_MIN(p - tile * ANE_TILE, ANE_TILE - 1);
+  }
+  const int64_t begin = first[0], end = last[rows - 1] + 1, from = begin / 16 * 16, to = (end + 15) / 16 * 16;
+  product(w->kind_k, rows, (to - from) / VL, w->hd, q, ldq, (const char *)w->k + from * bytes[w->kind_k], ANE_TILE, w->s + from,
+          ANE_TILE);
+  for (int r = 0; r < rows; r++) w->m[r] = finish_scores(w, w->s + r * ANE_TILE, from, to, first[r], last[r]);
+  for (int r = 0; r < rows; r++) w->l[r] = exponentials(w, w->s + r * ANE_TILE, from, to, w->m[r]);
+  product(w->kind_v, rows, w->pad / VL, end - begin, w->s + begin, ANE_TILE,
+          (const char *)w->v + begin * w->ld_v * bytes[w->kind_v], w->ld_v, w->part, w->pad);
+}
+
+/* The tile as stored or, for many rows, as floats in scratch. A value row that is no whole number of vectors must be
+ * copied in any case: a load past it could leave the cache. */
+static void use_tile(struct work *w, int64_t h, int64_t tile, bool convert) {
+  const struct ane_kv *kv = w->a->kv;
+  const int kind = kv->dtype == ANE_F16 ? F16 : kv->dtype == ANE_I8 ? I8 : F32;
+  w->base = ane_att_tile(kv, h, tile);
+  w->scales = ane_att_scales(kv, h, tile);
+  w->k = (const char *)kv->k + w->base * bytes[kind];
+  w->v = (const char *)kv->v + w->base * bytes[kind];
+  w->kind_k = w->kind_v = kind;
+  w->ld_v = w->hd;
+  convert = convert && kind != F32;
+  if (convert) {
+    for (int64_t i = 0; i < w->hd * ANE_TILE; i += VL) v_store(w->tile_k + i, load_as(kind, w->k, i));
+    w->k = w->tile_k;
+    w->kind_k = F32;
+  }
+  if (!convert && w->pad == w->hd) return;
+  for (int64_t j = 0; j < ANE_TILE; j++) {
+    float *row = w->tile_v + j * w->pad;
+    int64_t d = 0;
+    for (; d + VL <= w->hd; d += VL) v_store(row + d, load_as(kind, w->v, j * w->hd + d));
+    for (; d < w->hd; d++) row[d] = ane_att_element(kv, w->v, j * w->hd + d);
+    for (; d < w->pad; d++) row[d] = 0;
+  }
+  w->v = w->tile_v;
+  w->kind_v = F32;
+  w->ld_v = w->pad;
+}
+
+/* ---- Combining tiles ---------------------------------------------------------------------------------------------*/
+
+/* M, L and O of the panel's rows take in the tile. */
+static void combine_panel(struct work *w, int64_t row, int rows) {
+  float x[16], y[16];
+  const vf big = v_load_n(w->big_m + row, rows), m = v_load_n(w->m, rows), next = v_max(m, big);
+  const vf ex = v_exp(v_sub(big, next)), ey = v_exp(v_sub(m, next));
+  v_store(x, ex);
+  v_store(y, ey);
+  v_store_n(w->big_m + row, next, rows);
+  v_store_n(w->big_l + row, v_fma(v_load_n(w->l, rows), ey, v_mul(v_load_n(w->big_l + row, rows), ex)), rows);
+  for (int r = 0; r < rows; r++) {
+    const float *part = w->part + r * w->pad;
+    float *o = w->o + (row + r) * w->pad;
+    for (int64_t d = 0; d < w->pad; d += VL)
+      v_store(o + d, v_fma(v_add(v_load(part + d), v_set(0)), v_set(y[r]), v_mul(v_load(o + d), v_set(x[r]))));
+  }
+}
+
+static void work_init(struct work *w, const struct ane_attention *a, void *scratch) {
+  float *p = scratch;
+  w->a = a;
+  w->hd = a->kv->head_dim;
+  w->group = a->n_heads / a->kv->heads;
+  w->pad = ane_att_pad(w->hd);
+  w->tile_k = p, p += ANE_TILE * w->pad;
+  w->tile_v = p, p += ANE_TILE * w->pad;
+  w->q = p, p += ANE_ATT_ROWS * w->pad;
+  w->o = p, p += ANE_ATT_ROWS * w->pad;
+  w->s = p, p += ANE_ATT_PANEL * ANE_TILE;
+  w->part = p, p += ANE_ATT_PANEL * w->pad;
+  w->big_m = p, p += ANE_ATT_ROWS;
+  w->big_l = p;
+}
+
+/* Where a row (counted from query 0 of the call) lies in q or out. */
+static int64_t row_at(const struct work *w, int64_t h, int64_t row, int64_t ld) {
+  return row / w->group * ld + (h * w->group + row % w->group) * w->hd;
+}
+
+/* Rows [begin, end) of kv head h, at most ROWS. */
+static void attend(struct work *w, int64_t h, int64_t begin, int64_t end) {
+  const struct ane_attention *a = w->a;
+  const int64_t p0 = a->pos + begin / w->group, p1 = a->pos + (end - 1) / w->group;
+  for (int64_t r = begin; r < end; r++) {
+    memcpy(w->q + (r - begin) * w->pad, a->q + row_at(w, h, r, a->ld_q), (size_t)w->hd * sizeof(float));
+    w->big_m[r - begin] = -__builtin_inff();
+    w->big_l[r - begin] = 0;
+  }
+  memset(w->o, 0, (size_t)((end - begin) * w->pad) * sizeof(float));
+  for (int64_t tile = ane_att_first(a, p0) / ANE_TILE; tile <= p1 / ANE_TILE; tile++) {
+    /* The queries from `tile` on see it, by a window only as far as its last key is inside. */
+    int64_t from = ANE_MAX((tile * ANE_TILE - a->pos) * w->group, begin), to = end;
+    if (a->window > 0) to = ANE_MIN((tile * ANE_TILE + ANE_TILE - 1 + a->window - a->pos) * w->group, end);
+    const int64_t panels = (to - from + ANE_ATT_PANEL - 1) / ANE_ATT_PANEL;
+    if (panels <= 0) continue;
+    use_tile(w, h, tile, panels > 2);
+    for (int64_t i = 0; i < panels; i++) {
+      const int64_t r0 = from + (to - from) * i / panels, r1 = from + (to - from) * (i + 1) / panels;
+      panel(w, tile, r0, (int)(r1 - r0), w->q + (r0 - begin) * w->pad, w->pad);
+      combine_panel(w, r0 - begin, (int)(r1 - r0));
+    }
+  }
+  for (int64_t r = begin; r < end; r++) {
+    const float *o = w->o + (r - begin) * w->pad;
+    float *out = a->out + row_at(w, h, r, a->ld_out);
+    const vf l = v_set(w->big_l[r - begin]);
+    for (int64_t d = 0; d < w->hd; d += VL) v_store_n(out + d, v_div(v_load(o + d), l), w->hd - d);
+  }
+}
+
+static void attention(const struct ane_attention *a, int64_t h, int64_t t_from, int64_t t_to, void *scratch) {
+  struct work w;
+  work_init(&w, a, scratch);
+  for (int64_t r = t_from * w.group; r < t_to * w.group; r += ANE_ATT_ROWS)
+    attend(&w, h, r, ANE_MIN(r + ANE_ATT_ROWS, t_to * w.group));
+}
+
+static void attention_part(const struct ane_attention *a, int64_t h, int64_t t, int64_t tile, float *part, void *scratch) {
+  const int64_t p = a->pos + t;
+  struct work w;
+  if (tile < ane_att_first(a, p) / ANE_TILE || tile > p / ANE_TILE) return;
+  work_init(&w, a, scratch);
+  const int64_t panels = (w.group + ANE_ATT_PANEL - 1) / ANE_ATT_PANEL;
+  use_tile(&w, h, tile, panels > 2);
+  for (int64_t i = 0; i < panels; i++) {
+    const int64_t g0 = w.group * i / panels, g1 = w.group * (i + 1) / panels;
+    panel(&w, tile, t * w.group + g0, (int)(g1 - g0), a->q + row_at(&w, h, t * w.group + g0, a->ld_q), w.hd);
+    for (int64_t g = g0; g < g1; g++) {
+      float *to = part + g * (2 + w.hd);
+      const float *o = w.part + (g - g0) * w.pad;
+      to[0] = w.m[g - g0];
+      to[1] = w.l[g - g0];
+      for (int64_t d = 0; d < w.hd; d += VL) v_store_n(to + 2 + d, v_add(v_load(o + d), v_set(0)), w.hd - d);
+    }
+  }
+}
+
+/* One head: O stands in out until it is divided. */
+static void merge_head(const float *part, int64_t stride, int64_t tiles, int64_t hd, float *out) {
+  vf big_m = v_set(-__builtin_inff()), big_l = v_set(0);
+  for (int64_t d = 0; d < hd; d += VL) v_store_n(out + d, v_set(0), hd - d);
+  for (int64_t i = 0; i < tiles; i++, part += stride) {
+    const vf m = v_set(part[0]), next = v_max(m, big_m), x = v_exp(v_sub(big_m, next)), y = v_exp(v_sub(m, next));
+    big_l = v_fma(v_set(part[1]), y, v_mul(big_l, x));
+    big_m = next;
+    for (int64_t d = 0; d < hd; d += VL)
+      v_store_n(out + d, v_fma(v_load_n(part + 2 + d, hd - d), y, v_mul(v_load_n(out + d, hd - d), x)), hd - d);
+  }
+  for (int64_t d = 0; d < hd; d += VL) v_store_n(out + d, v_div(v_load_n(out + d, hd - d), big_l), hd - d);
+}
+
+static void attention_merge(const struct ane_attention *a, int64_t h, int64_t t, int64_t tile_from, int64_t tile_to,
+                            const float *part) {
+  const int64_t hd = a->kv->head_dim, group = a->n_heads / a->kv->heads, p = a->pos + t, stride = ane_part_floats(a);
+  const int64_t from = ANE_MAX(tile_from, ane_att_first(a, p) / ANE_TILE), to = ANE_MIN(tile_to, p / ANE_TILE + 1);
+  for (int64_t g = 0; g < group; g++)
+    merge_head(part + (from - tile_from) * stride + g * (2 + hd), stride, to - from, hd,
+               a->out + t * a->ld_out + (h * group + g) * hd);
+}
+
+/* ---- The cache ---------------------------------------------------------------------------------------------------*/
+
+/* As code_scale of attention_ref.c. */
+static float code_scale(const float *x, int64_t n, float *inverse) {
+  vf m = v_set(0);
+  for (int64_t i = 0; i < n; i += VL) m = v_max(v_abs(v_load_n(x + i, n - i)), m);
+  const float amax = v_largest(m);
+  *inverse = amax > 0x1p-120f && amax < __builtin_inff() ? 127.0f / amax : 0.0f;
+  return *inverse > 0 ? amax / 127.0f : 0.0f;
+}
+
+/* One head of one token: K goes down a column of its tile, V along a row. Stored form by way of `tmp`. */
+#define WRITE_HEAD(name, type, encode)                                                                                           \
+  static void name(type *column, type *row, const float *k, const float *v, int64_t hd, ANE_UNUSED vf ik, ANE_UNUSED vf iv) {    \
+    for (int64_t i = 0; i < hd; i += VL) {                                                                                       \
+      const int64_t n = ANE_MIN(hd - i, VL);                                                                                     \
+      type tmp[VL];                                                                                                              \
+      encode(tmp, v_load_n(k + i, n), ik);                                                                                       \
+      for (int64_t d = 0; d < n; d++) column[(i + d) * ANE_TILE] = tmp[d];                                                       \
+      encode(tmp, v_load_n(v + i, n), iv);                                                                                       \
+      memcpy(row + i, tmp, (size_t)n * sizeof(type));                                                                            \
+    }                                                                                                                            \
+  }
+
+V_FN void encode_f32(float *p, vf x, ANE_UNUSED vf inverse) { v_store(p, x); }
+V_FN void encode_f16(uint16_t *p, vf x, ANE_UNUSED vf inverse) { v_store_f16(p, x); }
+V_FN void encode_i8(int8_t *p, vf x, vf inverse) {
+  v_store_i8(p, v_max(v_set(-127.0f), v_min(v_set(127.0f), v_mul(x, inverse))));
+}
+WRITE_HEAD(write_f32, float, encode_f32)
+WRITE_HEAD(write_f16, uint16_t, encode_f16)
+WRITE_HEAD(write_i8, int8_t, encode_i8)
+
+static void kv_write(const struct ane_kv *kv, int64_t pos, const float *k, const float *v, int64_t h_from, int64_t h_to) {
+  const int64_t hd = kv->head_dim, tile = pos / ANE_TILE, j = pos % ANE_TILE;
+  for (int64_t h = h_from; h < h_to; h++) {
+    const int64_t base = ane_att_tile(kv, h, tile), at_k = base + j, at_v = base + j * hd;
+    const float *kh = k + h * hd, *vh = v + h * hd;
+    if (kv->dtype == ANE_F16) {
+      write_f16((uint16_t *)kv->k + at_k, (uint16_t *)kv->v + at_v, kh, vh, hd, v_set(0), v_set(0));
+    } else if (kv->dtype == ANE_I8) {
+      const int64_t at = ane_att_scales(kv, h, tile) + j;
+      float ik, iv;
+      kv->k_scale[at] = code_scale(kh, hd, &ik);
+      kv->v_scale[at] = code_scale(vh, hd, &iv);
+      write_i8((int8_t *)kv->k + at_k, (int8_t *)kv->v + at_v, kh, vh, hd, v_set(ik), v_set(iv));
+    } else {
+      write_f32((float *)kv->k + at_k, (float *)kv->v + at_v, kh, vh, hd, v_set(0), v_set(0));
+    }
+  }
+}

@@ -1,0 +1,92 @@
+/* Vectors of 16 floats in AVX-512: the operations of vec_scalar.h, and what the kernels in vec/ need beyond them. */
+#ifndef ANE_KERNELS_VEC_AVX512_H
+#define ANE_KERNELS_VEC_AVX512_H
+
+#include "base/attr.h"
+
+#include <immintrin.h>
+#include <stdint.h>
+
+#define V_FN static inline __attribute__((always_inline))
+
+/* with 6 rows: 24 sums, 4 vectors of the second factor, 1 of the first, out of 32 registers */
+#define V_PANEL_VECS 4
+
+typedef __m512 vf;
+enum {
+  VL = 16,
+  V_PARTS = 1    /* vectors that hold 16 floats */
+};
+
+V_FN vf v_set(float x) { return _mm512_set1_ps(x); }
+V_FN vf v_add(vf a, vf b) { return _mm512_add_ps(a, b); }
+V_FN vf v_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+V_FN vf v_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+V_FN vf v_div(vf a, vf b) { return _mm512_div_ps(a, b); }
+V_FN vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+V_FN vf v_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+V_FN vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+V_FN vf v_abs(vf a) { return _mm512_andnot_ps(_mm512_set1_ps(-0.0f), a); }
+V_FN vf v_neg(vf a) { return _mm512_xor_ps(a, _mm512_set1_ps(-0.0f)); }
+V_FN vf v_copysign(vf a, vf s) { return _mm512_or_ps(v_abs(a), _mm512_and_ps(s, _mm512_set1_ps(-0.0f))); }
+V_FN vf v_select_lt(vf a, vf b, vf yes, vf no) { return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), no, yes); }
+
+V_FN vf v_pow2(vf t) {
+  __m512i i = _mm512_add_epi32(_mm512_castps_si512(t), _mm512_set1_epi32(127));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(i, 23));
+}
+V_FN vf v_ldexp(vf p, ANE_UNUSED vf t, vf n) { return _mm512_scalef_ps(p, n); }
+
+/* Memory; no alignment is asked for. _n: the first n floats, the others 0 or untouched; n <= 0: none;
+ * n >= VL: all, by the plain instruction, so a constant n costs nothing. */
+V_FN __mmask16 v_first_lanes(int64_t n) { return n <= 0 ? 0 : n >= 16 ? 0xFFFF : (__mmask16)((1u << n) - 1); }
+V_FN vf v_load(const float *p) { return _mm512_loadu_ps(p); }
+V_FN void v_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
+V_FN vf v_load_n(const float *p, int64_t n) { return n >= VL ? v_load(p) : _mm512_maskz_loadu_ps(v_first_lanes(n), p); }
+V_FN void v_store_n(float *p, vf a, int64_t n) {
+  if (n >= VL)
+    v_store(p, a);
+  else
+    _mm512_mask_storeu_ps(p, v_first_lanes(n), a);
+}
+V_FN vf v_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+V_FN vf v_load_i8(const int8_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p))); }
+/* VL fp16 or int8; the floats of the second are in -127 .. 127. Nearest even. */
+V_FN void v_store_f16(uint16_t *p, vf a) { _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
+V_FN void v_store_i8(int8_t *p, vf a) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a))); }
+
+/* a in the lanes i with first <= base + i <= last, -inf elsewhere. */
+V_FN vf v_keep_range(vf a, int64_t base, int64_t first, int64_t last) {
+  __mmask16 keep = v_first_lanes(last + 1 - base) & (__mmask16)~v_first_lanes(first - base);
+  return _mm512_mask_blend_ps(keep, _mm512_set1_ps(-__builtin_inff()), a);
+}
+/* a in the first n lanes, 0 elsewhere. */
+V_FN vf v_keep_n(vf a, int64_t n) { return _mm512_maskz_mov_ps(v_first_lanes(n), a); }
+
+V_FN float v_largest(vf a) { return _mm512_reduce_max_ps(a); }
+/* Lane whose value equals b first, or -1. */
+V_FN int v_find(vf a, vf b) {
+  __mmask16 m = _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ);
+  return m ? __builtin_ctz(m) : -1;
+}
+/* The sum of 16 lanes in the order of kernels.h. */
+V_FN float v_fold(const vf l[V_PARTS]) {
+  __m256 h = _mm256_add_ps(_mm512_castps512_ps256(l[0]), _mm512_extractf32x8_ps(l[0], 1));
+  __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+  q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+  return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
+}
+
+/* Even and odd elements of the 2 VL floats (a, b), and back. */
+V_FN void v_unzip(vf a, vf b, vf *even, vf *odd) {
+  const __m512i e = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  *even = _mm512_permutex2var_ps(a, e, b);
+  *odd = _mm512_permutex2var_ps(a, _mm512_add_epi32(e, _mm512_set1_epi32(1)), b);
+}
+V_FN void v_zip(vf even, vf odd, vf *a, vf *b) {
+  const __m512i i = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  *a = _mm512_permutex2var_ps(even, i, odd);
+  *b = _mm512_permutex2var_ps(even, _mm512_add_epi32(i, _mm512_set1_epi32(8)), odd);
+}
+
+#endif
