@@ -1,0 +1,244 @@
+/* core.testing: kernels at a level by name, on strings of little-endian float32 (or of stored cache elements). Results
+ * are new strings. Memory handed to a kernel is exactly as long as it may touch, so that sanitizers see a byte beyond. */
+#include "binding/bind.h"
+
+#include "kernels/kernels.h"
+
+#include <string.h>
+
+static const struct ane_kernels *check_kernels(lua_State *L, int arg) {
+  ane_isa isa = ane_isa_from_name(luaL_checkstring(L, arg));
+  luaL_argcheck(L, isa < ANE_ISA_COUNT && ane_isa_available(isa), arg, "no level of this machine");
+  return ane_kernels_get(isa);
+}
+
+/* n floats; NULL for nil where `optional`. */
+static const float *check_floats(lua_State *L, int arg, lua_Integer n, bool optional) {
+  size_t size;
+  if (optional && lua_isnoneornil(L, arg)) return NULL;
+  const char *s = luaL_checklstring(L, arg, &size);
+  if (size != (size_t)n * sizeof(float))
+    luaL_error(L, "argument %d: %I floats wanted, %I bytes given", arg, (LUAI_UACINT)n, (LUAI_UACINT)size);
+  return (const float *)(const void *)s;
+}
+
+static lua_Integer count_floats(lua_State *L, int arg) {
+  size_t size;
+  luaL_checklstring(L, arg, &size);
+  return (lua_Integer)(size / sizeof(float));
+}
+
+/* Lua-owned memory, pushed; 64-byte aligned where asked for, else exact. */
+static void *new_bytes(lua_State *L, size_t size, bool aligned) {
+  char *p = lua_newuserdatauv(L, size + (aligned ? 64 : 0), 0);
+  return aligned ? p + (64 - (uintptr_t)p % 64) % 64 : p;
+}
+
+/* kernel_levels() -> names of the levels that this machine has, weakest first */
+static int kernel_levels(lua_State *L) {
+  lua_newtable(L);
+  for (int i = 0; i < ANE_ISA_COUNT; i++) {
+    if (!ane_isa_available((ane_isa)i)) continue;
+    lua_pushstring(L, ane_isa_name((ane_isa)i));
+    lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
+  }
+  return 1;
+}
+
+/* norm(level, "rms" | "layer", x, w | nil, b | nil, eps, rows [, in_place]) -> y. Rows of x lie one after the other; those
+ * of y have two floats of nan between them, which must survive. */
+static int norm(lua_State *L) {
+  enum { GAP = 2 };
+  const struct ane_kernels *k = check_kernels(L, 1);
+  const bool layer = strcmp(luaL_checkstring(L, 2), "layer") == 0;
+  const int64_t rows = bind_integer(L, 7, 1, 1 << 20), c = count_floats(L, 3) / rows;
+  const float *x = check_floats(L, 3, rows * c, false), *w = check_floats(L, 4, c, true), *b = check_floats(L, 5, c, true);
+  const float eps = (float)luaL_checknumber(L, 6);
+  float *y = new_bytes(L, (size_t)(rows * (c + GAP)) * sizeof(float), false);
+  memset(y, 0xFF, (size_t)(rows * (c + GAP)) * sizeof(float));
+  int64_t ldx = c;
+  if (lua_toboolean(L, 8)) {
+    for (int64_t t = 0; t < rows; t++) memcpy(y + t * (c + GAP), x + t * c, (size_t)c * sizeof(float));
+    x = y;
+    ldx = c + GAP;
+  }
+  if (layer)
+    k->layer_norm(x, ldx, w, b, eps, y, c + GAP, rows, c);
+  else
+    k->rms_norm(x, ldx, w, eps, y, c + GAP, rows, c);
+  luaL_Buffer out;
+  luaL_buffinit(L, &out);
+  for (int64_t t = 0; t < rows; t++) {
+    static const unsigned char gap[GAP * sizeof(float)] = {255, 255, 255, 255, 255, 255, 255, 255};
+    if (memcmp(y + t * (c + GAP) + c, gap, sizeof gap) != 0) return luaL_error(L, "row %d: written beyond its end", (int)t);
+    luaL_addlstring(&out, (const char *)(y + t * (c + GAP)), (size_t)c * sizeof(float));
+  }
+  luaL_pushresult(&out);
+  return 1;
+}
+
+/* elementwise(level, name, a, b) -> y. b: a string (add, mul), a number (scale, softcap), a string or nil (activations). */
+static int elementwise(lua_State *L) {
+  static const char *const names[] = {"add", "mul", "silu", "gelu_tanh", "gelu_erf", "sigmoid", "scale", "softcap", NULL};
+  const struct ane_kernels *k = check_kernels(L, 1);
+  const int f = luaL_checkoption(L, 2, NULL, names);
+  const int64_t n = count_floats(L, 3);
+  const float *a = check_floats(L, 3, n, false), *b = f < 6 ? check_floats(L, 4, n, f >= 2) : NULL;
+  const float s = f < 6 ? 0 : (float)luaL_checknumber(L, 4);
+  float *y = new_bytes(L, (size_t)n * sizeof(float), false);
+  switch (f) {
+  case 0: k->add(a, b, y, n); break;
+  case 1: k->mul(a, b, y, n); break;
+  case 2: k->silu(a, b, y, n); break;
+  case 3: k->gelu_tanh(a, b, y, n); break;
+  case 4: k->gelu_erf(a, b, y, n); break;
+  case 5: k->sigmoid(a, b, y, n); break;
+  case 6: k->scale(a, s, y, n); break;
+  default: k->softcap(a, s, y, n); break;
+  }
+  lua_pushlstring(L, (const char *)y, (size_t)n * sizeof(float));
+  return 1;
+}
+
+/* rope(level, x, cs, n_heads, head_dim, r, neox) -> rotated x */
+static int rope(lua_State *L) {
+  const struct ane_kernels *k = check_kernels(L, 1);
+  const lua_Integer heads = bind_integer(L, 4, 1, 4096), hd = bind_integer(L, 5, 1, 4096), r = bind_integer(L, 6, 0, hd);
+  const float *x = check_floats(L, 2, heads * hd, false), *cs = check_floats(L, 3, r, false);
+  float *y = new_bytes(L, (size_t)(heads * hd) * sizeof(float), false);
+  memcpy(y, x, (size_t)(heads * hd) * sizeof(float));
+  k->rope(y, cs, heads, hd, r, lua_toboolean(L, 7));
+  lua_pushlstring(L, (const char *)y, (size_t)(heads * hd) * sizeof(float));
+  return 1;
+}
+
+/* argmax(level, x) -> index from 0, value */
+static int argmax(lua_State *L) {
+  const struct ane_kernels *k = check_kernels(L, 1);
+  float best;
+  lua_pushinteger(L, k->argmax(check_floats(L, 2, count_floats(L, 2), false), count_floats(L, 2), &best));
+  lua_pushnumber(L, (lua_Number)best);
+  return 2;
+}
+
+/* ---- Attention ---------------------------------------------------------------------------------------------------*/
+
+static lua_Integer field(lua_State *L, int t, const char *name, lua_Integer def) {
+  lua_getfield(L, t, name);
+  lua_Integer v = luaL_optinteger(L, -1, def);
+  lua_pop(L, 1);
+  return v;
+}
+static float number(lua_State *L, int t, const char *name, float def) {
+  lua_getfield(L, t, name);
+  float v = (float)luaL_optnumber(L, -1, (lua_Number)def);
+  lua_pop(L, 1);
+  return v;
+}
+/* The string stays on the stack. */
+static const float *floats(lua_State *L, int t, const char *name, lua_Integer n) {
+  lua_getfield(L, t, name);
+  return check_floats(L, lua_gettop(L), n, false);
+}
+
+/* A cache with keys and values of `count` positions from the table's k and v, [count][kv_heads][head_dim]; before that
+ * filled with finite garbage where the table has `stale`. Leaves its memory on the stack. */
+static struct ane_kv new_kv(lua_State *L, int t, const struct ane_kernels *writer, int64_t count) {
+  lua_getfield(L, t, "dtype");
+  const char *name = luaL_optstring(L, -1, "fp16");
+  struct ane_kv kv = {.dtype = strcmp(name, "int8") == 0 ? ANE_I8 : strcmp(name, "fp32") == 0 ? ANE_F32 : ANE_F16,
+                      .heads = field(L, t, "kv_heads", 1),
+                      .head_dim = field(L, t, "head_dim", 64),
+                      .tiles = (count + ANE_TILE - 1) / ANE_TILE};
+  const size_t n = (size_t)(kv.heads * kv.tiles * ANE_TILE), elements = n * (size_t)kv.head_dim;
+  const size_t size = elements * (kv.dtype == ANE_I8 ? 1 : kv.dtype == ANE_F16 ? 2 : 4);
+  const int stale = (int)field(L, t, "stale", 0);
+  kv.k = new_bytes(L, size, false);
+  kv.v = new_bytes(L, size, false);
+  kv.k_scale = new_bytes(L, n * sizeof(float), false);
+  kv.v_scale = new_bytes(L, n * sizeof(float), false);
+  /* Bytes below 0x7B make finite numbers of every kind: the largest fp16 exponent is 30. */
+  uint32_t x = (uint32_t)stale * 2654435761u;
+  for (size_t i = 0; i < size; i++, x = x * 1664525u + 1013904223u) {
+    ((uint8_t *)kv.k)[i] = stale ? (uint8_t)((x >> 24) % 0x7B | (x >> 8 & 0x80)) : 0;
+    ((uint8_t *)kv.v)[i] = stale ? (uint8_t)((x >> 16 & 0xFF) % 0x7B | (x >> 9 & 0x80)) : 0;
+  }
+  for (size_t i = 0; i < n; i++) kv.k_scale[i] = kv.v_scale[i] = stale ? (float)(i % 7) * 1e3f : 0;
+  const int64_t row = kv.heads * kv.head_dim;
+  const float *k = floats(L, t, "k", count * row), *v = floats(L, t, "v", count * row);
+  for (int64_t p = 0; p < count; p++) writer->kv_write(&kv, p, k + p * row, v + p * row, 0, kv.heads);
+  return kv;
+}
+
+/* kv_write(level, {dtype, kv_heads, head_dim, count, k, v, stale}) -> bytes of K, V, scales of K, scales of V */
+static int kv_write(lua_State *L) {
+  struct ane_kv kv = new_kv(L, 2, check_kernels(L, 1), field(L, 2, "count", 1));
+  const size_t n = (size_t)(kv.heads * kv.tiles * ANE_TILE);
+  const size_t size = n * (size_t)kv.head_dim * (kv.dtype == ANE_I8 ? 1 : kv.dtype == ANE_F16 ? 2 : 4);
+  lua_pushlstring(L, kv.k, size);
+  lua_pushlstring(L, kv.v, size);
+  lua_pushlstring(L, (const char *)kv.k_scale, n * sizeof(float));
+  lua_pushlstring(L, (const char *)kv.v_scale, n * sizeof(float));
+  return 4;
+}
+
+/* Tiles one by one into parts, merged. */
+static void by_parts(lua_State *L, const struct ane_kernels *k, const struct ane_attention *a, void *scratch) {
+  const int64_t tiles = a->kv->tiles, size = ane_part_floats(a);
+  float *part = new_bytes(L, (size_t)(tiles * size) * sizeof(float), false);
+  for (int64_t h = 0; h < a->kv->heads; h++)
+    for (int64_t t = 0; t < a->t; t++) {
+      memset(part, 0xFF, (size_t)(tiles * size) * sizeof(float));
+      for (int64_t i = tiles - 1; i >= 0; i--) k->attention_part(a, h, t, i, part + i * size, scratch);
+      k->attention_merge(a, h, t, 0, tiles, part);
+    }
+}
+
+/* attention(level, options) -> out [t][n_heads * head_dim]. Options: q [t][n_heads * head_dim], k and v (see new_kv,
+ * count positions, at least pos + t), dtype, n_heads, kv_heads, head_dim, t, pos, count, window, scale, softcap, stale,
+ * how: "whole" (one call a head), "single" (one call a query), "parts". */
+static int attention(lua_State *L) {
+  static const char *const hows[] = {"whole", "single", "parts", NULL};
+  const struct ane_kernels *k = check_kernels(L, 1);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  enum { GAP = 3 };
+  const int64_t t = field(L, 2, "t", 1), pos = field(L, 2, "pos", 0);
+  struct ane_kv kv = new_kv(L, 2, ane_kernels_get(ANE_ISA_REF), field(L, 2, "count", pos + t));
+  const int64_t heads = field(L, 2, "n_heads", kv.heads), row = heads * kv.head_dim;
+  struct ane_attention a = {.kv = &kv,
+                            .ld_q = row,
+                            .ld_out = row + GAP,
+                            .t = t,
+                            .n_heads = heads,
+                            .pos = pos,
+                            .window = field(L, 2, "window", 0),
+                            .scale = number(L, 2, "scale", 1),
+                            .softcap = number(L, 2, "softcap", 0)};
+  lua_getfield(L, 2, "how");
+  const int how = luaL_checkoption(L, lua_gettop(L), "whole", hows);
+  a.q = floats(L, 2, "q", t * row);
+  const size_t size = (size_t)(t * a.ld_out) * sizeof(float);
+  char *out = new_bytes(L, size, false);
+  a.out = (float *)(void *)out;
+  memset(out, 0xFF, size);
+  void *scratch = new_bytes(L, ane_attention_scratch(heads, kv.heads, kv.head_dim), true);
+  memset(scratch, 0xFF, ane_attention_scratch(heads, kv.heads, kv.head_dim));
+  if (how == 2) by_parts(L, k, &a, scratch);
+  for (int64_t h = 0; h < kv.heads && how < 2; h++)
+    for (int64_t i = 0, step = how == 0 ? t : 1; i < t; i += step) k->attention(&a, h, i, i + step, scratch);
+  luaL_Buffer b;
+  luaL_buffinit(L, &b);
+  for (int64_t i = 0; i < t; i++) luaL_addlstring(&b, (const char *)(a.out + i * a.ld_out), (size_t)row * sizeof(float));
+  luaL_pushresult(&b);
+  for (int64_t i = 0; i < t; i++)
+    for (int64_t j = row; j < a.ld_out; j++)
+      if (a.out[i * a.ld_out + j] == a.out[i * a.ld_out + j]) return luaL_error(L, "row %d: written beyond its end", (int)i);
+  return 1;
+}
+
+static const luaL_Reg functions[] = {
+    {"kernel_levels", kernel_levels}, {"norm", norm},         {"elementwise", elementwise}, {"rope", rope},
+    {"argmax", argmax},               {"kv_write", kv_write}, {"attention", attention},     {NULL, NULL},
+};
+
+void bind_testing_kernels(lua_State *L) { luaL_setfuncs(L, functions, 0); }
