@@ -1,0 +1,224 @@
+--- The decode loop: prefill, choose, decode, stop; one token a step, so that callers may pause anywhere.
+-- Needs ane.core (clock), ane.sampler, ane.schema, ane.stops; works on an ane.session. No coroutine and no C call stands
+-- between a callback and the caller, so callbacks may yield.
+-- Usage: `local run = generate.start(session, tokenizer, ids, opts); for piece in function() return run:next() end do ... end`
+
+local core = require "ane.core"
+local sampler = require "ane.sampler"
+local schema = require "ane.schema"
+local stops = require "ane.stops"
+
+local M = {}
+
+local function check_strings(v)
+  local list = type(v) == "table" and v or { v }
+  for _, s in ipairs(list) do
+    if type(s) ~= "string" or s == "" then return "must be a string or a list of strings that are not empty" end
+  end
+end
+
+local function check_ngram(v)
+  if type(v) == "number" then return (math.type(v) ~= "integer" or v < 1) and "must be a positive integer" or nil end
+  for key, n in pairs(v) do
+    if key ~= "size" and key ~= "times" then return ("has no field %s: choose size, times"):format(tostring(key)) end
+    if math.type(n) ~= "integer" or n < 1 then return ("must have a positive integer as %s"):format(key) end
+  end
+  if not v.size then return "must have a size" end
+end
+
+--- Options of generate, stream and chat, as ane.schema takes them, over those of ane.sampler.
+--   max_tokens: most tokens of the reply; without it until an end token or the end of the context
+--   stop: a string or a list of strings; the reply ends before the first that appears
+--   ignore_eos: end tokens are tokens like any other; eos: list of ids that end the reply, instead of the model's own
+--   stop_ngram: {size = n, times = 3}, or n: the reply ends when the same n tokens came for the third time
+--   logprobs: n; each token's log probability and the n best at its place, from raw logits
+--   logits_processor: function(logits, ids), may change the tensor or return another; ids are prompt and reply, read only
+--   skip_special: false shows control tokens in the text
+--   progress: function("prefill", done, total)
+M.rules = schema.merge(sampler.rules, {
+  max_tokens = { type = "integer", min = 0 },
+  stop = { type = { "string", "table" }, check = check_strings },
+  eos = { type = "table" },
+  ignore_eos = { type = "boolean", default = false },
+  stop_ngram = { type = { "integer", "table" }, check = check_ngram },
+  logprobs = { type = "integer", min = 0 },
+  logits_processor = { type = "callable" },
+  skip_special = { type = "boolean", default = true },
+  progress = { type = "callable" },
+})
+
+local Run = {}
+Run.__index = Run
+Run.__name = "ane.run"
+
+local function set_of(ids)
+  local set = {}
+  for _, id in ipairs(ids or {}) do set[id] = true end
+  return set
+end
+
+--- Length of the longest common start of two lists.
+function M.common_prefix(a, b)
+  local n = math.min(#a, #b)
+  for i = 1, n do
+    if a[i] ~= b[i] then return i - 1 end
+  end
+  return n
+end
+
+local function repeats_of(opt)
+  if not opt then return nil end
+  if type(opt) == "table" then return stops.repeats(opt.size, opt.times or 3) end
+  return stops.repeats(opt, 3)
+end
+
+--- Prepares a run. Nothing is computed before the first next().
+-- @param session what it holds already is kept as far as it is a start of ids; the rest is forgotten
+-- @param tokenizer or nil: pieces are then token ids
+-- @param ids the prompt, at least one token
+-- @param opts checked options (see rules)
+-- @return a run; or nil, message, code ("range") where the prompt does not fit
+function M.start(session, tokenizer, ids, opts)
+  if #ids == 0 then return nil, "the prompt is empty: there is no token to continue", "invalid" end
+  if #ids > session.context then
+    return nil, ("the prompt has %d tokens, the context holds %d"):format(#ids, session.context), "range"
+  end
+  local all = table.move(ids, 1, #ids, 1, {})
+  local strings = opts.stop or {}
+  local self = setmetatable({
+    session = session, opts = opts, all = all,
+    decoder = tokenizer and tokenizer:stream { skip_special = opts.skip_special },
+    sampler = sampler.new(opts),
+    watch = stops.watch(type(strings) == "table" and strings or { strings }),
+    repeats = repeats_of(opts.stop_ngram),
+    eos = opts.ignore_eos and {} or set_of(opts.eos or tokenizer and tokenizer.eos_ids),
+    pieces = {},
+  }, Run)
+  self.plain = self.sampler.plain and not opts.logits_processor and not opts.logprobs
+  self.result = {
+    ids = {}, prompt_ids = ids, seed = self.sampler.seed, logprobs = opts.logprobs and {} or nil,
+    timings = { prefill_s = 0, decode_s = 0, prompt_tokens = #ids, cached_tokens = 0, tokens = 0 },
+  }
+  if self.decoder then self.decoder:push(ids[#ids]) end -- a leading space is dropped only from the start of the whole text
+  return self
+end
+
+-- Brings the session to the end of the prompt.
+local function prefill(self)
+  local started = core.clock()
+  local session, ids = self.session, self.all
+  local common = math.min(M.common_prefix(session.ids, ids), #ids - 1) -- the last one is fed for its logits
+  local ok, message, code = session:rewind(common)
+  if not ok then return nil, message, code end
+  local rest = common == 0 and ids or table.move(ids, common + 1, #ids, 1, {})
+  ok, message, code = session:feed(rest, { want = "last", progress = self.opts.progress })
+  self.result.timings.prefill_s = core.clock() - started
+  self.result.timings.cached_tokens = common
+  return ok, message, code
+end
+
+-- The next token from the logits at hand.
+local function choose(self)
+  local session, opts = self.session, self.opts
+  if self.plain then return (session:argmax(-1)) end
+  local raw = session:logits(-1)
+  local logits = raw
+  if opts.logits_processor then
+    local changed = opts.logits_processor(logits, self.all)
+    if changed ~= nil then logits = changed end
+  end
+  local id, message, code = self.sampler:next(logits, #self.all, self.all)
+  if not id then return nil, message, code end
+  if opts.logprobs then
+    if opts.logits_processor then raw = session:logits(-1) end -- the processor may have changed the first copy
+    local logprob, top = sampler.logprobs(raw, id, opts.logprobs)
+    table.insert(self.result.logprobs, { id = id, logprob = logprob, top = top })
+  end
+  return id
+end
+
+-- Ends the run; gives the text that was still held back, or nil.
+local function finish(self, reason, found)
+  local tail = ""
+  if self.decoder and not found then
+    local text, stop = self.watch:push(self.decoder:flush())
+    tail, found = text, stop
+    if not found then tail = tail .. self.watch:flush() end
+  end
+  self.done = true
+  self.result.stop = found and "stop" or reason
+  self.result.stop_string = found
+  return tail
+end
+
+-- Text of a new token, checked for stop strings; ends the run where there is a reason to.
+local function take(self, id)
+  local result, opts = self.result, self.opts
+  if self.eos[id] then
+    result.eos_id = id
+    if result.logprobs then table.remove(result.logprobs) end
+    return finish(self, "eos")
+  end
+  table.insert(self.all, id)
+  table.insert(result.ids, id)
+  local text, found = "", nil
+  if self.decoder then text, found = self.watch:push(self.decoder:push(id)) end
+  if found then return text .. finish(self, "stop", found) end
+  if self.repeats and self.repeats:push(result.ids) then return text .. finish(self, "repeat") end
+  if opts.max_tokens and #result.ids >= opts.max_tokens then return text .. finish(self, "length") end
+  if #self.all > self.session.context then return text .. finish(self, "context") end
+  return text
+end
+
+local function advance(self)
+  if self.opts.max_tokens == 0 then return finish(self, "length") end
+  local started = core.clock()
+  local ok, message, code = true, nil, nil
+  if not self.begun then
+    self.begun = true
+    ok, message, code = prefill(self)
+    started = core.clock()
+  elseif self.session.length < #self.all then
+    ok, message, code = self.session:feed(self.all[#self.all], { want = self.plain and "argmax" or "last" })
+  end
+  local id
+  if ok then id, message, code = choose(self) end
+  local piece
+  if id then
+    piece = take(self, id)
+  elseif code == "stopped" then
+    piece = finish(self, "stopped")
+  end
+  local timings = self.result.timings
+  timings.decode_s = timings.decode_s + (core.clock() - started)
+  timings.tokens = #self.result.ids
+  timings.first_token_s = timings.first_token_s or timings.prefill_s + timings.decode_s
+  return piece, message, code, id
+end
+
+--- The next piece: text (maybe empty, while bytes or a possible stop string are held back), or an id where there is no
+-- tokenizer. nil when the reply has ended (see result.stop: eos, stop, length, context, repeat, stopped); nil, message,
+-- code where something failed.
+function Run:next()
+  if self.done then return nil end
+  local count = #self.result.ids
+  local piece, message, code, id = advance(self)
+  if not piece then
+    self.done = true
+    return nil, message, code
+  end
+  if self.decoder then
+    self.pieces[#self.pieces + 1] = piece
+    if self.done then self.result.text = table.concat(self.pieces) end
+    return piece
+  end
+  if #self.result.ids == count then return nil end
+  return id
+end
+
+--- Text so far.
+function Run:text()
+  return self.decoder and table.concat(self.pieces) or nil
+end
+
+return M

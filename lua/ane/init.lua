@@ -1,0 +1,77 @@
+--- ane: language models in Lua.
+-- Needs ane.core; the rest is loaded when first used.
+-- Usage: `local ane = require "ane"; local model = assert(ane.load("model.gguf")); print(model:generate("The sky is"))`
+
+local core = require "ane.core"
+
+local M = {}
+
+M._VERSION = "0.1.0"
+
+--- JSON null, where a value is needed for it.
+M.null = core.null
+
+--- Loads a model.
+-- @param path a file (GGUF)
+-- @param opts context, threads, weights, activations, kv, recipe, isa, progress: see ane.model
+-- @return a model; or nil, message, code
+function M.load(path, opts)
+  return require("ane.model").load(path, opts)
+end
+
+--- Makes a recipe known, for architectures that ane.models has no file for.
+-- @param recipe a table as the files of ane.models return it
+function M.register(recipe)
+  return require("ane.loader").register(recipe)
+end
+
+local function shape_of(values)
+  local shape = {}
+  while type(values) == "table" do
+    shape[#shape + 1] = #values
+    values = values[1]
+  end
+  return shape
+end
+
+-- Lists in lists of this shape into one flat list; a message where they have another.
+local function flatten(values, shape, depth, out)
+  if depth > #shape then
+    out[#out + 1] = values -- the core sees to it that it is a number
+    return nil
+  end
+  if type(values) ~= "table" or #values ~= shape[depth] then
+    return ("tensor: lists at depth %d must all have %d entries"):format(depth, shape[depth])
+  end
+  for i = 1, shape[depth] do
+    local message = flatten(values[i], shape, depth + 1, out)
+    if message then return message end
+  end
+end
+
+--- Makes a float32 tensor.
+-- @param values a number, a list, or lists in lists; or a string of little-endian float32
+-- @param shape list of up to 5 dimensions; default: as the lists are nested
+-- @return a tensor: get(i, ...), set(i, ..., value), fill(value), row(i), shape(), topk(k), argmax(), min(), max(), mean(),
+-- totable(), tostring(); # counts the elements; indices count from 1, negative ones from the end, token ids from 0
+-- @raise where the values do not fill the shape
+function M.tensor(values, shape)
+  if type(values) == "string" then return core.tensor(shape or { #values // 4 }, values) end
+  local nested, flat = shape_of(values), {}
+  local message = flatten(values, nested, 1, flat)
+  if message then error(message, 2) end
+  return core.tensor(shape or nested, flat)
+end
+
+--- What is running: version, isa (the level in use, after ANE_ISA), isa_list, cpu, cores, memory (bytes).
+-- @return a table; or nil, message, code where ANE_ISA asks for a level that is not there
+function M.info()
+  local level, message, code = require("ane.isa").choose()
+  if not level then return nil, message, code end
+  return {
+    version = M._VERSION, isa = level, isa_list = core.isa_list(), cpu = core.cpu_name(), cores = core.cpu_cores(),
+    memory = core.memory(),
+  }
+end
+
+return M

@@ -1,0 +1,38 @@
+--- Progress of long work: a bar on standard error where that is a terminal, nothing elsewhere.
+-- Needs ane.core (clock, isatty). What takes a `progress` option takes a function(stage, done, total): this makes one.
+-- Usage: `ane.load(path, {progress = progress.bar()})`
+
+local core = require "ane.core"
+
+local M = {}
+
+local WIDTH = 30
+local INTERVAL = 0.05 -- seconds between two drawings
+
+--- A progress function that draws a bar, or one that does nothing where standard error is no terminal.
+-- @param out a file to draw to; default io.stderr (it is then asked whether that is a terminal)
+function M.bar(out)
+  if not out then
+    if not core.isatty(2) then return function() end end
+    out = io.stderr
+  end
+  local last, open = -math.huge, nil
+  return function(stage, done, total)
+    local finished = done >= total
+    local now = core.clock()
+    if not finished and stage == open and now - last < INTERVAL then return end
+    last = now
+    if finished then
+      if open == stage then out:write("\r\27[K") end
+      open = nil
+    else
+      open = stage
+      local share = total > 0 and done / total or 0
+      local filled = math.floor(share * WIDTH)
+      out:write(("\r%-10s [%s%s] %3d%%"):format(stage, ("#"):rep(filled), ("."):rep(WIDTH - filled), math.floor(share * 100)))
+    end
+    out:flush()
+  end
+end
+
+return M

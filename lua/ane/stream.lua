@@ -1,0 +1,74 @@
+--- A reply as an iterator: for loops, early ends, and giving the session back whatever happens.
+-- Needs nothing; drives a run of ane.generate. Usage: `for piece in stream.new(run, release) do io.write(piece) end`
+
+local M = {}
+
+local Stream = {}
+Stream.__index = Stream
+Stream.__name = "ane.stream"
+
+--- Wraps a run.
+-- @param run of ane.generate
+-- @param release function() called once, when the reply has ended, failed or was closed
+-- @param registry table in which it stands as a key until then
+function M.new(run, release, registry)
+  local self = setmetatable({ run = run, result = run.result, _release = release, _registry = registry }, Stream)
+  if registry then registry[self] = true end
+  return self
+end
+
+--- The next piece that is not empty; nil at the end; nil, message, code where something failed.
+function Stream:next()
+  local run = self.run
+  while not self._closed do
+    local piece, message, code = run:next()
+    if not piece then
+      self:close()
+      return nil, message, code
+    end
+    if piece ~= "" then
+      if run.done then self:close() end
+      return piece
+    end
+  end
+  return nil
+end
+
+function Stream:__call()
+  local piece, message = self:next()
+  if not piece and message then error(message, 2) end
+  return piece
+end
+
+--- Takes all that is left.
+-- @return the result; or nil, message, code
+function Stream:finish()
+  while true do
+    local piece, message, code = self:next()
+    if message then return nil, message, code end
+    if not piece then return self.result end
+  end
+end
+
+--- Ends the reply at its next token or prefill chunk: result.stop is then "stopped".
+function Stream:stop()
+  if not self._closed then self.run.session:stop() end
+end
+
+--- Ends the reply now and gives its session back. A reply that was not complete has result.stop = "closed".
+function Stream:close()
+  if self._closed then return end
+  self._closed = true
+  if self._registry then self._registry[self] = nil end
+  local result = self.result
+  if not result.stop then
+    self.run.done = true
+    result.stop, result.text = "closed", self.run:text()
+  end
+  self._release(self)
+end
+
+Stream.__close = Stream.close
+Stream.__gc = Stream.close
+
+return M
