@@ -351,7 +351,7 @@ static void encode_string(struct encoder *e, const char *s, size_t len) {
   add(e, "\"", 1);
 }
 
-/* Shortest of the two forms that give the value back: 9 digits for what a float32 holds, 17 for the rest. */
+/* 9 digits give back any float32 (as a float32), 17 any double. Whole numbers keep all their digits. */
 static void encode_number(struct encoder *e, int at) {
   char *p = room(e, 40);
   int n;
@@ -363,7 +363,8 @@ static void encode_number(struct encoder *e, int at) {
       add(e, "null", 4);
       return;
     }
-    n = snprintf(p, 40, (double)(float)v == v ? "%.9g" : "%.17g", v);
+    bool whole = fabs(v) < 0x1p53 && v == floor(v);
+    n = snprintf(p, 40, !whole && (double)(float)v == v ? "%.9g" : "%.17g", v);
     char point = localeconv()->decimal_point[0], *found = point == '.' ? NULL : memchr(p, point, (size_t)n);
     if (found) *found = '.';
   }

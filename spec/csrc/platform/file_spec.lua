@@ -1,0 +1,159 @@
+local core = require "ane.core"
+
+local testing = core.testing
+
+local folder
+
+--- Names in the folder, sorted.
+local function list()
+  local pipe = assert(io.popen("ls -A '" .. folder .. "'"))
+  local names = {}
+  for name in pipe:lines() do names[#names + 1] = name end
+  pipe:close()
+  return names
+end
+
+before_each(function()
+  folder = os.tmpname()
+  os.remove(folder)
+  assert(os.execute("mkdir '" .. folder .. "'"))
+end)
+
+after_each(function()
+  testing.alloc_fail_after(-1)
+  os.execute("chmod -R u+rwx '" .. folder .. "'; rm -r '" .. folder .. "'")
+end)
+
+describe("core.write_file and core.read_file", function()
+  it("give back every byte", function()
+    local bytes = {}
+    for i = 0, 255 do bytes[i + 1] = string.char(i) end
+    bytes = table.concat(bytes):rep(5000)
+    assert.is_true(core.write_file(folder .. "/a", bytes))
+    assert.equal(bytes, core.read_file(folder .. "/a"))
+    assert.is_true(core.write_file(folder .. "/a", ""))
+    assert.equal("", core.read_file(folder .. "/a"))
+    assert.same({ "a" }, list())
+  end)
+
+  it("replace a file whole and keep its mode", function()
+    local path = folder .. "/a"
+    assert(core.write_file(path, "old"))
+    assert(os.execute("chmod 640 '" .. path .. "'"))
+    assert(core.write_file(path, "new"))
+    assert.equal("new", core.read_file(path))
+    local pipe = assert(io.popen("ls -l '" .. path .. "'"))
+    assert.matches("^%-rw%-r%-%-%-%-%-", pipe:read "l")
+    pipe:close()
+  end)
+
+  it("write through a symbolic link, which stays one", function()
+    assert(core.write_file(folder .. "/target", "old"))
+    assert(os.execute(("cd '%s' && ln -s target link"):format(folder)))
+    assert(core.write_file(folder .. "/link", "new"))
+    assert.equal("new", core.read_file(folder .. "/target"))
+    assert.is_true((os.execute(("test -L '%s/link'"):format(folder))))
+    assert.same({ "link", "target" }, list())
+  end)
+
+  it("give the reason, and leave nothing behind", function()
+    local function refused(pattern, path)
+      local ok, message, code = core.write_file(path, "x")
+      assert.is_nil(ok)
+      assert.matches(pattern, message)
+      assert.equal("io", code)
+    end
+    refused("no/such/a: cannot create: No such file or directory", folder .. "/no/such/a")
+    refused("is a folder, wanted a file", folder)
+    refused("/dev/null: is not a regular file", "/dev/null") -- must not become a file
+    assert.equal("other", core.path_kind "/dev/null")
+    assert.same({}, list())
+
+    local bytes, message, code = core.read_file(folder .. "/missing")
+    assert.same({ nil, folder .. "/missing: No such file or directory", "io" }, { bytes, message, code })
+    assert.matches("is a folder", select(2, core.read_file(folder)))
+    assert.matches("is not a regular file", select(2, core.read_file "/dev/zero"))
+  end)
+
+  it("keep the old file where the disk is full", function()
+    -- A limit on the size of files stands for the full disk: write() then fails (the signal ignored).
+    local script = ([[
+      local core = require "ane.core"
+      local ok, message, code = core.write_file("%s/a", ("x"):rep(1 << 20))
+      io.write(tostring(ok), " ", code or "", " ", message or "")
+    ]]):format(folder)
+    assert(core.write_file(folder .. "/a", "old"))
+    assert(core.write_file(folder .. "/script.lua", script))
+    local pipe = assert(io.popen(("trap '' XFSZ; ulimit -f 8; LUA_CPATH='%s' lua5.4 '%s/script.lua' 2>&1"):format(package.cpath, folder)))
+    local said = pipe:read "a"
+    pipe:close()
+    assert.matches("^nil io .*/a: cannot write: File too large$", said)
+    assert.equal("old", core.read_file(folder .. "/a"))
+    assert.same({ "a", "script.lua" }, list())
+  end)
+
+  it("survive failing allocations", function()
+    assert(core.write_file(folder .. "/a", "old"))
+    local n = 0
+    while true do
+      testing.alloc_fail_after(n)
+      local ok, _, code = core.write_file(folder .. "/a", "new")
+      testing.alloc_fail_after(-1)
+      if ok then break end
+      assert.equal("memory", code)
+      assert.equal("old", core.read_file(folder .. "/a"))
+      n = n + 1
+    end
+    assert.is_true(n >= 2)
+    assert.same({ "a" }, list())
+  end)
+
+  it("raise on a path with a NUL", function()
+    for _, name in ipairs { "write_file", "read_file", "path_kind" } do
+      assert.error_matches(function() core[name]("a\0b", "") end, "holds a NUL byte")
+    end
+  end)
+end)
+
+describe("core.path_kind", function()
+  it("tells files, folders, others and nothing apart", function()
+    assert(core.write_file(folder .. "/a", ""))
+    assert.equal("file", core.path_kind(folder .. "/a"))
+    assert.equal("folder", core.path_kind(folder))
+    assert.equal("other", core.path_kind "/dev/null")
+    assert.is_nil(core.path_kind(folder .. "/b"))
+  end)
+end)
+
+describe("the machine", function()
+  it("has kernel levels, weakest first, ref always among them", function()
+    local names = core.isa_list()
+    assert.equal("ref", names[1])
+    assert.equal(names[#names], core.isa_best())
+    local order = { ref = 1, avx2 = 2, avx512 = 3, avx512vnni = 4, neon = 5, dotprod = 6, i8mm = 7 }
+    for i = 2, #names do assert.is_true(order[names[i]] > order[names[i - 1]]) end
+  end)
+
+  it("agrees with the system about the levels", function()
+    local info = core.path_kind "/proc/cpuinfo" and io.open("/proc/cpuinfo"):read "a" or ""
+    local flags = info:match "flags%s*:([^\n]*)"
+    if not flags then return end
+    flags = flags .. " "
+    local has = {}
+    for _, name in ipairs(core.isa_list()) do has[name] = true end
+    assert.equal(flags:find(" avx2 ", 1, true) ~= nil, has.avx2 or false)
+    assert.equal(flags:find(" avx512bw ", 1, true) ~= nil, has.avx512 or false)
+    assert.equal(flags:find(" avx512_vnni ", 1, true) ~= nil, has.avx512vnni or false)
+  end)
+
+  it("has cores, a name, memory and a clock", function()
+    assert.is_true(core.cpu_cores() >= 1)
+    assert.is_string(core.cpu_name())
+    local memory = core.memory()
+    assert.is_true(memory.resident > 0 and memory.peak >= memory.resident // 2 and memory.available > 0)
+    local before = core.clock()
+    assert.is_true(core.clock() >= before)
+    assert.is_boolean(core.isatty(0))
+    assert.error_matches(function() core.isatty(-1) end, "not in 0")
+  end)
+end)
