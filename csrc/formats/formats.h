@@ -64,13 +64,17 @@ struct ane_source {
   const char **keys;       /* NUL-terminated */
   uint32_t n_values;
   struct ane_strmap by_name, by_key; /* to indices of tensors, values */
+  uint32_t refs;                     /* owners beside the one who opened it */
   struct ane_arena arena;            /* owns all the above */
 };
 
 /* Opens by content (magic), not by file name. A split GGUF may be opened by any of its parts' first file; the others are
  * found beside it. *out is NULL on failure. Errors: ANE_IO, ANE_FORMAT (names file, tensor or key, byte), ANE_UNSUPPORTED, ANE_NOMEM. */
 ane_status ane_source_open(struct ane_source **out, const char *path, struct ane_error *err);
-void ane_source_close(struct ane_source *s); /* NULL is fine */
+/* Gives up one ownership; the last one frees. NULL is fine. */
+void ane_source_close(struct ane_source *s);
+/* One more owner: whoever keeps pointers into the source. Not for several threads at once. */
+void ane_source_retain(struct ane_source *s);
 
 /* NULL where there is none. */
 const struct ane_source_tensor *ane_source_tensor(const struct ane_source *s, const char *name);

@@ -7,8 +7,14 @@
 #include <math.h>
 #include <string.h>
 
+void ane_source_retain(struct ane_source *s) { s->refs++; }
+
 void ane_source_close(struct ane_source *s) {
   if (!s) return;
+  if (s->refs > 0) {
+    s->refs--;
+    return;
+  }
   for (uint32_t i = 0; i < s->n_files; i++) ane_map_close(&s->files[i].map);
   ane_strmap_free(&s->by_name);
   ane_strmap_free(&s->by_key);

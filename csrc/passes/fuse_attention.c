@@ -50,7 +50,8 @@ ane_status pass_fuse_attention(struct ane_graph *g, struct ane_error *err) {
     if (n->dead || n->op != ANE_OP_ATTENTION) continue;
     int64_t heads = ane_node_int(n, "heads"), kv_heads = ane_node_int(n, "kv_heads");
     struct before q = look_back(g, n->inputs[0], heads), k = look_back(g, n->inputs[1], kv_heads);
-    if (!alike(&q, &k)) {
+    /* attend works in place on q and k, so nobody else may look at them. */
+    if (!alike(&q, &k) || ane_graph_uses(g, q.x) != 1 || ane_graph_uses(g, k.x) != 1) {
       q = (struct before){.x = n->inputs[0], .table = ANE_NONE, .weight = ANE_NONE};
       k = (struct before){.x = n->inputs[1], .table = ANE_NONE, .weight = ANE_NONE};
     }

@@ -1,0 +1,260 @@
+/* core.graph(name): a graph under construction. Values are integers, 1-based; false stands for an absent input. */
+#include "binding/bind_model.h"
+
+#include "base/bytes.h"
+#include "passes/passes.h"
+
+#include <string.h>
+
+#define GRAPH_CLASS "ane.graph"
+
+struct bind_graph *bind_check_graph(lua_State *L, int arg) {
+  struct bind_graph *ud = luaL_checkudata(L, arg, GRAPH_CLASS);
+  if (!ud->graph) luaL_error(L, "graph is closed");
+  return ud;
+}
+
+static int graph_new(lua_State *L) {
+  const char *name = luaL_checkstring(L, 1);
+  struct bind_graph *ud = bind_new(L, GRAPH_CLASS, sizeof *ud, 0);
+  struct ane_error err;
+  if (ane_graph_create(&ud->graph, name, &err)) return bind_fail(L, &err);
+  return 1;
+}
+
+static int meth_close(lua_State *L) {
+  struct bind_graph *ud = luaL_checkudata(L, 1, GRAPH_CLASS);
+  ane_graph_destroy(ud->graph);
+  ud->graph = NULL;
+  while (ud->n_sources > 0) ane_source_close(ud->sources[--ud->n_sources]);
+  return 0;
+}
+
+/* Misuse of the builder raises; the message says which node. */
+static int raise(lua_State *L, const struct ane_error *err) { return luaL_error(L, "%s", err->text); }
+
+static int push_value(lua_State *L, int32_t value) {
+  lua_pushinteger(L, (lua_Integer)value + 1);
+  return 1;
+}
+
+static int32_t check_value(lua_State *L, const struct ane_graph *g, int arg) { return (int32_t)bind_integer(L, arg, 1, g->n_values) - 1; }
+
+/* A list of sizes; "T", "W" and "context" are the symbols. */
+static void check_shape(lua_State *L, int arg, struct ane_shape *s) {
+  luaL_checktype(L, arg, LUA_TTABLE);
+  lua_Unsigned rank = lua_rawlen(L, arg);
+  if (rank > ANE_MAX_RANK) luaL_error(L, "a shape has at most %d dimensions, got %d", ANE_MAX_RANK, (int)rank);
+  s->rank = (uint32_t)rank;
+  for (uint32_t i = 0; i < s->rank; i++) {
+    lua_rawgeti(L, arg, (lua_Integer)i + 1);
+    if (lua_type(L, -1) == LUA_TSTRING) {
+      const char *sym = lua_tostring(L, -1);
+      s->dim[i] = strcmp(sym, "T") == 0 ? ANE_DIM_TOKENS : strcmp(sym, "W") == 0 ? ANE_DIM_WANTED : ANE_DIM_CONTEXT;
+      if (s->dim[i] == ANE_DIM_CONTEXT && strcmp(sym, "context") != 0) luaL_error(L, "dimension %s is no symbol; known are: T, W, context", sym);
+    } else {
+      s->dim[i] = luaL_checkinteger(L, -1);
+      if (s->dim[i] < 0) luaL_error(L, "dimension %d of the shape is negative", (int)i + 1);
+    }
+    lua_pop(L, 1);
+  }
+}
+
+/* input(name, dtype, shape) -> value */
+static int meth_input(lua_State *L) {
+  struct ane_graph *g = bind_check_graph(L, 1)->graph;
+  size_t len;
+  const char *name = luaL_checkstring(L, 2), *dtype = luaL_checklstring(L, 3, &len);
+  ane_dtype t = ane_dtype_from_name(dtype, len);
+  struct ane_shape s;
+  struct ane_error err;
+  int32_t v;
+  luaL_argcheck(L, t != ANE_DTYPE_COUNT, 3, "is no dtype");
+  check_shape(L, 4, &s);
+  return ane_graph_input(g, name, t, &s, &v, &err) ? raise(L, &err) : push_value(L, v);
+}
+
+/* state(name, shape) -> value */
+static int meth_state(lua_State *L) {
+  struct ane_graph *g = bind_check_graph(L, 1)->graph;
+  const char *name = luaL_checkstring(L, 2);
+  struct ane_shape s;
+  struct ane_error err;
+  int32_t v;
+  check_shape(L, 3, &s);
+  return ane_graph_state(g, name, &s, &v, &err) ? raise(L, &err) : push_value(L, v);
+}
+
+static void keep_source(lua_State *L, struct bind_graph *ud, struct ane_source *s) {
+  for (int i = 0; i < ud->n_sources; i++)
+    if (ud->sources[i] == s) return;
+  if (ud->n_sources == BIND_MAX_SOURCES) luaL_error(L, "a graph takes weights from at most %d sources", BIND_MAX_SOURCES);
+  ane_source_retain(s);
+  ud->sources[ud->n_sources++] = s;
+}
+
+/* const(name, source, tensor) -> value: the tensor of that name in the source */
+static int meth_const(lua_State *L) {
+  struct bind_graph *ud = bind_check_graph(L, 1);
+  const char *name = luaL_checkstring(L, 2), *tensor = luaL_checkstring(L, 4);
+  struct ane_source *s = bind_check_source(L, 3);
+  const struct ane_source_tensor *t = ane_source_tensor(s, tensor);
+  struct ane_error err;
+  int32_t v;
+  if (!t) return luaL_error(L, "%s: no tensor %s", s->path, tensor);
+  keep_source(L, ud, s);
+  return ane_graph_const(ud->graph, name, &t->tensor, &v, &err) ? raise(L, &err) : push_value(L, v);
+}
+
+enum { MAX_INPUTS = 32, MAX_ATTRS = 16, MAX_FLOATS = 4096 };
+
+static int check_inputs(lua_State *L, const struct ane_graph *g, int arg, int32_t in[MAX_INPUTS]) {
+  luaL_checktype(L, arg, LUA_TTABLE);
+  int n = (int)lua_rawlen(L, arg);
+  if (n > MAX_INPUTS) luaL_error(L, "at most %d inputs, got %d", MAX_INPUTS, n);
+  for (int i = 0; i < n; i++) {
+    lua_rawgeti(L, arg, i + 1);
+    in[i] = ANE_NONE;
+    if (lua_isboolean(L, -1) && !lua_toboolean(L, -1)) in[i] = ANE_NONE;
+    else if (lua_isinteger(L, -1)) in[i] = check_value(L, g, lua_gettop(L));
+    else luaL_error(L, "input %d is a %s, not a value", i + 1, luaL_typename(L, -1));
+    lua_pop(L, 1);
+  }
+  return n;
+}
+
+/* The list of numbers at the top of the stack, in a buffer that Lua owns and that stays on the stack below it. */
+static struct ane_attr check_floats(lua_State *L, const char *name) {
+  lua_Unsigned n = lua_rawlen(L, -1);
+  if (n > MAX_FLOATS) luaL_error(L, "attribute %s has more than %d numbers", name, MAX_FLOATS);
+  float *v = lua_newuserdatauv(L, (n ? n : 1) * sizeof *v, 0);
+  for (lua_Unsigned i = 0; i < n; i++) {
+    lua_rawgeti(L, -2, (lua_Integer)i + 1);
+    if (!lua_isnumber(L, -1)) luaL_error(L, "attribute %s: entry %d is no number", name, (int)i + 1);
+    v[i] = (float)lua_tonumber(L, -1);
+    lua_pop(L, 1);
+  }
+  return (struct ane_attr){.type = ANE_ATTR_FLOATS, .fv = {v, (int64_t)n}};
+}
+
+/* The attributes of the table at `arg`. Buffers stay on the stack until the caller returns. */
+static int check_attrs(lua_State *L, int arg, struct ane_attr_arg attrs[MAX_ATTRS]) {
+  int n = 0;
+  if (lua_isnoneornil(L, arg)) return 0;
+  luaL_checktype(L, arg, LUA_TTABLE);
+  luaL_checkstack(L, 3 * MAX_ATTRS, "attributes");
+  for (lua_pushnil(L); lua_next(L, arg); n++) {
+    if (n == MAX_ATTRS) luaL_error(L, "more than %d attributes", MAX_ATTRS);
+    if (lua_type(L, -2) != LUA_TSTRING) luaL_error(L, "attribute names are strings");
+    attrs[n].name = lua_tostring(L, -2);
+    switch (lua_type(L, -1)) {
+      case LUA_TNUMBER:
+        attrs[n].value = lua_isinteger(L, -1) ? (struct ane_attr){.type = ANE_ATTR_INT, .i = lua_tointeger(L, -1)}
+                                              : (struct ane_attr){.type = ANE_ATTR_FLOAT, .f = lua_tonumber(L, -1)};
+        break;
+      case LUA_TBOOLEAN: attrs[n].value = (struct ane_attr){.type = ANE_ATTR_INT, .i = lua_toboolean(L, -1)}; break;
+      case LUA_TSTRING: attrs[n].value = (struct ane_attr){.type = ANE_ATTR_STRING, .s = lua_tostring(L, -1)}; break;
+      case LUA_TTABLE:
+        attrs[n].value = check_floats(L, attrs[n].name);
+        lua_insert(L, -3); /* the buffer goes below key and value, which lua_next needs on top */
+        break;
+      default: luaL_error(L, "attribute %s is a %s", attrs[n].name, luaL_typename(L, -1));
+    }
+    lua_pop(L, 1);
+  }
+  return n;
+}
+
+/* add(op, name, inputs [, attributes]) -> one value for each output */
+static int meth_add(lua_State *L) {
+  struct ane_graph *g = bind_check_graph(L, 1)->graph;
+  const char *opname = luaL_checkstring(L, 2), *name = luaL_checkstring(L, 3);
+  ane_op op = ane_op_from_name(opname);
+  int32_t in[MAX_INPUTS], out;
+  struct ane_attr_arg attrs[MAX_ATTRS];
+  struct ane_error err;
+  lua_settop(L, 5);
+  if (op == ANE_OP_COUNT) return luaL_error(L, "%s: no op %s", name, opname);
+  int n = check_inputs(L, g, 4, in), n_attrs = check_attrs(L, 5, attrs);
+  if (ane_graph_add(g, op, name, in, n, attrs, n_attrs, &out, &err)) return raise(L, &err);
+  const struct ane_node *node = &g->nodes[g->n_nodes - 1];
+  for (int i = 0; i < node->n_outputs; i++) lua_pushinteger(L, (lua_Integer)node->outputs[i] + 1);
+  return node->n_outputs;
+}
+
+/* results(value, ...) */
+static int meth_results(lua_State *L) {
+  struct ane_graph *g = bind_check_graph(L, 1)->graph;
+  int n = lua_gettop(L) - 1;
+  int32_t v[MAX_INPUTS];
+  struct ane_error err;
+  luaL_argcheck(L, n >= 1 && n <= MAX_INPUTS, 2, "1 .. 32 results");
+  for (int i = 0; i < n; i++) v[i] = check_value(L, g, i + 2);
+  return ane_graph_set_results(g, v, n, &err) ? raise(L, &err) : 0;
+}
+
+/* shape(value) -> list; symbols as in check_shape */
+static int meth_shape(lua_State *L) {
+  struct ane_graph *g = bind_check_graph(L, 1)->graph;
+  const struct ane_shape *s = &g->values[check_value(L, g, 2)].shape;
+  lua_createtable(L, (int)s->rank, 0);
+  for (uint32_t i = 0; i < s->rank; i++) {
+    if (s->dim[i] >= 0) lua_pushinteger(L, s->dim[i]);
+    else lua_pushstring(L, s->dim[i] == ANE_DIM_TOKENS ? "T" : s->dim[i] == ANE_DIM_WANTED ? "W" : "context");
+    lua_rawseti(L, -2, (lua_Integer)i + 1);
+  }
+  return 1;
+}
+
+/* dump() -> stable text form */
+static int meth_dump(lua_State *L) {
+  struct ane_graph *g = bind_check_graph(L, 1)->graph;
+  struct ane_buffer text = {0};
+  if (!ane_graph_print(g, &text)) {
+    ane_buffer_free(&text);
+    return luaL_error(L, "no memory to print the graph");
+  }
+  /* The buffer is freed before anything can raise but lua_pushlstring itself, which raises only where memory is out. */
+  lua_pushlstring(L, (const char *)text.data, text.size);
+  ane_buffer_free(&text);
+  return 1;
+}
+
+static int meth_verify(lua_State *L) {
+  struct ane_error err;
+  if (ane_graph_verify(bind_check_graph(L, 1)->graph, &err)) return bind_fail(L, &err);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
+/* pass(name): one pass; passes(pipeline): all of a pipeline */
+static int meth_pass(lua_State *L) {
+  struct ane_error err;
+  if (ane_pass_run(bind_check_graph(L, 1)->graph, luaL_checkstring(L, 2), &err)) return bind_fail(L, &err);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
+static int meth_passes(lua_State *L) {
+  struct ane_error err;
+  if (ane_passes_run(bind_check_graph(L, 1)->graph, luaL_optstring(L, 2, "cpu"), &err)) return bind_fail(L, &err);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
+static int meth_tostring(lua_State *L) {
+  struct bind_graph *ud = luaL_checkudata(L, 1, GRAPH_CLASS);
+  if (ud->graph) lua_pushfstring(L, "graph %s (%d nodes)", ud->graph->name, ud->graph->n_nodes);
+  else lua_pushliteral(L, "graph (closed)");
+  return 1;
+}
+
+void bind_graph(lua_State *L) {
+  static const luaL_Reg methods[] = {{"input", meth_input},     {"state", meth_state}, {"const", meth_const},   {"add", meth_add},
+                                     {"results", meth_results}, {"shape", meth_shape}, {"dump", meth_dump},     {"verify", meth_verify},
+                                     {"pass", meth_pass},       {"passes", meth_passes}, {"close", meth_close}, {NULL, NULL}};
+  static const luaL_Reg meta[] = {{"__gc", meth_close}, {"__close", meth_close}, {"__tostring", meth_tostring}, {NULL, NULL}};
+  bind_class(L, GRAPH_CLASS, methods, meta);
+  lua_pushcfunction(L, graph_new);
+  lua_setfield(L, -2, "graph");
+}

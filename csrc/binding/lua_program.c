@@ -1,0 +1,231 @@
+/* core.program(graph, options): the graph planned for this CPU. */
+#include "binding/bind_model.h"
+
+#include "base/alloc.h"
+#include "base/bytes.h"
+
+#include <string.h>
+
+#define PROGRAM_CLASS "ane.program"
+
+struct lua_program {
+  struct bind_program_box *box; /* NULL: closed */
+};
+
+void bind_program_release(struct bind_program_box *box) {
+  if (!box || --box->refs > 0) return;
+  ane_program_destroy(box->program);
+  while (box->n_sources > 0) ane_source_close(box->sources[--box->n_sources]);
+  ane_free(box);
+}
+
+static struct bind_program_box *check_program(lua_State *L, int arg) {
+  struct lua_program *ud = luaL_checkudata(L, arg, PROGRAM_CLASS);
+  if (!ud->box) luaL_error(L, "program is closed");
+  return ud->box;
+}
+
+/* What the packing callbacks need. The progress function runs in protected mode: what it raises is kept, and raised
+ * once the program is whole or gone. */
+struct loading {
+  lua_State *L;
+  int progress; /* stack index of the function, 0: none */
+  bool raised;
+  const struct bind_program_box *box;
+};
+
+static void on_progress(void *arg, uint64_t done, uint64_t total) {
+  struct loading *l = arg;
+  if (!l->progress || l->raised) return;
+  lua_pushvalue(l->L, l->progress);
+  lua_pushinteger(l->L, (lua_Integer)done);
+  lua_pushinteger(l->L, (lua_Integer)total);
+  l->raised = lua_pcall(l->L, 2, 0, 0) != LUA_OK; /* the message stays on the stack */
+}
+
+/* Stored bytes that have been copied may leave memory. */
+static void on_release(void *arg, const void *data, uint64_t bytes) {
+  const struct loading *l = arg;
+  const uint8_t *at = data;
+  for (int i = 0; i < l->box->n_sources; i++)
+    for (uint32_t f = 0; f < l->box->sources[i]->n_files; f++) {
+      const struct ane_map *m = &l->box->sources[i]->files[f].map;
+      if (m->data && at >= m->data && at < m->data + m->size) ane_map_drop(m, (uint64_t)(at - m->data), bytes);
+    }
+}
+
+static lua_Integer int_field(lua_State *L, int t, const char *name, lua_Integer lo, lua_Integer hi) {
+  lua_getfield(L, t, name);
+  int ok;
+  lua_Integer v = lua_tointegerx(L, -1, &ok);
+  if (!ok || v < lo || v > hi) luaL_error(L, "option %s is %s, wanted an integer in %I .. %I", name, luaL_tolstring(L, -1, NULL), (LUAI_UACINT)lo, (LUAI_UACINT)hi);
+  lua_pop(L, 1);
+  return v;
+}
+
+static void weights_field(lua_State *L, int t, struct ane_program_options *o) {
+  lua_getfield(L, t, "weights");
+  size_t len;
+  const char *w = luaL_optlstring(L, -1, "file", &len);
+  o->weights = ANE_WEIGHTS_DTYPE;
+  if (strcmp(w, "file") == 0) o->weights = ANE_WEIGHTS_FILE;
+  else if (strcmp(w, "int8") == 0) o->weights = ANE_WEIGHTS_INT8;
+  else if (strcmp(w, "int8-channel") == 0) o->weights = ANE_WEIGHTS_INT8_CHANNEL;
+  else if ((o->weights_dtype = ane_dtype_from_name(w, strlen(w))) == ANE_DTYPE_COUNT)
+    luaL_error(L, "option weights is %s; known are: file, int8, int8-channel, fp16, bf16, fp32, q8_0, q5_1, q5_0, q4_1, q4_0", w);
+  lua_pop(L, 1);
+}
+
+/* Options: isa, threads, int8, weights, context, chunk, progress(done, total). */
+static void check_options(lua_State *L, int t, struct ane_program_options *o, struct loading *load) {
+  luaL_checktype(L, t, LUA_TTABLE);
+  lua_getfield(L, t, "isa");
+  o->isa = lua_isnil(L, -1) ? ane_isa_best() : ane_isa_from_name(luaL_checkstring(L, -1));
+  if (o->isa == ANE_ISA_COUNT) luaL_error(L, "option isa is %s, no ISA level", lua_tostring(L, -1));
+  o->threads = (int)int_field(L, t, "threads", 1, 1024);
+  lua_getfield(L, t, "int8");
+  o->int8 = lua_toboolean(L, -1);
+  weights_field(L, t, o);
+  o->context = int_field(L, t, "context", 1, INT32_MAX);
+  o->chunk = int_field(L, t, "chunk", 1, 4096);
+  lua_getfield(L, t, "progress");
+  load->progress = lua_isfunction(L, -1) ? lua_gettop(L) : 0;
+  o->progress = on_progress;
+  o->release = on_release;
+  o->arg = load;
+}
+
+static void keep_sources(struct bind_program_box *box, const struct bind_graph *g) {
+  for (int i = 0; i < g->n_sources; i++) {
+    ane_source_retain(g->sources[i]);
+    box->sources[box->n_sources++] = g->sources[i];
+  }
+}
+
+/* program(graph, options) -> program; or nil, message, code */
+static int program_new(lua_State *L) {
+  struct bind_graph *g = bind_check_graph(L, 1);
+  struct loading load = {.L = L};
+  struct ane_program_options o = {0};
+  struct ane_error err;
+  check_options(L, 2, &o, &load);
+  struct lua_program *ud = bind_new(L, PROGRAM_CLASS, sizeof *ud, 0);
+  int self = lua_gettop(L);
+  if (!(ud->box = ane_calloc(1, sizeof *ud->box))) return luaL_error(L, "no memory for a program");
+  ud->box->refs = 1;
+  load.box = ud->box;
+  keep_sources(ud->box, g);
+  ane_status st = ane_program_create(&ud->box->program, g->graph, &o, &err);
+  if (load.raised) return lua_error(L);
+  if (st) return bind_fail(L, &err);
+  lua_pushvalue(L, self);
+  return 1;
+}
+
+static int meth_close(lua_State *L) {
+  struct lua_program *ud = luaL_checkudata(L, 1, PROGRAM_CLASS);
+  bind_program_release(ud->box);
+  ud->box = NULL;
+  return 0;
+}
+
+static void set_int(lua_State *L, const char *key, lua_Integer v) {
+  lua_pushinteger(L, v);
+  lua_setfield(L, -2, key);
+}
+
+static void set_string(lua_State *L, const char *key, const char *v) {
+  lua_pushstring(L, v);
+  lua_setfield(L, -2, key);
+}
+
+static void push_matrix(lua_State *L, const struct ane_matrix_info *m) {
+  lua_createtable(L, 0, 7);
+  set_string(L, "name", m->name);
+  set_string(L, "dtype", ane_dtype_info(m->dtype)->name);
+  set_string(L, "form", m->form);
+  set_string(L, "act", m->act);
+  set_int(L, "rows", m->rows);
+  set_int(L, "cols", m->cols);
+  set_int(L, "bytes", (lua_Integer)m->bytes);
+}
+
+/* info() -> table: isa, threads, activations, context, chunk, vocab, weight_bytes, scratch_bytes, kv_bytes_per_token,
+ * steps, matrices = list of {name, rows, cols, dtype, form, act, bytes} */
+static int meth_info(lua_State *L) {
+  struct ane_program *p = check_program(L, 1)->program;
+  struct ane_program_info i = ane_program_info(p);
+  lua_createtable(L, 0, 12);
+  set_string(L, "isa", ane_isa_name(i.isa));
+  set_string(L, "activations", i.int8 ? "int8" : "fp32");
+  set_int(L, "threads", i.threads);
+  set_int(L, "context", i.context);
+  set_int(L, "chunk", i.chunk);
+  set_int(L, "vocab", i.vocab);
+  set_int(L, "weight_bytes", (lua_Integer)i.weight_bytes);
+  set_int(L, "scratch_bytes", (lua_Integer)i.scratch_bytes);
+  set_int(L, "kv_bytes_per_token", (lua_Integer)i.kv_bytes_per_token);
+  set_int(L, "steps", i.n_steps);
+  lua_createtable(L, i.n_matrices, 0);
+  for (int32_t m = 0; m < i.n_matrices; m++) {
+    struct ane_matrix_info mi = ane_program_matrix(p, m);
+    push_matrix(L, &mi);
+    lua_rawseti(L, -2, m + 1);
+  }
+  lua_setfield(L, -2, "matrices");
+  return 1;
+}
+
+static int meth_max_chunk(lua_State *L) {
+  lua_pushinteger(L, ane_program_info(check_program(L, 1)->program).chunk);
+  return 1;
+}
+
+static int meth_context(lua_State *L) {
+  lua_pushinteger(L, ane_program_info(check_program(L, 1)->program).context);
+  return 1;
+}
+
+static int meth_vocab(lua_State *L) {
+  lua_pushinteger(L, ane_program_info(check_program(L, 1)->program).vocab);
+  return 1;
+}
+
+/* dump() -> text, one line a step */
+static int meth_dump(lua_State *L) {
+  struct ane_buffer text = {0};
+  bool ok = ane_program_print(check_program(L, 1)->program, &text);
+  if (ok) lua_pushlstring(L, (const char *)text.data, text.size);
+  ane_buffer_free(&text);
+  return ok ? 1 : luaL_error(L, "no memory to print the program");
+}
+
+/* session{context=, kv=} -> session; or nil, message, code */
+static int meth_session(lua_State *L) {
+  struct bind_program_box *box = check_program(L, 1);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  lua_Integer context = int_field(L, 2, "context", 1, INT32_MAX);
+  lua_getfield(L, 2, "kv");
+  size_t len;
+  const char *kv = luaL_optlstring(L, -1, "fp16", &len);
+  ane_dtype t = ane_dtype_from_name(kv, len);
+  if (t != ANE_F16 && t != ANE_F32 && t != ANE_I8) return luaL_error(L, "option kv is %s; known are: fp16, fp32, int8", kv);
+  return bind_session_open(L, box, context, t);
+}
+
+static int meth_tostring(lua_State *L) {
+  struct lua_program *ud = luaL_checkudata(L, 1, PROGRAM_CLASS);
+  if (!ud->box) return lua_pushliteral(L, "program (closed)"), 1;
+  struct ane_program_info i = ane_program_info(ud->box->program);
+  lua_pushfstring(L, "program (%d steps, %s, %d threads)", i.n_steps, ane_isa_name(i.isa), i.threads);
+  return 1;
+}
+
+void bind_program(lua_State *L) {
+  static const luaL_Reg methods[] = {{"session", meth_session}, {"info", meth_info}, {"max_chunk", meth_max_chunk}, {"context", meth_context},
+                                     {"vocab", meth_vocab},     {"dump", meth_dump}, {"close", meth_close},         {NULL, NULL}};
+  static const luaL_Reg meta[] = {{"__gc", meth_close}, {"__close", meth_close}, {"__tostring", meth_tostring}, {NULL, NULL}};
+  bind_class(L, PROGRAM_CLASS, methods, meta);
+  lua_pushcfunction(L, program_new);
+  lua_setfield(L, -2, "program");
+}

@@ -1,0 +1,172 @@
+/* Sessions of a program: made by program:session or session:fork. */
+#include "binding/bind_model.h"
+
+#include "binding/bind_tensor.h"
+
+#include <string.h>
+
+#define SESSION_CLASS "ane.session"
+
+struct lua_session {
+  struct ane_session *session; /* NULL: closed */
+  struct bind_program_box *box;
+};
+
+static struct lua_session *check_session(lua_State *L, int arg) {
+  struct lua_session *ud = luaL_checkudata(L, arg, SESSION_CLASS);
+  if (!ud->session) luaL_error(L, "session is closed");
+  return ud;
+}
+
+static void adopt(struct lua_session *ud, struct bind_program_box *box) {
+  ud->box = box;
+  box->refs++;
+}
+
+int bind_session_open(lua_State *L, struct bind_program_box *box, int64_t context, ane_dtype kv) {
+  struct lua_session *ud = bind_new(L, SESSION_CLASS, sizeof *ud, 0);
+  struct ane_error err;
+  adopt(ud, box);
+  if (ane_session_create(&ud->session, box->program, context, kv, &err)) return bind_fail(L, &err);
+  return 1;
+}
+
+static int meth_close(lua_State *L) {
+  struct lua_session *ud = luaL_checkudata(L, 1, SESSION_CLASS);
+  ane_session_destroy(ud->session);
+  ud->session = NULL;
+  bind_program_release(ud->box);
+  ud->box = NULL;
+  return 0;
+}
+
+static int done(lua_State *L, ane_status st, const struct ane_error *err) {
+  if (st) return bind_fail(L, err);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
+/* feed(ids [, want]) -> true; or nil, message, code. want: none, last (default), all, argmax */
+static int meth_feed(lua_State *L) {
+  static const char *const wants[] = {"none", "last", "all", "argmax", NULL};
+  static const ane_want want[] = {ANE_WANT_NONE, ANE_WANT_LAST, ANE_WANT_ALL, ANE_WANT_ARGMAX};
+  struct lua_session *ud = check_session(L, 1);
+  struct ane_run_item item = {.session = ud->session, .want = want[luaL_checkoption(L, 3, "last", wants)]};
+  size_t n;
+  struct ane_error err;
+  item.ids = bind_ids(L, 2, &n);
+  item.n = (int64_t)n;
+  return done(L, ane_run(ud->box->program, &item, 1, &err), &err);
+}
+
+/* A row number, 1-based or negative from the end, as 0-based; -1 where there is no such row. */
+static int64_t check_row(lua_State *L, const struct ane_session *s, int arg) {
+  int64_t rows = ane_session_rows(s), i = luaL_optinteger(L, arg, -1);
+  if (i < 0) i += rows + 1;
+  return i >= 1 && i <= rows ? i - 1 : -1;
+}
+
+static int no_row(lua_State *L, const struct ane_session *s) {
+  return luaL_error(L, "no such row of logits: the last feed left %I", (LUAI_UACINT)ane_session_rows(s));
+}
+
+/* logits([row]) -> tensor [vocab] */
+static int meth_logits(lua_State *L) {
+  struct lua_session *ud = check_session(L, 1);
+  const float *row = ane_session_logits(ud->session, check_row(L, ud->session, 2));
+  if (!row) return no_row(L, ud->session);
+  struct ane_shape s = {1, {ane_program_info(ud->box->program).vocab}};
+  memcpy(bind_tensor_new(L, &s), row, (size_t)s.dim[0] * sizeof *row);
+  return 1;
+}
+
+/* argmax([row]) -> id, logit */
+static int meth_argmax(lua_State *L) {
+  struct lua_session *ud = check_session(L, 1);
+  float logit;
+  int32_t id = ane_session_argmax(ud->session, check_row(L, ud->session, 2), &logit);
+  if (id < 0) return no_row(L, ud->session);
+  lua_pushinteger(L, id);
+  lua_pushnumber(L, (lua_Number)logit);
+  return 2;
+}
+
+static int meth_rows(lua_State *L) {
+  lua_pushinteger(L, ane_session_rows(check_session(L, 1)->session));
+  return 1;
+}
+
+static int meth_length(lua_State *L) {
+  lua_pushinteger(L, ane_session_length(check_session(L, 1)->session));
+  return 1;
+}
+
+static int meth_context(lua_State *L) {
+  lua_pushinteger(L, ane_session_context(check_session(L, 1)->session));
+  return 1;
+}
+
+static int meth_kv_bytes(lua_State *L) {
+  lua_pushinteger(L, (lua_Integer)ane_session_kv_bytes(check_session(L, 1)->session));
+  return 1;
+}
+
+/* ids() -> list of the tokens fed */
+static int meth_ids(lua_State *L) {
+  const struct ane_session *s = check_session(L, 1)->session;
+  int64_t n = ane_session_length(s);
+  const int32_t *ids = ane_session_ids(s);
+  lua_createtable(L, (int)n, 0);
+  for (int64_t i = 0; i < n; i++) {
+    lua_pushinteger(L, ids[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 1;
+}
+
+static int meth_rewind(lua_State *L) {
+  struct lua_session *ud = check_session(L, 1);
+  struct ane_error err;
+  return done(L, ane_session_rewind(ud->session, luaL_checkinteger(L, 2), &err), &err);
+}
+
+static int meth_save(lua_State *L) {
+  struct lua_session *ud = check_session(L, 1);
+  struct ane_error err;
+  return done(L, ane_session_save(ud->session, luaL_checkstring(L, 2), &err), &err);
+}
+
+static int meth_restore(lua_State *L) {
+  struct lua_session *ud = check_session(L, 1);
+  struct ane_error err;
+  return done(L, ane_session_restore(ud->session, luaL_checkstring(L, 2), &err), &err);
+}
+
+static int meth_fork(lua_State *L) {
+  struct lua_session *from = check_session(L, 1), *ud = bind_new(L, SESSION_CLASS, sizeof *ud, 0);
+  struct ane_error err;
+  adopt(ud, from->box);
+  if (ane_session_fork(&ud->session, from->session, &err)) return bind_fail(L, &err);
+  return 1;
+}
+
+static int meth_stop(lua_State *L) {
+  ane_session_stop(check_session(L, 1)->session);
+  return 0;
+}
+
+static int meth_tostring(lua_State *L) {
+  struct lua_session *ud = luaL_checkudata(L, 1, SESSION_CLASS);
+  if (!ud->session) return lua_pushliteral(L, "session (closed)"), 1;
+  lua_pushfstring(L, "session (%I of %I positions)", (LUAI_UACINT)ane_session_length(ud->session), (LUAI_UACINT)ane_session_context(ud->session));
+  return 1;
+}
+
+void bind_session(lua_State *L) {
+  static const luaL_Reg methods[] = {{"feed", meth_feed},       {"logits", meth_logits},   {"argmax", meth_argmax}, {"rows", meth_rows},
+                                     {"length", meth_length},   {"context", meth_context}, {"ids", meth_ids},       {"kv_bytes", meth_kv_bytes},
+                                     {"rewind", meth_rewind},   {"save", meth_save},       {"restore", meth_restore}, {"fork", meth_fork},
+                                     {"stop", meth_stop},       {"close", meth_close},     {NULL, NULL}};
+  static const luaL_Reg meta[] = {{"__gc", meth_close}, {"__close", meth_close}, {"__tostring", meth_tostring}, {NULL, NULL}};
+  bind_class(L, SESSION_CLASS, methods, meta);
+}

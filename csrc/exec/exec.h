@@ -1,0 +1,120 @@
+/* The CPU executor: a graph is planned once into a program (steps, packed weights, one activation arena), sessions hold
+ * the state of one sequence each, and a run feeds tokens to sessions. A run allocates nothing but, once, the rows of
+ * logits that a caller asks to keep. */
+#ifndef ANE_EXEC_EXEC_H
+#define ANE_EXEC_EXEC_H
+
+#include "base/status.h"
+#include "graph/graph.h"
+#include "kernels/kernels.h"
+#include "platform/platform.h"
+
+#include <stdatomic.h>
+
+struct ane_program;
+struct ane_session;
+
+/* ---- Program -------------------------------------------------------------------------------------------------------*/
+
+/* How matrices are held. FILE: as stored. F32, F16, BF16, Q8_0, ...: re-encoded to that type (where a row is not whole
+ * blocks the tensor stays as stored). INT8: one scale per tensor, representable in fp16. INT8_CHANNEL: one per row. */
+typedef enum { ANE_WEIGHTS_FILE, ANE_WEIGHTS_DTYPE, ANE_WEIGHTS_INT8, ANE_WEIGHTS_INT8_CHANNEL } ane_weights;
+
+struct ane_program_options {
+  ane_isa isa;             /* an available level */
+  int threads;             /* 1 .. 1024 */
+  bool int8;               /* activations meet quantised weights as 8-bit blocks; else everything is fp32 */
+  ane_weights weights;
+  ane_dtype weights_dtype; /* for ANE_WEIGHTS_DTYPE: a type with an encoder */
+  int64_t context;         /* the most positions a session can hold, >= 1 */
+  int64_t chunk;           /* the most tokens of one run, 1 .. 4096 */
+  /* Called on the caller's thread while weights are packed, bytes of the source. May be NULL. */
+  void (*progress)(void *arg, uint64_t done, uint64_t total);
+  /* Called when the stored bytes of a weight have been copied for good: the caller may drop them from memory (they must
+   * stay readable). May be NULL. */
+  void (*release)(void *arg, const void *data, uint64_t bytes);
+  void *arg;
+};
+
+/* Plans a graph that went through the "cpu" pipeline. Constants are borrowed: their memory must outlive the program. The
+ * graph itself may be destroyed afterwards. Errors: ANE_UNSUPPORTED (an op or type without a step, named), ANE_NOMEM. */
+ane_status ane_program_create(struct ane_program **out, const struct ane_graph *g, const struct ane_program_options *o, struct ane_error *err);
+void ane_program_destroy(struct ane_program *p); /* NULL is fine; its sessions must be gone */
+
+struct ane_matrix_info {
+  const char *name;
+  const char *form, *act; /* packed form; activations it meets: "fp32", "int8", "bf16" */
+  ane_dtype dtype;        /* as held */
+  int64_t rows, cols;
+  uint64_t bytes;
+};
+struct ane_program_info {
+  ane_isa isa;
+  int threads;
+  int64_t context, chunk, vocab;
+  bool int8;
+  uint64_t weight_bytes, scratch_bytes; /* packed weights; activations and per-thread memory */
+  uint64_t kv_bytes_per_token;          /* at fp16 */
+  int32_t n_matrices, n_steps;
+};
+struct ane_program_info ane_program_info(const struct ane_program *p);
+/* i in 0 .. n_matrices - 1. */
+struct ane_matrix_info ane_program_matrix(const struct ane_program *p, int32_t i);
+/* One line a step: name, kind, and where its result lies in the arena; false where there is no memory. */
+bool ane_program_print(const struct ane_program *p, struct ane_buffer *out);
+
+/* ---- Session -------------------------------------------------------------------------------------------------------*/
+
+/* kv: ANE_F16, ANE_F32 or ANE_I8; context <= the program's. Address space for the whole context is reserved now, memory
+ * is committed as positions are written. */
+ane_status ane_session_create(struct ane_session **out, struct ane_program *p, int64_t context, ane_dtype kv, struct ane_error *err);
+void ane_session_destroy(struct ane_session *s); /* NULL is fine */
+
+int64_t ane_session_length(const struct ane_session *s);
+int64_t ane_session_context(const struct ane_session *s);
+/* The tokens fed so far, length of them; valid until the next feed. */
+const int32_t *ane_session_ids(const struct ane_session *s);
+/* Bytes of KV state that positions up to length occupy. */
+uint64_t ane_session_kv_bytes(const struct ane_session *s);
+/* Forgets all positions from `length` on: 0 <= length <= the present one. Logits of the last run are gone. */
+ane_status ane_session_rewind(struct ane_session *s, int64_t length, struct ane_error *err);
+/* A second session with the same past. */
+ane_status ane_session_fork(struct ane_session **out, const struct ane_session *s, struct ane_error *err);
+/* Writes tokens and state to a file (whole or not at all), and back. Restoring asks for the same program (graph, weights,
+ * kv type, ISA level): ANE_STATE says what differs. A failed restore leaves the session as it was. */
+ane_status ane_session_save(const struct ane_session *s, const char *path, struct ane_error *err);
+ane_status ane_session_restore(struct ane_session *s, const char *path, struct ane_error *err);
+/* The flag that ends runs with ANE_STOPPED before they start; cleared by the run that it ended. May be set from a signal
+ * handler or another thread. */
+void ane_session_stop(struct ane_session *s);
+
+/* ---- Run -----------------------------------------------------------------------------------------------------------*/
+
+typedef enum {
+  ANE_WANT_NONE,
+  ANE_WANT_LAST,   /* logits of the last token */
+  ANE_WANT_ALL,    /* logits of every token */
+  ANE_WANT_ARGMAX, /* best id and its logit for every token; no logits are kept */
+} ane_want;
+
+struct ane_run_item {
+  struct ane_session *session; /* each at most once in a run */
+  const int32_t *ids;          /* 0 .. vocab - 1 */
+  int64_t n;                   /* >= 1; the sum over items <= the program's chunk */
+  ane_want want;
+};
+
+/* Feeds tokens to sessions of one program. Either all sessions advance or none does (ids out of range, context exceeded:
+ * ANE_RANGE; stop flag: ANE_STOPPED). Results do not depend on how tokens are spread over runs, items or threads. One
+ * run at a time per program. */
+ane_status ane_run(struct ane_program *p, const struct ane_run_item *items, int32_t n_items, struct ane_error *err);
+
+/* Results of the session's last run: rows wanted (0 after a rewind, restore or ANE_WANT_NONE). */
+int64_t ane_session_rows(const struct ane_session *s);
+/* Logits of a row, vocab floats; NULL where there are none (ANE_WANT_ARGMAX, or row out of range). Valid until the
+ * session's next run, rewind or end. */
+const float *ane_session_logits(const struct ane_session *s, int64_t row);
+/* Best id (lowest where equal) of a row and its logit; -1 where there is no such row. */
+int32_t ane_session_argmax(const struct ane_session *s, int64_t row, float *logit);
+
+#endif

@@ -1,0 +1,224 @@
+#ifndef ANE_EXEC_INTERNAL_H
+#define ANE_EXEC_INTERNAL_H
+
+#include "base/alloc.h"
+#include "exec/exec.h"
+#include "quant/quant.h"
+
+/* A matrix as the steps use it. */
+struct matrix {
+  const char *name;
+  struct ane_packed packed;
+  ane_act act;
+  struct ane_tensor stored;
+  size_t offset;        /* in the slab; unused for ROWS */
+  int32_t scale_offset; /* into row_scales, -1: none */
+};
+
+/* Where a value lives while the program runs: [cols][channels] floats at arena + offset. */
+struct place {
+  size_t offset;
+  int64_t channels;
+  bool tail;   /* its columns are wanted positions */
+  bool result; /* lives in the caller's result rows */
+};
+
+struct step;
+struct lane;
+typedef void (*step_fn)(struct lane *l, const struct step *s);
+
+enum { MAX_PROJECT = 8 };
+
+/* y = act(g) * u, n elements (kernels.h). */
+typedef void (*act_fn)(const float *g, const float *u, float *y, int64_t n);
+
+/* One step of the program. Inputs and outputs are places; what is special to an op stands in the union. */
+struct step {
+  const char *name;
+  const struct ane_op_info *op;
+  step_fn run;
+  const struct place *in[4], *out[MAX_PROJECT]; /* in: x; residual, second operand or k; rope table; v */
+  int32_t index;                                /* own work counters */
+  union {
+    struct {
+      const struct ane_tensor *table;
+      ane_decode_fn decode;
+    } embed;
+    struct {
+      int count;
+      const struct matrix *w[MAX_PROJECT];
+      const float *bias[MAX_PROJECT];
+      act_fn act; /* NULL: none */
+      bool norm;
+      const float *norm_weight;
+      float eps;
+      unsigned acts; /* bit a: some matrix meets activations of kind a */
+    } project;
+    struct {
+      int kv; /* index of the layer's state in a session */
+      int64_t heads, kv_heads, head_dim, window;
+      float scale, softcap, eps;
+      int norm;
+      bool half;
+      const float *q_norm, *k_norm;
+    } attend;
+    struct {
+      const float *weight, *bias;
+      float eps;
+      int64_t groups;
+    } norm;
+    struct {
+      const float *inv_freq;
+      int64_t n;
+      float magnitude;
+      int64_t heads;
+      bool half;
+    } rope;
+    struct {
+      act_fn act;
+      float by;
+      int64_t from;
+    } math;
+  };
+};
+
+/* What one kind of state a session holds, per layer. */
+struct kv_spec {
+  int64_t heads, head_dim;
+};
+
+struct ane_program {
+  struct ane_program_options o;
+  const struct ane_kernels *k;
+  struct ane_pool *pool;
+  struct ane_arena arena; /* everything small */
+  struct step *steps;
+  int32_t n_steps, n_body; /* steps [n_body, n_steps) work on wanted positions */
+  struct place *places;
+  const struct place *result;
+  int64_t vocab, n_ids; /* logits a row; rows of the embedding (ids allowed) */
+  struct matrix *matrices;
+  int32_t n_matrices;
+  uint8_t *slab;
+  size_t slab_bytes;
+  float *row_scales;
+  struct kv_spec *kv;
+  int32_t n_kv;
+  uint64_t fingerprint;
+  /* scratch */
+  uint8_t *scratch;
+  size_t scratch_bytes, activation_bytes;
+  uint8_t *acts[ANE_ACT_COUNT];   /* shared prepared activations, chunk columns */
+  float *normed;                  /* shared, chunk columns */
+  uint8_t *lane_mem;              /* threads x lane_bytes */
+  size_t lane_bytes, lane_acts[ANE_ACT_COUNT], lane_normed, lane_temp, lane_kernel;
+  int64_t temp_rows;              /* rows of an epilogue's temporary, for each of 2 matrices */
+  float *parts;                   /* partial attention of one token over all tiles */
+  float *result_block;            /* [WANTED_BLOCK][vocab], committed on use */
+  size_t result_block_bytes;
+  _Atomic int64_t *counters;      /* 2 a step */
+  struct columns *columns;
+};
+
+enum { WANTED_BLOCK = 64, MAX_CHUNK = 4096 };
+
+/* Column lists of the run that goes on. */
+struct columns {
+  int32_t ids[MAX_CHUNK], positions[MAX_CHUNK], wanted[MAX_CHUNK], best[MAX_CHUNK];
+  float best_logit[MAX_CHUNK];
+};
+
+/* The used part of a layer's state is, for each head, the first tiles of K, of V, and of their scales. Calls fn on each
+ * run of bytes (offset from the layer's memory); stops at the first false. */
+bool state_each_used(const struct ane_session *s, bool (*fn)(void *arg, int layer, size_t offset, size_t bytes), void *arg);
+
+struct kv_state {
+  struct ane_kv kv;
+  void *memory;
+  size_t bytes;
+};
+
+struct ane_session {
+  struct ane_program *program;
+  int64_t context, length;
+  ane_dtype kv_dtype;
+  int32_t *ids;
+  struct kv_state *kv;
+  /* results of the last run */
+  int64_t rows, room_rows;
+  ane_want want;
+  float *logits;   /* [rows][vocab] */
+  int32_t *best;   /* [chunk] */
+  float *best_logit;
+  _Atomic bool stop;
+};
+
+/* One run, shared by its threads; read-only while it goes, but for what steps write. */
+struct run {
+  struct ane_program *p;
+  const struct ane_run_item *items;
+  int32_t n_items;
+  int64_t cols;        /* tokens of all items */
+  const int32_t *ids, *positions; /* [cols] */
+  const int32_t *wanted;          /* [n_wanted] columns */
+  int64_t n_wanted;
+  float *results;      /* [n_wanted][vocab], or NULL: block by block, argmax only */
+  int32_t *best;       /* [n_wanted] */
+  float *best_logit;
+};
+
+/* A thread's view of the run. */
+struct lane {
+  struct run *r;
+  struct ane_program *p;
+  const struct ane_kernels *k;
+  int thread, threads;
+  int64_t cols;   /* columns of the steps that run now */
+  int64_t w_from; /* first wanted column of this block */
+  uint8_t *mem;   /* this thread's scratch */
+};
+
+static inline float *lane_data(const struct lane *l, const struct place *p) {
+  if (p->result) return l->r->results ? l->r->results + l->w_from * l->p->vocab : l->p->result_block;
+  return (float *)(void *)(l->p->scratch + p->offset);
+}
+static inline void lane_barrier(const struct lane *l) { ane_pool_barrier(l->p->pool); }
+static inline int64_t lane_next(const struct lane *l, const struct step *s, int which) {
+  return atomic_fetch_add_explicit(&l->p->counters[2 * s->index + which], 1, memory_order_relaxed);
+}
+
+/* Builders of steps: fill s from node n. Found by op in plan.c. */
+struct planner;
+typedef ane_status (*plan_fn)(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
+ane_status plan_embed(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
+ane_status plan_project(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
+ane_status plan_attend(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
+ane_status plan_norm(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
+ane_status plan_rope(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
+ane_status plan_math(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
+
+struct planner {
+  struct ane_program *p;
+  const struct ane_graph *g;
+  int32_t *matrix_of; /* by value: index of matrix, or -1 */
+  int32_t *kv_of;     /* by value of the K state: index, or -1 */
+  const float **vector_of; /* by value: decoded vector with offset 0, or NULL */
+};
+
+/* A constant vector as fp32 in the program's arena, plus `offset`; *out NULL where the input is absent. */
+ane_status planner_vector(struct planner *pl, int32_t value, float offset, const float **out, struct ane_error *err);
+/* The matrix of a constant, made known at first use (packed later). */
+ane_status planner_matrix(struct planner *pl, int32_t value, const struct matrix **out, struct ane_error *err);
+/* The kernel of a named activation. */
+ane_status planner_act(const struct ane_kernels *k, const char *name, act_fn *act, struct ane_error *err);
+/* The place of a value; NULL where the input is absent. */
+const struct place *planner_place(struct planner *pl, int32_t value);
+
+/* memplan.c: gives every result value of the graph its place; *bytes = size of the activation arena. */
+ane_status memplan(struct planner *pl, size_t *bytes, struct ane_error *err);
+/* weights.c: allocates the slab and packs all matrices. */
+ane_status weights_pack(struct ane_program *p, struct ane_error *err);
+/* weights.c: decides form, dtype and activation kind of a matrix. */
+ane_status weights_describe(const struct ane_program *p, struct matrix *m, struct ane_error *err);
+
+#endif

@@ -1,0 +1,294 @@
+/* Graph to program: a step for every node, places for every value, scratch for every thread. */
+#include "exec/exec_internal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Which builder makes the step of an op. An op without one cannot run here. */
+static const plan_fn planners[ANE_OP_COUNT] = {
+  [ANE_OP_EMBED] = plan_embed,     [ANE_OP_TAKE] = plan_embed,        [ANE_OP_PROJECT] = plan_project, [ANE_OP_ATTENTION] = plan_attend,
+  [ANE_OP_ATTEND] = plan_attend,   [ANE_OP_RMS_NORM] = plan_norm,     [ANE_OP_LAYER_NORM] = plan_norm, [ANE_OP_ROPE] = plan_rope,
+  [ANE_OP_ROPE_TABLE] = plan_rope, [ANE_OP_GLU] = plan_math,          [ANE_OP_ACT] = plan_math,        [ANE_OP_ADD] = plan_math,
+  [ANE_OP_MUL] = plan_math,        [ANE_OP_SCALE] = plan_math,        [ANE_OP_SOFTCAP] = plan_math,    [ANE_OP_SLICE] = plan_math,
+};
+
+static ane_status no_memory(struct ane_error *err) { return ane_fail(err, ANE_NOMEM, "no memory for the program"); }
+
+const struct place *planner_place(struct planner *pl, int32_t value) { return value == ANE_NONE ? NULL : &pl->p->places[value]; }
+
+ane_status planner_act(const struct ane_kernels *k, const char *name, act_fn *act, struct ane_error *err) {
+  *act = strcmp(name, "silu") == 0        ? k->silu
+         : strcmp(name, "gelu_tanh") == 0 ? k->gelu_tanh
+         : strcmp(name, "gelu_erf") == 0  ? k->gelu_erf
+         : strcmp(name, "sigmoid") == 0   ? k->sigmoid
+                                          : NULL;
+  return *act ? ANE_OK : ane_fail(err, ANE_UNSUPPORTED, "no kernel for activation %s", name);
+}
+
+ane_status planner_vector(struct planner *pl, int32_t value, float offset, const float **out, struct ane_error *err) {
+  *out = NULL;
+  if (value == ANE_NONE) return ANE_OK;
+  const struct ane_value *v = &pl->g->values[value];
+  ane_decode_fn decode = ane_decoder(v->dtype);
+  uint64_t n, bytes;
+  if (v->kind != ANE_VALUE_CONST || !decode || !ane_shape_count(&v->shape, &n) || !ane_dtype_bytes(v->dtype, n, &bytes))
+    return ane_fail(err, ANE_UNSUPPORTED, "%s (%s) cannot be used as a vector", v->name, ane_dtype_info(v->dtype)->name);
+  float *f = ane_arena_array(&pl->p->arena, (size_t)n, sizeof *f);
+  if (!f) return no_memory(err);
+  decode(v->data.data, f, n);
+  if (offset != 0)
+    for (uint64_t i = 0; i < n; i++) f[i] += offset;
+  *out = f;
+  return ANE_OK;
+}
+
+ane_status planner_matrix(struct planner *pl, int32_t value, const struct matrix **out, struct ane_error *err) {
+  struct ane_program *p = pl->p;
+  const struct ane_value *v = &pl->g->values[value];
+  if (v->kind != ANE_VALUE_CONST) return ane_fail(err, ANE_UNSUPPORTED, "%s is not a constant: only constant weights can be multiplied", v->name);
+  if (pl->matrix_of[value] < 0) {
+    struct matrix *m = &p->matrices[p->n_matrices];
+    *m = (struct matrix){.name = ane_arena_strndup(&p->arena, v->name, strlen(v->name)), .stored = v->data};
+    if (!m->name) return no_memory(err);
+    ane_status st = weights_describe(p, m, err);
+    if (st) return st;
+    pl->matrix_of[value] = p->n_matrices++;
+  }
+  *out = &p->matrices[pl->matrix_of[value]];
+  return ANE_OK;
+}
+
+static ane_status plan_step(struct planner *pl, const struct ane_node *n, struct step *s, int32_t index, struct ane_error *err) {
+  *s = (struct step){.op = ane_op_info(n->op), .index = index};
+  s->name = ane_arena_strndup(&pl->p->arena, n->name, strlen(n->name));
+  if (!s->name) return no_memory(err);
+  if (!planners[n->op]) return ane_fail(err, ANE_UNSUPPORTED, "%s: the CPU executor has no step for op %s", n->name, s->op->name);
+  for (int i = 0; i < n->n_outputs; i++) s->out[i] = planner_place(pl, n->outputs[i]);
+  ane_status st = planners[n->op](pl, n, s, err);
+  return st ? ane_fail_in(err, st, "%s", n->name) : ANE_OK;
+}
+
+/* Steps on all tokens first, then those on wanted positions; a node of the body never needs the tail. */
+static ane_status plan_steps(struct planner *pl, struct ane_error *err) {
+  const struct ane_graph *g = pl->g;
+  struct ane_program *p = pl->p;
+  p->steps = ane_arena_array(&p->arena, (size_t)g->n_nodes, sizeof *p->steps);
+  p->columns = ane_arena_alloc(&p->arena, sizeof *p->columns);
+  if (!p->steps || !p->columns) return no_memory(err);
+  for (int tail = 0; tail < 2; tail++) {
+    for (int32_t i = 0; i < g->n_nodes; i++) {
+      const struct ane_node *n = &g->nodes[i];
+      if (p->places[n->outputs[0]].tail != (tail == 1)) continue;
+      ane_status st = plan_step(pl, n, &p->steps[p->n_steps], p->n_steps, err);
+      if (st) return st;
+      p->n_steps++;
+    }
+    if (!tail) p->n_body = p->n_steps;
+  }
+  if (p->n_steps - p->n_body < 2) return ane_fail(err, ANE_UNSUPPORTED, "the graph %s does not take wanted positions before its head", g->name);
+  return ANE_OK;
+}
+
+/* Layer states in the order in which the graph declares them: K and V come in pairs. */
+static ane_status plan_states(struct planner *pl, struct ane_error *err) {
+  const struct ane_graph *g = pl->g;
+  struct ane_program *p = pl->p;
+  p->kv = ane_arena_array(&p->arena, (size_t)g->n_values, sizeof *p->kv);
+  if (!p->kv) return no_memory(err);
+  for (int32_t i = 0; i < g->n_nodes; i++) {
+    const struct ane_node *n = &g->nodes[i];
+    if (n->op != ANE_OP_ATTENTION && n->op != ANE_OP_ATTEND) continue;
+    int32_t k = n->inputs[3];
+    if (pl->kv_of[k] >= 0) return ane_fail(err, ANE_UNSUPPORTED, "%s: state %s belongs to another attention", n->name, g->values[k].name);
+    pl->kv_of[k] = p->n_kv;
+    const struct ane_shape *s = &g->values[k].shape;
+    p->kv[p->n_kv++] = (struct kv_spec){s->dim[1], s->dim[3]};
+  }
+  return ANE_OK;
+}
+
+/* FNV-1a over the text of the graph, the shape of every weight and a sample of its bytes: whether a saved state fits. */
+static uint64_t fingerprint(const struct ane_program *p, const struct ane_buffer *text) {
+  uint64_t h = 0xcbf29ce484222325u;
+  for (size_t i = 0; i < text->size; i++) h = (h ^ text->data[i]) * 0x100000001b3u;
+  for (int32_t i = 0; i < p->n_matrices; i++) {
+    const struct ane_tensor *t = &p->matrices[i].stored;
+    uint64_t step = ANE_MAX(t->bytes / 64, (uint64_t)1);
+    for (uint64_t at = 0; at < t->bytes; at += step) h = (h ^ ((const uint8_t *)t->data)[at]) * 0x100000001b3u;
+    h = (h ^ (uint64_t)p->matrices[i].packed.form) * 0x100000001b3u;
+  }
+  h = (h ^ (uint64_t)p->o.int8) * 0x100000001b3u;
+  return (h ^ (uint64_t)p->o.isa) * 0x100000001b3u;
+}
+
+/* Takes `size` bytes, 64-byte aligned, from a running total. */
+static size_t take(size_t *total, size_t size) {
+  size_t at = *total;
+  *total += ane_align_up(size, 64);
+  return at;
+}
+
+/* Widest things the steps need, to size the shared and the per-thread scratch. */
+struct widest {
+  int64_t cols[ANE_ACT_COUNT], channels, heads, kv_heads, head_dim, part;
+  size_t kernel;
+};
+
+static void widest_of(const struct ane_program *p, struct widest *w) {
+  for (int32_t i = 0; i < p->n_steps; i++) {
+    const struct step *s = &p->steps[i];
+    if (s->run == NULL) continue;
+    if (s->op == ane_op_info(ANE_OP_PROJECT)) {
+      for (int m = 0; m < s->project.count; m++) {
+        const struct matrix *x = s->project.w[m];
+        w->cols[x->act] = ANE_MAX(w->cols[x->act], x->packed.cols);
+        w->channels = ANE_MAX(w->channels, x->packed.cols);
+        w->kernel = ANE_MAX(w->kernel, ane_matmul_scratch(&x->packed));
+      }
+    } else if (s->op == ane_op_info(ANE_OP_ATTEND) || s->op == ane_op_info(ANE_OP_ATTENTION)) {
+      w->kernel = ANE_MAX(w->kernel, ane_attention_scratch(s->attend.heads, s->attend.kv_heads, s->attend.head_dim));
+      w->part = ANE_MAX(w->part, s->attend.heads * (2 + s->attend.head_dim));
+    }
+  }
+}
+
+static ane_status plan_scratch(struct ane_program *p, size_t activations, struct ane_error *err) {
+  struct widest w = {0};
+  widest_of(p, &w);
+  int64_t chunk = p->o.chunk, tiles = (p->o.context + ANE_TILE - 1) / ANE_TILE;
+  size_t total = 0, at[ANE_ACT_COUNT], normed, parts, counters, lanes;
+  p->activation_bytes = activations;
+  take(&total, activations);
+  for (int a = 0; a < ANE_ACT_COUNT; a++) {
+    size_t bytes = a == ANE_ACT_F32 || !w.cols[a] ? 0 : ane_acts_bytes((ane_act)a, chunk, w.cols[a]);
+    at[a] = take(&total, bytes);
+    p->lane_acts[a] = take(&p->lane_bytes, a == ANE_ACT_F32 || !w.cols[a] ? 0 : ane_acts_bytes((ane_act)a, 1, w.cols[a]));
+  }
+  normed = take(&total, (size_t)(chunk * w.channels) * sizeof(float));
+  parts = take(&total, (size_t)(tiles * w.part) * sizeof(float));
+  counters = take(&total, (size_t)p->n_steps * 2 * sizeof *p->counters);
+  p->lane_normed = take(&p->lane_bytes, (size_t)w.channels * sizeof(float));
+  p->temp_rows = 64;
+  p->lane_temp = take(&p->lane_bytes, (size_t)(2 * chunk * p->temp_rows) * sizeof(float));
+  p->lane_kernel = take(&p->lane_bytes, w.kernel);
+  p->lane_bytes = ane_align_up(p->lane_bytes, 4096);
+  lanes = take(&total, p->lane_bytes * (size_t)p->o.threads);
+  p->scratch_bytes = total;
+  p->scratch = ane_pages_alloc(total, true);
+  if (!p->scratch) return ane_fail(err, ANE_NOMEM, "no memory for %zu bytes of activations", total);
+  for (int a = 0; a < ANE_ACT_COUNT; a++) p->acts[a] = p->scratch + at[a];
+  p->normed = (float *)(void *)(p->scratch + normed);
+  p->parts = (float *)(void *)(p->scratch + parts);
+  p->counters = (_Atomic int64_t *)(void *)(p->scratch + counters);
+  p->lane_mem = p->scratch + lanes;
+  p->result_block_bytes = (size_t)p->vocab * WANTED_BLOCK * sizeof(float);
+  p->result_block = ane_pages_alloc(p->result_block_bytes, false);
+  return p->result_block ? ANE_OK : no_memory(err);
+}
+
+static ane_status find_result(struct planner *pl, struct ane_error *err) {
+  const struct ane_graph *g = pl->g;
+  const struct ane_value *v = &g->values[g->results[0]];
+  if (g->n_results != 1 || v->kind != ANE_VALUE_RESULT || v->shape.dim[2] != ANE_DIM_WANTED)
+    return ane_fail(err, ANE_UNSUPPORTED, "the graph %s gives %d results; the executor takes one, of wanted positions", g->name, g->n_results);
+  pl->p->places[g->results[0]].result = true;
+  pl->p->result = &pl->p->places[g->results[0]];
+  pl->p->vocab = v->shape.dim[1];
+  return ANE_OK;
+}
+
+static ane_status plan_arrays(struct planner *pl, struct ane_error *err) {
+  struct ane_program *p = pl->p;
+  size_t n = (size_t)pl->g->n_values + 1;
+  p->places = ane_arena_array(&p->arena, n, sizeof *p->places);
+  p->matrices = ane_arena_array(&p->arena, n, sizeof *p->matrices);
+  pl->matrix_of = ane_malloc(n * sizeof *pl->matrix_of);
+  pl->kv_of = ane_malloc(n * sizeof *pl->kv_of);
+  if (!p->places || !p->matrices || !pl->matrix_of || !pl->kv_of) return no_memory(err);
+  memset(pl->matrix_of, 0xFF, n * sizeof *pl->matrix_of);
+  memset(pl->kv_of, 0xFF, n * sizeof *pl->kv_of);
+  return ANE_OK;
+}
+
+static ane_status plan_all(struct planner *pl, struct ane_error *err) {
+  struct ane_program *p = pl->p;
+  struct ane_buffer text = {0};
+  size_t activations;
+  ane_status st;
+  if ((st = ane_graph_verify(pl->g, err)) || (st = plan_arrays(pl, err)) || (st = find_result(pl, err)) || (st = memplan(pl, &activations, err)) ||
+      (st = plan_states(pl, err)) || (st = plan_steps(pl, err)) || (st = plan_scratch(p, activations, err)) || (st = weights_pack(p, err)))
+    return st;
+  if (!ane_graph_print(pl->g, &text)) st = no_memory(err);
+  else p->fingerprint = fingerprint(p, &text);
+  ane_buffer_free(&text);
+  return st;
+}
+
+static ane_status check_options(const struct ane_program_options *o, struct ane_error *err) {
+  if (!ane_isa_available(o->isa)) return ane_fail(err, ANE_UNSUPPORTED, "ISA level %s is not available on this machine", ane_isa_name(o->isa));
+  if (o->context < 1 || o->context > INT32_MAX) return ane_fail(err, ANE_INVALID, "context is %" PRId64 ", not in 1 .. %d", o->context, INT32_MAX);
+  if (o->chunk < 1 || o->chunk > MAX_CHUNK) return ane_fail(err, ANE_INVALID, "chunk is %" PRId64 ", not in 1 .. 4096", o->chunk);
+  if (o->weights == ANE_WEIGHTS_DTYPE && !ane_encoder(o->weights_dtype) && o->weights_dtype != ANE_F32)
+    return ane_fail(err, ANE_UNSUPPORTED, "weights cannot be encoded as %s", ane_dtype_info(o->weights_dtype)->name);
+  return ANE_OK;
+}
+
+ane_status ane_program_create(struct ane_program **out, const struct ane_graph *g, const struct ane_program_options *o, struct ane_error *err) {
+  *out = NULL;
+  ane_status st = check_options(o, err);
+  if (st) return st;
+  struct ane_program *p = ane_calloc(1, sizeof *p);
+  if (!p) return no_memory(err);
+  struct planner pl = {.p = p, .g = g};
+  p->o = *o;
+  p->k = ane_kernels_get(o->isa);
+  st = ane_pool_create(&p->pool, o->threads, err);
+  if (!st) st = plan_all(&pl, err);
+  ane_free(pl.matrix_of);
+  ane_free(pl.kv_of);
+  if (st) {
+    ane_program_destroy(p);
+    return st;
+  }
+  *out = p;
+  return ANE_OK;
+}
+
+void ane_program_destroy(struct ane_program *p) {
+  if (!p) return;
+  ane_pool_destroy(p->pool);
+  if (p->slab) ane_pages_free(p->slab, ANE_MAX(p->slab_bytes, (size_t)64));
+  if (p->scratch) ane_pages_free(p->scratch, p->scratch_bytes);
+  if (p->result_block) ane_pages_free(p->result_block, p->result_block_bytes);
+  ane_free(p->row_scales);
+  ane_arena_free(&p->arena);
+  ane_free(p);
+}
+
+struct ane_program_info ane_program_info(const struct ane_program *p) {
+  struct ane_program_info i = {.isa = p->o.isa, .threads = p->o.threads, .context = p->o.context, .chunk = p->o.chunk, .vocab = p->vocab,
+                               .int8 = p->o.int8, .weight_bytes = p->slab_bytes, .scratch_bytes = p->scratch_bytes + p->result_block_bytes,
+                               .n_matrices = p->n_matrices, .n_steps = p->n_steps};
+  for (int32_t l = 0; l < p->n_kv; l++) i.kv_bytes_per_token += (uint64_t)(p->kv[l].heads * p->kv[l].head_dim) * 4;
+  return i;
+}
+
+struct ane_matrix_info ane_program_matrix(const struct ane_program *p, int32_t i) {
+  static const char *const acts[] = {"fp32", "int8", "bf16"};
+  const struct matrix *m = &p->matrices[i];
+  const struct ane_packed *w = &m->packed;
+  uint64_t bytes = w->form == ANE_FORM_ROWS ? m->stored.bytes : (uint64_t)w->groups * w->group_bytes;
+  return (struct ane_matrix_info){m->name, ane_form_info(w->form)->name, acts[m->act], w->dtype, w->rows, w->cols, bytes};
+}
+
+bool ane_program_print(const struct ane_program *p, struct ane_buffer *out) {
+  for (int32_t i = 0; i < p->n_steps; i++) {
+    const struct step *s = &p->steps[i];
+    char line[256];
+    int n = snprintf(line, sizeof line, "%-12s %-40s @%zu x %" PRId64 "%s\n", s->op->name, s->name, s->out[0]->offset, s->out[0]->channels,
+                     s->out[0]->result ? " result" : "");
+    if (n < 0 || !ane_buffer_append(out, line, ANE_MIN((size_t)n, sizeof line - 1))) return false;
+  }
+  return true;
+}

@@ -1,0 +1,145 @@
+/* The step loop. Every thread walks the same list and meets the others after each step. */
+#include "exec/exec_internal.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* Clears the counters of the step before last use: all threads have left it when the next one begins. */
+static void reset_counters(struct ane_program *p, int32_t step) {
+  atomic_store_explicit(&p->counters[2 * step], 0, memory_order_relaxed);
+  atomic_store_explicit(&p->counters[2 * step + 1], 0, memory_order_relaxed);
+}
+
+static void run_steps(struct lane *l, int32_t from, int32_t to, int32_t *previous) {
+  for (int32_t i = from; i < to; i++) {
+    if (l->thread == 0 && *previous >= 0) reset_counters(l->p, *previous);
+    l->p->steps[i].run(l, &l->p->steps[i]);
+    lane_barrier(l);
+    *previous = i;
+  }
+}
+
+/* Best id of each row of the block. Each thread takes some rows. */
+static void find_best(const struct lane *l, int64_t rows) {
+  const float *x = lane_data(l, l->p->result);
+  for (int64_t i = l->thread; i < rows; i += l->threads)
+    l->r->best[l->w_from + i] = (int32_t)l->k->argmax(x + i * l->p->vocab, l->p->vocab, &l->r->best_logit[l->w_from + i]);
+}
+
+static void run_thread(void *arg, int thread, int threads) {
+  struct run *r = arg;
+  struct ane_program *p = r->p;
+  struct lane l = {.r = r, .p = p, .k = p->k, .thread = thread, .threads = threads, .cols = r->cols, .mem = p->lane_mem + (size_t)thread * p->lane_bytes};
+  int32_t previous = -1;
+  run_steps(&l, 0, p->n_body, &previous);
+  for (l.w_from = 0; l.w_from < r->n_wanted; l.w_from += WANTED_BLOCK) {
+    l.cols = ANE_MIN(r->n_wanted - l.w_from, (int64_t)ANE_MIN(WANTED_BLOCK, p->o.chunk));
+    run_steps(&l, p->n_body, p->n_steps, &previous);
+    find_best(&l, l.cols);
+    lane_barrier(&l); /* the next block writes where this one is still read */
+  }
+  if (thread == 0 && previous >= 0) reset_counters(p, previous);
+}
+
+static int64_t wanted_rows(const struct ane_run_item *i) { return i->want == ANE_WANT_NONE ? 0 : i->want == ANE_WANT_LAST ? 1 : i->n; }
+
+static ane_status check_item(const struct ane_program *p, const struct ane_run_item *it, struct ane_error *err) {
+  const struct ane_session *s = it->session;
+  if (s->program != p) return ane_fail(err, ANE_INVALID, "the session belongs to another model");
+  if (it->n < 1) return ane_fail(err, ANE_INVALID, "no ids to feed");
+  if (it->n > s->context - s->length)
+    return ane_fail(err, ANE_RANGE, "context exceeded: %" PRId64 " positions are used and %" PRId64 " ids are fed, the session holds %" PRId64, s->length, it->n,
+                    s->context);
+  for (int64_t i = 0; i < it->n; i++)
+    if (it->ids[i] < 0 || it->ids[i] >= p->n_ids)
+      return ane_fail(err, ANE_RANGE, "id %" PRId32 " at position %" PRId64 " is not in 0 .. %" PRId64, it->ids[i], s->length + i, p->n_ids - 1);
+  return ANE_OK;
+}
+
+/* Makes room for the rows that the item wants kept. */
+static ane_status make_room(struct ane_session *s, const struct ane_run_item *it, struct ane_error *err) {
+  int64_t rows = it->want == ANE_WANT_ARGMAX ? 0 : wanted_rows(it);
+  if (rows <= s->room_rows) return ANE_OK;
+  size_t bytes;
+  if (!ane_mul_size((size_t)rows * sizeof(float), (size_t)s->program->vocab, &bytes)) return ane_fail(err, ANE_NOMEM, "too many logits");
+  float *bigger = ane_malloc(bytes);
+  if (!bigger) return ane_fail(err, ANE_NOMEM, "no memory for %" PRId64 " rows of logits (%zu bytes)", rows, bytes);
+  ane_free(s->logits);
+  s->logits = bigger;
+  s->room_rows = rows;
+  return ANE_OK;
+}
+
+static ane_status check_items(struct ane_program *p, const struct ane_run_item *items, int32_t n, int64_t *cols, struct ane_error *err) {
+  *cols = 0;
+  for (int32_t i = 0; i < n; i++) {
+    ane_status st = check_item(p, &items[i], err);
+    if (!st) st = make_room(items[i].session, &items[i], err);
+    if (st) return st;
+    *cols += items[i].n;
+    for (int32_t j = 0; j < i; j++)
+      if (items[j].session == items[i].session) return ane_fail(err, ANE_INVALID, "a session stands twice in one run");
+  }
+  if (*cols > p->o.chunk) return ane_fail(err, ANE_RANGE, "%" PRId64 " ids in one run, at most %" PRId64, *cols, p->o.chunk);
+  for (int32_t i = 0; i < n; i++)
+    if (atomic_exchange(&items[i].session->stop, false)) return ane_fail(err, ANE_STOPPED, "stopped");
+  return ANE_OK;
+}
+
+static void fill_columns(struct columns *c, struct run *r) {
+  int64_t col = 0;
+  for (int32_t i = 0; i < r->n_items; i++) {
+    const struct ane_run_item *it = &r->items[i];
+    for (int64_t j = 0; j < it->n; j++, col++) {
+      c->ids[col] = it->ids[j];
+      c->positions[col] = (int32_t)(it->session->length + j);
+      if (it->want > ANE_WANT_LAST || (it->want == ANE_WANT_LAST && j == it->n - 1)) c->wanted[r->n_wanted++] = (int32_t)col;
+    }
+  }
+  r->ids = c->ids;
+  r->positions = c->positions;
+  r->wanted = c->wanted;
+  r->best = c->best;
+  r->best_logit = c->best_logit;
+}
+
+/* The sessions move on and get their rows. */
+static void finish(const struct run *r, const float *rows) {
+  int64_t at = 0;
+  for (int32_t i = 0; i < r->n_items; i++) {
+    const struct ane_run_item *it = &r->items[i];
+    struct ane_session *s = it->session;
+    int64_t n = wanted_rows(it);
+    memcpy(s->ids + s->length, it->ids, (size_t)it->n * sizeof *s->ids);
+    s->length += it->n;
+    s->rows = n;
+    s->want = it->want;
+    memcpy(s->best, r->best + at, (size_t)n * sizeof *s->best);
+    memcpy(s->best_logit, r->best_logit + at, (size_t)n * sizeof *s->best_logit);
+    if (it->want == ANE_WANT_LAST || it->want == ANE_WANT_ALL) {
+      size_t bytes = (size_t)(n * r->p->vocab) * sizeof(float);
+      if (rows && s->logits != rows) memcpy(s->logits, rows + at * r->p->vocab, bytes);
+    }
+    at += n;
+  }
+}
+
+ane_status ane_run(struct ane_program *p, const struct ane_run_item *items, int32_t n_items, struct ane_error *err) {
+  struct run r = {.p = p, .items = items, .n_items = n_items};
+  float *shared = NULL;
+  bool keep = false;
+  ane_status st = check_items(p, items, n_items, &r.cols, err);
+  if (st || n_items == 0) return st;
+  fill_columns(p->columns, &r);
+  for (int32_t i = 0; i < n_items; i++) keep |= items[i].want == ANE_WANT_LAST || items[i].want == ANE_WANT_ALL;
+  if (keep && n_items == 1) r.results = items[0].session->logits;
+  else if (keep) {
+    shared = ane_malloc((size_t)(r.n_wanted * p->vocab) * sizeof *shared);
+    if (!shared) return ane_fail(err, ANE_NOMEM, "no memory for %" PRId64 " rows of logits", r.n_wanted);
+    r.results = shared;
+  }
+  ane_pool_run(p->pool, run_thread, &r);
+  finish(&r, r.results);
+  ane_free(shared);
+  return ANE_OK;
+}

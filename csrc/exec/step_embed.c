@@ -1,0 +1,41 @@
+/* embed: rows of a table by id, decoded from where they are stored. take: the columns whose output is wanted. */
+#include "exec/exec_internal.h"
+
+#include <string.h>
+
+static void run_embed(struct lane *l, const struct step *s) {
+  float *out = lane_data(l, s->out[0]);
+  const struct ane_tensor *t = s->embed.table;
+  int64_t c = s->out[0]->channels, from, to;
+  size_t row = (size_t)(t->bytes / (uint64_t)t->shape.dim[0]);
+  ane_split(l->cols, l->thread, l->threads, &from, &to);
+  for (int64_t i = from; i < to; i++) s->embed.decode((const uint8_t *)t->data + (size_t)l->r->ids[i] * row, out + i * c, (uint64_t)c);
+}
+
+static void run_take(struct lane *l, const struct step *s) {
+  const float *x = lane_data(l, s->in[0]);
+  float *out = lane_data(l, s->out[0]);
+  int64_t c = s->out[0]->channels, from, to;
+  ane_split(l->cols, l->thread, l->threads, &from, &to);
+  for (int64_t i = from; i < to; i++) memcpy(out + i * c, x + l->r->wanted[l->w_from + i] * c, (size_t)c * sizeof *out);
+}
+
+ane_status plan_embed(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
+  if (n->op == ANE_OP_TAKE) {
+    s->run = run_take;
+    s->in[0] = planner_place(pl, n->inputs[0]);
+    return ANE_OK;
+  }
+  const struct ane_value *t = &pl->g->values[n->inputs[1]];
+  s->embed.decode = ane_decoder(t->dtype);
+  uint64_t row;
+  if (t->kind != ANE_VALUE_CONST || !s->embed.decode || !ane_dtype_bytes(t->dtype, (uint64_t)t->shape.dim[1], &row))
+    return ane_fail(err, ANE_UNSUPPORTED, "table %s (%s) cannot be looked up", t->name, ane_dtype_info(t->dtype)->name);
+  struct ane_tensor *table = ane_arena_alloc(&pl->p->arena, sizeof *table);
+  if (!table) return ane_fail(err, ANE_NOMEM, "no memory for the program");
+  *table = t->data;
+  s->embed.table = table;
+  s->run = run_embed;
+  pl->p->n_ids = t->shape.dim[0];
+  return ANE_OK;
+}

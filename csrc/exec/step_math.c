@@ -1,0 +1,53 @@
+/* Elementwise steps over all channels of all tokens, and slices of channels. */
+#include "exec/exec_internal.h"
+
+#include <string.h>
+
+/* This thread's share of n elements, in whole cache lines. */
+static void share(const struct lane *l, const struct step *s, int64_t *from, int64_t *n) {
+  int64_t total = l->cols * s->out[0]->channels, lines = (total + 15) / 16, to;
+  ane_split(lines, l->thread, l->threads, from, &to);
+  *from *= 16;
+  *n = ANE_MAX(ANE_MIN(to * 16, total) - *from, (int64_t)0);
+}
+
+static void run_binary(struct lane *l, const struct step *s) {
+  int64_t from, n;
+  share(l, s, &from, &n);
+  const float *b = s->in[1] ? lane_data(l, s->in[1]) + from : NULL;
+  s->math.act(lane_data(l, s->in[0]) + from, b, lane_data(l, s->out[0]) + from, n);
+}
+
+static void run_scale(struct lane *l, const struct step *s) {
+  int64_t from, n;
+  share(l, s, &from, &n);
+  l->k->scale(lane_data(l, s->in[0]) + from, s->math.by, lane_data(l, s->out[0]) + from, n);
+}
+
+static void run_softcap(struct lane *l, const struct step *s) {
+  int64_t from, n;
+  share(l, s, &from, &n);
+  l->k->softcap(lane_data(l, s->in[0]) + from, s->math.by, lane_data(l, s->out[0]) + from, n);
+}
+
+static void run_slice(struct lane *l, const struct step *s) {
+  int64_t c = s->out[0]->channels, from, to;
+  ane_split(l->cols, l->thread, l->threads, &from, &to);
+  for (int64_t t = from; t < to; t++)
+    memcpy(lane_data(l, s->out[0]) + t * c, lane_data(l, s->in[0]) + t * s->in[0]->channels + s->math.from, (size_t)c * sizeof(float));
+}
+
+ane_status plan_math(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
+  const struct ane_kernels *k = pl->p->k;
+  s->in[0] = planner_place(pl, n->inputs[0]);
+  s->in[1] = planner_place(pl, ane_node_input(n, 1));
+  s->run = run_binary;
+  switch (n->op) {
+    case ANE_OP_ADD: s->math.act = k->add; return ANE_OK;
+    case ANE_OP_MUL: s->math.act = k->mul; return ANE_OK;
+    case ANE_OP_SCALE: s->run = run_scale; s->math.by = (float)ane_node_float(n, "by"); return ANE_OK;
+    case ANE_OP_SOFTCAP: s->run = run_softcap; s->math.by = (float)ane_node_float(n, "cap"); return ANE_OK;
+    case ANE_OP_SLICE: s->run = run_slice; s->math.from = ane_node_int(n, "from"); return ANE_OK;
+    default: return planner_act(k, ane_node_string(n, "act"), &s->math.act, err);
+  }
+}

@@ -1,0 +1,49 @@
+/* rope_table: cosines and sines of the positions of this run, once for all layers. rope: turns heads by the table. */
+#include "exec/exec_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+/* The angle is the fp32 product position * frequency, as the references compute it. */
+static void run_table(struct lane *l, const struct step *s) {
+  float *out = lane_data(l, s->out[0]);
+  int64_t n = s->rope.n, from, to;
+  ane_split(l->cols, l->thread, l->threads, &from, &to);
+  for (int64_t t = from; t < to; t++) {
+    float pos = (float)l->r->positions[t], *row = out + t * 2 * n;
+    for (int64_t i = 0; i < n; i++) {
+      float angle = pos * s->rope.inv_freq[i];
+      row[i] = cosf(angle) * s->rope.magnitude;
+      row[n + i] = sinf(angle) * s->rope.magnitude;
+    }
+  }
+}
+
+static void run_rope(struct lane *l, const struct step *s) {
+  const float *x = lane_data(l, s->in[0]), *table = lane_data(l, s->in[2]);
+  float *out = lane_data(l, s->out[0]);
+  int64_t c = s->in[0]->channels, r = s->in[2]->channels, from, to;
+  ane_split(l->cols, l->thread, l->threads, &from, &to);
+  if (x != out) memcpy(out + from * c, x + from * c, (size_t)((to - from) * c) * sizeof *out);
+  for (int64_t t = from; t < to; t++) l->k->rope(out + t * c, table + t * r, s->rope.heads, c / s->rope.heads, r, s->rope.half);
+}
+
+ane_status plan_rope(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
+  if (n->op == ANE_OP_ROPE) {
+    s->run = run_rope;
+    s->in[0] = planner_place(pl, n->inputs[0]);
+    s->in[2] = planner_place(pl, n->inputs[1]);
+    s->rope.heads = ane_node_int(n, "heads");
+    s->rope.half = ane_node_string(n, "layout")[0] == 'h';
+    return ANE_OK;
+  }
+  const struct ane_attr *f = ane_node_attr(n, "inv_freq");
+  float *copy = ane_arena_array(&pl->p->arena, (size_t)f->fv.n, sizeof *copy);
+  if (!copy) return ane_fail(err, ANE_NOMEM, "no memory for the program");
+  memcpy(copy, f->fv.v, (size_t)f->fv.n * sizeof *copy);
+  s->run = run_table;
+  s->rope.inv_freq = copy;
+  s->rope.n = f->fv.n;
+  s->rope.magnitude = (float)ane_node_float(n, "magnitude");
+  return ANE_OK;
+}
