@@ -1,0 +1,245 @@
+/* Splitting by patterns, run by PCRE2 with its JIT compiler. */
+#include "base/alloc.h"
+#include "text/text_internal.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include <string.h>
+
+/* Linear patterns over text without pathologies need a few thousand steps per piece at most. Past these limits a pattern
+ * is refused with an error: it never stalls the process. Heap in KiB. */
+enum { MATCH_LIMIT = 50 * 1000 * 1000, DEPTH_LIMIT = 1000 * 1000, HEAP_LIMIT = 256 * 1024, JIT_STACK = 8 * 1024 * 1024 };
+
+/* White_Space (Unicode 15, PropList.txt). PCRE2's own \s also has U+180E, which is none since Unicode 6.3; ranges are
+ * faster than \p{White_Space}. */
+#define SPACES "\\t-\\r \\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}"
+
+static void *pcre_alloc(size_t size, void *data) {
+  (void)data;
+  return ane_malloc(size);
+}
+
+static void pcre_free(void *p, void *data) {
+  (void)data;
+  ane_free(p);
+}
+
+/* ---- From the syntax of tokenizer.json to PCRE2's ----------------------------------------------------------------*/
+
+struct spelling {
+  const char *from, *outside, *inside; /* inside: of a [class] */
+};
+
+static const struct spelling spellings[] = {
+  {"\\s", "[" SPACES "]", SPACES},
+  {"\\S", "[^" SPACES "]", "\\P{White_Space}"},
+  /* Rust and Oniguruma mean the script, PCRE2 (from 10.40) the script extensions. */
+  {"\\p{Han}", "\\p{sc:Han}", "\\p{sc:Han}"},
+  {"\\P{Han}", "\\P{sc:Han}", "\\P{sc:Han}"},
+};
+
+static bool translate(const char *p, struct ane_buffer *out) {
+  bool inside = false;
+  while (*p) {
+    const struct spelling *sp = NULL;
+    for (size_t i = 0; i < ANE_COUNT(spellings) && !sp; i++)
+      if (strncmp(p, spellings[i].from, strlen(spellings[i].from)) == 0) sp = &spellings[i];
+    if (sp) {
+      const char *to = inside ? sp->inside : sp->outside;
+      if (!ane_buffer_append(out, to, strlen(to))) return false;
+      p += strlen(sp->from);
+      continue;
+    }
+    size_t n = p[0] == '\\' && p[1] ? 2 : 1;
+    if (n == 1 && *p == '[') inside = true;
+    if (n == 1 && *p == ']') inside = false;
+    if (!ane_buffer_append(out, p, n)) return false;
+    p += n;
+  }
+  return true;
+}
+
+ane_status ane_pattern_compile(struct ane_pattern *p, const struct ane_split *split, struct ane_error *err) {
+  ane_status st = ANE_OK;
+  struct ane_buffer text = {0};
+  pcre2_general_context *general = pcre2_general_context_create(pcre_alloc, pcre_free, NULL);
+  pcre2_compile_context *context = general ? pcre2_compile_context_create(general) : NULL;
+  if (!context || !translate(split->pattern, &text)) {
+    st = ane_fail(err, ANE_NOMEM, "no memory for a pattern");
+    goto out;
+  }
+  int code;
+  PCRE2_SIZE at;
+  p->code = pcre2_compile(text.data ? text.data : (PCRE2_SPTR) "", text.size, PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &code, &at, context);
+  if (!p->code) {
+    PCRE2_UCHAR why[128];
+    pcre2_get_error_message(code, why, sizeof why);
+    st = ane_fail(err, code == PCRE2_ERROR_HEAP_FAILED ? ANE_NOMEM : ANE_UNSUPPORTED, "pattern %s: %s at byte %zu", split->pattern, (const char *)why, (size_t)at);
+    goto out;
+  }
+  p->behaviour = split->behaviour;
+  p->invert = split->invert;
+  pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE); /* where it fails, the interpreter runs */
+out:
+  ane_buffer_free(&text);
+  pcre2_compile_context_free(context);
+  pcre2_general_context_free(general);
+  return st;
+}
+
+void ane_pattern_free(struct ane_pattern *p) {
+  pcre2_code_free(p->code);
+  p->code = NULL;
+}
+
+/* ---- Matching ----------------------------------------------------------------------------------------------------*/
+
+ane_status ane_matcher_open(struct ane_matcher *m, struct ane_error *err) {
+  pcre2_general_context *general = pcre2_general_context_create(pcre_alloc, pcre_free, NULL);
+  if (general) {
+    m->data = pcre2_match_data_create(1, general);
+    m->context = pcre2_match_context_create(general);
+    m->stack = pcre2_jit_stack_create(32 * 1024, JIT_STACK, general);
+    pcre2_general_context_free(general);
+  }
+  if (!m->data || !m->context) return ane_fail(err, ANE_NOMEM, "no memory to match patterns");
+  pcre2_set_match_limit(m->context, MATCH_LIMIT);
+  pcre2_set_depth_limit(m->context, DEPTH_LIMIT);
+  pcre2_set_heap_limit(m->context, HEAP_LIMIT);
+  if (m->stack) pcre2_jit_stack_assign(m->context, NULL, m->stack);
+  return ANE_OK;
+}
+
+void ane_matcher_close(struct ane_matcher *m) {
+  pcre2_match_data_free(m->data);
+  pcre2_match_context_free(m->context);
+  pcre2_jit_stack_free(m->stack);
+  *m = (struct ane_matcher){0};
+}
+
+/* The next match at or behind `from` that is not empty. */
+static ane_status find(const struct ane_pattern *p, struct ane_matcher *m, const char *s, size_t len, size_t from, bool *found, size_t range[2],
+                       struct ane_error *err) {
+  for (;;) {
+    int rc = pcre2_match(p->code, (PCRE2_SPTR)s, len, from, PCRE2_NO_UTF_CHECK, m->data, m->context);
+    if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
+      rc = pcre2_match(p->code, (PCRE2_SPTR)s, len, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, m->data, m->context);
+    *found = rc >= 0;
+    if (rc == PCRE2_ERROR_NOMATCH) return ANE_OK;
+    if (rc < 0) {
+      PCRE2_UCHAR why[128];
+      pcre2_get_error_message(rc, why, sizeof why);
+      return ane_fail(err, rc == PCRE2_ERROR_NOMEMORY ? ANE_NOMEM : ANE_RANGE, "a pre-tokenizer pattern gave up: %s", (const char *)why);
+    }
+    const PCRE2_SIZE *v = pcre2_get_ovector_pointer(m->data);
+    range[0] = v[0];
+    range[1] = v[1];
+    if (range[1] > range[0]) return ANE_OK;
+    *found = range[0] < len;
+    if (!*found) return ANE_OK;
+    from = range[0] + (size_t)ane_utf8_step(s + range[0], len - range[0], NULL);
+  }
+}
+
+/* ---- Steps -------------------------------------------------------------------------------------------------------*/
+
+/* One walk through the steps; `pattern` is the step under way. */
+struct walk {
+  const struct ane_pattern *pattern, *end;
+  struct ane_matcher *m;
+  ane_piece_fn fn;
+  void *context;
+};
+
+static ane_status step(const struct walk *w, const char *s, size_t len, struct ane_error *err);
+
+/* A piece is done with this step. */
+static ane_status give(const struct walk *w, const char *s, size_t len, struct ane_error *err) {
+  if (!len) return ANE_OK;
+  if (w->pattern + 1 == w->end) return w->fn(w->context, s, len, err);
+  struct walk next = *w;
+  next.pattern++;
+  return step(&next, s, len, err);
+}
+
+/* Matches and gaps of one text, in order, become pieces; [start, end) is not given yet, others may join it. */
+struct cutter {
+  const struct walk *w;
+  const char *s;
+  size_t start, end;
+  bool last; /* what the segment before was: a match? */
+};
+
+static ane_status flush(struct cutter *c, struct ane_error *err) {
+  size_t start = c->start;
+  c->start = c->end;
+  return give(c->w, c->s + start, c->end - start, err);
+}
+
+static size_t forward(const char *s, size_t at, size_t end, size_t k) {
+  for (; k && at < end; k--) at += (size_t)ane_utf8_step(s + at, end - at, NULL);
+  return at;
+}
+
+/* Groups of three characters of the match [a, b), the shorter one first. */
+static ane_status threes(struct cutter *c, size_t a, size_t b, bool cuts_only, struct ane_error *err) {
+  size_t n = 0;
+  ane_status st = cuts_only ? ANE_OK : flush(c, err);
+  for (size_t i = a; i < b; i = forward(c->s, i, b, 1)) n++;
+  c->end = forward(c->s, a, b, n % 3);
+  while (c->end < b && !st) {
+    st = flush(c, err);
+    c->end = forward(c->s, c->end, b, 3);
+  }
+  return st || cuts_only ? st : flush(c, err);
+}
+
+/* [a, b), not empty, begins where c->end is. */
+static ane_status segment(struct cutter *c, size_t a, size_t b, bool match, struct ane_error *err) {
+  bool joins = false;
+  ane_status st;
+  match = match != c->w->pattern->invert;
+  switch (c->w->pattern->behaviour) {
+    case ANE_SPLIT_ISOLATED: break;
+    case ANE_SPLIT_REMOVED:
+      c->start = match ? b : a;
+      c->end = b;
+      return flush(c, err);
+    case ANE_SPLIT_MERGED_WITH_PREVIOUS: joins = match && !c->last; break;
+    case ANE_SPLIT_MERGED_WITH_NEXT: joins = !match && c->last; break;
+    case ANE_SPLIT_CONTIGUOUS: joins = match == c->last; break;
+    case ANE_SPLIT_THREES:
+      if (match) return threes(c, a, b, false, err);
+      break;
+    case ANE_SPLIT_CUT_THREES:
+      if (match) return threes(c, a, b, true, err);
+      joins = true;
+      break;
+  }
+  if (!joins && (st = flush(c, err))) return st;
+  c->end = b;
+  c->last = match;
+  return ANE_OK;
+}
+
+static ane_status step(const struct walk *w, const char *s, size_t len, struct ane_error *err) {
+  struct cutter c = {w, s, 0, 0, false};
+  ane_status st = ANE_OK;
+  for (size_t at = 0; at < len && !st;) {
+    bool found;
+    size_t range[2] = {0};
+    if ((st = find(w->pattern, w->m, s, len, at, &found, range, err))) return st;
+    if (!found) range[0] = range[1] = len;
+    if (range[0] > at) st = segment(&c, at, range[0], false, err);
+    if (found && !st) st = segment(&c, range[0], range[1], true, err);
+    at = range[1];
+  }
+  return st ? st : flush(&c, err);
+}
+
+ane_status ane_pretokenize(const struct ane_pattern *patterns, uint32_t n, struct ane_matcher *m, const char *s, size_t len,
+                           ane_piece_fn fn, void *context, struct ane_error *err) {
+  if (!n) return len ? fn(context, s, len, err) : ANE_OK;
+  return step(&(struct walk){patterns, patterns + n, m, fn, context}, s, len, err);
+}

@@ -1,0 +1,70 @@
+#include "base/alloc.h"
+#include "text/text.h"
+
+#include <string.h>
+
+/* Range of the second byte of a sequence by its first byte, and its length: Unicode 15, table 3-7. */
+static int lead(unsigned char b, unsigned char *lo, unsigned char *hi) {
+  *lo = 0x80;
+  *hi = 0xBF;
+  if (b < 0xC2) return 0;
+  if (b < 0xE0) return 2;
+  if (b < 0xF0) {
+    if (b == 0xE0) *lo = 0xA0;
+    if (b == 0xED) *hi = 0x9F;
+    return 3;
+  }
+  if (b == 0xF0) *lo = 0x90;
+  if (b == 0xF4) *hi = 0x8F;
+  return b <= 0xF4 ? 4 : 0;
+}
+
+int ane_utf8_step(const char *s, size_t len, bool *cut) {
+  const unsigned char *p = (const unsigned char *)s;
+  unsigned char lo, hi;
+  if (cut) *cut = false;
+  if (p[0] < 0x80) return 1;
+  int n = lead(p[0], &lo, &hi);
+  if (!n) return -1;
+  for (int i = 1; i < n; i++) {
+    if ((size_t)i == len) {
+      if (cut) *cut = true;
+      return -i;
+    }
+    if (p[i] < lo || p[i] > hi) return -i;
+    lo = 0x80;
+    hi = 0xBF;
+  }
+  return n;
+}
+
+size_t ane_utf8_whole(const char *s, size_t len) {
+  for (size_t back = 1; back <= 3 && back <= len; back++) {
+    unsigned char b = (unsigned char)s[len - back];
+    if ((b & 0xC0) == 0x80) continue;
+    bool cut;
+    return ane_utf8_step(s + len - back, back, &cut) < 0 && cut ? len - back : len;
+  }
+  return len;
+}
+
+char *ane_utf8_replace(const char *s, size_t len, size_t *out_len) {
+  static const char mark[3] = "\xEF\xBF\xBD";
+  size_t need = 0, at = 0;
+  for (size_t i = 0; i < len;) {
+    int n = ane_utf8_step(s + i, len - i, NULL);
+    need += n > 0 ? (size_t)n : sizeof mark;
+    i += (size_t)(n > 0 ? n : -n);
+  }
+  char *out = ane_malloc(need + 1);
+  if (!out) return NULL;
+  for (size_t i = 0; i < len;) {
+    int n = ane_utf8_step(s + i, len - i, NULL);
+    memcpy(out + at, n > 0 ? s + i : mark, n > 0 ? (size_t)n : sizeof mark);
+    at += n > 0 ? (size_t)n : sizeof mark;
+    i += (size_t)(n > 0 ? n : -n);
+  }
+  out[at] = '\0';
+  *out_len = at;
+  return out;
+}

@@ -1,0 +1,151 @@
+--- Text to token ids and back, from the vocabulary of a model file.
+-- Needs ane.core and ane.schema.
+--
+-- Texts are byte strings. A byte that is no part of valid UTF-8 is encoded as that byte, so with a byte-level vocabulary
+-- that has all 256 bytes decode(encode(text)) is the text again, whatever it holds. Control tokens spelled in a text are
+-- text unless `special` asks for them; user-defined tokens of the vocabulary are always found.
+-- Usage: `local tokenizer = require "ane.tokenizer".new(source); local ids = tokenizer:encode("Hello")`
+
+local core = require "ane.core"
+local schema = require "ane.schema"
+
+local M = {}
+
+local Tokenizer = {}
+local Stream = {}
+Stream.__index = Stream
+Stream.__name = "ane.stream"
+
+--- Control tokens that end a reply, by the names that model families give them; for files that name only one end token.
+local END_NAMES = {
+  "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<turn|>", "<|end|>", "<|return|>", "<|call|>", "<|endoftext|>",
+  "<|end_of_text|>", "<|endofturn|>", "<|end_of_turn|>", "<|END_OF_TURN_TOKEN|>", "<EOT>", "[EOT]", "[EOS]", "</s>", "<eos>",
+  "<end_of_utterance>", "<|hy_EOT|>", "<|eos|>",
+  "<\u{FF5C}end\u{2581}of\u{2581}sentence\u{FF5C}>", "<\u{FF5C}hy_place\u{2581}holder\u{2581}no\u{2581}2\u{FF5C}>",
+}
+
+--- In the harmony format <|end|> closes one message and the reply goes on: with both of these it is no end.
+local HARMONY = { "<|return|>", "<|call|>" }
+
+local function control_id(raw, name)
+  local id = raw:id(name)
+  return id and raw:token_type(id) == "control" and id or nil
+end
+
+-- List of the ids that end a reply: those the file names first, then by name.
+local function find_ends(raw, special)
+  local list, seen = {}, {}
+  local function add(id)
+    if id and not seen[id] then
+      seen[id] = true
+      list[#list + 1] = id
+    end
+  end
+  if control_id(raw, HARMONY[1]) and control_id(raw, HARMONY[2]) then seen[raw:id("<|end|>") or -1] = true end
+  add(special.eos)
+  add(special.eot)
+  add(special.eom)
+  for _, name in ipairs(END_NAMES) do add(control_id(raw, name)) end
+  return list
+end
+
+local ENCODE = {
+  special = { type = "boolean", default = false },
+  bos = { type = "boolean" },
+  eos = { type = "boolean" },
+  offsets = { type = "boolean", default = false },
+}
+
+local DECODE = {
+  skip_special = { type = "boolean", default = false },
+  utf8 = { type = "string", choices = { "raw", "replace" }, default = "raw" },
+}
+
+local STREAM = { skip_special = { type = "boolean", default = false } }
+
+--- A tokenizer of an open source (see ane.core.open). The source may be closed afterwards.
+-- @return tokenizer; or nil, message, code: "notfound" where the file has no tokenizer, "unsupported" where its kind or its
+-- pre-tokenizer is not known here, "format" where the metadata are wrong
+function M.new(source)
+  local raw, message, code = core.tokenizer(source)
+  if not raw then return nil, message, code end
+  local special = raw:special()
+  return setmetatable({
+    _raw = raw,
+    bos = special.bos, eos = special.eos, eot = special.eot, eom = special.eom, unk = special.unk, pad = special.pad,
+    add_bos = special.add_bos, add_eos = special.add_eos,
+    eos_ids = find_ends(raw, special),
+    chat_templates = raw:chat_templates(),
+  }, Tokenizer)
+end
+
+--- Fields: bos, eos, eot, eom, unk, pad (ids or nil); add_bos, add_eos (what the model wishes); eos_ids (list of the ids
+-- that end a reply); chat_templates (name -> text; the plain one is `default`). #tokenizer is the size of the vocabulary.
+Tokenizer.__index = Tokenizer
+Tokenizer.__name = "ane.tokenizer"
+
+function Tokenizer:__len() return self._raw:n_vocab() end
+
+function Tokenizer:__tostring() return tostring(self._raw) end
+
+--- Ids of a text.
+-- @param text bytes
+-- @param opts special: control tokens spelled in the text become those tokens (false); bos, eos: add the begin or end token
+-- (nil: as the model wishes); offsets: give the spans too (false)
+-- @return list of ids; with offsets also a list of {start, stop}, such that text:sub(start, stop) is what the token stands
+-- for (empty, stop = start - 1, for added tokens); or nil, message, code
+-- @raise where an option is unknown or wrong
+function Tokenizer:encode(text, opts)
+  schema.argument({ type = "string" }, text, "encode: text", 2)
+  opts = schema.check(ENCODE, opts, "encode", 2)
+  local bos, eos = opts.bos, opts.eos
+  if bos == nil then bos = self.add_bos end
+  if eos == nil then eos = self.add_eos end
+  local ids, flat, code = self._raw:encode(text, opts.special, bos, opts.offsets, eos)
+  if not ids or not opts.offsets then return ids, flat, code end
+  local spans = {}
+  for i = 1, #ids do spans[i] = { flat[2 * i - 1], flat[2 * i] } end
+  return ids, spans
+end
+
+--- The text of ids. Ids beyond the vocabulary (models pad their head) stand for nothing.
+-- @param ids list of ids, or one
+-- @param opts skip_special: control tokens give nothing (false); utf8: "raw" gives the bytes as they are, "replace" puts
+-- U+FFFD for what is no UTF-8, as Python's errors="replace" does
+function Tokenizer:decode(ids, opts)
+  opts = schema.check(DECODE, opts, "decode", 2)
+  return self._raw:decode(ids, opts.skip_special, opts.utf8 == "replace")
+end
+
+--- A streaming decoder: what it gives is never cut inside a UTF-8 character.
+-- @param opts skip_special: control tokens give nothing (false)
+-- @return stream with push(id) -> bytes that are complete now, flush() -> the bytes held back, reset()
+function Tokenizer:stream(opts)
+  opts = schema.check(STREAM, opts, "stream", 2)
+  return setmetatable({ _raw = self._raw:decoder(opts.skip_special) }, Stream)
+end
+
+function Stream:push(id) return self._raw:push(id) end
+
+function Stream:flush() return self._raw:flush() end
+
+function Stream:reset() self._raw:reset() end
+
+--- The bytes that a token stands for; nil beyond the vocabulary.
+function Tokenizer:token(id) return self._raw:token(id) end
+
+--- The token as the vocabulary spells it; nil beyond the vocabulary.
+function Tokenizer:piece(id) return self._raw:piece(id) end
+
+--- The id of the token that the vocabulary spells so, or nil.
+function Tokenizer:id(piece) return self._raw:id(piece) end
+
+--- "normal", "control", "user", "unknown", "unused" or "byte"; nil beyond the vocabulary.
+function Tokenizer:token_type(id) return self._raw:token_type(id) end
+
+--- Frees the vocabulary; streams of it end too.
+function Tokenizer:close() self._raw:close() end
+
+Tokenizer.__close = Tokenizer.close
+
+return M
