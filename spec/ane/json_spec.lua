@@ -195,6 +195,6 @@ describe("core.json_encode", function()
     local text = encode(numbers)
     encode(pairs_)
     assert.same(numbers[50000], decode(text)[50000])
-    assert.is_true(core.clock() - before < 0.5) -- about 0.02 s on a free machine
+    assert.is_true(core.clock() - before < 5) -- 0.02 s on a free machine; the bound is for checkers that run it slowly
   end)
 end)

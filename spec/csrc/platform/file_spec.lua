@@ -134,16 +134,14 @@ describe("the machine", function()
     for i = 2, #names do assert.is_true(order[names[i]] > order[names[i - 1]]) end
   end)
 
-  it("agrees with the system about the levels", function()
+  it("claims no level that the system does not list", function()
     local info = core.path_kind "/proc/cpuinfo" and io.open("/proc/cpuinfo"):read "a" or ""
     local flags = info:match "flags%s*:([^\n]*)"
     if not flags then return end
-    flags = flags .. " "
-    local has = {}
-    for _, name in ipairs(core.isa_list()) do has[name] = true end
-    assert.equal(flags:find(" avx2 ", 1, true) ~= nil, has.avx2 or false)
-    assert.equal(flags:find(" avx512bw ", 1, true) ~= nil, has.avx512 or false)
-    assert.equal(flags:find(" avx512_vnni ", 1, true) ~= nil, has.avx512vnni or false)
+    local words = { avx2 = "avx2", avx512 = "avx512bw", avx512vnni = "avx512_vnni" }
+    for _, name in ipairs(core.isa_list()) do
+      if words[name] then assert.is_truthy((flags .. " "):find(" " .. words[name] .. " ", 1, true), name) end
+    end
   end)
 
   it("has cores, a name, memory and a clock", function()
