@@ -1,3 +1,12 @@
-#include "kernels/kernels_internal.h"
+/* Matrix products, and quantisation of activations, for AVX-512 without VNNI. */
+#include "kernels/x86/matmul_lanes_avx512.h"
+#include "kernels/x86/matmul_unpack.h"
+#include "kernels/x86/matmul_i8.h"
+#include "kernels/x86/matmul_f32.h"
+#include "kernels/x86/matmul_acts.h"
 
-void ane_matmul_avx512(struct ane_kernels *k) { (void)k; }
+void ane_matmul_avx512(struct ane_kernels *k) {
+  overlay_i8(k);
+  overlay_f32(k);
+  k->acts_i8 = acts_i8;
+}

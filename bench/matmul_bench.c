@@ -1,0 +1,167 @@
+/* Speed of matrix products beside the machine's limits: `matmul_bench [form [isa]]`.
+ *
+ * For each form, shape, thread count and T: the best of many runs. T = 1 and 8 walk through copies of the matrix of 96 MB
+ * in all, as a model's layers do, and are compared with reading memory; T = 512 uses one matrix and is compared with a
+ * loop of dots on registers. Limits are measured again beside every line, since other work may share the machine. */
+#include "machine_limits.h"
+
+#include "base/alloc.h"
+#include "kernels/kernels.h"
+#include "platform/platform.h"
+#include "tensor/half.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SCRATCH = 1 << 20 };
+
+struct job {
+  const struct ane_kernels *k;
+  struct ane_packed *w;
+  int64_t from, to; /* copies of the matrix */
+  struct ane_acts x;
+  float *out;
+  uint8_t *scratch;
+  uint64_t sink[64];
+  double ops[64];
+};
+
+static uint32_t seed = 1;
+static uint32_t next(void) { return seed = seed * 1664525 + 1013904223; }
+
+/* A row of random blocks whose fp16 fields are around 0.01, so that nothing is infinite. */
+static void random_row(ane_dtype t, uint8_t *row, uint64_t bytes) {
+  const struct ane_dtype_info *info = ane_dtype_info(t);
+  for (uint64_t i = 0; i < bytes; i++) row[i] = (uint8_t)(next() >> 24);
+  bool plain = info->block == 1, two = t == ANE_Q4_1 || t == ANE_Q5_1 || t == ANE_Q4_K || t == ANE_Q5_K;
+  for (uint64_t i = 0; i < bytes; i += info->bytes) {
+    uint16_t h = ane_f32_f16(0.01f + (float)(next() >> 24) * 1e-4f);
+    float f = (float)(next() >> 8) * 0x1p-24f - 0.5f;
+    if (t == ANE_F32) memcpy(row + i, &f, 4);
+    else if (plain && info->bytes == 2) memcpy(row + i, &(uint16_t){t == ANE_F16 ? ane_f32_f16(f) : ane_f32_bf16(f)}, 2);
+    else if (!plain) memcpy(row + i + (t == ANE_Q6_K ? 208 : 0), &h, 2);
+    if (two) memcpy(row + i + 2, &h, 2);
+  }
+}
+
+static void run_product(void *arg, int thread, int threads) {
+  struct job *j = arg;
+  int64_t from, to;
+  ane_split(j->w->groups, thread, threads, &from, &to);
+  for (int64_t c = j->from; c < j->to; c++)
+    j->k->matmul[j->w->form][j->x.kind](&j->w[c], &j->x, from, to, j->out, j->w->rows, j->scratch + (size_t)thread * SCRATCH);
+}
+
+static void run_read(void *arg, int thread, int threads) {
+  struct job *j = arg;
+  int64_t from, to;
+  ane_split(j->w->groups, thread, threads, &from, &to);
+  for (int64_t c = j->from; c < j->to; c++)
+    j->sink[thread] ^= bench_read_loop(j->w[c].data + (size_t)from * j->w->group_bytes, (size_t)(to - from) * j->w->group_bytes);
+}
+
+static void run_limit(void *arg, int thread, int threads) {
+  struct job *j = arg;
+  (void)threads;
+  j->ops[thread] = j->x.kind == ANE_ACT_I8 ? bench_dot_loop(400000) : j->x.kind == ANE_ACT_BF16 ? bench_bf16_loop(400000) : bench_fma_loop(400000);
+}
+
+/* Seconds of the best of `runs` runs of each of two functions, run in turn. */
+static void best_of(struct ane_pool *pool, int runs, ane_pool_fn a, ane_pool_fn b, struct job *j, double best[2]) {
+  best[0] = best[1] = 1e9;
+  for (int i = 0; i < runs; i++)
+    for (int s = 0; s < 2; s++) {
+      double t = ane_clock();
+      ane_pool_run(pool, s ? b : a, j);
+      t = ane_clock() - t;
+      if (t < best[s]) best[s] = t;
+    }
+}
+
+static void bench_pair(struct ane_pool *pool, struct job *j, int64_t t, int64_t copies, bool bandwidth) {
+  double best[2];
+  int threads = ane_pool_threads(pool);
+  double ops = 2.0 * (double)j->w->rows * (double)j->w->cols * (double)t, bytes = (double)j->w->groups * (double)j->w->group_bytes;
+  if (bandwidth) {
+    j->from = 0, j->to = copies;
+    best_of(pool, 9, run_product, run_read, j, best);
+    double got = bytes * (double)copies / best[0] * 1e-9, limit = bytes * (double)copies / best[1] * 1e-9;
+    printf("  %dthr T=%-3d %6.1f GB/s %5.1f%% of %5.1f, %7.1f GOPS", threads, (int)t, got, 100 * got / limit, limit,
+           ops * (double)copies / best[0] * 1e-9);
+  } else {
+    j->from = 0, j->to = 1;
+    best_of(pool, 25, run_product, run_limit, j, best);
+    double limit = 0;
+    for (int i = 0; i < threads; i++) limit += j->ops[i];
+    limit /= best[1];
+    printf("  %dthr T=%-3d %7.1f GOPS %5.1f%% of %6.1f", threads, (int)t, ops / best[0] * 1e-9, 100 * ops / best[0] / limit, limit * 1e-9);
+  }
+  fflush(stdout);
+}
+
+static void bench_form(const struct ane_kernels *k, ane_dtype t, int64_t rows, int64_t cols, bool int8) {
+  struct ane_packed w = {.form = ane_form_for(t, cols), .dtype = t, .rows = rows, .cols = cols, .groups = (rows + 15) / 16};
+  uint64_t row_bytes;
+  if (!ane_dtype_bytes(t, (uint64_t)cols, &row_bytes) || !ane_form_group_bytes(w.form, cols, &w.group_bytes)) return;
+  size_t bytes = (size_t)w.groups * w.group_bytes;
+  int64_t copies = (int64_t)(96e6 / (double)bytes) + 1, t_max = 512;
+  uint8_t *memory = ane_pages_alloc(bytes * (size_t)copies, true), *stored = malloc(row_bytes * ANE_GROUP);
+  struct ane_packed *all = malloc(sizeof *all * (size_t)copies);
+  float *scale = malloc(sizeof(float) * (size_t)w.groups * ANE_GROUP), *x = malloc(sizeof(float) * (size_t)(t_max * cols));
+  struct job j = {.k = k, .w = all, .out = malloc(sizeof(float) * (size_t)(t_max * rows)), .scratch = ane_pages_alloc(4 * SCRATCH, true)};
+  double pack_time = 0;
+  for (int64_t g = 0; g < w.groups; g++) {
+    for (int r = 0; r < ANE_GROUP; r++) random_row(t, stored + (size_t)r * row_bytes, row_bytes);
+    double start = ane_clock();
+    for (int i = 0; i < 4; i++) ane_pack_group(w.form, t, stored, row_bytes, ANE_GROUP, cols, memory + (size_t)g * w.group_bytes);
+    pack_time += (ane_clock() - start) / 4;
+  }
+  for (int64_t i = 0; i < w.groups * ANE_GROUP; i++) scale[i] = 0.01f;
+  if (w.form == ANE_FORM_I8) w.row_scale = scale;
+  for (int64_t c = 0; c < copies; c++) {
+    if (c) memcpy(memory + (size_t)c * bytes, memory, bytes);
+    all[c] = w;
+    all[c].data = memory + (size_t)c * bytes;
+  }
+  for (int64_t i = 0; i < t_max * cols; i++) x[i] = (float)(next() >> 8) * 0x1p-24f - 0.5f;
+  ane_act act = ane_act_for(w.form, int8, k->bf16_dot);
+  printf("%-5s %s %dx%d  pack %.1f GB/s\n", ane_form_info(w.form)->name, act == ANE_ACT_I8 ? "i8" : act == ANE_ACT_BF16 ? "bf16" : "f32", (int)rows,
+         (int)cols, (double)row_bytes * (double)rows / pack_time * 1e-9);
+  for (int threads = 1; threads <= 2; threads++) {
+    struct ane_pool *pool;
+    if (ane_pool_create(&pool, threads, NULL)) return;
+    for (int64_t n = 1; n <= t_max; n *= n == 1 ? 8 : 64) {
+      size_t size = ane_acts_bytes(act, n, cols);
+      void *mem = ane_pages_alloc(size, true);
+      ane_acts_place(&j.x, act, n, cols, mem);
+      if (act == ANE_ACT_I8) k->acts_i8(&j.x, x, cols, 0, n);
+      else if (act == ANE_ACT_BF16) k->acts_bf16(&j.x, x, cols, 0, n);
+      else j.x.f32 = x;
+      bench_pair(pool, &j, n, copies, n <= 8);
+      ane_pages_free(mem, size);
+    }
+    printf("\n");
+    ane_pool_destroy(pool);
+  }
+  ane_pages_free(memory, bytes * (size_t)copies);
+  ane_pages_free(j.scratch, 4 * SCRATCH);
+  free(stored), free(all), free(scale), free(x), free(j.out);
+}
+
+int main(int argc, char **argv) {
+  static const ane_dtype types[] = {ANE_Q4_0, ANE_Q4_1, ANE_Q5_0, ANE_Q5_1, ANE_Q8_0, ANE_Q4_K, ANE_Q5_K, ANE_Q6_K, ANE_I8, ANE_BF16, ANE_F16, ANE_F32};
+  static const int shapes[][2] = {{576, 1536}, {1536, 576}, {4864, 896}};
+  ane_isa isa = argc > 2 ? ane_isa_from_name(argv[2]) : ane_isa_best();
+  if (isa == ANE_ISA_COUNT || !ane_isa_available(isa)) return fprintf(stderr, "matmul_bench: no level %s\n", argv[2]), 1;
+  bool f32 = argc > 3 && !strcmp(argv[3], "f32");
+  for (size_t i = 0; i < ANE_COUNT(types); i++) {
+    const char *name = ane_dtype_info(types[i])->name;
+    if (argc > 1 && strcmp(argv[1], "all") && strcmp(argv[1], name)) continue;
+    for (size_t s = 0; s < ANE_COUNT(shapes); s++)
+      if (ane_form_for(types[i], shapes[s][1]) != ANE_FORM_ROWS)
+        bench_form(ane_kernels_get(isa), types[i], shapes[s][0], shapes[s][1], !f32);
+      else bench_form(ane_kernels_get(isa), types[i], shapes[s][0], shapes[s][1] / 256 * 256, !f32);
+  }
+  return 0;
+}

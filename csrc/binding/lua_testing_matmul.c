@@ -1,0 +1,188 @@
+/* core.testing, matrix products: pack stored rows, prepare activations and multiply at a level of choice. Floats cross as
+ * strings of native float32, so that specs can compare bits. */
+#include "binding/bind.h"
+
+#include "base/alloc.h"
+#include "kernels/kernels.h"
+#include "platform/platform.h"
+#include "quant/quant.h"
+
+#include <string.h>
+
+#define MATRIX_CLASS "ane.testing.matrix"
+
+struct matrix {
+  struct ane_packed w;
+  uint8_t *memory;  /* w.data lies in it; NULL: closed */
+  float *row_scale; /* of int8, else NULL */
+};
+
+static const char *const act_names[] = {"fp32", "int8", "bf16", NULL}; /* ORDER ane_act */
+
+/* A Lua-owned buffer whose address is a multiple of 64; pushed on the stack. */
+static void *push_buffer(lua_State *L, size_t size) {
+  return (void *)ane_align_up((size_t)lua_newuserdatauv(L, size + 63, 0), 64);
+}
+
+static int matrix_gc(lua_State *L) {
+  struct matrix *m = luaL_checkudata(L, 1, MATRIX_CLASS);
+  ane_free(m->memory);
+  ane_free(m->row_scale);
+  *m = (struct matrix){0};
+  return 0;
+}
+
+static int matrix_form(lua_State *L) {
+  struct matrix *m = luaL_checkudata(L, 1, MATRIX_CLASS);
+  lua_pushstring(L, ane_form_info(m->w.form)->name);
+  return 1;
+}
+
+static const luaL_Reg matrix_methods[] = {{"form", matrix_form}, {NULL, NULL}};
+static const luaL_Reg matrix_meta[] = {{"__gc", matrix_gc}, {NULL, NULL}};
+
+/* Sets up m->w and its memory for a form; raises where there is no memory. */
+static void matrix_make(lua_State *L, struct matrix *m, ane_form f, ane_dtype t, int64_t rows, int64_t cols) {
+  m->w = (struct ane_packed){.form = f, .dtype = t, .rows = rows, .cols = cols, .groups = (rows + ANE_GROUP - 1) / ANE_GROUP};
+  uint64_t row_bytes, size;
+  luaL_argcheck(L, ane_dtype_bytes(t, (uint64_t)cols, &row_bytes), 3, "no whole number of blocks");
+  m->w.row_bytes = (size_t)row_bytes;
+  luaL_argcheck(L, ane_form_group_bytes(f, cols, &m->w.group_bytes), 3, "too large");
+  size = f == ANE_FORM_ROWS ? row_bytes * (uint64_t)rows : m->w.group_bytes * (uint64_t)m->w.groups;
+  m->memory = ane_malloc((size_t)size + 63);
+  if (f == ANE_FORM_I8) m->row_scale = ane_calloc((size_t)m->w.groups, ANE_GROUP * sizeof(float));
+  if (!m->memory || (f == ANE_FORM_I8 && !m->row_scale)) luaL_error(L, "not enough memory");
+  m->w.data = (const uint8_t *)ane_align_up((size_t)m->memory, 64);
+  m->w.row_scale = m->row_scale;
+}
+
+/* matmul_pack(dtype, rows, cols, bytes [, row scales]) -> matrix */
+static int matmul_pack(lua_State *L) {
+  size_t len, name_len;
+  const char *name = luaL_checklstring(L, 1, &name_len);
+  int64_t rows = bind_integer(L, 2, 1, 1 << 20), cols = bind_integer(L, 3, 1, 1 << 20);
+  const char *bytes = luaL_checklstring(L, 4, &len);
+  ane_dtype t = ane_dtype_from_name(name, name_len);
+  luaL_argcheck(L, t != ANE_DTYPE_COUNT, 1, "no such dtype");
+  ane_form f = ane_form_for(t, cols);
+  luaL_argcheck(L, f != ANE_FORM_ROWS || ane_decoder(t), 1, "no decoder for this dtype");
+  struct matrix *m = bind_new(L, MATRIX_CLASS, sizeof *m, 0);
+  matrix_make(L, m, f, t, rows, cols);
+  luaL_argcheck(L, len == m->w.row_bytes * (size_t)rows, 4, "wrong number of bytes");
+  if (m->row_scale) {
+    const char *scale = luaL_checklstring(L, 5, &len);
+    luaL_argcheck(L, len == sizeof(float) * (size_t)rows, 5, "one float a row expected");
+    memcpy(m->row_scale, scale, len);
+  }
+  uint8_t *data = (uint8_t *)m->w.data;
+  if (f == ANE_FORM_ROWS) memcpy(data, bytes, len);
+  else
+    for (int64_t g = 0; g < m->w.groups; g++)
+      ane_pack_group(f, t, bytes + (size_t)(g * ANE_GROUP) * m->w.row_bytes, m->w.row_bytes, (int)ANE_MIN(rows - g * ANE_GROUP, ANE_GROUP),
+                     cols, data + (size_t)g * m->w.group_bytes);
+  return 1;
+}
+
+/* matmul_pack_int8(rows, cols, floats, row scales) -> matrix, quantised here */
+static int matmul_pack_int8(lua_State *L) {
+  size_t len, scale_len;
+  int64_t rows = bind_integer(L, 1, 1, 1 << 20), cols = bind_integer(L, 2, 1, 1 << 20);
+  const char *floats = luaL_checklstring(L, 3, &len), *scale = luaL_checklstring(L, 4, &scale_len);
+  luaL_argcheck(L, len == sizeof(float) * (size_t)(rows * cols), 3, "rows * cols floats expected");
+  luaL_argcheck(L, scale_len == sizeof(float) * (size_t)rows, 4, "one float a row expected");
+  struct matrix *m = bind_new(L, MATRIX_CLASS, sizeof *m, 0);
+  matrix_make(L, m, ANE_FORM_I8, ANE_I8, rows, cols);
+  memcpy(m->row_scale, scale, scale_len);
+  float *copy = push_buffer(L, len); /* strings promise no alignment */
+  memcpy(copy, floats, len);
+  for (int64_t g = 0; g < m->w.groups; g++)
+    ane_pack_group_i8(copy + g * ANE_GROUP * cols, m->row_scale + g * ANE_GROUP, (int)ANE_MIN(rows - g * ANE_GROUP, ANE_GROUP), cols,
+                      (uint8_t *)m->w.data + (size_t)g * m->w.group_bytes);
+  lua_pop(L, 1);
+  return 1;
+}
+
+static const struct ane_kernels *check_level(lua_State *L, int arg) {
+  ane_isa isa = ane_isa_from_name(luaL_checkstring(L, arg));
+  luaL_argcheck(L, isa != ANE_ISA_COUNT && ane_isa_available(isa), arg, "level not available");
+  return ane_kernels_get(isa);
+}
+
+/* Prepares t columns of floats (a string at `arg`); pushes the buffer that *a points into. */
+static void push_acts(lua_State *L, int arg, const struct ane_kernels *k, ane_act kind, int64_t t, int64_t cols, struct ane_acts *a) {
+  size_t len;
+  const char *floats = luaL_checklstring(L, arg, &len);
+  luaL_argcheck(L, len == sizeof(float) * (size_t)(t * cols), arg, "t * cols floats expected");
+  float *x = push_buffer(L, len);
+  memcpy(x, floats, len);
+  ane_acts_place(a, kind, t, cols, push_buffer(L, ane_acts_bytes(kind, t, cols)));
+  if (kind == ANE_ACT_F32) a->f32 = x;
+  else if (kind == ANE_ACT_I8) k->acts_i8(a, x, cols, 0, t);
+  else k->acts_bf16(a, x, cols, 0, t);
+}
+
+/* matmul(matrix, level, act, x, t [, g_from, g_to]) -> floats [t][16 * groups + 1], or nil where the level does not offer
+ * the pair. What the product does not write is -77. */
+static int matmul(lua_State *L) {
+  struct matrix *m = luaL_checkudata(L, 1, MATRIX_CLASS);
+  const struct ane_kernels *k = check_level(L, 2);
+  ane_act act = (ane_act)luaL_checkoption(L, 3, NULL, act_names);
+  int64_t t = bind_integer(L, 5, 1, 1 << 16);
+  int64_t g_from = bind_opt_integer(L, 6, 0, 0, m->w.groups), g_to = bind_opt_integer(L, 7, m->w.groups, g_from, m->w.groups);
+  int64_t ld = m->w.groups * ANE_GROUP + 1;
+  struct ane_acts a;
+  if (!k->matmul[m->w.form][act]) return lua_pushnil(L), 1;
+  push_acts(L, 4, k, act, t, m->w.cols, &a);
+  void *scratch = push_buffer(L, ane_matmul_scratch(&m->w));
+  float *out = push_buffer(L, sizeof(float) * (size_t)(t * ld));
+  for (int64_t i = 0; i < t * ld; i++) out[i] = -77;
+  k->matmul[m->w.form][act](&m->w, &a, g_from, g_to, out, ld, scratch);
+  lua_pushlstring(L, (const char *)out, sizeof(float) * (size_t)(t * ld));
+  return 1;
+}
+
+/* matmul_acts(level, "int8", x, t, cols) -> codes, scales, half sums, scaled sums; (level, "bf16", ...) -> bf16 */
+static int matmul_acts(lua_State *L) {
+  const struct ane_kernels *k = check_level(L, 1);
+  ane_act act = (ane_act)luaL_checkoption(L, 2, NULL, act_names);
+  int64_t t = bind_integer(L, 4, 1, 1 << 16), cols = bind_integer(L, 5, 1, 1 << 20);
+  struct ane_acts a;
+  push_acts(L, 3, k, act, t, cols, &a);
+  size_t blocks = (size_t)t * ane_div_up((size_t)cols, ANE_BLOCK);
+  if (act == ANE_ACT_BF16) {
+    lua_pushlstring(L, (const char *)a.bf16, 2 * (size_t)(t * (cols + (cols & 1))));
+    return 1;
+  }
+  luaL_argcheck(L, act == ANE_ACT_I8, 2, "int8 or bf16 expected");
+  lua_pushlstring(L, (const char *)a.q, blocks * ANE_BLOCK);
+  lua_pushlstring(L, (const char *)a.d, blocks * sizeof *a.d);
+  lua_pushlstring(L, (const char *)a.isum, blocks * 2 * sizeof *a.isum);
+  lua_pushlstring(L, (const char *)a.dsum, blocks * sizeof *a.dsum);
+  return 4;
+}
+
+/* matmul_levels() -> {"ref", ...}: those of this machine */
+static int matmul_levels(lua_State *L) {
+  lua_newtable(L);
+  for (int i = 0, n = 0; i < ANE_ISA_COUNT; i++)
+    if (ane_isa_available((ane_isa)i)) {
+      lua_pushstring(L, ane_isa_name((ane_isa)i));
+      lua_rawseti(L, -2, ++n);
+    }
+  return 1;
+}
+
+/* matmul_act(matrix, level) -> the kind of activations where the user asks for int8 */
+static int matmul_act(lua_State *L) {
+  struct matrix *m = luaL_checkudata(L, 1, MATRIX_CLASS);
+  lua_pushstring(L, act_names[ane_act_for(m->w.form, true, check_level(L, 2)->bf16_dot)]);
+  return 1;
+}
+
+void bind_testing_matmul(lua_State *L) {
+  static const luaL_Reg functions[] = {{"matmul_pack", matmul_pack}, {"matmul_pack_int8", matmul_pack_int8}, {"matmul", matmul},
+                                       {"matmul_acts", matmul_acts}, {"matmul_levels", matmul_levels}, {"matmul_act", matmul_act},
+                                       {NULL, NULL}};
+  bind_class(L, MATRIX_CLASS, matrix_methods, matrix_meta);
+  luaL_setfuncs(L, functions, 0);
+}

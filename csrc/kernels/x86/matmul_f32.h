@@ -1,0 +1,179 @@
+/* Products with float activations. A template: include the lanes and matmul_unpack.h first.
+ *
+ * Weights come as columns of floats for LANES rows, 64 bytes of a group apart: straight from the matrix (F32, F16, BF16
+ * when x has few columns), or from a panel [ANE_PANEL][16] in scratch to which a piece of the row was decoded. Sums go
+ * over k in ascending order, one chain an output; between pieces they wait in `out`. */
+#ifndef ANE_KERNELS_X86_MATMUL_F32_H
+#define ANE_KERNELS_X86_MATMUL_F32_H
+
+enum { F32_MAX_NV = 4, PANEL_FLOATS = ANE_PANEL * ANE_GROUP };
+
+/* One call's constants, and the piece [k, k + n) of the columns being done. */
+struct f32_job {
+  const struct ane_packed *w;
+  const struct ane_acts *x;
+  float *out;
+  int64_t ld_out, k, n;
+};
+
+/* Column k of the rows at p; odd = k & 1, a constant after unrolling. */
+INLINE vf fetch(ane_form f, const uint8_t *p, int64_t k, int odd) {
+  switch (f) {
+    case ANE_FORM_F16: return vf_half(p + 32 * k);
+    case ANE_FORM_BF16: {
+      vi pair = vi_load(p + 32 * (k - odd));
+      return vf_bits(odd ? vi_and(pair, vi_set((int)0xFFFF0000)) : vi_shl_by(pair, 16));
+    }
+    default: return vf_load((const float *)(p + 64 * k));
+  }
+}
+
+INLINE void f32_step(ane_form f, int nv, int nt, const uint8_t *const p[], const float *x, int64_t ld, int64_t k, int odd,
+                     vf acc[F32_MAX_NV][F32_NT]) {
+  vf w[F32_MAX_NV];
+#pragma GCC unroll 4
+  for (int i = 0; i < nv; i++) w[i] = fetch(f, p[i], k + odd, odd);
+#pragma GCC unroll 8
+  for (int t = 0; t < nt; t++) {
+    vf v = vf_set(x[t * ld + k + odd]);
+#pragma GCC unroll 4
+    for (int i = 0; i < nv; i++) acc[i][t] = vf_fma(w[i], v, acc[i][t]);
+  }
+}
+
+/* nv vectors from vc on, their columns at p[], times nt columns of x from t0 on. */
+INLINE void f32_tile(ane_form f, int nv, int nt, const struct f32_job *j, int64_t vc, const uint8_t *const p[], int64_t t0) {
+  vf acc[F32_MAX_NV][F32_NT];
+  float *out = j->out + t0 * j->ld_out + vc * LANES;
+  const float *x = j->x->f32 + t0 * j->x->ld + j->k;
+  const int64_t left = j->w->rows - vc * LANES, n = j->n, ld = j->x->ld;
+#pragma GCC unroll 4
+  for (int i = 0; i < nv; i++)
+#pragma GCC unroll 8
+    for (int t = 0; t < nt; t++)
+      acc[i][t] = j->k && left > i * LANES ? vf_load_n(out + t * j->ld_out + i * LANES, left - i * LANES) : vf_zero();
+  int64_t k = 0;
+  for (; k + 1 < n; k += 2) {
+    f32_step(f, nv, nt, p, x, ld, k, 0, acc);
+    f32_step(f, nv, nt, p, x, ld, k, 1, acc);
+  }
+  if (k < n) f32_step(f, nv, nt, p, x, ld, k, 0, acc);
+#pragma GCC unroll 4
+  for (int i = 0; i < nv; i++)
+    if (left > i * LANES)
+#pragma GCC unroll 8
+      for (int t = 0; t < nt; t++) vf_store_n(out + t * j->ld_out + i * LANES, acc[i][t], left - i * LANES);
+}
+
+/* All columns of x for nv vectors, in tiles of equal width as far as possible. */
+INLINE void f32_tiles(ane_form f, int nv, const struct f32_job *j, int64_t vc, const uint8_t *const p[]) {
+  int64_t width = nv > F32_NV ? 2 : F32_NT, n = (j->x->t + width - 1) / width;
+  for (int64_t i = 0, t = 0; i < n; i++) {
+    int nt = (int)((j->x->t - t) / (n - i));
+    if (nt == 1) f32_tile(f, nv, 1, j, vc, p, t);
+    else if (nt == 2) f32_tile(f, nv, 2, j, vc, p, t);
+    else if (nv <= F32_NV) {
+      if (nt == 3) f32_tile(f, nv, 3, j, vc, p, t);
+      else if (nt == 4) f32_tile(f, nv, 4, j, vc, p, t);
+      else if (nt == 5) f32_tile(f, nv, 5, j, vc, p, t);
+      else f32_tile(f, nv, 6, j, vc, p, t);
+    }
+    t += nt;
+  }
+}
+
+INLINE void f32_any(ane_form f, int nv, const struct f32_job *j, int64_t vc, const uint8_t *const p[]) {
+  if (nv == 4) f32_tiles(f, 4, j, vc, p);
+  else if (nv == 3) f32_tiles(f, 3, j, vc, p);
+  else if (nv == 2) f32_tiles(f, 2, j, vc, p);
+  else f32_tiles(f, 1, j, vc, p);
+}
+
+/* Floats of the quantised columns [k, k + n) of one vector of rows; writes whole blocks of 32. */
+INLINE void f32_unpack(ane_form f, const struct ane_packed *w, int64_t vc, int64_t k, int64_t n, float *panel) {
+  int part = (int)(vc % PARTS);
+  const uint8_t *group = w->data + (size_t)(vc / PARTS) * w->group_bytes;
+  for (int64_t j = 0; j < n; j += ANE_BLOCK) {
+    struct at at = block_at(f, group, (k + j) / ANE_BLOCK);
+    vi c[8];
+    unpack_codes(f, at.codes, part, false, c);
+    vf min = form_has_min(f) ? unpack_min(f, at, part) : vf_zero();
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; half++) {
+      vf scale = f == ANE_FORM_I8 ? vf_load(w->row_scale + vc * LANES) : unpack_scale(f, at, part, half);
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; i++) {
+        vi code = vi_and(vi_shr_by(c[4 * half + i / 4], 8 * (i % 4)), vi_set(255));
+        vf value = vf_mul(scale, vf_int(vi_sub(code, vi_set(form_zero(f)))));
+        if (form_has_min(f)) value = vf_add(value, min);
+        vf_store(panel + (j + 16 * half + i) * ANE_GROUP, value);
+      }
+    }
+  }
+}
+
+/* A piece of one group to a panel. */
+INLINE void f32_panel(ane_form f, const struct f32_job *j, int64_t g, float *panel, float *tmp) {
+  if (f == ANE_FORM_ROWS) ane_read_panel(j->w, g, j->k, (int)j->n, panel, tmp);
+  else if (f == ANE_FORM_F16 || f == ANE_FORM_BF16) {
+    for (int part = 0; part < PARTS; part++) {
+      const uint8_t *p = j->w->data + (size_t)g * j->w->group_bytes + (size_t)part * LANES * (f == ANE_FORM_F16 ? 2 : 4);
+      for (int64_t i = 0; i < j->n; i++)
+        vf_store(panel + i * ANE_GROUP + part * LANES, (i & 1) ? fetch(f, p, j->k + i, 1) : fetch(f, p, j->k + i, 0));
+    }
+  } else
+    for (int part = 0; part < PARTS; part++) f32_unpack(f, j->w, g * PARTS + part, j->k, j->n, panel + part * LANES);
+}
+
+static void f32_product(const struct f32_job *j, int nv, int64_t vc, const uint8_t *const p[]) {
+  f32_any(ANE_FORM_F32, nv, j, vc, p);
+}
+
+/* Through panels: at most F32_MAX_NV vectors at a time for one or two columns, F32_NV for more. */
+INLINE void f32_by_panel(ane_form f, struct f32_job *j, int64_t from, int64_t to, float *scratch) {
+  int width = j->x->t <= 2 ? F32_MAX_NV : F32_NV;
+  for (int64_t vc = from; vc < to; vc += width) {
+    int nv = (int)ANE_MIN(to - vc, width);
+    for (j->k = 0; j->k < j->w->cols; j->k += ANE_PANEL) {
+      const uint8_t *p[F32_MAX_NV];
+      j->n = ANE_MIN(j->w->cols - j->k, ANE_PANEL);
+      for (int i = 0; i < nv; i += PARTS)
+        f32_panel(f, j, (vc + i) / PARTS, scratch + i / PARTS * PANEL_FLOATS, scratch + F32_MAX_NV * PANEL_FLOATS);
+      for (int i = 0; i < nv; i++) p[i] = (const uint8_t *)(scratch + i / PARTS * PANEL_FLOATS + i % PARTS * LANES);
+      f32_product(j, nv, vc, p);
+    }
+  }
+}
+
+/* Straight from the matrix: F32 always, F16 and BF16 where x has few columns. */
+INLINE void f32_direct(ane_form f, struct f32_job *j, int64_t from, int64_t to) {
+  int width = j->x->t <= 2 ? F32_MAX_NV : F32_NV, bytes = f == ANE_FORM_F16 ? 2 : 4;
+  j->k = 0, j->n = j->w->cols;
+  for (int64_t vc = from; vc < to; vc += width) {
+    const uint8_t *p[F32_MAX_NV];
+    int nv = (int)ANE_MIN(to - vc, width);
+    for (int i = 0; i < nv; i++)
+      p[i] = j->w->data + (size_t)((vc + i) / PARTS) * j->w->group_bytes + (size_t)((vc + i) % PARTS * LANES * bytes);
+    f32_any(f, nv, j, vc, p);
+  }
+}
+
+#define MATMUL_F32(f)                                                                                                  \
+  static void matmul_f32_##f(const struct ane_packed *w, const struct ane_acts *x, int64_t g_from, int64_t g_to,         \
+                             float *out, int64_t ld_out, void *scratch) {                                              \
+    struct f32_job j = {w, x, out, ld_out, 0, 0};                                                                      \
+    if (ANE_FORM_##f == ANE_FORM_F32 || (x->t <= F32_NT && (ANE_FORM_##f == ANE_FORM_F16 || ANE_FORM_##f == ANE_FORM_BF16))) \
+      f32_direct(ANE_FORM_##f, &j, g_from * PARTS, g_to * PARTS);                                                      \
+    else f32_by_panel(ANE_FORM_##f, &j, g_from * PARTS, g_to * PARTS, scratch);                                        \
+  }
+#define ANE_FORM(id, ...) MATMUL_F32(id)
+#include "kernels/form.def"
+#undef ANE_FORM
+
+INLINE void overlay_f32(struct ane_kernels *k) {
+#define ANE_FORM(id, ...) k->matmul[ANE_FORM_##id][ANE_ACT_F32] = matmul_f32_##id;
+#include "kernels/form.def"
+#undef ANE_FORM
+}
+
+#endif

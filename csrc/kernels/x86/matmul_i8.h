@@ -1,0 +1,275 @@
+/* Products with 8-bit activations. A template: include the lanes and matmul_unpack.h first.
+ *
+ * Few columns: each block is unpacked to registers and meets them at once (`fused`). Many: two vectors of rows are
+ * unpacked to a panel in scratch, and a tile of I8_NV vectors x I8_NT columns keeps its sums in registers (`tile`). Both
+ * do the same operations in the same order for each output, so the results are equal to the bit.
+ *
+ * Panel, for each block one record: codes [PANEL_NV][8][LANES * 4], scales [subs][PANEL_NV][LANES], minima
+ * [PANEL_NV][LANES]. Longer rows than a panel holds are done in pieces, the sums waiting in `out`. */
+#ifndef ANE_KERNELS_X86_MATMUL_I8_H
+#define ANE_KERNELS_X86_MATMUL_I8_H
+
+enum { PANEL_NV = 2, PLANE = LANES * 4, I8_PANEL_BYTES = 256 * 1024 };
+
+INLINE int form_subs(ane_form f) { return f == ANE_FORM_Q6_K ? 2 : 1; }
+INLINE int record_bytes(ane_form f) { return PANEL_NV * (8 * PLANE + LANES * 4 * (form_subs(f) + (form_has_min(f) ? 1 : 0))); }
+
+/* One call's constants, and the piece [b_from, b_to) of the blocks being done. */
+struct i8_job {
+  const struct ane_packed *w;
+  const struct ane_acts *x;
+  float *out;
+  int64_t ld_out, nb, b_from, b_to;
+  const uint8_t *panel;
+  int shift; /* zero = 1 << shift */
+};
+
+/* What a dot starts from: - zero * sum of q, over 16 columns (half 0 or 1) or all 32 (half -1). */
+INLINE vi dot_start(const int32_t *isum, int half, int shift) {
+  vi sum = half < 0 ? vi_add(vi_word(isum), vi_word(isum + 1)) : vi_word(isum + half);
+  return vi_sub(vi_zero(), vi_shl_by(sum, shift));
+}
+
+/* acc += the scaled dot, and the minimum's part. */
+INLINE vf add_block(ane_form f, vf dot, vf min, float d, float dsum, vf acc) {
+  acc = vf_fma(dot, vf_set(d), acc);
+  return form_has_min(f) ? vf_fma(min, vf_set(dsum), acc) : acc;
+}
+
+/* nt columns from t0 on times vector vc, straight from the packed form. */
+INLINE void fused(ane_form f, int nt, const struct i8_job *j, int64_t vc, int64_t t0) {
+  const struct ane_packed *w = j->w;
+  const uint8_t *group = w->data + (size_t)(vc / PARTS) * w->group_bytes;
+  int part = (int)(vc % PARTS);
+  vf acc[FUSED_NT], dot[FUSED_NT];
+  const int8_t *q = j->x->q + t0 * j->nb * ANE_BLOCK;
+  const float *d = j->x->d + t0 * j->nb, *dsum = j->x->dsum + t0 * j->nb;
+  const int32_t *isum = j->x->isum + 2 * t0 * j->nb;
+#pragma GCC unroll 8
+  for (int t = 0; t < nt; t++) acc[t] = vf_zero();
+  for (int64_t b = 0; b < j->nb; b++) {
+    struct at at = block_at(f, group, b);
+    vi c[8], sum[FUSED_NT], run[FUSED_NT];
+    _mm_prefetch((const char *)at.codes + 4096, _MM_HINT_T0);
+    unpack_codes(f, at.codes, part, SIGNED_BYTES, c);
+    vf min = form_has_min(f) ? unpack_min(f, at, part) : vf_zero();
+#pragma GCC unroll 2
+    for (int half = 0; half < form_subs(f); half++) {
+      int planes = 8 / form_subs(f), from = planes * half;
+#pragma GCC unroll 8
+      for (int t = 0; t < nt; t++)
+        sum[t] = has_zero(f) ? dot_start(isum + 2 * (t * j->nb + b), form_subs(f) == 1 ? -1 : half, zero_shift(f)) : vi_zero();
+#pragma GCC unroll 8
+      for (int v = 0; v < planes; v++)
+#pragma GCC unroll 8
+        for (int t = 0; t < nt; t++)
+          dot_step(&sum[t], &run[t], c[from + v], vi_word(q + (t * j->nb + b) * ANE_BLOCK + 4 * (from + v)),
+                   form_bits(f) == 8, v % form_run(f) == 0, v % form_run(f) == form_run(f) - 1);
+      vf scale = unpack_scale(f, at, part, half);
+#pragma GCC unroll 8
+      for (int t = 0; t < nt; t++) {
+        vf i = vf_int(sum[t]);
+        dot[t] = f == ANE_FORM_I8 ? i : half == 0 ? vf_mul(i, scale) : vf_fma(i, scale, dot[t]);
+      }
+    }
+#pragma GCC unroll 8
+    for (int t = 0; t < nt; t++) acc[t] = add_block(f, dot[t], min, d[t * j->nb + b], dsum[t * j->nb + b], acc[t]);
+  }
+  int64_t row = vc * LANES;
+  if (row >= w->rows) return;
+#pragma GCC unroll 8
+  for (int t = 0; t < nt; t++) {
+    if (f == ANE_FORM_I8) acc[t] = vf_mul(acc[t], vf_load(w->row_scale + row));
+    vf_store_n(j->out + (t0 + t) * j->ld_out + row, acc[t], w->rows - row);
+  }
+}
+
+INLINE void unpack_panel(ane_form f, const struct i8_job *j, int64_t vc, int nv, uint8_t *to) {
+  for (int64_t b = j->b_from; b < j->b_to; b++, to += record_bytes(f)) {
+    float *scales = (float *)(to + PANEL_NV * 8 * PLANE), *minima = scales + form_subs(f) * PANEL_NV * LANES;
+    for (int i = 0; i < nv; i++) {
+      int part = (int)((vc + i) % PARTS);
+      struct at at = block_at(f, j->w->data + (size_t)((vc + i) / PARTS) * j->w->group_bytes, b);
+      vi c[8];
+      unpack_codes(f, at.codes, part, SIGNED_BYTES, c);
+#pragma GCC unroll 8
+      for (int v = 0; v < 8; v++) vi_store(to + (8 * i + v) * PLANE, c[v]);
+#pragma GCC unroll 2
+      for (int half = 0; half < form_subs(f); half++)
+        vf_store(scales + (half * PANEL_NV + i) * LANES, unpack_scale(f, at, part, half));
+      if (form_has_min(f)) vf_store(minima + i * LANES, unpack_min(f, at, part));
+    }
+  }
+}
+
+/* nv vectors from vc on (panel column p) x nt columns from t0 on. f stands for all forms with the same arithmetic. */
+INLINE void tile(ane_form f, int nv, int nt, const struct i8_job *j, int64_t vc, int p, int64_t t0) {
+  vf acc[I8_NV][I8_NT], dot[I8_NV][I8_NT];
+  vi sum[I8_NV][I8_NT], run[I8_NV][I8_NT];
+  int64_t left = j->w->rows - vc * LANES;
+  float *out = j->out + t0 * j->ld_out + vc * LANES;
+  const int8_t *q[I8_NT];
+#pragma GCC unroll 8
+  for (int t = 0; t < nt; t++) {
+    q[t] = j->x->q + (t0 + t) * j->nb * ANE_BLOCK;
+#pragma GCC unroll 2
+    for (int i = 0; i < nv; i++)
+      acc[i][t] = j->b_from && left > i * LANES ? vf_load_n(out + t * j->ld_out + i * LANES, left - i * LANES) : vf_zero();
+  }
+  const uint8_t *record = j->panel;
+  for (int64_t b = j->b_from; b < j->b_to; b++, record += record_bytes(f)) {
+    const uint8_t *codes = record + p * 8 * PLANE;
+    const float *scales = (const float *)(record + PANEL_NV * 8 * PLANE) + p * LANES, *minima = scales + form_subs(f) * PANEL_NV * LANES;
+    const int64_t at = t0 * j->nb + b;
+#pragma GCC unroll 2
+    for (int half = 0; half < form_subs(f); half++) {
+      int planes = 8 / form_subs(f), from = planes * half;
+#pragma GCC unroll 8
+      for (int t = 0; t < nt; t++) {
+        sum[0][t] = has_zero(f) ? dot_start(j->x->isum + 2 * (at + t * j->nb), form_subs(f) == 1 ? -1 : half, j->shift) : vi_zero();
+        if (nv > 1) sum[I8_NV - 1][t] = sum[0][t];
+      }
+#pragma GCC unroll 8
+      for (int v = from; v < from + planes; v++) {
+        vi c[I8_NV];
+#pragma GCC unroll 2
+        for (int i = 0; i < nv; i++) c[i] = vi_load(codes + (8 * i + v) * PLANE);
+#pragma GCC unroll 8
+        for (int t = 0; t < nt; t++) {
+          vi word = vi_word(q[t] + b * ANE_BLOCK + 4 * v);
+#pragma GCC unroll 2
+          for (int i = 0; i < nv; i++)
+            dot_step(&sum[i][t], &run[i][t], c[i], word, form_bits(f) == 8, v % form_run(f) == 0, v % form_run(f) == form_run(f) - 1);
+        }
+      }
+#pragma GCC unroll 2
+      for (int i = 0; i < nv; i++) {
+        vf scale = vf_load(scales + (half * PANEL_NV + i) * LANES);
+#pragma GCC unroll 8
+        for (int t = 0; t < nt; t++) {
+          vf x = vf_int(sum[i][t]);
+          dot[i][t] = f == ANE_FORM_I8 ? x : half == 0 ? vf_mul(x, scale) : vf_fma(x, scale, dot[i][t]);
+        }
+      }
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < nv; i++) {
+      vf min = form_has_min(f) ? vf_load(minima + i * LANES) : vf_zero();
+#pragma GCC unroll 8
+      for (int t = 0; t < nt; t++)
+        acc[i][t] = add_block(f, dot[i][t], min, j->x->d[at + t * j->nb], j->x->dsum[at + t * j->nb], acc[i][t]);
+    }
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < nv; i++) {
+    if (left <= i * LANES) return;
+#pragma GCC unroll 8
+    for (int t = 0; t < nt; t++) {
+      if (f == ANE_FORM_I8 && j->b_to == j->nb) acc[i][t] = vf_mul(acc[i][t], vf_load(j->w->row_scale + (vc + i) * LANES));
+      vf_store_n(out + t * j->ld_out + i * LANES, acc[i][t], left - i * LANES);
+    }
+  }
+}
+
+/* All columns, in tiles of equal width as far as possible. */
+INLINE void tiles(ane_form f, int nv, const struct i8_job *j, int64_t vc, int p) {
+  int64_t n = (j->x->t + I8_NT - 1) / I8_NT;
+  for (int64_t i = 0, t = 0; i < n; i++) {
+    int nt = (int)((j->x->t - t) / (n - i));
+    switch (nt) {
+      case 1: tile(f, nv, 1, j, vc, p, t); break;
+      case 2: tile(f, nv, 2, j, vc, p, t); break;
+      case 3: tile(f, nv, 3, j, vc, p, t); break;
+      case 4: tile(f, nv, 4, j, vc, p, t); break;
+#ifdef ANE_LANES_VNNI
+      case 5: tile(f, nv, 5, j, vc, p, t); break;
+      case 6: tile(f, nv, 6, j, vc, p, t); break;
+#endif
+    }
+    t += nt;
+  }
+}
+
+/* The tile functions, one a kind of arithmetic: forms that differ only in how they are packed share one. */
+#define TILES(f)                                                                                                       \
+  static void tiles_##f(const struct i8_job *j, int64_t vc, int nv) {                                                  \
+    if (I8_NV == 2 && nv == 2) tiles(ANE_FORM_##f, I8_NV, j, vc, 0);                                                   \
+    else                                                                                                               \
+      for (int p = 0; p < nv; p++) tiles(ANE_FORM_##f, 1, j, vc + p, p);                                               \
+  }
+TILES(Q4_0)
+TILES(Q4_1)
+TILES(Q6_K)
+TILES(I8)
+#ifdef ANE_LANES_VNNI
+#define tiles_Q5_0 tiles_Q4_0
+#define tiles_Q5_1 tiles_Q4_1
+#define tiles_Q8_0 tiles_Q4_0
+#else /* different widths add up a different number of products in 16 bits */
+TILES(Q5_0)
+TILES(Q5_1)
+TILES(Q8_0)
+#endif
+#define tiles_Q4_K tiles_Q4_1
+#define tiles_Q5_K tiles_Q5_1
+
+INLINE void panels(ane_form f, void (*run)(const struct i8_job *, int64_t, int), struct i8_job *j, int64_t from, int64_t to, uint8_t *scratch) {
+  int64_t piece = I8_PANEL_BYTES / record_bytes(f);
+  j->panel = scratch;
+  for (int64_t vc = from; vc < to; vc += PANEL_NV) {
+    int nv = (int)ANE_MIN(to - vc, PANEL_NV);
+    for (j->b_from = 0; j->b_from < j->nb; j->b_from = j->b_to) {
+      j->b_to = ANE_MIN(j->b_from + piece, j->nb);
+      unpack_panel(f, j, vc, nv, scratch);
+      run(j, vc, nv);
+    }
+  }
+}
+
+INLINE void fused_columns(ane_form f, const struct i8_job *j, int64_t vc, int64_t t, int nt) {
+  switch (nt) {
+    case 1: fused(f, 1, j, vc, t); break;
+    case 2: fused(f, 2, j, vc, t); break;
+    case 3: fused(f, 3, j, vc, t); break;
+    case 4: fused(f, 4, j, vc, t); break;
+#ifdef ANE_LANES_VNNI
+    case 5: fused(f, 5, j, vc, t); break;
+    case 6: fused(f, 6, j, vc, t); break;
+    case 7: fused(f, 7, j, vc, t); break;
+    case 8: fused(f, 8, j, vc, t); break;
+#endif
+  }
+}
+
+#define MATMUL_I8(f)                                                                                                   \
+  static void matmul_##f(const struct ane_packed *w, const struct ane_acts *x, int64_t g_from, int64_t g_to, float *out, \
+                         int64_t ld_out, void *scratch) {                                                              \
+    int64_t nb = (int64_t)ane_div_up((size_t)w->cols, ANE_BLOCK);                                                      \
+    struct i8_job j = {w, x, out, ld_out, nb, 0, nb, NULL, zero_shift(ANE_FORM_##f)};                                  \
+    if (x->t <= FUSED_NT)                                                                                              \
+      for (int64_t vc = g_from * PARTS; vc < g_to * PARTS; vc++) fused_columns(ANE_FORM_##f, &j, vc, 0, (int)x->t);    \
+    else panels(ANE_FORM_##f, tiles_##f, &j, g_from * PARTS, g_to * PARTS, scratch);                                   \
+  }
+MATMUL_I8(Q4_0)
+MATMUL_I8(Q4_1)
+MATMUL_I8(Q5_0)
+MATMUL_I8(Q5_1)
+MATMUL_I8(Q8_0)
+MATMUL_I8(Q4_K)
+MATMUL_I8(Q5_K)
+MATMUL_I8(Q6_K)
+MATMUL_I8(I8)
+
+INLINE void overlay_i8(struct ane_kernels *k) {
+  k->matmul[ANE_FORM_Q4_0][ANE_ACT_I8] = matmul_Q4_0;
+  k->matmul[ANE_FORM_Q4_1][ANE_ACT_I8] = matmul_Q4_1;
+  k->matmul[ANE_FORM_Q5_0][ANE_ACT_I8] = matmul_Q5_0;
+  k->matmul[ANE_FORM_Q5_1][ANE_ACT_I8] = matmul_Q5_1;
+  k->matmul[ANE_FORM_Q8_0][ANE_ACT_I8] = matmul_Q8_0;
+  k->matmul[ANE_FORM_Q4_K][ANE_ACT_I8] = matmul_Q4_K;
+  k->matmul[ANE_FORM_Q5_K][ANE_ACT_I8] = matmul_Q5_K;
+  k->matmul[ANE_FORM_Q6_K][ANE_ACT_I8] = matmul_Q6_K;
+  k->matmul[ANE_FORM_I8][ANE_ACT_I8] = matmul_I8;
+}
+
+#endif

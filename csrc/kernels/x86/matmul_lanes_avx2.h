@@ -1,0 +1,63 @@
+/* Vectors of 8 rows for the matmul templates: a group of 16 rows is two of them. */
+#ifndef ANE_KERNELS_X86_MATMUL_LANES_AVX2_H
+#define ANE_KERNELS_X86_MATMUL_LANES_AVX2_H
+
+#include "kernels/kernels_internal.h"
+
+#include <immintrin.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+enum { LANES = 8, F32_NV = 2, F32_NT = 6, I8_NV = 1, I8_NT = 4, FUSED_NT = 4, SIGNED_BYTES = 1 };
+
+typedef __m256i vi;
+typedef __m256 vf;
+
+INLINE vi vi_load(const void *p) { return _mm256_loadu_si256(p); }
+INLINE void vi_store(void *p, vi a) { _mm256_storeu_si256(p, a); }
+INLINE vi vi_zero(void) { return _mm256_setzero_si256(); }
+INLINE vi vi_word(const void *p) { return _mm256_set1_epi32((int)ane_word(p)); }
+INLINE vi vi_byte(int b) { return _mm256_set1_epi8((char)b); }
+INLINE vi vi_and(vi a, vi b) { return _mm256_and_si256(a, b); }
+INLINE vi vi_xor(vi a, vi b) { return _mm256_xor_si256(a, b); }
+INLINE vi vi_or_and(vi a, vi b, vi mask) { return _mm256_or_si256(a, _mm256_and_si256(b, mask)); }
+INLINE vi vi_add(vi a, vi b) { return _mm256_add_epi32(a, b); }
+INLINE vi vi_sub(vi a, vi b) { return _mm256_sub_epi32(a, b); }
+INLINE vi vi_shl_by(vi a, int n) { return _mm256_sll_epi32(a, _mm_cvtsi32_si128(n)); }
+INLINE vi vi_shr_by(vi a, int n) { return _mm256_srl_epi32(a, _mm_cvtsi32_si128(n)); }
+INLINE vi vi_set(int n) { return _mm256_set1_epi32(n); }
+/* Shifts of 16-bit parts by a literal. */
+#define vi_shl(a, n) _mm256_slli_epi16(a, n)
+#define vi_shr(a, n) _mm256_srli_epi16(a, n)
+
+INLINE vf vf_zero(void) { return _mm256_setzero_ps(); }
+INLINE vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
+INLINE void vf_store(float *p, vf a) { _mm256_storeu_ps(p, a); }
+INLINE vi first_lanes(int64_t n) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(n >= 8 ? 8 : (int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+/* The first n lanes, n >= 1. */
+INLINE vf vf_load_n(const float *p, int64_t n) { return _mm256_maskload_ps(p, first_lanes(n)); }
+INLINE void vf_store_n(float *p, vf a, int64_t n) { _mm256_maskstore_ps(p, first_lanes(n), a); }
+INLINE vf vf_set(float x) { return _mm256_set1_ps(x); }
+INLINE vf vf_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
+INLINE vf vf_add(vf a, vf b) { return _mm256_add_ps(a, b); }
+INLINE vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+INLINE vf vf_int(vi a) { return _mm256_cvtepi32_ps(a); }
+INLINE vf vf_bits(vi a) { return _mm256_castsi256_ps(a); }
+INLINE vf vf_half(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128(p)); }
+INLINE vf vf_u8(const void *p) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p))); }
+INLINE vf vf_i8(const void *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p))); }
+
+/* One step of a dot over eight planes: sums += code * q. `part` collects 16-bit sums from `first` to `last`. */
+INLINE void dot_step(vi *sum, vi *part, vi code, vi q, bool is_signed, bool first, bool last) {
+  if (is_signed) { /* |code| * (q with the sign of code): at most 128 * 127 * 2, so it fits */
+    q = _mm256_sign_epi8(q, code);
+    code = _mm256_abs_epi8(code);
+  }
+  vi product = _mm256_maddubs_epi16(code, q);
+  *part = first ? product : _mm256_add_epi16(*part, product);
+  if (last) *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(*part, _mm256_set1_epi16(1)));
+}
+
+#endif

@@ -1,0 +1,72 @@
+/* Vectors of 16 rows for the matmul templates. With ANE_LANES_VNNI the 8-bit dot is one instruction; without, products
+ * of unsigned codes and signed activations are summed in 16 bits first. */
+#ifndef ANE_KERNELS_X86_MATMUL_LANES_AVX512_H
+#define ANE_KERNELS_X86_MATMUL_LANES_AVX512_H
+
+#include "kernels/kernels_internal.h"
+
+#include <immintrin.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+enum { LANES = 16, F32_NV = 2, F32_NT = 6 };
+#ifdef ANE_LANES_VNNI
+enum { I8_NV = 2, I8_NT = 6, FUSED_NT = 8, SIGNED_BYTES = 0 };
+#else
+enum { I8_NV = 2, I8_NT = 4, FUSED_NT = 4, SIGNED_BYTES = 1 };
+#endif
+
+typedef __m512i vi;
+typedef __m512 vf;
+
+INLINE vi vi_load(const void *p) { return _mm512_loadu_si512(p); }
+INLINE void vi_store(void *p, vi a) { _mm512_storeu_si512(p, a); }
+INLINE vi vi_zero(void) { return _mm512_setzero_si512(); }
+INLINE vi vi_word(const void *p) { return _mm512_set1_epi32((int)ane_word(p)); }
+INLINE vi vi_byte(int b) { return _mm512_set1_epi8((char)b); }
+INLINE vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }
+INLINE vi vi_xor(vi a, vi b) { return _mm512_xor_si512(a, b); }
+INLINE vi vi_or_and(vi a, vi b, vi mask) { return _mm512_ternarylogic_epi32(a, b, mask, 0xF8); } /* a | (b & mask) */
+INLINE vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
+INLINE vi vi_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
+INLINE vi vi_shl_by(vi a, int n) { return _mm512_sll_epi32(a, _mm_cvtsi32_si128(n)); }
+INLINE vi vi_shr_by(vi a, int n) { return _mm512_srl_epi32(a, _mm_cvtsi32_si128(n)); }
+INLINE vi vi_set(int n) { return _mm512_set1_epi32(n); }
+/* Shifts of 16-bit parts by a literal. */
+#define vi_shl(a, n) _mm512_slli_epi16(a, n)
+#define vi_shr(a, n) _mm512_srli_epi16(a, n)
+
+INLINE vf vf_zero(void) { return _mm512_setzero_ps(); }
+INLINE vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
+INLINE void vf_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
+INLINE __mmask16 first_lanes(int64_t n) { return n >= 16 ? 0xFFFF : (__mmask16)((1u << n) - 1); }
+/* The first n lanes, n >= 1. */
+INLINE vf vf_load_n(const float *p, int64_t n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
+INLINE void vf_store_n(float *p, vf a, int64_t n) { _mm512_mask_storeu_ps(p, first_lanes(n), a); }
+INLINE vf vf_set(float x) { return _mm512_set1_ps(x); }
+INLINE vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+INLINE vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
+INLINE vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+INLINE vf vf_int(vi a) { return _mm512_cvtepi32_ps(a); }
+INLINE vf vf_bits(vi a) { return _mm512_castsi512_ps(a); }
+INLINE vf vf_half(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(p)); }
+INLINE vf vf_u8(const void *p) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(p))); }
+INLINE vf vf_i8(const void *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p))); }
+
+/* One step of a dot over eight planes: sums += code * q. `part` collects 16-bit sums from `first` to `last`. */
+INLINE void dot_step(vi *sum, vi *part, vi code, vi q, bool is_signed, bool first, bool last) {
+#ifdef ANE_LANES_VNNI
+  (void)part, (void)is_signed, (void)first, (void)last;
+  *sum = _mm512_dpbusd_epi32(*sum, code, q);
+#else
+  if (is_signed) { /* |code| * (q with the sign of code): at most 128 * 127 * 2, so it fits */
+    q = _mm512_mask_sub_epi8(q, _mm512_movepi8_mask(code), _mm512_setzero_si512(), q);
+    code = _mm512_abs_epi8(code);
+  }
+  vi product = _mm512_maddubs_epi16(code, q);
+  *part = first ? product : _mm512_add_epi16(*part, product);
+  if (last) *sum = _mm512_add_epi32(*sum, _mm512_madd_epi16(*part, _mm512_set1_epi16(1)));
+#endif
+}
+
+#endif

@@ -1,0 +1,137 @@
+/* Packed blocks of 32 columns to vectors, for one vector of rows at a time. A template: include the lanes first.
+ *
+ * Rows are counted in vectors: vector vc holds rows [LANES vc, LANES (vc + 1)), a part of group vc / PARTS. Forms are
+ * constants wherever these functions are inlined, so every switch is decided when compiling. */
+#ifndef ANE_KERNELS_X86_MATMUL_UNPACK_H
+#define ANE_KERNELS_X86_MATMUL_UNPACK_H
+
+enum { PARTS = ANE_GROUP / LANES };
+
+/* Bytes of the codes of a block of 32 columns with all that belongs to them: bits 4, 5, 6 or 8. */
+INLINE int form_bits(ane_form f) {
+  switch (f) {
+    case ANE_FORM_Q4_0: case ANE_FORM_Q4_1: case ANE_FORM_Q4_K: return 4;
+    case ANE_FORM_Q5_0: case ANE_FORM_Q5_1: case ANE_FORM_Q5_K: return 5;
+    case ANE_FORM_Q6_K: return 6;
+    default: return 8;
+  }
+}
+INLINE bool form_is_k(ane_form f) { return f == ANE_FORM_Q4_K || f == ANE_FORM_Q5_K || f == ANE_FORM_Q6_K; }
+INLINE bool form_has_min(ane_form f) {
+  return f == ANE_FORM_Q4_1 || f == ANE_FORM_Q5_1 || f == ANE_FORM_Q4_K || f == ANE_FORM_Q5_K;
+}
+INLINE int form_zero(ane_form f) {
+  switch (f) {
+    case ANE_FORM_Q4_0: return 8;
+    case ANE_FORM_Q5_0: return 16;
+    case ANE_FORM_Q6_K: return 32;
+    case ANE_FORM_Q8_0: case ANE_FORM_I8: return 128;
+    default: return 0;
+  }
+}
+/* log2 of what unpacked codes still lie above the value: nothing where the codes were made signed. */
+INLINE int zero_shift(ane_form f) {
+  switch (f) {
+    case ANE_FORM_Q4_0: return 3;
+    case ANE_FORM_Q5_0: return 4;
+    case ANE_FORM_Q6_K: return 5;
+    case ANE_FORM_Q8_0: case ANE_FORM_I8: return 7;
+    default: return 0;
+  }
+}
+/* Is a correction by sum(q) needed after the dot? */
+INLINE bool has_zero(ane_form f) { return form_zero(f) && !(SIGNED_BYTES && form_bits(f) == 8); }
+
+/* Where block b of a group lies: its unit, its codes, its number in the unit. */
+struct at {
+  const uint8_t *unit, *codes;
+  int s;
+};
+INLINE struct at block_at(ane_form f, const uint8_t *group, int64_t b) {
+  switch (f) {
+    case ANE_FORM_Q4_0: group += b * 288; break;
+    case ANE_FORM_Q4_1: group += b * 320; break;
+    case ANE_FORM_Q5_0: group += b * 352; break;
+    case ANE_FORM_Q5_1: group += b * 384; break;
+    case ANE_FORM_Q8_0: group += b * 544; break;
+    case ANE_FORM_Q4_K: group += (b >> 3) * 2368; return (struct at){group, group + 320 + 256 * (b & 7), (int)(b & 7)};
+    case ANE_FORM_Q5_K: group += (b >> 3) * 2880; return (struct at){group, group + 320 + 320 * (b & 7), (int)(b & 7)};
+    case ANE_FORM_Q6_K: group += (b >> 3) * 3360; return (struct at){group, group + 288 + 384 * (b & 7), (int)(b & 7)};
+    default: group += b * 512;
+  }
+  return (struct at){group, group, 0};
+}
+
+/* The eight planes of a block. part: which vector of the group. */
+INLINE void unpack_codes(ane_form f, const uint8_t *p, int part, bool make_signed, vi c[8]) {
+  const vi nibble = vi_byte(0x0F), fifth = vi_byte(0x10), upper = vi_byte(0x30);
+  p += part * LANES * 4;
+  if (form_bits(f) == 8) {
+#pragma GCC unroll 8
+    for (int v = 0; v < 8; v++) c[v] = make_signed ? vi_xor(vi_load(p + 64 * v), vi_byte(0x80)) : vi_load(p + 64 * v);
+    return;
+  }
+#pragma GCC unroll 4
+  for (int v = 0; v < 4; v++) {
+    vi x = vi_load(p + 64 * v);
+    c[v] = vi_and(x, nibble);
+    c[v + 4] = vi_and(vi_shr(x, 4), nibble);
+  }
+  if (form_bits(f) == 5) { /* bit v to bit 4; a shift of 16 bits never brings a bit of the other byte there */
+    vi h = vi_load(p + 256);
+    c[0] = vi_or_and(c[0], vi_shl(h, 4), fifth);
+    c[1] = vi_or_and(c[1], vi_shl(h, 3), fifth);
+    c[2] = vi_or_and(c[2], vi_shl(h, 2), fifth);
+    c[3] = vi_or_and(c[3], vi_shl(h, 1), fifth);
+    c[4] = vi_or_and(c[4], h, fifth);
+    c[5] = vi_or_and(c[5], vi_shr(h, 1), fifth);
+    c[6] = vi_or_and(c[6], vi_shr(h, 2), fifth);
+    c[7] = vi_or_and(c[7], vi_shr(h, 3), fifth);
+  }
+  if (form_bits(f) == 6) {
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; half++) {
+      vi h = vi_load(p + 256 + 64 * half);
+      vi *to = c + 4 * half;
+      to[0] = vi_or_and(to[0], vi_shl(h, 4), upper);
+      to[1] = vi_or_and(to[1], vi_shl(h, 2), upper);
+      to[2] = vi_or_and(to[2], h, upper);
+      to[3] = vi_or_and(to[3], vi_shr(h, 2), upper);
+    }
+  }
+}
+
+/* Scale of half `half` of the columns. I8 has none here. */
+INLINE vf unpack_scale(ane_form f, struct at a, int part, int half) {
+  const uint8_t *u = a.unit + part * LANES * 2, *sub = a.unit + part * LANES + 32 * a.s;
+  switch (f) {
+    case ANE_FORM_Q4_0: case ANE_FORM_Q4_1: return vf_half(u + 256);
+    case ANE_FORM_Q5_0: case ANE_FORM_Q5_1: return vf_half(u + 320);
+    case ANE_FORM_Q8_0: return vf_half(u + 512);
+    case ANE_FORM_Q4_K: case ANE_FORM_Q5_K: return vf_mul(vf_half(u), vf_u8(sub + 64));
+    case ANE_FORM_Q6_K: return vf_mul(vf_half(u), vf_i8(sub + 32 + 16 * half));
+    default: return vf_set(1);
+  }
+}
+
+INLINE vf unpack_min(ane_form f, struct at a, int part) {
+  const uint8_t *u = a.unit + part * LANES * 2;
+  switch (f) {
+    case ANE_FORM_Q4_1: return vf_half(u + 288);
+    case ANE_FORM_Q5_1: return vf_half(u + 352);
+    default: return vf_mul(vf_half(u + 32), vf_u8(a.unit + part * LANES + 32 * a.s + 80));
+  }
+}
+
+/* How many 16-bit products of each code width may be added before they overflow: 15 * 127 * 2 * 8, 31 * 127 * 2 * 4 and
+ * 63 * 127 * 2 * 2 are below 32768. Bytes: none. */
+INLINE int form_run(ane_form f) {
+  switch (form_bits(f)) {
+    case 4: return 8;
+    case 5: return 4;
+    case 6: return 2;
+    default: return 1;
+  }
+}
+
+#endif

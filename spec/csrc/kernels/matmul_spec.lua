@@ -1,0 +1,304 @@
+-- Matrix products: every form, kind of activations and level against ref to the bit, and ref against decoding by formula.
+local testing = require("ane.core").testing
+local floats = require "spec.support.floats"
+
+local levels = testing.matmul_levels()
+
+-- Stored types: columns and bytes a block, where its fp16 fields lie, value(block bytes, column from 0).
+local function half(s, at)
+  local h = string.unpack("<I2", s, at + 1)
+  local e, m = h >> 10 & 31, h & 1023
+  local x = e == 0 and m * 2.0 ^ -24 or (1024 + m) * 2.0 ^ (e - 25)
+  return h >= 0x8000 and -x or x
+end
+local function nibble(s, at, c) -- 16 bytes: columns c and c + 16
+  local b = s:byte(at + c % 16 + 1)
+  return c < 16 and b & 15 or b >> 4
+end
+local function bit(s, at, c) return string.unpack("<I4", s, at + 1) >> c & 1 end
+local function k_scale(s, i) -- scale and minimum of sub-block i
+  local function b(n) return s:byte(4 + n + 1) end
+  if i < 4 then return b(i) & 63, b(i + 4) & 63 end
+  return b(i + 4) & 15 | b(i - 4) >> 6 << 4, b(i + 4) >> 4 | b(i) >> 6 << 4
+end
+local function k_nibble(s, at, c) -- 32 bytes for 64 columns
+  local b = s:byte(at + c // 64 * 32 + c % 32 + 1)
+  return c % 64 < 32 and b & 15 or b >> 4
+end
+local function k_value(s, c, code)
+  local scale, min = k_scale(s, c // 32)
+  return half(s, 0) * scale * code - half(s, 2) * min
+end
+
+local types = {
+  fp32 = {1, 4, {}, function(s) return (string.unpack("<f", s)) end},
+  fp16 = {1, 2, {}, function(s) return half(s, 0) end},
+  bf16 = {1, 2, {}, function(s) return (string.unpack("<f", "\0\0" .. s)) end},
+  int8 = {1, 1, {}, function(s) return (string.unpack("b", s)) end},
+  q4_0 = {32, 18, {0}, function(s, c) return half(s, 0) * (nibble(s, 2, c) - 8) end},
+  q4_1 = {32, 20, {0, 2}, function(s, c) return half(s, 0) * nibble(s, 4, c) + half(s, 2) end},
+  q5_0 = {32, 22, {0}, function(s, c) return half(s, 0) * (nibble(s, 6, c) + 16 * bit(s, 2, c) - 16) end},
+  q5_1 = {32, 24, {0, 2}, function(s, c) return half(s, 0) * (nibble(s, 8, c) + 16 * bit(s, 4, c)) + half(s, 2) end},
+  q8_0 = {32, 34, {0}, function(s, c) return half(s, 0) * string.unpack("b", s, 2 + c + 1) end},
+  q4_k = {256, 144, {0, 2}, function(s, c) return k_value(s, c, k_nibble(s, 16, c)) end},
+  q5_k = {256, 176, {0, 2}, function(s, c)
+    return k_value(s, c, k_nibble(s, 48, c) + 16 * (s:byte(16 + c % 32 + 1) >> c // 32 & 1))
+  end},
+  q6_k = {256, 210, {208}, function(s, c)
+    local h, j, l = c // 128, c % 128 // 32, c % 32
+    local low = s:byte(64 * h + 32 * (j % 2) + l + 1) >> 4 * (j // 2) & 15
+    local high = s:byte(128 + 32 * h + l + 1) >> 2 * j & 3
+    return half(s, 208) * string.unpack("b", s, 192 + c // 16 + 1) * (low + 16 * high - 32)
+  end},
+  iq4_nl = {32, 18, {0}, function(s, c)
+    local values = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
+    return half(s, 0) * values[nibble(s, 2, c) + 1]
+  end},
+}
+local names = {}
+for name in pairs(types) do names[#names + 1] = name end
+table.sort(names)
+
+local noise
+do
+  local r, bytes = floats.random(7), {}
+  for i = 1, 65521 do bytes[i] = string.char(math.floor(r() * 256)) end
+  noise = table.concat(bytes)
+end
+
+-- rows x cols of stored blocks: random bits, the fp16 fields small numbers of both signs.
+local function stored(name, rows, cols, seed)
+  local block, bytes, halves = table.unpack(types[name])
+  local n, r = rows * cols // block, floats.random(seed)
+  if name == "fp32" then return floats.uniform(math.min(n, 4999), seed, 1):rep(n // 4999 + 1):sub(1, 4 * n) end
+  local parts = {}
+  if block == 1 and bytes == 2 then
+    for i = 1, math.min(n, 4999) do -- exponents of 1/8 .. 2 and any sign and mantissa
+      local u = math.floor(r() * 65536)
+      parts[i] = string.pack("<I2", name == "fp16" and (u & 0x83FF | (12 + u % 4) << 10) or (u & 0x807F | (124 + u % 4) << 7))
+    end
+    return table.concat(parts):rep(n // 4999 + 1):sub(1, 2 * n)
+  end
+  local at = seed * 97 % 60000
+  if block == 1 then return noise:sub(at + 1):rep(n // 5000 + 1):sub(1, n) end
+  for i = 1, n do
+    local s = noise:sub(at + 1, at + bytes)
+    at = (at + bytes + 13) % 65000
+    for _, h in ipairs(halves) do
+      local u = math.floor(r() * 65536)
+      s = s:sub(1, h) .. string.pack("<I2", u & 0x83FF | (4 + u % 4) << 10) .. s:sub(h + 3)
+    end
+    parts[i] = s
+  end
+  return table.concat(parts)
+end
+
+local function scales(rows) -- of int8 matrices
+  return floats.uniform(rows, 3, 0.1)
+end
+local function pack(name, rows, cols, bytes)
+  return testing.matmul_pack(name, rows, cols, bytes, name == "int8" and scales(rows) or nil)
+end
+local function offered(name, act)
+  return act == "fp32" or act == "int8" and types[name][1] > 1 and name ~= "iq4_nl" or act == "int8" and name == "int8"
+end
+
+local T = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 31, 64, 65}
+local function shapes(name)
+  local unit = math.max(types[name][1], name == "int8" and 32 or 1)
+  return {{1, unit}, {15, 3 * unit}, {17, unit}, {33, 3 * unit}, {100, 1536}, {1, 1536}, {17, 3 * unit}}
+end
+
+describe("matmul", function()
+  for _, name in ipairs(names) do
+    for _, act in ipairs {"fp32", "int8"} do
+      if offered(name, act) then
+        it(("of %s and %s is the same to the bit at all levels, for any T and range"):format(name, act), function()
+          for _, shape in ipairs(shapes(name)) do
+            local rows, cols = shape[1], shape[2]
+            local m = pack(name, rows, cols, stored(name, rows, cols, rows + cols))
+            local x = floats.uniform(65 * cols, cols, 3)
+            local want = testing.matmul(m, "ref", act, x, 65)
+            local groups = (rows + 15) // 16
+            local ld = 4 * (16 * groups + 1)
+            for _, level in ipairs(levels) do
+              for _, t in ipairs(level == "ref" and {1, 2, 9} or T) do
+                local got = testing.matmul(m, level, act, x:sub(1, 4 * t * cols), t)
+                local diff = floats.difference(got, want:sub(1, t * ld))
+                if diff then error(("%s, %dx%d, t = %d: %s"):format(level, rows, cols, t, diff)) end
+              end
+              for _, range in ipairs {{0, 1}, {1, groups}, {groups // 2, groups // 2}, {groups - 1, groups}} do
+                for _, t in ipairs {1, 7, 20} do
+                  local from, to = math.min(range[1], groups), math.max(range[1], range[2])
+                  local got = testing.matmul(m, level, act, x:sub(1, 4 * t * cols), t, from, to)
+                  local first, last = 4 * 16 * from, 4 * math.max(math.min(16 * to, rows), 16 * from)
+                  for i = 0, t - 1 do
+                    local line = want:sub(i * ld + 1, (i + 1) * ld)
+                    local none = string.pack("<f", -77):rep(16 * groups + 1)
+                    local expect = none:sub(1, first) .. line:sub(first + 1, last) .. none:sub(last + 1)
+                    local diff = floats.difference(got:sub(i * ld + 1, (i + 1) * ld), expect)
+                    if diff then error(("%s, groups %d to %d, t = %d of %d: %s"):format(level, from, to, i, t, diff)) end
+                  end
+                end
+              end
+            end
+          end
+        end)
+      end
+    end
+
+    it(("of %s agrees with decoding by formula"):format(name), function()
+      local block, bytes, _, value = table.unpack(types[name])
+      local rows, cols, t = 19, math.max(block, 32) * 2, 2
+      local raw = stored(name, rows, cols, 5)
+      local m, x = pack(name, rows, cols, raw), floats.uniform(t * cols, 11, 2)
+      local xs, scale = floats.unpack(x), floats.unpack(scales(rows))
+      for _, act in ipairs {"fp32", "int8"} do
+        if offered(name, act) then
+          local seen, tolerance = xs, 2e-6
+          if act == "int8" then -- what the product meets: codes times scales
+            local q, d = testing.matmul_acts("ref", "int8", x, t, cols)
+            local ds = floats.unpack(d)
+            seen = {}
+            for i = 1, t * cols do seen[i] = string.unpack("b", q, i) * ds[(i - 1) // 32 + 1] end
+          end
+          local got, ld = floats.unpack(testing.matmul(m, "ref", act, x, t)), (rows + 15) // 16 * 16 + 1
+          for r = 0, rows - 1 do
+            for i = 0, t - 1 do
+              local sum, size = 0, 0
+              for c = 0, cols - 1 do
+                local at = (r * cols + c) // block * bytes
+                local w = value(raw:sub(at + 1, at + bytes), c % block) * (name == "int8" and scale[r + 1] or 1)
+                sum, size = sum + w * seen[i * cols + c + 1], size + math.abs(w * seen[i * cols + c + 1])
+              end
+              local y = got[i * ld + r + 1]
+              -- codes and zero are multiplied apart, so intermediate sums are a few times larger than the terms
+              assert(math.abs(y - sum) <= tolerance * (size * 8 + 1e-6), ("%s row %d: %g, not %g"):format(act, r, y, sum))
+            end
+          end
+        end
+      end
+    end)
+  end
+
+  it("takes int8 and float matrices of any number of columns", function()
+    for _, cols in ipairs {1, 31, 33, 47, 257} do
+      local rows, t = 21, 10
+      local x = floats.uniform(t * cols, cols, 1)
+      for _, m in ipairs {
+        pack("int8", rows, cols, stored("int8", rows, cols, 9)), pack("bf16", rows, cols, stored("bf16", rows, cols, 9)),
+        pack("fp16", rows, cols, stored("fp16", rows, cols, 9)), pack("fp32", rows, cols, stored("fp32", rows, cols, 9)),
+        testing.matmul_pack_int8(rows, cols, floats.uniform(rows * cols, 4, 12), scales(rows)),
+      } do
+        for _, act in ipairs {"fp32", "int8"} do
+          local want = testing.matmul(m, "ref", act, x, t)
+          for _, level in ipairs(levels) do
+            for _, n in ipairs {1, 2, 5, 10} do
+              local got = testing.matmul(m, level, act, x:sub(1, 4 * n * cols), n)
+              assert.is_nil(got and floats.difference(got, want:sub(1, #want // t * n)))
+            end
+          end
+        end
+      end
+    end
+  end)
+
+  it("rounds int8 weights to the nearest code of their row", function()
+    local rows, cols = 3, 40
+    local s = floats.pack {0.5, 0.25, 0}
+    local w = floats.uniform(rows * cols, 21, 20)
+    local m = testing.matmul_pack_int8(rows, cols, w, s)
+    local ws = floats.unpack(w)
+    for c = 0, cols - 1 do
+      local x = {}
+      for i = 1, cols do x[i] = i == c + 1 and 1 or 0 end
+      local got = floats.unpack(testing.matmul(m, "ref", "fp32", floats.pack(x), 1))
+      for r = 0, 1 do
+        local step = r == 0 and 0.5 or 0.25
+        assert(math.abs(got[r + 1] - ws[r * cols + c + 1]) <= step / 2)
+      end
+      assert.equal(0, got[3])
+    end
+  end)
+
+  it("of bf16 meets bf16 activations where the machine has the dot", function()
+    local rows, cols, t = 40, 333, 13
+    local raw = stored("bf16", rows, cols, 3)
+    local m, x = pack("bf16", rows, cols, raw), floats.uniform(t * cols, 8, 2)
+    for _, level in ipairs(levels) do
+      if testing.matmul_act(m, level) == "bf16" then
+        local halves = testing.matmul_acts(level, "bf16", x, t, cols)
+        assert.equal(testing.matmul_acts("ref", "bf16", x, t, cols), halves)
+        local out = testing.matmul(m, level, "bf16", x, t)
+        local got, ld, pad = floats.unpack(out), 49, cols + 1
+        for i = 0, t - 1 do
+          for r = 0, rows - 1 do
+            local sum, size = 0, 0
+            for c = 0, cols - 1 do
+              local w = string.unpack("<f", "\0\0" .. raw:sub(2 * (r * cols + c) + 1, 2 * (r * cols + c) + 2))
+              local v = string.unpack("<f", "\0\0" .. halves:sub(2 * (i * pad + c) + 1, 2 * (i * pad + c) + 2))
+              sum, size = sum + w * v, size + math.abs(w * v)
+            end
+            assert(math.abs(got[i * ld + r + 1] - sum) <= 1e-5 * size)
+          end
+        end
+        for n = 1, t do
+          assert.is_nil(floats.difference(testing.matmul(m, level, "bf16", x:sub(1, 4 * n * cols), n), out:sub(1, 4 * ld * n)))
+        end
+      else
+        assert.is_nil(testing.matmul(m, level, "bf16", x, t))
+      end
+    end
+  end)
+
+  it("does rows longer than a panel in pieces", function()
+    for _, name in ipairs {"q8_0", "q4_k", "q6_k", "int8"} do
+      local cols, rows, t = 16384, 17, 11
+      local m = pack(name, rows, cols, stored(name, rows, cols, 2))
+      local x = floats.uniform(cols, 6, 1):rep(t)
+      local want = testing.matmul(m, "ref", "int8", x, t)
+      for _, level in ipairs(levels) do
+        assert.is_nil(floats.difference(testing.matmul(m, level, "int8", x, t), want))
+      end
+    end
+  end)
+end)
+
+describe("acts_i8", function()
+  it("is the same to the bit at all levels, and near x", function()
+    for _, cols in ipairs {1, 31, 32, 33, 576, 1000} do
+      local t = 3
+      local x = floats.uniform(t * cols, cols, 5)
+      x = x:sub(1, 4 * (t - 1) * cols) .. ("\0"):rep(4 * cols) -- the last column is zero
+      local q, d, isum, dsum = testing.matmul_acts("ref", "int8", x, t, cols)
+      for _, level in ipairs(levels) do
+        local q2, d2, isum2, dsum2 = testing.matmul_acts(level, "int8", x, t, cols)
+        assert.same({q, d, isum, dsum}, {q2, d2, isum2, dsum2})
+      end
+      local xs, ds, dsums, nb = floats.unpack(x), floats.unpack(d), floats.unpack(dsum), (cols + 31) // 32
+      for i = 0, t - 1 do
+        for b = 0, nb - 1 do
+          local scale, sums = ds[i * nb + b + 1], {0, 0}
+          for c = 0, 31 do
+            local code = string.unpack("b", q, (i * nb + b) * 32 + c + 1)
+            sums[c // 16 + 1] = sums[c // 16 + 1] + code
+            local v = 32 * b + c < cols and xs[i * cols + 32 * b + c + 1] or 0
+            assert(math.abs(code * scale - v) <= scale * 0.50001)
+          end
+          local first, second = string.unpack("<i4i4", isum, 8 * (i * nb + b) + 1)
+          assert.same(sums, {first, second})
+          assert.equal(0, floats.ulps(dsums[i * nb + b + 1], scale * (sums[1] + sums[2])))
+        end
+      end
+    end
+  end)
+
+  it("gives codes in range for nan and infinity", function()
+    local values = {}
+    for i = 1, 64 do values[i] = i % 7 == 0 and 0 / 0 or i % 5 == 0 and math.huge or -i end
+    for _, level in ipairs(levels) do
+      local q = testing.matmul_acts(level, "int8", floats.pack(values), 2, 32)
+      for i = 1, #q do assert(string.unpack("b", q, i) >= -127) end
+    end
+  end)
+end)
