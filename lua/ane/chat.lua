@@ -54,7 +54,7 @@ local function compile(source)
   local template = compiled[source]
   if template then return template end
   local message, code
-  template, message, code = require("ane.jinja").compile(source)
+  template, message, code = require("ane.jinja").compile(source, { name = "chat template" })
   if not template then return nil, message, code end
   compiled[source] = template
   return template
@@ -87,10 +87,10 @@ function M.render(tokenizer, messages, opts)
   if not source then return nil, name, code end
   local template, message
   template, message, code = compile(source)
-  if not template then return nil, ("chat template %q: %s"):format(name, message), code end
+  if not template then return nil, message, code end
   local text
   text, message, code = template:render(variables(tokenizer, messages, opts, opts.add_generation_prompt ~= false))
-  if not text then return nil, ("chat template %q: %s"):format(name, message), code end
+  if not text then return nil, code == "template" and "chat template: " .. message or message, code end
   return text, name
 end
 
@@ -98,37 +98,37 @@ end
 -- holds: noncharacters of Unicode around a number, which stand for the words until the template has been rendered.
 local OPEN, CLOSE = utf8.char(0xFDD0), utf8.char(0xFDD1)
 
--- The spelled tokens as patterns, longest first, by their first byte.
-local function finder(tokenizer)
-  local words = {}
-  for _, word in ipairs(tokenizer.specials or {}) do
-    if word ~= "" then words[#words + 1] = word end
-  end
-  table.sort(words, function(a, b) return #a > #b end)
-  return words
-end
-
-local function mask_text(text, words, found)
-  for _, word in ipairs(words) do
-    local at = text:find(word, 1, true)
-    while at do
-      found[#found + 1] = word
-      local mark = OPEN .. #found .. CLOSE
-      text = text:sub(1, at - 1) .. mark .. text:sub(at + #word)
-      at = text:find(word, at + #mark, true)
+-- text with each control token that it spells replaced by a mark; the words go to found.
+local function mask_text(tokenizer, text, found)
+  local ids, spans = tokenizer:encode(text, { special = true, bos = false, eos = false, offsets = true })
+  local parts, at = {}, 1
+  for i, id in ipairs(ids or {}) do
+    local kind = tokenizer:token_type(id)
+    if kind == "control" or kind == "unknown" then
+      local first, last = spans[i][1], spans[i][2]
+      local word = text:sub(first, last)
+      if word ~= "" and word == tokenizer:piece(id) then
+        found[#found + 1] = word
+        parts[#parts + 1] = text:sub(at, first - 1) .. OPEN .. #found .. CLOSE
+        at = last + 1
+      end
     end
   end
-  return text
+  if at == 1 then return text end
+  return table.concat(parts) .. text:sub(at)
 end
 
--- A copy of a value in which the words are masked, wherever a text is a value (keys stay).
-local function mask(value, words, found)
-  if type(value) == "string" then return mask_text(value, words, found) end
+-- A copy of a value in which the words are masked, wherever a text is a value (keys stay). Values of ane.jinja have a kind
+-- in their metatable; a dict of it is {keys, map}.
+local function mask(tokenizer, value, found)
+  if type(value) == "string" then return mask_text(tokenizer, value, found) end
   if type(value) ~= "table" then return value end
-  local copy = setmetatable({}, getmetatable(value))
-  for key, item in pairs(value) do
-    copy[key] = key == "keys" and getmetatable(value) and item or mask(item, words, found) -- an ordered dict of ane.jinja
-  end
+  local mt = getmetatable(value)
+  local kind = type(mt) == "table" and mt.kind
+  if kind == "dict" then return setmetatable({ keys = value.keys, map = mask(tokenizer, value.map, found) }, mt) end
+  if kind and kind ~= "list" then return value end
+  local copy = setmetatable({}, mt)
+  for key, item in pairs(value) do copy[key] = mask(tokenizer, item, found) end
   return copy
 end
 
@@ -137,7 +137,7 @@ local function encode_masked(tokenizer, text, found)
   local ids = {}
   local function add(part, special)
     if part == "" then return true end
-    local more, message, code = tokenizer:encode(part, { special = special, bos = false })
+    local more, message, code = tokenizer:encode(part, { special = special, bos = false, eos = false })
     if not more then return nil, message, code end
     table.move(more, 1, #more, #ids + 1, ids)
     return true
@@ -159,16 +159,14 @@ function M.encode(tokenizer, messages, opts)
   opts = opts or {}
   local found = {}
   if tokenizer and not opts.special_in_messages then
-    local words = finder(tokenizer)
-    messages = mask(messages, words, found)
-    if opts.documents or opts.tools then
-      opts = setmetatable({ documents = mask(opts.documents, words, found), tools = mask(opts.tools, words, found) }, { __index = opts })
-    end
+    messages = mask(tokenizer, messages, found)
+    local masked = { documents = mask(tokenizer, opts.documents, found), tools = mask(tokenizer, opts.tools, found) }
+    opts = setmetatable(masked, { __index = opts })
   end
   local text, message, code = M.render(tokenizer, messages, opts)
   if not text then return nil, message, code end
   if #found > 0 then return encode_masked(tokenizer, text, found) end
-  return tokenizer:encode(text, { special = true, bos = false })
+  return tokenizer:encode(text, { special = true, bos = false, eos = false })
 end
 
 -- ---- The conversation ------------------------------------------------------------------------------------------------

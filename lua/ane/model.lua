@@ -102,7 +102,7 @@ local function prompt_ids(self, prompt, opts)
   local tokenizer = self.tokenizer
   if type(prompt) == "string" then
     if not tokenizer then return nil, "the model has no tokenizer: give token ids instead of text", "unsupported" end
-    return tokenizer:encode(prompt, { special = opts.special })
+    return tokenizer:encode(prompt, { special = opts.special, eos = false }) -- an end token would end it
   end
   if type(prompt) ~= "table" then
     error("the prompt must be a text, a list of token ids or a list of messages, is a " .. type(prompt), 4)
@@ -235,7 +235,10 @@ function Model:info()
   local out = {}
   for key, value in pairs(info) do out[key] = value end
   local program = bundle.program:info()
-  out.architecture, out.config = bundle.architecture, bundle.config
+  out.architecture, out.config = bundle.architecture, {}
+  for key, value in pairs(bundle.config) do
+    if type(value) ~= "function" then out.config[key] = value end
+  end
   out.isa, out.threads, out.activations, out.kv = program.isa, program.threads, program.activations, self.kv
   out.context, out.vocab = bundle.program:context(), bundle.program:vocab()
   out.kernels, out.matrices = kernels_of(program.matrices), program.matrices

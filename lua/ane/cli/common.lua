@@ -1,0 +1,128 @@
+--- What several commands share: options, reading input, writing results.
+-- Needs ane.core; ane.model where a model is loaded.
+-- Usage: `common.model_options(parser); local model, message = common.load(args)`
+
+local core = require "ane.core"
+
+local M = {}
+
+local function integer(low)
+  return function(text)
+    local n = math.tointeger(tonumber(text))
+    if not n or n < low then return nil, ("'%s' is not an integer of %d or more"):format(text, low) end
+    return n
+  end
+end
+
+M.natural, M.positive = integer(0), integer(1)
+
+--- For argparse: any integer.
+M.integer = integer(math.mininteger)
+
+--- For argparse: a number.
+function M.number(text)
+  local n = tonumber(text)
+  if not n then return nil, ("'%s' is not a number"):format(text) end
+  return n
+end
+
+--- For argparse: "1,2,3" to a list.
+function M.ids(text)
+  local ids = {}
+  for part in text:gmatch "[^,%s]+" do
+    local id = math.tointeger(tonumber(part))
+    if not id or id < 0 then return nil, ("'%s' is not a token id"):format(part) end
+    ids[#ids + 1] = id
+  end
+  if #ids == 0 then return nil, "no ids given" end
+  return ids
+end
+
+--- Options that every command with a model has; optional: the file may be left out.
+function M.model_options(parser, optional)
+  parser:argument("model", "Model file (GGUF)."):args(optional and "?" or 1)
+  parser:option("-t --threads", "Threads; default the physical cores."):convert(M.positive):argname "N"
+  parser:option("-c --context", "Most tokens of a session."):convert(M.positive):argname "C"
+  parser:option("--weights", "Format of the weights in memory; default as the file stores them."):argname "W"
+  parser:option("--activations", "int8 is fast, fp32 the reference."):choices { "int8", "fp32" }
+  parser:option("--kv", "Format of the cached state; default fp16, with fp32 activations fp32."):choices { "fp16", "fp32", "int8" }
+  parser:option("--recipe", "Lua file that describes an architecture."):argname "FILE"
+  parser:flag("--no-progress", "No progress bar.")
+end
+
+--- Options of sampling, named as in Lua with dashes.
+function M.sampling_options(parser)
+  parser:option("--temperature", "0 (default) is greedy."):convert(M.number):argname "X"
+  parser:option("--top-k", "Keep the K best tokens."):convert(M.natural):argname "K"
+  parser:option("--top-p", "Keep the best tokens that hold P of the probability."):convert(M.number):argname "P"
+  parser:option("--min-p", "Keep tokens with P times the best one's probability."):convert(M.number):argname "P"
+  parser:option("--repeat-penalty", "Divides logits of recent tokens."):convert(M.number):argname "X"
+  parser:option("--seed", "Random seed; with it the text is the same each time."):convert(M.integer):argname "S"
+  parser:option("--stop", "End before this text (may be given several times)."):count "*":argname "TEXT"
+  parser:option("--stop-ngram", "End when the same N tokens came for the third time."):convert(M.positive):argname "N"
+end
+
+local SAMPLING = { "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "seed", "stop_ngram" }
+
+--- The options of generate that were given.
+function M.sampling(args)
+  local opts = {}
+  for _, name in ipairs(SAMPLING) do opts[name] = args[name] end
+  if args.stop and #args.stop > 0 then opts.stop = args.stop end
+  opts.progress = M.progress(args)
+  return opts
+end
+
+--- The progress function: a bar on a terminal, or nothing.
+function M.progress(args)
+  if args.no_progress or args.json then return function() end end
+  return require("ane.progress").bar()
+end
+
+--- Loads the model of the options.
+-- @param extra options of load that win over those given
+-- @return a model; or nil, message, code
+function M.load(args, extra)
+  local opts = {
+    threads = args.threads, context = args.context, weights = args.weights, activations = args.activations, kv = args.kv,
+    recipe = args.recipe, progress = M.progress(args),
+  }
+  for key, value in pairs(extra or {}) do opts[key] = value end
+  return require("ane.model").load(args.model, opts)
+end
+
+--- A whole file, or standard input where path is "-".
+-- @return its bytes; or nil, message, code
+function M.read(path)
+  if path == "-" then return io.stdin:read "a" end
+  return core.read_file(path)
+end
+
+--- Writes a value as one line of JSON.
+function M.print_json(value)
+  io.stdout:write(core.json_encode(value), "\n")
+  return true
+end
+
+--- A list that is [] in JSON also where it is empty.
+function M.list(values)
+  return core.json_array(values)
+end
+
+--- "1.5 MB" of a number of bytes (decimal units).
+function M.bytes(n)
+  for _, unit in ipairs { { 1e9, "GB" }, { 1e6, "MB" }, { 1e3, "kB" } } do
+    if n >= unit[1] then return ("%.1f %s"):format(n / unit[1], unit[2]) end
+  end
+  return ("%d bytes"):format(n)
+end
+
+--- One line about a reply's speed.
+function M.speed(timings, stop)
+  local fed = timings.prompt_tokens - timings.cached_tokens
+  local function rate(n, s) return s > 0 and n / s or 0 end
+  return ("prompt %d tokens, %.1f/s; reply %d tokens, %.1f/s; ended by %s"):format(timings.prompt_tokens,
+    rate(fed, timings.prefill_s), timings.tokens, rate(timings.tokens, timings.decode_s), stop)
+end
+
+return M

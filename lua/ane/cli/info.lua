@@ -1,0 +1,113 @@
+--- `ane info`: what a model file holds and how it runs here.
+-- Needs ane.cli.common, ane.core, ane.isa and ane.model.
+
+local common = require "ane.cli.common"
+local core = require "ane.core"
+
+local M = {}
+
+M.summary = "Show what a model file holds and which kernels run it; without a file, the machine."
+
+function M.options(parser)
+  common.model_options(parser, true)
+  parser:flag("--keys", "Show all metadata of the file.")
+  parser:flag("--json", "Write one JSON object.")
+end
+
+local function sorted(t)
+  local keys = {}
+  for key in pairs(t) do keys[#keys + 1] = key end
+  table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
+  return keys
+end
+
+-- A value in one line; what is long is cut.
+local function brief(value)
+  if type(value) == "string" then
+    local line = #value > 60 and value:sub(1, 57) .. "..." or value
+    return (line:gsub("%c", " "))
+  end
+  if type(value) ~= "table" then return tostring(value) end
+  if #value == 0 then
+    local parts = {}
+    for _, key in ipairs(sorted(value)) do parts[#parts + 1] = tostring(key) .. "=" .. brief(value[key]) end
+    return "{" .. table.concat(parts, ", ") .. "}"
+  end
+  local parts = {}
+  for i = 1, math.min(#value, 6) do parts[i] = brief(value[i]) end
+  return "[" .. table.concat(parts, ", ") .. (#value > 6 and (", ... (%d)]"):format(#value) or "]")
+end
+
+local function write(...)
+  io.stdout:write(string.format(...), "\n")
+end
+
+local function show(info)
+  write("%s: %s, %s, %d tensors, %.1f M parameters", info.path, info.format, common.bytes(info.bytes), info.n_tensors,
+    info.parameters / 1e6)
+  write("architecture: %s", info.architecture or "none named")
+  for _, key in ipairs(sorted(info.config or {})) do write("  %-24s %s", key, brief(info.config[key])) end
+  write "tensors:"
+  for _, row in ipairs(info.tensors) do
+    write("  %-8s %4d tensors %10.1f M values  %s", row.dtype, row.tensors, row.elements / 1e6, common.bytes(row.bytes))
+  end
+  if info.keys then
+    write "metadata:"
+    for _, key in ipairs(sorted(info.keys)) do write("  %-40s %s", key, brief(info.keys[key])) end
+  end
+  if info.unsupported then
+    write("does not run here: %s", info.unsupported)
+    return
+  end
+  write("runs with: %s kernels, %d threads, activations %s, KV %s, context %d", info.isa, info.threads, info.activations, info.kv,
+    info.context)
+  for _, row in ipairs(info.kernels) do
+    write("  %-8s %4d matrices as %-12s times %-5s %s", row.dtype, row.matrices, row.form, row.activations, common.bytes(row.bytes))
+  end
+  write("memory: weights %s, scratch %s, process %s (peak %s); loaded in %.2f s", common.bytes(info.weight_bytes),
+    common.bytes(info.scratch_bytes), common.bytes(info.memory.resident), common.bytes(info.memory.peak), info.load_s)
+end
+
+-- Facts of the file alone: also for one that has no recipe.
+local function file_facts(path, keys)
+  local source <close>, message = core.open(path)
+  if not source then return nil, message end
+  local info = require("ane.model").describe(source)
+  info.n_tensors = source:n_tensors()
+  info.architecture = source:meta "general.architecture"
+  if keys then
+    info.keys = {}
+    for _, key in ipairs(source:keys()) do info.keys[key] = source:meta(key) end
+  end
+  return info
+end
+
+local function machine(args)
+  local info, message = require("ane").info()
+  if not info then return nil, message end
+  if args.json then return common.print_json(info) end
+  write("ane %s; %s, %d cores; kernels: %s of %s; memory %s free", info.version, info.cpu, info.cores, info.isa,
+    table.concat(info.isa_list, ", "), common.bytes(info.memory.available))
+  return true
+end
+
+function M.run(args)
+  if not args.model then return machine(args) end
+  local info, message = file_facts(args.model, args.keys)
+  if not info then return nil, message end
+  local model <close>, failed, code = common.load(args)
+  if model then
+    for key, value in pairs(model:info()) do info[key] = value end
+    info.matrices = nil
+  elseif code == "unsupported" or code == "notfound" then
+    info.unsupported = failed
+  else
+    return nil, failed
+  end
+  info.memory = core.memory()
+  if args.json then return common.print_json(info) end
+  show(info)
+  return true
+end
+
+return M

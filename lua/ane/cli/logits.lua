@@ -1,0 +1,68 @@
+--- `ane logits`: the best tokens at every position of a list of ids.
+-- Needs ane.cli.common.
+
+local common = require "ane.cli.common"
+
+local M = {}
+
+M.summary = "Show the best tokens and their logits at every position."
+
+-- Logits of one feed are held at a time: without --chunk so few positions that they stay below this many bytes.
+local MOST_BYTES = 32 << 20
+
+function M.options(parser)
+  common.model_options(parser)
+  parser:option("--ids", "Token ids: 1,2,3."):convert(common.ids):argname "IDS"
+  parser:option("-p --prompt", "Text instead of ids."):argname "TEXT"
+  parser:option("--top", "How many tokens per position, up to the whole vocabulary."):convert(common.positive):default "10":argname "N"
+  parser:option("--chunk", "Feed so many ids at a time."):convert(common.positive):argname "C"
+  parser:flag("--json", "Write one JSON object.")
+end
+
+local function collect(model, ids, top, chunk)
+  local session <close>, failed = model:session()
+  if not session then return nil, failed end
+  local positions = {}
+  local ok, message = session:feed(ids, {
+    want = "all", chunk = chunk or math.max(1, MOST_BYTES // (4 * model.vocab)),
+    each = function(s, _, count)
+      for i = 1, count do positions[#positions + 1] = s:topk(top, i) end
+    end,
+  })
+  if not ok then return nil, message end
+  return positions
+end
+
+local function show(model, ids, positions)
+  local function text(id)
+    return model.tokenizer and ("%q"):format(model.tokenizer:decode { id }) or ""
+  end
+  for i, best in ipairs(positions) do
+    io.stdout:write(("%d: token %d %s\n"):format(i, ids[i], text(ids[i])))
+    for _, pair in ipairs(best) do io.stdout:write(("  %8d %14.6f  %s\n"):format(pair[1], pair[2], text(pair[1]))) end
+  end
+  return true
+end
+
+function M.run(args)
+  if not args.ids and not args.prompt then return nil, "give --ids or --prompt" end
+  local extra = args.ids and not args.context and { context = #args.ids } or nil -- all that will be fed
+  local model <close>, message = common.load(args, extra)
+  if not model then return nil, message end
+  local ids, positions = args.ids
+  if not ids then
+    if not model.tokenizer then return nil, "the model has no tokenizer: give --ids" end
+    ids, message = model.tokenizer:encode(args.prompt)
+    if not ids then return nil, message end
+  end
+  positions, message = collect(model, ids, args.top, args.chunk)
+  if not positions then return nil, message end
+  if not args.json then return show(model, ids, positions) end
+  for i, best in ipairs(positions) do
+    for k, pair in ipairs(best) do best[k] = common.list(pair) end
+    positions[i] = common.list(best)
+  end
+  return common.print_json { ids = common.list(ids), positions = common.list(positions) }
+end
+
+return M

@@ -1,0 +1,29 @@
+--- Conversations in JSON files: a list of messages, or an object with `messages` and more.
+-- Needs ane.jinja, whose decoder keeps the order of keys, as templates that print tools and calls see it.
+-- Usage: `local c, message = messages.decode('[{"role": "user", "content": "Hi"}]')`
+
+local M = {}
+
+--- Takes a text apart.
+-- @return {messages, tools, documents, template_vars}; or nil, message
+function M.decode(text)
+  local value, message = require("ane.jinja").decode(text)
+  if value == nil then return nil, message end
+  local kind = type(value) == "table" and value.kind
+  if kind == "list" then return { messages = value } end
+  local map = kind == "dict" and value.map or {}
+  if type(map.messages) ~= "table" or map.messages.kind ~= "list" then
+    return nil, "a list of messages expected, or an object that has one as \"messages\""
+  end
+  local out = { messages = map.messages, template_vars = {} }
+  for name, item in pairs(map) do
+    if name == "tools" or name == "documents" then
+      if item.kind == "list" then out[name] = item end
+    elseif name ~= "messages" and type(name) == "string" then
+      out.template_vars[name] = item
+    end
+  end
+  return out
+end
+
+return M

@@ -1,0 +1,36 @@
+--- `ane render`: puts variables through a chat template.
+-- Needs ane.cli.common and ane.jinja.
+
+local common = require "ane.cli.common"
+
+local M = {}
+
+M.summary = "Render a Jinja chat template with variables from a JSON file."
+
+function M.options(parser)
+  parser:argument("template", "Template file.")
+  parser:argument("vars", "JSON file: an object whose keys are the template's variables; - is standard input.")
+  parser:option("--now", "The time that strftime_now sees: 2026-03-07T14:05:09."):argname "TIME"
+  parser:flag("--json", "Write one JSON object.")
+end
+
+function M.run(args)
+  local jinja = require "ane.jinja"
+  local source, message = common.read(args.template)
+  if not source then return nil, message end
+  local text, vars, template
+  text, message = common.read(args.vars)
+  if not text then return nil, message end
+  vars, message = jinja.decode(text)
+  if vars == nil then return nil, args.vars .. ": " .. message end
+  template, message = jinja.compile(source, { name = args.template })
+  if not template then return nil, message end
+  local now = args.now ~= "" and args.now or nil
+  text, message = template:render(vars, { now = now })
+  if not text then return nil, message end
+  if args.json then return common.print_json { text = text } end
+  io.stdout:write(text)
+  return true
+end
+
+return M
