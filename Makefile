@@ -8,13 +8,15 @@
 
 config ?= release
 LUA ?= lua5.4
-LUA_INCDIR ?= $(shell pkg-config --variable=includedir lua5.4 2>/dev/null || echo /usr/include/lua5.4)
+LUA_INCDIR ?= $(firstword $(patsubst %/lua.h,%,$(wildcard /usr/include/lua5.4/lua.h /usr/local/include/lua5.4/lua.h /usr/local/include/lua.h)) /usr/include/lua5.4)
 PREFIX ?= /usr/local
 INST_LIBDIR ?= $(PREFIX)/lib/lua/5.4
 INST_LUADIR ?= $(PREFIX)/share/lua/5.4
 INST_BINDIR ?= $(PREFIX)/bin
 
-CC ?= gcc
+ifeq ($(origin CC),default)
+  CC := gcc
+endif
 BUILD := build/$(config)
 CFLAGS ?= -O2 -g
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-missing-field-initializers
@@ -48,7 +50,8 @@ all: $(BUILD)/ane/core.so $(BUILD)/bin/ane links
 
 $(BUILD)/ane/core.so: $(OBJECTS)
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS_SO) $(LDFLAGS) -o $@.tmp $^ $(LIBS) && mv $@.tmp $@
+	@echo "  LINK  $@"
+	@$(CC) $(LDFLAGS_SO) $(LDFLAGS) -o $@.tmp $^ $(LIBS) && mv $@.tmp $@
 
 # Flags by file name: only such files may use the instructions, the dispatch decides at run time (style.md, rule 6).
 $(BUILD)/%_avx2.o: ISA_CFLAGS := -mavx2 -mfma -mf16c
@@ -60,14 +63,15 @@ $(BUILD)/%_i8mm.o: ISA_CFLAGS := -march=armv8.2-a+dotprod+i8mm+fp16
 
 $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) $(ISA_CFLAGS) -MMD -MP -c -o $@ $<
+	@echo "  CC    $<"
+	@$(CC) $(ALL_CFLAGS) $(ISA_CFLAGS) -MMD -MP -c -o $@ $<
 
 -include $(OBJECTS:.o=.d)
 
 # The command as it runs from the tree: it finds its Lua files and core.so beside itself.
 $(BUILD)/bin/ane: lua/ane/cli/ane.in Makefile
 	@mkdir -p $(@D)
-	sed -e 's|@LUA@|$(shell command -v $(LUA) || echo /usr/bin/$(LUA))|' -e 's|@MODE@|tree|' $< > $@ && chmod +x $@
+	@sed -e 's|@LUA@|$(shell command -v $(LUA) || echo /usr/bin/$(LUA))|' -e 's|@MODE@|tree|' $< > $@ && chmod +x $@
 
 # The release build is also reachable as build/ane and build/bin.
 links: $(BUILD)/ane/core.so $(BUILD)/bin/ane

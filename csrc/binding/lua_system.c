@@ -1,12 +1,14 @@
 /* The machine and its files: CPU levels, memory, clock, reading and atomic writing. */
 #include "binding/bind.h"
 
+#include "base/bytes.h"
 #include "platform/platform.h"
 
 #include <string.h>
 #include <unistd.h>
 
 #define MAP_CLASS "ane.map"
+#define NAMES_CLASS "ane.names"
 
 static const char *check_path(lua_State *L, int arg) {
   size_t len;
@@ -73,6 +75,28 @@ static int path_kind(lua_State *L) {
   return 1;
 }
 
+/* Names are gathered before Lua is asked for anything, so nothing is open while it may raise. */
+static bool add_name(void *arg, const char *name) { return ane_buffer_append(arg, name, strlen(name) + 1); }
+
+/* list_dir(path) -> list of names, in no order; or nil, message, code */
+static int list_dir(lua_State *L) {
+  struct ane_buffer *names = bind_new(L, NAMES_CLASS, sizeof *names, 0);
+  struct ane_error err;
+  if (ane_folder_each(check_path(L, 1), add_name, names, &err)) return bind_fail(L, &err);
+  lua_newtable(L);
+  lua_Integer n = 0;
+  for (size_t at = 0; at < names->size; at += strlen((const char *)names->data + at) + 1) {
+    lua_pushstring(L, (const char *)names->data + at);
+    lua_rawseti(L, -2, ++n);
+  }
+  return 1;
+}
+
+static int names_gc(lua_State *L) {
+  ane_buffer_free(luaL_checkudata(L, 1, NAMES_CLASS));
+  return 0;
+}
+
 /* write_file(path, bytes) -> true; or nil, message, code. The file appears whole or stays as it was. */
 static int write_file(lua_State *L) {
   const char *path = check_path(L, 1);
@@ -114,13 +138,15 @@ static int is_tty(lua_State *L) {
 static const luaL_Reg functions[] = {
     {"isa_list", isa_list},     {"isa_best", isa_best},   {"cpu_name", cpu_name},     {"cpu_cores", cpu_cores},
     {"clock", clock_now},       {"memory", memory},       {"path_kind", path_kind},   {"write_file", write_file},
-    {"read_file", read_file},   {"isatty", is_tty},       {NULL, NULL},
+    {"read_file", read_file},   {"isatty", is_tty},       {"list_dir", list_dir},   {NULL, NULL},
 };
 
 static const luaL_Reg no_methods[] = {{NULL, NULL}};
+static const luaL_Reg names_meta[] = {{"__gc", names_gc}, {"__close", names_gc}, {NULL, NULL}};
 static const luaL_Reg map_meta[] = {{"__gc", map_close}, {"__close", map_close}, {NULL, NULL}};
 
 void bind_system(lua_State *L) {
   bind_class(L, MAP_CLASS, no_methods, map_meta);
+  bind_class(L, NAMES_CLASS, no_methods, names_meta);
   luaL_setfuncs(L, functions, 0);
 }

@@ -2,6 +2,7 @@
 
 #include "base/alloc.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -124,4 +125,15 @@ void ane_file_abandon(struct ane_file_writer *w) {
   if (w->fd >= 0) close(w->fd);
   unlink(w->temp);
   release(w);
+}
+
+ane_status ane_folder_each(const char *path, bool (*fn)(void *arg, const char *name), void *arg, struct ane_error *err) {
+  DIR *d = opendir(path);
+  if (!d) return ane_fail(err, ANE_IO, "cannot list %s: %s", path, strerror(errno));
+  for (struct dirent *e; (e = readdir(d));) {
+    if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
+    if (!fn(arg, e->d_name)) break;
+  }
+  closedir(d);
+  return ANE_OK;
 }

@@ -77,6 +77,10 @@ void ane_file_abandon(struct ane_file_writer *w);
 /* 'f' regular file, 'd' folder, 'o' other, 0 nothing there. */
 char ane_path_kind(const char *path);
 
+/* Calls fn with each name in a folder but "." and "..", in no order; stops where fn gives false. ANE_IO where it cannot
+ * be read. */
+ane_status ane_folder_each(const char *path, bool (*fn)(void *arg, const char *name), void *arg, struct ane_error *err);
+
 /* Seconds of a clock that only goes forward. */
 double ane_clock(void);
 

@@ -1,0 +1,63 @@
+--- From a path to a planned program.
+-- Needs ane.config, ane.core, ane.recipe and ane.tokenizer. Usage: `local bundle = assert(loader.load(path, opts))`
+
+local config = require "ane.config"
+local core = require "ane.core"
+local recipe = require "ane.recipe"
+
+local M = {}
+
+--- Makes a recipe known (ane.register).
+M.register = recipe.register
+
+-- Tokens of a default context: the model's, at most 4096, and no more KV than half of the free memory holds.
+local function default_context(cfg, kv)
+  local bytes = ({ fp16 = 2, fp32 = 4, int8 = 1 })[kv]
+  local a_token = 2 * cfg.n_layer * cfg.n_head_kv * cfg.head_dim * bytes
+  local free = core.memory().available
+  local fits = free > 0 and free // 2 // a_token or 4096
+  return math.max(math.min(cfg.context_length or 4096, 4096, fits), 64)
+end
+
+local function find_recipe(cfg, given)
+  if given == nil then return recipe.find(cfg.architecture) end
+  if type(given) == "string" then return recipe.from_file(given) end
+  local ok, r = pcall(recipe.check, given, "option recipe")
+  if not ok then return nil, r, "invalid" end
+  return r
+end
+
+--- Opens the file, builds its graph and packs its weights.
+-- @param path a GGUF file, or the first of a split one
+-- @param opts threads, isa, activations ("int8" | "fp32"), kv, weights, context (nil: chosen), recipe, progress
+-- @return {program, source, config, tokenizer (nil: none), architecture, recipe, bytes, context}; or nil, message, code
+function M.load(path, opts)
+  local source, message, code = core.open(path)
+  if not source then return nil, message, code end
+  local cfg, r, graph, program, tokenizer
+  cfg, message, code = config.read(source)
+  if not cfg then return nil, message, code end
+  r, message, code = find_recipe(cfg, opts.recipe)
+  if not r then return nil, ("%s: %s"):format(path, message), code end
+  graph, message, code = recipe.build(r, cfg, source)
+  if not graph then return nil, message, code end
+  local _ <close> = graph -- the program keeps what it needs
+  local ok
+  ok, message, code = graph:passes "cpu"
+  if not ok then return nil, ("%s: %s"):format(path, message), code end
+  tokenizer, message, code = require("ane.tokenizer").new(source)
+  if not tokenizer and message then return nil, ("%s: %s"):format(path, message), code end
+  local context = opts.context or default_context(cfg, opts.kv)
+  local progress = opts.progress
+  program, message, code = core.program(graph, {
+    isa = opts.isa, threads = opts.threads, int8 = opts.activations ~= "fp32", weights = opts.weights, context = context, chunk = 512,
+    progress = progress and function(done, total) progress("load", done, total) end,
+  })
+  if not program then return nil, ("%s: %s"):format(path, message), code end
+  return {
+    program = program, source = source, config = cfg, tokenizer = tokenizer or nil, architecture = cfg.architecture, recipe = r, bytes = source:bytes(),
+    context = context,
+  }
+end
+
+return M

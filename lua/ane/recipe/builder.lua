@@ -1,0 +1,127 @@
+--- What a recipe builds with: a graph, a configuration, and weights by role.
+-- Needs ane.core. Recipe API version 1: the methods of this class and the modules beside it.
+--
+-- Every activation is [1, C, T, 1]; values are opaque. A weight is asked for by its role ("attn_q"); inside
+-- b:layer(i, ...) that is layer i's. Names in dumps follow the scopes ("layers.3.attn_q"); an error raised inside a
+-- scope starts with its path.
+--
+-- Usage (in a recipe): `local x = b:embed "token_embd"; x = b:linear(x, "attn_q")`
+
+local core = require "ane.core"
+local rope = require "ane.recipe.rope"
+
+local Builder = {}
+Builder.__index = Builder
+
+local M = { version = 1 }
+
+--- A builder for one model.
+-- @param cfg configuration (ane.config); also b.cfg
+-- @param source where the weights are
+-- @param names function(role, layer) -> tensor name without ".weight" or ".bias"
+function M.new(cfg, source, names)
+  local g = assert(core.graph(cfg.architecture))
+  local b = setmetatable({ cfg = cfg, graph = g, source = source, names = names, path = {}, used = {} }, Builder)
+  b.ids = g:input("ids", "int32", { 1, "T" })
+  b.positions = g:input("positions", "int32", { 1, "T" })
+  b.wanted = g:input("wanted", "int32", { 1, "W" })
+  return b
+end
+
+-- The full name of a node; a number is added where the name is taken.
+function Builder:_name(name)
+  local full = #self.path > 0 and table.concat(self.path, ".") .. "." .. name or name
+  self.taken = self.taken or {}
+  local n = (self.taken[full] or 0) + 1
+  self.taken[full] = n
+  return n == 1 and full or full .. "_" .. n
+end
+
+function Builder:_add(op, name, inputs, attrs) return self.graph:add(op, self:_name(name), inputs, attrs) end
+
+--- Runs fn with `name` put before the names of what it builds and before its errors.
+function Builder:scope(name, fn)
+  local path = self.path
+  path[#path + 1] = name
+  local ok, message = xpcall(fn, function(e)
+    if type(e) == "table" then return e end
+    return { message = (tostring(e):gsub("^[^\n]-%.lua:%d+: ", "")), path = table.concat(path, "."), trace = debug.traceback("", 2) }
+  end)
+  if not ok then error(message, 0) end
+  path[#path] = nil
+end
+
+--- A scope "layers.i" in which roles are those of layer i (0-based).
+function Builder:layer(i, fn)
+  self.index = i
+  self:scope("layers." .. i, fn)
+  self.index = nil
+end
+
+-- The tensor of a role, as a constant of the graph; nil where it is optional and not there.
+function Builder:_tensor(role, suffix, optional)
+  local name = self.names(role, self.index) .. suffix
+  local info = self.source:tensor(name)
+  if not info then
+    if optional then return nil end
+    error(("no tensor %s in %s"):format(name, self.source:path()), 0)
+  end
+  self.used[name] = true
+  return self.graph:const(name, self.source, name), info
+end
+
+--- Has the source the weight of this role?
+function Builder:has(role, suffix) return self.source:tensor(self.names(role, self.index) .. (suffix or ".weight")) ~= nil end
+
+--- Rows of a table by token id. [1, d_model, T, 1]
+function Builder:embed(role) return self:_add("embed", role, { self.ids, (self:_tensor(role, ".weight")) }) end
+
+--- Projection (1x1 convolution) by the weight of a role, with its bias where the file has one. -> [1, N, T, 1]
+function Builder:linear(x, role)
+  return self:_add("conv1x1", role, { x, (self:_tensor(role, ".weight")), (self:_tensor(role, ".bias", true)) or false })
+end
+
+--- x / rms(x) * (weight + offset). opts: groups (norm each group of channels by itself, default 1), offset (default 0),
+-- eps (default the configuration's).
+function Builder:rms_norm(x, role, opts)
+  opts = opts or {}
+  return self:_add("rms_norm", role, { x, (self:_tensor(role, ".weight")) },
+    { eps = opts.eps or self.cfg.norm_eps, groups = opts.groups or 1, offset = opts.offset or 0 })
+end
+
+--- Cosines and sines of all positions; made once for each distinct rope.
+-- @param r see ane.recipe.rope
+function Builder:rope_table(r, name)
+  local f, magnitude = rope.frequencies(r)
+  return self:_add("rope_table", name or "rope", { self.positions }, { inv_freq = f, magnitude = magnitude })
+end
+
+--- Turns the heads of x. layout: "half" (pairs i, i + r/2) or "interleaved" (2i, 2i + 1).
+function Builder:rope(x, tab, name, opts) return self:_add("rope", name, { x, tab }, { heads = opts.heads, layout = opts.layout or "half" }) end
+
+--- Causal attention with its key-value state.
+-- opts: heads, kv_heads, head_dim, scale, window (0: all), softcap (0: none)
+function Builder:attention(q, k, v, opts)
+  local shape = { 1, opts.kv_heads, "context", opts.head_dim }
+  local ks, vs = self.graph:state(self:_name "k_cache", shape), self.graph:state(self:_name "v_cache", shape)
+  return self:_add("attention", "attn", { q, k, v, ks, vs },
+    { heads = opts.heads, kv_heads = opts.kv_heads, scale = opts.scale, window = opts.window or 0, softcap = opts.softcap or 0 })
+end
+
+--- act(gate) * up; act: "silu", "gelu_tanh", "gelu_erf", "sigmoid".
+function Builder:glu(gate, up, act) return self:_add("glu", "glu", { gate, up }, { act = act }) end
+function Builder:act(x, act) return self:_add("act", act, { x }, { act = act }) end
+function Builder:add(a, b) return self:_add("add", "add", { a, b }) end
+function Builder:mul(a, b) return self:_add("mul", "mul", { a, b }) end
+function Builder:scale(x, by) return self:_add("scale", "scale", { x }, { by = by }) end
+--- cap * tanh(x / cap)
+function Builder:softcap(x, cap) return self:_add("softcap", "softcap", { x }, { cap = cap }) end
+--- Channels [from, to), 0-based.
+function Builder:slice(x, from, to) return self:_add("slice", "slice", { x }, { from = from, to = to }) end
+--- The columns whose output is wanted: what follows is computed for those only.
+function Builder:take(x) return self:_add("take", "take", { x, self.wanted }) end
+
+--- Number of channels of a value.
+function Builder:channels(x) return self.graph:shape(x)[2] end
+
+return M
