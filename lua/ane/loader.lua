@@ -46,7 +46,7 @@ function M.load(path, opts)
   ok, message, code = graph:passes "cpu"
   if not ok then return nil, ("%s: %s"):format(path, message), code end
   tokenizer, message, code = require("ane.tokenizer").new(source)
-  if not tokenizer and message then return nil, ("%s: %s"):format(path, message), code end
+  if not tokenizer and code ~= "notfound" then return nil, message, code end -- a model without a vocabulary takes ids
   local context = opts.context or default_context(cfg, opts.kv)
   local progress = opts.progress
   program, message, code = core.program(graph, {
