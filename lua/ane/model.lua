@@ -14,7 +14,7 @@ local stream = require "ane.stream"
 local M = {}
 
 local KV = { "fp16", "fp32", "int8" }
-local WEIGHTS = { "file", "int8", "int8-channel", "int4-block", "lut4", "fp16", "bf16", "fp32" }
+local WEIGHTS = { "file", "int8", "int8-channel", "fp16", "bf16", "fp32", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0" }
 
 --- Options of load.
 --   context: most tokens of a session; default the least of the model's own, 4096, and what fits half of free memory
