@@ -25,16 +25,15 @@ V_FN vf v_exp_tail(vf r) {
   return v_fma(p, r, v_set(0x1.fffffcp-2f));
 }
 
-/* exp: error below 1 ulp for normal results; subnormal results are rounded once more. exp(0) = 1 exactly. Below -104 the
- * result is 0, from 89 on infinity: beyond the limits, so clamping there changes nothing. */
-V_FN vf v_exp(vf x) {
+/* exp of x <= 0 or NaN: 1 at 0, 0 from -104 on, where the true value is below half of the smallest float. */
+V_FN vf v_exp_low(vf x) {
   const vf one = v_set(1.0f);
-  vf t, n;
-  x = v_max(v_set(-104.0f), v_min(v_set(89.0f), x)); /* the order keeps NaN, see v_min */
-  vf r = v_reduce_exp(x, &t, &n);
-  vf p = v_fma(v_fma(v_exp_tail(r), r, one), r, one);
-  return v_ldexp(p, t, n);
+  vf t, n, r = v_reduce_exp(v_max(v_set(-104.0f), x), &t, &n); /* in this order v_max keeps NaN */
+  return v_ldexp(v_fma(v_fma(v_exp_tail(r), r, one), r, one), t, n);
 }
+
+/* exp: error below 1 ulp for normal results; subnormal ones are rounded once more. exp(89) is infinite already. */
+V_FN vf v_exp(vf x) { return v_exp_low(v_min(v_set(89.0f), x)); }
 
 /* tanh = e / (e + 2) with e = exp(2|x|) - 1, where 2^n (1 + q) - 1 = fma(q, 2^n, 2^n - 1) keeps the relative precision
  * near 0. From 20 on the quotient is 1. Error below 3 ulp. */

@@ -7,7 +7,7 @@
 #include "kernels/mathfn.h"
 
 /* Scratch of any level: a K tile [head_dim][64], a V tile [64][pad], rows of q and of O, [ROWS][pad] each, scores of a
- * panel [PANEL][64]; M and L of the rows are there too. */
+ * panel [PANEL][64], its sums [PANEL][pad]; M and L of the rows are there too. */
 size_t ane_attention_scratch(ANE_UNUSED int64_t n_heads, ANE_UNUSED int64_t kv_heads, int64_t head_dim) {
   int64_t pad = ane_att_pad(head_dim);
   int64_t floats = 2 * ANE_TILE * pad + 2 * ANE_ATT_ROWS * (pad + 1) + ANE_ATT_PANEL * (ANE_TILE + pad);
@@ -31,7 +31,7 @@ static void tile_of_query(const struct ane_attention *a, const float *q, int64_t
   }
   for (int64_t d = 0; d < hd; d++) o[d] = 0;
   for (int64_t j = first; j <= last; j++) {
-    float w = v_exp(s[j] - m);
+    float w = v_exp_low(s[j] - m);
     lane[j % 16] += w;
     if (i8) w *= kv->v_scale[scales + j];
     for (int64_t d = 0; d < hd; d++) o[d] = fmaf(w, ane_att_element(kv, kv->v, base + j * hd + d), o[d]);
@@ -44,7 +44,7 @@ static void tile_of_query(const struct ane_attention *a, const float *q, int64_t
 }
 
 static void combine(const float *part, int64_t hd, float *big_m, float *big_l, float *big_o) {
-  float m = v_max(part[0], *big_m), x = v_exp(*big_m - m), y = v_exp(part[0] - m);
+  float m = v_max(part[0], *big_m), x = v_exp_low(*big_m - m), y = v_exp_low(part[0] - m);
   *big_l = fmaf(part[1], y, *big_l * x);
   for (int64_t d = 0; d < hd; d++) big_o[d] = fmaf(part[2 + d], y, big_o[d] * x);
   *big_m = m;

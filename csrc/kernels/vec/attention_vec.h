@@ -15,14 +15,22 @@ static const int64_t bytes[] = {4, 2, 1};
 struct work {
   const struct ane_attention *a;
   int64_t group, hd, pad;
-  int64_t base, scales; /* of the tile at hand */
+  int64_t tile, scales, ld_v;   /* the tile at hand, where its scales begin */
   int kind_k, kind_v;
-  int64_t ld_v;
-  const void *k, *v;              /* [hd][64], [64][ld_v] */
-  float *tile_k, *tile_v;         /* converted: [hd][64], [64][pad] */
-  float *q, *o, *big_m, *big_l;   /* [ROWS][pad], [ROWS][pad], [ROWS], [ROWS] */
-  float *s, *part;                /* [PANEL][64], [PANEL][pad] */
-  float m[16], l[16];             /* of the rows of the panel */
+  const void *k, *v;            /* [hd][64], [64][ld_v] */
+  float *tile_k, *tile_v;       /* converted: [hd][64], [64][pad] */
+  float *q, *o, *big_m, *big_l; /* [ROWS][pad], [ROWS][pad], [ROWS], [ROWS] */
+  float *s, *part;              /* scores, then p: [PANEL][64]; o: [PANEL][pad] */
+};
+
+/* Up to PANEL rows on their way through the tile at hand. */
+struct panel {
+  int rows;
+  int64_t row;                                          /* the first, counted from query 0 of the call */
+  int64_t first[ANE_ATT_PANEL], last[ANE_ATT_PANEL];    /* keys of the tile that each row sees, at least one */
+  int64_t begin, end, from, to;                         /* keys that some row sees, and whole sixteens around them */
+  float m[16], l[16];                                   /* largest score, sum of p */
+  float old[16], new[16];                               /* factors of O and of o in their sum */
 };
 
 /* ---- Products ----------------------------------------------------------------------------------------------------*/
@@ -33,18 +41,31 @@ V_FN vf load_as(int kind, const void *p, int64_t i) {
   return v_load((const float *)p + i);
 }
 
+/* A block keeps its sums, a row of the second factor and one element of the first in registers; with one row the second
+ * factor is taken vector by vector. */
+enum { MOST_VECS = 8 };
+#define VECS_FOR(rows) ((rows) == 1 ? MOST_VECS : ANE_MIN((V_REGISTERS - 1) / ((rows) + 1), MOST_VECS))
+
+/* Stored tiles are read once, from memory: each cache line is asked for this far ahead, about a tile of 64 x 64 fp16
+ * (measured on Zen 5 at depth 65536: 42 GB/s without, 55 with; half or twice as far is worse). */
+enum { AHEAD = 8192 };
+
 /* c[r][x] = sum over k ascending of fma(a[r][k], b[k][x], .) for `rows` rows and `vecs` vectors of x, all in registers. */
 V_FN void block(const int rows, const int vecs, const int kind, int64_t n, const float *a, int64_t lda, const void *b,
                 int64_t ldb, float *c, int64_t ldc) {
-  vf sum[ANE_ATT_PANEL][V_PANEL_VECS];
+  const int width = kind == F16 ? 2 : 1;
+  vf sum[ANE_ATT_PANEL][MOST_VECS];
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++)
 #pragma GCC unroll 8
     for (int x = 0; x < vecs; x++) sum[r][x] = v_set(0);
   for (int64_t k = 0; k < n; k++) {
-    vf w[V_PANEL_VECS];
+    vf w[MOST_VECS];
 #pragma GCC unroll 8
     for (int x = 0; x < vecs; x++) w[x] = load_as(kind, b, k * ldb + x * VL);
+    if (kind != F32)
+#pragma GCC unroll 8
+      for (int x = 0; x < vecs; x += 64 / (VL * width)) __builtin_prefetch((const char *)b + (k * ldb + x * VL) * width + AHEAD);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
       vf e = v_set(a[r * lda + k]);
@@ -58,50 +79,45 @@ V_FN void block(const int rows, const int vecs, const int kind, int64_t n, const
     for (int x = 0; x < vecs; x++) v_store(c + r * ldc + x * VL, sum[r][x]);
 }
 
-V_FN void block_rows(int rows, const int vecs, const int kind, int64_t n, const float *a, int64_t lda, const void *b, int64_t ldb,
-                     float *c, int64_t ldc) {
-  switch (rows) {
-  case 1: block(1, vecs, kind, n, a, lda, b, ldb, c, ldc); break;
-  case 2: block(2, vecs, kind, n, a, lda, b, ldb, c, ldc); break;
-  case 3: block(3, vecs, kind, n, a, lda, b, ldb, c, ldc); break;
-  case 4: block(4, vecs, kind, n, a, lda, b, ldb, c, ldc); break;
-  case 5: block(5, vecs, kind, n, a, lda, b, ldb, c, ldc); break;
-  default: block(6, vecs, kind, n, a, lda, b, ldb, c, ldc); break;
-  }
-}
-
-#define BLOCKS(name, vecs, kind)                                                                                                 \
-  static __attribute__((noinline)) void name(int rows, int64_t n, const float *a, int64_t lda, const void *b, int64_t ldb,       \
-                                             float *c, int64_t ldc) {                                                            \
-    block_rows(rows, vecs, kind, n, a, lda, b, ldb, c, ldc);                                                                     \
-  }
 typedef void (*block_fn)(int rows, int64_t n, const float *a, int64_t lda, const void *b, int64_t ldb, float *c, int64_t ldc);
-BLOCKS(f32_1, 1, F32)
-BLOCKS(f32_2, 2, F32)
-BLOCKS(f16_1, 1, F16)
-BLOCKS(f16_2, 2, F16)
-BLOCKS(i8_1, 1, I8)
-BLOCKS(i8_2, 2, I8)
-#if V_PANEL_VECS == 4
-BLOCKS(f32_3, 3, F32)
-BLOCKS(f32_4, 4, F32)
-BLOCKS(f16_3, 3, F16)
-BLOCKS(f16_4, 4, F16)
-BLOCKS(i8_3, 3, I8)
-BLOCKS(i8_4, 4, I8)
-static const block_fn blocks[][V_PANEL_VECS] = {
-    {f32_1, f32_2, f32_3, f32_4}, {f16_1, f16_2, f16_3, f16_4}, {i8_1, i8_2, i8_3, i8_4}};
-#else
-static const block_fn blocks[][V_PANEL_VECS] = {{f32_1, f32_2}, {f16_1, f16_2}, {i8_1, i8_2}};
-#endif
+
+#define BLOCK(rows, vecs, kind)                                                                                                  \
+  case rows:                                                                                                                     \
+    if (vecs <= VECS_FOR(rows)) block(rows, vecs, kind, n, a, lda, b, ldb, c, ldc);                                              \
+    break;
+#define BLOCKS(name, vecs, kind)                                                                                                 \
+  static void name(int r, int64_t n, const float *a, int64_t lda, const void *b, int64_t ldb, float *c, int64_t ldc) {           \
+    switch (r) {                                                                                                                 \
+      BLOCK(1, vecs, kind)                                                                                                       \
+      BLOCK(2, vecs, kind)                                                                                                       \
+      BLOCK(3, vecs, kind)                                                                                                       \
+      BLOCK(4, vecs, kind)                                                                                                       \
+      BLOCK(5, vecs, kind)                                                                                                       \
+      BLOCK(6, vecs, kind)                                                                                                       \
+    }                                                                                                                            \
+  }
+#define BLOCKS_OF(name, kind)                                                                                                    \
+  BLOCKS(name##_1, 1, kind)                                                                                                      \
+  BLOCKS(name##_2, 2, kind)                                                                                                      \
+  BLOCKS(name##_3, 3, kind)                                                                                                      \
+  BLOCKS(name##_4, 4, kind)                                                                                                      \
+  BLOCKS(name##_5, 5, kind)                                                                                                      \
+  BLOCKS(name##_6, 6, kind)                                                                                                      \
+  BLOCKS(name##_7, 7, kind)                                                                                                      \
+  BLOCKS(name##_8, 8, kind)                                                                                                      \
+  static const block_fn name[MOST_VECS] = {name##_1, name##_2, name##_3, name##_4, name##_5, name##_6, name##_7, name##_8};
+BLOCKS_OF(blocks_f32, F32)
+BLOCKS_OF(blocks_f16, F16)
+BLOCKS_OF(blocks_i8, I8)
 
 /* The product for any number of vectors, cut into blocks as even as possible. */
 static void product(int kind, int rows, int64_t vecs, int64_t n, const float *a, int64_t lda, const void *b, int64_t ldb,
                     float *c, int64_t ldc) {
-  const int64_t parts = (vecs + V_PANEL_VECS - 1) / V_PANEL_VECS;
+  const block_fn *fn = kind == F32 ? blocks_f32 : kind == F16 ? blocks_f16 : blocks_i8;
+  const int64_t most = VECS_FOR(rows), parts = (vecs + most - 1) / most;
   for (int64_t i = 0; i < parts; i++) {
     const int64_t from = vecs * i / parts, to = vecs * (i + 1) / parts;
-    blocks[kind][to - from - 1](rows, n, a, lda, (const char *)b + from * VL * bytes[kind], ldb, c + from * VL, ldc);
+    fn[to - from - 1](rows, n, a, lda, (const char *)b + from * VL * bytes[kind], ldb, c + from * VL, ldc);
   }
 }
 
@@ -136,41 +152,56 @@ static float exponentials(const struct work *w, float *s, int64_t from, int64_t 
   for (int64_t j = from; j < to; j += 16)
     for (int p = 0; p < V_PARTS; p++) {
       const int64_t i = j + p * VL;
-      vf e = v_exp(v_sub(v_load(s + i), v_set(m)));
+      vf e = v_exp_low(v_sub(v_load(s + i), v_set(m)));
       l[p] = v_add(l[p], e);
       v_store(s + i, i8 ? v_mul(e, v_load(v_scale + i)) : e);
     }
   return v_fold(l);
 }
 
-/* m, l and o (w->part, without the final + 0) of `rows` rows over one tile. q: [rows], stride ldq; row0: the first row,
- * counted from query 0 of the call. Each row sees at least one key. */
-static void panel(struct work *w, int64_t tile, int64_t row0, int rows, const float *q, int64_t ldq) {
+/* The three steps of a panel. Step 1: which keys, and their products with q [rows], stride ldq. */
+static void panel_scores(const struct work *w, struct panel *p, int64_t row, int rows, const float *q, int64_t ldq) {
   const struct ane_attention *a = w->a;
-  int64_t first[ANE_ATT_PANEL], last[ANE_ATT_PANEL];
+  p->row = row;
+  p->rows = rows;
   for (int r = 0; r < rows; r++) {
-    const int64_t p = a->pos + (row0 + r) / w->group;
-    first[r] = ANE_MAX(ane_att_first(a, p) - tile * ANE_TILE, 0);
-    last[r] = ANE_MIN(p - tile * ANE_TILE, ANE_TILE - 1);
+    const int64_t pos = a->pos + (row + r) / w->group;
+    p->first[r] = ANE_MAX(ane_att_first(a, pos) - w->tile * ANE_TILE, 0);
+    p->last[r] = ANE_MIN(pos - w->tile * ANE_TILE, ANE_TILE - 1);
   }
-  const int64_t begin = first[0], end = last[rows - 1] + 1, from = begin / 16 * 16, to = (end + 15) / 16 * 16;
-  product(w->kind_k, rows, (to - from) / VL, w->hd, q, ldq, (const char *)w->k + from * bytes[w->kind_k], ANE_TILE, w->s + from,
-          ANE_TILE);
-  for (int r = 0; r < rows; r++) w->m[r] = finish_scores(w, w->s + r * ANE_TILE, from, to, first[r], last[r]);
-  for (int r = 0; r < rows; r++) w->l[r] = exponentials(w, w->s + r * ANE_TILE, from, to, w->m[r]);
-  product(w->kind_v, rows, w->pad / VL, end - begin, w->s + begin, ANE_TILE,
-          (const char *)w->v + begin * w->ld_v * bytes[w->kind_v], w->ld_v, w->part, w->pad);
+  p->begin = p->first[0];
+  p->end = p->last[rows - 1] + 1;
+  p->from = p->begin / 16 * 16;
+  p->to = (p->end + 15) / 16 * 16;
+  product(w->kind_k, rows, (p->to - p->from) / VL, w->hd, q, ldq, (const char *)w->k + p->from * bytes[w->kind_k], ANE_TILE,
+          w->s + p->from, ANE_TILE);
 }
 
-/* The tile as stored or, for many rows, as floats in scratch. A value row that is no whole number of vectors must be
+/* Step 2: m, p, l. */
+static void panel_softmax(const struct work *w, struct panel *p) {
+  for (int r = 0; r < p->rows; r++)
+    p->m[r] = finish_scores(w, w->s + r * ANE_TILE, p->from, p->to, p->first[r], p->last[r]);
+  for (int r = 0; r < p->rows; r++) p->l[r] = exponentials(w, w->s + r * ANE_TILE, p->from, p->to, p->m[r]);
+}
+
+/* Step 3: o, to w->part, yet without the + 0. */
+static void panel_values(const struct work *w, const struct panel *p) {
+  product(w->kind_v, p->rows, w->pad / VL, p->end - p->begin, w->s + p->begin, ANE_TILE,
+          (const char *)w->v + p->begin * w->ld_v * bytes[w->kind_v], w->ld_v, w->part, w->pad);
+}
+
+enum { FEW_ROWS = 2 * ANE_ATT_PANEL }; /* so many read a tile as it is stored */
+
+/* The tile as stored or, for more rows, as floats in scratch. A value row that is no whole number of vectors must be
  * copied in any case: a load past it could leave the cache. */
 static void use_tile(struct work *w, int64_t h, int64_t tile, bool convert) {
   const struct ane_kv *kv = w->a->kv;
   const int kind = kv->dtype == ANE_F16 ? F16 : kv->dtype == ANE_I8 ? I8 : F32;
-  w->base = ane_att_tile(kv, h, tile);
+  const int64_t base = ane_att_tile(kv, h, tile);
+  w->tile = tile;
   w->scales = ane_att_scales(kv, h, tile);
-  w->k = (const char *)kv->k + w->base * bytes[kind];
-  w->v = (const char *)kv->v + w->base * bytes[kind];
+  w->k = (const char *)kv->k + base * bytes[kind];
+  w->v = (const char *)kv->v + base * bytes[kind];
   w->kind_k = w->kind_v = kind;
   w->ld_v = w->hd;
   convert = convert && kind != F32;
@@ -194,20 +225,25 @@ static void use_tile(struct work *w, int64_t h, int64_t tile, bool convert) {
 
 /* ---- Combining tiles ---------------------------------------------------------------------------------------------*/
 
-/* M, L and O of the panel's rows take in the tile. */
-static void combine_panel(struct work *w, int64_t row, int rows) {
-  float x[16], y[16];
-  const vf big = v_load_n(w->big_m + row, rows), m = v_load_n(w->m, rows), next = v_max(m, big);
-  const vf ex = v_exp(v_sub(big, next)), ey = v_exp(v_sub(m, next));
-  v_store(x, ex);
-  v_store(y, ey);
-  v_store_n(w->big_m + row, next, rows);
-  v_store_n(w->big_l + row, v_fma(v_load_n(w->l, rows), ey, v_mul(v_load_n(w->big_l + row, rows), ex)), rows);
-  for (int r = 0; r < rows; r++) {
+/* M and L of the panel's rows take in the tile; row: the first, counted from the first in scratch. */
+static void combine_sums(const struct work *w, struct panel *p, int64_t row) {
+  float *big_m = w->big_m + row, *big_l = w->big_l + row;
+  const vf big = v_load_n(big_m, p->rows), m = v_load_n(p->m, p->rows), next = v_max(m, big);
+  const vf old = v_exp_low(v_sub(big, next)), new = v_exp_low(v_sub(m, next));
+  v_store(p->old, old);
+  v_store(p->new, new);
+  v_store_n(big_m, next, p->rows);
+  v_store_n(big_l, v_fma(v_load_n(p->l, p->rows), new, v_mul(v_load_n(big_l, p->rows), old)), p->rows);
+}
+
+/* The same for O. */
+static void combine_values(const struct work *w, const struct panel *p, int64_t row) {
+  for (int r = 0; r < p->rows; r++) {
     const float *part = w->part + r * w->pad;
     float *o = w->o + (row + r) * w->pad;
+    const vf old = v_set(p->old[r]), new = v_set(p->new[r]);
     for (int64_t d = 0; d < w->pad; d += VL)
-      v_store(o + d, v_fma(v_add(v_load(part + d), v_set(0)), v_set(y[r]), v_mul(v_load(o + d), v_set(x[r]))));
+      v_store(o + d, v_fma(v_add(v_load(part + d), v_set(0)), new, v_mul(v_load(o + d), old)));
   }
 }
 
@@ -232,6 +268,20 @@ static int64_t row_at(const struct work *w, int64_t h, int64_t row, int64_t ld) 
   return row / w->group * ld + (h * w->group + row % w->group) * w->hd;
 }
 
+/* Rows [from, to) over the tile at hand, in panels as even as possible; `begin` is the first row in scratch. */
+static void attend_tile(struct work *w, int64_t begin, int64_t from, int64_t to) {
+  const int64_t n = (to - from + ANE_ATT_PANEL - 1) / ANE_ATT_PANEL;
+  struct panel p;
+  for (int64_t i = 0; i < n; i++) {
+    const int64_t r0 = from + (to - from) * i / n, r1 = from + (to - from) * (i + 1) / n;
+    panel_scores(w, &p, r0, (int)(r1 - r0), w->q + (r0 - begin) * w->pad, w->pad);
+    panel_softmax(w, &p);
+    combine_sums(w, &p, r0 - begin);
+    panel_values(w, &p);
+    combine_values(w, &p, r0 - begin);
+  }
+}
+
 /* Rows [begin, end) of kv head h, at most ROWS. */
 static void attend(struct work *w, int64_t h, int64_t begin, int64_t end) {
   const struct ane_attention *a = w->a;
@@ -246,14 +296,9 @@ static void attend(struct work *w, int64_t h, int64_t begin, int64_t end) {
     /* The queries from `tile` on see it, by a window only as far as its last key is inside. */
     int64_t from = ANE_MAX((tile * ANE_TILE - a->pos) * w->group, begin), to = end;
     if (a->window > 0) to = ANE_MIN((tile * ANE_TILE + ANE_TILE - 1 + a->window - a->pos) * w->group, end);
-    const int64_t panels = (to - from + ANE_ATT_PANEL - 1) / ANE_ATT_PANEL;
-    if (panels <= 0) continue;
-    use_tile(w, h, tile, panels > 2);
-    for (int64_t i = 0; i < panels; i++) {
-      const int64_t r0 = from + (to - from) * i / panels, r1 = from + (to - from) * (i + 1) / panels;
-      panel(w, tile, r0, (int)(r1 - r0), w->q + (r0 - begin) * w->pad, w->pad);
-      combine_panel(w, r0 - begin, (int)(r1 - r0));
-    }
+    if (from >= to) continue;
+    use_tile(w, h, tile, to - from > FEW_ROWS);
+    attend_tile(w, begin, from, to);
   }
   for (int64_t r = begin; r < end; r++) {
     const float *o = w->o + (r - begin) * w->pad;
@@ -275,16 +320,19 @@ static void attention_part(const struct ane_attention *a, int64_t h, int64_t t, 
   struct work w;
   if (tile < ane_att_first(a, p) / ANE_TILE || tile > p / ANE_TILE) return;
   work_init(&w, a, scratch);
+  use_tile(&w, h, tile, w.group > FEW_ROWS);
+  struct panel now;
   const int64_t panels = (w.group + ANE_ATT_PANEL - 1) / ANE_ATT_PANEL;
-  use_tile(&w, h, tile, panels > 2);
   for (int64_t i = 0; i < panels; i++) {
-    const int64_t g0 = w.group * i / panels, g1 = w.group * (i + 1) / panels;
-    panel(&w, tile, t * w.group + g0, (int)(g1 - g0), a->q + row_at(&w, h, t * w.group + g0, a->ld_q), w.hd);
+    const int64_t g0 = w.group * i / panels, g1 = w.group * (i + 1) / panels, row = t * w.group + g0;
+    panel_scores(&w, &now, row, (int)(g1 - g0), a->q + row_at(&w, h, row, a->ld_q), w.hd);
+    panel_softmax(&w, &now);
+    panel_values(&w, &now);
     for (int64_t g = g0; g < g1; g++) {
       float *to = part + g * (2 + w.hd);
       const float *o = w.part + (g - g0) * w.pad;
-      to[0] = w.m[g - g0];
-      to[1] = w.l[g - g0];
+      to[0] = now.m[g - g0];
+      to[1] = now.l[g - g0];
       for (int64_t d = 0; d < w.hd; d += VL) v_store_n(to + 2 + d, v_add(v_load(o + d), v_set(0)), w.hd - d);
     }
   }
@@ -295,7 +343,7 @@ static void merge_head(const float *part, int64_t stride, int64_t tiles, int64_t
   vf big_m = v_set(-__builtin_inff()), big_l = v_set(0);
   for (int64_t d = 0; d < hd; d += VL) v_store_n(out + d, v_set(0), hd - d);
   for (int64_t i = 0; i < tiles; i++, part += stride) {
-    const vf m = v_set(part[0]), next = v_max(m, big_m), x = v_exp(v_sub(big_m, next)), y = v_exp(v_sub(m, next));
+    const vf m = v_set(part[0]), next = v_max(m, big_m), x = v_exp_low(v_sub(big_m, next)), y = v_exp_low(v_sub(m, next));
     big_l = v_fma(v_set(part[1]), y, v_mul(big_l, x));
     big_m = next;
     for (int64_t d = 0; d < hd; d += VL)

@@ -9,8 +9,7 @@
 
 #define V_FN static inline __attribute__((always_inline))
 
-/* with 6 rows: 12 sums, 2 vectors of the second factor, 1 of the first, out of 16 registers */
-#define V_PANEL_VECS 2
+#define V_REGISTERS 16
 
 typedef __m256 vf;
 enum {

@@ -9,13 +9,12 @@
 
 #define V_FN static inline __attribute__((always_inline))
 
-/* with 6 rows: 24 sums, 4 vectors of the second factor, 1 of the first, out of 32 registers */
-#define V_PANEL_VECS 4
+#define V_REGISTERS 32
 
 typedef __m512 vf;
 enum {
   VL = 16,
-  V_PARTS = 1    /* vectors that hold 16 floats */
+  V_PARTS = 1 /* vectors that hold 16 floats */
 };
 
 V_FN vf v_set(float x) { return _mm512_set1_ps(x); }
