@@ -161,11 +161,12 @@ struct ane_kernels {
   /* Attention for query heads of kv head h, queries [t_from, t_to), tiles [tile_from, tile_to). Per query and tile:
    *   s_j = scale * (sum over d ascending of fma(q_d, k_jd)) (int8: * k_scale_j before scale), capped, hidden keys -inf;
    *   m = max s_j; p_j = exp(s_j - m); l = sum p_j over 16 lanes as above; o_d = fma(p_j, v_jd, o_d) for ascending j
-   *   (int8: p_j * v_scale_j rounded first).
+   *   (int8: p_j * v_scale_j rounded first), + 0 at the end, so that a -0 cannot tell of hidden keys.
    * attention: combines the tiles in ascending order from M = -inf, L = 0, O = 0 and skips tiles in which nothing is
    *   visible: M' = max(M, m), a = exp(M - M'), b = exp(m - M'), L = fma(l, b, L a), O = fma(o, b, O a); writes O / L.
-   * attention_part: writes (m, l, o[head_dim]) of each (tile, query, head of the group) to part, to be combined in that
-   *   same order by attention_merge, so the tiles of one query may go to different threads.
+   * attention_part: writes (m, l, o[head_dim]) of each head of the group for one tile and query to part (nothing where
+   *   the tile is hidden), to be combined in that same order by attention_merge, so the tiles of one query may go to
+   *   different threads. attention_merge: part has ane_part_floats() for each of the tiles [tile_from, tile_to).
    * scratch: ane_attention_scratch() bytes, 64-byte aligned. */
   void (*attention)(const struct ane_attention *a, int64_t h, int64_t t_from, int64_t t_to, void *scratch);
   void (*attention_part)(const struct ane_attention *a, int64_t h, int64_t t, int64_t tile, float *part, void *scratch);
