@@ -217,6 +217,16 @@ local function add(messages, said)
   return #list
 end
 
+-- A reply as templates take it: what is no UTF-8 becomes U+FFFD.
+local function as_utf8(text)
+  local _, bad = utf8.len(text)
+  while bad do
+    text = text:sub(1, bad - 1) .. "\u{FFFD}" .. text:sub(bad + 1)
+    _, bad = utf8.len(text, bad + 3)
+  end
+  return text
+end
+
 -- Starts a reply to what was said; on failure the messages are as before.
 local function reply(self, said, opts, what)
   if self._closed then error("chat is closed", 3) end
@@ -239,7 +249,7 @@ local function reply(self, said, opts, what)
     self._replying = false
     self.last = pieces.result
     if not self.session.closed then self.session:unstop() end
-    local text = pieces.result.text or ""
+    local text = as_utf8(pieces.result.text or "")
     if pieces.result.stop == "closed" and text == "" then
       for _ = 1, added do table.remove(messages) end
     else
@@ -257,7 +267,8 @@ function Chat:say(said, opts)
   if not pieces then return nil, message, code end
   local result
   result, message, code = pieces:finish()
-  return result and result.text, message, code
+  if not result then return nil, message, code end
+  return result.text
 end
 
 --- The same piece by piece: `for piece in chat:stream "Hi" do io.write(piece) end`.
@@ -271,7 +282,9 @@ end
 --- The prompt that the next reply would be computed from, as text.
 -- @return the text; or nil, message, code
 function Chat:render(opts)
-  return M.render(self.model.tokenizer, self.messages, options(self, opts, "render", 2))
+  local text, message, code = M.render(self.model.tokenizer, self.messages, options(self, opts, "render", 2))
+  if not text then return nil, message, code end
+  return text
 end
 
 --- Frees the conversation's session. Closing twice is fine.

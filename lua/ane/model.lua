@@ -168,7 +168,8 @@ end
 -- @return a chat; or nil, message, code
 function Model:chat(opts)
   opened(self)
-  return chat.new(self, opts, 2)
+  local made, message, code = chat.new(self, opts, 2)
+  return made, message, code -- no tail call: the level of errors counts this function
 end
 
 --- Ends the replies in progress at their next token or prefill chunk, with stop = "stopped".

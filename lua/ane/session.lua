@@ -33,9 +33,15 @@ local function row_of(i, n, what)
   return at
 end
 
-local function check_ids(ids, what)
-  if math.type(ids) == "integer" then return { ids } end
-  if type(ids) ~= "table" then error(("%s: ids must be a list of token ids, is a %s"):format(what, type(ids)), 3) end
+-- The ids as a list; nil, message, code where one is no token of the model. Checked here for all chunks before the first.
+local function check_ids(ids, vocab)
+  if math.type(ids) == "integer" then ids = { ids } end
+  if type(ids) ~= "table" then error("feed: ids must be a list of token ids, is a " .. type(ids), 3) end
+  for i = 1, #ids do
+    local id = ids[i]
+    if math.type(id) ~= "integer" then error(("feed: id %d is %s, not a token id"):format(i, tostring(id)), 3) end
+    if id < 0 or id >= vocab then return nil, ("id %d at place %d is not in 0 .. %d"):format(id, i, vocab - 1), "range" end
+  end
   return ids
 end
 
@@ -61,7 +67,9 @@ end
 -- "stopped" after stop() (what was fed before stays: see length)
 function Session:feed(ids, opts)
   local core = opened(self)
-  ids = check_ids(ids, "feed")
+  local message, code
+  ids, message, code = check_ids(ids, self._vocab)
+  if not ids then return nil, message, code end
   opts = schema.check(FEED, opts, "feed", 2)
   local n, length, context = #ids, core:length(), self.context
   if length + n > context then
@@ -69,7 +77,7 @@ function Session:feed(ids, opts)
   end
   local size = math.min(self._program:max_chunk(), opts.chunk or math.huge)
   local several = n > size and (opts.want == "all" or opts.want == "argmax") and not opts.each
-  self._rows = several and {} or nil
+  self._rows, self._best_only = several and {} or nil, opts.want == "argmax"
   for first = 1, n, size do
     if self._stop then
       self._stop, self._rows = nil, nil
@@ -78,7 +86,8 @@ function Session:feed(ids, opts)
     local last = math.min(first + size - 1, n)
     local want = (opts.want ~= "last" or last == n) and opts.want or "none"
     local part = (first == 1 and last == n) and ids or table.move(ids, first, last, 1, {})
-    local ok, message, code = core:feed(part, want)
+    local ok
+    ok, message, code = core:feed(part, want)
     if not ok then
       self._rows = nil
       return nil, message, code
@@ -103,9 +112,9 @@ end
 function Session:logits(i)
   local core = opened(self)
   local at = row_of(i, self:rows(), "logits")
-  local tensor
-  if self._rows then tensor = self._rows[at].logits else tensor = core:logits(at) end
-  return tensor or error("logits: the last feed wanted \"argmax\", which keeps no logits", 2)
+  if self._best_only then error("logits: the last feed wanted \"argmax\", which keeps no logits", 2) end
+  if self._rows then return self._rows[at].logits end
+  return core:logits(at)
 end
 
 --- Best token of a row of the last feed (the lowest id where several are equal).
@@ -220,7 +229,7 @@ end
 -- @param context the most tokens it holds
 -- @param owner table in which it stands as a key while open (the model closes those when it is closed)
 function M.wrap(core, program, context, owner)
-  local self = setmetatable({ _core = core, _program = program, _owner = owner, context = context }, meta)
+  local self = setmetatable({ _core = core, _program = program, _vocab = program:vocab(), _owner = owner, context = context }, meta)
   if owner then owner[self] = true end
   return self
 end

@@ -1,0 +1,100 @@
+--- A stand-in for a model that says what a script says: for specs of what happens around a model.
+-- Token ids are the bytes of texts, 256 ends a reply, and words may stand behind ids from 257 on.
+-- Usage: `local session = scripted.session("abc", {context = 100}); local tokenizer = scripted.tokenizer()`
+
+local core = require "ane.core"
+
+local M = {}
+
+--- The id that ends a reply.
+M.EOS = 256
+
+local VOCAB = 300
+
+--- Ids of a text.
+function M.ids(text) return { text:byte(1, -1) } end
+
+-- ---- Tokenizer --------------------------------------------------------------------------------------------------------
+
+local Tokenizer, Stream = {}, {}
+Tokenizer.__index, Stream.__index = Tokenizer, Stream
+
+--- A tokenizer of bytes.
+-- @param words list of texts, for the ids from 257 on
+function M.tokenizer(words)
+  return setmetatable({ eos = M.EOS, eos_ids = { M.EOS }, chat_templates = {}, words = words or {} }, Tokenizer)
+end
+
+function Tokenizer:token(id)
+  if id == M.EOS then return "" end
+  return id > M.EOS and (self.words[id - M.EOS] or "?") or string.char(id)
+end
+
+function Tokenizer:stream()
+  return setmetatable({ tokenizer = self, held = "" }, Stream)
+end
+
+-- Holds back the bytes of a character that is not complete.
+function Stream:push(id)
+  local text = self.held .. self.tokenizer:token(id)
+  local _, bad = utf8.len(text)
+  self.held = bad and #text - bad < 3 and text:sub(bad) or ""
+  return text:sub(1, #text - #self.held)
+end
+
+function Stream:flush()
+  local text = self.held
+  self.held = ""
+  return text
+end
+
+-- ---- Session ----------------------------------------------------------------------------------------------------------
+
+local Session = {}
+Session.__index = Session
+
+--- A session whose best token, n tokens behind the prompt, is the n-th id of the script; behind the script it says EOS.
+-- `fed` lists the feeds: {n = tokens, want =}; with `fail` set to a message, feeds fail.
+-- @param script a text or a list of ids
+-- @param opts context; prompt = length of the prompt (else the length of the first feed)
+function M.session(script, opts)
+  return setmetatable({
+    script = type(script) == "string" and M.ids(script) or script, length = 0, ids = {}, fed = {},
+    context = opts and opts.context or 1000, prompt = opts and opts.prompt,
+  }, Session)
+end
+
+function Session:feed(ids, opts)
+  ids = type(ids) == "table" and ids or { ids }
+  if self.stopped then
+    self.stopped = nil
+    return nil, "stopped", "stopped"
+  end
+  if self.fail then return nil, self.fail, "memory" end
+  table.move(ids, 1, #ids, #self.ids + 1, self.ids)
+  self.length = #self.ids
+  self.prompt = self.prompt or self.length
+  table.insert(self.fed, { n = #ids, want = opts.want })
+  if opts.progress then opts.progress("prefill", #ids, #ids) end
+  return true
+end
+
+function Session:argmax()
+  return self.script[self.length - self.prompt + 1] or M.EOS, 10.0
+end
+
+function Session:logits()
+  local t = core.tensor { VOCAB }
+  t:set(self:argmax() + 1, 10)
+  return t
+end
+
+function Session:rewind(n)
+  self.ids = table.move(self.ids, 1, n, 1, {})
+  self.length = n
+  return true
+end
+
+function Session:stop() self.stopped = true end
+
+return M
