@@ -77,7 +77,11 @@ static ane_status infer_rope_table(const struct ane_graph *g, const struct ane_n
   const struct ane_value *p = in(g, n, 0);
   const struct ane_attr *f = ane_node_attr(n, "inv_freq");
   if (p->dtype != ANE_I32 || p->shape.rank != 2 || p->shape.dim[0] != 1) return bad(p, "positions int32[1, T]", err);
+  const struct ane_attr *longer = ane_node_attr(n, "long_freq");
   if (f->fv.n < 1) return ane_fail(err, ANE_INVALID, "inv_freq is empty");
+  if (longer->fv.n && (longer->fv.n != f->fv.n || ane_node_int(n, "original") < 1))
+    return ane_fail(err, ANE_INVALID, "long_freq has %" PRId64 " numbers and inv_freq %" PRId64 "; original is %" PRId64, longer->fv.n, f->fv.n,
+                    ane_node_int(n, "original"));
   out[0] = activation(2 * f->fv.n, p->shape.dim[1]);
   return ANE_OK;
 }
