@@ -43,5 +43,6 @@ void bind_json(lua_State *L);
 void bind_testing(lua_State *L);
 void bind_testing_matmul(lua_State *L);
 void bind_testing_kernels(lua_State *L);
+void bind_testing_exec(lua_State *L);
 
 #endif

@@ -24,6 +24,8 @@ struct bind_program_box {
 };
 void bind_program_release(struct bind_program_box *box);
 
+/* The open session at `arg` and the program it belongs to; raises otherwise. */
+struct ane_session *bind_check_session(lua_State *L, int arg, struct bind_program_box **box);
 /* Pushes a session of the box's program (which gets one more owner), or nil, message, code; gives the number pushed. */
 int bind_session_open(lua_State *L, struct bind_program_box *box, int64_t context, ane_dtype kv);
 

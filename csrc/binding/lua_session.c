@@ -18,6 +18,12 @@ static struct lua_session *check_session(lua_State *L, int arg) {
   return ud;
 }
 
+struct ane_session *bind_check_session(lua_State *L, int arg, struct bind_program_box **box) {
+  const struct lua_session *ud = check_session(L, arg);
+  *box = ud->box;
+  return ud->session;
+}
+
 static void adopt(struct lua_session *ud, struct bind_program_box *box) {
   ud->box = box;
   box->refs++;

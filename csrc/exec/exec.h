@@ -63,6 +63,9 @@ struct ane_matrix_info ane_program_matrix(const struct ane_program *p, int32_t i
 /* One line a step: name, kind, and where its result lies in the arena; false where there is no memory. */
 bool ane_program_print(const struct ane_program *p, struct ane_buffer *out);
 
+/* Fills all activation memory with NaN (specs: no step reads what no step of the same run wrote). No run may go on. */
+void ane_program_poison(struct ane_program *p);
+
 /* ---- Session -------------------------------------------------------------------------------------------------------*/
 
 /* kv: ANE_F16, ANE_F32 or ANE_I8; context <= the program's. Address space for the whole context is reserved now, memory

@@ -266,6 +266,12 @@ void ane_program_destroy(struct ane_program *p) {
   ane_free(p);
 }
 
+void ane_program_poison(struct ane_program *p) {
+  memset(p->scratch, 0xFF, (size_t)((uint8_t *)p->counters - p->scratch));
+  memset(p->lane_mem, 0xFF, p->lane_bytes * (size_t)p->o.threads);
+  memset(p->result_block, 0xFF, p->result_block_bytes);
+}
+
 struct ane_program_info ane_program_info(const struct ane_program *p) {
   struct ane_program_info i = {.isa = p->o.isa, .threads = p->o.threads, .context = p->o.context, .chunk = p->o.chunk, .vocab = p->vocab,
                                .int8 = p->o.int8, .weight_bytes = p->slab_bytes, .scratch_bytes = p->scratch_bytes + p->result_block_bytes,
