@@ -268,7 +268,8 @@ local PROPERTIES = {
   closed = function(self) return self._bundle == nil end,
 }
 
-local meta = { __name = "ane.model", __gc = Model.close, __close = Model.close }
+-- __names is what completion offers.
+local meta = { __name = "ane.model", __gc = Model.close, __close = Model.close, __names = Model }
 
 function meta:__index(key)
   local method = Model[key]

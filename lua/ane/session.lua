@@ -208,7 +208,8 @@ local PROPERTIES = {
   closed = function(self) return self._core == nil end,
 }
 
-local meta = { __name = "ane.session.handle", __gc = Session.close, __close = Session.close }
+-- __names is what completion offers.
+local meta = { __name = "ane.session.handle", __gc = Session.close, __close = Session.close, __names = Session }
 
 function meta:__index(key)
   local method = Session[key]

@@ -91,6 +91,9 @@ local function machine(args)
   return true
 end
 
+-- Why a file that could be read may still not run: that is news of the file, no failure of the command.
+local DESCRIBED = { format = true, notfound = true, shape = true, unsupported = true }
+
 function M.run(args)
   if not args.model then return machine(args) end
   local info, message = file_facts(args.model, args.keys)
@@ -99,7 +102,7 @@ function M.run(args)
   if model then
     for key, value in pairs(model:info()) do info[key] = value end
     info.matrices = nil
-  elseif code == "unsupported" or code == "notfound" then
+  elseif DESCRIBED[code] then
     info.unsupported = failed
   else
     return nil, failed

@@ -1,0 +1,235 @@
+-- The forms that programs rely on, and what people see.
+local ane = require "ane"
+local core = require "ane.core"
+local command = require "support.command"
+local tiny = require "support.tiny"
+
+local path, bare = tiny.path(), tiny.path "llama-kquants"
+
+-- A file with this text, gone after the spec.
+local files = {}
+local function file(text)
+  local name = os.tmpname()
+  files[#files + 1] = name
+  local f = assert(io.open(name, "w"))
+  f:write(text)
+  f:close()
+  return name
+end
+
+teardown(function()
+  for _, name in ipairs(files) do os.remove(name) end
+end)
+
+describe("ane run", function()
+  it("writes one object", function()
+    local r = command.json { "run", path, "--prompt", "Hello", "--max-tokens", "4", "--ignore-eos" }
+    local model <close> = tiny.load()
+    assert.same(model.tokenizer:encode "Hello", { table.unpack(r.prompt_ids) })
+    assert.equal(4, #r.ids)
+    assert.equal("length", r.stop)
+    assert.is_string(r.text)
+    for _, key in ipairs { "load_s", "prefill_s", "decode_s" } do assert.is_number(r.timings[key]) end
+    assert.same({ #r.prompt_ids, 4 }, { r.timings.prompt_tokens, r.timings.tokens })
+  end)
+
+  it("continues ids, without a tokenizer too", function()
+    local r = command.json { "run", bare, "--ids", "1,2,3", "-n", "5", "--activations", "fp32", "-t", "1" }
+    assert.equal(core.null, r.text)
+    assert.equal(5, #r.ids)
+    assert.same({ 1, 2, 3 }, { table.unpack(r.prompt_ids) })
+    local code, out = command.run { "run", bare, "--ids", "1,2,3", "-n", "5", "--activations", "fp32" }
+    assert.equal(0, code)
+    assert.equal(table.concat(r.ids, " "), (out:gsub("%s+$", "")))
+    r = command.json { "run", bare, "--ids", "1", "-n", "0" }
+    assert.equal(0, #r.ids)
+  end)
+
+  it("puts messages through the template", function()
+    local messages = file '[{"role": "user", "content": "Hi"}]'
+    local object = file '{"messages": [{"role": "user", "content": "Hi"}], "tools": null, "date_string": "now"}'
+    local model <close> = tiny.load()
+    local want = model:generate({ { role = "user", content = "Hi" } }, { max_tokens = 1, details = true }).prompt_ids
+    assert.same(want, { table.unpack(command.json({ "run", path, "--messages", messages, "-n", "1" }).prompt_ids) })
+    want = model:generate({ { role = "user", content = "Hi" } },
+      { max_tokens = 1, details = true, template_vars = { date_string = "now" } }).prompt_ids
+    assert.same(want, { table.unpack(command.json({ "run", path, "--messages", object, "-n", "1" }).prompt_ids) })
+  end)
+
+  it("samples by a seed, stops at texts, gives log probabilities", function()
+    local args = { "run", path, "-p", "Hello", "-n", "12", "--temperature", "2", "--seed", "7", "--ignore-eos" }
+    local first = command.json(args)
+    assert.same(first.ids, command.json(args).ids)
+    assert.equal(7, first.seed)
+    local plain = command.json { "run", path, "-p", "Hello", "-n", "12", "--ignore-eos" }
+    local stop = plain.text:sub(4, 5)
+    local r = command.json { "run", path, "-p", "Hello", "-n", "12", "--ignore-eos", "--stop", stop, "--logprobs", "2" }
+    assert.same({ "stop", plain.text:sub(1, plain.text:find(stop, 1, true) - 1) }, { r.stop, r.text })
+    assert.same({ #r.ids, 2 }, { #r.logprobs, #r.logprobs[1].top })
+  end)
+
+  it("streams text to people, and speed where asked", function()
+    local r = command.json { "run", path, "-p", "Hello", "-n", "4", "--ignore-eos" }
+    local code, out, err = command.run { "run", path, "-p", "Hello", "-n", "4", "--ignore-eos", "--timings", "--no-progress" }
+    assert.equal(0, code)
+    assert.equal(r.text .. "\n", (out:gsub("[\x80-\xff]", function(c) return utf8.len(out) and c or "\u{FFFD}" end)))
+    assert.matches("^%[prompt %d+ tokens, .*reply 4 tokens, .* ended by length%]\n$", err)
+  end)
+end)
+
+describe("ane logits", function()
+  it("gives the best at each position, the same however it is fed", function()
+    local ids = "1,2,3,4,5,6,7,8,9,10"
+    local whole = command.json { "logits", path, "--ids", ids, "--top", "3" }
+    assert.equal(10, #whole.positions)
+    assert.equal(3, #whole.positions[1])
+    assert.is_true(whole.positions[1][1][2] >= whole.positions[1][2][2])
+    for _, chunk in ipairs { "1", "3", "10", "512" } do
+      assert.same(whole.positions, command.json({ "logits", path, "--ids", ids, "--top", "3", "--chunk", chunk, "-t", "1" }).positions)
+    end
+    local model <close> = tiny.load()
+    local s <close> = model:session()
+    s:feed({ 1, 2, 3 }, { want = "all" })
+    local want = s:logits(3)
+    local all = command.json { "logits", path, "--ids", "1,2,3", "--top", "1024" }
+    assert.equal(1024, #all.positions[3])
+    for _, pair in ipairs(all.positions[3]) do
+      assert.equal(want:get(pair[1] + 1), string.unpack("<f", string.pack("<f", pair[2])))
+    end
+  end)
+
+  it("shows them to people", function()
+    local code, out = command.run { "logits", path, "-p", "Hello", "--top", "2" }
+    assert.equal(0, code)
+    assert.matches("1: token 1000 ", out)
+  end)
+end)
+
+describe("ane tokenize", function()
+  it("turns text into ids and back", function()
+    local model <close> = tiny.load()
+    local tokenizer = model.tokenizer
+    local text = "Hello <|eot_id|> wörld\n"
+    local function ids(...) return { table.unpack(command.json({ "tokenize", path, ... }, text).ids) } end
+    assert.same(tokenizer:encode(text), ids())
+    assert.same(tokenizer:encode(text, { bos = false }), ids "--no-bos")
+    assert.same(tokenizer:encode(text, { bos = false, special = true }), ids("--no-bos", "--special"))
+    local r = command.json { "tokenize", path, "--decode", "--ids", table.concat(tokenizer:encode(text, { bos = false }), ",") }
+    assert.equal(text, r.text)
+    local empty = command.json({ "tokenize", path, "--no-bos" }, "")
+    assert.equal("[]", core.json_encode(empty.ids))
+    local code, out = command.run({ "tokenize", path, "--no-bos" }, "Hello")
+    assert.equal(0, code)
+    assert.matches("^%s+%d+  \"", out)
+  end)
+end)
+
+describe("ane render", function()
+  it("renders with the variables of a file, at a given time", function()
+    local template = file "{{ greeting }}{% for k, v in d.items() %} {{ k }}={{ v }}{% endfor %} {{ strftime_now('%Y-%m-%d') }}"
+    local vars = file '{"greeting": "Hi", "d": {"z": 1, "a": null}}'
+    assert.equal("Hi z=1 a=None 2026-03-07", command.json({ "render", template, vars, "--now", "2026-03-07T14:05:09" }).text)
+    assert.same({ 0, "Hi", "" }, { command.run({ "render", file "{{ x }}", "-" }, '{"x": "Hi"}') })
+    local code, _, err = command.run { "render", file "{{ x", vars }
+    assert.equal(1, code)
+    assert.matches(":1:", err)
+    code, _, err = command.run { "render", template, file "{" }
+    assert.equal(1, code)
+    assert.matches("line 1", err)
+  end)
+end)
+
+describe("ane bench", function()
+  it("measures as many times as asked", function()
+    local r = command.json { "bench", path, "-p", "16", "-n", "4", "-t", "2", "-r", "3" }
+    assert.same({ 3, 3, 2 }, { #r.pp, #r.tg, r.threads })
+    for _, key in ipairs { "load_s", "first_token_s", "peak_rss_mb", "model_bytes" } do assert.is_true(r[key] > 0, key) end
+    assert.equal(ane.info().isa, r.kernel)
+    assert.equal(290816, r.model_bytes)
+    assert.same({ 0, 3 }, { #command.json({ "bench", path, "-p", "0", "-n", "2", "-r", "3" }).pp, #r.tg })
+    local code, out = command.run { "bench", path, "-p", "16", "-n", "2", "-r", "1" }
+    assert.equal(0, code)
+    assert.matches("prefill of 16: .* tokens/s\ndecode of 2: ", out)
+  end)
+end)
+
+describe("ane info", function()
+  it("tells what a file holds and how it runs", function()
+    local r = command.json { "info", path }
+    assert.same({ "llama", "gguf", 31 }, { r.architecture, r.format, r.n_tensors })
+    assert.is_true(#r.kernels > 0)
+    assert.is_true(r.memory.peak > 0)
+    local code, out = command.run { "info", path, "--keys" }
+    assert.equal(0, code)
+    assert.matches("architecture: llama", out)
+    assert.matches("q8_0 +%d+ tensors", out)
+    assert.matches("runs with: ", out)
+    assert.matches("general.architecture", out)
+  end)
+
+  it("describes files that nothing here can run", function()
+    local code, out = command.run { "info", "spec/fixtures/gguf/kv-types.gguf" }
+    assert.equal(0, code, out)
+    assert.matches("does not run here: ", out)
+  end)
+
+  it("describes the machine", function()
+    assert.equal(ane._VERSION, command.json({ "info" }).version)
+    local code, out = command.run { "info" }
+    assert.equal(0, code)
+    assert.matches("^ane 0.1.0; .* cores; kernels: ", out)
+  end)
+end)
+
+describe("ane chat", function()
+  it("says one thing", function()
+    local code, out = command.run { "chat", path, "-p", "Hi", "-n", "3" }
+    assert.equal(0, code)
+    assert.matches("\n$", out)
+  end)
+
+  it("reads turns from its input", function()
+    local code, out, err = command.run({ "chat", path, "-n", "2", "--system", "S", "--timings" },
+      "Hi\n\nmore\\\nlines\n/prompt\n/undo\n/prompt\n/clear\n/prompt\n/help\n/quit\nnever\n")
+    assert.equal(0, code, err)
+    local _, replies = err:gsub("%[prompt", "")
+    assert.equal(2, replies)
+    assert.matches("more\nlines", out)
+    local _, users = out:gsub("<|start_header_id|>user", "")
+    assert.equal(3, users) -- two in the first prompt, one after /undo, none after /clear
+    assert.matches("forget the conversation", out)
+  end)
+end)
+
+describe("ane repl", function()
+  it("evaluates lines, and goes on after errors", function()
+    local code, out, err = command.run({ "repl", path }, table.concat({
+      "1 + 1", "=2 * 3", "x = 5", "x, nil, 'a'", "for i = 1, 2 do", "print(i)", "end", "error('no')", "1 +* 2", "model",
+      "ane.tensor{1, 2}", "{a = 1, [2] = {}}", "#model.tokenizer",
+    }, "\n"))
+    assert.equal(0, code)
+    assert.equal(table.concat({
+      "2", "6", "5\tnil\ta", "1", "2", "model (llama, " .. path .. ")", "tensor [2] {1, 2}", "{[2] = {}, a = 1}", "1024", "",
+    }, "\n"), out)
+    assert.matches("repl:1: no\n", err)
+    assert.matches("unexpected symbol", err)
+  end)
+
+  it("runs code that is given", function()
+    assert.same({ 0, "3\n", "" }, { command.run { "repl", "-e", "1 + 2" } })
+    assert.equal(1, (command.run { "repl", "-e", "error 'x'" }))
+    assert.equal(1, (command.run { "repl", "-e", "1 +" }))
+  end)
+
+  it("completes names", function()
+    local repl = require "ane.cli.repl"
+    local model <close> = tiny.load()
+    local env = setmetatable({ ane = ane, model = model }, { __index = _G })
+    assert.same({ "model" }, repl.complete("mod", env))
+    assert.same({ "ane.load" }, repl.complete("ane.lo", env))
+    assert.same({ "string.format" }, repl.complete("string.form", env))
+    assert.same({ "model:generate" }, repl.complete("model:gen", env))
+    assert.same({ "model.tokenizer:encode" }, repl.complete("model.tokenizer:enc", env))
+    assert.same({}, repl.complete("nothing.here", env))
+  end)
+end)

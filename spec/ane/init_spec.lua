@@ -1,0 +1,28 @@
+local ane = require "ane"
+
+describe("ane", function()
+  it("has a version and makes no globals", function()
+    assert.equal("0.1.0", ane._VERSION)
+    assert.is_nil(rawget(_G, "ane"))
+  end)
+
+  it("tells about the machine", function()
+    local info = ane.info()
+    assert.equal(ane._VERSION, info.version)
+    assert.equal("ref", info.isa_list[1])
+    assert.is_true(info.cores >= 1)
+    assert.is_true(info.memory.resident > 0)
+  end)
+
+  it("makes tensors of lists in lists, or of bytes", function()
+    assert.same({ 2, 2 }, ane.tensor({ { 1, 2 }, { 3, 4 } }):shape())
+    assert.same({ 3 }, ane.tensor({ 1, 2, 3 }):shape())
+    assert.same({}, ane.tensor(5):shape())
+    assert.same({ 2, 2 }, ane.tensor({ 1, 2, 3, 4 }, { 2, 2 }):shape())
+    assert.same({ 1.0, 2.0 }, ane.tensor(string.pack("<ff", 1, 2)):totable())
+    assert.equal(4.0, ane.tensor({ { { 1, 2 }, { 3, 4 } } }):get(1, 2, 2))
+    assert.error_matches(function() ane.tensor { { 1, 2 }, { 3 } } end, "lists at depth 2 must all have 2 entries")
+    assert.error_matches(function() ane.tensor { 1, { 2 } } end, "not a number")
+    assert.error_matches(function() ane.tensor({ 1 }, { 2 }) end, "2 values")
+  end)
+end)
