@@ -1,4 +1,4 @@
-/* Speed of matrix products beside the machine's limits: `matmul_bench [form [isa]]`.
+/* Speed of matrix products beside the machine's limits: `matmul_bench [form|all [isa|best [int8|fp32 [threads]]]]`.
  *
  * For each form, shape, thread count and T: the best of many runs. T = 1 and 8 walk through copies of the matrix of 96 MB
  * in all, as a model's layers do, and are compared with reading memory; T = 512 uses one matrix and is compared with a
@@ -100,7 +100,7 @@ static void bench_pair(struct ane_pool *pool, struct job *j, int64_t t, int64_t 
   fflush(stdout);
 }
 
-static void bench_form(const struct ane_kernels *k, ane_dtype t, int64_t rows, int64_t cols, bool int8) {
+static void bench_form(const struct ane_kernels *k, ane_dtype t, int64_t rows, int64_t cols, bool int8, int only_threads) {
   struct ane_packed w = {.form = ane_form_for(t, cols), .dtype = t, .rows = rows, .cols = cols, .groups = (rows + 15) / 16};
   uint64_t row_bytes;
   if (!ane_dtype_bytes(t, (uint64_t)cols, &row_bytes) || !ane_form_group_bytes(w.form, cols, &w.group_bytes)) return;
@@ -130,6 +130,7 @@ static void bench_form(const struct ane_kernels *k, ane_dtype t, int64_t rows, i
          (int)cols, (double)row_bytes * (double)rows / pack_time * 1e-9);
   for (int threads = 1; threads <= 2; threads++) {
     struct ane_pool *pool;
+    if (only_threads && threads != only_threads) continue;
     if (ane_pool_create(&pool, threads, NULL)) return;
     for (int64_t n = 1; n <= t_max; n *= n == 1 ? 8 : 64) {
       size_t size = ane_acts_bytes(act, n, cols);
@@ -152,16 +153,15 @@ static void bench_form(const struct ane_kernels *k, ane_dtype t, int64_t rows, i
 int main(int argc, char **argv) {
   static const ane_dtype types[] = {ANE_Q4_0, ANE_Q4_1, ANE_Q5_0, ANE_Q5_1, ANE_Q8_0, ANE_Q4_K, ANE_Q5_K, ANE_Q6_K, ANE_I8, ANE_BF16, ANE_F16, ANE_F32};
   static const int shapes[][2] = {{576, 1536}, {1536, 576}, {4864, 896}};
-  ane_isa isa = argc > 2 ? ane_isa_from_name(argv[2]) : ane_isa_best();
+  bool best = argc <= 2 || !strcmp(argv[2], "best"), int8 = argc <= 3 || strcmp(argv[3], "fp32");
+  ane_isa isa = best ? ane_isa_best() : ane_isa_from_name(argv[2]);
+  int threads = argc > 4 ? atoi(argv[4]) : 0;
   if (isa == ANE_ISA_COUNT || !ane_isa_available(isa)) return fprintf(stderr, "matmul_bench: no level %s\n", argv[2]), 1;
-  bool f32 = argc > 3 && !strcmp(argv[3], "f32");
   for (size_t i = 0; i < ANE_COUNT(types); i++) {
-    const char *name = ane_dtype_info(types[i])->name;
-    if (argc > 1 && strcmp(argv[1], "all") && strcmp(argv[1], name)) continue;
-    for (size_t s = 0; s < ANE_COUNT(shapes); s++)
-      if (ane_form_for(types[i], shapes[s][1]) != ANE_FORM_ROWS)
-        bench_form(ane_kernels_get(isa), types[i], shapes[s][0], shapes[s][1], !f32);
-      else bench_form(ane_kernels_get(isa), types[i], shapes[s][0], shapes[s][1] / 256 * 256, !f32);
+    const struct ane_dtype_info *t = ane_dtype_info(types[i]);
+    if (argc > 1 && strcmp(argv[1], "all") && strcmp(argv[1], t->name)) continue;
+    for (size_t s = 0; s < ANE_COUNT(shapes); s++) /* rows of K-quants are cut to whole blocks */
+      bench_form(ane_kernels_get(isa), types[i], shapes[s][0], shapes[s][1] / t->block * t->block, int8, threads);
   }
   return 0;
 }

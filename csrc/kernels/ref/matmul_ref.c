@@ -72,7 +72,8 @@ static void matmul_i8(const struct ane_packed *w, const struct ane_acts *x, int6
     }
 }
 
-/* One block of n <= 32 values. The limits are written so that NaN ends at one of them, as the vector min and max do. */
+/* One block of n <= 32 values. Only what is not finite, or a product with the inverse of an amax below 2^-121, which is
+ * infinite, lies beyond the limits: -127, as the vector conversions give. */
 static void quantise_block(const float *x, int n, int8_t *q, float *d, int32_t isum[2], float *dsum) {
   float amax = 0;
   for (int i = 0; i < n; i++) amax = fabsf(x[i]) > amax ? fabsf(x[i]) : amax;
@@ -81,9 +82,7 @@ static void quantise_block(const float *x, int n, int8_t *q, float *d, int32_t i
   isum[0] = isum[1] = 0;
   for (int i = 0; i < n; i++) {
     float v = x[i] * inverse;
-    v = v > -127 ? v : -127;
-    v = v < 127 ? v : 127;
-    q[i] = (int8_t)nearbyintf(v);
+    q[i] = fabsf(v) <= 127.25f ? (int8_t)nearbyintf(v) : -127;
     isum[i / 16] += q[i];
   }
   *d = amax / 127;

@@ -10,21 +10,20 @@ INLINE float max_of_8(__m256 m) {
   return _mm_cvtss_f32(_mm_max_ss(x, _mm_shuffle_ps(x, x, 1)));
 }
 
-/* 32 codes of x * inverse, limited so that NaN ends at -127, in column order. */
+/* 32 codes of x * inverse in column order. What is no number or beyond an int32 becomes the least int32 and then -127. */
 INLINE __m256i block_codes(const float *x, float inverse) {
 #if defined(__AVX512F__)
-  const __m512 low = _mm512_set1_ps(-127), high = _mm512_set1_ps(127), by = _mm512_set1_ps(inverse);
-  __m512i a = _mm512_cvtps_epi32(_mm512_min_ps(_mm512_max_ps(_mm512_mul_ps(_mm512_loadu_ps(x), by), low), high));
-  __m512i b = _mm512_cvtps_epi32(_mm512_min_ps(_mm512_max_ps(_mm512_mul_ps(_mm512_loadu_ps(x + 16), by), low), high));
-  return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm512_cvtepi32_epi8(a)), _mm512_cvtepi32_epi8(b), 1);
+  const __m512 by = _mm512_set1_ps(inverse);
+  __m512i a = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), by)), b = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16), by));
+  __m256i packed = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm512_cvtsepi32_epi8(a)), _mm512_cvtsepi32_epi8(b), 1);
 #else
-  const __m256 low = _mm256_set1_ps(-127), high = _mm256_set1_ps(127), by = _mm256_set1_ps(inverse);
+  const __m256 by = _mm256_set1_ps(inverse);
   __m256i q[4];
-  for (int i = 0; i < 4; i++)
-    q[i] = _mm256_cvtps_epi32(_mm256_min_ps(_mm256_max_ps(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), by), low), high));
+  for (int i = 0; i < 4; i++) q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), by));
   __m256i packed = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
-  return _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)); /* packs works in 128-bit halves */
+  packed = _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)); /* packs works in 128-bit halves */
 #endif
+  return _mm256_max_epi8(packed, _mm256_set1_epi8(-127));
 }
 
 INLINE float block_max(const float *x) {

@@ -9,7 +9,14 @@
 #ifndef ANE_KERNELS_X86_MATMUL_I8_H
 #define ANE_KERNELS_X86_MATMUL_I8_H
 
-enum { PANEL_NV = 2, PLANE = LANES * 4, I8_PANEL_BYTES = 256 * 1024 };
+enum {
+  PANEL_NV = 2,
+  PLANE = LANES * 4,
+  I8_PANEL_BYTES = 256 * 1024,
+  START_ROW = 2 * I8_PANEL_BYTES / (PANEL_NV * 8 * PLANE) + LANES, /* no record is smaller than its codes */
+  AHEAD = 8192, /* bytes from what is computed on to what is prefetched: measured, 4096 loses a tenth */
+  FEW = 16, FEW_MIN = 40 /* columns up to which a block is unpacked again for each run of them; measured */
+};
 
 INLINE int form_subs(ane_form f) { return f == ANE_FORM_Q6_K ? 2 : 1; }
 INLINE int record_bytes(ane_form f) { return PANEL_NV * (8 * PLANE + LANES * 4 * (form_subs(f) + (form_has_min(f) ? 1 : 0))); }
@@ -21,19 +28,38 @@ struct i8_job {
   float *out;
   int64_t ld_out, nb, b_from, b_to;
   const uint8_t *panel;
+  int32_t *starts; /* for the forms that need them, by make_starts */
+  int64_t start_row;
   int shift; /* zero = 1 << shift */
 };
 
-/* What a dot starts from: - zero * sum of q, over 16 columns (half 0 or 1) or all 32 (half -1). */
-INLINE vi dot_start(const int32_t *isum, int half, int shift) {
-  vi sum = half < 0 ? vi_add(vi_word(isum), vi_word(isum + 1)) : vi_word(isum + half);
-  return vi_sub(vi_zero(), vi_shl_by(sum, shift));
+/* What the dots of nt columns and the blocks of a piece start from: - zero * sum of q. [nt][start_row], a pair for each
+ * block as isum; where there is one scale, the first of the pair is for all 32 columns. */
+INLINE void make_starts(ane_form f, int64_t nt, const struct i8_job *j, int64_t t0) {
+  int64_t n = 2 * (j->b_to - j->b_from);
+  for (int64_t t = 0; t < nt; t++) {
+    const int32_t *isum = j->x->isum + 2 * ((t0 + t) * j->nb + j->b_from);
+    for (int64_t i = 0; i < n; i += LANES) {
+      vi sum = n - i >= LANES ? vi_load(isum + i) : vi_load_n(isum + i, n - i);
+      if (form_subs(f) == 1) sum = vi_add(sum, vi_second(sum));
+      vi_store(j->starts + t * j->start_row + i, vi_sub(vi_zero(), vi_shl_by(sum, j->shift)));
+    }
+  }
 }
 
 /* acc += the scaled dot, and the minimum's part. */
 INLINE vf add_block(ane_form f, vf dot, vf min, float d, float dsum, vf acc) {
   acc = vf_fma(dot, vf_set(d), acc);
   return form_has_min(f) ? vf_fma(min, vf_set(dsum), acc) : acc;
+}
+
+/* Asks for the bytes that come AHEAD after those of block b, all of them: a line left to the processor's own prefetcher,
+ * which sees only the gaps, costs more than the instruction. */
+INLINE void prefetch_block(ane_form f, const uint8_t *group, int64_t b) {
+  int bytes = block_bytes(f);
+  uintptr_t at = (uintptr_t)group + (uintptr_t)(b * bytes) + AHEAD;
+#pragma GCC unroll 9
+  for (int i = 0; i < (bytes + 63) / 64; i++) _mm_prefetch((const char *)(at + 64 * (uintptr_t)i), _MM_HINT_T0);
 }
 
 /* nt columns from t0 on times vector vc, straight from the packed form. */
@@ -44,13 +70,13 @@ INLINE void fused(ane_form f, int nt, const struct i8_job *j, int64_t vc, int64_
   vf acc[FUSED_NT], dot[FUSED_NT];
   const int8_t *q = j->x->q + t0 * j->nb * ANE_BLOCK;
   const float *d = j->x->d + t0 * j->nb, *dsum = j->x->dsum + t0 * j->nb;
-  const int32_t *isum = j->x->isum + 2 * t0 * j->nb;
+  const int32_t *starts = j->starts + t0 * j->start_row;
 #pragma GCC unroll 8
   for (int t = 0; t < nt; t++) acc[t] = vf_zero();
   for (int64_t b = 0; b < j->nb; b++) {
     struct at at = block_at(f, group, b);
     vi c[8], sum[FUSED_NT], run[FUSED_NT];
-    _mm_prefetch((const char *)at.codes + 4096, _MM_HINT_T0);
+    prefetch_block(f, group, b);
     unpack_codes(f, at.codes, part, SIGNED_BYTES, c);
     vf min = form_has_min(f) ? unpack_min(f, at, part) : vf_zero();
 #pragma GCC unroll 2
@@ -58,7 +84,7 @@ INLINE void fused(ane_form f, int nt, const struct i8_job *j, int64_t vc, int64_
       int planes = 8 / form_subs(f), from = planes * half;
 #pragma GCC unroll 8
       for (int t = 0; t < nt; t++)
-        sum[t] = has_zero(f) ? dot_start(isum + 2 * (t * j->nb + b), form_subs(f) == 1 ? -1 : half, zero_shift(f)) : vi_zero();
+        sum[t] = has_zero(f) ? vi_word(starts + t * j->start_row + 2 * b + half) : vi_zero();
 #pragma GCC unroll 8
       for (int v = 0; v < planes; v++)
 #pragma GCC unroll 8
@@ -117,7 +143,9 @@ INLINE void tile(ane_form f, int nv, int nt, const struct i8_job *j, int64_t vc,
       acc[i][t] = j->b_from && left > i * LANES ? vf_load_n(out + t * j->ld_out + i * LANES, left - i * LANES) : vf_zero();
   }
   const uint8_t *record = j->panel;
-  for (int64_t b = j->b_from; b < j->b_to; b++, record += record_bytes(f)) {
+  const int32_t *starts = j->starts;
+  if (has_zero(f)) make_starts(f, nt, j, t0);
+  for (int64_t b = j->b_from; b < j->b_to; b++, record += record_bytes(f), starts += 2) {
     const uint8_t *codes = record + p * 8 * PLANE;
     const float *scales = (const float *)(record + PANEL_NV * 8 * PLANE) + p * LANES, *minima = scales + form_subs(f) * PANEL_NV * LANES;
     const int64_t at = t0 * j->nb + b;
@@ -126,7 +154,7 @@ INLINE void tile(ane_form f, int nv, int nt, const struct i8_job *j, int64_t vc,
       int planes = 8 / form_subs(f), from = planes * half;
 #pragma GCC unroll 8
       for (int t = 0; t < nt; t++) {
-        sum[0][t] = has_zero(f) ? dot_start(j->x->isum + 2 * (at + t * j->nb), form_subs(f) == 1 ? -1 : half, j->shift) : vi_zero();
+        sum[0][t] = has_zero(f) ? vi_word(starts + t * j->start_row + half) : vi_zero();
         if (nv > 1) sum[I8_NV - 1][t] = sum[0][t];
       }
 #pragma GCC unroll 8
@@ -216,6 +244,8 @@ TILES(Q8_0)
 INLINE void panels(ane_form f, void (*run)(const struct i8_job *, int64_t, int), struct i8_job *j, int64_t from, int64_t to, uint8_t *scratch) {
   int64_t piece = I8_PANEL_BYTES / record_bytes(f);
   j->panel = scratch;
+  j->starts = (int32_t *)(scratch + I8_PANEL_BYTES);
+  j->start_row = START_ROW;
   for (int64_t vc = from; vc < to; vc += PANEL_NV) {
     int nv = (int)ANE_MIN(to - vc, PANEL_NV);
     for (j->b_from = 0; j->b_from < j->nb; j->b_from = j->b_to) {
@@ -226,29 +256,42 @@ INLINE void panels(ane_form f, void (*run)(const struct i8_job *, int64_t, int),
   }
 }
 
-INLINE void fused_columns(ane_form f, const struct i8_job *j, int64_t vc, int64_t t, int nt) {
-  switch (nt) {
-    case 1: fused(f, 1, j, vc, t); break;
-    case 2: fused(f, 2, j, vc, t); break;
-    case 3: fused(f, 3, j, vc, t); break;
-    case 4: fused(f, 4, j, vc, t); break;
+/* All columns for one vector of rows, in runs of equal width as far as possible. */
+INLINE void fused_columns(ane_form f, const struct i8_job *j, int64_t vc) {
+  int64_t n = (j->x->t + FUSED_NT - 1) / FUSED_NT;
+  for (int64_t i = 0, t = 0; i < n; i++) {
+    int nt = (int)((j->x->t - t) / (n - i));
+    switch (nt) {
+      case 1: fused(f, 1, j, vc, t); break;
+      case 2: fused(f, 2, j, vc, t); break;
+      case 3: fused(f, 3, j, vc, t); break;
+      case 4: fused(f, 4, j, vc, t); break;
 #ifdef ANE_LANES_VNNI
-    case 5: fused(f, 5, j, vc, t); break;
-    case 6: fused(f, 6, j, vc, t); break;
-    case 7: fused(f, 7, j, vc, t); break;
-    case 8: fused(f, 8, j, vc, t); break;
+      case 5: fused(f, 5, j, vc, t); break;
+      case 6: fused(f, 6, j, vc, t); break;
+      case 7: fused(f, 7, j, vc, t); break;
+      case 8: fused(f, 8, j, vc, t); break;
 #endif
+    }
+    t += nt;
   }
+}
+
+INLINE void i8_product(ane_form f, void (*run)(const struct i8_job *, int64_t, int), const struct ane_packed *w, const struct ane_acts *x,
+                       int64_t g_from, int64_t g_to, float *out, int64_t ld_out, uint8_t *scratch) {
+  int64_t nb = (int64_t)ane_div_up((size_t)w->cols, ANE_BLOCK), start_row = (int64_t)ane_align_up(2 * (size_t)nb, LANES);
+  struct i8_job j = {w, x, out, ld_out, nb, 0, nb, NULL, (int32_t *)scratch, start_row, zero_shift(f)};
+  int64_t few = form_has_min(f) ? FEW_MIN : FEW;
+  if (x->t <= few && x->t * start_row * 4 <= ANE_SCRATCH) {
+    if (has_zero(f)) make_starts(f, x->t, &j, 0);
+    for (int64_t vc = g_from * PARTS; vc < g_to * PARTS; vc++) fused_columns(f, &j, vc);
+  } else panels(f, run, &j, g_from * PARTS, g_to * PARTS, scratch);
 }
 
 #define MATMUL_I8(f)                                                                                                   \
   static void matmul_##f(const struct ane_packed *w, const struct ane_acts *x, int64_t g_from, int64_t g_to, float *out, \
                          int64_t ld_out, void *scratch) {                                                              \
-    int64_t nb = (int64_t)ane_div_up((size_t)w->cols, ANE_BLOCK);                                                      \
-    struct i8_job j = {w, x, out, ld_out, nb, 0, nb, NULL, zero_shift(ANE_FORM_##f)};                                  \
-    if (x->t <= FUSED_NT)                                                                                              \
-      for (int64_t vc = g_from * PARTS; vc < g_to * PARTS; vc++) fused_columns(ANE_FORM_##f, &j, vc, 0, (int)x->t);    \
-    else panels(ANE_FORM_##f, tiles_##f, &j, g_from * PARTS, g_to * PARTS, scratch);                                   \
+    i8_product(ANE_FORM_##f, tiles_##f, w, x, g_from, g_to, out, ld_out, scratch);                                     \
   }
 MATMUL_I8(Q4_0)
 MATMUL_I8(Q4_1)

@@ -30,6 +30,9 @@ INLINE vi vi_set(int n) { return _mm256_set1_epi32(n); }
 #define vi_shl(a, n) _mm256_slli_epi16(a, n)
 #define vi_shr(a, n) _mm256_srli_epi16(a, n)
 
+/* The second of each pair of words, in the place of the first. */
+INLINE vi vi_second(vi a) { return _mm256_srli_epi64(a, 32); }
+
 INLINE vf vf_zero(void) { return _mm256_setzero_ps(); }
 INLINE vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
 INLINE void vf_store(float *p, vf a) { _mm256_storeu_ps(p, a); }
@@ -39,6 +42,7 @@ INLINE vi first_lanes(int64_t n) {
 /* The first n lanes, n >= 1. */
 INLINE vf vf_load_n(const float *p, int64_t n) { return _mm256_maskload_ps(p, first_lanes(n)); }
 INLINE void vf_store_n(float *p, vf a, int64_t n) { _mm256_maskstore_ps(p, first_lanes(n), a); }
+INLINE vi vi_load_n(const int32_t *p, int64_t n) { return _mm256_maskload_epi32(p, first_lanes(n)); }
 INLINE vf vf_set(float x) { return _mm256_set1_ps(x); }
 INLINE vf vf_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
 INLINE vf vf_add(vf a, vf b) { return _mm256_add_ps(a, b); }

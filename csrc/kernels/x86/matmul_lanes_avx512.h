@@ -36,6 +36,9 @@ INLINE vi vi_set(int n) { return _mm512_set1_epi32(n); }
 #define vi_shl(a, n) _mm512_slli_epi16(a, n)
 #define vi_shr(a, n) _mm512_srli_epi16(a, n)
 
+/* The second of each pair of words, in the place of the first. */
+INLINE vi vi_second(vi a) { return _mm512_srli_epi64(a, 32); }
+
 INLINE vf vf_zero(void) { return _mm512_setzero_ps(); }
 INLINE vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
 INLINE void vf_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
@@ -43,6 +46,7 @@ INLINE __mmask16 first_lanes(int64_t n) { return n >= 16 ? 0xFFFF : (__mmask16)(
 /* The first n lanes, n >= 1. */
 INLINE vf vf_load_n(const float *p, int64_t n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
 INLINE void vf_store_n(float *p, vf a, int64_t n) { _mm512_mask_storeu_ps(p, first_lanes(n), a); }
+INLINE vi vi_load_n(const int32_t *p, int64_t n) { return _mm512_maskz_loadu_epi32(first_lanes(n), p); }
 INLINE vf vf_set(float x) { return _mm512_set1_ps(x); }
 INLINE vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
 INLINE vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }

@@ -42,24 +42,35 @@ INLINE int zero_shift(ane_form f) {
 /* Is a correction by sum(q) needed after the dot? */
 INLINE bool has_zero(ane_form f) { return form_zero(f) && !(SIGNED_BYTES && form_bits(f) == 8); }
 
+/* Bytes of a block of 32 columns, its share of the unit's head included. */
+INLINE int block_bytes(ane_form f) {
+  switch (f) {
+    case ANE_FORM_Q4_0: return 288;
+    case ANE_FORM_Q4_1: return 320;
+    case ANE_FORM_Q5_0: return 352;
+    case ANE_FORM_Q5_1: return 384;
+    case ANE_FORM_Q8_0: return 544;
+    case ANE_FORM_Q4_K: return 2368 / 8;
+    case ANE_FORM_Q5_K: return 2880 / 8;
+    case ANE_FORM_Q6_K: return 3360 / 8;
+    default: return 512;
+  }
+}
+
 /* Where block b of a group lies: its unit, its codes, its number in the unit. */
 struct at {
   const uint8_t *unit, *codes;
   int s;
 };
 INLINE struct at block_at(ane_form f, const uint8_t *group, int64_t b) {
+  int s = form_is_k(f) ? (int)(b & 7) : 0;
+  group += (b - s) * block_bytes(f);
   switch (f) {
-    case ANE_FORM_Q4_0: group += b * 288; break;
-    case ANE_FORM_Q4_1: group += b * 320; break;
-    case ANE_FORM_Q5_0: group += b * 352; break;
-    case ANE_FORM_Q5_1: group += b * 384; break;
-    case ANE_FORM_Q8_0: group += b * 544; break;
-    case ANE_FORM_Q4_K: group += (b >> 3) * 2368; return (struct at){group, group + 320 + 256 * (b & 7), (int)(b & 7)};
-    case ANE_FORM_Q5_K: group += (b >> 3) * 2880; return (struct at){group, group + 320 + 320 * (b & 7), (int)(b & 7)};
-    case ANE_FORM_Q6_K: group += (b >> 3) * 3360; return (struct at){group, group + 288 + 384 * (b & 7), (int)(b & 7)};
-    default: group += b * 512;
+    case ANE_FORM_Q4_K: return (struct at){group, group + 320 + 256 * s, s};
+    case ANE_FORM_Q5_K: return (struct at){group, group + 320 + 320 * s, s};
+    case ANE_FORM_Q6_K: return (struct at){group, group + 288 + 384 * s, s};
+    default: return (struct at){group, group, 0};
   }
-  return (struct at){group, group, 0};
 }
 
 /* The eight planes of a block. part: which vector of the group. */
