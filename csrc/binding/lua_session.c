@@ -52,7 +52,8 @@ static int done(lua_State *L, ane_status st, const struct ane_error *err) {
   return 1;
 }
 
-/* feed(ids [, want]) -> true; or nil, message, code. want: none, last (default), all, argmax */
+/* feed(ids [, want [, until]]) -> true; or nil, message, code. want: none, last (default), all, argmax. until: the length
+ * of the session when all pieces of one feed are in (default: after this one); see ane_run_item */
 static int meth_feed(lua_State *L) {
   static const char *const wants[] = {"none", "last", "all", "argmax", NULL};
   static const ane_want want[] = {ANE_WANT_NONE, ANE_WANT_LAST, ANE_WANT_ALL, ANE_WANT_ARGMAX};
@@ -60,6 +61,7 @@ static int meth_feed(lua_State *L) {
   struct ane_run_item item = {.session = ud->session, .want = want[luaL_checkoption(L, 3, "last", wants)]};
   size_t n;
   struct ane_error err;
+  item.until = bind_opt_integer(L, 4, 0, 0, INT32_MAX);
   item.ids = bind_ids(L, 2, &n);
   item.n = (int64_t)n;
   return done(L, ane_run(ud->box->program, &item, 1, &err), &err);
@@ -109,6 +111,11 @@ static int meth_length(lua_State *L) {
 
 static int meth_context(lua_State *L) {
   lua_pushinteger(L, ane_session_context(check_session(L, 1)->session));
+  return 1;
+}
+
+static int meth_replayed(lua_State *L) {
+  lua_pushinteger(L, ane_session_replayed(check_session(L, 1)->session));
   return 1;
 }
 
@@ -171,6 +178,7 @@ static int meth_tostring(lua_State *L) {
 void bind_session(lua_State *L) {
   static const luaL_Reg methods[] = {{"feed", meth_feed},       {"logits", meth_logits},   {"argmax", meth_argmax}, {"rows", meth_rows},
                                      {"length", meth_length},   {"context", meth_context}, {"ids", meth_ids},       {"kv_bytes", meth_kv_bytes},
+                                     {"replayed", meth_replayed},
                                      {"rewind", meth_rewind},   {"save", meth_save},       {"restore", meth_restore}, {"fork", meth_fork},
                                      {"stop", meth_stop},       {"close", meth_close},     {NULL, NULL}};
   static const luaL_Reg meta[] = {{"__gc", meth_close}, {"__close", meth_close}, {"__tostring", meth_tostring}, {NULL, NULL}};

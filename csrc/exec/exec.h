@@ -77,6 +77,8 @@ int64_t ane_session_length(const struct ane_session *s);
 int64_t ane_session_context(const struct ane_session *s);
 /* The tokens fed so far, length of them; valid until the next feed. */
 const int32_t *ane_session_ids(const struct ane_session *s);
+/* Tokens fed again since the session began because the rope's factors changed. */
+int64_t ane_session_replayed(const struct ane_session *s);
 /* Bytes of KV state that positions up to length occupy. */
 uint64_t ane_session_kv_bytes(const struct ane_session *s);
 /* Forgets all positions from `length` on: 0 <= length <= the present one. Logits of the last run are gone. */
@@ -104,8 +106,12 @@ struct ane_run_item {
   struct ane_session *session; /* each at most once in a run */
   const int32_t *ids;          /* 0 .. vocab - 1 */
   int64_t n;                   /* >= 1; the sum over items <= the program's chunk */
+  int64_t until;               /* length of the session when all that belongs to this feed is in; 0: when this run is done */
   ane_want want;
 };
+
+/* Rope that depends on the length (longrope): the factors of a run are those of the length `until`. Where a session's
+ * state was made with the others, its tokens are fed again first. */
 
 /* Feeds tokens to sessions of one program. Either all sessions advance or none does (ids out of range, context exceeded:
  * ANE_RANGE; stop flag: ANE_STOPPED). Results do not depend on how tokens are spread over runs, items or threads. One

@@ -68,7 +68,7 @@ struct step {
       int64_t groups;
     } norm;
     struct {
-      const float *inv_freq;
+      const float *inv_freq, *long_freq; /* long_freq NULL: one set for all lengths */
       int64_t n;
       float magnitude;
       int64_t heads;
@@ -104,6 +104,7 @@ struct ane_program {
   float *row_scales;
   struct kv_spec *kv;
   int32_t n_kv;
+  int64_t switch_at; /* sequences longer than this use the long rope factors; 0: there are none */
   uint64_t fingerprint;
   /* scratch */
   uint8_t *scratch;
@@ -126,6 +127,7 @@ enum { WANTED_BLOCK = 64, MAX_CHUNK = 4096 };
 struct columns {
   int32_t ids[MAX_CHUNK], positions[MAX_CHUNK], wanted[MAX_CHUNK], best[MAX_CHUNK];
   float best_logit[MAX_CHUNK];
+  bool longer[MAX_CHUNK]; /* the column's sequence uses the long rope factors */
 };
 
 /* The used part of a layer's state is, for each head, the first tiles of K, of V, and of their scales. Calls fn on each
@@ -150,6 +152,8 @@ struct ane_session {
   float *logits;   /* [rows][vocab] */
   int32_t *best;   /* [chunk] */
   float *best_logit;
+  bool longer;     /* the state was made with the long rope factors */
+  int64_t replayed;
   _Atomic bool stop;
 };
 

@@ -93,6 +93,7 @@ static void fill_columns(struct columns *c, struct run *r) {
     for (int64_t j = 0; j < it->n; j++, col++) {
       c->ids[col] = it->ids[j];
       c->positions[col] = (int32_t)(it->session->length + j);
+      c->longer[col] = it->session->longer;
       if (it->want > ANE_WANT_LAST || (it->want == ANE_WANT_LAST && j == it->n - 1)) c->wanted[r->n_wanted++] = (int32_t)col;
     }
   }
@@ -124,22 +125,57 @@ static void finish(const struct run *r, const float *rows) {
   }
 }
 
-ane_status ane_run(struct ane_program *p, const struct ane_run_item *items, int32_t n_items, struct ane_error *err) {
-  struct run r = {.p = p, .items = items, .n_items = n_items};
-  float *shared = NULL;
-  bool keep = false;
-  ane_status st = check_items(p, items, n_items, &r.cols, err);
-  if (st || n_items == 0) return st;
+/* Checked items, all the way. results: room for the wanted rows; NULL: only their best ids. */
+static void run_items(struct ane_program *p, const struct ane_run_item *items, int32_t n_items, float *results) {
+  struct run r = {.p = p, .items = items, .n_items = n_items, .results = results};
+  for (int32_t i = 0; i < n_items; i++) r.cols += items[i].n;
   fill_columns(p->columns, &r);
-  for (int32_t i = 0; i < n_items; i++) keep |= items[i].want == ANE_WANT_LAST || items[i].want == ANE_WANT_ALL;
-  if (keep && n_items == 1) r.results = items[0].session->logits;
-  else if (keep) {
-    shared = ane_malloc((size_t)(r.n_wanted * p->vocab) * sizeof *shared);
-    if (!shared) return ane_fail(err, ANE_NOMEM, "no memory for %" PRId64 " rows of logits", r.n_wanted);
-    r.results = shared;
-  }
   ane_pool_run(p->pool, run_thread, &r);
-  finish(&r, r.results);
+  finish(&r, results);
+}
+
+/* Feeds a session its own tokens again, with the rope factors that it shall have from now on. A stop between two chunks
+ * leaves it shorter, and right. */
+static ane_status replay(struct ane_program *p, struct ane_session *s, bool longer, struct ane_error *err) {
+  int64_t length = s->length;
+  s->length = 0;
+  s->longer = longer;
+  while (s->length < length) {
+    struct ane_run_item it = {.session = s, .ids = s->ids + s->length, .n = ANE_MIN(length - s->length, p->o.chunk)};
+    if (atomic_exchange(&s->stop, false)) return ane_fail(err, ANE_STOPPED, "stopped");
+    run_items(p, &it, 1, NULL);
+    s->replayed += it.n;
+  }
+  return ANE_OK;
+}
+
+/* The rope factors of each item, by the length that its feed will reach. */
+static ane_status settle_rope(struct ane_program *p, const struct ane_run_item *items, int32_t n_items, struct ane_error *err) {
+  for (int32_t i = 0; p->switch_at && i < n_items; i++) {
+    struct ane_session *s = items[i].session;
+    bool longer = ANE_MAX(items[i].until, s->length + items[i].n) > p->switch_at;
+    if (s->longer == longer) continue;
+    ane_status st = replay(p, s, longer, err); /* nothing to feed again where the session is empty */
+    if (st) return st;
+  }
+  return ANE_OK;
+}
+
+ane_status ane_run(struct ane_program *p, const struct ane_run_item *items, int32_t n_items, struct ane_error *err) {
+  int64_t cols;
+  float *shared = NULL;
+  ane_status st = check_items(p, items, n_items, &cols, err);
+  if (st || n_items == 0 || (st = settle_rope(p, items, n_items, err))) return st;
+  bool keep = false;
+  for (int32_t i = 0; i < n_items; i++) keep |= items[i].want == ANE_WANT_LAST || items[i].want == ANE_WANT_ALL;
+  float *results = keep && n_items == 1 ? items[0].session->logits : NULL;
+  if (keep && n_items > 1) {
+    int64_t rows = 0;
+    for (int32_t i = 0; i < n_items; i++) rows += wanted_rows(&items[i]);
+    results = shared = ane_malloc((size_t)(rows * p->vocab) * sizeof *shared);
+    if (!shared) return ane_fail(err, ANE_NOMEM, "no memory for %" PRId64 " rows of logits", rows);
+  }
+  run_items(p, items, n_items, results);
   ane_free(shared);
   return ANE_OK;
 }

@@ -1,5 +1,5 @@
 /* Saved sessions. A file is
- * "ANESTATE", then little endian: u32 version, u32 kv type, u64 fingerprint, u64 length, i32 ids[length], the used runs
+ * "ANESTATE", then little endian: u32 version, u32 kv type, u64 fingerprint, u64 length, u64 flags (1: long rope factors), i32 ids[length], the used runs
  * of state in the order of state_each_used, u32 CRC-32 (zlib) of all before. Heads and dimensions follow from the fingerprint;
  * the reserved context may differ between writer and reader. */
 #include "exec/exec_internal.h"
@@ -9,7 +9,7 @@
 #include <zlib.h>
 
 static const char magic[8] = "ANESTATE";
-enum { VERSION = 1, HEADER = 32 };
+enum { VERSION = 1, HEADER = 40, FLAG_LONGER = 1 };
 
 struct saver {
   const struct ane_session *s;
@@ -48,6 +48,7 @@ ane_status ane_session_save(const struct ane_session *s, const char *path, struc
   put_u32(head + 12, (uint32_t)s->kv_dtype);
   put_u64(head + 16, s->program->fingerprint);
   put_u64(head + 24, (uint64_t)s->length);
+  put_u64(head + 32, s->longer ? FLAG_LONGER : 0);
   bool ok = save_bytes(&v, head, HEADER) && save_bytes(&v, s->ids, (size_t)s->length * sizeof *s->ids) && state_each_used(s, save_run, &v);
   put_u32(crc, v.crc);
   if (ok) v.st = ane_file_write(&v.w, crc, 4, err);
@@ -69,12 +70,13 @@ static bool restore_run(void *arg, int layer, size_t offset, size_t bytes) {
   return data != NULL;
 }
 
-static ane_status check_head(const struct ane_session *s, struct ane_reader *r, const char *path, uint64_t *length, struct ane_error *err) {
+static ane_status check_head(const struct ane_session *s, struct ane_reader *r, const char *path, uint64_t *length, bool *longer, struct ane_error *err) {
   const uint8_t *m = ane_read_bytes(r, 8);
   if (!m || memcmp(m, magic, 8) != 0) return ane_fail(err, ANE_FORMAT, "%s is no saved session", path);
   uint32_t version = ane_read_u32(r), kv = ane_read_u32(r);
   uint64_t print = ane_read_u64(r);
   *length = ane_read_u64(r);
+  *longer = (ane_read_u64(r) & FLAG_LONGER) != 0;
   if (r->bad) return ane_fail(err, ANE_FORMAT, "%s is cut short", path);
   if (version != VERSION) return ane_fail(err, ANE_UNSUPPORTED, "%s is a saved session of version %u, known is %d", path, version, VERSION);
   if (print != s->program->fingerprint) return ane_fail(err, ANE_STATE, "%s was saved by another model, or with other weights, activations or kernels", path);
@@ -88,7 +90,8 @@ static ane_status check_head(const struct ane_session *s, struct ane_reader *r, 
 static ane_status restore_from(struct ane_session *s, const struct ane_map *map, const char *path, struct ane_error *err) {
   struct restorer v = {.s = s, .r = ane_reader_of(map->data, map->size), .dry = true};
   uint64_t length = 0;
-  ane_status st = check_head(s, &v.r, path, &length, err);
+  bool longer = false;
+  ane_status st = check_head(s, &v.r, path, &length, &longer, err);
   if (st) return st;
   const uint8_t *ids = ane_read_bytes(&v.r, length * sizeof *s->ids);
   struct ane_reader states = v.r;
@@ -110,6 +113,7 @@ static ane_status restore_from(struct ane_session *s, const struct ane_map *map,
   v.r = states;
   v.dry = false;
   state_each_used(s, restore_run, &v);
+  s->longer = longer;
   s->rows = 0;
   return ANE_OK;
 }

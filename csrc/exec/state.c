@@ -63,6 +63,7 @@ void ane_session_destroy(struct ane_session *s) {
 }
 
 int64_t ane_session_length(const struct ane_session *s) { return s->length; }
+int64_t ane_session_replayed(const struct ane_session *s) { return s->replayed; }
 int64_t ane_session_context(const struct ane_session *s) { return s->context; }
 const int32_t *ane_session_ids(const struct ane_session *s) { return s->ids; }
 void ane_session_stop(struct ane_session *s) { atomic_store(&s->stop, true); }
@@ -121,6 +122,7 @@ ane_status ane_session_fork(struct ane_session **out, const struct ane_session *
   struct copy c = {s, *out};
   memcpy((*out)->ids, s->ids, (size_t)s->length * sizeof *s->ids);
   (*out)->length = s->length;
+  (*out)->longer = s->longer;
   state_each_used(s, copy_bytes, &c);
   return ANE_OK;
 }

@@ -11,8 +11,9 @@ static void run_table(struct lane *l, const struct step *s) {
   ane_split(l->cols, l->thread, l->threads, &from, &to);
   for (int64_t t = from; t < to; t++) {
     float pos = (float)l->r->positions[t], *row = out + t * 2 * n;
+    const float *f = s->rope.long_freq && l->p->columns->longer[t] ? s->rope.long_freq : s->rope.inv_freq;
     for (int64_t i = 0; i < n; i++) {
-      float angle = pos * s->rope.inv_freq[i];
+      float angle = pos * f[i];
       row[i] = cosf(angle) * s->rope.magnitude;
       row[n + i] = sinf(angle) * s->rope.magnitude;
     }
@@ -28,6 +29,14 @@ static void run_rope(struct lane *l, const struct step *s) {
   for (int64_t t = from; t < to; t++) l->k->rope(out + t * c, table + t * r, s->rope.heads, c / s->rope.heads, r, s->rope.half);
 }
 
+static ane_status copy_floats(struct planner *pl, const struct ane_attr *a, const float **out, struct ane_error *err) {
+  float *copy = ane_arena_array(&pl->p->arena, (size_t)a->fv.n, sizeof *copy);
+  if (!copy) return ane_fail(err, ANE_NOMEM, "no memory for the program");
+  memcpy(copy, a->fv.v, (size_t)a->fv.n * sizeof *copy);
+  *out = copy;
+  return ANE_OK;
+}
+
 ane_status plan_rope(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
   if (n->op == ANE_OP_ROPE) {
     s->run = run_rope;
@@ -37,13 +46,13 @@ ane_status plan_rope(struct planner *pl, const struct ane_node *n, struct step *
     s->rope.half = ane_node_string(n, "layout")[0] == 'h';
     return ANE_OK;
   }
-  const struct ane_attr *f = ane_node_attr(n, "inv_freq");
-  float *copy = ane_arena_array(&pl->p->arena, (size_t)f->fv.n, sizeof *copy);
-  if (!copy) return ane_fail(err, ANE_NOMEM, "no memory for the program");
-  memcpy(copy, f->fv.v, (size_t)f->fv.n * sizeof *copy);
   s->run = run_table;
-  s->rope.inv_freq = copy;
-  s->rope.n = f->fv.n;
+  s->rope.n = ane_node_attr(n, "inv_freq")->fv.n;
   s->rope.magnitude = (float)ane_node_float(n, "magnitude");
-  return ANE_OK;
+  ane_status st = copy_floats(pl, ane_node_attr(n, "inv_freq"), &s->rope.inv_freq, err);
+  if (st || !ane_node_attr(n, "long_freq")->fv.n) return st;
+  int64_t at = ane_node_int(n, "original");
+  if (pl->p->switch_at && pl->p->switch_at != at) return ane_fail(err, ANE_UNSUPPORTED, "two ropes switch at different lengths");
+  pl->p->switch_at = at;
+  return copy_floats(pl, ane_node_attr(n, "long_freq"), &s->rope.long_freq, err);
 }

@@ -87,7 +87,7 @@ function Session:feed(ids, opts)
     local want = (opts.want ~= "last" or last == n) and opts.want or "none"
     local part = (first == 1 and last == n) and ids or table.move(ids, first, last, 1, {})
     local ok
-    ok, message, code = core:feed(part, want)
+    ok, message, code = core:feed(part, want, length + n)
     if not ok then
       self._rows = nil
       return nil, message, code
