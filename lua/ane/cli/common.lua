@@ -117,6 +117,11 @@ function M.bytes(n)
   return ("%d bytes"):format(n)
 end
 
+--- A text in quotes, on one line.
+function M.quote(text)
+  return (("%q"):format(text):gsub("\\\n", "\\n"))
+end
+
 --- One line about a reply's speed.
 function M.speed(timings, stop)
   local fed = timings.prompt_tokens - timings.cached_tokens

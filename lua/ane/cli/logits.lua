@@ -35,7 +35,7 @@ end
 
 local function show(model, ids, positions)
   local function text(id)
-    return model.tokenizer and ("%q"):format(model.tokenizer:decode { id }) or ""
+    return model.tokenizer and common.quote(model.tokenizer:decode { id }) or ""
   end
   for i, best in ipairs(positions) do
     io.stdout:write(("%d: token %d %s\n"):format(i, ids[i], text(ids[i])))

@@ -48,7 +48,7 @@ function M.run(args)
   ids, message = tokenizer:encode(io.stdin:read "a", opts)
   if not ids then return nil, message end
   if args.json then return common.print_json { ids = common.list(ids) } end
-  for _, id in ipairs(ids) do io.stdout:write(("%8d  %q\n"):format(id, tokenizer:decode({ id }, { skip_special = false }))) end
+  for _, id in ipairs(ids) do io.stdout:write(("%8d  %s\n"):format(id, common.quote(tokenizer:token(id) or ""))) end
   return true
 end
 

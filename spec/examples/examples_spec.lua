@@ -1,0 +1,51 @@
+-- Each example runs on a tiny model.
+local tiny = require "support.tiny"
+
+-- Runs an example; what it wrote.
+local function run(name, args, input)
+  local parts, at = {}, 0
+  local lines = input or {}
+  local function write(...)
+    parts[#parts + 1] = table.concat({ ... })
+    return true
+  end
+  local fake_io = setmetatable({
+    write = write, flush = function() end,
+    read = function()
+      at = at + 1
+      return lines[at]
+    end,
+  }, { __index = io })
+  local env = setmetatable({
+    arg = args, io = fake_io,
+    print = function(...)
+      local texts = table.pack(...)
+      for i = 1, texts.n do texts[i] = tostring(texts[i]) end
+      write(table.concat(texts, "\t"), "\n")
+    end,
+  }, { __index = _G })
+  assert(loadfile("examples/" .. name .. ".lua", "t", env))()
+  return table.concat(parts)
+end
+
+describe("examples", function()
+  it("hello", function()
+    local out = run("hello", { tiny.path(), "Hello" })
+    assert.matches("^model %(llama", out)
+    assert.matches("\nHello", out)
+    assert.matches("ended by %a+\n$", out)
+  end)
+
+  it("stream", function()
+    local out = run("stream", { tiny.path() })
+    assert.matches("^Once upon a time", out)
+    assert.matches("\n%[%a+%]\n", out)
+    assert.matches("\nb: ", out)
+  end)
+
+  it("chat", function()
+    local out = run("chat", { tiny.path(), "Be brief." }, { "Hi", "" })
+    assert.matches("^> ", out)
+    assert.matches("3 messages; of the last prompt's %d+ tokens 0 were known\n$", out)
+  end)
+end)
