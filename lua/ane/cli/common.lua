@@ -98,9 +98,9 @@ function M.read(path)
   return core.read_file(path)
 end
 
---- Writes a value as one line of JSON.
+--- Writes a value as one line of JSON, keys sorted.
 function M.print_json(value)
-  io.stdout:write(core.json_encode(value), "\n")
+  io.stdout:write(core.json_encode(value, { sort = true }), "\n")
   return true
 end
 

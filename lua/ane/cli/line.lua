@@ -30,8 +30,10 @@ function M.reader(opts)
   local file = history_file(opts.history)
   local saved = file and pcall(readline.set_options, { histfile = file, keeplines = 1000, completion = opts.complete ~= nil })
   if opts.complete then
-    readline.set_completion_append_character("")
-    readline.set_complete_function(function(text, from, to) return opts.complete(text:sub(from, to)) end)
+    readline.set_complete_function(function(text, from, to)
+      readline.set_completion_append_character("") -- readline sets it back to a space each time
+      return opts.complete(text:sub(from, to))
+    end)
   end
   return function(prompt)
     local text = readline.readline(prompt)
