@@ -1,4 +1,4 @@
-/* core.tokenizer(source): a tokenizer from the metadata of a model file, and its streaming decoder. */
+/* core.tokenizer(source): a tokenizer from the metadata of a model file, and its streaming decoder; core.normalise. */
 #include "binding/bind_source.h"
 
 #include "base/alloc.h"
@@ -491,6 +491,21 @@ static int decoder_reset(lua_State *L) {
   return 0;
 }
 
+/* normalise(text, form) -> text in the normal form "nfc", "nfd", "nfkc" or "nfkd"; or nil, message, code */
+static int normalise(lua_State *L) {
+  static const char *const names[] = {"nfc", "nfd", "nfkc", "nfkd", NULL};
+  struct ane_text text;
+  text.data = luaL_checklstring(L, 1, &text.len);
+  int form = luaL_checkoption(L, 2, NULL, names);
+  struct scratch *s = new_scratch(L);
+  int index = lua_gettop(L);
+  struct ane_error err;
+  if (ane_normal_form(text, (ane_normaliser_kind)(ANE_NORMALISE_NFC + form), &s->buffer, &err)) return bind_fail(L, &err);
+  push_bytes(L, s, false);
+  drop_scratch(L, index);
+  return 1;
+}
+
 /* ---- Registration ------------------------------------------------------------------------------------------------*/
 
 static const luaL_Reg tokenizer_methods[] = {
@@ -512,7 +527,7 @@ static const luaL_Reg no_methods[] = {{NULL, NULL}};
 
 static const luaL_Reg scratch_meta[] = {{"__gc", scratch_free}, {NULL, NULL}};
 
-static const luaL_Reg functions[] = {{"tokenizer", tokenizer_new}, {NULL, NULL}};
+static const luaL_Reg functions[] = {{"tokenizer", tokenizer_new}, {"normalise", normalise}, {NULL, NULL}};
 
 void bind_tokenizer(lua_State *L) {
   bind_class(L, TOKENIZER_CLASS, tokenizer_methods, tokenizer_meta);

@@ -7,9 +7,9 @@
 
 #include <string.h>
 
-/* Linear patterns over text without pathologies need a few thousand steps per piece at most. Past these limits a pattern
- * is refused with an error: it never stalls the process. Heap in KiB. */
-enum { MATCH_LIMIT = 50 * 1000 * 1000, DEPTH_LIMIT = 1000 * 1000, HEAP_LIMIT = 256 * 1024, JIT_STACK = 8 * 1024 * 1024 };
+/* Past these limits a pattern gives up with an error instead of stalling the process. One match may take some steps for
+ * every byte of its text (a run of blanks is one match), and no power of that. Heap in KiB. */
+enum { LEAST_STEPS = 10 * 1000 * 1000, STEPS_A_BYTE = 16, DEPTH_LIMIT = 1000 * 1000, HEAP_LIMIT = 256 * 1024, JIT_STACK = 8 * 1024 * 1024 };
 
 /* White_Space (Unicode 15, PropList.txt). PCRE2's own \s also has U+180E, which is none since Unicode 6.3; ranges are
  * faster than \p{White_Space}. */
@@ -104,7 +104,6 @@ ane_status ane_matcher_open(struct ane_matcher *m, struct ane_error *err) {
     pcre2_general_context_free(general);
   }
   if (!m->data || !m->context) return ane_fail(err, ANE_NOMEM, "no memory to match patterns");
-  pcre2_set_match_limit(m->context, MATCH_LIMIT);
   pcre2_set_depth_limit(m->context, DEPTH_LIMIT);
   pcre2_set_heap_limit(m->context, HEAP_LIMIT);
   if (m->stack) pcre2_jit_stack_assign(m->context, NULL, m->stack);
@@ -241,5 +240,7 @@ static ane_status step(const struct walk *w, const char *s, size_t len, struct a
 ane_status ane_pretokenize(const struct ane_pattern *patterns, uint32_t n, struct ane_matcher *m, const char *s, size_t len,
                            ane_piece_fn fn, void *context, struct ane_error *err) {
   if (!n) return len ? fn(context, s, len, err) : ANE_OK;
+  uint64_t steps = LEAST_STEPS + (uint64_t)len * STEPS_A_BYTE;
+  pcre2_set_match_limit(m->context, (uint32_t)ANE_MIN(steps, (uint64_t)UINT32_MAX));
   return step(&(struct walk){patterns, patterns + n, m, fn, context}, s, len, err);
 }

@@ -70,8 +70,10 @@ static const struct ane_split bailing[] = {
 static const struct ane_split exaone_moe[] = {
   {ENGLISH "|[^\\r\\n\\p{L}\\p{N}]?(?:\\p{L}\\p{M}*+(?: \\p{L}\\p{M}*+)*+)++|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]?|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"},
 };
+/* The lookbehind is ours: behind a blank that is no line end the run of blanks has none either (else its start had matched
+ * up to there), and looking again from each of its pieces would take the square of its length. */
 static const struct ane_split jais2[] = {
-  {ENGLISH "|" WORD "|\\p{N}{1,3}|" SIGNS "[\\r\\n]*|\\s*[\\r\\n]+|\\s{512}(?!\\S)|\\s{256}(?!\\S)|\\s{128}(?!\\S)|\\s{64}(?!\\S)"
+  {ENGLISH "|" WORD "|\\p{N}{1,3}|" SIGNS "[\\r\\n]*|(?<![^\\S\\r\\n])\\s*[\\r\\n]+|\\s{512}(?!\\S)|\\s{256}(?!\\S)|\\s{128}(?!\\S)|\\s{64}(?!\\S)"
    "|\\s{32}(?!\\S)|\\s{16}(?!\\S)|\\s{8}(?!\\S)|\\s{4}(?!\\S)|\\s{1,2}(?!\\S)|\\s{1}"},
 };
 static const struct ane_split o200k[] = {{O200K("\\p{N}{1,3}", ENGLISH "?")}};
@@ -98,13 +100,6 @@ static const struct ane_split deepseek_coder[] = {{"[\\r\\n]"}, {"\\s?\\p{L}+"},
 static const struct ane_split deepseek3[] = {{"\\p{N}{1,3}"}, {CJK}, {DEEPSEEK3}};
 static const struct ane_split spark[] = {
   {"\\p{N}{1,3}"}, {CJK}, {DEEPSEEK3_WORD "|[\\r\\n]|\\s+(?!\\S)|\\s+"}, {"\\p{N}"},
-};
-static const struct ane_split afmoe[] = {
-  {"\\p{N}+", ANE_SPLIT_THREES},
-  {"[\\x{4E00}-\\x{9FFF}\\x{3400}-\\x{4DBF}\\x{F900}-\\x{FAFF}\\x{3040}-\\x{309F}\\x{30A0}-\\x{30FF}\\x{FF65}-\\x{FF9F}\\x{2F00}-\\x{2FDF}"
-   "\\x{E00}-\\x{E7F}\\x{E80}-\\x{EFF}\\x{1780}-\\x{17FF}\\x{1000}-\\x{109F}\\x{AA60}-\\x{AA7F}\\x{A9E0}-\\x{A9FF}\\x{AC00}-\\x{D7AF}"
-   "\\x{1100}-\\x{11FF}]+"},
-  {DEEPSEEK3},
 };
 /* The second is "(?=(\d{3})+(?!\d))", cuts without length. */
 static const struct ane_split superbpe[] = {{"\\p{N}+"}, {"\\d+", ANE_SPLIT_CUT_THREES}};

@@ -58,6 +58,11 @@ struct ane_normaliser {
   struct ane_text from, to;
 };
 
+struct ane_buffer;
+/* Appends the text in a normal form (ANE_NORMALISE_NFC to NFKD) to out; ill-formed bytes stay. Linear time, also on long
+ * runs of marks. Errors: ANE_INVALID (another kind), ANE_NOMEM. */
+ane_status ane_normal_form(struct ane_text text, ane_normaliser_kind form, struct ane_buffer *out, struct ane_error *err);
+
 /* What happens to the matches of a pattern and to the gaps between them; the first five are those of the Hugging Face
  * tokenizers library (SplitDelimiterBehavior). */
 typedef enum {
@@ -181,7 +186,6 @@ struct ane_decoder {
   bool begun; /* something was decoded: the leading space is gone */
 };
 
-struct ane_buffer;
 /* Appends to out what is whole after this token. skip: control and unknown tokens give nothing. false: no memory. */
 ANE_NODISCARD bool ane_decoder_push(const struct ane_tokenizer *t, struct ane_decoder *d, uint32_t id, bool skip,
                                     struct ane_buffer *out);

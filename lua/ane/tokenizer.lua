@@ -79,6 +79,11 @@ function M.new(source)
   }, Tokenizer)
 end
 
+--- A text in one of Unicode's normal forms. GGUF files do not say whether a family's own tokenizer normalises (those of
+-- Qwen make NFC); who wants its ids for decomposed text normalises first.
+-- @param form "nfc", "nfd", "nfkc" or "nfkd"
+function M.normalise(text, form) return core.normalise(text, form) end
+
 --- Fields: bos, eos, eot, eom, unk, pad (ids or nil); add_bos, add_eos (what the model wishes); eos_ids (list of the ids
 -- that end a reply); chat_templates (name -> text; the plain one is `default`). #tokenizer is the size of the vocabulary.
 Tokenizer.__index = Tokenizer
