@@ -10,10 +10,12 @@ enum {
   ANE_ATT_PANEL = 6,  /* rows whose sums are in registers at a time */
 };
 
-/* First key that the query at p sees; its last one is p. */
+/* First and last key that the query at p sees. */
 static inline int64_t ane_att_first(const struct ane_attention *a, int64_t p) {
   return a->window > 0 && p >= a->window ? p - a->window + 1 : 0;
 }
+
+static inline int64_t ane_att_last(const struct ane_attention *a, int64_t p) { return ANE_MIN(p + a->ahead, a->pos + a->t - 1); }
 
 /* First element of tile `tile` of kv head h, K and V alike; the first of its 64 scales. */
 static inline int64_t ane_att_tile(const struct ane_kv *kv, int64_t h, int64_t tile) {

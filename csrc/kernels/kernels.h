@@ -90,16 +90,17 @@ struct ane_kv {
   float *k_scale, *v_scale;   /* int8: [heads][tiles][64] */
 };
 
-/* One causal attention call: queries at positions pos .. pos + t - 1, keys 0 .. pos + t - 1 already written. Query head
- * h uses kv head h / (n_heads / kv->heads). Key j is visible to the query at p iff j <= p and j > p - window
- * (window 0: all). */
+/* One attention call: queries at positions pos .. pos + t - 1, keys 0 .. pos + t - 1 already written. Query head h uses
+ * kv head h / (n_heads / kv->heads). Key j is visible to the query at p iff j <= p + ahead and j > p - window (window 0:
+ * all). ahead 0: causal. */
 struct ane_attention {
   const struct ane_kv *kv;
   const float *q;   /* [t][n_heads * head_dim], row stride ld_q */
   float *out;       /* the same shape, row stride ld_out */
   int64_t ld_q, ld_out;
-  int64_t t, n_heads, pos, window;
+  int64_t t, n_heads, pos, window, ahead;
   float scale, softcap; /* score = scale * q.k; softcap c > 0: c * tanh(score / c) */
+  const float *sinks;   /* [n_heads]: a score that takes part in the softmax and has no value; NULL: none */
 };
 
 /* ---- The table ---------------------------------------------------------------------------------------------------*/
@@ -163,7 +164,8 @@ struct ane_kernels {
    *   m = max s_j; p_j = exp(s_j - m); l = sum p_j over 16 lanes as above; o_d = fma(p_j, v_jd, o_d) for ascending j
    *   (int8: p_j * v_scale_j rounded first), + 0 at the end, so that a -0 cannot tell of hidden keys.
    * attention: combines the tiles in ascending order from M = -inf, L = 0, O = 0 and skips tiles in which nothing is
-   *   visible: M' = max(M, m), a = exp(M - M'), b = exp(m - M'), L = fma(l, b, L a), O = fma(o, b, O a); writes O / L.
+   *   visible: M' = max(M, m), a = exp(M - M'), b = exp(m - M'), L = fma(l, b, L a), O = fma(o, b, O a); writes O / L;
+   *   with a sink S first M' = max(M, S), a = exp(M - M'), L = fma(L, a, exp(S - M')), O = O a.
    * attention_part: writes (m, l, o[head_dim]) of each head of the group for one tile and query to part (nothing where
    *   the tile is hidden), to be combined in that same order by attention_merge, so the tiles of one query may go to
    *   different threads. attention_merge: part has ane_part_floats() for each of the tiles [tile_from, tile_to).

@@ -19,7 +19,7 @@ static void tile_of_query(const struct ane_attention *a, const float *q, int64_t
   const struct ane_kv *kv = a->kv;
   const bool i8 = kv->dtype == ANE_I8;
   const int64_t hd = kv->head_dim, base = ane_att_tile(kv, h, tile), scales = ane_att_scales(kv, h, tile);
-  const int64_t first = ANE_MAX(ane_att_first(a, p) - tile * ANE_TILE, 0), last = ANE_MIN(p - tile * ANE_TILE, ANE_TILE - 1);
+  const int64_t first = ANE_MAX(ane_att_first(a, p) - tile * ANE_TILE, 0), last = ANE_MIN(ane_att_last(a, p) - tile * ANE_TILE, ANE_TILE - 1);
   float s[ANE_TILE], lane[16] = {0}, *o = part + 2, m = -INFINITY;
   for (int64_t j = first; j <= last; j++) {
     float sum = 0;
@@ -50,6 +50,16 @@ static void combine(const float *part, int64_t hd, float *big_m, float *big_l, f
   *big_m = m;
 }
 
+/* The end of head g: the sink joins the sum, then O / L. */
+static void divide(const struct ane_attention *a, int64_t g, int64_t hd, float m, float l, float *o) {
+  if (a->sinks) {
+    float next = v_max(m, a->sinks[g]), x = v_exp_low(m - next);
+    l = fmaf(l, x, v_exp_low(a->sinks[g] - next));
+    for (int64_t d = 0; d < hd; d++) o[d] *= x;
+  }
+  for (int64_t d = 0; d < hd; d++) o[d] /= l;
+}
+
 static void attention(const struct ane_attention *a, int64_t h, int64_t t_from, int64_t t_to, void *scratch) {
   const int64_t hd = a->kv->head_dim, group = a->n_heads / a->kv->heads;
   for (int64_t t = t_from; t < t_to; t++) {
@@ -57,11 +67,11 @@ static void attention(const struct ane_attention *a, int64_t h, int64_t t_from, 
     for (int64_t g = h * group; g < (h + 1) * group; g++) {
       float *o = a->out + t * a->ld_out + g * hd, m = -INFINITY, l = 0;
       for (int64_t d = 0; d < hd; d++) o[d] = 0;
-      for (int64_t tile = ane_att_first(a, p) / ANE_TILE; tile <= p / ANE_TILE; tile++) {
+      for (int64_t tile = ane_att_first(a, p) / ANE_TILE; tile <= ane_att_last(a, p) / ANE_TILE; tile++) {
         tile_of_query(a, a->q + t * a->ld_q + g * hd, h, p, tile, scratch);
         combine(scratch, hd, &m, &l, o);
       }
-      for (int64_t d = 0; d < hd; d++) o[d] /= l;
+      divide(a, g, hd, m, l, o);
     }
   }
 }
@@ -69,7 +79,7 @@ static void attention(const struct ane_attention *a, int64_t h, int64_t t_from, 
 static void attention_part(const struct ane_attention *a, int64_t h, int64_t t, int64_t tile, float *part,
                            ANE_UNUSED void *scratch) {
   const int64_t hd = a->kv->head_dim, group = a->n_heads / a->kv->heads, p = a->pos + t;
-  if (tile < ane_att_first(a, p) / ANE_TILE || tile > p / ANE_TILE) return;
+  if (tile < ane_att_first(a, p) / ANE_TILE || tile > ane_att_last(a, p) / ANE_TILE) return;
   for (int64_t g = 0; g < group; g++)
     tile_of_query(a, a->q + t * a->ld_q + (h * group + g) * hd, h, p, tile, part + g * (2 + hd));
 }
@@ -77,13 +87,13 @@ static void attention_part(const struct ane_attention *a, int64_t h, int64_t t, 
 static void attention_merge(const struct ane_attention *a, int64_t h, int64_t t, int64_t tile_from, int64_t tile_to,
                             const float *part) {
   const int64_t hd = a->kv->head_dim, group = a->n_heads / a->kv->heads, p = a->pos + t;
-  const int64_t from = ANE_MAX(tile_from, ane_att_first(a, p) / ANE_TILE), to = ANE_MIN(tile_to, p / ANE_TILE + 1);
+  const int64_t from = ANE_MAX(tile_from, ane_att_first(a, p) / ANE_TILE), to = ANE_MIN(tile_to, ane_att_last(a, p) / ANE_TILE + 1);
   for (int64_t g = 0; g < group; g++) {
     float *o = a->out + t * a->ld_out + (h * group + g) * hd, m = -INFINITY, l = 0;
     for (int64_t d = 0; d < hd; d++) o[d] = 0;
     for (int64_t tile = from; tile < to; tile++)
       combine(part + ((tile - tile_from) * group + g) * (2 + hd), hd, &m, &l, o);
-    for (int64_t d = 0; d < hd; d++) o[d] /= l;
+    divide(a, h * group + g, hd, m, l, o);
   }
 }
 

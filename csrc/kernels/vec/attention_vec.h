@@ -167,7 +167,7 @@ static void panel_scores(const struct work *w, struct panel *p, int64_t row, int
   for (int r = 0; r < rows; r++) {
     const int64_t pos = a->pos + (row + r) / w->group;
     p->first[r] = ANE_MAX(ane_att_first(a, pos) - w->tile * ANE_TILE, 0);
-    p->last[r] = ANE_MIN(pos - w->tile * ANE_TILE, ANE_TILE - 1);
+    p->last[r] = ANE_MIN(ane_att_last(a, pos) - w->tile * ANE_TILE, ANE_TILE - 1);
   }
   p->begin = p->first[0];
   p->end = p->last[rows - 1] + 1;
@@ -282,6 +282,15 @@ static void attend_tile(struct work *w, int64_t begin, int64_t from, int64_t to)
   }
 }
 
+/* L with the head's sink, and the factor *x of O (1 without a sink, which changes no bit). */
+V_FN vf sink_sum(const struct ane_attention *a, int64_t head, vf m, vf l, vf *x) {
+  *x = v_set(1);
+  if (!a->sinks) return l;
+  const vf sink = v_set(a->sinks[head]), next = v_max(m, sink);
+  *x = v_exp_low(v_sub(m, next));
+  return v_fma(l, *x, v_exp_low(v_sub(sink, next)));
+}
+
 /* Rows [begin, end) of kv head h, at most ROWS. */
 static void attend(struct work *w, int64_t h, int64_t begin, int64_t end) {
   const struct ane_attention *a = w->a;
@@ -292,9 +301,9 @@ static void attend(struct work *w, int64_t h, int64_t begin, int64_t end) {
     w->big_l[r - begin] = 0;
   }
   memset(w->o, 0, (size_t)((end - begin) * w->pad) * sizeof(float));
-  for (int64_t tile = ane_att_first(a, p0) / ANE_TILE; tile <= p1 / ANE_TILE; tile++) {
-    /* The queries from `tile` on see it, by a window only as far as its last key is inside. */
-    int64_t from = ANE_MAX((tile * ANE_TILE - a->pos) * w->group, begin), to = end;
+  for (int64_t tile = ane_att_first(a, p0) / ANE_TILE; tile <= ane_att_last(a, p1) / ANE_TILE; tile++) {
+    /* The queries from `tile` on (less those ahead) see it, by a window only as far as its last key is inside. */
+    int64_t from = ANE_MAX((tile * ANE_TILE - a->ahead - a->pos) * w->group, begin), to = end;
     if (a->window > 0) to = ANE_MIN((tile * ANE_TILE + ANE_TILE - 1 + a->window - a->pos) * w->group, end);
     if (from >= to) continue;
     use_tile(w, h, tile, to - from > FEW_ROWS);
@@ -303,8 +312,8 @@ static void attend(struct work *w, int64_t h, int64_t begin, int64_t end) {
   for (int64_t r = begin; r < end; r++) {
     const float *o = w->o + (r - begin) * w->pad;
     float *out = a->out + row_at(w, h, r, a->ld_out);
-    const vf l = v_set(w->big_l[r - begin]);
-    for (int64_t d = 0; d < w->hd; d += VL) v_store_n(out + d, v_div(v_load(o + d), l), w->hd - d);
+    vf x, l = sink_sum(a, h * w->group + r % w->group, v_set(w->big_m[r - begin]), v_set(w->big_l[r - begin]), &x);
+    for (int64_t d = 0; d < w->hd; d += VL) v_store_n(out + d, v_div(v_mul(v_load(o + d), x), l), w->hd - d);
   }
 }
 
@@ -318,7 +327,7 @@ static void attention(const struct ane_attention *a, int64_t h, int64_t t_from, 
 static void attention_part(const struct ane_attention *a, int64_t h, int64_t t, int64_t tile, float *part, void *scratch) {
   const int64_t p = a->pos + t;
   struct work w;
-  if (tile < ane_att_first(a, p) / ANE_TILE || tile > p / ANE_TILE) return;
+  if (tile < ane_att_first(a, p) / ANE_TILE || tile > ane_att_last(a, p) / ANE_TILE) return;
   work_init(&w, a, scratch);
   use_tile(&w, h, tile, w.group > FEW_ROWS);
   struct panel now;
@@ -339,7 +348,7 @@ static void attention_part(const struct ane_attention *a, int64_t h, int64_t t, 
 }
 
 /* One head: O stands in out until it is divided. */
-static void merge_head(const float *part, int64_t stride, int64_t tiles, int64_t hd, float *out) {
+static void merge_head(const struct ane_attention *a, int64_t head, const float *part, int64_t stride, int64_t tiles, int64_t hd, float *out) {
   vf big_m = v_set(-__builtin_inff()), big_l = v_set(0);
   for (int64_t d = 0; d < hd; d += VL) v_store_n(out + d, v_set(0), hd - d);
   for (int64_t i = 0; i < tiles; i++, part += stride) {
@@ -349,15 +358,16 @@ static void merge_head(const float *part, int64_t stride, int64_t tiles, int64_t
     for (int64_t d = 0; d < hd; d += VL)
       v_store_n(out + d, v_fma(v_load_n(part + 2 + d, hd - d), y, v_mul(v_load_n(out + d, hd - d), x)), hd - d);
   }
-  for (int64_t d = 0; d < hd; d += VL) v_store_n(out + d, v_div(v_load_n(out + d, hd - d), big_l), hd - d);
+  vf x, l = sink_sum(a, head, big_m, big_l, &x);
+  for (int64_t d = 0; d < hd; d += VL) v_store_n(out + d, v_div(v_mul(v_load_n(out + d, hd - d), x), l), hd - d);
 }
 
 static void attention_merge(const struct ane_attention *a, int64_t h, int64_t t, int64_t tile_from, int64_t tile_to,
                             const float *part) {
   const int64_t hd = a->kv->head_dim, group = a->n_heads / a->kv->heads, p = a->pos + t, stride = ane_part_floats(a);
-  const int64_t from = ANE_MAX(tile_from, ane_att_first(a, p) / ANE_TILE), to = ANE_MIN(tile_to, p / ANE_TILE + 1);
+  const int64_t from = ANE_MAX(tile_from, ane_att_first(a, p) / ANE_TILE), to = ANE_MIN(tile_to, ane_att_last(a, p) / ANE_TILE + 1);
   for (int64_t g = 0; g < group; g++)
-    merge_head(part + (from - tile_from) * stride + g * (2 + hd), stride, to - from, hd,
+    merge_head(a, h * group + g, part + (from - tile_from) * stride + g * (2 + hd), stride, to - from, hd,
                a->out + t * a->ld_out + (h * group + g) * hd);
 }
 

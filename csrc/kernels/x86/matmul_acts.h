@@ -38,16 +38,34 @@ INLINE float block_max(const float *x) {
 #endif
 }
 
-INLINE void block_quantise(const float *x, int8_t *q, float *d, int32_t *isum, float *dsum) {
-  float amax = block_max(x);
-  __m256i codes = block_codes(x, amax > 0 ? 127 / amax : 0);
-  __m256i sums = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), codes), _mm256_set1_epi16(1));
-  sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32(sums, 0x4E));
-  sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32(sums, 0xB1)); /* each 128-bit half: the sum of its 16 codes, four times */
-  _mm256_storeu_si256((__m256i *)q, codes);
-  _mm_storel_epi64((__m128i *)isum, _mm_unpacklo_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1)));
-  *d = amax / 127;
-  *dsum = *d * (float)(_mm256_cvtsi256_si32(sums) + _mm256_extract_epi32(sums, 4));
+/* Each block's largest value to its scale and its inverse, 0 where the block is zero. */
+INLINE void scales_of(const float *amax, float *d, float *inverse) {
+  vf m = vf_load(amax), limit = vf_set(127);
+#if defined(__AVX512F__)
+  vf_store(inverse, _mm512_maskz_div_ps(_mm512_cmp_ps_mask(m, vf_zero(), _CMP_GT_OQ), limit, m));
+  vf_store(d, _mm512_div_ps(m, limit));
+#else
+  vf_store(inverse, _mm256_and_ps(_mm256_cmp_ps(m, vf_zero(), _CMP_GT_OQ), _mm256_div_ps(limit, m)));
+  vf_store(d, _mm256_div_ps(m, limit));
+#endif
+}
+
+/* n <= LANES blocks: the divisions of all at once. */
+INLINE void quantise_run(const float *x, int n, int8_t *q, float *d, int32_t *isum, float *dsum) {
+  float scale[3][LANES] = {{0}}; /* amax, d, inverse */
+  for (int b = 0; b < n; b++) scale[0][b] = block_max(x + b * ANE_BLOCK);
+  scales_of(scale[0], scale[1], scale[2]);
+  for (int b = 0; b < n; b++) {
+    __m256i codes = block_codes(x + b * ANE_BLOCK, scale[2][b]);
+    __m256i sums = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), codes), _mm256_set1_epi16(1));
+    sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32(sums, 0x4E));
+    sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32(sums, 0xB1)); /* each half: the sum of its 16 codes, four times */
+    __m128i first = _mm256_castsi256_si128(sums), second = _mm256_extracti128_si256(sums, 1);
+    _mm256_storeu_si256((__m256i *)(q + b * ANE_BLOCK), codes);
+    _mm_storel_epi64((__m128i *)(isum + 2 * b), _mm_unpacklo_epi32(first, second));
+    d[b] = scale[1][b];
+    dsum[b] = scale[1][b] * (float)_mm_cvtsi128_si32(_mm_add_epi32(first, second));
+  }
 }
 
 static void acts_i8(const struct ane_acts *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to) {
@@ -57,11 +75,12 @@ static void acts_i8(const struct ane_acts *a, const float *x, int64_t ld, int64_
     float *d = (float *)a->d + t * nb, *dsum = (float *)a->dsum + t * nb;
     int32_t *isum = (int32_t *)a->isum + t * nb * 2;
     const float *row = x + t * ld;
-    for (int64_t b = 0; b < whole; b++) block_quantise(row + b * ANE_BLOCK, q + b * ANE_BLOCK, d + b, isum + 2 * b, dsum + b);
+    for (int64_t b = 0; b < whole; b += LANES)
+      quantise_run(row + b * ANE_BLOCK, (int)ANE_MIN(whole - b, LANES), q + b * ANE_BLOCK, d + b, isum + 2 * b, dsum + b);
     if (whole < nb) {
       float last[ANE_BLOCK] = {0};
       memcpy(last, row + whole * ANE_BLOCK, sizeof(float) * (size_t)(a->cols - whole * ANE_BLOCK));
-      block_quantise(last, q + whole * ANE_BLOCK, d + whole, isum + 2 * whole, dsum + whole);
+      quantise_run(last, 1, q + whole * ANE_BLOCK, d + whole, isum + 2 * whole, dsum + whole);
     }
   }
 }
