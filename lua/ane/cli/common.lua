@@ -43,7 +43,8 @@ function M.model_options(parser, optional)
   parser:argument("model", "Model file (GGUF)."):args(optional and "?" or 1)
   parser:option("-t --threads", "Threads; default the physical cores."):convert(M.positive):argname "N"
   parser:option("-c --context", "Most tokens of a session."):convert(M.positive):argname "C"
-  parser:option("--weights", "Format of the weights in memory; default as the file stores them."):argname "W"
+  parser:option("--weights", "Weights in memory: file (as stored, default), int8, int8-channel, fp16, bf16, fp32, q8_0, ...")
+    :argname "W"
   parser:option("--activations", "int8 is fast, fp32 the reference."):choices { "int8", "fp32" }
   parser:option("--kv", "Format of the cached state; default fp16, with fp32 activations fp32."):choices { "fp16", "fp32", "int8" }
   parser:option("--recipe", "Lua file that describes an architecture."):argname "FILE"

@@ -23,6 +23,7 @@ local function parser()
   for _, name in ipairs(M.commands) do
     local command = module_of(name)
     local sub = p:command(name):summary(command.summary):description(command.summary)
+    sub:help_description_margin(32):help_max_width(120)
     command.options(sub)
   end
   return p
