@@ -6,6 +6,7 @@
 #include "text/text.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #define TOKENIZER_CLASS "ane.tokenizer"
@@ -26,7 +27,8 @@ struct gguf_tokenizer {
 };
 
 /* The value at a key if there is one: *out is NULL otherwise. Fails where it is of another kind. */
-static ane_status want(const struct gguf_tokenizer *g, const char *key, ane_meta_kind kind, const struct ane_meta **out, struct ane_error *err) {
+static ane_status want(const struct gguf_tokenizer *g, const char *key, ane_meta_kind kind, const struct ane_meta **out,
+                       struct ane_error *err) {
   static const char *const names[] = {"a signed integer", "an unsigned integer", "a float", "a bool", "a string", "an array"};
   const struct ane_meta *m = ane_source_meta(g->source, key);
   *out = m;
@@ -56,7 +58,8 @@ static ane_status want_id(const struct gguf_tokenizer *g, const char *key, bool 
   return ANE_OK;
 }
 
-static ane_status want_texts(struct gguf_tokenizer *g, const char *key, const struct ane_text **texts, uint64_t *n, struct ane_error *err) {
+static ane_status want_texts(struct gguf_tokenizer *g, const char *key, const struct ane_text **texts, uint64_t *n,
+                             struct ane_error *err) {
   const struct ane_meta *m;
   ane_status st = want(g, key, ANE_META_ARRAY, &m, err);
   if (st) return st;
@@ -71,31 +74,37 @@ static ane_status want_texts(struct gguf_tokenizer *g, const char *key, const st
 }
 
 /* An array of one number for each token, of this type: *out stays NULL where there is none. */
-static ane_status want_numbers(const struct gguf_tokenizer *g, const char *key, ane_dtype dtype, const struct ane_meta **out, struct ane_error *err) {
+static ane_status want_numbers(const struct gguf_tokenizer *g, const char *key, ane_dtype dtype, const struct ane_meta **out,
+                               struct ane_error *err) {
   ane_status st = want(g, key, ANE_META_ARRAY, out, err);
   if (st || !*out) return st;
   const struct ane_meta *m = *out;
-  if (m->a.items || m->a.dtype != dtype) return ane_fail(err, ANE_FORMAT, "%s must be an array of %s", key, ane_dtype_info(dtype)->name);
+  if (m->a.items || m->a.dtype != dtype)
+    return ane_fail(err, ANE_FORMAT, "%s must be an array of %s", key, ane_dtype_info(dtype)->name);
   if (m->a.count != g->desc.n_tokens)
-    return ane_fail(err, ANE_FORMAT, "%s has %" PRIu64 " entries, the vocabulary %u tokens", key, m->a.count, (unsigned)g->desc.n_tokens);
+    return ane_fail(err, ANE_FORMAT, "%s has %" PRIu64 " entries, the vocabulary %u tokens", key, m->a.count,
+                    (unsigned)g->desc.n_tokens);
   return ANE_OK;
 }
 
 static ane_status read_vocabulary(struct gguf_tokenizer *g, struct ane_error *err) {
   const struct ane_meta *types, *scores;
   struct ane_tokenizer_desc *d = &g->desc;
-  uint64_t n;
+  uint64_t n = 0;
   ane_status st = want_texts(g, KEY "tokens", &d->tokens, &n, err);
   if (st) return st;
   if (n == 0 || n > INT32_MAX) return ane_fail(err, ANE_FORMAT, KEY "tokens has %" PRIu64 " entries", n);
   d->n_tokens = (uint32_t)n;
-  if ((st = want_numbers(g, KEY "token_type", ANE_I32, &types, err)) || (st = want_numbers(g, KEY "scores", ANE_F32, &scores, err))) return st;
+  if ((st = want_numbers(g, KEY "token_type", ANE_I32, &types, err)) ||
+      (st = want_numbers(g, KEY "scores", ANE_F32, &scores, err)))
+    return st;
   uint8_t *t = types ? ane_arena_alloc(&g->arena, n) : NULL;
   float *s = scores ? ane_arena_array(&g->arena, n, sizeof *s) : NULL;
   if ((types && !t) || (scores && !s)) return ane_fail(err, ANE_NOMEM, "no memory for %" PRIu64 " tokens", n);
   for (uint64_t i = 0; i < n && t; i++) {
     int64_t v = ane_meta_array_integer(types, i);
-    if (v < 0 || v > ANE_TOKEN_BYTE) return ane_fail(err, ANE_FORMAT, KEY "token_type of token %" PRIu64 " is %" PRId64 ", known are 0 to 6", i, v);
+    if (v < 0 || v > ANE_TOKEN_BYTE)
+      return ane_fail(err, ANE_FORMAT, KEY "token_type of token %" PRIu64 " is %" PRId64 ", known are 0 to 6", i, v);
     t[i] = (uint8_t)(v ? v : ANE_TOKEN_NORMAL); /* 0 is "undefined" */
   }
   for (uint64_t i = 0; i < n && s; i++) s[i] = (float)ane_meta_array_number(scores, i);
@@ -116,7 +125,9 @@ static ane_status describe_scores(struct gguf_tokenizer *g, struct ane_error *er
   struct ane_tokenizer_desc *d = &g->desc;
   bool prefix = true, squeeze = false;
   ane_status st;
-  if ((st = want_bool(g, KEY "add_space_prefix", &prefix, err)) || (st = want_bool(g, KEY "remove_extra_whitespaces", &squeeze, err))) return st;
+  if ((st = want_bool(g, KEY "add_space_prefix", &prefix, err)) ||
+      (st = want_bool(g, KEY "remove_extra_whitespaces", &squeeze, err)))
+    return st;
   if (!d->scores) return ane_fail(err, ANE_FORMAT, KEY "scores is missing");
   if (squeeze) add_normaliser(g, ANE_NORMALISE_SQUEEZE, "", "");
   if (prefix) add_normaliser(g, ANE_NORMALISE_PREPEND, "", " ");
@@ -136,22 +147,20 @@ static ane_status unknown_name(const char *key, const struct ane_meta *found, co
   return ane_fail(err, ANE_UNSUPPORTED, "%s is '%.*s'; known are %s", key, len, found->s.data, known);
 }
 
-/* As many names as fit. */
+/* One name for each list of splits, and how many more there are. */
 static void known_pretokenizers(char *out, size_t size) {
-  uint32_t n;
+  uint32_t n, left;
   const struct ane_pretokenizer *list = ane_pretokenizer_list(&n);
   size_t at = 0;
-  out[0] = '\0';
+  left = n;
   for (uint32_t i = 0; i < n; i++) {
-    size_t len = strlen(list[i].name);
-    if (at + len + 8 > size) {
-      memcpy(out + at, ", ...", 6);
-      return;
-    }
-    if (at) memcpy(out + at, ", ", 2), at += 2;
-    memcpy(out + at, list[i].name, len + 1);
-    at += len;
+    if (i && list[i].splits == list[i - 1].splits) continue;
+    int len = snprintf(out + at, size - at, "%s, ", list[i].name);
+    if (at + (size_t)len + 16 > size) break;
+    at += (size_t)len;
+    left--;
   }
+  snprintf(out + at, size - at, "%u more", (unsigned)left);
 }
 
 /* model "gpt2": merges, behind a pre-tokenizer that the file names. */
@@ -159,12 +168,13 @@ static ane_status describe_merges(struct gguf_tokenizer *g, const char *implied,
   struct ane_tokenizer_desc *d = &g->desc;
   const struct ane_meta *m;
   char known[400];
-  uint64_t n;
+  uint64_t n = 0;
   ane_status st = want(g, KEY "pre", ANE_META_STRING, &m, err);
   if (st) return st;
   known_pretokenizers(known, sizeof known);
   if (!m && !implied) return ane_fail(err, ANE_UNSUPPORTED, KEY "pre is missing; known are %s", known);
-  const struct ane_pretokenizer *p = implied ? ane_pretokenizer_find(implied, strlen(implied)) : ane_pretokenizer_find(m->s.data, (size_t)m->s.len);
+  const struct ane_pretokenizer *p =
+      implied ? ane_pretokenizer_find(implied, strlen(implied)) : ane_pretokenizer_find(m->s.data, (size_t)m->s.len);
   if (!p) return unknown_name(KEY "pre", m, known, err);
   if ((st = want_texts(g, KEY "merges", &d->merges, &n, err))) return st;
   d->n_merges = (size_t)n;
@@ -185,8 +195,9 @@ static ane_status describe_specials(struct gguf_tokenizer *g, struct ane_error *
   ane_status st;
   if ((st = want_id(g, KEY "bos_token_id", false, &d->bos, err)) || (st = want_id(g, KEY "eos_token_id", false, &d->eos, err)) ||
       (st = want_id(g, KEY "eot_token_id", false, &g->eot, err)) || (st = want_id(g, KEY "eom_token_id", false, &g->eom, err)) ||
-      (st = want_id(g, KEY "unknown_token_id", false, &g->unk, err)) || (st = want_id(g, KEY "padding_token_id", true, &g->pad, err)) ||
-      (st = want_bool(g, KEY "add_bos_token", &add_bos, err)) || (st = want_bool(g, KEY "add_eos_token", &d->add_eos, err)))
+      (st = want_id(g, KEY "unknown_token_id", false, &g->unk, err)) ||
+      (st = want_id(g, KEY "padding_token_id", true, &g->pad, err)) || (st = want_bool(g, KEY "add_bos_token", &add_bos, err)) ||
+      (st = want_bool(g, KEY "add_eos_token", &d->add_eos, err)))
     return st;
   /* The wish of the family needs a token; the file's own wish without one is an error (vocab.c). */
   if (d->bos == ANE_NO_TOKEN && !ane_source_meta(g->source, KEY "add_bos_token")) add_bos = false;
@@ -261,7 +272,8 @@ static void push_templates(lua_State *L, const struct ane_source *s) {
   lua_newtable(L);
   for (uint32_t i = 0; i < s->n_values; i++) {
     const char *rest = s->keys[i] + sizeof key - 1;
-    if (strncmp(s->keys[i], key, sizeof key - 1) != 0 || s->values[i].kind != ANE_META_STRING || (*rest != '\0' && *rest != '.')) continue;
+    if (strncmp(s->keys[i], key, sizeof key - 1) != 0 || s->values[i].kind != ANE_META_STRING || (*rest != '\0' && *rest != '.'))
+      continue;
     lua_pushlstring(L, s->values[i].s.data, (size_t)s->values[i].s.len);
     lua_setfield(L, -2, *rest ? rest + 1 : "default");
   }
@@ -306,8 +318,10 @@ static int meth_close(lua_State *L) {
 
 static int meth_tostring(lua_State *L) {
   struct lua_tokenizer *ud = luaL_checkudata(L, 1, TOKENIZER_CLASS);
-  if (ud->t) lua_pushfstring(L, "tokenizer (%d tokens)", (int)ane_tokenizer_size(ud->t));
-  else lua_pushliteral(L, "tokenizer (closed)");
+  if (ud->t)
+    lua_pushfstring(L, "tokenizer (%d tokens)", (int)ane_tokenizer_size(ud->t));
+  else
+    lua_pushliteral(L, "tokenizer (closed)");
   return 1;
 }
 
@@ -403,8 +417,10 @@ static int meth_token_type(lua_State *L) {
 }
 
 static int push_id(lua_State *L, int32_t id) {
-  if (id == ANE_NO_TOKEN) lua_pushnil(L);
-  else lua_pushinteger(L, id);
+  if (id == ANE_NO_TOKEN)
+    lua_pushnil(L);
+  else
+    lua_pushinteger(L, id);
   return 1;
 }
 
@@ -509,9 +525,17 @@ static int normalise(lua_State *L) {
 /* ---- Registration ------------------------------------------------------------------------------------------------*/
 
 static const luaL_Reg tokenizer_methods[] = {
-    {"close", meth_close},           {"encode", meth_encode},   {"decode", meth_decode}, {"token", meth_token},
-    {"piece", meth_piece},           {"id", meth_id},           {"n_vocab", meth_n_vocab}, {"special", meth_special},
-    {"token_type", meth_token_type}, {"decoder", meth_decoder}, {"chat_templates", meth_chat_templates},
+    {"close", meth_close},
+    {"encode", meth_encode},
+    {"decode", meth_decode},
+    {"token", meth_token},
+    {"piece", meth_piece},
+    {"id", meth_id},
+    {"n_vocab", meth_n_vocab},
+    {"special", meth_special},
+    {"token_type", meth_token_type},
+    {"decoder", meth_decoder},
+    {"chat_templates", meth_chat_templates},
     {NULL, NULL},
 };
 
@@ -520,7 +544,10 @@ static const luaL_Reg tokenizer_meta[] = {
 };
 
 static const luaL_Reg decoder_methods[] = {
-    {"push", decoder_push}, {"flush", decoder_flush}, {"reset", decoder_reset}, {NULL, NULL},
+    {"push", decoder_push},
+    {"flush", decoder_flush},
+    {"reset", decoder_reset},
+    {NULL, NULL},
 };
 
 static const luaL_Reg no_methods[] = {{NULL, NULL}};

@@ -9,7 +9,8 @@ static size_t slot_of(const struct ane_tokenizer *t, uint64_t key) {
   return i;
 }
 
-static uint32_t pair(const struct ane_tokenizer *t, const char *at, const struct ane_symbol *a, const struct ane_symbol *b, int32_t *merged) {
+static uint32_t pair(const struct ane_tokenizer *t, const char *at, const struct ane_symbol *a, const struct ane_symbol *b,
+                     int32_t *merged) {
   (void)at;
   if (a->id < 0 || b->id < 0) return ANE_NO_RANK;
   uint64_t key = (uint64_t)a->id << 32 | (uint32_t)b->id;
@@ -24,7 +25,8 @@ static int32_t part(const struct ane_tokenizer *t, const char *s, size_t len) {
   return id >= 0 && t->types[id] != ANE_TOKEN_CONTROL && t->types[id] != ANE_TOKEN_UNKNOWN ? id : ANE_NO_TOKEN;
 }
 
-static ane_status add_merge(struct ane_tokenizer *t, struct ane_text m, size_t rank, struct ane_buffer *both, struct ane_error *err) {
+static ane_status add_merge(struct ane_tokenizer *t, struct ane_text m, size_t rank, struct ane_buffer *both,
+                            struct ane_error *err) {
   /* A part may begin with the space itself where the alphabet has one: the separator is never the first byte. */
   const char *gap = m.len > 2 ? memchr(m.data + 1, ' ', m.len - 2) : NULL;
   if (!gap) return ane_fail(err, ANE_FORMAT, "merge %zu is not two tokens with a space between", rank);
@@ -95,6 +97,7 @@ ane_status ane_bpe_encode(struct ane_encode_run *run, const char *s, size_t len,
   if (len >= UINT32_MAX) return ane_fail(err, ANE_RANGE, "a piece of %zu bytes without a place to split is too long", len);
   if (!ane_merge_reserve(&run->work, len)) return ane_fail(err, ANE_NOMEM, "no memory for a piece of %zu bytes", len);
   set_symbols(run->t, run->work.symbols, s, (uint32_t)len);
-  if (!ane_merge(&run->work, run->t, s, (uint32_t)len, pair)) return ane_fail(err, ANE_NOMEM, "no memory for a piece of %zu bytes", len);
+  if (!ane_merge(&run->work, run->t, s, (uint32_t)len, pair))
+    return ane_fail(err, ANE_NOMEM, "no memory for a piece of %zu bytes", len);
   return ane_emit_symbols(run, s, len, err);
 }

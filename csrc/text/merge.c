@@ -25,12 +25,14 @@ void ane_merge_free(struct ane_merge_work *w) {
 }
 
 /* Sets rank and merged of the symbol at p. */
-static inline void rate(struct ane_symbol *s, const struct ane_tokenizer *t, const char *piece, uint32_t n, uint32_t p, ane_pair_fn pair) {
+static inline void rate(struct ane_symbol *s, const struct ane_tokenizer *t, const char *piece, uint32_t n, uint32_t p,
+                        ane_pair_fn pair) {
   uint32_t next = p + s[p].len;
   s[p].rank = next < n ? pair(t, piece + p, &s[p], &s[next], &s[p].merged) : ANE_NO_RANK;
 }
 
-static inline void join(struct ane_symbol *s, const struct ane_tokenizer *t, const char *piece, uint32_t n, uint32_t p, ane_pair_fn pair) {
+static inline void join(struct ane_symbol *s, const struct ane_tokenizer *t, const char *piece, uint32_t n, uint32_t p,
+                        ane_pair_fn pair) {
   s[p].id = s[p].merged;
   s[s[p].len + p].rank = ANE_NO_RANK; /* its entries in the heap are stale now */
   s[p].len += s[p + s[p].len].len;

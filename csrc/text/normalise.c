@@ -40,8 +40,10 @@ struct ane_span ane_aligned_span(const struct ane_aligned *a, size_t start, size
   *cursor = i;
   span.start = i < a->n_edits && a->edits[i].out <= start ? a->edits[i].in : copied(a, i, start);
   while (i < a->n_edits && a->edits[i].out + a->edits[i].out_len < end) i++;
-  if (i < a->n_edits && a->edits[i].out < end) span.end = a->edits[i].in + a->edits[i].in_len;
-  else span.end = copied(a, i, end);
+  if (i < a->n_edits && a->edits[i].out < end)
+    span.end = a->edits[i].in + a->edits[i].in_len;
+  else
+    span.end = copied(a, i, end);
   if (span.end < span.start) span.end = span.start;
   return span;
 }
@@ -65,7 +67,8 @@ static bool copy(struct rewrite *r, size_t n) {
     size_t a = ANE_MAX(e->out, r->at), b = ANE_MIN(e->out + e->out_len, end);
     if (e->out >= end) break;
     bool gone = e->out_len == 0 && e->out >= r->at; /* a deletion: what follows is shifted by it */
-    if ((a < b || gone) && !add_edit(r->to, (struct ane_edit){out + (a - r->at), gone ? 0 : b - a, e->in, e->in_len})) return false;
+    if ((a < b || gone) && !add_edit(r->to, (struct ane_edit){out + (a - r->at), gone ? 0 : b - a, e->in, e->in_len}))
+      return false;
     if (e->out + e->out_len > end) break;
   }
   r->at = end;
@@ -111,6 +114,8 @@ static bool squeeze(struct rewrite *r) {
 
 /* ---- Normal forms ------------------------------------------------------------------------------------------------*/
 
+enum { LONGEST = 18 }; /* of all decompositions: U+FDFA */
+
 /* Code points of one cluster, decomposed. */
 struct cluster {
   utf8proc_int32_t *points;
@@ -131,7 +136,6 @@ static bool cluster_room(struct cluster *c, size_t extra) {
 /* Appends the decomposition of c; *starts gets whether no normal form can join it to what lies before: its first code
  * point is no mark and no vowel or final of Hangul. */
 static bool decompose(struct cluster *out, utf8proc_int32_t c, int options, bool *starts) {
-  enum { LONGEST = 18 }; /* of all decompositions: U+FDFA */
   int boundary = 0;
   if (!cluster_room(out, LONGEST)) return false;
   utf8proc_int32_t *p = out->points + out->n;
@@ -142,7 +146,8 @@ static bool decompose(struct cluster *out, utf8proc_int32_t c, int options, bool
   }
   out->n += (size_t)n;
   utf8proc_category_t k = utf8proc_category(p[0]);
-  *starts = k != UTF8PROC_CATEGORY_MN && k != UTF8PROC_CATEGORY_MC && k != UTF8PROC_CATEGORY_ME && !(p[0] >= 0x1160 && p[0] <= 0x11FF);
+  *starts =
+      k != UTF8PROC_CATEGORY_MN && k != UTF8PROC_CATEGORY_MC && k != UTF8PROC_CATEGORY_ME && !(p[0] >= 0x1160 && p[0] <= 0x11FF);
   return true;
 }
 
@@ -179,6 +184,24 @@ static bool put_cluster(struct rewrite *r, size_t n, struct cluster *c, bool com
   return put(r, n, text->data, text->size);
 }
 
+/* The character at p (n bytes) joins the cluster under way, which began at r->at, or ends it and begins the next. */
+static bool add_character(struct rewrite *r, size_t p, size_t n, struct cluster *c, bool compose, int options,
+                          struct ane_buffer *text) {
+  utf8proc_int32_t point, fresh[LONGEST];
+  size_t had = c->n;
+  bool starts;
+  utf8proc_iterate((const utf8proc_uint8_t *)r->from->bytes.data + p, (utf8proc_ssize_t)n, &point);
+  if (!decompose(c, point, options, &starts)) return false;
+  if (!starts || !had) return true;
+  size_t n_fresh = c->n - had;
+  memcpy(fresh, c->points + had, n_fresh * sizeof *fresh);
+  c->n = had;
+  if (!put_cluster(r, p - r->at, c, compose, text)) return false;
+  memcpy(c->points, fresh, n_fresh * sizeof *fresh);
+  c->n = n_fresh;
+  return true;
+}
+
 static bool normal_form(struct rewrite *r, ane_normaliser_kind kind) {
   const char *s = (const char *)r->from->bytes.data;
   size_t size = r->from->bytes.size;
@@ -186,30 +209,19 @@ static bool normal_form(struct rewrite *r, ane_normaliser_kind kind) {
   int options = UTF8PROC_DECOMPOSE | (kind == ANE_NORMALISE_NFKC || kind == ANE_NORMALISE_NFKD ? UTF8PROC_COMPAT : 0);
   struct cluster c = {0};
   struct ane_buffer text = {0};
-  for (size_t p = 0; p < size && ok;) { /* [r->at, p) is the cluster under way, in c */
-    utf8proc_int32_t point;
+  for (size_t p = 0; p < size && ok;) {
     int n = ane_utf8_step(s + p, size - p, NULL);
-    size_t had = c.n, plain = p;
+    size_t plain = p;
     while (plain < size && (unsigned char)s[plain] < 0x80) plain++;
-    bool starts = true;
-    if (plain > p + 1 || n < 0) { /* all but the last ASCII character, or bytes that are no text, pass at once */
-      if (had) ok = put_cluster(r, p - r->at, &c, compose, &text);
-      p = n < 0 ? p + (size_t)-n : plain - 1;
-      if (ok) ok = copy(r, p - r->at);
+    if (n > 0 && plain <= p + 1) {
+      ok = add_character(r, p, (size_t)n, &c, compose, options, &text);
+      p += (size_t)n;
       continue;
     }
-    utf8proc_iterate((const utf8proc_uint8_t *)s + p, n, &point);
-    ok = decompose(&c, point, options, &starts);
-    if (ok && starts && had) { /* the new character begins a cluster: put the old one, keep the new points */
-      utf8proc_int32_t fresh[18];
-      size_t n_fresh = c.n - had;
-      memcpy(fresh, c.points + had, n_fresh * sizeof *fresh);
-      c.n = had;
-      ok = put_cluster(r, p - r->at, &c, compose, &text);
-      memcpy(c.points, fresh, n_fresh * sizeof *fresh);
-      c.n = n_fresh;
-    }
-    p += (size_t)n;
+    /* All but the last of several ASCII characters, or bytes that are no text, pass at once. */
+    if (c.n) ok = put_cluster(r, p - r->at, &c, compose, &text);
+    p = n < 0 ? p + (size_t)-n : plain - 1;
+    if (ok) ok = copy(r, p - r->at);
   }
   if (ok && c.n) ok = put_cluster(r, size - r->at, &c, compose, &text);
   ane_free(c.points);
@@ -233,8 +245,8 @@ static bool run_step(const struct ane_normaliser *n, struct rewrite *r) {
   return true;
 }
 
-ane_status ane_normalise(const struct ane_normaliser *steps, uint32_t n, struct ane_text in, bool keep_edits, struct ane_aligned *out,
-                         struct ane_error *err) {
+ane_status ane_normalise(const struct ane_normaliser *steps, uint32_t n, struct ane_text in, bool keep_edits,
+                         struct ane_aligned *out, struct ane_error *err) {
   bool ok = ane_buffer_append(&out->bytes, in.data, in.len);
   for (uint32_t i = 0; i < n && ok; i++) {
     struct ane_aligned next = {0};
@@ -248,9 +260,11 @@ ane_status ane_normalise(const struct ane_normaliser *steps, uint32_t n, struct 
 
 ane_status ane_normal_form(struct ane_text text, ane_normaliser_kind form, struct ane_buffer *out, struct ane_error *err) {
   struct ane_aligned a = {0};
-  if (form < ANE_NORMALISE_NFC || form > ANE_NORMALISE_NFKD) return ane_fail(err, ANE_INVALID, "normaliser %d is no normal form", (int)form);
+  if (form < ANE_NORMALISE_NFC || form > ANE_NORMALISE_NFKD)
+    return ane_fail(err, ANE_INVALID, "normaliser %d is no normal form", (int)form);
   ane_status st = ane_normalise(&(struct ane_normaliser){.kind = form}, 1, text, false, &a, err);
-  if (!st && !ane_buffer_append(out, a.bytes.data, a.bytes.size)) st = ane_fail(err, ANE_NOMEM, "no memory to normalise %zu bytes", text.len);
+  if (!st && !ane_buffer_append(out, a.bytes.data, a.bytes.size))
+    st = ane_fail(err, ANE_NOMEM, "no memory to normalise %zu bytes", text.len);
   ane_aligned_free(&a);
   return st;
 }

@@ -9,7 +9,13 @@
 
 /* Past these limits a pattern gives up with an error instead of stalling the process. One match may take some steps for
  * every byte of its text (a run of blanks is one match), and no power of that. Heap in KiB. */
-enum { LEAST_STEPS = 10 * 1000 * 1000, STEPS_A_BYTE = 16, DEPTH_LIMIT = 1000 * 1000, HEAP_LIMIT = 256 * 1024, JIT_STACK = 8 * 1024 * 1024 };
+enum {
+  LEAST_STEPS = 10 * 1000 * 1000,
+  STEPS_A_BYTE = 16,
+  DEPTH_LIMIT = 1000 * 1000,
+  HEAP_LIMIT = 256 * 1024,
+  JIT_STACK = 8 * 1024 * 1024
+};
 
 /* White_Space (Unicode 15, PropList.txt). PCRE2's own \s also has U+180E, which is none since Unicode 6.3; ranges are
  * faster than \p{White_Space}. */
@@ -32,11 +38,11 @@ struct spelling {
 };
 
 static const struct spelling spellings[] = {
-  {"\\s", "[" SPACES "]", SPACES},
-  {"\\S", "[^" SPACES "]", "\\P{White_Space}"},
-  /* Rust and Oniguruma mean the script, PCRE2 (from 10.40) the script extensions. */
-  {"\\p{Han}", "\\p{sc:Han}", "\\p{sc:Han}"},
-  {"\\P{Han}", "\\P{sc:Han}", "\\P{sc:Han}"},
+    {"\\s", "[" SPACES "]", SPACES},
+    {"\\S", "[^" SPACES "]", "\\P{White_Space}"},
+    /* Rust and Oniguruma mean the script, PCRE2 (from 10.40) the script extensions. */
+    {"\\p{Han}", "\\p{sc:Han}", "\\p{sc:Han}"},
+    {"\\P{Han}", "\\P{sc:Han}", "\\P{sc:Han}"},
 };
 
 static bool translate(const char *p, struct ane_buffer *out) {
@@ -71,11 +77,13 @@ ane_status ane_pattern_compile(struct ane_pattern *p, const struct ane_split *sp
   }
   int code;
   PCRE2_SIZE at;
-  p->code = pcre2_compile(text.data ? text.data : (PCRE2_SPTR) "", text.size, PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &code, &at, context);
+  p->code = pcre2_compile(text.data ? text.data : (PCRE2_SPTR) "", text.size, PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C,
+                          &code, &at, context);
   if (!p->code) {
     PCRE2_UCHAR why[128];
     pcre2_get_error_message(code, why, sizeof why);
-    st = ane_fail(err, code == PCRE2_ERROR_HEAP_FAILED ? ANE_NOMEM : ANE_UNSUPPORTED, "pattern %s: %s at byte %zu", split->pattern, (const char *)why, (size_t)at);
+    st = ane_fail(err, code == PCRE2_ERROR_HEAP_FAILED ? ANE_NOMEM : ANE_UNSUPPORTED, "pattern %s: %s at byte %zu",
+                  split->pattern, (const char *)why, (size_t)at);
     goto out;
   }
   p->behaviour = split->behaviour;
@@ -118,8 +126,8 @@ void ane_matcher_close(struct ane_matcher *m) {
 }
 
 /* The next match at or behind `from` that is not empty. */
-static ane_status find(const struct ane_pattern *p, struct ane_matcher *m, const char *s, size_t len, size_t from, bool *found, size_t range[2],
-                       struct ane_error *err) {
+static ane_status find(const struct ane_pattern *p, struct ane_matcher *m, const char *s, size_t len, size_t from, bool *found,
+                       size_t range[2], struct ane_error *err) {
   for (;;) {
     int rc = pcre2_match(p->code, (PCRE2_SPTR)s, len, from, PCRE2_NO_UTF_CHECK, m->data, m->context);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
@@ -129,7 +137,8 @@ static ane_status find(const struct ane_pattern *p, struct ane_matcher *m, const
     if (rc < 0) {
       PCRE2_UCHAR why[128];
       pcre2_get_error_message(rc, why, sizeof why);
-      return ane_fail(err, rc == PCRE2_ERROR_NOMEMORY ? ANE_NOMEM : ANE_RANGE, "a pre-tokenizer pattern gave up: %s", (const char *)why);
+      return ane_fail(err, rc == PCRE2_ERROR_NOMEMORY ? ANE_NOMEM : ANE_RANGE, "a pre-tokenizer pattern gave up: %s",
+                      (const char *)why);
     }
     const PCRE2_SIZE *v = pcre2_get_ovector_pointer(m->data);
     range[0] = v[0];

@@ -14,7 +14,8 @@ static uint32_t rank_of(float score) {
   return u >> 31 ? u : 0x7FFFFFFFu - u;
 }
 
-static uint32_t pair(const struct ane_tokenizer *t, const char *at, const struct ane_symbol *a, const struct ane_symbol *b, int32_t *merged) {
+static uint32_t pair(const struct ane_tokenizer *t, const char *at, const struct ane_symbol *a, const struct ane_symbol *b,
+                     int32_t *merged) {
   *merged = ane_model_token(t, at, (size_t)a->len + b->len);
   return *merged < 0 ? ANE_NO_RANK : rank_of(t->scores[*merged]);
 }
@@ -55,7 +56,8 @@ static ane_status encode_word(struct ane_encode_run *run, const char *s, size_t 
     uint32_t n = step > 0 ? (uint32_t)step : 1;
     sym[p] = (struct ane_symbol){ane_model_token(run->t, s + p, n), n, prev, ANE_NO_RANK, ANE_NO_TOKEN};
   }
-  if (!ane_merge(&run->work, run->t, s, (uint32_t)len, pair)) return ane_fail(err, ANE_NOMEM, "no memory for a piece of %zu bytes", len);
+  if (!ane_merge(&run->work, run->t, s, (uint32_t)len, pair))
+    return ane_fail(err, ANE_NOMEM, "no memory for a piece of %zu bytes", len);
   return ane_emit_symbols(run, s, len, err);
 }
 

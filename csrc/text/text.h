@@ -39,7 +39,7 @@ typedef enum {
   ANE_TOKEN_UNKNOWN,
   ANE_TOKEN_CONTROL, /* found in text only when special tokens are asked for */
   ANE_TOKEN_USER,    /* found in text always, before everything else */
-  ANE_TOKEN_UNUSED,  /* never made from text */
+  ANE_TOKEN_UNUSED,  /* made from text only by merges that name it */
   ANE_TOKEN_BYTE     /* <0xNN> */
 } ane_token_type;
 
@@ -110,12 +110,12 @@ struct ane_tokenizer_desc {
   uint32_t n_normalisers;
   const struct ane_split *splits;
   uint32_t n_splits;
-  bool strip_space;  /* decoding drops one leading space: the normalisers put one before a text */
-  bool space_mark;   /* U+2581 in normal tokens decodes as a space */
+  bool strip_space; /* decoding drops one leading space: the normalisers put one before a text */
+  bool space_mark;  /* U+2581 in normal tokens decodes as a space */
 
-  int32_t bos, eos; /* or ANE_NO_TOKEN */
-  int32_t unk;      /* what becomes of characters without token, or ANE_NO_TOKEN: left out */
-  bool fuse_unk;    /* neighbouring unknown characters are one such token */
+  int32_t bos, eos;      /* or ANE_NO_TOKEN */
+  int32_t unk;           /* what becomes of characters without token, or ANE_NO_TOKEN: left out */
+  bool fuse_unk;         /* neighbouring unknown characters are one such token */
   bool add_bos, add_eos; /* the model's wish; see ane_encode_flags */
 };
 
@@ -127,8 +127,8 @@ struct ane_pretokenizer {
   const struct ane_split *splits;
   uint32_t n_splits;
   ane_whole_rule whole;
-  bool add_bos;     /* the default where the file does not say */
-  bool sentence;    /* not byte-level: spaces become U+2581, unknown characters <0xNN> */
+  bool add_bos;  /* the default where the file does not say */
+  bool sentence; /* not byte-level: spaces become U+2581, unknown characters <0xNN> */
 };
 
 const struct ane_pretokenizer *ane_pretokenizer_find(const char *name, size_t len); /* NULL: unknown */

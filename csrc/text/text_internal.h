@@ -113,7 +113,8 @@ typedef uint32_t (*ane_pair_fn)(const struct ane_tokenizer *t, const char *at, c
 ANE_NODISCARD bool ane_merge_reserve(struct ane_merge_work *w, size_t n);
 /* Merges the symbols of piece[0..n) (id, len, prev set) until no pair has a rank: lowest rank first, leftmost among
  * equals. O(n log n) time. false: no memory. */
-ANE_NODISCARD bool ane_merge(struct ane_merge_work *w, const struct ane_tokenizer *t, const char *piece, uint32_t n, ane_pair_fn pair);
+ANE_NODISCARD bool ane_merge(struct ane_merge_work *w, const struct ane_tokenizer *t, const char *piece, uint32_t n,
+                             ane_pair_fn pair);
 void ane_merge_free(struct ane_merge_work *w);
 
 /* ---- Models ------------------------------------------------------------------------------------------------------*/
@@ -132,8 +133,8 @@ struct ane_tokenizer {
   uint8_t *types;          /* [n] */
   float *scores;           /* [n] or NULL */
   struct ane_strmap by_piece;
-  uint32_t max_len;        /* of all pieces */
-  int32_t byte_ids[256];   /* byte-level: the token of each byte; otherwise <0xNN> where byte_fallback; or ANE_NO_TOKEN */
+  uint32_t max_len;      /* of all pieces */
+  int32_t byte_ids[256]; /* byte-level: the token of each byte; otherwise <0xNN> where byte_fallback; or ANE_NO_TOKEN */
 
   ane_model_kind model;
   bool byte_level, strip_space, fuse_unk;
@@ -155,9 +156,9 @@ struct ane_encode_run {
   bool spans;
   struct ane_merge_work work;
   struct ane_matcher matcher;
-  struct ane_buffer spelled;        /* a piece in GPT-2's alphabet */
-  const char *base;                 /* of the fragment under way, normalised */
-  size_t offset;                    /* of that fragment in the text as given */
+  struct ane_buffer spelled;         /* a piece in GPT-2's alphabet */
+  const char *base;                  /* of the fragment under way, normalised */
+  size_t offset;                     /* of that fragment in the text as given */
   const struct ane_aligned *aligned; /* or NULL: the fragment is as given */
   size_t cursor;
 };

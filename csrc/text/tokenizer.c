@@ -51,8 +51,10 @@ ane_status ane_tokenizer_create(struct ane_tokenizer **out, const struct ane_tok
   struct ane_tokenizer *t = ane_calloc(1, sizeof *t);
   if (!t) return ane_fail(err, ANE_NOMEM, "no memory for a tokenizer");
   ane_status st = init(t, desc, err);
-  if (st) ane_tokenizer_destroy(t);
-  else *out = t;
+  if (st)
+    ane_tokenizer_destroy(t);
+  else
+    *out = t;
   return st;
 }
 
@@ -180,7 +182,8 @@ static ane_status encode_text(struct ane_encode_run *run, const char *s, size_t 
 }
 
 /* Text between two added tokens: text.data[start..end). */
-static ane_status encode_fragment(struct ane_encode_run *run, struct ane_text text, size_t start, size_t end, struct ane_error *err) {
+static ane_status encode_fragment(struct ane_encode_run *run, struct ane_text text, size_t start, size_t end,
+                                  struct ane_error *err) {
   struct ane_aligned aligned = {0};
   ane_status st;
   if (start == end) return ANE_OK;
@@ -188,7 +191,8 @@ static ane_status encode_fragment(struct ane_encode_run *run, struct ane_text te
   run->base = text.data + start;
   run->aligned = NULL;
   if (!run->t->n_normalisers) return encode_text(run, run->base, end - start, err);
-  st = ane_normalise(run->t->normalisers, run->t->n_normalisers, (struct ane_text){run->base, end - start}, run->spans, &aligned, err);
+  st = ane_normalise(run->t->normalisers, run->t->n_normalisers, (struct ane_text){run->base, end - start}, run->spans, &aligned,
+                     err);
   if (!st && aligned.bytes.size) {
     run->aligned = &aligned;
     run->base = (const char *)aligned.bytes.data;
@@ -208,7 +212,9 @@ static ane_status encode_all(struct ane_encode_run *run, struct ane_text text, u
   if (flags & ANE_ENCODE_BOS && t->bos != ANE_NO_TOKEN) st = append(run, t->bos, 0, 0, err);
   for (size_t p = 0; p < text.len && !st;) {
     size_t n = 0;
-    int32_t id = t->added.first[(unsigned char)text.data[p]] ? ane_trie_longest(&t->added, t->types, admitted, text.data + p, text.len - p, &n) : ANE_NO_TOKEN;
+    int32_t id = t->added.first[(unsigned char)text.data[p]]
+                     ? ane_trie_longest(&t->added, t->types, admitted, text.data + p, text.len - p, &n)
+                     : ANE_NO_TOKEN;
     if (id == ANE_NO_TOKEN) {
       p++;
       continue;

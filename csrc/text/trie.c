@@ -41,7 +41,8 @@ bool ane_trie_add(struct ane_trie *t, const char *key, size_t len, int32_t token
   return true;
 }
 
-int32_t ane_trie_longest(const struct ane_trie *t, const uint8_t *types, unsigned admitted, const char *s, size_t n, size_t *len) {
+int32_t ane_trie_longest(const struct ane_trie *t, const uint8_t *types, unsigned admitted, const char *s, size_t n,
+                         size_t *len) {
   int32_t best = ANE_NO_TOKEN;
   uint32_t at = 0;
   for (size_t i = 0; t->n && i < n && (at = find_child(t, at, (uint8_t)s[i])); i++) {

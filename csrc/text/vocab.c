@@ -63,17 +63,22 @@ static int byte_value(struct ane_text s) {
   if (s.len != 6 || memcmp(s.data, "<0x", 3) != 0 || s.data[5] != '>') return -1;
   for (int i = 3; i < 5; i++) {
     char c = s.data[i];
-    if (c >= '0' && c <= '9') v = v * 16 + c - '0';
-    else if (c >= 'A' && c <= 'F') v = v * 16 + c - 'A' + 10;
-    else return -1;
+    if (c >= '0' && c <= '9')
+      v = v * 16 + c - '0';
+    else if (c >= 'A' && c <= 'F')
+      v = v * 16 + c - 'A' + 10;
+    else
+      return -1;
   }
   return v;
 }
 
 static ane_status check(const struct ane_tokenizer_desc *d, struct ane_error *err) {
-  if (d->n_tokens == 0 || d->n_tokens > INT32_MAX) return ane_fail(err, ANE_FORMAT, "vocabulary of %u tokens", (unsigned)d->n_tokens);
+  if (d->n_tokens == 0 || d->n_tokens > INT32_MAX)
+    return ane_fail(err, ANE_FORMAT, "vocabulary of %u tokens", (unsigned)d->n_tokens);
   for (uint32_t i = 0; i < d->n_tokens; i++) {
-    if (d->tokens[i].len > INT32_MAX) return ane_fail(err, ANE_FORMAT, "token %u is %zu bytes long", (unsigned)i, d->tokens[i].len);
+    if (d->tokens[i].len > INT32_MAX)
+      return ane_fail(err, ANE_FORMAT, "token %u is %zu bytes long", (unsigned)i, d->tokens[i].len);
     if (d->types && (d->types[i] < ANE_TOKEN_NORMAL || d->types[i] > ANE_TOKEN_BYTE))
       return ane_fail(err, ANE_FORMAT, "token %u has type %d, known are 1 to 6", (unsigned)i, d->types[i]);
     if (d->scores && isnan(d->scores[i])) return ane_fail(err, ANE_FORMAT, "token %u has no number as score", (unsigned)i);
@@ -82,7 +87,8 @@ static ane_status check(const struct ane_tokenizer_desc *d, struct ane_error *er
   static const char *const names[] = {"begin", "end", "unknown"};
   for (size_t i = 0; i < ANE_COUNT(ids); i++)
     if (ids[i] < ANE_NO_TOKEN || ids[i] >= (int64_t)d->n_tokens)
-      return ane_fail(err, ANE_FORMAT, "the %s token is %d, the vocabulary has %u tokens", names[i], (int)ids[i], (unsigned)d->n_tokens);
+      return ane_fail(err, ANE_FORMAT, "the %s token is %d, the vocabulary has %u tokens", names[i], (int)ids[i],
+                      (unsigned)d->n_tokens);
   if (d->add_bos && d->bos == ANE_NO_TOKEN) return ane_fail(err, ANE_FORMAT, "the model adds a begin token and names none");
   if (d->add_eos && d->eos == ANE_NO_TOKEN) return ane_fail(err, ANE_FORMAT, "the model adds an end token and names none");
   return ANE_OK;
@@ -175,7 +181,8 @@ ane_status ane_vocab_init(struct ane_tokenizer *t, const struct ane_tokenizer_de
   ane_status st = check(d, err);
   if (st) return st;
   t->n = d->n_tokens;
-  if (!copy_pieces(t, d) || !decode_pieces(t, d)) return ane_fail(err, ANE_NOMEM, "no memory for a vocabulary of %u tokens", (unsigned)t->n);
+  if (!copy_pieces(t, d) || !decode_pieces(t, d))
+    return ane_fail(err, ANE_NOMEM, "no memory for a vocabulary of %u tokens", (unsigned)t->n);
   find_bytes(t, d);
   for (uint32_t i = 0; i < t->n; i++) {
     bool added = t->types[i] == ANE_TOKEN_CONTROL || t->types[i] == ANE_TOKEN_USER || t->types[i] == ANE_TOKEN_UNKNOWN;

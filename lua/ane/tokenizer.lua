@@ -16,16 +16,15 @@ local Stream = {}
 Stream.__index = Stream
 Stream.__name = "ane.stream"
 
---- Control tokens that end a reply, by the names that model families give them; for files that name only one end token.
+--- Control tokens that end a reply, by the names that model families give them: many files name only one end token.
 local END_NAMES = {
-  "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<turn|>", "<|end|>", "<|return|>", "<|call|>", "<|endoftext|>",
-  "<|end_of_text|>", "<|endofturn|>", "<|end_of_turn|>", "<|END_OF_TURN_TOKEN|>", "<EOT>", "[EOT]", "[EOS]", "</s>", "<eos>",
-  "<end_of_utterance>", "<|hy_EOT|>", "<|eos|>",
-  "<\u{FF5C}end\u{2581}of\u{2581}sentence\u{FF5C}>", "<\u{FF5C}hy_place\u{2581}holder\u{2581}no\u{2581}2\u{FF5C}>",
+  "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<turn|>", "<|end|>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>",
+  "<|endoftext|>", "<|end_of_text|>", "<|endofturn|>", "<|end_of_turn|>", "<|END_OF_TURN_TOKEN|>", "<EOT>", "[EOT]", "<eos>",
+  "<end_of_utterance>", "<\u{FF5C}end\u{2581}of\u{2581}sentence\u{FF5C}>",
 }
 
---- In the harmony format <|end|> closes one message and the reply goes on: with both of these it is no end.
-local HARMONY = { "<|return|>", "<|call|>" }
+--- Where both tokens of a pair exist <|end|> closes one message and the reply goes on: the harmony format and its kin.
+local CHANNELS = { { "<|return|>", "<|call|>" }, { "<|flush|>", "<|call|>" }, { "<|flush|>", "<|calls|>" } }
 
 local function control_id(raw, name)
   local id = raw:id(name)
@@ -41,7 +40,9 @@ local function find_ends(raw, special)
       list[#list + 1] = id
     end
   end
-  if control_id(raw, HARMONY[1]) and control_id(raw, HARMONY[2]) then seen[raw:id("<|end|>") or -1] = true end
+  for _, pair in ipairs(CHANNELS) do
+    if control_id(raw, pair[1]) and control_id(raw, pair[2]) then seen[raw:id("<|end|>") or -1] = true end
+  end
   add(special.eos)
   add(special.eot)
   add(special.eom)
