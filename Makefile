@@ -1,9 +1,5 @@
 # make             builds build/ane/core.so and build/bin/ane
-# make deps        installs what building and testing need (Debian packages, as root or with sudo)
-# make demo        deps, build, fetches a small real model, asks it one question
-# make test        deps, build, all specs, luacheck; last line: N passed, N failed
-# make check       test, then the specs under the sanitizers, clang-tidy
-# make install     PREFIX=/usr/local (or INST_LIBDIR, INST_LUADIR, INST_BINDIR, as luarocks passes them)
+# make help        lists all else there is to make (scripts/tasks.mk)
 # config=release|debug|sanitize   each in its own folder build/<config>/
 
 config ?= release
@@ -36,7 +32,8 @@ ifdef WERROR
   override CFLAGS += -Werror
 endif
 
-ARCH := $(shell $(CC) -dumpmachine | cut -d- -f1)
+# uname where there is no compiler yet: `make deps` brings it.
+ARCH := $(firstword $(shell { $(CC) -dumpmachine || uname -m; } 2>/dev/null | cut -d- -f1))
 SOURCES := $(filter-out csrc/coreml/% csrc/kernels/x86/% csrc/kernels/arm/%,$(wildcard csrc/*/*.c csrc/*/*/*.c))
 ifneq ($(filter x86_64 i%86,$(ARCH)),)
   SOURCES += $(wildcard csrc/kernels/x86/*.c)
@@ -44,32 +41,41 @@ else ifneq ($(filter aarch64 arm64,$(ARCH)),)
   SOURCES += $(wildcard csrc/kernels/arm/*.c)
 endif
 OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o)
-LUA_FILES := $(shell find lua models -name '*.lua' 2>/dev/null)
 
+.DEFAULT_GOAL := all
 all: $(BUILD)/ane/core.so $(BUILD)/bin/ane links
 
-$(BUILD)/ane/core.so: $(OBJECTS)
-	@mkdir -p $(@D)
-	@echo "  LINK  $@"
-	@$(CC) $(LDFLAGS_SO) $(LDFLAGS) -o $@.tmp $^ $(LIBS) && mv $@.tmp $@
-
-# Flags by file name: only such files may use the instructions, the dispatch decides at run time (style.md, rule 6).
-$(BUILD)/%_avx2.o: ISA_CFLAGS := -mavx2 -mfma -mf16c
-$(BUILD)/%_avx512.o: ISA_CFLAGS := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c -mprefer-vector-width=512
-$(BUILD)/%_avx512vnni.o: ISA_CFLAGS := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx2 -mfma -mf16c -mprefer-vector-width=512
-$(BUILD)/%_avx512bf16.o: ISA_CFLAGS := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mavx2 -mfma -mf16c -mprefer-vector-width=512
+# Flags by file name: only such files may use the instructions, the dispatch decides at run time.
+AVX2 := -mavx2 -mfma -mf16c
+AVX512 := $(AVX2) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512
+$(BUILD)/%_avx2.o: ISA_CFLAGS := $(AVX2)
+$(BUILD)/%_avx512.o: ISA_CFLAGS := $(AVX512)
+$(BUILD)/%_avx512vnni.o: ISA_CFLAGS := $(AVX512) -mavx512vnni
+$(BUILD)/%_avx512bf16.o: ISA_CFLAGS := $(AVX512) -mavx512bf16
 $(BUILD)/%_dotprod.o: ISA_CFLAGS := -march=armv8.2-a+dotprod+fp16
 $(BUILD)/%_i8mm.o: ISA_CFLAGS := -march=armv8.2-a+dotprod+i8mm+fp16
 
-$(BUILD)/%.o: %.c Makefile
+$(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  CC    $<"
 	@$(CC) $(ALL_CFLAGS) $(ISA_CFLAGS) -MMD -MP -c -o $@ $<
 
 -include $(OBJECTS:.o=.d)
 
+$(BUILD)/ane/core.so: $(OBJECTS) $(BUILD)/objects
+	@mkdir -p $(@D)
+	@echo "  LINK  $@"
+	@$(CC) $(LDFLAGS_SO) $(LDFLAGS) -o $@.tmp $(OBJECTS) $(LIBS) && mv $@.tmp $@
+
+# Texts that change when what is built from them has to be built again: the flags, the list of objects.
+$(BUILD)/flags: STAMP = $(CC) $(ALL_CFLAGS) $(AVX512)
+$(BUILD)/objects: STAMP = $(LDFLAGS_SO) $(LDFLAGS) $(OBJECTS)
+$(BUILD)/flags $(BUILD)/objects: FORCE
+	@mkdir -p $(@D)
+	@echo '$(STAMP)' | cmp -s - $@ || echo '$(STAMP)' > $@
+
 # The command as it runs from the tree: it finds its Lua files and core.so beside itself.
-$(BUILD)/bin/ane: lua/ane/cli/ane.in Makefile
+$(BUILD)/bin/ane: lua/ane/cli/ane.in
 	@mkdir -p $(@D)
 	@sed -e 's|@LUA@|$(shell command -v $(LUA) || echo /usr/bin/$(LUA))|' -e 's|@MODE@|tree|' $< > $@ && chmod +x $@
 
@@ -84,5 +90,5 @@ include scripts/tasks.mk
 clean:
 	rm -rf build
 
-.PHONY: all links clean
+.PHONY: all links clean FORCE
 .DELETE_ON_ERROR:

@@ -1,0 +1,97 @@
+# What can be made besides the build. Every target works alone, with -j, and with config=.
+
+JOBS ?= $(shell nproc 2>/dev/null || echo 1)
+# A build inside a task: a second make, since before `deps` this one may not have seen a compiler or Lua's headers.
+# It shares the jobs of a make called with -j.
+REMAKE = $(MAKE) --no-print-directory $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(JOBS))
+
+MODEL_CACHE = $${ANE_MODEL_CACHE:-models-cache}
+DEMO_MODEL = $(MODEL_CACHE)/SmolLM2-135M-Instruct.Q4_1.gguf
+
+help:
+	@echo "make             build/ane/core.so and build/bin/ane"
+	@echo "make deps        install the Debian packages that building, testing and the demo need (as root or with sudo)"
+	@echo "make demo        deps, build, fetch a small real model, ask it one question"
+	@echo "make model       fetch that model only, into models-cache/ or the folder named by ANE_MODEL_CACHE"
+	@echo "make test        deps, build, all specs and luacheck; SPECS='spec/ane ...' runs some of them"
+	@echo "make check       test, the specs under the address and undefined-behaviour sanitizers, a -O0 build, clang-tidy"
+	@echo "make valgrind    the specs under valgrind; without those of real models"
+	@echo "make bench       build the programs of bench/ into build/<config>/bench/"
+	@echo "make install     to PREFIX (/usr/local), below DESTDIR; or to INST_LIBDIR, INST_LUADIR, INST_BINDIR"
+	@echo "make uninstall   what install put there, away again"
+	@echo "make clean       remove build/"
+	@echo "config=release (default), debug or sanitize chooses flags and the folder build/<config>/"
+
+deps:
+	@scripts/deps build demo test
+
+model:
+	@scripts/deps demo
+	@scripts/fetch-model "$(MODEL_CACHE)"
+
+demo:
+	@scripts/deps build demo
+	@$(REMAKE) all
+	@scripts/fetch-model "$(MODEL_CACHE)"
+	$(BUILD)/bin/ane chat "$(DEMO_MODEL)" --prompt "What is the Moon made of? Answer in two sentences." --max-tokens 100 --timings
+
+# ---- Tests -----------------------------------------------------------------------------------------------------------
+
+SPECS ?= spec
+TEST = LUA=$(LUA) scripts/test
+
+test:
+	@scripts/deps build test
+	@$(REMAKE) all
+	@$(TEST) $(config) $(SPECS)
+
+check:
+	@scripts/deps build test
+	@$(REMAKE) config=release WERROR=1 all
+	@$(REMAKE) config=debug WERROR=1 all
+	@$(REMAKE) config=sanitize WERROR=1 all
+	@CHECK=1 $(TEST) release $(SPECS) scripts/checks -- debug scripts/checks/smoke_spec.lua -- sanitize $(filter-out spec/project,$(SPECS))
+
+valgrind:
+	@$(REMAKE) all
+	@$(TEST) valgrind $(SPECS)
+
+# ---- Benchmarks ------------------------------------------------------------------------------------------------------
+
+# All objects but the binding, which needs Lua.
+BENCHES := $(patsubst %.c,$(BUILD)/%,$(wildcard bench/*.c))
+bench: $(BENCHES)
+	@echo "built: $(BENCHES)"
+
+$(BUILD)/bench/%: $(BUILD)/bench/%.o $(filter-out $(BUILD)/csrc/binding/%,$(OBJECTS))
+	@echo "  LINK  $@"
+	@$(CC) $(filter-out -shared,$(LDFLAGS_SO)) $(LDFLAGS) -o $@ $^ $(LIBS)
+
+-include $(BENCHES:=.d)
+
+# ---- Installing ------------------------------------------------------------------------------------------------------
+
+# Not in the package: what only the build reads.
+LUA_FILES := $(patsubst lua/%,%,$(shell find lua/ane -name '*.lua'))
+MODEL_FILES := $(wildcard models/*.lua)
+LIBDIR = $(DESTDIR)$(INST_LIBDIR)
+LUADIR = $(DESTDIR)$(INST_LUADIR)
+BINDIR = $(DESTDIR)$(INST_BINDIR)
+
+# The command looks where Lua looks, then where it was installed, so that any PREFIX works.
+install: $(BUILD)/ane/core.so
+	@mkdir -p "$(LIBDIR)/ane" "$(LUADIR)/ane/models" "$(BINDIR)"
+	@install -m 755 $< "$(LIBDIR)/ane/core.so"
+	@for f in $(LUA_FILES); do mkdir -p "$(LUADIR)/$${f%/*}" && install -m 644 "lua/$$f" "$(LUADIR)/$$f" || exit 1; done
+	@install -m 644 $(MODEL_FILES) "$(LUADIR)/ane/models/"
+	@sed -e 's|@LUA@|$(shell command -v $(LUA) || echo /usr/bin/$(LUA))|' -e 's|@MODE@|installed|' \
+	  -e '1a package.path = package.path .. ";$(INST_LUADIR)/?.lua;$(INST_LUADIR)/?/init.lua"' \
+	  -e '1a package.cpath = package.cpath .. ";$(INST_LIBDIR)/?.so"' lua/ane/cli/ane.in > "$(BINDIR)/ane"
+	@chmod 755 "$(BINDIR)/ane"
+	@echo "installed $(BINDIR)/ane, $(LUADIR)/ane, $(LIBDIR)/ane"
+
+uninstall:
+	rm -rf "$(LIBDIR)/ane" "$(LUADIR)/ane"
+	rm -f "$(BINDIR)/ane"
+
+.PHONY: help deps model demo test check valgrind bench install uninstall
