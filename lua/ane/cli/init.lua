@@ -31,7 +31,7 @@ end
 
 -- One line of any error: the text of an unexpected one loses its place in our files, an argparse one its list of options.
 local function one_line(message)
-  message = tostring(message)
+  message = tostring(message):gsub("^(.*module '[^']+' not found):\n.*", "%1")
   message = message:gsub("^%S+%.lua:%d+: ", ""):gsub("%s*stack traceback:.*", ""):gsub("%s*\n%s*", " ")
   return message
 end
