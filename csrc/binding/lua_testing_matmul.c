@@ -78,8 +78,8 @@ static int matmul_pack(lua_State *L) {
   if (f == ANE_FORM_ROWS) memcpy(data, bytes, len);
   else
     for (int64_t g = 0; g < m->w.groups; g++)
-      ane_pack_group(f, t, bytes + (size_t)(g * ANE_GROUP) * m->w.row_bytes, m->w.row_bytes, (int)ANE_MIN(rows - g * ANE_GROUP, ANE_GROUP),
-                     cols, data + (size_t)g * m->w.group_bytes);
+      ane_pack_group(f, t, bytes + (size_t)(g * ANE_GROUP) * m->w.row_bytes, m->w.row_bytes,
+                     (int)ANE_MIN(rows - g * ANE_GROUP, ANE_GROUP), cols, data + (size_t)g * m->w.group_bytes);
   return 1;
 }
 
@@ -96,8 +96,8 @@ static int matmul_pack_int8(lua_State *L) {
   float *copy = push_buffer(L, len); /* strings promise no alignment */
   memcpy(copy, floats, len);
   for (int64_t g = 0; g < m->w.groups; g++)
-    ane_pack_group_i8(copy + g * ANE_GROUP * cols, m->row_scale + g * ANE_GROUP, (int)ANE_MIN(rows - g * ANE_GROUP, ANE_GROUP), cols,
-                      (uint8_t *)m->w.data + (size_t)g * m->w.group_bytes);
+    ane_pack_group_i8(copy + g * ANE_GROUP * cols, m->row_scale + g * ANE_GROUP, (int)ANE_MIN(rows - g * ANE_GROUP, ANE_GROUP),
+                      cols, (uint8_t *)m->w.data + (size_t)g * m->w.group_bytes);
   lua_pop(L, 1);
   return 1;
 }
@@ -109,7 +109,8 @@ static const struct ane_kernels *check_level(lua_State *L, int arg) {
 }
 
 /* Prepares t columns of floats (a string at `arg`); pushes the buffer that *a points into. */
-static void push_acts(lua_State *L, int arg, const struct ane_kernels *k, ane_act kind, int64_t t, int64_t cols, struct ane_acts *a) {
+static void push_acts(lua_State *L, int arg, const struct ane_kernels *k, ane_act kind, int64_t t, int64_t cols,
+                      struct ane_acts *a) {
   size_t len;
   const char *floats = luaL_checklstring(L, arg, &len);
   luaL_argcheck(L, len == sizeof(float) * (size_t)(t * cols), arg, "t * cols floats expected");

@@ -32,7 +32,7 @@
 #include <math.h>
 #include <string.h>
 
-#define ANE_FORM(id, name_, unit_, bytes_, zero_, subs_, min_, act8_) [ANE_FORM_##id] = {name_, unit_, bytes_, zero_, subs_, min_, act8_},
+#define ANE_FORM(id, ...) [ANE_FORM_##id] = {__VA_ARGS__},
 static const struct ane_form_info forms[ANE_FORM_COUNT] = {
 #include "kernels/form.def"
 };
@@ -129,8 +129,8 @@ static const struct legacy q4_0 = {18, 0, 0, 2, 0, 256, 0}, q4_1 = {20, 2, 0, 4,
                            q5_1 = {24, 2, 4, 8, 256, 320, 352};
 
 /* Stored nibble bytes j = 0..15 hold columns j and j + 16: just what a packed piece holds, so words only move. */
-static inline __attribute__((always_inline)) void pack_legacy(const struct legacy *l, size_t unit, const uint8_t *rows, size_t stride,
-                                                              int n_rows, int64_t cols, uint8_t *dst) {
+static inline __attribute__((always_inline)) void pack_legacy(const struct legacy *l, size_t unit, const uint8_t *rows,
+                                                              size_t stride, int n_rows, int64_t cols, uint8_t *dst) {
   for (int64_t u = 0; u < cols / 32; u++, dst += unit)
     for (int r = 0; r < n_rows; r++) {
       const uint8_t *src = rows + (size_t)r * stride + (size_t)u * l->block;

@@ -78,8 +78,8 @@ static void read_rows(const struct ane_packed *w, int64_t g, int64_t k, int n, f
   const struct ane_dtype_info *t = ane_dtype_info(w->dtype);
   ane_decode_fn decode = ane_decoder(w->dtype);
   int rows = ane_group_rows(w, g);
-  for (int r = 0; r < rows; r++)
-    decode(w->data + (size_t)(g * ANE_GROUP + r) * w->row_bytes + (size_t)(k / t->block) * t->bytes, tmp + r * ANE_PANEL, (uint64_t)n);
+  const uint8_t *row = w->data + (size_t)(g * ANE_GROUP) * w->row_bytes + (size_t)(k / t->block) * t->bytes;
+  for (int r = 0; r < rows; r++, row += w->row_bytes) decode(row, tmp + r * ANE_PANEL, (uint64_t)n);
   for (int j = 0; j < n; j++)
     for (int r = 0; r < ANE_GROUP; r++) panel[j * ANE_GROUP + r] = r < rows ? tmp[r * ANE_PANEL + j] : 0;
 }

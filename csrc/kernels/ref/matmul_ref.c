@@ -12,8 +12,8 @@ static void store(const struct ane_packed *w, int64_t g, int n, float acc[][ANE_
   for (int t = 0; t < n; t++) memcpy(out + t * ld_out + g * ANE_GROUP, acc[t], sizeof(float) * (size_t)ane_group_rows(w, g));
 }
 
-static void matmul_f32(const struct ane_packed *w, const struct ane_acts *x, int64_t g_from, int64_t g_to, float *out, int64_t ld_out,
-                       void *scratch) {
+static void matmul_f32(const struct ane_packed *w, const struct ane_acts *x, int64_t g_from, int64_t g_to, float *out,
+                       int64_t ld_out, void *scratch) {
   float *panel = scratch, *tmp = panel + ANE_PANEL * ANE_GROUP;
   for (int64_t g = g_from; g < g_to; g++)
     for (int64_t t0 = 0; t0 < x->t; t0 += COLUMNS) {
@@ -32,8 +32,8 @@ static void matmul_f32(const struct ane_packed *w, const struct ane_acts *x, int
 }
 
 /* Block b of a group times one column of x, added to acc. */
-static void dot_block(const struct ane_packed *w, const struct ane_form_info *f, const struct ane_block *block, const struct ane_acts *x,
-                      int64_t t, int64_t b, int64_t nb, float acc[ANE_GROUP]) {
+static void dot_block(const struct ane_packed *w, const struct ane_form_info *f, const struct ane_block *block,
+                      const struct ane_acts *x, int64_t t, int64_t b, int64_t nb, float acc[ANE_GROUP]) {
   const int8_t *q = x->q + (t * nb + b) * ANE_BLOCK;
   const int32_t *isum = x->isum + (t * nb + b) * 2;
   float d = x->d[t * nb + b];
@@ -51,8 +51,8 @@ static void dot_block(const struct ane_packed *w, const struct ane_form_info *f,
   }
 }
 
-static void matmul_i8(const struct ane_packed *w, const struct ane_acts *x, int64_t g_from, int64_t g_to, float *out, int64_t ld_out,
-                      void *scratch) {
+static void matmul_i8(const struct ane_packed *w, const struct ane_acts *x, int64_t g_from, int64_t g_to, float *out,
+                      int64_t ld_out, void *scratch) {
   const struct ane_form_info *f = ane_form_info(w->form);
   int64_t nb = (int64_t)ane_div_up((size_t)w->cols, ANE_BLOCK);
   (void)scratch;
@@ -93,8 +93,8 @@ static void acts_i8(const struct ane_acts *a, const float *x, int64_t ld, int64_
   int64_t nb = (int64_t)ane_div_up((size_t)a->cols, ANE_BLOCK);
   for (int64_t t = t_from; t < t_to; t++)
     for (int64_t b = 0; b < nb; b++) {
-      int64_t at = t * nb + b;
-      quantise_block(x + t * ld + b * ANE_BLOCK, (int)ANE_MIN(a->cols - b * ANE_BLOCK, ANE_BLOCK), (int8_t *)a->q + at * ANE_BLOCK,
+      int64_t at = t * nb + b, from = b * ANE_BLOCK;
+      quantise_block(x + t * ld + from, (int)ANE_MIN(a->cols - from, ANE_BLOCK), (int8_t *)a->q + at * ANE_BLOCK,
                      (float *)a->d + at, (int32_t *)a->isum + at * 2, (float *)a->dsum + at);
     }
 }

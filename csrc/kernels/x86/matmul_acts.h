@@ -14,7 +14,8 @@ INLINE float max_of_8(__m256 m) {
 INLINE __m256i block_codes(const float *x, float inverse) {
 #if defined(__AVX512F__)
   const __m512 by = _mm512_set1_ps(inverse);
-  __m512i a = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), by)), b = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16), by));
+  __m512i a = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), by));
+  __m512i b = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16), by));
   __m256i packed = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm512_cvtsepi32_epi8(a)), _mm512_cvtsepi32_epi8(b), 1);
 #else
   const __m256 by = _mm256_set1_ps(inverse);

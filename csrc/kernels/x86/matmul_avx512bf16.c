@@ -1,6 +1,7 @@
 /* bf16 matrices times bf16 activations: vdpbf16ps, 16 rows and a pair of columns a step. */
 #define ANE_LANES_VNNI
 #include "kernels/x86/matmul_lanes_avx512.h"
+#include "kernels/x86/matmul_prefetch.h"
 
 enum { MAX_NV = 4, MAX_NT = 6 };
 
@@ -25,7 +26,10 @@ INLINE void bf16_tile(int nv, int nt, const struct bf16_job *j, int64_t g, int64
   for (int64_t k = 0; k < j->pairs; k++) {
     vi pair[MAX_NV];
 #pragma GCC unroll 4
-    for (int i = 0; i < nv; i++) pair[i] = vi_load(w[i] + 64 * k);
+    for (int i = 0; i < nv; i++) {
+      pair[i] = vi_load(w[i] + 64 * k);
+      look_ahead(w[i], j->w->group_bytes, nv, 64 * (size_t)k, 1);
+    }
 #pragma GCC unroll 8
     for (int t = 0; t < nt; t++) {
       vi v = vi_word(x + (t * j->pairs + k) * 2);
@@ -56,8 +60,8 @@ INLINE void bf16_tiles(int nv, const struct bf16_job *j, int64_t g) {
   }
 }
 
-static void matmul_bf16(const struct ane_packed *w, const struct ane_acts *x, int64_t g_from, int64_t g_to, float *out, int64_t ld_out,
-                        void *scratch) {
+static void matmul_bf16(const struct ane_packed *w, const struct ane_acts *x, int64_t g_from, int64_t g_to, float *out,
+                        int64_t ld_out, void *scratch) {
   struct bf16_job j = {w, x, out, ld_out, (w->cols + 1) / 2};
   int width = x->t <= 2 ? MAX_NV : 2;
   (void)scratch;

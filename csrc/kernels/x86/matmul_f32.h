@@ -1,8 +1,8 @@
 /* Products with float activations. A template: include the lanes and matmul_unpack.h first.
  *
- * Weights come as columns of floats for LANES rows, 64 bytes of a group apart: straight from the matrix (F32, F16, BF16
- * when x has few columns), or from a panel [ANE_PANEL][16] in scratch to which a piece of the row was decoded. Sums go
- * over k in ascending order, one chain an output; between pieces they wait in `out`. */
+ * Weights come as columns of LANES rows, straight from the matrix (F32, F16, BF16) or from a panel [ANE_PANEL][16] in
+ * scratch to which a piece of the row was decoded. Sums go over k in ascending order, one chain an output; between pieces
+ * they wait in `out`. */
 #ifndef ANE_KERNELS_X86_MATMUL_F32_H
 #define ANE_KERNELS_X86_MATMUL_F32_H
 
@@ -14,6 +14,7 @@ struct f32_job {
   const struct ane_acts *x;
   float *out;
   int64_t ld_out, k, n;
+  int groups; /* walked side by side */
 };
 
 /* Column k of the rows at p; odd = k & 1, a constant after unrolling. */
@@ -54,6 +55,9 @@ INLINE void f32_tile(ane_form f, int nv, int nt, const struct f32_job *j, int64_
       acc[i][t] = j->k && left > i * LANES ? vf_load_n(out + t * j->ld_out + i * LANES, left - i * LANES) : vf_zero();
   int64_t k = 0;
   for (; k + 1 < n; k += 2) {
+    if (f != ANE_FORM_F32) /* two columns are one line; F32 moves fast enough by itself, and its panels are near */
+#pragma GCC unroll 4
+      for (int i = 0; i < nv; i += PARTS) look_ahead(p[i], j->w->group_bytes, j->groups, 32 * (size_t)k, 1);
     f32_step(f, nv, nt, p, x, ld, k, 0, acc);
     f32_step(f, nv, nt, p, x, ld, k, 1, acc);
   }
@@ -89,12 +93,14 @@ INLINE void f32_any(ane_form f, int nv, const struct f32_job *j, int64_t vc, con
   else f32_tiles(f, 1, j, vc, p);
 }
 
-/* Floats of the quantised columns [k, k + n) of one vector of rows; writes whole blocks of 32. */
-INLINE void f32_unpack(ane_form f, const struct ane_packed *w, int64_t vc, int64_t k, int64_t n, float *panel) {
+/* Floats of the piece of one vector of rows; writes whole blocks of 32. */
+INLINE void f32_unpack(ane_form f, const struct f32_job *j, int64_t vc, float *panel) {
+  const struct ane_packed *w = j->w;
   int part = (int)(vc % PARTS);
   const uint8_t *group = w->data + (size_t)(vc / PARTS) * w->group_bytes;
-  for (int64_t j = 0; j < n; j += ANE_BLOCK) {
-    struct at at = block_at(f, group, (k + j) / ANE_BLOCK);
+  for (int64_t c0 = 0; c0 < j->n; c0 += ANE_BLOCK) {
+    struct at at = block_at(f, group, (j->k + c0) / ANE_BLOCK);
+    if (part == 0) look_ahead_block(f, w, group, j->groups, (j->k + c0) / ANE_BLOCK);
     vi c[8];
     unpack_codes(f, at.codes, part, false, c);
     vf min = form_has_min(f) ? unpack_min(f, at, part) : vf_zero();
@@ -106,7 +112,7 @@ INLINE void f32_unpack(ane_form f, const struct ane_packed *w, int64_t vc, int64
         vi code = vi_and(vi_shr_by(c[4 * half + i / 4], 8 * (i % 4)), vi_set(255));
         vf value = vf_mul(scale, vf_int(vi_sub(code, vi_set(form_zero(f)))));
         if (form_has_min(f)) value = vf_add(value, min);
-        vf_store(panel + (j + 16 * half + i) * ANE_GROUP, value);
+        vf_store(panel + (c0 + 16 * half + i) * ANE_GROUP, value);
       }
     }
   }
@@ -115,14 +121,8 @@ INLINE void f32_unpack(ane_form f, const struct ane_packed *w, int64_t vc, int64
 /* A piece of one group to a panel. */
 INLINE void f32_panel(ane_form f, const struct f32_job *j, int64_t g, float *panel, float *tmp) {
   if (f == ANE_FORM_ROWS) ane_read_panel(j->w, g, j->k, (int)j->n, panel, tmp);
-  else if (f == ANE_FORM_F16 || f == ANE_FORM_BF16) {
-    for (int part = 0; part < PARTS; part++) {
-      const uint8_t *p = j->w->data + (size_t)g * j->w->group_bytes + (size_t)part * LANES * (f == ANE_FORM_F16 ? 2 : 4);
-      for (int64_t i = 0; i < j->n; i++)
-        vf_store(panel + i * ANE_GROUP + part * LANES, (i & 1) ? fetch(f, p, j->k + i, 1) : fetch(f, p, j->k + i, 0));
-    }
-  } else
-    for (int part = 0; part < PARTS; part++) f32_unpack(f, j->w, g * PARTS + part, j->k, j->n, panel + part * LANES);
+  else
+    for (int part = 0; part < PARTS; part++) f32_unpack(f, j, g * PARTS + part, panel + part * LANES);
 }
 
 static void f32_product(const struct f32_job *j, int nv, int64_t vc, const uint8_t *const p[]) {
@@ -132,6 +132,7 @@ static void f32_product(const struct f32_job *j, int nv, int64_t vc, const uint8
 /* Through panels: at most F32_MAX_NV vectors at a time for one or two columns, F32_NV for more. */
 INLINE void f32_by_panel(ane_form f, struct f32_job *j, int64_t from, int64_t to, float *scratch) {
   int width = j->x->t <= 2 ? F32_MAX_NV : F32_NV;
+  j->groups = width / PARTS;
   for (int64_t vc = from; vc < to; vc += width) {
     int nv = (int)ANE_MIN(to - vc, width);
     for (j->k = 0; j->k < j->w->cols; j->k += ANE_PANEL) {
@@ -145,10 +146,10 @@ INLINE void f32_by_panel(ane_form f, struct f32_job *j, int64_t from, int64_t to
   }
 }
 
-/* Straight from the matrix: F32 always, F16 and BF16 where x has few columns. */
+/* Straight from the matrix: F32, F16, BF16. Widening again for each tile costs less than a panel. */
 INLINE void f32_direct(ane_form f, struct f32_job *j, int64_t from, int64_t to) {
   int width = j->x->t <= 2 ? F32_MAX_NV : F32_NV, bytes = f == ANE_FORM_F16 ? 2 : 4;
-  j->k = 0, j->n = j->w->cols;
+  j->k = 0, j->n = j->w->cols, j->groups = width / PARTS;
   for (int64_t vc = from; vc < to; vc += width) {
     const uint8_t *p[F32_MAX_NV];
     int nv = (int)ANE_MIN(to - vc, width);
@@ -161,8 +162,8 @@ INLINE void f32_direct(ane_form f, struct f32_job *j, int64_t from, int64_t to) 
 #define MATMUL_F32(f)                                                                                                  \
   static void matmul_f32_##f(const struct ane_packed *w, const struct ane_acts *x, int64_t g_from, int64_t g_to,         \
                              float *out, int64_t ld_out, void *scratch) {                                              \
-    struct f32_job j = {w, x, out, ld_out, 0, 0};                                                                      \
-    if (ANE_FORM_##f == ANE_FORM_F32 || (x->t <= F32_NT && (ANE_FORM_##f == ANE_FORM_F16 || ANE_FORM_##f == ANE_FORM_BF16))) \
+    struct f32_job j = {w, x, out, ld_out, 0, 0, 1};                                                                   \
+    if (ANE_FORM_##f == ANE_FORM_F32 || ANE_FORM_##f == ANE_FORM_F16 || ANE_FORM_##f == ANE_FORM_BF16)                 \
       f32_direct(ANE_FORM_##f, &j, g_from * PARTS, g_to * PARTS);                                                      \
     else f32_by_panel(ANE_FORM_##f, &j, g_from * PARTS, g_to * PARTS, scratch);                                        \
   }

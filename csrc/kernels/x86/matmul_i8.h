@@ -14,7 +14,6 @@ enum {
   PLANE = LANES * 4,
   I8_PANEL_BYTES = 256 * 1024,
   START_ROW = 2 * I8_PANEL_BYTES / (PANEL_NV * 8 * PLANE) + LANES, /* no record is smaller than its codes */
-  AHEAD = 8192, /* bytes from what is computed on to what is prefetched: measured, 4096 loses a tenth */
   FEW = 16, FEW_MIN = 40 /* columns up to which a block is unpacked again for each run of them; measured */
 };
 
@@ -53,15 +52,6 @@ INLINE vf add_block(ane_form f, vf dot, vf min, float d, float dsum, vf acc) {
   return form_has_min(f) ? vf_fma(min, vf_set(dsum), acc) : acc;
 }
 
-/* Asks for the bytes that come AHEAD after those of block b, all of them: a line left to the processor's own prefetcher,
- * which sees only the gaps, costs more than the instruction. */
-INLINE void prefetch_block(ane_form f, const uint8_t *group, int64_t b) {
-  int bytes = block_bytes(f);
-  uintptr_t at = (uintptr_t)group + (uintptr_t)(b * bytes) + AHEAD;
-#pragma GCC unroll 9
-  for (int i = 0; i < (bytes + 63) / 64; i++) _mm_prefetch((const char *)(at + 64 * (uintptr_t)i), _MM_HINT_T0);
-}
-
 /* nt columns from t0 on times vector vc, straight from the packed form. */
 INLINE void fused(ane_form f, int nt, const struct i8_job *j, int64_t vc, int64_t t0) {
   const struct ane_packed *w = j->w;
@@ -76,7 +66,7 @@ INLINE void fused(ane_form f, int nt, const struct i8_job *j, int64_t vc, int64_
   for (int64_t b = 0; b < j->nb; b++) {
     struct at at = block_at(f, group, b);
     vi c[8], sum[FUSED_NT], run[FUSED_NT];
-    prefetch_block(f, group, b);
+    if (part == 0) look_ahead_block(f, w, group, 1, b);
     unpack_codes(f, at.codes, part, SIGNED_BYTES, c);
     vf min = form_has_min(f) ? unpack_min(f, at, part) : vf_zero();
 #pragma GCC unroll 2
@@ -115,8 +105,10 @@ INLINE void unpack_panel(ane_form f, const struct i8_job *j, int64_t vc, int nv,
     float *scales = (float *)(to + PANEL_NV * 8 * PLANE), *minima = scales + form_subs(f) * PANEL_NV * LANES;
     for (int i = 0; i < nv; i++) {
       int part = (int)((vc + i) % PARTS);
-      struct at at = block_at(f, j->w->data + (size_t)((vc + i) / PARTS) * j->w->group_bytes, b);
+      const uint8_t *group = j->w->data + (size_t)((vc + i) / PARTS) * j->w->group_bytes;
+      struct at at = block_at(f, group, b);
       vi c[8];
+      if (part == 0) look_ahead_block(f, j->w, group, PANEL_NV / PARTS, b);
       unpack_codes(f, at.codes, part, SIGNED_BYTES, c);
 #pragma GCC unroll 8
       for (int v = 0; v < 8; v++) vi_store(to + (8 * i + v) * PLANE, c[v]);
@@ -147,7 +139,8 @@ INLINE void tile(ane_form f, int nv, int nt, const struct i8_job *j, int64_t vc,
   if (has_zero(f)) make_starts(f, nt, j, t0);
   for (int64_t b = j->b_from; b < j->b_to; b++, record += record_bytes(f), starts += 2) {
     const uint8_t *codes = record + p * 8 * PLANE;
-    const float *scales = (const float *)(record + PANEL_NV * 8 * PLANE) + p * LANES, *minima = scales + form_subs(f) * PANEL_NV * LANES;
+    const float *scales = (const float *)(record + PANEL_NV * 8 * PLANE) + p * LANES;
+    const float *minima = scales + form_subs(f) * PANEL_NV * LANES;
     const int64_t at = t0 * j->nb + b;
 #pragma GCC unroll 2
     for (int half = 0; half < form_subs(f); half++) {
@@ -167,7 +160,8 @@ INLINE void tile(ane_form f, int nv, int nt, const struct i8_job *j, int64_t vc,
           vi word = vi_word(q[t] + b * ANE_BLOCK + 4 * v);
 #pragma GCC unroll 2
           for (int i = 0; i < nv; i++)
-            dot_step(&sum[i][t], &run[i][t], c[i], word, form_bits(f) == 8, v % form_run(f) == 0, v % form_run(f) == form_run(f) - 1);
+            dot_step(&sum[i][t], &run[i][t], c[i], word, form_bits(f) == 8, v % form_run(f) == 0,
+                     v % form_run(f) == form_run(f) - 1);
         }
       }
 #pragma GCC unroll 2
@@ -241,7 +235,8 @@ TILES(Q8_0)
 #define tiles_Q4_K tiles_Q4_1
 #define tiles_Q5_K tiles_Q5_1
 
-INLINE void panels(ane_form f, void (*run)(const struct i8_job *, int64_t, int), struct i8_job *j, int64_t from, int64_t to, uint8_t *scratch) {
+INLINE void panels(ane_form f, void (*run)(const struct i8_job *, int64_t, int), struct i8_job *j, int64_t from, int64_t to,
+                   uint8_t *scratch) {
   int64_t piece = I8_PANEL_BYTES / record_bytes(f);
   j->panel = scratch;
   j->starts = (int32_t *)(scratch + I8_PANEL_BYTES);
@@ -277,8 +272,8 @@ INLINE void fused_columns(ane_form f, const struct i8_job *j, int64_t vc) {
   }
 }
 
-INLINE void i8_product(ane_form f, void (*run)(const struct i8_job *, int64_t, int), const struct ane_packed *w, const struct ane_acts *x,
-                       int64_t g_from, int64_t g_to, float *out, int64_t ld_out, uint8_t *scratch) {
+INLINE void i8_product(ane_form f, void (*run)(const struct i8_job *, int64_t, int), const struct ane_packed *w,
+                       const struct ane_acts *x, int64_t g_from, int64_t g_to, float *out, int64_t ld_out, uint8_t *scratch) {
   int64_t nb = (int64_t)ane_div_up((size_t)w->cols, ANE_BLOCK), start_row = (int64_t)ane_align_up(2 * (size_t)nb, LANES);
   struct i8_job j = {w, x, out, ld_out, nb, 0, nb, NULL, (int32_t *)scratch, start_row, zero_shift(f)};
   int64_t few = form_has_min(f) ? FEW_MIN : FEW;

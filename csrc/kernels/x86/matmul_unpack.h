@@ -5,6 +5,8 @@
 #ifndef ANE_KERNELS_X86_MATMUL_UNPACK_H
 #define ANE_KERNELS_X86_MATMUL_UNPACK_H
 
+#include "kernels/x86/matmul_prefetch.h"
+
 enum { PARTS = ANE_GROUP / LANES };
 
 /* Bytes of the codes of a block of 32 columns with all that belongs to them: bits 4, 5, 6 or 8. */
@@ -71,6 +73,11 @@ INLINE struct at block_at(ane_form f, const uint8_t *group, int64_t b) {
     case ANE_FORM_Q6_K: return (struct at){group, group + 288 + 384 * s, s};
     default: return (struct at){group, group, 0};
   }
+}
+
+/* All lines of the block that lies AHEAD of block b. */
+INLINE void look_ahead_block(ane_form f, const struct ane_packed *w, const uint8_t *group, int groups, int64_t b) {
+  look_ahead(group, w->group_bytes, groups, (size_t)b * (size_t)block_bytes(f), (block_bytes(f) + 63) / 64);
 }
 
 /* The eight planes of a block. part: which vector of the group. */
