@@ -93,7 +93,49 @@ static void keep_source(lua_State *L, struct bind_graph *ud, struct ane_source *
   ud->sources[ud->n_sources++] = s;
 }
 
-/* const(name, source, tensor) -> value: the tensor of that name in the source */
+/* A field of the options table at `arg`: an integer in [lo, hi], or `def` where absent. */
+static int64_t const_field(lua_State *L, int arg, const char *name, int64_t def, int64_t lo, int64_t hi) {
+  if (lua_isnoneornil(L, arg)) return def;
+  lua_getfield(L, arg, name);
+  int64_t v = lua_isnil(L, -1) ? def : luaL_checkinteger(L, -1);
+  if (v < lo || v > hi) luaL_error(L, "%s is %I, not in %I .. %I", name, (LUAI_UACINT)v, (LUAI_UACINT)lo, (LUAI_UACINT)hi);
+  lua_pop(L, 1);
+  return v;
+}
+
+/* Cuts a view out of a tensor: `index` of the outermost dimension (which goes), then rows [from, to) of what is left;
+ * transposed: what is left is stored as [in, out] and seen as [out, in]. */
+static void cut_const(lua_State *L, int arg, struct ane_tensor *t) {
+  const struct ane_dtype_info *d = ane_dtype_info(t->dtype);
+  if (lua_isnoneornil(L, arg)) return;
+  luaL_checktype(L, arg, LUA_TTABLE);
+  struct ane_shape *s = &t->shape;
+  int64_t index = const_field(L, arg, "index", -1, 0, s->rank ? s->dim[0] - 1 : -1);
+  if (index >= 0) {
+    t->bytes /= (uint64_t)s->dim[0];
+    t->data = (const char *)t->data + (uint64_t)index * t->bytes;
+    for (uint32_t i = 1; i < s->rank; i++) s->dim[i - 1] = s->dim[i];
+    s->rank--;
+  }
+  lua_getfield(L, arg, "transposed");
+  bool transposed = lua_toboolean(L, -1);
+  lua_pop(L, 1);
+  if (s->rank < 1 || (transposed && (s->rank != 2 || d->block != 1))) luaL_error(L, "such a view of the tensor does not exist");
+  int64_t rows = transposed ? s->dim[1] : s->dim[0];
+  int64_t from = const_field(L, arg, "from", 0, 0, rows - 1), to = const_field(L, arg, "to", rows, from + 1, rows);
+  if (transposed) {
+    t->transposed = true;
+    t->ld = s->dim[1];
+    t->data = (const char *)t->data + (uint64_t)from * d->bytes;
+    s->dim[1] = s->dim[0];
+  } else {
+    t->data = (const char *)t->data + t->bytes / (uint64_t)rows * (uint64_t)from;
+  }
+  t->bytes = t->bytes / (uint64_t)rows * (uint64_t)(to - from);
+  s->dim[0] = to - from;
+}
+
+/* const(name, source, tensor [, {index =, from =, to =, transposed =}]) -> value: a tensor of the source, or a view of it */
 static int meth_const(lua_State *L) {
   struct bind_graph *ud = bind_check_graph(L, 1);
   const char *name = luaL_checkstring(L, 2), *tensor = luaL_checkstring(L, 4);
@@ -102,11 +144,13 @@ static int meth_const(lua_State *L) {
   struct ane_error err;
   int32_t v;
   if (!t) return luaL_error(L, "%s: no tensor %s", s->path, tensor);
+  struct ane_tensor view = t->tensor;
+  cut_const(L, 5, &view);
   keep_source(L, ud, s);
-  return ane_graph_const(ud->graph, name, &t->tensor, &v, &err) ? raise(L, &err) : push_value(L, v);
+  return ane_graph_const(ud->graph, name, &view, &v, &err) ? raise(L, &err) : push_value(L, v);
 }
 
-enum { MAX_INPUTS = 32, MAX_ATTRS = 16, MAX_FLOATS = 4096 };
+enum { MAX_INPUTS = 8192, MAX_ATTRS = 16, MAX_FLOATS = 4096 };
 
 static int check_inputs(lua_State *L, const struct ane_graph *g, int arg, int32_t in[MAX_INPUTS]) {
   luaL_checktype(L, arg, LUA_TTABLE);
@@ -188,7 +232,7 @@ static int meth_results(lua_State *L) {
   int n = lua_gettop(L) - 1;
   int32_t v[MAX_INPUTS];
   struct ane_error err;
-  luaL_argcheck(L, n >= 1 && n <= MAX_INPUTS, 2, "1 .. 32 results");
+  luaL_argcheck(L, n >= 1 && n <= MAX_INPUTS, 2, "at least one result");
   for (int i = 0; i < n; i++) v[i] = check_value(L, g, i + 2);
   return ane_graph_set_results(g, v, n, &err) ? raise(L, &err) : 0;
 }

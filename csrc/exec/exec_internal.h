@@ -32,6 +32,12 @@ enum { MAX_PROJECT = 8 };
 /* y = act(g) * u, n elements (kernels.h). */
 typedef void (*act_fn)(const float *g, const float *u, float *y, int64_t n);
 
+/* The weights of one expert. */
+struct expert {
+  const struct matrix *gate, *up, *down;
+  const float *gate_bias, *up_bias, *down_bias;
+};
+
 /* One step of the program. Inputs and outputs are places; what is special to an op stands in the union. */
 struct step {
   const char *name;
@@ -39,6 +45,7 @@ struct step {
   step_fn run;
   const struct place *in[4], *out[MAX_PROJECT]; /* in: x; residual, second operand or k; rope table; v */
   int32_t index;                                /* own work counters */
+  size_t shared_bytes, kernel_bytes;            /* scratch of the step: for all threads together; for its kernels, each */
   union {
     struct {
       const struct ane_tensor *table;
@@ -56,11 +63,11 @@ struct step {
     } project;
     struct {
       int kv; /* index of the layer's state in a session */
-      int64_t heads, kv_heads, head_dim, window;
+      int64_t heads, kv_heads, head_dim, window, ahead;
       float scale, softcap, eps;
       int norm;
       bool half;
-      const float *q_norm, *k_norm;
+      const float *q_norm, *k_norm, *sinks;
     } attend;
     struct {
       const float *weight, *bias;
@@ -79,6 +86,32 @@ struct step {
       float by;
       int64_t from;
     } math;
+    struct {
+      const float *bias, *weight;
+      float eps;
+      int64_t groups, times;
+    } mix;
+    struct {
+      int ring;                        /* index of the state in a session */
+      int64_t taps, groups;
+      const float *weight, *bias, *before; /* depthwise [K][C]; [C_out]; [C] */
+      const struct ane_packed *matrix; /* grouped: one a group */
+    } conv;
+    struct {
+      int64_t k;
+      int score;
+      bool norm;
+      float norm_eps, scale;
+      const float *bias;
+    } route;
+    struct {
+      int64_t count, k, inner;
+      const struct expert *list;
+      act_fn act; /* NULL: swiglu_oai */
+      float limit, alpha;
+      bool soft;
+      unsigned acts;
+    } experts;
   };
 };
 
@@ -104,6 +137,10 @@ struct ane_program {
   float *row_scales;
   struct kv_spec *kv;
   int32_t n_kv;
+  int64_t *ring_channels; /* states that keep columns: channels of each */
+  int32_t n_rings;
+  int64_t ring_columns, ring_taps; /* columns each ring holds; most that a step looks back, its own included */
+  bool bidirectional; /* some token sees later ones: a run takes a whole sequence */
   int64_t switch_at; /* sequences longer than this use the long rope factors; 0: there are none */
   uint64_t fingerprint;
   /* scratch */
@@ -114,12 +151,16 @@ struct ane_program {
   uint8_t *lane_mem;              /* threads x lane_bytes */
   size_t lane_bytes, lane_acts[ANE_ACT_COUNT], lane_normed, lane_temp, lane_kernel;
   int64_t temp_rows;              /* rows of an epilogue's temporary, for each of 2 matrices */
+  uint8_t *shared;                /* of the step that runs */
   float *parts;                   /* partial attention of one token over all tiles */
   float *result_block;            /* [WANTED_BLOCK][vocab], committed on use */
   size_t result_block_bytes;
   _Atomic int64_t *counters;      /* 2 a step */
   struct columns *columns;
 };
+
+/* Columns that rings keep beyond what the steps look back: rewinds up to here cost nothing. */
+enum { RING_KEEP = 64 };
 
 enum { WANTED_BLOCK = 64, MAX_CHUNK = 4096 };
 
@@ -130,9 +171,18 @@ struct columns {
   bool longer[MAX_CHUNK]; /* the column's sequence uses the long rope factors */
 };
 
-/* The used part of a layer's state is, for each head, the first tiles of K, of V, and of their scales. Calls fn on each
- * run of bytes (offset from the layer's memory); stops at the first false. */
+/* The used part of the state: first all rings (layer STATE_RINGS), then for each layer and head the first tiles of K, of
+ * V, and of their scales. Calls fn on each run of bytes (offset from state_bytes of the layer); stops at the first false. */
+enum { STATE_RINGS = -1 };
+uint8_t *state_bytes(const struct ane_session *s, int layer);
 bool state_each_used(const struct ane_session *s, bool (*fn)(void *arg, int layer, size_t offset, size_t bytes), void *arg);
+
+/* Column `pos` of ring r: the ring holds the last ring_columns positions written. */
+float *state_column(const struct ane_session *s, int ring, int64_t pos);
+
+/* run.c: feeds the first `length` of the session's own tokens again from an empty state. A stop between two chunks leaves
+ * it shorter, and right. */
+ane_status run_replay(struct ane_session *s, int64_t length, struct ane_error *err);
 
 struct kv_state {
   struct ane_kv kv;
@@ -146,6 +196,8 @@ struct ane_session {
   ane_dtype kv_dtype;
   int32_t *ids;
   struct kv_state *kv;
+  float *rings;    /* all rings, one behind the other: [ring_columns][channels] each */
+  int64_t ring_low; /* lowest position whose columns the rings still hold */
   /* results of the last run */
   int64_t rows, room_rows;
   ane_want want;
@@ -199,6 +251,10 @@ ane_status plan_project(struct planner *pl, const struct ane_node *n, struct ste
 ane_status plan_attend(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
 ane_status plan_norm(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
 ane_status plan_rope(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
+ane_status plan_mix(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
+ane_status plan_conv(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
+ane_status plan_route(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
+ane_status plan_experts(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
 ane_status plan_math(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
 
 struct planner {
@@ -206,7 +262,7 @@ struct planner {
   const struct ane_graph *g;
   int32_t *matrix_of; /* by value: index of matrix, or -1 */
   int32_t *kv_of;     /* by value of the K state: index, or -1 */
-  const float **vector_of; /* by value: decoded vector with offset 0, or NULL */
+  int32_t *ring_of;   /* by value of a column state: index, or -1 */
 };
 
 /* A constant vector as fp32 in the program's arena, plus `offset`; *out NULL where the input is absent. */

@@ -10,7 +10,9 @@ static const plan_fn planners[ANE_OP_COUNT] = {
   [ANE_OP_EMBED] = plan_embed,     [ANE_OP_TAKE] = plan_embed,        [ANE_OP_PROJECT] = plan_project, [ANE_OP_ATTENTION] = plan_attend,
   [ANE_OP_ATTEND] = plan_attend,   [ANE_OP_RMS_NORM] = plan_norm,     [ANE_OP_LAYER_NORM] = plan_norm, [ANE_OP_ROPE] = plan_rope,
   [ANE_OP_ROPE_TABLE] = plan_rope, [ANE_OP_GLU] = plan_math,          [ANE_OP_ACT] = plan_math,        [ANE_OP_ADD] = plan_math,
-  [ANE_OP_MUL] = plan_math,        [ANE_OP_SCALE] = plan_math,        [ANE_OP_SOFTCAP] = plan_math,    [ANE_OP_SLICE] = plan_math,
+  [ANE_OP_CONCAT] = plan_mix,      [ANE_OP_AFFINE] = plan_mix,         [ANE_OP_L2_NORM] = plan_mix,     [ANE_OP_REPEAT_HEADS] = plan_mix,
+  [ANE_OP_MEAN_HEADS] = plan_mix,  [ANE_OP_CONV_CAUSAL] = plan_conv,   [ANE_OP_DELAY] = plan_conv,      [ANE_OP_ROUTE] = plan_route,
+  [ANE_OP_EXPERTS] = plan_experts, [ANE_OP_MUL] = plan_math,        [ANE_OP_SCALE] = plan_math,        [ANE_OP_SOFTCAP] = plan_math,    [ANE_OP_SLICE] = plan_math,
 };
 
 static ane_status no_memory(struct ane_error *err) { return ane_fail(err, ANE_NOMEM, "no memory for the program"); }
@@ -32,7 +34,7 @@ ane_status planner_vector(struct planner *pl, int32_t value, float offset, const
   const struct ane_value *v = &pl->g->values[value];
   ane_decode_fn decode = ane_decoder(v->dtype);
   uint64_t n, bytes;
-  if (v->kind != ANE_VALUE_CONST || !decode || !ane_shape_count(&v->shape, &n) || !ane_dtype_bytes(v->dtype, n, &bytes))
+  if (v->kind != ANE_VALUE_CONST || v->data.transposed || !decode || !ane_shape_count(&v->shape, &n) || !ane_dtype_bytes(v->dtype, n, &bytes))
     return ane_fail(err, ANE_UNSUPPORTED, "%s (%s) cannot be used as a vector", v->name, ane_dtype_info(v->dtype)->name);
   float *f = ane_arena_array(&pl->p->arena, (size_t)n, sizeof *f);
   if (!f) return no_memory(err);
@@ -90,14 +92,32 @@ static ane_status plan_steps(struct planner *pl, struct ane_error *err) {
   return ANE_OK;
 }
 
+/* A state of columns belongs to one node. */
+static ane_status plan_ring(struct planner *pl, const struct ane_node *n, struct ane_error *err) {
+  struct ane_program *p = pl->p;
+  int32_t v = n->inputs[n->op == ANE_OP_DELAY ? 1 : 4];
+  const struct ane_value *s = &pl->g->values[v];
+  if (pl->ring_of[v] >= 0) return ane_fail(err, ANE_UNSUPPORTED, "%s: state %s belongs to another node", n->name, s->name);
+  pl->ring_of[v] = p->n_rings;
+  p->ring_channels[p->n_rings++] = s->shape.dim[1];
+  p->ring_taps = ANE_MAX(p->ring_taps, s->shape.dim[2] + 1);
+  p->ring_columns = p->ring_taps - 1 + RING_KEEP;
+  return ANE_OK;
+}
+
 /* Layer states in the order in which the graph declares them: K and V come in pairs. */
 static ane_status plan_states(struct planner *pl, struct ane_error *err) {
   const struct ane_graph *g = pl->g;
   struct ane_program *p = pl->p;
   p->kv = ane_arena_array(&p->arena, (size_t)g->n_values, sizeof *p->kv);
-  if (!p->kv) return no_memory(err);
+  p->ring_channels = ane_arena_array(&p->arena, (size_t)g->n_values, sizeof *p->ring_channels);
+  if (!p->kv || !p->ring_channels) return no_memory(err);
   for (int32_t i = 0; i < g->n_nodes; i++) {
     const struct ane_node *n = &g->nodes[i];
+    if (n->op == ANE_OP_CONV_CAUSAL || n->op == ANE_OP_DELAY) {
+      ane_status st = plan_ring(pl, n, err);
+      if (st) return st;
+    }
     if (n->op != ANE_OP_ATTENTION && n->op != ANE_OP_ATTEND) continue;
     int32_t k = n->inputs[3];
     if (pl->kv_of[k] >= 0) return ane_fail(err, ANE_UNSUPPORTED, "%s: state %s belongs to another attention", n->name, g->values[k].name);
@@ -131,14 +151,15 @@ static size_t take(size_t *total, size_t size) {
 
 /* Widest things the steps need, to size the shared and the per-thread scratch. */
 struct widest {
-  int64_t cols[ANE_ACT_COUNT], channels, heads, kv_heads, head_dim, part;
-  size_t kernel;
+  int64_t cols[ANE_ACT_COUNT], channels, part;
+  size_t kernel, shared;
 };
 
 static void widest_of(const struct ane_program *p, struct widest *w) {
   for (int32_t i = 0; i < p->n_steps; i++) {
     const struct step *s = &p->steps[i];
-    if (s->run == NULL) continue;
+    w->kernel = ANE_MAX(w->kernel, s->kernel_bytes);
+    w->shared = ANE_MAX(w->shared, s->shared_bytes);
     if (s->op == ane_op_info(ANE_OP_PROJECT)) {
       for (int m = 0; m < s->project.count; m++) {
         const struct matrix *x = s->project.w[m];
@@ -157,7 +178,7 @@ static ane_status plan_scratch(struct ane_program *p, size_t activations, struct
   struct widest w = {0};
   widest_of(p, &w);
   int64_t chunk = p->o.chunk, tiles = (p->o.context + ANE_TILE - 1) / ANE_TILE;
-  size_t total = 0, at[ANE_ACT_COUNT], normed, parts, counters, lanes;
+  size_t total = 0, at[ANE_ACT_COUNT], normed, parts, counters, lanes, shared;
   p->activation_bytes = activations;
   take(&total, activations);
   for (int a = 0; a < ANE_ACT_COUNT; a++) {
@@ -167,6 +188,7 @@ static ane_status plan_scratch(struct ane_program *p, size_t activations, struct
   }
   normed = take(&total, (size_t)(chunk * w.channels) * sizeof(float));
   parts = take(&total, (size_t)(tiles * w.part) * sizeof(float));
+  shared = take(&total, w.shared);
   counters = take(&total, (size_t)p->n_steps * 2 * sizeof *p->counters);
   p->lane_normed = take(&p->lane_bytes, (size_t)w.channels * sizeof(float));
   p->temp_rows = 64;
@@ -179,6 +201,7 @@ static ane_status plan_scratch(struct ane_program *p, size_t activations, struct
   if (!p->scratch) return ane_fail(err, ANE_NOMEM, "no memory for %zu bytes of activations", total);
   for (int a = 0; a < ANE_ACT_COUNT; a++) p->acts[a] = p->scratch + at[a];
   p->normed = (float *)(void *)(p->scratch + normed);
+  p->shared = p->scratch + shared;
   p->parts = (float *)(void *)(p->scratch + parts);
   p->counters = (_Atomic int64_t *)(void *)(p->scratch + counters);
   p->lane_mem = p->scratch + lanes;
@@ -205,7 +228,9 @@ static ane_status plan_arrays(struct planner *pl, struct ane_error *err) {
   p->matrices = ane_arena_array(&p->arena, n, sizeof *p->matrices);
   pl->matrix_of = ane_malloc(n * sizeof *pl->matrix_of);
   pl->kv_of = ane_malloc(n * sizeof *pl->kv_of);
-  if (!p->places || !p->matrices || !pl->matrix_of || !pl->kv_of) return no_memory(err);
+  pl->ring_of = ane_malloc(n * sizeof *pl->ring_of);
+  if (!p->places || !p->matrices || !pl->matrix_of || !pl->kv_of || !pl->ring_of) return no_memory(err);
+  memset(pl->ring_of, 0xFF, n * sizeof *pl->ring_of);
   memset(pl->matrix_of, 0xFF, n * sizeof *pl->matrix_of);
   memset(pl->kv_of, 0xFF, n * sizeof *pl->kv_of);
   return ANE_OK;
@@ -247,6 +272,7 @@ ane_status ane_program_create(struct ane_program **out, const struct ane_graph *
   if (!st) st = plan_all(&pl, err);
   ane_free(pl.matrix_of);
   ane_free(pl.kv_of);
+  ane_free(pl.ring_of);
   if (st) {
     ane_program_destroy(p);
     return st;

@@ -46,6 +46,8 @@ static int64_t wanted_rows(const struct ane_run_item *i) { return i->want == ANE
 static ane_status check_item(const struct ane_program *p, const struct ane_run_item *it, struct ane_error *err) {
   const struct ane_session *s = it->session;
   if (s->program != p) return ane_fail(err, ANE_INVALID, "the session belongs to another model");
+  if (p->bidirectional && s->length > 0)
+    return ane_fail(err, ANE_RANGE, "this model sees tokens on both sides: it takes a whole sequence at once, from position 0 (rewind first)");
   if (it->n < 1) return ane_fail(err, ANE_INVALID, "no ids to feed");
   if (it->n > s->context - s->length)
     return ane_fail(err, ANE_RANGE, "context exceeded: %" PRId64 " positions are used and %" PRId64 " ids are fed, the session holds %" PRId64, s->length, it->n,
@@ -113,6 +115,7 @@ static void finish(const struct run *r, const float *rows) {
     int64_t n = wanted_rows(it);
     memcpy(s->ids + s->length, it->ids, (size_t)it->n * sizeof *s->ids);
     s->length += it->n;
+    s->ring_low = ANE_MAX(s->ring_low, s->length - r->p->ring_columns);
     s->rows = n;
     s->want = it->want;
     memcpy(s->best, r->best + at, (size_t)n * sizeof *s->best);
@@ -134,12 +137,11 @@ static void run_items(struct ane_program *p, const struct ane_run_item *items, i
   finish(&r, results);
 }
 
-/* Feeds a session its own tokens again, with the rope factors that it shall have from now on. A stop between two chunks
- * leaves it shorter, and right. */
-static ane_status replay(struct ane_program *p, struct ane_session *s, bool longer, struct ane_error *err) {
-  int64_t length = s->length;
+ane_status run_replay(struct ane_session *s, int64_t length, struct ane_error *err) {
+  struct ane_program *p = s->program;
   s->length = 0;
-  s->longer = longer;
+  s->ring_low = 0;
+  s->rows = 0;
   while (s->length < length) {
     struct ane_run_item it = {.session = s, .ids = s->ids + s->length, .n = ANE_MIN(length - s->length, p->o.chunk)};
     if (atomic_exchange(&s->stop, false)) return ane_fail(err, ANE_STOPPED, "stopped");
@@ -155,7 +157,8 @@ static ane_status settle_rope(struct ane_program *p, const struct ane_run_item *
     struct ane_session *s = items[i].session;
     bool longer = ANE_MAX(items[i].until, s->length + items[i].n) > p->switch_at;
     if (s->longer == longer) continue;
-    ane_status st = replay(p, s, longer, err); /* nothing to feed again where the session is empty */
+    s->longer = longer;
+    ane_status st = run_replay(s, s->length, err); /* nothing to feed again where the session is empty */
     if (st) return st;
   }
   return ANE_OK;

@@ -1,5 +1,6 @@
 /* Saved sessions. A file is
- * "ANESTATE", then little endian: u32 version, u32 kv type, u64 fingerprint, u64 length, u64 flags (1: long rope factors), i32 ids[length], the used runs
+ * "ANESTATE", then little endian: u32 version, u32 kv type, u64 fingerprint, u64 length, u64 flags (1: long rope factors), u64 lowest position that the rings
+ * hold, i32 ids[length], the used runs
  * of state in the order of state_each_used, u32 CRC-32 (zlib) of all before. Heads and dimensions follow from the fingerprint;
  * the reserved context may differ between writer and reader. */
 #include "exec/exec_internal.h"
@@ -9,7 +10,7 @@
 #include <zlib.h>
 
 static const char magic[8] = "ANESTATE";
-enum { VERSION = 1, HEADER = 40, FLAG_LONGER = 1 };
+enum { VERSION = 1, HEADER = 48, FLAG_LONGER = 1 };
 
 struct saver {
   const struct ane_session *s;
@@ -27,7 +28,7 @@ static bool save_bytes(struct saver *v, const void *data, size_t n) {
 
 static bool save_run(void *arg, int layer, size_t offset, size_t bytes) {
   struct saver *v = arg;
-  return save_bytes(v, (const uint8_t *)v->s->kv[layer].memory + offset, bytes);
+  return save_bytes(v, state_bytes(v->s, layer) + offset, bytes);
 }
 
 static void put_u32(uint8_t *p, uint32_t v) {
@@ -49,6 +50,7 @@ ane_status ane_session_save(const struct ane_session *s, const char *path, struc
   put_u64(head + 16, s->program->fingerprint);
   put_u64(head + 24, (uint64_t)s->length);
   put_u64(head + 32, s->longer ? FLAG_LONGER : 0);
+  put_u64(head + 40, (uint64_t)s->ring_low);
   bool ok = save_bytes(&v, head, HEADER) && save_bytes(&v, s->ids, (size_t)s->length * sizeof *s->ids) && state_each_used(s, save_run, &v);
   put_u32(crc, v.crc);
   if (ok) v.st = ane_file_write(&v.w, crc, 4, err);
@@ -66,23 +68,31 @@ struct restorer {
 static bool restore_run(void *arg, int layer, size_t offset, size_t bytes) {
   struct restorer *v = arg;
   const uint8_t *data = ane_read_bytes(&v->r, bytes);
-  if (data && !v->dry) memcpy((uint8_t *)v->s->kv[layer].memory + offset, data, bytes);
+  if (data && !v->dry) memcpy(state_bytes(v->s, layer) + offset, data, bytes);
   return data != NULL;
 }
 
-static ane_status check_head(const struct ane_session *s, struct ane_reader *r, const char *path, uint64_t *length, bool *longer, struct ane_error *err) {
+/* What a file holds beside tokens and state. */
+struct saved {
+  bool longer;
+  int64_t ring_low;
+};
+
+static ane_status check_head(const struct ane_session *s, struct ane_reader *r, const char *path, uint64_t *length, struct saved *more, struct ane_error *err) {
   const uint8_t *m = ane_read_bytes(r, 8);
   if (!m || memcmp(m, magic, 8) != 0) return ane_fail(err, ANE_FORMAT, "%s is no saved session", path);
   uint32_t version = ane_read_u32(r), kv = ane_read_u32(r);
   uint64_t print = ane_read_u64(r);
   *length = ane_read_u64(r);
-  *longer = (ane_read_u64(r) & FLAG_LONGER) != 0;
+  more->longer = (ane_read_u64(r) & FLAG_LONGER) != 0;
+  more->ring_low = (int64_t)ane_read_u64(r);
   if (r->bad) return ane_fail(err, ANE_FORMAT, "%s is cut short", path);
   if (version != VERSION) return ane_fail(err, ANE_UNSUPPORTED, "%s is a saved session of version %u, known is %d", path, version, VERSION);
   if (print != s->program->fingerprint) return ane_fail(err, ANE_STATE, "%s was saved by another model, or with other weights, activations or kernels", path);
   if (kv != (uint32_t)s->kv_dtype)
     return ane_fail(err, ANE_STATE, "%s holds kv of type %s, the session has %s", path, kv < ANE_DTYPE_COUNT ? ane_dtype_info((ane_dtype)kv)->name : "?",
                     ane_dtype_info(s->kv_dtype)->name);
+  if (more->ring_low < 0 || (uint64_t)more->ring_low > *length) return ane_fail(err, ANE_FORMAT, "%s is damaged: wrong ring position", path);
   if (*length > (uint64_t)s->context) return ane_fail(err, ANE_RANGE, "%s holds %" PRIu64 " positions, the session %" PRId64, path, *length, s->context);
   return ANE_OK;
 }
@@ -90,8 +100,8 @@ static ane_status check_head(const struct ane_session *s, struct ane_reader *r, 
 static ane_status restore_from(struct ane_session *s, const struct ane_map *map, const char *path, struct ane_error *err) {
   struct restorer v = {.s = s, .r = ane_reader_of(map->data, map->size), .dry = true};
   uint64_t length = 0;
-  bool longer = false;
-  ane_status st = check_head(s, &v.r, path, &length, &longer, err);
+  struct saved more = {0};
+  ane_status st = check_head(s, &v.r, path, &length, &more, err);
   if (st) return st;
   const uint8_t *ids = ane_read_bytes(&v.r, length * sizeof *s->ids);
   struct ane_reader states = v.r;
@@ -113,7 +123,8 @@ static ane_status restore_from(struct ane_session *s, const struct ane_map *map,
   v.r = states;
   v.dry = false;
   state_each_used(s, restore_run, &v);
-  s->longer = longer;
+  s->longer = more.longer;
+  s->ring_low = more.ring_low;
   s->rows = 0;
   return ANE_OK;
 }

@@ -29,6 +29,20 @@ static ane_status open_kv(struct ane_session *s, int layer, struct ane_error *er
   return ANE_OK;
 }
 
+/* Floats of all rings together. */
+static int64_t ring_floats(const struct ane_program *p) {
+  int64_t channels = 0;
+  for (int32_t i = 0; i < p->n_rings; i++) channels += p->ring_channels[i];
+  return channels * p->ring_columns;
+}
+
+float *state_column(const struct ane_session *s, int ring, int64_t pos) {
+  const struct ane_program *p = s->program;
+  int64_t before = 0;
+  for (int i = 0; i < ring; i++) before += p->ring_channels[i];
+  return s->rings + before * p->ring_columns + pos % p->ring_columns * p->ring_channels[ring];
+}
+
 ane_status ane_session_create(struct ane_session **out, struct ane_program *p, int64_t context, ane_dtype kv, struct ane_error *err) {
   *out = NULL;
   if (context < 1 || context > p->o.context) return ane_fail(err, ANE_RANGE, "context is %" PRId64 ", not in 1 .. %" PRId64, context, p->o.context);
@@ -41,9 +55,10 @@ ane_status ane_session_create(struct ane_session **out, struct ane_program *p, i
   s->kv_dtype = kv;
   s->ids = ane_malloc((size_t)context * sizeof *s->ids);
   s->kv = ane_calloc((size_t)p->n_kv, sizeof *s->kv);
+  s->rings = ane_calloc((size_t)ring_floats(p), sizeof *s->rings);
   s->best = ane_malloc((size_t)p->o.chunk * sizeof *s->best);
   s->best_logit = ane_malloc((size_t)p->o.chunk * sizeof *s->best_logit);
-  if (!s->ids || !s->kv || !s->best || !s->best_logit) st = ane_fail(err, ANE_NOMEM, "no memory for a session of %" PRId64, context);
+  if (!s->ids || !s->kv || !s->rings || !s->best || !s->best_logit) st = ane_fail(err, ANE_NOMEM, "no memory for a session of %" PRId64, context);
   for (int i = 0; !st && i < p->n_kv; i++) st = open_kv(s, i, err);
   if (st) ane_session_destroy(s);
   else *out = s;
@@ -55,6 +70,7 @@ void ane_session_destroy(struct ane_session *s) {
   for (int i = 0; s->kv && i < s->program->n_kv; i++)
     if (s->kv[i].memory) ane_pages_free(s->kv[i].memory, s->kv[i].bytes);
   ane_free(s->kv);
+  ane_free(s->rings);
   ane_free(s->ids);
   ane_free(s->logits);
   ane_free(s->best);
@@ -70,6 +86,8 @@ void ane_session_stop(struct ane_session *s) { atomic_store(&s->stop, true); }
 
 bool state_each_used(const struct ane_session *s, bool (*fn)(void *arg, int layer, size_t offset, size_t bytes), void *arg) {
   size_t used = (size_t)(s->length + ANE_TILE - 1) / ANE_TILE;
+  size_t rings = (size_t)ring_floats(s->program) * sizeof *s->rings;
+  if (used && rings && !fn(arg, STATE_RINGS, 0, rings)) return false;
   for (int l = 0; used && l < s->program->n_kv; l++) {
     const struct ane_kv *kv = &s->kv[l].kv;
     const uint8_t *base = s->kv[l].memory;
@@ -100,9 +118,16 @@ uint64_t ane_session_kv_bytes(const struct ane_session *s) {
 
 ane_status ane_session_rewind(struct ane_session *s, int64_t length, struct ane_error *err) {
   if (length < 0 || length > s->length) return ane_fail(err, ANE_RANGE, "cannot rewind to %" PRId64 ": the session holds %" PRId64 " positions", length, s->length);
+  /* The next token looks back ring_taps - 1 columns; what the rings no longer hold is made again. */
+  if (s->program->n_rings && length > 0 && length - (s->program->ring_taps - 1) < s->ring_low) return run_replay(s, length, err);
+  if (length == 0) s->ring_low = 0;
   s->length = length;
   s->rows = 0;
   return ANE_OK;
+}
+
+uint8_t *state_bytes(const struct ane_session *s, int layer) {
+  return layer == STATE_RINGS ? (uint8_t *)(void *)s->rings : s->kv[layer].memory;
 }
 
 struct copy {
@@ -112,7 +137,7 @@ struct copy {
 
 static bool copy_bytes(void *arg, int layer, size_t offset, size_t bytes) {
   const struct copy *c = arg;
-  memcpy((uint8_t *)c->to->kv[layer].memory + offset, (const uint8_t *)c->from->kv[layer].memory + offset, bytes);
+  memcpy(state_bytes(c->to, layer) + offset, state_bytes(c->from, layer) + offset, bytes);
   return true;
 }
 
@@ -123,6 +148,7 @@ ane_status ane_session_fork(struct ane_session **out, const struct ane_session *
   memcpy((*out)->ids, s->ids, (size_t)s->length * sizeof *s->ids);
   (*out)->length = s->length;
   (*out)->longer = s->longer;
+  (*out)->ring_low = s->ring_low;
   state_each_used(s, copy_bytes, &c);
   return ANE_OK;
 }

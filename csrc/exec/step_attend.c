@@ -42,7 +42,7 @@ static struct ane_attention attention_of(const struct lane *l, const struct step
   int64_t width = s->attend.heads * s->attend.head_dim;
   return (struct ane_attention){.kv = kv_of(l->r, s, item), .q = lane_data(l, s->in[0]) + first * width, .out = lane_data(l, s->out[0]) + first * width,
                                 .ld_q = width, .ld_out = width, .t = l->r->items[item].n, .n_heads = s->attend.heads, .pos = l->r->positions[first],
-                                .window = s->attend.window, .scale = s->attend.scale, .softcap = s->attend.softcap};
+                                .window = s->attend.window, .ahead = s->attend.ahead, .sinks = s->attend.sinks, .scale = s->attend.scale, .softcap = s->attend.softcap};
 }
 
 /* Tiles that hold a key visible to the query at p. */
@@ -103,12 +103,15 @@ ane_status plan_attend(struct planner *pl, const struct ane_node *n, struct step
   s->attend.window = ane_node_int(n, "window");
   s->attend.scale = (float)ane_node_float(n, "scale");
   s->attend.softcap = (float)ane_node_float(n, "softcap");
-  if (n->op == ANE_OP_ATTENTION) return ANE_OK;
-  s->in[2] = planner_place(pl, ane_node_input(n, 5));
+  s->attend.ahead = ane_node_int(n, "ahead");
+  pl->p->bidirectional |= s->attend.ahead > 0;
+  ane_status st = planner_vector(pl, ane_node_input(n, 5), 0, &s->attend.sinks, err);
+  if (st || n->op == ANE_OP_ATTENTION) return st;
+  s->in[2] = planner_place(pl, ane_node_input(n, 6));
   s->attend.half = ane_node_string(n, "layout")[0] == 'h';
   s->attend.norm = (int)ane_node_int(n, "norm");
   s->attend.eps = (float)ane_node_float(n, "eps");
   float offset = (float)ane_node_float(n, "offset");
-  ane_status st = planner_vector(pl, ane_node_input(n, 6), offset, &s->attend.q_norm, err);
-  return st ? st : planner_vector(pl, ane_node_input(n, 7), offset, &s->attend.k_norm, err);
+  st = planner_vector(pl, ane_node_input(n, 7), offset, &s->attend.q_norm, err);
+  return st ? st : planner_vector(pl, ane_node_input(n, 8), offset, &s->attend.k_norm, err);
 }

@@ -42,6 +42,7 @@ struct packing {
   _Atomic int64_t next;
   float *rows;       /* threads x 16 x cols floats, where rows are re-encoded */
   uint8_t *encoded;  /* threads x 16 encoded rows */
+  uint8_t *gathered; /* threads x 16 rows of a transposed matrix */
   size_t encoded_row;
   _Atomic uint32_t peak; /* largest |w| so far, as bits: positive floats order as integers */
 };
@@ -50,12 +51,28 @@ enum { GROUPS_A_TURN = 8 };
 
 static int group_rows(const struct matrix *m, int64_t g) { return (int)ANE_MIN((int64_t)ANE_GROUP, m->packed.rows - g * ANE_GROUP); }
 
-static const uint8_t *stored_row(const struct matrix *m, int64_t row) { return (const uint8_t *)m->stored.data + (size_t)row * m->packed.row_bytes; }
+/* 16 rows of a transposed matrix [R, C], stored as [C, ld], laid out as rows. */
+static void gather_rows(const struct matrix *m, int64_t g, int n, uint8_t *rows) {
+  size_t size = ane_dtype_info(m->stored.dtype)->bytes;
+  const uint8_t *base = (const uint8_t *)m->stored.data + (size_t)g * ANE_GROUP * size;
+  for (int64_t c = 0; c < m->packed.cols; c++, base += (size_t)m->stored.ld * size)
+    for (int r = 0; r < n; r++) memcpy(rows + ((size_t)r * (size_t)m->packed.cols + (size_t)c) * size, base + (size_t)r * size, size);
+}
 
-static void decode_group(const struct packing *k, int64_t g, float *rows) {
+/* The stored rows of group g, one behind the other. */
+static const uint8_t *stored_rows(const struct packing *k, int64_t g, int thread) {
+  const struct ane_packed *w = &k->m->packed;
+  if (!k->m->stored.transposed) return (const uint8_t *)k->m->stored.data + (size_t)(g * ANE_GROUP) * w->row_bytes;
+  uint8_t *rows = k->gathered + (size_t)thread * ANE_GROUP * w->row_bytes;
+  gather_rows(k->m, g, group_rows(k->m, g), rows);
+  return rows;
+}
+
+static void decode_group(const struct packing *k, int64_t g, int thread, float *rows) {
   ane_decode_fn decode = ane_decoder(k->m->stored.dtype);
+  const uint8_t *stored = stored_rows(k, g, thread);
   for (int i = 0; i < group_rows(k->m, g); i++)
-    decode(stored_row(k->m, g * ANE_GROUP + i), rows + i * k->m->packed.cols, (uint64_t)k->m->packed.cols);
+    decode(stored + (size_t)i * k->m->packed.row_bytes, rows + i * k->m->packed.cols, (uint64_t)k->m->packed.cols);
 }
 
 static void find_peak(void *arg, int thread, int threads) {
@@ -64,7 +81,7 @@ static void find_peak(void *arg, int thread, int threads) {
   int64_t cols = k->m->packed.cols;
   float *rows = k->rows + (size_t)thread * ANE_GROUP * (size_t)cols, peak = 0;
   for (int64_t g; (g = atomic_fetch_add(&k->next, 1)) < k->m->packed.groups;) {
-    decode_group(k, g, rows);
+    decode_group(k, g, thread, rows);
     for (int64_t i = 0; i < group_rows(k->m, g) * cols; i++) peak = fmaxf(peak, fabsf(rows[i]));
   }
   uint32_t bits = ane_f32_bits(peak), seen = atomic_load(&k->peak);
@@ -78,11 +95,11 @@ static float scale_fp16(float amax) {
   return ane_f16_f32(h);
 }
 
-static void pack_int8(const struct packing *k, int64_t g, float *rows, uint8_t *dst) {
+static void pack_int8(const struct packing *k, int64_t g, int thread, float *rows, uint8_t *dst) {
   const struct ane_packed *w = &k->m->packed;
   float *scales = k->p->row_scales + k->m->scale_offset + g * ANE_GROUP;
   int n = group_rows(k->m, g);
-  decode_group(k, g, rows);
+  decode_group(k, g, thread, rows);
   for (int i = 0; i < n; i++) {
     float amax = ane_bits_f32(atomic_load(&k->peak));
     if (k->p->o.weights == ANE_WEIGHTS_INT8_CHANNEL) {
@@ -94,11 +111,11 @@ static void pack_int8(const struct packing *k, int64_t g, float *rows, uint8_t *
   ane_pack_group_i8(rows, scales, n, w->cols, dst);
 }
 
-static void pack_encoded(const struct packing *k, int64_t g, float *rows, uint8_t *encoded, uint8_t *dst) {
+static void pack_encoded(const struct packing *k, int64_t g, int thread, float *rows, uint8_t *encoded, uint8_t *dst) {
   const struct ane_packed *w = &k->m->packed;
   ane_encode_fn encode = ane_encoder(w->dtype);
   int n = group_rows(k->m, g);
-  decode_group(k, g, rows);
+  decode_group(k, g, thread, rows);
   for (int i = 0; i < n; i++) encode(rows + i * w->cols, encoded + (size_t)i * k->encoded_row, (uint64_t)w->cols);
   ane_pack_group(w->form, w->dtype, encoded, k->encoded_row, n, w->cols, dst);
 }
@@ -112,20 +129,22 @@ static void pack_groups(void *arg, int thread, int threads) {
   for (int64_t from; (from = atomic_fetch_add(&k->next, GROUPS_A_TURN)) < w->groups;) {
     for (int64_t g = from; g < ANE_MIN(from + GROUPS_A_TURN, w->groups); g++) {
       uint8_t *dst = k->p->slab + k->m->offset + (size_t)g * w->group_bytes;
-      if (w->form == ANE_FORM_I8) pack_int8(k, g, rows, dst);
-      else if (w->dtype != k->m->stored.dtype) pack_encoded(k, g, rows, encoded, dst);
-      else ane_pack_group(w->form, w->dtype, stored_row(k->m, g * ANE_GROUP), w->row_bytes, group_rows(k->m, g), w->cols, dst);
+      if (w->form == ANE_FORM_I8) pack_int8(k, g, thread, rows, dst);
+      else if (w->dtype != k->m->stored.dtype) pack_encoded(k, g, thread, rows, encoded, dst);
+      else ane_pack_group(w->form, w->dtype, stored_rows(k, g, thread), w->row_bytes, group_rows(k->m, g), w->cols, dst);
     }
   }
 }
 
 static ane_status pack_one(struct ane_program *p, struct matrix *m, struct ane_error *err) {
   struct ane_packed *w = &m->packed;
-  if (w->form == ANE_FORM_ROWS) {
+  if (w->form == ANE_FORM_ROWS) { /* only block types, which are never transposed */
     w->data = m->stored.data;
     return ANE_OK;
   }
   struct packing k = {.p = p, .m = m};
+  if (m->stored.transposed && !(k.gathered = ane_malloc((size_t)p->o.threads * ANE_GROUP * w->row_bytes)))
+    return ane_fail(err, ANE_NOMEM, "no memory to turn %s", m->name);
   bool recode = w->form == ANE_FORM_I8 || w->dtype != m->stored.dtype;
   ane_status st = ANE_OK;
   if (recode) {
@@ -147,6 +166,7 @@ static ane_status pack_one(struct ane_program *p, struct matrix *m, struct ane_e
   if (w->form == ANE_FORM_I8) w->row_scale = p->row_scales + m->scale_offset;
 out:
   ane_free(k.rows);
+  ane_free(k.gathered);
   ane_free(k.encoded);
   return st;
 }

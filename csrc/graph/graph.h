@@ -14,6 +14,9 @@
 
 enum { ANE_NONE = -1 };
 
+/* Limits of a router, so that a step can work on the stack. */
+enum { ANE_MAX_EXPERTS = 1024, ANE_MAX_CHOSEN = 32 };
+
 /* Symbolic dimensions: tokens of a call, positions whose output is wanted, positions of the context. */
 enum { ANE_DIM_TOKENS = -1, ANE_DIM_WANTED = -2, ANE_DIM_CONTEXT = -3 };
 

@@ -51,6 +51,8 @@ struct ane_tensor {
   struct ane_shape shape;
   const void *data;
   uint64_t bytes;
+  bool transposed; /* a matrix [R, C] whose element (r, c) lies at data + (c * ld + r) * size; plain types only */
+  int64_t ld;
 };
 
 /* Compares n floats: largest |a - b|, root mean square of a - b, cosine of the angle (1 where both are zero). NaN on

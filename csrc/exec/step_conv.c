@@ -1,0 +1,165 @@
+/* conv_causal and delay: blocks that see the columns before their own. Columns of this run stand in the input, older ones
+ * in the session's ring (state.c). The ring is written when all threads have read it.
+ *
+ * Depthwise: y = bias, then y += w[k] * x, k ascending, product and sum rounded apart. Grouped: each group is a matrix
+ * [C_out / groups, K * C / groups] over the taps laid end to end, multiplied as fp32. */
+#include "exec/exec_internal.h"
+
+#include <string.h>
+
+/* Column `pos` of the input as seen from item i, whose first column in the run is `first`. */
+static const float *column(const struct lane *l, const struct step *s, int32_t item, int64_t first, int64_t pos) {
+  const struct ane_run_item *it = &l->r->items[item];
+  int64_t c = s->in[0]->channels, start = it->session->length;
+  if (pos >= start) return lane_data(l, s->in[0]) + (first + pos - start) * c;
+  if (pos < 0) return s->conv.before;
+  return state_column(it->session, s->conv.ring, pos);
+}
+
+/* Item of a column, walking on from the last one. */
+struct walk {
+  int32_t item;
+  int64_t first;
+};
+
+static int64_t walk_to(const struct run *r, struct walk *w, int64_t col) {
+  while (col >= w->first + r->items[w->item].n) w->first += r->items[w->item++].n;
+  return r->items[w->item].session->length + col - w->first;
+}
+
+static void run_depthwise(struct lane *l, const struct step *s) {
+  float *out = lane_data(l, s->out[0]);
+  int64_t c = s->in[0]->channels, taps = s->conv.taps, from, to;
+  struct walk w = {0};
+  ane_split(l->cols, l->thread, l->threads, &from, &to);
+  for (int64_t col = from; col < to; col++) {
+    int64_t pos = walk_to(l->r, &w, col);
+    float *y = out + col * c;
+    if (s->conv.bias) memcpy(y, s->conv.bias, (size_t)c * sizeof *y);
+    else memset(y, 0, (size_t)c * sizeof *y);
+    for (int64_t k = 0; k < taps; k++) {
+      const float *x = column(l, s, w.item, w.first, pos - taps + 1 + k), *wk = s->conv.weight + k * c;
+      for (int64_t i = 0; i < c; i++) y[i] += wk[i] * x[i];
+    }
+  }
+}
+
+/* One group, columns [from, to): taps side by side, then the product. */
+static void group_block(struct lane *l, const struct step *s, int64_t g, int64_t from, int64_t to) {
+  int64_t in = s->in[0]->channels / s->conv.groups, width = in * s->conv.taps, cout = s->out[0]->channels, rows = cout / s->conv.groups;
+  float *temp = (float *)(void *)(l->mem + l->p->lane_temp), *out = lane_data(l, s->out[0]) + from * cout + g * rows;
+  struct walk w = {0};
+  for (int64_t col = from; col < to; col++) {
+    int64_t pos = walk_to(l->r, &w, col);
+    for (int64_t k = 0; k < s->conv.taps; k++)
+      memcpy(temp + (col - from) * width + k * in, column(l, s, w.item, w.first, pos - s->conv.taps + 1 + k) + g * in, (size_t)in * sizeof *temp);
+  }
+  struct ane_acts a = {.kind = ANE_ACT_F32, .t = to - from, .cols = width, .f32 = temp, .ld = width};
+  const struct ane_packed *m = &s->conv.matrix[g];
+  l->k->matmul[ANE_FORM_F32][ANE_ACT_F32](m, &a, 0, m->groups, out, cout, l->mem + l->p->lane_kernel);
+  for (int64_t t = 0; s->conv.bias && t < to - from; t++) l->k->add(out + t * cout, s->conv.bias + g * rows, out + t * cout, rows);
+}
+
+static void run_grouped(struct lane *l, const struct step *s) {
+  int64_t width = s->in[0]->channels / s->conv.groups * s->conv.taps;
+  int64_t block = ANE_MAX(ANE_MIN(2 * l->p->temp_rows * l->p->o.chunk / width, (int64_t)64), (int64_t)1), blocks = (l->cols + block - 1) / block;
+  for (int64_t u; (u = lane_next(l, s, 0)) < blocks * s->conv.groups;) {
+    int64_t from = u / s->conv.groups * block;
+    group_block(l, s, u % s->conv.groups, from, ANE_MIN(from + block, l->cols));
+  }
+}
+
+static void run_delay(struct lane *l, const struct step *s) {
+  float *out = lane_data(l, s->out[0]);
+  int64_t c = s->in[0]->channels, from, to;
+  struct walk w = {0};
+  ane_split(l->cols, l->thread, l->threads, &from, &to);
+  for (int64_t col = from; col < to; col++) {
+    int64_t pos = walk_to(l->r, &w, col);
+    memcpy(out + col * c, column(l, s, w.item, w.first, pos - 1), (size_t)c * sizeof *out);
+  }
+}
+
+/* The last columns of each item go into its ring. */
+static void keep_columns(const struct lane *l, const struct step *s) {
+  int64_t c = s->in[0]->channels, first = 0;
+  for (int32_t i = 0; i < l->r->n_items; first += l->r->items[i++].n) {
+    const struct ane_run_item *it = &l->r->items[i];
+    int64_t from, to, skip = ANE_MAX(it->n - l->p->ring_columns, (int64_t)0);
+    ane_split(it->n - skip, l->thread, l->threads, &from, &to);
+    for (int64_t j = skip + from; j < skip + to; j++)
+      memcpy(state_column(it->session, s->conv.ring, it->session->length + j), lane_data(l, s->in[0]) + (first + j) * c, (size_t)c * sizeof(float));
+  }
+}
+
+static void run_conv(struct lane *l, const struct step *s) {
+  if (s->op == ane_op_info(ANE_OP_DELAY)) run_delay(l, s);
+  else if (s->conv.matrix) run_grouped(l, s);
+  else run_depthwise(l, s);
+  lane_barrier(l);
+  keep_columns(l, s);
+}
+
+/* [C, 1, K] to [K][C]. */
+static void transpose_taps(const float *w, float *out, int64_t c, int64_t taps) {
+  for (int64_t i = 0; i < c; i++)
+    for (int64_t k = 0; k < taps; k++) out[k * c + i] = w[i * taps + k];
+}
+
+/* Group g of [C_out, in, K]: rows [C_out / groups][K * in], packed. */
+static ane_status pack_conv_group(struct planner *pl, const struct step *s, int64_t g, const float *w, float *rows, struct ane_packed *m, struct ane_error *err) {
+  int64_t in = s->in[0]->channels / s->conv.groups, taps = s->conv.taps, n = s->out[0]->channels / s->conv.groups, width = in * taps;
+  *m = (struct ane_packed){.form = ANE_FORM_F32, .dtype = ANE_F32, .rows = n, .cols = width, .groups = (n + ANE_GROUP - 1) / ANE_GROUP};
+  uint8_t *data = NULL;
+  if (ane_form_group_bytes(ANE_FORM_F32, width, &m->group_bytes)) data = ane_arena_array(&pl->p->arena, (size_t)m->groups + 1, m->group_bytes);
+  if (!data) return ane_fail(err, ANE_NOMEM, "no memory for the program");
+  data += (64 - (uintptr_t)data % 64) % 64;
+  for (int64_t r = 0; r < n; r++)
+    for (int64_t i = 0; i < in; i++)
+      for (int64_t k = 0; k < taps; k++) rows[r * width + k * in + i] = w[((g * n + r) * in + i) * taps + k];
+  for (int64_t q = 0; q < m->groups; q++)
+    ane_pack_group(ANE_FORM_F32, ANE_F32, rows + q * ANE_GROUP * width, (size_t)width * sizeof(float), (int)ANE_MIN((int64_t)ANE_GROUP, n - q * ANE_GROUP),
+                   width, data + (size_t)q * m->group_bytes);
+  m->data = data;
+  return ANE_OK;
+}
+
+static ane_status plan_grouped(struct planner *pl, struct step *s, const float *w, struct ane_error *err) {
+  int64_t groups = s->conv.groups, width = s->in[0]->channels / groups * s->conv.taps, rows = s->out[0]->channels / groups;
+  struct ane_packed *m = ane_arena_array(&pl->p->arena, (size_t)groups, sizeof *m);
+  float *temp = ane_malloc((size_t)(rows * width) * sizeof *temp);
+  ane_status st = m && temp ? ANE_OK : ane_fail(err, ANE_NOMEM, "no memory for the program");
+  for (int64_t g = 0; !st && g < groups; g++) st = pack_conv_group(pl, s, g, w, temp, &m[g], err);
+  ane_free(temp);
+  s->conv.matrix = m;
+  if (!st) s->kernel_bytes = ane_matmul_scratch(&m[0]);
+  return st;
+}
+
+ane_status plan_conv(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
+  bool delay = n->op == ANE_OP_DELAY;
+  s->run = run_conv;
+  s->in[0] = planner_place(pl, n->inputs[0]);
+  s->conv.taps = 2;
+  s->conv.ring = pl->ring_of[n->inputs[delay ? 1 : 4]];
+  int64_t c = s->in[0]->channels;
+  float *zeros = ane_arena_array(&pl->p->arena, (size_t)c, sizeof *zeros);
+  if (!zeros) return ane_fail(err, ANE_NOMEM, "no memory for the program");
+  s->conv.before = zeros;
+  if (delay) return ANE_OK;
+  const float *w, *before;
+  const struct ane_shape *shape = &pl->g->values[n->inputs[1]].shape;
+  ane_status st;
+  if ((st = planner_vector(pl, n->inputs[1], 0, &w, err)) || (st = planner_vector(pl, n->inputs[2], 0, &s->conv.bias, err)) ||
+      (st = planner_vector(pl, n->inputs[3], 0, &before, err)))
+    return st;
+  if (before) s->conv.before = before;
+  s->conv.taps = shape->dim[shape->rank - 1];
+  s->conv.groups = ane_node_int(n, "groups");
+  if (s->conv.groups != c || s->out[0]->channels != c) return plan_grouped(pl, s, w, err);
+  float *by_tap = ane_arena_array(&pl->p->arena, (size_t)(c * s->conv.taps), sizeof *by_tap);
+  if (!by_tap) return ane_fail(err, ANE_NOMEM, "no memory for the program");
+  transpose_taps(w, by_tap, c, s->conv.taps);
+  s->conv.weight = by_tap;
+  return ANE_OK;
+}

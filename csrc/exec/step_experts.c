@@ -1,0 +1,222 @@
+/* experts: a mixture of gated feed-forward experts. Only the chosen experts' weights are read: the rows (token, choice)
+ * are sorted by expert, each expert multiplies its rows, and every token sums its rows in ascending order of expert, so
+ * the result does not depend on what else is in the run. Soft: every expert gets every token, weight 0 where not chosen. */
+#include "exec/exec_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+/* The shared scratch of the step, for `rows` rows. */
+struct layout {
+  int32_t *start, *token;  /* [count + 1]: rows of expert e; [rows]: token of a row */
+  float *weight, *x, *h, *o; /* [rows]; gathered input [rows][C], if any matrix takes floats; inner [rows][I]; output [rows][C] */
+  int32_t *slot;           /* [T][per token]: row of each choice, ascending by expert; -1: adds nothing */
+  struct ane_acts in[ANE_ACT_COUNT], inner[ANE_ACT_COUNT];
+  size_t bytes;
+};
+
+static int64_t rows_a_token(const struct step *s) { return s->experts.soft ? s->experts.count : s->experts.k; }
+
+static void *carve(uint8_t *base, size_t *at, size_t bytes) {
+  void *p = base ? base + *at : NULL;
+  *at += ane_align_up(bytes, 64);
+  return p;
+}
+
+static struct layout lay_out(const struct step *s, uint8_t *base, int64_t tokens) {
+  struct layout y = {0};
+  int64_t rows = tokens * rows_a_token(s), c = s->in[0]->channels, inner = s->experts.inner;
+  y.start = carve(base, &y.bytes, (size_t)(s->experts.count + 1) * sizeof *y.start);
+  y.token = carve(base, &y.bytes, (size_t)rows * sizeof *y.token);
+  y.slot = carve(base, &y.bytes, (size_t)rows * sizeof *y.slot);
+  y.weight = carve(base, &y.bytes, (size_t)rows * sizeof *y.weight);
+  y.x = carve(base, &y.bytes, (size_t)(rows * c) * sizeof *y.x);
+  y.h = carve(base, &y.bytes, (size_t)(rows * inner) * sizeof *y.h);
+  y.o = carve(base, &y.bytes, (size_t)(rows * c) * sizeof *y.o);
+  for (int a = 0; a < ANE_ACT_COUNT; a++) {
+    if (a == ANE_ACT_F32 || !(s->experts.acts & 1u << a)) continue;
+    void *m = carve(base, &y.bytes, ane_acts_bytes((ane_act)a, rows, c)), *n = carve(base, &y.bytes, ane_acts_bytes((ane_act)a, rows, inner));
+    if (base) ane_acts_place(&y.in[a], (ane_act)a, rows, c, m), ane_acts_place(&y.inner[a], (ane_act)a, rows, inner, n);
+  }
+  y.in[ANE_ACT_F32] = (struct ane_acts){.kind = ANE_ACT_F32, .t = rows, .cols = c, .f32 = y.x, .ld = c};
+  y.inner[ANE_ACT_F32] = (struct ane_acts){.kind = ANE_ACT_F32, .t = rows, .cols = inner, .f32 = y.h, .ld = inner};
+  return y;
+}
+
+/* Expert of choice j of a token and its weight; count or more: none. route is [k numbers, k weights]. */
+static int64_t choice(const struct step *s, const float *route, int64_t j, float *weight) {
+  int64_t k = s->experts.k;
+  if (!s->experts.soft) return *weight = route[k + j], (int64_t)route[j];
+  *weight = 0;
+  for (int64_t i = 0; i < k; i++)
+    if ((int64_t)route[i] == j) *weight = route[k + i];
+  return j;
+}
+
+/* Sorts the rows by expert (counting sort, tokens ascending). One thread. */
+static void sort_rows(const struct lane *l, const struct step *s, struct layout *y) {
+  const float *route = lane_data(l, s->in[1]);
+  int64_t per = rows_a_token(s), n = s->experts.count;
+  float w;
+  memset(y->start, 0, (size_t)(n + 1) * sizeof *y->start);
+  for (int64_t i = 0; i < l->cols * per; i++) {
+    int64_t e = choice(s, route + i / per * 2 * s->experts.k, i % per, &w);
+    if (e < n) y->start[e + 1]++;
+  }
+  for (int64_t e = 0; e < n; e++) y->start[e + 1] += y->start[e];
+  for (int64_t i = 0; i < l->cols * per; i++) {
+    int64_t e = choice(s, route + i / per * 2 * s->experts.k, i % per, &w);
+    y->slot[i] = -1;
+    if (e >= n) continue;
+    int32_t row = y->start[e]++;
+    y->slot[i] = row;
+    y->token[row] = (int32_t)(i / per);
+    y->weight[row] = w;
+  }
+  for (int64_t e = n; e > 0; e--) y->start[e] = y->start[e - 1];
+  y->start[0] = 0;
+}
+
+/* Gathers and prepares rows [from, to) of the input. The kernels take row r at x + r * ld, so the base is moved. */
+static void gather(const struct lane *l, const struct step *s, const struct layout *y, int64_t from, int64_t to) {
+  const float *x = lane_data(l, s->in[0]);
+  int64_t c = s->in[0]->channels;
+  for (int64_t r = from; r < to; r++) {
+    const float *row = x + y->token[r] * c;
+    const float *base = (const float *)((uintptr_t)row - (uintptr_t)(r * c) * sizeof(float));
+    if (s->experts.acts & 1u << ANE_ACT_F32) memcpy(y->x + r * c, row, (size_t)c * sizeof *row);
+    if (s->experts.acts & 1u << ANE_ACT_I8) l->k->acts_i8(&y->in[ANE_ACT_I8], base, c, r, r + 1);
+    if (s->experts.acts & 1u << ANE_ACT_BF16) l->k->acts_bf16(&y->in[ANE_ACT_BF16], base, c, r, r + 1);
+  }
+}
+
+/* Rows [from, from + n) of prepared activations. */
+static struct ane_acts some_rows(const struct ane_acts *a, int64_t from, int64_t n) {
+  struct ane_acts v = *a;
+  int64_t pad = a->kind == ANE_ACT_I8 ? (a->cols + 31) / 32 * 32 : (a->cols + 1) / 2 * 2;
+  v.t = n;
+  if (a->f32) v.f32 += from * a->ld;
+  if (a->q) v.q += from * pad, v.d += from * (pad / 32), v.isum += from * (pad / 32) * 2;
+  if (a->bf16) v.bf16 += from * pad;
+  return v;
+}
+
+/* out[row][r - r0] = W x + bias for row groups [g0, g1) and rows [from, from + n). */
+static void multiply(const struct lane *l, const struct matrix *w, const float *bias, const struct ane_acts *acts, int64_t from, int64_t n, int64_t g0,
+                     int64_t g1, float *out, int64_t ld) {
+  int64_t r0 = g0 * ANE_GROUP, rows = ANE_MIN(g1 * ANE_GROUP, w->packed.rows) - r0;
+  struct ane_acts a = some_rows(&acts[w->act], from, n);
+  l->k->matmul[w->packed.form][w->act](&w->packed, &a, g0, g1, (float *)((uintptr_t)out - (uintptr_t)r0 * sizeof(float)), ld, l->mem + l->p->lane_kernel);
+  for (int64_t t = 0; bias && t < n; t++) l->k->add(out + t * ld, bias + r0, out + t * ld, rows);
+}
+
+/* g, u -> (clamp(u) + 1) g' sigmoid(alpha g'), g' = min(g, limit): the gated unit of gpt-oss. */
+static void swiglu_oai(const struct lane *l, const struct step *s, float *g, float *u, float *y, int64_t n) {
+  float limit = s->experts.limit, alpha = s->experts.alpha;
+  for (int64_t i = 0; i < n; i++) {
+    float a = g[i] < limit ? g[i] : limit, b = u[i] < -limit ? -limit : u[i] > limit ? limit : u[i];
+    u[i] = (b + 1.0f) * a;
+    g[i] = alpha * a;
+  }
+  l->k->sigmoid(g, u, y, n);
+}
+
+static void inner_groups(const struct lane *l, const struct step *s, const struct layout *y, int64_t e, int64_t g0, int64_t g1) {
+  const struct expert *x = &s->experts.list[e];
+  int64_t from = y->start[e], n = y->start[e + 1] - from, inner = s->experts.inner, r0 = g0 * ANE_GROUP, rows = ANE_MIN(g1 * ANE_GROUP, inner) - r0;
+  float *gate = (float *)(void *)(l->mem + l->p->lane_temp), *up = gate + n * rows;
+  multiply(l, x->gate, x->gate_bias, y->in, from, n, g0, g1, gate, rows);
+  multiply(l, x->up, x->up_bias, y->in, from, n, g0, g1, up, rows);
+  for (int64_t t = 0; t < n; t++) {
+    float *h = y->h + (from + t) * inner + r0;
+    if (s->experts.act) s->experts.act(gate + t * rows, up + t * rows, h, rows);
+    else swiglu_oai(l, s, gate + t * rows, up + t * rows, h, rows);
+  }
+}
+
+static void outer_groups(const struct lane *l, const struct step *s, const struct layout *y, int64_t e, int64_t g0, int64_t g1) {
+  const struct expert *x = &s->experts.list[e];
+  int64_t from = y->start[e], c = s->in[0]->channels;
+  multiply(l, x->down, x->down_bias, y->inner, from, y->start[e + 1] - from, g0, g1, y->o + from * c + g0 * ANE_GROUP, c);
+}
+
+/* Hands out (expert with rows, run of row groups) over all threads. */
+static void each_unit(struct lane *l, const struct step *s, const struct layout *y, int which, int64_t groups,
+                      void (*fn)(const struct lane *, const struct step *, const struct layout *, int64_t, int64_t, int64_t)) {
+  int64_t turn = l->p->temp_rows / ANE_GROUP, turns = (groups + turn - 1) / turn, before = 0, next = lane_next(l, s, which);
+  for (int64_t e = 0; e < s->experts.count; e++) {
+    if (y->start[e] == y->start[e + 1]) continue;
+    for (; next < before + turns; next = lane_next(l, s, which)) {
+      int64_t g0 = (next - before) * turn;
+      fn(l, s, y, e, g0, ANE_MIN(g0 + turn, groups));
+    }
+    before += turns;
+  }
+}
+
+/* y = sum of weight * o over the token's rows, in the order of its choices. */
+static void sum_rows(const struct lane *l, const struct step *s, const struct layout *y) {
+  float *out = lane_data(l, s->out[0]);
+  int64_t c = s->in[0]->channels, per = rows_a_token(s), from, to;
+  ane_split(l->cols, l->thread, l->threads, &from, &to);
+  for (int64_t t = from; t < to; t++) {
+    float *dst = out + t * c;
+    memset(dst, 0, (size_t)c * sizeof *dst);
+    for (int64_t j = 0; j < per; j++) {
+      int32_t row = y->slot[t * per + j];
+      if (row < 0) continue;
+      const float *o = y->o + (int64_t)row * c, w = y->weight[row];
+      for (int64_t i = 0; i < c; i++) dst[i] += w * o[i];
+    }
+  }
+}
+
+static void run_experts(struct lane *l, const struct step *s) {
+  struct layout y = lay_out(s, l->p->shared, l->cols);
+  if (l->thread == 0) sort_rows(l, s, &y);
+  lane_barrier(l);
+  int64_t rows = y.start[s->experts.count], c = s->in[0]->channels, inner = s->experts.inner, from, to;
+  ane_split(rows, l->thread, l->threads, &from, &to);
+  gather(l, s, &y, from, to);
+  lane_barrier(l);
+  each_unit(l, s, &y, 0, (inner + ANE_GROUP - 1) / ANE_GROUP, inner_groups);
+  lane_barrier(l);
+  if (s->experts.acts & 1u << ANE_ACT_I8) l->k->acts_i8(&y.inner[ANE_ACT_I8], y.h, inner, from, to);
+  if (s->experts.acts & 1u << ANE_ACT_BF16) l->k->acts_bf16(&y.inner[ANE_ACT_BF16], y.h, inner, from, to);
+  lane_barrier(l);
+  each_unit(l, s, &y, 1, (c + ANE_GROUP - 1) / ANE_GROUP, outer_groups);
+  lane_barrier(l);
+  sum_rows(l, s, &y);
+}
+
+static ane_status plan_expert(struct planner *pl, const struct ane_node *n, int at, struct step *s, struct expert *x, struct ane_error *err) {
+  ane_status st;
+  if ((st = planner_matrix(pl, n->inputs[at], &x->gate, err)) || (st = planner_vector(pl, n->inputs[at + 1], 0, &x->gate_bias, err)) ||
+      (st = planner_matrix(pl, n->inputs[at + 2], &x->up, err)) || (st = planner_vector(pl, n->inputs[at + 3], 0, &x->up_bias, err)) ||
+      (st = planner_matrix(pl, n->inputs[at + 4], &x->down, err)) || (st = planner_vector(pl, n->inputs[at + 5], 0, &x->down_bias, err)))
+    return st;
+  s->experts.acts |= 1u << x->gate->act | 1u << x->up->act | 1u << x->down->act;
+  const struct matrix *all[] = {x->gate, x->up, x->down};
+  for (int i = 0; i < 3; i++) s->kernel_bytes = ANE_MAX(s->kernel_bytes, ane_matmul_scratch(&all[i]->packed));
+  return ANE_OK;
+}
+
+ane_status plan_experts(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
+  const char *act = ane_node_string(n, "act");
+  s->run = run_experts;
+  s->in[0] = planner_place(pl, n->inputs[0]);
+  s->in[1] = planner_place(pl, n->inputs[1]);
+  s->experts.count = ane_node_int(n, "count");
+  s->experts.k = s->in[1]->channels / 2;
+  s->experts.soft = ane_node_int(n, "soft") != 0;
+  s->experts.limit = (float)ane_node_float(n, "limit");
+  s->experts.alpha = (float)ane_node_float(n, "alpha");
+  s->experts.inner = pl->g->values[n->inputs[2]].shape.dim[0];
+  struct expert *list = ane_arena_array(&pl->p->arena, (size_t)s->experts.count, sizeof *list);
+  if (!list) return ane_fail(err, ANE_NOMEM, "no memory for the program");
+  s->experts.list = list;
+  ane_status st = strcmp(act, "swiglu_oai") == 0 ? ANE_OK : planner_act(pl->p->k, act, &s->experts.act, err);
+  for (int64_t e = 0; !st && e < s->experts.count; e++) st = plan_expert(pl, n, (int)(2 + 6 * e), s, &list[e], err);
+  if (!st) s->shared_bytes = lay_out(s, NULL, pl->p->o.chunk).bytes;
+  return st;
+}

@@ -1,0 +1,95 @@
+/* Small steps on channels: concat, affine, l2_norm, repeat_heads, mean_heads. Each thread takes some tokens. */
+#include "exec/exec_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+static void run_concat(struct lane *l, const struct step *s) {
+  const float *a = lane_data(l, s->in[0]), *b = lane_data(l, s->in[1]);
+  float *out = lane_data(l, s->out[0]);
+  int64_t ca = s->in[0]->channels, cb = s->in[1]->channels, from, to;
+  ane_split(l->cols, l->thread, l->threads, &from, &to);
+  for (int64_t t = from; t < to; t++) {
+    memcpy(out + t * (ca + cb), a + t * ca, (size_t)ca * sizeof *out);
+    memcpy(out + t * (ca + cb) + ca, b + t * cb, (size_t)cb * sizeof *out);
+  }
+}
+
+static void run_affine(struct lane *l, const struct step *s) {
+  const float *x = lane_data(l, s->in[0]);
+  float *out = lane_data(l, s->out[0]);
+  int64_t c = s->out[0]->channels, from, to;
+  ane_split(l->cols, l->thread, l->threads, &from, &to);
+  for (int64_t t = from; t < to; t++) {
+    const float *row = x + t * c;
+    float *dst = out + t * c;
+    if (s->mix.bias) l->k->add(row, s->mix.bias, dst, c), row = dst;
+    if (s->mix.weight) l->k->mul(row, s->mix.weight, dst, c);
+    else if (row != dst) memcpy(dst, row, (size_t)c * sizeof *dst);
+  }
+}
+
+/* The sum of squares goes over 16 lanes, as in the norms of kernels.h. */
+static float sum_squares(const float *x, int64_t n) {
+  float lane[16] = {0};
+  for (int64_t i = 0; i < n; i++) lane[i % 16] += x[i] * x[i];
+  for (int w = 8; w; w /= 2)
+    for (int i = 0; i < w; i++) lane[i] += lane[i + w];
+  return lane[0];
+}
+
+static void run_l2_norm(struct lane *l, const struct step *s) {
+  int64_t c = s->in[0]->channels / s->mix.groups, from, to;
+  float root = sqrtf((float)c);
+  ane_split(l->cols * s->mix.groups, l->thread, l->threads, &from, &to);
+  for (int64_t i = from; i < to; i++) {
+    const float *x = lane_data(l, s->in[0]) + i * c;
+    float by = root / fmaxf(sqrtf(sum_squares(x, c)), s->mix.eps);
+    if (s->mix.weight) by *= s->mix.weight[i % s->mix.groups];
+    l->k->scale(x, by, lane_data(l, s->out[0]) + i * c, c);
+  }
+}
+
+static void run_repeat(struct lane *l, const struct step *s) {
+  int64_t heads = s->mix.groups, times = s->mix.times, d = s->in[0]->channels / heads, from, to;
+  ane_split(l->cols * heads, l->thread, l->threads, &from, &to);
+  for (int64_t i = from; i < to; i++)
+    for (int64_t j = 0; j < times; j++) memcpy(lane_data(l, s->out[0]) + (i * times + j) * d, lane_data(l, s->in[0]) + i * d, (size_t)d * sizeof(float));
+}
+
+static void run_mean(struct lane *l, const struct step *s) {
+  int64_t times = s->mix.times, d = s->in[0]->channels / s->mix.groups, from, to;
+  ane_split(l->cols * s->mix.groups / times, l->thread, l->threads, &from, &to);
+  for (int64_t i = from; i < to; i++) {
+    const float *x = lane_data(l, s->in[0]) + i * times * d;
+    float *out = lane_data(l, s->out[0]) + i * d;
+    memcpy(out, x, (size_t)d * sizeof *out);
+    for (int64_t j = 1; j < times; j++) l->k->add(out, x + j * d, out, d);
+    l->k->scale(out, 1.0f / (float)times, out, d);
+  }
+}
+
+ane_status plan_mix(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
+  s->in[0] = planner_place(pl, n->inputs[0]);
+  switch (n->op) {
+    case ANE_OP_CONCAT:
+      s->run = run_concat;
+      s->in[1] = planner_place(pl, n->inputs[1]);
+      return ANE_OK;
+    case ANE_OP_AFFINE: {
+      s->run = run_affine;
+      ane_status st = planner_vector(pl, ane_node_input(n, 1), 0, &s->mix.bias, err);
+      return st ? st : planner_vector(pl, ane_node_input(n, 2), 0, &s->mix.weight, err);
+    }
+    case ANE_OP_L2_NORM:
+      s->run = run_l2_norm;
+      s->mix.groups = ane_node_int(n, "groups");
+      s->mix.eps = (float)ane_node_float(n, "eps");
+      return planner_vector(pl, ane_node_input(n, 1), 0, &s->mix.weight, err);
+    default:
+      s->run = n->op == ANE_OP_MEAN_HEADS ? run_mean : run_repeat;
+      s->mix.groups = ane_node_int(n, "heads");
+      s->mix.times = ane_node_int(n, "times");
+      return ANE_OK;
+  }
+}

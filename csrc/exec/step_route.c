@@ -1,0 +1,68 @@
+/* route: which experts a token goes to, and with what weights. One token at a time, few experts: plain C. */
+#include "exec/exec_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { SIGMOID, SOFTMAX, SOFTMAX_TOPK };
+
+/* p = softmax(x) over n, largest first taken off; sums in ascending order. p == x is fine. */
+static void softmax(const float *x, float *p, int64_t n) {
+  float m = -INFINITY, sum = 0;
+  for (int64_t i = 0; i < n; i++) m = fmaxf(m, x[i]);
+  for (int64_t i = 0; i < n; i++) sum += p[i] = expf(x[i] - m);
+  for (int64_t i = 0; i < n; i++) p[i] /= sum;
+}
+
+/* The k largest of key[n], ties to the lower number; numbers ascending. */
+static void choose(const float *key, int64_t n, int64_t k, int32_t *chosen) {
+  bool taken[ANE_MAX_EXPERTS] = {false};
+  for (int64_t j = 0; j < k; j++) {
+    int64_t best = -1;
+    for (int64_t e = 0; e < n; e++)
+      if (!taken[e] && (best < 0 || key[e] > key[best])) best = e;
+    taken[best] = true;
+  }
+  for (int64_t e = 0; e < n; e++)
+    if (taken[e]) *chosen++ = (int32_t)e;
+}
+
+static void route_token(const struct step *s, const float *logits, int64_t n, float *out) {
+  float score[ANE_MAX_EXPERTS], key[ANE_MAX_EXPERTS], weight[ANE_MAX_CHOSEN] = {0}, sum = 0;
+  int32_t chosen[ANE_MAX_CHOSEN];
+  int64_t k = s->route.k;
+  if (s->route.score == SIGMOID)
+    for (int64_t e = 0; e < n; e++) score[e] = 1.0f / (1.0f + expf(-logits[e]));
+  else if (s->route.score == SOFTMAX) softmax(logits, score, n);
+  else memcpy(score, logits, (size_t)n * sizeof *score);
+  for (int64_t e = 0; e < n; e++) key[e] = s->route.bias ? score[e] + s->route.bias[e] : score[e];
+  choose(key, n, k, chosen);
+  for (int64_t j = 0; j < k; j++) weight[j] = score[chosen[j]];
+  if (s->route.score == SOFTMAX_TOPK) softmax(weight, weight, k);
+  for (int64_t j = 0; j < k; j++) sum += weight[j];
+  for (int64_t j = 0; j < k; j++) {
+    if (s->route.norm) weight[j] /= sum + s->route.norm_eps;
+    out[j] = (float)chosen[j];
+    out[k + j] = weight[j] * s->route.scale;
+  }
+}
+
+static void run_route(struct lane *l, const struct step *s) {
+  const float *x = lane_data(l, s->in[0]);
+  float *out = lane_data(l, s->out[0]);
+  int64_t n = s->in[0]->channels, from, to;
+  ane_split(l->cols, l->thread, l->threads, &from, &to);
+  for (int64_t t = from; t < to; t++) route_token(s, x + t * n, n, out + t * 2 * s->route.k);
+}
+
+ane_status plan_route(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
+  const char *score = ane_node_string(n, "score");
+  s->run = run_route;
+  s->in[0] = planner_place(pl, n->inputs[0]);
+  s->route.k = ane_node_int(n, "k");
+  s->route.score = strcmp(score, "sigmoid") == 0 ? SIGMOID : strcmp(score, "softmax") == 0 ? SOFTMAX : SOFTMAX_TOPK;
+  s->route.norm = ane_node_int(n, "norm") != 0;
+  s->route.norm_eps = (float)ane_node_float(n, "norm_eps");
+  s->route.scale = (float)ane_node_float(n, "scale");
+  return planner_vector(pl, ane_node_input(n, 1), 0, &s->route.bias, err);
+}

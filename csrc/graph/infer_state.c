@@ -1,0 +1,85 @@
+/* Shape inference of blocks that look back over tokens, and of those that rearrange channels. */
+#include "graph/graph_internal.h"
+
+#include <inttypes.h>
+
+ane_status infer_concat(const struct ane_graph *g, const struct ane_node *n, struct infer_out *out, struct ane_error *err) {
+  const struct ane_value *a = infer_in(g, n, 0), *b = infer_in(g, n, 1);
+  ane_status st;
+  if ((st = infer_want_activation(a, err)) || (st = infer_want_activation(b, err))) return st;
+  if (infer_tokens(a) != infer_tokens(b)) return ane_fail(err, ANE_SHAPE, "%s and %s have different tokens", a->name, b->name);
+  out[0] = infer_activation(infer_channels(a) + infer_channels(b), infer_tokens(a));
+  return ANE_OK;
+}
+
+ane_status infer_affine(const struct ane_graph *g, const struct ane_node *n, struct infer_out *out, struct ane_error *err) {
+  const struct ane_value *x = infer_in(g, n, 0);
+  ane_status st = infer_want_activation(x, err);
+  if (st || (st = infer_want_vector(infer_in(g, n, 1), infer_channels(x), "bias", err)) ||
+      (st = infer_want_vector(infer_in(g, n, 2), infer_channels(x), "scale", err)))
+    return st;
+  out[0] = infer_activation(infer_channels(x), infer_tokens(x));
+  return ANE_OK;
+}
+
+ane_status infer_l2_norm(const struct ane_graph *g, const struct ane_node *n, struct infer_out *out, struct ane_error *err) {
+  const struct ane_value *x = infer_in(g, n, 0);
+  int64_t groups = ane_node_int(n, "groups");
+  ane_status st = infer_want_activation(x, err);
+  if (st) return st;
+  if (groups < 1 || infer_channels(x) % groups)
+    return ane_fail(err, ANE_SHAPE, "%" PRId64 " groups do not divide %" PRId64 " channels", groups, infer_channels(x));
+  if ((st = infer_want_vector(infer_in(g, n, 1), groups, "weight", err))) return st;
+  out[0] = infer_activation(infer_channels(x), infer_tokens(x));
+  return ANE_OK;
+}
+
+/* repeat_heads and mean_heads: `heads` is what x has. */
+ane_status infer_repeat_heads(const struct ane_graph *g, const struct ane_node *n, struct infer_out *out, struct ane_error *err) {
+  const struct ane_value *x = infer_in(g, n, 0);
+  int64_t heads = ane_node_int(n, "heads"), times = ane_node_int(n, "times");
+  bool mean = n->op == ANE_OP_MEAN_HEADS;
+  ane_status st = infer_want_activation(x, err);
+  if (st) return st;
+  if (heads < 1 || times < 1 || infer_channels(x) % heads || (mean && heads % times))
+    return ane_fail(err, ANE_SHAPE, "%" PRId64 " heads, %" PRId64 " times, do not fit %" PRId64 " channels", heads, times, infer_channels(x));
+  out[0] = infer_activation(mean ? infer_channels(x) / times : infer_channels(x) * times, infer_tokens(x));
+  return ANE_OK;
+}
+
+static ane_status want_columns(const struct ane_value *s, int64_t channels, int64_t columns, struct ane_error *err) {
+  struct ane_shape want = {4, {1, channels, columns, 1}};
+  if (s && s->kind == ANE_VALUE_STATE && ane_shape_equal(&s->shape, &want)) return ANE_OK;
+  if (!s) return ane_fail(err, ANE_SHAPE, "the state is absent");
+  char text[ANE_SHAPE_TEXT];
+  return ane_fail(err, ANE_SHAPE, "state %s is %s, wanted [1, %" PRId64 ", %" PRId64 ", 1]", s->name, ane_shape_text(&s->shape, text), channels, columns);
+}
+
+ane_status infer_conv_causal(const struct ane_graph *g, const struct ane_node *n, struct infer_out *out, struct ane_error *err) {
+  const struct ane_value *x = infer_in(g, n, 0), *w = infer_in(g, n, 1);
+  int64_t groups = ane_node_int(n, "groups");
+  ane_status st = infer_want_activation(x, err);
+  if (st) return st;
+  if (!w) return ane_fail(err, ANE_SHAPE, "the weight is absent");
+  bool flat = w->shape.rank == 2; /* [C, K] */
+  int64_t c = infer_channels(x), taps = w->shape.rank ? w->shape.dim[w->shape.rank - 1] : 0;
+  if (groups < 1 || c % groups || w->shape.rank < 2 || w->shape.rank > 3 || taps < 2 || w->shape.dim[0] % groups ||
+      (flat ? 1 : w->shape.dim[1]) != c / groups) {
+    char text[ANE_SHAPE_TEXT];
+    return ane_fail(err, ANE_SHAPE, "weight %s is %s, wanted [N, %" PRId64 ", K >= 2] for %" PRId64 " channels in %" PRId64 " groups", w->name,
+                    ane_shape_text(&w->shape, text), c / groups, c, groups);
+  }
+  if ((st = infer_want_vector(infer_in(g, n, 2), w->shape.dim[0], "bias", err)) || (st = infer_want_vector(infer_in(g, n, 3), c, "columns before", err)) ||
+      (st = want_columns(infer_in(g, n, 4), c, taps - 1, err)))
+    return st;
+  out[0] = infer_activation(w->shape.dim[0], infer_tokens(x));
+  return ANE_OK;
+}
+
+ane_status infer_delay(const struct ane_graph *g, const struct ane_node *n, struct infer_out *out, struct ane_error *err) {
+  const struct ane_value *x = infer_in(g, n, 0);
+  ane_status st = infer_want_activation(x, err);
+  if (st || (st = want_columns(infer_in(g, n, 1), infer_channels(x), 1, err))) return st;
+  out[0] = infer_activation(infer_channels(x), infer_tokens(x));
+  return ANE_OK;
+}
