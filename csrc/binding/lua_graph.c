@@ -152,16 +152,18 @@ static int meth_const(lua_State *L) {
 
 enum { MAX_INPUTS = 8192, MAX_ATTRS = 16, MAX_FLOATS = 4096 };
 
-static int check_inputs(lua_State *L, const struct ane_graph *g, int arg, int32_t in[MAX_INPUTS]) {
+static int check_inputs(lua_State *L, const struct ane_graph *g, const char *node, int arg, int32_t in[MAX_INPUTS]) {
   luaL_checktype(L, arg, LUA_TTABLE);
   int n = (int)lua_rawlen(L, arg);
-  if (n > MAX_INPUTS) luaL_error(L, "at most %d inputs, got %d", MAX_INPUTS, n);
+  if (n > MAX_INPUTS) luaL_error(L, "%s: at most %d inputs, got %d", node, MAX_INPUTS, n);
   for (int i = 0; i < n; i++) {
     lua_rawgeti(L, arg, i + 1);
     in[i] = ANE_NONE;
     if (lua_isboolean(L, -1) && !lua_toboolean(L, -1)) in[i] = ANE_NONE;
-    else if (lua_isinteger(L, -1)) in[i] = check_value(L, g, lua_gettop(L));
-    else luaL_error(L, "input %d is a %s, not a value", i + 1, luaL_typename(L, -1));
+    else if (!lua_isinteger(L, -1)) luaL_error(L, "%s: input %d is a %s, not a value", node, i + 1, luaL_typename(L, -1));
+    else if (lua_tointeger(L, -1) < 1 || lua_tointeger(L, -1) > g->n_values)
+      luaL_error(L, "%s: input %d is %I; the values of the graph are 1 .. %d", node, i + 1, (LUAI_UACINT)lua_tointeger(L, -1), (int)g->n_values);
+    else in[i] = (int32_t)lua_tointeger(L, -1) - 1;
     lua_pop(L, 1);
   }
   return n;
@@ -219,7 +221,7 @@ static int meth_add(lua_State *L) {
   struct ane_error err;
   lua_settop(L, 5);
   if (op == ANE_OP_COUNT) return luaL_error(L, "%s: no op %s", name, opname);
-  int n = check_inputs(L, g, 4, in), n_attrs = check_attrs(L, 5, attrs);
+  int n = check_inputs(L, g, name, 4, in), n_attrs = check_attrs(L, 5, attrs);
   if (ane_graph_add(g, op, name, in, n, attrs, n_attrs, &out, &err)) return raise(L, &err);
   const struct ane_node *node = &g->nodes[g->n_nodes - 1];
   for (int i = 0; i < node->n_outputs; i++) lua_pushinteger(L, (lua_Integer)node->outputs[i] + 1);

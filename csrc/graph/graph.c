@@ -129,7 +129,10 @@ static ane_status add_outputs(struct ane_graph *g, struct ane_node *n, int32_t i
     memcpy(name, n->name, len + 1);
     name[len] = '\0';
     if (i) name[len] = '.', name[len + 1] = (char)('0' + i), name[len + 2] = '\0';
-    if ((st = add_value(g, name, ANE_VALUE_RESULT, outs[i].dtype, &outs[i].shape, &n->outputs[i], err))) return st;
+    if ((st = add_value(g, name, ANE_VALUE_RESULT, outs[i].dtype, &outs[i].shape, &n->outputs[i], err))) {
+      while (--i >= 0) g->values[n->outputs[i]].node = ANE_NONE; /* made by no node: nobody can use them */
+      return st;
+    }
     g->values[n->outputs[i]].node = index;
     g->values[n->outputs[i]].output = i;
   }
@@ -246,7 +249,7 @@ ane_status ane_graph_compact(struct ane_graph *g, struct ane_error *err) {
     st = ane_fail(err, ANE_INVALID, "the graph %s has a cycle, or uses what a removed node made", g->name);
     goto out;
   }
-  memcpy(g->nodes, sorted, (size_t)placed * sizeof *sorted);
+  if (placed) memcpy(g->nodes, sorted, (size_t)placed * sizeof *sorted);
   g->n_nodes = placed;
   for (int32_t v = 0; v < g->n_values; v++)
     if (g->values[v].kind == ANE_VALUE_RESULT && g->values[v].node != ANE_NONE) g->values[v].node = new_index[g->values[v].node];

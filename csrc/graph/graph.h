@@ -146,7 +146,7 @@ ane_status ane_graph_verify(const struct ane_graph *g, struct ane_error *err);
 
 /* Stable text form, one line an input, state, constant and node:
  *   name = op(input, input, -) {attr=1} : fp32[1, 64, T, 1]
- * Attributes at their defaults are left out. false where there is no memory. */
+ * A node with several outputs names them all, with a type each. Attributes at their defaults are left out. false where there is no memory. */
 bool ane_graph_print(const struct ane_graph *g, struct ane_buffer *out);
 
 #endif

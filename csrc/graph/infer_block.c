@@ -50,9 +50,16 @@ static ane_status check_layout(const struct ane_node *n, struct ane_error *err) 
   return ane_fail(err, ANE_INVALID, "rope layout %s is unknown; known are: half, interleaved", s);
 }
 
-static ane_status check_rope(const struct ane_value *table, int64_t head_dim, struct ane_error *err) {
+/* Both have a column for each of the same tokens. */
+static ane_status same_tokens(const struct ane_value *a, const struct ane_value *b, struct ane_error *err) {
+  char s[ANE_SHAPE_TEXT], t[ANE_SHAPE_TEXT];
+  if (infer_tokens(a) == infer_tokens(b)) return ANE_OK;
+  return ane_fail(err, ANE_SHAPE, "%s %s and %s %s stand for other tokens", a->name, ane_shape_text(&a->shape, s), b->name, ane_shape_text(&b->shape, t));
+}
+
+static ane_status check_rope(const struct ane_value *x, const struct ane_value *table, int64_t head_dim, struct ane_error *err) {
   ane_status st = infer_want_activation(table, err);
-  if (st) return st;
+  if (st || (st = same_tokens(x, table, err))) return st;
   if (infer_channels(table) > head_dim)
     return ane_fail(err, ANE_SHAPE, "rope turns %" PRId64 " dimensions, a head has %" PRId64, infer_channels(table), head_dim);
   return ANE_OK;
@@ -64,7 +71,7 @@ ane_status infer_rope(const struct ane_graph *g, const struct ane_node *n, struc
   ane_status st = infer_want_activation(x, err);
   if (st || (st = check_layout(n, err))) return st;
   if (heads < 1 || infer_channels(x) % heads) return ane_fail(err, ANE_SHAPE, "%" PRId64 " heads do not divide %" PRId64 " channels", heads, infer_channels(x));
-  if ((st = check_rope(infer_in(g, n, 1), infer_channels(x) / heads, err))) return st;
+  if ((st = check_rope(x, infer_in(g, n, 1), infer_channels(x) / heads, err))) return st;
   out[0] = infer_activation(infer_channels(x), infer_tokens(x));
   return ANE_OK;
 }
@@ -82,6 +89,7 @@ ane_status infer_attention(const struct ane_graph *g, const struct ane_node *n, 
   int64_t heads = ane_node_int(n, "heads"), kv_heads = ane_node_int(n, "kv_heads");
   ane_status st;
   if ((st = infer_want_activation(q, err)) || (st = infer_want_activation(k, err)) || (st = infer_want_activation(v, err))) return st;
+  if ((st = same_tokens(q, k, err)) || (st = same_tokens(q, v, err))) return st;
   if (heads < 1 || kv_heads < 1 || heads % kv_heads || infer_channels(q) % heads)
     return ane_fail(err, ANE_SHAPE, "%" PRId64 " heads and %" PRId64 " kv heads do not fit together or to %" PRId64 " channels", heads, kv_heads, infer_channels(q));
   int64_t head_dim = infer_channels(q) / heads;
@@ -92,7 +100,7 @@ ane_status infer_attention(const struct ane_graph *g, const struct ane_node *n, 
   if (ane_node_int(n, "ahead") < 0) return ane_fail(err, ANE_INVALID, "ahead must not be negative");
   if ((st = infer_want_vector(infer_in(g, n, 5), heads, "sinks", err))) return st;
   if (n->op == ANE_OP_ATTEND) {
-    if ((st = check_layout(n, err)) || (infer_in(g, n, 6) && (st = check_rope(infer_in(g, n, 6), head_dim, err)))) return st;
+    if ((st = check_layout(n, err)) || (infer_in(g, n, 6) && (st = check_rope(q, infer_in(g, n, 6), head_dim, err)))) return st;
     if ((st = infer_want_vector(infer_in(g, n, 7), head_dim, "q norm", err)) || (st = infer_want_vector(infer_in(g, n, 8), head_dim, "k norm", err))) return st;
   }
   out[0] = infer_activation(infer_channels(q), infer_tokens(q));
@@ -145,6 +153,8 @@ ane_status infer_project(const struct ane_graph *g, const struct ane_node *n, st
   for (int i = 0; i < count; i++) {
     const struct ane_value *w = infer_in(g, n, 3 + 2 * i);
     if ((st = infer_want_matrix(w, infer_channels(x), err)) || (st = infer_want_vector(infer_in(g, n, 4 + 2 * i), w->shape.dim[0], "bias", err))) return st;
+    if (glu && i && w->shape.dim[0] != out[0].shape.dim[1])
+      return ane_fail(err, ANE_SHAPE, "weight %s has %" PRId64 " rows, its gate %" PRId64, w->name, w->shape.dim[0], out[0].shape.dim[1]);
     if (i < n->n_outputs) out[i] = infer_activation(w->shape.dim[0], infer_tokens(x));
   }
   if (residual && (!infer_is_activation(residual) || infer_channels(residual) != out[0].shape.dim[1] || infer_tokens(residual) != infer_tokens(x)))

@@ -53,7 +53,9 @@ static bool put_attr(struct ane_buffer *b, const char *name, const struct ane_at
 
 static bool put_node(struct ane_buffer *b, const struct ane_graph *g, const struct ane_node *n) {
   const struct ane_op_info *op = ane_op_info(n->op);
-  bool ok = put(b, "%s = %s(", n->name, op->name);
+  bool ok = true;
+  for (int32_t i = 0; ok && i < n->n_outputs; i++) ok = put(b, "%s%s", i ? ", " : "", g->values[n->outputs[i]].name);
+  ok = ok && put(b, " = %s(", op->name);
   for (int32_t i = 0; ok && i < n->n_inputs; i++)
     ok = put(b, "%s%s", i ? ", " : "", n->inputs[i] == ANE_NONE ? "-" : g->values[n->inputs[i]].name);
   ok = ok && put(b, ")");
