@@ -29,7 +29,8 @@
  * added. Codes of Q8_0 and I8 are the stored ones + 128. Stored layouts: quant/blocks.h. */
 #include "kernels/kernels_internal.h"
 
-#include <math.h>
+#include "tensor/half.h"
+
 #include <string.h>
 
 #define ANE_FORM(id, ...) [ANE_FORM_##id] = {__VA_ARGS__},
@@ -150,30 +151,34 @@ static void pack_q8_0(const uint8_t *rows, size_t stride, int n_rows, int64_t co
     }
 }
 
-/* Columns beyond the last are code 128: zero. */
+/* Columns and rows beyond the last are code 128: zero. */
 static void pack_i8(const uint8_t *rows, size_t stride, int n_rows, int64_t cols, uint8_t *dst) {
-  memset(dst, 128, 512 * ane_div_up((size_t)cols, 32));
-  for (int64_t k = 0; k < cols; k += 4)
+  if (n_rows < ANE_GROUP || cols % ANE_BLOCK) memset(dst, 128, 512 * ane_div_up((size_t)cols, ANE_BLOCK));
+  for (int64_t k = 0; k < cols; k += 64)
     for (int r = 0; r < n_rows; r++) {
-      uint32_t word = 0;
-      memcpy(&word, rows + (size_t)r * stride + k, (size_t)ANE_MIN(cols - k, 4));
-      ane_put_word(dst + 16 * k + 4 * r, word ^ 0x80808080);
+      const uint8_t *src = rows + (size_t)r * stride;
+      int64_t end = ANE_MIN(cols, k + 64), c = k;
+      for (; c + 4 <= end; c += 4) ane_put_word(dst + 16 * c + 4 * r, ane_word(src + c) ^ 0x80808080);
+      for (; c < end; c++) dst[16 * (c - c % 4) + 4 * r + c % 4] = src[c] ^ 0x80;
     }
+}
+
+/* To the nearest whole number, even where two are as near: 1.5 * 2^23 has a last place of 1, so the addition rounds, and
+ * its low byte is the number. Limits come first; NaN ends at one of them. */
+static inline uint8_t int8_code(float x) {
+  x = x < 127 ? x : 127;
+  x = x > -127 ? x : -127;
+  return (uint8_t)(ane_f32_bits(x + 0x1.8p23f) ^ 0x80);
 }
 
 void ane_pack_group_i8(const float *rows, const float *scale, int n_rows, int64_t cols, void *dst) {
   uint8_t *out = dst;
-  memset(out, 128, 512 * ane_div_up((size_t)cols, 32));
+  memset(out, 128, 512 * ane_div_up((size_t)cols, ANE_BLOCK));
   for (int64_t k = 0; k < cols; k += 16)
     for (int r = 0; r < n_rows; r++) {
       if (scale[r] == 0) continue;
       const float *x = rows + r * cols;
-      for (int64_t j = k; j < ANE_MIN(cols, k + 16); j++) {
-        float q = nearbyintf(x[j] / scale[r]);
-        q = q < 127 ? q : 127; /* NaN becomes a limit too */
-        q = q > -127 ? q : -127;
-        out[64 * (j / 4) + 4 * r + j % 4] = (uint8_t)((int)q + 128);
-      }
+      for (int64_t c = k; c < ANE_MIN(cols, k + 16); c++) out[16 * (c - c % 4) + 4 * r + c % 4] = int8_code(x[c] / scale[r]);
     }
 }
 
