@@ -176,6 +176,21 @@ static int meth_info(lua_State *L) {
   return 1;
 }
 
+/* values() -> list of {name, channels}: what session:trace can give */
+static int meth_values(lua_State *L) {
+  const struct ane_program *p = check_program(L, 1)->program;
+  const char *name;
+  int64_t channels;
+  lua_newtable(L);
+  for (int32_t i = 0; (name = ane_program_value(p, i, &channels)); i++) {
+    lua_createtable(L, 0, 2);
+    set_string(L, "name", name);
+    set_int(L, "channels", channels);
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 1;
+}
+
 static int meth_max_chunk(lua_State *L) {
   lua_pushinteger(L, ane_program_info(check_program(L, 1)->program).chunk);
   return 1;
@@ -223,7 +238,7 @@ static int meth_tostring(lua_State *L) {
 
 void bind_program(lua_State *L) {
   static const luaL_Reg methods[] = {{"session", meth_session}, {"info", meth_info}, {"max_chunk", meth_max_chunk}, {"context", meth_context},
-                                     {"vocab", meth_vocab},     {"dump", meth_dump}, {"close", meth_close},         {NULL, NULL}};
+                                     {"vocab", meth_vocab},     {"values", meth_values}, {"dump", meth_dump}, {"close", meth_close},         {NULL, NULL}};
   static const luaL_Reg meta[] = {{"__gc", meth_close}, {"__close", meth_close}, {"__tostring", meth_tostring}, {NULL, NULL}};
   bind_class(L, PROGRAM_CLASS, methods, meta);
   lua_pushcfunction(L, program_new);

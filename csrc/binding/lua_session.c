@@ -1,11 +1,13 @@
 /* Sessions of a program: made by program:session or session:fork. */
 #include "binding/bind_model.h"
 
+#include "base/alloc.h"
 #include "binding/bind_tensor.h"
 
 #include <string.h>
 
 #define SESSION_CLASS "ane.session"
+#define TRACE_CLASS "ane.trace"
 
 struct lua_session {
   struct ane_session *session; /* NULL: closed */
@@ -65,6 +67,81 @@ static int meth_feed(lua_State *L) {
   item.ids = bind_ids(L, 2, &n);
   item.n = (int64_t)n;
   return done(L, ane_run(ud->box->program, &item, 1, &err), &err);
+}
+
+/* What a trace collects: for each name asked for, [cols][channels]. */
+struct trace {
+  int n;
+  const char **names;
+  struct trace_value {
+    float *data;
+    int64_t cols, channels;
+  } *values;
+  bool no_memory;
+};
+
+static void on_tap(void *arg, const char *name, const float *data, int64_t first, int64_t cols, int64_t channels) {
+  struct trace *t = arg;
+  int i = 0;
+  while (i < t->n && strcmp(t->names[i], name) != 0) i++;
+  if (i == t->n || t->no_memory) return;
+  struct trace_value *v = &t->values[i];
+  float *more = ane_realloc(v->data, (size_t)((first + cols) * channels) * sizeof *more);
+  if (!more) {
+    t->no_memory = true;
+    return;
+  }
+  memcpy(more + first * channels, data, (size_t)(cols * channels) * sizeof *more);
+  *v = (struct trace_value){more, first + cols, channels};
+}
+
+static int trace_gc(lua_State *L) {
+  struct trace *t = luaL_checkudata(L, 1, TRACE_CLASS);
+  for (int i = 0; t->values && i < t->n; i++) ane_free(t->values[i].data);
+  ane_free(t->values);
+  ane_free(t->names);
+  *t = (struct trace){0};
+  return 0;
+}
+
+/* A trace of the names listed at `arg`; names stay alive in that table. */
+static struct trace *check_names(lua_State *L, int arg) {
+  luaL_checktype(L, arg, LUA_TTABLE);
+  struct trace *t = bind_new(L, TRACE_CLASS, sizeof *t, 0);
+  int n = (int)lua_rawlen(L, arg);
+  t->names = ane_calloc((size_t)n, sizeof *t->names);
+  t->values = ane_calloc((size_t)n, sizeof *t->values);
+  if (!t->names || !t->values) luaL_error(L, "no memory for a trace of %d values", n);
+  for (int i = 0; i < n; i++) {
+    lua_rawgeti(L, arg, i + 1);
+    if (lua_type(L, -1) != LUA_TSTRING) luaL_error(L, "name %d of the trace is a %s", i + 1, luaL_typename(L, -1));
+    t->names[i] = lua_tostring(L, -1);
+    lua_pop(L, 1);
+  }
+  t->n = n;
+  return t;
+}
+
+/* trace(ids, names) -> table name -> tensor [tokens, channels]; or nil, message, code. Feeds the ids, all logits wanted. */
+static int meth_trace(lua_State *L) {
+  struct lua_session *ud = check_session(L, 1);
+  struct ane_run_item item = {.session = ud->session, .want = ANE_WANT_ALL};
+  size_t n;
+  struct ane_error err;
+  lua_settop(L, 3);
+  item.ids = bind_ids(L, 2, &n);
+  item.n = (int64_t)n;
+  struct trace *t = check_names(L, 3);
+  if (ane_run_tapped(ud->box->program, &item, 1, on_tap, t, &err)) return bind_fail(L, &err);
+  if (t->no_memory) return luaL_error(L, "no memory for the trace");
+  lua_createtable(L, 0, t->n);
+  for (int i = 0; i < t->n; i++) {
+    if (!t->values[i].data) continue;
+    struct ane_shape s = {2, {t->values[i].cols, t->values[i].channels}};
+    memcpy(bind_tensor_new(L, &s), t->values[i].data, (size_t)(s.dim[0] * s.dim[1]) * sizeof(float));
+    lua_setfield(L, -2, t->names[i]);
+  }
+  return 1;
 }
 
 /* A row number, 1-based or negative from the end, as 0-based; -1 where there is no such row. */
@@ -178,9 +255,11 @@ static int meth_tostring(lua_State *L) {
 void bind_session(lua_State *L) {
   static const luaL_Reg methods[] = {{"feed", meth_feed},       {"logits", meth_logits},   {"argmax", meth_argmax}, {"rows", meth_rows},
                                      {"length", meth_length},   {"context", meth_context}, {"ids", meth_ids},       {"kv_bytes", meth_kv_bytes},
-                                     {"replayed", meth_replayed},
+                                     {"replayed", meth_replayed}, {"trace", meth_trace},
                                      {"rewind", meth_rewind},   {"save", meth_save},       {"restore", meth_restore}, {"fork", meth_fork},
                                      {"stop", meth_stop},       {"close", meth_close},     {NULL, NULL}};
   static const luaL_Reg meta[] = {{"__gc", meth_close}, {"__close", meth_close}, {"__tostring", meth_tostring}, {NULL, NULL}};
+  static const luaL_Reg none[] = {{NULL, NULL}}, trace_meta[] = {{"__gc", trace_gc}, {NULL, NULL}};
   bind_class(L, SESSION_CLASS, methods, meta);
+  bind_class(L, TRACE_CLASS, none, trace_meta);
 }

@@ -118,6 +118,15 @@ struct ane_run_item {
  * run at a time per program. */
 ane_status ane_run(struct ane_program *p, const struct ane_run_item *items, int32_t n_items, struct ane_error *err);
 
+/* The same, and `tap` is called with the result of every step that has a name, on the caller's thread, while the others
+ * wait: cols columns of `channels` floats, dense, valid during the call. For wanted positions (the head) it is called
+ * block by block, first_col the first of the block. Fused steps hide what stood between their parts: plan a graph of the
+ * pipeline "cpu-plain" to see every value. */
+typedef void (*ane_tap_fn)(void *arg, const char *name, const float *data, int64_t first_col, int64_t cols, int64_t channels);
+ane_status ane_run_tapped(struct ane_program *p, const struct ane_run_item *items, int32_t n_items, ane_tap_fn tap, void *arg, struct ane_error *err);
+/* Names of the values that a tap sees; i from 0, NULL behind the last. *channels may be NULL. */
+const char *ane_program_value(const struct ane_program *p, int32_t i, int64_t *channels);
+
 /* Results of the session's last run: rows wanted (0 after a rewind, restore or ANE_WANT_NONE). */
 int64_t ane_session_rows(const struct ane_session *s);
 /* Logits of a row, vocab floats; NULL where there are none (ANE_WANT_ARGMAX, or row out of range). Valid until the

@@ -17,6 +17,7 @@ struct matrix {
 
 /* Where a value lives while the program runs: [cols][channels] floats at arena + offset. */
 struct place {
+  const char *name;
   size_t offset;
   int64_t channels;
   bool tail;   /* its columns are wanted positions */
@@ -128,6 +129,7 @@ struct ane_program {
   struct step *steps;
   int32_t n_steps, n_body; /* steps [n_body, n_steps) work on wanted positions */
   struct place *places;
+  int32_t n_places;
   const struct place *result;
   int64_t vocab, n_ids; /* logits a row; rows of the embedding (ids allowed) */
   struct matrix *matrices;
@@ -221,6 +223,8 @@ struct run {
   float *results;      /* [n_wanted][vocab], or NULL: block by block, argmax only */
   int32_t *best;       /* [n_wanted] */
   float *best_logit;
+  ane_tap_fn tap;      /* NULL: none */
+  void *tap_arg;
 };
 
 /* A thread's view of the run. */

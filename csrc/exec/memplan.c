@@ -5,6 +5,7 @@
 #include "exec/exec_internal.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 struct life {
   int32_t value, first, last; /* node indices: made at first, last used at last */
@@ -63,6 +64,10 @@ ane_status memplan(struct planner *pl, size_t *bytes, struct ane_error *err) {
     if (val->kind != ANE_VALUE_RESULT || val->node == ANE_NONE) continue;
     struct place *pc = &p->places[v];
     pc->channels = val->shape.dim[1];
+    if (!(pc->name = ane_arena_strndup(&p->arena, val->name, strlen(val->name)))) {
+      ane_free(lives);
+      return ane_fail(err, ANE_NOMEM, "no memory for the program");
+    }
     pc->tail = val->shape.dim[2] == ANE_DIM_WANTED;
     if (pc->result) continue;
     int64_t cols = pc->tail ? ANE_MIN((int64_t)WANTED_BLOCK, p->o.chunk) : p->o.chunk;

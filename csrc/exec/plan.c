@@ -225,6 +225,7 @@ static ane_status plan_arrays(struct planner *pl, struct ane_error *err) {
   struct ane_program *p = pl->p;
   size_t n = (size_t)pl->g->n_values + 1;
   p->places = ane_arena_array(&p->arena, n, sizeof *p->places);
+  p->n_places = pl->g->n_values;
   p->matrices = ane_arena_array(&p->arena, n, sizeof *p->matrices);
   pl->matrix_of = ane_malloc(n * sizeof *pl->matrix_of);
   pl->kv_of = ane_malloc(n * sizeof *pl->kv_of);
@@ -304,6 +305,15 @@ struct ane_program_info ane_program_info(const struct ane_program *p) {
                                .n_matrices = p->n_matrices, .n_steps = p->n_steps};
   for (int32_t l = 0; l < p->n_kv; l++) i.kv_bytes_per_token += (uint64_t)(p->kv[l].heads * p->kv[l].head_dim) * 4;
   return i;
+}
+
+const char *ane_program_value(const struct ane_program *p, int32_t i, int64_t *channels) {
+  for (int32_t v = 0; v < p->n_places; v++) {
+    if (!p->places[v].name || i-- > 0) continue;
+    if (channels) *channels = p->places[v].channels;
+    return p->places[v].name;
+  }
+  return NULL;
 }
 
 struct ane_matrix_info ane_program_matrix(const struct ane_program *p, int32_t i) {

@@ -10,11 +10,18 @@ static void reset_counters(struct ane_program *p, int32_t step) {
   atomic_store_explicit(&p->counters[2 * step + 1], 0, memory_order_relaxed);
 }
 
+static void tap_step(const struct lane *l, const struct step *s) {
+  for (int i = 0; l->thread == 0 && i < MAX_PROJECT && s->out[i]; i++)
+    l->r->tap(l->r->tap_arg, s->out[i]->name, lane_data(l, s->out[i]), s->out[i]->tail ? l->w_from : 0, l->cols, s->out[i]->channels);
+  lane_barrier(l);
+}
+
 static void run_steps(struct lane *l, int32_t from, int32_t to, int32_t *previous) {
   for (int32_t i = from; i < to; i++) {
     if (l->thread == 0 && *previous >= 0) reset_counters(l->p, *previous);
     l->p->steps[i].run(l, &l->p->steps[i]);
     lane_barrier(l);
+    if (l->r->tap) tap_step(l, &l->p->steps[i]);
     *previous = i;
   }
 }
@@ -129,8 +136,8 @@ static void finish(const struct run *r, const float *rows) {
 }
 
 /* Checked items, all the way. results: room for the wanted rows; NULL: only their best ids. */
-static void run_items(struct ane_program *p, const struct ane_run_item *items, int32_t n_items, float *results) {
-  struct run r = {.p = p, .items = items, .n_items = n_items, .results = results};
+static void run_items(struct ane_program *p, const struct ane_run_item *items, int32_t n_items, float *results, ane_tap_fn tap, void *tap_arg) {
+  struct run r = {.p = p, .items = items, .n_items = n_items, .results = results, .tap = tap, .tap_arg = tap_arg};
   for (int32_t i = 0; i < n_items; i++) r.cols += items[i].n;
   fill_columns(p->columns, &r);
   ane_pool_run(p->pool, run_thread, &r);
@@ -145,7 +152,7 @@ ane_status run_replay(struct ane_session *s, int64_t length, struct ane_error *e
   while (s->length < length) {
     struct ane_run_item it = {.session = s, .ids = s->ids + s->length, .n = ANE_MIN(length - s->length, p->o.chunk)};
     if (atomic_exchange(&s->stop, false)) return ane_fail(err, ANE_STOPPED, "stopped");
-    run_items(p, &it, 1, NULL);
+    run_items(p, &it, 1, NULL, NULL, NULL);
     s->replayed += it.n;
   }
   return ANE_OK;
@@ -165,6 +172,10 @@ static ane_status settle_rope(struct ane_program *p, const struct ane_run_item *
 }
 
 ane_status ane_run(struct ane_program *p, const struct ane_run_item *items, int32_t n_items, struct ane_error *err) {
+  return ane_run_tapped(p, items, n_items, NULL, NULL, err);
+}
+
+ane_status ane_run_tapped(struct ane_program *p, const struct ane_run_item *items, int32_t n_items, ane_tap_fn tap, void *tap_arg, struct ane_error *err) {
   int64_t cols;
   float *shared = NULL;
   ane_status st = check_items(p, items, n_items, &cols, err);
@@ -178,7 +189,7 @@ ane_status ane_run(struct ane_program *p, const struct ane_run_item *items, int3
     results = shared = ane_malloc((size_t)(rows * p->vocab) * sizeof *shared);
     if (!shared) return ane_fail(err, ANE_NOMEM, "no memory for %" PRId64 " rows of logits", rows);
   }
-  run_items(p, items, n_items, results);
+  run_items(p, items, n_items, results, tap, tap_arg);
   ane_free(shared);
   return ANE_OK;
 }
