@@ -96,7 +96,7 @@ static struct ane_acts some_rows(const struct ane_acts *a, int64_t from, int64_t
   int64_t pad = a->kind == ANE_ACT_I8 ? (a->cols + 31) / 32 * 32 : (a->cols + 1) / 2 * 2;
   v.t = n;
   if (a->f32) v.f32 += from * a->ld;
-  if (a->q) v.q += from * pad, v.d += from * (pad / 32), v.isum += from * (pad / 32) * 2;
+  if (a->q) v.q += from * pad, v.d += from * (pad / 32), v.dsum += from * (pad / 32), v.isum += from * (pad / 32) * 2;
   if (a->bf16) v.bf16 += from * pad;
   return v;
 }

@@ -100,12 +100,13 @@ end
 function Builder:rope(x, tab, name, opts) return self:_add("rope", name, { x, tab }, { heads = opts.heads, layout = opts.layout or "half" }) end
 
 --- Causal attention with its key-value state.
--- opts: heads, kv_heads, head_dim, scale, window (0: all), softcap (0: none)
+-- opts: heads, kv_heads, head_dim, scale, window (0: all), softcap (0: none), ahead (keys seen behind the own one; 0:
+-- causal), sinks (vector, one score a head)
 function Builder:attention(q, k, v, opts)
   local shape = { 1, opts.kv_heads, "context", opts.head_dim }
   local ks, vs = self.graph:state(self:_name "k_cache", shape), self.graph:state(self:_name "v_cache", shape)
-  return self:_add("attention", "attn", { q, k, v, ks, vs },
-    { heads = opts.heads, kv_heads = opts.kv_heads, scale = opts.scale, window = opts.window or 0, softcap = opts.softcap or 0 })
+  return self:_add("attention", "attn", { q, k, v, ks, vs, opts.sinks or false },
+    { heads = opts.heads, kv_heads = opts.kv_heads, scale = opts.scale, window = opts.window or 0, ahead = opts.ahead or 0, softcap = opts.softcap or 0 })
 end
 
 --- act(gate) * up; act: "silu", "gelu_tanh", "gelu_erf", "sigmoid".
@@ -120,6 +121,42 @@ function Builder:softcap(x, cap) return self:_add("softcap", "softcap", { x }, {
 function Builder:slice(x, from, to) return self:_add("slice", "slice", { x }, { from = from, to = to }) end
 --- The columns whose output is wanted: what follows is computed for those only.
 function Builder:take(x) return self:_add("take", "take", { x, self.wanted }) end
+
+--- A weight by role, or a view of it.
+-- @param opts suffix (default ".weight"), optional; index = i (slice i, 0-based, of the outermost dimension, which goes),
+-- from, to (rows of what is left, 0-based, to excluded), transposed (what is left is stored [in, out])
+-- @return value; false where it is optional and not there
+function Builder:weight(role, opts)
+  opts = opts or {}
+  local name = self.names(role, self.index) .. (opts.suffix or ".weight")
+  if not self.source:tensor(name) then
+    if opts.optional then return false end
+    error(("no tensor %s in %s"):format(name, self.source:path()), 0)
+  end
+  self.used[name] = true
+  local view = (opts.index or opts.from or opts.transposed) and { index = opts.index, from = opts.from, to = opts.to, transposed = opts.transposed }
+  local label = not view and name or ("%s[%s,%s:%s%s]"):format(name, opts.index or "", opts.from or "", opts.to or "", opts.transposed and ",t" or "")
+  return self.graph:const(label, self.source, name, view or nil)
+end
+
+--- Channels of a, then of b.
+function Builder:concat(a, b) return self:_add("concat", "concat", { a, b }) end
+--- (x + bias) * scale, by vectors (see weight); either may be false.
+function Builder:affine(x, bias, scale, name) return self:_add("affine", name or "affine", { x, bias or false, scale or false }) end
+--- Each of `groups` groups of n channels times sqrt(n) / max(|group|, eps), times its weight.
+function Builder:l2_norm(x, weight, groups, name) return self:_add("l2_norm", name or "l2_norm", { x, weight or false }, { groups = groups }) end
+--- Each head `times` times in a row; the mean over runs of `times` heads.
+function Builder:repeat_heads(x, heads, times) return self:_add("repeat_heads", "repeat_heads", { x }, { heads = heads, times = times }) end
+function Builder:mean_heads(x, heads, times) return self:_add("mean_heads", "mean_heads", { x }, { heads = heads, times = times }) end
+
+--- Causal convolution over tokens. opts: weight, bias, before (columns before the first token), groups, taps (K), name
+function Builder:conv_causal(x, opts)
+  local state = self.graph:state(self:_name "conv_cache", { 1, self:channels(x), opts.taps - 1, 1 })
+  return self:_add("conv_causal", opts.name or "conv", { x, opts.weight, opts.bias or false, opts.before or false, state }, { groups = opts.groups })
+end
+
+--- The column of the token before.
+function Builder:delay(x) return self:_add("delay", "delay", { x, self.graph:state(self:_name "delay_cache", { 1, self:channels(x), 1, 1 }) }) end
 
 --- Number of channels of a value.
 function Builder:channels(x) return self.graph:shape(x)[2] end
