@@ -91,6 +91,17 @@ static void run_attend(struct lane *l, const struct step *s) {
   }
 }
 
+static ane_status plan_sinks(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
+  ane_status st = planner_vector(pl, ane_node_input(n, 5), 0, &s->attend.sinks, err);
+  float by = (float)ane_node_float(n, "sink_scale");
+  if (st || !s->attend.sinks || by == 1) return st;
+  float *scaled = ane_arena_array(&pl->p->arena, (size_t)s->attend.heads, sizeof *scaled);
+  if (!scaled) return ane_fail(err, ANE_NOMEM, "no memory for the program");
+  for (int64_t h = 0; h < s->attend.heads; h++) scaled[h] = s->attend.sinks[h] * by;
+  s->attend.sinks = scaled;
+  return ANE_OK;
+}
+
 ane_status plan_attend(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
   s->run = run_attend;
   s->in[0] = planner_place(pl, n->inputs[0]);
@@ -105,7 +116,7 @@ ane_status plan_attend(struct planner *pl, const struct ane_node *n, struct step
   s->attend.softcap = (float)ane_node_float(n, "softcap");
   s->attend.ahead = ane_node_int(n, "ahead");
   pl->p->bidirectional |= s->attend.ahead > 0;
-  ane_status st = planner_vector(pl, ane_node_input(n, 5), 0, &s->attend.sinks, err);
+  ane_status st = plan_sinks(pl, n, s, err);
   if (st || n->op == ANE_OP_ATTENTION) return st;
   s->in[2] = planner_place(pl, ane_node_input(n, 6));
   s->attend.half = ane_node_string(n, "layout")[0] == 'h';

@@ -101,12 +101,13 @@ function Builder:rope(x, tab, name, opts) return self:_add("rope", name, { x, ta
 
 --- Causal attention with its key-value state.
 -- opts: heads, kv_heads, head_dim, scale, window (0: all), softcap (0: none), ahead (keys seen behind the own one; 0:
--- causal), sinks (vector, one score a head)
+-- causal), sinks (vector, one score a head), sink_scale (default 1)
 function Builder:attention(q, k, v, opts)
   local shape = { 1, opts.kv_heads, "context", opts.head_dim }
   local ks, vs = self.graph:state(self:_name "k_cache", shape), self.graph:state(self:_name "v_cache", shape)
   return self:_add("attention", "attn", { q, k, v, ks, vs, opts.sinks or false },
-    { heads = opts.heads, kv_heads = opts.kv_heads, scale = opts.scale, window = opts.window or 0, ahead = opts.ahead or 0, softcap = opts.softcap or 0 })
+    { heads = opts.heads, kv_heads = opts.kv_heads, scale = opts.scale, window = opts.window or 0, ahead = opts.ahead or 0, softcap = opts.softcap or 0,
+      sink_scale = opts.sink_scale or 1 })
 end
 
 --- act(gate) * up; act: "silu", "gelu_tanh", "gelu_erf", "sigmoid".
