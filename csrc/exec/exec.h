@@ -60,7 +60,7 @@ struct ane_program_info {
 struct ane_program_info ane_program_info(const struct ane_program *p);
 /* i in 0 .. n_matrices - 1. */
 struct ane_matrix_info ane_program_matrix(const struct ane_program *p, int32_t i);
-/* One line a step: name, kind, and where its result lies in the arena; false where there is no memory. */
+/* One line a step: kind, name, and where each of its results lies in the arena; false where there is no memory. */
 bool ane_program_print(const struct ane_program *p, struct ane_buffer *out);
 
 /* Fills all activation memory with NaN (specs: no step reads what no step of the same run wrote). No run may go on. */

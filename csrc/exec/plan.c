@@ -61,13 +61,42 @@ ane_status planner_matrix(struct planner *pl, int32_t value, const struct matrix
   return ANE_OK;
 }
 
+/* The inputs of a run are ids, positions and wanted columns, each read by the one op that is made for it. */
+static bool may_read(const struct ane_node *n, int i, const struct ane_value *v) {
+  static const struct {
+    ane_op op;
+    int input;
+    const char *name;
+    int64_t dim;
+  } readers[] = {{ANE_OP_EMBED, 0, "ids", ANE_DIM_TOKENS}, {ANE_OP_ROPE_TABLE, 0, "positions", ANE_DIM_TOKENS}, {ANE_OP_TAKE, 1, "wanted", ANE_DIM_WANTED}};
+  for (size_t r = 0; r < ANE_COUNT(readers); r++)
+    if (readers[r].op == n->op && readers[r].input == i) return strcmp(readers[r].name, v->name) == 0 && v->shape.dim[1] == readers[r].dim;
+  return false;
+}
+
+/* What the steps take for granted: activations are made by steps, and what works on positions works on all tokens. */
+static ane_status check_node(const struct planner *pl, const struct ane_node *n, struct ane_error *err) {
+  bool all_tokens = n->op == ANE_OP_TAKE || n->op == ANE_OP_ATTENTION || n->op == ANE_OP_ATTEND || n->op == ANE_OP_CONV_CAUSAL || n->op == ANE_OP_DELAY;
+  for (int i = 0; i < n->n_inputs; i++) {
+    if (n->inputs[i] == ANE_NONE) continue;
+    const struct ane_value *v = &pl->g->values[n->inputs[i]];
+    if ((v->kind == ANE_VALUE_INPUT && !may_read(n, i, v)) || (v->kind == ANE_VALUE_CONST && v->shape.rank == 4))
+      return ane_fail(err, ANE_UNSUPPORTED, "%s: a run cannot give it %s; it gives ids to embed, positions to rope_table, wanted to take", n->name, v->name);
+    if (all_tokens && i == 0 && v->shape.dim[2] != ANE_DIM_TOKENS)
+      return ane_fail(err, ANE_UNSUPPORTED, "%s: %s cannot stand behind take", n->name, ane_op_info(n->op)->name);
+  }
+  return ANE_OK;
+}
+
 static ane_status plan_step(struct planner *pl, const struct ane_node *n, struct step *s, int32_t index, struct ane_error *err) {
   *s = (struct step){.op = ane_op_info(n->op), .index = index};
   s->name = ane_arena_strndup(&pl->p->arena, n->name, strlen(n->name));
   if (!s->name) return no_memory(err);
   if (!planners[n->op]) return ane_fail(err, ANE_UNSUPPORTED, "%s: the CPU executor has no step for op %s", n->name, s->op->name);
   for (int i = 0; i < n->n_outputs; i++) s->out[i] = planner_place(pl, n->outputs[i]);
-  ane_status st = planners[n->op](pl, n, s, err);
+  ane_status st = check_node(pl, n, err);
+  if (st) return st;
+  st = planners[n->op](pl, n, s, err);
   return st ? ane_fail_in(err, st, "%s", n->name) : ANE_OK;
 }
 
@@ -120,26 +149,41 @@ static ane_status plan_states(struct planner *pl, struct ane_error *err) {
     }
     if (n->op != ANE_OP_ATTENTION && n->op != ANE_OP_ATTEND) continue;
     int32_t k = n->inputs[3];
-    if (pl->kv_of[k] >= 0) return ane_fail(err, ANE_UNSUPPORTED, "%s: state %s belongs to another attention", n->name, g->values[k].name);
-    pl->kv_of[k] = p->n_kv;
+    for (int j = 3; j <= 4; j++) {
+      if (pl->kv_of[n->inputs[j]] >= 0)
+        return ane_fail(err, ANE_UNSUPPORTED, "%s: state %s belongs to another attention", n->name, g->values[n->inputs[j]].name);
+      pl->kv_of[n->inputs[j]] = p->n_kv;
+    }
     const struct ane_shape *s = &g->values[k].shape;
     p->kv[p->n_kv++] = (struct kv_spec){s->dim[1], s->dim[3]};
   }
   return ANE_OK;
 }
 
-/* FNV-1a over the text of the graph, the shape of every weight and a sample of its bytes: whether a saved state fits. */
-static uint64_t fingerprint(const struct ane_program *p, const struct ane_buffer *text) {
-  uint64_t h = 0xcbf29ce484222325u;
-  for (size_t i = 0; i < text->size; i++) h = (h ^ text->data[i]) * 0x100000001b3u;
-  for (int32_t i = 0; i < p->n_matrices; i++) {
-    const struct ane_tensor *t = &p->matrices[i].stored;
-    uint64_t step = ANE_MAX(t->bytes / 64, (uint64_t)1);
-    for (uint64_t at = 0; at < t->bytes; at += step) h = (h ^ ((const uint8_t *)t->data)[at]) * 0x100000001b3u;
-    h = (h ^ (uint64_t)p->matrices[i].packed.form) * 0x100000001b3u;
+static uint64_t hash_bytes(uint64_t h, const void *data, size_t n) {
+  const uint8_t *b = data;
+  for (size_t i = 0; i < n; i++) h = (h ^ b[i]) * 0x100000001b3u;
+  return h;
+}
+
+/* FNV-1a over the text of the graph, the bytes of every weight (of large ones a sample), what is made of them and what
+ * they meet: whether a saved state fits. */
+static uint64_t fingerprint(const struct ane_program *p, const struct ane_graph *g, const struct ane_buffer *text) {
+  enum { SAMPLES = 64, SAMPLE = 16, WHOLE = 4096 };
+  uint64_t h = hash_bytes(0xcbf29ce484222325u, text->data, text->size);
+  for (int32_t i = 0; i < g->n_values; i++) {
+    const struct ane_tensor *t = &g->values[i].data;
+    if (g->values[i].kind != ANE_VALUE_CONST) continue;
+    if (t->bytes <= WHOLE) h = hash_bytes(h, t->data, (size_t)t->bytes);
+    else
+      for (uint64_t at = 0; at + SAMPLE <= t->bytes; at += t->bytes / SAMPLES) h = hash_bytes(h, (const uint8_t *)t->data + at, SAMPLE);
   }
-  h = (h ^ (uint64_t)p->o.int8) * 0x100000001b3u;
-  return (h ^ (uint64_t)p->o.isa) * 0x100000001b3u;
+  for (int32_t i = 0; i < p->n_matrices; i++) {
+    const int32_t held[] = {(int32_t)p->matrices[i].packed.form, (int32_t)p->matrices[i].packed.dtype, (int32_t)p->matrices[i].act};
+    h = hash_bytes(h, held, sizeof held);
+  }
+  const int32_t options[] = {p->o.int8, (int32_t)p->o.isa, (int32_t)p->o.weights};
+  return hash_bytes(h, options, sizeof options);
 }
 
 /* Takes `size` bytes, 64-byte aligned, from a running total. */
@@ -243,12 +287,13 @@ static ane_status plan_all(struct planner *pl, struct ane_error *err) {
   size_t activations;
   ane_status st;
   if ((st = ane_graph_verify(pl->g, err)) || (st = plan_arrays(pl, err)) || (st = find_result(pl, err)) || (st = memplan(pl, &activations, err)) ||
-      (st = plan_states(pl, err)) || (st = plan_steps(pl, err)) || (st = plan_scratch(p, activations, err)) || (st = weights_pack(p, err)))
+      (st = plan_states(pl, err)) || (st = plan_steps(pl, err)) || (st = plan_scratch(p, activations, err)))
     return st;
+  /* Packing calls the caller's progress function, which may close the graph: nothing looks at it from there on. */
   if (!ane_graph_print(pl->g, &text)) st = no_memory(err);
-  else p->fingerprint = fingerprint(p, &text);
+  else p->fingerprint = fingerprint(p, pl->g, &text);
   ane_buffer_free(&text);
-  return st;
+  return st ? st : weights_pack(p, err);
 }
 
 static ane_status check_options(const struct ane_program_options *o, struct ane_error *err) {
@@ -328,9 +373,13 @@ bool ane_program_print(const struct ane_program *p, struct ane_buffer *out) {
   for (int32_t i = 0; i < p->n_steps; i++) {
     const struct step *s = &p->steps[i];
     char line[256];
-    int n = snprintf(line, sizeof line, "%-12s %-40s @%zu x %" PRId64 "%s\n", s->op->name, s->name, s->out[0]->offset, s->out[0]->channels,
-                     s->out[0]->result ? " result" : "");
+    int n = snprintf(line, sizeof line, "%-12s %-40s", s->op->name, s->name);
     if (n < 0 || !ane_buffer_append(out, line, ANE_MIN((size_t)n, sizeof line - 1))) return false;
+    for (int o = 0; o < MAX_PROJECT && s->out[o]; o++) {
+      n = snprintf(line, sizeof line, " @%zu x %" PRId64 "%s", s->out[o]->offset, s->out[o]->channels, s->out[o]->result ? " result" : "");
+      if (n < 0 || !ane_buffer_append(out, line, (size_t)n)) return false;
+    }
+    if (!ane_buffer_append(out, "\n", 1)) return false;
   }
   return true;
 }

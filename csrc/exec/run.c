@@ -71,19 +71,18 @@ static ane_status make_room(struct ane_session *s, const struct ane_run_item *it
   if (rows <= s->room_rows) return ANE_OK;
   size_t bytes;
   if (!ane_mul_size((size_t)rows * sizeof(float), (size_t)s->program->vocab, &bytes)) return ane_fail(err, ANE_NOMEM, "too many logits");
-  float *bigger = ane_malloc(bytes);
+  float *bigger = ane_realloc(s->logits, bytes); /* keeps the old rows: another item may still fail */
   if (!bigger) return ane_fail(err, ANE_NOMEM, "no memory for %" PRId64 " rows of logits (%zu bytes)", rows, bytes);
-  ane_free(s->logits);
   s->logits = bigger;
   s->room_rows = rows;
   return ANE_OK;
 }
 
+/* Nothing of a session changes before all items are known to be right, its rows of logits included. */
 static ane_status check_items(struct ane_program *p, const struct ane_run_item *items, int32_t n, int64_t *cols, struct ane_error *err) {
   *cols = 0;
   for (int32_t i = 0; i < n; i++) {
     ane_status st = check_item(p, &items[i], err);
-    if (!st) st = make_room(items[i].session, &items[i], err);
     if (st) return st;
     *cols += items[i].n;
     for (int32_t j = 0; j < i; j++)
@@ -92,6 +91,10 @@ static ane_status check_items(struct ane_program *p, const struct ane_run_item *
   if (*cols > p->o.chunk) return ane_fail(err, ANE_RANGE, "%" PRId64 " ids in one run, at most %" PRId64, *cols, p->o.chunk);
   for (int32_t i = 0; i < n; i++)
     if (atomic_exchange(&items[i].session->stop, false)) return ane_fail(err, ANE_STOPPED, "stopped");
+  for (int32_t i = 0; i < n; i++) {
+    ane_status st = make_room(items[i].session, &items[i], err);
+    if (st) return st;
+  }
   return ANE_OK;
 }
 
@@ -122,7 +125,7 @@ static void finish(const struct run *r, const float *rows) {
     int64_t n = wanted_rows(it);
     memcpy(s->ids + s->length, it->ids, (size_t)it->n * sizeof *s->ids);
     s->length += it->n;
-    s->ring_low = ANE_MAX(s->ring_low, s->length - r->p->ring_columns);
+    if (r->p->n_rings) s->ring_low = ANE_MAX(s->ring_low, s->length - r->p->ring_columns);
     s->rows = n;
     s->want = it->want;
     memcpy(s->best, r->best + at, (size_t)n * sizeof *s->best);

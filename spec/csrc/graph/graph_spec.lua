@@ -83,7 +83,7 @@ describe("shape inference", function()
     { "project", { "x", false, false, "w", false }, { count = 2, outputs = 2 }, "node: project of 2 matrices with 5 inputs and 2 outputs" },
     { "project", { "x", false, false, "w", false, "table", false }, { count = 2, act = "silu" }, "node: weight table has 16 rows, its gate 6" },
     { "project", { "x", false, false, "w", false }, { outputs = 9 }, "node: 9 outputs, not 1 .. 8" },
-    { "attend", { "x", "k", "k", "ks", "vs", "r", false, "n" }, { heads = 2, kv_heads = 1, norm = 1 }, "node: k norm n is [8], wanted [4]" },
+    { "attend", { "x", "k", "k", "ks", "vs", false, "r", false, "n" }, { heads = 2, kv_heads = 1, norm = 1 }, "node: k norm n is [8], wanted [4]" },
   }
 
   for i, case in ipairs(cases) do

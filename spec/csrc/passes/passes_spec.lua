@@ -270,51 +270,51 @@ pass("fuse_attention", {
     qr = rope(qn, r) {heads=2 layout=interleaved}
     kr = rope(kn, r) {heads=2 layout=interleaved}
   ]] .. attention("qr", "kr", " scale=0.5 window=7 softcap=30"),
-    QK .. attend("q, k, x, ks, vs, r, m, m2", " scale=0.5 window=7 softcap=30 layout=interleaved norm=1 eps=1e-06") },
+    QK .. attend("q, k, x, ks, vs, -, r, m, m2", " scale=0.5 window=7 softcap=30 layout=interleaved norm=1 eps=1e-06") },
   { "or the norm behind the rope", QK .. [[
     qr = rope(q, r) {heads=2}
     kr = rope(k, r) {heads=2}
     qn = rms_norm(qr, m) {groups=2 offset=1}
     kn = rms_norm(kr, m) {groups=2 offset=1}
-  ]] .. attention("qn", "kn"), QK .. attend("q, k, x, ks, vs, r, m, m", " norm=2 offset=1") },
+  ]] .. attention("qn", "kn"), QK .. attend("q, k, x, ks, vs, -, r, m, m", " norm=2 offset=1") },
   { "or rope alone, or nothing", QK .. [[
     qr = rope(q, r) {heads=2}
     kr = rope(k, r) {heads=2}
-  ]] .. attention("qr", "kr"), QK .. attend("q, k, x, ks, vs, r, -, -") },
-  { "and nothing at all", QK .. attention("q", "k"), QK .. attend("q, k, x, ks, vs, -, -, -") },
+  ]] .. attention("qr", "kr"), QK .. attend("q, k, x, ks, vs, -, r, -, -") },
+  { "and nothing at all", QK .. attention("q", "k"), QK .. attend("q, k, x, ks, vs, -, -, -, -") },
   { "leaves ropes of two tables", QK .. [[
     qr = rope(q, r) {heads=2}
     kr = rope(k, r2) {heads=2}
   ]] .. attention("qr", "kr"), QK .. [[
     qr = rope(q, r) {heads=2}
     kr = rope(k, r2) {heads=2}
-  ]] .. attend("qr, kr, x, ks, vs, -, -, -") },
+  ]] .. attend("qr, kr, x, ks, vs, -, -, -, -") },
   { "leaves ropes of two layouts", QK .. [[
     qr = rope(q, r) {heads=2}
     kr = rope(k, r) {heads=2 layout=interleaved}
   ]] .. attention("qr", "kr"), QK .. [[
     qr = rope(q, r) {heads=2}
     kr = rope(k, r) {heads=2 layout=interleaved}
-  ]] .. attend("qr, kr, x, ks, vs, -, -, -") },
+  ]] .. attend("qr, kr, x, ks, vs, -, -, -, -") },
   { "leaves a norm of q alone, and norms of two kinds", QK .. [[
     qn = rms_norm(q, m) {groups=2}
   ]] .. attention("qn", "k"), QK .. [[
     qn = rms_norm(q, m) {groups=2}
-  ]] .. attend("qn, k, x, ks, vs, -, -, -") },
+  ]] .. attend("qn, k, x, ks, vs, -, -, -, -") },
   { "leaves norms with two eps", QK .. [[
     qn = rms_norm(q, m) {groups=2}
     kn = rms_norm(k, m) {eps=1e-06 groups=2}
   ]] .. attention("qn", "kn"), QK .. [[
     qn = rms_norm(q, m) {groups=2}
     kn = rms_norm(k, m) {eps=1e-06 groups=2}
-  ]] .. attend("qn, kn, x, ks, vs, -, -, -") },
+  ]] .. attend("qn, kn, x, ks, vs, -, -, -, -") },
   { "leaves norms over all channels", QK .. [[
     qn = rms_norm(q, n)
     kn = rms_norm(k, n)
   ]] .. attention("qn", "kn"), QK .. [[
     qn = rms_norm(q, n)
     kn = rms_norm(k, n)
-  ]] .. attend("qn, kn, x, ks, vs, -, -, -") },
+  ]] .. attend("qn, kn, x, ks, vs, -, -, -, -") },
   { "leaves q and k that others see, for it works in place", [[
     q = scale(x) {by=2}
     qr = rope(q, r) {heads=2}
@@ -323,7 +323,7 @@ pass("fuse_attention", {
     q = scale(x) {by=2}
     qr = rope(q, r) {heads=2}
     kr = rope(q, r) {heads=2}
-  ]] .. attend("qr, kr, x, ks, vs, -, -, -") },
+  ]] .. attend("qr, kr, x, ks, vs, -, -, -, -") },
   { "leaves a turned q that others see", QK .. [[
     qr = rope(q, r) {heads=2}
     kr = rope(k, r) {heads=2}
@@ -333,7 +333,7 @@ pass("fuse_attention", {
   ]], QK .. [[
     qr = rope(q, r) {heads=2}
     kr = rope(k, r) {heads=2}
-    a = attend(qr, kr, x, ks, vs, -, -, -) {heads=2 kv_heads=2}
+    a = attend(qr, kr, x, ks, vs, -, -, -, -) {heads=2 kv_heads=2}
     z = add(a, qr)
     give z
   ]] },
