@@ -16,8 +16,8 @@ endif
 BUILD := build/$(config)
 CFLAGS ?= -O2 -g
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-missing-field-initializers
-ALL_CFLAGS = -std=c11 -D_GNU_SOURCE -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno -Icsrc -I$(LUA_INCDIR) $(WARN) $(CFLAGS)
-LIBS := -lpcre2-8 -lutf8proc -ljansson -lz -lm -lpthread
+ALL_CFLAGS = -std=c11 -D_GNU_SOURCE -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno -Icsrc -I$(BUILD)/gen -I$(LUA_INCDIR) $(WARN) $(CFLAGS)
+LIBS := -lpcre2-8 -lutf8proc -ljansson -lprotobuf-c -lz -lm -lpthread
 LDFLAGS_SO := -shared
 
 ifeq ($(config),debug)
@@ -40,7 +40,9 @@ ifneq ($(filter x86_64 i%86,$(ARCH)),)
 else ifneq ($(filter aarch64 arm64,$(ARCH)),)
   SOURCES += $(wildcard csrc/kernels/arm/*.c)
 endif
-OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o)
+# X.proto becomes gen/.../X.pb-c.c and .h.
+PROTOS := $(patsubst csrc/%.proto,$(BUILD)/gen/%.pb-c,$(wildcard csrc/*/proto/*.proto))
+OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(PROTOS:=.o)
 
 .DEFAULT_GOAL := all
 all: $(BUILD)/ane/core.so $(BUILD)/bin/ane links
@@ -59,6 +61,16 @@ $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  CC    $<"
 	@$(CC) $(ALL_CFLAGS) $(ISA_CFLAGS) -MMD -MP -c -o $@ $<
+
+$(BUILD)/gen/%.pb-c.c $(BUILD)/gen/%.pb-c.h &: csrc/%.proto
+	@mkdir -p $(@D)
+	@echo "  PROTO $<"
+	@protoc-c --proto_path=csrc --c_out=$(BUILD)/gen $(<:csrc/%=%)
+
+$(BUILD)/gen/%.o: $(BUILD)/gen/%.c $(BUILD)/flags
+	@$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+
+$(OBJECTS): | $(PROTOS:=.h)
 
 -include $(OBJECTS:.o=.d)
 

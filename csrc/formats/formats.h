@@ -6,6 +6,7 @@
 #include "base/arena.h"
 #include "base/status.h"
 #include "base/strmap.h"
+#include "formats/onnx.h"
 #include "platform/platform.h"
 #include "tensor/tensor.h"
 
@@ -64,6 +65,7 @@ struct ane_source {
   const char **keys;       /* NUL-terminated */
   uint32_t n_values;
   struct ane_strmap by_name, by_key; /* to indices of tensors, values */
+  const struct ane_onnx *onnx;       /* the graph; NULL where the format holds none */
   uint32_t refs;                     /* owners beside the one who opened it */
   struct ane_arena arena;            /* owns all the above */
 };

@@ -9,6 +9,10 @@
 typedef ane_status (*ane_source_reader)(struct ane_source *s, struct ane_error *err);
 
 ane_status ane_gguf_read(struct ane_source *s, struct ane_error *err);
+ane_status ane_onnx_read(struct ane_source *s, struct ane_error *err);
+
+/* The model file of a folder that is an ONNX bundle (ane_malloc memory); NULL where it is none. */
+ane_status ane_onnx_find(const char *folder, char **model, struct ane_error *err);
 
 /* Text from a file, made fit for a message: control bytes and broken UTF-8 become '?', long texts are cut. */
 enum { ANE_QUOTE_TEXT = 84 };

@@ -43,7 +43,7 @@ static const struct format {
     {"a GGML file from before GGUF", "lmgg", NULL, NULL},
     {"a GGML file from before GGUF", "fmgg", NULL, NULL},
     {"a safetensors file", NULL, looks_safetensors, NULL},
-    {"an ONNX model", NULL, looks_onnx, NULL},
+    {"onnx", NULL, looks_onnx, ane_onnx_read},
     {"a zip archive (PyTorch checkpoints are such)", "PK\3\4", NULL, NULL},
     {"a gzip archive", "\x1F\x8B", NULL, NULL},
     {"a Git LFS pointer (the model itself was not fetched)", "version https://git-lfs", NULL, NULL},
@@ -52,6 +52,9 @@ static const struct format {
     {"an HTML page (a failed download?)", "<html", NULL, NULL},
     {"a text file", NULL, looks_text, NULL},
 };
+
+/* In a folder the name says what a file is to be: errors then tell what is wrong with it as that. */
+static const struct format onnx_format = {"onnx", NULL, NULL, ane_onnx_read};
 
 static const struct format *find_format(const struct ane_map *map) {
   for (size_t i = 0; i < ANE_COUNT(formats); i++) {
@@ -98,7 +101,7 @@ static ane_status refuse_unknown(const struct ane_source *s, struct ane_error *e
                   ane_path_tail(s->path), hex);
 }
 
-static ane_status open_into(struct ane_source *s, const char *path, struct ane_error *err) {
+static ane_status open_into(struct ane_source *s, const char *path, bool onnx, struct ane_error *err) {
   s->path = ane_arena_strndup(&s->arena, path, strlen(path));
   s->files = ane_arena_array(&s->arena, 1, sizeof *s->files);
   if (!s->path || !s->files) return ane_fail(err, ANE_NOMEM, "%s: not enough memory", ane_path_tail(path));
@@ -107,7 +110,7 @@ static ane_status open_into(struct ane_source *s, const char *path, struct ane_e
   ane_status st = ane_map_open(&s->files[0].map, path, err);
   if (st) return st;
   if (s->files[0].map.size == 0) return ane_fail(err, ANE_FORMAT, "%s: the file is empty", ane_path_tail(path));
-  const struct format *f = find_format(&s->files[0].map);
+  const struct format *f = onnx ? &onnx_format : find_format(&s->files[0].map);
   if (!f) return refuse_unknown(s, err);
   if (!f->read) return ane_fail(err, ANE_UNSUPPORTED, "%s: is %s, wanted a GGUF file", ane_path_tail(path), f->name);
   s->format = f->name;
@@ -116,10 +119,14 @@ static ane_status open_into(struct ane_source *s, const char *path, struct ane_e
 
 ane_status ane_source_open(struct ane_source **out, const char *path, struct ane_error *err) {
   *out = NULL;
-  if (ane_path_kind(path) == 'd') return refuse_folder(path, err);
+  bool folder = ane_path_kind(path) == 'd';
+  char *model = NULL;
+  ane_status st = folder ? ane_onnx_find(path, &model, err) : ANE_OK;
+  if (!st && folder && !model) st = refuse_folder(path, err);
+  if (st) return st;
   struct ane_source *s = ane_calloc(1, sizeof *s);
-  if (!s) return ane_fail(err, ANE_NOMEM, "%s: not enough memory", ane_path_tail(path));
-  ane_status st = open_into(s, path, err);
+  st = s ? open_into(s, folder ? model : path, folder, err) : ane_fail(err, ANE_NOMEM, "%s: not enough memory", ane_path_tail(path));
+  ane_free(model);
   if (st) ane_source_close(s);
   else *out = s;
   return st;

@@ -2,6 +2,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -28,6 +31,56 @@ ane_status ane_map_open(struct ane_map *map, const char *path, struct ane_error 
   if (fd < 0) return ane_fail(err, ANE_IO, "%s: %s", path, strerror(errno));
   ane_status st = map_fd(map, fd, path, err);
   close(fd); /* the mapping keeps the file */
+  return st;
+}
+
+/* The folder part of a path: its length with the slash, 0 where there is none. */
+static size_t folder_length(const char *path) {
+  const char *slash = strrchr(path, '/');
+  return slash ? (size_t)(slash + 1 - path) : 0;
+}
+
+/* Where model hubs' caches put a file: `path` is a link to a file in the folder that the link `beside` leads to. */
+static int open_linked(const char *beside, const char *path) {
+  struct stat st;
+  char to[PATH_MAX], target[PATH_MAX];
+  errno = ELOOP;
+  if (lstat(beside, &st) != 0 || !S_ISLNK(st.st_mode) || !realpath(beside, to) || !realpath(path, target)) return -1;
+  size_t n = folder_length(to);
+  errno = ELOOP;
+  if (n != folder_length(target) || memcmp(to, target, n) != 0) return -1;
+  return open(target, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW);
+}
+
+/* Opens part after part below the folder, none of them a link. */
+static int open_below(const char *folder, char *location) {
+  int at = open(folder, O_RDONLY | O_CLOEXEC | O_DIRECTORY);
+  for (char *part = location, *slash; at >= 0; part = slash + 1) {
+    slash = strchr(part, '/');
+    if (slash) *slash = '\0';
+    int next = openat(at, *part ? part : ".", O_RDONLY | O_CLOEXEC | O_NOFOLLOW | (slash ? O_DIRECTORY : O_NONBLOCK | O_NOCTTY));
+    int why = errno;
+    close(at);
+    errno = why;
+    at = next;
+    if (!slash) break;
+  }
+  return at;
+}
+
+ane_status ane_map_open_beside(struct ane_map *map, const char *beside, const char *location, struct ane_error *err) {
+  char folder[PATH_MAX], path[PATH_MAX], parts[PATH_MAX];
+  size_t n = folder_length(beside);
+  *map = (struct ane_map){0};
+  if (n + strlen(location) >= PATH_MAX) return ane_fail(err, ANE_IO, "%s: the path is too long", location);
+  snprintf(folder, sizeof folder, "%.*s", (int)n, beside);
+  snprintf(path, sizeof path, "%.*s%s", (int)n, beside, location);
+  memcpy(parts, location, strlen(location) + 1);
+  int fd = open_below(n ? folder : ".", parts);
+  if (fd < 0 && (errno == ELOOP || errno == EMLINK)) fd = open_linked(beside, path);
+  if (fd < 0) return ane_fail(err, ANE_IO, "%s: %s", path, errno == ELOOP ? "a symbolic link that leads out of the folder" : strerror(errno));
+  ane_status st = map_fd(map, fd, path, err);
+  close(fd);
   return st;
 }
 

@@ -57,6 +57,10 @@ struct ane_map {
 };
 /* Maps a regular file; a folder, a missing or unreadable file is ANE_IO with the system's reason. */
 ane_status ane_map_open(struct ane_map *map, const char *path, struct ane_error *err);
+/* Maps the file `location` (relative, no "..", parts separated by /) in the folder of the file `beside`. No symbolic link
+ * is followed on the way, but for the layout of model hubs' caches: where `beside` is itself a link, the location may be
+ * one too, to a file in the folder that the first link leads to. */
+ane_status ane_map_open_beside(struct ane_map *map, const char *beside, const char *location, struct ane_error *err);
 void ane_map_close(struct ane_map *map);
 /* Tells the system that [offset, offset + size) will be read soon / is no longer needed in memory (still readable). */
 void ane_map_will_need(const struct ane_map *map, uint64_t offset, uint64_t size);

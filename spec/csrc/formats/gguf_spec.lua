@@ -251,7 +251,7 @@ local malformed = {
   end, "tensor token_embd.weight at byte %d+: overlaps tensor blk.0.attn_q.weight at byte %d+ of 68 bytes" },
 
   { "a safetensors file", function() return string.pack("<s8", '{"__metadata__":{}}') end, "is a safetensors file", "unsupported" },
-  { "an ONNX model", function() return "\8\10\18\7pytorch" .. ("x"):rep(50) end, "is an ONNX model", "unsupported" },
+  { "a file that begins like an ONNX model", function() return "\8\10\18\7pytorch" .. ("x"):rep(50) end, "holds no graph", "format" },
   { "a zip archive", function() return "PK\3\4\20\0\0\0" end, "is a zip archive", "unsupported" },
   { "a text", function() return "hello\nworld\n" end, "is a text file, wanted a GGUF file", "unsupported" },
   { "a web page", function() return "<!DOCTYPE html><html>" end, "is an HTML page", "unsupported" },

@@ -1,0 +1,101 @@
+/* An ONNX model as plain structs: every name resolved to a value, local functions inlined, constants with their bytes in
+ * hand. What the bytes mean: onnx/onnx.proto and the operator documents of ONNX; what the ops mean is not known here.
+ *
+ * All of it lives in the arena of its source. Names are untrusted: any bytes but NUL, any length. */
+#ifndef ANE_FORMATS_ONNX_H
+#define ANE_FORMATS_ONNX_H
+
+#include "tensor/tensor.h"
+
+enum { ANE_ONNX_RANK = 8, ANE_ONNX_MAX_OPSET = 28 };
+
+/* Row-major; 4-bit types hold two elements a byte, low nibble first, over the flat array. No alignment is promised. */
+struct ane_onnx_tensor {
+  const char *name; /* "" for the tensor of an attribute */
+  ane_dtype dtype;
+  int32_t rank;
+  int64_t dim[ANE_ONNX_RANK];
+  uint64_t count, bytes;
+  const uint8_t *data;
+  uint32_t file;   /* index into the source's files; UINT32_MAX: in the arena */
+  uint64_t offset; /* of the data in that file */
+};
+
+struct ane_onnx_value {
+  const char *name;
+  const struct ane_onnx_tensor *constant; /* an initialiser or what a Constant node held; NULL: an input or a node's output */
+};
+
+struct ane_onnx_text {
+  const char *data; /* NUL-terminated too, but may hold NULs */
+  size_t len;
+};
+
+typedef enum {
+  ANE_ONNX_FLOAT = 1, /* numbers as in AttributeProto.AttributeType */
+  ANE_ONNX_INT,
+  ANE_ONNX_STRING,
+  ANE_ONNX_TENSOR,
+  ANE_ONNX_GRAPH,
+  ANE_ONNX_FLOATS,
+  ANE_ONNX_INTS,
+  ANE_ONNX_STRINGS,
+} ane_onnx_attr_type;
+
+struct ane_onnx_graph;
+struct ane_onnx_attr {
+  const char *name;
+  ane_onnx_attr_type type;
+  size_t n; /* of the lists */
+  union {
+    float f;
+    int64_t i;
+    struct ane_onnx_text s;
+    const struct ane_onnx_tensor *t;
+    const struct ane_onnx_graph *g;
+    const float *floats;
+    const int64_t *ints;
+    const struct ane_onnx_text *strings;
+  };
+};
+
+struct ane_onnx_node {
+  const char *name;   /* never empty: the first output's where the file gives none; functions put "caller/" before it */
+  const char *op;
+  const char *domain; /* "": the standard */
+  int64_t opset;      /* version of the domain where the node stands */
+  int32_t n_in, n_out, n_attrs;
+  const int32_t *in, *out; /* values; -1: absent */
+  const struct ane_onnx_attr *attrs;
+};
+
+/* An input or output of a graph as declared. */
+struct ane_onnx_io {
+  const char *name;
+  int32_t value;
+  ane_dtype dtype;            /* ANE_DTYPE_COUNT: not declared */
+  int32_t rank;               /* -1: not declared */
+  int64_t dim[ANE_ONNX_RANK]; /* -1: unknown or a symbol */
+  const char *symbol[ANE_ONNX_RANK]; /* NULL: none */
+};
+
+/* Nodes stand in an order in which each uses only what came before it. A subgraph (of If) also uses values of the graphs
+ * around it. */
+struct ane_onnx_graph {
+  struct ane_onnx_node *nodes;
+  struct ane_onnx_io *inputs, *outputs; /* inputs without those that an initialiser gives */
+  int32_t n_nodes, n_inputs, n_outputs;
+};
+
+struct ane_onnx {
+  struct ane_onnx_graph graph;
+  struct ane_onnx_value *values; /* of all graphs */
+  int32_t n_values;
+  const char *producer; /* name and version, "" where not given */
+  int64_t ir_version, opset;
+};
+
+/* NULL where the node has no attribute of the name. */
+const struct ane_onnx_attr *ane_onnx_attr(const struct ane_onnx_node *n, const char *name);
+
+#endif
