@@ -111,7 +111,7 @@ static int program_new(lua_State *L) {
   check_options(L, 2, &o, &load);
   struct lua_program *ud = bind_new(L, PROGRAM_CLASS, sizeof *ud, 0);
   int self = lua_gettop(L);
-  if (!(ud->box = ane_calloc(1, sizeof *ud->box))) return luaL_error(L, "no memory for a program");
+  if (!(ud->box = ane_calloc(1, sizeof *ud->box))) return ane_fail(&err, ANE_NOMEM, "no memory for a program"), bind_fail(L, &err);
   ud->box->refs = 1;
   load.box = ud->box;
   keep_sources(ud->box, g);
