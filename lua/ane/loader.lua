@@ -16,11 +16,11 @@ local function default_context(cfg, kv)
   local a_token = 2 * cfg.n_layer * cfg.n_head_kv * cfg.head_dim * bytes
   local free = core.memory().available
   local fits = free > 0 and free // 2 // a_token or 4096
-  return math.max(math.min(cfg.context_length or 4096, 4096, fits), 64)
+  return math.min(cfg.context_length or 4096, 4096, math.max(fits, 64))
 end
 
-local function find_recipe(cfg, given)
-  if given == nil then return recipe.find(cfg.architecture) end
+local function find_recipe(architecture, given)
+  if given == nil then return recipe.find(architecture) end
   if type(given) == "string" then return recipe.from_file(given) end
   local ok, r = pcall(recipe.check, given, "option recipe")
   if not ok then return nil, r, "invalid" end
@@ -34,11 +34,14 @@ end
 function M.load(path, opts)
   local source, message, code = core.open(path)
   if not source then return nil, message, code end
-  local cfg, r, graph, program, tokenizer
+  local architecture, cfg, r, graph, program, tokenizer
+  architecture, message, code = config.architecture(source)
+  if not architecture then return nil, message, code end
+  -- Before the configuration: the keys of an unknown architecture may mean anything.
+  r, message, code = find_recipe(architecture, opts.recipe)
+  if not r then return nil, ("%s: %s"):format(path, message), code end
   cfg, message, code = config.read(source)
   if not cfg then return nil, message, code end
-  r, message, code = find_recipe(cfg, opts.recipe)
-  if not r then return nil, ("%s: %s"):format(path, message), code end
   graph, message, code = recipe.build(r, cfg, source)
   if not graph then return nil, message, code end
   local _ <close> = graph -- the program keeps what it needs

@@ -26,6 +26,8 @@ function M.check(r, where)
   if type(r) ~= "table" then bad("a recipe is a table, got a " .. type(r)) end
   if type(r.architectures) ~= "table" or type(r.architectures[1]) ~= "string" then bad "architectures must be a list of names" end
   if type(r.build) ~= "function" then bad "build must be a function(b, cfg)" end
+  if r.ignore ~= nil and type(r.ignore) ~= "table" then bad "ignore must be a list of patterns" end
+  if r.version ~= nil and type(r.version) ~= "number" then bad "version must be a number" end
   if (r.version or 1) > builder.version then bad(("written for recipe API %d, this is %d"):format(r.version, builder.version)) end
   return r
 end
@@ -63,7 +65,11 @@ end
 function M.find(architecture)
   if registered[architecture] then return registered[architecture] end
   local module = module_name(architecture)
-  if module and package.searchpath(module, package.path) then return M.check(require(module), module) end
+  if module and package.searchpath(module, package.path) then
+    local ok, r = pcall(function() return M.check(require(module), module) end)
+    if not ok then return nil, tostring(r), "invalid" end
+    return r
+  end
   return nil, ("architecture '%s' is not known; known are: %s. A recipe for it can be given with the option recipe, or put in models/%s.lua"):format(
     architecture, table.concat(M.known(), ", "), (architecture:gsub("[^%w_]", "_"))), "unsupported"
 end
@@ -99,7 +105,11 @@ function M.build(r, cfg, source)
     local where = result.path and result.path .. ": " or ""
     return nil, ("%s: %s%s"):format(source:path(), where, result.message), "shape"
   end
-  b.graph:results(result)
+  local given, complaint = pcall(b.graph.results, b.graph, result)
+  if not given then
+    return nil, ("%s: the recipe for %s gives %s, not the value of its logits (%s)"):format(source:path(), cfg.architecture, tostring(result), complaint),
+      "invalid"
+  end
   local fine, message, code = check_unused(r, b)
   if not fine then return nil, message, code end
   fine, message, code = b.graph:verify()

@@ -28,6 +28,9 @@ end
 function M.frequencies(r)
   local n, f, magnitude = r.dims // 2, {}, 1.0
   for t = 0, n - 1 do f[t + 1] = r.theta ^ (-2 * t / r.dims) end
+  if (r.scaling == "linear" or r.scaling == "yarn") and not r.factor then
+    error(("rope scaling %s: the factor is missing"):format(r.scaling), 0)
+  end
   if r.scaling == "linear" then
     for t = 1, n do f[t] = f[t] / r.factor end
   elseif r.scaling == "yarn" then

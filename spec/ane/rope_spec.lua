@@ -1,0 +1,40 @@
+local rope = require "ane.recipe.rope"
+
+-- Frequencies and magnitudes as transformers 5.23 computes them (ROPE_INIT_FUNCTIONS, float32).
+local cases = {
+  { "linear", { theta = 10000, dims = 12, scaling = "linear", factor = 8 },
+    { 0.125, 0.0269304309, 0.00580198551, 0.00124999997, 0.000269304292, 5.80198684e-05 }, 1 },
+  { "yarn", { theta = 10000, dims = 16, scaling = "yarn", factor = 4, original_context = 64 },
+    { 1, 0.237170815, 0.049999997, 0.00790569466, 0.00249999994, 0.000790569466, 0.000250000012, 7.90569466e-05 }, 1.13862944 },
+  { "yarn without rounding, with other bounds",
+    { theta = 10000, dims = 16, scaling = "yarn", factor = 4, original_context = 64, truncate = false, beta_fast = 16, beta_slow = 2 },
+    { 1, 0.14849025, 0.0250000004, 0.00790569466, 0.00249999994, 0.000790569466, 0.000250000012, 7.90569466e-05 }, 1.13862944 },
+  { "yarn with its own magnitude", { theta = 500, dims = 8, scaling = "yarn", factor = 2.5, original_context = 128, attn_factor = 1.25 },
+    { 1, 0.148031965, 0.0178885441, 0.00378296617 }, 1.25 },
+  -- llama 3 comes as divisors: plain frequencies over scaled ones.
+  { "llama 3 divisors",
+    { theta = 5000, dims = 12,
+      divisors = { 1, 0.241827118 / 0.0744594857, 0.0584803548 / 0.014620088, 4, 0.00341995189 / 0.000854987826, 0.000827037108 / 0.000206759316 } },
+    { 1, 0.0744594857, 0.014620088, 0.00353553402, 0.000854987826, 0.000206759316 }, 1 },
+  { "no scaling", { theta = 5000, dims = 12 }, { 1, 0.241827118, 0.0584803548, 0.0141421356, 0.00341995189, 0.000827037108 }, 1 },
+}
+
+describe("rope frequencies", function()
+  for _, case in ipairs(cases) do
+    it(case[1], function()
+      local f, magnitude = rope.frequencies(case[2])
+      assert.equal(#case[3], #f)
+      for i, want in ipairs(case[3]) do assert.is_true(math.abs(f[i] - want) <= 1e-6 * want, ("%d: %.9g, wanted %.9g"):format(i, f[i], want)) end
+      assert.is_true(math.abs(magnitude - case[4]) < 1e-7)
+    end)
+  end
+
+  it("refuse what they cannot compute", function()
+    local function refused(message, r) assert.error(function() rope.frequencies(r) end, message) end
+    refused("rope scaling longest is unknown; known are: linear, yarn", { theta = 1e4, dims = 4, scaling = "longest", factor = 2 })
+    refused("rope scaling linear: the factor is missing", { theta = 1e4, dims = 4, scaling = "linear" })
+    refused("rope scaling yarn: the factor is missing", { theta = 1e4, dims = 4, scaling = "yarn", original_context = 64 })
+    refused("rope scaling yarn: the original context length is missing", { theta = 1e4, dims = 4, scaling = "yarn", factor = 2 })
+    refused("rope has 2 frequencies, but rope_freqs 3 divisors", { theta = 1e4, dims = 4, divisors = { 1, 2, 3 } })
+  end)
+end)
