@@ -1,0 +1,128 @@
+--- Chat templates: Jinja2 as Hugging Face transformers runs it, in plain Lua and LPeg.
+-- The environment is jinja2's ImmutableSandboxedEnvironment with trim_blocks, lstrip_blocks and loopcontrols, plus tojson as
+-- json.dumps(ensure_ascii=False), raise_exception, strftime_now and generation blocks. A template sees its variables and the
+-- functions of ane.jinja.globals, nothing of the host, and each render has a budget of steps, depth and bytes.
+-- Needs LPeg and the modules of ane.jinja. Usage:
+--
+--     local jinja = require "ane.jinja"
+--     local template = assert(jinja.compile(source, { name = "chat template" }))
+--     local text = assert(template:render({ messages = { { role = "user", content = "hi" } }, add_generation_prompt = true }))
+
+local clock = require "ane.jinja.clock"
+local convert = require "ane.jinja.convert"
+local eval = require "ane.jinja.eval"
+local globals = require "ane.jinja.globals"
+local grammar = require "ane.jinja.grammar"
+local json = require "ane.jinja.json"
+local limits = require "ane.jinja.limits"
+local parser = require "ane.jinja.parser"
+local value = require "ane.jinja.value"
+
+local M = {}
+
+--- None of Python and null of JSON, for variables.
+M.null = value.NONE
+
+--- The longest source that compile() takes, in bytes.
+M.MAX_SOURCE = 1 << 20
+
+--- Decode JSON to template variables, keeping the order of keys: the value, or nil and a message.
+M.decode = json.decode
+
+--- A plain Lua value as a template value: sequences become lists, other tables dicts with sorted keys (or in the order of
+-- `__order`, a list of keys in the metatable). Returns the value, or nil, message, code.
+function M.from_lua(v)
+  local ok, result = pcall(convert.from_lua, v)
+  if ok then return result end
+  return nil, result.message or tostring(result), result.code or "internal"
+end
+
+--- A dict in a given order, for use in variables: `jinja.dict { { "role", "user" }, { "content", "hi" } }`.
+M.dict = convert.dict
+
+--- A list, for the empty one: `jinja.list {}`.
+M.list = convert.list
+
+local function check_options(options, known, name)
+  if options == nil then return {} end
+  if type(options) ~= "table" then error(("%s: a table expected, got %s"):format(name, type(options)), 3) end
+  for key, v in pairs(options) do
+    if not known[key] then error(("%s: unknown option '%s'"):format(name, tostring(key)), 3) end
+    if type(v) ~= known[key] then error(("%s.%s: a %s expected, got %s"):format(name, key, known[key], type(v)), 3) end
+  end
+  return options
+end
+
+-- nil, message, code of what pcall caught. The message of raise_exception is the template's own and stays as it is.
+local function failure(name, source, caught, at)
+  if type(caught) ~= "table" or not caught.code then
+    local code = tostring(caught):find("stack overflow", 1, true) and "limit" or "internal"
+    caught = { code = code, message = code == "limit" and "nested too deeply" or tostring(caught) }
+  end
+  at = caught.at or at
+  if caught.code == "template" then return nil, caught.message, caught.code end
+  if not at then return nil, ("%s: %s"):format(name, caught.message), caught.code end
+  local line, column = grammar.position(source, at)
+  return nil, ("%s:%d:%d: %s"):format(name, line, column, caught.message), caught.code
+end
+
+local Template = {}
+Template.__index = Template
+Template.__name = "ane.jinja.template"
+
+--- Compile a template.
+-- @param source its text, UTF-8
+-- @param options name (string, "template" when left out), for error messages
+-- @return the template; or nil, "NAME:LINE:COLUMN: what is wrong", and a code: syntax, unsupported or limit
+function M.compile(source, options)
+  if type(source) ~= "string" then error(("compile: source: a string expected, got %s"):format(type(source)), 2) end
+  local name = check_options(options, { name = "string" }, "options").name or "template"
+  if #source > M.MAX_SOURCE then return nil, ("%s: longer than %d bytes"):format(name, M.MAX_SOURCE), "limit" end
+  local _, bad = utf8.len(source)
+  if bad then return nil, ("%s: invalid UTF-8 at byte %d"):format(name, bad), "syntax" end
+  local normal = grammar.normalise(source)
+  local ok, run = pcall(function() return eval.template(parser.parse(normal)) end)
+  if not ok then return failure(name, normal, run) end
+  return setmetatable({ name = name, source = normal, run = run }, Template)
+end
+
+local LIMITS = { steps = "number", depth = "number", output = "number" }
+
+local function read_now(now)
+  if now == nil then return clock.now() end
+  local t, message = clock.parse(now)
+  if not t then limits.fail("value", "%s", message) end
+  return t
+end
+
+local function variables(vars)
+  local v = convert.from_lua(vars == nil and value.new_dict() or vars, "vars")
+  if value.kind(v) == "list" and #v == 0 then return {} end
+  if value.kind(v) ~= "dict" then limits.fail("type", "vars: a table of names expected, got a %s", value.typename(v)) end
+  return v.map
+end
+
+--- Render the template.
+-- @param vars a table of template variables, or a dict from decode(); it is not changed
+-- @param options now ("2026-03-07T14:05:09", the clock of strftime_now; else the time of the host) and limits (steps, depth,
+-- output: see ane.jinja.limits)
+-- @return the text; or nil, message, code. Code "template" is raise_exception, with the message as the template gave it; others
+-- are undefined, type, value, security, limit, runtime and unsupported, with "NAME:LINE:COLUMN: " before the message
+function Template:render(vars, options)
+  options = check_options(options, { now = "string", limits = "table" }, "options")
+  local rt = limits.new(check_options(options.limits, LIMITS, "limits"))
+  local ok, result = pcall(function()
+    local found, builtin = variables(vars), globals.new(read_now(options.now))
+    rt.resolve = function(name)
+      local v = found[name]
+      if v == nil then return builtin[name] end
+      return v
+    end
+    self.run(rt)
+    return table.concat(rt.out, "", 1, rt.out.n)
+  end)
+  if ok then return result end
+  return failure(self.name, self.source, result, rt.at)
+end
+
+return M

@@ -1,0 +1,223 @@
+--- Which variable a name means, decided when a template is compiled, by the rules of jinja2/idtracking.py.
+-- A frame is the scope of a template, a for, a with, a macro or a capturing block; an if has none. A name that a frame only
+-- reads is looked up when the frame is entered; one that it stores becomes its own, and starts as a copy of the outer one, so
+-- a loop forgets its assignments. Frames of one function (the template, a macro, a recursive loop) share one table of slots.
+-- Needs nothing. Usage: `scope.visit(frame, statements); local slot = frame:slot("x")`
+
+local M = {}
+
+local Frame = {}
+Frame.__index = Frame
+
+--- A new function: a table of slots at run time, and the function around it.
+function M.new_function(outer)
+  return { outer = outer, depth = outer and outer.depth + 1 or 0, n = 0 }
+end
+
+--- A frame within another (nil for the template) in a function.
+function M.new_frame(parent, fn)
+  return setmetatable({ parent = parent, fn = fn, refs = {}, loads = {}, stores = {}, slots = {} }, Frame)
+end
+
+-- One slot per name and frame, shared by the copies that the branches of an if work on.
+local function define(frame, name, action, source)
+  local slot = frame.slots[name]
+  if not slot then
+    frame.fn.n = frame.fn.n + 1
+    slot = { fn = frame.fn, index = frame.fn.n, name = name }
+    frame.slots[name] = slot
+  end
+  frame.refs[name] = slot
+  if action then frame.loads[slot] = { action = action, source = source } end
+  return slot
+end
+
+--- The slot a name has here or further out, or nil.
+function Frame:find(name)
+  local frame = self
+  while frame do
+    if frame.refs[name] then return frame.refs[name] end
+    frame = frame.parent
+  end
+  return nil
+end
+
+function Frame:load(name)
+  if not self:find(name) then define(self, name, "resolve", name) end
+end
+
+function Frame:store(name)
+  self.stores[name] = true
+  if self.refs[name] then return end
+  local outer = self.parent and self.parent:find(name)
+  if outer then
+    define(self, name, "alias", outer)
+  else
+    define(self, name, "undefined")
+  end
+end
+
+--- A name whose value is put in from outside when the frame starts.
+function Frame:parameter(name)
+  self.stores[name] = true
+  return define(self, name, "parameter")
+end
+
+local function copy_table(t)
+  local out = {}
+  for k, v in pairs(t) do out[k] = v end
+  return out
+end
+
+function Frame:copy()
+  local out = copy_table(self)
+  out.refs, out.loads, out.stores = copy_table(self.refs), copy_table(self.loads), copy_table(self.stores)
+  return setmetatable(out, Frame)
+end
+
+-- After an if: what a branch stores may or may not have been stored, so it starts with the outer or the given value.
+function Frame:merge(branches)
+  local stored = {}
+  for _, branch in ipairs(branches) do
+    for name in pairs(branch.stores) do
+      if not self.stores[name] then stored[name] = true end
+    end
+  end
+  for _, branch in ipairs(branches) do
+    for name, slot in pairs(branch.refs) do self.refs[name] = slot end
+    for slot, load in pairs(branch.loads) do self.loads[slot] = load end
+    for name in pairs(branch.stores) do self.stores[name] = true end
+  end
+  for name in pairs(stored) do
+    local outer = self.parent and self.parent:find(name)
+    self.loads[self:find(name)] = outer and { action = "alias", source = outer } or { action = "resolve", source = name }
+  end
+end
+
+--- Call found(name, node) for each name an expression reads.
+function M.each_name(node, found)
+  if node.tag == "name" then return found(node.name, node) end
+  for _, child in pairs(node) do
+    if type(child) == "table" and child.kind == nil then M.each_name(child, found) end
+  end
+end
+
+local function read(frame, node)
+  if node then M.each_name(node, function(name) frame:load(name) end) end
+end
+
+--- Note what an assignment target stores; as parameters for what a for or a with binds.
+function M.store_target(frame, node, as_parameter)
+  if node.tag == "tuple" then
+    for _, item in ipairs(node.items) do M.store_target(frame, item, as_parameter) end
+  elseif node.tag == "attr_target" then
+    frame:load(node.name)
+  elseif as_parameter then
+    frame:parameter(node.name)
+  else
+    frame:store(node.name)
+  end
+end
+
+local function visit_if(frame, node)
+  -- An elif is an if in a branch of its own: its test is read there.
+  read(frame, node.tests[1])
+  local branches = { frame:copy() }
+  M.visit(branches[1], node.bodies[1])
+  local rest = frame:copy()
+  for i = 2, #node.tests do
+    M.visit(rest, { { tag = "if", tests = { node.tests[i] }, bodies = { node.bodies[i] } } })
+  end
+  branches[2], branches[3] = rest, frame:copy()
+  M.visit(branches[3], node.otherwise or {})
+  frame:merge(branches)
+end
+
+-- Statements with a frame of their own are only looked at from outside here.
+local VISIT = {
+  data = function() end,
+  print = function(frame, node) read(frame, node.value) end,
+  print_list = function(frame, node) read(frame, node.values) end,
+  ["do"] = function(frame, node) read(frame, node.value) end,
+  ["if"] = visit_if,
+  ["for"] = function(frame, node) read(frame, node.iterable) end,
+  set = function(frame, node)
+    read(frame, node.value)
+    M.store_target(frame, node.target)
+  end,
+  set_block = function(frame, node) M.store_target(frame, node.target) end,
+  macro = function(frame, node) frame:store(node.name) end,
+  call_block = function(frame, node) read(frame, node.call) end,
+  filter_block = function(frame, node) read(frame, node.filter) end,
+  with = function(frame, node) read(frame, node.values) end,
+  generation = function() end,
+  ["break"] = function() end,
+  ["continue"] = function() end,
+}
+
+--- Note what statements read and store in a frame.
+function M.visit(frame, statements)
+  for _, node in ipairs(statements) do VISIT[node.tag](frame, node) end
+end
+
+--- Note what an expression of a frame reads.
+M.read = read
+
+-- Children of statements in the order in which jinja2 walks them.
+local PARTS = {
+  print = { "value" }, print_list = { "values" }, ["do"] = { "value" }, set = { "target", "value" },
+  set_block = { "target", "filter", "body" }, ["if"] = { "tests", "bodies", "otherwise" },
+  ["for"] = { "target", "iterable", "body", "otherwise", "test" }, macro = { "defaults", "body" },
+  call_block = { "call", "defaults", "body" }, filter_block = { "body", "filter" }, with = { "targets", "values", "body" },
+  generation = { "body" },
+}
+local TARGETS = { target = true, targets = true }
+
+local function walk_names(node, is_target, found)
+  local parts = PARTS[node.tag]
+  if parts then
+    for _, field in ipairs(parts) do
+      if node[field] then walk_names(node[field], TARGETS[field] or false, found) end
+    end
+  elseif node.tag == "name" then
+    found(node.name, is_target, node)
+  elseif node.tag then
+    M.each_name(node, function(name, n) found(name, is_target, n) end)
+  else
+    local last = 0
+    for i in pairs(node) do last = math.max(last, i) end
+    for i = 1, last do
+      if node[i] then walk_names(node[i], is_target, found) end
+    end
+  end
+end
+
+--- Call found(name, is_target, node) for each name in statements and all that they contain, in order.
+M.walk_names = walk_names
+
+--- Which of the given names do statements read before they store them?
+function M.undeclared(statements, names)
+  local open, result = {}, {}
+  for _, name in ipairs(names) do open[name] = true end
+  walk_names(statements, false, function(name, is_target)
+    if not open[name] then return end
+    if is_target then
+      open[name] = nil
+    else
+      result[name] = true
+    end
+  end)
+  return result
+end
+
+--- What to do when a frame is entered: a list of { action, slot, source }, in the order of the slots.
+function Frame:entries()
+  local out = {}
+  for slot, load in pairs(self.loads) do
+    out[#out + 1] = { action = load.action, slot = slot, source = load.source }
+  end
+  table.sort(out, function(a, b) return a.slot.index < b.slot.index end)
+  return out
+end
+
+return M

@@ -1,0 +1,132 @@
+local jinja = require "ane.jinja"
+
+local function render(source, vars, options)
+  return assert(jinja.compile(source)):render(vars, options)
+end
+
+describe("compile", function()
+  it("names place and cause of a fault", function()
+    local template, message, code = jinja.compile("line one\n  {{ 1 + }}", { name = "chat template" })
+    assert.is_nil(template)
+    assert.are.equal("chat template:2:10: unexpected end of print statement", message)
+    assert.are.equal("syntax", code)
+  end)
+
+  it("counts columns in characters, and lines of any line end", function()
+    assert.are.equal("template:3:5: unexpected char '@'", (select(2, jinja.compile "a\r\nb\ré{{ @ }}")))
+  end)
+
+  it("says what it does not support, with the place", function()
+    for _, tag in ipairs { 'include "x"', 'extends "x"', 'import "x" as y', 'from "x" import y', "block b", "autoescape true", "trans" } do
+      local template, message, code = jinja.compile("\n {% " .. tag .. " %}")
+      assert.is_nil(template)
+      assert.are.equal("unsupported", code)
+      assert.matches("^template:2:5: the tag '%a+' is not supported$", message)
+    end
+    local _, message, code = render "{{ 'a'.encode() }}"
+    assert.are.equal("template:1:15: str.encode() is not supported", message:gsub(":1:%d+:", ":1:15:"))
+    assert.are.equal("unsupported", code)
+  end)
+
+  it("refuses text that is no UTF-8", function()
+    assert.are.equal("template: invalid UTF-8 at byte 3", (select(2, jinja.compile "ab\xff")))
+  end)
+
+  it("refuses an unknown filter or test", function()
+    assert.are.equal("template:1:8: No filter named 'nope'.", (select(2, jinja.compile "{{ a | nope }}")))
+    assert.are.equal("template:1:6: No test named 'nope'.", (select(2, jinja.compile "{{ a is nope }}")))
+  end)
+
+  it("raises on misuse", function()
+    assert.has_error(function() jinja.compile(5) end)
+    assert.has_error(function() jinja.compile("", { nmae = "x" }) end)
+    assert.has_error(function() jinja.compile("", { name = 5 }) end)
+  end)
+end)
+
+describe("render", function()
+  it("takes plain Lua tables", function()
+    local vars = { messages = { { role = "user", content = "hi" } }, n = 2, f = 2.0, flag = true, nothing = jinja.null, none = {} }
+    assert.are.equal("user hi 2 2.0 True None [] []", render("{{ messages[0].role }} {{ messages[0]['content'] }} {{ n }} {{ f }} "
+      .. "{{ flag }} {{ nothing }} {{ none_ | default([]) }} {{ vars | default([]) }}", vars))
+  end)
+
+  it("sorts the keys of plain tables, and keeps an order that is given", function()
+    assert.are.equal('{"a": 1, "b": 2, "c": 3}', render("{{ d | tojson }}", { d = { c = 3, a = 1, b = 2 } }))
+    assert.are.equal('{"c": 3, "a": 1}', render("{{ d | tojson }}", { d = jinja.dict { { "c", 3 }, { "a", 1 } } }))
+    local ordered = setmetatable({ a = 1, b = 2, c = 3 }, { __order = { "b", "c" } })
+    assert.are.equal('{"b": 2, "c": 3, "a": 1}', render("{{ d | tojson }}", { d = ordered }))
+    assert.are.equal("[] {}", render("{{ a | tojson }} {{ b | tojson }}", { a = jinja.list {}, b = jinja.dict {} }))
+  end)
+
+  it("keeps the order of decoded JSON", function()
+    local vars = assert(jinja.decode '{"d": {"z": 1, "a": [true, null, 1.0, 12345678901234567890123], "m": {}}}')
+    assert.are.equal('{"z": 1, "a": [true, null, 1.0, 12345678901234567890123], "m": {}}', render("{{ d | tojson }}", vars))
+  end)
+
+  it("leaves the variables alone", function()
+    local vars = { l = { 3, 1, 2 }, d = { a = { 1 } } }
+    local decoded = assert(jinja.decode '{"l": [3, 1, 2], "d": {"a": [1]}}')
+    local source = "{% set l = l + [4] %}{% set ns = namespace(d=d) %}{% set ns.e = l | sort %}{{ l | reverse | list }}{{ ns.e }}"
+    assert.are.equal("[4, 2, 1, 3][1, 2, 3, 4]", render(source, vars))
+    assert.are.equal("[4, 2, 1, 3][1, 2, 3, 4]", render(source, decoded))
+    assert.are.same({ l = { 3, 1, 2 }, d = { a = { 1 } } }, vars)
+    assert.are.same(assert(jinja.decode '{"l": [3, 1, 2], "d": {"a": [1]}}'), decoded)
+  end)
+
+  it("can be repeated, each time from the start", function()
+    local template = assert(jinja.compile "{% set n = n + 1 %}{{ n }}{{ [1, 2] }}{{ x is defined }}{% set x = 1 %}")
+    for _ = 1, 3 do assert.are.equal("6[1, 2]False", template:render { n = 5 }) end
+  end)
+
+  it("gives the message of raise_exception in full", function()
+    local text, message, code = render("{{ raise_exception('50% of {x}:\nno ' ~ role) }}", { role = "robot" })
+    assert.is_nil(text)
+    assert.are.equal("50% of {x}:\nno robot", message)
+    assert.are.equal("template", code)
+  end)
+
+  it("names the place of other faults", function()
+    local _, message, code = render("a\n{% for m in messages %}\n{{ m.content + 1 }}{% endfor %}", { messages = { { content = "x" } } })
+    assert.are.equal('template:3:14: can only concatenate str (not "int") to str', message)
+    assert.are.equal("type", code)
+    _, message, code = render "{{ a.b }}"
+    assert.are.equal("template:1:5: 'a' is undefined", message)
+    assert.are.equal("undefined", code)
+  end)
+
+  it("reads the clock it is given", function()
+    assert.are.equal("07 Mar 2026|14:05:09", render("{{ strftime_now('%d %b %Y|%H:%M:%S') }}", {}, { now = "2026-03-07T14:05:09" }))
+    assert.are.equal("366 Sat 52", render("{{ strftime_now('%j %a %V') }}", {}, { now = "2000-12-30" }):gsub("365", "366"))
+    assert.are.equal(os.date "%Y", render "{{ strftime_now('%Y') }}")
+    local text, message, code = render("", {}, { now = "2026-02-30" })
+    assert.is_nil(text)
+    assert.are.equal("template: now: no such date or time: 2026-02-30", message)
+    assert.are.equal("value", code)
+  end)
+
+  it("names the place of a value it cannot take", function()
+    local _, message, code = render("", { messages = { { content = print } } })
+    assert.are.equal("template: vars.messages[1].content: a function cannot be a template value", message)
+    assert.are.equal("type", code)
+    assert.matches("invalid UTF%-8", (select(2, render("", { a = "\xff" }))))
+    local endless = {}
+    endless.a = endless
+    assert.are.equal("limit", (select(3, render("", endless))))
+  end)
+
+  it("raises on misuse", function()
+    local template = assert(jinja.compile "")
+    assert.has_error(function() template:render({}, { nwo = "x" }) end)
+    assert.has_error(function() template:render({}, { limits = { step = 1 } }) end)
+  end)
+end)
+
+describe("from_lua", function()
+  it("says what it cannot convert", function()
+    local v, message, code = jinja.from_lua { a = { print } }
+    assert.is_nil(v)
+    assert.are.equal("value.a[1]: a function cannot be a template value", message)
+    assert.are.equal("type", code)
+  end)
+end)
