@@ -64,7 +64,8 @@ describe("loading", function()
       A .. "attention.head_count_kv differs from layer to layer (2 in layer 0, 0 in layer 1)" },
     { set("llama.embedding_length", "uint32", 18),
       A .. "embedding_length is 18, no multiple of attention.head_count, 4, and attention.key_length is missing" },
-    { set("llama.attention.layer_norm_rms_epsilon", "float32", -1), A .. "attention.layer_norm_rms_epsilon is -1.0, wanted a number above 0" },
+    { set("llama.attention.layer_norm_rms_epsilon",
+      "float32", -1), A .. "attention.layer_norm_rms_epsilon is -1.0, wanted a number above 0" },
     { set("llama.rope.freq_base", "float32", 0), A .. "rope.freq_base is 0.0, wanted a number above 0" },
     { set("llama.rope.scaling.factor", "float32", 0), A .. "rope.scaling.factor is 0.0, wanted a number above 0" },
     { set("llama.rope.dimension_count", "uint32", 3), A .. "rope.dimension_count is 3, wanted an even number up to the head's 4" },
@@ -104,7 +105,8 @@ describe("loading", function()
     { shape("token_embd.weight", 320), "token_embd.weight is fp32[320], wanted a table [V, C]" },
     { shape("blk.0.attn_v.weight"), "no tensor blk.0.attn_v.weight in " },
     { shape("token_embd.weight"), "no tensor token_embd.weight in " },
-    { shape("blk.0.attn_extra.weight", 3), "tensor blk.0.attn_extra.weight is not used by the recipe for llama: the result would be wrong" },
+    { shape("blk.0.attn_extra.weight", 3),
+      "tensor blk.0.attn_extra.weight is not used by the recipe for llama: the result would be wrong" },
     { shape("blk.1.attn_q.weight", 16, 16), "tensor blk.1.attn_q.weight is not used by the recipe for llama" },
   }
   for i, case in ipairs(shapes) do

@@ -14,7 +14,8 @@ local cases = {
   -- llama 3 comes as divisors: plain frequencies over scaled ones.
   { "llama 3 divisors",
     { theta = 5000, dims = 12,
-      divisors = { 1, 0.241827118 / 0.0744594857, 0.0584803548 / 0.014620088, 4, 0.00341995189 / 0.000854987826, 0.000827037108 / 0.000206759316 } },
+      divisors = { 1, 0.241827118 / 0.0744594857, 0.0584803548 / 0.014620088, 4, 0.00341995189 / 0.000854987826,
+        0.000827037108 / 0.000206759316 } },
     { 1, 0.0744594857, 0.014620088, 0.00353553402, 0.000854987826, 0.000206759316 }, 1 },
   { "no scaling", { theta = 5000, dims = 12 }, { 1, 0.241827118, 0.0584803548, 0.0141421356, 0.00341995189, 0.000827037108 }, 1 },
 }
@@ -24,7 +25,9 @@ describe("rope frequencies", function()
     it(case[1], function()
       local f, magnitude = rope.frequencies(case[2])
       assert.equal(#case[3], #f)
-      for i, want in ipairs(case[3]) do assert.is_true(math.abs(f[i] - want) <= 1e-6 * want, ("%d: %.9g, wanted %.9g"):format(i, f[i], want)) end
+      for i, want in ipairs(case[3]) do
+        assert.is_true(math.abs(f[i] - want) <= 1e-6 * want, ("%d: %.9g, wanted %.9g"):format(i, f[i], want))
+      end
       assert.is_true(math.abs(magnitude - case[4]) < 1e-7)
     end)
   end

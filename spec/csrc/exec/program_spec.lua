@@ -29,19 +29,26 @@ end
 
 describe("a plan", function()
   local refused = {
-    { "an activation that a run cannot give", "y = add(x, given)" .. TAIL, "y: a run cannot give it given; it gives ids to embed, positions to rope_table, wanted to take" },
-    { "positions looked up as ids", "y = embed(positions, table)" .. TAIL, "y: a run cannot give it positions; it gives ids to embed, positions to rope_table, wanted to take" },
+    { "an activation that a run cannot give", "y = add(x, given)" .. TAIL,
+      "y: a run cannot give it given; it gives ids to embed, positions to rope_table, wanted to take" },
+    { "positions looked up as ids", "y = embed(positions, table)" .. TAIL,
+      "y: a run cannot give it positions; it gives ids to embed, positions to rope_table, wanted to take" },
     { "columns taken by ids", "y = take(x, ids)\n t = take(y, wanted)\n out = conv1x1(t, w)\n give out",
       "y: a run cannot give it ids; it gives ids to embed, positions to rope_table, wanted to take" },
-    { "attention on wanted positions", "z = take(x, wanted)\n y = attention(z, z, z, ks, vs) {heads=2 kv_heads=2}\n out = conv1x1(y, w)\n give out",
+    { "attention on wanted positions",
+      "z = take(x, wanted)\n y = attention(z, z, z, ks, vs) {heads=2 kv_heads=2}\n out = conv1x1(y, w)\n give out",
       "y: attention cannot stand behind take" },
-    { "take behind take", "z = take(x, wanted)\n y = take(z, wanted)\n out = conv1x1(y, w)\n give out", "y: take cannot stand behind take" },
-    { "a state of two attentions", "z = attention(x, x, x, ks, vs) {heads=2 kv_heads=2}\n y = attention(z, z, z, ks, vs2) {heads=2 kv_heads=2}" .. TAIL,
+    { "take behind take", "z = take(x, wanted)\n y = take(z, wanted)\n out = conv1x1(y, w)\n give out",
+      "y: take cannot stand behind take" },
+    { "a state of two attentions",
+      "z = attention(x, x, x, ks, vs) {heads=2 kv_heads=2}\n y = attention(z, z, z, ks, vs2) {heads=2 kv_heads=2}" .. TAIL,
       "y: state ks belongs to another attention" },
-    { "values of two attentions in one state", "z = attention(x, x, x, ks, vs) {heads=2 kv_heads=2}\n y = attention(z, z, z, vs2, vs) {heads=2 kv_heads=2}" .. TAIL,
+    { "values of two attentions in one state",
+      "z = attention(x, x, x, ks, vs) {heads=2 kv_heads=2}\n y = attention(z, z, z, vs2, vs) {heads=2 kv_heads=2}" .. TAIL,
       "y: state vs belongs to another attention" },
     { "logits of all tokens", "y = scale(x)\n give y", "the graph g gives 1 results; the executor takes one, of wanted positions" },
-    { "two results", "y = scale(x)\n t = take(y, wanted)\n u = conv1x1(t, w)\n give t u", "the graph g gives 2 results; the executor takes one, of wanted positions" },
+    { "two results", "y = scale(x)\n t = take(y, wanted)\n u = conv1x1(t, w)\n give t u",
+      "the graph g gives 2 results; the executor takes one, of wanted positions" },
     { "no head behind take", "t = take(x, wanted)\n give t", "the graph g does not take wanted positions before its head" },
   }
   for _, case in ipairs(refused) do
@@ -78,7 +85,7 @@ describe("a plan", function()
     source:close()
     local s = assert(p:session { context = 64, kv = "fp16" })
     p:close()
-    g, source = nil, nil
+    g, source = nil, nil -- luacheck: ignore
     collectgarbage()
     collectgarbage()
     assert(s:feed { 1, 2, 3 })
@@ -133,7 +140,9 @@ describe("the memory plan", function()
           i = i + 1
           local at = assert(place[first][i], name)
           local cols = types:find "W" and math.min(64, chunk) or chunk
-          lives[name] = { name = name, made = #nodes, last = #nodes, from = at.from, to = at.from + at.channels * cols * 4, result = at.result }
+          lives[name] = {
+            name = name, made = #nodes, last = #nodes, from = at.from, to = at.from + at.channels * cols * 4, result = at.result,
+          }
         end
         for name in inputs:gmatch "[^, ]+" do
           if lives[name] then lives[name].last = #nodes end

@@ -258,7 +258,9 @@ pass("fuse_norm", {
   ]] },
 })
 
-local function attention(q, k, attrs) return ("a = attention(%s, %s, x, ks, vs) {heads=2 kv_heads=2%s}\n give a"):format(q, k, attrs or "") end
+local function attention(q, k, attrs)
+  return ("a = attention(%s, %s, x, ks, vs) {heads=2 kv_heads=2%s}\n give a"):format(q, k, attrs or "")
+end
 local function attend(inputs, attrs) return ("a = attend(%s) {heads=2 kv_heads=2%s}\n give a"):format(inputs, attrs or "") end
 
 local QK = "q = scale(x) {by=2}\n k = scale(x) {by=3}\n"
@@ -344,7 +346,8 @@ describe("pipelines", function()
     local g <close> = graphs.parse(HEAD .. "give x")
     assert.same({ nil, "no pipeline gpu; there are: cpu, cpu-plain", "notfound" }, { g:passes "gpu" })
     local _, message, code = g:pass "fuse_all"
-    assert.equal("no pass fuse_all; there are: dead_code, project, fuse_residual, fuse_glu, fuse_projection, fuse_norm, fuse_attention", message)
+    assert.equal("no pass fuse_all; there are: " ..
+      "dead_code, project, fuse_residual, fuse_glu, fuse_projection, fuse_norm, fuse_attention", message)
     assert.equal("notfound", code)
   end)
 
@@ -363,7 +366,10 @@ describe("pipelines", function()
   end)
 
   -- Fusing changes where values stand, never what they are.
-  for _, model in ipairs { "llama-mixed", "llama-kquants", "qwen2-q4_0", "qwen2-bf16", "gemma3-q8_0", "llama-odd", "qwen2-odd", "gemma3-odd" } do
+  local models = {
+    "llama-mixed", "llama-kquants", "qwen2-q4_0", "qwen2-bf16", "gemma3-q8_0", "llama-odd", "qwen2-odd", "gemma3-odd",
+  }
+  for _, model in ipairs(models) do
     it("fused and plain give the same bits: " .. model, function()
       for turn, isa in ipairs(core.isa_list()) do
         local ids = programs.ids(isa == "ref" and 20 or 90, 77, turn)
