@@ -194,28 +194,45 @@ static int meth_argmax(lua_State *L) {
   return 2;
 }
 
+/* NaN where there is nothing else; NaN counts as nothing. */
+static float greatest(const struct bind_tensor *t) {
+  float v = NAN;
+  for (uint64_t i = 0; i < t->count; i++)
+    if (isnan(v) || t->data[i] > v) v = t->data[i];
+  return v;
+}
+
+static float least(const struct bind_tensor *t) {
+  float v = NAN;
+  for (uint64_t i = 0; i < t->count; i++)
+    if (isnan(v) || t->data[i] < v) v = t->data[i];
+  return v;
+}
+
+static double mean(const struct bind_tensor *t) {
+  double sum = 0;
+  for (uint64_t i = 0; i < t->count; i++) sum += t->data[i];
+  return sum / (double)t->count;
+}
+
 static int meth_max(lua_State *L) {
   struct bind_tensor *t = bind_check_tensor(L, 1);
-  lua_pushnumber(L, ane_best(t->data, check_ids(L, t)).value);
+  check_ids(L, t);
+  lua_pushnumber(L, greatest(t));
   return 1;
 }
 
 static int meth_min(lua_State *L) {
   struct bind_tensor *t = bind_check_tensor(L, 1);
   check_ids(L, t);
-  float least = NAN;
-  for (uint64_t i = 0; i < t->count; i++)
-    if (isnan(least) || t->data[i] < least) least = t->data[i];
-  lua_pushnumber(L, least);
+  lua_pushnumber(L, least(t));
   return 1;
 }
 
 static int meth_mean(lua_State *L) {
   struct bind_tensor *t = bind_check_tensor(L, 1);
   check_ids(L, t);
-  double sum = 0;
-  for (uint64_t i = 0; i < t->count; i++) sum += t->data[i];
-  lua_pushnumber(L, sum / (double)t->count);
+  lua_pushnumber(L, mean(t));
   return 1;
 }
 
@@ -226,22 +243,46 @@ static int meta_len(lua_State *L) {
   return 1;
 }
 
+static void add_numbers(luaL_Buffer *b, const float *v, uint64_t n) {
+  char number[32];
+  for (uint64_t i = 0; i < n; i++) {
+    snprintf(number, sizeof number, "%s%.6g", i ? ", " : "", (double)v[i]);
+    luaL_addstring(b, number);
+  }
+}
+
+/* "tensor [2, 3] {1, 2, 3, 4, 5, 6}"; of more than 8 elements the first and last three, least, greatest and mean. */
 static int meta_tostring(lua_State *L) {
+  enum { WHOLE = 8, END = 3 };
   struct bind_tensor *t = bind_check_tensor(L, 1);
-  char shape[ANE_SHAPE_TEXT], number[32];
+  char text[ANE_SHAPE_TEXT];
   luaL_Buffer b;
   luaL_buffinit(L, &b);
   luaL_addstring(&b, "tensor ");
-  luaL_addstring(&b, ane_shape_text(&t->shape, shape));
+  luaL_addstring(&b, ane_shape_text(&t->shape, text));
   luaL_addstring(&b, " {");
-  uint64_t shown = ANE_MIN(t->count, 6);
-  for (uint64_t i = 0; i < shown; i++) {
-    snprintf(number, sizeof number, "%s%.6g", i ? ", " : "", (double)t->data[i]);
-    luaL_addstring(&b, number);
+  if (t->count <= WHOLE) {
+    add_numbers(&b, t->data, t->count);
+    luaL_addchar(&b, '}');
+  } else {
+    add_numbers(&b, t->data, END);
+    luaL_addstring(&b, ", ..., ");
+    add_numbers(&b, t->data + t->count - END, END);
+    snprintf(text, sizeof text, "} min %.6g max %.6g mean %.6g", (double)least(t), (double)greatest(t), mean(t));
+    luaL_addstring(&b, text);
   }
-  luaL_addstring(&b, shown < t->count ? ", ...}" : "}");
   luaL_pushresult(&b);
   return 1;
+}
+
+/* t[i]: row i, of a vector element i; t.name: a method. Upvalue: the methods. */
+static int meta_index(lua_State *L) {
+  if (!lua_isinteger(L, 2)) {
+    lua_settop(L, 2);
+    lua_gettable(L, lua_upvalueindex(1));
+    return 1;
+  }
+  return bind_check_tensor(L, 1)->shape.rank < 2 ? meth_get(L) : meth_row(L);
 }
 
 static const luaL_Reg methods[] = {
@@ -254,6 +295,14 @@ static const luaL_Reg meta[] = {{"__len", meta_len}, {"__tostring", meta_tostrin
 
 void bind_tensor(lua_State *L) {
   bind_class(L, BIND_TENSOR, methods, meta);
+  luaL_getmetatable(L, BIND_TENSOR);
+  lua_getfield(L, -1, "__index");
+  bind_tensor_math(L);
+  lua_pushvalue(L, -1);
+  lua_setfield(L, -3, "__names"); /* what completion offers, and where Lua files add methods */
+  lua_pushcclosure(L, meta_index, 1);
+  lua_setfield(L, -2, "__index");
+  lua_pop(L, 1);
   lua_pushcfunction(L, tensor_make);
   lua_setfield(L, -2, "tensor");
 }

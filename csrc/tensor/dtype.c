@@ -60,13 +60,14 @@ ane_status ane_to_f32(ane_dtype t, const void *src, float *dst, uint64_t n, stru
 }
 
 struct ane_difference ane_compare_f32(const float *a, const float *b, uint64_t n) {
-  struct ane_difference d = {0, 0, 1, 0};
+  struct ane_difference d = {.cosine = 1};
   double aa = 0, bb = 0, ab = 0, se = 0;
   for (uint64_t i = 0; i < n; i++) {
     double x = a[i], y = b[i], e = fabs(x - y);
     if (isnan(x) || isnan(y)) e = INFINITY;
     else if (x == y) e = 0; /* equal infinities */
     if (e > d.max_abs) d.max_abs = e, d.worst = i;
+    d.max_scaled = ANE_MAX(d.max_scaled, isinf(e) ? e : e / (1 + fabs(y)));
     se += e * e, aa += x * x, bb += y * y, ab += x * y;
   }
   if (n) d.rms = sqrt(se / (double)n);

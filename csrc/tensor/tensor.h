@@ -55,10 +55,10 @@ struct ane_tensor {
   int64_t ld;
 };
 
-/* Compares n floats: largest |a - b|, root mean square of a - b, cosine of the angle (1 where both are zero). NaN on
- * either side makes max_abs infinite and cosine NaN. */
+/* Compares n floats: largest |a - b|, largest |a - b| / (1 + |b|), root mean square of a - b, cosine of the angle (1 where
+ * both are zero). NaN on either side makes the largest ones infinite and cosine NaN. */
 struct ane_difference {
-  double max_abs, rms, cosine;
+  double max_abs, max_scaled, rms, cosine;
   uint64_t worst; /* index of max_abs */
 };
 struct ane_difference ane_compare_f32(const float *a, const float *b, uint64_t n);

@@ -19,6 +19,8 @@ describe("tensors", function()
     assert.equal(6.0, t:get(-1, -1))
     assert.same({ 4.0, 5.0, 6.0 }, t:row(2):totable())
     assert.same({ 3 }, t:row(-2):shape())
+    assert.same({ 4.0, 5.0, 6.0 }, t[2]:totable())
+    assert.equal(6.0, t[2][-1])
   end)
 
   it("can be written", function()
@@ -39,7 +41,8 @@ describe("tensors", function()
   it("give their bytes and a short print", function()
     assert.equal(string.pack("<ffffff", 1, 2, 3, 4, 5, 6), t:tostring())
     assert.equal("tensor [2, 3] {1, 2, 3, 4, 5, 6}", tostring(t))
-    assert.equal("tensor [9] {0, 0, 0, 0, 0, 0, ...}", tostring(core.tensor { 9 }))
+    assert.equal("tensor [3, 3] {1, 2, 3, ..., 7, 8, 10} min 1 max 10 mean 5.11111",
+      tostring(core.tensor({ 3, 3 }, { 1, 2, 3, 4, 5, 6, 7, 8, 10 })))
   end)
 
   it("refuse misuse by name", function()
