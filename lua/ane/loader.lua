@@ -27,14 +27,39 @@ local function find_recipe(architecture, given)
   return r
 end
 
+-- Tokens of one run. A model that sees tokens on both sides takes a whole text at once.
+local function chunk_of(cfg, context) return cfg.kind == "token_classifier" and math.min(context, 4096) or 512 end
+
+--- Plans what a recipe builds for this machine.
+-- @param r the recipe
+-- @param cfg, source what it builds with
+-- @param opts as load's, context given; pipeline (default "cpu"; "cpu-plain" keeps every value of the recipe in sight)
+-- @return program; or nil, message, code
+function M.plan(r, cfg, source, opts)
+  local graph, message, code = recipe.build(r, cfg, source)
+  if not graph then return nil, message, code end
+  local _ <close> = graph -- the program keeps what it needs
+  local ok, program
+  ok, message, code = graph:passes(opts.pipeline or "cpu")
+  if not ok then return nil, ("%s: %s"):format(source:path(), message), code end
+  local progress = opts.progress
+  program, message, code = core.program(graph, {
+    isa = opts.isa, threads = opts.threads, int8 = opts.activations ~= "fp32", weights = opts.weights, context = opts.context,
+    chunk = chunk_of(cfg, opts.context), progress = progress and function(done, total) progress("load", done, total) end,
+  })
+  if not program then return nil, ("%s: %s"):format(source:path(), message), code end
+  return program
+end
+
 --- Opens the file, builds its graph and packs its weights.
 -- @param path a GGUF file, or the first of a split one
 -- @param opts threads, isa, activations ("int8" | "fp32"), kv, weights, context (nil: chosen), recipe, progress
--- @return {program, source, config, tokenizer (nil: none), architecture, recipe, bytes, context}; or nil, message, code
+-- @return {program, source, config, tokenizer (nil: none), architecture, recipe, bytes, context, options (as plan takes
+-- them)}; or nil, message, code
 function M.load(path, opts)
   local source, message, code = core.open(path)
   if not source then return nil, message, code end
-  local architecture, cfg, r, graph, program, tokenizer
+  local architecture, cfg, r, program, tokenizer
   architecture, message, code = config.architecture(source)
   if not architecture then return nil, message, code end
   -- Before the configuration: the keys of an unknown architecture may mean anything.
@@ -42,24 +67,16 @@ function M.load(path, opts)
   if not r then return nil, ("%s: %s"):format(path, message), code end
   cfg, message, code = config.read(source)
   if not cfg then return nil, message, code end
-  graph, message, code = recipe.build(r, cfg, source)
-  if not graph then return nil, message, code end
-  local _ <close> = graph -- the program keeps what it needs
-  local ok
-  ok, message, code = graph:passes "cpu"
-  if not ok then return nil, ("%s: %s"):format(path, message), code end
   tokenizer, message, code = require("ane.tokenizer").new(source)
   if not tokenizer and code ~= "notfound" then return nil, message, code end -- a model without a vocabulary takes ids
-  local context = opts.context or default_context(cfg, opts.kv)
-  local progress = opts.progress
-  program, message, code = core.program(graph, {
-    isa = opts.isa, threads = opts.threads, int8 = opts.activations ~= "fp32", weights = opts.weights, context = context, chunk = 512,
-    progress = progress and function(done, total) progress("load", done, total) end,
-  })
-  if not program then return nil, ("%s: %s"):format(path, message), code end
+  local options = {}
+  for key, value in pairs(opts) do options[key] = value end
+  options.context = opts.context or default_context(cfg, opts.kv)
+  program, message, code = M.plan(r, cfg, source, options)
+  if not program then return nil, message, code end
   return {
-    program = program, source = source, config = cfg, tokenizer = tokenizer or nil, architecture = cfg.architecture, recipe = r, bytes = source:bytes(),
-    context = context,
+    program = program, source = source, config = cfg, tokenizer = tokenizer or nil, architecture = cfg.architecture, recipe = r,
+    bytes = source:bytes(), context = options.context, options = options,
   }
 end
 

@@ -28,7 +28,8 @@ describe("tensor plots", function()
   end)
 
   it("name options that they do not have", function()
-    assert.error_matches(function() core.tensor({ 1 }):heat { wide = 1 } end, "unknown option \"wide\"; the options are ascii, height, width")
+    local fn = function() core.tensor({ 1 }):heat { wide = 1 } end
+    assert.error_matches(fn, "unknown option \"wide\"; the options are ascii, height, width")
     assert.error_matches(function() core.tensor({ 1 }):histogram { bins = 0 } end, "bins must be 1 .. 4096")
   end)
 end)
