@@ -97,19 +97,19 @@ local function give_back(self, used)
   if self._idle or not self._bundle then used:close() else self._idle = used end
 end
 
--- Ids of a prompt: a text, a list of ids or a list of messages; raises at the level of the caller's caller.
-local function prompt_ids(self, prompt, opts)
+-- Ids of a prompt: a text, a list of ids or a list of messages; raises at `level`, 1 being this function.
+local function prompt_ids(self, prompt, opts, level)
   local tokenizer = self.tokenizer
   if type(prompt) == "string" then
     if not tokenizer then return nil, "the model has no tokenizer: give token ids instead of text", "unsupported" end
     return tokenizer:encode(prompt, { special = opts.special, eos = false }) -- an end token would end it
   end
   if type(prompt) ~= "table" then
-    error("the prompt must be a text, a list of token ids or a list of messages, is a " .. type(prompt), 4)
+    error("the prompt must be a text, a list of token ids or a list of messages, is a " .. type(prompt), level)
   end
   if type(prompt[1]) == "table" then return chat.encode(tokenizer, prompt, opts) end
   for i, id in ipairs(prompt) do
-    if math.type(id) ~= "integer" or id < 0 then error(("the prompt's entry %d is %s, not a token id"):format(i, tostring(id)), 4) end
+    if math.type(id) ~= "integer" or id < 0 then error(("the prompt's entry %d is %s, not a token id"):format(i, tostring(id)), level) end
   end
   return prompt
 end
@@ -122,7 +122,7 @@ local RULES = schema.merge(generate.rules, chat.rules, {
 local function start(self, prompt, opts, what)
   opened(self)
   opts = schema.check(RULES, opts, what, 3)
-  local ids, message, code = prompt_ids(self, prompt, opts)
+  local ids, message, code = prompt_ids(self, prompt, opts, 4)
   if not ids then return nil, message, code end
   local used
   used, message, code = borrow(self)
@@ -170,6 +170,26 @@ function Model:chat(opts)
   opened(self)
   local made, message, code = chat.new(self, opts, 2)
   return made, message, code -- no tail call: the level of errors counts this function
+end
+
+--- Names of all intermediate values, in the order in which they are computed, for trace.
+-- @return list of {name, channels}; or nil, message, code
+function Model:values()
+  return require("ane.trace").values(opened(self))
+end
+
+--- Intermediate values of a run from position 0. The first call plans a second program without fused steps, which takes
+-- as much memory for weights as the model; close frees it.
+-- @param input a text, a list of token ids or a list of messages
+-- @param patterns a glob or a list of globs over the names of values(): "layers.3.*", "*.attn_q"; default all
+-- @return table name -> tensor [tokens, channels]; or nil, message, code ("range": more tokens than one run takes;
+-- "notfound": a glob fits no name)
+function Model:trace(input, patterns)
+  local bundle, trace = opened(self), require "ane.trace"
+  local globs = trace.globs(patterns, 2)
+  local ids, message, code = prompt_ids(self, input, {}, 3)
+  if not ids then return nil, message, code end
+  return trace.trace(bundle, ids, globs, self.kv)
 end
 
 --- Ends the replies in progress at their next token or prefill chunk, with stop = "stopped".
@@ -255,6 +275,7 @@ function Model:close()
   local open = {}
   for s in pairs(self._sessions) do open[#open + 1] = s end
   for _, s in ipairs(open) do s:close() end
+  if bundle.plain then require("ane.trace").close(bundle) end
   bundle.program:close()
   if bundle.source and bundle.source.close then bundle.source:close() end
 end
