@@ -1,5 +1,5 @@
 /* The CPU executor: a graph is planned once into a program (steps, packed weights, one activation arena), sessions hold
- * the state of one sequence each, and a run feeds tokens to sessions. A run allocates nothing but, once, the rows of
+ * the state of one sequence each, and a run feeds tokens to sessions. A run of one session allocates nothing but, once, the rows of
  * logits that a caller asks to keep. */
 #ifndef ANE_EXEC_EXEC_H
 #define ANE_EXEC_EXEC_H
@@ -111,7 +111,7 @@ struct ane_run_item {
 };
 
 /* Rope that depends on the length (longrope): the factors of a run are those of the length `until`. Where a session's
- * state was made with the others, its tokens are fed again first. */
+ * state was made with the others, its tokens are fed again first; stopped then, the session is left shorter, and right. */
 
 /* Feeds tokens to sessions of one program. Either all sessions advance or none does (ids out of range, context exceeded:
  * ANE_RANGE; stop flag: ANE_STOPPED). Results do not depend on how tokens are spread over runs, items or threads. One

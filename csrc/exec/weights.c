@@ -90,8 +90,9 @@ static void find_peak(void *arg, int thread, int threads) {
 
 /* The smallest fp16 that is not below amax / 127, so that no code is clamped. */
 static float scale_fp16(float amax) {
-  uint16_t h = ane_f32_f16(amax / 127.0f);
-  if (ane_f16_f32(h) * 127.0f < amax && h < 0x7BFF) h++;
+  uint16_t h = ane_f32_f16(amax / 127.0f), most = 0x7BFF; /* 65504; weights beyond 127 times that are clamped */
+  if (h > most) h = most;
+  if (ane_f16_f32(h) * 127.0f < amax && h < most) h++;
   return ane_f16_f32(h);
 }
 
