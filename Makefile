@@ -50,12 +50,12 @@ all: $(BUILD)/ane/core.so $(BUILD)/bin/ane links
 # Flags by file name: only such files may use the instructions, the dispatch decides at run time.
 AVX2 := -mavx2 -mfma -mf16c
 AVX512 := $(AVX2) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512
-$(BUILD)/%_avx2.o: ISA_CFLAGS := $(AVX2)
-$(BUILD)/%_avx512.o: ISA_CFLAGS := $(AVX512)
-$(BUILD)/%_avx512vnni.o: ISA_CFLAGS := $(AVX512) -mavx512vnni
-$(BUILD)/%_avx512bf16.o: ISA_CFLAGS := $(AVX512) -mavx512bf16
-$(BUILD)/%_dotprod.o: ISA_CFLAGS := -march=armv8.2-a+dotprod+fp16
-$(BUILD)/%_i8mm.o: ISA_CFLAGS := -march=armv8.2-a+dotprod+i8mm+fp16
+$(BUILD)/%_avx2.o $(BUILD)/%_avx2.tidy: ISA_CFLAGS := $(AVX2)
+$(BUILD)/%_avx512.o $(BUILD)/%_avx512.tidy: ISA_CFLAGS := $(AVX512)
+$(BUILD)/%_avx512vnni.o $(BUILD)/%_avx512vnni.tidy: ISA_CFLAGS := $(AVX512) -mavx512vnni
+$(BUILD)/%_avx512bf16.o $(BUILD)/%_avx512bf16.tidy: ISA_CFLAGS := $(AVX512) -mavx512bf16
+$(BUILD)/%_dotprod.o $(BUILD)/%_dotprod.tidy: ISA_CFLAGS := -march=armv8.2-a+dotprod+fp16
+$(BUILD)/%_i8mm.o $(BUILD)/%_i8mm.tidy: ISA_CFLAGS := -march=armv8.2-a+dotprod+i8mm+fp16
 
 $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)

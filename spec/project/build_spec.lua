@@ -1,0 +1,52 @@
+-- What the build makes.
+local tree = require "support.tree"
+
+local build = os.getenv "ANE_BUILD" or "build/release"
+
+describe("the build", function()
+  it("exports nothing but luaopen_ane_core", function()
+    local ok, text = tree.run("nm -D --defined-only " .. build .. "/ane/core.so")
+    assert.is_true(ok, text)
+    local names = {}
+    for name in text:gmatch "%x+ %a (%S+)" do names[#names + 1] = name end
+    assert.same({ "luaopen_ane_core" }, names)
+  end)
+
+  it("uses special instructions only in files that are named for them", function()
+    -- A plain object that holds a vector register of the larger sets would stop older machines.
+    if not tree.has "objdump" then pending "objdump is not installed" end
+    if tree.read("/proc/cpuinfo"):match "x86" == nil and not select(2, tree.run "uname -m"):match "x86_64" then pending "not x86-64" end
+    local bad = {}
+    for _, path in ipairs(tree.files("csrc", "c")) do
+      local object = build .. "/" .. path:gsub("%.c$", ".o")
+      if not path:match "_avx" and not path:match "/arm/" then
+        local _, text = tree.run(("objdump -d --no-show-raw-insn '%s' | grep -m 1 -E '%%[yz]mm' || true"):format(object))
+        if text ~= "" then bad[#bad + 1] = object .. ": " .. text end
+      end
+    end
+    assert.same({}, bad)
+  end)
+
+  it("has a command that starts from the tree", function()
+    local ok, text = tree.run(build .. "/bin/ane --version")
+    assert.is_true(ok, text)
+    assert.matches("^ane %d+%.%d+%.%d+\n$", text)
+  end)
+end)
+
+describe("make", function()
+  it("has every target that its help names", function()
+    local ok, help = tree.run "make --no-print-directory help"
+    assert.is_true(ok, help)
+    for target in help:gmatch "make (%l+) " do
+      local found, text = tree.run("make --no-print-directory -n JOBS=1 " .. target)
+      assert.is_true(found, text)
+    end
+  end)
+
+  it("refuses a configuration that there is not", function()
+    local ok, text = tree.run "make config=fast"
+    assert.is_false(ok)
+    assert.matches("config=fast: choose release, debug or sanitize", text, 1, true)
+  end)
+end)

@@ -1,0 +1,353 @@
+---@meta ane
+-- Types of the public API, for editors that use the Lua language server. Nothing here runs.
+
+---@class ane.lib
+---@field _VERSION string
+---@field null lightuserdata JSON null, where a value is needed for it
+local ane = {}
+
+---@alias ane.kv "fp16"|"fp32"|"int8"
+---@alias ane.code "memory"|"io"|"format"|"unsupported"|"invalid"|"shape"|"notfound"|"range"|"state"|"stopped"|"template"
+---@alias ane.stop_reason "eos"|"stop"|"length"|"context"|"repeat"|"stopped"|"closed"
+---@alias ane.progress fun(stage: string, done: integer, total: integer)
+---@alias ane.message { role: string, content: string, [string]: any }
+---@alias ane.prompt string|integer[]|ane.message[]
+
+---@class ane.load_options
+---@field context? integer most tokens of a session; default: least of the model's own, 4096, what fits half of free memory
+---@field threads? integer default: the physical cores
+---@field weights? "file"|"int8"|"int8-channel"|"fp16"|"bf16"|"fp32"|"q8_0"|"q5_1"|"q5_0"|"q4_1"|"q4_0" default: "file", as stored
+---@field activations? "int8"|"fp32" int8 (default) is fast, fp32 the reference
+---@field kv? ane.kv default: fp16, with fp32 activations fp32
+---@field recipe? table|string a recipe or the path of one, for an architecture that is not known
+---@field isa? string caps the kernels; default: ANE_ISA of the environment, else the best of the machine
+---@field progress? ane.progress|boolean true: a bar where standard error is a terminal
+
+---@param path string a GGUF file, or the first of a split one
+---@param opts? ane.load_options
+---@return ane.model? model
+---@return string? message
+---@return ane.code? code
+function ane.load(path, opts) end
+
+--- Makes a recipe known, for architectures that ane.models has no file for.
+---@param recipe { architectures: string[], build: fun(b: table, cfg: table): any, version?: integer, ignore?: string[] }
+function ane.register(recipe) end
+
+---@param values number|table|string a number, lists in lists, or a string of little-endian float32
+---@param shape? integer[]
+---@return ane.tensor
+function ane.tensor(values, shape) end
+
+--- The machine: version, isa (the level in use), isa_list, cpu, cores, memory.
+---@return { version: string, isa: string, isa_list: string[], cpu: string, cores: integer, memory: table }? info
+---@return string? message
+---@return ane.code? code
+function ane.info() end
+
+---@class ane.model
+---@field tokenizer ane.tokenizer?
+---@field path string
+---@field kv ane.kv
+---@field load_s number seconds
+---@field context integer tokens
+---@field vocab integer
+---@field architecture string
+---@field config table
+---@field closed boolean
+local model = {}
+
+---@class ane.template_options
+---@field tools? table[]
+---@field documents? table[]
+---@field template? string name of one of the model's templates
+---@field template_vars? table<string, any>
+---@field special_in_messages? boolean control tokens spelled in the messages are those tokens
+
+---@class ane.generate_options: ane.template_options
+---@field max_tokens? integer
+---@field temperature? number 0 (default) is greedy
+---@field top_k? integer
+---@field top_p? number
+---@field min_p? number
+---@field repeat_penalty? number
+---@field repeat_window? integer tokens the penalty falls on; 64, 0: all
+---@field logit_bias? table<integer, number>
+---@field seed? integer
+---@field stop? string|string[]
+---@field stop_ngram? integer|{ size: integer, times?: integer }
+---@field eos? integer[]
+---@field ignore_eos? boolean
+---@field logprobs? integer
+---@field logits_processor? fun(logits: ane.tensor, ids: integer[]): ane.tensor?
+---@field skip_special? boolean
+---@field special? boolean control tokens spelled in the prompt are those tokens
+---@field details? boolean generate gives a table
+---@field progress? ane.progress
+
+---@class ane.result
+---@field text string?
+---@field ids integer[]
+---@field prompt_ids integer[]
+---@field stop ane.stop_reason
+---@field stop_string? string
+---@field eos_id? integer
+---@field seed integer
+---@field logprobs? { id: integer, logprob: number, top: number[][] }[]
+---@field timings { load_s: number, prefill_s: number, decode_s: number, first_token_s: number, prompt_tokens: integer, cached_tokens: integer, tokens: integer }
+
+---@param prompt ane.prompt
+---@param opts? ane.generate_options
+---@return string|integer[]|ane.result|nil reply
+---@return string? message
+---@return ane.code? code
+function model:generate(prompt, opts) end
+
+---@param prompt ane.prompt
+---@param opts? ane.generate_options
+---@return ane.pieces? pieces
+---@return string? message
+---@return ane.code? code
+function model:stream(prompt, opts) end
+
+---@class ane.chat_options: ane.generate_options
+---@field system? string
+---@field messages? ane.message[]
+
+---@param opts? ane.chat_options
+---@return ane.chat? chat
+---@return string? message
+---@return ane.code? code
+function model:chat(opts) end
+
+---@param opts? { context?: integer, kv?: ane.kv }
+---@return ane.session? session
+---@return string? message
+---@return ane.code? code
+function model:session(opts) end
+
+--- Ends the replies in progress.
+function model:stop() end
+
+---@return table
+function model:info() end
+
+function model:close() end
+
+---@class ane.pieces
+---@field result ane.result complete when the loop has ended
+---@overload fun(): string|integer|nil
+local pieces = {}
+
+---@return string|integer|nil piece
+---@return string? message
+---@return ane.code? code
+function pieces:next() end
+
+---@return ane.result? result
+---@return string? message
+---@return ane.code? code
+function pieces:finish() end
+
+function pieces:stop() end
+
+function pieces:close() end
+
+---@class ane.chat
+---@field messages ane.message[]
+---@field last ane.result?
+---@field session ane.session?
+local chat = {}
+
+---@param said? string|ane.message|ane.message[]
+---@param opts? ane.generate_options
+---@return string? text
+---@return string? message
+---@return ane.code? code
+function chat:say(said, opts) end
+
+---@param said? string|ane.message|ane.message[]
+---@param opts? ane.generate_options
+---@return ane.pieces? pieces
+---@return string? message
+---@return ane.code? code
+function chat:stream(said, opts) end
+
+---@param opts? ane.generate_options
+---@return string? prompt
+---@return string? message
+---@return ane.code? code
+function chat:render(opts) end
+
+function chat:close() end
+
+---@class ane.session
+---@field length integer tokens cached
+---@field ids integer[]
+---@field context integer
+---@field closed boolean
+local session = {}
+
+---@param ids integer|integer[]
+---@param opts? { want?: "last"|"all"|"argmax"|"none", chunk?: integer, progress?: ane.progress, each?: fun(s: ane.session, first: integer, count: integer) }
+---@return boolean? ok
+---@return string? message
+---@return ane.code? code
+function session:feed(ids, opts) end
+
+---@return integer
+function session:rows() end
+
+---@param row? integer default -1, the last
+---@return ane.tensor
+function session:logits(row) end
+
+---@param row? integer
+---@return integer id
+---@return number logit
+function session:argmax(row) end
+
+---@param k integer
+---@param row? integer
+---@return number[][] list of {id, logit}, best first
+function session:topk(k, row) end
+
+---@param n integer the length to go back to; negative: so many tokens fewer
+---@return boolean? ok
+---@return string? message
+---@return ane.code? code
+function session:rewind(n) end
+
+---@param path string
+---@return boolean? ok
+---@return string? message
+---@return ane.code? code
+function session:save(path) end
+
+---@param path string
+---@return boolean? ok
+---@return string? message
+---@return ane.code? code
+function session:restore(path) end
+
+---@return ane.session? session
+---@return string? message
+---@return ane.code? code
+function session:fork() end
+
+function session:stop() end
+
+function session:unstop() end
+
+---@return integer
+function session:kv_bytes() end
+
+function session:close() end
+
+---@class ane.tokenizer
+---@field bos integer?
+---@field eos integer?
+---@field eot integer?
+---@field eom integer?
+---@field unk integer?
+---@field pad integer?
+---@field add_bos boolean
+---@field add_eos boolean
+---@field eos_ids integer[]
+---@field chat_templates table<string, string>
+---@operator len: integer
+local tokenizer = {}
+
+---@param text string
+---@param opts? { special?: boolean, bos?: boolean, eos?: boolean, offsets?: boolean }
+---@return integer[]? ids
+---@return integer[][]|string|nil spans byte ranges in the text, with offsets; or the message
+---@return ane.code? code
+function tokenizer:encode(text, opts) end
+
+---@param ids integer|integer[]
+---@param opts? { skip_special?: boolean, utf8?: "raw"|"replace" }
+---@return string? text
+---@return string? message
+---@return ane.code? code
+function tokenizer:decode(ids, opts) end
+
+---@param opts? { skip_special?: boolean }
+---@return ane.decoder
+function tokenizer:stream(opts) end
+
+---@param id integer
+---@return string?
+function tokenizer:token(id) end
+
+---@param id integer
+---@return string?
+function tokenizer:piece(id) end
+
+---@param piece string
+---@return integer?
+function tokenizer:id(piece) end
+
+---@param id integer
+---@return "normal"|"control"|"user"|"unknown"|"unused"|"byte"|nil
+function tokenizer:token_type(id) end
+
+function tokenizer:close() end
+
+---@class ane.decoder
+local decoder = {}
+
+---@param id integer
+---@return string
+function decoder:push(id) end
+
+---@return string
+function decoder:flush() end
+
+function decoder:reset() end
+
+---@class ane.tensor
+---@operator len: integer
+local tensor = {}
+
+---@param ... integer one index a dimension, from 1, negative ones from the end
+---@return number
+function tensor:get(...) end
+
+---@param ... number indices, then the value
+function tensor:set(...) end
+
+---@param value number
+function tensor:fill(value) end
+
+---@param i integer
+---@return ane.tensor
+function tensor:row(i) end
+
+---@return integer[]
+function tensor:shape() end
+
+---@param k integer
+---@return number[][] list of {id, value}, best first; ids from 0
+function tensor:topk(k) end
+
+---@return integer id
+---@return number value
+function tensor:argmax() end
+
+---@return number
+function tensor:min() end
+
+---@return number
+function tensor:max() end
+
+---@return number
+function tensor:mean() end
+
+---@return table
+function tensor:totable() end
+
+---@return string
+function tensor:tostring() end
+
+return ane
