@@ -29,8 +29,8 @@ local function whole(source, arch, key, required, least)
   if v == nil then return nil end
   local i = math.tointeger(v)
   if not i or i < least or i > 1 << 24 then
-    error({ message = ("%s: metadata key %s.%s is %s, wanted a whole number from %d to %d"):format(source:path(), arch, key, v, least, 1 << 24),
-            code = "format" }, 0)
+    local wanted = ("%s: metadata key %s.%s is %s, wanted a whole number from %d to %d"):format(source:path(), arch, key, v, least, 1 << 24)
+    error({ message = wanted, code = "format" }, 0)
   end
   return i
 end
@@ -64,8 +64,8 @@ local function check_heads(source, arch, cfg)
   end
   if cfg.head_dim then return end
   if cfg.d_model % cfg.n_head ~= 0 then
-    fail(source, "metadata key %s.embedding_length is %d, no multiple of attention.head_count, %d, and attention.key_length is missing", arch,
-      cfg.d_model, cfg.n_head)
+    fail(source, "metadata key %s.embedding_length is %d, no multiple of attention.head_count, %d, and attention.key_length is missing",
+      arch, cfg.d_model, cfg.n_head)
   end
   cfg.head_dim = cfg.d_model // cfg.n_head
 end
@@ -92,7 +92,8 @@ end
 local function read_rope(source, arch, head_dim)
   local function get(key) return positive(source, arch, "rope." .. key) end
   local rope = {
-    theta = get "freq_base" or 10000.0, local_theta = get "freq_base_swa", dims = whole(source, arch, "rope.dimension_count", false, 2) or head_dim,
+    theta = get "freq_base" or 10000.0, local_theta = get "freq_base_swa",
+    dims = whole(source, arch, "rope.dimension_count", false, 2) or head_dim,
     factor = get "scaling.factor" or get "scale_linear", original_context = get "scaling.original_context_length",
     attn_factor = get "scaling.attn_factor", beta_fast = get "scaling.yarn_beta_fast", beta_slow = get "scaling.yarn_beta_slow",
   }

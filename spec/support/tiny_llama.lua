@@ -17,8 +17,9 @@ function M.file()
   return {
     values = {
       { "general.architecture", "string", "llama" }, { "general.name", "string", "tiny" }, { "llama.block_count", "uint32", 1 },
-      { "llama.embedding_length", "uint32", 16 }, { "llama.feed_forward_length", "uint32", 24 }, { "llama.attention.head_count", "uint32", 4 },
-      { "llama.attention.head_count_kv", "uint32", 2 }, { "llama.attention.layer_norm_rms_epsilon", "float32", 1e-5 },
+      { "llama.embedding_length", "uint32", 16 }, { "llama.feed_forward_length", "uint32", 24 },
+      { "llama.attention.head_count", "uint32", 4 }, { "llama.attention.head_count_kv", "uint32", 2 },
+      { "llama.attention.layer_norm_rms_epsilon", "float32", 1e-5 },
       { "llama.context_length", "uint32", 32 }, { "llama.vocab_size", "uint32", 20 }, { "tokenizer.ggml.model", "string", "none" },
     },
     tensors = {

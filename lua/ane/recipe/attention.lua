@@ -26,7 +26,8 @@ function M.gqa(b, x, opts)
   end
   if opts.qk_norm == "after_rope" then norm() end
   local o = b:attention(q, k, v, {
-    heads = heads, kv_heads = kv_heads, head_dim = cfg.head_dim, scale = opts.scale or cfg.head_dim ^ -0.5, window = opts.window, softcap = opts.softcap,
+    heads = heads, kv_heads = kv_heads, head_dim = cfg.head_dim, scale = opts.scale or cfg.head_dim ^ -0.5, window = opts.window,
+    softcap = opts.softcap,
   })
   return b:linear(o, "attn_output")
 end

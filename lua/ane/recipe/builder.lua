@@ -97,7 +97,9 @@ function Builder:rope_table(r, name)
 end
 
 --- Turns the heads of x. layout: "half" (pairs i, i + r/2) or "interleaved" (2i, 2i + 1).
-function Builder:rope(x, tab, name, opts) return self:_add("rope", name, { x, tab }, { heads = opts.heads, layout = opts.layout or "half" }) end
+function Builder:rope(x, tab, name, opts)
+  return self:_add("rope", name, { x, tab }, { heads = opts.heads, layout = opts.layout or "half" })
+end
 
 --- Causal attention with its key-value state.
 -- opts: heads, kv_heads, head_dim, scale, window (0: all), softcap (0: none), ahead (keys seen behind the own one; 0:
@@ -106,8 +108,8 @@ function Builder:attention(q, k, v, opts)
   local shape = { 1, opts.kv_heads, "context", opts.head_dim }
   local ks, vs = self.graph:state(self:_name "k_cache", shape), self.graph:state(self:_name "v_cache", shape)
   return self:_add("attention", "attn", { q, k, v, ks, vs, opts.sinks or false },
-    { heads = opts.heads, kv_heads = opts.kv_heads, scale = opts.scale, window = opts.window or 0, ahead = opts.ahead or 0, softcap = opts.softcap or 0,
-      sink_scale = opts.sink_scale or 1 })
+    { heads = opts.heads, kv_heads = opts.kv_heads, scale = opts.scale, window = opts.window or 0, ahead = opts.ahead or 0,
+      softcap = opts.softcap or 0, sink_scale = opts.sink_scale or 1 })
 end
 
 --- act(gate) * up; act: "silu", "gelu_tanh", "gelu_erf", "sigmoid".
@@ -135,9 +137,10 @@ function Builder:weight(role, opts)
     error(("no tensor %s in %s"):format(name, self.source:path()), 0)
   end
   self.used[name] = true
-  local view = (opts.index or opts.from or opts.transposed) and { index = opts.index, from = opts.from, to = opts.to, transposed = opts.transposed }
-  local label = not view and name or ("%s[%s,%s:%s%s]"):format(name, opts.index or "", opts.from or "", opts.to or "", opts.transposed and ",t" or "")
-  return self.graph:const(label, self.source, name, view or nil)
+  if not (opts.index or opts.from or opts.transposed) then return self.graph:const(name, self.source, name) end
+  local view = { index = opts.index, from = opts.from, to = opts.to, transposed = opts.transposed }
+  local part = ("[%s,%s:%s%s]"):format(view.index or "", view.from or "", view.to or "", view.transposed and ",t" or "")
+  return self.graph:const(name .. part, self.source, name, view)
 end
 
 --- Channels of a, then of b.
@@ -145,7 +148,9 @@ function Builder:concat(a, b) return self:_add("concat", "concat", { a, b }) end
 --- (x + bias) * scale, by vectors (see weight); either may be false.
 function Builder:affine(x, bias, scale, name) return self:_add("affine", name or "affine", { x, bias or false, scale or false }) end
 --- Each of `groups` groups of n channels times sqrt(n) / max(|group|, eps), times its weight.
-function Builder:l2_norm(x, weight, groups, name) return self:_add("l2_norm", name or "l2_norm", { x, weight or false }, { groups = groups }) end
+function Builder:l2_norm(x, weight, groups, name)
+  return self:_add("l2_norm", name or "l2_norm", { x, weight or false }, { groups = groups })
+end
 --- Each head `times` times in a row; the mean over runs of `times` heads.
 function Builder:repeat_heads(x, heads, times) return self:_add("repeat_heads", "repeat_heads", { x }, { heads = heads, times = times }) end
 function Builder:mean_heads(x, heads, times) return self:_add("mean_heads", "mean_heads", { x }, { heads = heads, times = times }) end
@@ -153,11 +158,15 @@ function Builder:mean_heads(x, heads, times) return self:_add("mean_heads", "mea
 --- Causal convolution over tokens. opts: weight, bias, before (columns before the first token), groups, taps (K), name
 function Builder:conv_causal(x, opts)
   local state = self.graph:state(self:_name "conv_cache", { 1, self:channels(x), opts.taps - 1, 1 })
-  return self:_add("conv_causal", opts.name or "conv", { x, opts.weight, opts.bias or false, opts.before or false, state }, { groups = opts.groups })
+  local inputs = { x, opts.weight, opts.bias or false, opts.before or false, state }
+  return self:_add("conv_causal", opts.name or "conv", inputs, { groups = opts.groups })
 end
 
 --- The column of the token before.
-function Builder:delay(x) return self:_add("delay", "delay", { x, self.graph:state(self:_name "delay_cache", { 1, self:channels(x), 1, 1 }) }) end
+function Builder:delay(x)
+  local state = self.graph:state(self:_name "delay_cache", { 1, self:channels(x), 1, 1 })
+  return self:_add("delay", "delay", { x, state })
+end
 
 --- Number of channels of a value.
 function Builder:channels(x) return self.graph:shape(x)[2] end

@@ -70,8 +70,9 @@ function M.find(architecture)
     if not ok then return nil, tostring(r), "invalid" end
     return r
   end
-  return nil, ("architecture '%s' is not known; known are: %s. A recipe for it can be given with the option recipe, or put in models/%s.lua"):format(
-    architecture, table.concat(M.known(), ", "), (architecture:gsub("[^%w_]", "_"))), "unsupported"
+  local message = "architecture '%s' is not known; known are: %s. A recipe for it can be given with the option recipe, or put in " ..
+    "models/%s.lua"
+  return nil, message:format(architecture, table.concat(M.known(), ", "), (architecture:gsub("[^%w_]", "_"))), "unsupported"
 end
 
 --- A recipe from a Lua file.
@@ -90,7 +91,8 @@ local function check_unused(r, b)
     local known = b.used[t.name] or t.name == "rope_freqs.weight"
     for _, pattern in ipairs(r.ignore or {}) do known = known or t.name:find(pattern) end
     if not known then
-      return nil, ("%s: tensor %s is not used by the recipe for %s: the result would be wrong"):format(b.source:path(), t.name, b.cfg.architecture), "unsupported"
+      local message = "%s: tensor %s is not used by the recipe for %s: the result would be wrong"
+      return nil, message:format(b.source:path(), t.name, b.cfg.architecture), "unsupported"
     end
   end
   return true
@@ -107,8 +109,8 @@ function M.build(r, cfg, source)
   end
   local given, complaint = pcall(b.graph.results, b.graph, result)
   if not given then
-    return nil, ("%s: the recipe for %s gives %s, not the value of its logits (%s)"):format(source:path(), cfg.architecture, tostring(result), complaint),
-      "invalid"
+    local wrong = "%s: the recipe for %s gives %s, not the value of its logits (%s)"
+    return nil, wrong:format(source:path(), cfg.architecture, tostring(result), complaint), "invalid"
   end
   local fine, message, code = check_unused(r, b)
   if not fine then return nil, message, code end

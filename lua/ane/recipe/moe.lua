@@ -22,7 +22,8 @@ end
 function M.experts(b, x, route, list, opts)
   local inputs = { x, route }
   for _, e in ipairs(list) do
-    for _, v in ipairs { e.gate, e.gate_bias or false, e.up, e.up_bias or false, e.down, e.down_bias or false } do inputs[#inputs + 1] = v end
+    local weights = { e.gate, e.gate_bias or false, e.up, e.up_bias or false, e.down, e.down_bias or false }
+    table.move(weights, 1, #weights, #inputs + 1, inputs)
   end
   return b:_add("experts", "experts", inputs,
     { count = #list, act = opts.act or "silu", limit = opts.limit, alpha = opts.alpha, soft = b.soft_experts and 1 or 0 })

@@ -12,7 +12,8 @@ function M.gated(b, x, opts)
   local u = b:linear(x, "shortconv.in_proj")
   local gate_in, gate_out, z = b:slice(u, 0, c), b:slice(u, c, 2 * c), b:slice(u, 2 * c, 3 * c)
   local y = b:conv_causal(b:mul(gate_in, z), {
-    weight = b:weight "shortconv.conv", bias = b:weight("shortconv.conv", { suffix = ".bias", optional = true }), groups = c, taps = opts.taps,
+    weight = b:weight "shortconv.conv", bias = b:weight("shortconv.conv", { suffix = ".bias", optional = true }), groups = c,
+    taps = opts.taps,
   })
   return b:linear(b:mul(gate_out, y), "shortconv.out_proj")
 end
