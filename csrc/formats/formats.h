@@ -55,7 +55,7 @@ struct ane_source_file {
 };
 
 struct ane_source {
-  const char *format; /* "gguf", ... */
+  const char *format; /* "gguf", "safetensors" */
   char *path;         /* as opened */
   struct ane_source_file *files;
   uint32_t n_files;
@@ -71,7 +71,7 @@ struct ane_source {
 };
 
 /* Opens by content (magic), not by file name. A split GGUF may be opened by any of its parts' first file; the others are
- * found beside it. *out is NULL on failure. Errors: ANE_IO, ANE_FORMAT (names file, tensor or key, byte), ANE_UNSUPPORTED, ANE_NOMEM. */
+ * found beside it. A folder opens by what is in it: model.safetensors, or the files of model.safetensors.index.json. *out is NULL on failure. Errors: ANE_IO, ANE_FORMAT (names file, tensor or key, byte), ANE_UNSUPPORTED, ANE_NOMEM. */
 ane_status ane_source_open(struct ane_source **out, const char *path, struct ane_error *err);
 /* Gives up one ownership; the last one frees. NULL is fine. */
 void ane_source_close(struct ane_source *s);

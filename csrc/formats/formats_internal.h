@@ -4,6 +4,9 @@
 
 #include "formats/formats.h"
 
+#include <inttypes.h>
+#include <jansson.h>
+
 /* Fills a source whose path and files[0] are set and mapped, and whose magic has matched. On failure the caller closes
  * the source. */
 typedef ane_status (*ane_source_reader)(struct ane_source *s, struct ane_error *err);
@@ -13,6 +16,12 @@ ane_status ane_onnx_read(struct ane_source *s, struct ane_error *err);
 
 /* The model file of a folder that is an ONNX bundle (ane_malloc memory); NULL where it is none. */
 ane_status ane_onnx_find(const char *folder, char **model, struct ane_error *err);
+ane_status ane_safetensors_read(struct ane_source *s, struct ane_error *err);
+/* files[0] is the index; it makes way for the files that the index names, which lie in its folder. */
+ane_status ane_safetensors_read_index(struct ane_source *s, struct ane_error *err);
+
+/* Fills by_name; a name that appears twice is ANE_FORMAT. */
+ane_status ane_source_index_tensors(struct ane_source *s, struct ane_error *err);
 
 /* Text from a file, made fit for a message: control bytes and broken UTF-8 become '?', long texts are cut. */
 enum { ANE_QUOTE_TEXT = 84 };
@@ -20,6 +29,18 @@ const char *ane_quote(char out[ANE_QUOTE_TEXT], const char *s, uint64_t len);
 
 /* A path for a message: the path, or the end of a very long one. */
 const char *ane_path_tail(const char *path);
+
+/* ---- JSON --------------------------------------------------------------------------------------------------------*/
+
+/* An array or object; names that appear twice are refused. The caller frees it by json_decref. `at`: where the text lies
+ * in its file, for the message. */
+ane_status ane_json_parse(json_t **out, const void *text, uint64_t size, uint64_t at, struct ane_error *err);
+/* "a string", ...; "missing" for NULL. */
+const char *ane_json_kind(const json_t *v);
+/* False where v is no whole number of at least 0. */
+bool ane_json_count(const json_t *v, uint64_t *n);
+
+/* ---- Metadata ----------------------------------------------------------------------------------------------------*/
 
 /* An integer value as a count: false where it is no integer (or an array) or is negative. */
 bool ane_meta_count(const struct ane_meta *m, uint64_t *n);

@@ -474,21 +474,6 @@ static ane_status read_others(struct part *p, const struct split *sp) {
 
 /* ---- The source --------------------------------------------------------------------------------------------------*/
 
-static ane_status index_tensors(struct ane_source *s, struct ane_error *err) {
-  if (!ane_strmap_reserve(&s->by_name, s->n_tensors)) return ane_fail(err, ANE_NOMEM, "not enough memory");
-  for (uint32_t i = 0; i < s->n_tensors; i++) {
-    const struct ane_source_tensor *t = &s->tensors[i];
-    uint32_t old;
-    if (!ane_strmap_put(&s->by_name, t->name, strlen(t->name), i, &old)) return ane_fail(err, ANE_NOMEM, "not enough memory");
-    if (old == UINT32_MAX) continue;
-    char text[ANE_QUOTE_TEXT];
-    return ane_fail(err, ANE_FORMAT, "%s: tensor %s at byte %" PRIu64 ": the name appears twice, also at byte %" PRIu64 " of %s",
-                    ane_path_tail(s->files[t->file].path), ane_quote(text, t->name, strlen(t->name)), t->offset,
-                    s->tensors[old].offset, ane_path_tail(s->files[s->tensors[old].file].path));
-  }
-  return ANE_OK;
-}
-
 ane_status ane_gguf_read(struct ane_source *s, struct ane_error *err) {
   struct part p = {.s = s, .err = err};
   ane_status st = read_part(&p);
@@ -506,5 +491,5 @@ ane_status ane_gguf_read(struct ane_source *s, struct ane_error *err) {
     s->tensors = p.tensors;
     s->n_tensors = p.n_tensors;
   }
-  return index_tensors(s, err);
+  return ane_source_index_tensors(s, err);
 }

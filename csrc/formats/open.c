@@ -9,11 +9,16 @@
 
 /* ---- Looks of files ----------------------------------------------------------------------------------------------*/
 
-/* Header length (8 bytes, at most 100 MB by the format's own limit), then JSON. */
-static bool looks_safetensors(const uint8_t *p, uint64_t size) {
-  if (size < 10) return false;
-  uint64_t n = ane_load_u64(p);
-  return n >= 2 && n <= 100000000 && n <= size - 8 && p[8] == '{';
+/* Header length (8 bytes), then JSON. A length of a TB is some other file; what is between that and the format's limit
+ * is left to the reader, which says more. */
+static bool looks_safetensors(const uint8_t *p, uint64_t size) { return size >= 9 && ane_load_u64(p) >> 40 == 0 && p[8] == '{'; }
+
+/* The JSON that says which file of a folder holds which tensor. */
+static bool looks_index(const uint8_t *p, uint64_t size) {
+  static const char key[] = "\"weight_map\"";
+  uint64_t i = 0;
+  while (i < size && (p[i] == ' ' || p[i] == '\n' || p[i] == '\r' || p[i] == '\t')) i++;
+  return i < size && p[i] == '{' && memmem(p, (size_t)size, key, sizeof key - 1);
 }
 
 /* ModelProto (onnx.proto): field 1 ir_version as a small varint, then a length-delimited field 2, 3, 7 or 8 (names,
@@ -42,7 +47,8 @@ static const struct format {
     {"a GGML file from before GGUF", "tjgg", NULL, NULL},
     {"a GGML file from before GGUF", "lmgg", NULL, NULL},
     {"a GGML file from before GGUF", "fmgg", NULL, NULL},
-    {"a safetensors file", NULL, looks_safetensors, NULL},
+    {"safetensors", NULL, looks_safetensors, ane_safetensors_read},
+    {"safetensors", NULL, looks_index, ane_safetensors_read_index},
     {"onnx", NULL, looks_onnx, ane_onnx_read},
     {"a zip archive (PyTorch checkpoints are such)", "PK\3\4", NULL, NULL},
     {"a gzip archive", "\x1F\x8B", NULL, NULL},
@@ -53,8 +59,12 @@ static const struct format {
     {"a text file", NULL, looks_text, NULL},
 };
 
-/* In a folder the name says what a file is to be: errors then tell what is wrong with it as that. */
-static const struct format onnx_format = {"onnx", NULL, NULL, ane_onnx_read};
+/* What looks like nothing else, but is named so: the reader's message says what is wrong with it. */
+static bool named_safetensors(const char *path) {
+  static const char suffix[] = ".safetensors";
+  size_t len = strlen(path), n = sizeof suffix - 1;
+  return len > n && strcmp(path + len - n, suffix) == 0;
+}
 
 static const struct format *find_format(const struct ane_map *map) {
   for (size_t i = 0; i < ANE_COUNT(formats); i++) {
@@ -65,68 +75,118 @@ static const struct format *find_format(const struct ane_map *map) {
   return NULL;
 }
 
-/* ---- Looks of folders --------------------------------------------------------------------------------------------*/
+/* ---- Folders -----------------------------------------------------------------------------------------------------*/
 
-static const struct {
+/* What a folder is, by a file in it: the first that is there decides. `read` opens it as a source of the format `name`;
+ * NULL: known by sight only, `name` then says what was found. ONNX models come between the two: they have several names. */
+static const struct folder {
   const char *file, *name;
+  ane_source_reader read;
 } folders[] = {
-    {"Manifest.json", "a Core ML package"},
-    {"coremldata.bin", "a compiled Core ML model"},
-    {"model.safetensors.index.json", "a folder with safetensors files"},
-    {"model.safetensors", "a folder with a safetensors file"},
-    {"config.json", "a folder with a config.json"},
+    {"model.safetensors", "safetensors", ane_safetensors_read},
+    {"model.safetensors.index.json", "safetensors", ane_safetensors_read_index},
+    {"Manifest.json", "a Core ML package", NULL},
+    {"coremldata.bin", "a compiled Core ML model", NULL},
+    {"pytorch_model.bin", "a folder with a PyTorch checkpoint", NULL},
+    {"pytorch_model.bin.index.json", "a folder with a PyTorch checkpoint", NULL},
+    {"config.json", "a folder with a config.json but no model.safetensors", NULL},
+    {"tokenizer.json", "a folder with a tokenizer but no model.safetensors", NULL},
 };
 
-static ane_status refuse_folder(const char *path, struct ane_error *err) {
-  const char *found = "a folder";
-  char *name = ane_calloc(1, strlen(path) + 64);
-  if (!name) return ane_fail(err, ANE_NOMEM, "%s: not enough memory", ane_path_tail(path));
-  for (size_t i = 0; i < ANE_COUNT(folders); i++) {
-    sprintf(name, "%s/%s", path, folders[i].file); /* room: all names are below 60 bytes */
-    if (!ane_path_kind(name)) continue;
-    found = folders[i].name;
-    break;
-  }
-  ane_free(name);
-  return ane_fail(err, ANE_UNSUPPORTED, "%s: is %s, wanted a GGUF file", ane_path_tail(path), found);
+/* What is wanted, for messages. */
+#define WANTED "a GGUF file, or safetensors or ONNX, a file or a folder"
+
+static ane_status no_memory(const char *path, struct ane_error *err) {
+  return ane_fail(err, ANE_NOMEM, "%s: not enough memory", ane_path_tail(path));
 }
 
-/* ---- Open --------------------------------------------------------------------------------------------------------*/
+/* The first row of `folders` whose file is there, its path in *file (in the arena); NULL where none is. */
+static ane_status find_folder(struct ane_source *s, const struct folder **out, char **file, struct ane_error *err) {
+  size_t len = strlen(s->path);
+  bool slash = len > 0 && s->path[len - 1] == '/';
+  *file = ane_arena_alloc(&s->arena, len + 64); /* all names are below 60 bytes */
+  if (!*file) return no_memory(s->path, err);
+  *out = NULL;
+  for (size_t i = 0; i < ANE_COUNT(folders) && !*out; i++) {
+    sprintf(*file, "%s%s%s", s->path, slash ? "" : "/", folders[i].file);
+    if (ane_path_kind(*file)) *out = &folders[i];
+  }
+  return ANE_OK;
+}
+
+static ane_status map_first(struct ane_source *s, char *path, struct ane_error *err) {
+  s->files[0].path = path;
+  s->n_files = 1;
+  ane_status st = ane_map_open(&s->files[0].map, path, err);
+  if (st || s->files[0].map.size) return st;
+  return ane_fail(err, ANE_FORMAT, "%s: the file is empty", ane_path_tail(path));
+}
+
+/* The ONNX model of a folder (in the arena), or NULL. */
+static ane_status find_onnx(struct ane_source *s, char **file, struct ane_error *err) {
+  char *model;
+  ane_status st = ane_onnx_find(s->path, &model, err);
+  *file = NULL;
+  if (st || !model) return st;
+  *file = ane_arena_strndup(&s->arena, model, strlen(model));
+  ane_free(model);
+  return *file ? ANE_OK : no_memory(s->path, err);
+}
+
+static ane_status open_folder(struct ane_source *s, struct ane_error *err) {
+  const struct folder *f;
+  char *file;
+  ane_status st = find_folder(s, &f, &file, err);
+  if (st) return st;
+  if (f && f->read) {
+    st = map_first(s, file, err);
+    s->format = f->name;
+    return st ? st : f->read(s, err);
+  }
+  st = find_onnx(s, &file, err);
+  if (st) return st;
+  if (!file) return ane_fail(err, ANE_UNSUPPORTED, "%s: is %s, wanted " WANTED, ane_path_tail(s->path), f ? f->name : "a folder");
+  s->path = file; /* the name says what the file is to be: errors then tell what is wrong with it as that */
+  s->format = "onnx";
+  st = map_first(s, file, err);
+  return st ? st : ane_onnx_read(s, err);
+}
+
+/* ---- Files -------------------------------------------------------------------------------------------------------*/
 
 static ane_status refuse_unknown(const struct ane_source *s, struct ane_error *err) {
   const struct ane_map *m = &s->files[0].map;
   char hex[3 * 8 + 1] = "";
   for (size_t i = 0; i < 8 && i < m->size; i++) sprintf(hex + 3 * i, " %02x", m->data[i]);
-  return ane_fail(err, ANE_UNSUPPORTED, "%s: is no model file known here, wanted a GGUF file; it begins with the bytes%s",
+  return ane_fail(err, ANE_UNSUPPORTED, "%s: is no model file known here, wanted " WANTED "; it begins with the bytes%s",
                   ane_path_tail(s->path), hex);
 }
 
-static ane_status open_into(struct ane_source *s, const char *path, bool onnx, struct ane_error *err) {
+static ane_status open_file(struct ane_source *s, struct ane_error *err) {
+  ane_status st = map_first(s, s->path, err);
+  if (st) return st;
+  const struct format *f = find_format(&s->files[0].map);
+  s->format = f ? f->name : "safetensors";
+  if (f && f->read) return f->read(s, err);
+  if (named_safetensors(s->path)) return ane_safetensors_read(s, err);
+  if (!f) return refuse_unknown(s, err);
+  return ane_fail(err, ANE_UNSUPPORTED, "%s: is %s, wanted " WANTED, ane_path_tail(s->path), f->name);
+}
+
+/* ---- Open --------------------------------------------------------------------------------------------------------*/
+
+static ane_status open_into(struct ane_source *s, const char *path, struct ane_error *err) {
   s->path = ane_arena_strndup(&s->arena, path, strlen(path));
   s->files = ane_arena_array(&s->arena, 1, sizeof *s->files);
-  if (!s->path || !s->files) return ane_fail(err, ANE_NOMEM, "%s: not enough memory", ane_path_tail(path));
-  s->files[0].path = s->path;
-  s->n_files = 1;
-  ane_status st = ane_map_open(&s->files[0].map, path, err);
-  if (st) return st;
-  if (s->files[0].map.size == 0) return ane_fail(err, ANE_FORMAT, "%s: the file is empty", ane_path_tail(path));
-  const struct format *f = onnx ? &onnx_format : find_format(&s->files[0].map);
-  if (!f) return refuse_unknown(s, err);
-  if (!f->read) return ane_fail(err, ANE_UNSUPPORTED, "%s: is %s, wanted a GGUF file", ane_path_tail(path), f->name);
-  s->format = f->name;
-  return f->read(s, err);
+  if (!s->path || !s->files) return no_memory(path, err);
+  return ane_path_kind(path) == 'd' ? open_folder(s, err) : open_file(s, err);
 }
 
 ane_status ane_source_open(struct ane_source **out, const char *path, struct ane_error *err) {
   *out = NULL;
-  bool folder = ane_path_kind(path) == 'd';
-  char *model = NULL;
-  ane_status st = folder ? ane_onnx_find(path, &model, err) : ANE_OK;
-  if (!st && folder && !model) st = refuse_folder(path, err);
-  if (st) return st;
   struct ane_source *s = ane_calloc(1, sizeof *s);
-  st = s ? open_into(s, folder ? model : path, folder, err) : ane_fail(err, ANE_NOMEM, "%s: not enough memory", ane_path_tail(path));
-  ane_free(model);
+  if (!s) return no_memory(path, err);
+  ane_status st = open_into(s, path, err);
   if (st) ane_source_close(s);
   else *out = s;
   return st;

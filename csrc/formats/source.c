@@ -4,6 +4,7 @@
 #include "base/bytes.h"
 #include "tensor/half.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -34,6 +35,21 @@ const struct ane_meta *ane_source_meta(const struct ane_source *s, const char *k
 
 void ane_source_drop(const struct ane_source *s, const struct ane_source_tensor *t) {
   ane_map_drop(&s->files[t->file].map, t->offset, t->tensor.bytes);
+}
+
+ane_status ane_source_index_tensors(struct ane_source *s, struct ane_error *err) {
+  if (!ane_strmap_reserve(&s->by_name, s->n_tensors)) return ane_fail(err, ANE_NOMEM, "not enough memory");
+  for (uint32_t i = 0; i < s->n_tensors; i++) {
+    const struct ane_source_tensor *t = &s->tensors[i];
+    uint32_t old;
+    if (!ane_strmap_put(&s->by_name, t->name, strlen(t->name), i, &old)) return ane_fail(err, ANE_NOMEM, "not enough memory");
+    if (old == UINT32_MAX) continue;
+    char text[ANE_QUOTE_TEXT];
+    return ane_fail(err, ANE_FORMAT, "%s: tensor %s at byte %" PRIu64 ": the name appears twice, also at byte %" PRIu64 " of %s",
+                    ane_path_tail(s->files[t->file].path), ane_quote(text, t->name, strlen(t->name)), t->offset,
+                    s->tensors[old].offset, ane_path_tail(s->files[s->tensors[old].file].path));
+  }
+  return ANE_OK;
 }
 
 /* ---- Metadata ----------------------------------------------------------------------------------------------------*/
