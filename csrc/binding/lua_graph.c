@@ -97,8 +97,9 @@ static void keep_source(lua_State *L, struct bind_graph *ud, struct ane_source *
 static int64_t const_field(lua_State *L, int arg, const char *name, int64_t def, int64_t lo, int64_t hi) {
   if (lua_isnoneornil(L, arg)) return def;
   lua_getfield(L, arg, name);
-  int64_t v = lua_isnil(L, -1) ? def : luaL_checkinteger(L, -1);
-  if (v < lo || v > hi) luaL_error(L, "%s is %I, not in %I .. %I", name, (LUAI_UACINT)v, (LUAI_UACINT)lo, (LUAI_UACINT)hi);
+  bool given = !lua_isnil(L, -1);
+  int64_t v = given ? luaL_checkinteger(L, -1) : def;
+  if (given && (v < lo || v > hi)) luaL_error(L, "%s is %I, not in %I .. %I", name, (LUAI_UACINT)v, (LUAI_UACINT)lo, (LUAI_UACINT)hi);
   lua_pop(L, 1);
   return v;
 }
@@ -122,6 +123,7 @@ static void cut_const(lua_State *L, int arg, struct ane_tensor *t) {
   lua_pop(L, 1);
   if (s->rank < 1 || (transposed && (s->rank != 2 || d->block != 1))) luaL_error(L, "such a view of the tensor does not exist");
   int64_t rows = transposed ? s->dim[1] : s->dim[0];
+  if (rows < 1) luaL_error(L, "such a view of the tensor does not exist: it has no rows");
   int64_t from = const_field(L, arg, "from", 0, 0, rows - 1), to = const_field(L, arg, "to", rows, from + 1, rows);
   if (transposed) {
     t->transposed = true;
