@@ -2,28 +2,45 @@
 -- Gemma team 2025, "Gemma 3 Technical Report".
 --
 -- Quirks: the embedding is multiplied by sqrt(d_model), the tied head is not. Each branch is normed before and after
--- (post_attention_norm, post_ffw_norm) and q and k per head before rope; GGUF stores every norm weight with the 1 of
--- Gemma's (1 + w) added. Five sliding layers, then a full one: sliding layers turn by their own base without scaling.
--- The score scale is head_dim^-0.5, but (d_model / n_head)^-0.5 in the 27B (62 layers): GGUF does not store it.
+-- (post_attention_norm, post_ffw_norm) and q and k per head before rope. Norms multiply by 1 + w; GGUF stores the weights with
+-- the 1 added. Five sliding layers, then a full one, or as layer_types says: sliding layers turn by their own base without
+-- scaling. The score scale is query_pre_attn_scalar^-0.5; GGUF does not store it: then head_dim^-0.5, but
+-- (d_model / n_head)^-0.5 in the 27B (62 layers). attn_logit_softcapping has no effect in this family.
 
 local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
 local head = require "ane.recipe.head"
 
-local M = { architectures = { "gemma3" }, version = 1 }
+local M = { architectures = { "gemma3", "gemma3_text" }, version = 1 }
 
-local PATTERN = 6 -- every sixth layer sees all keys
+M.names = { hf = {
+  post_attention_norm = "post_attention_layernorm", ffn_norm = "pre_feedforward_layernorm", post_ffw_norm = "post_feedforward_layernorm",
+} }
+M.defaults = { hf = {
+  norm_eps = 1e-6, norm_offset = 1, tied = true, attention_bias = false, sliding_window = 4096, rope = { theta = 1e6 },
+  query_pre_attn_scalar = 256,
+} }
+
+-- What GGUF does not store.
+local function usual_scalar(cfg) return cfg.n_layer == 62 and cfg.d_model / cfg.n_head or cfg.head_dim end
+
+-- Rope of the sliding layers: one of its own, or the other's with another base and no scaling.
+local function near_rope(cfg)
+  return cfg.ropes and cfg.ropes.sliding_attention or { theta = cfg.rope.local_theta or 10000.0, dims = cfg.rope.dims }
+end
 
 function M.build(b, cfg)
   local full = b:rope_table(cfg.rope, "rope_full")
-  local near = b:rope_table({ theta = cfg.rope.local_theta or 10000.0, dims = cfg.rope.dims }, "rope_sliding")
-  local scale = (cfg.n_layer == 62 and cfg.d_model / cfg.n_head or cfg.head_dim) ^ -0.5
+  local near = b:rope_table(near_rope(cfg), "rope_sliding")
+  local scalar = cfg.meta "query_pre_attn_scalar" or cfg.query_pre_attn_scalar or usual_scalar(cfg)
+  local pattern = cfg.meta "sliding_window_pattern" or 6 -- every sixth layer sees all keys
+  cfg.meta "attn_logit_softcapping" -- known, and without effect
   local x = b:scale(b:embed "token_embd", math.sqrt(cfg.d_model)) -- [1, d_model, T, 1]
   for i = 0, cfg.n_layer - 1 do
-    local sliding = (i + 1) % PATTERN ~= 0
     b:layer(i, function()
+      local window = attention.window(cfg, i, (i + 1) % pattern ~= 0)
       local a = attention.gqa(b, b:rms_norm(x, "attn_norm"), {
-        rope = sliding and near or full, qk_norm = "before_rope", scale = scale, window = sliding and cfg.sliding_window or nil,
+        rope = window and near or full, qk_norm = "before_rope", scale = scalar ^ -0.5, window = window,
       })
       x = b:add(x, b:rms_norm(a, "post_attention_norm"))
       local m = ffn.gated(b, b:rms_norm(x, "ffn_norm"), "gelu_tanh")

@@ -2,8 +2,8 @@
 -- Touvron et al. 2023, "LLaMA: Open and Efficient Foundation Language Models"; GQA as in Llama 2 and 3.
 --
 -- Quirks: the GGUF converter permutes the rows of attn_q and attn_k (and their biases) so that the pairs of a rotation
--- stand side by side, hence layout "interleaved". Llama 3's rope scaling is a tensor of divisors, rope_freqs.weight.
--- Biases are used where the file has them. No output.weight: the head is the embedding.
+-- stand side by side, hence layout "interleaved"; Hugging Face files pair i with i + r/2. Llama 3's rope scaling is a tensor of
+-- divisors in GGUF, rope_freqs.weight. GGUF uses biases where the file has them. No output.weight: the head is the embedding.
 
 local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
@@ -11,12 +11,17 @@ local head = require "ane.recipe.head"
 
 local M = { architectures = { "llama" }, version = 1 }
 
+M.defaults = {
+  gguf = { rope = { layout = "interleaved" } },
+  hf = { norm_eps = 1e-6, tied = false, attention_bias = false, mlp_bias = false },
+}
+
 function M.build(b, cfg)
   local x = b:embed "token_embd" -- [1, d_model, T, 1]
   local rope = b:rope_table(cfg.rope)
   for i = 0, cfg.n_layer - 1 do
     b:layer(i, function()
-      x = b:add(x, attention.gqa(b, b:rms_norm(x, "attn_norm"), { rope = rope, layout = "interleaved" }))
+      x = b:add(x, attention.gqa(b, b:rms_norm(x, "attn_norm"), { rope = rope }))
       x = b:add(x, ffn.gated(b, b:rms_norm(x, "ffn_norm"), "silu"))
     end)
   end

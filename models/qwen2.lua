@@ -1,6 +1,9 @@
 --- Qwen2 and Qwen2.5, dense.
--- Qwen team 2024, "Qwen2 Technical Report". As llama, with biases on q, k and v (used because the file has them), rope
--- that pairs i with i + r/2, and the embedding as head in the small sizes.
+-- Qwen team 2024, "Qwen2 Technical Report". As llama, with biases on q, k and v and nowhere else (used because the file has
+-- them), rope that pairs i with i + r/2, and the embedding as head in the small sizes.
+--
+-- Quirks: config.json names a sliding_window that released models do not use. Only with use_sliding_window do layers slide, those
+-- from max_window_layers on; a list layer_types wins.
 
 local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
@@ -8,12 +11,16 @@ local head = require "ane.recipe.head"
 
 local M = { architectures = { "qwen2" }, version = 1 }
 
+M.defaults = { hf = { norm_eps = 1e-6, tied = false } }
+
 function M.build(b, cfg)
   local x = b:embed "token_embd" -- [1, d_model, T, 1]
   local rope = b:rope_table(cfg.rope)
+  local first_sliding = cfg.meta "use_sliding_window" and (cfg.meta "max_window_layers" or 28) or cfg.n_layer
   for i = 0, cfg.n_layer - 1 do
     b:layer(i, function()
-      x = b:add(x, attention.gqa(b, b:rms_norm(x, "attn_norm"), { rope = rope }))
+      local window = attention.window(cfg, i, i >= first_sliding)
+      x = b:add(x, attention.gqa(b, b:rms_norm(x, "attn_norm"), { rope = rope, window = window }))
       x = b:add(x, ffn.gated(b, b:rms_norm(x, "ffn_norm"), "silu"))
     end)
   end

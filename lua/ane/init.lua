@@ -12,7 +12,7 @@ M._VERSION = "0.1.0"
 M.null = core.null
 
 --- Loads a model.
--- @param path a file (GGUF)
+-- @param path a file (GGUF), or a folder with safetensors and config.json
 -- @param opts context, threads, weights, activations, kv, recipe, isa, progress: see ane.model
 -- @return a model; or nil, message, code
 function M.load(path, opts)

@@ -10,10 +10,19 @@ local M = {}
 --- Makes a recipe known (ane.register).
 M.register = recipe.register
 
+-- Heads that keep keys and values, over all layers.
+local function kv_heads(cfg)
+  local list = cfg.per_layer and cfg.per_layer.n_head_kv
+  if not list then return cfg.n_layer * cfg.n_head_kv end
+  local sum = 0
+  for _, n in ipairs(list) do sum = sum + n end
+  return sum
+end
+
 -- Tokens of a default context: the model's, at most 4096, and no more KV than half of the free memory holds.
 local function default_context(cfg, kv)
   local bytes = ({ fp16 = 2, fp32 = 4, int8 = 1 })[kv]
-  local a_token = 2 * cfg.n_layer * cfg.n_head_kv * cfg.head_dim * bytes
+  local a_token = 2 * kv_heads(cfg) * cfg.head_dim * bytes
   local free = core.memory().available
   local fits = free > 0 and free // 2 // a_token or 4096
   return math.min(cfg.context_length or 4096, 4096, math.max(fits, 64))
@@ -51,11 +60,49 @@ function M.plan(r, cfg, source, opts)
   return program
 end
 
---- Opens the file, builds its graph and packs its weights.
--- @param path a GGUF file, or the first of a split one
+-- Rope of plain dynamic scaling is another one for each length beyond the model's own: sessions stay below.
+local function check_context(cfg, context)
+  for _, rope in pairs(cfg.ropes or { cfg.rope }) do
+    if rope.limit and context > rope.limit then
+      local what = "option context is %d, but rope type %s is computed for at most %d positions"
+      return nil, what:format(context, rope.scaling, rope.limit), "unsupported"
+    end
+  end
+  return true
+end
+
+-- The tokenizer of a source, from the file itself or from the folder of config.json.
+-- @return tokenizer; or nil and why there is none (a model without a vocabulary takes ids); or nil, message, code
+local function find_tokenizer(cfg, source)
+  local called, tokenizer, message, code = pcall(require("ane.tokenizer").new, cfg.folder or source)
+  if not called then -- a tokenizer that knows no folders
+    if not cfg.folder then error(tokenizer, 0) end
+    return nil, cfg.folder .. ": tokenizers of folders are not supported"
+  end
+  if tokenizer then return tokenizer end
+  if code == "notfound" or (cfg.folder and code == "unsupported") then return nil, message end
+  return nil, message, code
+end
+
+-- Ids that end a reply: those of the configuration, then those of the tokenizer.
+local function end_ids(cfg, tokenizer)
+  local ids, seen = {}, {}
+  for _, list in ipairs { cfg.eos_ids or {}, tokenizer and tokenizer.eos_ids or {} } do
+    for _, id in ipairs(list) do
+      if not seen[id] then
+        seen[id] = true
+        ids[#ids + 1] = id
+      end
+    end
+  end
+  return ids
+end
+
+--- Opens a file or folder, builds its graph and packs its weights.
+-- @param path a GGUF file, or the first of a split one; a folder with safetensors and config.json, or a file in it
 -- @param opts threads, isa, activations ("int8" | "fp32"), kv, weights, context (nil: chosen), recipe, progress
--- @return {program, source, config, tokenizer (nil: none), architecture, recipe, bytes, context, options (as plan takes
--- them)}; or nil, message, code
+-- @return {program, source, config, tokenizer (nil: none; tokenizer_error says why), eos_ids, architecture, recipe, bytes,
+-- context, options (as plan takes them)}; or nil, message, code
 function M.load(path, opts)
   local source, message, code = core.open(path)
   if not source then return nil, message, code end
@@ -67,16 +114,21 @@ function M.load(path, opts)
   if not r then return nil, ("%s: %s"):format(path, message), code end
   cfg, message, code = config.read(source)
   if not cfg then return nil, message, code end
-  tokenizer, message, code = require("ane.tokenizer").new(source)
-  if not tokenizer and code ~= "notfound" then return nil, message, code end -- a model without a vocabulary takes ids
+  tokenizer, message, code = find_tokenizer(cfg, source)
+  if code then return nil, message, code end
+  local tokenizer_error, eos_ids = message, end_ids(cfg, tokenizer)
+  if tokenizer then tokenizer.eos_ids = eos_ids end
   local options = {}
   for key, value in pairs(opts) do options[key] = value end
   options.context = opts.context or default_context(cfg, opts.kv)
+  local fits
+  fits, message, code = check_context(cfg, options.context)
+  if not fits then return nil, ("%s: %s"):format(path, message), code end
   program, message, code = M.plan(r, cfg, source, options)
   if not program then return nil, message, code end
   return {
-    program = program, source = source, config = cfg, tokenizer = tokenizer or nil, architecture = cfg.architecture, recipe = r,
-    bytes = source:bytes(), context = options.context, options = options,
+    program = program, source = source, config = cfg, tokenizer = tokenizer or nil, tokenizer_error = tokenizer_error, eos_ids = eos_ids,
+    architecture = cfg.architecture, recipe = r, bytes = source:bytes(), context = options.context, options = options,
   }
 end
 

@@ -49,7 +49,7 @@ local function opened(self)
 end
 
 --- Loads a model.
--- @param path a file (GGUF)
+-- @param path a file (GGUF), or a folder with safetensors and config.json
 -- @param opts see rules
 -- @return a model; or nil, message, code where the file or the machine refuses
 -- @raise where an option is unknown or wrong
@@ -101,7 +101,10 @@ end
 local function prompt_ids(self, prompt, opts, level)
   local tokenizer = self.tokenizer
   if type(prompt) == "string" then
-    if not tokenizer then return nil, "the model has no tokenizer: give token ids instead of text", "unsupported" end
+    if not tokenizer then
+      local why = self._bundle.tokenizer_error
+      return nil, "the model has no tokenizer: give token ids instead of text" .. (why and " (" .. why .. ")" or ""), "unsupported"
+    end
     return tokenizer:encode(prompt, { special = opts.special, eos = false }) -- an end token would end it
   end
   if type(prompt) ~= "table" then
@@ -122,6 +125,7 @@ local RULES = schema.merge(generate.rules, chat.rules, {
 local function start(self, prompt, opts, what)
   opened(self)
   opts = schema.check(RULES, opts, what, 3)
+  opts.eos = opts.eos or self._bundle.eos_ids
   local ids, message, code = prompt_ids(self, prompt, opts, 4)
   if not ids then return nil, message, code end
   local used

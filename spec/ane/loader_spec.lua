@@ -61,7 +61,11 @@ describe("loading", function()
     { set("llama.attention.head_count", "array", { "uint32", { 4 } }), A .. "attention.head_count is a table, wanted a number" },
     { set("llama.attention.head_count_kv", "uint32", 3), A .. "attention.head_count is 4, no multiple of attention.head_count_kv, 3" },
     { set("llama.attention.head_count_kv", "array", { "uint32", { 2, 0 } }),
-      A .. "attention.head_count_kv differs from layer to layer (2 in layer 0, 0 in layer 1)" },
+      A .. "attention.head_count_kv has 2 numbers, wanted one for each of 1 layers" },
+    { function(_, put)
+      put("llama.block_count", "uint32", 2)
+      put("llama.attention.head_count_kv", "array", { "uint32", { 2, 0 } })
+    end, A .. "attention.head_count_kv differs from layer to layer (2 in layer 0, 0 in layer 1)" },
     { set("llama.embedding_length", "uint32", 18),
       A .. "embedding_length is 18, no multiple of attention.head_count, 4, and attention.key_length is missing" },
     { set("llama.attention.layer_norm_rms_epsilon",
@@ -129,7 +133,7 @@ describe("loading", function()
   end)
 
   it("refuses scaling that it does not know or cannot compute", function()
-    assert.matches("rope scaling sphere is unknown; known are: linear, yarn", (fault(set("llama.rope.scaling.type", "string", "sphere"))))
+    assert.matches("rope scaling sphere is unknown; known are: dynamic, linear, llama3, longrope, yarn", (fault(set("llama.rope.scaling.type", "string", "sphere"))))
     assert.matches("rope scaling linear: the factor is missing", (fault(set("llama.rope.scaling.type", "string", "linear"))))
   end)
 end)

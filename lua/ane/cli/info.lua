@@ -74,7 +74,7 @@ local function file_facts(path, keys)
   if not source then return nil, message end
   local info = require("ane.model").describe(source)
   info.n_tensors = source:n_tensors()
-  info.architecture = source:meta "general.architecture"
+  info.architecture = require("ane.config").architecture(source)
   if keys then
     info.keys = {}
     for _, key in ipairs(source:keys()) do info.keys[key] = source:meta(key) end

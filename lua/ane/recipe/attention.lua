@@ -3,18 +3,35 @@
 
 local M = {}
 
+-- q [1, n_head * head_dim, T, 1], k and v [1, n_head_kv * head_dim, T, 1]
+local function project(b, x, fused)
+  local cfg, bias = b.cfg, b.cfg.attention_bias
+  if not fused then
+    local opts = { bias = bias }
+    return b:linear(x, "attn_q", opts), b:linear(x, "attn_k", opts), b:linear(x, "attn_v", opts)
+  end
+  local nq, nk = cfg.n_head * cfg.head_dim, cfg.n_head_kv * cfg.head_dim
+  local rows = b:rows "attn_qkv"
+  if rows ~= nq + 2 * nk then
+    local heads = ("%d + 2 * %d heads of %d"):format(cfg.n_head, cfg.n_head_kv, cfg.head_dim)
+    error(("attn_qkv has %d rows, wanted %d for %s"):format(rows, nq + 2 * nk, heads), 0)
+  end
+  local function part(from, n) return b:linear(x, "attn_qkv", { bias = bias, from = from, to = from + n }) end
+  return part(0, nq), part(nq, nk), part(nq + nk, nk)
+end
+
 --- Grouped-query attention with rotary positions (Ainslie et al. 2023).
--- Weights: attn_q, attn_k, attn_v, attn_output, each with its bias where the file has one; with qk_norm also attn_q_norm,
--- attn_k_norm [head_dim].
+-- Weights: attn_q, attn_k, attn_v (or attn_qkv), attn_output; biases as cfg.attention_bias says; with qk_norm also
+-- attn_q_norm, attn_k_norm [head_dim].
 -- @param x normed input [1, d_model, T, 1]
--- @param opts rope (a table from b:rope_table; nil: none), layout ("half" | "interleaved"), qk_norm (nil |
--- "before_rope" | "after_rope"), norm_offset (added to the q and k norm weights), scale (default head_dim^-0.5), window
--- (keys seen, its own included; nil: all), softcap
+-- @param opts fused (true: q, k and v are the rows of one weight, attn_qkv), rope (a table from b:rope_table; nil: none),
+-- layout (default the configuration's), qk_norm (nil | "before_rope" | "after_rope"), norm_offset (added to the q and k norm
+-- weights; default the configuration's), scale (default head_dim^-0.5), window (keys seen, its own included; nil: all), softcap
 -- @return [1, d_model, T, 1]
 function M.gqa(b, x, opts)
   local cfg = b.cfg
   local heads, kv_heads = cfg.n_head, cfg.n_head_kv
-  local q, k, v = b:linear(x, "attn_q"), b:linear(x, "attn_k"), b:linear(x, "attn_v")
+  local q, k, v = project(b, x, opts.fused)
   local function norm()
     q = b:rms_norm(q, "attn_q_norm", { groups = heads, offset = opts.norm_offset })
     k = b:rms_norm(k, "attn_k_norm", { groups = kv_heads, offset = opts.norm_offset })
@@ -29,7 +46,21 @@ function M.gqa(b, x, opts)
     heads = heads, kv_heads = kv_heads, head_dim = cfg.head_dim, scale = opts.scale or cfg.head_dim ^ -0.5, window = opts.window,
     softcap = opts.softcap,
   })
-  return b:linear(o, "attn_output")
+  return b:linear(o, "attn_output", { bias = cfg.attention_bias })
+end
+
+--- Keys that layer i sees.
+-- @param i layer, 0-based
+-- @param sliding does it slide, where the configuration has no layer_types
+-- @return cfg.sliding_window for a sliding layer; nil (all) for one with full attention
+function M.window(cfg, i, sliding)
+  local word = cfg.layer_types and cfg.layer_types[i + 1]
+  if word and word ~= "sliding_attention" and word ~= "full_attention" then
+    error(("layer_types[%d] is '%s'; known are: full_attention, sliding_attention"):format(i, word), 0)
+  end
+  if word then sliding = word == "sliding_attention" end
+  if not sliding then return nil end
+  return cfg.sliding_window or error(("layer %d slides, but sliding_window is missing"):format(i), 0)
 end
 
 return M

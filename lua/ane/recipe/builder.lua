@@ -18,7 +18,7 @@ local M = { version = 1 }
 --- A builder for one model.
 -- @param cfg configuration (ane.config); also b.cfg
 -- @param source where the weights are
--- @param names function(role, layer) -> tensor name without ".weight" or ".bias"
+-- @param names function(role, layer) -> tensor name without ".weight" or ".bias"; see ane.recipe.names
 function M.new(cfg, source, names)
   local g = assert(core.graph(cfg.architecture))
   local b = setmetatable({ cfg = cfg, graph = g, source = source, names = names, path = {}, used = {} }, Builder)
@@ -73,32 +73,48 @@ end
 --- Has the source the weight of this role?
 function Builder:has(role, suffix) return self.source:tensor(self.names(role, self.index) .. (suffix or ".weight")) ~= nil end
 
+--- The file may hold the weight of this role, and the computation does without it.
+function Builder:ignore(role) self.used[self.names(role, self.index) .. ".weight"] = true end
+
 --- Rows of a table by token id. [1, d_model, T, 1]
 function Builder:embed(role) return self:_add("embed", role, { self.ids, (self:_tensor(role, ".weight")) }) end
 
---- Projection (1x1 convolution) by the weight of a role, with its bias where the file has one. -> [1, N, T, 1]
-function Builder:linear(x, role)
-  return self:_add("conv1x1", role, { x, (self:_tensor(role, ".weight")), (self:_tensor(role, ".bias", true)) or false })
+--- Projection (1x1 convolution) by the weight of a role. -> [1, N, T, 1]
+-- @param opts bias (true: with the role's bias; false: without; nil: with it where the file has one); from, to (of the weight
+-- and the bias these rows only, 0-based, to excluded)
+function Builder:linear(x, role, opts)
+  opts = opts or {}
+  local bias = opts.bias ~= false and self:weight(role, { suffix = ".bias", optional = not opts.bias, from = opts.from, to = opts.to })
+  return self:_add("conv1x1", role, { x, self:weight(role, { from = opts.from, to = opts.to }), bias })
 end
 
---- x / rms(x) * (weight + offset). opts: groups (norm each group of channels by itself, default 1), offset (default 0),
--- eps (default the configuration's).
+--- Number of rows that the weight of a role has in the file.
+function Builder:rows(role)
+  local name = self.names(role, self.index) .. ".weight"
+  local info = self.source:tensor(name) or error(("no tensor %s in %s"):format(name, self.source:path()), 0)
+  return info.shape[1]
+end
+
+--- x / rms(x) * (weight + offset). opts: groups (norm each group of channels by itself, default 1), offset (default the
+-- configuration's norm_offset, else 0), eps (default the configuration's norm_eps).
 function Builder:rms_norm(x, role, opts)
   opts = opts or {}
   return self:_add("rms_norm", role, { x, (self:_tensor(role, ".weight")) },
-    { eps = opts.eps or self.cfg.norm_eps, groups = opts.groups or 1, offset = opts.offset or 0 })
+    { eps = opts.eps or self.cfg.norm_eps, groups = opts.groups or 1, offset = opts.offset or self.cfg.norm_offset or 0 })
 end
 
 --- Cosines and sines of all positions; made once for each distinct rope.
 -- @param r see ane.recipe.rope
 function Builder:rope_table(r, name)
-  local f, magnitude = rope.frequencies(r)
-  return self:_add("rope_table", name or "rope", { self.positions }, { inv_freq = f, magnitude = magnitude })
+  local f, magnitude, long = rope.frequencies(r)
+  return self:_add("rope_table", name or "rope", { self.positions },
+    { inv_freq = f, magnitude = magnitude, long_freq = long, original = long and r.original_context })
 end
 
---- Turns the heads of x. layout: "half" (pairs i, i + r/2) or "interleaved" (2i, 2i + 1).
+--- Turns the heads of x. layout: "half" (pairs i, i + r/2) or "interleaved" (2i, 2i + 1); default the configuration's.
 function Builder:rope(x, tab, name, opts)
-  return self:_add("rope", name, { x, tab }, { heads = opts.heads, layout = opts.layout or "half" })
+  local layout = opts.layout or self.cfg.rope and self.cfg.rope.layout or "half"
+  return self:_add("rope", name, { x, tab }, { heads = opts.heads, layout = layout })
 end
 
 --- Causal attention with its key-value state.
@@ -138,15 +154,16 @@ function Builder:weight(role, opts)
   end
   self.used[name] = true
   if not (opts.index or opts.from or opts.transposed) then return self.graph:const(name, self.source, name) end
-  local view = { index = opts.index, from = opts.from, to = opts.to, transposed = opts.transposed }
-  local part = ("[%s,%s:%s%s]"):format(view.index or "", view.from or "", view.to or "", view.transposed and ",t" or "")
-  return self.graph:const(name .. part, self.source, name, view)
+  local label = ("%s[%s,%s:%s%s]"):format(name, opts.index or "", opts.from or "", opts.to or "", opts.transposed and ",t" or "")
+  return self.graph:const(label, self.source, name, { index = opts.index, from = opts.from, to = opts.to, transposed = opts.transposed })
 end
 
 --- Channels of a, then of b.
 function Builder:concat(a, b) return self:_add("concat", "concat", { a, b }) end
 --- (x + bias) * scale, by vectors (see weight); either may be false.
-function Builder:affine(x, bias, scale, name) return self:_add("affine", name or "affine", { x, bias or false, scale or false }) end
+function Builder:affine(x, bias, scale, name)
+  return self:_add("affine", name or "affine", { x, bias or false, scale or false })
+end
 --- Each of `groups` groups of n channels times sqrt(n) / max(|group|, eps), times its weight.
 function Builder:l2_norm(x, weight, groups, name)
   return self:_add("l2_norm", name or "l2_norm", { x, weight or false }, { groups = groups })
@@ -164,8 +181,7 @@ end
 
 --- The column of the token before.
 function Builder:delay(x)
-  local state = self.graph:state(self:_name "delay_cache", { 1, self:channels(x), 1, 1 })
-  return self:_add("delay", "delay", { x, state })
+  return self:_add("delay", "delay", { x, self.graph:state(self:_name "delay_cache", { 1, self:channels(x), 1, 1 }) })
 end
 
 --- Number of channels of a value.

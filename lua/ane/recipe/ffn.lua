@@ -3,7 +3,21 @@
 
 local M = {}
 
---- down(act(gate(x)) * up(x)) (Shazeer 2020, "GLU Variants Improve Transformer"). Weights: ffn_gate, ffn_up, ffn_down.
-function M.gated(b, x, act) return b:linear(b:glu(b:linear(x, "ffn_gate"), b:linear(x, "ffn_up"), act), "ffn_down") end
+-- gate and up, [1, d_ff, T, 1] each
+local function project(b, x, fused)
+  local bias = b.cfg.mlp_bias
+  if not fused then return b:linear(x, "ffn_gate", { bias = bias }), b:linear(x, "ffn_up", { bias = bias }) end
+  local n = b:rows "ffn_up" // 2
+  return b:linear(x, "ffn_up", { bias = bias, from = 0, to = n }), b:linear(x, "ffn_up", { bias = bias, from = n, to = 2 * n })
+end
+
+--- down(act(gate(x)) * up(x)) (Shazeer 2020, "GLU Variants Improve Transformer"). Weights: ffn_gate, ffn_up, ffn_down; biases as
+-- cfg.mlp_bias says.
+-- @param act the activation where the configuration names none
+-- @param opts fused (true: gate and up are the upper and the lower half of the rows of ffn_up)
+function M.gated(b, x, act, opts)
+  local gate, up = project(b, x, opts and opts.fused)
+  return b:linear(b:glu(gate, up, b.cfg.act or act), "ffn_down", { bias = b.cfg.mlp_bias })
+end
 
 return M

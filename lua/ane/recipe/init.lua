@@ -1,9 +1,13 @@
 --- Finds the recipe of an architecture and builds its graph.
 -- Needs ane.core, ane.recipe.builder and names. Usage: `local graph = recipe.build(recipe.find("llama"), cfg, source)`
 --
--- A recipe is a table: architectures = list of the names it serves; build = function(b, cfg) -> logits; optional
--- ignore = list of patterns of tensor names that the computation does not need; version = the recipe API it was written
--- for (builder.version).
+-- A recipe is a table: architectures = list of the names it serves, of GGUF and of config.json; build = function(b, cfg) ->
+-- logits; version = the recipe API it was written for (builder.version). Optional:
+--   names = {hf = {role = name}, gguf = ...}   where tensors are not called as in ane.recipe.names
+--   defaults = {hf = {field = value}, ...}     configuration fields of that format where the file leaves them nil; tables
+--                                              are filled field by field. norm_offset: what is added to norm weights
+--   per_layer = true                           it reads cfg.per_layer: sizes that differ from layer to layer
+--   ignore = list of patterns of tensor names that the computation does not need
 
 local builder = require "ane.recipe.builder"
 local core = require "ane.core"
@@ -13,7 +17,7 @@ local M = {}
 
 local registered = {}
 
--- "hunyuan-dense" lives in models/hunyuan_dense.lua. The name comes from a file: nothing but letters, digits, - and _
+-- "some-name" may live in models/some_name.lua. The name comes from a file: nothing but letters, digits, - and _
 -- may reach require.
 local function module_name(architecture)
   if #architecture > 64 or not architecture:find "^[%w_-]+$" then return nil end
@@ -26,7 +30,10 @@ function M.check(r, where)
   if type(r) ~= "table" then bad("a recipe is a table, got a " .. type(r)) end
   if type(r.architectures) ~= "table" or type(r.architectures[1]) ~= "string" then bad "architectures must be a list of names" end
   if type(r.build) ~= "function" then bad "build must be a function(b, cfg)" end
-  if r.ignore ~= nil and type(r.ignore) ~= "table" then bad "ignore must be a list of patterns" end
+  for _, key in ipairs { "ignore", "names", "defaults" } do
+    local what = key == "ignore" and "a list of patterns" or "a table"
+    if r[key] ~= nil and type(r[key]) ~= "table" then bad(("%s must be %s"):format(key, what)) end
+  end
   if r.version ~= nil and type(r.version) ~= "number" then bad "version must be a number" end
   if (r.version or 1) > builder.version then bad(("written for recipe API %d, this is %d"):format(r.version, builder.version)) end
   return r
@@ -36,6 +43,22 @@ end
 function M.register(r)
   M.check(r, "register")
   for _, name in ipairs(r.architectures) do registered[name] = r end
+end
+
+-- The recipes of ane.models, by their files' names: for name, recipe in each_model() do. Files that do not load are left out.
+local function each_model()
+  local llama = package.searchpath("ane.models.llama", package.path)
+  local files = llama and core.list_dir(llama:match "^(.*)/[^/]*$") or {}
+  table.sort(files)
+  local i = 0
+  return function()
+    while i < #files do
+      i = i + 1
+      local name = files[i]:match "^([%w_]+)%.lua$"
+      local ok, r = pcall(require, "ane.models." .. tostring(name))
+      if name and ok and type(r) == "table" then return name, r end
+    end
+  end
 end
 
 --- Names of all architectures that find() would find, sorted.
@@ -48,19 +71,14 @@ function M.known()
     end
   end
   for name in pairs(registered) do add(name) end
-  local llama = package.searchpath("ane.models.llama", package.path)
-  for _, file in ipairs(llama and core.list_dir(llama:match "^(.*)/[^/]*$") or {}) do
-    local base = file:match "^([%w_]+)%.lua$"
-    local ok, r = pcall(require, "ane.models." .. tostring(base))
-    if base and ok and type(r) == "table" then
-      for _, name in ipairs(r.architectures or {}) do add(name) end
-    end
+  for _, r in each_model() do
+    for _, name in ipairs(r.architectures or {}) do add(name) end
   end
   table.sort(list)
   return list
 end
 
---- The recipe of an architecture.
+--- The recipe of an architecture: a registered one, the one in the file of this name, or one that lists the name.
 -- @return the recipe; or nil, message, code
 function M.find(architecture)
   if registered[architecture] then return registered[architecture] end
@@ -70,9 +88,18 @@ function M.find(architecture)
     if not ok then return nil, tostring(r), "invalid" end
     return r
   end
-  local message = "architecture '%s' is not known; known are: %s. A recipe for it can be given with the option recipe, or put in " ..
-    "models/%s.lua"
-  return nil, message:format(architecture, table.concat(M.known(), ", "), (architecture:gsub("[^%w_]", "_"))), "unsupported"
+  for name, r in each_model() do
+    for _, served in ipairs(r.architectures or {}) do
+      if served == architecture then
+        local ok, message = pcall(M.check, r, "ane.models." .. name)
+        if not ok then return nil, tostring(message), "invalid" end
+        return r
+      end
+    end
+  end
+  local known, file = table.concat(M.known(), ", "), architecture:gsub("[^%w_]", "_")
+  return nil, ("architecture '%s' is not known; known are: %s. A recipe for it can be given with the option recipe, or put in " ..
+    "models/%s.lua"):format(architecture, known, file), "unsupported"
 end
 
 --- A recipe from a Lua file.
@@ -85,23 +112,68 @@ function M.from_file(path)
   return r
 end
 
+-- Buffers that old files carry and their models compute themselves.
+local BUFFERS = { "%.rotary_emb%.inv_freq$" }
+
+local function matches(name, patterns)
+  for _, pattern in ipairs(patterns or {}) do
+    if name:find(pattern) then return true end
+  end
+  return false
+end
+
 -- Weights that the file holds and the recipe never asked for: the file is not what the recipe computes.
 local function check_unused(r, b)
+  local read = b.cfg.tensors or {}
   for _, t in ipairs(b.source:tensors()) do
-    local known = b.used[t.name] or t.name == "rope_freqs.weight"
-    for _, pattern in ipairs(r.ignore or {}) do known = known or t.name:find(pattern) end
-    if not known then
-      local message = "%s: tensor %s is not used by the recipe for %s: the result would be wrong"
-      return nil, message:format(b.source:path(), t.name, b.cfg.architecture), "unsupported"
+    if not (b.used[t.name] or read[t.name] or matches(t.name, BUFFERS) or matches(t.name, r.ignore)) then
+      local what = "%s: tensor %s is not used by the recipe for %s: the result would be wrong"
+      return nil, what:format(b.source:path(), t.name, b.cfg.architecture), "unsupported"
+    end
+  end
+  local key, value, path = (b.cfg.unread or function() end)()
+  if not key then return true end
+  return nil, ("%s: key %s is %s, which the recipe for %s does not compute"):format(path, key, value, b.cfg.architecture), "unsupported"
+end
+
+-- Fills what is nil in t, field by field.
+local function fill(t, defaults)
+  for key, value in pairs(defaults) do
+    if type(value) == "table" and type(t[key]) == "table" then
+      fill(t[key], value)
+    elseif t[key] == nil then
+      t[key] = value
+    end
+  end
+end
+
+-- Lists of one number a layer, where the recipe has one for all.
+local function check_per_layer(r, cfg, source)
+  for field, list in pairs(cfg.per_layer or {}) do
+    if not r.per_layer then
+      local i = 2
+      while list[i] == list[1] do i = i + 1 end
+      local what = "%s: metadata key %s differs from layer to layer (%d in layer 0, %d in layer %d)"
+      return nil, what:format(source:path(), cfg.key_of(field), list[1], list[i], i - 1), "format"
     end
   end
   return true
 end
 
+-- What the file leaves open, as this architecture means it.
+local function complete(r, cfg)
+  fill(cfg, r.defaults and r.defaults[cfg.format] or {})
+  for _, rope in pairs(cfg.ropes or { cfg.rope }) do rope.theta = rope.theta or 10000.0 end
+  cfg.norm_eps = cfg.norm_eps or 1e-6
+end
+
 --- Builds and checks the graph of a model.
 -- @return graph; or nil, message, code
 function M.build(r, cfg, source)
-  local b = builder.new(cfg, source, names.gguf)
+  local even, uneven, why = check_per_layer(r, cfg, source)
+  if not even then return nil, uneven, why end
+  complete(r, cfg)
+  local b = builder.new(cfg, source, names.of(cfg.format, r.names and r.names[cfg.format]))
   local ok, result = xpcall(r.build, function(e) return type(e) == "table" and e or { message = tostring(e) } end, b, cfg)
   if not ok then
     local where = result.path and result.path .. ": " or ""
@@ -109,8 +181,8 @@ function M.build(r, cfg, source)
   end
   local given, complaint = pcall(b.graph.results, b.graph, result)
   if not given then
-    local wrong = "%s: the recipe for %s gives %s, not the value of its logits (%s)"
-    return nil, wrong:format(source:path(), cfg.architecture, tostring(result), complaint), "invalid"
+    local what = "%s: the recipe for %s gives %s, not the value of its logits (%s)"
+    return nil, what:format(source:path(), cfg.architecture, tostring(result), complaint), "invalid"
   end
   local fine, message, code = check_unused(r, b)
   if not fine then return nil, message, code end

@@ -1,9 +1,42 @@
 --- Tensor names by role, for each file format.
--- Roles are GGUF's words (the GGUF specification's standardised tensor names). Usage: `local name = names.gguf("attn_q", 3)`
+-- Roles are GGUF's words (the GGUF specification's standardised tensor names).
+-- Usage: `local name = names.of("hf", {attn_q_norm = "self_attn.query_layernorm"}); name("attn_q", 3)`
 
 local M = {}
 
---- GGUF: "attn_q" of layer 3 is blk.3.attn_q; outside a layer the role is the name.
-function M.gguf(role, layer) return layer and ("blk.%d.%s"):format(layer, role) or role end
+-- Names in the checkpoints of transformers; those of a layer stand below model.layers.i.
+local HF = {
+  token_embd = "model.embed_tokens", output_norm = "model.norm", output = "lm_head",
+}
+local HF_LAYER = {
+  attn_norm = "input_layernorm", attn_q = "self_attn.q_proj", attn_k = "self_attn.k_proj", attn_v = "self_attn.v_proj",
+  attn_qkv = "self_attn.qkv_proj", attn_output = "self_attn.o_proj", attn_q_norm = "self_attn.q_norm", attn_k_norm = "self_attn.k_norm",
+  ffn_norm = "post_attention_layernorm", ffn_gate = "mlp.gate_proj", ffn_up = "mlp.up_proj", ffn_down = "mlp.down_proj",
+}
+
+local FORMATS = {}
+
+-- "attn_q" of layer 3 is blk.3.attn_q; outside a layer the role is the name.
+function FORMATS.gguf(own)
+  return function(role, layer)
+    local name = own[role] or role
+    return layer and ("blk.%d.%s"):format(layer, name) or name
+  end
+end
+
+function FORMATS.hf(own)
+  return function(role, layer)
+    local name = own[role] or (layer and HF_LAYER or HF)[role]
+    if not name then error(("role %s has no tensor name in Hugging Face files: the recipe's names.hf must give one"):format(role), 0) end
+    return layer and ("model.layers.%d.%s"):format(layer, name) or name
+  end
+end
+
+--- The names of one format.
+-- @param format "gguf" or "hf" (cfg.format)
+-- @param own table role -> name that goes before the common ones (a recipe's names[format]); inside layers without the
+-- layer's prefix
+-- @return function(role, layer): layer is 0-based, nil outside layers; the name lacks ".weight" or ".bias"
+function M.of(format, own) return FORMATS[format](own or {}) end
 
 return M

@@ -1,12 +1,61 @@
 --- Frequencies of rotary position embeddings.
 -- Usage: `local f, magnitude = rope.frequencies{theta = 1e4, dims = 64}`
--- Sources: Su et al. 2021 (RoFormer); linear: Chen et al. 2023 (Position Interpolation); yarn: Peng et al. 2023; the
--- formulas as in transformers' modeling_rope_utils.
+-- Sources: Su et al. 2021 (RoFormer); linear: Chen et al. 2023 (Position Interpolation); yarn: Peng et al. 2023; longrope:
+-- Ding et al. 2024; dynamic (NTK-aware base): bloc97 2023; the formulas as in transformers' modeling_rope_utils, dynamic with
+-- alpha as in its modeling_hunyuan_v1_dense.
 
 local M = {}
 
+-- How each scaling changes f in place: function(f, r, n) -> factor on cosine and sine (default 1), frequencies beyond
+-- r.original_context (default the same).
+local SCALINGS = {}
+
+local function need_factor(r)
+  if not r.factor then error(("rope scaling %s: the factor is missing"):format(r.scaling), 0) end
+end
+
+function SCALINGS.linear(f, r, n)
+  need_factor(r)
+  for t = 1, n do f[t] = f[t] / r.factor end
+end
+
+-- Long waves are slowed by the factor, short ones kept, those between blended.
+function SCALINGS.llama3(f, r, n)
+  local low, high = r.original_context / r.low_freq_factor, r.original_context / r.high_freq_factor
+  for t = 1, n do
+    local wave = 2 * math.pi / f[t]
+    if wave > low then
+      f[t] = f[t] / r.factor
+    elseif wave >= high then
+      local s = (r.original_context / wave - r.low_freq_factor) / (r.high_freq_factor - r.low_freq_factor)
+      f[t] = (1 - s) * f[t] / r.factor + s * f[t]
+    end
+  end
+end
+
+-- One set of divisors up to the original context, another beyond it; the factor on cosine and sine is the same for both.
+function SCALINGS.longrope(f, r, n)
+  if not r.short_factors or not r.long_factors then error("rope scaling longrope: the short or the long factors are missing", 0) end
+  if #r.short_factors ~= n or #r.long_factors ~= n then
+    error(("rope scaling longrope: %d short and %d long factors, wanted %d"):format(#r.short_factors, #r.long_factors, n), 0)
+  end
+  local original = r.original_context or error("rope scaling longrope: the original context length is missing", 0)
+  local long = {}
+  for t = 1, n do f[t], long[t] = f[t] / r.short_factors[t], f[t] / r.long_factors[t] end
+  local factor = r.factor or 1
+  return r.attn_factor or (factor > 1 and math.sqrt(1 + math.log(factor) / math.log(original)) or 1), long
+end
+
+-- With alpha a larger base. Without, the base grows with a length beyond r.limit only: whoever loads stays below.
+function SCALINGS.dynamic(f, r, n)
+  if not r.alpha then return end
+  local base = r.theta * r.alpha ^ (r.dims / (r.dims - 2))
+  for t = 1, n do f[t] = base ^ (-2 * (t - 1) / r.dims) end
+end
+
 -- YaRN blends f and f / factor over a ramp of dimensions.
-local function yarn(f, r, n)
+function SCALINGS.yarn(f, r, n)
+  need_factor(r)
   local original = r.original_context or error("rope scaling yarn: the original context length is missing", 0)
   local function dim_of(rotations) return r.dims * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(r.theta)) end
   local low, high = dim_of(r.beta_fast or 32), dim_of(r.beta_slow or 1)
@@ -20,29 +69,32 @@ local function yarn(f, r, n)
   return r.attn_factor or (r.factor > 1 and 0.1 * math.log(r.factor) + 1 or 1)
 end
 
+local function known()
+  local names = {}
+  for name in pairs(SCALINGS) do names[#names + 1] = name end
+  table.sort(names)
+  return table.concat(names, ", ")
+end
+
 --- Angular frequencies of one rope.
--- @param r theta (base), dims (rotary size), and where scaled: scaling "linear" | "yarn" with factor; divisors: a list
--- of dims / 2 numbers that divide the frequencies (llama 3)
--- @return list of dims / 2 frequencies (radians a position); factor on cosine and sine
+-- @param r theta (base), dims (rotary size), and where scaled: scaling and what belongs to it (ane.config); divisors: a list
+-- of dims / 2 numbers that divide the frequencies (llama 3 in GGUF)
+-- @return list of dims / 2 frequencies (radians a position); factor on cosine and sine; longrope: the list for lengths
+-- beyond r.original_context
 -- @raise where the scaling is unknown: another would give wrong text in silence
 function M.frequencies(r)
-  local n, f, magnitude = r.dims // 2, {}, 1.0
+  local n, f = r.dims // 2, {}
   for t = 0, n - 1 do f[t + 1] = r.theta ^ (-2 * t / r.dims) end
-  if (r.scaling == "linear" or r.scaling == "yarn") and not r.factor then
-    error(("rope scaling %s: the factor is missing"):format(r.scaling), 0)
-  end
-  if r.scaling == "linear" then
-    for t = 1, n do f[t] = f[t] / r.factor end
-  elseif r.scaling == "yarn" then
-    magnitude = yarn(f, r, n)
-  elseif r.scaling then
-    error(("rope scaling %s is unknown; known are: linear, yarn"):format(r.scaling), 0)
+  local magnitude, long
+  if r.scaling then
+    local scale = SCALINGS[r.scaling] or error(("rope scaling %s is unknown; known are: %s"):format(r.scaling, known()), 0)
+    magnitude, long = scale(f, r, n)
   end
   if r.divisors then
     if #r.divisors ~= n then error(("rope has %d frequencies, but rope_freqs %d divisors"):format(n, #r.divisors), 0) end
     for t = 1, n do f[t] = f[t] / r.divisors[t] end
   end
-  return f, magnitude
+  return f, magnitude or 1.0, long
 end
 
 return M
