@@ -44,7 +44,7 @@ function M.gqa(b, x, opts)
   if opts.qk_norm == "after_rope" then norm() end
   local o = b:attention(q, k, v, {
     heads = heads, kv_heads = kv_heads, head_dim = cfg.head_dim, scale = opts.scale or cfg.head_dim ^ -0.5, window = opts.window,
-    softcap = opts.softcap,
+    softcap = opts.softcap, ahead = opts.ahead, sinks = opts.sinks, sink_scale = opts.sink_scale,
   })
   return b:linear(o, "attn_output", { bias = cfg.attention_bias })
 end

@@ -96,10 +96,10 @@ function Builder:rows(role)
 end
 
 --- x / rms(x) * (weight + offset). opts: groups (norm each group of channels by itself, default 1), offset (default the
--- configuration's norm_offset, else 0), eps (default the configuration's norm_eps).
+-- configuration's norm_offset, else 0), eps (default the configuration's norm_eps), weight (a value, instead of the role's).
 function Builder:rms_norm(x, role, opts)
   opts = opts or {}
-  return self:_add("rms_norm", role, { x, (self:_tensor(role, ".weight")) },
+  return self:_add("rms_norm", role, { x, opts.weight or (self:_tensor(role, ".weight")) },
     { eps = opts.eps or self.cfg.norm_eps, groups = opts.groups or 1, offset = opts.offset or self.cfg.norm_offset or 0 })
 end
 
@@ -142,12 +142,13 @@ function Builder:slice(x, from, to) return self:_add("slice", "slice", { x }, { 
 function Builder:take(x) return self:_add("take", "take", { x, self.wanted }) end
 
 --- A weight by role, or a view of it.
--- @param opts suffix (default ".weight"), optional; index = i (slice i, 0-based, of the outermost dimension, which goes),
+-- @param opts suffix (default ".weight"), optional; expert = e (stands for the %d of the role's name); index = i (slice i, 0-based, of the outermost dimension, which goes),
 -- from, to (rows of what is left, 0-based, to excluded), transposed (what is left is stored [in, out])
 -- @return value; false where it is optional and not there
 function Builder:weight(role, opts)
   opts = opts or {}
-  local name = self.names(role, self.index) .. (opts.suffix or ".weight")
+  local name = self.names(role, self.index)
+  name = (opts.expert and name:format(opts.expert) or name) .. (opts.suffix or ".weight")
   if not self.source:tensor(name) then
     if opts.optional then return false end
     error(("no tensor %s in %s"):format(name, self.source:path()), 0)

@@ -173,7 +173,7 @@ function M.build(r, cfg, source)
   local even, uneven, why = check_per_layer(r, cfg, source)
   if not even then return nil, uneven, why end
   complete(r, cfg)
-  local b = builder.new(cfg, source, names.of(cfg.format, r.names and r.names[cfg.format]))
+  local b = builder.new(cfg, source, names.of(cfg.format, r.names and r.names[cfg.format], cfg))
   local ok, result = xpcall(r.build, function(e) return type(e) == "table" and e or { message = tostring(e) } end, b, cfg)
   if not ok then
     local where = result.path and result.path .. ": " or ""

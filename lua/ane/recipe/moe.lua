@@ -1,6 +1,6 @@
 --- Mixture-of-experts blocks.
 -- Shazeer et al. 2017, "Outrageously Large Neural Networks". Usage (in a recipe):
--- `y = moe.experts(b, x, moe.route(b, logits, {k = 4, score = "sigmoid"}), experts, {act = "silu"})`
+-- `y = moe.experts(b, x, moe.route(b, logits, {k = 4, score = "sigmoid"}), moe.list(b, 32, roles), {act = "silu"})`
 --
 -- Routing is a value of its own, so that the executor reads only the chosen experts' weights, and the engine side may run
 -- all of them with masked weights (b.soft_experts = true makes such a graph).
@@ -17,28 +17,47 @@ function M.route(b, logits, opts)
 end
 
 --- The weighted sum of the chosen experts.
--- @param list one {gate =, up =, down =, gate_bias =, up_bias =, down_bias =} of weights an expert; biases may be absent
+-- @param list see M.list
 -- @param opts act ("silu", "gelu_tanh", ..., or "swiglu_oai" with limit and alpha)
 function M.experts(b, x, route, list, opts)
   local inputs = { x, route }
   for _, e in ipairs(list) do
-    local weights = { e.gate, e.gate_bias or false, e.up, e.up_bias or false, e.down, e.down_bias or false }
-    table.move(weights, 1, #weights, #inputs + 1, inputs)
+    for _, v in ipairs { e.gate, e.gate_bias or false, e.up, e.up_bias or false, e.down, e.down_bias or false } do inputs[#inputs + 1] = v end
   end
   return b:_add("experts", "experts", inputs,
     { count = #list, act = opts.act or "silu", limit = opts.limit, alpha = opts.alpha, soft = b.soft_experts and 1 or 0 })
 end
 
---- Experts from stacked tensors [E, I, C] and [E, C, I], or from one tensor an expert where the file has those.
--- @param roles gate, up, down: roles of the stacked tensors; each: function(kind, e) -> role of one expert's tensor
-function M.stacked(b, count, roles)
-  local list = {}
+-- Rows [from, to) of expert e: slice e of a stacked tensor, or a tensor of its own where the role's name has a %d.
+local function one(b, role, e, view)
+  if b.names(role, b.index):find("%d", 1, true) then
+    view.expert = e
+  else
+    view.index = e
+    if not b:has(role) then view.suffix = "" end -- stacked parameters of transformers have no .weight
+  end
+  return b:weight(role, view)
+end
+
+--- The weights of all experts, {gate, up, down, gate_bias, up_bias, down_bias} each.
+-- @param count number of experts
+-- @param roles gate, up, down; or gate_up (rows of gate, then of up) and down; gate_up_bias, down_bias
+-- @param opts inner (rows of gate; with gate_up), transposed (stored [in, out])
+function M.list(b, count, roles, opts)
+  opts = opts or {}
+  local inner, t, list = opts.inner, opts.transposed, {}
   for e = 0, count - 1 do
-    local one = {}
-    for _, kind in ipairs { "gate", "up", "down" } do
-      one[kind] = b:has(roles[kind]) and b:weight(roles[kind], { index = e }) or b:weight(("%s.%d"):format(roles[kind], e))
+    local x = { down = one(b, roles.down, e, { transposed = t }) }
+    if roles.gate_up then
+      x.gate, x.up = one(b, roles.gate_up, e, { from = 0, to = inner, transposed = t }), one(b, roles.gate_up, e, { from = inner, to = 2 * inner, transposed = t })
+    else
+      x.gate, x.up = one(b, roles.gate, e, { transposed = t }), one(b, roles.up, e, { transposed = t })
     end
-    list[e + 1] = one
+    if roles.gate_up_bias then
+      x.gate_bias, x.up_bias = one(b, roles.gate_up_bias, e, { from = 0, to = inner }), one(b, roles.gate_up_bias, e, { from = inner, to = 2 * inner })
+    end
+    if roles.down_bias then x.down_bias = one(b, roles.down_bias, e, {}) end
+    list[e + 1] = x
   end
   return list
 end

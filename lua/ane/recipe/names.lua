@@ -35,8 +35,12 @@ end
 --- The names of one format.
 -- @param format "gguf" or "hf" (cfg.format)
 -- @param own table role -> name that goes before the common ones (a recipe's names[format]); inside layers without the
--- layer's prefix
+-- layer's prefix; or function(cfg, common) that gives the names itself, common(own) being those of the format
+-- @param cfg the configuration (for such a function)
 -- @return function(role, layer): layer is 0-based, nil outside layers; the name lacks ".weight" or ".bias"
-function M.of(format, own) return FORMATS[format](own or {}) end
+function M.of(format, own, cfg)
+  if type(own) == "function" then return own(cfg, FORMATS[format]) end
+  return FORMATS[format](own or {})
+end
 
 return M

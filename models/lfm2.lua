@@ -1,0 +1,79 @@
+--- LFM2 and LFM2.5, dense and mixture of experts.
+-- Liquid AI 2025, "LFM2 Technical Report".
+--
+-- Quirks: most layers are gated short convolutions, some are attention with normed q and k (before rope). The final norm
+-- is called embedding_norm (token_embd_norm) though it stands behind the last layer. Experts are chosen by
+-- sigmoid(router) + bias and weighted by the sigmoid alone, divided by their sum + 1e-6.
+
+local attention = require "ane.recipe.attention"
+local ffn = require "ane.recipe.ffn"
+local head = require "ane.recipe.head"
+local moe = require "ane.recipe.moe"
+local shortconv = require "ane.recipe.shortconv"
+
+local M = { architectures = { "lfm2", "lfm2moe", "lfm2_moe" }, version = 1, per_layer = true }
+
+M.names = {
+  gguf = { output_norm = "token_embd_norm", exp_probs_b = "exp_probs_b" },
+  hf = {
+    output_norm = "model.embedding_norm", attn_norm = "operator_norm", ffn_norm = "ffn_norm", attn_output = "self_attn.out_proj",
+    attn_q_norm = "self_attn.q_layernorm", attn_k_norm = "self_attn.k_layernorm", ["shortconv.in_proj"] = "conv.in_proj",
+    ["shortconv.conv"] = "conv.conv", ["shortconv.out_proj"] = "conv.out_proj", ffn_gate = "feed_forward.w1", ffn_up = "feed_forward.w3",
+    ffn_down = "feed_forward.w2", ffn_gate_inp = "feed_forward.gate", exp_probs_b = "feed_forward.expert_bias",
+    ffn_gate_exps = "feed_forward.experts.%d.w1", ffn_up_exps = "feed_forward.experts.%d.w3", ffn_down_exps = "feed_forward.experts.%d.w2",
+  },
+}
+
+M.defaults = { hf = { norm_eps = 1e-5 } }
+
+-- Is layer i attention? GGUF: the layers with kv heads. config.json: layer_types, or full_attn_idxs (absent: all).
+local function is_attention(cfg, i)
+  if cfg.layer_types then return cfg.layer_types[i + 1] == "full_attention" end
+  local kv = cfg.per_layer and cfg.per_layer.n_head_kv
+  if kv then return kv[i + 1] > 0 end
+  local list = cfg.meta "full_attn_idxs"
+  if not list then return true end
+  for _, at in ipairs(list) do
+    if at == i then return true end
+  end
+  return false
+end
+
+-- Experts: count, k, number of dense layers before them, weights normalised, scale. nil: a dense model.
+local function expert_settings(cfg)
+  local gguf = cfg.format == "gguf"
+  local count = cfg.meta(gguf and "expert_count" or "num_experts")
+  if not count or count == 0 then return nil end
+  return {
+    count = count, k = cfg.meta(gguf and "expert_used_count" or "num_experts_per_tok"),
+    dense = cfg.meta(gguf and "leading_dense_block_count" or "num_dense_layers") or 0,
+    norm = gguf or cfg.meta "norm_topk_prob" ~= false, scale = not gguf and cfg.meta "routed_scaling_factor" or 1.0,
+  }
+end
+
+local function sparse(b, x, e)
+  local bias = b:weight("exp_probs_b", { suffix = b.cfg.format == "gguf" and ".bias" or "", optional = true })
+  local route = moe.route(b, b:linear(x, "ffn_gate_inp"), { k = e.k, score = "sigmoid", bias = bias, norm = e.norm, norm_eps = 1e-6, scale = e.scale })
+  local list = moe.list(b, e.count, { gate = "ffn_gate_exps", up = "ffn_up_exps", down = "ffn_down_exps" })
+  return moe.experts(b, x, route, list, { act = "silu" })
+end
+
+function M.build(b, cfg)
+  local experts = expert_settings(cfg)
+  local x = b:embed "token_embd" -- [1, d_model, T, 1]
+  local rope = b:rope_table(cfg.rope)
+  for i = 0, cfg.n_layer - 1 do
+    b:layer(i, function()
+      local h = b:rms_norm(x, "attn_norm")
+      local y
+      if is_attention(cfg, i) then y = attention.gqa(b, h, { rope = rope, qk_norm = "before_rope" })
+      else y = shortconv.gated(b, h, { taps = cfg.meta "shortconv.l_cache" or cfg.meta "conv_L_cache" or 3 }) end
+      x = b:add(x, y)
+      h = b:rms_norm(x, "ffn_norm")
+      x = b:add(x, experts and i >= experts.dense and sparse(b, h, experts) or ffn.gated(b, h, "silu"))
+    end)
+  end
+  return head.lm(b, x) -- [1, n_vocab, W, 1]
+end
+
+return M

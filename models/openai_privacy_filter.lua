@@ -1,0 +1,102 @@
+--- OpenAI privacy filter: a bidirectional mixture of experts that labels every token (BIOES over eight kinds of personal data).
+-- gpt-oss family: OpenAI 2025, "gpt-oss-120b & gpt-oss-20b Model Card"; attention sinks: Xiao et al. 2023.
+--
+-- Quirks: token i sees j iff |i - j| <= sliding_window, in all layers; YaRN rope without truncation on neighbouring pairs;
+-- the softmax of each head has a sink; q and k are each scaled by head_dim^-0.25; experts are stored [in, out], gate before
+-- up, and clamped. In the original files sinks are in base 2, q, k and v are one matrix and the head has no bias.
+
+local attention = require "ane.recipe.attention"
+local moe = require "ane.recipe.moe"
+
+local M = { architectures = { "openai_privacy_filter", "privacy_filter" }, version = 1, defaults = { hf = { norm_eps = 1e-5 } } }
+
+local NAMES = {
+  ffn_gate_inp = "mlp.router", gate_up = "mlp.experts.gate_up_proj", gate_up_bias = "mlp.experts.gate_up_proj_bias",
+  down = "mlp.experts.down_proj", down_bias = "mlp.experts.down_proj_bias", sinks = "self_attn.sinks", output = "score",
+}
+
+-- The original files.
+local ORIGINAL = {
+  token_embd = "embedding", output_norm = "norm", output = "unembedding", attn_norm = "attn.norm", attn_qkv = "attn.qkv",
+  attn_output = "attn.out", sinks = "attn.sinks", ffn_norm = "mlp.norm", ffn_gate_inp = "mlp.gate", gate_up = "mlp.swiglu",
+  gate_up_bias = "mlp.swiglu.bias", down = "mlp.out", down_bias = "mlp.out.bias",
+}
+
+local function is_original(cfg) return cfg.architecture == "privacy_filter" end
+
+M.names = {
+  hf = function(cfg, common)
+    if not is_original(cfg) then return common(NAMES) end
+    return function(role, layer)
+      local name = ORIGINAL[role] or role
+      return layer and ("block.%d.%s"):format(layer, name) or name
+    end
+  end,
+}
+
+local KINDS = { "account_number", "private_address", "private_date", "private_email", "private_person", "private_phone", "private_url", "secret" }
+
+-- Label names, class 0 first: id2label, else the order of the published model.
+local function labels(cfg)
+  local list, map = {}, cfg.meta "id2label"
+  if map then
+    local n = 0
+    for key, name in pairs(map) do
+      local i = math.tointeger(tonumber(key))
+      if not i or i < 0 or type(name) ~= "string" then error(("id2label: entry %s is no class and name"):format(tostring(key)), 0) end
+      list[i + 1], n = name, n + 1
+    end
+    if #list ~= n then error("id2label: the classes have gaps", 0) end
+    return list
+  end
+  list[1] = "O"
+  for _, kind in ipairs(KINDS) do
+    for _, mark in ipairs { "B", "I", "E", "S" } do list[#list + 1] = mark .. "-" .. kind end
+  end
+  return list
+end
+
+-- Sizes by the keys of either kind of config.json.
+local function settings(cfg)
+  if not is_original(cfg) then
+    return { experts = cfg.meta "num_local_experts", k = cfg.meta "num_experts_per_tok", window = cfg.sliding_window, rope = cfg.rope,
+             limit = cfg.meta "swiglu_limit", alpha = cfg.meta "swiglu_alpha" }
+  end
+  return {
+    experts = cfg.meta "num_experts", k = cfg.meta "experts_per_token", window = cfg.meta "bidirectional_left_context", original = true,
+    rope = { theta = cfg.rope.theta, dims = cfg.head_dim, scaling = "yarn", factor = cfg.meta "rope_scaling_factor", truncate = false,
+             original_context = cfg.meta "initial_context_length", beta_fast = cfg.meta "rope_ntk_beta", beta_slow = cfg.meta "rope_ntk_alpha" },
+  }
+end
+
+local function experts(b, x, s)
+  local route = moe.route(b, b:linear(x, "ffn_gate_inp"), { k = s.k, score = "softmax_topk" })
+  local list = moe.list(b, s.experts, { gate_up = "gate_up", gate_up_bias = "gate_up_bias", down = "down", down_bias = "down_bias" },
+    { inner = b.cfg.d_ff, transposed = true })
+  return moe.experts(b, x, route, list, { act = "swiglu_oai", limit = s.limit or 7.0, alpha = s.alpha or 1.702 })
+end
+
+-- Norm by the weight of a role, which the original files call a scale.
+local function norm(b, x, role, s)
+  return b:rms_norm(x, role, { weight = b:weight(role, { suffix = s.original and ".scale" or nil }) })
+end
+
+function M.build(b, cfg)
+  local s = settings(cfg)
+  cfg.kind, cfg.labels = "token_classifier", labels(cfg)
+  local x = b:embed "token_embd" -- [1, d_model, T, 1]
+  local rope = b:rope_table(s.rope)
+  for i = 0, cfg.n_layer - 1 do
+    b:layer(i, function()
+      local a = attention.gqa(b, norm(b, x, "attn_norm", s), {
+        rope = rope, layout = "interleaved", window = s.window + 1, ahead = s.window, sinks = b:weight("sinks", { suffix = "" }), fused = s.original,
+        sink_scale = s.original and math.log(2) or 1.0,
+      })
+      x = b:add(x, a)
+      x = b:add(x, experts(b, norm(b, x, "ffn_norm", s), s))
+    end)
+  end
+  return b:linear(norm(b, b:take(x), "output_norm", s), "output") -- [1, labels, W, 1]
+end
+
+return M

@@ -1,0 +1,55 @@
+--- Qwen1.5 and Qwen2 mixture of experts.
+-- Qwen team 2024, "Qwen2 Technical Report". Attention as in qwen2; the feed-forward is the sum of the k chosen experts,
+-- weighted by the softmax over all of them, and of a shared one under a gate of its own, sigmoid(w x).
+
+local attention = require "ane.recipe.attention"
+local ffn = require "ane.recipe.ffn"
+local head = require "ane.recipe.head"
+local moe = require "ane.recipe.moe"
+
+local M = { architectures = { "qwen2_moe", "qwen2moe" }, version = 1, defaults = { hf = { norm_eps = 1e-6, tied = false } } }
+
+M.names = {
+  hf = {
+    ffn_gate_inp = "mlp.gate", ffn_gate_exps = "mlp.experts.%d.gate_proj", ffn_up_exps = "mlp.experts.%d.up_proj",
+    ffn_down_exps = "mlp.experts.%d.down_proj", ffn_gate_inp_shexp = "mlp.shared_expert_gate", ffn_gate_shexp = "mlp.shared_expert.gate_proj",
+    ffn_up_shexp = "mlp.shared_expert.up_proj", ffn_down_shexp = "mlp.shared_expert.down_proj",
+  },
+}
+
+-- count, k, norm of the experts; sparse(i): has layer i experts?
+local function settings(cfg)
+  local gguf = cfg.format == "gguf"
+  local dense, step = {}, cfg.meta "decoder_sparse_step" or 1
+  for _, i in ipairs(cfg.meta "mlp_only_layers" or {}) do dense[i] = true end
+  return {
+    count = cfg.meta(gguf and "expert_count" or "num_experts"), k = cfg.meta(gguf and "expert_used_count" or "num_experts_per_tok"),
+    norm = not gguf and cfg.meta "norm_topk_prob" or false,
+    sparse = function(i) return not dense[i] and (i + 1) % step == 0 end,
+  }
+end
+
+local function experts(b, x, s)
+  local route = moe.route(b, b:linear(x, "ffn_gate_inp"), { k = s.k, score = "softmax", norm = s.norm })
+  local list = moe.list(b, s.count, { gate = "ffn_gate_exps", up = "ffn_up_exps", down = "ffn_down_exps" })
+  local shared = b:linear(b:glu(b:linear(x, "ffn_gate_shexp"), b:linear(x, "ffn_up_shexp"), "silu"), "ffn_down_shexp")
+  local gate = b:act(b:linear(x, "ffn_gate_inp_shexp"), "sigmoid") -- [1, 1, T, 1]
+  shared = b:mul(shared, b:repeat_heads(gate, 1, b:channels(shared)))
+  return b:add(moe.experts(b, x, route, list, { act = "silu" }), shared)
+end
+
+function M.build(b, cfg)
+  local s = settings(cfg)
+  local x = b:embed "token_embd" -- [1, d_model, T, 1]
+  local rope = b:rope_table(cfg.rope)
+  for i = 0, cfg.n_layer - 1 do
+    b:layer(i, function()
+      x = b:add(x, attention.gqa(b, b:rms_norm(x, "attn_norm"), { rope = rope }))
+      local h = b:rms_norm(x, "ffn_norm")
+      x = b:add(x, s.sparse(i) and experts(b, h, s) or ffn.gated(b, h, "silu"))
+    end)
+  end
+  return head.lm(b, x) -- [1, n_vocab, W, 1]
+end
+
+return M

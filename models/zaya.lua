@@ -1,0 +1,153 @@
+--- ZAYA1: compressed convolutional attention and a mixture of experts whose router carries a state from layer to layer.
+-- Zyphra 2025, "ZAYA1"; "Compressed Convolutional Attention" (Figliolia et al. 2025).
+--
+-- Quirks: both branches join the residual stream by S(x, h) = (x + bias) scale + (h + residual bias) residual scale, the
+-- bias before the scale. q and k together pass a depthwise and a grouped causal convolution, whose zeros stand before the
+-- first one only (so the second sees the first one's bias there), then a mean of both is added, then each head is brought
+-- to length sqrt(head_dim), k times a temperature. Half of the value channels are those of the token before. The router
+-- adds its own state of the layer below; one expert a token, or none (the last slot of the router).
+--
+-- Two file layouts: transformers' (layers of attention and experts), and the original (alternating layers, the scales of a
+-- join stored at the input of the next layer).
+
+local head = require "ane.recipe.head"
+local moe = require "ane.recipe.moe"
+
+local M = { architectures = { "zaya" }, version = 1, defaults = { hf = { norm_eps = 1e-5 } } }
+
+local SCALES = { "hidden_states_bias", "hidden_states_scale", "residual_bias", "residual_scale" }
+
+-- Names by role; those of the original layout begin with "o.".
+local NAMES = {
+  ["start.hidden_states_bias"] = "model.input_hidden_states_bias", ["start.hidden_states_scale"] = "model.input_hidden_states_scale",
+  norm_a = "input_layernorm", norm_m = "post_attention_layernorm", o = "self_attn.o_proj", temp = "self_attn.qk_norm.temp",
+  q = "self_attn.qkv_proj.q_proj", k = "self_attn.qkv_proj.k_proj", v_now = "self_attn.qkv_proj.v_proj_current",
+  v_before = "self_attn.qkv_proj.v_proj_delayed", conv0 = "self_attn.qkv_proj.conv_qk_depthwise", conv1 = "self_attn.qkv_proj.conv_qk_grouped",
+  down = "mlp.gate.down_proj", carry = "mlp.gate.router_states_scale", norm_r = "mlp.gate.router_mlp.norm", fc1 = "mlp.gate.router_mlp.fc1",
+  fc2 = "mlp.gate.router_mlp.fc2", out = "mlp.gate.router_mlp.out_proj", balance = "mlp.gate.balancing_biases",
+  gate_up = "mlp.experts.gate_up_proj", experts_down = "mlp.experts.down_proj",
+  ["o.norm_a"] = "input_norm", ["o.norm_m"] = "input_norm", ["o.o"] = "self_attn.o_proj", ["o.temp"] = "self_attn.qkv.temp",
+  ["o.q"] = "self_attn.qkv.linear_q", ["o.k"] = "self_attn.qkv.linear_k", ["o.v_now"] = "self_attn.qkv.val_proj1",
+  ["o.v_before"] = "self_attn.qkv.val_proj2", ["o.conv0"] = "self_attn.qkv.conv_qk.0", ["o.conv1"] = "self_attn.qkv.conv_qk.1",
+  ["o.down"] = "zaya_block.router.down_proj", ["o.carry"] = "zaya_block.router.router_states_scale", ["o.norm_r"] = "zaya_block.router.rmsnorm_eda",
+  ["o.fc1"] = "zaya_block.router.router_mlp.0", ["o.fc2"] = "zaya_block.router.router_mlp.2", ["o.out"] = "zaya_block.router.router_mlp.4",
+  ["o.balance"] = "zaya_block.router.balancing_biases", ["o.gate_up"] = "zaya_block.experts.local_experts.%d.linear_fc1",
+  ["o.experts_down"] = "zaya_block.experts.local_experts.%d.linear_fc2",
+}
+for _, s in ipairs(SCALES) do
+  NAMES["a." .. s], NAMES["m." .. s] = "post_attention_residual_scale." .. s, "post_mlp_residual_scale." .. s
+  NAMES["res." .. s], NAMES["last." .. s] = "res_scale." .. s, "model.res_scale." .. s
+end
+M.names = { hf = NAMES }
+
+-- The two layouts: where block i's parts stand. in_a, in_m: layer of its attention and experts; join(b, i, "a" | "m") gives
+-- role prefix and layer of the scales behind that branch; rope and window of the attention.
+local function transformers_layout(cfg)
+  local L = { prefix = "", blocks = cfg.n_layer, heads = cfg.n_head }
+  function L.in_a(i) return i end
+  L.in_m = L.in_a
+  function L.join(i, branch) return branch .. ".", i end
+  function L.start() return "start.", nil end
+  function L.sliding(i) return cfg.layer_types and cfg.layer_types[i + 1] == "hybrid_sliding" and cfg.sliding_window or nil end
+  L.rope, L.rope_sliding = cfg.ropes and cfg.ropes.hybrid or cfg.rope, cfg.ropes and cfg.ropes.hybrid_sliding
+  L.inner = cfg.meta "moe_intermediate_size"
+  return L
+end
+
+local function original_layout(cfg)
+  local L = { prefix = "o.", blocks = cfg.n_layer // 2, heads = cfg.meta "cca_num_q_heads" or cfg.n_head // 2 }
+  local windows = cfg.meta "swa_layers" or {}
+  function L.in_a(i) return 2 * i end
+  function L.in_m(i) return 2 * i + 1 end
+  -- The scales at the input of a layer join the output of the layer before: behind the attention of block i they are those
+  -- of layer 2i + 1, behind its experts those of layer 2i + 2, behind the last those of the model.
+  function L.join(i, branch)
+    if branch == "a" then return "res.", 2 * i + 1 end
+    if i + 1 < L.blocks then return "res.", 2 * i + 2 end
+    return "last.", nil
+  end
+  function L.start() return "res.", 0 end
+  -- swa_layers counts the tokens seen before the own one.
+  function L.sliding(i)
+    local before = windows[2 * i + 1] or 0
+    return before > 0 and before + 1 or nil
+  end
+  L.rope = cfg.rope
+  L.rope_sliding = { theta = cfg.meta "swa_rotary_base" or cfg.rope.theta, dims = cfg.rope.dims }
+  L.inner = cfg.meta "ffn_hidden_size" // 2
+  return L
+end
+
+local function scales(b, prefix, layer, which)
+  local index = b.index
+  b.index = layer
+  local v = b:weight(prefix .. which, { suffix = "" })
+  b.index = index
+  return v
+end
+
+-- S(x, h); prefix, layer: where its four vectors stand.
+local function join(b, x, h, prefix, layer)
+  local function v(which) return scales(b, prefix, layer, which) end
+  return b:add(b:affine(h, v "residual_bias", v "residual_scale"), b:affine(x, v "hidden_states_bias", v "hidden_states_scale"))
+end
+
+-- Attention of a normed x [1, d_model, T, 1].
+local function cca(b, cfg, L, x, rope, window)
+  local p, heads, kv_heads, d = L.prefix, L.heads, cfg.n_head_kv, cfg.head_dim
+  local times = heads // kv_heads
+  local q0, k0 = b:linear(x, p .. "q"), b:linear(x, p .. "k")
+  local qk = b:concat(q0, k0)
+  local bias0 = b:weight(p .. "conv0", { suffix = ".bias" })
+  local y = b:conv_causal(qk, { weight = b:weight(p .. "conv0"), bias = bias0, groups = b:channels(qk), taps = cfg.meta "cca_time0" or 2, name = "conv0" })
+  local z = b:conv_causal(y, {
+    weight = b:weight(p .. "conv1"), bias = b:weight(p .. "conv1", { suffix = ".bias" }), before = bias0, groups = heads + kv_heads,
+    taps = cfg.meta "cca_time1" or 2, name = "conv1",
+  })
+  local q_mean = b:scale(b:add(q0, b:repeat_heads(k0, kv_heads, times)), 0.5)
+  local q = b:add(b:slice(z, 0, heads * d), q_mean)
+  local k = b:add(b:slice(z, heads * d, (heads + kv_heads) * d), b:mean_heads(q_mean, heads, times))
+  q = b:rope(b:l2_norm(q, false, heads, "q_norm"), rope, "q_rope", { heads = heads })
+  k = b:rope(b:l2_norm(k, b:weight(p .. "temp", { suffix = "" }), kv_heads, "k_norm"), rope, "k_rope", { heads = kv_heads })
+  local v = b:concat(b:linear(x, p .. "v_now"), b:delay(b:linear(x, p .. "v_before")))
+  local o = b:attention(q, k, v, { heads = heads, kv_heads = kv_heads, head_dim = d, scale = d ^ -0.5, window = window })
+  return b:linear(o, p .. "o")
+end
+
+-- Router of a normed x; `below` is the state of the layer below (nil in the first). Gives the route and the own state.
+local function router(b, L, x, below)
+  local p = L.prefix
+  local r = b:linear(x, p .. "down")
+  if below then r = b:add(r, b:affine(below, false, b:weight(p .. "carry", { suffix = "" }), "carry")) end
+  local t = b:rms_norm(r, p .. "norm_r")
+  t = b:act(b:linear(t, p .. "fc1"), "gelu_erf")
+  t = b:act(b:linear(t, p .. "fc2"), "gelu_erf")
+  return moe.route(b, b:linear(t, p .. "out"), { k = 1, score = "softmax", bias = b:weight(p .. "balance", { suffix = "" }) }), r
+end
+
+function M.build(b, cfg)
+  local L = cfg.meta "cca_num_q_heads" and original_layout(cfg) or transformers_layout(cfg)
+  local prefix, layer = L.start()
+  local x = b:embed "token_embd" -- [1, d_model, T, 1]
+  x = b:affine(x, scales(b, prefix, layer, "hidden_states_bias"), scales(b, prefix, layer, "hidden_states_scale"), "start")
+  local full, near = b:rope_table(L.rope, "rope_full"), nil
+  local state
+  for i = 0, L.blocks - 1 do
+    local window = L.sliding(i)
+    if window and not near then near = b:rope_table(L.rope_sliding, "rope_sliding") end
+    b:scope("layers." .. i, function()
+      b.index = L.in_a(i)
+      local a = cca(b, cfg, L, b:rms_norm(x, L.prefix .. "norm_a"), window and near or full, window)
+      x = join(b, a, x, L.join(i, "a"))
+      b.index = L.in_m(i)
+      local h, route = b:rms_norm(x, L.prefix .. "norm_m"), nil
+      route, state = router(b, L, h, state)
+      local list = moe.list(b, cfg.meta "num_experts", { gate_up = L.prefix .. "gate_up", down = L.prefix .. "experts_down" }, { inner = L.inner })
+      x = join(b, moe.experts(b, h, route, list, { act = "silu" }), x, L.join(i, "m"))
+      b.index = nil
+    end)
+  end
+  return head.lm(b, x) -- [1, n_vocab, W, 1]
+end
+
+return M
