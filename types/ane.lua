@@ -39,6 +39,22 @@ function ane.register(recipe) end
 ---@return ane.tensor
 function ane.tensor(values, shape) end
 
+--- Compares a model with a golden, layer by layer.
+---@param model ane.model activations = "fp32" is what goldens are made for
+---@param golden string path of a golden.json, with its tensors in the safetensors file beside it
+---@param opts? table prompt, hints
+---@return table? report prints as a table
+---@return string? message
+---@return ane.code? code
+function ane.check(model, golden, opts) end
+
+--- Reads tensors: of a .npy file one, of a safetensors or GGUF file a table by name.
+---@param path string
+---@return ane.tensor|table<string, ane.tensor>|nil tensors
+---@return string? message
+---@return ane.code? code
+function ane.tensors(path) end
+
 --- The machine: version, isa (the level in use), isa_list, cpu, cores, memory.
 ---@return { version: string, isa: string, isa_list: string[], cpu: string, cores: integer, memory: table }? info
 ---@return string? message
@@ -125,6 +141,20 @@ function model:chat(opts) end
 ---@return string? message
 ---@return ane.code? code
 function model:session(opts) end
+
+--- Names of all intermediate values, in the order in which they are computed.
+---@return { name: string, channels: integer }[]? values
+---@return string? message
+---@return ane.code? code
+function model:values() end
+
+--- Intermediate values of a run from position 0.
+---@param input ane.prompt
+---@param patterns? string|string[] globs over the names of values()
+---@return table<string, ane.tensor>? values each [tokens, channels]
+---@return string? message
+---@return ane.code? code
+function model:trace(input, patterns) end
 
 --- Ends the replies in progress.
 function model:stop() end
