@@ -53,7 +53,8 @@ end
 
 local function sparse(b, x, e)
   local bias = b:weight("exp_probs_b", { suffix = b.cfg.format == "gguf" and ".bias" or "", optional = true })
-  local route = moe.route(b, b:linear(x, "ffn_gate_inp"), { k = e.k, score = "sigmoid", bias = bias, norm = e.norm, norm_eps = 1e-6, scale = e.scale })
+  local logits = b:linear(x, "ffn_gate_inp")
+  local route = moe.route(b, logits, { k = e.k, score = "sigmoid", bias = bias, norm = e.norm, norm_eps = 1e-6, scale = e.scale })
   local list = moe.list(b, e.count, { gate = "ffn_gate_exps", up = "ffn_up_exps", down = "ffn_down_exps" })
   return moe.experts(b, x, route, list, { act = "silu" })
 end

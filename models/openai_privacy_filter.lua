@@ -34,7 +34,9 @@ M.names = {
   end,
 }
 
-local KINDS = { "account_number", "private_address", "private_date", "private_email", "private_person", "private_phone", "private_url", "secret" }
+local KINDS = {
+  "account_number", "private_address", "private_date", "private_email", "private_person", "private_phone", "private_url", "secret",
+}
 
 -- Label names, class 0 first: id2label, else the order of the published model.
 local function labels(cfg)
@@ -64,8 +66,10 @@ local function settings(cfg)
   end
   return {
     experts = cfg.meta "num_experts", k = cfg.meta "experts_per_token", window = cfg.meta "bidirectional_left_context", original = true,
-    rope = { theta = cfg.rope.theta, dims = cfg.head_dim, scaling = "yarn", factor = cfg.meta "rope_scaling_factor", truncate = false,
-             original_context = cfg.meta "initial_context_length", beta_fast = cfg.meta "rope_ntk_beta", beta_slow = cfg.meta "rope_ntk_alpha" },
+    rope = {
+      theta = cfg.rope.theta, dims = cfg.head_dim, scaling = "yarn", factor = cfg.meta "rope_scaling_factor", truncate = false,
+      original_context = cfg.meta "initial_context_length", beta_fast = cfg.meta "rope_ntk_beta", beta_slow = cfg.meta "rope_ntk_alpha",
+    },
   }
 end
 
@@ -89,8 +93,8 @@ function M.build(b, cfg)
   for i = 0, cfg.n_layer - 1 do
     b:layer(i, function()
       local a = attention.gqa(b, norm(b, x, "attn_norm", s), {
-        rope = rope, layout = "interleaved", window = s.window + 1, ahead = s.window, sinks = b:weight("sinks", { suffix = "" }), fused = s.original,
-        sink_scale = s.original and math.log(2) or 1.0,
+        rope = rope, layout = "interleaved", fused = s.original, window = s.window + 1, ahead = s.window,
+        sinks = b:weight("sinks", { suffix = "" }), sink_scale = s.original and math.log(2) or 1.0,
       })
       x = b:add(x, a)
       x = b:add(x, experts(b, norm(b, x, "ffn_norm", s), s))

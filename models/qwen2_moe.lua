@@ -12,8 +12,9 @@ local M = { architectures = { "qwen2_moe", "qwen2moe" }, version = 1, defaults =
 M.names = {
   hf = {
     ffn_gate_inp = "mlp.gate", ffn_gate_exps = "mlp.experts.%d.gate_proj", ffn_up_exps = "mlp.experts.%d.up_proj",
-    ffn_down_exps = "mlp.experts.%d.down_proj", ffn_gate_inp_shexp = "mlp.shared_expert_gate", ffn_gate_shexp = "mlp.shared_expert.gate_proj",
-    ffn_up_shexp = "mlp.shared_expert.up_proj", ffn_down_shexp = "mlp.shared_expert.down_proj",
+    ffn_down_exps = "mlp.experts.%d.down_proj", ffn_gate_inp_shexp = "mlp.shared_expert_gate",
+    ffn_gate_shexp = "mlp.shared_expert.gate_proj", ffn_up_shexp = "mlp.shared_expert.up_proj",
+    ffn_down_shexp = "mlp.shared_expert.down_proj",
   },
 }
 

@@ -19,17 +19,20 @@ local SCALES = { "hidden_states_bias", "hidden_states_scale", "residual_bias", "
 
 -- Names by role; those of the original layout begin with "o.".
 local NAMES = {
-  ["start.hidden_states_bias"] = "model.input_hidden_states_bias", ["start.hidden_states_scale"] = "model.input_hidden_states_scale",
+  ["start.hidden_states_bias"] = "model.input_hidden_states_bias",
+  ["start.hidden_states_scale"] = "model.input_hidden_states_scale",
   norm_a = "input_layernorm", norm_m = "post_attention_layernorm", o = "self_attn.o_proj", temp = "self_attn.qk_norm.temp",
   q = "self_attn.qkv_proj.q_proj", k = "self_attn.qkv_proj.k_proj", v_now = "self_attn.qkv_proj.v_proj_current",
-  v_before = "self_attn.qkv_proj.v_proj_delayed", conv0 = "self_attn.qkv_proj.conv_qk_depthwise", conv1 = "self_attn.qkv_proj.conv_qk_grouped",
+  v_before = "self_attn.qkv_proj.v_proj_delayed", conv0 = "self_attn.qkv_proj.conv_qk_depthwise",
+  conv1 = "self_attn.qkv_proj.conv_qk_grouped",
   down = "mlp.gate.down_proj", carry = "mlp.gate.router_states_scale", norm_r = "mlp.gate.router_mlp.norm", fc1 = "mlp.gate.router_mlp.fc1",
   fc2 = "mlp.gate.router_mlp.fc2", out = "mlp.gate.router_mlp.out_proj", balance = "mlp.gate.balancing_biases",
   gate_up = "mlp.experts.gate_up_proj", experts_down = "mlp.experts.down_proj",
   ["o.norm_a"] = "input_norm", ["o.norm_m"] = "input_norm", ["o.o"] = "self_attn.o_proj", ["o.temp"] = "self_attn.qkv.temp",
   ["o.q"] = "self_attn.qkv.linear_q", ["o.k"] = "self_attn.qkv.linear_k", ["o.v_now"] = "self_attn.qkv.val_proj1",
   ["o.v_before"] = "self_attn.qkv.val_proj2", ["o.conv0"] = "self_attn.qkv.conv_qk.0", ["o.conv1"] = "self_attn.qkv.conv_qk.1",
-  ["o.down"] = "zaya_block.router.down_proj", ["o.carry"] = "zaya_block.router.router_states_scale", ["o.norm_r"] = "zaya_block.router.rmsnorm_eda",
+  ["o.down"] = "zaya_block.router.down_proj", ["o.carry"] = "zaya_block.router.router_states_scale",
+  ["o.norm_r"] = "zaya_block.router.rmsnorm_eda",
   ["o.fc1"] = "zaya_block.router.router_mlp.0", ["o.fc2"] = "zaya_block.router.router_mlp.2", ["o.out"] = "zaya_block.router.router_mlp.4",
   ["o.balance"] = "zaya_block.router.balancing_biases", ["o.gate_up"] = "zaya_block.experts.local_experts.%d.linear_fc1",
   ["o.experts_down"] = "zaya_block.experts.local_experts.%d.linear_fc2",
@@ -99,7 +102,9 @@ local function cca(b, cfg, L, x, rope, window)
   local q0, k0 = b:linear(x, p .. "q"), b:linear(x, p .. "k")
   local qk = b:concat(q0, k0)
   local bias0 = b:weight(p .. "conv0", { suffix = ".bias" })
-  local y = b:conv_causal(qk, { weight = b:weight(p .. "conv0"), bias = bias0, groups = b:channels(qk), taps = cfg.meta "cca_time0" or 2, name = "conv0" })
+  local y = b:conv_causal(qk, {
+    weight = b:weight(p .. "conv0"), bias = bias0, groups = b:channels(qk), taps = cfg.meta "cca_time0" or 2, name = "conv0",
+  })
   local z = b:conv_causal(y, {
     weight = b:weight(p .. "conv1"), bias = b:weight(p .. "conv1", { suffix = ".bias" }), before = bias0, groups = heads + kv_heads,
     taps = cfg.meta "cca_time1" or 2, name = "conv1",
@@ -140,9 +145,11 @@ function M.build(b, cfg)
       local a = cca(b, cfg, L, b:rms_norm(x, L.prefix .. "norm_a"), window and near or full, window)
       x = join(b, a, x, L.join(i, "a"))
       b.index = L.in_m(i)
-      local h, route = b:rms_norm(x, L.prefix .. "norm_m"), nil
-      route, state = router(b, L, h, state)
-      local list = moe.list(b, cfg.meta "num_experts", { gate_up = L.prefix .. "gate_up", down = L.prefix .. "experts_down" }, { inner = L.inner })
+      local h = b:rms_norm(x, L.prefix .. "norm_m")
+      local route, own = router(b, L, h, state)
+      state = own
+      local roles = { gate_up = L.prefix .. "gate_up", down = L.prefix .. "experts_down" }
+      local list = moe.list(b, cfg.meta "num_experts", roles, { inner = L.inner })
       x = join(b, moe.experts(b, h, route, list, { act = "silu" }), x, L.join(i, "m"))
       b.index = nil
     end)

@@ -332,7 +332,8 @@ function M.read(source)
   cfg.act = read_act(self)
   cfg.tied = self:flag "tie_word_embeddings"
   cfg.attention_bias, cfg.mlp_bias = self:flag "attention_bias", self:flag "mlp_bias"
-  cfg.sliding_window = self:whole("sliding_window", 1)
+  local window = self:whole("sliding_window", 0)
+  cfg.sliding_window = window and window > 0 and window or nil -- 0: none
   cfg.layer_types = read_layer_types(self, cfg)
   cfg.bos_id, cfg.pad_id = self:whole("bos_token_id", -1), self:whole("pad_token_id", -1)
   cfg.eos_ids = read_ends(self)

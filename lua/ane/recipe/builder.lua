@@ -142,8 +142,9 @@ function Builder:slice(x, from, to) return self:_add("slice", "slice", { x }, { 
 function Builder:take(x) return self:_add("take", "take", { x, self.wanted }) end
 
 --- A weight by role, or a view of it.
--- @param opts suffix (default ".weight"), optional; expert = e (stands for the %d of the role's name); index = i (slice i, 0-based, of the outermost dimension, which goes),
--- from, to (rows of what is left, 0-based, to excluded), transposed (what is left is stored [in, out])
+-- @param opts suffix (default ".weight"), optional; expert = e (stands for the %d of the role's name); index = i
+-- (slice i, 0-based, of the outermost dimension, which goes), from, to
+-- (rows of what is left, 0-based, to excluded), transposed (what is left is stored [in, out])
 -- @return value; false where it is optional and not there
 function Builder:weight(role, opts)
   opts = opts or {}

@@ -22,7 +22,8 @@ end
 function M.experts(b, x, route, list, opts)
   local inputs = { x, route }
   for _, e in ipairs(list) do
-    for _, v in ipairs { e.gate, e.gate_bias or false, e.up, e.up_bias or false, e.down, e.down_bias or false } do inputs[#inputs + 1] = v end
+    local all = { e.gate, e.gate_bias or false, e.up, e.up_bias or false, e.down, e.down_bias or false }
+    table.move(all, 1, 6, #inputs + 1, inputs)
   end
   return b:_add("experts", "experts", inputs,
     { count = #list, act = opts.act or "silu", limit = opts.limit, alpha = opts.alpha, soft = b.soft_experts and 1 or 0 })
@@ -49,12 +50,14 @@ function M.list(b, count, roles, opts)
   for e = 0, count - 1 do
     local x = { down = one(b, roles.down, e, { transposed = t }) }
     if roles.gate_up then
-      x.gate, x.up = one(b, roles.gate_up, e, { from = 0, to = inner, transposed = t }), one(b, roles.gate_up, e, { from = inner, to = 2 * inner, transposed = t })
+      x.gate = one(b, roles.gate_up, e, { from = 0, to = inner, transposed = t })
+      x.up = one(b, roles.gate_up, e, { from = inner, to = 2 * inner, transposed = t })
     else
       x.gate, x.up = one(b, roles.gate, e, { transposed = t }), one(b, roles.up, e, { transposed = t })
     end
     if roles.gate_up_bias then
-      x.gate_bias, x.up_bias = one(b, roles.gate_up_bias, e, { from = 0, to = inner }), one(b, roles.gate_up_bias, e, { from = inner, to = 2 * inner })
+      x.gate_bias = one(b, roles.gate_up_bias, e, { from = 0, to = inner })
+      x.up_bias = one(b, roles.gate_up_bias, e, { from = inner, to = 2 * inner })
     end
     if roles.down_bias then x.down_bias = one(b, roles.down_bias, e, {}) end
     list[e + 1] = x
