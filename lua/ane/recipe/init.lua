@@ -6,7 +6,6 @@
 --   names = {hf = {role = name}, gguf = ...}   where tensors are not called as in ane.recipe.names
 --   defaults = {hf = {field = value}, ...}     configuration fields of that format where the file leaves them nil; tables
 --                                              are filled field by field. norm_offset: what is added to norm weights
---   per_layer = true                           it reads cfg.per_layer: sizes that differ from layer to layer
 --   ignore = list of patterns of tensor names that the computation does not need
 
 local builder = require "ane.recipe.builder"
@@ -147,17 +146,26 @@ local function fill(t, defaults)
   end
 end
 
--- Lists of one number a layer, where the recipe has one for all.
-local function check_per_layer(r, cfg, source)
-  for field, list in pairs(cfg.per_layer or {}) do
-    if not r.per_layer then
+-- Sees to it that a recipe asks for the lists of one number a layer, where the file has such: one that computes with the
+-- plain field would go wrong.
+-- @return function() -> true; or nil, message, code where a list was not asked for
+local function watch_per_layer(cfg, source)
+  local lists, asked = cfg.per_layer, {}
+  if not lists then return function() return true end end
+  cfg.per_layer = setmetatable({}, { __index = function(_, field)
+    asked[field] = true
+    return lists[field]
+  end })
+  return function()
+    cfg.per_layer = lists
+    for field, list in pairs(lists) do
       local i = 2
       while list[i] == list[1] do i = i + 1 end
       local what = "%s: metadata key %s differs from layer to layer (%d in layer 0, %d in layer %d)"
-      return nil, what:format(source:path(), cfg.key_of(field), list[1], list[i], i - 1), "format"
+      if not asked[field] then return nil, what:format(source:path(), cfg.key_of(field), list[1], list[i], i - 1), "format" end
     end
+    return true
   end
-  return true
 end
 
 -- What the file leaves open, as this architecture means it.
@@ -170,11 +178,12 @@ end
 --- Builds and checks the graph of a model.
 -- @return graph; or nil, message, code
 function M.build(r, cfg, source)
-  local even, uneven, why = check_per_layer(r, cfg, source)
-  if not even then return nil, uneven, why end
   complete(r, cfg)
+  local finish = watch_per_layer(cfg, source)
   local b = builder.new(cfg, source, names.of(cfg.format, r.names and r.names[cfg.format], cfg))
   local ok, result = xpcall(r.build, function(e) return type(e) == "table" and e or { message = tostring(e) } end, b, cfg)
+  local fine, message, code = finish()
+  if not fine then return nil, message, code end
   if not ok then
     local where = result.path and result.path .. ": " or ""
     return nil, ("%s: %s%s"):format(source:path(), where, result.message), "shape"
@@ -184,7 +193,7 @@ function M.build(r, cfg, source)
     local what = "%s: the recipe for %s gives %s, not the value of its logits (%s)"
     return nil, what:format(source:path(), cfg.architecture, tostring(result), complaint), "invalid"
   end
-  local fine, message, code = check_unused(r, b)
+  fine, message, code = check_unused(r, b)
   if not fine then return nil, message, code end
   fine, message, code = b.graph:verify()
   if not fine then return nil, message, code end
