@@ -34,7 +34,8 @@ describe("rope frequencies", function()
 
   it("refuse what they cannot compute", function()
     local function refused(message, r) assert.error(function() rope.frequencies(r) end, message) end
-    refused("rope scaling longest is unknown; known are: dynamic, linear, llama3, longrope, yarn", { theta = 1e4, dims = 4, scaling = "longest", factor = 2 })
+    refused("rope scaling longest is unknown; known are: dynamic, linear, llama3, longrope, yarn",
+      { theta = 1e4, dims = 4, scaling = "longest", factor = 2 })
     refused("rope scaling linear: the factor is missing", { theta = 1e4, dims = 4, scaling = "linear" })
     refused("rope scaling yarn: the factor is missing", { theta = 1e4, dims = 4, scaling = "yarn", original_context = 64 })
     refused("rope scaling yarn: the original context length is missing", { theta = 1e4, dims = 4, scaling = "yarn", factor = 2 })

@@ -23,7 +23,7 @@ local FORBIDDEN = {
 local LUA = {
   "ane.core lpeg argparse readline",
   "ane.schema ane.stops ane.progress ane.isa",
-  "ane.config ane.golden ane.jinja. ane.recipe. ane.sampler ane.session ane.stream ane.tensor_view ane.tokenizer",
+  "ane.config. ane.golden ane.jinja. ane.recipe. ane.sampler ane.session ane.stream ane.tensor_view ane.tokenizer",
   "ane.generate ane.loader ane.models.",
   "ane.chat ane.trace",
   "ane.model",
