@@ -1,8 +1,9 @@
 --- ane: language models in Lua.
--- Needs ane.core; the rest is loaded when first used.
+-- Needs ane.core and ane.tensor_view; the rest is loaded when first used.
 -- Usage: `local ane = require "ane"; local model = assert(ane.load("model.gguf")); print(model:generate("The sky is"))`
 
 local core = require "ane.core"
+require "ane.tensor_view" -- plots of tensors
 
 local M = {}
 
@@ -23,6 +24,21 @@ end
 -- @param recipe a table as the files of ane.models return it
 function M.register(recipe)
   return require("ane.loader").register(recipe)
+end
+
+--- Compares a model with a golden, layer by layer. See ane.check.
+-- @param model a loaded model (activations = "fp32" is what goldens are made for)
+-- @param golden path of a golden.json, with its tensors in the safetensors file beside it
+-- @param opts prompt, hints
+-- @return a report that prints as a table; or nil, message, code
+function M.check(model, golden, opts)
+  return require("ane.check").check(model, golden, opts)
+end
+
+--- Reads tensors: of a .npy file one, of a safetensors or GGUF file a table name -> tensor.
+-- @return it; or nil, message, code
+function M.tensors(path)
+  return require("ane.golden").tensors(path)
 end
 
 local function shape_of(values)
@@ -52,8 +68,9 @@ end
 --- Makes a float32 tensor.
 -- @param values a number, a list, or lists in lists; or a string of little-endian float32
 -- @param shape list of up to 5 dimensions; default: as the lists are nested
--- @return a tensor: get(i, ...), set(i, ..., value), fill(value), row(i), shape(), topk(k), argmax(), min(), max(), mean(),
--- totable(), tostring(); # counts the elements; indices count from 1, negative ones from the end, token ids from 0
+-- @return a tensor: get(i, ...), set(i, ..., value), fill(value), t[i] or row(i), slice(dim, from, to), reshape(shape), shape(),
+-- + - * / with tensors and numbers, abs(), sort(), dot(t), topk(k), argmax(), min(), max(), mean(), compare(t), histogram(opts),
+-- heat(opts), totable(), tostring(); # counts the elements; indices count from 1, negative ones from the end, token ids from 0
 -- @raise where the values do not fill the shape
 function M.tensor(values, shape)
   if type(values) == "string" then return core.tensor(shape or { #values // 4 }, values) end

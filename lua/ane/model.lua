@@ -309,6 +309,13 @@ function meta:__tostring()
   return ("model (%s, %s)"):format(self._bundle.architecture or "?", self.path or "?")
 end
 
+--- The bundle of an open model, for modules that look inside.
+-- @raise at `level`, seen from the caller, where the model is closed or no model
+function M.bundle(model, level)
+  if getmetatable(model) ~= meta then error("no model given: a " .. type(model), level + 1) end
+  return model._bundle or error("model is closed", level + 1)
+end
+
 --- A model of a loaded bundle {program, source, tokenizer, architecture, config}.
 -- @param facts path, kv, load_s
 function M.wrap(bundle, facts)

@@ -1,0 +1,35 @@
+--- `ane check`: compares a model with a golden, layer by layer.
+-- Needs ane.check and ane.cli.common.
+
+local common = require "ane.cli.common"
+
+local M = {}
+
+M.summary = "Compare a model with a golden, layer by layer, and say where it drifts and why."
+
+function M.options(parser)
+  common.model_options(parser)
+  parser:argument("golden", "golden.json, or the folder that holds it; its tensors are in the safetensors file beside it.")
+  parser:option("--prompt", "Take only this prompt of the golden."):argname "NAME"
+  parser:flag("--no-hints", "Do not look for causes.")
+  parser:flag("--json", "Write one JSON object.")
+end
+
+--- Exit code 0 says that the comparison was made; with --json `ok` says how it went, else a drift is a failure.
+function M.run(args)
+  local model <close>, message = common.load(args, { activations = args.activations or "fp32" })
+  if not model then return nil, message end
+  local report
+  report, message = require("ane.check").check(model, args.golden, { prompt = args.prompt, hints = not args.no_hints })
+  if not report then return nil, message end
+  if not args.json then
+    io.stdout:write(tostring(report), "\n")
+    if report.ok then return true end
+    return nil, "the model drifts from the golden"
+  end
+  local data = report:data()
+  for _, key in ipairs { "layers", "blocks", "outputs", "hints" } do data[key] = common.list(data[key]) end
+  return common.print_json(data)
+end
+
+return M
