@@ -34,7 +34,9 @@ demo:
 	@scripts/deps build demo
 	@$(REMAKE) all
 	@scripts/fetch-model "$(MODEL_CACHE)"
-	$(BUILD)/bin/ane chat "$(DEMO_MODEL)" --prompt "What is the Moon made of? Answer in two sentences." --max-tokens 100 --timings
+	@echo "> What is the Moon made of? Answer in two sentences."
+	@$(BUILD)/bin/ane chat "$(DEMO_MODEL)" --prompt "What is the Moon made of? Answer in two sentences." --max-tokens 100 --timings
+	@echo "talk on with: $(BUILD)/bin/ane chat $(DEMO_MODEL)"
 
 # ---- Tests -----------------------------------------------------------------------------------------------------------
 
