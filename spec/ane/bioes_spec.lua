@@ -138,7 +138,8 @@ describe("BIOES decoding", function()
 
   it("survives logits that are not finite", function()
     local nan, inf = 0 / 0, math.huge
-    local rows = { { nan, nan, nan, nan, nan, nan, nan, nan, nan }, { inf, -inf, 0, 0, inf, 0, 0, 0, 0 }, { -inf, -inf, 3, 3, -inf, 3, 3, 3, 3 } }
+    local rows = { { nan, nan, nan, nan, nan, nan, nan, nan, nan }, { inf, -inf, 0, 0, inf, 0, 0, 0, 0 },
+      { -inf, -inf, 3, 3, -inf, 3, 3, 3, 3 } }
     local _, path = bioes.decode(grammar(), rows)
     assert.equal(3, #path)
   end)
