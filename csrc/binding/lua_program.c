@@ -206,6 +206,12 @@ static int meth_vocab(lua_State *L) {
   return 1;
 }
 
+/* n_ids() -> ids that can be fed are 0 .. n_ids - 1; a classifier has fewer logits than ids */
+static int meth_n_ids(lua_State *L) {
+  lua_pushinteger(L, ane_program_info(check_program(L, 1)->program).n_ids);
+  return 1;
+}
+
 /* dump() -> text, one line a step */
 static int meth_dump(lua_State *L) {
   struct ane_buffer text = {0};
@@ -238,7 +244,7 @@ static int meth_tostring(lua_State *L) {
 
 void bind_program(lua_State *L) {
   static const luaL_Reg methods[] = {{"session", meth_session}, {"info", meth_info}, {"max_chunk", meth_max_chunk}, {"context", meth_context},
-                                     {"vocab", meth_vocab},     {"values", meth_values}, {"dump", meth_dump}, {"close", meth_close},         {NULL, NULL}};
+                                     {"vocab", meth_vocab},     {"n_ids", meth_n_ids}, {"values", meth_values}, {"dump", meth_dump}, {"close", meth_close},         {NULL, NULL}};
   static const luaL_Reg meta[] = {{"__gc", meth_close}, {"__close", meth_close}, {"__tostring", meth_tostring}, {NULL, NULL}};
   bind_class(L, PROGRAM_CLASS, methods, meta);
   lua_pushcfunction(L, program_new);

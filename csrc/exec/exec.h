@@ -51,7 +51,8 @@ struct ane_matrix_info {
 struct ane_program_info {
   ane_isa isa;
   int threads;
-  int64_t context, chunk, vocab;
+  int64_t context, chunk;
+  int64_t n_ids, vocab; /* ids that can be fed: 0 .. n_ids - 1; logits of a position */
   bool int8;
   uint64_t weight_bytes, scratch_bytes; /* packed weights; activations and per-thread memory */
   uint64_t kv_bytes_per_token;          /* at fp16 */

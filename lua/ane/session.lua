@@ -68,7 +68,7 @@ end
 function Session:feed(ids, opts)
   local core = opened(self)
   local message, code
-  ids, message, code = check_ids(ids, self._vocab)
+  ids, message, code = check_ids(ids, self._n_ids)
   if not ids then return nil, message, code end
   opts = schema.check(FEED, opts, "feed", 2)
   local n, length, context = #ids, core:length(), self.context
@@ -230,7 +230,7 @@ end
 -- @param context the most tokens it holds
 -- @param owner table in which it stands as a key while open (the model closes those when it is closed)
 function M.wrap(core, program, context, owner)
-  local self = setmetatable({ _core = core, _program = program, _vocab = program:vocab(), _owner = owner, context = context }, meta)
+  local self = setmetatable({ _core = core, _program = program, _n_ids = program:n_ids(), _owner = owner, context = context }, meta)
   if owner then owner[self] = true end
   return self
 end
