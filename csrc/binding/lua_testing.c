@@ -52,7 +52,7 @@ static int decode(lua_State *L) {
   return 1;
 }
 
-/* encode(dtype, float32 bytes) -> bytes; nil where the type has no encoder */
+/* encode(dtype, float32 bytes [, float32 bytes of the importance]) -> bytes; nil where the type has no encoder */
 static int encode(lua_State *L) {
   ane_dtype t = check_dtype(L, 1);
   size_t len;
@@ -60,12 +60,15 @@ static int encode(lua_State *L) {
   const struct ane_dtype_info *info = ane_dtype_info(t);
   uint64_t n = len / sizeof(float);
   luaL_argcheck(L, len % sizeof(float) == 0 && n % info->block == 0, 2, "not whole blocks");
-  ane_encode_fn fn = ane_encoder(t);
-  if (!fn) return lua_pushnil(L), 1;
+  size_t weighted;
+  const char *importance = luaL_optlstring(L, 3, NULL, &weighted);
+  luaL_argcheck(L, !importance || weighted == len, 3, "not one weight for each element");
+  if (!ane_encoder(t)) return lua_pushnil(L), 1;
   luaL_Buffer b;
   size_t size = (size_t)(n / info->block * info->bytes);
   char *out = luaL_buffinitsize(L, &b, size);
-  if (n) fn((const float *)(const void *)bytes, out, n); /* strings of Lua are aligned for any type */
+  /* strings of Lua are aligned for any type */
+  if (n) (void)!ane_encode(t, (const float *)(const void *)bytes, (const float *)(const void *)importance, out, n);
   luaL_pushresultsize(&b, size);
   return 1;
 }

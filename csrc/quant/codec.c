@@ -48,3 +48,18 @@ static const ane_encode_fn encoders[ANE_DTYPE_COUNT] = {
 
 ane_decode_fn ane_decoder(ane_dtype t) { return (unsigned)t < ANE_DTYPE_COUNT ? decoders[t] : NULL; }
 ane_encode_fn ane_encoder(ane_dtype t) { return (unsigned)t < ANE_DTYPE_COUNT ? encoders[t] : NULL; }
+
+typedef void (*weighted_fn)(const float *src, const float *importance, void *dst, uint64_t n);
+static const weighted_fn weighted[ANE_DTYPE_COUNT] = {
+#define ROW(id, name) [ANE_##id] = ane_##name##_encode_weighted,
+    ANE_K_ENCODERS(ROW)
+#undef ROW
+};
+
+bool ane_encode(ane_dtype t, const float *src, const float *importance, void *dst, uint64_t n) {
+  ane_encode_fn plain = ane_encoder(t);
+  if (!plain) return false;
+  if (importance && weighted[t]) weighted[t](src, importance, dst, n);
+  else plain(src, dst, n);
+  return true;
+}

@@ -1,8 +1,9 @@
-/* Block codecs: rows of any stored type to float32 and back. The layouts are those of the GGUF specification
+/* Block codecs: rows of any stored type to float32 and back, whole tensors from one type to another. The layouts are those of the GGUF specification
  * (ggml/docs/gguf.md) and of ggml's block structs; quant/blocks.h draws them. */
 #ifndef ANE_QUANT_QUANT_H
 #define ANE_QUANT_QUANT_H
 
+#include "platform/platform.h"
 #include "tensor/tensor.h"
 
 /* Decodes n elements of one row: n is a multiple of the type's block. src needs no alignment. Cannot fail: every bit
@@ -13,8 +14,43 @@ typedef void (*ane_decode_fn)(const void *src, float *dst, uint64_t n);
 ane_decode_fn ane_decoder(ane_dtype t);
 
 /* Encodes n elements (a multiple of the block): NULL where no encoder exists. Q4_0, Q4_1, Q5_0, Q5_1, Q8_0: the plain
- * rounding rules of the GGUF reference; fp16, bf16: nearest even. */
+ * rounding rules of the GGUF reference; fp16, bf16: nearest even; Q2_K .. Q6_K: a search for the scales and minima with the
+ * least squared error. */
 typedef void (*ane_encode_fn)(const float *src, void *dst, uint64_t n);
 ane_encode_fn ane_encoder(ane_dtype t);
+
+/* Encodes n elements of a row with a weight >= 0 for the squared error of each (importance: n values, such as the mean
+ * square of what each column is multiplied by; NULL: all equal). Types whose encoder does not search ignore it. False
+ * where no encoder exists. */
+bool ane_encode(ane_dtype t, const float *src, const float *importance, void *dst, uint64_t n);
+
+/* ---- Whole tensors -----------------------------------------------------------------------------------------------*/
+
+/* Rows of a tensor (all dimensions but the innermost; rank 0 and 1: one row) on their way into another type. */
+struct ane_recode {
+  const struct ane_tensor *src; /* a checked view */
+  int64_t from, to;             /* its rows [from, to); to < 0: to the end */
+  int64_t pair;                 /* 0; or even, a head's rows: row 2t comes from t, row 2t + 1 from t + pair / 2 of each head.
+                                 * from and to are multiples of it. The rows of a 1-D tensor are then its elements */
+  float add;                    /* to every element */
+  ane_dtype dtype;              /* what to write: the same type (then bytes are copied), or one with an encoder */
+  const float *importance;      /* a weight for each column, or NULL: see ane_encode */
+};
+
+/* Sums over all elements that went through, added to what is there. Copied bytes count with no error and no signal. */
+struct ane_recode_error {
+  uint64_t count;
+  double max_abs;       /* largest |before - after| */
+  double error, signal; /* sums of the squares of before - after, and of before */
+};
+
+/* Takes `size` bytes, the next rows. */
+typedef ane_status (*ane_recode_sink)(void *arg, const void *data, size_t size, struct ane_error *err);
+
+/* Sends the rows through in order, about a million elements at a time, on all threads of the pool; the sink runs on the
+ * caller's thread. Bytes and sums do not depend on the number of threads. ANE_INVALID where an element is not finite or
+ * does not fit the new type, ANE_SHAPE where a row is not whole blocks; errors do not name the tensor. */
+ane_status ane_recode_rows(struct ane_pool *pool, const struct ane_recode *r, ane_recode_sink sink, void *arg,
+                           struct ane_recode_error *total, struct ane_error *err);
 
 #endif

@@ -1,0 +1,169 @@
+/* Rows of one type to rows of another: decoded, changed, encoded and measured on all threads, a block of rows at a time. */
+#include "quant/quant.h"
+
+#include "base/alloc.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+enum { BLOCK_ELEMENTS = 1 << 20, COPY_BYTES = 1 << 22 };
+
+/* What one row left; summed up in the order of rows, so that a report does not depend on the threads. */
+struct row_error {
+  double max_abs, error, signal;
+  int64_t bad; /* first element that is not finite, before or after; -1: none */
+};
+
+struct recoding {
+  const struct ane_recode *r;
+  int64_t to;
+  int64_t cols, first, rows; /* the block: rows [first, first + rows) of the output */
+  size_t src_row, dst_row;   /* bytes */
+  int64_t room;              /* rows of a block */
+  _Atomic int64_t next;
+  float *plain;              /* threads x 2 x cols: a row, and what its bytes give back */
+  uint8_t *gathered;         /* threads x src_row, where the source is transposed */
+  uint8_t *out;              /* room x dst_row */
+  struct row_error *errors;  /* room */
+};
+
+/* The row of the source that becomes row i. */
+static int64_t source_row(const struct ane_recode *r, int64_t i) {
+  i += r->from;
+  if (!r->pair) return i;
+  int64_t at = i % r->pair;
+  return i - at + at % 2 * (r->pair / 2) + at / 2;
+}
+
+static const uint8_t *row_bytes(const struct recoding *k, int64_t i, uint8_t *gathered) {
+  const struct ane_tensor *t = k->r->src;
+  int64_t row = source_row(k->r, i);
+  if (!t->transposed) return (const uint8_t *)t->data + (size_t)row * k->src_row;
+  size_t size = ane_dtype_info(t->dtype)->bytes;
+  const uint8_t *at = (const uint8_t *)t->data + (size_t)row * size;
+  for (int64_t c = 0; c < k->cols; c++, at += (size_t)t->ld * size) memcpy(gathered + (size_t)c * size, at, size);
+  return gathered;
+}
+
+static struct row_error measure(const float *want, const float *got, int64_t n) {
+  struct row_error e = {0, 0, 0, -1};
+  for (int64_t i = 0; i < n; i++) {
+    double x = want[i], d = fabs(x - (double)got[i]);
+    bool at_fault = e.bad < 0 || (isfinite(want[e.bad]) && !isfinite(want[i])); /* one NaN spoils its whole block */
+    if (!isfinite(d) && at_fault) e.bad = i;
+    e.max_abs = fmax(e.max_abs, d);
+    e.error += d * d;
+    e.signal += x * x;
+  }
+  return e;
+}
+
+static void recode_rows(void *arg, int thread, int threads) {
+  struct recoding *k = arg;
+  const struct ane_recode *r = k->r;
+  (void)threads;
+  float *row = k->plain + (size_t)thread * 2 * (size_t)k->cols, *back = row + k->cols;
+  uint8_t *gathered = k->gathered ? k->gathered + (size_t)thread * k->src_row : NULL;
+  for (int64_t i; (i = atomic_fetch_add(&k->next, 1)) < k->rows;) {
+    uint8_t *out = k->out + (size_t)i * k->dst_row;
+    ane_decoder(r->src->dtype)(row_bytes(k, k->first + i, gathered), row, (uint64_t)k->cols);
+    for (int64_t c = 0; r->add != 0 && c < k->cols; c++) row[c] += r->add;
+    ane_encode(r->dtype, row, r->importance, out, (uint64_t)k->cols);
+    ane_decoder(r->dtype)(out, back, (uint64_t)k->cols);
+    k->errors[i] = measure(row, back, k->cols);
+  }
+}
+
+/* Same type, nothing to change: the bytes as they are. */
+static void copy_rows(struct recoding *k) {
+  for (int64_t i = 0; i < k->rows; i++) {
+    uint8_t *out = k->out + (size_t)i * k->dst_row;
+    const uint8_t *row = row_bytes(k, k->first + i, out);
+    if (row != out) memcpy(out, row, k->dst_row);
+    k->errors[i] = (struct row_error){0, 0, 0, -1};
+  }
+}
+
+static ane_status add_errors(const struct recoding *k, struct ane_recode_error *total, struct ane_error *err) {
+  for (int64_t i = 0; i < k->rows; i++) {
+    const struct row_error *e = &k->errors[i];
+    if (e->bad >= 0)
+      return ane_fail(err, ANE_INVALID, "element %" PRId64 " of row %" PRId64 " is not finite, or too large for %s", e->bad,
+                      source_row(k->r, k->first + i), ane_dtype_info(k->r->dtype)->name);
+    total->max_abs = fmax(total->max_abs, e->max_abs);
+    total->error += e->error;
+    total->signal += e->signal;
+  }
+  total->count += (uint64_t)(k->rows * k->cols);
+  return ANE_OK;
+}
+
+static bool same_bytes(const struct ane_recode *r) { return r->src->dtype == r->dtype && r->add == 0; }
+
+static ane_status recode_blocks(struct recoding *k, struct ane_pool *pool, ane_recode_sink sink, void *arg,
+                                struct ane_recode_error *total, struct ane_error *err) {
+  int64_t rows = k->to - k->r->from;
+  for (k->first = 0; k->first < rows; k->first += k->rows) {
+    k->rows = ANE_MIN(k->room, rows - k->first);
+    atomic_store(&k->next, 0);
+    if (same_bytes(k->r)) copy_rows(k);
+    else ane_pool_run(pool, recode_rows, k);
+    ane_status st = add_errors(k, total, err);
+    if (!st) st = sink(arg, k->out, (size_t)k->rows * k->dst_row, err);
+    if (st) return st;
+  }
+  return ANE_OK;
+}
+
+/* Rows and columns; 1-D tensors and scalars are one row, unless their elements are to change places. */
+static bool matrix_of(const struct ane_recode *r, int64_t *rows, int64_t *cols) {
+  const struct ane_tensor *t = r->src;
+  uint64_t count;
+  if (!ane_shape_count(&t->shape, &count) || count > INT64_MAX) return false;
+  *cols = t->shape.rank > (r->pair ? 1 : 0) ? t->shape.dim[t->shape.rank - 1] : 1;
+  *rows = *cols ? (int64_t)count / *cols : 0;
+  return true;
+}
+
+static ane_status check(const struct ane_recode *r, struct recoding *k, struct ane_error *err) {
+  int64_t rows;
+  const struct ane_dtype_info *from = ane_dtype_info(r->src->dtype), *to = ane_dtype_info(r->dtype);
+  uint64_t src_row, dst_row;
+  if (!matrix_of(r, &rows, &k->cols)) return ane_fail(err, ANE_SHAPE, "its size overflows");
+  if (!same_bytes(r) && !ane_decoder(r->src->dtype)) return ane_fail(err, ANE_UNSUPPORTED, "%s cannot be decoded", from->name);
+  if (!same_bytes(r) && !ane_encoder(r->dtype)) return ane_fail(err, ANE_UNSUPPORTED, "nothing here encodes %s", to->name);
+  if (!ane_dtype_bytes(r->src->dtype, (uint64_t)k->cols, &src_row) || !ane_dtype_bytes(r->dtype, (uint64_t)k->cols, &dst_row))
+    return ane_fail(err, ANE_SHAPE, "a row of %" PRId64 " is not whole blocks of %s and %s", k->cols, from->name, to->name);
+  k->to = r->to < 0 ? rows : r->to;
+  if (r->from < 0 || k->to < r->from || k->to > rows)
+    return ane_fail(err, ANE_RANGE, "rows %" PRId64 " .. %" PRId64 " of %" PRId64, r->from, k->to, rows);
+  if (r->pair < 0 || r->pair % 2 || (r->pair && (r->from % r->pair || k->to % r->pair)))
+    return ane_fail(err, ANE_SHAPE, "%" PRId64 " rows are not heads of %" PRId64, k->to - r->from, r->pair);
+  k->src_row = (size_t)src_row, k->dst_row = (size_t)dst_row;
+  return ANE_OK;
+}
+
+ane_status ane_recode_rows(struct ane_pool *pool, const struct ane_recode *r, ane_recode_sink sink, void *arg,
+                           struct ane_recode_error *total, struct ane_error *err) {
+  struct recoding k = {.r = r};
+  ane_status st = check(r, &k, err);
+  if (st || r->from == k.to) return st;
+  k.room = ANE_MAX(1, same_bytes(r) ? COPY_BYTES / (int64_t)ANE_MAX(k.dst_row, (size_t)1) : BLOCK_ELEMENTS / k.cols);
+  k.room = ANE_MIN(k.room, k.to - r->from);
+  size_t threads = (size_t)ane_pool_threads(pool), floats, bytes;
+  if (!ane_mul_size(threads * 2 * sizeof(float), (size_t)k.cols, &floats) || !ane_mul_size((size_t)k.room, k.dst_row, &bytes))
+    return ane_fail(err, ANE_SHAPE, "its size overflows");
+  k.plain = ane_malloc(same_bytes(r) ? 0 : floats);
+  k.gathered = ane_malloc(r->src->transposed ? threads * k.src_row : 0);
+  k.out = ane_malloc(bytes);
+  k.errors = ane_calloc((size_t)k.room, sizeof *k.errors);
+  if (!k.plain || !k.gathered || !k.out || !k.errors) st = ane_fail(err, ANE_NOMEM, "not enough memory for a block of rows");
+  else st = recode_blocks(&k, pool, sink, arg, total, err);
+  ane_free(k.plain);
+  ane_free(k.gathered);
+  ane_free(k.out);
+  ane_free(k.errors);
+  return st;
+}
