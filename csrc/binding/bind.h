@@ -33,6 +33,7 @@ int32_t *bind_ids(lua_State *L, int arg, size_t *n);
 void bind_system(lua_State *L);
 void bind_tensor(lua_State *L);
 void bind_source(lua_State *L);
+void bind_gguf(lua_State *L);
 void bind_tokenizer(lua_State *L);
 void bind_graph(lua_State *L);
 void bind_program(lua_State *L);

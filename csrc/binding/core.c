@@ -11,6 +11,7 @@ EXPORT int luaopen_ane_core(lua_State *L) {
   bind_system(L);
   bind_tensor(L);
   bind_source(L);
+  bind_gguf(L);
   bind_tokenizer(L);
   bind_graph(L);
   bind_program(L);

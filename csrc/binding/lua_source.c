@@ -164,6 +164,13 @@ static int meth_tensor(lua_State *L) {
   return 1;
 }
 
+/* holds(path) -> is this path one of the source's files, under whatever name? */
+static int meth_holds(lua_State *L) {
+  const struct ane_source *s = bind_check_source(L, 1);
+  lua_pushboolean(L, ane_source_holds(s, check_name(L, 2)));
+  return 1;
+}
+
 static int meth_n_tensors(lua_State *L) {
   lua_pushinteger(L, bind_check_source(L, 1)->n_tensors);
   return 1;
@@ -212,7 +219,8 @@ static int meth_read(lua_State *L) {
 static const luaL_Reg methods[] = {
     {"close", meth_close},       {"path", meth_path},     {"format", meth_format},   {"meta", meth_meta},
     {"meta_len", meth_meta_len}, {"keys", meth_keys},     {"tensors", meth_tensors}, {"tensor", meth_tensor},
-    {"n_tensors", meth_n_tensors}, {"bytes", meth_bytes}, {"read", meth_read},       {NULL, NULL},
+    {"n_tensors", meth_n_tensors}, {"bytes", meth_bytes}, {"read", meth_read},       {"holds", meth_holds},
+    {NULL, NULL},
 };
 
 static const luaL_Reg meta[] = {

@@ -117,6 +117,7 @@ static ane_status read_scalar(struct part *p, uint32_t type, struct ane_meta *ou
   ane_status st = need(p, ane_dtype_info(types[type].dtype)->bytes);
   if (st) return st;
   out->kind = types[type].kind;
+  out->dtype = types[type].dtype;
   /* As an array of one: the same code knows every type. */
   struct ane_meta one = {.kind = ANE_META_ARRAY};
   one.a.kind = out->kind;

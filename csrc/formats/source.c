@@ -33,6 +33,12 @@ const struct ane_meta *ane_source_meta(const struct ane_source *s, const char *k
   return i == UINT32_MAX ? NULL : &s->values[i];
 }
 
+bool ane_source_holds(const struct ane_source *s, const char *path) {
+  for (uint32_t i = 0; i < s->n_files; i++)
+    if (ane_path_same(s->files[i].path, path)) return true;
+  return false;
+}
+
 void ane_source_drop(const struct ane_source *s, const struct ane_source_tensor *t) {
   ane_map_drop(&s->files[t->file].map, t->offset, t->tensor.bytes);
 }

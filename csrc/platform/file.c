@@ -19,6 +19,11 @@ char ane_path_kind(const char *path) {
   return S_ISREG(st.st_mode) ? 'f' : S_ISDIR(st.st_mode) ? 'd' : 'o';
 }
 
+bool ane_path_same(const char *a, const char *b) {
+  struct stat x, y;
+  return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 /* The file that a symbolic link names, so that the link stays a link; else the path itself. */
 static const char *real_target(const char *path, char buf[PATH_MAX]) {
   struct stat st;

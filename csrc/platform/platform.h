@@ -80,6 +80,8 @@ void ane_file_abandon(struct ane_file_writer *w);
 
 /* 'f' regular file, 'd' folder, 'o' other, 0 nothing there. */
 char ane_path_kind(const char *path);
+/* Do both paths lead to one file that is there? */
+bool ane_path_same(const char *a, const char *b);
 
 /* Calls fn with each name in a folder but "." and "..", in no order; stops where fn gives false. ANE_IO where it cannot
  * be read. */
