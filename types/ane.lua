@@ -156,6 +156,24 @@ function model:values() end
 ---@return ane.code? code
 function model:trace(input, patterns) end
 
+---@alias ane.gguf_type "fp32"|"fp16"|"bf16"|"q8_0"|"q6_k"|"q5_1"|"q5_0"|"q5_k"|"q4_1"|"q4_0"|"q4_k"|"q3_k"|"q2_k"
+
+---@class ane.quantise_options
+---@field weights ane.gguf_type
+---@field mixed? table pattern to type, or a list of {pattern, type}
+---@field fallback? ane.gguf_type where rows are not whole blocks; default "fp16"
+---@field importance? table<string, ane.tensor|number[]> a weight for each column, by tensor name
+---@field threads? integer
+---@field progress? fun(stage: string, done: integer, total: integer)
+
+--- Writes the model as GGUF with its weights in another type.
+---@param out string path of the file; it appears when it is complete
+---@param opts ane.quantise_options
+---@return table? report what each tensor became, its error and bytes
+---@return string? message
+---@return ane.code? code
+function model:quantise(out, opts) end
+
 --- Ends the replies in progress.
 function model:stop() end
 

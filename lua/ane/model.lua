@@ -196,6 +196,15 @@ function Model:trace(input, patterns)
   return trace.trace(bundle, ids, globs, self.kv)
 end
 
+--- Writes the model as GGUF with its weights in another type. See ane.quantise.
+-- @param out path of the file; it appears when it is complete
+-- @param opts weights (type), mixed ({pattern = type}), fallback, importance, threads, progress
+-- @return the report: what each tensor became, its error and bytes; or nil, message, code
+function Model:quantise(out, opts)
+  local report, message, code = require("ane.quantise").run(opened(self).source, out, opts, 2)
+  return report, message, code -- no tail call: the level of errors counts this function
+end
+
 --- Ends the replies in progress at their next token or prefill chunk, with stop = "stopped".
 function Model:stop()
   opened(self)

@@ -25,7 +25,7 @@ local LUA = {
   "ane.schema ane.stops ane.progress ane.isa",
   "ane.config. ane.golden ane.jinja. ane.recipe. ane.sampler ane.session ane.stream ane.tensor_view ane.tokenizer",
   "ane.generate ane.loader ane.models.",
-  "ane.chat ane.trace",
+  "ane.chat ane.quantise. ane.trace",
   "ane.model",
   "ane.check.",
   "ane",

@@ -1,0 +1,80 @@
+--- `ane quantise`: a model file with its weights in other types.
+-- Needs ane.cli.common, ane.core and ane.quantise.
+
+local common = require "ane.cli.common"
+local core = require "ane.core"
+local types = require "ane.quantise.types"
+
+local M = {}
+
+M.summary = "Write a model as GGUF with its weights in another type, and show what that costs."
+
+-- For argparse: a type of weights.
+local function weight_type(text)
+  local fault = types.fault(text)
+  if fault then return nil, "it " .. fault end
+  return text
+end
+
+-- For argparse: "attn_v=q6_k" to {pattern, type}.
+local function rule(text)
+  local pattern, name = text:match "^(.+)=([^=]*)$"
+  if not pattern then return nil, ("'%s' is not PATTERN=TYPE"):format(text) end
+  local fault = types.fault(name)
+  if fault then return nil, ("the type for '%s' %s"):format(pattern, fault) end
+  return { pattern, name }
+end
+
+function M.options(parser)
+  parser:argument("model", "Model file (GGUF).")
+  parser:argument("out", "The GGUF file to write; it appears when it is complete.")
+  parser:option("--weights", "Type of the weights: " .. table.concat(types.names, ", ") .. ". Vectors, norms and routers stay fp32.")
+    :convert(weight_type):argname "W"
+  parser:option("--mixed", "Another type for tensors whose names contain PATTERN (* and ? stand for any characters, any one); "
+    .. "may be given several times, the last match counts."):count "*":convert(rule):argname "PATTERN=TYPE"
+  parser:option("--fallback", "Type where rows are not whole blocks; default fp16."):convert(weight_type):argname "W"
+  parser:option("-t --threads", "Threads; default the physical cores."):convert(common.positive):argname "N"
+  parser:flag("--no-progress", "No progress bar.")
+  parser:flag("--json", "Write one JSON object.")
+end
+
+local function number(v) return ("%.3g"):format(v) end
+
+local function show_row(t)
+  local cells = t.exact and { "", "", "exact" } or { number(t.max_abs), number(t.rms), ("%.1f dB"):format(t.snr_db) }
+  io.stdout:write(("%-36s %-6s %-6s %10s %10s %9s %9s %9s%s\n"):format(t.name, t.from, t.to, common.bytes(t.bytes_before or 0),
+    common.bytes(t.bytes_after), cells[1], cells[2], cells[3], t.note and "  " .. t.note or ""))
+end
+
+local function show(report)
+  io.stdout:write(("%-36s %-6s %-6s %10s %10s %9s %9s %9s\n"):format("tensor", "from", "to", "before", "after", "max error", "rms", "SNR"))
+  local other = 0
+  for _, t in ipairs(report.tensors) do
+    show_row(t)
+    if t.note then other = other + 1 end
+  end
+  io.stdout:write(("%s: weights %s, %s of tensors became a file of %s, %.1f s\n"):format(report.path, report.weights,
+    common.bytes(report.bytes_before), common.bytes(report.bytes_after), report.seconds))
+  if other > 0 then io.stdout:write(("%d tensors have another type, since their rows are not whole blocks\n"):format(other)) end
+  if report.note then io.stdout:write(report.note, "\n") end
+  return true
+end
+
+function M.run(args)
+  if not args.weights then return nil, "give --weights: " .. table.concat(types.names, ", ") end
+  local source <close>, message = core.open(args.model)
+  if not source then return nil, message end
+  local report
+  report, message = require("ane.quantise").run(source, args.out, {
+    weights = args.weights, mixed = args.mixed, fallback = args.fallback, threads = args.threads, progress = common.progress(args),
+  })
+  if not report then return nil, message end
+  if args.json then
+    for _, t in ipairs(report.tensors) do t.shape = common.list(t.shape) end
+    report.tensors = common.list(report.tensors)
+    return common.print_json(report)
+  end
+  return show(report)
+end
+
+return M

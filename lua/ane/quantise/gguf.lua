@@ -1,0 +1,30 @@
+--- The plan of a GGUF file written again: all its metadata and tensors, in their order.
+-- Needs nothing. Usage: `local plan = require("ane.quantise.gguf").plan(source)`
+--
+-- A plan is {architecture, note (or nil), tensors, values}. tensors: list of {name, shape, dtype and bytes (as stored),
+-- parts}; a part is {source, name, first, last, head, add} (see writer:send) or {data = bytes}. values: function(set,
+-- copy), which calls set(key, type, value) and copy(source, key) for every value of the new file but general.file_type
+-- and general.quantization_version.
+
+local M = {}
+
+-- Written anew, or true only of the old file: a split file becomes one.
+local function is_own(key)
+  return key == "general.file_type" or key == "general.quantization_version" or key:find "^split%." ~= nil
+end
+
+--- The plan of an open GGUF source.
+function M.plan(source)
+  local plan = { architecture = source:meta "general.architecture", tensors = {} }
+  for i, t in ipairs(source:tensors()) do
+    plan.tensors[i] = { name = t.name, shape = t.shape, dtype = t.dtype, bytes = t.bytes, parts = { { source = source, name = t.name } } }
+  end
+  function plan.values(_, copy)
+    for _, key in ipairs(source:keys()) do
+      if not is_own(key) then copy(source, key) end
+    end
+  end
+  return plan
+end
+
+return M

@@ -1,0 +1,221 @@
+--- Writes a model as GGUF with its weights in other types.
+-- Needs ane.core, ane.quantise.types, ane.quantise.gguf and ane.schema.
+-- Usage: `local report = assert(quantise.run(source, "out.gguf", {weights = "q4_k", mixed = {attn_v = "q6_k"}}))`
+
+local core = require "ane.core"
+local schema = require "ane.schema"
+local types = require "ane.quantise.types"
+
+local M = {}
+
+local function check_type(name) return types.fault(name) end
+
+-- {pattern = type} or a list of {pattern, type}
+local function check_mixed(mixed)
+  for key, value in pairs(mixed) do
+    local pattern, name = key, value
+    if math.type(key) == "integer" and type(value) == "table" then pattern, name = value[1], value[2] end
+    if type(pattern) ~= "string" or pattern == "" or type(name) ~= "string" then
+      return "must be {pattern = type} or a list of {pattern, type}"
+    end
+    local fault = types.fault(name)
+    if fault then return ("for %q %s"):format(pattern, fault) end
+  end
+end
+
+--- Options of run.
+--   weights: a type by name (ane.quantise.types); needed
+--   mixed: other types for the tensors whose names match a pattern: {attn_v = "q6_k"}, or a list of {pattern, type}, of
+--     which the last match counts. A pattern is text found anywhere in the name; * stands for any characters, ? for one
+--   fallback: for tensors whose rows are not whole blocks of their type; default "fp16"
+--   importance: tensor name -> list or tensor with a weight for each column, for the types that search (q2_k .. q6_k)
+--   threads: default the physical cores
+--   progress: function(stage, done, total)
+M.rules = {
+  weights = { type = "string", check = check_type },
+  mixed = { type = "table", check = check_mixed },
+  fallback = { type = "string", check = check_type, default = "fp16" },
+  importance = { type = "table" },
+  threads = { type = "integer", min = 1, max = 1024 },
+  progress = { type = "callable" },
+}
+
+-- ---- Which type for which tensor -----------------------------------------------------------------------------------
+
+local function lua_pattern(glob)
+  return (glob:gsub("[%^%$%(%)%%%.%[%]%+%-]", "%%%0"):gsub("%*", ".*"):gsub("%?", "."))
+end
+
+-- Rules of `mixed` in their order; of a table without order the names' order, which never decides: see choose.
+local function rules_of(mixed)
+  local rules = {}
+  for i, row in ipairs(mixed or {}) do rules[i] = { glob = row[1], pattern = lua_pattern(row[1]), type = row[2], ordered = true } end
+  local keys = {}
+  for key in pairs(mixed or {}) do
+    if type(key) == "string" then keys[#keys + 1] = key end
+  end
+  table.sort(keys)
+  for _, key in ipairs(keys) do rules[#rules + 1] = { glob = key, pattern = lua_pattern(key), type = mixed[key] } end
+  return rules
+end
+
+-- The type that the rules give a name, or nil; raises {message, code} where two without order disagree.
+local function ruled(rules, name)
+  local found
+  for _, rule in ipairs(rules) do
+    if name:find(rule.pattern) then
+      if found and not rule.ordered and found.type ~= rule.type then
+        error({ message = ("option mixed: tensor %s matches %q and %q, which ask for %s and %s; a list of {pattern, type} has an order")
+          :format(name, found.glob, rule.glob, found.type, rule.type), code = "invalid" }, 0)
+      end
+      rule.used, found = true, rule
+    end
+  end
+  return found and found.type
+end
+
+local function columns(t) return t.shape[#t.shape] or 1 end
+
+-- Sets t.to and t.note for a planned tensor {name, shape, dtype, keep}.
+local function choose(t, rules, opts)
+  if types.is_data(t.dtype) then
+    t.to = t.dtype
+  elseif types.stays(t.name, t.shape) then
+    t.to = "fp32"
+  else
+    t.to = ruled(rules, t.name) or opts.weights
+    if columns(t) % types.known[t.to].block ~= 0 then
+      local wanted = t.to
+      t.to = opts.fallback
+      if columns(t) % types.known[t.to].block ~= 0 then t.to = "fp16" end
+      t.note = ("rows of %d are not whole blocks of %s"):format(columns(t), wanted)
+    end
+  end
+end
+
+local function choose_all(plan, opts)
+  local rules = rules_of(opts.mixed)
+  for _, t in ipairs(plan.tensors) do choose(t, rules, opts) end
+  for _, rule in ipairs(rules) do
+    if not rule.used then
+      error({ message = ("option mixed: no tensor that can change its type matches %q"):format(rule.glob), code = "invalid" }, 0)
+    end
+  end
+  for name in pairs(opts.importance or {}) do
+    local known = false
+    for _, t in ipairs(plan.tensors) do known = known or t.name == name end
+    if not known then error({ message = ("option importance: no tensor %s"):format(name), code = "invalid" }, 0) end
+  end
+  return #rules > 0
+end
+
+-- ---- Writing ---------------------------------------------------------------------------------------------------------
+
+-- The value; or raises {message, code}, as core's functions give it.
+local function try(value, message, code)
+  if value == nil then error({ message = message, code = code }, 0) end
+  return value
+end
+
+local function file_type(opts, is_mixed)
+  local row = types.known[opts.weights]
+  return is_mixed and row.mixed or row.file_type
+end
+
+-- QUANTIZATION_VERSION: GGML_QNT_VERSION of ggml.h, the layout of the blocks.
+local QUANTIZATION_VERSION = 2
+
+local function write_head(writer, plan, opts, is_mixed)
+  plan.values(function(...) try(writer:set(...)) end, function(source, key) try(writer:copy(source, key)) end)
+  try(writer:set("general.file_type", "uint32", file_type(opts, is_mixed)))
+  try(writer:set("general.quantization_version", "uint32", QUANTIZATION_VERSION))
+  for _, t in ipairs(plan.tensors) do t.bytes_after = try(writer:add(t.name, t.to, t.shape)) end
+  try(writer:begin())
+end
+
+-- Weights of columns as float32 bytes.
+local function importance_of(opts, t)
+  local values = opts.importance and opts.importance[t.name]
+  if values == nil then return nil end
+  if type(values) == "table" then values = core.tensor({ #values }, values) end
+  if #values ~= columns(t) then
+    error({ message = ("option importance: %s has %d columns, got %d weights"):format(t.name, columns(t), #values), code = "invalid" }, 0)
+  end
+  return values:tostring()
+end
+
+local function report_of(t, sums)
+  local row = {
+    name = t.name, shape = t.shape, from = t.dtype, to = t.to, bytes_before = t.bytes, bytes_after = t.bytes_after, note = t.note,
+  }
+  row.exact = sums.error == 0
+  row.max_abs, row.rms = sums.max_abs, sums.count > 0 and math.sqrt(sums.error / sums.count) or 0.0
+  if sums.error > 0 then row.snr_db = 10 * math.log(sums.signal / sums.error, 10) end
+  return row
+end
+
+-- Sends the parts of one tensor; its row of the report.
+local function write_tensor(writer, t, opts)
+  local sums = { count = 0, max_abs = 0.0, error = 0.0, signal = 0.0 }
+  local weights = importance_of(opts, t)
+  local progress = opts.progress
+  for _, part in ipairs(t.parts) do
+    if part.data then
+      try(writer:write(part.data))
+    else
+      local got = try(writer:send(part.source, part.name, {
+        first = part.first, last = part.last, head = part.head, add = part.add, importance = weights,
+        progress = progress and function(done, total) progress("quantise", done, total) end,
+      }))
+      sums.count, sums.error, sums.signal = sums.count + got.count, sums.error + got.error, sums.signal + got.signal
+      sums.max_abs = math.max(sums.max_abs, got.max_abs)
+    end
+  end
+  return report_of(t, sums)
+end
+
+local function write_all(plan, out, opts)
+  local is_mixed = choose_all(plan, opts)
+  local started = core.clock()
+  local writer <close> = try(core.gguf_writer(out, opts.threads or core.cpu_cores()))
+  write_head(writer, plan, opts, is_mixed)
+  local report = { path = out, architecture = plan.architecture, note = plan.note, weights = opts.weights, tensors = {} }
+  report.bytes_before, report.bytes_after = 0, writer:size()
+  for i, t in ipairs(plan.tensors) do
+    report.tensors[i] = write_tensor(writer, t, opts)
+    report.bytes_before = report.bytes_before + (t.bytes or 0)
+  end
+  try(writer:commit())
+  report.seconds = core.clock() - started
+  return report
+end
+
+-- The planner of a source's format: a module with plan(source) -> plan.
+local function planner(source)
+  local format = source:format()
+  if format == "gguf" then return require "ane.quantise.gguf" end
+  error({ message = ("%s: no GGUF can be made of %s yet"):format(source:path(), format), code = "unsupported" }, 0)
+end
+
+--- Writes `out`, whole or not at all; a file that is there is replaced.
+-- @param source an open source
+-- @param out path of the GGUF file
+-- @param opts see rules
+-- @param level as error()'s: who is to blame for wrong options
+-- @return the report: path, architecture, weights, bytes_before, bytes_after, seconds, note (or nil), tensors = list of {name,
+-- shape, from, to, bytes_before, bytes_after, exact, max_abs, rms, snr_db (nil where exact), note (or nil)}; or nil,
+-- message, code
+-- @raise where an option is unknown or wrong
+function M.run(source, out, opts, level)
+  level = level or 1
+  schema.argument({ type = "string" }, out, "quantise: path", level + 1)
+  opts = schema.check(M.rules, opts, "quantise", level + 1)
+  if not opts.weights then error("quantise: option weights is missing: choose " .. table.concat(types.names, ", "), level + 1) end
+  if source:holds(out) then return nil, ("%s: is the model that is read; name another file"):format(out), "invalid" end
+  local ok, result = pcall(function() return write_all(planner(source).plan(source), out, opts) end)
+  if ok then return result end
+  if type(result) == "table" and result.code then return nil, result.message, result.code end
+  error(result, 0)
+end
+
+return M

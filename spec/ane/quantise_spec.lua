@@ -1,0 +1,348 @@
+local ane = require "ane"
+local command = require "support.command"
+local core = require "ane.core"
+local floats = require "support.floats"
+local gguf = require "support.gguf_writer"
+local quantise = require "ane.quantise"
+local tiny = require "support.tiny"
+
+local testing = core.testing
+local folder
+
+local function path(name) return folder .. "/" .. (name or "out.gguf") end
+
+before_each(function()
+  folder = os.tmpname()
+  os.remove(folder)
+  assert(os.execute("mkdir '" .. folder .. "'"))
+end)
+
+after_each(function()
+  testing.alloc_fail_after(-1)
+  os.execute("rm -r '" .. folder .. "'")
+end)
+
+local function names()
+  local list = assert(core.list_dir(folder))
+  table.sort(list)
+  return list
+end
+
+-- A file of all sorts of tensors; 256 columns unless said otherwise.
+local function zoo()
+  local tensors = {}
+  local function add(name, shape, dtype)
+    local n = 1
+    for _, d in ipairs(shape) do n = n * d end
+    local data = floats.uniform(n, #tensors + 1)
+    tensors[#tensors + 1] = { name = name, shape = shape, dtype = dtype or "fp32", data = dtype and testing.encode(dtype, data) or data }
+  end
+  add("token_embd.weight", { 8, 256 }, "bf16")
+  add("blk.0.attn_norm.weight", { 256 })
+  add("blk.0.attn_q.weight", { 4, 256 }, "fp16")
+  add("blk.0.attn_v.weight", { 4, 256 })
+  add("blk.0.attn_v.bias", { 4 }, "fp16")
+  add("blk.0.ffn_down.weight", { 4, 96 })
+  add("blk.0.ffn_odd.weight", { 4, 50 })
+  add("blk.0.ffn_gate_inp.weight", { 4, 256 })
+  add("blk.0.ffn_up_exps.weight", { 3, 4, 256 }, "q8_0")
+  add("blk.0.shortconv.conv.weight", { 64, 3 })
+  add("blk.1.attn_v.weight", { 4, 256 })
+  add("rope_freqs.weight", { 32 })
+  gguf.write(path "in.gguf", {
+    values = {
+      { "general.architecture", "string", "zoo" },
+      { "general.file_type", "uint32", 99 },
+      { "zoo.block_count", "uint32", 2 },
+      { "split.count", "uint16", 1 },
+      { "tokenizer.ggml.tokens", "array", { "string", { "a", "\0", "" } } },
+      { "tokenizer.chat_template", "string", "{{ messages }}" },
+    },
+    tensors = tensors,
+  })
+  return assert(core.open(path "in.gguf"))
+end
+
+local function types_of(report)
+  local types = {}
+  for _, t in ipairs(report.tensors) do types[t.name] = t.to end
+  return types
+end
+
+describe("ane.quantise", function()
+  it("gives each tensor its type, and keeps what must stay", function()
+    local source <close> = zoo()
+    local report = assert(quantise.run(source, path(), { weights = "q4_k" }))
+    assert.same({
+      ["token_embd.weight"] = "q4_k", ["blk.0.attn_norm.weight"] = "fp32", ["blk.0.attn_q.weight"] = "q4_k",
+      ["blk.0.attn_v.weight"] = "q4_k", ["blk.0.attn_v.bias"] = "fp32", ["blk.0.ffn_down.weight"] = "fp16",
+      ["blk.0.ffn_odd.weight"] = "fp16", ["blk.0.ffn_gate_inp.weight"] = "fp32", ["blk.0.ffn_up_exps.weight"] = "q4_k",
+      ["blk.0.shortconv.conv.weight"] = "fp32", ["blk.1.attn_v.weight"] = "q4_k", ["rope_freqs.weight"] = "fp32",
+    }, types_of(report))
+    local out <close> = assert(core.open(path()))
+    assert.same({ "general.architecture", "zoo.block_count", "tokenizer.ggml.tokens", "tokenizer.chat_template", "general.file_type",
+                  "general.quantization_version" }, out:keys())
+    for _, key in ipairs { "general.architecture", "zoo.block_count", "tokenizer.ggml.tokens", "tokenizer.chat_template" } do
+      assert.same(source:meta(key), out:meta(key))
+    end
+    assert.same({ 14, 2 }, { out:meta "general.file_type", out:meta "general.quantization_version" })
+    for i, t in ipairs(source:tensors()) do
+      local new = out:tensors()[i]
+      assert.same({ t.name, t.shape }, { new.name, new.shape })
+      assert.equal(types_of(report)[t.name], new.dtype)
+      local want = source:read(t.name)
+      assert.is_true(out:read(t.name) == testing.decode(new.dtype, testing.encode(new.dtype, want)), t.name)
+    end
+  end)
+
+  it("says for each tensor what it cost", function()
+    local source <close> = zoo()
+    local report = assert(quantise.run(source, path(), { weights = "q8_0" }))
+    assert.same({ path(), "zoo", "q8_0" }, { report.path, report.architecture, report.weights })
+    assert.equal(#core.read_file(path()), report.bytes_after)
+    local before = 0
+    for i, t in ipairs(report.tensors) do
+      local stored = source:tensors()[i]
+      before = before + stored.bytes
+      assert.same({ stored.name, stored.dtype, stored.bytes }, { t.name, t.from, t.bytes_before })
+      local out <close> = assert(core.open(path()))
+      assert.equal(out:tensor(t.name).bytes, t.bytes_after)
+      local a, b, most, sum = floats.unpack(source:read(t.name)), floats.unpack(out:read(t.name)), 0, 0
+      for k = 1, #a do most, sum = math.max(most, math.abs(a[k] - b[k])), sum + (a[k] - b[k]) ^ 2 end
+      assert.equal(most, t.max_abs)
+      assert.near(math.sqrt(sum / #a), t.rms, 1e-12)
+      assert.equal(sum == 0, t.exact)
+      if t.exact then assert.is_nil(t.snr_db) else assert.is_true(t.snr_db > 40 and t.snr_db < 90, t.snr_db) end
+    end
+    assert.equal(before, report.bytes_before)
+    assert.equal("rows of 50 are not whole blocks of q8_0", report.tensors[7].note)
+    assert.is_nil(report.tensors[6].note)
+  end)
+
+  it("mixes types by pattern", function()
+    local source <close> = zoo()
+    local report = assert(quantise.run(source, path(), { weights = "q4_k", mixed = { attn_v = "q6_k", ["blk.0.*_exps"] = "q5_1" } }))
+    local types = types_of(report)
+    assert.same({ "q6_k", "q6_k", "q5_1", "q4_k", "fp32" }, { types["blk.0.attn_v.weight"], types["blk.1.attn_v.weight"],
+      types["blk.0.ffn_up_exps.weight"], types["blk.0.attn_q.weight"], types["blk.0.attn_v.bias"] })
+    local out <close> = assert(core.open(path()))
+    assert.equal(15, out:meta "general.file_type") -- mostly q4_k, some with more bits
+    -- A list has an order; ? is one character.
+    local ordered = { { "blk.?.attn_*", "q8_0" }, { "blk.1", "bf16" } }
+    types = types_of(assert(quantise.run(source, path(), { weights = "fp32", mixed = ordered })))
+    assert.same({ "q8_0", "bf16", "q8_0" }, { types["blk.0.attn_v.weight"], types["blk.1.attn_v.weight"], types["blk.0.attn_q.weight"] })
+    types = types_of(assert(quantise.run(source, path(), { weights = "q4_k", fallback = "q5_0" })))
+    assert.same({ "q5_0", "fp16" }, { types["blk.0.ffn_down.weight"], types["blk.0.ffn_odd.weight"] })
+  end)
+
+  it("refuses patterns that do nothing or disagree", function()
+    local source <close> = zoo()
+    local function refused(pattern, opts)
+      local report, message, code = quantise.run(source, path(), opts)
+      assert.same({ nil, "invalid" }, { report, code })
+      assert.matches(pattern, message)
+      assert.same({ "in.gguf" }, names())
+    end
+    refused('no tensor that can change its type matches "attn_w"', { weights = "q8_0", mixed = { attn_w = "fp16" } })
+    refused('no tensor that can change its type matches "norm"', { weights = "q8_0", mixed = { norm = "fp16" } })
+    refused('no tensor that can change its type matches "blk%.00"', { weights = "q8_0", mixed = { ["blk.00"] = "fp16" } })
+    refused('tensor blk.0.attn_v.weight matches "attn_v" and "blk.0", which ask for fp16 and fp32',
+      { weights = "q8_0", mixed = { attn_v = "fp16", ["blk.0"] = "fp32" } })
+    refused("option importance: no tensor x", { weights = "q4_k", importance = { x = { 1 } } })
+    refused("importance: blk.0.attn_q.weight has 256 columns, got 3 weights",
+      { weights = "q4_k", importance = { ["blk.0.attn_q.weight"] = { 1, 2, 3 } } })
+  end)
+
+  it("raises on wrong options, naming the choices", function()
+    local source <close> = zoo()
+    local choices = "choose fp32, fp16, bf16, q8_0, q6_k, q5_1, q5_0, q5_k, q4_1, q4_0, q4_k, q3_k, q2_k"
+    local function raises(pattern, opts)
+      assert.error_matches(function() quantise.run(source, path(), opts) end, pattern)
+    end
+    raises("option weights is missing: " .. choices, {})
+    assert.matches("quantise_spec.lua:%d+: quantise", select(2, pcall(function() quantise.run(source, path(), {}) end)))
+    raises('option weights is "int8", a form of weights in memory, not of GGUF files: ' .. choices, { weights = "int8" })
+    raises('option weights is "lut4", a form of weights in Core ML packages, not of GGUF files: ' .. choices, { weights = "lut4" })
+    raises('option weights is "q4_9": ' .. choices, { weights = "q4_9" })
+    raises('option mixed for "a" is "int4%-block", a form', { weights = "q8_0", mixed = { a = "int4-block" } })
+    raises("option mixed must be {pattern = type}", { weights = "q8_0", mixed = { { "a" } } })
+    raises("option mixed must be {pattern = type}", { weights = "q8_0", mixed = { [""] = "fp16" } })
+    raises('unknown option "weight"', { weight = "q8_0" })
+    raises("option fallback", { weights = "q8_0", fallback = "x" })
+    assert.error_matches(function() quantise.run(source, 3, { weights = "q8_0" }) end, "quantise: path must be a string")
+    assert.same({ "in.gguf" }, names())
+  end)
+
+  it("weighs columns by their importance", function()
+    local source <close> = zoo()
+    local weights = {}
+    for i = 1, 256 do weights[i] = i <= 128 and 100 or 0.01 end
+    local name = "blk.0.attn_q.weight"
+    quantise.run(source, path "plain.gguf", { weights = "q2_k" })
+    assert(quantise.run(source, path(), { weights = "q2_k", importance = { [name] = weights } }))
+    local x = source:read(name)
+    local function first_half(file)
+      local out <close> = assert(core.open(path(file)))
+      local a, b, sum = floats.unpack(x), floats.unpack(out:read(name)), 0
+      for i = 1, #a do sum = sum + ((i - 1) % 256 < 128 and (a[i] - b[i]) ^ 2 or 0) end
+      return sum
+    end
+    assert.is_true(first_half "out.gguf" < first_half "plain.gguf")
+  end)
+
+  it("never writes over what it reads", function()
+    zoo():close()
+    local bytes = core.read_file(path "in.gguf")
+    assert(os.execute(("cd '%s' && ln -s in.gguf soft && ln in.gguf hard"):format(folder)))
+    for _, name in ipairs { "in.gguf", "soft", "hard", "./in.gguf" } do
+      local source <close> = assert(core.open(path "in.gguf"))
+      local report, message, code = quantise.run(source, path(name), { weights = "q8_0" })
+      assert.same({ nil, "invalid" }, { report, code })
+      assert.matches("is the model that is read", message)
+    end
+    assert.equal(bytes, core.read_file(path "in.gguf"))
+  end)
+
+  it("replaces another file, whole or not at all", function()
+    local source <close> = zoo()
+    assert(core.write_file(path(), "old"))
+    assert.error_matches(function()
+      quantise.run(source, path(), { weights = "q4_k", progress = function() error("enough", 0) end })
+    end, "^enough$")
+    assert.equal("old", core.read_file(path()))
+    assert.same({ "in.gguf", "out.gguf" }, names())
+    assert(quantise.run(source, path(), { weights = "q4_k" }))
+    assert.equal("GGUF", core.read_file(path()):sub(1, 4))
+  end)
+
+  it("leaves nothing behind where it is killed but the temporary file", function()
+    zoo():close()
+    assert(core.write_file(path(), "old"))
+    local script = ([[
+      local core, quantise = require "ane.core", require "ane.quantise"
+      quantise.run(core.open "%s/in.gguf", "%s/out.gguf", { weights = "q8_0", progress = function()
+        os.execute "kill -9 $PPID"
+      end })
+    ]]):format(folder, folder)
+    assert(core.write_file(path "s.lua", script))
+    os.execute(("LUA_PATH='%s' LUA_CPATH='%s' lua5.4 '%s/s.lua' 2>/dev/null"):format(package.path, package.cpath, folder))
+    assert.equal("old", core.read_file(path()))
+    assert.matches("^out%.gguf%..*%.tmp$", names()[3])
+  end)
+
+  it("gives the same bytes each time, on any number of threads", function()
+    local source <close> = zoo()
+    local want
+    for _, threads in ipairs { 1, 2, 5 } do
+      assert(quantise.run(source, path(), { weights = "q6_k", threads = threads }))
+      want = want or core.read_file(path())
+      assert.is_true(want == core.read_file(path()))
+    end
+  end)
+
+  it("reports its progress", function()
+    local source <close> = zoo()
+    local last, calls = 0, 0
+    local report = quantise.run(source, path(), { weights = "q8_0", progress = function(stage, done, total)
+      assert.equal("quantise", stage)
+      assert.is_true(done >= last and done <= total)
+      last, calls = done, calls + 1
+    end })
+    assert.same({ report.bytes_after, 12 }, { last, calls })
+  end)
+
+  it("gives nil where memory is short", function()
+    local source <close> = zoo()
+    local before = testing.alloc_count()
+    assert(quantise.run(source, path(), { weights = "q4_k", threads = 2 }))
+    os.remove(path())
+    local failed = 0
+    for n = 0, testing.alloc_count() - before - 1 do
+      testing.alloc_fail_after(n)
+      local report, _, code = quantise.run(source, path(), { weights = "q4_k", threads = 2 })
+      testing.alloc_fail_after(-1)
+      if report then
+        os.remove(path())
+      else
+        failed = failed + 1
+        assert.is_true(code == "memory" or code == "io", code) -- io: a thread that did not start
+      end
+      assert.same({ "in.gguf" }, names())
+    end
+    assert.is_true(failed > 20)
+  end)
+end)
+
+describe("a quantised model", function()
+  it("still says the same", function()
+    for _, weights in ipairs { "q8_0", "fp16", "bf16", "fp32" } do
+      local model <close> = tiny.load(nil, { activations = "fp32" })
+      assert(model:quantise(path(), { weights = weights }))
+      local again <close> = assert(ane.load(path(), { activations = "fp32" }))
+      assert.equal(model:generate("Hello", { max_tokens = 8 }), again:generate("Hello", { max_tokens = 8 }))
+    end
+  end)
+
+  it("is exact where no bits are lost", function()
+    local model <close> = tiny.load("llama-kquants", { activations = "fp32" })
+    assert(model:quantise(path(), { weights = "fp32" }))
+    local again <close> = assert(ane.load(path(), { activations = "fp32" }))
+    local a <close> = assert(model:session())
+    local b <close> = assert(again:session())
+    a:feed { 1, 2, 3, 4 }
+    b:feed { 1, 2, 3, 4 }
+    assert.is_true(a:logits():tostring() == b:logits():tostring())
+  end)
+
+  it("raises like other methods", function()
+    local model = tiny.load()
+    local _, message = pcall(function() model:quantise(path(), { weights = "int8" }) end)
+    assert.matches("quantise_spec.lua:%d+: quantise: option weights", message)
+    model:close()
+    assert.error_matches(function() model:quantise(path(), { weights = "q8_0" }) end, "model is closed")
+  end)
+end)
+
+describe("ane quantise", function()
+  it("writes one object", function()
+    local r = command.json { "quantise", tiny.path(), path(), "--weights", "q4_0", "--mixed", "attn_v=fp16", "--mixed", "blk.0.attn_v=q8_0",
+      "-t", "1" }
+    assert.equal(path(), r.path)
+    assert.equal("llama", r.architecture)
+    local source <close> = assert(core.open(path()))
+    assert.equal(source:n_tensors(), #r.tensors)
+    local types = types_of(r)
+    assert.same({ "q8_0", "fp16", "q4_0" }, { types["blk.0.attn_v.weight"], types["blk.1.attn_v.weight"], types["blk.0.attn_q.weight"] })
+    for _, t in ipairs(r.tensors) do
+      assert.same(source:tensor(t.name).shape, { table.unpack(t.shape) })
+      assert.is_number(t.rms)
+    end
+  end)
+
+  it("shows people a table", function()
+    local code, out, err = command.run { "quantise", tiny.path(), path(), "--weights", "q4_k", "--fallback", "q5_1" }
+    assert.same({ 0, "" }, { code, err })
+    assert.matches("^tensor +from +to +before +after +max error +rms +SNR\n", out)
+    assert.matches("\nblk%.0%.attn_norm%.weight +fp32 +fp32 .* exact\n", out)
+    assert.matches("rows of %d+ are not whole blocks of q4_k", out)
+    assert.matches("\n%d+ tensors have another type, since their rows are not whole blocks\n$", out)
+  end)
+
+  it("fails in one line", function()
+    for _, case in ipairs {
+      { 1, "give %-%-weights: fp32, fp16", {} },
+      { 2, "int8.*a form of weights in memory, not of GGUF files: choose fp32", { "--weights", "int8" } },
+      { 2, "'attn_v' is not PATTERN=TYPE", { "--weights", "q8_0", "--mixed", "attn_v" } },
+      { 2, "the type for 'attn_v' is \"q9\": choose", { "--weights", "q8_0", "--mixed", "attn_v=q9" } },
+      { 1, 'no tensor that can change its type matches "nothing"', { "--weights", "q8_0", "--mixed", "nothing=q8_0" } },
+    } do
+      local code, out, err = command.run { "quantise", tiny.path(), path(), table.unpack(case[3]) }
+      assert.same({ case[1], "" }, { code, out })
+      assert.matches("^ane quantise: [^\n]*" .. case[2] .. "[^\n]*\n$", err)
+      assert.same({}, names())
+    end
+    local code, _, err = command.run { "quantise", tiny.path(), tiny.path(), "--weights", "q8_0" }
+    assert.equal(1, code)
+    assert.matches("is the model that is read", err)
+  end)
+end)
