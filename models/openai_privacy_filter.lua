@@ -88,6 +88,7 @@ end
 function M.build(b, cfg)
   local s = settings(cfg)
   cfg.kind, cfg.labels = "token_classifier", labels(cfg)
+  cfg.reach = cfg.n_layer * s.window -- tokens on each side that a label depends on
   local x = b:embed "token_embd" -- [1, d_model, T, 1]
   local rope = b:rope_table(s.rope)
   for i = 0, cfg.n_layer - 1 do
