@@ -205,6 +205,27 @@ function Model:quantise(out, opts)
   return report, message, code -- no tail call: the level of errors counts this function
 end
 
+--- Finds the spans that a token classifier labels. A span begins and ends as BIOES allows, and never cuts a character.
+-- @param input a text, or a list of token ids
+-- @param opts threshold, window, details: see ane.classify
+-- @return list of {label, start, stop, text, score (mean probability of its tokens' labels), first, last (tokens, from 1)},
+-- with text == input:sub(start, stop); of ids without start, stop and text; with details a table; or nil, message, code
+function Model:classify(input, opts)
+  opened(self)
+  local spans, message, code = require("ane.classify").classify(self, input, opts, 2)
+  return spans, message, code -- no tail call: the level of errors counts this function
+end
+
+--- Replaces the spans that a token classifier labels: by [LABEL], pseudonyms or what a function gives.
+-- @param text of any length; see ane.redact for texts that come piece by piece
+-- @param opts pseudonyms, key, replace, threshold, window, segment: see ane.redact
+-- @return the new text, list of spans (as classify gives them, each with its replacement); or nil, message, code
+function Model:redact(text, opts)
+  opened(self)
+  local redacted, spans, code = require("ane.redact").redact(self, text, opts, 2)
+  return redacted, spans, code
+end
+
 --- Ends the replies in progress at their next token or prefill chunk, with stop = "stopped".
 function Model:stop()
   opened(self)
