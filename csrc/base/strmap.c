@@ -6,14 +6,14 @@
 
 /* FNV-1a, 64 bit: http://www.isthe.com/chongo/tech/comp/fnv (Fowler, Noll, Vo). The final mix spreads the high bits
  * into the low ones that index the table. */
-static uint64_t hash(const char *s, size_t len) {
-  uint64_t h = 0xcbf29ce484222325u;
+static uint64_t hash(uint64_t seed, const char *s, size_t len) {
+  uint64_t h = 0xcbf29ce484222325u ^ seed;
   for (size_t i = 0; i < len; i++) h = (h ^ (unsigned char)s[i]) * 0x100000001b3u;
   return h ^ h >> 29;
 }
 
 static struct ane_strmap_slot *find(const struct ane_strmap *m, const char *key, size_t len) {
-  size_t i = (size_t)hash(key, len) & (m->room - 1);
+  size_t i = (size_t)hash(m->seed, key, len) & (m->room - 1);
   while (m->slots[i].key && (m->slots[i].len != len || memcmp(m->slots[i].key, key, len) != 0)) i = (i + 1) & (m->room - 1);
   return &m->slots[i];
 }
@@ -23,8 +23,9 @@ bool ane_strmap_reserve(struct ane_strmap *m, size_t count) {
   if (count > SIZE_MAX / 64) return false;
   while (room < count * 2) room *= 2;
   if (room <= m->room) return true;
-  struct ane_strmap bigger = {ane_calloc(room, sizeof *bigger.slots), m->count, room};
+  struct ane_strmap bigger = {ane_calloc(room, sizeof *bigger.slots), m->count, room, m->seed};
   if (!bigger.slots) return false;
+  if (!bigger.seed) bigger.seed = (uint64_t)(uintptr_t)bigger.slots * 0x9E3779B97F4A7C15u | 1;
   for (size_t i = 0; i < m->room; i++)
     if (m->slots[i].key) *find(&bigger, m->slots[i].key, m->slots[i].len) = m->slots[i];
   ane_free(m->slots);

@@ -1,4 +1,5 @@
-/* Map from byte strings to 32-bit indices: open addressing, FNV-1a, seeded, keys are not copied. */
+/* Map from byte strings to 32-bit indices: open addressing, FNV-1a, keys are not copied. Each map hashes from a start of
+ * its own (where its first table lay in memory), so that a file cannot be made whose keys all collide. */
 #ifndef ANE_BASE_STRMAP_H
 #define ANE_BASE_STRMAP_H
 
@@ -13,6 +14,7 @@ struct ane_strmap_slot {
 struct ane_strmap {
   struct ane_strmap_slot *slots;
   size_t count, room; /* room is 0 or a power of two */
+  uint64_t seed;
 };
 
 /* Adds or finds: false where there is no memory. *old is set to the value already there, or to UINT32_MAX when key is

@@ -4,11 +4,13 @@
 #include "base/bytes.h"
 #include "platform/platform.h"
 
+#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
 #define MAP_CLASS "ane.map"
 #define NAMES_CLASS "ane.names"
+#define INTERRUPT_CLASS "ane.interrupts"
 
 static const char *check_path(lua_State *L, int arg) {
   size_t len;
@@ -135,18 +137,53 @@ static int is_tty(lua_State *L) {
   return 1;
 }
 
+/* The state that Ctrl-C shall reach. Only the command asks for this: a library leaves signals to its host. */
+static lua_State *volatile interrupted;
+
+static void raise_interrupt(lua_State *L, lua_Debug *ar) {
+  (void)ar;
+  lua_sethook(L, NULL, 0, 0);
+  luaL_error(L, "interrupted!");
+}
+
+/* lua_sethook is the one function of Lua that may be called from a signal handler (manual, 4.7). */
+static void on_interrupt(int signal) {
+  (void)signal;
+  if (interrupted) lua_sethook(interrupted, raise_interrupt, LUA_MASKCALL | LUA_MASKRET | LUA_MASKLINE | LUA_MASKCOUNT, 1);
+}
+
+static int forget_interrupts(lua_State *L) {
+  (void)L;
+  interrupted = NULL;
+  return 0;
+}
+
+/* catch_interrupts(on): while on, every SIGINT raises "interrupted!" in the main coroutine, not only the first as with the
+ * stand-alone interpreter's own handler; off: SIGINT ends the process */
+static int catch_interrupts(lua_State *L) {
+  struct sigaction action = {.sa_handler = lua_toboolean(L, 1) ? on_interrupt : SIG_DFL};
+  lua_rawgeti(L, LUA_REGISTRYINDEX, LUA_RIDX_MAINTHREAD);
+  interrupted = lua_tothread(L, -1);
+  bind_new(L, INTERRUPT_CLASS, 1, 0); /* its end is the end of the state */
+  lua_setfield(L, LUA_REGISTRYINDEX, INTERRUPT_CLASS ".guard");
+  sigaction(SIGINT, &action, NULL);
+  return 0;
+}
+
 static const luaL_Reg functions[] = {
     {"isa_list", isa_list},     {"isa_best", isa_best},   {"cpu_name", cpu_name},     {"cpu_cores", cpu_cores},
     {"clock", clock_now},       {"memory", memory},       {"path_kind", path_kind},   {"write_file", write_file},
-    {"read_file", read_file},   {"isatty", is_tty},       {"list_dir", list_dir},   {NULL, NULL},
+    {"read_file", read_file},   {"isatty", is_tty},       {"list_dir", list_dir},   {"catch_interrupts", catch_interrupts},   {NULL, NULL},
 };
 
 static const luaL_Reg no_methods[] = {{NULL, NULL}};
 static const luaL_Reg names_meta[] = {{"__gc", names_gc}, {"__close", names_gc}, {NULL, NULL}};
+static const luaL_Reg interrupt_meta[] = {{"__gc", forget_interrupts}, {NULL, NULL}};
 static const luaL_Reg map_meta[] = {{"__gc", map_close}, {"__close", map_close}, {NULL, NULL}};
 
 void bind_system(lua_State *L) {
   bind_class(L, MAP_CLASS, no_methods, map_meta);
   bind_class(L, NAMES_CLASS, no_methods, names_meta);
+  bind_class(L, INTERRUPT_CLASS, no_methods, interrupt_meta);
   luaL_setfuncs(L, functions, 0);
 }

@@ -29,6 +29,7 @@ end
 -- One reply, written as it comes. Ctrl-C ends the reply; a second one, while nothing is computed, the program.
 local function answer(chat, said, args)
   local pieces, message
+  core.catch_interrupts(true)
   local ok, raised = pcall(function()
     pieces, message = chat:stream(said)
     if not pieces then return end
@@ -37,6 +38,7 @@ local function answer(chat, said, args)
       io.stdout:flush()
     end
   end)
+  core.catch_interrupts(false)
   if pieces then
     pieces:close()
     io.stdout:write "\n"

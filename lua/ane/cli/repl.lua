@@ -30,10 +30,12 @@ end
 --- Runs compiled code and prints what it gives; errors are printed, too.
 -- @param out, err files
 function M.evaluate(chunk, out, err)
+  core.catch_interrupts(true)
   local results = table.pack(xpcall(chunk, function(message)
     if require("ane.cli").interrupted(message) then return "interrupted" end
     return type(message) == "string" and message or inspect.text(message)
   end))
+  core.catch_interrupts(false)
   if not results[1] then
     err:write(results[2], "\n")
     return false
