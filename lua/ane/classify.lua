@@ -72,7 +72,7 @@ end
 local function check_window(self)
   if not self.reach then return nil, ("%d tokens, the model takes at most %d"):format(self.n, self.window), "range" end
   if self.window <= 2 * self.reach then
-    local what = "%d tokens need windows of more than %d (margins of %d on both sides), the model takes %d at once: load it with more context"
+    local what = "%d tokens need windows of more than %d (margins of %d on both sides), a run takes %d: load the model with more context"
     return nil, what:format(self.n, 2 * self.reach, self.reach, self.window), "range"
   end
   return true

@@ -175,7 +175,8 @@ function Stream:push(bytes)
   if not cut then return "", {} end
   local ok, message, code = encode(self, text:sub(1, cut), false)
   if not ok then return nil, message, code end
-  return emit(self, self.run:take())
+  local spans, decided = self.run:take()
+  return emit(self, spans, decided, false)
 end
 
 --- The end of the text.

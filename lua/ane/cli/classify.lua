@@ -1,0 +1,54 @@
+--- `ane classify`: labels of tokens, or spans in the text on standard input.
+-- Needs ane.cli.common.
+
+local common = require "ane.cli.common"
+
+local M = {}
+
+M.summary = "Find labelled spans in the text on standard input, or label token ids."
+
+function M.options(parser)
+  common.model_options(parser)
+  parser:option("--ids", "Label these token ids instead of a text: 1,2,3."):convert(common.ids):argname "IDS"
+  parser:option("--threshold", "Leave out spans with a lower score."):convert(common.number):argname "P"
+  parser:option("--window", "Most tokens of one run."):convert(common.positive):argname "N"
+  parser:flag("--json", "Write one JSON object.")
+end
+
+local function lists(tensor)
+  local rows = {}
+  for t = 1, tensor:shape()[1] do rows[t] = common.list(tensor[t]:totable()) end
+  return common.list(rows)
+end
+
+-- Labels of ids: of each token by itself, of the best legal path, and the spans of that.
+local function label_ids(model, args, opts)
+  opts.details = true
+  local result, message = model:classify(args.ids, opts)
+  if not result then return nil, message end
+  if args.json then
+    return common.print_json {
+      ids = common.list(args.ids), labels = common.list(result.labels), path = common.list(result.path),
+      spans = common.list(result.spans), logits = lists(result.logits),
+    }
+  end
+  for t, label in ipairs(result.labels) do io.stdout:write(("%8d  %-24s %s\n"):format(args.ids[t], label, result.path[t])) end
+  return true
+end
+
+function M.run(args)
+  local model <close>, message = common.load(args)
+  if not model then return nil, message end
+  local opts = { threshold = args.threshold, window = args.window }
+  if args.ids then return label_ids(model, args, opts) end
+  local spans
+  spans, message = model:classify(io.stdin:read "a", opts)
+  if not spans then return nil, message end
+  if args.json then return common.print_json { spans = common.list(spans) } end
+  for _, span in ipairs(spans) do
+    io.stdout:write(("%8d-%-8d %-20s %.3f  %s\n"):format(span.start, span.stop, span.label, span.score, common.quote(span.text)))
+  end
+  return true
+end
+
+return M
