@@ -174,6 +174,32 @@ function model:trace(input, patterns) end
 ---@return ane.code? code
 function model:quantise(out, opts) end
 
+---@class ane.span
+---@field label string
+---@field start integer first byte, as in string.sub; nil where ids were classified
+---@field stop integer last byte
+---@field text string
+---@field score number mean probability of its tokens' labels
+---@field first integer first token, from 1
+---@field last integer
+---@field replacement? string of redact
+
+--- Finds the spans that a token classifier labels.
+---@param input string|integer[]
+---@param opts? { threshold?: number, window?: integer, details?: boolean }
+---@return ane.span[]|table|nil spans with details a table: spans, ids, labels, path, logits
+---@return string? message
+---@return ane.code? code
+function model:classify(input, opts) end
+
+--- Replaces the spans that a token classifier labels.
+---@param text string
+---@param opts? { pseudonyms?: boolean, key?: string, replace?: (fun(span: ane.span): string), threshold?: number, window?: integer, segment?: integer }
+---@return string? text
+---@return ane.span[]|string|nil spans or the message
+---@return ane.code? code
+function model:redact(text, opts) end
+
 --- Ends the replies in progress.
 function model:stop() end
 
@@ -374,6 +400,49 @@ function tensor:row(i) end
 
 ---@return integer[]
 function tensor:shape() end
+
+---@param dim integer 1 is the outermost
+---@param from? integer
+---@param to? integer included
+---@return ane.tensor
+function tensor:slice(dim, from, to) end
+
+---@param shape integer[]
+---@return ane.tensor
+function tensor:reshape(shape) end
+
+---@return ane.tensor
+function tensor:abs() end
+
+---@return ane.tensor copy whose rows ascend
+function tensor:sort() end
+
+---@param other ane.tensor
+---@return number
+function tensor:dot(other) end
+
+---@param other ane.tensor
+---@return { max_abs: number, max_scaled: number, rms: number, cosine: number, worst: integer[], argmax_agree: number }
+function tensor:compare(other) end
+
+---@param n integer
+---@param low number
+---@param high number
+---@return integer[] elements in each of n equal parts of [low, high]
+function tensor:bins(n, low, high) end
+
+---@param rows integer
+---@param columns integer
+---@return ane.tensor means of parts of the tensor as a matrix
+function tensor:pool(rows, columns) end
+
+---@param opts? { bins?: integer, width?: integer, ascii?: boolean }
+---@return string
+function tensor:histogram(opts) end
+
+---@param opts? { width?: integer, height?: integer, ascii?: boolean }
+---@return string
+function tensor:heat(opts) end
 
 ---@param k integer
 ---@return number[][] list of {id, value}, best first; ids from 0
