@@ -63,7 +63,8 @@ ane_status infer_conv_causal(const struct ane_graph *g, const struct ane_node *n
   if (!w) return ane_fail(err, ANE_SHAPE, "the weight is absent");
   bool flat = w->shape.rank == 2; /* [C, K] */
   int64_t c = infer_channels(x), taps = w->shape.rank ? w->shape.dim[w->shape.rank - 1] : 0;
-  if (groups < 1 || c % groups || w->shape.rank < 2 || w->shape.rank > 3 || taps < 2 || w->shape.dim[0] % groups ||
+  if (groups < 1 || c % groups) return ane_fail(err, ANE_SHAPE, "%" PRId64 " groups do not divide %" PRId64 " channels", groups, c);
+  if (w->shape.rank < 2 || w->shape.rank > 3 || taps < 2 || w->shape.dim[0] % groups ||
       (flat ? 1 : w->shape.dim[1]) != c / groups) {
     char text[ANE_SHAPE_TEXT];
     return ane_fail(err, ANE_SHAPE, "weight %s is %s, wanted [N, %" PRId64 ", K >= 2] for %" PRId64 " channels in %" PRId64 " groups", w->name,
