@@ -47,6 +47,7 @@ struct step {
   const struct place *in[4], *out[MAX_PROJECT]; /* in: x; residual, second operand or k; rope table; v */
   int32_t index;                                /* own work counters */
   size_t shared_bytes, kernel_bytes;            /* scratch of the step: for all threads together; for its kernels, each */
+  int64_t temp_floats;                          /* least that a thread's lane_temp must hold */
   union {
     struct {
       const struct ane_tensor *table;

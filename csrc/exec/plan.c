@@ -195,7 +195,7 @@ static size_t take(size_t *total, size_t size) {
 
 /* Widest things the steps need, to size the shared and the per-thread scratch. */
 struct widest {
-  int64_t cols[ANE_ACT_COUNT], channels, part;
+  int64_t cols[ANE_ACT_COUNT], channels, part, temp;
   size_t kernel, shared;
 };
 
@@ -204,6 +204,7 @@ static void widest_of(const struct ane_program *p, struct widest *w) {
     const struct step *s = &p->steps[i];
     w->kernel = ANE_MAX(w->kernel, s->kernel_bytes);
     w->shared = ANE_MAX(w->shared, s->shared_bytes);
+    w->temp = ANE_MAX(w->temp, s->temp_floats);
     if (s->op == ane_op_info(ANE_OP_PROJECT)) {
       for (int m = 0; m < s->project.count; m++) {
         const struct matrix *x = s->project.w[m];
@@ -236,7 +237,7 @@ static ane_status plan_scratch(struct ane_program *p, size_t activations, struct
   counters = take(&total, (size_t)p->n_steps * 2 * sizeof *p->counters);
   p->lane_normed = take(&p->lane_bytes, (size_t)w.channels * sizeof(float));
   p->temp_rows = 64;
-  p->lane_temp = take(&p->lane_bytes, (size_t)(2 * chunk * p->temp_rows) * sizeof(float));
+  p->lane_temp = take(&p->lane_bytes, (size_t)ANE_MAX(2 * chunk * p->temp_rows, w.temp) * sizeof(float));
   p->lane_kernel = take(&p->lane_bytes, w.kernel);
   p->lane_bytes = ane_align_up(p->lane_bytes, 4096);
   lanes = take(&total, p->lane_bytes * (size_t)p->o.threads);

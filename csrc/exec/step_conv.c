@@ -133,6 +133,7 @@ static ane_status plan_grouped(struct planner *pl, struct step *s, const float *
   ane_free(temp);
   s->conv.matrix = m;
   if (!st) s->kernel_bytes = ane_matmul_scratch(&m[0]);
+  s->temp_floats = width; /* one column at least */
   return st;
 }
 
