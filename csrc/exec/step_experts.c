@@ -203,6 +203,10 @@ static ane_status plan_expert(struct planner *pl, const struct ane_node *n, int 
 
 ane_status plan_experts(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
   const char *act = ane_node_string(n, "act");
+  const struct ane_value *route = &pl->g->values[n->inputs[1]];
+  /* Its numbers are indices here: ascending, each once, none negative. */
+  if (route->node == ANE_NONE || pl->g->nodes[route->node].op != ANE_OP_ROUTE)
+    return ane_fail(err, ANE_UNSUPPORTED, "%s is not the output of route", route->name);
   s->run = run_experts;
   s->in[0] = planner_place(pl, n->inputs[0]);
   s->in[1] = planner_place(pl, n->inputs[1]);
