@@ -55,6 +55,11 @@ static ane_status check_item(const struct ane_program *p, const struct ane_run_i
   if (s->program != p) return ane_fail(err, ANE_INVALID, "the session belongs to another model");
   if (p->bidirectional && s->length > 0)
     return ane_fail(err, ANE_RANGE, "this model sees tokens on both sides: it takes a whole sequence at once, from position 0 (rewind first)");
+  if (p->bidirectional && (it->n > p->o.chunk || it->until > it->n))
+    return ane_fail(err, ANE_RANGE,
+                    "this model sees tokens on both sides: it takes a whole sequence in one run, not %" PRId64 " of %" PRId64 " ids; a run takes %" PRId64
+                    " at most (cut the text)",
+                    ANE_MIN(it->n, p->o.chunk), ANE_MAX(it->n, it->until), p->o.chunk);
   if (it->n < 1) return ane_fail(err, ANE_INVALID, "no ids to feed");
   if (it->n > s->context - s->length)
     return ane_fail(err, ANE_RANGE, "context exceeded: %" PRId64 " positions are used and %" PRId64 " ids are fed, the session holds %" PRId64, s->length, it->n,
@@ -182,7 +187,7 @@ ane_status ane_run_tapped(struct ane_program *p, const struct ane_run_item *item
   int64_t cols;
   float *shared = NULL;
   ane_status st = check_items(p, items, n_items, &cols, err);
-  if (st || n_items == 0 || (st = settle_rope(p, items, n_items, err))) return st;
+  if (st || n_items == 0) return st;
   bool keep = false;
   for (int32_t i = 0; i < n_items; i++) keep |= items[i].want == ANE_WANT_LAST || items[i].want == ANE_WANT_ALL;
   float *results = keep && n_items == 1 ? items[0].session->logits : NULL;
@@ -192,7 +197,8 @@ ane_status ane_run_tapped(struct ane_program *p, const struct ane_run_item *item
     results = shared = ane_malloc((size_t)(rows * p->vocab) * sizeof *shared);
     if (!shared) return ane_fail(err, ANE_NOMEM, "no memory for %" PRId64 " rows of logits", rows);
   }
-  run_items(p, items, n_items, results, tap, tap_arg);
+  st = settle_rope(p, items, n_items, err); /* last, since it changes sessions */
+  if (!st) run_items(p, items, n_items, results, tap, tap_arg);
   ane_free(shared);
-  return ANE_OK;
+  return st;
 }
