@@ -119,7 +119,7 @@ uint64_t ane_session_kv_bytes(const struct ane_session *s) {
 ane_status ane_session_rewind(struct ane_session *s, int64_t length, struct ane_error *err) {
   if (length < 0 || length > s->length) return ane_fail(err, ANE_RANGE, "cannot rewind to %" PRId64 ": the session holds %" PRId64 " positions", length, s->length);
   /* The next token looks back ring_taps - 1 columns; what the rings no longer hold is made again. */
-  if (s->program->n_rings && length > 0 && length - (s->program->ring_taps - 1) < s->ring_low) return run_replay(s, length, err);
+  if (s->program->n_rings && length > 0 && ANE_MAX(length - (s->program->ring_taps - 1), (int64_t)0) < s->ring_low) return run_replay(s, length, err);
   if (length == 0) s->ring_low = 0;
   s->length = length;
   s->rows = 0;
