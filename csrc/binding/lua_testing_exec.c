@@ -9,6 +9,7 @@ static void check_run_item(lua_State *L, struct ane_run_item *item, struct bind_
   static const ane_want want[] = {ANE_WANT_NONE, ANE_WANT_LAST, ANE_WANT_ALL, ANE_WANT_ARGMAX};
   int at = lua_gettop(L);
   size_t n;
+  *item = (struct ane_run_item){0};
   lua_rawgeti(L, at, 1);
   item->session = bind_check_session(L, -1, box);
   lua_rawgeti(L, at, 3);

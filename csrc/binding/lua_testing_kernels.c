@@ -195,8 +195,8 @@ static void by_parts(lua_State *L, const struct ane_kernels *k, const struct ane
 }
 
 /* attention(level, options) -> out [t][n_heads * head_dim]. Options: q [t][n_heads * head_dim], k and v (see new_kv,
- * count positions, at least pos + t), dtype, n_heads, kv_heads, head_dim, t, pos, count, window, scale, softcap, stale,
- * how: "whole" (one call a head), "single" (one call a query), "parts". */
+ * count positions, at least pos + t), dtype, n_heads, kv_heads, head_dim, t, pos, count, window, ahead, scale, softcap,
+ * sinks [n_heads]?, stale, how: "whole" (one call a head), "single" (one call a query), "parts". */
 static int attention(lua_State *L) {
   static const char *const hows[] = {"whole", "single", "parts", NULL};
   const struct ane_kernels *k = check_kernels(L, 1);
@@ -217,6 +217,8 @@ static int attention(lua_State *L) {
   lua_getfield(L, 2, "how");
   const int how = luaL_checkoption(L, lua_gettop(L), "whole", hows);
   a.q = floats(L, 2, "q", t * row);
+  a.ahead = field(L, 2, "ahead", 0);
+  if (lua_getfield(L, 2, "sinks") != LUA_TNIL) a.sinks = floats(L, 2, "sinks", heads);
   const size_t size = (size_t)(t * a.ld_out) * sizeof(float);
   char *out = new_bytes(L, size, false);
   a.out = (float *)(void *)out;
