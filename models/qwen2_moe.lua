@@ -39,13 +39,19 @@ local function experts(b, x, s)
   return b:add(moe.experts(b, x, route, list, { act = "silu" }), shared)
 end
 
+-- Keys that layer i sees. Without layer_types every other layer below max_window_layers slides, the first one too.
+local function window(cfg, i)
+  if not cfg.meta "use_sliding_window" then return nil end
+  return attention.window(cfg, i, i % 2 == 0 and i < (cfg.meta "max_window_layers" or 28))
+end
+
 function M.build(b, cfg)
   local s = settings(cfg)
   local x = b:embed "token_embd" -- [1, d_model, T, 1]
   local rope = b:rope_table(cfg.rope)
   for i = 0, cfg.n_layer - 1 do
     b:layer(i, function()
-      x = b:add(x, attention.gqa(b, b:rms_norm(x, "attn_norm"), { rope = rope }))
+      x = b:add(x, attention.gqa(b, b:rms_norm(x, "attn_norm"), { rope = rope, window = window(cfg, i) }))
       local h = b:rms_norm(x, "ffn_norm")
       x = b:add(x, s.sparse(i) and experts(b, h, s) or ffn.gated(b, h, "silu"))
     end)
