@@ -24,7 +24,7 @@ M.names = {
   },
 }
 
-M.defaults = { hf = { norm_eps = 1e-5 } }
+M.defaults = { hf = { norm_eps = 1e-5, rope = { theta = 1e6 } } }
 
 -- Is layer i attention? GGUF: the layers with kv heads. config.json: layer_types, or full_attn_idxs (absent: all).
 local function is_attention(cfg, i)
