@@ -24,7 +24,7 @@ local function default_context(cfg, kv)
   local bytes = ({ fp16 = 2, fp32 = 4, int8 = 1 })[kv]
   local a_token = 2 * kv_heads(cfg) * cfg.head_dim * bytes
   local free = core.memory().available
-  local fits = free > 0 and free // 2 // a_token or 4096
+  local fits = free > 0 and a_token > 0 and free // 2 // a_token or 4096
   return math.min(cfg.context_length or 4096, 4096, math.max(fits, 64))
 end
 
@@ -114,6 +114,7 @@ function M.load(path, opts)
   if not r then return nil, ("%s: %s"):format(path, message), code end
   cfg, message, code = config.read(source)
   if not cfg then return nil, message, code end
+  cfg.soft_experts = opts.soft_experts
   tokenizer, message, code = find_tokenizer(cfg, source)
   if code then return nil, message, code end
   local tokenizer_error, eos_ids = message, end_ids(cfg, tokenizer)

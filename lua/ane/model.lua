@@ -24,6 +24,8 @@ local WEIGHTS = { "file", "int8", "int8-channel", "fp16", "bf16", "fp32", "q8_0"
 --   kv: "fp16", "fp32" (the default with fp32 activations) or "int8"
 --   recipe: a table or the path of a Lua file, for an architecture that ane.models has not
 --   isa: caps the kernels; default the environment's ANE_ISA, else the best of the machine
+--   soft_experts: true runs all experts of a mixture with masked weights, as a static graph must; false (the default) only
+--   the chosen ones. Results are equal within rounding
 --   progress: function(stage, done, total), or true for a bar on a terminal
 M.rules = {
   context = { type = "integer", min = 1, max = 1 << 31 },
@@ -33,6 +35,7 @@ M.rules = {
   kv = { type = "string", choices = KV },
   recipe = { type = { "table", "string" } },
   isa = { type = "string" },
+  soft_experts = { type = "boolean" },
   progress = { type = { "callable", "boolean" } },
 }
 

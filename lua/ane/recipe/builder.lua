@@ -22,6 +22,7 @@ local M = { version = 1 }
 function M.new(cfg, source, names)
   local g = assert(core.graph(cfg.architecture))
   local b = setmetatable({ cfg = cfg, graph = g, source = source, names = names, path = {}, used = {} }, Builder)
+  b.soft_experts = cfg.soft_experts
   b.ids = g:input("ids", "int32", { 1, "T" })
   b.positions = g:input("positions", "int32", { 1, "T" })
   b.wanted = g:input("wanted", "int32", { 1, "W" })
