@@ -62,7 +62,7 @@ local function node(g, values, line)
   for i, v in ipairs(outputs) do values[i == 1 and name or name .. "." .. i - 1] = v end
 end
 
---- The graph of a text. Also gives its values by name.
+--- The graph of a text. Also gives its values by name, and the source of its constants.
 function M.parse(text, given)
   local g, source, values = assert(core.graph "g"), M.source(text, given), {}
   for line in text:gmatch "[^\n]+" do
@@ -77,7 +77,7 @@ function M.parse(text, given)
       g:results(table.unpack(list))
     elseif line ~= "" and not line:find "^graph " then node(g, values, line) end
   end
-  return g, values
+  return g, values, source
 end
 
 --- The nodes and results of a graph, one a line, without types.
