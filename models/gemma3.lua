@@ -18,7 +18,7 @@ M.names = { hf = {
 } }
 M.defaults = { hf = {
   norm_eps = 1e-6, norm_offset = 1, tied = true, attention_bias = false, sliding_window = 4096, rope = { theta = 1e6 },
-  query_pre_attn_scalar = 256,
+  keys = { query_pre_attn_scalar = 256 },
 } }
 
 -- What GGUF does not store.
@@ -32,7 +32,7 @@ end
 function M.build(b, cfg)
   local full = b:rope_table(cfg.rope, "rope_full")
   local near = b:rope_table(near_rope(cfg), "rope_sliding")
-  local scalar = cfg.meta "query_pre_attn_scalar" or cfg.query_pre_attn_scalar or usual_scalar(cfg)
+  local scalar = cfg.meta "query_pre_attn_scalar" or usual_scalar(cfg)
   local pattern = cfg.meta "sliding_window_pattern" or 6 -- every sixth layer sees all keys
   cfg.meta "attn_logit_softcapping" -- known, and without effect
   local x = b:scale(b:embed "token_embd", math.sqrt(cfg.d_model)) -- [1, d_model, T, 1]

@@ -16,8 +16,8 @@ local function project(b, x, fused)
     local heads = ("%d + 2 * %d heads of %d"):format(cfg.n_head, cfg.n_head_kv, cfg.head_dim)
     error(("attn_qkv has %d rows, wanted %d for %s"):format(rows, nq + 2 * nk, heads), 0)
   end
-  local function part(from, n) return b:linear(x, "attn_qkv", { bias = bias, from = from, to = from + n }) end
-  return part(0, nq), part(nq, nk), part(nq + nk, nk)
+  local function part(name, from, n) return b:linear(x, "attn_qkv", { bias = bias, from = from, to = from + n, name = name }) end
+  return part("attn_q", 0, nq), part("attn_k", nq, nk), part("attn_v", nq + nk, nk)
 end
 
 --- Grouped-query attention with rotary positions (Ainslie et al. 2023).

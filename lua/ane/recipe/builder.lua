@@ -82,11 +82,11 @@ function Builder:embed(role) return self:_add("embed", role, { self.ids, (self:_
 
 --- Projection (1x1 convolution) by the weight of a role. -> [1, N, T, 1]
 -- @param opts bias (true: with the role's bias; false: without; nil: with it where the file has one); from, to (of the weight
--- and the bias these rows only, 0-based, to excluded)
+-- and the bias these rows only, 0-based, to excluded), name (of the value; default the role)
 function Builder:linear(x, role, opts)
   opts = opts or {}
   local bias = opts.bias ~= false and self:weight(role, { suffix = ".bias", optional = not opts.bias, from = opts.from, to = opts.to })
-  return self:_add("conv1x1", role, { x, self:weight(role, { from = opts.from, to = opts.to }), bias })
+  return self:_add("conv1x1", opts.name or role, { x, self:weight(role, { from = opts.from, to = opts.to }), bias })
 end
 
 --- Number of rows that the weight of a role has in the file.

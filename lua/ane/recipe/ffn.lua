@@ -8,7 +8,8 @@ local function project(b, x, fused)
   local bias = b.cfg.mlp_bias
   if not fused then return b:linear(x, "ffn_gate", { bias = bias }), b:linear(x, "ffn_up", { bias = bias }) end
   local n = b:rows "ffn_up" // 2
-  return b:linear(x, "ffn_up", { bias = bias, from = 0, to = n }), b:linear(x, "ffn_up", { bias = bias, from = n, to = 2 * n })
+  local gate = b:linear(x, "ffn_up", { bias = bias, from = 0, to = n, name = "ffn_gate" })
+  return gate, b:linear(x, "ffn_up", { bias = bias, from = n, to = 2 * n })
 end
 
 --- down(act(gate(x)) * up(x)) (Shazeer 2020, "GLU Variants Improve Transformer"). Weights: ffn_gate, ffn_up, ffn_down; biases as

@@ -5,7 +5,8 @@
 -- logits; version = the recipe API it was written for (builder.version). Optional:
 --   names = {hf = {role = name}, gguf = ...}   where tensors are not called as in ane.recipe.names
 --   defaults = {hf = {field = value}, ...}     configuration fields of that format where the file leaves them nil; tables
---                                              are filled field by field. norm_offset: what is added to norm weights
+--                                              are filled field by field. norm_offset: what is added to norm weights;
+--                                              keys = {key = value}: what cfg.meta gives where the file has no such key
 --   ignore = list of patterns of tensor names that the computation does not need
 
 local builder = require "ane.recipe.builder"
@@ -138,7 +139,8 @@ end
 -- Fills what is nil in t, field by field.
 local function fill(t, defaults)
   for key, value in pairs(defaults) do
-    if type(value) == "table" and type(t[key]) == "table" then
+    if type(value) == "table" then
+      if t[key] == nil then t[key] = {} end
       fill(t[key], value)
     elseif t[key] == nil then
       t[key] = value
@@ -170,7 +172,17 @@ end
 
 -- What the file leaves open, as this architecture means it.
 local function complete(r, cfg)
-  fill(cfg, r.defaults and r.defaults[cfg.format] or {})
+  local defaults = r.defaults and r.defaults[cfg.format] or {}
+  local fields, stored, keys = {}, cfg.meta, defaults.keys
+  for key, value in pairs(defaults) do
+    if key ~= "keys" then fields[key] = value end
+  end
+  fill(cfg, fields)
+  function cfg.meta(key)
+    local v = stored(key)
+    if v == nil and keys then return keys[key] end
+    return v
+  end
   for _, rope in pairs(cfg.ropes or { cfg.rope }) do rope.theta = rope.theta or 10000.0 end
   cfg.norm_eps = cfg.norm_eps or 1e-6
 end
