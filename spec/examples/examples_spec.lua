@@ -43,6 +43,23 @@ describe("examples", function()
     assert.matches("\nb: ", out)
   end)
 
+  it("port_a_model", function()
+    local out = run("port_a_model", { "spec/fixtures/check/gemma" })
+    assert.matches("== as llama.-cause: embedding scale.-sqrt%(d_model%).-not ok", out)
+    assert.matches("== with the embedding scaled.-cause: norm convention.-not ok", out)
+    assert.matches("== with norms by 1 %+ w.-\nok\n", out)
+    assert.matches("tensor %[3, 32%]", out)
+  end)
+
+  it("make_golden.py is a page", function()
+    local lines = 0
+    for line in io.lines "examples/make_golden.py" do
+      lines = lines + 1
+      assert.is_true(#line <= 140)
+    end
+    assert.is_true(lines <= 30)
+  end)
+
   it("chat", function()
     local out = run("chat", { tiny.path(), "Be brief." }, { "Hi", "" })
     assert.matches("^> ", out)

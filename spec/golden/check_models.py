@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes spec/fixtures/check: two small models, as GGUF, with goldens of every layer and block by examples/make_golden.py.
+"""Makes spec/fixtures/check: small models with goldens of every layer and block by examples/make_golden.py: two as GGUF, and
+the folder that examples/port_a_model.lua ports.
 
 Run from the top folder: python3 spec/golden/check_models.py  (torch, transformers 5, gguf 0.19, safetensors)
 """
@@ -7,7 +8,7 @@ import os
 import sys
 
 import torch
-from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig, GemmaConfig, GemmaForCausalLM, LlamaConfig, LlamaForCausalLM
 
 sys.path += ["examples", "spec/golden"]
 import make_golden
@@ -53,8 +54,20 @@ def gemma3():
     finish("gemma3")
 
 
+def gemma():
+    """Gemma 1, two layers, as transformers saves it."""
+    folder = f"{tiny_models.FOLDER}/gemma"
+    cfg = GemmaConfig(vocab_size=80, hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=1,
+                      head_dim=8, rms_norm_eps=1e-6, max_position_embeddings=128, pad_token_id=0, bos_token_id=2, eos_token_id=1,
+                      rope_parameters={"rope_type": "default", "rope_theta": 100.0}, attn_implementation="eager")
+    model = tiny_models.spread(GemmaForCausalLM(cfg), 13, 1.4)
+    model.save_pretrained(folder)
+    make_golden.make(model, folder, PROMPTS, 8)
+
+
 if __name__ == "__main__":
     os.makedirs(tiny_models.FOLDER, exist_ok=True)
     torch.set_num_threads(1)
     llama()
     gemma3()
+    gemma()

@@ -201,7 +201,16 @@ local function experiment(report, bundle, g, kv, hints)
     good, best = try_all(list, first.chosen, target, bundle, kv, report.limits)
     if #good == 0 and (not best or best.cosine <= first.cosine) then best = first end
   end
-  for _, result in ipairs(good) do hints[#hints + 1] = result_hint(result, target, baseline) end
+  local known = {}
+  for _, hint in ipairs(hints) do known[hint.kind] = hint.certain or nil end
+  for _, result in ipairs(good) do
+    local kind = result.chosen[1].kind
+    -- the numbers have said it already, or a wider variant built the very same
+    if not known[kind] or known[kind] ~= true and known[kind] ~= result.max_abs then
+      hints[#hints + 1] = result_hint(result, target, baseline)
+      known[kind] = result.max_abs
+    end
+  end
   if #good == 0 and best and 1 - best.cosine < 0.5 * (1 - baseline.cosine) then
     local text = "%s. With it %s is nearer (cosine %.5f instead of %.5f)"
     hints[#hints + 1] = { kind = best.chosen[1].kind, certain = false,

@@ -177,12 +177,12 @@ end
 -- The matrix of the head: `role` instead of the other one.
 local function head(from, to, text)
   return { kind = "head", text = text, install = function(b, base, _, touch)
-    function b:linear(x, role)
+    function b:linear(x, role, opts)
       if role == from and not self.index and self:has(to) then
         touch()
         role = to
       end
-      return base.linear(self, x, role)
+      return base.linear(self, x, role, opts)
     end
   end }
 end
