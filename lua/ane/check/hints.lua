@@ -201,15 +201,15 @@ local function experiment(report, bundle, g, kv, hints)
     good, best = try_all(list, first.chosen, target, bundle, kv, report.limits)
     if #good == 0 and (not best or best.cosine <= first.cosine) then best = first end
   end
-  local known = {}
-  for _, hint in ipairs(hints) do known[hint.kind] = hint.certain or nil end
+  local known, of_kind = {}, {}
+  for _, hint in ipairs(hints) do known[hint.kind] = hint.certain or nil end -- the numbers have said it already
   for _, result in ipairs(good) do
     local kind = result.chosen[1].kind
-    -- the numbers have said it already, or a wider variant built the very same
-    if not known[kind] or known[kind] ~= true and known[kind] ~= result.max_abs then
-      hints[#hints + 1] = result_hint(result, target, baseline)
-      known[kind] = result.max_abs
-    end
+    if not of_kind[kind] or result.scaled < of_kind[kind].scaled then of_kind[kind] = result end
+  end
+  for _, result in ipairs(good) do
+    local kind = result.chosen[1].kind
+    if of_kind[kind] == result and not known[kind] then hints[#hints + 1] = result_hint(result, target, baseline) end
   end
   if #good == 0 and best and 1 - best.cosine < 0.5 * (1 - baseline.cosine) then
     local text = "%s. With it %s is nearer (cosine %.5f instead of %.5f)"

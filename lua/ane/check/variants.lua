@@ -20,7 +20,7 @@ local function is_qk(role) return role:find "_[qk]_norm$" ~= nil end
 local function norm_offset(which, wanted)
   return function(b, base, _, touch)
     function b:rms_norm(x, role, opts)
-      local offset = opts and opts.offset or 0
+      local offset = opts and opts.offset or self.cfg.norm_offset or 0
       if not wanted(role) then return base.rms_norm(self, x, role, opts) end
       touch()
       return base.rms_norm(self, x, role, copy(opts, { offset = offset == 0 and 1 or 0 }))
@@ -83,7 +83,8 @@ local function rope_variants(list)
     install = function(b, base, _, touch)
       function b:rope(x, tab, name, opts)
         touch()
-        return base.rope(self, x, tab, name, copy(opts, { layout = opts.layout == "interleaved" and "half" or "interleaved" }))
+        local layout = opts.layout or self.cfg.rope and self.cfg.rope.layout
+        return base.rope(self, x, tab, name, copy(opts, { layout = layout == "interleaved" and "half" or "interleaved" }))
       end
     end }
   list[#list + 1] = { kind = "rope", text = "rope scaling: the golden's positions are not scaled", install = function(b, base, _, touch)
