@@ -234,6 +234,37 @@ static int meth_session(lua_State *L) {
   return bind_session_open(L, box, context, t);
 }
 
+/* run(items [, want]) -> true; or nil, message, code. items: list of {session, ids}, all fed in one run: weights are read
+ * once for all. The ids of all together are at most max_chunk(). want as in session:feed, default "last" */
+static int meth_run(lua_State *L) {
+  static const char *const wants[] = {"none", "last", "all", "argmax", NULL};
+  static const ane_want want[] = {ANE_WANT_NONE, ANE_WANT_LAST, ANE_WANT_ALL, ANE_WANT_ARGMAX};
+  struct bind_program_box *box = check_program(L, 1), *other;
+  luaL_checktype(L, 2, LUA_TTABLE);
+  ane_want wanted = want[luaL_checkoption(L, 3, "last", wants)];
+  lua_Unsigned n = lua_rawlen(L, 2);
+  struct ane_error err;
+  luaL_argcheck(L, n >= 1 && n <= 4096, 2, "1 .. 4096 items wanted");
+  struct ane_run_item *items = lua_newuserdatauv(L, (size_t)n * sizeof *items, 0);
+  luaL_checkstack(L, (int)n + 8, "too many items");
+  for (lua_Unsigned i = 0; i < n; i++) {
+    size_t count;
+    luaL_argcheck(L, lua_rawgeti(L, 2, (lua_Integer)i + 1) == LUA_TTABLE, 2, "each item is a list {session, ids}");
+    int item = lua_gettop(L);
+    lua_rawgeti(L, item, 1);
+    lua_rawgeti(L, item, 2);
+    items[i] = (struct ane_run_item){.session = bind_check_session(L, item + 1, &other), .want = wanted};
+    luaL_argcheck(L, other == box, 2, "a session of another program");
+    items[i].ids = bind_ids(L, item + 2, &count);
+    items[i].n = (int64_t)count;
+    lua_replace(L, item); /* the ids stay on the stack, hence alive */
+    lua_settop(L, item);
+  }
+  if (ane_run(box->program, items, (int32_t)n, &err)) return bind_fail(L, &err);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
 static int meth_tostring(lua_State *L) {
   struct lua_program *ud = luaL_checkudata(L, 1, PROGRAM_CLASS);
   if (!ud->box) return lua_pushliteral(L, "program (closed)"), 1;
@@ -244,7 +275,7 @@ static int meth_tostring(lua_State *L) {
 
 void bind_program(lua_State *L) {
   static const luaL_Reg methods[] = {{"session", meth_session}, {"info", meth_info}, {"max_chunk", meth_max_chunk}, {"context", meth_context},
-                                     {"vocab", meth_vocab},     {"n_ids", meth_n_ids}, {"values", meth_values}, {"dump", meth_dump}, {"close", meth_close},         {NULL, NULL}};
+                                     {"vocab", meth_vocab},     {"n_ids", meth_n_ids}, {"run", meth_run}, {"values", meth_values}, {"dump", meth_dump}, {"close", meth_close},         {NULL, NULL}};
   static const luaL_Reg meta[] = {{"__gc", meth_close}, {"__close", meth_close}, {"__tostring", meth_tostring}, {NULL, NULL}};
   bind_class(L, PROGRAM_CLASS, methods, meta);
   lua_pushcfunction(L, program_new);

@@ -124,6 +124,80 @@ function Run:finish()
   return self.decoder:finish()
 end
 
+-- ---- Many short sequences ------------------------------------------------------------------------------------------------
+
+local Batch = {}
+Batch.__index = Batch
+
+--- Labels for many short sequences, several in each run: the weights are read once for all of them.
+-- @param model a token classifier
+-- @param size most sequences of one run
+-- @return batch with spans(list of lists of ids) -> list of lists of spans, close(); or nil, message, code
+function M.batch(model, size)
+  local run <close>, message, code = M.run(model, {}) -- is it a classifier?
+  if not run then return nil, message, code end
+  local bundle = require("ane.model").bundle(model, 2)
+  return setmetatable({ program = bundle.program, grammar = run.decoder.g, kv = model.kv, size = size, sessions = {}, context = 0 }, Batch)
+end
+
+function Batch:close()
+  for _, session in ipairs(self.sessions) do session:close() end
+  self.sessions = {}
+end
+Batch.__close = Batch.close
+
+-- `n` sessions that hold `length` tokens, empty.
+local function ready(self, n, length)
+  if length > self.context then
+    self:close()
+    self.context = length
+  end
+  for i = 1, n do
+    local ok, message, code
+    if self.sessions[i] then ok, message, code = self.sessions[i]:rewind(0)
+    else
+      self.sessions[i], message, code = self.program:session { context = self.context, kv = self.kv }
+      ok = self.sessions[i]
+    end
+    if not ok then return nil, message, code end
+  end
+  return true
+end
+
+-- Where the run that begins with sequence `first` ends, and the longest of its sequences.
+local function extent(self, sequences, first)
+  local most, total, longest, last = self.program:max_chunk(), 0, 0, first
+  for i = first, math.min(first + self.size - 1, #sequences) do
+    total = total + #sequences[i]
+    if i > first and total > most then break end
+    longest, last = math.max(longest, #sequences[i]), i
+  end
+  return last, longest
+end
+
+--- Spans of each sequence.
+-- @param sequences list of lists of ids, none empty
+-- @return list of lists of spans; or nil, message, code
+function Batch:spans(sequences)
+  local out, first = {}, 1
+  while first <= #sequences do
+    local last, longest = extent(self, sequences, first)
+    local ok, message, code = ready(self, last - first + 1, longest)
+    if not ok then return nil, message, code end
+    local items = {}
+    for i = first, last do items[#items + 1] = { self.sessions[i - first + 1], sequences[i] } end
+    ok, message, code = self.program:run(items, "all")
+    if not ok then return nil, message, code end
+    for i = first, last do
+      local rows, session = {}, self.sessions[i - first + 1]
+      for t = 1, #sequences[i] do rows[t] = session:logits(t):totable() end
+      out[i] = bioes.decode(self.grammar, rows)
+    end
+    first = last + 1
+  end
+  return out
+end
+
 -- ---- Bytes -------------------------------------------------------------------------------------------------------------
 
 local function is_inside_char(byte) return byte and byte >= 0x80 and byte < 0xC0 end

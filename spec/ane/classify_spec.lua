@@ -86,6 +86,18 @@ describe("classify", function()
     assert.same({}, model:classify {})
   end)
 
+  it("takes many sequences at once", function()
+    local sequences = {}
+    for i = 1, 23 do sequences[i] = ids_of(1 + (7 * i) % 40, i) end
+    local batch <close> = assert(classify.batch(model, 5))
+    local got = assert(batch:spans(sequences))
+    for i, ids in ipairs(sequences) do assert.same(model:classify(ids), got[i]) end
+    assert.same(got[3], assert(batch:spans { sequences[3] })[1])
+    local none, message = batch:spans { { 1 }, { 512 } }
+    assert.is_nil(none)
+    assert.matches("id 512", message)
+  end)
+
   it("finds the bytes of tokens, whole characters only, without spaces around", function()
     --                 1234567 8
     local text = "a b\u{E9}\u{20AC} c"
@@ -123,6 +135,19 @@ describe("classify", function()
     assert.matches("id 512 .*0 %.%. 511", message)
     assert.error_matches(function() model:classify(7) end, "the input must be a text or a list of token ids, is a number")
     assert.error_matches(function() model:classify("a", { treshold = 1 }) end, "unknown option \"treshold\"")
+  end)
+end)
+
+describe("ane bench", function()
+  it("gives sentences a second of a classifier", function()
+    local args = { "bench", filter.path, "--sentence-tokens", "9", "-b", "4", "-r", "2" }
+    local out = command.json(args)
+    assert.equal(2, #out.sentences)
+    assert.is_true(out.sentences[1] > 0)
+    assert.same({ 9, 4 }, { out.sentence_tokens, out.batch })
+    local code, text = command.run(args)
+    assert.equal(0, code)
+    assert.matches("sentences of 9 tokens, 4 a run: .* sentences/s", text)
   end)
 end)
 
