@@ -110,6 +110,16 @@ describe("a check", function()
     assert.matches("\nnot ok$", tostring(report))
   end)
 
+  it("compares the labels of a token classifier", function()
+    local path = "spec/fixtures/hf/privacy_filter"
+    local model <close> = assert(ane.load(path, { activations = "fp32" }))
+    local report = assert(ane.check(model, path))
+    assert.is_true(report.ok, tostring(report))
+    assert.is_nil(report.greedy_equal)
+    assert.equal(1.0, report.logits.argmax_agree)
+    assert.equal("hidden.4", report.layers[5].name)
+  end)
+
   it("takes one prompt where asked", function()
     local report = check("llama", nil, { prompt = "p1" })
     assert.equal(1, #report.outputs)
