@@ -80,7 +80,7 @@ $(BUILD)/ane/core.so: $(OBJECTS) $(BUILD)/objects
 	@$(CC) $(LDFLAGS_SO) $(LDFLAGS) -o $@.tmp $(OBJECTS) $(LIBS) && mv $@.tmp $@
 
 # Texts that change when what is built from them has to be built again: the flags, the list of objects.
-$(BUILD)/flags: STAMP = $(CC) $(ALL_CFLAGS) $(AVX512)
+$(BUILD)/flags: STAMP = $(CC) $(filter-out -Werror,$(ALL_CFLAGS)) $(AVX512)
 $(BUILD)/objects: STAMP = $(LDFLAGS_SO) $(LDFLAGS) $(OBJECTS)
 $(BUILD)/flags $(BUILD)/objects: FORCE
 	@mkdir -p $(@D)

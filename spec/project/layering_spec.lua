@@ -18,25 +18,18 @@ local FORBIDDEN = {
   "exit", "_exit", "quick_exit", "abort", "assert", "printf", "fprintf", "vprintf", "puts", "fputs", "putchar", "perror", "getenv",
 }
 
--- Lua modules, lowest first: each may require those of the lines above it and, in a folder (a name that ends in a dot and
--- stands for the folder's own module, too), its neighbours.
-local LUA = {
-  "ane.core lpeg argparse readline",
-  "ane.bioes ane.isa ane.progress ane.schema ane.stops",
-  "ane.config. ane.golden ane.jinja. ane.recipe. ane.sampler ane.session ane.stream ane.tensor_view ane.tokenizer",
-  "ane.classify ane.generate ane.loader ane.models.",
-  "ane.chat ane.quantise. ane.trace",
-  "ane.model",
-  "ane.check.",
-  "ane",
-  "ane.cli. examples.",
-}
-
--- Of these nothing else may be used, so that each can be read, or replaced, by itself.
+-- Folders of Lua modules (with the module that has the folder's name) that use only these, so that each can be read by itself.
 local ONLY = {
   ["ane.jinja."] = "ane.jinja. lpeg",
+  ["ane.recipe."] = "ane.recipe. ane.core ane.schema",
   ["ane.models."] = "ane.recipe.",
-  ["examples."] = "ane",
+  ["examples."] = "ane ane.recipe.",
+}
+
+-- Modules, or folders of them, that only these use: they are the top.
+local TOP = {
+  ["ane.cli."] = "ane.cli.",
+  ["ane"] = "ane.cli. examples.",
 }
 
 local function words(list)
@@ -50,16 +43,26 @@ local function module_of(path)
   return (name:gsub("/", "."))
 end
 
--- The level of a module, and the name under which it is listed.
-local function level_of(module)
-  for level, line in ipairs(LUA) do
-    local set = words(line)
-    for name = 1, 2 do
-      local listed = name == 1 and module or module:match "^.*%." or ""
-      if set[listed] then return level, listed end
-      if set[module .. "."] then return level, module .. "." end
+-- The folder that a module stands in or gives its name to: "ane.jinja." of ane.jinja and of ane.jinja.eval; else its name.
+local function group_of(module)
+  local folder = module:match "^(.*%.)[^.]*$"
+  if folder and folder ~= "ane." then return folder end
+  if tree.exists("lua/" .. module:gsub("%.", "/")) then return module == "ane" and module or module .. "." end
+  return module
+end
+
+-- Each module of the tree with the modules that it requires, at its head or later.
+local function requires()
+  local graph = {}
+  for _, folder in ipairs { "lua", "models", "examples" } do
+    for _, path in ipairs(tree.files(folder, "lua")) do
+      local list = {}
+      local code = tree.read(path):gsub("%-%-[^\n]*", "")
+      for name in code:gmatch '%f[%w]require%s*%(?%s*"([^"]+)"' do list[#list + 1] = name end
+      graph[module_of(path)] = list
     end
   end
+  return graph
 end
 
 describe("layering", function()
@@ -109,22 +112,40 @@ describe("layering", function()
 
   it("holds for every require", function()
     local bad = {}
-    local files = tree.files("lua", "lua")
-    for _, folder in ipairs { "models", "examples" } do
-      for _, path in ipairs(tree.files(folder, "lua")) do files[#files + 1] = path end
-    end
-    for _, path in ipairs(files) do
-      local module = module_of(path)
-      local level, listed = level_of(module)
-      assert(level, "a module that is on no line of LUA, at the head of this file: " .. module)
-      local only = ONLY[listed] and words(ONLY[listed])
-      local code = tree.read(path):gsub("%-%-[^\n]*", "")
-      for name in code:gmatch '%f[%w]require%s*%(?%s*"([^"]+)"' do
-        local other, other_listed = level_of(name)
-        local fine = other and (other < level or other_listed == listed) and (not only or only[other_listed])
-        if not fine then bad[#bad + 1] = module .. " requires " .. name end
+    for module, list in pairs(requires()) do
+      local group = group_of(module)
+      local only = ONLY[group] and words(ONLY[group])
+      for _, name in ipairs(list) do
+        local other = group_of(name)
+        local top = TOP[other] and words(TOP[other])
+        if only and not only[other] or top and not top[group] then bad[#bad + 1] = module .. " requires " .. name end
       end
     end
+    table.sort(bad)
     assert.same({}, bad)
+  end)
+
+  it("has no circle of modules outside of one folder", function()
+    local graph, state, circles = requires(), {}, {}
+    local function visit(module, path)
+      if state[module] == "done" or not graph[module] then return end
+      path[#path + 1] = module
+      if state[module] == "open" then
+        local groups, first = {}, #path - 1
+        while path[first] ~= module do first = first - 1 end
+        for i = first, #path do groups[group_of(path[i])] = true end
+        if next(groups, next(groups)) then circles[#circles + 1] = table.concat(path, " -> ", first) end
+      else
+        state[module] = "open"
+        for _, name in ipairs(graph[module]) do visit(name, path) end
+        state[module] = "done"
+      end
+      path[#path] = nil
+    end
+    local modules = {}
+    for module in pairs(graph) do modules[#modules + 1] = module end
+    table.sort(modules)
+    for _, module in ipairs(modules) do visit(module, {}) end
+    assert.same({}, circles)
   end)
 end)

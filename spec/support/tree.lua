@@ -32,6 +32,11 @@ function M.read(path)
   return file:read "a"
 end
 
+--- Is there such a file or folder?
+function M.exists(path)
+  return (os.execute(("test -e '%s'"):format(path))) == true
+end
+
 --- C source without comments, strings and characters; its lines stay where they are.
 function M.code(path)
   local out, at, text = {}, 1, M.read(path)
