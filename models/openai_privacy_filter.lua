@@ -60,12 +60,14 @@ end
 
 -- Sizes by the keys of either kind of config.json.
 local function settings(cfg)
+  local limit, alpha = cfg.meta "swiglu_limit", cfg.meta "swiglu_alpha"
   if not is_original(cfg) then
     return { experts = cfg.meta "num_local_experts", k = cfg.meta "num_experts_per_tok", window = cfg.sliding_window, rope = cfg.rope,
-             limit = cfg.meta "swiglu_limit", alpha = cfg.meta "swiglu_alpha" }
+             limit = limit, alpha = alpha }
   end
   return {
     experts = cfg.meta "num_experts", k = cfg.meta "experts_per_token", window = cfg.meta "bidirectional_left_context", original = true,
+    limit = limit, alpha = alpha,
     rope = {
       theta = cfg.rope.theta, dims = cfg.head_dim, scaling = "yarn", factor = cfg.meta "rope_scaling_factor", truncate = false,
       original_context = cfg.meta "initial_context_length", beta_fast = cfg.meta "rope_ntk_beta", beta_slow = cfg.meta "rope_ntk_alpha",
