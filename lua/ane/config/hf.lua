@@ -214,7 +214,8 @@ local function read_ropes(self, cfg)
   end
   cfg.ropes = {}
   for layer, inner in pairs(p) do
-    if inner ~= core.null then
+    local beside = layer == "rope_type" and inner == "default" -- in the published ZAYA1, where it means nothing
+    if inner ~= core.null and not beside then
       if type(inner) ~= "table" then self:fail("format", "key %s.%s is %s, wanted an object", key, layer, kind(inner)) end
       cfg.ropes[layer] = read_rope(self, cfg, inner, ("%s.%s."):format(key, layer))
     end
