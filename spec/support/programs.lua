@@ -15,19 +15,20 @@ M.folder = "spec/fixtures/gguf/"
 --- The path of a fixture, or the path itself.
 function M.path(name) return name:find "/" and name or M.folder .. name .. ".gguf" end
 
---- The graph of a model as its recipe builds it.
+--- The graph of a model as its recipe builds it. soft: all experts of a mixture run.
 -- @return graph, config, source
-function M.graph(name, given)
+function M.graph(name, given, soft)
   local source = assert(core.open(M.path(name)))
   local cfg = assert(config.read(source))
+  cfg.soft_experts = soft
   local r = given or assert(recipe.find(cfg.architecture))
   return assert(recipe.build(r, cfg, source)), cfg, source
 end
 
---- A program. o: pipeline ("cpu"), isa, threads (1), int8 (false), weights, context (512), chunk (512), progress.
+--- A program. o: pipeline ("cpu"), isa, threads (1), int8 (false), weights, context (512), chunk (512), progress, soft.
 function M.open(name, o)
   o = o or {}
-  local graph <close> = M.graph(name)
+  local graph <close> = M.graph(name, nil, o.soft)
   assert(graph:passes(o.pipeline or "cpu"))
   return assert(core.program(graph, {
     isa = o.isa, threads = o.threads or 1, int8 = o.int8 or false, weights = o.weights, context = o.context or 512, chunk = o.chunk or 512,

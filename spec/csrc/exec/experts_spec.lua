@@ -66,7 +66,8 @@ describe("route", function()
     it(score .. ": a bias turns the choice, not the weights", function()
       local bias = ops.random(9, 3, 2)
       local logits = ops.random(9, 1)
-      assert.not_same(choose(logits, { k = 3, score = score }), choose(logits, { k = 3, score = score, bias = bias })) -- else the check below would not see the bias
+      -- Else the check below would not see the bias.
+      assert.not_same(choose(logits, { k = 3, score = score }), choose(logits, { k = 3, score = score, bias = bias }))
       check { n = 9, k = 3, score = score, bias = bias }
       check { n = 9, k = 3, score = score, bias = bias, norm = 1, norm_eps = 1e-6, scale = 0.5 }
     end)

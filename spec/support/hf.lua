@@ -1,0 +1,69 @@
+--- Folders of spec/fixtures/hf: where they are, what they should give, and copies with another config.json.
+--
+--   local prompts, tensors = hf.golden "zaya-odd"   -- prompts: name, ids, greedy; tensors: see support.safetensors
+--   local path <close> = hf.changed("zaya-odd", function(cfg) cfg.num_experts = 3 end)   -- path.name
+
+local core = require "ane.core"
+local safetensors = require "support.safetensors"
+
+local M = {}
+
+local FOLDER = "spec/fixtures/hf/"
+
+function M.path(name) return FOLDER .. name end
+
+local function json(path) return assert(core.json_decode(assert(core.read_file(path)))) end
+
+local function ints(list)
+  local out = {}
+  for i, v in ipairs(list) do out[i] = math.tointeger(v) end
+  return out
+end
+
+function M.golden(name)
+  local prompts = json(FOLDER .. name .. "/golden.json").prompts
+  for _, p in ipairs(prompts) do p.ids, p.greedy = ints(p.input_ids), p.greedy and ints(p.greedy) end
+  return prompts, safetensors.open(FOLDER .. name .. "/golden.safetensors")
+end
+
+--- Largest |got - want| / (1 + |want|) of strings of floats; a tensor of a golden may hold the last rows only.
+function M.apart(got, want)
+  local data, worst = want.data, 0
+  assert(#data > 0 and #got >= #data)
+  got = got:sub(-#data)
+  for at = 1, #data, 4 do
+    local x, y = string.unpack("<f", got, at), string.unpack("<f", data, at)
+    local d = math.abs(x - y) / (1 + math.abs(y))
+    if d ~= d then return math.huge end
+    worst = math.max(worst, d)
+  end
+  return worst
+end
+
+function M.cosine(a, b)
+  local dot, aa, bb = 0, 0, 0
+  for at = 1, #a, 4 do
+    local x, y = string.unpack("<f", a, at), string.unpack("<f", b, at)
+    dot, aa, bb = dot + x * y, aa + x * x, bb + y * y
+  end
+  return dot / math.sqrt(aa * bb)
+end
+
+local function remove(self)
+  for _, file in ipairs { "config.json", "model.safetensors" } do os.remove(self.name .. "/" .. file) end
+  os.remove(self.name)
+end
+
+--- A copy of the folder whose configuration change(cfg) has changed in place; it is removed when closed.
+function M.changed(name, change)
+  local path = os.tmpname()
+  os.remove(path)
+  assert(os.execute(("mkdir '%s'"):format(path)))
+  local cfg = json(FOLDER .. name .. "/config.json")
+  change(cfg)
+  assert(core.write_file(path .. "/config.json", assert(core.json_encode(cfg))))
+  assert(core.write_file(path .. "/model.safetensors", assert(core.read_file(FOLDER .. name .. "/model.safetensors"))))
+  return setmetatable({ name = path }, { __close = remove })
+end
+
+return M
