@@ -316,6 +316,7 @@ end
 --- model_type; raises where there is none.
 function M.architecture(source) return architecture_of(open(source)) end
 
+--- The configuration (see ane.config); raises where a key is wrong or not known.
 function M.read(source)
   local self = open(source)
   local cfg = { format = "hf", architecture = architecture_of(self), folder = self.folder, tensors = {} }
