@@ -13,6 +13,7 @@ EXPORT int luaopen_ane_core(lua_State *L) {
   bind_source(L);
   bind_gguf(L);
   bind_tokenizer(L);
+  bind_vocabulary(L);
   bind_graph(L);
   bind_program(L);
   bind_session(L);

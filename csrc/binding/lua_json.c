@@ -3,9 +3,10 @@
  *   null <-> core.null (a light userdata); integers and floats stay apart
  *   array -> sequence with a metatable whose __jsontype is "array"; object -> table, an empty one with __jsontype "object"
  *
- * Not by a library: positions as line and column, integers beyond 64 bits as floats (tokenizer_config.json files hold
- * "model_max_length": 1000000000000000019884624838656), and no second copy of a large document. */
-#include "binding/bind.h"
+ * Integers beyond 64 bits become floats (tokenizer_config.json files hold "model_max_length":
+ * 1000000000000000019884624838656). Reading is base/json_reader.h, not jansson: that either refuses such integers or makes
+ * floats of all, and builds a tree of its own first. */
+#include "binding/bind_json.h"
 
 #include "base/bytes.h"
 
@@ -41,260 +42,99 @@ static size_t utf8_sequence(const unsigned char *s, size_t left) {
 
 /* ---- Decode ------------------------------------------------------------------------------------------------------*/
 
-struct decoder {
-  lua_State *L;
-  const char *text, *p, *end; /* *end is NUL */
-  const char *why;            /* set with p at the place */
-};
+static bool decode_value(lua_State *L, struct ane_json *j);
 
-static bool parse_value(struct decoder *d, int depth);
-
-static bool fail(struct decoder *d, const char *at, const char *why) {
-  d->p = at;
-  d->why = why;
-  return false;
-}
-
-static void skip_blanks(struct decoder *d) {
-  while (d->p < d->end && (*d->p == ' ' || *d->p == '\n' || *d->p == '\t' || *d->p == '\r')) d->p++;
-}
-
-/* Four hex digits; -1 where they are none. */
-static int32_t hex4(const char *s, const char *end) {
-  int32_t v = 0;
-  if (end - s < 4) return -1;
-  for (int i = 0; i < 4; i++) {
-    int c = (unsigned char)s[i];
-    int digit = c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
-    if (digit < 0) return -1;
-    v = v << 4 | digit;
+static bool decode_array(lua_State *L, struct ane_json *j) {
+  bool more;
+  if (!ane_json_enter(j, '[')) return false;
+  lua_newtable(L);
+  luaL_setmetatable(L, ARRAY_CLASS);
+  for (lua_Integer i = 1; ane_json_next(j, '[', i == 1, &more) && more; i++) {
+    if (!decode_value(L, j)) return false;
+    lua_rawseti(L, -2, i);
   }
-  return v;
+  return !j->why;
 }
 
-/* The code point of an escape \uXXXX or \uXXXX\uXXXX whose first digit is at d->p, moving behind it; -1: malformed. */
-static int32_t unicode_escape(struct decoder *d) {
-  int32_t c = hex4(d->p, d->end);
-  d->p += 4;
-  if (c < 0xD800 || c > 0xDFFF) return c;
-  if (c > 0xDBFF || d->end - d->p < 6 || d->p[0] != '\\' || d->p[1] != 'u') return -1;
-  int32_t low = hex4(d->p + 2, d->end);
-  d->p += 6;
-  return low < 0xDC00 || low > 0xDFFF ? -1 : 0x10000 + ((c - 0xD800) << 10) + (low - 0xDC00);
+bool bind_json_member(lua_State *L, struct ane_json *j) {
+  const char *s, *at;
+  size_t len;
+  while (j->p < j->end && strchr(" \n\t\r", *j->p)) j->p++;
+  at = j->p;
+  if (!ane_json_name(j, &s, &len)) return false;
+  lua_pushlstring(L, s, len);
+  lua_pushvalue(L, -1);
+  return lua_rawget(L, -3) == LUA_TNIL ? (lua_pop(L, 1), true) : ane_json_fail(j, at, "the name appears twice in the object");
 }
 
-static void add_utf8(luaL_Buffer *b, int32_t c) {
-  char s[4];
-  size_t n = 0;
-  if (c < 0x80) s[n++] = (char)c;
-  else {
-    if (c < 0x800) s[n++] = (char)(0xC0 | c >> 6);
-    else {
-      if (c < 0x10000) s[n++] = (char)(0xE0 | c >> 12);
-      else s[n++] = (char)(0xF0 | c >> 18), s[n++] = (char)(0x80 | (c >> 12 & 63));
-      s[n++] = (char)(0x80 | (c >> 6 & 63));
-    }
-    s[n++] = (char)(0x80 | (c & 63));
+static bool decode_object(lua_State *L, struct ane_json *j) {
+  bool more, first = true;
+  if (!ane_json_enter(j, '{')) return false;
+  lua_newtable(L);
+  for (; ane_json_next(j, '{', first, &more) && more; first = false) {
+    if (!bind_json_member(L, j) || !decode_value(L, j)) return false;
+    lua_rawset(L, -3);
   }
-  luaL_addlstring(b, s, n);
+  if (!j->why && first) luaL_setmetatable(L, OBJECT_CLASS);
+  return !j->why;
 }
 
-/* One escape behind its backslash. */
-static bool parse_escape(struct decoder *d, luaL_Buffer *b) {
-  static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
-  const char *at = d->p - 1, *found;
-  char c = *d->p++;
-  if (c == 'u') {
-    int32_t code = unicode_escape(d);
-    if (code < 0) return fail(d, at, "malformed \\u escape");
-    add_utf8(b, code);
-    return true;
-  }
-  if (!c || !(found = strchr(from, c))) return fail(d, at, "unknown escape");
-  luaL_addchar(b, to[found - from]);
+static bool decode_number(lua_State *L, struct ane_json *j) {
+  bool integer;
+  int64_t i = 0;
+  double d = 0;
+  if (!ane_json_number(j, &integer, &i, &d)) return false;
+  if (integer) lua_pushinteger(L, (lua_Integer)i);
+  else lua_pushnumber(L, d);
   return true;
 }
 
-/* Moves over plain characters, up to a quote, a backslash or a fault. */
-static bool plain_run(struct decoder *d) {
-  while (d->p < d->end && *d->p != '"' && *d->p != '\\') {
-    const unsigned char *u = (const unsigned char *)d->p;
-    if (*u < 0x20) return fail(d, d->p, "control character in a string");
-    size_t n = *u < 0x80 ? 1 : utf8_sequence(u, (size_t)(d->end - d->p));
-    if (!n) return fail(d, d->p, "invalid UTF-8");
-    d->p += n;
-  }
-  return d->p < d->end || fail(d, d->end, "the text ends inside a string");
-}
-
-/* The string whose opening quote is at d->p, pushed. */
-static bool parse_string(struct decoder *d) {
-  const char *start = ++d->p;
-  if (!plain_run(d)) return false;
-  if (*d->p == '"') {
-    lua_pushlstring(d->L, start, (size_t)(d->p++ - start));
-    return true;
-  }
-  luaL_Buffer b;
-  luaL_buffinit(d->L, &b);
-  for (;;) {
-    luaL_addlstring(&b, start, (size_t)(d->p - start));
-    if (*d->p == '"') break;
-    d->p++;
-    if (!parse_escape(d, &b)) return false;
-    start = d->p;
-    if (!plain_run(d)) return false;
-  }
-  luaL_pushresult(&b);
-  d->p++;
-  return true;
-}
-
-static const char *skip_digits(const char *p) {
-  while (*p >= '0' && *p <= '9') p++;
-  return p;
-}
-
-/* strtod where the locale's decimal point is not '.', so that it stops before `end`. */
-static double number_by_copy(struct decoder *d, const char *start, const char *end) {
-  size_t len = (size_t)(end - start);
-  char *copy = lua_newuserdatauv(d->L, len + 1, 0);
-  memcpy(copy, start, len);
-  copy[len] = '\0';
-  char *point = strchr(copy, '.');
-  if (point) *point = localeconv()->decimal_point[0];
-  double v = strtod(copy, NULL);
-  lua_pop(d->L, 1);
-  return v;
-}
-
-static bool parse_number(struct decoder *d) {
-  const char *start = d->p, *p = start + (*start == '-'), *digits = p;
-  p = *p == '0' ? p + 1 : skip_digits(p);
-  if (p == digits) return fail(d, start, *start == '-' ? "wanted a digit behind the minus sign" : "wanted a value");
-  bool is_float = false;
-  if (*p == '.') {
-    const char *fraction = ++p;
-    is_float = true;
-    if ((p = skip_digits(p)) == fraction) return fail(d, start, "wanted a digit behind the point");
-  }
-  if (*p == 'e' || *p == 'E') {
-    p++;
-    const char *exponent = p += *p == '+' || *p == '-';
-    is_float = true;
-    if ((p = skip_digits(p)) == exponent) return fail(d, start, "wanted a digit in the exponent");
-  }
-  d->p = p;
-  if (!is_float && !(start < digits && *digits == '0')) { /* "-0" is a float */
-    uint64_t v = 0, most = (uint64_t)INT64_MAX + (start < digits);
-    bool fits = p - digits <= 19;
-    for (const char *q = digits; fits && q < p; q++) v = v * 10 + (uint64_t)(*q - '0');
-    if (fits && v <= most) {
-      lua_pushinteger(d->L, (lua_Integer)(start < digits ? 0 - v : v));
-      return true;
-    }
-  }
-  char *stop;
-  double v = strtod(start, &stop);
-  if (stop != p) v = number_by_copy(d, start, p);
-  if (isinf(v)) return fail(d, start, "the number is too large");
-  lua_pushnumber(d->L, v);
-  return true;
-}
-
-static bool parse_array(struct decoder *d, int depth) {
-  d->p++;
-  lua_newtable(d->L);
-  luaL_setmetatable(d->L, ARRAY_CLASS);
-  skip_blanks(d);
-  if (*d->p == ']') return d->p++, true;
-  for (lua_Integer i = 1;; i++) {
-    if (!parse_value(d, depth + 1)) return false;
-    lua_rawseti(d->L, -2, i);
-    skip_blanks(d);
-    if (*d->p == ']') return d->p++, true;
-    if (*d->p != ',') return fail(d, d->p, d->p < d->end ? "wanted ',' or ']'" : "the text ends inside an array");
-    d->p++;
-  }
-}
-
-static bool parse_member(struct decoder *d, int depth) {
-  skip_blanks(d);
-  if (*d->p != '"') return fail(d, d->p, d->p < d->end ? "wanted a name in quotes" : "the text ends inside an object");
-  const char *name = d->p;
-  if (!parse_string(d)) return false;
-  lua_pushvalue(d->L, -1);
-  if (lua_rawget(d->L, -3) != LUA_TNIL) return fail(d, name, "the name appears twice in the object");
-  lua_pop(d->L, 1);
-  skip_blanks(d);
-  if (*d->p != ':') return fail(d, d->p, "wanted ':'");
-  d->p++;
-  if (!parse_value(d, depth + 1)) return false;
-  lua_rawset(d->L, -3);
-  return true;
-}
-
-static bool parse_object(struct decoder *d, int depth) {
-  d->p++;
-  lua_newtable(d->L);
-  skip_blanks(d);
-  if (*d->p == '}') {
-    luaL_setmetatable(d->L, OBJECT_CLASS);
-    return d->p++, true;
-  }
-  for (;;) {
-    if (!parse_member(d, depth)) return false;
-    skip_blanks(d);
-    if (*d->p == '}') return d->p++, true;
-    if (*d->p != ',') return fail(d, d->p, d->p < d->end ? "wanted ',' or '}'" : "the text ends inside an object");
-    d->p++;
-  }
-}
-
-static bool parse_word(struct decoder *d, const char *word) {
-  size_t n = strlen(word);
-  if (strncmp(d->p, word, n) != 0) return fail(d, d->p, "wanted a value");
-  d->p += n;
+static bool decode_string(lua_State *L, struct ane_json *j) {
+  const char *s;
+  size_t len;
+  if (!ane_json_string(j, &s, &len)) return false;
+  lua_pushlstring(L, s, len);
   return true;
 }
 
 /* Pushes one value; on failure leaves the stack as it is (the caller clears it). */
-static bool parse_value(struct decoder *d, int depth) {
-  skip_blanks(d);
-  if (d->p >= d->end) return fail(d, d->end, "the text ends where a value should be");
-  if (depth > MAX_DEPTH) return fail(d, d->p, "nested too deeply");
-  luaL_checkstack(d->L, LUA_MINSTACK, "JSON value");
-  switch (*d->p) {
-    case '{': return parse_object(d, depth);
-    case '[': return parse_array(d, depth);
-    case '"': return parse_string(d);
-    case 'n': return parse_word(d, "null") && (push_null(d->L), true);
-    case 't': return parse_word(d, "true") && (lua_pushboolean(d->L, 1), true);
-    case 'f': return parse_word(d, "false") && (lua_pushboolean(d->L, 0), true);
-    default: return parse_number(d);
+static bool decode_value(lua_State *L, struct ane_json *j) {
+  luaL_checkstack(L, LUA_MINSTACK, "JSON value");
+  switch (ane_json_peek(j)) {
+    case '\0': return false;
+    case '{': return decode_object(L, j);
+    case '[': return decode_array(L, j);
+    case '"': return decode_string(L, j);
+    case 'n': return ane_json_word(j, "null") && (push_null(L), true);
+    case 't': return ane_json_word(j, "true") && (lua_pushboolean(L, 1), true);
+    case 'f': return ane_json_word(j, "false") && (lua_pushboolean(L, 0), true);
+    default: return decode_number(L, j);
   }
+}
+
+bool bind_json_value(lua_State *L, struct ane_json *j) { return decode_value(L, j); }
+
+int bind_json_fail(lua_State *L, const struct ane_json *j) {
+  struct ane_error err;
+  int line, column;
+  ane_json_place(j, &line, &column);
+  if (j->no_memory) ane_fail(&err, ANE_NOMEM, "%s", j->why);
+  else ane_fail(&err, ANE_FORMAT, "line %d, column %d: %s", line, column, j->why);
+  return bind_fail(L, &err);
 }
 
 /* json_decode(text) -> value; or nil, "line 3, column 7: ...", "format". Columns count characters. */
 static int json_decode(lua_State *L) {
   size_t len;
+  struct ane_json j;
   const char *text = luaL_checklstring(L, 1, &len);
-  struct decoder d = {L, text, text, text + len, NULL};
-  if (len >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0) d.p += 3; /* byte order mark */
-  if (parse_value(&d, 0)) {
-    skip_blanks(&d);
-    if (d.p == d.end) return 1;
-    fail(&d, d.p, "wanted the end of the text");
-  }
-  int line = 1, column = 1;
-  for (const char *p = text; p < d.p; p++) {
-    if (*p == '\n') line++, column = 1;
-    else if ((*p & 0xC0) != 0x80) column++;
-  }
-  struct ane_error err;
-  ane_fail(&err, ANE_FORMAT, "line %d, column %d: %s", line, column, d.why);
   lua_settop(L, 1);
-  return bind_fail(L, &err);
+  ane_json_start(&j, text, len, bind_new(L, OUTPUT_CLASS, sizeof *j.scratch, 0));
+  bool ok = decode_value(L, &j) && ane_json_finish(&j);
+  ane_buffer_free(j.scratch);
+  if (ok) return 1;
+  lua_settop(L, 1);
+  return bind_json_fail(L, &j);
 }
 
 /* ---- Encode ------------------------------------------------------------------------------------------------------*/

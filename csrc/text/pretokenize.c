@@ -14,12 +14,9 @@ enum {
   STEPS_A_BYTE = 16,
   DEPTH_LIMIT = 1000 * 1000,
   HEAP_LIMIT = 256 * 1024,
-  JIT_STACK = 8 * 1024 * 1024
+  JIT_STACK = 8 * 1024 * 1024,
+  NEST_LIMIT = 200
 };
-
-/* White_Space (Unicode 15, PropList.txt). PCRE2's own \s also has U+180E, which is none since Unicode 6.3; ranges are
- * faster than \p{White_Space}. */
-#define SPACES "\\t-\\r \\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}"
 
 static void *pcre_alloc(size_t size, void *data) {
   (void)data;
@@ -31,54 +28,28 @@ static void pcre_free(void *p, void *data) {
   ane_free(p);
 }
 
-/* ---- From the syntax of tokenizer.json to PCRE2's ----------------------------------------------------------------*/
-
-struct spelling {
-  const char *from, *outside, *inside; /* inside: of a [class] */
-};
-
-static const struct spelling spellings[] = {
-    {"\\s", "[" SPACES "]", SPACES},
-    {"\\S", "[^" SPACES "]", "\\P{White_Space}"},
-    /* Rust and Oniguruma mean the script, PCRE2 (from 10.40) the script extensions. */
-    {"\\p{Han}", "\\p{sc:Han}", "\\p{sc:Han}"},
-    {"\\P{Han}", "\\P{sc:Han}", "\\P{sc:Han}"},
-};
-
-static bool translate(const char *p, struct ane_buffer *out) {
-  bool inside = false;
-  while (*p) {
-    const struct spelling *sp = NULL;
-    for (size_t i = 0; i < ANE_COUNT(spellings) && !sp; i++)
-      if (strncmp(p, spellings[i].from, strlen(spellings[i].from)) == 0) sp = &spellings[i];
-    if (sp) {
-      const char *to = inside ? sp->inside : sp->outside;
-      if (!ane_buffer_append(out, to, strlen(to))) return false;
-      p += strlen(sp->from);
-      continue;
-    }
-    size_t n = p[0] == '\\' && p[1] ? 2 : 1;
-    if (n == 1 && *p == '[') inside = true;
-    if (n == 1 && *p == ']') inside = false;
-    if (!ane_buffer_append(out, p, n)) return false;
-    p += n;
-  }
-  return true;
-}
+/* ---- Patterns ----------------------------------------------------------------------------------------------------*/
 
 ane_status ane_pattern_compile(struct ane_pattern *p, const struct ane_split *split, struct ane_error *err) {
   ane_status st = ANE_OK;
   struct ane_buffer text = {0};
   pcre2_general_context *general = pcre2_general_context_create(pcre_alloc, pcre_free, NULL);
   pcre2_compile_context *context = general ? pcre2_compile_context_create(general) : NULL;
-  if (!context || !translate(split->pattern, &text)) {
+  uint32_t options = PCRE2_UTF | (split->literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C);
+  if (!context) {
     st = ane_fail(err, ANE_NOMEM, "no memory for a pattern");
+    goto out;
+  }
+  if (!split->literal && (st = ane_onig_translate(split->pattern, &text, err))) {
+    ane_fail_in(err, st, "pattern %s", split->pattern);
     goto out;
   }
   int code;
   PCRE2_SIZE at;
-  p->code = pcre2_compile(text.data ? text.data : (PCRE2_SPTR) "", text.size, PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C,
-                          &code, &at, context);
+  pcre2_set_newline(context, PCRE2_NEWLINE_LF);
+  pcre2_set_parens_nest_limit(context, NEST_LIMIT);
+  p->code = split->literal ? pcre2_compile((PCRE2_SPTR)split->pattern, strlen(split->pattern), options, &code, &at, context)
+                           : pcre2_compile(text.data ? text.data : (PCRE2_SPTR) "", text.size, options, &code, &at, context);
   if (!p->code) {
     PCRE2_UCHAR why[128];
     pcre2_get_error_message(code, why, sizeof why);
@@ -125,29 +96,35 @@ void ane_matcher_close(struct ane_matcher *m) {
   *m = (struct ane_matcher){0};
 }
 
-/* The next match at or behind `from` that is not empty. */
-static ane_status find(const struct ane_pattern *p, struct ane_matcher *m, const char *s, size_t len, size_t from, bool *found,
-                       size_t range[2], struct ane_error *err) {
-  for (;;) {
-    int rc = pcre2_match(p->code, (PCRE2_SPTR)s, len, from, PCRE2_NO_UTF_CHECK, m->data, m->context);
+ane_status ane_pattern_next(const struct ane_pattern *p, struct ane_matcher *m, const char *s, size_t len,
+                            struct ane_matches *walk, bool *found, size_t range[2], struct ane_error *err) {
+  *found = false;
+  while (walk->from <= len) {
+    int rc = pcre2_match(p->code, (PCRE2_SPTR)s, len, walk->from, PCRE2_NO_UTF_CHECK, m->data, m->context);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
-      rc = pcre2_match(p->code, (PCRE2_SPTR)s, len, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, m->data, m->context);
-    *found = rc >= 0;
+      rc = pcre2_match(p->code, (PCRE2_SPTR)s, len, walk->from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, m->data, m->context);
     if (rc == PCRE2_ERROR_NOMATCH) return ANE_OK;
     if (rc < 0) {
       PCRE2_UCHAR why[128];
       pcre2_get_error_message(rc, why, sizeof why);
-      return ane_fail(err, rc == PCRE2_ERROR_NOMEMORY ? ANE_NOMEM : ANE_RANGE, "a pre-tokenizer pattern gave up: %s",
-                      (const char *)why);
+      return ane_fail(err, rc == PCRE2_ERROR_NOMEMORY ? ANE_NOMEM : ANE_RANGE, "a pattern gave up: %s", (const char *)why);
     }
     const PCRE2_SIZE *v = pcre2_get_ovector_pointer(m->data);
     range[0] = v[0];
     range[1] = v[1];
-    if (range[1] > range[0]) return ANE_OK;
-    *found = range[0] < len;
-    if (!*found) return ANE_OK;
-    from = range[0] + (size_t)ane_utf8_step(s + range[0], len - range[0], NULL);
+    if (range[1] > range[0] || walk->none || range[0] != walk->last) {
+      *found = true;
+      *walk = (struct ane_matches){.from = range[1], .last = range[1]};
+      return ANE_OK;
+    }
+    walk->from += walk->from < len ? (size_t)ane_utf8_step(s + walk->from, len - walk->from, NULL) : 1;
   }
+  return ANE_OK;
+}
+
+void ane_matcher_limit(struct ane_matcher *m, size_t len) {
+  uint64_t steps = LEAST_STEPS + (uint64_t)len * STEPS_A_BYTE;
+  pcre2_set_match_limit(m->context, (uint32_t)ANE_MIN(steps, (uint64_t)UINT32_MAX));
 }
 
 /* ---- Steps -------------------------------------------------------------------------------------------------------*/
@@ -203,7 +180,7 @@ static ane_status threes(struct cutter *c, size_t a, size_t b, bool cuts_only, s
   return st || cuts_only ? st : flush(c, err);
 }
 
-/* [a, b), not empty, begins where c->end is. */
+/* [a, b) begins where c->end is; empty matches are such, too. */
 static ane_status segment(struct cutter *c, size_t a, size_t b, bool match, struct ane_error *err) {
   bool joins = false;
   ane_status st;
@@ -233,11 +210,12 @@ static ane_status segment(struct cutter *c, size_t a, size_t b, bool match, stru
 
 static ane_status step(const struct walk *w, const char *s, size_t len, struct ane_error *err) {
   struct cutter c = {w, s, 0, 0, false};
+  struct ane_matches walk = {.none = true};
   ane_status st = ANE_OK;
-  for (size_t at = 0; at < len && !st;) {
-    bool found;
-    size_t range[2] = {0};
-    if ((st = find(w->pattern, w->m, s, len, at, &found, range, err))) return st;
+  size_t at = 0;
+  for (bool found = true; found && !st;) {
+    size_t range[2] = {len, len};
+    if ((st = ane_pattern_next(w->pattern, w->m, s, len, &walk, &found, range, err))) return st;
     if (!found) range[0] = range[1] = len;
     if (range[0] > at) st = segment(&c, at, range[0], false, err);
     if (found && !st) st = segment(&c, range[0], range[1], true, err);
@@ -249,7 +227,6 @@ static ane_status step(const struct walk *w, const char *s, size_t len, struct a
 ane_status ane_pretokenize(const struct ane_pattern *patterns, uint32_t n, struct ane_matcher *m, const char *s, size_t len,
                            ane_piece_fn fn, void *context, struct ane_error *err) {
   if (!n) return len ? fn(context, s, len, err) : ANE_OK;
-  uint64_t steps = LEAST_STEPS + (uint64_t)len * STEPS_A_BYTE;
-  pcre2_set_match_limit(m->context, (uint32_t)ANE_MIN(steps, (uint64_t)UINT32_MAX));
+  ane_matcher_limit(m, len);
   return step(&(struct walk){patterns, patterns + n, m, fn, context}, s, len, err);
 }

@@ -16,8 +16,8 @@ static uint32_t rank_of(float score) {
 
 static uint32_t pair(const struct ane_tokenizer *t, const char *at, const struct ane_symbol *a, const struct ane_symbol *b,
                      int32_t *merged) {
-  *merged = ane_model_token(t, at, (size_t)a->len + b->len);
-  return *merged < 0 ? ANE_NO_RANK : rank_of(t->scores[*merged]);
+  *merged = ane_model_token(t, at, (size_t)a->len + b->len, false);
+  return *merged < 0 ? ANE_NO_RANK : rank_of((float)t->scores[*merged]);
 }
 
 void ane_spm_init(struct ane_tokenizer *t) {
@@ -54,7 +54,7 @@ static ane_status encode_word(struct ane_encode_run *run, const char *s, size_t 
   for (uint32_t p = 0; p < len; prev = p, p += sym[p].len) {
     int step = ane_utf8_step(s + p, len - p, NULL);
     uint32_t n = step > 0 ? (uint32_t)step : 1;
-    sym[p] = (struct ane_symbol){ane_model_token(run->t, s + p, n), n, prev, ANE_NO_RANK, ANE_NO_TOKEN};
+    sym[p] = (struct ane_symbol){ane_model_token(run->t, s + p, n, false), n, prev, ANE_NO_RANK, ANE_NO_TOKEN};
   }
   if (!ane_merge(&run->work, run->t, s, (uint32_t)len, pair))
     return ane_fail(err, ANE_NOMEM, "no memory for a piece of %zu bytes", len);

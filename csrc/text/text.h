@@ -1,7 +1,7 @@
-/* Text to token ids and back: a pipeline that is described by plain data, so that a GGUF vocabulary and (later) a
- * tokenizer.json become the same object.
+/* Text to token ids and back: a pipeline that is described by plain data, so that a GGUF vocabulary, a tokenizer.json and
+ * a SentencePiece model become the same object.
  *
- *   bytes -> added tokens cut out (leftmost, longest) -> normalisers -> splits -> model (merges) -> bos, eos
+ *   bytes -> added tokens cut out (leftmost, longest) -> normalisers -> late added tokens -> splits -> model -> head, tail
  *
  * Input need not be UTF-8. A byte that is no part of a valid sequence is a piece of its own: it is encoded as that byte
  * (its byte-level token, or <0xNN>), and no pattern and no normaliser sees it. So decode(encode(text)) == text for every
@@ -28,6 +28,9 @@ int ane_utf8_step(const char *s, size_t len, bool *cut);
 /* How many bytes of s are whole: all but a sequence at the very end that more bytes could complete (0 to 3 bytes). */
 size_t ane_utf8_whole(const char *s, size_t len);
 
+/* Length of the well-formed text that s[0..len) begins with. */
+size_t ane_utf8_run(const char *s, size_t len);
+
 /* s with U+FFFD for each maximal ill-formed subpart, in new memory (ane_free) with a NUL behind; NULL: no memory. */
 char *ane_utf8_replace(const char *s, size_t len, size_t *out_len);
 
@@ -43,6 +46,7 @@ typedef enum {
   ANE_TOKEN_BYTE     /* <0xNN> */
 } ane_token_type;
 
+/* The kinds whose comment names a type of tokenizer.json do what the Hugging Face tokenizers library does there. */
 typedef enum {
   ANE_NORMALISE_REPLACE, /* every `from` (not empty) by `to` */
   ANE_NORMALISE_PREPEND, /* `to` before a text that is not empty */
@@ -50,7 +54,22 @@ typedef enum {
   ANE_NORMALISE_NFC,     /* normal forms: Unicode Standard Annex 15 */
   ANE_NORMALISE_NFD,
   ANE_NORMALISE_NFKC,
-  ANE_NORMALISE_NFKD
+  ANE_NORMALISE_NFKD,
+  ANE_NORMALISE_PATTERN,         /* every match of the pattern `from` by `to`, which is plain text */
+  ANE_NORMALISE_PREFIX,          /* as PREPEND, but not before a text that begins with `to` */
+  ANE_NORMALISE_APPEND,          /* `to` behind a text that is not empty */
+  ANE_NORMALISE_TRIM_END,        /* `from` away from the end, as often as it stands there */
+  ANE_NORMALISE_LOWER,           /* Lowercase: the full mapping of each character by itself */
+  ANE_NORMALISE_STRIP_LEFT,      /* White_Space away from the beginning */
+  ANE_NORMALISE_STRIP_RIGHT,     /* and from the end */
+  ANE_NORMALISE_STRIP_MARKS,     /* StripAccents: no characters of category M */
+  ANE_NORMALISE_STRIP_NONSPACING, /* none of category Mn */
+  ANE_NORMALISE_CLEAN,           /* BertNormalizer, clean_text: no NUL, U+FFFD, categories C; White_Space as space */
+  ANE_NORMALISE_APART_HAN,       /* BertNormalizer, handle_chinese_chars: spaces around ideographs */
+  ANE_NORMALISE_NMT,             /* Nmt: control characters away, special blanks as space */
+  ANE_NORMALISE_ALPHABET,        /* ByteLevel: each byte by its character of GPT-2's alphabet */
+  ANE_NORMALISE_CHARSMAP,        /* SentencePiece's precompiled_charsmap in `from`: the longest rule at each place */
+  ANE_NORMALISE_CHARSMAP_CLUSTERS /* Precompiled: the shortest rule that each grapheme cluster, or character, begins with */
 } ane_normaliser_kind;
 
 struct ane_normaliser {
@@ -76,45 +95,102 @@ typedef enum {
 } ane_split_behaviour;
 
 /* One pre-tokenizer step, applied to every piece that the step before made; a pattern sees nothing beyond its piece.
- * Patterns are in the syntax of tokenizer.json files: \s and \S mean White_Space, \p{Han} the script itself. */
+ * Patterns are in the syntax of tokenizer.json files (Oniguruma, Ruby syntax: see onig.c). An empty match cuts. */
 struct ane_split {
-  const char *pattern;
+  const char *pattern; /* NULL where `change` is set */
   ane_split_behaviour behaviour;
-  bool invert; /* matches are gaps, gaps are matches */
+  bool invert;  /* matches are gaps, gaps are matches */
+  bool literal; /* the pattern is plain text */
+  const struct ane_normaliser *change; /* instead of splitting, each piece is changed so; */
+  bool only_first; /* but only where it stands at the very beginning of the text as given */
 };
 
 typedef enum {
-  ANE_MODEL_MERGES, /* byte pair encoding: the pair of lowest rank first */
-  ANE_MODEL_SCORES  /* SentencePiece BPE: the pair that makes the token of the highest score first */
+  ANE_MODEL_MERGES,    /* byte pair encoding: the pair of lowest rank first */
+  ANE_MODEL_SCORES,    /* SentencePiece BPE: the pair that makes the token of the highest score first */
+  ANE_MODEL_UNIGRAM,   /* the tokens whose scores have the largest sum (Kudo 2018) */
+  ANE_MODEL_WORDPIECE, /* the longest token, again and again; a piece without such tokens as a whole is unknown */
+  ANE_MODEL_WORDS      /* a piece is a token or unknown */
 } ane_model_kind;
 
 /* When a piece that is a token as a whole becomes that token without merging. */
 typedef enum { ANE_WHOLE_NEVER, ANE_WHOLE_ALWAYS, ANE_WHOLE_NEWLINES } ane_whole_rule;
 
+/* How an added token (of type CONTROL, USER or UNKNOWN) is found in text. */
+enum ane_added_flags {
+  ANE_ADDED_SINGLE_WORD = 1, /* not beside a character of a word */
+  ANE_ADDED_LSTRIP = 2,      /* takes the White_Space before it along */
+  ANE_ADDED_RSTRIP = 4,      /* and that behind it */
+  ANE_ADDED_LATE = 8,        /* looked for in the normalised text */
+  ANE_ADDED_NORMALISED = 16, /* LATE, and spelled there as the normalisers spell it */
+  ANE_ADDED_OUTSIDE = 32,    /* the model knows no such token: it comes from text in no other way */
+  ANE_ADDED_MODEL = 64       /* comes from text by the model alone */
+};
+
+/* Decoding of one token after the other; the names are those of tokenizer.json's decoders. All before FUSE or BYTE_LEVEL
+ * see single tokens, STRIP behind those sees the whole text. */
+typedef enum {
+  ANE_DECODE_REPLACE,   /* `from` by `to` */
+  ANE_DECODE_PATTERN,   /* matches of `from` by `to` */
+  ANE_DECODE_BYTES,     /* ByteFallback: <0xNN> is that byte */
+  ANE_DECODE_FUSE,      /* tokens behind each other are one text */
+  ANE_DECODE_STRIP,     /* the character `from` away, up to `start` times in front, up to `stop` times at the end */
+  ANE_DECODE_METASPACE, /* `from` by a space; with `start` by nothing in the first token */
+  ANE_DECODE_WORDPIECE, /* but in the first token: `from` away in front, else a space before it */
+  ANE_DECODE_CLEANUP,   /* spaces before English punctuation and endings away */
+  ANE_DECODE_SUFFIX,    /* BPEDecoder: `from` by a space, by nothing in the last token */
+  ANE_DECODE_BYTE_LEVEL, /* GPT-2's alphabet to bytes; tokens with other characters stay */
+  ANE_DECODE_SPACED,    /* a space before every token but the first: what the library does without a decoder */
+  ANE_DECODE_LEAD       /* `from` away in front of the first token, once */
+} ane_decode_kind;
+
+struct ane_decode_step {
+  ane_decode_kind kind;
+  struct ane_text from, to;
+  uint32_t start, stop;
+};
+
 enum { ANE_NO_TOKEN = -1 };
+
+struct ane_token_pair {
+  struct ane_text left, right;
+};
 
 struct ane_tokenizer_desc {
   uint32_t n_tokens;             /* < 2^31 */
-  const struct ane_text *tokens; /* [n_tokens] */
+  const struct ane_text *tokens; /* [n_tokens]; empty where no token has the id */
   const uint8_t *types;          /* [n_tokens] ane_token_type; NULL: all are normal */
-  const float *scores;           /* [n_tokens]; needed by ANE_MODEL_SCORES, no NaN */
-  const struct ane_text *merges; /* [n_merges] "left right", best first; needed by ANE_MODEL_MERGES. Merges of tokens that
-                                    are not in the vocabulary can never apply and are left out. */
+  const uint8_t *flags;          /* [n_tokens] ane_added_flags; NULL: none */
+  const double *scores;          /* [n_tokens]; needed by ANE_MODEL_SCORES and UNIGRAM, no NaN */
+  const struct ane_token_pair *merges; /* [n_merges], best first; for ANE_MODEL_MERGES */
   size_t n_merges;
+  bool unique; /* two tokens of one spelling are an error */
 
   ane_model_kind model;
   bool byte_level;    /* tokens spell bytes in the alphabet of GPT-2 (256 printable characters) */
   bool byte_fallback; /* a character without token becomes <0xNN> tokens */
   ane_whole_rule whole;
+  bool library_rules;   /* as the tokenizers library has them: a merge of no tokens is an error, of two equal merges the
+                           last counts, and characters that are left out do not keep their neighbours from merging;
+                           without: such merges are left out, the first counts, neighbours stay apart */
+  bool single;          /* UNIGRAM: sums in single precision, tokens of type USER get a bonus, as in SentencePiece */
+  struct ane_text prefix, suffix; /* MERGES: of a character that does not begin, that ends a piece; WORDPIECE: prefix */
+  uint32_t max_chars;   /* WORDPIECE: a longer piece is unknown */
   const struct ane_normaliser *normalisers;
   uint32_t n_normalisers;
   const struct ane_split *splits;
   uint32_t n_splits;
+  const struct ane_decode_step *decoders; /* NULL: the three fields below, and normal tokens of a byte_level vocabulary */
+  uint32_t n_decoders;
   bool strip_space; /* decoding drops one leading space: the normalisers put one before a text */
   bool space_mark;  /* U+2581 in normal tokens decodes as a space */
+  struct ane_text unk_text; /* what the unknown token decodes to; data NULL: as it is spelled */
 
-  int32_t bos, eos;      /* or ANE_NO_TOKEN */
+  int32_t bos, eos; /* or ANE_NO_TOKEN */
+  const int32_t *head, *tail; /* what stands before and behind a text instead of bos and eos */
+  uint32_t n_head, n_tail;
   int32_t unk;           /* what becomes of characters without token, or ANE_NO_TOKEN: left out */
+  bool unk_needed;       /* without unk they are an error instead */
   bool fuse_unk;         /* neighbouring unknown characters are one such token */
   bool add_bos, add_eos; /* the model's wish; see ane_encode_flags */
 };
@@ -144,8 +220,8 @@ void ane_tokenizer_destroy(struct ane_tokenizer *t); /* NULL is fine */
 
 enum ane_encode_flags {
   ANE_ENCODE_SPECIAL = 1, /* control and unknown tokens spelled in the text become those tokens */
-  ANE_ENCODE_BOS = 2,     /* the begin token first, where the model has one */
-  ANE_ENCODE_EOS = 4,     /* the end token last */
+  ANE_ENCODE_BOS = 2,     /* the head first: the begin token, where the model has one */
+  ANE_ENCODE_EOS = 4,     /* the tail last: the end token */
   ANE_ENCODE_SPANS = 8    /* fill spans */
 };
 
@@ -162,7 +238,8 @@ struct ane_encoding {
 
 /* Replaces what out holds. Bytes for which a byte-level vocabulary has no token, and characters without token where there
  * is neither byte fallback nor an unknown token, are left out, as the tokenizers library does.
- * Errors: ANE_NOMEM; ANE_RANGE where one piece is 4 GiB or more, or a pattern gives up at its limits. */
+ * Errors: ANE_NOMEM; ANE_RANGE where one piece is 4 GiB or more, or a pattern gives up at its limits; ANE_FORMAT where an
+ * unknown token is needed and there is none. */
 ane_status ane_tokenizer_encode(const struct ane_tokenizer *t, struct ane_text text, unsigned flags, struct ane_encoding *out,
                                 struct ane_error *err);
 void ane_encoding_free(struct ane_encoding *e);
@@ -179,17 +256,27 @@ int32_t ane_tokenizer_id(const struct ane_tokenizer *t, const char *piece, size_
 /* ---- Decoding ----------------------------------------------------------------------------------------------------*/
 
 /* State of one stream of tokens; start from {0}. Output is never cut inside a UTF-8 sequence: the last bytes of a push
- * are held back while more bytes could complete them. Bytes that cannot become UTF-8 any more pass as they are. */
+ * are held back while more bytes could complete them. Bytes that cannot become UTF-8 any more pass as they are. Also held
+ * back are characters that would go if the text ended here, and the last token where it depends on being the last. */
 struct ane_decoder {
   char held[4];
   uint8_t n_held;
-  bool begun; /* something was decoded: the leading space is gone */
+  bool begun;        /* a token came */
+  bool has_last;     /* `last` waits for the next one */
+  uint32_t last;
+  uint32_t stripped; /* characters that went from the beginning; UINT32_MAX: no more will */
+  uint32_t ending;   /* characters held back at the end */
 };
 
 /* Appends to out what is whole after this token. skip: control and unknown tokens give nothing. false: no memory. */
 ANE_NODISCARD bool ane_decoder_push(const struct ane_tokenizer *t, struct ane_decoder *d, uint32_t id, bool skip,
                                     struct ane_buffer *out);
 /* Appends the held bytes and makes the decoder new. */
-ANE_NODISCARD bool ane_decoder_flush(struct ane_decoder *d, struct ane_buffer *out);
+ANE_NODISCARD bool ane_decoder_flush(const struct ane_tokenizer *t, struct ane_decoder *d, struct ane_buffer *out);
+
+/* Appends the text of a whole list of ids. replace: what is no UTF-8 becomes U+FFFD, one for each maximal subpart, or
+ * where the vocabulary has ANE_DECODE_BYTES one for each byte of a run of byte tokens that is not well-formed. */
+ANE_NODISCARD bool ane_tokenizer_decode(const struct ane_tokenizer *t, const int32_t *ids, size_t n, bool skip, bool replace,
+                                        struct ane_buffer *out);
 
 #endif

@@ -14,7 +14,7 @@ struct pcre2_real_match_context_8;
 struct pcre2_real_general_context_8;
 struct pcre2_real_jit_stack_8;
 
-/* ---- Text that remembers where it came from (normalise.c) --------------------------------------------------------*/
+/* ---- Text that remembers where it came from (rewrite.c) ----------------------------------------------------------*/
 
 /* Bytes [out, out + out_len) stand for bytes [in, in + in_len) of the original. Sorted by out, without overlap; bytes
  * between two edits are copies, so a position x behind edit e stands for x - (e.out + e.out_len) + (e.in + e.in_len). */
@@ -28,41 +28,34 @@ struct ane_aligned {
   size_t n_edits, room;
 };
 
-/* Runs the steps over `in`; out is filled (it must be zeroed) and freed by ane_aligned_free, also after a failure.
- * Without keep_edits the text alone is made. */
-ane_status ane_normalise(const struct ane_normaliser *steps, uint32_t n, struct ane_text in, bool keep_edits,
-                         struct ane_aligned *out, struct ane_error *err);
 void ane_aligned_free(struct ane_aligned *a);
 /* The original bytes of [start, end). *cursor is an index into edits, at first 0; later calls must not go back. */
 struct ane_span ane_aligned_span(const struct ane_aligned *a, size_t start, size_t end, size_t *cursor);
 
-/* ---- Patterns (pretokenize.c) ------------------------------------------------------------------------------------*/
-
-struct ane_pattern {
-  struct pcre2_real_code_8 *code;
-  ane_split_behaviour behaviour;
-  bool invert;
+/* Reads from[at..end) in order and writes `to`, whose edits speak of the original. */
+struct ane_rewrite {
+  const struct ane_aligned *from;
+  struct ane_aligned *to;
+  size_t at, end;
+  size_t cursor; /* first edit of `from` that does not end before `at` */
+  bool edits;    /* keep them */
 };
 
-ane_status ane_pattern_compile(struct ane_pattern *p, const struct ane_split *split, struct ane_error *err);
-void ane_pattern_free(struct ane_pattern *p);
+/* The next n bytes pass as they are; become text[0..len). false: no memory. */
+ANE_NODISCARD bool ane_rewrite_copy(struct ane_rewrite *r, size_t n);
+ANE_NODISCARD bool ane_rewrite_put(struct ane_rewrite *r, size_t n, const void *text, size_t len);
+/* normal_form.c, normalise_chars.c: the step over what is left, by kind. false: no memory. */
+ANE_NODISCARD bool ane_rewrite_form(struct ane_rewrite *r, ane_normaliser_kind kind);
+ANE_NODISCARD bool ane_rewrite_chars(struct ane_rewrite *r, ane_normaliser_kind kind);
 
-/* What one thread needs to match. Zero-initialised = closed. */
-struct ane_matcher {
-  struct pcre2_real_match_data_8 *data;
-  struct pcre2_real_match_context_8 *context;
-  struct pcre2_real_jit_stack_8 *stack;
-};
+/* ---- Characters (chars.c) ----------------------------------------------------------------------------------------*/
 
-ane_status ane_matcher_open(struct ane_matcher *m, struct ane_error *err);
-void ane_matcher_close(struct ane_matcher *m);
-
-/* Called with each piece, in order; the pointer lies in the text given. */
-typedef ane_status (*ane_piece_fn)(void *context, const char *piece, size_t len, struct ane_error *err);
-
-/* Splits s[0..len), well-formed UTF-8, by patterns[0..n) and gives away the pieces that are not empty. */
-ane_status ane_pretokenize(const struct ane_pattern *patterns, uint32_t n, struct ane_matcher *m, const char *s, size_t len,
-                           ane_piece_fn fn, void *context, struct ane_error *err);
+/* The code point at s[0..len), len > 0, and its length; -1 and the length of the maximal subpart where it is none. */
+int32_t ane_char_at(const char *s, size_t len, size_t *n);
+/* The code point that ends at s[len], len > 0; -1 and 1 where there is none. */
+int32_t ane_char_before(const char *s, size_t len, size_t *n);
+bool ane_char_is_space(int32_t c); /* White_Space (Unicode 15, PropList.txt) */
+bool ane_char_is_word(int32_t c);  /* \w of Unicode Technical Standard 18, annex C */
 
 /* ---- Trie (trie.c) -----------------------------------------------------------------------------------------------*/
 
@@ -84,6 +77,91 @@ ANE_NODISCARD bool ane_trie_add(struct ane_trie *t, const char *key, size_t len,
 /* The longest key that s[0..n) begins with, among tokens whose types[token] is a bit of `admitted`; *len gets its length. */
 int32_t ane_trie_longest(const struct ane_trie *t, const uint8_t *types, unsigned admitted, const char *s, size_t n, size_t *len);
 void ane_trie_free(struct ane_trie *t);
+
+/* ---- Patterns (pretokenize.c, onig.c) ----------------------------------------------------------------------------*/
+
+struct ane_pattern {
+  struct pcre2_real_code_8 *code;
+  ane_split_behaviour behaviour;
+  bool invert;
+};
+
+/* Appends a pattern in Oniguruma's Ruby syntax as one of PCRE2 that matches the same. Errors: ANE_UNSUPPORTED, ANE_NOMEM. */
+ane_status ane_onig_translate(const char *pattern, struct ane_buffer *out, struct ane_error *err);
+
+ane_status ane_pattern_compile(struct ane_pattern *p, const struct ane_split *split, struct ane_error *err);
+void ane_pattern_free(struct ane_pattern *p);
+
+/* What one thread needs to match. Zero-initialised = closed. */
+struct ane_matcher {
+  struct pcre2_real_match_data_8 *data;
+  struct pcre2_real_match_context_8 *context;
+  struct pcre2_real_jit_stack_8 *stack;
+};
+
+ane_status ane_matcher_open(struct ane_matcher *m, struct ane_error *err);
+void ane_matcher_close(struct ane_matcher *m);
+
+/* Where a walk over the matches of one text is. Start from {.none = true}. */
+struct ane_matches {
+  size_t from, last; /* where to look next; where the last match ended */
+  bool none;         /* there was none yet */
+};
+
+/* The next match in s[0..len), well-formed UTF-8; range gets where it begins and ends. It may be empty, but not where the
+ * match before it ended. Once before a walk, ane_matcher_limit. */
+ane_status ane_pattern_next(const struct ane_pattern *p, struct ane_matcher *m, const char *s, size_t len,
+                            struct ane_matches *walk, bool *found, size_t range[2], struct ane_error *err);
+/* Limits the work of each match by the length of its text. */
+void ane_matcher_limit(struct ane_matcher *m, size_t len);
+
+/* Called with each piece, in order; the pointer lies in the text given. */
+typedef ane_status (*ane_piece_fn)(void *context, const char *piece, size_t len, struct ane_error *err);
+
+/* Splits s[0..len), well-formed UTF-8, by patterns[0..n) and gives away the pieces that are not empty. */
+ane_status ane_pretokenize(const struct ane_pattern *patterns, uint32_t n, struct ane_matcher *m, const char *s, size_t len,
+                           ane_piece_fn fn, void *context, struct ane_error *err);
+
+/* ---- Changes (normalise.c) ---------------------------------------------------------------------------------------*/
+
+/* SentencePiece's precompiled_charsmap (charsmap.c): views into the normaliser's `from`. */
+struct ane_charsmap {
+  const uint8_t *units; /* of a double array (Yata's darts-clone), 4 bytes each, little endian */
+  uint32_t n_units;
+  const char *texts; /* what rules become, each with a NUL behind */
+  size_t n_texts;
+};
+
+ane_status ane_charsmap_open(struct ane_charsmap *m, struct ane_text blob, struct ane_error *err);
+/* keep: keys that no rule touches, or NULL. false: no memory. */
+ANE_NODISCARD bool ane_rewrite_charsmap(struct ane_rewrite *r, const struct ane_charsmap *m, bool clusters,
+                                        const struct ane_trie *keep, const uint8_t *types);
+
+/* A normaliser ready to run. */
+struct ane_change {
+  struct ane_normaliser n;
+  struct ane_pattern pattern;
+  struct ane_charsmap charsmap;
+};
+
+/* Copies the texts into the arena. ane_change_close is fine also after a failure. */
+ane_status ane_change_open(struct ane_change *c, struct ane_arena *arena, const struct ane_normaliser *n, struct ane_error *err);
+void ane_change_close(struct ane_change *c);
+
+/* What a change may need beside its text. */
+struct ane_change_context {
+  struct ane_matcher *matcher; /* open; may be NULL without patterns */
+  const struct ane_trie *keep; /* for charsmaps */
+  const uint8_t *types;
+};
+
+/* Runs the change over what r has left. */
+ane_status ane_change_run(const struct ane_change *c, struct ane_rewrite *r, const struct ane_change_context *x,
+                          struct ane_error *err);
+/* Runs the steps over `in`; out is filled (it must be zeroed) and freed by ane_aligned_free, also after a failure.
+ * Without keep_edits the text alone is made. */
+ane_status ane_normalise(const struct ane_change *steps, uint32_t n, const struct ane_change_context *x, struct ane_text in,
+                         bool keep_edits, struct ane_aligned *out, struct ane_error *err);
 
 /* ---- Merging (merge.c) -------------------------------------------------------------------------------------------*/
 
@@ -125,39 +203,89 @@ struct ane_pair_slot {
   int32_t merged;
 };
 
+/* A prefix tree for reading: the children of a node lie behind each other, sorted by byte. */
+struct ane_prefix_node {
+  int32_t token; /* or ANE_NO_TOKEN */
+  uint32_t child;
+  uint16_t n;    /* children */
+  uint8_t byte;
+};
+
+/* Patterns behind a change of each piece. */
+struct ane_stage {
+  struct ane_change change;
+  bool only_first;
+  uint32_t first, n; /* of ane_tokenizer.patterns */
+};
+
 struct ane_tokenizer {
   struct ane_arena arena;
   uint32_t n;
   struct ane_text *pieces; /* [n] as the vocabulary spells them */
-  struct ane_text *bytes;  /* [n] as they stand in text */
+  struct ane_text *bytes;  /* [n] as they stand in text, behind others */
   uint8_t *types;          /* [n] */
-  float *scores;           /* [n] or NULL */
+  uint8_t *flags;          /* [n] or NULL */
+  double *scores;          /* [n] or NULL */
   struct ane_strmap by_piece;
   uint32_t max_len;      /* of all pieces */
   int32_t byte_ids[256]; /* byte-level: the token of each byte; otherwise <0xNN> where byte_fallback; or ANE_NO_TOKEN */
 
   ane_model_kind model;
-  bool byte_level, strip_space, fuse_unk;
+  bool byte_level, fuse_unk, unk_needed, library_rules, single;
   bool words_apart; /* SCORES: no token has U+2581 behind another character, so text may be cut there */
   ane_whole_rule whole;
-  int32_t bos, eos, unk;
-  struct ane_normaliser *normalisers;
-  uint32_t n_normalisers, n_patterns;
+  struct ane_text prefix, suffix;
+  uint32_t max_chars;
+  int32_t unk;
+  int32_t *head, *tail;
+  uint32_t n_head, n_tail;
+  struct ane_change *normalisers;
   struct ane_pattern *patterns;
-  struct ane_trie added;
+  struct ane_stage *stages;
+  uint32_t n_normalisers, n_patterns, n_stages, n_first; /* patterns before the first stage */
+  bool needs_first;                                      /* a stage asks where a piece began */
+  bool needs_matcher;
+  struct ane_trie added, late, keep;
   struct ane_pair_slot *pairs; /* open addressing; pair_mask + 1 slots */
   size_t pair_mask;
+  struct ane_prefix_node *tree; /* UNIGRAM */
+  double unk_score, bonus;
+
+  struct ane_decode_step *decoders;
+  uint32_t n_decoders, n_alone; /* all; those that see single tokens */
+  struct ane_change *decoder_changes; /* [n_decoders], used by REPLACE and PATTERN */
+  bool byte_runs, place_first, place_last; /* a token decodes otherwise in the first, in the last place */
+  struct ane_text strip;       /* of the whole text: the character, */
+  uint32_t strip_start, strip_stop;
+};
+
+struct ane_unigram_node {
+  double score;
+  uint32_t start; /* or UINT32_MAX: not reached */
+  int32_t id;
+};
+
+struct ane_piece {
+  size_t start, end;
+};
+
+struct ane_pieces {
+  struct ane_piece *items;
+  size_t n, room;
 };
 
 /* One call of encode. */
 struct ane_encode_run {
   const struct ane_tokenizer *t;
   struct ane_encoding *out;
-  bool spans;
+  bool spans, special;
+  unsigned admitted; /* bits of types of added tokens */
   struct ane_merge_work work;
+  struct ane_unigram_node *nodes;
+  size_t nodes_room;
   struct ane_matcher matcher;
-  struct ane_buffer spelled;         /* a piece in GPT-2's alphabet */
-  const char *base;                  /* of the fragment under way, normalised */
+  struct ane_buffer spelled;         /* a piece in GPT-2's alphabet; a part of a word with its prefix or suffix */
+  const char *base;                  /* of the fragment under way, as the model sees it */
   size_t offset;                     /* of that fragment in the text as given */
   const struct ane_aligned *aligned; /* or NULL: the fragment is as given */
   size_t cursor;
@@ -165,25 +293,58 @@ struct ane_encode_run {
 
 /* Appends one id that stands for piece[0..len); ANE_NO_TOKEN appends nothing. */
 ane_status ane_emit(struct ane_encode_run *run, int32_t id, const char *piece, size_t len, struct ane_error *err);
-/* The token that the model may make of these bytes of text: not a control, unknown, unused or byte token. */
-int32_t ane_model_token(const struct ane_tokenizer *t, const char *s, size_t len);
+/* Appends what becomes of an unknown stretch: its bytes, the unknown token, nothing. *fused (may be NULL): the stretch before
+ * was unknown too, and its token is the last one. */
+ane_status ane_emit_unknown(struct ane_encode_run *run, const char *s, size_t len, bool *fused, struct ane_error *err);
+/* The token that the model may make of these bytes of text: not a control (unless asked for by `special`), unknown, unused
+ * or byte token. */
+int32_t ane_model_token(const struct ane_tokenizer *t, const char *s, size_t len, bool special);
 /* Appends the symbols of a merged piece. */
 ane_status ane_emit_symbols(struct ane_encode_run *run, const char *piece, size_t len, struct ane_error *err);
 
+/* Ids of one piece, by the model. */
+ane_status ane_model_encode(struct ane_encode_run *run, const char *piece, size_t len, struct ane_error *err);
 /* bpe.c: the table of pairs, and ids of one piece. */
 ane_status ane_bpe_init(struct ane_tokenizer *t, const struct ane_tokenizer_desc *desc, struct ane_error *err);
 ane_status ane_bpe_encode(struct ane_encode_run *run, const char *piece, size_t len, struct ane_error *err);
 /* spm.c */
 void ane_spm_init(struct ane_tokenizer *t);
 ane_status ane_spm_encode(struct ane_encode_run *run, const char *piece, size_t len, struct ane_error *err);
+/* unigram.c */
+ane_status ane_unigram_init(struct ane_tokenizer *t, struct ane_error *err);
+ane_status ane_unigram_encode(struct ane_encode_run *run, const char *piece, size_t len, struct ane_error *err);
+/* words.c */
+ane_status ane_wordpiece_encode(struct ane_encode_run *run, const char *piece, size_t len, struct ane_error *err);
+ane_status ane_word_encode(struct ane_encode_run *run, const char *piece, size_t len, struct ane_error *err);
 
-/* GPT-2's alphabet (vocab.c): the bytes that a token spells, or false where it has a character outside of it.
+/* stages.c: splits and changes, then the model. The text lies in run->base. */
+ane_status ane_stages_init(struct ane_tokenizer *t, const struct ane_tokenizer_desc *d, struct ane_error *err);
+ane_status ane_stages_encode(struct ane_encode_run *run, const char *s, size_t len, struct ane_error *err);
+
+/* added.c: fills added, late, keep; finds them. */
+ane_status ane_added_init(struct ane_tokenizer *t, struct ane_error *err);
+/* The next added token in s[*at..len); id ANE_NO_TOKEN: none is left. [*start, *end) is what it takes, not before `taken`;
+ * *at gets where to look next. */
+int32_t ane_added_next(const struct ane_tokenizer *t, const struct ane_trie *trie, unsigned admitted, const char *s, size_t len,
+                       size_t taken, size_t *at, size_t *start, size_t *end);
+
+/* GPT-2's alphabet (alphabet.c): the bytes that a token spells, or false where it has a character outside of it.
  * out has room for len bytes. */
 bool ane_alphabet_decode(const char *s, size_t len, char *out, size_t *out_len);
+/* Spelling of one byte: one or two bytes into out. */
+size_t ane_alphabet_spell(unsigned byte, char out[2]);
 /* Appends the spelling of bytes; false: no memory. */
 ANE_NODISCARD bool ane_alphabet_encode(const char *s, size_t len, struct ane_buffer *out);
 
-/* vocab.c: fills pieces, bytes, types, scores, by_piece, byte_ids, added. */
+/* Value of <0xNN>, or -1. */
+int ane_byte_value(struct ane_text s);
+/* vocab.c: fills pieces, types, flags, scores, by_piece, byte_ids. */
 ane_status ane_vocab_init(struct ane_tokenizer *t, const struct ane_tokenizer_desc *desc, struct ane_error *err);
+
+/* decode.c: the steps, and `bytes` by them. */
+ane_status ane_decode_init(struct ane_tokenizer *t, const struct ane_tokenizer_desc *desc, struct ane_error *err);
+/* Appends what a token decodes to in a place that the table `bytes` does not cover. false: no memory (or a pattern gave up). */
+ANE_NODISCARD bool ane_decode_token(const struct ane_tokenizer *t, uint32_t id, bool first, bool last, struct ane_buffer *out);
+void ane_decode_close(struct ane_tokenizer *t);
 
 #endif

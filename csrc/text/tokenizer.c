@@ -6,25 +6,30 @@
 
 /* ---- Life --------------------------------------------------------------------------------------------------------*/
 
-static bool copy_text(struct ane_arena *arena, struct ane_text *s) {
-  s->data = ane_arena_strndup(arena, s->len ? s->data : "", s->len);
-  return s->data != NULL;
+static bool copy_text(struct ane_arena *arena, struct ane_text s, struct ane_text *out) {
+  *out = (struct ane_text){ane_arena_strndup(arena, s.len ? s.data : "", s.len), s.len};
+  return out->data != NULL;
 }
 
-static ane_status copy_steps(struct ane_tokenizer *t, const struct ane_tokenizer_desc *d, struct ane_error *err) {
-  bool ok = true;
-  t->normalisers = ane_arena_array(&t->arena, d->n_normalisers, sizeof *t->normalisers);
-  t->patterns = ane_arena_array(&t->arena, d->n_splits, sizeof *t->patterns);
-  if (!t->normalisers || !t->patterns) return ane_fail(err, ANE_NOMEM, "no memory for a tokenizer");
-  for (uint32_t i = 0; i < d->n_normalisers && ok; i++) {
-    struct ane_normaliser *n = &t->normalisers[t->n_normalisers++];
-    *n = d->normalisers[i];
-    ok = copy_text(&t->arena, &n->from) && copy_text(&t->arena, &n->to);
+/* What stands before or behind a text: the list, or the one token. */
+static bool copy_ends(struct ane_tokenizer *t, const int32_t *list, uint32_t n, int32_t one, int32_t **out, uint32_t *n_out) {
+  if (!n && one != ANE_NO_TOKEN) {
+    list = &one;
+    n = 1;
   }
-  if (!ok) return ane_fail(err, ANE_NOMEM, "no memory for a tokenizer");
-  for (uint32_t i = 0; i < d->n_splits; i++) {
-    ane_status st = ane_pattern_compile(&t->patterns[t->n_patterns++], &d->splits[i], err);
-    if (st) return st;
+  *out = ane_arena_array(&t->arena, n, sizeof **out);
+  if (*out && n) memcpy(*out, list, n * sizeof **out);
+  *n_out = n;
+  return *out != NULL;
+}
+
+static ane_status init_model(struct ane_tokenizer *t, const struct ane_tokenizer_desc *d, struct ane_error *err) {
+  switch (d->model) {
+    case ANE_MODEL_MERGES: return ane_bpe_init(t, d, err);
+    case ANE_MODEL_SCORES: ane_spm_init(t); return ANE_OK;
+    case ANE_MODEL_UNIGRAM: return ane_unigram_init(t, err);
+    case ANE_MODEL_WORDPIECE:
+    case ANE_MODEL_WORDS: break;
   }
   return ANE_OK;
 }
@@ -33,17 +38,22 @@ static ane_status init(struct ane_tokenizer *t, const struct ane_tokenizer_desc 
   ane_status st;
   t->model = d->model;
   t->byte_level = d->byte_level;
-  t->strip_space = d->strip_space;
   t->fuse_unk = d->fuse_unk;
+  t->unk_needed = d->unk_needed;
+  t->library_rules = d->library_rules;
+  t->single = d->single;
   t->whole = d->whole;
-  t->bos = d->bos;
-  t->eos = d->eos;
+  t->max_chars = d->max_chars;
   t->unk = d->unk;
-  if (d->model == ANE_MODEL_SCORES && !d->scores) return ane_fail(err, ANE_FORMAT, "the vocabulary has no scores");
-  if ((st = ane_vocab_init(t, d, err)) || (st = copy_steps(t, d, err))) return st;
-  if (d->model == ANE_MODEL_MERGES) return ane_bpe_init(t, d, err);
-  ane_spm_init(t);
-  return ANE_OK;
+  bool scores = d->model == ANE_MODEL_SCORES || d->model == ANE_MODEL_UNIGRAM;
+  if (scores && !d->scores) return ane_fail(err, ANE_FORMAT, "the vocabulary has no scores");
+  if ((st = ane_vocab_init(t, d, err))) return st;
+  if (!copy_text(&t->arena, d->prefix, &t->prefix) || !copy_text(&t->arena, d->suffix, &t->suffix) ||
+      !copy_ends(t, d->head, d->n_head, d->bos, &t->head, &t->n_head) ||
+      !copy_ends(t, d->tail, d->n_tail, d->eos, &t->tail, &t->n_tail))
+    return ane_fail(err, ANE_NOMEM, "no memory for a tokenizer");
+  if ((st = ane_stages_init(t, d, err)) || (st = ane_decode_init(t, d, err)) || (st = ane_added_init(t, err))) return st;
+  return init_model(t, d, err);
 }
 
 ane_status ane_tokenizer_create(struct ane_tokenizer **out, const struct ane_tokenizer_desc *desc, struct ane_error *err) {
@@ -61,7 +71,12 @@ ane_status ane_tokenizer_create(struct ane_tokenizer **out, const struct ane_tok
 void ane_tokenizer_destroy(struct ane_tokenizer *t) {
   if (!t) return;
   for (uint32_t i = 0; i < t->n_patterns; i++) ane_pattern_free(&t->patterns[i]);
+  for (uint32_t i = 0; i < t->n_stages; i++) ane_change_close(&t->stages[i].change);
+  for (uint32_t i = 0; i < t->n_normalisers; i++) ane_change_close(&t->normalisers[i]);
+  ane_decode_close(t);
   ane_trie_free(&t->added);
+  ane_trie_free(&t->late);
+  ane_trie_free(&t->keep);
   ane_strmap_free(&t->by_piece);
   ane_arena_free(&t->arena);
   ane_free(t);
@@ -112,19 +127,22 @@ ane_status ane_emit(struct ane_encode_run *run, int32_t id, const char *piece, s
   return append(run, id, s.start, s.end, err);
 }
 
-/* Bytes of a symbol that is no token. *fused: the symbol before was unknown too, and its token is the last one. */
-static ane_status emit_unknown(struct ane_encode_run *run, const char *s, size_t len, bool *fused, struct ane_error *err) {
+ane_status ane_emit_unknown(struct ane_encode_run *run, const char *s, size_t len, bool *fused, struct ane_error *err) {
   const struct ane_tokenizer *t = run->t;
+  bool bytes = !t->byte_level;
   ane_status st = ANE_OK;
-  if (!t->byte_level && t->byte_ids[(unsigned char)s[0]] >= 0) {
+  for (size_t i = 0; i < len && bytes; i++) bytes = t->byte_ids[(unsigned char)s[i]] >= 0;
+  if (bytes) {
     for (size_t i = 0; i < len && !st; i++) st = ane_emit(run, t->byte_ids[(unsigned char)s[i]], s + i, 1, err);
     return st;
   }
-  if (*fused && t->fuse_unk) {
+  if (t->unk == ANE_NO_TOKEN && t->unk_needed)
+    return ane_fail(err, ANE_FORMAT, "the text has characters without token, and the vocabulary no unknown token");
+  if (fused && *fused && t->fuse_unk) {
     if (run->spans) run->out->spans[run->out->n - 1].end = span_of(run, s, len).end;
     return ANE_OK;
   }
-  *fused = t->unk != ANE_NO_TOKEN;
+  if (fused) *fused = t->unk != ANE_NO_TOKEN;
   return ane_emit(run, t->unk, s, len, err);
 }
 
@@ -134,7 +152,7 @@ ane_status ane_emit_symbols(struct ane_encode_run *run, const char *piece, size_
   bool fused = false;
   for (size_t p = 0; p < len && !st; p += sym[p].len) {
     if (sym[p].id < 0) {
-      st = emit_unknown(run, piece + p, sym[p].len, &fused, err);
+      st = ane_emit_unknown(run, piece + p, sym[p].len, &fused, err);
     } else {
       st = ane_emit(run, sym[p].id, piece + p, sym[p].len, err);
       fused = false;
@@ -145,97 +163,90 @@ ane_status ane_emit_symbols(struct ane_encode_run *run, const char *piece, size_
 
 /* ---- Encoding ----------------------------------------------------------------------------------------------------*/
 
-static ane_status encode_piece(void *context, const char *piece, size_t len, struct ane_error *err) {
-  struct ane_encode_run *run = context;
-  return run->t->model == ANE_MODEL_MERGES ? ane_bpe_encode(run, piece, len, err) : ane_spm_encode(run, piece, len, err);
-}
-
-/* Length of the well-formed text that s[0..len) begins with. */
-static size_t well_formed(const char *s, size_t len) {
-  size_t p = 0;
-  while (p < len) {
-    uint64_t word;
-    if (len - p >= 8 && (memcpy(&word, s + p, 8), !(word & 0x8080808080808080u))) {
-      p += 8;
-      continue;
-    }
-    int n = ane_utf8_step(s + p, len - p, NULL);
-    if (n < 0) break;
-    p += (size_t)n;
+ane_status ane_model_encode(struct ane_encode_run *run, const char *piece, size_t len, struct ane_error *err) {
+  switch (run->t->model) {
+    case ANE_MODEL_MERGES: return ane_bpe_encode(run, piece, len, err);
+    case ANE_MODEL_SCORES: return ane_spm_encode(run, piece, len, err);
+    case ANE_MODEL_UNIGRAM: return ane_unigram_encode(run, piece, len, err);
+    case ANE_MODEL_WORDPIECE: return ane_wordpiece_encode(run, piece, len, err);
+    case ANE_MODEL_WORDS: return ane_word_encode(run, piece, len, err);
   }
-  return p;
+  return ANE_OK;
 }
 
-/* Normalised text; bad bytes are pieces of their own. */
-static ane_status encode_text(struct ane_encode_run *run, const char *s, size_t len, struct ane_error *err) {
+/* Normalised text, in which late added tokens may stand. */
+static ane_status encode_normalised(struct ane_encode_run *run, size_t len, struct ane_error *err) {
   const struct ane_tokenizer *t = run->t;
+  const char *s = run->base;
+  size_t done = 0, at = 0, start = 0, end = 0;
   ane_status st = ANE_OK;
-  for (size_t p = 0; p < len && !st;) {
-    size_t n = well_formed(s + p, len - p);
-    if (n) st = ane_pretokenize(t->patterns, t->n_patterns, &run->matcher, s + p, n, encode_piece, run, err);
-    p += n;
-    if (p == len || st) break;
-    st = encode_piece(run, s + p, 1, err);
-    p++;
+  while (!st && t->late.n) {
+    int32_t id = ane_added_next(t, &t->late, run->admitted, s, len, done, &at, &start, &end);
+    if (id == ANE_NO_TOKEN) break;
+    if (start > done) st = ane_stages_encode(run, s + done, start - done, err);
+    if (!st) st = ane_emit(run, id, s + start, end - start, err);
+    done = end;
   }
-  return st;
+  return st || done == len ? st : ane_stages_encode(run, s + done, len - done, err);
 }
 
 /* Text between two added tokens: text.data[start..end). */
 static ane_status encode_fragment(struct ane_encode_run *run, struct ane_text text, size_t start, size_t end,
                                   struct ane_error *err) {
+  const struct ane_tokenizer *t = run->t;
+  struct ane_change_context x = {&run->matcher, &t->keep, t->types};
   struct ane_aligned aligned = {0};
-  ane_status st;
-  if (start == end) return ANE_OK;
+  if (start >= end) return ANE_OK;
   run->offset = start;
   run->base = text.data + start;
   run->aligned = NULL;
-  if (!run->t->n_normalisers) return encode_text(run, run->base, end - start, err);
-  st = ane_normalise(run->t->normalisers, run->t->n_normalisers, (struct ane_text){run->base, end - start}, run->spans, &aligned,
-                     err);
+  if (!t->n_normalisers) return encode_normalised(run, end - start, err);
+  ane_status st = ane_normalise(t->normalisers, t->n_normalisers, &x, (struct ane_text){run->base, end - start},
+                                run->spans || t->needs_first, &aligned, err);
   if (!st && aligned.bytes.size) {
     run->aligned = &aligned;
     run->base = (const char *)aligned.bytes.data;
     run->cursor = 0;
-    st = encode_text(run, run->base, aligned.bytes.size, err);
+    st = encode_normalised(run, aligned.bytes.size, err);
   }
+  run->aligned = NULL;
   ane_aligned_free(&aligned);
+  return st;
+}
+
+/* The tokens before (or behind) a text, which stand for nothing of it. */
+static ane_status append_all(struct ane_encode_run *run, const int32_t *ids, uint32_t n, size_t at, struct ane_error *err) {
+  ane_status st = ANE_OK;
+  for (uint32_t i = 0; i < n && !st; i++) st = append(run, ids[i], at, at, err);
   return st;
 }
 
 static ane_status encode_all(struct ane_encode_run *run, struct ane_text text, unsigned flags, struct ane_error *err) {
   const struct ane_tokenizer *t = run->t;
-  unsigned admitted = 1u << ANE_TOKEN_USER;
-  size_t done = 0;
-  ane_status st = ANE_OK;
-  if (flags & ANE_ENCODE_SPECIAL) admitted |= 1u << ANE_TOKEN_CONTROL | 1u << ANE_TOKEN_UNKNOWN;
-  if (flags & ANE_ENCODE_BOS && t->bos != ANE_NO_TOKEN) st = append(run, t->bos, 0, 0, err);
-  for (size_t p = 0; p < text.len && !st;) {
-    size_t n = 0;
-    int32_t id = t->added.first[(unsigned char)text.data[p]]
-                     ? ane_trie_longest(&t->added, t->types, admitted, text.data + p, text.len - p, &n)
-                     : ANE_NO_TOKEN;
-    if (id == ANE_NO_TOKEN) {
-      p++;
-      continue;
-    }
-    st = encode_fragment(run, text, done, p, err);
-    if (!st) st = append(run, id, p, p + n, err);
-    done = p += n;
+  size_t done = 0, at = 0, start = 0, end = 0;
+  ane_status st = flags & ANE_ENCODE_BOS ? append_all(run, t->head, t->n_head, 0, err) : ANE_OK;
+  while (!st && t->added.n) {
+    int32_t id = ane_added_next(t, &t->added, run->admitted, text.data, text.len, done, &at, &start, &end);
+    if (id == ANE_NO_TOKEN) break;
+    st = encode_fragment(run, text, done, start, err);
+    if (!st) st = append(run, id, start, end, err);
+    done = end;
   }
   if (!st) st = encode_fragment(run, text, done, text.len, err);
-  if (!st && flags & ANE_ENCODE_EOS && t->eos != ANE_NO_TOKEN) st = append(run, t->eos, text.len, text.len, err);
-  return st;
+  return !st && flags & ANE_ENCODE_EOS ? append_all(run, t->tail, t->n_tail, text.len, err) : st;
 }
 
 ane_status ane_tokenizer_encode(const struct ane_tokenizer *t, struct ane_text text, unsigned flags, struct ane_encoding *out,
                                 struct ane_error *err) {
-  struct ane_encode_run run = {.t = t, .out = out, .spans = flags & ANE_ENCODE_SPANS};
+  struct ane_encode_run run = {.t = t, .out = out, .spans = flags & ANE_ENCODE_SPANS, .special = flags & ANE_ENCODE_SPECIAL};
+  run.admitted = 1u << ANE_TOKEN_USER;
+  if (run.special) run.admitted |= 1u << ANE_TOKEN_CONTROL | 1u << ANE_TOKEN_UNKNOWN;
   ane_encoding_free(out);
-  ane_status st = t->n_patterns ? ane_matcher_open(&run.matcher, err) : ANE_OK;
+  ane_status st = t->needs_matcher ? ane_matcher_open(&run.matcher, err) : ANE_OK;
   if (!st) st = encode_all(&run, text, flags, err);
   ane_matcher_close(&run.matcher);
   ane_merge_free(&run.work);
+  ane_free(run.nodes);
   ane_buffer_free(&run.spelled);
   return st;
 }

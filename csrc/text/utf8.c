@@ -48,6 +48,21 @@ size_t ane_utf8_whole(const char *s, size_t len) {
   return len;
 }
 
+size_t ane_utf8_run(const char *s, size_t len) {
+  size_t p = 0;
+  while (p < len) {
+    uint64_t word;
+    if (len - p >= 8 && (memcpy(&word, s + p, 8), !(word & 0x8080808080808080u))) {
+      p += 8;
+      continue;
+    }
+    int n = ane_utf8_step(s + p, len - p, NULL);
+    if (n < 0) break;
+    p += (size_t)n;
+  }
+  return p;
+}
+
 char *ane_utf8_replace(const char *s, size_t len, size_t *out_len) {
   static const char mark[3] = "\xEF\xBF\xBD";
   size_t need = 0, at = 0;

@@ -1,10 +1,10 @@
---- Text to token ids and back, from the vocabulary of a model file.
--- Needs ane.core and ane.schema.
+--- Text to token ids and back, by the vocabulary of a model file or of a folder in Hugging Face layout.
+-- Needs ane.core and ane.schema; ane.tokenizer.folder for folders.
 --
 -- Texts are byte strings. A byte that is no part of valid UTF-8 is encoded as that byte, so with a byte-level vocabulary
 -- that has all 256 bytes decode(encode(text)) is the text again, whatever it holds. Control tokens spelled in a text are
 -- text unless `special` asks for them; user-defined tokens of the vocabulary are always found.
--- Usage: `local tokenizer = require "ane.tokenizer".new(source); local ids = tokenizer:encode("Hello")`
+-- Usage: `local tokenizer = require "ane.tokenizer".new("folder"); local ids = tokenizer:encode("Hello")`
 
 local core = require "ane.core"
 local schema = require "ane.schema"
@@ -31,8 +31,8 @@ local function control_id(raw, name)
   return id and raw:token_type(id) == "control" and id or nil
 end
 
--- List of the ids that end a reply: those the file names first, then by name.
-local function find_ends(raw, special)
+-- List of the ids that end a reply: those the files name first, then by name.
+local function find_ends(raw, special, first)
   local list, seen = {}, {}
   local function add(id)
     if id and not seen[id] then
@@ -43,6 +43,7 @@ local function find_ends(raw, special)
   for _, pair in ipairs(CHANNELS) do
     if control_id(raw, pair[1]) and control_id(raw, pair[2]) then seen[raw:id("<|end|>") or -1] = true end
   end
+  for _, id in ipairs(first or {}) do add(id) end
   add(special.eos)
   add(special.eot)
   add(special.eom)
@@ -64,20 +65,36 @@ local DECODE = {
 
 local STREAM = { skip_special = { type = "boolean", default = false } }
 
---- A tokenizer of an open source (see ane.core.open). The source may be closed afterwards.
--- @return tokenizer; or nil, message, code: "notfound" where the file has no tokenizer, "unsupported" where its kind or its
--- pre-tokenizer is not known here, "format" where the metadata are wrong
-function M.new(source)
-  local raw, message, code = core.tokenizer(source)
-  if not raw then return nil, message, code end
-  local special = raw:special()
+local function make(raw, special, ends, templates)
   return setmetatable({
     _raw = raw,
     bos = special.bos, eos = special.eos, eot = special.eot, eom = special.eom, unk = special.unk, pad = special.pad,
     add_bos = special.add_bos, add_eos = special.add_eos,
-    eos_ids = find_ends(raw, special),
-    chat_templates = raw:chat_templates(),
+    eos_ids = find_ends(raw, special, ends),
+    chat_templates = templates,
   }, Tokenizer)
+end
+
+local function from_source(source)
+  local raw, message, code = core.tokenizer(source)
+  if not raw then return nil, message, code end
+  return make(raw, raw:special(), nil, raw:chat_templates())
+end
+
+local function from_folder(path)
+  local found, message, code = require("ane.tokenizer.folder").open(path)
+  if not found then return nil, message, code end
+  return make(found.raw, found, found.ends, found.chat_templates)
+end
+
+--- A tokenizer of an open source (see ane.core.open), which may be closed afterwards; or of a folder, or of a tokenizer.json
+-- or tokenizer.model and the files beside it.
+-- @param x open source, or path
+-- @return tokenizer; or nil, message, code: "notfound" where there is no tokenizer, "unsupported" where its kind or a part of
+-- it is not known here, "format" where the file is wrong
+function M.new(x)
+  if type(x) == "string" then return from_folder(x) end
+  return from_source(x)
 end
 
 --- A text in one of Unicode's normal forms. GGUF files do not say whether a family's own tokenizer normalises (those of

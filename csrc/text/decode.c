@@ -1,0 +1,256 @@
+/* What tokens decode to. Steps before the tokens are joined make a table at the beginning; a token in the first or the last
+ * place may decode otherwise, and is then decoded anew. */
+#include "base/alloc.h"
+#include "text/text_internal.h"
+
+#include <string.h>
+
+/* ---- Steps for one token -----------------------------------------------------------------------------------------*/
+
+/* A place in a list of tokens. */
+struct place {
+  bool first, last;
+};
+
+static bool set(struct ane_buffer *b, const char *s, size_t n) {
+  b->size = 0;
+  return ane_buffer_append(b, s, n);
+}
+
+/* Every `from` of b by `to`. */
+static bool replace(struct ane_buffer *b, struct ane_text from, struct ane_text to) {
+  const char *s = (const char *)b->data, *hit = from.len && b->size ? memmem(s, b->size, from.data, from.len) : NULL;
+  struct ane_buffer out = {0};
+  size_t at = 0;
+  bool ok = true;
+  if (!hit) return true;
+  for (; hit && ok; hit = memmem(s + at, b->size - at, from.data, from.len)) {
+    ok = ane_buffer_append(&out, s + at, (size_t)(hit - s) - at) && ane_buffer_append(&out, to.data, to.len);
+    at = (size_t)(hit - s) + from.len;
+  }
+  ok = ok && ane_buffer_append(&out, s + at, b->size - at) && set(b, (const char *)out.data, out.size);
+  ane_buffer_free(&out);
+  return ok;
+}
+
+static bool match(const struct ane_change *c, struct ane_matcher *m, struct ane_buffer *b) {
+  struct ane_change_context x = {.matcher = m};
+  struct ane_aligned a = {0};
+  bool ok = !ane_normalise(c, 1, &x, (struct ane_text){(const char *)b->data, b->size}, false, &a, NULL) &&
+            set(b, (const char *)a.bytes.data, a.bytes.size);
+  ane_aligned_free(&a);
+  return ok;
+}
+
+/* A character away from the ends. */
+static void strip(struct ane_buffer *b, const struct ane_decode_step *d) {
+  size_t n = d->from.len, start = 0, size = b->size;
+  for (uint32_t i = 0; i < d->start && size - start >= n && memcmp(b->data + start, d->from.data, n) == 0; i++) start += n;
+  for (uint32_t i = 0; i < d->stop && size - start >= n && memcmp(b->data + size - n, d->from.data, n) == 0; i++) size -= n;
+  if (start) memmove(b->data, b->data + start, size - start);
+  b->size = size - start;
+}
+
+static bool prepend(struct ane_buffer *b, const char *s, size_t n) {
+  if (!ane_buffer_reserve(b, n)) return false;
+  memmove(b->data + n, b->data, b->size);
+  memcpy(b->data, s, n);
+  b->size += n;
+  return true;
+}
+
+/* Whether b began with it. */
+static bool drop_front(struct ane_buffer *b, struct ane_text prefix) {
+  if (b->size < prefix.len || (prefix.len && memcmp(b->data, prefix.data, prefix.len) != 0)) return false;
+  b->size -= prefix.len;
+  if (prefix.len) memmove(b->data, b->data + prefix.len, b->size);
+  return true;
+}
+
+/* The list of the tokenizers library (decoders/wordpiece.rs, cleanup), in its order. */
+static bool cleanup(struct ane_buffer *b) {
+  static const char *const pairs[][2] = {{" .", "."},       {" ?", "?"},     {" !", "!"},         {" ,", ","},
+                                         {" ' ", "'"},      {" n't", "n't"}, {" 'm", "'m"},       {" do not", " don't"},
+                                         {" 's", "'s"},     {" 've", "'ve"}, {" 're", "'re"}};
+  bool ok = true;
+  for (size_t i = 0; i < ANE_COUNT(pairs) && ok; i++)
+    ok = replace(b, (struct ane_text){pairs[i][0], strlen(pairs[i][0])}, (struct ane_text){pairs[i][1], strlen(pairs[i][1])});
+  return ok;
+}
+
+static bool from_alphabet(struct ane_buffer *b) {
+  char small[64], *out = b->size <= sizeof small ? small : ane_malloc(b->size);
+  size_t n;
+  bool ok = out != NULL;
+  if (ok && ane_alphabet_decode((const char *)b->data, b->size, out, &n)) ok = set(b, out, n);
+  if (out != small) ane_free(out);
+  return ok;
+}
+
+static bool step(const struct ane_tokenizer *t, uint32_t i, struct place place, struct ane_matcher *m, struct ane_buffer *b) {
+  const struct ane_decode_step *d = &t->decoders[i];
+  static const struct ane_text space = {" ", 1}, nothing = {"", 0};
+  switch (d->kind) {
+    case ANE_DECODE_REPLACE: return replace(b, d->from, d->to);
+    case ANE_DECODE_PATTERN: return match(&t->decoder_changes[i], m, b);
+    case ANE_DECODE_STRIP: return strip(b, d), true;
+    case ANE_DECODE_METASPACE: return replace(b, d->from, place.first && d->start ? nothing : space);
+    case ANE_DECODE_WORDPIECE: return place.first || drop_front(b, d->from) || prepend(b, " ", 1);
+    case ANE_DECODE_CLEANUP: return cleanup(b);
+    case ANE_DECODE_SUFFIX: return replace(b, d->from, place.last ? nothing : space);
+    case ANE_DECODE_LEAD: return place.first ? drop_front(b, d->from), true : true;
+    case ANE_DECODE_SPACED: return place.first || prepend(b, " ", 1);
+    case ANE_DECODE_BYTE_LEVEL: return from_alphabet(b);
+    case ANE_DECODE_BYTES:
+    case ANE_DECODE_FUSE: return true;
+  }
+  return true;
+}
+
+/* The spelling of a token as decoders see it: as the normalisers leave it, for a token that text spells so. */
+static bool spelling(const struct ane_tokenizer *t, uint32_t id, struct ane_matcher *m, struct ane_buffer *b) {
+  struct ane_text s = t->pieces[id];
+  if (!t->flags || !(t->flags[id] & ANE_ADDED_NORMALISED) || !t->n_normalisers) return set(b, s.data, s.len);
+  struct ane_change_context x = {.matcher = m};
+  struct ane_aligned a = {0};
+  bool ok = !ane_normalise(t->normalisers, t->n_normalisers, &x, s, false, &a, NULL) &&
+            set(b, (const char *)a.bytes.data, a.bytes.size);
+  ane_aligned_free(&a);
+  return ok;
+}
+
+/* Into b; m is open where patterns need it. */
+static bool decode(const struct ane_tokenizer *t, uint32_t id, struct place place, struct ane_matcher *m, struct ane_buffer *b) {
+  int byte = t->byte_runs ? ane_byte_value(t->pieces[id]) : -1;
+  if (byte >= 0) return set(b, &(char){(char)byte}, 1);
+  bool ok = spelling(t, id, m, b);
+  for (uint32_t i = 0; i < t->n_alone && ok; i++) ok = step(t, i, place, m, b);
+  return ok;
+}
+
+bool ane_decode_token(const struct ane_tokenizer *t, uint32_t id, bool first, bool last, struct ane_buffer *out) {
+  struct ane_matcher m = {0};
+  struct ane_buffer b = {0};
+  bool ok = !t->needs_matcher || !ane_matcher_open(&m, NULL);
+  ok = ok && decode(t, id, (struct place){first, last}, &m, &b) && ane_buffer_append(out, b.data, b.size);
+  ane_matcher_close(&m);
+  ane_buffer_free(&b);
+  return ok;
+}
+
+/* ---- Without steps -----------------------------------------------------------------------------------------------*/
+
+/* s with spaces for U+2581, into b. */
+static bool unmark(struct ane_text s, struct ane_buffer *b) {
+  static const struct ane_text mark = {"\xE2\x96\x81", 3}, space = {" ", 1};
+  return set(b, s.data, s.len) && replace(b, mark, space);
+}
+
+/* Only normal, unused and byte tokens are spelled in some code; the others are plain text. */
+static bool decode_plain(const struct ane_tokenizer *t, uint32_t id, const struct ane_tokenizer_desc *d, struct ane_buffer *b) {
+  struct ane_text s = t->pieces[id];
+  bool normal = t->types[id] == ANE_TOKEN_NORMAL || t->types[id] == ANE_TOKEN_UNUSED;
+  int byte = t->types[id] == ANE_TOKEN_BYTE ? ane_byte_value(s) : -1;
+  if (byte >= 0) return set(b, &(char){(char)byte}, 1);
+  if (normal && d->space_mark) return unmark(s, b);
+  return set(b, s.data, s.len) && (!normal || !d->byte_level || from_alphabet(b));
+}
+
+/* ---- Table -------------------------------------------------------------------------------------------------------*/
+
+static ane_status copy_steps(struct ane_tokenizer *t, const struct ane_tokenizer_desc *d, struct ane_error *err) {
+  t->decoders = ane_arena_array(&t->arena, d->n_decoders, sizeof *t->decoders);
+  t->decoder_changes = ane_arena_array(&t->arena, d->n_decoders, sizeof *t->decoder_changes);
+  if (!t->decoders || !t->decoder_changes) return ane_fail(err, ANE_NOMEM, "no memory for a tokenizer");
+  for (uint32_t i = 0; i < d->n_decoders; i++) {
+    struct ane_decode_step *s = &t->decoders[t->n_decoders++];
+    *s = d->decoders[i];
+    s->from.data = ane_arena_strndup(&t->arena, s->from.len ? s->from.data : "", s->from.len);
+    s->to.data = ane_arena_strndup(&t->arena, s->to.len ? s->to.data : "", s->to.len);
+    if (!s->from.data || !s->to.data) return ane_fail(err, ANE_NOMEM, "no memory for a tokenizer");
+    if (s->kind != ANE_DECODE_PATTERN) continue;
+    t->needs_matcher = true;
+    ane_status st = ane_change_open(&t->decoder_changes[i], &t->arena,
+                                    &(struct ane_normaliser){ANE_NORMALISE_PATTERN, s->from, s->to}, err);
+    if (st) return st;
+  }
+  return ANE_OK;
+}
+
+/* Which steps see single tokens, and what is to do with the whole text. */
+static ane_status arrange(struct ane_tokenizer *t, struct ane_error *err) {
+  bool fused = false;
+  for (uint32_t i = 0; i < t->n_decoders; i++) {
+    const struct ane_decode_step *s = &t->decoders[i];
+    bool over_bytes = s->kind == ANE_DECODE_WORDPIECE || s->kind == ANE_DECODE_SUFFIX || s->kind == ANE_DECODE_BYTE_LEVEL;
+    if (t->byte_runs && over_bytes) return ane_fail(err, ANE_UNSUPPORTED, "a decoder of this kind behind ByteFallback");
+    if (!fused) t->n_alone = i + 1;
+    if (fused && s->kind == ANE_DECODE_STRIP && !t->strip.len) {
+      t->strip = s->from;
+      t->strip_start = s->start;
+      t->strip_stop = s->stop;
+    } else if (fused && s->kind != ANE_DECODE_FUSE) {
+      return ane_fail(err, ANE_UNSUPPORTED, "decoders other than one Strip behind Fuse or ByteLevel");
+    }
+    if (s->kind == ANE_DECODE_BYTES) t->byte_runs = true;
+    if (s->kind == ANE_DECODE_METASPACE && s->start) t->place_first = true;
+    if (s->kind == ANE_DECODE_WORDPIECE || s->kind == ANE_DECODE_SPACED || s->kind == ANE_DECODE_LEAD) t->place_first = true;
+    if (s->kind == ANE_DECODE_SUFFIX) t->place_last = true;
+    fused = fused || s->kind == ANE_DECODE_FUSE || s->kind == ANE_DECODE_BYTE_LEVEL;
+  }
+  return ANE_OK;
+}
+
+static bool decode_at(const struct ane_tokenizer *t, uint32_t id, const struct ane_tokenizer_desc *d, struct ane_matcher *m,
+                      struct ane_buffer *b) {
+  if (id == (uint32_t)t->unk && d->unk_text.data) return set(b, d->unk_text.data, d->unk_text.len);
+  if (!t->pieces[id].len) return set(b, "", 0);
+  return d->decoders ? decode(t, id, (struct place){false, false}, m, b) : decode_plain(t, id, d, b);
+}
+
+/* All texts in blocks of the arena; those that are spelled so lie in `pieces`. */
+static bool fill(struct ane_tokenizer *t, const struct ane_tokenizer_desc *d, struct ane_matcher *m, struct ane_buffer *b) {
+  enum { BLOCK = 65536 };
+  char *block = NULL;
+  size_t left = 0;
+  for (uint32_t i = 0; i < t->n; i++) {
+    if (!decode_at(t, i, d, m, b)) return false;
+    t->bytes[i] = t->pieces[i];
+    if (b->size == t->pieces[i].len && (!b->size || memcmp(b->data, t->pieces[i].data, b->size) == 0)) continue;
+    if (b->size > left) {
+      left = ANE_MAX(b->size, (size_t)BLOCK);
+      block = ane_arena_alloc(&t->arena, left);
+      if (!block) return false;
+    }
+    t->bytes[i] = (struct ane_text){"", 0};
+    if (!b->size) continue;
+    memcpy(block, b->data, b->size);
+    t->bytes[i] = (struct ane_text){block, b->size};
+    block += b->size;
+    left -= b->size;
+  }
+  return true;
+}
+
+ane_status ane_decode_init(struct ane_tokenizer *t, const struct ane_tokenizer_desc *d, struct ane_error *err) {
+  struct ane_matcher m = {0};
+  struct ane_buffer b = {0};
+  ane_status st = copy_steps(t, d, err);
+  if (!st) st = arrange(t, err);
+  if (st) return st;
+  if (!d->decoders && d->strip_space) {
+    t->strip = (struct ane_text){" ", 1};
+    t->strip_start = 1;
+  }
+  t->bytes = ane_arena_array(&t->arena, t->n, sizeof *t->bytes);
+  if (t->bytes && t->needs_matcher) st = ane_matcher_open(&m, err);
+  if (!st && (!t->bytes || !fill(t, d, &m, &b)))
+    st = ane_fail(err, ANE_NOMEM, "no memory for a vocabulary of %u tokens", (unsigned)t->n);
+  ane_matcher_close(&m);
+  ane_buffer_free(&b);
+  return st;
+}
+
+void ane_decode_close(struct ane_tokenizer *t) {
+  for (uint32_t i = 0; i < t->n_decoders; i++) ane_change_close(&t->decoder_changes[i]);
+}

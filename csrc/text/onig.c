@@ -1,0 +1,436 @@
+/* Patterns of tokenizer.json files are for Oniguruma in its Ruby syntax (doc/RE of kkos/oniguruma); PCRE2 runs them. What
+ * the two read alike passes as it is; the rest is spelled in another way here:
+ *
+ *   \s \S \w \W \h \H \O \uHHHH   other sets, or unknown to PCRE2
+ *   \p{Han}                       a script there, script extensions here; long names of categories; POSIX names
+ *   [a[bc]] [a-z&&[^b]]           sets in sets
+ *   (?m)                          the dot matches line ends: (?s) here; ^ and $ are always at lines
+ *   a{,3}  a{1,2}+  a{2}?         {0,3}; not possessive; not lazy
+ */
+#include "text/text_internal.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_DEPTH = 64, NAME = 48 };
+
+/* White_Space (Unicode 15, PropList.txt). PCRE2's own \s also has U+180E, which is none since Unicode 6.3; ranges are
+ * faster than \p{White_Space}. */
+#define SPACES "\\t-\\r \\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}"
+/* Alphabetic, M, Nd, Pc, and six numbers of Latin-1 that Oniguruma's table for that block adds. */
+#define WORD "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}" \
+             "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}"
+#define ALPHA "\\p{L}\\p{Nl}\\p{Alphabetic}"
+
+/* `name` of a property or POSIX bracket as the items of a class; lower case, without blanks, '_' and '-'. */
+static const struct {
+  const char *name, *items;
+} names[] = {
+    {"alpha", ALPHA},
+    {"digit", "\\p{Nd}"},
+    {"alnum", ALPHA "\\p{Nd}"},
+    {"space", SPACES},
+    {"whitespace", SPACES},
+    {"blank", "\\t\\p{Zs}"},
+    {"upper", "\\p{Uppercase}"},
+    {"lower", "\\p{Lowercase}"},
+    {"xdigit", "0-9a-fA-F"},
+    {"word", WORD},
+    {"cntrl", "\\p{Cc}\\p{Cf}\\p{Cn}\\p{Co}"},
+    {"punct", "\\p{P}$+<=>^`|~"},
+    {"any", "\\x{0}-\\x{10FFFF}"},
+    {"letter", "\\p{L}"},
+    {"uppercaseletter", "\\p{Lu}"},
+    {"lowercaseletter", "\\p{Ll}"},
+    {"titlecaseletter", "\\p{Lt}"},
+    {"modifierletter", "\\p{Lm}"},
+    {"otherletter", "\\p{Lo}"},
+    {"mark", "\\p{M}"},
+    {"combiningmark", "\\p{M}"},
+    {"nonspacingmark", "\\p{Mn}"},
+    {"spacingmark", "\\p{Mc}"},
+    {"enclosingmark", "\\p{Me}"},
+    {"number", "\\p{N}"},
+    {"decimalnumber", "\\p{Nd}"},
+    {"letternumber", "\\p{Nl}"},
+    {"othernumber", "\\p{No}"},
+    {"punctuation", "\\p{P}"},
+    {"connectorpunctuation", "\\p{Pc}"},
+    {"dashpunctuation", "\\p{Pd}"},
+    {"openpunctuation", "\\p{Ps}"},
+    {"closepunctuation", "\\p{Pe}"},
+    {"initialpunctuation", "\\p{Pi}"},
+    {"finalpunctuation", "\\p{Pf}"},
+    {"otherpunctuation", "\\p{Po}"},
+    {"symbol", "\\p{S}"},
+    {"mathsymbol", "\\p{Sm}"},
+    {"currencysymbol", "\\p{Sc}"},
+    {"modifiersymbol", "\\p{Sk}"},
+    {"othersymbol", "\\p{So}"},
+    {"separator", "\\p{Z}"},
+    {"spaceseparator", "\\p{Zs}"},
+    {"lineseparator", "\\p{Zl}"},
+    {"paragraphseparator", "\\p{Zp}"},
+    {"other", "\\p{C}"},
+    {"control", "\\p{Cc}"},
+    {"format", "\\p{Cf}"},
+};
+
+struct onig {
+  const char *p;
+  struct ane_buffer *out;
+  ane_status st;
+  struct ane_error *err;
+  int depth;              /* of classes */
+  size_t groups[MAX_DEPTH]; /* where each open group begins in out */
+  int n_groups;
+  size_t atom; /* where what a quantifier would repeat begins; SIZE_MAX: nothing */
+};
+
+static void refuse(struct onig *o, const char *what) {
+  if (!o->st) o->st = ane_fail(o->err, ANE_UNSUPPORTED, "%s is not supported", what);
+}
+
+static void add_to(struct onig *o, struct ane_buffer *b, const char *s, size_t n) {
+  if (!o->st && !ane_buffer_append(b, s, n)) o->st = ane_fail(o->err, ANE_NOMEM, "no memory for a pattern");
+}
+
+static void add(struct onig *o, const char *s) { add_to(o, o->out, s, strlen(s)); }
+
+/* ---- Sets --------------------------------------------------------------------------------------------------------*/
+
+static bool is_script(const char *name) {
+  char pattern[NAME + 16];
+  int code;
+  PCRE2_SIZE at;
+  snprintf(pattern, sizeof pattern, "\\p{sc:%s}", name);
+  pcre2_code *compiled = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &code, &at, NULL);
+  pcre2_code_free(compiled);
+  return compiled != NULL;
+}
+
+/* The items of a named set: s[0..n), which may begin with '^'. *negated is turned over by that. */
+static void named(struct onig *o, const char *s, size_t n, bool *negated, char items[256]) {
+  char name[NAME];
+  size_t len = 0;
+  items[0] = '\0';
+  if (n && *s == '^') {
+    *negated = !*negated;
+    s++;
+    n--;
+  }
+  for (size_t i = 0; i < n && len + 1 < sizeof name; i++)
+    if (!strchr(" _-", s[i])) name[len++] = (char)(s[i] >= 'A' && s[i] <= 'Z' ? s[i] | 32 : s[i]);
+  name[len] = '\0';
+  for (size_t i = 0; i < ANE_COUNT(names); i++)
+    if (strcmp(names[i].name, name) == 0) {
+      snprintf(items, 256, "%s", names[i].items);
+      return;
+    }
+  if (n == 0 || n >= sizeof name || strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789") != len)
+    refuse(o, "this name of a property");
+  else
+    snprintf(items, 256, len > 2 && is_script(name) ? "\\p{sc:%.*s}" : "\\p{%.*s}", (int)n, s);
+}
+
+/* The set that the escape at o->p stands for, which is moved over: true, with its items and whether it is their complement.
+ * false: a character, or nothing that is a set; o->p stays. */
+static bool set_escape(struct onig *o, char items[256], bool *negated) {
+  static const struct {
+    char letter;
+    const char *items;
+  } sets[] = {{'s', SPACES}, {'w', WORD}, {'d', "\\p{Nd}"}, {'h', "0-9a-fA-F"}};
+  char c = o->p[1];
+  *negated = c >= 'A' && c <= 'Z';
+  if (c == 'p' || c == 'P') {
+    const char *close = o->p[2] == '{' ? strchr(o->p, '}') : NULL;
+    if (!close) {
+      refuse(o, "\\p without a name in braces");
+      return false;
+    }
+    named(o, o->p + 3, (size_t)(close - o->p - 3), negated, items);
+    o->p = close + 1;
+    return true;
+  }
+  for (size_t i = 0; i < ANE_COUNT(sets); i++)
+    if (sets[i].letter == c || (sets[i].letter & ~32) == c) {
+      snprintf(items, 256, "%s", sets[i].items);
+      o->p += 2;
+      return true;
+    }
+  return false;
+}
+
+/* An escape of a single character, at o->p, moved over. */
+static void char_escape(struct onig *o, struct ane_buffer *out) {
+  char text[12];
+  size_t n;
+  if (o->p[1] == 'u') {
+    if (strspn(o->p + 2, "0123456789abcdefABCDEF") < 4) {
+      refuse(o, "\\u without four hex digits");
+      return;
+    }
+    snprintf(text, sizeof text, "\\x{%.4s}", o->p + 2);
+    add_to(o, out, text, strlen(text));
+    o->p += 6;
+    return;
+  }
+  if (!o->p[1]) {
+    refuse(o, "a backslash at the end");
+    return;
+  }
+  ane_char_at(o->p + 1, strlen(o->p + 1), &n);
+  add_to(o, out, o->p, n + 1);
+  o->p += n + 1;
+}
+
+/* ---- Classes -----------------------------------------------------------------------------------------------------*/
+
+/* Between two && of a class: what PCRE2's classes can hold, and expressions for the rest, each behind a '|'. */
+struct operand {
+  struct ane_buffer items, others;
+};
+
+static void class(struct onig *o, struct ane_buffer *out);
+
+/* A set inside of a class. The complement of one property is a property. */
+static void add_set(struct onig *o, struct operand *x, char *items, bool negated) {
+  const char *close = strchr(items, '}');
+  if (negated && strcmp(items, SPACES) == 0) {
+    strcpy(items, "\\P{White_Space}");
+    negated = false;
+  } else if (negated && strncmp(items, "\\p{", 3) == 0 && close && !close[1]) {
+    items[1] = 'P';
+    negated = false;
+  }
+  struct ane_buffer *b = negated ? &x->others : &x->items;
+  add_to(o, b, negated ? "|[^" : "", negated ? 3 : 0);
+  add_to(o, b, items, strlen(items));
+  add_to(o, b, "]", negated ? 1 : 0);
+  if (o->p[0] == '-' && o->p[1] != ']') refuse(o, "a range that begins with a set");
+}
+
+/* [:name:] at o->p, moved over; false where there is none. */
+static bool posix(struct onig *o, struct operand *x) {
+  char items[256];
+  bool negated = false;
+  if (o->p[0] != '[' || o->p[1] != ':') return false;
+  const char *close = strstr(o->p + 2, ":]");
+  size_t n = strspn(o->p + 2, "^abcdefghijklmnopqrstuvwxyz");
+  if (!close || o->p + 2 + n != close) return false;
+  named(o, o->p + 2, n, &negated, items);
+  o->p = close + 2;
+  add_set(o, x, items, negated);
+  return true;
+}
+
+static void class_item(struct onig *o, struct operand *x) {
+  char items[256];
+  bool negated;
+  size_t n;
+  if (posix(o, x)) return;
+  if (*o->p == '[') {
+    add_to(o, &x->others, "|", 1);
+    class(o, &x->others);
+  } else if (*o->p == '\\') {
+    if (set_escape(o, items, &negated)) add_set(o, x, items, negated);
+    else char_escape(o, &x->items);
+  } else {
+    ane_char_at(o->p, strlen(o->p), &n);
+    add_to(o, &x->items, o->p, n);
+    o->p += n;
+  }
+}
+
+/* Appends the operand as an expression for one character; complement: of those that it has not. */
+static void add_operand(struct onig *o, struct ane_buffer *out, const struct operand *x, bool complement) {
+  const char *others = (const char *)x->others.data;
+  if (!x->items.size && !x->others.size) refuse(o, "an empty class");
+  if (complement && x->others.size) add_to(o, out, "(?:(?!", 6);
+  if (x->others.size) add_to(o, out, "(?:", 3);
+  if (x->items.size) {
+    add_to(o, out, complement && !x->others.size ? "[^" : "[", complement && !x->others.size ? 2 : 1);
+    add_to(o, out, (const char *)x->items.data, x->items.size);
+    add_to(o, out, "]", 1);
+  }
+  if (x->others.size) {
+    size_t skip = x->items.size ? 0 : 1;
+    add_to(o, out, others + skip, x->others.size - skip);
+    add_to(o, out, ")", 1);
+    if (complement) add_to(o, out, ")(?s:.))", 8);
+  }
+}
+
+/* One operand, up to && or the end. Frees nothing. */
+static void operand(struct onig *o, struct operand *x, bool first) {
+  if (first && *o->p == ']') { /* as in PCRE2: at the beginning it is a character */
+    add_to(o, &x->items, "\\]", 2);
+    o->p++;
+  }
+  while (!o->st && *o->p && *o->p != ']' && strncmp(o->p, "&&", 2) != 0) class_item(o, x);
+  if (!*o->p) refuse(o, "a class without end");
+}
+
+/* The class at o->p, moved over. */
+static void class(struct onig *o, struct ane_buffer *out) {
+  struct ane_buffer whole = {0};
+  int n = 0;
+  if (++o->depth > MAX_DEPTH) refuse(o, "a class so deeply nested");
+  bool complement = o->p[1] == '^', last = false;
+  o->p += complement ? 2 : 1;
+  while (!o->st && !last) {
+    struct operand x = {0};
+    operand(o, &x, n == 0);
+    last = *o->p == ']';
+    o->p += last ? 1 : *o->p ? 2 : 0;
+    bool alone = last && n == 0;
+    if (!alone && !last) add_to(o, &whole, "(?=", 3);
+    add_operand(o, alone ? out : &whole, &x, alone && complement);
+    if (!alone && !last) add_to(o, &whole, ")", 1);
+    n++;
+    ane_buffer_free(&x.items);
+    ane_buffer_free(&x.others);
+  }
+  if (n > 1) {
+    const char *before = complement ? "(?:(?!" : "(?:", *after = complement ? ")(?s:.))" : ")";
+    add_to(o, out, before, strlen(before));
+    add_to(o, out, (const char *)whole.data, whole.size);
+    add_to(o, out, after, strlen(after));
+  }
+  ane_buffer_free(&whole);
+  o->depth--;
+}
+
+/* ---- Groups and quantifiers --------------------------------------------------------------------------------------*/
+
+static void open_group(struct onig *o) {
+  if (o->n_groups == MAX_DEPTH) {
+    refuse(o, "a group so deeply nested");
+    return;
+  }
+  o->groups[o->n_groups++] = o->out->size;
+}
+
+/* "(?imx-imx" behind the two first characters; what follows is ':' or ')'. */
+static void options(struct onig *o, size_t n) {
+  bool whole = o->p[2 + n] == ')';
+  if (whole && o->atom != SIZE_MAX) refuse(o, "an option in the middle of an alternative");
+  if (!whole) open_group(o);
+  add(o, "(?");
+  for (size_t i = 0; i < n; i++) add_to(o, o->out, o->p[2 + i] == 'm' ? "s" : o->p + 2 + i, 1);
+  add_to(o, o->out, o->p + 2 + n, 1);
+  o->p += n + 3;
+}
+
+static void group(struct onig *o) {
+  size_t n = strspn(o->p + 1, "?") ? strspn(o->p + 2, "imx-") : 0;
+  const char *close = strchr(o->p, ')');
+  if (o->p[1] == '*' || strncmp(o->p, "(?#", 3) == 0) { /* a verb, a comment */
+    if (!close) refuse(o, "a group without end");
+    else add_to(o, o->out, o->p, (size_t)(close + 1 - o->p));
+    o->p = close ? close + 1 : o->p;
+    return;
+  }
+  if (n && (o->p[2 + n] == ':' || o->p[2 + n] == ')')) {
+    options(o, n);
+  } else {
+    n = o->p[1] != '?' ? 1 : o->p[2] == '<' && (o->p[3] == '=' || o->p[3] == '!') ? 4 : o->p[2] ? 3 : 2;
+    open_group(o);
+    add_to(o, o->out, o->p, n);
+    o->p += n;
+  }
+  o->atom = SIZE_MAX;
+}
+
+static void end_group(struct onig *o) {
+  if (o->n_groups) o->atom = o->groups[--o->n_groups];
+  add(o, ")");
+  o->p++;
+}
+
+/* Puts "(?:" before the atom and ")" behind what there is. */
+static void wrap(struct onig *o) {
+  size_t size = o->out->size - o->atom;
+  add(o, "(?:)");
+  if (o->st) return;
+  char *at = (char *)o->out->data + o->atom;
+  memmove(at + 3, at, size);
+  memcpy(at, "(?:", 3);
+  at[size + 3] = ')';
+}
+
+/* {n} {n,} {,n} {n,m} at o->p; false where the brace is a character. */
+static bool interval(struct onig *o) {
+  static const char digits[] = "0123456789";
+  const char *p = o->p + 1;
+  size_t low = strspn(p, digits), comma = p[low] == ',', high = comma ? strspn(p + low + 1, digits) : 0;
+  if (o->atom == SIZE_MAX || p[low + comma + high] != '}' || (!low && !high)) return false;
+  add(o, low ? "{" : "{0");
+  add_to(o, o->out, p, low + comma + high + 1);
+  o->p = p + low + comma + high + 1;
+  if (*o->p == '+' || (*o->p == '?' && !comma)) wrap(o);
+  return true;
+}
+
+static void quantifier(struct onig *o) {
+  if (*o->p != '{') {
+    size_t n = o->p[1] == '?' || o->p[1] == '+' ? 2 : 1;
+    add_to(o, o->out, o->p, n);
+    o->p += n;
+  } else if (!interval(o)) {
+    o->atom = o->out->size;
+    add(o, "\\{");
+    o->p++;
+  }
+}
+
+static void plain_escape(struct onig *o) {
+  char items[256];
+  bool negated;
+  if (o->p[1] == 'y' || o->p[1] == 'Y') refuse(o, "\\y");
+  o->atom = o->out->size;
+  if (o->p[1] == 'O') {
+    add(o, "(?s:.)");
+    o->p += 2;
+  } else if (set_escape(o, items, &negated)) {
+    add(o, negated ? "[^" : "[");
+    add(o, items);
+    add(o, "]");
+  } else {
+    char_escape(o, o->out);
+  }
+}
+
+ane_status ane_onig_translate(const char *pattern, struct ane_buffer *out, struct ane_error *err) {
+  struct onig o = {.p = pattern, .out = out, .err = err, .atom = SIZE_MAX};
+  while (!o.st && *o.p) {
+    size_t n;
+    switch (*o.p) {
+      case '\\': plain_escape(&o); break;
+      case '[':
+        o.atom = out->size;
+        class(&o, out);
+        break;
+      case '(': group(&o); break;
+      case ')': end_group(&o); break;
+      case '{':
+      case '*':
+      case '+':
+      case '?': quantifier(&o); break;
+      case '|':
+        o.atom = SIZE_MAX;
+        add(&o, "|");
+        o.p++;
+        break;
+      default:
+        o.atom = out->size;
+        ane_char_at(o.p, strlen(o.p), &n);
+        add_to(&o, out, o.p, n);
+        o.p += n;
+    }
+  }
+  return o.st;
+}

@@ -1,0 +1,206 @@
+--- The tokenizer of a folder in Hugging Face layout, with what the files beside it say of special tokens and chat templates.
+-- Needs ane.core, ane.tokenizer.fields, ane.tokenizer.json and ane.tokenizer.sentencepiece.
+--
+-- tokenizer.json has the pipeline; where a folder has none, tokenizer.model (SentencePiece) has. Around it:
+-- tokenizer_config.json, special_tokens_map.json, added_tokens.json, generation_config.json or config.json for the ids that
+-- end a reply, chat_template.jinja, chat_template.json and additional_chat_templates/*.jinja.
+-- Usage: `local fields = folder.open("models/x")`
+
+local core = require "ane.core"
+local fields = require "ane.tokenizer.fields"
+local json = require "ane.tokenizer.json"
+local sentencepiece = require "ane.tokenizer.sentencepiece"
+
+local M = {}
+
+local fail = fields.fail
+
+local function exists(path) return core.path_kind(path) == "file" end
+
+local function read(path)
+  local text, message, code = core.read_file(path)
+  if not text then fail(code, "%s", message) end
+  return text
+end
+
+-- ---- Special tokens ------------------------------------------------------------------------------------------------
+
+-- The text of a token that is written as a string or as an AddedToken object; nil for null.
+local function token_text(value, path)
+  if value == nil or value == core.null then return nil end
+  if type(value) == "table" then return fields.get(value, "content", "string", path) end
+  return fields.check(value, "string", path)
+end
+
+-- Finds tokens by their spelling before the tokenizer exists.
+local function finder(vocabulary, description)
+  local added = {}
+  for _, token in ipairs(description.added or {}) do added[token.content] = token.id end
+  return function(text) return text and (added[text] or vocabulary:find(text)) or nil end
+end
+
+-- One id, or a list of them, as generation_config.json and config.json write it.
+local function id_list(object, key, path)
+  local value = object[key]
+  if value == nil or value == core.null then return nil end
+  if math.type(value) == "integer" then return { value } end
+  fields.check(value, "array", path .. "." .. key)
+  local out = {}
+  for i, id in ipairs(value) do out[i] = fields.check(id, "integer", ("%s.%s[%d]"):format(path, key, i - 1)) end
+  return out
+end
+
+-- Ids by what they are for: bos, eos, unk, pad. The files are asked in this order.
+local function special_ids(side, find)
+  local ids = {}
+  for _, name in ipairs { "bos", "eos", "unk", "pad" } do
+    for _, file in ipairs { "tokenizer_config.json", "special_tokens_map.json" } do
+      local object = side[file]
+      if object and not ids[name] then ids[name] = find(token_text(object[name .. "_token"], ("%s: %s_token"):format(file, name))) end
+    end
+  end
+  return ids
+end
+
+-- ---- Chat templates ------------------------------------------------------------------------------------------------
+
+local function add_templates(out, value, path)
+  if value == nil or value == core.null then return end
+  if type(value) == "string" then
+    out.default = value
+    return
+  end
+  for i, entry in ipairs(fields.check(value, "array", path)) do
+    local place = ("%s[%d]"):format(path, i - 1)
+    fields.check(entry, "object", place)
+    out[fields.get(entry, "name", "string", place)] = fields.get(entry, "template", "string", place)
+  end
+end
+
+-- Later files win, as in transformers.
+local function chat_templates(folder, side)
+  local out = {}
+  if side["tokenizer_config.json"] then
+    add_templates(out, side["tokenizer_config.json"].chat_template, "tokenizer_config.json: chat_template")
+  end
+  local old = fields.read_json(folder .. "/chat_template.json", "chat_template.json")
+  if old then add_templates(out, old.chat_template, "chat_template.json: chat_template") end
+  if exists(folder .. "/chat_template.jinja") then out.default = read(folder .. "/chat_template.jinja") end
+  local more = folder .. "/additional_chat_templates"
+  if core.path_kind(more) == "folder" then
+    for _, name in ipairs(core.list_dir(more) or {}) do
+      local plain = name:match "^(.+)%.jinja$"
+      if plain then out[plain] = read(more .. "/" .. name) end
+    end
+  end
+  return out
+end
+
+-- ---- Pipelines -----------------------------------------------------------------------------------------------------
+
+-- Tokens beside a SentencePiece model: {id: AddedToken} in the config, {content: id} in added_tokens.json.
+local function more_tokens(side)
+  local out, seen = {}, {}
+  local config, plain = side["tokenizer_config.json"], side["added_tokens.json"]
+  for key, token in pairs(config and fields.get(config, "added_tokens_decoder", "object", "tokenizer_config.json", {}) or {}) do
+    local path = "tokenizer_config.json: added_tokens_decoder." .. tostring(key)
+    local id = math.tointeger(tonumber(key))
+    if not id or id < 0 or id >= 0x7fffffff then fail("format", "%s: is no id", path) end
+    fields.check(token, "object", path)
+    local content = fields.get(token, "content", "string", path)
+    seen[id] = true
+    local special = fields.get(token, "special", "boolean", path, false)
+    out[#out + 1] = { id = id, content = content, special = special, flags = json.added_flags(token, path) }
+  end
+  for content, id in pairs(plain or {}) do
+    fields.check(id, "natural", "added_tokens.json: " .. content)
+    if id >= 0x7fffffff then fail("format", "added_tokens.json: %s: is no id", content) end
+    if not seen[id] then out[#out + 1] = { id = id, content = content, special = false, flags = 0 } end
+  end
+  table.sort(out, function(a, b) return a.id < b.id end)
+  return out
+end
+
+-- Which tokens the model's makers want around a text. tokenizer_config.json has the last word where it says anything
+-- (transformers, tokenization_utils_tokenizers.py), then the post-processor. A SentencePiece model begins texts with its
+-- begin token unless told otherwise.
+local function wishes(d, config, ids, plain)
+  local add_bos = config and fields.get(config, "add_bos_token", "boolean", "tokenizer_config.json", fields.NONE)
+  local add_eos = config and fields.get(config, "add_eos_token", "boolean", "tokenizer_config.json", fields.NONE)
+  if add_bos == nil and add_eos == nil then
+    add_bos, add_eos = plain and ids.bos ~= nil or #(d.head or {}) > 0, #(d.tail or {}) > 0
+  else
+    if add_bos then d.head = { ids.bos } end
+    if add_eos then d.tail = { ids.eos } end
+    if plain and add_bos == nil then add_bos = ids.bos ~= nil end
+  end
+  if #(d.head or {}) == 0 then d.head = { ids.bos } end
+  if #(d.tail or {}) == 0 then d.tail = { ids.eos } end
+  return (add_bos or false) and #d.head > 0, (add_eos or false) and #d.tail > 0
+end
+
+local SIDE = { "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "generation_config.json", "config.json" }
+
+local function read_side(folder)
+  local side = {}
+  for _, name in ipairs(SIDE) do side[name] = fields.read_json(folder .. "/" .. name, name) end
+  return side
+end
+
+-- The ids that end a reply: those of generation_config.json, else those of config.json or its part about the text model.
+local function reply_ends(side)
+  local generation, config = side["generation_config.json"], side["config.json"]
+  local ids = generation and id_list(generation, "eos_token_id", "generation_config.json")
+  if not ids and config then
+    ids = id_list(config, "eos_token_id", "config.json")
+    local text = config.text_config
+    if not ids and type(text) == "table" then ids = id_list(text, "eos_token_id", "config.json: text_config") end
+  end
+  return ids or {}
+end
+
+-- The name of the file that has the pipeline.
+local function find_file(folder)
+  for _, name in ipairs { "tokenizer.json", "tokenizer.model" } do
+    if exists(folder .. "/" .. name) then return name end
+  end
+  fail("notfound", "the folder has neither tokenizer.json nor tokenizer.model")
+end
+
+-- Vocabulary, description, and for a SentencePiece model its fields. Faults name the file.
+local function pipeline(folder, name)
+  local reader = name == "tokenizer.json" and json or sentencepiece
+  local vocabulary, d, info = fields.try(reader.read, read(folder .. "/" .. name))
+  if not vocabulary then fail(info, "%s: %s", name, d) end
+  return vocabulary, d, info
+end
+
+local function open(folder)
+  local name = find_file(folder)
+  local vocabulary, d, info = pipeline(folder, name)
+  local side = read_side(folder)
+  if info then d.added = more_tokens(side) end
+  local ids = special_ids(side, finder(vocabulary, d))
+  for _, key in ipairs { "bos", "eos", "pad" } do ids[key] = ids[key] or info and info[key] end
+  ids.unk = ids.unk or d.unk
+  local add_bos, add_eos = wishes(d, side["tokenizer_config.json"], ids, info ~= nil)
+  local raw, message, code = core.tokenizer(vocabulary, d)
+  if not raw then fail(code, "%s: %s", name, message) end
+  return {
+    raw = raw, bos = ids.bos, eos = ids.eos, unk = ids.unk, pad = ids.pad, add_bos = add_bos, add_eos = add_eos,
+    ends = reply_ends(side), chat_templates = chat_templates(folder, side),
+  }
+end
+
+--- Opens the tokenizer of a folder, or of the folder that a tokenizer.json or tokenizer.model lies in.
+-- @return {raw, bos, eos, unk, pad, add_bos, add_eos, ends, chat_templates}; or nil, message, code: "notfound" where there is no
+-- tokenizer
+function M.open(path)
+  local folder = path
+  if core.path_kind(path) == "file" then folder = path:match "^(.*)/[^/]*$" or "." end
+  local result, message, code = fields.try(open, folder)
+  if not result then return nil, ("%s: %s"):format(folder, message), code end
+  return result
+end
+
+return M

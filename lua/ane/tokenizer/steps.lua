@@ -1,0 +1,293 @@
+--- The steps of a tokenizer.json (Hugging Face tokenizers library) as steps of csrc/text: normalisers, pre-tokenizers,
+-- decoders, post-processors.
+-- Needs ane.core and ane.tokenizer.fields. The semantics are those of that library's version 0.23.
+
+local core = require "ane.core"
+local fields = require "ane.tokenizer.fields"
+
+local M = {}
+
+local get, fail = fields.get, fields.fail
+
+--- A pattern given as {"String": text} or {"Regex": text}.
+-- @return its text, and whether it is plain
+local function pattern(object, path)
+  local p = get(object, "pattern", "object", path)
+  local text, plain = p.String, true
+  if text == nil then text, plain = p.Regex, false end
+  fields.check(text, "string", path .. ".pattern")
+  if text:find("\0", 1, true) then fail("unsupported", "%s.pattern: holds a NUL", path) end
+  return text, plain
+end
+
+-- Calls known[type] for each object of a list.
+local function each(known, list, path, ...)
+  for i, object in ipairs(list) do
+    local place = ("%s[%d]"):format(path, i - 1)
+    fields.kind(known, object, place)(object, place, ...)
+  end
+end
+
+-- ---- Normalisers ---------------------------------------------------------------------------------------------------
+
+local NORMALISERS = {}
+
+local function simple(kind)
+  return function(_, _, out) out[#out + 1] = { kind = kind } end
+end
+
+for type_name, kind in pairs {
+  NFC = "nfc", NFD = "nfd", NFKC = "nfkc", NFKD = "nfkd", Lowercase = "lower", StripAccents = "strip_marks", Nmt = "nmt",
+  ByteLevel = "alphabet",
+} do
+  NORMALISERS[type_name] = simple(kind)
+end
+
+function NORMALISERS.Sequence(object, path, out)
+  each(NORMALISERS, get(object, "normalizers", "array", path), path .. ".normalizers", out)
+end
+
+function NORMALISERS.Strip(object, path, out)
+  if get(object, "strip_left", "boolean", path) then out[#out + 1] = { kind = "strip_left" } end
+  if get(object, "strip_right", "boolean", path) then out[#out + 1] = { kind = "strip_right" } end
+end
+
+function NORMALISERS.Replace(object, path, out)
+  local text, plain = pattern(object, path)
+  if text == "" then fail("unsupported", "%s.pattern: is empty", path) end
+  out[#out + 1] = { kind = plain and "replace" or "pattern", from = text, to = get(object, "content", "string", path) }
+end
+
+function NORMALISERS.Prepend(object, path, out) out[#out + 1] = { kind = "prepend", to = get(object, "prepend", "string", path) } end
+
+function NORMALISERS.Precompiled(object, path, out)
+  local blob = core.base64_decode(get(object, "precompiled_charsmap", "string", path))
+  if not blob then fail("format", "%s.precompiled_charsmap: is no base64", path) end
+  out[#out + 1] = { kind = "charsmap_clusters", from = blob }
+end
+
+function NORMALISERS.BertNormalizer(object, path, out)
+  local lowercase = get(object, "lowercase", "boolean", path)
+  if get(object, "clean_text", "boolean", path) then out[#out + 1] = { kind = "clean" } end
+  if get(object, "handle_chinese_chars", "boolean", path) then out[#out + 1] = { kind = "apart_han" } end
+  if get(object, "strip_accents", "boolean", path, lowercase) then
+    out[#out + 1] = { kind = "nfd" }
+    out[#out + 1] = { kind = "strip_nonspacing" }
+  end
+  if lowercase then out[#out + 1] = { kind = "lower" } end
+end
+
+--- Steps of the section "normalizer".
+function M.normalisers(section)
+  local out = {}
+  if section then fields.kind(NORMALISERS, section, "normalizer")(section, "normalizer", out) end
+  return out
+end
+
+-- ---- Pre-tokenizers ------------------------------------------------------------------------------------------------
+
+local GPT2 = [['s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+]]
+
+--- \w of Rust's regex crate: Alphabetic, M, Nd, Pc, Join_Control.
+local WORD = [[\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200C}\x{200D}\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189}]]
+
+local PUNCTUATION = [=[[!-/:-@\[-`{-~\p{P}]]=]
+
+local BEHAVIOURS = {
+  Removed = "removed", Isolated = "isolated", Contiguous = "contiguous", MergedWithPrevious = "merged_with_previous",
+  MergedWithNext = "merged_with_next",
+}
+
+local function behaviour(object, path, default)
+  local name = get(object, "behavior", "string", path, default)
+  return BEHAVIOURS[name] or fail("unsupported", "%s.behavior: '%s' is not supported", path, name)
+end
+
+local SPLITS = {}
+
+function SPLITS.Sequence(object, path, out)
+  each(SPLITS, get(object, "pretokenizers", "array", path), path .. ".pretokenizers", out)
+end
+
+function SPLITS.Split(object, path, out)
+  local text, plain = pattern(object, path)
+  out[#out + 1] = {
+    pattern = text, literal = plain, behaviour = behaviour(object, path), invert = get(object, "invert", "boolean", path, false),
+  }
+end
+
+-- The last step may become a property of the model (see M.splits): {alphabet = true}.
+function SPLITS.ByteLevel(object, path, out)
+  if get(object, "add_prefix_space", "boolean", path) then out[#out + 1] = { change = { kind = "prefix", to = " " } } end
+  if get(object, "use_regex", "boolean", path, true) then out[#out + 1] = { pattern = GPT2, behaviour = "isolated" } end
+  out[#out + 1] = { alphabet = true, change = { kind = "alphabet" } }
+end
+
+local SCHEMES = { always = true, first = true, never = true }
+
+-- add_prefix_space is the older form of prepend_scheme.
+local function scheme(object, path)
+  local name = get(object, "prepend_scheme", "string", path, "always")
+  if not SCHEMES[name] then fail("unsupported", "%s.prepend_scheme: '%s' is not supported", path, name) end
+  return get(object, "add_prefix_space", "boolean", path, true) and name or "never"
+end
+
+function SPLITS.Metaspace(object, path, out)
+  local mark, when = fields.character(object, "replacement", path), scheme(object, path)
+  out[#out + 1] = { change = { kind = "replace", from = " ", to = mark } }
+  if when ~= "never" then out[#out + 1] = { change = { kind = "prefix", to = mark }, only_first = when == "first" } end
+  if get(object, "split", "boolean", path, true) then
+    out[#out + 1] = { pattern = mark, literal = true, behaviour = "merged_with_next" }
+  end
+end
+
+function SPLITS.Whitespace(_, _, out)
+  out[#out + 1] = { pattern = ("[%s]+|[^%s\\s]+"):format(WORD, WORD), behaviour = "removed", invert = true }
+end
+
+function SPLITS.WhitespaceSplit(_, _, out) out[#out + 1] = { pattern = "\\s", behaviour = "removed" } end
+
+function SPLITS.Punctuation(object, path, out)
+  out[#out + 1] = { pattern = PUNCTUATION, behaviour = behaviour(object, path, "Isolated") }
+end
+
+function SPLITS.BertPreTokenizer(_, _, out)
+  out[#out + 1] = { pattern = "\\s", behaviour = "removed" }
+  out[#out + 1] = { pattern = PUNCTUATION, behaviour = "isolated" }
+end
+
+function SPLITS.Digits(object, path, out)
+  local apart = get(object, "individual_digits", "boolean", path)
+  out[#out + 1] = { pattern = "\\p{N}", behaviour = apart and "isolated" or "contiguous" }
+end
+
+function SPLITS.CharDelimiterSplit(object, path, out)
+  out[#out + 1] = { pattern = fields.character(object, "delimiter", path), literal = true, behaviour = "removed" }
+end
+
+function SPLITS.FixedLength(object, path, out)
+  local length = get(object, "length", "natural", path, 5)
+  if length < 1 or length > 65535 then fail("unsupported", "%s.length: is %d, must be 1 to 65535", path, length) end
+  out[#out + 1] = { pattern = ("(?m:.{1,%d})"):format(length), behaviour = "isolated" }
+end
+
+--- Steps of the section "pre_tokenizer".
+-- @param bytes whether the model can take bytes where it should get their spellings in GPT-2's alphabet
+-- @return steps, and whether the model has to
+function M.splits(section, bytes)
+  local out = {}
+  if section then fields.kind(SPLITS, section, "pre_tokenizer")(section, "pre_tokenizer", out) end
+  local level = bytes and #out > 0 and out[#out].alphabet == true
+  if level then out[#out] = nil end
+  return out, level
+end
+
+-- ---- Decoders ------------------------------------------------------------------------------------------------------
+
+local DECODERS = {}
+
+function DECODERS.Sequence(object, path, out) each(DECODERS, get(object, "decoders", "array", path), path .. ".decoders", out) end
+
+function DECODERS.ByteLevel(_, _, out) out[#out + 1] = { kind = "byte_level" } end
+
+function DECODERS.ByteFallback(_, _, out) out[#out + 1] = { kind = "bytes" } end
+
+function DECODERS.Fuse(_, _, out) out[#out + 1] = { kind = "fuse" } end
+
+function DECODERS.Replace(object, path, out)
+  local text, plain = pattern(object, path)
+  if text == "" then fail("unsupported", "%s.pattern: is empty", path) end
+  out[#out + 1] = { kind = plain and "replace" or "pattern", from = text, to = get(object, "content", "string", path) }
+end
+
+function DECODERS.Strip(object, path, out)
+  out[#out + 1] = {
+    kind = "strip", from = fields.character(object, "content", path),
+    start = math.min(get(object, "start", "natural", path), 0xffffffff), stop = math.min(get(object, "stop", "natural", path), 0xffffffff),
+  }
+end
+
+function DECODERS.Metaspace(object, path, out)
+  out[#out + 1] = {
+    kind = "metaspace", from = fields.character(object, "replacement", path), start = scheme(object, path) ~= "never" and 1 or 0,
+  }
+end
+
+function DECODERS.WordPiece(object, path, out)
+  out[#out + 1] = { kind = "wordpiece", from = get(object, "prefix", "string", path) }
+  if get(object, "cleanup", "boolean", path) then out[#out + 1] = { kind = "cleanup" } end
+end
+
+function DECODERS.BPEDecoder(object, path, out)
+  local suffix = get(object, "suffix", "string", path)
+  if suffix == "" then fail("unsupported", "%s.suffix: is empty", path) end
+  out[#out + 1] = { kind = "suffix", from = suffix }
+end
+
+--- Steps of the section "decoder".
+function M.decoders(section)
+  if not section then return { { kind = "spaced" } } end
+  local out = {}
+  fields.kind(DECODERS, section, "decoder")(section, "decoder", out)
+  return #out > 0 and out or { { kind = "fuse" } }
+end
+
+-- ---- Post-processors -----------------------------------------------------------------------------------------------
+
+-- What they add to a single text: out.head and out.tail, lists of ids.
+local PROCESSORS = {}
+
+function PROCESSORS.ByteLevel() end
+
+local function append_ids(list, ids, path)
+  for i, id in ipairs(ids) do list[#list + 1] = fields.check(id, "natural", ("%s[%d]"):format(path, i - 1)) end
+end
+
+-- Parts of a template: the text itself once, tokens around it.
+function PROCESSORS.TemplateProcessing(object, path, out)
+  local tokens = get(object, "special_tokens", "object", path)
+  local head, tail, seen = {}, {}, false
+  for i, part in ipairs(get(object, "single", "array", path)) do
+    local place = ("%s.single[%d]"):format(path, i - 1)
+    fields.check(part, "object", place)
+    if part.Sequence ~= nil then
+      if seen then fail("unsupported", "%s: the text stands in the template twice", place) end
+      if get(get(part, "Sequence", "object", place), "id", "string", place) ~= "A" then fail("format", "%s: wanted sequence A", place) end
+      seen = true
+    else
+      local name = get(get(part, "SpecialToken", "object", place), "id", "string", place .. ".SpecialToken")
+      local where = path .. ".special_tokens." .. name
+      append_ids(seen and tail or head, get(get(tokens, name, "object", path .. ".special_tokens"), "ids", "array", where), where .. ".ids")
+    end
+  end
+  if not seen then fail("unsupported", "%s.single: the template has no place for the text", path) end
+  if #head + #tail == 0 then return end
+  if #out.head + #out.tail > 0 then fail("unsupported", "%s: a second post-processor that adds tokens", path) end
+  out.head, out.tail = head, tail
+end
+
+local function named_id(object, key, path)
+  local pair = get(object, key, "array", path)
+  return fields.check(pair[2], "natural", ("%s.%s[1]"):format(path, key))
+end
+
+function PROCESSORS.BertProcessing(object, path, out)
+  if #out.head + #out.tail > 0 then fail("unsupported", "%s: a second post-processor that adds tokens", path) end
+  out.head, out.tail = { named_id(object, "cls", path) }, { named_id(object, "sep", path) }
+end
+
+PROCESSORS.RobertaProcessing = PROCESSORS.BertProcessing
+
+function PROCESSORS.Sequence(object, path, out)
+  each(PROCESSORS, get(object, "processors", "array", path), path .. ".processors", out)
+end
+
+--- Ids before and behind a text, by the section "post_processor".
+-- @return two lists
+function M.ends(section)
+  local out = { head = {}, tail = {} }
+  if section then fields.kind(PROCESSORS, section, "post_processor")(section, "post_processor", out) end
+  return out.head, out.tail
+end
+
+return M
