@@ -136,6 +136,24 @@ static int softmax(lua_State *L) {
   return 1;
 }
 
+/* core.divergence(a, b, id) -> KL(a || b) in nats, best id of a, best id of b, log probability of id in a, in b (the last
+ * two only where an id is given) */
+static int divergence(lua_State *L) {
+  int32_t n, m;
+  const float *a = check_row(L, 1, &n), *b = check_row(L, 2, &m);
+  if (n != m) return luaL_error(L, "divergence: rows of %d and %d logits", (int)n, (int)m);
+  bool scored = !lua_isnoneornil(L, 3);
+  lua_Integer id = scored ? bind_integer(L, 3, 0, n - 1) : 0;
+  struct ane_divergence d = ane_diverge(a, b, n);
+  lua_pushnumber(L, d.kl);
+  lua_pushinteger(L, d.best_a);
+  lua_pushinteger(L, d.best_b);
+  if (!scored) return 3;
+  lua_pushnumber(L, (double)a[id] - d.whole_a);
+  lua_pushnumber(L, (double)b[id] - d.whole_b);
+  return 5;
+}
+
 /* core.random(seed, position) -> number in [0, 1), and the four 32-bit words it is made from */
 static int random_number(lua_State *L) {
   uint64_t seed = (uint64_t)luaL_checkinteger(L, 1), position = (uint64_t)luaL_checkinteger(L, 2);
@@ -149,7 +167,7 @@ static int random_number(lua_State *L) {
 static const luaL_Reg methods[] = {{"draw", meth_draw}, {NULL, NULL}};
 static const luaL_Reg meta[] = {{NULL, NULL}};
 static const luaL_Reg functions[] = {
-    {"sampler", sampler_make}, {"logprobs", logprobs}, {"softmax", softmax}, {"random", random_number}, {NULL, NULL},
+    {"sampler", sampler_make}, {"logprobs", logprobs}, {"softmax", softmax}, {"divergence", divergence}, {"random", random_number}, {NULL, NULL},
 };
 
 void bind_sampler(lua_State *L) {

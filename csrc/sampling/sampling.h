@@ -24,6 +24,16 @@ double ane_log_sum_exp(const float *row, int32_t n);
 /* out = softmax(row / temperature), n >= 1, temperature > 0; out may be row. All zeros where no entry is above -infinity. */
 void ane_softmax(const float *row, int32_t n, float temperature, float *out);
 
+/* Two rows for the same next token: log(sum(exp())) and best id of each, and the Kullback-Leibler divergence
+ * sum p_a log(p_a / p_b) of their softmaxes, in nats: 0 where they agree, infinite where b rules out what a does not, NaN
+ * where a row has no entry above -infinity. n >= 1. */
+struct ane_divergence {
+  double whole_a, whole_b;
+  int32_t best_a, best_b;
+  double kl;
+};
+struct ane_divergence ane_diverge(const float *a, const float *b, int32_t n);
+
 /* Four random words for (seed, position): Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as
  * 1, 2, 3; SC 2011) with key = seed and counter = position. */
 void ane_philox(uint64_t seed, uint64_t position, uint32_t out[4]);

@@ -7,7 +7,9 @@ local argparse = require "argparse"
 local M = {}
 
 --- Subcommands in the order of the help.
-M.commands = { "run", "chat", "repl", "info", "tokenize", "logits", "render", "classify", "redact", "check", "quantise", "bench" }
+M.commands = {
+  "run", "chat", "repl", "info", "tokenize", "logits", "render", "classify", "redact", "check", "quantise", "compare", "bench",
+}
 
 local function module_of(name)
   return require("ane.cli." .. name)

@@ -1,0 +1,18 @@
+#include "sampling/sampling.h"
+
+#include <math.h>
+
+struct ane_divergence ane_diverge(const float *a, const float *b, int32_t n) {
+  struct ane_divergence d = {ane_log_sum_exp(a, n), ane_log_sum_exp(b, n), ane_best(a, n).id, ane_best(b, n).id, 0};
+  if (!(d.whole_a > -INFINITY) || !(d.whole_b > -INFINITY)) {
+    d.kl = NAN;
+    return d;
+  }
+  double kl = 0;
+  for (int32_t i = 0; i < n; i++) {
+    double log_a = (double)a[i] - d.whole_a;
+    if (log_a > -100) kl += (double)expf((float)log_a) * (log_a - ((double)b[i] - d.whole_b)); /* e^-100 is no float32 */
+  }
+  d.kl = kl > 0 || isnan(kl) ? kl : 0; /* what rounding leaves below zero is zero */
+  return d;
+}

@@ -1,0 +1,55 @@
+--- `ane compare`: what the weights of a second model cost.
+-- Needs ane.cli.common, ane.compare and ane.core.
+
+local common = require "ane.cli.common"
+
+local M = {}
+
+M.summary = "Compare the predictions of two models on a text: KL divergence, top-1 agreement, perplexity."
+
+function M.options(parser)
+  parser:argument("a", "Model to be held to.")
+  parser:argument("b", "Model that was changed; may be the same file with --weights-b.")
+  parser:argument("text", "Text file, - for standard input.")
+  parser:option("--chunk", "Tokens read from an empty cache at a time; default 512."):convert(common.positive):argname "N"
+  parser:option("--weights-a", "Weights of A in memory: file (default), int8, fp16, ..."):argname "W"
+  parser:option("--weights-b", "Weights of B in memory."):argname "W"
+  parser:option("--activations", "int8 is fast, fp32 the reference."):choices { "int8", "fp32" }
+  parser:option("-t --threads", "Threads; default the physical cores."):convert(common.positive):argname "N"
+  parser:flag("--no-progress", "No progress bar.")
+  parser:flag("--json", "Write one JSON object.")
+end
+
+local function load(args, path, weights)
+  local model, message = common.load({
+    model = path, weights = weights, activations = args.activations, threads = args.threads, context = args.chunk and args.chunk + 1,
+    no_progress = args.no_progress, json = args.json,
+  })
+  if not model then error(message, 0) end
+  return model
+end
+
+local function show(r)
+  io.stdout:write(("%d of %d tokens scored, windows of %d\n"):format(r.scored, r.tokens, r.chunk))
+  local kl = r.kl
+  io.stdout:write(("KL(A || B), nats     mean %.6f  median %.6f  99%% %.6f  max %.4f%s\n"):format(kl.mean, kl.median, kl.p99, kl.max,
+    kl.max_at and (" (token %d)"):format(kl.max_at) or ""))
+  io.stdout:write(("same best token      %.2f %%\n"):format(100 * r.top1))
+  io.stdout:write(("perplexity           A %.4f  B %.4f (%+.2f %%)\n"):format(r.perplexity.a, r.perplexity.b,
+    100 * (r.perplexity.b / r.perplexity.a - 1)))
+  return true
+end
+
+function M.run(args)
+  local text, message = common.read(args.text)
+  if not text then return nil, message end
+  local a <close> = load(args, args.a, args.weights_a)
+  local b <close> = load(args, args.b, args.weights_b)
+  local report
+  report, message = require("ane.compare").run(a, b, text, { chunk = args.chunk, progress = common.progress(args) })
+  if not report then return nil, message end
+  if args.json then return common.print_json(report) end
+  return show(report)
+end
+
+return M
