@@ -132,8 +132,8 @@ describe("privacy_filter-odd", function()
     assert(s:rewind(0))
     ok, message, code = s:feed(ids, { chunk = 10 })
     assert.same({ nil, "range" }, { ok, code })
-    assert.equal("this model sees tokens on both sides: it takes a whole sequence in one run, not 10 of 75 ids; a run takes 100 at most (cut the text)",
-      message)
+    assert.equal("this model sees tokens on both sides: it takes a whole sequence in one run, not 10 of 75 ids; " ..
+      "a run takes 100 at most (cut the text)", message)
     assert.equal(0, s.length)
     assert(s:feed(ids, { want = "all" }))
     for i = 1, #ids do assert.is_true(rows[i] == s:logits(i):tostring()) end

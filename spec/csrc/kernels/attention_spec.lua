@@ -6,6 +6,7 @@ local function case(o)
   o.kv_heads, o.count, o.seed = o.kv_heads or 1, o.count or o.pos + o.t, o.seed or o.pos + 7 * o.t
   o.n_heads = o.kv_heads * o.group
   o.scale = o.scale or 1 / math.sqrt(o.head_dim)
+  if o.sinks == true then o.sinks = floats.uniform(o.n_heads, o.seed + 3, 2) end
   o.q = floats.uniform(o.t * o.n_heads * o.head_dim, o.seed, 3)
   o.k = floats.uniform(o.count * o.kv_heads * o.head_dim, o.seed + 1, 3)
   o.v = floats.uniform(o.count * o.kv_heads * o.head_dim, o.seed + 2, 2)
@@ -20,7 +21,8 @@ local function with(o, changes)
 end
 
 local function text(o)
-  return ("%s group %d head_dim %d pos %d t %d window %d"):format(o.dtype, o.group, o.head_dim, o.pos, o.t, o.window or 0)
+  return ("%s group %d head_dim %d pos %d t %d window %d ahead %d%s"):format(o.dtype, o.group, o.head_dim, o.pos, o.t, o.window or 0,
+    o.ahead or 0, o.sinks and " sinks" or "")
 end
 
 -- Every length against every place; the other traits take turns.
@@ -42,6 +44,21 @@ for _, dtype in ipairs(dtypes) do
   for _, shape in ipairs {{64, 3}, {64, 7}, {128, 8}, {256, 4}, {80, 1}, {24, 16}} do
     cases[#cases + 1] = {pos = 120, t = 20, head_dim = shape[1], group = shape[2], dtype = dtype}
   end
+end
+
+-- Both sides: whole sequences, so from position 0; and sinks with and without. A negative sink is as good as none, a
+-- large one takes nearly all.
+turn = 0
+for _, t in ipairs {1, 2, 63, 64, 65, 130, 200} do
+  for _, ahead in ipairs {0, 1, 5, 64, 100, 1000} do
+    turn = turn + 1
+    cases[#cases + 1] = {pos = 0, t = t, ahead = ahead, window = ({0, ahead + 1, 3})[turn % 3 + 1], sinks = turn % 2 == 0 or nil,
+      head_dim = head_dims[turn % 7 + 1], group = groups[turn % 6 + 1], dtype = dtypes[turn % 3 + 1], kv_heads = 1 + turn % 2,
+      softcap = turn % 5 == 0 and 2.5 or 0, stale = turn}
+  end
+end
+for _, sink in ipairs {-80, 0, 30, 200} do
+  cases[#cases + 1] = {pos = 70, t = 9, window = 40, head_dim = 16, group = 1, dtype = "fp32", sinks = floats.pack {sink}}
 end
 
 describe("attention", function()
@@ -83,7 +100,8 @@ describe("attention", function()
       for h = 0, o.n_heads - 1 do
         local kv, p, s, largest, sum = h // o.group, o.pos + t, {}, -math.huge, 0
         local first = (o.window or 0) > 0 and math.max(0, p - o.window + 1) or 0
-        for j = first, p do
+        local last, sink = math.min(p + (o.ahead or 0), o.pos + o.t - 1), o.sinks and floats.unpack(o.sinks)[h + 1]
+        for j = first, last do
           local dot = 0
           for d = 1, hd do dot = dot + q[(t * o.n_heads + h) * hd + d] * k[(j * o.kv_heads + kv) * hd + d] end
           s[j] = dot * o.scale
@@ -93,13 +111,14 @@ describe("attention", function()
           end
           largest = math.max(largest, s[j])
         end
-        for j = first, p do
+        if sink then sum = math.exp(sink - largest) end
+        for j = first, last do
           s[j] = math.exp(s[j] - largest)
           sum = sum + s[j]
         end
         for d = 1, hd do
           local o_d = 0
-          for j = first, p do o_d = o_d + s[j] * v[(j * o.kv_heads + kv) * hd + d] end
+          for j = first, last do o_d = o_d + s[j] * v[(j * o.kv_heads + kv) * hd + d] end
           out[#out + 1] = o_d / sum
         end
       end
@@ -113,6 +132,9 @@ describe("attention", function()
         {pos = 0, t = 1, group = 1, head_dim = 64}, {pos = 0, t = 70, group = 2, head_dim = 24},
         {pos = 65, t = 7, group = 3, head_dim = 80, kv_heads = 2}, {pos = 130, t = 5, group = 2, head_dim = 32, window = 64},
         {pos = 63, t = 9, group = 1, head_dim = 24, window = 5}, {pos = 100, t = 3, group = 3, head_dim = 16, softcap = 1.5},
+        {pos = 0, t = 70, group = 2, head_dim = 24, ahead = 3, window = 4},
+        {pos = 0, t = 130, group = 3, head_dim = 16, ahead = 70, sinks = true},
+        {pos = 66, t = 5, group = 4, head_dim = 24, sinks = true, window = 20},
       } do
         o = case(with(o, {dtype = dtype, stale = 3}))
         local got, want = floats.unpack(testing.attention("ref", o)), truth(o)
