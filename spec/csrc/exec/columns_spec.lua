@@ -119,7 +119,8 @@ describe("channels", function()
     check({
       channels = 6, out = 6, consts = { w = { 6, 5 } },
       text = "state a: fp32[1, 6, 1, 1]\nstate b: fp32[1, 2, 1, 1]\nstate c: fp32[1, 6, 4, 1]\nu = delay(x, a)\n" ..
-        "v = slice(x) {from=1 to=3}\nd = delay(v, b)\ne = slice(u) {from=0 to=4}\nf = concat(d, e)\ny = conv_causal(f, w, -, -, c) {groups=6}",
+        "v = slice(x) {from=1 to=3}\n" ..
+        "d = delay(v, b)\ne = slice(u) {from=0 to=4}\nf = concat(d, e)\ny = conv_causal(f, w, -, -, c) {groups=6}",
     }, function(_, g, t)
       local rows, y = g.x(IDS), {}
       local function f(at)
@@ -198,7 +199,8 @@ describe("channels", function()
       return y
     end)
     for act, fn in pairs(ops.acts) do
-      local o = { channels = 17, out = 17, given = { table = ops.random(ops.VOCAB * 17, 2, 4) }, text = ("y = act(x) {act=%s}"):format(act) }
+      local text = ("y = act(x) {act=%s}"):format(act)
+      local o = { channels = 17, out = 17, given = { table = ops.random(ops.VOCAB * 17, 2, 4) }, text = text }
       check(o, function(x) return map(x, fn) end)
     end
   end)
