@@ -61,12 +61,9 @@ tidy:
 	@test -n "$(CLANG_TIDY)" || { echo "clang-tidy is not installed" >&2; exit 1; }
 	@$(REMAKE) -k $(SOURCES:%.c=$(BUILD)/%.tidy)
 
-$(BUILD)/%.tidy: TIDY_CFLAGS = $(filter-out -fno-math-errno,$(ALL_CFLAGS)) -include scripts/tidy.h
-$(BUILD)/csrc/base/status.tidy: TIDY_CFLAGS = $(ALL_CFLAGS) -Wno-ignored-optimization-argument
-
-$(BUILD)/%.tidy: %.c $(BUILD)/%.o .clang-tidy scripts/tidy.h
+$(BUILD)/%.tidy: %.c $(BUILD)/%.o .clang-tidy
 	@echo "  TIDY  $<"
-	@$(CLANG_TIDY) --quiet $< -- $(TIDY_CFLAGS) $(ISA_CFLAGS) 2>$@.log || { cat $@.log; exit 1; }
+	@$(CLANG_TIDY) --quiet $< -- $(filter-out -fno-math-errno,$(ALL_CFLAGS)) $(ISA_CFLAGS) 2>$@.log || { cat $@.log; exit 1; }
 	@touch $@
 
 valgrind:

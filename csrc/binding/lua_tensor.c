@@ -55,7 +55,7 @@ static int tensor_make(lua_State *L) {
   if (kind != LUA_TNONE && kind != LUA_TNIL && kind != LUA_TTABLE && kind != LUA_TSTRING)
     return luaL_typeerror(L, 2, "list of numbers, string of float32 bytes, or nil");
   float *data = bind_tensor_new(L, &shape);
-  uint64_t count = bind_check_tensor(L, -1)->count, got = count;
+  uint64_t count = bind_check_tensor(L, -1)->count;
   if (kind == LUA_TSTRING) {
     size_t size;
     const char *bytes = lua_tolstring(L, 2, &size);
@@ -63,7 +63,7 @@ static int tensor_make(lua_State *L) {
       return luaL_error(L, "the shape asks for %I bytes, the string has %I", (LUAI_UACINT)(count * sizeof(float)), (LUAI_UACINT)size);
     if (size) memcpy(data, bytes, size);
   } else if (kind == LUA_TTABLE) {
-    got = lua_rawlen(L, 2);
+    uint64_t got = lua_rawlen(L, 2);
     if (got != count) return luaL_error(L, "the shape asks for %I values, the list has %I", (LUAI_UACINT)count, (LUAI_UACINT)got);
     for (uint64_t i = 0; i < count; i++) {
       int ok;
