@@ -211,6 +211,34 @@ describe("experts", function()
     end
   end)
 
+  -- Rows of whole blocks, so that the formats are taken. The choice is fixed: rounded router weights must not turn it.
+  it("meet activations of 8 and 16 bits in one way, sparse and soft", function()
+    local function open(soft)
+      return experts { channels = 64, inner = 96, count = 5, k = 2, choice = { 0, 9, 0, 9, 0 }, soft = soft, biases = true, size = 0.3 }
+    end
+    local want = ops.run(open(), IDS)
+    for _, weights in ipairs { "q8_0", "int8", "int8-channel", "bf16", "q4_1" } do
+      for _, isa in ipairs(core.isa_list()) do
+        local p <close> = ops.program(open(), { weights = weights, int8 = true, isa = isa })
+        for _, m in ipairs(p:info().matrices) do
+          assert.is_true(m.act ~= "fp32" or weights == "bf16" or not m.name:find "^[gud]", m.name .. " meets fp32")
+        end
+        local first, near
+        for _, way in ipairs { {}, { threads = 3 }, { step = 1 }, { step = 5, threads = 2 }, { soft = true, threads = 2 } } do
+          way.weights, way.int8, way.isa = weights, true, isa
+          local rows, bits = ops.run(open(way.soft), IDS, way)
+          first, near = first or bits, near or rows
+          assert.is_true(bits == first or way.soft and not ops.apart(rows, near, 1e-5), weights .. " on " .. isa)
+          local dot, a, b = 0, 0, 0
+          for t, row in ipairs(rows) do
+            for i, v in ipairs(row) do dot, a, b = dot + v * want[t][i], a + v * v, b + want[t][i] ^ 2 end
+          end
+          assert.is_true(dot / math.sqrt(a * b) > (weights == "q4_1" and 0.98 or 0.999), weights .. " on " .. isa)
+        end
+      end
+    end
+  end)
+
   it("read no activation that no step wrote", function()
     local g = experts { channels = 12, inner = 20, count = 4, slots = 5, k = 2 }
     for _, int8 in ipairs { false, true } do
