@@ -7,7 +7,8 @@ local C = {
   base = "", platform = "", tensor = "platform", text = "", sampling = "",
   formats = "platform tensor", quant = "platform tensor", graph = "tensor", passes = "tensor quant graph",
   mil = "tensor quant formats graph passes", kernels = "platform tensor quant", exec = "platform tensor quant graph kernels",
-  binding = "platform tensor text sampling formats quant graph passes mil kernels exec",
+  prim = "platform tensor quant kernels", interp = "platform tensor formats prim kernels",
+  binding = "platform tensor text sampling formats quant graph passes mil kernels exec prim interp",
 }
 
 -- Seen from outside besides X/X.h: functions small enough to be inline, which most files with floats in them do not need.

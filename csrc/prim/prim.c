@@ -1,0 +1,154 @@
+/* The list of ops, and how one is called. */
+#include "prim/prim_internal.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+static const struct {
+  const char *name, *params;
+  int max_outputs;
+  ane_status (*run)(struct ane_prim_call *c);
+} ops[] = {
+#define ANE_PRIM(name, params, outputs) {#name, params, outputs, prim_##name},
+#include "prim/prim.def"
+#undef ANE_PRIM
+};
+
+/* Ops that look at their constants before they run. `packs`: the inputs that are read only then. */
+static const struct {
+  ane_prim op;
+  prim_prepare_fn prepare;
+  uint32_t packs;
+} prepared[] = {
+    {ANE_PRIM_matmul, prim_prepare_matmul, 1u << 1},
+    {ANE_PRIM_linear, prim_prepare_matmul, 1u << 1},
+    {ANE_PRIM_conv, prim_prepare_conv, 1u << 1},
+    {ANE_PRIM_matmul_dequantize, prim_prepare_matmul_dequantize, 0},
+    {ANE_PRIM_matmul_nbits, prim_prepare_matmul_nbits, 0},
+    {ANE_PRIM_group_query_attention, prim_prepare_group_query_attention, 0},
+    {ANE_PRIM_moe, prim_prepare_moe, 1u << 2 | 1u << 4 | 1u << 6},
+    {ANE_PRIM_qmoe, prim_prepare_qmoe, 0},
+};
+
+/* ---- Parameters of an op -------------------------------------------------------------------------------------------*/
+
+/* The next parameter of a list: its place and length without the mark behind it; NULL at the end. */
+static const char *next_param(const char **list, size_t *len, char *mark) {
+  const char *p = *list;
+  size_t n = strcspn(p, " ");
+  if (!n) return NULL;
+  *list = p + n + (p[n] == ' ');
+  *mark = p[n - 1] == '?' || p[n - 1] == '*' ? p[n - 1] : 0;
+  *len = n - (*mark != 0);
+  return p;
+}
+
+int ane_prim_param(ane_prim op, const char *name) {
+  const char *list = ops[op].params, *p;
+  size_t len, want = strlen(name);
+  char mark;
+  for (int at = 0; (p = next_param(&list, &len, &mark)); at++)
+    if (len == want && memcmp(p, name, len) == 0) return at;
+  return -1;
+}
+
+struct ane_prim_info ane_prim_info(ane_prim op) {
+  struct ane_prim_info info = {ops[op].name, ops[op].params, ops[op].max_outputs, 0, false};
+  const char *list = info.params;
+  size_t len;
+  char mark = 0;
+  while (next_param(&list, &len, &mark)) info.n_params++;
+  info.variadic = mark == '*';
+  info.n_params -= info.variadic;
+  return info;
+}
+
+ane_prim ane_prim_from_name(const char *name) {
+  for (int i = 0; i < ANE_PRIM_COUNT; i++)
+    if (strcmp(ops[i].name, name) == 0) return (ane_prim)i;
+  return ANE_PRIM_COUNT;
+}
+
+int prim_first(const struct ane_prim_call *c) { return ane_prim_info(c->op).n_params; }
+
+const struct ane_dyn *prim_in(const struct ane_prim_call *c, const char *name) {
+  int i = ane_prim_param(c->op, name);
+  return i >= 0 && i < c->n_in ? c->in[i] : NULL;
+}
+
+/* All that must be there is, and nothing else. */
+static ane_status check_inputs(struct ane_prim_call *c) {
+  const char *list = ops[c->op].params, *p;
+  size_t len;
+  char mark = 0;
+  int at = 0;
+  for (; (p = next_param(&list, &len, &mark)) && mark != '*'; at++)
+    if (!mark && (at >= c->n_in || !c->in[at])) return prim_fail(c, ANE_INVALID, "the input %.*s is missing", (int)len, p);
+  if (mark != '*' && c->n_in > at) return prim_fail(c, ANE_INVALID, "has %d inputs, wanted at most %d", c->n_in, at);
+  for (; at < c->n_in; at++)
+    if (!c->in[at]) return prim_fail(c, ANE_INVALID, "the input %d is missing", at + 1);
+  if (c->n_out > ops[c->op].max_outputs) return prim_fail(c, ANE_INVALID, "has %d outputs, wanted at most %d", c->n_out, ops[c->op].max_outputs);
+  return ANE_OK;
+}
+
+/* ---- Calling -------------------------------------------------------------------------------------------------------*/
+
+static void drop_temps(struct ane_prim_call *c) {
+  while (c->temps) {
+    struct ane_prim_block *next = c->temps->next;
+    prim_block_give(c->memory, c->temps);
+    c->temps = next;
+  }
+}
+
+ane_status ane_prim_run(struct ane_prim_call *c) {
+  c->status = ANE_OK;
+  c->temps = NULL;
+  ane_status st = check_inputs(c);
+  if (!st) st = ops[c->op].run(c);
+  if (!st) st = c->status;
+  drop_temps(c);
+  return st;
+}
+
+ane_status ane_prim_prepare(struct ane_prim_call *c, struct ane_prim_state **state) {
+  *state = NULL;
+  c->status = ANE_OK;
+  c->temps = NULL;
+  ane_status st = ANE_OK;
+  for (size_t i = 0; i < ANE_COUNT(prepared); i++)
+    if (prepared[i].op == c->op) st = prepared[i].prepare(c, state);
+  if (!st) st = c->status;
+  drop_temps(c);
+  if (st) ane_prim_state_free(*state), *state = NULL;
+  return st;
+}
+
+bool ane_prim_packs(ane_prim op, int input) {
+  for (size_t i = 0; i < ANE_COUNT(prepared); i++)
+    if (prepared[i].op == op) return input < 32 && prepared[i].packs >> input & 1;
+  return false;
+}
+
+/* ---- State ---------------------------------------------------------------------------------------------------------*/
+
+struct ane_prim_state *prim_state_new(struct ane_prim_call *c, int n) {
+  struct ane_prim_state *s = ane_calloc(1, sizeof *s + (size_t)n * sizeof s->m[0]);
+  if (!s) prim_fail(c, ANE_NOMEM, "no memory for packed weights");
+  else s->n = n;
+  return s;
+}
+
+void ane_prim_state_free(struct ane_prim_state *s) {
+  for (int i = 0; s && i < s->n; i++) prim_matrix_free(&s->m[i]);
+  ane_free(s);
+}
+
+int64_t ane_prim_state_rows(const struct ane_prim_state *s) { return s->n ? s->m[0].rows : 0; }
+
+uint64_t ane_prim_state_bytes(const struct ane_prim_state *s) {
+  uint64_t sum = 0;
+  for (int i = 0; s && i < s->n; i++) sum += s->m[i].bytes;
+  return sum;
+}

@@ -1,0 +1,106 @@
+/* Primitive ops: the ops of Core ML's MIL and of ONNX (with ONNX Runtime's contrib ops), one plain kernel each, on tensors
+ * whose shapes are known only when they run. prim.def lists them.
+ *
+ * Numbers: whatever type of float goes in, arithmetic is float32 (sums in float64 where no matrix kernel does them) and
+ * float results are float32. Integers are computed in 64 bits and kept in the type of the first operand.
+ * All parameters of an op are inputs, as in MIL: an axis is a tensor of one integer. A kernel reads them by name, absent
+ * ones have their defaults. So one kernel serves parameters that are constant and parameters that are computed. */
+#ifndef ANE_PRIM_PRIM_H
+#define ANE_PRIM_PRIM_H
+
+#include "kernels/kernels.h"
+#include "platform/platform.h"
+#include "tensor/tensor.h"
+
+enum { ANE_PRIM_RANK = 8, ANE_PRIM_MAX_OUTPUTS = 256 };
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------*/
+
+/* An arena that grows: blocks that are given back serve later requests of about their size. Not for several threads. */
+struct ane_prim_memory {
+  uint64_t limit;       /* no single block may be larger; 0: no limit */
+  uint64_t refused;     /* the last size that was beyond the limit */
+  uint64_t used, peak;  /* bytes in blocks handed out */
+  uint64_t held;        /* bytes in all blocks */
+  struct ane_prim_block *free[128]; /* by size class */
+};
+void ane_prim_memory_free(struct ane_prim_memory *m); /* all blocks must have been given back */
+
+/* A tensor: row-major, no gaps; 4-bit types two a byte over the flat array, low nibble first. A copy of the struct is a
+ * view that must not outlive the block; ane_dyn_keep makes it an owner. */
+struct ane_dyn {
+  ane_dtype dtype;
+  int32_t rank;
+  int64_t dim[ANE_PRIM_RANK];
+  int64_t count;                /* product of dim */
+  const void *data;             /* for constants maybe unaligned */
+  struct ane_prim_block *block; /* NULL: borrowed for as long as the graph lives */
+};
+/* One owner more, one less (the struct is then empty: dtype 0, count 0, data NULL). */
+void ane_dyn_keep(const struct ane_dyn *t);
+void ane_dyn_drop(struct ane_prim_memory *m, struct ane_dyn *t);
+/* Room for a tensor whose dtype, rank and dim are set; fills count, data, block. */
+ane_status ane_dyn_alloc(struct ane_prim_memory *m, struct ane_dyn *t, struct ane_error *err);
+/* The elements of a tensor that ane_dyn_alloc made, to write to before it is shared. */
+void *ane_dyn_data(const struct ane_dyn *t);
+/* Bytes of the elements. */
+uint64_t ane_dyn_bytes(const struct ane_dyn *t);
+/* "fp32[1, 4, 16]" into out; returns out. */
+enum { ANE_DYN_TEXT = 200 };
+const char *ane_dyn_text(const struct ane_dyn *t, char out[ANE_DYN_TEXT]);
+
+/* ---- Ops ---------------------------------------------------------------------------------------------------------*/
+
+typedef enum {
+#define ANE_PRIM(name, params, outputs) ANE_PRIM_##name,
+#include "prim/prim.def"
+#undef ANE_PRIM
+  ANE_PRIM_COUNT
+} ane_prim;
+
+struct ane_prim_info {
+  const char *name;
+  const char *params; /* as in prim.def */
+  int max_outputs;
+  int n_params;  /* without a variadic one */
+  bool variadic;
+};
+struct ane_prim_info ane_prim_info(ane_prim op);
+/* The op of this name, or ANE_PRIM_COUNT. */
+ane_prim ane_prim_from_name(const char *name);
+/* Place of a parameter in the inputs of an op, or -1. */
+int ane_prim_param(ane_prim op, const char *name);
+
+/* What an op has made of its constant inputs (packed weights). */
+struct ane_prim_state;
+void ane_prim_state_free(struct ane_prim_state *s); /* NULL is fine */
+uint64_t ane_prim_state_bytes(const struct ane_prim_state *s);
+/* Rows of the (first) matrix: the channels that a product with it gives. */
+int64_t ane_prim_state_rows(const struct ane_prim_state *s);
+
+struct ane_prim_call {
+  ane_prim op;
+  const struct ane_dyn *const *in; /* n_in of them, NULL where absent; in ane_prim_prepare also where not constant */
+  int n_in;
+  struct ane_dyn *out;  /* n_out of them, empty; dropped by the caller, also after a failure */
+  int n_out;
+  const bool *wanted;   /* which outputs someone uses; NULL: all */
+  const struct ane_prim_state *state; /* from ane_prim_prepare, or NULL */
+  struct ane_prim_memory *memory;
+  const struct ane_kernels *kernels;
+  struct ane_pool *pool;
+  struct ane_error *err;
+  /* The kernel's own: */
+  ane_status status; /* first failure of a parameter */
+  struct ane_prim_block *temps;
+};
+
+/* Runs the op. Errors: ANE_SHAPE, ANE_INVALID (parameters), ANE_RANGE (too large; index outside), ANE_UNSUPPORTED,
+ * ANE_NOMEM. The message begins with the parameter or the fault; the caller knows the node. */
+ane_status ane_prim_run(struct ane_prim_call *c);
+/* Checks what the constant inputs allow to check, and packs weights; *state may stay NULL. c->in has constants only. */
+ane_status ane_prim_prepare(struct ane_prim_call *c, struct ane_prim_state **state);
+/* true: input `i` is only read through the state, so its bytes may leave memory once the op is prepared. */
+bool ane_prim_packs(ane_prim op, int i);
+
+#endif

@@ -1,0 +1,174 @@
+/* Convolutions: MIL's conv (cross-correlation, 1 to 3 spatial dimensions) and ONNX Runtime's CausalConvWithState. */
+#include "prim/prim_internal.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+enum { SPATIAL = 3 };
+
+struct conv {
+  int s; /* spatial dimensions */
+  int64_t batch, in, out, groups, taps; /* taps: weights of one output for one input channel */
+  int64_t x[SPATIAL], k[SPATIAL], y[SPATIAL], stride[SPATIAL], dilation[SPATIAL], before[SPATIAL];
+};
+
+/* A list parameter with one entry for each spatial dimension, all at least 1. */
+static ane_status read_list(struct ane_prim_call *c, const char *name, int n, int64_t *out) {
+  for (int i = 0; i < n; i++) out[i] = 1;
+  int got = prim_ints(c, name, out, n);
+  if (got >= 0 && got != n) prim_fail(c, ANE_SHAPE, "%s has %d entries for %d dimensions", name, got, n);
+  for (int i = 0; i < n; i++)
+    if (out[i] < 1 || out[i] > INT32_MAX) prim_fail(c, ANE_INVALID, "%s holds %" PRId64, name, out[i]);
+  return c->status;
+}
+
+/* Padding: `before` and the size of the result. "same": ceil(x / stride); an odd rest goes after, with same_lower before. */
+static ane_status read_padding(struct ane_prim_call *c, struct conv *v) {
+  char text[PRIM_TEXT];
+  int64_t pad[2 * SPATIAL] = {0};
+  const char *type = prim_text(c, "pad_type", "valid", text);
+  bool custom = strcmp(type, "custom") == 0, lower = strcmp(type, "same_lower") == 0, same = lower || strcmp(type, "same") == 0;
+  int n = prim_ints(c, "pad", pad, 2 * v->s);
+  if (!custom && !same && strcmp(type, "valid") != 0) return prim_fail(c, ANE_INVALID, "pad_type is \"%s\"; known are valid, same, same_lower, custom", type);
+  if (custom && n >= 0 && n != 2 * v->s) return prim_fail(c, ANE_SHAPE, "pad has %d entries for %d dimensions", n, v->s);
+  for (int i = 0; i < v->s && !c->status; i++) {
+    int64_t span = (v->k[i] - 1) * v->dilation[i] + 1, a = custom ? pad[2 * i] : 0, b = custom ? pad[2 * i + 1] : 0;
+    if (same) {
+      int64_t all = ANE_MAX(((v->x[i] + v->stride[i] - 1) / v->stride[i] - 1) * v->stride[i] + span - v->x[i], 0);
+      a = lower ? all - all / 2 : all / 2;
+      b = all - a;
+    }
+    if (a < 0 || b < 0 || a > INT32_MAX || b > INT32_MAX || v->x[i] + a + b < span) return prim_fail(c, ANE_SHAPE, "a kernel of %" PRId64 " on %" PRId64 " elements with pad %" PRId64 ", %" PRId64, span, v->x[i], a, b);
+    v->before[i] = a;
+    v->y[i] = (v->x[i] + a + b - span) / v->stride[i] + 1;
+  }
+  return c->status;
+}
+
+static ane_status read_conv(struct ane_prim_call *c, struct conv *v) {
+  const struct ane_dyn *x = c->in[0], *w = c->in[1];
+  char a[ANE_DYN_TEXT], b[ANE_DYN_TEXT];
+  *v = (struct conv){.s = x->rank - 2, .groups = prim_int(c, "groups", 1), .taps = 1};
+  if (c->status) return c->status;
+  bool fits = v->s >= 1 && v->s <= SPATIAL && w->rank == x->rank && v->groups >= 1 && x->dim[1] == w->dim[1] * v->groups && w->dim[0] % v->groups == 0;
+  if (!fits) return prim_fail(c, ANE_SHAPE, "x is %s, weight %s, groups %" PRId64, ane_dyn_text(x, a), ane_dyn_text(w, b), v->groups);
+  v->batch = x->dim[0], v->in = x->dim[1], v->out = w->dim[0];
+  for (int i = 0; i < v->s; i++) v->x[i] = x->dim[2 + i], v->k[i] = w->dim[2 + i], v->taps *= w->dim[2 + i];
+  if (v->taps < 1) return prim_fail(c, ANE_SHAPE, "weight is %s", ane_dyn_text(w, b));
+  if (read_list(c, "strides", v->s, v->stride) || read_list(c, "dilations", v->s, v->dilation)) return c->status;
+  return read_padding(c, v);
+}
+
+/* Offset in one channel of x that tap `tap` of output place `at` meets; -1: in the padding. */
+static int64_t source(const struct conv *v, int64_t at, int64_t tap) {
+  int64_t offset = 0, step = 1;
+  for (int i = v->s - 1; i >= 0; i--) {
+    int64_t p = at % v->y[i] * v->stride[i] + tap % v->k[i] * v->dilation[i] - v->before[i];
+    if (p < 0 || p >= v->x[i]) return -1;
+    offset += p * step;
+    step *= v->x[i];
+    at /= v->y[i];
+    tap /= v->k[i];
+  }
+  return offset;
+}
+
+static int64_t product(int n, const int64_t *dim) {
+  int64_t p = 1;
+  for (int i = 0; i < n; i++) p *= dim[i];
+  return p;
+}
+
+/* Without groups: all that an output place meets in one row, then a product of matrices. */
+static ane_status by_matrix(struct ane_prim_call *c, const struct conv *v, const struct prim_matrix *m, const float *x, const float *bias, float *y) {
+  int64_t places = product(v->s, v->y), area = product(v->s, v->x), k = v->in * v->taps;
+  float *rows = prim_temp(c, (uint64_t)(places * k) * sizeof *rows), *out = prim_temp(c, (uint64_t)(places * v->out) * sizeof *out);
+  for (int64_t b = 0; b < v->batch && !c->status; b++) {
+    for (int64_t p = 0; p < places; p++)
+      for (int64_t i = 0; i < k; i++) {
+        int64_t at = source(v, p, i % v->taps);
+        rows[p * k + i] = at < 0 ? 0 : x[(b * v->in + i / v->taps) * area + at];
+      }
+    prim_multiply(c, m, rows, places, k, bias, out, v->out);
+    for (int64_t o = 0; o < v->out && !c->status; o++)
+      for (int64_t p = 0; p < places; p++) y[(b * v->out + o) * places + p] = out[p * v->out + o];
+  }
+  return c->status;
+}
+
+static void grouped(const struct conv *v, const float *x, const float *w, const float *bias, float *y) {
+  int64_t places = product(v->s, v->y), area = product(v->s, v->x), in = v->in / v->groups, out = v->out / v->groups;
+  for (int64_t i = 0; i < v->batch * v->out * places; i++) {
+    int64_t p = i % places, o = i / places % v->out, b = i / (places * v->out);
+    double sum = bias ? (double)bias[o] : 0;
+    for (int64_t ch = 0; ch < in; ch++)
+      for (int64_t t = 0; t < v->taps; t++) {
+        int64_t at = source(v, p, t);
+        if (at >= 0) sum += (double)x[(b * v->in + o / out * in + ch) * area + at] * (double)w[(o * in + ch) * v->taps + t];
+      }
+    y[i] = (float)sum;
+  }
+}
+
+ane_status prim_conv(struct ane_prim_call *c) {
+  const struct ane_dyn *x = c->in[0], *w = c->in[1], *bias = prim_in(c, "bias");
+  struct conv v;
+  int64_t dim[ANE_PRIM_RANK];
+  if (read_conv(c, &v)) return c->status;
+  if (bias && bias->count != v.out) return prim_fail(c, ANE_SHAPE, "bias has %" PRId64 " elements, wanted %" PRId64, bias->count, v.out);
+  dim[0] = v.batch, dim[1] = v.out;
+  memcpy(dim + 2, v.y, sizeof v.y);
+  const float *px = prim_f32(c, x), *pb = bias ? prim_f32(c, bias) : NULL;
+  float *y = prim_out(c, 0, ANE_F32, x->rank, dim);
+  if (c->status) return c->status;
+  struct ane_prim_state *own = NULL;
+  if (v.groups == 1 && !c->state && prim_prepare_conv(c, &own)) return ane_prim_state_free(own), c->status;
+  const struct ane_prim_state *s = c->state ? c->state : own;
+  if (v.groups == 1 && s) by_matrix(c, &v, &s->m[0], px, pb, y);
+  else {
+    const float *pw = prim_f32(c, w);
+    if (pw) grouped(&v, px, pw, pb, y);
+  }
+  ane_prim_state_free(own);
+  return c->status;
+}
+
+/* A weight without groups as a matrix [out, in * taps]. */
+ane_status prim_prepare_conv(struct ane_prim_call *c, struct ane_prim_state **state) {
+  const struct ane_dyn *w = prim_in(c, "weight");
+  if (!w || !prim_is_float(w->dtype) || w->rank < 3 || w->count == 0 || prim_int(c, "groups", 1) != 1 || c->status) return c->status;
+  bool as_is = w->dtype == ANE_F32 || w->dtype == ANE_F16 || w->dtype == ANE_BF16;
+  const void *data = as_is ? w->data : prim_f32(c, w);
+  int64_t cols = w->count / w->dim[0];
+  if (!data || !(*state = prim_state_new(c, 1))) return c->status;
+  return prim_matrix_float(c, &(*state)->m[0], as_is ? w->dtype : ANE_F32, data, w->dim[0], cols, cols, 1);
+}
+
+/* y[t] = sum over taps j of w[j] x[t - (k - 1) + j], what lies before the first column comes from `past` (zeros without). */
+ane_status prim_causal_conv(struct ane_prim_call *c) {
+  const struct ane_dyn *x = c->in[0], *w = c->in[1], *bias = prim_in(c, "bias"), *past = prim_in(c, "past");
+  char text[PRIM_TEXT], a[ANE_DYN_TEXT], b[ANE_DYN_TEXT];
+  const char *act = prim_text(c, "activation", "none", text);
+  bool silu = strcmp(act, "silu") == 0 || strcmp(act, "swish") == 0;
+  if (!silu && strcmp(act, "none") != 0) return prim_fail(c, ANE_UNSUPPORTED, "activation is \"%s\"; known are none, silu", act);
+  if (x->rank != 3 || w->rank != 3 || w->dim[0] != x->dim[1] || w->dim[1] != 1 || w->dim[2] < 1) return prim_fail(c, ANE_SHAPE, "x is %s, weight %s", ane_dyn_text(x, a), ane_dyn_text(w, b));
+  int64_t n = x->dim[0] * x->dim[1], channels = x->dim[1], s = x->dim[2], k = w->dim[2], p = k - 1, present[3] = {x->dim[0], channels, p};
+  if (past && past->count != n * p) return prim_fail(c, ANE_SHAPE, "past is %s, wanted %s", ane_dyn_text(past, a), prim_dims(3, present, b));
+  if (bias && bias->count != channels) return prim_fail(c, ANE_SHAPE, "bias is %s", ane_dyn_text(bias, a));
+  const float *v = prim_f32(c, x), *pw = prim_f32(c, w), *pb = bias ? prim_f32(c, bias) : NULL, *old = past ? prim_f32(c, past) : NULL;
+  float *line = prim_temp(c, (uint64_t)(p + s) * sizeof *line), *y = prim_out(c, 0, ANE_F32, 3, x->dim), *next = prim_wanted(c, 1) ? prim_out(c, 1, ANE_F32, 3, present) : NULL;
+  if (c->status) return c->status;
+  for (int64_t i = 0; i < n; i++) {
+    for (int64_t j = 0; j < p; j++) line[j] = old ? old[i * p + j] : 0;
+    memcpy(line + p, v + i * s, (size_t)s * sizeof *line);
+    for (int64_t t = 0; t < s; t++) {
+      double sum = pb ? (double)pb[i % channels] : 0;
+      for (int64_t j = 0; j < k; j++) sum += (double)pw[i % channels * k + j] * (double)line[t + j];
+      float f = (float)sum;
+      y[i * s + t] = silu ? f / (1 + expf(-f)) : f;
+    }
+    if (next) memcpy(next + i * p, line + s, (size_t)p * sizeof *next);
+  }
+  return c->status;
+}

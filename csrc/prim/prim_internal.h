@@ -1,0 +1,176 @@
+/* What the kernels share: parameters, memory, loops. */
+#ifndef ANE_PRIM_INTERNAL_H
+#define ANE_PRIM_INTERNAL_H
+
+#include "prim/prim.h"
+
+#define ANE_PRIM(name, params, outputs) ane_status prim_##name(struct ane_prim_call *c);
+#include "prim/prim.def"
+#undef ANE_PRIM
+
+/* ---- Memory --------------------------------------------------------------------------------------------------------*/
+
+/* A block of the arena. Those of a call hang on c->temps, free ones in their class. */
+struct ane_prim_block {
+  struct ane_prim_block *next;
+  uint32_t refs, size_class;
+  uint64_t size; /* of data */
+  _Alignas(64) unsigned char data[];
+};
+struct ane_prim_block *prim_block_take(struct ane_prim_memory *m, uint64_t bytes, struct ane_error *err);
+void prim_block_give(struct ane_prim_memory *m, struct ane_prim_block *b);
+
+/* ---- Inputs --------------------------------------------------------------------------------------------------------*/
+
+/* The input of this name, or NULL. The name is one of the op's. */
+const struct ane_dyn *prim_in(const struct ane_prim_call *c, const char *name);
+/* Where the variadic inputs begin; they end at c->n_in. */
+int prim_first(const struct ane_prim_call *c);
+
+/* One number; `def` where absent. A wrong one (more elements, a text, out of int64) sets c->status. */
+int64_t prim_int(struct ane_prim_call *c, const char *name, int64_t def);
+float prim_float(struct ane_prim_call *c, const char *name, float def);
+bool prim_bool(struct ane_prim_call *c, const char *name, bool def);
+/* An axis of a tensor of this rank, negative from the end; c->status where outside. */
+int prim_axis(struct ane_prim_call *c, const char *name, int64_t def, int rank);
+/* A list of at most `most` integers; -1 where absent or wrong (then c->status). */
+int prim_ints(struct ane_prim_call *c, const char *name, int64_t *out, int most);
+/* A text (uint8 tensor), `def` where absent; "" where too long. */
+enum { PRIM_TEXT = 64 };
+const char *prim_text(struct ane_prim_call *c, const char *name, const char *def, char out[PRIM_TEXT]);
+/* The dtype that a text names (fp16, bf16, fp64, ... are fp32 here); `def` where absent. */
+ane_dtype prim_dtype(struct ane_prim_call *c, const char *name, ane_dtype def);
+/* Several axes as a mask of bits; all where absent. */
+uint32_t prim_axes(struct ane_prim_call *c, const char *name, int rank);
+
+/* All elements as floats or as integers, in memory that lasts until the call ends; NULL: no memory, c->status is set.
+ * A pointer into the tensor itself where the type allows. */
+const float *prim_f32(struct ane_prim_call *c, const struct ane_dyn *t);
+const int64_t *prim_i64(struct ane_prim_call *c, const struct ane_dyn *t);
+
+/* All elements in a type that results can have and that fills whole bytes: floats as float32, 4-bit integers as 8-bit ones,
+ * others as they are. */
+const void *prim_elements(struct ane_prim_call *c, const struct ane_dyn *t, ane_dtype *as);
+
+static inline bool prim_is_float(ane_dtype t) {
+  return t == ANE_F32 || t == ANE_F16 || t == ANE_BF16 || t == ANE_F64 || t == ANE_F8E4M3 || t == ANE_F8E5M2;
+}
+
+/* ---- Results -------------------------------------------------------------------------------------------------------*/
+
+/* Memory until the call ends, 64-byte aligned, not zeroed; NULL: c->status is set. */
+void *prim_temp(struct ane_prim_call *c, uint64_t bytes);
+/* Output i with this shape; its data, not zeroed (never NULL for an empty one); NULL: c->status is set. */
+void *prim_out(struct ane_prim_call *c, int i, ane_dtype t, int rank, const int64_t *dim);
+/* Output i = another view of the same elements. dim must have as many. */
+ane_status prim_view(struct ane_prim_call *c, int i, const struct ane_dyn *t, int rank, const int64_t *dim);
+/* Writes 64-bit integers as elements of an integer type or bool; wraps. */
+void prim_store(ane_dtype t, void *dst, const int64_t *src, int64_t n);
+bool prim_wanted(const struct ane_prim_call *c, int i);
+
+/* Fills c->status and the error. */
+ane_status prim_fail(struct ane_prim_call *c, ane_status code, const char *fmt, ...) ANE_PRINTF(3, 4);
+
+/* ---- Shapes --------------------------------------------------------------------------------------------------------*/
+
+/* Row-major strides in elements. */
+void prim_strides(int rank, const int64_t *dim, int64_t *stride);
+/* NumPy's broadcasting of two shapes; false where they do not fit. out may be one of them. */
+bool prim_broadcast(int ra, const int64_t *a, int rb, const int64_t *b, int *rank, int64_t out[ANE_PRIM_RANK]);
+/* Strides of t seen as a tensor of shape (rank, dim) that it broadcasts to: 0 along repeated axes. */
+void prim_broadcast_strides(const struct ane_dyn *t, int rank, const int64_t *dim, int64_t *stride);
+/* Product; false on overflow or a negative dimension. */
+bool prim_count(int rank, const int64_t *dim, int64_t *count);
+/* "[2, 3]" of a list, for messages. */
+const char *prim_dims(int rank, const int64_t *dim, char out[ANE_DYN_TEXT]);
+
+/* Bytes of one element of a type that fills whole bytes. */
+static inline size_t prim_width(ane_dtype t) { return ane_dtype_info(t)->bytes; }
+
+/* Copies an n-dimensional block of elements of `size` bytes: dst is dense, src is strided (in elements). */
+void prim_copy(void *dst, const void *src, size_t size, int rank, const int64_t *dim, const int64_t *stride);
+/* The other way round: dst is strided, src dense. */
+void prim_copy_into(void *dst, const void *src, size_t size, int rank, const int64_t *dim, const int64_t *stride);
+
+/* ---- Threads -------------------------------------------------------------------------------------------------------*/
+
+/* Calls fn(arg, from, to, thread) over ranges of [0, n); in one piece where `work` (about multiply-adds) is small. */
+typedef void (*prim_range_fn)(void *arg, int64_t from, int64_t to, int thread);
+void prim_parallel(const struct ane_prim_call *c, int64_t n, double work, prim_range_fn fn, void *arg);
+static inline int prim_threads(const struct ane_prim_call *c) { return ane_pool_threads(c->pool); }
+
+/* ---- Matrices ------------------------------------------------------------------------------------------------------*/
+
+/* Weights [rows, cols] as something that yields 16 rows at a time. Stored codes stay stored and are decoded to float32
+ * when they are used; float weights are packed once. */
+struct prim_matrix {
+  int64_t rows, cols;
+  struct ane_packed packed; /* form ROWS: not packed, decode below */
+  void *memory;
+  uint64_t bytes;           /* of memory */
+  /* Codes. Element (r, k) has code number r * row_stride + k * col_stride (in codes), and scale and zero point number
+   * (r / row_block) * scale_row + (k / block) * scale_col, with g_idx instead of k / block where it is given. */
+  const uint8_t *codes;
+  int bits;                 /* 2, 4, 8 */
+  bool is_signed;
+  int64_t row_stride, col_stride, block, row_block, scale_row, scale_col;
+  const float *scales;      /* converted; in memory */
+  const float *zeros;       /* one for each scale, or NULL: zero_default */
+  float zero_default;
+  const int32_t *g_idx;     /* [cols], or NULL */
+};
+
+struct ane_prim_state {
+  int n;
+  struct prim_matrix m[]; /* as the op numbers them */
+};
+struct ane_prim_state *prim_state_new(struct ane_prim_call *c, int n);
+
+/* Float weights: element (r, k) at r * row_stride + k * col_stride. t is a float type, data may be unaligned. */
+ane_status prim_matrix_float(struct ane_prim_call *c, struct prim_matrix *m, ane_dtype t, const void *data, int64_t rows, int64_t cols, int64_t row_stride,
+                             int64_t col_stride);
+/* Memory for scales and zeros behind a matrix of codes; the caller fills them. */
+ane_status prim_matrix_scales(struct ane_prim_call *c, struct prim_matrix *m, int64_t n, bool zeros, float **scales, float **zero_points);
+void prim_matrix_free(struct prim_matrix *m);
+/* y[t][r] = sum over k of w[r][k] x[t][k], + bias[r] where given; x [t][ldx], y [t][ldy]. The order of the sum does not depend on t. */
+ane_status prim_multiply(struct ane_prim_call *c, const struct prim_matrix *m, const float *x, int64_t t, int64_t ldx, const float *bias, float *y, int64_t ldy);
+/* Row r as floats. */
+void prim_matrix_row(const struct prim_matrix *m, int64_t r, float *out);
+
+/* Packed codes: element i of 2, 4 or 8 bits each, the lower bits first. */
+static inline int prim_code(const uint8_t *p, int bits, int64_t i) {
+  return bits == 8 ? p[i] : bits == 4 ? p[i >> 1] >> 4 * (i & 1) & 15 : p[i >> 2] >> 2 * (i & 3) & 3;
+}
+
+/* State of an op with weights: made from constants by ane_prim_prepare, or for one call. */
+typedef ane_status (*prim_prepare_fn)(struct ane_prim_call *c, struct ane_prim_state **state);
+ane_status prim_prepare_matmul(struct ane_prim_call *c, struct ane_prim_state **state);
+ane_status prim_prepare_matmul_dequantize(struct ane_prim_call *c, struct ane_prim_state **state);
+ane_status prim_prepare_matmul_nbits(struct ane_prim_call *c, struct ane_prim_state **state);
+ane_status prim_prepare_group_query_attention(struct ane_prim_call *c, struct ane_prim_state **state);
+ane_status prim_prepare_conv(struct ane_prim_call *c, struct ane_prim_state **state);
+ane_status prim_prepare_moe(struct ane_prim_call *c, struct ane_prim_state **state);
+ane_status prim_prepare_qmoe(struct ane_prim_call *c, struct ane_prim_state **state);
+
+/* ---- Attention -----------------------------------------------------------------------------------------------------*/
+
+/* softmax(scale q k + bias) v for each batch entry, head and query. Strides are in elements; queries' head h uses key head
+ * h / (heads / kv_heads). Query (b, i) sees keys first[b * s + i] .. last[b * s + i] - 1; none: zeros. */
+struct prim_attend {
+  int64_t batch, heads, kv_heads, s, t, d, dv;
+  const float *q, *k, *v;
+  float *y;
+  int64_t q_stride[3], k_stride[3], v_stride[3], y_stride[3]; /* batch, head, position */
+  float scale, softcap;      /* softcap c > 0: c tanh(score / c), before the bias */
+  const float *bias;         /* NULL: none */
+  const uint8_t *mask;       /* 0 hides; NULL: none */
+  int64_t bias_stride[4];    /* of bias and mask: batch, head, query, key; 0 repeats */
+  const int64_t *first, *last;
+  const float *sink;         /* [heads]: one more score without a value; NULL: none */
+};
+ane_status prim_attention_core(struct ane_prim_call *c, const struct prim_attend *a);
+
+/* Rotates the first `dims` channels of one head in place by a row of the tables (dims / 2 cosines and sines). */
+void prim_rotate(float *x, const float *cos, const float *sin, int64_t dims, bool interleaved);
+
+#endif

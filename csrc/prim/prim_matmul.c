@@ -1,0 +1,259 @@
+/* Products of matrices. Weights that are constant go through packed matrices; everything else is summed in float64,
+ * ascending along the common axis. */
+#include "prim/prim_internal.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* One operand as [batch..., rows, cols] whatever its rank and flags: 1-D x is a row, 1-D y a column. */
+struct side {
+  int64_t rows, cols, row_stride, col_stride, batch_stride[ANE_PRIM_RANK];
+};
+
+static struct side side_of(const struct ane_dyn *t, bool turned, bool left) {
+  struct side s = {1, 1, 0, 0, {0}};
+  int64_t a = t->rank >= 2 ? t->dim[t->rank - 2] : left ? 1 : t->dim[0], b = t->rank >= 2 ? t->dim[t->rank - 1] : left ? t->dim[0] : 1;
+  s.rows = turned ? b : a;
+  s.cols = turned ? a : b;
+  s.row_stride = turned ? 1 : b;
+  s.col_stride = turned ? b : 1;
+  return s;
+}
+
+struct matmul {
+  struct side x, y;
+  int64_t m, n, k;
+  int rank; /* of the batch */
+  int64_t batch[ANE_PRIM_RANK], batches;
+  int out_rank;
+  int64_t out[ANE_PRIM_RANK];
+};
+
+static ane_status plan(struct ane_prim_call *c, const struct ane_dyn *x, const struct ane_dyn *y, bool tx, bool ty, struct matmul *p) {
+  char a[ANE_DYN_TEXT], b[ANE_DYN_TEXT];
+  if (x->rank < 1 || y->rank < 1) return prim_fail(c, ANE_SHAPE, "%s times %s", ane_dyn_text(x, a), ane_dyn_text(y, b));
+  *p = (struct matmul){.x = side_of(x, tx && x->rank >= 2, true), .y = side_of(y, ty && y->rank >= 2, false), .batches = 1};
+  int rx = ANE_MAX(x->rank - 2, 0), ry = ANE_MAX(y->rank - 2, 0);
+  bool fits = p->x.cols == p->y.rows && prim_broadcast(rx, x->dim, ry, y->dim, &p->rank, p->batch);
+  if (!fits) return prim_fail(c, ANE_SHAPE, "%s times %s", ane_dyn_text(x, a), ane_dyn_text(y, b));
+  struct ane_dyn bx = {.rank = rx}, by = {.rank = ry};
+  memcpy(bx.dim, x->dim, (size_t)rx * sizeof *bx.dim);
+  memcpy(by.dim, y->dim, (size_t)ry * sizeof *by.dim);
+  prim_broadcast_strides(&bx, p->rank, p->batch, p->x.batch_stride);
+  prim_broadcast_strides(&by, p->rank, p->batch, p->y.batch_stride);
+  p->m = p->x.rows, p->n = p->y.cols, p->k = p->x.cols;
+  for (int i = 0; i < p->rank; i++) {
+    p->x.batch_stride[i] *= p->x.rows * p->x.cols;
+    p->y.batch_stride[i] *= p->y.rows * p->y.cols;
+    p->batches *= p->batch[i];
+    p->out[p->out_rank++] = p->batch[i];
+  }
+  if (x->rank >= 2) p->out[p->out_rank++] = p->m;
+  if (y->rank >= 2) p->out[p->out_rank++] = p->n;
+  return c->status;
+}
+
+static void batch_offsets(const struct matmul *p, int64_t b, int64_t *ox, int64_t *oy) {
+  *ox = *oy = 0;
+  for (int i = p->rank - 1; i >= 0; i--) {
+    *ox += b % p->batch[i] * p->x.batch_stride[i];
+    *oy += b % p->batch[i] * p->y.batch_stride[i];
+    b /= p->batch[i];
+  }
+}
+
+struct job {
+  const struct matmul *p;
+  const float *x, *y;
+  float *out;
+  double *sums; /* n for each thread */
+};
+
+static void rows_f32(void *arg, int64_t from, int64_t to, int thread) {
+  const struct job *j = arg;
+  const struct matmul *p = j->p;
+  double *sum = j->sums + (int64_t)thread * p->n;
+  for (int64_t i = from; i < to; i++) {
+    int64_t ox, oy;
+    batch_offsets(p, i / p->m, &ox, &oy);
+    const float *x = j->x + ox + i % p->m * p->x.row_stride, *y = j->y + oy;
+    memset(sum, 0, (size_t)p->n * sizeof *sum);
+    if (p->y.col_stride == 1) {
+      for (int64_t k = 0; k < p->k; k++) {
+        double v = (double)x[k * p->x.col_stride];
+        const float *row = y + k * p->y.row_stride;
+        for (int64_t n = 0; n < p->n; n++) sum[n] += v * (double)row[n];
+      }
+    } else {
+      for (int64_t n = 0; n < p->n; n++)
+        for (int64_t k = 0; k < p->k; k++) sum[n] += (double)x[k * p->x.col_stride] * (double)y[k * p->y.row_stride + n * p->y.col_stride];
+    }
+    for (int64_t n = 0; n < p->n; n++) j->out[i * p->n + n] = (float)sum[n];
+  }
+}
+
+static ane_status integers(struct ane_prim_call *c, const struct ane_dyn *x, const struct ane_dyn *y, const struct matmul *p) {
+  const int64_t *a = prim_i64(c, x), *b = prim_i64(c, y);
+  void *out = prim_out(c, 0, x->dtype, p->out_rank, p->out);
+  if (c->status) return c->status;
+  for (int64_t i = 0; i < p->batches * p->m * p->n; i++) {
+    int64_t ox, oy, row = i / p->n % p->m, col = i % p->n;
+    uint64_t sum = 0;
+    batch_offsets(p, i / (p->n * p->m), &ox, &oy);
+    for (int64_t k = 0; k < p->k; k++)
+      sum += (uint64_t)a[ox + row * p->x.row_stride + k * p->x.col_stride] * (uint64_t)b[oy + k * p->y.row_stride + col * p->y.col_stride];
+    int64_t v = (int64_t)sum;
+    prim_store(x->dtype, (char *)out + (size_t)i * prim_width(x->dtype), &v, 1);
+  }
+  return c->status;
+}
+
+/* x [..., k] times a packed matrix [n, k]. */
+static ane_status by_matrix(struct ane_prim_call *c, const struct ane_dyn *x, const struct prim_matrix *m, const struct ane_dyn *bias) {
+  char a[ANE_DYN_TEXT];
+  int64_t dim[ANE_PRIM_RANK], k = x->rank ? x->dim[x->rank - 1] : 0;
+  if (x->rank < 1 || k != m->cols) return prim_fail(c, ANE_SHAPE, "%s times weights of %" PRId64 " inputs", ane_dyn_text(x, a), m->cols);
+  if (bias && bias->count != m->rows) return prim_fail(c, ANE_SHAPE, "bias has %" PRId64 " elements, wanted %" PRId64, bias->count, m->rows);
+  memcpy(dim, x->dim, sizeof dim);
+  dim[x->rank - 1] = m->rows;
+  const float *v = prim_f32(c, x), *b = bias ? prim_f32(c, bias) : NULL;
+  float *y = prim_out(c, 0, ANE_F32, x->rank, dim);
+  if (c->status) return c->status;
+  int64_t t = 1;
+  for (int i = 0; i + 1 < x->rank; i++) t *= x->dim[i];
+  return prim_multiply(c, m, v, t, k, b, y, m->rows);
+}
+
+ane_status prim_matmul(struct ane_prim_call *c) {
+  const struct ane_dyn *x = c->in[0], *y = c->in[1];
+  bool tx = prim_bool(c, "transpose_x", false), ty = prim_bool(c, "transpose_y", false);
+  struct matmul p;
+  if (c->status) return c->status;
+  bool floats = prim_is_float(x->dtype) || prim_is_float(y->dtype);
+  if (c->state && (!tx || x->rank < 2) && floats) return by_matrix(c, x, &c->state->m[0], NULL);
+  if (plan(c, x, y, tx, ty, &p)) return c->status;
+  if (!floats) return integers(c, x, y, &p);
+  struct job j = {&p, prim_f32(c, x), prim_f32(c, y), prim_out(c, 0, ANE_F32, p.out_rank, p.out), prim_temp(c, (uint64_t)(prim_threads(c) * p.n) * sizeof(double))};
+  if (!c->status) prim_parallel(c, p.batches * p.m, (double)p.batches * (double)p.m * (double)p.n * (double)p.k, rows_f32, &j);
+  return c->status;
+}
+
+/* A constant [k, n] (or [n, k], turned) of floats becomes a packed matrix [n, k]. */
+ane_status prim_prepare_matmul(struct ane_prim_call *c, struct ane_prim_state **state) {
+  const struct ane_dyn *y = prim_in(c, c->op == ANE_PRIM_linear ? "weight" : "y");
+  bool turned = c->op == ANE_PRIM_linear || prim_bool(c, "transpose_y", false);
+  if (c->status || !y || y->rank != 2 || !prim_is_float(y->dtype) || y->count == 0) return c->status;
+  int64_t n = y->dim[!turned], k = y->dim[turned], row = turned ? k : 1, col = turned ? 1 : n;
+  bool as_is = y->dtype == ANE_F32 || y->dtype == ANE_F16 || y->dtype == ANE_BF16;
+  const void *data = as_is ? y->data : prim_f32(c, y);
+  if (!data || !(*state = prim_state_new(c, 1))) return c->status;
+  return prim_matrix_float(c, &(*state)->m[0], as_is ? y->dtype : ANE_F32, data, n, k, row, col);
+}
+
+ane_status prim_linear(struct ane_prim_call *c) {
+  const struct ane_dyn *w = c->in[1];
+  struct ane_prim_state *own = NULL;
+  if (w->rank != 2) return prim_fail(c, ANE_SHAPE, "weight has %d dimensions, wanted two", w->rank);
+  if (!c->state && prim_prepare_matmul(c, &own)) {
+    ane_prim_state_free(own);
+    return c->status;
+  }
+  const struct ane_prim_state *s = c->state ? c->state : own;
+  ane_status st = s ? by_matrix(c, c->in[0], &s->m[0], prim_in(c, "bias")) : prim_fail(c, ANE_UNSUPPORTED, "weight of type %s", ane_dtype_info(w->dtype)->name);
+  ane_prim_state_free(own);
+  return st;
+}
+
+/* ---- einsum --------------------------------------------------------------------------------------------------------*/
+
+/* Letters of an equation and their sizes. Letters of the result come first, so that a place is one of the result and one
+ * of the sum. */
+struct letters {
+  char name[52];
+  int64_t size[52];
+  int n, n_out;
+};
+
+static int letter(struct letters *l, char name) {
+  for (int i = 0; i < l->n; i++)
+    if (l->name[i] == name) return i;
+  if (l->n == 52) return -1;
+  l->name[l->n] = name;
+  l->size[l->n] = -1;
+  return l->n++;
+}
+
+static bool is_letter(char ch) { return (ch >= 'a' && ch <= 'z') || (ch >= 'A' && ch <= 'Z'); }
+
+/* Strides of operand `t` by letter; its term begins at *s and ends before `,` or `-`. */
+static bool read_term(struct letters *l, const char **s, const struct ane_dyn *t, int64_t stride[52]) {
+  int64_t own[ANE_PRIM_RANK];
+  int axis = 0;
+  prim_strides(t->rank, t->dim, own);
+  memset(stride, 0, 52 * sizeof *stride);
+  for (; **s && **s != ',' && **s != '-'; ++*s) {
+    if (**s == ' ') continue;
+    int i = is_letter(**s) ? letter(l, **s) : -1;
+    if (i < 0 || axis >= t->rank || (l->size[i] >= 0 && l->size[i] != t->dim[axis])) return false;
+    l->size[i] = t->dim[axis];
+    stride[i] += own[axis++];
+  }
+  if (**s == ',') ++*s;
+  return axis == t->rank;
+}
+
+enum { EINSUM_OPERANDS = 4 };
+
+static float einsum_sum(const struct letters *l, int n, const float *const *v, int64_t stride[][52], const int64_t *base) {
+  int64_t at[52] = {0}, o[EINSUM_OPERANDS];
+  double sum = 0;
+  for (int i = 0; i < n; i++) o[i] = base[i];
+  for (;;) {
+    double product = 1;
+    for (int i = 0; i < n; i++) product *= (double)v[i][o[i]];
+    sum += product;
+    int k = l->n - 1;
+    for (; k >= l->n_out; k--) {
+      for (int i = 0; i < n; i++) o[i] += stride[i][k];
+      if (++at[k] < l->size[k]) break;
+      for (int i = 0; i < n; i++) o[i] -= stride[i][k] * l->size[k];
+      at[k] = 0;
+    }
+    if (k < l->n_out) return (float)sum;
+  }
+}
+
+ane_status prim_einsum(struct ane_prim_call *c) {
+  const struct ane_dyn *eq = c->in[0];
+  char text[PRIM_TEXT];
+  int first = prim_first(c), n = c->n_in - first;
+  const char *s = prim_text(c, "equation", "", text), *arrow = strstr(s, "->");
+  struct letters l = {.n = 0};
+  int64_t stride[EINSUM_OPERANDS][52], dim[ANE_PRIM_RANK], at[52] = {0}, base[EINSUM_OPERANDS] = {0};
+  const float *v[EINSUM_OPERANDS];
+  if (n < 1 || n > EINSUM_OPERANDS || !arrow || eq->count >= PRIM_TEXT) return prim_fail(c, ANE_UNSUPPORTED, "the equation \"%s\" of %d operands", s, n);
+  for (const char *p = arrow + 2; *p; p++)
+    if (*p != ' ' && (!is_letter(*p) || letter(&l, *p) < 0 || l.n > ANE_PRIM_RANK)) return prim_fail(c, ANE_UNSUPPORTED, "the equation \"%s\"", s);
+  l.n_out = l.n;
+  for (int i = 0; i < n; i++)
+    if (!read_term(&l, &s, c->in[first + i], stride[i])) return prim_fail(c, ANE_SHAPE, "operand %d does not fit the equation \"%s\"", i + 1, text);
+  bool empty = false;
+  for (int i = 0; i < l.n; i++) {
+    if (l.size[i] < 0) return prim_fail(c, ANE_INVALID, "the equation \"%s\" makes a letter from nothing", text);
+    if (i < l.n_out) dim[i] = l.size[i];
+    else empty = empty || l.size[i] == 0;
+  }
+  for (int i = 0; i < n; i++)
+    if (!(v[i] = prim_f32(c, c->in[first + i]))) return c->status;
+  float *y = prim_out(c, 0, ANE_F32, l.n_out, dim);
+  for (int64_t i = 0; y && i < c->out[0].count; i++) {
+    y[i] = empty ? 0 : einsum_sum(&l, n, v, stride, base);
+    for (int k = l.n_out - 1; k >= 0; k--) {
+      for (int o = 0; o < n; o++) base[o] += stride[o][k];
+      if (++at[k] < l.size[k]) break;
+      for (int o = 0; o < n; o++) base[o] -= stride[o][k] * l.size[k];
+      at[k] = 0;
+    }
+  }
+  return c->status;
+}

@@ -1,0 +1,131 @@
+/* Softmax and norms. Each row on its own; sums in float64. */
+#include "prim/prim_internal.h"
+
+#include <math.h>
+
+/* ---- Softmax -------------------------------------------------------------------------------------------------------*/
+
+struct rows {
+  const float *x;
+  float *y;
+  int64_t n, inner; /* x is [outer, n, inner]; a row is n elements `inner` apart */
+  bool log;
+};
+
+static void softmax_rows(void *arg, int64_t from, int64_t to, int thread ANE_UNUSED) {
+  const struct rows *r = arg;
+  for (int64_t o = from; o < to; o++) {
+    const float *x = r->x + o / r->inner * r->n * r->inner + o % r->inner;
+    float *y = r->y + (x - r->x), top = -INFINITY;
+    double sum = 0;
+    for (int64_t i = 0; i < r->n; i++) top = fmaxf(top, x[i * r->inner]);
+    if (top == -INFINITY) top = 0; /* all hidden: 0 / 0 gives NaN, as the definition does */
+    for (int64_t i = 0; i < r->n; i++) {
+      float e = expf(x[i * r->inner] - top);
+      y[i * r->inner] = r->log ? x[i * r->inner] - top : e;
+      sum += (double)e;
+    }
+    float log_sum = r->log ? (float)log(sum) : 0;
+    for (int64_t i = 0; i < r->n; i++) y[i * r->inner] = r->log ? y[i * r->inner] - log_sum : (float)((double)y[i * r->inner] / sum);
+  }
+}
+
+static ane_status softmax(struct ane_prim_call *c, bool log, bool to_end) {
+  const struct ane_dyn *x = c->in[0];
+  int axis = prim_axis(c, "axis", -1, ANE_MAX(x->rank, 1));
+  if (c->status) return c->status;
+  struct rows r = {prim_f32(c, x), prim_out(c, 0, ANE_F32, x->rank, x->dim), 1, 1, log};
+  int64_t outer = 1;
+  for (int i = 0; i < x->rank; i++) {
+    if (i < axis) outer *= x->dim[i];
+    else if (i == axis || to_end) r.n *= x->dim[i];
+    else r.inner *= x->dim[i];
+  }
+  if (r.x && r.y && r.n) prim_parallel(c, outer * r.inner, 30.0 * (double)x->count, softmax_rows, &r);
+  return c->status;
+}
+
+ane_status prim_softmax(struct ane_prim_call *c) { return softmax(c, false, prim_bool(c, "to_end", false)); }
+ane_status prim_log_softmax(struct ane_prim_call *c) { return softmax(c, true, false); }
+
+/* ---- Norms over the last axes --------------------------------------------------------------------------------------*/
+
+struct norm {
+  const float *x, *gamma, *beta; /* gamma and beta: [n] or NULL */
+  float *y;
+  int64_t n;
+  double epsilon;
+  bool centre;
+};
+
+static void norm_rows(void *arg, int64_t from, int64_t to, int thread ANE_UNUSED) {
+  const struct norm *m = arg;
+  for (int64_t r = from; r < to; r++) {
+    const float *x = m->x + r * m->n;
+    float *y = m->y + r * m->n;
+    double mean = 0, sum = 0;
+    for (int64_t i = 0; m->centre && i < m->n; i++) mean += (double)x[i];
+    mean /= (double)m->n;
+    for (int64_t i = 0; i < m->n; i++) sum += ((double)x[i] - mean) * ((double)x[i] - mean);
+    double scale = 1 / sqrt(sum / (double)m->n + m->epsilon);
+    for (int64_t i = 0; i < m->n; i++) {
+      float v = (float)(((double)x[i] - mean) * scale);
+      if (m->gamma) v *= m->gamma[i];
+      y[i] = m->beta ? v + m->beta[i] : v;
+    }
+  }
+}
+
+static bool fits(struct ane_prim_call *c, const char *name, const struct ane_dyn *t, int64_t n) {
+  char text[ANE_DYN_TEXT];
+  if (!t || t->count == n) return true;
+  prim_fail(c, ANE_SHAPE, "%s is %s, wanted %lld elements", name, ane_dyn_text(t, text), (long long)n);
+  return false;
+}
+
+static ane_status norm(struct ane_prim_call *c, int first, bool centre) {
+  const struct ane_dyn *x = c->in[0], *gamma = prim_in(c, "gamma"), *beta = centre ? prim_in(c, "beta") : NULL;
+  struct norm m = {.n = 1, .centre = centre, .epsilon = (double)prim_float(c, "epsilon", 1e-5f)};
+  int64_t outer = 1;
+  for (int i = 0; i < x->rank; i++) *(i < first ? &outer : &m.n) *= x->dim[i];
+  if (c->status || !fits(c, "gamma", gamma, m.n) || !fits(c, "beta", beta, m.n)) return c->status;
+  m.x = prim_f32(c, x);
+  m.gamma = gamma ? prim_f32(c, gamma) : NULL;
+  m.beta = beta ? prim_f32(c, beta) : NULL;
+  m.y = prim_out(c, 0, ANE_F32, x->rank, x->dim);
+  if (!c->status && m.n) prim_parallel(c, outer, 4.0 * (double)x->count, norm_rows, &m);
+  return c->status;
+}
+
+ane_status prim_layer_norm(struct ane_prim_call *c) {
+  const struct ane_dyn *x = c->in[0];
+  uint32_t mask = prim_axes(c, "axes", x->rank);
+  int first = 0;
+  while (first < x->rank && !(mask >> first & 1)) first++;
+  if (!c->status && (mask >> first) + 1 != 1u << (x->rank - first)) return prim_fail(c, ANE_UNSUPPORTED, "axes are not the last ones");
+  return c->status ? c->status : norm(c, first, true);
+}
+
+ane_status prim_rms_norm(struct ane_prim_call *c) {
+  int first = prim_axis(c, "axis", -1, ANE_MAX(c->in[0]->rank, 1));
+  return c->status ? c->status : norm(c, first, false);
+}
+
+ane_status prim_l2_norm(struct ane_prim_call *c) {
+  const struct ane_dyn *x = c->in[0];
+  int axis = prim_axis(c, "axis", -1, ANE_MAX(x->rank, 1));
+  double epsilon = (double)prim_float(c, "epsilon", 1e-12f);
+  const float *v = prim_f32(c, x);
+  float *y = prim_out(c, 0, ANE_F32, x->rank, x->dim);
+  if (c->status) return c->status;
+  int64_t n = x->rank ? x->dim[axis] : 1, inner = 1, outer = 1;
+  for (int i = 0; i < x->rank; i++) *(i < axis ? &outer : &inner) *= i == axis ? 1 : x->dim[i];
+  for (int64_t o = 0; o < outer * inner; o++) {
+    int64_t base = o / inner * n * inner + o % inner;
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += (double)v[base + i * inner] * (double)v[base + i * inner];
+    double scale = 1 / fmax(sqrt(sum), epsilon);
+    for (int64_t i = 0; i < n; i++) y[base + i * inner] = (float)((double)v[base + i * inner] * scale);
+  }
+  return c->status;
+}
