@@ -19,12 +19,13 @@ local ane = {}
 ---@field weights? "file"|"int8"|"int8-channel"|"fp16"|"bf16"|"fp32"|"q8_0"|"q5_1"|"q5_0"|"q4_1"|"q4_0" default: "file", as stored
 ---@field activations? "int8"|"fp32" int8 (default) is fast, fp32 the reference
 ---@field kv? ane.kv default: fp16, with fp32 activations fp32
+---@field engine? "recipe"|"graph" how an ONNX model runs; default: recipe where one matches, else graph
 ---@field recipe? table|string a recipe or the path of one, for an architecture that is not known
 ---@field isa? string caps the kernels; default: ANE_ISA of the environment, else the best of the machine
 ---@field soft_experts? boolean true: all experts of a mixture run, with masked weights; default: the chosen ones
 ---@field progress? ane.progress|boolean true: a bar where standard error is a terminal
 
----@param path string a GGUF file, or the first of a split one
+---@param path string a GGUF file, or the first of a split one; a folder with safetensors and config.json; an ONNX file or bundle
 ---@param opts? ane.load_options
 ---@return ane.model? model
 ---@return string? message

@@ -41,6 +41,9 @@ void bind_program(lua_State *L);
 void bind_session(lua_State *L);
 void bind_sampler(lua_State *L);
 void bind_json(lua_State *L);
+void bind_interp(lua_State *L);
+void bind_lm(lua_State *L);
+void bind_onnx(lua_State *L);
 /* The test-only table core.testing: one opener a topic. */
 void bind_testing(lua_State *L);
 void bind_testing_matmul(lua_State *L);

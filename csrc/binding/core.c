@@ -19,6 +19,9 @@ EXPORT int luaopen_ane_core(lua_State *L) {
   bind_session(L);
   bind_sampler(L);
   bind_json(L);
+  bind_interp(L);
+  bind_lm(L);
+  bind_onnx(L);
   lua_newtable(L);
   bind_testing(L);
   bind_testing_matmul(L);

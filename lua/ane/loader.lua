@@ -106,6 +106,7 @@ end
 function M.load(path, opts)
   local source, message, code = core.open(path)
   if not source then return nil, message, code end
+  if source:format() == "onnx" then return require("ane.onnx").load(source, path, opts) end
   local architecture, cfg, r, program, tokenizer
   architecture, message, code = config.architecture(source)
   if not architecture then return nil, message, code end

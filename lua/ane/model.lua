@@ -22,6 +22,7 @@ local WEIGHTS = { "file", "int8", "int8-channel", "fp16", "bf16", "fp32", "q8_0"
 --   weights: "file" (as stored), or another format by name
 --   activations: "int8" (fast) or "fp32" (reference)
 --   kv: "fp16", "fp32" (the default with fp32 activations) or "int8"
+--   engine: how an ONNX model runs: "graph" (op by op), or "recipe" (rebuilt by a recipe); default recipe where one matches
 --   recipe: a table or the path of a Lua file, for an architecture that ane.models has not
 --   isa: caps the kernels; default the environment's ANE_ISA, else the best of the machine
 --   soft_experts: true runs all experts of a mixture with masked weights, as a static graph must; false (the default) only
@@ -33,6 +34,7 @@ M.rules = {
   weights = { type = "string", choices = WEIGHTS, default = "file" },
   activations = { type = "string", choices = { "int8", "fp32" }, default = "int8" },
   kv = { type = "string", choices = KV },
+  engine = { type = "string", choices = { "recipe", "graph" } },
   recipe = { type = { "table", "string" } },
   isa = { type = "string" },
   soft_experts = { type = "boolean" },
@@ -297,6 +299,7 @@ function Model:info()
   for key, value in pairs(bundle.config) do
     if type(value) ~= "function" then out.config[key] = value end
   end
+  out.engine = bundle.engine or "recipe"
   out.isa, out.threads, out.activations, out.kv = program.isa, program.threads, program.activations, self.kv
   out.context, out.vocab = bundle.program:context(), bundle.program:vocab()
   out.kernels, out.matrices = kernels_of(program.matrices), program.matrices

@@ -47,6 +47,7 @@ function M.model_options(parser, optional)
     :argname "W"
   parser:option("--activations", "int8 is fast, fp32 the reference."):choices { "int8", "fp32" }
   parser:option("--kv", "Format of the cached state; default fp16, with fp32 activations fp32."):choices { "fp16", "fp32", "int8" }
+  parser:option("--engine", "How an ONNX model runs; default recipe where one matches, else graph."):choices { "recipe", "graph" }
   parser:option("--recipe", "Lua file that describes an architecture."):argname "FILE"
   parser:flag("--no-progress", "No progress bar.")
 end
@@ -86,7 +87,7 @@ end
 function M.load(args, extra)
   local opts = {
     threads = args.threads, context = args.context, weights = args.weights, activations = args.activations, kv = args.kv,
-    recipe = args.recipe, progress = M.progress(args),
+    engine = args.engine, recipe = args.recipe, progress = M.progress(args),
   }
   for key, value in pairs(extra or {}) do opts[key] = value end
   return require("ane.model").load(args.model, opts)

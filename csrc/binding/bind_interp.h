@@ -1,0 +1,18 @@
+/* Imported graphs as the binding files share them. */
+#ifndef ANE_BINDING_BIND_INTERP_H
+#define ANE_BINDING_BIND_INTERP_H
+
+#include "binding/bind.h"
+#include "binding/bind_source.h"
+#include "interp/interp.h"
+
+/* Options isa, threads, progress(done, total) from the table at `arg`; *load must live as long as o is used. */
+struct bind_loading {
+  lua_State *L;
+  int progress; /* stack index of the function, 0: none */
+  bool raised;  /* it raised: the message is at the top of the stack */
+  const struct ane_source *source;
+};
+void bind_interp_options(lua_State *L, int arg, const struct ane_source *s, struct ane_interp_options *o, struct bind_loading *load);
+
+#endif

@@ -1,0 +1,102 @@
+/* Imported graphs, run op by op on the primitive kernels (prim/prim.h): whatever its shapes, a graph whose ops are known
+ * runs. A graph is built once from a file: ops are translated, constants folded, weights packed, and each value is given
+ * up after its last use. On top of it, a language model: sessions that feed tokens and carry the graph's caches. */
+#ifndef ANE_INTERP_INTERP_H
+#define ANE_INTERP_INTERP_H
+
+#include "base/bytes.h"
+#include "formats/formats.h"
+#include "platform/platform.h"
+#include "prim/prim.h"
+
+struct ane_interp;
+
+struct ane_interp_options {
+  ane_isa isa; /* an available level */
+  int threads; /* 1 .. 1024 */
+  /* Called on the caller's thread while the graph is made ready, nodes done. May be NULL. */
+  void (*progress)(void *arg, uint64_t done, uint64_t total);
+  /* Called when the stored bytes of a weight have been packed for good. May be NULL. */
+  void (*release)(void *arg, const void *data, uint64_t bytes);
+  void *arg;
+};
+
+struct ane_interp_info {
+  ane_isa isa;
+  int threads;
+  int32_t n_nodes, n_folded, n_inputs, n_outputs;
+  uint64_t weight_bytes, constant_bytes; /* packed weights; folded constants */
+};
+
+/* s holds an ONNX graph and must outlive the result. Errors: ANE_UNSUPPORTED (node and op, or attribute), ANE_INVALID,
+ * ANE_SHAPE (a node's constants), ANE_RANGE (a constant that is too large), ANE_NOMEM. */
+ane_status ane_interp_from_onnx(struct ane_interp **out, const struct ane_source *s, const struct ane_interp_options *o, struct ane_error *err);
+void ane_interp_destroy(struct ane_interp *g); /* NULL is fine */
+struct ane_interp_info ane_interp_info(const struct ane_interp *g);
+
+/* Inputs and outputs as the file declares them. Floats of any type are float32 when the graph runs. */
+const struct ane_onnx_io *ane_interp_input(const struct ane_interp *g, int32_t i);
+const struct ane_onnx_io *ane_interp_output(const struct ane_interp *g, int32_t i);
+/* Their number by name, or -1. */
+int32_t ane_interp_find(const struct ane_interp *g, const char *name, bool output);
+/* One line a node: name, op, inputs; false where there is no memory. */
+bool ane_interp_print(const struct ane_interp *g, struct ane_buffer *out);
+
+/* Runs the graph once. inputs: one for each input, in order; outputs: as many as the graph has, zeroed; they belong to the
+ * caller (ane_dyn_drop with the same memory), also what is there after a failure. One run at a time. `wanted`: which
+ * outputs are asked for, or NULL: all. The error's text begins with the node's name. */
+ane_status ane_interp_run(struct ane_interp *g, struct ane_prim_memory *m, const struct ane_dyn *inputs, struct ane_dyn *outputs, struct ane_error *err);
+
+/* ---- Language models -----------------------------------------------------------------------------------------------*/
+
+struct ane_lm;
+struct ane_lm_session;
+
+/* A cache: what output `present` gives is the next call's input `past`. */
+struct ane_lm_state {
+  const char *past, *present;
+  int64_t rows; /* capacity of a sliding cache; 0: as the graph says */
+};
+
+struct ane_lm_options {
+  const char *ids;       /* names of inputs; [1, n] integers */
+  const char *mask;      /* [1, past + n] ones; NULL: the graph has none */
+  const char *positions; /* [1, n] past .. past + n - 1; NULL */
+  const char *past_length, *total_length; /* one number; NULL */
+  const char *logits;    /* the output */
+  const struct ane_lm_state *states;
+  int32_t n_states;
+  int64_t kv_heads, head_size; /* for caches whose dimensions are symbols; 0: not known */
+  int64_t context, chunk;      /* most positions of a session, most tokens of a run */
+};
+
+/* Takes the graph over, also on failure. Errors: ANE_NOTFOUND (a name that the graph has not), ANE_UNSUPPORTED (an input
+ * that nobody fills; a cache of unknown size). */
+ane_status ane_lm_create(struct ane_lm **out, struct ane_interp *g, const struct ane_lm_options *o, struct ane_error *err);
+void ane_lm_destroy(struct ane_lm *m); /* NULL is fine; its sessions must be gone */
+struct ane_interp *ane_lm_graph(const struct ane_lm *m);
+int64_t ane_lm_vocab(const struct ane_lm *m);
+int64_t ane_lm_context(const struct ane_lm *m);
+int64_t ane_lm_chunk(const struct ane_lm *m);
+
+/* The calls below are those of exec/exec.h, with the same meaning. Two differences: results may depend in their last bits on
+ * how tokens are cut into runs, and caches that forget (convolutions, sliding windows) are rewound by feeding again. */
+typedef enum { ANE_LM_NONE, ANE_LM_LAST, ANE_LM_ALL, ANE_LM_ARGMAX } ane_lm_want;
+
+ane_status ane_lm_session_create(struct ane_lm_session **out, struct ane_lm *m, int64_t context, struct ane_error *err);
+void ane_lm_session_destroy(struct ane_lm_session *s); /* NULL is fine */
+ane_status ane_lm_feed(struct ane_lm_session *s, const int32_t *ids, int64_t n, ane_lm_want want, struct ane_error *err);
+int64_t ane_lm_length(const struct ane_lm_session *s);
+int64_t ane_lm_session_context(const struct ane_lm_session *s);
+const int32_t *ane_lm_ids(const struct ane_lm_session *s);
+uint64_t ane_lm_kv_bytes(const struct ane_lm_session *s);
+ane_status ane_lm_rewind(struct ane_lm_session *s, int64_t length, struct ane_error *err);
+ane_status ane_lm_fork(struct ane_lm_session **out, const struct ane_lm_session *s, struct ane_error *err);
+ane_status ane_lm_save(const struct ane_lm_session *s, const char *path, struct ane_error *err);
+ane_status ane_lm_restore(struct ane_lm_session *s, const char *path, struct ane_error *err);
+void ane_lm_stop(struct ane_lm_session *s);
+int64_t ane_lm_rows(const struct ane_lm_session *s);
+const float *ane_lm_logits(const struct ane_lm_session *s, int64_t row);
+int32_t ane_lm_argmax(const struct ane_lm_session *s, int64_t row, float *logit);
+
+#endif

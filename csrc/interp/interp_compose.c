@@ -1,0 +1,355 @@
+/* ONNX ops that are several primitives, or one whose parameters are not copied as they stand. */
+#include "interp/interp_onnx.h"
+
+#include <string.h>
+
+enum { NONE = INTERP_NONE, MAX_IN = 8 };
+
+/* Names of the outputs of the steps: the node's own value for the last one. */
+static ane_status step(struct onnx_import *t, const struct ane_onnx_node *n, ane_prim op, const int32_t *in, int n_in, int32_t *out) {
+  ane_status st = *out == NONE ? interp_value(t->g, n->name, out, t->err) : ANE_OK;
+  return st ? st : interp_add(t->g, t->block, op, n->name, in, n_in, out, 1, t->err);
+}
+
+static ane_status step2(struct onnx_import *t, const struct ane_onnx_node *n, ane_prim op, int32_t a, int32_t b, int32_t *out) {
+  int32_t in[2] = {a, b};
+  return step(t, n, op, in, 2, out);
+}
+
+/* Only these attributes, only so many inputs and outputs. */
+static ane_status only(struct onnx_import *t, const struct ane_onnx_node *n, const char *const *attrs, int n_in, int n_out) {
+  for (int32_t i = 0; i < n->n_attrs; i++) {
+    bool known = false;
+    for (const char *const *a = attrs; *a; a++) known = known || strcmp(*a, n->attrs[i].name) == 0;
+    if (!known) return onnx_node_fail(t, n, ANE_UNSUPPORTED, "attribute %.60s is not known", n->attrs[i].name);
+  }
+  for (int32_t i = n_in; i < n->n_in; i++)
+    if (n->in[i] != NONE) return onnx_node_fail(t, n, ANE_UNSUPPORTED, "input %d is not supported", (int)i + 1);
+  for (int32_t i = n_out; i < n->n_out; i++)
+    if (n->out[i] != NONE && n_out >= 0) return onnx_node_fail(t, n, ANE_UNSUPPORTED, "output %d is not supported", (int)i + 1);
+  if (n->n_in < 1 || n->in[0] == NONE || n->n_out < 1 || n->out[0] == NONE) return onnx_node_fail(t, n, ANE_FORMAT, "has no first input or output");
+  return ANE_OK;
+}
+
+static ane_status wrong_type(struct onnx_import *t, const struct ane_onnx_node *n) { return onnx_node_fail(t, n, ANE_FORMAT, "an attribute is of another type than the op wants"); }
+
+/* ---- Products ------------------------------------------------------------------------------------------------------*/
+
+static ane_status product(struct onnx_import *t, const struct ane_onnx_node *n, int64_t ta, int64_t tb, float alpha, int32_t *out) {
+  int32_t in[4] = {onnx_in(t, n, 0), onnx_in(t, n, 1), NONE, NONE}, raw = NONE, scale;
+  ane_status st = interp_ints(t->g, &ta, 1, true, &in[2], t->err);
+  if (!st) st = interp_ints(t->g, &tb, 1, true, &in[3], t->err);
+  if (!st) st = step(t, n, ANE_PRIM_matmul, in, 4, alpha == 1 ? out : &raw);
+  if (st || alpha == 1) return st;
+  st = interp_float(t->g, alpha, &scale, t->err);
+  return st ? st : step2(t, n, ANE_PRIM_mul, raw, scale, out);
+}
+
+static ane_status fused_matmul(struct onnx_import *t, const struct ane_onnx_node *n) {
+  static const char *const attrs[] = {"alpha", "transA", "transB", "transBatchA", "transBatchB", NULL};
+  int64_t ta = 0, tb = 0, ba = 0, bb = 0;
+  float alpha = 1;
+  ane_status st = only(t, n, attrs, 2, 1);
+  if (st) return st;
+  if (!onnx_int(n, "transA", &ta) || !onnx_int(n, "transB", &tb) || !onnx_int(n, "transBatchA", &ba) || !onnx_int(n, "transBatchB", &bb) || !onnx_float(n, "alpha", &alpha)) return wrong_type(t, n);
+  if (ba || bb) return onnx_node_fail(t, n, ANE_UNSUPPORTED, "turned batch dimensions");
+  int32_t out = n->out[0];
+  return product(t, n, ta != 0, tb != 0, alpha, &out);
+}
+
+static ane_status gemm(struct onnx_import *t, const struct ane_onnx_node *n) {
+  static const char *const attrs[] = {"alpha", "beta", "transA", "transB", NULL};
+  int64_t ta = 0, tb = 0;
+  float alpha = 1, beta = 1;
+  int32_t c = onnx_in(t, n, 2), out = n->out[0], ab = NONE, by, scaled = NONE;
+  ane_status st = only(t, n, attrs, 3, 1);
+  if (st) return st;
+  if (!onnx_int(n, "transA", &ta) || !onnx_int(n, "transB", &tb) || !onnx_float(n, "alpha", &alpha) || !onnx_float(n, "beta", &beta)) return wrong_type(t, n);
+  st = product(t, n, ta != 0, tb != 0, alpha, c == NONE ? &out : &ab);
+  if (st || c == NONE) return st;
+  if (beta != 1) {
+    st = interp_float(t->g, beta, &by, t->err);
+    if (!st) st = step2(t, n, ANE_PRIM_mul, c, by, &scaled);
+    c = scaled;
+  }
+  return st ? st : step2(t, n, ANE_PRIM_add, ab, c, &out);
+}
+
+static ane_status conv(struct onnx_import *t, const struct ane_onnx_node *n) {
+  const struct ane_onnx_attr *pads = ane_onnx_attr(n, "pads"), *ap = ane_onnx_attr(n, "auto_pad");
+  int64_t turned[6];
+  int32_t pad = NONE, type = NONE;
+  const char *name = pads ? "custom" : "valid";
+  if (ap && ap->type == ANE_ONNX_STRING && strcmp(ap->s.data, "SAME_UPPER") == 0) name = "same";
+  else if (ap && ap->type == ANE_ONNX_STRING && strcmp(ap->s.data, "SAME_LOWER") == 0) name = "same_lower";
+  else if (ap && (ap->type != ANE_ONNX_STRING || (strcmp(ap->s.data, "NOTSET") != 0 && strcmp(ap->s.data, "VALID") != 0))) return wrong_type(t, n);
+  if (pads && (pads->type != ANE_ONNX_INTS || pads->n % 2 || pads->n > 6)) return wrong_type(t, n);
+  for (size_t i = 0; pads && i < pads->n / 2; i++) turned[2 * i] = pads->ints[i], turned[2 * i + 1] = pads->ints[i + pads->n / 2];
+  ane_status st = interp_text(t->g, name, strlen(name), &type, t->err);
+  if (!st && pads) st = interp_ints(t->g, turned, (int64_t)pads->n, false, &pad, t->err);
+  size_t before = t->block->buffer.size;
+  if (!st) st = onnx_map(t, n, ANE_PRIM_conv, "x=0 weight=1 bias=2 strides=@strides dilations=@dilations groups=@group pad_type='valid pad=@pads !auto_pad !kernel_shape");
+  if (st) return st;
+  struct interp_node *made = (struct interp_node *)(void *)(t->block->buffer.data + before);
+  made->in[ane_prim_param(ANE_PRIM_conv, "pad_type")] = type;
+  if (pads) made->in[ane_prim_param(ANE_PRIM_conv, "pad")] = pad;
+  return ANE_OK;
+}
+
+/* ---- Norms ---------------------------------------------------------------------------------------------------------*/
+
+/* axes axis .. -1: their number is not known before the run, so the list is made of a shape. */
+static ane_status norm_axes(struct onnx_import *t, const struct ane_onnx_node *n, int64_t axis, int32_t x, int32_t *out) {
+  int32_t shape = NONE, in[3], rank = NONE, start, one;
+  int64_t single[1] = {axis}, step_by = 1;
+  if (axis == -1) return interp_ints(t->g, single, 1, false, out, t->err);
+  ane_status st = ANE_OK;
+  if (axis < -1) { /* -k .. -1 */
+    int64_t list[ANE_PRIM_RANK];
+    int64_t k = -axis;
+    if (k > ANE_PRIM_RANK) return onnx_node_fail(t, n, ANE_INVALID, "axis is out of range");
+    for (int64_t i = 0; i < k; i++) list[i] = axis + i;
+    return interp_ints(t->g, list, k, false, out, t->err);
+  }
+  in[0] = x; /* range(axis, rank) with rank = size(shape(x)) */
+  st = step(t, n, ANE_PRIM_shape, in, 1, &shape);
+  if (!st) st = step(t, n, ANE_PRIM_size, &shape, 1, &rank);
+  if (!st) st = interp_ints(t->g, &axis, 1, true, &start, t->err);
+  if (!st) st = interp_ints(t->g, &step_by, 1, true, &one, t->err);
+  in[0] = rank, in[1] = start, in[2] = one;
+  *out = NONE;
+  return st ? st : step(t, n, ANE_PRIM_range_1d, in, 3, out);
+}
+
+static ane_status layer_norm_of(struct onnx_import *t, const struct ane_onnx_node *n, int32_t x, int32_t gamma, int32_t beta, int64_t axis, float epsilon) {
+  int32_t in[5] = {x, NONE, gamma, beta, NONE}, out = n->out[0];
+  ane_status st = norm_axes(t, n, axis, x, &in[1]);
+  if (!st) st = interp_float(t->g, epsilon, &in[4], t->err);
+  return st ? st : step(t, n, ANE_PRIM_layer_norm, in, 5, &out);
+}
+
+static ane_status layer_norm(struct onnx_import *t, const struct ane_onnx_node *n) {
+  static const char *const attrs[] = {"axis", "epsilon", "stash_type", NULL};
+  int64_t axis = -1;
+  float epsilon = 1e-5f;
+  ane_status st = only(t, n, attrs, 3, 1);
+  if (st) return st;
+  if (!onnx_int(n, "axis", &axis) || !onnx_float(n, "epsilon", &epsilon)) return wrong_type(t, n);
+  return layer_norm_of(t, n, n->in[0], onnx_in(t, n, 1), onnx_in(t, n, 2), axis, epsilon);
+}
+
+/* t = x + skip (+ bias), outputs: the norm of t, two that only training uses, t. */
+static ane_status skip_norm(struct onnx_import *t, const struct ane_onnx_node *n, bool rms) {
+  static const char *const attrs[] = {"epsilon", NULL};
+  float epsilon = 1e-12f;
+  int32_t bias = onnx_in(t, n, rms ? 3 : 4), sum = n->n_out > 3 ? n->out[3] : NONE, part = NONE, eps;
+  ane_status st = only(t, n, attrs, rms ? 4 : 5, 4);
+  if (st) return st;
+  if (!onnx_float(n, "epsilon", &epsilon)) return wrong_type(t, n);
+  if ((n->n_out > 1 && n->out[1] != NONE) || (n->n_out > 2 && n->out[2] != NONE)) return onnx_node_fail(t, n, ANE_UNSUPPORTED, "outputs 2 and 3 are those of training");
+  st = step2(t, n, ANE_PRIM_add, n->in[0], onnx_in(t, n, 1), bias == NONE ? &sum : &part);
+  if (!st && bias != NONE) st = step2(t, n, ANE_PRIM_add, part, bias, &sum);
+  if (st) return st;
+  if (!rms) return layer_norm_of(t, n, sum, onnx_in(t, n, 2), onnx_in(t, n, 3), -1, epsilon);
+  st = interp_float(t->g, epsilon, &eps, t->err);
+  int32_t in[4] = {sum, onnx_in(t, n, 2), NONE, eps}, out = n->out[0];
+  return st ? st : step(t, n, ANE_PRIM_rms_norm, in, 4, &out);
+}
+static ane_status skip_layer_norm(struct onnx_import *t, const struct ane_onnx_node *n) { return skip_norm(t, n, false); }
+static ane_status skip_rms_norm(struct onnx_import *t, const struct ane_onnx_node *n) { return skip_norm(t, n, true); }
+
+/* ---- Activations ---------------------------------------------------------------------------------------------------*/
+
+static ane_status gelu_of(struct onnx_import *t, const struct ane_onnx_node *n, bool tanh, bool bias) {
+  const char *mode = tanh ? "TANH_APPROXIMATION" : "EXACT";
+  int32_t in[2] = {n->in[0], NONE}, sum = NONE, out = n->out[0];
+  ane_status st = ANE_OK;
+  if (bias && onnx_in(t, n, 1) != NONE) {
+    st = step2(t, n, ANE_PRIM_add, n->in[0], n->in[1], &sum);
+    in[0] = sum;
+  }
+  if (!st) st = interp_text(t->g, mode, strlen(mode), &in[1], t->err);
+  return st ? st : step(t, n, ANE_PRIM_gelu, in, 2, &out);
+}
+
+static ane_status gelu(struct onnx_import *t, const struct ane_onnx_node *n) {
+  static const char *const attrs[] = {"approximate", NULL};
+  const struct ane_onnx_attr *a = ane_onnx_attr(n, "approximate");
+  ane_status st = only(t, n, attrs, 1, 1);
+  if (st) return st;
+  bool tanh = a && a->type == ANE_ONNX_STRING && strcmp(a->s.data, "tanh") == 0;
+  if (a && !tanh && (a->type != ANE_ONNX_STRING || strcmp(a->s.data, "none") != 0)) return onnx_node_fail(t, n, ANE_UNSUPPORTED, "approximate is neither none nor tanh");
+  return gelu_of(t, n, tanh, false);
+}
+
+static ane_status fast_gelu(struct onnx_import *t, const struct ane_onnx_node *n) {
+  static const char *const attrs[] = {NULL};
+  ane_status st = only(t, n, attrs, 2, 1);
+  return st ? st : gelu_of(t, n, true, true);
+}
+static ane_status bias_gelu(struct onnx_import *t, const struct ane_onnx_node *n) {
+  static const char *const attrs[] = {NULL};
+  ane_status st = only(t, n, attrs, 2, 1);
+  return st ? st : gelu_of(t, n, false, true);
+}
+
+/* x * sigmoid(alpha * x) */
+static ane_status quick_gelu(struct onnx_import *t, const struct ane_onnx_node *n) {
+  static const char *const attrs[] = {"alpha", NULL};
+  float alpha = 1.702f;
+  int32_t by, scaled = NONE, gate = NONE, out = n->out[0];
+  ane_status st = only(t, n, attrs, 1, 1);
+  if (st) return st;
+  if (!onnx_float(n, "alpha", &alpha)) return wrong_type(t, n);
+  st = interp_float(t->g, alpha, &by, t->err);
+  if (!st) st = step2(t, n, ANE_PRIM_mul, n->in[0], by, &scaled);
+  if (!st) st = step(t, n, ANE_PRIM_sigmoid, &scaled, 1, &gate);
+  return st ? st : step2(t, n, ANE_PRIM_mul, n->in[0], gate, &out);
+}
+
+/* ---- Types, sums of several, the rest ------------------------------------------------------------------------------*/
+
+static ane_status cast(struct onnx_import *t, const struct ane_onnx_node *n) {
+  static const char *const attrs[] = {"to", "saturate", "round_mode", NULL};
+  int64_t to = 0;
+  ane_status st = only(t, n, attrs, 1, 1);
+  if (st) return st;
+  if (!onnx_int(n, "to", &to)) return wrong_type(t, n);
+  for (int d = 0; to > 0 && d < ANE_DTYPE_COUNT; d++) {
+    const struct ane_dtype_info *info = ane_dtype_info((ane_dtype)d);
+    if (info->onnx != to || info->block != 1 || d == ANE_F8E4M3 || d == ANE_F8E5M2) continue;
+    int32_t in[2] = {n->in[0], NONE}, out = n->out[0];
+    st = interp_text(t->g, info->name, strlen(info->name), &in[1], t->err);
+    return st ? st : step(t, n, ANE_PRIM_cast, in, 2, &out);
+  }
+  return onnx_node_fail(t, n, ANE_UNSUPPORTED, "to is %d, no type that results can have", (int)to);
+}
+
+/* Max, Min, Sum of any number of operands, from the left; Mean divides at the end. */
+static ane_status several(struct onnx_import *t, const struct ane_onnx_node *n, ane_prim op, bool mean) {
+  static const char *const attrs[] = {NULL};
+  int32_t acc = n->n_in ? n->in[0] : NONE, out = n->out[0], by;
+  ane_status st = only(t, n, attrs, n->n_in, 1);
+  for (int32_t i = 1; !st && i < n->n_in; i++) {
+    int32_t next = i == n->n_in - 1 && !mean ? out : NONE;
+    st = step2(t, n, op, acc, n->in[i], &next);
+    acc = next;
+  }
+  if (st || (n->n_in > 1 && !mean)) return st;
+  if (n->n_in == 1) return step(t, n, ANE_PRIM_identity, &acc, 1, &out);
+  st = interp_float(t->g, (float)n->n_in, &by, t->err);
+  return st ? st : step2(t, n, ANE_PRIM_real_div, acc, by, &out);
+}
+static ane_status max_of(struct onnx_import *t, const struct ane_onnx_node *n) { return several(t, n, ANE_PRIM_maximum, false); }
+static ane_status min_of(struct onnx_import *t, const struct ane_onnx_node *n) { return several(t, n, ANE_PRIM_minimum, false); }
+static ane_status sum_of(struct onnx_import *t, const struct ane_onnx_node *n) { return several(t, n, ANE_PRIM_add, false); }
+static ane_status mean_of(struct onnx_import *t, const struct ane_onnx_node *n) { return several(t, n, ANE_PRIM_add, true); }
+
+static ane_status mod(struct onnx_import *t, const struct ane_onnx_node *n) {
+  int64_t fmod = 0;
+  if (!onnx_int(n, "fmod", &fmod)) return wrong_type(t, n);
+  return onnx_map(t, n, fmod ? ANE_PRIM_fmod : ANE_PRIM_mod, "x=0 y=1 !fmod");
+}
+
+/* From opset 18 (sums: 13) the axes are an input; without them all axes, or none with noop_with_empty_axes. */
+static ane_status reduce(struct onnx_import *t, const struct ane_onnx_node *n) {
+  static const struct {
+    const char *op;
+    ane_prim prim;
+  } kinds[] = {{"ReduceSum", ANE_PRIM_reduce_sum},   {"ReduceMean", ANE_PRIM_reduce_mean},   {"ReduceMax", ANE_PRIM_reduce_max},
+               {"ReduceMin", ANE_PRIM_reduce_min},   {"ReduceProd", ANE_PRIM_reduce_prod},   {"ReduceSumSquare", ANE_PRIM_reduce_sum_square},
+               {"ReduceL1", ANE_PRIM_reduce_l1_norm}, {"ReduceL2", ANE_PRIM_reduce_l2_norm}, {"ReduceLogSumExp", ANE_PRIM_reduce_log_sum_exp}};
+  int64_t noop = 0;
+  int32_t axes = onnx_in(t, n, 1);
+  if (!onnx_int(n, "noop_with_empty_axes", &noop)) return wrong_type(t, n);
+  bool empty = axes == NONE || (t->g->values[axes].constant && t->g->values[axes].data.count == 0);
+  if (empty && noop) return onnx_node_fail(t, n, ANE_UNSUPPORTED, "noop_with_empty_axes without axes");
+  for (size_t i = 0; i < ANE_COUNT(kinds); i++)
+    if (strcmp(kinds[i].op, n->op) == 0)
+      return onnx_map(t, n, kinds[i].prim, empty && axes != NONE ? "x=0 keep_dims=@keepdims|1 !noop_with_empty_axes" : "x=0 axes=1 keep_dims=@keepdims|1 !noop_with_empty_axes");
+  return onnx_node_fail(t, n, ANE_UNSUPPORTED, "the op is not known");
+}
+
+/* The k largest; largest 0: the smallest. */
+static ane_status topk(struct onnx_import *t, const struct ane_onnx_node *n) {
+  int64_t largest = 1;
+  if (!onnx_int(n, "largest", &largest)) return wrong_type(t, n);
+  return onnx_map(t, n, ANE_PRIM_topk, largest ? "x=0 k=1 axis=@axis sort=@sorted output_indices_dtype='int64 !largest"
+                                               : "x=0 k=1 axis=@axis sort=@sorted output_indices_dtype='int64 ascending=#1 !largest");
+}
+
+/* ONNX lists all begins, then all ends; MIL a pair for each axis. A constant is rearranged here. */
+static ane_status pad(struct onnx_import *t, const struct ane_onnx_node *n) {
+  const struct ane_onnx_attr *mode = ane_onnx_attr(n, "mode");
+  static const char *const attrs[] = {"mode", NULL};
+  int32_t pads = onnx_in(t, n, 1), in[4] = {NONE, NONE, NONE, NONE}, out;
+  int64_t turned[2 * ANE_PRIM_RANK];
+  ane_status st = only(t, n, attrs, 3, 1);
+  if (st) return st;
+  const struct ane_dyn *list = pads != NONE && t->g->values[pads].constant ? &t->g->values[pads].data : NULL;
+  const char *name = !mode ? "constant" : mode->type != ANE_ONNX_STRING ? "" : strcmp(mode->s.data, "edge") == 0 ? "replicate" : mode->s.data;
+  if (!list || list->dtype != ANE_I64 || list->count % 2 || list->count > 2 * ANE_PRIM_RANK) return onnx_node_fail(t, n, ANE_UNSUPPORTED, "pads are not a constant list of int64");
+  for (int64_t i = 0; i < list->count / 2; i++)
+    for (int k = 0; k < 2; k++) memcpy(&turned[2 * i + k], (const char *)list->data + (size_t)(i + k * list->count / 2) * 8, 8);
+  in[0] = n->in[0], in[3] = onnx_in(t, n, 2), out = n->out[0];
+  st = interp_ints(t->g, turned, list->count, false, &in[1], t->err);
+  if (!st) st = interp_text(t->g, name, strlen(name), &in[2], t->err);
+  return st ? st : step(t, n, ANE_PRIM_pad, in, 4, &out);
+}
+
+/* Nothing is dropped when a model runs; the mask is not offered. */
+static ane_status dropout(struct onnx_import *t, const struct ane_onnx_node *n) {
+  static const char *const attrs[] = {"ratio", "seed", "is_test", NULL};
+  int32_t out = n->n_out ? n->out[0] : NONE;
+  ane_status st = only(t, n, attrs, 3, 1);
+  return st ? st : step(t, n, ANE_PRIM_identity, n->in, 1, &out);
+}
+
+/* ---- The list ------------------------------------------------------------------------------------------------------*/
+
+static const struct {
+  const char *domain, *op;
+  int64_t first; /* opset */
+  ane_status (*fn)(struct onnx_import *t, const struct ane_onnx_node *n);
+} list[] = {
+    {"", "If", 1, onnx_if},
+    {"", "Gemm", 7, gemm},
+    {"", "Conv", 1, conv},
+    {"com.microsoft", "FusedMatMul", 1, fused_matmul},
+    {"", "LayerNormalization", 1, layer_norm},
+    {"com.microsoft", "SkipLayerNormalization", 1, skip_layer_norm},
+    {"com.microsoft", "SkipSimplifiedLayerNormalization", 1, skip_rms_norm},
+    {"", "Gelu", 1, gelu},
+    {"com.microsoft", "Gelu", 1, gelu},
+    {"com.microsoft", "FastGelu", 1, fast_gelu},
+    {"com.microsoft", "BiasGelu", 1, bias_gelu},
+    {"com.microsoft", "QuickGelu", 1, quick_gelu},
+    {"", "Cast", 6, cast},
+    {"", "Max", 8, max_of},
+    {"", "Min", 8, min_of},
+    {"", "Sum", 8, sum_of},
+    {"", "Mean", 8, mean_of},
+    {"", "Mod", 10, mod},
+    {"", "ReduceSum", 13, reduce},
+    {"", "ReduceMean", 18, reduce},
+    {"", "ReduceMax", 18, reduce},
+    {"", "ReduceMin", 18, reduce},
+    {"", "ReduceProd", 18, reduce},
+    {"", "ReduceSumSquare", 18, reduce},
+    {"", "ReduceL1", 18, reduce},
+    {"", "ReduceL2", 18, reduce},
+    {"", "ReduceLogSumExp", 18, reduce},
+    {"", "TopK", 10, topk},
+    {"", "Pad", 11, pad},
+    {"", "Dropout", 7, dropout},
+};
+
+ane_status onnx_compose(struct onnx_import *t, const struct ane_onnx_node *n, bool *done) {
+  for (size_t i = 0; i < ANE_COUNT(list); i++) {
+    if (strcmp(list[i].op, n->op) != 0 || strcmp(list[i].domain, n->domain) != 0 || n->opset < list[i].first) continue;
+    *done = true;
+    if (n->n_out < 1) return onnx_node_fail(t, n, ANE_FORMAT, "has no output");
+    return list[i].fn(t, n);
+  }
+  return ANE_OK;
+}

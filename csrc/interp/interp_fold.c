@@ -1,0 +1,98 @@
+/* Nodes that depend on constants only are run once, and weights are packed. */
+#include "interp/interp_internal.h"
+
+#include <inttypes.h>
+
+/* A folded constant may have this many bytes; larger ones are computed at each call (those of large weights are fused). */
+#define FOLD_LIMIT (UINT64_C(64) << 20)
+
+enum { MAX_OUT = 8, MAX_IN = 64 };
+
+static bool all_constant(const struct ane_interp *g, const struct interp_node *n) {
+  bool ok = !n->is_if && !n->dead && n->n_in > 0 && n->n_in <= MAX_IN && n->n_out <= MAX_OUT;
+  for (int32_t i = 0; ok && i < n->n_in; i++) ok = n->in[i] == INTERP_NONE || g->values[n->in[i]].constant;
+  return ok;
+}
+
+static struct ane_prim_call call_of(struct ane_interp *g, const struct interp_node *n, const struct ane_dyn **in, struct ane_dyn *out, struct ane_error *err) {
+  for (int32_t i = 0; i < n->n_in && i < MAX_IN; i++) in[i] = n->in[i] != INTERP_NONE && g->values[n->in[i]].constant ? &g->values[n->in[i]].data : NULL;
+  return (struct ane_prim_call){.op = n->op, .in = in, .n_in = n->n_in, .out = out, .n_out = n->n_out, .memory = &g->memory, .kernels = g->kernels, .pool = g->pool, .err = err};
+}
+
+static ane_status named(const struct interp_node *n, ane_status st, struct ane_error *err) {
+  return ane_fail_in(err, st, "node %.120s (%s)", n->name, ane_prim_info(n->op).name);
+}
+
+static ane_status fold_node(struct ane_interp *g, struct interp_node *n, struct ane_error *err) {
+  const struct ane_dyn *in[MAX_IN];
+  struct ane_dyn out[MAX_OUT] = {{0}};
+  uint64_t most = g->memory.limit;
+  g->memory.limit = ANE_MIN(most, FOLD_LIMIT);
+  g->memory.refused = 0;
+  struct ane_prim_call c = call_of(g, n, in, out, err);
+  ane_status st = ane_prim_run(&c);
+  g->memory.limit = most;
+  for (int32_t i = 0; i < n->n_out; i++) {
+    if (st || n->out[i] == INTERP_NONE) ane_dyn_drop(&g->memory, &out[i]);
+    else g->values[n->out[i]].data = out[i], g->values[n->out[i]].constant = true;
+  }
+  if (st == ANE_RANGE && g->memory.refused > 0 && g->memory.refused <= most) return ANE_OK; /* stays in the graph */
+  if (st) return named(n, st, err);
+  n->dead = true;
+  g->info.n_folded++;
+  return ANE_OK;
+}
+
+static ane_status fold_block(struct ane_interp *g, struct interp_block *b, struct ane_error *err) {
+  ane_status st = ANE_OK;
+  for (int32_t i = 0; !st && i < b->n_nodes; i++) {
+    struct interp_node *n = &b->nodes[i];
+    if (n->is_if && !n->dead) {
+      st = fold_block(g, n->blocks[0], err);
+      if (!st) st = fold_block(g, n->blocks[1], err);
+    } else if (all_constant(g, n)) {
+      st = fold_node(g, n, err);
+    }
+  }
+  return st;
+}
+
+ane_status interp_fold(struct ane_interp *g, struct ane_error *err) { return fold_block(g, &g->main, err); }
+
+/* ---- Weights -------------------------------------------------------------------------------------------------------*/
+
+static void release(const struct ane_interp *g, const struct interp_node *n) {
+  for (int32_t i = 0; g->options.release && n->state && i < n->n_in; i++) {
+    const struct interp_value *v = n->in[i] == INTERP_NONE ? NULL : &g->values[n->in[i]];
+    if (v && v->constant && !v->data.block && v->uses == 1 && ane_prim_packs(n->op, i)) g->options.release(g->options.arg, v->data.data, ane_dyn_bytes(&v->data));
+  }
+}
+
+static ane_status ready_block(struct ane_interp *g, struct interp_block *b, struct ane_error *err) {
+  ane_status st = ANE_OK;
+  for (int32_t i = 0; !st && i < b->n_nodes; i++) {
+    struct interp_node *n = &b->nodes[i];
+    if (n->dead) continue;
+    if (n->is_if) {
+      st = ready_block(g, n->blocks[0], err);
+      if (!st) st = ready_block(g, n->blocks[1], err);
+      continue;
+    }
+    const struct ane_dyn *in[MAX_IN];
+    if (n->n_in > MAX_IN) continue; /* only joins are that wide */
+    struct ane_prim_call c = call_of(g, n, in, NULL, err);
+    st = ane_prim_prepare(&c, &n->state);
+    if (st) return named(n, st, err);
+    release(g, n);
+    g->info.n_nodes++;
+    g->info.weight_bytes += ane_prim_state_bytes(n->state);
+    if (b == &g->main && g->options.progress) g->options.progress(g->options.arg, (uint64_t)i + 1, (uint64_t)b->n_nodes);
+  }
+  return st;
+}
+
+ane_status interp_ready(struct ane_interp *g, struct ane_error *err) {
+  ane_status st = ready_block(g, &g->main, err);
+  g->info.constant_bytes = g->memory.used;
+  return st;
+}

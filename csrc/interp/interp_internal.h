@@ -1,0 +1,120 @@
+/* What the parts of the interpreter share: the graph as it is built and run. */
+#ifndef ANE_INTERP_INTERNAL_H
+#define ANE_INTERP_INTERNAL_H
+
+#include "base/bytes.h"
+#include "interp/interp.h"
+
+enum { INTERP_NONE = -1 };
+
+struct interp_value {
+  const char *name;
+  bool constant;
+  struct ane_dyn data;          /* constant: borrowed from the file or the arena, or folded (block set) */
+  int32_t uses;                 /* by living nodes and as an output */
+  struct interp_block *block;   /* where it is made; NULL: input or constant */
+  int32_t node;                 /* index of its maker there */
+  int32_t last;                 /* index there of the last node that uses it */
+};
+
+/* A node runs one primitive, or is an If: in[0] the condition, blocks[0] where true, blocks[1] where not. */
+struct interp_node {
+  const char *name;
+  ane_prim op;
+  bool is_if, dead;
+  int32_t n_in, n_out, n_drop;
+  int32_t *in, *out;
+  int32_t *drop;                /* values that nobody needs after this node */
+  bool *wanted;                 /* n_out */
+  struct ane_prim_state *state;
+  struct interp_block *blocks[2];
+};
+
+/* A list of nodes in order; the outputs are those of an If's branch (or of the graph). */
+struct interp_block {
+  struct ane_buffer buffer;     /* of struct interp_node, while it is built */
+  struct interp_node *nodes;
+  int32_t n_nodes, n_outputs;
+  int32_t *outputs;
+};
+
+struct ane_interp {
+  const struct ane_source *source;
+  const struct ane_onnx *onnx;
+  struct ane_interp_options options;
+  const struct ane_kernels *kernels;
+  struct ane_pool *pool;
+  struct ane_buffer value_buffer; /* of struct interp_value */
+  struct interp_value *values;
+  int32_t n_values;
+  struct interp_block main;
+  int32_t *inputs;              /* values of onnx->graph.inputs, then of those added */
+  int32_t n_inputs, n_added;
+  struct ane_prim_memory memory; /* folded constants */
+  struct ane_interp_info info;
+  struct ane_arena arena;
+};
+
+/* ---- Building ------------------------------------------------------------------------------------------------------*/
+
+struct interp_value *interp_values(struct ane_interp *g); /* moves when one is added */
+ane_status interp_value(struct ane_interp *g, const char *name, int32_t *out, struct ane_error *err);
+/* Constants: from memory that lives as long as the graph. */
+ane_status interp_constant(struct ane_interp *g, const char *name, const struct ane_dyn *t, int32_t *out, struct ane_error *err);
+ane_status interp_ints(struct ane_interp *g, const int64_t *v, int64_t n, bool scalar, int32_t *out, struct ane_error *err);
+ane_status interp_float(struct ane_interp *g, float v, int32_t *out, struct ane_error *err);
+ane_status interp_text(struct ane_interp *g, const char *s, size_t len, int32_t *out, struct ane_error *err);
+/* Adds a node; in and out are copied. */
+ane_status interp_add(struct ane_interp *g, struct interp_block *b, ane_prim op, const char *name, const int32_t *in, int32_t n_in, const int32_t *out, int32_t n_out,
+                      struct ane_error *err);
+/* Puts a node whose arrays live in the arena. */
+ane_status interp_put(struct ane_interp *g, struct interp_block *b, const struct interp_node *n, struct ane_error *err);
+/* The buffer of a block becomes its list. */
+ane_status interp_close_block(struct ane_interp *g, struct interp_block *b, struct ane_error *err);
+ane_status interp_no_memory(struct ane_error *err);
+
+/* Translation of an ONNX graph into g->main (interp_onnx.c). */
+ane_status interp_import(struct ane_interp *g, struct ane_error *err);
+
+/* Passes over the translated graph, in this order (interp_passes.c, interp_fold.c):
+ * fuse   products with turned or dequantised constants read the stored ones
+ * prune  nodes that nobody needs die
+ * fold   nodes of constants are run once
+ * prune  again
+ * ready  weights are packed
+ * live   last uses */
+ane_status interp_fuse(struct ane_interp *g, struct ane_error *err);
+ane_status interp_prune(struct ane_interp *g, struct ane_error *err);
+ane_status interp_fold(struct ane_interp *g, struct ane_error *err);
+ane_status interp_ready(struct ane_interp *g, struct ane_error *err);
+ane_status interp_live(struct ane_interp *g, struct ane_error *err);
+/* All of it, also a second time after a change. */
+ane_status interp_finish(struct ane_interp *g, struct ane_error *err);
+
+/* One more input, behind those of the file: the positions whose logits are wanted. false: the graph has not the form in
+ * which the last product can be limited to some positions. */
+ane_status interp_trim_head(struct ane_interp *g, int32_t logits, bool *done, struct ane_error *err);
+
+/* The value an input of a node names as a constant, or NULL. */
+const struct ane_dyn *interp_const_in(const struct ane_interp *g, const struct interp_node *n, const char *param);
+
+/* ---- Language models -----------------------------------------------------------------------------------------------*/
+
+struct lm_state {
+  int32_t input, output;
+  struct ane_dyn first;   /* shape of an empty cache; data: zeros, NULL where it has no elements */
+  bool grows;             /* rows of dim 2 are positions: rewound by cutting */
+};
+
+struct ane_lm {
+  struct ane_interp *graph;
+  int32_t ids, mask, positions, past_length, total_length, logits; /* numbers of inputs and of the output; -1: none */
+  bool trimmed;           /* the graph takes the wanted positions as its last input */
+  struct lm_state *states;
+  int32_t n_states;
+  int64_t context, chunk, vocab;
+  uint64_t fingerprint;
+  struct ane_prim_memory memory; /* zeros of first states */
+};
+
+#endif
