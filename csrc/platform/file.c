@@ -1,4 +1,4 @@
-#include "platform/platform.h"
+#include "platform/platform_internal.h"
 
 #include "base/alloc.h"
 
@@ -75,19 +75,25 @@ ane_status ane_file_create(struct ane_file_writer *w, const char *path, struct a
 }
 
 ane_status ane_file_write(struct ane_file_writer *w, const void *data, size_t size, struct ane_error *err) {
-  const char *p = data;
   if (!w->temp) return ane_fail(err, ANE_INVALID, "the writer is closed");
+  if (ane_fd_write(w->fd, data, size)) return ANE_OK;
+  return ane_fail(err, ANE_IO, "%s: cannot write: %s", w->path, errno ? strerror(errno) : "no progress");
+}
+
+bool ane_fd_write(int fd, const void *data, size_t size) {
+  const char *p = data;
   while (size > 0) {
-    ssize_t n = write(w->fd, p, ANE_MIN(size, (size_t)1 << 30)); /* one call moves at most 2 GiB */
+    ssize_t n = write(fd, p, ANE_MIN(size, (size_t)1 << 30)); /* one call moves at most 2 GiB */
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return ane_fail(err, ANE_IO, "%s: cannot write: %s", w->path, n ? strerror(errno) : "no progress");
+    if (n == 0) errno = 0;
+    if (n <= 0) return false;
     p += n;
     size -= (size_t)n;
   }
-  return ANE_OK;
+  return true;
 }
 
-static int sync_fd(int fd) {
+int ane_fd_sync(int fd) {
   int r;
 #ifdef __APPLE__
   if (fcntl(fd, F_FULLFSYNC) == 0) return 0; /* fsync there does not reach the disk */
@@ -97,20 +103,18 @@ static int sync_fd(int fd) {
   return r;
 }
 
-/* Makes a rename in the folder of `path` durable. Best effort: some file systems cannot sync folders, and the rename
- * has been done. Cuts `path` at its last slash. */
-static void sync_folder_of(char *path) {
+void ane_sync_folder_of(char *path) {
   char *slash = strrchr(path, '/');
   if (slash) slash[slash == path] = '\0';
   int fd = open(slash ? path : ".", O_RDONLY | O_CLOEXEC | O_DIRECTORY);
   if (fd < 0) return;
-  (void)sync_fd(fd);
+  (void)ane_fd_sync(fd);
   close(fd);
 }
 
 ane_status ane_file_commit(struct ane_file_writer *w, struct ane_error *err) {
   if (!w->temp) return ane_fail(err, ANE_INVALID, "the writer is closed");
-  bool ok = sync_fd(w->fd) == 0;
+  bool ok = ane_fd_sync(w->fd) == 0;
   int why = errno;
   if (close(w->fd) != 0 && ok && errno != EINTR) ok = false, why = errno;
   w->fd = -1;
@@ -120,7 +124,7 @@ ane_status ane_file_commit(struct ane_file_writer *w, struct ane_error *err) {
     ane_file_abandon(w);
     return ANE_IO;
   }
-  sync_folder_of(w->path);
+  ane_sync_folder_of(w->path);
   release(w);
   return ANE_OK;
 }

@@ -78,6 +78,39 @@ ane_status ane_file_commit(struct ane_file_writer *w, struct ane_error *err);
 /* Drops what was written; fine on a zeroed or finished writer. */
 void ane_file_abandon(struct ane_file_writer *w);
 
+/* A folder that appears whole or not at all: made beside its final place under a temporary name, which is locked while
+ * its writer lives; what writers that were killed have left there is removed by the next one. */
+struct ane_folder_writer {
+  char *path, *temp;
+  int fd; /* of the temporary folder; it holds the lock */
+};
+/* A folder that is at `path` stays until the commit; where `path` is a symbolic link, what it leads to is replaced. */
+ane_status ane_folder_create(struct ane_folder_writer *w, const char *path, struct ane_error *err);
+/* A folder inside; its parent has been made. Names are relative, their parts separated by /. */
+ane_status ane_folder_make(struct ane_folder_writer *w, const char *name, struct ane_error *err);
+/* A new file inside, open for writing. */
+struct ane_folder_file {
+  int fd; /* -1: closed; a zeroed one must not be closed */
+  const char *name;
+};
+ane_status ane_folder_open(struct ane_folder_writer *w, const char *name, struct ane_folder_file *f, struct ane_error *err);
+ane_status ane_folder_write(struct ane_folder_file *f, const void *data, size_t size, struct ane_error *err);
+/* Over bytes that have been written. */
+ane_status ane_folder_overwrite(struct ane_folder_file *f, uint64_t offset, const void *data, size_t size, struct ane_error *err);
+/* Closes; a failure to sync counts. */
+ane_status ane_folder_sync(struct ane_folder_file *f, struct ane_error *err);
+void ane_folder_close(struct ane_folder_file *f);
+/* Syncs, swaps the folders in one step where the system can, removes the old one, frees. Where it cannot swap, the old folder
+ * is called PATH.old.tmp for a moment; killed there, ane_folder_restore brings it back. On failure the old folder is as it
+ * was. */
+ane_status ane_folder_commit(struct ane_folder_writer *w, struct ane_error *err);
+/* Drops what was written; fine on a zeroed or finished writer. */
+void ane_folder_abandon(struct ane_folder_writer *w);
+/* After a kill in that moment: puts the old folder back to `path`, where nothing is. Readers call it. */
+void ane_folder_restore(const char *path);
+/* Test hook: false lets commits do as on systems that cannot swap folders; true is the start value. */
+void ane_folder_can_swap(bool can);
+
 /* 'f' regular file, 'd' folder, 'o' other, 0 nothing there. */
 char ane_path_kind(const char *path);
 /* Do both paths lead to one file that is there? */

@@ -1,0 +1,288 @@
+/* Folders that are replaced as a whole. */
+#include "platform/platform_internal.h"
+
+#include "base/alloc.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#endif
+#include <unistd.h>
+
+/* Deeper folders are not ours: they are left where they are. */
+enum { MAX_DEPTH = 32 };
+
+/* ---- Trees ---------------------------------------------------------------------------------------------------------*/
+
+/* Calls itself for the folders in the folder fd, which it closes. `remove`: empties it, no link followed; else all of it
+ * goes to the disk, its files have gone there. */
+static bool walk_tree(int fd, bool remove, int depth) {
+  DIR *d = fdopendir(fd);
+  bool ok = d && depth < MAX_DEPTH;
+  if (!d) close(fd);
+  for (struct dirent *e; ok && (e = readdir(d));) {
+    if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
+    int inner = openat(fd, e->d_name, O_RDONLY | O_CLOEXEC | O_DIRECTORY | O_NOFOLLOW);
+    if (inner >= 0) ok = walk_tree(inner, remove, depth + 1);
+    if (remove && ok) ok = unlinkat(fd, e->d_name, inner >= 0 ? AT_REMOVEDIR : 0) == 0 || errno == ENOENT;
+  }
+  if (d && !remove && ok) ok = ane_fd_sync(fd) == 0 || errno == EINVAL; /* EINVAL: the file system cannot sync folders */
+  if (d) closedir(d);
+  return ok;
+}
+
+static void remove_tree(const char *path) {
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECTORY | O_NOFOLLOW);
+  if (fd >= 0 && walk_tree(fd, true, 0)) rmdir(path);
+}
+
+/* ---- Names ---------------------------------------------------------------------------------------------------------*/
+
+static char *copy_path(const char *path, size_t len) {
+  char *copy = ane_strndup(path, len);
+  if (!copy) errno = ENOMEM;
+  return copy;
+}
+
+/* The place that a folder at `path` has or will have, without links at its end; ane_malloc memory. NULL with errno. */
+static char *real_place(const char *path) {
+  char buf[PATH_MAX];
+  struct stat st;
+  size_t len = strlen(path);
+  if (realpath(path, buf)) return copy_path(buf, strlen(buf));
+  if (errno != ENOENT) return NULL;
+  if (!len || lstat(path, &st) == 0) return errno = ENOENT, NULL; /* a link that leads nowhere */
+  while (len > 1 && path[len - 1] == '/') len--;
+  return copy_path(path, len);
+}
+
+/* Does `name` look like the temporary name of a folder called base: "base.<digits>-<digits>.tmp"? */
+static bool is_temp(const char *name, const char *base) {
+  size_t n = strlen(base);
+  if (strncmp(name, base, n) != 0 || name[n] != '.') return false;
+  const char *s = name + n + 1;
+  size_t pid = strspn(s, "0123456789");
+  if (!pid || s[pid] != '-') return false;
+  s += pid + 1;
+  size_t number = strspn(s, "0123456789");
+  return number && strcmp(s + number, ".tmp") == 0;
+}
+
+struct sweep {
+  const char *path, *base;
+  size_t folder; /* length of the folder part of path, with its slash */
+};
+
+/* Removes a temporary folder that nobody has locked. */
+static bool sweep_one(void *arg, const char *name) {
+  struct sweep *s = arg;
+  char path[PATH_MAX];
+  if (!is_temp(name, s->base)) return true;
+  if (snprintf(path, sizeof path, "%.*s%s", (int)s->folder, s->path, name) >= (int)sizeof path) return true;
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECTORY | O_NOFOLLOW);
+  if (fd < 0) return true;
+  if (flock(fd, LOCK_EX | LOCK_NB) == 0) remove_tree(path); /* the lock is held meanwhile: a writer that just made it waits */
+  close(fd);
+  return true;
+}
+
+static void sweep(const char *path) {
+  const char *slash = strrchr(path, '/');
+  struct sweep s = {path, slash ? slash + 1 : path, slash ? (size_t)(slash + 1 - path) : 0};
+  char parent[PATH_MAX];
+  if (s.folder >= sizeof parent) return;
+  snprintf(parent, sizeof parent, "%.*s", (int)s.folder, path);
+  (void)ane_folder_each(s.folder ? parent : ".", sweep_one, &s, NULL);
+}
+
+/* ---- Writing -------------------------------------------------------------------------------------------------------*/
+
+static void release(struct ane_folder_writer *w) {
+  if (w->fd >= 0) close(w->fd);
+  ane_free(w->path);
+  ane_free(w->temp);
+  *w = (struct ane_folder_writer){.fd = -1};
+}
+
+/* A new folder "path.<pid>-<n>.tmp", locked; false with errno. */
+static bool make_temp(struct ane_folder_writer *w, size_t room) {
+  static _Atomic unsigned counter;
+  for (int tries = 0; tries < 100; tries++) {
+    struct stat st;
+    snprintf(w->temp, room, "%s.%ld-%u.tmp", w->path, (long)getpid(), atomic_fetch_add(&counter, 1));
+    if (mkdir(w->temp, 0777) != 0) {
+      if (errno == EEXIST || errno == EINTR) continue;
+      return false;
+    }
+    w->fd = open(w->temp, O_RDONLY | O_CLOEXEC | O_DIRECTORY | O_NOFOLLOW);
+    /* Between mkdir and the lock a sweep may have come: then the folder is gone. */
+    if (w->fd >= 0 && (flock(w->fd, LOCK_EX) == 0 || errno == ENOLCK || errno == EOPNOTSUPP) && fstat(w->fd, &st) == 0 && st.st_nlink > 0) return true;
+    if (w->fd >= 0) close(w->fd);
+    w->fd = -1;
+  }
+  return false;
+}
+
+ane_status ane_folder_create(struct ane_folder_writer *w, const char *path, struct ane_error *err) {
+  *w = (struct ane_folder_writer){.fd = -1};
+  ane_folder_restore(path);
+  char kind = ane_path_kind(path);
+  if (kind && kind != 'd') return ane_fail(err, ANE_IO, "%s: is not a folder", path);
+  w->path = real_place(path);
+  size_t room = w->path ? strlen(w->path) + 48 : 0;
+  w->temp = room ? ane_calloc(1, room) : NULL;
+  if (room && !w->temp) errno = ENOMEM;
+  if (w->temp) sweep(w->path);
+  if (!w->temp || !make_temp(w, room)) {
+    ane_status st = errno == ENOMEM ? ANE_NOMEM : ANE_IO;
+    ane_fail(err, st, "%s: cannot create: %s", path, strerror(errno));
+    release(w);
+    return st;
+  }
+  struct stat st;
+  if (kind == 'd' && stat(w->path, &st) == 0) (void)!fchmod(w->fd, (st.st_mode & 07777) | 0700);
+  return ANE_OK;
+}
+
+ane_status ane_folder_make(struct ane_folder_writer *w, const char *name, struct ane_error *err) {
+  if (!w->temp) return ane_fail(err, ANE_INVALID, "the writer is closed");
+  return mkdirat(w->fd, name, 0777) == 0 ? ANE_OK : ane_fail(err, ANE_IO, "%s/%s: cannot create: %s", w->path, name, strerror(errno));
+}
+
+ane_status ane_folder_open(struct ane_folder_writer *w, const char *name, struct ane_folder_file *f, struct ane_error *err) {
+  *f = (struct ane_folder_file){-1, name};
+  if (!w->temp) return ane_fail(err, ANE_INVALID, "the writer is closed");
+  do f->fd = openat(w->fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+  while (f->fd < 0 && errno == EINTR);
+  return f->fd >= 0 ? ANE_OK : ane_fail(err, ANE_IO, "%s/%s: cannot create: %s", w->path, name, strerror(errno));
+}
+
+static ane_status write_failed(const struct ane_folder_file *f, struct ane_error *err) {
+  return ane_fail(err, ANE_IO, "%s: cannot write: %s", f->name, errno ? strerror(errno) : "no progress");
+}
+
+ane_status ane_folder_write(struct ane_folder_file *f, const void *data, size_t size, struct ane_error *err) {
+  return ane_fd_write(f->fd, data, size) ? ANE_OK : write_failed(f, err);
+}
+
+ane_status ane_folder_overwrite(struct ane_folder_file *f, uint64_t offset, const void *data, size_t size, struct ane_error *err) {
+  if (lseek(f->fd, (off_t)offset, SEEK_SET) < 0) return write_failed(f, err);
+  ane_status st = ane_folder_write(f, data, size, err);
+  return st || lseek(f->fd, 0, SEEK_END) >= 0 ? st : write_failed(f, err);
+}
+
+ane_status ane_folder_sync(struct ane_folder_file *f, struct ane_error *err) {
+  bool ok = ane_fd_sync(f->fd) == 0;
+  int why = errno;
+  if (close(f->fd) != 0 && ok && errno != EINTR) ok = false, why = errno;
+  f->fd = -1;
+  errno = why;
+  return ok ? ANE_OK : write_failed(f, err);
+}
+
+void ane_folder_close(struct ane_folder_file *f) {
+  if (f->fd >= 0) close(f->fd);
+  f->fd = -1;
+}
+
+/* ---- Putting in place ------------------------------------------------------------------------------------------------*/
+
+static _Atomic bool can_swap = true;
+
+void ane_folder_can_swap(bool can) { can_swap = can; }
+
+/* What the two paths name changes places in one step; -1 with errno, that of what is not supported too. */
+static int swap_folders(const char *a, const char *b) {
+  errno = ENOSYS;
+  if (!can_swap) return -1;
+#if defined(__APPLE__)
+  return renamex_np(a, b, RENAME_SWAP);
+#elif defined(__linux__) && defined(SYS_renameat2)
+  return (int)syscall(SYS_renameat2, AT_FDCWD, a, AT_FDCWD, b, 2 /* RENAME_EXCHANGE of linux/fs.h */);
+#else
+  (void)a, (void)b;
+  return -1;
+#endif
+}
+
+static bool is_unsupported(int why) { return why == ENOSYS || why == EINVAL || why == ENOTSUP; }
+
+/* Name of the old folder while there is none at `path`. */
+static bool aside_name(const char *path, char aside[PATH_MAX]) {
+  size_t len = strlen(path);
+  while (len > 1 && path[len - 1] == '/') len--;
+  return snprintf(aside, PATH_MAX, "%.*s.old.tmp", (int)ANE_MIN(len, (size_t)PATH_MAX), path) < PATH_MAX;
+}
+
+/* Two renames; false with errno, all as before. */
+static bool replace_in_two(const char *temp, const char *path) {
+  char aside[PATH_MAX];
+  errno = ENAMETOOLONG;
+  if (!aside_name(path, aside)) return false;
+  remove_tree(aside); /* of one that was killed between its rename and this line */
+  if (rename(path, aside) != 0) return false;
+  if (rename(temp, path) != 0) {
+    int why = errno;
+    (void)!rename(aside, path);
+    errno = why;
+    return false;
+  }
+  return true;
+}
+
+void ane_folder_restore(const char *path) {
+  char aside[PATH_MAX];
+  struct stat st;
+  if (lstat(path, &st) == 0 || !aside_name(path, aside)) return;
+  if (lstat(aside, &st) == 0 && S_ISDIR(st.st_mode)) (void)!rename(aside, path);
+}
+
+static void sync_parent(const char *path) {
+  char copy[PATH_MAX];
+  if (snprintf(copy, sizeof copy, "%s", path) < (int)sizeof copy) ane_sync_folder_of(copy);
+}
+
+/* What was at w->path is removed, when the change is on the disk. */
+static bool put_in_place(struct ane_folder_writer *w) {
+  char aside[PATH_MAX] = "";
+  const char *old = NULL;
+  /* A folder may be renamed to where nothing or an empty folder is. */
+  if (rename(w->temp, w->path) != 0) {
+    if (errno != EEXIST && errno != ENOTEMPTY) return false;
+    old = w->temp;
+    if (swap_folders(w->temp, w->path) != 0) {
+      if (!is_unsupported(errno) || !replace_in_two(w->temp, w->path) || !aside_name(w->path, aside)) return false;
+      old = aside;
+    }
+  }
+  sync_parent(w->path);
+  if (old) remove_tree(old);
+  return true;
+}
+
+ane_status ane_folder_commit(struct ane_folder_writer *w, struct ane_error *err) {
+  if (!w->temp) return ane_fail(err, ANE_INVALID, "the writer is closed");
+  int fd = openat(w->fd, ".", O_RDONLY | O_CLOEXEC | O_DIRECTORY);
+  if (fd < 0 || !walk_tree(fd, false, 0) || !put_in_place(w)) {
+    ane_fail(err, ANE_IO, "%s: cannot write: %s", w->path, strerror(errno));
+    ane_folder_abandon(w);
+    return ANE_IO;
+  }
+  release(w);
+  return ANE_OK;
+}
+
+void ane_folder_abandon(struct ane_folder_writer *w) {
+  if (!w->temp) return;
+  remove_tree(w->temp);
+  release(w);
+}

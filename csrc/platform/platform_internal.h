@@ -1,0 +1,15 @@
+/* What the files of csrc/platform share. */
+#ifndef ANE_PLATFORM_PLATFORM_INTERNAL_H
+#define ANE_PLATFORM_PLATFORM_INTERNAL_H
+
+#include "platform/platform.h"
+
+/* All of it, over interruptions; false with errno, 0: no progress. */
+bool ane_fd_write(int fd, const void *data, size_t size);
+/* To the disk; 0, or -1 with errno. */
+int ane_fd_sync(int fd);
+/* Makes a rename in the folder of `path` durable. Best effort: some file systems cannot sync folders, and the rename has
+ * been done. Cuts `path` at its last slash. */
+void ane_sync_folder_of(char *path);
+
+#endif
