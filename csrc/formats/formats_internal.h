@@ -27,6 +27,11 @@ ane_status ane_source_index_tensors(struct ane_source *s, struct ane_error *err)
 enum { ANE_QUOTE_TEXT = 84 };
 const char *ane_quote(char out[ANE_QUOTE_TEXT], const char *s, uint64_t len);
 
+/* What is wrong with the place of a file that another file names, such that it may be told ("leaves the folder"); NULL: nothing.
+ * It must stay inside the folder on every system: so no absolute path, no drive or scheme (`:`), no `\`, no `..`. Links are
+ * the business of ane_map_open_beside. */
+const char *ane_location_fault(const char *location);
+
 /* A path for a message: the path, or the end of a very long one. */
 const char *ane_path_tail(const char *path);
 

@@ -4,19 +4,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* What is wrong with a location, or NULL. It must stay inside the folder on every system: so no absolute path, no drive
- * or scheme (`:`), no `\`, no `..`. Links are the business of ane_map_open_beside. */
-static const char *location_fault(const char *s) {
-  if (!*s) return "is empty";
-  if (*s == '/') return "is an absolute path";
-  for (const char *p = s; *p; p++) {
-    if (*p == '\\') return "holds a backslash";
-    if (*p == ':') return "holds a colon";
-    if ((p == s || p[-1] == '/') && p[0] == '.' && p[1] == '.' && (p[2] == '/' || !p[2] || p[2] == '\\')) return "leaves the model's folder";
-  }
-  return strlen(s) > 1024 ? "is longer than 1024 bytes" : NULL;
-}
-
 /* Decimal digits only, no sign, no space, no overflow. */
 static bool read_number(const char *s, uint64_t *out) {
   uint64_t n = 0;
@@ -65,7 +52,7 @@ ane_status onnx_external(struct onnx_reader *r, const AneOnnx__Tensor *t, const 
     else if ((is_offset || strcmp(key, "length") == 0) && !read_number(value, is_offset ? &offset : &length))
       return onnx_fail(r, ANE_FORMAT, "%s: external data: %s is \"%s\", wanted a decimal number", what, key, ane_quote(q, value, strlen(value)));
   }
-  const char *fault = location_fault(location);
+  const char *fault = ane_location_fault(location);
   if (fault) return onnx_fail(r, ANE_FORMAT, "%s: external data: location \"%s\" %s", what, ane_quote(q, location, strlen(location)), fault);
   uint32_t file = ane_strmap_get(&r->locations, location, strlen(location));
   if (file == UINT32_MAX) {

@@ -146,3 +146,14 @@ const char *ane_path_tail(const char *path) {
   const char *slash = strrchr(path, '/');
   return slash && strlen(slash + 1) <= 255 ? slash + 1 : path + len - 200;
 }
+
+const char *ane_location_fault(const char *s) {
+  if (!*s) return "is empty";
+  if (*s == '/') return "is an absolute path";
+  for (const char *p = s; *p; p++) {
+    if (*p == '\\') return "holds a backslash";
+    if (*p == ':') return "holds a colon";
+    if ((p == s || p[-1] == '/') && p[0] == '.' && p[1] == '.' && (p[2] == '/' || !p[2] || p[2] == '\\')) return "leaves the folder";
+  }
+  return strlen(s) > 1024 ? "is longer than 1024 bytes" : NULL;
+}
