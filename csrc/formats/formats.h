@@ -6,6 +6,7 @@
 #include "base/arena.h"
 #include "base/status.h"
 #include "base/strmap.h"
+#include "formats/mlpackage.h"
 #include "formats/onnx.h"
 #include "platform/platform.h"
 #include "tensor/tensor.h"
