@@ -57,11 +57,74 @@ function ane.check(model, golden, opts) end
 ---@return ane.code? code
 function ane.tensors(path) end
 
+--- Opens a Core ML package.
+---@param path string folder of the .mlpackage
+---@return ane.package? package prints as a summary
+---@return string? message
+---@return ane.code? code
+function ane.package(path) end
+
 --- The machine: version, isa (the level in use), isa_list, cpu, cores, memory.
 ---@return { version: string, isa: string, isa_list: string[], cpu: string, cores: integer, memory: table }? info
 ---@return string? message
 ---@return ane.code? code
 function ane.info() end
+
+---@class ane.feature
+---@field name string
+---@field dtype string
+---@field shape integer[] -1: not known before the run
+---@field optional boolean
+---@field default_value? number what an optional input is filled with
+---@field default? integer[] the default of a flexible shape
+---@field range? integer[][] {low, high} of each dimension; high nil: no bound
+---@field enumerated? integer[][] all shapes
+
+---@class ane.package_function
+---@field name string
+---@field opset string
+---@field inputs ane.feature[]
+---@field outputs ane.feature[]
+---@field states ane.feature[]
+---@field ops table<string, integer>
+---@field n_ops integer
+
+---@class ane.package_info
+---@field path string
+---@field version integer of the specification
+---@field default_function string
+---@field functions ane.package_function[]
+---@field weights { number: integer, bytes: integer, files: integer }
+---@field metadata { description: string, version: string, author: string, license: string, user: table<string, string> }
+
+---@class ane.package
+local package_ = {}
+
+---@return ane.package_info
+function package_:info() end
+
+--- The description and the program as text, an operation a line.
+---@return string? text
+---@return string? message
+---@return ane.code? code
+function package_:dump() end
+
+---@param output string name of the constant's output; with `parameter` of any operation's
+---@param parameter? string an attribute, or a parameter that is held in place; default: the constant itself
+---@param func? string default: the default function
+---@return string|string[]|nil bytes row-major, little-endian; strings as texts
+---@return string? dtype or message
+---@return integer[]|ane.code|nil shape or code
+function package_:value(output, parameter, func) end
+
+--- Writes the package once more; one that is there is replaced in one step.
+---@param path string
+---@return true? ok
+---@return string? message
+---@return ane.code? code
+function package_:rewrite(path) end
+
+function package_:close() end
 
 ---@class ane.model
 ---@field tokenizer ane.tokenizer?

@@ -44,10 +44,12 @@ void bind_json(lua_State *L);
 void bind_interp(lua_State *L);
 void bind_lm(lua_State *L);
 void bind_onnx(lua_State *L);
+void bind_package(lua_State *L);
 /* The test-only table core.testing: one opener a topic. */
 void bind_testing(lua_State *L);
 void bind_testing_matmul(lua_State *L);
 void bind_testing_kernels(lua_State *L);
 void bind_testing_exec(lua_State *L);
+void bind_testing_package(lua_State *L);
 
 #endif

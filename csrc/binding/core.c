@@ -22,11 +22,13 @@ EXPORT int luaopen_ane_core(lua_State *L) {
   bind_interp(L);
   bind_lm(L);
   bind_onnx(L);
+  bind_package(L);
   lua_newtable(L);
   bind_testing(L);
   bind_testing_matmul(L);
   bind_testing_kernels(L);
   bind_testing_exec(L);
+  bind_testing_package(L);
   lua_setfield(L, -2, "testing");
   return 1;
 }

@@ -41,6 +41,13 @@ function M.tensors(path)
   return require("ane.golden").tensors(path)
 end
 
+--- Opens a Core ML package. See ane.package.
+-- @param path folder of the .mlpackage
+-- @return a package, which prints as a summary: info(), dump(), value(output), rewrite(path), close(); or nil, message, code
+function M.package(path)
+  return require("ane.package").open(path)
+end
+
 local function shape_of(values)
   local shape = {}
   while type(values) == "table" do

@@ -1,5 +1,5 @@
 --- `ane info`: what a model file holds and how it runs here.
--- Needs ane.cli.common, ane.core, ane.isa and ane.model.
+-- Needs ane, ane.cli.common, ane.core and ane.model.
 
 local common = require "ane.cli.common"
 local core = require "ane.core"
@@ -91,11 +91,25 @@ local function machine(args)
   return true
 end
 
+local function is_package(path)
+  local file <close> = io.open(path .. "/Manifest.json", "rb")
+  return file ~= nil
+end
+
+local function package_info(args)
+  local pkg <close>, message = require("ane").package(args.model)
+  if not pkg then return nil, message end
+  if args.json then return common.print_json(pkg:info()) end
+  write("%s", tostring(pkg))
+  return true
+end
+
 -- Why a file that could be read may still not run: that is news of the file, no failure of the command.
 local DESCRIBED = { format = true, notfound = true, shape = true, unsupported = true }
 
 function M.run(args)
   if not args.model then return machine(args) end
+  if is_package(args.model) then return package_info(args) end
   local info, message = file_facts(args.model, args.keys)
   if not info then return nil, message end
   local model <close>, failed, code = common.load(args)
