@@ -3,7 +3,7 @@
 JOBS ?= $(shell nproc 2>/dev/null || echo 1)
 # A build inside a task: a second make, since before `deps` this one may not have seen a compiler or Lua's headers.
 # It shares the jobs of a make called with -j.
-REMAKE = $(MAKE) --no-print-directory $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(JOBS))
+REMAKE = --no-print-directory $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(JOBS))
 
 MODEL_CACHE = $${ANE_MODEL_CACHE:-models-cache}
 DEMO_MODEL = $(MODEL_CACHE)/SmolLM2-135M-Instruct.Q4_1.gguf
@@ -32,7 +32,7 @@ model:
 
 demo:
 	@scripts/deps build demo
-	@$(REMAKE) all
+	@$(MAKE) $(REMAKE) all
 	@scripts/fetch-model "$(MODEL_CACHE)"
 	@echo "> What is the Moon made of? Answer in two sentences."
 	@$(BUILD)/bin/ane chat "$(DEMO_MODEL)" --prompt "What is the Moon made of? Answer in two sentences." --max-tokens 100 --timings
@@ -45,21 +45,21 @@ TEST = LUA=$(LUA) scripts/test
 
 test:
 	@scripts/deps build test
-	@$(REMAKE) all
+	@$(MAKE) $(REMAKE) all
 	@$(TEST) $(config) $(SPECS)
 
 check:
 	@scripts/deps build test
-	@$(REMAKE) config=release WERROR=1 all
-	@$(REMAKE) config=debug WERROR=1 all
-	@$(REMAKE) config=sanitize WERROR=1 all
+	@$(MAKE) $(REMAKE) config=release WERROR=1 all
+	@$(MAKE) $(REMAKE) config=debug WERROR=1 all
+	@$(MAKE) $(REMAKE) config=sanitize WERROR=1 all
 	@$(TEST) release $(SPECS) scripts/checks -- debug scripts/checks/smoke_spec.lua -- sanitize $(SPECS)
 
 # clang-tidy sees a file with the flags of its compiler; what it passed is not looked at again before it changes.
 CLANG_TIDY ?= $(firstword $(foreach v,. -19. -18. -17. -16. -15. -14.,$(shell command -v clang-tidy$(v:.=))))
 tidy:
 	@test -n "$(CLANG_TIDY)" || { echo "clang-tidy is not installed" >&2; exit 1; }
-	@$(REMAKE) -k $(SOURCES:%.c=$(BUILD)/%.tidy)
+	@$(MAKE) $(REMAKE) -k $(SOURCES:%.c=$(BUILD)/%.tidy)
 
 $(BUILD)/%.tidy: %.c $(BUILD)/%.o .clang-tidy
 	@echo "  TIDY  $<"
@@ -67,7 +67,7 @@ $(BUILD)/%.tidy: %.c $(BUILD)/%.o .clang-tidy
 	@touch $@
 
 valgrind:
-	@$(REMAKE) all
+	@$(MAKE) $(REMAKE) all
 	@$(TEST) valgrind $(SPECS)
 
 # ---- Benchmarks ------------------------------------------------------------------------------------------------------
