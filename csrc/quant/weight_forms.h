@@ -1,0 +1,118 @@
+/* The forms that weights have in Core ML packages, and in memory where a model is loaded with `weights=` of the same name:
+ * one encoder for both, so that an exported model and a loaded one hold the same numbers.
+ *
+ *   FP16           w = fp16(x)
+ *   INT8           w = scale * q                 one scale for the matrix       constexpr_affine_dequantize, zero point 0
+ *   INT8_CHANNEL   w = scale[r] * q              one for each row               the same with axis 0
+ *   INT4_BLOCK     w = scale[r, c / size] * q    one for `size` columns         constexpr_blockwise_shift_scale, no offset
+ *   LUT4           w = lut[r / size][q]          16 entries for `size` rows,    constexpr_lut_to_dense
+ *                                                or for the matrix (size 0)
+ *
+ * Rows are outputs, columns inputs: element (r, c) is [r, c, 0, 0] of a convolution's weight. Scales and entries are fp16.
+ * q of INT8 is -127 .. 127, of INT4_BLOCK -8 .. 7, of LUT4 an index 0 .. 15. Every w is exact in float32: scale * q is a
+ * product of 11 and at most 7 bits. A package declared fp16 rounds that product to fp16; run in fp32 it does not.
+ *
+ * Bytes depend on the weights, the form and the importance alone: not on the number of threads, not on which rows are
+ * encoded together. */
+#ifndef ANE_QUANT_WEIGHT_FORMS_H
+#define ANE_QUANT_WEIGHT_FORMS_H
+
+#include "quant/quant.h"
+
+typedef enum {
+  ANE_WEIGHT_FP16,
+  ANE_WEIGHT_INT8,
+  ANE_WEIGHT_INT8_CHANNEL,
+  ANE_WEIGHT_INT4_BLOCK,
+  ANE_WEIGHT_LUT4,
+} ane_weight_form;
+
+struct ane_weight_spec {
+  ane_weight_form form;
+  int32_t size; /* INT4_BLOCK: columns a block, 32 or 64; LUT4: rows a table, 8, 16, 32, or 0: all; else 0 */
+};
+
+/* By name (weight_form.def): "int8", "lut4-g16". False where there is none. */
+bool ane_weight_spec_from_name(const char *name, struct ane_weight_spec *out);
+const char *ane_weight_spec_name(struct ane_weight_spec s);
+/* Name i of the list, NULL behind the last. */
+const char *ane_weight_spec_list(int i);
+
+/* The form that a matrix of this shape takes where `s` is asked for. Blocks must divide rows: where `cols` is no multiple of
+ * the block, a block of 64 becomes one of 32, and that one INT8_CHANNEL. Tables must divide the matrix: where `rows` is no
+ * multiple of their rows these are halved, down to 8, and then there is one table for all. Idempotent. */
+struct ane_weight_spec ane_weight_spec_fit(struct ane_weight_spec s, int64_t rows, int64_t cols);
+
+/* Bytes of the parts of a matrix in a form that fits it; false on overflow. */
+struct ane_weight_sizes {
+  uint64_t payload; /* codes, or the fp16 weights themselves */
+  uint64_t scales, lut; /* numbers of fp16 values, not bytes */
+  uint64_t bytes;   /* all together */
+};
+bool ane_weight_sizes(struct ane_weight_spec s, int64_t rows, int64_t cols, struct ane_weight_sizes *out);
+
+/* ---- Where weights come from -----------------------------------------------------------------------------------------*/
+
+/* A matrix as rows of float32. `read` writes rows [from, from + n) densely to dst; called from several threads at once. */
+struct ane_weight_rows {
+  int64_t rows, cols; /* >= 1 */
+  void (*read)(const void *arg, int64_t from, int64_t n, float *dst);
+  const void *arg;
+};
+/* The rows of a tensor: any stored type with a decoder, transposed or not; dimensions beyond the second are 1, a vector is
+ * one column. The tensor is borrowed. ANE_UNSUPPORTED, ANE_SHAPE; the message does not name the tensor. */
+ane_status ane_weight_rows_of(const struct ane_tensor *t, struct ane_weight_rows *out, struct ane_error *err);
+
+/* ---- Encoding --------------------------------------------------------------------------------------------------------*/
+
+/* What belongs to the whole matrix, whichever of its rows are encoded: made once, then used for all its slices. */
+struct ane_weight_fit {
+  struct ane_weight_spec spec; /* fits the matrix */
+  float scale;                 /* INT8 */
+  uint16_t lut[16];            /* LUT4 of size 0, ascending fp16 */
+};
+/* importance: cols weights >= 0 for the squared error of each column (mean squares of what it is multiplied by), or NULL. It
+ * guides INT4_BLOCK and LUT4; the others ignore it. Reads all rows for INT8 and LUT4 of size 0, none for the others.
+ * `spec` is fitted first (ane_weight_spec_fit). ANE_INVALID where an element is not finite. */
+ane_status ane_weight_fit(struct ane_weight_fit *out, struct ane_pool *pool, const struct ane_weight_rows *src, struct ane_weight_spec spec,
+                          const float *importance, struct ane_error *err);
+
+/* Encoded rows of a matrix as MIL wants them. */
+struct ane_weights {
+  struct ane_weight_spec spec;
+  int64_t rows, cols;
+  uint8_t *payload; /* FP16: fp16 [rows, cols]; INT8*: int8 [rows, cols]; 4 bits: element i in bits 4 (i % 2) of byte i / 2,
+                       two's complement (INT4_BLOCK) or unsigned (LUT4); an unused last nibble is 0 */
+  uint16_t *scales; /* fp16: [1], [rows] or [rows, cols / size]; NULL where there are none */
+  uint16_t *lut;    /* fp16: [rows / size, 16] or [16]; NULL where there is none. Entries ascend */
+  struct ane_weight_sizes sizes;
+  struct ane_recode_error error; /* against the rows as they were read */
+};
+/* Encodes rows [from, to), to < 0: to the end. With tables of `size` rows, from is a multiple of size, and so is to but at the
+ * end. The result is freed by ane_weights_free, also after an error. ANE_NOMEM, ANE_RANGE; ANE_INVALID where an element is not
+ * finite, or too large for fp16. */
+ane_status ane_weights_encode(struct ane_weights *out, struct ane_pool *pool, const struct ane_weight_rows *src, const struct ane_weight_fit *fit,
+                              int64_t from, int64_t to, const float *importance, struct ane_error *err);
+void ane_weights_free(struct ane_weights *w); /* a zeroed one is fine */
+
+/* Float32 values of rows [from, from + n), exact, to dst [n, cols]. */
+void ane_weights_decode(const struct ane_weights *w, int64_t from, int64_t n, float *dst);
+
+/* ---- A few rows at a time ---------------------------------------------------------------------------------------------*/
+
+/* Rows that are encoded together, whole tables: n rows, n <= ANE_WEIGHT_TILE. One byte a code (INT8*, INT4_BLOCK: two's
+ * complement). FP16 has no codes. */
+enum { ANE_WEIGHT_TILE = 32 };
+struct ane_weight_tile {
+  uint8_t *codes;   /* [n, cols] */
+  uint16_t *scales; /* INT8*: [n] (INT8: all the same); INT4_BLOCK: [n, cols / size] */
+  uint16_t *lut;    /* LUT4: [tables, 16], tables = n / size rounded up, or 1 */
+};
+/* Scratch memory of one thread for ane_weight_encode_tile, bytes; any alignment that malloc gives. */
+size_t ane_weight_tile_scratch(const struct ane_weight_fit *fit, int64_t cols);
+/* rows: [n, cols], the first of them a multiple of the table's rows. On one thread. Elements that are not finite give some
+ * code. */
+void ane_weight_encode_tile(const struct ane_weight_fit *fit, const float *rows, int n, int64_t cols, const float *importance, void *scratch,
+                            struct ane_weight_tile *out);
+
+#endif
