@@ -1,0 +1,151 @@
+/* Lowering: a piece of a recipe's graph (cut.h) becomes an ML Program of MIL primitives, ready for a package writer and for
+ * an interpreter.
+ *
+ * Tensors. Every activation is [1, C, T, 1], or [1, C, 1, T] by option: the same numbers in the same order. T is the number of
+ * columns (tokens) of a call: 1 .. max_t, or fixed. Every projection is a conv with a kernel [C_out, C_in, 1, 1].
+ *
+ * Features of the function "main" (struct ane_mil_port says what each one is; `act` is fp16, or fp32 with that option):
+ *   inputs
+ *     ids            int32 [1, T]           with options.embed, where the piece has the embedding
+ *     hidden         act [1, C, T, 1]       the value piece.hidden_in, or the result of the embed node
+ *     EDGE           act [1, C, T, 1]       other values of piece.ins, by their graph name made an identifier
+ *     position       int32 [1]              columns that are in the states already
+ *     cos_N, sin_N   act [1, r/2, T, 1]     cos(p f_i) magnitude of rope N (ane_mil_ropes) at the positions p of the columns
+ *     mask_N         act [1, 1, T, context] added to the scores of mask N (ane_mil_masks): 0 where key j is seen, -1e4 where not.
+ *                                           [1, 1, T, T] for attention to both sides, which has no state; T is then fixed
+ *   outputs
+ *     hidden_out     act [1, C, T, 1]       the value piece.hidden_out
+ *     EDGE, EDGE_out act [1, C, T, 1]       other values of piece.outs; _out where the value also comes in (sums of experts)
+ *     logits         act [1, N, T, 1]       the graph's first result; N rows of a slice of the head
+ *     argmax, max    int32 [1, T], act [1, T]   instead, with options.argmax: row with the largest logit (counted within the
+ *                                           slice) and that logit
+ *   states           fp16, names from the graph
+ *     keys, values   [1, kv_heads, context, head_dim]
+ *     columns        [1, C, K - 1, 1] (in the other layout [1, C, 1, K - 1]): the last K - 1 inputs of a convolution over
+ *                    tokens, less what stands before the first one: zeros, always, mean the start of a sequence
+ * Results of route nodes are no list of experts here but a weight for every slot, zero where not chosen: [1, E, T, 1].
+ * Only features that the piece uses are there. Order: as listed; edges in the order of piece.ins and outs, states as used.
+ *
+ * Opset: the lowest that serves the features: CoreML8 (specification 9) with states or weights of iOS 18's forms, else CoreML6. */
+#ifndef ANE_MIL_LOWER_H
+#define ANE_MIL_LOWER_H
+
+#include "base/arena.h"
+#include "base/status.h"
+#include "formats/formats.h"
+#include "graph/graph.h"
+
+struct ane_cut_piece; /* mil/cut.h */
+
+typedef enum { ANE_MIL_CT1, ANE_MIL_C1T } ane_mil_layout; /* [1, C, T, 1], [1, C, 1, T] */
+/* RMSNorm: layer_norm of [x, -x] (no squares that overflow), or mean of squares in fp32 between casts. */
+typedef enum { ANE_MIL_NORM_DOUBLED, ANE_MIL_NORM_FP32 } ane_mil_norm;
+typedef enum { ANE_MIL_ROPE_INPUTS, ANE_MIL_ROPE_CONSTANTS } ane_mil_rope;
+/* Columns that `take` hands on: all, or the last one. */
+typedef enum { ANE_MIL_TAKE_ALL, ANE_MIL_TAKE_LAST } ane_mil_take;
+
+/* ---- Weights -------------------------------------------------------------------------------------------------------*/
+
+/* A constant that an operation wants. */
+struct ane_mil_weight_ask {
+  const struct ane_graph *graph;
+  int32_t value;          /* the constant in the graph */
+  int64_t from, to;       /* rows [from, to) of its outermost dimension, all of which are wanted */
+  bool matrix;            /* a kernel: any form will do. false: a vector (norm, bias): plain, of type `dtype` */
+  bool table;             /* of the embed node: plain, 2-D */
+  ane_mil_dtype dtype;    /* the operation computes in it: fp16 or fp32 */
+  int32_t rank;           /* shape wanted; the same elements in the same order as in the graph */
+  int64_t dim[ANE_MIL_RANK];
+  float add;              /* to every element (1 + w of a norm); vectors only */
+};
+
+/* The answer: an operation that yields it. `op` is "const" (param val) or "constexpr_..."; its parameters by name. Values may
+ * lie in memory (data) or in a weight file (file, offset). */
+enum { ANE_MIL_WEIGHT_PARAMS = 6 };
+struct ane_mil_weight {
+  const char *op;
+  uint32_t n_params;
+  struct ane_mil_attr params[ANE_MIL_WEIGHT_PARAMS];
+};
+
+/* What is given lives in `arena` or longer. Called once for each distinct ask, in the order of use. */
+typedef ane_status (*ane_mil_weight_fn)(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask, struct ane_mil_weight *out,
+                                        struct ane_error *err);
+
+/* Everything plain, decoded to the type asked for, in memory. arg is not used. */
+ane_status ane_mil_weight_plain(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask, struct ane_mil_weight *out, struct ane_error *err);
+
+/* ---- Lowering ------------------------------------------------------------------------------------------------------*/
+
+struct ane_mil_options {
+  ane_mil_layout layout;
+  ane_mil_norm norm;
+  ane_mil_rope rope;
+  ane_mil_take take;
+  int64_t context;   /* positions that the states hold, >= 1 */
+  int64_t max_t;     /* T is 1 .. max_t, by default 1 */
+  int64_t fixed_t;   /* > 0: T is this, and max_t is not used */
+  bool argmax;       /* the head gives argmax and max */
+  bool embed;        /* the table is in the package, instead of with the host */
+  bool fp32;         /* compute in fp32 (states stay fp16) */
+  bool ios18_weights; /* the weights have forms that need CoreML8 */
+  ane_mil_weight_fn weight; /* NULL: ane_mil_weight_plain */
+  void *weight_arg;
+  const char *description; /* of the model; NULL: none */
+};
+
+typedef enum {
+  ANE_MIL_PORT_IDS, ANE_MIL_PORT_HIDDEN, ANE_MIL_PORT_EDGE, ANE_MIL_PORT_POSITION, ANE_MIL_PORT_COS, ANE_MIL_PORT_SIN, ANE_MIL_PORT_MASK,
+  ANE_MIL_PORT_LOGITS, ANE_MIL_PORT_ARGMAX, ANE_MIL_PORT_MAX, ANE_MIL_PORT_KEYS, ANE_MIL_PORT_VALUES, ANE_MIL_PORT_COLUMNS
+} ane_mil_port_kind;
+/* "ids", "hidden", "edge", "position", "rope_cos", "rope_sin", "mask", "logits", "argmax", "max"; states: "keys", "values", "columns" */
+const char *ane_mil_port_word(ane_mil_port_kind kind);
+
+struct ane_mil_port {
+  const char *name; /* of the feature */
+  ane_mil_port_kind kind;
+  int32_t value;    /* HIDDEN, EDGE and states: the value of the graph, whose name is the edge's; else ANE_NONE */
+  int32_t index;    /* COS, SIN: number of the rope; MASK: of the mask; else 0 */
+  ane_mil_dtype dtype;
+  int32_t rank;
+  int64_t dim[ANE_MIL_RANK]; /* ANE_MIL_UNKNOWN: T */
+};
+
+struct ane_mil_lowered {
+  struct ane_mil_model *model;
+  struct ane_mil_port *inputs, *outputs, *states;
+  uint32_t n_inputs, n_outputs, n_states;
+};
+
+/* Everything lives in the arena (and where the weights say). The graph must be unfused, its dead nodes removed.
+ * Errors: ANE_UNSUPPORTED (a fused op; longrope tables as constants beyond the original context; attention to both sides where
+ * T is not fixed), ANE_INVALID (an option), ANE_SHAPE, ANE_NOMEM, and what the weights say. The text begins with the node. */
+ane_status ane_mil_lower(struct ane_arena *arena, const struct ane_graph *g, const struct ane_cut_piece *piece, const struct ane_mil_options *o,
+                         struct ane_mil_lowered **out, struct ane_error *err);
+
+/* ---- What pieces of one graph share --------------------------------------------------------------------------------*/
+
+/* The rope tables of a graph, equal ones once: rope N is the result of the node nodes[N]. */
+struct ane_mil_ropes {
+  const int32_t *nodes; /* rope_table nodes, the first of each kind */
+  int32_t n;
+};
+/* The masks: pairs of window and ahead, in the order of the first attention that has them. */
+struct ane_mil_mask {
+  int64_t window, ahead;
+};
+struct ane_mil_masks {
+  const struct ane_mil_mask *list;
+  int32_t n;
+};
+ane_status ane_mil_ropes(struct ane_arena *arena, const struct ane_graph *g, struct ane_mil_ropes *out, struct ane_error *err);
+ane_status ane_mil_masks(struct ane_arena *arena, const struct ane_graph *g, struct ane_mil_masks *out, struct ane_error *err);
+
+/* The channels with which a value of the graph crosses an edge: those of its shape, but slots for the result of a route. */
+int64_t ane_mil_edge_channels(const struct ane_graph *g, int32_t value);
+
+/* A name as an identifier of MIL: what is no letter, digit or _ becomes _, before a digit at the start goes one. In the arena;
+ * NULL where there is no memory. */
+char *ane_mil_identifier(struct ane_arena *arena, const char *name);
+
+#endif
