@@ -36,6 +36,12 @@ function ane.load(path, opts) end
 ---@param recipe { architectures: string[], build: fun(b: table, cfg: table): any, version?: integer, ignore?: string[] }
 function ane.register(recipe) end
 
+---Proposes the next tokens of a text from what it has said before.
+---@param ids integer[]
+---@param corpus? integer[]
+---@return { push: fun(self, id: integer), draft: fun(self, most: integer): integer[]?, integer? }
+function ane.drafter(ids, corpus) end
+
 ---@param values number|table|string a number, lists in lists, or a string of little-endian float32
 ---@param shape? integer[]
 ---@return ane.tensor
@@ -160,6 +166,7 @@ local model = {}
 ---@field eos? integer[]
 ---@field ignore_eos? boolean
 ---@field logprobs? integer
+---@field speculate? boolean|{ max?: integer, corpus?: string|integer[] }
 ---@field logits_processor? fun(logits: ane.tensor, ids: integer[]): ane.tensor?
 ---@field skip_special? boolean
 ---@field special? boolean control tokens spelled in the prompt are those tokens

@@ -151,6 +151,13 @@ static int program_max_chunk(lua_State *L) { return lua_pushinteger(L, ane_lm_ch
 static int program_context(lua_State *L) { return lua_pushinteger(L, ane_lm_context(check_program(L, 1)->lm)), 1; }
 static int program_vocab(lua_State *L) { return lua_pushinteger(L, ane_lm_vocab(check_program(L, 1)->lm)), 1; }
 
+/* exact() -> false: results may depend on how tokens are cut into runs */
+static int program_exact(lua_State *L) {
+  check_program(L, 1);
+  lua_pushboolean(L, 0);
+  return 1;
+}
+
 static int program_dump(lua_State *L) {
   struct ane_buffer text = {0};
   bool ok = ane_interp_print(ane_lm_graph(check_program(L, 1)->lm), &text);
@@ -299,7 +306,7 @@ static int session_tostring(lua_State *L) {
 
 void bind_lm(lua_State *L) {
   static const luaL_Reg program[] = {{"session", program_session}, {"info", program_info}, {"max_chunk", program_max_chunk}, {"context", program_context},
-                                     {"vocab", program_vocab},     {"n_ids", program_vocab}, {"dump", program_dump}, {"close", program_close},         {NULL, NULL}};
+                                     {"vocab", program_vocab},     {"n_ids", program_vocab}, {"exact", program_exact}, {"dump", program_dump}, {"close", program_close},         {NULL, NULL}};
   static const luaL_Reg program_meta[] = {{"__gc", program_close}, {"__close", program_close}, {"__tostring", program_tostring}, {NULL, NULL}};
   static const luaL_Reg session[] = {{"feed", session_feed},     {"logits", session_logits},   {"argmax", session_argmax}, {"rows", session_rows},
                                      {"length", session_length}, {"context", session_context}, {"ids", session_ids},       {"kv_bytes", session_kv_bytes},

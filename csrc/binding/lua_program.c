@@ -212,6 +212,15 @@ static int meth_n_ids(lua_State *L) {
   return 1;
 }
 
+/* exact() -> true: results do not depend on how tokens are cut into runs; and the length beyond which a sequence has other
+ * rope factors, or nil */
+static int meth_exact(lua_State *L) {
+  int64_t at = ane_program_info(check_program(L, 1)->program).switch_at;
+  lua_pushboolean(L, 1);
+  if (at) lua_pushinteger(L, at);
+  return at ? 2 : 1;
+}
+
 /* dump() -> text, one line a step */
 static int meth_dump(lua_State *L) {
   struct ane_buffer text = {0};
@@ -275,7 +284,7 @@ static int meth_tostring(lua_State *L) {
 
 void bind_program(lua_State *L) {
   static const luaL_Reg methods[] = {{"session", meth_session}, {"info", meth_info}, {"max_chunk", meth_max_chunk}, {"context", meth_context},
-                                     {"vocab", meth_vocab},     {"n_ids", meth_n_ids}, {"run", meth_run}, {"values", meth_values}, {"dump", meth_dump}, {"close", meth_close},         {NULL, NULL}};
+                                     {"vocab", meth_vocab},     {"n_ids", meth_n_ids}, {"exact", meth_exact}, {"run", meth_run}, {"values", meth_values}, {"dump", meth_dump}, {"close", meth_close},         {NULL, NULL}};
   static const luaL_Reg meta[] = {{"__gc", meth_close}, {"__close", meth_close}, {"__tostring", meth_tostring}, {NULL, NULL}};
   bind_class(L, PROGRAM_CLASS, methods, meta);
   lua_pushcfunction(L, program_new);

@@ -56,6 +56,7 @@ struct ane_program_info {
   bool int8;
   uint64_t weight_bytes, scratch_bytes; /* packed weights; activations and per-thread memory */
   uint64_t kv_bytes_per_token;          /* at fp16 */
+  int64_t switch_at;                    /* sequences longer than this have other rope factors; 0: none has */
   int32_t n_matrices, n_steps;
 };
 struct ane_program_info ane_program_info(const struct ane_program *p);

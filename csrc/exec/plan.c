@@ -348,7 +348,7 @@ void ane_program_poison(struct ane_program *p) {
 struct ane_program_info ane_program_info(const struct ane_program *p) {
   struct ane_program_info i = {.isa = p->o.isa, .threads = p->o.threads, .context = p->o.context, .chunk = p->o.chunk, .n_ids = p->n_ids,
                                .vocab = p->vocab, .int8 = p->o.int8, .weight_bytes = p->slab_bytes, .scratch_bytes = p->scratch_bytes + p->result_block_bytes,
-                               .n_matrices = p->n_matrices, .n_steps = p->n_steps};
+                               .n_matrices = p->n_matrices, .n_steps = p->n_steps, .switch_at = p->switch_at};
   for (int32_t l = 0; l < p->n_kv; l++) i.kv_bytes_per_token += (uint64_t)(p->kv[l].heads * p->kv[l].head_dim) * 4;
   return i;
 }

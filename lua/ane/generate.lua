@@ -1,11 +1,12 @@
 --- The decode loop: prefill, choose, decode, stop; one token a step, so that callers may pause anywhere.
--- Needs ane.core (clock), ane.sampler, ane.schema, ane.stops; works on an ane.session. No coroutine and no C call stands
--- between a callback and the caller, so callbacks may yield.
+-- Needs ane.core (clock), ane.sampler, ane.schema, ane.speculate, ane.stops; works on an ane.session. No coroutine and no C
+-- call stands between a callback and the caller, so callbacks may yield.
 -- Usage: `local run = generate.start(session, tokenizer, ids, opts); for piece in function() return run:next() end do ... end`
 
 local core = require "ane.core"
 local sampler = require "ane.sampler"
 local schema = require "ane.schema"
+local speculate = require "ane.speculate"
 local stops = require "ane.stops"
 
 local M = {}
@@ -26,6 +27,23 @@ local function check_ngram(v)
   if not v.size then return "must have a size" end
 end
 
+local MOST_DRAFTED = 7 -- one call takes the last token and these
+
+local function check_speculate(v)
+  if type(v) ~= "table" then return nil end
+  for key, value in pairs(v) do
+    if key == "max" then
+      if math.type(value) ~= "integer" or value < 1 or value > MOST_DRAFTED then
+        return ("must have a max of 1 .. %d"):format(MOST_DRAFTED)
+      end
+    elseif key ~= "corpus" then
+      return ("has no field %s: choose max, corpus"):format(tostring(key))
+    elseif type(value) ~= "string" and type(value) ~= "table" then
+      return "must have a text file's path or a list of token ids as corpus"
+    end
+  end
+end
+
 --- Options of generate, stream and chat, as ane.schema takes them, over those of ane.sampler.
 --   max_tokens: most tokens of the reply; without it until an end token or the end of the context
 --   stop: a string or a list of strings; the reply ends before the first that appears
@@ -34,6 +52,8 @@ end
 --   logprobs: n; each token's log probability and the n best at its place, from raw logits
 --   logits_processor: function(logits, ids), may change the tensor or return another; ids are prompt and reply, read only
 --   skip_special: false shows control tokens in the text
+--   speculate: true, or {max = drafted tokens of a call, corpus = path of a text or list of ids}: tokens that earlier text
+--   proposes are checked several in one call, where that pays (ane.speculate). The reply is the same to the last token
 --   progress: function("prefill", done, total)
 M.rules = schema.merge(sampler.rules, {
   max_tokens = { type = "integer", min = 0 },
@@ -44,6 +64,7 @@ M.rules = schema.merge(sampler.rules, {
   logprobs = { type = "integer", min = 0 },
   logits_processor = { type = "callable" },
   skip_special = { type = "boolean", default = true },
+  speculate = { type = { "boolean", "table" }, check = check_speculate },
   progress = { type = "callable" },
 })
 
@@ -72,21 +93,50 @@ local function repeats_of(opt)
   return stops.repeats(opt, 3)
 end
 
+-- Ids of a corpus: a list, or the path of a text.
+local function read_corpus(tokenizer, corpus)
+  if type(corpus) ~= "string" then return corpus end
+  if not tokenizer then return nil, "option speculate: a text as corpus needs a tokenizer; give a list of ids", "unsupported" end
+  local text, message, code = core.read_file(corpus)
+  if not text then return nil, message, code end
+  return tokenizer:encode(text, { bos = false, eos = false })
+end
+
+-- What a run needs to draft: {drafter, pace}; or nil, message, code.
+local function ahead_of(session, tokenizer, ids, opt)
+  if session.exact == false then
+    return nil, "option speculate: this engine's results depend on how tokens are cut into calls", "unsupported"
+  end
+  opt = opt == true and {} or opt
+  local corpus
+  if opt.corpus then
+    local message, code
+    corpus, message, code = read_corpus(tokenizer, opt.corpus)
+    if not corpus then return nil, message, code end
+  end
+  return { drafter = speculate.drafter(ids, corpus), pace = speculate.pace(opt.max or MOST_DRAFTED) }
+end
+
 --- Prepares a run. Nothing is computed before the first next().
 -- @param session what it holds already is kept as far as it is a start of ids; the rest is forgotten
 -- @param tokenizer or nil: pieces are then token ids
 -- @param ids the prompt, at least one token
 -- @param opts checked options (see rules)
--- @return a run; or nil, message, code ("range") where the prompt does not fit
+-- @return a run; or nil, message, code ("range" where the prompt does not fit; "unsupported" where speculate is impossible)
 function M.start(session, tokenizer, ids, opts)
   if #ids == 0 then return nil, "the prompt is empty: there is no token to continue", "invalid" end
   if #ids > session.context then
     return nil, ("the prompt has %d tokens, the context holds %d"):format(#ids, session.context), "range"
   end
+  local ahead, message, code
+  if opts.speculate then
+    ahead, message, code = ahead_of(session, tokenizer, ids, opts.speculate)
+    if not ahead then return nil, message, code end
+  end
   local all = table.move(ids, 1, #ids, 1, {})
   local strings = opts.stop or {}
   local self = setmetatable({
-    session = session, opts = opts, all = all,
+    session = session, opts = opts, all = all, ahead = ahead, row = -1,
     decoder = tokenizer and tokenizer:stream { skip_special = opts.skip_special },
     sampler = sampler.new(opts),
     watch = stops.watch(type(strings) == "table" and strings or { strings }),
@@ -117,11 +167,62 @@ local function prefill(self)
   return ok, message, code
 end
 
+-- The most tokens that may be drafted behind the last one: what the reply, the context and the rope leave room for.
+local function most_drafted(self)
+  local length, opts = #self.all, self.opts
+  local most = math.min(MOST_DRAFTED, self.session.context - length)
+  if opts.max_tokens then most = math.min(most, opts.max_tokens - #self.result.ids - 1) end
+  local switch = self.session.switch_at -- beyond it the factors of all positions are others
+  if switch and length <= switch then most = math.min(most, switch - length) end
+  return most
+end
+
+-- Feeds the last token, with what is drafted behind it. Row i of the logits then follows the i-th token fed.
+local function step(self)
+  local session, all, ahead = self.session, self.all, self.ahead
+  local draft, agreed
+  local most = ahead and most_drafted(self) or 0
+  if most > 0 then
+    draft, agreed = ahead.drafter:draft(most)
+    local length = draft and ahead.pace:length(agreed, most) or 0
+    draft = length > 0 and table.move(draft, 1, length, 1, {}) or nil
+  end
+  local fed = draft and table.move(draft, 1, #draft, 2, { all[#all] }) or all[#all]
+  local started = core.clock()
+  local ok, message, code = session:feed(fed, { want = self.plain and "argmax" or draft and "all" or "last" })
+  local seconds = core.clock() - started
+  self.row = draft and 1 or -1
+  self.draft = draft and { ids = draft, agreed = agreed, seconds = seconds }
+  if ok and ahead and not draft then ahead.pace:stepped(seconds) end
+  return ok, message, code
+end
+
+-- Tells the draft which token was chosen: where it is the drafted one the next row is at hand, else the session forgets
+-- what it was fed behind.
+local function compare(self, id)
+  local draft, row = self.draft, self.row
+  local count = #draft.ids
+  if draft.ids[row] == id then
+    self.row = row + 1
+    return true
+  end
+  self.ahead.pace:checked(draft.agreed, count, row - 1, draft.seconds)
+  self.draft = nil
+  if row > count then return true end
+  return self.session:rewind(#self.all)
+end
+
+-- Gives up the rest of a draft: the session forgets what it was fed beyond `length` tokens.
+local function drop(self, length)
+  self.draft = nil
+  return self.session:rewind(length)
+end
+
 -- The next token from the logits at hand.
 local function choose(self)
   local session, opts = self.session, self.opts
-  if self.plain then return (session:argmax(-1)) end
-  local raw = session:logits(-1)
+  if self.plain then return (session:argmax(self.row)) end
+  local raw = session:logits(self.row)
   local logits = raw
   if opts.logits_processor then
     local changed = opts.logits_processor(logits, self.all)
@@ -130,7 +231,7 @@ local function choose(self)
   local id, message, code = self.sampler:next(logits, #self.all, self.all)
   if not id then return nil, message, code end
   if opts.logprobs then
-    if opts.logits_processor then raw = session:logits(-1) end -- the processor may have changed the first copy
+    if opts.logits_processor then raw = session:logits(self.row) end -- the processor may have changed the first copy
     local logprob, top = sampler.logprobs(raw, id, opts.logprobs)
     table.insert(self.result.logprobs, { id = id, logprob = logprob, top = top })
   end
@@ -178,20 +279,31 @@ local function advance(self)
     self.begun = true
     ok, message, code = prefill(self)
     started = core.clock()
-  elseif self.session.length < #self.all then
-    ok, message, code = self.session:feed(self.all[#self.all], { want = self.plain and "argmax" or "last" })
+  else
+    if self.draft and self.session.stopping then ok, message, code = drop(self, #self.all - 1) end
+    if ok and not self.draft then ok, message, code = step(self) end
   end
   local id
   if ok then id, message, code = choose(self) end
+  if id and self.draft then ok, message, code = compare(self, id) end
   local piece
-  if id then
+  if id and ok then
+    local length = #self.all
     piece = take(self, id)
+    if self.done and self.draft then
+      ok, message, code = drop(self, length)
+      piece = ok and piece or nil
+    end
   elseif code == "stopped" then
     piece = finish(self, "stopped")
   end
   local timings = self.result.timings
   timings.decode_s = timings.decode_s + (core.clock() - started)
   timings.tokens = #self.result.ids
+  if self.ahead then
+    if id then self.ahead.drafter:push(id) end
+    timings.speculation = self.ahead.pace:stats()
+  end
   timings.first_token_s = timings.first_token_s or timings.prefill_s + timings.decode_s
   return piece, message, code, id
 end

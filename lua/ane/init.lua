@@ -35,6 +35,14 @@ function M.check(model, golden, opts)
   return require("ane.check").check(model, golden, opts)
 end
 
+--- Proposes the next tokens of a text from what it has said before, for speculative loops of one's own. See ane.speculate.
+-- @param ids the tokens so far
+-- @param corpus list of more tokens to draft from, or nil
+-- @return a drafter: push(id), draft(most) -> list of tokens and how many tokens of agreement stand behind it, or nil
+function M.drafter(ids, corpus)
+  return require("ane.speculate").drafter(ids, corpus)
+end
+
 --- Reads tensors: of a .npy file one, of a safetensors or GGUF file a table name -> tensor.
 -- @return it; or nil, message, code
 function M.tensors(path)

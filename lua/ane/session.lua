@@ -201,11 +201,14 @@ function Session:close()
   if self._owner then self._owner[self] = nil end
 end
 
--- Properties: length (tokens cached), ids (their list, a copy), context (the most that fit), closed.
+-- Properties: length (tokens cached), ids (their list, a copy), context (the most that fit), closed, stopping (stop was
+-- called and no feed has seen it yet); exact (results do not depend on how tokens are cut into feeds), switch_at (sequences
+-- longer than this have other rope factors; nil: none has).
 local PROPERTIES = {
   length = function(self) return opened(self):length() end,
   ids = function(self) return opened(self):ids() end,
   closed = function(self) return self._core == nil end,
+  stopping = function(self) return self._stop == true end,
 }
 
 -- __names is what completion offers.
@@ -230,7 +233,10 @@ end
 -- @param context the most tokens it holds
 -- @param owner table in which it stands as a key while open (the model closes those when it is closed)
 function M.wrap(core, program, context, owner)
-  local self = setmetatable({ _core = core, _program = program, _n_ids = program:n_ids(), _owner = owner, context = context }, meta)
+  local exact, switch_at = program:exact()
+  local self = setmetatable({
+    _core = core, _program = program, _n_ids = program:n_ids(), _owner = owner, context = context, exact = exact, switch_at = switch_at,
+  }, meta)
   if owner then owner[self] = true end
   return self
 end

@@ -43,6 +43,15 @@ describe("examples", function()
     assert.matches("\nb: ", out)
   end)
 
+  it("speculate", function()
+    assert.matches("\n%[64 tokens in %d+ calls%]\n$", run("speculate", { tiny.path() }))
+    local lines = 0
+    for line in io.lines "examples/speculate.lua" do
+      lines = lines + (line:find "%S" and not line:find "^%-%-" and 1 or 0)
+    end
+    assert.is_true(lines <= 31)
+  end)
+
   it("port_a_model", function()
     local out = run("port_a_model", { "spec/fixtures/check/gemma" })
     assert.matches("== as llama.-cause: embedding scale.-sqrt%(d_model%).-not ok", out)

@@ -67,34 +67,37 @@ end
 function Session:feed(ids, opts)
   ids = type(ids) == "table" and ids or { ids }
   if self.stopped then
-    self.stopped = nil
+    self.stopped, self.stopping = nil, nil
     return nil, "stopped", "stopped"
   end
   if self.fail then return nil, self.fail, "memory" end
   table.move(ids, 1, #ids, #self.ids + 1, self.ids)
   self.length = #self.ids
   self.prompt = self.prompt or self.length
+  self.row_count = #ids
   table.insert(self.fed, { n = #ids, want = opts.want })
   if opts.progress then opts.progress("prefill", #ids, #ids) end
   return true
 end
 
-function Session:argmax()
-  return self.script[self.length - self.prompt + 1] or M.EOS, 10.0
+function Session:argmax(row)
+  assert(self.row_count, "no rows after a rewind")
+  local behind = row and row > 0 and self.row_count - row or 0
+  return self.script[self.length - behind - self.prompt + 1] or M.EOS, 10.0
 end
 
-function Session:logits()
+function Session:logits(row)
   local t = core.tensor { VOCAB }
-  t:set(self:argmax() + 1, 10)
+  t:set(self:argmax(row) + 1, 10)
   return t
 end
 
 function Session:rewind(n)
   self.ids = table.move(self.ids, 1, n, 1, {})
-  self.length = n
+  self.length, self.row_count = n, nil
   return true
 end
 
-function Session:stop() self.stopped = true end
+function Session:stop() self.stopped, self.stopping = true, true end
 
 return M

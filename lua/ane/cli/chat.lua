@@ -23,7 +23,7 @@ function M.options(parser)
   parser:option("-p --prompt", "Say this, print the reply and end."):argname "TEXT"
   parser:option("-n --max-tokens", "Most tokens of a reply."):convert(common.natural):argname "N"
   common.sampling_options(parser)
-  parser:flag("--timings", "Show speed on standard error after each reply.")
+  parser:flag("--timings --stats", "Show speed on standard error after each reply.")
 end
 
 -- One reply, written as it comes. Ctrl-C ends the reply; a second one, while nothing is computed, the program.

@@ -61,6 +61,8 @@ function M.sampling_options(parser)
   parser:option("--repeat-penalty", "Divides logits of recent tokens."):convert(M.number):argname "X"
   parser:option("--seed", "Random seed; with it the text is the same each time."):convert(M.integer):argname "S"
   parser:option("--stop", "End before this text (may be given several times)."):count "*":argname "TEXT"
+  parser:flag("--speculate", "Check several drafted tokens in one call where that pays; the reply stays the same.")
+  parser:option("--speculate-corpus", "Speculate, drafting from this text too."):argname "FILE"
   parser:option("--stop-ngram", "End when the same N tokens came for the third time."):convert(M.positive):argname "N"
 end
 
@@ -71,6 +73,7 @@ function M.sampling(args)
   local opts = {}
   for _, name in ipairs(SAMPLING) do opts[name] = args[name] end
   if args.stop and #args.stop > 0 then opts.stop = args.stop end
+  if args.speculate or args.speculate_corpus then opts.speculate = { corpus = args.speculate_corpus } end
   opts.progress = M.progress(args)
   return opts
 end
@@ -128,8 +131,12 @@ end
 function M.speed(timings, stop)
   local fed = timings.prompt_tokens - timings.cached_tokens
   local function rate(n, s) return s > 0 and n / s or 0 end
-  return ("prompt %d tokens, %.1f/s; reply %d tokens, %.1f/s; ended by %s"):format(timings.prompt_tokens,
+  local text = ("prompt %d tokens, %.1f/s; reply %d tokens, %.1f/s; ended by %s"):format(timings.prompt_tokens,
     rate(fed, timings.prefill_s), timings.tokens, rate(timings.tokens, timings.decode_s), stop)
+  local s = timings.speculation
+  if not s then return text end
+  return text .. ("; %d of %d drafted tokens right in %d calls, about %.2f x the speed without"):format(s.accepted, s.drafted,
+    s.calls, s.speedup)
 end
 
 return M

@@ -19,7 +19,7 @@ function M.options(parser)
   parser:flag("--special", "Control tokens spelled in the prompt are those tokens.")
   parser:option("--logprobs", "With --json: log probabilities of each token and the N best."):convert(common.natural):argname "N"
   common.sampling_options(parser)
-  parser:flag("--timings", "Show speed on standard error.")
+  parser:flag("--timings --stats", "Show speed on standard error.")
   parser:flag("--json", "Write one JSON object.")
 end
 
