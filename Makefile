@@ -56,6 +56,7 @@ $(BUILD)/%_avx512vnni.o $(BUILD)/%_avx512vnni.tidy: ISA_CFLAGS := $(AVX512) -mav
 $(BUILD)/%_avx512bf16.o $(BUILD)/%_avx512bf16.tidy: ISA_CFLAGS := $(AVX512) -mavx512bf16
 $(BUILD)/%_dotprod.o $(BUILD)/%_dotprod.tidy: ISA_CFLAGS := -march=armv8.2-a+dotprod+fp16
 $(BUILD)/%_i8mm.o $(BUILD)/%_i8mm.tidy: ISA_CFLAGS := -march=armv8.2-a+dotprod+i8mm+fp16
+$(BUILD)/%_bf16dot.o $(BUILD)/%_bf16dot.tidy: ISA_CFLAGS := -march=armv8.2-a+dotprod+bf16+fp16
 
 $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)

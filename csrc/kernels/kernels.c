@@ -16,6 +16,8 @@ static void build(void) {
     ane_attention_ref(k);
 #if defined(__x86_64__) || defined(__i386__)
     ane_kernels_init_x86(k, (ane_isa)isa);
+#elif defined(__aarch64__)
+    ane_kernels_init_arm(k, (ane_isa)isa);
 #endif
     k->isa = (ane_isa)isa;
   }

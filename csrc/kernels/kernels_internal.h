@@ -23,8 +23,20 @@ void ane_attention_avx512(struct ane_kernels *k);
 void ane_matmul_avx512vnni(struct ane_kernels *k);
 void ane_matmul_avx512bf16(struct ane_kernels *k);
 
+void ane_acts_neon(struct ane_kernels *k);
+void ane_matmul_neon(struct ane_kernels *k);
+void ane_matmul_f32_neon(struct ane_kernels *k);
+void ane_norm_neon(struct ane_kernels *k);
+void ane_elementwise_neon(struct ane_kernels *k);
+void ane_attention_neon(struct ane_kernels *k);
+
+void ane_matmul_dotprod(struct ane_kernels *k);
+void ane_matmul_i8mm(struct ane_kernels *k);
+void ane_matmul_bf16dot(struct ane_kernels *k);
+
 /* Overlays of one architecture, weakest first, up to `isa`. */
 void ane_kernels_init_x86(struct ane_kernels *k, ane_isa isa);
+void ane_kernels_init_arm(struct ane_kernels *k, ane_isa isa);
 
 /* 32 columns of a quantised group, read back one by one: value = scale * (code - zero) + min. */
 struct ane_block {

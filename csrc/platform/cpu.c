@@ -39,6 +39,13 @@ struct features {
   bool bf16_dot;
 };
 
+#ifdef __aarch64__
+static struct features arm_features(bool dot, bool i8mm, bool bf16) {
+  return (struct features){
+      .isa = {[ANE_ISA_REF] = true, [ANE_ISA_NEON] = true, [ANE_ISA_DOTPROD] = dot, [ANE_ISA_I8MM] = i8mm}, .bf16_dot = bf16};
+}
+#endif
+
 #if defined(__x86_64__) || defined(__i386__)
 
 /* Register sets that the system saves at a switch (XCR0, Intel SDM volume 1, 13.3). */
@@ -76,7 +83,8 @@ static bool sysctl_flag(const char *name) {
 static struct features detect(void) {
   bool dot = sysctl_flag("hw.optional.arm.FEAT_DotProd") && sysctl_flag("hw.optional.arm.FEAT_FP16");
   bool i8mm = dot && sysctl_flag("hw.optional.arm.FEAT_I8MM");
-  return (struct features){.isa = {[ANE_ISA_REF] = true, [ANE_ISA_NEON] = true, [ANE_ISA_DOTPROD] = dot, [ANE_ISA_I8MM] = i8mm}};
+  bool bf16 = i8mm && sysctl_flag("hw.optional.arm.FEAT_BF16");
+  return arm_features(dot, i8mm, bf16);
 }
 
 #elif defined(__aarch64__) && defined(__linux__)
@@ -85,8 +93,8 @@ static struct features detect(void) {
 static struct features detect(void) {
   unsigned long cap = getauxval(AT_HWCAP), cap2 = getauxval(AT_HWCAP2);
   bool dot = (cap >> 20 & 1) && (cap >> 9 & 1) && (cap >> 10 & 1); /* ASIMDDP, FPHP, ASIMDHP */
-  bool i8mm = dot && (cap2 >> 13 & 1);
-  return (struct features){.isa = {[ANE_ISA_REF] = true, [ANE_ISA_NEON] = true, [ANE_ISA_DOTPROD] = dot, [ANE_ISA_I8MM] = i8mm}};
+  bool i8mm = dot && (cap2 >> 13 & 1), bf16 = i8mm && (cap2 >> 14 & 1);
+  return arm_features(dot, i8mm, bf16);
 }
 
 #else

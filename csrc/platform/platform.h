@@ -22,11 +22,12 @@ const char *ane_isa_name(ane_isa isa);
 /* The level of this name, or ANE_ISA_COUNT. */
 ane_isa ane_isa_from_name(const char *name);
 /* Can this machine (CPU and operating system) run the level? ref: always. AVX2 asks for FMA and F16C as well; AVX512
- * for F, BW, DQ, VL; AVX512VNNI for VNNI on top. */
+ * for F, BW, DQ, VL; AVX512VNNI for VNNI on top. NEON: every AArch64; DOTPROD asks for half-precision arithmetic as well;
+ * I8MM for both on top. */
 bool ane_isa_available(ane_isa isa);
 /* The best level of this machine. */
 ane_isa ane_isa_best(void);
-/* AVX512_BF16 beside the level (used only by avx512vnni). */
+/* AVX512_BF16 or the bfdot of ARM beside the level (used only by avx512vnni and i8mm). */
 bool ane_cpu_has_bf16_dot(void);
 /* "AMD EPYC 9R45" or "" where unknown, into out (NUL-terminated). */
 void ane_cpu_name(char *out, size_t size);

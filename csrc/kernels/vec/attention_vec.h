@@ -227,13 +227,16 @@ static void use_tile(struct work *w, int64_t h, int64_t tile, bool convert) {
 
 /* M and L of the panel's rows take in the tile; row: the first, counted from the first in scratch. */
 static void combine_sums(const struct work *w, struct panel *p, int64_t row) {
-  float *big_m = w->big_m + row, *big_l = w->big_l + row;
-  const vf big = v_load_n(big_m, p->rows), m = v_load_n(p->m, p->rows), next = v_max(m, big);
-  const vf old = v_exp_low(v_sub(big, next)), new = v_exp_low(v_sub(m, next));
-  v_store(p->old, old);
-  v_store(p->new, new);
-  v_store_n(big_m, next, p->rows);
-  v_store_n(big_l, v_fma(v_load_n(p->l, p->rows), new, v_mul(v_load_n(big_l, p->rows), old)), p->rows);
+  for (int r = 0; r < p->rows; r += VL) {
+    float *big_m = w->big_m + row + r, *big_l = w->big_l + row + r;
+    const int n = p->rows - r;
+    const vf big = v_load_n(big_m, n), m = v_load_n(p->m + r, n), next = v_max(m, big);
+    const vf old = v_exp_low(v_sub(big, next)), new = v_exp_low(v_sub(m, next));
+    v_store(p->old + r, old);
+    v_store(p->new + r, new);
+    v_store_n(big_m, next, n);
+    v_store_n(big_l, v_fma(v_load_n(p->l + r, n), new, v_mul(v_load_n(big_l, n), old)), n);
+  }
 }
 
 /* The same for O. */

@@ -17,7 +17,6 @@ enum {
   FEW = 16, FEW_MIN = 40 /* columns up to which a block is unpacked again for each run of them; measured */
 };
 
-INLINE int form_subs(ane_form f) { return f == ANE_FORM_Q6_K ? 2 : 1; }
 INLINE int record_bytes(ane_form f) { return PANEL_NV * (8 * PLANE + LANES * 4 * (form_subs(f) + (form_has_min(f) ? 1 : 0))); }
 
 /* One call's constants, and the piece [b_from, b_to) of the blocks being done. */

@@ -2,11 +2,9 @@
 #ifndef ANE_KERNELS_X86_MATMUL_LANES_AVX2_H
 #define ANE_KERNELS_X86_MATMUL_LANES_AVX2_H
 
-#include "kernels/kernels_internal.h"
+#include "kernels/matmul_forms.h"
 
 #include <immintrin.h>
-
-#define INLINE static inline __attribute__((always_inline))
 
 enum { LANES = 8, F32_NV = 2, F32_NT = 6, I8_NV = 1, I8_NT = 4, FUSED_NT = 4, SIGNED_BYTES = 1 };
 

@@ -3,11 +3,9 @@
 #ifndef ANE_KERNELS_X86_MATMUL_LANES_AVX512_H
 #define ANE_KERNELS_X86_MATMUL_LANES_AVX512_H
 
-#include "kernels/kernels_internal.h"
+#include "kernels/matmul_forms.h"
 
 #include <immintrin.h>
-
-#define INLINE static inline __attribute__((always_inline))
 
 enum { LANES = 16, F32_NV = 2, F32_NT = 6 };
 #ifdef ANE_LANES_VNNI

@@ -1,7 +1,7 @@
 /* Packed blocks of 32 columns to vectors, for one vector of rows at a time. A template: include the lanes first.
  *
  * Rows are counted in vectors: vector vc holds rows [LANES vc, LANES (vc + 1)), a part of group vc / PARTS. Forms are
- * constants wherever these functions are inlined, so every switch is decided when compiling. */
+ * constants wherever these functions are inlined, so every switch is decided when compiling (matmul_forms.h). */
 #ifndef ANE_KERNELS_X86_MATMUL_UNPACK_H
 #define ANE_KERNELS_X86_MATMUL_UNPACK_H
 
@@ -9,28 +9,6 @@
 
 enum { PARTS = ANE_GROUP / LANES };
 
-/* Bytes of the codes of a block of 32 columns with all that belongs to them: bits 4, 5, 6 or 8. */
-INLINE int form_bits(ane_form f) {
-  switch (f) {
-    case ANE_FORM_Q4_0: case ANE_FORM_Q4_1: case ANE_FORM_Q4_K: return 4;
-    case ANE_FORM_Q5_0: case ANE_FORM_Q5_1: case ANE_FORM_Q5_K: return 5;
-    case ANE_FORM_Q6_K: return 6;
-    default: return 8;
-  }
-}
-INLINE bool form_is_k(ane_form f) { return f == ANE_FORM_Q4_K || f == ANE_FORM_Q5_K || f == ANE_FORM_Q6_K; }
-INLINE bool form_has_min(ane_form f) {
-  return f == ANE_FORM_Q4_1 || f == ANE_FORM_Q5_1 || f == ANE_FORM_Q4_K || f == ANE_FORM_Q5_K;
-}
-INLINE int form_zero(ane_form f) {
-  switch (f) {
-    case ANE_FORM_Q4_0: return 8;
-    case ANE_FORM_Q5_0: return 16;
-    case ANE_FORM_Q6_K: return 32;
-    case ANE_FORM_Q8_0: case ANE_FORM_I8: return 128;
-    default: return 0;
-  }
-}
 /* log2 of what unpacked codes still lie above the value: nothing where the codes were made signed. */
 INLINE int zero_shift(ane_form f) {
   switch (f) {
@@ -43,37 +21,6 @@ INLINE int zero_shift(ane_form f) {
 }
 /* Is a correction by sum(q) needed after the dot? */
 INLINE bool has_zero(ane_form f) { return form_zero(f) && !(SIGNED_BYTES && form_bits(f) == 8); }
-
-/* Bytes of a block of 32 columns, its share of the unit's head included. */
-INLINE int block_bytes(ane_form f) {
-  switch (f) {
-    case ANE_FORM_Q4_0: return 288;
-    case ANE_FORM_Q4_1: return 320;
-    case ANE_FORM_Q5_0: return 352;
-    case ANE_FORM_Q5_1: return 384;
-    case ANE_FORM_Q8_0: return 544;
-    case ANE_FORM_Q4_K: return 2368 / 8;
-    case ANE_FORM_Q5_K: return 2880 / 8;
-    case ANE_FORM_Q6_K: return 3360 / 8;
-    default: return 512;
-  }
-}
-
-/* Where block b of a group lies: its unit, its codes, its number in the unit. */
-struct at {
-  const uint8_t *unit, *codes;
-  int s;
-};
-INLINE struct at block_at(ane_form f, const uint8_t *group, int64_t b) {
-  int s = form_is_k(f) ? (int)(b & 7) : 0;
-  group += (b - s) * block_bytes(f);
-  switch (f) {
-    case ANE_FORM_Q4_K: return (struct at){group, group + 320 + 256 * s, s};
-    case ANE_FORM_Q5_K: return (struct at){group, group + 320 + 320 * s, s};
-    case ANE_FORM_Q6_K: return (struct at){group, group + 288 + 384 * s, s};
-    default: return (struct at){group, group, 0};
-  }
-}
 
 /* All lines of the block that lies AHEAD of block b. */
 INLINE void look_ahead_block(ane_form f, const struct ane_packed *w, const uint8_t *group, int groups, int64_t b) {

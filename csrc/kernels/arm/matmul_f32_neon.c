@@ -1,0 +1,160 @@
+/* Products with float activations for NEON. Weights come as columns of 16 rows, straight from the matrix (F32, F16, BF16) or
+ * from a panel [ANE_PANEL][16] in scratch to which a piece of the rows was decoded. Sums go over k in ascending order, one
+ * chain an output; between pieces they wait in `out`. */
+#include "kernels/arm/matmul_unpack.h"
+
+enum {
+  MOST_GROUPS = 2, /* side by side where there are one or two columns, for more chains that do not wait for each other */
+  MOST_NT = 6,
+  PANEL_FLOATS = ANE_PANEL * ANE_GROUP
+};
+
+/* One call's constants, and the piece [k, k + n) of the columns being done. */
+struct job {
+  const struct ane_packed *w;
+  const struct ane_acts *x;
+  float *out;
+  int64_t ld_out, k, n;
+};
+
+/* Rows 4 i .. 4 i + 3 of column k of the group at p; odd = k & 1, a constant after unrolling. */
+INLINE float32x4_t fetch(ane_form f, const uint8_t *p, int64_t k, int odd, int i) {
+  switch (f) {
+    case ANE_FORM_F16: return load_half(p + 32 * k + 8 * i);
+    case ANE_FORM_BF16: {
+      uint32x4_t pair = vreinterpretq_u32_u8(vld1q_u8(p + 32 * (k - odd) + 16 * i));
+      return vreinterpretq_f32_u32(odd ? vandq_u32(pair, vdupq_n_u32(0xFFFF0000)) : vshlq_n_u32(pair, 16));
+    }
+    default: return vreinterpretq_f32_u8(vld1q_u8(p + 64 * k + 16 * i));
+  }
+}
+
+/* Column k + odd of ng groups times nt columns of x. */
+INLINE void step(ane_form f, int ng, int nt, const uint8_t *const p[], const float *x, int64_t ld, int64_t k, int odd,
+                 float32x4_t acc[MOST_GROUPS * PARTS][MOST_NT]) {
+  float32x4_t w[MOST_GROUPS * PARTS];
+#pragma GCC unroll 8
+  for (int i = 0; i < ng * PARTS; i++) w[i] = fetch(f, p[i / PARTS], k + odd, odd, i % PARTS);
+#pragma GCC unroll 8
+  for (int t = 0; t < nt; t++) {
+    const float v = x[t * ld + k + odd];
+#pragma GCC unroll 8
+    for (int i = 0; i < ng * PARTS; i++) acc[i][t] = vfmaq_n_f32(acc[i][t], w[i], v);
+  }
+}
+
+/* ng groups from g on, their columns at p[], times nt columns of x from t0 on. */
+INLINE void tile(ane_form f, int ng, int nt, const struct job *j, int64_t g, const uint8_t *const p[], int64_t t0) {
+  float32x4_t acc[MOST_GROUPS * PARTS][MOST_NT];
+  float *out = j->out + t0 * j->ld_out + g * ANE_GROUP;
+  const float *x = j->x->f32 + t0 * j->x->ld + j->k;
+  const int64_t left = j->w->rows - g * ANE_GROUP, n = j->n, ld = j->x->ld;
+#pragma GCC unroll 8
+  for (int i = 0; i < ng * PARTS; i++)
+#pragma GCC unroll 8
+    for (int t = 0; t < nt; t++)
+      acc[i][t] = j->k ? v_load_n(out + t * j->ld_out + i * LANES, left - i * LANES) : vdupq_n_f32(0);
+  int64_t k = 0;
+  for (; k + 1 < n; k += 2) {
+    step(f, ng, nt, p, x, ld, k, 0, acc);
+    step(f, ng, nt, p, x, ld, k, 1, acc);
+  }
+  if (k < n) step(f, ng, nt, p, x, ld, k, 0, acc);
+#pragma GCC unroll 8
+  for (int i = 0; i < ng * PARTS; i++)
+#pragma GCC unroll 8
+    for (int t = 0; t < nt; t++) v_store_n(out + t * j->ld_out + i * LANES, acc[i][t], left - i * LANES);
+}
+
+/* All columns of x, in tiles of equal width as far as possible. */
+#define TILES(f)                                                                                                       \
+  static void tiles_##f(int ng, const struct job *j, int64_t g, const uint8_t *const p[]) {                            \
+    const int64_t n = (j->x->t + MOST_NT - 1) / MOST_NT;                                                               \
+    for (int64_t i = 0, t = 0; i < n; i++) {                                                                           \
+      const int nt = (int)((j->x->t - t) / (n - i));                                                                   \
+      switch (nt + (ng == 2 ? MOST_NT : 0)) {                                                                          \
+        case 1: tile(ANE_FORM_##f, 1, 1, j, g, p, t); break;                                                           \
+        case 2: tile(ANE_FORM_##f, 1, 2, j, g, p, t); break;                                                           \
+        case 3: tile(ANE_FORM_##f, 1, 3, j, g, p, t); break;                                                           \
+        case 4: tile(ANE_FORM_##f, 1, 4, j, g, p, t); break;                                                           \
+        case 5: tile(ANE_FORM_##f, 1, 5, j, g, p, t); break;                                                           \
+        case 6: tile(ANE_FORM_##f, 1, 6, j, g, p, t); break;                                                           \
+        case MOST_NT + 1: tile(ANE_FORM_##f, 2, 1, j, g, p, t); break;                                                 \
+        case MOST_NT + 2: tile(ANE_FORM_##f, 2, 2, j, g, p, t); break;                                                 \
+      }                                                                                                                \
+      t += nt;                                                                                                         \
+    }                                                                                                                  \
+  }
+TILES(F32)
+TILES(F16)
+TILES(BF16)
+
+static void tiles(ane_form f, int ng, const struct job *j, int64_t g, const uint8_t *const p[]) {
+  if (f == ANE_FORM_F16) tiles_F16(ng, j, g, p);
+  else if (f == ANE_FORM_BF16) tiles_BF16(ng, j, g, p);
+  else tiles_F32(ng, j, g, p);
+}
+
+/* The piece of a group as floats; writes whole blocks of 32 columns. */
+INLINE void unpack_panel(ane_form f, const struct job *j, int64_t g, float *panel) {
+  const struct ane_packed *w = j->w;
+  const uint8_t *group = w->data + (size_t)g * w->group_bytes;
+  for (int64_t c0 = 0; c0 < j->n; c0 += ANE_BLOCK)
+    for (int part = 0; part < PARTS; part++) {
+      const struct at at = block_at(f, group, (j->k + c0) / ANE_BLOCK);
+      int8x16_t c[8];
+      unpack_codes(f, at.codes, part, c);
+      const float32x4_t min = form_has_min(f) ? unpack_min(f, at, part) : vdupq_n_f32(0);
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; half++) {
+        const float32x4_t scale =
+            f == ANE_FORM_I8 ? vld1q_f32(w->row_scale + g * ANE_GROUP + part * LANES) : unpack_scale(f, at, part, half);
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; i++) { /* byte i % 4 of each word, its sign spread */
+          int32x4_t code = vreinterpretq_s32_s8(c[4 * half + i / 4]);
+          code = vshlq_s32(vshlq_s32(code, vdupq_n_s32(24 - 8 * (i % 4))), vdupq_n_s32(-24));
+          float32x4_t value = vmulq_f32(scale, vcvtq_f32_s32(vsubq_s32(code, vdupq_n_s32(zero_left(f)))));
+          if (form_has_min(f)) value = vaddq_f32(value, min);
+          vst1q_f32(panel + (c0 + 16 * half + i) * ANE_GROUP + part * LANES, value);
+        }
+      }
+    }
+}
+
+static void panel_of(ane_form f, const struct job *j, int64_t g, float *panel, float *tmp) {
+  switch (f) {
+#define PANEL(f) case ANE_FORM_##f: unpack_panel(ANE_FORM_##f, j, g, panel); break;
+    PANEL(Q4_0) PANEL(Q4_1) PANEL(Q5_0) PANEL(Q5_1) PANEL(Q8_0) PANEL(Q4_K) PANEL(Q5_K) PANEL(Q6_K) PANEL(I8)
+#undef PANEL
+    default: ane_read_panel(j->w, g, j->k, (int)j->n, panel, tmp);
+  }
+}
+
+static void matmul_f32(const struct ane_packed *w, const struct ane_acts *x, int64_t g_from, int64_t g_to, float *out,
+                       int64_t ld_out, void *scratch) {
+  const ane_form f = w->form;
+  const bool direct = f == ANE_FORM_F32 || f == ANE_FORM_F16 || f == ANE_FORM_BF16;
+  const int width = x->t <= 2 ? MOST_GROUPS : 1;
+  float *panels = scratch;
+  struct job j = {w, x, out, ld_out, 0, 0};
+  for (int64_t g = g_from; g < g_to; g += width) {
+    const int ng = (int)ANE_MIN(g_to - g, width);
+    for (j.k = 0; j.k < w->cols; j.k += j.n) {
+      const uint8_t *p[MOST_GROUPS];
+      j.n = direct ? w->cols : ANE_MIN(w->cols - j.k, ANE_PANEL);
+      for (int i = 0; i < ng; i++) {
+        if (direct) {
+          p[i] = w->data + (size_t)(g + i) * w->group_bytes;
+        } else {
+          panel_of(f, &j, g + i, panels + i * PANEL_FLOATS, panels + MOST_GROUPS * PANEL_FLOATS);
+          p[i] = (const uint8_t *)(panels + i * PANEL_FLOATS);
+        }
+      }
+      tiles(f, ng, &j, g, p);
+    }
+  }
+}
+
+void ane_matmul_f32_neon(struct ane_kernels *k) {
+  for (int f = 0; f < ANE_FORM_COUNT; f++) k->matmul[f][ANE_ACT_F32] = matmul_f32;
+}

@@ -1,0 +1,248 @@
+/* Products with 8-bit activations. A template: the includer first includes matmul_tile.h and gives FEW (columns up to which a
+ * block is unpacked for them alone, at most FUSED_NT) and the integer dots, whose results are exact, so that all levels agree
+ * to the bit:
+ *
+ *   dot(f, planes, start, c, q)   four rows: start + sum of c[v] * q[4 v ..] over `planes` planes (4 or 8) of form f
+ *   panel_codes(c, to)            writes the eight planes of four rows (128 bytes) as tile_dots wants them
+ *   tile_dots(f, nt, planes, from, start, codes, q, sum)
+ *                                 sum[i][t] = start[t] + planes [from, from + planes) of part i (at codes + 128 i) times those
+ *                                 of column t (at q[t]), for two parts and nt columns
+ *
+ * Few columns: each block is unpacked to registers and meets them at once (`fused`). More: a group is unpacked to a panel in
+ * scratch, and a tile of 8 rows x TILE_NT columns keeps its sums in registers (`tile`). Both do the same operations in the
+ * same order for each output.
+ *
+ * Panel, for each block one record: codes [PARTS][128], scales [subs][16], minima [16]. Longer rows than a panel holds are
+ * done in pieces, the sums waiting in `out`. */
+#ifndef ANE_KERNELS_ARM_MATMUL_I8_H
+#define ANE_KERNELS_ARM_MATMUL_I8_H
+
+enum { I8_PANEL_BYTES = 256 * 1024, CODES = 128 * PARTS };
+
+INLINE int record_bytes(ane_form f) { return CODES + 64 * (form_subs(f) + (form_has_min(f) ? 1 : 0)); }
+
+/* One call's constants, and the piece [b_from, b_to) of the blocks being done. */
+struct i8_job {
+  const struct ane_packed *w;
+  const struct ane_acts *x;
+  float *out;
+  int64_t ld_out, nb, b_from, b_to;
+  uint8_t *panel;
+};
+
+/* What the dots of half `half` of a block start from: - zero * sum of q. With one scale a block is one half. */
+INLINE int32_t start_of(ane_form f, const int32_t *isum, int half) {
+  return zero_left(f) ? -zero_left(f) * (form_subs(f) == 2 ? isum[half] : isum[0] + isum[1]) : 0;
+}
+
+/* The scaled dot of half `half`, `before` being that of the half before. */
+INLINE float32x4_t scaled(ane_form f, int half, int32x4_t sum, float32x4_t scale, float32x4_t before) {
+  const float32x4_t x = vcvtq_f32_s32(sum);
+  return f == ANE_FORM_I8 ? x : half == 0 ? vmulq_f32(x, scale) : vfmaq_f32(before, x, scale);
+}
+
+/* acc += the scaled dot, and the minimum's part. */
+INLINE float32x4_t add_block(ane_form f, float32x4_t dot, float32x4_t min, float d, float dsum, float32x4_t acc) {
+  acc = vfmaq_n_f32(acc, dot, d);
+  return form_has_min(f) ? vfmaq_n_f32(acc, min, dsum) : acc;
+}
+
+/* nt columns from t0 on times group g, straight from the packed form. */
+INLINE void fused(ane_form f, int nt, const struct i8_job *j, int64_t g, int64_t t0) {
+  const struct ane_packed *w = j->w;
+  const uint8_t *group = w->data + (size_t)g * w->group_bytes;
+  const int8_t *q = j->x->q + t0 * j->nb * ANE_BLOCK;
+  const int32_t *isum = j->x->isum + t0 * j->nb * 2;
+  const float *d = j->x->d + t0 * j->nb, *dsum = j->x->dsum + t0 * j->nb;
+  const int planes = 8 / form_subs(f);
+  float32x4_t acc[PARTS][FUSED_NT];
+#pragma GCC unroll 4
+  for (int i = 0; i < PARTS; i++)
+#pragma GCC unroll 4
+    for (int t = 0; t < nt; t++) acc[i][t] = vdupq_n_f32(0);
+  for (int64_t b = 0; b < j->nb; b++) {
+    const struct at at = block_at(f, group, b);
+#pragma GCC unroll 4
+    for (int i = 0; i < PARTS; i++) {
+      int8x16_t c[8];
+      float32x4_t sum[FUSED_NT];
+      unpack_codes(f, at.codes, i, c);
+#pragma GCC unroll 2
+      for (int half = 0; half < form_subs(f); half++) {
+        const float32x4_t scale = unpack_scale(f, at, i, half);
+#pragma GCC unroll 4
+        for (int t = 0; t < nt; t++) {
+          const int32x4_t start = vdupq_n_s32(start_of(f, isum + (t * j->nb + b) * 2, half));
+          const int8_t *columns = q + (t * j->nb + b) * ANE_BLOCK + 16 * half;
+          sum[t] = scaled(f, half, dot(f, planes, start, c + 4 * half, columns), scale, half ? sum[t] : scale);
+        }
+      }
+      const float32x4_t min = form_has_min(f) ? unpack_min(f, at, i) : vdupq_n_f32(0);
+#pragma GCC unroll 4
+      for (int t = 0; t < nt; t++) acc[i][t] = add_block(f, sum[t], min, d[t * j->nb + b], dsum[t * j->nb + b], acc[i][t]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < PARTS; i++)
+#pragma GCC unroll 4
+    for (int t = 0; t < nt; t++) {
+      const int64_t row = g * ANE_GROUP + i * LANES;
+      if (f == ANE_FORM_I8) acc[i][t] = vmulq_f32(acc[i][t], vld1q_f32(w->row_scale + row));
+      v_store_n(j->out + (t0 + t) * j->ld_out + row, acc[i][t], w->rows - row);
+    }
+}
+
+INLINE void unpack_panel(ane_form f, const struct i8_job *j, int64_t g) {
+  const uint8_t *group = j->w->data + (size_t)g * j->w->group_bytes;
+  uint8_t *to = j->panel;
+  for (int64_t b = j->b_from; b < j->b_to; b++, to += record_bytes(f)) {
+    const struct at at = block_at(f, group, b);
+    float *scales = (float *)(to + CODES), *minima = scales + form_subs(f) * ANE_GROUP;
+    for (int i = 0; i < PARTS; i++) {
+      int8x16_t c[8];
+      unpack_codes(f, at.codes, i, c);
+      panel_codes(c, (int8_t *)to + 128 * i);
+#pragma GCC unroll 2
+      for (int half = 0; half < form_subs(f); half++)
+        vst1q_f32(scales + half * ANE_GROUP + i * LANES, unpack_scale(f, at, i, half));
+      if (form_has_min(f)) vst1q_f32(minima + i * LANES, unpack_min(f, at, i));
+    }
+  }
+}
+
+/* Parts p and p + 1 of group g times nt columns from t0 on. f stands for all forms with the same arithmetic. */
+INLINE void tile(ane_form f, int nt, const struct i8_job *j, int64_t g, int p, int64_t t0) {
+  const int64_t row = g * ANE_GROUP + p * LANES, left = j->w->rows - row;
+  const int planes = 8 / form_subs(f);
+  float *out = j->out + t0 * j->ld_out + row;
+  const uint8_t *record = j->panel;
+  float32x4_t acc[TILE_PARTS][TILE_NT];
+#pragma GCC unroll 2
+  for (int i = 0; i < TILE_PARTS; i++)
+#pragma GCC unroll 4
+    for (int t = 0; t < nt; t++)
+      acc[i][t] = j->b_from ? v_load_n(out + t * j->ld_out + i * LANES, left - i * LANES) : vdupq_n_f32(0);
+  for (int64_t b = j->b_from; b < j->b_to; b++, record += record_bytes(f)) {
+    const int8_t *codes = (const int8_t *)record + 128 * p, *q[TILE_NT];
+    const float *scales = (const float *)(record + CODES) + p * LANES, *minima = scales + form_subs(f) * ANE_GROUP;
+    float32x4_t dots[TILE_PARTS][TILE_NT];
+#pragma GCC unroll 4
+    for (int t = 0; t < nt; t++) q[t] = j->x->q + ((t0 + t) * j->nb + b) * ANE_BLOCK;
+#pragma GCC unroll 2
+    for (int half = 0; half < form_subs(f); half++) {
+      int32_t start[TILE_NT];
+      int32x4_t sum[TILE_PARTS][TILE_NT];
+#pragma GCC unroll 4
+      for (int t = 0; t < nt; t++) start[t] = start_of(f, j->x->isum + ((t0 + t) * j->nb + b) * 2, half);
+      tile_dots(f, nt, planes, planes * half, start, codes, q, sum);
+#pragma GCC unroll 2
+      for (int i = 0; i < TILE_PARTS; i++) {
+        const float32x4_t scale = vld1q_f32(scales + half * ANE_GROUP + i * LANES);
+#pragma GCC unroll 4
+        for (int t = 0; t < nt; t++) dots[i][t] = scaled(f, half, sum[i][t], scale, half ? dots[i][t] : scale);
+      }
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < TILE_PARTS; i++) {
+      const float32x4_t min = form_has_min(f) ? vld1q_f32(minima + i * LANES) : vdupq_n_f32(0);
+#pragma GCC unroll 4
+      for (int t = 0; t < nt; t++) {
+        const int64_t at = (t0 + t) * j->nb + b;
+        acc[i][t] = add_block(f, dots[i][t], min, j->x->d[at], j->x->dsum[at], acc[i][t]);
+      }
+    }
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < TILE_PARTS; i++)
+#pragma GCC unroll 4
+    for (int t = 0; t < nt; t++) {
+      if (f == ANE_FORM_I8 && j->b_to == j->nb) acc[i][t] = vmulq_f32(acc[i][t], vld1q_f32(j->w->row_scale + row + i * LANES));
+      v_store_n(out + t * j->ld_out + i * LANES, acc[i][t], left - i * LANES);
+    }
+}
+
+/* All columns for the panel of group g, in tiles of equal width as far as possible; rows that do not exist are left out. */
+INLINE void tiles(ane_form f, const struct i8_job *j, int64_t g) {
+  const int64_t n = (j->x->t + TILE_NT - 1) / TILE_NT;
+  const int rows = ane_group_rows(j->w, g);
+  for (int p = 0; p * LANES < rows; p += TILE_PARTS)
+    for (int64_t i = 0, t = 0; i < n; i++) {
+      const int nt = (int)((j->x->t - t) / (n - i));
+      switch (nt) {
+        case 1: tile(f, 1, j, g, p, t); break;
+        case 2: tile(f, 2, j, g, p, t); break;
+        case 3: tile(f, 3, j, g, p, t); break;
+        default: tile(f, 4, j, g, p, t); break;
+      }
+      t += nt;
+    }
+}
+
+/* The tile functions, one a kind of arithmetic: forms that differ only in how they are packed share one. */
+#define TILES(f)                                                                                                       \
+  static void tiles_##f(const struct i8_job *j, int64_t g) { tiles(ANE_FORM_##f, j, g); }
+TILES(Q4_0)
+TILES(Q4_1)
+TILES(Q5_0)
+TILES(Q6_K)
+TILES(Q8_0)
+TILES(I8)
+#define tiles_Q5_1 tiles_Q4_1
+#define tiles_Q4_K tiles_Q4_1
+#define tiles_Q5_K tiles_Q4_1
+
+INLINE void panels(ane_form f, void (*run)(const struct i8_job *, int64_t), struct i8_job *j, int64_t from, int64_t to) {
+  const int64_t piece = I8_PANEL_BYTES / record_bytes(f);
+  for (int64_t g = from; g < to; g++)
+    for (j->b_from = 0; j->b_from < j->nb; j->b_from = j->b_to) {
+      j->b_to = ANE_MIN(j->b_from + piece, j->nb);
+      unpack_panel(f, j, g);
+      run(j, g);
+    }
+}
+
+INLINE void i8_product(ane_form f, void (*run)(const struct i8_job *, int64_t), const struct ane_packed *w,
+                       const struct ane_acts *x, int64_t g_from, int64_t g_to, float *out, int64_t ld_out, uint8_t *scratch) {
+  const int64_t nb = (int64_t)ane_div_up((size_t)w->cols, ANE_BLOCK);
+  struct i8_job j = {w, x, out, ld_out, nb, 0, nb, scratch};
+  if (x->t > FEW) {
+    panels(f, run, &j, g_from, g_to);
+    return;
+  }
+  for (int64_t g = g_from; g < g_to; g++) {
+    switch (x->t) {
+      case 1: fused(f, 1, &j, g, 0); break;
+      case 2: fused(f, 2, &j, g, 0); break;
+      case 3: fused(f, 3, &j, g, 0); break;
+    }
+  }
+}
+
+#define MATMUL_I8(f)                                                                                                   \
+  static void matmul_##f(const struct ane_packed *w, const struct ane_acts *x, int64_t g_from, int64_t g_to, float *out, \
+                         int64_t ld_out, void *scratch) {                                                              \
+    i8_product(ANE_FORM_##f, tiles_##f, w, x, g_from, g_to, out, ld_out, scratch);                                     \
+  }
+MATMUL_I8(Q4_0)
+MATMUL_I8(Q4_1)
+MATMUL_I8(Q5_0)
+MATMUL_I8(Q5_1)
+MATMUL_I8(Q8_0)
+MATMUL_I8(Q4_K)
+MATMUL_I8(Q5_K)
+MATMUL_I8(Q6_K)
+MATMUL_I8(I8)
+
+INLINE void overlay_i8(struct ane_kernels *k) {
+  k->matmul[ANE_FORM_Q4_0][ANE_ACT_I8] = matmul_Q4_0;
+  k->matmul[ANE_FORM_Q4_1][ANE_ACT_I8] = matmul_Q4_1;
+  k->matmul[ANE_FORM_Q5_0][ANE_ACT_I8] = matmul_Q5_0;
+  k->matmul[ANE_FORM_Q5_1][ANE_ACT_I8] = matmul_Q5_1;
+  k->matmul[ANE_FORM_Q8_0][ANE_ACT_I8] = matmul_Q8_0;
+  k->matmul[ANE_FORM_Q4_K][ANE_ACT_I8] = matmul_Q4_K;
+  k->matmul[ANE_FORM_Q5_K][ANE_ACT_I8] = matmul_Q5_K;
+  k->matmul[ANE_FORM_Q6_K][ANE_ACT_I8] = matmul_Q6_K;
+  k->matmul[ANE_FORM_I8][ANE_ACT_I8] = matmul_I8;
+}
+
+#endif

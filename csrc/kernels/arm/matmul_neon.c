@@ -1,0 +1,32 @@
+/* Products with 8-bit activations for NEON: products are summed in 16 bits first, each lane one a plane. The largest sums,
+ * 8 * 31 * 127 (5 bits), 4 * 63 * 127 (6 bits, whose halves have a scale each), 2 * 128 * 127 (bytes), are below 32768. */
+#include "kernels/arm/matmul_tile.h"
+
+enum { FEW = FUSED_NT };
+
+INLINE int32x4_t dot(ane_form f, int planes, int32x4_t sum, const int8x16_t *c, const int8_t *q) {
+  const int run = form_bits(f) == 8 ? 2 : planes;
+#pragma GCC unroll 4
+  for (int from = 0; from < planes; from += run) {
+    int16x8_t low, high; /* rows 0 and 1, rows 2 and 3: four sums each */
+#pragma GCC unroll 8
+    for (int v = from; v < from + run; v++) {
+      const int8x16_t columns = vreinterpretq_s8_u32(vdupq_n_u32(ane_word(q + 4 * v)));
+      if (v == from) {
+        low = vmull_s8(vget_low_s8(c[v]), vget_low_s8(columns));
+        high = vmull_high_s8(c[v], columns);
+      } else {
+        low = vmlal_s8(low, vget_low_s8(c[v]), vget_low_s8(columns));
+        high = vmlal_high_s8(high, c[v], columns);
+      }
+    }
+    sum = vaddq_s32(sum, vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high)));
+  }
+  return sum;
+}
+
+ANE_TILE_BY_DOT
+
+#include "kernels/arm/matmul_i8.h"
+
+void ane_matmul_neon(struct ane_kernels *k) { overlay_i8(k); }

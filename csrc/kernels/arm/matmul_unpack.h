@@ -1,0 +1,93 @@
+/* Packed blocks of 32 columns to NEON vectors. A group of 16 rows is four parts of 4 rows; byte 4 r + i of a plane's part is
+ * row r, column i of the plane's four. Layouts: pack.c. */
+#ifndef ANE_KERNELS_ARM_MATMUL_UNPACK_H
+#define ANE_KERNELS_ARM_MATMUL_UNPACK_H
+
+#include "kernels/matmul_forms.h"
+#include "kernels/vec/vec_neon.h"
+
+enum { LANES = VL, PARTS = ANE_GROUP / LANES };
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------*/
+
+/* Four fp16 as floats; four bytes as floats. */
+INLINE float32x4_t load_half(const uint8_t *p) { return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p))); }
+INLINE float32x4_t load_u8(const uint8_t *p) {
+  return vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(ane_word(p))))));
+}
+INLINE float32x4_t load_s8(const uint8_t *p) {
+  return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8(ane_word(p))))));
+}
+
+/* ---- Blocks ------------------------------------------------------------------------------------------------------*/
+
+/* What codes lie above the value after unpacking: bytes are made signed by it, so nothing is left. */
+INLINE int zero_left(ane_form f) { return form_bits(f) == 8 ? 0 : form_zero(f); }
+
+/* c with those bits of h that are set in mask; c has none there. */
+INLINE uint8x16_t with_bits(uint8x16_t c, uint8x16_t h, uint8x16_t mask) { return vbslq_u8(mask, h, c); }
+
+/* The eight planes of part `part` of the block whose codes are at p: bytes signed, the others 0 .. 63. */
+INLINE void unpack_codes(ane_form f, const uint8_t *p, int part, int8x16_t code[8]) {
+  uint8x16_t c[8];
+  p += 16 * part;
+  if (form_bits(f) == 8) {
+#pragma GCC unroll 8
+    for (int v = 0; v < 8; v++) c[v] = veorq_u8(vld1q_u8(p + 64 * v), vdupq_n_u8(0x80));
+  } else {
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; v++) {
+      uint8x16_t x = vld1q_u8(p + 64 * v);
+      c[v] = vandq_u8(x, vdupq_n_u8(0x0F));
+      c[v + 4] = vshrq_n_u8(x, 4);
+    }
+  }
+  if (form_bits(f) == 5) { /* bit v to bit 4 */
+    const uint8x16_t h = vld1q_u8(p + 256), bit = vdupq_n_u8(0x10);
+    c[0] = with_bits(c[0], vshlq_n_u8(h, 4), bit);
+    c[1] = with_bits(c[1], vshlq_n_u8(h, 3), bit);
+    c[2] = with_bits(c[2], vshlq_n_u8(h, 2), bit);
+    c[3] = with_bits(c[3], vshlq_n_u8(h, 1), bit);
+    c[4] = with_bits(c[4], h, bit);
+    c[5] = with_bits(c[5], vshrq_n_u8(h, 1), bit);
+    c[6] = with_bits(c[6], vshrq_n_u8(h, 2), bit);
+    c[7] = with_bits(c[7], vshrq_n_u8(h, 3), bit);
+  }
+  if (form_bits(f) == 6) { /* bits 2k, 2k + 1 to bits 4, 5 */
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; half++) {
+      const uint8x16_t h = vld1q_u8(p + 256 + 64 * half), bits = vdupq_n_u8(0x30);
+      uint8x16_t *to = c + 4 * half;
+      to[0] = with_bits(to[0], vshlq_n_u8(h, 4), bits);
+      to[1] = with_bits(to[1], vshlq_n_u8(h, 2), bits);
+      to[2] = with_bits(to[2], h, bits);
+      to[3] = with_bits(to[3], vshrq_n_u8(h, 2), bits);
+    }
+  }
+#pragma GCC unroll 8
+  for (int v = 0; v < 8; v++) code[v] = vreinterpretq_s8_u8(c[v]);
+}
+
+/* Scales of half `half` of the columns. I8 has none here. */
+INLINE float32x4_t unpack_scale(ane_form f, struct at a, int part, int half) {
+  const uint8_t *u = a.unit + 8 * part, *sub = a.unit + 4 * part + 32 * a.s;
+  switch (f) {
+    case ANE_FORM_Q4_0: case ANE_FORM_Q4_1: return load_half(u + 256);
+    case ANE_FORM_Q5_0: case ANE_FORM_Q5_1: return load_half(u + 320);
+    case ANE_FORM_Q8_0: return load_half(u + 512);
+    case ANE_FORM_Q4_K: case ANE_FORM_Q5_K: return vmulq_f32(load_half(u), load_u8(sub + 64));
+    case ANE_FORM_Q6_K: return vmulq_f32(load_half(u), load_s8(sub + 32 + 16 * half));
+    default: return vdupq_n_f32(1);
+  }
+}
+
+INLINE float32x4_t unpack_min(ane_form f, struct at a, int part) {
+  const uint8_t *u = a.unit + 8 * part;
+  switch (f) {
+    case ANE_FORM_Q4_1: return load_half(u + 288);
+    case ANE_FORM_Q5_1: return load_half(u + 352);
+    default: return vmulq_f32(load_half(u + 32), load_u8(a.unit + 4 * part + 32 * a.s + 80));
+  }
+}
+
+#endif
