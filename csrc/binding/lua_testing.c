@@ -2,6 +2,7 @@
 #include "binding/bind.h"
 
 #include "base/alloc.h"
+#include "platform/platform.h"
 #include "quant/quant.h"
 
 /* ---- Allocations -------------------------------------------------------------------------------------------------*/
@@ -79,7 +80,87 @@ static const luaL_Reg codec_functions[] = {
     {NULL, NULL},
 };
 
+/* ---- Forms of weights --------------------------------------------------------------------------------------------*/
+
+static void set_bytes(lua_State *L, const char *key, const void *bytes, size_t size) {
+  if (!bytes) return;
+  lua_pushlstring(L, bytes, size);
+  lua_setfield(L, -2, key);
+}
+
+static void set_number(lua_State *L, const char *key, double v) {
+  lua_pushnumber(L, v);
+  lua_setfield(L, -2, key);
+}
+
+/* The result as a table; `values` is what decoding gives. */
+static void push_weights(lua_State *L, const struct ane_weights *w) {
+  size_t n = (size_t)w->rows * (size_t)w->cols;
+  lua_newtable(L);
+  lua_pushstring(L, ane_weight_spec_name(w->spec));
+  lua_setfield(L, -2, "form");
+  set_bytes(L, "payload", w->payload, (size_t)w->sizes.payload);
+  set_bytes(L, "scales", w->scales, 2 * (size_t)w->sizes.scales);
+  set_bytes(L, "lut", w->lut, 2 * (size_t)w->sizes.lut);
+  set_number(L, "max_abs", w->error.max_abs);
+  set_number(L, "error", w->error.error);
+  set_number(L, "signal", w->error.signal);
+  luaL_Buffer b;
+  float *out = (float *)(void *)luaL_buffinitsize(L, &b, n * sizeof *out);
+  ane_weights_decode(w, 0, w->rows, out);
+  luaL_pushresultsize(&b, n * sizeof *out);
+  lua_setfield(L, -2, "values");
+}
+
+/* encode_weights(form, dtype, bytes, rows, cols [, threads, importance, from, to, transposed]) -> table of push_weights; or
+ * nil, message, code. importance: float32 bytes or nil; transposed: the bytes are [cols, rows]. */
+static int encode_weights(lua_State *L) {
+  struct ane_weight_spec spec;
+  luaL_argcheck(L, ane_weight_spec_from_name(luaL_checkstring(L, 1), &spec), 1, "no such form");
+  ane_dtype t = check_dtype(L, 2);
+  size_t len, weighted;
+  const char *bytes = luaL_checklstring(L, 3, &len);
+  int64_t rows = bind_integer(L, 4, 1, 1 << 30), cols = bind_integer(L, 5, 1, 1 << 30);
+  const float *importance = (const float *)(const void *)luaL_optlstring(L, 7, NULL, &weighted);
+  luaL_argcheck(L, !importance || weighted == (size_t)cols * sizeof(float), 7, "not one weight for each column");
+  int64_t from = bind_opt_integer(L, 8, 0, 0, 1 << 30), to = bind_opt_integer(L, 9, -1, -1, 1 << 30);
+  struct ane_tensor tensor = {t, {2, {rows, cols}}, bytes, len, lua_toboolean(L, 10), rows};
+  struct ane_weight_rows src;
+  struct ane_weight_fit fit;
+  struct ane_weights w = {0};
+  struct ane_error err;
+  struct ane_pool *pool = NULL;
+  ane_status st = ane_pool_create(&pool, (int)bind_opt_integer(L, 6, 1, 1, 64), &err);
+  if (!st) st = ane_weight_rows_of(&tensor, &src, &err);
+  if (!st) st = ane_weight_fit(&fit, pool, &src, spec, importance, &err);
+  if (!st) st = ane_weights_encode(&w, pool, &src, &fit, from, to, importance, &err);
+  if (!st) push_weights(L, &w); /* raises only where Lua has no memory */
+  ane_weights_free(&w);
+  if (pool) ane_pool_destroy(pool);
+  return st ? bind_fail(L, &err) : 1;
+}
+
+/* weight_form(form, rows, cols) -> name of the form that fits, bytes */
+static int weight_form(lua_State *L) {
+  struct ane_weight_spec spec;
+  struct ane_weight_sizes sizes;
+  luaL_argcheck(L, ane_weight_spec_from_name(luaL_checkstring(L, 1), &spec), 1, "no such form");
+  int64_t rows = luaL_checkinteger(L, 2), cols = luaL_checkinteger(L, 3);
+  spec = ane_weight_spec_fit(spec, rows, cols);
+  lua_pushstring(L, ane_weight_spec_name(spec));
+  if (!ane_weight_sizes(spec, rows, cols, &sizes)) return 1;
+  lua_pushinteger(L, (lua_Integer)sizes.bytes);
+  return 2;
+}
+
+static const luaL_Reg weight_functions[] = {
+    {"encode_weights", encode_weights},
+    {"weight_form", weight_form},
+    {NULL, NULL},
+};
+
 void bind_testing(lua_State *L) {
   luaL_setfuncs(L, alloc_functions, 0);
   luaL_setfuncs(L, codec_functions, 0);
+  luaL_setfuncs(L, weight_functions, 0);
 }

@@ -149,3 +149,15 @@ struct ane_line ane_fit_signed(const struct ane_span *s, int half) {
   settle(s, 2 * half - 1, SIGNED, &best);
   return best.line;
 }
+
+struct ane_line ane_fit_positive(const struct ane_span *s, int half) {
+  float far = 0;
+  for (int i = 0; i < s->n; i++) far = ANE_MAX(far, fabsf(s->x[i]));
+  struct best best = {{0, 0}, INFINITY};
+  for (int k = -10; far > 0 && k <= 15; k++) { /* around half - 1 and half: the ends of the codes */
+    float inv = ((float)half - 1 + 0.1f * (float)k) / far;
+    if (inv < INFINITY) consider(s, inv, (float)half, 2 * half - 1, SIGNED, &best);
+  }
+  settle(s, 2 * half - 1, SIGNED, &best);
+  return best.line;
+}

@@ -1,6 +1,6 @@
 /* Nearest codes under a scale, and the scale (and offset) that a run of codes wants: what the searching encoders share.
  *
- * A span is one sub-block of 16 or 32 elements with their weights. Codes are whole numbers 0 .. top, held as floats while
+ * A span is one sub-block of 16, 32 or 64 elements with their weights. Codes are whole numbers 0 .. top, held as floats while
  * they are searched; x is approximated by scale * q + offset. All sums run in four lanes in one fixed order, so that bytes
  * do not depend on the machine. */
 #ifndef ANE_QUANT_FIT_H
@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-enum { ANE_SPAN_MAX = 32 };
+enum { ANE_SPAN_MAX = 64 };
 
 struct ane_span {
   const float *x, *w; /* n each; x finite, w >= 0 */
@@ -41,5 +41,7 @@ struct ane_line ane_fit_range(const struct ane_span *s, int top);
 struct ane_line ane_fit_free(const struct ane_span *s, int top);
 /* The scale (of either sign) for x ~ scale * (q - half), q in 0 .. 2 half - 1; the offset is -half * scale. */
 struct ane_line ane_fit_signed(const struct ane_span *s, int half);
+/* The same with a scale >= 0. */
+struct ane_line ane_fit_positive(const struct ane_span *s, int half);
 
 #endif

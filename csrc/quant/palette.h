@@ -1,0 +1,23 @@
+/* Tables of 16 entries that leave the least weighted squared error: k-means in one dimension. */
+#ifndef ANE_QUANT_PALETTE_H
+#define ANE_QUANT_PALETTE_H
+
+#include "base/attr.h"
+
+/* Values are counted by their nearest fp16, which is 64 times finer than a sixteenth of any binade: what that loses is far
+ * below what 16 entries lose. Keys order as the values do; key 0 is the NaN of all ones. */
+enum { ANE_PALETTE_KEYS = 65536, ANE_PALETTE_SIZE = 16 };
+uint32_t ane_palette_key(float x);
+
+/* Bytes of memory that ane_palette wants. */
+size_t ane_palette_scratch(void);
+
+/* The table for weights by key, sums of which stay below 2^63: ascending fp16, the last repeated where there are fewer than 16
+ * values. Finds the best split of at most 2048 runs of neighbours (dynamic programming), then moves its edges until they
+ * stand still among all values (Lloyd). Keys of infinities and NaN must have no weight. */
+void ane_palette(const uint64_t weight[ANE_PALETTE_KEYS], void *scratch, uint16_t lut[ANE_PALETTE_SIZE]);
+
+/* The nearest entry for each of n elements, the lower of two as near. */
+void ane_palette_assign(const float *x, int64_t n, const uint16_t lut[ANE_PALETTE_SIZE], uint8_t *index);
+
+#endif

@@ -1,0 +1,380 @@
+/* Weights to codes: what a matrix has in common, tiles of rows, whole matrices on all threads, and back. */
+#include "quant/weight_forms.h"
+
+#include "base/alloc.h"
+#include "quant/fit.h"
+#include "quant/palette.h"
+#include "tensor/half.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+/* ---- Codes ---------------------------------------------------------------------------------------------------------*/
+
+/* The smallest fp16 that is not below amax / 127, so that no code is clamped; 65504 where there is none. */
+static uint16_t int8_scale(float amax) {
+  uint16_t h = ane_f32_f16(amax / 127.0f), most = 0x7BFF;
+  if (h > most) h = most;
+  if (ane_f16_f32(h) * 127.0f < amax && h < most) h++;
+  return h;
+}
+
+/* To the nearest whole number, even where two are as near: 1.5 * 2^23 has a last place of 1, so the addition rounds, and its
+ * low byte is the number. Limits come first; NaN ends at one of them. */
+static void int8_codes(const float *x, int64_t n, float scale, uint8_t *codes) {
+  if (scale == 0) memset(codes, 0, (size_t)n);
+  for (int64_t i = 0; scale != 0 && i < n; i++) {
+    float v = x[i] / scale;
+    v = v < 127 ? v : 127;
+    v = v > -127 ? v : -127;
+    codes[i] = (uint8_t)ane_f32_bits(v + 0x1.8p23f);
+  }
+}
+
+static float largest(const float *x, int64_t n) {
+  float lane[8] = {0};
+  for (int64_t i = 0; i < n; i += 8)
+    for (int64_t j = 0; j < ANE_MIN(n - i, 8); j++) {
+      float a = fabsf(x[i + j]);
+      lane[j] = a > lane[j] ? a : lane[j];
+    }
+  for (int j = 1; j < 8; j++) lane[0] = lane[j] > lane[0] ? lane[j] : lane[0];
+  return lane[0];
+}
+
+/* One block: its scale as fp16, and codes -8 .. 7. */
+static uint16_t int4_block(const float *x, const float *w, int n, uint8_t *codes) {
+  struct ane_span s = ane_span_of(x, w, n);
+  float q[ANE_SPAN_MAX];
+  uint16_t h = ane_f32_f16(ane_fit_positive(&s, 8).scale);
+  if (h > 0x7BFF) h = 0x7BFF;
+  float scale = ane_f16_f32(h);
+  ane_span_code(&s, (struct ane_line){scale, -8 * scale}, 15, q);
+  for (int i = 0; i < n; i++) codes[i] = scale == 0 ? 0 : (uint8_t)((int)q[i] - 8);
+  return h;
+}
+
+/* ---- Importance ----------------------------------------------------------------------------------------------------*/
+
+/* Weights of columns as whole numbers, the mean being 1024: sums of them do not depend on their order. */
+static uint32_t whole_weight(const float *importance, double per_mean, int64_t c) {
+  double v = importance ? rint((double)importance[c] * per_mean) : 1;
+  return v >= 1 ? v <= 0x1p24 ? (uint32_t)v : 1u << 24 : 1;
+}
+
+static double weight_per_mean(const float *importance, int64_t cols) {
+  double sum = 0;
+  for (int64_t c = 0; importance && c < cols; c++) sum += (double)importance[c];
+  return sum > 0 ? 1024.0 * (double)cols / sum : 0;
+}
+
+/* Counts a row; false where an element is not finite as fp16. */
+static bool count_row(const float *x, int64_t cols, const float *importance, double per_mean, uint64_t *bins) {
+  bool fine = true;
+  for (int64_t c = 0; c < cols; c++) {
+    bool finite = fabsf(x[c]) < 65520.0f;
+    if (finite) bins[ane_palette_key(x[c])] += whole_weight(importance, per_mean, c);
+    fine &= finite;
+  }
+  return fine;
+}
+
+/* ---- Whole matrices, pass one --------------------------------------------------------------------------------------*/
+
+struct fitting {
+  const struct ane_weight_rows *src;
+  const float *importance;
+  double per_mean;
+  float *tiles;   /* threads x tile */
+  uint64_t *bins; /* threads x ANE_PALETTE_KEYS; NULL: only the largest is wanted */
+  _Atomic int64_t next, bad; /* tile; first row with an element that is not finite, or INT64_MAX */
+  _Atomic uint32_t peak;     /* largest |w|, as bits: positive floats order as integers */
+};
+
+static void least(_Atomic int64_t *to, int64_t v) {
+  int64_t seen = atomic_load(to);
+  while (v < seen && !atomic_compare_exchange_weak(to, &seen, v)) {}
+}
+
+static void fit_rows(void *arg, int thread, int threads) {
+  struct fitting *k = arg;
+  (void)threads;
+  int64_t cols = k->src->cols;
+  float *x = k->tiles + (size_t)thread * ANE_WEIGHT_TILE * (size_t)cols, peak = 0;
+  uint64_t *bins = k->bins ? k->bins + (size_t)thread * ANE_PALETTE_KEYS : NULL;
+  for (int64_t i; (i = atomic_fetch_add(&k->next, 1) * ANE_WEIGHT_TILE) < k->src->rows;) {
+    int64_t n = ANE_MIN(k->src->rows - i, ANE_WEIGHT_TILE);
+    k->src->read(k->src->arg, i, n, x);
+    for (int64_t r = 0; bins && r < n; r++)
+      if (!count_row(x + r * cols, cols, k->importance, k->per_mean, bins)) least(&k->bad, i + r);
+    if (!bins) peak = ANE_MAX(peak, largest(x, n * cols));
+  }
+  uint32_t bits = ane_f32_bits(peak), seen = atomic_load(&k->peak);
+  while (seen < bits && !atomic_compare_exchange_weak(&k->peak, &seen, bits)) {}
+}
+
+static void take_table(struct fitting *k, size_t threads, void *scratch, uint16_t lut[16]) {
+  for (size_t t = 1; t < threads; t++)
+    for (size_t i = 0; i < ANE_PALETTE_KEYS; i++) k->bins[i] += k->bins[t * ANE_PALETTE_KEYS + i];
+  ane_palette(k->bins, scratch, lut);
+}
+
+ane_status ane_weight_fit(struct ane_weight_fit *out, struct ane_pool *pool, const struct ane_weight_rows *src, struct ane_weight_spec spec,
+                          const float *importance, struct ane_error *err) {
+  *out = (struct ane_weight_fit){.spec = ane_weight_spec_fit(spec, src->rows, src->cols)};
+  bool table = out->spec.form == ANE_WEIGHT_LUT4 && out->spec.size == 0;
+  if (!table && out->spec.form != ANE_WEIGHT_INT8) return ANE_OK;
+  size_t threads = (size_t)ane_pool_threads(pool), floats;
+  if (!ane_mul_size(threads * ANE_WEIGHT_TILE * sizeof(float), (size_t)src->cols, &floats)) return ane_fail(err, ANE_SHAPE, "its size overflows");
+  struct fitting k = {.src = src, .importance = importance, .per_mean = weight_per_mean(importance, src->cols), .bad = INT64_MAX};
+  ane_status st = ANE_OK;
+  k.tiles = ane_malloc(floats);
+  k.bins = table ? ane_calloc(threads * ANE_PALETTE_KEYS, sizeof *k.bins) : NULL;
+  void *scratch = ane_malloc(table ? ane_palette_scratch() : 0);
+  if (!k.tiles || !scratch || (table && !k.bins)) {
+    st = ane_fail(err, ANE_NOMEM, "not enough memory for rows of %" PRId64, src->cols);
+    goto out;
+  }
+  ane_pool_run(pool, fit_rows, &k);
+  if (k.bad < INT64_MAX) {
+    st = ane_fail(err, ANE_INVALID, "row %" PRId64 " has an element that is not finite, or beyond fp16", (int64_t)k.bad);
+    goto out;
+  }
+  if (table) take_table(&k, threads, scratch, out->lut);
+  else out->scale = ane_f16_f32(int8_scale(ane_bits_f32(atomic_load(&k.peak))));
+out:
+  ane_free(k.tiles);
+  ane_free(k.bins);
+  ane_free(scratch);
+  return st;
+}
+
+/* ---- Tiles ---------------------------------------------------------------------------------------------------------*/
+
+/* Bins of a table of some rows, the palette's own memory, and weights of columns where there is no importance. */
+size_t ane_weight_tile_scratch(const struct ane_weight_fit *fit, int64_t cols) {
+  (void)cols;
+  bool tables = fit->spec.form == ANE_WEIGHT_LUT4 && fit->spec.size > 0;
+  return tables ? ANE_PALETTE_KEYS * sizeof(uint64_t) + ane_palette_scratch() : 0;
+}
+
+static void lut4_tile(const struct ane_weight_fit *fit, const float *rows, int n, int64_t cols, const float *importance, void *scratch,
+                      struct ane_weight_tile *out) {
+  if (fit->spec.size == 0) {
+    memcpy(out->lut, fit->lut, sizeof fit->lut);
+    ane_palette_assign(rows, n * cols, fit->lut, out->codes);
+    return;
+  }
+  uint64_t *bins = scratch;
+  double per_mean = weight_per_mean(importance, cols);
+  for (int r = 0; r < n; r += fit->spec.size) {
+    int last = ANE_MIN(n, r + fit->spec.size);
+    uint16_t *lut = out->lut + 16 * (r / fit->spec.size);
+    memset(bins, 0, ANE_PALETTE_KEYS * sizeof *bins);
+    for (int i = r; i < last; i++) count_row(rows + i * cols, cols, importance, per_mean, bins);
+    ane_palette(bins, bins + ANE_PALETTE_KEYS, lut);
+    ane_palette_assign(rows + r * cols, (last - r) * cols, lut, out->codes + r * cols);
+  }
+}
+
+static void int4_tile(const struct ane_weight_fit *fit, const float *rows, int n, int64_t cols, const float *importance,
+                      struct ane_weight_tile *out) {
+  float even[ANE_SPAN_MAX];
+  int size = fit->spec.size;
+  for (int i = 0; i < size; i++) even[i] = 1;
+  for (int64_t i = 0; i < n * cols; i += size) *out->scales++ = int4_block(rows + i, importance ? importance + i % cols : even, size, out->codes + i);
+  out->scales -= n * cols / size;
+}
+
+void ane_weight_encode_tile(const struct ane_weight_fit *fit, const float *rows, int n, int64_t cols, const float *importance, void *scratch,
+                            struct ane_weight_tile *out) {
+  switch (fit->spec.form) {
+    case ANE_WEIGHT_FP16: break;
+    case ANE_WEIGHT_INT8:
+    case ANE_WEIGHT_INT8_CHANNEL:
+      for (int r = 0; r < n; r++) {
+        bool channel = fit->spec.form == ANE_WEIGHT_INT8_CHANNEL;
+        out->scales[r] = channel ? int8_scale(largest(rows + r * cols, cols)) : ane_f32_f16(fit->scale);
+        int8_codes(rows + r * cols, cols, ane_f16_f32(out->scales[r]), out->codes + r * cols);
+      }
+      break;
+    case ANE_WEIGHT_INT4_BLOCK: int4_tile(fit, rows, n, cols, importance, out); break;
+    case ANE_WEIGHT_LUT4: lut4_tile(fit, rows, n, cols, importance, scratch, out); break;
+  }
+}
+
+/* ---- Whole matrices, pass two --------------------------------------------------------------------------------------*/
+
+/* What a tile left; summed up in the order of tiles. */
+struct tile_error {
+  double max_abs, error, signal;
+  int64_t bad; /* first row with an element that is not finite, before or after; -1: none */
+};
+
+struct encoding {
+  struct ane_weights *w;
+  const struct ane_weight_rows *src;
+  const struct ane_weight_fit *fit;
+  const float *importance;
+  int64_t from;
+  _Atomic int64_t next;
+  float *rows;      /* threads x 2 x tile: as read, as decoded */
+  uint8_t *codes;   /* threads x tile */
+  uint8_t *scratch; /* threads x scratch_bytes */
+  size_t scratch_bytes;
+  struct tile_error *errors;
+};
+
+/* Codes of 4 bits, an even number before `at`. */
+static void put_nibbles(uint8_t *payload, int64_t at, const uint8_t *codes, int64_t n) {
+  uint8_t *to = payload + at / 2;
+  int64_t i = 0;
+  for (; i + 1 < n; i += 2) *to++ = (uint8_t)((codes[i] & 15) | codes[i + 1] << 4);
+  if (i < n) *to = codes[i] & 15;
+}
+
+static void encode_one(struct encoding *k, int64_t row, int n, const float *x, uint8_t *codes, void *scratch) {
+  struct ane_weights *w = k->w;
+  struct ane_weight_spec s = w->spec;
+  int64_t at = row * w->cols;
+  uint16_t same[ANE_WEIGHT_TILE], table[16];
+  if (s.form == ANE_WEIGHT_FP16) {
+    ane_encoder(ANE_F16)(x, w->payload + 2 * at, (uint64_t)(n * w->cols));
+    return;
+  }
+  struct ane_weight_tile t = {codes, same, table};
+  if (s.form == ANE_WEIGHT_INT8_CHANNEL) t.scales = w->scales + row;
+  if (s.form == ANE_WEIGHT_INT4_BLOCK) t.scales = w->scales + at / s.size;
+  if (s.form == ANE_WEIGHT_LUT4 && s.size) t.lut = w->lut + row / s.size * 16;
+  ane_weight_encode_tile(k->fit, x, n, w->cols, k->importance, scratch, &t);
+  if (s.form == ANE_WEIGHT_INT4_BLOCK || s.form == ANE_WEIGHT_LUT4) put_nibbles(w->payload, at, codes, n * w->cols);
+  else memcpy(w->payload + at, codes, (size_t)(n * w->cols));
+}
+
+static struct tile_error measure(const float *want, const float *got, int64_t n, int64_t cols) {
+  struct tile_error e = {0, 0, 0, -1};
+  for (int64_t i = 0; i < n; i++) {
+    double x = (double)want[i], d = fabs(x - (double)got[i]);
+    if (!isfinite(d) && e.bad < 0) e.bad = i / cols;
+    e.max_abs = d > e.max_abs ? d : e.max_abs;
+    e.error += d * d;
+    e.signal += x * x;
+  }
+  return e;
+}
+
+static void encode_tiles(void *arg, int thread, int threads) {
+  struct encoding *k = arg;
+  struct ane_weights *w = k->w;
+  (void)threads;
+  size_t tile = (size_t)ANE_WEIGHT_TILE * (size_t)w->cols;
+  float *x = k->rows + (size_t)thread * 2 * tile, *back = x + tile;
+  for (int64_t i; (i = atomic_fetch_add(&k->next, 1)) * ANE_WEIGHT_TILE < w->rows;) {
+    int64_t row = i * ANE_WEIGHT_TILE, n = ANE_MIN(w->rows - row, ANE_WEIGHT_TILE);
+    k->src->read(k->src->arg, k->from + row, n, x);
+    encode_one(k, row, (int)n, x, k->codes + (size_t)thread * tile, k->scratch + (size_t)thread * k->scratch_bytes);
+    ane_weights_decode(w, row, n, back);
+    k->errors[i] = measure(x, back, n * w->cols, w->cols);
+    if (k->errors[i].bad >= 0) k->errors[i].bad += k->from + row;
+  }
+}
+
+static ane_status add_errors(const struct encoding *k, int64_t tiles, struct ane_error *err) {
+  struct ane_recode_error *sum = &k->w->error;
+  for (int64_t i = 0; i < tiles; i++) {
+    const struct tile_error *e = &k->errors[i];
+    if (e->bad >= 0) return ane_fail(err, ANE_INVALID, "row %" PRId64 " has an element that is not finite, or beyond fp16", e->bad);
+    sum->max_abs = fmax(sum->max_abs, e->max_abs);
+    sum->error += e->error;
+    sum->signal += e->signal;
+  }
+  sum->count = (uint64_t)k->w->rows * (uint64_t)k->w->cols;
+  return ANE_OK;
+}
+
+static ane_status check_slice(const struct ane_weight_rows *src, struct ane_weight_spec s, int64_t from, int64_t to, struct ane_error *err) {
+  if (from < 0 || to <= from || to > src->rows) return ane_fail(err, ANE_RANGE, "rows %" PRId64 " .. %" PRId64 " of %" PRId64, from, to, src->rows);
+  int64_t table = s.form == ANE_WEIGHT_LUT4 && s.size ? s.size : 1;
+  if (from % table || (to % table && to != src->rows))
+    return ane_fail(err, ANE_RANGE, "rows %" PRId64 " .. %" PRId64 " are not whole tables of %" PRId64 " rows", from, to, table);
+  return ANE_OK;
+}
+
+/* The parts of the result, and what is the same for all rows. */
+static bool make_parts(struct ane_weights *w, const struct ane_weight_fit *fit) {
+  w->payload = ane_malloc((size_t)w->sizes.payload);
+  if (w->sizes.scales) w->scales = ane_malloc((size_t)w->sizes.scales * sizeof *w->scales);
+  if (w->sizes.lut) w->lut = ane_malloc((size_t)w->sizes.lut * sizeof *w->lut);
+  if (!w->payload || (w->sizes.scales && !w->scales) || (w->sizes.lut && !w->lut)) return false;
+  if (w->spec.form == ANE_WEIGHT_INT8) w->scales[0] = ane_f32_f16(fit->scale);
+  if (w->spec.form == ANE_WEIGHT_LUT4 && !w->spec.size) memcpy(w->lut, fit->lut, sizeof fit->lut);
+  return true;
+}
+
+ane_status ane_weights_encode(struct ane_weights *out, struct ane_pool *pool, const struct ane_weight_rows *src, const struct ane_weight_fit *fit,
+                              int64_t from, int64_t to, const float *importance, struct ane_error *err) {
+  *out = (struct ane_weights){.spec = fit->spec};
+  if (to < 0) to = src->rows;
+  ane_status st = check_slice(src, fit->spec, from, to, err);
+  if (st) return st;
+  out->rows = to - from, out->cols = src->cols;
+  size_t threads = (size_t)ane_pool_threads(pool), tile;
+  int64_t tiles = (out->rows + ANE_WEIGHT_TILE - 1) / ANE_WEIGHT_TILE;
+  if (!ane_weight_sizes(fit->spec, out->rows, out->cols, &out->sizes) || !ane_mul_size(threads * ANE_WEIGHT_TILE * 2 * sizeof(float), (size_t)out->cols, &tile))
+    return ane_fail(err, ANE_SHAPE, "its size overflows");
+  struct encoding k = {.w = out, .src = src, .fit = fit, .importance = importance, .from = from};
+  k.scratch_bytes = ane_align_up(ane_weight_tile_scratch(fit, out->cols), 64);
+  k.rows = ane_malloc(tile);
+  k.codes = ane_malloc(tile / 8);
+  k.scratch = ane_malloc(threads * k.scratch_bytes);
+  k.errors = ane_calloc((size_t)tiles, sizeof *k.errors);
+  if (!k.rows || !k.codes || !k.scratch || !k.errors || !make_parts(out, fit))
+    st = ane_fail(err, ANE_NOMEM, "not enough memory for %" PRIu64 " bytes of weights", out->sizes.bytes);
+  if (!st) {
+    ane_pool_run(pool, encode_tiles, &k);
+    st = add_errors(&k, tiles, err);
+  }
+  ane_free(k.rows);
+  ane_free(k.codes);
+  ane_free(k.scratch);
+  ane_free(k.errors);
+  return st;
+}
+
+void ane_weights_free(struct ane_weights *w) {
+  ane_free(w->payload);
+  ane_free(w->scales);
+  ane_free(w->lut);
+  *w = (struct ane_weights){0};
+}
+
+/* ---- Back ----------------------------------------------------------------------------------------------------------*/
+
+static inline int nibble(const uint8_t *payload, int64_t i) { return payload[i / 2] >> 4 * (i & 1) & 15; }
+
+void ane_weights_decode(const struct ane_weights *w, int64_t from, int64_t n, float *dst) {
+  struct ane_weight_spec s = w->spec;
+  float lut[16];
+  for (int64_t r = from; r < from + n; r++, dst += w->cols) {
+    int64_t at = r * w->cols;
+    switch (s.form) {
+      case ANE_WEIGHT_FP16: ane_decoder(ANE_F16)(w->payload + 2 * at, dst, (uint64_t)w->cols); break;
+      case ANE_WEIGHT_INT8:
+      case ANE_WEIGHT_INT8_CHANNEL: {
+        float scale = ane_f16_f32(w->scales[s.form == ANE_WEIGHT_INT8 ? 0 : r]);
+        for (int64_t c = 0; c < w->cols; c++) dst[c] = scale * (float)(int8_t)w->payload[at + c];
+        break;
+      }
+      case ANE_WEIGHT_INT4_BLOCK:
+        for (int64_t c = 0; c < w->cols; c++)
+          dst[c] = ane_f16_f32(w->scales[(at + c) / s.size]) * (float)((nibble(w->payload, at + c) ^ 8) - 8);
+        break;
+      case ANE_WEIGHT_LUT4:
+        for (int i = 0; i < 16; i++) lut[i] = ane_f16_f32(w->lut[(s.size ? r / s.size * 16 : 0) + i]);
+        for (int64_t c = 0; c < w->cols; c++) dst[c] = lut[nibble(w->payload, at + c)];
+        break;
+    }
+  }
+}
