@@ -66,9 +66,12 @@ int32_t ane_added_next(const struct ane_tokenizer *t, const struct ane_trie *tri
       while (a > taken && ane_char_is_space(ane_char_before(s, a, &step))) a -= step;
     if (flags & ANE_ADDED_RSTRIP)
       while (b < len && ane_char_is_space(ane_char_at(s + b, len - b, &step))) b += step;
+    a = ANE_MAX(a, taken);
+    b = ANE_MAX(b, taken);
+    if (flags & ANE_ADDED_LSTRIP && a == b) continue; /* blanks that the one before took along */
     *at = p;
-    *start = ANE_MAX(a, taken);
-    *end = ANE_MAX(b, taken);
+    *start = a;
+    *end = b;
     return id;
   }
   *at = len;

@@ -2,6 +2,7 @@
  * the two read alike passes as it is; the rest is spelled in another way here:
  *
  *   \s \S \w \W \h \H \O \uHHHH   other sets, or unknown to PCRE2
+ *   \b \B                         by \w as it is here
  *   \p{Han}                       a script there, script extensions here; long names of categories; POSIX names
  *   [a[bc]] [a-z&&[^b]]           sets in sets
  *   (?m)                          the dot matches line ends: (?s) here; ^ and $ are always at lines
@@ -20,15 +21,24 @@ enum { MAX_DEPTH = 64, NAME = 48 };
 /* White_Space (Unicode 15, PropList.txt). PCRE2's own \s also has U+180E, which is none since Unicode 6.3; ranges are
  * faster than \p{White_Space}. */
 #define SPACES "\\t-\\r \\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}"
-/* Alphabetic, M, Nd, Pc, and six numbers of Latin-1 that Oniguruma's table for that block adds. */
-#define WORD "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}" \
-             "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}"
+/* Alphabetic, M, Nd, Pc; but in [[:word:]] also six numbers of Latin-1 that Oniguruma's table for that block adds. */
+#define POSIX_WORD "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}"
+#define WORD POSIX_WORD "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}"
+#define GRAPH "\\p{L}\\p{M}\\p{N}\\p{P}\\p{S}\\p{Cf}\\p{Co}"
 #define ALPHA "\\p{L}\\p{Nl}\\p{Alphabetic}"
 
-/* `name` of a property or POSIX bracket as the items of a class; lower case, without blanks, '_' and '-'. */
-static const struct {
+struct set_name {
   const char *name, *items;
-} names[] = {
+};
+
+/* Names that mean another set in a POSIX bracket than as a property. */
+static const struct set_name brackets[] = {
+    {"word", POSIX_WORD},
+    {"punct", "\\p{P}\\p{S}"},
+};
+
+/* `name` of a property or POSIX bracket as the items of a class; lower case, without blanks, '_' and '-'. */
+static const struct set_name names[] = {
     {"alpha", ALPHA},
     {"digit", "\\p{Nd}"},
     {"alnum", ALPHA "\\p{Nd}"},
@@ -39,8 +49,10 @@ static const struct {
     {"lower", "\\p{Lowercase}"},
     {"xdigit", "0-9a-fA-F"},
     {"word", WORD},
-    {"cntrl", "\\p{Cc}\\p{Cf}\\p{Cn}\\p{Co}"},
-    {"punct", "\\p{P}$+<=>^`|~"},
+    {"cntrl", "\\p{Cc}"},
+    {"punct", "\\p{P}"},
+    {"graph", GRAPH},
+    {"print", GRAPH "\\p{Zs}"},
     {"any", "\\x{0}-\\x{10FFFF}"},
     {"letter", "\\p{L}"},
     {"uppercaseletter", "\\p{Lu}"},
@@ -112,8 +124,14 @@ static bool is_script(const char *name) {
   return compiled != NULL;
 }
 
-/* The items of a named set: s[0..n), which may begin with '^'. *negated is turned over by that. */
-static void named(struct onig *o, const char *s, size_t n, bool *negated, char items[256]) {
+static const char *find_name(const struct set_name *list, size_t n, const char *name) {
+  for (size_t i = 0; i < n; i++)
+    if (strcmp(list[i].name, name) == 0) return list[i].items;
+  return NULL;
+}
+
+/* The items of a named set: s[0..n), which may begin with '^'. *negated is turned over by that. bracket: of [:name:]. */
+static void named(struct onig *o, const char *s, size_t n, bool bracket, bool *negated, char items[256]) {
   char name[NAME];
   size_t len = 0;
   items[0] = '\0';
@@ -125,12 +143,11 @@ static void named(struct onig *o, const char *s, size_t n, bool *negated, char i
   for (size_t i = 0; i < n && len + 1 < sizeof name; i++)
     if (!strchr(" _-", s[i])) name[len++] = (char)(s[i] >= 'A' && s[i] <= 'Z' ? s[i] | 32 : s[i]);
   name[len] = '\0';
-  for (size_t i = 0; i < ANE_COUNT(names); i++)
-    if (strcmp(names[i].name, name) == 0) {
-      snprintf(items, 256, "%s", names[i].items);
-      return;
-    }
-  if (n == 0 || n >= sizeof name || strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789") != len)
+  const char *found = bracket ? find_name(brackets, ANE_COUNT(brackets), name) : NULL;
+  if (!found) found = find_name(names, ANE_COUNT(names), name);
+  if (found)
+    snprintf(items, 256, "%s", found);
+  else if (n == 0 || n >= sizeof name || strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789") != len)
     refuse(o, "this name of a property");
   else
     snprintf(items, 256, len > 2 && is_script(name) ? "\\p{sc:%.*s}" : "\\p{%.*s}", (int)n, s);
@@ -151,7 +168,7 @@ static bool set_escape(struct onig *o, char items[256], bool *negated) {
       refuse(o, "\\p without a name in braces");
       return false;
     }
-    named(o, o->p + 3, (size_t)(close - o->p - 3), negated, items);
+    named(o, o->p + 3, (size_t)(close - o->p - 3), false, negated, items);
     o->p = close + 1;
     return true;
   }
@@ -221,7 +238,7 @@ static bool posix(struct onig *o, struct operand *x) {
   const char *close = strstr(o->p + 2, ":]");
   size_t n = strspn(o->p + 2, "^abcdefghijklmnopqrstuvwxyz");
   if (!close || o->p + 2 + n != close) return false;
-  named(o, o->p + 2, n, &negated, items);
+  named(o, o->p + 2, n, true, &negated, items);
   o->p = close + 2;
   add_set(o, x, items, negated);
   return true;
@@ -394,6 +411,11 @@ static void plain_escape(struct onig *o) {
   o->atom = o->out->size;
   if (o->p[1] == 'O') {
     add(o, "(?s:.)");
+    o->p += 2;
+  } else if (o->p[1] == 'b' || o->p[1] == 'B') {
+    bool edge = o->p[1] == 'b';
+    add(o, edge ? "(?:(?<=[" WORD "])(?![" WORD "])|(?<![" WORD "])(?=[" WORD "]))"
+                : "(?:(?<=[" WORD "])(?=[" WORD "])|(?<![" WORD "])(?![" WORD "]))");
     o->p += 2;
   } else if (set_escape(o, items, &negated)) {
     add(o, negated ? "[^" : "[");
