@@ -126,6 +126,7 @@ static int vocabulary_sentencepiece(lua_State *L) {
   set_text(L, "unk_surface", s.unk_surface);
   set_text(L, "charsmap", s.charsmap);
   set_text(L, "denormaliser", s.denormaliser);
+  bool user_blanks = false;
   lua_newtable(L);
   for (size_t i = 0; i < ud->v.n; i++) {
     const struct vocabulary_entry *e = &ud->v.entries[i];
@@ -135,10 +136,12 @@ static int vocabulary_sentencepiece(lua_State *L) {
       lua_setfield(L, -3, "unk");
       continue;
     }
+    user_blanks = user_blanks || memchr(e->text.data, ' ', e->text.len);
     lua_pushinteger(L, (lua_Integer)i);
     lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
   }
   lua_setfield(L, -2, "user");
+  set_boolean(L, "user_blanks", user_blanks);
   return 2;
 }
 

@@ -195,6 +195,7 @@ static ane_status arrange(struct ane_tokenizer *t, struct ane_error *err) {
     if (s->kind == ANE_DECODE_BYTES) t->byte_runs = true;
     if (s->kind == ANE_DECODE_METASPACE && s->start) t->place_first = true;
     if (s->kind == ANE_DECODE_WORDPIECE || s->kind == ANE_DECODE_SPACED || s->kind == ANE_DECODE_LEAD) t->place_first = true;
+    if (s->kind == ANE_DECODE_LEAD && s->start) t->lead_all = true;
     if (s->kind == ANE_DECODE_SUFFIX) t->place_last = true;
     fused = fused || s->kind == ANE_DECODE_FUSE || s->kind == ANE_DECODE_BYTE_LEVEL;
   }
@@ -242,6 +243,7 @@ ane_status ane_decode_init(struct ane_tokenizer *t, const struct ane_tokenizer_d
     t->strip = (struct ane_text){" ", 1};
     t->strip_start = 1;
   }
+  t->unk_text = d->unk_text.data != NULL;
   t->bytes = ane_arena_array(&t->arena, t->n, sizeof *t->bytes);
   if (t->bytes && t->needs_matcher) st = ane_matcher_open(&m, err);
   if (!st && (!t->bytes || !fill(t, d, &m, &b)))

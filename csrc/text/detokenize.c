@@ -46,10 +46,13 @@ static bool write_text(const struct ane_tokenizer *t, struct ane_decoder *d, con
 
 static bool write_token(const struct ane_tokenizer *t, struct ane_decoder *d, uint32_t id, bool last, struct ane_buffer *out) {
   bool first = !d->begun, anew = (first && t->place_first) || (last && t->place_last);
+  if (t->unk_text && id == (uint32_t)t->unk) anew = false;
   d->begun = true;
   if (!anew) return write_text(t, d, t->bytes[id].data, t->bytes[id].len, out);
   struct ane_buffer b = {0};
-  bool ok = ane_decode_token(t, id, first, last, &b) && write_text(t, d, (const char *)b.data, b.size, out);
+  bool ok = ane_decode_token(t, id, first, last, &b);
+  d->begun = !t->lead_all || b.size;
+  ok = ok && write_text(t, d, (const char *)b.data, b.size, out);
   ane_buffer_free(&b);
   return ok;
 }

@@ -40,10 +40,11 @@ static bool begins(const struct ane_rewrite *r, struct ane_text s) {
   return left(r) >= s.len && memcmp(rest(r), s.data, s.len) == 0;
 }
 
-static bool trim_end(struct ane_rewrite *r, struct ane_text s) {
+static bool trim_end(struct ane_rewrite *r, struct ane_text s, struct ane_text to) {
   size_t keep = left(r);
+  if (!keep) return true;
   while (s.len && keep >= s.len && memcmp(rest(r) + keep - s.len, s.data, s.len) == 0) keep -= s.len;
-  return ane_rewrite_copy(r, keep) && ane_rewrite_put(r, left(r), "", 0);
+  return ane_rewrite_copy(r, keep) && ane_rewrite_put(r, left(r), "", 0) && (!to.len || ane_rewrite_put(r, 0, to.data, to.len));
 }
 
 static bool strip_left(struct ane_rewrite *r) {
@@ -121,7 +122,7 @@ static bool run_plain(const struct ane_change *c, struct ane_rewrite *r, const s
       if (!left(r)) return true;
       return ane_rewrite_copy(r, left(r)) && ane_rewrite_put(r, 0, n->to.data, n->to.len);
     case ANE_NORMALISE_SQUEEZE: return squeeze(r);
-    case ANE_NORMALISE_TRIM_END: return trim_end(r, n->from);
+    case ANE_NORMALISE_TRIM_END: return trim_end(r, n->from, n->to);
     case ANE_NORMALISE_STRIP_LEFT: return strip_left(r);
     case ANE_NORMALISE_STRIP_RIGHT: return strip_right(r);
     case ANE_NORMALISE_NFC:

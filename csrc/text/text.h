@@ -58,7 +58,7 @@ typedef enum {
   ANE_NORMALISE_PATTERN,         /* every match of the pattern `from` by `to`, which is plain text */
   ANE_NORMALISE_PREFIX,          /* as PREPEND, but not before a text that begins with `to` */
   ANE_NORMALISE_APPEND,          /* `to` behind a text that is not empty */
-  ANE_NORMALISE_TRIM_END,        /* `from` away from the end, as often as it stands there */
+  ANE_NORMALISE_TRIM_END,        /* `from` away from the end, as often as it stands there; then `to` there, unless the text was empty */
   ANE_NORMALISE_LOWER,           /* Lowercase: the full mapping of each character by itself */
   ANE_NORMALISE_STRIP_LEFT,      /* White_Space away from the beginning */
   ANE_NORMALISE_STRIP_RIGHT,     /* and from the end */
@@ -141,7 +141,7 @@ typedef enum {
   ANE_DECODE_SUFFIX,    /* BPEDecoder: `from` by a space, by nothing in the last token */
   ANE_DECODE_BYTE_LEVEL, /* GPT-2's alphabet to bytes; tokens with other characters stay */
   ANE_DECODE_SPACED,    /* a space before every token but the first: what the library does without a decoder */
-  ANE_DECODE_LEAD       /* `from` away in front of the first token, once */
+  ANE_DECODE_LEAD       /* `from` away in front of the first token, once; with `start` of each token before any text */
 } ane_decode_kind;
 
 struct ane_decode_step {

@@ -255,6 +255,8 @@ struct ane_tokenizer {
   uint32_t n_decoders, n_alone; /* all; those that see single tokens */
   struct ane_change *decoder_changes; /* [n_decoders], used by REPLACE and PATTERN */
   bool byte_runs, place_first, place_last; /* a token decodes otherwise in the first, in the last place */
+  bool lead_all;               /* the first place is that of every token until some text came */
+  bool unk_text;               /* the unknown token is no spelling */
   struct ane_text strip;       /* of the whole text: the character, */
   uint32_t strip_start, strip_stop;
 };

@@ -337,4 +337,4 @@ def main():
     print(len(cases), "cases,", os.path.getsize(path), "bytes")
 
 
-main()
+if __name__ == "__main__": main()

@@ -28,14 +28,17 @@ local function normalisers(info)
     if front then add("prepend", nil, " ") end
   end
   if info.escape_whitespaces then add("replace", " ", MARK) end
-  if info.remove_extra_whitespaces then add("trim_end", space) end
-  if info.add_dummy_prefix and info.whitespace_suffix then add("append", nil, space) end
+  local back = info.add_dummy_prefix and info.whitespace_suffix and space or nil
+  if info.remove_extra_whitespaces then add("trim_end", space, back)
+  elseif back then add("append", nil, back) end
   return out
 end
 
 local function decoders(info)
   local out = {}
-  if info.add_dummy_prefix or info.remove_extra_whitespaces then out[1] = { kind = "lead", from = MARK } end
+  if info.add_dummy_prefix or info.remove_extra_whitespaces then
+    out[1] = { kind = "lead", from = MARK, start = info.remove_extra_whitespaces and 1 or 0 }
+  end
   out[#out + 1] = { kind = "replace", from = MARK, to = " " }
   if info.byte_fallback then out[#out + 1] = { kind = "bytes" } end
   out[#out + 1] = { kind = "fuse" }
@@ -53,6 +56,9 @@ function M.read(bytes)
   end
   if not info.unk then fields.fail("format", "no piece is the unknown one") end
   if info.denormaliser ~= "" then fields.fail("unsupported", "denormalizer_spec: rules for decoding") end
+  if info.user_blanks and info.remove_extra_whitespaces then
+    fields.fail("unsupported", "user-defined pieces with spaces, where remove_extra_whitespaces takes spaces away")
+  end
   for _, name in ipairs { "bos", "eos", "pad" } do
     if info[name] < 0 or info[name] >= info.n then info[name] = nil end
   end
