@@ -65,10 +65,11 @@ function ane.tensors(path) end
 
 --- Opens a Core ML package.
 ---@param path string folder of the .mlpackage
+---@param opts? { precision?: "fp32"|"fp16", threads?: integer, isa?: string, progress?: ane.progress }
 ---@return ane.package? package prints as a summary
 ---@return string? message
 ---@return ane.code? code
-function ane.package(path) end
+function ane.package(path, opts) end
 
 --- The machine: version, isa (the level in use), isa_list, cpu, cores, memory.
 ---@return { version: string, isa: string, isa_list: string[], cpu: string, cores: integer, memory: table }? info
@@ -130,7 +131,43 @@ function package_:value(output, parameter, func) end
 ---@return ane.code? code
 function package_:rewrite(path) end
 
+--- Runs a function.
+---@param inputs table<string, ane.tensor|number|table> tensors, numbers, lists in lists, or {shape, data}
+---@param state? ane.package_state changed by the call; nil: all zeros, for this call only
+---@param opts? { function?: string }
+---@return table<string, ane.tensor|table>? outputs tensors; of other types than floats lists with shape and dtype
+---@return string? message
+---@return ane.code? code
+function package_:predict(inputs, state, opts) end
+
+--- States of all functions, zeros.
+---@return ane.package_state? state
+---@return string? message
+---@return ane.code? code
+function package_:state() end
+
 function package_:close() end
+
+---@class ane.package_state
+local package_state = {}
+
+---@return string[]
+function package_state:names() end
+
+---@param name string
+---@return ane.tensor copy
+function package_state:get(name) end
+
+---@param name string
+---@param tensor ane.tensor of the state's shape
+function package_state:set(name, tensor) end
+
+function package_state:reset() end
+
+---@return ane.package_state
+function package_state:copy() end
+
+function package_state:close() end
 
 ---@class ane.model
 ---@field tokenizer ane.tokenizer?

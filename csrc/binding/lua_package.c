@@ -1,8 +1,8 @@
 /* core.package(path): a Core ML package as it lies on disk. */
-#include "binding/bind.h"
+#include "binding/bind_package.h"
 
+#include "base/alloc.h"
 #include "base/bytes.h"
-#include "formats/formats.h"
 
 #include <string.h>
 
@@ -10,7 +10,7 @@
 #define TEXT_CLASS "ane.mlpackage_text"
 
 struct lua_package {
-  struct ane_mlpackage *p; /* NULL: closed */
+  struct bind_package *box; /* NULL: closed */
 };
 
 /* Owns a buffer while Lua copies it, which may raise. */
@@ -18,11 +18,19 @@ struct lua_text {
   struct ane_buffer buffer;
 };
 
-static const struct ane_mlpackage *check_package(lua_State *L) {
-  struct lua_package *ud = luaL_checkudata(L, 1, PACKAGE_CLASS);
-  if (!ud->p) luaL_error(L, "package is closed");
-  return ud->p;
+struct bind_package *bind_check_package(lua_State *L, int arg) {
+  struct lua_package *ud = luaL_checkudata(L, arg, PACKAGE_CLASS);
+  if (!ud->box) luaL_error(L, "package is closed");
+  return ud->box;
 }
+
+void bind_package_release(struct bind_package *b) {
+  if (!b || --b->refs > 0) return;
+  ane_mlpackage_close(b->p);
+  ane_free(b);
+}
+
+static const struct ane_mlpackage *check_package(lua_State *L) { return bind_check_package(L, 1)->p; }
 
 /* A string argument that the C side may read up to its NUL. */
 static const char *check_text(lua_State *L, int arg) {
@@ -37,20 +45,27 @@ static int package_open(lua_State *L) {
   const char *path = check_text(L, 1);
   struct lua_package *ud = bind_new(L, PACKAGE_CLASS, sizeof *ud, 0);
   struct ane_error err;
-  if (ane_mlpackage_open(&ud->p, path, &err)) return bind_fail(L, &err);
+  struct bind_package *box = ud->box = ane_calloc(1, sizeof *ud->box);
+  if (!box) return ane_fail(&err, ANE_NOMEM, "%s: no memory for a package", path), bind_fail(L, &err);
+  box->refs = 1;
+  if (ane_mlpackage_open(&box->p, path, &err)) {
+    ud->box = NULL;
+    bind_package_release(box);
+    return bind_fail(L, &err);
+  }
   return 1;
 }
 
 static int meth_close(lua_State *L) {
   struct lua_package *ud = luaL_checkudata(L, 1, PACKAGE_CLASS);
-  ane_mlpackage_close(ud->p);
-  ud->p = NULL;
+  bind_package_release(ud->box);
+  ud->box = NULL;
   return 0;
 }
 
 static int meth_tostring(lua_State *L) {
   struct lua_package *ud = luaL_checkudata(L, 1, PACKAGE_CLASS);
-  if (ud->p) lua_pushfstring(L, "package (%s)", ud->p->path);
+  if (ud->box) lua_pushfstring(L, "package (%s)", ud->box->p->path);
   else lua_pushliteral(L, "package (closed)");
   return 1;
 }
@@ -300,7 +315,7 @@ static int meth_rewrite(lua_State *L) {
 
 static const luaL_Reg methods[] = {
     {"info", meth_info}, {"dump", meth_dump},   {"value", meth_value}, {"rewrite", meth_rewrite},
-    {"close", meth_close}, {NULL, NULL},
+    {"program", bind_package_program}, {"state", bind_package_state}, {"close", meth_close}, {NULL, NULL},
 };
 
 static const luaL_Reg meta[] = {
@@ -324,6 +339,7 @@ static const luaL_Reg testing[] = {{"folder_can_swap", folder_can_swap}, {NULL, 
 void bind_package(lua_State *L) {
   bind_class(L, PACKAGE_CLASS, methods, meta);
   bind_class(L, TEXT_CLASS, no_methods, text_meta);
+  bind_predict(L);
   lua_pushcfunction(L, package_open);
   lua_setfield(L, -2, "package");
 }

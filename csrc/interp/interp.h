@@ -1,4 +1,4 @@
-/* Imported graphs, run op by op on the primitive kernels (prim/prim.h): whatever its shapes, a graph whose ops are known
+/* Imported graphs (ONNX, Core ML), run op by op on the primitive kernels (prim/prim.h): whatever its shapes, a graph whose ops are known
  * runs. A graph is built once from a file: ops are translated, constants folded, weights packed, and each value is given
  * up after its last use. On top of it, a language model: sessions that feed tokens and carry the graph's caches. */
 #ifndef ANE_INTERP_INTERP_H
@@ -16,6 +16,8 @@ struct ane_interp_options {
   int threads; /* 1 .. 1024 */
   /* Called on the caller's thread while the graph is made ready, nodes done. May be NULL. */
   void (*progress)(void *arg, uint64_t done, uint64_t total);
+  bool fp16;             /* Core ML: results whose type is fp16 are rounded to it after each op; else all floats are float32 */
+  struct ane_pool *pool; /* to run on (then `threads` is not looked at), must outlive the graph; NULL: one of its own */
   /* Called when the stored bytes of a weight have been packed for good. May be NULL. */
   void (*release)(void *arg, const void *data, uint64_t bytes);
   void *arg;
@@ -31,6 +33,10 @@ struct ane_interp_info {
 /* s holds an ONNX graph and must outlive the result. Errors: ANE_UNSUPPORTED (node and op, or attribute), ANE_INVALID,
  * ANE_SHAPE (a node's constants), ANE_RANGE (a constant that is too large), ANE_NOMEM. */
 ane_status ane_interp_from_onnx(struct ane_interp **out, const struct ane_source *s, const struct ane_interp_options *o, struct ane_error *err);
+/* A function (NULL: the default one) of a Core ML package or of a model in memory, whose blobs must have their data; m must
+ * outlive the result. Constants of constexpr ops stay codes: products pack them, others decode them when they run; sparse ones
+ * and tables of vectors are decoded here. Errors as above, and ANE_NOTFOUND (no such function), ANE_FORMAT. */
+ane_status ane_interp_from_mil(struct ane_interp **out, const struct ane_mil_model *m, const char *function, const struct ane_interp_options *o, struct ane_error *err);
 void ane_interp_destroy(struct ane_interp *g); /* NULL is fine */
 struct ane_interp_info ane_interp_info(const struct ane_interp *g);
 
@@ -46,6 +52,31 @@ bool ane_interp_print(const struct ane_interp *g, struct ane_buffer *out);
  * caller (ane_dyn_drop with the same memory), also what is there after a failure. One run at a time. `wanted`: which
  * outputs are asked for, or NULL: all. The error's text begins with the node's name. */
 ane_status ane_interp_run(struct ane_interp *g, struct ane_prim_memory *m, const struct ane_dyn *inputs, struct ane_dyn *outputs, struct ane_error *err);
+
+/* ---- States of Core ML functions -----------------------------------------------------------------------------------*/
+
+/* One set of a model's states, in float32: all functions that name one share it. */
+struct ane_interp_states;
+
+/* Zeros. The tensors live in `memory`, which must outlive the set. Errors: ANE_SHAPE (functions that name one state with
+ * different shapes), ANE_UNSUPPORTED, ANE_NOMEM. */
+ane_status ane_interp_states_create(struct ane_interp_states **out, const struct ane_mil_model *m, struct ane_prim_memory *memory, struct ane_error *err);
+void ane_interp_states_destroy(struct ane_interp_states *s); /* NULL is fine */
+int32_t ane_interp_states_count(const struct ane_interp_states *s);
+const char *ane_interp_states_name(const struct ane_interp_states *s, int32_t i);
+/* fp32 of the declared shape; valid until the next run, reset or set. */
+const struct ane_dyn *ane_interp_states_tensor(const struct ane_interp_states *s, int32_t i);
+/* Elements to write to, in place; NULL: no memory. */
+float *ane_interp_states_data(struct ane_interp_states *s, int32_t i, struct ane_error *err);
+ane_status ane_interp_states_reset(struct ane_interp_states *s, struct ane_error *err);
+/* Both are of the same model, maybe with different memory. */
+ane_status ane_interp_states_copy(struct ane_interp_states *to, const struct ane_interp_states *from, struct ane_error *err);
+
+/* Runs a Core ML function with its states, which the run changes (`m` is then their memory; NULL where the function has none).
+ * Inputs are checked against their declared types and ranges. After a failure in the middle states may hold part of an update:
+ * the set then refuses to run until it is reset. */
+ane_status ane_interp_run_states(struct ane_interp *g, struct ane_prim_memory *m, struct ane_interp_states *s, const struct ane_dyn *inputs, struct ane_dyn *outputs,
+                                 struct ane_error *err);
 
 /* ---- Language models -----------------------------------------------------------------------------------------------*/
 

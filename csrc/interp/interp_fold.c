@@ -9,7 +9,7 @@
 enum { MAX_OUT = 8, MAX_IN = 64 };
 
 static bool all_constant(const struct ane_interp *g, const struct interp_node *n) {
-  bool ok = !n->is_if && !n->dead && n->n_in > 0 && n->n_in <= MAX_IN && n->n_out <= MAX_OUT;
+  bool ok = n->kind == INTERP_PRIM && !n->dead && n->n_in > 0 && n->n_in <= MAX_IN && n->n_out <= MAX_OUT;
   for (int32_t i = 0; ok && i < n->n_in; i++) ok = n->in[i] == INTERP_NONE || g->values[n->in[i]].constant;
   return ok;
 }
@@ -20,7 +20,7 @@ static struct ane_prim_call call_of(struct ane_interp *g, const struct interp_no
 }
 
 static ane_status named(const struct interp_node *n, ane_status st, struct ane_error *err) {
-  return ane_fail_in(err, st, "node %.120s (%s)", n->name, ane_prim_info(n->op).name);
+  return ane_fail_in(err, st, "node %.120s (%s)", n->name, interp_kind_name(n));
 }
 
 static ane_status fold_node(struct ane_interp *g, struct interp_node *n, struct ane_error *err) {
@@ -31,6 +31,8 @@ static ane_status fold_node(struct ane_interp *g, struct interp_node *n, struct 
   g->memory.refused = 0;
   struct ane_prim_call c = call_of(g, n, in, out, err);
   ane_status st = ane_prim_run(&c);
+  for (int32_t i = 0; !st && i < n->n_out; i++)
+    if (n->out[i] != INTERP_NONE) st = interp_settle(g, n, i, &g->memory, &out[i], err);
   g->memory.limit = most;
   for (int32_t i = 0; i < n->n_out; i++) {
     if (st || n->out[i] == INTERP_NONE) ane_dyn_drop(&g->memory, &out[i]);
@@ -47,7 +49,7 @@ static ane_status fold_block(struct ane_interp *g, struct interp_block *b, struc
   ane_status st = ANE_OK;
   for (int32_t i = 0; !st && i < b->n_nodes; i++) {
     struct interp_node *n = &b->nodes[i];
-    if (n->is_if && !n->dead) {
+    if (n->blocks[0] && !n->dead) {
       st = fold_block(g, n->blocks[0], err);
       if (!st) st = fold_block(g, n->blocks[1], err);
     } else if (all_constant(g, n)) {
@@ -64,7 +66,10 @@ ane_status interp_fold(struct ane_interp *g, struct ane_error *err) { return fol
 static void release(const struct ane_interp *g, const struct interp_node *n) {
   for (int32_t i = 0; g->options.release && n->state && i < n->n_in; i++) {
     const struct interp_value *v = n->in[i] == INTERP_NONE ? NULL : &g->values[n->in[i]];
-    if (v && v->constant && !v->data.block && v->uses == 1 && ane_prim_packs(n->op, i)) g->options.release(g->options.arg, v->data.data, ane_dyn_bytes(&v->data));
+    if (!v || !v->constant || v->data.block || v->uses != 1 || !ane_prim_packs(n->op, i)) continue;
+    const struct ane_coded *w = v->data.coded;
+    if (!w) g->options.release(g->options.arg, v->data.data, ane_dyn_bytes(&v->data));
+    else if (ane_prim_state_packed(n->state)) g->options.release(g->options.arg, w->codes, ane_coded_bytes(w, v->data.count));
   }
 }
 
@@ -73,12 +78,13 @@ static ane_status ready_block(struct ane_interp *g, struct interp_block *b, stru
   for (int32_t i = 0; !st && i < b->n_nodes; i++) {
     struct interp_node *n = &b->nodes[i];
     if (n->dead) continue;
-    if (n->is_if) {
+    if (n->blocks[0]) {
       st = ready_block(g, n->blocks[0], err);
       if (!st) st = ready_block(g, n->blocks[1], err);
       continue;
     }
     const struct ane_dyn *in[MAX_IN];
+    if (n->kind != INTERP_PRIM) continue;
     if (n->n_in > MAX_IN) continue; /* only joins are that wide */
     struct ane_prim_call c = call_of(g, n, in, NULL, err);
     st = ane_prim_prepare(&c, &n->state);

@@ -73,7 +73,7 @@ ane_status interp_close_block(struct ane_interp *g, struct interp_block *b, stru
 }
 
 const struct ane_dyn *interp_const_in(const struct ane_interp *g, const struct interp_node *n, const char *param) {
-  int i = n->is_if ? -1 : ane_prim_param(n->op, param);
+  int i = n->kind != INTERP_PRIM ? -1 : ane_prim_param(n->op, param);
   if (i < 0 || i >= n->n_in || n->in[i] == INTERP_NONE || !g->values[n->in[i]].constant) return NULL;
   return &g->values[n->in[i]].data;
 }
@@ -95,7 +95,7 @@ void ane_interp_destroy(struct ane_interp *g) {
   for (int32_t i = 0; i < g->n_values; i++)
     if (g->values[i].constant) ane_dyn_drop(&g->memory, &g->values[i].data);
   ane_prim_memory_free(&g->memory);
-  ane_pool_destroy(g->pool);
+  if (g->own_pool) ane_pool_destroy(g->pool);
   ane_buffer_free(&g->value_buffer);
   ane_arena_free(&g->arena);
   ane_free(g);
@@ -114,20 +114,30 @@ static ane_status build(struct ane_interp *g, struct ane_error *err) {
   uint64_t free_memory = ane_memory_available();
   g->memory.limit = free_memory ? free_memory : UINT64_C(1) << 36;
   g->kernels = ane_kernels_get(g->options.isa);
-  ane_status st = ane_pool_create(&g->pool, g->options.threads, err);
-  if (!st) st = interp_import(g, err);
+  g->pool = g->options.pool;
+  g->own_pool = !g->pool;
+  ane_status st = g->pool ? ANE_OK : ane_pool_create(&g->pool, g->options.threads, err);
+  if (!st) st = g->mil ? interp_import_mil(g, err) : interp_import_onnx(g, err);
   return st ? st : interp_finish(g, err);
+}
+
+static struct ane_interp *new_graph(const struct ane_interp_options *o) {
+  struct ane_interp *g = ane_calloc(1, sizeof *g);
+  if (!g) return NULL;
+  g->options = *o;
+  g->info = (struct ane_interp_info){.isa = o->isa, .threads = o->pool ? ane_pool_threads(o->pool) : o->threads};
+  return g;
 }
 
 ane_status ane_interp_from_onnx(struct ane_interp **out, const struct ane_source *s, const struct ane_interp_options *o, struct ane_error *err) {
   *out = NULL;
   if (!s->onnx) return ane_fail(err, ANE_UNSUPPORTED, "%s: holds no graph", s->path);
-  struct ane_interp *g = ane_calloc(1, sizeof *g);
+  struct ane_interp *g = new_graph(o);
   if (!g) return interp_no_memory(err);
   g->source = s;
   g->onnx = s->onnx;
-  g->options = *o;
-  g->info = (struct ane_interp_info){.isa = o->isa, .threads = o->threads, .n_inputs = s->onnx->graph.n_inputs, .n_outputs = s->onnx->graph.n_outputs};
+  g->io_in = s->onnx->graph.inputs, g->io_out = s->onnx->graph.outputs;
+  g->info.n_inputs = s->onnx->graph.n_inputs, g->info.n_outputs = s->onnx->graph.n_outputs;
   struct ane_error own;
   ane_status st = build(g, &own);
   if (st) {
@@ -138,17 +148,43 @@ ane_status ane_interp_from_onnx(struct ane_interp **out, const struct ane_source
   return ANE_OK;
 }
 
+ane_status ane_interp_from_mil(struct ane_interp **out, const struct ane_mil_model *m, const char *function, const struct ane_interp_options *o, struct ane_error *err) {
+  *out = NULL;
+  if (!function) function = m->default_function;
+  const struct ane_mil_function *f = ane_mil_function(m, function);
+  if (!f) return ane_fail(err, ANE_NOTFOUND, "there is no function \"%.100s\"", function);
+  ane_status st = ane_mil_verify(m, err);
+  if (st) return st;
+  struct ane_interp *g = new_graph(o);
+  if (!g) return interp_no_memory(err);
+  g->mil = m;
+  g->function = f;
+  struct ane_error own;
+  st = build(g, &own);
+  if (st) {
+    ane_interp_destroy(g);
+    return ane_fail(err, st, "function %.60s: %s", function, own.text);
+  }
+  *out = g;
+  return ANE_OK;
+}
+
 /* ---- Facts ---------------------------------------------------------------------------------------------------------*/
 
 struct ane_interp_info ane_interp_info(const struct ane_interp *g) { return g->info; }
-const struct ane_onnx_io *ane_interp_input(const struct ane_interp *g, int32_t i) { return &g->onnx->graph.inputs[i]; }
-const struct ane_onnx_io *ane_interp_output(const struct ane_interp *g, int32_t i) { return &g->onnx->graph.outputs[i]; }
+const struct ane_onnx_io *ane_interp_input(const struct ane_interp *g, int32_t i) { return &g->io_in[i]; }
+const struct ane_onnx_io *ane_interp_output(const struct ane_interp *g, int32_t i) { return &g->io_out[i]; }
 
 int32_t ane_interp_find(const struct ane_interp *g, const char *name, bool output) {
-  const struct ane_onnx_io *io = output ? g->onnx->graph.outputs : g->onnx->graph.inputs;
+  const struct ane_onnx_io *io = output ? g->io_out : g->io_in;
   for (int32_t i = 0; i < (output ? g->info.n_outputs : g->info.n_inputs); i++)
     if (strcmp(io[i].name, name) == 0) return i;
   return -1;
+}
+
+const char *interp_kind_name(const struct interp_node *n) {
+  static const char *const names[] = {"", "if", "while", "read_state", "write_state"};
+  return n->kind == INTERP_PRIM ? ane_prim_info(n->op).name : names[n->kind];
 }
 
 static bool put(struct ane_buffer *b, const char *s) { return ane_buffer_append(b, s, strlen(s)); }
@@ -158,7 +194,7 @@ static bool print_block(const struct ane_interp *g, const struct interp_block *b
   for (int32_t i = 0; ok && i < b->n_nodes; i++) {
     const struct interp_node *n = &b->nodes[i];
     if (n->dead) continue;
-    ok = put(out, indent) && put(out, n->name) && put(out, " = ") && put(out, n->is_if ? "if" : ane_prim_info(n->op).name) && put(out, "(");
+    ok = put(out, indent) && put(out, n->name) && put(out, " = ") && put(out, interp_kind_name(n)) && put(out, "(");
     for (int32_t k = 0; ok && k < n->n_in; k++) {
       const struct interp_value *v = n->in[k] == INTERP_NONE ? NULL : &g->values[n->in[k]];
       char text[ANE_DYN_TEXT];

@@ -17,11 +17,26 @@ struct interp_value {
   int32_t last;                 /* index there of the last node that uses it */
 };
 
-/* A node runs one primitive, or is an If: in[0] the condition, blocks[0] where true, blocks[1] where not. */
+/* What a graph with types says of a result. */
+struct interp_result {
+  ane_dtype dtype;              /* as kept: floats are fp32 */
+  bool round;                   /* to fp16 */
+  const struct ane_mil_type *type;
+};
+
+/* PRIM   runs one primitive
+ * IF     in[0] the condition, blocks[0] where true, blocks[1] where not
+ * WHILE  in the first values, out the last ones; blocks[0] gives the condition, blocks[1] the next values, both of block inputs
+ * READ   out[0] is state number `at` as it is now; WRITE: in[0] is the state from now on */
+typedef enum { INTERP_PRIM, INTERP_IF, INTERP_WHILE, INTERP_READ, INTERP_WRITE } interp_kind;
+
 struct interp_node {
   const char *name;
+  interp_kind kind;
   ane_prim op;
-  bool is_if, dead;
+  bool dead;
+  int32_t at;
+  const struct interp_result *results; /* n_out, or NULL */
   int32_t n_in, n_out, n_drop;
   int32_t *in, *out;
   int32_t *drop;                /* values that nobody needs after this node */
@@ -34,16 +49,23 @@ struct interp_node {
 struct interp_block {
   struct ane_buffer buffer;     /* of struct interp_node, while it is built */
   struct interp_node *nodes;
-  int32_t n_nodes, n_outputs;
-  int32_t *outputs;
+  int32_t n_nodes, n_inputs, n_outputs;
+  int32_t *inputs, *outputs;    /* inputs: of a WHILE's blocks */
 };
 
 struct ane_interp {
-  const struct ane_source *source;
+  const struct ane_source *source;  /* ONNX */
   const struct ane_onnx *onnx;
+  const struct ane_mil_model *mil;  /* Core ML */
+  const struct ane_mil_function *function;
+  const struct ane_mil_feature **features; /* of inputs; NULL where not described */
+  const char **states;          /* names, as nodes number them */
+  int32_t n_states;
+  const struct ane_onnx_io *io_in, *io_out;
   struct ane_interp_options options;
   const struct ane_kernels *kernels;
   struct ane_pool *pool;
+  bool own_pool;
   struct ane_buffer value_buffer; /* of struct interp_value */
   struct interp_value *values;
   int32_t n_values;
@@ -73,8 +95,32 @@ ane_status interp_put(struct ane_interp *g, struct interp_block *b, const struct
 ane_status interp_close_block(struct ane_interp *g, struct interp_block *b, struct ane_error *err);
 ane_status interp_no_memory(struct ane_error *err);
 
-/* Translation of an ONNX graph into g->main (interp_onnx.c). */
-ane_status interp_import(struct ane_interp *g, struct ane_error *err);
+/* Translation of an ONNX graph into g->main (interp_onnx.c), of a MIL function (interp_mil.c). */
+ane_status interp_import_onnx(struct ane_interp *g, struct ane_error *err);
+ane_status interp_import_mil(struct ane_interp *g, struct ane_error *err);
+
+/* Result k of a node becomes what its type says: cast, rounded; errors: ANE_SHAPE where it does not fit (interp_state.c). */
+ane_status interp_settle(struct ane_interp *g, const struct interp_node *n, int32_t k, struct ane_prim_memory *m, struct ane_dyn *t, struct ane_error *err);
+/* Elements of a coded tensor, or a copy of one without a block; others are kept as they are. */
+ane_status interp_solid(const struct ane_dyn *t, struct ane_prim_memory *m, struct ane_dyn *out, struct ane_error *err);
+/* "conv", "if", ... */
+const char *interp_kind_name(const struct interp_node *n);
+/* Input i as the function declares it: checked and, where it is of another type, converted into *out (interp_check.c). */
+ane_status interp_input(const struct ane_interp *g, int32_t i, const struct ane_dyn *in, struct ane_prim_memory *m, struct ane_dyn *out, struct ane_error *err);
+
+/* States of a run. */
+struct interp_state {
+  const char *name;
+  struct ane_dyn t;
+};
+struct ane_interp_states {
+  struct ane_prim_memory *memory;
+  struct interp_state *list;
+  int32_t n;
+  bool spoiled;
+};
+/* The number of a state by name, or -1. */
+int32_t interp_state_find(const struct ane_interp_states *s, const char *name);
 
 /* Passes over the translated graph, in this order (interp_passes.c, interp_fold.c):
  * fuse   products with turned or dequantised constants read the stored ones

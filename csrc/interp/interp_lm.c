@@ -53,7 +53,7 @@ static ane_status check_type(const struct ane_lm *m, int32_t input, struct ane_e
 static const struct interp_node *reader_of(const struct ane_interp *g, int32_t value) {
   for (int32_t i = 0; i < g->main.n_nodes; i++) {
     const struct interp_node *n = &g->main.nodes[i];
-    if (n->dead || n->is_if || n->op != ANE_PRIM_group_query_attention) continue;
+    if (n->dead || n->kind != INTERP_PRIM || n->op != ANE_PRIM_group_query_attention) continue;
     int k = ane_prim_param(n->op, "past_key"), v = ane_prim_param(n->op, "past_value");
     if (n->n_in > v && (n->in[k] == value || n->in[v] == value)) return n;
   }
@@ -72,7 +72,7 @@ static int64_t number(const struct ane_interp *g, const struct interp_node *n, c
 static int64_t channels_of(const struct ane_interp *g, int32_t value) {
   while (value != INTERP_NONE && g->values[value].block == &g->main && g->values[value].node >= 0) {
     const struct interp_node *n = &g->main.nodes[g->values[value].node];
-    if (n->is_if || n->n_in < 1) return 0;
+    if (n->kind != INTERP_PRIM || n->n_in < 1) return 0;
     if (n->state) return n->op == ANE_PRIM_matmul || n->op == ANE_PRIM_matmul_nbits || n->op == ANE_PRIM_matmul_dequantize ? ane_prim_state_rows(n->state) : 0;
     if (n->op != ANE_PRIM_add && n->op != ANE_PRIM_identity && n->op != ANE_PRIM_cast) return 0;
     value = n->in[n->n_in > 1 && n->in[0] != INTERP_NONE && g->values[n->in[0]].constant];

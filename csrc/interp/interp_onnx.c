@@ -219,7 +219,7 @@ static ane_status import_block(struct onnx_import *t, const struct ane_onnx_grap
 
 ane_status onnx_if(struct onnx_import *t, const struct ane_onnx_node *n) {
   static const char *const names[2] = {"then_branch", "else_branch"};
-  struct interp_node node = {.name = n->name, .is_if = true, .n_in = 1, .n_out = n->n_out};
+  struct interp_node node = {.name = n->name, .kind = INTERP_IF, .n_in = 1, .n_out = n->n_out};
   node.in = ane_arena_array(&t->g->arena, 1, sizeof *node.in);
   node.out = ane_arena_array(&t->g->arena, (size_t)n->n_out + 1, sizeof *node.out);
   if (!node.in || !node.out) return interp_no_memory(t->err);
@@ -243,7 +243,7 @@ ane_status onnx_if(struct onnx_import *t, const struct ane_onnx_node *n) {
 }
 
 /* Values of the document keep their numbers; more are added behind them. */
-ane_status interp_import(struct ane_interp *g, struct ane_error *err) {
+ane_status interp_import_onnx(struct ane_interp *g, struct ane_error *err) {
   struct onnx_import t = {g, &g->main, err};
   const struct ane_onnx *doc = g->onnx;
   ane_status st = ANE_OK;

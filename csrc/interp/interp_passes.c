@@ -21,12 +21,23 @@ static void count_block(struct ane_interp *g, const struct interp_block *b, int 
   for (int32_t i = 0; i < b->n_outputs; i++) g->values[b->outputs[i]].uses += by;
 }
 
+/* Does a node change a state somewhere inside? */
+static bool writes(const struct interp_node *n) {
+  bool found = false;
+  for (int k = 0; k < 2 && n->blocks[k]; k++)
+    for (int32_t i = 0; !found && i < n->blocks[k]->n_nodes; i++) {
+      const struct interp_node *inner = &n->blocks[k]->nodes[i];
+      found = inner->kind == INTERP_WRITE || writes(inner);
+    }
+  return found;
+}
+
 /* From the end: a node whose results nobody uses releases what it reads. */
 static void prune_block(struct ane_interp *g, struct interp_block *b) {
   for (int32_t i = b->n_nodes - 1; i >= 0; i--) {
     struct interp_node *n = &b->nodes[i];
     if (n->dead) continue;
-    bool used = false;
+    bool used = n->kind == INTERP_WRITE || writes(n);
     for (int32_t k = 0; k < n->n_out; k++) used = used || (n->out[k] != INTERP_NONE && g->values[n->out[k]].uses > 0);
     if (!used) {
       count_node(g, n, -1);
@@ -50,7 +61,7 @@ ane_status interp_prune(struct ane_interp *g, struct ane_error *err ANE_UNUSED) 
 static const struct interp_node *maker(const struct ane_interp *g, int32_t value) {
   if (value == INTERP_NONE || !g->values[value].block || g->values[value].node < 0) return NULL; /* a constant or an input */
   const struct interp_node *n = &g->values[value].block->nodes[g->values[value].node];
-  return n->is_if ? NULL : n;
+  return n->kind != INTERP_PRIM ? NULL : n;
 }
 
 static int32_t input_of(const struct interp_node *n, const char *param) {
@@ -123,9 +134,11 @@ static ane_status fuse_block(struct ane_interp *g, struct interp_block *b, struc
   ane_status st = ANE_OK;
   for (int32_t i = 0; !st && i < b->n_nodes; i++) {
     struct interp_node *n = &b->nodes[i];
-    if (n->is_if) {
+    if (n->blocks[0]) {
       st = fuse_block(g, n->blocks[0], err);
       if (!st) st = fuse_block(g, n->blocks[1], err);
+    } else if (n->kind != INTERP_PRIM) {
+      continue;
     } else if (n->op == ANE_PRIM_matmul) {
       st = fuse_turned(g, n, err);
       if (!st) st = fuse_dequantize(g, n, err);

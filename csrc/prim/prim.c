@@ -145,6 +145,12 @@ void ane_prim_state_free(struct ane_prim_state *s) {
   ane_free(s);
 }
 
+bool ane_prim_state_packed(const struct ane_prim_state *s) {
+  bool all = true;
+  for (int i = 0; i < s->n; i++) all = all && s->m[i].packed.form != ANE_FORM_ROWS;
+  return all;
+}
+
 int64_t ane_prim_state_rows(const struct ane_prim_state *s) { return s->n ? s->m[0].rows : 0; }
 
 uint64_t ane_prim_state_bytes(const struct ane_prim_state *s) {

@@ -26,6 +26,27 @@ struct ane_prim_memory {
 };
 void ane_prim_memory_free(struct ane_prim_memory *m); /* all blocks must have been given back */
 
+/* A constant of float32 numbers that are computed from stored codes whenever they are read; products pack them without that.
+ * Element i of dim (row-major) has code i and belongs to group sum over k of (index_k / block_k) * step_k:
+ *   table NULL   scale[group] * (code - offset[group])      (offset NULL: 0)
+ *   else         table[group * entries + code]              (codes are below entries) */
+struct ane_coded {
+  const uint8_t *codes; /* one stream of `bits` each, code i from bit i * bits of byte 0 on; bits 16 and 32: fp16, fp32 */
+  int bits;
+  bool is_signed;
+  bool round;           /* each element is rounded to fp16 */
+  int32_t rank;
+  int64_t dim[ANE_PRIM_RANK], block[ANE_PRIM_RANK], step[ANE_PRIM_RANK];
+  const float *scale, *offset, *table;
+  int64_t entries;
+};
+/* Joins axes that need not be told apart; afterwards 1 <= rank. To be called once the fields are set. */
+void ane_coded_simplify(struct ane_coded *w);
+/* Elements from .. from + n - 1. */
+void ane_coded_read(const struct ane_coded *w, int64_t from, int64_t n, float *out);
+/* Bytes of the codes of n elements. */
+uint64_t ane_coded_bytes(const struct ane_coded *w, int64_t n);
+
 /* A tensor: row-major, no gaps; 4-bit types two a byte over the flat array, low nibble first. A copy of the struct is a
  * view that must not outlive the block; ane_dyn_keep makes it an owner. */
 struct ane_dyn {
@@ -35,10 +56,13 @@ struct ane_dyn {
   int64_t count;                /* product of dim */
   const void *data;             /* for constants maybe unaligned */
   struct ane_prim_block *block; /* NULL: borrowed for as long as the graph lives */
+  const struct ane_coded *coded; /* not NULL: the elements come from there, dtype is fp32 and data NULL */
 };
 /* One owner more, one less (the struct is then empty: dtype 0, count 0, data NULL). */
 void ane_dyn_keep(const struct ane_dyn *t);
 void ane_dyn_drop(struct ane_prim_memory *m, struct ane_dyn *t);
+/* Nobody else owns the elements: they may be changed. */
+bool ane_dyn_alone(const struct ane_dyn *t);
 /* Room for a tensor whose dtype, rank and dim are set; fills count, data, block. */
 ane_status ane_dyn_alloc(struct ane_prim_memory *m, struct ane_dyn *t, struct ane_error *err);
 /* The elements of a tensor that ane_dyn_alloc made, to write to before it is shared. */
@@ -75,6 +99,8 @@ int ane_prim_param(ane_prim op, const char *name);
 struct ane_prim_state;
 void ane_prim_state_free(struct ane_prim_state *s); /* NULL is fine */
 uint64_t ane_prim_state_bytes(const struct ane_prim_state *s);
+/* No codes are read in place any more: all are in packed forms. */
+bool ane_prim_state_packed(const struct ane_prim_state *s);
 /* Rows of the (first) matrix: the channels that a product with it gives. */
 int64_t ane_prim_state_rows(const struct ane_prim_state *s);
 

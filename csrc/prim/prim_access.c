@@ -47,6 +47,11 @@ static int64_t truncate_f32(float f) {
 }
 
 const float *prim_f32(struct ane_prim_call *c, const struct ane_dyn *t) {
+  if (t->coded) {
+    float *all = prim_temp(c, (uint64_t)t->count * sizeof *all);
+    if (all) ane_coded_read(t->coded, 0, t->count, all);
+    return all;
+  }
   if (t->dtype == ANE_F32 && (uintptr_t)t->data % sizeof(float) == 0) return t->data ? t->data : "";
   float *out = prim_temp(c, (uint64_t)t->count * sizeof *out);
   if (!out) return NULL;

@@ -80,6 +80,47 @@ static int64_t product(int n, const int64_t *dim) {
   return p;
 }
 
+struct turn {
+  const float *x;
+  float *y;
+  int64_t rows, cols;
+};
+
+static void turn_rows(void *arg, int64_t from, int64_t to, int thread ANE_UNUSED) {
+  const struct turn *t = arg;
+  for (int64_t r = from; r < to; r++)
+    for (int64_t c = 0; c < t->cols; c++) t->y[r * t->cols + c] = t->x[c * t->rows + r];
+}
+
+/* x [cols, rows] to y [rows, cols] */
+static void turn(const struct ane_prim_call *c, const float *x, float *y, int64_t rows, int64_t cols) {
+  struct turn t = {x, y, rows, cols};
+  prim_parallel(c, rows, (double)rows * (double)cols, turn_rows, &t);
+}
+
+/* A kernel of one tap without padding: the product of a matrix with the columns of x. */
+static bool is_product(const struct conv *v) {
+  bool plain = v->taps == 1;
+  for (int i = 0; i < v->s; i++) plain = plain && v->stride[i] == 1 && v->before[i] == 0 && v->y[i] == v->x[i];
+  return plain;
+}
+
+static ane_status by_columns(struct ane_prim_call *c, const struct conv *v, const struct prim_matrix *m, const float *x, const float *bias, float *y) {
+  int64_t n = product(v->s, v->x);
+  float *rows = n == 1 ? NULL : prim_temp(c, (uint64_t)(n * v->in) * sizeof *rows), *out = n == 1 ? NULL : prim_temp(c, (uint64_t)(n * v->out) * sizeof *out);
+  for (int64_t b = 0; b < v->batch && !c->status; b++) {
+    const float *from = x + b * v->in * n;
+    float *to = y + b * v->out * n;
+    if (n == 1) {
+      prim_multiply(c, m, from, 1, v->in, bias, to, v->out);
+      continue;
+    }
+    turn(c, from, rows, n, v->in);
+    if (!prim_multiply(c, m, rows, n, v->in, bias, out, v->out)) turn(c, out, to, v->out, n);
+  }
+  return c->status;
+}
+
 /* Without groups: all that an output place meets in one row, then a product of matrices. */
 static ane_status by_matrix(struct ane_prim_call *c, const struct conv *v, const struct prim_matrix *m, const float *x, const float *bias, float *y) {
   int64_t places = product(v->s, v->y), area = product(v->s, v->x), k = v->in * v->taps;
@@ -125,7 +166,7 @@ ane_status prim_conv(struct ane_prim_call *c) {
   struct ane_prim_state *own = NULL;
   if (v.groups == 1 && !c->state && prim_prepare_conv(c, &own)) return ane_prim_state_free(own), c->status;
   const struct ane_prim_state *s = c->state ? c->state : own;
-  if (v.groups == 1 && s) by_matrix(c, &v, &s->m[0], px, pb, y);
+  if (v.groups == 1 && s) (is_product(&v) ? by_columns : by_matrix)(c, &v, &s->m[0], px, pb, y);
   else {
     const float *pw = prim_f32(c, w);
     if (pw) grouped(&v, px, pw, pb, y);
@@ -138,9 +179,13 @@ ane_status prim_conv(struct ane_prim_call *c) {
 ane_status prim_prepare_conv(struct ane_prim_call *c, struct ane_prim_state **state) {
   const struct ane_dyn *w = prim_in(c, "weight");
   if (!w || !prim_is_float(w->dtype) || w->rank < 3 || w->count == 0 || prim_int(c, "groups", 1) != 1 || c->status) return c->status;
+  int64_t cols = w->count / w->dim[0];
+  if (w->coded) {
+    if ((*state = prim_state_new(c, 1))) prim_matrix_coded(c, &(*state)->m[0], w->coded, w->dim[0], cols);
+    return c->status;
+  }
   bool as_is = w->dtype == ANE_F32 || w->dtype == ANE_F16 || w->dtype == ANE_BF16;
   const void *data = as_is ? w->data : prim_f32(c, w);
-  int64_t cols = w->count / w->dim[0];
   if (!data || !(*state = prim_state_new(c, 1))) return c->status;
   return prim_matrix_float(c, &(*state)->m[0], as_is ? w->dtype : ANE_F32, data, w->dim[0], cols, cols, 1);
 }

@@ -20,7 +20,7 @@ static ane_status gather_rows(struct ane_prim_call *c, const struct ane_dyn *x, 
                               int64_t m, int rank, const int64_t *dim) {
   bool floats = prim_is_float(x->dtype), direct = ane_dtype_info(x->dtype)->block == 1;
   ane_dtype t = floats ? ANE_F32 : x->dtype;
-  const char *v = direct ? x->data : prim_elements(c, x, &t);
+  const char *v = x->coded ? "" : direct ? x->data : prim_elements(c, x, &t);
   char *y = v ? prim_out(c, 0, t, rank, dim) : NULL;
   if (!y) return c->status;
   size_t from = prim_width(direct ? x->dtype : t), to = prim_width(t);
@@ -29,9 +29,11 @@ static ane_status gather_rows(struct ane_prim_call *c, const struct ane_dyn *x, 
       for (int64_t i = 0; i < m; i++) {
         int64_t at;
         if (!resolve(c, index[b * m + i], n, &at)) return c->status;
-        const char *row = v + (size_t)(((b * outer + o) * n + at) * inner) * from;
+        int64_t first = ((b * outer + o) * n + at) * inner;
         char *dst = y + (size_t)(((b * outer + o) * m + i) * inner) * to;
-        if (!floats || x->dtype == ANE_F32) memcpy(dst, row, (size_t)inner * to);
+        const char *row = x->coded ? v : v + (size_t)first * from;
+        if (x->coded) ane_coded_read(x->coded, first, inner, (float *)(void *)dst);
+        else if (!floats || x->dtype == ANE_F32) memcpy(dst, row, (size_t)inner * to);
         else if (ane_to_f32(x->dtype, row, (float *)(void *)dst, (uint64_t)inner, NULL)) return prim_fail(c, ANE_UNSUPPORTED, "elements of type %s", ane_dtype_info(x->dtype)->name);
       }
   return c->status;
@@ -58,7 +60,7 @@ ane_status prim_gather_columns(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0], *indices = c->in[1];
   int64_t dim[ANE_PRIM_RANK + 1];
   if (x->rank != 2) return prim_fail(c, ANE_SHAPE, "x has %d dimensions, wanted two", x->rank);
-  bool direct = ane_dtype_info(x->dtype)->block == 1;
+  bool direct = ane_dtype_info(x->dtype)->block == 1 && !x->coded;
   ane_dtype t = prim_is_float(x->dtype) ? ANE_F32 : x->dtype;
   const char *v = direct ? x->data : prim_elements(c, x, &t);
   const int64_t *index = prim_i64(c, indices);

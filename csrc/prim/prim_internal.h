@@ -129,9 +129,14 @@ struct ane_prim_state *prim_state_new(struct ane_prim_call *c, int n);
 /* Float weights: element (r, k) at r * row_stride + k * col_stride. t is a float type, data may be unaligned. */
 ane_status prim_matrix_float(struct ane_prim_call *c, struct prim_matrix *m, ane_dtype t, const void *data, int64_t rows, int64_t cols, int64_t row_stride,
                              int64_t col_stride);
+/* The elements of a coded constant as [rows, cols], row after row. Codes stay codes where a packed form or the decoder for
+ * panels below yields the same float32 numbers. */
+ane_status prim_matrix_coded(struct ane_prim_call *c, struct prim_matrix *m, const struct ane_coded *w, int64_t rows, int64_t cols);
 /* Memory for scales and zeros behind a matrix of codes; the caller fills them. */
 ane_status prim_matrix_scales(struct ane_prim_call *c, struct prim_matrix *m, int64_t n, bool zeros, float **scales, float **zero_points);
 void prim_matrix_free(struct prim_matrix *m);
+/* 64-byte aligned memory that m owns; NULL: c->status is set. */
+void *prim_matrix_memory(struct ane_prim_call *c, struct prim_matrix *m, uint64_t bytes);
 /* y[t][r] = sum over k of w[r][k] x[t][k], + bias[r] where given; x [t][ldx], y [t][ldy]. The order of the sum does not depend on t. */
 ane_status prim_multiply(struct ane_prim_call *c, const struct prim_matrix *m, const float *x, int64_t t, int64_t ldx, const float *bias, float *y, int64_t ldy);
 /* Row r as floats. */

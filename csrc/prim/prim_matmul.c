@@ -144,7 +144,11 @@ ane_status prim_prepare_matmul(struct ane_prim_call *c, struct ane_prim_state **
   bool turned = c->op == ANE_PRIM_linear || prim_bool(c, "transpose_y", false);
   if (c->status || !y || y->rank != 2 || !prim_is_float(y->dtype) || y->count == 0) return c->status;
   int64_t n = y->dim[!turned], k = y->dim[turned], row = turned ? k : 1, col = turned ? 1 : n;
-  bool as_is = y->dtype == ANE_F32 || y->dtype == ANE_F16 || y->dtype == ANE_BF16;
+  if (y->coded && turned) {
+    if ((*state = prim_state_new(c, 1))) prim_matrix_coded(c, &(*state)->m[0], y->coded, n, k);
+    return c->status;
+  }
+  bool as_is = !y->coded && (y->dtype == ANE_F32 || y->dtype == ANE_F16 || y->dtype == ANE_BF16);
   const void *data = as_is ? y->data : prim_f32(c, y);
   if (!data || !(*state = prim_state_new(c, 1))) return c->status;
   return prim_matrix_float(c, &(*state)->m[0], as_is ? y->dtype : ANE_F32, data, n, k, row, col);

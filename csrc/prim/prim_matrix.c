@@ -6,8 +6,7 @@
 
 #include <string.h>
 
-/* 64-byte aligned memory that m owns. */
-static void *matrix_memory(struct ane_prim_call *c, struct prim_matrix *m, uint64_t bytes) {
+void *prim_matrix_memory(struct ane_prim_call *c, struct prim_matrix *m, uint64_t bytes) {
   if (bytes > SIZE_MAX / 2 || !(m->memory = ane_malloc((size_t)bytes + 64))) {
     prim_fail(c, ANE_NOMEM, "no memory for weights of %llu bytes", (unsigned long long)bytes);
     return NULL;
@@ -76,7 +75,7 @@ ane_status prim_matrix_float(struct ane_prim_call *c, struct prim_matrix *m, ane
   if (!ane_form_group_bytes(m->packed.form, cols, &m->packed.group_bytes) || !ane_mul_u64((uint64_t)groups, m->packed.group_bytes, &bytes))
     return prim_fail(c, ANE_RANGE, "weights of %lld rows and %lld columns", (long long)rows, (long long)cols);
   if (col_stride != 1 && !(p.rows = prim_temp(c, (uint64_t)prim_threads(c) * ANE_GROUP * p.row_bytes))) return c->status;
-  if (!(p.dst = matrix_memory(c, m, bytes))) return c->status;
+  if (!(p.dst = prim_matrix_memory(c, m, bytes))) return c->status;
   m->packed.data = p.dst;
   prim_parallel(c, groups, (double)rows * (double)cols, pack_groups, &p);
   return c->status;
@@ -85,7 +84,7 @@ ane_status prim_matrix_float(struct ane_prim_call *c, struct prim_matrix *m, ane
 /* ---- Codes ---------------------------------------------------------------------------------------------------------*/
 
 ane_status prim_matrix_scales(struct ane_prim_call *c, struct prim_matrix *m, int64_t n, bool zeros, float **scales, float **zero_points) {
-  *scales = matrix_memory(c, m, (uint64_t)n * (zeros ? 2 : 1) * sizeof **scales);
+  *scales = prim_matrix_memory(c, m, (uint64_t)n * (zeros ? 2 : 1) * sizeof **scales);
   *zero_points = zeros && *scales ? *scales + n : NULL;
   m->scales = *scales;
   m->zeros = *zero_points;

@@ -67,6 +67,8 @@ void ane_dyn_keep(const struct ane_dyn *t) {
   if (t->block) t->block->refs++;
 }
 
+bool ane_dyn_alone(const struct ane_dyn *t) { return t->block && t->block->refs == 1; }
+
 void ane_dyn_drop(struct ane_prim_memory *m, struct ane_dyn *t) {
   if (t->block) prim_block_give(m, t->block);
   *t = (struct ane_dyn){0};

@@ -33,11 +33,12 @@ ane_status prim_reshape(struct ane_prim_call *c) {
   char a[ANE_DYN_TEXT], b[ANE_DYN_TEXT];
   int rank = prim_ints(c, "shape", dim, ANE_PRIM_RANK), hole = -1;
   bool zero = prim_bool(c, "allow_zero", false);
+  int shift = prim_bool(c, "from_end", false) ? x->rank - rank : 0;
   if (c->status) return c->status;
   for (int i = 0; i < rank; i++) {
     if (dim[i] == 0 && !zero) {
-      if (i >= x->rank) return prim_fail(c, ANE_SHAPE, "shape copies dimension %d of %s", i + 1, ane_dyn_text(x, a));
-      dim[i] = x->dim[i];
+      if (i + shift < 0 || i + shift >= x->rank) return prim_fail(c, ANE_SHAPE, "shape copies dimension %d of %s", i + 1, ane_dyn_text(x, a));
+      dim[i] = x->dim[i + shift];
     }
     if (dim[i] < -1) return prim_fail(c, ANE_INVALID, "shape holds %" PRId64, dim[i]);
     if (dim[i] == -1 && hole >= 0) return prim_fail(c, ANE_INVALID, "shape holds -1 twice");

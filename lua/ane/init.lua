@@ -51,9 +51,11 @@ end
 
 --- Opens a Core ML package. See ane.package.
 -- @param path folder of the .mlpackage
--- @return a package, which prints as a summary: info(), dump(), value(output), rewrite(path), close(); or nil, message, code
-function M.package(path)
-  return require("ane.package").open(path)
+-- @param opts precision ("fp32" or "fp16"), threads, isa, progress
+-- @return a package, which prints as a summary: info(), dump(), value(output), predict(inputs, state), state(), rewrite(path),
+-- close(); or nil, message, code
+function M.package(path, opts)
+  return require("ane.package").open(path, opts)
 end
 
 local function shape_of(values)

@@ -1,8 +1,10 @@
---- Core ML packages (.mlpackage) as they lie on disk: what they hold, their programs as text, their constants.
--- Needs ane.core.
--- Usage: `local pkg = assert(require("ane.package").open("Some.mlpackage")); print(pkg); print(pkg:dump())`
+--- Core ML packages (.mlpackage): what they hold, their programs as text, their constants; and their functions, which run here.
+-- Needs ane.core, ane.isa and ane.schema.
+-- Usage: `local pkg = assert(require("ane.package").open("Some.mlpackage")); print(pkg:predict { x = ane.tensor { ... } }.y)`
 
 local core = require "ane.core"
+local isa = require "ane.isa"
+local schema = require "ane.schema"
 
 local M = {}
 
@@ -10,13 +12,138 @@ local Package = {}
 Package.__index = Package
 Package.__name = "ane.package"
 
+local OPTIONS = {
+  precision = { type = "string", choices = { "fp32", "fp16" }, default = "fp32" },
+  threads = { type = "integer", min = 1, max = 1024 },
+  isa = { type = "string" },
+  progress = { type = "callable" },
+}
+
 --- Opens a package. Its weights are mapped, not copied; all that it says is checked.
 -- @param path of the folder
+-- @param opts how its functions run: precision ("fp32", default; "fp16": results of that type are rounded to it after each
+-- operation), threads (default: physical cores), isa, progress (function("load", done, total))
 -- @return package; or nil, message, code
-function M.open(path)
+function M.open(path, opts)
+  opts = schema.check(OPTIONS, opts, "package", 2)
   local raw, message, code = core.package(path)
   if not raw then return nil, message, code end
-  return setmetatable({ _raw = raw }, Package)
+  return setmetatable({ _raw = raw, _opts = opts, _programs = {} }, Package)
+end
+
+-- ---- Running ------------------------------------------------------------------------------------------------------------
+
+-- The program of a function, made at its first use; or nil, message, code.
+local function program(self, name)
+  local made = self._programs[name or ""]
+  if made then return made end
+  local opts = self._opts
+  local level, message, code = isa.choose(opts.isa)
+  if not level then return nil, message, code end
+  local progress = opts.progress
+  made, message, code = self._raw:program {
+    ["function"] = name, precision = opts.precision, threads = opts.threads or core.cpu_cores(), isa = level,
+    progress = progress and function(done, total) progress("load", done, total) end,
+  }
+  if not made then return nil, message, code end
+  self._programs[name or ""] = made
+  return made
+end
+
+-- Appends the numbers of a list of lists to `out`; `shape` gets or must have its dimensions.
+local function flatten(name, v, depth, shape, out)
+  if type(v) ~= "table" then
+    if type(v) == "boolean" then v = v and 1 or 0 end
+    if type(v) ~= "number" then error(("predict: input %s holds a %s, no number"):format(name, type(v)), 0) end
+    if depth <= #shape then error(("predict: input %s: lists are nested to different depths"):format(name), 0) end
+    out[#out + 1] = v
+    return
+  end
+  if #out == 0 and not shape.known then shape[depth] = #v end
+  if shape[depth] ~= #v then error(("predict: input %s: lists at depth %d differ in length"):format(name, depth), 0) end
+  for i = 1, #v do flatten(name, v[i], depth + 1, shape, out) end
+  if depth == 1 or #v > 0 then shape.known = true end
+end
+
+-- Numbers as bytes: all integers (of 64 bits, checked against the declared type by the core) or floats.
+local function pack(values)
+  local whole = true
+  for _, v in ipairs(values) do whole = whole and math.type(v) == "integer" end
+  local format, parts = whole and "<i8" or "<f", {}
+  for i, v in ipairs(values) do parts[i] = string.pack(format, v) end
+  return table.concat(parts), whole and "int64" or "fp32"
+end
+
+-- What predict is given for one input as the core takes it: tensors as they are; numbers, lists and {shape, data} packed.
+local function input(name, v)
+  if type(v) == "userdata" then return v end
+  local shape, values = {}, {}
+  if type(v) == "table" and v.shape then
+    shape, values = v.shape, v.data or v
+    local count = 1
+    for _, d in ipairs(shape) do count = count * d end
+    if type(values) == "string" then return v end
+    if #values ~= count then error(("predict: input %s: the shape wants %d numbers, the list has %d"):format(name, count, #values), 0) end
+    local list = {}
+    flatten(name, values, 1, {}, list)
+    values = list
+  else
+    flatten(name, v, 1, shape, values)
+    shape.known = nil
+  end
+  local data, dtype = pack(values)
+  return { dtype = dtype, shape = shape, data = data }
+end
+
+local function names_of(inputs)
+  local names = {}
+  for i, feature in ipairs(inputs) do names[i] = feature.name end
+  return table.concat(names, ", ")
+end
+
+local function function_info(self, name)
+  self._info = self._info or self:info()
+  for _, f in ipairs(self._info.functions) do
+    if f.name == (name or self._info.default_function) then return f end
+  end
+end
+
+--- Runs a function on its inputs.
+-- @param inputs table of names: an ane.tensor, a number, lists of numbers (in lists, as deep as the shape), or {shape, data}
+-- with a flat list; missing ones have their declared default, where there is one
+-- @param state of this package (see state), which the call changes; nil: all zeros, for this call only
+-- @param opts function = name (default: the package's default function)
+-- @return table of names: ane.tensors; of other types than floats {shape, dtype, numbers ...} as a list;
+-- or nil, message, code: what does not fit in the inputs, or the operation that failed
+function Package:predict(inputs, state, opts)
+  if type(inputs) ~= "table" then error("predict: inputs must be a table of tensors by name, is a " .. type(inputs), 2) end
+  local name = opts and opts["function"]
+  local f = function_info(self, name)
+  if not f then return nil, ("there is no function \"%s\""):format(tostring(name)), "notfound" end
+  local known, packed = {}, {}
+  for _, feature in ipairs(f.inputs) do known[feature.name] = true end
+  for key, v in pairs(inputs) do
+    if not known[key] then
+      return nil, ("function %s has no input \"%s\"; its inputs are %s"):format(f.name, tostring(key), names_of(f.inputs)), "notfound"
+    end
+    local ok, value = pcall(input, key, v)
+    if not ok then error(value, 2) end
+    packed[key] = value
+  end
+  local made, message, code = program(self, name)
+  if not made then return nil, message, code end
+  if not state and #f.states > 0 then
+    local fresh <close>, failed, why = self._raw:state()
+    if not fresh then return nil, failed, why end
+    return made:run(packed, fresh)
+  end
+  return made:run(packed, state)
+end
+
+--- A set of the package's states, all zeros: predict reads and changes it; functions that name the same state share it.
+-- @return state: names(), get(name) (an ane.tensor, a copy), set(name, tensor), reset(), copy(), close(); or nil, message, code
+function Package:state()
+  return self._raw:state()
 end
 
 --- What the package holds.
@@ -55,7 +182,13 @@ function Package:rewrite(path)
 end
 
 --- Lets the files go.
-function Package:close() self._raw:close() end
+function Package:close()
+  for key, made in pairs(self._programs) do
+    made:close()
+    self._programs[key] = nil
+  end
+  self._raw:close()
+end
 
 Package.__close = Package.close
 

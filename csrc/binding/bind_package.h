@@ -1,0 +1,24 @@
+/* Core ML packages as the binding files share them. */
+#ifndef ANE_BINDING_BIND_PACKAGE_H
+#define ANE_BINDING_BIND_PACKAGE_H
+
+#include "binding/bind.h"
+#include "formats/formats.h"
+#include "interp/interp.h"
+
+/* A package, shared by the Lua value that opened it and by its programs and states; the last owner closes it. */
+struct bind_package {
+  struct ane_mlpackage *p;
+  int refs;
+};
+/* The open package at `arg`; raises otherwise. */
+struct bind_package *bind_check_package(lua_State *L, int arg);
+/* NULL is fine. */
+void bind_package_release(struct bind_package *b);
+
+/* Methods of packages that compute (lua_predict.c): program, state. */
+int bind_package_program(lua_State *L);
+int bind_package_state(lua_State *L);
+void bind_predict(lua_State *L);
+
+#endif

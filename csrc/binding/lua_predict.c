@@ -1,0 +1,342 @@
+/* package:program(options), package:state(): functions of Core ML packages that run on tensors by name. */
+#include "binding/bind_package.h"
+#include "binding/bind_tensor.h"
+
+#include "base/alloc.h"
+#include "base/bytes.h"
+
+#include <string.h>
+
+#define PROGRAM_CLASS "ane.mlpackage_program"
+#define STATE_CLASS "ane.mlpackage_state"
+
+struct lua_predict {
+  struct ane_interp *graph;   /* NULL: closed */
+  struct bind_package *box;
+  struct ane_prim_memory memory; /* of runs without states */
+};
+
+struct lua_states {
+  struct ane_interp_states *states; /* NULL: closed */
+  struct bind_package *box;
+  struct ane_prim_memory memory;
+};
+
+static struct lua_predict *check_program(lua_State *L, int arg) {
+  struct lua_predict *ud = luaL_checkudata(L, arg, PROGRAM_CLASS);
+  if (!ud->graph) luaL_error(L, "program is closed");
+  return ud;
+}
+
+static struct lua_states *check_states(lua_State *L, int arg) {
+  struct lua_states *ud = luaL_checkudata(L, arg, STATE_CLASS);
+  if (!ud->states) luaL_error(L, "state is closed");
+  return ud;
+}
+
+/* ---- Programs ------------------------------------------------------------------------------------------------------*/
+
+struct loading {
+  lua_State *L;
+  int progress; /* stack index of the function, 0: none */
+  bool raised;
+};
+
+static void on_progress(void *arg, uint64_t done, uint64_t total) {
+  struct loading *l = arg;
+  if (!l->progress || l->raised) return;
+  lua_pushvalue(l->L, l->progress);
+  lua_pushinteger(l->L, (lua_Integer)done);
+  lua_pushinteger(l->L, (lua_Integer)total);
+  l->raised = lua_pcall(l->L, 2, 0, 0) != LUA_OK; /* the message stays on the stack */
+}
+
+/* package:program{function, precision ("fp32", "fp16"), threads, isa, progress} -> program; or nil, message, code */
+int bind_package_program(lua_State *L) {
+  struct bind_package *box = bind_check_package(L, 1);
+  struct loading load = {.L = L};
+  struct ane_interp_options o = {.progress = on_progress, .arg = &load};
+  struct ane_error err;
+  luaL_checktype(L, 2, LUA_TTABLE);
+  lua_settop(L, 2);
+  lua_getfield(L, 2, "function");
+  const char *function = luaL_optstring(L, -1, NULL);
+  lua_getfield(L, 2, "precision");
+  const char *precision = luaL_optstring(L, -1, "fp32");
+  if (strcmp(precision, "fp32") != 0 && strcmp(precision, "fp16") != 0) return luaL_error(L, "option precision is \"%s\"; choose fp32 or fp16", precision);
+  o.fp16 = strcmp(precision, "fp16") == 0;
+  lua_getfield(L, 2, "isa");
+  o.isa = lua_isnil(L, -1) ? ane_isa_best() : ane_isa_from_name(luaL_checkstring(L, -1));
+  if (o.isa == ANE_ISA_COUNT) return luaL_error(L, "option isa is %s, no ISA level", lua_tostring(L, -1));
+  lua_getfield(L, 2, "threads");
+  lua_Integer threads = luaL_optinteger(L, -1, 1);
+  if (threads < 1 || threads > 1024) return luaL_error(L, "option threads is %I, wanted 1 .. 1024", (LUAI_UACINT)threads);
+  o.threads = (int)threads;
+  lua_getfield(L, 2, "progress");
+  load.progress = lua_isfunction(L, -1) ? lua_gettop(L) : 0;
+  struct lua_predict *ud = bind_new(L, PROGRAM_CLASS, sizeof *ud, 0);
+  int self = lua_gettop(L);
+  ud->box = box;
+  box->refs++;
+  ud->memory.limit = ane_memory_available();
+  ane_status st = ane_interp_from_mil(&ud->graph, box->p->model, function, &o, &err);
+  if (load.raised) return lua_error(L);
+  if (st) return ane_fail_in(&err, st, "%s", box->p->path), bind_fail(L, &err);
+  lua_pushvalue(L, self);
+  return 1;
+}
+
+static int program_close(lua_State *L) {
+  struct lua_predict *ud = luaL_checkudata(L, 1, PROGRAM_CLASS);
+  ane_interp_destroy(ud->graph);
+  ud->graph = NULL;
+  ane_prim_memory_free(&ud->memory);
+  bind_package_release(ud->box);
+  ud->box = NULL;
+  return 0;
+}
+
+static int program_info(lua_State *L) {
+  struct ane_interp_info i = ane_interp_info(check_program(L, 1)->graph);
+  const struct {
+    const char *name;
+    lua_Integer v;
+  } numbers[] = {{"threads", i.threads}, {"nodes", i.n_nodes}, {"folded", i.n_folded}, {"weight_bytes", (lua_Integer)i.weight_bytes}, {"constant_bytes", (lua_Integer)i.constant_bytes}};
+  lua_createtable(L, 0, 6);
+  lua_pushstring(L, ane_isa_name(i.isa));
+  lua_setfield(L, -2, "isa");
+  for (size_t k = 0; k < ANE_COUNT(numbers); k++) lua_pushinteger(L, numbers[k].v), lua_setfield(L, -2, numbers[k].name);
+  return 1;
+}
+
+static int program_dump(lua_State *L) {
+  struct ane_buffer text = {0};
+  bool ok = ane_interp_print(check_program(L, 1)->graph, &text);
+  if (ok) lua_pushlstring(L, (const char *)text.data, text.size);
+  ane_buffer_free(&text);
+  return ok ? 1 : luaL_error(L, "no memory to print the program");
+}
+
+/* ---- Tensors -------------------------------------------------------------------------------------------------------*/
+
+static void read_shape(lua_State *L, const char *name, struct ane_dyn *t) {
+  lua_getfield(L, -1, "shape");
+  t->rank = lua_istable(L, -1) ? (int32_t)ANE_MIN(lua_rawlen(L, -1), (lua_Unsigned)ANE_PRIM_RANK + 1) : ANE_PRIM_RANK + 1;
+  if (t->rank > ANE_PRIM_RANK) luaL_error(L, "input %s: shape is no list of at most %d dimensions", name, ANE_PRIM_RANK);
+  t->count = 1;
+  for (int32_t i = 0; i < t->rank; i++) {
+    lua_rawgeti(L, -1, i + 1);
+    t->dim[i] = lua_tointeger(L, -1);
+    if (t->dim[i] < 0 || __builtin_mul_overflow(t->count, t->dim[i], &t->count) || t->count > INT64_MAX / 16)
+      luaL_error(L, "input %s: dimension %d is %I", name, (int)i + 1, (LUAI_UACINT)t->dim[i]);
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
+}
+
+/* The value at the top of the stack, an ane.tensor or {dtype, shape, data (bytes)}, as a view; nil: absent. */
+static void read_input(lua_State *L, const char *name, struct ane_dyn *t) {
+  static const char none[1] = "";
+  struct bind_tensor *tensor = luaL_testudata(L, -1, BIND_TENSOR);
+  size_t len;
+  *t = (struct ane_dyn){0};
+  if (lua_isnil(L, -1)) return;
+  if (tensor) {
+    t->dtype = ANE_F32;
+    t->rank = (int32_t)tensor->shape.rank;
+    t->count = (int64_t)tensor->count;
+    for (int32_t i = 0; i < t->rank; i++) t->dim[i] = tensor->shape.dim[i];
+    t->data = tensor->data;
+    return;
+  }
+  if (!lua_istable(L, -1)) luaL_error(L, "input %s is a %s, no tensor", name, luaL_typename(L, -1));
+  lua_getfield(L, -1, "dtype");
+  const char *dtype = luaL_optlstring(L, -1, "", &len);
+  t->dtype = ane_dtype_from_name(dtype, len);
+  if (t->dtype == ANE_DTYPE_COUNT || ane_dtype_info(t->dtype)->block != 1) luaL_error(L, "input %s: dtype is %s", name, dtype);
+  lua_pop(L, 1);
+  read_shape(L, name, t);
+  lua_getfield(L, -1, "data");
+  const char *data = luaL_checklstring(L, -1, &len);
+  if (len != ane_dyn_bytes(t)) luaL_error(L, "input %s: data has %I bytes, the shape wants %I", name, (LUAI_UACINT)len, (LUAI_UACINT)ane_dyn_bytes(t));
+  t->data = len ? data : none;
+  lua_pop(L, 1); /* the string lives in the caller's table */
+}
+
+static int64_t integer_at(const struct ane_dyn *t, int64_t i) {
+  const uint8_t *p = (const uint8_t *)t->data + (size_t)i * ane_dtype_info(t->dtype)->bytes;
+  switch (t->dtype) {
+    case ANE_I8: return (int8_t)*p;
+    case ANE_I16: return (int16_t)ane_load_u16(p);
+    case ANE_U16: return ane_load_u16(p);
+    case ANE_I32: return (int32_t)ane_load_u32(p);
+    case ANE_U32: return ane_load_u32(p);
+    case ANE_I64:
+    case ANE_U64: return (int64_t)ane_load_u64(p);
+    default: return *p;
+  }
+}
+
+/* An ane.tensor of floats of at most 5 dimensions; else {shape, dtype, numbers or booleans as a list}. */
+static void push_output(lua_State *L, const struct ane_dyn *t) {
+  if (t->dtype == ANE_F32 && t->rank <= (int32_t)ANE_MAX_RANK) {
+    struct ane_shape s = {.rank = (uint32_t)t->rank};
+    for (int32_t i = 0; i < t->rank; i++) s.dim[i] = t->dim[i];
+    float *to = bind_tensor_new(L, &s);
+    if (t->count) memcpy(to, t->data, (size_t)t->count * sizeof *to);
+    return;
+  }
+  lua_createtable(L, (int)ANE_MIN(t->count, (int64_t)1 << 24), 2);
+  for (int64_t i = 0; i < t->count; i++) {
+    if (t->dtype == ANE_BOOL) lua_pushboolean(L, ((const uint8_t *)t->data)[i]);
+    else if (t->dtype == ANE_F32) lua_pushnumber(L, (lua_Number)((const float *)t->data)[i]);
+    else lua_pushinteger(L, integer_at(t, i));
+    lua_rawseti(L, -2, i + 1);
+  }
+  lua_createtable(L, t->rank, 0);
+  for (int32_t i = 0; i < t->rank; i++) lua_pushinteger(L, t->dim[i]), lua_rawseti(L, -2, i + 1);
+  lua_setfield(L, -2, "shape");
+  lua_pushstring(L, ane_dtype_info(t->dtype)->name);
+  lua_setfield(L, -2, "dtype");
+}
+
+/* ---- Running -------------------------------------------------------------------------------------------------------*/
+
+struct outputs {
+  const struct ane_interp *graph;
+  struct ane_dyn *list;
+};
+
+/* (struct outputs *) -> table; raises where memory is short */
+static int push_outputs(lua_State *L) {
+  const struct outputs *o = lua_touserdata(L, 1);
+  int32_t n = ane_interp_info(o->graph).n_outputs;
+  lua_createtable(L, 0, n);
+  for (int32_t i = 0; i < n; i++) {
+    push_output(L, &o->list[i]);
+    lua_setfield(L, -2, ane_interp_output(o->graph, i)->name);
+  }
+  return 1;
+}
+
+/* run(inputs, state or nil) -> outputs by name; or nil, message, code */
+static int program_run(lua_State *L) {
+  struct lua_predict *ud = check_program(L, 1);
+  struct lua_states *s = lua_isnoneornil(L, 3) ? NULL : check_states(L, 3);
+  struct ane_prim_memory *memory = s ? &s->memory : &ud->memory;
+  struct ane_interp_info info = ane_interp_info(ud->graph);
+  struct ane_error err;
+  luaL_checktype(L, 2, LUA_TTABLE);
+  if (s && s->box != ud->box) return luaL_error(L, "the state belongs to another package");
+  struct ane_dyn *in = lua_newuserdatauv(L, (size_t)(info.n_inputs + 1) * sizeof *in, 0);
+  for (int32_t i = 0; i < info.n_inputs; i++) {
+    const char *name = ane_interp_input(ud->graph, i)->name;
+    lua_getfield(L, 2, name);
+    read_input(L, name, &in[i]);
+    lua_pop(L, 1);
+  }
+  struct outputs o = {ud->graph, lua_newuserdatauv(L, (size_t)(info.n_outputs + 1) * sizeof *o.list, 0)};
+  memset(o.list, 0, (size_t)(info.n_outputs + 1) * sizeof *o.list);
+  ane_status st = ane_interp_run_states(ud->graph, memory, s ? s->states : NULL, in, o.list, &err);
+  int failed = LUA_OK;
+  if (!st) {
+    lua_pushcfunction(L, push_outputs);
+    lua_pushlightuserdata(L, &o);
+    failed = lua_pcall(L, 1, 1, 0);
+  }
+  for (int32_t i = 0; i < info.n_outputs; i++) ane_dyn_drop(memory, &o.list[i]);
+  if (failed) return lua_error(L);
+  return st ? bind_fail(L, &err) : 1;
+}
+
+/* ---- States --------------------------------------------------------------------------------------------------------*/
+
+/* package:state() -> zeros for all functions of the package; or nil, message, code */
+int bind_package_state(lua_State *L) {
+  struct bind_package *box = bind_check_package(L, 1);
+  struct ane_error err;
+  struct lua_states *ud = bind_new(L, STATE_CLASS, sizeof *ud, 0);
+  ud->box = box;
+  box->refs++;
+  ud->memory.limit = ane_memory_available();
+  ane_status st = ane_interp_states_create(&ud->states, box->p->model, &ud->memory, &err);
+  if (st) return ane_fail_in(&err, st, "%s", box->p->path), bind_fail(L, &err);
+  return 1;
+}
+
+static int state_close(lua_State *L) {
+  struct lua_states *ud = luaL_checkudata(L, 1, STATE_CLASS);
+  ane_interp_states_destroy(ud->states);
+  ud->states = NULL;
+  ane_prim_memory_free(&ud->memory);
+  bind_package_release(ud->box);
+  ud->box = NULL;
+  return 0;
+}
+
+static int state_reset(lua_State *L) {
+  struct ane_error err;
+  if (ane_interp_states_reset(check_states(L, 1)->states, &err)) return bind_fail(L, &err);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
+static int state_names(lua_State *L) {
+  const struct ane_interp_states *s = check_states(L, 1)->states;
+  lua_newtable(L);
+  for (int32_t i = 0; i < ane_interp_states_count(s); i++) lua_pushstring(L, ane_interp_states_name(s, i)), lua_rawseti(L, -2, i + 1);
+  return 1;
+}
+
+static int32_t state_index(lua_State *L, const struct ane_interp_states *s) {
+  const char *name = luaL_checkstring(L, 2);
+  for (int32_t i = 0; i < ane_interp_states_count(s); i++)
+    if (strcmp(ane_interp_states_name(s, i), name) == 0) return i;
+  return luaL_error(L, "there is no state %s", name);
+}
+
+/* get(name) -> ane.tensor, a copy */
+static int state_get(lua_State *L) {
+  const struct ane_interp_states *s = check_states(L, 1)->states;
+  push_output(L, ane_interp_states_tensor(s, state_index(L, s)));
+  return 1;
+}
+
+/* set(name, ane.tensor) of the same shape */
+static int state_set(lua_State *L) {
+  struct ane_interp_states *s = check_states(L, 1)->states;
+  int32_t i = state_index(L, s);
+  struct bind_tensor *t = bind_check_tensor(L, 3);
+  const struct ane_dyn *old = ane_interp_states_tensor(s, i);
+  struct ane_error err;
+  bool same = (int32_t)t->shape.rank == old->rank;
+  for (int32_t k = 0; same && k < old->rank; k++) same = t->shape.dim[k] == old->dim[k];
+  char text[ANE_DYN_TEXT];
+  if (!same) return luaL_error(L, "state %s is %s, the tensor has another shape", lua_tostring(L, 2), ane_dyn_text(old, text));
+  float *to = ane_interp_states_data(s, i, &err);
+  if (!to) return bind_fail(L, &err);
+  memcpy(to, t->data, (size_t)t->count * sizeof *to);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
+/* copy() -> a second state with the same contents; or nil, message, code */
+static int state_copy(lua_State *L) {
+  struct lua_states *from = check_states(L, 1);
+  struct ane_error err;
+  struct lua_states *ud = bind_new(L, STATE_CLASS, sizeof *ud, 0);
+  ud->box = from->box;
+  ud->box->refs++;
+  ud->memory.limit = from->memory.limit;
+  if (ane_interp_states_create(&ud->states, from->box->p->model, &ud->memory, &err) || ane_interp_states_copy(ud->states, from->states, &err)) return bind_fail(L, &err);
+  return 1;
+}
+
+void bind_predict(lua_State *L) {
+  static const luaL_Reg program[] = {{"run", program_run}, {"info", program_info}, {"dump", program_dump}, {"close", program_close}, {NULL, NULL}};
+  static const luaL_Reg program_meta[] = {{"__gc", program_close}, {"__close", program_close}, {NULL, NULL}};
+  static const luaL_Reg state[] = {{"reset", state_reset}, {"names", state_names}, {"get", state_get}, {"set", state_set}, {"copy", state_copy}, {"close", state_close}, {NULL, NULL}};
+  static const luaL_Reg state_meta[] = {{"__gc", state_close}, {"__close", state_close}, {NULL, NULL}};
+  bind_class(L, PROGRAM_CLASS, program, program_meta);
+  bind_class(L, STATE_CLASS, state, state_meta);
+}

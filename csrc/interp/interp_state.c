@@ -1,0 +1,168 @@
+/* States of Core ML functions, and what types ask of results. */
+#include "interp/interp_internal.h"
+
+#include "base/alloc.h"
+#include "tensor/half.h"
+
+#include <string.h>
+
+/* ---- Results -------------------------------------------------------------------------------------------------------*/
+
+static ane_status cast_to(struct ane_interp *g, struct ane_prim_memory *m, struct ane_dyn *t, ane_dtype to, struct ane_error *err) {
+  const char *name = ane_dtype_info(to)->name;
+  struct ane_dyn text = {.dtype = ANE_U8, .rank = 1, .dim = {(int64_t)strlen(name)}, .count = (int64_t)strlen(name), .data = name}, out = {0};
+  const struct ane_dyn *in[2] = {t, &text};
+  struct ane_prim_call c = {.op = ANE_PRIM_cast, .in = in, .n_in = 2, .out = &out, .n_out = 1, .memory = m, .kernels = g->kernels, .pool = g->pool, .err = err};
+  ane_status st = ane_prim_run(&c);
+  if (st) return ane_dyn_drop(m, &out), st;
+  ane_dyn_drop(m, t);
+  *t = out;
+  return ANE_OK;
+}
+
+static bool fits(const struct ane_dyn *t, const struct ane_mil_type *type) {
+  bool ok = t->rank == type->rank;
+  for (int32_t i = 0; ok && i < t->rank; i++) ok = type->dim[i] == ANE_MIL_UNKNOWN || type->dim[i] == t->dim[i];
+  return ok;
+}
+
+static void declared_text(const struct ane_mil_type *type, char out[ANE_DYN_TEXT]) {
+  struct ane_dyn t = {.dtype = ane_mil_dtype_plain(type->dtype), .rank = type->rank};
+  memcpy(t.dim, type->dim, sizeof t.dim);
+  ane_dyn_text(&t, out);
+}
+
+/* A tensor whose elements others see too is copied first. */
+static ane_status round_to_half(struct ane_prim_memory *m, struct ane_dyn *t, struct ane_error *err) {
+  struct ane_dyn to = *t;
+  bool shared = !ane_dyn_alone(t);
+  if (shared) {
+    ane_status st = ane_dyn_alloc(m, &to, err);
+    if (st) return st;
+  }
+  const float *x = t->data;
+  float *y = ane_dyn_data(&to);
+  for (int64_t i = 0; i < t->count; i++) y[i] = ane_f16_f32(ane_f32_f16(x[i]));
+  if (shared) {
+    ane_dyn_drop(m, t);
+    *t = to;
+  }
+  return ANE_OK;
+}
+
+ane_status interp_settle(struct ane_interp *g, const struct interp_node *n, int32_t k, struct ane_prim_memory *m, struct ane_dyn *t, struct ane_error *err) {
+  const struct interp_result *r = n->results ? &n->results[k] : NULL;
+  char got[ANE_DYN_TEXT], want[ANE_DYN_TEXT];
+  if (!r) return ANE_OK;
+  bool floats = t->dtype == ANE_F32 || t->dtype == ANE_F16 || t->dtype == ANE_F64 || t->dtype == ANE_BF16;
+  if (!fits(t, r->type) || floats != (r->dtype == ANE_F32)) {
+    declared_text(r->type, want);
+    return ane_fail(err, ANE_SHAPE, "the result is %s, declared as %s", ane_dyn_text(t, got), want);
+  }
+  if (t->dtype != r->dtype) {
+    ane_status st = cast_to(g, m, t, r->dtype, err);
+    if (st) return st;
+  }
+  return r->round && !t->coded ? round_to_half(m, t, err) : ANE_OK;
+}
+
+ane_status interp_solid(const struct ane_dyn *t, struct ane_prim_memory *m, struct ane_dyn *out, struct ane_error *err) {
+  *out = *t;
+  if (!t->coded && t->block) return ane_dyn_keep(t), ANE_OK;
+  out->coded = NULL;
+  ane_status st = ane_dyn_alloc(m, out, err);
+  if (st) return *out = (struct ane_dyn){0}, st;
+  if (t->coded) ane_coded_read(t->coded, 0, t->count, ane_dyn_data(out));
+  else if (t->count) memcpy(ane_dyn_data(out), t->data, (size_t)ane_dyn_bytes(t));
+  return ANE_OK;
+}
+
+/* ---- States --------------------------------------------------------------------------------------------------------*/
+
+int32_t interp_state_find(const struct ane_interp_states *s, const char *name) {
+  for (int32_t i = 0; i < s->n; i++)
+    if (strcmp(s->list[i].name, name) == 0) return i;
+  return -1;
+}
+
+static ane_status add_state(struct ane_interp_states *s, const struct ane_mil_named_type *t, struct ane_error *err) {
+  struct ane_dyn d = {.dtype = ANE_F32, .rank = t->type.rank};
+  int32_t at = interp_state_find(s, t->name);
+  memcpy(d.dim, t->type.dim, sizeof d.dim);
+  if (t->type.dtype != ANE_MIL_FP16 && t->type.dtype != ANE_MIL_FP32)
+    return ane_fail(err, ANE_UNSUPPORTED, "state %.100s is of type %s", t->name, ane_mil_dtype_name(t->type.dtype));
+  for (int32_t i = 0; i < d.rank; i++)
+    if (d.dim[i] < 1) return ane_fail(err, ANE_UNSUPPORTED, "state %.100s is of unknown shape", t->name);
+  if (at >= 0) {
+    const struct ane_dyn *old = &s->list[at].t;
+    bool same = old->rank == d.rank && memcmp(old->dim, d.dim, (size_t)d.rank * sizeof *d.dim) == 0;
+    return same ? ANE_OK : ane_fail(err, ANE_SHAPE, "state %.100s has several shapes", t->name);
+  }
+  s->list[s->n].name = t->name;
+  ane_status st = ane_dyn_alloc(s->memory, &d, err);
+  if (st) return ane_fail_in(err, st, "state %.100s", t->name);
+  memset(ane_dyn_data(&d), 0, (size_t)ane_dyn_bytes(&d));
+  s->list[s->n++].t = d;
+  return ANE_OK;
+}
+
+ane_status ane_interp_states_create(struct ane_interp_states **out, const struct ane_mil_model *m, struct ane_prim_memory *memory, struct ane_error *err) {
+  size_t room = 1;
+  *out = NULL;
+  for (uint32_t f = 0; f < m->program.n_functions; f++)
+    for (uint32_t i = 0; i < m->program.functions[f].n_inputs; i++) room += m->program.functions[f].inputs[i].type.kind == ANE_MIL_STATE;
+  struct ane_interp_states *s = ane_calloc(1, sizeof *s);
+  ane_status st = s && (s->list = ane_calloc(room, sizeof *s->list)) ? ANE_OK : interp_no_memory(err);
+  if (!st) s->memory = memory;
+  for (uint32_t f = 0; !st && f < m->program.n_functions; f++)
+    for (uint32_t i = 0; !st && i < m->program.functions[f].n_inputs; i++) {
+      const struct ane_mil_named_type *t = &m->program.functions[f].inputs[i];
+      if (t->type.kind == ANE_MIL_STATE) st = add_state(s, t, err);
+    }
+  if (st) ane_interp_states_destroy(s), s = NULL;
+  *out = s;
+  return st;
+}
+
+void ane_interp_states_destroy(struct ane_interp_states *s) {
+  if (!s) return;
+  for (int32_t i = 0; i < s->n; i++) ane_dyn_drop(s->memory, &s->list[i].t);
+  ane_free(s->list);
+  ane_free(s);
+}
+
+int32_t ane_interp_states_count(const struct ane_interp_states *s) { return s->n; }
+const char *ane_interp_states_name(const struct ane_interp_states *s, int32_t i) { return s->list[i].name; }
+const struct ane_dyn *ane_interp_states_tensor(const struct ane_interp_states *s, int32_t i) { return &s->list[i].t; }
+
+float *ane_interp_states_data(struct ane_interp_states *s, int32_t i, struct ane_error *err) {
+  struct ane_dyn *t = &s->list[i].t;
+  if (!ane_dyn_alone(t)) { /* an output of the last run may show it */
+    struct ane_dyn own = *t;
+    if (ane_dyn_alloc(s->memory, &own, err)) return NULL;
+    memcpy(ane_dyn_data(&own), t->data, (size_t)ane_dyn_bytes(t));
+    ane_dyn_drop(s->memory, t);
+    *t = own;
+  }
+  return ane_dyn_data(t);
+}
+
+ane_status ane_interp_states_reset(struct ane_interp_states *s, struct ane_error *err) {
+  for (int32_t i = 0; i < s->n; i++) {
+    float *p = ane_interp_states_data(s, i, err);
+    if (!p) return ANE_NOMEM;
+    memset(p, 0, (size_t)ane_dyn_bytes(&s->list[i].t));
+  }
+  s->spoiled = false;
+  return ANE_OK;
+}
+
+ane_status ane_interp_states_copy(struct ane_interp_states *to, const struct ane_interp_states *from, struct ane_error *err) {
+  for (int32_t i = 0; i < to->n; i++) {
+    float *p = ane_interp_states_data(to, i, err);
+    if (!p) return ANE_NOMEM;
+    memcpy(p, from->list[i].t.data, (size_t)ane_dyn_bytes(&to->list[i].t));
+  }
+  to->spoiled = from->spoiled;
+  return ANE_OK;
+}

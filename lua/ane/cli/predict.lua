@@ -1,0 +1,153 @@
+--- `ane predict`: runs a Core ML package on the calls of a case file.
+-- Needs ane.cli.common, ane.core and ane.package.
+-- A case: {calls = [{inputs = {name = {shape, dtype, data}}, outputs, state, reset_state, function}], tolerance = {atol, rtol},
+-- tolerance_fp16}. Calls with the same `state` share one set of states; outputs that a call gives are compared.
+
+local core = require "ane.core"
+local common = require "ane.cli.common"
+
+local M = {}
+
+M.summary = "Run a Core ML package on the calls of a case file."
+
+function M.options(parser)
+  parser:argument("package", "Folder of the .mlpackage.")
+  parser:argument("case", "JSON file with the calls; - reads standard input.")
+  parser:option("--precision", "fp16 rounds every result of that type."):choices { "fp32", "fp16" }:default "fp32"
+  parser:option("--function", "Function to run where a call names none; default: the package's."):argname "NAME"
+  parser:option("-t --threads", "Threads; default the physical cores."):convert(common.positive):argname "N"
+  parser:flag("--no-progress", "No progress bar.")
+  parser:flag("--json", "Write one JSON object.")
+end
+
+local function read_case(path)
+  local text, message = common.read(path)
+  if not text then return nil, message end
+  local case, fault = core.json_decode(text)
+  if not case then return nil, ("%s: %s"):format(path, fault) end
+  if type(case) ~= "table" or type(case.calls) ~= "table" then return nil, path .. ": wanted an object with a list `calls`" end
+  return case
+end
+
+-- Numbers of a result in row-major order.
+local function numbers(result)
+  if type(result) == "userdata" then return result:reshape({ #result }):totable() end
+  local list = {}
+  for i, v in ipairs(result) do list[i] = type(v) == "boolean" and (v and 1 or 0) or v end
+  return list
+end
+
+local function shape_of(result)
+  return type(result) == "userdata" and result:shape() or result.shape
+end
+
+local function same_shape(a, b)
+  if type(b) ~= "table" or #a ~= #b then return false end
+  for i = 1, #a do
+    if a[i] ~= b[i] then return false end
+  end
+  return true
+end
+
+-- The largest error of a result, and whether it holds: |got - want| <= atol + rtol |want|; integers must be equal.
+local function compare(got, want, exact, tolerance)
+  local worst, ok = 0, #got == #want
+  for i = 1, math.min(#got, #want) do
+    local expected = want[i]
+    if type(expected) == "boolean" then expected = expected and 1 or 0 end
+    if type(expected) ~= "number" then return worst, false end
+    local d = math.abs(got[i] - expected)
+    if d ~= d then d = math.huge end
+    worst = math.max(worst, d)
+    local allowed = exact and 0 or tolerance.atol + tolerance.rtol * math.abs(expected)
+    if d > allowed and got[i] ~= expected then ok = false end
+  end
+  return worst, ok
+end
+
+-- The tolerance of the case at this precision.
+local function tolerance_of(case, precision)
+  local t = precision == "fp16" and case.tolerance_fp16 or case.tolerance
+  t = type(t) == "table" and t or {}
+  return { atol = tonumber(t.atol) or 1e-4, rtol = tonumber(t.rtol) or 1e-4 }
+end
+
+-- One output as it is written, with the comparison where the call gives what to expect.
+local function describe(result, want, tolerance)
+  local data = numbers(result)
+  local out = { shape = common.list(shape_of(result)), data = common.list(data) }
+  if type(want) == "table" then
+    local exact = type(result) ~= "userdata"
+    out.max_abs_err, out.ok = compare(data, want.data or {}, exact, tolerance)
+    out.ok = out.ok and same_shape(out.shape, want.shape)
+  end
+  return out
+end
+
+local function state_of(pkg, states, call)
+  local key = call.state == nil and "default" or call.state
+  local state = states[key]
+  if not state then
+    local message
+    state, message = pkg:state()
+    if not state then return nil, message end
+    states[key] = state
+  elseif call.reset_state then
+    local ok, message = state:reset()
+    if not ok then return nil, message end
+  end
+  return state
+end
+
+-- Runs one call; its outputs as they are written.
+local function run_call(pkg, call, states, args, tolerance)
+  if type(call) ~= "table" or type(call.inputs) ~= "table" then return nil, "wanted an object with `inputs`" end
+  local state, message = state_of(pkg, states, call)
+  if not state then return nil, message end
+  local called, outputs, failed = pcall(pkg.predict, pkg, call.inputs, state, { ["function"] = call["function"] or args["function"] })
+  if not called then return nil, outputs end
+  if not outputs then return nil, failed end
+  local wanted, out = type(call.outputs) == "table" and call.outputs or {}, {}
+  for name, result in pairs(outputs) do out[name] = describe(result, wanted[name], tolerance) end
+  for name in pairs(wanted) do
+    if not out[name] then return nil, ("the package has no output \"%s\""):format(name) end
+  end
+  return out
+end
+
+local function show(calls)
+  for i, call in ipairs(calls) do
+    local names = {}
+    for name in pairs(call.outputs) do names[#names + 1] = name end
+    table.sort(names)
+    for _, name in ipairs(names) do
+      local o = call.outputs[name]
+      local verdict = o.ok == nil and "" or (", largest error %.3g: %s"):format(o.max_abs_err, o.ok and "ok" or "too large")
+      local first = {}
+      for k = 1, math.min(6, #o.data) do first[k] = ("%.6g"):format(o.data[k]) end
+      io.stdout:write(("call %d: %s [%s] = %s%s%s\n"):format(i, name, table.concat(o.shape, ", "), table.concat(first, " "),
+        #o.data > 6 and " ..." or "", verdict))
+    end
+  end
+  return true
+end
+
+function M.run(args)
+  local case, message = read_case(args.case)
+  if not case then return nil, message end
+  local pkg <close>, failed = require("ane.package").open(args.package, {
+    precision = args.precision, threads = args.threads, progress = common.progress(args),
+  })
+  if not pkg then return nil, failed end
+  local calls, states, tolerance, all = {}, {}, tolerance_of(case, args.precision), true
+  for i, call in ipairs(case.calls) do
+    local outputs, why = run_call(pkg, call, states, args, tolerance)
+    if not outputs then return nil, ("call %d: %s"):format(i, why) end
+    for _, o in pairs(outputs) do all = all and o.ok ~= false end
+    calls[i] = { outputs = outputs }
+  end
+  if args.json then return common.print_json { calls = common.list(calls), ok = all } end
+  return show(calls)
+end
+
+return M

@@ -1,0 +1,141 @@
+-- Core ML packages run: fixtures of coremltools with the outputs of an independent interpreter; inputs and states checked.
+local ane = require "ane"
+local core = require "ane.core"
+local command = require "support.command"
+
+local FOLDER = "spec/fixtures/mlpackage/"
+local FIXTURES = {
+  "attn_state_rangedim", "attn_state_slice", "lm_head_argmax", "mlp_fp16", "mlp_int4_block", "mlp_int8_affine_ios16", "mlp_int8_channel",
+  "mlp_lut4", "moe_softmax", "shortconv_depthwise",
+}
+
+local function open(name, opts) return assert(ane.package(FOLDER .. name .. "/model.mlpackage", opts)) end
+
+describe("ane predict", function()
+  for _, name in ipairs(FIXTURES) do
+    for _, precision in ipairs { "fp32", "fp16" } do
+      it(("holds %s in %s over all calls"):format(name, precision), function()
+        local path = FOLDER .. name
+        local case = core.json_decode(assert(core.read_file(path .. "/case.json")))
+        local out = command.json { "predict", path .. "/model.mlpackage", path .. "/case.json", "--precision", precision }
+        assert.equal(#case.calls, #out.calls)
+        assert.is_true(out.ok)
+        for i, call in ipairs(case.calls) do
+          for output in pairs(call.outputs) do
+            local got = out.calls[i].outputs[output]
+            assert.is_true(got.ok, ("call %d, %s: off by %s"):format(i, output, got.max_abs_err))
+          end
+        end
+      end)
+    end
+  end
+
+  it("says that results are off", function()
+    local path = FOLDER .. "lm_head_argmax"
+    local case = core.json_decode(assert(core.read_file(path .. "/case.json")))
+    case.calls[1].outputs.best.data[1] = case.calls[1].outputs.best.data[1] + 1
+    case.calls[2].outputs.next_token.data[1] = case.calls[2].outputs.next_token.data[1] + 1
+    local file = os.tmpname()
+    local f <close> = assert(io.open(file, "w"))
+    f:write(core.json_encode(case))
+    f:flush()
+    local out = command.json { "predict", path .. "/model.mlpackage", file }
+    os.remove(file)
+    assert.is_false(out.ok)
+    assert.is_false(out.calls[1].outputs.best.ok)
+    assert.is_true(out.calls[1].outputs.next_token.ok)
+    assert.is_false(out.calls[2].outputs.next_token.ok)
+  end)
+end)
+
+describe("package:predict", function()
+  it("takes tensors, nested lists and flat data", function()
+    local pkg <close> = open "lm_head_argmax"
+    local case = core.json_decode(assert(core.read_file(FOLDER .. "lm_head_argmax/case.json")))
+    local name, t = next(case.calls[1].inputs)
+    local a = assert(pkg:predict { [name] = t })
+    local b = assert(pkg:predict { [name] = ane.tensor(t.data, t.shape) })
+    local nested, at = {}, 0
+    local function fill(depth)
+      if depth > #t.shape then
+        at = at + 1
+        return t.data[at]
+      end
+      local list = {}
+      for i = 1, t.shape[depth] do list[i] = fill(depth + 1) end
+      return list
+    end
+    nested[name] = fill(1)
+    local c = assert(pkg:predict(nested))
+    for key, v in pairs(a) do
+      if type(v) == "userdata" then
+        assert.equal(0, (v - b[key]):abs():max())
+        assert.equal(0, (v - c[key]):abs():max())
+      else
+        assert.same(v, b[key])
+        assert.same(v, c[key])
+        assert.equal("int32", v.dtype)
+      end
+    end
+  end)
+
+  it("says what does not fit in the inputs", function()
+    local pkg <close> = open "attn_state_rangedim"
+    local case = core.json_decode(assert(core.read_file(FOLDER .. "attn_state_rangedim/case.json")))
+    local inputs = case.calls[1].inputs
+    local function with(name, v)
+      local copy = {}
+      for key, t in pairs(inputs) do copy[key] = t end
+      copy[name] = v
+      return copy
+    end
+    local function fails(text, code, args)
+      local out, message, got = pkg:predict(args)
+      assert.is_nil(out)
+      assert.truthy(message:find(text, 1, true), message)
+      assert.equal(code, got)
+    end
+    fails("input x is missing", "invalid", with("x", nil))
+    fails("input x is fp32[1, 31, 1, 1], wanted fp16[1, 32, -1, 1]", "shape", with("x", core.tensor { 1, 31, 1, 1 }))
+    fails("input x is fp32[1, 32, 5, 1], wanted 1 to 4 elements along axis 2", "shape", with("x", core.tensor { 1, 32, 5, 1 }))
+    fails("input x is fp32[1, 32], wanted", "shape", with("x", core.tensor { 1, 32 }))
+    fails("has no input \"y\"; its inputs are x, ", "notfound", with("y", 1))
+    assert.has_error(function() pkg:predict(with("x", { { 1, 2 }, { 3 } })) end, "predict: input x: lists at depth 2 differ in length")
+    assert.has_error(function() pkg:predict(with("x", "text")) end, "predict: input x holds a string, no number")
+    assert.has_error(function() pkg:predict(3) end, "predict: inputs must be a table of tensors by name, is a number")
+    local _, message, code = pkg:predict(inputs, nil, { ["function"] = "other" })
+    assert.same({ "there is no function \"other\"", "notfound" }, { message, code })
+  end)
+
+  it("keeps states over calls, apart from each other", function()
+    local pkg <close> = open "attn_state_slice"
+    local case = core.json_decode(assert(core.read_file(FOLDER .. "attn_state_slice/case.json")))
+    local inputs = case.calls[1].inputs
+    local a, b = assert(pkg:state()), assert(pkg:state())
+    local name = a:names()[1]
+    assert.equal(0, a:get(name):abs():max())
+    local first = assert(pkg:predict(inputs, a))
+    assert.is_true(a:get(name):abs():max() > 0)
+    assert.equal(0, b:get(name):abs():max())
+    local fork = assert(a:copy())
+    assert.is_true(a:reset())
+    local again = assert(pkg:predict(inputs, a))
+    for key, t in pairs(first) do assert.equal(0, (t - again[key]):abs():max()) end
+    assert.equal(0, (fork:get(name) - a:get(name)):abs():max())
+    assert.is_true(b:set(name, a:get(name)))
+    assert.equal(0, (b:get(name) - a:get(name)):abs():max())
+    assert.has_error(function() b:set(name, core.tensor { 1 }) end)
+    assert.has_error(function() b:get "none" end, "there is no state none")
+    local other <close> = open "attn_state_slice"
+    assert.has_error(function() other:predict(inputs, a) end, "the state belongs to another package")
+    fork:close()
+    assert.has_error(function() fork:reset() end)
+  end)
+
+  it("gives the same bits on any number of threads", function()
+    local path = FOLDER .. "attn_state_rangedim/"
+    local one = command.json { "predict", path .. "model.mlpackage", path .. "case.json", "-t", "1" }
+    local three = command.json { "predict", path .. "model.mlpackage", path .. "case.json", "-t", "3" }
+    assert.same(one, three)
+  end)
+end)
