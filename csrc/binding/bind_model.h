@@ -13,6 +13,7 @@ struct bind_graph {
   struct ane_graph *graph; /* NULL: closed */
   struct ane_source *sources[BIND_MAX_SOURCES];
   int n_sources;
+  bool blank; /* has constants without data */
 };
 struct bind_graph *bind_check_graph(lua_State *L, int arg);
 

@@ -60,6 +60,15 @@ static void check_shape(lua_State *L, int arg, struct ane_shape *s) {
   }
 }
 
+static void push_shape(lua_State *L, const struct ane_shape *s) {
+  lua_createtable(L, (int)s->rank, 0);
+  for (uint32_t i = 0; i < s->rank; i++) {
+    if (s->dim[i] >= 0) lua_pushinteger(L, s->dim[i]);
+    else lua_pushstring(L, s->dim[i] == ANE_DIM_TOKENS ? "T" : s->dim[i] == ANE_DIM_WANTED ? "W" : "context");
+    lua_rawseti(L, -2, (lua_Integer)i + 1);
+  }
+}
+
 /* input(name, dtype, shape) -> value */
 static int meth_input(lua_State *L) {
   struct ane_graph *g = bind_check_graph(L, 1)->graph;
@@ -150,6 +159,34 @@ static int meth_const(lua_State *L) {
   cut_const(L, 5, &view);
   keep_source(L, ud, s);
   return ane_graph_const(ud->graph, name, &view, &v, &err) ? raise(L, &err) : push_value(L, v);
+}
+
+/* blank(name, shape) -> value: a constant of which only the shape is known, for plans. No program can be made of the graph. */
+static int meth_blank(lua_State *L) {
+  struct bind_graph *ud = bind_check_graph(L, 1);
+  struct ane_tensor t = {.dtype = ANE_F16};
+  struct ane_error err;
+  int32_t v;
+  check_shape(L, 3, &t.shape);
+  ud->blank = true;
+  return ane_graph_const(ud->graph, luaL_checkstring(L, 2), &t, &v, &err) ? raise(L, &err) : push_value(L, v);
+}
+
+/* consts() -> list of {name, shape} */
+static int meth_consts(lua_State *L) {
+  const struct ane_graph *g = bind_check_graph(L, 1)->graph;
+  lua_Integer n = 0;
+  lua_newtable(L);
+  for (int32_t i = 0; i < g->n_values; i++) {
+    if (g->values[i].kind != ANE_VALUE_CONST) continue;
+    lua_createtable(L, 0, 2);
+    lua_pushstring(L, g->values[i].name);
+    lua_setfield(L, -2, "name");
+    push_shape(L, &g->values[i].shape);
+    lua_setfield(L, -2, "shape");
+    lua_rawseti(L, -2, ++n);
+  }
+  return 1;
 }
 
 enum { MAX_INPUTS = 8192, MAX_ATTRS = 16, MAX_FLOATS = 4096 };
@@ -243,14 +280,8 @@ static int meth_results(lua_State *L) {
 
 /* shape(value) -> list; symbols as in check_shape */
 static int meth_shape(lua_State *L) {
-  struct ane_graph *g = bind_check_graph(L, 1)->graph;
-  const struct ane_shape *s = &g->values[check_value(L, g, 2)].shape;
-  lua_createtable(L, (int)s->rank, 0);
-  for (uint32_t i = 0; i < s->rank; i++) {
-    if (s->dim[i] >= 0) lua_pushinteger(L, s->dim[i]);
-    else lua_pushstring(L, s->dim[i] == ANE_DIM_TOKENS ? "T" : s->dim[i] == ANE_DIM_WANTED ? "W" : "context");
-    lua_rawseti(L, -2, (lua_Integer)i + 1);
-  }
+  const struct ane_graph *g = bind_check_graph(L, 1)->graph;
+  push_shape(L, &g->values[check_value(L, g, 2)].shape);
   return 1;
 }
 
@@ -298,7 +329,7 @@ static int meth_tostring(lua_State *L) {
 }
 
 void bind_graph(lua_State *L) {
-  static const luaL_Reg methods[] = {{"input", meth_input},     {"state", meth_state}, {"const", meth_const},   {"add", meth_add},
+  static const luaL_Reg methods[] = {{"input", meth_input},     {"state", meth_state}, {"const", meth_const},   {"blank", meth_blank},   {"consts", meth_consts}, {"add", meth_add},
                                      {"results", meth_results}, {"shape", meth_shape}, {"dump", meth_dump},     {"verify", meth_verify},
                                      {"pass", meth_pass},       {"passes", meth_passes}, {"close", meth_close}, {NULL, NULL}};
   static const luaL_Reg meta[] = {{"__gc", meth_close}, {"__close", meth_close}, {"__tostring", meth_tostring}, {NULL, NULL}};

@@ -108,6 +108,7 @@ static int program_new(lua_State *L) {
   struct loading load = {.L = L};
   struct ane_program_options o = {0};
   struct ane_error err;
+  if (g->blank) return luaL_error(L, "the graph has no weights, only their shapes: no program can be made of it");
   check_options(L, 2, &o, &load);
   struct lua_program *ud = bind_new(L, PROGRAM_CLASS, sizeof *ud, 0);
   int self = lua_gettop(L);

@@ -61,7 +61,7 @@ ane_status ane_graph_state(struct ane_graph *g, const char *name, const struct a
 
 ane_status ane_graph_const(struct ane_graph *g, const char *name, const struct ane_tensor *data, int32_t *out, struct ane_error *err) {
   uint32_t old = ane_strmap_get(&g->names, name, strlen(name));
-  if (old != UINT32_MAX && g->values[old].kind == ANE_VALUE_CONST && g->values[old].data.data == data->data) {
+  if (old != UINT32_MAX && g->values[old].kind == ANE_VALUE_CONST && g->values[old].data.data == data->data && ane_shape_equal(&g->values[old].shape, &data->shape)) {
     *out = (int32_t)old;
     return ANE_OK;
   }

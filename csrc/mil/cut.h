@@ -7,8 +7,8 @@
  *
  *   LAYERS   layers first .. last. Where a layer has experts and is above the law, its LAYERS piece ends before them
  *   EXPERTS  experts [from, to) of the mixture `split` in layer first == last. It adds to the sum of the piece before: the
- *            mixture's result is among its `ins` (if from > 0) and always among its `outs`, until the last slice it is a
- *            part of the sum. The last slice goes on with what follows in the layer, up to the next mixture that is cut
+ *            mixture's result is among its `ins` if from > 0, and the only one of its `outs` if to < the number of experts:
+ *            then it is the sum so far. The last slice goes on with what follows in the layer, up to the next mixture
  *   HEAD     rows [from, to) of the projection `split`; the final norm stands in each slice
  *   WHOLE    everything in one (ane_cut_whole)
  *
@@ -42,8 +42,9 @@ struct ane_cut_piece {
   const int32_t *consts; /* weights, each once, in the order of use */
   int32_t n_consts;
   uint64_t bytes;        /* of the weights, as the caller counts them */
-  /* The residual stream where it crosses the edge before and behind the piece, if it is a plain column of d_model channels
-   * that this piece uses (makes): which of `ins` (`outs`) is called "hidden" ("hidden_out"). ANE_NONE: there is none. */
+  /* The residual stream: of what crosses the edge before (behind) the piece the value made last, where the edge lies between
+   * layers and the value is one of `ins` (`outs`) and has the embedding's channels. It is called "hidden" ("hidden_out"),
+   * which is no more than a name: what is passed where is settled by the values. ANE_NONE: there is none. */
   int32_t hidden_in, hidden_out;
 };
 
@@ -63,6 +64,7 @@ struct ane_cut_limits {
   uint64_t law;         /* bytes above which a layer is split at its experts */
   int64_t rows;         /* of a slice of the head */
   int32_t head_slices;  /* 0: as few as target and rows allow; else this many (at least as many as rows allow) */
+  int64_t row_align;    /* slices of the head begin at multiples of it; 0: anywhere */
   int32_t layers;       /* most layers of a piece; 0: any number */
   int32_t expert_parts; /* 0: as few as the law allows: 1, 2, 4, ... up to one an expert; else this many (at most one an expert) */
 };

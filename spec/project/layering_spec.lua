@@ -11,8 +11,8 @@ local C = {
   binding = "platform tensor text sampling formats quant graph passes mil kernels exec prim interp",
 }
 
--- Seen from outside besides X/X.h: functions small enough to be inline, which most files with floats in them do not need.
-local OPEN = { ["tensor/half.h"] = true }
+-- Seen from outside besides X/X.h: functions small enough to be inline, and parts that few who use the folder need.
+local OPEN = { ["tensor/half.h"] = true, ["quant/weight_forms.h"] = true }
 
 -- Below the binding no function prints, ends the process or reads the environment.
 local FORBIDDEN = {

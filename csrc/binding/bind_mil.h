@@ -1,0 +1,25 @@
+/* What the binding files for Core ML packages share: options from Lua tables, and cuts that Lua owns. */
+#ifndef ANE_BINDING_BIND_MIL_H
+#define ANE_BINDING_BIND_MIL_H
+
+#include "binding/bind_model.h"
+#include "mil/mil.h"
+
+/* An integer field of the table at t, `def` where absent; raises outside lo .. hi. */
+int64_t bind_mil_integer(lua_State *L, int t, const char *name, int64_t def, int64_t lo, int64_t hi);
+/* layout, norm, rope, context, max_t, fixed_t, argmax, fp32 */
+void bind_mil_options(lua_State *L, int t, struct ane_mil_options *o);
+/* The form asked for of each value of the graph: `weights`, but for those constants that `forms` names. A userdata, pushed. */
+struct ane_weight_spec *bind_mil_forms(lua_State *L, int t, const struct ane_graph *g);
+/* target, law, rows, slices, layers, expert_parts */
+void bind_mil_limits(lua_State *L, int t, const struct ane_graph *g, const struct ane_weight_spec *specs, struct ane_cut_limits *l);
+/* The cut that the table asks for (`whole`: one piece). */
+ane_status bind_mil_cut(lua_State *L, int t, const struct ane_graph *g, struct ane_weight_spec *specs, struct ane_cut **out, struct ane_error *err);
+
+/* A cut owned by a userdata, which is pushed, empty. */
+struct bind_cut {
+  struct ane_cut *cut;
+};
+struct bind_cut *bind_cut_new(lua_State *L);
+
+#endif

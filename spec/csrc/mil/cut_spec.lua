@@ -1,0 +1,305 @@
+-- Where graphs are cut, checked against what the text form of the graph says.
+local core = require "ane.core"
+local programs = require "support.programs"
+
+local HF = "spec/fixtures/hf/"
+local MODELS = {
+  "llama-q8_0", "gemma3-odd", "qwen2-odd", HF .. "zaya-odd", HF .. "zaya_original-odd", HF .. "lfm2_moe-odd", HF .. "privacy_filter-odd",
+  HF .. "qwen2_moe-odd",
+}
+
+-- Nodes of the text form in order: {name, op, inputs, attributes}; and the shapes of constants.
+local function parse(g)
+  local nodes, consts = {}, {}
+  for line in g:dump():gmatch "[^\n]+" do
+    local name, shape = line:match "^%s*const (%S+): [%w_]+%[(.-)%]"
+    if name then
+      local dims = {}
+      for d in shape:gmatch "%d+" do dims[#dims + 1] = tonumber(d) end
+      consts[name] = dims
+    end
+    local out, op, inputs, rest = line:match "^%s*(%S+) = (%S+)(%b())(.*)$"
+    if out then
+      local list = {}
+      for v in (inputs:sub(2, -2) .. ", "):gmatch "(.-), " do list[#list + 1] = v end
+      nodes[#nodes + 1] = { name = out, op = op, inputs = list, attrs = rest:match "{(.-)}" or "" }
+    end
+  end
+  return nodes, consts
+end
+
+local function cut(g, opts)
+  assert(g:pass "dead_code")
+  local plan, message = core.mil_plan(g, opts)
+  assert(plan, message)
+  return plan
+end
+
+local function set(list)
+  local out = {}
+  for _, x in ipairs(list) do out[x.name] = true end
+  return out
+end
+
+local function keys(t)
+  local out = {}
+  for k in pairs(t) do out[#out + 1] = k end
+  table.sort(out)
+  return out
+end
+
+local HOST = { embed = true, rope_table = true }
+
+-- What the graph's text says of a list of node names: used values made elsewhere, ropes, constants.
+local function needs(nodes, consts, piece)
+  local mine, made, by = set(piece.nodes), {}, {}
+  for _, n in ipairs(nodes) do by[n.name] = n end
+  local ins, ropes, used = {}, {}, {}
+  for _, n in ipairs(nodes) do
+    if mine[n.name] then
+      for j, v in ipairs(n.inputs) do
+        local e = (j - 3) // 6
+        local taken = not (piece.kind == "experts" and n.name == piece.split) or j < 3 or (e >= piece.from and e < piece.to)
+        if taken and by[v] and by[v].op == "rope_table" then ropes[v] = true
+        elseif taken and by[v] and not made[v] then ins[v] = true
+        elseif taken and consts[v] then used[v] = true end
+      end
+      made[n.name] = true
+    end
+  end
+  if piece.kind == "experts" and piece.from > 0 then ins[piece.split] = true end
+  return ins, ropes, used
+end
+
+local function bytes_fp16(piece, consts, used, nodes)
+  local by, sum = {}, 0
+  for _, n in ipairs(nodes) do by[n.name] = n end
+  for name in pairs(used) do
+    local n = 1
+    for _, d in ipairs(consts[name]) do n = n * d end
+    if piece.kind == "head" and piece.split and (by[piece.split].inputs[2] == name or by[piece.split].inputs[3] == name) then
+      n = n // consts[name][1] * (piece.to - piece.from)
+    end
+    sum = sum + 2 * n
+  end
+  return sum
+end
+
+local function check(name, opts)
+  local g <close> = programs.graph(name)
+  local plan = cut(g, opts)
+  local nodes, consts = parse(g)
+  local place, slices, available = {}, {}, {}
+  for _, n in ipairs(nodes) do
+    if n.op == "embed" then available[n.name] = true end
+  end
+  for i, p in ipairs(plan.pieces) do
+    for _, n in ipairs(p.nodes) do
+      assert.is_true(place[n.name] == nil or p.kind ~= "layers", name .. ": twice " .. n.name)
+      place[n.name] = i
+    end
+    local ins, ropes, used = needs(nodes, consts, p)
+    assert.same(keys(ins), keys(set(p.ins)), name .. ": ins of piece " .. i)
+    assert.same(keys(ropes), keys(set(p.ropes)), name .. ": ropes of piece " .. i)
+    for _, v in ipairs(p.ins) do assert.is_true(available[v.name], ("%s: piece %d takes %s, which nobody gave"):format(name, i, v.name)) end
+    for _, v in ipairs(p.outs) do available[v.name] = true end
+    if opts.weights == "fp16" then assert.equal(bytes_fp16(p, consts, used, nodes), p.bytes, name .. ": bytes of piece " .. i) end
+    if p.split then
+      slices[p.split] = slices[p.split] or 0
+      assert.equal(slices[p.split], p.from)
+      assert.is_true(p.to > p.from)
+      slices[p.split] = p.to
+    end
+  end
+  for _, n in ipairs(nodes) do assert.equal(not HOST[n.op], place[n.name] ~= nil, name .. ": " .. n.name) end
+  local given = g:dump():match "give (%S+)"
+  for _, p in ipairs(plan.pieces) do
+    if p.kind == "head" then assert.same({ [given] = true }, set(p.outs)) end
+  end
+  return plan, slices, consts
+end
+
+describe("cuts", function()
+  it("cover every node once, and pass on what the next pieces need", function()
+    for _, name in ipairs(MODELS) do
+      for _, target in ipairs { 1, 5000, 20000, 1 << 40 } do
+        for _, parts in ipairs { 0, 1, 2, 3, 1000 } do
+          local plan, slices = check(name, { weights = "fp16", target = target, law = 2 * target, rows = 100, expert_parts = parts })
+          for _, p in ipairs(plan.pieces) do
+            if p.kind == "head" and p.split then assert.equal(plan.rows, slices[p.split]) end
+            if p.kind == "layers" and p.first ~= p.last then assert.is_true(p.bytes <= target) end
+            if p.kind == "head" then assert.is_true(p.to - p.from <= 100 and (p.bytes <= target or p.to - p.from == 1)) end
+          end
+        end
+      end
+    end
+  end)
+
+  it("hold each layer once, in order", function()
+    for _, name in ipairs(MODELS) do
+      local plan = check(name, { weights = "fp16", target = 9000, law = 9000 })
+      local next_layer = 0
+      for _, p in ipairs(plan.pieces) do
+        if p.kind == "layers" then
+          assert.equal(next_layer, p.first)
+          next_layer = p.last + 1
+        elseif p.kind == "experts" then
+          assert.same({ next_layer - 1, next_layer - 1 }, { p.first, p.last })
+        end
+      end
+      assert.equal(plan.layers, next_layer)
+    end
+  end)
+
+  it("give few pieces of even size", function()
+    local g <close> = programs.graph "llama-q8_0" -- 3 layers
+    local one = cut(g, { layers = 1 }).pieces[1].bytes
+    local function count(target)
+      local out = {}
+      for i, p in ipairs(cut(g, { target = target }).pieces) do
+        if p.kind == "layers" then out[i] = p.last - p.first + 1 end
+      end
+      return out
+    end
+    assert.same({ 3 }, count(3 * one))
+    assert.same({ 2, 1 }, count(3 * one - 1))
+    assert.same({ 1, 1, 1 }, count(2 * one - 1))
+    assert.same({ 1, 1, 1 }, count(1))
+  end)
+
+  it("split a mixture in as few parts as the law allows, each adding to the sum before", function()
+    local g <close> = programs.graph(HF .. "qwen2_moe-odd")
+    local whole = cut(g, { weights = "fp16", layers = 1 })
+    local most = 0
+    for _, p in ipairs(whole.pieces) do most = math.max(most, p.kind == "layers" and p.bytes or 0) end
+    local last
+    for _, law in ipairs { most, most - 1, most // 3, 1 } do
+      local n = 0
+      for _, p in ipairs(cut(g, { weights = "fp16", layers = 1, law = law }).pieces) do
+        if p.kind == "experts" then
+          n = n + 1
+          assert.is_true(p.bytes <= law or p.to - p.from == 1)
+          local sum_in, sum_out = set(p.ins)[p.split], set(p.outs)[p.split]
+          assert.equal(p.from > 0, sum_in == true)
+          if p.from == 0 and sum_out then assert.equal(1, #p.outs) end
+        end
+      end
+      assert.is_true(last == nil and n == 0 or n > 0 and n >= last)
+      last = n
+    end
+  end)
+
+  it("slice a head at whole tables", function()
+    local g <close> = programs.graph "llama-q8_0" -- 1024 rows
+    for _, p in ipairs(cut(g, { weights = "lut4-g32", slices = 7 }).pieces) do
+      if p.kind == "head" then assert.equal(0, p.from % 32) end
+    end
+    local odd = {}
+    for _, p in ipairs(cut(g, { weights = "int8", slices = 7 }).pieces) do
+      if p.kind == "head" then odd[#odd + 1] = p.to - p.from end
+    end
+    assert.same({ 146, 146, 146, 147, 146, 146, 147 }, odd)
+  end)
+
+  it("put all in one piece", function()
+    for _, name in ipairs(MODELS) do
+      local plan = check(name, { weights = "fp16", whole = true })
+      assert.equal(1, #plan.pieces)
+      assert.equal("whole", plan.pieces[1].kind)
+    end
+  end)
+
+  it("call the residual stream hidden, between layers only", function()
+    local g <close> = programs.graph(HF .. "zaya-odd")
+    local plan = cut(g, { weights = "fp16", layers = 1, expert_parts = 2 })
+    for i, p in ipairs(plan.pieces) do
+      local before = plan.pieces[i - 1]
+      if before then assert.equal(before.hidden_out, p.hidden_in) end
+    end
+    assert.is_nil(plan.pieces[1].hidden_out)
+    assert.is_nil(plan.pieces[2].hidden_out)
+    assert.equal(plan.pieces[4].hidden_in, plan.pieces[3].hidden_out)
+    assert.is_truthy(plan.pieces[3].hidden_out)
+    assert.same({ "layers.0.down", plan.pieces[3].hidden_out }, { plan.pieces[4].ins[1].name, plan.pieces[4].ins[2].name })
+  end)
+
+  it("refuse fused graphs and layers that are not in order", function()
+    local g <close> = programs.graph "llama-q8_0"
+    assert(g:passes "cpu")
+    local plan, message, code = core.mil_plan(g, {})
+    assert.is_nil(plan)
+    assert.equal("unsupported", code)
+    assert.matches("fused op", message)
+  end)
+
+  it("give every allocation that fails as an error", function()
+    local g <close> = programs.graph "qwen2-odd"
+    assert(g:pass "dead_code")
+    local function attempt(n)
+      core.testing.alloc_fail_after(n)
+      local plan, message, code = core.mil_plan(g, { target = 1000 })
+      core.testing.alloc_fail_after(-1)
+      if not plan then assert.equal("memory", code, message) end
+      return plan
+    end
+    local n = 0
+    while not attempt(n) do n = n + 1 end
+    assert.is_true(n > 5)
+  end)
+end)
+
+describe("laws", function()
+  local function plan(name, opts)
+    local g <close> = programs.graph(name)
+    return cut(g, opts)
+  end
+  local function node(p, name)
+    for _, piece in ipairs(p.pieces) do
+      for _, n in ipairs(piece.nodes) do
+        if n.name == name then return n.finding, piece.finding end
+      end
+    end
+  end
+
+  it("have an id of their own, a text and a source each", function()
+    local seen = {}
+    for _, l in ipairs(core.mil_laws()) do
+      assert.is_nil(seen[l.id])
+      seen[l.id] = true
+      assert.is_true(#l.text > 20 and #l.source > 0)
+    end
+  end)
+
+  it("judge projections by the form of their weights", function()
+    local function verdict(form) return node(plan("llama-q8_0", { weights = form }), "layers.1.attn_q") end
+    assert.same({ "engine", "shape" }, { verdict("int8").verdict, verdict("int8").law })
+    assert.same({ "engine" }, { verdict("fp16").verdict })
+    assert.same({ "risk", "int4-block" }, { verdict("int4-block").verdict, verdict("int4-block").law })
+    assert.same({ "risk", "lut4" }, { verdict("lut4-g8").verdict, verdict("lut4-g8").law })
+    assert.same({ "risk", "int8-channel" }, { verdict("int8-channel").verdict, verdict("int8-channel").law })
+  end)
+
+  it("judge packages by bytes, states and T", function()
+    local function laws(opts, i)
+      local out = {}
+      for _, id in ipairs(plan("llama-q8_0", opts).pieces[i].finding) do out[id] = true end
+      return out
+    end
+    assert.is_true(laws({}, 1)["state-count"])
+    assert.is_nil(laws({ layers = 1 }, 1)["state-count"])
+    assert.is_true(laws({ layers = 1 }, 1)["states"])
+    assert.is_true(laws({ max_t = 5 }, 1)["tokens-many"])
+    assert.is_true(laws({ max_t = 4 }, 1)["tokens"])
+    assert.is_true(laws({ fixed_t = 128 }, 1)["tokens"])
+    assert.is_true(laws({}, 1)["last-axis"])
+    assert.is_nil(laws({ layout = "c1t" }, 1)["last-axis"])
+  end)
+
+  it("speak of norms in fp32, of states and of the choice of experts", function()
+    local norm = node(plan("llama-q8_0", {}), "layers.1.attn_norm")
+    assert.same({ "engine", "shape" }, { norm.verdict, norm.law })
+    assert.equal("fp32", node(plan("llama-q8_0", { norm = "fp32" }), "layers.1.attn_norm").law)
+    assert.equal("state-write", node(plan("llama-q8_0", {}), "layers.1.attn").law)
+    assert.equal("top-k", node(plan(HF .. "zaya-odd", {}), "layers.1.route").law)
+  end)
+end)
