@@ -3,7 +3,6 @@
  * For each form, shape, thread count and T: the best of many runs. T = 1 and 8 walk through copies of the matrix of 96 MB
  * in all, as a model's layers do, and are compared with reading memory; T = 512 uses one matrix and is compared with a
  * loop of dots on registers. Limits are measured again beside every line, since other work may share the machine. */
-#include "machine_limits.h"
 
 #include "base/alloc.h"
 #include "kernels/kernels.h"
@@ -58,13 +57,13 @@ static void run_read(void *arg, int thread, int threads) {
   int64_t from, to;
   ane_split(j->w->groups, thread, threads, &from, &to);
   for (int64_t c = j->from; c < j->to; c++)
-    j->sink[thread] ^= bench_read_loop(j->w[c].data + (size_t)from * j->w->group_bytes, (size_t)(to - from) * j->w->group_bytes);
+    j->sink[thread] ^= ane_limit_read(j->w[c].data + (size_t)from * j->w->group_bytes, (size_t)(to - from) * j->w->group_bytes);
 }
 
 static void run_limit(void *arg, int thread, int threads) {
   struct job *j = arg;
   (void)threads;
-  j->ops[thread] = j->x.kind == ANE_ACT_I8 ? bench_dot_loop(400000) : j->x.kind == ANE_ACT_BF16 ? bench_bf16_loop(400000) : bench_fma_loop(400000);
+  j->ops[thread] = j->x.kind == ANE_ACT_I8 ? ane_limit_dot(400000) : j->x.kind == ANE_ACT_BF16 ? ane_limit_bf16(400000) : ane_limit_fma(400000);
 }
 
 /* Seconds of the best of `runs` runs of each of two functions, run in turn. */

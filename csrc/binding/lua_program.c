@@ -177,6 +177,32 @@ static int meth_info(lua_State *L) {
   return 1;
 }
 
+/* profile(on) -> true; profile() -> list of {name, op, runs, seconds, bytes, ops}, steps in order, nil where none is on */
+static int meth_profile(lua_State *L) {
+  struct ane_program *p = check_program(L, 1)->program;
+  struct ane_step_profile row;
+  struct ane_error err;
+  if (!lua_isnone(L, 2)) {
+    luaL_checktype(L, 2, LUA_TBOOLEAN);
+    if (ane_program_profile(p, lua_toboolean(L, 2), &err)) return bind_fail(L, &err);
+    lua_pushboolean(L, 1);
+    return 1;
+  }
+  if (!ane_program_profiled(p, 0, &row)) return 0;
+  lua_newtable(L);
+  for (int32_t i = 0; ane_program_profiled(p, i, &row); i++) {
+    lua_createtable(L, 0, 6);
+    set_string(L, "name", row.name);
+    set_string(L, "op", row.op);
+    set_int(L, "runs", row.runs);
+    lua_pushnumber(L, row.seconds), lua_setfield(L, -2, "seconds");
+    lua_pushnumber(L, row.bytes), lua_setfield(L, -2, "bytes");
+    lua_pushnumber(L, row.ops), lua_setfield(L, -2, "ops");
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 1;
+}
+
 /* values() -> list of {name, channels}: what session:trace can give */
 static int meth_values(lua_State *L) {
   const struct ane_program *p = check_program(L, 1)->program;
@@ -285,7 +311,7 @@ static int meth_tostring(lua_State *L) {
 
 void bind_program(lua_State *L) {
   static const luaL_Reg methods[] = {{"session", meth_session}, {"info", meth_info}, {"max_chunk", meth_max_chunk}, {"context", meth_context},
-                                     {"vocab", meth_vocab},     {"n_ids", meth_n_ids}, {"exact", meth_exact}, {"run", meth_run}, {"values", meth_values}, {"dump", meth_dump}, {"close", meth_close},         {NULL, NULL}};
+                                     {"vocab", meth_vocab},     {"n_ids", meth_n_ids}, {"exact", meth_exact}, {"profile", meth_profile}, {"run", meth_run}, {"values", meth_values}, {"dump", meth_dump}, {"close", meth_close},         {NULL, NULL}};
   static const luaL_Reg meta[] = {{"__gc", meth_close}, {"__close", meth_close}, {"__tostring", meth_tostring}, {NULL, NULL}};
   bind_class(L, PROGRAM_CLASS, methods, meta);
   lua_pushcfunction(L, program_new);

@@ -2,6 +2,7 @@
 #include "binding/bind.h"
 
 #include "base/bytes.h"
+#include "kernels/kernels.h"
 #include "platform/platform.h"
 
 #include <signal.h>
@@ -51,6 +52,29 @@ static int cpu_cores(lua_State *L) {
 /* clock() -> seconds of a clock that only goes forward */
 static int clock_now(lua_State *L) {
   lua_pushnumber(L, ane_clock());
+  return 1;
+}
+
+/* limits(threads) -> {read (bytes a second), dot, bf16, fma (operations a second; nil: not known here)}; or nil, message, code */
+static int limits(lua_State *L) {
+  struct ane_pool *pool;
+  struct ane_limits l;
+  struct ane_error err;
+  int threads = (int)bind_integer(L, 1, 1, ANE_LIMIT_THREADS);
+  if (ane_pool_create(&pool, threads, &err)) return bind_fail(L, &err);
+  ane_status st = ane_limits_measure(pool, &l, &err);
+  ane_pool_destroy(pool);
+  if (st) return bind_fail(L, &err);
+  const struct {
+    const char *name;
+    double value;
+  } fields[] = {{"read", l.read}, {"dot", l.dot}, {"bf16", l.bf16}, {"fma", l.fma}};
+  lua_createtable(L, 0, (int)ANE_COUNT(fields));
+  for (size_t i = 0; i < ANE_COUNT(fields); i++) {
+    if (!(fields[i].value > 0)) continue;
+    lua_pushnumber(L, fields[i].value);
+    lua_setfield(L, -2, fields[i].name);
+  }
   return 1;
 }
 
@@ -172,7 +196,7 @@ static int catch_interrupts(lua_State *L) {
 
 static const luaL_Reg functions[] = {
     {"isa_list", isa_list},     {"isa_best", isa_best},   {"cpu_name", cpu_name},     {"cpu_cores", cpu_cores},
-    {"clock", clock_now},       {"memory", memory},       {"path_kind", path_kind},   {"write_file", write_file},
+    {"clock", clock_now}, {"limits", limits},       {"memory", memory},       {"path_kind", path_kind},   {"write_file", write_file},
     {"read_file", read_file},   {"isatty", is_tty},       {"list_dir", list_dir},   {"catch_interrupts", catch_interrupts},   {NULL, NULL},
 };
 

@@ -65,6 +65,22 @@ struct ane_matrix_info ane_program_matrix(const struct ane_program *p, int32_t i
 /* One line a step: kind, name, and where each of its results lies in the arena; false where there is no memory. */
 bool ane_program_print(const struct ane_program *p, struct ane_buffer *out);
 
+/* ---- Profile -------------------------------------------------------------------------------------------------------*/
+
+/* What one step took, summed over all runs since the profile was switched on. bytes: weights and cached state that it must
+ * read, each counted once a run; ops: multiplications and additions of its products. What moves activations only counts
+ * neither. */
+struct ane_step_profile {
+  const char *name, *op;
+  int64_t runs;
+  double seconds, bytes, ops;
+};
+/* Begins (all sums at zero) or ends profiling; no run may go on. While off it costs nothing. Errors: ANE_NOMEM. */
+ane_status ane_program_profile(struct ane_program *p, bool on, struct ane_error *err);
+/* Row i, 0 .. n_steps: one a step, in the order in which they run; the last is the search for the best ids. False behind
+ * it, and where no profile is on. */
+bool ane_program_profiled(const struct ane_program *p, int32_t i, struct ane_step_profile *out);
+
 /* Fills all activation memory with NaN (specs: no step reads what no step of the same run wrote). No run may go on. */
 void ane_program_poison(struct ane_program *p);
 

@@ -27,6 +27,9 @@ struct place {
 struct step;
 struct lane;
 typedef void (*step_fn)(struct lane *l, const struct step *s);
+/* What a step must read and compute (see ane_step_profile), added to p. On thread 0, when its own part has just run and the
+ * step's scratch is still there. */
+typedef void (*cost_fn)(const struct lane *l, const struct step *s, struct ane_step_profile *p);
 
 enum { MAX_PROJECT = 8 };
 
@@ -44,6 +47,7 @@ struct step {
   const char *name;
   const struct ane_op_info *op;
   step_fn run;
+  cost_fn cost; /* NULL: neither weights nor state are read */
   const struct place *in[4], *out[MAX_PROJECT]; /* in: x; residual, second operand or k; rope table; v */
   int32_t index;                                /* own work counters */
   size_t shared_bytes, kernel_bytes;            /* scratch of the step: for all threads together; for its kernels, each */
@@ -160,6 +164,7 @@ struct ane_program {
   size_t result_block_bytes;
   _Atomic int64_t *counters;      /* 2 a step */
   struct columns *columns;
+  struct ane_step_profile *profile; /* [n_steps + 1]; NULL: off */
 };
 
 /* Columns that rings keep beyond what the steps look back: rewinds up to here cost nothing. */
@@ -247,6 +252,11 @@ static inline void lane_barrier(const struct lane *l) { ane_pool_barrier(l->p->p
 static inline int64_t lane_next(const struct lane *l, const struct step *s, int which) {
   return atomic_fetch_add_explicit(&l->p->counters[2 * s->index + which], 1, memory_order_relaxed);
 }
+
+/* profile.c: adds what began at `start` to row i. On thread 0, behind the barrier that ends it. */
+void profile_step(const struct lane *l, int32_t i, double start);
+/* The product of a matrix and t columns. */
+void profile_matrix(const struct ane_packed *w, int64_t t, struct ane_step_profile *p);
 
 /* Builders of steps: fill s from node n. Found by op in plan.c. */
 struct planner;

@@ -335,6 +335,7 @@ void ane_program_destroy(struct ane_program *p) {
   if (p->scratch) ane_pages_free(p->scratch, p->scratch_bytes);
   if (p->result_block) ane_pages_free(p->result_block, p->result_block_bytes);
   ane_free(p->row_scales);
+  ane_free(p->profile);
   ane_arena_free(&p->arena);
   ane_free(p);
 }

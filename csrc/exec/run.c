@@ -19,8 +19,12 @@ static void tap_step(const struct lane *l, const struct step *s) {
 static void run_steps(struct lane *l, int32_t from, int32_t to, int32_t *previous) {
   for (int32_t i = from; i < to; i++) {
     if (l->thread == 0 && *previous >= 0) reset_counters(l->p, *previous);
+    bool profiled = l->p->profile && l->thread == 0;
+    double start = profiled ? ane_clock() : 0;
     l->p->steps[i].run(l, &l->p->steps[i]);
+    if (profiled && l->p->steps[i].cost) l->p->steps[i].cost(l, &l->p->steps[i], &l->p->profile[i]);
     lane_barrier(l);
+    if (profiled) profile_step(l, i, start);
     if (l->r->tap) tap_step(l, &l->p->steps[i]);
     *previous = i;
   }
@@ -42,8 +46,10 @@ static void run_thread(void *arg, int thread, int threads) {
   for (l.w_from = 0; l.w_from < r->n_wanted; l.w_from += WANTED_BLOCK) {
     l.cols = ANE_MIN(r->n_wanted - l.w_from, (int64_t)ANE_MIN(WANTED_BLOCK, p->o.chunk));
     run_steps(&l, p->n_body, p->n_steps, &previous);
+    double start = p->profile && thread == 0 ? ane_clock() : 0;
     find_best(&l, l.cols);
     lane_barrier(&l); /* the next block writes where this one is still read */
+    if (p->profile && thread == 0) profile_step(&l, p->n_steps, start);
   }
   if (thread == 0 && previous >= 0) reset_counters(p, previous);
 }

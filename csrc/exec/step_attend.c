@@ -91,6 +91,23 @@ static void run_attend(struct lane *l, const struct step *s) {
   }
 }
 
+/* Keys and values of all tiles that some query sees, once; 2 * head_dim multiplications and additions a query and key for
+ * the scores, the same for the sum of values. */
+static void attend_cost(const struct lane *l, const struct step *s, struct ane_step_profile *p) {
+  for (int32_t i = 0; i < l->r->n_items; i++) {
+    const struct ane_run_item *it = &l->r->items[i];
+    const struct ane_kv *kv = kv_of(l->r, s, i);
+    int64_t first = it->session->length, last = first + it->n - 1, from, to, unused;
+    visible_tiles(s, first, &from, &unused);
+    visible_tiles(s, last, &unused, &to);
+    p->bytes += (double)((to - from) * ANE_TILE * kv->heads * kv->head_dim) * 2 * ane_dtype_info(kv->dtype)->bytes;
+    for (int64_t q = first; q <= last; q++) {
+      int64_t end = ANE_MIN(q + s->attend.ahead, last) + 1, begin = s->attend.window > 0 ? ANE_MAX(end - s->attend.ahead - s->attend.window, (int64_t)0) : 0;
+      p->ops += 4.0 * (double)((end - begin) * s->attend.head_dim * s->attend.heads);
+    }
+  }
+}
+
 static ane_status plan_sinks(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
   ane_status st = planner_vector(pl, ane_node_input(n, 5), 0, &s->attend.sinks, err);
   float by = (float)ane_node_float(n, "sink_scale");
@@ -104,6 +121,7 @@ static ane_status plan_sinks(struct planner *pl, const struct ane_node *n, struc
 
 ane_status plan_attend(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
   s->run = run_attend;
+  s->cost = attend_cost;
   s->in[0] = planner_place(pl, n->inputs[0]);
   s->in[1] = planner_place(pl, n->inputs[1]);
   s->in[3] = planner_place(pl, n->inputs[2]);

@@ -100,6 +100,14 @@ static void run_conv(struct lane *l, const struct step *s) {
   keep_columns(l, s);
 }
 
+static void conv_cost(const struct lane *l, const struct step *s, struct ane_step_profile *p) {
+  int64_t c = s->in[0]->channels;
+  for (int64_t g = 0; s->conv.matrix && g < s->conv.groups; g++) profile_matrix(&s->conv.matrix[g], l->cols, p);
+  if (!s->conv.weight) return;
+  p->bytes += (double)(c * s->conv.taps) * sizeof(float);
+  p->ops += 2.0 * (double)(c * s->conv.taps * l->cols);
+}
+
 /* [C, 1, K] to [K][C]. */
 static void transpose_taps(const float *w, float *out, int64_t c, int64_t taps) {
   for (int64_t i = 0; i < c; i++)
@@ -140,6 +148,7 @@ static ane_status plan_grouped(struct planner *pl, struct step *s, const float *
 ane_status plan_conv(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
   bool delay = n->op == ANE_OP_DELAY;
   s->run = run_conv;
+  s->cost = conv_cost;
   s->in[0] = planner_place(pl, n->inputs[0]);
   s->conv.taps = 2;
   s->conv.ring = pl->ring_of[n->inputs[delay ? 1 : 4]];

@@ -189,6 +189,18 @@ static void run_experts(struct lane *l, const struct step *s) {
   sum_rows(l, s, &y);
 }
 
+/* Only experts that have rows are read. */
+static void experts_cost(const struct lane *l, const struct step *s, struct ane_step_profile *p) {
+  struct layout y = lay_out(s, l->p->shared, l->cols);
+  for (int64_t e = 0; e < s->experts.count; e++) {
+    int64_t rows = y.start[e + 1] - y.start[e];
+    if (!rows) continue;
+    profile_matrix(&s->experts.list[e].gate->packed, rows, p);
+    profile_matrix(&s->experts.list[e].up->packed, rows, p);
+    profile_matrix(&s->experts.list[e].down->packed, rows, p);
+  }
+}
+
 static ane_status plan_expert(struct planner *pl, const struct ane_node *n, int at, struct step *s, struct expert *x, struct ane_error *err) {
   ane_status st;
   if ((st = planner_matrix(pl, n->inputs[at], &x->gate, err)) || (st = planner_vector(pl, n->inputs[at + 1], 0, &x->gate_bias, err)) ||
@@ -208,6 +220,7 @@ ane_status plan_experts(struct planner *pl, const struct ane_node *n, struct ste
   if (route->node == ANE_NONE || pl->g->nodes[route->node].op != ANE_OP_ROUTE)
     return ane_fail(err, ANE_UNSUPPORTED, "%s is not the output of route", route->name);
   s->run = run_experts;
+  s->cost = experts_cost;
   s->in[0] = planner_place(pl, n->inputs[0]);
   s->in[1] = planner_place(pl, n->inputs[1]);
   s->experts.count = ane_node_int(n, "count");

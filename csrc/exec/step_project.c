@@ -97,8 +97,13 @@ static void run_project(struct lane *l, const struct step *s) {
   }
 }
 
+static void project_cost(const struct lane *l, const struct step *s, struct ane_step_profile *p) {
+  for (int m = 0; m < s->project.count; m++) profile_matrix(&s->project.w[m]->packed, l->cols, p);
+}
+
 ane_status plan_project(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
   s->run = run_project;
+  s->cost = project_cost;
   s->in[0] = planner_place(pl, n->inputs[0]);
   s->in[1] = planner_place(pl, n->inputs[1]);
   s->project.count = (int)ane_node_int(n, "count");

@@ -188,4 +188,25 @@ size_t ane_attention_scratch(int64_t n_heads, int64_t kv_heads, int64_t head_dim
 /* The table of a level; the level must be available. Tables are static; two calls give the same pointer. */
 const struct ane_kernels *ane_kernels_get(ane_isa isa);
 
+/* ---- Limits of the machine (limits.c): what benches and profiles set kernels beside -----------------------------------*/
+
+/* Loops on registers only, for one thread. Each returns the number of operations done (a multiply and an add are two): 8-bit
+ * dot products (vpdpbusd), bf16 dot products (vdpbf16ps), fp32 fused multiply-adds; 0 where the machine lacks the instruction. */
+double ane_limit_dot(int64_t steps);
+double ane_limit_bf16(int64_t steps);
+double ane_limit_fma(int64_t steps);
+/* Reads every byte of p, size in whole 128 bytes; the result only keeps the reads alive. */
+uint64_t ane_limit_read(const void *p, size_t size);
+
+/* Buffer of the read test, far beyond any cache; the most threads of a pool to measure with. */
+enum { ANE_LIMIT_BYTES = 512 << 20, ANE_LIMIT_THREADS = 256 };
+
+/* All threads of a pool together. 0: not known here. */
+struct ane_limits {
+  double read;            /* bytes a second from memory */
+  double dot, bf16, fma;  /* operations a second */
+};
+/* Takes about a second and ANE_LIMIT_BYTES of memory. Errors: ANE_NOMEM, ANE_RANGE (threads). */
+ane_status ane_limits_measure(struct ane_pool *pool, struct ane_limits *out, struct ane_error *err);
+
 #endif

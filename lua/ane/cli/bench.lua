@@ -1,6 +1,7 @@
 --- `ane bench`: speed of prefill and of decoding, as llama-bench measures them; of a token classifier, sentences a second.
--- Needs ane.classify, ane.cli.common and ane.core.
+-- Needs ane.bench, ane.classify, ane.cli.common and ane.core.
 
+local bench = require "ane.bench"
 local common = require "ane.cli.common"
 local core = require "ane.core"
 
@@ -8,67 +9,110 @@ local M = {}
 
 M.summary = "Measure prefill and decode speed; of a token classifier, sentences a second."
 
+local function depths(text)
+  local list = {}
+  for part in text:gmatch "[^,%s]+" do
+    local n = math.tointeger(tonumber(part))
+    if not n or n < 0 then return nil, ("'%s' is not a number of tokens"):format(part) end
+    list[#list + 1] = n
+  end
+  if #list == 0 then return nil, "no depth given" end
+  return list
+end
+
 function M.options(parser)
   common.model_options(parser)
   parser:option("-p --prompt-tokens", "Tokens of the prompt, 0 for none."):convert(common.natural):default "512":argname "N"
   parser:option("-n --gen-tokens", "Tokens to decode, 0 for none."):convert(common.natural):default "128":argname "N"
+  parser:option("-d --depth", "Tokens that are there before each test: 0,2048."):convert(depths):default "0":argname "LIST"
   parser:option("-r --repetitions", "Measurements, after one that does not count."):convert(common.positive):default "5":argname "R"
+  parser:flag("--greedy", "Decode what the model says instead of random ids.")
+  parser:flag("--no-limits", "Do not measure what the machine can do at most.")
+  parser:option("-o --output", "Form of the results; default text."):choices { "text", "md", "csv", "json" }
   parser:option("--sentence-tokens", "Token classifiers: tokens of a sentence."):convert(common.positive):default "32":argname "N"
   parser:option("-b --batch", "Token classifiers: sentences of one run."):convert(common.positive):default "16":argname "B"
-  parser:flag("--json", "Write one JSON object.")
-end
-
-local function random_ids(n, vocab, seed)
-  local ids = {}
-  for i = 1, n do ids[i] = math.floor(core.random(seed, i) * vocab) end
-  return ids
-end
-
--- Each runs once from an empty cache and gives seconds; ids are new ones each time.
-local KINDS = {
-  pp = function(session, ids)
-    local started = core.clock()
-    assert(session:feed(ids, { want = "last" }))
-    session:argmax()
-    return core.clock() - started
-  end,
-  tg = function(session, ids)
-    local started = core.clock()
-    for i = 1, #ids do
-      assert(session:feed(ids[i], { want = "argmax" }))
-      session:argmax()
-    end
-    return core.clock() - started
-  end,
-}
-
--- Tokens per second of each repetition; the seconds of the warm-up.
-local function measure(session, kind, n, vocab, repetitions)
-  local rates, first = {}, nil
-  if n == 0 then return rates end
-  for r = 0, repetitions do
-    assert(session:rewind(0))
-    local seconds = KINDS[kind](session, random_ids(n, vocab, r))
-    if r == 0 then first = seconds else rates[r] = n / seconds end
-  end
-  return rates, first
+  parser:flag("--json", "Write one JSON object, as --output json.")
 end
 
 -- "61.2 +- 0.4"
-local function mean_text(rates)
-  local sum, squares = 0, 0
-  for _, v in ipairs(rates) do sum = sum + v end
-  local mean = sum / #rates
-  for _, v in ipairs(rates) do squares = squares + (v - mean) ^ 2 end
-  return ("%.2f +- %.2f"):format(mean, #rates > 1 and math.sqrt(squares / (#rates - 1)) or 0)
+local function mean_text(rates) return ("%.2f +- %.2f"):format(bench.mean(rates)) end
+
+local function share(value, limit) return value and limit and ("%.0f %%"):format(100 * value / limit) or "" end
+
+-- One test as texts: what a run reads a second and computes in matrix products, beside what the machine can.
+local function texts(row, limits)
+  local rate = bench.mean(row.rates)
+  local read = row.test == "tg" and row.bytes and row.bytes * rate or nil
+  return {
+    test = row.test .. row.tokens .. (row.depth > 0 and " @ d" .. row.depth or ""), rate = mean_text(row.rates),
+    read = read and ("%.1f"):format(read / 1e9) or "", read_share = share(read, limits.read),
+    ops = row.matrix_ops and ("%.0f"):format(row.matrix_ops / 1e9) or "",
+    ops_share = row.test == "pp" and share(row.matrix_ops, limits.dot) or "",
+  }
 end
 
-local function show(out, args)
+local NAMES = { pp = "prefill", tg = "decode" }
+local SHOW = {}
+
+function SHOW.text(rows, out)
   io.stdout:write(("%s, %d threads, %s; loaded in %.2f s, peak memory %.0f MB\n"):format(out.kernel, out.threads,
     common.bytes(out.model_bytes), out.load_s, out.peak_rss_mb))
-  if #out.pp > 0 then io.stdout:write(("prefill of %d: %s tokens/s\n"):format(args.prompt_tokens, mean_text(out.pp))) end
-  if #out.tg > 0 then io.stdout:write(("decode of %d: %s tokens/s\n"):format(args.gen_tokens, mean_text(out.tg))) end
+  for _, row in ipairs(rows) do
+    local t = texts(row, out.limits or {})
+    local at = row.depth > 0 and (" at depth %d"):format(row.depth) or ""
+    io.stdout:write(("%s of %d%s: %s tokens/s"):format(NAMES[row.test], row.tokens, at, t.rate))
+    local function beside(part, of) return part ~= "" and (" (%s of the %s)"):format(part, of) or "" end
+    if t.read ~= "" then io.stdout:write(", reads ", t.read, " GB/s", beside(t.read_share, "limit")) end
+    if row.test == "pp" and t.ops ~= "" then io.stdout:write(", matrices ", t.ops, " GOPS", beside(t.ops_share, "int8 limit")) end
+    io.stdout:write "\n"
+  end
   return true
+end
+
+function SHOW.md(rows, out)
+  io.stdout:write("| model | kernel | threads | test | tokens/s | read GB/s | of limit | matrices GOPS | of int8 limit |\n",
+    ("|---"):rep(9), "|\n")
+  for _, row in ipairs(rows) do
+    local t = texts(row, out.limits or {})
+    local cells = { out.model, out.kernel, out.threads, t.test, t.rate, t.read, t.read_share, t.ops, t.ops_share }
+    io.stdout:write("| ", table.concat(cells, " | "), " |\n")
+  end
+  return true
+end
+
+-- A field of CSV (RFC 4180).
+local function field(v)
+  local text = tostring(v)
+  return text:find '[",\r\n]' and '"' .. text:gsub('"', '""') .. '"' or text
+end
+
+function SHOW.csv(rows, out)
+  local function line(list)
+    for i, v in ipairs(list) do list[i] = field(v) end
+    io.stdout:write(table.concat(list, ","), "\n")
+  end
+  line {
+    "model", "kernel", "threads", "test", "tokens", "depth", "mean", "stddev", "bytes_a_token", "ops_a_token", "matrix_ops_s",
+    "read_limit", "dot_limit",
+  }
+  for _, row in ipairs(rows) do
+    local mean, deviation = bench.mean(row.rates)
+    local limits = out.limits or {}
+    line {
+      out.model, out.kernel, out.threads, row.test, row.tokens, row.depth, ("%.3f"):format(mean), ("%.3f"):format(deviation),
+      row.bytes or "", row.ops or "", row.matrix_ops or "", limits.read or "", limits.dot or "",
+    }
+  end
+  return true
+end
+
+function SHOW.json(rows, out)
+  local lists = { pp = {}, tg = {} }
+  for _, row in ipairs(rows) do
+    if row.depth == rows[1].depth then lists[row.test] = row.rates end
+  end
+  out.pp, out.tg, out.tests = common.list(lists.pp), common.list(lists.tg), common.list(rows)
+  return common.print_json(out)
 end
 
 -- Sentences per second of each repetition: labels, best legal paths and spans of eight batches of random ids.
@@ -79,7 +123,7 @@ local function classify(model, args)
   local rates, vocab = {}, require("ane.model").bundle(model).program:n_ids()
   for r = 0, args.repetitions do
     local sentences = {}
-    for i = 1, n do sentences[i] = random_ids(args.sentence_tokens, vocab, r * n + i) end
+    for i = 1, n do sentences[i] = bench.random_ids(args.sentence_tokens, vocab, r * n + i) end
     local started = core.clock()
     local spans, failed = batch:spans(sentences)
     if not spans then return nil, failed end
@@ -106,22 +150,24 @@ local function run_classifier(model, args)
 end
 
 function M.run(args)
-  local context = args.context or math.max(args.prompt_tokens, args.gen_tokens, 1)
+  local deepest = math.max(table.unpack(args.depth))
+  local context = args.context or deepest + math.max(args.prompt_tokens, args.gen_tokens, 1)
   local model <close>, message = common.load(args, { context = context })
   if not model then return nil, message end
   if model.config.kind == "token_classifier" then return run_classifier(model, args) end
-  local session <close>, failed = model:session()
-  if not session then return nil, failed end
+  local rows
+  rows, message = bench.run(model, {
+    prompt = args.prompt_tokens, gen = args.gen_tokens, depths = args.depth, repetitions = args.repetitions, greedy = args.greedy,
+  })
+  if not rows then return nil, message end
   local info = model:info()
-  local pp, first = measure(session, "pp", args.prompt_tokens, model.vocab, args.repetitions)
-  local tg, first_decode = measure(session, "tg", args.gen_tokens, model.vocab, args.repetitions)
   local out = {
-    pp = common.list(pp), tg = common.list(tg), load_s = model.load_s, first_token_s = first or first_decode,
-    peak_rss_mb = core.memory().peak / 1e6, kernel = info.isa, model_bytes = info.bytes, threads = info.threads,
-    weight_bytes = info.weight_bytes, activations = info.activations, kv = info.kv,
+    model = args.model:match "[^/]+/*$", load_s = model.load_s, first_token_s = rows.first_s, peak_rss_mb = core.memory().peak / 1e6,
+    kernel = info.isa, model_bytes = info.bytes, threads = info.threads, weight_bytes = info.weight_bytes, activations = info.activations,
+    kv = info.kv,
   }
-  if args.json then return common.print_json(out) end
-  return show(out, args)
+  if not args.no_limits then out.limits = core.limits(info.threads) end -- last: it takes memory of its own
+  return SHOW[args.json and "json" or args.output or "text"](rows, out)
 end
 
 return M

@@ -1,8 +1,9 @@
 --- `ane run`: continues a prompt.
--- Needs ane.cli.common, ane.core and ane.jinja (JSON that keeps the order of keys, as templates see it).
+-- Needs ane.cli.common, ane.core, ane.profile and ane.jinja (JSON that keeps the order of keys, as templates see it).
 
 local common = require "ane.cli.common"
 local core = require "ane.core"
+local profile = require "ane.profile"
 
 local M = {}
 
@@ -20,6 +21,7 @@ function M.options(parser)
   parser:option("--logprobs", "With --json: log probabilities of each token and the N best."):convert(common.natural):argname "N"
   common.sampling_options(parser)
   parser:flag("--timings --stats", "Show speed on standard error.")
+  parser:flag("--profile", "Show on standard error where the time went, block by block, with GB/s and GOPS.")
   parser:flag("--json", "Write one JSON object.")
 end
 
@@ -45,15 +47,23 @@ local function print_result(result)
   return common.print_json(out)
 end
 
+-- Tables of the prefill (with the first token) and, behind that, of decoding.
+local function show_profile(before, after)
+  io.stderr:write("prefill\n", profile.text(before), "decode\n", profile.text(after))
+end
+
 local function stream(model, prompt, opts, args)
   local pieces <close>, message = model:stream(prompt, opts)
   if not pieces then return nil, message end
+  local before
   for piece in pieces do
+    if args.profile and not before then before = assert(profile.take(model)) end
     io.stdout:write(piece, model.tokenizer and "" or " ")
     io.stdout:flush()
   end
   io.stdout:write "\n"
   if args.timings then io.stderr:write("[", common.speed(pieces.result.timings, pieces.result.stop), "]\n") end
+  if before then show_profile(before, assert(profile.take(model))) end
   return true
 end
 
@@ -64,6 +74,12 @@ function M.run(args)
   if not model then return nil, message end
   local opts = common.sampling(args)
   for key, value in pairs(more) do opts[key] = value end
+  if args.profile then
+    if args.json then return nil, "--profile and --json: choose one" end
+    local ok
+    ok, message = profile.start(model)
+    if not ok then return nil, message end
+  end
   opts.max_tokens, opts.ignore_eos, opts.special = args.max_tokens, args.ignore_eos, args.special
   opts.logprobs = args.json and args.logprobs or nil
   if not args.json then return stream(model, prompt, opts, args) end

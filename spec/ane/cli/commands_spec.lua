@@ -141,15 +141,45 @@ end)
 
 describe("ane bench", function()
   it("measures as many times as asked", function()
-    local r = command.json { "bench", path, "-p", "16", "-n", "4", "-t", "2", "-r", "3" }
+    local r = command.json { "bench", path, "-p", "16", "-n", "4", "-t", "2", "-r", "3", "--no-limits" }
     assert.same({ 3, 3, 2 }, { #r.pp, #r.tg, r.threads })
     for _, key in ipairs { "load_s", "first_token_s", "peak_rss_mb", "model_bytes" } do assert.is_true(r[key] > 0, key) end
     assert.equal(ane.info().isa, r.kernel)
     assert.equal(290816, r.model_bytes)
-    assert.same({ 0, 3 }, { #command.json({ "bench", path, "-p", "0", "-n", "2", "-r", "3" }).pp, #r.tg })
-    local code, out = command.run { "bench", path, "-p", "16", "-n", "2", "-r", "1" }
-    assert.equal(0, code)
-    assert.matches("prefill of 16: .* tokens/s\ndecode of 2: ", out)
+    assert.same({ 0, 3 }, { #command.json({ "bench", path, "-p", "0", "-n", "2", "-r", "3", "--no-limits" }).pp, #r.tg })
+  end)
+
+  it("measures at depths, beside what is read and computed and what the machine can", function()
+    local r = command.json { "bench", path, "-p", "8", "-n", "3", "-r", "2", "-d", "0,100", "-t", "1" }
+    local what = {}
+    for i, t in ipairs(r.tests) do what[i] = ("%s%d@%d x%d"):format(t.test, t.tokens, t.depth, #t.rates) end
+    assert.same({ "pp8@0 x2", "tg3@0 x2", "pp8@100 x2", "tg3@100 x2" }, what)
+    assert.same({ 2, r.tests[1].rates[1] }, { #r.pp, r.pp[1] })
+    local near, far = r.tests[2], r.tests[4]
+    assert.is_true(near.bytes > 0.9 * r.weight_bytes and near.bytes < 1.5 * r.weight_bytes)
+    assert.is_true(far.ops > near.ops and far.bytes > near.bytes)
+    assert.is_true(near.matrix_ops > 0 and r.limits.read > 1e8)
+  end)
+
+  it("writes text, Markdown and CSV", function()
+    local function out(...)
+      local code, text = command.run { "bench", path, "-p", "16", "-n", "2", "-r", "1", "--no-limits", "-d", "0,8", ... }
+      assert.equal(0, code)
+      return text
+    end
+    assert.matches("prefill of 16: .- tokens/s.-\ndecode of 2: .-\nprefill of 16 at depth 8: ", out())
+    local md = out("--output", "md")
+    assert.matches("| tg2 @ d8 | ", md, 1, true)
+    local columns
+    for line in md:gmatch "[^\n]+" do
+      local _, n = line:gsub("|", "")
+      columns = columns or n
+      assert.equal(columns, n)
+    end
+    local csv = out("-o", "csv", "--greedy")
+    assert.matches("^model,kernel,", csv)
+    assert.matches(",tg,2,8,%d+%.%d+,0%.000,", csv)
+    assert.equal(2, (command.run { "bench", path, "-d", "1,x" }))
   end)
 end)
 

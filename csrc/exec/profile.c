@@ -1,0 +1,33 @@
+/* Where the time of runs goes, step by step, beside what each step must read and compute. */
+#include "exec/exec_internal.h"
+
+ane_status ane_program_profile(struct ane_program *p, bool on, struct ane_error *err) {
+  ane_free(p->profile);
+  p->profile = NULL;
+  if (!on) return ANE_OK;
+  p->profile = ane_calloc((size_t)p->n_steps + 1, sizeof *p->profile);
+  if (!p->profile) return ane_fail(err, ANE_NOMEM, "no memory for the profile of %d steps", p->n_steps);
+  for (int32_t i = 0; i < p->n_steps; i++) {
+    p->profile[i].name = p->steps[i].name;
+    p->profile[i].op = p->steps[i].op->name;
+  }
+  p->profile[p->n_steps].name = p->profile[p->n_steps].op = "argmax";
+  return ANE_OK;
+}
+
+bool ane_program_profiled(const struct ane_program *p, int32_t i, struct ane_step_profile *out) {
+  if (!p->profile || i < 0 || i > p->n_steps) return false;
+  *out = p->profile[i];
+  return true;
+}
+
+void profile_step(const struct lane *l, int32_t i, double start) {
+  struct ane_step_profile *row = &l->p->profile[i];
+  row->seconds += ane_clock() - start;
+  row->runs++;
+}
+
+void profile_matrix(const struct ane_packed *w, int64_t t, struct ane_step_profile *p) {
+  p->bytes += (double)w->groups * (double)w->group_bytes;
+  p->ops += 2.0 * (double)w->rows * (double)w->cols * (double)t;
+}
