@@ -142,7 +142,8 @@ static int matmul(lua_State *L) {
   return 1;
 }
 
-/* matmul_acts(level, "int8", x, t, cols) -> codes, scales, half sums, scaled sums; (level, "bf16", ...) -> bf16 */
+/* matmul_acts(level, "int8", x, t, cols) -> codes, scales, half sums, scaled sums, low codes, marks of fine
+ * blocks, scales of the low codes, their half sums; (level, "bf16", ...) -> bf16 */
 static int matmul_acts(lua_State *L) {
   const struct ane_kernels *k = check_level(L, 1);
   ane_act act = (ane_act)luaL_checkoption(L, 2, NULL, act_names);
@@ -159,7 +160,11 @@ static int matmul_acts(lua_State *L) {
   lua_pushlstring(L, (const char *)a.d, blocks * sizeof *a.d);
   lua_pushlstring(L, (const char *)a.isum, blocks * 2 * sizeof *a.isum);
   lua_pushlstring(L, (const char *)a.dsum, blocks * sizeof *a.dsum);
-  return 4;
+  lua_pushlstring(L, (const char *)a.low, blocks * ANE_BLOCK);
+  lua_pushlstring(L, (const char *)a.fine, blocks);
+  lua_pushlstring(L, (const char *)a.d_low, blocks * sizeof *a.d_low);
+  lua_pushlstring(L, (const char *)a.low_isum, blocks * 2 * sizeof *a.low_isum);
+  return 8;
 }
 
 /* matmul_levels() -> {"ref", ...}: those of this machine */

@@ -90,22 +90,11 @@ static void gather(const struct lane *l, const struct step *s, const struct layo
   }
 }
 
-/* Rows [from, from + n) of prepared activations. */
-static struct ane_acts some_rows(const struct ane_acts *a, int64_t from, int64_t n) {
-  struct ane_acts v = *a;
-  int64_t pad = a->kind == ANE_ACT_I8 ? (a->cols + 31) / 32 * 32 : (a->cols + 1) / 2 * 2;
-  v.t = n;
-  if (a->f32) v.f32 += from * a->ld;
-  if (a->q) v.q += from * pad, v.d += from * (pad / 32), v.dsum += from * (pad / 32), v.isum += from * (pad / 32) * 2;
-  if (a->bf16) v.bf16 += from * pad;
-  return v;
-}
-
 /* out[row][r - r0] = W x + bias for row groups [g0, g1) and rows [from, from + n). */
 static void multiply(const struct lane *l, const struct matrix *w, const float *bias, const struct ane_acts *acts, int64_t from, int64_t n, int64_t g0,
                      int64_t g1, float *out, int64_t ld) {
   int64_t r0 = g0 * ANE_GROUP, rows = ANE_MIN(g1 * ANE_GROUP, w->packed.rows) - r0;
-  struct ane_acts a = some_rows(&acts[w->act], from, n);
+  struct ane_acts a = ane_acts_rows(&acts[w->act], from, n);
   l->k->matmul[w->packed.form][w->act](&w->packed, &a, g0, g1, (float *)((uintptr_t)out - (uintptr_t)r0 * sizeof(float)), ld, l->mem + l->p->lane_kernel);
   for (int64_t t = 0; bias && t < n; t++) l->k->add(out + t * ld, bias + r0, out + t * ld, rows);
 }

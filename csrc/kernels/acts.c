@@ -13,7 +13,7 @@ static size_t part(int64_t t, int64_t each, size_t bytes) { return ane_align_up(
 size_t ane_acts_bytes(ane_act kind, int64_t t, int64_t cols) {
   int64_t nb = (int64_t)ane_div_up((size_t)cols, ANE_BLOCK);
   switch (kind) {
-    case ANE_ACT_I8: return part(t, nb * ANE_BLOCK, 1) + 2 * part(t, nb, 4) + part(t, nb, 8);
+    case ANE_ACT_I8: return 2 * part(t, nb * ANE_BLOCK, 1) + part(t, nb, 1) + 3 * part(t, nb, 4) + 2 * part(t, nb, 8);
     case ANE_ACT_BF16: return part(t, cols + (cols & 1), 2);
     default: return part(t, cols, 4);
   }
@@ -26,13 +26,30 @@ void ane_acts_place(struct ane_acts *a, ane_act kind, int64_t t, int64_t cols, v
   switch (kind) {
     case ANE_ACT_I8:
       a->q = (const int8_t *)at;
-      a->d = (const float *)(at += part(t, nb * ANE_BLOCK, 1));
+      a->low = (const int8_t *)(at += part(t, nb * ANE_BLOCK, 1));
+      a->fine = at += part(t, nb * ANE_BLOCK, 1);
+      a->d = (const float *)(at += part(t, nb, 1));
+      a->d_low = (const float *)(at += part(t, nb, 4));
       a->dsum = (const float *)(at += part(t, nb, 4));
-      a->isum = (const int32_t *)(at + part(t, nb, 4));
+      a->isum = (const int32_t *)(at += part(t, nb, 4));
+      a->low_isum = (const int32_t *)(at + part(t, nb, 8));
       break;
     case ANE_ACT_BF16: a->bf16 = (const uint16_t *)at; break;
     default:
       a->f32 = (const float *)at;
       a->ld = cols;
   }
+}
+
+struct ane_acts ane_acts_rows(const struct ane_acts *a, int64_t from, int64_t n) {
+  struct ane_acts v = *a;
+  int64_t nb = (int64_t)ane_div_up((size_t)a->cols, ANE_BLOCK);
+  v.t = n;
+  if (a->f32) v.f32 += from * a->ld;
+  if (a->bf16) v.bf16 += from * (a->cols + (a->cols & 1));
+  if (!a->q) return v;
+  v.q += from * nb * ANE_BLOCK, v.low += from * nb * ANE_BLOCK;
+  v.fine += from * nb, v.d += from * nb, v.d_low += from * nb, v.dsum += from * nb;
+  v.isum += 2 * from * nb, v.low_isum += 2 * from * nb;
+  return v;
 }

@@ -64,9 +64,13 @@ struct ane_acts {
   const float *f32;     /* F32: [t][ld] */
   int64_t ld;
   const int8_t *q;      /* I8: [t][cols_pad] */
-  const float *d;       /* I8: [t][nb] scale: x = d * q */
+  const int8_t *low;    /* I8: [t][cols_pad] what q lacks in 128ths: x = d * (q + low / 128); 0 in blocks that are not fine */
+  const uint8_t *fine;  /* I8: [t][nb] 1: the block is fine, its low part counts */
+  const float *d;       /* I8: [t][nb] scale of q */
+  const float *d_low;   /* I8: [t][nb] d / 128, exactly */
   const int32_t *isum;  /* I8: [t][nb][2] sums of q over each 16 */
-  const float *dsum;    /* I8: [t][nb] d * (float)(sum of q over the block), rounded: what a minimum is multiplied by */
+  const int32_t *low_isum; /* I8: [t][nb][2] of low */
+  const float *dsum;    /* I8: [t][nb] d times the sum over the block, rounded: what a minimum is multiplied by */
   const uint16_t *bf16; /* BF16: [t][cols_pad] */
 };
 
@@ -75,6 +79,8 @@ ane_act ane_act_for(ane_form f, bool int8, bool bf16_dot);
 /* Bytes of the prepared form of t columns, each part 64-byte aligned; and the pointers into such memory. */
 size_t ane_acts_bytes(ane_act kind, int64_t t, int64_t cols);
 void ane_acts_place(struct ane_acts *a, ane_act kind, int64_t t, int64_t cols, void *memory);
+/* Columns [from, from + n) of a. */
+struct ane_acts ane_acts_rows(const struct ane_acts *a, int64_t from, int64_t n);
 
 /* ---- KV cache ----------------------------------------------------------------------------------------------------*/
 
@@ -112,6 +118,8 @@ struct ane_attention {
  *         with a minimum: acc = fma(min, dsum, acc)
  *         two scales: f = (float)i0 * s0; f = fma((float)i1, s1, f)
  *         form I8: f = (float)i; acc = fma(f, d, acc); at the end acc * row_scale
+ *         in a fine block q stands for 128 q + low, and d for d / 128. The same for a block that is not fine gives the same
+ *         bits (all its numbers grow or shrink by a power of two), so a level may treat it either way.
  *   BF16  one bf16 dot step per pair of columns, ascending (rounding as the instruction)
  * out[t * ld_out + r]; rows >= w->rows are not written. scratch: ane_matmul_scratch() bytes, 64-byte aligned, one for
  * each thread. x->kind must be one that ane_act_for gives for the form. */
@@ -124,8 +132,12 @@ struct ane_kernels {
   ane_matmul_fn matmul[ANE_FORM_COUNT][ANE_ACT_COUNT]; /* NULL where the pair is not offered */
 
   /* Fill rows [t_from, t_to) of prepared activations from x [t][ld].
-   * I8, each block of 32: amax = max |x|; d = amax / 127; q = round to nearest even of x * (127 / amax) (0 where amax is
-   * 0); the quotient 127 / amax is rounded once. NaN or infinite x give unspecified but in-range codes. */
+   * I8, each block of 32: amax = max |x|; the block is fine if amax^2 > sum(amax^2) * (1.25 / nb), the sum over the blocks
+   * of this token by 16 lanes as below, without fma. A fifth of the blocks are; they hold most of the error that
+   * 8 bits would make.
+   * Not fine: d = amax / 127; q = round to nearest even of x * (127 / amax), the quotient rounded once.
+   * Fine: d = 128 (amax / 16319); v = round to nearest even of x * (16319 / amax); q = (v + 64) >> 7, low = v - 128 q.
+   * Where amax < 2^-100: d = 0, q = 0. NaN or infinite x give unspecified but in-range codes. */
   void (*acts_i8)(const struct ane_acts *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to);
   void (*acts_bf16)(const struct ane_acts *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to);
 

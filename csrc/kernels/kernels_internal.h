@@ -54,6 +54,23 @@ enum { ANE_PANEL = 256 };
 enum { ANE_SCRATCH = 512 * 1024 };
 void ane_read_panel(const struct ane_packed *w, int64_t g, int64_t k, int n, float *panel, float *tmp);
 
+/* Codes of activations: q alone reaches 127; with a low part of 7 bits, 127 * 128 + 63. */
+enum { ANE_CODE_MAX = 127, ANE_FINE_MAX = 16319 };
+#define ANE_TINY 0x1p-100f /* blocks with no larger value are zero: their scales and inverses stay finite, normal numbers */
+
+/* The square of a block's largest value above which it is fine, from those of all blocks of the token. Written without
+ * fma and in lanes, so that it comes out the same wherever it is compiled. */
+static inline float ane_fine_limit(const float *amax, int64_t nb) {
+  float l[16] = {0};
+  int64_t b = 0;
+  for (; b + 16 <= nb; b += 16)
+    for (int j = 0; j < 16; j++) l[j] += amax[b + j] * amax[b + j];
+  for (int j = 0; b + j < nb; j++) l[j] += amax[b + j] * amax[b + j];
+  for (int n = 8; n >= 1; n /= 2)
+    for (int j = 0; j < n; j++) l[j] += l[j + n];
+  return l[0] * (1.25f / (float)nb);
+}
+
 /* Rows of group g that exist. */
 static inline int ane_group_rows(const struct ane_packed *w, int64_t g) {
   int64_t left = w->rows - g * ANE_GROUP;

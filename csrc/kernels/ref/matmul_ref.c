@@ -34,14 +34,12 @@ static void matmul_f32(const struct ane_packed *w, const struct ane_acts *x, int
 /* Block b of a group times one column of x, added to acc. */
 static void dot_block(const struct ane_packed *w, const struct ane_form_info *f, const struct ane_block *block,
                       const struct ane_acts *x, int64_t t, int64_t b, int64_t nb, float acc[ANE_GROUP]) {
-  const int8_t *q = x->q + (t * nb + b) * ANE_BLOCK;
-  const int32_t *isum = x->isum + (t * nb + b) * 2;
-  float d = x->d[t * nb + b];
+  const int8_t *q = x->q + (t * nb + b) * ANE_BLOCK, *low = x->low + (t * nb + b) * ANE_BLOCK;
+  bool fine = x->fine[t * nb + b];
+  float d = fine ? x->d_low[t * nb + b] : x->d[t * nb + b];
   for (int r = 0; r < ANE_GROUP; r++) {
     int32_t i[2] = {0, 0};
-    for (int c = 0; c < ANE_BLOCK; c++) i[c / 16] += block->code[c][r] * q[c];
-    i[0] -= f->zero * isum[0];
-    i[1] -= f->zero * isum[1];
+    for (int c = 0; c < ANE_BLOCK; c++) i[c / 16] += (block->code[c][r] - f->zero) * (fine ? 128 * q[c] + low[c] : q[c]);
     float v;
     if (w->form == ANE_FORM_I8) v = (float)(i[0] + i[1]);
     else if (f->subs == 1) v = (float)(i[0] + i[1]) * block->scale[0][r];
@@ -72,31 +70,46 @@ static void matmul_i8(const struct ane_packed *w, const struct ane_acts *x, int6
     }
 }
 
-/* One block of n <= 32 values. Only what is not finite, or a product with the inverse of an amax below 2^-121, which is
- * infinite, lies beyond the limits: -127, as the vector conversions give. */
-static void quantise_block(const float *x, int n, int8_t *q, float *d, int32_t isum[2], float *dsum) {
-  float amax = 0;
-  for (int i = 0; i < n; i++) amax = fabsf(x[i]) > amax ? fabsf(x[i]) : amax;
-  float inverse = amax > 0 ? 127 / amax : 0;
+/* x * inverse to the nearest whole number. Only what is not finite lies beyond the limits: -limit, as the vector
+ * conversions give. */
+static int32_t code_of(float x, float inverse, int32_t limit) {
+  float v = x * inverse;
+  return fabsf(v) <= (float)limit + 0.5f ? (int32_t)nearbyintf(v) : -limit;
+}
+
+/* Block `at` of the prepared activations from n <= 32 values, the largest of which is in d. */
+static void quantise_block(const struct ane_acts *a, int64_t at, const float *x, int n, bool fine) {
+  int8_t *q = (int8_t *)a->q + at * ANE_BLOCK, *low = (int8_t *)a->low + at * ANE_BLOCK;
+  float *d = (float *)a->d + at, *d_low = (float *)a->d_low + at;
+  int32_t *isum = (int32_t *)a->isum + 2 * at, *low_isum = (int32_t *)a->low_isum + 2 * at;
+  int32_t limit = fine ? ANE_FINE_MAX : ANE_CODE_MAX;
+  float amax = *d, inverse = amax >= ANE_TINY ? (float)limit / amax : 0;
   memset(q, 0, ANE_BLOCK);
-  isum[0] = isum[1] = 0;
+  memset(low, 0, ANE_BLOCK);
+  isum[0] = isum[1] = low_isum[0] = low_isum[1] = 0;
   for (int i = 0; i < n; i++) {
-    float v = x[i] * inverse;
-    q[i] = fabsf(v) <= 127.25f ? (int8_t)nearbyintf(v) : -127;
+    int32_t v = code_of(x[i], inverse, limit);
+    q[i] = (int8_t)(fine ? (v + 64) >> 7 : v);
+    low[i] = (int8_t)(fine ? v - 128 * q[i] : 0);
     isum[i / 16] += q[i];
+    low_isum[i / 16] += low[i];
   }
-  *d = amax / 127;
-  *dsum = *d * (float)(isum[0] + isum[1]);
+  *d = amax >= ANE_TINY ? amax / (float)limit * (fine ? 128.0f : 1.0f) : 0;
+  *d_low = *d * 0x1p-7f;
+  ((uint8_t *)a->fine)[at] = fine;
+  ((float *)a->dsum)[at] = *d_low * (float)(128 * (isum[0] + isum[1]) + low_isum[0] + low_isum[1]);
 }
 
 static void acts_i8(const struct ane_acts *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to) {
   int64_t nb = (int64_t)ane_div_up((size_t)a->cols, ANE_BLOCK);
-  for (int64_t t = t_from; t < t_to; t++)
-    for (int64_t b = 0; b < nb; b++) {
-      int64_t at = t * nb + b, from = b * ANE_BLOCK;
-      quantise_block(x + t * ld + from, (int)ANE_MIN(a->cols - from, ANE_BLOCK), (int8_t *)a->q + at * ANE_BLOCK,
-                     (float *)a->d + at, (int32_t *)a->isum + at * 2, (float *)a->dsum + at);
-    }
+  for (int64_t t = t_from; t < t_to; t++) {
+    float *amax = (float *)a->d + t * nb;
+    for (int64_t b = 0; b < nb; b++) amax[b] = 0;
+    for (int64_t i = 0; i < a->cols; i++) amax[i / ANE_BLOCK] = fmaxf(amax[i / ANE_BLOCK], fabsf(x[t * ld + i]));
+    float limit = ane_fine_limit(amax, nb);
+    for (int64_t b = 0; b < nb; b++)
+      quantise_block(a, t * nb + b, x + t * ld + b * ANE_BLOCK, (int)ANE_MIN(a->cols - b * ANE_BLOCK, ANE_BLOCK), amax[b] * amax[b] > limit);
+  }
 }
 
 static void acts_bf16(const struct ane_acts *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to) {

@@ -2,18 +2,22 @@
  *
  * Few columns: each block is unpacked to registers and meets them at once (`fused`). Many: two vectors of rows are
  * unpacked to a panel in scratch, and a tile of I8_NV vectors x I8_NT columns keeps its sums in registers (`tile`). Both
- * do the same operations in the same order for each output, so the results are equal to the bit.
+ * do the same operations in the same order for each output, so the results are equal to the bit. A block in which any of the
+ * columns at hand is fine gets a second round of dots with the low codes; for the others in it that changes no bit.
  *
  * Panel, for each block one record: codes [PANEL_NV][8][LANES * 4], scales [subs][PANEL_NV][LANES], minima
  * [PANEL_NV][LANES]. Longer rows than a panel holds are done in pieces, the sums waiting in `out`. */
 #ifndef ANE_KERNELS_X86_MATMUL_I8_H
 #define ANE_KERNELS_X86_MATMUL_I8_H
 
+#include <string.h>
+
 enum {
   PANEL_NV = 2,
   PLANE = LANES * 4,
   I8_PANEL_BYTES = 256 * 1024,
-  START_ROW = 2 * I8_PANEL_BYTES / (PANEL_NV * 8 * PLANE) + LANES, /* no record is smaller than its codes */
+  MAX_RECORDS = I8_PANEL_BYTES / (PANEL_NV * 8 * PLANE), /* of a piece: none is smaller than its codes */
+  START_ROW = 2 * MAX_RECORDS + LANES,
   FEW = 16, FEW_MIN = 40 /* columns up to which a block is unpacked again for each run of them; measured */
 };
 
@@ -26,17 +30,17 @@ struct i8_job {
   float *out;
   int64_t ld_out, nb, b_from, b_to;
   const uint8_t *panel;
-  int32_t *starts; /* for the forms that need them, by make_starts */
+  int32_t *starts; /* for the forms that need them, by make_starts: of q, and start_row further those of low */
   int64_t start_row;
   int shift; /* zero = 1 << shift */
 };
 
-/* What the dots of nt columns and the blocks of a piece start from: - zero * sum of q. [nt][start_row], a pair for each
- * block as isum; where there is one scale, the first of the pair is for all 32 columns. */
+/* What the dots of nt columns and the blocks of a piece start from: - zero * sum of q, and of low. [nt][2][start_row], a
+ * pair for each block as isum; where there is one scale, the first of the pair is for all 32 columns. */
 INLINE void make_starts(ane_form f, int64_t nt, const struct i8_job *j, int64_t t0) {
   int64_t n = 2 * (j->b_to - j->b_from);
-  for (int64_t t = 0; t < nt; t++) {
-    const int32_t *isum = j->x->isum + 2 * ((t0 + t) * j->nb + j->b_from);
+  for (int64_t t = 0; t < 2 * nt; t++) {
+    const int32_t *isum = (t & 1 ? j->x->low_isum : j->x->isum) + 2 * ((t0 + t / 2) * j->nb + j->b_from);
     for (int64_t i = 0; i < n; i += LANES) {
       vi sum = n - i >= LANES ? vi_load(isum + i) : vi_load_n(isum + i, n - i);
       if (form_subs(f) == 1) sum = vi_add(sum, vi_second(sum));
@@ -51,15 +55,26 @@ INLINE vf add_block(ane_form f, vf dot, vf min, float d, float dsum, vf acc) {
   return form_has_min(f) ? vf_fma(min, vf_set(dsum), acc) : acc;
 }
 
+/* sum[t] += the planes at c times the codes at q, columns ld bytes apart. */
+INLINE void fused_dots(ane_form f, int nt, const vi c[], int planes, const int8_t *q, int64_t ld, vi sum[FUSED_NT], vi run[FUSED_NT]) {
+#pragma GCC unroll 8
+  for (int v = 0; v < planes; v++)
+#pragma GCC unroll 8
+    for (int t = 0; t < nt; t++)
+      dot_step(&sum[t], &run[t], c[v], vi_word(q + t * ld + 4 * v), form_bits(f) == 8, v % form_run(f) == 0,
+               v % form_run(f) == form_run(f) - 1);
+}
+
 /* nt columns from t0 on times vector vc, straight from the packed form. */
 INLINE void fused(ane_form f, int nt, const struct i8_job *j, int64_t vc, int64_t t0) {
   const struct ane_packed *w = j->w;
   const uint8_t *group = w->data + (size_t)(vc / PARTS) * w->group_bytes;
   int part = (int)(vc % PARTS);
   vf acc[FUSED_NT], dot[FUSED_NT];
-  const int8_t *q = j->x->q + t0 * j->nb * ANE_BLOCK;
-  const float *d = j->x->d + t0 * j->nb, *dsum = j->x->dsum + t0 * j->nb;
-  const int32_t *starts = j->starts + t0 * j->start_row;
+  const int8_t *q = j->x->q + t0 * j->nb * ANE_BLOCK, *low = j->x->low + t0 * j->nb * ANE_BLOCK;
+  const uint8_t *fine = j->x->fine + t0 * j->nb;
+  const float *dsum = j->x->dsum + t0 * j->nb;
+  const int32_t *starts = j->starts + t0 * 2 * j->start_row;
 #pragma GCC unroll 8
   for (int t = 0; t < nt; t++) acc[t] = vf_zero();
   for (int64_t b = 0; b < j->nb; b++) {
@@ -68,18 +83,25 @@ INLINE void fused(ane_form f, int nt, const struct i8_job *j, int64_t vc, int64_
     if (part == 0) look_ahead_block(f, w, group, 1, b);
     unpack_codes(f, at.codes, part, SIGNED_BYTES, c);
     vf min = form_has_min(f) ? unpack_min(f, at, part) : vf_zero();
+    unsigned any = 0;
+#pragma GCC unroll 8
+    for (int t = 0; t < nt; t++) any |= fine[t * j->nb + b];
+    const float *d = (any ? j->x->d_low : j->x->d) + t0 * j->nb;
 #pragma GCC unroll 2
     for (int half = 0; half < form_subs(f); half++) {
       int planes = 8 / form_subs(f), from = planes * half;
+      const int32_t *start = starts + 2 * b + half;
 #pragma GCC unroll 8
-      for (int t = 0; t < nt; t++)
-        sum[t] = has_zero(f) ? vi_word(starts + t * j->start_row + 2 * b + half) : vi_zero();
+      for (int t = 0; t < nt; t++) sum[t] = has_zero(f) ? vi_word(start + 2 * t * j->start_row) : vi_zero();
+      fused_dots(f, nt, c + from, planes, q + b * ANE_BLOCK + 4 * from, j->nb * ANE_BLOCK, sum, run);
+      if (any) {
 #pragma GCC unroll 8
-      for (int v = 0; v < planes; v++)
-#pragma GCC unroll 8
-        for (int t = 0; t < nt; t++)
-          dot_step(&sum[t], &run[t], c[from + v], vi_word(q + (t * j->nb + b) * ANE_BLOCK + 4 * (from + v)),
-                   form_bits(f) == 8, v % form_run(f) == 0, v % form_run(f) == form_run(f) - 1);
+        for (int t = 0; t < nt; t++) {
+          sum[t] = vi_times_128(sum[t]);
+          if (has_zero(f)) sum[t] = vi_add(sum[t], vi_word(start + (2 * t + 1) * j->start_row));
+        }
+        fused_dots(f, nt, c + from, planes, low + b * ANE_BLOCK + 4 * from, j->nb * ANE_BLOCK, sum, run);
+      }
       vf scale = unpack_scale(f, at, part, half);
 #pragma GCC unroll 8
       for (int t = 0; t < nt; t++) {
@@ -119,6 +141,39 @@ INLINE void unpack_panel(ane_form f, const struct i8_job *j, int64_t vc, int nv,
   }
 }
 
+/* sum[i][t] += the planes at codes times those of the codes at q[t] + at. */
+INLINE void tile_dots(ane_form f, int nv, int nt, const uint8_t *codes, int planes, const int8_t *const q[I8_NT], int64_t at,
+                      vi sum[I8_NV][I8_NT], vi run[I8_NV][I8_NT]) {
+#pragma GCC unroll 8
+  for (int v = 0; v < planes; v++) {
+    vi c[I8_NV];
+#pragma GCC unroll 2
+    for (int i = 0; i < nv; i++) c[i] = vi_load(codes + (8 * i + v) * PLANE);
+#pragma GCC unroll 8
+    for (int t = 0; t < nt; t++) {
+      vi word = vi_word(q[t] + at + 4 * v);
+#pragma GCC unroll 2
+      for (int i = 0; i < nv; i++)
+        dot_step(&sum[i][t], &run[i][t], c[i], word, form_bits(f) == 8, v % form_run(f) == 0, v % form_run(f) == form_run(f) - 1);
+    }
+  }
+}
+
+/* any[b]: is block b_from + b of one of the nt columns from t0 on fine? */
+INLINE void mark_fine(int nt, const struct i8_job *j, int64_t t0, uint8_t *any) {
+  const uint8_t *fine = j->x->fine + t0 * j->nb + j->b_from;
+  int64_t n = j->b_to - j->b_from, b = 0;
+  for (; b + 8 <= n; b += 8) {
+    uint64_t marks = 0, one;
+    for (int t = 0; t < nt; t++) memcpy(&one, fine + t * j->nb + b, 8), marks |= one;
+    memcpy(any + b, &marks, 8);
+  }
+  for (; b < n; b++) {
+    any[b] = 0;
+    for (int t = 0; t < nt; t++) any[b] |= fine[t * j->nb + b];
+  }
+}
+
 /* nv vectors from vc on (panel column p) x nt columns from t0 on. f stands for all forms with the same arithmetic. */
 INLINE void tile(ane_form f, int nv, int nt, const struct i8_job *j, int64_t vc, int p, int64_t t0) {
   vf acc[I8_NV][I8_NT], dot[I8_NV][I8_NT];
@@ -135,33 +190,34 @@ INLINE void tile(ane_form f, int nv, int nt, const struct i8_job *j, int64_t vc,
   }
   const uint8_t *record = j->panel;
   const int32_t *starts = j->starts;
+  const int64_t low = j->x->low - j->x->q;
+  uint8_t any[MAX_RECORDS];
+  mark_fine(nt, j, t0, any);
   if (has_zero(f)) make_starts(f, nt, j, t0);
   for (int64_t b = j->b_from; b < j->b_to; b++, record += record_bytes(f), starts += 2) {
     const uint8_t *codes = record + p * 8 * PLANE;
     const float *scales = (const float *)(record + PANEL_NV * 8 * PLANE) + p * LANES;
     const float *minima = scales + form_subs(f) * PANEL_NV * LANES;
     const int64_t at = t0 * j->nb + b;
+    const bool fine = any[b - j->b_from];
+    const float *d = (fine ? j->x->d_low : j->x->d) + at, *dsum = j->x->dsum + at;
 #pragma GCC unroll 2
     for (int half = 0; half < form_subs(f); half++) {
       int planes = 8 / form_subs(f), from = planes * half;
 #pragma GCC unroll 8
       for (int t = 0; t < nt; t++) {
-        sum[0][t] = has_zero(f) ? vi_word(starts + t * j->start_row + half) : vi_zero();
+        sum[0][t] = has_zero(f) ? vi_word(starts + 2 * t * j->start_row + half) : vi_zero();
         if (nv > 1) sum[I8_NV - 1][t] = sum[0][t];
       }
-#pragma GCC unroll 8
-      for (int v = from; v < from + planes; v++) {
-        vi c[I8_NV];
-#pragma GCC unroll 2
-        for (int i = 0; i < nv; i++) c[i] = vi_load(codes + (8 * i + v) * PLANE);
+      tile_dots(f, nv, nt, codes + from * PLANE, planes, q, b * ANE_BLOCK + 4 * from, sum, run);
+      if (fine) {
 #pragma GCC unroll 8
         for (int t = 0; t < nt; t++) {
-          vi word = vi_word(q[t] + b * ANE_BLOCK + 4 * v);
+          vi start = has_zero(f) ? vi_word(starts + (2 * t + 1) * j->start_row + half) : vi_zero();
 #pragma GCC unroll 2
-          for (int i = 0; i < nv; i++)
-            dot_step(&sum[i][t], &run[i][t], c[i], word, form_bits(f) == 8, v % form_run(f) == 0,
-                     v % form_run(f) == form_run(f) - 1);
+          for (int i = 0; i < nv; i++) sum[i][t] = vi_add(vi_times_128(sum[i][t]), start);
         }
+        tile_dots(f, nv, nt, codes + from * PLANE, planes, q, low + b * ANE_BLOCK + 4 * from, sum, run);
       }
 #pragma GCC unroll 2
       for (int i = 0; i < nv; i++) {
@@ -178,7 +234,7 @@ INLINE void tile(ane_form f, int nv, int nt, const struct i8_job *j, int64_t vc,
       vf min = form_has_min(f) ? vf_load(minima + i * LANES) : vf_zero();
 #pragma GCC unroll 8
       for (int t = 0; t < nt; t++)
-        acc[i][t] = add_block(f, dot[i][t], min, j->x->d[at + t * j->nb], j->x->dsum[at + t * j->nb], acc[i][t]);
+        acc[i][t] = add_block(f, dot[i][t], min, d[t * j->nb], dsum[t * j->nb], acc[i][t]);
     }
   }
 #pragma GCC unroll 2
@@ -276,7 +332,7 @@ INLINE void i8_product(ane_form f, void (*run)(const struct i8_job *, int64_t, i
   int64_t nb = (int64_t)ane_div_up((size_t)w->cols, ANE_BLOCK), start_row = (int64_t)ane_align_up(2 * (size_t)nb, LANES);
   struct i8_job j = {w, x, out, ld_out, nb, 0, nb, NULL, (int32_t *)scratch, start_row, zero_shift(f)};
   int64_t few = form_has_min(f) ? FEW_MIN : FEW;
-  if (x->t <= few && x->t * start_row * 4 <= ANE_SCRATCH) {
+  if (x->t <= few && x->t * 2 * start_row * 4 <= ANE_SCRATCH) {
     if (has_zero(f)) make_starts(f, x->t, &j, 0);
     for (int64_t vc = g_from * PARTS; vc < g_to * PARTS; vc++) fused_columns(f, &j, vc);
   } else panels(f, run, &j, g_from * PARTS, g_to * PARTS, scratch);

@@ -23,6 +23,7 @@ INLINE vi vi_add(vi a, vi b) { return _mm256_add_epi32(a, b); }
 INLINE vi vi_sub(vi a, vi b) { return _mm256_sub_epi32(a, b); }
 INLINE vi vi_shl_by(vi a, int n) { return _mm256_sll_epi32(a, _mm_cvtsi32_si128(n)); }
 INLINE vi vi_shr_by(vi a, int n) { return _mm256_srl_epi32(a, _mm_cvtsi32_si128(n)); }
+INLINE vi vi_times_128(vi a) { return _mm256_slli_epi32(a, 7); }
 INLINE vi vi_set(int n) { return _mm256_set1_epi32(n); }
 /* Shifts of 16-bit parts by a literal. */
 #define vi_shl(a, n) _mm256_slli_epi16(a, n)

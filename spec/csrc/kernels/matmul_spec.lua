@@ -93,6 +93,21 @@ local function stored(name, rows, cols, seed)
   return table.concat(parts)
 end
 
+-- t columns of floats whose blocks of 32 differ in size by powers of two, so that some are fine and some are not. A column of
+-- one block is never fine.
+local function uneven(t, cols, seed, scale)
+  local flat, r, parts = floats.uniform(t * cols, seed, scale), floats.random(seed + 1), {}
+  for i = 0, t - 1 do
+    for c = 0, cols - 1, 32 do
+      local n, by = math.min(32, cols - c), 2.0 ^ math.floor(r() * 6 - 3)
+      local v = {string.unpack("<" .. ("f"):rep(n), flat, 4 * (i * cols + c) + 1)}
+      for j = 1, n do v[j] = v[j] * by end
+      parts[#parts + 1] = string.pack("<" .. ("f"):rep(n), table.unpack(v, 1, n))
+    end
+  end
+  return table.concat(parts)
+end
+
 local function scales(rows) -- of int8 matrices
   return floats.uniform(rows, 3, 0.1)
 end
@@ -117,7 +132,7 @@ describe("matmul", function()
           for _, shape in ipairs(shapes(name)) do
             local rows, cols = shape[1], shape[2]
             local m = pack(name, rows, cols, stored(name, rows, cols, rows + cols))
-            local x = floats.uniform(65 * cols, cols, 3)
+            local x = uneven(65, cols, cols, 3)
             local want = testing.matmul(m, "ref", act, x, 65)
             local groups = (rows + 15) // 16
             local ld = 4 * (16 * groups + 1)
@@ -151,16 +166,16 @@ describe("matmul", function()
       local block, bytes, _, value = table.unpack(types[name])
       local rows, cols, t = 19, math.max(block, 32) * 2, 2
       local raw = stored(name, rows, cols, 5)
-      local m, x = pack(name, rows, cols, raw), floats.uniform(t * cols, 11, 2)
+      local m, x = pack(name, rows, cols, raw), uneven(t, cols, 11, 2)
       local xs, scale = floats.unpack(x), floats.unpack(scales(rows))
       for _, act in ipairs {"fp32", "int8"} do
         if offered(name, act) then
           local seen, tolerance = xs, 2e-6
           if act == "int8" then -- what the product meets: codes times scales
-            local q, d = testing.matmul_acts("ref", "int8", x, t, cols)
+            local q, d, _, _, low = testing.matmul_acts("ref", "int8", x, t, cols)
             local ds = floats.unpack(d)
             seen = {}
-            for i = 1, t * cols do seen[i] = string.unpack("b", q, i) * ds[(i - 1) // 32 + 1] end
+            for i = 1, t * cols do seen[i] = (string.unpack("b", q, i) + string.unpack("b", low, i) / 128) * ds[(i - 1) // 32 + 1] end
           end
           local got, ld = floats.unpack(testing.matmul(m, "ref", act, x, t)), (rows + 15) // 16 * 16 + 1
           for r = 0, rows - 1 do
@@ -184,7 +199,7 @@ describe("matmul", function()
   it("takes int8 and float matrices of any number of columns", function()
     for _, cols in ipairs {1, 31, 33, 47, 257} do
       local rows, t = 21, 10
-      local x = floats.uniform(t * cols, cols, 1)
+      local x = uneven(t, cols, cols, 1)
       for _, m in ipairs {
         pack("int8", rows, cols, stored("int8", rows, cols, 9)), pack("bf16", rows, cols, stored("bf16", rows, cols, 9)),
         pack("fp16", rows, cols, stored("fp16", rows, cols, 9)), pack("fp32", rows, cols, stored("fp32", rows, cols, 9)),
@@ -255,7 +270,7 @@ describe("matmul", function()
     for _, name in ipairs {"q8_0", "q4_k", "q6_k", "int8"} do
       local cols, rows, t = 16384, 17, 11
       local m = pack(name, rows, cols, stored(name, rows, cols, 2))
-      local x = floats.uniform(cols, 6, 1):rep(t)
+      local x = uneven(1, cols, 6, 1):rep(t - 1) .. uneven(1, cols, 7, 1)
       local want = testing.matmul(m, "ref", "int8", x, t)
       for _, level in ipairs(levels) do
         assert.is_nil(floats.difference(testing.matmul(m, level, "int8", x, t), want))
@@ -266,30 +281,53 @@ end)
 
 describe("acts_i8", function()
   it("is the same to the bit at all levels, and near x", function()
-    for _, cols in ipairs {1, 31, 32, 33, 576, 1000} do
+    local fines = 0
+    for _, cols in ipairs {1, 31, 32, 33, 576, 1000, 4864} do
       local t = 3
-      local x = floats.uniform(t * cols, cols, 5)
+      local x = uneven(t, cols, cols, 5)
       x = x:sub(1, 4 * (t - 1) * cols) .. ("\0"):rep(4 * cols) -- the last column is zero
-      local q, d, isum, dsum = testing.matmul_acts("ref", "int8", x, t, cols)
-      for _, level in ipairs(levels) do
-        local q2, d2, isum2, dsum2 = testing.matmul_acts(level, "int8", x, t, cols)
-        assert.same({q, d, isum, dsum}, {q2, d2, isum2, dsum2})
-      end
-      local xs, ds, dsums, nb = floats.unpack(x), floats.unpack(d), floats.unpack(dsum), (cols + 31) // 32
+      local want = {testing.matmul_acts("ref", "int8", x, t, cols)}
+      local q, d, isum, dsum, low, fine, d_low, low_isum = table.unpack(want)
+      for _, level in ipairs(levels) do assert.same(want, {testing.matmul_acts(level, "int8", x, t, cols)}) end
+      local xs, ds, dsums, lows, nb = floats.unpack(x), floats.unpack(d), floats.unpack(dsum), floats.unpack(d_low), (cols + 31) // 32
       for i = 0, t - 1 do
+        local squares, largest = 0, {}
         for b = 0, nb - 1 do
-          local scale, sums = ds[i * nb + b + 1], {0, 0}
+          local at, sums, low_sums = i * nb + b, {0, 0}, {0, 0}
+          local scale, is_fine = ds[at + 1], fine:byte(at + 1) == 1
+          largest[b] = 0
           for c = 0, 31 do
-            local code = string.unpack("b", q, (i * nb + b) * 32 + c + 1)
+            local code, rest = string.unpack("b", q, at * 32 + c + 1), string.unpack("b", low, at * 32 + c + 1)
             sums[c // 16 + 1] = sums[c // 16 + 1] + code
+            low_sums[c // 16 + 1] = low_sums[c // 16 + 1] + rest
             local v = 32 * b + c < cols and xs[i * cols + 32 * b + c + 1] or 0
-            assert(math.abs(code * scale - v) <= scale * 0.50001)
+            largest[b] = math.max(largest[b], math.abs(v))
+            assert(is_fine or rest == 0)
+            assert(math.abs((code + rest / 128) * scale - v) <= scale * (is_fine and 1 / 128 or 1) * 0.51)
           end
-          local first, second = string.unpack("<i4i4", isum, 8 * (i * nb + b) + 1)
-          assert.same(sums, {first, second})
-          assert.equal(0, floats.ulps(dsums[i * nb + b + 1], scale * (sums[1] + sums[2])))
+          squares = squares + largest[b] ^ 2
+          assert.same(string.pack("<i4i4", sums[1], sums[2]), isum:sub(8 * at + 1, 8 * at + 8))
+          assert.same(string.pack("<i4i4", low_sums[1], low_sums[2]), low_isum:sub(8 * at + 1, 8 * at + 8))
+          assert.equal(scale / 128, lows[at + 1])
+          assert(floats.ulps(dsums[at + 1], scale * (sums[1] + sums[2] + (low_sums[1] + low_sums[2]) / 128)) <= 1)
+        end
+        for b = 0, nb - 1 do -- the larger ones are fine
+          local is_fine, by = fine:byte(i * nb + b + 1) == 1, largest[b] ^ 2 / (1.25 * squares / nb)
+          if is_fine then fines = fines + 1 end
+          assert(is_fine and by >= 0.999 or not is_fine and (by <= 1.001 or squares == 0), by)
         end
       end
+    end
+    assert(fines > 50)
+  end)
+
+  it("takes blocks of tiny numbers for zero", function()
+    local x = string.pack("<f", 2.0 ^ -101):rep(32) .. string.pack("<f", -2.0 ^ -99):rep(32)
+    for _, level in ipairs(levels) do
+      local q, d = testing.matmul_acts(level, "int8", x, 1, 64)
+      assert.equal(("\0"):rep(32) .. ("\x81"):rep(32), q)
+      assert.equal(0, (string.unpack("<f", d)))
+      assert(floats.ulps(2.0 ^ -99 / 127, (string.unpack("<f", d, 5))) <= 1)
     end
   end)
 
