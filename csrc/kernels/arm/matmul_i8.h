@@ -10,7 +10,8 @@
  *
  * Few columns: each block is unpacked to registers and meets them at once (`fused`). More: a group is unpacked to a panel in
  * scratch, and a tile of 8 rows x TILE_NT columns keeps its sums in registers (`tile`). Both do the same operations in the
- * same order for each output.
+ * same order for each output. A block in which any of the columns at hand is fine gets a second round of dots with the low
+ * codes; for the others in it that changes no bit.
  *
  * Panel, for each block one record: codes [PARTS][128], scales [subs][16], minima [16]. Longer rows than a panel holds are
  * done in pieces, the sums waiting in `out`. */
@@ -47,13 +48,19 @@ INLINE float32x4_t add_block(ane_form f, float32x4_t dot, float32x4_t min, float
   return form_has_min(f) ? vfmaq_n_f32(acc, min, dsum) : acc;
 }
 
+/* Is block b of one of the first nt columns fine? */
+INLINE bool any_fine(const struct ane_acts *x, int nt, int64_t nb, int64_t b) {
+  unsigned any = 0;
+#pragma GCC unroll 4
+  for (int t = 0; t < nt; t++) any |= x->fine[t * nb + b];
+  return any != 0;
+}
+
 /* nt columns from t0 on times group g, straight from the packed form. */
 INLINE void fused(ane_form f, int nt, const struct i8_job *j, int64_t g, int64_t t0) {
   const struct ane_packed *w = j->w;
   const uint8_t *group = w->data + (size_t)g * w->group_bytes;
-  const int8_t *q = j->x->q + t0 * j->nb * ANE_BLOCK;
-  const int32_t *isum = j->x->isum + t0 * j->nb * 2;
-  const float *d = j->x->d + t0 * j->nb, *dsum = j->x->dsum + t0 * j->nb;
+  const struct ane_acts x = ane_acts_rows(j->x, t0, nt);
   const int planes = 8 / form_subs(f);
   float32x4_t acc[PARTS][FUSED_NT];
 #pragma GCC unroll 4
@@ -62,6 +69,8 @@ INLINE void fused(ane_form f, int nt, const struct i8_job *j, int64_t g, int64_t
     for (int t = 0; t < nt; t++) acc[i][t] = vdupq_n_f32(0);
   for (int64_t b = 0; b < j->nb; b++) {
     const struct at at = block_at(f, group, b);
+    const bool fine = any_fine(&x, nt, j->nb, b);
+    const float *d = fine ? x.d_low : x.d;
 #pragma GCC unroll 4
     for (int i = 0; i < PARTS; i++) {
       int8x16_t c[8];
@@ -72,14 +81,18 @@ INLINE void fused(ane_form f, int nt, const struct i8_job *j, int64_t g, int64_t
         const float32x4_t scale = unpack_scale(f, at, i, half);
 #pragma GCC unroll 4
         for (int t = 0; t < nt; t++) {
-          const int32x4_t start = vdupq_n_s32(start_of(f, isum + (t * j->nb + b) * 2, half));
-          const int8_t *columns = q + (t * j->nb + b) * ANE_BLOCK + 16 * half;
-          sum[t] = scaled(f, half, dot(f, planes, start, c + 4 * half, columns), scale, half ? sum[t] : scale);
+          const int64_t block = t * j->nb + b, first = block * ANE_BLOCK + 16 * half;
+          int32x4_t whole = dot(f, planes, vdupq_n_s32(start_of(f, x.isum + block * 2, half)), c + 4 * half, x.q + first);
+          if (fine) {
+            const int32x4_t start = vdupq_n_s32(start_of(f, x.low_isum + block * 2, half));
+            whole = dot(f, planes, vaddq_s32(vshlq_n_s32(whole, 7), start), c + 4 * half, x.low + first);
+          }
+          sum[t] = scaled(f, half, whole, scale, half ? sum[t] : scale);
         }
       }
       const float32x4_t min = form_has_min(f) ? unpack_min(f, at, i) : vdupq_n_f32(0);
 #pragma GCC unroll 4
-      for (int t = 0; t < nt; t++) acc[i][t] = add_block(f, sum[t], min, d[t * j->nb + b], dsum[t * j->nb + b], acc[i][t]);
+      for (int t = 0; t < nt; t++) acc[i][t] = add_block(f, sum[t], min, d[t * j->nb + b], x.dsum[t * j->nb + b], acc[i][t]);
     }
   }
 #pragma GCC unroll 4
@@ -116,6 +129,7 @@ INLINE void tile(ane_form f, int nt, const struct i8_job *j, int64_t g, int p, i
   const int planes = 8 / form_subs(f);
   float *out = j->out + t0 * j->ld_out + row;
   const uint8_t *record = j->panel;
+  const struct ane_acts x = ane_acts_rows(j->x, t0, nt);
   float32x4_t acc[TILE_PARTS][TILE_NT];
 #pragma GCC unroll 2
   for (int i = 0; i < TILE_PARTS; i++)
@@ -123,18 +137,30 @@ INLINE void tile(ane_form f, int nt, const struct i8_job *j, int64_t g, int p, i
     for (int t = 0; t < nt; t++)
       acc[i][t] = j->b_from ? v_load_n(out + t * j->ld_out + i * LANES, left - i * LANES) : vdupq_n_f32(0);
   for (int64_t b = j->b_from; b < j->b_to; b++, record += record_bytes(f)) {
-    const int8_t *codes = (const int8_t *)record + 128 * p, *q[TILE_NT];
+    const int8_t *codes = (const int8_t *)record + 128 * p, *q[TILE_NT], *low[TILE_NT];
+    const bool fine = any_fine(&x, nt, j->nb, b);
+    const float *d = fine ? x.d_low : x.d;
     const float *scales = (const float *)(record + CODES) + p * LANES, *minima = scales + form_subs(f) * ANE_GROUP;
     float32x4_t dots[TILE_PARTS][TILE_NT];
 #pragma GCC unroll 4
-    for (int t = 0; t < nt; t++) q[t] = j->x->q + ((t0 + t) * j->nb + b) * ANE_BLOCK;
+    for (int t = 0; t < nt; t++) q[t] = x.q + (t * j->nb + b) * ANE_BLOCK, low[t] = x.low + (t * j->nb + b) * ANE_BLOCK;
 #pragma GCC unroll 2
     for (int half = 0; half < form_subs(f); half++) {
       int32_t start[TILE_NT];
       int32x4_t sum[TILE_PARTS][TILE_NT];
 #pragma GCC unroll 4
-      for (int t = 0; t < nt; t++) start[t] = start_of(f, j->x->isum + ((t0 + t) * j->nb + b) * 2, half);
+      for (int t = 0; t < nt; t++) start[t] = start_of(f, x.isum + (t * j->nb + b) * 2, half);
       tile_dots(f, nt, planes, planes * half, start, codes, q, sum);
+      if (fine) {
+        int32x4_t rest[TILE_PARTS][TILE_NT];
+#pragma GCC unroll 4
+        for (int t = 0; t < nt; t++) start[t] = start_of(f, x.low_isum + (t * j->nb + b) * 2, half);
+        tile_dots(f, nt, planes, planes * half, start, codes, low, rest);
+#pragma GCC unroll 2
+        for (int i = 0; i < TILE_PARTS; i++)
+#pragma GCC unroll 4
+          for (int t = 0; t < nt; t++) sum[i][t] = vaddq_s32(vshlq_n_s32(sum[i][t], 7), rest[i][t]);
+      }
 #pragma GCC unroll 2
       for (int i = 0; i < TILE_PARTS; i++) {
         const float32x4_t scale = vld1q_f32(scales + half * ANE_GROUP + i * LANES);
@@ -147,8 +173,7 @@ INLINE void tile(ane_form f, int nt, const struct i8_job *j, int64_t g, int p, i
       const float32x4_t min = form_has_min(f) ? vld1q_f32(minima + i * LANES) : vdupq_n_f32(0);
 #pragma GCC unroll 4
       for (int t = 0; t < nt; t++) {
-        const int64_t at = (t0 + t) * j->nb + b;
-        acc[i][t] = add_block(f, dots[i][t], min, j->x->d[at], j->x->dsum[at], acc[i][t]);
+        acc[i][t] = add_block(f, dots[i][t], min, d[t * j->nb + b], x.dsum[t * j->nb + b], acc[i][t]);
       }
     }
   }
