@@ -17,6 +17,7 @@ help:
 	@echo "make check       test, the specs under the address and undefined-behaviour sanitizers, a -O0 build, clang-tidy"
 	@echo "make tidy        clang-tidy over the C files; CLANG_TIDY names one"
 	@echo "make valgrind    the specs under valgrind; without those of real models"
+	@echo "make arm         specs under an ARM Lua run by qemu (gcc-aarch64-linux-gnu, qemu-user); CPU names one that qemu knows"
 	@echo "make bench       build the programs of bench/ into build/<config>/bench/"
 	@echo "make install     to PREFIX (/usr/local), below DESTDIR; or to INST_LIBDIR, INST_LUADIR, INST_BINDIR"
 	@echo "make uninstall   what install put there, away again"
@@ -70,6 +71,12 @@ valgrind:
 	@$(MAKE) $(REMAKE) all
 	@$(TEST) valgrind $(SPECS)
 
+# spec/csrc/kernels takes five minutes; qemu computes floats one by one.
+arm: ARM_SPECS = $(if $(filter spec,$(SPECS)),spec/csrc/kernels spec/csrc/exec/program_spec.lua spec/models/golden_spec.lua,$(SPECS))
+arm:
+	@scripts/arm64 build
+	@scripts/arm64 spec $(ARM_SPECS)
+
 # ---- Benchmarks ------------------------------------------------------------------------------------------------------
 
 # All objects but the binding, which needs Lua.
@@ -109,4 +116,4 @@ uninstall:
 	rm -rf "$(LIBDIR)/ane" "$(LUADIR)/ane"
 	rm -f "$(BINDIR)/ane"
 
-.PHONY: help deps model demo test check tidy valgrind bench install uninstall
+.PHONY: help deps model demo test check tidy valgrind arm bench install uninstall
