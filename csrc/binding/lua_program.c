@@ -27,11 +27,18 @@ static struct bind_program_box *check_program(lua_State *L, int arg) {
 
 /* What the packing callbacks need. The progress function runs in protected mode: what it raises is kept, and raised
  * once the program is whole or gone. */
+struct importance {
+  const char *name;
+  const float *values;
+  int64_t cols;
+};
 struct loading {
   lua_State *L;
   int progress; /* stack index of the function, 0: none */
   bool raised;
   const struct bind_program_box *box;
+  const struct importance *importance; /* in the table of options */
+  int n_importance;
 };
 
 static void on_progress(void *arg, uint64_t done, uint64_t total) {
@@ -63,20 +70,77 @@ static lua_Integer int_field(lua_State *L, int t, const char *name, lua_Integer 
   return v;
 }
 
-static void weights_field(lua_State *L, int t, struct ane_program_options *o) {
-  lua_getfield(L, t, "weights");
-  size_t len;
-  const char *w = luaL_optlstring(L, -1, "file", &len);
-  o->weights = ANE_WEIGHTS_DTYPE;
-  if (strcmp(w, "file") == 0) o->weights = ANE_WEIGHTS_FILE;
-  else if (strcmp(w, "int8") == 0) o->weights = ANE_WEIGHTS_INT8;
-  else if (strcmp(w, "int8-channel") == 0) o->weights = ANE_WEIGHTS_INT8_CHANNEL;
-  else if ((o->weights_dtype = ane_dtype_from_name(w, strlen(w))) == ANE_DTYPE_COUNT)
-    luaL_error(L, "option weights is %s; known are: file, int8, int8-channel, fp16, bf16, fp32, q8_0, q5_1, q5_0, q4_1, q4_0", w);
-  lua_pop(L, 1);
+/* A way to hold weights by its name, the value on top of the stack; `what` begins the message. */
+static struct ane_weights_how check_weights(lua_State *L, const char *what) {
+  struct ane_weights_how how = {.kind = ANE_WEIGHTS_FILE};
+  const char *w = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
+  if (strcmp(w, "file") == 0) return how;
+  bool form = ane_weight_spec_from_name(w, &how.form) && how.form.form != ANE_WEIGHT_FP16;
+  how.kind = form ? ANE_WEIGHTS_FORM : ANE_WEIGHTS_DTYPE;
+  how.dtype = form ? ANE_F32 : ane_dtype_from_name(w, strlen(w));
+  if (how.dtype != ANE_DTYPE_COUNT) return how;
+  luaL_Buffer b;
+  luaL_buffinit(L, &b);
+  for (int i = 0; ane_weight_spec_list(i); i++) {
+    luaL_addstring(&b, ane_weight_spec_list(i));
+    luaL_addstring(&b, ", ");
+  }
+  luaL_addstring(&b, "bf16, fp32, q8_0, q6_k, q5_1, q5_0, q5_k, q4_1, q4_0, q4_k");
+  luaL_pushresult(&b);
+  const char *known = lua_tostring(L, -1), *got = luaL_tolstring(L, -2, NULL);
+  luaL_error(L, "%s is %s; known are: file, %s", what, got, known);
+  return how;
 }
 
-/* Options: isa, threads, int8, weights, context, chunk, progress(done, total). */
+/* mixed: list of {pattern, weights, ordered}. The rules lie in a userdata that stays on the stack, patterns in the table. */
+static void mixed_field(lua_State *L, int t, struct ane_program_options *o) {
+  lua_getfield(L, t, "mixed");
+  if (lua_isnil(L, -1)) return;
+  luaL_checktype(L, -1, LUA_TTABLE);
+  int list = lua_gettop(L);
+  o->n_rules = (int32_t)ANE_MIN(lua_rawlen(L, list), (size_t)4096);
+  struct ane_weights_rule *rules = lua_newuserdatauv(L, sizeof *rules * (size_t)o->n_rules, 0);
+  o->rules = rules;
+  for (int32_t i = 0; i < o->n_rules; i++) {
+    lua_rawgeti(L, list, i + 1);
+    luaL_checktype(L, -1, LUA_TTABLE);
+    lua_rawgeti(L, -1, 3);
+    lua_rawgeti(L, -2, 2);
+    rules[i].how = check_weights(L, "option mixed");
+    lua_rawgeti(L, -3, 1);
+    if (lua_type(L, -1) != LUA_TSTRING) luaL_error(L, "option mixed: pattern %d is no string", (int)i + 1);
+    rules[i].pattern = lua_tostring(L, -1);
+    rules[i].ordered = lua_toboolean(L, -3);
+    lua_pop(L, 4);
+  }
+}
+
+/* importance: name of a weight -> float32 bytes, one for each column. */
+static void importance_field(lua_State *L, int t, struct loading *load) {
+  lua_getfield(L, t, "importance");
+  if (lua_isnil(L, -1)) return;
+  luaL_checktype(L, -1, LUA_TTABLE);
+  int list = lua_gettop(L), n = 0;
+  for (lua_pushnil(L); lua_next(L, list); lua_pop(L, 1)) n++;
+  struct importance *rows = lua_newuserdatauv(L, sizeof *rows * (size_t)ANE_MAX(n, 1), 0);
+  load->importance = rows;
+  for (lua_pushnil(L); lua_next(L, list); lua_pop(L, 1), rows++) {
+    size_t size;
+    if (lua_type(L, -2) != LUA_TSTRING || lua_type(L, -1) != LUA_TSTRING) luaL_error(L, "option importance must be {name = float32 bytes}");
+    const char *bytes = lua_tolstring(L, -1, &size);
+    *rows = (struct importance){lua_tostring(L, -2), (const float *)(const void *)bytes, (int64_t)(size / sizeof(float))};
+  }
+  load->n_importance = n;
+}
+
+static const float *find_importance(void *arg, const char *name, int64_t cols) {
+  const struct loading *l = arg;
+  for (int i = 0; i < l->n_importance; i++)
+    if (strcmp(l->importance[i].name, name) == 0) return l->importance[i].cols == cols ? l->importance[i].values : NULL;
+  return NULL;
+}
+
+/* Options: isa, threads, int8, weights, mixed, importance, context, chunk, progress(done, total). */
 static void check_options(lua_State *L, int t, struct ane_program_options *o, struct loading *load) {
   luaL_checktype(L, t, LUA_TTABLE);
   lua_getfield(L, t, "isa");
@@ -85,7 +149,10 @@ static void check_options(lua_State *L, int t, struct ane_program_options *o, st
   o->threads = (int)int_field(L, t, "threads", 1, 1024);
   lua_getfield(L, t, "int8");
   o->int8 = lua_toboolean(L, -1);
-  weights_field(L, t, o);
+  if (lua_getfield(L, t, "weights") != LUA_TNIL) o->weights = check_weights(L, "option weights");
+  mixed_field(L, t, o);
+  importance_field(L, t, load);
+  o->importance = find_importance;
   o->context = int_field(L, t, "context", 1, INT32_MAX);
   o->chunk = int_field(L, t, "chunk", 1, 4096);
   lua_getfield(L, t, "progress");
@@ -140,6 +207,11 @@ static void set_string(lua_State *L, const char *key, const char *v) {
   lua_setfield(L, -2, key);
 }
 
+static void set_number(lua_State *L, const char *key, lua_Number v) {
+  lua_pushnumber(L, v);
+  lua_setfield(L, -2, key);
+}
+
 static void push_matrix(lua_State *L, const struct ane_matrix_info *m) {
   lua_createtable(L, 0, 7);
   set_string(L, "name", m->name);
@@ -149,10 +221,16 @@ static void push_matrix(lua_State *L, const struct ane_matrix_info *m) {
   set_int(L, "rows", m->rows);
   set_int(L, "cols", m->cols);
   set_int(L, "bytes", (lua_Integer)m->bytes);
+  if (m->weights) set_string(L, "weights", m->weights);
+  if (!m->recoded) return;
+  set_number(L, "max_abs", m->error.max_abs);
+  set_number(L, "error", m->error.error);
+  set_number(L, "signal", m->error.signal);
 }
 
 /* info() -> table: isa, threads, activations, context, chunk, vocab, weight_bytes, scratch_bytes, kv_bytes_per_token,
- * steps, matrices = list of {name, rows, cols, dtype, form, act, bytes} */
+ * steps, matrices = list of {name, rows, cols, dtype, form, act, bytes, weights (form of packages, or nil); where it was
+ * re-encoded max_abs, error, signal (sums of squares of before - after, and of before)} */
 static int meth_info(lua_State *L) {
   struct ane_program *p = check_program(L, 1)->program;
   struct ane_program_info i = ane_program_info(p);

@@ -14,7 +14,7 @@
 struct matrix {
   struct ane_packed w;
   uint8_t *memory;  /* w.data lies in it; NULL: closed */
-  float *row_scale; /* of int8, else NULL */
+  float *row_scale; /* of int8; of lut4 its tables; else NULL */
 };
 
 static const char *const act_names[] = {"fp32", "int8", "bf16", NULL}; /* ORDER ane_act */
@@ -83,22 +83,21 @@ static int matmul_pack(lua_State *L) {
   return 1;
 }
 
-/* matmul_pack_int8(rows, cols, floats, row scales) -> matrix, quantised here */
-static int matmul_pack_int8(lua_State *L) {
-  size_t len, scale_len;
+/* matmul_pack_lut4(rows, cols, codes (a byte each), tables (floats, 16 for each 8 rows of whole groups)) -> matrix */
+static int matmul_pack_lut4(lua_State *L) {
+  size_t len, lut_len;
   int64_t rows = bind_integer(L, 1, 1, 1 << 20), cols = bind_integer(L, 2, 1, 1 << 20);
-  const char *floats = luaL_checklstring(L, 3, &len), *scale = luaL_checklstring(L, 4, &scale_len);
-  luaL_argcheck(L, len == sizeof(float) * (size_t)(rows * cols), 3, "rows * cols floats expected");
-  luaL_argcheck(L, scale_len == sizeof(float) * (size_t)rows, 4, "one float a row expected");
+  const char *codes = luaL_checklstring(L, 3, &len), *lut = luaL_checklstring(L, 4, &lut_len);
+  luaL_argcheck(L, len == (size_t)(rows * cols), 3, "rows * cols bytes expected");
   struct matrix *m = bind_new(L, MATRIX_CLASS, sizeof *m, 0);
-  matrix_make(L, m, ANE_FORM_I8, ANE_I8, rows, cols);
-  memcpy(m->row_scale, scale, scale_len);
-  float *copy = push_buffer(L, len); /* strings promise no alignment */
-  memcpy(copy, floats, len);
+  matrix_make(L, m, ANE_FORM_LUT4, ANE_U8, rows, cols);
+  luaL_argcheck(L, lut_len == sizeof(float) * 32 * (size_t)m->w.groups, 4, "32 floats a group expected");
+  if (!(m->row_scale = ane_malloc(lut_len))) return luaL_error(L, "not enough memory");
+  memcpy(m->row_scale, lut, lut_len);
+  m->w.lut = m->row_scale;
   for (int64_t g = 0; g < m->w.groups; g++)
-    ane_pack_group_i8(copy + g * ANE_GROUP * cols, m->row_scale + g * ANE_GROUP, (int)ANE_MIN(rows - g * ANE_GROUP, ANE_GROUP),
-                      cols, (uint8_t *)m->w.data + (size_t)g * m->w.group_bytes);
-  lua_pop(L, 1);
+    ane_pack_group(ANE_FORM_LUT4, ANE_U8, codes + g * ANE_GROUP * cols, (size_t)cols, (int)ANE_MIN(rows - g * ANE_GROUP, ANE_GROUP), cols,
+                   (uint8_t *)m->w.data + (size_t)g * m->w.group_bytes);
   return 1;
 }
 
@@ -186,7 +185,7 @@ static int matmul_act(lua_State *L) {
 }
 
 void bind_testing_matmul(lua_State *L) {
-  static const luaL_Reg functions[] = {{"matmul_pack", matmul_pack}, {"matmul_pack_int8", matmul_pack_int8}, {"matmul", matmul},
+  static const luaL_Reg functions[] = {{"matmul_pack", matmul_pack}, {"matmul_pack_lut4", matmul_pack_lut4}, {"matmul", matmul},
                                        {"matmul_acts", matmul_acts}, {"matmul_levels", matmul_levels}, {"matmul_act", matmul_act},
                                        {NULL, NULL}};
   bind_class(L, MATRIX_CLASS, matrix_methods, matrix_meta);

@@ -8,6 +8,7 @@
 #include "graph/graph.h"
 #include "kernels/kernels.h"
 #include "platform/platform.h"
+#include "quant/quant.h"
 
 #include <stdatomic.h>
 
@@ -16,16 +17,28 @@ struct ane_session;
 
 /* ---- Program -------------------------------------------------------------------------------------------------------*/
 
-/* How matrices are held. FILE: as stored. F32, F16, BF16, Q8_0, ...: re-encoded to that type (where a row is not whole
- * blocks the tensor stays as stored). INT8: one scale per tensor, representable in fp16. INT8_CHANNEL: one per row. */
-typedef enum { ANE_WEIGHTS_FILE, ANE_WEIGHTS_DTYPE, ANE_WEIGHTS_INT8, ANE_WEIGHTS_INT8_CHANNEL } ane_weights;
+/* How matrices are held. FILE: as stored. DTYPE: re-encoded to a type (where a row is not whole blocks the tensor stays as
+ * stored). FORM: as a package of that form holds them (quant/weight_forms.h), but FP16, which is DTYPE. */
+typedef enum { ANE_WEIGHTS_FILE, ANE_WEIGHTS_DTYPE, ANE_WEIGHTS_FORM } ane_weights_kind;
+struct ane_weights_how {
+  ane_weights_kind kind;
+  ane_dtype dtype; /* DTYPE: one with an encoder */
+  struct ane_weight_spec form;
+};
+/* The matrices whose names a pattern fits (base/glob.h). */
+struct ane_weights_rule {
+  const char *pattern;
+  bool ordered; /* false: where it differs from a rule before it that fits too, that is an error */
+  struct ane_weights_how how;
+};
 
 struct ane_program_options {
   ane_isa isa;             /* an available level */
   int threads;             /* 1 .. 1024 */
   bool int8;               /* activations meet quantised weights as 8-bit blocks; else everything is fp32 */
-  ane_weights weights;
-  ane_dtype weights_dtype; /* for ANE_WEIGHTS_DTYPE: a type with an encoder */
+  struct ane_weights_how weights;
+  const struct ane_weights_rule *rules; /* other ways for some matrices, the last that fits counts; used by create only */
+  int32_t n_rules;
   int64_t context;         /* the most positions a session can hold, >= 1 */
   int64_t chunk;           /* the most tokens of one run, 1 .. 4096 */
   /* Called on the caller's thread while weights are packed, bytes of the source. May be NULL. */
@@ -33,20 +46,26 @@ struct ane_program_options {
   /* Called when the stored bytes of a weight have been copied for good: the caller may drop them from memory (they must
    * stay readable). May be NULL. */
   void (*release)(void *arg, const void *data, uint64_t bytes);
+  /* A weight for each of `cols` columns of a matrix that takes a FORM (ane_weight_fit), or NULL. May be NULL. */
+  const float *(*importance)(void *arg, const char *name, int64_t cols);
   void *arg;
 };
 
 /* Plans a graph that went through the "cpu" pipeline. Constants are borrowed: their memory must outlive the program. The
- * graph itself may be destroyed afterwards. Errors: ANE_UNSUPPORTED (an op or type without a step, named), ANE_NOMEM. */
+ * graph itself may be destroyed afterwards. Errors: ANE_UNSUPPORTED (an op or type without a step, named), ANE_NOMEM,
+ * ANE_INVALID (a weight that its form cannot hold, a rule that fits no matrix). */
 ane_status ane_program_create(struct ane_program **out, const struct ane_graph *g, const struct ane_program_options *o, struct ane_error *err);
 void ane_program_destroy(struct ane_program *p); /* NULL is fine; its sessions must be gone */
 
 struct ane_matrix_info {
   const char *name;
   const char *form, *act; /* packed form; activations it meets: "fp32", "int8", "bf16" */
-  ane_dtype dtype;        /* as held */
+  ane_dtype dtype;        /* as held; of a FORM as stored */
+  const char *weights;    /* name of the FORM that it has taken, or NULL */
   int64_t rows, cols;
   uint64_t bytes;
+  bool recoded;           /* it was re-encoded, and this is what that left */
+  struct ane_recode_error error;
 };
 struct ane_program_info {
   ane_isa isa;

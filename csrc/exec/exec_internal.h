@@ -12,7 +12,11 @@ struct matrix {
   ane_act act;
   struct ane_tensor stored;
   size_t offset;        /* in the slab; unused for ROWS */
-  int32_t scale_offset; /* into row_scales, -1: none */
+  size_t side;          /* in the program's side array: scales of rows, tables */
+  bool coded;           /* has taken the form `spec` */
+  struct ane_weight_spec spec;
+  bool recoded;
+  struct ane_recode_error error;
 };
 
 /* Where a value lives while the program runs: [cols][channels] floats at arena + offset. */
@@ -141,7 +145,7 @@ struct ane_program {
   int32_t n_matrices;
   uint8_t *slab;
   size_t slab_bytes;
-  float *row_scales;
+  float *side; /* what belongs to matrices beside their packed groups */
   struct kv_spec *kv;
   int32_t n_kv;
   int64_t *ring_channels; /* states that keep columns: channels of each */
@@ -293,7 +297,7 @@ const struct place *planner_place(struct planner *pl, int32_t value);
 ane_status memplan(struct planner *pl, size_t *bytes, struct ane_error *err);
 /* weights.c: allocates the slab and packs all matrices. */
 ane_status weights_pack(struct ane_program *p, struct ane_error *err);
-/* weights.c: decides form, dtype and activation kind of a matrix. */
+/* weights.c: decides how a matrix is held, and what activations it meets. */
 ane_status weights_describe(const struct ane_program *p, struct matrix *m, struct ane_error *err);
 
 #endif

@@ -182,8 +182,16 @@ static uint64_t fingerprint(const struct ane_program *p, const struct ane_graph 
     const int32_t held[] = {(int32_t)p->matrices[i].packed.form, (int32_t)p->matrices[i].packed.dtype, (int32_t)p->matrices[i].act};
     h = hash_bytes(h, held, sizeof held);
   }
-  const int32_t options[] = {p->o.int8, (int32_t)p->o.isa, (int32_t)p->o.weights};
+  const int32_t options[] = {p->o.int8, (int32_t)p->o.isa, (int32_t)p->o.weights.kind};
   return hash_bytes(h, options, sizeof options);
+}
+
+/* What re-encoding has left tells forms, and what guided them, apart. */
+static uint64_t fingerprint_packed(const struct ane_program *p) {
+  uint64_t h = p->fingerprint;
+  for (int32_t i = 0; i < p->n_matrices; i++)
+    if (p->matrices[i].recoded) h = hash_bytes(h, &p->matrices[i].error.error, sizeof(double));
+  return h;
 }
 
 /* Takes `size` bytes, 64-byte aligned, from a running total. */
@@ -294,16 +302,26 @@ static ane_status plan_all(struct planner *pl, struct ane_error *err) {
   if (!ane_graph_print(pl->g, &text)) st = no_memory(err);
   else p->fingerprint = fingerprint(p, pl->g, &text);
   ane_buffer_free(&text);
-  return st ? st : weights_pack(p, err);
+  if (!st) st = weights_pack(p, err);
+  p->fingerprint = fingerprint_packed(p);
+  p->o.rules = NULL; /* the caller's */
+  p->o.n_rules = 0;
+  return st;
+}
+
+static ane_status check_weights(struct ane_weights_how how, struct ane_error *err) {
+  if (how.kind == ANE_WEIGHTS_DTYPE && !ane_encoder(how.dtype))
+    return ane_fail(err, ANE_UNSUPPORTED, "weights cannot be encoded as %s", ane_dtype_info(how.dtype)->name);
+  return ANE_OK;
 }
 
 static ane_status check_options(const struct ane_program_options *o, struct ane_error *err) {
   if (!ane_isa_available(o->isa)) return ane_fail(err, ANE_UNSUPPORTED, "ISA level %s is not available on this machine", ane_isa_name(o->isa));
   if (o->context < 1 || o->context > INT32_MAX) return ane_fail(err, ANE_INVALID, "context is %" PRId64 ", not in 1 .. %d", o->context, INT32_MAX);
   if (o->chunk < 1 || o->chunk > MAX_CHUNK) return ane_fail(err, ANE_INVALID, "chunk is %" PRId64 ", not in 1 .. 4096", o->chunk);
-  if (o->weights == ANE_WEIGHTS_DTYPE && !ane_encoder(o->weights_dtype) && o->weights_dtype != ANE_F32)
-    return ane_fail(err, ANE_UNSUPPORTED, "weights cannot be encoded as %s", ane_dtype_info(o->weights_dtype)->name);
-  return ANE_OK;
+  ane_status st = check_weights(o->weights, err);
+  for (int32_t i = 0; !st && i < o->n_rules; i++) st = check_weights(o->rules[i].how, err);
+  return st;
 }
 
 ane_status ane_program_create(struct ane_program **out, const struct ane_graph *g, const struct ane_program_options *o, struct ane_error *err) {
@@ -334,7 +352,7 @@ void ane_program_destroy(struct ane_program *p) {
   if (p->slab) ane_pages_free(p->slab, ANE_MAX(p->slab_bytes, (size_t)64));
   if (p->scratch) ane_pages_free(p->scratch, p->scratch_bytes);
   if (p->result_block) ane_pages_free(p->result_block, p->result_block_bytes);
-  ane_free(p->row_scales);
+  ane_free(p->side);
   ane_free(p->profile);
   ane_arena_free(&p->arena);
   ane_free(p);
@@ -368,7 +386,9 @@ struct ane_matrix_info ane_program_matrix(const struct ane_program *p, int32_t i
   const struct matrix *m = &p->matrices[i];
   const struct ane_packed *w = &m->packed;
   uint64_t bytes = w->form == ANE_FORM_ROWS ? m->stored.bytes : (uint64_t)w->groups * w->group_bytes;
-  return (struct ane_matrix_info){m->name, ane_form_info(w->form)->name, acts[m->act], w->dtype, w->rows, w->cols, bytes};
+  return (struct ane_matrix_info){.name = m->name, .form = ane_form_info(w->form)->name, .act = acts[m->act], .dtype = w->dtype,
+    .weights = m->coded ? ane_weight_spec_name(m->spec) : NULL, .rows = w->rows, .cols = w->cols, .bytes = bytes, .recoded = m->recoded,
+    .error = m->error};
 }
 
 bool ane_program_print(const struct ane_program *p, struct ane_buffer *out) {

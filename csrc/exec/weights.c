@@ -1,16 +1,46 @@
-/* Weight matrices: which packed form each takes, and packing them all, on every thread, into one slab. */
+/* Weight matrices: how each is held, and packing them all, on every thread, into one slab. */
 #include "exec/exec_internal.h"
 
+#include "base/glob.h"
 #include "tensor/half.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
-/* The stored type after `weights=`: rows that are not whole blocks of it stay as they are. */
-static ane_dtype held_dtype(const struct ane_program *p, const struct matrix *m) {
-  ane_dtype t = p->o.weights_dtype;
-  return p->o.weights == ANE_WEIGHTS_DTYPE && m->packed.cols % ane_dtype_info(t)->block == 0 ? t : m->stored.dtype;
+/* ---- How a matrix is held --------------------------------------------------------------------------------------------*/
+
+static struct ane_weights_how how_of(const struct ane_program *p, const char *name) {
+  struct ane_weights_how how = p->o.weights;
+  for (int32_t i = 0; i < p->o.n_rules; i++)
+    if (ane_glob(p->o.rules[i].pattern, name)) how = p->o.rules[i].how;
+  return how;
+}
+
+static ane_form coded_form(struct ane_weight_spec s) {
+  switch (s.form) {
+    case ANE_WEIGHT_INT8:
+    case ANE_WEIGHT_INT8_CHANNEL: return ANE_FORM_I8;
+    case ANE_WEIGHT_INT4_BLOCK: return ANE_FORM_Q4_0;
+    case ANE_WEIGHT_LUT4: return ANE_FORM_LUT4;
+    case ANE_WEIGHT_FP16: break;
+  }
+  return ANE_FORM_F16;
+}
+
+/* Rows that are not whole blocks of the type asked for stay as they are. */
+static void choose_form(struct matrix *m, struct ane_weights_how how) {
+  struct ane_packed *w = &m->packed;
+  w->dtype = m->stored.dtype;
+  m->coded = how.kind == ANE_WEIGHTS_FORM;
+  if (m->coded) {
+    m->spec = ane_weight_spec_fit(how.form, w->rows, w->cols);
+    w->form = coded_form(m->spec);
+    return;
+  }
+  if (how.kind == ANE_WEIGHTS_DTYPE && w->cols % ane_dtype_info(how.dtype)->block == 0) w->dtype = how.dtype;
+  w->form = ane_form_for(w->dtype, w->cols);
+  if (w->form == ANE_FORM_ROWS && w->dtype != m->stored.dtype) w->dtype = m->stored.dtype, w->form = ane_form_for(w->dtype, w->cols);
 }
 
 ane_status weights_describe(const struct ane_program *p, struct matrix *m, struct ane_error *err) {
@@ -24,10 +54,7 @@ ane_status weights_describe(const struct ane_program *p, struct matrix *m, struc
   if (!ane_dtype_bytes(t->dtype, (uint64_t)w->cols, &row))
     return ane_fail(err, ANE_SHAPE, "weight %s: a row of %" PRId64 " is not whole blocks of %s", m->name, w->cols, ane_dtype_info(t->dtype)->name);
   w->row_bytes = (size_t)row;
-  w->dtype = held_dtype(p, m);
-  bool int8 = (p->o.weights == ANE_WEIGHTS_INT8 || p->o.weights == ANE_WEIGHTS_INT8_CHANNEL) && w->cols % ANE_BLOCK == 0;
-  w->form = int8 ? ANE_FORM_I8 : ane_form_for(w->dtype, w->cols);
-  if (w->form == ANE_FORM_ROWS && w->dtype != t->dtype) w->dtype = t->dtype, w->form = ane_form_for(t->dtype, w->cols);
+  choose_form(m, how_of(p, m->name));
   m->act = ane_act_for(w->form, p->o.int8, p->k->bf16_dot);
   if (!p->k->matmul[w->form][m->act]) return ane_fail(err, ANE_UNSUPPORTED, "weight %s: no kernel for form %s", m->name, ane_form_info(w->form)->name);
   if (w->form != ANE_FORM_ROWS && !ane_form_group_bytes(w->form, w->cols, &w->group_bytes))
@@ -35,21 +62,47 @@ ane_status weights_describe(const struct ane_program *p, struct matrix *m, struc
   return ANE_OK;
 }
 
+static bool same_how(struct ane_weights_how a, struct ane_weights_how b) {
+  if (a.kind != b.kind) return false;
+  return a.kind == ANE_WEIGHTS_FORM ? a.form.form == b.form.form && a.form.size == b.form.size : a.kind == ANE_WEIGHTS_FILE || a.dtype == b.dtype;
+}
+
+static ane_status check_rule(const struct ane_program *p, const struct ane_weights_rule *r, struct ane_error *err) {
+  int32_t found = 0;
+  for (int32_t m = 0; m < p->n_matrices; m++) {
+    const char *name = p->matrices[m].name;
+    if (!ane_glob(r->pattern, name)) continue;
+    found++;
+    for (const struct ane_weights_rule *q = p->o.rules; q < r && !r->ordered; q++)
+      if (ane_glob(q->pattern, name) && !same_how(q->how, r->how))
+        return ane_fail(err, ANE_INVALID, "option mixed: weight %s matches \"%s\" and \"%s\", which differ; a list of {pattern, weights} has an order",
+                        name, q->pattern, r->pattern);
+  }
+  return found ? ANE_OK : ane_fail(err, ANE_INVALID, "option mixed: no weight matches \"%s\"", r->pattern);
+}
+
+/* ---- Packing -------------------------------------------------------------------------------------------------------*/
+
 /* Shared by the packing threads. */
 struct packing {
   struct ane_program *p;
   struct matrix *m;
   _Atomic int64_t next;
-  float *rows;       /* threads x 16 x cols floats, where rows are re-encoded */
-  uint8_t *encoded;  /* threads x 16 encoded rows */
+  uint8_t *lanes;    /* threads x lane_bytes */
+  size_t lane_bytes, codes_at, scratch_at; /* of a lane: floats as read, floats as held, codes or encoded rows, scratch */
   uint8_t *gathered; /* threads x 16 rows of a transposed matrix */
   size_t encoded_row;
-  _Atomic uint32_t peak; /* largest |w| so far, as bits: positive floats order as integers */
+  struct ane_measure *errors; /* of groups, or tiles; NULL: nothing is re-encoded */
+  /* FORM: */
+  struct ane_weight_rows src;
+  struct ane_weight_fit fit;
+  const float *importance;
 };
 
-enum { GROUPS_A_TURN = 8 };
+enum { GROUPS_A_TURN = 8, TILE_GROUPS = ANE_WEIGHT_TILE / ANE_GROUP };
 
 static int group_rows(const struct matrix *m, int64_t g) { return (int)ANE_MIN((int64_t)ANE_GROUP, m->packed.rows - g * ANE_GROUP); }
+static uint8_t *group_at(const struct packing *k, int64_t g) { return k->p->slab + k->m->offset + (size_t)g * k->m->packed.group_bytes; }
 
 /* 16 rows of a transposed matrix [R, C], stored as [C, ld], laid out as rows. */
 static void gather_rows(const struct matrix *m, int64_t g, int n, uint8_t *rows) {
@@ -75,66 +128,138 @@ static void decode_group(const struct packing *k, int64_t g, int thread, float *
     decode(stored + (size_t)i * k->m->packed.row_bytes, rows + i * k->m->packed.cols, (uint64_t)k->m->packed.cols);
 }
 
-static void find_peak(void *arg, int thread, int threads) {
-  struct packing *k = arg;
-  (void)threads;
-  int64_t cols = k->m->packed.cols;
-  float *rows = k->rows + (size_t)thread * ANE_GROUP * (size_t)cols, peak = 0;
-  for (int64_t g; (g = atomic_fetch_add(&k->next, 1)) < k->m->packed.groups;) {
-    decode_group(k, g, thread, rows);
-    for (int64_t i = 0; i < group_rows(k->m, g) * cols; i++) peak = fmaxf(peak, fabsf(rows[i]));
-  }
-  uint32_t bits = ane_f32_bits(peak), seen = atomic_load(&k->peak);
-  while (seen < bits && !atomic_compare_exchange_weak(&k->peak, &seen, bits)) {}
-}
+/* ---- As a type -------------------------------------------------------------------------------------------------------*/
 
-/* The smallest fp16 that is not below amax / 127, so that no code is clamped. */
-static float scale_fp16(float amax) {
-  uint16_t h = ane_f32_f16(amax / 127.0f), most = 0x7BFF; /* 65504; weights beyond 127 times that are clamped */
-  if (h > most) h = most;
-  if (ane_f16_f32(h) * 127.0f < amax && h < most) h++;
-  return ane_f16_f32(h);
-}
-
-static void pack_int8(const struct packing *k, int64_t g, int thread, float *rows, uint8_t *dst) {
+static void pack_encoded(const struct packing *k, int64_t g, int thread) {
   const struct ane_packed *w = &k->m->packed;
-  float *scales = k->p->row_scales + k->m->scale_offset + g * ANE_GROUP;
   int n = group_rows(k->m, g);
+  uint8_t *lane = k->lanes + (size_t)thread * k->lane_bytes, *encoded = lane + k->codes_at;
+  float *rows = (float *)(void *)lane, *back = rows + ANE_GROUP * w->cols;
   decode_group(k, g, thread, rows);
   for (int i = 0; i < n; i++) {
-    float amax = ane_bits_f32(atomic_load(&k->peak));
-    if (k->p->o.weights == ANE_WEIGHTS_INT8_CHANNEL) {
-      amax = 0;
-      for (int64_t c = 0; c < w->cols; c++) amax = fmaxf(amax, fabsf(rows[i * w->cols + c]));
-    }
-    scales[i] = scale_fp16(amax);
+    ane_encoder(w->dtype)(rows + i * w->cols, encoded + (size_t)i * k->encoded_row, (uint64_t)w->cols);
+    ane_decoder(w->dtype)(encoded + (size_t)i * k->encoded_row, back + i * w->cols, (uint64_t)w->cols);
   }
-  ane_pack_group_i8(rows, scales, n, w->cols, dst);
-}
-
-static void pack_encoded(const struct packing *k, int64_t g, int thread, float *rows, uint8_t *encoded, uint8_t *dst) {
-  const struct ane_packed *w = &k->m->packed;
-  ane_encode_fn encode = ane_encoder(w->dtype);
-  int n = group_rows(k->m, g);
-  decode_group(k, g, thread, rows);
-  for (int i = 0; i < n; i++) encode(rows + i * w->cols, encoded + (size_t)i * k->encoded_row, (uint64_t)w->cols);
-  ane_pack_group(w->form, w->dtype, encoded, k->encoded_row, n, w->cols, dst);
+  k->errors[g] = ane_measure(rows, back, n * w->cols);
+  ane_pack_group(w->form, w->dtype, encoded, k->encoded_row, n, w->cols, group_at(k, g));
 }
 
 static void pack_groups(void *arg, int thread, int threads) {
   struct packing *k = arg;
   (void)threads;
   const struct ane_packed *w = &k->m->packed;
-  float *rows = k->rows ? k->rows + (size_t)thread * ANE_GROUP * (size_t)w->cols : NULL;
-  uint8_t *encoded = k->encoded ? k->encoded + (size_t)thread * ANE_GROUP * k->encoded_row : NULL;
-  for (int64_t from; (from = atomic_fetch_add(&k->next, GROUPS_A_TURN)) < w->groups;) {
-    for (int64_t g = from; g < ANE_MIN(from + GROUPS_A_TURN, w->groups); g++) {
-      uint8_t *dst = k->p->slab + k->m->offset + (size_t)g * w->group_bytes;
-      if (w->form == ANE_FORM_I8) pack_int8(k, g, thread, rows, dst);
-      else if (w->dtype != k->m->stored.dtype) pack_encoded(k, g, thread, rows, encoded, dst);
-      else ane_pack_group(w->form, w->dtype, stored_rows(k, g, thread), w->row_bytes, group_rows(k->m, g), w->cols, dst);
-    }
+  for (int64_t from; (from = atomic_fetch_add(&k->next, GROUPS_A_TURN)) < w->groups;)
+    for (int64_t g = from; g < ANE_MIN(from + GROUPS_A_TURN, w->groups); g++)
+      if (k->errors) pack_encoded(k, g, thread);
+      else ane_pack_group(w->form, w->dtype, stored_rows(k, g, thread), w->row_bytes, group_rows(k->m, g), w->cols, group_at(k, g));
+}
+
+/* ---- As a form of packages -------------------------------------------------------------------------------------------*/
+
+/* A row of codes -8 .. 7 as the blocks of Q4_0, whose scales may be those of longer ones. */
+static void q4_0_row(const uint8_t *codes, const uint16_t *scales, int64_t size, int64_t cols, uint8_t *dst) {
+  for (int64_t c = 0; c < cols; c += ANE_BLOCK, dst += 18) {
+    memcpy(dst, &scales[c / size], 2);
+    for (int i = 0; i < 16; i++) dst[2 + i] = (uint8_t)(((codes[c + i] + 8) & 15) | (codes[c + 16 + i] + 8) << 4);
   }
+}
+
+/* n rows, whole groups but at the end, from the tile whose first row is `row`. */
+static void pack_tile(const struct packing *k, int64_t row, int n, const struct ane_weight_tile *t, uint8_t *blocks) {
+  const struct ane_packed *w = &k->m->packed;
+  float *side = k->p->side + k->m->side;
+  const int64_t size = k->fit.spec.size;
+  for (int first = 0; first < n; first += ANE_GROUP) {
+    int64_t g = (row + first) / ANE_GROUP;
+    int rows = ANE_MIN(n - first, ANE_GROUP);
+    const uint8_t *codes = t->codes + first * w->cols;
+    if (w->form == ANE_FORM_Q4_0) {
+      size_t stride = (size_t)(w->cols / ANE_BLOCK) * 18;
+      for (int i = 0; i < rows; i++)
+        q4_0_row(codes + i * w->cols, t->scales + (first + i) * (w->cols / size), size, w->cols, blocks + (size_t)i * stride);
+      ane_pack_group(w->form, ANE_Q4_0, blocks, stride, rows, w->cols, group_at(k, g));
+      continue;
+    }
+    ane_pack_group(w->form, ANE_I8, codes, (size_t)w->cols, rows, w->cols, group_at(k, g));
+    if (w->form == ANE_FORM_I8)
+      for (int i = 0; i < rows; i++) side[g * ANE_GROUP + i] = ane_f16_f32(t->scales[first + i]);
+    else
+      for (int i = 0; i < rows; i += 8)
+        for (int j = 0; j < 16; j++) side[(2 * g + i / 8) * 16 + j] = ane_f16_f32(t->lut[(size ? (first + i) / size * 16 : 0) + j]);
+  }
+}
+
+static void pack_tiles(void *arg, int thread, int threads) {
+  struct packing *k = arg;
+  (void)threads;
+  const struct ane_packed *w = &k->m->packed;
+  const int64_t tile = ANE_WEIGHT_TILE * w->cols;
+  uint8_t *lane = k->lanes + (size_t)thread * k->lane_bytes, *codes = lane + k->codes_at;
+  float *rows = (float *)(void *)lane, *back = rows + tile;
+  uint16_t *scales = (uint16_t *)(void *)(codes + tile), lut[ANE_WEIGHT_TILE / 8 * 16]; /* scales: at most a block of 32 each */
+  uint8_t *blocks = codes + tile + 2 * (tile / ANE_BLOCK + ANE_WEIGHT_TILE);
+  for (int64_t i; (i = atomic_fetch_add(&k->next, 1)) * ANE_WEIGHT_TILE < w->rows;) {
+    int64_t row = i * ANE_WEIGHT_TILE;
+    int n = (int)ANE_MIN(w->rows - row, ANE_WEIGHT_TILE);
+    struct ane_weight_tile t = {codes, scales, lut};
+    k->src.read(k->src.arg, row, n, rows);
+    ane_weight_encode_tile(&k->fit, rows, n, w->cols, k->importance, lane + k->scratch_at, &t);
+    ane_weight_decode_tile(&k->fit, &t, n, w->cols, back);
+    k->errors[i] = ane_measure(rows, back, n * w->cols);
+    pack_tile(k, row, n, &t, blocks);
+  }
+}
+
+/* ---- One matrix ------------------------------------------------------------------------------------------------------*/
+
+/* Sizes of a thread's memory; false on overflow. */
+static bool lane_layout(struct packing *k) {
+  const struct ane_packed *w = &k->m->packed;
+  size_t rows = k->m->coded ? ANE_WEIGHT_TILE : ANE_GROUP, floats, codes;
+  uint64_t encoded = 0;
+  if (!k->m->coded) ane_dtype_bytes(w->dtype, (uint64_t)w->cols, &encoded);
+  k->encoded_row = (size_t)encoded;
+  if (!ane_mul_size(2 * sizeof(float) * rows, (size_t)w->cols, &floats)) return false;
+  /* codes, 2 bytes for each block of 32 and row, Q4_0 blocks of a group */
+  codes = k->m->coded ? rows * ((size_t)w->cols + (size_t)w->cols / 16 + 4) + ANE_GROUP * (size_t)w->cols : rows * k->encoded_row;
+  k->codes_at = ane_align_up(floats, 64);
+  k->scratch_at = k->codes_at + ane_align_up(codes, 64);
+  k->lane_bytes = k->scratch_at + (k->m->coded ? ane_align_up(ane_weight_tile_scratch(&k->fit, w->cols), 64) : 0);
+  return k->lane_bytes < SIZE_MAX / 2048;
+}
+
+static ane_status sum_errors(const struct packing *k, int64_t n, int64_t rows, struct ane_error *err) {
+  const struct ane_packed *w = &k->m->packed;
+  for (int64_t i = 0; i < n; i++) {
+    const struct ane_measure *e = &k->errors[i];
+    if (e->bad >= 0 && k->m->coded)
+      return ane_fail(err, ANE_INVALID, "weight %s: row %" PRId64 " has an element that is not finite", k->m->name, i * rows + e->bad / w->cols);
+    ane_recode_add(&k->m->error, e, (uint64_t)(ANE_MIN(rows, w->rows - i * rows) * w->cols));
+  }
+  k->m->recoded = true;
+  return ANE_OK;
+}
+
+/* Re-encodes: to a type in groups, to a form in tiles. */
+static ane_status pack_changed(struct packing *k, struct ane_error *err) {
+  struct ane_program *p = k->p;
+  struct matrix *m = k->m;
+  ane_status st = ANE_OK;
+  if (m->coded) {
+    k->importance = p->o.importance ? p->o.importance(p->o.arg, m->name, m->packed.cols) : NULL;
+    if ((st = ane_weight_rows_of(&m->stored, &k->src, err)) || (st = ane_weight_fit(&k->fit, p->pool, &k->src, m->spec, k->importance, err)))
+      return ane_fail_in(err, st, "weight %s", m->name);
+  }
+  int64_t rows = m->coded ? ANE_WEIGHT_TILE : ANE_GROUP, n = (m->packed.rows + rows - 1) / rows;
+  bool fits = lane_layout(k);
+  k->lanes = fits ? ane_malloc((size_t)p->o.threads * k->lane_bytes) : NULL;
+  k->errors = ane_calloc((size_t)n, sizeof *k->errors);
+  if (!k->lanes || !k->errors) st = ane_fail(err, ANE_NOMEM, "no memory to re-encode %s", m->name);
+  else ane_pool_run(p->pool, m->coded ? pack_tiles : pack_groups, k);
+  if (!st) st = sum_errors(k, n, rows, err);
+  ane_free(k->lanes);
+  ane_free(k->errors);
+  return st;
 }
 
 static ane_status pack_one(struct ane_program *p, struct matrix *m, struct ane_error *err) {
@@ -144,55 +269,44 @@ static ane_status pack_one(struct ane_program *p, struct matrix *m, struct ane_e
     return ANE_OK;
   }
   struct packing k = {.p = p, .m = m};
-  if (m->stored.transposed && !(k.gathered = ane_malloc((size_t)p->o.threads * ANE_GROUP * w->row_bytes)))
+  if (m->stored.transposed && !m->coded && !(k.gathered = ane_malloc((size_t)p->o.threads * ANE_GROUP * w->row_bytes)))
     return ane_fail(err, ANE_NOMEM, "no memory to turn %s", m->name);
-  bool recode = w->form == ANE_FORM_I8 || w->dtype != m->stored.dtype;
   ane_status st = ANE_OK;
-  if (recode) {
-    uint64_t row = 0;
-    ane_dtype_bytes(w->dtype, (uint64_t)w->cols, &row);
-    k.encoded_row = (size_t)row;
-    size_t lanes = (size_t)p->o.threads * ANE_GROUP;
-    k.rows = ane_malloc(lanes * (size_t)w->cols * sizeof(float));
-    k.encoded = ane_malloc(lanes * k.encoded_row);
-    if (!k.rows || !k.encoded) {
-      st = ane_fail(err, ANE_NOMEM, "no memory to re-encode %s", m->name);
-      goto out;
-    }
-    if (p->o.weights == ANE_WEIGHTS_INT8) ane_pool_run(p->pool, find_peak, &k);
-    atomic_store(&k.next, 0);
-  }
-  ane_pool_run(p->pool, pack_groups, &k);
+  if (m->coded || w->dtype != m->stored.dtype) st = pack_changed(&k, err);
+  else ane_pool_run(p->pool, pack_groups, &k);
   w->data = p->slab + m->offset;
-  if (w->form == ANE_FORM_I8) w->row_scale = p->row_scales + m->scale_offset;
-out:
-  ane_free(k.rows);
+  if (w->form == ANE_FORM_I8) w->row_scale = p->side + m->side;
+  if (w->form == ANE_FORM_LUT4) w->lut = p->side + m->side;
   ane_free(k.gathered);
-  ane_free(k.encoded);
   return st;
 }
 
+/* Floats beside a group. */
+static size_t side_floats(ane_form f) { return f == ANE_FORM_I8 ? ANE_GROUP : f == ANE_FORM_LUT4 ? 2 * 16 : 0; }
+
 ane_status weights_pack(struct ane_program *p, struct ane_error *err) {
-  size_t total = 0, scales = 0;
+  size_t total = 0, side = 0;
   uint64_t bytes = 0, done = 0;
+  ane_status st = ANE_OK;
+  for (int32_t i = 0; !st && i < p->o.n_rules; i++) st = check_rule(p, &p->o.rules[i], err);
+  if (st) return st;
   for (int32_t i = 0; i < p->n_matrices; i++) {
     struct matrix *m = &p->matrices[i];
     size_t size = 0;
     bool fits = m->packed.form == ANE_FORM_ROWS || ane_mul_size((size_t)m->packed.groups, m->packed.group_bytes, &size);
     m->offset = total;
-    m->scale_offset = (int32_t)scales;
+    m->side = side;
     if (!fits || !ane_add_size(total, ane_align_up(size, 64), &total)) return ane_fail(err, ANE_SHAPE, "weight %s is too large", m->name);
-    if (m->packed.form == ANE_FORM_I8) scales += (size_t)m->packed.groups * ANE_GROUP;
+    side += side_floats(m->packed.form) * (size_t)m->packed.groups;
     bytes += m->stored.bytes;
   }
   p->slab_bytes = total;
   p->slab = ane_pages_alloc(ANE_MAX(total, (size_t)64), true);
-  p->row_scales = ane_calloc(scales, sizeof *p->row_scales);
-  if (!p->slab || !p->row_scales) return ane_fail(err, ANE_NOMEM, "no memory for %zu bytes of weights", total);
+  p->side = ane_calloc(side, sizeof *p->side);
+  if (!p->slab || !p->side) return ane_fail(err, ANE_NOMEM, "no memory for %zu bytes of weights", total);
   for (int32_t i = 0; i < p->n_matrices; i++) {
     struct matrix *m = &p->matrices[i];
-    ane_status st = pack_one(p, m, err);
-    if (st) return st;
+    if ((st = pack_one(p, m, err))) return st;
     if (p->o.release && m->packed.form != ANE_FORM_ROWS) p->o.release(p->o.arg, m->stored.data, m->stored.bytes);
     done += m->stored.bytes;
     if (p->o.progress) p->o.progress(p->o.arg, done, bytes);

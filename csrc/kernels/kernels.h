@@ -40,17 +40,16 @@ struct ane_packed {
   size_t group_bytes, row_bytes;
   const uint8_t *data;
   const float *row_scale; /* I8: [groups * 16]; else NULL */
+  const float *lut;       /* LUT4: [groups][2][16], a table for each 8 rows; else NULL */
 };
 
 /* The form for a stored type and row length: ROWS where none fits. */
 ane_form ane_form_for(ane_dtype t, int64_t cols);
 /* Bytes of one group of 16 rows; false on overflow. */
 bool ane_form_group_bytes(ane_form f, int64_t cols, size_t *bytes);
-/* Repacks rows of stored type t (stride row_bytes) to one group at dst; n_rows 1..16, the rest is filled with zeros. */
+/* Repacks rows of stored type t (stride row_bytes) to one group at dst; n_rows 1..16, the rest is filled with zeros. Rows of
+ * LUT4 are bytes, one a code. */
 void ane_pack_group(ane_form f, ane_dtype t, const void *rows, size_t row_bytes, int n_rows, int64_t cols, void *dst);
-/* Quantises float rows [n_rows][cols] to an I8 group with the given scale a row (codes round(w / scale) to nearest even,
- * clamped to -127..127, stored + 128; scale 0: all codes 0). */
-void ane_pack_group_i8(const float *rows, const float *scale, int n_rows, int64_t cols, void *dst);
 
 /* ---- Activations -------------------------------------------------------------------------------------------------*/
 

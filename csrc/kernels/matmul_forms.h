@@ -10,7 +10,7 @@
 /* Bits of a code: 4, 5, 6 or 8. */
 INLINE int form_bits(ane_form f) {
   switch (f) {
-    case ANE_FORM_Q4_0: case ANE_FORM_Q4_1: case ANE_FORM_Q4_K: return 4;
+    case ANE_FORM_Q4_0: case ANE_FORM_Q4_1: case ANE_FORM_Q4_K: case ANE_FORM_LUT4: return 4;
     case ANE_FORM_Q5_0: case ANE_FORM_Q5_1: case ANE_FORM_Q5_K: return 5;
     case ANE_FORM_Q6_K: return 6;
     default: return 8;
@@ -34,6 +34,7 @@ INLINE int form_subs(ane_form f) { return f == ANE_FORM_Q6_K ? 2 : 1; }
 /* Bytes of a block of 32 columns, its share of the unit's head included. */
 INLINE int block_bytes(ane_form f) {
   switch (f) {
+    case ANE_FORM_LUT4: return 256;
     case ANE_FORM_Q4_0: return 288;
     case ANE_FORM_Q4_1: return 320;
     case ANE_FORM_Q5_0: return 352;

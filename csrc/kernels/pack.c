@@ -21,6 +21,7 @@
  *   Q5_1   0 nibbles   256 fifth     320 scale   352 min
  *   Q8_0   0 codes     512 scale
  *   I8     0 codes
+ *   LUT4   0 nibbles
  *   Q4_K   0 scale     32 min     64 + 32 b: u8[16] sub-scales, u8[16] sub-minima     320 + 256 b: nibbles
  *   Q5_K   0 scale     32 min     64 + 32 b: u8[16] sub-scales, u8[16] sub-minima     320 + 320 b: nibbles, fifth
  *   Q6_K   0 scale     32 + 32 b: 2 x i8[16] sub-scales     288 + 384 b: nibbles, upper
@@ -61,7 +62,7 @@ static ane_form form_of(ane_dtype t) {
 
 ane_form ane_form_for(ane_dtype t, int64_t cols) {
   ane_form f = form_of(t);
-  if (f == ANE_FORM_BF16 || f == ANE_FORM_I8) return f; /* the only ones whose last unit may be filled up */
+  if (f == ANE_FORM_BF16 || f == ANE_FORM_I8) return f; /* with LUT4 the only ones whose last unit may be filled up */
   return cols % forms[f].unit ? ANE_FORM_ROWS : f;
 }
 
@@ -163,22 +164,13 @@ static void pack_i8(const uint8_t *rows, size_t stride, int n_rows, int64_t cols
     }
 }
 
-/* To the nearest whole number, even where two are as near: 1.5 * 2^23 has a last place of 1, so the addition rounds, and
- * its low byte is the number. Limits come first; NaN ends at one of them. */
-static inline uint8_t int8_code(float x) {
-  x = x < 127 ? x : 127;
-  x = x > -127 ? x : -127;
-  return (uint8_t)(ane_f32_bits(x + 0x1.8p23f) ^ 0x80);
-}
-
-void ane_pack_group_i8(const float *rows, const float *scale, int n_rows, int64_t cols, void *dst) {
-  uint8_t *out = dst;
-  memset(out, 128, 512 * ane_div_up((size_t)cols, ANE_BLOCK));
-  for (int64_t k = 0; k < cols; k += 16)
+static void pack_lut4(const uint8_t *rows, size_t stride, int n_rows, int64_t cols, uint8_t *dst) {
+  if (cols % ANE_BLOCK) memset(dst, 0, 256 * ane_div_up((size_t)cols, ANE_BLOCK));
+  for (int64_t k = 0; k < cols; k += ANE_BLOCK, dst += 256)
     for (int r = 0; r < n_rows; r++) {
-      if (scale[r] == 0) continue;
-      const float *x = rows + r * cols;
-      for (int64_t c = k; c < ANE_MIN(cols, k + 16); c++) out[16 * (c - c % 4) + 4 * r + c % 4] = int8_code(x[c] / scale[r]);
+      uint8_t codes[ANE_BLOCK] = {0};
+      memcpy(codes, rows + (size_t)r * stride + k, (size_t)ANE_MIN(cols - k, ANE_BLOCK));
+      for (int p = 0; p < 4; p++) ane_put_word(dst + 64 * p + 4 * r, ane_word(codes + 4 * p) | ane_word(codes + 16 + 4 * p) << 4);
     }
 }
 
@@ -288,6 +280,7 @@ void ane_pack_group(ane_form f, ane_dtype t, const void *rows, size_t row_bytes,
     case ANE_FORM_Q5_K: pack_q5_k(src, row_bytes, n_rows, cols, dst); break;
     case ANE_FORM_Q6_K: pack_q6_k(src, row_bytes, n_rows, cols, dst); break;
     case ANE_FORM_I8: pack_i8(src, row_bytes, n_rows, cols, dst); break;
+    case ANE_FORM_LUT4: pack_lut4(src, row_bytes, n_rows, cols, dst); break;
     case ANE_FORM_ROWS:
     case ANE_FORM_COUNT: break;
   }

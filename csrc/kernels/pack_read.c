@@ -101,6 +101,15 @@ static void read_quantised(const struct ane_packed *w, int64_t g, int64_t k, int
   }
 }
 
+static void read_lut4(const struct ane_packed *w, int64_t g, int64_t k, int n, float *panel) {
+  for (int j = 0; j < n; j += ANE_BLOCK) {
+    struct ane_block b;
+    read_nibbles(w->data + (size_t)g * w->group_bytes + (size_t)((k + j) / ANE_BLOCK) * 256, NULL, NULL, &b);
+    for (int c = 0; c < ANE_MIN(n - j, ANE_BLOCK); c++)
+      for (int r = 0; r < ANE_GROUP; r++) panel[(j + c) * ANE_GROUP + r] = w->lut[(2 * g + r / 8) * 16 + b.code[c][r]];
+  }
+}
+
 void ane_read_panel(const struct ane_packed *w, int64_t g, int64_t k, int n, float *panel, float *tmp) {
   const uint8_t *data = w->data + (size_t)g * w->group_bytes;
   switch (w->form) {
@@ -114,6 +123,7 @@ void ane_read_panel(const struct ane_packed *w, int64_t g, int64_t k, int n, flo
         for (int r = 0; r < ANE_GROUP; r++)
           panel[j * ANE_GROUP + r] = ane_bf16_f32(ane_half(data + 64 * ((size_t)(k + j) / 2) + 4 * r + 2 * ((k + j) & 1)));
       break;
+    case ANE_FORM_LUT4: read_lut4(w, g, k, n, panel); break;
     default: read_quantised(w, g, k, n, panel);
   }
 }

@@ -44,6 +44,21 @@ struct ane_recode_error {
   double error, signal; /* sums of the squares of before - after, and of before */
 };
 
+/* What n elements became: sums in one fixed order. bad: the first element that was not finite before, else the first that is
+ * not finite now; -1: none. */
+struct ane_measure {
+  double max_abs, error, signal;
+  int64_t bad;
+};
+struct ane_measure ane_measure(const float *want, const float *got, int64_t n);
+/* Adds what n elements left. */
+static inline void ane_recode_add(struct ane_recode_error *total, const struct ane_measure *m, uint64_t n) {
+  if (m->max_abs > total->max_abs) total->max_abs = m->max_abs;
+  total->error += m->error;
+  total->signal += m->signal;
+  total->count += n;
+}
+
 /* Takes `size` bytes, the next rows. */
 typedef ane_status (*ane_recode_sink)(void *arg, const void *data, size_t size, struct ane_error *err);
 

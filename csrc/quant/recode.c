@@ -10,12 +10,6 @@
 
 enum { BLOCK_ELEMENTS = 1 << 20, COPY_BYTES = 1 << 22 };
 
-/* What one row left; summed up in the order of rows, so that a report does not depend on the threads. */
-struct row_error {
-  double max_abs, error, signal;
-  int64_t bad; /* first element that is not finite, before or after; -1: none */
-};
-
 struct recoding {
   const struct ane_recode *r;
   int64_t to;
@@ -26,7 +20,7 @@ struct recoding {
   float *plain;              /* threads x 2 x cols: a row, and what its bytes give back */
   uint8_t *gathered;         /* threads x src_row, where the source is transposed */
   uint8_t *out;              /* room x dst_row */
-  struct row_error *errors;  /* room */
+  struct ane_measure *errors; /* room; summed up in the order of rows, so that a report does not depend on the threads */
 };
 
 /* The row of the source that becomes row i. */
@@ -47,17 +41,23 @@ static const uint8_t *row_bytes(const struct recoding *k, int64_t i, uint8_t *ga
   return gathered;
 }
 
-static struct row_error measure(const float *want, const float *got, int64_t n) {
-  struct row_error e = {0, 0, 0, -1};
-  for (int64_t i = 0; i < n; i++) {
-    double x = want[i], d = fabs(x - (double)got[i]);
-    bool at_fault = e.bad < 0 || (isfinite(want[e.bad]) && !isfinite(want[i])); /* one NaN spoils its whole block */
-    if (!isfinite(d) && at_fault) e.bad = i;
-    e.max_abs = fmax(e.max_abs, d);
-    e.error += d * d;
-    e.signal += x * x;
+struct ane_measure ane_measure(const float *want, const float *got, int64_t n) {
+  enum { LANES = 8 };
+  double max[LANES] = {0}, error[LANES] = {0}, signal[LANES] = {0};
+  struct ane_measure m = {0, 0, 0, -1};
+  for (int64_t i = 0; i < n; i += LANES)
+    for (int j = 0; j < ANE_MIN(n - i, LANES); j++) {
+      double x = (double)want[i + j], d = fabs(x - (double)got[i + j]);
+      max[j] = d > max[j] ? d : max[j];
+      error[j] += d * d;
+      signal[j] += x * x;
+    }
+  for (int j = 0; j < LANES; j++) m.max_abs = fmax(m.max_abs, max[j]), m.error += error[j], m.signal += signal[j];
+  for (int64_t i = 0; !isfinite(m.error) && i < n; i++) { /* one NaN spoils its whole block: what came in goes first */
+    bool at_fault = m.bad < 0 ? !isfinite(want[i] - got[i]) : isfinite(want[m.bad]) && !isfinite(want[i]);
+    if (at_fault) m.bad = i;
   }
-  return e;
+  return m;
 }
 
 static void recode_rows(void *arg, int thread, int threads) {
@@ -72,7 +72,7 @@ static void recode_rows(void *arg, int thread, int threads) {
     for (int64_t c = 0; r->add != 0 && c < k->cols; c++) row[c] += r->add;
     ane_encode(r->dtype, row, r->importance, out, (uint64_t)k->cols);
     ane_decoder(r->dtype)(out, back, (uint64_t)k->cols);
-    k->errors[i] = measure(row, back, k->cols);
+    k->errors[i] = ane_measure(row, back, k->cols);
   }
 }
 
@@ -82,21 +82,18 @@ static void copy_rows(struct recoding *k) {
     uint8_t *out = k->out + (size_t)i * k->dst_row;
     const uint8_t *row = row_bytes(k, k->first + i, out);
     if (row != out) memcpy(out, row, k->dst_row);
-    k->errors[i] = (struct row_error){0, 0, 0, -1};
+    k->errors[i] = (struct ane_measure){0, 0, 0, -1};
   }
 }
 
 static ane_status add_errors(const struct recoding *k, struct ane_recode_error *total, struct ane_error *err) {
   for (int64_t i = 0; i < k->rows; i++) {
-    const struct row_error *e = &k->errors[i];
+    const struct ane_measure *e = &k->errors[i];
     if (e->bad >= 0)
       return ane_fail(err, ANE_INVALID, "element %" PRId64 " of row %" PRId64 " is not finite, or too large for %s", e->bad,
                       source_row(k->r, k->first + i), ane_dtype_info(k->r->dtype)->name);
-    total->max_abs = fmax(total->max_abs, e->max_abs);
-    total->error += e->error;
-    total->signal += e->signal;
+    ane_recode_add(total, e, (uint64_t)k->cols);
   }
-  total->count += (uint64_t)(k->rows * k->cols);
   return ANE_OK;
 }
 

@@ -205,13 +205,25 @@ void ane_weight_encode_tile(const struct ane_weight_fit *fit, const float *rows,
   }
 }
 
-/* ---- Whole matrices, pass two --------------------------------------------------------------------------------------*/
+void ane_weight_decode_tile(const struct ane_weight_fit *fit, const struct ane_weight_tile *tile, int n, int64_t cols, float *dst) {
+  struct ane_weight_spec s = fit->spec;
+  for (int r = 0; r < n; r++, dst += cols) {
+    const uint8_t *codes = tile->codes + r * cols;
+    if (s.form == ANE_WEIGHT_LUT4) {
+      float lut[16];
+      for (int i = 0; i < 16; i++) lut[i] = ane_f16_f32(tile->lut[(s.size ? r / s.size * 16 : 0) + i]);
+      for (int64_t c = 0; c < cols; c++) dst[c] = lut[codes[c]];
+      continue;
+    }
+    int64_t block = s.form == ANE_WEIGHT_INT4_BLOCK ? s.size : cols;
+    for (int64_t c = 0; c < cols; c += block) {
+      float scale = ane_f16_f32(tile->scales[(r * cols + c) / block]);
+      for (int64_t i = c; i < c + block; i++) dst[i] = scale * (float)(int8_t)codes[i];
+    }
+  }
+}
 
-/* What a tile left; summed up in the order of tiles. */
-struct tile_error {
-  double max_abs, error, signal;
-  int64_t bad; /* first row with an element that is not finite, before or after; -1: none */
-};
+/* ---- Whole matrices, pass two --------------------------------------------------------------------------------------*/
 
 struct encoding {
   struct ane_weights *w;
@@ -224,7 +236,7 @@ struct encoding {
   uint8_t *codes;   /* threads x tile */
   uint8_t *scratch; /* threads x scratch_bytes */
   size_t scratch_bytes;
-  struct tile_error *errors;
+  struct ane_measure *errors; /* of tiles; summed up in their order. bad: of the whole matrix, a row */
 };
 
 /* Codes of 4 bits, an even number before `at`. */
@@ -253,18 +265,6 @@ static void encode_one(struct encoding *k, int64_t row, int n, const float *x, u
   else memcpy(w->payload + at, codes, (size_t)(n * w->cols));
 }
 
-static struct tile_error measure(const float *want, const float *got, int64_t n, int64_t cols) {
-  struct tile_error e = {0, 0, 0, -1};
-  for (int64_t i = 0; i < n; i++) {
-    double x = (double)want[i], d = fabs(x - (double)got[i]);
-    if (!isfinite(d) && e.bad < 0) e.bad = i / cols;
-    e.max_abs = d > e.max_abs ? d : e.max_abs;
-    e.error += d * d;
-    e.signal += x * x;
-  }
-  return e;
-}
-
 static void encode_tiles(void *arg, int thread, int threads) {
   struct encoding *k = arg;
   struct ane_weights *w = k->w;
@@ -276,21 +276,18 @@ static void encode_tiles(void *arg, int thread, int threads) {
     k->src->read(k->src->arg, k->from + row, n, x);
     encode_one(k, row, (int)n, x, k->codes + (size_t)thread * tile, k->scratch + (size_t)thread * k->scratch_bytes);
     ane_weights_decode(w, row, n, back);
-    k->errors[i] = measure(x, back, n * w->cols, w->cols);
-    if (k->errors[i].bad >= 0) k->errors[i].bad += k->from + row;
+    k->errors[i] = ane_measure(x, back, n * w->cols);
+    if (k->errors[i].bad >= 0) k->errors[i].bad = k->errors[i].bad / w->cols + k->from + row;
   }
 }
 
 static ane_status add_errors(const struct encoding *k, int64_t tiles, struct ane_error *err) {
-  struct ane_recode_error *sum = &k->w->error;
+  const struct ane_weights *w = k->w;
   for (int64_t i = 0; i < tiles; i++) {
-    const struct tile_error *e = &k->errors[i];
+    const struct ane_measure *e = &k->errors[i];
     if (e->bad >= 0) return ane_fail(err, ANE_INVALID, "row %" PRId64 " has an element that is not finite, or beyond fp16", e->bad);
-    sum->max_abs = fmax(sum->max_abs, e->max_abs);
-    sum->error += e->error;
-    sum->signal += e->signal;
+    ane_recode_add(&k->w->error, e, (uint64_t)(ANE_MIN(w->rows - i * ANE_WEIGHT_TILE, ANE_WEIGHT_TILE) * w->cols));
   }
-  sum->count = (uint64_t)k->w->rows * (uint64_t)k->w->cols;
   return ANE_OK;
 }
 

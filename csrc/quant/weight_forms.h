@@ -114,5 +114,7 @@ size_t ane_weight_tile_scratch(const struct ane_weight_fit *fit, int64_t cols);
  * code. */
 void ane_weight_encode_tile(const struct ane_weight_fit *fit, const float *rows, int n, int64_t cols, const float *importance, void *scratch,
                             struct ane_weight_tile *out);
+/* Its values, to dst [n, cols]. */
+void ane_weight_decode_tile(const struct ane_weight_fit *fit, const struct ane_weight_tile *tile, int n, int64_t cols, float *dst);
 
 #endif

@@ -98,6 +98,8 @@ INLINE void f32_unpack(ane_form f, const struct f32_job *j, int64_t vc, float *p
   const struct ane_packed *w = j->w;
   int part = (int)(vc % PARTS);
   const uint8_t *group = w->data + (size_t)(vc / PARTS) * w->group_bytes;
+  struct vf_tables table;
+  if (f == ANE_FORM_LUT4) table = vf_tables_load(w->lut + vc * LANES * 2);
   for (int64_t c0 = 0; c0 < j->n; c0 += ANE_BLOCK) {
     struct at at = block_at(f, group, (j->k + c0) / ANE_BLOCK);
     if (part == 0) look_ahead_block(f, w, group, j->groups, (j->k + c0) / ANE_BLOCK);
@@ -110,7 +112,7 @@ INLINE void f32_unpack(ane_form f, const struct f32_job *j, int64_t vc, float *p
 #pragma GCC unroll 16
       for (int i = 0; i < 16; i++) {
         vi code = vi_and(vi_shr_by(c[4 * half + i / 4], 8 * (i % 4)), vi_set(255));
-        vf value = vf_mul(scale, vf_int(vi_sub(code, vi_set(form_zero(f)))));
+        vf value = f == ANE_FORM_LUT4 ? vf_table(table, code) : vf_mul(scale, vf_int(vi_sub(code, vi_set(form_zero(f)))));
         if (form_has_min(f)) value = vf_add(value, min);
         vf_store(panel + (c0 + 16 * half + i) * ANE_GROUP, value);
       }

@@ -52,6 +52,16 @@ INLINE vf vf_half(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128(p)); }
 INLINE vf vf_u8(const void *p) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p))); }
 INLINE vf vf_i8(const void *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p))); }
 
+/* A table of 16; codes 0 .. 15 count in it. */
+struct vf_tables {
+  vf a, b;
+};
+INLINE struct vf_tables vf_tables_load(const float *p) { return (struct vf_tables){vf_load(p), vf_load(p + 8)}; }
+INLINE vf vf_table(struct vf_tables t, vi code) {
+  vf low = _mm256_permutevar8x32_ps(t.a, code), high = _mm256_permutevar8x32_ps(t.b, code); /* by three bits; the fourth picks */
+  return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(code, 28)));
+}
+
 /* One step of a dot over eight planes: sums += code * q. `part` collects 16-bit sums from `first` to `last`. */
 INLINE void dot_step(vi *sum, vi *part, vi code, vi q, bool is_signed, bool first, bool last) {
   if (is_signed) { /* |code| * (q with the sign of code): at most 128 * 127 * 2, so it fits */

@@ -56,6 +56,16 @@ INLINE vf vf_half(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(p))
 INLINE vf vf_u8(const void *p) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(p))); }
 INLINE vf vf_i8(const void *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p))); }
 
+/* Two tables of 16, for the lanes 0 .. 7 and 8 .. 15; codes 0 .. 15 count in them. */
+struct vf_tables {
+  vf a, b;
+};
+INLINE struct vf_tables vf_tables_load(const float *p) { return (struct vf_tables){vf_load(p), vf_load(p + 16)}; }
+INLINE vf vf_table(struct vf_tables t, vi code) {
+  const vi second = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 16, 16, 16, 16, 16, 16, 16, 16);
+  return _mm512_permutex2var_ps(t.a, _mm512_or_si512(code, second), t.b);
+}
+
 /* One step of a dot over eight planes: sums += code * q. `part` collects 16-bit sums from `first` to `last`. */
 INLINE void dot_step(vi *sum, vi *part, vi code, vi q, bool is_signed, bool first, bool last) {
 #ifdef ANE_LANES_VNNI

@@ -118,6 +118,14 @@ local function offered(name, act)
   return act == "fp32" or act == "int8" and types[name][1] > 1 and name ~= "iq4_nl" or act == "int8" and name == "int8"
 end
 
+-- A matrix of codes 0 .. 15 and two tables for each 16 rows; and value(row, column).
+local function pack_lut4(rows, cols)
+  local codes = stored("int8", rows, cols, rows + 7):gsub(".", function(c) return string.char(c:byte() & 15) end)
+  local lut = floats.uniform((rows + 15) // 16 * 32, cols, 0.5)
+  local values = floats.unpack(lut)
+  return testing.matmul_pack_lut4(rows, cols, codes, lut), function(r, c) return values[r // 8 * 16 + codes:byte(r * cols + c + 1) + 1] end
+end
+
 local T = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 31, 64, 65}
 local function shapes(name)
   local unit = math.max(types[name][1], name == "int8" and 32 or 1)
@@ -203,7 +211,7 @@ describe("matmul", function()
       for _, m in ipairs {
         pack("int8", rows, cols, stored("int8", rows, cols, 9)), pack("bf16", rows, cols, stored("bf16", rows, cols, 9)),
         pack("fp16", rows, cols, stored("fp16", rows, cols, 9)), pack("fp32", rows, cols, stored("fp32", rows, cols, 9)),
-        testing.matmul_pack_int8(rows, cols, floats.uniform(rows * cols, 4, 12), scales(rows)),
+        (pack_lut4(rows, cols)),
       } do
         for _, act in ipairs {"fp32", "int8"} do
           local want = testing.matmul(m, "ref", act, x, t)
@@ -218,21 +226,30 @@ describe("matmul", function()
     end
   end)
 
-  it("rounds int8 weights to the nearest code of their row", function()
-    local rows, cols = 3, 40
-    local s = floats.pack {0.5, 0.25, 0}
-    local w = floats.uniform(rows * cols, 21, 20)
-    local m = testing.matmul_pack_int8(rows, cols, w, s)
-    local ws = floats.unpack(w)
-    for c = 0, cols - 1 do
-      local x = {}
-      for i = 1, cols do x[i] = i == c + 1 and 1 or 0 end
-      local got = floats.unpack(testing.matmul(m, "ref", "fp32", floats.pack(x), 1))
-      for r = 0, 1 do
-        local step = r == 0 and 0.5 or 0.25
-        assert(math.abs(got[r + 1] - ws[r * cols + c + 1]) <= step / 2)
+  it("of lut4 looks up tables of 8 rows, the same at all levels, for any T and range", function()
+    for _, shape in ipairs {{1, 32}, {8, 31}, {9, 64}, {17, 257}, {33, 600}, {100, 1}} do
+      local rows, cols = shape[1], shape[2]
+      local m, value = pack_lut4(rows, cols)
+      local x = floats.uniform(13 * cols, cols, 3)
+      local want, xs = testing.matmul(m, "ref", "fp32", x, 13), floats.unpack(x)
+      local got, ld = floats.unpack(want), (rows + 15) // 16 * 16 + 1
+      for r = 0, rows - 1 do
+        local sum, size = 0, 0
+        for c = 0, cols - 1 do
+          local term = value(r, c) * xs[cols + c + 1]
+          sum, size = sum + term, size + math.abs(term)
+        end
+        assert(math.abs(got[ld + r + 1] - sum) <= 2e-6 * (size + 1e-6))
       end
-      assert.equal(0, got[3])
+      for _, level in ipairs(levels) do
+        assert.is_nil(testing.matmul(m, level, "int8", x, 13))
+        for _, t in ipairs {1, 2, 3, 6, 13} do
+          assert.is_nil(floats.difference(testing.matmul(m, level, "fp32", x:sub(1, 4 * t * cols), t), want:sub(1, 4 * t * ld)))
+        end
+        local groups = (rows + 15) // 16
+        local part = floats.unpack(testing.matmul(m, level, "fp32", x:sub(1, 4 * cols), 1, groups - 1, groups))
+        for r = 0, rows - 1 do assert.equal(r < 16 * (groups - 1) and -77 or got[r + 1], part[r + 1]) end
+      end
     end
   end)
 

@@ -1,0 +1,20 @@
+#include "base/glob.h"
+
+/* From here on, to anywhere. After a * only its own end can move: a later * makes up for what an earlier one took. */
+static bool begins(const char *p, const char *s) {
+  const char *star = NULL, *at = NULL;
+  while (*p) {
+    if (*p == '*') star = ++p, at = s;
+    else if (*s && (*p == '?' || *p == *s)) p++, s++;
+    else if (star && *at) p = star, s = ++at;
+    else return false;
+  }
+  return true;
+}
+
+bool ane_glob(const char *pattern, const char *name) {
+  do
+    if (begins(pattern, name)) return true;
+  while (*name++);
+  return false;
+}
