@@ -13,10 +13,14 @@ local ane = {}
 ---@alias ane.message { role: string, content: string, [string]: any }
 ---@alias ane.prompt string|integer[]|ane.message[]
 
+---@alias ane.weights "file"|"int8"|"int8-channel"|"int4-block"|"int4-block64"|"lut4"|"lut4-g8"|"lut4-g16"|"lut4-g32"|"fp16"|"bf16"|"fp32"|"q8_0"|"q6_k"|"q5_1"|"q5_0"|"q5_k"|"q4_1"|"q4_0"|"q4_k"
+
 ---@class ane.load_options
 ---@field context? integer most tokens of a session; default: least of the model's own, 4096, what fits half of free memory
 ---@field threads? integer default: the physical cores
----@field weights? "file"|"int8"|"int8-channel"|"fp16"|"bf16"|"fp32"|"q8_0"|"q5_1"|"q5_0"|"q4_1"|"q4_0" default: "file", as stored
+---@field weights? ane.weights default: "file", as stored
+---@field mixed? table<string, ane.weights>|{ [1]: string, [2]: ane.weights }[] other weights by pattern of the tensor's name
+---@field importance? table<string, ane.tensor|number[]> a weight for each column, by tensor name, for int4-block and lut4
 ---@field activations? "int8"|"fp32" int8 (default) is fast, fp32 the reference
 ---@field kv? ane.kv default: fp16, with fp32 activations fp32
 ---@field engine? "recipe"|"graph" how an ONNX model runs; default: recipe where one matches, else graph
@@ -264,6 +268,24 @@ function model:values() end
 ---@return string? message
 ---@return ane.code? code
 function model:trace(input, patterns) end
+
+---@class ane.weight_row
+---@field name string
+---@field rows integer
+---@field cols integer
+---@field from string type as stored
+---@field weights string as held
+---@field form string of the kernel
+---@field activations string that it meets
+---@field bytes integer
+---@field exact boolean
+---@field max_abs number
+---@field rms number
+---@field snr_db? number nil where exact
+
+--- What each weight is held as, and what that left of it.
+---@return ane.weight_row[]
+function model:weights_report() end
 
 ---@alias ane.gguf_type "fp32"|"fp16"|"bf16"|"q8_0"|"q6_k"|"q5_1"|"q5_0"|"q5_k"|"q4_1"|"q4_0"|"q4_k"|"q3_k"|"q2_k"
 

@@ -216,6 +216,7 @@ static void push_matrix(lua_State *L, const struct ane_matrix_info *m) {
   lua_createtable(L, 0, 7);
   set_string(L, "name", m->name);
   set_string(L, "dtype", ane_dtype_info(m->dtype)->name);
+  set_string(L, "stored", ane_dtype_info(m->stored)->name);
   set_string(L, "form", m->form);
   set_string(L, "act", m->act);
   set_int(L, "rows", m->rows);
@@ -229,7 +230,7 @@ static void push_matrix(lua_State *L, const struct ane_matrix_info *m) {
 }
 
 /* info() -> table: isa, threads, activations, context, chunk, vocab, weight_bytes, scratch_bytes, kv_bytes_per_token,
- * steps, matrices = list of {name, rows, cols, dtype, form, act, bytes, weights (form of packages, or nil); where it was
+ * steps, matrices = list of {name, rows, cols, stored, dtype, form, act, bytes, weights (form of packages, or nil); where it was
  * re-encoded max_abs, error, signal (sums of squares of before - after, and of before)} */
 static int meth_info(lua_State *L) {
   struct ane_program *p = check_program(L, 1)->program;

@@ -2,6 +2,7 @@
 #include "binding/bind.h"
 
 #include "base/bytes.h"
+#include "base/glob.h"
 #include "kernels/kernels.h"
 #include "platform/platform.h"
 
@@ -194,10 +195,17 @@ static int catch_interrupts(lua_State *L) {
   return 0;
 }
 
+/* glob(pattern, name) -> is the pattern found anywhere in the name? See base/glob.h. */
+static int glob(lua_State *L) {
+  lua_pushboolean(L, ane_glob(luaL_checkstring(L, 1), luaL_checkstring(L, 2)));
+  return 1;
+}
+
 static const luaL_Reg functions[] = {
     {"isa_list", isa_list},     {"isa_best", isa_best},   {"cpu_name", cpu_name},     {"cpu_cores", cpu_cores},
     {"clock", clock_now}, {"limits", limits},       {"memory", memory},       {"path_kind", path_kind},   {"write_file", write_file},
-    {"read_file", read_file},   {"isatty", is_tty},       {"list_dir", list_dir},   {"catch_interrupts", catch_interrupts},   {NULL, NULL},
+    {"read_file", read_file},   {"isatty", is_tty},       {"list_dir", list_dir},   {"catch_interrupts", catch_interrupts},
+    {"glob", glob},             {NULL, NULL},
 };
 
 static const luaL_Reg no_methods[] = {{NULL, NULL}};

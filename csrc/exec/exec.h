@@ -60,7 +60,7 @@ void ane_program_destroy(struct ane_program *p); /* NULL is fine; its sessions m
 struct ane_matrix_info {
   const char *name;
   const char *form, *act; /* packed form; activations it meets: "fp32", "int8", "bf16" */
-  ane_dtype dtype;        /* as held; of a FORM as stored */
+  ane_dtype stored, dtype; /* as stored; as held (of a FORM: as stored) */
   const char *weights;    /* name of the FORM that it has taken, or NULL */
   int64_t rows, cols;
   uint64_t bytes;

@@ -1,9 +1,10 @@
 --- From a path to a planned program.
--- Needs ane.config, ane.core, ane.recipe and ane.tokenizer. Usage: `local bundle = assert(loader.load(path, opts))`
+-- Needs ane.config, ane.core, ane.recipe, ane.tokenizer and ane.weights. Usage: `local bundle = assert(loader.load(path, opts))`
 
 local config = require "ane.config"
 local core = require "ane.core"
 local recipe = require "ane.recipe"
+local weights = require "ane.weights"
 
 local M = {}
 
@@ -53,7 +54,8 @@ function M.plan(r, cfg, source, opts)
   if not ok then return nil, ("%s: %s"):format(source:path(), message), code end
   local progress = opts.progress
   program, message, code = core.program(graph, {
-    isa = opts.isa, threads = opts.threads, int8 = opts.activations ~= "fp32", weights = opts.weights, context = opts.context,
+    isa = opts.isa, threads = opts.threads, int8 = opts.activations ~= "fp32", weights = opts.weights,
+    mixed = weights.rules(opts.mixed), importance = opts.importance and weights.importance(opts.importance), context = opts.context,
     chunk = chunk_of(cfg, opts.context), progress = progress and function(done, total) progress("load", done, total) end,
   })
   if not program then return nil, ("%s: %s"):format(source:path(), message), code end

@@ -1,5 +1,5 @@
 --- A loaded model: generate, stream, chat, session, info, close.
--- Needs ane.chat, core, generate, isa, loader, progress, schema, session and stream.
+-- Needs ane.chat, core, generate, isa, loader, progress, schema, session, stream and weights.
 -- Usage: `local model = assert(require("ane.model").load("SmolLM2.gguf", {threads = 2})); print(model:generate("The sky is"))`
 
 local chat = require "ane.chat"
@@ -10,16 +10,20 @@ local progress = require "ane.progress"
 local schema = require "ane.schema"
 local session = require "ane.session"
 local stream = require "ane.stream"
+local weights = require "ane.weights"
 
 local M = {}
 
 local KV = { "fp16", "fp32", "int8" }
-local WEIGHTS = { "file", "int8", "int8-channel", "fp16", "bf16", "fp32", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0" }
 
 --- Options of load.
 --   context: most tokens of a session; default the least of the model's own, 4096, and what fits half of free memory
 --   threads: default the physical cores
---   weights: "file" (as stored), or another format by name
+--   weights: "file" (as stored), or another format by name (ane.weights): int8, int4-block, lut4, fp16, q8_0, ...
+--   mixed: other formats for the weights whose names match a pattern: {ffn_down = "int8"}, or a list of {pattern, weights}, of
+--     which the last match counts. A pattern is text found anywhere in the name (that of the file); * stands for any
+--     characters, ? for one
+--   importance: tensor name -> list or tensor with a weight for each column, for int4-block and lut4 (ane.calibrate)
 --   activations: "int8" (fast) or "fp32" (reference)
 --   kv: "fp16", "fp32" (the default with fp32 activations) or "int8"
 --   engine: how an ONNX model runs: "graph" (op by op), or "recipe" (rebuilt by a recipe); default recipe where one matches
@@ -31,7 +35,9 @@ local WEIGHTS = { "file", "int8", "int8-channel", "fp16", "bf16", "fp32", "q8_0"
 M.rules = {
   context = { type = "integer", min = 1, max = 1 << 31 },
   threads = { type = "integer", min = 1, max = 1024 },
-  weights = { type = "string", choices = WEIGHTS, default = "file" },
+  weights = { type = "string", choices = weights.names, default = "file" },
+  mixed = { type = "table", check = function(mixed) return weights.rules_fault(mixed, weights.fault) end },
+  importance = { type = "table" },
   activations = { type = "string", choices = { "int8", "fp32" }, default = "int8" },
   kv = { type = "string", choices = KV },
   engine = { type = "string", choices = { "recipe", "graph" } },
@@ -305,6 +311,12 @@ function Model:info()
   out.kernels, out.matrices = kernels_of(program.matrices), program.matrices
   out.weight_bytes, out.scratch_bytes, out.load_s = program.weight_bytes, program.scratch_bytes, self.load_s
   return out
+end
+
+--- What each weight is held as, and what that left of it: for `weights`, `mixed` and `importance` of load.
+-- @return list of {name, rows, cols, from, weights, form, activations, bytes, exact, max_abs, rms, snr_db}: see ane.weights
+function Model:weights_report()
+  return weights.report(opened(self).program:info().matrices)
 end
 
 --- Frees the model and closes its sessions. Closing twice is fine; any other use of a closed model raises.

@@ -166,6 +166,7 @@ local function check_options(path, opts)
   if opts.engine == "recipe" or opts.recipe then
     refuse("unsupported", "%s: engine recipe: no recipe matches this graph; engine = \"graph\" runs the graph itself", path)
   end
+  if opts.mixed then refuse("unsupported", "%s: option mixed: the graph engine runs weights as the file stores them", path) end
   if opts.weights and opts.weights ~= "file" then
     refuse("unsupported", "%s: option weights is %s: the graph engine runs weights as the file stores them", path, opts.weights)
   end

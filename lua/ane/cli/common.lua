@@ -1,8 +1,9 @@
 --- What several commands share: options, reading input, writing results.
--- Needs ane.core; ane.model where a model is loaded.
+-- Needs ane.core and ane.weights; ane.model where a model is loaded.
 -- Usage: `common.model_options(parser); local model, message = common.load(args)`
 
 local core = require "ane.core"
+local weights = require "ane.weights"
 
 local M = {}
 
@@ -38,13 +39,27 @@ function M.ids(text)
   return ids
 end
 
+--- For argparse: "attn_v=q6_k" to {pattern, name}.
+-- @param fault function(name) -> what is wrong with it, or nil
+function M.rule(fault)
+  return function(text)
+    local pattern, name = text:match "^(.+)=([^=]*)$"
+    if not pattern then return nil, ("'%s' is not PATTERN=TYPE"):format(text) end
+    local wrong = fault(name)
+    if wrong then return nil, ("the type for '%s' %s"):format(pattern, wrong) end
+    return { pattern, name }
+  end
+end
+
 --- Options that every command with a model has; optional: the file may be left out.
 function M.model_options(parser, optional)
   parser:argument("model", "Model file (GGUF)."):args(optional and "?" or 1)
   parser:option("-t --threads", "Threads; default the physical cores."):convert(M.positive):argname "N"
   parser:option("-c --context", "Most tokens of a session."):convert(M.positive):argname "C"
-  parser:option("--weights", "Weights in memory: file (as stored, default), int8, int8-channel, fp16, bf16, fp32, q8_0, ...")
+  parser:option("--weights", "Weights in memory: file (as stored, default), int8, int8-channel, int4-block, lut4, fp16, q8_0, ...")
     :argname "W"
+  parser:option("--mixed", "Another form for weights whose names contain PATTERN (* and ? stand for any characters, any one); "
+    .. "may be given several times, the last match counts."):count "*":convert(M.rule(weights.fault)):argname "PATTERN=W"
   parser:option("--activations", "int8 is fast, fp32 the reference."):choices { "int8", "fp32" }
   parser:option("--kv", "Format of the cached state; default fp16, with fp32 activations fp32."):choices { "fp16", "fp32", "int8" }
   parser:option("--engine", "How an ONNX model runs; default recipe where one matches, else graph."):choices { "recipe", "graph" }
@@ -84,13 +99,16 @@ function M.progress(args)
   return require("ane.progress").bar()
 end
 
+-- nil for an option that may be given several times and was not.
+local function given(list) return list and list[1] and list or nil end
+
 --- Loads the model of the options.
 -- @param extra options of load that win over those given
 -- @return a model; or nil, message, code
 function M.load(args, extra)
   local opts = {
-    threads = args.threads, context = args.context, weights = args.weights, activations = args.activations, kv = args.kv,
-    engine = args.engine, recipe = args.recipe, progress = M.progress(args),
+    threads = args.threads, context = args.context, weights = args.weights, mixed = given(args.mixed),
+    activations = args.activations, kv = args.kv, engine = args.engine, recipe = args.recipe, progress = M.progress(args),
   }
   for key, value in pairs(extra or {}) do opts[key] = value end
   return require("ane.model").load(args.model, opts)

@@ -11,6 +11,7 @@ M.summary = "Show what a model file holds and which kernels run it; without a fi
 function M.options(parser)
   common.model_options(parser, true)
   parser:flag("--keys", "Show all metadata of the file.")
+  parser:flag("--report", "Show what each weight is held as, and what --weights left of it.")
   parser:flag("--json", "Write one JSON object.")
 end
 
@@ -68,6 +69,16 @@ local function show(info)
     common.bytes(info.scratch_bytes), common.bytes(info.memory.resident), common.bytes(info.memory.peak), info.load_s)
 end
 
+local function show_report(rows)
+  write("%-44s %-6s %-12s %-9s %-5s %10s %9s %9s %9s", "weight", "from", "weights", "kernel", "times", "bytes", "max error", "rms", "SNR")
+  for _, t in ipairs(rows) do
+    local cells = { "", "", "exact" }
+    if not t.exact then cells = { ("%.3g"):format(t.max_abs), ("%.3g"):format(t.rms), t.snr_db and ("%.1f dB"):format(t.snr_db) or "" } end
+    write("%-44s %-6s %-12s %-9s %-5s %10s %9s %9s %9s", t.name, t.from, t.weights, t.form, t.activations, common.bytes(t.bytes),
+      table.unpack(cells))
+  end
+end
+
 -- Facts of the file alone: also for one that has no recipe.
 local function file_facts(path, keys)
   local source <close>, message = core.open(path)
@@ -116,6 +127,7 @@ function M.run(args)
   if model then
     for key, value in pairs(model:info()) do info[key] = value end
     info.matrices = nil
+    if args.report then info.weights_report = common.list(model:weights_report()) end
   elseif DESCRIBED[code] then
     info.unsupported = failed
   else
@@ -124,6 +136,7 @@ function M.run(args)
   info.memory = core.memory()
   if args.json then return common.print_json(info) end
   show(info)
+  if info.weights_report then show_report(info.weights_report) end
   return true
 end
 

@@ -16,22 +16,13 @@ local function weight_type(text)
   return text
 end
 
--- For argparse: "attn_v=q6_k" to {pattern, type}.
-local function rule(text)
-  local pattern, name = text:match "^(.+)=([^=]*)$"
-  if not pattern then return nil, ("'%s' is not PATTERN=TYPE"):format(text) end
-  local fault = types.fault(name)
-  if fault then return nil, ("the type for '%s' %s"):format(pattern, fault) end
-  return { pattern, name }
-end
-
 function M.options(parser)
   parser:argument("model", "Model file (GGUF).")
   parser:argument("out", "The GGUF file to write; it appears when it is complete.")
   parser:option("--weights", "Type of the weights: " .. table.concat(types.names, ", ") .. ". Vectors, norms and routers stay fp32.")
     :convert(weight_type):argname "W"
   parser:option("--mixed", "Another type for tensors whose names contain PATTERN (* and ? stand for any characters, any one); "
-    .. "may be given several times, the last match counts."):count "*":convert(rule):argname "PATTERN=TYPE"
+    .. "may be given several times, the last match counts."):count "*":convert(common.rule(types.fault)):argname "PATTERN=TYPE"
   parser:option("--fallback", "Type where rows are not whole blocks; default fp16."):convert(weight_type):argname "W"
   parser:option("-t --threads", "Threads; default the physical cores."):convert(common.positive):argname "N"
   parser:flag("--no-progress", "No progress bar.")

@@ -1,27 +1,17 @@
 --- Writes a model as GGUF with its weights in other types.
--- Needs ane.core, ane.quantise.types, ane.quantise.gguf and ane.schema.
+-- Needs ane.core, ane.quantise.types, ane.quantise.gguf, ane.schema and ane.weights.
 -- Usage: `local report = assert(quantise.run(source, "out.gguf", {weights = "q4_k", mixed = {attn_v = "q6_k"}}))`
 
 local core = require "ane.core"
 local schema = require "ane.schema"
 local types = require "ane.quantise.types"
+local held = require "ane.weights"
 
 local M = {}
 
 local function check_type(name) return types.fault(name) end
 
--- {pattern = type} or a list of {pattern, type}
-local function check_mixed(mixed)
-  for key, value in pairs(mixed) do
-    local pattern, name = key, value
-    if math.type(key) == "integer" and type(value) == "table" then pattern, name = value[1], value[2] end
-    if type(pattern) ~= "string" or pattern == "" or type(name) ~= "string" then
-      return "must be {pattern = type} or a list of {pattern, type}"
-    end
-    local fault = types.fault(name)
-    if fault then return ("for %q %s"):format(pattern, fault) end
-  end
-end
+local function check_mixed(mixed) return held.rules_fault(mixed, types.fault) end
 
 --- Options of run.
 --   weights: a type by name (ane.quantise.types); needed
@@ -42,36 +32,20 @@ M.rules = {
 
 -- ---- Which type for which tensor -----------------------------------------------------------------------------------
 
-local function lua_pattern(glob)
-  return (glob:gsub("[%^%$%(%)%%%.%[%]%+%-]", "%%%0"):gsub("%*", ".*"):gsub("%?", "."))
-end
-
--- Rules of `mixed` in their order; of a table without order the names' order, which never decides: see choose.
-local function rules_of(mixed)
-  local rules = {}
-  for i, row in ipairs(mixed or {}) do rules[i] = { glob = row[1], pattern = lua_pattern(row[1]), type = row[2], ordered = true } end
-  local keys = {}
-  for key in pairs(mixed or {}) do
-    if type(key) == "string" then keys[#keys + 1] = key end
-  end
-  table.sort(keys)
-  for _, key in ipairs(keys) do rules[#rules + 1] = { glob = key, pattern = lua_pattern(key), type = mixed[key] } end
-  return rules
-end
-
 -- The type that the rules give a name, or nil; raises {message, code} where two without order disagree.
 local function ruled(rules, name)
   local found
   for _, rule in ipairs(rules) do
-    if name:find(rule.pattern) then
-      if found and not rule.ordered and found.type ~= rule.type then
+    local pattern, to, ordered = table.unpack(rule)
+    if core.glob(pattern, name) then
+      if found and not ordered and found[2] ~= to then
         error({ message = ("option mixed: tensor %s matches %q and %q, which ask for %s and %s; a list of {pattern, type} has an order")
-          :format(name, found.glob, rule.glob, found.type, rule.type), code = "invalid" }, 0)
+          :format(name, found[1], pattern, found[2], to), code = "invalid" }, 0)
       end
       rule.used, found = true, rule
     end
   end
-  return found and found.type
+  return found and found[2]
 end
 
 local function columns(t) return t.shape[#t.shape] or 1 end
@@ -94,11 +68,11 @@ local function choose(t, rules, opts)
 end
 
 local function choose_all(plan, opts)
-  local rules = rules_of(opts.mixed)
+  local rules = held.rules(opts.mixed)
   for _, t in ipairs(plan.tensors) do choose(t, rules, opts) end
   for _, rule in ipairs(rules) do
     if not rule.used then
-      error({ message = ("option mixed: no tensor that can change its type matches %q"):format(rule.glob), code = "invalid" }, 0)
+      error({ message = ("option mixed: no tensor that can change its type matches %q"):format(rule[1]), code = "invalid" }, 0)
     end
   end
   for name in pairs(opts.importance or {}) do
@@ -148,10 +122,8 @@ local function report_of(t, sums)
   local row = {
     name = t.name, shape = t.shape, from = t.dtype, to = t.to, bytes_before = t.bytes, bytes_after = t.bytes_after, note = t.note,
   }
-  row.exact = sums.error == 0
-  row.max_abs, row.rms = sums.max_abs, sums.count > 0 and math.sqrt(sums.error / sums.count) or 0.0
-  if sums.error > 0 then row.snr_db = 10 * math.log(sums.signal / sums.error, 10) end
-  return row
+  row.max_abs = sums.max_abs
+  return held.measure(row, sums.count, sums.error, sums.signal)
 end
 
 -- Sends the parts of one tensor; its row of the report.

@@ -1,0 +1,85 @@
+--- Names of the ways to hold weights, rules by pattern, and the report of what they cost.
+-- Needs ane.core. Usage: `local rules = weights.rules {attn_v = "q6_k", {"ffn_down", "int8"}}`
+
+local core = require "ane.core"
+
+local M = {}
+
+--- What `weights` of load may be. int8: one scale a tensor, int8-channel: one a row, int4-block: one for 32 columns
+-- (int4-block64: for 64), lut4: a table of 16 values for the tensor (lut4-g8, -g16, -g32: for so many rows).
+M.names = {
+  "file", "int8", "int8-channel", "int4-block", "int4-block64", "lut4", "lut4-g8", "lut4-g16", "lut4-g32", "fp16", "bf16", "fp32",
+  "q8_0", "q6_k", "q5_1", "q5_0", "q5_k", "q4_1", "q4_0", "q4_k",
+}
+
+local known = {}
+for _, name in ipairs(M.names) do known[name] = true end
+
+--- What is wrong with a name; nil: nothing.
+function M.fault(name)
+  if known[name] then return nil end
+  return ("is %q: choose %s"):format(name, table.concat(M.names, ", "))
+end
+
+--- What is wrong with rules by pattern: {pattern = name} or a list of {pattern, name}; nil: nothing.
+-- @param fault function(name), as M.fault
+function M.rules_fault(mixed, fault)
+  for key, value in pairs(mixed) do
+    local pattern, name = key, value
+    if math.type(key) == "integer" and type(value) == "table" then pattern, name = value[1], value[2] end
+    if type(pattern) ~= "string" or pattern == "" or type(name) ~= "string" then
+      return "must be {pattern = type} or a list of {pattern, type}"
+    end
+    local wrong = fault(name)
+    if wrong then return ("for %q %s"):format(pattern, wrong) end
+  end
+end
+
+--- Rules in their order: list of {pattern, name, ordered}. Those of a table have none among themselves: where two of them fit
+-- one tensor and differ, that is an error.
+function M.rules(mixed)
+  local rules, keys = {}, {}
+  for i, row in ipairs(mixed or {}) do rules[i] = { row[1], row[2], true } end
+  for key in pairs(mixed or {}) do
+    if type(key) == "string" then keys[#keys + 1] = key end
+  end
+  table.sort(keys)
+  for _, key in ipairs(keys) do rules[#rules + 1] = { key, mixed[key], false } end
+  return rules
+end
+
+--- Adds rms and snr_db (nil where exact) to a row with max_abs, by sums of squares.
+function M.measure(row, count, error, signal)
+  row.exact = error == 0
+  row.rms = count > 0 and math.sqrt(error / count) or 0.0
+  if error > 0 and signal > 0 then row.snr_db = 10 * math.log(signal / error, 10) end
+  return row
+end
+
+--- What each weight matrix of a program is held as and what that left.
+-- @param matrices of program:info()
+-- @return list of {name, rows, cols, from (type as stored), weights (as held), form and activations (of its kernel), bytes,
+-- exact, max_abs, rms, snr_db (nil where exact)}
+function M.report(matrices)
+  local list = {}
+  for i, m in ipairs(matrices or {}) do
+    list[i] = M.measure({
+      name = m.name, rows = m.rows, cols = m.cols, from = m.stored, weights = m.weights or m.dtype, form = m.form,
+      activations = m.act, bytes = m.bytes, max_abs = m.max_abs or 0.0,
+    }, m.rows * m.cols, m.error or 0.0, m.signal or 0.0)
+  end
+  return list
+end
+
+--- Weights of columns by tensor name, as core.program takes them; raises where one is no list of numbers.
+-- @param importance name -> list or tensor
+function M.importance(importance)
+  local out = {}
+  for name, values in pairs(importance or {}) do
+    if type(values) == "table" then values = core.tensor({ #values }, values) end
+    out[name] = values:tostring()
+  end
+  return out
+end
+
+return M
