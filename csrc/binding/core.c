@@ -24,6 +24,7 @@ EXPORT int luaopen_ane_core(lua_State *L) {
   bind_onnx(L);
   bind_package(L);
   bind_mil(L);
+  bind_embedding(L);
   lua_newtable(L);
   bind_testing(L);
   bind_testing_matmul(L);

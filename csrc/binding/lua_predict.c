@@ -10,9 +10,16 @@
 #define PROGRAM_CLASS "ane.mlpackage_program"
 #define STATE_CLASS "ane.mlpackage_state"
 
+/* Threads that programs share; the last one ends them. */
+struct shared_pool {
+  struct ane_pool *pool;
+  int refs;
+};
+
 struct lua_predict {
   struct ane_interp *graph;   /* NULL: closed */
   struct bind_package *box;
+  struct shared_pool *pool;
   struct ane_prim_memory memory; /* of runs without states */
 };
 
@@ -34,6 +41,12 @@ static struct lua_states *check_states(lua_State *L, int arg) {
   return ud;
 }
 
+static void release_pool(struct shared_pool *p) {
+  if (!p || --p->refs > 0) return;
+  ane_pool_destroy(p->pool);
+  ane_free(p);
+}
+
 /* ---- Programs ------------------------------------------------------------------------------------------------------*/
 
 struct loading {
@@ -51,7 +64,23 @@ static void on_progress(void *arg, uint64_t done, uint64_t total) {
   l->raised = lua_pcall(l->L, 2, 0, 0) != LUA_OK; /* the message stays on the stack */
 }
 
-/* package:program{function, precision ("fp32", "fp16"), threads, isa, progress} -> program; or nil, message, code */
+/* The pool of the program in the option `pool_of`, or one of its own. */
+static ane_status take_pool(lua_State *L, int threads, struct lua_predict *ud, struct ane_error *err) {
+  lua_getfield(L, 2, "pool_of");
+  struct lua_predict *other = luaL_testudata(L, -1, PROGRAM_CLASS);
+  lua_pop(L, 1);
+  if (other && other->pool) {
+    ud->pool = other->pool;
+    ud->pool->refs++;
+    return ANE_OK;
+  }
+  if (!(ud->pool = ane_calloc(1, sizeof *ud->pool))) return ane_fail(err, ANE_NOMEM, "no memory for threads");
+  ud->pool->refs = 1;
+  return ane_pool_create(&ud->pool->pool, threads, err);
+}
+
+/* package:program{function, precision ("fp32", "fp16"), threads, isa, progress, pool_of (a program to share threads with)} ->
+ * program; or nil, message, code */
 int bind_package_program(lua_State *L) {
   struct bind_package *box = bind_check_package(L, 1);
   struct loading load = {.L = L};
@@ -79,7 +108,8 @@ int bind_package_program(lua_State *L) {
   ud->box = box;
   box->refs++;
   ud->memory.limit = ane_memory_available();
-  ane_status st = ane_interp_from_mil(&ud->graph, box->p->model, function, &o, &err);
+  ane_status st = take_pool(L, o.threads, ud, &err);
+  if (!st) o.pool = ud->pool->pool, st = ane_interp_from_mil(&ud->graph, box->p->model, function, &o, &err);
   if (load.raised) return lua_error(L);
   if (st) return ane_fail_in(&err, st, "%s", box->p->path), bind_fail(L, &err);
   lua_pushvalue(L, self);
@@ -90,6 +120,8 @@ static int program_close(lua_State *L) {
   struct lua_predict *ud = luaL_checkudata(L, 1, PROGRAM_CLASS);
   ane_interp_destroy(ud->graph);
   ud->graph = NULL;
+  release_pool(ud->pool);
+  ud->pool = NULL;
   ane_prim_memory_free(&ud->memory);
   bind_package_release(ud->box);
   ud->box = NULL;

@@ -97,13 +97,42 @@ static ane_status norm(struct ane_prim_call *c, int first, bool centre) {
   return c->status;
 }
 
+/* Any axes: x is turned so that they stand last, and the result turned back. The sums are those of the other way. */
+static ane_status norm_turned(struct ane_prim_call *c, uint32_t mask) {
+  const struct ane_dyn *x = c->in[0], *gamma = prim_in(c, "gamma"), *beta = prim_in(c, "beta");
+  struct norm m = {.n = 1, .centre = true, .epsilon = (double)prim_float(c, "epsilon", 1e-5f)};
+  int64_t own[ANE_PRIM_RANK], dim[ANE_PRIM_RANK], stride[ANE_PRIM_RANK], outer = 1;
+  int at = 0;
+  prim_strides(x->rank, x->dim, own);
+  for (uint32_t want = 0; want < 2; want++)
+    for (int i = 0; i < x->rank; i++) {
+      if ((mask >> i & 1) != want) continue;
+      dim[at] = x->dim[i], stride[at++] = own[i];
+      *(want ? &m.n : &outer) *= x->dim[i];
+    }
+  if (c->status || !fits(c, "gamma", gamma, m.n) || !fits(c, "beta", beta, m.n)) return c->status;
+  const float *v = prim_f32(c, x);
+  float *in = prim_temp(c, (uint64_t)x->count * sizeof *in), *out = prim_temp(c, (uint64_t)x->count * sizeof *out), *y = prim_out(c, 0, ANE_F32, x->rank, x->dim);
+  m.gamma = gamma ? prim_f32(c, gamma) : NULL;
+  m.beta = beta ? prim_f32(c, beta) : NULL;
+  if (c->status || !x->count) return c->status;
+  prim_copy(in, v, sizeof *in, x->rank, dim, stride);
+  m.x = in, m.y = out;
+  prim_parallel(c, outer, 4.0 * (double)x->count, norm_rows, &m);
+  prim_copy_into(y, out, sizeof *out, x->rank, dim, stride);
+  return c->status;
+}
+
 ane_status prim_layer_norm(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0];
   uint32_t mask = prim_axes(c, "axes", x->rank);
-  int first = 0;
-  while (first < x->rank && !(mask >> first & 1)) first++;
-  if (!c->status && (mask >> first) + 1 != 1u << (x->rank - first)) return prim_fail(c, ANE_UNSUPPORTED, "axes are not the last ones");
-  return c->status ? c->status : norm(c, first, true);
+  int first = 0, end = x->rank;
+  while (end > 0 && x->dim[end - 1] == 1) end--; /* axes of one element make no difference */
+  while (first < end && !(mask >> first & 1)) first++;
+  if (c->status) return c->status;
+  bool last = true;
+  for (int i = first; i < end; i++) last = last && mask >> i & 1;
+  return last && first < end ? norm(c, first, true) : norm_turned(c, mask);
 }
 
 ane_status prim_rms_norm(struct ane_prim_call *c) {

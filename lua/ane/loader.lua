@@ -1,5 +1,6 @@
 --- From a path to a planned program.
--- Needs ane.config, ane.core, ane.recipe, ane.tokenizer and ane.weights. Usage: `local bundle = assert(loader.load(path, opts))`
+-- Needs ane.config, ane.core, ane.package_set, ane.recipe, ane.tokenizer and ane.weights.
+-- Usage: `local bundle = assert(loader.load(path, opts))`
 
 local config = require "ane.config"
 local core = require "ane.core"
@@ -106,6 +107,9 @@ end
 -- @return {program, source, config, tokenizer (nil: none; tokenizer_error says why), eos_ids, architecture, recipe, bytes,
 -- context, options (as plan takes them)}; or nil, message, code
 function M.load(path, opts)
+  local set = require "ane.package_set"
+  if set.find(path) then return set.load(path, opts) end
+  if opts.precision then return nil, path .. ": option precision is for package sets", "unsupported" end
   local source, message, code = core.open(path)
   if not source then return nil, message, code end
   if source:format() == "onnx" then return require("ane.onnx").load(source, path, opts) end

@@ -28,6 +28,7 @@ local KV = { "fp16", "fp32", "int8" }
 --   kv: "fp16", "fp32" (the default with fp32 activations) or "int8"
 --   engine: how an ONNX model runs: "graph" (op by op), or "recipe" (rebuilt by a recipe); default recipe where one matches
 --   recipe: a table or the path of a Lua file, for an architecture that ane.models has not
+--   precision: of Core ML package sets: "fp32" (default), or "fp16" (results of that type are rounded to it)
 --   isa: caps the kernels; default the environment's ANE_ISA, else the best of the machine
 --   soft_experts: true runs all experts of a mixture with masked weights, as a static graph must; false (the default) only
 --   the chosen ones. Results are equal within rounding
@@ -42,6 +43,7 @@ M.rules = {
   kv = { type = "string", choices = KV },
   engine = { type = "string", choices = { "recipe", "graph" } },
   recipe = { type = { "table", "string" } },
+  precision = { type = "string", choices = { "fp32", "fp16" } },
   isa = { type = "string" },
   soft_experts = { type = "boolean" },
   progress = { type = { "callable", "boolean" } },
@@ -60,7 +62,7 @@ local function opened(self)
 end
 
 --- Loads a model.
--- @param path a file (GGUF), or a folder with safetensors and config.json
+-- @param path a file (GGUF), or a folder with safetensors and config.json, or one with Core ML packages and runtime_meta.json
 -- @param opts see rules
 -- @return a model; or nil, message, code where the file or the machine refuses
 -- @raise where an option is unknown or wrong

@@ -17,6 +17,7 @@ local OPTIONS = {
   threads = { type = "integer", min = 1, max = 1024 },
   isa = { type = "string" },
   progress = { type = "callable" },
+  pool_of = { type = "any" }, -- a program of another package whose threads are shared
 }
 
 --- Opens a package. Its weights are mapped, not copied; all that it says is checked.
@@ -33,8 +34,10 @@ end
 
 -- ---- Running ------------------------------------------------------------------------------------------------------------
 
--- The program of a function, made at its first use; or nil, message, code.
-local function program(self, name)
+--- The program of a function as the core runs it, made at its first use.
+-- @param name of the function; nil: the default one
+-- @return program with run(inputs, state), info(), dump(); or nil, message, code
+function Package:program(name)
   local made = self._programs[name or ""]
   if made then return made end
   local opts = self._opts
@@ -43,7 +46,7 @@ local function program(self, name)
   local progress = opts.progress
   made, message, code = self._raw:program {
     ["function"] = name, precision = opts.precision, threads = opts.threads or core.cpu_cores(), isa = level,
-    progress = progress and function(done, total) progress("load", done, total) end,
+    progress = progress and function(done, total) progress("load", done, total) end, pool_of = opts.pool_of,
   }
   if not made then return nil, message, code end
   self._programs[name or ""] = made
@@ -130,7 +133,7 @@ function Package:predict(inputs, state, opts)
     if not ok then error(value, 2) end
     packed[key] = value
   end
-  local made, message, code = program(self, name)
+  local made, message, code = self:program(name)
   if not made then return nil, message, code end
   if not state and #f.states > 0 then
     local fresh <close>, failed, why = self._raw:state()

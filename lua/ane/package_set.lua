@@ -1,0 +1,451 @@
+--- Package sets: a folder with runtime_meta.json, Core ML packages and the table of embeddings, as `ane export` writes it.
+-- Needs ane.core, ane.package, ane.package_session and ane.tokenizer. Packages are run by roles; no architecture is known here.
+-- Usage: `local bundle = assert(require("ane.package_set").load("out/", opts))`
+--
+-- runtime_meta.json, an object with these keys (more may stand there):
+--   format_version      1
+--   kind                "causal" or "token_classifier"
+--   model_family, model_name, d_model, n_layers, vocab_size, max_seq_len (positions of the states, or the columns of a call
+--                       where there are none), n_heads, n_kv_heads, d_head, weights: facts, shown by info
+--   embed_bin           file of fp16 rows [vocab_size, d_model]; embed_scale: a factor for them, default 1; absent where a
+--                       package has an input of role ids
+--   labels, reach       of token classifiers: names; columns on each side that a label depends on
+--   eos_ids, bos_id     tokenizer: file of the tokenizer where it is not the folder itself
+--   ropes               list of {inv_freq = list, magnitude}
+--   packages            in the order of calls, each {path, kind, bytes (of all its files), sha256, inputs, outputs, states}
+--     kind = "layers"   start, end: layers, both included
+--     kind = "experts"  start, end: the layer; experts = [from, to), of a mixture
+--     kind = "head"     vocab_start, vocab_end: rows [start, end) (of a token classifier: of the labels)
+--     kind = "whole"    everything
+--     inputs            {name, role, ...}, role one of hidden, edge (edge: name of the value), position, rope_cos, rope_sin
+--                       (rope: number from 0), mask (window, ahead), ids
+--     outputs           {name, role, ...}: hidden, edge (edge), logits, argmax, max, labels
+--     states            {name, shape, role}: keys, values or columns (of convolutions)
+-- A hidden or edge input that no package before has given is the embedding.
+
+local core = require "ane.core"
+local package = require "ane.package"
+
+local M = {}
+
+M.META = "runtime_meta.json"
+
+-- What raises inside is caught by load: {message, code}.
+local function refuse(code, ...) error({ message = (...):format(select(2, ...)), code = code }, 0) end
+
+--- The folder of a set, with a slash behind; nil where the path is none.
+function M.find(path)
+  if core.path_kind(path) == "folder" then
+    local folder = path:sub(-1) == "/" and path or path .. "/"
+    return core.path_kind(folder .. M.META) == "file" and folder or nil
+  end
+  if path:sub(-#M.META) ~= M.META or core.path_kind(path) ~= "file" then return nil end
+  return path:sub(1, -#M.META - 1) == "" and "./" or path:sub(1, -#M.META - 1)
+end
+
+-- ---- Reading ------------------------------------------------------------------------------------------------------------
+
+local KINDS = { layers = true, experts = true, head = true, whole = true }
+local INPUTS = { hidden = true, edge = true, position = true, rope_cos = true, rope_sin = true, mask = true, ids = true }
+local OUTPUTS = { hidden = true, edge = true, logits = true, argmax = true, max = true, labels = true }
+
+local function whole(v, low)
+  local n = type(v) == "number" and math.tointeger(v)
+  return n and n >= low and n <= 1 << 40 and n or nil
+end
+
+-- A whole number of at least `low` under a key; raises otherwise.
+local function integer(t, key, low, where)
+  return whole(t[key], low) or refuse("format", "%s: %s is %s, wanted a whole number of at least %d", where, key, tostring(t[key]), low)
+end
+
+local function list(t, key, where, may)
+  if t[key] == nil and may then return {} end
+  if type(t[key]) ~= "table" then refuse("format", "%s: %s is no list", where, key) end
+  return t[key]
+end
+
+-- A path inside the folder: relative, with no part that leads out of it.
+local function inside(path, where)
+  local bad = type(path) ~= "string" or path == "" or path:sub(1, 1) == "/" or path:find("[\\%z]")
+  for part in (type(path) == "string" and path or ""):gmatch "[^/]+" do bad = bad or part == ".." or part == "." end
+  if bad then refuse("format", "%s: path %q leaves the folder", where, tostring(path)) end
+  return path
+end
+
+local function read_port(port, roles, where)
+  if type(port) ~= "table" or type(port.name) ~= "string" then refuse("format", "%s has no name", where) end
+  if not roles[port.role] then refuse("format", "%s (%s): role is %s", where, port.name, tostring(port.role)) end
+  return port
+end
+
+local function read_package(p, i, kind)
+  local where = ("packages[%d]"):format(i)
+  if type(p) ~= "table" then refuse("format", "%s is no object", where) end
+  inside(p.path, where)
+  where = ("%s (%s)"):format(where, p.path)
+  if not KINDS[p.kind] then refuse("format", "%s: kind is %s", where, tostring(p.kind)) end
+  if p.kind == "layers" or p.kind == "experts" then
+    if integer(p, "end", 0, where) < integer(p, "start", 0, where) then refuse("format", "%s: end is before start", where) end
+  end
+  if p.kind == "experts" then
+    local e = list(p, "experts", where)
+    if not whole(e[1], 0) or not whole(e[2], 1) or e[2] <= e[1] then refuse("format", "%s: experts are no range", where) end
+  end
+  if p.kind == "head" and integer(p, "vocab_end", 1, where) <= integer(p, "vocab_start", 0, where) then
+    refuse("format", "%s: vocab_end is not behind vocab_start", where)
+  end
+  integer(p, "bytes", 1, where)
+  for k, port in ipairs(list(p, "inputs", where)) do read_port(port, INPUTS, ("%s: input %d"):format(where, k)) end
+  for k, port in ipairs(list(p, "outputs", where)) do read_port(port, OUTPUTS, ("%s: output %d"):format(where, k)) end
+  for k, state in ipairs(list(p, "states", where, true)) do
+    if type(state) ~= "table" or type(state.name) ~= "string" then refuse("format", "%s: state %d has no name", where, k) end
+  end
+  return kind
+end
+
+-- Each of [0, total) once: ranges in the order of the packages, `to` not included.
+local function check_cover(what, ranges, total)
+  local at = 0
+  for _, r in ipairs(ranges) do
+    if r.from > at then refuse("format", "%s: %s %d to %d are in no package", r.path, what, at, r.from - 1) end
+    if r.from < at then refuse("format", "%s: %s %d to %d are in two packages", r.path, what, r.from, math.min(at, r.to) - 1) end
+    at = r.to
+  end
+  if total and at < total then refuse("format", "%s %d to %d are in no package", what, at, total - 1) end
+  if total and at > total then refuse("format", "%s %d to %d are beyond the model's %d", what, total, at - 1, total) end
+end
+
+local function check_ranges(meta, rows)
+  local layers, head, experts, order, whole_set = {}, {}, {}, {}, false
+  for _, p in ipairs(meta.packages) do
+    if p.kind == "layers" then layers[#layers + 1] = { from = p.start, to = p["end"] + 1, path = p.path }
+    elseif p.kind == "head" then head[#head + 1] = { from = p.vocab_start, to = p.vocab_end, path = p.path }
+    elseif p.kind == "experts" then
+      local key = ("%d %s"):format(p.start, tostring(p.mixture or 0))
+      if not experts[key] then experts[key], order[#order + 1] = {}, key end
+      table.insert(experts[key], { from = p.experts[1], to = p.experts[2], path = p.path })
+    else whole_set = true end
+  end
+  if whole_set and #meta.packages > 1 then refuse("format", "a package of the whole model stands beside others") end
+  if whole_set then return end
+  check_cover("layers", layers, meta.n_layers)
+  check_cover("rows", head, rows)
+  for _, key in ipairs(order) do check_cover("experts", experts[key], whole(meta.n_experts, 1)) end
+end
+
+local function read_ropes(meta)
+  for i, rope in ipairs(list(meta, "ropes", "ropes", true)) do
+    local where = ("ropes[%d]"):format(i)
+    if type(rope) ~= "table" then refuse("format", "%s is no object", where) end
+    for k, f in ipairs(list(rope, "inv_freq", where)) do
+      if type(f) ~= "number" or f ~= f then refuse("format", "%s: inv_freq %d is no number", where, k) end
+    end
+    if rope.magnitude ~= nil and type(rope.magnitude) ~= "number" then refuse("format", "%s: magnitude is no number", where) end
+  end
+end
+
+-- The object of runtime_meta.json with all its numbers and names in range.
+local function read_meta(folder)
+  local text, message, code = core.read_file(folder .. M.META)
+  if not text then refuse(code, "%s", message) end
+  local meta, fault = core.json_decode(text)
+  if type(meta) ~= "table" then refuse("format", "%s", fault or "holds no object") end
+  if meta.format_version ~= 1 then refuse("unsupported", "format_version is %s, known is 1", tostring(meta.format_version)) end
+  if meta.kind ~= "causal" and meta.kind ~= "token_classifier" then refuse("format", "kind is %s", tostring(meta.kind)) end
+  for _, key in ipairs { "d_model", "vocab_size", "max_seq_len" } do meta[key] = integer(meta, key, 1, M.META) end
+  meta.n_layers = integer(meta, "n_layers", 0, M.META)
+  local rows = meta.vocab_size
+  if meta.kind == "token_classifier" then
+    rows = #list(meta, "labels", M.META)
+    for i, label in ipairs(meta.labels) do
+      if type(label) ~= "string" then refuse("format", "label %d is no text", i) end
+    end
+  end
+  if #list(meta, "packages", M.META) == 0 then refuse("format", "packages is empty") end
+  for i, p in ipairs(meta.packages) do read_package(p, i) end
+  check_ranges(meta, rows)
+  read_ropes(meta)
+  meta.rows = rows
+  return meta, text
+end
+
+-- ---- Files --------------------------------------------------------------------------------------------------------------
+
+-- Bytes of all files of a folder.
+local function folder_bytes(path, depth)
+  local names, message, code = core.list_dir(path)
+  if not names then refuse(code or "io", "%s", message) end
+  local sum = 0
+  for _, name in ipairs(names) do
+    if name ~= "." and name ~= ".." then
+      local full = path .. "/" .. name
+      local kind = core.path_kind(full)
+      if kind == "folder" and depth < 8 then sum = sum + folder_bytes(full, depth + 1)
+      elseif kind == "file" then
+        local f <close>, why = io.open(full, "rb")
+        if not f then refuse("io", "%s", why) end
+        sum = sum + f:seek "end"
+      end
+    end
+  end
+  return sum
+end
+
+local function check_files(folder, meta)
+  for _, p in ipairs(meta.packages) do
+    if core.path_kind(folder .. p.path) ~= "folder" then refuse("notfound", "%s: the package is not there", p.path) end
+    local bytes = folder_bytes(folder .. p.path, 0)
+    if bytes ~= p.bytes then refuse("format", "%s: the package has %d bytes, %d were written", p.path, bytes, p.bytes) end
+  end
+end
+
+-- ---- Packages -----------------------------------------------------------------------------------------------------------
+
+local function feature(features, name)
+  for _, f in ipairs(features) do
+    if f.name == name then return f end
+  end
+end
+
+-- Ports of the meta file against the features of the package; each gets its `shape` (-1: columns of the call).
+local function check_ports(p, ports, features, what, all)
+  local seen = {}
+  for _, port in ipairs(ports) do
+    local f = feature(features, port.name)
+    if not f then refuse("format", "%s: the package has no %s %s", p.path, what, port.name) end
+    port.shape, port.range, port.dtype = f.shape, f.range, f.dtype
+    seen[port.name] = true
+  end
+  for _, f in ipairs(all and features or {}) do
+    if not seen[f.name] then refuse("format", "%s: nothing says what the %s %s is", p.path, what, f.name) end
+  end
+end
+
+-- Axis of the columns and their number: least, most. [1, C, T, 1] or [1, C, 1, T].
+local function columns_of(port)
+  if #port.shape ~= 4 then return nil end
+  for axis = 3, 4 do
+    if port.shape[axis] == -1 and port.range then return axis, port.range[axis][1], port.range[axis][2] end
+  end
+  return nil
+end
+
+-- The columns of a call that all packages take: least, most.
+local function call_columns(meta)
+  local low, high = 1, math.huge
+  for _, p in ipairs(meta.packages) do
+    for _, port in ipairs(p.inputs) do
+      if port.role == "hidden" or port.role == "edge" then
+        local axis, least, most = columns_of(port)
+        if not axis then least = math.max(port.shape[3] or 1, port.shape[4] or 1); most = least end
+        if p.kind ~= "head" then low = math.max(low, least) end
+        high = math.min(high, most or math.huge)
+      elseif port.role == "ids" then
+        local t = port.shape[2]
+        local least, most = t, t
+        if t == -1 then least, most = port.range and port.range[2][1] or 1, port.range and port.range[2][2] or nil end
+        low, high = math.max(low, least), math.min(high, most or math.huge)
+      end
+    end
+  end
+  if high == math.huge then high = 64 end
+  if low > high then refuse("format", "the packages take different numbers of columns: %d at least, %d at most", low, high) end
+  return low, high
+end
+
+-- The value that a port carries from package to package.
+local function edge_of(port) return port.edge or (port.role == "hidden" and "hidden" or port.name) end
+
+-- Names of values: what goes in has come out before, or is the embedding.
+local function check_edges(meta)
+  local made, embedding = {}, nil
+  for _, p in ipairs(meta.packages) do
+    for _, port in ipairs(p.inputs) do
+      if port.role == "hidden" or port.role == "edge" then
+        port.edge = edge_of(port)
+        local width = port.shape[2]
+        if not made[port.edge] then
+          if not embedding and width == meta.d_model then embedding = port.edge
+          elseif embedding ~= port.edge then refuse("format", "%s: no package before gives %s (input %s)", p.path, port.edge, port.name) end
+        elseif made[port.edge] ~= width then
+          refuse("format", "%s: input %s has %s channels, %s has %s", p.path, port.name, width, port.edge, made[port.edge])
+        end
+      elseif port.role == "rope_cos" or port.role == "rope_sin" then
+        local rope = whole(port.rope, 0) and meta.ropes and meta.ropes[port.rope + 1]
+        if not rope then refuse("format", "%s: input %s: there is no rope %s", p.path, port.name, tostring(port.rope)) end
+        if port.shape[2] ~= #rope.inv_freq then
+          refuse("format", "%s: input %s has %s channels, rope %d has %d", p.path, port.name, port.shape[2], port.rope, #rope.inv_freq)
+        end
+      elseif port.role == "mask" then
+        port.window, port.ahead = whole(port.window or 0, 0), whole(port.ahead or 0, 0)
+        if not port.window or not port.ahead then refuse("format", "%s: input %s: window and ahead are no numbers", p.path, port.name) end
+        local keys = port.shape[4]
+        if #port.shape ~= 4 or keys ~= meta.max_seq_len and #p.states > 0 then
+          refuse("format", "%s: input %s has the shape of %s keys, the states hold %d", p.path, port.name, tostring(keys), meta.max_seq_len)
+        end
+      end
+    end
+    for _, port in ipairs(p.outputs) do
+      if port.role == "hidden" or port.role == "edge" then
+        port.edge = edge_of(port)
+        made[port.edge] = port.shape[2] or -1
+      end
+    end
+  end
+  return embedding
+end
+
+-- States as the runtime needs them: which forget (columns), and where positions lie.
+local function check_states(meta, p, features)
+  check_ports(p, p.states, features, "state", true)
+  for _, s in ipairs(p.states) do
+    s.columns = s.role == "columns" or s.role == nil and s.shape[3] ~= meta.max_seq_len
+    if not s.columns and s.shape[3] ~= meta.max_seq_len then
+      refuse("format", "%s: state %s has %s positions, max_seq_len is %d", p.path, s.name, tostring(s.shape[3]), meta.max_seq_len)
+    end
+  end
+end
+
+local function check_head(meta, p)
+  local has = {}
+  for _, port in ipairs(p.outputs) do
+    if port.role == "labels" then port.role = "logits" end
+    has[port.role] = port
+  end
+  if p.kind ~= "head" and p.kind ~= "whole" then return end
+  if not has.logits and not (has.argmax and has.max) then refuse("format", "%s: gives neither logits nor argmax and max", p.path) end
+  local rows = p.kind == "head" and p.vocab_end - p.vocab_start or meta.rows
+  if has.logits and has.logits.shape[2] ~= rows then
+    refuse("format", "%s: output %s has %s rows, wanted %d", p.path, has.logits.name, tostring(has.logits.shape[2]), rows)
+  end
+  meta.argmax = meta.argmax or not has.logits
+end
+
+local function open_packages(folder, meta, opts)
+  local opened, first, total = {}, nil, #meta.packages
+  meta.opened = opened
+  for i, p in ipairs(meta.packages) do
+    local pkg, message, code = package.open(folder .. p.path, {
+      precision = opts.precision, threads = opts.threads, isa = opts.isa, pool_of = first,
+    })
+    if not pkg then refuse(code, "%s", message) end
+    opened[i] = pkg
+    p.package = pkg
+    p.states = p.states or {}
+    local f = pkg:info().functions[1]
+    check_ports(p, p.inputs, f.inputs, "input", true)
+    check_ports(p, p.outputs, f.outputs, "output", false)
+    check_states(meta, p, f.states)
+    check_head(meta, p)
+  end
+  meta.embedding = check_edges(meta)
+  meta.low, meta.high = call_columns(meta)
+  for i, p in ipairs(meta.packages) do -- packing comes after all checks
+    local program, message, code = p.package:program()
+    if not program then refuse(code, "%s", message) end
+    p.program, first = program, first or program
+    if i == 1 then
+      for k = 2, total do opened[k]._opts.pool_of = program end
+    end
+    if opts.progress then opts.progress("load", i, total) end
+  end
+end
+
+local function open_embedding(folder, meta)
+  if not meta.embedding then return nil end
+  if not meta.embed_bin then refuse("format", "embed_bin is missing, and a package needs the embedding as %s", meta.embedding) end
+  inside(meta.embed_bin, "embed_bin")
+  local table_, message, code = core.embedding(folder .. M.META, meta.embed_bin, meta.vocab_size, meta.d_model)
+  if not table_ then refuse(code, "%s", message) end
+  return table_
+end
+
+-- ---- The bundle ---------------------------------------------------------------------------------------------------------
+
+local function find_tokenizer(folder, meta)
+  local from = folder
+  if meta.tokenizer ~= nil then
+    from = folder .. inside(meta.tokenizer, "tokenizer")
+    if from:match "%.gguf$" then
+      local source, message, code = core.open(from)
+      if not source then refuse(code, "%s", message) end
+      from = source
+    end
+  end
+  local called, tokenizer, message, code = pcall(require("ane.tokenizer").new, from)
+  if not called then return nil, tostring(tokenizer) end
+  if tokenizer then return tokenizer end
+  if code == "notfound" or code == "unsupported" then return nil, message end
+  refuse(code, "%s", message)
+end
+
+local function config_of(folder, meta)
+  return {
+    architecture = meta.model_family or "package", labels = meta.labels,
+    kind = meta.kind == "token_classifier" and "token_classifier" or nil,
+    reach = whole(meta.reach, 0), context_length = meta.max_seq_len, vocab_size = meta.vocab_size, n_layer = meta.n_layers,
+    d_model = meta.d_model, n_head = whole(meta.n_heads, 1), n_head_kv = whole(meta.n_kv_heads, 1), head_dim = whole(meta.d_head, 1),
+    folder = folder,
+  }
+end
+
+-- What ane.model asks of a source.
+local function source_of(folder, meta)
+  local bytes = 0
+  for _, p in ipairs(meta.packages) do bytes = bytes + p.bytes end
+  return {
+    path = function() return folder end, format = function() return "package set" end, bytes = function() return bytes end,
+    tensors = function() return {} end,
+  }
+end
+
+local function check_options(opts)
+  if opts.weights and opts.weights ~= "file" then
+    refuse("unsupported", "option weights is %s: packages run with the weights that they hold", opts.weights)
+  end
+  if opts.recipe or opts.engine then refuse("unsupported", "options recipe and engine have no meaning for a package set") end
+end
+
+local function load(folder, opts)
+  check_options(opts)
+  local meta, text = read_meta(folder)
+  if opts.context and opts.context > meta.max_seq_len then
+    refuse("unsupported", "option context is %d, the states hold %d positions", opts.context, meta.max_seq_len)
+  end
+  check_files(folder, meta)
+  local tokenizer, tokenizer_error = find_tokenizer(folder, meta)
+  local ok, failed = pcall(function()
+    open_packages(folder, meta, opts)
+    meta.table = open_embedding(folder, meta)
+  end)
+  if not ok then
+    for _, pkg in ipairs(meta.opened or {}) do pkg:close() end
+    error(failed, 0)
+  end
+  local cfg = config_of(folder, meta)
+  local eos = type(meta.eos_ids) == "table" and #meta.eos_ids > 0 and meta.eos_ids or tokenizer and tokenizer.eos_ids or {}
+  if tokenizer then tokenizer.eos_ids = eos end
+  opts.kv, opts.activations = "fp32", "fp32" -- what this engine has, whatever was asked for: info tells
+  local context = opts.context or meta.max_seq_len
+  local program = require("ane.package_session").program(meta, { context = context, text = text, opts = opts })
+  return {
+    program = program, source = source_of(folder, meta), config = cfg, tokenizer = tokenizer, tokenizer_error = tokenizer_error,
+    eos_ids = eos, architecture = cfg.architecture, engine = "packages", bytes = 0, context = context,
+  }
+end
+
+--- Opens a set: all of it is checked before anything runs.
+-- @param path the folder, or its runtime_meta.json
+-- @param opts threads, isa, context, precision, progress; weights only "file". kv and activations become "fp32"
+-- @return a bundle for ane.model; or nil, message, code: gaps, overlaps, missing or resized files, paths that leave the folder
+function M.load(path, opts)
+  local folder = M.find(path)
+  if not folder then return nil, path .. ": there is no " .. M.META, "notfound" end
+  local ok, result = pcall(load, folder, opts)
+  if ok then return result end
+  if type(result) == "table" then return nil, folder .. M.META .. ": " .. result.message, result.code end
+  error(result, 0)
+end
+
+return M
