@@ -92,4 +92,12 @@ static inline uint16_t ane_half(const void *p) {
 static inline void ane_put_word(void *p, uint32_t u) { __builtin_memcpy(p, &u, 4); }
 static inline void ane_put_half(void *p, uint16_t u) { __builtin_memcpy(p, &u, 2); }
 
+#if defined(__x86_64__)
+/* limits.c: loops of instructions that the machine may lack; dot, bf16 and fma then give 0. */
+double limit_dot_avx512(int64_t steps);
+double limit_bf16_avx512(int64_t steps);
+double limit_fma_avx512(int64_t steps);
+uint64_t limit_read_avx2(const void *p, size_t size);
+#endif
+
 #endif

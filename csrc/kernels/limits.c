@@ -1,70 +1,28 @@
-#include "kernels/kernels.h"
+#include "kernels/kernels_internal.h"
 
 #include "base/alloc.h"
 
 #include <string.h>
 
 #if defined(__x86_64__)
-#include <immintrin.h>
-
-/* Twelve sums are more than two units of four cycles need. */
-#define CLOBBERED "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11"
-#define REGISTERS(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
-
-double ane_limit_dot(int64_t steps) {
-  if (!__builtin_cpu_supports("avx512vnni")) return 0;
-  for (int64_t i = 0; i < steps; i++) {
-#define STEP(n) "vpdpbusd %%zmm30, %%zmm31, %%zmm" #n "\n"
-    __asm__ volatile(REGISTERS(STEP) : : : "memory", CLOBBERED);
-#undef STEP
-  }
-  return (double)steps * 12 * 64 * 2;
-}
-
-double ane_limit_bf16(int64_t steps) {
-  if (!__builtin_cpu_supports("avx512bf16")) return 0;
-  for (int64_t i = 0; i < steps; i++) {
-#define STEP(n) "vdpbf16ps %%zmm30, %%zmm31, %%zmm" #n "\n"
-    __asm__ volatile(REGISTERS(STEP) : : : "memory", CLOBBERED);
-#undef STEP
-  }
-  return (double)steps * 12 * 32 * 2;
-}
-
-double ane_limit_fma(int64_t steps) {
-  if (!__builtin_cpu_supports("avx512f")) return 0;
-  for (int64_t i = 0; i < steps; i++) {
-#define STEP(n) "vfmadd231ps %%zmm30, %%zmm31, %%zmm" #n "\n"
-    __asm__ volatile(REGISTERS(STEP) : : : "memory", CLOBBERED);
-#undef STEP
-  }
-  return (double)steps * 12 * 16 * 2;
-}
-
-__attribute__((target("avx2"))) uint64_t ane_limit_read(const void *p, size_t size) {
-  const char *at = p;
-  __m256i a = _mm256_setzero_si256(), b = a, c = a, d = a;
-  for (size_t i = 0; i + 128 <= size; i += 128) {
-    a = _mm256_xor_si256(a, _mm256_loadu_si256((const __m256i *)(at + i)));
-    b = _mm256_xor_si256(b, _mm256_loadu_si256((const __m256i *)(at + i + 32)));
-    c = _mm256_xor_si256(c, _mm256_loadu_si256((const __m256i *)(at + i + 64)));
-    d = _mm256_xor_si256(d, _mm256_loadu_si256((const __m256i *)(at + i + 96)));
-  }
-  a = _mm256_xor_si256(_mm256_xor_si256(a, b), _mm256_xor_si256(c, d));
-  return (uint64_t)_mm256_extract_epi64(a, 0) ^ (uint64_t)_mm256_extract_epi64(a, 3);
-}
-
+double ane_limit_dot(int64_t steps) { return limit_dot_avx512(steps); }
+double ane_limit_bf16(int64_t steps) { return limit_bf16_avx512(steps); }
+double ane_limit_fma(int64_t steps) { return limit_fma_avx512(steps); }
 #else
 double ane_limit_dot(int64_t steps) { return (void)steps, 0; }
 double ane_limit_bf16(int64_t steps) { return (void)steps, 0; }
 double ane_limit_fma(int64_t steps) { return (void)steps, 0; }
+#endif
+
 uint64_t ane_limit_read(const void *p, size_t size) {
+#if defined(__x86_64__)
+  if (ane_isa_available(ANE_ISA_AVX2)) return limit_read_avx2(p, size);
+#endif
   const uint64_t *at = p;
   uint64_t x = 0;
   for (size_t i = 0; i < size / 8; i++) x ^= at[i];
   return x;
 }
-#endif
 
 /* ---- Measuring -----------------------------------------------------------------------------------------------------*/
 
