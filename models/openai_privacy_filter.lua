@@ -8,7 +8,9 @@
 local attention = require "ane.recipe.attention"
 local moe = require "ane.recipe.moe"
 
-local M = { architectures = { "openai_privacy_filter", "privacy_filter" }, version = 1, defaults = { hf = { norm_eps = 1e-5 } } }
+local M = { architectures = { "openai_privacy_filter", "privacy_filter" }, version = 1 }
+
+M.defaults = { hf = { norm_eps = 1e-5, rope = { theta = 150000 } } }
 
 local NAMES = {
   ffn_gate_inp = "mlp.router", gate_up = "mlp.experts.gate_up_proj", gate_up_bias = "mlp.experts.gate_up_proj_bias",
@@ -62,7 +64,11 @@ end
 local function settings(cfg)
   local limit, alpha = cfg.meta "swiglu_limit", cfg.meta "swiglu_alpha"
   if not is_original(cfg) then
-    return { experts = cfg.meta "num_local_experts", k = cfg.meta "num_experts_per_tok", window = cfg.sliding_window, rope = cfg.rope,
+    local rope = cfg.rope
+    if not cfg.meta "rope_parameters" and not cfg.meta "rope_scaling" then -- what transformers takes then
+      rope = { theta = rope.theta, dims = rope.dims, scaling = "yarn", factor = 32, truncate = false, original_context = 4096 }
+    end
+    return { experts = cfg.meta "num_local_experts", k = cfg.meta "num_experts_per_tok", window = cfg.sliding_window, rope = rope,
              limit = limit, alpha = alpha }
   end
   return {

@@ -33,10 +33,11 @@ end
 local function experts(b, x, s)
   local route = moe.route(b, b:linear(x, "ffn_gate_inp"), { k = s.k, score = "softmax", norm = s.norm })
   local list = moe.list(b, s.count, { gate = "ffn_gate_exps", up = "ffn_up_exps", down = "ffn_down_exps" })
-  local shared = b:linear(b:glu(b:linear(x, "ffn_gate_shexp"), b:linear(x, "ffn_up_shexp"), "silu"), "ffn_down_shexp")
+  local act = b.cfg.act or "silu"
+  local shared = b:linear(b:glu(b:linear(x, "ffn_gate_shexp"), b:linear(x, "ffn_up_shexp"), act), "ffn_down_shexp")
   local gate = b:act(b:linear(x, "ffn_gate_inp_shexp"), "sigmoid") -- [1, 1, T, 1]
   shared = b:mul(shared, b:repeat_heads(gate, 1, b:channels(shared)))
-  return b:add(moe.experts(b, x, route, list, { act = "silu" }), shared)
+  return b:add(moe.experts(b, x, route, list, { act = act }), shared)
 end
 
 -- Keys that layer i sees. Without layer_types every other layer below max_window_layers slides, the first one too.

@@ -46,13 +46,18 @@ M.names = { hf = NAMES }
 -- The two layouts: where block i's parts stand. in_a, in_m: layer of its attention and experts; join(b, i, "a" | "m") gives
 -- role prefix and layer of the scales behind that branch; rope and window of the attention.
 local function transformers_layout(cfg)
+  local half = cfg.head_dim // 2
+  local ropes = cfg.ropes or { hybrid = cfg.rope, hybrid_sliding = cfg.rope }
+  if not cfg.meta "rope_parameters" then -- what transformers takes then
+    ropes = { hybrid = { theta = 5e6, dims = half }, hybrid_sliding = { theta = 1e4, dims = half } }
+  end
   local L = { prefix = "", blocks = cfg.n_layer, heads = cfg.n_head }
   function L.in_a(i) return i end
   L.in_m = L.in_a
   function L.join(i, branch) return branch .. ".", i end
   function L.start() return "start.", nil end
   function L.sliding(i) return cfg.layer_types and cfg.layer_types[i + 1] == "hybrid_sliding" and cfg.sliding_window or nil end
-  L.rope, L.rope_sliding = cfg.ropes and cfg.ropes.hybrid or cfg.rope, cfg.ropes and cfg.ropes.hybrid_sliding
+  L.rope, L.rope_sliding = ropes.hybrid, ropes.hybrid_sliding
   L.inner = cfg.meta "moe_intermediate_size"
   return L
 end
@@ -95,6 +100,12 @@ local function join(b, x, h, prefix, layer)
   return b:add(b:affine(h, v "residual_bias", v "residual_scale"), b:affine(x, v "hidden_states_bias", v "hidden_states_scale"))
 end
 
+-- Value channels of the token before. Before the first one x is 0, not the projection: its bias stays.
+local function v_before(b, x, role)
+  local v, bias = b:delay(b:linear(x, role, { bias = false })), b:weight(role, { suffix = ".bias", optional = true })
+  return bias and b:affine(v, bias, false, "v_bias") or v
+end
+
 -- Attention of a normed x [1, d_model, T, 1].
 local function cca(b, cfg, L, x, rope, window)
   local p, heads, kv_heads, d = L.prefix, L.heads, cfg.n_head_kv, cfg.head_dim
@@ -114,7 +125,7 @@ local function cca(b, cfg, L, x, rope, window)
   local k = b:add(b:slice(z, heads * d, (heads + kv_heads) * d), b:mean_heads(q_mean, heads, times))
   q = b:rope(b:l2_norm(q, false, heads, "q_norm"), rope, "q_rope", { heads = heads })
   k = b:rope(b:l2_norm(k, b:weight(p .. "temp", { suffix = "" }), kv_heads, "k_norm"), rope, "k_rope", { heads = kv_heads })
-  local v = b:concat(b:linear(x, p .. "v_now"), b:delay(b:linear(x, p .. "v_before")))
+  local v = b:concat(b:linear(x, p .. "v_now"), v_before(b, x, p .. "v_before"))
   local o = b:attention(q, k, v, { heads = heads, kv_heads = kv_heads, head_dim = d, scale = d ^ -0.5, window = window })
   return b:linear(o, p .. "o")
 end
@@ -150,7 +161,7 @@ function M.build(b, cfg)
       state = own
       local roles = { gate_up = L.prefix .. "gate_up", down = L.prefix .. "experts_down" }
       local list = moe.list(b, cfg.meta "num_experts", roles, { inner = L.inner })
-      x = join(b, moe.experts(b, h, route, list, { act = "silu" }), x, L.join(i, "m"))
+      x = join(b, moe.experts(b, h, route, list, { act = cfg.act or "silu" }), x, L.join(i, "m"))
       b.index = nil
     end)
   end

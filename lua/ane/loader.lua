@@ -77,11 +77,7 @@ end
 -- The tokenizer of a source, from the file itself or from the folder of config.json.
 -- @return tokenizer; or nil and why there is none (a model without a vocabulary takes ids); or nil, message, code
 local function find_tokenizer(cfg, source)
-  local called, tokenizer, message, code = pcall(require("ane.tokenizer").new, cfg.folder or source)
-  if not called then -- a tokenizer that knows no folders
-    if not cfg.folder then error(tokenizer, 0) end
-    return nil, cfg.folder .. ": tokenizers of folders are not supported"
-  end
+  local tokenizer, message, code = require("ane.tokenizer").new(cfg.folder or source)
   if tokenizer then return tokenizer end
   if code == "notfound" or (cfg.folder and code == "unsupported") then return nil, message end
   return nil, message, code

@@ -288,10 +288,28 @@ describe("loading a folder", function()
   it("decides by the configuration whether the head is the embedding", function()
     local head = add("lm_head.weight", 20, 16)
     local tied = first()
-    assert.same(tied, first(head)) -- stored all the same
-    assert.same(tied, first(set { tie_word_embeddings = false })) -- not stored
     local untied = first(function(raw, files) raw.tie_word_embeddings = false head(raw, files) end)
     assert.not_same(tied, untied)
+    -- As in transformers: what is stored is the embedding once more, or the configuration is wrong.
+    local function again(raw, files)
+      head(raw, files)
+      local list = files["model.safetensors"].tensors
+      list[#list] = { name = "lm_head.weight", dtype = "F32", shape = { 20, 16 }, data = list[1].data }
+    end
+    assert.same(tied, first(again))
+    assert.same(untied, first(head))
+    local b, message = load(folder(set { tie_word_embeddings = false }))
+    assert.is_nil(b)
+    assert.matches("no tensor lm_head.weight", message)
+  end)
+
+  it("takes the original context of a rope from the top before the dict, as in transformers", function()
+    local p = { rope_type = "llama3", factor = 8, low_freq_factor = 1, high_freq_factor = 4, original_max_position_embeddings = 8 }
+    local low = first(set { rope_parameters = p })
+    p.original_max_position_embeddings = 64
+    local high = first(set { rope_parameters = p })
+    assert.not_same(low, high)
+    assert.same(low, first(set { rope_parameters = p, original_max_position_embeddings = 8 }))
   end)
 
   it("adds biases where the configuration says so", function()

@@ -81,6 +81,25 @@ describe("loading", function()
     it(("refuses metadata %d: %s"):format(i, case[2]), function() assert.same({ case[2], "format" }, { fault(case[1]) }) end)
   end
 
+  it("reads which layers slide, from a period or a list", function()
+    local function words(kind, value)
+      local source <close> = assert(core.open(write(function(_, put)
+        put("llama.block_count", "uint32", 4)
+        put("llama.attention.sliding_window_pattern", kind, value)
+      end)))
+      local cfg, message = require("ane.config").read(source)
+      return cfg and table.concat(cfg.layer_types or {}, " "):gsub("_attention", "") or message
+    end
+    assert.equal("sliding full sliding full", (words("uint32", 2)))
+    assert.equal("full full full full", (words("uint32", 1)))
+    assert.equal("sliding sliding sliding sliding", (words("uint32", 0)))
+    assert.equal("full sliding sliding full", (words("array", { "bool", { false, true, true, false } })))
+    assert.equal("full sliding sliding full", (words("array", { "int32", { 0, 1, 1, 0 } })))
+    assert.matches("sliding_window_pattern has 2 entries, wanted one for each of 4 layers", words("array", { "bool", { true, true } }))
+    assert.matches("sliding_window_pattern%[2%] is 7, wanted true or false", words("array", { "int32", { 0, 1, 7, 0 } }))
+    assert.matches("sliding_window_pattern is none, wanted a whole number", words("string", "none"))
+  end)
+
   it("takes a list of key-value heads that is the same in all layers", function()
     assert(load(write(set("llama.attention.head_count_kv", "array", { "uint32", { 2 } }))))
   end)

@@ -142,6 +142,23 @@ def zaya():
     original("zaya_original-odd", "zaya-odd", zaya_config, zaya_weights, entries, tensors)
 
 
+def zaya_bias():
+    """Biases in the attention, which hold before the first token too; the ropes of a config.json that names none; another activation."""
+    cfg = ZayaConfig(vocab_size=37, hidden_size=20, moe_intermediate_size=9, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=2,
+                     head_dim=8, num_experts=3, router_hidden_size=7, cca_time0=2, cca_time1=3, sliding_window=5, attention_bias=True,
+                     layer_types=["hybrid", "hybrid_sliding", "hybrid"], hidden_act="gelu", max_position_embeddings=512, attn_implementation="eager",
+                     experts_implementation="eager")
+    model, entries, tensors = clear(ZayaForCausalLM, cfg, 5, 2.0, {"short": 5, "long": 30}, 0.01)
+    write("zaya_bias-odd", model, entries, tensors)
+    path = f"{FOLDER}/zaya_bias-odd/config.json"
+    with open(path, encoding="utf-8") as f:
+        config = json.load(f)
+    del config["rope_parameters"]
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump(config, f, indent=2)
+        f.write("\n")
+
+
 def original(name, source, config, weights, entries, tensors):
     """The same model as its authors store it."""
     path = f"{FOLDER}/{name}"
@@ -262,4 +279,5 @@ if __name__ == "__main__":
     qwen2_moe("qwen2_moe-odd", True, 2, mlp_only_layers=[1])
     qwen2_moe("qwen2_moe_window-odd", False, 3, decoder_sparse_step=2, use_sliding_window=True, sliding_window=6, max_window_layers=2)
     zaya()
+    zaya_bias()
     privacy_filter()

@@ -7,8 +7,8 @@ local hf = require "support.hf"
 local programs = require "support.programs"
 
 local MODELS = {
-  "lfm2-odd", "lfm2_moe-odd", "qwen2_moe-odd", "qwen2_moe_window-odd", "zaya-odd", "zaya_original-odd", "privacy_filter-odd",
-  "privacy_filter_original-odd", "privacy_filter",
+  "lfm2-odd", "lfm2_moe-odd", "qwen2_moe-odd", "qwen2_moe_window-odd", "zaya-odd", "zaya_original-odd", "zaya_bias-odd",
+  "privacy_filter-odd", "privacy_filter_original-odd", "privacy_filter",
 }
 local GATED = { ["lfm2_moe-odd"] = true, ["qwen2_moe-odd"] = true, ["zaya-odd"] = true, ["privacy_filter-odd"] = true }
 
@@ -175,6 +175,21 @@ describe("the configuration of a mixture", function()
       bits[i] = programs.feed(s, { 3, 1, 4, 1, 5, 9, 2, 6 })
     end
     assert.is_true(bits[1] == bits[2] and bits[1] ~= bits[3])
+  end)
+
+  it("gives the privacy filter the rope of transformers where the file names none", function()
+    local bits, golden = {}, hf.golden "privacy_filter-odd"
+    local named = {
+      rope_type = "yarn", factor = 32, beta_fast = 32, beta_slow = 1, truncate = false, original_max_position_embeddings = 4096,
+      rope_theta = 150000,
+    }
+    for i, rope in ipairs { named, false } do
+      local path <close> = hf.changed("privacy_filter-odd", function(cfg) cfg.rope_parameters = rope or nil end)
+      local p <close> = programs.open(path.name, { context = 100 })
+      local s <close> = assert(p:session { context = 100, kv = "fp32" })
+      bits[i] = programs.feed(s, golden[1].ids)
+    end
+    assert.is_true(bits[1] == bits[2])
   end)
 
   it("finds ZAYA's ropes where a rope_type stands beside them, as in the published file", function()

@@ -116,6 +116,26 @@ local function read_rope(source, cfg)
   return rope
 end
 
+-- Which layers slide: every one but each n-th, or as a list of booleans says. As the words of config.json; nil where the file
+-- does not say.
+local function read_layer_types(source, cfg)
+  local name = cfg.architecture .. ".attention.sliding_window_pattern"
+  local v = source:meta(name)
+  if v == nil then return nil end
+  local list, period = {}, type(v) ~= "table" and check_whole(source, name, v, 0) or nil
+  if not period and #v ~= cfg.n_layer then
+    fail(source, "metadata key %s has %d entries, wanted one for each of %d layers", name, #v, cfg.n_layer)
+  end
+  for i = 1, cfg.n_layer do
+    local slides
+    if period then slides = period == 0 or i % period ~= 0 else slides = v[i] end
+    if slides == 0 or slides == 1 then slides = slides == 1 end
+    if type(slides) ~= "boolean" then fail(source, "metadata key %s[%d] is %s, wanted true or false", name, i - 1, tostring(slides)) end
+    list[i] = slides and "sliding_attention" or "full_attention"
+  end
+  return list
+end
+
 -- Ids that the tokenizer's keys name; nil where they name none, and where there is a vocabulary: the tokenizer then knows
 -- which of them end a reply.
 local function end_ids(source)
@@ -144,6 +164,7 @@ function M.read(source)
   cfg.vocab_size = whole(source, arch, "vocab_size", false, 1)
   local window = whole(source, arch, "attention.sliding_window", false, 0)
   cfg.sliding_window = window and window > 0 and window or nil
+  cfg.layer_types = read_layer_types(source, cfg)
   cfg.rope = read_rope(source, cfg)
   cfg.eos_ids = end_ids(source)
   function cfg.key_of(field) return arch .. (field == "d_ff" and ".feed_forward_length" or ".attention.head_count_kv") end

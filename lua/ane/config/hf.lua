@@ -114,9 +114,11 @@ local function factor_of(self, p, where)
   return self:number("factor", p, where) or self:fail("format", "key %sfactor is missing", where)
 end
 
+-- One dict for all layers gives way to the key at the top, as in transformers.
 local function original_of(self, p, where)
-  return self:whole("original_max_position_embeddings", 1, p, where) or self:whole("original_max_position_embeddings", 1) or
-    self:whole("max_position_embeddings", 1) or self:fail("format", "key %soriginal_max_position_embeddings is missing", where)
+  local key = "original_max_position_embeddings"
+  local nested = p ~= self.raw.rope_parameters and p ~= self.raw.rope_scaling
+  return not nested and self:whole(key, 1) or self:whole(key, 1, p, where) or self:whole("max_position_embeddings", 1) or self:fail("format", "key %soriginal_max_position_embeddings is missing", where)
 end
 
 -- The factor, where none is named.

@@ -74,6 +74,19 @@ end
 --- Has the source the weight of this role?
 function Builder:has(role, suffix) return self.source:tensor(self.names(role, self.index) .. (suffix or ".weight")) ~= nil end
 
+--- Do the weights of two roles hold the same numbers?
+function Builder:same(role, other)
+  local a, b = self.names(role, self.index) .. ".weight", self.names(other, self.index) .. ".weight"
+  local x, y = self.source:tensor(a), self.source:tensor(b)
+  if #x.shape ~= 2 or #y.shape ~= 2 or x.shape[1] ~= y.shape[1] or x.shape[2] ~= y.shape[2] then return false end
+  local rows, step = x.shape[1], math.max(1, (1 << 20) // x.shape[2])
+  for from = 1, rows, step do
+    local to = math.min(from + step - 1, rows)
+    if self.source:read(a, from, to) ~= self.source:read(b, from, to) then return false end
+  end
+  return true
+end
+
 --- The file may hold the weight of this role, and the computation does without it.
 function Builder:ignore(role) self.used[self.names(role, self.index) .. ".weight"] = true end
 
