@@ -118,7 +118,8 @@ end
 local function original_of(self, p, where)
   local key = "original_max_position_embeddings"
   local nested = p ~= self.raw.rope_parameters and p ~= self.raw.rope_scaling
-  return not nested and self:whole(key, 1) or self:whole(key, 1, p, where) or self:whole("max_position_embeddings", 1) or self:fail("format", "key %soriginal_max_position_embeddings is missing", where)
+  return not nested and self:whole(key, 1) or self:whole(key, 1, p, where) or self:whole("max_position_embeddings", 1) or
+    self:fail("format", "key %soriginal_max_position_embeddings is missing", where)
 end
 
 -- The factor, where none is named.
