@@ -1,0 +1,30 @@
+--- Qwen3, dense.
+-- Qwen team 2025, "Qwen3 Technical Report". As qwen2 without its biases, with q and k normed per head before rope, and heads
+-- whose width is not d_model / n_head.
+--
+-- Quirks: config.json names a sliding_window that counts only with use_sliding_window; then the layers from max_window_layers on
+-- slide, or those that layer_types names.
+
+local attention = require "ane.recipe.attention"
+local ffn = require "ane.recipe.ffn"
+local head = require "ane.recipe.head"
+
+local M = { architectures = { "qwen3" }, version = 1 }
+
+M.defaults = { hf = { norm_eps = 1e-6, tied = false, attention_bias = false } }
+
+function M.build(b, cfg)
+  local x = b:embed "token_embd" -- [1, d_model, T, 1]
+  local rope = b:rope_table(cfg.rope)
+  local first_sliding = cfg.meta "use_sliding_window" and (cfg.meta "max_window_layers" or 28) or cfg.n_layer
+  for i = 0, cfg.n_layer - 1 do
+    b:layer(i, function()
+      local window = attention.window(cfg, i, i >= first_sliding)
+      x = b:add(x, attention.gqa(b, b:rms_norm(x, "attn_norm"), { rope = rope, qk_norm = "before_rope", window = window }))
+      x = b:add(x, ffn.gated(b, b:rms_norm(x, "ffn_norm"), "silu"))
+    end)
+  end
+  return head.lm(b, x) -- [1, n_vocab, W, 1]
+end
+
+return M
