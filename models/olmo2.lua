@@ -1,0 +1,39 @@
+--- OLMo 2.
+-- OLMo team 2025, "2 OLMo 2 Furious".
+--
+-- Quirks: no norm stands before a branch; its output is normed before it joins the residual stream. q and k are normed over
+-- their whole width, all heads together, before rope.
+
+local ffn = require "ane.recipe.ffn"
+local head = require "ane.recipe.head"
+
+local M = { architectures = { "olmo2" }, version = 1 }
+
+M.names = { hf = { post_attention_norm = "post_attention_layernorm", post_ffw_norm = "post_feedforward_layernorm" } }
+M.defaults = { hf = { norm_eps = 1e-5, tied = false, attention_bias = false, mlp_bias = false } }
+
+-- x [1, d_model, T, 1]
+local function attention(b, cfg, x, rope)
+  local heads, kv_heads, bias = cfg.n_head, cfg.n_head_kv, { bias = cfg.attention_bias }
+  local q = b:rms_norm(b:linear(x, "attn_q", bias), "attn_q_norm") -- one group: n_head * head_dim weights
+  local k = b:rms_norm(b:linear(x, "attn_k", bias), "attn_k_norm")
+  q, k = b:rope(q, rope, "q_rope", { heads = heads }), b:rope(k, rope, "k_rope", { heads = kv_heads })
+  local o = b:attention(q, k, b:linear(x, "attn_v", bias), {
+    heads = heads, kv_heads = kv_heads, head_dim = cfg.head_dim, scale = cfg.head_dim ^ -0.5,
+  })
+  return b:linear(o, "attn_output", bias)
+end
+
+function M.build(b, cfg)
+  local x = b:embed "token_embd" -- [1, d_model, T, 1]
+  local rope = b:rope_table(cfg.rope)
+  for i = 0, cfg.n_layer - 1 do
+    b:layer(i, function()
+      x = b:add(x, b:rms_norm(attention(b, cfg, x, rope), "post_attention_norm"))
+      x = b:add(x, b:rms_norm(ffn.gated(b, x, "silu"), "post_ffw_norm"))
+    end)
+  end
+  return head.lm(b, x) -- [1, n_vocab, W, 1]
+end
+
+return M

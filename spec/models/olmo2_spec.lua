@@ -1,0 +1,23 @@
+-- OLMo 2 against transformers: spec/golden/added_models.py made the fixtures.
+local ane = require "ane"
+local hf = require "support.hf"
+
+local FOLDER = "spec/fixtures/hf/olmo2-odd"
+
+describe("OLMo 2", function()
+  for _, path in ipairs { FOLDER, "spec/fixtures/gguf/olmo2-odd.gguf" } do
+    it("computes what transformers does, layer by layer: " .. path, function()
+      local model <close> = assert(ane.load(path, { activations = "fp32", threads = 1 }))
+      local report = assert(ane.check(model, FOLDER .. "/golden.json"))
+      assert.is_true(report.ok, tostring(report))
+      assert.is_true(report.greedy_equal)
+    end)
+  end
+
+  it("refuses norms of q and k that are a head wide", function()
+    local path <close> = hf.changed("olmo2-odd", function(cfg) cfg.num_attention_heads, cfg.num_key_value_heads = 6, 2 end)
+    local model, message = ane.load(path.name) -- heads of 7 are odd
+    assert.is_nil(model)
+    assert.matches("7 rotary dimensions", message)
+  end)
+end)
