@@ -1,0 +1,45 @@
+--- SmolLM3.
+-- Hugging Face 2025, "SmolLM3: smol, multilingual, long-context reasoner". As llama, but every fourth layer has no positions.
+--
+-- Quirks: no_rope_layers[i] = 1 means that layer i has rope. Where layers slide (use_sliding_window, or layer_types), those without
+-- rope do. GGUF does not store which layers have rope; as in llama, its q and k are permuted for neighbouring pairs.
+
+local attention = require "ane.recipe.attention"
+local ffn = require "ane.recipe.ffn"
+local head = require "ane.recipe.head"
+
+local M = { architectures = { "smollm3" }, version = 1 }
+
+M.defaults = {
+  gguf = { rope = { layout = "interleaved" } },
+  hf = { norm_eps = 1e-6, tied = true, attention_bias = false, mlp_bias = false, rope = { theta = 2e6 } },
+}
+
+-- function(i): has layer i rope?
+local function turning(cfg)
+  local list, interval = cfg.meta "no_rope_layers", cfg.meta "no_rope_layer_interval" or 4
+  if list and (type(list) ~= "table" or #list ~= cfg.n_layer) then
+    error(("no_rope_layers: wanted a list of %d numbers"):format(cfg.n_layer), 0)
+  end
+  if math.type(interval) ~= "integer" or interval < 1 then error("no_rope_layer_interval: wanted a whole number above 0", 0) end
+  return function(i)
+    if list then return list[i + 1] ~= 0 and list[i + 1] ~= false end
+    return (i + 1) % interval ~= 0
+  end
+end
+
+function M.build(b, cfg)
+  local x = b:embed "token_embd" -- [1, d_model, T, 1]
+  local rope, turns = b:rope_table(cfg.rope), turning(cfg)
+  local slides = cfg.meta "use_sliding_window" and cfg.sliding_window
+  for i = 0, cfg.n_layer - 1 do
+    b:layer(i, function()
+      local window = attention.window(cfg, i, slides and not turns(i))
+      x = b:add(x, attention.gqa(b, b:rms_norm(x, "attn_norm"), { rope = turns(i) and rope or nil, window = window }))
+      x = b:add(x, ffn.gated(b, b:rms_norm(x, "ffn_norm"), "silu"))
+    end)
+  end
+  return head.lm(b, x) -- [1, n_vocab, W, 1]
+end
+
+return M

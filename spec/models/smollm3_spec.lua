@@ -1,0 +1,47 @@
+-- SmolLM3 against transformers: spec/golden/added_models.py made the fixtures.
+local ane = require "ane"
+local hf = require "support.hf"
+
+local FOLDER = "spec/fixtures/hf/smollm3-odd"
+
+describe("SmolLM3", function()
+  for _, path in ipairs { FOLDER, "spec/fixtures/gguf/smollm3-odd.gguf" } do
+    it("computes what transformers does, layer by layer: " .. path, function()
+      local model <close> = assert(ane.load(path, { activations = "fp32", threads = 1 }))
+      local report = assert(ane.check(model, FOLDER .. "/golden.json"))
+      assert.is_true(report.ok, tostring(report))
+      assert.is_true(report.greedy_equal)
+    end)
+  end
+
+  local function last(change)
+    local path <close> = hf.changed("smollm3-odd", change)
+    local model, message = ane.load(path.name, { activations = "fp32", threads = 1 })
+    if not model then return message end
+    local _ <close> = model
+    local s <close> = assert(model:session())
+    assert(s:feed({ 3, 1, 4, 1, 5, 9, 2, 6 }, { want = "last" }))
+    return s:logits(1):totable()
+  end
+
+  it("takes the layers without rope from the list, else every fourth or as the interval says", function()
+    local listed = last(function() end)
+    assert.same(listed, last(function(cfg) cfg.no_rope_layers = nil end))
+    assert.same(listed, last(function(cfg) cfg.no_rope_layers, cfg.no_rope_layer_interval = nil, nil end))
+    local other = last(function(cfg) cfg.no_rope_layers, cfg.no_rope_layer_interval = nil, 2 end)
+    assert.not_same(listed, other)
+    assert.same(other, last(function(cfg) cfg.no_rope_layers = { 1, 0, 1, 0, 1 } end))
+    assert.matches("no_rope_layers: wanted a list of 5 numbers", last(function(cfg) cfg.no_rope_layers = { 1 } end))
+    assert.matches("no_rope_layer_interval", last(function(cfg) cfg.no_rope_layers, cfg.no_rope_layer_interval = nil, 0 end))
+  end)
+
+  it("slides in the layers without rope", function()
+    local function sliding(cfg) cfg.use_sliding_window, cfg.sliding_window, cfg.layer_types = true, 3, nil end
+    assert.not_same(last(function() end), last(sliding))
+    local full, near = "full_attention", "sliding_attention"
+    assert.same(last(sliding), last(function(cfg)
+      sliding(cfg)
+      cfg.layer_types = { full, full, full, near, full }
+    end))
+  end)
+end)
