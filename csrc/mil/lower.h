@@ -34,8 +34,7 @@
 #include "base/status.h"
 #include "formats/formats.h"
 #include "graph/graph.h"
-
-struct ane_cut_piece; /* mil/cut.h */
+#include "mil/cut.h"
 
 typedef enum { ANE_MIL_CT1, ANE_MIL_C1T } ane_mil_layout; /* [1, C, T, 1], [1, C, 1, T] */
 /* RMSNorm: layer_norm of [x, -x] (no squares that overflow), or mean of squares in fp32 between casts. */
@@ -51,12 +50,12 @@ struct ane_mil_weight_ask {
   const struct ane_graph *graph;
   int32_t value;          /* the constant in the graph */
   int64_t from, to;       /* rows [from, to) of its outermost dimension, all of which are wanted */
-  bool matrix;            /* a kernel: any form will do. false: a vector (norm, bias): plain, of type `dtype` */
-  bool table;             /* of the embed node: plain, 2-D */
+  bool matrix;            /* of a projection: any form will do. Else (vectors, convolutions over tokens, tables): plain, of type `dtype` */
   ane_mil_dtype dtype;    /* the operation computes in it: fp16 or fp32 */
+  int32_t version;        /* of the specification: which forms there are */
   int32_t rank;           /* shape wanted; the same elements in the same order as in the graph */
   int64_t dim[ANE_MIL_RANK];
-  float add;              /* to every element (1 + w of a norm); vectors only */
+  float add, times;       /* (element + add) * times; 0 and 1 for matrices */
 };
 
 /* The answer: an operation that yields it. `op` is "const" (param val) or "constexpr_..."; its parameters by name. Values may

@@ -3,6 +3,7 @@
 #define ANE_MIL_MIL_H
 
 #include "mil/cut.h"
+#include "mil/export.h"
 #include "mil/laws.h"
 #include "mil/lower.h"
 

@@ -1,0 +1,174 @@
+/* Forms of weights as operations of MIL; matrices on their way into the weight file. */
+#include "mil/export.h"
+
+#include "mil/cut.h"
+#include "tensor/half.h"
+
+#include <string.h>
+
+/* Smaller values lie in the model file, as coremltools has them. */
+enum { BLOB_FROM = 10 };
+
+struct exporting {
+  struct ane_mil_export *e;
+  struct ane_mlpackage_writer *w;
+  struct ane_arena *arena;
+  struct ane_error *err;
+};
+
+/* `count` elements at `data`, which need not outlive the call, as a value. */
+static ane_status store(struct exporting *x, struct ane_mil_type type, const void *data, struct ane_mil_value *out) {
+  uint64_t count = 1, bytes;
+  for (int32_t i = 0; i < type.rank; i++) count *= (uint64_t)type.dim[i];
+  if (!ane_mil_bytes(type.dtype, count, &bytes)) return ane_fail(x->err, ANE_SHAPE, "too large");
+  *out = (struct ane_mil_value){.type = type, .kind = ANE_MIL_NUMBERS, .count = count, .bytes = bytes};
+  if (count >= BLOB_FROM) {
+    ane_status st = ane_mlpackage_blob(x->w, type.dtype, count, &out->offset, x->err);
+    out->kind = ANE_MIL_BLOB;
+    out->file = ANE_MLPACKAGE_WEIGHTS;
+    return st ? st : ane_mlpackage_data(x->w, data, bytes, x->err);
+  }
+  void *copy = ane_arena_alloc(x->arena, (size_t)bytes + 1);
+  if (!copy) return ane_fail(x->err, ANE_NOMEM, "no memory for the program");
+  out->data = memcpy(copy, data, bytes);
+  return ANE_OK;
+}
+
+/* n fp16 numbers as fp16 or fp32. */
+static ane_status store_halves(struct exporting *x, ane_mil_dtype t, int32_t rank, const int64_t *dim, const uint16_t *v, uint64_t n, struct ane_mil_value *out) {
+  struct ane_mil_type type = ane_mil_tensor_type(t, rank, dim);
+  if (t == ANE_MIL_FP16) return store(x, type, v, out);
+  float *wide = ane_arena_array(x->arena, n, sizeof *wide);
+  if (!wide) return ane_fail(x->err, ANE_NOMEM, "no memory for the program");
+  for (uint64_t i = 0; i < n; i++) wide[i] = ane_f16_f32(v[i]);
+  return store(x, type, wide, out);
+}
+
+static struct ane_mil_value *param(struct ane_mil_weight *out, const char *name) {
+  struct ane_mil_attr *a = &out->params[out->n_params++];
+  a->name = name;
+  return &a->value;
+}
+
+/* ---- Forms -----------------------------------------------------------------------------------------------------------*/
+
+static ane_status put_plain(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w, struct ane_mil_weight *out) {
+  out->op = "const";
+  return store_halves(x, ask->dtype, ask->rank, ask->dim, (const uint16_t *)(const void *)w->payload, (uint64_t)w->rows * (uint64_t)w->cols, param(out, "val"));
+}
+
+static ane_status put_int8(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w, struct ane_mil_weight *out) {
+  static const int8_t zero = 0;
+  static const int32_t axis = 0;
+  int64_t rows = w->spec.form == ANE_WEIGHT_INT8_CHANNEL ? w->rows : 1;
+  out->op = "constexpr_affine_dequantize";
+  ane_status st = store(x, ane_mil_tensor_type(ANE_MIL_INT8, ask->rank, ask->dim), w->payload, param(out, "quantized_data"));
+  if (!st) st = store_halves(x, ask->dtype, rows > 1, &rows, w->scales, (uint64_t)rows, param(out, "scale"));
+  if (!st) st = store(x, ane_mil_tensor_type(ANE_MIL_INT8, 0, NULL), &zero, param(out, "zero_point"));
+  return st ? st : store(x, ane_mil_tensor_type(ANE_MIL_INT32, 0, NULL), &axis, param(out, "axis"));
+}
+
+static ane_status put_blocks(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w, struct ane_mil_weight *out) {
+  int64_t dim[4] = {w->rows, w->cols / w->spec.size, 1, 1};
+  out->op = "constexpr_blockwise_shift_scale";
+  ane_status st = store(x, ane_mil_tensor_type(ANE_MIL_INT4, ask->rank, ask->dim), w->payload, param(out, "data"));
+  return st ? st : store_halves(x, ask->dtype, 4, dim, w->scales, (uint64_t)(dim[0] * dim[1]), param(out, "scale"));
+}
+
+/* iOS 16 has one table for all, the codes as bytes and the shape apart; iOS 18 a table for some rows. */
+static ane_status put_table(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w, struct ane_mil_weight *out) {
+  int64_t tables = w->spec.size ? (w->rows + w->spec.size - 1) / w->spec.size : 1, dim[6] = {tables, 1, 1, 1, 16, 1}, bytes = (int64_t)w->sizes.payload, four = 4;
+  out->op = "constexpr_lut_to_dense";
+  bool old = ask->version < 9;
+  struct ane_mil_type codes = old ? ane_mil_tensor_type(ANE_MIL_UINT8, 1, &bytes) : ane_mil_tensor_type(ANE_MIL_UINT4, ask->rank, ask->dim);
+  ane_status st = store(x, codes, w->payload, param(out, "indices"));
+  if (!st) st = store_halves(x, ask->dtype, old ? 1 : 6, old ? &dim[4] : dim, w->lut, (uint64_t)tables * 16, param(out, "lut"));
+  if (st || !old) return st;
+  uint32_t shape[4] = {(uint32_t)ask->dim[0], (uint32_t)ask->dim[1], (uint32_t)ask->dim[2], (uint32_t)ask->dim[3]};
+  return store(x, ane_mil_tensor_type(ANE_MIL_UINT32, 1, &four), shape, param(out, "shape"));
+}
+
+static ane_status put(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w, struct ane_mil_weight *out) {
+  switch (w->spec.form) {
+    case ANE_WEIGHT_INT8:
+    case ANE_WEIGHT_INT8_CHANNEL: return put_int8(x, ask, w, out);
+    case ANE_WEIGHT_INT4_BLOCK: return put_blocks(x, ask, w, out);
+    case ANE_WEIGHT_LUT4: return put_table(x, ask, w, out);
+    default: return put_plain(x, ask, w, out);
+  }
+}
+
+static struct ane_weight_spec spec_of(const struct ane_mil_export *e, int32_t value) {
+  const struct ane_shape *s = &e->graph->values[value].shape;
+  struct ane_weight_spec asked = e->specs ? e->specs[value] : (struct ane_weight_spec){ANE_WEIGHT_FP16, 0};
+  return ane_weight_spec_fit(asked, s->dim[0], s->dim[1]);
+}
+
+/* ---- Weights, one after the other --------------------------------------------------------------------------------------*/
+
+static ane_status provide(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask, struct ane_mil_weight *out, struct ane_error *err) {
+  struct exporting *x = arg;
+  struct ane_mil_export *e = x->e;
+  bool exact = e->specs == NULL && ask->dtype == ANE_MIL_FP32; /* nothing is asked of the weights, and fp16 would round them */
+  if (!ask->matrix || exact) return ane_mil_weight_plain(NULL, arena, ask, out, err);
+  struct ane_weight_rows rows;
+  struct ane_weights w = {0};
+  int32_t v = ask->value;
+  const float *importance = e->importance ? e->importance[v] : NULL;
+  ane_status st = ane_weight_rows_of(&e->graph->values[v].data, &rows, err);
+  if (!st && !e->fitted[v]) {
+    st = ane_weight_fit(&e->fits[v], e->pool, &rows, spec_of(e, v), importance, err);
+    e->fitted[v] = !st;
+  }
+  if (!st) st = ane_weights_encode(&w, e->pool, &rows, &e->fits[v], ask->from, ask->to, importance, err);
+  if (!st) st = put(x, ask, &w, out);
+  if (!st && e->wrote) st = e->wrote(e->arg, v, ask->from, ask->to, &w, err);
+  ane_weights_free(&w);
+  return st;
+}
+
+/* Do the matrices of the piece need operations of iOS 18? */
+static bool needs_ios18(const struct ane_mil_export *e, const struct ane_cut_piece *p) {
+  for (int32_t i = 0; i < p->n_consts; i++) {
+    if (e->graph->values[p->consts[i]].shape.rank != 2) continue;
+    struct ane_weight_spec s = spec_of(e, p->consts[i]);
+    if (s.form == ANE_WEIGHT_INT4_BLOCK || (s.form == ANE_WEIGHT_LUT4 && s.size)) return true;
+  }
+  return false;
+}
+
+/* Constants that lowering left in memory: norms, biases, tables. */
+static ane_status store_rest(struct exporting *x, const struct ane_mil_model *m) {
+  const struct ane_mil_block *block = &m->program.functions[0].block;
+  for (uint32_t i = 0; i < block->n_ops; i++) {
+    const struct ane_mil_op *op = &block->ops[i];
+    if (strcmp(op->type, "const") != 0) continue;
+    struct ane_mil_value *v = (struct ane_mil_value *)(uintptr_t)ane_mil_op_attr(op, "val");
+    if (v->kind != ANE_MIL_NUMBERS || v->count < BLOB_FROM || (v->type.dtype != ANE_MIL_FP16 && v->type.dtype != ANE_MIL_FP32)) continue;
+    ane_status st = store(x, v->type, v->data, v);
+    if (st) return st;
+  }
+  return ANE_OK;
+}
+
+ane_status ane_mil_export(struct ane_mil_export *e, const struct ane_cut_piece *piece, const struct ane_mil_options *o, const char *path,
+                          struct ane_arena *arena, struct ane_mil_lowered **out, struct ane_error *err) {
+  struct exporting x = {.e = e, .arena = arena, .err = err};
+  struct ane_mil_options own = *o;
+  *out = NULL;
+  own.weight = provide;
+  own.weight_arg = &x;
+  own.ios18_weights = needs_ios18(e, piece);
+  ane_status st = ane_mlpackage_create(&x.w, path, err);
+  if (st) return st;
+  struct ane_mil_lowered *lowered;
+  st = ane_mil_lower(arena, e->graph, piece, &own, &lowered, err);
+  if (!st) st = store_rest(&x, lowered->model);
+  if (st) {
+    ane_mlpackage_abandon(x.w);
+    return st;
+  }
+  st = ane_mlpackage_commit(x.w, lowered->model, err);
+  if (!st) *out = lowered;
+  return st;
+}

@@ -1,0 +1,27 @@
+/* A piece of a graph as a package on disk: lowered, its weights encoded one after the other straight into the file, so that
+ * no more than one encoded matrix is in memory. */
+#ifndef ANE_MIL_EXPORT_H
+#define ANE_MIL_EXPORT_H
+
+#include "mil/lower.h"
+#include "quant/quant.h"
+
+/* What the packages of one graph share. */
+struct ane_mil_export {
+  const struct ane_graph *graph;
+  const struct ane_weight_spec *specs;   /* by value of the graph: the form of each matrix (others are not looked at); NULL: plain, fp16 or fp32 as computed */
+  const float *const *importance;        /* by value: a weight for each column of the matrix, or NULL; NULL: none */
+  struct ane_pool *pool;                 /* encodes */
+  struct ane_weight_fit *fits;           /* by value, zeroed; kept from piece to piece, so that the slices of a head agree */
+  bool *fitted;                          /* by value, zeroed */
+  /* A matrix is written: rows [from, to), its form and what it lost. May be NULL; a status ends the export. */
+  ane_status (*wrote)(void *arg, int32_t value, int64_t from, int64_t to, const struct ane_weights *w, struct ane_error *err);
+  void *arg;
+};
+
+/* Writes the package at `path` (see ane_mlpackage_create). options.weight, weight_arg and ios18_weights are set here; the
+ * result lives in the arena. Errors: those of ane_mil_lower, of the encoder (with the weight's name) and of the writer. */
+ane_status ane_mil_export(struct ane_mil_export *e, const struct ane_cut_piece *piece, const struct ane_mil_options *o, const char *path,
+                          struct ane_arena *arena, struct ane_mil_lowered **out, struct ane_error *err);
+
+#endif

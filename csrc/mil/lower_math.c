@@ -1,0 +1,74 @@
+/* Projections, and what works on each number or moves channels. */
+#include "mil/lower_internal.h"
+
+/* Of the head only the rows of its slice. */
+void lower_conv1x1(struct lower *l, struct mil_build *b, const struct ane_node *n) {
+  const struct ane_cut_piece *p = l->piece;
+  bool slice = p->kind == ANE_CUT_HEAD && p->split == l->node;
+  int64_t rows = l->g->values[n->inputs[1]].shape.dim[0], from = slice ? p->from : 0, to = slice ? p->to : rows;
+  mil_value bias = lower_plain(l, ane_node_input(n, 2), from, to, 1, &(int64_t){to - from}, 0, 1);
+  lower_out(l, n, mil_conv(b, lower_in(l, n, 0), lower_matrix(l, n->inputs[1], from, to), bias, 1));
+}
+
+void lower_glu(struct lower *l, struct mil_build *b, const struct ane_node *n) {
+  mil_value gate = mil_activation(b, ane_node_string(n, "act"), lower_in(l, n, 0));
+  lower_out(l, n, mil_mul(b, gate, lower_in(l, n, 1)));
+}
+
+void lower_act(struct lower *l, struct mil_build *b, const struct ane_node *n) { lower_out(l, n, mil_activation(b, ane_node_string(n, "act"), lower_in(l, n, 0))); }
+void lower_add(struct lower *l, struct mil_build *b, const struct ane_node *n) { lower_out(l, n, mil_add(b, lower_in(l, n, 0), lower_in(l, n, 1))); }
+void lower_mul(struct lower *l, struct mil_build *b, const struct ane_node *n) { lower_out(l, n, mil_mul(b, lower_in(l, n, 0), lower_in(l, n, 1))); }
+void lower_scale(struct lower *l, struct mil_build *b, const struct ane_node *n) { lower_out(l, n, mil_scale(b, lower_in(l, n, 0), ane_node_float(n, "by"))); }
+
+void lower_softcap(struct lower *l, struct mil_build *b, const struct ane_node *n) {
+  double cap = ane_node_float(n, "cap");
+  lower_out(l, n, mil_scale(b, mil_unary(b, "tanh", mil_scale(b, lower_in(l, n, 0), 1 / cap)), cap));
+}
+
+void lower_slice(struct lower *l, struct mil_build *b, const struct ane_node *n) {
+  lower_out(l, n, mil_slice(b, lower_in(l, n, 0), 1, ane_node_int(n, "from"), ane_node_int(n, "to"), 1));
+}
+
+void lower_concat(struct lower *l, struct mil_build *b, const struct ane_node *n) { lower_out(l, n, mil_concat2(b, lower_in(l, n, 0), lower_in(l, n, 1), 1)); }
+
+void lower_affine(struct lower *l, struct mil_build *b, const struct ane_node *n) {
+  mil_value x = lower_in(l, n, 0), bias = lower_vector(l, ane_node_input(n, 1), 1, 0, 1), scale = lower_vector(l, ane_node_input(n, 2), 1, 0, 1);
+  if (bias) x = mil_add(b, x, bias);
+  lower_out(l, n, scale ? mil_mul(b, x, scale) : x);
+}
+
+/* [1, heads, 1, d, T] tiled to [1, heads, times, d, T]; one head is all channels. */
+void lower_repeat_heads(struct lower *l, struct mil_build *b, const struct ane_node *n) {
+  int64_t heads = ane_node_int(n, "heads"), times = ane_node_int(n, "times");
+  mil_value x = lower_in(l, n, 0);
+  int64_t d = mil_dim(x, 1) / heads;
+  if (heads == 1) {
+    lower_out(l, n, mil_tile(b, x, 1, times));
+    return;
+  }
+  x = mil_tile(b, mil_reshape(b, x, 5, (int64_t[]){1, heads, 1, d, -1}), 2, times);
+  lower_out(l, n, lower_as_flat(l, x, heads * times * d));
+}
+
+void lower_mean_heads(struct lower *l, struct mil_build *b, const struct ane_node *n) {
+  int64_t heads = ane_node_int(n, "heads"), times = ane_node_int(n, "times");
+  mil_value x = lower_in(l, n, 0);
+  int64_t d = mil_dim(x, 1) / heads;
+  x = mil_reduce(b, "reduce_mean", mil_reshape(b, x, 5, (int64_t[]){1, heads / times, times, d, -1}), 2);
+  lower_out(l, n, lower_as_flat(l, x, heads / times * d));
+}
+
+void lower_take(struct lower *l, struct mil_build *b, const struct ane_node *n) {
+  mil_value x = lower_in(l, n, 0);
+  lower_out(l, n, l->o->take == ANE_MIL_TAKE_LAST ? mil_slice(b, x, l->token_axis, -1, MIL_END, 1) : x);
+}
+
+/* ids [1, T] -> rows [T, C] -> [C, T] */
+void lower_embed(struct lower *l, struct mil_build *b, const struct ane_node *n) {
+  const struct ane_shape *s = &l->g->values[n->inputs[1]].shape;
+  struct ane_mil_type type = ane_mil_tensor_type(ANE_MIL_INT32, 2, (int64_t[]){1, l->t});
+  mil_value ids = lower_input(l, "ids", ANE_MIL_PORT_IDS, ANE_NONE, 0, type);
+  mil_value table = lower_plain(l, n->inputs[1], 0, s->dim[0], 2, s->dim, 0, 1);
+  mil_value rows = mil_gather(b, table, mil_reshape(b, ids, 1, &(int64_t){-1}), 0);
+  lower_out(l, n, lower_as_flat(l, mil_transpose(b, rows, (int32_t[]){1, 0}), s->dim[1]));
+}

@@ -1,0 +1,79 @@
+/* Soft mixture of experts: the graph is static, so every expert runs for every token, and the weights of those that were not
+ * chosen are zero. A route is here a weight for every slot, [1, E, T, 1]. */
+#include "mil/lower_internal.h"
+
+int64_t lower_route_slots(const struct ane_graph *g, int32_t value) {
+  const struct ane_value *v = &g->values[value];
+  if (v->kind != ANE_VALUE_RESULT || g->nodes[v->node].op != ANE_OP_ROUTE) return -1;
+  return g->values[g->nodes[v->node].inputs[0]].shape.dim[1];
+}
+
+/* 1 for the k largest of key [1, E, T, 1], else 0; NULL where all are chosen. */
+static mil_value chosen(struct lower *l, mil_value key, int64_t k) {
+  struct mil_build *b = &l->b;
+  int64_t slots = mil_dim(key, 1);
+  if (k >= slots) return NULL;
+  float numbers[ANE_MAX_EXPERTS];
+  for (int64_t e = 0; e < slots; e++) numbers[e] = (float)e;
+  mil_value best = mil_topk(b, mil_reshape(b, key, 3, (int64_t[]){1, slots, -1}), (int)k, 1);          /* [1, k, T] */
+  mil_value all = mil_tensor(b, "slots", ANE_MIL_INT32, 4, (int64_t[]){1, slots, 1, 1}, numbers);
+  mil_value hit = mil_cast(b, mil_equal(b, mil_reshape4(b, best, 1, 1, k, -1), all), b->dtype);        /* [1, E, k, T] */
+  return lower_as_flat(l, k == 1 ? hit : mil_reduce(b, "reduce_sum", hit, 2), slots);
+}
+
+void lower_route(struct lower *l, struct mil_build *b, const struct ane_node *n) {
+  const char *score = ane_node_string(n, "score");
+  mil_value logits = lower_in(l, n, 0), bias = lower_vector(l, ane_node_input(n, 1), 1, 0, 1);
+  bool over_chosen = strcmp(score, "softmax_topk") == 0;
+  mil_value w = over_chosen ? logits : strcmp(score, "sigmoid") == 0 ? mil_unary(b, "sigmoid", logits) : mil_softmax(b, logits, 1);
+  mil_value mask = chosen(l, bias ? mil_add(b, w, bias) : w, ane_node_int(n, "k"));
+  if (over_chosen) {
+    /* (mask - 1) 1e4: far below what is chosen, and still finite in fp16. */
+    if (mask) w = mil_add(b, w, mil_scale(b, mil_binary(b, "sub", mask, mil_number(b, b->dtype, 1)), 1e4));
+    w = mil_softmax(b, w, 1);
+  }
+  if (mask) w = mil_mul(b, w, mask);
+  if (ane_node_int(n, "norm")) {
+    mil_value sum = mil_reduce(b, "reduce_sum", w, 1);
+    double eps = ane_node_float(n, "norm_eps");
+    w = mil_binary(b, "real_div", w, eps > 0 ? mil_add(b, sum, mil_number(b, b->dtype, eps)) : sum);
+  }
+  lower_out(l, n, mil_scale(b, w, ane_node_float(n, "scale")));
+}
+
+/* (clamp(u) + 1) g sigmoid(alpha g), g = min(g, limit) */
+static mil_value swiglu_oai(struct lower *l, const struct ane_node *n, mil_value gate, mil_value up) {
+  struct mil_build *b = &l->b;
+  double limit = ane_node_float(n, "limit");
+  mil_value g = mil_binary(b, "minimum", gate, mil_number(b, b->dtype, limit));
+  mil_value u = mil_add(b, mil_clip(b, up, -limit, limit), mil_number(b, b->dtype, 1));
+  return mil_mul(b, u, mil_mul(b, g, mil_unary(b, "sigmoid", mil_scale(b, g, ane_node_float(n, "alpha")))));
+}
+
+/* One projection of an expert; its weight is input `at` of the node, its bias the one behind it. */
+static mil_value project(struct lower *l, const struct ane_node *n, int at, mil_value x) {
+  int64_t rows = l->g->values[n->inputs[at]].shape.dim[0];
+  mil_value bias = lower_plain(l, ane_node_input(n, at + 1), 0, rows, 1, &rows, 0, 1);
+  return mil_conv(&l->b, x, lower_matrix(l, n->inputs[at], 0, rows), bias, 1);
+}
+
+static mil_value expert(struct lower *l, const struct ane_node *n, int64_t e, mil_value x) {
+  const char *act = ane_node_string(n, "act");
+  int at = (int)(2 + 6 * e);
+  mil_value gate = project(l, n, at, x), up = project(l, n, at + 2, x);
+  mil_value inner = strcmp(act, "swiglu_oai") == 0 ? swiglu_oai(l, n, gate, up) : mil_mul(&l->b, mil_activation(&l->b, act, gate), up);
+  return project(l, n, at + 4, inner);
+}
+
+/* Slots beyond the experts add nothing. In a slice of the experts the sum goes on from what comes in. */
+void lower_experts(struct lower *l, struct mil_build *b, const struct ane_node *n) {
+  const struct ane_cut_piece *p = l->piece;
+  bool slice = p->kind == ANE_CUT_EXPERTS && p->split == l->node;
+  int64_t from = slice ? p->from : 0, to = slice ? p->to : ane_node_int(n, "count");
+  mil_value x = lower_in(l, n, 0), route = lower_in(l, n, 1), sum = from > 0 ? lower_flat(l, n->outputs[0]) : NULL;
+  for (int64_t e = from; e < to && !b->status; e++) {
+    mil_value y = mil_mul(b, expert(l, n, e, x), mil_slice(b, route, 1, e, e + 1, 1));
+    sum = sum ? mil_add(b, sum, y) : y;
+  }
+  lower_out(l, n, sum);
+}

@@ -1,0 +1,43 @@
+/* Weights as they are: decoded, in memory. */
+#include "mil/lower.h"
+
+#include "quant/quant.h"
+#include "quant/weight_forms.h"
+#include "tensor/half.h"
+
+#include <string.h>
+
+static void round_into(ane_mil_dtype t, const float *src, void *dst, uint64_t n) {
+  if (t == ANE_MIL_FP32) {
+    memcpy(dst, src, n * sizeof *src);
+    return;
+  }
+  for (uint64_t i = 0; i < n; i++) {
+    uint16_t h = ane_f32_f16(src[i]);
+    memcpy((uint8_t *)dst + 2 * i, &h, 2);
+  }
+}
+
+ane_status ane_mil_weight_plain(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask, struct ane_mil_weight *out, struct ane_error *err) {
+  (void)arg;
+  struct ane_tensor t = ask->graph->values[ask->value].data;
+  struct ane_weight_rows rows;
+  /* Kernels over tokens, [C_out, C, K], as a matrix. */
+  for (; t.shape.rank > 2; t.shape.rank--) t.shape.dim[t.shape.rank - 2] *= t.shape.dim[t.shape.rank - 1];
+  ane_status st = ane_weight_rows_of(&t, &rows, err);
+  if (st) return st;
+  uint64_t per = (uint64_t)rows.cols, n = (uint64_t)(ask->to - ask->from) * per;
+  size_t size = ask->dtype == ANE_MIL_FP32 ? 4 : 2;
+  float *row = ane_arena_array(arena, per, sizeof *row);
+  uint8_t *data = ane_arena_array(arena, n, size);
+  if (!row || !data) return ane_fail(err, ANE_NOMEM, "no memory for the weight");
+  for (int64_t r = ask->from; r < ask->to; r++) {
+    rows.read(rows.arg, r, 1, row);
+    for (uint64_t i = 0; i < per; i++) row[i] = (row[i] + ask->add) * ask->times;
+    round_into(ask->dtype, row, data + (uint64_t)(r - ask->from) * per * size, per);
+  }
+  *out = (struct ane_mil_weight){.op = "const", .n_params = 1};
+  out->params[0].name = "val";
+  out->params[0].value = (struct ane_mil_value){.type = ane_mil_tensor_type(ask->dtype, ask->rank, ask->dim), .kind = ANE_MIL_NUMBERS, .count = n, .data = data, .bytes = n * size};
+  return ANE_OK;
+}
