@@ -88,6 +88,17 @@ local function experts(b, x, s)
   return moe.experts(b, x, route, list, { act = "swiglu_oai", limit = s.limit or 7.0, alpha = s.alpha or 1.702 })
 end
 
+function M.shapes(cfg, t)
+  local s, d, inner = settings(cfg), cfg.d_model, cfg.d_ff
+  for _, role in ipairs { "attn_q", "attn_k", "attn_v", "attn_qkv", "attn_output" } do t[role .. ".bias"] = { t[role][1] } end
+  local n = #labels(cfg)
+  return {
+    sinks = { cfg.n_head }, ffn_gate_inp = { s.experts, d }, ["ffn_gate_inp.bias"] = { s.experts }, gate_up = { s.experts, d, 2 * inner },
+    gate_up_bias = { s.experts, 2 * inner }, down = { s.experts, inner, d }, down_bias = { s.experts, d }, output = { n, d },
+    ["output.bias"] = not s.original and { n },
+  }
+end
+
 -- Norm by the weight of a role, which the original files call a scale.
 local function norm(b, x, role, s)
   return b:rms_norm(x, role, { weight = b:weight(role, { suffix = s.original and ".scale" or nil }) })

@@ -14,6 +14,8 @@ local M = { architectures = { "phi3" }, version = 1 }
 M.names = { hf = { ffn_up = "mlp.gate_up_proj" } }
 M.defaults = { hf = { norm_eps = 1e-5, tied = false } }
 
+function M.shapes(cfg) return { ffn_up = { 2 * cfg.d_ff, cfg.d_model } } end
+
 function M.build(b, cfg)
   local x = b:embed "token_embd" -- [1, d_model, T, 1]
   local rope = b:rope_table(cfg.rope)

@@ -13,6 +13,11 @@ local M = { architectures = { "qwen2" }, version = 1 }
 
 M.defaults = { hf = { norm_eps = 1e-6, tied = false } }
 
+function M.shapes(_, t)
+  for _, role in ipairs { "attn_q", "attn_k", "attn_v" } do t[role .. ".bias"] = { t[role][1] } end
+  return { ["attn_output.bias"] = false }
+end
+
 function M.build(b, cfg)
   local x = b:embed "token_embd" -- [1, d_model, T, 1]
   local rope = b:rope_table(cfg.rope)

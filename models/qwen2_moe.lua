@@ -46,6 +46,17 @@ local function window(cfg, i)
   return attention.window(cfg, i, i % 2 == 0 and i < (cfg.meta "max_window_layers" or 28))
 end
 
+function M.shapes(cfg, t)
+  local d, inner, shared = cfg.d_model, cfg.meta "moe_intermediate_size", cfg.meta "shared_expert_intermediate_size"
+  if cfg.meta "qkv_bias" ~= false then
+    for _, role in ipairs { "attn_q", "attn_k", "attn_v" } do t[role .. ".bias"] = { t[role][1] } end
+  end
+  return {
+    ffn_gate_inp = { cfg.meta "num_experts", d }, ffn_gate_exps = { inner, d }, ffn_up_exps = { inner, d }, ffn_down_exps = { d, inner },
+    ffn_gate_inp_shexp = { 1, d }, ffn_gate_shexp = { shared, d }, ffn_up_shexp = { shared, d }, ffn_down_shexp = { d, shared },
+  }
+end
+
 function M.build(b, cfg)
   local s = settings(cfg)
   local x = b:embed "token_embd" -- [1, d_model, T, 1]

@@ -141,6 +141,29 @@ local function router(b, L, x, below)
   return moe.route(b, b:linear(t, p .. "out"), { k = 1, score = "softmax", bias = b:weight(p .. "balance", { suffix = "" }) }), r
 end
 
+function M.shapes(cfg)
+  local L = cfg.meta "cca_num_q_heads" and original_layout(cfg) or transformers_layout(cfg)
+  local d, hd, kv, experts, inner = cfg.d_model, cfg.head_dim, cfg.n_head_kv, cfg.meta "num_experts", L.inner
+  local r = cfg.meta "router_hidden_size" or cfg.meta "zaya_mlp_expansion"
+  local both = (L.heads + kv) * hd
+  local own = {
+    norm_a = { d }, norm_m = { d }, q = { L.heads * hd, d }, k = { kv * hd, d }, v_now = { kv * hd // 2, d },
+      v_before = { kv * hd // 2, d },
+    conv0 = { both, 1, cfg.meta "cca_time0" or 2 }, ["conv0.bias"] = { both },
+    conv1 = { both, hd, cfg.meta "cca_time1" or 2 }, ["conv1.bias"] = { both }, temp = { kv }, o = { d, L.heads * hd },
+    down = { r, d }, ["down.bias"] = { r }, carry = { r }, norm_r = { r }, fc1 = { r, r }, ["fc1.bias"] = { r }, fc2 = { r, r },
+    ["fc2.bias"] = { r }, out = { experts + 1, r }, balance = { experts + 1 },
+    gate_up = { experts, 2 * inner, d }, experts_down = { experts, d, inner },
+  }
+  local t = {}
+  if L.prefix ~= "" then own.gate_up, own.experts_down = { 2 * inner, d }, { d, inner } end -- a tensor an expert
+  for role, shape in pairs(own) do t[L.prefix .. role] = shape end
+  for _, prefix in ipairs { "start.", "a.", "m.", "res.", "last." } do
+    for _, s in ipairs(SCALES) do t[prefix .. s] = { d } end
+  end
+  return t
+end
+
 function M.build(b, cfg)
   local L = cfg.meta "cca_num_q_heads" and original_layout(cfg) or transformers_layout(cfg)
   local prefix, layer = L.start()

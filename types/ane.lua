@@ -306,6 +306,29 @@ function model:weights_report() end
 ---@return ane.code? code
 function model:quantise(out, opts) end
 
+---@class ane.plan_options
+---@field weights? string int8 (default), int8-channel, int4-block, int4-block64, lut4, lut4-g8, lut4-g16, lut4-g32, fp16
+---@field mixed? table<string, string> glob over weights' names to form
+---@field context? integer
+---@field max_t? integer tokens of a call at most; default 4
+---@field fixed_t? integer[] fixed numbers of tokens, each with packages of its own
+---@field chip? string "M1" .. "M4 Max"
+---@field target? integer bytes of a package planned for
+---@field law? integer bytes above which a layer is cut at its experts
+---@field rows? integer of a slice of the head
+---@field slices? integer of the head
+---@field layers? integer most in a package
+---@field experts? "auto"|"whole"|"halves"|"each"
+---@field layout? "ct1"|"c1t"
+---@field norm? "doubled"|"fp32"
+
+--- Plans the model for the Neural Engine; the plan prints as a table.
+---@param opts? ane.plan_options
+---@return table? plan packages, residency, laws, bytes, largest, state_bytes, embed_bytes, reported; dot(), svg()
+---@return string? message
+---@return ane.code? code
+function model:plan(opts) end
+
 ---@class ane.span
 ---@field label string
 ---@field start integer first byte, as in string.sub; nil where ids were classified

@@ -365,6 +365,7 @@ static ane_status fill_list(struct cutter *c, const struct ane_cut_piece *p, str
     for (int32_t j = 0; !is_host(&g->nodes[i]) && j < g->nodes[i].n_inputs; j++) {
       int32_t v = g->nodes[i].inputs[j];
       if (v == ANE_NONE || c->mark[v] == c->stamp || !takes(p, i, j) || list_of(c, s, v) != kind) continue;
+      if (kind == LIST_STATES && !ane_cut_has_state(g, i, j)) continue;
       c->mark[v] = c->stamp;
       insert(g, c->list, n++, v);
     }
@@ -431,6 +432,13 @@ static ane_status fill_piece(struct cutter *c, struct ane_cut_piece *p, struct i
   if ((st = fill_list(c, p, s, LIST_CONSTS, &p->consts, &p->n_consts, err))) return st;
   name_hidden(c, p, s);
   return ANE_OK;
+}
+
+bool ane_cut_has_state(const struct ane_graph *g, int32_t node, int32_t input) {
+  const struct ane_node *n = &g->nodes[node];
+  int32_t v = n->inputs[input];
+  bool both = n->op == ANE_OP_ATTENTION && ane_node_int(n, "ahead") > 0;
+  return v != ANE_NONE && g->values[v].kind == ANE_VALUE_STATE && !both;
 }
 
 /* ---- Doors ---------------------------------------------------------------------------------------------------------*/

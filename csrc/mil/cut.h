@@ -35,7 +35,7 @@ struct ane_cut_piece {
    * order in which they are made. */
   const int32_t *ins, *outs;
   int32_t n_ins, n_outs;
-  const int32_t *states; /* values of kind STATE */
+  const int32_t *states; /* values of kind STATE; attention to both sides has none (see ane_cut_has_state) */
   int32_t n_states;
   const int32_t *ropes;  /* results of rope_table nodes that nodes here use */
   int32_t n_ropes;
@@ -81,6 +81,9 @@ ane_status ane_cut_make(struct ane_cut **out, const struct ane_graph *g, const s
 /* The same with everything in one piece. */
 ane_status ane_cut_whole(struct ane_cut **out, const struct ane_graph *g, ane_cut_bytes_fn bytes, void *arg, struct ane_error *err);
 void ane_cut_free(struct ane_cut *cut); /* NULL is fine */
+
+/* Does a package keep the state that is input `input` of the node? Attention to both sides sees the tokens of its call only. */
+bool ane_cut_has_state(const struct ane_graph *g, int32_t node, int32_t input);
 
 /* The layer of a node, from its name; ANE_NONE outside layers. */
 int32_t ane_cut_layer(const struct ane_node *n);

@@ -115,7 +115,7 @@ struct ane_law_finding ane_law_judge_node(const struct ane_graph *g, const struc
   for (int32_t j = 0; j < n->n_inputs; j++) {
     int32_t v = n->inputs[j];
     if (v == ANE_NONE) continue;
-    if (g->values[v].kind == ANE_VALUE_STATE) {
+    if (ane_cut_has_state(g, node, j)) {
       const struct ane_shape *s = &g->values[v].shape;
       x.state_write = true;
       if (x.state_last % 32 == 0) x.state_last = s->dim[s->rank - 1];

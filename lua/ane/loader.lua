@@ -97,6 +97,21 @@ local function end_ids(cfg, tokenizer)
   return ids
 end
 
+--- What a source is: its recipe and its configuration.
+-- @param opts recipe
+-- @return recipe, configuration; or nil, message, code
+function M.identify(source, path, opts)
+  local architecture, cfg, r, message, code
+  architecture, message, code = config.architecture(source)
+  if not architecture then return nil, message, code end
+  -- Before the configuration: the keys of an unknown architecture may mean anything.
+  r, message, code = find_recipe(architecture, opts.recipe)
+  if not r then return nil, ("%s: %s"):format(path, message), code end
+  cfg, message, code = config.read(source)
+  if not cfg then return nil, message, code end
+  return r, cfg
+end
+
 --- Opens a file or folder, builds its graph and packs its weights.
 -- @param path a GGUF file, or the first of a split one; a folder with safetensors and config.json, or a file in it
 -- @param opts threads, isa, activations ("int8" | "fp32"), kv, weights, context (nil: chosen), recipe, progress
@@ -109,14 +124,9 @@ function M.load(path, opts)
   local source, message, code = core.open(path)
   if not source then return nil, message, code end
   if source:format() == "onnx" then return require("ane.onnx").load(source, path, opts) end
-  local architecture, cfg, r, program, tokenizer
-  architecture, message, code = config.architecture(source)
-  if not architecture then return nil, message, code end
-  -- Before the configuration: the keys of an unknown architecture may mean anything.
-  r, message, code = find_recipe(architecture, opts.recipe)
-  if not r then return nil, ("%s: %s"):format(path, message), code end
-  cfg, message, code = config.read(source)
-  if not cfg then return nil, message, code end
+  local cfg, r, program, tokenizer
+  r, cfg, code = M.identify(source, path, opts)
+  if not r then return nil, cfg, code end
   cfg.soft_experts = opts.soft_experts
   tokenizer, message, code = find_tokenizer(cfg, source)
   if code then return nil, message, code end

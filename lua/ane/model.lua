@@ -218,6 +218,16 @@ function Model:quantise(out, opts)
   return report, message, code -- no tail call: the level of errors counts this function
 end
 
+--- Plans the model for the Neural Engine: packages, bytes, predicted residency, each law with its verdict. See ane.plan.
+-- @param opts weights, mixed, context, chip, target, law, rows, slices, layers, experts, max_t, fixed_t, layout, norm
+-- @return a plan, which prints as a table and has dot() and svg(); or nil, message, code
+function Model:plan(opts)
+  local bundle, planner = opened(self), require "ane.plan"
+  opts = schema.check(planner.rules, opts, "plan", 2)
+  local plan, message, code = planner.of(bundle, opts)
+  return plan, message, code
+end
+
 --- Finds the spans that a token classifier labels. A span begins and ends as BIOES allows, and never cuts a character.
 -- @param input a text, or a list of token ids
 -- @param opts threshold, window, details: see ane.classify

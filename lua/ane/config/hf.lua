@@ -22,11 +22,18 @@ local function decode(path, text)
   return raw
 end
 
--- A source may be a folder or a file in one.
+-- A source may be a folder or a file in one; one without weights names its configuration itself (config_path).
 local function open(source)
   local path = source:path()
   local folder = path
-  local text, message = core.read_file(folder .. "/config.json")
+  local text, message
+  if source.config_path then
+    path = source:config_path()
+    text, message = core.read_file(path)
+    if not text then error({ message = ("%s: %s"):format(path, message), code = "io" }, 0) end
+    return setmetatable({ path = path, folder = path:match "^(.*)/[^/]*$" or ".", raw = decode(path, text) }, Reader)
+  end
+  text, message = core.read_file(folder .. "/config.json")
   if not text then
     folder = path:match "^(.*)/[^/]*$" or "."
     text = core.read_file(folder .. "/config.json")

@@ -59,20 +59,30 @@ function Builder:layer(i, fn)
   self.index = nil
 end
 
--- The tensor of a role, as a constant of the graph; nil where it is optional and not there.
-function Builder:_tensor(role, suffix, optional)
-  local name = self.names(role, self.index) .. suffix
-  local info = self.source:tensor(name)
-  if not info then
-    if optional then return nil end
-    error(("no tensor %s in %s"):format(name, self.source:path()), 0)
-  end
+-- The tensor of a role in the source: what is known of it (nil: there is none) and its name. A source that knows shapes by
+-- role (ane.recipe.shapes) is told the role and the layer.
+function Builder:_find(role, suffix, expert)
+  local name = self.names(role, self.index)
+  name = (expert and name:format(expert) or name) .. suffix
+  return self.source:tensor(name, role, suffix, self.index), name
+end
+
+-- The same, as a constant of the graph; view as for weight.
+function Builder:_const(name, label, view)
   self.used[name] = true
-  return self.graph:const(name, self.source, name), info
+  if self.source.blank then return self.source:blank(self.graph, name, label, view) end
+  return self.graph:const(label, self.source, name, view)
+end
+
+-- The tensor of a role, as a constant of the graph; raises where it is not there.
+function Builder:_tensor(role, suffix)
+  local info, name = self:_find(role, suffix)
+  if not info then error(("no tensor %s in %s"):format(name, self.source:path()), 0) end
+  return self:_const(name, name), info
 end
 
 --- Has the source the weight of this role?
-function Builder:has(role, suffix) return self.source:tensor(self.names(role, self.index) .. (suffix or ".weight")) ~= nil end
+function Builder:has(role, suffix) return (self:_find(role, suffix or ".weight")) ~= nil end
 
 --- Do the weights of two roles hold the same numbers?
 function Builder:same(role, other)
@@ -104,9 +114,8 @@ end
 
 --- Number of rows that the weight of a role has in the file.
 function Builder:rows(role)
-  local name = self.names(role, self.index) .. ".weight"
-  local info = self.source:tensor(name) or error(("no tensor %s in %s"):format(name, self.source:path()), 0)
-  return info.shape[1]
+  local info, name = self:_find(role, ".weight")
+  return info and info.shape[1] or error(("no tensor %s in %s"):format(name, self.source:path()), 0)
 end
 
 --- x / rms(x) * (weight + offset). opts: groups (norm each group of channels by itself, default 1), offset (default the
@@ -162,16 +171,14 @@ function Builder:take(x) return self:_add("take", "take", { x, self.wanted }) en
 -- @return value; false where it is optional and not there
 function Builder:weight(role, opts)
   opts = opts or {}
-  local name = self.names(role, self.index)
-  name = (opts.expert and name:format(opts.expert) or name) .. (opts.suffix or ".weight")
-  if not self.source:tensor(name) then
+  local info, name = self:_find(role, opts.suffix or ".weight", opts.expert)
+  if not info then
     if opts.optional then return false end
     error(("no tensor %s in %s"):format(name, self.source:path()), 0)
   end
-  self.used[name] = true
-  if not (opts.index or opts.from or opts.transposed) then return self.graph:const(name, self.source, name) end
+  if not (opts.index or opts.from or opts.transposed) then return self:_const(name, name) end
   local label = ("%s[%s,%s:%s%s]"):format(name, opts.index or "", opts.from or "", opts.to or "", opts.transposed and ",t" or "")
-  return self.graph:const(label, self.source, name, { index = opts.index, from = opts.from, to = opts.to, transposed = opts.transposed })
+  return self:_const(name, label, { index = opts.index, from = opts.from, to = opts.to, transposed = opts.transposed })
 end
 
 --- Channels of a, then of b.

@@ -8,6 +8,8 @@
 --                                              are filled field by field. norm_offset: what is added to norm weights;
 --                                              keys = {key = value}: what cfg.meta gives where the file has no such key
 --   ignore = list of patterns of tensor names that the computation does not need
+--   shapes = function(cfg) -> {role = shape}   of weights that are not as in ane.recipe.shapes, for plans of a config.json
+--                                              without weights
 
 local builder = require "ane.recipe.builder"
 local core = require "ane.core"
@@ -30,6 +32,7 @@ function M.check(r, where)
   if type(r) ~= "table" then bad("a recipe is a table, got a " .. type(r)) end
   if type(r.architectures) ~= "table" or type(r.architectures[1]) ~= "string" then bad "architectures must be a list of names" end
   if type(r.build) ~= "function" then bad "build must be a function(b, cfg)" end
+  if r.shapes ~= nil and type(r.shapes) ~= "function" then bad "shapes must be a function(cfg)" end
   for _, key in ipairs { "ignore", "names", "defaults" } do
     local what = key == "ignore" and "a list of patterns" or "a table"
     if r[key] ~= nil and type(r[key]) ~= "table" then bad(("%s must be %s"):format(key, what)) end
@@ -191,6 +194,7 @@ end
 -- @return graph; or nil, message, code
 function M.build(r, cfg, source)
   complete(r, cfg)
+  if source.learn then source:learn(cfg, r.shapes) end
   local finish = watch_per_layer(cfg, source)
   local b = builder.new(cfg, source, names.of(cfg.format, r.names and r.names[cfg.format], cfg))
   local ok, result = xpcall(r.build, function(e) return type(e) == "table" and e or { message = tostring(e) } end, b, cfg)

@@ -1,0 +1,33 @@
+--- `ane size`: bytes of a model in packages, and what a chip's bandwidth would allow.
+-- Needs ane.cli.common, ane.cli.packages and ane.size.
+
+local common = require "ane.cli.common"
+local packages = require "ane.cli.packages"
+
+local M = {}
+
+M.summary = "Show what a model's weights and states take in every form, and about how fast chips could read them."
+
+function M.options(parser)
+  parser:argument("model", "Model file or folder, or a config.json without weights.")
+  packages.options(parser)
+  parser:option("--recipe", "Lua file that describes an architecture."):argname "FILE"
+  parser:flag("--json", "Write one JSON object.")
+end
+
+function M.run(args)
+  local opts = packages.read(args)
+  opts.recipe = args.recipe
+  local size, message = require("ane.size").of_path(args.model, opts)
+  if not size then return nil, message end
+  if args.json then
+    local out = {}
+    for key, value in pairs(size) do out[key] = value end
+    out.contexts = common.list(size.contexts)
+    return common.print_json(out)
+  end
+  io.stdout:write(tostring(size), "\n")
+  return true
+end
+
+return M

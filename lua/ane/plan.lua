@@ -1,0 +1,300 @@
+--- Plans a model for the Neural Engine: packages, bytes, and where each operation is predicted to run, with the law that says so.
+-- Needs ane.core, ane.loader, ane.plan.*, ane.recipe.shapes and ane.schema. Usage: `print(plan.of_path("model.gguf"))`
+--
+-- Cuts and laws are the core's (csrc/mil/cut.h, laws.def); bytes come from the shapes of the weights. Nothing here was measured on
+-- a Neural Engine: every verdict is a prediction.
+
+local core = require "ane.core"
+local loader = require "ane.loader"
+local reported = require "ane.plan.reported"
+local schema = require "ane.schema"
+local shapes = require "ane.recipe.shapes"
+local show = require "ane.plan.show"
+local trace = require "ane.trace"
+
+local M = {}
+
+--- Ways to cut a mixture -> parts; "auto": as few as the law allows.
+M.experts = { auto = 0, whole = 1, halves = 2, each = 1 << 20 }
+
+local function chip_names()
+  local names = {}
+  for i, c in ipairs(core.mil_chips()) do names[i] = c.name end
+  return names
+end
+
+local function known_forms(mixed)
+  local known = {}
+  for _, name in ipairs(core.mil_forms()) do known[name] = true end
+  for pattern, form in pairs(mixed) do
+    if type(pattern) ~= "string" then return "must be a table {pattern = form}" end
+    if not known[form] then return ("has form %q for %q: choose %s"):format(tostring(form), pattern, table.concat(core.mil_forms(),
+      ", ")) end
+  end
+end
+
+--- Options of plan.
+--   weights: form of the matrices (int8, int8-channel, int4-block, lut4, ..., fp16); mixed: {glob over weights' names = form}
+--   context: positions that the states hold; max_t: tokens of a call at most; fixed_t: list of fixed T, instead (classifiers)
+--   chip: whose limits hold; target, law: bytes of a package planned for and at most; rows: of a slice of the head
+--   slices: of the head; layers: most in a package; experts: auto, whole, halves or each
+--   layout: ct1 or c1t; norm: doubled or fp32
+M.rules = {
+  weights = { type = "string", choices = core.mil_forms(), default = "int8" },
+  mixed = { type = "table", check = known_forms },
+  context = { type = "integer", min = 1, max = 1 << 24 },
+  chip = { type = "string", choices = chip_names(), default = "M4 Max" },
+  target = { type = "integer", min = 1 }, law = { type = "integer", min = 1 }, rows = { type = "integer", min = 1, max = 1 << 30 },
+  slices = { type = "integer", min = 1, max = 1 << 20 }, layers = { type = "integer", min = 1, max = 1 << 20 },
+  experts = { type = "string", choices = { "auto", "whole", "halves", "each" }, default = "auto" },
+  max_t = { type = "integer", min = 1, max = 1 << 20, default = 4 },
+  fixed_t = { type = "table" },
+  layout = { type = "string", choices = { "ct1", "c1t" }, default = "ct1" },
+  norm = { type = "string", choices = { "doubled", "fp32" }, default = "doubled" },
+}
+
+--- The chip of this name.
+function M.chip(name)
+  for _, c in ipairs(core.mil_chips()) do
+    if c.name == name then return c end
+  end
+end
+
+-- ---- From a path to a graph ----------------------------------------------------------------------------------------------
+
+local function has_weights(folder)
+  for _, name in ipairs(core.list_dir(folder) or {}) do
+    if name:find "%.safetensors$" or name:find "%.safetensors%.index%.json$" or name:find "%.onnx$"
+      or name:find "%.gguf$" then return true end
+  end
+  return false
+end
+
+-- The configuration of a path that holds no weights: a JSON file, or a folder with config.json alone.
+local function config_only(path)
+  if path:find "%.json$" and not path:find "%.index%.json$" then return path end
+  local file = path:gsub("/+$", "") .. "/config.json"
+  if core.read_file(file) and not has_weights(path) then return file end
+end
+
+--- Opens what can be planned: a model file or folder, or a configuration without weights.
+-- @param opts recipe
+-- @return {source, config, recipe, blank (true: no weights)}; or nil, message, code
+function M.open(path, opts)
+  local file = config_only(path)
+  local source, message, code = file and shapes.source(file), nil, nil
+  if not file then source, message, code = core.open(path) end
+  if not source then return nil, message, code end
+  local r, cfg
+  r, cfg, code = loader.identify(source, path, opts or {})
+  if not r then return nil, cfg, code end
+  return { source = source, config = cfg, recipe = r, blank = file ~= nil }
+end
+
+--- The graph of a bundle, ready to be cut.
+-- @return graph; or nil, message, code
+function M.graph(bundle)
+  if not bundle.recipe then return nil, "this model was not built by a recipe: it cannot be cut into packages", "unsupported" end
+  local graph, message, code = require("ane.recipe").build(bundle.recipe, bundle.config, bundle.source)
+  if not graph then return nil, message, code end
+  local ok
+  ok, message, code = graph:pass "dead_code"
+  if not ok then return nil, message, code end
+  return graph
+end
+
+-- ---- Options for the core ------------------------------------------------------------------------------------------------
+
+-- Weights whose names fit a glob, each with its form; the longest glob that fits wins, of equal ones the later by name.
+local function forms_of(graph, mixed)
+  local globs, forms = {}, {}
+  for glob in pairs(mixed or {}) do globs[#globs + 1] = glob end
+  table.sort(globs, function(a, b) return #a < #b or #a == #b and a < b end)
+  for _, w in ipairs(graph:consts()) do
+    for _, glob in ipairs(globs) do
+      if trace.fits(w.name, { glob }) then forms[w.name] = mixed[glob] end
+    end
+  end
+  return forms
+end
+
+--- Profiles of fixed T: those asked for; 128, 256 and 512 for models that see tokens on both sides; none for others.
+function M.profiles(cfg, opts)
+  if opts.fixed_t then return opts.fixed_t end
+  return cfg.kind == "token_classifier" and { 128, 256, 512 } or {}
+end
+
+--- The context where none is given: 512, or the model's if that is less.
+function M.context(cfg, opts)
+  return opts.context or math.min(512, cfg.context_length or 512)
+end
+
+--- Bytes of a package that are planned for, and at most: the chip's, unless said.
+function M.limits(opts)
+  local chip = M.chip(opts.chip)
+  local target = opts.target or math.min(chip.target, opts.law or chip.target)
+  return target, opts.law or math.max(chip.law, target)
+end
+
+--- Options as core.mil_plan and core.mil_exporter take them.
+-- @param opts checked options of plan
+-- @param fixed_t T of the profile, or nil
+function M.core_options(graph, cfg, opts, fixed_t)
+  local target, law = M.limits(opts)
+  return {
+    weights = opts.weights, forms = forms_of(graph, opts.mixed), target = target, law = law, rows = opts.rows, slices = opts.slices,
+      layers = opts.layers,
+    expert_parts = M.experts[opts.experts], context = fixed_t or M.context(cfg, opts), max_t = opts.max_t, fixed_t = fixed_t,
+    layout = opts.layout, norm = opts.norm,
+  }
+end
+
+--- The name of a piece's package. slice: number of the head's slice, 0-based; fixed_t: of a profile.
+function M.package_name(piece, slice, fixed_t)
+  local name
+  if piece.kind == "layers" then
+    name = piece.first == piece.last and ("layer_%02d"):format(piece.first) or ("layer_%02d-%02d"):format(piece.first, piece.last)
+  elseif piece.kind == "experts" then
+    name = ("layer_%02d_experts_%03d-%03d"):format(piece.first, piece.from, piece.to - 1)
+    if piece.mixture then name = name .. "_" .. piece.mixture end
+  else
+    name = ("lm_head_%02d"):format(slice)
+  end
+  return name .. (fixed_t and ("_t%d"):format(fixed_t) or "") .. ".mlpackage"
+end
+
+--- Names of all pieces of a cut, each once.
+function M.package_names(pieces, fixed_t)
+  local names, seen, slice = {}, {}, 0
+  for i, p in ipairs(pieces) do
+    names[i] = M.package_name(p, slice, fixed_t)
+    if p.kind == "head" then slice = slice + 1 end
+    if seen[names[i]] then -- a second mixture in a layer
+      p.mixture = seen[names[i]]
+      names[i] = M.package_name(p, slice, fixed_t)
+    end
+    seen[names[i]] = (seen[names[i]] or 0) + 1
+  end
+  return names
+end
+
+-- ---- The plan ------------------------------------------------------------------------------------------------------------
+
+local WORSE = { engine = 1, risk = 2, cpu = 3 }
+
+-- Convolutions by predicted device, and the laws that spoke, into the piece and the totals.
+local function count(piece, totals, spoke)
+  local convs = { engine = 0, risk = 0, cpu = 0 }
+  local worst = piece.finding.verdict
+  local function note(finding)
+    for _, id in ipairs(finding) do spoke[id] = (spoke[id] or 0) + 1 end
+  end
+  note(piece.finding)
+  for _, n in ipairs(piece.nodes) do
+    local v = piece.finding.verdict == "cpu" and "cpu" or n.finding.verdict
+    convs[v] = convs[v] + n.convs
+    if n.finding.verdict == "cpu" then worst = "cpu" end
+    note(n.finding)
+  end
+  for v, n in pairs(convs) do totals[v] = totals[v] + n end
+  piece.convs, piece.verdict = convs, worst
+end
+
+local function laws_that(spoke)
+  local list = {}
+  for _, law in ipairs(core.mil_laws()) do
+    if spoke[law.id] then
+      law.times = spoke[law.id]
+      list[#list + 1] = law
+    end
+  end
+  table.sort(list, function(a, b) return WORSE[a.verdict] > WORSE[b.verdict] end)
+  return list
+end
+
+local function report_of(cfg)
+  for _, row in ipairs(reported) do
+    local fits = true
+    for key, value in pairs(row.match) do fits = fits and cfg[key] == value end
+    if fits then return { name = row.name, reported = row.reported, why = row.why } end
+  end
+end
+
+local function state_bytes(pieces, context)
+  local sum = 0
+  for _, p in ipairs(pieces) do
+    for _, s in ipairs(p.states) do
+      local n = 2
+      for _, d in ipairs(s.shape) do n = n * (d == "context" and context or d) end
+      sum = sum + n
+    end
+  end
+  return sum
+end
+
+local meta = { __name = "ane.plan", __tostring = show.text, __index = {
+  --- The plan as Graphviz DOT, as SVG.
+  dot = function(self) return require("ane.plan.draw").dot(self) end,
+  svg = function(self) return require("ane.plan.draw").svg(self) end,
+} }
+
+local function cut(graph, cfg, opts, fixed_t)
+  local cuts, message, code = core.mil_plan(graph, M.core_options(graph, cfg, opts, fixed_t))
+  if not cuts then return nil, message, code end
+  local names = M.package_names(cuts.pieces, fixed_t)
+  for i, p in ipairs(cuts.pieces) do p.name = names[i] end
+  return cuts
+end
+
+local function summary(cuts, bundle, opts, profiles)
+  local cfg = bundle.config
+  local out = {
+    path = bundle.source:path(), architecture = cfg.architecture, kind = cfg.kind or "causal", weights = opts.weights, mixed = opts.mixed,
+    chip = opts.chip, context = profiles[#profiles] or M.context(cfg, opts), max_t = opts.max_t, profiles = profiles, layout = opts.layout,
+    norm = opts.norm, layers = cuts.layers, rows = cuts.rows, packages = cuts.pieces, residency = { engine = 0, risk = 0, cpu = 0 },
+    bytes = 0, largest = 0, embed_bytes = 0, predicted = true,
+  }
+  out.target, out.law = M.limits(opts)
+  if cuts.embedding then
+    out.embed_bytes = 2 * cuts.embedding.shape[1] * cuts.embedding.shape[2]
+  end
+  local spoke = {}
+  for _, p in ipairs(cuts.pieces) do
+    count(p, out.residency, spoke)
+    out.bytes, out.largest = out.bytes + p.bytes, math.max(out.largest, p.bytes)
+  end
+  out.state_bytes = #profiles > 0 and 0 or state_bytes(cuts.pieces, out.context)
+  out.laws, out.reported = laws_that(spoke), report_of(cfg)
+  return setmetatable(out, meta)
+end
+
+--- Plans an open bundle (of ane.loader, or of M.open).
+-- @param opts checked options
+-- @return plan: prints as a table; fields bytes, largest, state_bytes, embed_bytes, layers, packages = list of {name, kind, first,
+-- last, from, to, bytes, verdict, convs, finding, ins, outs, states, nodes}, residency (convolutions by predicted device), laws,
+-- reported; methods dot(), svg(); or nil, message, code
+function M.of(bundle, opts)
+  local graph <close>, message, code = M.graph(bundle)
+  if not graph then return nil, message, code end
+  local profiles = M.profiles(bundle.config, opts)
+  local cuts
+  cuts, message, code = cut(graph, bundle.config, opts, profiles[#profiles])
+  if not cuts then return nil, message, code end
+  return summary(cuts, bundle, opts, profiles)
+end
+
+--- Plans a model file, a folder, or a configuration without weights.
+-- @param opts see M.rules; also recipe
+-- @return plan; or nil, message, code
+function M.of_path(path, opts)
+  local rules = schema.merge(M.rules, { recipe = { type = { "table", "string" } } })
+  opts = schema.check(rules, opts, "plan", 2)
+  local bundle, message, code = M.open(path, opts)
+  if not bundle then return nil, message, code end
+  local plan
+  plan, message, code = M.of(bundle, opts)
+  bundle.source:close()
+  return plan, message, code
+end
+
+return M

@@ -1,0 +1,77 @@
+--- A source without weights: shapes by role, from the configuration alone. What a recipe builds on it can be planned.
+-- Needs nothing. Usage: `local source = shapes.source("config.json"); recipe.build(r, cfg, source)`
+--
+-- Roles (see ane.recipe.names) that most models share have their shapes here; a recipe adds its own, or others, in
+-- `shapes = function(cfg) return {role = shape} end`. Keys are roles for weights, "role.bias" for biases; a shape is a list of
+-- numbers, or false where there is no such tensor. A role without a shape is a tensor that is not there.
+
+local M = {}
+
+-- The weights of llama and its relatives, as files of transformers have them.
+local function common(cfg)
+  local d, f, hd = cfg.d_model, cfg.d_ff, cfg.head_dim
+  local q, kv = cfg.n_head * hd, cfg.n_head_kv * hd
+  local t = {
+    token_embd = { cfg.vocab_size, d }, output = not cfg.tied and { cfg.vocab_size, d }, output_norm = { d },
+    attn_norm = { d }, ffn_norm = { d }, post_attention_norm = { d }, post_ffw_norm = { d },
+    attn_q = { q, d }, attn_k = { kv, d }, attn_v = { kv, d }, attn_qkv = { q + 2 * kv, d }, attn_output = { d, q },
+    attn_q_norm = { hd }, attn_k_norm = { hd }, ffn_gate = { f, d }, ffn_up = { f, d }, ffn_down = { d, f },
+  }
+  if cfg.attention_bias then M.biases(t, { "attn_q", "attn_k", "attn_v", "attn_qkv", "attn_output" }) end
+  if cfg.mlp_bias then M.biases(t, { "ffn_gate", "ffn_up", "ffn_down" }) end
+  return t
+end
+
+--- Gives the weights of these roles a bias, one number a row.
+function M.biases(t, roles)
+  for _, role in ipairs(roles) do t[role .. ".bias"] = { t[role][1] } end
+  return t
+end
+
+local Source = {}
+Source.__index = Source
+
+--- A source of shapes.
+-- @param path the configuration: a JSON file
+function M.source(path) return setmetatable({ file = path, rules = {} }, Source) end
+
+function Source:path() return self.file end
+function Source:config_path() return self.file end
+function Source.format() return "safetensors" end
+function Source.bytes() return 0 end
+function Source.tensors() return {} end
+function Source.close() end
+
+--- Derives the shapes (called when a graph is built).
+-- @param cfg configuration
+-- @param own the recipe's `shapes`, or nil
+function Source:learn(cfg, own)
+  self.rules = common(cfg)
+  for role, shape in pairs(own and own(cfg, self.rules) or {}) do self.rules[role] = shape end
+end
+
+--- {shape} of a role, or nil.
+function Source:tensor(name, role, suffix)
+  local shape = self.rules[suffix == ".bias" and role .. suffix or role]
+  if not shape then return nil end
+  for i = 1, #shape do
+    if math.type(shape[i]) ~= "integer" or shape[i] < 1 then
+      error(("%s: dimension %d of %s is %s: the configuration does not say"):format(self.file, i, name, tostring(shape[i])), 0)
+    end
+  end
+  self.last = { shape = shape, name = name }
+  return self.last
+end
+
+--- The shape of a tensor that was just looked up as a constant; view: index, from, to, transposed (see the builder's weight).
+function Source:blank(graph, name, label, view)
+  local shape = table.move(self.last.shape, 1, #self.last.shape, 1, {})
+  assert(self.last.name == name, "looked up just before")
+  view = view or {}
+  if view.index then table.remove(shape, 1) end
+  if view.transposed then shape[1], shape[2] = shape[2], shape[1] end
+  if view.from or view.to then shape[1] = (view.to or shape[1]) - (view.from or 0) end
+  return graph:blank(label, shape)
+end
+
+return M
