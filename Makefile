@@ -40,9 +40,16 @@ ifneq ($(filter x86_64 i%86,$(ARCH)),)
 else ifneq ($(filter aarch64 arm64,$(ARCH)),)
   SOURCES += $(wildcard csrc/kernels/arm/*.c)
 endif
+ifneq ($(findstring darwin,$(shell $(CC) -dumpmachine 2>/dev/null)),)
+  SOURCES += $(wildcard csrc/coreml/*.m)
+  LIBS += -framework CoreML -framework CoreVideo -framework Foundation
+  LDFLAGS_SO += -undefined dynamic_lookup
+else
+  SOURCES += csrc/coreml/coreml_none.c
+endif
 # X.proto becomes gen/.../X.pb-c.c and .h.
 PROTOS := $(patsubst csrc/%.proto,$(BUILD)/gen/%.pb-c,$(wildcard csrc/*/proto/*.proto))
-OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(PROTOS:=.o)
+OBJECTS := $(addprefix $(BUILD)/,$(addsuffix .o,$(basename $(SOURCES)))) $(PROTOS:=.o)
 
 .DEFAULT_GOAL := all
 all: $(BUILD)/ane/core.so $(BUILD)/bin/ane links
@@ -62,6 +69,11 @@ $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  CC    $<"
 	@$(CC) $(ALL_CFLAGS) $(ISA_CFLAGS) -MMD -MP -c -o $@ $<
+
+$(BUILD)/%.o: %.m $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "  OBJC  $<"
+	@$(CC) $(ALL_CFLAGS) -fobjc-arc -MMD -MP -c -o $@ $<
 
 $(BUILD)/gen/%.pb-c.c $(BUILD)/gen/%.pb-c.h &: csrc/%.proto
 	@mkdir -p $(@D)

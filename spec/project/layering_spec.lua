@@ -8,7 +8,8 @@ local C = {
   formats = "platform tensor", quant = "platform tensor", graph = "tensor", passes = "tensor quant graph",
   mil = "tensor quant formats graph passes", kernels = "platform tensor quant", exec = "platform tensor quant graph kernels",
   prim = "platform tensor quant kernels", interp = "platform tensor formats prim kernels",
-  binding = "platform tensor text sampling formats quant graph passes mil kernels exec prim interp",
+  coreml = "platform tensor prim",
+  binding = "platform tensor text sampling formats quant graph passes mil kernels exec prim interp coreml",
 }
 
 -- Seen from outside besides X/X.h: functions small enough to be inline, and parts that few who use the folder need.

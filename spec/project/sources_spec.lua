@@ -22,7 +22,7 @@ describe("source files", function()
       local _, lines = text:gsub("\n", "")
       return lines > MOST_LINES and lines .. " lines" or nil
     end
-    each({ "csrc", "bench" }, "[ch]", check)
+    each({ "csrc", "bench" }, "[chm]", check)
     each({ "lua", "models", "spec", "examples", "scripts", "types" }, "lua", check)
   end)
 
@@ -51,7 +51,7 @@ describe("source files", function()
       if text:find "\r\n" then return "carriage returns" end
       if text:find "\n *\t" then return "tabs" end
     end
-    each({ "csrc", "bench" }, "[ch]", check)
+    each({ "csrc", "bench" }, "[chm]", check)
     each({ "csrc" }, "def", check)
     each({ "lua", "models", "spec", "examples", "scripts", "types" }, "lua", check)
   end)
