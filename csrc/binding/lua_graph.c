@@ -113,13 +113,16 @@ static int64_t const_field(lua_State *L, int arg, const char *name, int64_t def,
   return v;
 }
 
-/* Cuts a view out of a tensor: `index` of the outermost dimension (which goes), then rows [from, to) of what is left;
- * transposed: what is left is stored as [in, out] and seen as [out, in]. */
+/* Cuts a view out of a tensor: `row`: a vector as a matrix of one row; `index` of the outermost dimension (which goes), then rows
+ * [from, to) of what is left; transposed: what is left is stored as [in, out] and seen as [out, in]. */
 static void cut_const(lua_State *L, int arg, struct ane_tensor *t) {
   const struct ane_dtype_info *d = ane_dtype_info(t->dtype);
   if (lua_isnoneornil(L, arg)) return;
   luaL_checktype(L, arg, LUA_TTABLE);
   struct ane_shape *s = &t->shape;
+  lua_getfield(L, arg, "row");
+  if (lua_toboolean(L, -1) && s->rank == 1) *s = (struct ane_shape){2, {1, s->dim[0]}};
+  lua_pop(L, 1);
   int64_t index = const_field(L, arg, "index", -1, 0, s->rank ? s->dim[0] - 1 : -1);
   if (index >= 0) {
     t->bytes /= (uint64_t)s->dim[0];

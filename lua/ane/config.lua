@@ -38,6 +38,8 @@ local READERS = { gguf = "ane.config.gguf", safetensors = "ane.config.hf" }
 
 local function reader(source)
   local name = READERS[source:format()]
+  -- A GGUF of an architecture that GGUF has no keys for holds config.json itself (ane.quantise.hf).
+  if source:format() == "gguf" and source:meta "ane.config" then name = "ane.config.hf" end
   if name then return require(name) end
   error({ message = ("%s: a %s source has no configuration"):format(source:path(), source:format()), code = "unsupported" }, 0)
 end

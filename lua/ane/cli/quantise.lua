@@ -17,7 +17,7 @@ local function weight_type(text)
 end
 
 function M.options(parser)
-  parser:argument("model", "Model file (GGUF).")
+  parser:argument("model", "Model: a GGUF file, or a folder with safetensors and config.json.")
   parser:argument("out", "The GGUF file to write; it appears when it is complete.")
   parser:option("--weights", "Type of the weights: " .. table.concat(types.names, ", ") .. ". Vectors, norms and routers stay fp32.")
     :convert(weight_type):argname "W"

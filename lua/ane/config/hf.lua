@@ -22,9 +22,15 @@ local function decode(path, text)
   return raw
 end
 
--- A source may be a folder or a file in one; one without weights names its configuration itself (config_path).
+-- A source may be a folder, a file in one, or a GGUF that holds the files' texts; one without weights names its configuration
+-- itself (config_path).
 local function open(source)
   local path = source:path()
+  if source:format() == "gguf" then
+    local text, generation = source:meta "ane.config", source:meta "ane.generation_config"
+    path = path .. ": ane.config"
+    return setmetatable({ path = path, raw = decode(path, text), generation = generation }, Reader)
+  end
   local folder = path
   local text, message
   if source.config_path then
@@ -276,8 +282,8 @@ local function read_ends(self)
     end
   end
   add(self)
-  local path = self.folder .. "/generation_config.json"
-  local text = core.read_file(path)
+  local path = (self.folder or "ane") .. "/generation_config.json"
+  local text = self.generation or self.folder and core.read_file(path)
   if text then add(setmetatable({ path = path, folder = self.folder, raw = decode(path, text) }, Reader)) end
   return ids[1] and ids
 end
@@ -329,7 +335,7 @@ function M.architecture(source) return architecture_of(open(source)) end
 --- The configuration (see ane.config); raises where a key is wrong or not known.
 function M.read(source)
   local self = open(source)
-  local cfg = { format = "hf", architecture = architecture_of(self), folder = self.folder, tensors = {} }
+  local cfg = { format = "hf", architecture = architecture_of(self), folder = self.folder, bare_names = self.folder == nil, tensors = {} }
   if present(self.raw.text_config) then
     self:fail("unsupported", "key text_config: '%s' takes more than text, which is not known here; known are text models", cfg.architecture)
   end

@@ -1,10 +1,12 @@
 --- The plan of a GGUF file written again: all its metadata and tensors, in their order.
--- Needs nothing. Usage: `local plan = require("ane.quantise.gguf").plan(source)`
+-- Needs ane.quantise.types. Usage: `local plan = require("ane.quantise.gguf").plan(source)`
 --
 -- A plan is {architecture, note (or nil), tensors, values}. tensors: list of {name, shape, dtype and bytes (as stored),
--- parts}; a part is {source, name, first, last, head, add} (see writer:send) or {data = bytes}. values: function(set,
--- copy), which calls set(key, type, value) and copy(source, key) for every value of the new file but general.file_type
--- and general.quantization_version.
+-- parts, plain (why it cannot be in blocks, or nil)}. A part is {source, name, first, last, head, add} (see writer:send) or
+-- {data = bytes}. values: function(set, copy), which calls set(key, type, value) and copy(source, key) for every value of the
+-- new file but general.file_type and general.quantization_version.
+
+local types = require "ane.quantise.types"
 
 local M = {}
 
@@ -17,7 +19,10 @@ end
 function M.plan(source)
   local plan = { architecture = source:meta "general.architecture", tensors = {} }
   for i, t in ipairs(source:tensors()) do
-    plan.tensors[i] = { name = t.name, shape = t.shape, dtype = t.dtype, bytes = t.bytes, parts = { { source = source, name = t.name } } }
+    plan.tensors[i] = {
+      name = t.name, shape = t.shape, dtype = t.dtype, bytes = t.bytes, parts = { { source = source, name = t.name } },
+      plain = types.plain(plan.architecture or "", t.shape),
+    }
   end
   function plan.values(_, copy)
     for _, key in ipairs(source:keys()) do

@@ -50,7 +50,9 @@ end
 
 local function columns(t) return t.shape[#t.shape] or 1 end
 
--- Sets t.to and t.note for a planned tensor {name, shape, dtype, keep}.
+local PLAIN = { fp32 = true, fp16 = true, bf16 = true }
+
+-- Sets t.to and t.note for a planned tensor.
 local function choose(t, rules, opts)
   if types.is_data(t.dtype) then
     t.to = t.dtype
@@ -58,6 +60,7 @@ local function choose(t, rules, opts)
     t.to = "fp32"
   else
     t.to = ruled(rules, t.name) or opts.weights
+    if t.plain and not PLAIN[t.to] then t.to, t.note = "fp16", t.plain end
     if columns(t) % types.known[t.to].block ~= 0 then
       local wanted = t.to
       t.to = opts.fallback
@@ -166,7 +169,9 @@ end
 local function planner(source)
   local format = source:format()
   if format == "gguf" then return require "ane.quantise.gguf" end
-  error({ message = ("%s: no GGUF can be made of %s yet"):format(source:path(), format), code = "unsupported" }, 0)
+  if format == "safetensors" then return require "ane.quantise.hf" end
+  local what = "%s: no GGUF is made of %s files, whose weights have blocks of their own; name the GGUF file or the folder they came from"
+  error({ message = what:format(source:path(), format == "onnx" and "ONNX" or format), code = "unsupported" }, 0)
 end
 
 --- Writes `out`, whole or not at all; a file that is there is replaced.
@@ -184,7 +189,7 @@ function M.run(source, out, opts, level)
   opts = schema.check(M.rules, opts, "quantise", level + 1)
   if not opts.weights then error("quantise: option weights is missing: choose " .. table.concat(types.names, ", "), level + 1) end
   if source:holds(out) then return nil, ("%s: is the model that is read; name another file"):format(out), "invalid" end
-  local ok, result = pcall(function() return write_all(planner(source).plan(source), out, opts) end)
+  local ok, result = pcall(function() return write_all(planner(source).plan(source, out), out, opts) end)
   if ok then return result end
   if type(result) == "table" and result.code then return nil, result.message, result.code end
   error(result, 0)

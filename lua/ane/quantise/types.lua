@@ -34,7 +34,8 @@ end
 local STAYS = {
   "norm", "^rope_", "ffn_gate_inp", "exp_probs_b", "shortconv%.conv", "ssm_conv", "attn_sinks", "position_embd", "token_types",
   "attn_rel_b",
-  "router", "conv_qk", "balancing", "residual_scale", "sinks", -- names of models that are ours alone
+  -- Names of Hugging Face files: of models that GGUF has no architecture for.
+  "router", "conv_qk", "conv%.conv", "mlp%.gate%.", "feed_forward%.gate%.", "shared_expert_gate", "balancing", "sinks", "bias$",
 }
 
 --- Does a tensor stay fp32 whatever is asked for: vectors, norms, routers, kernels of convolutions?
@@ -51,5 +52,11 @@ end
 -- Integers and booleans are data, not weights.
 --- Is this stored type no weight at all?
 function M.is_data(dtype) return dtype == "bool" or dtype:find "^u?int%d+$" ~= nil end
+
+--- Why a tensor cannot be written in blocks, or nil.
+-- @param architecture as it stands in the GGUF
+function M.plain(architecture, shape)
+  if architecture:find "^ane%-.*privacy_filter$" and #shape == 3 then return "experts that are stored [in, out]" end
+end
 
 return M

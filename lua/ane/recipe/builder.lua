@@ -109,7 +109,7 @@ function Builder:embed(role) return self:_add("embed", role, { self.ids, (self:_
 function Builder:linear(x, role, opts)
   opts = opts or {}
   local bias = opts.bias ~= false and self:weight(role, { suffix = ".bias", optional = not opts.bias, from = opts.from, to = opts.to })
-  return self:_add("conv1x1", opts.name or role, { x, self:weight(role, { from = opts.from, to = opts.to }), bias })
+  return self:_add("conv1x1", opts.name or role, { x, self:weight(role, { from = opts.from, to = opts.to, matrix = true }), bias })
 end
 
 --- Number of rows that the weight of a role has in the file.
@@ -167,7 +167,8 @@ function Builder:take(x) return self:_add("take", "take", { x, self.wanted }) en
 --- A weight by role, or a view of it.
 -- @param opts suffix (default ".weight"), optional; expert = e (stands for the %d of the role's name); index = i
 -- (slice i, 0-based, of the outermost dimension, which goes), from, to
--- (rows of what is left, 0-based, to excluded), transposed (what is left is stored [in, out])
+-- (rows of what is left, 0-based, to excluded), transposed (what is left is stored [in, out]), matrix (a vector is the only row
+-- of one: GGUF drops dimensions of 1)
 -- @return value; false where it is optional and not there
 function Builder:weight(role, opts)
   opts = opts or {}
@@ -176,9 +177,10 @@ function Builder:weight(role, opts)
     if opts.optional then return false end
     error(("no tensor %s in %s"):format(name, self.source:path()), 0)
   end
-  if not (opts.index or opts.from or opts.transposed) then return self:_const(name, name) end
+  local row = opts.matrix and #info.shape == 1
+  if not (opts.index or opts.from or opts.transposed or row) then return self:_const(name, name) end
   local label = ("%s[%s,%s:%s%s]"):format(name, opts.index or "", opts.from or "", opts.to or "", opts.transposed and ",t" or "")
-  return self:_const(name, label, { index = opts.index, from = opts.from, to = opts.to, transposed = opts.transposed })
+  return self:_const(name, label, { index = opts.index, from = opts.from, to = opts.to, transposed = opts.transposed, row = row })
 end
 
 --- Channels of a, then of b.

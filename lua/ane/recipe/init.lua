@@ -173,8 +173,10 @@ local function watch_per_layer(cfg, source)
   end
 end
 
--- What the file leaves open, as this architecture means it.
-local function complete(r, cfg)
+--- Fills what the file leaves open, as this architecture means it.
+-- @param r the recipe
+-- @param cfg configuration as ane.config.read gives it
+function M.complete(r, cfg)
   local defaults = r.defaults and r.defaults[cfg.format] or {}
   local fields, stored, keys = {}, cfg.meta, defaults.keys
   for key, value in pairs(defaults) do
@@ -193,10 +195,10 @@ end
 --- Builds and checks the graph of a model.
 -- @return graph; or nil, message, code
 function M.build(r, cfg, source)
-  complete(r, cfg)
+  M.complete(r, cfg)
   if source.learn then source:learn(cfg, r.shapes) end
   local finish = watch_per_layer(cfg, source)
-  local b = builder.new(cfg, source, names.of(cfg.format, r.names and r.names[cfg.format], cfg))
+  local b = builder.new(cfg, source, names.for_source(r, cfg))
   local ok, result = xpcall(r.build, function(e) return type(e) == "table" and e or { message = tostring(e) } end, b, cfg)
   local fine, message, code = finish()
   if not fine then return nil, message, code end

@@ -43,4 +43,15 @@ function M.of(format, own, cfg)
   return FORMATS[format](own or {})
 end
 
+--- The names that a recipe's weights have in a source: those of its format; without the leading "model." where
+-- cfg.bare_names says that they are held so (GGUF has 63 bytes for a name).
+function M.for_source(r, cfg)
+  local name = M.of(cfg.format, r.names and r.names[cfg.format], cfg)
+  if not cfg.bare_names then return name end
+  return function(role, layer) return M.bare(name(role, layer)) end
+end
+
+--- A name of a Hugging Face file without its leading "model.".
+function M.bare(name) return (name:gsub("^model%.", "")) end
+
 return M

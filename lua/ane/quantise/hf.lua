@@ -1,0 +1,448 @@
+--- The plan of a Hugging Face folder written as GGUF, as llama.cpp's converter does it (conversion/*.py, 2025).
+-- Needs ane.config, ane.core, ane.quantise.types, ane.quantise.vocabulary, ane.recipe and ane.recipe.names.
+-- ane.quantise.gguf says what a plan is.
+--
+-- For architectures that llama.cpp knows the file is one that it computes rightly. Any other, and a configuration that such a
+-- file cannot say, gets general.architecture "ane-<model_type>", the text of config.json as ane.config, and tensors by the
+-- folder's names without the leading "model.": ane.config reads that as it reads the folder.
+-- Usage: `local plan = require("ane.quantise.hf").plan(source, out)`; raises {message, code}
+
+local config = require "ane.config"
+local core = require "ane.core"
+local names = require "ane.recipe.names"
+local recipe = require "ane.recipe"
+local types = require "ane.quantise.types"
+local vocabulary = require "ane.quantise.vocabulary"
+
+local M = {}
+
+local function try(value, message, code)
+  if value == nil then error({ message = message, code = code }, 0) end
+  return value
+end
+
+-- ---- What the architectures have besides the common keys ------------------------------------------------------------
+
+-- Each: name in GGUF; biases = roles that may have one; act; values(set, cfg, source, name); tensors(add, cfg); fault(cfg) ->
+-- what readers of that architecture would compute otherwise, or nil; pair = roles whose rows are turned; norm_add.
+local ALL_BIASES = { attn_q = true, attn_k = true, attn_v = true, attn_output = true, ffn_gate = true, ffn_up = true, ffn_down = true }
+local QKV_BIASES = { attn_q = true, attn_k = true, attn_v = true }
+
+local function floats(list)
+  local parts = {}
+  for i, v in ipairs(list) do parts[i] = string.pack("<f", v) end
+  return table.concat(parts)
+end
+
+-- Divisors of the frequencies of llama 3 (transformers, modeling_rope_utils.py).
+local function llama3_divisors(rope)
+  local list = {}
+  local low, high = rope.original_context / rope.low_freq_factor, rope.original_context / rope.high_freq_factor
+  for t = 0, rope.dims // 2 - 1 do
+    local wave = 2 * math.pi * rope.theta ^ (2 * t / rope.dims)
+    if wave < high then
+      list[t + 1] = 1.0
+    elseif wave > low then
+      list[t + 1] = rope.factor
+    else
+      local s = (rope.original_context / wave - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+      list[t + 1] = 1 / ((1 - s) / rope.factor + s)
+    end
+  end
+  return list
+end
+
+local LLAMA = { name = "llama", biases = ALL_BIASES, pair = { attn_q = true, attn_k = true } }
+
+function LLAMA.values(set, cfg)
+  set("vocab_size", "uint32", cfg.vocab_size)
+  set("rope.dimension_count", "uint32", cfg.rope.dims)
+end
+
+local QWEN2 = { name = "qwen2", biases = QKV_BIASES }
+
+function QWEN2.fault(cfg)
+  if cfg.meta "use_sliding_window" then return "layers with a sliding window" end
+end
+
+local QWEN2MOE = { name = "qwen2moe", biases = QKV_BIASES }
+
+function QWEN2MOE.values(set, cfg)
+  set("expert_count", "uint32", cfg.meta "num_experts")
+  set("expert_used_count", "uint32", cfg.meta "num_experts_per_tok")
+  set("expert_feed_forward_length", "uint32", cfg.meta "moe_intermediate_size")
+  set("expert_shared_feed_forward_length", "uint32", cfg.meta "shared_expert_intermediate_size")
+end
+
+function QWEN2MOE.fault(cfg)
+  if cfg.meta "use_sliding_window" then return "layers with a sliding window" end
+  if cfg.meta "norm_topk_prob" then return "weights of experts that are normalised" end
+  if #(cfg.meta "mlp_only_layers" or {}) > 0 or (cfg.meta "decoder_sparse_step" or 1) ~= 1 then return "layers without experts" end
+end
+
+local PHI3 = { name = "phi3", longrope = true }
+
+local function longrope_magnitude(rope)
+  if rope.attn_factor then return rope.attn_factor end
+  return rope.factor > 1 and math.sqrt(1 + math.log(rope.factor) / math.log(rope.original_context)) or 1.0
+end
+
+function PHI3.values(set, cfg)
+  local rope, window = cfg.rope, cfg.sliding_window
+  set("rope.dimension_count", "uint32", rope.dims)
+  -- A window as long as the context is none.
+  set("attention.sliding_window", "uint32", window and window < (cfg.context_length or math.huge) and window or 0)
+  set("rope.scaling.original_context_length", "uint32", rope.original_context or cfg.context_length)
+  if rope.scaling == "longrope" then set("rope.scaling.attn_factor", "fp32", longrope_magnitude(rope)) end
+end
+
+function PHI3.tensors(add, cfg)
+  if cfg.rope.scaling ~= "longrope" then return end
+  add("rope_factors_long.weight", cfg.rope.long_factors)
+  add("rope_factors_short.weight", cfg.rope.short_factors)
+end
+
+local GEMMA3 = { name = "gemma3", act = "gelu_tanh", norm_add = 1 }
+
+-- Every n-th layer sees all keys; nil: no such n. Six is what files without the key mean.
+local function full_period(cfg)
+  local pattern = cfg.meta "sliding_window_pattern" or 6
+  local function fits(n)
+    for i = 0, cfg.n_layer - 1 do
+      local full = (i + 1) % pattern == 0
+      if cfg.layer_types then full = cfg.layer_types[i + 1] == "full_attention" end
+      if full ~= ((i + 1) % n == 0) then return false end
+    end
+    return true
+  end
+  if fits(6) then return 6 end
+  for n = 1, cfg.n_layer + 1 do
+    if fits(n) then return n end
+  end
+end
+
+function GEMMA3.values(set, cfg)
+  set("attention.sliding_window", "uint32", cfg.sliding_window)
+  local period, softcap = full_period(cfg), cfg.meta "final_logit_softcapping"
+  if period ~= 6 then set("attention.sliding_window_pattern", "uint32", period) end
+  if softcap then set("final_logit_softcapping", "fp32", softcap) end
+  local near = cfg.ropes and cfg.ropes.sliding_attention
+  local base = near and near.theta or cfg.rope.local_theta or 10000.0
+  if base ~= 10000.0 then set("rope.freq_base_swa", "fp32", base) end
+end
+
+-- GGUF stores no score scale: readers take head_dim^-0.5 (the 27B: (d_model / n_head)^-0.5). What the model has besides goes
+-- into the norm of q, to which scores are proportional.
+function GEMMA3.norm_scale(role, cfg)
+  if role ~= "attn_q_norm" then return 1 end
+  local usual = cfg.n_layer == 62 and cfg.d_model / cfg.n_head or cfg.head_dim
+  return (usual / cfg.meta "query_pre_attn_scalar") ^ 0.5
+end
+
+function GEMMA3.fault(cfg)
+  if not full_period(cfg) then return "full attention in layers without a period" end
+end
+
+-- The converter gives a context of 256k to a model whose base alpha has stretched.
+local HUNYUAN = { name = "hunyuan-dense", alpha = true, context = 262144 }
+
+local function lfm2_kv(cfg)
+  local list = {}
+  for i = 1, cfg.n_layer do list[i] = cfg.n_head_kv end
+  if cfg.layer_types then
+    for i, word in ipairs(cfg.layer_types) do list[i] = word == "full_attention" and cfg.n_head_kv or 0 end
+  elseif cfg.meta "full_attn_idxs" then
+    for i = 1, cfg.n_layer do list[i] = 0 end
+    for _, i in ipairs(cfg.meta "full_attn_idxs") do list[i + 1] = cfg.n_head_kv end
+  end
+  return list
+end
+
+local LFM2 = { name = "lfm2", kv = lfm2_kv }
+
+function LFM2.values(set, cfg)
+  set("vocab_size", "uint32", cfg.vocab_size)
+  set("shortconv.l_cache", "uint32", cfg.meta "conv_L_cache" or 3)
+end
+
+function LFM2.fault(cfg)
+  if cfg.meta "conv_bias" then return "biases of the convolutions" end
+end
+
+local LFM2MOE = { name = "lfm2moe", kv = lfm2_kv, d_ff = true }
+
+function LFM2MOE.values(set, cfg)
+  LFM2.values(set, cfg)
+  set("expert_count", "uint32", cfg.meta "num_experts")
+  set("expert_used_count", "uint32", cfg.meta "num_experts_per_tok")
+  set("expert_feed_forward_length", "uint32", cfg.meta "moe_intermediate_size")
+  set("leading_dense_block_count", "uint32", cfg.meta "num_dense_layers" or 0)
+  set("expert_gating_func", "uint32", 2) -- sigmoid
+end
+
+function LFM2MOE.fault(cfg)
+  if cfg.meta "norm_topk_prob" == false then return "weights of experts that are not normalised" end
+  if (cfg.meta "routed_scaling_factor" or 1) ~= 1 then return "routed_scaling_factor" end
+  if cfg.meta "use_expert_bias" == false then return "experts without a bias" end
+  return LFM2.fault(cfg)
+end
+
+local KNOWN = {
+  llama = LLAMA, qwen2 = QWEN2, qwen2_moe = QWEN2MOE, phi3 = PHI3, gemma3_text = GEMMA3, hunyuan_v1_dense = HUNYUAN, lfm2 = LFM2,
+  lfm2_moe = LFM2MOE,
+}
+
+-- ---- Rope --------------------------------------------------------------------------------------------------------------
+
+-- What no reader of this GGUF would compute; nil: nothing.
+local function rope_fault(arch, cfg)
+  local rope = cfg.rope
+  local scaling = rope.scaling
+  if scaling == nil or scaling == "linear" then return nil end
+  if scaling == "llama3" and arch.name ~= "gemma3" then return nil end
+  if scaling == "longrope" and arch.longrope then return nil end
+  if scaling == "dynamic" and rope.alpha and arch.alpha then return nil end
+  if scaling == "yarn" and not rope.attn_factor and rope.truncate ~= false then return nil end
+  return ("rope type %s%s"):format(scaling, rope.alpha and " with alpha" or "")
+end
+
+local function rope_values(set, cfg, context)
+  local rope = cfg.rope
+  if rope.scaling == "dynamic" then -- Hunyuan: the base that alpha makes, and its 256k context
+    set("rope.freq_base", "fp32", rope.theta * rope.alpha ^ (rope.dims / (rope.dims - 2)))
+    set("rope.scaling.type", "string", "none")
+    set("rope.scaling.factor", "fp32", 1)
+    set("rope.scaling.original_context_length", "uint32", context)
+    return
+  end
+  set("rope.freq_base", "fp32", rope.theta)
+  if rope.scaling ~= "linear" and rope.scaling ~= "yarn" then return end
+  set("rope.scaling.type", "string", rope.scaling)
+  set("rope.scaling.factor", "fp32", rope.factor)
+  if rope.scaling ~= "yarn" then return end
+  set("rope.scaling.original_context_length", "uint32", rope.original_context)
+  if rope.beta_fast then set("rope.scaling.yarn_beta_fast", "fp32", rope.beta_fast) end
+  if rope.beta_slow then set("rope.scaling.yarn_beta_slow", "fp32", rope.beta_slow) end
+end
+
+-- ---- Tensors -----------------------------------------------------------------------------------------------------------
+
+-- Roles as they stand in files, of a layer and outside layers. exps: one tensor an expert, stacked in GGUF.
+local OUTSIDE = { "token_embd", "output_norm", "output" }
+local LAYER = {
+  "attn_norm", "attn_q", "attn_q_norm", "attn_k", "attn_k_norm", "attn_v", "attn_qkv", "attn_output", "post_attention_norm",
+  "shortconv.in_proj", "shortconv.conv", "shortconv.out_proj", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down", "post_ffw_norm",
+  "ffn_gate_inp", "exp_probs_b", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps", "ffn_gate_inp_shexp", "ffn_gate_shexp", "ffn_up_shexp",
+  "ffn_down_shexp",
+}
+
+local function squeeze(shape)
+  local out = {}
+  for _, n in ipairs(shape) do
+    if n ~= 1 then out[#out + 1] = n end
+  end
+  return #out > 0 and out or { 1 }
+end
+
+-- Gathers the tensors of a model; `used` has the names that were taken.
+local Gather = {}
+Gather.__index = Gather
+
+-- One tensor of the file as one of the plan.
+function Gather:take(name, from, opts)
+  local t = self.source:tensor(from)
+  if not t then return false end
+  self.used[from] = true
+  local part = { source = self.source, name = from, add = opts.add, head = opts.heads and t.shape[1] // opts.heads }
+  self.list[#self.list + 1] = { name = name, shape = squeeze(t.shape), dtype = t.dtype, bytes = t.bytes, parts = { part } }
+  return true
+end
+
+-- A vector of the file, each element plus `add`, times `by`.
+function Gather:vector(name, from, add, by)
+  local t = self.source:tensor(from)
+  if not t then return end
+  self.used[from] = true
+  local list, raw = {}, try(self.source:read(from))
+  for i = 1, #raw // 4 do list[i] = (string.unpack("<f", raw, 4 * i - 3) + add) * by end
+  local part = { data = floats(list) }
+  self.list[#self.list + 1] = { name = name, shape = squeeze(t.shape), dtype = "fp32", bytes = t.bytes, parts = { part } }
+end
+
+-- Experts one by one, or already stacked, as [experts, out, in].
+function Gather:stack(name, pattern, count)
+  local parts, shape, bytes, dtype = {}, nil, 0, nil
+  for e = 0, count - 1 do
+    local from = pattern:format(e) .. ".weight"
+    local t = self.source:tensor(from)
+    if not t then return end
+    self.used[from] = true
+    parts[#parts + 1] = { source = self.source, name = from }
+    shape, bytes, dtype = { count, t.shape[1], t.shape[2] }, bytes + t.bytes, t.dtype
+  end
+  if shape then self.list[#self.list + 1] = { name = name, shape = shape, dtype = dtype, bytes = bytes, parts = parts } end
+end
+
+function Gather:role(role, layer)
+  local called, from = pcall(self.hf, role, layer)
+  if not called then return end -- a role that this architecture has not
+  local to, arch, cfg = self.gguf(role, layer), self.arch, self.cfg
+  if from:find("%d", 1, true) then
+    self:stack(to .. ".weight", from, cfg.meta "num_experts" or 0)
+  elseif role == "exp_probs_b" then
+    self:take(to .. ".bias", from, {})
+  else
+    local by = arch.norm_scale and arch.norm_scale(role, cfg) or 1
+    if by ~= 1 then return self:vector(to .. ".weight", from .. ".weight", arch.norm_add, by) end
+    local opts = { add = role:find "norm" and arch.norm_add or nil }
+    if arch.pair and arch.pair[role] then opts.heads = role == "attn_k" and cfg.n_head_kv or cfg.n_head end
+    self:take(to .. ".weight", from .. ".weight", opts)
+    if arch.biases and arch.biases[role] then self:take(to .. ".bias", from .. ".bias", opts) end
+  end
+end
+
+local function gather(arch, r, cfg, source)
+  local self = setmetatable({ arch = arch, cfg = cfg, source = source, list = {}, used = {} }, Gather)
+  self.hf = names.of("hf", r.names and r.names.hf, cfg)
+  self.gguf = names.of("gguf", r.names and r.names.gguf, cfg)
+  local function add(name, values)
+    local data = floats(values)
+    self.list[#self.list + 1] = { name = name, shape = { #values }, dtype = "fp32", bytes = 0, parts = { { data = data } } }
+  end
+  if arch.tensors then arch.tensors(add, cfg) end
+  if cfg.rope.scaling == "llama3" then add("rope_freqs.weight", llama3_divisors(cfg.rope)) end
+  for _, role in ipairs(OUTSIDE) do
+    if role ~= "output" or not cfg.tied then self:role(role) end
+  end
+  for layer = 0, cfg.n_layer - 1 do
+    for _, role in ipairs(LAYER) do self:role(role, layer) end
+  end
+  return self
+end
+
+-- Buffers of old files, and the head of a model whose head is its embedding.
+local function is_idle(name, cfg) return name:find "%.rotary_emb%.inv_freq$" or (cfg.tied and name == "lm_head.weight") end
+
+local function unnamed(self)
+  for _, t in ipairs(self.source:tensors()) do
+    if not self.used[t.name] and not is_idle(t.name, self.cfg) then return ("tensor %s"):format(t.name) end
+  end
+end
+
+-- ---- Values ------------------------------------------------------------------------------------------------------------
+
+local function folder_name(folder)
+  local absolute = folder:match "([^/]+)/*$"
+  return absolute and absolute:find "%w" and absolute or nil
+end
+
+local function inner_size(self)
+  if self.arch.d_ff then return self.cfg.d_ff end
+  local gate = self.source:tensor(self.hf("ffn_gate", 0) .. ".weight")
+  return gate and gate.shape[1] or self.cfg.d_ff
+end
+
+local function own_values(self, set)
+  local cfg, arch = self.cfg, self.arch
+  set("block_count", "uint32", cfg.n_layer)
+  local context = cfg.rope.scaling == "dynamic" and arch.context or cfg.context_length
+  if context then set("context_length", "uint32", context) end
+  set("embedding_length", "uint32", cfg.d_model)
+  set("feed_forward_length", "uint32", inner_size(self))
+  set("attention.head_count", "uint32", cfg.n_head)
+  if arch.kv then set("attention.head_count_kv", "int32[]", arch.kv(cfg)) else set("attention.head_count_kv", "uint32", cfg.n_head_kv) end
+  set("attention.layer_norm_rms_epsilon", "fp32", cfg.norm_eps)
+  if cfg.meta "head_dim" or cfg.head_dim * cfg.n_head ~= cfg.d_model then
+    set("attention.key_length", "uint32", cfg.head_dim)
+    set("attention.value_length", "uint32", cfg.head_dim)
+  end
+  rope_values(set, cfg, context)
+  if arch.values then arch.values(set, cfg, self) end
+end
+
+-- llama.cpp looks up <unk>, <s> and <|endoftext|> in a model whose name says Phi-3, and gives up where the vocabulary, such as
+-- Phi-4's, lacks one (llama-vocab.cpp, 2025): then the name is left out.
+local function is_trap(name, tokens)
+  if not name:lower():find "phi%-?3" then return false end
+  local left = { ["<unk>"] = true, ["<s>"] = true, ["<|endoftext|>"] = true }
+  for _, v in ipairs(tokens or {}) do
+    for _, token in ipairs(v[1] == "tokenizer.ggml.tokens" and v[3] or {}) do left[token] = nil end
+  end
+  return next(left) ~= nil
+end
+
+local function values_of(self, tokens)
+  local arch = self.arch
+  return function(set)
+    set("general.architecture", "string", arch.name)
+    local name = folder_name(self.cfg.folder)
+    if name and not is_trap(name, tokens) then set("general.name", "string", name) end
+    own_values(self, function(key, kind, value) set(arch.name .. "." .. key, kind, value) end)
+    for _, v in ipairs(tokens or { { "tokenizer.ggml.model", "string", "none" } }) do set(v[1], v[2], v[3]) end
+    if not tokens and not (arch.values == LLAMA.values or arch.kv) then set(arch.name .. ".vocab_size", "uint32", self.cfg.vocab_size) end
+  end
+end
+
+-- ---- The plan ----------------------------------------------------------------------------------------------------------
+
+-- Why llama.cpp could not compute this model from a GGUF; nil: it can.
+local function fault_of(arch, cfg)
+  if (cfg.act or "silu") ~= (arch.act or "silu") then return ("activation %s"):format(cfg.act) end
+  return rope_fault(arch, cfg) or (arch.fault and arch.fault(cfg))
+end
+
+-- config.json itself, for architectures that GGUF has no keys for: this program alone reads such files (ane.config).
+local function whole_values(cfg, tokens)
+  return function(set)
+    set("general.architecture", "string", "ane-" .. cfg.architecture)
+    local name = folder_name(cfg.folder)
+    if name then set("general.name", "string", name) end
+    set("ane.config", "string", try(core.read_file(cfg.folder .. "/config.json")))
+    local generation = core.read_file(cfg.folder .. "/generation_config.json")
+    if generation then set("ane.generation_config", "string", generation) end
+    for _, v in ipairs(tokens or { { "tokenizer.ggml.model", "string", "none" } }) do set(v[1], v[2], v[3]) end
+  end
+end
+
+local function whole_tensors(source, cfg)
+  local list = {}
+  for i, t in ipairs(source:tensors()) do
+    list[i] = {
+      name = names.bare(t.name), shape = #t.shape > 0 and t.shape or { 1 }, dtype = t.dtype, bytes = t.bytes,
+      parts = { { source = source, name = t.name } }, plain = types.plain("ane-" .. cfg.architecture, t.shape),
+    }
+  end
+  return list
+end
+
+-- Rows of the embedding: ids that the model knows.
+local function n_ids(source, cfg, name)
+  local t = source:tensor(name .. ".weight")
+  return t and t.shape[1] or cfg.vocab_size
+end
+
+--- The plan of an open folder.
+-- @param source the folder's safetensors
+-- @param out path of the file that is to be; a scratch file is made beside it
+function M.plan(source, out)
+  local cfg = try(config.read(source))
+  local r = try(recipe.find(cfg.architecture))
+  recipe.complete(r, cfg)
+  local arch = KNOWN[cfg.architecture]
+  local self = arch and gather(arch, r, cfg, source)
+  local fault = not arch and "GGUF has no architecture for it" or fault_of(arch, cfg) or unnamed(self)
+  local name = names.of("hf", r.names and r.names.hf, cfg)("token_embd")
+  local tokens, why = vocabulary.read(cfg.folder, cfg.architecture, n_ids(source, cfg, name), out .. ".vocabulary.tmp")
+  local notes = {}
+  if fault then
+    notes[1] = ("general.architecture is ane-%s, which only this program reads: %s"):format(cfg.architecture,
+      arch and ("files of architecture %s cannot say %s"):format(arch.name, fault) or fault)
+  end
+  if not tokens then notes[#notes + 1] = "no tokenizer is in the file: " .. why end
+  return {
+    architecture = fault and "ane-" .. cfg.architecture or arch.name, tensors = fault and whole_tensors(source, cfg) or self.list,
+    values = fault and whole_values(cfg, tokens) or values_of(self, tokens), note = notes[1] and table.concat(notes, "; "),
+  }
+end
+
+return M
