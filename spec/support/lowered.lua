@@ -33,16 +33,15 @@ local function fresh()
   return ("%s-%d.mlpackage"):format(path, count)
 end
 
---- Writes all pieces of a model and makes them ready to run.
--- @param path of the model
+--- Writes all pieces of a graph and makes them ready to run. The graph is closed.
+-- @param graph unfused
 -- @param o options of core.mil_exporter (context 32, whole true, fp32 true, weights "plain", where not given); precision of the
 -- run; host_embed: function(ids) -> tensor [T, C], where the embedding is not in the package
-function M.open(path, o)
-  local graph, cfg = M.graph(path)
+function M.wrap(graph, o)
   local opts = { context = 32, whole = true, fp32 = true, weights = "plain", embed = not o.host_embed, max_t = 8 }
   for key, value in pairs(o) do opts[key] = value end
   local exporter = assert(core.mil_exporter(graph, opts))
-  local self = setmetatable({ pieces = {}, tables = exporter:tables(), opts = opts, cfg = cfg, host_embed = o.host_embed }, Lowered)
+  local self = setmetatable({ pieces = {}, tables = exporter:tables(), opts = opts, host_embed = o.host_embed }, Lowered)
   for i = 1, exporter:count() do
     local folder = fresh()
     local piece = assert(exporter:write(i, folder, o.wrote))
@@ -56,6 +55,9 @@ function M.open(path, o)
   self:reset()
   return self
 end
+
+--- The same of a model.
+function M.open(path, o) return M.wrap(M.graph(path), o) end
 
 --- Begins a new sequence.
 function Lowered:reset()

@@ -47,12 +47,18 @@ function M.new(o)
   return o
 end
 
---- A program of the graph. opts: as programs.open; chunk (16), context (100).
-function M.program(o, opts)
-  local g <close>, v, source = graphs.parse(o.head .. o.text, o.c)
+--- The graph, with a head that gives y as logits.
+function M.graph(o)
+  local g, v, source = graphs.parse(o.head .. o.text, o.c)
   if o.more then v.y = o.more(g, v, source) end -- what the text form cannot say
   local t = g:add("take", "t", { v.y, v.wanted })
   g:results(g:add("conv1x1", "out", { t, v.eye }))
+  return g
+end
+
+--- A program of the graph. opts: as programs.open; chunk (16), context (100).
+function M.program(o, opts)
+  local g <close> = M.graph(o)
   assert(g:passes(opts.pipeline or "cpu"))
   return assert(core.program(g, {
     isa = opts.isa, threads = opts.threads or 1, int8 = opts.int8 or false, weights = opts.weights, context = opts.context or 100,
