@@ -70,7 +70,7 @@ function ane.tensors(path) end
 
 --- Opens a Core ML package.
 ---@param path string folder of the .mlpackage
----@param opts? { precision?: "fp32"|"fp16", threads?: integer, isa?: string, progress?: ane.progress }
+---@param opts? { precision?: "fp32"|"fp16", threads?: integer, isa?: string, progress?: ane.progress, backend?: "cpu"|"coreml", anywhere?: boolean }
 ---@return ane.package? package prints as a summary
 ---@return string? message
 ---@return ane.code? code

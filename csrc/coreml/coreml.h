@@ -55,6 +55,11 @@ int32_t ane_coreml_find(const struct ane_coreml *m, const char *name, bool outpu
 /* One sequence's states (an MLState), zeros at first. */
 ane_status ane_coreml_states_create(struct ane_coreml_states **out, const struct ane_coreml *m, struct ane_error *err);
 void ane_coreml_states_destroy(struct ane_coreml_states *s); /* NULL is fine */
+int32_t ane_coreml_states_count(const struct ane_coreml_states *s);
+const char *ane_coreml_states_name(const struct ane_coreml_states *s, int32_t i); /* in their order; NULL: no such state */
+/* The elements as fp32 from `memory`, and back from a tensor of the same shape. */
+ane_status ane_coreml_states_read(const struct ane_coreml_states *s, int32_t i, struct ane_prim_memory *memory, struct ane_dyn *t, struct ane_error *err);
+ane_status ane_coreml_states_write(struct ane_coreml_states *s, int32_t i, const struct ane_dyn *t, struct ane_error *err);
 ane_status ane_coreml_states_reset(struct ane_coreml_states *s, struct ane_error *err);
 /* Both are of the same program. */
 ane_status ane_coreml_states_copy(struct ane_coreml_states *to, const struct ane_coreml_states *from, struct ane_error *err);

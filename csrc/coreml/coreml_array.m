@@ -13,7 +13,7 @@ static MLMultiArrayDataType array_type(ane_dtype t) {
   return t == ANE_F16 ? MLMultiArrayDataTypeFloat16 : t == ANE_I32 ? MLMultiArrayDataTypeInt32 : MLMultiArrayDataTypeFloat32;
 }
 
-static MLMultiArray *pixel_array(NSArray<NSNumber *> *shape, size_t width, size_t height) API_AVAILABLE(macos(15.0)) {
+static MLMultiArray *pixel_array(NSArray<NSNumber *> *shape, size_t width, size_t height) {
   NSDictionary *attributes = @{(__bridge NSString *)kCVPixelBufferIOSurfacePropertiesKey : @{}};
   CVPixelBufferRef pixels = NULL;
   if (CVPixelBufferCreate(kCFAllocatorDefault, width, height, kCVPixelFormatType_OneComponent16Half, (__bridge CFDictionaryRef)attributes, &pixels)) return nil;
@@ -23,7 +23,7 @@ static MLMultiArray *pixel_array(NSArray<NSNumber *> *shape, size_t width, size_
 }
 
 /* Row-major in pages that go when the array goes. */
-static MLMultiArray *page_array(ane_dtype dtype, NSArray<NSNumber *> *shape, size_t count) API_AVAILABLE(macos(15.0)) {
+static MLMultiArray *page_array(ane_dtype dtype, NSArray<NSNumber *> *shape, size_t count) {
   const size_t size = ANE_MAX(count, 1) * element_bytes(dtype);
   NSMutableArray<NSNumber *> *strides = [NSMutableArray array];
   long long step = 1;
@@ -110,6 +110,9 @@ ane_status ane_coreml_write(MLMultiArray *array, const struct ane_dyn *t, struct
   if (!t->data || (t->dtype != ANE_F32 && t->dtype != ANE_F16 && t->dtype != ANE_I32 && t->dtype != ANE_I64))
     return ane_fail(err, ANE_SHAPE, "numbers of type fp32, fp16, int32 or int64 are wanted");
   NSArray<NSNumber *> *shape = array.shape;
+  bool same = (NSUInteger)t->rank == [shape count];
+  for (int32_t i = 0; same && i < t->rank; i++) same = t->dim[i] == [shape[(NSUInteger)i] longLongValue];
+  if (!same) return ane_fail(err, ANE_SHAPE, "the tensor has another shape");
   [array getMutableBytesWithHandler:^(void *bytes, NSInteger size, NSArray<NSNumber *> *strides) {
     (void)size;
     const struct layout l = layout_of(shape, strides);

@@ -22,6 +22,15 @@ ane_status ane_coreml_states_create(struct ane_coreml_states **out, ANE_UNUSED c
   return none(err);
 }
 void ane_coreml_states_destroy(ANE_UNUSED struct ane_coreml_states *s) {}
+int32_t ane_coreml_states_count(ANE_UNUSED const struct ane_coreml_states *s) { return 0; }
+const char *ane_coreml_states_name(ANE_UNUSED const struct ane_coreml_states *s, ANE_UNUSED int32_t i) { return NULL; }
+ane_status ane_coreml_states_read(ANE_UNUSED const struct ane_coreml_states *s, ANE_UNUSED int32_t i, ANE_UNUSED struct ane_prim_memory *memory,
+                                  ANE_UNUSED struct ane_dyn *t, struct ane_error *err) {
+  return none(err);
+}
+ane_status ane_coreml_states_write(ANE_UNUSED struct ane_coreml_states *s, ANE_UNUSED int32_t i, ANE_UNUSED const struct ane_dyn *t, struct ane_error *err) {
+  return none(err);
+}
 ane_status ane_coreml_states_reset(ANE_UNUSED struct ane_coreml_states *s, struct ane_error *err) { return none(err); }
 ane_status ane_coreml_states_copy(ANE_UNUSED struct ane_coreml_states *to, ANE_UNUSED const struct ane_coreml_states *from, struct ane_error *err) {
   return none(err);

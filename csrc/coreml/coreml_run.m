@@ -43,6 +43,47 @@ ane_status ane_coreml_states_reset(struct ane_coreml_states *s, struct ane_error
   return ane_fail(err, ANE_UNSUPPORTED, "states are of macOS 15");
 }
 
+int32_t ane_coreml_states_count(const struct ane_coreml_states *s) {
+  if (@available(macOS 15.0, *)) return (int32_t)[ane_coreml_states(s).program.states count];
+  return 0;
+}
+
+const char *ane_coreml_states_name(const struct ane_coreml_states *s, int32_t i) {
+  if (i < 0 || i >= ane_coreml_states_count(s)) return NULL;
+  if (@available(macOS 15.0, *)) return [ane_coreml_states(s).program.states[(NSUInteger)i] UTF8String];
+  return NULL;
+}
+
+/* Calls `use` with the array of state i, which is there as long as the call lasts. */
+static ane_status with_state(const struct ane_coreml_states *s, int32_t i, struct ane_error *err, ane_status (^use)(MLMultiArray *)) {
+  if (i < 0 || i >= ane_coreml_states_count(s)) return ane_fail(err, ANE_NOTFOUND, "there is no state %d", (int)i);
+  if (@available(macOS 15.0, *)) {
+    @autoreleasepool {
+      AneCoreMLStates *states = ane_coreml_states(s);
+      NSString *name = states.program.states[(NSUInteger)i];
+      __block ane_status st = ANE_OK;
+      [states.state getMultiArrayForStateNamed:name
+                                       handler:^(MLMultiArray *array) {
+                                         st = use(array);
+                                       }];
+      return st ? ane_fail_in(err, st, "state %s", [name UTF8String]) : ANE_OK;
+    }
+  }
+  return ane_fail(err, ANE_UNSUPPORTED, "states are of macOS 15");
+}
+
+ane_status ane_coreml_states_read(const struct ane_coreml_states *s, int32_t i, struct ane_prim_memory *memory, struct ane_dyn *t, struct ane_error *err) {
+  return with_state(s, i, err, ^ane_status(MLMultiArray *array) {
+    return ane_coreml_read(array, memory, t, err);
+  });
+}
+
+ane_status ane_coreml_states_write(struct ane_coreml_states *s, int32_t i, const struct ane_dyn *t, struct ane_error *err) {
+  return with_state(s, i, err, ^ane_status(MLMultiArray *array) {
+    return ane_coreml_write(array, t, err);
+  });
+}
+
 /* Both arrays are open inside the inner handler; they have one shape, type and strides. */
 static bool copy_state(MLState *to, MLState *from, NSString *name) API_AVAILABLE(macos(15.0)) {
   __block bool same = false;

@@ -17,19 +17,22 @@ local OPTIONS = {
   threads = { type = "integer", min = 1, max = 1024 },
   isa = { type = "string" },
   progress = { type = "callable" },
+  backend = { type = "string", choices = { "cpu", "coreml" }, default = "cpu" },
+  anywhere = { type = "boolean", default = false },
   pool_of = { type = "any" }, -- a program of another package whose threads are shared
 }
 
 --- Opens a package. Its weights are mapped, not copied; all that it says is checked.
 -- @param path of the folder
 -- @param opts how its functions run: precision ("fp32", default; "fp16": results of that type are rounded to it after each
--- operation), threads (default: physical cores), isa, progress (function("load", done, total))
+-- operation), threads (default: physical cores), isa, progress (function("load", done, total)); backend = "coreml": by Core ML
+-- itself, on macOS 15 (never run on hardware), where every convolution must be on the Neural Engine, or with anywhere = true not
 -- @return package; or nil, message, code
 function M.open(path, opts)
   opts = schema.check(OPTIONS, opts, "package", 2)
   local raw, message, code = core.package(path)
   if not raw then return nil, message, code end
-  return setmetatable({ _raw = raw, _opts = opts, _programs = {} }, Package)
+  return setmetatable({ _raw = raw, _path = path, _opts = opts, _programs = {} }, Package)
 end
 
 -- ---- Running ------------------------------------------------------------------------------------------------------------
@@ -41,7 +44,14 @@ function Package:program(name)
   local made = self._programs[name or ""]
   if made then return made end
   local opts = self._opts
-  local level, message, code = isa.choose(opts.isa)
+  local level, message, code
+  if opts.backend == "coreml" then
+    made, message, code = core.coreml { path = self._path, ["function"] = name, anywhere = opts.anywhere }
+    if not made then return nil, message, code end
+    self._programs[name or ""] = made
+    return made
+  end
+  level, message, code = isa.choose(opts.isa)
   if not level then return nil, message, code end
   local progress = opts.progress
   made, message, code = self._raw:program {
@@ -136,7 +146,7 @@ function Package:predict(inputs, state, opts)
   local made, message, code = self:program(name)
   if not made then return nil, message, code end
   if not state and #f.states > 0 then
-    local fresh <close>, failed, why = self._raw:state()
+    local fresh <close>, failed, why = self:state(name)
     if not fresh then return nil, failed, why end
     return made:run(packed, fresh)
   end
@@ -144,9 +154,13 @@ function Package:predict(inputs, state, opts)
 end
 
 --- A set of the package's states, all zeros: predict reads and changes it; functions that name the same state share it.
+-- @param name of a function: with backend "coreml" a state belongs to one; nil: the default one
 -- @return state: names(), get(name) (an ane.tensor, a copy), set(name, tensor), reset(), copy(), close(); or nil, message, code
-function Package:state()
-  return self._raw:state()
+function Package:state(name)
+  if self._opts.backend ~= "coreml" then return self._raw:state() end
+  local made, message, code = self:program(name)
+  if not made then return nil, message, code end
+  return made:state()
 end
 
 --- What the package holds.

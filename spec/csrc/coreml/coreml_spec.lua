@@ -66,4 +66,15 @@ describe("csrc/coreml", function()
       assert(text:find(fault[4], 1, true), text)
     end)
   end
+
+  it("is an error where there is no Core ML", function()
+    local core, package = require "ane.core", require "ane.package"
+    if core.coreml_available() then pending "this machine has Core ML" end
+    local path = "spec/fixtures/mlpackage/set/layer_00.mlpackage"
+    local pkg <close> = assert(package.open(path, { backend = "coreml" }))
+    local want = { n = 3, nil, path .. ": Core ML runs packages on macOS 15 or later only", "unsupported" }
+    assert.same(want, table.pack(pkg:program()))
+    assert.same(want, table.pack(pkg:state()))
+    assert.has_error(function() package.open(path, { backend = "gpu" }) end)
+  end)
 end)
