@@ -2,13 +2,14 @@
 -- Tencent Hunyuan team 2025.
 --
 -- Quirks: q and k are normed per head after rope, where others norm before. Rope's base is theta * alpha^(r / (r - 2)); GGUF
--- stores it ready in rope.freq_base, config.json as rope type "dynamic" with alpha. use_cla has no effect.
+-- stores it ready in rope.freq_base, config.json as rope type "dynamic" with alpha. use_cla has no effect. ONNX Runtime GenAI
+-- calls it hunyuandensev1.
 
 local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
 local head = require "ane.recipe.head"
 
-local M = { architectures = { "hunyuan_v1_dense", "hunyuan-dense" }, version = 1 }
+local M = { architectures = { "hunyuan_v1_dense", "hunyuan-dense", "hunyuandensev1" }, version = 1 }
 
 M.names = { hf = { attn_q_norm = "self_attn.query_layernorm", attn_k_norm = "self_attn.key_layernorm" } }
 M.defaults = { hf = { norm_eps = 1e-5, tied = false, attention_bias = false } }

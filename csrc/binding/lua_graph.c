@@ -137,7 +137,10 @@ static void cut_const(lua_State *L, int arg, struct ane_tensor *t) {
   int64_t rows = transposed ? s->dim[1] : s->dim[0];
   if (rows < 1) luaL_error(L, "such a view of the tensor does not exist: it has no rows");
   int64_t from = const_field(L, arg, "from", 0, 0, rows - 1), to = const_field(L, arg, "to", rows, from + 1, rows);
-  if (transposed) {
+  if (t->gather) {
+    if (transposed || s->rank != 2) luaL_error(L, "such a view of the tensor does not exist");
+    t->row0 += from;
+  } else if (transposed) {
     t->transposed = true;
     t->ld = s->dim[1];
     t->data = (const char *)t->data + (uint64_t)from * d->bytes;
@@ -147,6 +150,24 @@ static void cut_const(lua_State *L, int arg, struct ane_tensor *t) {
   }
   t->bytes = t->bytes / (uint64_t)rows * (uint64_t)(to - from);
   s->dim[0] = to - from;
+}
+
+/* Rows [from, to) of a tensor whose rows lie in parts: they must lie in one. */
+static void cut_parts(lua_State *L, int arg, const struct ane_source_tensor *t, struct ane_tensor *view) {
+  int64_t rows = t->tensor.shape.dim[0], from = const_field(L, arg, "from", 0, 0, rows - 1), to = const_field(L, arg, "to", rows, from + 1, rows), at = 0;
+  for (uint32_t i = 0; i < t->n_parts; at += t->parts[i++].shape.dim[0]) {
+    const struct ane_tensor *p = &t->parts[i];
+    if (from < at || to > at + p->shape.dim[0]) continue;
+    *view = *p;
+    int64_t n = p->shape.dim[0];
+    if (view->gather) view->row0 += from - at;
+    else view->data = (const char *)view->data + view->bytes / (uint64_t)n * (uint64_t)(from - at);
+    view->bytes = view->bytes / (uint64_t)n * (uint64_t)(to - from);
+    view->shape.dim[0] = to - from;
+    if (t->tensor.shape.rank == 1) view->shape.rank = 1;
+    return;
+  }
+  luaL_error(L, "rows %I to %I of %s lie in several parts", (LUAI_UACINT)from, (LUAI_UACINT)to, t->name);
 }
 
 /* const(name, source, tensor [, {index =, from =, to =, transposed =}]) -> value: a tensor of the source, or a view of it */
@@ -159,7 +180,8 @@ static int meth_const(lua_State *L) {
   int32_t v;
   if (!t) return luaL_error(L, "%s: no tensor %s", s->path, tensor);
   struct ane_tensor view = t->tensor;
-  cut_const(L, 5, &view);
+  if (t->parts) cut_parts(L, 5, t, &view);
+  else cut_const(L, 5, &view);
   keep_source(L, ud, s);
   return ane_graph_const(ud->graph, name, &view, &v, &err) ? raise(L, &err) : push_value(L, v);
 }

@@ -140,7 +140,121 @@ static int onnx_io(lua_State *L) {
   return 2;
 }
 
+/* ---- Sources made of a graph -----------------------------------------------------------------------------------------*/
+
+/* A list of values by number, in memory that Lua owns and that stays on the stack. */
+static const int32_t *check_values(lua_State *L, int arg, int32_t *n) {
+  luaL_checktype(L, arg, LUA_TTABLE);
+  *n = (int32_t)ANE_MIN(lua_rawlen(L, arg), (lua_Unsigned)INT32_MAX / 8);
+  int32_t *v = lua_newuserdatauv(L, ((size_t)*n + 1) * sizeof *v, 0);
+  for (int32_t i = 0; i < *n; i++) {
+    lua_rawgeti(L, arg, i + 1);
+    lua_Integer at = lua_tointeger(L, -1);
+    v[i] = at < 1 || at > INT32_MAX ? -1 : (int32_t)at - 1;
+    lua_pop(L, 1);
+  }
+  return v;
+}
+
+/* onnx_part(source, want, given) -> source: what the values `want` are made of, up to the values `given`. Inputs and
+ * outputs are called "v" and their number less 1; or nil, message, code */
+static int onnx_part(lua_State *L) {
+  struct ane_source *s = bind_check_source(L, 1);
+  int32_t n_want, n_given;
+  struct ane_error err;
+  const int32_t *want = check_values(L, 2, &n_want), *given = check_values(L, 3, &n_given);
+  struct ane_source **out = bind_new_source(L);
+  return ane_onnx_part(out, s, want, n_want, given, n_given, &err) ? bind_fail(L, &err) : 1;
+}
+
+static int64_t piece_field(lua_State *L, const char *name, int64_t def) {
+  lua_getfield(L, -1, name);
+  int64_t v = luaL_optinteger(L, -1, def);
+  lua_pop(L, 1);
+  return v;
+}
+
+static int32_t piece_value(lua_State *L, const char *name) {
+  int64_t v = piece_field(L, name, 0);
+  return v < 1 || v > INT32_MAX ? -1 : (int32_t)v - 1;
+}
+
+static bool piece_flag(lua_State *L, const char *name) {
+  lua_getfield(L, -1, name);
+  bool v = lua_toboolean(L, -1);
+  lua_pop(L, 1);
+  return v;
+}
+
+/* The piece at the top of the stack. */
+static struct ane_onnx_piece check_piece(lua_State *L) {
+  static const char *const kinds[] = {"plain", "nbits", "dequantize", NULL};
+  luaL_checktype(L, -1, LUA_TTABLE);
+  lua_getfield(L, -1, "kind");
+  int kind = luaL_checkoption(L, -1, NULL, kinds);
+  lua_getfield(L, -2, "zero_default");
+  float zero = (float)luaL_optnumber(L, -1, 0);
+  lua_pop(L, 2);
+  return (struct ane_onnx_piece){
+      .kind = (ane_onnx_kind)kind, .data = piece_value(L, "data"), .scales = piece_value(L, "scales"), .zeros = piece_value(L, "zeros"),
+      .g_idx = piece_value(L, "g_idx"), .transposed = piece_flag(L, "transposed"), .padded = piece_flag(L, "padded"),
+      .rows = piece_field(L, "rows", 0), .cols = piece_field(L, "cols", 0), .matrix = piece_field(L, "matrix", 0), .from = piece_field(L, "from", 0),
+      .step = piece_field(L, "step", 1), .n = piece_field(L, "n", 0), .bits = (int)piece_field(L, "bits", 0), .block = piece_field(L, "block", 0),
+      .axis = piece_field(L, "axis", 0), .zero_default = zero};
+}
+
+/* The weight {name, shape, pieces} at the top of the stack; its pieces in memory that comes to lie above it. */
+static struct ane_onnx_weight check_weight(lua_State *L) {
+  struct ane_onnx_weight w = {0};
+  luaL_checktype(L, -1, LUA_TTABLE);
+  lua_getfield(L, -1, "name");
+  w.name = luaL_checkstring(L, -1); /* lives in the table */
+  lua_getfield(L, -2, "shape");
+  luaL_checktype(L, -1, LUA_TTABLE);
+  w.shape.rank = (uint32_t)ANE_MIN(lua_rawlen(L, -1), (lua_Unsigned)ANE_MAX_RANK);
+  for (uint32_t i = 0; i < w.shape.rank; i++) {
+    lua_rawgeti(L, -1, (lua_Integer)i + 1);
+    w.shape.dim[i] = luaL_checkinteger(L, -1);
+    lua_pop(L, 1);
+  }
+  lua_getfield(L, -3, "pieces");
+  luaL_checktype(L, -1, LUA_TTABLE);
+  w.n_pieces = (uint32_t)ANE_MIN(lua_rawlen(L, -1), (lua_Unsigned)64);
+  struct ane_onnx_piece *pieces = lua_newuserdatauv(L, ((size_t)w.n_pieces + 1) * sizeof *pieces, 0);
+  w.pieces = pieces;
+  for (uint32_t i = 0; i < w.n_pieces; i++) {
+    lua_rawgeti(L, -2, (lua_Integer)i + 1);
+    pieces[i] = check_piece(L);
+    lua_pop(L, 1);
+  }
+  lua_insert(L, -4); /* below name, shape and pieces, which go */
+  lua_pop(L, 3);
+  return w;
+}
+
+/* onnx_weights(source, list of {name, shape, pieces = list of ane_onnx_piece's fields, values by number}) -> source; or nil,
+ * message, code */
+static int onnx_weights(lua_State *L) {
+  struct ane_source *s = bind_check_source(L, 1);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  lua_settop(L, 2);
+  lua_Unsigned n = ANE_MIN(lua_rawlen(L, 2), (lua_Unsigned)1 << 20);
+  struct ane_onnx_weight *list = lua_newuserdatauv(L, ((size_t)n + 1) * sizeof *list, 0);
+  lua_createtable(L, (int)n, 0); /* keeps the pieces */
+  struct ane_error err;
+  for (lua_Unsigned i = 0; i < n; i++) {
+    lua_rawgeti(L, 2, (lua_Integer)i + 1);
+    list[i] = check_weight(L);
+    lua_rawseti(L, 4, (lua_Integer)i + 1);
+    lua_pop(L, 1);
+  }
+  struct ane_source **out = bind_new_source(L);
+  return ane_onnx_weights(out, s, list, (uint32_t)n, &err) ? bind_fail(L, &err) : 1;
+}
+
 void bind_onnx(lua_State *L) {
+  static const luaL_Reg functions[] = {{"onnx_part", onnx_part}, {"onnx_weights", onnx_weights}, {NULL, NULL}};
+  luaL_setfuncs(L, functions, 0);
   lua_pushcfunction(L, onnx_tables);
   lua_setfield(L, -2, "onnx");
   lua_pushcfunction(L, onnx_io);

@@ -36,6 +36,8 @@ static int source_open(lua_State *L) {
   return 1;
 }
 
+struct ane_source **bind_new_source(lua_State *L) { return &((struct lua_source *)bind_new(L, SOURCE_CLASS, sizeof(struct lua_source), 0))->source; }
+
 static int meth_close(lua_State *L) {
   struct lua_source *ud = luaL_checkudata(L, 1, SOURCE_CLASS);
   ane_source_close(ud->source);
@@ -198,11 +200,13 @@ static int meth_read(lua_State *L) {
   const struct ane_tensor *t = &st->tensor;
   const struct ane_dtype_info *info = ane_dtype_info(t->dtype);
   uint64_t count = t->bytes / info->bytes * info->block;
+  if (t->gather || st->parts) (void)!ane_shape_count(&t->shape, &count);
   uint64_t columns = t->shape.rank ? (uint64_t)t->shape.dim[t->shape.rank - 1] : 1;
   lua_Integer rows = columns ? (lua_Integer)(count / columns) : 0;
   lua_Integer from = bind_opt_integer(L, 3, 1, 1, rows + 1), to = bind_opt_integer(L, 4, rows, from - 1, rows);
   ane_decode_fn decode = ane_decoder(t->dtype);
   uint64_t n = (uint64_t)(to - from + 1) * columns;
+  if (st->parts) decode = NULL;
   if (!decode || n > SIZE_MAX / 2 / sizeof(float)) {
     if (!decode) ane_fail(&err, ANE_UNSUPPORTED, "%s: tensor %s: %s has no float32 decoder", s->path, name, info->name);
     else ane_fail(&err, ANE_RANGE, "%s: tensor %s: %" PRIu64 " elements are too many for one string", s->path, name, n);
@@ -211,7 +215,8 @@ static int meth_read(lua_State *L) {
   luaL_Buffer b;
   float *out = (float *)(void *)luaL_buffinitsize(L, &b, (size_t)n * sizeof *out);
   uint64_t row_bytes = columns / info->block * info->bytes;
-  if (n) decode((const uint8_t *)t->data + (uint64_t)(from - 1) * row_bytes, out, n);
+  for (lua_Integer r = from; t->gather && r <= to; r++) ane_gather_floats(t, r - 1, out + (uint64_t)(r - from) * columns);
+  if (n && !t->gather) decode((const uint8_t *)t->data + (uint64_t)(from - 1) * row_bytes, out, n);
   luaL_pushresultsize(&b, (size_t)n * sizeof *out);
   return 1;
 }

@@ -89,7 +89,7 @@ struct step {
       int64_t n;
       float magnitude;
       int64_t heads;
-      bool half;
+      bool half, fp16;
     } rope;
     struct {
       act_fn act;

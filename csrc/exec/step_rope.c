@@ -1,6 +1,8 @@
 /* rope_table: cosines and sines of the positions of this run, once for all layers. rope: turns heads by the table. */
 #include "exec/exec_internal.h"
 
+#include "tensor/half.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -17,6 +19,7 @@ static void run_table(struct lane *l, const struct step *s) {
       row[i] = cosf(angle) * s->rope.magnitude;
       row[n + i] = sinf(angle) * s->rope.magnitude;
     }
+    for (int64_t i = 0; s->rope.fp16 && i < 2 * n; i++) row[i] = ane_f16_f32(ane_f32_f16(row[i]));
   }
 }
 
@@ -48,6 +51,7 @@ ane_status plan_rope(struct planner *pl, const struct ane_node *n, struct step *
   }
   s->run = run_table;
   s->rope.n = ane_node_attr(n, "inv_freq")->fv.n;
+  s->rope.fp16 = ane_node_int(n, "fp16") != 0;
   s->rope.magnitude = (float)ane_node_float(n, "magnitude");
   ane_status st = copy_floats(pl, ane_node_attr(n, "inv_freq"), &s->rope.inv_freq, err);
   if (st || !ane_node_attr(n, "long_freq")->fv.n) return st;

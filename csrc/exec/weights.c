@@ -90,7 +90,7 @@ struct packing {
   _Atomic int64_t next;
   uint8_t *lanes;    /* threads x lane_bytes */
   size_t lane_bytes, codes_at, scratch_at; /* of a lane: floats as read, floats as held, codes or encoded rows, scratch */
-  uint8_t *gathered; /* threads x 16 rows of a transposed matrix */
+  uint8_t *gathered; /* threads x 16 rows of a matrix whose rows do not lie as such */
   size_t encoded_row;
   struct ane_measure *errors; /* of groups, or tiles; NULL: nothing is re-encoded */
   /* FORM: */
@@ -104,6 +104,9 @@ enum { GROUPS_A_TURN = 8, TILE_GROUPS = ANE_WEIGHT_TILE / ANE_GROUP };
 static int group_rows(const struct matrix *m, int64_t g) { return (int)ANE_MIN((int64_t)ANE_GROUP, m->packed.rows - g * ANE_GROUP); }
 static uint8_t *group_at(const struct packing *k, int64_t g) { return k->p->slab + k->m->offset + (size_t)g * k->m->packed.group_bytes; }
 
+/* Do rows have to be put together before they can be packed? */
+static bool scattered(const struct matrix *m) { return m->stored.transposed || m->stored.gather; }
+
 /* 16 rows of a transposed matrix [R, C], stored as [C, ld], laid out as rows. */
 static void gather_rows(const struct matrix *m, int64_t g, int n, uint8_t *rows) {
   size_t size = ane_dtype_info(m->stored.dtype)->bytes;
@@ -115,8 +118,12 @@ static void gather_rows(const struct matrix *m, int64_t g, int n, uint8_t *rows)
 /* The stored rows of group g, one behind the other. */
 static const uint8_t *stored_rows(const struct packing *k, int64_t g, int thread) {
   const struct ane_packed *w = &k->m->packed;
-  if (!k->m->stored.transposed) return (const uint8_t *)k->m->stored.data + (size_t)(g * ANE_GROUP) * w->row_bytes;
+  if (!scattered(k->m)) return (const uint8_t *)k->m->stored.data + (size_t)(g * ANE_GROUP) * w->row_bytes;
   uint8_t *rows = k->gathered + (size_t)thread * ANE_GROUP * w->row_bytes;
+  if (k->m->stored.gather) {
+    for (int i = 0; i < group_rows(k->m, g); i++) ane_gather_row(&k->m->stored, g * ANE_GROUP + i, rows + (size_t)i * w->row_bytes);
+    return rows;
+  }
   gather_rows(k->m, g, group_rows(k->m, g), rows);
   return rows;
 }
@@ -264,13 +271,13 @@ static ane_status pack_changed(struct packing *k, struct ane_error *err) {
 
 static ane_status pack_one(struct ane_program *p, struct matrix *m, struct ane_error *err) {
   struct ane_packed *w = &m->packed;
-  if (w->form == ANE_FORM_ROWS) { /* only block types, which are never transposed */
+  if (w->form == ANE_FORM_ROWS) { /* only block types that GGUF stores, which lie as rows */
     w->data = m->stored.data;
     return ANE_OK;
   }
   struct packing k = {.p = p, .m = m};
-  if (m->stored.transposed && !m->coded && !(k.gathered = ane_malloc((size_t)p->o.threads * ANE_GROUP * w->row_bytes)))
-    return ane_fail(err, ANE_NOMEM, "no memory to turn %s", m->name);
+  if (scattered(m) && !m->coded && !(k.gathered = ane_malloc((size_t)p->o.threads * ANE_GROUP * w->row_bytes)))
+    return ane_fail(err, ANE_NOMEM, "no memory for rows of %s", m->name);
   ane_status st = ANE_OK;
   if (m->coded || w->dtype != m->stored.dtype) st = pack_changed(&k, err);
   else ane_pool_run(p->pool, pack_groups, &k);

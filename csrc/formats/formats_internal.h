@@ -23,6 +23,9 @@ ane_status ane_safetensors_read_index(struct ane_source *s, struct ane_error *er
 /* Fills by_name; a name that appears twice is ANE_FORMAT. */
 ane_status ane_source_index_tensors(struct ane_source *s, struct ane_error *err);
 
+/* An empty source that keeps s and has its files; ANE_NOMEM as NULL. */
+struct ane_source *ane_source_derive(struct ane_source *s);
+
 /* Text from a file, made fit for a message: control bytes and broken UTF-8 become '?', long texts are cut. */
 enum { ANE_QUOTE_TEXT = 84 };
 const char *ane_quote(char out[ANE_QUOTE_TEXT], const char *s, uint64_t len);

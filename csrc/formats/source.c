@@ -16,11 +16,21 @@ void ane_source_close(struct ane_source *s) {
     s->refs--;
     return;
   }
-  for (uint32_t i = 0; i < s->n_files; i++) ane_map_close(&s->files[i].map);
+  for (uint32_t i = 0; !s->parent && i < s->n_files; i++) ane_map_close(&s->files[i].map);
+  struct ane_source *parent = s->parent;
   ane_strmap_free(&s->by_name);
   ane_strmap_free(&s->by_key);
   ane_arena_free(&s->arena);
   ane_free(s);
+  ane_source_close(parent);
+}
+
+struct ane_source *ane_source_derive(struct ane_source *s) {
+  struct ane_source *d = ane_calloc(1, sizeof *d);
+  if (!d) return NULL;
+  ane_source_retain(s);
+  *d = (struct ane_source){.format = s->format, .path = s->path, .files = s->files, .n_files = s->n_files, .parent = s};
+  return d;
 }
 
 const struct ane_source_tensor *ane_source_tensor(const struct ane_source *s, const char *name) {

@@ -44,6 +44,29 @@ bool ane_shape_equal(const struct ane_shape *a, const struct ane_shape *b);
 enum { ANE_SHAPE_TEXT = 112 };
 const char *ane_shape_text(const struct ane_shape *s, char out[ANE_SHAPE_TEXT]);
 
+/* A matrix whose rows are made when they are read: turned, every n-th row of another, or codes whose scales and zero points
+ * lie elsewhere. Elements are counted from `data`: (r, c) is number base + r * row_step + c * col_step of the stored ones,
+ * which are plain floats (bits 0), or codes of 2, 4 or 8 bits, lower bits first. Of codes the value is
+ * (code - zero) * scale, one product of two floats; scale and zero of (r, c) are number
+ * k = scale_base + r / row_block * scale_row + (g_idx ? g_idx[c] : c / block) * scale_col of theirs. */
+struct ane_gather {
+  const void *data;
+  uint64_t bytes;          /* of data */
+  ane_dtype dtype;         /* of plain elements */
+  int bits;
+  bool is_signed;
+  int64_t base, row_step, col_step;
+  const void *scales;
+  ane_dtype scale_dtype;
+  int64_t scale_base, scale_row, scale_col, block, row_block;
+  const void *zeros;       /* NULL: zero_default everywhere */
+  ane_dtype zero_dtype;    /* of one element each; U4, I4: nibbles over the flat array */
+  int zero_bits;           /* or packed, the codes of a row of `zero_blocks` blocks padded to whole bytes; 0: not packed */
+  int64_t zero_row_bytes, zero_blocks;
+  float zero_default;
+  const int32_t *g_idx;    /* maybe unaligned; NULL: none */
+};
+
 /* Dense row-major tensor. The one who made it says who owns `data`: an ane_tensor is only a view. Rows of block types
  * are whole blocks: dim[rank-1] is a multiple of the block. */
 struct ane_tensor {
@@ -53,7 +76,17 @@ struct ane_tensor {
   uint64_t bytes;
   bool transposed; /* a matrix [R, C] whose element (r, c) lies at data + (c * ld + r) * size; plain types only */
   int64_t ld;
+  const struct ane_gather *gather; /* not NULL: row r is row row0 + r of this, made in dtype by ane_gather_row;
+                                    * data and bytes are what is stored of it, for those who hash or drop it */
+  int64_t row0;
 };
+
+/* The type in which rows of `cols` columns of a matrix [rows, cols] come out with nothing lost: that of plain elements, a
+ * block type whose scales and zero points hold the stored ones, else fp32. */
+ane_dtype ane_gather_dtype(const struct ane_gather *g, int64_t rows, int64_t cols);
+/* Row `row` of a tensor [rows, cols] with a gather, in the tensor's type; as floats. */
+void ane_gather_row(const struct ane_tensor *t, int64_t row, void *dst);
+void ane_gather_floats(const struct ane_tensor *t, int64_t row, float *dst);
 
 /* Compares n floats: largest |a - b|, largest |a - b| / (1 + |b|), root mean square of a - b, cosine of the angle (1 where
  * both are zero). NaN on either side makes the largest ones infinite and cosine NaN. */

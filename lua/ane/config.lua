@@ -2,7 +2,7 @@
 -- Needs ane.config.gguf and ane.config.hf. Usage: `local cfg = config.read(source)`
 --
 -- Fields (config.json's word in brackets where it differs); nil where the file does not say, unless a default is named:
---   format                    "gguf" or "hf" (config.json beside safetensors)
+--   format                    "gguf", "hf" (config.json beside safetensors) or "onnx" (read from the graph: ane.onnx.roles)
 --   architecture, name        general.architecture (model_type); general.name
 --   folder                    hf: where config.json lies
 --   n_layer, d_model, d_ff    layers; residual width (hidden_size); inner width (intermediate_size)
@@ -27,6 +27,7 @@
 --   "llama3"    factor, low_freq_factor, high_freq_factor, original_context
 --   "yarn"      factor, original_context, beta_fast, beta_slow, truncate, attn_factor
 --   "longrope"  short_factors, long_factors (dims / 2 numbers each), original_context, factor, attn_factor
+--   inv_freq    the frequencies themselves instead of theta and scaling, with magnitude, long_freq, original_context and fp16
 --   "dynamic"   alpha; or without it: factor, limit (positions up to which it changes nothing)
 --
 -- A recipe's `defaults` fill fields that are nil (see ane.recipe).

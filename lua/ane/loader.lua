@@ -112,6 +112,34 @@ function M.identify(source, path, opts)
   return r, cfg
 end
 
+--- The recipe that was given: a table, or the path of a Lua file; nil: that of the architecture.
+-- @return the recipe; or nil, message, code
+M.find_recipe = find_recipe
+
+--- The model of a recipe and a configuration.
+-- @param path as the user gave it, for messages
+-- @param opts as load's
+-- @return as load
+function M.complete(path, r, cfg, source, opts)
+  cfg.soft_experts = opts.soft_experts
+  local tokenizer, message, code = find_tokenizer(cfg, source)
+  if code then return nil, message, code end
+  local tokenizer_error, eos_ids = message, end_ids(cfg, tokenizer)
+  if tokenizer then tokenizer.eos_ids = eos_ids end
+  local options = {}
+  for key, value in pairs(opts) do options[key] = value end
+  options.context = opts.context or default_context(cfg, opts.kv)
+  local fits, program
+  fits, message, code = check_context(cfg, options.context)
+  if not fits then return nil, ("%s: %s"):format(path, message), code end
+  program, message, code = M.plan(r, cfg, source, options)
+  if not program then return nil, message, code end
+  return {
+    program = program, source = source, config = cfg, tokenizer = tokenizer or nil, tokenizer_error = tokenizer_error, eos_ids = eos_ids,
+    architecture = cfg.architecture, recipe = r, bytes = source:bytes(), context = options.context, options = options,
+  }
+end
+
 --- Opens a file or folder, builds its graph and packs its weights.
 -- @param path a GGUF file, or the first of a split one; a folder with safetensors and config.json, or a file in it
 -- @param opts threads, isa, activations ("int8" | "fp32"), kv, weights, context (nil: chosen), recipe, progress
@@ -124,26 +152,10 @@ function M.load(path, opts)
   local source, message, code = core.open(path)
   if not source then return nil, message, code end
   if source:format() == "onnx" then return require("ane.onnx").load(source, path, opts) end
-  local cfg, r, program, tokenizer
+  local r, cfg
   r, cfg, code = M.identify(source, path, opts)
   if not r then return nil, cfg, code end
-  cfg.soft_experts = opts.soft_experts
-  tokenizer, message, code = find_tokenizer(cfg, source)
-  if code then return nil, message, code end
-  local tokenizer_error, eos_ids = message, end_ids(cfg, tokenizer)
-  if tokenizer then tokenizer.eos_ids = eos_ids end
-  local options = {}
-  for key, value in pairs(opts) do options[key] = value end
-  options.context = opts.context or default_context(cfg, opts.kv)
-  local fits
-  fits, message, code = check_context(cfg, options.context)
-  if not fits then return nil, ("%s: %s"):format(path, message), code end
-  program, message, code = M.plan(r, cfg, source, options)
-  if not program then return nil, message, code end
-  return {
-    program = program, source = source, config = cfg, tokenizer = tokenizer or nil, tokenizer_error = tokenizer_error, eos_ids = eos_ids,
-    architecture = cfg.architecture, recipe = r, bytes = source:bytes(), context = options.context, options = options,
-  }
+  return M.complete(path, r, cfg, source, opts)
 end
 
 return M

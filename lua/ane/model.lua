@@ -302,7 +302,8 @@ end
 
 --- What the model is and how it runs here.
 -- @return table: path, format, bytes, parameters, tensors (by type), architecture, config (hyperparameters), isa, threads,
--- activations, kv, context, vocab, kernels (forms of the weights in use), weight_bytes, scratch_bytes, load_s
+-- activations, kv, context, vocab, engine ("recipe", or "graph": op by op, then engine_reason says why), kernels (forms of the
+-- weights in use), weight_bytes, scratch_bytes, load_s
 function Model:info()
   local bundle = opened(self)
   local info = self._described
@@ -317,7 +318,7 @@ function Model:info()
   for key, value in pairs(bundle.config) do
     if type(value) ~= "function" then out.config[key] = value end
   end
-  out.engine = bundle.engine or "recipe"
+  out.engine, out.engine_reason = bundle.engine or "recipe", bundle.engine_reason
   out.isa, out.threads, out.activations, out.kv = program.isa, program.threads, program.activations, self.kv
   out.context, out.vocab = bundle.program:context(), bundle.program:vocab()
   out.kernels, out.matrices = kernels_of(program.matrices), program.matrices
@@ -344,12 +345,15 @@ function Model:close()
   if bundle.source and bundle.source.close then bundle.source:close() end
 end
 
--- Properties: context (tokens), vocab, architecture, config, closed; fields: tokenizer (or nil), path, kv, load_s.
+-- Properties: context (tokens), vocab, architecture, config, engine ("recipe" | "graph"), engine_reason (why the graph; or nil),
+-- closed; fields: tokenizer (or nil), path, kv, load_s.
 local PROPERTIES = {
   context = function(self) return opened(self).program:context() end,
   vocab = function(self) return opened(self).program:vocab() end,
   architecture = function(self) return opened(self).architecture end,
   config = function(self) return opened(self).config end,
+  engine = function(self) return opened(self).engine or "recipe" end,
+  engine_reason = function(self) return opened(self).engine_reason end,
   closed = function(self) return self._bundle == nil end,
 }
 

@@ -1,5 +1,6 @@
 --- ONNX bundles: a folder with genai_config.json (ONNX Runtime GenAI), a folder with a model.onnx, or a single file.
--- Needs ane.core and ane.tokenizer. The graph itself runs, op by op; what no configuration says is read from its inputs.
+-- Needs ane.core, ane.loader, ane.onnx.rebuild and ane.tokenizer. A recipe rebuilds the model where one computes just what the
+-- graph does; else the graph itself runs, op by op. What no configuration says is read from its inputs.
 -- Usage: `local bundle = assert(require("ane.onnx").load(source, path, opts))`
 
 local core = require "ane.core"
@@ -161,11 +162,8 @@ end
 -- Tokens of one run: their logits take at most 64 MiB.
 local function chunk_of(roles) return roles.vocab and math.max(16, math.min(256, (1 << 24) // roles.vocab)) or 16 end
 
--- What was asked for and this engine has not. It keeps weights as stored and computes in float32.
+-- What was asked for and the graph engine has not. It keeps weights as stored and computes in float32.
 local function check_options(path, opts)
-  if opts.engine == "recipe" or opts.recipe then
-    refuse("unsupported", "%s: engine recipe: no recipe matches this graph; engine = \"graph\" runs the graph itself", path)
-  end
   if opts.mixed then refuse("unsupported", "%s: option mixed: the graph engine runs weights as the file stores them", path) end
   if opts.weights and opts.weights ~= "file" then
     refuse("unsupported", "%s: option weights is %s: the graph engine runs weights as the file stores them", path, opts.weights)
@@ -180,12 +178,20 @@ local function find_tokenizer(folder)
   refuse(code, "%s", message)
 end
 
-local function load(source, path, opts)
+-- The model as a recipe builds it.
+-- @return bundle; or nil and why no recipe covers the graph
+local function by_recipe(source, path, opts, cfg, roles, given)
+  local found, reason = require("ane.onnx.rebuild").find(source, roles, cfg, given)
+  if not found then return nil, reason end
+  local bundle, message, code = require("ane.loader").complete(path, found.recipe, found.config, found.source, opts)
+  if not bundle then refuse(code, "%s", message) end
+  bundle.engine = "recipe"
+  return bundle
+end
+
+local function by_graph(source, path, opts, cfg, roles)
   check_options(path, opts)
-  local folder = source:path():match "^(.*/)" or "./"
-  local cfg, decoder = read_config(folder)
-  local roles = find_roles(source, source:path(), decoder)
-  local tokenizer, tokenizer_error = find_tokenizer(folder)
+  local tokenizer, tokenizer_error = find_tokenizer(cfg.folder)
   if tokenizer and #cfg.eos_ids > 0 then tokenizer.eos_ids = cfg.eos_ids end
   local context = opts.context or default_context(cfg)
   local progress = opts.progress
@@ -204,13 +210,37 @@ local function load(source, path, opts)
   }
 end
 
+local function load(source, path, opts)
+  local folder = source:path():match "^(.*/)" or "./"
+  local cfg, decoder = read_config(folder)
+  local roles = find_roles(source, source:path(), decoder)
+  local reason
+  if opts.engine ~= "graph" then
+    local given, message, code
+    if opts.recipe then
+      given, message, code = require("ane.loader").find_recipe(cfg.architecture, opts.recipe)
+      if not given then refuse(code, "%s: %s", path, message) end
+    end
+    local made
+    made, reason = by_recipe(source, path, opts, cfg, roles, given)
+    if made then return made end
+    if opts.engine == "recipe" or given then
+      refuse("unsupported", "%s: engine recipe: no recipe computes this graph: %s; engine = \"graph\" runs the graph itself", path, reason)
+    end
+  elseif opts.recipe then
+    refuse("invalid", "%s: option recipe has no meaning with engine = \"graph\"", path)
+  end
+  local bundle = by_graph(source, path, opts, cfg, roles)
+  bundle.engine_reason = reason and "no recipe computes this graph: " .. reason or "asked for"
+  return bundle
+end
+
 --- Makes a model of an open ONNX source.
 -- @param source of core.open
 -- @param path as the user gave it, for messages
--- @param opts threads, isa, context (nil: chosen), engine ("graph", or nil), progress; weights only "file". kv and activations
--- become "fp32", which is what runs
--- @return {program, source, config, tokenizer (nil: none; tokenizer_error says why), eos_ids, architecture, engine, bytes,
--- context}; or nil, message, code
+-- @param opts as ane.loader's; engine ("recipe", "graph"; nil: recipe where one matches). With the graph engine weights must be
+-- "file", and kv and activations become "fp32", which is what runs
+-- @return bundle as of ane.loader, with engine and, for "graph", engine_reason; or nil, message, code
 function M.load(source, path, opts)
   local ok, result = pcall(load, source, path, opts)
   if ok then return result end

@@ -62,6 +62,7 @@ local function show(info)
   end
   write("runs with: %s kernels, %d threads, activations %s, KV %s, context %d", info.isa, info.threads, info.activations, info.kv,
     info.context)
+  if info.engine == "graph" then write("the graph runs op by op: %s", info.engine_reason or "no recipe matches") end
   for _, row in ipairs(info.kernels) do
     write("  %-8s %4d matrices as %-12s times %-5s %s", row.dtype, row.matrices, row.form, row.activations, common.bytes(row.bytes))
   end
@@ -126,7 +127,8 @@ function M.run(args)
   local model <close>, failed, code = common.load(args)
   if model then
     for key, value in pairs(model:info()) do info[key] = value end
-    info.matrices = nil
+    info.matrices, info.n_tensors = nil, 0
+    for _, row in ipairs(info.tensors) do info.n_tensors = info.n_tensors + row.tensors end
     if args.report then info.weights_report = common.list(model:weights_report()) end
   elseif DESCRIBED[code] then
     info.unsupported = failed

@@ -21,7 +21,7 @@ local M = { version = 1 }
 -- @param names function(role, layer) -> tensor name without ".weight" or ".bias"; see ane.recipe.names
 function M.new(cfg, source, names)
   local g = assert(core.graph(cfg.architecture))
-  local b = setmetatable({ cfg = cfg, graph = g, source = source, names = names, path = {}, used = {} }, Builder)
+  local b = setmetatable({ cfg = cfg, graph = g, source = source, names = names, path = {}, used = {}, record = {} }, Builder)
   b.soft_experts = cfg.soft_experts
   b.ids = g:input("ids", "int32", { 1, "T" })
   b.positions = g:input("positions", "int32", { 1, "T" })
@@ -38,7 +38,14 @@ function Builder:_name(name)
   return n == 1 and full or full .. "_" .. n
 end
 
-function Builder:_add(op, name, inputs, attrs) return self.graph:add(op, self:_name(name), inputs, attrs) end
+-- record[value] says how each value was made, {op, inputs, attrs, name} or {weight, from, to, index, transposed}, for those who
+-- compare what was built with something else.
+function Builder:_add(op, name, inputs, attrs)
+  local full = self:_name(name)
+  local value = self.graph:add(op, full, inputs, attrs)
+  self.record[value] = { op = op, inputs = inputs, attrs = attrs or {}, name = full }
+  return value
+end
 
 --- Runs fn with `name` put before the names of what it builds and before its errors.
 function Builder:scope(name, fn)
@@ -70,8 +77,12 @@ end
 -- The same, as a constant of the graph; view as for weight.
 function Builder:_const(name, label, view)
   self.used[name] = true
-  if self.source.blank then return self.source:blank(self.graph, name, label, view) end
-  return self.graph:const(label, self.source, name, view)
+  local value
+  if self.source.blank then value = self.source:blank(self.graph, name, label, view)
+  else value = self.graph:const(label, self.source, name, view) end
+  view = view or {}
+  self.record[value] = { weight = name, from = view.from, to = view.to, index = view.index, transposed = view.transposed }
+  return value
 end
 
 -- The tensor of a role, as a constant of the graph; raises where it is not there.
@@ -131,7 +142,7 @@ end
 function Builder:rope_table(r, name)
   local f, magnitude, long = rope.frequencies(r)
   return self:_add("rope_table", name or "rope", { self.positions },
-    { inv_freq = f, magnitude = magnitude, long_freq = long, original = long and r.original_context })
+    { inv_freq = f, magnitude = magnitude, long_freq = long, original = long and r.original_context, fp16 = r.fp16 })
 end
 
 --- Turns the heads of x. layout: "half" (pairs i, i + r/2) or "interleaved" (2i, 2i + 1); default the configuration's.

@@ -188,13 +188,16 @@ function M.complete(r, cfg)
     if v == nil and keys then return keys[key] end
     return v
   end
-  for _, rope in pairs(cfg.ropes or { cfg.rope }) do rope.theta = rope.theta or 10000.0 end
+  for _, rope in pairs(cfg.ropes or { cfg.rope }) do
+    if not rope.inv_freq then rope.theta = rope.theta or 10000.0 end
+  end
   cfg.norm_eps = cfg.norm_eps or 1e-6
 end
 
 --- Builds and checks the graph of a model.
+-- @param examine (or nil) function(b, logits) -> true; or nil, message, code: looks at what the recipe built (see ane.recipe.builder)
 -- @return graph; or nil, message, code
-function M.build(r, cfg, source)
+function M.build(r, cfg, source, examine)
   M.complete(r, cfg)
   if source.learn then source:learn(cfg, r.shapes) end
   local finish = watch_per_layer(cfg, source)
@@ -213,6 +216,10 @@ function M.build(r, cfg, source)
   end
   fine, message, code = check_unused(r, b)
   if not fine then return nil, message, code end
+  if examine then
+    fine, message, code = examine(b, result)
+    if not fine then return nil, message, code end
+  end
   fine, message, code = b.graph:verify()
   if not fine then return nil, message, code end
   return b.graph

@@ -32,8 +32,17 @@ function FORMATS.hf(own)
   end
 end
 
+-- ONNX graphs have no names to go by: what was found in one is called by its role, layers.3.attn_q; of experts each by itself.
+function FORMATS.onnx(own)
+  return function(role, layer)
+    local name = own[role] or role
+    if name:find "_exps$" then name = name .. ".%d" end
+    return layer and ("layers.%d."):format(layer) .. name or name
+  end
+end
+
 --- The names of one format.
--- @param format "gguf" or "hf" (cfg.format)
+-- @param format "gguf", "hf" or "onnx" (cfg.format)
 -- @param own table role -> name that goes before the common ones (a recipe's names[format]); inside layers without the
 -- layer's prefix; or function(cfg, common) that gives the names itself, common(own) being those of the format
 -- @param cfg the configuration (for such a function)

@@ -77,12 +77,14 @@ local function known()
 end
 
 --- Angular frequencies of one rope.
--- @param r theta (base), dims (rotary size), and where scaled: scaling and what belongs to it (ane.config); divisors: a list
+-- @param r inv_freq (the frequencies themselves, with magnitude and long_freq, of files that hold tables), or theta (base), dims
+-- (rotary size), and where scaled: scaling and what belongs to it (ane.config); divisors: a list
 -- of dims / 2 numbers that divide the frequencies (llama 3 in GGUF)
 -- @return list of dims / 2 frequencies (radians a position); factor on cosine and sine; longrope: the list for lengths
 -- beyond r.original_context
 -- @raise where the scaling is unknown: another would give wrong text in silence
 function M.frequencies(r)
+  if r.inv_freq then return r.inv_freq, r.magnitude or 1.0, r.long_freq end
   local n, f = r.dims // 2, {}
   for t = 0, n - 1 do f[t + 1] = r.theta ^ (-2 * t / r.dims) end
   local magnitude, long

@@ -1,0 +1,134 @@
+/* Rows of matrices that do not lie as rows: see struct ane_gather. */
+#include "tensor/tensor.h"
+
+#include <math.h>
+#include <string.h>
+
+static float float_at(const void *p, ane_dtype t, int64_t i) {
+  float f = 0;
+  if (t == ANE_U4 || t == ANE_I4) {
+    int q = ((const uint8_t *)p)[i / 2] >> 4 * (i & 1) & 15;
+    return (float)(t == ANE_I4 ? (q ^ 8) - 8 : q);
+  }
+  (void)!ane_to_f32(t, (const char *)p + (size_t)i * ane_dtype_info(t)->bytes, &f, 1, NULL); /* plain types: cannot fail */
+  return f;
+}
+
+static int unsigned_code(const void *data, int bits, int64_t i) {
+  int64_t bit = i * bits;
+  return ((const uint8_t *)data)[bit / 8] >> (bit & 7) & ((1 << bits) - 1);
+}
+
+/* Codes as unsigned numbers: signed ones are moved up by half their range, with their zero points. */
+static int lift_of(const struct ane_gather *g) { return g->is_signed ? 1 << (g->bits - 1) : 0; }
+
+static int code_at(const struct ane_gather *g, int64_t i) {
+  int q = unsigned_code(g->data, g->bits, i);
+  return g->is_signed ? q ^ (1 << (g->bits - 1)) : q;
+}
+
+static int64_t block_of(const struct ane_gather *g, int64_t c) {
+  if (!g->g_idx) return c / g->block;
+  int32_t b;
+  memcpy(&b, g->g_idx + c, sizeof b);
+  return b;
+}
+
+static int64_t scale_index(const struct ane_gather *g, int64_t r, int64_t c) {
+  return g->scale_base + r / g->row_block * g->scale_row + block_of(g, c) * g->scale_col;
+}
+
+/* The zero point of scale number k, without the lift. */
+static float zero_at(const struct ane_gather *g, int64_t k) {
+  if (!g->zeros) return g->zero_default;
+  if (!g->zero_bits) return float_at(g->zeros, g->zero_dtype, k);
+  return (float)unsigned_code((const uint8_t *)g->zeros + k / g->zero_blocks * g->zero_row_bytes, g->zero_bits, k % g->zero_blocks);
+}
+
+/* ---- The type ------------------------------------------------------------------------------------------------------*/
+
+static bool zeros_are(const struct ane_gather *g, int64_t rows, int64_t blocks, float least, float most) {
+  float lift = (float)lift_of(g);
+  if (!g->zeros) return g->zero_default + lift >= least && g->zero_default + lift <= most && floorf(g->zero_default) == g->zero_default;
+  for (int64_t r = 0; r < rows; r += g->row_block)
+    for (int64_t b = 0; b < blocks; b++) {
+      float z = zero_at(g, g->scale_base + r / g->row_block * g->scale_row + b * g->scale_col) + lift;
+      if (!(z >= least && z <= most) || floorf(z) != z) return false;
+    }
+  return true;
+}
+
+ane_dtype ane_gather_dtype(const struct ane_gather *g, int64_t rows, int64_t cols) {
+  if (!g->bits) return g->dtype == ANE_F16 || g->dtype == ANE_BF16 ? g->dtype : ANE_F32;
+  int64_t blocks = (cols + g->block - 1) / g->block;
+  if (g->g_idx || cols % 32 || (blocks > 1 && g->block % 16)) return ANE_F32;
+  bool wide = blocks == 1 || g->block % 32 == 0;
+  float half = g->bits == 8 ? 128 : 8;
+  bool plain = zeros_are(g, rows, blocks, half, half);
+  if (wide && plain && g->scale_dtype == ANE_F16) return g->bits == 8 ? ANE_Q8_0 : ANE_Q4_0;
+  return ANE_F32;
+}
+
+/* ---- Rows ----------------------------------------------------------------------------------------------------------*/
+
+void ane_gather_floats(const struct ane_tensor *t, int64_t row, float *dst) {
+  const struct ane_gather *g = t->gather;
+  int64_t r = t->row0 + row, cols = t->shape.dim[1], at = g->base + r * g->row_step, seen = -1;
+  float scale = 0, zero = 0;
+  for (int64_t c = 0; c < cols; c++, at += g->col_step) {
+    if (!g->bits) {
+      dst[c] = float_at(g->data, g->dtype, at);
+      continue;
+    }
+    int64_t k = scale_index(g, r, c);
+    if (k != seen) {
+      scale = float_at(g->scales, g->scale_dtype, k);
+      zero = zero_at(g, k) + (float)lift_of(g);
+      seen = k;
+    }
+    dst[c] = ((float)code_at(g, at) - zero) * scale;
+  }
+}
+
+/* The codes of 32 columns from column c on; where = the code that stands for 0 there less the one that does here. */
+static void block_codes(const struct ane_gather *g, int64_t r, int64_t c, uint8_t q[32]) {
+  int64_t at = g->base + r * g->row_step + c * g->col_step;
+  if (g->bits == 4 && g->col_step == 1 && !(at & 1)) {
+    const uint8_t *p = (const uint8_t *)g->data + at / 2;
+    uint8_t flip = g->is_signed ? 8 : 0;
+    for (int i = 0; i < 16; i++) q[2 * i] = (p[i] & 15) ^ flip, q[2 * i + 1] = (uint8_t)(p[i] >> 4) ^ flip;
+    return;
+  }
+  for (int i = 0; i < 32; i++) q[i] = (uint8_t)code_at(g, at + i * g->col_step);
+}
+
+static void nibbles(const uint8_t q[32], uint8_t out[16]) {
+  for (int i = 0; i < 16; i++) out[i] = (uint8_t)(q[i] | q[i + 16] << 4);
+}
+
+static void half_rows(const struct ane_gather *g, ane_dtype t, int64_t r, int64_t cols, uint8_t *dst) {
+  for (int64_t c = 0; c < cols; c += 32) {
+    uint8_t q[32];
+    block_codes(g, r, c, q);
+    memcpy(dst, (const char *)g->scales + 2 * scale_index(g, r, c), 2);
+    if (t == ANE_Q4_0) nibbles(q, dst + 2), dst += 18;
+    else {
+      for (int i = 0; i < 32; i++) dst[2 + i] = q[i] ^ 0x80; /* to signed codes */
+      dst += 34;
+    }
+  }
+}
+
+void ane_gather_row(const struct ane_tensor *t, int64_t row, void *dst) {
+  const struct ane_gather *g = t->gather;
+  int64_t r = t->row0 + row, cols = t->shape.dim[1];
+  if (t->dtype == ANE_F32) {
+    ane_gather_floats(t, row, dst);
+  } else if (!g->bits) {
+    size_t size = ane_dtype_info(t->dtype)->bytes;
+    const char *from = (const char *)g->data + (size_t)(g->base + r * g->row_step) * size;
+    for (int64_t c = 0; c < cols; c++, from += (size_t)g->col_step * size) memcpy((char *)dst + (size_t)c * size, from, size);
+  } else {
+    half_rows(g, t->dtype, r, cols, dst);
+  }
+}

@@ -1,0 +1,299 @@
+--- What masks, lengths, positions and rotary tables of a graph are, found by trying them out on a few lengths instead of by how
+-- they are spelled. Needs ane.onnx.graph. Each function raises through refuse where a recipe would compute something else.
+
+local graph = require "ane.onnx.graph"
+
+local refuse = graph.refuse
+
+local M = {}
+
+-- {past, tokens} that are tried.
+local TRIED = { { 0, 5 }, { 7, 3 }, { 40, 1 }, { 0, 1 } }
+
+-- Once for each key.
+local function once(lift, key, fn)
+  lift.probed = lift.probed or {}
+  if lift.probed[key] == nil then lift.probed[key] = fn() end
+  return lift.probed[key]
+end
+
+local function describe(lift, v) return lift.graph.doc.values[v] and lift.graph.doc.values[v].name or "?" end
+
+local function check_free(lift, node, v)
+  if lift.graph.data[v] then refuse(node, "depends on tokens where it should on lengths only: %s", describe(lift, v)) end
+end
+
+-- ---- Lengths and positions -----------------------------------------------------------------------------------------------
+
+--- seqlens_k and total_sequence_length of GroupQueryAttention: last position, and tokens in all.
+function M.lengths(lift, node, seqlens, total)
+  if (seqlens or 0) <= 0 or (total or 0) <= 0 then refuse(node, "lacks its lengths") end
+  once(lift, "lengths " .. seqlens .. " " .. total, function()
+    check_free(lift, node, seqlens)
+    check_free(lift, node, total)
+    for _, try in ipairs(TRIED) do
+      local past, n = try[1], try[2]
+      local a, b = lift.graph:numbers(seqlens, past, n), lift.graph:numbers(total, past, n)
+      if not a or #a ~= 1 or a[1] ~= past + n - 1 or not b or #b ~= 1 or b[1] ~= past + n then
+        refuse(node, "takes other lengths than those of the tokens")
+      end
+    end
+    return true
+  end)
+end
+
+-- Positions [1, S], or [1]: the first one.
+local function check_positions(lift, node, v)
+  if v <= 0 then return end
+  once(lift, "positions " .. v, function()
+    check_free(lift, node, v)
+    for _, try in ipairs(TRIED) do
+      local past, n = try[1], try[2]
+      local list = lift.graph:numbers(v, past, n)
+      if not list or (#list ~= n and #list ~= 1) then refuse(node, "takes positions of an unknown shape") end
+      for i, p in ipairs(list) do
+        if p ~= past + i - 1 then refuse(node, "takes other positions than those of the tokens") end
+      end
+    end
+    return true
+  end)
+end
+
+-- ---- Masks -----------------------------------------------------------------------------------------------------------
+
+local HIDDEN = -1e4 -- what is added to a score that shall not count, or less
+
+-- Rows [tokens][total] of true (seen) and false, the same for all heads.
+local function read_mask(lift, node, v, past, n)
+  local t, total = lift.graph:evaluate(v, past, n), past + n
+  local list = graph.numbers(t)
+  local rank = #t.shape
+  local columns, tokens = t.shape[rank], t.shape[rank - 1]
+  if not list or columns ~= total or (tokens ~= n and tokens ~= 1) or #list % (columns * tokens) ~= 0 then
+    refuse(node, "has a mask of an unknown shape")
+  end
+  if tokens == 1 and n > 1 then refuse(node, "has one mask for all tokens") end
+  local rows = {}
+  for i = 0, n - 1 do
+    rows[i + 1] = {}
+    for k = 0, total - 1 do
+      local x = list[i * columns + k + 1]
+      local seen
+      if t.dtype == "bool" then seen = x ~= 0
+      elseif x == 0 then seen = true
+      elseif x <= HIDDEN then seen = false
+      else refuse(node, "adds something else than a mask to its scores") end
+      rows[i + 1][k + 1] = seen
+    end
+  end
+  local size = columns * tokens
+  for i = size + 1, #list do
+    if (list[i] == 0) ~= (list[(i - 1) % size + 1] == 0) then refuse(node, "has masks that differ from head to head") end
+  end
+  return rows
+end
+
+-- As read_mask; nil where the graph cannot do so many tokens behind so many: exporters make masks that only fit a beginning or
+-- a single token, and then nothing else is ever asked of the graph.
+local function try_mask(lift, node, v, past, n)
+  local ok, rows = pcall(read_mask, lift, node, v, past, n)
+  if ok then return rows end
+  if past > 0 and n > 1 and rows.tried then return nil end
+  error(rows, 0)
+end
+
+local function check_rows(node, rows, past, window, causal)
+  for i, row in ipairs(rows) do
+    local p = past + i - 1
+    for k, seen in ipairs(row) do
+      local j = k - 1
+      local want = j <= p and (window == 0 or j > p - window)
+      if causal and j > p then seen = false end
+      if seen ~= want then refuse(node, "has a mask that is neither causal nor a window of it") end
+    end
+  end
+end
+
+--- The window of an attention with a mask added (v; 0: none); causal: the op hides later tokens by itself.
+-- @return keys that a token sees, its own included; 0: all before it
+function M.mask(lift, node, v, causal)
+  if v <= 0 then
+    if not causal then refuse(node, "has no mask: every token sees all others") end
+    return 0
+  end
+  return once(lift, ("mask %d %s"):format(v, causal), function()
+    check_free(lift, node, v)
+    local far = math.min(lift.context or 4096, 1 << 17)
+    local last = read_mask(lift, node, v, far - 1, 1)[1]
+    local window = 0
+    while window < far and last[far - window] do window = window + 1 end
+    if window == far then window = 0 end
+    local tries = table.move(TRIED, 1, #TRIED, 1, {})
+    if window > 0 and window < 500 then
+      tries[#tries + 1] = { 0, window + 3 }
+      tries[#tries + 1] = { window + 2, 3 }
+    end
+    for _, try in ipairs(tries) do
+      local rows = try_mask(lift, node, v, try[1], try[2])
+      if rows then check_rows(node, rows, try[1], window, causal) end
+    end
+    check_rows(node, { last }, far - 1, window, causal)
+    return window
+  end)
+end
+
+-- ---- Rope ------------------------------------------------------------------------------------------------------------
+
+-- How far a table may be from what its frequencies give: fp16 has 11 bits.
+local CLOSE = 3e-3
+
+-- {dims, cos(row, i), sin(row, i), rows}: the table of `tokens` tokens from the beginning on. dup: both halves of a row are alike.
+local function table_of(lift, node, cos, sin, past, tokens, dup)
+  local c, s = lift.graph:evaluate(cos, past, tokens), lift.graph:evaluate(sin, past, tokens)
+  local width = c.shape[#c.shape]
+  local rows = 1
+  for i = 1, #c.shape - 1 do rows = rows * c.shape[i] end
+  if not width or width < 1 or rows < 1 or #s.shape ~= #c.shape or
+    s.shape[#s.shape] ~= width then refuse(node, "has tables of unknown shapes") end
+  local half = dup and width // 2 or width
+  local function at(t)
+    return function(row, i)
+      local list = graph.numbers(t, row * width + i, 1)
+      return list and list[1] or refuse(node, "has tables of an unknown type")
+    end
+  end
+  local made = { half = half, width = width, rows = rows, cos = at(c), sin = at(s) }
+  if dup then
+    if width % 2 ~= 0 then refuse(node, "has a table of %d columns", width) end
+    for _, row in ipairs { 0, rows // 2, rows - 1 } do
+      for i = 0, half - 1 do
+        local same = math.abs(made.cos(row, i) - made.cos(row, i + half)) < CLOSE and
+          math.abs(made.sin(row, i) - made.sin(row, i + half)) < CLOSE
+        if not same then refuse(node, "has tables whose halves differ") end
+      end
+    end
+  end
+  return made
+end
+
+-- Are the numbers of a table rounded to fp16? Of others not one in a thousand has 13 bits of zeros at its end.
+local function is_half(t)
+  for row = 1, math.min(t.rows - 1, 7) do
+    for i = 0, t.half - 1 do
+      for _, x in ipairs { t.cos(row, i), t.sin(row, i) } do
+        if math.abs(x) > 2.0 ^ -14 and ("<I4"):unpack(("<f"):pack(x)) & 0x1FFF ~= 0 then return nil end
+      end
+    end
+  end
+  return t.rows > 1 and true or nil
+end
+
+-- The frequency nearest to the phases of many rows: one row of fp16 numbers is off by as much as they are rounded.
+local function settle(t, i, f)
+  local step, up, down = math.max(t.rows // 512, 1), 0.0, 0.0
+  for row = t.rows - 1, t.rows // 2, -step do
+    local phase = math.atan(t.sin(row, i), t.cos(row, i))
+    phase = phase + 2 * math.pi * math.floor((f * row - phase) / (2 * math.pi) + 0.5)
+    up, down = up + row * phase, down + row * row
+  end
+  return down > 0 and up / down or f
+end
+
+-- The frequencies of a table from its phases at rows 1, 2, 4, ..: each step says which turn the next is in.
+local function frequencies(node, t)
+  local list, sum, n = {}, 0, 0
+  for i = 0, t.half - 1 do
+    local f, row = 0, 1
+    while row < t.rows do
+      local phase = math.atan(t.sin(row, i), t.cos(row, i))
+      local turns = math.floor((f * row - phase) / (2 * math.pi) + 0.5)
+      f = row == 1 and phase or (phase + 2 * math.pi * turns) / row
+      row = row * 2
+    end
+    if is_half(t) then f = settle(t, i, f) end
+    list[i + 1] = f
+    for _, r in ipairs { 0, t.rows // 2, t.rows - 1 } do
+      sum, n = sum + math.sqrt(t.cos(r, i) ^ 2 + t.sin(r, i) ^ 2), n + 1
+    end
+  end
+  local magnitude = sum / n
+  if math.abs(magnitude - 1) < 1e-3 then magnitude = 1.0 end
+  for _, row in ipairs { 0, 1, 2, 3, t.rows // 3, t.rows // 2, t.rows - 1 } do
+    for i = 0, t.half - 1 do
+      local phase = row * list[i + 1]
+      local off = row < t.rows and math.max(math.abs(t.cos(row, i) - magnitude * math.cos(phase)),
+        math.abs(t.sin(row, i) - magnitude * math.sin(phase)))
+      if off and off > CLOSE * magnitude then refuse(node, "has tables that are no turns by a constant speed") end
+    end
+  end
+  return list, magnitude
+end
+
+local function alike(a, b)
+  local rows = math.min(a.rows, b.rows, 32)
+  for row = 0, rows - 1 do
+    for i = 0, a.half - 1 do
+      if math.abs(a.cos(row, i) - b.cos(row, i)) > CLOSE or math.abs(a.sin(row, i) - b.sin(row, i)) > CLOSE then return false end
+    end
+  end
+  return true
+end
+
+-- One rope of what tables(total length) gives: with two sets of frequencies where it depends on the length.
+local function make_rope(node, tables, most)
+  local short, long = tables(1), tables(most)
+  local f, magnitude = frequencies(node, short)
+  local made = { dims = 2 * #f, inv_freq = f, magnitude = magnitude, rows = math.max(short.rows, long.rows), fp16 = is_half(short) }
+  if alike(short, long) then
+    if long.rows > short.rows then made.inv_freq, made.magnitude = frequencies(node, long) end
+    return made
+  end
+  local low, high = 1, most -- the longest with the first table lies between
+  while high - low > 1 do
+    local middle = (low + high) // 2
+    if alike(short, tables(middle)) then low = middle else high = middle end
+  end
+  local other
+  made.long_freq, other = frequencies(node, long)
+  if math.abs(other - magnitude) > 1e-3 then refuse(node, "has tables whose sizes differ with the length") end
+  made.original = low
+  return made
+end
+
+--- The rope of tables [positions, half] (or [1, S, half], for the tokens of the call), by values.
+-- @param positions value; 0: those of the tokens
+-- @return {dims, inv_freq, magnitude, long_freq, original}
+function M.rope(lift, node, cos, sin, positions)
+  if (cos or 0) <= 0 or (sin or 0) <= 0 then refuse(node, "turns without tables") end
+  check_positions(lift, node, positions)
+  return once(lift, ("rope %d %d %s"):format(cos, sin, positions > 0), function()
+    check_free(lift, node, cos)
+    check_free(lift, node, sin)
+    local most = math.max(lift.context or 4096, 2)
+    if lift.graph.static[cos] and lift.graph.static[sin] then most = 1 end
+    return make_rope(node, function(total) return table_of(lift, node, cos, sin, total - 1, 1, false) end, most)
+  end)
+end
+
+--- The rope of cos and sin made for the positions at hand: [.., S, dims] with both halves alike, or without dims [.., S, half].
+function M.spelled_rope(lift, node, cos, sin, dims)
+  local dup = dims ~= nil
+  return once(lift, ("spelled %d %d"):format(cos, sin), function()
+    check_free(lift, node, cos)
+    check_free(lift, node, sin)
+    local most = math.max(math.min(lift.context or 4096, 8192), 64)
+    local made = make_rope(node, function(total) return table_of(lift, node, cos, sin, 0, math.max(total, 32), dup) end, most)
+    if dims and made.dims ~= dims then refuse(node, "turns %d channels by tables for %d", dims, made.dims) end
+    local later = table_of(lift, node, cos, sin, most - 3, 2, dup)
+    for row = 0, 1 do
+      for i = 0, later.half - 1 do
+        local phase = (most - 3 + row) * (made.long_freq or made.inv_freq)[i + 1]
+        if math.abs(later.cos(row, i) - made.magnitude * math.cos(phase)) > 2 * CLOSE then refuse(node,
+          "turns by something else than positions") end
+      end
+    end
+    return made
+  end)
+end
+
+return M

@@ -1,0 +1,126 @@
+--- An ONNX graph built anew by a recipe.
+-- Needs ane.core, ane.recipe and the modules beside it. The recipe is the one that the configuration's name means, else any whose
+-- graph is that of the file: names decide nothing, ane.onnx.match does.
+-- Usage: `local found, reason = rebuild.find(source, roles, facts)`
+
+local core = require "ane.core"
+local graph = require "ane.onnx.graph"
+local lift = require "ane.onnx.lift"
+local match = require "ane.onnx.match"
+local recipe = require "ane.recipe"
+local roles = require "ane.onnx.roles"
+
+local M = {}
+
+-- Segments as core takes them.
+local function pieces(segments)
+  local list = {}
+  for i, s in ipairs(segments) do
+    local p = { from = s.from, step = s.step, n = s.n }
+    for key, value in pairs(s.piece) do p[key] = value end
+    list[i] = p
+  end
+  return list
+end
+
+-- The weights of a model under the names that recipes ask for. fused: gate and up are the rows of ffn_up.
+-- @return list for core.onnx_weights, name -> segments
+local function named(model, fused)
+  local list, segments = {}, {}
+  local function add(name, w, shape)
+    list[#list + 1] = { name = name, shape = shape, pieces = pieces(w) }
+    segments[name] = w
+  end
+  for name, weight in pairs(model.weights) do
+    local layer, role = name:match "^(layers%.%d+%.)(.*)$"
+    local called = name
+    if fused and role == "ffn_gate" or fused and role == "ffn_up" or not fused and role == "ffn_gate_up" then called = nil end
+    if role == "ffn_gate_up" and fused then called = layer .. "ffn_up" end
+    if called then
+      add(called .. (role == "exp_probs_b" and "" or ".weight"), weight.w, weight.shape)
+      if weight.b then
+        local n = 0
+        for _, s in ipairs(weight.b) do n = n + s.n end
+        add(called .. ".bias", weight.b, { n })
+      end
+    end
+  end
+  table.sort(list, function(a, b) return a.name < b.name end)
+  return list, segments
+end
+
+-- One recipe on one way of naming. @return {source, config} of just the weights it takes; or nil, reason
+local function try(source, r, model, facts, lifted, fused)
+  local list, segments = named(model, fused)
+  local all, message = core.onnx_weights(source, list)
+  if not all then return nil, message end
+  local cfg = roles.config(model, facts)
+  for name in pairs(segments) do cfg.tensors[name] = true end
+  local used
+  local made, reason = recipe.build(r, cfg, all, function(b, result)
+    used = b.used
+    local same, why = match.same(b, result, lifted, segments)
+    if same then return true end
+    return nil, why, "unsupported"
+  end)
+  all:close()
+  if not made then return nil, reason end
+  made:close()
+  local wanted = {}
+  for _, entry in ipairs(list) do
+    if used[entry.name] then wanted[#wanted + 1] = entry end
+  end
+  local weights, why = core.onnx_weights(source, wanted)
+  if not weights then return nil, why end
+  return { source = weights, config = roles.config(model, facts), recipe = r }
+end
+
+-- Recipes in the order in which they are tried: given, the name's, then all others.
+local function candidates(facts, given)
+  if given then return { given } end
+  local list, seen = {}, {}
+  local function add(r)
+    if r and not seen[r] then
+      seen[r] = true
+      list[#list + 1] = r
+    end
+  end
+  add((recipe.find(facts.architecture)))
+  for _, name in ipairs(recipe.known()) do add((recipe.find(name))) end
+  return list
+end
+
+local function find(source, names, facts, given)
+  local g = graph.new(source, names)
+  local lifting = lift.new(g)
+  lifting.context, lifting.head_dim = facts.context_length, facts.head_dim or 1
+  local ok, result = pcall(function()
+    local logits = lifting:columns(g.outputs[names.logits])
+    return { logits = logits, model = roles.find(logits) }
+  end)
+  g:close()
+  if not ok then error(result, 0) end
+  local first
+  for _, r in ipairs(candidates(facts, given)) do
+    for _, fused in ipairs { false, true } do
+      local found, reason = try(source, r, result.model, facts, result.logits.e, fused)
+      if found then return found end
+      first = first or reason
+    end
+  end
+  return nil, first
+end
+
+--- @param source an open ONNX source
+-- @param names roles of inputs and outputs (ane.onnx)
+-- @param facts architecture, folder, context_length, head_dim, bos_id, eos_ids: what the files beside it say
+-- @param given a recipe, or nil
+-- @return {source, config, recipe}; or nil and why no recipe covers the graph
+function M.find(source, names, facts, given)
+  local ok, found, reason = pcall(find, source, names, facts, given)
+  if ok then return found, reason end
+  if type(found) == "table" and found.uncovered then return nil, found.message end
+  error(found, 0)
+end
+
+return M
