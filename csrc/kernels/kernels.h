@@ -112,7 +112,8 @@ struct ane_attention {
 
 /* y[t][r] for the rows of groups [g_from, g_to) and all columns of x. Per output, with nb blocks of 32 in ascending order
  *   F32   acc = fma(w[k], x[k], acc) for k = 0, 1, ..., w the dequantised weight in float32
- *         (scale * (code - zero), then + min where there is one, each rounded; scale of two levels = product, rounded)
+ *         (scale * (code - zero), then + min where there is one, each rounded; scale of two levels = product, rounded;
+ *         N4, N8: scale * (code - zero point), one rounding)
  *   I8    i = sum code * q - zero * sum q;  f = (float)i * scale;  acc = fma(f, d, acc);
  *         with a minimum: acc = fma(min, dsum, acc)
  *         two scales: f = (float)i0 * s0; f = fma((float)i1, s1, f)

@@ -43,6 +43,7 @@ struct ane_block {
   uint8_t code[ANE_BLOCK][ANE_GROUP];
   float scale[2][ANE_GROUP]; /* for each half of the columns; equal where the form has one scale. I8: 1 */
   float min[ANE_GROUP];      /* 0 where the form has none */
+  float offset[ANE_GROUP];   /* N4, N8: zero - zero point; the value is scale * (code - zero + offset), and min scale * offset */
 };
 /* Block b of group g; the form must have act8. */
 void ane_read_block(const struct ane_packed *w, int64_t g, int64_t b, struct ane_block *out);

@@ -22,12 +22,16 @@
  *   Q8_0   0 codes     512 scale
  *   I8     0 codes
  *   LUT4   0 nibbles
+ *   N4     0 nibbles   256 float[16] scales   320 u8[16] zero points
+ *   N8     0 codes     512 float[16] scales   576 u8[16] zero points
+ *   N4H    0 nibbles   256 float[16] scales of the first 16 columns   320 of the others
+ *   N8H    0 codes     512 float[16]                                  576
  *   Q4_K   0 scale     32 min     64 + 32 b: u8[16] sub-scales, u8[16] sub-minima     320 + 256 b: nibbles
  *   Q5_K   0 scale     32 min     64 + 32 b: u8[16] sub-scales, u8[16] sub-minima     320 + 320 b: nibbles, fifth
  *   Q6_K   0 scale     32 + 32 b: 2 x i8[16] sub-scales     288 + 384 b: nibbles, upper
  *
  * with b = 0..7 the block of 32 columns. The min of Q4_K and Q5_K is the stored one with its sign turned, so that it is
- * added. Codes of Q8_0 and I8 are the stored ones + 128. Stored layouts: quant/blocks.h. */
+ * added. Codes of Q8_0 and I8 are the stored ones + 128, those of N* as they are. Stored layouts: quant/blocks.h. */
 #include "kernels/kernels_internal.h"
 
 #include "tensor/half.h"
@@ -56,6 +60,10 @@ static ane_form form_of(ane_dtype t) {
     case ANE_Q4_K: return ANE_FORM_Q4_K;
     case ANE_Q5_K: return ANE_FORM_Q5_K;
     case ANE_Q6_K: return ANE_FORM_Q6_K;
+    case ANE_N4: return ANE_FORM_N4;
+    case ANE_N8: return ANE_FORM_N8;
+    case ANE_N4H: return ANE_FORM_N4H;
+    case ANE_N8H: return ANE_FORM_N8H;
     default: return ANE_FORM_ROWS;
   }
 }
@@ -149,6 +157,19 @@ static void pack_q8_0(const uint8_t *rows, size_t stride, int n_rows, int64_t co
       const uint8_t *src = rows + (size_t)r * stride + 34 * (size_t)u;
       for (int v = 0; v < 8; v++) ane_put_word(dst + 64 * v + 4 * r, ane_word(src + 2 + 4 * v) ^ 0x80808080);
       ane_put_half(dst + 512 + 2 * r, ane_half(src));
+    }
+}
+
+/* Stored blocks: one or two scales, the zero point where there is one scale, the codes. */
+static void pack_nbits(int bits, bool halves, const uint8_t *rows, size_t stride, int n_rows, int64_t cols, uint8_t *dst) {
+  size_t codes = bits == 4 ? 256 : 512, head = halves ? 8 : 5, block = head + (bits == 4 ? 16 : 32);
+  for (int64_t u = 0; u < cols / 32; u++, dst += codes + (halves ? 128 : 80))
+    for (int r = 0; r < n_rows; r++) {
+      const uint8_t *src = rows + (size_t)r * stride + block * (size_t)u;
+      for (int v = 0; v < (bits == 4 ? 4 : 8); v++) ane_put_word(dst + 64 * v + 4 * r, ane_word(src + head + 4 * (size_t)v));
+      ane_put_word(dst + codes + 4 * r, ane_word(src));
+      if (halves) ane_put_word(dst + codes + 64 + 4 * r, ane_word(src + 4));
+      else dst[codes + 64 + (size_t)r] = src[4];
     }
 }
 
@@ -279,6 +300,10 @@ void ane_pack_group(ane_form f, ane_dtype t, const void *rows, size_t row_bytes,
     case ANE_FORM_Q4_K: pack_q4_k(src, row_bytes, n_rows, cols, dst); break;
     case ANE_FORM_Q5_K: pack_q5_k(src, row_bytes, n_rows, cols, dst); break;
     case ANE_FORM_Q6_K: pack_q6_k(src, row_bytes, n_rows, cols, dst); break;
+    case ANE_FORM_N4: pack_nbits(4, false, src, row_bytes, n_rows, cols, dst); break;
+    case ANE_FORM_N8: pack_nbits(8, false, src, row_bytes, n_rows, cols, dst); break;
+    case ANE_FORM_N4H: pack_nbits(4, true, src, row_bytes, n_rows, cols, dst); break;
+    case ANE_FORM_N8H: pack_nbits(8, true, src, row_bytes, n_rows, cols, dst); break;
     case ANE_FORM_I8: pack_i8(src, row_bytes, n_rows, cols, dst); break;
     case ANE_FORM_LUT4: pack_lut4(src, row_bytes, n_rows, cols, dst); break;
     case ANE_FORM_ROWS:

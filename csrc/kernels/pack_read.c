@@ -37,12 +37,25 @@ static void read_legacy(const uint8_t *u, const uint8_t *fifth, const uint8_t *s
   if (min) read_scale(min, NULL, false, out->min);
 }
 
+/* N forms: `bytes` of codes, then scales, then the others or zero points. */
+static void read_nbits(const uint8_t *u, size_t bytes, bool halves, const struct ane_form_info *f, struct ane_block *out) {
+  if (bytes == 256) read_nibbles(u, NULL, NULL, out);
+  else read_codes(u, out);
+  memcpy(out->scale[0], u + bytes, sizeof out->scale[0]);
+  memcpy(out->scale[1], u + bytes + (halves ? 64 : 0), sizeof out->scale[1]);
+  for (int r = 0; r < ANE_GROUP && !halves; r++) {
+    out->offset[r] = (float)(f->zero - u[bytes + 64 + (size_t)r]);
+    out->min[r] = out->scale[0][r] * out->offset[r];
+  }
+}
+
 void ane_read_block(const struct ane_packed *w, int64_t g, int64_t b, struct ane_block *out) {
   const struct ane_form_info *f = ane_form_info(w->form);
   int64_t per_unit = f->unit / ANE_BLOCK;
   const uint8_t *u = w->data + (size_t)g * w->group_bytes + (size_t)(b / per_unit) * f->bytes;
   size_t s = (size_t)(b % per_unit);
   memset(out->min, 0, sizeof out->min);
+  memset(out->offset, 0, sizeof out->offset);
   switch (w->form) {
     case ANE_FORM_Q4_0: read_legacy(u, NULL, u + 256, NULL, out); break;
     case ANE_FORM_Q4_1: read_legacy(u, NULL, u + 256, u + 288, out); break;
@@ -69,6 +82,10 @@ void ane_read_block(const struct ane_packed *w, int64_t g, int64_t b, struct ane
       read_scale(u, u + 32 + 32 * s, true, out->scale[0]);
       read_scale(u, u + 48 + 32 * s, true, out->scale[1]);
       return;
+    case ANE_FORM_N4: read_nbits(u, 256, false, f, out); return;
+    case ANE_FORM_N8: read_nbits(u, 512, false, f, out); return;
+    case ANE_FORM_N4H: read_nbits(u, 256, true, f, out); return;
+    case ANE_FORM_N8H: read_nbits(u, 512, true, f, out); return;
     default: memset(out, 0, sizeof *out);
   }
   memcpy(out->scale[1], out->scale[0], sizeof out->scale[1]);
@@ -86,6 +103,7 @@ static void read_rows(const struct ane_packed *w, int64_t g, int64_t k, int n, f
 
 static void read_quantised(const struct ane_packed *w, int64_t g, int64_t k, int n, float *panel) {
   const struct ane_form_info *f = ane_form_info(w->form);
+  bool min = f->has_min && w->form != ANE_FORM_N4 && w->form != ANE_FORM_N8;
   for (int j = 0; j < n; j += ANE_BLOCK) {
     struct ane_block b;
     ane_read_block(w, g, (k + j) / ANE_BLOCK, &b);
@@ -95,8 +113,8 @@ static void read_quantised(const struct ane_packed *w, int64_t g, int64_t k, int
     }
     for (int c = 0; c < ANE_MIN(n - j, ANE_BLOCK); c++)
       for (int r = 0; r < ANE_GROUP; r++) {
-        float value = b.scale[c / 16][r] * (float)(b.code[c][r] - f->zero);
-        panel[(j + c) * ANE_GROUP + r] = f->has_min ? value + b.min[r] : value;
+        float value = b.scale[c / 16][r] * ((float)(b.code[c][r] - f->zero) + b.offset[r]);
+        panel[(j + c) * ANE_GROUP + r] = min ? value + b.min[r] : value;
       }
   }
 }

@@ -66,6 +66,13 @@ typedef ANE_BLOCK { uint8_t qs[64]; uint16_t d; } ane_block_tq2_0;
 /* 64 elements: 4 sub-blocks of 16, low nibbles then high; d: unsigned E4M3. d / 2 * table[q] (values doubled) */
 typedef ANE_BLOCK { uint8_t d[4], qs[32]; } ane_block_nvfp4;
 
+/* Columns k and k + 16 in the nibbles of a byte. d: fp32, little endian. d * (q - zero) */
+typedef ANE_BLOCK { uint8_t d[4], zero, q[16]; } ane_block_n4;
+typedef ANE_BLOCK { uint8_t d[4], zero, q[32]; } ane_block_n8;
+/* A scale for each 16 columns. d * (q - 8), d * (q - 128) */
+typedef ANE_BLOCK { uint8_t d[8], q[16]; } ane_block_n4h;
+typedef ANE_BLOCK { uint8_t d[8], q[32]; } ane_block_n8h;
+
 /* The sizes in dtype.def are those of the structs. */
 #define ANE_BLOCK_SIZE(type, size) _Static_assert(sizeof(ane_block_##type) == (size), #type)
 ANE_BLOCK_SIZE(q4_0, 18);
@@ -91,6 +98,10 @@ ANE_BLOCK_SIZE(tq1_0, 54);
 ANE_BLOCK_SIZE(tq2_0, 66);
 ANE_BLOCK_SIZE(mxfp4, 17);
 ANE_BLOCK_SIZE(nvfp4, 36);
+ANE_BLOCK_SIZE(n4, 21);
+ANE_BLOCK_SIZE(n8, 37);
+ANE_BLOCK_SIZE(n4h, 24);
+ANE_BLOCK_SIZE(n8h, 40);
 #undef ANE_BLOCK_SIZE
 
 /* Scale and min (0..63) of sub-block j (0..7) in the 12 bytes of q4_k and q5_k: bytes 0..3 scales, 4..7 mins of the

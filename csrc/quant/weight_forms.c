@@ -83,6 +83,11 @@ static void read_transposed(const void *arg, int64_t from, int64_t n, float *dst
     }
 }
 
+static void read_gathered(const void *arg, int64_t from, int64_t n, float *dst) {
+  const struct ane_tensor *t = arg;
+  for (int64_t i = 0; i < n; i++) ane_gather_floats(t, from + i, dst + i * t->shape.dim[1]);
+}
+
 ane_status ane_weight_rows_of(const struct ane_tensor *t, struct ane_weight_rows *out, struct ane_error *err) {
   const struct ane_shape *s = &t->shape;
   char text[ANE_SHAPE_TEXT];
@@ -91,7 +96,7 @@ ane_status ane_weight_rows_of(const struct ane_tensor *t, struct ane_weight_rows
   for (uint32_t i = 2; matrix && i < s->rank; i++) matrix = s->dim[i] == 1;
   if (!matrix || (t->transposed && s->rank != 2)) return ane_fail(err, ANE_SHAPE, "is no matrix: %s", ane_shape_text(s, text));
   if (!ane_decoder(t->dtype)) return ane_fail(err, ANE_UNSUPPORTED, "%s cannot be decoded", ane_dtype_info(t->dtype)->name);
-  *out = (struct ane_weight_rows){s->dim[0], (int64_t)(count / (uint64_t)s->dim[0]), t->transposed ? read_transposed : read_plain, t};
+  *out = (struct ane_weight_rows){s->dim[0], (int64_t)(count / (uint64_t)s->dim[0]), t->gather ? read_gathered : t->transposed ? read_transposed : read_plain, t};
   if (!ane_dtype_bytes(t->dtype, (uint64_t)out->cols, &row)) return ane_fail(err, ANE_SHAPE, "its rows are not whole blocks of %s", ane_dtype_info(t->dtype)->name);
   return ANE_OK;
 }

@@ -66,6 +66,8 @@ ane_dtype ane_gather_dtype(const struct ane_gather *g, int64_t rows, int64_t col
   float half = g->bits == 8 ? 128 : 8;
   bool plain = zeros_are(g, rows, blocks, half, half);
   if (wide && plain && g->scale_dtype == ANE_F16) return g->bits == 8 ? ANE_Q8_0 : ANE_Q4_0;
+  if (wide && zeros_are(g, rows, blocks, 0, 255)) return g->bits == 8 ? ANE_N8 : ANE_N4;
+  if (!wide && plain) return g->bits == 8 ? ANE_N8H : ANE_N4H;
   return ANE_F32;
 }
 
@@ -90,7 +92,7 @@ void ane_gather_floats(const struct ane_tensor *t, int64_t row, float *dst) {
   }
 }
 
-/* The codes of 32 columns from column c on; where = the code that stands for 0 there less the one that does here. */
+/* The codes of 32 columns from column c on, unsigned. */
 static void block_codes(const struct ane_gather *g, int64_t r, int64_t c, uint8_t q[32]) {
   int64_t at = g->base + r * g->row_step + c * g->col_step;
   if (g->bits == 4 && g->col_step == 1 && !(at & 1)) {
@@ -106,16 +108,34 @@ static void nibbles(const uint8_t q[32], uint8_t out[16]) {
   for (int i = 0; i < 16; i++) out[i] = (uint8_t)(q[i] | q[i + 16] << 4);
 }
 
-static void half_rows(const struct ane_gather *g, ane_dtype t, int64_t r, int64_t cols, uint8_t *dst) {
+/* The head of the block from column c on: its scales, as the type has them, and its zero point. Gives the bytes written. */
+static size_t block_head(const struct ane_gather *g, ane_dtype t, int64_t r, int64_t c, uint8_t *dst) {
+  int64_t k = scale_index(g, r, c);
+  if (t == ANE_Q4_0 || t == ANE_Q8_0) {
+    memcpy(dst, (const char *)g->scales + 2 * k, 2);
+    return 2;
+  }
+  float scale = float_at(g->scales, g->scale_dtype, k);
+  memcpy(dst, &scale, 4);
+  if (t == ANE_N4 || t == ANE_N8) {
+    dst[4] = (uint8_t)(zero_at(g, k) + (float)lift_of(g));
+    return 5;
+  }
+  scale = float_at(g->scales, g->scale_dtype, scale_index(g, r, c + 16));
+  memcpy(dst + 4, &scale, 4);
+  return 8;
+}
+
+static void block_row(const struct ane_gather *g, ane_dtype t, int64_t r, int64_t cols, uint8_t *dst) {
+  bool narrow = t == ANE_Q4_0 || t == ANE_N4 || t == ANE_N4H;
   for (int64_t c = 0; c < cols; c += 32) {
     uint8_t q[32];
     block_codes(g, r, c, q);
-    memcpy(dst, (const char *)g->scales + 2 * scale_index(g, r, c), 2);
-    if (t == ANE_Q4_0) nibbles(q, dst + 2), dst += 18;
-    else {
-      for (int i = 0; i < 32; i++) dst[2 + i] = q[i] ^ 0x80; /* to signed codes */
-      dst += 34;
-    }
+    dst += block_head(g, t, r, c, dst);
+    for (int i = 0; t == ANE_Q8_0 && i < 32; i++) q[i] ^= 0x80; /* to signed codes */
+    if (narrow) nibbles(q, dst);
+    else memcpy(dst, q, 32);
+    dst += narrow ? 16 : 32;
   }
 }
 
@@ -129,6 +149,6 @@ void ane_gather_row(const struct ane_tensor *t, int64_t row, void *dst) {
     const char *from = (const char *)g->data + (size_t)(g->base + r * g->row_step) * size;
     for (int64_t c = 0; c < cols; c++, from += (size_t)g->col_step * size) memcpy((char *)dst + (size_t)c * size, from, size);
   } else {
-    half_rows(g, t->dtype, r, cols, dst);
+    block_row(g, t->dtype, r, cols, dst);
   }
 }

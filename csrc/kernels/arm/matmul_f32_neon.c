@@ -104,7 +104,7 @@ INLINE void unpack_panel(ane_form f, const struct job *j, int64_t g, float *pane
       const struct at at = block_at(f, group, (j->k + c0) / ANE_BLOCK);
       int8x16_t c[8];
       unpack_codes(f, at.codes, part, c);
-      const float32x4_t min = form_has_min(f) ? unpack_min(f, at, part) : vdupq_n_f32(0);
+      const float32x4_t min = form_has_offset(f) ? unpack_offset(f, at, part) : form_has_min(f) ? unpack_min(f, at, part) : vdupq_n_f32(0);
 #pragma GCC unroll 2
       for (int half = 0; half < 2; half++) {
         const float32x4_t scale =
@@ -113,8 +113,9 @@ INLINE void unpack_panel(ane_form f, const struct job *j, int64_t g, float *pane
         for (int i = 0; i < 16; i++) { /* byte i % 4 of each word, its sign spread */
           int32x4_t code = vreinterpretq_s32_s8(c[4 * half + i / 4]);
           code = vshlq_s32(vshlq_s32(code, vdupq_n_s32(24 - 8 * (i % 4))), vdupq_n_s32(-24));
-          float32x4_t value = vmulq_f32(scale, vcvtq_f32_s32(vsubq_s32(code, vdupq_n_s32(zero_left(f)))));
-          if (form_has_min(f)) value = vaddq_f32(value, min);
+          const float32x4_t number = vcvtq_f32_s32(vsubq_s32(code, vdupq_n_s32(zero_left(f))));
+          float32x4_t value = vmulq_f32(scale, form_has_offset(f) ? vaddq_f32(number, min) : number);
+          if (form_has_min(f) && !form_has_offset(f)) value = vaddq_f32(value, min);
           vst1q_f32(panel + (c0 + 16 * half + i) * ANE_GROUP + part * LANES, value);
         }
       }
@@ -125,6 +126,7 @@ static void panel_of(ane_form f, const struct job *j, int64_t g, float *panel, f
   switch (f) {
 #define PANEL(f) case ANE_FORM_##f: unpack_panel(ANE_FORM_##f, j, g, panel); break;
     PANEL(Q4_0) PANEL(Q4_1) PANEL(Q5_0) PANEL(Q5_1) PANEL(Q8_0) PANEL(Q4_K) PANEL(Q5_K) PANEL(Q6_K) PANEL(I8)
+    PANEL(N4) PANEL(N8) PANEL(N4H) PANEL(N8H)
 #undef PANEL
     default: ane_read_panel(j->w, g, j->k, (int)j->n, panel, tmp);
   }

@@ -77,12 +77,22 @@ INLINE float32x4_t unpack_scale(ane_form f, struct at a, int part, int half) {
     case ANE_FORM_Q8_0: return load_half(u + 512);
     case ANE_FORM_Q4_K: case ANE_FORM_Q5_K: return vmulq_f32(load_half(u), load_u8(sub + 64));
     case ANE_FORM_Q6_K: return vmulq_f32(load_half(u), load_s8(sub + 32 + 16 * half));
+    case ANE_FORM_N4: return vreinterpretq_f32_u8(vld1q_u8(a.unit + 256 + 16 * part));
+    case ANE_FORM_N8: return vreinterpretq_f32_u8(vld1q_u8(a.unit + 512 + 16 * part));
+    case ANE_FORM_N4H: return vreinterpretq_f32_u8(vld1q_u8(a.unit + 256 + 64 * half + 16 * part));
+    case ANE_FORM_N8H: return vreinterpretq_f32_u8(vld1q_u8(a.unit + 512 + 64 * half + 16 * part));
     default: return vdupq_n_f32(1);
   }
 }
 
+/* zero - zero point of each row, a whole number. */
+INLINE float32x4_t unpack_offset(ane_form f, struct at a, int part) {
+  return vsubq_f32(vdupq_n_f32((float)form_zero(f)), load_u8(a.unit + (f == ANE_FORM_N4 ? 320 : 576) + 4 * part));
+}
+
 INLINE float32x4_t unpack_min(ane_form f, struct at a, int part) {
   const uint8_t *u = a.unit + 8 * part;
+  if (form_has_offset(f)) return vmulq_f32(unpack_scale(f, a, part, 0), unpack_offset(f, a, part));
   switch (f) {
     case ANE_FORM_Q4_1: return load_half(u + 288);
     case ANE_FORM_Q5_1: return load_half(u + 352);

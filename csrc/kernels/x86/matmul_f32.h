@@ -105,15 +105,16 @@ INLINE void f32_unpack(ane_form f, const struct f32_job *j, int64_t vc, float *p
     if (part == 0) look_ahead_block(f, w, group, j->groups, (j->k + c0) / ANE_BLOCK);
     vi c[8];
     unpack_codes(f, at.codes, part, false, c);
-    vf min = form_has_min(f) ? unpack_min(f, at, part) : vf_zero();
+    vf min = form_has_offset(f) ? unpack_offset(f, at, part) : form_has_min(f) ? unpack_min(f, at, part) : vf_zero();
 #pragma GCC unroll 2
     for (int half = 0; half < 2; half++) {
       vf scale = f == ANE_FORM_I8 ? vf_load(w->row_scale + vc * LANES) : unpack_scale(f, at, part, half);
 #pragma GCC unroll 16
       for (int i = 0; i < 16; i++) {
         vi code = vi_and(vi_shr_by(c[4 * half + i / 4], 8 * (i % 4)), vi_set(255));
-        vf value = f == ANE_FORM_LUT4 ? vf_table(table, code) : vf_mul(scale, vf_int(vi_sub(code, vi_set(form_zero(f)))));
-        if (form_has_min(f)) value = vf_add(value, min);
+        vf number = vf_int(vi_sub(code, vi_set(form_zero(f))));
+        vf value = f == ANE_FORM_LUT4 ? vf_table(table, code) : vf_mul(scale, form_has_offset(f) ? vf_add(number, min) : number);
+        if (form_has_min(f) && !form_has_offset(f)) value = vf_add(value, min);
         vf_store(panel + (c0 + 16 * half + i) * ANE_GROUP, value);
       }
     }

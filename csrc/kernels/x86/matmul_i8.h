@@ -278,14 +278,21 @@ TILES(Q4_0)
 TILES(Q4_1)
 TILES(Q6_K)
 TILES(I8)
+TILES(N4)
 #ifdef ANE_LANES_VNNI
 #define tiles_Q5_0 tiles_Q4_0
 #define tiles_Q5_1 tiles_Q4_1
 #define tiles_Q8_0 tiles_Q4_0
+#define tiles_N8 tiles_N4
+#define tiles_N4H tiles_Q6_K
+#define tiles_N8H tiles_Q6_K
 #else /* different widths add up a different number of products in 16 bits */
 TILES(Q5_0)
 TILES(Q5_1)
 TILES(Q8_0)
+TILES(N8)
+TILES(N4H)
+TILES(N8H)
 #endif
 #define tiles_Q4_K tiles_Q4_1
 #define tiles_Q5_K tiles_Q5_1
@@ -352,6 +359,10 @@ MATMUL_I8(Q4_K)
 MATMUL_I8(Q5_K)
 MATMUL_I8(Q6_K)
 MATMUL_I8(I8)
+MATMUL_I8(N4)
+MATMUL_I8(N8)
+MATMUL_I8(N4H)
+MATMUL_I8(N8H)
 
 INLINE void overlay_i8(struct ane_kernels *k) {
   k->matmul[ANE_FORM_Q4_0][ANE_ACT_I8] = matmul_Q4_0;
@@ -363,6 +374,10 @@ INLINE void overlay_i8(struct ane_kernels *k) {
   k->matmul[ANE_FORM_Q5_K][ANE_ACT_I8] = matmul_Q5_K;
   k->matmul[ANE_FORM_Q6_K][ANE_ACT_I8] = matmul_Q6_K;
   k->matmul[ANE_FORM_I8][ANE_ACT_I8] = matmul_I8;
+  k->matmul[ANE_FORM_N4][ANE_ACT_I8] = matmul_N4;
+  k->matmul[ANE_FORM_N8][ANE_ACT_I8] = matmul_N8;
+  k->matmul[ANE_FORM_N4H][ANE_ACT_I8] = matmul_N4H;
+  k->matmul[ANE_FORM_N8H][ANE_ACT_I8] = matmul_N8H;
 }
 
 #endif

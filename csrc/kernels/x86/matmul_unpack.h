@@ -12,10 +12,10 @@ enum { PARTS = ANE_GROUP / LANES };
 /* log2 of what unpacked codes still lie above the value: nothing where the codes were made signed. */
 INLINE int zero_shift(ane_form f) {
   switch (f) {
-    case ANE_FORM_Q4_0: return 3;
+    case ANE_FORM_Q4_0: case ANE_FORM_N4: case ANE_FORM_N4H: return 3;
     case ANE_FORM_Q5_0: return 4;
     case ANE_FORM_Q6_K: return 5;
-    case ANE_FORM_Q8_0: case ANE_FORM_I8: return 7;
+    case ANE_FORM_Q8_0: case ANE_FORM_I8: case ANE_FORM_N8: case ANE_FORM_N8H: return 7;
     default: return 0;
   }
 }
@@ -75,12 +75,23 @@ INLINE vf unpack_scale(ane_form f, struct at a, int part, int half) {
     case ANE_FORM_Q8_0: return vf_half(u + 512);
     case ANE_FORM_Q4_K: case ANE_FORM_Q5_K: return vf_mul(vf_half(u), vf_u8(sub + 64));
     case ANE_FORM_Q6_K: return vf_mul(vf_half(u), vf_i8(sub + 32 + 16 * half));
+    case ANE_FORM_N4: return vf_load((const float *)(const void *)(a.unit + 256 + part * LANES * 4));
+    case ANE_FORM_N8: return vf_load((const float *)(const void *)(a.unit + 512 + part * LANES * 4));
+    case ANE_FORM_N4H: return vf_load((const float *)(const void *)(a.unit + 256 + 64 * half + part * LANES * 4));
+    case ANE_FORM_N8H: return vf_load((const float *)(const void *)(a.unit + 512 + 64 * half + part * LANES * 4));
     default: return vf_set(1);
   }
 }
 
+/* zero - zero point of each row, a whole number. */
+INLINE vf unpack_offset(ane_form f, struct at a, int part) {
+  const uint8_t *points = a.unit + (f == ANE_FORM_N4 ? 320 : 576) + part * LANES;
+  return vf_fma(vf_u8(points), vf_set(-1), vf_set((float)form_zero(f)));
+}
+
 INLINE vf unpack_min(ane_form f, struct at a, int part) {
   const uint8_t *u = a.unit + part * LANES * 2;
+  if (form_has_offset(f)) return vf_mul(unpack_scale(f, a, part, 0), unpack_offset(f, a, part));
   switch (f) {
     case ANE_FORM_Q4_1: return vf_half(u + 288);
     case ANE_FORM_Q5_1: return vf_half(u + 352);
@@ -92,7 +103,7 @@ INLINE vf unpack_min(ane_form f, struct at a, int part) {
  * 63 * 127 * 2 * 2 are below 32768. Bytes: none. */
 INLINE int form_run(ane_form f) {
   switch (form_bits(f)) {
-    case 4: return 8;
+    case 4: return 8 / form_subs(f);
     case 5: return 4;
     case 6: return 2;
     default: return 1;

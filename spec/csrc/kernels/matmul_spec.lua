@@ -4,13 +4,14 @@ local floats = require "spec.support.floats"
 
 local levels = testing.matmul_levels()
 
--- Stored types: columns and bytes a block, where its fp16 fields lie, value(block bytes, column from 0).
+-- Stored types: columns and bytes a block, where its fp16 fields lie, value(block bytes, column from 0), where its fp32 fields lie.
 local function half(s, at)
   local h = string.unpack("<I2", s, at + 1)
   local e, m = h >> 10 & 31, h & 1023
   local x = e == 0 and m * 2.0 ^ -24 or (1024 + m) * 2.0 ^ (e - 25)
   return h >= 0x8000 and -x or x
 end
+local function word(s, at) return (string.unpack("<f", s, at + 1)) end
 local function nibble(s, at, c) -- 16 bytes: columns c and c + 16
   local b = s:byte(at + c % 16 + 1)
   return c < 16 and b & 15 or b >> 4
@@ -50,6 +51,10 @@ local types = {
     local high = s:byte(128 + 32 * h + l + 1) >> 2 * j & 3
     return half(s, 208) * string.unpack("b", s, 192 + c // 16 + 1) * (low + 16 * high - 32)
   end},
+  nbits4 = {32, 21, {}, function(s, c) return word(s, 0) * (nibble(s, 5, c) - s:byte(5)) end, {0}},
+  nbits8 = {32, 37, {}, function(s, c) return word(s, 0) * (s:byte(c + 6) - s:byte(5)) end, {0}},
+  nbits4_16 = {32, 24, {}, function(s, c) return word(s, c // 16 * 4) * (nibble(s, 8, c) - 8) end, {0, 4}},
+  nbits8_16 = {32, 40, {}, function(s, c) return word(s, c // 16 * 4) * (s:byte(c + 9) - 128) end, {0, 4}},
   iq4_nl = {32, 18, {0}, function(s, c)
     local values = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
     return half(s, 0) * values[nibble(s, 2, c) + 1]
@@ -68,7 +73,7 @@ end
 
 -- rows x cols of stored blocks: random bits, the fp16 fields small numbers of both signs.
 local function stored(name, rows, cols, seed)
-  local block, bytes, halves = table.unpack(types[name])
+  local block, bytes, halves, _, words = table.unpack(types[name])
   local n, r = rows * cols // block, floats.random(seed)
   if name == "fp32" then return floats.uniform(math.min(n, 4999), seed, 1):rep(n // 4999 + 1):sub(1, 4 * n) end
   local parts = {}
@@ -88,6 +93,10 @@ local function stored(name, rows, cols, seed)
       local u = math.floor(r() * 65536)
       s = s:sub(1, h) .. string.pack("<I2", u & 0x83FF | (4 + u % 4) << 10) .. s:sub(h + 3)
     end
+    for _, w in ipairs(words or {}) do -- of both signs, and no fp16 numbers
+      s = s:sub(1, w) .. string.pack("<f", (r() - 0.5) * 0.01) .. s:sub(w + 5)
+    end
+    if name == "nbits4" then s = s:sub(1, 4) .. string.char(math.floor(r() * 16)) .. s:sub(6) end
     parts[i] = s
   end
   return table.concat(parts)
@@ -284,7 +293,7 @@ describe("matmul", function()
   end)
 
   it("does rows longer than a panel in pieces", function()
-    for _, name in ipairs {"q8_0", "q4_k", "q6_k", "int8"} do
+    for _, name in ipairs {"q8_0", "q4_k", "q6_k", "int8", "nbits4", "nbits8_16"} do
       local cols, rows, t = 16384, 17, 11
       local m = pack(name, rows, cols, stored(name, rows, cols, 2))
       local x = uneven(1, cols, 6, 1):rep(t - 1) .. uneven(1, cols, 7, 1)
