@@ -30,6 +30,22 @@ describe("ane predict", function()
     end
   end
 
+  -- Made by spec/golden/package_ops.py: an output is an operation, or a constant in one of its stored forms.
+  for _, name in ipairs { "ops_elementwise", "ops_reduce", "ops_move", "ops_product", "ops_const16", "ops_const18" } do
+    it(("computes each output of %s as an independent interpreter does"):format(name), function()
+      local path = FOLDER .. name
+      for _, threads in ipairs { "1", "3" } do
+        local out = command.json { "predict", path .. "/model.mlpackage", path .. "/case.json", "-t", threads }
+        local wrong = {}
+        for output, o in pairs(out.calls[1].outputs) do
+          if o.ok == false then wrong[#wrong + 1] = ("%s off by %s"):format(output, o.max_abs_err) end
+        end
+        assert.same({}, wrong)
+        assert.is_true(out.ok)
+      end
+    end)
+  end
+
   it("says that results are off", function()
     local path = FOLDER .. "lm_head_argmax"
     local case = core.json_decode(assert(core.read_file(path .. "/case.json")))
