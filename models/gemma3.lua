@@ -32,9 +32,8 @@ end
 function M.build(b, cfg)
   local full = b:rope_table(cfg.rope, "rope_full")
   local near = b:rope_table(near_rope(cfg), "rope_sliding")
-  local scalar = cfg.meta "query_pre_attn_scalar" or usual_scalar(cfg)
-  local pattern = cfg.meta "sliding_window_pattern" or cfg.meta "attention.sliding_window_pattern" or 6 -- every sixth sees all
-  if math.type(pattern) ~= "integer" or pattern < 1 then error("sliding_window_pattern: wanted a whole number above 0", 0) end
+  local scalar = cfg.meta("query_pre_attn_scalar", "number") or usual_scalar(cfg)
+  local pattern = cfg.meta("sliding_window_pattern", "count") or 6 -- every sixth layer sees all keys
   cfg.meta "attn_logit_softcapping" -- known, and without effect
   local x = b:scale(b:embed "token_embd", math.sqrt(cfg.d_model)) -- [1, d_model, T, 1]
   for i = 0, cfg.n_layer - 1 do
@@ -48,7 +47,7 @@ function M.build(b, cfg)
       x = b:add(x, b:rms_norm(m, "post_ffw_norm"))
     end)
   end
-  return head.lm(b, x, { softcap = cfg.meta "final_logit_softcapping" }) -- [1, n_vocab, W, 1]
+  return head.lm(b, x, { softcap = cfg.meta("final_logit_softcapping", "number") }) -- [1, n_vocab, W, 1]
 end
 
 return M

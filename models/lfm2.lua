@@ -31,7 +31,7 @@ local function is_attention(cfg, i)
   if cfg.layer_types then return cfg.layer_types[i + 1] == "full_attention" end
   local kv = cfg.per_layer and cfg.per_layer.n_head_kv
   if kv then return kv[i + 1] > 0 end
-  local list = cfg.meta "full_attn_idxs"
+  local list = cfg.meta("full_attn_idxs", "list")
   if not list then return true end
   for _, at in ipairs(list) do
     if at == i then return true end
@@ -42,12 +42,12 @@ end
 -- Experts: count, k, number of dense layers before them, weights normalised, scale. nil: a dense model.
 local function expert_settings(cfg)
   local gguf = cfg.format == "gguf"
-  local count = cfg.meta(gguf and "expert_count" or "num_experts")
+  local count = cfg.meta(gguf and "expert_count" or "num_experts", "whole")
   if not count or count == 0 then return nil end
   return {
-    count = count, k = cfg.meta(gguf and "expert_used_count" or "num_experts_per_tok"),
-    dense = cfg.meta(gguf and "leading_dense_block_count" or "num_dense_layers") or 0,
-    norm = gguf or cfg.meta "norm_topk_prob" ~= false, scale = not gguf and cfg.meta "routed_scaling_factor" or 1.0,
+    count = count, k = cfg.meta(gguf and "expert_used_count" or "num_experts_per_tok", "count"),
+    dense = cfg.meta(gguf and "leading_dense_block_count" or "num_dense_layers", "whole") or 0,
+    norm = gguf or cfg.meta("norm_topk_prob", "flag") ~= false, scale = not gguf and cfg.meta("routed_scaling_factor", "number") or 1.0,
   }
 end
 
@@ -91,7 +91,7 @@ function M.build(b, cfg)
       local h = b:rms_norm(x, "attn_norm")
       local y
       if is_attention(cfg, i) then y = attention.gqa(b, h, { rope = rope, qk_norm = "before_rope" })
-      else y = shortconv.gated(b, h, { taps = cfg.meta "shortconv.l_cache" or cfg.meta "conv_L_cache" or 3 }) end
+      else y = shortconv.gated(b, h, { taps = cfg.meta("shortconv.l_cache", "count") or cfg.meta("conv_L_cache", "count") or 3 }) end
       x = b:add(x, y)
       h = b:rms_norm(x, "ffn_norm")
       x = b:add(x, experts and i >= experts.dense and sparse(b, h, experts) or ffn.gated(b, h, "silu"))

@@ -62,21 +62,24 @@ end
 
 -- Sizes by the keys of either kind of config.json.
 local function settings(cfg)
-  local limit, alpha = cfg.meta "swiglu_limit", cfg.meta "swiglu_alpha"
+  local limit, alpha = cfg.meta("swiglu_limit", "number"), cfg.meta("swiglu_alpha", "number")
   if not is_original(cfg) then
     local rope = cfg.rope
     if not cfg.meta "rope_parameters" and not cfg.meta "rope_scaling" then -- what transformers takes then
       rope = { theta = rope.theta, dims = rope.dims, scaling = "yarn", factor = 32, truncate = false, original_context = 4096 }
     end
-    return { experts = cfg.meta "num_local_experts", k = cfg.meta "num_experts_per_tok", window = cfg.sliding_window, rope = rope,
-             limit = limit, alpha = alpha }
+    return {
+      experts = cfg.meta("num_local_experts", "count"), k = cfg.meta("num_experts_per_tok", "count"), window = cfg.sliding_window,
+      rope = rope, limit = limit, alpha = alpha,
+    }
   end
   return {
-    experts = cfg.meta "num_experts", k = cfg.meta "experts_per_token", window = cfg.meta "bidirectional_left_context", original = true,
-    limit = limit, alpha = alpha,
+    experts = cfg.meta("num_experts", "count"), k = cfg.meta("experts_per_token", "count"), original = true,
+    window = cfg.meta("bidirectional_left_context", "whole"), limit = limit, alpha = alpha,
     rope = {
-      theta = cfg.rope.theta, dims = cfg.head_dim, scaling = "yarn", factor = cfg.meta "rope_scaling_factor", truncate = false,
-      original_context = cfg.meta "initial_context_length", beta_fast = cfg.meta "rope_ntk_beta", beta_slow = cfg.meta "rope_ntk_alpha",
+      theta = cfg.rope.theta, dims = cfg.head_dim, scaling = "yarn", factor = cfg.meta("rope_scaling_factor", "number"), truncate = false,
+      original_context = cfg.meta("initial_context_length", "count"), beta_fast = cfg.meta("rope_ntk_beta", "number"),
+      beta_slow = cfg.meta("rope_ntk_alpha", "number"),
     },
   }
 end

@@ -21,7 +21,7 @@ end
 function M.build(b, cfg)
   local x = b:embed "token_embd" -- [1, d_model, T, 1]
   local rope = b:rope_table(cfg.rope)
-  local first_sliding = cfg.meta "use_sliding_window" and (cfg.meta "max_window_layers" or 28) or cfg.n_layer
+  local first_sliding = cfg.meta("use_sliding_window", "flag") and (cfg.meta("max_window_layers", "whole") or 28) or cfg.n_layer
   for i = 0, cfg.n_layer - 1 do
     b:layer(i, function()
       local window = attention.window(cfg, i, i >= first_sliding)

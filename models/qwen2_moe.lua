@@ -21,11 +21,12 @@ M.names = {
 -- count, k, norm of the experts; sparse(i): has layer i experts?
 local function settings(cfg)
   local gguf = cfg.format == "gguf"
-  local dense, step = {}, cfg.meta "decoder_sparse_step" or 1
-  for _, i in ipairs(cfg.meta "mlp_only_layers" or {}) do dense[i] = true end
+  local dense, step = {}, cfg.meta("decoder_sparse_step", "count") or 1
+  for _, i in ipairs(cfg.meta("mlp_only_layers", "list") or {}) do dense[i] = true end
   return {
-    count = cfg.meta(gguf and "expert_count" or "num_experts"), k = cfg.meta(gguf and "expert_used_count" or "num_experts_per_tok"),
-    norm = not gguf and cfg.meta "norm_topk_prob" or false,
+    count = cfg.meta(gguf and "expert_count" or "num_experts", "count"),
+    k = cfg.meta(gguf and "expert_used_count" or "num_experts_per_tok", "count"),
+    norm = not gguf and cfg.meta("norm_topk_prob", "flag") or false,
     sparse = function(i) return not dense[i] and (i + 1) % step == 0 end,
   }
 end
@@ -42,8 +43,8 @@ end
 
 -- Keys that layer i sees. Without layer_types every other layer below max_window_layers slides, the first one too.
 local function window(cfg, i)
-  if not cfg.meta "use_sliding_window" then return nil end
-  return attention.window(cfg, i, i % 2 == 0 and i < (cfg.meta "max_window_layers" or 28))
+  if not cfg.meta("use_sliding_window", "flag") then return nil end
+  return attention.window(cfg, i, i % 2 == 0 and i < (cfg.meta("max_window_layers", "whole") or 28))
 end
 
 function M.shapes(cfg, t)

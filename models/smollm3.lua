@@ -17,13 +17,12 @@ M.defaults = {
 
 -- function(i): has layer i rope?
 local function turning(cfg)
-  local list, interval = cfg.meta "no_rope_layers", cfg.meta "no_rope_layer_interval" or 4
-  if list and (type(list) ~= "table" or #list ~= cfg.n_layer) then
-    error(("no_rope_layers: wanted a list of %d numbers"):format(cfg.n_layer), 0)
+  local list, interval = cfg.meta("no_rope_layers", "list"), cfg.meta("no_rope_layer_interval", "count") or 4
+  if list and #list ~= cfg.n_layer then
+    error(("no_rope_layers has %d numbers, wanted one for each of %d layers"):format(#list, cfg.n_layer), 0)
   end
-  if math.type(interval) ~= "integer" or interval < 1 then error("no_rope_layer_interval: wanted a whole number above 0", 0) end
   return function(i)
-    if list then return list[i + 1] ~= 0 and list[i + 1] ~= false end
+    if list then return list[i + 1] ~= 0 end
     return (i + 1) % interval ~= 0
   end
 end
@@ -31,7 +30,7 @@ end
 function M.build(b, cfg)
   local x = b:embed "token_embd" -- [1, d_model, T, 1]
   local rope, turns = b:rope_table(cfg.rope), turning(cfg)
-  local slides = cfg.meta "use_sliding_window" and cfg.sliding_window
+  local slides = cfg.meta("use_sliding_window", "flag") and cfg.sliding_window
   for i = 0, cfg.n_layer - 1 do
     b:layer(i, function()
       local window = attention.window(cfg, i, slides and not turns(i))

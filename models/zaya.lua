@@ -58,13 +58,13 @@ local function transformers_layout(cfg)
   function L.start() return "start.", nil end
   function L.sliding(i) return cfg.layer_types and cfg.layer_types[i + 1] == "hybrid_sliding" and cfg.sliding_window or nil end
   L.rope, L.rope_sliding = ropes.hybrid, ropes.hybrid_sliding
-  L.inner = cfg.meta "moe_intermediate_size"
+  L.inner = cfg.meta("moe_intermediate_size", "count")
   return L
 end
 
 local function original_layout(cfg)
-  local L = { prefix = "o.", blocks = cfg.n_layer // 2, heads = cfg.meta "cca_num_q_heads" or cfg.n_head // 2 }
-  local windows = cfg.meta "swa_layers" or {}
+  local L = { prefix = "o.", blocks = cfg.n_layer // 2, heads = cfg.meta("cca_num_q_heads", "count") or cfg.n_head // 2 }
+  local windows = cfg.meta("swa_layers", "list") or {}
   function L.in_a(i) return 2 * i end
   function L.in_m(i) return 2 * i + 1 end
   -- The scales at the input of a layer join the output of the layer before: behind the attention of block i they are those
@@ -81,8 +81,8 @@ local function original_layout(cfg)
     return before > 0 and before + 1 or nil
   end
   L.rope = cfg.rope
-  L.rope_sliding = { theta = cfg.meta "swa_rotary_base" or cfg.rope.theta, dims = cfg.rope.dims }
-  L.inner = cfg.meta "ffn_hidden_size" // 2
+  L.rope_sliding = { theta = cfg.meta("swa_rotary_base", "number") or cfg.rope.theta, dims = cfg.rope.dims }
+  L.inner = cfg.meta("ffn_hidden_size", "count") // 2
   return L
 end
 
@@ -114,11 +114,11 @@ local function cca(b, cfg, L, x, rope, window)
   local qk = b:concat(q0, k0)
   local bias0 = b:weight(p .. "conv0", { suffix = ".bias" })
   local y = b:conv_causal(qk, {
-    weight = b:weight(p .. "conv0"), bias = bias0, groups = b:channels(qk), taps = cfg.meta "cca_time0" or 2, name = "conv0",
+    weight = b:weight(p .. "conv0"), bias = bias0, groups = b:channels(qk), taps = cfg.meta("cca_time0", "count") or 2, name = "conv0",
   })
   local z = b:conv_causal(y, {
     weight = b:weight(p .. "conv1"), bias = b:weight(p .. "conv1", { suffix = ".bias" }), before = bias0, groups = heads + kv_heads,
-    taps = cfg.meta "cca_time1" or 2, name = "conv1",
+    taps = cfg.meta("cca_time1", "count") or 2, name = "conv1",
   })
   local q_mean = b:scale(b:add(q0, b:repeat_heads(k0, kv_heads, times)), 0.5)
   local q = b:add(b:slice(z, 0, heads * d), q_mean)
@@ -165,7 +165,7 @@ function M.shapes(cfg)
 end
 
 function M.build(b, cfg)
-  local L = cfg.meta "cca_num_q_heads" and original_layout(cfg) or transformers_layout(cfg)
+  local L = cfg.meta("cca_num_q_heads", "count") and original_layout(cfg) or transformers_layout(cfg)
   local prefix, layer = L.start()
   local x = b:embed "token_embd" -- [1, d_model, T, 1]
   x = b:affine(x, scales(b, prefix, layer, "hidden_states_bias"), scales(b, prefix, layer, "hidden_states_scale"), "start")
@@ -183,7 +183,7 @@ function M.build(b, cfg)
       local route, own = router(b, L, h, state)
       state = own
       local roles = { gate_up = L.prefix .. "gate_up", down = L.prefix .. "experts_down" }
-      local list = moe.list(b, cfg.meta "num_experts", roles, { inner = L.inner })
+      local list = moe.list(b, cfg.meta("num_experts", "count"), roles, { inner = L.inner })
       x = join(b, moe.experts(b, h, route, list, { act = cfg.act or "silu" }), x, L.join(i, "m"))
       b.index = nil
     end)

@@ -17,7 +17,9 @@
 --   layer_types               list of one word a layer, as config.json spells them
 --   rope                      see below; ropes: word of layer_types -> rope, where kinds of layers have their own
 --   bos_id, eos_ids (list: config.json and generation_config.json), pad_id, dtype (torch_dtype)
---   meta(key)                 any other key: of the architecture in GGUF ("attention.scale"), of config.json; or nil
+--   meta(key, kind)           any other key: of the architecture in GGUF ("attention.scale"), of config.json; or nil. kind (nil:
+--                             anything): "number", "whole" (0 or more), "count" (1 or more), "flag" or "list" (of numbers);
+--                             raises {message, code} where it is of another kind
 --   tensors                   set of names that the reader took: no weights of the computation
 --   unread()                  hf: a key that changes the result but was not asked for by meta(), and its value; or nil
 --

@@ -1,6 +1,7 @@
 -- Models with short convolutions, experts, convolved attention and attention to both sides, in either layout of their
 -- files, against what transformers computes from the same weights in float32: logits, greedy tokens, and the residual
 -- stream behind each layer.
+local ane = require "ane"
 local core = require "ane.core"
 local floats = require "support.floats"
 local hf = require "support.hf"
@@ -162,6 +163,33 @@ describe("the configuration of a mixture", function()
     local row = 59 * 4
     assert.is_nil(floats.difference(bits[1]:sub(1, 6 * row), bits[2]:sub(1, 6 * row))) -- within the window all is seen
     assert.is_true(bits[1]:sub(6 * row + 1, 7 * row) ~= bits[2]:sub(6 * row + 1, 7 * row))
+  end)
+
+  it("names the key that is missing or of another kind", function()
+    local function refused(name, key, value)
+      local path <close> = hf.changed(name, function(cfg) cfg[key] = value end)
+      local model, message, code = ane.load(path.name)
+      assert.is_nil(model)
+      return code .. ": " .. message:gsub("^.*/config%.json", "config.json"):gsub("^/[^ ]*: ", "")
+    end
+    local P = "format: config.json: key "
+    for _, case in ipairs {
+      { "lfm2_moe-odd", "num_experts", { 1 }, P .. "num_experts is a list or object, wanted a number" },
+      { "lfm2_moe-odd", "num_experts_per_tok", "two", P .. "num_experts_per_tok is 'two', wanted a number" },
+      { "lfm2_moe-odd", "norm_topk_prob", 1, P .. "norm_topk_prob is 1, wanted true or false" },
+      { "lfm2-odd", "conv_L_cache", true, P .. "conv_L_cache is true, wanted a number" },
+      { "qwen2_moe-odd", "decoder_sparse_step", 0, P .. "decoder_sparse_step is 0, wanted a whole number from 1 to 2147483648" },
+      { "qwen2_moe-odd", "mlp_only_layers", { "one" }, P .. "mlp_only_layers[0] is 'one', wanted a number" },
+      { "zaya-odd", "cca_time0", 0.5, P .. "cca_time0 is 0.5, wanted a whole number from 1 to 2147483648" },
+      { "zaya-odd", "num_experts", nil, "shape: layers.0: the configuration does not say how many experts there are" },
+      { "zaya-odd", "moe_intermediate_size", nil, "shape: layers.0: the configuration does not say how wide the experts are" },
+      { "lfm2-odd", "rope_parameters", { rope_theta = { 1 } }, P .. "rope_parameters.rope_theta is a list or object, wanted a number" },
+      { "lfm2-odd", "rope_parameters", { other = { rope_theta = 1 } }, "shape: rope_parameters names no rope for these layers" },
+      { "gemma3_softcap", "final_logit_softcapping", ("x"):rep(3000),
+        P .. "final_logit_softcapping is '" .. ("x"):rep(60) .. "...', wanted a number" },
+    } do
+      assert.equal(case[4], refused(case[1], case[2], case[3]))
+    end
   end)
 
   it("gives LFM2 its own rope base where the file names none", function()

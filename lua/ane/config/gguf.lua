@@ -168,7 +168,16 @@ function M.read(source)
   cfg.rope = read_rope(source, cfg)
   cfg.eos_ids = end_ids(source)
   function cfg.key_of(field) return arch .. (field == "d_ff" and ".feed_forward_length" or ".attention.head_count_kv") end
-  function cfg.meta(key) return source:meta(arch .. "." .. key) end
+  function cfg.meta(key, kind)
+    if kind == "number" then return number(source, arch, key) end
+    if kind == "whole" or kind == "count" then return whole(source, arch, key, false, kind == "count" and 1 or 0) end
+    local v = source:meta(arch .. "." .. key)
+    local wanted = kind == "flag" and "boolean" or kind == "list" and "table"
+    if wanted and v ~= nil and type(v) ~= wanted then
+      fail(source, "metadata key %s.%s is %s, wanted a %s", arch, key, tostring(v), kind)
+    end
+    return v
+  end
   return cfg
 end
 

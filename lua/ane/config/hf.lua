@@ -58,7 +58,7 @@ local function present(v) if v ~= core.null then return v end end
 -- A value in a message.
 local function kind(v)
   if v == core.null then return "null" end
-  if type(v) == "string" then return ("'%s'"):format(v) end
+  if type(v) == "string" then return ("'%s'"):format(#v > 60 and v:sub(1, 60) .. "..." or v) end
   return type(v) == "table" and "a list or object" or tostring(v)
 end
 
@@ -306,10 +306,20 @@ local SIGNIFICANT = {
   rope_interleaved = false, position_embedding_type = "rope",
 }
 
+-- Kinds that cfg.meta can ask for.
+local KINDS = {
+  number = function(self, key) return self:number(key) end,
+  whole = function(self, key) return self:whole(key, 0) end,
+  count = function(self, key) return self:whole(key, 1) end,
+  flag = function(self, key) return self:flag(key) end,
+  list = function(self, key) return self:list(key, "number") end,
+}
+
 local function attach_keys(self, cfg)
   local asked, raw = {}, self.raw
-  function cfg.meta(key)
+  function cfg.meta(key, what)
     asked[key] = true
+    if what then return KINDS[what](self, key) end
     return present(raw[key])
   end
   function cfg.unread()

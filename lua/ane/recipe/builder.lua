@@ -140,6 +140,7 @@ end
 --- Cosines and sines of all positions; made once for each distinct rope.
 -- @param r see ane.recipe.rope
 function Builder:rope_table(r, name)
+  if not r or not r.dims then error("rope_parameters names no rope for these layers", 0) end
   local f, magnitude, long = rope.frequencies(r)
   return self:_add("rope_table", name or "rope", { self.positions },
     { inv_freq = f, magnitude = magnitude, long_freq = long, original = long and r.original_context, fp16 = r.fp16 })

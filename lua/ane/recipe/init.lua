@@ -183,8 +183,8 @@ function M.complete(r, cfg)
     if key ~= "keys" then fields[key] = value end
   end
   fill(cfg, fields)
-  function cfg.meta(key)
-    local v = stored(key)
+  function cfg.meta(key, kind)
+    local v = stored(key, kind)
     if v == nil and keys then return keys[key] end
     return v
   end
@@ -205,6 +205,7 @@ function M.build(r, cfg, source, examine)
   local ok, result = xpcall(r.build, function(e) return type(e) == "table" and e or { message = tostring(e) } end, b, cfg)
   local fine, message, code = finish()
   if not fine then return nil, message, code end
+  if not ok and result.code then return nil, result.message, result.code end -- of a key of the configuration
   if not ok then
     local where = result.path and result.path .. ": " or ""
     return nil, ("%s: %s%s"):format(source:path(), where, result.message), "shape"

@@ -47,6 +47,8 @@ end
 function M.list(b, count, roles, opts)
   opts = opts or {}
   local inner, t, list = opts.inner, opts.transposed, {}
+  if not count then error("the configuration does not say how many experts there are", 0) end
+  if roles.gate_up and not inner then error("the configuration does not say how wide the experts are", 0) end
   for e = 0, count - 1 do
     local x = { down = one(b, roles.down, e, { transposed = t }) }
     if roles.gate_up then
