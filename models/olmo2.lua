@@ -12,6 +12,10 @@ local M = { architectures = { "olmo2" }, version = 1 }
 M.names = { hf = { post_attention_norm = "post_attention_layernorm", post_ffw_norm = "post_feedforward_layernorm" } }
 M.defaults = { hf = { norm_eps = 1e-5, tied = false, attention_bias = false, mlp_bias = false } }
 
+function M.shapes(cfg)
+  return { attn_q_norm = { cfg.n_head * cfg.head_dim }, attn_k_norm = { cfg.n_head_kv * cfg.head_dim } }
+end
+
 -- x [1, d_model, T, 1]
 local function attention(b, cfg, x, rope)
   local heads, kv_heads, bias = cfg.n_head, cfg.n_head_kv, { bias = cfg.attention_bias }

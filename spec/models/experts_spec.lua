@@ -91,7 +91,6 @@ for _, name in ipairs(MODELS) do
       end)
 
       it("loads soft by an option of load", function()
-        local ane = require "ane"
         local rows, bytes = {}, {}
         for i, soft in ipairs { false, true } do
           local model <close> = assert(ane.load(hf.path(name), { activations = "fp32", threads = 1, soft_experts = soft, context = 100 }))

@@ -14,6 +14,11 @@ describe("OLMo 2", function()
     end)
   end
 
+  it("is planned from its config.json alone", function()
+    local report = assert(require("ane.plan").of_path(FOLDER .. "/config.json"))
+    assert.matches("layer_00%-02", tostring(report))
+  end)
+
   it("refuses norms of q and k that are a head wide", function()
     local path <close> = hf.changed("olmo2-odd", function(cfg) cfg.num_attention_heads, cfg.num_key_value_heads = 6, 2 end)
     local model, message = ane.load(path.name) -- heads of 7 are odd
