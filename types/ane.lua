@@ -329,6 +329,20 @@ function model:quantise(out, opts) end
 ---@return ane.code? code
 function model:plan(opts) end
 
+---@class ane.export_options : ane.plan_options
+---@field argmax? boolean the head gives the best row and its value instead of logits
+---@field importance? table<string, ane.tensor> a weight for the error of each column, by weight's name
+---@field threads? integer
+---@field progress? boolean|fun(stage: string, done: integer, total: integer)
+
+--- Writes the model as Core ML packages for the Neural Engine.
+---@param out string folder; it appears, or is replaced, when it is complete
+---@param opts? ane.export_options
+---@return table? report ok, shards, weights, kept, seconds
+---@return string? message
+---@return ane.code? code
+function model:export(out, opts) end
+
 ---@class ane.span
 ---@field label string
 ---@field start integer first byte, as in string.sub; nil where ids were classified

@@ -47,6 +47,7 @@ void bind_onnx(lua_State *L);
 void bind_package(lua_State *L);
 void bind_coreml(lua_State *L);
 void bind_mil(lua_State *L);
+void bind_folder(lua_State *L);
 void bind_embedding(lua_State *L);
 void bind_export(lua_State *L);
 /* The test-only table core.testing: one opener a topic. */

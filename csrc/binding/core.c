@@ -25,6 +25,7 @@ EXPORT int luaopen_ane_core(lua_State *L) {
   bind_package(L);
   bind_coreml(L);
   bind_mil(L);
+  bind_folder(L);
   bind_embedding(L);
   bind_export(L);
   lua_newtable(L);

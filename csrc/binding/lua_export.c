@@ -3,6 +3,7 @@
 #include "binding/bind_tensor.h"
 
 #include "base/alloc.h"
+#include "base/sha256.h"
 
 #include <string.h>
 
@@ -92,6 +93,7 @@ static int exporter_new(lua_State *L) {
   struct ane_error err;
   luaL_checktype(L, 2, LUA_TTABLE);
   lua_settop(L, 2);
+  if (graph->blank) return luaL_error(L, "the graph has no weights, only their shapes: it cannot be written");
   struct lua_exporter *ud = bind_new(L, EXPORTER_CLASS, sizeof *ud, 4);
   ud->owner = graph;
   for (int i = 1; i <= 2; i++) {
@@ -186,6 +188,11 @@ static ane_status on_wrote(void *arg, int32_t value, int64_t from, int64_t to, c
   return x->raised ? ane_fail(err, ANE_STOPPED, "stopped") : ANE_OK;
 }
 
+static void on_release(void *arg, const void *data, uint64_t bytes) {
+  const struct bind_graph *owner = ((struct writing *)arg)->ud->owner;
+  bind_release(owner->sources, owner->n_sources, data, bytes);
+}
+
 /* write(i, path [, wrote]) -> {version, inputs, outputs, states}; or nil, message, code. i: 1-based; wrote: function({name, from,
  * to, form, bytes, count, max_abs, error, signal}) for each matrix (sums of squares) */
 static int exporter_write(lua_State *L) {
@@ -199,6 +206,7 @@ static int exporter_write(lua_State *L) {
   struct ane_mil_lowered *r;
   struct ane_error err;
   ud->e.wrote = on_wrote;
+  ud->e.release = on_release;
   ud->e.arg = &x;
   ane_status st = ane_mil_export(&ud->e, &ud->cut->pieces[i], &ud->o, path, &ud->arena, &r, &err);
   if (x.raised) return ane_arena_free(&ud->arena), lua_error(L);
@@ -264,8 +272,64 @@ static int exporter_tables(lua_State *L) {
   return 1;
 }
 
+/* Rows that are decoded at once. */
+enum { TABLE_ROWS = 1024 };
+
+/* The table of value v as fp16 rows in the file w. */
+static ane_status write_table(const struct bind_graph *owner, int32_t v, struct ane_pool *pool, struct ane_file_writer *w, struct ane_sha256 *sum, struct ane_error *err) {
+  const struct ane_tensor *t = &owner->graph->values[v].data;
+  const struct ane_weight_fit plain = {.spec = {ANE_WEIGHT_FP16, 0}};
+  struct ane_weight_rows rows;
+  ane_status st = ane_weight_rows_of(t, &rows, err);
+  for (int64_t from = 0; !st && from < rows.rows; from += TABLE_ROWS) {
+    int64_t to = ANE_MIN(from + TABLE_ROWS, rows.rows);
+    struct ane_weights part = {0};
+    st = ane_weights_encode(&part, pool, &rows, &plain, from, to, NULL, err);
+    if (!st) {
+      ane_sha256_add(sum, part.payload, part.sizes.payload);
+      st = ane_file_write(w, part.payload, part.sizes.payload, err);
+    }
+    ane_weights_free(&part);
+    uint64_t row = t->bytes / (uint64_t)rows.rows;
+    if (!t->transposed) bind_release(owner->sources, owner->n_sources, (const uint8_t *)t->data + (uint64_t)from * row, (uint64_t)(to - from) * row);
+  }
+  return st;
+}
+
+/* table(path) -> {rows, columns, bytes, sha256}: the table of the embedding as fp16 rows; or nil, message, code */
+static int exporter_table(lua_State *L) {
+  struct lua_exporter *ud = check_exporter(L);
+  size_t len;
+  const char *path = luaL_checklstring(L, 2, &len);
+  luaL_argcheck(L, strlen(path) == len, 2, "holds a NUL byte");
+  int32_t v = ud->cut->table;
+  if (v == ANE_NONE || ud->owner->blank) return luaL_error(L, "the graph has no table of embeddings");
+  struct ane_file_writer w;
+  struct ane_sha256 sum;
+  struct ane_error err;
+  char hash[ANE_SHA256_TEXT];
+  ane_sha256_begin(&sum);
+  ane_status st = ane_file_create(&w, path, &err);
+  if (!st) st = write_table(ud->owner, v, ud->e.pool, &w, &sum, &err);
+  if (st) ane_fail_in(&err, st, "%s", ud->e.graph->values[v].name);
+  if (!st) st = ane_file_commit(&w, &err);
+  ane_file_abandon(&w);
+  if (st) return bind_fail(L, &err);
+  ane_sha256_end(&sum, hash);
+  const struct ane_shape *s = &ud->e.graph->values[v].shape;
+  lua_createtable(L, 0, 4);
+  lua_pushinteger(L, s->dim[0]);
+  lua_setfield(L, -2, "rows");
+  lua_pushinteger(L, s->dim[1]);
+  lua_setfield(L, -2, "columns");
+  lua_pushinteger(L, 2 * s->dim[0] * s->dim[1]);
+  lua_setfield(L, -2, "bytes");
+  set_text(L, "sha256", hash);
+  return 1;
+}
+
 void bind_export(lua_State *L) {
-  static const luaL_Reg methods[] = {{"count", exporter_count}, {"tables", exporter_tables}, {"write", exporter_write}, {"close", exporter_close}, {NULL, NULL}};
+  static const luaL_Reg methods[] = {{"count", exporter_count}, {"tables", exporter_tables}, {"table", exporter_table}, {"write", exporter_write}, {"close", exporter_close}, {NULL, NULL}};
   static const luaL_Reg meta[] = {{"__gc", exporter_close}, {"__close", exporter_close}, {NULL, NULL}};
   bind_class(L, EXPORTER_CLASS, methods, meta);
   lua_pushcfunction(L, exporter_new);

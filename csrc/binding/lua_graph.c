@@ -14,6 +14,15 @@ struct bind_graph *bind_check_graph(lua_State *L, int arg) {
   return ud;
 }
 
+void bind_release(struct ane_source *const *sources, int n, const void *data, uint64_t bytes) {
+  const uint8_t *at = data;
+  for (int i = 0; i < n; i++)
+    for (uint32_t f = 0; f < sources[i]->n_files; f++) {
+      const struct ane_map *m = &sources[i]->files[f].map;
+      if (m->data && at >= m->data && at < m->data + m->size) ane_map_drop(m, (uint64_t)(at - m->data), bytes);
+    }
+}
+
 static int graph_new(lua_State *L) {
   const char *name = luaL_checkstring(L, 1);
   struct bind_graph *ud = bind_new(L, GRAPH_CLASS, sizeof *ud, 0);

@@ -53,12 +53,7 @@ static void on_progress(void *arg, uint64_t done, uint64_t total) {
 /* Stored bytes that have been copied may leave memory. */
 static void on_release(void *arg, const void *data, uint64_t bytes) {
   const struct loading *l = arg;
-  const uint8_t *at = data;
-  for (int i = 0; i < l->box->n_sources; i++)
-    for (uint32_t f = 0; f < l->box->sources[i]->n_files; f++) {
-      const struct ane_map *m = &l->box->sources[i]->files[f].map;
-      if (m->data && at >= m->data && at < m->data + m->size) ane_map_drop(m, (uint64_t)(at - m->data), bytes);
-    }
+  bind_release(l->box->sources, l->box->n_sources, data, bytes);
 }
 
 static lua_Integer int_field(lua_State *L, int t, const char *name, lua_Integer lo, lua_Integer hi) {

@@ -106,16 +106,37 @@ static struct ane_weight_spec spec_of(const struct ane_mil_export *e, int32_t va
 
 /* ---- Weights, one after the other --------------------------------------------------------------------------------------*/
 
+/* Rows of a stored matrix whose pages are given back behind the reading, so that no more of the source is in memory than is being
+ * worked on. */
+struct drained {
+  struct ane_weight_rows inner;
+  const struct ane_tensor *stored;
+  const struct ane_mil_export *e;
+};
+
+static void read_drained(const void *arg, int64_t from, int64_t n, float *dst) {
+  const struct drained *d = arg;
+  uint64_t row = d->stored->bytes / (uint64_t)d->inner.rows;
+  d->inner.read(d->inner.arg, from, n, dst);
+  d->e->release(d->e->arg, (const uint8_t *)d->stored->data + (uint64_t)from * row, (uint64_t)n * row);
+}
+
+static struct ane_weight_rows drain(struct drained *d) {
+  if (!d->e->release || d->stored->transposed) return d->inner;
+  return (struct ane_weight_rows){.rows = d->inner.rows, .cols = d->inner.cols, .read = read_drained, .arg = d};
+}
+
 static ane_status provide(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask, struct ane_mil_weight *out, struct ane_error *err) {
   struct exporting *x = arg;
   struct ane_mil_export *e = x->e;
   bool exact = e->specs == NULL && ask->dtype == ANE_MIL_FP32; /* nothing is asked of the weights, and fp16 would round them */
   if (!ask->matrix || exact) return ane_mil_weight_plain(NULL, arena, ask, out, err);
-  struct ane_weight_rows rows;
-  struct ane_weights w = {0};
   int32_t v = ask->value;
+  struct drained source = {.stored = &e->graph->values[v].data, .e = e};
+  struct ane_weights w = {0};
   const float *importance = e->importance ? e->importance[v] : NULL;
-  ane_status st = ane_weight_rows_of(&e->graph->values[v].data, &rows, err);
+  ane_status st = ane_weight_rows_of(source.stored, &source.inner, err);
+  struct ane_weight_rows rows = st ? (struct ane_weight_rows){0} : drain(&source);
   if (!st && !e->fitted[v]) {
     st = ane_weight_fit(&e->fits[v], e->pool, &rows, spec_of(e, v), importance, err);
     e->fitted[v] = !st;

@@ -16,6 +16,8 @@ struct ane_mil_export {
   bool *fitted;                          /* by value, zeroed */
   /* A matrix is written: rows [from, to), its form and what it lost. May be NULL; a status ends the export. */
   ane_status (*wrote)(void *arg, int32_t value, int64_t from, int64_t to, const struct ane_weights *w, struct ane_error *err);
+  /* Stored bytes have been read and may leave memory: what is read again comes back. Called by several threads. May be NULL. */
+  void (*release)(void *arg, const void *data, uint64_t bytes);
   void *arg;
 };
 

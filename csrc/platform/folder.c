@@ -153,6 +153,56 @@ ane_status ane_folder_create(struct ane_folder_writer *w, const char *path, stru
   return ANE_OK;
 }
 
+/* Opens or makes w->temp and locks it; false with errno, EWOULDBLOCK where another one has it. */
+static bool take_partial(struct ane_folder_writer *w) {
+  for (int tries = 0; tries < 100; tries++) {
+    struct stat mine, there;
+    if (mkdir(w->temp, 0777) != 0 && errno != EEXIST) return false;
+    w->fd = open(w->temp, O_RDONLY | O_CLOEXEC | O_DIRECTORY | O_NOFOLLOW);
+    if (w->fd < 0 && errno != ENOENT) return false;
+    if (w->fd < 0) continue;
+    if (flock(w->fd, LOCK_EX | LOCK_NB) != 0 && errno != ENOLCK && errno != EOPNOTSUPP) return false;
+    /* Between open and the lock its writer may have put it in place: then the name leads elsewhere. */
+    if (fstat(w->fd, &mine) == 0 && lstat(w->temp, &there) == 0 && mine.st_ino == there.st_ino && mine.st_dev == there.st_dev) return true;
+    close(w->fd);
+    w->fd = -1;
+  }
+  return false;
+}
+
+ane_status ane_folder_resume(struct ane_folder_writer *w, const char *path, struct ane_error *err) {
+  *w = (struct ane_folder_writer){.fd = -1};
+  ane_folder_restore(path);
+  char kind = ane_path_kind(path);
+  if (kind && kind != 'd') return ane_fail(err, ANE_IO, "%s: is not a folder", path);
+  w->path = real_place(path);
+  size_t room = w->path ? strlen(w->path) + 16 : 0;
+  w->temp = room ? ane_calloc(1, room) : NULL;
+  if (room && !w->temp) errno = ENOMEM;
+  if (w->temp) snprintf(w->temp, room, "%s.partial", w->path);
+  if (!w->temp || !take_partial(w)) {
+    bool held = w->temp && w->fd >= 0 && errno == EWOULDBLOCK;
+    ane_status st = held ? ANE_STATE : errno == ENOMEM ? ANE_NOMEM : ANE_IO;
+    ane_fail(err, st, "%s.partial: %s", path, held ? "another one is writing there" : strerror(errno));
+    release(w);
+    return st;
+  }
+  return ANE_OK;
+}
+
+void ane_folder_leave(struct ane_folder_writer *w) {
+  if (w->temp) release(w);
+}
+
+ane_status ane_folder_remove(struct ane_folder_writer *w, const char *name, struct ane_error *err) {
+  if (!w->temp) return ane_fail(err, ANE_INVALID, "the writer is closed");
+  if (strchr(name, '/') || strcmp(name, "..") == 0 || strcmp(name, ".") == 0) return ane_fail(err, ANE_INVALID, "%s: is no name in the folder", name);
+  int fd = openat(w->fd, name, O_RDONLY | O_CLOEXEC | O_DIRECTORY | O_NOFOLLOW);
+  bool ok = fd < 0 || walk_tree(fd, true, 0);
+  if (ok) ok = unlinkat(w->fd, name, fd >= 0 ? AT_REMOVEDIR : 0) == 0 || errno == ENOENT;
+  return ok ? ANE_OK : ane_fail(err, ANE_IO, "%s/%s: cannot remove: %s", w->path, name, strerror(errno));
+}
+
 ane_status ane_folder_make(struct ane_folder_writer *w, const char *name, struct ane_error *err) {
   if (!w->temp) return ane_fail(err, ANE_INVALID, "the writer is closed");
   return mkdirat(w->fd, name, 0777) == 0 ? ANE_OK : ane_fail(err, ANE_IO, "%s/%s: cannot create: %s", w->path, name, strerror(errno));

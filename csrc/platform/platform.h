@@ -87,6 +87,13 @@ struct ane_folder_writer {
 };
 /* A folder that is at `path` stays until the commit; where `path` is a symbolic link, what it leads to is replaced. */
 ane_status ane_folder_create(struct ane_folder_writer *w, const char *path, struct ane_error *err);
+/* The same in a folder PATH.partial, which stays where ane_folder_leave or a kill ends the work: the next call goes on with what is
+ * in it. ANE_STATE where another writer has it. */
+ane_status ane_folder_resume(struct ane_folder_writer *w, const char *path, struct ane_error *err);
+/* Closes, and leaves what was written for the next ane_folder_resume; fine on a zeroed or finished writer. */
+void ane_folder_leave(struct ane_folder_writer *w);
+/* Removes a file or folder inside, if it is there. `name` has no slash. */
+ane_status ane_folder_remove(struct ane_folder_writer *w, const char *name, struct ane_error *err);
 /* A folder inside; its parent has been made. Names are relative, their parts separated by /. */
 ane_status ane_folder_make(struct ane_folder_writer *w, const char *name, struct ane_error *err);
 /* A new file inside, open for writing. */

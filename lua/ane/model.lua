@@ -228,6 +228,16 @@ function Model:plan(opts)
   return plan, message, code
 end
 
+--- Writes the model as Core ML packages for the Neural Engine, with runtime_meta.json, embed.bin and its tokenizer. See ane.export.
+-- @param out folder; it appears (or is replaced) when it is complete
+-- @param opts those of plan; argmax, importance, threads, progress
+-- @return report: ok, shards, weights, kept, seconds; or nil, message, code
+function Model:export(out, opts)
+  local bundle = opened(self)
+  local report, message, code = require("ane.export").run(bundle, out, opts, 2)
+  return report, message, code
+end
+
 --- Finds the spans that a token classifier labels. A span begins and ends as BIOES allows, and never cuts a character.
 -- @param input a text, or a list of token ids
 -- @param opts threshold, window, details: see ane.classify

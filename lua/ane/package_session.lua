@@ -28,9 +28,9 @@ local function shape_for(port, n)
 end
 
 -- cos or sin of the positions of n columns: [1, channels, n, 1].
-local function rope_input(rope, fn, first, n)
+local function rope_input(rope, fn, first, n, long)
   local values, magnitude = {}, rope.magnitude or 1
-  for _, f in ipairs(rope.inv_freq) do
+  for _, f in ipairs(long and rope.long_freq or rope.inv_freq) do
     for t = 0, n - 1 do values[#values + 1] = fn((first + t) * f) * magnitude end
   end
   return values
@@ -65,7 +65,9 @@ local function table_of(program, p, port, call)
     local from = #p.states == 0 and call.length or 0 -- without states keys are the columns of the call
     values = mask_input(port, at, call.count, shape[4], call.length + call.n, from)
   else
-    values = rope_input(program.meta.ropes[port.rope + 1], port.role == "rope_cos" and math.cos or math.sin, at, call.count)
+    local rope = program.meta.ropes[port.rope + 1]
+    local long = rope.long_freq and call.total > rope.original
+    values = rope_input(rope, port.role == "rope_cos" and math.cos or math.sin, at, call.count, long)
   end
   call.cache[key] = core.tensor(shape, values)
   return call.cache[key]
@@ -118,7 +120,8 @@ local function run(self, ids, n, want)
   local program = self.program
   local meta = program.meta
   local columns = math.max(n, meta.low)
-  local call = { ids = ids, n = n, columns = columns, first = 0, count = columns, length = self.len, values = {}, cache = {} }
+  local call = { ids = ids, n = n, columns = columns, first = 0, count = columns, length = self.len, total = self.total or self.len + n,
+    values = {}, cache = {} }
   if meta.embedding then call.values[meta.embedding] = meta.table:take(ids, columns, meta.embed_scale or 1) end
   local results = { values = call.values, logits = {}, best = {} }
   for i, p in ipairs(meta.packages) do
@@ -167,7 +170,7 @@ end
 
 local function new_session(program, context)
   local self = setmetatable({
-    program = program, most = context, len = 0, tokens = {}, states = {}, shots = {}, results = { count = 0 },
+    program = program, most = context, len = 0, tokens = {}, states = {}, shots = {}, results = { count = 0 }, side = 0,
   }, Session)
   for i, p in ipairs(program.meta.packages) do
     if #p.states > 0 then
@@ -178,6 +181,34 @@ local function new_session(program, context)
   end
   program.users = program.users + 1
   return self
+end
+
+-- How many ropes have changed to their long factors where the sequence has n tokens.
+local function side_of(program, n)
+  local side = 0
+  for _, rope in ipairs(program.meta.ropes or {}) do
+    if rope.long_freq and n > rope.original then side = side + 1 end
+  end
+  return side
+end
+
+local replay
+
+-- Longrope turns all positions, those of cached keys too, by the factors for the whole length: where a call changes them, the
+-- tokens so far are fed again.
+local function turn(self, total)
+  local side = side_of(self.program, total)
+  if self.total or side == self.side then return true end
+  local upto = self.len
+  self.side = side
+  if upto == 0 then return true end
+  local ok, message, code = reset(self)
+  if not ok then return nil, message, code end
+  self.total = total
+  ok, message, code = replay(self, upto)
+  self.total = nil
+  if not ok then self.broken, self.tokens = true, {} end
+  return ok, message, code
 end
 
 --- Feeds tokens: true; or nil, message, code.
@@ -205,6 +236,8 @@ function Session:feed(ids, want)
     if not ok then return nil, message, code end
     self.broken = nil
   end
+  local turned, why, word = turn(self, self.len + n)
+  if not turned then return nil, why, word end
   local results, message, code = run(self, ids, n, want == "argmax" and "all" or want)
   if not results then
     -- States of convolutions may be in the middle of an update; keys and values beyond the length are written again.
@@ -277,7 +310,7 @@ function Session:kv_bytes()
 end
 
 -- Feeds tokens[from + 1 .. upto] again.
-local function replay(self, upto)
+function replay(self, upto)
   local tokens, high = self.tokens, self.program.meta.high
   while self.len < upto do
     local n = math.min(high, upto - self.len)
@@ -323,6 +356,7 @@ function Session:fork()
     other.states[i], message, code = state:copy()
     if not other.states[i] then return nil, message, code end
   end
+  other.side = self.side
   other.len, other.tokens, other.shots = self.len, self:ids(), table.move(self.shots, 1, #self.shots, 1, {})
   return other
 end
@@ -339,6 +373,8 @@ end
 
 --- Writes tokens and states.
 function Session:save(path)
+  local turned, message, code = turn(self, self.len) -- a rewind may have left keys of the other factors
+  if not turned then return nil, message, code end
   local parts = { MAGIC, string.pack("<s4I4", self.program.fingerprint, self.len) }
   for i = 1, self.len do parts[#parts + 1] = string.pack("<i4", self.tokens[i]) end
   for i, p in ipairs(self.program.meta.packages) do
@@ -402,7 +438,7 @@ function Session:restore(path)
       end
     end
   end
-  self.len, self.tokens, self.broken = found.length, found.tokens, nil
+  self.len, self.tokens, self.broken, self.side = found.length, found.tokens, nil, side_of(self.program, found.length)
   snapshot(self)
   return true
 end
@@ -423,7 +459,15 @@ function Program:max_chunk() return math.min(self.meta.high, self.most) end
 function Program:context() return self.most end
 function Program:vocab() return self.meta.rows end
 function Program:n_ids() return self.meta.vocab_size end
-function Program.exact() return true end -- how tokens are cut into calls makes no difference
+--- Does it make no difference how tokens are cut into calls? Not where rope depends on the length after the call: then also the
+-- length at which it changes.
+function Program:exact()
+  local least
+  for _, rope in ipairs(self.meta.ropes or {}) do
+    if rope.long_freq then least = math.min(least or rope.original, rope.original) end
+  end
+  return least == nil, least
+end
 
 --- Several sequences, one after the other: items = list of {session of ane.session, ids}.
 function Program.run(_, items, want)

@@ -11,7 +11,8 @@
 --                       package has an input of role ids
 --   labels, reach       of token classifiers: names; columns on each side that a label depends on
 --   eos_ids, bos_id     tokenizer: file of the tokenizer where it is not the folder itself
---   ropes               list of {inv_freq = list, magnitude}
+--   ropes               list of {inv_freq = list, magnitude}; with long_freq and original these are used instead, for all
+--                       positions, once the sequence is longer than `original`
 --   packages            in the order of calls, each {path, kind, bytes (of all its files), sha256, inputs, outputs, states}
 --     kind = "layers"   start, end: layers, both included
 --     kind = "experts"  start, end: the layer; experts = [from, to), of a mixture
@@ -140,6 +141,13 @@ local function read_ropes(meta)
     if type(rope) ~= "table" then refuse("format", "%s is no object", where) end
     for k, f in ipairs(list(rope, "inv_freq", where)) do
       if type(f) ~= "number" or f ~= f then refuse("format", "%s: inv_freq %d is no number", where, k) end
+    end
+    if rope.long_freq ~= nil then
+      if #list(rope, "long_freq", where) ~= #rope.inv_freq then refuse("format", "%s: long_freq and inv_freq differ in length", where) end
+      for k, f in ipairs(rope.long_freq) do
+        if type(f) ~= "number" or f ~= f then refuse("format", "%s: long_freq %d is no number", where, k) end
+      end
+      rope.original = integer(rope, "original", 1, where)
     end
     if rope.magnitude ~= nil and type(rope.magnitude) ~= "number" then refuse("format", "%s: magnitude is no number", where) end
   end

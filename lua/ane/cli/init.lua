@@ -8,8 +8,8 @@ local M = {}
 
 --- Subcommands in the order of the help.
 M.commands = {
-  "run", "chat", "repl", "info", "tokenize", "logits", "render", "classify", "redact", "check", "quantise", "compare", "plan",
-    "size", "bench", "predict",
+  "run", "chat", "repl", "info", "tokenize", "logits", "render", "classify", "redact", "check", "quantise", "compare",
+  "plan", "size", "export", "bench", "predict",
 }
 
 local function module_of(name)

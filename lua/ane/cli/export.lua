@@ -1,0 +1,55 @@
+--- `ane export`: a model as Core ML packages.
+-- Needs ane.cli.common, ane.cli.packages and ane.export.
+
+local common = require "ane.cli.common"
+local packages = require "ane.cli.packages"
+
+local M = {}
+
+M.summary = "Write a model as Core ML packages for the Neural Engine, with a manifest; no Mac and no Python needed."
+
+function M.options(parser)
+  parser:argument("model", "Model file or folder.")
+  parser:argument("out", "The folder to write; a package set that is there is replaced when the new one is complete.")
+  packages.options(parser)
+  parser:flag("--argmax", "The head gives the best row and its value instead of logits.")
+  parser:option("-t --threads", "Threads; default the physical cores."):convert(common.positive):argname "N"
+  parser:option("--recipe", "Lua file that describes an architecture."):argname "FILE"
+  parser:flag("--no-progress", "No progress bar.")
+  parser:flag("--json", "Write one JSON object.")
+end
+
+local function content(s)
+  if s.rows then return ("rows %d-%d"):format(s.rows[1], s.rows[2] - 1) end
+  if s.experts then return ("layer %d, experts %d-%d"):format(s.layers[1], s.experts[1], s.experts[2] - 1) end
+  return s.layers and ("layers %d-%d"):format(s.layers[1], s.layers[2]) or s.kind
+end
+
+local function show(report)
+  local sum, worst = 0, nil
+  for _, s in ipairs(report.shards) do
+    io.stdout:write(("%-36s %-26s %10s  predicted: %s\n"):format(s.path, content(s), common.bytes(s.bytes), s.verdict))
+    sum = sum + s.bytes
+  end
+  for _, w in ipairs(report.weights) do
+    if w.snr_db and (not worst or w.snr_db < worst.snr_db) then worst = w end
+  end
+  io.stdout:write(("%s: %d packages, %s, embedding %s, %.1f s (%.0f MB/s of weights)\n"):format(report.path, #report.shards,
+    common.bytes(sum),
+    common.bytes(report.embed_bytes), report.seconds, report.weight_bytes / 1e6 / math.max(report.seconds, 1e-9)))
+  if report.kept > 0 then io.stdout:write(("%d packages of an earlier run were kept\n"):format(report.kept)) end
+  if worst then io.stdout:write(("least exact weight: %s as %s, %.1f dB\n"):format(worst.name, worst.form, worst.snr_db)) end
+  return true
+end
+
+function M.run(args)
+  local opts = packages.read(args)
+  opts.argmax, opts.threads, opts.recipe, opts.progress = args.argmax, args.threads, args.recipe, common.progress(args)
+  local report, message = require("ane.export").of_path(args.model, args.out, opts)
+  if not report then return nil, message end
+  if not args.json then return show(report) end
+  report.shards, report.weights = common.list(report.shards), common.list(report.weights)
+  return common.print_json(report)
+end
+
+return M
