@@ -135,7 +135,7 @@ static const float *find_importance(void *arg, const char *name, int64_t cols) {
   return NULL;
 }
 
-/* Options: isa, threads, int8, weights, mixed, importance, context, chunk, progress(done, total). */
+/* Options: isa, threads, int8, full_head, weights, mixed, importance, context, chunk, progress(done, total). */
 static void check_options(lua_State *L, int t, struct ane_program_options *o, struct loading *load) {
   luaL_checktype(L, t, LUA_TTABLE);
   lua_getfield(L, t, "isa");
@@ -144,6 +144,8 @@ static void check_options(lua_State *L, int t, struct ane_program_options *o, st
   o->threads = (int)int_field(L, t, "threads", 1, 1024);
   lua_getfield(L, t, "int8");
   o->int8 = lua_toboolean(L, -1);
+  lua_getfield(L, t, "full_head");
+  o->full_head = lua_toboolean(L, -1);
   if (lua_getfield(L, t, "weights") != LUA_TNIL) o->weights = check_weights(L, "option weights");
   mixed_field(L, t, o);
   importance_field(L, t, load);
@@ -322,6 +324,15 @@ static int meth_exact(lua_State *L) {
   return at ? 2 : 1;
 }
 
+/* head() -> searches for the best id, bytes of the head they read, bytes of the whole head (0: it is never searched) */
+static int meth_head(lua_State *L) {
+  struct ane_head_stats h = ane_program_head(check_program(L, 1)->program);
+  lua_pushinteger(L, (lua_Integer)h.searched);
+  lua_pushinteger(L, (lua_Integer)h.read);
+  lua_pushinteger(L, (lua_Integer)h.whole);
+  return 3;
+}
+
 /* dump() -> text, one line a step */
 static int meth_dump(lua_State *L) {
   struct ane_buffer text = {0};
@@ -385,7 +396,7 @@ static int meth_tostring(lua_State *L) {
 
 void bind_program(lua_State *L) {
   static const luaL_Reg methods[] = {{"session", meth_session}, {"info", meth_info}, {"max_chunk", meth_max_chunk}, {"context", meth_context},
-                                     {"vocab", meth_vocab},     {"n_ids", meth_n_ids}, {"exact", meth_exact}, {"profile", meth_profile}, {"run", meth_run}, {"values", meth_values}, {"dump", meth_dump}, {"close", meth_close},         {NULL, NULL}};
+                                     {"vocab", meth_vocab},     {"n_ids", meth_n_ids}, {"exact", meth_exact}, {"head", meth_head}, {"profile", meth_profile}, {"run", meth_run}, {"values", meth_values}, {"dump", meth_dump}, {"close", meth_close},         {NULL, NULL}};
   static const luaL_Reg meta[] = {{"__gc", meth_close}, {"__close", meth_close}, {"__tostring", meth_tostring}, {NULL, NULL}};
   bind_class(L, PROGRAM_CLASS, methods, meta);
   lua_pushcfunction(L, program_new);

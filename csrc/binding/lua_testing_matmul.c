@@ -166,6 +166,27 @@ static int matmul_acts(lua_State *L) {
   return 8;
 }
 
+/* matmul_upper(matrix, level, x) -> floats [16 * groups]: what the products with x are at most, by the upper halves of the codes
+ * of a q8_0 matrix; nil where the level has no such bound */
+static int matmul_upper(lua_State *L) {
+  struct matrix *m = luaL_checkudata(L, 1, MATRIX_CLASS);
+  const struct ane_kernels *k = check_level(L, 2);
+  struct ane_acts a;
+  struct ane_upper u = {.cols = m->w.cols};
+  luaL_argcheck(L, m->w.form == ANE_FORM_Q8_0 && ane_upper_group_bytes(u.cols, &u.group_bytes), 1, "no q8_0 matrix");
+  if (!k->upper_bound) return lua_pushnil(L), 1;
+  push_acts(L, 3, k, ANE_ACT_I8, 1, u.cols, &a);
+  u.data = push_buffer(L, (size_t)m->w.groups * u.group_bytes);
+  for (int64_t g = 0; g < m->w.groups; g++) ane_upper_pack(&m->w, g, u.data + (size_t)g * u.group_bytes);
+  struct ane_upper_x *blocks = push_buffer(L, (size_t)(u.cols / ANE_BLOCK) * sizeof *blocks);
+  ane_upper_prepare(&a, blocks);
+  size_t bytes = (size_t)m->w.groups * ANE_GROUP * sizeof(float);
+  float *bound = push_buffer(L, bytes);
+  k->upper_bound(&u, &a, blocks, 0, m->w.groups, bound);
+  lua_pushlstring(L, (const char *)bound, bytes);
+  return 1;
+}
+
 /* matmul_levels() -> {"ref", ...}: those of this machine */
 static int matmul_levels(lua_State *L) {
   lua_newtable(L);
@@ -186,7 +207,8 @@ static int matmul_act(lua_State *L) {
 
 void bind_testing_matmul(lua_State *L) {
   static const luaL_Reg functions[] = {{"matmul_pack", matmul_pack}, {"matmul_pack_lut4", matmul_pack_lut4}, {"matmul", matmul},
-                                       {"matmul_acts", matmul_acts}, {"matmul_levels", matmul_levels}, {"matmul_act", matmul_act},
+                                       {"matmul_acts", matmul_acts}, {"matmul_upper", matmul_upper},
+                                       {"matmul_levels", matmul_levels}, {"matmul_act", matmul_act},
                                        {NULL, NULL}};
   bind_class(L, MATRIX_CLASS, matrix_methods, matrix_meta);
   luaL_setfuncs(L, functions, 0);

@@ -36,6 +36,7 @@ struct ane_program_options {
   ane_isa isa;             /* an available level */
   int threads;             /* 1 .. 1024 */
   bool int8;               /* activations meet quantised weights as 8-bit blocks; else everything is fp32 */
+  bool full_head;          /* always multiply by the whole head; else the best id alone is searched in it, with the same result */
   struct ane_weights_how weights;
   const struct ane_weights_rule *rules; /* other ways for some matrices, the last that fits counts; used by create only */
   int32_t n_rules;
@@ -99,6 +100,13 @@ ane_status ane_program_profile(struct ane_program *p, bool on, struct ane_error 
 /* Row i, 0 .. n_steps: one a step, in the order in which they run; the last is the search for the best ids. False behind
  * it, and where no profile is on. */
 bool ane_program_profiled(const struct ane_program *p, int32_t i, struct ane_step_profile *out);
+
+/* How the best ids of single tokens were found since the program began: searches, and the bytes of the head that they read;
+ * the bytes of the whole head (0: this head is never searched). */
+struct ane_head_stats {
+  uint64_t searched, read, whole;
+};
+struct ane_head_stats ane_program_head(const struct ane_program *p);
 
 /* Fills all activation memory with NaN (specs: no step reads what no step of the same run wrote). No run may go on. */
 void ane_program_poison(struct ane_program *p);

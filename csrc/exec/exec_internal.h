@@ -130,6 +130,18 @@ struct kv_spec {
   int64_t heads, head_dim;
 };
 
+/* The search for the best id (head.c). */
+struct head {
+  const struct ane_packed *matrix; /* NULL: the head cannot be searched */
+  struct ane_upper upper;
+  size_t bytes;    /* of upper.data, committed when first used */
+  float *bounds;   /* [groups * 16] */
+  struct found *found; /* one a thread */
+  bool packed;
+  int rest, rests; /* tokens until the next search; the last such number, 0: the last search paid */
+  uint64_t searched, read; /* searches, and bytes of weights they read */
+};
+
 struct ane_program {
   struct ane_program_options o;
   const struct ane_kernels *k;
@@ -168,6 +180,7 @@ struct ane_program {
   size_t result_block_bytes;
   _Atomic int64_t *counters;      /* 2 a step */
   struct columns *columns;
+  struct head head;
   struct ane_step_profile *profile; /* [n_steps + 1]; NULL: off */
 };
 
@@ -233,6 +246,7 @@ struct run {
   float *results;      /* [n_wanted][vocab], or NULL: block by block, argmax only */
   int32_t *best;       /* [n_wanted] */
   float *best_logit;
+  bool search;         /* the head is searched */
   ane_tap_fn tap;      /* NULL: none */
   void *tap_arg;
 };
@@ -261,6 +275,22 @@ static inline int64_t lane_next(const struct lane *l, const struct step *s, int 
 void profile_step(const struct lane *l, int32_t i, double start);
 /* The product of a matrix and t columns. */
 void profile_matrix(const struct ane_packed *w, int64_t t, struct ane_step_profile *p);
+
+/* step_project.c: input prepared for a product, by activation kind. */
+struct prepared {
+  struct ane_acts a[ANE_ACT_COUNT];
+};
+/* One token, in the thread's own scratch. */
+void project_prepare_alone(const struct lane *l, const struct step *s, struct prepared *out);
+
+/* head.c: decides whether the head can be searched, before scratch is planned; takes its memory; gives it back. */
+void head_plan(struct ane_program *p);
+ane_status head_reserve(struct ane_program *p, struct ane_error *err);
+void head_free(struct ane_program *p);
+/* Is the head of this run searched instead of multiplied? Once a run, since it counts tokens. */
+bool head_searched(struct ane_program *p, const struct run *r);
+/* The last step and the search for the best id in one, by all threads; they have met when it returns. */
+void head_search(struct lane *l);
 
 /* Builders of steps: fill s from node n. Found by op in plan.c. */
 struct planner;

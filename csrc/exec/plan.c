@@ -296,8 +296,10 @@ static ane_status plan_all(struct planner *pl, struct ane_error *err) {
   size_t activations;
   ane_status st;
   if ((st = ane_graph_verify(pl->g, err)) || (st = plan_arrays(pl, err)) || (st = find_result(pl, err)) || (st = memplan(pl, &activations, err)) ||
-      (st = plan_states(pl, err)) || (st = plan_steps(pl, err)) || (st = plan_scratch(p, activations, err)))
+      (st = plan_states(pl, err)) || (st = plan_steps(pl, err)))
     return st;
+  head_plan(p);
+  if ((st = plan_scratch(p, activations, err)) || (st = head_reserve(p, err))) return st;
   /* Packing calls the caller's progress function, which may close the graph: nothing looks at it from there on. */
   if (!ane_graph_print(pl->g, &text)) st = no_memory(err);
   else p->fingerprint = fingerprint(p, pl->g, &text);
@@ -351,6 +353,7 @@ void ane_program_destroy(struct ane_program *p) {
   ane_pool_destroy(p->pool);
   if (p->slab) ane_pages_free(p->slab, ANE_MAX(p->slab_bytes, (size_t)64));
   if (p->scratch) ane_pages_free(p->scratch, p->scratch_bytes);
+  head_free(p);
   if (p->result_block) ane_pages_free(p->result_block, p->result_block_bytes);
   ane_free(p->side);
   ane_free(p->profile);

@@ -45,11 +45,17 @@ static void run_thread(void *arg, int thread, int threads) {
   run_steps(&l, 0, p->n_body, &previous);
   for (l.w_from = 0; l.w_from < r->n_wanted; l.w_from += WANTED_BLOCK) {
     l.cols = ANE_MIN(r->n_wanted - l.w_from, (int64_t)ANE_MIN(WANTED_BLOCK, p->o.chunk));
-    run_steps(&l, p->n_body, p->n_steps, &previous);
+    run_steps(&l, p->n_body, p->n_steps - r->search, &previous);
     double start = p->profile && thread == 0 ? ane_clock() : 0;
-    find_best(&l, l.cols);
-    lane_barrier(&l); /* the next block writes where this one is still read */
-    if (p->profile && thread == 0) profile_step(&l, p->n_steps, start);
+    if (r->search) {
+      if (thread == 0 && previous >= 0) reset_counters(p, previous);
+      head_search(&l);
+      previous = p->n_steps - 1;
+    } else {
+      find_best(&l, l.cols);
+      lane_barrier(&l); /* the next block writes where this one is still read */
+    }
+    if (p->profile && thread == 0) profile_step(&l, p->n_steps - r->search, start);
   }
   if (thread == 0 && previous >= 0) reset_counters(p, previous);
 }
@@ -154,6 +160,7 @@ static void run_items(struct ane_program *p, const struct ane_run_item *items, i
   struct run r = {.p = p, .items = items, .n_items = n_items, .results = results, .tap = tap, .tap_arg = tap_arg};
   for (int32_t i = 0; i < n_items; i++) r.cols += items[i].n;
   fill_columns(p->columns, &r);
+  r.search = head_searched(p, &r);
   ane_pool_run(p->pool, run_thread, &r);
   finish(&r, results);
 }

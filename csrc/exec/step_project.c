@@ -7,11 +7,6 @@
 
 #include <string.h>
 
-/* Prepared input, by activation kind. */
-struct prepared {
-  struct ane_acts a[ANE_ACT_COUNT];
-};
-
 /* Prepares columns [from, to) of x into `out`; normed: room for the normed columns, from column 0. */
 static void prepare(const struct lane *l, const struct step *s, struct prepared *out, float *normed, int64_t from, int64_t to) {
   const struct ane_kernels *k = l->k;
@@ -26,7 +21,7 @@ static void prepare(const struct lane *l, const struct step *s, struct prepared 
   if (s->project.acts & 1u << ANE_ACT_BF16) k->acts_bf16(&out->a[ANE_ACT_BF16], x, c, from, to);
 }
 
-static void prepare_alone(const struct lane *l, const struct step *s, struct prepared *out) {
+void project_prepare_alone(const struct lane *l, const struct step *s, struct prepared *out) {
   for (int a = 0; a < ANE_ACT_COUNT; a++)
     if (a != ANE_ACT_F32 && s->project.acts & 1u << a) ane_acts_place(&out->a[a], (ane_act)a, l->cols, s->in[0]->channels, l->mem + l->p->lane_acts[a]);
   prepare(l, s, out, (float *)(void *)(l->mem + l->p->lane_normed), 0, l->cols);
@@ -82,7 +77,7 @@ static int64_t groups_a_turn(const struct lane *l, const struct matrix *w) {
 
 static void run_project(struct lane *l, const struct step *s) {
   struct prepared in;
-  if (l->cols == 1) prepare_alone(l, s, &in);
+  if (l->cols == 1) project_prepare_alone(l, s, &in);
   else prepare_shared(l, s, &in);
   int jobs = s->project.act ? 1 : s->project.count;
   int64_t next = lane_next(l, s, 0), before = 0;

@@ -81,6 +81,29 @@ void ane_acts_place(struct ane_acts *a, ane_act kind, int64_t t, int64_t cols, v
 /* Columns [from, from + n) of a. */
 struct ane_acts ane_acts_rows(const struct ane_acts *a, int64_t from, int64_t n);
 
+/* ---- Bounds of products ------------------------------------------------------------------------------------------*/
+
+/* The upper four bits of the codes of a Q8_0 matrix, held beside it: from 9/16 of the bytes they tell how large each product
+ * can be at most, so that a search for the largest reads the rest only of rows that can still win. A group is
+ * cols / 32 blocks of ANE_UPPER_BLOCK bytes: nibbles as in Q4_0 (256), the scales (32), and for each row the norm over the
+ * block of what the nibbles leave, low - 7.5, in steps of 1 / ANE_UPPER_STEPS, rounded up (16). */
+enum { ANE_UPPER_BLOCK = 304, ANE_UPPER_STEPS = 6 };
+struct ane_upper {
+  int64_t cols; /* whole blocks */
+  size_t group_bytes;
+  uint8_t *data;
+};
+/* Of one token, for each block: what multiplies the dot (32 * upper * q + start) and the scale; the norm of x in units of
+ * the steps; and what all roundings of the bound and of the product can come to, both for a scale of 1. */
+struct ane_upper_x {
+  float by, norm, slack;
+  int32_t start; /* -241 * sum of q: code - 128 = 16 upper - 120.5 + (low - 7.5) */
+};
+bool ane_upper_group_bytes(int64_t cols, size_t *bytes); /* false on overflow */
+void ane_upper_pack(const struct ane_packed *w, int64_t g, void *dst);
+/* x: I8, its first token. */
+void ane_upper_prepare(const struct ane_acts *x, struct ane_upper_x *out);
+
 /* ---- KV cache ----------------------------------------------------------------------------------------------------*/
 
 enum { ANE_TILE = 64 }; /* positions a tile; tile i holds positions [64 i, 64 i + 64) */
@@ -130,6 +153,13 @@ struct ane_kernels {
   ane_isa isa;
   bool bf16_dot; /* BF16 matrices may meet bf16 activations */
   ane_matmul_fn matmul[ANE_FORM_COUNT][ANE_ACT_COUNT]; /* NULL where the pair is not offered */
+
+  /* bound[r] >= what matmul gives for row r of the groups [g_from, g_to) and the first token of x, all 16 rows of a group;
+   * not a number where x is not. By Cauchy and Schwarz a block's share is at most
+   * scale * d * (dot of the upper codes) + |scale| * |low - 7.5| * |d q|. The rounding of the bound itself is free. NULL where a
+   * level has nothing faster than the product. */
+  void (*upper_bound)(const struct ane_upper *u, const struct ane_acts *x, const struct ane_upper_x *blocks, int64_t g_from, int64_t g_to,
+                      float *bound);
 
   /* Fill rows [t_from, t_to) of prepared activations from x [t][ld].
    * I8, each block of 32: amax = max |x|; the block is fine if amax^2 > sum(amax^2) * (1.25 / nb), the sum over the blocks

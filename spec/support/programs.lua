@@ -26,14 +26,14 @@ function M.graph(name, given, soft)
 end
 
 --- A program. o: pipeline ("cpu"), isa, threads (1), int8 (false), weights, mixed, importance, context (512), chunk (512),
--- progress, soft.
+-- progress, soft, full_head.
 function M.open(name, o)
   o = o or {}
   local graph <close> = M.graph(name, nil, o.soft)
   assert(graph:passes(o.pipeline or "cpu"))
   return assert(core.program(graph, {
     isa = o.isa, threads = o.threads or 1, int8 = o.int8 or false, weights = o.weights, context = o.context or 512, chunk = o.chunk or 512,
-    progress = o.progress, mixed = o.mixed, importance = o.importance,
+    progress = o.progress, full_head = o.full_head, mixed = o.mixed, importance = o.importance,
   }))
 end
 

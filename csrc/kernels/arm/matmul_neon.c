@@ -29,4 +29,7 @@ ANE_TILE_BY_DOT
 
 #include "kernels/arm/matmul_i8.h"
 
-void ane_matmul_neon(struct ane_kernels *k) { overlay_i8(k); }
+void ane_matmul_neon(struct ane_kernels *k) {
+  overlay_i8(k);
+  k->upper_bound = NULL;
+}

@@ -121,11 +121,31 @@ static void acts_bf16(const struct ane_acts *a, const float *x, int64_t ld, int6
   }
 }
 
+static void upper_bound(const struct ane_upper *u, const struct ane_acts *x, const struct ane_upper_x *blocks, int64_t g_from, int64_t g_to, float *bound) {
+  for (int64_t g = g_from; g < g_to; g++) {
+    const uint8_t *from = u->data + (size_t)g * u->group_bytes;
+    float *acc = bound + g * ANE_GROUP;
+    memset(acc, 0, sizeof *acc * ANE_GROUP);
+    for (int64_t b = 0; b < u->cols / ANE_BLOCK; b++, from += ANE_UPPER_BLOCK)
+      for (int r = 0; r < ANE_GROUP; r++) {
+        int32_t dot = 0;
+        for (int c = 0; c < ANE_BLOCK; c++) {
+          int nibble = from[64 * (c / 4 % 4) + 4 * r + c % 4] >> (c < 16 ? 0 : 4) & 15;
+          dot += nibble * (x->fine[b] ? 128 * x->q[b * ANE_BLOCK + c] + x->low[b * ANE_BLOCK + c] : x->q[b * ANE_BLOCK + c]);
+        }
+        float scale = ane_f16_f32(ane_half(from + 256 + 2 * r));
+        acc[r] = fmaf((float)(32 * dot + blocks[b].start) * scale, blocks[b].by, acc[r]);
+        acc[r] = fmaf(fabsf(scale), fmaf((float)from[288 + r], blocks[b].norm, blocks[b].slack), acc[r]);
+      }
+  }
+}
+
 void ane_matmul_ref(struct ane_kernels *k) {
   for (int f = 0; f < ANE_FORM_COUNT; f++) {
     k->matmul[f][ANE_ACT_F32] = matmul_f32;
     if (ane_form_info((ane_form)f)->act8) k->matmul[f][ANE_ACT_I8] = matmul_i8;
   }
+  k->upper_bound = upper_bound;
   k->acts_i8 = acts_i8;
   k->acts_bf16 = acts_bf16;
 }

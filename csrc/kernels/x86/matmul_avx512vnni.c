@@ -3,5 +3,9 @@
 #include "kernels/x86/matmul_lanes_avx512.h"
 #include "kernels/x86/matmul_unpack.h"
 #include "kernels/x86/matmul_i8.h"
+#include "kernels/x86/matmul_upper.h"
 
-void ane_matmul_avx512vnni(struct ane_kernels *k) { overlay_i8(k); }
+void ane_matmul_avx512vnni(struct ane_kernels *k) {
+  overlay_i8(k);
+  k->upper_bound = upper_bound;
+}

@@ -46,6 +46,7 @@ INLINE vf vf_set(float x) { return _mm256_set1_ps(x); }
 INLINE vf vf_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
 INLINE vf vf_add(vf a, vf b) { return _mm256_add_ps(a, b); }
 INLINE vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+INLINE vf vf_abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
 INLINE vf vf_int(vi a) { return _mm256_cvtepi32_ps(a); }
 INLINE vf vf_bits(vi a) { return _mm256_castsi256_ps(a); }
 INLINE vf vf_half(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128(p)); }

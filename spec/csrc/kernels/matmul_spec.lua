@@ -305,6 +305,39 @@ describe("matmul", function()
   end)
 end)
 
+describe("the upper bound of q8_0 products", function()
+  it("is never below a product, and as near as Cauchy and Schwarz allow", function()
+    for seed, shape in ipairs { {17, 32}, {48, 96}, {100, 896}, {33, 4096} } do
+      local rows, cols = shape[1], shape[2]
+      local raw = stored("q8_0", rows, cols, seed)
+      local m = pack("q8_0", rows, cols, raw)
+      for _, x in ipairs { uneven(1, cols, seed, 3), floats.uniform(cols, seed + 9, 1e-3), ("\0"):rep(4 * cols) } do
+        local product = floats.unpack(testing.matmul(m, "ref", "int8", x, 1))
+        local q, d, _, _, low = testing.matmul_acts("ref", "int8", x, 1, cols)
+        local ds = floats.unpack(d)
+        for _, level in ipairs(levels) do
+          local bounds = floats.unpack(testing.matmul_upper(m, level, x) or ("\0"):rep(0))
+          for r = 1, #bounds > 0 and rows or 0 do
+            assert(bounds[r] >= product[r], ("%s row %d: %g below %g"):format(level, r, bounds[r], product[r]))
+            local most = 0
+            for b = 0, cols // 32 - 1 do
+              local at, rest, left, size = ((r - 1) * cols // 32 + b) * 34, 0, 0, 0
+              for c = 0, 31 do
+                local lower = string.unpack("b", raw, at + 2 + c + 1) % 16 - 7.5
+                local v = string.unpack("b", q, 32 * b + c + 1) + string.unpack("b", low, 32 * b + c + 1) / 128
+                rest, left, size = rest + lower * v, left + lower ^ 2, size + v ^ 2
+              end
+              local scale = half(raw:sub(at + 1, at + 2), 0)
+              most = most - scale * ds[b + 1] * rest + math.abs(scale) * ds[b + 1] * ((left ^ 0.5 + 1 / 6) * 1.02 * size ^ 0.5)
+            end
+            assert(bounds[r] <= product[r] + most + 1e-6, ("%s row %d: %g above %g"):format(level, r, bounds[r], product[r] + most))
+          end
+        end
+      end
+    end
+  end)
+end)
+
 describe("acts_i8", function()
   it("is the same to the bit at all levels, and near x", function()
     local fines = 0

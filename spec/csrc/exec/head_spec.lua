@@ -1,0 +1,65 @@
+-- The search for the best id in a head of q8_0: the id and the logit of the whole head, to the bit, at every level, with any
+-- number of threads.
+local core = require "ane.core"
+local programs = require "support.programs"
+
+local testing = core.testing
+local levels = testing.matmul_levels()
+local models = { "llama-mixed", "llama-kquants", "qwen2-q4_0", "qwen2-bf16" }
+local vocab = { ["llama-kquants"] = 320 }
+
+-- Best ids and logits of ids fed one by one.
+local function best_of(program, ids)
+  local s <close> = assert(program:session { context = program:context(), kv = "fp16" })
+  local out = {}
+  for i, id in ipairs(ids) do
+    assert(s:feed({ id }, "argmax"))
+    local best, logit = s:argmax(1)
+    out[i] = ("%d %a"):format(best, logit)
+  end
+  return out
+end
+
+describe("the search in the head", function()
+  for _, model in ipairs(models) do
+    it("finds what the whole head gives: " .. model, function()
+      local ids = programs.ids(40, vocab[model] or 1024, 7)
+      for _, level in ipairs(levels) do
+        local whole <close> = programs.open(model, { isa = level, int8 = true, weights = "q8_0", full_head = true })
+        local want = best_of(whole, ids)
+        assert.same({ 0, 0, 0 }, { whole:head() })
+        for threads = 1, 3 do
+          local searched <close> = programs.open(model, { isa = level, int8 = true, weights = "q8_0", threads = threads, chunk = threads })
+          assert.same(want, best_of(searched, ids))
+          local searches, read, bytes = searched:head()
+          assert(searches > 0 and bytes > 0 and read > bytes * searches * 0.5)
+        end
+      end
+    end)
+  end
+
+  it("is left out where the head is not q8_0, a cap comes behind it or logits are kept", function()
+    local plain <close> = programs.open("llama-mixed", { int8 = true, weights = "q4_0" })
+    best_of(plain, { 1, 2 })
+    assert.same({ 0, 0, 0 }, { plain:head() })
+    local fp32 <close> = programs.open("llama-mixed", { weights = "q8_0" })
+    best_of(fp32, { 1, 2 })
+    assert.same({ 0, 0, 0 }, { fp32:head() })
+    local kept <close> = programs.open("llama-mixed", { int8 = true, weights = "q8_0" })
+    local s <close> = assert(kept:session { context = 64, kv = "fp16" })
+    assert(s:feed({ 1 }, "last"))
+    assert(s:feed({ 1, 2, 3 }, "argmax"))
+    assert.equal(0, (kept:head()))
+    assert(s:feed({ 1 }, "argmax"))
+    assert.equal(1, (kept:head()))
+  end)
+
+  it("is part of the profile", function()
+    local p <close> = programs.open("llama-mixed", { int8 = true, weights = "q8_0" })
+    assert(p:profile(true))
+    best_of(p, { 1 })
+    local _, read = p:head()
+    local rows = p:profile()
+    assert.equal(read, math.tointeger(rows[#rows - 1].bytes))
+  end)
+end)
