@@ -1,7 +1,7 @@
 /* Products with 8-bit activations for NEON with the dot product instructions: sdot takes four columns of four rows. */
 #include "kernels/arm/matmul_tile.h"
 
-enum { FEW = FUSED_NT };
+enum { FEW = FUSED_NT, TILE_NT = 4 };
 
 INLINE int32x4_t dot(ANE_UNUSED ane_form f, int planes, int32x4_t sum, const int8x16_t *c, const int8_t *q) {
   int8x16_t columns = vld1q_s8(q);

@@ -95,6 +95,22 @@ static void tiles(ane_form f, int ng, const struct job *j, int64_t g, const uint
   else tiles_F32(ng, j, g, p);
 }
 
+/* Four elements of a table of 16 floats, one for each word; word r selects byte 4 * its value and the three behind it. */
+INLINE float32x4_t look_up(uint8x16x4_t table, uint32x4_t at) {
+  const uint32x4_t bytes = vaddq_u32(vmulq_n_u32(at, 0x04040404), vdupq_n_u32(0x03020100));
+  return vreinterpretq_f32_u8(vqtbl4q_u8(table, vreinterpretq_u8_u32(bytes)));
+}
+
+/* Columns 16 half .. of four rows of LUT4, whose codes are c: two parts share a table. */
+INLINE void unpack_table(const struct job *j, int64_t g, int part, int half, const int8x16_t c[8], float *panel) {
+  const uint8x16x4_t table = vld1q_u8_x4((const uint8_t *)(j->w->lut + (2 * g + part / 2) * 16));
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; i++) {
+    const uint32x4_t code = vreinterpretq_u32_s8(c[4 * half + i / 4]);
+    vst1q_f32(panel + i * ANE_GROUP, look_up(table, vandq_u32(vshlq_u32(code, vdupq_n_s32(-8 * (i % 4))), vdupq_n_u32(15))));
+  }
+}
+
 /* The piece of a group as floats; writes whole blocks of 32 columns. */
 INLINE void unpack_panel(ane_form f, const struct job *j, int64_t g, float *panel) {
   const struct ane_packed *w = j->w;
@@ -107,6 +123,10 @@ INLINE void unpack_panel(ane_form f, const struct job *j, int64_t g, float *pane
       const float32x4_t min = form_has_offset(f) ? unpack_offset(f, at, part) : form_has_min(f) ? unpack_min(f, at, part) : vdupq_n_f32(0);
 #pragma GCC unroll 2
       for (int half = 0; half < 2; half++) {
+        if (f == ANE_FORM_LUT4) {
+          unpack_table(j, g, part, half, c, panel + (c0 + 16 * half) * ANE_GROUP + part * LANES);
+          continue;
+        }
         const float32x4_t scale =
             f == ANE_FORM_I8 ? vld1q_f32(w->row_scale + g * ANE_GROUP + part * LANES) : unpack_scale(f, at, part, half);
 #pragma GCC unroll 16
@@ -126,7 +146,7 @@ static void panel_of(ane_form f, const struct job *j, int64_t g, float *panel, f
   switch (f) {
 #define PANEL(f) case ANE_FORM_##f: unpack_panel(ANE_FORM_##f, j, g, panel); break;
     PANEL(Q4_0) PANEL(Q4_1) PANEL(Q5_0) PANEL(Q5_1) PANEL(Q8_0) PANEL(Q4_K) PANEL(Q5_K) PANEL(Q6_K) PANEL(I8)
-    PANEL(N4) PANEL(N8) PANEL(N4H) PANEL(N8H)
+    PANEL(N4) PANEL(N8) PANEL(N4H) PANEL(N8H) PANEL(LUT4)
 #undef PANEL
     default: ane_read_panel(j->w, g, j->k, (int)j->n, panel, tmp);
   }

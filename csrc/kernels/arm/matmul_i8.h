@@ -1,5 +1,5 @@
 /* Products with 8-bit activations. A template: the includer first includes matmul_tile.h and gives FEW (columns up to which a
- * block is unpacked for them alone, at most FUSED_NT) and the integer dots, whose results are exact, so that all levels agree
+ * block is unpacked for them alone, at most FUSED_NT), TILE_NT (columns of a tile, at most 4) and the integer dots, whose results are exact, so that all levels agree
  * to the bit:
  *
  *   dot(f, planes, start, c, q)   four rows: start + sum of c[v] * q[4 v ..] over `planes` planes (4 or 8) of form f
@@ -196,8 +196,12 @@ INLINE void tiles(ane_form f, const struct i8_job *j, int64_t g) {
       switch (nt) {
         case 1: tile(f, 1, j, g, p, t); break;
         case 2: tile(f, 2, j, g, p, t); break;
-        case 3: tile(f, 3, j, g, p, t); break;
-        default: tile(f, 4, j, g, p, t); break;
+        case 3:
+          if (TILE_NT >= 3) tile(f, 3, j, g, p, t);
+          break;
+        case 4:
+          if (TILE_NT >= 4) tile(f, 4, j, g, p, t);
+          break;
       }
       t += nt;
     }
@@ -241,8 +245,12 @@ INLINE void i8_product(ane_form f, void (*run)(const struct i8_job *, int64_t), 
   for (int64_t g = g_from; g < g_to; g++) {
     switch (x->t) {
       case 1: fused(f, 1, &j, g, 0); break;
-      case 2: fused(f, 2, &j, g, 0); break;
-      case 3: fused(f, 3, &j, g, 0); break;
+      case 2:
+        if (FEW >= 2) fused(f, 2, &j, g, 0);
+        break;
+      case 3:
+        if (FEW >= 3) fused(f, 3, &j, g, 0);
+        break;
     }
   }
 }

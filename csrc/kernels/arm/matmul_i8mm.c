@@ -2,7 +2,7 @@
  * columns of x. One column alone would waste half of it, so `fused`, with sdot, does that. */
 #include "kernels/arm/matmul_tile.h"
 
-enum { FEW = 1 };
+enum { FEW = 1, TILE_NT = 4 };
 
 INLINE int32x4_t dot(ANE_UNUSED ane_form f, int planes, int32x4_t sum, const int8x16_t *c, const int8_t *q) {
 #pragma GCC unroll 8

@@ -2,7 +2,8 @@
  * 8 * 31 * 127 (5 bits), 4 * 63 * 127 (6 bits, whose halves have a scale each), 2 * 128 * 127 (bytes), are below 32768. */
 #include "kernels/arm/matmul_tile.h"
 
-enum { FEW = FUSED_NT };
+/* The two 16-bit sums of a dot take registers: with more columns than these the compiler moves sums to memory. */
+enum { FEW = 2, TILE_NT = 2 };
 
 INLINE int32x4_t dot(ane_form f, int planes, int32x4_t sum, const int8x16_t *c, const int8_t *q) {
   const int run = form_bits(f) == 8 ? 2 : planes;

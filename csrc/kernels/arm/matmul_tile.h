@@ -1,17 +1,15 @@
-/* Sizes that the 8-bit kernels of all ARM levels share, chosen so that sums and operands stay in the 32 vector registers; and
- * the panel and tile of the levels that dot one column at a time. */
+/* Sizes that the 8-bit kernels of all ARM levels share, and the panel and tile of the levels that dot one column at a time. */
 #ifndef ANE_KERNELS_ARM_MATMUL_TILE_H
 #define ANE_KERNELS_ARM_MATMUL_TILE_H
 
 #include "kernels/arm/matmul_unpack.h"
 
 enum {
-  FUSED_NT = 3,   /* columns that meet a block in registers: 4 parts x 3 sums, the codes of one part */
-  TILE_PARTS = 2, /* a tile: 8 rows x 4 columns, a sum and a total each */
-  TILE_NT = 4
+  FUSED_NT = 3,  /* most columns that meet a block in registers: 4 parts x 3 sums, the codes of one part */
+  TILE_PARTS = 2 /* a tile: 8 rows x TILE_NT columns, a sum and a total each */
 };
 
-/* For a level with dot() of matmul_i8.h, as macro, since the functions inline it: planes stay as they are. */
+/* For a level with TILE_NT and dot() of matmul_i8.h, a macro since the functions inline it: planes stay as they are. */
 #define ANE_TILE_BY_DOT                                                                                                \
   INLINE void panel_codes(const int8x16_t c[8], int8_t *to) {                                                          \
     for (int v = 0; v < 8; v++) vst1q_s8(to + 16 * v, c[v]);                                                           \
