@@ -219,6 +219,7 @@ static void push_matrix(lua_State *L, const struct ane_matrix_info *m) {
   set_int(L, "rows", m->rows);
   set_int(L, "cols", m->cols);
   set_int(L, "bytes", (lua_Integer)m->bytes);
+  if (m->input) set_string(L, "input", m->input);
   if (m->weights) set_string(L, "weights", m->weights);
   if (!m->recoded) return;
   set_number(L, "max_abs", m->error.max_abs);
@@ -227,7 +228,7 @@ static void push_matrix(lua_State *L, const struct ane_matrix_info *m) {
 }
 
 /* info() -> table: isa, threads, activations, context, chunk, vocab, weight_bytes, scratch_bytes, kv_bytes_per_token,
- * steps, matrices = list of {name, rows, cols, stored, dtype, form, act, bytes, weights (form of packages, or nil); where it was
+ * steps, matrices = list of {name, rows, cols, stored, dtype, form, act, bytes, input (name of the value it meets, or nil), weights (form of packages, or nil); where it was
  * re-encoded max_abs, error, signal (sums of squares of before - after, and of before)} */
 static int meth_info(lua_State *L) {
   struct ane_program *p = check_program(L, 1)->program;

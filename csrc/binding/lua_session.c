@@ -75,29 +75,52 @@ struct trace {
   const char **names;
   struct trace_value {
     float *data;
+    double *sums;
     int64_t cols, channels;
   } *values;
   bool no_memory;
 };
 
+static struct trace_value *find_value(struct trace *t, const char *name) {
+  for (int i = 0; i < t->n; i++)
+    if (strcmp(t->names[i], name) == 0) return &t->values[i];
+  return NULL;
+}
+
+/* Keeps sums of squares, [channels], in double precision while they grow. */
+static void on_squares(void *arg, const char *name, const float *data, int64_t first, int64_t cols, int64_t channels) {
+  struct trace *t = arg;
+  struct trace_value *v = find_value(t, name);
+  (void)first;
+  if (!v || t->no_memory) return;
+  if (!v->sums && !(v->sums = ane_calloc((size_t)channels, sizeof *v->sums))) {
+    t->no_memory = true;
+    return;
+  }
+  v->cols += cols, v->channels = channels;
+  for (int64_t i = 0; i < cols; i++)
+    for (int64_t c = 0; c < channels; c++) v->sums[c] += (double)data[i * channels + c] * (double)data[i * channels + c];
+}
+
 static void on_tap(void *arg, const char *name, const float *data, int64_t first, int64_t cols, int64_t channels) {
   struct trace *t = arg;
-  int i = 0;
-  while (i < t->n && strcmp(t->names[i], name) != 0) i++;
-  if (i == t->n || t->no_memory) return;
-  struct trace_value *v = &t->values[i];
+  struct trace_value *v = find_value(t, name);
+  if (!v || t->no_memory) return;
   float *more = ane_realloc(v->data, (size_t)((first + cols) * channels) * sizeof *more);
   if (!more) {
     t->no_memory = true;
     return;
   }
   memcpy(more + first * channels, data, (size_t)(cols * channels) * sizeof *more);
-  *v = (struct trace_value){more, first + cols, channels};
+  v->data = more, v->cols = first + cols, v->channels = channels;
 }
 
 static int trace_gc(lua_State *L) {
   struct trace *t = luaL_checkudata(L, 1, TRACE_CLASS);
-  for (int i = 0; t->values && i < t->n; i++) ane_free(t->values[i].data);
+  for (int i = 0; t->values && i < t->n; i++) {
+    ane_free(t->values[i].data);
+    ane_free(t->values[i].sums);
+  }
   ane_free(t->values);
   ane_free(t->names);
   *t = (struct trace){0};
@@ -139,6 +162,31 @@ static int meth_trace(lua_State *L) {
     if (!t->values[i].data) continue;
     struct ane_shape s = {2, {t->values[i].cols, t->values[i].channels}};
     memcpy(bind_tensor_new(L, &s), t->values[i].data, (size_t)(s.dim[0] * s.dim[1]) * sizeof(float));
+    lua_setfield(L, -2, t->names[i]);
+  }
+  return 1;
+}
+
+/* squares(ids, names) -> table name -> tensor [channels], the mean square of each over the ids; or nil, message, code. Feeds
+ * the ids. */
+static int meth_squares(lua_State *L) {
+  struct lua_session *ud = check_session(L, 1);
+  struct ane_run_item item = {.session = ud->session, .want = ANE_WANT_ARGMAX};
+  size_t n;
+  struct ane_error err;
+  lua_settop(L, 3);
+  item.ids = bind_ids(L, 2, &n);
+  item.n = (int64_t)n;
+  struct trace *t = check_names(L, 3);
+  if (ane_run_tapped(ud->box->program, &item, 1, on_squares, t, &err)) return bind_fail(L, &err);
+  if (t->no_memory) return luaL_error(L, "no memory for sums of squares");
+  lua_createtable(L, 0, t->n);
+  for (int i = 0; i < t->n; i++) {
+    const struct trace_value *v = &t->values[i];
+    if (!v->sums) continue;
+    struct ane_shape s = {1, {v->channels}};
+    float *out = bind_tensor_new(L, &s);
+    for (int64_t c = 0; c < v->channels; c++) out[c] = (float)(v->sums[c] / (double)v->cols);
     lua_setfield(L, -2, t->names[i]);
   }
   return 1;
@@ -255,7 +303,7 @@ static int meth_tostring(lua_State *L) {
 void bind_session(lua_State *L) {
   static const luaL_Reg methods[] = {{"feed", meth_feed},       {"logits", meth_logits},   {"argmax", meth_argmax}, {"rows", meth_rows},
                                      {"length", meth_length},   {"context", meth_context}, {"ids", meth_ids},       {"kv_bytes", meth_kv_bytes},
-                                     {"replayed", meth_replayed}, {"trace", meth_trace},
+                                     {"replayed", meth_replayed}, {"trace", meth_trace}, {"squares", meth_squares},
                                      {"rewind", meth_rewind},   {"save", meth_save},       {"restore", meth_restore}, {"fork", meth_fork},
                                      {"stop", meth_stop},       {"close", meth_close},     {NULL, NULL}};
   static const luaL_Reg meta[] = {{"__gc", meth_close}, {"__close", meth_close}, {"__tostring", meth_tostring}, {NULL, NULL}};

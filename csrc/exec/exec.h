@@ -60,6 +60,7 @@ void ane_program_destroy(struct ane_program *p); /* NULL is fine; its sessions m
 
 struct ane_matrix_info {
   const char *name;
+  const char *input;      /* name of the value whose columns it meets, as a tap sees it; NULL: it has none (fused steps) */
   const char *form, *act; /* packed form; activations it meets: "fp32", "int8", "bf16" */
   ane_dtype stored, dtype; /* as stored; as held (of a FORM: as stored) */
   const char *weights;    /* name of the FORM that it has taken, or NULL */

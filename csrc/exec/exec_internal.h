@@ -12,6 +12,7 @@ struct matrix {
   ane_act act;
   struct ane_tensor stored;
   size_t offset;        /* in the slab; unused for ROWS */
+  const char *input;    /* value that it is multiplied by, NULL: none that has a place of its own */
   size_t side;          /* in the program's side array: scales of rows, tables */
   bool coded;           /* has taken the form `spec` */
   struct ane_weight_spec spec;
@@ -316,8 +317,9 @@ struct planner {
 
 /* A constant vector as fp32 in the program's arena, plus `offset`; *out NULL where the input is absent. */
 ane_status planner_vector(struct planner *pl, int32_t value, float offset, const float **out, struct ane_error *err);
-/* The matrix of a constant, made known at first use (packed later). */
-ane_status planner_matrix(struct planner *pl, int32_t value, const struct matrix **out, struct ane_error *err);
+/* The matrix of a constant, made known at first use (packed later). input: the place whose columns it meets as they are, or
+ * NULL. */
+ane_status planner_matrix(struct planner *pl, int32_t value, const struct place *input, const struct matrix **out, struct ane_error *err);
 /* The kernel of a named activation. */
 ane_status planner_act(const struct ane_kernels *k, const char *name, act_fn *act, struct ane_error *err);
 /* The place of a value; NULL where the input is absent. */

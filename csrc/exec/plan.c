@@ -45,7 +45,7 @@ ane_status planner_vector(struct planner *pl, int32_t value, float offset, const
   return ANE_OK;
 }
 
-ane_status planner_matrix(struct planner *pl, int32_t value, const struct matrix **out, struct ane_error *err) {
+ane_status planner_matrix(struct planner *pl, int32_t value, const struct place *input, const struct matrix **out, struct ane_error *err) {
   struct ane_program *p = pl->p;
   const struct ane_value *v = &pl->g->values[value];
   if (v->kind != ANE_VALUE_CONST) return ane_fail(err, ANE_UNSUPPORTED, "%s is not a constant: only constant weights can be multiplied", v->name);
@@ -55,6 +55,7 @@ ane_status planner_matrix(struct planner *pl, int32_t value, const struct matrix
     if (!m->name) return no_memory(err);
     ane_status st = weights_describe(p, m, err);
     if (st) return st;
+    m->input = input ? input->name : NULL;
     pl->matrix_of[value] = p->n_matrices++;
   }
   *out = &p->matrices[pl->matrix_of[value]];
@@ -390,8 +391,8 @@ struct ane_matrix_info ane_program_matrix(const struct ane_program *p, int32_t i
   const struct ane_packed *w = &m->packed;
   uint64_t bytes = w->form == ANE_FORM_ROWS ? m->stored.bytes : (uint64_t)w->groups * w->group_bytes;
   return (struct ane_matrix_info){.name = m->name, .form = ane_form_info(w->form)->name, .act = acts[m->act], .dtype = w->dtype,
-    .stored = m->stored.dtype,     .weights = m->coded ? ane_weight_spec_name(m->spec) : NULL, .rows = w->rows, .cols = w->cols, .bytes = bytes, .recoded = m->recoded,
-    .error = m->error};
+    .stored = m->stored.dtype, .input = m->input, .weights = m->coded ? ane_weight_spec_name(m->spec) : NULL, .rows = w->rows, .cols = w->cols,
+    .bytes = bytes, .recoded = m->recoded, .error = m->error};
 }
 
 bool ane_program_print(const struct ane_program *p, struct ane_buffer *out) {

@@ -192,9 +192,9 @@ static void experts_cost(const struct lane *l, const struct step *s, struct ane_
 
 static ane_status plan_expert(struct planner *pl, const struct ane_node *n, int at, struct step *s, struct expert *x, struct ane_error *err) {
   ane_status st;
-  if ((st = planner_matrix(pl, n->inputs[at], &x->gate, err)) || (st = planner_vector(pl, n->inputs[at + 1], 0, &x->gate_bias, err)) ||
-      (st = planner_matrix(pl, n->inputs[at + 2], &x->up, err)) || (st = planner_vector(pl, n->inputs[at + 3], 0, &x->up_bias, err)) ||
-      (st = planner_matrix(pl, n->inputs[at + 4], &x->down, err)) || (st = planner_vector(pl, n->inputs[at + 5], 0, &x->down_bias, err)))
+  if ((st = planner_matrix(pl, n->inputs[at], s->in[0], &x->gate, err)) || (st = planner_vector(pl, n->inputs[at + 1], 0, &x->gate_bias, err)) ||
+      (st = planner_matrix(pl, n->inputs[at + 2], s->in[0], &x->up, err)) || (st = planner_vector(pl, n->inputs[at + 3], 0, &x->up_bias, err)) ||
+      (st = planner_matrix(pl, n->inputs[at + 4], NULL, &x->down, err)) || (st = planner_vector(pl, n->inputs[at + 5], 0, &x->down_bias, err)))
     return st;
   s->experts.acts |= 1u << x->gate->act | 1u << x->up->act | 1u << x->down->act;
   const struct matrix *all[] = {x->gate, x->up, x->down};

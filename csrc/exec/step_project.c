@@ -108,7 +108,7 @@ ane_status plan_project(struct planner *pl, const struct ane_node *n, struct ste
   const char *act = ane_node_string(n, "act");
   if (!st && *act) st = planner_act(pl->p->k, act, &s->project.act, err);
   for (int m = 0; !st && m < s->project.count; m++) {
-    st = planner_matrix(pl, n->inputs[3 + 2 * m], &s->project.w[m], err);
+    st = planner_matrix(pl, n->inputs[3 + 2 * m], s->project.norm ? NULL : s->in[0], &s->project.w[m], err);
     if (!st) st = planner_vector(pl, n->inputs[4 + 2 * m], 0, &s->project.bias[m], err);
     if (!st) s->project.acts |= 1u << s->project.w[m]->act;
   }

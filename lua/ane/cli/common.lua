@@ -60,6 +60,8 @@ function M.model_options(parser, optional)
     :argname "W"
   parser:option("--mixed", "Another form for weights whose names contain PATTERN (* and ? stand for any characters, any one); "
     .. "may be given several times, the last match counts."):count "*":convert(M.rule(weights.fault)):argname "PATTERN=W"
+  parser:option("--calibrate", "Text whose activations guide int4-block and lut4: it is read first, with the weights as stored.")
+    :argname "FILE"
   parser:option("--activations", "int8 is fast, fp32 the reference."):choices { "int8", "fp32" }
   parser:option("--kv", "Format of the cached state; default fp16, with fp32 activations fp32."):choices { "fp16", "fp32", "int8" }
   parser:option("--engine", "How an ONNX model runs; default recipe where one matches, else graph."):choices { "recipe", "graph" }
@@ -102,13 +104,34 @@ end
 -- nil for an option that may be given several times and was not.
 local function given(list) return list and list[1] and list or nil end
 
+--- What the columns of a model's weights are multiplied by on the text of --calibrate.
+-- @return importance (see ane.calibrate); or nil, message, code
+function M.calibrate(args)
+  local text, message, code = M.read(args.calibrate)
+  if not text then return nil, message, code end
+  local model
+  model, message, code = require("ane.model").load(args.model, {
+    threads = args.threads, engine = args.engine, recipe = args.recipe, progress = M.progress(args),
+  })
+  if not model then return nil, message, code end
+  local _ <close> = model
+  return require("ane.calibrate").run(model, text, { progress = M.progress(args) })
+end
+
 --- Loads the model of the options.
 -- @param extra options of load that win over those given
 -- @return a model; or nil, message, code
 function M.load(args, extra)
+  local importance
+  if args.calibrate then
+    local message, code
+    importance, message, code = M.calibrate(args)
+    if not importance then return nil, message, code end
+  end
   local opts = {
     threads = args.threads, context = args.context, weights = args.weights, mixed = given(args.mixed),
-    activations = args.activations, kv = args.kv, engine = args.engine, recipe = args.recipe, progress = M.progress(args),
+    importance = importance, activations = args.activations, kv = args.kv, engine = args.engine, recipe = args.recipe,
+    progress = M.progress(args),
   }
   for key, value in pairs(extra or {}) do opts[key] = value end
   return require("ane.model").load(args.model, opts)

@@ -1,7 +1,8 @@
 --- `ane compare`: what the weights of a second model cost.
--- Needs ane.cli.common, ane.compare and ane.core.
+-- Needs ane.cli.common, ane.compare, ane.gate and ane.weights.
 
 local common = require "ane.cli.common"
+local weights = require "ane.weights"
 
 local M = {}
 
@@ -14,16 +15,20 @@ function M.options(parser)
   parser:option("--chunk", "Tokens read from an empty cache at a time; default 512."):convert(common.positive):argname "N"
   parser:option("--weights-a", "Weights of A in memory: file (default), int8, fp16, ..."):argname "W"
   parser:option("--weights-b", "Weights of B in memory."):argname "W"
+  parser:option("--mixed-b", "Other weights of B for names that contain PATTERN; may be given several times."):count "*"
+    :convert(common.rule(weights.fault)):argname "PATTERN=W"
+  parser:option("--calibrate", "Text whose activations guide int4-block and lut4 of B."):argname "FILE"
+  parser:flag("--gate", "The quality gate too: cosines of final hidden states and logits, best tokens; fails below 0.97.")
   parser:option("--activations", "int8 is fast, fp32 the reference."):choices { "int8", "fp32" }
   parser:option("-t --threads", "Threads; default the physical cores."):convert(common.positive):argname "N"
   parser:flag("--no-progress", "No progress bar.")
   parser:flag("--json", "Write one JSON object.")
 end
 
-local function load(args, path, weights)
+local function load(args, path, held, mixed, calibrate)
   local model, message = common.load({
-    model = path, weights = weights, activations = args.activations, threads = args.threads, context = args.chunk and args.chunk + 1,
-    no_progress = args.no_progress, json = args.json,
+    model = path, weights = held, mixed = mixed, calibrate = calibrate, activations = args.activations, threads = args.threads,
+    context = args.chunk and args.chunk + 1, no_progress = args.no_progress, json = args.json,
   })
   if not model then error(message, 0) end
   return model
@@ -37,6 +42,7 @@ local function show(r)
   io.stdout:write(("same best token      %.2f %%\n"):format(100 * r.top1))
   io.stdout:write(("perplexity           A %.4f  B %.4f (%+.2f %%)\n"):format(r.perplexity.a, r.perplexity.b,
     100 * (r.perplexity.b / r.perplexity.a - 1)))
+  if r.gate then io.stdout:write(tostring(r.gate), "\n") end
   return true
 end
 
@@ -44,10 +50,14 @@ function M.run(args)
   local text, message = common.read(args.text)
   if not text then return nil, message end
   local a <close> = load(args, args.a, args.weights_a)
-  local b <close> = load(args, args.b, args.weights_b)
+  local b <close> = load(args, args.b, args.weights_b, args.mixed_b, args.calibrate)
   local report
   report, message = require("ane.compare").run(a, b, text, { chunk = args.chunk, progress = common.progress(args) })
   if not report then return nil, message end
+  if args.gate then
+    report.gate, message = require("ane.gate").run(a, b, text, { progress = common.progress(args) })
+    if not report.gate then return nil, message end
+  end
   if args.json then return common.print_json(report) end
   return show(report)
 end

@@ -24,6 +24,8 @@ function M.options(parser)
   parser:option("--mixed", "Another type for tensors whose names contain PATTERN (* and ? stand for any characters, any one); "
     .. "may be given several times, the last match counts."):count "*":convert(common.rule(types.fault)):argname "PATTERN=TYPE"
   parser:option("--fallback", "Type where rows are not whole blocks; default fp16."):convert(weight_type):argname "W"
+  parser:option("--calibrate", "Text whose activations guide q2_k .. q6_k: it is read first, with the weights as stored.")
+    :argname "FILE"
   parser:option("-t --threads", "Threads; default the physical cores."):convert(common.positive):argname "N"
   parser:flag("--no-progress", "No progress bar.")
   parser:flag("--json", "Write one JSON object.")
@@ -55,9 +57,14 @@ function M.run(args)
   if not args.weights then return nil, "give --weights: " .. table.concat(types.names, ", ") end
   local source <close>, message = core.open(args.model)
   if not source then return nil, message end
-  local report
+  local importance, report
+  if args.calibrate then
+    importance, message = common.calibrate(args)
+    if not importance then return nil, message end
+  end
   report, message = require("ane.quantise").run(source, args.out, {
-    weights = args.weights, mixed = args.mixed, fallback = args.fallback, threads = args.threads, progress = common.progress(args),
+    weights = args.weights, mixed = args.mixed, fallback = args.fallback,
+    importance = importance, threads = args.threads, progress = common.progress(args),
   })
   if not report then return nil, message end
   if args.json then

@@ -18,7 +18,8 @@ local function check_mixed(mixed) return held.rules_fault(mixed, types.fault) en
 --   mixed: other types for the tensors whose names match a pattern: {attn_v = "q6_k"}, or a list of {pattern, type}, of
 --     which the last match counts. A pattern is text found anywhere in the name; * stands for any characters, ? for one
 --   fallback: for tensors whose rows are not whole blocks of their type; default "fp16"
---   importance: tensor name -> list or tensor with a weight for each column, for the types that search (q2_k .. q6_k)
+--   importance: tensor name (of either file) -> list or tensor with a weight for each column, for the types that search (q2_k ..
+--     q6_k); ane.calibrate makes it
 --   threads: default the physical cores
 --   progress: function(stage, done, total)
 M.rules = {
@@ -70,6 +71,20 @@ local function choose(t, rules, opts)
   end
 end
 
+-- Names are those of the file that is written, or read; views of tensors ("name[3,:]") stand beside their tensors.
+local function check_importance(plan, importance)
+  local known = {}
+  for _, t in ipairs(plan.tensors) do
+    known[t.name] = true
+    for _, part in ipairs(t.parts) do known[part.name or ""] = true end
+  end
+  for name in pairs(importance) do
+    if not known[name] and not name:find("[", 1, true) then
+      error({ message = ("option importance: no tensor %s"):format(name), code = "invalid" }, 0)
+    end
+  end
+end
+
 local function choose_all(plan, opts)
   local rules = held.rules(opts.mixed)
   for _, t in ipairs(plan.tensors) do choose(t, rules, opts) end
@@ -78,11 +93,7 @@ local function choose_all(plan, opts)
       error({ message = ("option mixed: no tensor that can change its type matches %q"):format(rule[1]), code = "invalid" }, 0)
     end
   end
-  for name in pairs(opts.importance or {}) do
-    local known = false
-    for _, t in ipairs(plan.tensors) do known = known or t.name == name end
-    if not known then error({ message = ("option importance: no tensor %s"):format(name), code = "invalid" }, 0) end
-  end
+  check_importance(plan, opts.importance or {})
   return #rules > 0
 end
 
@@ -112,7 +123,7 @@ end
 
 -- Weights of columns as float32 bytes.
 local function importance_of(opts, t)
-  local values = opts.importance and opts.importance[t.name]
+  local values = opts.importance and (opts.importance[t.name] or t.parts[1].name and opts.importance[t.parts[1].name])
   if values == nil then return nil end
   if type(values) == "table" then values = core.tensor({ #values }, values) end
   if #values ~= columns(t) then
