@@ -184,6 +184,8 @@ function package_state:close() end
 ---@field vocab integer
 ---@field architecture string
 ---@field config table
+---@field engine "recipe"|"graph" "graph": an ONNX graph, run op by op
+---@field engine_reason string? why the graph runs
 ---@field closed boolean
 local model = {}
 

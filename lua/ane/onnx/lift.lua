@@ -28,6 +28,18 @@ function M.new(g)
   return self
 end
 
+--- Attributes of a node that must be whole numbers of at least 1.
+function M.whole(node, ...)
+  local list = {}
+  for i, name in ipairs { ... } do
+    local v = node.attrs[name]
+    if math.type(v) ~= "integer" or v < 1 or v > 1 << 31 then M.refuse(node, "has %s %s, wanted a whole number from 1", name,
+      tostring(v)) end
+    list[i] = v
+  end
+  return table.unpack(list)
+end
+
 function M.atom(kind, size, stride) return { kind = kind, size = size, stride = stride or 1 } end
 
 --- [1, S, C]: what most nodes give.

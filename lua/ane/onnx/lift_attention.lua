@@ -107,7 +107,7 @@ return function(RULES, M)
 
   function RULES.GroupQueryAttention(lift, node)
     local at, inputs = node.attrs, node.inputs
-    local heads, kv_heads = at.num_heads, at.kv_num_heads
+    local heads, kv_heads = M.whole(node, "num_heads", "kv_num_heads")
     absent(node, { [11] = "attention_bias", [13] = "k_scale", [14] = "v_scale", [15] = "q_norm_weight", [16] = "k_norm_weight" })
     if (at.smooth_softmax or 0) > 0 or (at.causal or 1) ~= 1 then refuse(node, "has a softmax that no recipe computes") end
     check_cache(lift, node, inputs[4], node.outputs[2] or 0)
@@ -164,7 +164,7 @@ return function(RULES, M)
 
   function RULES.MultiHeadAttention(lift, node)
     local at, inputs = node.attrs, node.inputs
-    local heads = at.num_heads
+    local heads = M.whole(node, "num_heads")
     absent(node, { [4] = "bias", [5] = "key_padding_mask" })
     local q = lift:columns(inputs[1], node)
     local head = q.e.channels // heads

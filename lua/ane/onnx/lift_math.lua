@@ -104,6 +104,7 @@ return function(RULES, M)
   function RULES.MatMulNBits(lift, node)
     local g, at, inputs = lift.graph, node.attrs, node.inputs
     local bits = at.bits or 4
+    M.whole(node, "N", "K", "block_size")
     local piece = {
       kind = "nbits", data = reshaped(lift, inputs[2]), scales = reshaped(lift, inputs[3]), zeros = (inputs[4] or 0) > 0 and
         reshaped(lift, inputs[4]) or 0,

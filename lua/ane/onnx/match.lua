@@ -72,19 +72,24 @@ function Match:quiet(e, value)
 end
 
 function Match:same(e, value)
-  local key = self.seen[e]
-  if key and key[value] ~= nil then return key[value] end
-  if not key then
-    key = {}
-    self.seen[e] = key
+  local known = self.seen[e]
+  if not known then
+    known = {}
+    self.seen[e] = known
   end
-  local r = self:see(value)
-  local fn = r and OPS[r.op]
-  local ok
-  if not fn then ok = self:differs(e, "stands where the recipe has %s, which is not known in graphs", r and r.op or "a weight")
-  else ok = fn(self, e, r) end
-  key[value] = ok
-  return ok
+  local entry = known[value]
+  if not entry then
+    local outer, r = self.reason, self:see(value)
+    local fn = r and OPS[r.op]
+    self.reason = nil
+    local ok
+    if fn then ok = fn(self, e, r)
+    else ok = self:differs(e, "stands where the recipe has %s, which is not known in graphs", r and r.op or "a weight") end
+    entry = { ok = ok, reason = self.reason }
+    known[value], self.reason = entry, outer
+  end
+  if not entry.ok then self.reason = self.reason or entry.reason end
+  return entry.ok
 end
 
 function Match:op(e, r, op)

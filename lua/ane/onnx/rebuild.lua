@@ -120,7 +120,9 @@ function M.find(source, names, facts, given)
   local ok, found, reason = pcall(find, source, names, facts, given)
   if ok then return found, reason end
   if type(found) == "table" and found.uncovered then return nil, found.message end
-  error(found, 0)
+  if type(found) ~= "string" then error(found, 0) end
+  -- a graph that lacks what its ops must have: the graph engine tells
+  return nil, "the graph is not understood: " .. found:gsub("^[^\n]-%.lua:%d+: ", ""):gsub("\n.*", "")
 end
 
 return M

@@ -166,7 +166,11 @@ local function residuals(e)
     local a, b = e.a, e.b
     local function stream(x) return x.op == "add" or x.op == "embed" or (x.op == "scale" and x.x.op == "embed") end
     if not stream(a) then a, b = b, a end
-    if not stream(a) then refuse(e.node, "adds two things of which none is the residual stream") end
+    if not stream(a) then
+      local branch_of = { linear = true, rms_norm = true, experts = true }
+      local odd = branch_of[a.op] and b or a
+      refuse(odd.node or e.node, "stands in the residual stream, where no recipe has it")
+    end
     table.insert(list, 1, { e = b, before = a })
     e = a
   end
