@@ -51,7 +51,7 @@ end
 
 --- Opens a Core ML package. See ane.package.
 -- @param path folder of the .mlpackage
--- @param opts precision ("fp32" or "fp16"), threads, isa, progress
+-- @param opts precision ("fp32" or "fp16"), threads, isa, progress, backend ("cpu" or "coreml"), anywhere
 -- @return a package, which prints as a summary: info(), dump(), value(output), predict(inputs, state), state(), rewrite(path),
 -- close(); or nil, message, code
 function M.package(path, opts)

@@ -148,7 +148,9 @@ end
 function M.load(path, opts)
   local set = require "ane.package_set"
   if set.find(path) then return set.load(path, opts) end
-  if opts.precision then return nil, path .. ": option precision is for package sets", "unsupported" end
+  for _, name in ipairs { "precision", "backend" } do
+    if opts[name] then return nil, ("%s: option %s is for package sets"):format(path, name), "unsupported" end
+  end
   local source, message, code = core.open(path)
   if not source then return nil, message, code end
   if source:format() == "onnx" then return require("ane.onnx").load(source, path, opts) end

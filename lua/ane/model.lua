@@ -31,6 +31,7 @@ local KV = { "fp16", "fp32", "int8" }
 --   engine: how an ONNX model runs: "graph" (op by op), or "recipe" (rebuilt by a recipe); default recipe where one matches
 --   recipe: a table or the path of a Lua file, for an architecture that ane.models has not
 --   precision: of Core ML package sets: "fp32" (default), or "fp16" (results of that type are rounded to it)
+--   backend: what runs Core ML package sets: "cpu" (default), or "coreml", on macOS 15 (never run on hardware)
 --   isa: caps the kernels; default the environment's ANE_ISA, else the best of the machine
 --   soft_experts: true runs all experts of a mixture with masked weights, as a static graph must; false (the default) only
 --   the chosen ones. Results are equal within rounding
@@ -47,6 +48,7 @@ M.rules = {
   engine = { type = "string", choices = { "recipe", "graph" } },
   recipe = { type = { "table", "string" } },
   precision = { type = "string", choices = { "fp32", "fp16" } },
+  backend = { type = "string", choices = { "cpu", "coreml" } },
   isa = { type = "string" },
   soft_experts = { type = "boolean" },
   progress = { type = { "callable", "boolean" } },

@@ -335,7 +335,7 @@ local function open_packages(folder, meta, opts)
   meta.opened = opened
   for i, p in ipairs(meta.packages) do
     local pkg, message, code = package.open(folder .. p.path, {
-      precision = opts.precision, threads = opts.threads, isa = opts.isa, pool_of = first,
+      precision = opts.precision, threads = opts.threads, isa = opts.isa, backend = opts.backend, pool_of = first,
     })
     if not pkg then refuse(code, "%s", message) end
     opened[i] = pkg
@@ -445,7 +445,7 @@ end
 
 --- Opens a set: all of it is checked before anything runs.
 -- @param path the folder, or its runtime_meta.json
--- @param opts threads, isa, context, precision, progress; weights only "file". kv and activations become "fp32"
+-- @param opts threads, isa, context, precision, backend, progress; weights only "file". kv and activations become "fp32"
 -- @return a bundle for ane.model; or nil, message, code: gaps, overlaps, missing or resized files, paths that leave the folder
 function M.load(path, opts)
   local folder = M.find(path)
