@@ -4,7 +4,7 @@
 
 struct columns {
   mil_value state, all; /* all: [1, C, K - 1 + T, 1] */
-  mil_value before;     /* NULL: zeros */
+  mil_value less;       /* the same less what stands before the first one */
   int64_t count;        /* K - 1 */
 };
 
@@ -14,18 +14,19 @@ static struct columns look_back(struct lower *l, int32_t state, mil_value x, int
   type.dim[l->token_axis] = count;
   struct columns c = {.count = count};
   c.state = lower_state(l, state, ANE_MIL_PORT_COLUMNS, 4, type.dim);
-  c.before = lower_vector(l, before, 1, 0, 1);
+  mil_value first = lower_vector(l, before, 1, 0, 1); /* NULL: zeros */
   mil_value past = mil_cast(b, mil_read_state(b, c.state), b->dtype);
-  if (c.before) past = mil_add(b, past, c.before);
-  c.all = mil_concat2(b, past, x, l->token_axis);
+  /* The call's own columns take the same way, there and back: it may round, and results must not tell of the cut into calls. */
+  if (first) x = mil_binary(b, "sub", x, first);
+  c.less = mil_concat2(b, past, x, l->token_axis);
+  c.all = first ? mil_add(b, c.less, first) : c.less;
   return c;
 }
 
 /* The last columns are those that the next call looks back on. */
 static void keep_last(struct lower *l, const struct columns *c) {
   struct mil_build *b = &l->b;
-  mil_value last = mil_slice_size(b, c->all, l->token_axis, lower_on_axis(l, 4, l->token_axis, lower_tokens(l)), c->count);
-  if (c->before) last = mil_binary(b, "sub", last, c->before);
+  mil_value last = mil_slice_size(b, c->less, l->token_axis, lower_on_axis(l, 4, l->token_axis, lower_tokens(l)), c->count);
   mil_write_state(b, c->state, mil_cast(b, last, ANE_MIL_FP16));
 }
 
