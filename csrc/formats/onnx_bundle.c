@@ -1,5 +1,5 @@
 /* Folders that hold an ONNX model: those of ONNX Runtime GenAI (genai_config.json names the file), those with a
- * model.onnx, and those with one in onnx/ (transformers.js). */
+ * model.onnx, and those with one in onnx/ (transformers.js), whose names tell of the weights. */
 #include "formats/formats_internal.h"
 
 #include "base/alloc.h"
@@ -46,7 +46,7 @@ ane_status ane_onnx_find(const char *folder, char **model, struct ane_error *err
   ane_status st = ANE_OK;
   snprintf(path, room, "%s%sgenai_config.json", folder, sep);
   if (ane_path_kind(path)) st = from_config(path, name, sizeof name, err);
-  static const char *const usual[] = {"model.onnx", "onnx/model.onnx"};
+  static const char *const usual[] = {"model.onnx", "onnx/model.onnx", "onnx/model_q4.onnx", "onnx/model_q4f16.onnx", "onnx/model_fp16.onnx"};
   for (size_t i = 0; !st && !*name && i < ANE_COUNT(usual); i++) {
     snprintf(path, room, "%s%s%s", folder, sep, usual[i]);
     if (ane_path_kind(path) == 'f') snprintf(name, sizeof name, "%s", usual[i]);

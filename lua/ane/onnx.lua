@@ -38,6 +38,19 @@ local function id_list(v)
   return out
 end
 
+local function exists(path)
+  local file <close> = io.open(path, "rb")
+  return file ~= nil
+end
+
+-- Where the tokenizer lies: in the model's folder, else in the one above, as where models are in a folder onnx/.
+local function tokenizer_folder(folder)
+  for _, at in ipairs { folder, folder .. "../" } do
+    if exists(at .. "tokenizer.json") or exists(at .. "tokenizer.model") then return at end
+  end
+  return folder
+end
+
 -- One configuration whatever file says it; keys as in ane.config where they mean the same. All of it is a hint: shapes,
 -- rope, windows and norms come from the graph.
 local function read_config(folder)
@@ -45,6 +58,8 @@ local function read_config(folder)
   local model = table_or_empty(genai and genai.model)
   local decoder = table_or_empty(model.decoder)
   local hf = genai and {} or table_or_empty(read_json(folder .. "config.json") or read_json(folder .. "../config.json"))
+  local ends = genai and {} or table_or_empty(read_json(folder .. "generation_config.json") or
+    read_json(folder .. "../generation_config.json"))
   local cfg = {
     architecture = text(model.type) or text(hf.model_type) or "onnx",
     context_length = whole(model.context_length, 1) or whole(hf.max_position_embeddings, 1),
@@ -53,8 +68,7 @@ local function read_config(folder)
     n_head = whole(decoder.num_attention_heads, 1) or whole(hf.num_attention_heads, 1),
     d_model = whole(decoder.hidden_size, 1) or whole(hf.hidden_size, 1),
     bos_id = whole(model.bos_token_id, 0) or whole(hf.bos_token_id, 0),
-    eos_ids = id_list(model.eos_token_id or hf.eos_token_id),
-    folder = folder,
+    eos_ids = id_list(model.eos_token_id or ends.eos_token_id or hf.eos_token_id), folder = tokenizer_folder(folder),
   }
   cfg.n_head_kv = whole(decoder.num_key_value_heads, 1) or whole(hf.num_key_value_heads, 1) or cfg.n_head
   cfg.head_dim = whole(decoder.head_size, 1) or whole(hf.head_dim, 1) or (cfg.d_model and cfg.n_head and cfg.d_model // cfg.n_head)

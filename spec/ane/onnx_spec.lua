@@ -124,6 +124,39 @@ describe("a recipe given for a bundle", function()
   end)
 end)
 
+describe("a repository with its model in a folder onnx", function()
+  local folder
+
+  setup(function()
+    folder = os.tmpname()
+    os.remove(folder)
+    assert(os.execute(("mkdir -p '%s/onnx'"):format(folder)))
+    local function put(name, text) assert(core.write_file(folder .. "/" .. name, text)) end
+    put("onnx/model_q4.onnx", assert(core.read_file(FOLDER .. "mixed/model.onnx")))
+    put("config.json", '{"model_type": "llama", "eos_token_id": 3, "max_position_embeddings": 64, "head_dim": 16}')
+    put("generation_config.json", '{"eos_token_id": [5, 6]}')
+    local vocab = {}
+    for i = 0, 95 do vocab[i + 1] = ('"%s": %d'):format(i < 26 and string.char(97 + i) or "<" .. i .. ">", i) end
+    put("tokenizer.json", '{"version": "1.0", "model": {"type": "BPE", "vocab": {' .. table.concat(vocab, ", ") .. '}, "merges": []}}')
+    put("tokenizer_config.json", '{"chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}"}')
+  end)
+  teardown(function() os.execute(("rm -r '%s'"):format(folder)) end)
+
+  it("runs texts and messages with the tokenizer above it", function()
+    for _, path in ipairs { folder, folder .. "/", folder .. "/onnx/model_q4.onnx" } do
+      for _, engine in ipairs { "recipe", "graph" } do
+        local model <close> = assert(ane.load(path, { engine = engine, threads = 1 }))
+        assert.equal(64, model.context)
+        assert.same({ 0, 1, 2 }, model.tokenizer:encode "abc")
+        assert.same({ 5, 6 }, model.tokenizer.eos_ids)
+        local reply = assert(model:generate({ { role = "user", content = "cab" } }, { max_tokens = 3, details = true, eos = {} }))
+        assert.same({ 2, 0, 1 }, reply.prompt_ids)
+        assert.equal(3, #reply.ids)
+      end
+    end
+  end)
+end)
+
 describe("mutated bundles", function()
   -- Whatever changes, it loads or is refused; what loads runs or fails with a message.
   it("never end the process", function()
