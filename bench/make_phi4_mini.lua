@@ -1,13 +1,20 @@
 --- Writes a checkpoint of the size of Phi-4-mini with random weights: 3.84 B parameters, bf16, 7.7 GB in four safetensors files
 -- with an index, and config.json. One tensor's rows at a time go to the files, so it needs little memory.
 --
---   lua5.4 bench/make_phi4_mini.lua FOLDER [LAYERS]
+--   lua5.4 bench/make_phi4_mini.lua FOLDER [LAYERS [PART]]
 --
+-- With PART (2, 4, 8, 16) all widths and the vocabulary are that many times smaller.
 -- Numbers are normal, with the spread that keeps hidden states of one size through the layers, the same for the same tensor on
 -- every machine. Sizes: microsoft/Phi-4-mini-instruct, config.json.
 
-local HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_DIM, INNER, VOCAB = 3072, 32, 24, 8, 128, 8192, 200064
 local FILES = 4
+local LAYERS, PART = tonumber(arg[2] or 32), tonumber(arg[3] or 1)
+if not arg[1] or #arg > 3 or not (math.type(LAYERS) == "integer" and LAYERS > 0) or not (PART and 16 % PART == 0) then
+  io.stderr:write "usage: lua5.4 bench/make_phi4_mini.lua FOLDER [LAYERS [PART]], PART 1, 2, 4, 8 or 16\n"
+  os.exit(2)
+end
+local HEADS, KV_HEADS = 24, 8
+local HIDDEN, HEAD_DIM, INNER, VOCAB = 3072 // PART, 128 // PART, 8192 // PART, 200064 // PART
 
 -- ---- Random bf16 -------------------------------------------------------------------------------------------------------
 
@@ -50,12 +57,12 @@ end
 -- ---- The tensors -------------------------------------------------------------------------------------------------------
 
 -- List of {name, shape, spread}; spread nil: all ones.
-local function tensors(layers)
+local function tensors()
   local list = {}
   local function add(name, shape, spread) list[#list + 1] = { name = name .. ".weight", shape = shape, spread = spread } end
   local q, kv = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
   add("model.embed_tokens", { VOCAB, HIDDEN }, 0.02)
-  for i = 0, layers - 1 do
+  for i = 0, LAYERS - 1 do
     local at = ("model.layers.%d."):format(i)
     add(at .. "input_layernorm", { HIDDEN })
     add(at .. "self_attn.qkv_proj", { q + 2 * kv, HIDDEN }, HIDDEN ^ -0.5)
@@ -124,17 +131,18 @@ local function factors(first, last)
   return table.concat(parts, ",")
 end
 
-local function config(layers)
+local function config()
   return ([[{"architectures":["Phi3ForCausalLM"],"model_type":"phi3","hidden_size":%d,"num_hidden_layers":%d,"num_attention_heads":%d,
 "num_key_value_heads":%d,"intermediate_size":%d,"vocab_size":%d,"hidden_act":"silu","rms_norm_eps":1e-05,"rope_theta":10000.0,
 "partial_rotary_factor":0.75,"original_max_position_embeddings":4096,"max_position_embeddings":131072,"sliding_window":262144,
 "rope_scaling":{"type":"longrope","short_factor":[%s],"long_factor":[%s]},"attention_bias":false,"tie_word_embeddings":true,
-"bos_token_id":199999,"eos_token_id":[200020,199999],"pad_token_id":199999,"torch_dtype":"bfloat16"}
-]]):format(HIDDEN, layers, HEADS, KV_HEADS, INNER, VOCAB, factors(1, 1), factors(1, 40))
+"bos_token_id":%d,"eos_token_id":%d,"pad_token_id":%d,"torch_dtype":"bfloat16"}
+]]):format(HIDDEN, LAYERS, HEADS, KV_HEADS, INNER, VOCAB, factors(1, 1), factors(1, 40),
+    VOCAB - 65, VOCAB - 65, VOCAB - 65)
 end
 
-local function main(folder, layers)
-  local files, total = split(tensors(layers))
+local function main(folder)
+  local files, total = split(tensors())
   assert(os.execute(("mkdir -p '%s'"):format((folder:gsub("'", "'\\''")))))
   local map, seed = {}, 0
   for i, list in ipairs(files) do
@@ -146,13 +154,8 @@ local function main(folder, layers)
   end
   write_text(folder .. "/model.safetensors.index.json",
     ('{"metadata":{"total_size":%d},"weight_map":{%s}}\n'):format(total, table.concat(map, ",\n")))
-  write_text(folder .. "/config.json", config(layers))
+  write_text(folder .. "/config.json", config())
   io.stderr:write(("%.2f B parameters, %.2f GB\n"):format(total / 2e9, total / 1e9))
 end
 
-local folder, layers = arg[1], arg[2] and math.tointeger(tonumber(arg[2])) or LAYERS
-if not folder or #arg > 2 or layers < 1 then
-  io.stderr:write "usage: lua5.4 bench/make_phi4_mini.lua FOLDER [LAYERS]\n"
-  os.exit(2)
-end
-main(folder, layers)
+main(arg[1])
