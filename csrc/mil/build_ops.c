@@ -175,6 +175,7 @@ static bool count_of(const int64_t *dim, int rank, int64_t *n) {
 }
 
 mil_value mil_reshape(struct mil_build *b, mil_value x, int rank, const int64_t *dim) {
+  if (b->status) return x; /* whose shape is not the caller's then */
   struct ane_mil_type type = ane_mil_tensor_type(x->type.dtype, rank, dim);
   int64_t have, rest = 1;
   int32_t shape[ANE_MIL_RANK];
@@ -196,6 +197,7 @@ mil_value mil_reshape(struct mil_build *b, mil_value x, int rank, const int64_t 
 mil_value mil_reshape4(struct mil_build *b, mil_value x, int64_t d0, int64_t d1, int64_t d2, int64_t d3) { return mil_reshape(b, x, 4, (int64_t[]){d0, d1, d2, d3}); }
 
 mil_value mil_transpose(struct mil_build *b, mil_value x, const int32_t *perm) {
+  if (b->status) return x;
   struct ane_mil_type type = x->type;
   for (int i = 0; i < type.rank; i++) type.dim[i] = x->type.dim[perm[i]];
   struct mil_arg args[] = {{"x", x}, {"perm", mil_ints(b, perm, type.rank)}};
