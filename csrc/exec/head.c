@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-enum { BOUNDS_A_TURN = 8, SCANS_A_TURN = 64, REST_FIRST = 16, REST_MOST = 512 };
+enum { BOUNDS_A_TURN = 24, SCANS_A_TURN = 64, REST_FIRST = 16, REST_MOST = 512 };
 
 /* What a thread found so far. */
 struct found {

@@ -51,7 +51,7 @@ static void finish_groups(const struct lane *l, const struct step *s, const stru
   int64_t ld = s->out[m]->channels, r0 = g0 * ANE_GROUP, rows = ANE_MIN(g1 * ANE_GROUP, ld) - r0;
   float *out = lane_data(l, s->out[m]) + r0, *temp = (float *)(void *)(l->mem + l->p->lane_temp);
   if (s->project.act) {
-    float *up = temp + l->cols * l->p->temp_rows;
+    float *up = temp + l->cols * rows;
     multiply(l, s, in, 0, g0, g1, temp, rows);
     multiply(l, s, in, 1, g0, g1, up, rows);
     for (int64_t t = 0; t < l->cols; t++) s->project.act(temp + t * rows, up + t * rows, out + t * ld, rows);
@@ -64,14 +64,14 @@ static void finish_groups(const struct lane *l, const struct step *s, const stru
   }
 }
 
-/* Row groups a thread takes at once: few tokens: about 64 KB of weights, so that the stream is long but the load stays
- * even; many: the rows that an epilogue's temporary holds. */
+/* Row groups a thread takes at once. Few tokens: about 256 KB of weights, so that the stream is long, but no more than lets the
+ * load stay even; many: few, so that the panels stay near. Always no more rows than an epilogue's temporary holds. */
 static int64_t groups_a_turn(const struct lane *l, const struct matrix *w) {
-  int64_t most = l->p->temp_rows / ANE_GROUP;
+  int64_t most = l->p->temp_rows * (l->p->o.chunk / l->cols) / ANE_GROUP;
   if (l->cols > 8) return ANE_MIN((int64_t)2, most);
   size_t bytes = ANE_MAX(w->packed.group_bytes, (size_t)1);
   int64_t even = ANE_MAX(w->packed.groups / (4 * l->threads), (int64_t)1);
-  int64_t want = ANE_MAX((int64_t)(65536 / bytes), (int64_t)1);
+  int64_t want = ANE_MAX((int64_t)(262144 / bytes), (int64_t)1);
   return ANE_MIN(ANE_MIN(want, even), most);
 }
 
