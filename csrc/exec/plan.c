@@ -251,7 +251,7 @@ static ane_status plan_scratch(struct ane_program *p, size_t activations, struct
   p->lane_bytes = ane_align_up(p->lane_bytes, 4096);
   lanes = take(&total, p->lane_bytes * (size_t)p->o.threads);
   p->scratch_bytes = total;
-  p->scratch = ane_pages_alloc(total, true);
+  p->scratch = ane_pages_alloc(total, false); /* small pages: a short prompt touches, and so clears, little of it */
   if (!p->scratch) return ane_fail(err, ANE_NOMEM, "no memory for %zu bytes of activations", total);
   for (int a = 0; a < ANE_ACT_COUNT; a++) p->acts[a] = p->scratch + at[a];
   p->normed = (float *)(void *)(p->scratch + normed);

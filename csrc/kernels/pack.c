@@ -118,16 +118,18 @@ static void pack_bf16(const uint8_t *rows, size_t stride, int n_rows, int64_t co
 
 /* ---- Blocks of 32 ------------------------------------------------------------------------------------------------*/
 
-/* Bit 4 v + i of x to bit 8 i + v: the fifth bits of 32 columns of one row, from column order to plane order. */
+/* Bit i of the low half of byte b to bit 8 i, bit i of its high half to bit 8 i + 1; for all bytes. */
+#define SPREAD(b) \
+  (((b) & 1u) | ((b) & 2u) << 7 | ((b) & 4u) << 14 | ((b) & 8u) << 21 | ((b) & 16u) >> 3 | ((b) & 32u) << 4 | ((b) & 64u) << 11 | ((b) & 128u) << 18)
+#define SPREAD_4(b) SPREAD(b), SPREAD((b) + 1), SPREAD((b) + 2), SPREAD((b) + 3)
+#define SPREAD_16(b) SPREAD_4(b), SPREAD_4((b) + 4), SPREAD_4((b) + 8), SPREAD_4((b) + 12)
+#define SPREAD_64(b) SPREAD_16(b), SPREAD_16((b) + 16), SPREAD_16((b) + 32), SPREAD_16((b) + 48)
+static const uint32_t spread[256] = {SPREAD_64(0u), SPREAD_64(64u), SPREAD_64(128u), SPREAD_64(192u)};
+
+/* Bit 4 v + i of x to bit 8 i + v: the fifth bits of 32 columns of one row, from column order to plane order. A table, since
+ * the loading of models waits for this. */
 static inline uint32_t fifth_bits(uint32_t x) {
-  uint32_t out = 0;
-  for (int i = 0; i < 4; i++) {
-    uint32_t y = x >> i & 0x11111111;
-    y = (y | y >> 3) & 0x03030303;
-    y = (y | y >> 6) & 0x000F000F;
-    out |= ((y | y >> 12) & 0xFF) << 8 * i;
-  }
-  return out;
+  return spread[x & 255] | spread[x >> 8 & 255] << 2 | spread[x >> 16 & 255] << 4 | spread[x >> 24] << 6;
 }
 
 /* Where the pieces of a stored block and of a packed unit begin; 0: not there. */
