@@ -139,7 +139,8 @@ struct head {
   float *bounds;   /* [groups * 16] */
   struct found *found; /* one a thread */
   bool packed;
-  int rest, rests; /* tokens until the next search; the last such number, 0: the last search paid */
+  float share;     /* of the bytes of the whole head, that searches read: a running mean */
+  int rest, rests; /* tokens until the next search; the last such number, 0: a search has paid since */
   uint64_t searched, read; /* searches, and bytes of weights they read */
 };
 

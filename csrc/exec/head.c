@@ -3,7 +3,7 @@
  * the full product to the bit (NaN included: a bound that is no number rules nothing out).
  *
  * All threads bound; each multiplies the group with its highest bound; they meet; the best of these products then rules out
- * nearly all the others. Where the data leaves too many, the search is not worth it: it rests for some tokens. */
+ * nearly all the others. Where the data leaves too many, token after token, the search is not worth it: it rests for some tokens. */
 #include "exec/exec_internal.h"
 
 #include <math.h>
@@ -37,6 +37,7 @@ void head_plan(struct ane_program *p) {
   p->head.upper.cols = m->packed.cols;
   p->head.matrix = &m->packed;
   p->head.bytes = bytes;
+  p->head.share = 0.6f;
 }
 
 ane_status head_reserve(struct ane_program *p, struct ane_error *err) {
@@ -122,9 +123,14 @@ static void conclude(const struct lane *l) {
   l->r->best[0] = ANE_MAX(best.id, 0);
   l->r->best_logit[0] = best.value;
   uint64_t rest = (uint64_t)finished * h->matrix->group_bytes, full = (uint64_t)h->matrix->groups * h->matrix->group_bytes;
-  bool pays = h->bytes + rest < full - full / 10;
-  h->rests = pays ? 0 : h->rests ? ANE_MIN(2 * h->rests, REST_MOST) : REST_FIRST;
-  h->rest = h->rests;
+  float share = (float)(h->bytes + rest) / (float)full;
+  h->share += (share - h->share) * 0.25f;
+  if (h->share > 0.9f) {
+    h->rest = h->rests = h->rests ? ANE_MIN(2 * h->rests, REST_MOST) : REST_FIRST;
+    h->share = 0.85f; /* the next search alone decides */
+  } else if (share < 0.9f) {
+    h->rests = 0;
+  }
   h->packed = true;
   h->read += h->bytes + rest;
   h->searched++;
