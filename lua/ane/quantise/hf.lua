@@ -65,6 +65,26 @@ function QWEN2.fault(cfg)
   if cfg.meta "use_sliding_window" then return "layers with a sliding window" end
 end
 
+local QWEN3 = { name = "qwen3", fault = QWEN2.fault }
+
+local OLMO2 = { name = "olmo2" }
+
+-- Files say nothing of the layers without rope: readers leave every fourth without.
+local SMOLLM3 = { name = "smollm3", pair = { attn_q = true, attn_k = true }, values = LLAMA.values }
+
+function SMOLLM3.fault(cfg)
+  local list, interval = cfg.meta "no_rope_layers", cfg.meta "no_rope_layer_interval" or 4
+  for i = 1, cfg.n_layer do
+    local turns = i % interval ~= 0
+    if list then turns = list[i] ~= 0 end
+    if turns ~= (i % 4 ~= 0) then return "rope in other layers than three of four" end
+  end
+  if cfg.meta "use_sliding_window" then return "layers with a sliding window" end
+  for _, word in ipairs(cfg.layer_types or {}) do
+    if word ~= "full_attention" then return "layers with a sliding window" end
+  end
+end
+
 local QWEN2MOE = { name = "qwen2moe", biases = QKV_BIASES }
 
 function QWEN2MOE.values(set, cfg)
@@ -189,7 +209,7 @@ end
 
 local KNOWN = {
   llama = LLAMA, qwen2 = QWEN2, qwen2_moe = QWEN2MOE, phi3 = PHI3, gemma3_text = GEMMA3, hunyuan_v1_dense = HUNYUAN, lfm2 = LFM2,
-  lfm2_moe = LFM2MOE,
+  lfm2_moe = LFM2MOE, qwen3 = QWEN3, olmo2 = OLMO2, smollm3 = SMOLLM3,
 }
 
 -- ---- Rope --------------------------------------------------------------------------------------------------------------
@@ -251,7 +271,7 @@ Gather.__index = Gather
 -- One tensor of the file as one of the plan.
 function Gather:take(name, from, opts)
   local t = self.source:tensor(from)
-  if not t then return false end
+  if not t or self.used[from] then return false end -- used: one name may stand for roles of different architectures
   self.used[from] = true
   local part = { source = self.source, name = from, add = opts.add, head = opts.heads and t.shape[1] // opts.heads }
   self.list[#self.list + 1] = { name = name, shape = squeeze(t.shape), dtype = t.dtype, bytes = t.bytes, parts = { part } }
