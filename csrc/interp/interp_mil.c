@@ -66,12 +66,10 @@ ane_status mil_results(struct mil_import *t, const struct ane_mil_op *op, bool m
 /* ---- Values --------------------------------------------------------------------------------------------------------*/
 
 ane_status mil_constant(struct mil_import *t, const char *name, const struct ane_mil_value *v, int32_t *out) {
-  struct ane_tensor plain;
   *out = INTERP_NONE;
   if (v->kind == ANE_MIL_STRINGS && v->type.rank == 0) return interp_text(t->g, v->strings[0], strlen(v->strings[0]), out, t->err);
   if (v->kind != ANE_MIL_NUMBERS && v->kind != ANE_MIL_BLOB) return ANE_OK;
   if (v->count && !v->data) return ane_fail(t->err, ANE_INVALID, "constant %.100s: its blob has not been loaded", name);
-  (void)plain;
   ane_dtype dtype = ane_mil_dtype_plain(v->type.dtype);
   if (dtype == ANE_DTYPE_COUNT || v->type.rank > ANE_PRIM_RANK) return ANE_OK;
   struct ane_dyn d = {.dtype = dtype, .rank = v->type.rank, .count = (int64_t)v->count, .data = v->data};
@@ -95,8 +93,7 @@ ane_status mil_param(struct mil_import *t, const struct ane_mil_op *op, const ch
   *out = INTERP_NONE;
   if (!a) return ANE_OK;
   if (a->n_bindings != 1) return mil_op_fail(t, op, ANE_FORMAT, "parameter %.60s has %" PRIu32 " values, wanted one", name, a->n_bindings);
-  ane_status st = mil_binding(t, op, &a->bindings[0], out);
-  return st ? ane_fail_in(t->err, st, "parameter %.60s", name) : ANE_OK;
+  return mil_binding(t, op, &a->bindings[0], out);
 }
 
 ane_status mil_outputs(struct mil_import *t, const struct ane_mil_op *op, int32_t **out) {
