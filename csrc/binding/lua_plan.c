@@ -1,6 +1,7 @@
 /* core.mil_plan(graph, options): where a graph is cut for Core ML packages and what the laws say; the lists of laws, chips
  * and forms of weights. */
 #include "binding/bind_mil.h"
+#include "binding/bind_package.h"
 
 #include "base/alloc.h"
 
@@ -236,6 +237,27 @@ static int cut_close(lua_State *L) {
   return 0;
 }
 
+/* mil_judge(package) -> {engine, risk, cpu (convolutions with weights, by predicted device), laws = {id = times}}: the operations of
+ * the default function as they lie in the package */
+static int mil_judge(lua_State *L) {
+  const struct ane_mil_model *m = bind_check_package(L, 1)->p->model;
+  const struct ane_mil_function *f = ane_mil_function(m, m->default_function);
+  lua_Integer convs[3] = {0}, times[64] = {0};
+  for (uint32_t i = 0; f && i < f->block.n_ops; i++) {
+    struct ane_law_finding x = ane_law_judge_mil(f, i);
+    if (x.law == ANE_NONE) continue;
+    if (strcmp(f->block.ops[i].type, "conv") == 0) convs[x.verdict]++;
+    for (int l = 0; ane_law_at(l); l++) times[l] += x.laws >> l & 1;
+  }
+  lua_createtable(L, 0, 4);
+  for (int v = 0; v < 3; v++) set_integer(L, ane_law_verdict_name((ane_law_verdict)v), convs[v]);
+  lua_newtable(L);
+  for (int l = 0; ane_law_at(l); l++)
+    if (times[l]) set_integer(L, ane_law_at(l)->id, times[l]);
+  lua_setfield(L, -2, "laws");
+  return 1;
+}
+
 /* ---- Lists -----------------------------------------------------------------------------------------------------------*/
 
 /* mil_laws() -> list of {id, scope, verdict, text, source} */
@@ -290,7 +312,7 @@ static int mil_forms(lua_State *L) {
 void bind_mil(lua_State *L) {
   static const luaL_Reg none[] = {{NULL, NULL}};
   static const luaL_Reg meta[] = {{"__gc", cut_close}, {"__close", cut_close}, {NULL, NULL}};
-  static const luaL_Reg functions[] = {{"mil_plan", mil_plan}, {"mil_laws", mil_laws}, {"mil_chips", mil_chips}, {"mil_forms", mil_forms}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"mil_plan", mil_plan}, {"mil_judge", mil_judge}, {"mil_laws", mil_laws}, {"mil_chips", mil_chips}, {"mil_forms", mil_forms}, {NULL, NULL}};
   bind_class(L, CUT_CLASS, none, meta);
   luaL_setfuncs(L, functions, 0);
 }

@@ -128,10 +128,12 @@ local function write_piece(run, exporter, i, name)
   end
   local path, weights = run.folder:path() .. "/" .. name, {}
   local written = try(exporter:write(i, path, collect_errors(weights)))
-  try(core.package(path)):close() -- all that is in it has been checked
+  local package = try(core.package(path)) -- all that is in it has been checked
+  local residency = core.mil_judge(package)
+  package:close()
   local bytes, hash = M.measure(path)
   entry = { bytes = bytes, sha256 = hash, version = written.version, inputs = written.inputs, outputs = written.outputs,
-            states = written.states, weights = weights }
+            states = written.states, weights = weights, residency = residency }
   run.record.done[name] = entry
   save_record(run.folder, run.record)
   return entry
@@ -179,7 +181,7 @@ local function shards_of(profiles)
       list[#list + 1] = {
         path = name, kind = p.kind, bytes = entry.bytes, weight_bytes = p.bytes, sha256 = entry.sha256, fixed_t = profile.fixed_t,
         layers = p.first and { p.first, p.last } or nil, rows = p.kind == "head" and p.to and { p.from, p.to } or nil,
-        experts = p.kind == "experts" and { p.from, p.to } or nil, verdict = p.finding.verdict,
+        experts = p.kind == "experts" and { p.from, p.to } or nil, verdict = p.finding.verdict, residency = entry.residency,
       }
     end
   end
@@ -237,7 +239,8 @@ end
 -- @param out path of the folder
 -- @param opts see rules
 -- @return report: path, ok, shards = list of {path, kind, bytes, weight_bytes, sha256, layers = {first, last} or rows = {from, to} (not
--- included) or experts, verdict}, kept (packages of an earlier run), weights = list of {name, form, bytes, max_abs, snr_db},
+-- included) or experts, verdict, residency (convolutions by predicted device, laws that spoke of the operations)}, kept (packages of
+-- an earlier run), weights = list of {name, form, bytes, max_abs, snr_db},
 -- embed_bytes, weight_bytes, seconds; or nil, message, code
 -- @raise where an option is unknown or wrong
 function M.run(bundle, out, opts, level)

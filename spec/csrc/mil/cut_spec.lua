@@ -303,3 +303,35 @@ describe("laws", function()
     assert.equal("top-k", node(plan(HF .. "zaya-odd", {}), "layers.1.route").law)
   end)
 end)
+
+describe("laws of lowered operations", function()
+  local function judged(opts)
+    local g <close> = programs.graph "llama-q8_0"
+    assert(g:pass "dead_code")
+    local exporter <close> = assert(core.mil_exporter(g, opts))
+    local path = os.tmpname() .. ".mlpackage"
+    assert(exporter:write(1, path))
+    local package = assert(core.package(path))
+    local found = core.mil_judge(package)
+    package:close()
+    os.execute(("rm -rf '%s'"):format(path))
+    return found
+  end
+
+  it("say of every form what the plan says of its nodes", function()
+    for form, want in pairs { fp16 = "engine", int8 = "engine", ["int8-channel"] = "risk", ["int4-block"] = "risk", lut4 = "risk",
+      ["lut4-g16"] = "risk" } do
+      local found = judged { weights = form, context = 32 }
+      assert.equal(21, found[want], form) -- 7 in each of 3 layers
+      assert.equal(21, found.engine + found.risk + found.cpu, form)
+      if form ~= "fp16" then assert.equal(21, found.laws[form:match "^lut4" or form], form) end
+    end
+  end)
+
+  it("see states that are written, and arithmetic in fp32", function()
+    local found = judged { weights = "int8", context = 32 }
+    assert.equal(6, found.laws["state-write"])
+    assert.is_nil(found.laws.fp32)
+    assert.is_true(judged({ weights = "int8", context = 32, norm = "fp32" }).laws.fp32 > 0)
+  end)
+end)

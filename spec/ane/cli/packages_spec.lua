@@ -1,0 +1,61 @@
+-- ane plan, ane size and ane export.
+local command = require "support.command"
+local core = require "ane.core"
+local tiny = require "support.tiny"
+
+local function temp()
+  local path = os.tmpname()
+  os.remove(path)
+  return path
+end
+
+describe("ane export", function()
+  it("writes a set that ane run takes, and tells its packages", function()
+    local out = temp()
+    local report = command.json { "export", tiny.path(), out, "--weights", "int8", "--context", "32", "--argmax", "--slices", "2",
+      "--max-t", "2",
+      "--layout", "c1t", "--norm", "fp32", "--layers", "2", "--mixed", "*.attn_v.*=fp16" }
+    assert.is_true(report.ok)
+    local convs = report.shards[1].residency -- of the lowered operations: 7 projections in each of 2 layers
+    assert.same({ 14, 0, 0 }, { convs.engine, convs.risk, convs.cpu })
+    assert.same({ 0, 1 }, report.shards[1].layers)
+    assert.same({ 512, 1024 }, report.shards[4].rows)
+    local forms = {}
+    for _, w in ipairs(report.weights) do forms[w.form] = (forms[w.form] or 0) + 1 end
+    assert.same({ fp16 = 3, int8 = 20 }, forms) -- 7 a layer, the head in two slices
+    local a = command.json { "run", out, "--ids", "1,2,3", "--max-tokens", "5" }
+    assert.equal(5, #a.ids)
+    local code, text = command.run { "export", tiny.path(), out, "--context", "32" }
+    assert.equal(0, code)
+    assert.matches("layer_00%-02.mlpackage", text)
+    os.execute(("rm -rf '%s'"):format(out))
+  end)
+
+  it("names what it does not know", function()
+    local code, _, text = command.run { "export", tiny.path(), temp(), "--weights", "int7" }
+    assert.matches("int7.*choose fp16, int8", text)
+    assert.equal(1, code)
+    code, _, text = command.run { "export", "spec/fixtures/configs/zaya1-8b.json", temp() }
+    assert.equal(1, code)
+    assert.matches("has no weights to export", text)
+  end)
+end)
+
+describe("ane plan and ane size", function()
+  it("plan a configuration alone", function()
+    local dot, svg = temp(), temp()
+    local p = command.json { "plan", "spec/fixtures/configs/qwen2.5-0.5b.json", "--dot", dot, "--svg", svg, "--target", "100",
+      "--chip", "M1" }
+    assert.equal("M1", p.chip)
+    for _, package in ipairs(p.packages) do assert.is_true(package.bytes <= 100e6) end
+    assert.equal("layers", p.packages[1].kind)
+    assert.equal("int8", p.packages[1].nodes[2].laws[3])
+    assert.matches("^digraph", core.read_file(dot))
+    assert.matches("^<svg", core.read_file(svg))
+    os.remove(dot)
+    os.remove(svg)
+    local s = command.json { "size", "spec/fixtures/configs/qwen2.5-0.5b.json", "--weights", "fp16" }
+    assert.equal("fp16", s.weights)
+    assert.equal(10, #s.chips)
+  end)
+end)
