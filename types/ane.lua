@@ -465,6 +465,11 @@ function session:topk(k, row) end
 ---@return ane.code? code
 function session:rewind(n) end
 
+---Forgets all; what is fed next stands behind n tokens of a longer sequence. For models that see tokens on both sides.
+---@param n integer
+---@return true?, string? message, string? code
+function session:part(n) end
+
 ---@param path string
 ---@return boolean? ok
 ---@return string? message

@@ -268,6 +268,12 @@ static int meth_rewind(lua_State *L) {
   return done(L, ane_session_rewind(ud->session, luaL_checkinteger(L, 2), &err), &err);
 }
 
+static int meth_part(lua_State *L) {
+  struct lua_session *ud = check_session(L, 1);
+  struct ane_error err;
+  return done(L, ane_session_part(ud->session, luaL_checkinteger(L, 2), &err), &err);
+}
+
 static int meth_save(lua_State *L) {
   struct lua_session *ud = check_session(L, 1);
   struct ane_error err;
@@ -304,7 +310,8 @@ void bind_session(lua_State *L) {
   static const luaL_Reg methods[] = {{"feed", meth_feed},       {"logits", meth_logits},   {"argmax", meth_argmax}, {"rows", meth_rows},
                                      {"length", meth_length},   {"context", meth_context}, {"ids", meth_ids},       {"kv_bytes", meth_kv_bytes},
                                      {"replayed", meth_replayed}, {"trace", meth_trace}, {"squares", meth_squares},
-                                     {"rewind", meth_rewind},   {"save", meth_save},       {"restore", meth_restore}, {"fork", meth_fork},
+                                     {"rewind", meth_rewind},   {"part", meth_part},       {"save", meth_save},
+                                     {"restore", meth_restore}, {"fork", meth_fork},
                                      {"stop", meth_stop},       {"close", meth_close},     {NULL, NULL}};
   static const luaL_Reg meta[] = {{"__gc", meth_close}, {"__close", meth_close}, {"__tostring", meth_tostring}, {NULL, NULL}};
   static const luaL_Reg none[] = {{NULL, NULL}}, trace_meta[] = {{"__gc", trace_gc}, {NULL, NULL}};

@@ -129,6 +129,10 @@ int64_t ane_session_replayed(const struct ane_session *s);
 uint64_t ane_session_kv_bytes(const struct ane_session *s);
 /* Forgets all positions from `length` on: 0 <= length <= the present one. Logits of the last run are gone. */
 ane_status ane_session_rewind(struct ane_session *s, int64_t length, struct ane_error *err);
+/* Forgets all; what is fed next is the part of a longer sequence that stands behind `origin` tokens, 0 <= origin < 2^24. For
+ * models that see tokens on both sides. Where origin is a multiple of ANE_TILE, positions whose whole reach was fed get the bits
+ * of a run of the whole sequence. Rewinding to 0 ends it. */
+ane_status ane_session_part(struct ane_session *s, int64_t origin, struct ane_error *err);
 /* A second session with the same past. */
 ane_status ane_session_fork(struct ane_session **out, const struct ane_session *s, struct ane_error *err);
 /* Writes tokens and state to a file (whole or not at all), and back. Restoring asks for the same program (graph, weights,

@@ -193,7 +193,7 @@ enum { WANTED_BLOCK = 64, MAX_CHUNK = 4096 };
 
 /* Column lists of the run that goes on. */
 struct columns {
-  int32_t ids[MAX_CHUNK], positions[MAX_CHUNK], wanted[MAX_CHUNK], best[MAX_CHUNK];
+  int32_t ids[MAX_CHUNK], positions[MAX_CHUNK], angles[MAX_CHUNK], wanted[MAX_CHUNK], best[MAX_CHUNK];
   float best_logit[MAX_CHUNK];
   bool longer[MAX_CHUNK]; /* the column's sequence uses the long rope factors */
 };
@@ -220,6 +220,7 @@ struct kv_state {
 struct ane_session {
   struct ane_program *program;
   int64_t context, length;
+  int64_t origin; /* what stands before position 0 of the state, in the sequence: rope's positions count from there */
   ane_dtype kv_dtype;
   int32_t *ids;
   struct kv_state *kv;
@@ -242,7 +243,8 @@ struct run {
   const struct ane_run_item *items;
   int32_t n_items;
   int64_t cols;        /* tokens of all items */
-  const int32_t *ids, *positions; /* [cols] */
+  const int32_t *ids, *positions; /* [cols]; positions in the state */
+  const int32_t *angles;          /* [cols] positions in the sequence */
   const int32_t *wanted;          /* [n_wanted] columns */
   int64_t n_wanted;
   float *results;      /* [n_wanted][vocab], or NULL: block by block, argmax only */

@@ -122,12 +122,14 @@ static void fill_columns(struct columns *c, struct run *r) {
     for (int64_t j = 0; j < it->n; j++, col++) {
       c->ids[col] = it->ids[j];
       c->positions[col] = (int32_t)(it->session->length + j);
+      c->angles[col] = c->positions[col] + (int32_t)it->session->origin;
       c->longer[col] = it->session->longer;
       if (it->want > ANE_WANT_LAST || (it->want == ANE_WANT_LAST && j == it->n - 1)) c->wanted[r->n_wanted++] = (int32_t)col;
     }
   }
   r->ids = c->ids;
   r->positions = c->positions;
+  r->angles = c->angles;
   r->wanted = c->wanted;
   r->best = c->best;
   r->best_logit = c->best_logit;

@@ -120,10 +120,18 @@ ane_status ane_session_rewind(struct ane_session *s, int64_t length, struct ane_
   if (length < 0 || length > s->length) return ane_fail(err, ANE_RANGE, "cannot rewind to %" PRId64 ": the session holds %" PRId64 " positions", length, s->length);
   /* The next token looks back ring_taps - 1 columns; what the rings no longer hold is made again. */
   if (s->program->n_rings && length > 0 && ANE_MAX(length - (s->program->ring_taps - 1), (int64_t)0) < s->ring_low) return run_replay(s, length, err);
-  if (length == 0) s->ring_low = 0;
+  if (length == 0) s->ring_low = s->origin = 0;
   s->length = length;
   s->rows = 0;
   return ANE_OK;
+}
+
+ane_status ane_session_part(struct ane_session *s, int64_t origin, struct ane_error *err) {
+  if (!s->program->bidirectional) return ane_fail(err, ANE_UNSUPPORTED, "a part of a sequence needs what stands before it: this model sees all of the past");
+  if (origin < 0 || origin >= 1 << 24) return ane_fail(err, ANE_RANGE, "a part cannot begin at %" PRId64 ", but at 0 to 2^24 - 1", origin);
+  ane_status st = ane_session_rewind(s, 0, err);
+  if (!st) s->origin = origin;
+  return st;
 }
 
 uint8_t *state_bytes(const struct ane_session *s, int layer) {

@@ -12,7 +12,7 @@ static void run_table(struct lane *l, const struct step *s) {
   int64_t n = s->rope.n, from, to;
   ane_split(l->cols, l->thread, l->threads, &from, &to);
   for (int64_t t = from; t < to; t++) {
-    float pos = (float)l->r->positions[t], *row = out + t * 2 * n;
+    float pos = (float)l->r->angles[t], *row = out + t * 2 * n;
     const float *f = s->rope.long_freq && l->p->columns->longer[t] ? s->rope.long_freq : s->rope.inv_freq;
     for (int64_t i = 0; i < n; i++) {
       float angle = pos * f[i];

@@ -53,10 +53,20 @@ end
 function Run:close() self.session:close() end
 Run.__close = Run.close
 
+-- Windows keep the positions that their tokens have in the whole sequence and begin at a tile of the attention, so that they give
+-- the bits of a run of the whole. Beyond EXACT tokens, which no run takes, angles of such positions would lose precision.
+local TILE, EXACT = 64, 1 << 15
+
+-- The first token of the window that is next.
+local function window_start(self)
+  local tile = self.window > 2 * self.reach + TILE and TILE or 1
+  return math.max(self.done - self.reach, 0) // tile * tile + 1
+end
+
 -- Runs tokens [first, last] and takes the labels of those from `done` + 1 up to `upto`.
 local function run_window(self, first, last, upto)
   local s = self.session
-  local ok, message, code = s:rewind(0)
+  local ok, message, code = s:part(last <= EXACT and first - 1 or 0)
   if ok then ok, message, code = s:feed(table.move(self.ids, first, last, 1, {}), { want = "all" }) end
   if not ok then return nil, message, code end
   for t = self.done + 1, upto do
@@ -88,7 +98,7 @@ local function advance(self, final)
     end
     ok, message, code = check_window(self)
     if not ok then return nil, message, code end
-    local first = math.max(self.done - self.reach, 0) + 1
+    local first = window_start(self)
     local last = first + self.window - 1
     if last >= self.n then
       if not final then return true end
@@ -96,7 +106,7 @@ local function advance(self, final)
     end
     ok, message, code = run_window(self, first, last, last - self.reach)
     if not ok then return nil, message, code end
-    for t = first, self.done - self.reach do self.ids[t] = nil end
+    for t = first, window_start(self) - 1 do self.ids[t] = nil end
   end
   return true
 end
@@ -206,8 +216,9 @@ local function is_inside_char(byte) return byte and byte >= 0x80 and byte < 0xC0
 -- @param first, last token numbers
 -- @param starts, stops by token: its bytes (from 1, both included; stop < start: none)
 -- @param text, base: byte i of the whole text is byte i - base of `text`
+-- @param used the last byte that other spans have (nil: none); what is left behind it may be nothing
 -- @return start, stop; nil where they stand for nothing
-function M.bytes(first, last, starts, stops, text, base)
+function M.bytes(first, last, starts, stops, text, base, used)
   local start, stop
   for t = first, last do
     if stops[t] >= starts[t] then
@@ -218,9 +229,13 @@ function M.bytes(first, last, starts, stops, text, base)
   local from, to = start - base, stop - base
   while is_inside_char(text:byte(from)) and from > 1 do from = from - 1 end
   while is_inside_char(text:byte(to + 1)) do to = to + 1 end
+  local rest = used and from <= used - base
+  if rest then from = used - base + 1 end -- before blanks are taken away: so it does not matter whether that text is still there
+  if to < from then return nil end
   local trimmed, behind = text:match("^%s*()", from), to
   while behind >= trimmed and text:find("^%s", behind) do behind = behind - 1 end
-  if trimmed <= behind then from, to = trimmed, behind end
+  if trimmed <= behind then from, to = trimmed, behind
+  elseif rest then return nil end
   return from + base, to + base
 end
 
@@ -232,14 +247,11 @@ end
 function M.place(spans, at, threshold)
   local out = {}
   for _, span in ipairs(spans) do
-    local start, stop = M.bytes(span.first, span.last, at.starts, at.stops, at.text, at.base)
+    local start, stop = M.bytes(span.first, span.last, at.starts, at.stops, at.text, at.base, at.used)
     if start and span.score >= threshold then
-      start = math.max(start, at.used + 1)
-      if start <= stop then
-        span.start, span.stop, span.text = start, stop, at.text:sub(start - at.base, stop - at.base)
-        at.used = stop
-        out[#out + 1] = span
-      end
+      span.start, span.stop, span.text = start, stop, at.text:sub(start - at.base, stop - at.base)
+      at.used = stop
+      out[#out + 1] = span
     end
   end
   return out

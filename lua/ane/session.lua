@@ -150,6 +150,17 @@ function Session:rewind(n)
   return core:rewind(n < 0 and length + n or n)
 end
 
+--- Forgets all; what is fed next is the part of a longer sequence that stands behind n tokens. For models that see tokens on
+-- both sides: positions whose whole reach is fed then get what a run of the whole sequence gives, to the bit where n is a
+-- multiple of 64.
+-- @return true; or nil, message, code
+function Session:part(n)
+  local core = opened(self)
+  schema.argument({ type = "integer", min = 0 }, n, "part: tokens before", 2)
+  self._rows = nil
+  return core:part(n)
+end
+
 --- Writes tokens and state to a file (whole or not at all).
 -- @return true; or nil, message, code
 function Session:save(path)

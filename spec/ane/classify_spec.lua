@@ -59,6 +59,36 @@ describe("classify", function()
     end
   end)
 
+  it("gives the bits of one run in windows that leave room for a tile of the attention, however the tokens come", function()
+    local ids = ids_of(700, 5)
+    table.move(ids, 100, 100, 101) -- runs of one token, where every rounding would be a tie broken otherwise
+    for i = 300, 420 do ids[i] = 7 end
+    local whole = assert(model:classify(ids, { details = true, window = 1000 }))
+    for _, case in ipairs { { 129, 700 }, { 150, 13 }, { 333, 1 }, { 699, 700 } } do
+      local other = {}
+      local run <close> = assert(classify.run(model, { window = case[1], each = function(t, row) other[t] = row:tostring() end }))
+      for at = 1, #ids, case[2] do assert(run:push(table.move(ids, at, math.min(at + case[2] - 1, #ids), 1, {}))) end
+      assert(run:finish())
+      assert.equal(#ids, #other)
+      for t = 1, #ids do assert.is_true(other[t] == whole.logits[t]:tostring(), case[1] .. ", token " .. t) end
+    end
+  end)
+
+  it("begins a part of a sequence only where nothing before it counts, and within reason", function()
+    local session <close> = assert(model:session())
+    assert.is_true(session:part(64))
+    local ok, message, code = session:part(1 << 24)
+    assert.is_nil(ok)
+    assert.matches("a part cannot begin at 16777216", message)
+    assert.equal("range", code)
+    local llama <close> = assert(ane.load("spec/fixtures/hf/qwen3-odd", { threads = 1 }))
+    local other <close> = assert(llama:session())
+    ok, message, code = other:part(64)
+    assert.is_nil(ok)
+    assert.matches("this model sees all of the past", message)
+    assert.equal("unsupported", code)
+  end)
+
   it("gives the same for windows as for one run", function()
     local ids = ids_of(700)
     local whole = assert(model:classify(ids, { details = true }))
