@@ -131,10 +131,10 @@ describe("classify", function()
   it("finds the bytes of tokens, whole characters only, without spaces around", function()
     --                 1234567 8
     local text = "a b\u{E9}\u{20AC} c"
-    local function bytes(first, last, pairs_, base, held)
+    local function bytes(first, last, pairs_, base, held, used)
       local starts, stops = {}, {}
       for t, pair in ipairs(pairs_) do starts[t], stops[t] = pair[1], pair[2] end
-      return { classify.bytes(first, last, starts, stops, held or text, base or 0) }
+      return { classify.bytes(first, last, starts, stops, held or text, base or 0, used) }
     end
     assert.same({ 3, 5 }, bytes(1, 1, { { 2, 4 } }))          -- " b" and half of the next character
     assert.same({ 4, 8 }, bytes(1, 1, { { 5, 6 } }))          -- the second half of one, the first of another
@@ -142,6 +142,11 @@ describe("classify", function()
     assert.same({ 2, 2 }, bytes(1, 1, { { 2, 2 } }))          -- nothing but a space
     assert.same({}, bytes(1, 1, { { 1, 0 } }))                -- a token that stands for no bytes
     assert.same({ 103, 105 }, bytes(1, 1, { { 102, 104 } }, 100))
+    -- A character that the span before has, and a space: nothing is left, whether the text before is still held or not.
+    assert.same({}, bytes(1, 1, { { 8, 9 } }, 0, text, 8))
+    assert.same({}, bytes(1, 1, { { 8, 9 } }, 8, text:sub(9), 8))
+    assert.same({ 10, 10 }, bytes(1, 1, { { 8, 10 } }, 0, text, 8))
+    assert.same({ 10, 10 }, bytes(1, 1, { { 8, 10 } }, 8, text:sub(9), 8))
   end)
 
   it("says what it cannot do", function()
