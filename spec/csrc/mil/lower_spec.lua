@@ -1,5 +1,6 @@
 -- Lowered graphs, run op by op, against the fast blocks that compute the same graph: every fixture, both layouts, both
 -- norms, rope tables that come in and that lie in the package, calls of one and of several tokens that carry their state on.
+local core = require "ane.core"
 local hf = require "support.hf"
 local lowered = require "support.lowered"
 local programs = require "support.programs"
@@ -146,6 +147,25 @@ describe("lowered graphs", function()
         assert.is_true(least > 0.9995, ("%s, %s: cosine %.7f"):format(name, norm, least))
       end
     end
+  end)
+
+  -- spec/golden/lowered_values.py made them, with no code of ours but the packages.
+  it("give what an independent interpreter gives for the same packages", function()
+    local golden = assert(core.json_decode(assert(core.read_file "spec/fixtures/lowered/logits.json")))
+    local seen = 0
+    for name, rows in pairs(golden) do
+      local o, steps = options("hf/" .. name, { steps = { 4, 3, 2 }, layout = "c1t" })
+      local p <close> = lowered.open(path_of("hf/" .. name), o)
+      for t, row in ipairs(feed(p, IDS, steps)) do
+        local list = { string.unpack("<" .. ("f"):rep(#rows[t]), row) }
+        for i, want in ipairs(rows[t]) do
+          local near = math.abs(list[i] - want) <= 2e-5 * (1 + math.abs(want))
+          assert.is_true(near, ("%s, %d, %d: %g, wanted %g"):format(name, t, i, list[i], want))
+          seen = seen + 1
+        end
+      end
+    end
+    assert.is_true(seen > 1000)
   end)
 
   it("give the best row and its logit, or the last column only", function()
