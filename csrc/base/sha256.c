@@ -11,25 +11,37 @@ static const uint32_t K[64] = {
   0x682e6ff3, 0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
 };
 
-static uint32_t rotate(uint32_t x, int n) { return x >> n | x << (32 - n); }
+static inline uint32_t rotate(uint32_t x, int n) { return x >> n | x << (32 - n); }
 
-static void compress(uint32_t h[8], const uint8_t p[64]) {
-  uint32_t w[64], v[8];
+static inline uint32_t sum0(uint32_t x) { return rotate(x, 2) ^ rotate(x, 13) ^ rotate(x, 22); }
+static inline uint32_t sum1(uint32_t x) { return rotate(x, 6) ^ rotate(x, 11) ^ rotate(x, 25); }
+
+/* One round: d and h change, the names turn from round to round. */
+#define ROUND(a, b, c, d, e, f, g, h, i)                                   \
+  do {                                                                     \
+    uint32_t t_ = (h) + sum1(e) + ((g) ^ ((e) & ((f) ^ (g)))) + K[i] + w[i]; \
+    (d) += t_;                                                             \
+    (h) = t_ + sum0(a) + (((a) & (b)) | ((c) & ((a) | (b))));              \
+  } while (0)
+
+static void compress(uint32_t s[8], const uint8_t p[64]) {
+  uint32_t w[64], a = s[0], b = s[1], c = s[2], d = s[3], e = s[4], f = s[5], g = s[6], h = s[7];
   for (int i = 0; i < 16; i++) w[i] = (uint32_t)p[4 * i] << 24 | (uint32_t)p[4 * i + 1] << 16 | (uint32_t)p[4 * i + 2] << 8 | p[4 * i + 3];
   for (int i = 16; i < 64; i++) {
-    uint32_t a = w[i - 15], b = w[i - 2];
-    w[i] = w[i - 16] + w[i - 7] + (rotate(a, 7) ^ rotate(a, 18) ^ a >> 3) + (rotate(b, 17) ^ rotate(b, 19) ^ b >> 10);
+    uint32_t x = w[i - 15], y = w[i - 2];
+    w[i] = w[i - 16] + w[i - 7] + (rotate(x, 7) ^ rotate(x, 18) ^ x >> 3) + (rotate(y, 17) ^ rotate(y, 19) ^ y >> 10);
   }
-  memcpy(v, h, sizeof v);
-  for (int i = 0; i < 64; i++) {
-    uint32_t s1 = rotate(v[4], 6) ^ rotate(v[4], 11) ^ rotate(v[4], 25), choice = (v[4] & v[5]) ^ (~v[4] & v[6]);
-    uint32_t t1 = v[7] + s1 + choice + K[i] + w[i];
-    uint32_t s0 = rotate(v[0], 2) ^ rotate(v[0], 13) ^ rotate(v[0], 22), most = (v[0] & v[1]) ^ (v[0] & v[2]) ^ (v[1] & v[2]);
-    memmove(v + 1, v, 7 * sizeof *v);
-    v[4] += t1;
-    v[0] = t1 + s0 + most;
+  for (int i = 0; i < 64; i += 8) {
+    ROUND(a, b, c, d, e, f, g, h, i);
+    ROUND(h, a, b, c, d, e, f, g, i + 1);
+    ROUND(g, h, a, b, c, d, e, f, i + 2);
+    ROUND(f, g, h, a, b, c, d, e, i + 3);
+    ROUND(e, f, g, h, a, b, c, d, i + 4);
+    ROUND(d, e, f, g, h, a, b, c, i + 5);
+    ROUND(c, d, e, f, g, h, a, b, i + 6);
+    ROUND(b, c, d, e, f, g, h, a, i + 7);
   }
-  for (int i = 0; i < 8; i++) h[i] += v[i];
+  s[0] += a, s[1] += b, s[2] += c, s[3] += d, s[4] += e, s[5] += f, s[6] += g, s[7] += h;
 }
 
 void ane_sha256_begin(struct ane_sha256 *s) {

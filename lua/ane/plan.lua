@@ -33,6 +33,13 @@ local function known_forms(mixed)
   end
 end
 
+local function wrong_profiles(list)
+  for i = 1, math.max(#list, 1) do
+    if math.type(list[i]) ~= "integer" or list[i] < 1 or list[i] > 1 << 20 then return "must be a list of numbers of tokens" end
+    if i > 1 and list[i] <= list[i - 1] then return "must ascend" end
+  end
+end
+
 --- Options of plan.
 --   weights: form of the matrices (int8, int8-channel, int4-block, lut4, ..., fp16); mixed: {glob over weights' names = form}
 --   context: positions that the states hold; max_t: tokens of a call at most; fixed_t: list of fixed T, instead (classifiers)
@@ -48,7 +55,7 @@ M.rules = {
   slices = { type = "integer", min = 1, max = 1 << 20 }, layers = { type = "integer", min = 1, max = 1 << 20 },
   experts = { type = "string", choices = { "auto", "whole", "halves", "each" }, default = "auto" },
   max_t = { type = "integer", min = 1, max = 1 << 20, default = 4 },
-  fixed_t = { type = "table" },
+  fixed_t = { type = "table", check = wrong_profiles },
   layout = { type = "string", choices = { "ct1", "c1t" }, default = "ct1" },
   norm = { type = "string", choices = { "doubled", "fp32" }, default = "doubled" },
 }
@@ -124,8 +131,11 @@ function M.profiles(cfg, opts)
   return cfg.kind == "token_classifier" and { 128, 256, 512 } or {}
 end
 
---- The context where none is given: 512, or the model's if that is less.
-function M.context(cfg, opts)
+--- Positions of the states; of a model without states, which sees the tokens of one call, those of the call. Where none are asked for
+-- 512, or the model's if that is less.
+-- @param fixed_t T of the profile, or nil
+function M.context(cfg, opts, fixed_t)
+  if fixed_t and cfg.kind == "token_classifier" then return fixed_t end
   return opts.context or math.min(512, cfg.context_length or 512)
 end
 
@@ -144,7 +154,7 @@ function M.core_options(graph, cfg, opts, fixed_t)
   return {
     weights = opts.weights, forms = forms_of(graph, opts.mixed), target = target, law = law, rows = opts.rows, slices = opts.slices,
       layers = opts.layers,
-    expert_parts = M.experts[opts.experts], context = fixed_t or M.context(cfg, opts), max_t = opts.max_t, fixed_t = fixed_t,
+    expert_parts = M.experts[opts.experts], context = M.context(cfg, opts, fixed_t), max_t = opts.max_t, fixed_t = fixed_t,
     layout = opts.layout, norm = opts.norm,
   }
 end
@@ -250,7 +260,7 @@ local function summary(cuts, bundle, opts, profiles)
   local cfg = bundle.config
   local out = {
     path = bundle.source:path(), architecture = cfg.architecture, kind = cfg.kind or "causal", weights = opts.weights, mixed = opts.mixed,
-    chip = opts.chip, context = profiles[#profiles] or M.context(cfg, opts), max_t = opts.max_t, profiles = profiles, layout = opts.layout,
+    chip = opts.chip, context = M.context(cfg, opts, profiles[#profiles]), max_t = opts.max_t, profiles = profiles, layout = opts.layout,
     norm = opts.norm, layers = cuts.layers, rows = cuts.rows, packages = cuts.pieces, residency = { engine = 0, risk = 0, cpu = 0 },
     bytes = 0, largest = 0, embed_bytes = 0, predicted = true,
   }
@@ -263,7 +273,7 @@ local function summary(cuts, bundle, opts, profiles)
     count(p, out.residency, spoke)
     out.bytes, out.largest = out.bytes + p.bytes, math.max(out.largest, p.bytes)
   end
-  out.state_bytes = #profiles > 0 and 0 or state_bytes(cuts.pieces, out.context)
+  out.state_bytes = state_bytes(cuts.pieces, out.context)
   out.laws, out.reported = laws_that(spoke), report_of(cfg)
   return setmetatable(out, meta)
 end

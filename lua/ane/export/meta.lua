@@ -1,5 +1,5 @@
 --- runtime_meta.json of a package set. ane.package_set says what its keys mean.
--- Needs ane.core. Usage: `local object = meta.of(run, profiles, files)`
+-- Needs ane.core and ane.plan. Usage: `local object = meta.of(run, profiles, files)`
 --
 -- Besides what ane.package_set reads: d_ff, rangedim_max_t, argmax, layout, norm, rope (settings, for people), context,
 -- tensors_between (values that cross each edge), layers, lm_head_shards and expert_packages (the packages by kind), hashes
@@ -7,6 +7,7 @@
 -- are several fixed T; `packages` is then the one with the largest).
 
 local core = require "ane.core"
+local planner = require "ane.plan"
 
 local M = {}
 
@@ -114,7 +115,7 @@ function M.of(run, profiles, files)
   local is_classifier = cfg.kind == "token_classifier"
   local list = packages(last, is_classifier)
   local layers, slices, experts, between = by_kind(list)
-  local context = last.fixed_t or require("ane.plan").context(cfg, run.opts)
+  local context = planner.context(cfg, run.opts, last.fixed_t)
   local states = {}
   for _, p in ipairs(list) do
     for _, s in ipairs(p.states) do states[#states + 1] = { name = s.name, shape = s.shape, role = s.role, path = p.path } end

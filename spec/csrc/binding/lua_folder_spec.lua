@@ -1,0 +1,63 @@
+-- Hashes, and folders that are written over several runs.
+local core = require "ane.core"
+
+describe("sha256", function()
+  it("gives the digests of FIPS 180-4 and of sha256sum", function()
+    assert.equal("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", core.sha256 "")
+    assert.equal("ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad", core.sha256 "abc")
+    assert.equal("248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1",
+      core.sha256 "abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq")
+    assert.equal("cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0", core.sha256(("a"):rep(1000000)))
+    local path = os.tmpname()
+    for n = 50, 130, 7 do
+      core.write_file(path, ("x"):rep(n))
+      local pipe <close> = assert(io.popen("sha256sum " .. path))
+      assert.equal(pipe:read "a":match "^%x+", (core.sha256_file(path)))
+    end
+    os.remove(path)
+  end)
+end)
+
+describe("folder", function()
+  local function temp()
+    local path = os.tmpname()
+    os.remove(path)
+    return path
+  end
+
+  it("stays where it was left, and goes on there", function()
+    local path = temp()
+    local f = assert(core.folder(path))
+    core.write_file(f:path() .. "/a", "one")
+    assert(f:make "inner")
+    core.write_file(f:path() .. "/inner/b", "two")
+    local other, message, code = core.folder(path)
+    assert.same({ nil, "state" }, { other, code })
+    assert.matches("another one", message)
+    f:leave()
+    assert.is_nil(core.path_kind(path))
+    f = assert(core.folder(path))
+    assert.equal("one", core.read_file(f:path() .. "/a"))
+    assert(f:remove "inner")
+    assert(f:remove "not there")
+    assert.is_nil((f:remove ".."))
+    assert.is_nil((f:remove "a/b"))
+    assert(f:commit())
+    assert.equal("one", core.read_file(path .. "/a"))
+    assert.is_nil(core.path_kind(path .. "/inner"))
+    assert.is_nil(core.path_kind(path .. ".partial"))
+    assert.error_matches(function() f:commit() end, "folder is closed")
+    local g = assert(core.folder(path))
+    core.write_file(g:path() .. "/c", "three")
+    assert(g:commit()) -- the folder as a whole takes the old one's place
+    assert.same({ "c" }, core.list_dir(path))
+    os.execute(("rm -rf '%s'"):format(path))
+  end)
+
+  it("goes where it is abandoned", function()
+    local path = temp()
+    local f = assert(core.folder(path))
+    f:abandon()
+    assert.is_nil(core.path_kind(path .. ".partial"))
+  end)
+end)
