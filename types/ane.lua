@@ -63,6 +63,43 @@ function ane.tensor(values, shape) end
 ---@return ane.code? code
 function ane.check(model, golden, opts) end
 
+--- Collects what the columns of each weight are multiplied by on a text: the importance that load and export take.
+---@param model ane.model
+---@param input string|integer[]|table[] a text, token ids, or a list of both
+---@param opts? { tokens?: integer, chunk?: integer, progress?: ane.progress }
+---@return table<string, ane.tensor>? importance by tensor name
+---@return string? message
+---@return ane.code? code
+function ane.calibrate(model, input, opts) end
+
+---@class ane.gate_cosines
+---@field cosine number mean over tokens
+---@field least number
+---@field least_at integer token, from 1
+---@field max_abs number
+---@field count integer
+
+---@class ane.gate_report
+---@field ok boolean cosines of hidden states and logits are 0.97 or more
+---@field warning boolean one of them is below 0.999
+---@field verdict "ok"|"warning"|"fail"
+---@field cosine number the lower one
+---@field hidden? ane.gate_cosines nil where a model shows none
+---@field logits ane.gate_cosines
+---@field argmax { agree: integer, of: integer, clear_agree: integer, clear: integer }
+---@field tokens integer
+---@field runs integer
+
+--- Holds a model to the one that it was made of.
+---@param a ane.model
+---@param b ane.model loaded with other weights, or a package set
+---@param input string|integer[]|table[] a text, token ids, or a list of both
+---@param opts? { chunk?: integer, tokens?: integer, hidden?: fun(model: ane.model, ids: integer[]): ane.tensor?, progress?: ane.progress }
+---@return ane.gate_report?
+---@return string? message
+---@return ane.code? code
+function ane.gate(a, b, input, opts) end
+
 --- Reads tensors: of a .npy file one, of a safetensors or GGUF file a table by name.
 ---@param path string
 ---@return ane.tensor|table<string, ane.tensor>|nil tensors

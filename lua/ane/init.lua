@@ -35,6 +35,26 @@ function M.check(model, golden, opts)
   return require("ane.check").check(model, golden, opts)
 end
 
+--- Collects what the columns of each weight are multiplied by on a text: the importance that guides int4-block and lut4 (options
+-- of load and export) and the searching types of quantise. See ane.calibrate.
+-- @param model built by a recipe
+-- @param input a text, a list of token ids, or a list of texts and lists
+-- @param opts tokens, chunk, progress
+-- @return tensor name -> tensor [columns]; or nil, message, code
+function M.calibrate(model, input, opts)
+  return require("ane.calibrate").run(model, input, opts)
+end
+
+--- Holds a model to the one that it was made of: hidden states, logits, best tokens. See ane.gate.
+-- @param a the model to be held to
+-- @param b the one that was changed: loaded with other weights, or a package set
+-- @param input a text, a list of token ids, or a list of texts and lists
+-- @param opts chunk, tokens, hidden, progress
+-- @return a report: ok, warning, verdict, cosine, hidden, logits, argmax, ...; it prints as lines; or nil, message, code
+function M.gate(a, b, input, opts)
+  return require("ane.gate").run(a, b, input, opts)
+end
+
 --- Proposes the next tokens of a text from what it has said before, for speculative loops of one's own. See ane.speculate.
 -- @param ids the tokens so far
 -- @param corpus list of more tokens to draft from, or nil

@@ -167,6 +167,19 @@ describe("the gate", function()
     assert.near(hidden, report.hidden.cosine, 1e-6)
   end)
 
+  it("holds an exported set to the model with the same weights", function()
+    local out = os.tmpname()
+    os.remove(out)
+    local source <close> = load "llama"
+    assert(source:export(out, { weights = "lut4-g8", context = 64 }))
+    local a <close> = load("llama", { weights = "lut4-g8", context = 64 })
+    local b <close> = assert(ane.load(out))
+    local report = assert(ane.gate(a, b, ids(30, a.vocab)))
+    assert(report.verdict == "ok" and report.cosine > 0.99999, tostring(report))
+    assert.same({ 30, 30 }, { report.argmax.agree, report.argmax.of })
+    os.execute("rm -r '" .. out .. "'")
+  end)
+
   it("takes hidden states from the caller, or none", function()
     local a <close> = load "llama"
     local list = ids(8, a.vocab)
