@@ -90,16 +90,16 @@ static void bound_groups(struct lane *l, const struct step *s, const struct ane_
     int64_t g1 = ANE_MIN(g0 + BOUNDS_A_TURN, w->groups);
     for (int64_t g = g0; !h->packed && g < g1; g++) ane_upper_pack(w, g, h->upper.data + (size_t)g * h->upper.group_bytes);
     l->k->upper_bound(&h->upper, x, blocks, g0, g1, h->bounds);
-    for (int64_t g = g0; g < g1; g++)
-      for (int i = 0; i < ANE_GROUP; i++)
-        if (h->bounds[g * ANE_GROUP + i] > highest) highest = h->bounds[g * ANE_GROUP + i], f->group = g;
+    float best;
+    int64_t at = l->k->argmax(h->bounds + g0 * ANE_GROUP, (g1 - g0) * ANE_GROUP, &best);
+    if (best > highest) highest = best, f->group = g0 + at / ANE_GROUP;
   }
 }
 
 static bool can_win(const float *bounds, float best) {
-  bool any = false;
-  for (int i = 0; i < ANE_GROUP; i++) any |= !(bounds[i] < best);
-  return any;
+  int below = 0; /* a sum, since that is compiled to vectors */
+  for (int i = 0; i < ANE_GROUP; i++) below += bounds[i] < best;
+  return below < ANE_GROUP;
 }
 
 /* Products of those groups of a share that may hold the best. */
