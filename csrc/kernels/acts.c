@@ -25,6 +25,7 @@ void ane_acts_place(struct ane_acts *a, ane_act kind, int64_t t, int64_t cols, v
   *a = (struct ane_acts){.kind = kind, .t = t, .cols = cols};
   switch (kind) {
     case ANE_ACT_I8:
+      a->fine_over = 1.25f;
       a->q = (const int8_t *)at;
       a->low = (const int8_t *)(at += part(t, nb * ANE_BLOCK, 1));
       a->fine = at += part(t, nb * ANE_BLOCK, 1);

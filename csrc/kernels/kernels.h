@@ -62,6 +62,7 @@ struct ane_acts {
   int64_t t, cols;
   const float *f32;     /* F32: [t][ld] */
   int64_t ld;
+  float fine_over;      /* I8: what acts_i8 asks of a fine block, > 0 */
   const int8_t *q;      /* I8: [t][cols_pad] */
   const int8_t *low;    /* I8: [t][cols_pad] what q lacks in 128ths: x = d * (q + low / 128); 0 in blocks that are not fine */
   const uint8_t *fine;  /* I8: [t][nb] 1: the block is fine, its low part counts */
@@ -77,6 +78,7 @@ struct ane_acts {
 ane_act ane_act_for(ane_form f, bool int8, bool bf16_dot);
 /* Bytes of the prepared form of t columns, each part 64-byte aligned; and the pointers into such memory. */
 size_t ane_acts_bytes(ane_act kind, int64_t t, int64_t cols);
+/* fine_over is then 1.25; who asks for less precision sets another. */
 void ane_acts_place(struct ane_acts *a, ane_act kind, int64_t t, int64_t cols, void *memory);
 /* Columns [from, from + n) of a. */
 struct ane_acts ane_acts_rows(const struct ane_acts *a, int64_t from, int64_t n);
@@ -162,9 +164,9 @@ struct ane_kernels {
                       float *bound);
 
   /* Fill rows [t_from, t_to) of prepared activations from x [t][ld].
-   * I8, each block of 32: amax = max |x|; the block is fine if amax^2 > sum(amax^2) * (1.25 / nb), the sum over the blocks
-   * of this token by 16 lanes as below, without fma. A fifth of the blocks are; they hold most of the error that
-   * 8 bits would make.
+   * I8, each block of 32: amax = max |x|; the block is fine if amax^2 > sum(amax^2) * (fine_over / nb), the sum over the
+   * blocks of this token by 16 lanes as below, without fma. With 1.25 a fifth of the blocks are; they hold most of the
+   * error that 8 bits would make.
    * Not fine: d = amax / 127; q = round to nearest even of x * (127 / amax), the quotient rounded once.
    * Fine: d = 128 (amax / 16319); v = round to nearest even of x * (16319 / amax); q = (v + 64) >> 7, low = v - 128 q.
    * Where amax < 2^-100: d = 0, q = 0. NaN or infinite x give unspecified but in-range codes. */

@@ -61,7 +61,7 @@ enum { ANE_CODE_MAX = 127, ANE_FINE_MAX = 16319 };
 
 /* The square of a block's largest value above which it is fine, from those of all blocks of the token. Written without
  * fma and in lanes, so that it comes out the same wherever it is compiled. */
-static inline float ane_fine_limit(const float *amax, int64_t nb) {
+static inline float ane_fine_limit(const float *amax, int64_t nb, float over) {
   float l[16] = {0};
   int64_t b = 0;
   for (; b + 16 <= nb; b += 16)
@@ -69,7 +69,7 @@ static inline float ane_fine_limit(const float *amax, int64_t nb) {
   for (int j = 0; b + j < nb; j++) l[j] += amax[b + j] * amax[b + j];
   for (int n = 8; n >= 1; n /= 2)
     for (int j = 0; j < n; j++) l[j] += l[j + n];
-  return l[0] * (1.25f / (float)nb);
+  return l[0] * (over / (float)nb);
 }
 
 /* Rows of group g that exist. */

@@ -58,7 +58,7 @@ static void acts_i8(const struct ane_acts *a, const float *x, int64_t ld, int64_
     float last[ANE_BLOCK] = {0}, *amax = (float *)a->d + t * nb;
     if (whole < nb) memcpy(last, row + whole * ANE_BLOCK, sizeof(float) * (size_t)(a->cols - whole * ANE_BLOCK));
     for (int64_t b = 0; b < nb; b++) amax[b] = block_max(b < whole ? row + b * ANE_BLOCK : last);
-    const float limit = ane_fine_limit(amax, nb);
+    const float limit = ane_fine_limit(amax, nb, a->fine_over);
     for (int64_t b = 0; b < nb; b++) {
       const float *from = b < whole ? row + b * ANE_BLOCK : last;
       if (amax[b] * amax[b] > limit) quantise_block(a, t * nb + b, from, true);

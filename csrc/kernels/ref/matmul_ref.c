@@ -106,7 +106,7 @@ static void acts_i8(const struct ane_acts *a, const float *x, int64_t ld, int64_
     float *amax = (float *)a->d + t * nb;
     for (int64_t b = 0; b < nb; b++) amax[b] = 0;
     for (int64_t i = 0; i < a->cols; i++) amax[i / ANE_BLOCK] = fmaxf(amax[i / ANE_BLOCK], fabsf(x[t * ld + i]));
-    float limit = ane_fine_limit(amax, nb);
+    float limit = ane_fine_limit(amax, nb, a->fine_over);
     for (int64_t b = 0; b < nb; b++)
       quantise_block(a, t * nb + b, x + t * ld + b * ANE_BLOCK, (int)ANE_MIN(a->cols - b * ANE_BLOCK, ANE_BLOCK), amax[b] * amax[b] > limit);
   }

@@ -124,7 +124,7 @@ static void acts_i8(const struct ane_acts *a, const float *x, int64_t ld, int64_
     float last[ANE_BLOCK] = {0}, *amax = (float *)a->d + t * nb;
     if (whole < nb) memcpy(last, row + whole * ANE_BLOCK, sizeof(float) * (size_t)(a->cols - whole * ANE_BLOCK));
     for (int64_t b = 0; b < nb; b++) amax[b] = block_max(b < whole ? row + b * ANE_BLOCK : last);
-    float limit = ane_fine_limit(amax, nb);
+    float limit = ane_fine_limit(amax, nb, a->fine_over);
     for (int64_t b = 0; b < whole; b += LANES) quantise_run(a, t * nb + b, row + b * ANE_BLOCK, (int)ANE_MIN(whole - b, LANES), limit);
     if (whole < nb) quantise_run(a, t * nb + whole, last, 1, limit);
   }
