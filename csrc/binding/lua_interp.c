@@ -76,6 +76,14 @@ static int interp_new(lua_State *L) {
   return 1;
 }
 
+/* interp_check(source) -> true; or nil, message, code: see ane_interp_check_onnx */
+static int interp_check(lua_State *L) {
+  struct ane_error err;
+  if (ane_interp_check_onnx(bind_check_source(L, 1), &err)) return bind_fail(L, &err);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
 static void drop_outputs(struct lua_interp *ud) {
   for (int32_t i = 0; ud->outputs && i < ane_interp_info(ud->graph).n_outputs; i++) ane_dyn_drop(&ud->memory, &ud->outputs[i]);
   ane_free(ud->outputs);
@@ -211,4 +219,6 @@ void bind_interp(lua_State *L) {
   bind_class(L, INTERP_CLASS, methods, meta);
   lua_pushcfunction(L, interp_new);
   lua_setfield(L, -2, "interp");
+  lua_pushcfunction(L, interp_check);
+  lua_setfield(L, -2, "interp_check");
 }

@@ -37,6 +37,8 @@ ane_status ane_interp_from_onnx(struct ane_interp **out, const struct ane_source
  * outlive the result. Constants of constexpr ops stay codes: products pack them, others decode them when they run; sparse ones
  * and tables of vectors are decoded here. Errors as above, and ANE_NOTFOUND (no such function), ANE_FORMAT. */
 ane_status ane_interp_from_mil(struct ane_interp **out, const struct ane_mil_model *m, const char *function, const struct ane_interp_options *o, struct ane_error *err);
+/* Is every op known, with each of its attributes and inputs? Nothing is made ready. Errors as above, of the nodes alone. */
+ane_status ane_interp_check_onnx(const struct ane_source *s, struct ane_error *err);
 void ane_interp_destroy(struct ane_interp *g); /* NULL is fine */
 struct ane_interp_info ane_interp_info(const struct ane_interp *g);
 

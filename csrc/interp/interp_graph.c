@@ -169,6 +169,17 @@ ane_status ane_interp_from_mil(struct ane_interp **out, const struct ane_mil_mod
   return ANE_OK;
 }
 
+ane_status ane_interp_check_onnx(const struct ane_source *s, struct ane_error *err) {
+  if (!s->onnx) return ane_fail(err, ANE_UNSUPPORTED, "%s: holds no graph", s->path);
+  struct ane_interp *g = ane_calloc(1, sizeof *g);
+  if (!g) return interp_no_memory(err);
+  g->source = s;
+  g->onnx = s->onnx;
+  ane_status st = interp_import_onnx(g, err);
+  ane_interp_destroy(g);
+  return st;
+}
+
 /* ---- Facts ---------------------------------------------------------------------------------------------------------*/
 
 struct ane_interp_info ane_interp_info(const struct ane_interp *g) { return g->info; }

@@ -157,6 +157,34 @@ describe("a repository with its model in a folder onnx", function()
   end)
 end)
 
+describe("a graph changed in one place", function()
+  -- loads `name` with `from` in its bytes become `to`
+  local function changed(name, from, to, opts)
+    assert.equal(#from, #to)
+    local bytes = assert(core.read_file(FOLDER .. name .. "/model.onnx"))
+    local at = assert(bytes:find(from, 1, true))
+    local path = os.tmpname()
+    assert(core.write_file(path, bytes:sub(1, at - 1) .. to .. bytes:sub(at + #from)))
+    local model, message, code = ane.load(path, opts)
+    os.remove(path)
+    return model, message, code
+  end
+
+  it("is not built by a recipe where an attribute is not known", function()
+    local model, message = changed("windows", "do_rotary", "do_r0tary", { engine = "recipe" })
+    assert.is_nil(model)
+    assert.truthy(message:find("attribute do_r0tary is not known", 1, true), message)
+  end)
+
+  it("is not built by a recipe where a rope table has one other number", function()
+    -- sine of row 1 in windows' tables: sin(1), then sin(1) again, but for the first column
+    local one, other = ("<f"):pack(math.sin(1)), ("<f"):pack(0.5)
+    local model <close> = assert(changed("windows", one, other, { threads = 1 }))
+    assert.equal("graph", model.engine)
+    assert.truthy(model.engine_reason:find("tables that are no turns by a constant speed", 1, true), model.engine_reason)
+  end)
+end)
+
 describe("mutated bundles", function()
   -- Whatever changes, it loads or is refused; what loads runs or fails with a message.
   it("never end the process", function()

@@ -288,16 +288,17 @@ return function(RULES, M)
     local x = lift:value(inputs[1])
     check_cache(lift, node, inputs[4] or 0, node.outputs[2] or 0)
     if order(x) ~= "c1 s" then refuse(node, "takes values that do not lie as channels and tokens") end
-    local data = M.reshaped(lift, inputs[2])
-    local c = lift.graph:constant(data) or refuse(node, "has a weight that is no constant")
-    if #c.shape ~= 3 or c.shape[1] ~= x.e.channels or c.shape[2] ~= 1 then refuse(node, "has a weight that is not [channels, 1, taps]") end
+    local data, shape = M.reshaped(lift, inputs[2])
+    if not shape then refuse(node, "has a weight that is no constant") end
+    if #shape ~= 3 or shape[1] ~= x.e.channels or shape[2] ~= 1 then refuse(node, "has a weight that is not [channels, 1, taps]") end
     local bias
     if (inputs[3] or 0) > 0 then bias = M.vector(lift, inputs[3], x.e.channels) or refuse(node, "has a bias that is no constant vector") end
-    local piece = { kind = "plain", data = data, rows = c.shape[1], cols = c.shape[3] }
+    local piece = { kind = "plain", data = data, rows = shape[1], cols = shape[3] }
     local e = {
-      op = "conv_causal", node = node, x = x.e, channels = x.e.channels, taps = c.shape[3], b = bias,
+      op = "conv_causal", node = node, x = x.e, channels = x.e.channels, taps = shape[3], b = bias,
       w = { { piece = piece, from = 0, step = 1, n = piece.rows } },
     }
+    if at.activation and at.activation ~= "none" and at.activation ~= "silu" then refuse(node, "has an activation that is not known") end
     if at.activation == "silu" then e = { op = "act", node = node, act = "silu", x = e, channels = e.channels } end
     return { e = e, dims = x.dims }
   end

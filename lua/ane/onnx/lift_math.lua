@@ -1,5 +1,7 @@
 --- Lifting: tables of tokens, linear products, norms, elementwise ops. See ane.onnx.lift.
 
+local graph = require "ane.onnx.graph"
+
 -- Constants that only lie otherwise: -> value, transposed
 local function stored(lift, v)
   local g, turned = lift.graph, false
@@ -14,16 +16,48 @@ local function stored(lift, v)
   return v, turned
 end
 
--- Through reshapes of a constant. @return value number of the constant
+-- Dimensions after a Reshape to `want`; nil where the sizes do not fit.
+local function reshape(dims, want, keep_zero)
+  local all, known, open, out = 1, 1, nil, {}
+  for _, d in ipairs(dims) do all = all * d end
+  for i, n in ipairs(want or {}) do
+    if n == 0 and not keep_zero then n = dims[i] or 0 end
+    out[i] = n
+    if n == -1 then open = i elseif n < 0 or n > 1 << 40 then return nil else known = known * n end
+  end
+  if open and known > 0 then out[open], known = all // known, known * (all // known) end
+  return want and known == all and out or nil
+end
+
+local function without_ones(dims)
+  local out = {}
+  for _, d in ipairs(dims) do
+    if d ~= 1 then out[#out + 1] = d end
+  end
+  return out
+end
+
+-- Through reshapes of a constant. @return value number of the constant, the dimensions it is seen with (nil: no constant)
 local function reshaped(lift, v)
-  local g = lift.graph
+  local g, shapes = lift.graph, {}
   for _ = 1, 16 do
     v = g:through(v)
-    local node = g.maker[v]
-    if not node or not g.static[v] or not (node.op == "Reshape" or node.op == "Squeeze" or node.op == "Unsqueeze") then break end
-    v = node.inputs[1]
+    local maker = g.maker[v]
+    if not maker or not g.static[v] or not (maker.op == "Reshape" or maker.op == "Squeeze" or maker.op == "Unsqueeze") then break end
+    table.insert(shapes, 1, maker)
+    v = maker.inputs[1]
   end
-  return v
+  local c = g:constant(v)
+  local dims = c and c.shape
+  for _, maker in ipairs(dims and shapes or {}) do
+    if maker.op == "Reshape" then
+      dims = reshape(dims, g:numbers(maker.inputs[2]), (maker.attrs.allowzero or 0) ~= 0) or
+        graph.refuse(maker, "has a shape that does not fit")
+    else
+      dims = without_ones(dims)
+    end
+  end
+  return v, dims
 end
 
 return function(RULES, M)
@@ -44,15 +78,15 @@ return function(RULES, M)
       return { kind = "plain", data = at, rows = rows, cols = cols, transposed = not turned }
     end
     if maker and maker.op == "DequantizeLinear" then
-      local data, scales, zeros = reshaped(lift, maker.inputs[1]), g:through(maker.inputs[2]), maker.inputs[3] or 0
-      local codes = g:constant(data)
-      if not codes or #codes.shape ~= 2 or not g:constant(scales) then refuse(maker, "dequantises what is no constant matrix") end
+      local data, shape = reshaped(lift, maker.inputs[1])
+      local scales, zeros = g:through(maker.inputs[2]), maker.inputs[3] or 0
+      if not shape or #shape ~= 2 or not g:constant(scales) then refuse(maker, "dequantises what is no constant matrix") end
       local axis = maker.attrs.axis or 1
       return {
         kind = "dequantize", data = data, scales = scales, zeros = zeros > 0 and g:through(zeros) or 0, axis = axis < 0 and axis + 2 or
           axis,
-        block = maker.attrs.block_size or 0, transposed = not turned, rows = codes.shape[turned and 1 or 2],
-        cols = codes.shape[turned and 2 or 1], zero_default = 0.0,
+        block = maker.attrs.block_size or 0, transposed = not turned, rows = shape[turned and 1 or 2], cols = shape[turned and 2 or 1],
+          zero_default = 0.0,
       }
     end
     return refuse(node, "multiplies two activations, or by a weight that is made in another way")
@@ -70,11 +104,10 @@ return function(RULES, M)
 
   -- A constant vector as the bias of n channels.
   local function vector(lift, v, n)
-    local at = reshaped(lift, v)
-    local c = lift.graph:constant(at)
-    if not c then return nil end
+    local at, shape = reshaped(lift, v)
+    if not shape then return nil end
     local count = 1
-    for _, d in ipairs(c.shape) do count = count * d end
+    for _, d in ipairs(shape) do count = count * d end
     if count ~= n or not lift.graph:is_float(at) then return nil end
     return { { piece = { kind = "plain", data = at, rows = n, cols = 1 }, from = 0, step = 1, n = n } }
   end
@@ -138,15 +171,16 @@ return function(RULES, M)
 
   function RULES.GatherBlockQuantized(lift, node)
     local g, at = lift.graph, node.attrs
-    local data, scales, zeros = reshaped(lift, node.inputs[1]), reshaped(lift, node.inputs[3]), node.inputs[4] or 0
+    local data, shape = reshaped(lift, node.inputs[1])
+    local scales, zeros = reshaped(lift, node.inputs[3]), node.inputs[4] or 0
     if not is_ids(lift, node.inputs[2]) then refuse(node, "takes rows by other numbers than the token ids") end
     local codes = g:constant(data)
     local block, bits = at.block_size or 128, at.bits or 4
     if not codes or not g:constant(scales) then refuse(node, "has weights that are no constants") end
     if codes.dtype ~= "uint8" then bits = 4 end
-    local elements, rows = 1, codes.shape[1]
-    for _, d in ipairs(codes.shape) do elements = elements * d end
-    if rows < 1 then refuse(node, "has an empty table") end
+    local elements, rows = 1, shape[1] or 0
+    for _, d in ipairs(shape) do elements = elements * d end
+    if #shape ~= 2 or rows < 1 then refuse(node, "has an empty table") end
     return embed({
       kind = "nbits", data = data, scales = scales, zeros = zeros > 0 and reshaped(lift, zeros) or 0, rows = rows,
       cols = elements // rows * (codes.dtype == "uint8" and 8 // bits or 1), bits = bits, block = block, padded = codes.dtype == "uint8",

@@ -88,12 +88,12 @@ return function(RULES, M)
     return { op = "route", node = node, k = k, score = "softmax", x = router.e, norm = normalise, norm_eps = 0.0, scale = 1.0 }
   end
 
-  -- The constant of input i, [E, rows, columns].
+  -- The constant of input i as {shape}, [E, rows, columns].
   local function stack(lift, node, i, what)
-    local v = (node.inputs[i] or 0) > 0 and M.reshaped(lift, node.inputs[i]) or 0
-    local c = lift.graph:constant(v)
-    if v ~= 0 and not c then refuse(node, "has %s that are no constants", what) end
-    return v, c
+    if (node.inputs[i] or 0) <= 0 then return 0, nil end
+    local v, shape = M.reshaped(lift, node.inputs[i])
+    if not shape then refuse(node, "has %s that are no constants", what) end
+    return v, { shape = shape }
   end
 
   local function no_bias(lift, node, i)

@@ -147,6 +147,9 @@ end
 -- How far a table may be from what its frequencies give: fp16 has 11 bits.
 local CLOSE = 3e-3
 
+-- Numbers of a table that are compared; of larger ones every n-th row.
+local MOST_NUMBERS = 200000
+
 -- {dims, cos(row, i), sin(row, i), rows}: the table of `tokens` tokens from the beginning on. dup: both halves of a row are alike.
 local function table_of(lift, node, cos, sin, past, tokens, dup)
   local c, s = lift.graph:evaluate(cos, past, tokens), lift.graph:evaluate(sin, past, tokens)
@@ -157,6 +160,7 @@ local function table_of(lift, node, cos, sin, past, tokens, dup)
     s.shape[#s.shape] ~= width then refuse(node, "has tables of unknown shapes") end
   local half = dup and width // 2 or width
   local function at(t)
+    if t.dtype == "fp32" then return function(row, i) return (("<f"):unpack(t.data, 4 * (row * width + i) + 1)) end end
     return function(row, i)
       local list = graph.numbers(t, row * width + i, 1)
       return list and list[1] or refuse(node, "has tables of an unknown type")
@@ -218,12 +222,12 @@ local function frequencies(node, t)
   end
   local magnitude = sum / n
   if math.abs(magnitude - 1) < 1e-3 then magnitude = 1.0 end
-  for _, row in ipairs { 0, 1, 2, 3, t.rows // 3, t.rows // 2, t.rows - 1 } do
+  for row = 0, t.rows - 1, math.max(1, t.rows * t.half // MOST_NUMBERS) do
     for i = 0, t.half - 1 do
       local phase = row * list[i + 1]
-      local off = row < t.rows and math.max(math.abs(t.cos(row, i) - magnitude * math.cos(phase)),
-        math.abs(t.sin(row, i) - magnitude * math.sin(phase)))
-      if off and off > CLOSE * magnitude then refuse(node, "has tables that are no turns by a constant speed") end
+      local c, s = t.cos(row, i) - magnitude * math.cos(phase), t.sin(row, i) - magnitude * math.sin(phase)
+      if not (math.abs(c) <= CLOSE * magnitude and math.abs(s) <= CLOSE * magnitude) then refuse(node,
+        "has tables that are no turns by a constant speed") end
     end
   end
   return list, magnitude

@@ -90,8 +90,16 @@ local function candidates(facts, given)
   return list
 end
 
+-- Attributes and inputs that nobody knows change the result: what the graph engine refuses is no recipe's either.
+local function check_known(source, logits)
+  local cut <close> = assert(core.onnx_part(source, { logits }, {}))
+  local known, message = core.interp_check(cut)
+  if not known then graph.refuse(nil, "%s", message) end
+end
+
 local function find(source, names, facts, given)
   local g = graph.new(source, names)
+  check_known(source, g.outputs[names.logits])
   local lifting = lift.new(g)
   lifting.context, lifting.head_dim = facts.context_length, facts.head_dim or 1
   local ok, result = pcall(function()
