@@ -1,5 +1,5 @@
 -- The ARM kernels, and the whole module with them, under an ARM Lua run by qemu (scripts/arm64). A choice of the specs, a
--- minute in all; `make arm` runs any.
+-- minute and a half in all; `make arm` runs any.
 local tree = require "support.tree"
 
 local build_status
@@ -45,7 +45,10 @@ describe("on ARM", function()
     end
   end)
 
-  it("matrix products have the bits of ref at every level", function() passes("max", "spec/csrc/kernels/matmul_spec.lua") end)
+  it("matrix products have the bits of ref at every level", function()
+    -- Floats unpack these as the 8-bit products do; `make arm` runs them too.
+    passes("max", "'--filter-out=q[45]_[01k] and fp32' '--filter-out=by formula' spec/csrc/kernels/matmul_spec.lua")
+  end)
 
   it("attention has the bits of ref", function()
     passes("cortex-a72", "'--filter=attention neon:' '--filter=cache' spec/csrc/kernels/attention_spec.lua")
@@ -62,7 +65,7 @@ describe("on ARM", function()
   end)
 
   it("models give golden logits and tokens, sessions and generation work", function()
-    passes("max", "'--filter=llama%-kquants' '--filter=gemma3' spec/models/golden_spec.lua")
+    passes("max", "'--filter=llama%-kquants' spec/models/golden_spec.lua")
     for _, name in ipairs { "model", "session", "generate", "isa" } do passes("max", "spec/ane/" .. name .. "_spec.lua") end
   end)
 end)
