@@ -67,7 +67,7 @@ local function table_of(program, p, port, call)
   else
     local rope = program.meta.ropes[port.rope + 1]
     local long = rope.long_freq and call.total > rope.original
-    values = rope_input(rope, port.role == "rope_cos" and math.cos or math.sin, at, call.count, long)
+    values = rope_input(rope, port.role == "rope_cos" and math.cos or math.sin, call.origin + at, call.count, long)
   end
   call.cache[key] = core.tensor(shape, values)
   return call.cache[key]
@@ -121,7 +121,7 @@ local function run(self, ids, n, want)
   local meta = program.meta
   local columns = math.max(n, meta.low)
   local call = { ids = ids, n = n, columns = columns, first = 0, count = columns, length = self.len, total = self.total or self.len + n,
-    values = {}, cache = {} }
+    origin = self.origin or 0, values = {}, cache = {} }
   if meta.embedding then call.values[meta.embedding] = meta.table:take(ids, columns, meta.embed_scale or 1) end
   local results = { values = call.values, logits = {}, best = {} }
   for i, p in ipairs(meta.packages) do
@@ -319,6 +319,15 @@ function replay(self, upto)
     self.replays = (self.replays or 0) + n
   end
   return true
+end
+
+--- Forgets all; what is fed next is the part of a longer sequence that stands behind n tokens: its rope is turned as there.
+-- For packages without states.
+function Session:part(n)
+  if self.program.has_state then return nil, "parts of sequences are for packages without states", "unsupported" end
+  local ok, message, code = self:rewind(0)
+  if ok then self.origin = n end
+  return ok, message, code
 end
 
 --- Forgets the tokens from n on.

@@ -141,6 +141,31 @@ describe("a package set", function()
   end)
 end)
 
+-- A classifier has a fixed number of columns: shorter texts are filled up, longer ones run in windows.
+describe("a package set of a classifier", function()
+  it("labels texts of any length as the source does", function()
+    local source <close> = assert(ane.load("spec/fixtures/hf/privacy_filter", { activations = "fp32", weights = "fp16" }))
+    local folder = tree.folder()
+    assert(source:export(folder .. "/set", { fixed_t = { 80 }, weights = "fp16" }))
+    local set <close> = assert(ane.load(folder .. "/set"))
+    assert.equal(80, set.context)
+    for _, n in ipairs { 1, 11, 80, 150 } do
+      local ids = {}
+      for i = 1, n do ids[i] = (i * 37 + 5 * n) % source.config.vocab_size end
+      local want, got = assert(source:classify(ids, { details = true })), assert(set:classify(ids, { details = true }))
+      assert.same(want.path, got.path)
+      assert.is_true((want.logits - got.logits):abs():max() < 0.02)
+    end
+    local s <close> = assert(set:session())
+    assert(s:feed { 1, 2, 3 })
+    assert.same({ nil, "range" }, { s:feed { 4 }, (select(3, s:feed { 4 })) })
+    local causal <close> = assert(ane.load(SET))
+    local other <close> = assert(causal:session())
+    assert.same({ nil, "unsupported" }, { other:part(3), (select(3, other:part(3))) })
+    tree.remove(folder)
+  end)
+end)
+
 describe("a wrong package set", function()
   local function fails(text, code, change, files)
     it("is told: " .. text, function()
