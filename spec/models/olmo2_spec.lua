@@ -1,17 +1,13 @@
 -- OLMo 2 against transformers: spec/golden/added_models.py made the fixtures.
+local added = require "support.added"
 local ane = require "ane"
 local hf = require "support.hf"
 
 local FOLDER = "spec/fixtures/hf/olmo2-odd"
 
 describe("OLMo 2", function()
-  for _, path in ipairs { FOLDER, "spec/fixtures/gguf/olmo2-odd.gguf" } do
-    it("computes what transformers does, layer by layer: " .. path, function()
-      local model <close> = assert(ane.load(path, { activations = "fp32", threads = 1 }))
-      local report = assert(ane.check(model, FOLDER .. "/golden.json"))
-      assert.is_true(report.ok, tostring(report))
-      assert.is_true(report.greedy_equal)
-    end)
+  for _, path in ipairs(added.paths "olmo2-odd") do
+    it("computes what transformers does, layer by layer: " .. path, function() added.compare(path, "olmo2-odd") end)
   end
 
   it("is planned from its config.json alone", function()

@@ -1,17 +1,11 @@
 -- Qwen3 against transformers: spec/golden/added_models.py made the fixtures.
+local added = require "support.added"
 local ane = require "ane"
 local hf = require "support.hf"
 
-local FOLDER = "spec/fixtures/hf/qwen3-odd"
-
 describe("Qwen3", function()
-  for _, path in ipairs { FOLDER, "spec/fixtures/gguf/qwen3-odd.gguf" } do
-    it("computes what transformers does, layer by layer: " .. path, function()
-      local model <close> = assert(ane.load(path, { activations = "fp32", threads = 1 }))
-      local report = assert(ane.check(model, FOLDER .. "/golden.json"))
-      assert.is_true(report.ok, tostring(report))
-      assert.is_true(report.greedy_equal)
-    end)
+  for _, path in ipairs(added.paths "qwen3-odd") do
+    it("computes what transformers does, layer by layer: " .. path, function() added.compare(path, "qwen3-odd") end)
   end
 
   -- Logits of a copy with another configuration.

@@ -1,17 +1,11 @@
 -- SmolLM3 against transformers: spec/golden/added_models.py made the fixtures.
+local added = require "support.added"
 local ane = require "ane"
 local hf = require "support.hf"
 
-local FOLDER = "spec/fixtures/hf/smollm3-odd"
-
 describe("SmolLM3", function()
-  for _, path in ipairs { FOLDER, "spec/fixtures/gguf/smollm3-odd.gguf" } do
-    it("computes what transformers does, layer by layer: " .. path, function()
-      local model <close> = assert(ane.load(path, { activations = "fp32", threads = 1 }))
-      local report = assert(ane.check(model, FOLDER .. "/golden.json"))
-      assert.is_true(report.ok, tostring(report))
-      assert.is_true(report.greedy_equal)
-    end)
+  for _, path in ipairs(added.paths "smollm3-odd") do
+    it("computes what transformers does, layer by layer: " .. path, function() added.compare(path, "smollm3-odd") end)
   end
 
   local function last(change)
