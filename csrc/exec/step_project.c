@@ -17,7 +17,7 @@ static void prepare(const struct lane *l, const struct step *s, struct prepared 
     x = normed;
   }
   out->a[ANE_ACT_F32] = (struct ane_acts){.kind = ANE_ACT_F32, .t = l->cols, .cols = c, .f32 = x, .ld = c};
-  out->a[ANE_ACT_I8].fine_over = s->project.fine_over;
+  out->a[ANE_ACT_I8].fine_over = FINE_OVER;
   if (s->project.acts & 1u << ANE_ACT_I8) k->acts_i8(&out->a[ANE_ACT_I8], x, c, from, to);
   if (s->project.acts & 1u << ANE_ACT_BF16) k->acts_bf16(&out->a[ANE_ACT_BF16], x, c, from, to);
 }
@@ -103,7 +103,6 @@ ane_status plan_project(struct planner *pl, const struct ane_node *n, struct ste
   s->in[0] = planner_place(pl, n->inputs[0]);
   s->in[1] = planner_place(pl, n->inputs[1]);
   s->project.count = (int)ane_node_int(n, "count");
-  s->project.fine_over = *ane_node_string(n, "act") || s->in[1] ? FINE_OVER : FINE_OVER_SENSITIVE;
   s->project.norm = ane_node_int(n, "norm") != 0;
   s->project.eps = (float)ane_node_float(n, "eps");
   ane_status st = planner_vector(pl, n->inputs[2], (float)ane_node_float(n, "offset"), &s->project.norm_weight, err);
