@@ -62,3 +62,34 @@ int32_t *bind_ids(lua_State *L, int arg, size_t *n) {
   *n = len;
   return ids;
 }
+
+void bind_push_ids(lua_State *L, const int32_t *ids, int64_t n) {
+  lua_createtable(L, (int)n, 0);
+  for (int64_t i = 0; i < n; i++) {
+    lua_pushinteger(L, ids[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
+}
+
+int bind_done(lua_State *L, ane_status st, const struct ane_error *err) {
+  if (st) return bind_fail(L, err);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
+int64_t bind_row(lua_State *L, int arg, int64_t rows) {
+  int64_t i = luaL_optinteger(L, arg, -1);
+  if (i < 0) i += rows + 1;
+  return i >= 1 && i <= rows ? i - 1 : -1;
+}
+
+int bind_no_row(lua_State *L, int64_t rows) { return luaL_error(L, "no such row of logits: the last feed left %I", (LUAI_UACINT)rows); }
+
+void bind_on_progress(void *arg, uint64_t done, uint64_t total) {
+  struct bind_progress *p = arg;
+  if (!p->function || p->raised) return;
+  lua_pushvalue(p->L, p->function);
+  lua_pushinteger(p->L, (lua_Integer)done);
+  lua_pushinteger(p->L, (lua_Integer)total);
+  p->raised = lua_pcall(p->L, 2, 0, 0) != LUA_OK; /* the message stays on the stack */
+}

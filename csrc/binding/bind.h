@@ -29,6 +29,26 @@ lua_Integer bind_opt_integer(lua_State *L, int arg, lua_Integer def, lua_Integer
  * stack): every entry in [0, INT32_MAX]. Raises on anything else, naming the index. *n gets the length. */
 int32_t *bind_ids(lua_State *L, int arg, size_t *n);
 
+/* Pushes true; or, where st is a failure, nil, message, code. Gives the number pushed. */
+int bind_done(lua_State *L, ane_status st, const struct ane_error *err);
+
+/* Rows of logits of a session's last feed: the argument, 1-based or negative from the end (default: the last), as 0-based, -1
+ * where there is no such row; and the error for that. */
+int64_t bind_row(lua_State *L, int arg, int64_t rows);
+int bind_no_row(lua_State *L, int64_t rows);
+/* Pushes a list of n ids. */
+void bind_push_ids(lua_State *L, const int32_t *ids, int64_t n);
+
+/* What stands first in the argument of callbacks while something is made ready: the progress function runs in protected
+ * mode; what it raises is kept, and raised once the thing is whole or gone. */
+struct bind_progress {
+  lua_State *L;
+  int function; /* its stack index, 0: none */
+  bool raised;  /* the message is at the top of the stack */
+};
+/* progress(done, total) of a struct bind_progress. */
+void bind_on_progress(void *arg, uint64_t done, uint64_t total);
+
 /* Opens of the parts of ane.core: each adds its functions to the table at the top of the stack. */
 void bind_system(lua_State *L);
 void bind_tensor(lua_State *L);

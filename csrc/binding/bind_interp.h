@@ -6,13 +6,12 @@
 #include "binding/bind_source.h"
 #include "interp/interp.h"
 
-/* Options isa, threads, progress(done, total) from the table at `arg`; *load must live as long as o is used. */
+/* Options isa, threads, progress(done, total) from the table at `arg`; *load must live as long as o is used. s: where the
+ * weights come from, its pages are given up as they are packed; NULL: they stay. */
 struct bind_loading {
-  lua_State *L;
-  int progress; /* stack index of the function, 0: none */
-  bool raised;  /* it raised: the message is at the top of the stack */
-  const struct ane_source *source;
+  struct bind_progress progress; /* first */
+  struct ane_source *source;
 };
-void bind_interp_options(lua_State *L, int arg, const struct ane_source *s, struct ane_interp_options *o, struct bind_loading *load);
+void bind_interp_options(lua_State *L, int arg, struct ane_source *s, struct ane_interp_options *o, struct bind_loading *load);
 
 #endif

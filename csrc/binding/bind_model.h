@@ -16,8 +16,6 @@ struct bind_graph {
   bool blank; /* has constants without data */
 };
 struct bind_graph *bind_check_graph(lua_State *L, int arg);
-/* Stored bytes of one of these sources may leave memory. Does not touch Lua. */
-void bind_release(struct ane_source *const *sources, int n, const void *data, uint64_t bytes);
 
 /* A program, shared by the Lua value that made it and by its sessions; the last owner frees it and its sources. */
 struct bind_program_box {

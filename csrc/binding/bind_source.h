@@ -11,4 +11,7 @@ struct ane_source *bind_check_source(lua_State *L, int arg);
 /* Pushes a closed source; what is put there belongs to it. */
 struct ane_source **bind_new_source(lua_State *L);
 
+/* Stored bytes of one of these sources may leave memory. Does not touch Lua. */
+void bind_release(struct ane_source *const *sources, int n, const void *data, uint64_t bytes);
+
 #endif

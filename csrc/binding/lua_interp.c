@@ -23,28 +23,15 @@ static struct lua_interp *check_interp(lua_State *L, int arg) {
 
 /* ---- Options -------------------------------------------------------------------------------------------------------*/
 
-static void on_progress(void *arg, uint64_t done, uint64_t total) {
-  struct bind_loading *l = arg;
-  if (!l->progress || l->raised) return;
-  lua_pushvalue(l->L, l->progress);
-  lua_pushinteger(l->L, (lua_Integer)done);
-  lua_pushinteger(l->L, (lua_Integer)total);
-  l->raised = lua_pcall(l->L, 2, 0, 0) != LUA_OK; /* the message stays on the stack */
-}
-
 static void on_release(void *arg, const void *data, uint64_t bytes) {
   const struct bind_loading *l = arg;
-  const uint8_t *at = data;
-  for (uint32_t f = 0; f < l->source->n_files; f++) {
-    const struct ane_map *m = &l->source->files[f].map;
-    if (m->data && at >= m->data && at < m->data + m->size) ane_map_drop(m, (uint64_t)(at - m->data), bytes);
-  }
+  bind_release(&l->source, 1, data, bytes);
 }
 
-void bind_interp_options(lua_State *L, int arg, const struct ane_source *s, struct ane_interp_options *o, struct bind_loading *load) {
+void bind_interp_options(lua_State *L, int arg, struct ane_source *s, struct ane_interp_options *o, struct bind_loading *load) {
   luaL_checktype(L, arg, LUA_TTABLE);
-  *load = (struct bind_loading){.L = L, .source = s};
-  *o = (struct ane_interp_options){.progress = on_progress, .release = on_release, .arg = load};
+  *load = (struct bind_loading){.progress.L = L, .source = s};
+  *o = (struct ane_interp_options){.progress = bind_on_progress, .release = s ? on_release : NULL, .arg = load};
   lua_getfield(L, arg, "isa");
   o->isa = lua_isnil(L, -1) ? ane_isa_best() : ane_isa_from_name(luaL_checkstring(L, -1));
   if (o->isa == ANE_ISA_COUNT) luaL_error(L, "option isa is %s, no ISA level", lua_tostring(L, -1));
@@ -53,7 +40,7 @@ void bind_interp_options(lua_State *L, int arg, const struct ane_source *s, stru
   if (threads < 1 || threads > 1024) luaL_error(L, "option threads is %I, wanted 1 .. 1024", (LUAI_UACINT)threads);
   o->threads = (int)threads;
   lua_getfield(L, arg, "progress");
-  load->progress = lua_isfunction(L, -1) ? lua_gettop(L) : 0;
+  load->progress.function = lua_isfunction(L, -1) ? lua_gettop(L) : 0;
 }
 
 /* interp(source [, options]) -> graph; or nil, message, code */
@@ -70,7 +57,7 @@ static int interp_new(lua_State *L) {
   ane_source_retain(s);
   ud->source = s;
   ane_status st = ane_interp_from_onnx(&ud->graph, s, &o, &err);
-  if (load.raised) return lua_error(L);
+  if (load.progress.raised) return lua_error(L);
   if (st) return bind_fail(L, &err);
   lua_pushvalue(L, self);
   return 1;

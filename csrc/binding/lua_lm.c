@@ -115,7 +115,7 @@ static int program_new(lua_State *L) {
   struct ane_interp *g;
   ane_status st = ane_interp_from_onnx(&g, s, &io, &err);
   if (!st) st = ane_lm_create(&ud->box->lm, g, &o, &err);
-  if (load.raised) return lua_error(L);
+  if (load.progress.raised) return lua_error(L);
   if (st) return bind_fail(L, &err);
   lua_pushvalue(L, self);
   return 1;
@@ -197,12 +197,6 @@ static int session_close(lua_State *L) {
   return 0;
 }
 
-static int done(lua_State *L, ane_status st, const struct ane_error *err) {
-  if (st) return bind_fail(L, err);
-  lua_pushboolean(L, 1);
-  return 1;
-}
-
 /* feed(ids [, want [, until]]) -> true; or nil, message, code. `until` has no meaning here. */
 static int session_feed(lua_State *L) {
   static const char *const wants[] = {"none", "last", "all", "argmax", NULL};
@@ -212,24 +206,13 @@ static int session_feed(lua_State *L) {
   size_t n;
   struct ane_error err;
   const int32_t *ids = bind_ids(L, 2, &n);
-  return done(L, ane_lm_feed(ud->session, ids, (int64_t)n, w, &err), &err);
-}
-
-/* A row number, 1-based or negative from the end, as 0-based; -1 where there is no such row. */
-static int64_t check_row(lua_State *L, const struct ane_lm_session *s, int arg) {
-  int64_t rows = ane_lm_rows(s), i = luaL_optinteger(L, arg, -1);
-  if (i < 0) i += rows + 1;
-  return i >= 1 && i <= rows ? i - 1 : -1;
-}
-
-static int no_row(lua_State *L, const struct ane_lm_session *s) {
-  return luaL_error(L, "no such row of logits: the last feed left %I", (LUAI_UACINT)ane_lm_rows(s));
+  return bind_done(L, ane_lm_feed(ud->session, ids, (int64_t)n, w, &err), &err);
 }
 
 static int session_logits(lua_State *L) {
   const struct lua_session *ud = check_session(L, 1);
-  const float *row = ane_lm_logits(ud->session, check_row(L, ud->session, 2));
-  if (!row) return no_row(L, ud->session);
+  const float *row = ane_lm_logits(ud->session, bind_row(L, 2, ane_lm_rows(ud->session)));
+  if (!row) return bind_no_row(L, ane_lm_rows(ud->session));
   struct ane_shape s = {1, {ane_lm_vocab(ud->box->lm)}};
   memcpy(bind_tensor_new(L, &s), row, (size_t)s.dim[0] * sizeof *row);
   return 1;
@@ -238,8 +221,8 @@ static int session_logits(lua_State *L) {
 static int session_argmax(lua_State *L) {
   const struct lua_session *ud = check_session(L, 1);
   float logit;
-  int32_t id = ane_lm_argmax(ud->session, check_row(L, ud->session, 2), &logit);
-  if (id < 0) return no_row(L, ud->session);
+  int32_t id = ane_lm_argmax(ud->session, bind_row(L, 2, ane_lm_rows(ud->session)), &logit);
+  if (id < 0) return bind_no_row(L, ane_lm_rows(ud->session));
   lua_pushinteger(L, id);
   lua_pushnumber(L, (lua_Number)logit);
   return 2;
@@ -256,31 +239,26 @@ static int session_replayed(lua_State *L) {
 
 static int session_ids(lua_State *L) {
   const struct ane_lm_session *s = check_session(L, 1)->session;
-  int64_t n = ane_lm_length(s);
-  lua_createtable(L, (int)n, 0);
-  for (int64_t i = 0; i < n; i++) {
-    lua_pushinteger(L, ane_lm_ids(s)[i]);
-    lua_rawseti(L, -2, i + 1);
-  }
+  bind_push_ids(L, ane_lm_ids(s), ane_lm_length(s));
   return 1;
 }
 
 static int session_rewind(lua_State *L) {
   struct lua_session *ud = check_session(L, 1);
   struct ane_error err;
-  return done(L, ane_lm_rewind(ud->session, luaL_checkinteger(L, 2), &err), &err);
+  return bind_done(L, ane_lm_rewind(ud->session, luaL_checkinteger(L, 2), &err), &err);
 }
 
 static int session_save(lua_State *L) {
   const struct lua_session *ud = check_session(L, 1);
   struct ane_error err;
-  return done(L, ane_lm_save(ud->session, luaL_checkstring(L, 2), &err), &err);
+  return bind_done(L, ane_lm_save(ud->session, luaL_checkstring(L, 2), &err), &err);
 }
 
 static int session_restore(lua_State *L) {
   struct lua_session *ud = check_session(L, 1);
   struct ane_error err;
-  return done(L, ane_lm_restore(ud->session, luaL_checkstring(L, 2), &err), &err);
+  return bind_done(L, ane_lm_restore(ud->session, luaL_checkstring(L, 2), &err), &err);
 }
 
 static int session_fork(lua_State *L) {

@@ -1,4 +1,5 @@
 /* package:program(options), package:state(): functions of Core ML packages that run on tensors by name. */
+#include "binding/bind_interp.h"
 #include "binding/bind_dyn.h"
 #include "binding/bind_package.h"
 #include "binding/bind_tensor.h"
@@ -50,21 +51,6 @@ static void release_pool(struct shared_pool *p) {
 
 /* ---- Programs ------------------------------------------------------------------------------------------------------*/
 
-struct loading {
-  lua_State *L;
-  int progress; /* stack index of the function, 0: none */
-  bool raised;
-};
-
-static void on_progress(void *arg, uint64_t done, uint64_t total) {
-  struct loading *l = arg;
-  if (!l->progress || l->raised) return;
-  lua_pushvalue(l->L, l->progress);
-  lua_pushinteger(l->L, (lua_Integer)done);
-  lua_pushinteger(l->L, (lua_Integer)total);
-  l->raised = lua_pcall(l->L, 2, 0, 0) != LUA_OK; /* the message stays on the stack */
-}
-
 /* The pool of the program in the option `pool_of`, or one of its own. */
 static ane_status take_pool(lua_State *L, int threads, struct lua_predict *ud, struct ane_error *err) {
   lua_getfield(L, 2, "pool_of");
@@ -84,26 +70,18 @@ static ane_status take_pool(lua_State *L, int threads, struct lua_predict *ud, s
  * program; or nil, message, code */
 int bind_package_program(lua_State *L) {
   struct bind_package *box = bind_check_package(L, 1);
-  struct loading load = {.L = L};
-  struct ane_interp_options o = {.progress = on_progress, .arg = &load};
+  struct bind_loading load;
+  struct ane_interp_options o;
   struct ane_error err;
   luaL_checktype(L, 2, LUA_TTABLE);
   lua_settop(L, 2);
+  bind_interp_options(L, 2, NULL, &o, &load);
   lua_getfield(L, 2, "function");
   const char *function = luaL_optstring(L, -1, NULL);
   lua_getfield(L, 2, "precision");
   const char *precision = luaL_optstring(L, -1, "fp32");
   if (strcmp(precision, "fp32") != 0 && strcmp(precision, "fp16") != 0) return luaL_error(L, "option precision is \"%s\"; choose fp32 or fp16", precision);
   o.fp16 = strcmp(precision, "fp16") == 0;
-  lua_getfield(L, 2, "isa");
-  o.isa = lua_isnil(L, -1) ? ane_isa_best() : ane_isa_from_name(luaL_checkstring(L, -1));
-  if (o.isa == ANE_ISA_COUNT) return luaL_error(L, "option isa is %s, no ISA level", lua_tostring(L, -1));
-  lua_getfield(L, 2, "threads");
-  lua_Integer threads = luaL_optinteger(L, -1, 1);
-  if (threads < 1 || threads > 1024) return luaL_error(L, "option threads is %I, wanted 1 .. 1024", (LUAI_UACINT)threads);
-  o.threads = (int)threads;
-  lua_getfield(L, 2, "progress");
-  load.progress = lua_isfunction(L, -1) ? lua_gettop(L) : 0;
   struct lua_predict *ud = bind_new(L, PROGRAM_CLASS, sizeof *ud, 0);
   int self = lua_gettop(L);
   ud->box = box;
@@ -111,7 +89,7 @@ int bind_package_program(lua_State *L) {
   ud->memory.limit = ane_memory_available();
   ane_status st = take_pool(L, o.threads, ud, &err);
   if (!st) o.pool = ud->pool->pool, st = ane_interp_from_mil(&ud->graph, box->p->model, function, &o, &err);
-  if (load.raised) return lua_error(L);
+  if (load.progress.raised) return lua_error(L);
   if (st) return ane_fail_in(&err, st, "%s", box->p->path), bind_fail(L, &err);
   lua_pushvalue(L, self);
   return 1;

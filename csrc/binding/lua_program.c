@@ -25,30 +25,18 @@ static struct bind_program_box *check_program(lua_State *L, int arg) {
   return ud->box;
 }
 
-/* What the packing callbacks need. The progress function runs in protected mode: what it raises is kept, and raised
- * once the program is whole or gone. */
 struct importance {
   const char *name;
   const float *values;
   int64_t cols;
 };
+/* What the packing callbacks need. */
 struct loading {
-  lua_State *L;
-  int progress; /* stack index of the function, 0: none */
-  bool raised;
+  struct bind_progress progress; /* first */
   const struct bind_program_box *box;
   const struct importance *importance; /* in the table of options */
   int n_importance;
 };
-
-static void on_progress(void *arg, uint64_t done, uint64_t total) {
-  struct loading *l = arg;
-  if (!l->progress || l->raised) return;
-  lua_pushvalue(l->L, l->progress);
-  lua_pushinteger(l->L, (lua_Integer)done);
-  lua_pushinteger(l->L, (lua_Integer)total);
-  l->raised = lua_pcall(l->L, 2, 0, 0) != LUA_OK; /* the message stays on the stack */
-}
 
 /* Stored bytes that have been copied may leave memory. */
 static void on_release(void *arg, const void *data, uint64_t bytes) {
@@ -153,8 +141,8 @@ static void check_options(lua_State *L, int t, struct ane_program_options *o, st
   o->context = int_field(L, t, "context", 1, INT32_MAX);
   o->chunk = int_field(L, t, "chunk", 1, 4096);
   lua_getfield(L, t, "progress");
-  load->progress = lua_isfunction(L, -1) ? lua_gettop(L) : 0;
-  o->progress = on_progress;
+  load->progress.function = lua_isfunction(L, -1) ? lua_gettop(L) : 0;
+  o->progress = bind_on_progress;
   o->release = on_release;
   o->arg = load;
 }
@@ -169,7 +157,7 @@ static void keep_sources(struct bind_program_box *box, const struct bind_graph *
 /* program(graph, options) -> program; or nil, message, code */
 static int program_new(lua_State *L) {
   struct bind_graph *g = bind_check_graph(L, 1);
-  struct loading load = {.L = L};
+  struct loading load = {.progress.L = L};
   struct ane_program_options o = {0};
   struct ane_error err;
   if (g->blank) return luaL_error(L, "the graph has no weights, only their shapes: no program can be made of it");
@@ -181,7 +169,7 @@ static int program_new(lua_State *L) {
   load.box = ud->box;
   keep_sources(ud->box, g);
   ane_status st = ane_program_create(&ud->box->program, g->graph, &o, &err);
-  if (load.raised) return lua_error(L);
+  if (load.progress.raised) return lua_error(L);
   if (st) return bind_fail(L, &err);
   lua_pushvalue(L, self);
   return 1;

@@ -48,12 +48,6 @@ static int meth_close(lua_State *L) {
   return 0;
 }
 
-static int done(lua_State *L, ane_status st, const struct ane_error *err) {
-  if (st) return bind_fail(L, err);
-  lua_pushboolean(L, 1);
-  return 1;
-}
-
 /* feed(ids [, want [, until]]) -> true; or nil, message, code. want: none, last (default), all, argmax. until: the length
  * of the session when all pieces of one feed are in (default: after this one); see ane_run_item */
 static int meth_feed(lua_State *L) {
@@ -66,7 +60,7 @@ static int meth_feed(lua_State *L) {
   item.until = bind_opt_integer(L, 4, 0, 0, INT32_MAX);
   item.ids = bind_ids(L, 2, &n);
   item.n = (int64_t)n;
-  return done(L, ane_run(ud->box->program, &item, 1, &err), &err);
+  return bind_done(L, ane_run(ud->box->program, &item, 1, &err), &err);
 }
 
 /* What a trace collects: for each name asked for, [cols][channels]. */
@@ -145,19 +139,30 @@ static struct trace *check_names(lua_State *L, int arg) {
   return t;
 }
 
-/* trace(ids, names) -> table name -> tensor [tokens, channels]; or nil, message, code. Feeds the ids, all logits wanted. */
-static int meth_trace(lua_State *L) {
+/* Feeds the ids at 2 to the session at 1 and collects the names listed at 3; pushes the table for what was collected. NULL:
+ * nil, message, code were pushed instead. `what` stands in the message where memory ends. */
+static struct trace *run_traced(lua_State *L, ane_want want, ane_tap_fn tap, const char *what) {
   struct lua_session *ud = check_session(L, 1);
-  struct ane_run_item item = {.session = ud->session, .want = ANE_WANT_ALL};
+  struct ane_run_item item = {.session = ud->session, .want = want};
   size_t n;
   struct ane_error err;
   lua_settop(L, 3);
   item.ids = bind_ids(L, 2, &n);
   item.n = (int64_t)n;
   struct trace *t = check_names(L, 3);
-  if (ane_run_tapped(ud->box->program, &item, 1, on_tap, t, &err)) return bind_fail(L, &err);
-  if (t->no_memory) return luaL_error(L, "no memory for the trace");
+  if (ane_run_tapped(ud->box->program, &item, 1, tap, t, &err)) {
+    bind_fail(L, &err);
+    return NULL;
+  }
+  if (t->no_memory) luaL_error(L, "no memory for %s", what);
   lua_createtable(L, 0, t->n);
+  return t;
+}
+
+/* trace(ids, names) -> table name -> tensor [tokens, channels]; or nil, message, code. Feeds the ids, all logits wanted. */
+static int meth_trace(lua_State *L) {
+  struct trace *t = run_traced(L, ANE_WANT_ALL, on_tap, "the trace");
+  if (!t) return 3;
   for (int i = 0; i < t->n; i++) {
     if (!t->values[i].data) continue;
     struct ane_shape s = {2, {t->values[i].cols, t->values[i].channels}};
@@ -170,17 +175,8 @@ static int meth_trace(lua_State *L) {
 /* squares(ids, names) -> table name -> tensor [channels], the mean square of each over the ids; or nil, message, code. Feeds
  * the ids. */
 static int meth_squares(lua_State *L) {
-  struct lua_session *ud = check_session(L, 1);
-  struct ane_run_item item = {.session = ud->session, .want = ANE_WANT_ARGMAX};
-  size_t n;
-  struct ane_error err;
-  lua_settop(L, 3);
-  item.ids = bind_ids(L, 2, &n);
-  item.n = (int64_t)n;
-  struct trace *t = check_names(L, 3);
-  if (ane_run_tapped(ud->box->program, &item, 1, on_squares, t, &err)) return bind_fail(L, &err);
-  if (t->no_memory) return luaL_error(L, "no memory for sums of squares");
-  lua_createtable(L, 0, t->n);
+  struct trace *t = run_traced(L, ANE_WANT_ARGMAX, on_squares, "sums of squares");
+  if (!t) return 3;
   for (int i = 0; i < t->n; i++) {
     const struct trace_value *v = &t->values[i];
     if (!v->sums) continue;
@@ -192,22 +188,11 @@ static int meth_squares(lua_State *L) {
   return 1;
 }
 
-/* A row number, 1-based or negative from the end, as 0-based; -1 where there is no such row. */
-static int64_t check_row(lua_State *L, const struct ane_session *s, int arg) {
-  int64_t rows = ane_session_rows(s), i = luaL_optinteger(L, arg, -1);
-  if (i < 0) i += rows + 1;
-  return i >= 1 && i <= rows ? i - 1 : -1;
-}
-
-static int no_row(lua_State *L, const struct ane_session *s) {
-  return luaL_error(L, "no such row of logits: the last feed left %I", (LUAI_UACINT)ane_session_rows(s));
-}
-
 /* logits([row]) -> tensor [vocab] */
 static int meth_logits(lua_State *L) {
   struct lua_session *ud = check_session(L, 1);
-  const float *row = ane_session_logits(ud->session, check_row(L, ud->session, 2));
-  if (!row) return no_row(L, ud->session);
+  const float *row = ane_session_logits(ud->session, bind_row(L, 2, ane_session_rows(ud->session)));
+  if (!row) return bind_no_row(L, ane_session_rows(ud->session));
   struct ane_shape s = {1, {ane_program_info(ud->box->program).vocab}};
   memcpy(bind_tensor_new(L, &s), row, (size_t)s.dim[0] * sizeof *row);
   return 1;
@@ -217,8 +202,8 @@ static int meth_logits(lua_State *L) {
 static int meth_argmax(lua_State *L) {
   struct lua_session *ud = check_session(L, 1);
   float logit;
-  int32_t id = ane_session_argmax(ud->session, check_row(L, ud->session, 2), &logit);
-  if (id < 0) return no_row(L, ud->session);
+  int32_t id = ane_session_argmax(ud->session, bind_row(L, 2, ane_session_rows(ud->session)), &logit);
+  if (id < 0) return bind_no_row(L, ane_session_rows(ud->session));
   lua_pushinteger(L, id);
   lua_pushnumber(L, (lua_Number)logit);
   return 2;
@@ -252,38 +237,32 @@ static int meth_kv_bytes(lua_State *L) {
 /* ids() -> list of the tokens fed */
 static int meth_ids(lua_State *L) {
   const struct ane_session *s = check_session(L, 1)->session;
-  int64_t n = ane_session_length(s);
-  const int32_t *ids = ane_session_ids(s);
-  lua_createtable(L, (int)n, 0);
-  for (int64_t i = 0; i < n; i++) {
-    lua_pushinteger(L, ids[i]);
-    lua_rawseti(L, -2, i + 1);
-  }
+  bind_push_ids(L, ane_session_ids(s), ane_session_length(s));
   return 1;
 }
 
 static int meth_rewind(lua_State *L) {
   struct lua_session *ud = check_session(L, 1);
   struct ane_error err;
-  return done(L, ane_session_rewind(ud->session, luaL_checkinteger(L, 2), &err), &err);
+  return bind_done(L, ane_session_rewind(ud->session, luaL_checkinteger(L, 2), &err), &err);
 }
 
 static int meth_part(lua_State *L) {
   struct lua_session *ud = check_session(L, 1);
   struct ane_error err;
-  return done(L, ane_session_part(ud->session, luaL_checkinteger(L, 2), &err), &err);
+  return bind_done(L, ane_session_part(ud->session, luaL_checkinteger(L, 2), &err), &err);
 }
 
 static int meth_save(lua_State *L) {
   struct lua_session *ud = check_session(L, 1);
   struct ane_error err;
-  return done(L, ane_session_save(ud->session, luaL_checkstring(L, 2), &err), &err);
+  return bind_done(L, ane_session_save(ud->session, luaL_checkstring(L, 2), &err), &err);
 }
 
 static int meth_restore(lua_State *L) {
   struct lua_session *ud = check_session(L, 1);
   struct ane_error err;
-  return done(L, ane_session_restore(ud->session, luaL_checkstring(L, 2), &err), &err);
+  return bind_done(L, ane_session_restore(ud->session, luaL_checkstring(L, 2), &err), &err);
 }
 
 static int meth_fork(lua_State *L) {

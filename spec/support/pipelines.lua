@@ -2,6 +2,7 @@
 -- Usage: `local set = pipelines.read(path); for _, case in ipairs(set.cases) do pipelines.compare(set, case) end`
 
 local core = require "ane.core"
+local spans_of = require "support.spans"
 local Tokenizer = require "ane.tokenizer"
 local writer = require "support.safetensors_writer"
 
@@ -20,37 +21,11 @@ function M.open(set, case)
   return tokenizer, message, code
 end
 
--- Bytes [start, stop) of spans, widened to whole characters: the library knows no others. Empty spans stand for nothing.
-local function flat_spans(text, spans)
-  local out = {}
-  for _, span in ipairs(spans) do
-    local a, b = span[1] - 1, span[2]
-    if a < b then
-      while a > 0 and (text:byte(a + 1) or 0) & 0xC0 == 0x80 do a = a - 1 end
-      while b < #text and text:byte(b + 1) & 0xC0 == 0x80 do b = b + 1 end
-    end
-    out[#out + 1], out[#out + 2] = a, b
-  end
-  return out
-end
-
 local function same(a, b)
   if type(a) ~= "table" or type(b) ~= "table" then return a == b end
   if #a ~= #b then return false end
   for i = 1, #a do
     if a[i] ~= b[i] then return false end
-  end
-  return true
-end
-
--- Whether spans agree as far as they mean the same: ours are empty where no text stands for a token, and wider where
--- characters of one cluster cannot be told apart.
-local function alike(a, b)
-  if #a ~= #b then return false end
-  for i = 1, #a, 2 do
-    local empty = a[i] == a[i + 1] or b[i] == b[i + 1]
-    local within = a[i] <= b[i] and b[i + 1] <= a[i + 1] or b[i] <= a[i] and a[i + 1] <= b[i + 1]
-    if not (empty or within) then return false end
   end
   return true
 end
@@ -81,7 +56,9 @@ function M.compare(set, case)
     local short = r[4] == 0 and text or r[4] == 1 and whole or r[4]
     check(text, "decoded", whole, t:decode(r[1], { utf8 = "replace" }))
     check(text, "decoded without special", short, t:decode(r[1], { utf8 = "replace", skip_special = true }))
-    if r[5] and ids and same(r[1], ids) then check(text, "offsets", r[5], flat_spans(text, spans), nil, case.exact and same or alike) end
+    if r[5] and ids and same(r[1], ids) then
+      check(text, "offsets", r[5], spans_of.flat(text, spans), nil, case.exact and same or spans_of.alike)
+    end
   end
   t:close()
   return out

@@ -2,6 +2,7 @@
 -- Usage: `local set = sentencepiece.read(path); local differences = sentencepiece.compare(set, "bpe")`
 
 local core = require "ane.core"
+local spans_of = require "support.spans"
 local Tokenizer = require "ane.tokenizer"
 local writer = require "support.safetensors_writer"
 
@@ -21,31 +22,6 @@ function M.open(bytes, files)
   return tokenizer, message, code
 end
 
--- Bytes [start, stop) as sentencepiece counts them: bytes of one character have its place, blanks that go belong to what follows.
-local function flat(text, spans)
-  local out = {}
-  for _, span in ipairs(spans) do
-    local a, b = span[1] - 1, span[2]
-    if a < b then
-      while a > 0 and (text:byte(a + 1) or 0) & 0xC0 == 0x80 do a = a - 1 end
-      while b < #text and text:byte(b + 1) & 0xC0 == 0x80 do b = b + 1 end
-    end
-    out[#out + 1], out[#out + 2] = a, b
-  end
-  return out
-end
-
--- Each is within the other, or one is empty.
-local function alike(a, b)
-  if #a ~= #b then return false end
-  for i = 1, #a, 2 do
-    local empty = a[i] == a[i + 1] or b[i] == b[i + 1]
-    local within = a[i] <= b[i] and b[i + 1] <= a[i + 1] or b[i] <= a[i] and a[i + 1] <= b[i + 1]
-    if not (empty or within) then return false end
-  end
-  return true
-end
-
 --- Every difference of a model, as lines of text.
 function M.compare(set, name)
   local t, message = M.open(core.base64_decode(set.models[name]))
@@ -59,7 +35,9 @@ function M.compare(set, name)
     local ids, spans = t:encode(text, { bos = false, offsets = true })
     local decoded = t:decode(r[1], { utf8 = "replace" })
     if show(ids) ~= show(r[1]) then add("ids", text, r[1], ids or spans)
-    elseif r[3] ~= 0 and not alike(r[3], flat(text, spans)) then add("offsets", text, r[3], flat(text, spans)) end
+    elseif r[3] ~= 0 and not spans_of.alike(r[3], spans_of.flat(text, spans)) then
+      add("offsets", text, r[3], spans_of.flat(text, spans))
+    end
     if decoded ~= r[2] then add("decoded", text, r[2], decoded) end
   end
   t:close()

@@ -345,39 +345,6 @@ INLINE void i8_product(ane_form f, void (*run)(const struct i8_job *, int64_t, i
   } else panels(f, run, &j, g_from * PARTS, g_to * PARTS, scratch);
 }
 
-#define MATMUL_I8(f)                                                                                                   \
-  static void matmul_##f(const struct ane_packed *w, const struct ane_acts *x, int64_t g_from, int64_t g_to, float *out, \
-                         int64_t ld_out, void *scratch) {                                                              \
-    i8_product(ANE_FORM_##f, tiles_##f, w, x, g_from, g_to, out, ld_out, scratch);                                     \
-  }
-MATMUL_I8(Q4_0)
-MATMUL_I8(Q4_1)
-MATMUL_I8(Q5_0)
-MATMUL_I8(Q5_1)
-MATMUL_I8(Q8_0)
-MATMUL_I8(Q4_K)
-MATMUL_I8(Q5_K)
-MATMUL_I8(Q6_K)
-MATMUL_I8(I8)
-MATMUL_I8(N4)
-MATMUL_I8(N8)
-MATMUL_I8(N4H)
-MATMUL_I8(N8H)
-
-INLINE void overlay_i8(struct ane_kernels *k) {
-  k->matmul[ANE_FORM_Q4_0][ANE_ACT_I8] = matmul_Q4_0;
-  k->matmul[ANE_FORM_Q4_1][ANE_ACT_I8] = matmul_Q4_1;
-  k->matmul[ANE_FORM_Q5_0][ANE_ACT_I8] = matmul_Q5_0;
-  k->matmul[ANE_FORM_Q5_1][ANE_ACT_I8] = matmul_Q5_1;
-  k->matmul[ANE_FORM_Q8_0][ANE_ACT_I8] = matmul_Q8_0;
-  k->matmul[ANE_FORM_Q4_K][ANE_ACT_I8] = matmul_Q4_K;
-  k->matmul[ANE_FORM_Q5_K][ANE_ACT_I8] = matmul_Q5_K;
-  k->matmul[ANE_FORM_Q6_K][ANE_ACT_I8] = matmul_Q6_K;
-  k->matmul[ANE_FORM_I8][ANE_ACT_I8] = matmul_I8;
-  k->matmul[ANE_FORM_N4][ANE_ACT_I8] = matmul_N4;
-  k->matmul[ANE_FORM_N8][ANE_ACT_I8] = matmul_N8;
-  k->matmul[ANE_FORM_N4H][ANE_ACT_I8] = matmul_N4H;
-  k->matmul[ANE_FORM_N8H][ANE_ACT_I8] = matmul_N8H;
-}
+#include "kernels/matmul_i8_table.h"
 
 #endif

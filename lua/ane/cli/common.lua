@@ -155,13 +155,7 @@ function M.list(values)
   return core.json_array(values)
 end
 
---- "1.5 MB" of a number of bytes (decimal units).
-function M.bytes(n)
-  for _, unit in ipairs { { 1e9, "GB" }, { 1e6, "MB" }, { 1e3, "kB" } } do
-    if n >= unit[1] then return ("%.1f %s"):format(n / unit[1], unit[2]) end
-  end
-  return ("%d bytes"):format(n)
-end
+M.bytes = require("ane.units").bytes
 
 --- A text in quotes, on one line.
 function M.quote(text)

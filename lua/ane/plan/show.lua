@@ -1,15 +1,9 @@
 --- A plan as text.
--- Needs nothing. Usage: `print(show.text(plan))`
+-- Needs ane.units. Usage: `print(show.text(plan))`
 
 local M = {}
 
---- "1.5 MB" of a number of bytes (decimal units).
-function M.bytes(n)
-  for _, unit in ipairs { { 1e9, "GB" }, { 1e6, "MB" }, { 1e3, "kB" } } do
-    if n >= unit[1] then return ("%.1f %s"):format(n / unit[1], unit[2]) end
-  end
-  return ("%d bytes"):format(n)
-end
+M.bytes = require("ane.units").bytes
 
 --- What a package holds: "layers 0-2", "rows 0-65535", "layer 3, experts 0-7".
 function M.content(p)

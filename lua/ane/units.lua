@@ -1,0 +1,14 @@
+--- Numbers as people read them.
+-- Needs nothing. Usage: `print(units.bytes(1500000))` -- 1.5 MB
+
+local M = {}
+
+--- "1.5 MB" of a number of bytes (decimal units).
+function M.bytes(n)
+  for _, unit in ipairs { { 1e9, "GB" }, { 1e6, "MB" }, { 1e3, "kB" } } do
+    if n >= unit[1] then return ("%.1f %s"):format(n / unit[1], unit[2]) end
+  end
+  return ("%d bytes"):format(n)
+end
+
+return M
