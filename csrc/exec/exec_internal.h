@@ -36,6 +36,10 @@ typedef void (*step_fn)(struct lane *l, const struct step *s);
  * step's scratch is still there. */
 typedef void (*cost_fn)(const struct lane *l, const struct step *s, struct ane_step_profile *p);
 
+/* What the thread needs first of the step's weights, to be asked for before the step begins (ahead.c). */
+struct ahead;
+typedef void (*ahead_fn)(const struct lane *l, const struct step *s, struct ahead *a);
+
 enum { MAX_PROJECT = 8 };
 
 /* y = act(g) * u, n elements (kernels.h). */
@@ -53,6 +57,7 @@ struct step {
   const struct ane_op_info *op;
   step_fn run;
   cost_fn cost; /* NULL: neither weights nor state are read */
+  ahead_fn ahead; /* NULL: nothing */
   const struct place *in[4], *out[MAX_PROJECT]; /* in: x; residual, second operand or k; rope table; v */
   int32_t index;                                /* own work counters */
   size_t shared_bytes, kernel_bytes;            /* scratch of the step: for all threads together; for its kernels, each */
@@ -181,6 +186,8 @@ struct ane_program {
   float *result_block;            /* [WANTED_BLOCK][vocab], committed on use */
   size_t result_block_bytes;
   _Atomic int64_t *counters;      /* 2 a step */
+  _Atomic int64_t *shares;        /* [threads][share_row]: turns taken of each thread's share of a step */
+  int64_t share_row;
   struct columns *columns;
   struct head head;
   struct ane_step_profile *profile; /* [n_steps + 1]; NULL: off */
@@ -281,6 +288,25 @@ static inline int64_t lane_next(const struct lane *l, const struct step *s, int 
   return atomic_fetch_add_explicit(&l->p->counters[2 * s->index + which], 1, memory_order_relaxed);
 }
 
+static inline _Atomic int64_t *lane_share(const struct lane *l, const struct step *s, int thread) {
+  return &l->p->shares[thread * l->p->share_row + s->index];
+}
+/* One of `total` turns that nobody has, -1: all are taken. A thread has a share of turns that lie one behind the other, so that
+ * it walks through memory without gaps, and takes of the others' when its own is used up. *away: 0 at first; how many threads
+ * further it takes from. */
+static inline int64_t lane_claim(const struct lane *l, const struct step *s, int64_t total, int *away) {
+  for (; *away < l->threads; ++*away) {
+    int of = (l->thread + *away) % l->threads;
+    int64_t from, to;
+    ane_split(total, of, l->threads, &from, &to);
+    _Atomic int64_t *taken = lane_share(l, s, of);
+    if (from + atomic_load_explicit(taken, memory_order_relaxed) >= to) continue;
+    int64_t turn = from + atomic_fetch_add_explicit(taken, 1, memory_order_relaxed);
+    if (turn < to) return turn;
+  }
+  return -1;
+}
+
 /* profile.c: adds what began at `start` to row i. On thread 0, behind the barrier that ends it. */
 void profile_step(const struct lane *l, int32_t i, double start);
 /* The product of a matrix and t columns. */
@@ -293,12 +319,27 @@ struct prepared {
 /* One token, in the thread's own scratch. */
 void project_prepare_alone(const struct lane *l, const struct step *s, struct prepared *out);
 
+/* ahead.c: ranges of weights; what steps behind `step` need; one more range; asks for some lines, false: there are no more
+ * (an ane_idle_fn). */
+struct ahead {
+  int n, at;
+  struct {
+    const uint8_t *data, *end;
+  } part[2];
+};
+enum { AHEAD_BYTES = 65536 }; /* of all ranges together: what a wait of some us can fetch, and the nearer caches hold */
+void ahead_begin(struct ahead *a, const struct lane *l, int32_t step);
+void ahead_add(struct ahead *a, const uint8_t *data, size_t bytes);
+bool ahead_more(void *arg);
+
 /* head.c: decides whether the head can be searched, before scratch is planned; takes its memory; gives it back. */
 void head_plan(struct ane_program *p);
 ane_status head_reserve(struct ane_program *p, struct ane_error *err);
 void head_free(struct ane_program *p);
 /* Is the head of this run searched instead of multiplied? Once a run, since it counts tokens. */
 bool head_searched(struct ane_program *p, const struct run *r);
+/* Of the bounds (an ahead_fn). */
+void head_ahead(const struct lane *l, const struct step *s, struct ahead *a);
 /* The last step and the search for the best id in one, by all threads; they have met when it returns. */
 void head_search(struct lane *l);
 

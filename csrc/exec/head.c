@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-enum { BOUNDS_A_TURN = 24, SCANS_A_TURN = 64, REST_FIRST = 16, REST_MOST = 512 };
+enum { BOUNDS_A_TURN = 8, SCANS_A_TURN = 64, REST_FIRST = 16, REST_MOST = 512 };
 
 /* What a thread found so far. */
 struct found {
@@ -81,19 +81,31 @@ static void finish_group(const struct lane *l, const struct ane_acts *x, int64_t
   f->finished++;
 }
 
+static int64_t bound_turns(const struct head *h) { return (int64_t)ane_div_up((size_t)h->matrix->groups, BOUNDS_A_TURN); }
+
 /* Bounds of a share of the groups. The upper halves are packed when they are first needed. */
 static void bound_groups(struct lane *l, const struct step *s, const struct ane_acts *x, const struct ane_upper_x *blocks, struct found *f) {
   struct head *h = &l->p->head;
   const struct ane_packed *w = h->matrix;
   float highest = -INFINITY;
-  for (int64_t g0; (g0 = lane_next(l, s, 0) * BOUNDS_A_TURN) < w->groups;) {
-    int64_t g1 = ANE_MIN(g0 + BOUNDS_A_TURN, w->groups);
+  int away = 0;
+  for (int64_t i; (i = lane_claim(l, s, bound_turns(h), &away)) >= 0;) {
+    int64_t g0 = i * BOUNDS_A_TURN, g1 = ANE_MIN(g0 + BOUNDS_A_TURN, w->groups);
     for (int64_t g = g0; !h->packed && g < g1; g++) ane_upper_pack(w, g, h->upper.data + (size_t)g * h->upper.group_bytes);
     l->k->upper_bound(&h->upper, x, blocks, g0, g1, h->bounds);
     float best;
     int64_t at = l->k->argmax(h->bounds + g0 * ANE_GROUP, (g1 - g0) * ANE_GROUP, &best);
     if (best > highest) highest = best, f->group = g0 + at / ANE_GROUP;
   }
+}
+
+void head_ahead(const struct lane *l, const struct step *s, struct ahead *a) {
+  const struct head *h = &l->p->head;
+  int64_t from, to;
+  (void)s;
+  ane_split(bound_turns(h), l->thread, l->threads, &from, &to);
+  size_t at = (size_t)(from * BOUNDS_A_TURN) * h->upper.group_bytes;
+  if (from < to && h->packed) ahead_add(a, h->upper.data + at, ANE_MIN((size_t)AHEAD_BYTES, h->bytes - at));
 }
 
 static bool can_win(const float *bounds, float best) {

@@ -4,10 +4,13 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Clears the counters of the step before last use: all threads have left it when the next one begins. */
-static void reset_counters(struct ane_program *p, int32_t step) {
-  atomic_store_explicit(&p->counters[2 * step], 0, memory_order_relaxed);
-  atomic_store_explicit(&p->counters[2 * step + 1], 0, memory_order_relaxed);
+/* Clears the counters of the step before: all threads have left it when the next one begins. */
+static void reset_counters(const struct lane *l, int32_t step) {
+  if (step < 0) return;
+  atomic_store_explicit(lane_share(l, &l->p->steps[step], l->thread), 0, memory_order_relaxed);
+  if (l->thread > 0) return;
+  atomic_store_explicit(&l->p->counters[2 * step], 0, memory_order_relaxed);
+  atomic_store_explicit(&l->p->counters[2 * step + 1], 0, memory_order_relaxed);
 }
 
 static void tap_step(const struct lane *l, const struct step *s) {
@@ -17,13 +20,15 @@ static void tap_step(const struct lane *l, const struct step *s) {
 }
 
 static void run_steps(struct lane *l, int32_t from, int32_t to, int32_t *previous) {
+  struct ahead ahead;
   for (int32_t i = from; i < to; i++) {
-    if (l->thread == 0 && *previous >= 0) reset_counters(l->p, *previous);
+    reset_counters(l, *previous);
     bool profiled = l->p->profile && l->thread == 0;
     double start = profiled ? ane_clock() : 0;
     l->p->steps[i].run(l, &l->p->steps[i]);
     if (profiled && l->p->steps[i].cost) l->p->steps[i].cost(l, &l->p->steps[i], &l->p->profile[i]);
-    lane_barrier(l);
+    ahead_begin(&ahead, l, i);
+    ane_pool_barrier_idle(l->p->pool, ahead_more, &ahead);
     if (profiled) profile_step(l, i, start);
     if (l->r->tap) tap_step(l, &l->p->steps[i]);
     *previous = i;
@@ -48,7 +53,7 @@ static void run_thread(void *arg, int thread, int threads) {
     run_steps(&l, p->n_body, p->n_steps - r->search, &previous);
     double start = p->profile && thread == 0 ? ane_clock() : 0;
     if (r->search) {
-      if (thread == 0 && previous >= 0) reset_counters(p, previous);
+      reset_counters(&l, previous);
       head_search(&l);
       previous = p->n_steps - 1;
     } else {
@@ -57,7 +62,7 @@ static void run_thread(void *arg, int thread, int threads) {
     }
     if (p->profile && thread == 0) profile_step(&l, p->n_steps - r->search, start);
   }
-  if (thread == 0 && previous >= 0) reset_counters(p, previous);
+  reset_counters(&l, previous);
 }
 
 static int64_t wanted_rows(const struct ane_run_item *i) { return i->want == ANE_WANT_NONE ? 0 : i->want == ANE_WANT_LAST ? 1 : i->n; }

@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+enum { TURN_BYTES = 32768 };
+
 /* Prepares columns [from, to) of x into `out`; normed: room for the normed columns, from column 0. */
 static void prepare(const struct lane *l, const struct step *s, struct prepared *out, float *normed, int64_t from, int64_t to) {
   const struct ane_kernels *k = l->k;
@@ -65,31 +67,66 @@ static void finish_groups(const struct lane *l, const struct step *s, const stru
   }
 }
 
-/* Row groups a thread takes at once. Few tokens: about 256 KB of weights, so that the stream is long, but no more than lets the
- * load stay even; many: few, so that the panels stay near. Always no more rows than an epilogue's temporary holds. */
+/* Row groups a thread takes at once. Few tokens: about 32 KB of weights, so that all end together; many: few, so that the panels
+ * stay near. Always no more rows than an epilogue's temporary holds. */
 static int64_t groups_a_turn(const struct lane *l, const struct matrix *w) {
   int64_t most = l->p->temp_rows * (l->p->o.chunk / l->cols) / ANE_GROUP;
   if (l->cols > 8) return ANE_MIN((int64_t)2, most);
   size_t bytes = ANE_MAX(w->packed.group_bytes, (size_t)1);
-  int64_t even = ANE_MAX(w->packed.groups / (4 * l->threads), (int64_t)1);
-  int64_t want = ANE_MAX((int64_t)(262144 / bytes), (int64_t)1);
-  return ANE_MIN(ANE_MIN(want, even), most);
+  return ANE_MIN(ANE_MAX((int64_t)(TURN_BYTES / bytes), (int64_t)1), most);
+}
+
+static int jobs_of(const struct step *s) { return s->project.act ? 1 : s->project.count; }
+
+static int64_t turns_of(const struct lane *l, const struct matrix *w) { return (int64_t)ane_div_up((size_t)w->packed.groups, (size_t)groups_a_turn(l, w)); }
+
+/* The groups [*g0, *g1) of matrix *m that turn i is; turns count through all matrices. */
+static void turn_at(const struct lane *l, const struct step *s, int64_t i, int *m, int64_t *g0, int64_t *g1) {
+  for (*m = 0;; ++*m) {
+    const struct matrix *w = s->project.w[*m];
+    int64_t turn = groups_a_turn(l, w), turns = turns_of(l, w);
+    if (i >= turns) {
+      i -= turns;
+      continue;
+    }
+    *g0 = i * turn;
+    *g1 = ANE_MIN(*g0 + turn, w->packed.groups);
+    return;
+  }
+}
+
+static int64_t all_turns(const struct lane *l, const struct step *s) {
+  int64_t n = 0;
+  for (int m = 0; m < jobs_of(s); m++) n += turns_of(l, s->project.w[m]);
+  return n;
 }
 
 static void run_project(struct lane *l, const struct step *s) {
   struct prepared in;
   if (l->cols == 1) project_prepare_alone(l, s, &in);
   else prepare_shared(l, s, &in);
-  int jobs = s->project.act ? 1 : s->project.count;
-  int64_t next = lane_next(l, s, 0), before = 0;
-  for (int m = 0; m < jobs; m++) {
-    int64_t groups = s->project.w[m]->packed.groups, turn = groups_a_turn(l, s->project.w[m]);
-    int64_t turns = (groups + turn - 1) / turn;
-    for (; next < before + turns; next = lane_next(l, s, 0)) {
-      int64_t g0 = (next - before) * turn;
-      finish_groups(l, s, &in, m, g0, ANE_MIN(g0 + turn, groups));
-    }
-    before += turns;
+  int64_t total = all_turns(l, s), g0, g1;
+  int m, away = 0;
+  for (int64_t i; (i = lane_claim(l, s, total, &away)) >= 0;) {
+    turn_at(l, s, i, &m, &g0, &g1);
+    finish_groups(l, s, &in, m, g0, g1);
+  }
+}
+
+/* The first turns of the thread's share. */
+static void project_ahead(const struct lane *l, const struct step *s, struct ahead *a) {
+  int64_t from, to, g0, g1;
+  int m, both = s->project.act ? 2 : 1;
+  if (l->r->search && s == &l->p->steps[l->p->n_steps - 1]) {
+    head_ahead(l, s, a);
+    return;
+  }
+  ane_split(all_turns(l, s), l->thread, l->threads, &from, &to);
+  if (from == to) return;
+  turn_at(l, s, from, &m, &g0, &g1);
+  for (int i = 0; i < both; i++) {
+    const struct ane_packed *w = &s->project.w[m + i]->packed;
+    if (w->form != ANE_FORM_ROWS) ahead_add(a, w->data + (size_t)g0 * w->group_bytes, ANE_MIN((size_t)(w->groups - g0) * w->group_bytes, (size_t)(AHEAD_BYTES / both)));
   }
 }
 
@@ -100,6 +137,7 @@ static void project_cost(const struct lane *l, const struct step *s, struct ane_
 ane_status plan_project(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
   s->run = run_project;
   s->cost = project_cost;
+  s->ahead = project_ahead;
   s->in[0] = planner_place(pl, n->inputs[0]);
   s->in[1] = planner_place(pl, n->inputs[1]);
   s->project.count = (int)ane_node_int(n, "count");

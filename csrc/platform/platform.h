@@ -146,6 +146,10 @@ void ane_pool_run(struct ane_pool *pool, ane_pool_fn fn, void *arg);
 /* Only inside fn, and then by every thread of the run: returns when all have come; what each wrote before is seen by
  * all after. */
 void ane_pool_barrier(struct ane_pool *pool);
+/* The same; while a thread waits awake, it calls idle(arg) again and again until that gives false. A call is some ten
+ * nanoseconds of something useful. */
+typedef bool (*ane_idle_fn)(void *arg);
+void ane_pool_barrier_idle(struct ane_pool *pool, ane_idle_fn idle, void *arg);
 
 /* Splits [0, n) evenly: the range of `part` out of `parts`. */
 static inline void ane_split(int64_t n, int part, int parts, int64_t *from, int64_t *to) {

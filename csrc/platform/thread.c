@@ -53,14 +53,17 @@ static void gate_destroy(struct gate *g) {
   pthread_mutex_destroy(&g->mutex);
 }
 
-/* Returns once the generation is no longer `seen`. */
-static void gate_wait(struct gate *g, uint32_t seen, bool spin) {
+/* Returns once the generation is no longer `seen`. Spinning it calls idle(arg) until that gives false; NULL: nothing to do. */
+static void gate_wait(struct gate *g, uint32_t seen, bool spin, ane_idle_fn idle, void *arg) {
   if (spin) {
     double end = 0;
     for (int check = 0;; check++) {
       for (int i = 0; i < SPIN_PAUSES; i++) {
         if (atomic_load_explicit(&g->generation, memory_order_acquire) != seen) return;
-        cpu_pause();
+        if (!idle || !idle(arg)) {
+          idle = NULL;
+          cpu_pause();
+        }
       }
       if (check < SPIN_CHECKS) continue; /* asks for the time only when it has waited a little */
       double now = ane_clock();
@@ -85,14 +88,16 @@ static void gate_open(struct gate *g) {
   }
 }
 
-void ane_pool_barrier(struct ane_pool *p) {
+void ane_pool_barrier(struct ane_pool *p) { ane_pool_barrier_idle(p, NULL, NULL); }
+
+void ane_pool_barrier_idle(struct ane_pool *p, ane_idle_fn idle, void *arg) {
   if (p->threads == 1) return;
   uint32_t seen = atomic_load_explicit(&p->meet.generation, memory_order_relaxed);
   if (atomic_fetch_add(&p->arrived, 1) == p->threads - 1) {
     atomic_store_explicit(&p->arrived, 0, memory_order_relaxed);
     gate_open(&p->meet);
   } else {
-    gate_wait(&p->meet, seen, p->spin);
+    gate_wait(&p->meet, seen, p->spin, idle, arg);
   }
 }
 
@@ -101,7 +106,7 @@ static void *worker(void *arg) {
   ane_free(arg);
   struct ane_pool *p = w.pool;
   for (uint32_t seen = 0;; seen++) {
-    gate_wait(&p->start, seen, p->spin);
+    gate_wait(&p->start, seen, p->spin, NULL, NULL);
     if (atomic_load(&p->quit)) return NULL;
     p->fn(p->arg, w.thread, p->threads);
     ane_pool_barrier(p);
