@@ -352,7 +352,9 @@ function model:quantise(out, opts) end
 ---@field mixed? table<string, string> glob over weights' names to form
 ---@field context? integer
 ---@field max_t? integer tokens of a call at most; default 4
----@field fixed_t? integer[] fixed numbers of tokens, each with packages of its own
+---@field fixed_t? integer[] fixed numbers of tokens, each with packages of its own, or functions
+---@field tiers? integer[] smaller contexts, each with packages of its own, or functions
+---@field functions? "one"|"many" many: a function for each T and context in the same packages, on one copy of the weights
 ---@field chip? string "M1" .. "M4 Max"
 ---@field target? integer bytes of a package planned for
 ---@field law? integer bytes above which a layer is cut at its experts
@@ -362,6 +364,7 @@ function model:quantise(out, opts) end
 ---@field experts? "auto"|"whole"|"halves"|"each"
 ---@field layout? "ct1"|"c1t"
 ---@field norm? "doubled"|"fp32"
+---@field rope? "inputs"|"constants"
 
 --- Plans the model for the Neural Engine; the plan prints as a table.
 ---@param opts? ane.plan_options

@@ -9,6 +9,10 @@
 int64_t bind_mil_integer(lua_State *L, int t, const char *name, int64_t def, int64_t lo, int64_t hi);
 /* layout, norm, rope, context, max_t, fixed_t, argmax, fp32 */
 void bind_mil_options(lua_State *L, int t, struct ane_mil_options *o);
+/* Option `functions`: a list of {fixed_t or max_t, context}, what is missing as in `o`; a userdata, pushed. n 0: absent. */
+struct ane_mil_profile *bind_mil_profiles(lua_State *L, int t, const struct ane_mil_options *o, uint32_t *n);
+/* Pushes {name, fixed_t or max_t, context (where it makes a difference)}. */
+void bind_mil_push_function(lua_State *L, const struct ane_mil_function_plan *f);
 /* The form asked for of each value of the graph: `weights`, but for those constants that `forms` names. A userdata, pushed. */
 struct ane_weight_spec *bind_mil_forms(lua_State *L, int t, const struct ane_graph *g);
 /* target, law, rows, slices, layers, expert_parts */

@@ -15,6 +15,8 @@ struct lua_exporter {
   struct ane_cut *cut; /* NULL: closed */
   struct ane_mil_export e;
   struct ane_mil_options o;
+  struct ane_mil_profile *profiles; /* n_profiles; 0: packages have one function */
+  uint32_t n_profiles;
   const float **importance; /* by value */
   struct ane_arena arena;   /* of the piece that is being written */
 };
@@ -94,13 +96,15 @@ static int exporter_new(lua_State *L) {
   luaL_checktype(L, 2, LUA_TTABLE);
   lua_settop(L, 2);
   if (graph->blank) return luaL_error(L, "the graph has no weights, only their shapes: it cannot be written");
-  struct lua_exporter *ud = bind_new(L, EXPORTER_CLASS, sizeof *ud, 4);
+  struct lua_exporter *ud = bind_new(L, EXPORTER_CLASS, sizeof *ud, 5);
   ud->owner = graph;
   for (int i = 1; i <= 2; i++) {
     lua_pushvalue(L, i);
     lua_setiuservalue(L, 3, i);
   }
   exporter_options(L, 2, &ud->o);
+  ud->profiles = bind_mil_profiles(L, 2, &ud->o, &ud->n_profiles);
+  lua_setiuservalue(L, 3, 5);
   lua_getfield(L, 2, "weights");
   bool plain = lua_isstring(L, -1) && strcmp(lua_tostring(L, -1), "plain") == 0;
   lua_pop(L, 1);
@@ -193,8 +197,44 @@ static void on_release(void *arg, const void *data, uint64_t bytes) {
   bind_release(owner->sources, owner->n_sources, data, bytes);
 }
 
-/* write(i, path [, wrote]) -> {version, inputs, outputs, states}; or nil, message, code. i: 1-based; wrote: function({name, from,
- * to, form, bytes, count, max_abs, error, signal}) for each matrix (sums of squares) */
+static void push_lowered(lua_State *L, const struct ane_graph *g, const struct ane_mil_lowered *r) {
+  push_ports(L, "inputs", g, r->inputs, r->n_inputs);
+  push_ports(L, "outputs", g, r->outputs, r->n_outputs);
+  push_ports(L, "states", g, r->states, r->n_states);
+}
+
+/* functions = list of {name, fixed_t or max_t, context (where it makes a difference), inputs, outputs, states} */
+static void push_functions(lua_State *L, const struct ane_graph *g, const struct ane_mil_function_plan *list, uint32_t n, struct ane_mil_lowered *const *lowered) {
+  lua_createtable(L, (int)n, 0);
+  for (uint32_t i = 0; i < n; i++) {
+    bind_mil_push_function(L, &list[i]);
+    push_lowered(L, g, lowered[i]);
+    lua_rawseti(L, -2, (lua_Integer)i + 1);
+  }
+  lua_setfield(L, -2, "functions");
+}
+
+/* Everything of one piece, in the arena of the exporter. */
+struct piece_written {
+  struct ane_mil_function_plan *functions;
+  struct ane_mil_lowered **lowered;
+  uint32_t n_functions; /* 0: the only one is called main */
+};
+
+static ane_status write_piece(struct lua_exporter *ud, int32_t i, const char *path, struct piece_written *out, struct ane_error *err) {
+  const struct ane_cut_piece *p = &ud->cut->pieces[i];
+  ane_status st = ANE_OK;
+  if (ud->n_profiles) st = ane_mil_plan_functions(&ud->arena, ud->e.graph, p, ud->profiles, ud->n_profiles, &out->functions, &out->n_functions, err);
+  if (st) return st;
+  out->lowered = ane_arena_array(&ud->arena, (size_t)out->n_functions + 1, sizeof *out->lowered);
+  if (!out->lowered) return ane_fail(err, ANE_NOMEM, "no memory for the functions");
+  if (!out->n_functions) return ane_mil_export(&ud->e, p, &ud->o, path, &ud->arena, out->lowered, err);
+  return ane_mil_export_functions(&ud->e, p, &ud->o, out->functions, out->n_functions, path, &ud->arena, out->lowered, err);
+}
+
+/* write(i, path [, wrote]) -> {version, inputs, outputs, states (of the default function), functions (where the exporter has the
+ * option; the default one first)}; or nil, message, code. i: 1-based; wrote: function({name, from, to, form, bytes, count, max_abs,
+ * error, signal}) for each matrix (sums of squares) */
 static int exporter_write(lua_State *L) {
   struct lua_exporter *ud = check_exporter(L);
   int32_t i = (int32_t)bind_integer(L, 2, 1, ud->cut->n_pieces) - 1;
@@ -203,20 +243,19 @@ static int exporter_write(lua_State *L) {
   luaL_argcheck(L, strlen(path) == len, 3, "holds a NUL byte");
   luaL_checkstack(L, 16, "export");
   struct writing x = {.L = L, .ud = ud, .wrote = lua_isfunction(L, 4) ? 4 : 0};
-  struct ane_mil_lowered *r;
+  struct piece_written w = {0};
   struct ane_error err;
   ud->e.wrote = on_wrote;
   ud->e.release = on_release;
   ud->e.arg = &x;
-  ane_status st = ane_mil_export(&ud->e, &ud->cut->pieces[i], &ud->o, path, &ud->arena, &r, &err);
+  ane_status st = write_piece(ud, i, path, &w, &err);
   if (x.raised) return ane_arena_free(&ud->arena), lua_error(L);
   if (st) return ane_arena_free(&ud->arena), bind_fail(L, &err);
-  lua_createtable(L, 0, 4);
-  lua_pushinteger(L, r->model->version);
+  lua_createtable(L, 0, 5);
+  lua_pushinteger(L, w.lowered[0]->model->version);
   lua_setfield(L, -2, "version");
-  push_ports(L, "inputs", ud->e.graph, r->inputs, r->n_inputs);
-  push_ports(L, "outputs", ud->e.graph, r->outputs, r->n_outputs);
-  push_ports(L, "states", ud->e.graph, r->states, r->n_states);
+  push_lowered(L, ud->e.graph, w.lowered[0]);
+  if (w.n_functions) push_functions(L, ud->e.graph, w.functions, w.n_functions, w.lowered);
   ane_arena_free(&ud->arena);
   return 1;
 }

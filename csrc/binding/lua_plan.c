@@ -58,6 +58,32 @@ void bind_mil_options(lua_State *L, int t, struct ane_mil_options *o) {
   o->fp32 = flag(L, t, "fp32");
 }
 
+struct ane_mil_profile *bind_mil_profiles(lua_State *L, int t, const struct ane_mil_options *o, uint32_t *n) {
+  lua_getfield(L, t, "functions");
+  *n = lua_istable(L, -1) ? (uint32_t)luaL_len(L, -1) : 0;
+  int list = lua_gettop(L);
+  struct ane_mil_profile *out = lua_newuserdatauv(L, ((size_t)*n + 1) * sizeof *out, 0);
+  for (uint32_t i = 0; i < *n; i++) {
+    lua_rawgeti(L, list, (lua_Integer)i + 1);
+    luaL_checktype(L, -1, LUA_TTABLE);
+    int row = lua_gettop(L);
+    out[i].fixed_t = bind_mil_integer(L, row, "fixed_t", 0, 0, INT32_MAX);
+    out[i].max_t = bind_mil_integer(L, row, "max_t", o->max_t, 1, INT32_MAX);
+    out[i].context = bind_mil_integer(L, row, "context", o->context, 1, INT32_MAX);
+    lua_pop(L, 1);
+  }
+  lua_remove(L, list);
+  return out;
+}
+
+void bind_mil_push_function(lua_State *L, const struct ane_mil_function_plan *f) {
+  bool fixed = f->profile.fixed_t > 0;
+  lua_createtable(L, 0, 6);
+  set_text(L, "name", f->name);
+  set_integer(L, fixed ? "fixed_t" : "max_t", fixed ? f->profile.fixed_t : f->profile.max_t);
+  if (!f->any_context) set_integer(L, "context", f->profile.context);
+}
+
 static struct ane_weight_spec check_form(lua_State *L, int arg) {
   struct ane_weight_spec s;
   const char *name = luaL_checkstring(L, arg);
@@ -153,6 +179,8 @@ struct planned {
   const struct ane_graph *g;
   const struct ane_weight_spec *specs;
   struct ane_mil_options o;
+  const struct ane_mil_profile *profiles;
+  uint32_t n_profiles;
 };
 
 static void push_nodes(lua_State *L, const struct planned *x, const struct ane_cut_piece *p) {
@@ -172,7 +200,28 @@ static void push_nodes(lua_State *L, const struct planned *x, const struct ane_c
   lua_setfield(L, -2, "nodes");
 }
 
-static void push_piece(lua_State *L, const struct planned *x, const struct ane_cut_piece *p) {
+/* `functions` of the piece at the top; what the laws ask of them. */
+static ane_status push_functions(lua_State *L, const struct planned *x, const struct ane_cut_piece *p, struct ane_law_package *package, struct ane_error *err) {
+  struct ane_arena arena = {0};
+  struct ane_mil_function_plan *list;
+  uint32_t n;
+  ane_status st = ane_mil_plan_functions(&arena, x->g, p, x->profiles, x->n_profiles, &list, &n, err);
+  if (!st) {
+    lua_createtable(L, (int)n, 0);
+    package->n_functions = (int32_t)n;
+    package->max_t = 0;
+    for (uint32_t i = 0; i < n; i++) {
+      if (list[i].profile.fixed_t == 0) package->max_t = ANE_MAX(package->max_t, list[i].profile.max_t);
+      bind_mil_push_function(L, &list[i]);
+      lua_rawseti(L, -2, (lua_Integer)i + 1);
+    }
+    lua_setfield(L, -2, "functions");
+  }
+  ane_arena_free(&arena);
+  return st;
+}
+
+static ane_status push_piece(lua_State *L, const struct planned *x, const struct ane_cut_piece *p, struct ane_error *err) {
   struct ane_law_package package = ane_law_package_of(p, &x->o);
   lua_createtable(L, 0, 16);
   set_text(L, "kind", ane_cut_kind_name(p->kind));
@@ -183,6 +232,8 @@ static void push_piece(lua_State *L, const struct planned *x, const struct ane_c
     set_integer(L, "to", p->to);
   }
   set_integer(L, "bytes", (lua_Integer)p->bytes);
+  lua_pushboolean(L, ane_mil_reads_keys(x->g, p));
+  lua_setfield(L, -2, "reads_keys");
   push_values(L, "ins", x->g, p->ins, p->n_ins);
   push_values(L, "outs", x->g, p->outs, p->n_outs);
   push_values(L, "states", x->g, p->states, p->n_states);
@@ -190,11 +241,13 @@ static void push_piece(lua_State *L, const struct planned *x, const struct ane_c
   if (p->hidden_in != ANE_NONE) set_text(L, "hidden_in", x->g->values[p->hidden_in].name);
   if (p->hidden_out != ANE_NONE) set_text(L, "hidden_out", x->g->values[p->hidden_out].name);
   push_nodes(L, x, p);
+  ane_status st = x->n_profiles ? push_functions(L, x, p, &package, err) : ANE_OK;
   push_finding(L, "finding", ane_law_judge_package(&package));
+  return st;
 }
 
 /* mil_plan(graph, options) -> {layers, rows, embedding = {name, shape}, pieces}; or nil, message, code. Options: weights (form),
- * forms ({constant = form}), target, law (bytes), rows, slices, layers, expert_parts, whole; context, max_t, fixed_t, layout, norm */
+ * forms ({constant = form}), target, law (bytes), rows, slices, layers, expert_parts, whole; context, max_t, fixed_t, layout, norm; functions (list of {fixed_t or max_t, context}) */
 static int mil_plan(lua_State *L) {
   const struct ane_graph *g = bind_check_graph(L, 1)->graph;
   struct planned x = {.g = g};
@@ -202,6 +255,7 @@ static int mil_plan(lua_State *L) {
   luaL_checktype(L, 2, LUA_TTABLE);
   lua_settop(L, 2);
   bind_mil_options(L, 2, &x.o);
+  x.profiles = bind_mil_profiles(L, 2, &x.o, &x.n_profiles);
   struct ane_weight_spec *specs = bind_mil_forms(L, 2, g);
   x.specs = specs;
   struct bind_cut *ud = bind_cut_new(L);
@@ -219,7 +273,7 @@ static int mil_plan(lua_State *L) {
   }
   lua_createtable(L, c->n_pieces, 0);
   for (int32_t i = 0; i < c->n_pieces; i++) {
-    push_piece(L, &x, &c->pieces[i]);
+    if (push_piece(L, &x, &c->pieces[i], &err)) return bind_fail(L, &err);
     lua_rawseti(L, -2, i + 1);
   }
   lua_setfield(L, -2, "pieces");

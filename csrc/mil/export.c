@@ -4,16 +4,28 @@
 #include "mil/cut.h"
 #include "tensor/half.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Smaller values lie in the model file, as coremltools has them. */
 enum { BLOB_FROM = 10 };
+
+/* A constant that lies in the weight file: where else equal bytes are asked for, the same record does. */
+struct stored {
+  struct ane_mil_type type;
+  uint64_t bytes, offset, hash;
+  const void *data; /* in the arena */
+};
 
 struct exporting {
   struct ane_mil_export *e;
   struct ane_mlpackage_writer *w;
   struct ane_arena *arena;
   struct ane_error *err;
+  struct ane_strmap known;    /* text of an ask -> index into answers */
+  struct ane_buffer answers;  /* of struct ane_mil_weight: functions share them */
+  struct ane_buffer constants; /* of struct stored */
 };
 
 /* `count` elements at `data`, which need not outlive the call, as a value. */
@@ -126,7 +138,7 @@ static struct ane_weight_rows drain(struct drained *d) {
   return (struct ane_weight_rows){.rows = d->inner.rows, .cols = d->inner.cols, .read = read_drained, .arg = d};
 }
 
-static ane_status provide(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask, struct ane_mil_weight *out, struct ane_error *err) {
+static ane_status encode(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask, struct ane_mil_weight *out, struct ane_error *err) {
   struct exporting *x = arg;
   struct ane_mil_export *e = x->e;
   bool exact = e->specs == NULL && ask->dtype == ANE_MIL_FP32; /* nothing is asked of the weights, and fp16 would round them */
@@ -148,6 +160,22 @@ static ane_status provide(void *arg, struct ane_arena *arena, const struct ane_m
   return st;
 }
 
+/* What was answered once is answered again: functions that ask for the same weight share its record. */
+static ane_status provide(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask, struct ane_mil_weight *out, struct ane_error *err) {
+  struct exporting *x = arg;
+  char text[256];
+  int len = snprintf(text, sizeof text, "%" PRId32 " %" PRId64 " %" PRId64 " %d %d %a %a", ask->value, ask->from, ask->to, ask->matrix, (int)ask->dtype, (double)ask->add, (double)ask->times);
+  for (int32_t i = 0; i < ask->rank; i++) len += snprintf(text + len, sizeof text - (size_t)len, " %" PRId64, ask->dim[i]);
+  uint32_t at = ane_strmap_get(&x->known, text, (size_t)len);
+  if (at != UINT32_MAX) return memcpy(out, x->answers.data + at * sizeof *out, sizeof *out), ANE_OK;
+  ane_status st = encode(arg, arena, ask, out, err);
+  if (st) return st;
+  const char *key = ane_arena_strndup(x->arena, text, (size_t)len);
+  at = (uint32_t)(x->answers.size / sizeof *out);
+  bool kept = key && ane_buffer_append(&x->answers, out, sizeof *out) && ane_strmap_put(&x->known, key, (size_t)len, at, NULL);
+  return kept ? ANE_OK : ane_fail(err, ANE_NOMEM, "no memory for the program");
+}
+
 /* Do the matrices of the piece need operations of iOS 18? */
 static bool needs_ios18(const struct ane_mil_export *e, const struct ane_cut_piece *p) {
   for (int32_t i = 0; i < p->n_consts; i++) {
@@ -158,38 +186,150 @@ static bool needs_ios18(const struct ane_mil_export *e, const struct ane_cut_pie
   return false;
 }
 
+/* Does a constant with these bytes lie in the file already? */
+static bool find_stored(const struct exporting *x, const struct ane_mil_value *v, uint64_t hash, uint64_t *offset) {
+  const struct stored *list = (const void *)x->constants.data;
+  for (size_t i = 0; i < x->constants.size / sizeof *list; i++)
+    if (list[i].hash == hash && list[i].bytes == v->bytes && list[i].type.dtype == v->type.dtype && memcmp(list[i].data, v->data, v->bytes) == 0)
+      return *offset = list[i].offset, true;
+  return false;
+}
+
+static ane_status store_constant(struct exporting *x, struct ane_mil_value *v) {
+  struct ane_mil_hash h = {0};
+  ane_mil_hash_add(&h, v->data, v->bytes);
+  struct stored s = {.type = v->type, .bytes = v->bytes, .hash = ane_mil_hash_end(&h), .data = v->data};
+  if (find_stored(x, v, s.hash, &s.offset)) {
+    v->kind = ANE_MIL_BLOB;
+    v->file = ANE_MLPACKAGE_WEIGHTS;
+    v->offset = s.offset;
+    v->data = NULL;
+    return ANE_OK;
+  }
+  ane_status st = store(x, v->type, v->data, v);
+  s.offset = v->offset;
+  if (!st && !ane_buffer_append(&x->constants, &s, sizeof s)) st = ane_fail(x->err, ANE_NOMEM, "no memory for the program");
+  return st;
+}
+
 /* Constants that lowering left in memory: norms, biases, tables. */
 static ane_status store_rest(struct exporting *x, const struct ane_mil_model *m) {
-  const struct ane_mil_block *block = &m->program.functions[0].block;
-  for (uint32_t i = 0; i < block->n_ops; i++) {
-    const struct ane_mil_op *op = &block->ops[i];
-    if (strcmp(op->type, "const") != 0) continue;
-    struct ane_mil_value *v = (struct ane_mil_value *)(uintptr_t)ane_mil_op_attr(op, "val");
-    if (v->kind != ANE_MIL_NUMBERS || v->count < BLOB_FROM || (v->type.dtype != ANE_MIL_FP16 && v->type.dtype != ANE_MIL_FP32)) continue;
-    ane_status st = store(x, v->type, v->data, v);
-    if (st) return st;
+  ane_status st = ANE_OK;
+  for (uint32_t f = 0; f < m->program.n_functions; f++) {
+    const struct ane_mil_block *block = &m->program.functions[f].block;
+    for (uint32_t i = 0; i < block->n_ops && !st; i++) {
+      const struct ane_mil_op *op = &block->ops[i];
+      if (strcmp(op->type, "const") != 0) continue;
+      struct ane_mil_value *v = (struct ane_mil_value *)(uintptr_t)ane_mil_op_attr(op, "val");
+      if (v->kind != ANE_MIL_NUMBERS || v->count < BLOB_FROM || (v->type.dtype != ANE_MIL_FP16 && v->type.dtype != ANE_MIL_FP32)) continue;
+      st = store_constant(x, v);
+    }
   }
+  return st;
+}
+
+/* ---- Functions ---------------------------------------------------------------------------------------------------------*/
+
+bool ane_mil_reads_keys(const struct ane_graph *g, const struct ane_cut_piece *piece) {
+  for (int32_t i = 0; i < piece->n_nodes; i++) {
+    const struct ane_node *n = &g->nodes[piece->nodes[i]];
+    if (n->op == ANE_OP_ATTENTION && !ane_node_int(n, "ahead")) return true;
+  }
+  return false;
+}
+
+static bool same_profile(const struct ane_mil_profile *a, const struct ane_mil_profile *b, bool any_context) {
+  bool same_t = a->fixed_t > 0 || b->fixed_t > 0 ? a->fixed_t == b->fixed_t : a->max_t == b->max_t;
+  return same_t && (any_context || a->context == b->context);
+}
+
+static const char *function_name(struct ane_arena *arena, const struct ane_mil_profile *p, bool with_context) {
+  char text[96];
+  int len = p->fixed_t > 0 ? snprintf(text, sizeof text, "t%" PRId64, p->fixed_t) : snprintf(text, sizeof text, "t1_%" PRId64, p->max_t);
+  if (with_context) len += snprintf(text + len, sizeof text - (size_t)len, "_c%" PRId64, p->context);
+  return ane_arena_strndup(arena, text, (size_t)len);
+}
+
+ane_status ane_mil_plan_functions(struct ane_arena *arena, const struct ane_graph *g, const struct ane_cut_piece *piece, const struct ane_mil_profile *profiles,
+                                  uint32_t n, struct ane_mil_function_plan **out, uint32_t *n_out, struct ane_error *err) {
+  struct ane_mil_function_plan *list = ane_arena_array(arena, (size_t)n + 1, sizeof *list);
+  bool keys = ane_mil_reads_keys(g, piece), several = false;
+  uint32_t count = 0;
+  *out = NULL;
+  *n_out = 0;
+  if (!list) return ane_fail(err, ANE_NOMEM, "no memory for the functions");
+  for (uint32_t i = 1; i < n; i++) several |= profiles[i].context != profiles[0].context;
+  for (uint32_t i = 0; i < n; i++) {
+    bool old = false;
+    for (uint32_t j = 0; j < i; j++)
+      if (same_profile(&profiles[j], &profiles[i], false)) return ane_fail(err, ANE_INVALID, "two functions have the same T and context");
+    for (uint32_t j = 0; j < count; j++) old |= same_profile(&list[j].profile, &profiles[i], !keys);
+    if (old) continue;
+    list[count] = (struct ane_mil_function_plan){function_name(arena, &profiles[i], keys && several), profiles[i], !keys};
+    if (!list[count++].name) return ane_fail(err, ANE_NOMEM, "no memory for the functions");
+  }
+  *out = list;
+  *n_out = count;
   return ANE_OK;
+}
+
+/* ---- Packages ----------------------------------------------------------------------------------------------------------*/
+
+static void free_exporting(struct exporting *x) {
+  ane_strmap_free(&x->known);
+  ane_buffer_free(&x->answers);
+  ane_buffer_free(&x->constants);
+}
+
+static struct ane_mil_options own_options(struct exporting *x, const struct ane_cut_piece *piece, const struct ane_mil_options *o) {
+  struct ane_mil_options own = *o;
+  own.weight = provide;
+  own.weight_arg = x;
+  own.ios18_weights = needs_ios18(x->e, piece);
+  return own;
+}
+
+/* The package of a model whose matrices are in the file. */
+static ane_status finish(struct exporting *x, const struct ane_mil_model *m, ane_status st) {
+  if (!st) st = store_rest(x, m);
+  if (st) ane_mlpackage_abandon(x->w);
+  else st = ane_mlpackage_commit(x->w, m, x->err);
+  free_exporting(x);
+  return st;
 }
 
 ane_status ane_mil_export(struct ane_mil_export *e, const struct ane_cut_piece *piece, const struct ane_mil_options *o, const char *path,
                           struct ane_arena *arena, struct ane_mil_lowered **out, struct ane_error *err) {
   struct exporting x = {.e = e, .arena = arena, .err = err};
-  struct ane_mil_options own = *o;
   *out = NULL;
-  own.weight = provide;
-  own.weight_arg = &x;
-  own.ios18_weights = needs_ios18(e, piece);
   ane_status st = ane_mlpackage_create(&x.w, path, err);
   if (st) return st;
-  struct ane_mil_lowered *lowered;
+  struct ane_mil_options own = own_options(&x, piece, o);
+  struct ane_mil_lowered *lowered = NULL;
   st = ane_mil_lower(arena, e->graph, piece, &own, &lowered, err);
-  if (!st) st = store_rest(&x, lowered->model);
-  if (st) {
-    ane_mlpackage_abandon(x.w);
-    return st;
-  }
-  st = ane_mlpackage_commit(x.w, lowered->model, err);
+  st = finish(&x, st ? NULL : lowered->model, st);
   if (!st) *out = lowered;
   return st;
+}
+
+ane_status ane_mil_export_functions(struct ane_mil_export *e, const struct ane_cut_piece *piece, const struct ane_mil_options *o,
+                                    const struct ane_mil_function_plan *functions, uint32_t n, const char *path, struct ane_arena *arena,
+                                    struct ane_mil_lowered **out, struct ane_error *err) {
+  struct exporting x = {.e = e, .arena = arena, .err = err};
+  ane_status st = ane_mlpackage_create(&x.w, path, err);
+  if (st) return st;
+  struct ane_mil_options own = own_options(&x, piece, o);
+  struct ane_mil_model *m = NULL;
+  own.several = true;
+  for (uint32_t i = 0; i < n; i++) own.held = ANE_MAX(own.held, functions[i].profile.context);
+  for (uint32_t i = 0; i < n && !st; i++) {
+    own.function = functions[i].name;
+    own.context = functions[i].profile.context;
+    own.fixed_t = functions[i].profile.fixed_t;
+    own.max_t = functions[i].profile.max_t;
+    st = ane_mil_lower(arena, e->graph, piece, &own, &out[i], err);
+    if (st) ane_fail_in(err, st, "function %s", functions[i].name);
+  }
+  if (!st) st = ane_mil_join(arena, out, n, &m, err);
+  return finish(&x, m, st);
 }

@@ -21,9 +21,32 @@ struct ane_mil_export {
   void *arg;
 };
 
+/* One way to call a package: a function of its own where there are several. */
+struct ane_mil_profile {
+  int64_t max_t, fixed_t, context; /* as in struct ane_mil_options */
+};
+
+/* A function of a package. */
+struct ane_mil_function_plan {
+  const char *name;     /* "t4": T is 4; "t1_4": T is 1 .. 4; with "_c128" behind it where the context makes a difference */
+  struct ane_mil_profile profile;
+  bool any_context;     /* of profiles that differ in nothing else: there are no keys in the piece */
+};
+/* Does attention in the piece read keys of earlier calls? Only then the context makes a difference. */
+bool ane_mil_reads_keys(const struct ane_graph *g, const struct ane_cut_piece *piece);
+/* The functions that the profiles make of a piece, in their order, each once; in the arena. Errors: ANE_INVALID (a profile twice),
+ * ANE_NOMEM. */
+ane_status ane_mil_plan_functions(struct ane_arena *arena, const struct ane_graph *g, const struct ane_cut_piece *piece, const struct ane_mil_profile *profiles,
+                                  uint32_t n, struct ane_mil_function_plan **out, uint32_t *n_out, struct ane_error *err);
+
 /* Writes the package at `path` (see ane_mlpackage_create). options.weight, weight_arg and ios18_weights are set here; the
  * result lives in the arena. Errors: those of ane_mil_lower, of the encoder (with the weight's name) and of the writer. */
 ane_status ane_mil_export(struct ane_mil_export *e, const struct ane_cut_piece *piece, const struct ane_mil_options *o, const char *path,
                           struct ane_arena *arena, struct ane_mil_lowered **out, struct ane_error *err);
+/* The same with several functions, the first the default one, on one copy of the weights. T and context of `o` are not looked at;
+ * the states hold what the largest context of all needs (o->held, where that is more). out: n, one for each function. */
+ane_status ane_mil_export_functions(struct ane_mil_export *e, const struct ane_cut_piece *piece, const struct ane_mil_options *o,
+                                    const struct ane_mil_function_plan *functions, uint32_t n, const char *path, struct ane_arena *arena,
+                                    struct ane_mil_lowered **out, struct ane_error *err);
 
 #endif

@@ -40,6 +40,7 @@ static bool law_size_over(const struct subject *s) { return within(s->package->b
 static bool law_size_fail(const struct subject *s) { return s->package->bytes > 1000ull * MB; }
 static bool law_states(const struct subject *s) { return s->package->n_states > 0; }
 static bool law_many_states(const struct subject *s) { return s->package->n_states > 2; }
+static bool law_functions(const struct subject *s) { return s->package->n_functions > 1; }
 static bool law_tokens(const struct subject *s) { return s->package->max_t <= 4; }
 static bool law_tokens_many(const struct subject *s) { return s->package->max_t > 4; }
 static bool law_last_axis(const struct subject *s) { return s->package->layout == ANE_MIL_CT1; }
@@ -78,7 +79,7 @@ struct ane_law_finding ane_law_judge_package(const struct ane_law_package *p) { 
 
 struct ane_law_package ane_law_package_of(const struct ane_cut_piece *p, const struct ane_mil_options *o) {
   int64_t t = o->fixed_t > 0 ? 0 : ANE_MAX(o->max_t, (int64_t)1);
-  return (struct ane_law_package){.bytes = p->bytes, .n_states = p->n_states, .max_t = t, .layout = o->layout};
+  return (struct ane_law_package){.bytes = p->bytes, .n_states = p->n_states, .n_functions = 1, .max_t = t, .layout = o->layout};
 }
 
 /* ---- Nodes of a recipe ---------------------------------------------------------------------------------------------*/

@@ -38,6 +38,7 @@ struct ane_law_op {
 struct ane_law_package {
   uint64_t bytes;    /* of weights */
   int32_t n_states;
+  int32_t n_functions; /* on one copy of the weights */
   int64_t max_t;     /* range 1 .. max_t; 0: fixed */
   ane_mil_layout layout;
 };

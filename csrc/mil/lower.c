@@ -336,15 +336,16 @@ static struct ane_mil_model *model_of(struct lower *l, const struct ane_mil_lowe
   struct ane_mil_function *f = ane_arena_alloc(a, sizeof *f);
   struct ane_mil_op *ops = ane_arena_array(a, l->b.ops.size / sizeof *ops + 1, sizeof *ops);
   const char **outputs = ane_arena_array(a, r->n_outputs + 1, sizeof *outputs);
-  if (!m || !face || !f || !ops || !outputs) return mil_build_no_memory(&l->b), NULL;
+  const char *name = l->o->function ? ane_arena_strndup(a, l->o->function, strlen(l->o->function)) : "main";
+  if (!m || !face || !f || !ops || !outputs || !name) return mil_build_no_memory(&l->b), NULL;
   memcpy(ops, l->b.ops.data, l->b.ops.size);
   for (uint32_t i = 0; i < r->n_outputs; i++) outputs[i] = r->outputs[i].name;
-  *face = (struct ane_mil_interface){.name = "main", .inputs = features_of(l, r->inputs, r->n_inputs, false), .n_inputs = r->n_inputs,
+  *face = (struct ane_mil_interface){.name = name, .inputs = features_of(l, r->inputs, r->n_inputs, false), .n_inputs = r->n_inputs,
                                      .outputs = features_of(l, r->outputs, r->n_outputs, true), .n_outputs = r->n_outputs,
                                      .states = features_of(l, r->states, r->n_states, false), .n_states = r->n_states, .predicted = "", .probabilities = ""};
-  *f = (struct ane_mil_function){.name = "main", .opset = ane_mil_opset(l->b.version), .inputs = inputs_of(l, r), .n_inputs = r->n_inputs + r->n_states,
+  *f = (struct ane_mil_function){.name = name, .opset = ane_mil_opset(l->b.version), .inputs = inputs_of(l, r), .n_inputs = r->n_inputs + r->n_states,
                                  .block = {.outputs = outputs, .n_outputs = r->n_outputs, .ops = ops, .n_ops = (uint32_t)(l->b.ops.size / sizeof *ops)}};
-  *m = (struct ane_mil_model){.version = l->b.version, .interfaces = face, .n_interfaces = 1, .default_function = "main",
+  *m = (struct ane_mil_model){.version = l->b.version, .interfaces = face, .n_interfaces = 1, .multi = strcmp(name, "main") != 0, .default_function = name,
                               .metadata = {.description = l->o->description ? l->o->description : "", .version = "", .author = "", .license = ""},
                               .program = {.functions = f, .n_functions = 1}};
   return m;
@@ -363,6 +364,9 @@ static struct ane_mil_lowered *finish(struct lower *l) {
   return r;
 }
 
+/* The first specification with states, iOS 18's forms of weights and several functions. */
+enum { SEVERAL_VERSION = 9 };
+
 /* ---- Entry -----------------------------------------------------------------------------------------------------------*/
 
 static bool has_state(const struct ane_graph *g, const struct ane_cut_piece *p) {
@@ -375,6 +379,8 @@ static bool has_state(const struct ane_graph *g, const struct ane_cut_piece *p) 
 
 static ane_status check_options(const struct ane_mil_options *o, struct ane_error *err) {
   if (o->context < 1 || o->context > INT32_MAX) return ane_fail(err, ANE_INVALID, "context is %" PRId64 ", not in 1 .. %d", o->context, INT32_MAX);
+  if (o->held && (o->held < o->context || o->held > INT32_MAX))
+    return ane_fail(err, ANE_INVALID, "attention sees %" PRId64 " positions, the states hold %" PRId64, o->context, o->held);
   int64_t t = o->fixed_t > 0 ? o->fixed_t : o->max_t;
   if (t < 1 || t > o->context) return ane_fail(err, ANE_INVALID, "a call has %" PRId64 " tokens, not 1 .. %" PRId64 ", the context", t, o->context);
   return ANE_OK;
@@ -397,7 +403,7 @@ ane_status ane_mil_lower(struct ane_arena *arena, const struct ane_graph *g, con
   ane_status st = check_options(o, err);
   if (st) return st;
   struct lower l = {.g = g, .piece = piece, .o = o, .token_axis = o->layout == ANE_MIL_C1T ? 3 : 2, .t = o->fixed_t > 0 ? o->fixed_t : ANE_MIL_UNKNOWN};
-  mil_build_init(&l.b, arena, has_state(g, piece) || o->ios18_weights ? 9 : 7, o->fp32 ? ANE_MIL_FP32 : ANE_MIL_FP16, err);
+  mil_build_init(&l.b, arena, has_state(g, piece) || o->ios18_weights || o->several || o->function ? SEVERAL_VERSION : 7, o->fp32 ? ANE_MIL_FP32 : ANE_MIL_FP16, err);
   st = prepare(&l, arena, err);
   if (!st) {
     const struct output_name *names = name_outputs(&l);
@@ -415,5 +421,33 @@ ane_status ane_mil_lower(struct ane_arena *arena, const struct ane_graph *g, con
   ane_buffer_free(&l.states);
   ane_buffer_free(&l.kernels);
   ane_strmap_free(&l.weights);
+  return st;
+}
+
+/* ---- Several functions -------------------------------------------------------------------------------------------------*/
+
+ane_status ane_mil_join(struct ane_arena *arena, struct ane_mil_lowered *const *parts, uint32_t n, struct ane_mil_model **out, struct ane_error *err) {
+  struct ane_mil_model *m = ane_arena_alloc(arena, sizeof *m);
+  struct ane_mil_interface *faces = ane_arena_array(arena, (size_t)n + 1, sizeof *faces);
+  struct ane_mil_function *functions = ane_arena_array(arena, (size_t)n + 1, sizeof *functions);
+  *out = NULL;
+  if (!m || !faces || !functions) return ane_fail(err, ANE_NOMEM, "no memory for the program");
+  if (n < 1) return ane_fail(err, ANE_INVALID, "a package has at least one function");
+  for (uint32_t i = 0; i < n; i++) {
+    const struct ane_mil_model *part = parts[i]->model;
+    faces[i] = part->interfaces[0];
+    functions[i] = part->program.functions[0];
+    if (part->version != SEVERAL_VERSION) return ane_fail(err, ANE_INVALID, "function %.64s was not lowered as one of several", faces[i].name);
+    for (uint32_t j = 0; j < i; j++)
+      if (strcmp(faces[j].name, faces[i].name) == 0) return ane_fail(err, ANE_INVALID, "two functions are called %.64s", faces[i].name);
+  }
+  *m = *parts[0]->model;
+  m->interfaces = faces;
+  m->n_interfaces = n;
+  m->multi = true;
+  m->default_function = faces[0].name;
+  m->program = (struct ane_mil_program){.functions = functions, .n_functions = n};
+  ane_status st = ane_mil_verify(m, err);
+  if (!st) *out = m;
   return st;
 }

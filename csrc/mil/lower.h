@@ -4,7 +4,7 @@
  * Tensors. Every activation is [1, C, T, 1], or [1, C, 1, T] by option: the same numbers in the same order. T is the number of
  * columns (tokens) of a call: 1 .. max_t, or fixed. Every projection is a conv with a kernel [C_out, C_in, 1, 1].
  *
- * Features of the function "main" (struct ane_mil_port says what each one is; `act` is fp16, or fp32 with that option):
+ * Features of the function (struct ane_mil_port says what each one is; `act` is fp16, or fp32 with that option):
  *   inputs
  *     ids            int32 [1, T]           with options.embed, where the piece has the embedding
  *     hidden         act [1, C, T, 1]       the value piece.hidden_in, or the result of the embed node
@@ -20,13 +20,17 @@
  *     argmax, max    int32 [1, T], act [1, T]   instead, with options.argmax: row with the largest logit (counted within the
  *                                           slice) and that logit
  *   states           fp16, names from the graph
- *     keys, values   [1, kv_heads, context, head_dim]
+ *     keys, values   [1, kv_heads, held, head_dim]
  *     columns        [1, C, K - 1, 1] (in the other layout [1, C, 1, K - 1]): the last K - 1 inputs of a convolution over
  *                    tokens, less what stands before the first one: zeros, always, mean the start of a sequence
  * Results of route nodes are no list of experts here but a weight for every slot, zero where not chosen: [1, E, T, 1].
  * Only features that the piece uses are there. Order: as listed; edges in the order of piece.ins and outs, states as used.
  *
- * Opset: the lowest that serves the features: CoreML8 (specification 9) with states or weights of iOS 18's forms, else CoreML6. */
+ * Opset: the lowest that serves the features: CoreML8 (specification 9) with states, weights of iOS 18's forms or several functions,
+ * else CoreML6.
+ *
+ * Several functions of one package (ane_mil_join) differ in T and context alone. Those with a smaller context see the first
+ * positions of the same states, which hold as many as the largest needs, so that a sequence may go from one function to another. */
 #ifndef ANE_MIL_LOWER_H
 #define ANE_MIL_LOWER_H
 
@@ -81,9 +85,12 @@ struct ane_mil_options {
   ane_mil_norm norm;
   ane_mil_rope rope;
   ane_mil_take take;
-  int64_t context;   /* positions that the states hold, >= 1 */
+  int64_t context;   /* positions that attention sees, >= 1 */
+  int64_t held;      /* positions that the states hold, and rope tables that are constants; at least context; 0: as many */
   int64_t max_t;     /* T is 1 .. max_t, by default 1 */
   int64_t fixed_t;   /* > 0: T is this, and max_t is not used */
+  const char *function; /* its name; NULL: "main" */
+  bool several;      /* it is one of several functions of a package: CoreML8, whatever is in it */
   bool argmax;       /* the head gives argmax and max */
   bool embed;        /* the table is in the package, instead of with the host */
   bool fp32;         /* compute in fp32 (states stay fp16) */
@@ -121,6 +128,10 @@ struct ane_mil_lowered {
  * T is not fixed), ANE_INVALID (an option), ANE_SHAPE, ANE_NOMEM, and what the weights say. The text begins with the node. */
 ane_status ane_mil_lower(struct ane_arena *arena, const struct ane_graph *g, const struct ane_cut_piece *piece, const struct ane_mil_options *o,
                          struct ane_mil_lowered **out, struct ane_error *err);
+
+/* One model of several functions, each with a name of its own; the first is the default. It lives in the arena and points into
+ * theirs. Errors: ANE_INVALID (a name twice, a function that was not lowered as one of several), ANE_NOMEM, those of ane_mil_verify. */
+ane_status ane_mil_join(struct ane_arena *arena, struct ane_mil_lowered *const *parts, uint32_t n, struct ane_mil_model **out, struct ane_error *err);
 
 /* ---- What pieces of one graph share --------------------------------------------------------------------------------*/
 

@@ -79,6 +79,8 @@ mil_value lower_tokens(struct lower *l);   /* T: int32 [1] */
 mil_value lower_input(struct lower *l, const char *name, ane_mil_port_kind kind, int32_t value, int32_t index, struct ane_mil_type type);
 /* A state of the graph, for reading and writing. */
 mil_value lower_state(struct lower *l, int32_t value, ane_mil_port_kind kind, int32_t rank, const int64_t *dim);
+/* Positions that the states hold. */
+static inline int64_t lower_held(const struct lower *l) { return l->o->held ? l->o->held : l->o->context; }
 /* int32 [rank], zeros but for `v`, an int32 [1], at the axis. */
 mil_value lower_on_axis(struct lower *l, int rank, int axis, mil_value v);
 

@@ -32,7 +32,7 @@ ane_status ane_mil_ropes(struct ane_arena *arena, const struct ane_graph *g, str
 static mil_value whole_table(struct lower *l, const struct ane_node *n, bool sine) {
   struct mil_build *b = &l->b;
   const struct ane_attr *f = ane_node_attr(n, "inv_freq");
-  int64_t half = f->fv.n, context = l->o->context;
+  int64_t half = f->fv.n, context = lower_held(l);
   float magnitude = (float)ane_node_float(n, "magnitude");
   float *data = ane_arena_array(b->arena, (size_t)half * (size_t)context, sizeof *data);
   if (!data) {
@@ -65,9 +65,9 @@ static mil_value positions(struct lower *l) {
 static void gather_tables(struct lower *l, const struct ane_node *n, mil_value *cos, mil_value *sin) {
   struct mil_build *b = &l->b;
   int64_t original = ane_node_int(n, "original");
-  if (ane_node_attr(n, "long_freq")->fv.n && l->o->context > original) {
+  if (ane_node_attr(n, "long_freq")->fv.n && lower_held(l) > original) {
     mil_build_fail(b, ane_fail(b->err, ANE_UNSUPPORTED, "%s has other factors beyond %" PRId64 " positions: its tables must be inputs for a context of %" PRId64,
-                                   n->name, original, l->o->context));
+                                   n->name, original, lower_held(l)));
     return;
   }
   mil_value at = positions(l);

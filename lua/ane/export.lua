@@ -49,15 +49,16 @@ local function files_of(folder, prefix, out)
   return out
 end
 
---- Bytes and hash of a package: SHA-256 of lines "<SHA-256 of the file>  <path>\n", by path.
+--- Bytes and hash of a package: SHA-256 of lines "<SHA-256 of the file>  <path>\n", by path; and of each file {bytes, sha256}.
 function M.measure(path)
-  local lines, sum = {}, 0
+  local lines, sum, files = {}, 0, {}
   for _, file in ipairs(files_of(path, "", {})) do
     local hash, bytes = core.sha256_file(path .. "/" .. file)
     try(hash, bytes, "io")
     lines[#lines + 1], sum = ("%s  %s\n"):format(hash, file), sum + bytes
+    files[file] = { bytes = bytes, sha256 = hash }
   end
-  return sum, core.sha256(table.concat(lines))
+  return sum, core.sha256(table.concat(lines)), files
 end
 
 -- May `out` be written: nothing there, an empty folder, or a package set?
@@ -119,11 +120,12 @@ local function collect_errors(list)
   end
 end
 
--- Writes piece i, or finds it written. Gives its entry of the record: bytes, sha256, ports, weights.
+-- Writes piece i, or finds it written. Gives its entry of the record: bytes, sha256, files, ports, functions, weights.
 local function write_piece(run, exporter, i, name)
+  if run.written[name] then return run.written[name] end -- another variant has the same
   local entry = is_done(run.folder, run.record, name)
   if entry then
-    run.kept = run.kept + 1
+    run.kept, run.written[name] = run.kept + 1, entry
     return entry
   end
   local path, weights = run.folder:path() .. "/" .. name, {}
@@ -131,21 +133,23 @@ local function write_piece(run, exporter, i, name)
   local package = try(core.package(path)) -- all that is in it has been checked
   local residency = core.mil_judge(package)
   package:close()
-  local bytes, hash = M.measure(path)
-  entry = { bytes = bytes, sha256 = hash, version = written.version, inputs = written.inputs, outputs = written.outputs,
-            states = written.states, weights = weights, residency = residency }
-  run.record.done[name] = entry
+  local bytes, hash, files = M.measure(path)
+  entry = { bytes = bytes, sha256 = hash, files = files, version = written.version, inputs = written.inputs, outputs = written.outputs,
+            states = written.states, functions = written.functions, weights = weights, residency = residency }
+  run.record.done[name], run.written[name] = entry, entry
   save_record(run.folder, run.record)
   return entry
 end
 
-local function write_profile(run, fixed_t)
-  local options = planner.core_options(run.graph, run.config, run.opts, fixed_t)
+-- part: of ane.plan's parts
+local function write_part(run, part)
+  local options = planner.core_options(run.graph, run.config, run.opts, part)
   options.argmax, options.threads, options.importance = run.opts.argmax, run.opts.threads, run.opts.importance
   local cuts = try(core.mil_plan(run.graph, options))
   local exporter <close> = try(core.mil_exporter(run.graph, options))
-  local names = planner.package_names(cuts.pieces, fixed_t)
-  local profile = { fixed_t = fixed_t, cuts = cuts, tables = try(exporter:tables()), names = names, entries = {} }
+  local names = planner.package_names(cuts.pieces, part)
+  local profile = { fixed_t = part.fixed_t, context = part.context, tiered = part.tiered, many = part[1] and part, cuts = cuts,
+                    tables = try(exporter:tables()), names = names, entries = {} }
   for i, name in ipairs(names) do
     profile.entries[i] = write_piece(run, exporter, i, name)
     run.done = run.done + cuts.pieces[i].bytes
@@ -157,10 +161,10 @@ local function write_profile(run, fixed_t)
   return profile
 end
 
-local function total_bytes(run, profiles)
+local function total_bytes(run, parts)
   local sum = 0
-  for i = 1, math.max(#profiles, 1) do
-    local cuts = try(core.mil_plan(run.graph, planner.core_options(run.graph, run.config, run.opts, profiles[i])))
+  for _, part in ipairs(parts) do
+    local cuts = try(core.mil_plan(run.graph, planner.core_options(run.graph, run.config, run.opts, part)))
     for _, p in ipairs(cuts.pieces) do sum = sum + p.bytes end
   end
   return sum
@@ -173,39 +177,69 @@ local function keep_only(folder, wanted)
   end
 end
 
-local function shards_of(profiles)
-  local list = {}
+local function names_of(functions)
+  if not functions then return nil end
+  local names = {}
+  for i, f in ipairs(functions) do names[i] = f.name end
+  return names
+end
+
+-- fn(name, piece, entry, profile) for each package, once.
+local function each_package(profiles, fn)
+  local seen = {}
   for _, profile in ipairs(profiles) do
     for i, name in ipairs(profile.names) do
-      local p, entry = profile.cuts.pieces[i], profile.entries[i]
+      if not seen[name] then fn(name, profile.cuts.pieces[i], profile.entries[i], profile) end
+      seen[name] = true
+    end
+  end
+end
+
+local function shards_of(profiles)
+  local list = {}
+  each_package(profiles, function(name, p, entry, profile)
       list[#list + 1] = {
         path = name, kind = p.kind, bytes = entry.bytes, weight_bytes = p.bytes, sha256 = entry.sha256, fixed_t = profile.fixed_t,
         layers = p.first and { p.first, p.last } or nil, rows = p.kind == "head" and p.to and { p.from, p.to } or nil,
-        experts = p.kind == "experts" and { p.from, p.to } or nil, verdict = p.finding.verdict, residency = entry.residency,
+        experts = p.kind == "experts" and { p.from, p.to } or nil, functions = names_of(entry.functions), verdict = p.finding.verdict,
+        residency = entry.residency,
       }
-    end
-  end
+  end)
   return list
 end
 
 local function weights_of(profiles)
   local list = {}
-  for _, profile in ipairs(profiles) do
-    for _, entry in ipairs(profile.entries) do table.move(entry.weights, 1, #entry.weights, #list + 1, list) end
-  end
+  each_package(profiles, function(_, _, entry) table.move(entry.weights, 1, #entry.weights, #list + 1, list) end)
   return list
 end
 
+-- {path = {bytes, sha256}} of files, and of those in folders.
+local function hash_tokens(path, names)
+  local out = {}
+  for _, name in ipairs(names) do
+    if core.path_kind(path .. "/" .. name) == "folder" then
+      local _, _, files = M.measure(path .. "/" .. name)
+      for file, entry in pairs(files) do out[name .. "/" .. file] = entry end
+    else
+      local hash, bytes = core.sha256_file(path .. "/" .. name)
+      out[name] = { sha256 = try(hash, bytes, "io"), bytes = bytes }
+    end
+  end
+  return out
+end
+
 local function write_all(run, out)
-  local wanted_t, profiles = planner.profiles(run.config, run.opts), {}
-  run.total = total_bytes(run, wanted_t)
-  for i = 1, math.max(#wanted_t, 1) do profiles[i] = write_profile(run, wanted_t[i]) end
+  local profiles = {}
+  run.total = total_bytes(run, run.parts)
+  for i, part in ipairs(run.parts) do profiles[i] = write_part(run, part) end
   local wanted = { [META] = true, ["embed.bin"] = run.embedding and true or nil }
   for _, profile in ipairs(profiles) do
     for _, name in ipairs(profile.names) do wanted[name] = true end
   end
   local files = tokens.write(run.bundle, run.folder, try)
   for _, name in ipairs(files.names) do wanted[name] = true end
+  files.hashes = hash_tokens(run.folder:path(), files.names)
   local text = core.json_encode(meta.of(run, profiles, files), { sort = true, indent = 1 })
   try(core.write_file(run.folder:path() .. "/" .. META, text))
   keep_only(run.folder, wanted)
@@ -220,15 +254,15 @@ local function export(bundle, out, opts)
   local started = core.clock()
   out = #out > 1 and out:gsub("/+$", "") or out
   check_out(out)
+  local parts = try(planner.parts(bundle.config, opts))
   local graph <close> = try(planner.graph(bundle))
   local folder <close> = try(core.folder(out))
   local run = {
     bundle = bundle, config = bundle.config, opts = opts, graph = graph, folder = folder, progress = opts.progress or nil, kept = 0,
-      done = 0,
-    started = started,
+    done = 0, started = started, parts = parts, written = {},
   }
-  local options = planner.core_options(graph, bundle.config, opts, nil)
-  options.argmax, options.profiles = opts.argmax, planner.profiles(bundle.config, opts)
+  local options = planner.core_options(graph, bundle.config, opts, parts[#parts])
+  options.argmax, options.parts = opts.argmax, parts
   options.importance = opts.importance and true or nil
   run.record = read_record(folder, fingerprint(bundle, graph, options))
   return write_all(run, out)
@@ -239,8 +273,8 @@ end
 -- @param out path of the folder
 -- @param opts see rules
 -- @return report: path, ok, shards = list of {path, kind, bytes, weight_bytes, sha256, layers = {first, last} or rows = {from, to} (not
--- included) or experts, verdict, residency (convolutions by predicted device, laws that spoke of the operations)}, kept (packages of
--- an earlier run), weights = list of {name, form, bytes, max_abs, snr_db},
+-- included) or experts, functions (names, where there are several), verdict, residency (convolutions by predicted device, laws that
+-- spoke of the operations)}, kept (packages of an earlier run), weights = list of {name, form, bytes, max_abs, snr_db},
 -- embed_bytes, weight_bytes, seconds; or nil, message, code
 -- @raise where an option is unknown or wrong
 function M.run(bundle, out, opts, level)

@@ -1,8 +1,10 @@
 --- Sessions on package sets: tokens in, logits out, the states of each package carried from call to call.
--- Needs ane.core. A call runs the packages in order on at most as many columns as they take; what they need is told by roles.
+-- Needs ane.core and ane.package_calls. Tokens are cut into calls of as many columns as the packages take; a call runs them in order,
+-- each by the function for its columns and positions; what they need is told by roles.
 -- Results do not depend on how tokens are cut into calls. States of convolutions forget: a rewind takes a snapshot from
 -- before and feeds the tokens behind it again.
 
+local calls = require "ane.package_calls"
 local core = require "ane.core"
 
 local M = {}
@@ -55,14 +57,14 @@ local function cut(value, n, first, count, port)
   return value:reshape({ #value // n, n }):slice(2, first + 1, first + count):reshape(shape)
 end
 
--- A rope table or a mask, made once for all packages of a call that take the same one.
-local function table_of(program, p, port, call)
+-- A rope table or a mask, made once for all packages of a call that take the same one. f: the function that is called.
+local function table_of(program, f, port, call)
   local shape, at = shape_for(port, call.count), call.length + call.first
   local key = ("%s %s %s %s %d %s"):format(port.role, port.rope, port.window, port.ahead, at, table.concat(shape, ","))
   if call.cache[key] then return call.cache[key] end
   local values
   if port.role == "mask" then
-    local from = #p.states == 0 and call.length or 0 -- without states keys are the columns of the call
+    local from = #f.states == 0 and call.length or 0 -- without states keys are the columns of the call
     values = mask_input(port, at, call.count, shape[4], call.length + call.n, from)
   else
     local rope = program.meta.ropes[port.rope + 1]
@@ -73,11 +75,11 @@ local function table_of(program, p, port, call)
   return call.cache[key]
 end
 
--- Everything one package takes in a call. `call`: {ids, n (columns with tokens), columns (with padding), first (column taken),
+-- Everything a function takes in a call. `call`: {ids, n (columns with tokens), columns (with padding), first (column taken),
 -- count, length, values, cache}
-local function inputs_of(program, p, call)
+local function inputs_of(program, f, call)
   local inputs = {}
-  for _, port in ipairs(p.inputs) do
+  for _, port in ipairs(f.inputs) do
     local role = port.role
     if role == "hidden" or role == "edge" then
       inputs[port.name] = cut(call.values[port.edge], call.columns, call.first, call.count, port)
@@ -88,7 +90,7 @@ local function inputs_of(program, p, call)
       for t = call.n + 1, call.columns do ids[t] = 0 end
       inputs[port.name] = core.tensor({ 1, call.columns }, ids)
     else
-      inputs[port.name] = table_of(program, p, port, call)
+      inputs[port.name] = table_of(program, f, port, call)
     end
   end
   return inputs
@@ -97,8 +99,8 @@ end
 -- ---- A call -------------------------------------------------------------------------------------------------------------
 
 -- Keeps what a head gave: rows of logits by slice, or the best of each column.
-local function take_results(p, outputs, results)
-  for _, port in ipairs(p.outputs) do
+local function take_results(p, f, outputs, results)
+  for _, port in ipairs(f.outputs) do
     local value = outputs[port.name]
     if port.role == "hidden" or port.role == "edge" then results.values[port.edge] = value
     elseif port.role == "logits" then table.insert(results.logits, value)
@@ -115,12 +117,24 @@ local function take_results(p, outputs, results)
   results.argmax, results.max = nil, nil
 end
 
--- Runs all packages on n tokens behind the session's. want: as Session:feed.
-local function run(self, ids, n, want)
+-- Runs a package by the function for the call's columns.
+local function run_package(self, i, p, call)
+  local f = calls.function_for(p, call.count, call.length + call.first + call.count)
+  if not f then return nil, ("%s: no function takes %d columns at %d"):format(p.path, call.count, call.length + call.first), "range" end
+  local program, message, code = p.package:program(f.name)
+  local outputs
+  if program then outputs, message, code = program:run(inputs_of(self.program, f, call), self.states[i]) end
+  if not outputs then return nil, ("%s: %s"):format(p.path, message), code end
+  return outputs, f
+end
+
+-- Runs all packages on n tokens behind the session's, in one call of so many columns. want: as Session:feed; total: length after
+-- the feed.
+-- @return rows of results {logits, best, columns, count, skip}
+local function run(self, ids, n, columns, want, total)
   local program = self.program
   local meta = program.meta
-  local columns = math.max(n, meta.low)
-  local call = { ids = ids, n = n, columns = columns, first = 0, count = columns, length = self.len, total = self.total or self.len + n,
+  local call = { ids = ids, n = n, columns = columns, first = 0, count = columns, length = self.len, total = total,
     origin = self.origin or 0, values = {}, cache = {} }
   if meta.embedding then call.values[meta.embedding] = meta.table:take(ids, columns, meta.embed_scale or 1) end
   local results = { values = call.values, logits = {}, best = {} }
@@ -129,9 +143,9 @@ local function run(self, ids, n, want)
       if want == "none" then break end
       if want == "last" and program.heads_bend then call.first, call.count = n - 1, 1 end
     end
-    local outputs, message, code = p.program:run(inputs_of(program, p, call), self.states[i])
-    if not outputs then return nil, ("%s: %s"):format(p.path, message), code end
-    take_results(p, outputs, results)
+    local outputs, f, code = run_package(self, i, p, call)
+    if not outputs then return nil, f, code end
+    take_results(p, f, outputs, results)
   end
   if want == "none" then return { count = 0 } end
   local last = want == "last"
@@ -139,6 +153,23 @@ local function run(self, ids, n, want)
     logits = results.logits, best = results.best, columns = call.count, count = last and 1 or n,
     skip = last and call.count > 1 and n - 1 or 0,
   }
+end
+
+-- Runs all tokens, call after call; the session's length goes with them.
+-- @return list of rows of results, with `count`; or nil, message, code: then some may have been run
+local function run_all(self, ids, want)
+  local results, done, total = { count = 0 }, 0, self.total or self.len + #ids
+  while done < #ids do
+    local columns, n = calls.choose(self.program, #ids - done, self.program.meta.max_seq_len - self.len)
+    if not columns then return nil, self.program:no_call(#ids - done, self.len), "range" end
+    local last = done + n == #ids
+    local rows, message, code = run(self, table.move(ids, done + 1, done + n, 1, {}), n, columns, want == "last" and not last and "none"
+      or want, total)
+    if not rows then return nil, message, code end
+    if rows.count > 0 then results[#results + 1], results.count = rows, results.count + rows.count end
+    done, self.len = done + n, self.len + n
+  end
+  return results
 end
 
 -- ---- Sessions -----------------------------------------------------------------------------------------------------------
@@ -223,10 +254,7 @@ function Session:feed(ids, want)
   if self.program.both_sides and self.len > 0 then
     return nil, ("%d tokens after %d: the packages keep nothing between calls"):format(n, self.len), "range"
   end
-  local room = meta.max_seq_len - self.len
-  if self.program.has_state and meta.low > room then
-    return nil, ("a call takes %d columns, after %d tokens the states have room for %d"):format(meta.low, self.len, room), "range"
-  end
+  if not calls.choose(self.program, n, meta.max_seq_len - self.len) then return nil, self.program:no_call(n, self.len), "range" end
   for i = 1, n do
     if ids[i] < 0 or ids[i] >= meta.vocab_size then return nil, ("id %d is not in 0 .. %d"):format(ids[i], meta.vocab_size - 1), "range" end
   end
@@ -238,30 +266,35 @@ function Session:feed(ids, want)
   end
   local turned, why, word = turn(self, self.len + n)
   if not turned then return nil, why, word end
-  local results, message, code = run(self, ids, n, want == "argmax" and "all" or want)
+  local before = self.len
+  local results, message, code = run_all(self, ids, want == "argmax" and "all" or want)
   if not results then
+    self.len = before
     -- States of convolutions may be in the middle of an update; keys and values beyond the length are written again.
     if self.program.has_state then self.broken, self.tokens = true, {} end
     return nil, message, code
   end
   self.results = results
-  table.move(ids, 1, n, self.len + 1, self.tokens)
-  self.len = self.len + n
+  table.move(ids, 1, n, before + 1, self.tokens)
   snapshot(self)
   return true
 end
 
+-- The rows of the call that gave row i, and the column there.
 local function row_of(self, i)
   i = i or -1
   if i < 0 then i = self.results.count + 1 + i end
   if i < 1 or i > self.results.count then error(("no such row of logits: the last feed left %d"):format(self.results.count), 3) end
-  return i + self.results.skip
+  for _, rows in ipairs(self.results) do
+    if i <= rows.count then return rows, i + rows.skip end
+    i = i - rows.count
+  end
 end
 
-local function column(self, t)
+local function column(rows, t)
   local parts = {}
-  for k, slice in ipairs(self.results.logits) do
-    local n = self.results.columns
+  for k, slice in ipairs(rows.logits) do
+    local n = rows.columns
     if n > 1 then slice = slice:reshape({ #slice // n, n }):slice(2, t, t) end
     parts[k] = slice
   end
@@ -273,19 +306,19 @@ end
 
 --- Logits of a row as a tensor.
 function Session:logits(i)
-  local t = row_of(self, i)
-  if #self.results.logits == 0 then
+  local rows, t = row_of(self, i)
+  if #rows.logits == 0 then
     error("the packages give only the best token (they were exported with argmax): use temperature 0 and no logprobs", 3)
   end
-  return column(self, t)
+  return column(rows, t)
 end
 
 --- Best token of a row and its logit.
 function Session:argmax(i)
-  local t = row_of(self, i)
-  local best = self.results.best[t]
+  local rows, t = row_of(self, i)
+  local best = rows.best[t]
   if best then return best.id, best.value end
-  return column(self, t):argmax()
+  return column(rows, t):argmax()
 end
 
 function Session:rows() return self.results.count end
@@ -466,6 +499,15 @@ Session.__gc, Session.__close = Session.close, Session.close
 function Program:session(opts) return new_session(self, opts.context or self.most) end
 function Program:max_chunk() return math.min(self.meta.high, self.most) end
 function Program:context() return self.most end
+--- Why no call fits n tokens after `length`.
+function Program:no_call(n, length)
+  local low = self.meta.low
+  if self.exact_calls and n < low then
+    return ("a call takes %d columns, and states of convolutions allow no padding: %d tokens cannot be fed"):format(low, n)
+  end
+  local text = "a call takes %d columns, after %d tokens the states have room for %d"
+  return text:format(low, length, self.meta.max_seq_len - length)
+end
 function Program:vocab() return self.meta.rows end
 function Program:n_ids() return self.meta.vocab_size end
 --- Does it make no difference how tokens are cut into calls? Not where rope depends on the length after the call: then also the
@@ -520,15 +562,11 @@ function M.program(meta, facts)
   self.fingerprint = ("%016x"):format(siphash.hash(siphash.key "package set", facts.text))
   for _, p in ipairs(meta.packages) do
     for _, s in ipairs(p.states) do self.has_state, self.forgets = true, self.forgets or s.columns end
-    for _, port in ipairs(p.inputs) do
-      -- a head of a fixed number of columns takes all of them
-      if p.kind == "head" and (port.role == "hidden" or port.role == "edge") then
-        local flexible = port.shape[3] == -1 or port.shape[4] == -1 or port.shape[3] * port.shape[4] == 1
-        self.heads_bend = self.heads_bend and flexible
-      end
-    end
+    -- a head of a fixed number of columns takes all of them
+    if p.kind == "head" then self.heads_bend = self.heads_bend and calls.takes(p, 1) end
   end
   self.both_sides = not self.has_state
+  self.sizes, self.whole, self.exact_calls = meta.sizes, self.both_sides, self.forgets
   return self
 end
 

@@ -1,5 +1,6 @@
 --- Package sets: a folder with runtime_meta.json, Core ML packages and the table of embeddings, as `ane export` writes it.
--- Needs ane.core, ane.package, ane.package_session and ane.tokenizer. Packages are run by roles; no architecture is known here.
+-- Needs ane.core, ane.package, ane.package_calls, ane.package_session and ane.tokenizer. Packages are run by roles; no architecture is
+-- known here.
 -- Usage: `local bundle = assert(require("ane.package_set").load("out/", opts))`
 --
 -- runtime_meta.json, an object with these keys (more may stand there):
@@ -22,8 +23,15 @@
 --                       (rope: number from 0), mask (window, ahead), ids
 --     outputs           {name, role, ...}: hidden, edge (edge), logits, argmax, max, labels
 --     states            {name, shape, role}: keys, values or columns (of convolutions)
+--     functions         where a package has several, which share weights and states: {name, context (positions that attention sees:
+--                       masks have so many keys), inputs, outputs, states}; those above are the default one's. A call takes in
+--                       each package the function for its columns that sees the fewest positions
+--   profiles            other sets of packages that do the same, each {fixed_t, max_seq_len, packages}: with option context the first
+--                       one that holds it
+--   files               {path = {bytes, sha256}} of all files but this one; with option verify they are hashed
 -- A hidden or edge input that no package before has given is the embedding.
 
+local calls = require "ane.package_calls"
 local core = require "ane.core"
 local package = require "ane.package"
 
@@ -80,7 +88,30 @@ local function read_port(port, roles, where)
   return port
 end
 
-local function read_package(p, i, kind)
+-- What a function takes, gives and keeps; a package with one function is its own list of it.
+local function read_function(f, where)
+  for k, port in ipairs(list(f, "inputs", where)) do read_port(port, INPUTS, ("%s: input %d"):format(where, k)) end
+  for k, port in ipairs(list(f, "outputs", where)) do read_port(port, OUTPUTS, ("%s: output %d"):format(where, k)) end
+  f.states = list(f, "states", where, true)
+  for k, state in ipairs(f.states) do
+    if type(state) ~= "table" or type(state.name) ~= "string" then refuse("format", "%s: state %d has no name", where, k) end
+  end
+end
+
+local function read_functions(p, where)
+  if p.functions == nil then
+    p.functions = { { inputs = p.inputs, outputs = p.outputs, states = p.states } }
+    return
+  end
+  if #list(p, "functions", where) == 0 then refuse("format", "%s: functions is empty", where) end
+  for k, f in ipairs(p.functions) do
+    if type(f) ~= "table" or type(f.name) ~= "string" then refuse("format", "%s: function %d has no name", where, k) end
+    if f.context ~= nil then f.context = integer(f, "context", 1, ("%s: function %s"):format(where, f.name)) end
+    read_function(f, ("%s: function %s"):format(where, f.name))
+  end
+end
+
+local function read_package(p, i)
   local where = ("packages[%d]"):format(i)
   if type(p) ~= "table" then refuse("format", "%s is no object", where) end
   inside(p.path, where)
@@ -97,12 +128,8 @@ local function read_package(p, i, kind)
     refuse("format", "%s: vocab_end is not behind vocab_start", where)
   end
   integer(p, "bytes", 1, where)
-  for k, port in ipairs(list(p, "inputs", where)) do read_port(port, INPUTS, ("%s: input %d"):format(where, k)) end
-  for k, port in ipairs(list(p, "outputs", where)) do read_port(port, OUTPUTS, ("%s: output %d"):format(where, k)) end
-  for k, state in ipairs(list(p, "states", where, true)) do
-    if type(state) ~= "table" or type(state.name) ~= "string" then refuse("format", "%s: state %d has no name", where, k) end
-  end
-  return kind
+  read_function(p, where)
+  read_functions(p, where)
 end
 
 -- Each of [0, total) once: ranges in the order of the packages, `to` not included.
@@ -230,84 +257,128 @@ local function check_ports(p, ports, features, what, all)
   end
 end
 
--- Axis of the columns and their number: least, most. [1, C, T, 1] or [1, C, 1, T].
+-- Columns that a port takes: least, most (nil: any number).
 local function columns_of(port)
-  if #port.shape ~= 4 then return nil end
-  for axis = 3, 4 do
-    if port.shape[axis] == -1 and port.range then return axis, port.range[axis][1], port.range[axis][2] end
+  if port.role == "ids" then
+    if port.shape[2] ~= -1 then return port.shape[2], port.shape[2] end
+    return port.range and port.range[2][1] or 1, port.range and port.range[2][2] or nil
   end
-  return nil
+  for axis = 3, 4 do -- [1, C, T, 1] or [1, C, 1, T]
+    if port.shape[axis] == -1 and port.range then return port.range[axis][1], port.range[axis][2] end
+  end
+  local least = math.max(port.shape[3] or 1, port.shape[4] or 1)
+  return least, least
 end
 
--- The columns of a call that all packages take: least, most.
-local function call_columns(meta)
-  local low, high = 1, math.huge
-  for _, p in ipairs(meta.packages) do
-    for _, port in ipairs(p.inputs) do
-      if port.role == "hidden" or port.role == "edge" then
-        local axis, least, most = columns_of(port)
-        if not axis then least = math.max(port.shape[3] or 1, port.shape[4] or 1); most = least end
-        if p.kind ~= "head" then low = math.max(low, least) end
-        high = math.min(high, most or math.huge)
-      elseif port.role == "ids" then
-        local t = port.shape[2]
-        local least, most = t, t
-        if t == -1 then least, most = port.range and port.range[2][1] or 1, port.range and port.range[2][2] or nil end
-        low, high = math.max(low, least), math.min(high, most or math.huge)
-      end
+-- Columns where nothing bounds them.
+local UNBOUNDED = 64
+
+-- `low` and `high` of each function: the columns of a call that it takes.
+local function set_columns(f)
+  f.low, f.high = 1, math.huge
+  for _, port in ipairs(f.inputs) do
+    if port.role == "hidden" or port.role == "edge" or port.role == "ids" then
+      local least, most = columns_of(port)
+      f.low, f.high = math.max(f.low, least), math.min(f.high, most or math.huge)
     end
   end
-  if high == math.huge then high = 64 end
-  if low > high then refuse("format", "the packages take different numbers of columns: %d at least, %d at most", low, high) end
-  return low, high
+end
+
+-- Columns of a call: sizes that all packages take, the least and the most of them.
+local function set_sizes(meta)
+  local bounded = {}
+  for _, p in ipairs(meta.packages) do
+    for _, f in ipairs(p.functions) do bounded[#bounded + 1] = f.high < math.huge and f.high or nil end
+  end
+  for _, p in ipairs(meta.packages) do
+    for _, f in ipairs(p.functions) do
+      if f.high == math.huge then f.high = #bounded > 0 and math.max(table.unpack(bounded)) or UNBOUNDED end
+    end
+  end
+  meta.sizes = calls.sizes(meta.packages)
+  if #meta.sizes == 0 then
+    local low, high = 0, math.huge
+    for _, p in ipairs(meta.packages) do
+      local least, most = math.huge, 0
+      for _, f in ipairs(p.functions) do least, most = math.min(least, f.low), math.max(most, f.high) end
+      low, high = math.max(low, least), math.min(high, most)
+    end
+    refuse("format", "the packages take different numbers of columns: %d at least, %d at most", low, high)
+  end
+  meta.low, meta.high = meta.sizes[1].low, meta.sizes[#meta.sizes].high
 end
 
 -- The value that a port carries from package to package.
 local function edge_of(port) return port.edge or (port.role == "hidden" and "hidden" or port.name) end
 
--- Names of values: what goes in has come out before, or is the embedding.
+local function check_rope(meta, p, port)
+  local rope = whole(port.rope, 0) and meta.ropes and meta.ropes[port.rope + 1]
+  if not rope then refuse("format", "%s: input %s: there is no rope %s", p.path, port.name, tostring(port.rope)) end
+  if port.shape[2] ~= #rope.inv_freq then
+    refuse("format", "%s: input %s has %s channels, rope %d has %d", p.path, port.name, port.shape[2], port.rope, #rope.inv_freq)
+  end
+end
+
+local function check_mask(meta, p, f, port)
+  port.window, port.ahead = whole(port.window or 0, 0), whole(port.ahead or 0, 0)
+  if not port.window or not port.ahead then refuse("format", "%s: input %s: window and ahead are no numbers", p.path, port.name) end
+  local keys, held = port.shape[4], f.context or meta.max_seq_len
+  if #port.shape ~= 4 or keys ~= held and #f.states > 0 then
+    refuse("format", "%s: input %s has the shape of %s keys, the states hold %d", p.path, port.name, tostring(keys), held)
+  end
+end
+
+-- What goes into a function has come out before, or is the embedding, whose name it gives where it is the first to take it.
+local function check_inputs(meta, p, f, made, embedding)
+  for _, port in ipairs(f.inputs) do
+    if port.role == "hidden" or port.role == "edge" then
+      port.edge = edge_of(port)
+      local width = port.shape[2]
+      if not made[port.edge] then
+        if not embedding and width == meta.d_model then embedding = port.edge
+        elseif embedding ~= port.edge then refuse("format", "%s: no package before gives %s (input %s)", p.path, port.edge, port.name) end
+      elseif made[port.edge] ~= width then
+        refuse("format", "%s: input %s has %s channels, %s has %s", p.path, port.name, width, port.edge, made[port.edge])
+      end
+    elseif port.role == "rope_cos" or port.role == "rope_sin" then
+      check_rope(meta, p, port)
+    elseif port.role == "mask" then
+      check_mask(meta, p, f, port)
+    end
+  end
+  return embedding
+end
+
+-- Names of values. Functions of a package take and give the same ones.
 local function check_edges(meta)
   local made, embedding = {}, nil
   for _, p in ipairs(meta.packages) do
-    for _, port in ipairs(p.inputs) do
-      if port.role == "hidden" or port.role == "edge" then
-        port.edge = edge_of(port)
-        local width = port.shape[2]
-        if not made[port.edge] then
-          if not embedding and width == meta.d_model then embedding = port.edge
-          elseif embedding ~= port.edge then refuse("format", "%s: no package before gives %s (input %s)", p.path, port.edge, port.name) end
-        elseif made[port.edge] ~= width then
-          refuse("format", "%s: input %s has %s channels, %s has %s", p.path, port.name, width, port.edge, made[port.edge])
-        end
-      elseif port.role == "rope_cos" or port.role == "rope_sin" then
-        local rope = whole(port.rope, 0) and meta.ropes and meta.ropes[port.rope + 1]
-        if not rope then refuse("format", "%s: input %s: there is no rope %s", p.path, port.name, tostring(port.rope)) end
-        if port.shape[2] ~= #rope.inv_freq then
-          refuse("format", "%s: input %s has %s channels, rope %d has %d", p.path, port.name, port.shape[2], port.rope, #rope.inv_freq)
-        end
-      elseif port.role == "mask" then
-        port.window, port.ahead = whole(port.window or 0, 0), whole(port.ahead or 0, 0)
-        if not port.window or not port.ahead then refuse("format", "%s: input %s: window and ahead are no numbers", p.path, port.name) end
-        local keys = port.shape[4]
-        if #port.shape ~= 4 or keys ~= meta.max_seq_len and #p.states > 0 then
-          refuse("format", "%s: input %s has the shape of %s keys, the states hold %d", p.path, port.name, tostring(keys), meta.max_seq_len)
+    for _, f in ipairs(p.functions) do embedding = check_inputs(meta, p, f, made, embedding) end
+    local given
+    for k, f in ipairs(p.functions) do
+      local count = 0
+      for _, port in ipairs(f.outputs) do
+        if port.role == "hidden" or port.role == "edge" then
+          port.edge = edge_of(port)
+          local width = port.shape[2] or -1
+          if k > 1 and made[port.edge] ~= width then refuse("format", "%s: function %s gives another %s", p.path, f.name, port.edge) end
+          made[port.edge], count = width, count + 1
         end
       end
-    end
-    for _, port in ipairs(p.outputs) do
-      if port.role == "hidden" or port.role == "edge" then
-        port.edge = edge_of(port)
-        made[port.edge] = port.shape[2] or -1
-      end
+      given = given or count
+      if count ~= given then refuse("format", "%s: function %s gives other values than the first one", p.path, f.name) end
     end
   end
   return embedding
 end
 
 -- States as the runtime needs them: which forget (columns), and where positions lie.
-local function check_states(meta, p, features)
-  check_ports(p, p.states, features, "state", true)
-  for _, s in ipairs(p.states) do
+local function check_states(meta, p, f, features)
+  check_ports(p, f.states, features, "state", true)
+  if f.context and f.context > meta.max_seq_len then
+    refuse("format", "%s: function %s sees %d positions, max_seq_len is %d", p.path, f.name, f.context, meta.max_seq_len)
+  end
+  for _, s in ipairs(f.states) do
     s.columns = s.role == "columns" or s.role == nil and s.shape[3] ~= meta.max_seq_len
     if not s.columns and s.shape[3] ~= meta.max_seq_len then
       refuse("format", "%s: state %s has %s positions, max_seq_len is %d", p.path, s.name, tostring(s.shape[3]), meta.max_seq_len)
@@ -315,9 +386,9 @@ local function check_states(meta, p, features)
   end
 end
 
-local function check_head(meta, p)
+local function check_head(meta, p, f)
   local has = {}
-  for _, port in ipairs(p.outputs) do
+  for _, port in ipairs(f.outputs) do
     if port.role == "labels" then port.role = "logits" end
     has[port.role] = port
   end
@@ -330,6 +401,25 @@ local function check_head(meta, p)
   meta.argmax = meta.argmax or not has.logits
 end
 
+-- The functions of a package against what the set says of them.
+local function open_functions(meta, p, info)
+  local by = {}
+  for _, f in ipairs(info.functions) do by[f.name] = f end
+  p.states = {}
+  for _, f in ipairs(p.functions) do
+    local there = by[f.name or info.default_function]
+    if not there then refuse("format", "%s: the package has no function %s", p.path, f.name) end
+    check_ports(p, f.inputs, there.inputs, "input", true)
+    check_ports(p, f.outputs, there.outputs, "output", false)
+    check_states(meta, p, f, there.states)
+    check_head(meta, p, f)
+    set_columns(f)
+    for _, s in ipairs(f.states) do
+      if not feature(p.states, s.name) then table.insert(p.states, s) end
+    end
+  end
+end
+
 local function open_packages(folder, meta, opts)
   local opened, first, total = {}, nil, #meta.packages
   meta.opened = opened
@@ -340,17 +430,12 @@ local function open_packages(folder, meta, opts)
     if not pkg then refuse(code, "%s", message) end
     opened[i] = pkg
     p.package = pkg
-    p.states = p.states or {}
-    local f = pkg:info().functions[1]
-    check_ports(p, p.inputs, f.inputs, "input", true)
-    check_ports(p, p.outputs, f.outputs, "output", false)
-    check_states(meta, p, f.states)
-    check_head(meta, p)
+    open_functions(meta, p, pkg:info())
   end
   meta.embedding = check_edges(meta)
-  meta.low, meta.high = call_columns(meta)
+  set_sizes(meta)
   for i, p in ipairs(meta.packages) do -- packing comes after all checks
-    local program, message, code = p.package:program()
+    local program, message, code = p.package:program(p.functions[1].name) -- others when they are called
     if not program then refuse(code, "%s", message) end
     p.program, first = program, first or program
     if i == 1 then

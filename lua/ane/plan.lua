@@ -43,9 +43,12 @@ end
 --- Options of plan.
 --   weights: form of the matrices (int8, int8-channel, int4-block, lut4, ..., fp16); mixed: {glob over weights' names = form}
 --   context: positions that the states hold; max_t: tokens of a call at most; fixed_t: list of fixed T, instead (classifiers)
+--   functions: "one" (each T or context has packages of its own) or "many" (each package has a function for each T and context, on one
+--   copy of the weights, over the same states; fixed_t then is { 1, 4, 128 } where neither it nor tiers are given)
+--   tiers: list of smaller contexts that are exported too: attention over the first positions only
 --   chip: whose limits hold; target, law: bytes of a package planned for and at most; rows: of a slice of the head
 --   slices: of the head; layers: most in a package; experts: auto, whole, halves or each
---   layout: ct1 or c1t; norm: doubled or fp32
+--   layout: ct1 or c1t; norm: doubled or fp32; rope: tables as inputs, or as constants
 M.rules = {
   weights = { type = "string", choices = core.mil_forms(), default = "int8" },
   mixed = { type = "table", check = known_forms },
@@ -56,9 +59,15 @@ M.rules = {
   experts = { type = "string", choices = { "auto", "whole", "halves", "each" }, default = "auto" },
   max_t = { type = "integer", min = 1, max = 1 << 20, default = 4 },
   fixed_t = { type = "table", check = wrong_profiles },
+  functions = { type = "string", choices = { "one", "many" }, default = "one" },
+  tiers = { type = "table", check = wrong_profiles },
   layout = { type = "string", choices = { "ct1", "c1t" }, default = "ct1" },
   norm = { type = "string", choices = { "doubled", "fp32" }, default = "doubled" },
+  rope = { type = "string", choices = { "inputs", "constants" }, default = "inputs" },
 }
+
+--- Fixed T of causal models with many functions, where nothing else is asked for: decoding, verifying, prefill.
+M.many_t = { 1, 4, 128 }
 
 --- The chip of this name.
 function M.chip(name)
@@ -125,10 +134,17 @@ local function forms_of(graph, mixed)
   return forms
 end
 
---- Profiles of fixed T: those asked for; 128, 256 and 512 for models that see tokens on both sides; none for others.
+--- Profiles of fixed T: those asked for; 128, 256 and 512 for models that see tokens on both sides; for others none, or those of
+-- many_t that fit the context.
 function M.profiles(cfg, opts)
   if opts.fixed_t then return opts.fixed_t end
-  return cfg.kind == "token_classifier" and { 128, 256, 512 } or {}
+  if cfg.kind == "token_classifier" then return { 128, 256, 512 } end
+  local list = {}
+  if opts.functions ~= "many" or opts.tiers then return list end
+  for _, t in ipairs(M.many_t) do
+    if t <= M.context(cfg, opts) then list[#list + 1] = t end
+  end
+  return list
 end
 
 --- Positions of the states; of a model without states, which sees the tokens of one call, those of the call. Where none are asked for
@@ -137,6 +153,47 @@ end
 function M.context(cfg, opts, fixed_t)
   if fixed_t and cfg.kind == "token_classifier" then return fixed_t end
   return opts.context or math.min(512, cfg.context_length or 512)
+end
+
+--- Ways to call the model: each T with each context that holds it, the largest last.
+-- @return list of {fixed_t (nil: 1 .. max_t), context, tiered (true: there are several contexts)}; or nil, message, code
+function M.variants(cfg, opts)
+  local both_sides, list = cfg.kind == "token_classifier", {}
+  local profiles = M.profiles(cfg, opts)
+  if opts.tiers and both_sides then
+    return nil, "option tiers: this model sees the tokens of one call, its contexts are those of fixed_t", "unsupported"
+  end
+  for i = 1, math.max(#profiles, 1) do
+    local full = M.context(cfg, opts, profiles[i])
+    local contexts = table.move(opts.tiers or {}, 1, #(opts.tiers or {}), 1, {})
+    if contexts[1] and contexts[#contexts] >= full then
+      return nil, ("option tiers: %d is not below the context of %d"):format(contexts[#contexts], full), "invalid"
+    end
+    contexts[#contexts + 1] = full
+    for _, context in ipairs(contexts) do
+      if (profiles[i] or opts.max_t) <= context or context == full then
+        list[#list + 1] = { fixed_t = profiles[i], context = context, tiered = opts.tiers ~= nil }
+      end
+    end
+  end
+  table.sort(list, function(a, b)
+    if a.context ~= b.context then return a.context < b.context end
+    return (a.fixed_t or 0) < (b.fixed_t or 0)
+  end)
+  return list
+end
+
+-- Functions of a package, the default first: what can do all that the others can, in the smallest calls where there are states.
+local function functions_of(cfg, variants)
+  local out, first = {}, #variants
+  if cfg.kind ~= "token_classifier" then
+    while first > 1 and variants[first - 1].context == variants[#variants].context do first = first - 1 end
+  end
+  out[1] = variants[first]
+  for i, v in ipairs(variants) do
+    if i ~= first then out[#out + 1] = v end
+  end
+  return out
 end
 
 --- Bytes of a package that are planned for, and at most: the chip's, unless said.
@@ -148,19 +205,29 @@ end
 
 --- Options as core.mil_plan and core.mil_exporter take them.
 -- @param opts checked options of plan
--- @param fixed_t T of the profile, or nil
-function M.core_options(graph, cfg, opts, fixed_t)
+-- @param variant one of variants; or all of them, which become functions
+function M.core_options(graph, cfg, opts, variant)
   local target, law = M.limits(opts)
+  local fixed_t, functions, context = variant.fixed_t, nil, variant.context
+  if variant[1] then functions, context = functions_of(cfg, variant), variant[#variant].context end
   return {
     weights = opts.weights, forms = forms_of(graph, opts.mixed), target = target, law = law, rows = opts.rows, slices = opts.slices,
       layers = opts.layers,
-    expert_parts = M.experts[opts.experts], context = M.context(cfg, opts, fixed_t), max_t = opts.max_t, fixed_t = fixed_t,
-    layout = opts.layout, norm = opts.norm,
+    expert_parts = M.experts[opts.experts], context = context, max_t = opts.max_t, fixed_t = fixed_t, functions = functions,
+    layout = opts.layout, norm = opts.norm, rope = opts.rope,
   }
 end
 
---- The name of a piece's package. slice: number of the head's slice, 0-based; fixed_t: of a profile.
-function M.package_name(piece, slice, fixed_t)
+--- What is written as a whole: with many functions all variants at once, else each by itself.
+-- @return list of what core_options takes; or nil, message, code
+function M.parts(cfg, opts)
+  local variants, message, code = M.variants(cfg, opts)
+  if not variants then return nil, message, code end
+  return opts.functions == "many" and { variants } or variants
+end
+
+--- The name of a piece's package. slice: number of the head's slice, 0-based; variant: as core_options takes it, may be nil.
+function M.package_name(piece, slice, variant)
   local name
   if piece.kind == "layers" then
     name = piece.first == piece.last and ("layer_%02d"):format(piece.first) or ("layer_%02d-%02d"):format(piece.first, piece.last)
@@ -170,18 +237,21 @@ function M.package_name(piece, slice, fixed_t)
   else
     name = ("lm_head_%02d"):format(slice)
   end
-  return name .. (fixed_t and ("_t%d"):format(fixed_t) or "") .. ".mlpackage"
+  local v = variant or {}
+  if v.fixed_t then name = ("%s_t%d"):format(name, v.fixed_t) end
+  if v.tiered and piece.reads_keys then name = ("%s_c%d"):format(name, v.context) end
+  return name .. ".mlpackage"
 end
 
 --- Names of all pieces of a cut, each once.
-function M.package_names(pieces, fixed_t)
+function M.package_names(pieces, variant)
   local names, seen, slice = {}, {}, 0
   for i, p in ipairs(pieces) do
-    names[i] = M.package_name(p, slice, fixed_t)
+    names[i] = M.package_name(p, slice, variant)
     if p.kind == "head" then slice = slice + 1 end
     if seen[names[i]] then -- a second mixture in a layer
       p.mixture = seen[names[i]]
-      names[i] = M.package_name(p, slice, fixed_t)
+      names[i] = M.package_name(p, slice, variant)
     end
     seen[names[i]] = (seen[names[i]] or 0) + 1
   end
@@ -248,20 +318,21 @@ local meta = { __name = "ane.plan", __tostring = show.text, __index = {
   svg = function(self) return require("ane.plan.draw").svg(self) end,
 } }
 
-local function cut(graph, cfg, opts, fixed_t)
-  local cuts, message, code = core.mil_plan(graph, M.core_options(graph, cfg, opts, fixed_t))
+local function cut(graph, cfg, opts, variant)
+  local cuts, message, code = core.mil_plan(graph, M.core_options(graph, cfg, opts, variant))
   if not cuts then return nil, message, code end
-  local names = M.package_names(cuts.pieces, fixed_t)
+  local names = M.package_names(cuts.pieces, variant)
   for i, p in ipairs(cuts.pieces) do p.name = names[i] end
   return cuts
 end
 
-local function summary(cuts, bundle, opts, profiles)
+local function summary(cuts, bundle, opts, profiles, copies)
   local cfg = bundle.config
   local out = {
     path = bundle.source:path(), architecture = cfg.architecture, kind = cfg.kind or "causal", weights = opts.weights, mixed = opts.mixed,
-    chip = opts.chip, context = M.context(cfg, opts, profiles[#profiles]), max_t = opts.max_t, profiles = profiles, layout = opts.layout,
-    norm = opts.norm, layers = cuts.layers, rows = cuts.rows, packages = cuts.pieces, residency = { engine = 0, risk = 0, cpu = 0 },
+    chip = opts.chip, context = M.context(cfg, opts, profiles[#profiles]), max_t = opts.max_t, profiles = profiles,
+    copies = copies, layout = opts.layout, norm = opts.norm, rope = opts.rope, functions = opts.functions, tiers = opts.tiers,
+    layers = cuts.layers, rows = cuts.rows, packages = cuts.pieces, residency = { engine = 0, risk = 0, cpu = 0 },
     bytes = 0, largest = 0, embed_bytes = 0, predicted = true,
   }
   out.target, out.law = M.limits(opts)
@@ -281,16 +352,18 @@ end
 --- Plans an open bundle (of ane.loader, or of M.open).
 -- @param opts checked options
 -- @return plan: prints as a table; fields bytes, largest, state_bytes, embed_bytes, layers, packages = list of {name, kind, first,
--- last, from, to, bytes, verdict, convs, finding, ins, outs, states, nodes}, residency (convolutions by predicted device), laws,
+-- last, from, to, bytes, verdict, convs, finding, ins, outs, states, nodes, functions (list of {name, fixed_t or max_t, context})},
+-- copies (sets of packages, one for each T and context where functions is "one"), residency (convolutions by predicted device), laws,
 -- reported; methods dot(), svg(); or nil, message, code
 function M.of(bundle, opts)
   local graph <close>, message, code = M.graph(bundle)
   if not graph then return nil, message, code end
-  local profiles = M.profiles(bundle.config, opts)
-  local cuts
-  cuts, message, code = cut(graph, bundle.config, opts, profiles[#profiles])
+  local parts, cuts
+  parts, message, code = M.parts(bundle.config, opts)
+  if not parts then return nil, message, code end
+  cuts, message, code = cut(graph, bundle.config, opts, parts[#parts])
   if not cuts then return nil, message, code end
-  return summary(cuts, bundle, opts, profiles)
+  return summary(cuts, bundle, opts, M.profiles(bundle.config, opts), #parts)
 end
 
 --- Plans a model file, a folder, or a configuration without weights.

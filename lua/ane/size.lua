@@ -25,10 +25,18 @@ local function totals(graph, bundle, opts, form)
   local own = {}
   for key, value in pairs(opts) do own[key] = value end
   own.weights = form
-  local profiles = planner.profiles(bundle.config, own)
-  local cuts, message, code = core.mil_plan(graph, planner.core_options(graph, bundle.config, own, profiles[#profiles]))
-  if not cuts then return nil, message, code end
-  local row = { weights = form, bytes = 0, largest = 0, packages = #cuts.pieces }
+  local parts, message, code = planner.parts(bundle.config, own)
+  if not parts then return nil, message, code end
+  local row, written, cuts = { weights = form, bytes = 0, largest = 0, disk_bytes = 0 }, {}, nil
+  for _, part in ipairs(parts) do
+    cuts, message, code = core.mil_plan(graph, planner.core_options(graph, bundle.config, own, part))
+    if not cuts then return nil, message, code end
+    for i, name in ipairs(planner.package_names(cuts.pieces, part)) do
+      if not written[name] then row.disk_bytes = row.disk_bytes + cuts.pieces[i].bytes end
+      written[name] = true
+    end
+  end
+  row.packages = #cuts.pieces
   for _, p in ipairs(cuts.pieces) do row.bytes, row.largest = row.bytes + p.bytes, math.max(row.largest, p.bytes) end
   row.dispatch_s = { #cuts.pieces * M.dispatch.least, #cuts.pieces * M.dispatch.most }
   return row, cuts
@@ -69,6 +77,12 @@ function meta:__tostring()
   for _, r in ipairs(self.forms) do
     out[#out + 1] = ("%-14s %10s %10s %9d  %.1f .. %.1f ms"):format(r.weights, show.bytes(r.bytes), show.bytes(r.largest), r.packages,
       1e3 * r.dispatch_s[1], 1e3 * r.dispatch_s[2])
+  end
+  for _, r in ipairs(self.forms) do
+    if r.weights == self.weights and r.disk_bytes ~= r.bytes then
+      out[#out + 1] = ("on disk, packages for each T and context: %s (--functions many: %s)"):format(show.bytes(r.disk_bytes),
+        show.bytes(r.bytes))
+    end
   end
   if #self.contexts > 0 then
     local cells = {}
@@ -117,8 +131,8 @@ end
 --- Sizes of a model file, a folder, or a configuration without weights.
 -- @param opts those of plan; also recipe
 -- @return sizes: print as tables; fields bytes, parameters (in packages; slices of a head share their norm), forms = list of {weights,
--- bytes, largest, packages, dispatch_s}, contexts = list of {context, bytes}, embed_bytes, state_bytes, chips = list of {name,
--- bandwidth, limit, low, high (tokens/s)}; or nil, message, code
+-- bytes, largest, packages, dispatch_s, disk_bytes (of all fixed T and tiers, where each has packages of its own)}, contexts = list of
+-- {context, bytes}, embed_bytes, state_bytes, chips = list of {name, bandwidth, limit, low, high (tokens/s)}; or nil, message, code
 function M.of_path(path, opts)
   opts = schema.check(schema.merge(planner.rules, { recipe = { type = { "table", "string" } } }), opts, "size", 2)
   local bundle, message, code = planner.open(path, opts)

@@ -30,6 +30,10 @@ function M.options(parser)
   parser:option("--fixed-t",
     "Fixed numbers of tokens, T1,T2,..., each with packages of its own (classifiers: 128,256,512)."):convert(common.ids)
     :argname "LIST"
+  parser:option("--functions",
+    "one: each T and context has packages of its own; many: functions of the same packages, sharing weights and states.")
+    :choices { "one", "many" }
+  parser:option("--tiers", "Smaller contexts to export too, C1,C2,...."):convert(common.ids):argname "LIST"
   parser:option("--slices", "Slices of the head; default as few as the laws allow."):convert(common.positive):argname "N"
   parser:option("--layers", "Most layers of a package."):convert(common.positive):argname "N"
   parser:option("--experts", "How mixtures are cut: auto (as few parts as the law allows), whole, halves, each."):argname "HOW"
@@ -38,9 +42,13 @@ function M.options(parser)
   parser:option("--chip", "Chip whose limits hold (M1 .. M4 Max); default M4 Max."):argname "NAME"
   parser:option("--layout", "ct1: [1, C, T, 1]; c1t: [1, C, 1, T]."):choices { "ct1", "c1t" }
   parser:option("--norm", "RMSNorm as doubled LayerNorm, or in fp32."):choices { "doubled", "fp32" }
+  parser:option("--rope", "Rope tables as inputs that the host makes, or as constants."):choices { "inputs", "constants" }
 end
 
-local PLAIN = { "weights", "context", "max_t", "fixed_t", "slices", "layers", "experts", "target", "law", "chip", "layout", "norm" }
+local PLAIN = {
+  "weights", "context", "max_t", "fixed_t", "functions", "tiers", "slices", "layers", "experts", "target", "law", "chip", "layout", "norm",
+  "rope",
+}
 
 --- The options that were given, as ane.plan takes them.
 function M.read(args)

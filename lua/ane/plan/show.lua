@@ -43,6 +43,21 @@ local function wrap(text, width, indent)
   return table.concat(lines, "\n" .. indent)
 end
 
+--- How packages are called, where not in one way only: fixed T, contexts, functions.
+function M.calls(plan)
+  local list = plan.packages[1] and plan.packages[1].functions
+  if list then
+    local names = {}
+    for i, f in ipairs(list) do names[i] = f.name end
+    return ("functions of a package, on one copy of its weights: %s"):format(table.concat(names, ", "))
+  end
+  if plan.copies < 2 and #plan.profiles == 0 then return nil end
+  local what = {}
+  if #plan.profiles > 0 then what[1] = "fixed T: " .. table.concat(plan.profiles, ", ") end
+  if plan.tiers then what[#what + 1] = ("contexts: %s, %d"):format(table.concat(plan.tiers, ", "), plan.context) end
+  return table.concat(what, "; ") .. ", each with packages of its own"
+end
+
 --- The plan as a table of packages, totals, laws and reports.
 function M.text(plan)
   local out = { ("%s: %s, %s, %s weights, context %d, for %s (predicted: nothing was run on a Neural Engine)"):format(plan.path,
@@ -53,9 +68,8 @@ function M.text(plan)
   out[#out + 1] = ("%d packages, %s of weights, the largest %s; states %s; on the host an embedding of %s"):format(#plan.packages,
     M.bytes(plan.bytes), M.bytes(plan.largest), M.bytes(plan.state_bytes), M.bytes(plan.embed_bytes))
   out[#out + 1] = ("convolutions predicted: %d of %d on the engine, %d at risk, %d on the CPU"):format(r.engine, total, r.risk, r.cpu)
-  if #plan.profiles > 0 then
-    out[#out + 1] = ("fixed T: %s, each with packages of its own"):format(table.concat(plan.profiles, ", "))
-  end
+  local calls = M.calls(plan)
+  if calls then out[#out + 1] = calls end
   out[#out + 1] = "laws that spoke (times):"
   for _, law in ipairs(plan.laws) do
     out[#out + 1] = ("  %-6s %-13s %s"):format(law.verdict, law.id, wrap(("(%d) %s [%s]"):format(law.times, law.text, law.source),

@@ -1,0 +1,91 @@
+--- Calls of package sets: of how many columns they may be, and which function of each package takes one.
+-- Needs nothing. Usage: `local sizes = calls.sizes(packages); local columns, tokens = calls.choose(program, n, length)`
+--
+-- A function takes T columns, or a range of them, and sees as many positions as its `context` says. Sizes are ranges {low, high} of
+-- columns, ascending and apart, that every package of the set has a function for.
+
+local M = {}
+
+-- Ranges of two lists that are in both.
+local function both(a, b)
+  local out = {}
+  for _, x in ipairs(a) do
+    for _, y in ipairs(b) do
+      local low, high = math.max(x.low, y.low), math.min(x.high, y.high)
+      if low <= high then out[#out + 1] = { low = low, high = high } end
+    end
+  end
+  return out
+end
+
+-- Ranges that overlap or touch become one.
+local function merged(list)
+  table.sort(list, function(a, b) return a.low < b.low end)
+  local out = {}
+  for _, r in ipairs(list) do
+    local last = out[#out]
+    if last and r.low <= last.high + 1 then last.high = math.max(last.high, r.high)
+    else out[#out + 1] = { low = r.low, high = r.high } end
+  end
+  return out
+end
+
+--- Sizes that all packages take; empty: there are none.
+-- @param packages list of {functions = list of {low, high}}
+function M.sizes(packages)
+  local sizes
+  for _, p in ipairs(packages) do
+    local own = {}
+    for i, f in ipairs(p.functions) do own[i] = { low = f.low, high = f.high } end
+    own = merged(own)
+    sizes = sizes and both(sizes, own) or own
+  end
+  return merged(sizes or {})
+end
+
+--- Does a package take a call of n columns?
+function M.takes(p, n)
+  for _, f in ipairs(p.functions) do
+    if f.low <= n and n <= f.high then return true end
+  end
+  return false
+end
+
+--- The function of a package for n columns, of which the last stands at position `upto` - 1: the one that sees the fewest positions.
+-- @return function; nil: there is none
+function M.function_for(p, n, upto)
+  local best
+  for _, f in ipairs(p.functions) do
+    local fits = f.low <= n and n <= f.high and (not f.context or upto <= f.context)
+    if fits and (not best or (f.context or 0) < (best.context or 0)) then best = f end
+  end
+  return best
+end
+
+-- The largest size of at most n; the smallest of at least n; nil: there is none.
+local function around(sizes, n)
+  local below, above
+  for _, r in ipairs(sizes) do
+    if r.low <= n then below = math.min(r.high, n) end
+    if not above and r.high >= n then above = math.max(r.low, n) end
+  end
+  return below, above
+end
+
+--- The next call for n tokens, all of them or some: its columns, and how many of them are tokens (the others are padding). A call is
+-- padded where more than half of it is tokens, or where there is no smaller one.
+-- @param program sizes; whole: all tokens in one call; exact_calls: no padding
+-- @param room columns at most
+-- @return columns, tokens; nil: no call fits
+function M.choose(program, n, room)
+  local below, above = around(program.sizes, n)
+  if above and above > room then above = nil end
+  while below and below > room do below = around(program.sizes, math.min(below - 1, room)) end
+  if program.whole then below = below == n and below or nil end
+  if program.exact_calls and above ~= n then above = nil end
+  if above and (not below or above < 2 * n) then return above, n end
+  if below then return below, below end
+  return nil
+end
+
+return M
