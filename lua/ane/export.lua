@@ -90,12 +90,25 @@ local function fingerprint(bundle, graph, options)
   return core.sha256(table.concat(parts, "\n"))
 end
 
--- The record of OUT.partial, empty where it is of another export.
+-- May this name stand in OUT.partial? There, an export that was broken off has left what it wrote, or one that was killed at its end
+-- what it had not yet removed of the old set.
+local function is_own(name)
+  return name == RECORD or name == META or name == "embed.bin" or name:find "%.mlpackage$" or name:find "%.tmp$" or tokens.is_own(name)
+end
+
+-- The record of OUT.partial; where it is of another export, the folder is emptied.
 local function read_record(folder, print_)
-  local text = core.read_file(folder:path() .. "/" .. RECORD)
+  local path = folder:path()
+  local text = core.read_file(path .. "/" .. RECORD)
   local record = text and core.json_decode(text)
   if type(record) == "table" and record.fingerprint == print_ and type(record.done) == "table" then return record end
-  for _, name in ipairs(try(core.list_dir(folder:path()))) do try(folder:remove(name)) end
+  local names = try(core.list_dir(path))
+  for _, name in ipairs(names) do
+    if not is_own(name) then
+      refuse("invalid", "%s: holds %s, which no broken-off export left there; name another output, or move that folder away", path, name)
+    end
+  end
+  for _, name in ipairs(names) do try(folder:remove(name)) end
   return { fingerprint = print_, done = {} }
 end
 

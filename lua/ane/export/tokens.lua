@@ -11,6 +11,16 @@ local FILES = {
   "chat_template.jinja", "chat_template.json", "vocab.json", "merges.txt",
 }
 
+local VOCABULARY, TEMPLATES = "tokenizer.gguf", "additional_chat_templates"
+
+--- Is this a name that write may give a file or folder?
+function M.is_own(name)
+  for _, own in ipairs(FILES) do
+    if name == own then return true end
+  end
+  return name == VOCABULARY or name == TEMPLATES
+end
+
 -- Keys that a vocabulary in GGUF needs.
 local function is_vocabulary(key) return key:find "^tokenizer%." or key == "general.architecture" or key == "general.name" end
 
@@ -35,7 +45,7 @@ local function copy_file(from, to, try)
 end
 
 local function copy_templates(from, folder, names, try)
-  local inner = "additional_chat_templates"
+  local inner = TEMPLATES
   if core.path_kind(from .. "/" .. inner) ~= "folder" then return end
   try(folder:remove(inner))
   try(folder:make(inner))
@@ -51,8 +61,8 @@ end
 function M.write(bundle, folder, try)
   local from = bundle.config.folder
   if not from then
-    local wrote = write_gguf(bundle.source, folder:path() .. "/tokenizer.gguf", try)
-    return { names = wrote and { "tokenizer.gguf" } or {}, tokenizer = wrote and "tokenizer.gguf" or nil }
+    local wrote = write_gguf(bundle.source, folder:path() .. "/" .. VOCABULARY, try)
+    return { names = wrote and { VOCABULARY } or {}, tokenizer = wrote and VOCABULARY or nil }
   end
   local names = {}
   for _, name in ipairs(FILES) do
