@@ -40,7 +40,7 @@ local function one_line(message)
 end
 
 local function complain(name, message)
-  io.stdout:flush()
+  pcall(io.stdout.flush, io.stdout)
   io.stderr:write("ane", name and " " .. name or "", ": ", one_line(message), "\n")
 end
 
@@ -71,11 +71,38 @@ local function dispatch(argv)
   return 1
 end
 
+-- A file whose failed writes raise: a full disk is a failure of the command, not of a line in its middle.
+local function checked(file)
+  local function sure(ok, message)
+    if not ok and message then error("standard output: " .. message, 0) end
+  end
+  local out = {}
+  function out.write(self, ...)
+    sure(file:write(...))
+    return self
+  end
+  function out.flush(self)
+    sure(file:flush())
+    return self
+  end
+  return out
+end
+
+-- dispatch, with all that it writes on its way to the disk when it returns.
+local function run(argv)
+  local plain = io.stdout
+  io.stdout = checked(plain) -- luacheck: ignore 122
+  local ok, result = pcall(dispatch, argv)
+  if ok then ok, result = pcall(function() return io.stdout:flush() and result end) end
+  io.stdout = plain -- luacheck: ignore 122
+  return ok, result
+end
+
 --- Runs the command line.
 -- @param argv list of arguments
 -- @return the exit code
 function M.main(argv)
-  local ok, result = pcall(dispatch, argv)
+  local ok, result = run(argv)
   if ok then return result end
   if M.interrupted(result) then
     io.stderr:write "\n"

@@ -19,6 +19,15 @@ describe("the command", function()
     assert.same({ 0, "ane 0.1.0\n", "" }, { command.run { "--version" } })
   end)
 
+  it("fails where its output cannot be written", function()
+    local tree = require "support.tree"
+    for _, words in ipairs { "run %s --ids 1,2 -n 3", "run %s --ids 1,2 -n 3 --json", "plan %s" } do
+      local ok, text = tree.run(("%s %s 2>&1 >/dev/full"):format(command.path(), words:format(tiny.path())))
+      assert.is_false(ok, words)
+      assert.equal("ane " .. words:match "%l+" .. ": standard output: No space left on device\n", text)
+    end
+  end)
+
   it("fails with one line and an exit code", function()
     local path = tiny.path()
     local cases = {
