@@ -222,7 +222,7 @@ function package_state:close() end
 ---@field vocab integer
 ---@field architecture string
 ---@field config table
----@field engine "recipe"|"graph" "graph": an ONNX graph, run op by op
+---@field engine "recipe"|"graph"|"packages" "graph": an ONNX graph, run op by op; "packages": a package set
 ---@field engine_reason string? why the graph runs
 ---@field closed boolean
 local model = {}

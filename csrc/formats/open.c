@@ -86,6 +86,7 @@ static const struct folder {
     {"model.safetensors", "safetensors", ane_safetensors_read},
     {"model.safetensors.index.json", "safetensors", ane_safetensors_read_index},
     {"Manifest.json", "a Core ML package", NULL},
+    {"runtime_meta.json", "a set of Core ML packages", NULL},
     {"coremldata.bin", "a compiled Core ML model", NULL},
     {"pytorch_model.bin", "a folder with a PyTorch checkpoint", NULL},
     {"pytorch_model.bin.index.json", "a folder with a PyTorch checkpoint", NULL},

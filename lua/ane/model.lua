@@ -317,8 +317,8 @@ end
 
 --- What the model is and how it runs here.
 -- @return table: path, format, bytes, parameters, tensors (by type), architecture, config (hyperparameters), isa, threads,
--- activations, kv, context, vocab, engine ("recipe", or "graph": op by op, then engine_reason says why), kernels (forms of the
--- weights in use), weight_bytes, scratch_bytes, load_s
+-- activations, kv, context, vocab, engine ("recipe", "packages", or "graph": op by op, then engine_reason says why), kernels (forms
+-- of the weights in use), weight_bytes, scratch_bytes, load_s; of a package set packages = list of {path, kind, bytes}
 function Model:info()
   local bundle = opened(self)
   local info = self._described
@@ -333,7 +333,7 @@ function Model:info()
   for key, value in pairs(bundle.config) do
     if type(value) ~= "function" then out.config[key] = value end
   end
-  out.engine, out.engine_reason = bundle.engine or "recipe", bundle.engine_reason
+  out.engine, out.engine_reason, out.packages = bundle.engine or "recipe", bundle.engine_reason, bundle.packages
   out.isa, out.threads, out.activations, out.kv = program.isa, program.threads, program.activations, self.kv
   out.context, out.vocab = bundle.program:context(), bundle.program:vocab()
   out.kernels, out.matrices = kernels_of(program.matrices), program.matrices

@@ -188,16 +188,16 @@ local function read_meta(folder)
   if type(meta) ~= "table" then refuse("format", "%s", fault or "holds no object") end
   if meta.format_version ~= 1 then refuse("unsupported", "format_version is %s, known is 1", tostring(meta.format_version)) end
   if meta.kind ~= "causal" and meta.kind ~= "token_classifier" then refuse("format", "kind is %s", tostring(meta.kind)) end
-  for _, key in ipairs { "d_model", "vocab_size", "max_seq_len" } do meta[key] = integer(meta, key, 1, M.META) end
-  meta.n_layers = integer(meta, "n_layers", 0, M.META)
+  for _, key in ipairs { "d_model", "vocab_size", "max_seq_len" } do meta[key] = integer(meta, key, 1, "the model") end
+  meta.n_layers = integer(meta, "n_layers", 0, "the model")
   local rows = meta.vocab_size
   if meta.kind == "token_classifier" then
-    rows = #list(meta, "labels", M.META)
+    rows = #list(meta, "labels", "the model")
     for i, label in ipairs(meta.labels) do
       if type(label) ~= "string" then refuse("format", "label %d is no text", i) end
     end
   end
-  if #list(meta, "packages", M.META) == 0 then refuse("format", "packages is empty") end
+  if #list(meta, "packages", "the set") == 0 then refuse("format", "packages is empty") end
   for i, p in ipairs(meta.packages) do read_package(p, i) end
   check_ranges(meta, rows)
   read_ropes(meta)
@@ -483,6 +483,16 @@ local function config_of(folder, meta)
   }
 end
 
+-- Each package once, for info.
+local function listed(meta)
+  local out, seen = {}, {}
+  for _, p in ipairs(meta.packages) do
+    if not seen[p.path] then out[#out + 1] = { path = p.path, kind = p.kind, bytes = p.bytes } end
+    seen[p.path] = true
+  end
+  return out
+end
+
 -- What ane.model asks of a source.
 local function source_of(folder, meta)
   local bytes = 0
@@ -525,7 +535,27 @@ local function load(folder, opts)
   return {
     program = program, source = source_of(folder, meta), config = cfg, tokenizer = tokenizer, tokenizer_error = tokenizer_error,
     eos_ids = eos, architecture = cfg.architecture, engine = "packages", bytes = 0, context = context,
+    packages = listed(meta),
   }
+end
+
+-- f's result, or nil, message, code: what it refused, with the file that says so.
+local function caught(folder, f, ...)
+  local ok, result, more = pcall(f, ...)
+  if ok then return result, more end
+  if type(result) ~= "table" then error(result, 0) end
+  local names_file = result.message:sub(1, #folder) == folder
+  return nil, names_file and result.message or folder .. M.META .. ": " .. result.message, result.code
+end
+
+--- The tokenizer of a set; nothing else of it is opened.
+-- @param path the folder, or its runtime_meta.json
+-- @return it; or nil, message, code: "notfound" where the set has none
+function M.tokenizer(path)
+  local folder = M.find(path)
+  if not folder then return nil, path .. ": there is no " .. M.META, "notfound" end
+  local tokenizer, message, code = caught(folder, function() return find_tokenizer(folder, (read_meta(folder))) end)
+  return tokenizer, message, code or not tokenizer and "notfound" or nil
 end
 
 --- Opens a set: all of it is checked before anything runs.
@@ -535,10 +565,7 @@ end
 function M.load(path, opts)
   local folder = M.find(path)
   if not folder then return nil, path .. ": there is no " .. M.META, "notfound" end
-  local ok, result = pcall(load, folder, opts)
-  if ok then return result end
-  if type(result) == "table" then return nil, folder .. M.META .. ": " .. result.message, result.code end
-  error(result, 0)
+  return caught(folder, load, folder, opts)
 end
 
 return M

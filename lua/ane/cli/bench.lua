@@ -9,22 +9,12 @@ local M = {}
 
 M.summary = "Measure prefill and decode speed; of a token classifier, sentences a second."
 
-local function depths(text)
-  local list = {}
-  for part in text:gmatch "[^,%s]+" do
-    local n = math.tointeger(tonumber(part))
-    if not n or n < 0 then return nil, ("'%s' is not a number of tokens"):format(part) end
-    list[#list + 1] = n
-  end
-  if #list == 0 then return nil, "no depth given" end
-  return list
-end
-
 function M.options(parser)
   common.model_options(parser)
   parser:option("-p --prompt-tokens", "Tokens of the prompt, 0 for none."):convert(common.natural):default "512":argname "N"
   parser:option("-n --gen-tokens", "Tokens to decode, 0 for none."):convert(common.natural):default "128":argname "N"
-  parser:option("-d --depth", "Tokens that are there before each test: 0,2048."):convert(depths):default "0":argname "LIST"
+  parser:option("-d --depth", "Tokens that are there before each test: 0,2048.")
+    :convert(common.integers("number of tokens", 0)):default "0":argname "LIST"
   parser:option("-r --repetitions", "Measurements, after one that does not count."):convert(common.positive):default "5":argname "R"
   parser:flag("--greedy", "Decode what the model says instead of random ids.")
   parser:flag("--no-limits", "Do not measure what the machine can do at most.")

@@ -27,17 +27,22 @@ function M.number(text)
   return n
 end
 
---- For argparse: "1,2,3" to a list.
-function M.ids(text)
-  local ids = {}
-  for part in text:gmatch "[^,%s]+" do
-    local id = math.tointeger(tonumber(part))
-    if not id or id < 0 then return nil, ("'%s' is not a token id"):format(part) end
-    ids[#ids + 1] = id
+--- For argparse: "1,2,3" to a list of integers of at least `low`; `what` one of them is called.
+function M.integers(what, low)
+  return function(text)
+    local list = {}
+    for part in text:gmatch "[^,%s]+" do
+      local n = math.tointeger(tonumber(part))
+      if not n or n < low then return nil, ("'%s' is not a %s"):format(part, what) end
+      list[#list + 1] = n
+    end
+    if #list == 0 then return nil, ("no %s given"):format(what) end
+    return list
   end
-  if #ids == 0 then return nil, "no ids given" end
-  return ids
 end
+
+--- For argparse: "1,2,3" to a list of token ids, or of counts.
+M.ids, M.counts = M.integers("token id", 0), M.integers("number of 1 or more", 1)
 
 --- For argparse: "attn_v=q6_k" to {pattern, name}.
 -- @param fault function(name) -> what is wrong with it, or nil
@@ -53,7 +58,7 @@ end
 
 --- Options that every command with a model has; optional: the file may be left out.
 function M.model_options(parser, optional)
-  parser:argument("model", "Model file (GGUF)."):args(optional and "?" or 1)
+  parser:argument("model", "GGUF file, Hugging Face folder, ONNX bundle or package set."):args(optional and "?" or 1)
   parser:option("-t --threads", "Threads; default the physical cores."):convert(M.positive):argname "N"
   parser:option("-c --context", "Most tokens of a session."):convert(M.positive):argname "C"
   parser:option("--weights", "Weights in memory: file (as stored, default), int8, int8-channel, int4-block, lut4, fp16, q8_0, ...")

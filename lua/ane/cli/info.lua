@@ -43,15 +43,28 @@ local function write(...)
   io.stdout:write(string.format(...), "\n")
 end
 
-local function show(info)
+local function show_packages(info)
+  write("%s: %s, %s, %d packages", info.path, info.format, common.bytes(info.bytes), #info.packages)
+  for _, p in ipairs(info.packages) do write("  %-40s %-8s %s", p.path, p.kind, common.bytes(p.bytes)) end
+end
+
+local function show_file(info)
   write("%s: %s, %s, %d tensors, %.1f M parameters", info.path, info.format, common.bytes(info.bytes), info.n_tensors,
     info.parameters / 1e6)
-  write("architecture: %s", info.architecture or "none named")
-  for _, key in ipairs(sorted(info.config or {})) do write("  %-24s %s", key, brief(info.config[key])) end
+end
+
+local function show_tensors(info)
   write "tensors:"
   for _, row in ipairs(info.tensors) do
     write("  %-8s %4d tensors %10.1f M values  %s", row.dtype, row.tensors, row.elements / 1e6, common.bytes(row.bytes))
   end
+end
+
+local function show(info)
+  if info.packages then show_packages(info) else show_file(info) end
+  write("architecture: %s", info.architecture or "none named")
+  for _, key in ipairs(sorted(info.config or {})) do write("  %-24s %s", key, brief(info.config[key])) end
+  if not info.packages then show_tensors(info) end
   if info.keys then
     write "metadata:"
     for _, key in ipairs(sorted(info.keys)) do write("  %-40s %s", key, brief(info.keys[key])) end
@@ -80,8 +93,9 @@ local function show_report(rows)
   end
 end
 
--- Facts of the file alone: also for one that has no recipe.
+-- Facts of the file alone: also for one that has no recipe. A package set tells all when it is loaded.
 local function file_facts(path, keys)
+  if require("ane.package_set").find(path) then return {} end
   local source <close>, message = core.open(path)
   if not source then return nil, message end
   local info = require("ane.model").describe(source)
@@ -130,7 +144,7 @@ function M.run(args)
     info.matrices, info.n_tensors = nil, 0
     for _, row in ipairs(info.tensors) do info.n_tensors = info.n_tensors + row.tensors end
     if args.report then info.weights_report = common.list(model:weights_report()) end
-  elseif DESCRIBED[code] then
+  elseif DESCRIBED[code] and info.path then
     info.unsupported = failed
   else
     return nil, failed

@@ -28,12 +28,12 @@ function M.options(parser)
   parser:option("-c --context", "Positions that the states hold; default 512 or the model's."):convert(common.positive):argname "C"
   parser:option("--max-t", "Tokens of a call at most; default 4."):convert(common.positive):argname "T"
   parser:option("--fixed-t",
-    "Fixed numbers of tokens, T1,T2,..., each with packages of its own (classifiers: 128,256,512)."):convert(common.ids)
+    "Fixed numbers of tokens, T1,T2,..., each with packages of its own (classifiers: 128,256,512)."):convert(common.counts)
     :argname "LIST"
   parser:option("--functions",
     "one: each T and context has packages of its own; many: functions of the same packages, sharing weights and states.")
     :choices { "one", "many" }
-  parser:option("--tiers", "Smaller contexts to export too, C1,C2,...."):convert(common.ids):argname "LIST"
+  parser:option("--tiers", "Smaller contexts to export too, C1,C2,...."):convert(common.counts):argname "LIST"
   parser:option("--slices", "Slices of the head; default as few as the laws allow."):convert(common.positive):argname "N"
   parser:option("--layers", "Most layers of a package."):convert(common.positive):argname "N"
   parser:option("--experts", "How mixtures are cut: auto (as few parts as the law allows), whole, halves, each."):argname "HOW"

@@ -9,7 +9,7 @@ local M = {}
 M.summary = "Turn the text on standard input into token ids, or ids into text."
 
 function M.options(parser)
-  parser:argument("model", "Model file (GGUF), folder, or tokenizer.json.")
+  parser:argument("model", "GGUF file, Hugging Face folder, package set, or tokenizer.json.")
   parser:flag("--special", "Control tokens spelled in the text are those tokens.")
   parser:flag("--no-bos", "Add no token that is not in the text, neither before nor after.")
   parser:flag("--decode", "Turn --ids into text.")
@@ -17,9 +17,11 @@ function M.options(parser)
   parser:flag("--json", "Write one JSON object.")
 end
 
---- The tokenizer of a model file, of a folder, of a tokenizer.json or tokenizer.model.
+--- The tokenizer of a model file, of a folder or package set, of a tokenizer.json or tokenizer.model.
 -- @return it; or nil, message, code
 function M.tokenizer(path)
+  local set = require "ane.package_set"
+  if set.find(path) then return set.tokenizer(path) end
   if core.path_kind(path) == "folder" or path:match "%.json$" or path:match "%.model$" then return require("ane.tokenizer").new(path) end
   local source, message, code = core.open(path)
   if not source then return nil, message, code end

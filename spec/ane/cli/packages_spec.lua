@@ -31,6 +31,30 @@ describe("ane export", function()
     os.execute(("rm -rf '%s'"):format(out))
   end)
 
+  it("writes a set that info and tokenize take too", function()
+    local out = temp()
+    command.json { "export", tiny.path(), out, "--context", "32", "--layers", "2" }
+    local info = command.json { "info", out }
+    assert.same({ "package set", "llama", 32, "packages" }, { info.format, info.architecture, info.context, info.engine })
+    local paths = {}
+    for i, p in ipairs(info.packages) do paths[i] = p.path .. " " .. p.kind end
+    assert.same({ "layer_00-01.mlpackage layers", "layer_02.mlpackage layers", "lm_head_00.mlpackage head" }, paths)
+    local code, text = command.run { "info", out }
+    assert.equal(0, code)
+    assert.matches("package set, .*, 3 packages\n.*layer_02.mlpackage.*runs with: ", text)
+    assert.same(command.json({ "tokenize", tiny.path() }, "Hello"), command.json({ "tokenize", out }, "Hello"))
+    for _, name in ipairs { "plan", "size" } do
+      local failed, _, why = command.run { name, out }
+      assert.equal(1, failed)
+      assert.matches("is a set of Core ML packages, wanted a GGUF file", why)
+    end
+    os.execute(("rm -rf '%s/layer_02.mlpackage'"):format(out))
+    local failed, _, why = command.run { "info", out }
+    assert.equal(1, failed)
+    assert.matches("runtime_meta.json: layer_02.mlpackage: the package is not there\n", why)
+    os.execute(("rm -rf '%s'"):format(out))
+  end)
+
   it("names what it does not know", function()
     local code, _, text = command.run { "export", tiny.path(), temp(), "--weights", "int7" }
     assert.matches("int7.*choose fp16, int8", text)
@@ -38,6 +62,9 @@ describe("ane export", function()
     code, _, text = command.run { "export", "spec/fixtures/configs/zaya1-8b.json", temp() }
     assert.equal(1, code)
     assert.matches("has no weights to export", text)
+    code, _, text = command.run { "plan", tiny.path(), "--fixed-t", "4,x" }
+    assert.equal(2, code)
+    assert.matches("'x' is not a number of 1 or more", text)
   end)
 end)
 
