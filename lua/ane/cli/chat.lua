@@ -42,6 +42,7 @@ local function answer(chat, said, args)
   if pieces then
     pieces:close()
     io.stdout:write "\n"
+    io.stdout:flush() -- before what standard error says
   end
   if not ok then
     if args.prompt or not require("ane.cli").interrupted(raised) then error(raised, 0) end

@@ -42,10 +42,13 @@ local function show(r)
   io.stdout:write(("same best token      %.2f %%\n"):format(100 * r.top1))
   io.stdout:write(("perplexity           A %.4f  B %.4f (%+.2f %%)\n"):format(r.perplexity.a, r.perplexity.b,
     100 * (r.perplexity.b / r.perplexity.a - 1)))
-  if r.gate then io.stdout:write(tostring(r.gate), "\n") end
-  return true
+  if not r.gate then return true end
+  io.stdout:write(tostring(r.gate), "\n")
+  if r.gate.ok then return true end
+  return nil, "the gate is not passed"
 end
 
+--- Exit code 0 says that the comparison was made; with --json `gate.ok` says how the gate went, else not to pass it is a failure.
 function M.run(args)
   local text, message = common.read(args.text)
   if not text then return nil, message end

@@ -62,6 +62,7 @@ local function stream(model, prompt, opts, args)
     io.stdout:flush()
   end
   io.stdout:write "\n"
+  io.stdout:flush() -- before what standard error says
   if args.timings then io.stderr:write("[", common.speed(pieces.result.timings, pieces.result.stop), "]\n") end
   if before then show_profile(before, assert(profile.take(model))) end
   return true
