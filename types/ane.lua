@@ -28,6 +28,7 @@ local ane = {}
 ---@field recipe? table|string a recipe or the path of one, for an architecture that is not known
 ---@field precision? "fp32"|"fp16" of Core ML package sets
 ---@field backend? "cpu"|"coreml" what runs Core ML package sets; coreml: on macOS 15, never run on hardware
+---@field verify? boolean true: hash all files of a Core ML package set before it is opened; default: sizes only
 ---@field isa? string caps the kernels; default: ANE_ISA of the environment, else the best of the machine
 ---@field soft_experts? boolean true: all experts of a mixture run, with masked weights; default: the chosen ones
 ---@field progress? ane.progress|boolean true: a bar where standard error is a terminal

@@ -148,7 +148,7 @@ end
 function M.load(path, opts)
   local set = require "ane.package_set"
   if set.find(path) then return set.load(path, opts) end
-  for _, name in ipairs { "precision", "backend" } do
+  for _, name in ipairs { "precision", "backend", "verify" } do
     if opts[name] then return nil, ("%s: option %s is for package sets"):format(path, name), "unsupported" end
   end
   local source, message, code = core.open(path)

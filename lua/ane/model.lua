@@ -32,6 +32,7 @@ local KV = { "fp16", "fp32", "int8" }
 --   recipe: a table or the path of a Lua file, for an architecture that ane.models has not
 --   precision: of Core ML package sets: "fp32" (default), or "fp16" (results of that type are rounded to it)
 --   backend: what runs Core ML package sets: "cpu" (default), or "coreml", on macOS 15 (never run on hardware)
+--   verify: true hashes all files of a Core ML package set before it is opened; by default only their sizes are asked for
 --   isa: caps the kernels; default the environment's ANE_ISA, else the best of the machine
 --   soft_experts: true runs all experts of a mixture with masked weights, as a static graph must; false (the default) only
 --   the chosen ones. Results are equal within rounding
@@ -49,6 +50,7 @@ M.rules = {
   recipe = { type = { "table", "string" } },
   precision = { type = "string", choices = { "fp32", "fp16" } },
   backend = { type = "string", choices = { "cpu", "coreml" } },
+  verify = { type = "boolean" },
   isa = { type = "string" },
   soft_experts = { type = "boolean" },
   progress = { type = { "callable", "boolean" } },
@@ -318,7 +320,8 @@ end
 --- What the model is and how it runs here.
 -- @return table: path, format, bytes, parameters, tensors (by type), architecture, config (hyperparameters), isa, threads,
 -- activations, kv, context, vocab, engine ("recipe", "packages", or "graph": op by op, then engine_reason says why), kernels (forms
--- of the weights in use), weight_bytes, scratch_bytes, load_s; of a package set packages = list of {path, kind, bytes}
+-- of the weights in use), weight_bytes, scratch_bytes, load_s; of a package set packages = list of {path, kind, bytes,
+-- functions (names, where there are several)}
 function Model:info()
   local bundle = opened(self)
   local info = self._described

@@ -1,6 +1,6 @@
 --- Package sets: a folder with runtime_meta.json, Core ML packages and the table of embeddings, as `ane export` writes it.
--- Needs ane.core, ane.package, ane.package_calls, ane.package_session and ane.tokenizer. Packages are run by roles; no architecture is
--- known here.
+-- Needs ane.core, ane.package, ane.package_calls, ane.package_files, ane.package_session and ane.tokenizer. Packages are run by roles;
+-- no architecture is known here.
 -- Usage: `local bundle = assert(require("ane.package_set").load("out/", opts))`
 --
 -- runtime_meta.json, an object with these keys (more may stand there):
@@ -26,13 +26,14 @@
 --     functions         where a package has several, which share weights and states: {name, context (positions that attention sees:
 --                       masks have so many keys), inputs, outputs, states}; those above are the default one's. A call takes in
 --                       each package the function for its columns that sees the fewest positions
---   profiles            other sets of packages that do the same, each {fixed_t, max_seq_len, packages}: with option context the first
---                       one that holds it
+--   profiles            other sets of packages that do the same, each {fixed_t, max_seq_len, packages}: with option context those
+--                       with the least max_seq_len that holds it are opened
 --   files               {path = {bytes, sha256}} of all files but this one; with option verify they are hashed
 -- A hidden or edge input that no package before has given is the embedding.
 
 local calls = require "ane.package_calls"
 local core = require "ane.core"
+local files = require "ane.package_files"
 local package = require "ane.package"
 
 local M = {}
@@ -76,9 +77,7 @@ end
 
 -- A path inside the folder: relative, with no part that leads out of it.
 local function inside(path, where)
-  local bad = type(path) ~= "string" or path == "" or path:sub(1, 1) == "/" or path:find("[\\%z]")
-  for part in (type(path) == "string" and path or ""):gmatch "[^/]+" do bad = bad or part == ".." or part == "." end
-  if bad then refuse("format", "%s: path %q leaves the folder", where, tostring(path)) end
+  if not files.is_inside(path) then refuse("format", "%s: path %q leaves the folder", where, tostring(path)) end
   return path
 end
 
@@ -111,8 +110,7 @@ local function read_functions(p, where)
   end
 end
 
-local function read_package(p, i)
-  local where = ("packages[%d]"):format(i)
+local function read_package(p, where)
   if type(p) ~= "table" then refuse("format", "%s is no object", where) end
   inside(p.path, where)
   where = ("%s (%s)"):format(where, p.path)
@@ -180,8 +178,27 @@ local function read_ropes(meta)
   end
 end
 
--- The object of runtime_meta.json with all its numbers and names in range.
-local function read_meta(folder)
+local function read_profiles(meta)
+  for i, profile in ipairs(list(meta, "profiles", "the set", true)) do
+    local where = ("profiles[%d]"):format(i)
+    if type(profile) ~= "table" then refuse("format", "%s is no object", where) end
+    if profile.max_seq_len ~= nil then profile.max_seq_len = integer(profile, "max_seq_len", 1, where) end
+    for k, p in ipairs(list(profile, "packages", where)) do read_package(p, ("%s.packages[%d]"):format(where, k)) end
+  end
+end
+
+-- The packages of the profile with the least context that holds the one asked for; of equal ones the last.
+local function choose_profile(meta, context)
+  local best
+  for _, profile in ipairs(context and meta.profiles or {}) do
+    local held = profile.max_seq_len
+    if held and held >= context and #profile.packages > 0 and (not best or held <= best.max_seq_len) then best = profile end
+  end
+  if best then meta.packages, meta.max_seq_len = best.packages, best.max_seq_len end
+end
+
+-- The object of runtime_meta.json with all its numbers and names in range. context: positions asked for, or nil.
+local function read_meta(folder, context)
   local text, message, code = core.read_file(folder .. M.META)
   if not text then refuse(code, "%s", message) end
   local meta, fault = core.json_decode(text)
@@ -198,41 +215,13 @@ local function read_meta(folder)
     end
   end
   if #list(meta, "packages", "the set") == 0 then refuse("format", "packages is empty") end
-  for i, p in ipairs(meta.packages) do read_package(p, i) end
+  for i, p in ipairs(meta.packages) do read_package(p, ("packages[%d]"):format(i)) end
+  read_profiles(meta)
+  choose_profile(meta, context)
   check_ranges(meta, rows)
   read_ropes(meta)
   meta.rows = rows
   return meta, text
-end
-
--- ---- Files --------------------------------------------------------------------------------------------------------------
-
--- Bytes of all files of a folder.
-local function folder_bytes(path, depth)
-  local names, message, code = core.list_dir(path)
-  if not names then refuse(code or "io", "%s", message) end
-  local sum = 0
-  for _, name in ipairs(names) do
-    if name ~= "." and name ~= ".." then
-      local full = path .. "/" .. name
-      local kind = core.path_kind(full)
-      if kind == "folder" and depth < 8 then sum = sum + folder_bytes(full, depth + 1)
-      elseif kind == "file" then
-        local f <close>, why = io.open(full, "rb")
-        if not f then refuse("io", "%s", why) end
-        sum = sum + f:seek "end"
-      end
-    end
-  end
-  return sum
-end
-
-local function check_files(folder, meta)
-  for _, p in ipairs(meta.packages) do
-    if core.path_kind(folder .. p.path) ~= "folder" then refuse("notfound", "%s: the package is not there", p.path) end
-    local bytes = folder_bytes(folder .. p.path, 0)
-    if bytes ~= p.bytes then refuse("format", "%s: the package has %d bytes, %d were written", p.path, bytes, p.bytes) end
-  end
 end
 
 -- ---- Packages -----------------------------------------------------------------------------------------------------------
@@ -483,11 +472,19 @@ local function config_of(folder, meta)
   }
 end
 
+-- Names of a package's functions, where it has several.
+local function function_names(p)
+  if not p.functions[1].name then return nil end
+  local names = {}
+  for i, f in ipairs(p.functions) do names[i] = f.name end
+  return names
+end
+
 -- Each package once, for info.
 local function listed(meta)
   local out, seen = {}, {}
   for _, p in ipairs(meta.packages) do
-    if not seen[p.path] then out[#out + 1] = { path = p.path, kind = p.kind, bytes = p.bytes } end
+    if not seen[p.path] then out[#out + 1] = { path = p.path, kind = p.kind, bytes = p.bytes, functions = function_names(p) } end
     seen[p.path] = true
   end
   return out
@@ -512,11 +509,12 @@ end
 
 local function load(folder, opts)
   check_options(opts)
-  local meta, text = read_meta(folder)
+  local meta, text = read_meta(folder, opts.context)
   if opts.context and opts.context > meta.max_seq_len then
     refuse("unsupported", "option context is %d, the states hold %d positions", opts.context, meta.max_seq_len)
   end
-  check_files(folder, meta)
+  local whole_set, message, code = files.check(folder, meta, opts)
+  if not whole_set then refuse(code, "%s", message) end
   local tokenizer, tokenizer_error = find_tokenizer(folder, meta)
   local ok, failed = pcall(function()
     open_packages(folder, meta, opts)
@@ -560,7 +558,8 @@ end
 
 --- Opens a set: all of it is checked before anything runs.
 -- @param path the folder, or its runtime_meta.json
--- @param opts threads, isa, context, precision, backend, progress; weights only "file". kv and activations become "fp32"
+-- @param opts threads, isa, context, precision, backend, progress, verify (true: hashes of all files); weights only "file". kv and
+-- activations become "fp32"
 -- @return a bundle for ane.model; or nil, message, code: gaps, overlaps, missing or resized files, paths that leave the folder
 function M.load(path, opts)
   local folder = M.find(path)

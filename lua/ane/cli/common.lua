@@ -71,6 +71,7 @@ function M.model_options(parser, optional)
   parser:option("--kv", "Format of the cached state; default fp16, with fp32 activations fp32."):choices { "fp16", "fp32", "int8" }
   parser:option("--engine", "How an ONNX model runs; default recipe where one matches, else graph."):choices { "recipe", "graph" }
   parser:option("--recipe", "Lua file that describes an architecture."):argname "FILE"
+  parser:flag("--verify", "Hash all files of a package set before it is opened; else only their sizes are looked at.")
   parser:flag("--no-progress", "No progress bar.")
 end
 
@@ -136,7 +137,7 @@ function M.load(args, extra)
   local opts = {
     threads = args.threads, context = args.context, weights = args.weights, mixed = given(args.mixed),
     importance = importance, activations = args.activations, kv = args.kv, engine = args.engine, recipe = args.recipe,
-    progress = M.progress(args),
+    progress = M.progress(args), verify = args.verify,
   }
   for key, value in pairs(extra or {}) do opts[key] = value end
   return require("ane.model").load(args.model, opts)

@@ -1,5 +1,5 @@
 --- `ane info`: what a model file holds and how it runs here.
--- Needs ane, ane.cli.common, ane.core and ane.model.
+-- Needs ane, ane.cli.common, ane.core, ane.model and ane.package_set.
 
 local common = require "ane.cli.common"
 local core = require "ane.core"
@@ -44,8 +44,11 @@ local function write(...)
 end
 
 local function show_packages(info)
-  write("%s: %s, %s, %d packages", info.path, info.format, common.bytes(info.bytes), #info.packages)
-  for _, p in ipairs(info.packages) do write("  %-40s %-8s %s", p.path, p.kind, common.bytes(p.bytes)) end
+  write("%s: %s, %s, %d packages%s", info.path, info.format, common.bytes(info.bytes), #info.packages,
+    info.verified and "; all hashes are right" or "")
+  for _, p in ipairs(info.packages) do
+    write("  %-40s %-8s %12s  %s", p.path, p.kind, common.bytes(p.bytes), table.concat(p.functions or {}, " "))
+  end
 end
 
 local function show_file(info)
@@ -141,6 +144,7 @@ function M.run(args)
   local model <close>, failed, code = common.load(args)
   if model then
     for key, value in pairs(model:info()) do info[key] = value end
+    info.verified = args.verify
     info.matrices, info.n_tensors = nil, 0
     for _, row in ipairs(info.tensors) do info.n_tensors = info.n_tensors + row.tensors end
     if args.report then info.weights_report = common.list(model:weights_report()) end
