@@ -1,11 +1,12 @@
 --- Sessions on package sets: tokens in, logits out, the states of each package carried from call to call.
--- Needs ane.core and ane.package_calls. Tokens are cut into calls of as many columns as the packages take; a call runs them in order,
+-- Needs ane.core, ane.package_calls and ane.units. Tokens are cut into calls of as many columns as packages take; a call runs them in order,
 -- each by the function for its columns and positions; what they need is told by roles.
 -- Results do not depend on how tokens are cut into calls. States of convolutions forget: a rewind takes a snapshot from
 -- before and feeds the tokens behind it again.
 
 local calls = require "ane.package_calls"
 local core = require "ane.core"
+local units = require "ane.units"
 
 local M = {}
 
@@ -199,13 +200,33 @@ local function reset(self)
   return true
 end
 
+-- Is there memory for the states of one more session? They have their full size from the first token on, and a call holds up to a
+-- third more for what it makes of them; a system that promises more than it has would end the process.
+local function states_fit(program)
+  local bytes = 0
+  for _, p in ipairs(program.meta.packages) do
+    for _, s in ipairs(p.states) do
+      local n = 4
+      for _, d in ipairs(s.shape) do n = n * d end
+      bytes = bytes + n
+    end
+  end
+  local free = core.memory().available
+  if free == 0 or bytes + bytes // 3 < free then return true end
+  return nil, ("the states of %d positions take %s, and %s of memory are free: export with a smaller context"):format(
+    program.meta.max_seq_len, units.bytes(bytes), units.bytes(free)), "memory"
+end
+
 local function new_session(program, context)
+  local fits, message, code = states_fit(program)
+  if not fits then return nil, message, code end
   local self = setmetatable({
     program = program, most = context, len = 0, tokens = {}, states = {}, shots = {}, results = { count = 0 }, side = 0,
   }, Session)
   for i, p in ipairs(program.meta.packages) do
     if #p.states > 0 then
-      local state, message, code = p.package:state()
+      local state
+      state, message, code = p.package:state()
       if not state then return nil, message, code end
       self.states[i] = state
     end

@@ -75,6 +75,17 @@ describe("a package set", function()
     assert.same(golden.greedy, model:generate(golden.prompt, { max_tokens = 10, ignore_eos = true, speculate = true }))
   end)
 
+  it("refuses a session whose states do not fit in memory", function()
+    local memory = core.memory
+    finally(function() core.memory = memory end)
+    core.memory = function() return { available = 100 } end
+    local s, message, code = model:session()
+    assert.same({ nil, "memory" }, { s, code })
+    assert.equal("the states of 24 positions take 1.7 kB, and 100 bytes of memory are free: export with a smaller context", message)
+    core.memory = function() return { available = 0 } end -- not known
+    assert(model:session()):close()
+  end)
+
   it("rewinds, forks, saves and restores to the bit", function()
     local s <close> = assert(model:session())
     feed(s, golden.ids, { 3 })
