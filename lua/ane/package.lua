@@ -67,7 +67,9 @@ end
 local function flatten(name, v, depth, shape, out)
   if type(v) ~= "table" then
     if type(v) == "boolean" then v = v and 1 or 0 end
-    if type(v) ~= "number" then error(("predict: input %s holds a %s, no number"):format(name, type(v)), 0) end
+    if type(v) ~= "number" then
+      error(("predict: input %s holds %s, no number"):format(name, v == core.null and "null" or "a " .. type(v)), 0)
+    end
     if depth <= #shape then error(("predict: input %s: lists are nested to different depths"):format(name), 0) end
     out[#out + 1] = v
     return
@@ -87,15 +89,26 @@ local function pack(values)
   return table.concat(parts), whole and "int64" or "fp32"
 end
 
+-- How many numbers a shape wants.
+local function count_of(name, shape)
+  local count = type(shape) == "table" and 1
+  for _, d in ipairs(count and shape or {}) do
+    if math.type(d) ~= "integer" or d < 0 then count = nil break end
+    if d > 0 and count > (1 << 48) // d then error(("predict: input %s: the shape wants too many numbers"):format(name), 0) end
+    count = count * d
+  end
+  return count or error(("predict: input %s: shape must be a list of integers from 0 on"):format(name), 0)
+end
+
 -- What predict is given for one input as the core takes it: tensors as they are; numbers, lists and {shape, data} packed.
 local function input(name, v)
   if type(v) == "userdata" then return v end
   local shape, values = {}, {}
   if type(v) == "table" and v.shape then
     shape, values = v.shape, v.data or v
-    local count = 1
-    for _, d in ipairs(shape) do count = count * d end
+    local count = count_of(name, shape)
     if type(values) == "string" then return v end
+    if type(values) ~= "table" then error(("predict: input %s: data is no list"):format(name), 0) end
     if #values ~= count then error(("predict: input %s: the shape wants %d numbers, the list has %d"):format(name, count, #values), 0) end
     local list = {}
     flatten(name, values, 1, {}, list)

@@ -1,6 +1,6 @@
 --- Sessions on package sets: tokens in, logits out, the states of each package carried from call to call.
--- Needs ane.core, ane.package_calls and ane.units. Tokens are cut into calls of as many columns as packages take; a call runs them in order,
--- each by the function for its columns and positions; what they need is told by roles.
+-- Needs ane.core, ane.package_calls and ane.units. Tokens are cut into calls of as many columns as the packages take; a call runs them in
+-- order, each by the function for its columns and positions; what they need is told by roles.
 -- Results do not depend on how tokens are cut into calls. States of convolutions forget: a rewind takes a snapshot from
 -- before and feeds the tokens behind it again.
 

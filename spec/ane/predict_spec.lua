@@ -56,11 +56,59 @@ describe("ane predict", function()
     f:write(core.json_encode(case))
     f:flush()
     local out = command.json { "predict", path .. "/model.mlpackage", file }
+    local code, text, message = command.run { "predict", path .. "/model.mlpackage", file }
+    assert.same({ 1, "ane predict: an output is not what the case expects\n" }, { code, message })
+    assert.matches("too large", text)
     os.remove(file)
     assert.is_false(out.ok)
     assert.is_false(out.calls[1].outputs.best.ok)
     assert.is_true(out.calls[1].outputs.next_token.ok)
     assert.is_false(out.calls[2].outputs.next_token.ok)
+  end)
+end)
+
+describe("a case that is wrong", function()
+  local x = ('{"shape": [1, 32, 3, 1], "data": [%s0]}'):format(("0, "):rep(95))
+  local function predict(case) return command.run({ "predict", FOLDER .. "mlp_fp16/model.mlpackage", "-" }, case) end
+
+  for call, message in pairs {
+    ["1"] = "wanted an object with `inputs`",
+    ['{"inputs": null}'] = "wanted an object with `inputs`",
+    ['{"inputs": {"x": {"shape": [1.5], "data": [1]}}}'] = "input x: shape must be a list of integers from 0 on",
+    ['{"inputs": {"x": {"shape": [-1], "data": [1]}}}'] = "input x: shape must be a list of integers from 0 on",
+    ['{"inputs": {"x": {"shape": "a", "data": []}}}'] = "input x: shape must be a list of integers from 0 on",
+    ['{"inputs": {"x": {"shape": [9999999999, 9999999999], "data": [1]}}}'] = "input x: the shape wants too many numbers",
+    ['{"inputs": {"x": {"shape": [1], "data": 1}}}'] = "input x: data is no list",
+    ['{"inputs": {"x": {"shape": [1], "data": [null]}}}'] = "input x holds null, no number",
+    ['{"inputs": {"x": X}, "function": 3}'] = "function is no name",
+    ['{"inputs": {"x": X}, "state": {}}'] = "state is no name",
+    ['{"inputs": {"x": X}, "reset_state": "yes"}'] = "reset_state is neither true nor false",
+    ['{"inputs": {"x": X}, "outputs": 3}'] = "outputs: wanted an object",
+    ['{"inputs": {"x": X}, "outputs": [3]}'] = "outputs: wanted an object",
+    ['{"inputs": {"x": X}, "outputs": {"y": 3}}'] = "output y: wanted {shape, data} with lists of numbers",
+    ['{"inputs": {"x": X}, "outputs": {"y": {"shape": [1], "data": ["a"]}}}'] = "output y: wanted {shape, data} with lists of numbers",
+    ['{"inputs": {"x": X}, "outputs": {"z": {"shape": [1], "data": [1]}}}'] = 'the package has no output "z"',
+  } do
+    it("is told: " .. call, function()
+      local code, _, text = predict(('{"calls": [%s]}'):format((call:gsub("X", x))))
+      assert.equal(1, code)
+      assert.truthy(text:find("call 1: ", 1, true) and text:find(message, 1, true), text)
+    end)
+  end
+
+  it("holds at least one call", function()
+    for _, case in ipairs { "{}", "[]", '{"calls": {}}', '{"calls": "x"}' } do
+      local code, _, text = predict(case)
+      assert.equal(1, code)
+      assert.matches("wanted an object with a list `calls`", text)
+    end
+  end)
+
+  it("may have null for what it leaves out, and is told the shape that differs", function()
+    assert.equal(0, (predict(('{"calls": [{"inputs": {"x": %s}, "function": null, "outputs": null, "state": null}]}'):format(x))))
+    local code, out = predict(('{"calls": [{"inputs": {"x": %s}, "outputs": {"y": {"shape": [96], "data": [1]}}}]}'):format(x))
+    assert.equal(1, code)
+    assert.matches("wanted the shape %[96%]", out)
   end)
 end)
 

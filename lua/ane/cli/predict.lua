@@ -1,7 +1,8 @@
 --- `ane predict`: runs a Core ML package on the calls of a case file.
 -- Needs ane.cli.common, ane.core and ane.package.
 -- A case: {calls = [{inputs = {name = {shape, dtype, data}}, outputs, state, reset_state, function}], tolerance = {atol, rtol},
--- tolerance_fp16}. Calls with the same `state` share one set of states; outputs that a call gives are compared.
+-- tolerance_fp16}. Calls with the same `state` share one set of states; outputs that a call gives are compared. null is the same as
+-- a key that is not there.
 
 local core = require "ane.core"
 local common = require "ane.cli.common"
@@ -12,7 +13,9 @@ M.summary = "Run a Core ML package on the calls of a case file."
 
 function M.options(parser)
   parser:argument("package", "Folder of the .mlpackage.")
-  parser:argument("case", "JSON file with the calls; - reads standard input.")
+  parser:argument("case", 'JSON file, - for standard input: {"calls": [{"inputs": {NAME: {"shape": [...], "data": [...]}}, '
+    .. '"outputs": what to expect, "state": NAME, "reset_state": true, "function": NAME}], "tolerance": {"atol": X, "rtol": X}}; '
+    .. "all but inputs may be left out.")
   parser:option("--precision", "fp16 rounds every result of that type."):choices { "fp32", "fp16" }:default "fp32"
   parser:option("--function", "Function to run where a call names none; default: the package's."):argname "NAME"
   parser:option("-t --threads", "Threads; default the physical cores."):convert(common.positive):argname "N"
@@ -25,7 +28,9 @@ local function read_case(path)
   if not text then return nil, message end
   local case, fault = core.json_decode(text)
   if not case then return nil, ("%s: %s"):format(path, fault) end
-  if type(case) ~= "table" or type(case.calls) ~= "table" then return nil, path .. ": wanted an object with a list `calls`" end
+  if type(case) ~= "table" or type(case.calls) ~= "table" or #case.calls == 0 then
+    return nil, path .. ": wanted an object with a list `calls`"
+  end
   return case
 end
 
@@ -76,12 +81,54 @@ end
 local function describe(result, want, tolerance)
   local data = numbers(result)
   local out = { shape = common.list(shape_of(result)), data = common.list(data) }
-  if type(want) == "table" then
+  if want then
     local exact = type(result) ~= "userdata"
-    out.max_abs_err, out.ok = compare(data, want.data or {}, exact, tolerance)
-    out.ok = out.ok and same_shape(out.shape, want.shape)
+    out.max_abs_err, out.ok = compare(data, want.data, exact, tolerance)
+    if not same_shape(out.shape, want.shape) then out.ok, out.wanted_shape = false, common.list(want.shape) end
   end
   return out
+end
+
+-- ---- Calls ---------------------------------------------------------------------------------------------------------------
+
+-- A copy without the keys that are null.
+local function without_null(t)
+  local out = {}
+  for key, value in pairs(t) do
+    if value ~= core.null then out[key] = value end
+  end
+  return out
+end
+
+local function all_are(kind, list)
+  for _, v in ipairs(list) do
+    if math.type(v) ~= kind and type(v) ~= kind and not (kind == "number" and type(v) == "boolean") then return false end
+  end
+  return true
+end
+
+-- What is wrong with the outputs that a call expects, or nil.
+local function fault_of_outputs(outputs)
+  if type(outputs) ~= "table" or outputs[1] ~= nil then return "outputs: wanted an object of {shape, data} by name" end
+  for name, want in pairs(outputs) do
+    local ok = type(want) == "table" and type(want.shape) == "table" and type(want.data) == "table" and all_are("integer", want.shape)
+      and all_are("number", want.data)
+    if not ok then return ("output %s: wanted {shape, data} with lists of numbers"):format(name) end
+  end
+end
+
+-- A call with all its parts of the right type; or nil, message.
+local function read_call(call)
+  if type(call) ~= "table" then return nil, "wanted an object with `inputs`" end
+  call = without_null(call)
+  if type(call.inputs) ~= "table" then return nil, "wanted an object with `inputs`" end
+  if call["function"] ~= nil and type(call["function"]) ~= "string" then return nil, "function is no name" end
+  if call.state ~= nil and type(call.state) ~= "string" and type(call.state) ~= "number" then return nil, "state is no name" end
+  if call.reset_state ~= nil and type(call.reset_state) ~= "boolean" then return nil, "reset_state is neither true nor false" end
+  call.inputs = without_null(call.inputs)
+  local fault = call.outputs ~= nil and fault_of_outputs(call.outputs)
+  if fault then return nil, fault end
+  return call
 end
 
 local function state_of(pkg, states, call)
@@ -101,13 +148,16 @@ end
 
 -- Runs one call; its outputs as they are written.
 local function run_call(pkg, call, states, args, tolerance)
-  if type(call) ~= "table" or type(call.inputs) ~= "table" then return nil, "wanted an object with `inputs`" end
-  local state, message = state_of(pkg, states, call)
+  local message
+  call, message = read_call(call)
+  if not call then return nil, message end
+  local state
+  state, message = state_of(pkg, states, call)
   if not state then return nil, message end
   local called, outputs, failed = pcall(pkg.predict, pkg, call.inputs, state, { ["function"] = call["function"] or args["function"] })
   if not called then return nil, outputs end
   if not outputs then return nil, failed end
-  local wanted, out = type(call.outputs) == "table" and call.outputs or {}, {}
+  local wanted, out = call.outputs or {}, {}
   for name, result in pairs(outputs) do out[name] = describe(result, wanted[name], tolerance) end
   for name in pairs(wanted) do
     if not out[name] then return nil, ("the package has no output \"%s\""):format(name) end
@@ -123,15 +173,16 @@ local function show(calls)
     for _, name in ipairs(names) do
       local o = call.outputs[name]
       local verdict = o.ok == nil and "" or (", largest error %.3g: %s"):format(o.max_abs_err, o.ok and "ok" or "too large")
+      if o.wanted_shape then verdict = (", wanted the shape [%s]"):format(table.concat(o.wanted_shape, ", ")) end
       local first = {}
       for k = 1, math.min(6, #o.data) do first[k] = ("%.6g"):format(o.data[k]) end
       io.stdout:write(("call %d: %s [%s] = %s%s%s\n"):format(i, name, table.concat(o.shape, ", "), table.concat(first, " "),
         #o.data > 6 and " ..." or "", verdict))
     end
   end
-  return true
 end
 
+--- Exit code 0 says that all calls ran; with --json `ok` says whether the outputs are right, else a wrong one is a failure.
 function M.run(args)
   local case, message = read_case(args.case)
   if not case then return nil, message end
@@ -147,7 +198,9 @@ function M.run(args)
     calls[i] = { outputs = outputs }
   end
   if args.json then return common.print_json { calls = common.list(calls), ok = all } end
-  return show(calls)
+  show(calls)
+  if all then return true end
+  return nil, "an output is not what the case expects"
 end
 
 return M
