@@ -352,7 +352,7 @@ function model:quantise(out, opts) end
 ---@field weights? string int8 (default), int8-channel, int4-block, int4-block64, lut4, lut4-g8, lut4-g16, lut4-g32, fp16
 ---@field mixed? table<string, string> glob over weights' names to form
 ---@field context? integer
----@field max_t? integer tokens of a call at most; default 4
+---@field max_t? integer tokens of a call at most; default 4, or the context if that is less
 ---@field fixed_t? integer[] fixed numbers of tokens, each with packages of its own, or functions
 ---@field tiers? integer[] smaller contexts, each with packages of its own, or functions
 ---@field functions? "one"|"many" many: a function for each T and context in the same packages, on one copy of the weights

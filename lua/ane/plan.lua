@@ -42,7 +42,8 @@ end
 
 --- Options of plan.
 --   weights: form of the matrices (int8, int8-channel, int4-block, lut4, ..., fp16); mixed: {glob over weights' names = form}
---   context: positions that the states hold; max_t: tokens of a call at most; fixed_t: list of fixed T, instead (classifiers)
+--   context: positions that the states hold; max_t: tokens of a call at most (4, or the context if that is less)
+--   fixed_t: list of fixed T, instead (classifiers)
 --   functions: "one" (each T or context has packages of its own) or "many" (each package has a function for each T and context, on one
 --   copy of the weights, over the same states; fixed_t then is { 1, 4, 128 } where neither it nor tiers are given)
 --   tiers: list of smaller contexts that are exported too: attention over the first positions only
@@ -57,7 +58,7 @@ M.rules = {
   target = { type = "integer", min = 1 }, law = { type = "integer", min = 1 }, rows = { type = "integer", min = 1, max = 1 << 30 },
   slices = { type = "integer", min = 1, max = 1 << 20 }, layers = { type = "integer", min = 1, max = 1 << 20 },
   experts = { type = "string", choices = { "auto", "whole", "halves", "each" }, default = "auto" },
-  max_t = { type = "integer", min = 1, max = 1 << 20, default = 4 },
+  max_t = { type = "integer", min = 1, max = 1 << 20 },
   fixed_t = { type = "table", check = wrong_profiles },
   functions = { type = "string", choices = { "one", "many" }, default = "one" },
   tiers = { type = "table", check = wrong_profiles },
@@ -218,9 +219,29 @@ function M.core_options(graph, cfg, opts, variant)
   }
 end
 
+-- max_t where none was asked for; or nil, message, code where a call would not fit in the context.
+local function settle_calls(cfg, opts)
+  if cfg.kind == "token_classifier" then
+    opts.max_t = opts.max_t or 4
+    return true
+  end
+  local context = M.context(cfg, opts)
+  for _, t in ipairs(opts.fixed_t or { opts.max_t }) do
+    if t > context then
+      local name = opts.fixed_t and "fixed_t" or "max_t"
+      return nil, ("option %s: a call of %d tokens does not fit in a context of %d"):format(name, t, context), "invalid"
+    end
+  end
+  opts.max_t = opts.max_t or math.min(4, context)
+  return true
+end
+
 --- What is written as a whole: with many functions all variants at once, else each by itself.
+-- @param opts checked options; max_t is set where it is not there
 -- @return list of what core_options takes; or nil, message, code
 function M.parts(cfg, opts)
+  local ok, why, word = settle_calls(cfg, opts)
+  if not ok then return nil, why, word end
   local variants, message, code = M.variants(cfg, opts)
   if not variants then return nil, message, code end
   return opts.functions == "many" and { variants } or variants

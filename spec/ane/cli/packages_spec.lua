@@ -55,6 +55,26 @@ describe("ane export", function()
     os.execute(("rm -rf '%s'"):format(out))
   end)
 
+  it("fits calls into the smallest contexts, and refuses those that do not fit", function()
+    local out, want = temp(), command.json({ "run", tiny.path(), "--ids", "1", "-n", "2", "--weights", "int8" }).ids
+    for context = 1, 3 do
+      assert.equal(math.min(4, context), command.json({ "plan", tiny.path(), "-c", tostring(context) }).max_t)
+      command.json { "export", tiny.path(), out, "-c", tostring(context) }
+      local ids = command.json({ "run", out, "--ids", "1", "-n", "2" }).ids
+      assert.same({ want[1], context > 1 and want[2] or nil }, ids)
+    end
+    for _, name in ipairs { "plan", "size", "export" } do
+      for _, option in ipairs { "--max-t", "--fixed-t" } do
+        local words = { name, tiny.path(), "-c", "16", option, "17" }
+        if name == "export" then table.insert(words, 3, out) end
+        local code, _, text = command.run(words)
+        assert.equal(1, code)
+        assert.matches("option %l+_t: a call of 17 tokens does not fit in a context of 16", text)
+      end
+    end
+    os.execute(("rm -rf '%s'"):format(out))
+  end)
+
   it("names what it does not know", function()
     local code, _, text = command.run { "export", tiny.path(), temp(), "--weights", "int7" }
     assert.matches("int7.*choose fp16, int8", text)
