@@ -44,27 +44,29 @@ static const luaL_Reg matrix_meta[] = {{"__gc", matrix_gc}, {NULL, NULL}};
 /* Sets up m->w and its memory for a form; raises where there is no memory. */
 static void matrix_make(lua_State *L, struct matrix *m, ane_form f, ane_dtype t, int64_t rows, int64_t cols) {
   m->w = (struct ane_packed){.form = f, .dtype = t, .rows = rows, .cols = cols, .groups = (rows + ANE_GROUP - 1) / ANE_GROUP};
-  uint64_t row_bytes, size;
+  uint64_t row_bytes;
+  size_t size = 0;
   luaL_argcheck(L, ane_dtype_bytes(t, (uint64_t)cols, &row_bytes), 3, "no whole number of blocks");
   m->w.row_bytes = (size_t)row_bytes;
-  luaL_argcheck(L, ane_form_group_bytes(f, cols, &m->w.group_bytes), 3, "too large");
-  size = f == ANE_FORM_ROWS ? row_bytes * (uint64_t)rows : m->w.group_bytes * (uint64_t)m->w.groups;
-  m->memory = ane_malloc((size_t)size + 63);
+  luaL_argcheck(L, ane_form_group_bytes(f, cols, &m->w.group_bytes) && (f == ANE_FORM_ROWS || ane_packed_bytes(&m->w, &size)), 3, "too large");
+  if (f == ANE_FORM_ROWS) size = (size_t)row_bytes * (size_t)rows;
+  m->memory = ane_malloc(size + 63);
   if (f == ANE_FORM_I8) m->row_scale = ane_calloc((size_t)m->w.groups, ANE_GROUP * sizeof(float));
   if (!m->memory || (f == ANE_FORM_I8 && !m->row_scale)) luaL_error(L, "not enough memory");
-  m->w.data = (const uint8_t *)ane_align_up((size_t)m->memory, 64);
+  ane_packed_place(&m->w, (const void *)ane_align_up((size_t)m->memory, 64));
   m->w.row_scale = m->row_scale;
 }
 
-/* matmul_pack(dtype, rows, cols, bytes [, row scales]) -> matrix */
+/* matmul_pack(dtype, rows, cols, bytes [, row scales]) -> matrix; dtype "halves": of q8_0, in two halves */
 static int matmul_pack(lua_State *L) {
   size_t len, name_len;
   const char *name = luaL_checklstring(L, 1, &name_len);
   int64_t rows = bind_integer(L, 2, 1, 1 << 20), cols = bind_integer(L, 3, 1, 1 << 20);
   const char *bytes = luaL_checklstring(L, 4, &len);
-  ane_dtype t = ane_dtype_from_name(name, name_len);
+  bool halves = !strcmp(name, "halves");
+  ane_dtype t = halves ? ANE_Q8_0 : ane_dtype_from_name(name, name_len);
   luaL_argcheck(L, t != ANE_DTYPE_COUNT, 1, "no such dtype");
-  ane_form f = ane_form_for(t, cols);
+  ane_form f = halves && cols % ANE_BLOCK == 0 ? ANE_FORM_P8 : ane_form_for(t, cols);
   luaL_argcheck(L, f != ANE_FORM_ROWS || ane_decoder(t), 1, "no decoder for this dtype");
   struct matrix *m = bind_new(L, MATRIX_CLASS, sizeof *m, 0);
   matrix_make(L, m, f, t, rows, cols);
@@ -78,8 +80,7 @@ static int matmul_pack(lua_State *L) {
   if (f == ANE_FORM_ROWS) memcpy(data, bytes, len);
   else
     for (int64_t g = 0; g < m->w.groups; g++)
-      ane_pack_group(f, t, bytes + (size_t)(g * ANE_GROUP) * m->w.row_bytes, m->w.row_bytes,
-                     (int)ANE_MIN(rows - g * ANE_GROUP, ANE_GROUP), cols, data + (size_t)g * m->w.group_bytes);
+      ane_pack_rows(&m->w, t, bytes + (size_t)(g * ANE_GROUP) * m->w.row_bytes, m->w.row_bytes, (int)ANE_MIN(rows - g * ANE_GROUP, ANE_GROUP), g);
   return 1;
 }
 
@@ -166,25 +167,26 @@ static int matmul_acts(lua_State *L) {
   return 8;
 }
 
-/* matmul_upper(matrix, level, x) -> floats [16 * groups]: what the products with x are at most, by the upper halves of the codes
- * of a q8_0 matrix; nil where the level has no such bound */
-static int matmul_upper(lua_State *L) {
+/* matmul_bounds(matrix, level, x) -> floats [16 * groups]: what the products of a matrix in halves with x are at most by the upper
+ * halves of the codes, and by both (rows in falling order); nil where the level has no such bounds */
+static int matmul_bounds(lua_State *L) {
   struct matrix *m = luaL_checkudata(L, 1, MATRIX_CLASS);
   const struct ane_kernels *k = check_level(L, 2);
   struct ane_acts a;
-  struct ane_upper u = {.cols = m->w.cols};
-  luaL_argcheck(L, m->w.form == ANE_FORM_Q8_0 && ane_upper_group_bytes(u.cols, &u.group_bytes), 1, "no q8_0 matrix");
+  luaL_argcheck(L, m->w.form == ANE_FORM_P8, 1, "no matrix in halves");
   if (!k->upper_bound) return lua_pushnil(L), 1;
-  push_acts(L, 3, k, ANE_ACT_I8, 1, u.cols, &a);
-  u.data = push_buffer(L, (size_t)m->w.groups * u.group_bytes);
-  for (int64_t g = 0; g < m->w.groups; g++) ane_upper_pack(&m->w, g, u.data + (size_t)g * u.group_bytes);
-  struct ane_upper_x *blocks = push_buffer(L, (size_t)(u.cols / ANE_BLOCK) * sizeof *blocks);
+  push_acts(L, 3, k, ANE_ACT_I8, 1, m->w.cols, &a);
+  struct ane_upper_x *blocks = push_buffer(L, (size_t)(m->w.cols / ANE_BLOCK) * sizeof *blocks);
   ane_upper_prepare(&a, blocks);
   size_t bytes = (size_t)m->w.groups * ANE_GROUP * sizeof(float);
-  float *bound = push_buffer(L, bytes);
-  k->upper_bound(&u, &a, blocks, 0, m->w.groups, bound);
+  float *bound = push_buffer(L, bytes), *base = push_buffer(L, bytes), *fine = push_buffer(L, bytes);
+  int32_t *rows = push_buffer(L, bytes);
+  for (int32_t i = 0; i < m->w.rows; i++) rows[i] = (int32_t)m->w.rows - 1 - i;
+  k->upper_bound(&m->w, &a, blocks, 0, m->w.groups, bound, base);
+  k->row_bound(&m->w, &a, blocks, rows, (int)m->w.rows, base, fine);
   lua_pushlstring(L, (const char *)bound, bytes);
-  return 1;
+  lua_pushlstring(L, (const char *)fine, (size_t)m->w.rows * sizeof(float));
+  return 2;
 }
 
 /* matmul_levels() -> {"ref", ...}: those of this machine */
@@ -207,7 +209,7 @@ static int matmul_act(lua_State *L) {
 
 void bind_testing_matmul(lua_State *L) {
   static const luaL_Reg functions[] = {{"matmul_pack", matmul_pack}, {"matmul_pack_lut4", matmul_pack_lut4}, {"matmul", matmul},
-                                       {"matmul_acts", matmul_acts}, {"matmul_upper", matmul_upper},
+                                       {"matmul_acts", matmul_acts}, {"matmul_bounds", matmul_bounds},
                                        {"matmul_levels", matmul_levels}, {"matmul_act", matmul_act},
                                        {NULL, NULL}};
   bind_class(L, MATRIX_CLASS, matrix_methods, matrix_meta);

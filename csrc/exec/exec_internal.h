@@ -139,12 +139,9 @@ struct kv_spec {
 /* The search for the best id (head.c). */
 struct head {
   const struct ane_packed *matrix; /* NULL: the head cannot be searched */
-  struct ane_upper upper;
-  size_t bytes;    /* of upper.data, committed when first used */
-  float *bounds;   /* [groups * 16] */
+  float *bounds, *bases; /* [groups * 16] each, as upper_bound gives them */
   struct found *found; /* one a thread */
-  bool packed;
-  float share;     /* of the bytes of the whole head, that searches read: a running mean */
+  float share;     /* price of searches, as a share of that of the whole head: a running mean */
   int rest, rests; /* tokens until the next search; the last such number, 0: a search has paid since */
   uint64_t searched, read; /* searches, and bytes of weights they read */
 };

@@ -1,6 +1,7 @@
-/* The best id of one token without reading the whole head: bounds from the upper halves of its codes say which groups of
- * rows can still hold the best product; only those are multiplied, by the same kernel as ever, so that id and logit are those of
- * the full product to the bit (NaN included: a bound that is no number rules nothing out).
+/* The best id of one token without reading the whole head, which is held in two halves (P8): bounds from the upper halves of its
+ * codes say which rows can still hold the best product; of those the lower halves are read, and what can win then is multiplied by
+ * the same kernel as ever, so that id and logit are those of the full product to the bit (NaN included: a bound that is no number
+ * rules nothing out).
  *
  * All threads bound; each multiplies the group with its highest bound; they meet; the best of these products then rules out
  * nearly all the others. Where the data leaves too many, token after token, the search is not worth it: it rests for some tokens. */
@@ -14,7 +15,7 @@ enum { BOUNDS_A_TURN = 8, SCANS_A_TURN = 64, REST_FIRST = 16, REST_MOST = 512 };
 struct found {
   _Alignas(64) float value, first; /* first: of the first group; the others read it once all have met */
   int32_t id;
-  int64_t group, finished; /* the group with the highest bound; groups multiplied */
+  int64_t group, finished, rows; /* the group with the highest bound; groups multiplied; rows whose lower halves were read */
 };
 
 /* A head that is one Q8_0 matrix and gives the result itself. */
@@ -26,39 +27,45 @@ static const struct matrix *head_matrix(const struct ane_program *p) {
   return m;
 }
 
+/* Bytes of a row's lower half and its scales. */
+static uint64_t row_bytes(const struct ane_packed *w) { return (uint64_t)w->cols / ANE_BLOCK * 18; }
+
 void head_plan(struct ane_program *p) {
   const struct matrix *m = p->o.full_head || !p->k->upper_bound ? NULL : head_matrix(p);
   if (!m) return;
+  struct ane_packed *w = &p->matrices[m - p->matrices].packed;
   struct step *s = &p->steps[p->n_steps - 1];
-  int64_t nb = m->packed.cols / ANE_BLOCK, in_floats = (int64_t)(sizeof(struct ane_upper_x) / sizeof(float)) * nb;
-  size_t bytes;
-  if (!ane_upper_group_bytes(m->packed.cols, &p->head.upper.group_bytes) || !ane_mul_size((size_t)m->packed.groups, p->head.upper.group_bytes, &bytes)) return;
+  int64_t nb = w->cols / ANE_BLOCK, in_floats = (int64_t)(sizeof(struct ane_upper_x) / sizeof(float)) * nb;
+  struct ane_packed halves = *w;
+  halves.form = ANE_FORM_P8;
+  if (w->rows > INT32_MAX || !ane_form_group_bytes(halves.form, w->cols, &halves.group_bytes)) return;
+  *w = halves;
   s->temp_floats = ANE_MAX(s->temp_floats, in_floats + ANE_GROUP);
-  p->head.upper.cols = m->packed.cols;
-  p->head.matrix = &m->packed;
-  p->head.bytes = bytes;
+  p->head.matrix = w;
   p->head.share = 0.6f;
 }
 
 ane_status head_reserve(struct ane_program *p, struct ane_error *err) {
   struct head *h = &p->head;
   if (!h->matrix) return ANE_OK;
-  h->upper.data = ane_pages_alloc(h->bytes, false);
-  h->bounds = ane_calloc((size_t)h->matrix->groups * ANE_GROUP, sizeof *h->bounds);
+  h->bounds = ane_calloc((size_t)h->matrix->groups * ANE_GROUP, 2 * sizeof *h->bounds);
   h->found = ane_arena_array(&p->arena, (size_t)p->o.threads + 1, sizeof *h->found);
-  if (!h->upper.data || !h->bounds || !h->found) return ane_fail(err, ANE_NOMEM, "no memory to bound the head");
+  if (!h->bounds || !h->found) return ane_fail(err, ANE_NOMEM, "no memory to bound the head");
+  h->bases = h->bounds + h->matrix->groups * ANE_GROUP;
   h->found = (struct found *)ane_align_up((uintptr_t)h->found, _Alignof(struct found));
   return ANE_OK;
 }
 
 void head_free(struct ane_program *p) {
-  if (p->head.upper.data) ane_pages_free(p->head.upper.data, p->head.bytes);
   ane_free(p->head.bounds);
 }
 
+/* Of the whole product: upper halves and scales, and lower halves. */
+static uint64_t whole_bytes(const struct ane_packed *w) { return (uint64_t)w->groups * (w->group_bytes + 8 * (uint64_t)w->cols); }
+
 struct ane_head_stats ane_program_head(const struct ane_program *p) {
   const struct ane_packed *w = p->head.matrix;
-  return (struct ane_head_stats){p->head.searched, p->head.read, w ? (uint64_t)w->groups * w->group_bytes : 0};
+  return (struct ane_head_stats){p->head.searched, p->head.read, w ? whole_bytes(w) : 0};
 }
 
 bool head_searched(struct ane_program *p, const struct run *r) {
@@ -83,7 +90,7 @@ static void finish_group(const struct lane *l, const struct ane_acts *x, int64_t
 
 static int64_t bound_turns(const struct head *h) { return (int64_t)ane_div_up((size_t)h->matrix->groups, BOUNDS_A_TURN); }
 
-/* Bounds of a share of the groups. The upper halves are packed when they are first needed. */
+/* Bounds of a share of the groups. */
 static void bound_groups(struct lane *l, const struct step *s, const struct ane_acts *x, const struct ane_upper_x *blocks, struct found *f) {
   struct head *h = &l->p->head;
   const struct ane_packed *w = h->matrix;
@@ -91,8 +98,7 @@ static void bound_groups(struct lane *l, const struct step *s, const struct ane_
   int away = 0;
   for (int64_t i; (i = lane_claim(l, s, bound_turns(h), &away)) >= 0;) {
     int64_t g0 = i * BOUNDS_A_TURN, g1 = ANE_MIN(g0 + BOUNDS_A_TURN, w->groups);
-    for (int64_t g = g0; !h->packed && g < g1; g++) ane_upper_pack(w, g, h->upper.data + (size_t)g * h->upper.group_bytes);
-    l->k->upper_bound(&h->upper, x, blocks, g0, g1, h->bounds);
+    l->k->upper_bound(w, x, blocks, g0, g1, h->bounds, h->bases);
     float best;
     int64_t at = l->k->argmax(h->bounds + g0 * ANE_GROUP, (g1 - g0) * ANE_GROUP, &best);
     if (best > highest) highest = best, f->group = g0 + at / ANE_GROUP;
@@ -100,12 +106,11 @@ static void bound_groups(struct lane *l, const struct step *s, const struct ane_
 }
 
 void head_ahead(const struct lane *l, const struct step *s, struct ahead *a) {
-  const struct head *h = &l->p->head;
+  const struct ane_packed *w = l->p->head.matrix;
   int64_t from, to;
   (void)s;
-  ane_split(bound_turns(h), l->thread, l->threads, &from, &to);
-  size_t at = (size_t)(from * BOUNDS_A_TURN) * h->upper.group_bytes;
-  if (from < to && h->packed) ahead_add(a, h->upper.data + at, ANE_MIN((size_t)AHEAD_BYTES, h->bytes - at));
+  ane_split(bound_turns(&l->p->head), l->thread, l->threads, &from, &to);
+  if (from < to) ahead_add(a, w->data + (size_t)(from * BOUNDS_A_TURN) * w->group_bytes, AHEAD_BYTES);
 }
 
 static bool can_win(const float *bounds, float best) {
@@ -114,28 +119,54 @@ static bool can_win(const float *bounds, float best) {
   return below < ANE_GROUP;
 }
 
+/* Those rows of groups [g0, g1) whose bounds do not rule them out. */
+static int rows_left(const struct head *h, int64_t g0, int64_t g1, float best, int32_t *rows) {
+  int n = 0;
+  for (int64_t g = g0; g < g1; g++) {
+    const float *bounds = h->bounds + g * ANE_GROUP;
+    if (!can_win(bounds, best)) continue;
+    int here = (int)ANE_MIN(h->matrix->rows - g * ANE_GROUP, (int64_t)ANE_GROUP);
+    for (int i = 0; i < here; i++) {
+      rows[n] = (int32_t)(g * ANE_GROUP) + i;
+      n += !(bounds[i] < best);
+    }
+  }
+  return n;
+}
+
 /* Products of those groups of a share that may hold the best. */
-static void scan_groups(struct lane *l, const struct step *s, const struct ane_acts *x, struct found *f, float best) {
+static void scan_groups(struct lane *l, const struct step *s, const struct ane_acts *x, const struct ane_upper_x *blocks, struct found *f, float best) {
   const struct head *h = &l->p->head;
-  for (int64_t g0; (g0 = lane_next(l, s, 1) * SCANS_A_TURN) < h->matrix->groups;)
-    for (int64_t g = g0; g < ANE_MIN(g0 + SCANS_A_TURN, h->matrix->groups); g++)
-      if (can_win(h->bounds + g * ANE_GROUP, ANE_MAX(best, f->value))) finish_group(l, x, g, f);
+  int32_t rows[SCANS_A_TURN * ANE_GROUP + 1];
+  float bounds[SCANS_A_TURN * ANE_GROUP];
+  for (int64_t g0; (g0 = lane_next(l, s, 1) * SCANS_A_TURN) < h->matrix->groups;) {
+    int n = rows_left(h, g0, ANE_MIN(g0 + SCANS_A_TURN, h->matrix->groups), ANE_MAX(best, f->value), rows);
+    if (n == 0) continue;
+    l->k->row_bound(h->matrix, x, blocks, rows, n, h->bases, bounds);
+    f->rows += n;
+    for (int i = 0, done = -1; i < n; i++) {
+      int g = rows[i] / ANE_GROUP;
+      if (g == done || bounds[i] < ANE_MAX(best, f->value)) continue;
+      finish_group(l, x, g, f);
+      done = g;
+    }
+  }
 }
 
 /* One thread: the best of all, and whether the next token is searched as well. */
 static void conclude(const struct lane *l) {
   struct head *h = &l->p->head;
   struct found best = {.value = -INFINITY, .id = -1};
-  int64_t finished = 0;
+  uint64_t read = (uint64_t)h->matrix->groups * h->matrix->group_bytes;
   for (int i = 0; i < l->threads; i++) {
     const struct found *f = &h->found[i];
     if (f->id >= 0 && (f->value > best.value || (f->value == best.value && (best.id < 0 || f->id < best.id)))) best = *f;
-    finished += f->finished;
+    read += (uint64_t)f->finished * (whole_bytes(h->matrix) / (uint64_t)h->matrix->groups) + (uint64_t)f->rows * row_bytes(h->matrix);
   }
   l->r->best[0] = ANE_MAX(best.id, 0);
   l->r->best_logit[0] = best.value;
-  uint64_t rest = (uint64_t)finished * h->matrix->group_bytes, full = (uint64_t)h->matrix->groups * h->matrix->group_bytes;
-  float share = (float)(h->bytes + rest) / (float)full;
+  /* A half as much again for what does not lie one behind the other. */
+  float share = (1.5f * (float)read - 0.5f * (float)((uint64_t)h->matrix->groups * h->matrix->group_bytes)) / (float)whole_bytes(h->matrix);
   h->share += (share - h->share) * 0.25f;
   if (h->share > 0.9f) {
     h->rest = h->rests = h->rests ? ANE_MIN(2 * h->rests, REST_MOST) : REST_FIRST;
@@ -143,12 +174,11 @@ static void conclude(const struct lane *l) {
   } else if (share < 0.9f) {
     h->rests = 0;
   }
-  h->packed = true;
-  h->read += h->bytes + rest;
+  h->read += read;
   h->searched++;
   if (!l->p->profile) return;
   struct ane_step_profile *row = &l->p->profile[l->p->n_steps - 1];
-  row->bytes += (double)(h->bytes + rest);
+  row->bytes += (double)read;
   row->ops += 2.0 * (double)h->matrix->rows * (double)h->matrix->cols;
 }
 
@@ -168,7 +198,7 @@ void head_search(struct lane *l) {
   lane_barrier(l);
   float best = -INFINITY;
   for (int i = 0; i < l->threads; i++) best = ANE_MAX(best, h->found[i].first);
-  scan_groups(l, s, x, f, best);
+  scan_groups(l, s, x, blocks, f, best);
   lane_barrier(l);
   if (l->thread == 0) conclude(l);
 }

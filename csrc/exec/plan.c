@@ -392,7 +392,8 @@ struct ane_matrix_info ane_program_matrix(const struct ane_program *p, int32_t i
   static const char *const acts[] = {"fp32", "int8", "bf16"};
   const struct matrix *m = &p->matrices[i];
   const struct ane_packed *w = &m->packed;
-  uint64_t bytes = w->form == ANE_FORM_ROWS ? m->stored.bytes : (uint64_t)w->groups * w->group_bytes;
+  size_t bytes = m->stored.bytes;
+  if (w->form != ANE_FORM_ROWS) ane_packed_bytes(w, &bytes);
   return (struct ane_matrix_info){.name = m->name, .form = ane_form_info(w->form)->name, .act = acts[m->act], .dtype = w->dtype,
     .stored = m->stored.dtype, .input = m->input, .weights = m->coded ? ane_weight_spec_name(m->spec) : NULL, .rows = w->rows, .cols = w->cols,
     .bytes = bytes, .recoded = m->recoded, .error = m->error};

@@ -28,6 +28,6 @@ void profile_step(const struct lane *l, int32_t i, double start) {
 }
 
 void profile_matrix(const struct ane_packed *w, int64_t t, struct ane_step_profile *p) {
-  p->bytes += (double)w->groups * (double)w->group_bytes;
+  p->bytes += (double)w->groups * ((double)w->group_bytes + (w->form == ANE_FORM_P8 ? 8 * (double)w->cols : 0));
   p->ops += 2.0 * (double)w->rows * (double)w->cols * (double)t;
 }

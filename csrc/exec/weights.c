@@ -102,7 +102,6 @@ struct packing {
 enum { GROUPS_A_TURN = 8, TILE_GROUPS = ANE_WEIGHT_TILE / ANE_GROUP };
 
 static int group_rows(const struct matrix *m, int64_t g) { return (int)ANE_MIN((int64_t)ANE_GROUP, m->packed.rows - g * ANE_GROUP); }
-static uint8_t *group_at(const struct packing *k, int64_t g) { return k->p->slab + k->m->offset + (size_t)g * k->m->packed.group_bytes; }
 
 /* Do rows have to be put together before they can be packed? */
 static bool scattered(const struct matrix *m) { return m->stored.transposed || m->stored.gather; }
@@ -148,7 +147,7 @@ static void pack_encoded(const struct packing *k, int64_t g, int thread) {
     ane_decoder(w->dtype)(encoded + (size_t)i * k->encoded_row, back + i * w->cols, (uint64_t)w->cols);
   }
   k->errors[g] = ane_measure(rows, back, n * w->cols);
-  ane_pack_group(w->form, w->dtype, encoded, k->encoded_row, n, w->cols, group_at(k, g));
+  ane_pack_rows(w, w->dtype, encoded, k->encoded_row, n, g);
 }
 
 static void pack_groups(void *arg, int thread, int threads) {
@@ -158,7 +157,7 @@ static void pack_groups(void *arg, int thread, int threads) {
   for (int64_t from; (from = atomic_fetch_add(&k->next, GROUPS_A_TURN)) < w->groups;)
     for (int64_t g = from; g < ANE_MIN(from + GROUPS_A_TURN, w->groups); g++)
       if (k->errors) pack_encoded(k, g, thread);
-      else ane_pack_group(w->form, w->dtype, stored_rows(k, g, thread), w->row_bytes, group_rows(k->m, g), w->cols, group_at(k, g));
+      else ane_pack_rows(w, w->dtype, stored_rows(k, g, thread), w->row_bytes, group_rows(k->m, g), g);
 }
 
 /* ---- As a form of packages -------------------------------------------------------------------------------------------*/
@@ -184,10 +183,10 @@ static void pack_tile(const struct packing *k, int64_t row, int n, const struct 
       size_t stride = (size_t)(w->cols / ANE_BLOCK) * 18;
       for (int i = 0; i < rows; i++)
         q4_0_row(codes + i * w->cols, t->scales + (first + i) * (w->cols / size), size, w->cols, blocks + (size_t)i * stride);
-      ane_pack_group(w->form, ANE_Q4_0, blocks, stride, rows, w->cols, group_at(k, g));
+      ane_pack_rows(w, ANE_Q4_0, blocks, stride, rows, g);
       continue;
     }
-    ane_pack_group(w->form, ANE_I8, codes, (size_t)w->cols, rows, w->cols, group_at(k, g));
+    ane_pack_rows(w, ANE_I8, codes, (size_t)w->cols, rows, g);
     if (w->form == ANE_FORM_I8)
       for (int i = 0; i < rows; i++) side[g * ANE_GROUP + i] = ane_f16_f32(t->scales[first + i]);
     else
@@ -279,9 +278,9 @@ static ane_status pack_one(struct ane_program *p, struct matrix *m, struct ane_e
   if (scattered(m) && !m->coded && !(k.gathered = ane_malloc((size_t)p->o.threads * ANE_GROUP * w->row_bytes)))
     return ane_fail(err, ANE_NOMEM, "no memory for rows of %s", m->name);
   ane_status st = ANE_OK;
+  ane_packed_place(w, p->slab + m->offset);
   if (m->coded || w->dtype != m->stored.dtype) st = pack_changed(&k, err);
   else ane_pool_run(p->pool, pack_groups, &k);
-  w->data = p->slab + m->offset;
   if (w->form == ANE_FORM_I8) w->row_scale = p->side + m->side;
   if (w->form == ANE_FORM_LUT4) w->lut = p->side + m->side;
   ane_free(k.gathered);
@@ -300,7 +299,7 @@ ane_status weights_pack(struct ane_program *p, struct ane_error *err) {
   for (int32_t i = 0; i < p->n_matrices; i++) {
     struct matrix *m = &p->matrices[i];
     size_t size = 0;
-    bool fits = m->packed.form == ANE_FORM_ROWS || ane_mul_size((size_t)m->packed.groups, m->packed.group_bytes, &size);
+    bool fits = m->packed.form == ANE_FORM_ROWS || ane_packed_bytes(&m->packed, &size);
     m->offset = total;
     m->side = side;
     if (!fits || !ane_add_size(total, ane_align_up(size, 64), &total)) return ane_fail(err, ANE_SHAPE, "weight %s is too large", m->name);

@@ -41,6 +41,8 @@ struct ane_packed {
   const uint8_t *data;
   const float *row_scale; /* I8: [groups * 16]; else NULL */
   const float *lut;       /* LUT4: [groups][2][16], a table for each 8 rows; else NULL */
+  const uint8_t *lower;   /* P8: behind data, the lower halves of the codes, row after row: [groups * 16][cols / 2] */
+  const uint8_t *scales;  /* P8: behind those once more the scales: fp16 [groups * 16][cols / 32] */
 };
 
 /* The form for a stored type and row length: ROWS where none fits. */
@@ -50,6 +52,12 @@ bool ane_form_group_bytes(ane_form f, int64_t cols, size_t *bytes);
 /* Repacks rows of stored type t (stride row_bytes) to one group at dst; n_rows 1..16, the rest is filled with zeros. Rows of
  * LUT4 are bytes, one a code. */
 void ane_pack_group(ane_form f, ane_dtype t, const void *rows, size_t row_bytes, int n_rows, int64_t cols, void *dst);
+/* Bytes of all parts of a matrix whose groups and group_bytes are set, not of ROWS; false on overflow. */
+bool ane_packed_bytes(const struct ane_packed *w, size_t *bytes);
+/* Sets data and what lies behind it; memory: 64-byte aligned. */
+void ane_packed_place(struct ane_packed *w, const void *memory);
+/* Repacks rows of stored type t to group g of a placed matrix, as ane_pack_group; P8 takes rows of Q8_0. */
+void ane_pack_rows(const struct ane_packed *w, ane_dtype t, const void *rows, size_t row_bytes, int n_rows, int64_t g);
 
 /* ---- Activations -------------------------------------------------------------------------------------------------*/
 
@@ -85,24 +93,18 @@ struct ane_acts ane_acts_rows(const struct ane_acts *a, int64_t from, int64_t n)
 
 /* ---- Bounds of products ------------------------------------------------------------------------------------------*/
 
-/* The upper four bits of the codes of a Q8_0 matrix, held beside it: from 9/16 of the bytes they tell how large each product
- * can be at most, so that a search for the largest reads the rest only of rows that can still win. A group is
- * cols / 32 blocks of ANE_UPPER_BLOCK bytes: nibbles as in Q4_0 (256), the scales (32), and for each row the norm over the
- * block of what the nibbles leave, low - 7.5, in steps of 1 / ANE_UPPER_STEPS, rounded up (16). */
-enum { ANE_UPPER_BLOCK = 304, ANE_UPPER_STEPS = 6 };
-struct ane_upper {
-  int64_t cols; /* whole blocks */
-  size_t group_bytes;
-  uint8_t *data;
-};
-/* Of one token, for each block: what multiplies the dot (32 * upper * q + start) and the scale; the norm of x in units of
- * the steps; and what all roundings of the bound and of the product can come to, both for a scale of 1. */
+/* The form P8 holds a Q8_0 matrix in two halves, so that from 9/16 of the bytes (data) it can be told how large each product can
+ * be at most, and from the lower half of one row (lower, scales) how large that one is; a search for the largest multiplies only what
+ * can still win. A group of data is cols / 32 blocks of 304 bytes: nibbles of the upper four bits as in Q4_0 (256), the scales
+ * (32), and for each row the norm over the block of what the nibbles leave, low - 7.5, in steps of 1 / ANE_UPPER_STEPS, rounded
+ * up (16). In `lower` byte i of a block's 16 holds columns i and, above, i + 16. */
+enum { ANE_UPPER_STEPS = 6 };
+/* Of one token, for each block: what multiplies the dots and the scale; the norm of x in units of the steps; and what all roundings
+ * of the bounds and of the product can come to, both for a scale of 1. A dot is 32 * upper * q + start, or 2 * lower * q + start_low. */
 struct ane_upper_x {
   float by, norm, slack;
-  int32_t start; /* -241 * sum of q: code - 128 = 16 upper - 120.5 + (low - 7.5) */
+  int32_t start, start_low; /* -241 and -15 * sum of q: code - 128 = 16 upper - 120.5 + (low - 7.5) */
 };
-bool ane_upper_group_bytes(int64_t cols, size_t *bytes); /* false on overflow */
-void ane_upper_pack(const struct ane_packed *w, int64_t g, void *dst);
 /* x: I8, its first token. */
 void ane_upper_prepare(const struct ane_acts *x, struct ane_upper_x *out);
 
@@ -156,12 +158,15 @@ struct ane_kernels {
   bool bf16_dot; /* BF16 matrices may meet bf16 activations */
   ane_matmul_fn matmul[ANE_FORM_COUNT][ANE_ACT_COUNT]; /* NULL where the pair is not offered */
 
-  /* bound[r] >= what matmul gives for row r of the groups [g_from, g_to) and the first token of x, all 16 rows of a group;
-   * not a number where x is not. By Cauchy and Schwarz a block's share is at most
-   * scale * d * (dot of the upper codes) + |scale| * |low - 7.5| * |d q|. The rounding of the bound itself is free. NULL where a
-   * level has nothing faster than the product. */
-  void (*upper_bound)(const struct ane_upper *u, const struct ane_acts *x, const struct ane_upper_x *blocks, int64_t g_from, int64_t g_to,
-                      float *bound);
+  /* Of a P8 matrix: bound[r] >= what matmul gives for row r of the groups [g_from, g_to) and the first token of x, all 16 rows of a
+   * group; not a number where x is not. By Cauchy and Schwarz a block's share is at most
+   * scale * d * (dot of the upper codes) + |scale| * |low - 7.5| * |d q|. base[r] is the same without the second term: to be
+   * added to is what the lower codes give. The rounding of bounds is free. NULL where a level has nothing faster than the product. */
+  void (*upper_bound)(const struct ane_packed *w, const struct ane_acts *x, const struct ane_upper_x *blocks, int64_t g_from, int64_t g_to,
+                      float *bound, float *base);
+  /* bound[i] >= what matmul gives for row rows[i], above it by no more than roundings; base as upper_bound gave it. */
+  void (*row_bound)(const struct ane_packed *w, const struct ane_acts *x, const struct ane_upper_x *blocks, const int32_t *rows, int n,
+                    const float *base, float *bound);
 
   /* Fill rows [t_from, t_to) of prepared activations from x [t][ld].
    * I8, each block of 32: amax = max |x|; the block is fine if amax^2 > sum(amax^2) * (fine_over / nb), the sum over the

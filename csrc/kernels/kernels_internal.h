@@ -48,6 +48,9 @@ struct ane_block {
 /* Block b of group g; the form must have act8. */
 void ane_read_block(const struct ane_packed *w, int64_t g, int64_t b, struct ane_block *out);
 
+/* upper.c: rows of Q8_0 to group g of a P8 matrix. */
+void ane_pack_halves(const struct ane_packed *w, const uint8_t *rows, size_t stride, int n_rows, int64_t g);
+
 /* Columns [k, k + n) of group g as floats [n][16], any form. k is a multiple of ANE_PANEL, n <= ANE_PANEL;
  * rows that do not exist are zeros. tmp: [16][ANE_PANEL] floats, used by ROWS only, whose type must have a decoder. */
 enum { ANE_PANEL = 256 };
@@ -57,6 +60,7 @@ void ane_read_panel(const struct ane_packed *w, int64_t g, int64_t k, int n, flo
 
 /* Codes of activations: q alone reaches 127; with a low part of 7 bits, 127 * 128 + 63. */
 enum { ANE_CODE_MAX = 127, ANE_FINE_MAX = 16319 };
+#define ANE_BOUND_START 0x1p-120f /* of sums that bound a product: above all that numbers too small for their digits can lose */
 #define ANE_TINY 0x1p-100f /* blocks with no larger value are zero: their scales and inverses stay finite, normal numbers */
 
 /* The square of a block's largest value above which it is fine, from those of all blocks of the token. Written without

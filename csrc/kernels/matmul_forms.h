@@ -27,7 +27,7 @@ INLINE int form_zero(ane_form f) {
     case ANE_FORM_Q4_0: case ANE_FORM_N4: case ANE_FORM_N4H: return 8;
     case ANE_FORM_Q5_0: return 16;
     case ANE_FORM_Q6_K: return 32;
-    case ANE_FORM_Q8_0: case ANE_FORM_I8: case ANE_FORM_N8: case ANE_FORM_N8H: return 128;
+    case ANE_FORM_Q8_0: case ANE_FORM_P8: case ANE_FORM_I8: case ANE_FORM_N8: case ANE_FORM_N8H: return 128;
     default: return 0;
   }
 }
@@ -42,6 +42,7 @@ INLINE int block_bytes(ane_form f) {
     case ANE_FORM_Q5_0: return 352;
     case ANE_FORM_Q5_1: return 384;
     case ANE_FORM_Q8_0: return 544;
+    case ANE_FORM_P8: return 304;
     case ANE_FORM_Q4_K: return 2368 / 8;
     case ANE_FORM_Q5_K: return 2880 / 8;
     case ANE_FORM_Q6_K: return 3360 / 8;

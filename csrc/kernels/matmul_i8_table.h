@@ -11,10 +11,16 @@
     i8_product(ANE_FORM_##f, tiles_##f, w, x, g_from, g_to, out, ld_out, scratch);                                     \
   }
 I8_FORMS(MATMUL_I8)
+#ifdef I8_MORE /* forms of this machine alone */
+I8_MORE(MATMUL_I8)
+#endif
 
 INLINE void overlay_i8(struct ane_kernels *k) {
 #define PLACE(f) k->matmul[ANE_FORM_##f][ANE_ACT_I8] = matmul_##f;
   I8_FORMS(PLACE)
+#ifdef I8_MORE
+  I8_MORE(PLACE)
+#endif
 #undef PLACE
 }
 

@@ -20,6 +20,7 @@
  *   Q5_0   0 nibbles   256 fifth     320 scale
  *   Q5_1   0 nibbles   256 fifth     320 scale   352 min
  *   Q8_0   0 codes     512 scale
+ *   P8     0 nibbles (the upper four bits)   256 scale   288 u8[16] norms; the rest behind all groups (kernels.h)
  *   I8     0 codes
  *   LUT4   0 nibbles
  *   N4     0 nibbles   256 float[16] scales   320 u8[16] zero points
@@ -308,7 +309,35 @@ void ane_pack_group(ane_form f, ane_dtype t, const void *rows, size_t row_bytes,
     case ANE_FORM_N8H: pack_nbits(8, true, src, row_bytes, n_rows, cols, dst); break;
     case ANE_FORM_I8: pack_i8(src, row_bytes, n_rows, cols, dst); break;
     case ANE_FORM_LUT4: pack_lut4(src, row_bytes, n_rows, cols, dst); break;
+    case ANE_FORM_P8: /* ane_pack_rows */
     case ANE_FORM_ROWS:
     case ANE_FORM_COUNT: break;
   }
+}
+
+/* ---- In their place ------------------------------------------------------------------------------------------------*/
+
+static bool halves(const struct ane_packed *w, size_t *lower, size_t *scales) {
+  size_t rows = (size_t)w->groups * ANE_GROUP, cols = w->form == ANE_FORM_P8 ? (size_t)w->cols : 0;
+  return ane_mul_size(rows, cols / 2, lower) && ane_mul_size(rows, cols / ANE_BLOCK * 2, scales);
+}
+
+bool ane_packed_bytes(const struct ane_packed *w, size_t *bytes) {
+  size_t lower, scales;
+  return halves(w, &lower, &scales) && ane_mul_size((size_t)w->groups, w->group_bytes, bytes) && ane_add_size(*bytes, lower, bytes) &&
+         ane_add_size(*bytes, scales, bytes);
+}
+
+void ane_packed_place(struct ane_packed *w, const void *memory) {
+  size_t lower, scales;
+  w->data = memory;
+  if (w->form != ANE_FORM_P8 || !halves(w, &lower, &scales)) return;
+  w->lower = w->data + (size_t)w->groups * w->group_bytes;
+  w->scales = w->lower + lower;
+}
+
+void ane_pack_rows(const struct ane_packed *w, ane_dtype t, const void *rows, size_t row_bytes, int n_rows, int64_t g) {
+  uint8_t *group = (uint8_t *)w->data + (size_t)g * w->group_bytes;
+  if (w->form == ANE_FORM_P8) ane_pack_halves(w, rows, row_bytes, n_rows, g);
+  else ane_pack_group(w->form, t, rows, row_bytes, n_rows, w->cols, group);
 }

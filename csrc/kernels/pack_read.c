@@ -37,6 +37,14 @@ static void read_legacy(const uint8_t *u, const uint8_t *fifth, const uint8_t *s
   if (min) read_scale(min, NULL, false, out->min);
 }
 
+static void read_halves(const struct ane_packed *w, int64_t g, int64_t b, const uint8_t *u, struct ane_block *out) {
+  const uint8_t *low = w->lower + g * ANE_GROUP * (w->cols / 2) + 16 * b;
+  read_nibbles(u, NULL, NULL, out);
+  for (int c = 0; c < ANE_BLOCK; c++)
+    for (int r = 0; r < ANE_GROUP; r++) out->code[c][r] = (uint8_t)(out->code[c][r] << 4 | (low[r * (w->cols / 2) + c % 16] >> (c < 16 ? 0 : 4) & 15));
+  read_scale(u + 256, NULL, false, out->scale[0]);
+}
+
 /* N forms: `bytes` of codes, then scales, then the others or zero points. */
 static void read_nbits(const uint8_t *u, size_t bytes, bool halves, const struct ane_form_info *f, struct ane_block *out) {
   if (bytes == 256) read_nibbles(u, NULL, NULL, out);
@@ -64,6 +72,9 @@ void ane_read_block(const struct ane_packed *w, int64_t g, int64_t b, struct ane
     case ANE_FORM_Q8_0:
       read_codes(u, out);
       read_scale(u + 512, NULL, false, out->scale[0]);
+      break;
+    case ANE_FORM_P8:
+      read_halves(w, g, b, u, out);
       break;
     case ANE_FORM_I8:
       read_codes(u, out);

@@ -1,33 +1,59 @@
-/* The upper halves of the codes of a Q8_0 matrix: packing them, and the parts of a bound that depend on x only. */
+/* Q8_0 in two halves (P8): packing, and the parts of bounds that depend on x only. */
 #include "kernels/kernels_internal.h"
 
 #include <math.h>
 #include <string.h>
 
-bool ane_upper_group_bytes(int64_t cols, size_t *bytes) {
-  return ane_mul_size((size_t)ane_div_up((size_t)cols, ANE_BLOCK), ANE_UPPER_BLOCK, bytes);
+typedef uint8_t bytes16 __attribute__((vector_size(16)));
+typedef uint16_t halves8 __attribute__((vector_size(16)));
+
+static inline bytes16 load16(const void *p) {
+  bytes16 v;
+  memcpy(&v, p, 16);
+  return v;
 }
 
-/* Sums of (2 low - 15)^2 over the 32 columns of each row: at most 32 * 225. */
-static void low_squares(const uint8_t *codes, int32_t out[ANE_GROUP]) {
-  uint16_t sum[64] = {0};
-  for (int v = 0; v < 8; v++)
-    for (int i = 0; i < 64; i++) {
-      int16_t twice = (int16_t)(2 * (codes[64 * v + i] & 15) - 15);
-      sum[i] = (uint16_t)(sum[i] + twice * twice);
+/* Sum of l (15 - l) over 16 values 0 .. 15, in four parts of 16 bits. */
+static inline uint64_t products(bytes16 low) {
+  halves8 even = (halves8)low & 0x00FF, odd = (halves8)low >> 8;
+  halves8 sum = even * (15 - even) + odd * (15 - odd);
+  uint64_t parts[2];
+  memcpy(parts, &sum, 16);
+  return parts[0] + parts[1];
+}
+
+/* 32 stored codes in two halves; returns the norm of what the upper leaves. Codes are the stored ones + 128. */
+static inline uint8_t pack_block(const uint8_t *codes, uint8_t *upper, uint8_t *lower) {
+  bytes16 a = load16(codes) ^ 0x80, b = load16(codes + 16) ^ 0x80, low = a & 15, high = b & 15;
+  bytes16 u = (a >> 4) | (b & 0xF0), l = low | (high << 4);
+  memcpy(upper, &u, 16);
+  memcpy(lower, &l, 16);
+  /* The sum of (2 l - 15)^2 = 225 - 4 l (15 - l) over all 32. */
+  uint64_t taken = ((products(low) + products(high)) * 0x0001000100010001) >> 48;
+  float norm = sqrtf((float)(32 * 225 - 4 * (int)taken)) * (0.5f * ANE_UPPER_STEPS); /* at most 255 */
+  uint8_t down = (uint8_t)norm;
+  return (uint8_t)(down + ((float)down < norm));
+}
+
+void ane_pack_halves(const struct ane_packed *w, const uint8_t *rows, size_t stride, int n_rows, int64_t g) {
+  const size_t nb = (size_t)w->cols / ANE_BLOCK;
+  uint8_t *group = (uint8_t *)w->data + (size_t)g * w->group_bytes;
+  if (n_rows < ANE_GROUP) memset(group, 0, w->group_bytes);
+  for (int r = 0; r < ANE_GROUP; r++) {
+    uint8_t *lower = (uint8_t *)w->lower + (size_t)(g * ANE_GROUP + r) * nb * 16, *scales = (uint8_t *)w->scales + (size_t)(g * ANE_GROUP + r) * nb * 2;
+    if (r >= n_rows) {
+      memset(lower, 0, nb * 16);
+      memset(scales, 0, nb * 2);
+      continue;
     }
-  for (int r = 0; r < ANE_GROUP; r++) out[r] = sum[4 * r] + sum[4 * r + 1] + sum[4 * r + 2] + sum[4 * r + 3];
-}
-
-void ane_upper_pack(const struct ane_packed *w, int64_t g, void *dst) {
-  const uint8_t *from = w->data + (size_t)g * w->group_bytes;
-  uint8_t *to = dst;
-  for (int64_t b = 0; b < w->cols / ANE_BLOCK; b++, from += 544, to += ANE_UPPER_BLOCK) {
-    int32_t squares[ANE_GROUP];
-    for (int i = 0; i < 256; i++) to[i] = (uint8_t)(from[i] >> 4 | (from[256 + i] & 0xF0));
-    memcpy(to + 256, from + 512, 32);
-    low_squares(from, squares);
-    for (int r = 0; r < ANE_GROUP; r++) to[288 + r] = (uint8_t)ceilf(sqrtf((float)squares[r]) * (0.5f * ANE_UPPER_STEPS));
+    for (size_t b = 0; b < nb; b++) {
+      const uint8_t *src = rows + (size_t)r * stride + 34 * b;
+      uint8_t upper[16], *to = group + 304 * b;
+      to[288 + r] = pack_block(src + 2, upper, lower + 16 * b);
+      for (int v = 0; v < 4; v++) ane_put_word(to + 64 * v + 4 * r, ane_word(upper + 4 * v));
+      ane_put_half(to + 256 + 2 * r, ane_half(src));
+      ane_put_half(scales + 2 * b, ane_half(src));
+    }
   }
 }
 
@@ -46,6 +72,6 @@ void ane_upper_prepare(const struct ane_acts *x, struct ane_upper_x *out) {
     }
     float d = x->fine[b] ? x->d_low[b] : x->d[b];
     out[b] = (struct ane_upper_x){.by = 0.5f * d, .norm = (float)((double)d * sqrt((double)squares) * (1.000001 / ANE_UPPER_STEPS)),
-                                  .slack = d * (float)size * rounding, .start = -241 * sum};
+                                  .slack = d * (float)size * rounding, .start = -241 * sum, .start_low = -15 * sum};
   }
 }

@@ -33,4 +33,5 @@ ANE_TILE_BY_DOT
 void ane_matmul_neon(struct ane_kernels *k) {
   overlay_i8(k);
   k->upper_bound = NULL;
+  k->row_bound = NULL;
 }

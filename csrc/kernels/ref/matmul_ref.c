@@ -121,22 +121,40 @@ static void acts_bf16(const struct ane_acts *a, const float *x, int64_t ld, int6
   }
 }
 
-static void upper_bound(const struct ane_upper *u, const struct ane_acts *x, const struct ane_upper_x *blocks, int64_t g_from, int64_t g_to, float *bound) {
-  for (int64_t g = g_from; g < g_to; g++) {
-    const uint8_t *from = u->data + (size_t)g * u->group_bytes;
-    float *acc = bound + g * ANE_GROUP;
-    memset(acc, 0, sizeof *acc * ANE_GROUP);
-    for (int64_t b = 0; b < u->cols / ANE_BLOCK; b++, from += ANE_UPPER_BLOCK)
-      for (int r = 0; r < ANE_GROUP; r++) {
+/* The whole number that a column of the first token stands for. */
+static int32_t column_code(const struct ane_acts *x, int64_t c) { return x->fine[c / ANE_BLOCK] ? 128 * x->q[c] + x->low[c] : x->q[c]; }
+
+static void upper_bound(const struct ane_packed *w, const struct ane_acts *x, const struct ane_upper_x *blocks, int64_t g_from, int64_t g_to, float *bound,
+                        float *base) {
+  for (int64_t g = g_from; g < g_to; g++)
+    for (int r = 0; r < ANE_GROUP; r++) {
+      const uint8_t *from = w->data + (size_t)g * w->group_bytes;
+      float acc = ANE_BOUND_START, left = 0;
+      for (int64_t b = 0; b < w->cols / ANE_BLOCK; b++, from += 304) {
         int32_t dot = 0;
-        for (int c = 0; c < ANE_BLOCK; c++) {
-          int nibble = from[64 * (c / 4 % 4) + 4 * r + c % 4] >> (c < 16 ? 0 : 4) & 15;
-          dot += nibble * (x->fine[b] ? 128 * x->q[b * ANE_BLOCK + c] + x->low[b * ANE_BLOCK + c] : x->q[b * ANE_BLOCK + c]);
-        }
+        for (int c = 0; c < ANE_BLOCK; c++) dot += (from[64 * (c / 4 % 4) + 4 * r + c % 4] >> (c < 16 ? 0 : 4) & 15) * column_code(x, b * ANE_BLOCK + c);
         float scale = ane_f16_f32(ane_half(from + 256 + 2 * r));
-        acc[r] = fmaf((float)(32 * dot + blocks[b].start) * scale, blocks[b].by, acc[r]);
-        acc[r] = fmaf(fabsf(scale), fmaf((float)from[288 + r], blocks[b].norm, blocks[b].slack), acc[r]);
+        acc = fmaf((float)(32 * dot + blocks[b].start) * scale, blocks[b].by, acc);
+        acc = fmaf(fabsf(scale), blocks[b].slack, acc);
+        left = fmaf(fabsf(scale), (float)from[288 + r] * blocks[b].norm, left);
       }
+      base[g * ANE_GROUP + r] = acc;
+      bound[g * ANE_GROUP + r] = acc + left;
+    }
+}
+
+static void row_bound(const struct ane_packed *w, const struct ane_acts *x, const struct ane_upper_x *blocks, const int32_t *rows, int n, const float *base,
+                      float *bound) {
+  const int64_t nb = w->cols / ANE_BLOCK;
+  for (int i = 0; i < n; i++) {
+    const uint8_t *low = w->lower + rows[i] * nb * 16, *scales = w->scales + rows[i] * nb * 2;
+    float acc = base[rows[i]];
+    for (int64_t b = 0; b < nb; b++, low += 16) {
+      int32_t dot = 0;
+      for (int c = 0; c < ANE_BLOCK; c++) dot += (low[c % 16] >> (c < 16 ? 0 : 4) & 15) * column_code(x, b * ANE_BLOCK + c);
+      acc = fmaf((float)(2 * dot + blocks[b].start_low) * ane_f16_f32(ane_half(scales + 2 * b)), blocks[b].by, acc);
+    }
+    bound[i] = acc;
   }
 }
 
@@ -146,6 +164,7 @@ void ane_matmul_ref(struct ane_kernels *k) {
     if (ane_form_info((ane_form)f)->act8) k->matmul[f][ANE_ACT_I8] = matmul_i8;
   }
   k->upper_bound = upper_bound;
+  k->row_bound = row_bound;
   k->acts_i8 = acts_i8;
   k->acts_bf16 = acts_bf16;
 }

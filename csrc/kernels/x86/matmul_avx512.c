@@ -9,6 +9,7 @@
 void ane_matmul_avx512(struct ane_kernels *k) {
   overlay_i8(k);
   k->upper_bound = upper_bound;
+  k->row_bound = row_bound;
   overlay_f32(k);
   k->acts_i8 = acts_i8;
 }

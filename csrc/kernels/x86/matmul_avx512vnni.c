@@ -8,4 +8,5 @@
 void ane_matmul_avx512vnni(struct ane_kernels *k) {
   overlay_i8(k);
   k->upper_bound = upper_bound;
+  k->row_bound = row_bound;
 }

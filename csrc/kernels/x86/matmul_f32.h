@@ -104,7 +104,7 @@ INLINE void f32_unpack(ane_form f, const struct f32_job *j, int64_t vc, float *p
     struct at at = block_at(f, group, (j->k + c0) / ANE_BLOCK);
     if (part == 0) look_ahead_block(f, w, group, j->groups, (j->k + c0) / ANE_BLOCK);
     vi c[8];
-    unpack_codes(f, at.codes, part, false, c);
+    unpack_block(f, w, vc / PARTS, (j->k + c0) / ANE_BLOCK, at.codes, part, false, c);
     vf min = form_has_offset(f) ? unpack_offset(f, at, part) : form_has_min(f) ? unpack_min(f, at, part) : vf_zero();
 #pragma GCC unroll 2
     for (int half = 0; half < 2; half++) {

@@ -81,7 +81,7 @@ INLINE void fused(ane_form f, int nt, const struct i8_job *j, int64_t vc, int64_
     struct at at = block_at(f, group, b);
     vi c[8], sum[FUSED_NT], run[FUSED_NT];
     if (part == 0) look_ahead_block(f, w, group, 1, b);
-    unpack_codes(f, at.codes, part, SIGNED_BYTES, c);
+    unpack_block(f, w, vc / PARTS, b, at.codes, part, SIGNED_BYTES, c);
     vf min = form_has_min(f) ? unpack_min(f, at, part) : vf_zero();
     unsigned any = 0;
 #pragma GCC unroll 8
@@ -130,7 +130,7 @@ INLINE void unpack_panel(ane_form f, const struct i8_job *j, int64_t vc, int nv,
       struct at at = block_at(f, group, b);
       vi c[8];
       if (part == 0) look_ahead_block(f, j->w, group, PANEL_NV / PARTS, b);
-      unpack_codes(f, at.codes, part, SIGNED_BYTES, c);
+      unpack_block(f, j->w, (vc + i) / PARTS, b, at.codes, part, SIGNED_BYTES, c);
 #pragma GCC unroll 8
       for (int v = 0; v < 8; v++) vi_store(to + (8 * i + v) * PLANE, c[v]);
 #pragma GCC unroll 2
@@ -294,6 +294,12 @@ TILES(N8)
 TILES(N4H)
 TILES(N8H)
 #endif
+#ifdef ANE_LANES_VNNI
+#define tiles_P8 tiles_Q4_0
+#else
+#define tiles_P8 tiles_Q8_0
+#endif
+#define I8_MORE(X) X(P8)
 #define tiles_Q4_K tiles_Q4_1
 #define tiles_Q5_K tiles_Q5_1
 

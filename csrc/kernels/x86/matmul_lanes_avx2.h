@@ -32,6 +32,21 @@ INLINE vi vi_set(int n) { return _mm256_set1_epi32(n); }
 /* The second of each pair of words, in the place of the first. */
 INLINE vi vi_second(vi a) { return _mm256_srli_epi64(a, 32); }
 
+/* 16 bytes of each of 8 rows, `stride` apart; out[v]: bytes 4v .. 4v + 3 of all. */
+INLINE void vi_rows(const uint8_t *p, size_t stride, vi out[4]) {
+  vi a[4];
+#pragma GCC unroll 4
+  for (size_t k = 0; k < 4; k++)
+    a[k] = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const void *)(p + k * stride))),
+                                   _mm_loadu_si128((const void *)(p + (k + 4) * stride)), 1);
+  vi b = _mm256_unpacklo_epi32(a[0], a[1]), c = _mm256_unpacklo_epi32(a[2], a[3]);
+  vi d = _mm256_unpackhi_epi32(a[0], a[1]), e = _mm256_unpackhi_epi32(a[2], a[3]);
+  out[0] = _mm256_unpacklo_epi64(b, c);
+  out[1] = _mm256_unpackhi_epi64(b, c);
+  out[2] = _mm256_unpacklo_epi64(d, e);
+  out[3] = _mm256_unpackhi_epi64(d, e);
+}
+
 INLINE vf vf_zero(void) { return _mm256_setzero_ps(); }
 INLINE vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
 INLINE void vf_store(float *p, vf a) { _mm256_storeu_ps(p, a); }

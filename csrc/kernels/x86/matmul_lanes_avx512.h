@@ -38,6 +38,24 @@ INLINE vi vi_set(int n) { return _mm512_set1_epi32(n); }
 /* The second of each pair of words, in the place of the first. */
 INLINE vi vi_second(vi a) { return _mm512_srli_epi64(a, 32); }
 
+/* 16 bytes of each of 16 rows, `stride` apart; out[v]: bytes 4v .. 4v + 3 of all. */
+INLINE void vi_rows(const uint8_t *p, size_t stride, vi out[4]) {
+  vi a[4];
+#pragma GCC unroll 4
+  for (size_t k = 0; k < 4; k++) {
+    a[k] = _mm512_castsi128_si512(_mm_loadu_si128((const void *)(p + k * stride)));
+    a[k] = _mm512_inserti32x4(a[k], _mm_loadu_si128((const void *)(p + (k + 4) * stride)), 1);
+    a[k] = _mm512_inserti32x4(a[k], _mm_loadu_si128((const void *)(p + (k + 8) * stride)), 2);
+    a[k] = _mm512_inserti32x4(a[k], _mm_loadu_si128((const void *)(p + (k + 12) * stride)), 3);
+  }
+  vi b = _mm512_unpacklo_epi32(a[0], a[1]), c = _mm512_unpacklo_epi32(a[2], a[3]);
+  vi d = _mm512_unpackhi_epi32(a[0], a[1]), e = _mm512_unpackhi_epi32(a[2], a[3]);
+  out[0] = _mm512_unpacklo_epi64(b, c);
+  out[1] = _mm512_unpackhi_epi64(b, c);
+  out[2] = _mm512_unpacklo_epi64(d, e);
+  out[3] = _mm512_unpackhi_epi64(d, e);
+}
+
 INLINE vf vf_zero(void) { return _mm512_setzero_ps(); }
 INLINE vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
 INLINE void vf_store(float *p, vf a) { _mm512_storeu_ps(p, a); }

@@ -13,4 +13,10 @@ INLINE void look_ahead(const uint8_t *group, size_t group_bytes, int groups, siz
   for (int i = 0; i < lines; i++) _mm_prefetch((const char *)((uintptr_t)group + at + 64 * (size_t)i), _MM_HINT_T0);
 }
 
+/* The same lines of the group behind. */
+INLINE void look_ahead_group(const uint8_t *group, size_t group_bytes, size_t at, int lines) {
+#pragma GCC unroll 4
+  for (int i = 0; i < lines; i++) _mm_prefetch((const char *)((uintptr_t)group + group_bytes + at + 64 * (size_t)i), _MM_HINT_T0);
+}
+
 #endif

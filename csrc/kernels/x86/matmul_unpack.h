@@ -15,7 +15,7 @@ INLINE int zero_shift(ane_form f) {
     case ANE_FORM_Q4_0: case ANE_FORM_N4: case ANE_FORM_N4H: return 3;
     case ANE_FORM_Q5_0: return 4;
     case ANE_FORM_Q6_K: return 5;
-    case ANE_FORM_Q8_0: case ANE_FORM_I8: case ANE_FORM_N8: case ANE_FORM_N8H: return 7;
+    case ANE_FORM_Q8_0: case ANE_FORM_P8: case ANE_FORM_I8: case ANE_FORM_N8: case ANE_FORM_N8H: return 7;
     default: return 0;
   }
 }
@@ -66,11 +66,32 @@ INLINE void unpack_codes(ane_form f, const uint8_t *p, int part, bool make_signe
   }
 }
 
+/* Block b of group g, wherever its codes lie. codes: block_at's. */
+INLINE void unpack_block(ane_form f, const struct ane_packed *w, int64_t g, int64_t b, const uint8_t *codes, int part, bool make_signed, vi c[8]) {
+  if (f != ANE_FORM_P8) {
+    unpack_codes(f, codes, part, make_signed, c);
+    return;
+  }
+  const vi nibble = vi_byte(0x0F), above = vi_byte(0xF0), flip = vi_byte(make_signed ? 0x80 : 0);
+  const size_t row = (size_t)w->cols / 2;
+  const uint8_t *low = w->lower + (size_t)(g * ANE_GROUP) * row;
+  vi l[4];
+  if (part == 0) look_ahead_group(low, row * ANE_GROUP, (size_t)b * 256, 4);
+  vi_rows(low + (size_t)(part * LANES) * row + 16 * b, row, l);
+#pragma GCC unroll 4
+  for (int v = 0; v < 4; v++) {
+    vi u = vi_load(codes + part * LANES * 4 + 64 * v);
+    c[v] = vi_or_and(vi_and(l[v], nibble), vi_shl(u, 4), above);
+    c[v + 4] = vi_or_and(vi_and(vi_shr(l[v], 4), nibble), u, above);
+    if (make_signed) c[v] = vi_xor(c[v], flip), c[v + 4] = vi_xor(c[v + 4], flip);
+  }
+}
+
 /* Scale of half `half` of the columns. I8 has none here. */
 INLINE vf unpack_scale(ane_form f, struct at a, int part, int half) {
   const uint8_t *u = a.unit + part * LANES * 2, *sub = a.unit + part * LANES + 32 * a.s;
   switch (f) {
-    case ANE_FORM_Q4_0: case ANE_FORM_Q4_1: return vf_half(u + 256);
+    case ANE_FORM_Q4_0: case ANE_FORM_Q4_1: case ANE_FORM_P8: return vf_half(u + 256);
     case ANE_FORM_Q5_0: case ANE_FORM_Q5_1: return vf_half(u + 320);
     case ANE_FORM_Q8_0: return vf_half(u + 512);
     case ANE_FORM_Q4_K: case ANE_FORM_Q5_K: return vf_mul(vf_half(u), vf_u8(sub + 64));

@@ -1,14 +1,17 @@
-/* Upper bounds of the products of one token, from the upper halves of 8-bit codes. A template: include the lanes and
- * matmul_i8.h first. */
+/* Upper bounds of the products of one token and a P8 matrix: of all rows by the upper halves of the codes, of some rows by the
+ * lower. A template: include the lanes and matmul_i8.h first. */
 #ifndef ANE_KERNELS_X86_MATMUL_UPPER_H
 #define ANE_KERNELS_X86_MATMUL_UPPER_H
 
-INLINE vf upper_vector(const struct ane_upper *u, const struct ane_acts *x, const struct ane_upper_x *blocks, const uint8_t *group, int part) {
-  vf acc = vf_zero();
-  for (int64_t b = 0; b < u->cols / ANE_BLOCK; b++) {
-    const uint8_t *from = group + b * ANE_UPPER_BLOCK;
+enum { UPPER_BLOCK = 304, ROWS_AHEAD = 4 };
+
+INLINE void upper_vector(const struct ane_packed *w, const struct ane_acts *x, const struct ane_upper_x *blocks, const uint8_t *group, int part, float *bound,
+                         float *base) {
+  vf acc = vf_set(ANE_BOUND_START), left = vf_zero();
+  for (int64_t b = 0; b < w->cols / ANE_BLOCK; b++) {
+    const uint8_t *from = group + b * UPPER_BLOCK;
     vi c[8], sum[FUSED_NT] = {vi_zero()}, run[FUSED_NT];
-    if (part == 0) look_ahead(group, u->group_bytes, 1, (size_t)b * ANE_UPPER_BLOCK, (ANE_UPPER_BLOCK + 63) / 64);
+    if (part == 0) look_ahead(group, w->group_bytes, 1, (size_t)b * UPPER_BLOCK, (UPPER_BLOCK + 63) / 64);
     unpack_codes(ANE_FORM_Q4_0, from, part, false, c);
     fused_dots(ANE_FORM_Q4_0, 1, c, 8, x->q + b * ANE_BLOCK, 0, sum, run);
     if (x->fine[b]) {
@@ -16,18 +19,61 @@ INLINE vf upper_vector(const struct ane_upper *u, const struct ane_acts *x, cons
       fused_dots(ANE_FORM_Q4_0, 1, c, 8, x->low + b * ANE_BLOCK, 0, sum, run);
     }
     vf dot = vf_int(vi_add(vi_shl_by(sum[0], 5), vi_set(blocks[b].start)));
-    vf scale = vf_half(from + 256 + part * LANES * 2), norm = vf_u8(from + 288 + part * LANES);
+    vf scale = vf_half(from + 256 + part * LANES * 2), size = vf_abs(scale);
     acc = vf_fma(vf_mul(dot, scale), vf_set(blocks[b].by), acc);
-    acc = vf_fma(vf_abs(scale), vf_fma(norm, vf_set(blocks[b].norm), vf_set(blocks[b].slack)), acc);
+    acc = vf_fma(size, vf_set(blocks[b].slack), acc);
+    left = vf_fma(size, vf_mul(vf_u8(from + 288 + part * LANES), vf_set(blocks[b].norm)), left);
   }
-  return acc;
+  vf_store(base + part * LANES, acc);
+  vf_store(bound + part * LANES, vf_add(acc, left));
 }
 
-static void upper_bound(const struct ane_upper *u, const struct ane_acts *x, const struct ane_upper_x *blocks, int64_t g_from, int64_t g_to,
-                        float *bound) {
+static void upper_bound(const struct ane_packed *w, const struct ane_acts *x, const struct ane_upper_x *blocks, int64_t g_from, int64_t g_to, float *bound,
+                        float *base) {
   for (int64_t g = g_from; g < g_to; g++)
     for (int part = 0; part < PARTS; part++)
-      vf_store(bound + g * ANE_GROUP + part * LANES, upper_vector(u, x, blocks, u->data + (size_t)g * u->group_bytes, part));
+      upper_vector(w, x, blocks, w->data + (size_t)g * w->group_bytes, part, bound + g * ANE_GROUP, base + g * ANE_GROUP);
+}
+
+/* Eight sums, of four products each: 15 * 127 * 2 stays below 32768. */
+INLINE __m256i low_dot(__m256i codes, const int8_t *q) {
+  __m256i pairs = _mm256_maddubs_epi16(codes, _mm256_loadu_si256((const void *)q));
+  return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+}
+
+INLINE float sum_of_8(__m256 v) {
+  __m128 a = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  a = _mm_add_ps(a, _mm_movehl_ps(a, a));
+  return _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)));
+}
+
+INLINE float one_row(const struct ane_acts *x, const struct ane_upper_x *blocks, int64_t nb, const uint8_t *low, const uint8_t *scales) {
+  const __m128i nibble = _mm_set1_epi8(15);
+  __m256 acc = _mm256_setzero_ps();
+  float start = 0;
+  for (int64_t b = 0; b < nb; b++, low += 16) {
+    __m128i v = _mm_loadu_si128((const void *)low);
+    __m256i codes = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_and_si128(v, nibble)), _mm_and_si128(_mm_srli_epi16(v, 4), nibble), 1);
+    __m256i sum = low_dot(codes, x->q + b * ANE_BLOCK);
+    if (x->fine[b]) sum = _mm256_add_epi32(_mm256_slli_epi32(sum, 7), low_dot(codes, x->low + b * ANE_BLOCK));
+    float by = _cvtsh_ss(ane_half(scales + 2 * b)) * blocks[b].by;
+    acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_slli_epi32(sum, 1)), _mm256_set1_ps(by), acc);
+    start += (float)blocks[b].start_low * by;
+  }
+  return sum_of_8(acc) + start;
+}
+
+static void row_bound(const struct ane_packed *w, const struct ane_acts *x, const struct ane_upper_x *blocks, const int32_t *rows, int n, const float *base,
+                      float *bound) {
+  const int64_t nb = w->cols / ANE_BLOCK;
+  for (int i = -ROWS_AHEAD; i < n; i++) {
+    if (i + ROWS_AHEAD < n) {
+      const uint8_t *low = w->lower + rows[i + ROWS_AHEAD] * nb * 16, *scales = w->scales + rows[i + ROWS_AHEAD] * nb * 2;
+      for (int64_t at = 0; at < nb * 16 + 63; at += 64) _mm_prefetch((const char *)low + at, _MM_HINT_T0);
+      for (int64_t at = 0; at < nb * 2 + 63; at += 64) _mm_prefetch((const char *)scales + at, _MM_HINT_T0);
+    }
+    if (i >= 0) bound[i] = base[rows[i]] + one_row(x, blocks, nb, w->lower + rows[i] * nb * 16, w->scales + rows[i] * nb * 2);
+  }
 }
 
 #endif
