@@ -267,8 +267,8 @@ local function export(bundle, out, opts)
   local started = core.clock()
   out = #out > 1 and out:gsub("/+$", "") or out
   check_out(out)
-  local parts = try(planner.parts(bundle.config, opts))
   local graph <close> = try(planner.graph(bundle))
+  local parts = try(planner.parts(bundle.config, opts, graph))
   local folder <close> = try(core.folder(out))
   local run = {
     bundle = bundle, config = bundle.config, opts = opts, graph = graph, folder = folder, progress = opts.progress or nil, kept = 0,

@@ -41,7 +41,8 @@ local function wrong_profiles(list)
 end
 
 --- Options of plan.
---   weights: form of the matrices (int8, int8-channel, int4-block, lut4, ..., fp16); mixed: {glob over weights' names = form}
+--   weights: form of the matrices (int8, int8-channel, int4-block, lut4, ..., fp16); mixed: {pattern = form}: for weights whose
+--   names fit the pattern, or contain it where none fits
 --   context: positions that the states hold; max_t: tokens of a call at most (4, or the context if that is less)
 --   fixed_t: list of fixed T, instead (classifiers)
 --   functions: "one" (each T or context has packages of its own) or "many" (each package has a function for each T and context, on one
@@ -122,14 +123,29 @@ end
 
 -- ---- Options for the core ------------------------------------------------------------------------------------------------
 
--- Weights whose names fit a glob, each with its form; the longest glob that fits wins, of equal ones the later by name.
-local function forms_of(graph, mixed)
-  local globs, forms = {}, {}
-  for glob in pairs(mixed or {}) do globs[#globs + 1] = glob end
-  table.sort(globs, function(a, b) return #a < #b or #a == #b and a < b end)
+local function any_fits(graph, glob)
   for _, w in ipairs(graph:consts()) do
-    for _, glob in ipairs(globs) do
-      if trace.fits(w.name, { glob }) then forms[w.name] = mixed[glob] end
+    if trace.fits(w.name, { glob }) then return true end
+  end
+  return false
+end
+
+-- The glob for weights' whole names that a pattern stands for: itself where that fits any, else what contains it; nil: nothing fits.
+local function glob_of(graph, pattern)
+  if any_fits(graph, pattern) then return pattern end
+  local around = "*" .. pattern .. "*"
+  return any_fits(graph, around) and around or nil
+end
+
+-- Weights whose names fit a pattern, each with its form; the longest pattern that fits wins, of equal ones the later by name.
+local function forms_of(graph, mixed)
+  local patterns, forms = {}, {}
+  for pattern in pairs(mixed or {}) do patterns[#patterns + 1] = pattern end
+  table.sort(patterns, function(a, b) return #a < #b or #a == #b and a < b end)
+  for _, pattern in ipairs(patterns) do
+    local glob = glob_of(graph, pattern)
+    for _, w in ipairs(glob and graph:consts() or {}) do
+      if trace.fits(w.name, { glob }) then forms[w.name] = mixed[pattern] end
     end
   end
   return forms
@@ -238,10 +254,14 @@ end
 
 --- What is written as a whole: with many functions all variants at once, else each by itself.
 -- @param opts checked options; max_t is set where it is not there
+-- @param graph of the model
 -- @return list of what core_options takes; or nil, message, code
-function M.parts(cfg, opts)
+function M.parts(cfg, opts, graph)
   local ok, why, word = settle_calls(cfg, opts)
   if not ok then return nil, why, word end
+  for pattern in pairs(opts.mixed or {}) do
+    if not glob_of(graph, pattern) then return nil, ("option mixed: no weight matches %q"):format(pattern), "invalid" end
+  end
   local variants, message, code = M.variants(cfg, opts)
   if not variants then return nil, message, code end
   return opts.functions == "many" and { variants } or variants
@@ -380,7 +400,7 @@ function M.of(bundle, opts)
   local graph <close>, message, code = M.graph(bundle)
   if not graph then return nil, message, code end
   local parts, cuts
-  parts, message, code = M.parts(bundle.config, opts)
+  parts, message, code = M.parts(bundle.config, opts, graph)
   if not parts then return nil, message, code end
   cuts, message, code = cut(graph, bundle.config, opts, parts[#parts])
   if not cuts then return nil, message, code end

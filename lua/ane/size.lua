@@ -25,7 +25,7 @@ local function totals(graph, bundle, opts, form)
   local own = {}
   for key, value in pairs(opts) do own[key] = value end
   own.weights = form
-  local parts, message, code = planner.parts(bundle.config, own)
+  local parts, message, code = planner.parts(bundle.config, own, graph)
   if not parts then return nil, message, code end
   local row, written, cuts = { weights = form, bytes = 0, largest = 0, disk_bytes = 0 }, {}, nil
   for _, part in ipairs(parts) do

@@ -94,6 +94,25 @@ describe("plan of a configuration", function()
     assert.equal(23, p.residency.risk)
   end)
 
+  it("takes a part of a name as a pattern, and refuses one that fits nothing", function()
+    local function laws(mixed)
+      local list = {}
+      for i, piece in ipairs(plan("qwen2.5-0.5b", { mixed = mixed }).packages) do
+        for _, n in ipairs(piece.nodes) do list[#list + 1] = i .. " " .. n.name .. " " .. tostring(n.finding.law) end
+      end
+      return list
+    end
+    local want = laws { ["*q_proj*"] = "int4-block" }
+    assert.same(want, laws { q_proj = "int4-block" })
+    assert.not_same(want, laws { ["*.0.*q_proj*"] = "int4-block" })
+    assert.same(laws { ["*.0.*q_proj*"] = "int4-block" }, laws { [".0.*q_proj"] = "int4-block" })
+    local path = "spec/fixtures/configs/qwen2.5-0.5b.json"
+    for _, of_path in ipairs { planner.of_path, require("ane.size").of_path } do
+      local p, message, code = of_path(path, { mixed = { q_prof = "int8" } })
+      assert.same({ nil, 'option mixed: no weight matches "q_prof"', "invalid" }, { p, message, code })
+    end
+  end)
+
   it("says what is wrong", function()
     local p, message, code = planner.of_path "spec/fixtures/configs/none.json"
     assert.is_nil(p)

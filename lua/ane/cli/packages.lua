@@ -23,7 +23,8 @@ end
 function M.options(parser)
   parser:option("--weights", "Form of the weights: " .. table.concat(core.mil_forms(), ", ") .. "; default int8."):argname "W"
   parser:option("--mixed",
-    "Another form for weights whose names fit PATTERN (* and ?); may be given several times."):count "*":convert(rule)
+    "Another form for weights whose names fit PATTERN (* and ? stand for any characters, any one), or contain it; "
+    .. "may be given several times, the longest counts."):count "*":convert(rule)
     :argname "PATTERN=FORM"
   parser:option("-c --context", "Positions that the states hold; default 512 or the model's."):convert(common.positive):argname "C"
   parser:option("--max-t", "Tokens of a call at most; default 4."):convert(common.positive):argname "T"
