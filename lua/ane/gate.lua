@@ -160,6 +160,8 @@ end
 -- nil, message, code
 function M.run(a, b, input, opts)
   opts = schema.check(M.rules, opts, "gate", 2)
+  model_of.bundle(a, 2)
+  model_of.bundle(b, 2)
   schema.argument({ type = { "string", "table" } }, input, "gate: input", 2)
   local ok, result = pcall(gate, a, b, input, opts)
   if ok then return result end

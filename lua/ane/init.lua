@@ -110,7 +110,9 @@ end
 -- heat(opts), totable(), tostring(); # counts the elements; indices count from 1, negative ones from the end, token ids from 0
 -- @raise where the values do not fill the shape
 function M.tensor(values, shape)
-  if type(values) == "string" then return core.tensor(shape or { #values // 4 }, values) end
+  local kind = type(values)
+  if kind == "string" then return core.tensor(shape or { #values // 4 }, values) end
+  if kind ~= "table" and kind ~= "number" then error("tensor: values must be a number, a list or a string, is a " .. kind, 2) end
   local nested, flat = shape_of(values), {}
   local message = flatten(values, nested, 1, flat)
   if message then error(message, 2) end

@@ -29,6 +29,7 @@ local OPTIONS = {
 -- itself, on macOS 15 (never run on hardware), where every convolution must be on the Neural Engine, or with anywhere = true not
 -- @return package; or nil, message, code
 function M.open(path, opts)
+  schema.argument({ type = "string" }, path, "package: path", 2)
   opts = schema.check(OPTIONS, opts, "package", 2)
   local raw, message, code = core.package(path)
   if not raw then return nil, message, code end

@@ -1,9 +1,11 @@
 --- Drafts from what the text has said before (prompt lookup), and when to draft at all.
--- Needs nothing. A drafter keeps the places of all runs of 2, 3 and 4 tokens, finds the earlier place that agrees longest
+-- Needs ane.schema. A drafter keeps the places of all runs of 2, 3 and 4 tokens, finds the earlier place that agrees longest
 -- with the end of the text and proposes what came behind it. A pace decides how many of those tokens are worth checking: a
 -- call of T tokens takes longer than one of a single token, and a draft may be wrong.
 -- Source of the idea: Saxena 2023, "Prompt Lookup Decoding"; Leviathan et al. 2023 for the expected number of tokens a call.
 -- Usage: `local d = speculate.drafter(ids); local draft, match = d:draft(7); d:push(id)`
+
+local schema = require "ane.schema"
 
 local M = {}
 
@@ -27,6 +29,8 @@ end
 -- @param ids the tokens so far; copied
 -- @param corpus list of more tokens to draft from, or nil; they count as said before everything else
 function M.drafter(ids, corpus)
+  schema.argument({ type = "table" }, ids, "drafter: ids", 2)
+  if corpus ~= nil then schema.argument({ type = "table" }, corpus, "drafter: corpus", 2) end
   local self = setmetatable({ ids = {}, start = 0, last = {}, before = {} }, Drafter)
   for _, n in ipairs(ORDERS) do self.last[n], self.before[n] = {}, {} end
   for i = 1, corpus and #corpus or 0 do self:push(corpus[i]) end
