@@ -11,7 +11,7 @@ end
 
 describe("profile", function()
   it("counts every weight once a run, and the products of all tokens", function()
-    local model <close> = tiny.load()
+    local model <close> = tiny.load(nil, { head = "full" })
     local s <close> = model:session()
     local bytes, elements = 0, 0
     for _, m in ipairs(model:info().matrices) do
@@ -35,6 +35,20 @@ describe("profile", function()
     assert.is_true(rows.total.ops - attention.ops <= 2 * 5 * elements)
     assert.is_true(rows.total.seconds > 0 and rows[1].seconds >= rows[#rows].seconds)
     assert.truthy(named(rows, "argmax"))
+  end)
+
+  it("counts what a whole product reads of a head in halves: all but the norms of bounds and the second scales", function()
+    local model <close> = tiny.load()
+    local s <close> = model:session()
+    local matrices = model:info().matrices
+    local head = matrices[#matrices]
+    assert.equal("q8_0_halves", head.form)
+    assert(profile.start(model))
+    assert(s:feed({ 1, 2, 3 }, { want = "all" }))
+    local read = named(assert(profile.take(model)), "output").bytes
+    local groups, blocks = (head.rows + 15) // 16, head.cols // 32
+    assert.equal(groups * blocks * 16 * (32 + 2 + 1 + 2), head.bytes)
+    assert.equal(groups * blocks * 16 * (32 + 2 + 1), read)
   end)
 
   it("begins anew with each take, and ends", function()
