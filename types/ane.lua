@@ -358,7 +358,7 @@ function model:quantise(out, opts) end
 ---@field functions? "one"|"many" many: a function for each T and context in the same packages, on one copy of the weights
 ---@field chip? string "M1" .. "M4 Max"
 ---@field target? integer bytes of a package planned for
----@field law? integer bytes above which a layer is cut at its experts
+---@field law? integer bytes above which a layer is cut: at its experts, or between its blocks
 ---@field rows? integer of a slice of the head
 ---@field slices? integer of the head
 ---@field layers? integer most in a package

@@ -226,6 +226,7 @@ static ane_status push_piece(lua_State *L, const struct planned *x, const struct
   lua_createtable(L, 0, 16);
   set_text(L, "kind", ane_cut_kind_name(p->kind));
   if (p->first != ANE_NONE) set_integer(L, "first", p->first), set_integer(L, "last", p->last);
+  if (p->parts) set_integer(L, "part", p->part), set_integer(L, "parts", p->parts);
   if (p->split != ANE_NONE) {
     set_text(L, "split", x->g->nodes[p->split].name);
     set_integer(L, "from", p->from);

@@ -202,6 +202,97 @@ static int32_t next_mixture(const struct ane_graph *g, struct interval s) {
   return s.lo;
 }
 
+/* ---- A layer in parts ------------------------------------------------------------------------------------------------*/
+
+/* Cuts of nodes [lo, hi), by position: lo stands before the first node. */
+struct parts {
+  struct cutter *c;
+  struct interval s;
+  int64_t *channels; /* that go over the position; -1: no cut there */
+  int32_t *pieces, *from; /* of the best way up to it: how many, where the last one begins */
+  int64_t *crossing;
+};
+
+static int64_t channels_of(const struct ane_value *v) {
+  int64_t n = v->shape.rank > 1 ? v->shape.dim[1] : 1;
+  return n > 0 ? n : 1;
+}
+
+/* Results made before `at` that are used from there on. No cut there where a state is used on both sides. */
+static int64_t channels_over(struct cutter *c, struct interval s, int32_t at) {
+  const struct ane_graph *g = c->g;
+  int64_t sum = 0;
+  c->stamp++;
+  for (int32_t i = s.lo; i < at; i++)
+    for (int32_t j = 0; j < g->nodes[i].n_inputs; j++) {
+      int32_t v = g->nodes[i].inputs[j];
+      if (v != ANE_NONE && g->values[v].kind == ANE_VALUE_STATE) c->mark[v] = c->stamp;
+    }
+  for (int32_t i = at; i < s.hi; i++)
+    for (int32_t j = 0; !is_host(&g->nodes[i]) && j < g->nodes[i].n_inputs; j++) {
+      int32_t v = g->nodes[i].inputs[j];
+      if (v == ANE_NONE || (c->mark[v] == c->stamp && g->values[v].kind == ANE_VALUE_RESULT)) continue;
+      if (g->values[v].kind == ANE_VALUE_STATE && c->mark[v] == c->stamp) return -1;
+      bool made = g->values[v].kind == ANE_VALUE_RESULT && g->values[v].node < at && g->nodes[g->values[v].node].op != ANE_OP_ROPE_TABLE;
+      if (made) c->mark[v] = c->stamp, sum += channels_of(&g->values[v]);
+    }
+  return sum;
+}
+
+/* May these nodes be one piece? Above the law only a matrix by itself, with no more than vectors beside it. */
+static bool keeps_law(struct cutter *c, struct interval s) {
+  enum { VECTORS = 64 }; /* they are below this part of the law */
+  uint64_t sum = bytes_of(c, s), most = 0;
+  for (int32_t i = s.lo; i < s.hi && sum > c->limits->law; i++) {
+    uint64_t own = bytes_of(c, (struct interval){i, i + 1});
+    most = ANE_MAX(most, own);
+  }
+  return sum <= c->limits->law || (most > 0 && sum - most <= c->limits->law / VECTORS);
+}
+
+static bool find_parts(struct parts *p) {
+  int32_t n = p->s.hi - p->s.lo;
+  p->pieces[0] = 0;
+  p->crossing[0] = 0;
+  for (int32_t j = 1; j <= n; j++) {
+    p->channels[j] = j < n ? channels_over(p->c, p->s, p->s.lo + j) : 0;
+    p->pieces[j] = ANE_NONE;
+    for (int32_t i = j - 1; i >= 0 && p->channels[j] >= 0; i--) {
+      if (p->pieces[i] == ANE_NONE) continue;
+      int64_t crossing = p->crossing[i] + p->channels[j];
+      bool better = p->pieces[j] == ANE_NONE || p->pieces[i] + 1 < p->pieces[j] || (p->pieces[i] + 1 == p->pieces[j] && crossing < p->crossing[j]);
+      if (!better || !keeps_law(p->c, (struct interval){p->s.lo + i, p->s.lo + j})) continue;
+      p->pieces[j] = p->pieces[i] + 1;
+      p->from[j] = i;
+      p->crossing[j] = crossing;
+    }
+  }
+  return p->pieces[n] != ANE_NONE;
+}
+
+/* Nodes of one layer that are above the law; in one piece where there is no way to cut them. */
+static ane_status cut_parts(struct cutter *c, int32_t layer, struct interval s, struct ane_error *err) {
+  size_t n = (size_t)(s.hi - s.lo) + 1;
+  struct ane_arena *a = &c->cut->arena;
+  struct parts p = {c, s, ane_arena_array(a, n, sizeof *p.channels), ane_arena_array(a, n, sizeof *p.pieces), ane_arena_array(a, n, sizeof *p.from),
+                    ane_arena_array(a, n, sizeof *p.crossing)};
+  struct ane_cut_piece piece = {.kind = ANE_CUT_LAYERS, .first = layer, .last = layer, .split = ANE_NONE};
+  if (!p.channels || !p.pieces || !p.from || !p.crossing) return ane_fail(err, ANE_NOMEM, "no memory to cut layer %" PRId32, layer);
+  int32_t count = find_parts(&p) ? p.pieces[n - 1] : 1;
+  if (count == 1) return add_piece(c, piece, s, err);
+  int32_t *ends = p.pieces; /* from the last part on; what stood there has been read */
+  for (int32_t i = count, at = (int32_t)n - 1; i-- > 0; at = p.from[at]) ends[i] = at;
+  ane_status st = ANE_OK;
+  piece.parts = count;
+  for (int32_t i = 0; i < count && !st; i++) {
+    piece.part = i;
+    st = add_piece(c, piece, (struct interval){s.lo + (i ? ends[i - 1] : 0), s.lo + ends[i]}, err);
+  }
+  return st;
+}
+
+/* ---- Mixtures --------------------------------------------------------------------------------------------------------*/
+
 static struct ane_cut_piece expert_slice(int32_t layer, int32_t node, int64_t count, int32_t part, int32_t parts) {
   return (struct ane_cut_piece){.kind = ANE_CUT_EXPERTS, .first = layer, .last = layer, .split = node, .from = count * part / parts,
                                 .to = count * (part + 1) / parts};
@@ -227,7 +318,8 @@ static int32_t expert_parts(struct cutter *c, int32_t layer, int32_t node, int32
 static ane_status cut_mixtures(struct cutter *c, int32_t layer, struct interval s, struct ane_error *err) {
   int32_t node = next_mixture(c->g, s);
   struct ane_cut_piece before = {.kind = ANE_CUT_LAYERS, .first = layer, .last = layer, .split = ANE_NONE};
-  ane_status st = add_piece(c, before, (struct interval){s.lo, node}, err);
+  struct interval head = {s.lo, node};
+  ane_status st = bytes_of(c, head) > c->limits->law ? cut_parts(c, layer, head, err) : add_piece(c, before, head, err);
   while (!st && node < s.hi) {
     int32_t end = next_mixture(c->g, (struct interval){node + 1, s.hi}), parts = expert_parts(c, layer, node, end);
     int64_t count = ane_node_int(&c->g->nodes[node], "count");
@@ -244,13 +336,22 @@ static bool splits(struct cutter *c, struct interval s) {
   return c->limits->expert_parts ? c->limits->expert_parts > 1 : bytes_of(c, s) > c->limits->law;
 }
 
+/* A layer without experts that is above the law. */
+static bool is_dense_above(struct cutter *c, struct interval s) {
+  int32_t node = next_mixture(c->g, s);
+  bool dense = node == s.hi || ane_node_int(&c->g->nodes[node], "count") < 2;
+  return dense && bytes_of(c, s) > c->limits->law;
+}
+
 static ane_status cut_layers(struct cutter *c, struct ane_error *err) {
   int32_t from = 0;
   for (int32_t l = 0; l < c->cut->n_layers; l++) {
     struct interval s = layer_span(c, l);
-    if (!splits(c, s)) continue;
+    bool experts = splits(c, s);
+    if (!experts && !is_dense_above(c, s)) continue;
     ane_status st = cut_run(c, from, l, err);
-    if (st || (st = cut_mixtures(c, l, s, err))) return st;
+    if (!st) st = experts ? cut_mixtures(c, l, s, err) : cut_parts(c, l, s, err);
+    if (st) return st;
     from = l + 1;
   }
   return cut_run(c, from, c->cut->n_layers, err);

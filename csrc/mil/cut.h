@@ -5,7 +5,10 @@
  * head. Two things are the host's and in no piece: the embedding (a table in a file) and the rope tables (inputs of the
  * packages that use them).
  *
- *   LAYERS   layers first .. last. Where a layer has experts and is above the law, its LAYERS piece ends before them
+ *   LAYERS   layers first .. last. Where a layer has experts and is above the law, its LAYERS piece ends before them. Where what is
+ *            left of a layer is above the law by itself, it is `parts` pieces, cut between any nodes: as few as keep the law, and of
+ *            those cuts one over which the fewest channels go (between attention and feed-forward, where that will do). A matrix
+ *            that is above the law by itself stays whole, alone but for vectors
  *   EXPERTS  experts [from, to) of the mixture `split` in layer first == last. It adds to the sum of the piece before: the
  *            mixture's result is among its `ins` if from > 0, and the only one of its `outs` if to < the number of experts:
  *            then it is the sum so far. The last slice goes on with what follows in the layer, up to the next mixture
@@ -27,6 +30,7 @@ const char *ane_cut_kind_name(ane_cut_kind kind);
 struct ane_cut_piece {
   ane_cut_kind kind;
   int32_t first, last; /* layers, 0-based, both included; HEAD: ANE_NONE */
+  int32_t part, parts; /* LAYERS: which part of layer first == last, from 0, of how many; parts 0: whole layers */
   int32_t split;       /* EXPERTS: the node of the mixture; HEAD, WHOLE: the head's conv1x1, ANE_NONE where the graph has none */
   int64_t from, to;    /* HEAD: rows of its weight; EXPERTS: experts; WHOLE: all rows */
   const int32_t *nodes; /* in order; `split` is one of them */
@@ -61,7 +65,7 @@ struct ane_cut {
 /* How large pieces may be. */
 struct ane_cut_limits {
   uint64_t target;      /* bytes that a piece of several layers, and a slice of the head, stays within */
-  uint64_t law;         /* bytes above which a layer is split at its experts */
+  uint64_t law;         /* bytes above which a layer is split: at its experts, or else between nodes */
   int64_t rows;         /* of a slice of the head */
   int32_t head_slices;  /* 0: as few as target and rows allow; else this many (at least as many as rows allow) */
   int64_t row_align;    /* slices of the head begin at multiples of it; 0: anywhere */
@@ -74,8 +78,7 @@ struct ane_cut_limits ane_cut_default_limits(void);
 /* Bytes that input `input` of the node takes in a package, of which `rows` rows of the outermost dimension are used. */
 typedef uint64_t (*ane_cut_bytes_fn)(void *arg, const struct ane_graph *g, int32_t node, int32_t input, int64_t rows);
 
-/* *out is NULL on failure. Errors: ANE_UNSUPPORTED (nodes of the layers are not in order, fused nodes), ANE_NOMEM. Layers
- * stay whole however many bytes they have where no mixture can be split. */
+/* *out is NULL on failure. Errors: ANE_UNSUPPORTED (nodes of the layers are not in order, fused nodes), ANE_NOMEM. */
 ane_status ane_cut_make(struct ane_cut **out, const struct ane_graph *g, const struct ane_cut_limits *limits, ane_cut_bytes_fn bytes, void *arg,
                         struct ane_error *err);
 /* The same with everything in one piece. */

@@ -213,7 +213,8 @@ local function shards_of(profiles)
   each_package(profiles, function(name, p, entry, profile)
       list[#list + 1] = {
         path = name, kind = p.kind, bytes = entry.bytes, weight_bytes = p.bytes, sha256 = entry.sha256, fixed_t = profile.fixed_t,
-        layers = p.first and { p.first, p.last } or nil, rows = p.kind == "head" and p.to and { p.from, p.to } or nil,
+        layers = p.first and { p.first, p.last } or nil, part = p.parts and { p.part, p.parts } or nil,
+        rows = p.kind == "head" and p.to and { p.from, p.to } or nil,
         experts = p.kind == "experts" and { p.from, p.to } or nil, functions = names_of(entry.functions), verdict = p.finding.verdict,
         residency = entry.residency,
       }
@@ -285,10 +286,10 @@ end
 -- @param bundle an open one of ane.loader, or of ane.plan's open
 -- @param out path of the folder
 -- @param opts see rules
--- @return report: path, ok, shards = list of {path, kind, bytes, weight_bytes, sha256, layers = {first, last} or rows = {from, to} (not
--- included) or experts, functions (names, where there are several), verdict, residency (convolutions by predicted device, laws that
--- spoke of the operations)}, kept (packages of an earlier run), weights = list of {name, form, bytes, max_abs, snr_db},
--- embed_bytes, weight_bytes, seconds; or nil, message, code
+-- @return report: path, ok, shards = list of {path, kind, bytes, weight_bytes, sha256, layers = {first, last} (with part = {i from 0,
+-- of how many} where one layer is several) or rows = {from, to} (not included) or experts, functions (names, where there are several),
+-- verdict, residency (convolutions by predicted device, laws that spoke of the operations)}, kept (packages of an earlier run),
+-- weights = list of {name, form, bytes, max_abs, snr_db}, embed_bytes, weight_bytes, seconds; or nil, message, code
 -- @raise where an option is unknown or wrong
 function M.run(bundle, out, opts, level)
   level = level or 1

@@ -15,7 +15,7 @@
 --   ropes               list of {inv_freq = list, magnitude}; with long_freq and original these are used instead, for all
 --                       positions, once the sequence is longer than `original`
 --   packages            in the order of calls, each {path, kind, bytes (of all its files), sha256, inputs, outputs, states}
---     kind = "layers"   start, end: layers, both included
+--     kind = "layers"   start, end: layers, both included; part, parts: of one layer, from 0, one after the other
 --     kind = "experts"  start, end: the layer; experts = [from, to), of a mixture
 --     kind = "head"     vocab_start, vocab_end: rows [start, end) (of a token classifier: of the labels)
 --     kind = "whole"    everything
@@ -116,7 +116,12 @@ local function read_package(p, where)
   where = ("%s (%s)"):format(where, p.path)
   if not KINDS[p.kind] then refuse("format", "%s: kind is %s", where, tostring(p.kind)) end
   if p.kind == "layers" or p.kind == "experts" then
-    if integer(p, "end", 0, where) < integer(p, "start", 0, where) then refuse("format", "%s: end is before start", where) end
+    p.start, p["end"] = integer(p, "start", 0, where), integer(p, "end", 0, where)
+    if p["end"] < p.start then refuse("format", "%s: end is before start", where) end
+  end
+  if p.kind == "layers" and p.parts ~= nil then
+    p.part, p.parts = integer(p, "part", 0, where), integer(p, "parts", 1, where)
+    if p.part >= p.parts or p.start ~= p["end"] then refuse("format", "%s: part %d of %d of a layer cannot be", where, p.part, p.parts) end
   end
   if p.kind == "experts" then
     local e = list(p, "experts", where)
@@ -142,10 +147,27 @@ local function check_cover(what, ranges, total)
   if total and at > total then refuse("format", "%s %d to %d are beyond the model's %d", what, total, at - 1, total) end
 end
 
+-- Adds the layers of a package; parts of one when the last is there. before: the part that came last, if the layer has more.
+local function add_layers(layers, p, before)
+  if before and (p.parts ~= before.parts or p.start ~= before.start or p.part ~= before.part + 1) then
+    refuse("format", "%s: layer %d goes on in another package than part %d", p.path, before.start, before.part + 1)
+  end
+  if not p.parts then
+    layers[#layers + 1] = { from = p.start, to = p["end"] + 1, path = p.path }
+    return nil
+  end
+  if not before and p.part ~= 0 then refuse("format", "%s: part 0 of layer %d is in no package before", p.path, p.start) end
+  if p.part == 0 then layers[#layers + 1] = { from = p.start, to = p.start + 1, path = p.path } end
+  return p.part + 1 < p.parts and p or nil
+end
+
 local function check_ranges(meta, rows)
-  local layers, head, experts, order, whole_set = {}, {}, {}, {}, false
+  local layers, head, experts, order, whole_set, unfinished = {}, {}, {}, {}, false, nil
   for _, p in ipairs(meta.packages) do
-    if p.kind == "layers" then layers[#layers + 1] = { from = p.start, to = p["end"] + 1, path = p.path }
+    if unfinished and p.kind ~= "layers" then
+      refuse("format", "%s: stands before part %d of layer %d", p.path, unfinished.part + 1, unfinished.start)
+    end
+    if p.kind == "layers" then unfinished = add_layers(layers, p, unfinished)
     elseif p.kind == "head" then head[#head + 1] = { from = p.vocab_start, to = p.vocab_end, path = p.path }
     elseif p.kind == "experts" then
       local key = ("%d %s"):format(p.start, tostring(p.mixture or 0))
@@ -153,6 +175,7 @@ local function check_ranges(meta, rows)
       table.insert(experts[key], { from = p.experts[1], to = p.experts[2], path = p.path })
     else whole_set = true end
   end
+  if unfinished then refuse("format", "part %d of layer %d is in no package", unfinished.part + 1, unfinished.start) end
   if whole_set and #meta.packages > 1 then refuse("format", "a package of the whole model stands beside others") end
   if whole_set then return end
   check_cover("layers", layers, meta.n_layers)

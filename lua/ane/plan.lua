@@ -272,6 +272,7 @@ function M.package_name(piece, slice, variant)
   local name
   if piece.kind == "layers" then
     name = piece.first == piece.last and ("layer_%02d"):format(piece.first) or ("layer_%02d-%02d"):format(piece.first, piece.last)
+    if piece.parts then name = ("%s_part_%02d"):format(name, piece.part) end
   elseif piece.kind == "experts" then
     name = ("layer_%02d_experts_%03d-%03d"):format(piece.first, piece.from, piece.to - 1)
     if piece.mixture then name = name .. "_" .. piece.mixture end
@@ -393,9 +394,9 @@ end
 --- Plans an open bundle (of ane.loader, or of M.open).
 -- @param opts checked options
 -- @return plan: prints as a table; fields bytes, largest, state_bytes, embed_bytes, layers, packages = list of {name, kind, first,
--- last, from, to, bytes, verdict, convs, finding, ins, outs, states, nodes, functions (list of {name, fixed_t or max_t, context})},
--- copies (sets of packages, one for each T and context where functions is "one"), residency (convolutions by predicted device), laws,
--- reported; methods dot(), svg(); or nil, message, code
+-- last, part, parts (of a layer above the law), from, to, bytes, verdict, convs, finding, ins, outs, states, nodes, functions (list of
+-- {name, fixed_t or max_t, context})}, copies (sets of packages: one for each T and context where functions is "one"), residency
+-- (convolutions by predicted device), laws, reported; methods dot(), svg(); or nil, message, code
 function M.of(bundle, opts)
   local graph <close>, message, code = M.graph(bundle)
   if not graph then return nil, message, code end

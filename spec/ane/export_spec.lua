@@ -61,6 +61,29 @@ describe("export", function()
     end)
   end
 
+  for _, path in ipairs(CAUSAL) do
+    it("of " .. path .. " in parts of layers gives the source's greedy tokens", function()
+      local out = temp()
+      for _, case in ipairs { { weights = "int8" }, { weights = "fp16", layout = "c1t", functions = "many", fixed_t = { 1, 3 } } } do
+        local source <close> = assert(ane.load(path, { weights = case.weights, activations = "fp32", context = 64 }))
+        local largest = 0
+        for _, p in ipairs(source:plan({ context = 64, weights = case.weights, layers = 1 }).packages) do
+          if p.kind == "layers" then largest = math.max(largest, p.bytes) end
+        end
+        case.context, case.law, case.target = 64, largest // 3, largest // 3
+        assert(source:export(out, case))
+        local parts = 0
+        for _, p in ipairs(meta(out).layers) do parts = parts + (p.parts and 1 or 0) end
+        assert.is_true(parts > 1)
+        local model <close> = assert(ane.load(out))
+        local ids = vocab_ids(source)
+        assert.same(assert(source:generate(ids, { max_tokens = 10, details = true })).ids,
+          assert(model:generate(ids, { max_tokens = 10, details = true })).ids, path .. " " .. case.weights)
+      end
+      remove(out)
+    end)
+  end
+
   it("of a classifier has a profile for each T, no states and labels", function()
     for _, name in ipairs { "privacy_filter", "privacy_filter-odd", "privacy_filter_original-odd" } do
       local out = temp()

@@ -200,6 +200,23 @@ describe("a wrong package set", function()
     meta.packages[2].start, meta.packages[2]["end"] = 2, 2
   end)
   fails("layer_01.mlpackage: layers 0 to 0 are in two packages", "format", at(2, "start", 0))
+  local function part(i, layer, n, of)
+    return function(meta)
+      local p = meta.packages[i]
+      p.start, p["end"], p.part, p.parts = layer, layer, n, of
+      return meta
+    end
+  end
+  local function both(a, b) return function(meta) return b(a(meta)) end end
+  fails("layer_01.mlpackage: part 0 of layer 1 is in no package before", "format", part(2, 1, 1, 2))
+  fails("part 1 of layer 1 is in no package", "format", both(part(2, 1, 0, 2), function(meta)
+    meta.packages[4], meta.packages[3] = nil, nil
+    return meta
+  end))
+  fails("lm_head_00.mlpackage: stands before part 1 of layer 1", "format", part(2, 1, 0, 2))
+  fails("layer_01.mlpackage: layer 0 goes on in another package than part 1", "format", both(part(1, 0, 0, 3), part(2, 0, 2, 3)))
+  fails("layers 1 to 1 are in no package", "format", both(part(1, 0, 0, 2), part(2, 0, 1, 2)))
+  fails("packages[2] (layer_01.mlpackage): part 2 of 2 of a layer cannot be", "format", part(2, 1, 2, 2))
   fails("layers 2 to 2 are in no package", "format", function(meta) meta.n_layers = 3 end)
   fails("layers 1 to 1 are beyond the model's 1", "format", function(meta) meta.n_layers = 1 end)
   fails("lm_head_01.mlpackage: rows 20 to 20 are in no package", "format", at(4, "vocab_start", 21))

@@ -22,6 +22,7 @@ end
 local function content(s)
   if s.rows then return ("rows %d-%d"):format(s.rows[1], s.rows[2] - 1) end
   if s.experts then return ("layer %d, experts %d-%d"):format(s.layers[1], s.experts[1], s.experts[2] - 1) end
+  if s.part then return ("layer %d, part %d of %d"):format(s.layers[1], s.part[1] + 1, s.part[2]) end
   return s.layers and ("layers %d-%d"):format(s.layers[1], s.layers[2]) or s.kind
 end
 

@@ -39,7 +39,8 @@ function M.options(parser)
   parser:option("--layers", "Most layers of a package."):convert(common.positive):argname "N"
   parser:option("--experts", "How mixtures are cut: auto (as few parts as the law allows), whole, halves, each."):argname "HOW"
   parser:option("--target", "Megabytes of weights a package is planned for."):convert(megabytes):argname "MB"
-  parser:option("--law", "Megabytes of weights above which a layer is cut at its experts."):convert(megabytes):argname "MB"
+  parser:option("--law", "Megabytes of weights above which a layer is cut, at its experts or between its blocks."):convert(megabytes)
+    :argname "MB"
   parser:option("--chip", "Chip whose limits hold (M1 .. M4 Max); default M4 Max."):argname "NAME"
   parser:option("--layout", "ct1: [1, C, T, 1]; c1t: [1, C, 1, T]."):choices { "ct1", "c1t" }
   parser:option("--norm", "RMSNorm as doubled LayerNorm, or in fp32."):choices { "doubled", "fp32" }

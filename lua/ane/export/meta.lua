@@ -49,6 +49,7 @@ local function package(name, piece, entry, profile, is_classifier)
   }
   for _, f in ipairs(out.functions or {}) do out.default_function = out.default_function or f.name end
   if piece.kind == "layers" or piece.kind == "experts" then out.start, out["end"] = piece.first, piece.last end
+  out.part, out.parts = piece.part, piece.parts
   if piece.kind == "experts" then out.experts, out.mixture = array { piece.from, piece.to }, piece.split end
   if piece.kind == "head" then out.vocab_start, out.vocab_end = piece.from or 0, piece.to or 0 end
   return out
@@ -86,7 +87,8 @@ end
 local function by_kind(list)
   local layers, slices, experts, between = {}, {}, {}, {}
   for i, p in ipairs(list) do
-    if p.kind == "layers" then layers[#layers + 1] = { start = p.start, ["end"] = p["end"], path = p.path }
+    if p.kind == "layers" then layers[#layers + 1] = { start = p.start, ["end"] = p["end"], part = p.part, parts = p.parts,
+      path = p.path }
     elseif p.kind == "head" then
       slices[#slices + 1] = { shard_idx = #slices, vocab_start = p.vocab_start, vocab_end = p.vocab_end, path = p.path }
     else experts[#experts + 1] = { layer = p.start, experts = p.experts, path = p.path } end

@@ -7,6 +7,7 @@ M.bytes = require("ane.units").bytes
 
 --- What a package holds: "layers 0-2", "rows 0-65535", "layer 3, experts 0-7".
 function M.content(p)
+  if p.parts then return ("layer %d, part %d of %d"):format(p.first, p.part + 1, p.parts) end
   if p.kind == "layers" then return p.first == p.last and ("layer %d"):format(p.first) or ("layers %d-%d"):format(p.first, p.last) end
   if p.kind == "experts" then return ("layer %d, experts %d-%d"):format(p.first, p.from, p.to - 1) end
   return p.to and ("rows %d-%d"):format(p.from, p.to - 1) or "head"

@@ -138,10 +138,14 @@ describe("cuts", function()
   it("hold each layer once, in order", function()
     for _, name in ipairs(MODELS) do
       local plan = check(name, { weights = "fp16", target = 9000, law = 9000 })
-      local next_layer = 0
+      local next_layer, next_part = 0, 0
       for _, p in ipairs(plan.pieces) do
-        if p.kind == "layers" then
-          assert.equal(next_layer, p.first)
+        if p.kind == "layers" and p.parts then
+          assert.same({ next_layer, next_layer, next_part }, { p.first, p.last, p.part })
+          next_part = p.part + 1 < p.parts and p.part + 1 or 0
+          if next_part == 0 then next_layer = next_layer + 1 end
+        elseif p.kind == "layers" then
+          assert.same({ next_layer, 0 }, { p.first, next_part })
           next_layer = p.last + 1
         elseif p.kind == "experts" then
           assert.same({ next_layer - 1, next_layer - 1 }, { p.first, p.last })
@@ -165,6 +169,56 @@ describe("cuts", function()
     assert.same({ 2, 1 }, count(3 * one - 1))
     assert.same({ 1, 1, 1 }, count(2 * one - 1))
     assert.same({ 1, 1, 1 }, count(1))
+  end)
+
+  it("cut a layer above the law between nodes, in as few parts as keep it, over few channels", function()
+    for _, name in ipairs { "llama-q8_0", "gemma3-odd", HF .. "phi3", HF .. "hunyuan_v1_dense", HF .. "lfm2-odd" } do
+      local g <close> = programs.graph(name)
+      local layers = {}
+      for _, p in ipairs(cut(g, { weights = "fp16", layers = 1, law = 1 << 40 }).pieces) do
+        if p.kind == "layers" then layers[p.first] = p end
+      end
+      local most = 0
+      for _, p in pairs(layers) do most = math.max(most, p.bytes) end
+      local before = 0
+      for _, law in ipairs { most, most - 1, most * 2 // 3, most // 2, most // 4, most // 16 } do
+        local count, bytes = {}, {}
+        for _, p in ipairs(check(name, { weights = "fp16", law = law, target = law, rows = 1000 }).pieces) do
+          if p.kind == "layers" and not p.parts then assert.is_true(p.bytes <= law, name) end
+          if p.kind == "layers" and p.parts then
+            assert.is_true(layers[p.first].bytes > law, name)
+            count[p.first], bytes[p.first] = p.parts, (bytes[p.first] or 0) + p.bytes
+            local matrices = 0
+            for _, n in ipairs(p.nodes) do matrices = matrices + n.convs end
+            assert.is_true(p.bytes <= law or matrices <= 1, ("%s: part %d of layer %d has %d bytes"):format(name, p.part, p.first, p.bytes))
+          end
+        end
+        local sum = 0
+        for l, n in pairs(count) do
+          sum = sum + n
+          assert.equal(layers[l].bytes, bytes[l])
+        end
+        assert.is_true(sum >= before, name)
+        before = sum
+      end
+    end
+    -- 4 attention matrices and 3 of feed-forward: where two parts do, the stream alone goes from one to the other
+    local g <close> = programs.graph "llama-q8_0"
+    local one = cut(g, { layers = 1 }).pieces[1]
+    local parts = cut(g, { law = one.bytes * 2 // 3, target = one.bytes * 2 // 3 }).pieces
+    assert.same({ 2, 2 }, { parts[1].parts, parts[2].parts })
+    assert.same({ 1, 1 }, { #parts[1].outs, #parts[2].ins })
+    assert.equal(64, parts[1].outs[1].shape[2])
+    assert.same({ 2, 0 }, { #parts[1].states, #parts[2].states })
+  end)
+
+  it("cut what stands before the experts of a layer too", function()
+    local dense, experts = 0, 0
+    for _, p in ipairs(check(HF .. "zaya-odd", { weights = "fp16", law = 6000, target = 6000, rows = 1000 }).pieces) do
+      if p.parts then dense = dense + 1 end
+      if p.kind == "experts" then experts = experts + 1 end
+    end
+    assert.is_true(dense > 0 and experts > 0)
   end)
 
   it("split a mixture in as few parts as the law allows, each adding to the sum before", function()
