@@ -6,6 +6,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -80,10 +82,25 @@ ane_status ane_file_write(struct ane_file_writer *w, const void *data, size_t si
   return ane_fail(err, ANE_IO, "%s: cannot write: %s", w->path, errno ? strerror(errno) : "no progress");
 }
 
+/* write; beyond the limit of the size of files it fails with EFBIG, and the signal that would end the process is kept from it. */
+static ssize_t write_quietly(int fd, const void *data, size_t size) {
+  sigset_t limit, before, pending;
+  sigemptyset(&limit);
+  sigaddset(&limit, SIGXFSZ);
+  if (pthread_sigmask(SIG_BLOCK, &limit, &before) != 0) return write(fd, data, size);
+  ssize_t n = write(fd, data, size);
+  int why = errno, got;
+  bool raised = n < 0 && why == EFBIG && !sigismember(&before, SIGXFSZ) && sigpending(&pending) == 0 && sigismember(&pending, SIGXFSZ);
+  if (raised) sigwait(&limit, &got);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  errno = why;
+  return n;
+}
+
 bool ane_fd_write(int fd, const void *data, size_t size) {
   const char *p = data;
   while (size > 0) {
-    ssize_t n = write(fd, p, ANE_MIN(size, (size_t)1 << 30)); /* one call moves at most 2 GiB */
+    ssize_t n = write_quietly(fd, p, ANE_MIN(size, (size_t)1 << 30)); /* one call moves at most 2 GiB */
     if (n < 0 && errno == EINTR) continue;
     if (n == 0) errno = 0;
     if (n <= 0) return false;
