@@ -226,7 +226,10 @@ local function choose(self)
   local logits = raw
   if opts.logits_processor then
     local changed = opts.logits_processor(logits, self.all)
-    if changed ~= nil then logits = changed end
+    if changed ~= nil and type(changed) ~= "userdata" then
+      error("logits_processor must return a tensor, or nothing, has returned a " .. type(changed), 0)
+    end
+    logits = changed or logits
   end
   local id, message, code = self.sampler:next(logits, #self.all, self.all)
   if not id then return nil, message, code end

@@ -131,8 +131,10 @@ local function prompt_ids(self, prompt, opts, level)
     error("the prompt must be a text, a list of token ids or a list of messages, is a " .. type(prompt), level)
   end
   if type(prompt[1]) == "table" then return chat.encode(tokenizer, prompt, opts) end
+  local vocab = self._bundle.program:vocab()
   for i, id in ipairs(prompt) do
     if math.type(id) ~= "integer" or id < 0 then error(("the prompt's entry %d is %s, not a token id"):format(i, tostring(id)), level) end
+    if id >= vocab then return nil, ("id %d at place %d is not in 0 .. %d"):format(id, i, vocab - 1), "range" end
   end
   return prompt
 end

@@ -12,8 +12,9 @@ local MOST_BYTES = 32 << 20
 
 function M.options(parser)
   common.model_options(parser)
-  parser:option("--ids", "Token ids: 1,2,3."):convert(common.ids):argname "IDS"
-  parser:option("-p --prompt", "Text instead of ids."):argname "TEXT"
+  parser:mutex(
+    parser:option("--ids", "Token ids: 1,2,3."):convert(common.ids):argname "IDS",
+    parser:option("-p --prompt", "Text instead of ids."):argname "TEXT")
   parser:option("--top", "How many tokens per position, up to the whole vocabulary."):convert(common.positive):default "10":argname "N"
   parser:option("--chunk", "Feed so many ids at a time."):convert(common.positive):argname "C"
   parser:flag("--json", "Write one JSON object.")
