@@ -26,6 +26,7 @@ struct bind_package *bind_check_package(lua_State *L, int arg) {
 
 void bind_package_release(struct bind_package *b) {
   if (!b || --b->refs > 0) return;
+  ane_interp_shared_destroy(b->shared);
   ane_mlpackage_close(b->p);
   ane_free(b);
 }
@@ -48,7 +49,7 @@ static int package_open(lua_State *L) {
   struct bind_package *box = ud->box = ane_calloc(1, sizeof *ud->box);
   if (!box) return ane_fail(&err, ANE_NOMEM, "%s: no memory for a package", path), bind_fail(L, &err);
   box->refs = 1;
-  if (ane_mlpackage_open(&box->p, path, &err)) {
+  if (ane_interp_shared_create(&box->shared, &err) || ane_mlpackage_open(&box->p, path, &err)) {
     ud->box = NULL;
     bind_package_release(box);
     return bind_fail(L, &err);

@@ -88,6 +88,7 @@ int bind_package_program(lua_State *L) {
   box->refs++;
   ud->memory.limit = ane_memory_available();
   ane_status st = take_pool(L, o.threads, ud, &err);
+  o.shared = box->shared;
   if (!st) o.pool = ud->pool->pool, st = ane_interp_from_mil(&ud->graph, box->p->model, function, &o, &err);
   if (load.progress.raised) return lua_error(L);
   if (st) return ane_fail_in(&err, st, "%s", box->p->path), bind_fail(L, &err);

@@ -11,6 +11,11 @@
 
 struct ane_interp;
 
+/* Packed weights of the functions of one package: those that read the same constants share them. It must outlive the graphs. */
+struct ane_interp_shared;
+ane_status ane_interp_shared_create(struct ane_interp_shared **out, struct ane_error *err);
+void ane_interp_shared_destroy(struct ane_interp_shared *s); /* NULL is fine; its graphs must be gone */
+
 struct ane_interp_options {
   ane_isa isa; /* an available level */
   int threads; /* 1 .. 1024 */
@@ -18,6 +23,7 @@ struct ane_interp_options {
   void (*progress)(void *arg, uint64_t done, uint64_t total);
   bool fp16;             /* Core ML: results whose type is fp16 are rounded to it after each op; else all floats are float32 */
   struct ane_pool *pool; /* to run on (then `threads` is not looked at), must outlive the graph; NULL: one of its own */
+  struct ane_interp_shared *shared; /* of graphs of the same model in memory; NULL: nothing is shared */
   /* Called when the stored bytes of a weight have been packed for good. May be NULL. */
   void (*release)(void *arg, const void *data, uint64_t bytes);
   void *arg;
@@ -27,7 +33,7 @@ struct ane_interp_info {
   ane_isa isa;
   int threads;
   int32_t n_nodes, n_folded, n_inputs, n_outputs;
-  uint64_t weight_bytes, constant_bytes; /* packed weights; folded constants */
+  uint64_t weight_bytes, constant_bytes; /* weights that were packed for this graph; folded constants */
 };
 
 /* s holds an ONNX graph and must outlive the result. Errors: ANE_UNSUPPORTED (node and op, or attribute), ANE_INVALID,

@@ -87,11 +87,10 @@ static ane_status ready_block(struct ane_interp *g, struct interp_block *b, stru
     if (n->kind != INTERP_PRIM) continue;
     if (n->n_in > MAX_IN) continue; /* only joins are that wide */
     struct ane_prim_call c = call_of(g, n, in, NULL, err);
-    st = ane_prim_prepare(&c, &n->state);
+    st = interp_prepare(g, n, &c, err);
     if (st) return named(n, st, err);
     release(g, n);
     g->info.n_nodes++;
-    g->info.weight_bytes += ane_prim_state_bytes(n->state);
     if (b == &g->main && g->options.progress) g->options.progress(g->options.arg, (uint64_t)i + 1, (uint64_t)b->n_nodes);
   }
   return st;

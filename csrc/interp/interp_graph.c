@@ -80,18 +80,18 @@ const struct ane_dyn *interp_const_in(const struct ane_interp *g, const struct i
 
 /* ---- Life ----------------------------------------------------------------------------------------------------------*/
 
-static void free_block(struct interp_block *b) {
+static void free_block(struct ane_interp *g, struct interp_block *b) {
   ane_buffer_free(&b->buffer);
   for (int32_t i = 0; i < b->n_nodes; i++) {
-    ane_prim_state_free(b->nodes[i].state);
+    interp_give_up(g, &b->nodes[i]);
     for (int k = 0; k < 2; k++)
-      if (b->nodes[i].blocks[k]) free_block(b->nodes[i].blocks[k]);
+      if (b->nodes[i].blocks[k]) free_block(g, b->nodes[i].blocks[k]);
   }
 }
 
 void ane_interp_destroy(struct ane_interp *g) {
   if (!g) return;
-  free_block(&g->main);
+  free_block(g, &g->main);
   for (int32_t i = 0; i < g->n_values; i++)
     if (g->values[i].constant) ane_dyn_drop(&g->memory, &g->values[i].data);
   ane_prim_memory_free(&g->memory);

@@ -42,6 +42,7 @@ struct interp_node {
   int32_t *drop;                /* values that nobody needs after this node */
   bool *wanted;                 /* n_out */
   struct ane_prim_state *state;
+  struct interp_shared_state *shared; /* owns `state`; NULL: the node does */
   struct interp_block *blocks[2];
 };
 
@@ -134,6 +135,9 @@ ane_status interp_prune(struct ane_interp *g, struct ane_error *err);
 ane_status interp_fold(struct ane_interp *g, struct ane_error *err);
 ane_status interp_ready(struct ane_interp *g, struct ane_error *err);
 ane_status interp_live(struct ane_interp *g, struct ane_error *err);
+/* What the node makes of its constants, or what another function has made of the same (interp_share.c); and the end of it. */
+ane_status interp_prepare(struct ane_interp *g, struct interp_node *n, struct ane_prim_call *c, struct ane_error *err);
+void interp_give_up(struct ane_interp *g, struct interp_node *n);
 /* All of it, also a second time after a change. */
 ane_status interp_finish(struct ane_interp *g, struct ane_error *err);
 

@@ -94,6 +94,57 @@ describe("export with many functions", function()
     tree.remove(out)
   end)
 
+  it("packs weights once for all functions, whichever of them is closed first", function()
+    for _, case in ipairs { { "llama", "int8" }, { "llama", "fp16" }, { "zaya-odd", "lut4-g8" }, { "qwen2_moe-odd", "int4-block" } } do
+      local out = tree.folder()
+      local source <close> = assert(ane.load(HF .. case[1], { context = 32 }))
+      assert(source:export(out, { context = 32, weights = case[2], functions = "many", fixed_t = { 1, 3, 5 } }))
+      local path = out .. "/" .. meta(out).packages[1].path
+      local function inputs(f, t)
+        local list = {}
+        for _, input in ipairs(f.inputs) do
+          local n, values = 1, {}
+          for _, d in ipairs(input.shape) do n = n * d end
+          for i = 1, n do values[i] = input.dtype == "int32" and 0 or math.sin(i * t) / 2 end
+          list[input.name] = core.tensor(input.shape, values)
+        end
+        return list
+      end
+      local function result(raw, name, t)
+        local program = assert(raw:program { ["function"] = name, precision = "fp32", threads = 1 })
+        local f
+        for _, each in ipairs(raw:info().functions) do f = each.name == name and each or f end
+        local state = #f.states > 0 and assert(raw:state()) or nil
+        local given, text = assert(program:run(inputs(f, t), state)), {}
+        for _, output in ipairs(f.outputs) do text[#text + 1] = given[output.name]:tostring() end
+        return table.concat(text), program
+      end
+      local want = {}
+      for _, t in ipairs { 1, 3, 5 } do
+        local raw <close> = assert(core.package(path))
+        local bytes
+        want[t], bytes = result(raw, "t" .. t, t)
+        assert.is_true(bytes:info().weight_bytes > 0)
+        bytes:close()
+      end
+      local raw <close> = assert(core.package(path))
+      local got, first = result(raw, "t1", 1)
+      local again, second = result(raw, "t3", 3)
+      assert.is_true(got == want[1] and again == want[3])
+      assert.is_true(first:info().weight_bytes > 0)
+      assert.equal(0, second:info().weight_bytes)
+      first:close() -- what it has packed goes on for the second; the third packs anew
+      again = result(raw, "t3", 3)
+      assert.is_true(again == want[3])
+      local third
+      got, third = result(raw, "t5", 5)
+      assert.is_true(got == want[5])
+      second:close()
+      third:close()
+      tree.remove(out)
+    end
+  end)
+
   it("keeps rope tables that are constants once", function()
     local out = tree.folder()
     local source <close> = assert(ane.load(HF .. "llama", { weights = "int8", activations = "fp32", context = 64 }))
