@@ -61,6 +61,22 @@ function M.measure(path)
   return sum, core.sha256(table.concat(lines)), files
 end
 
+-- Is this a name that an export may give? Where one was killed at its end, OUT.partial holds what is left of the old set.
+local function is_own(name)
+  return name == RECORD or name == META or name == "embed.bin" or name:find "%.mlpackage$" or name:find "%.tmp$" or tokens.is_own(name)
+end
+
+-- The first name in a folder that no export gave and a set (its meta file, or nil) does not name; what would be lost with it.
+local function foreign(folder, set)
+  local named = { [".DS_Store"] = true, [set and set.embed_bin or ""] = true, [set and set.tokenizer or ""] = true }
+  for _, p in ipairs(set and set.packages or {}) do
+    if type(p) == "table" and type(p.path) == "string" then named[p.path:match "^[^/]*"] = true end
+  end
+  for _, name in ipairs(try(core.list_dir(folder))) do
+    if not named[name] and not is_own(name) then return name end
+  end
+end
+
 -- May `out` be written: nothing there, an empty folder, or a package set?
 local function check_out(out)
   local kind = core.path_kind(out)
@@ -72,6 +88,8 @@ local function check_out(out)
   if type(old) ~= "table" or type(old.packages) ~= "table" or not old.format_version then
     refuse("invalid", "%s: is a folder with other things than a package set (no %s of one); name another one or remove it", out, META)
   end
+  local name = foreign(out, old)
+  if name then refuse("invalid", "%s: holds %s beside a package set; name another output, or move that away", out, name) end
 end
 
 -- ---- What is finished ----------------------------------------------------------------------------------------------------
@@ -90,25 +108,17 @@ local function fingerprint(bundle, graph, options)
   return core.sha256(table.concat(parts, "\n"))
 end
 
--- May this name stand in OUT.partial? There, an export that was broken off has left what it wrote, or one that was killed at its end
--- what it had not yet removed of the old set.
-local function is_own(name)
-  return name == RECORD or name == META or name == "embed.bin" or name:find "%.mlpackage$" or name:find "%.tmp$" or tokens.is_own(name)
-end
-
 -- The record of OUT.partial; where it is of another export, the folder is emptied.
 local function read_record(folder, print_)
   local path = folder:path()
   local text = core.read_file(path .. "/" .. RECORD)
   local record = text and core.json_decode(text)
   if type(record) == "table" and record.fingerprint == print_ and type(record.done) == "table" then return record end
-  local names = try(core.list_dir(path))
-  for _, name in ipairs(names) do
-    if not is_own(name) then
-      refuse("invalid", "%s: holds %s, which no broken-off export left there; name another output, or move that folder away", path, name)
-    end
+  local other = foreign(path)
+  if other then
+    refuse("invalid", "%s: holds %s, which no broken-off export left there; name another output, or move that folder away", path, other)
   end
-  for _, name in ipairs(names) do try(folder:remove(name)) end
+  for _, name in ipairs(try(core.list_dir(path))) do try(folder:remove(name)) end
   return { fingerprint = print_, done = {} }
 end
 
