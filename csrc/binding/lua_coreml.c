@@ -10,6 +10,7 @@
 #define PROGRAM_CLASS "ane.coreml_program"
 #define STATE_CLASS "ane.coreml_state"
 
+/* Its user value is the path of the package. */
 struct lua_coreml {
   struct ane_coreml *program; /* NULL: closed */
   struct ane_prim_memory memory;
@@ -51,7 +52,9 @@ static int coreml(lua_State *L) {
   o.compiled = opt_field(L, "compiled");
   lua_getfield(L, 1, "anywhere");
   o.anywhere = lua_toboolean(L, -1);
-  struct lua_coreml *ud = bind_new(L, PROGRAM_CLASS, sizeof *ud, 0);
+  struct lua_coreml *ud = bind_new(L, PROGRAM_CLASS, sizeof *ud, 1);
+  lua_pushstring(L, o.path);
+  lua_setiuservalue(L, -2, 1);
   ud->memory.limit = ane_memory_available();
   if (ane_coreml_create(&ud->program, &o, &err)) return bind_fail(L, &err);
   return 1;
@@ -81,6 +84,16 @@ static int program_info(lua_State *L) {
   return 1;
 }
 
+/* Is the state at `state` of this program, or of another function of its package? */
+static bool same_package(lua_State *L, int program, int state) {
+  lua_getiuservalue(L, program, 1);
+  lua_getiuservalue(L, state, 1); /* the program that made it */
+  lua_getiuservalue(L, -1, 1);
+  bool same = lua_rawequal(L, -1, -3);
+  lua_pop(L, 3);
+  return same;
+}
+
 struct results {
   const struct ane_coreml *program;
   struct ane_dyn *list;
@@ -105,7 +118,7 @@ static int program_run(lua_State *L) {
   struct ane_coreml_info info = ane_coreml_info(ud->program);
   struct ane_error err;
   luaL_checktype(L, 2, LUA_TTABLE);
-  if (s && s->owner != ud) return luaL_error(L, "the state belongs to another program");
+  if (s && !same_package(L, 1, 3)) return luaL_error(L, "the state belongs to another package");
   struct ane_dyn *in = lua_newuserdatauv(L, (size_t)(info.n_inputs + 1) * sizeof *in, 0);
   for (int32_t i = 0; i < info.n_inputs; i++) {
     const char *name = ane_coreml_input(ud->program, i)->name;

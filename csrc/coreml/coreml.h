@@ -66,7 +66,8 @@ ane_status ane_coreml_states_copy(struct ane_coreml_states *to, const struct ane
 
 /* Runs the function. inputs: one for each input, fp32, fp16 or integers, converted to what is declared; outputs: as many as the
  * function has, zeroed; they come as fp32 or int32 from `memory` and belong to the caller, also what is there after a failure.
- * s: NULL where the function has no states. One run at a time. Errors: ANE_SHAPE (an input, named), ANE_IO, ANE_NOMEM. */
+ * s: NULL where the function has no states; of any function of the package that declares the same ones, as was reported to work
+ * (FluidInference/FluidAudio#679). One run at a time. Errors: ANE_SHAPE (an input, named), ANE_IO, ANE_NOMEM. */
 ane_status ane_coreml_run(struct ane_coreml *m, struct ane_prim_memory *memory, struct ane_coreml_states *s, const struct ane_dyn *inputs,
                           struct ane_dyn *outputs, struct ane_error *err);
 

@@ -226,7 +226,7 @@ local function new_session(program, context)
   for i, p in ipairs(program.meta.packages) do
     if #p.states > 0 then
       local state
-      state, message, code = p.package:state()
+      state, message, code = p.package:state(p.functions[1].name)
       if not state then return nil, message, code end
       self.states[i] = state
     end
