@@ -31,6 +31,36 @@ describe("ane export", function()
     os.execute(("rm -rf '%s'"):format(out))
   end)
 
+  it("writes functions, tiers, parts of layers and rope tables", function()
+    local out = temp()
+    local options = { "export", tiny.path(), out, "--context", "32", "--functions", "many", "--fixed-t", "1,4", "--tiers", "8",
+      "--rope", "constants", "--law", "0.03", "--target", "0.03" }
+    local report = command.json(options)
+    local first = report.shards[1]
+    assert.same({ "t1_c32", "t1_c8", "t4_c8", "t4_c32" }, first.functions)
+    assert.same({ 0, 2 }, { first.part[1], first.part[2] })
+    local plan = command.json { "plan", tiny.path(), "--context", "32", "--functions", "many", "--fixed-t", "1,4", "--tiers", "8",
+      "--law", "0.03", "--target", "0.03" }
+    for i, p in ipairs(plan.packages) do
+      assert.equal(report.shards[i].path, p.name)
+      assert.same({ report.shards[i].part and report.shards[i].part[1], #report.shards[i].functions }, { p.part, #p.functions })
+    end
+    local a = command.json { "run", out, "--ids", "1,2,3,4,5,6", "--max-tokens", "12", "--verify" }
+    local b = command.json { "run", tiny.path(),
+      "--ids", "1,2,3,4,5,6", "--max-tokens", "12", "--weights", "int8", "--activations", "fp32" }
+    assert.same(b.ids, a.ids)
+    local info = command.json { "info", out, "--verify" }
+    assert.same({ true, first.functions }, { info.verified, info.packages[1].functions })
+    local code, text = command.run { "size", tiny.path(), "--fixed-t", "1,4" }
+    assert.equal(0, code)
+    assert.matches("on disk, packages for each T and context: ", text, 1, true)
+    for _, bad in ipairs { { "--functions", "several" }, { "--tiers", "8,x" }, { "--rope", "maybe" } } do
+      local failed = command.run { "plan", tiny.path(), table.unpack(bad) }
+      assert.not_equal(0, failed)
+    end
+    os.execute(("rm -rf '%s'"):format(out))
+  end)
+
   it("writes a set that info and tokenize take too", function()
     local out = temp()
     command.json { "export", tiny.path(), out, "--context", "32", "--layers", "2" }
