@@ -144,6 +144,7 @@ function M.start(session, tokenizer, ids, opts)
     eos = opts.ignore_eos and {} or set_of(opts.eos or tokenizer and tokenizer.eos_ids),
     pieces = {},
   }, Run)
+  self.searches = session.searches
   self.plain = self.sampler.plain and not opts.logits_processor and not opts.logprobs
   self.result = {
     ids = {}, prompt_ids = ids, seed = self.sampler.seed, logprobs = opts.logprobs and {} or nil,
@@ -274,6 +275,13 @@ local function take(self, id)
   return text
 end
 
+-- How much of the head was read where the best ids were searched in it: {searched = tokens, share = mean}; nil where none was.
+local function head_use(self)
+  local before, now = self.searches, self.session.searches
+  local count = before and now and now[1] - before[1] or 0
+  return count > 0 and { searched = count, share = (now[2] - before[2]) / count / now[3] } or nil
+end
+
 local function advance(self)
   if self.opts.max_tokens == 0 then return finish(self, "length") end
   local started = core.clock()
@@ -308,6 +316,7 @@ local function advance(self)
     timings.speculation = self.ahead.pace:stats()
   end
   timings.first_token_s = timings.first_token_s or timings.prefill_s + timings.decode_s
+  timings.head = head_use(self)
   return piece, message, code, id
 end
 

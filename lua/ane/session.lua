@@ -214,12 +214,19 @@ end
 
 -- Properties: length (tokens cached), ids (their list, a copy), context (the most that fit), closed, stopping (stop was
 -- called and no feed has seen it yet); exact (results do not depend on how tokens are cut into feeds), switch_at (sequences
--- longer than this have other rope factors; nil: none has).
+-- longer than this have other rope factors; nil: none has); searches ({count, bytes read, bytes of the whole head} of how best ids
+-- were found since loading, by all sessions of the program; nil where its head is never searched).
 local PROPERTIES = {
   length = function(self) return opened(self):length() end,
   ids = function(self) return opened(self):ids() end,
   closed = function(self) return self._core == nil end,
   stopping = function(self) return self._stop == true end,
+  searches = function(self)
+    local program = self._program
+    if not program.head then return nil end
+    local count, read, whole = program:head()
+    return whole > 0 and { count, read, whole } or nil
+  end,
 }
 
 -- __names is what completion offers.

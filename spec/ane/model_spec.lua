@@ -68,6 +68,20 @@ describe("model", function()
     assert.same(result.ids, model:generate(ids, { max_tokens = 8, ignore_eos = true, details = true }).ids)
   end)
 
+  it("tells how much of the head greedy decoding read", function()
+    for head, searched in pairs { search = true, full = false } do
+      local loaded <close> = tiny.load(nil, { head = head })
+      local function use_of(temperature)
+        local opts = { max_tokens = 6, ignore_eos = true, details = true, temperature = temperature }
+        return assert(loaded:generate("The sky", opts)).timings.head
+      end
+      local use = use_of(0)
+      assert.equal(searched, use ~= nil)
+      if use then assert.is_true(use.searched >= 1 and use.searched <= 5 and use.share > 0.5) end
+      assert.is_nil(use_of(1))
+    end
+  end)
+
   it("streams the same text", function()
     local opts = { max_tokens = 20, ignore_eos = true, temperature = 1, seed = 5 }
     local pieces = {}

@@ -73,7 +73,7 @@ describe("ane run", function()
     local code, out, err = command.run { "run", path, "-p", "Hello", "-n", "4", "--ignore-eos", "--timings", "--no-progress" }
     assert.equal(0, code)
     assert.equal(r.text .. "\n", (out:gsub("[\x80-\xff]", function(c) return utf8.len(out) and c or "\u{FFFD}" end)))
-    assert.matches("^%[prompt %d+ tokens, .*reply 4 tokens, .* ended by length%]\n$", err)
+    assert.matches("^%[prompt %d+ tokens, .*reply 4 tokens, .* ended by length; %d+ %% of the head read in 3 searches%]\n$", err)
   end)
 end)
 
