@@ -47,7 +47,11 @@ function M.wrap(graph, o)
     local piece = assert(exporter:write(i, folder, o.wrote))
     piece.folder = folder
     piece.package = assert(core.package(folder))
-    piece.program = assert(piece.package:program { precision = o.precision or "fp32", threads = 1 })
+    piece.programs = {}
+    for _, f in ipairs(piece.functions or { piece }) do
+      piece.programs[f] = assert(piece.package:program { ["function"] = f.name, precision = o.precision or "fp32", threads = 1 })
+    end
+    piece.program = piece.programs[piece]
     self.pieces[i] = piece
   end
   exporter:close()
@@ -113,14 +117,24 @@ function MAKE.mask(self, port, ids)
   return core.tensor({ 1, 1, t, keys }, data)
 end
 
+-- What of a piece takes n columns: the piece, or its function that sees the fewest positions.
+local function taker(self, p, n)
+  local best
+  for _, f in ipairs(p.functions or {}) do
+    local fits = (f.fixed_t == n or f.max_t and f.max_t >= n) and (f.context or math.huge) >= self.position + n
+    if fits and (not best or (f.context or 0) < best.context) then best = f end
+  end
+  return best or not p.functions and p or error(("no function takes %d columns at %d"):format(n, self.position))
+end
+
 --- Outputs of all pieces by role for ids that follow those fed before; edges by their name.
 function Lowered:run(ids)
   local values, last = {}, {}
   for _, p in ipairs(self.pieces) do
-    local inputs = {}
-    for _, port in ipairs(p.inputs) do inputs[port.name] = MAKE[port.role](self, port, ids, values) end
-    local out = assert(p.program:run(inputs, p.state))
-    for _, port in ipairs(p.outputs) do
+    local f, inputs = taker(self, p, #ids), {}
+    for _, port in ipairs(f.inputs) do inputs[port.name] = MAKE[port.role](self, port, ids, values) end
+    local out = assert((f == p and p.program or p.programs[f]):run(inputs, p.state))
+    for _, port in ipairs(f.outputs) do
       if port.edge then values[port.edge] = out[port.name] else last[#last + 1] = { role = port.role, value = out[port.name] } end
     end
   end
@@ -145,7 +159,7 @@ end
 
 function Lowered:close()
   for _, p in ipairs(self.pieces) do
-    p.program:close()
+    for _, program in pairs(p.programs) do program:close() end
     p.package:close()
     assert(os.execute(("rm -r '%s'"):format(p.folder)))
   end

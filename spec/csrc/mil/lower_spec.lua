@@ -168,6 +168,33 @@ describe("lowered graphs", function()
     assert.is_true(seen > 1000)
   end)
 
+  it("give the same numbers as functions of one package, each call another one", function()
+    local golden = assert(core.json_decode(assert(core.read_file "spec/fixtures/lowered/logits.json")))
+    local several = {
+      { fixed_t = 1, context = 32 }, { fixed_t = 4, context = 5 }, { fixed_t = 3, context = 8 }, { max_t = 2, context = 9 },
+    }
+    local whole_texts = { { fixed_t = 16, context = 16 }, { fixed_t = 9, context = 9 } }
+    local seen = 0
+    for name, rows in pairs(golden) do
+      local case = { steps = { 4, 3, 2 }, functions = several }
+      if both_sides(name) then case = { steps = { 9 }, fixed_t = 9, functions = whole_texts } end
+      local o, steps = options("hf/" .. name, case)
+      for _, layout in ipairs { "ct1", "c1t" } do
+        o.layout, o.whole, o.layers = layout, layout == "ct1", 1
+        local p <close> = lowered.open(path_of("hf/" .. name), o)
+        for t, row in ipairs(feed(p, IDS, steps)) do
+          local list = { string.unpack("<" .. ("f"):rep(#rows[t]), row) }
+          for i, want in ipairs(rows[t]) do
+            local near = math.abs(list[i] - want) <= 2e-5 * (1 + math.abs(want))
+            assert.is_true(near, ("%s, %d, %d: %g, wanted %g"):format(name, t, i, list[i], want))
+            seen = seen + 1
+          end
+        end
+      end
+    end
+    assert.is_true(seen > 2000)
+  end)
+
   it("give the best row and its logit, or the last column only", function()
     local name = "hf/llama"
     local want = fast(name, IDS)
