@@ -148,6 +148,9 @@ local function start(self, prompt, opts, what)
   opened(self)
   opts = schema.check(RULES, opts, what, 3)
   opts.eos = opts.eos or self._bundle.eos_ids
+  if self._bundle.config.kind == "token_classifier" then
+    return nil, tostring(self) .. " is a token classifier: it labels tokens (classify), and writes none", "unsupported"
+  end
   local ids, message, code = prompt_ids(self, prompt, opts, 4)
   if not ids then return nil, message, code end
   local used

@@ -141,7 +141,10 @@ end
 
 function M.run(args)
   local deepest = math.max(table.unpack(args.depth))
-  local context = args.context or deepest + math.max(args.prompt_tokens, args.gen_tokens, 1)
+  local context = args.context
+  if not context and not require("ane.package_set").find(args.model) then -- a set has the context that it was written with
+    context = deepest + math.max(args.prompt_tokens, args.gen_tokens, 1)
+  end
   local model <close>, message = common.load(args, { context = context })
   if not model then return nil, message end
   if model.config.kind == "token_classifier" then return run_classifier(model, args) end

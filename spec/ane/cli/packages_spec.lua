@@ -105,6 +105,19 @@ describe("ane export", function()
     os.execute(("rm -rf '%s'"):format(out))
   end)
 
+  it("writes a classifier that is measured, and that does not write text", function()
+    local out, source = temp(), "spec/fixtures/hf/privacy_filter"
+    command.json { "export", source, out, "--fixed-t", "16" }
+    local r = command.json { "bench", out, "-r", "1", "--sentence-tokens", "8", "-b", "2" }
+    assert.equal(1, #r.sentences)
+    for _, path in ipairs { source, out } do
+      local code, text, message = command.run { "run", path, "--ids", "1,2" }
+      assert.same({ 1, "" }, { code, text })
+      assert.matches("is a token classifier: it labels tokens %(classify%), and writes none", message)
+    end
+    os.execute(("rm -rf '%s'"):format(out))
+  end)
+
   it("names what it does not know", function()
     local code, _, text = command.run { "export", tiny.path(), temp(), "--weights", "int7" }
     assert.matches("int7.*choose fp16, int8", text)
