@@ -143,14 +143,15 @@ static int matmul(lua_State *L) {
 }
 
 /* matmul_acts(level, "int8", x, t, cols) -> codes, scales, half sums, scaled sums, low codes, marks of fine
- * blocks, scales of the low codes, their half sums; (level, "bf16", ...) -> bf16 */
+ * blocks [t][blocks], scales of the low codes, their half sums; (level, "bf16", ...) -> bf16 */
 static int matmul_acts(lua_State *L) {
   const struct ane_kernels *k = check_level(L, 1);
   ane_act act = (ane_act)luaL_checkoption(L, 2, NULL, act_names);
   int64_t t = bind_integer(L, 4, 1, 1 << 16), cols = bind_integer(L, 5, 1, 1 << 20);
   struct ane_acts a;
   push_acts(L, 3, k, act, t, cols, &a);
-  size_t blocks = (size_t)t * ane_div_up((size_t)cols, ANE_BLOCK);
+  int64_t nb = (int64_t)ane_div_up((size_t)cols, ANE_BLOCK);
+  size_t blocks = (size_t)(t * nb);
   if (act == ANE_ACT_BF16) {
     lua_pushlstring(L, (const char *)a.bf16, 2 * (size_t)(t * (cols + (cols & 1))));
     return 1;
@@ -161,7 +162,10 @@ static int matmul_acts(lua_State *L) {
   lua_pushlstring(L, (const char *)a.isum, blocks * 2 * sizeof *a.isum);
   lua_pushlstring(L, (const char *)a.dsum, blocks * sizeof *a.dsum);
   lua_pushlstring(L, (const char *)a.low, blocks * ANE_BLOCK);
-  lua_pushlstring(L, (const char *)a.fine, blocks);
+  char *marks = push_buffer(L, blocks);
+  for (int64_t i = 0; i < t * nb; i++) marks[i] = (char)a.fine[i % nb * a.fine_ld + i / nb];
+  lua_pushlstring(L, marks, blocks);
+  lua_remove(L, -2);
   lua_pushlstring(L, (const char *)a.d_low, blocks * sizeof *a.d_low);
   lua_pushlstring(L, (const char *)a.low_isum, blocks * 2 * sizeof *a.low_isum);
   return 8;

@@ -73,7 +73,8 @@ struct ane_acts {
   float fine_over;      /* I8: what acts_i8 asks of a fine block, > 0 */
   const int8_t *q;      /* I8: [t][cols_pad] */
   const int8_t *low;    /* I8: [t][cols_pad] what q lacks in 128ths: x = d * (q + low / 128); 0 in blocks that are not fine */
-  const uint8_t *fine;  /* I8: [t][nb] 1: the block is fine, its low part counts */
+  const uint8_t *fine;  /* I8: [nb][fine_ld] for each block and column 1: it is fine, its low part counts; 0 */
+  int64_t fine_ld;      /* 1, or t rounded up to 64; 64 bytes may be read from any column on */
   const float *d;       /* I8: [t][nb] scale of q */
   const float *d_low;   /* I8: [t][nb] d / 128, exactly */
   const int32_t *isum;  /* I8: [t][nb][2] sums of q over each 16 */
@@ -144,9 +145,9 @@ struct ane_attention {
  *   I8    i = sum code * q - zero * sum q;  f = (float)i * scale;  acc = fma(f, d, acc);
  *         with a minimum: acc = fma(min, dsum, acc)
  *         two scales: f = (float)i0 * s0; f = fma((float)i1, s1, f)
- *         form I8: f = (float)i; acc = fma(f, d, acc); at the end acc * row_scale
- *         in a fine block q stands for 128 q + low, and d for d / 128. The same for a block that is not fine gives the same
- *         bits (all its numbers grow or shrink by a power of two), so a level may treat it either way.
+ *         form I8: f = (float)i
+ *         the fine blocks a second time, with low for q and d_low for d, to a sum of their own: rest = fma(f, d_low, rest);
+ *         at the end acc + rest, of form I8 times row_scale
  *   BF16  one bf16 dot step per pair of columns, ascending (rounding as the instruction)
  * out[t * ld_out + r]; rows >= w->rows are not written. scratch: ane_matmul_scratch() bytes, 64-byte aligned, one for
  * each thread. x->kind must be one that ane_act_for gives for the form. */

@@ -65,12 +65,12 @@ void ane_upper_prepare(const struct ane_acts *x, struct ane_upper_x *out) {
     int32_t sum = 0, size = 0;
     int64_t squares = 0;
     for (int i = 0; i < ANE_BLOCK; i++) {
-      int32_t v = x->fine[b] ? 128 * q[i] + low[i] : q[i];
+      int32_t v = x->fine[b * x->fine_ld] ? 128 * q[i] + low[i] : q[i];
       sum += v;
       size += v < 0 ? -v : v;
       squares += (int64_t)v * v;
     }
-    float d = x->fine[b] ? x->d_low[b] : x->d[b];
+    float d = x->fine[b * x->fine_ld] ? x->d_low[b] : x->d[b];
     out[b] = (struct ane_upper_x){.by = 0.5f * d, .norm = (float)((double)d * sqrt((double)squares) * (1.000001 / ANE_UPPER_STEPS)),
                                   .slack = d * (float)size * rounding, .start = -241 * sum, .start_low = -15 * sum};
   }

@@ -19,8 +19,8 @@ INLINE int8x16_t bytes_of(const int32x4_t v[4]) {
   return vcombine_s8(vmovn_s16(vcombine_s16(vmovn_s32(v[0]), vmovn_s32(v[1]))), vmovn_s16(vcombine_s16(vmovn_s32(v[2]), vmovn_s32(v[3]))));
 }
 
-/* Block `at` from 32 values, the largest of which is in d. */
-INLINE void quantise_block(const struct ane_acts *a, int64_t at, const float *x, bool fine) {
+/* Block `at`, whose mark is at `mark`, from 32 values, the largest of which is in d. */
+INLINE void quantise_block(const struct ane_acts *a, int64_t at, int64_t mark, const float *x, bool fine) {
   int8_t *q = (int8_t *)a->q + at * ANE_BLOCK, *low = (int8_t *)a->low + at * ANE_BLOCK;
   int32_t *isum = (int32_t *)a->isum + 2 * at, *low_isum = (int32_t *)a->low_isum + 2 * at;
   const int32_t limit = fine ? ANE_FINE_MAX : ANE_CODE_MAX;
@@ -47,7 +47,7 @@ INLINE void quantise_block(const struct ane_acts *a, int64_t at, const float *x,
   const float d = amax >= ANE_TINY ? amax / (float)limit * (fine ? 128.0f : 1.0f) : 0;
   ((float *)a->d)[at] = d;
   ((float *)a->d_low)[at] = d * 0x1p-7f;
-  ((uint8_t *)a->fine)[at] = fine;
+  ((uint8_t *)a->fine)[mark] = fine;
   ((float *)a->dsum)[at] = d * 0x1p-7f * (float)(128 * (isum[0] + isum[1]) + low_isum[0] + low_isum[1]);
 }
 
@@ -61,8 +61,9 @@ static void acts_i8(const struct ane_acts *a, const float *x, int64_t ld, int64_
     const float limit = ane_fine_limit(amax, nb, a->fine_over);
     for (int64_t b = 0; b < nb; b++) {
       const float *from = b < whole ? row + b * ANE_BLOCK : last;
-      if (amax[b] * amax[b] > limit) quantise_block(a, t * nb + b, from, true);
-      else quantise_block(a, t * nb + b, from, false);
+      const int64_t at = t * nb + b, mark = b * a->fine_ld + t;
+      if (amax[b] * amax[b] > limit) quantise_block(a, at, mark, from, true);
+      else quantise_block(a, at, mark, from, false);
     }
   }
 }

@@ -10,25 +10,26 @@
  *
  * Few columns: each block is unpacked to registers and meets them at once (`fused`). More: a group is unpacked to a panel in
  * scratch, and a tile of 8 rows x TILE_NT columns keeps its sums in registers (`tile`). Both do the same operations in the
- * same order for each output. A block in which any of the columns at hand is fine gets a second round of dots with the low
- * codes; for the others in it that changes no bit.
+ * same order for each output. The low codes of fine blocks meet the same codes column by column.
  *
  * Panel, for each block one record: codes [PARTS][128], scales [subs][16], minima [16]. Longer rows than a panel holds are
- * done in pieces, the sums waiting in `out`. */
+ * done in pieces, the sums waiting in `out` and in `rest`. */
 #ifndef ANE_KERNELS_ARM_MATMUL_I8_H
 #define ANE_KERNELS_ARM_MATMUL_I8_H
 
-enum { I8_PANEL_BYTES = 256 * 1024, CODES = 128 * PARTS };
+enum { I8_PANEL_BYTES = 256 * 1024, CODES = 128 * PARTS, REST_NT = 1024 /* most columns of a run */ };
+_Static_assert(I8_PANEL_BYTES + 4 * REST_NT * ANE_GROUP <= ANE_SCRATCH, "the scratch of a product");
 
 INLINE int record_bytes(ane_form f) { return CODES + 64 * (form_subs(f) + (form_has_min(f) ? 1 : 0)); }
 
-/* One call's constants, and the piece [b_from, b_to) of the blocks being done. */
+/* One call's constants, and the piece [b_from, b_to) of the blocks and the run [t_from, t_to) of the columns being done. */
 struct i8_job {
   const struct ane_packed *w;
   const struct ane_acts *x;
   float *out;
-  int64_t ld_out, nb, b_from, b_to;
+  int64_t ld_out, nb, b_from, b_to, t_from, t_to;
   uint8_t *panel;
+  float *rest; /* [t_to - t_from][16]: the sums of low codes */
 };
 
 /* What the dots of half `half` of a block start from: - zero * sum of q. With one scale a block is one half. */
@@ -48,33 +49,23 @@ INLINE float32x4_t add_block(ane_form f, float32x4_t dot, float32x4_t min, float
   return form_has_min(f) ? vfmaq_n_f32(acc, min, dsum) : acc;
 }
 
-/* Is block b of one of the first nt columns fine? */
-INLINE bool any_fine(const struct ane_acts *x, int nt, int64_t nb, int64_t b) {
-  unsigned any = 0;
-#pragma GCC unroll 4
-  for (int t = 0; t < nt; t++) any |= x->fine[t * nb + b];
-  return any != 0;
-}
-
 /* nt columns from t0 on times group g, straight from the packed form. */
 INLINE void fused(ane_form f, int nt, const struct i8_job *j, int64_t g, int64_t t0) {
   const struct ane_packed *w = j->w;
   const uint8_t *group = w->data + (size_t)g * w->group_bytes;
   const struct ane_acts x = ane_acts_rows(j->x, t0, nt);
   const int planes = 8 / form_subs(f);
-  float32x4_t acc[PARTS][FUSED_NT];
+  float32x4_t acc[PARTS][FUSED_NT], rest[PARTS][FUSED_NT];
 #pragma GCC unroll 4
   for (int i = 0; i < PARTS; i++)
 #pragma GCC unroll 4
-    for (int t = 0; t < nt; t++) acc[i][t] = vdupq_n_f32(0);
+    for (int t = 0; t < nt; t++) acc[i][t] = rest[i][t] = vdupq_n_f32(0);
   for (int64_t b = 0; b < j->nb; b++) {
     const struct at at = block_at(f, group, b);
-    const bool fine = any_fine(&x, nt, j->nb, b);
-    const float *d = fine ? x.d_low : x.d;
 #pragma GCC unroll 4
     for (int i = 0; i < PARTS; i++) {
       int8x16_t c[8];
-      float32x4_t sum[FUSED_NT];
+      float32x4_t sum[FUSED_NT], low[FUSED_NT];
       unpack_codes(f, at.codes, i, c);
 #pragma GCC unroll 2
       for (int half = 0; half < form_subs(f); half++) {
@@ -82,17 +73,20 @@ INLINE void fused(ane_form f, int nt, const struct i8_job *j, int64_t g, int64_t
 #pragma GCC unroll 4
         for (int t = 0; t < nt; t++) {
           const int64_t block = t * j->nb + b, first = block * ANE_BLOCK + 16 * half;
-          int32x4_t whole = dot(f, planes, vdupq_n_s32(start_of(f, x.isum + block * 2, half)), c + 4 * half, x.q + first);
-          if (fine) {
-            const int32x4_t start = vdupq_n_s32(start_of(f, x.low_isum + block * 2, half));
-            whole = dot(f, planes, vaddq_s32(vshlq_n_s32(whole, 7), start), c + 4 * half, x.low + first);
+          const int32x4_t dots = dot(f, planes, vdupq_n_s32(start_of(f, x.isum + block * 2, half)), c + 4 * half, x.q + first);
+          sum[t] = scaled(f, half, dots, scale, half ? sum[t] : scale);
+          if (x.fine[b * x.fine_ld + t]) {
+            const int32x4_t lows = dot(f, planes, vdupq_n_s32(start_of(f, x.low_isum + block * 2, half)), c + 4 * half, x.low + first);
+            low[t] = scaled(f, half, lows, scale, half ? low[t] : scale);
           }
-          sum[t] = scaled(f, half, whole, scale, half ? sum[t] : scale);
         }
       }
       const float32x4_t min = form_has_min(f) ? unpack_min(f, at, i) : vdupq_n_f32(0);
 #pragma GCC unroll 4
-      for (int t = 0; t < nt; t++) acc[i][t] = add_block(f, sum[t], min, d[t * j->nb + b], x.dsum[t * j->nb + b], acc[i][t]);
+      for (int t = 0; t < nt; t++) {
+        acc[i][t] = add_block(f, sum[t], min, x.d[t * j->nb + b], x.dsum[t * j->nb + b], acc[i][t]);
+        if (x.fine[b * x.fine_ld + t]) rest[i][t] = vfmaq_n_f32(rest[i][t], low[t], x.d_low[t * j->nb + b]);
+      }
     }
   }
 #pragma GCC unroll 4
@@ -100,6 +94,7 @@ INLINE void fused(ane_form f, int nt, const struct i8_job *j, int64_t g, int64_t
 #pragma GCC unroll 4
     for (int t = 0; t < nt; t++) {
       const int64_t row = g * ANE_GROUP + i * LANES;
+      acc[i][t] = vaddq_f32(acc[i][t], rest[i][t]);
       if (f == ANE_FORM_I8) acc[i][t] = vmulq_f32(acc[i][t], vld1q_f32(w->row_scale + row));
       v_store_n(j->out + (t0 + t) * j->ld_out + row, acc[i][t], w->rows - row);
     }
@@ -123,10 +118,50 @@ INLINE void unpack_panel(ane_form f, const struct i8_job *j, int64_t g) {
   }
 }
 
-/* Parts p and p + 1 of group g times nt columns from t0 on. f stands for all forms with the same arithmetic. */
+/* The scaled dots of parts p and p + 1 of a record with nt columns, whose codes are at q and half sums at isum, columns nb
+ * blocks apart. */
+INLINE void record_dots(ane_form f, int nt, const uint8_t *record, int p, const int8_t *q, const int32_t *isum, int64_t nb,
+                        float32x4_t dots[TILE_PARTS][TILE_NT]) {
+  const int planes = 8 / form_subs(f);
+  const float *scales = (const float *)(record + CODES) + p * LANES;
+  const int8_t *codes = (const int8_t *)record + 128 * p, *column[TILE_NT];
+#pragma GCC unroll 4
+  for (int t = 0; t < nt; t++) column[t] = q + t * nb * ANE_BLOCK;
+#pragma GCC unroll 2
+  for (int half = 0; half < form_subs(f); half++) {
+    int32_t start[TILE_NT];
+    int32x4_t sum[TILE_PARTS][TILE_NT];
+#pragma GCC unroll 4
+    for (int t = 0; t < nt; t++) start[t] = start_of(f, isum + t * nb * 2, half);
+    tile_dots(f, nt, planes, planes * half, start, codes, column, sum);
+#pragma GCC unroll 2
+    for (int i = 0; i < TILE_PARTS; i++) {
+      const float32x4_t scale = vld1q_f32(scales + half * ANE_GROUP + i * LANES);
+#pragma GCC unroll 4
+      for (int t = 0; t < nt; t++) dots[i][t] = scaled(f, half, sum[i][t], scale, half ? dots[i][t] : scale);
+    }
+  }
+}
+
+/* rest of the run's columns takes in the low codes of the piece, parts p and p + 1. */
+INLINE void panel_rest(ane_form f, const struct i8_job *j, int p) {
+  const struct ane_acts *x = j->x;
+  for (int64_t b = j->b_from; b < j->b_to; b++)
+    for (int64_t t = j->t_from; t < j->t_to; t++) {
+      const int64_t at = t * j->nb + b;
+      float *sums = j->rest + (t - j->t_from) * ANE_GROUP + p * LANES;
+      float32x4_t dots[TILE_PARTS][TILE_NT];
+      if (!x->fine[b * x->fine_ld + t]) continue;
+      record_dots(f, 1, j->panel + (b - j->b_from) * record_bytes(f), p, x->low + at * ANE_BLOCK, x->low_isum + 2 * at, 0, dots);
+#pragma GCC unroll 2
+      for (int i = 0; i < TILE_PARTS; i++) vst1q_f32(sums + i * LANES, vfmaq_n_f32(vld1q_f32(sums + i * LANES), dots[i][0], x->d_low[at]));
+    }
+}
+
+/* Parts p and p + 1 of group g times nt columns from t0 on; with the last piece rest is added. f stands for all forms with the same
+ * arithmetic. */
 INLINE void tile(ane_form f, int nt, const struct i8_job *j, int64_t g, int p, int64_t t0) {
   const int64_t row = g * ANE_GROUP + p * LANES, left = j->w->rows - row;
-  const int planes = 8 / form_subs(f);
   float *out = j->out + t0 * j->ld_out + row;
   const uint8_t *record = j->panel;
   const struct ane_acts x = ane_acts_rows(j->x, t0, nt);
@@ -137,62 +172,38 @@ INLINE void tile(ane_form f, int nt, const struct i8_job *j, int64_t g, int p, i
     for (int t = 0; t < nt; t++)
       acc[i][t] = j->b_from ? v_load_n(out + t * j->ld_out + i * LANES, left - i * LANES) : vdupq_n_f32(0);
   for (int64_t b = j->b_from; b < j->b_to; b++, record += record_bytes(f)) {
-    const int8_t *codes = (const int8_t *)record + 128 * p, *q[TILE_NT], *low[TILE_NT];
-    const bool fine = any_fine(&x, nt, j->nb, b);
-    const float *d = fine ? x.d_low : x.d;
-    const float *scales = (const float *)(record + CODES) + p * LANES, *minima = scales + form_subs(f) * ANE_GROUP;
+    const float *minima = (const float *)(record + CODES) + form_subs(f) * ANE_GROUP + p * LANES;
     float32x4_t dots[TILE_PARTS][TILE_NT];
-#pragma GCC unroll 4
-    for (int t = 0; t < nt; t++) q[t] = x.q + (t * j->nb + b) * ANE_BLOCK, low[t] = x.low + (t * j->nb + b) * ANE_BLOCK;
-#pragma GCC unroll 2
-    for (int half = 0; half < form_subs(f); half++) {
-      int32_t start[TILE_NT];
-      int32x4_t sum[TILE_PARTS][TILE_NT];
-#pragma GCC unroll 4
-      for (int t = 0; t < nt; t++) start[t] = start_of(f, x.isum + (t * j->nb + b) * 2, half);
-      tile_dots(f, nt, planes, planes * half, start, codes, q, sum);
-      if (fine) {
-        int32x4_t rest[TILE_PARTS][TILE_NT];
-#pragma GCC unroll 4
-        for (int t = 0; t < nt; t++) start[t] = start_of(f, x.low_isum + (t * j->nb + b) * 2, half);
-        tile_dots(f, nt, planes, planes * half, start, codes, low, rest);
-#pragma GCC unroll 2
-        for (int i = 0; i < TILE_PARTS; i++)
-#pragma GCC unroll 4
-          for (int t = 0; t < nt; t++) sum[i][t] = vaddq_s32(vshlq_n_s32(sum[i][t], 7), rest[i][t]);
-      }
-#pragma GCC unroll 2
-      for (int i = 0; i < TILE_PARTS; i++) {
-        const float32x4_t scale = vld1q_f32(scales + half * ANE_GROUP + i * LANES);
-#pragma GCC unroll 4
-        for (int t = 0; t < nt; t++) dots[i][t] = scaled(f, half, sum[i][t], scale, half ? dots[i][t] : scale);
-      }
-    }
+    record_dots(f, nt, record, p, x.q + b * ANE_BLOCK, x.isum + 2 * b, j->nb, dots);
 #pragma GCC unroll 2
     for (int i = 0; i < TILE_PARTS; i++) {
       const float32x4_t min = form_has_min(f) ? vld1q_f32(minima + i * LANES) : vdupq_n_f32(0);
 #pragma GCC unroll 4
-      for (int t = 0; t < nt; t++) {
-        acc[i][t] = add_block(f, dots[i][t], min, d[t * j->nb + b], x.dsum[t * j->nb + b], acc[i][t]);
-      }
+      for (int t = 0; t < nt; t++) acc[i][t] = add_block(f, dots[i][t], min, x.d[t * j->nb + b], x.dsum[t * j->nb + b], acc[i][t]);
     }
   }
 #pragma GCC unroll 2
   for (int i = 0; i < TILE_PARTS; i++)
 #pragma GCC unroll 4
     for (int t = 0; t < nt; t++) {
-      if (f == ANE_FORM_I8 && j->b_to == j->nb) acc[i][t] = vmulq_f32(acc[i][t], vld1q_f32(j->w->row_scale + row + i * LANES));
+      if (j->b_to == j->nb) {
+        acc[i][t] = vaddq_f32(acc[i][t], vld1q_f32(j->rest + (t0 + t - j->t_from) * ANE_GROUP + (p + i) * LANES));
+        if (f == ANE_FORM_I8) acc[i][t] = vmulq_f32(acc[i][t], vld1q_f32(j->w->row_scale + row + i * LANES));
+      }
       v_store_n(out + t * j->ld_out + i * LANES, acc[i][t], left - i * LANES);
     }
 }
 
-/* All columns for the panel of group g, in tiles of equal width as far as possible; rows that do not exist are left out. */
+/* The columns of the run for the panel of group g, in tiles of equal width as far as possible; rows that do not exist are left
+ * out. */
 INLINE void tiles(ane_form f, const struct i8_job *j, int64_t g) {
-  const int64_t n = (j->x->t + TILE_NT - 1) / TILE_NT;
+  const int64_t n = (j->t_to - j->t_from + TILE_NT - 1) / TILE_NT;
   const int rows = ane_group_rows(j->w, g);
-  for (int p = 0; p * LANES < rows; p += TILE_PARTS)
-    for (int64_t i = 0, t = 0; i < n; i++) {
-      const int nt = (int)((j->x->t - t) / (n - i));
+  if (!j->b_from) memset(j->rest, 0, sizeof(float) * (size_t)((j->t_to - j->t_from) * ANE_GROUP));
+  for (int p = 0; p * LANES < rows; p += TILE_PARTS) {
+    panel_rest(f, j, p);
+    for (int64_t i = 0, t = j->t_from; i < n; i++) {
+      const int nt = (int)((j->t_to - t) / (n - i));
       switch (nt) {
         case 1: tile(f, 1, j, g, p, t); break;
         case 2: tile(f, 2, j, g, p, t); break;
@@ -205,6 +216,7 @@ INLINE void tiles(ane_form f, const struct i8_job *j, int64_t g) {
       }
       t += nt;
     }
+  }
 }
 
 /* The tile functions, one a kind of arithmetic: forms that differ only in how they are packed share one. */
@@ -226,18 +238,22 @@ TILES(N8H)
 
 INLINE void panels(ane_form f, void (*run)(const struct i8_job *, int64_t), struct i8_job *j, int64_t from, int64_t to) {
   const int64_t piece = I8_PANEL_BYTES / record_bytes(f);
+  j->rest = (float *)(j->panel + I8_PANEL_BYTES);
   for (int64_t g = from; g < to; g++)
-    for (j->b_from = 0; j->b_from < j->nb; j->b_from = j->b_to) {
-      j->b_to = ANE_MIN(j->b_from + piece, j->nb);
-      unpack_panel(f, j, g);
-      run(j, g);
+    for (j->t_from = 0; j->t_from < j->x->t; j->t_from = j->t_to) {
+      j->t_to = ANE_MIN(j->t_from + REST_NT, j->x->t);
+      for (j->b_from = 0; j->b_from < j->nb; j->b_from = j->b_to) {
+        j->b_to = ANE_MIN(j->b_from + piece, j->nb);
+        unpack_panel(f, j, g);
+        run(j, g);
+      }
     }
 }
 
 INLINE void i8_product(ane_form f, void (*run)(const struct i8_job *, int64_t), const struct ane_packed *w,
                        const struct ane_acts *x, int64_t g_from, int64_t g_to, float *out, int64_t ld_out, uint8_t *scratch) {
   const int64_t nb = (int64_t)ane_div_up((size_t)w->cols, ANE_BLOCK);
-  struct i8_job j = {w, x, out, ld_out, nb, 0, nb, scratch};
+  struct i8_job j = {.w = w, .x = x, .out = out, .ld_out = ld_out, .nb = nb, .b_to = nb, .panel = scratch};
   if (x->t > FEW) {
     panels(f, run, &j, g_from, g_to);
     return;

@@ -31,22 +31,30 @@ static void matmul_f32(const struct ane_packed *w, const struct ane_acts *x, int
     }
 }
 
-/* Block b of a group times one column of x, added to acc. */
-static void dot_block(const struct ane_packed *w, const struct ane_form_info *f, const struct ane_block *block,
-                      const struct ane_acts *x, int64_t t, int64_t b, int64_t nb, float acc[ANE_GROUP]) {
-  const int8_t *q = x->q + (t * nb + b) * ANE_BLOCK, *low = x->low + (t * nb + b) * ANE_BLOCK;
-  bool fine = x->fine[t * nb + b];
-  float d = fine ? x->d_low[t * nb + b] : x->d[t * nb + b];
+/* The scaled dots of a block with 32 codes of one column. */
+static void dot_block(const struct ane_packed *w, const struct ane_form_info *f, const struct ane_block *block, const int8_t *q, float v[ANE_GROUP]) {
   for (int r = 0; r < ANE_GROUP; r++) {
     int32_t i[2] = {0, 0};
-    for (int c = 0; c < ANE_BLOCK; c++) i[c / 16] += (block->code[c][r] - f->zero) * (fine ? 128 * q[c] + low[c] : q[c]);
-    float v;
-    if (w->form == ANE_FORM_I8) v = (float)(i[0] + i[1]);
-    else if (f->subs == 1) v = (float)(i[0] + i[1]) * block->scale[0][r];
-    else v = fmaf((float)i[1], block->scale[1][r], (float)i[0] * block->scale[0][r]);
-    acc[r] = fmaf(v, d, acc[r]);
-    if (f->has_min) acc[r] = fmaf(block->min[r], x->dsum[t * nb + b], acc[r]);
+    for (int c = 0; c < ANE_BLOCK; c++) i[c / 16] += (block->code[c][r] - f->zero) * q[c];
+    if (w->form == ANE_FORM_I8) v[r] = (float)(i[0] + i[1]);
+    else if (f->subs == 1) v[r] = (float)(i[0] + i[1]) * block->scale[0][r];
+    else v[r] = fmaf((float)i[1], block->scale[1][r], (float)i[0] * block->scale[0][r]);
   }
+}
+
+/* Block b of column t: its share of acc and, if it is fine, of rest. */
+static void add_block(const struct ane_packed *w, const struct ane_form_info *f, const struct ane_block *block, const struct ane_acts *x,
+                      int64_t t, int64_t b, int64_t nb, float acc[ANE_GROUP], float rest[ANE_GROUP]) {
+  int64_t at = t * nb + b;
+  float v[ANE_GROUP];
+  dot_block(w, f, block, x->q + at * ANE_BLOCK, v);
+  for (int r = 0; r < ANE_GROUP; r++) {
+    acc[r] = fmaf(v[r], x->d[at], acc[r]);
+    if (f->has_min) acc[r] = fmaf(block->min[r], x->dsum[at], acc[r]);
+  }
+  if (!x->fine[b * x->fine_ld + t]) return;
+  dot_block(w, f, block, x->low + at * ANE_BLOCK, v);
+  for (int r = 0; r < ANE_GROUP; r++) rest[r] = fmaf(v[r], x->d_low[at], rest[r]);
 }
 
 static void matmul_i8(const struct ane_packed *w, const struct ane_acts *x, int64_t g_from, int64_t g_to, float *out,
@@ -56,16 +64,18 @@ static void matmul_i8(const struct ane_packed *w, const struct ane_acts *x, int6
   (void)scratch;
   for (int64_t g = g_from; g < g_to; g++)
     for (int64_t t0 = 0; t0 < x->t; t0 += COLUMNS) {
-      float acc[COLUMNS][ANE_GROUP] = {{0}};
+      float acc[COLUMNS][ANE_GROUP] = {{0}}, rest[COLUMNS][ANE_GROUP] = {{0}};
       int nt = (int)ANE_MIN(x->t - t0, COLUMNS);
       for (int64_t b = 0; b < nb; b++) {
         struct ane_block block;
         ane_read_block(w, g, b, &block);
-        for (int t = 0; t < nt; t++) dot_block(w, f, &block, x, t0 + t, b, nb, acc[t]);
+        for (int t = 0; t < nt; t++) add_block(w, f, &block, x, t0 + t, b, nb, acc[t], rest[t]);
       }
-      if (w->form == ANE_FORM_I8)
-        for (int t = 0; t < nt; t++)
-          for (int r = 0; r < ANE_GROUP; r++) acc[t][r] *= w->row_scale[g * ANE_GROUP + r];
+      for (int t = 0; t < nt; t++)
+        for (int r = 0; r < ANE_GROUP; r++) {
+          acc[t][r] += rest[t][r];
+          if (w->form == ANE_FORM_I8) acc[t][r] *= w->row_scale[g * ANE_GROUP + r];
+        }
       store(w, g, nt, acc, out + t0 * ld_out, ld_out);
     }
 }
@@ -77,8 +87,8 @@ static int32_t code_of(float x, float inverse, int32_t limit) {
   return fabsf(v) <= (float)limit + 0.5f ? (int32_t)nearbyintf(v) : -limit;
 }
 
-/* Block `at` of the prepared activations from n <= 32 values, the largest of which is in d. */
-static void quantise_block(const struct ane_acts *a, int64_t at, const float *x, int n, bool fine) {
+/* Block `at` of the prepared activations, whose mark is at `mark`, from n <= 32 values, the largest of which is in d. */
+static void quantise_block(const struct ane_acts *a, int64_t at, int64_t mark, const float *x, int n, bool fine) {
   int8_t *q = (int8_t *)a->q + at * ANE_BLOCK, *low = (int8_t *)a->low + at * ANE_BLOCK;
   float *d = (float *)a->d + at, *d_low = (float *)a->d_low + at;
   int32_t *isum = (int32_t *)a->isum + 2 * at, *low_isum = (int32_t *)a->low_isum + 2 * at;
@@ -96,7 +106,7 @@ static void quantise_block(const struct ane_acts *a, int64_t at, const float *x,
   }
   *d = amax >= ANE_TINY ? amax / (float)limit * (fine ? 128.0f : 1.0f) : 0;
   *d_low = *d * 0x1p-7f;
-  ((uint8_t *)a->fine)[at] = fine;
+  ((uint8_t *)a->fine)[mark] = fine;
   ((float *)a->dsum)[at] = *d_low * (float)(128 * (isum[0] + isum[1]) + low_isum[0] + low_isum[1]);
 }
 
@@ -108,7 +118,7 @@ static void acts_i8(const struct ane_acts *a, const float *x, int64_t ld, int64_
     for (int64_t i = 0; i < a->cols; i++) amax[i / ANE_BLOCK] = fmaxf(amax[i / ANE_BLOCK], fabsf(x[t * ld + i]));
     float limit = ane_fine_limit(amax, nb, a->fine_over);
     for (int64_t b = 0; b < nb; b++)
-      quantise_block(a, t * nb + b, x + t * ld + b * ANE_BLOCK, (int)ANE_MIN(a->cols - b * ANE_BLOCK, ANE_BLOCK), amax[b] * amax[b] > limit);
+      quantise_block(a, t * nb + b, b * a->fine_ld + t, x + t * ld + b * ANE_BLOCK, (int)ANE_MIN(a->cols - b * ANE_BLOCK, ANE_BLOCK), amax[b] * amax[b] > limit);
   }
 }
 
@@ -122,7 +132,7 @@ static void acts_bf16(const struct ane_acts *a, const float *x, int64_t ld, int6
 }
 
 /* The whole number that a column of the first token stands for. */
-static int32_t column_code(const struct ane_acts *x, int64_t c) { return x->fine[c / ANE_BLOCK] ? 128 * x->q[c] + x->low[c] : x->q[c]; }
+static int32_t column_code(const struct ane_acts *x, int64_t c) { return x->fine[c / ANE_BLOCK * x->fine_ld] ? 128 * x->q[c] + x->low[c] : x->q[c]; }
 
 static void upper_bound(const struct ane_packed *w, const struct ane_acts *x, const struct ane_upper_x *blocks, int64_t g_from, int64_t g_to, float *bound,
                         float *base) {

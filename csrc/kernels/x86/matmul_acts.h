@@ -92,8 +92,8 @@ INLINE int32_t half_sums(__m256i codes, int32_t *isum) {
   return _mm_cvtsi128_si32(_mm_add_epi32(first, second));
 }
 
-/* Block `at` from 32 values. */
-INLINE void quantise_block(const struct ane_acts *a, int64_t at, const float *x, bool fine, float inverse, float d) {
+/* Block `at`, whose mark is at `mark`, from 32 values. */
+INLINE void quantise_block(const struct ane_acts *a, int64_t at, int64_t mark, const float *x, bool fine, float inverse, float d) {
   __m256i low = _mm256_setzero_si256(), codes = fine ? block_fine(x, inverse, &low) : block_codes(x, inverse);
   int32_t *low_isum = (int32_t *)a->low_isum + 2 * at, sum = 128 * half_sums(codes, (int32_t *)a->isum + 2 * at);
   low_isum[0] = low_isum[1] = 0;
@@ -102,19 +102,21 @@ INLINE void quantise_block(const struct ane_acts *a, int64_t at, const float *x,
   _mm256_storeu_si256((__m256i *)(a->low + at * ANE_BLOCK), low);
   ((float *)a->d)[at] = d;
   ((float *)a->d_low)[at] = d * 0x1p-7f;
-  ((uint8_t *)a->fine)[at] = fine;
+  ((uint8_t *)a->fine)[mark] = fine;
   ((float *)a->dsum)[at] = d * 0x1p-7f * (float)sum;
 }
 
-/* n <= LANES blocks, their largest values in d: the divisions of all at once. */
-INLINE void quantise_run(const struct ane_acts *a, int64_t at, const float *x, int n, float limit) {
+/* n <= LANES blocks from block b of column t on, their largest values in d: the divisions of all at once. */
+INLINE void quantise_run(const struct ane_acts *a, int64_t t, int64_t nb, int64_t b0, const float *x, int n, float limit) {
+  int64_t at = t * nb + b0;
   float scale[4][LANES] = {{0}}; /* amax, largest code, d, inverse */
   for (int b = 0; b < LANES; b++) {
     scale[0][b] = b < n ? a->d[at + b] : 0;
     scale[1][b] = scale[0][b] * scale[0][b] > limit ? ANE_FINE_MAX : ANE_CODE_MAX;
   }
   scales_of(scale[0], scale[1], scale[2], scale[3]);
-  for (int b = 0; b < n; b++) quantise_block(a, at + b, x + b * ANE_BLOCK, scale[1][b] > ANE_CODE_MAX, scale[3][b], scale[2][b]);
+  for (int b = 0; b < n; b++)
+    quantise_block(a, at + b, (b0 + b) * a->fine_ld + t, x + b * ANE_BLOCK, scale[1][b] > ANE_CODE_MAX, scale[3][b], scale[2][b]);
 }
 
 static void acts_i8(const struct ane_acts *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to) {
@@ -125,8 +127,8 @@ static void acts_i8(const struct ane_acts *a, const float *x, int64_t ld, int64_
     if (whole < nb) memcpy(last, row + whole * ANE_BLOCK, sizeof(float) * (size_t)(a->cols - whole * ANE_BLOCK));
     for (int64_t b = 0; b < nb; b++) amax[b] = block_max(b < whole ? row + b * ANE_BLOCK : last);
     float limit = ane_fine_limit(amax, nb, a->fine_over);
-    for (int64_t b = 0; b < whole; b += LANES) quantise_run(a, t * nb + b, row + b * ANE_BLOCK, (int)ANE_MIN(whole - b, LANES), limit);
-    if (whole < nb) quantise_run(a, t * nb + whole, last, 1, limit);
+    for (int64_t b = 0; b < whole; b += LANES) quantise_run(a, t, nb, b, row + b * ANE_BLOCK, (int)ANE_MIN(whole - b, LANES), limit);
+    if (whole < nb) quantise_run(a, t, nb, whole, last, 1, limit);
   }
 }
 

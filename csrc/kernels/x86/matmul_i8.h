@@ -2,11 +2,14 @@
  *
  * Few columns: each block is unpacked to registers and meets them at once (`fused`). Many: two vectors of rows are
  * unpacked to a panel in scratch, and a tile of I8_NV vectors x I8_NT columns keeps its sums in registers (`tile`). Both
- * do the same operations in the same order for each output, so the results are equal to the bit. A block in which any of the
- * columns at hand is fine gets a second round of dots with the low codes; for the others in it that changes no bit.
+ * do the same operations in the same order for each output, so the results are equal to the bit. The low codes of fine blocks
+ * meet the same planes column by column: few blocks have them, and seldom all columns of a tile.
  *
  * Panel, for each block one record: codes [PANEL_NV][8][LANES * 4], scales [subs][PANEL_NV][LANES], minima
- * [PANEL_NV][LANES]. Longer rows than a panel holds are done in pieces, the sums waiting in `out`. */
+ * [PANEL_NV][LANES]. Longer rows than a panel holds are done in pieces, the sums waiting in `out` and in `rest`.
+ *
+ * Sums of dots begin at BASE, the bits of 1.5 * 2^23: as a float such a sum is that number plus the dot, exactly, for a dot
+ * stays below 32 * 255 * 128. A subtraction makes a float of it; a conversion would take the place of a product. */
 #ifndef ANE_KERNELS_X86_MATMUL_I8_H
 #define ANE_KERNELS_X86_MATMUL_I8_H
 
@@ -18,35 +21,51 @@ enum {
   I8_PANEL_BYTES = 256 * 1024,
   MAX_RECORDS = I8_PANEL_BYTES / (PANEL_NV * 8 * PLANE), /* of a piece: none is smaller than its codes */
   START_ROW = 2 * MAX_RECORDS + LANES,
-  FEW = 16, FEW_MIN = 40 /* columns up to which a block is unpacked again for each run of them; measured */
+  REST_NT = 1024, /* most columns of a run */
+  LOW_CHAINS = SIGNED_BYTES ? 1 : 2, /* one dot after another is slow where there is but one column */
+  FEW = 16, FEW_MIN = 40, /* columns up to which a block is unpacked again for each run of them; measured */
+  BASE = 0x4B400000
 };
+_Static_assert(I8_PANEL_BYTES + 4 * I8_NT * START_ROW + 4 * REST_NT * PANEL_NV * LANES <= ANE_SCRATCH, "the scratch of a product");
 
 INLINE int record_bytes(ane_form f) { return PANEL_NV * (8 * PLANE + LANES * 4 * (form_subs(f) + (form_has_min(f) ? 1 : 0))); }
 
-/* One call's constants, and the piece [b_from, b_to) of the blocks being done. */
+/* One call's constants, and the piece [b_from, b_to) of the blocks and the run [t_from, t_to) of the columns being done. */
 struct i8_job {
   const struct ane_packed *w;
   const struct ane_acts *x;
   float *out;
-  int64_t ld_out, nb, b_from, b_to;
+  int64_t ld_out, nb, b_from, b_to, t_from, t_to;
   const uint8_t *panel;
-  int32_t *starts; /* for the forms that need them, by make_starts: of q, and start_row further those of low */
+  int32_t *starts; /* for the forms that need them, by make_starts */
   int64_t start_row;
+  float *rest; /* [t_to - t_from][PANEL_NV][LANES]: the sums of low codes */
   int shift; /* zero = 1 << shift */
 };
 
-/* What the dots of nt columns and the blocks of a piece start from: - zero * sum of q, and of low. [nt][2][start_row], a
- * pair for each block as isum; where there is one scale, the first of the pair is for all 32 columns. */
+/* What the dots of nt columns and the blocks of a piece start from: BASE - zero * sum of q. [nt][start_row], a pair for each
+ * block as isum; where there is one scale, the first of the pair is for all 32 columns. */
 INLINE void make_starts(ane_form f, int64_t nt, const struct i8_job *j, int64_t t0) {
   int64_t n = 2 * (j->b_to - j->b_from);
-  for (int64_t t = 0; t < 2 * nt; t++) {
-    const int32_t *isum = (t & 1 ? j->x->low_isum : j->x->isum) + 2 * ((t0 + t / 2) * j->nb + j->b_from);
+  for (int64_t t = 0; t < nt; t++) {
+    const int32_t *isum = j->x->isum + 2 * ((t0 + t) * j->nb + j->b_from);
     for (int64_t i = 0; i < n; i += LANES) {
       vi sum = n - i >= LANES ? vi_load(isum + i) : vi_load_n(isum + i, n - i);
       if (form_subs(f) == 1) sum = vi_add(sum, vi_second(sum));
-      vi_store(j->starts + t * j->start_row + i, vi_sub(vi_zero(), vi_shl_by(sum, j->shift)));
+      vi_store(j->starts + t * j->start_row + i, vi_sub(vi_set(BASE), vi_shl_by(sum, j->shift)));
     }
   }
+}
+
+/* The same for the low codes of one block, half as in scaled(). */
+INLINE vi low_start(ane_form f, const int32_t *isum, int shift, int half) {
+  return vi_set(has_zero(f) ? BASE - (form_subs(f) == 1 ? isum[0] + isum[1] : isum[half]) * (1 << shift) : BASE);
+}
+
+/* The scaled dot of half `half` of the columns, `before` being that of the first half. */
+INLINE vf scaled(ane_form f, int half, vi sum, vf scale, vf before) {
+  vf x = vf_sub(vf_bits(sum), vf_set(0x1.8p23f));
+  return f == ANE_FORM_I8 ? x : half == 0 ? vf_mul(x, scale) : vf_fma(x, scale, before);
 }
 
 /* acc += the scaled dot, and the minimum's part. */
@@ -65,57 +84,67 @@ INLINE void fused_dots(ane_form f, int nt, const vi c[], int planes, const int8_
                v % form_run(f) == form_run(f) - 1);
 }
 
+/* rest += the low codes of one block, their half sums and scale given, times the planes c, whose scales are scale[]. */
+INLINE vf add_low(ane_form f, const vi c[8], const vf scale[2], const int8_t *low, const int32_t *isum, float d, int shift, vf rest) {
+  vf dot = rest;
+#pragma GCC unroll 2
+  for (int half = 0; half < form_subs(f); half++) {
+    int planes = 8 / form_subs(f), chain = planes / LOW_CHAINS;
+    const int8_t *q = low + ANE_BLOCK / form_subs(f) * half;
+    vi sum[LOW_CHAINS][FUSED_NT] = {{low_start(f, isum, shift, half)}}, run[FUSED_NT];
+#pragma GCC unroll 2
+    for (int i = 0; i < LOW_CHAINS; i++) {
+      if (i) sum[i][0] = vi_zero();
+      fused_dots(f, 1, c + planes * half + chain * i, chain, q + 4 * chain * i, 0, sum[i], run);
+    }
+    dot = scaled(f, half, LOW_CHAINS == 1 ? sum[0][0] : vi_add(sum[0][0], sum[LOW_CHAINS - 1][0]), scale[half], dot);
+  }
+  return vf_fma(dot, vf_set(d), rest);
+}
+
 /* nt columns from t0 on times vector vc, straight from the packed form. */
 INLINE void fused(ane_form f, int nt, const struct i8_job *j, int64_t vc, int64_t t0) {
   const struct ane_packed *w = j->w;
   const uint8_t *group = w->data + (size_t)(vc / PARTS) * w->group_bytes;
   int part = (int)(vc % PARTS);
-  vf acc[FUSED_NT], dot[FUSED_NT];
-  const int8_t *q = j->x->q + t0 * j->nb * ANE_BLOCK, *low = j->x->low + t0 * j->nb * ANE_BLOCK;
-  const uint8_t *fine = j->x->fine + t0 * j->nb;
-  const float *dsum = j->x->dsum + t0 * j->nb;
-  const int32_t *starts = j->starts + t0 * 2 * j->start_row;
+  vf acc[FUSED_NT], dot[FUSED_NT], rest[FUSED_NT];
+  const int8_t *q = j->x->q + t0 * j->nb * ANE_BLOCK;
+  const uint8_t *fine = j->x->fine + t0;
+  const float *d = j->x->d + t0 * j->nb, *dsum = j->x->dsum + t0 * j->nb;
+  const int32_t *starts = j->starts + t0 * j->start_row;
 #pragma GCC unroll 8
-  for (int t = 0; t < nt; t++) acc[t] = vf_zero();
+  for (int t = 0; t < nt; t++) acc[t] = rest[t] = vf_zero();
   for (int64_t b = 0; b < j->nb; b++) {
     struct at at = block_at(f, group, b);
     vi c[8], sum[FUSED_NT], run[FUSED_NT];
     if (part == 0) look_ahead_block(f, w, group, 1, b);
     unpack_block(f, w, vc / PARTS, b, at.codes, part, SIGNED_BYTES, c);
-    vf min = form_has_min(f) ? unpack_min(f, at, part) : vf_zero();
-    unsigned any = 0;
-#pragma GCC unroll 8
-    for (int t = 0; t < nt; t++) any |= fine[t * j->nb + b];
-    const float *d = (any ? j->x->d_low : j->x->d) + t0 * j->nb;
+    vf min = form_has_min(f) ? unpack_min(f, at, part) : vf_zero(), scale[2];
 #pragma GCC unroll 2
     for (int half = 0; half < form_subs(f); half++) {
       int planes = 8 / form_subs(f), from = planes * half;
       const int32_t *start = starts + 2 * b + half;
 #pragma GCC unroll 8
-      for (int t = 0; t < nt; t++) sum[t] = has_zero(f) ? vi_word(start + 2 * t * j->start_row) : vi_zero();
+      for (int t = 0; t < nt; t++) sum[t] = has_zero(f) ? vi_word(start + t * j->start_row) : vi_set(BASE);
       fused_dots(f, nt, c + from, planes, q + b * ANE_BLOCK + 4 * from, j->nb * ANE_BLOCK, sum, run);
-      if (any) {
+      scale[half] = unpack_scale(f, at, part, half);
 #pragma GCC unroll 8
-        for (int t = 0; t < nt; t++) {
-          sum[t] = vi_times_128(sum[t]);
-          if (has_zero(f)) sum[t] = vi_add(sum[t], vi_word(start + (2 * t + 1) * j->start_row));
-        }
-        fused_dots(f, nt, c + from, planes, low + b * ANE_BLOCK + 4 * from, j->nb * ANE_BLOCK, sum, run);
-      }
-      vf scale = unpack_scale(f, at, part, half);
-#pragma GCC unroll 8
-      for (int t = 0; t < nt; t++) {
-        vf i = vf_int(sum[t]);
-        dot[t] = f == ANE_FORM_I8 ? i : half == 0 ? vf_mul(i, scale) : vf_fma(i, scale, dot[t]);
-      }
+      for (int t = 0; t < nt; t++) dot[t] = scaled(f, half, sum[t], scale[half], dot[t]);
     }
 #pragma GCC unroll 8
     for (int t = 0; t < nt; t++) acc[t] = add_block(f, dot[t], min, d[t * j->nb + b], dsum[t * j->nb + b], acc[t]);
+#pragma GCC unroll 1
+    for (int t = 0; t < nt; t++)
+      if (fine[b * j->x->fine_ld + t]) {
+        int64_t at_x = (t0 + t) * j->nb + b;
+        rest[t] = add_low(f, c, scale, j->x->low + at_x * ANE_BLOCK, j->x->low_isum + 2 * at_x, j->x->d_low[at_x], j->shift, rest[t]);
+      }
   }
   int64_t row = vc * LANES;
   if (row >= w->rows) return;
 #pragma GCC unroll 8
   for (int t = 0; t < nt; t++) {
+    acc[t] = vf_add(acc[t], rest[t]);
     if (f == ANE_FORM_I8) acc[t] = vf_mul(acc[t], vf_load(w->row_scale + row));
     vf_store_n(j->out + (t0 + t) * j->ld_out + row, acc[t], w->rows - row);
   }
@@ -159,22 +188,41 @@ INLINE void tile_dots(ane_form f, int nv, int nt, const uint8_t *codes, int plan
   }
 }
 
-/* any[b]: is block b_from + b of one of the nt columns from t0 on fine? */
-INLINE void mark_fine(int nt, const struct i8_job *j, int64_t t0, uint8_t *any) {
-  const uint8_t *fine = j->x->fine + t0 * j->nb + j->b_from;
-  int64_t n = j->b_to - j->b_from, b = 0;
-  for (; b + 8 <= n; b += 8) {
-    uint64_t marks = 0, one;
-    for (int t = 0; t < nt; t++) memcpy(&one, fine + t * j->nb + b, 8), marks |= one;
-    memcpy(any + b, &marks, 8);
+/* rest of the run's columns takes in the low codes of block b, whose record is given. */
+INLINE void block_rest(ane_form f, int nv, const struct i8_job *j, int64_t b, const uint8_t *record) {
+  const int64_t t_from = j->t_from, n = j->t_to - t_from, nb = j->nb, first = t_from * nb + b;
+  const int8_t *low = j->x->low + first * ANE_BLOCK;
+  const int32_t *isum = j->x->low_isum + 2 * first;
+  const float *d = j->x->d_low + first, *scales = (const float *)(record + PANEL_NV * 8 * PLANE);
+  const uint8_t *fine = j->x->fine + b * j->x->fine_ld + t_from;
+  const int shift = j->shift;
+  float *rest = j->rest;
+  vi c[PANEL_NV][8];
+  vf scale[PANEL_NV][2];
+#pragma GCC unroll 2
+  for (int i = 0; i < nv; i++) {
+#pragma GCC unroll 8
+    for (int v = 0; v < 8; v++) c[i][v] = vi_load(record + (8 * i + v) * PLANE);
+#pragma GCC unroll 2
+    for (int half = 0; half < form_subs(f); half++) scale[i][half] = vf_load(scales + (half * PANEL_NV + i) * LANES);
   }
-  for (; b < n; b++) {
-    any[b] = 0;
-    for (int t = 0; t < nt; t++) any[b] |= fine[t * j->nb + b];
-  }
+  for (int64_t t0 = 0; t0 < n; t0 += MARKS)
+    for (uint64_t m = vi_marks(fine + t0, n - t0); m; m &= m - 1) {
+      int64_t t = t0 + __builtin_ctzll(m), at = t * nb;
+      float *sums = rest + t * PANEL_NV * LANES;
+#pragma GCC unroll 2
+      for (int i = 0; i < nv; i++)
+        vf_store(sums + i * LANES, add_low(f, c[i], scale[i], low + at * ANE_BLOCK, isum + 2 * at, d[at], shift, vf_load(sums + i * LANES)));
+    }
 }
 
-/* nv vectors from vc on (panel column p) x nt columns from t0 on. f stands for all forms with the same arithmetic. */
+INLINE void panel_rest(ane_form f, int nv, const struct i8_job *j) {
+  if (!j->b_from) memset(j->rest, 0, sizeof(float) * (size_t)((j->t_to - j->t_from) * PANEL_NV * LANES));
+  for (int64_t b = j->b_from; b < j->b_to; b++) block_rest(f, nv, j, b, j->panel + (b - j->b_from) * record_bytes(f));
+}
+
+/* nv vectors from vc on (panel column p) x nt columns from t0 on; with the last piece rest is added. f stands for all forms with
+ * the same arithmetic. */
 INLINE void tile(ane_form f, int nv, int nt, const struct i8_job *j, int64_t vc, int p, int64_t t0) {
   vf acc[I8_NV][I8_NT], dot[I8_NV][I8_NT];
   vi sum[I8_NV][I8_NT], run[I8_NV][I8_NT];
@@ -190,51 +238,33 @@ INLINE void tile(ane_form f, int nv, int nt, const struct i8_job *j, int64_t vc,
   }
   const uint8_t *record = j->panel;
   const int32_t *starts = j->starts;
-  const int64_t low = j->x->low - j->x->q;
-  uint8_t any[MAX_RECORDS];
-  mark_fine(nt, j, t0, any);
   if (has_zero(f)) make_starts(f, nt, j, t0);
   for (int64_t b = j->b_from; b < j->b_to; b++, record += record_bytes(f), starts += 2) {
     const uint8_t *codes = record + p * 8 * PLANE;
     const float *scales = (const float *)(record + PANEL_NV * 8 * PLANE) + p * LANES;
     const float *minima = scales + form_subs(f) * PANEL_NV * LANES;
-    const int64_t at = t0 * j->nb + b;
-    const bool fine = any[b - j->b_from];
-    const float *d = (fine ? j->x->d_low : j->x->d) + at, *dsum = j->x->dsum + at;
+    const float *d = j->x->d + t0 * j->nb + b, *dsum = j->x->dsum + t0 * j->nb + b;
 #pragma GCC unroll 2
     for (int half = 0; half < form_subs(f); half++) {
       int planes = 8 / form_subs(f), from = planes * half;
 #pragma GCC unroll 8
       for (int t = 0; t < nt; t++) {
-        sum[0][t] = has_zero(f) ? vi_word(starts + 2 * t * j->start_row + half) : vi_zero();
+        sum[0][t] = has_zero(f) ? vi_word(starts + t * j->start_row + half) : vi_set(BASE);
         if (nv > 1) sum[I8_NV - 1][t] = sum[0][t];
       }
       tile_dots(f, nv, nt, codes + from * PLANE, planes, q, b * ANE_BLOCK + 4 * from, sum, run);
-      if (fine) {
-#pragma GCC unroll 8
-        for (int t = 0; t < nt; t++) {
-          vi start = has_zero(f) ? vi_word(starts + (2 * t + 1) * j->start_row + half) : vi_zero();
-#pragma GCC unroll 2
-          for (int i = 0; i < nv; i++) sum[i][t] = vi_add(vi_times_128(sum[i][t]), start);
-        }
-        tile_dots(f, nv, nt, codes + from * PLANE, planes, q, low + b * ANE_BLOCK + 4 * from, sum, run);
-      }
 #pragma GCC unroll 2
       for (int i = 0; i < nv; i++) {
         vf scale = vf_load(scales + (half * PANEL_NV + i) * LANES);
 #pragma GCC unroll 8
-        for (int t = 0; t < nt; t++) {
-          vf x = vf_int(sum[i][t]);
-          dot[i][t] = f == ANE_FORM_I8 ? x : half == 0 ? vf_mul(x, scale) : vf_fma(x, scale, dot[i][t]);
-        }
+        for (int t = 0; t < nt; t++) dot[i][t] = scaled(f, half, sum[i][t], scale, dot[i][t]);
       }
     }
 #pragma GCC unroll 2
     for (int i = 0; i < nv; i++) {
       vf min = form_has_min(f) ? vf_load(minima + i * LANES) : vf_zero();
 #pragma GCC unroll 8
-      for (int t = 0; t < nt; t++)
-        acc[i][t] = add_block(f, dot[i][t], min, d[t * j->nb], dsum[t * j->nb], acc[i][t]);
+      for (int t = 0; t < nt; t++) acc[i][t] = add_block(f, dot[i][t], min, d[t * j->nb], dsum[t * j->nb], acc[i][t]);
     }
   }
 #pragma GCC unroll 2
@@ -242,17 +272,20 @@ INLINE void tile(ane_form f, int nv, int nt, const struct i8_job *j, int64_t vc,
     if (left <= i * LANES) return;
 #pragma GCC unroll 8
     for (int t = 0; t < nt; t++) {
-      if (f == ANE_FORM_I8 && j->b_to == j->nb) acc[i][t] = vf_mul(acc[i][t], vf_load(j->w->row_scale + (vc + i) * LANES));
+      if (j->b_to == j->nb) {
+        acc[i][t] = vf_add(acc[i][t], vf_load(j->rest + ((t0 + t - j->t_from) * PANEL_NV + p + i) * LANES));
+        if (f == ANE_FORM_I8) acc[i][t] = vf_mul(acc[i][t], vf_load(j->w->row_scale + (vc + i) * LANES));
+      }
       vf_store_n(out + t * j->ld_out + i * LANES, acc[i][t], left - i * LANES);
     }
   }
 }
 
-/* All columns, in tiles of equal width as far as possible. */
+/* The columns of the run, in tiles of equal width as far as possible. */
 INLINE void tiles(ane_form f, int nv, const struct i8_job *j, int64_t vc, int p) {
-  int64_t n = (j->x->t + I8_NT - 1) / I8_NT;
-  for (int64_t i = 0, t = 0; i < n; i++) {
-    int nt = (int)((j->x->t - t) / (n - i));
+  int64_t n = (j->t_to - j->t_from + I8_NT - 1) / I8_NT;
+  for (int64_t i = 0, t = j->t_from; i < n; i++) {
+    int nt = (int)((j->t_to - t) / (n - i));
     switch (nt) {
       case 1: tile(f, nv, 1, j, vc, p, t); break;
       case 2: tile(f, nv, 2, j, vc, p, t); break;
@@ -270,6 +303,8 @@ INLINE void tiles(ane_form f, int nv, const struct i8_job *j, int64_t vc, int p)
 /* The tile functions, one a kind of arithmetic: forms that differ only in how they are packed share one. */
 #define TILES(f)                                                                                                       \
   static void tiles_##f(const struct i8_job *j, int64_t vc, int nv) {                                                  \
+    if (nv == 2) panel_rest(ANE_FORM_##f, 2, j);                                                                       \
+    else panel_rest(ANE_FORM_##f, 1, j);                                                                               \
     if (I8_NV == 2 && nv == 2) tiles(ANE_FORM_##f, I8_NV, j, vc, 0);                                                   \
     else                                                                                                               \
       for (int p = 0; p < nv; p++) tiles(ANE_FORM_##f, 1, j, vc + p, p);                                               \
@@ -305,16 +340,20 @@ TILES(N8H)
 
 INLINE void panels(ane_form f, void (*run)(const struct i8_job *, int64_t, int), struct i8_job *j, int64_t from, int64_t to,
                    uint8_t *scratch) {
-  int64_t piece = I8_PANEL_BYTES / record_bytes(f);
+  int64_t piece = I8_PANEL_BYTES / record_bytes(f), t = j->x->t;
   j->panel = scratch;
   j->starts = (int32_t *)(scratch + I8_PANEL_BYTES);
   j->start_row = START_ROW;
+  j->rest = (float *)(j->starts + I8_NT * START_ROW);
   for (int64_t vc = from; vc < to; vc += PANEL_NV) {
     int nv = (int)ANE_MIN(to - vc, PANEL_NV);
-    for (j->b_from = 0; j->b_from < j->nb; j->b_from = j->b_to) {
-      j->b_to = ANE_MIN(j->b_from + piece, j->nb);
-      unpack_panel(f, j, vc, nv, scratch);
-      run(j, vc, nv);
+    for (j->t_from = 0; j->t_from < t; j->t_from = j->t_to) {
+      j->t_to = ANE_MIN(j->t_from + REST_NT, t);
+      for (j->b_from = 0; j->b_from < j->nb; j->b_from = j->b_to) {
+        j->b_to = ANE_MIN(j->b_from + piece, j->nb);
+        unpack_panel(f, j, vc, nv, scratch);
+        run(j, vc, nv);
+      }
     }
   }
 }
@@ -343,9 +382,9 @@ INLINE void fused_columns(ane_form f, const struct i8_job *j, int64_t vc) {
 INLINE void i8_product(ane_form f, void (*run)(const struct i8_job *, int64_t, int), const struct ane_packed *w,
                        const struct ane_acts *x, int64_t g_from, int64_t g_to, float *out, int64_t ld_out, uint8_t *scratch) {
   int64_t nb = (int64_t)ane_div_up((size_t)w->cols, ANE_BLOCK), start_row = (int64_t)ane_align_up(2 * (size_t)nb, LANES);
-  struct i8_job j = {w, x, out, ld_out, nb, 0, nb, NULL, (int32_t *)scratch, start_row, zero_shift(f)};
+  struct i8_job j = {.w = w, .x = x, .out = out, .ld_out = ld_out, .nb = nb, .b_to = nb, .starts = (int32_t *)(void *)scratch, .start_row = start_row, .shift = zero_shift(f)};
   int64_t few = form_has_min(f) ? FEW_MIN : FEW;
-  if (x->t <= few && x->t * 2 * start_row * 4 <= ANE_SCRATCH) {
+  if (x->t <= few && x->t * start_row * 4 <= ANE_SCRATCH) {
     if (has_zero(f)) make_starts(f, x->t, &j, 0);
     for (int64_t vc = g_from * PARTS; vc < g_to * PARTS; vc++) fused_columns(f, &j, vc);
   } else panels(f, run, &j, g_from * PARTS, g_to * PARTS, scratch);

@@ -47,6 +47,13 @@ INLINE void vi_rows(const uint8_t *p, size_t stride, vi out[4]) {
   out[3] = _mm256_unpackhi_epi64(d, e);
 }
 
+/* Which of the first n bytes at p are 1; MARKS bytes may be read. */
+enum { MARKS = 32 };
+INLINE uint64_t vi_marks(const uint8_t *p, int64_t n) {
+  uint64_t m = (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_loadu_si256((const __m256i *)p), _mm256_set1_epi8(1)));
+  return n < 32 ? m & (((uint64_t)1 << n) - 1) : m;
+}
+
 INLINE vf vf_zero(void) { return _mm256_setzero_ps(); }
 INLINE vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
 INLINE void vf_store(float *p, vf a) { _mm256_storeu_ps(p, a); }
@@ -60,6 +67,7 @@ INLINE vi vi_load_n(const int32_t *p, int64_t n) { return _mm256_maskload_epi32(
 INLINE vf vf_set(float x) { return _mm256_set1_ps(x); }
 INLINE vf vf_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
 INLINE vf vf_add(vf a, vf b) { return _mm256_add_ps(a, b); }
+INLINE vf vf_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
 INLINE vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
 INLINE vf vf_abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
 INLINE vf vf_int(vi a) { return _mm256_cvtepi32_ps(a); }

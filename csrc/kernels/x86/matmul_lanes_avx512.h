@@ -56,6 +56,13 @@ INLINE void vi_rows(const uint8_t *p, size_t stride, vi out[4]) {
   out[3] = _mm512_unpackhi_epi64(d, e);
 }
 
+/* Which of the first n bytes at p are 1; MARKS bytes may be read. */
+enum { MARKS = 64 };
+INLINE uint64_t vi_marks(const uint8_t *p, int64_t n) {
+  uint64_t m = _mm512_cmpneq_epi8_mask(_mm512_loadu_si512(p), _mm512_setzero_si512());
+  return n < 64 ? m & (((uint64_t)1 << n) - 1) : m;
+}
+
 INLINE vf vf_zero(void) { return _mm512_setzero_ps(); }
 INLINE vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
 INLINE void vf_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
@@ -67,6 +74,7 @@ INLINE vi vi_load_n(const int32_t *p, int64_t n) { return _mm512_maskz_loadu_epi
 INLINE vf vf_set(float x) { return _mm512_set1_ps(x); }
 INLINE vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
 INLINE vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
+INLINE vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
 INLINE vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 INLINE vf vf_abs(vf a) { return _mm512_abs_ps(a); }
 INLINE vf vf_int(vi a) { return _mm512_cvtepi32_ps(a); }
