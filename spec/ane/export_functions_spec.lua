@@ -70,6 +70,36 @@ describe("export with many functions", function()
     end)
   end
 
+  it("rewinds, forks, saves, restores and speculates across functions", function()
+    for _, name in ipairs { "llama", "lfm2-odd", "gemma3_softcap" } do
+      local out, file = tree.folder(), os.tmpname()
+      local source <close> = assert(ane.load(HF .. name, { weights = "int8", activations = "fp32", context = 64 }))
+      assert(source:export(out, { context = 64, weights = "int8", functions = "many", fixed_t = { 1, 2, 4, 16 }, tiers = { 20 } }))
+      local model <close> = assert(ane.load(out))
+      local ids = {}
+      for i = 1, 20 do ids[i] = i % 5 + 1 end
+      local opts = { max_tokens = 40, ignore_eos = true, details = true }
+      local want = assert(source:generate(ids, opts)).ids
+      opts.speculate = true
+      assert.same(want, assert(model:generate(ids, opts)).ids)
+      local a <close> = assert(model:session())
+      assert(a:feed({ 1, 2, 3, 4, 5, 1, 2 }, { want = "all" })) -- t4, and t4 with padding or t2 and t1
+      local third = a:logits(3):tostring()
+      assert(a:rewind(2))
+      assert(a:feed { 3 })
+      assert.equal(third, a:logits():tostring())
+      local b <close> = assert(a:fork())
+      assert(b:feed({ 4, 5, 1, 2 }, { want = "all" }))
+      assert(a:save(file))
+      local c <close> = assert(model:session())
+      assert(c:restore(file))
+      assert(c:feed({ 4, 5 }, { want = "all" }))
+      assert.equal(b:logits(2):tostring(), c:logits(2):tostring())
+      os.remove(file)
+      tree.remove(out)
+    end
+  end)
+
   it("holds each weight once, and shares states", function()
     local out = tree.folder()
     local source <close> = assert(ane.load(HF .. "llama", { context = 64 }))
