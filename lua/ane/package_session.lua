@@ -156,19 +156,35 @@ local function run(self, ids, n, columns, want, total)
   }
 end
 
+-- The next call for n tokens. Near the end of the states the smallest one may have more columns than there are places: it then
+-- begins earlier, with tokens that were fed before, whose keys and values come out the same. Convolutions cannot go back so.
+-- @return columns, tokens of the n, tokens to be fed again; nil: no call fits
+local function next_call(self, n)
+  local program = self.program
+  local room = program.meta.max_seq_len - self.len
+  local columns, fed = calls.choose(program, n, room)
+  if columns then return columns, fed, 0 end
+  local back = program.meta.low - room
+  if program.forgets or not program.has_state or room < 1 or back < 1 or back > self.len then return nil end
+  return program.meta.low, math.min(n, room), back
+end
+
 -- Runs all tokens, call after call; the session's length goes with them.
 -- @return list of rows of results, with `count`; or nil, message, code: then some may have been run
 local function run_all(self, ids, want)
-  local results, done, total = { count = 0 }, 0, self.total or self.len + #ids
+  local results, done, total, before = { count = 0 }, 0, self.total or self.len + #ids, self.len
   while done < #ids do
-    local columns, n = calls.choose(self.program, #ids - done, self.program.meta.max_seq_len - self.len)
+    local columns, n, back = next_call(self, #ids - done)
     if not columns then return nil, self.program:no_call(#ids - done, self.len), "range" end
+    local fed = table.move(self.tokens, self.len - back + 1, math.min(self.len, before), 1, {})
+    table.move(ids, done - (back - #fed) + 1, done + n, #fed + 1, fed)
+    self.len = self.len - back
     local last = done + n == #ids
-    local rows, message, code = run(self, table.move(ids, done + 1, done + n, 1, {}), n, columns, want == "last" and not last and "none"
-      or want, total)
+    local rows, message, code = run(self, fed, back + n, columns, want == "last" and not last and "none" or want, total)
     if not rows then return nil, message, code end
+    if want == "all" then rows.count, rows.skip = rows.count - back, rows.skip + back end
     if rows.count > 0 then results[#results + 1], results.count = rows, results.count + rows.count end
-    done, self.len = done + n, self.len + n
+    done, self.len = done + n, self.len + back + n
   end
   return results
 end
@@ -275,7 +291,7 @@ function Session:feed(ids, want)
   if self.program.both_sides and self.len > 0 then
     return nil, ("%d tokens after %d: the packages keep nothing between calls"):format(n, self.len), "range"
   end
-  if not calls.choose(self.program, n, meta.max_seq_len - self.len) then return nil, self.program:no_call(n, self.len), "range" end
+  if not next_call(self, n) then return nil, self.program:no_call(n, self.len), "range" end
   for i = 1, n do
     if ids[i] < 0 or ids[i] >= meta.vocab_size then return nil, ("id %d is not in 0 .. %d"):format(ids[i], meta.vocab_size - 1), "range" end
   end

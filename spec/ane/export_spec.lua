@@ -254,6 +254,29 @@ describe("export with fixed T", function()
     local model <close> = assert(ane.load(out))
     assert.same(assert(source:generate(IDS, { max_tokens = 8, details = true })).ids, assert(model:generate(IDS, { max_tokens = 8,
       details = true })).ids)
+    -- Calls of four tokens alone reach the last position too: the last ones begin with tokens that were fed before.
+    for context = 10, 13 do
+      assert(source:export(out, { weights = "int8", context = context, fixed_t = { 4 } }))
+      local fours <close> = assert(ane.load(out))
+      for _, n in ipairs { 1, 3, 4, 9 } do
+        local ids = table.move(IDS, 1, n, 1, {})
+        local want = assert(model:generate(ids, { max_tokens = context - n + 1, ignore_eos = true, details = true }))
+        local got = assert(fours:generate(ids, { ignore_eos = true, details = true }))
+        assert.same({ want.ids, "context" }, { got.ids, got.stop }, context .. " " .. n)
+      end
+      local a <close> = assert(model:session())
+      local b <close> = assert(fours:session())
+      local ids = {}
+      for i = 1, context do ids[i] = IDS[i % #IDS + 1] end
+      assert(a:feed(ids, { want = "all" }))
+      assert(b:feed(ids, { want = "all" }))
+      for i = 1, context do assert.equal(0, (a:logits(i) - b:logits(i)):abs():max()) end
+      assert(b:rewind(context - 2))
+      assert(b:feed({ ids[context - 1], ids[context] }, { want = "all" }))
+      for i = -2, -1 do assert.equal(0, (a:logits(i) - b:logits(i)):abs():max()) end
+      local _, message = b:feed { 1 }
+      assert.matches("1 tokens after %d+ do not fit in a context of", message)
+    end
     assert.error_matches(function() source:export(out, { fixed_t = { 4, 2 } }) end, "fixed_t must ascend")
     assert.error_matches(function() source:export(out, { fixed_t = {} }) end, "fixed_t must be a list")
     remove(out)
