@@ -52,11 +52,14 @@ static void visible_tiles(const struct step *s, int64_t p, int64_t *from, int64_
   *to = p / ANE_TILE + 1;
 }
 
+static int64_t part_runs(int64_t tiles) { return (tiles + TILES_A_PART - 1) / TILES_A_PART; }
+
 /* One token of one session: parts by (kv head, run of tiles), meet, merge by kv head. */
 static void attend_split(struct lane *l, const struct step *s, const struct ane_attention *a, int64_t tile_from, int64_t tile_to) {
   int64_t kvh = s->attend.kv_heads, size = ane_part_floats(a), tiles = tile_to - tile_from;
-  int64_t runs = (tiles + TILES_A_PART - 1) / TILES_A_PART;
-  for (int64_t u; (u = lane_next(l, s, 0)) < kvh * runs;) {
+  int64_t runs = part_runs(tiles);
+  int away = 0;
+  for (int64_t u; (u = lane_claim(l, s, kvh * runs, &away)) >= 0;) {
     int64_t h = u / runs, t0 = tile_from + u % runs * TILES_A_PART;
     for (int64_t tile = t0; tile < ANE_MIN(t0 + TILES_A_PART, tile_to); tile++)
       l->k->attention_part(a, h, 0, tile, l->p->parts + (h * tiles + tile - tile_from) * size, l->mem + l->p->lane_kernel);
@@ -91,6 +94,21 @@ static void run_attend(struct lane *l, const struct step *s) {
   }
 }
 
+/* One token over many tiles: the first tile of the thread's share. Heads lie one behind the other, keys apart from values. */
+static void attend_ahead(const struct lane *l, const struct step *s, struct ahead *a) {
+  int64_t from, to, begin, end;
+  if (l->r->n_items > 1 || l->threads == 1) return;
+  visible_tiles(s, l->r->positions[0], &from, &to);
+  if (to - from < SPLIT_FROM_TILES) return;
+  const struct ane_kv *kv = kv_of(l->r, s, 0);
+  int64_t runs = part_runs(to - from);
+  ane_split(kv->heads * runs, l->thread, l->threads, &begin, &end);
+  size_t tile = (size_t)(ANE_TILE * kv->head_dim) * ane_dtype_info(kv->dtype)->bytes;
+  size_t at = (size_t)(begin / runs * kv->tiles + from + begin % runs * TILES_A_PART) * tile;
+  ahead_add(a, (const uint8_t *)kv->k + at, ANE_MIN(tile, (size_t)AHEAD_BYTES / 2));
+  ahead_add(a, (const uint8_t *)kv->v + at, ANE_MIN(tile, (size_t)AHEAD_BYTES / 2));
+}
+
 /* Keys and values of all tiles that some query sees, once; 2 * head_dim multiplications and additions a query and key for
  * the scores, the same for the sum of values. */
 static void attend_cost(const struct lane *l, const struct step *s, struct ane_step_profile *p) {
@@ -122,6 +140,7 @@ static ane_status plan_sinks(struct planner *pl, const struct ane_node *n, struc
 ane_status plan_attend(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
   s->run = run_attend;
   s->cost = attend_cost;
+  s->ahead = attend_ahead;
   s->in[0] = planner_place(pl, n->inputs[0]);
   s->in[1] = planner_place(pl, n->inputs[1]);
   s->in[3] = planner_place(pl, n->inputs[2]);
