@@ -100,7 +100,7 @@ static ane_status conv(struct onnx_import *t, const struct ane_onnx_node *n) {
 
 /* axes axis .. -1: their number is not known before the run, so the list is made of a shape. */
 static ane_status norm_axes(struct onnx_import *t, const struct ane_onnx_node *n, int64_t axis, int32_t x, int32_t *out) {
-  int32_t shape = NONE, in[3], rank = NONE, start, one;
+  int32_t shape = NONE, in[3], rank = NONE, start = NONE, one = NONE;
   int64_t single[1] = {axis}, step_by = 1;
   if (axis == -1) return interp_ints(t->g, single, 1, false, out, t->err);
   ane_status st = ANE_OK;

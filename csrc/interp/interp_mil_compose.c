@@ -46,7 +46,7 @@ static ane_status reshape(struct mil_import *t, const struct ane_mil_op *op) {
 /* fill(shape(ref), value) */
 static ane_status fill_like(struct mil_import *t, const struct ane_mil_op *op) {
   static const char *const names[] = {"ref_tensor", "?value"};
-  int32_t in[2], shape;
+  int32_t in[2], shape = INTERP_NONE;
   ane_status st = params(t, op, names, 2, in);
   if (!st) st = mil_step(t, op, ANE_PRIM_shape, in, 1, &shape);
   in[0] = shape;

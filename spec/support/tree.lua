@@ -6,7 +6,7 @@ local M = {}
 local function lines_of(command)
   local pipe = assert(io.popen(command))
   local list = {}
-  for line in pipe:lines() do list[#list + 1] = line end
+  for line in pipe:lines() do list[#list + 1] = line:match "^%./(.*)" or line end
   pipe:close()
   return list
 end
@@ -15,8 +15,7 @@ local all
 
 --- Paths of the files below a folder ("" for all), by pattern of the extension; what is built or fetched is left out.
 function M.files(folder, extension)
-  all = all or lines_of [[find . \( -path ./build -o -path ./.git -o -path ./models-cache \) -prune -o -type f -print \
-    | sed 's|^\./||' | LC_ALL=C sort]]
+  all = all or lines_of [[find . \( -path ./build -o -path ./.git -o -path ./models-cache \) -prune -o -type f -print | LC_ALL=C sort]]
   local prefix = folder == "" and "" or folder .. "/"
   local list = {}
   for _, path in ipairs(all) do
