@@ -1,10 +1,11 @@
 --- The files of a package set against what its manifest says of them: there, as large, and by option with the same hashes.
--- Needs ane.core. Usage: `local ok, message, code = files.check(folder, meta, { verify = true })`
+-- Needs ane.core and ane.keys. Usage: `local ok, message, code = files.check(folder, meta, { verify = true })`
 --
 -- Sizes are always asked for, of the packages that are opened. Hashing reads all bytes of the set once more (about a gigabyte a second),
 -- so it is done on demand. The manifest itself has no hash.
 
 local core = require "ane.core"
+local keys = require "ane.keys"
 
 local M = {}
 
@@ -73,16 +74,9 @@ local function check_file(folder, path, want)
   return true
 end
 
-local function sorted_keys(t)
-  local keys = {}
-  for key in pairs(t) do keys[#keys + 1] = key end
-  table.sort(keys)
-  return keys
-end
-
 -- Every file that the manifest lists; and no others in the packages.
 local function check_listed(folder, meta, progress)
-  local paths = sorted_keys(meta.files)
+  local paths = keys(meta.files)
   for i, path in ipairs(paths) do
     local ok, message, code = check_file(folder, path, meta.files[path])
     if not ok then return nil, message, code end

@@ -1,7 +1,9 @@
 --- Checks of option tables: types, ranges, choices, defaults; an unknown key is named, with the valid ones.
--- Needs nothing. A rule is a table: type = a name of TYPES or a list of them, default, min, max, choices (list), check =
+-- Needs ane.keys. A rule is a table: type = a name of TYPES or a list of them, default, min, max, choices (list), check =
 -- function(value) that gives a message where the value is wrong.
 -- Usage: `opts = schema.check({max_tokens = {type = "integer", min = 0}}, opts, "generate", 2)`
+
+local keys_of = require "ane.keys"
 
 local M = {}
 
@@ -70,13 +72,6 @@ local function fault(rule, v)
   return rule.check and rule.check(v)
 end
 
-local function sorted_keys(rules)
-  local keys = {}
-  for key in pairs(rules) do keys[#keys + 1] = key end
-  table.sort(keys)
-  return keys
-end
-
 --- Checks an option table against its rules and gives a new table with the defaults filled in.
 -- @param rules name -> rule
 -- @param opts what the user gave: a table or nil
@@ -93,7 +88,7 @@ function M.check(rules, opts, what, level, bare)
   for key, value in pairs(opts or {}) do
     local rule = rules[key]
     if not rule then
-      error(("%s: unknown option %s; the options are %s"):format(what, shown(key), table.concat(sorted_keys(rules), ", ")), level)
+      error(("%s: unknown option %s; the options are %s"):format(what, shown(key), table.concat(keys_of(rules), ", ")), level)
     end
     value = as_integer(rule, value)
     local message = fault(rule, value)

@@ -23,7 +23,7 @@ local FORBIDDEN = {
 -- Folders of Lua modules (with the module that has the folder's name) that use only these, so that each can be read by itself.
 local ONLY = {
   ["ane.jinja."] = "ane.jinja. lpeg",
-  ["ane.recipe."] = "ane.recipe. ane.core ane.schema",
+  ["ane.recipe."] = "ane.recipe. ane.core ane.keys ane.schema",
   ["ane.models."] = "ane.recipe.",
   ["examples."] = "ane ane.recipe.",
 }

@@ -1,11 +1,12 @@
 --- `ane predict`: runs a Core ML package on the calls of a case file.
--- Needs ane.cli.common, ane.core and ane.package.
+-- Needs ane.cli.common, ane.core, ane.keys and ane.package.
 -- A case: {calls = [{inputs = {name = {shape, dtype, data}}, outputs, state, reset_state, function}], tolerance = {atol, rtol},
 -- tolerance_fp16}. Calls with the same `state` share one set of states; outputs that a call gives are compared. null is the same as
 -- a key that is not there.
 
 local core = require "ane.core"
 local common = require "ane.cli.common"
+local keys = require "ane.keys"
 
 local M = {}
 
@@ -167,10 +168,7 @@ end
 
 local function show(calls)
   for i, call in ipairs(calls) do
-    local names = {}
-    for name in pairs(call.outputs) do names[#names + 1] = name end
-    table.sort(names)
-    for _, name in ipairs(names) do
+    for _, name in ipairs(keys(call.outputs)) do
       local o = call.outputs[name]
       local verdict = o.ok == nil and "" or (", largest error %.3g: %s"):format(o.max_abs_err, o.ok and "ok" or "too large")
       if o.wanted_shape then verdict = (", wanted the shape [%s]"):format(table.concat(o.wanted_shape, ", ")) end

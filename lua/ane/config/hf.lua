@@ -1,11 +1,12 @@
 --- Configuration from config.json and generation_config.json, as the transformers library writes them.
--- Needs ane.core. Usage: `local cfg = require("ane.config.hf").read(source)`; raises {message, code}.
+-- Needs ane.core and ane.keys. Usage: `local cfg = require("ane.config.hf").read(source)`; raises {message, code}.
 --
 -- Keys come in two generations. Old: rope_theta, rope_scaling (null or a dict whose type is under `type` or `rope_type`),
 -- torch_dtype. New: rope_parameters (one dict, or one for each word of layer_types), dtype. Where both stand, the new one
 -- wins. What would change the result and is not known here is an error.
 
 local core = require "ane.core"
+local keys = require "ane.keys"
 
 local M = {}
 
@@ -111,13 +112,6 @@ function Reader:list(key, of, from, where)
   return out
 end
 
-local function sorted_keys(t)
-  local keys = {}
-  for key in pairs(t) do keys[#keys + 1] = key end
-  table.sort(keys)
-  return table.concat(keys, ", ")
-end
-
 -- ---- Rope ----------------------------------------------------------------------------------------------------------------
 
 -- What each type reads from its dict into the rope; the formulas are in ane.recipe.rope.
@@ -205,7 +199,7 @@ local function read_rope(self, cfg, p, where)
   local scaling = SCALINGS[name]
   if not scaling then
     local key = present(p.rope_type) and "rope_type" or "type"
-    self:fail("unsupported", "key %s%s: rope type '%s' is not known; known are: %s", where, key, name, sorted_keys(SCALINGS))
+    self:fail("unsupported", "key %s%s: rope type '%s' is not known; known are: %s", where, key, name, table.concat(keys(SCALINGS), ", "))
   end
   scaling(self, rope, p, where)
   return rope
@@ -251,7 +245,7 @@ local function read_act(self)
   local name = self:string(key)
   if name == nil then return nil end
   if not ACTS[name] then
-    self:fail("unsupported", "key %s: activation '%s' is not known; known are: %s", key, name, sorted_keys(ACTS))
+    self:fail("unsupported", "key %s: activation '%s' is not known; known are: %s", key, name, table.concat(keys(ACTS), ", "))
   end
   return ACTS[name]
 end

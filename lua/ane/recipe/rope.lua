@@ -4,6 +4,8 @@
 -- Ding et al. 2024; dynamic (NTK-aware base): bloc97 2023; the formulas as in transformers' modeling_rope_utils, dynamic with
 -- alpha as in its modeling_hunyuan_v1_dense.
 
+local keys = require "ane.keys"
+
 local M = {}
 
 -- How each scaling changes f in place: function(f, r, n) -> factor on cosine and sine (default 1), frequencies beyond
@@ -69,13 +71,6 @@ function SCALINGS.yarn(f, r, n)
   return r.attn_factor or (r.factor > 1 and 0.1 * math.log(r.factor) + 1 or 1)
 end
 
-local function known()
-  local names = {}
-  for name in pairs(SCALINGS) do names[#names + 1] = name end
-  table.sort(names)
-  return table.concat(names, ", ")
-end
-
 --- Angular frequencies of one rope.
 -- @param r inv_freq (the frequencies themselves, with magnitude and long_freq, of files that hold tables), or theta (base), dims
 -- (rotary size), and where scaled: scaling and what belongs to it (ane.config); divisors: a list
@@ -89,7 +84,8 @@ function M.frequencies(r)
   for t = 0, n - 1 do f[t + 1] = r.theta ^ (-2 * t / r.dims) end
   local magnitude, long
   if r.scaling then
-    local scale = SCALINGS[r.scaling] or error(("rope scaling %s is unknown; known are: %s"):format(r.scaling, known()), 0)
+    local scale = SCALINGS[r.scaling]
+    if not scale then error(("rope scaling %s is unknown; known are: %s"):format(r.scaling, table.concat(keys(SCALINGS), ", ")), 0) end
     magnitude, long = scale(f, r, n)
   end
   if r.divisors then
