@@ -157,6 +157,16 @@ function Lowered:feed(ids)
   return rows
 end
 
+--- The same for ids in calls of steps[1], steps[2], ... tokens.
+function Lowered:feed_in(ids, steps)
+  local rows, at = {}, 0
+  for _, n in ipairs(steps) do
+    table.move(self:feed(table.move(ids, at + 1, at + n, 1, {})), 1, n, #rows + 1, rows)
+    at = at + n
+  end
+  return rows
+end
+
 function Lowered:close()
   for _, p in ipairs(self.pieces) do
     for _, program in pairs(p.programs) do program:close() end

@@ -10,13 +10,8 @@ local MODELS = {
 local IDS = programs.ids(9, 40, 7)
 
 local function feed(p, steps)
-  local rows, at = {}, 0
   p:reset()
-  for _, n in ipairs(steps) do
-    for _, row in ipairs(p:feed(programs.slice(IDS, at + 1, at + n))) do rows[#rows + 1] = row end
-    at = at + n
-  end
-  return rows
+  return p:feed_in(IDS, steps)
 end
 
 describe("a lowered graph", function()

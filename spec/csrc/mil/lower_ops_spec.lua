@@ -17,14 +17,10 @@ local function run(o, variant)
   for key, value in pairs(variant) do opts[key] = value end
   opts.steps = nil
   local p <close> = lowered.wrap(ops.graph(o), opts)
-  local rows, at = {}, 0
-  for _, n in ipairs(variant.steps) do
-    for _, row in ipairs(p:feed(programs.slice(IDS, at + 1, at + n))) do
-      local list = { string.unpack("<" .. ("f"):rep(o.out), row) }
-      list[#list] = nil
-      rows[#rows + 1] = list
-    end
-    at = at + n
+  local rows = p:feed_in(IDS, variant.steps)
+  for t, row in ipairs(rows) do
+    rows[t] = { string.unpack("<" .. ("f"):rep(o.out), row) }
+    rows[t][o.out + 1] = nil -- where the reading ended
   end
   return rows
 end

@@ -50,17 +50,21 @@ local function compare(rows, want)
   return least, wrong
 end
 
--- The logits of calls with steps[1], steps[2], ... tokens.
-local function feed(p, ids, steps)
-  local rows, at = {}, 0
-  for _, n in ipairs(steps) do
-    for _, row in ipairs(p:feed(programs.slice(ids, at + 1, at + n))) do rows[#rows + 1] = row end
-    at = at + n
-  end
-  return rows
-end
-
 local IDS = programs.ids(9, 40, 7)
+
+-- Each logit of IDS fed in `steps` is near that of rows; how many there are.
+local function near_golden(name, p, steps, rows)
+  local seen = 0
+  for t, row in ipairs(p:feed_in(IDS, steps)) do
+    local list = { string.unpack("<" .. ("f"):rep(#rows[t]), row) }
+    for i, want in ipairs(rows[t]) do
+      local near = math.abs(list[i] - want) <= 2e-5 * (1 + math.abs(want))
+      assert.is_true(near, ("%s, %d, %d: %g, wanted %g"):format(name, t, i, list[i], want))
+      seen = seen + 1
+    end
+  end
+  return seen
+end
 
 local VARIANTS = {
   { name = "[1, C, T, 1], layer norm of [x, -x], rope tables as inputs", steps = { 1, 4, 3, 1 } },
@@ -85,10 +89,10 @@ describe("lowered graphs", function()
       for _, variant in ipairs(VARIANTS) do
         local o, steps = options(name, variant)
         local p <close> = lowered.open(path_of(name), o)
-        local least, wrong = compare(feed(p, IDS, steps), want)
+        local least, wrong = compare(p:feed_in(IDS, steps), want)
         assert.is_true(least > 1 - 1e-8 and wrong == 0, ("%s: cosine %.10f, %d other tokens"):format(variant.name, least, wrong))
         p:reset()
-        local again = compare(feed(p, IDS, steps), want)
+        local again = compare(p:feed_in(IDS, steps), want)
         assert.equal(least, again, "after a reset")
       end
     end)
@@ -117,7 +121,7 @@ describe("lowered graphs", function()
         local o, steps = options(name, cut)
         o.whole, o.host_embed = false, embed
         local p <close> = lowered.open(path_of(name), o)
-        local least, wrong = compare(feed(p, IDS, steps), want)
+        local least, wrong = compare(p:feed_in(IDS, steps), want)
         assert.is_true(least > 1 - 1e-8 and wrong == 0, ("%s: cosine %.10f, %d other tokens"):format(cut.name, least, wrong))
         made[#made + 1] = #p.pieces
       end
@@ -131,7 +135,7 @@ describe("lowered graphs", function()
       for _, form in ipairs { "int8", "int8-channel", "int4-block", "lut4", "lut4-g8" } do
         local o, steps = options(name, { weights = form, steps = { 4, 1, 4 } })
         local p <close> = lowered.open(path_of(name), o)
-        local least = compare(feed(p, IDS, steps), fast(name, IDS, form))
+        local least = compare(p:feed_in(IDS, steps), fast(name, IDS, form))
         assert.is_true(least > 1 - 1e-8, ("%s: cosine %.10f"):format(form, least))
       end
     end)
@@ -143,7 +147,7 @@ describe("lowered graphs", function()
       for _, norm in ipairs { "doubled", "fp32" } do
         local o, steps = options(name, { fp32 = false, weights = "fp16", precision = "fp16", norm = norm, steps = { 1, 4, 3, 1 } })
         local p <close> = lowered.open(path_of(name), o)
-        local least = compare(feed(p, IDS, steps), want)
+        local least = compare(p:feed_in(IDS, steps), want)
         assert.is_true(least > 0.9995, ("%s, %s: cosine %.7f"):format(name, norm, least))
       end
     end
@@ -156,14 +160,7 @@ describe("lowered graphs", function()
     for name, rows in pairs(golden) do
       local o, steps = options("hf/" .. name, { steps = { 4, 3, 2 }, layout = "c1t" })
       local p <close> = lowered.open(path_of("hf/" .. name), o)
-      for t, row in ipairs(feed(p, IDS, steps)) do
-        local list = { string.unpack("<" .. ("f"):rep(#rows[t]), row) }
-        for i, want in ipairs(rows[t]) do
-          local near = math.abs(list[i] - want) <= 2e-5 * (1 + math.abs(want))
-          assert.is_true(near, ("%s, %d, %d: %g, wanted %g"):format(name, t, i, list[i], want))
-          seen = seen + 1
-        end
-      end
+      seen = seen + near_golden(name, p, steps, rows)
     end
     assert.is_true(seen > 1000)
   end)
@@ -182,14 +179,7 @@ describe("lowered graphs", function()
       for _, layout in ipairs { "ct1", "c1t" } do
         o.layout, o.whole, o.layers = layout, layout == "ct1", 1
         local p <close> = lowered.open(path_of("hf/" .. name), o)
-        for t, row in ipairs(feed(p, IDS, steps)) do
-          local list = { string.unpack("<" .. ("f"):rep(#rows[t]), row) }
-          for i, want in ipairs(rows[t]) do
-            local near = math.abs(list[i] - want) <= 2e-5 * (1 + math.abs(want))
-            assert.is_true(near, ("%s, %d, %d: %g, wanted %g"):format(name, t, i, list[i], want))
-            seen = seen + 1
-          end
-        end
+        seen = seen + near_golden(name, p, steps, rows)
       end
     end
     assert.is_true(seen > 2000)
