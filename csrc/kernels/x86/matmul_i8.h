@@ -6,10 +6,7 @@
  * meet the same planes column by column: few blocks have them, and seldom all columns of a tile.
  *
  * Panel, for each block one record: codes [PANEL_NV][8][LANES * 4], scales [subs][PANEL_NV][LANES], minima
- * [PANEL_NV][LANES]. Longer rows than a panel holds are done in pieces, the sums waiting in `out` and in `rest`.
- *
- * Sums of dots begin at BASE, the bits of 1.5 * 2^23: as a float such a sum is that number plus the dot, exactly, for a dot
- * stays below 32 * 255 * 128. A subtraction makes a float of it; a conversion would take the place of a product. */
+ * [PANEL_NV][LANES]. Longer rows than a panel holds are done in pieces, the sums waiting in `out` and in `rest`. */
 #ifndef ANE_KERNELS_X86_MATMUL_I8_H
 #define ANE_KERNELS_X86_MATMUL_I8_H
 
@@ -23,8 +20,7 @@ enum {
   START_ROW = 2 * MAX_RECORDS + LANES,
   REST_NT = 1024, /* most columns of a run */
   LOW_CHAINS = SIGNED_BYTES ? 1 : 2, /* one dot after another is slow where there is but one column */
-  FEW = 16, FEW_MIN = 40, /* columns up to which a block is unpacked again for each run of them; measured */
-  BASE = 0x4B400000
+  FEW = 16, FEW_MIN = 40 /* columns up to which a block is unpacked again for each run of them; measured */
 };
 _Static_assert(I8_PANEL_BYTES + 4 * I8_NT * START_ROW + 4 * REST_NT * PANEL_NV * LANES <= ANE_SCRATCH, "the scratch of a product");
 
@@ -43,7 +39,7 @@ struct i8_job {
   int shift; /* zero = 1 << shift */
 };
 
-/* What the dots of nt columns and the blocks of a piece start from: BASE - zero * sum of q. [nt][start_row], a pair for each
+/* What the dots of nt columns and the blocks of a piece start from: - zero * sum of q. [nt][start_row], a pair for each
  * block as isum; where there is one scale, the first of the pair is for all 32 columns. */
 INLINE void make_starts(ane_form f, int64_t nt, const struct i8_job *j, int64_t t0) {
   int64_t n = 2 * (j->b_to - j->b_from);
@@ -52,19 +48,19 @@ INLINE void make_starts(ane_form f, int64_t nt, const struct i8_job *j, int64_t 
     for (int64_t i = 0; i < n; i += LANES) {
       vi sum = n - i >= LANES ? vi_load(isum + i) : vi_load_n(isum + i, n - i);
       if (form_subs(f) == 1) sum = vi_add(sum, vi_second(sum));
-      vi_store(j->starts + t * j->start_row + i, vi_sub(vi_set(BASE), vi_shl_by(sum, j->shift)));
+      vi_store(j->starts + t * j->start_row + i, vi_sub(vi_zero(), vi_shl_by(sum, j->shift)));
     }
   }
 }
 
 /* The same for the low codes of one block, half as in scaled(). */
 INLINE vi low_start(ane_form f, const int32_t *isum, int shift, int half) {
-  return vi_set(has_zero(f) ? BASE - (form_subs(f) == 1 ? isum[0] + isum[1] : isum[half]) * (1 << shift) : BASE);
+  return has_zero(f) ? vi_set(-(form_subs(f) == 1 ? isum[0] + isum[1] : isum[half]) * (1 << shift)) : vi_zero();
 }
 
 /* The scaled dot of half `half` of the columns, `before` being that of the first half. */
 INLINE vf scaled(ane_form f, int half, vi sum, vf scale, vf before) {
-  vf x = vf_sub(vf_bits(sum), vf_set(0x1.8p23f));
+  vf x = vf_int(sum);
   return f == ANE_FORM_I8 ? x : half == 0 ? vf_mul(x, scale) : vf_fma(x, scale, before);
 }
 
@@ -125,7 +121,7 @@ INLINE void fused(ane_form f, int nt, const struct i8_job *j, int64_t vc, int64_
       int planes = 8 / form_subs(f), from = planes * half;
       const int32_t *start = starts + 2 * b + half;
 #pragma GCC unroll 8
-      for (int t = 0; t < nt; t++) sum[t] = has_zero(f) ? vi_word(start + t * j->start_row) : vi_set(BASE);
+      for (int t = 0; t < nt; t++) sum[t] = has_zero(f) ? vi_word(start + t * j->start_row) : vi_zero();
       fused_dots(f, nt, c + from, planes, q + b * ANE_BLOCK + 4 * from, j->nb * ANE_BLOCK, sum, run);
       scale[half] = unpack_scale(f, at, part, half);
 #pragma GCC unroll 8
@@ -249,7 +245,7 @@ INLINE void tile(ane_form f, int nv, int nt, const struct i8_job *j, int64_t vc,
       int planes = 8 / form_subs(f), from = planes * half;
 #pragma GCC unroll 8
       for (int t = 0; t < nt; t++) {
-        sum[0][t] = has_zero(f) ? vi_word(starts + t * j->start_row + half) : vi_set(BASE);
+        sum[0][t] = has_zero(f) ? vi_word(starts + t * j->start_row + half) : vi_zero();
         if (nv > 1) sum[I8_NV - 1][t] = sum[0][t];
       }
       tile_dots(f, nv, nt, codes + from * PLANE, planes, q, b * ANE_BLOCK + 4 * from, sum, run);

@@ -67,7 +67,6 @@ INLINE vi vi_load_n(const int32_t *p, int64_t n) { return _mm256_maskload_epi32(
 INLINE vf vf_set(float x) { return _mm256_set1_ps(x); }
 INLINE vf vf_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
 INLINE vf vf_add(vf a, vf b) { return _mm256_add_ps(a, b); }
-INLINE vf vf_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
 INLINE vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
 INLINE vf vf_abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
 INLINE vf vf_int(vi a) { return _mm256_cvtepi32_ps(a); }

@@ -74,7 +74,6 @@ INLINE vi vi_load_n(const int32_t *p, int64_t n) { return _mm512_maskz_loadu_epi
 INLINE vf vf_set(float x) { return _mm512_set1_ps(x); }
 INLINE vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
 INLINE vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
-INLINE vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
 INLINE vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 INLINE vf vf_abs(vf a) { return _mm512_abs_ps(a); }
 INLINE vf vf_int(vi a) { return _mm512_cvtepi32_ps(a); }
