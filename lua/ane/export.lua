@@ -1,5 +1,6 @@
 --- Writes a model as Core ML packages for the Neural Engine, with all that is needed to run them.
--- Needs ane.core, ane.export.*, ane.plan and ane.schema. Usage: `assert(model:export("out/", {weights = "int8", context = 512}))`
+-- Needs ane.core, ane.export.*, ane.package_files, ane.plan and ane.schema.
+-- Usage: `assert(model:export("out/", {weights = "int8", context = 512}))`
 --
 -- The set is a folder: packages, embed.bin (fp16 rows [vocab_size, d_model]), the files of the tokenizer, and runtime_meta.json, which
 -- ane.export.meta makes and ane.package_set reads. It is built in OUT.partial, package by package, each checked and hashed when it is
@@ -8,6 +9,7 @@
 
 local core = require "ane.core"
 local meta = require "ane.export.meta"
+local package_files = require "ane.package_files"
 local planner = require "ane.plan"
 local schema = require "ane.schema"
 local tokens = require "ane.export.tokens"
@@ -37,29 +39,6 @@ end
 local function refuse(code, ...) error({ message = (...):format(select(2, ...)), code = code }, 0) end
 
 -- ---- Files ---------------------------------------------------------------------------------------------------------------
-
--- Relative paths of all files in a folder, sorted.
-local function files_of(folder, prefix, out)
-  local names = try(core.list_dir(folder .. "/" .. prefix))
-  table.sort(names)
-  for _, name in ipairs(names) do
-    local path = prefix .. name
-    if core.path_kind(folder .. "/" .. path) == "folder" then files_of(folder, path .. "/", out) else out[#out + 1] = path end
-  end
-  return out
-end
-
---- Bytes and hash of a package: SHA-256 of lines "<SHA-256 of the file>  <path>\n", by path; and of each file {bytes, sha256}.
-function M.measure(path)
-  local lines, sum, files = {}, 0, {}
-  for _, file in ipairs(files_of(path, "", {})) do
-    local hash, bytes = core.sha256_file(path .. "/" .. file)
-    try(hash, bytes, "io")
-    lines[#lines + 1], sum = ("%s  %s\n"):format(hash, file), sum + bytes
-    files[file] = { bytes = bytes, sha256 = hash }
-  end
-  return sum, core.sha256(table.concat(lines)), files
-end
 
 -- Is this a name that an export may give? Where one was killed at its end, OUT.partial holds what is left of the old set.
 local function is_own(name)
@@ -130,8 +109,8 @@ end
 local function is_done(folder, record, name)
   local entry = record.done[name]
   if type(entry) ~= "table" or core.path_kind(folder:path() .. "/" .. name) ~= "folder" then return nil end
-  local ok, bytes, hash = pcall(M.measure, folder:path() .. "/" .. name)
-  return ok and bytes == entry.bytes and hash == entry.sha256 and entry or nil
+  local bytes, hash = package_files.measure(folder:path() .. "/" .. name)
+  return bytes and bytes == entry.bytes and hash == entry.sha256 and entry or nil
 end
 
 -- ---- Packages ------------------------------------------------------------------------------------------------------------
@@ -156,7 +135,8 @@ local function write_piece(run, exporter, i, name)
   local package = try(core.package(path)) -- all that is in it has been checked
   local residency = core.mil_judge(package)
   package:close()
-  local bytes, hash, files = M.measure(path)
+  local bytes, hash, files = package_files.measure(path)
+  try(bytes, hash, files)
   entry = { bytes = bytes, sha256 = hash, files = files, version = written.version, inputs = written.inputs, outputs = written.outputs,
             states = written.states, functions = written.functions, weights = weights, residency = residency }
   run.record.done[name], run.written[name] = entry, entry
@@ -243,7 +223,8 @@ local function hash_tokens(path, names)
   local out = {}
   for _, name in ipairs(names) do
     if core.path_kind(path .. "/" .. name) == "folder" then
-      local _, _, files = M.measure(path .. "/" .. name)
+      local bytes, hash, files = package_files.measure(path .. "/" .. name)
+      try(bytes, hash, files)
       for file, entry in pairs(files) do out[name .. "/" .. file] = entry end
     else
       local hash, bytes = core.sha256_file(path .. "/" .. name)

@@ -58,6 +58,21 @@ local function check_sizes(folder, packages)
   return true
 end
 
+--- Bytes and hash of a folder: SHA-256 of lines "<SHA-256 of the file>  <path>\n", by path; and of each file {bytes, sha256}.
+-- @return bytes, hash, {path = {bytes, sha256}}; or nil, message, code
+function M.measure(folder)
+  local lines, sum, files = {}, 0, {}
+  local ok, message, code = walk(folder .. "/", "", 0, function(path)
+    local hash, bytes, word = core.sha256_file(folder .. "/" .. path)
+    if not hash then return nil, bytes, word or "io" end
+    files[path], sum = { bytes = bytes, sha256 = hash }, sum + bytes
+    return true
+  end)
+  if not ok then return nil, message, code end
+  for i, path in ipairs(keys(files)) do lines[i] = ("%s  %s\n"):format(files[path].sha256, path) end
+  return sum, core.sha256(table.concat(lines)), files
+end
+
 -- ---- Hashes -------------------------------------------------------------------------------------------------------------
 
 -- A file against {bytes, sha256}.
@@ -92,23 +107,14 @@ local function check_listed(folder, meta, progress)
   return true
 end
 
--- A manifest with hashes of whole packages only: of lines "<SHA-256>  <path>\n" of their files, by path.
+-- A manifest with hashes of whole packages only, as measure gives them.
 local function check_packages(folder, meta, progress)
   for i, p in ipairs(meta.packages) do
     if type(p.sha256) ~= "string" or p.sha256 == "" then
       return nil, ("packages[%d] (%s): there is no hash to verify it by"):format(i, p.path), "unsupported"
     end
-    local lines = {}
-    local ok, message, code = walk(folder .. p.path .. "/", "", 0, function(path)
-      local hash, why, word = core.sha256_file(folder .. p.path .. "/" .. path)
-      if not hash then return nil, why, word or "io" end
-      lines[#lines + 1] = { path = path, hash = hash }
-      return true
-    end)
-    if not ok then return nil, message, code end
-    table.sort(lines, function(a, b) return a.path < b.path end)
-    for k, line in ipairs(lines) do lines[k] = ("%s  %s\n"):format(line.hash, line.path) end
-    local hash = core.sha256(table.concat(lines))
+    local bytes, hash, code = M.measure(folder .. p.path)
+    if not bytes then return nil, hash, code end
     if hash ~= p.sha256 then
       return nil, ("%s: the package is not what was written: its hash is %s, wanted %s"):format(p.path, hash, p.sha256), "format"
     end

@@ -2,6 +2,7 @@
 local ane = require "ane"
 local core = require "ane.core"
 local exporter = require "ane.export"
+local package_files = require "ane.package_files"
 local tiny = require "support.tiny"
 
 local IDS = { 1, 17, 300, 5, 9, 2, 44, 8, 3 }
@@ -129,7 +130,7 @@ describe("export", function()
     assert.equal(0, m.lm_head_shards[1].vocab_start)
     assert.equal(model.vocab, m.lm_head_shards[3].vocab_end)
     for i, s in ipairs(report.shards) do
-      local bytes, hash = exporter.measure(out .. "/" .. s.path)
+      local bytes, hash = package_files.measure(out .. "/" .. s.path)
       assert.same({ bytes, hash, bytes, hash }, { s.bytes, s.sha256, m.packages[i].bytes, m.hashes[s.path] })
     end
     assert.equal(core.sha256_file(out .. "/embed.bin"), m.hashes["embed.bin"])
