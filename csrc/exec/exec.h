@@ -44,8 +44,8 @@ struct ane_program_options {
   int64_t chunk;           /* the most tokens of one run, 1 .. 4096 */
   /* Called on the caller's thread while weights are packed, bytes of the source. May be NULL. */
   void (*progress)(void *arg, uint64_t done, uint64_t total);
-  /* Called when the stored bytes of a weight have been copied for good: the caller may drop them from memory (they must
-   * stay readable). May be NULL. */
+  /* Called when the stored bytes of a weight, or of some of its rows, have been copied for good: the caller may drop them
+   * from memory (they must stay readable). May be NULL. */
   void (*release)(void *arg, const void *data, uint64_t bytes);
   /* A weight for each of `cols` columns of a matrix that takes a FORM (ane_weight_fit), or NULL. May be NULL. */
   const float *(*importance)(void *arg, const char *name, int64_t cols);

@@ -87,7 +87,8 @@ static ane_status check_rule(const struct ane_program *p, const struct ane_weigh
 struct packing {
   struct ane_program *p;
   struct matrix *m;
-  _Atomic int64_t next;
+  _Atomic int64_t next; /* group or tile that nobody has */
+  int64_t end;          /* of this piece */
   uint8_t *lanes;    /* threads x lane_bytes */
   size_t lane_bytes, codes_at, scratch_at; /* of a lane: floats as read, floats as held, codes or encoded rows, scratch */
   uint8_t *gathered; /* threads x 16 rows of a matrix whose rows do not lie as such */
@@ -99,7 +100,7 @@ struct packing {
   const float *importance;
 };
 
-enum { GROUPS_A_TURN = 8, TILE_GROUPS = ANE_WEIGHT_TILE / ANE_GROUP };
+enum { GROUPS_A_TURN = 8, PIECE_BYTES = 16 << 20 };
 
 static int group_rows(const struct matrix *m, int64_t g) { return (int)ANE_MIN((int64_t)ANE_GROUP, m->packed.rows - g * ANE_GROUP); }
 
@@ -154,8 +155,8 @@ static void pack_groups(void *arg, int thread, int threads) {
   struct packing *k = arg;
   (void)threads;
   const struct ane_packed *w = &k->m->packed;
-  for (int64_t from; (from = atomic_fetch_add(&k->next, GROUPS_A_TURN)) < w->groups;)
-    for (int64_t g = from; g < ANE_MIN(from + GROUPS_A_TURN, w->groups); g++)
+  for (int64_t from; (from = atomic_fetch_add(&k->next, GROUPS_A_TURN)) < k->end;)
+    for (int64_t g = from; g < ANE_MIN(from + GROUPS_A_TURN, k->end); g++)
       if (k->errors) pack_encoded(k, g, thread);
       else ane_pack_rows(w, w->dtype, stored_rows(k, g, thread), w->row_bytes, group_rows(k->m, g), g);
 }
@@ -204,7 +205,7 @@ static void pack_tiles(void *arg, int thread, int threads) {
   float *rows = (float *)(void *)lane, *back = rows + tile;
   uint16_t *scales = (uint16_t *)(void *)(codes + tile), lut[ANE_WEIGHT_TILE / 8 * 16]; /* scales: at most a block of 32 each */
   uint8_t *blocks = codes + tile + 2 * (tile / ANE_BLOCK + ANE_WEIGHT_TILE);
-  for (int64_t i; (i = atomic_fetch_add(&k->next, 1)) * ANE_WEIGHT_TILE < w->rows;) {
+  for (int64_t i; (i = atomic_fetch_add(&k->next, 1)) < k->end;) {
     int64_t row = i * ANE_WEIGHT_TILE;
     int n = (int)ANE_MIN(w->rows - row, ANE_WEIGHT_TILE);
     struct ane_weight_tile t = {codes, scales, lut};
@@ -246,6 +247,22 @@ static ane_status sum_errors(const struct packing *k, int64_t n, int64_t rows, s
   return ANE_OK;
 }
 
+/* n groups or tiles of `rows` rows, piece by piece: what a piece was packed from is given back before the next, so that a large
+ * matrix is not held twice. */
+static void pack_pieces(struct packing *k, ane_pool_fn fn, int64_t n, int64_t rows) {
+  const struct ane_program *p = k->p;
+  const struct ane_packed *w = &k->m->packed;
+  size_t unit = (size_t)rows * w->row_bytes;
+  bool give_back = p->o.release && !scattered(k->m);
+  int64_t piece = give_back ? (int64_t)(PIECE_BYTES / unit) + 1 : n;
+  for (int64_t from = 0; from < n; from = k->end) {
+    atomic_store(&k->next, from);
+    k->end = ANE_MIN(from + piece, n);
+    ane_pool_run(p->pool, fn, k);
+    if (give_back) p->o.release(p->o.arg, (const uint8_t *)k->m->stored.data + (size_t)from * unit, (size_t)(ANE_MIN(k->end * rows, w->rows) - from * rows) * w->row_bytes);
+  }
+}
+
 /* Re-encodes: to a type in groups, to a form in tiles. */
 static ane_status pack_changed(struct packing *k, struct ane_error *err) {
   struct ane_program *p = k->p;
@@ -261,7 +278,7 @@ static ane_status pack_changed(struct packing *k, struct ane_error *err) {
   k->lanes = fits ? ane_malloc((size_t)p->o.threads * k->lane_bytes) : NULL;
   k->errors = ane_calloc((size_t)n, sizeof *k->errors);
   if (!k->lanes || !k->errors) st = ane_fail(err, ANE_NOMEM, "no memory to re-encode %s", m->name);
-  else ane_pool_run(p->pool, m->coded ? pack_tiles : pack_groups, k);
+  else pack_pieces(k, m->coded ? pack_tiles : pack_groups, n, rows);
   if (!st) st = sum_errors(k, n, rows, err);
   ane_free(k->lanes);
   ane_free(k->errors);
@@ -280,7 +297,7 @@ static ane_status pack_one(struct ane_program *p, struct matrix *m, struct ane_e
   ane_status st = ANE_OK;
   ane_packed_place(w, p->slab + m->offset);
   if (m->coded || w->dtype != m->stored.dtype) st = pack_changed(&k, err);
-  else ane_pool_run(p->pool, pack_groups, &k);
+  else pack_pieces(&k, pack_groups, w->groups, ANE_GROUP);
   if (w->form == ANE_FORM_I8) w->row_scale = p->side + m->side;
   if (w->form == ANE_FORM_LUT4) w->lut = p->side + m->side;
   ane_free(k.gathered);
@@ -313,6 +330,7 @@ ane_status weights_pack(struct ane_program *p, struct ane_error *err) {
   for (int32_t i = 0; i < p->n_matrices; i++) {
     struct matrix *m = &p->matrices[i];
     if ((st = pack_one(p, m, err))) return st;
+    /* Once more as a whole: pages that two pieces share, and rows that did not lie as such. */
     if (p->o.release && m->packed.form != ANE_FORM_ROWS) p->o.release(p->o.arg, m->stored.data, m->stored.bytes);
     done += m->stored.bytes;
     if (p->o.progress) p->o.progress(p->o.arg, done, bytes);
