@@ -58,6 +58,7 @@ all: $(BUILD)/ane/core.so $(BUILD)/bin/ane links
 AVX2 := -mavx2 -mfma -mf16c
 AVX512 := $(AVX2) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512
 $(BUILD)/%_avx2.o $(BUILD)/%_avx2.tidy: ISA_CFLAGS := $(AVX2)
+$(BUILD)/%_avxvnni.o $(BUILD)/%_avxvnni.tidy: ISA_CFLAGS := $(AVX2) -mavxvnni
 $(BUILD)/%_avx512.o $(BUILD)/%_avx512.tidy: ISA_CFLAGS := $(AVX512)
 $(BUILD)/%_avx512vnni.o $(BUILD)/%_avx512vnni.tidy: ISA_CFLAGS := $(AVX512) -mavx512vnni
 $(BUILD)/%_avx512bf16.o $(BUILD)/%_avx512bf16.tidy: ISA_CFLAGS := $(AVX512) -mavx512bf16

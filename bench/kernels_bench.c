@@ -57,7 +57,7 @@ FMA_LOOP(limit_avx512, "avx512f", __m512, _mm512_set1_ps, _mm512_fmadd_ps, 16)
 
 static double limit(ane_isa isa) {
   if (isa == ANE_ISA_AVX2) return limit_avx2();
-  return isa > ANE_ISA_AVX2 && isa <= ANE_ISA_AVX512VNNI ? limit_avx512() : NAN;
+  return isa >= ANE_ISA_AVX512 && isa <= ANE_ISA_AVX512VNNI ? limit_avx512() : NAN;
 }
 
 static struct ane_kv cache(const struct ane_kernels *k, ane_dtype dtype, int64_t heads, int64_t hd, int64_t count) {
@@ -150,7 +150,7 @@ int main(int argc, char **argv) {
   };
   if (argc > 1) budget = atof(argv[1]);
   for (ane_isa isa = ANE_ISA_AVX2; isa < ANE_ISA_COUNT; isa++) {
-    if (!ane_isa_available(isa) || isa == ANE_ISA_AVX512VNNI) continue; /* the same functions as avx512 */
+    if (!ane_isa_available(isa) || isa == ANE_ISA_AVXVNNI || isa == ANE_ISA_AVX512VNNI) continue; /* the same functions as one before */
     const struct ane_kernels *k = ane_kernels_get(isa);
     const double peak = limit(isa);
     printf("%s: fused multiply-adds alone %.1f GFLOPS\n", ane_isa_name(isa), peak);

@@ -63,7 +63,8 @@ static void run_read(void *arg, int thread, int threads) {
 static void run_limit(void *arg, int thread, int threads) {
   struct job *j = arg;
   (void)threads;
-  j->ops[thread] = j->x.kind == ANE_ACT_I8 ? ane_limit_dot(400000) : j->x.kind == ANE_ACT_BF16 ? ane_limit_bf16(400000) : ane_limit_fma(400000);
+  const ane_isa isa = j->k->isa;
+  j->ops[thread] = j->x.kind == ANE_ACT_I8 ? ane_limit_dot(isa, 400000) : j->x.kind == ANE_ACT_BF16 ? ane_limit_bf16(isa, 400000) : ane_limit_fma(isa, 400000);
 }
 
 /* Seconds of the best of `runs` runs of each of two functions, run in turn. */

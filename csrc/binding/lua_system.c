@@ -56,14 +56,16 @@ static int clock_now(lua_State *L) {
   return 1;
 }
 
-/* limits(threads) -> {read (bytes a second), dot, bf16, fma (operations a second; nil: not known here)}; or nil, message, code */
+/* limits(threads, level) -> {read (bytes a second), dot, bf16, fma (operations a second; nil: not known here)}; or nil, message, code */
 static int limits(lua_State *L) {
   struct ane_pool *pool;
   struct ane_limits l;
   struct ane_error err;
   int threads = (int)bind_integer(L, 1, 1, ANE_LIMIT_THREADS);
+  ane_isa isa = ane_isa_from_name(luaL_checkstring(L, 2));
+  luaL_argcheck(L, isa != ANE_ISA_COUNT && ane_isa_available(isa), 2, "level not available");
   if (ane_pool_create(&pool, threads, &err)) return bind_fail(L, &err);
-  ane_status st = ane_limits_measure(pool, &l, &err);
+  ane_status st = ane_limits_measure(pool, isa, &l, &err);
   ane_pool_destroy(pool);
   if (st) return bind_fail(L, &err);
   const struct {

@@ -240,11 +240,13 @@ const struct ane_kernels *ane_kernels_get(ane_isa isa);
 
 /* ---- Limits of the machine (limits.c): what benches and profiles set kernels beside -----------------------------------*/
 
-/* Loops on registers only, for one thread. Each returns the number of operations done (a multiply and an add are two): 8-bit
- * dot products (vpdpbusd), bf16 dot products (vdpbf16ps), fp32 fused multiply-adds; 0 where the machine lacks the instruction. */
-double ane_limit_dot(int64_t steps);
-double ane_limit_bf16(int64_t steps);
-double ane_limit_fma(int64_t steps);
+/* Loops on registers only, for one thread, of the instructions that an available level has. Each returns the number of
+ * operations done (a multiply and an add are two): 8-bit dot products, bf16 dot products (vdpbf16ps), fp32 fused multiply-adds; 0
+ * where the level has no such instruction or it is not known here. The dot of avxvnni and avx512vnni is vpdpbusd; that of avx2 and
+ * avx512 is what 32 columns of 4-bit codes need: eight vpmaddubsw, seven vpaddw, one vpmaddwd and one vpaddd. */
+double ane_limit_dot(ane_isa isa, int64_t steps);
+double ane_limit_bf16(ane_isa isa, int64_t steps);
+double ane_limit_fma(ane_isa isa, int64_t steps);
 /* Reads every byte of p, size in whole 128 bytes; the result only keeps the reads alive. */
 uint64_t ane_limit_read(const void *p, size_t size);
 
@@ -256,7 +258,7 @@ struct ane_limits {
   double read;            /* bytes a second from memory */
   double dot, bf16, fma;  /* operations a second */
 };
-/* Takes about a second and ANE_LIMIT_BYTES of memory. Errors: ANE_NOMEM, ANE_RANGE (threads). */
-ane_status ane_limits_measure(struct ane_pool *pool, struct ane_limits *out, struct ane_error *err);
+/* Of one level. Takes about a second and ANE_LIMIT_BYTES of memory. Errors: ANE_NOMEM, ANE_RANGE (threads). */
+ane_status ane_limits_measure(struct ane_pool *pool, ane_isa isa, struct ane_limits *out, struct ane_error *err);
 
 #endif

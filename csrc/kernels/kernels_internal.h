@@ -15,6 +15,8 @@ void ane_norm_avx2(struct ane_kernels *k);
 void ane_elementwise_avx2(struct ane_kernels *k);
 void ane_attention_avx2(struct ane_kernels *k);
 
+void ane_matmul_avxvnni(struct ane_kernels *k);
+
 void ane_matmul_avx512(struct ane_kernels *k);
 void ane_norm_avx512(struct ane_kernels *k);
 void ane_elementwise_avx512(struct ane_kernels *k);
@@ -98,8 +100,12 @@ static inline void ane_put_word(void *p, uint32_t u) { __builtin_memcpy(p, &u, 4
 static inline void ane_put_half(void *p, uint16_t u) { __builtin_memcpy(p, &u, 2); }
 
 #if defined(__x86_64__)
-/* limits.c: loops of instructions that the machine may lack; dot, bf16 and fma then give 0. */
+/* limits.c: loops of instructions that the machine must have. */
+double limit_dot_avx2(int64_t steps);
+double limit_fma_avx2(int64_t steps);
+double limit_dot_avxvnni(int64_t steps);
 double limit_dot_avx512(int64_t steps);
+double limit_dot_avx512vnni(int64_t steps);
 double limit_bf16_avx512(int64_t steps);
 double limit_fma_avx512(int64_t steps);
 uint64_t limit_read_avx2(const void *p, size_t size);

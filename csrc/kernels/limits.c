@@ -5,13 +5,30 @@
 #include <string.h>
 
 #if defined(__x86_64__)
-double ane_limit_dot(int64_t steps) { return limit_dot_avx512(steps); }
-double ane_limit_bf16(int64_t steps) { return limit_bf16_avx512(steps); }
-double ane_limit_fma(int64_t steps) { return limit_fma_avx512(steps); }
+/* Of a level that the machine has. */
+double ane_limit_dot(ane_isa isa, int64_t steps) {
+  switch (isa) {
+    case ANE_ISA_AVX2: return limit_dot_avx2(steps);
+    case ANE_ISA_AVXVNNI: return limit_dot_avxvnni(steps);
+    case ANE_ISA_AVX512: return limit_dot_avx512(steps);
+    case ANE_ISA_AVX512VNNI: return limit_dot_avx512vnni(steps);
+    default: return 0;
+  }
+}
+double ane_limit_bf16(ane_isa isa, int64_t steps) {
+  return isa == ANE_ISA_AVX512VNNI && ane_cpu_has_bf16_dot() ? limit_bf16_avx512(steps) : 0;
+}
+double ane_limit_fma(ane_isa isa, int64_t steps) {
+  switch (isa) {
+    case ANE_ISA_AVX2: case ANE_ISA_AVXVNNI: return limit_fma_avx2(steps);
+    case ANE_ISA_AVX512: case ANE_ISA_AVX512VNNI: return limit_fma_avx512(steps);
+    default: return 0;
+  }
+}
 #else
-double ane_limit_dot(int64_t steps) { return (void)steps, 0; }
-double ane_limit_bf16(int64_t steps) { return (void)steps, 0; }
-double ane_limit_fma(int64_t steps) { return (void)steps, 0; }
+double ane_limit_dot(ane_isa isa, int64_t steps) { return (void)isa, (void)steps, 0; }
+double ane_limit_bf16(ane_isa isa, int64_t steps) { return (void)isa, (void)steps, 0; }
+double ane_limit_fma(ane_isa isa, int64_t steps) { return (void)isa, (void)steps, 0; }
 #endif
 
 uint64_t ane_limit_read(const void *p, size_t size) {
@@ -28,6 +45,7 @@ uint64_t ane_limit_read(const void *p, size_t size) {
 
 struct job {
   enum { READ, DOT, BF16, FMA } what;
+  ane_isa isa;
   int64_t steps;
   const char *data;
   size_t bytes;
@@ -43,7 +61,7 @@ static void work(void *arg, int thread, int threads) {
     j->ops[thread] = (double)part;
     return;
   }
-  j->ops[thread] = j->what == DOT ? ane_limit_dot(j->steps) : j->what == BF16 ? ane_limit_bf16(j->steps) : ane_limit_fma(j->steps);
+  j->ops[thread] = j->what == DOT ? ane_limit_dot(j->isa, j->steps) : j->what == BF16 ? ane_limit_bf16(j->isa, j->steps) : ane_limit_fma(j->isa, j->steps);
 }
 
 /* Operations (or bytes) a second: the best of several runs. */
@@ -59,9 +77,9 @@ static double best(struct ane_pool *pool, struct job *j, int runs) {
   return rate;
 }
 
-ane_status ane_limits_measure(struct ane_pool *pool, struct ane_limits *out, struct ane_error *err) {
+ane_status ane_limits_measure(struct ane_pool *pool, ane_isa isa, struct ane_limits *out, struct ane_error *err) {
   enum { RUNS = 5 };
-  struct job j = {.bytes = ANE_LIMIT_BYTES, .steps = 2000000};
+  struct job j = {.isa = isa, .bytes = ANE_LIMIT_BYTES, .steps = 2000000};
   *out = (struct ane_limits){0};
   if (ane_pool_threads(pool) > ANE_LIMIT_THREADS) return ane_fail(err, ANE_RANGE, "limits are measured with at most %d threads", ANE_LIMIT_THREADS);
   char *data = ane_malloc(j.bytes);

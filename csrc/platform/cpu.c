@@ -68,7 +68,9 @@ static struct features detect(void) {
   uint32_t need = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31; /* F, DQ, BW, VL */
   f.isa[ANE_ISA_AVX512] = f.isa[ANE_ISA_AVX2] && (saved & 0xE6) == 0xE6 && (b & need) == need;
   f.isa[ANE_ISA_AVX512VNNI] = f.isa[ANE_ISA_AVX512] && (c >> 11 & 1);
-  if (f.isa[ANE_ISA_AVX512] && leaves >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) f.bf16_dot = a >> 5 & 1;
+  if (leaves < 1 || !__get_cpuid_count(7, 1, &a, &b, &c, &d)) return f;
+  f.isa[ANE_ISA_AVXVNNI] = f.isa[ANE_ISA_AVX2] && (a >> 4 & 1);
+  f.bf16_dot = f.isa[ANE_ISA_AVX512] && (a >> 5 & 1);
   return f;
 }
 

@@ -9,7 +9,8 @@
 
 /* Kernel levels, weakest first; x86 and ARM levels exclude each other. X(id, name). */
 #define ANE_ISA_LIST(X) \
-  X(REF, "ref") X(AVX2, "avx2") X(AVX512, "avx512") X(AVX512VNNI, "avx512vnni") X(NEON, "neon") X(DOTPROD, "dotprod") X(I8MM, "i8mm")
+  X(REF, "ref") X(AVX2, "avx2") X(AVXVNNI, "avxvnni") X(AVX512, "avx512") X(AVX512VNNI, "avx512vnni") \
+  X(NEON, "neon") X(DOTPROD, "dotprod") X(I8MM, "i8mm")
 
 typedef enum {
 #define ANE_ISA_ENUM(id, name) ANE_ISA_##id,
@@ -21,8 +22,8 @@ typedef enum {
 const char *ane_isa_name(ane_isa isa);
 /* The level of this name, or ANE_ISA_COUNT. */
 ane_isa ane_isa_from_name(const char *name);
-/* Can this machine (CPU and operating system) run the level? ref: always. AVX2 asks for FMA and F16C as well; AVX512
- * for F, BW, DQ, VL; AVX512VNNI for VNNI on top. NEON: every AArch64; DOTPROD asks for half-precision arithmetic as well;
+/* Can this machine (CPU and operating system) run the level? ref: always. AVX2 asks for FMA and F16C as well; AVXVNNI
+ * for the 8-bit dot of 32 bytes on top; AVX512 for F, BW, DQ, VL on top of AVX2; AVX512VNNI for VNNI on top of that. NEON: every AArch64; DOTPROD asks for half-precision arithmetic as well;
  * I8MM for both on top. */
 bool ane_isa_available(ane_isa isa);
 /* The best level of this machine. */

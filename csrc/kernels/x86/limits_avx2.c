@@ -1,6 +1,11 @@
-#include "kernels/kernels_internal.h"
+#include "kernels/x86/limits_asm.h"
 
 #include <immintrin.h>
+
+#define FMA(n) "vfmadd231ps %%ymm14, %%ymm15, %%ymm" #n "\n"
+
+LIMIT(limit_dot_avx2, FOUR_BLOCKS(YMM), 4 * 512)
+LIMIT(limit_fma_avx2, TWELVE(FMA), 12 * 16)
 
 uint64_t limit_read_avx2(const void *p, size_t size) {
   const char *at = p;

@@ -287,10 +287,12 @@ INLINE void tiles(ane_form f, int nv, const struct i8_job *j, int64_t vc, int p)
       case 2: tile(f, nv, 2, j, vc, p, t); break;
       case 3: tile(f, nv, 3, j, vc, p, t); break;
       case 4: tile(f, nv, 4, j, vc, p, t); break;
-#ifdef ANE_LANES_VNNI
-      case 5: tile(f, nv, 5, j, vc, p, t); break;
-      case 6: tile(f, nv, 6, j, vc, p, t); break;
-#endif
+      case 5:
+        if (I8_NT >= 5) tile(f, nv, 5, j, vc, p, t);
+        break;
+      case 6:
+        if (I8_NT >= 6) tile(f, nv, 6, j, vc, p, t);
+        break;
     }
     t += nt;
   }
@@ -364,12 +366,18 @@ INLINE void fused_columns(ane_form f, const struct i8_job *j, int64_t vc) {
       case 2: fused(f, 2, j, vc, t); break;
       case 3: fused(f, 3, j, vc, t); break;
       case 4: fused(f, 4, j, vc, t); break;
-#ifdef ANE_LANES_VNNI
-      case 5: fused(f, 5, j, vc, t); break;
-      case 6: fused(f, 6, j, vc, t); break;
-      case 7: fused(f, 7, j, vc, t); break;
-      case 8: fused(f, 8, j, vc, t); break;
-#endif
+      case 5:
+        if (FUSED_NT >= 5) fused(f, 5, j, vc, t);
+        break;
+      case 6:
+        if (FUSED_NT >= 6) fused(f, 6, j, vc, t);
+        break;
+      case 7:
+        if (FUSED_NT >= 7) fused(f, 7, j, vc, t);
+        break;
+      case 8:
+        if (FUSED_NT >= 8) fused(f, 8, j, vc, t);
+        break;
     }
     t += nt;
   }

@@ -1,4 +1,5 @@
-/* Vectors of 8 rows for the matmul templates: a group of 16 rows is two of them. */
+/* Vectors of 8 rows for the matmul templates: a group of 16 rows is two of them. With ANE_LANES_VNNI the 8-bit dot is one
+ * instruction; without, products of unsigned codes and signed activations are summed in 16 bits first. */
 #ifndef ANE_KERNELS_X86_MATMUL_LANES_AVX2_H
 #define ANE_KERNELS_X86_MATMUL_LANES_AVX2_H
 
@@ -6,7 +7,12 @@
 
 #include <immintrin.h>
 
-enum { LANES = 8, F32_NV = 2, F32_NT = 6, I8_NV = 1, I8_NT = 4, FUSED_NT = 4, SIGNED_BYTES = 1 };
+enum { LANES = 8, F32_NV = 2, F32_NT = 6 };
+#ifdef ANE_LANES_VNNI
+enum { I8_NV = 2, I8_NT = 4, FUSED_NT = 4, SIGNED_BYTES = 0 };
+#else
+enum { I8_NV = 1, I8_NT = 4, FUSED_NT = 4, SIGNED_BYTES = 1 };
+#endif
 
 typedef __m256i vi;
 typedef __m256 vf;
@@ -87,6 +93,10 @@ INLINE vf vf_table(struct vf_tables t, vi code) {
 
 /* One step of a dot over eight planes: sums += code * q. `part` collects 16-bit sums from `first` to `last`. */
 INLINE void dot_step(vi *sum, vi *part, vi code, vi q, bool is_signed, bool first, bool last) {
+#ifdef ANE_LANES_VNNI
+  (void)part, (void)is_signed, (void)first, (void)last;
+  *sum = _mm256_dpbusd_avx_epi32(*sum, code, q);
+#else
   if (is_signed) { /* |code| * (q with the sign of code): at most 128 * 127 * 2, so it fits */
     q = _mm256_sign_epi8(q, code);
     code = _mm256_abs_epi8(code);
@@ -94,6 +104,7 @@ INLINE void dot_step(vi *sum, vi *part, vi code, vi q, bool is_signed, bool firs
   vi product = _mm256_maddubs_epi16(code, q);
   *part = first ? product : _mm256_add_epi16(*part, product);
   if (last) *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(*part, _mm256_set1_epi16(1)));
+#endif
 }
 
 #endif

@@ -159,7 +159,7 @@ function M.run(args)
     kernel = info.isa, model_bytes = info.bytes, threads = info.threads, weight_bytes = info.weight_bytes, activations = info.activations,
     kv = info.kv,
   }
-  if not args.no_limits then out.limits = core.limits(info.threads) end -- last: it takes memory of its own
+  if not args.no_limits then out.limits = core.limits(info.threads, info.isa) end -- last: it takes memory of its own
   return SHOW[args.json and "json" or args.output or "text"](rows, out)
 end
 

@@ -133,7 +133,7 @@ describe("the machine", function()
     local names = core.isa_list()
     assert.equal("ref", names[1])
     assert.equal(names[#names], core.isa_best())
-    local order = { ref = 1, avx2 = 2, avx512 = 3, avx512vnni = 4, neon = 5, dotprod = 6, i8mm = 7 }
+    local order = { ref = 1, avx2 = 2, avxvnni = 3, avx512 = 4, avx512vnni = 5, neon = 6, dotprod = 7, i8mm = 8 }
     for i = 2, #names do assert.is_true(order[names[i]] > order[names[i - 1]]) end
   end)
 
@@ -141,10 +141,23 @@ describe("the machine", function()
     local info = core.path_kind "/proc/cpuinfo" and io.open("/proc/cpuinfo"):read "a" or ""
     local flags = info:match "flags%s*:([^\n]*)"
     if not flags then return end
-    local words = { avx2 = "avx2", avx512 = "avx512bw", avx512vnni = "avx512_vnni" }
+    local words = { avx2 = "avx2", avxvnni = "avx_vnni", avx512 = "avx512bw", avx512vnni = "avx512_vnni" }
     for _, name in ipairs(core.isa_list()) do
       if words[name] then assert.is_truthy((flags .. " "):find(" " .. words[name] .. " ", 1, true), name) end
     end
+  end)
+
+  it("tells what each level can do at most", function()
+    for _, name in ipairs(core.isa_list()) do
+      local limits = assert(core.limits(1, name))
+      assert.is_true(limits.read > 1e6)
+      if name:find "avx" then -- not measured elsewhere
+        assert.is_true(limits.dot > 1e8 and limits.fma > 1e7 and limits.dot > limits.fma)
+      else
+        assert.is_nil(limits.dot)
+      end
+    end
+    assert.error_matches(function() core.limits(1, "sse9") end, "level not available")
   end)
 
   it("has cores, a name, memory and a clock", function()
