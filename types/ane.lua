@@ -266,7 +266,7 @@ local model = {}
 ---@field eos_id? integer
 ---@field seed integer
 ---@field logprobs? { id: integer, logprob: number, top: number[][] }[]
----@field timings { load_s: number, prefill_s: number, decode_s: number, first_token_s: number, prompt_tokens: integer, cached_tokens: integer, tokens: integer, head?: { searched: integer, share: number } }
+---@field timings { load_s: number, prefill_s: number, decode_s: number, first_token_s: number, prompt_tokens: integer, cached_tokens: integer, tokens: integer, head?: { searched: integer, share: number }, speculation?: { calls: integer, drafted: integer, accepted: integer, speedup: number } }
 
 ---@param prompt ane.prompt
 ---@param opts? ane.generate_options

@@ -29,6 +29,15 @@ end
 
 local MOST_DRAFTED = 7 -- one call takes the last token and these
 
+-- Entry of a corpus that is no token id: its message.
+local function check_corpus(list)
+  for i = 1, #list do
+    if math.type(list[i]) ~= "integer" or list[i] < 0 then
+      return ("must have token ids as corpus, its entry %d is %s"):format(i, tostring(list[i]))
+    end
+  end
+end
+
 local function check_speculate(v)
   if type(v) ~= "table" then return nil end
   for key, value in pairs(v) do
@@ -40,6 +49,9 @@ local function check_speculate(v)
       return ("has no field %s: choose max, corpus"):format(tostring(key))
     elseif type(value) ~= "string" and type(value) ~= "table" then
       return "must have a text file's path or a list of token ids as corpus"
+    elseif type(value) == "table" then
+      local wrong = check_corpus(value)
+      if wrong then return wrong end
     end
   end
 end
@@ -93,13 +105,28 @@ local function repeats_of(opt)
   return stops.repeats(opt, 3)
 end
 
--- Ids of a corpus: a list, or the path of a text.
-local function read_corpus(tokenizer, corpus)
-  if type(corpus) ~= "string" then return corpus end
+-- Ids of a text in a file.
+local function read_text(tokenizer, path)
   if not tokenizer then return nil, "option speculate: a text as corpus needs a tokenizer; give a list of ids", "unsupported" end
-  local text, message, code = core.read_file(corpus)
+  local text, message, code = core.read_file(path)
   if not text then return nil, message, code end
   return tokenizer:encode(text, { bos = false, eos = false })
+end
+
+-- Ids of a corpus: a list, or the path of a text. A drafted id is fed, so all of them must be the model's.
+local function read_corpus(session, tokenizer, corpus)
+  if type(corpus) == "string" then
+    local message, code
+    corpus, message, code = read_text(tokenizer, corpus)
+    if not corpus then return nil, message, code end
+  end
+  local n = session.n_ids or math.huge
+  for i = 1, #corpus do
+    if corpus[i] >= n then
+      return nil, ("option speculate: id %d at place %d of the corpus is not in 0 .. %d"):format(corpus[i], i, n - 1), "range"
+    end
+  end
+  return corpus
 end
 
 -- What a run needs to draft: {drafter, pace}; or nil, message, code.
@@ -111,7 +138,7 @@ local function ahead_of(session, tokenizer, ids, opt)
   local corpus
   if opt.corpus then
     local message, code
-    corpus, message, code = read_corpus(tokenizer, opt.corpus)
+    corpus, message, code = read_corpus(session, tokenizer, opt.corpus)
     if not corpus then return nil, message, code end
   end
   return { drafter = speculate.drafter(ids, corpus), pace = speculate.pace(opt.max or MOST_DRAFTED) }
@@ -154,7 +181,7 @@ function M.start(session, tokenizer, ids, opts)
   return self
 end
 
--- Brings the session to the end of the prompt.
+-- Brings the session to the end of the prompt; what an earlier try fed is kept.
 local function prefill(self)
   local started = core.clock()
   local session, ids = self.session, self.all
@@ -181,6 +208,10 @@ end
 -- Feeds the last token, with what is drafted behind it. Row i of the logits then follows the i-th token fed.
 local function step(self)
   local session, all, ahead = self.session, self.all, self.ahead
+  if session.length ~= #all - 1 then -- fed before, but no token was chosen: a callback raised
+    local ok, message, code = session:rewind(#all - 1)
+    if not ok then return nil, message, code end
+  end
   local draft, agreed
   local most = ahead and most_drafted(self) or 0
   if most > 0 then
@@ -287,8 +318,8 @@ local function advance(self)
   local started = core.clock()
   local ok, message, code = true, nil, nil
   if not self.begun then
-    self.begun = true
     ok, message, code = prefill(self)
+    self.begun = true -- not before: a callback may have raised
     started = core.clock()
   else
     if self.draft and self.session.stopping then ok, message, code = drop(self, #self.all - 1) end

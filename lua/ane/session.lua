@@ -68,7 +68,7 @@ end
 function Session:feed(ids, opts)
   local core = opened(self)
   local message, code
-  ids, message, code = check_ids(ids, self._n_ids)
+  ids, message, code = check_ids(ids, self.n_ids)
   if not ids then return nil, message, code end
   opts = schema.check(FEED, opts, "feed", 2)
   local n, length, context = #ids, core:length(), self.context
@@ -212,10 +212,10 @@ function Session:close()
   if self._owner then self._owner[self] = nil end
 end
 
--- Properties: length (tokens cached), ids (their list, a copy), context (the most that fit), closed, stopping (stop was
--- called and no feed has seen it yet); exact (results do not depend on how tokens are cut into feeds), switch_at (sequences
--- longer than this have other rope factors; nil: none has); searches ({count, bytes read, bytes of the whole head} of how best ids
--- were found since loading, by all sessions of the program; nil where its head is never searched).
+-- Properties: length (tokens cached), ids (their list, a copy), context (the most that fit), closed, stopping (stop was called
+-- and no feed has seen it yet); n_ids (ids 0 .. n_ids - 1 may be fed); exact (results do not depend on how tokens are cut into
+-- feeds), switch_at (sequences longer than this have other rope factors; nil: none has); searches ({count, bytes read, bytes of
+-- the whole head} of how best ids were found since loading, by all sessions of the program; nil where its head is never searched).
 local PROPERTIES = {
   length = function(self) return opened(self):length() end,
   ids = function(self) return opened(self):ids() end,
@@ -253,7 +253,7 @@ end
 function M.wrap(core, program, context, owner)
   local exact, switch_at = program:exact()
   local self = setmetatable({
-    _core = core, _program = program, _n_ids = program:n_ids(), _owner = owner, context = context, exact = exact, switch_at = switch_at,
+    _core = core, _program = program, n_ids = program:n_ids(), _owner = owner, context = context, exact = exact, switch_at = switch_at,
   }, meta)
   if owner then owner[self] = true end
   return self

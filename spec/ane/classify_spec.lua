@@ -183,6 +183,24 @@ describe("ane bench", function()
     local code, text = command.run(args)
     assert.equal(0, code)
     assert.matches("sentences of 9 tokens, 4 a run: .* sentences/s", text)
+    for _, key in ipairs { "model", "limits", "kernel", "peak_rss_mb" } do assert.truthy(out[key], key) end
+  end)
+
+  it("writes every form for a classifier, too", function()
+    local function lines(form)
+      local code, text = command.run { "bench", filter.path, "--sentence-tokens", "9", "-b", "4", "-r", "2", "--no-limits", "-o", form }
+      assert.equal(0, code)
+      local list = {}
+      for line in text:gmatch "[^\n]+" do list[#list + 1] = line end
+      return list
+    end
+    local csv = lines "csv"
+    assert.same({ "model,kernel,threads,sentence_tokens,batch,mean,stddev", 2 }, { csv[1], #csv })
+    assert.matches(",9,4,%d+%.%d+,%d+%.%d+$", csv[2])
+    local md = lines "md"
+    assert.equal(3, #md)
+    assert.matches("| 9 | 4 | %d+%.%d+ %+%- %d", md[3])
+    assert.matches('^{.*"sentences":%[', lines "json"[1])
   end)
 end)
 

@@ -162,6 +162,22 @@ describe("generate", function()
     assert.is_nil(result.stop)
   end)
 
+  it("goes on as if nothing was where a callback raised", function()
+    for at = 1, 4 do
+      local calls, session = 0, scripted.session("hello", { prompt = 6 })
+      local opts = schema.check(generate.rules, {
+        logits_processor = function() calls = calls + 1 if calls == at then error "not now" end end,
+        progress = function() if at == 1 and calls == 0 then calls = 1 error "not now" end end,
+      }, "generate", 2)
+      local r = assert(generate.start(session, scripted.tokenizer(), ids "prompt", opts))
+      local raised = 0
+      while not r.done do
+        if not pcall(r.next, r) then raised = raised + 1 end
+      end
+      assert.same({ 1, "hello", "eos", 6 + 5 }, { raised, r.result.text, r.result.stop, session.length })
+    end
+  end)
+
   it("lets callbacks yield", function()
     local co = coroutine.wrap(function()
       return "done", run("abc", {

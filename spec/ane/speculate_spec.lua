@@ -230,9 +230,24 @@ describe("generate with speculate", function()
     r, message, code = generate.start(session, scripted.tokenizer(), ids "p", opts)
     assert.same({ nil, "io" }, { r, code })
     assert.matches("/nonexistent", message, 1, true)
-    for _, case in ipairs { { { max = 8 }, "1 .. 7" }, { { size = 1 }, "choose max, corpus" }, { { corpus = 1 }, "as corpus" } } do
+    local cases = {
+      { { max = 8 }, "1 .. 7" }, { { size = 1 }, "choose max, corpus" }, { { corpus = 1 }, "as corpus" },
+      { { corpus = { 1, "a" } }, "token ids as corpus, its entry 2 is a" }, { { corpus = { 1.5 } }, "entry 1 is 1.5" },
+      { { corpus = { 3, 4, -1 } }, "entry 3 is %-1" },
+    }
+    for _, case in ipairs(cases) do
       assert.error_matches(function() schema.check(generate.rules, { speculate = case[1] }, "generate", 2) end, case[2])
     end
+  end)
+end)
+
+describe("a corpus", function()
+  it("holds ids of the model only, since what is drafted is fed", function()
+    local model <close> = tiny.load()
+    local result, message, code = model:generate({ 1, 2, 3 }, { speculate = { corpus = { 7, model.vocab - 1, model.vocab } } })
+    assert.same({ nil, "range" }, { result, code })
+    assert.equal("option speculate: id 1024 at place 3 of the corpus is not in 0 .. 1023", message)
+    assert.equal(4, #model:generate({ 1, 2, 3 }, { speculate = { corpus = { 7, model.vocab - 1 } }, max_tokens = 4, details = true }).ids)
   end)
 end)
 

@@ -18,10 +18,11 @@ function M.options(parser)
   parser:option("-r --repetitions", "Measurements, after one that does not count."):convert(common.positive):default "5":argname "R"
   parser:flag("--greedy", "Decode what the model says instead of random ids.")
   parser:flag("--no-limits", "Do not measure what the machine can do at most.")
-  parser:option("-o --output", "Form of the results; default text."):choices { "text", "md", "csv", "json" }
+  parser:mutex(
+    parser:option("-o --output", "Form of the results; default text."):choices { "text", "md", "csv", "json" },
+    parser:flag("--json", "Write one JSON object, as --output json."))
   parser:option("--sentence-tokens", "Token classifiers: tokens of a sentence."):convert(common.positive):default "32":argname "N"
   parser:option("-b --batch", "Token classifiers: sentences of one run."):convert(common.positive):default "16":argname "B"
-  parser:flag("--json", "Write one JSON object, as --output json.")
 end
 
 -- "61.2 +- 0.4"
@@ -41,12 +42,17 @@ local function texts(row, limits)
   }
 end
 
+-- The first line of a text: what the model runs on, and what loading took.
+local function write_head(out)
+  io.stdout:write(("%s, %d threads, %s; loaded in %.2f s, peak memory %.0f MB\n"):format(out.kernel, out.threads,
+    common.bytes(out.model_bytes), out.load_s, out.peak_rss_mb))
+end
+
 local NAMES = { pp = "prefill", tg = "decode" }
 local SHOW = {}
 
 function SHOW.text(rows, out)
-  io.stdout:write(("%s, %d threads, %s; loaded in %.2f s, peak memory %.0f MB\n"):format(out.kernel, out.threads,
-    common.bytes(out.model_bytes), out.load_s, out.peak_rss_mb))
+  write_head(out)
   for _, row in ipairs(rows) do
     local t = texts(row, out.limits or {})
     local at = row.depth > 0 and (" at depth %d"):format(row.depth) or ""
@@ -59,15 +65,22 @@ function SHOW.text(rows, out)
   return true
 end
 
-function SHOW.md(rows, out)
-  io.stdout:write("| model | kernel | threads | test | tokens/s | read GB/s | of limit | matrices GOPS | of int8 limit |\n",
-    ("|---"):rep(9), "|\n")
-  for _, row in ipairs(rows) do
-    local t = texts(row, out.limits or {})
-    local cells = { out.model, out.kernel, out.threads, t.test, t.rate, t.read, t.read_share, t.ops, t.ops_share }
-    io.stdout:write("| ", table.concat(cells, " | "), " |\n")
+-- Rows of cells as Markdown; the first are the names.
+local function write_md(rows)
+  for i, cells in ipairs(rows) do
+    for at, v in ipairs(cells) do cells[at] = tostring(v):gsub("|", "\\|") end
+    io.stdout:write("| ", table.concat(cells, " | "), " |\n", i == 1 and ("|---"):rep(#cells) .. "|\n" or "")
   end
   return true
+end
+
+function SHOW.md(rows, out)
+  local lines = { { "model", "kernel", "threads", "test", "tokens/s", "read GB/s", "of limit", "matrices GOPS", "of int8 limit" } }
+  for i, row in ipairs(rows) do
+    local t = texts(row, out.limits or {})
+    lines[i + 1] = { out.model, out.kernel, out.threads, t.test, t.rate, t.read, t.read_share, t.ops, t.ops_share }
+  end
+  return write_md(lines)
 end
 
 -- A field of CSV (RFC 4180).
@@ -76,24 +89,27 @@ local function field(v)
   return text:find '[",\r\n]' and '"' .. text:gsub('"', '""') .. '"' or text
 end
 
-function SHOW.csv(rows, out)
-  local function line(list)
-    for i, v in ipairs(list) do list[i] = field(v) end
-    io.stdout:write(table.concat(list, ","), "\n")
+local function write_csv(rows)
+  for _, cells in ipairs(rows) do
+    for at, v in ipairs(cells) do cells[at] = field(v) end
+    io.stdout:write(table.concat(cells, ","), "\n")
   end
-  line {
+  return true
+end
+
+function SHOW.csv(rows, out)
+  local lines, limits = { {
     "model", "kernel", "threads", "test", "tokens", "depth", "mean", "stddev", "bytes_a_token", "ops_a_token", "matrix_ops_s",
     "read_limit", "dot_limit",
-  }
-  for _, row in ipairs(rows) do
+  } }, out.limits or {}
+  for i, row in ipairs(rows) do
     local mean, deviation = bench.mean(row.rates)
-    local limits = out.limits or {}
-    line {
+    lines[i + 1] = {
       out.model, out.kernel, out.threads, row.test, row.tokens, row.depth, ("%.3f"):format(mean), ("%.3f"):format(deviation),
       row.bytes or "", row.ops or "", row.matrix_ops or "", limits.read or "", limits.dot or "",
     }
   end
-  return true
+  return write_csv(lines)
 end
 
 function SHOW.json(rows, out)
@@ -122,21 +138,51 @@ local function classify(model, args)
   return rates
 end
 
-local function run_classifier(model, args)
+-- What is said of every model, whatever was measured.
+local function facts(model, args)
+  local info = model:info()
+  local out = {
+    model = args.model:match "[^/]+/*$", load_s = model.load_s, peak_rss_mb = core.memory().peak / 1e6, kernel = info.isa,
+    model_bytes = info.bytes, threads = info.threads, weight_bytes = info.weight_bytes, activations = info.activations, kv = info.kv,
+  }
+  if not args.no_limits then out.limits = core.limits(info.threads, info.isa) end -- last: it takes memory of its own
+  return out
+end
+
+local SENTENCES = {}
+
+function SENTENCES.text(out)
+  write_head(out)
+  io.stdout:write(("sentences of %d tokens, %d a run: %s sentences/s\n"):format(out.sentence_tokens, out.batch, mean_text(out.sentences)))
+  return true
+end
+
+function SENTENCES.md(out)
+  return write_md {
+    { "model", "kernel", "threads", "tokens a sentence", "sentences a run", "sentences/s" },
+    { out.model, out.kernel, out.threads, out.sentence_tokens, out.batch, mean_text(out.sentences) },
+  }
+end
+
+function SENTENCES.csv(out)
+  local mean, deviation = bench.mean(out.sentences)
+  return write_csv {
+    { "model", "kernel", "threads", "sentence_tokens", "batch", "mean", "stddev" },
+    { out.model, out.kernel, out.threads, out.sentence_tokens, out.batch, ("%.3f"):format(mean), ("%.3f"):format(deviation) },
+  }
+end
+
+function SENTENCES.json(out)
+  out.sentences = common.list(out.sentences)
+  return common.print_json(out)
+end
+
+local function run_classifier(model, args, form)
   local rates, message = classify(model, args)
   if not rates then return nil, message end
-  local info = model:info()
-  if args.json then
-    return common.print_json {
-      sentences = common.list(rates), sentence_tokens = args.sentence_tokens, batch = args.batch, load_s = model.load_s,
-      peak_rss_mb = core.memory().peak / 1e6, kernel = info.isa, model_bytes = info.bytes, threads = info.threads,
-      weight_bytes = info.weight_bytes, activations = info.activations, kv = info.kv,
-    }
-  end
-  io.stdout:write(("%s, %d threads, %s; loaded in %.2f s, peak memory %.0f MB\n"):format(info.isa, info.threads,
-    common.bytes(info.bytes), model.load_s, core.memory().peak / 1e6))
-  io.stdout:write(("sentences of %d tokens, %d a run: %s sentences/s\n"):format(args.sentence_tokens, args.batch, mean_text(rates)))
-  return true
+  local out = facts(model, args)
+  out.sentences, out.sentence_tokens, out.batch = rates, args.sentence_tokens, args.batch
+  return SENTENCES[form](out)
 end
 
 function M.run(args)
@@ -145,22 +191,21 @@ function M.run(args)
   if not context and not require("ane.package_set").find(args.model) then -- a set has the context that it was written with
     context = deepest + math.max(args.prompt_tokens, args.gen_tokens, 1)
   end
+  local form = args.json and "json" or args.output or "text"
   local model <close>, message = common.load(args, { context = context })
   if not model then return nil, message end
-  if model.config.kind == "token_classifier" then return run_classifier(model, args) end
+  if model.config.kind == "token_classifier" then return run_classifier(model, args, form) end
+  if args.prompt_tokens == 0 and args.gen_tokens == 0 then
+    return nil, "nothing to measure: give one of --prompt-tokens, --gen-tokens"
+  end
   local rows
   rows, message = bench.run(model, {
     prompt = args.prompt_tokens, gen = args.gen_tokens, depths = args.depth, repetitions = args.repetitions, greedy = args.greedy,
   })
   if not rows then return nil, message end
-  local info = model:info()
-  local out = {
-    model = args.model:match "[^/]+/*$", load_s = model.load_s, first_token_s = rows.first_s, peak_rss_mb = core.memory().peak / 1e6,
-    kernel = info.isa, model_bytes = info.bytes, threads = info.threads, weight_bytes = info.weight_bytes, activations = info.activations,
-    kv = info.kv,
-  }
-  if not args.no_limits then out.limits = core.limits(info.threads, info.isa) end -- last: it takes memory of its own
-  return SHOW[args.json and "json" or args.output or "text"](rows, out)
+  local out = facts(model, args)
+  out.first_token_s = rows.first_s
+  return SHOW[form](rows, out)
 end
 
 return M

@@ -180,6 +180,14 @@ describe("ane bench", function()
     assert.matches("^model,kernel,", csv)
     assert.matches(",tg,2,8,%d+%.%d+,0%.000,", csv)
     assert.equal(2, (command.run { "bench", path, "-d", "1,x" }))
+    local code, text, err = command.run { "bench", path, "-o", "csv", "--json" }
+    assert.same({ 2, "" }, { code, text })
+    assert.matches("can not be used together", err)
+  end)
+
+  it("says so where there is nothing to measure", function()
+    local code, text, err = command.run { "bench", path, "-p", "0", "-n", "0", "-o", "csv" }
+    assert.same({ 1, "", "ane bench: nothing to measure: give one of --prompt-tokens, --gen-tokens\n" }, { code, text, err })
   end)
 end)
 
