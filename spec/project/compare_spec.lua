@@ -59,6 +59,12 @@ describe("bench/compare", function()
     assert.matches("llama.cpp is left out", out, 1, true)
     assert.matches("\n20%d%d%-%d%d%-%d%d; 1 threads of %d+, .-; ane [%d.]+; ik_llama.cpp abc123\n", out)
     assert.matches("| prefill, tokens/s | [%d.e+]+ | 10 | 10 | [%d.]+ %([%d.]+ %.%. [%d.]+%) | ", out)
+    for _, ids in ipairs { "random ids", "greedy text" } do
+      for _, head in ipairs { "", ", whole head" } do
+        local rows = ("| decode, %s%s, tokens/s | [%%d.e+]+ | 20 | 20 | [^\n]+\n| ... read a token, MB | [%%d.]+ |  |"):format(ids, head)
+        assert.matches(rows, out)
+      end
+    end
     assert.matches("| decode at depth, tokens/s | [%d.e+]+ | 30 | 30 | ", out)
     assert.matches("| process that [%a%d ]+, s | [%d.]+ | [%d.]+ | [%d.]+ | [%d.]+ %(", out)
   end)

@@ -77,6 +77,22 @@ describe("ane run", function()
   end)
 end)
 
+describe("--head", function()
+  it("says how greedy decoding reads an 8-bit head, with the same tokens", function()
+    local args = { "run", path, "-p", "Hello", "-n", "12", "--ignore-eos" }
+    local searched = command.json(args)
+    table.move({ "--head", "full" }, 1, 2, #args + 1, args)
+    local whole = command.json(args)
+    assert.truthy(searched.timings.head)
+    assert.is_nil(whole.timings.head)
+    assert.same(searched.ids, whole.ids)
+    local function bytes(...)
+      return command.json({ "bench", path, "-p", "0", "-n", "8", "-r", "1", "--no-limits", ... }).tests[1].bytes
+    end
+    assert.not_equal(bytes(), bytes("--head", "full"))
+  end)
+end)
+
 describe("ane logits", function()
   it("gives the best at each position, the same however it is fed", function()
     local ids = "1,2,3,4,5,6,7,8,9,10"
