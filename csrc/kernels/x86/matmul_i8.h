@@ -169,17 +169,24 @@ INLINE void unpack_panel(ane_form f, const struct i8_job *j, int64_t vc, int nv,
 /* sum[i][t] += the planes at codes times those of the codes at q[t] + at. */
 INLINE void tile_dots(ane_form f, int nv, int nt, const uint8_t *codes, int planes, const int8_t *const q[I8_NT], int64_t at,
                       vi sum[I8_NV][I8_NT], vi run[I8_NV][I8_NT]) {
+  const int n = form_run(f) == 2 ? 2 : 1; /* planes at a time: a short run ends where it began, in one register */
 #pragma GCC unroll 8
-  for (int v = 0; v < planes; v++) {
-    vi c[I8_NV];
+  for (int v0 = 0; v0 < planes; v0 += n) {
+    vi c[2][I8_NV];
 #pragma GCC unroll 2
-    for (int i = 0; i < nv; i++) c[i] = vi_load(codes + (8 * i + v) * PLANE);
+    for (int k = 0; k < n; k++)
+#pragma GCC unroll 2
+      for (int i = 0; i < nv; i++) c[k][i] = vi_load(codes + (8 * i + v0 + k) * PLANE);
 #pragma GCC unroll 8
     for (int t = 0; t < nt; t++) {
-      vi word = vi_word(q[t] + at + 4 * v);
+      vi word[2];
+#pragma GCC unroll 2
+      for (int k = 0; k < n; k++) word[k] = vi_word(q[t] + at + 4 * (v0 + k));
 #pragma GCC unroll 2
       for (int i = 0; i < nv; i++)
-        dot_step(&sum[i][t], &run[i][t], c[i], word, form_bits(f) == 8, v % form_run(f) == 0, v % form_run(f) == form_run(f) - 1);
+#pragma GCC unroll 2
+        for (int k = 0; k < n; k++)
+          dot_step(&sum[i][t], &run[i][t], c[k][i], word[k], form_bits(f) == 8, (v0 + k) % form_run(f) == 0, (v0 + k) % form_run(f) == form_run(f) - 1);
     }
   }
 }

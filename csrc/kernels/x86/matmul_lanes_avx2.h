@@ -11,7 +11,7 @@ enum { LANES = 8, F32_NV = 2, F32_NT = 6 };
 #ifdef ANE_LANES_VNNI
 enum { I8_NV = 2, I8_NT = 4, FUSED_NT = 4, SIGNED_BYTES = 0 };
 #else
-enum { I8_NV = 1, I8_NT = 4, FUSED_NT = 4, SIGNED_BYTES = 1 };
+enum { I8_NV = 2, I8_NT = 4, FUSED_NT = 4, SIGNED_BYTES = 1 };
 #endif
 
 typedef __m256i vi;
@@ -91,6 +91,9 @@ INLINE vf vf_table(struct vf_tables t, vi code) {
   return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(code, 28)));
 }
 
+/* The compiler must not sum in another order: it would hold all products at once, in memory. */
+#define KEEP_ORDER(v) __asm__("" : "+x"(v))
+
 /* One step of a dot over eight planes: sums += code * q. `part` collects 16-bit sums from `first` to `last`. */
 INLINE void dot_step(vi *sum, vi *part, vi code, vi q, bool is_signed, bool first, bool last) {
 #ifdef ANE_LANES_VNNI
@@ -103,7 +106,10 @@ INLINE void dot_step(vi *sum, vi *part, vi code, vi q, bool is_signed, bool firs
   }
   vi product = _mm256_maddubs_epi16(code, q);
   *part = first ? product : _mm256_add_epi16(*part, product);
-  if (last) *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(*part, _mm256_set1_epi16(1)));
+  KEEP_ORDER(*part);
+  if (!last) return;
+  *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(*part, _mm256_set1_epi16(1)));
+  KEEP_ORDER(*sum);
 #endif
 }
 

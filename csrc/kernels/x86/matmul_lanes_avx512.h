@@ -92,6 +92,9 @@ INLINE vf vf_table(struct vf_tables t, vi code) {
   return _mm512_permutex2var_ps(t.a, _mm512_or_si512(code, second), t.b);
 }
 
+/* As in matmul_lanes_avx2.h. */
+#define KEEP_ORDER(v) __asm__("" : "+v"(v))
+
 /* One step of a dot over eight planes: sums += code * q. `part` collects 16-bit sums from `first` to `last`. */
 INLINE void dot_step(vi *sum, vi *part, vi code, vi q, bool is_signed, bool first, bool last) {
 #ifdef ANE_LANES_VNNI
@@ -104,7 +107,10 @@ INLINE void dot_step(vi *sum, vi *part, vi code, vi q, bool is_signed, bool firs
   }
   vi product = _mm512_maddubs_epi16(code, q);
   *part = first ? product : _mm512_add_epi16(*part, product);
-  if (last) *sum = _mm512_add_epi32(*sum, _mm512_madd_epi16(*part, _mm512_set1_epi16(1)));
+  KEEP_ORDER(*part);
+  if (!last) return;
+  *sum = _mm512_add_epi32(*sum, _mm512_madd_epi16(*part, _mm512_set1_epi16(1)));
+  KEEP_ORDER(*sum);
 #endif
 }
 
