@@ -9,7 +9,7 @@
 
 enum { LANES = 8, F32_NV = 2, F32_NT = 6 };
 #ifdef ANE_LANES_VNNI
-enum { I8_NV = 2, I8_NT = 4, FUSED_NT = 4, SIGNED_BYTES = 0 };
+enum { I8_NV = 2, I8_NT = 6, FUSED_NT = 4, SIGNED_BYTES = 0 };
 #else
 enum { I8_NV = 2, I8_NT = 4, FUSED_NT = 4, SIGNED_BYTES = 1 };
 #endif
