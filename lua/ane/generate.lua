@@ -253,7 +253,11 @@ end
 -- The next token from the logits at hand.
 local function choose(self)
   local session, opts = self.session, self.opts
-  if self.plain then return (session:argmax(self.row)) end
+  if self.plain then
+    local best, value = session:argmax(self.row)
+    if value > -math.huge then return best end
+    return nil, "no token has a number above minus infinity: nothing to choose from", "invalid"
+  end
   local raw = session:logits(self.row)
   local logits = raw
   if opts.logits_processor then

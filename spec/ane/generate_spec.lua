@@ -162,6 +162,18 @@ describe("generate", function()
     assert.is_nil(result.stop)
   end)
 
+  it("fails where no logit is a number, as sampling does", function()
+    local session = scripted.session "hello"
+    local argmax = session.argmax
+    function session.argmax(...)
+      if session.length == 8 then return 0, -math.huge end
+      return argmax(...)
+    end
+    local result, _, _, message, code = run(nil, {}, { session = session })
+    assert.same({ "he", "invalid" }, { string.char(table.unpack(result.ids)), code })
+    assert.matches("nothing to choose from", message)
+  end)
+
   it("goes on as if nothing was where a callback raised", function()
     for at = 1, 4 do
       local calls, session = 0, scripted.session("hello", { prompt = 6 })
