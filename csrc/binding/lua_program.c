@@ -242,7 +242,8 @@ static int meth_info(lua_State *L) {
   return 1;
 }
 
-/* profile(on) -> true; profile() -> list of {name, op, runs, seconds, bytes, ops}, steps in order, nil where none is on */
+/* profile(on) -> true; profile() -> list of {name, op, runs, seconds, bytes, ops, weights (names)}, steps in order, nil where none
+ * is on */
 static int meth_profile(lua_State *L) {
   struct ane_program *p = check_program(L, 1)->program;
   struct ane_step_profile row;
@@ -256,10 +257,14 @@ static int meth_profile(lua_State *L) {
   if (!ane_program_profiled(p, 0, &row)) return 0;
   lua_newtable(L);
   for (int32_t i = 0; ane_program_profiled(p, i, &row); i++) {
-    lua_createtable(L, 0, 6);
+    lua_createtable(L, 0, 7);
     set_string(L, "name", row.name);
     set_string(L, "op", row.op);
     set_int(L, "runs", row.runs);
+    lua_newtable(L);
+    const char *weight;
+    for (int n = 0; (weight = ane_program_step_weight(p, i, n)); n++) lua_pushstring(L, weight), lua_rawseti(L, -2, n + 1);
+    lua_setfield(L, -2, "weights");
     lua_pushnumber(L, row.seconds), lua_setfield(L, -2, "seconds");
     lua_pushnumber(L, row.bytes), lua_setfield(L, -2, "bytes");
     lua_pushnumber(L, row.ops), lua_setfield(L, -2, "ops");

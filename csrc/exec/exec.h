@@ -101,6 +101,8 @@ ane_status ane_program_profile(struct ane_program *p, bool on, struct ane_error 
 /* Row i, 0 .. n_steps: one a step, in the order in which they run; the last is the search for the best ids. False behind
  * it, and where no profile is on. */
 bool ane_program_profiled(const struct ane_program *p, int32_t i, struct ane_step_profile *out);
+/* Name of the n-th weight (from 0) that step i multiplies by; NULL behind the last, and for steps without. Of experts none. */
+const char *ane_program_step_weight(const struct ane_program *p, int32_t i, int n);
 
 /* How the best ids of single tokens were found since the program began: searches, and the bytes of the head that they read;
  * the bytes of the whole head (0: this head is never searched). */

@@ -21,6 +21,11 @@ bool ane_program_profiled(const struct ane_program *p, int32_t i, struct ane_ste
   return true;
 }
 
+const char *ane_program_step_weight(const struct ane_program *p, int32_t i, int n) {
+  const struct step *s = i < p->n_steps ? &p->steps[i] : NULL;
+  return s && s->op == ane_op_info(ANE_OP_PROJECT) && n < s->project.count ? s->project.w[n]->name : NULL;
+}
+
 void profile_step(const struct lane *l, int32_t i, double start) {
   struct ane_step_profile *row = &l->p->profile[i];
   row->seconds += ane_clock() - start;

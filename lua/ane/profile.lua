@@ -28,9 +28,24 @@ end
 -- The same step of all layers has one name.
 local function block_of(name) return (name:gsub("%f[%w](%d+)%f[%W]", "*")) end
 
+local function contains(list, value)
+  for _, v in ipairs(list) do
+    if v == value then return true end
+  end
+  return false
+end
+
+-- Adds the names of a step's weights to those of its row, without what all of a layer have in common.
+local function add_weights(names, step)
+  for _, name in ipairs(step.weights) do
+    name = name:gsub("^.*%f[%w]%d+%.", ""):gsub("%.weight$", "")
+    if not contains(names, name) then names[#names + 1] = name end
+  end
+end
+
 --- What was counted since start or the last take; counting goes on from zero.
--- @return list, longest first, of {name (numbers of layers as *), op, steps, runs, seconds, bytes, ops}; its field total is
--- the sum of all; or nil, message, code
+-- @return list, longest first, of {name (numbers of layers as *), op, weights (list of names), steps, runs,
+-- seconds, bytes, ops}; its field total is the sum of all; or nil, message, code
 function M.take(model)
   local program, message, code = program_of(model, 2)
   if not program then return nil, message, code end
@@ -41,9 +56,10 @@ function M.take(model)
     local name = block_of(step.name)
     local row = by_name[name]
     if not row then
-      row = { name = name, op = step.op, steps = 0, runs = 0, seconds = 0, bytes = 0, ops = 0 }
+      row = { name = name, op = step.op, weights = {}, steps = 0, runs = 0, seconds = 0, bytes = 0, ops = 0 }
       by_name[name], rows[#rows + 1] = row, row
     end
+    add_weights(row.weights, step)
     for _, sum in ipairs { row, total } do
       sum.steps, sum.runs = sum.steps + 1, math.max(sum.runs, step.runs)
       sum.seconds, sum.bytes, sum.ops = sum.seconds + step.seconds, sum.bytes + step.bytes, sum.ops + step.ops
@@ -60,13 +76,14 @@ function M.take(model)
   return rows
 end
 
-local HEAD = ("%-32s %-12s %6s %10s %6s %9s %9s"):format("block", "op", "steps", "ms a run", "%", "GB/s", "GOPS")
+local HEAD = ("%-32s %-12s %6s %10s %6s %9s %9s  %s"):format("block", "op", "steps", "ms a run", "%", "GB/s", "GOPS", "weights")
 
 local function line(row, total)
   local function rate(n) return n > 0 and row.seconds > 0 and ("%.1f"):format(n / row.seconds / 1e9) or "" end
   local ms = row.runs > 0 and row.seconds / row.runs * 1e3 or 0
-  return ("%-32s %-12s %6d %10.3f %6.1f %9s %9s"):format(row.name, row.op or "", row.steps, ms,
-    total.seconds > 0 and 100 * row.seconds / total.seconds or 0, rate(row.bytes), rate(row.ops))
+  local text = ("%-32s %-12s %6d %10.3f %6.1f %9s %9s  %s"):format(row.name, row.op or "", row.steps, ms,
+    total.seconds > 0 and 100 * row.seconds / total.seconds or 0, rate(row.bytes), rate(row.ops), table.concat(row.weights or {}, ", "))
+  return (text:gsub("%s+$", ""))
 end
 
 --- The rows as a table, longest first; GB/s and GOPS of what a block must read and compute.

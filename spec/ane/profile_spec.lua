@@ -51,6 +51,35 @@ describe("profile", function()
     assert.equal(groups * blocks * 16 * (32 + 2 + 1), read)
   end)
 
+  it("names the weights of each block, as in the file", function()
+    local model <close> = tiny.load()
+    local s <close> = model:session()
+    assert(profile.start(model))
+    assert(s:feed(1))
+    local rows = assert(profile.take(model))
+    local projects = {}
+    for _, row in ipairs(rows) do
+      if row.op == "project" then projects[#projects + 1] = table.concat(row.weights, " ") else assert.same({}, row.weights) end
+    end
+    table.sort(projects)
+    assert.same({ "attn_output", "attn_q attn_k attn_v", "ffn_down", "ffn_gate ffn_up", "output" }, projects)
+    local text = profile.text(rows)
+    assert.matches("\nlayers%.%*%.attn_q +project [%d%. ]+  attn_q, attn_k, attn_v\n", text)
+    assert.is_nil(text:find " \n")
+    local folder <close> = assert(ane.load(hf.path "llama"))
+    local f <close> = folder:session()
+    assert(profile.start(folder))
+    assert(f:feed(1))
+    assert.matches("  self_attn.o_proj\n", profile.text(assert(profile.take(folder))))
+    local mixed <close> = assert(ane.load(hf.path "lfm2-odd"))
+    local l <close> = mixed:session()
+    assert(profile.start(mixed))
+    assert(l:feed(1))
+    local both = named(assert(profile.take(mixed)), "layers.*.add").weights
+    table.sort(both)
+    assert.same({ "conv.out_proj", "self_attn.out_proj" }, both)
+  end)
+
   it("begins anew with each take, and ends", function()
     local model <close> = tiny.load()
     local s <close> = model:session()
@@ -85,12 +114,14 @@ describe("profile", function()
 
   it("prints a table", function()
     local rows = {
-      { name = "b", op = "project", steps = 2, runs = 4, seconds = 0.5, bytes = 1e9, ops = 0 },
+      { name = "b", op = "project", weights = { "w", "v" }, steps = 2, runs = 4, seconds = 0.5, bytes = 1e9, ops = 0 },
       { name = "a", op = "x", steps = 1, runs = 0, seconds = 0, bytes = 0, ops = 0 },
       total = { name = "total", steps = 3, runs = 4, seconds = 1, bytes = 1e9, ops = 2e9 },
     }
     local lines = {}
     for line in profile.text(rows):gmatch "[^\n]+" do lines[#lines + 1] = line:gsub("%s+", " ") end
-    assert.same({ "block op steps ms a run % GB/s GOPS", "b project 2 125.000 50.0 2.0 ", "total 3 250.000 100.0 1.0 2.0" }, lines)
+    assert.same({
+      "block op steps ms a run % GB/s GOPS weights", "b project 2 125.000 50.0 2.0 w, v", "total 3 250.000 100.0 1.0 2.0",
+    }, lines)
   end)
 end)
