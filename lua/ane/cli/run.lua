@@ -47,24 +47,30 @@ local function print_result(result)
   return common.print_json(out)
 end
 
--- Tables of the prefill (with the first token) and, behind that, of decoding.
-local function show_profile(before, after)
-  io.stderr:write("prefill\n", profile.text(before), "decode\n", profile.text(after))
+-- Counts the prefill apart from decoding: gives a function that shows both tables.
+local function profiled(model, opts)
+  local bar, prefill = opts.progress, nil
+  function opts.progress(what, done, total)
+    if bar then bar(what, done, total) end
+    if done == total then prefill = assert(profile.take(model)) end
+  end
+  return function()
+    if prefill then io.stderr:write("prefill\n", profile.text(prefill), "decode\n", profile.text(assert(profile.take(model)))) end
+  end
 end
 
 local function stream(model, prompt, opts, args)
+  local show_profile = args.profile and profiled(model, opts)
   local pieces <close>, message = model:stream(prompt, opts)
   if not pieces then return nil, message end
-  local before
   for piece in pieces do
-    if args.profile and not before then before = assert(profile.take(model)) end
     io.stdout:write(piece, model.tokenizer and "" or " ")
     io.stdout:flush()
   end
   io.stdout:write "\n"
   io.stdout:flush() -- before what standard error says
   if args.timings then io.stderr:write("[", common.speed(pieces.result.timings, pieces.result.stop), "]\n") end
-  if before then show_profile(before, assert(profile.take(model))) end
+  if show_profile then show_profile() end
   return true
 end
 

@@ -77,6 +77,21 @@ describe("ane run", function()
   end)
 end)
 
+describe("ane run --profile", function()
+  it("shows prefill and decoding apart, also where the reply has no text", function()
+    local args = { "run", path, "-p", "Hello", "-n", "3", "--ignore-eos", "--profile" }
+    local code, text, err = command.run(args)
+    assert.equal(0, code)
+    assert.matches("^prefill\nblock .-\ntotal .-\ndecode\nblock .-\ntotal ", err)
+    table.move({ "--stop", text:sub(1, 1) }, 1, 2, #args + 1, args)
+    code, text, err = command.run(args)
+    assert.same({ 0, "\n" }, { code, text })
+    assert.matches("^prefill\nblock .-attn_output.-\ntotal .-\ndecode\nblock ", err)
+    code, text, err = command.run { "run", path, "-p", "Hello", "--profile", "--json" }
+    assert.same({ 1, "", "ane run: --profile and --json: choose one\n" }, { code, text, err })
+  end)
+end)
+
 describe("--head", function()
   it("says how greedy decoding reads an 8-bit head, with the same tokens", function()
     local args = { "run", path, "-p", "Hello", "-n", "12", "--ignore-eos" }
