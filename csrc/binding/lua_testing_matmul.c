@@ -178,7 +178,6 @@ static int matmul_bounds(lua_State *L) {
   const struct ane_kernels *k = check_level(L, 2);
   struct ane_acts a;
   luaL_argcheck(L, m->w.form == ANE_FORM_P8, 1, "no matrix in halves");
-  if (!k->upper_bound) return lua_pushnil(L), 1;
   push_acts(L, 3, k, ANE_ACT_I8, 1, m->w.cols, &a);
   struct ane_upper_x *blocks = push_buffer(L, (size_t)(m->w.cols / ANE_BLOCK) * sizeof *blocks);
   ane_upper_prepare(&a, blocks);

@@ -31,7 +31,7 @@ static const struct matrix *head_matrix(const struct ane_program *p) {
 static uint64_t row_bytes(const struct ane_packed *w) { return (uint64_t)w->cols / ANE_BLOCK * 18; }
 
 void head_plan(struct ane_program *p) {
-  const struct matrix *m = p->o.full_head || !p->k->upper_bound ? NULL : head_matrix(p);
+  const struct matrix *m = p->o.full_head ? NULL : head_matrix(p);
   if (!m) return;
   struct ane_packed *w = &p->matrices[m - p->matrices].packed;
   struct step *s = &p->steps[p->n_steps - 1];

@@ -162,7 +162,7 @@ struct ane_kernels {
   /* Of a P8 matrix: bound[r] >= what matmul gives for row r of the groups [g_from, g_to) and the first token of x, all 16 rows of a
    * group; not a number where x is not. By Cauchy and Schwarz a block's share is at most
    * scale * d * (dot of the upper codes) + |scale| * |low - 7.5| * |d q|. base[r] is the same without the second term: to be
-   * added to is what the lower codes give. The rounding of bounds is free. NULL where a level has nothing faster than the product. */
+   * added to is what the lower codes give. The rounding of bounds is free. */
   void (*upper_bound)(const struct ane_packed *w, const struct ane_acts *x, const struct ane_upper_x *blocks, int64_t g_from, int64_t g_to,
                       float *bound, float *base);
   /* bound[i] >= what matmul gives for row rows[i], above it by no more than roundings; base as upper_bound gave it. */

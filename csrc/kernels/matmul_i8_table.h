@@ -3,7 +3,7 @@
 #ifndef ANE_KERNELS_MATMUL_I8_TABLE_H
 #define ANE_KERNELS_MATMUL_I8_TABLE_H
 
-#define I8_FORMS(X) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) X(Q4_K) X(Q5_K) X(Q6_K) X(I8) X(N4) X(N8) X(N4H) X(N8H)
+#define I8_FORMS(X) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) X(P8) X(Q4_K) X(Q5_K) X(Q6_K) X(I8) X(N4) X(N8) X(N4H) X(N8H)
 
 #define MATMUL_I8(f)                                                                                                   \
   static void matmul_##f(const struct ane_packed *w, const struct ane_acts *x, int64_t g_from, int64_t g_to, float *out, \
@@ -11,16 +11,10 @@
     i8_product(ANE_FORM_##f, tiles_##f, w, x, g_from, g_to, out, ld_out, scratch);                                     \
   }
 I8_FORMS(MATMUL_I8)
-#ifdef I8_MORE /* forms of this machine alone */
-I8_MORE(MATMUL_I8)
-#endif
 
 INLINE void overlay_i8(struct ane_kernels *k) {
 #define PLACE(f) k->matmul[ANE_FORM_##f][ANE_ACT_I8] = matmul_##f;
   I8_FORMS(PLACE)
-#ifdef I8_MORE
-  I8_MORE(PLACE)
-#endif
 #undef PLACE
 }
 

@@ -64,6 +64,10 @@ describe("on ARM", function()
     passes("max", "'--filter=on every level' '--filter=4 threads: llama%-kquants' spec/csrc/exec/bits_spec.lua")
   end)
 
+  it("the search in the head finds what the whole head gives", function()
+    passes("max", "'--filter=llama%-mixed' spec/csrc/exec/head_spec.lua")
+  end)
+
   it("models give golden logits and tokens, sessions and generation work", function()
     passes("max", "'--filter=llama%-kquants' spec/models/golden_spec.lua")
     for _, name in ipairs { "model", "session", "generate", "isa" } do passes("max", "spec/ane/" .. name .. "_spec.lua") end

@@ -21,4 +21,14 @@ ANE_TILE_BY_DOT
 
 #include "kernels/arm/matmul_i8.h"
 
-void ane_matmul_dotprod(struct ane_kernels *k) { overlay_i8(k); }
+INLINE int32x4_t row_dot(const int8x16_t c[2], const int8_t *q) {
+  return vdotq_s32(vdotq_s32(vdupq_n_s32(0), c[0], vld1q_s8(q)), c[1], vld1q_s8(q + 16));
+}
+
+#include "kernels/arm/matmul_upper.h"
+
+void ane_matmul_dotprod(struct ane_kernels *k) {
+  overlay_i8(k);
+  k->upper_bound = upper_bound;
+  k->row_bound = row_bound;
+}

@@ -66,7 +66,7 @@ INLINE void fused(ane_form f, int nt, const struct i8_job *j, int64_t g, int64_t
     for (int i = 0; i < PARTS; i++) {
       int8x16_t c[8];
       float32x4_t sum[FUSED_NT], low[FUSED_NT];
-      unpack_codes(f, at.codes, i, c);
+      unpack_block(f, w, g, b, at.codes, i, c);
 #pragma GCC unroll 2
       for (int half = 0; half < form_subs(f); half++) {
         const float32x4_t scale = unpack_scale(f, at, i, half);
@@ -108,7 +108,7 @@ INLINE void unpack_panel(ane_form f, const struct i8_job *j, int64_t g) {
     float *scales = (float *)(to + CODES), *minima = scales + form_subs(f) * ANE_GROUP;
     for (int i = 0; i < PARTS; i++) {
       int8x16_t c[8];
-      unpack_codes(f, at.codes, i, c);
+      unpack_block(f, j->w, g, b, at.codes, i, c);
       panel_codes(c, (int8_t *)to + 128 * i);
 #pragma GCC unroll 2
       for (int half = 0; half < form_subs(f); half++)
@@ -235,6 +235,7 @@ TILES(N8H)
 #define tiles_Q5_1 tiles_Q4_1
 #define tiles_Q4_K tiles_Q4_1
 #define tiles_Q5_K tiles_Q4_1
+#define tiles_P8 tiles_Q8_0
 
 INLINE void panels(ane_form f, void (*run)(const struct i8_job *, int64_t), struct i8_job *j, int64_t from, int64_t to) {
   const int64_t piece = I8_PANEL_BYTES / record_bytes(f);

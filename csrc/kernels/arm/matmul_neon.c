@@ -30,8 +30,19 @@ ANE_TILE_BY_DOT
 
 #include "kernels/arm/matmul_i8.h"
 
+/* Four products of at most 15 * 127 a sum of 16 bits. */
+INLINE int32x4_t row_dot(const int8x16_t c[2], const int8_t *q) {
+  const int8x16_t a = vld1q_s8(q), b = vld1q_s8(q + 16);
+  int16x8_t sum = vmull_s8(vget_low_s8(c[0]), vget_low_s8(a));
+  sum = vmlal_high_s8(sum, c[0], a);
+  sum = vmlal_s8(sum, vget_low_s8(c[1]), vget_low_s8(b));
+  return vpaddlq_s16(vmlal_high_s8(sum, c[1], b));
+}
+
+#include "kernels/arm/matmul_upper.h"
+
 void ane_matmul_neon(struct ane_kernels *k) {
   overlay_i8(k);
-  k->upper_bound = NULL;
-  k->row_bound = NULL;
+  k->upper_bound = upper_bound;
+  k->row_bound = row_bound;
 }

@@ -68,11 +68,42 @@ INLINE void unpack_codes(ane_form f, const uint8_t *p, int part, int8x16_t code[
   for (int v = 0; v < 8; v++) code[v] = vreinterpretq_s8_u8(c[v]);
 }
 
+/* Four rows of 16 bytes, `stride` apart; out[v]: bytes 4v .. 4v + 3 of all. */
+INLINE void load_rows(const uint8_t *p, size_t stride, uint8x16_t out[4]) {
+  uint32x4_t a[4];
+#pragma GCC unroll 4
+  for (size_t r = 0; r < 4; r++) a[r] = vreinterpretq_u32_u8(vld1q_u8(p + r * stride));
+  const uint64x2_t b = vreinterpretq_u64_u32(vtrn1q_u32(a[0], a[1])), c = vreinterpretq_u64_u32(vtrn1q_u32(a[2], a[3]));
+  const uint64x2_t d = vreinterpretq_u64_u32(vtrn2q_u32(a[0], a[1])), e = vreinterpretq_u64_u32(vtrn2q_u32(a[2], a[3]));
+  out[0] = vreinterpretq_u8_u64(vtrn1q_u64(b, c));
+  out[1] = vreinterpretq_u8_u64(vtrn1q_u64(d, e));
+  out[2] = vreinterpretq_u8_u64(vtrn2q_u64(b, c));
+  out[3] = vreinterpretq_u8_u64(vtrn2q_u64(d, e));
+}
+
+/* As unpack_codes, of block b of group g, wherever its codes lie. codes: block_at's. */
+INLINE void unpack_block(ane_form f, const struct ane_packed *w, int64_t g, int64_t b, const uint8_t *codes, int part, int8x16_t code[8]) {
+  if (f != ANE_FORM_P8) {
+    unpack_codes(f, codes, part, code);
+    return;
+  }
+  const size_t row = (size_t)w->cols / 2;
+  const uint8x16_t flip = vdupq_n_u8(0x80);
+  uint8x16_t low[4];
+  load_rows(w->lower + (size_t)(g * ANE_GROUP + part * LANES) * row + 16 * b, row, low);
+#pragma GCC unroll 4
+  for (int v = 0; v < 4; v++) { /* the shift and insert keeps the other four bits */
+    const uint8x16_t upper = vld1q_u8(codes + 64 * v + 16 * part);
+    code[v] = vreinterpretq_s8_u8(veorq_u8(vsliq_n_u8(low[v], upper, 4), flip));
+    code[v + 4] = vreinterpretq_s8_u8(veorq_u8(vsriq_n_u8(upper, low[v], 4), flip));
+  }
+}
+
 /* Scales of half `half` of the columns. I8 has none here. */
 INLINE float32x4_t unpack_scale(ane_form f, struct at a, int part, int half) {
   const uint8_t *u = a.unit + 8 * part, *sub = a.unit + 4 * part + 32 * a.s;
   switch (f) {
-    case ANE_FORM_Q4_0: case ANE_FORM_Q4_1: return load_half(u + 256);
+    case ANE_FORM_Q4_0: case ANE_FORM_Q4_1: case ANE_FORM_P8: return load_half(u + 256);
     case ANE_FORM_Q5_0: case ANE_FORM_Q5_1: return load_half(u + 320);
     case ANE_FORM_Q8_0: return load_half(u + 512);
     case ANE_FORM_Q4_K: case ANE_FORM_Q5_K: return vmulq_f32(load_half(u), load_u8(sub + 64));

@@ -339,7 +339,6 @@ TILES(N8H)
 #else
 #define tiles_P8 tiles_Q8_0
 #endif
-#define I8_MORE(X) X(P8)
 #define tiles_Q4_K tiles_Q4_1
 #define tiles_Q5_K tiles_Q5_1
 

@@ -318,8 +318,8 @@ describe("the bounds of q8_0 products", function()
         local ds = floats.unpack(d)
         for _, level in ipairs(levels) do
           local upper, both = testing.matmul_bounds(m, level, x)
-          local bounds, fine = floats.unpack(upper or ""), floats.unpack(both or "")
-          for r = 1, #bounds > 0 and rows or 0 do
+          local bounds, fine = floats.unpack(upper), floats.unpack(both)
+          for r = 1, rows do
             assert(bounds[r] >= product[r], ("%s row %d: %g below %g"):format(level, r, bounds[r], product[r]))
             local near, most, whole = fine[rows + 1 - r], 0, 0 -- rows came in falling order
             for b = 0, cols // 32 - 1 do
