@@ -57,8 +57,15 @@ function M.has(name)
   return false
 end
 
+-- "help run" as "run --help", "help" as "--help".
+local function as_option(argv)
+  if argv[1] ~= "help" then return argv end
+  return argv[2] and { argv[2], "--help" } or { "--help" }
+end
+
 -- The exit code; failures are reported.
 local function dispatch(argv)
+  argv = as_option(argv)
   local ok, args = parser():pparse(argv)
   if not ok then
     local name = M.has(argv[1]) and argv[1]

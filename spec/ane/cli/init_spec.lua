@@ -10,6 +10,7 @@ describe("the command", function()
     for _, name in ipairs(cli.commands) do
       assert.matches("\n   " .. name, out)
       local sub_code, text = command.run { name, "--help" }
+      assert.same({ sub_code, text, "" }, { command.run { "help", name } })
       assert.equal(0, sub_code)
       assert.matches("^Usage: ane " .. name, text)
     end
