@@ -46,7 +46,16 @@ static int poison(lua_State *L) {
   return 0;
 }
 
+/* pool_manner(name): how threads take part in the runs of programs made from now on */
+static int pool_manner(lua_State *L) {
+  static const char *const names[] = {"free", "together", "mixed", NULL};
+  static const enum ane_pool_manner manners[] = {ANE_POOL_FREE, ANE_POOL_TOGETHER, ANE_POOL_MIXED};
+  ane_pool_manner(manners[luaL_checkoption(L, 1, NULL, names)]);
+  return 0;
+}
+
 static const luaL_Reg exec_functions[] = {
+    {"pool_manner", pool_manner},
     {"run", run_items},
     {"poison", poison},
     {NULL, NULL},

@@ -17,8 +17,7 @@ void ahead_add(struct ahead *a, const uint8_t *data, size_t bytes) {
   a->part[a->n++].end = data + bytes;
 }
 
-bool ahead_more(void *arg) {
-  struct ahead *a = arg;
+bool ahead_more(struct ahead *a) {
   if (a->at == a->n) return false;
   const uint8_t *p = a->part[a->at].data, *end = a->part[a->at].end;
   for (int i = 0; i < LINES_A_CALL && p < end; i++, p += LINE) __builtin_prefetch(p, 0, 2);

@@ -185,6 +185,7 @@ struct ane_program {
   _Atomic int64_t *counters;      /* 2 a step */
   _Atomic int64_t *shares;        /* [threads][share_row]: turns taken of each thread's share of a step */
   int64_t share_row;
+  struct ahead *ahead;            /* [threads] */
   struct columns *columns;
   struct head head;
   struct ane_step_profile *profile; /* [n_steps + 1]; NULL: off */
@@ -261,6 +262,9 @@ struct run {
   int32_t *best;       /* [n_wanted] */
   float *best_logit;
   bool search;         /* the head is searched */
+  int64_t tail;        /* pool steps of a block of wanted rows: program steps [n_body, n_steps), and the search for the best ids */
+  int32_t profiled;    /* the row of the profile that goes on, and when it began; -1: none */
+  double profiled_from;
   ane_tap_fn tap;      /* NULL: none */
   void *tap_arg;
 };
@@ -270,7 +274,8 @@ struct lane {
   struct run *r;
   struct ane_program *p;
   const struct ane_kernels *k;
-  int thread, threads;
+  int thread, threads; /* among those that do this step */
+  int seat;       /* in the pool */
   int64_t cols;   /* columns of the steps that run now */
   int64_t w_from; /* first wanted column of this block */
   uint8_t *mem;   /* this thread's scratch */
@@ -280,7 +285,7 @@ static inline float *lane_data(const struct lane *l, const struct place *p) {
   if (p->result) return l->r->results ? l->r->results + l->w_from * l->p->vocab : l->p->result_block;
   return (float *)(void *)(l->p->scratch + p->offset);
 }
-static inline void lane_barrier(const struct lane *l) { ane_pool_barrier(l->p->pool); }
+static inline void lane_barrier(const struct lane *l) { ane_pool_barrier(l->p->pool, l->seat); }
 static inline int64_t lane_next(const struct lane *l, const struct step *s, int which) {
   return atomic_fetch_add_explicit(&l->p->counters[2 * s->index + which], 1, memory_order_relaxed);
 }
@@ -304,8 +309,8 @@ static inline int64_t lane_claim(const struct lane *l, const struct step *s, int
   return -1;
 }
 
-/* profile.c: adds what began at `start` to row i. On thread 0, behind the barrier that ends it. */
-void profile_step(const struct lane *l, int32_t i, double start);
+/* profile.c: adds what began at `start` and ends now to row i. */
+void profile_step(struct ane_program *p, int32_t i, double start, double now);
 /* The product of a matrix and t columns. */
 void profile_matrix(const struct ane_packed *w, int64_t t, struct ane_step_profile *p);
 
@@ -317,9 +322,10 @@ struct prepared {
 void project_prepare_alone(const struct lane *l, const struct step *s, struct prepared *out);
 
 /* ahead.c: ranges of weights; what steps behind `step` need; one more range; asks for some lines, false: there are no more
- * (an ane_idle_fn). */
+ * (what an ane_idle_fn does). */
 struct ahead {
-  int n, at;
+  _Alignas(64) int n;
+  int at;
   struct {
     const uint8_t *data, *end;
   } part[2];
@@ -327,7 +333,7 @@ struct ahead {
 enum { AHEAD_BYTES = 65536 }; /* of all ranges together: what a wait of some us can fetch, and the nearer caches hold */
 void ahead_begin(struct ahead *a, const struct lane *l, int32_t step);
 void ahead_add(struct ahead *a, const uint8_t *data, size_t bytes);
-bool ahead_more(void *arg);
+bool ahead_more(struct ahead *a);
 
 /* head.c: decides whether the head can be searched, before scratch is planned; takes its memory; gives it back. */
 void head_plan(struct ane_program *p);

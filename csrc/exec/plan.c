@@ -232,7 +232,7 @@ static ane_status plan_scratch(struct ane_program *p, size_t activations, struct
   struct widest w = {0};
   widest_of(p, &w);
   int64_t chunk = p->o.chunk, tiles = (p->o.context + ANE_TILE - 1) / ANE_TILE;
-  size_t total = 0, at[ANE_ACT_COUNT], normed, parts, counters, shares, lanes, shared;
+  size_t total = 0, at[ANE_ACT_COUNT], normed, parts, counters, shares, ahead, lanes, shared;
   p->activation_bytes = activations;
   take(&total, activations);
   for (int a = 0; a < ANE_ACT_COUNT; a++) {
@@ -246,6 +246,7 @@ static ane_status plan_scratch(struct ane_program *p, size_t activations, struct
   counters = take(&total, (size_t)p->n_steps * 2 * sizeof *p->counters);
   p->share_row = (int64_t)ane_align_up((size_t)p->n_steps, 64 / sizeof *p->shares);
   shares = take(&total, (size_t)(p->share_row * p->o.threads) * sizeof *p->shares);
+  ahead = take(&total, (size_t)p->o.threads * sizeof *p->ahead);
   p->lane_normed = take(&p->lane_bytes, (size_t)w.channels * sizeof(float));
   p->temp_rows = 64;
   p->lane_temp = take(&p->lane_bytes, (size_t)ANE_MAX(2 * chunk * p->temp_rows, w.temp) * sizeof(float));
@@ -261,6 +262,7 @@ static ane_status plan_scratch(struct ane_program *p, size_t activations, struct
   p->parts = (float *)(void *)(p->scratch + parts);
   p->counters = (_Atomic int64_t *)(void *)(p->scratch + counters);
   p->shares = (_Atomic int64_t *)(void *)(p->scratch + shares);
+  p->ahead = (struct ahead *)(void *)(p->scratch + ahead);
   p->lane_mem = p->scratch + lanes;
   p->result_block_bytes = (size_t)p->vocab * WANTED_BLOCK * sizeof(float);
   p->result_block = ane_pages_alloc(p->result_block_bytes, false);

@@ -26,9 +26,9 @@ const char *ane_program_step_weight(const struct ane_program *p, int32_t i, int 
   return s && s->op == ane_op_info(ANE_OP_PROJECT) && n < s->project.count ? s->project.w[n]->name : NULL;
 }
 
-void profile_step(const struct lane *l, int32_t i, double start) {
-  struct ane_step_profile *row = &l->p->profile[i];
-  row->seconds += ane_clock() - start;
+void profile_step(struct ane_program *p, int32_t i, double start, double now) {
+  struct ane_step_profile *row = &p->profile[i];
+  row->seconds += now - start;
   row->runs++;
 }
 

@@ -1,38 +1,48 @@
-/* The step loop. Every thread walks the same list and meets the others after each step. */
+/* The step loop. The threads that are there do a step together and meet after it. */
 #include "exec/exec_internal.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-/* Clears the counters of the step before: all threads have left it when the next one begins. */
-static void reset_counters(const struct lane *l, int32_t step) {
-  if (step < 0) return;
-  atomic_store_explicit(lane_share(l, &l->p->steps[step], l->thread), 0, memory_order_relaxed);
-  if (l->thread > 0) return;
-  atomic_store_explicit(&l->p->counters[2 * step], 0, memory_order_relaxed);
-  atomic_store_explicit(&l->p->counters[2 * step + 1], 0, memory_order_relaxed);
+/* Steps of the pool: the body, then for each block of wanted rows the rest of the program and what looks for the best ids: find_best, or
+ * head_search, which takes the place of the last step of the program. */
+
+/* The program step that a step of the pool is; the number of steps: find_best. */
+static int32_t step_of(const struct run *r, int64_t at) {
+  const struct ane_program *p = r->p;
+  return (int32_t)(at < p->n_body ? at : p->n_body + (at - p->n_body) % r->tail);
+}
+
+static bool is_search(const struct run *r, int32_t step) { return r->search && step == r->p->n_steps - 1; }
+
+/* Clears the counters of a step that all threads have left. */
+static void reset_counters(const struct run *r, int64_t at) {
+  struct ane_program *p = r->p;
+  int32_t step = step_of(r, at);
+  if (step == p->n_steps) return;
+  for (int t = 0; t < p->o.threads; t++) atomic_store_explicit(&p->shares[t * p->share_row + step], 0, memory_order_relaxed);
+  atomic_store_explicit(&p->counters[2 * step], 0, memory_order_relaxed);
+  atomic_store_explicit(&p->counters[2 * step + 1], 0, memory_order_relaxed);
+}
+
+/* Ends the row that goes on and begins another; -1: none. */
+static void profile_next(struct run *r, int32_t step) {
+  double now = ane_clock();
+  if (r->profiled >= 0) profile_step(r->p, r->profiled, r->profiled_from, now);
+  r->profiled = step;
+  r->profiled_from = now;
+}
+
+/* What one thread does between two steps. */
+static void between_steps(struct run *r, int64_t at) {
+  if (at > 0) reset_counters(r, at - 1);
+  if (r->p->profile) profile_next(r, step_of(r, at));
 }
 
 static void tap_step(const struct lane *l, const struct step *s) {
+  lane_barrier(l);
   for (int i = 0; l->thread == 0 && i < MAX_PROJECT && s->out[i]; i++)
     l->r->tap(l->r->tap_arg, s->out[i]->name, lane_data(l, s->out[i]), s->out[i]->tail ? l->w_from : 0, l->cols, s->out[i]->channels);
-  lane_barrier(l);
-}
-
-static void run_steps(struct lane *l, int32_t from, int32_t to, int32_t *previous) {
-  struct ahead ahead;
-  for (int32_t i = from; i < to; i++) {
-    reset_counters(l, *previous);
-    bool profiled = l->p->profile && l->thread == 0;
-    double start = profiled ? ane_clock() : 0;
-    l->p->steps[i].run(l, &l->p->steps[i]);
-    if (profiled && l->p->steps[i].cost) l->p->steps[i].cost(l, &l->p->steps[i], &l->p->profile[i]);
-    ahead_begin(&ahead, l, i);
-    ane_pool_barrier_idle(l->p->pool, ahead_more, &ahead);
-    if (profiled) profile_step(l, i, start);
-    if (l->r->tap) tap_step(l, &l->p->steps[i]);
-    *previous = i;
-  }
 }
 
 /* Best id of each row of the block. Each thread takes some rows. */
@@ -42,27 +52,42 @@ static void find_best(const struct lane *l, int64_t rows) {
     l->r->best[l->w_from + i] = (int32_t)l->k->argmax(x + i * l->p->vocab, l->p->vocab, &l->r->best_logit[l->w_from + i]);
 }
 
-static void run_thread(void *arg, int thread, int threads) {
+static void run_step(void *arg, int64_t at, int thread, int threads, int seat) {
   struct run *r = arg;
   struct ane_program *p = r->p;
-  struct lane l = {.r = r, .p = p, .k = p->k, .thread = thread, .threads = threads, .cols = r->cols, .mem = p->lane_mem + (size_t)thread * p->lane_bytes};
-  int32_t previous = -1;
-  run_steps(&l, 0, p->n_body, &previous);
-  for (l.w_from = 0; l.w_from < r->n_wanted; l.w_from += WANTED_BLOCK) {
+  struct lane l = {.r = r, .p = p, .k = p->k, .thread = thread, .threads = threads, .seat = seat, .cols = r->cols, .mem = p->lane_mem + (size_t)seat * p->lane_bytes};
+  struct ahead *ahead = &p->ahead[seat];
+  int32_t i = step_of(r, at);
+  ahead->at = ahead->n = 0;
+  if (thread == 0) between_steps(r, at);
+  if (at >= p->n_body) {
+    l.w_from = (at - p->n_body) / r->tail * WANTED_BLOCK;
     l.cols = ANE_MIN(r->n_wanted - l.w_from, (int64_t)ANE_MIN(WANTED_BLOCK, p->o.chunk));
-    run_steps(&l, p->n_body, p->n_steps - r->search, &previous);
-    double start = p->profile && thread == 0 ? ane_clock() : 0;
-    if (r->search) {
-      reset_counters(&l, previous);
-      head_search(&l);
-      previous = p->n_steps - 1;
-    } else {
-      find_best(&l, l.cols);
-      lane_barrier(&l); /* the next block writes where this one is still read */
-    }
-    if (p->profile && thread == 0) profile_step(&l, p->n_steps - r->search, start);
   }
-  reset_counters(&l, previous);
+  if (i == p->n_steps) {
+    find_best(&l, l.cols);
+  } else if (is_search(r, i)) {
+    head_search(&l);
+  } else {
+    struct step *s = &p->steps[i];
+    s->run(&l, s);
+    if (p->profile && thread == 0 && s->cost) s->cost(&l, s, &p->profile[i]);
+    if (r->tap) tap_step(&l, s);
+    ahead_begin(ahead, &l, i);
+  }
+}
+
+static bool run_idle(void *program, int seat) { return ahead_more(&((struct ane_program *)program)->ahead[seat]); }
+
+static void run_all(struct run *r) {
+  struct ane_program *p = r->p;
+  int64_t blocks = (r->n_wanted + WANTED_BLOCK - 1) / WANTED_BLOCK;
+  r->tail = p->n_steps - p->n_body + !r->search;
+  r->profiled = -1;
+  struct ane_pool_steps steps = {.count = p->n_body + blocks * r->tail, .step = run_step, .arg = r, .idle = run_idle, .idle_arg = p};
+  ane_pool_run_steps(p->pool, &steps);
+  if (steps.count > 0) reset_counters(r, steps.count - 1);
+  if (p->profile) profile_next(r, -1);
 }
 
 static int64_t wanted_rows(const struct ane_run_item *i) { return i->want == ANE_WANT_NONE ? 0 : i->want == ANE_WANT_LAST ? 1 : i->n; }
@@ -168,7 +193,7 @@ static void run_items(struct ane_program *p, const struct ane_run_item *items, i
   for (int32_t i = 0; i < n_items; i++) r.cols += items[i].n;
   fill_columns(p->columns, &r);
   r.search = head_searched(p, &r);
-  ane_pool_run(p->pool, run_thread, &r);
+  run_all(&r);
   finish(&r, results);
 }
 

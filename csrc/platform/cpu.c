@@ -2,6 +2,7 @@
 
 #include "base/alloc.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -180,6 +181,11 @@ int ane_cpu_cores(void) {
   return 1;
 }
 
+int ane_cpu_slots(void) {
+  long n = sysconf(_SC_NPROCESSORS_ONLN);
+  return n < 1 ? 1 : (int)n;
+}
+
 #else
 
 /* The first number of a one-line file, or -1. */
@@ -204,31 +210,76 @@ static long core_of(int cpu) {
   return cpu;
 }
 
-/* CPUs' worth of time that a container grants ("cpu.max" of cgroup v2: quota and period in us), rounded up. */
-static int quota_cpus(void) {
-  FILE *f = fopen("/sys/fs/cgroup/cpu.max", "re");
-  if (!f) return INT32_MAX;
-  long quota, period;
-  int n = fscanf(f, "%ld %ld", &quota, &period);
+/* The first two numbers of a file; "max" and what is not there leave n below 2. */
+static int read_pair(const char *path, long *a, long *b) {
+  FILE *f = fopen(path, "re");
+  if (!f) return 0;
+  int n = fscanf(f, "%ld %ld", a, b);
   fclose(f);
-  if (n != 2 || quota <= 0 || period <= 0) return INT32_MAX; /* "max 100000": no limit */
+  return n;
+}
+
+/* CPUs' worth of time that the group in `folder` grants, rounded up: "cpu.max" of cgroup v2 or the two files of v1, quota and period in us. */
+static int quota_in(const char *folder, bool v2) {
+  char path[PATH_MAX];
+  long quota = 0, period = 0, none;
+  if (v2) {
+    snprintf(path, sizeof path, "%s/cpu.max", folder);
+    if (read_pair(path, &quota, &period) < 2) return INT32_MAX;
+  } else {
+    snprintf(path, sizeof path, "%s/cpu.cfs_quota_us", folder);
+    if (read_pair(path, &quota, &none) < 1) return INT32_MAX;
+    snprintf(path, sizeof path, "%s/cpu.cfs_period_us", folder);
+    if (read_pair(path, &period, &none) < 1) return INT32_MAX;
+  }
+  if (quota <= 0 || period <= 0) return INT32_MAX;
   return (int)ANE_MIN((quota + period - 1) / period, (long)INT32_MAX);
 }
 
-int ane_cpu_cores(void) {
+/* The least that the process' group and those around it grant. A line of /proc/self/cgroup reads "0::/group" (v2) or
+ * "4:cpu,cpuacct:/group" (v1); in a container the group may be named from outside, and its root is what is mounted. */
+static int quota_cpus(void) {
+  FILE *f = fopen("/proc/self/cgroup", "re");
+  char line[PATH_MAX];
+  int least = INT32_MAX;
+  while (f && fgets(line, sizeof line, f)) {
+    char *kinds = strchr(line, ':'), *group = kinds ? strchr(kinds + 1, ':') : NULL;
+    if (!group) continue;
+    *group++ = '\0';
+    group[strcspn(group, "\n")] = '\0';
+    bool v2 = kinds[1] == '\0', cpu = false;
+    for (char *kind = strtok(kinds + 1, ","); kind; kind = strtok(NULL, ",")) cpu |= strcmp(kind, "cpu") == 0;
+    if (!v2 && !cpu) continue;
+    for (char *end = group + strlen(group);; *end = '\0') {
+      char folder[PATH_MAX + 32];
+      snprintf(folder, sizeof folder, "/sys/fs/cgroup%s%s", v2 ? "" : "/cpu", group);
+      least = ANE_MIN(least, quota_in(folder, v2));
+      if (!*group || !(end = strrchr(group, '/'))) break;
+    }
+  }
+  if (f) fclose(f);
+  return least;
+}
+
+static int cpus(long (*of)(int cpu)) {
   enum { MAX_CPUS = 8192 };
   size_t size = CPU_ALLOC_SIZE(MAX_CPUS);
   cpu_set_t *may = ane_calloc(2, size);
   if (!may) return 1;
-  cpu_set_t *cores = (cpu_set_t *)((char *)may + size);
+  cpu_set_t *counted = (cpu_set_t *)((char *)may + size);
   if (sched_getaffinity(0, size, may) == 0) {
     for (int cpu = 0; cpu < MAX_CPUS; cpu++)
-      if (CPU_ISSET_S(cpu, size, may)) CPU_SET_S((size_t)core_of(cpu), size, cores);
+      if (CPU_ISSET_S(cpu, size, may)) CPU_SET_S((size_t)of(cpu), size, counted);
   }
-  int n = ANE_MIN(CPU_COUNT_S(size, cores), quota_cpus());
+  int n = ANE_MIN(CPU_COUNT_S(size, counted), quota_cpus());
   ane_free(may);
   if (n < 1) n = (int)sysconf(_SC_NPROCESSORS_ONLN);
   return n < 1 ? 1 : n;
 }
+
+static long itself(int cpu) { return cpu; }
+
+int ane_cpu_cores(void) { return cpus(core_of); }
+int ane_cpu_slots(void) { return cpus(itself); }
 
 #endif

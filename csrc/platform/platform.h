@@ -34,6 +34,8 @@ bool ane_cpu_has_bf16_dot(void);
 void ane_cpu_name(char *out, size_t size);
 /* Cores that this process may use: physical ones where the system tells, else logical; at least 1. */
 int ane_cpu_cores(void);
+/* Threads of this process that can run at once: logical CPUs; at least 1. */
+int ane_cpu_slots(void);
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------*/
 
@@ -134,23 +136,44 @@ double ane_clock(void);
 
 /* ---- Threads -----------------------------------------------------------------------------------------------------*/
 
-/* A pool of n - 1 workers and the caller. All run the same function; inside it they meet at ane_pool_barrier. Workers
- * spin for a short while between meetings (about 50 us), then sleep; none spins between two runs for longer than that. */
+/* A pool of the caller and up to n - 1 workers: never more threads than the process has CPUs. Workers spin for a short while
+ * between meetings (about 50 us), then sleep; none spins between two runs for longer than that.
+ *
+ * A worker that is put off its CPU by another program while others wait for it is taken to the caller's to finish what it has
+ * begun (Linux), leaves, and comes back when it gets a CPU. It may not stand where the caller stands for a second from then
+ * on. The caller's own affinity is never changed. */
 struct ane_pool;
 ane_status ane_pool_create(struct ane_pool **pool, int threads, struct ane_error *err);
 void ane_pool_destroy(struct ane_pool *pool);
+/* As asked for: the most that take part. */
 int ane_pool_threads(const struct ane_pool *pool);
 /* Runs fn(arg, thread, threads) once on each thread of the pool, thread 0 being the caller, and returns when all are
  * done. Not re-entrant; two callers at once take turns. */
 typedef void (*ane_pool_fn)(void *arg, int thread, int threads);
 void ane_pool_run(struct ane_pool *pool, ane_pool_fn fn, void *arg);
-/* Only inside fn, and then by every thread of the run: returns when all have come; what each wrote before is seen by
- * all after. */
-void ane_pool_barrier(struct ane_pool *pool);
-/* The same; while a thread waits awake, it calls idle(arg) again and again until that gives false. A call is some ten
- * nanoseconds of something useful. */
-typedef bool (*ane_idle_fn)(void *arg);
-void ane_pool_barrier_idle(struct ane_pool *pool, ane_idle_fn idle, void *arg);
+
+/* A run of steps 0 .. count - 1, between which all threads meet and workers come and go: each step is done by those that are
+ * there, `threads` of them, numbered 0 .. threads - 1, at least the caller (always 0). `seat`, below ane_pool_threads, stays
+ * that of a thread; the caller's is 0. */
+typedef bool (*ane_idle_fn)(void *idle_arg, int seat);
+struct ane_pool_steps {
+  int64_t count;
+  void (*step)(void *arg, int64_t step, int thread, int threads, int seat);
+  void *arg;
+  /* While a thread waits awake for the next step, it calls this again and again until it gives false. A call is some ten
+   * nanoseconds of something useful. A last one may come when the run is over: idle_arg lives as long as the pool. NULL: none. */
+  ane_idle_fn idle;
+  void *idle_arg;
+};
+void ane_pool_run_steps(struct ane_pool *pool, const struct ane_pool_steps *steps);
+/* Only inside a step, and then by every thread that takes part in it: returns when all have come; what each wrote before is
+ * seen by all after. */
+void ane_pool_barrier(struct ane_pool *pool, int seat);
+
+/* Test hook, for pools made from then on: FREE as above; TOGETHER: all threads asked for take part in every step; MIXED: others
+ * from step to step. */
+enum ane_pool_manner { ANE_POOL_FREE, ANE_POOL_TOGETHER, ANE_POOL_MIXED };
+void ane_pool_manner(enum ane_pool_manner manner);
 
 /* Splits [0, n) evenly: the range of `part` out of `parts`. */
 static inline void ane_split(int64_t n, int part, int parts, int64_t *from, int64_t *to) {

@@ -56,14 +56,14 @@ function M.graph(o)
   return g
 end
 
---- A program of the graph. opts: as programs.open; chunk (16), context (100).
+--- A program of the graph. opts: as programs.open, manner too; chunk (16), context (100).
 function M.program(o, opts)
   local g <close> = M.graph(o)
   assert(g:passes(opts.pipeline or "cpu"))
-  return assert(core.program(g, {
+  return programs.made(opts.manner, core.program, g, {
     isa = opts.isa, threads = opts.threads or 1, int8 = opts.int8 or false, weights = opts.weights, context = opts.context or 100,
     chunk = opts.chunk or 16,
-  }))
+  })
 end
 
 --- y of all tokens, fed `step` at a time: as rows of numbers, and as bits.

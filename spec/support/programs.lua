@@ -25,16 +25,26 @@ function M.graph(name, given, soft)
   return assert(recipe.build(r, cfg, source)), cfg, source
 end
 
+--- What make(...) gives, a program whose threads take part in this manner ("together").
+function M.made(manner, make, ...)
+  core.testing.pool_manner(manner or "together")
+  local result = table.pack(pcall(make, ...))
+  core.testing.pool_manner "free"
+  if not result[1] then error(result[2], 0) end
+  return assert(table.unpack(result, 2, result.n))
+end
+
 --- A program. o: pipeline ("cpu"), isa, threads (1), int8 (false), weights, mixed, importance, context (512), chunk (512),
--- progress, soft, full_head.
+-- progress, soft, full_head; manner ("together": all threads take part in every step, "mixed": others from step to step, "free": as
+-- the machine lets them).
 function M.open(name, o)
   o = o or {}
   local graph <close> = M.graph(name, nil, o.soft)
   assert(graph:passes(o.pipeline or "cpu"))
-  return assert(core.program(graph, {
+  return M.made(o.manner, core.program, graph, {
     isa = o.isa, threads = o.threads or 1, int8 = o.int8 or false, weights = o.weights, context = o.context or 512, chunk = o.chunk or 512,
     progress = o.progress, full_head = o.full_head, mixed = o.mixed, importance = o.importance,
-  }))
+  })
 end
 
 --- n pseudo-random ids below `vocab`.

@@ -121,17 +121,18 @@ describe("the bits of the logits", function()
   end
 
   for _, model in ipairs(models) do
-    it("are the same for 1, 2, 3 and 4 threads: " .. model, function()
+    it("are the same for any number of threads, and where they come and go: " .. model, function()
       local ids = ids_of(model, 75)
       for _, isa in ipairs { core.isa_list()[1], core.isa_best() } do
         for _, int8 in ipairs { true, false } do
           local whole
-          for threads = 1, 4 do
-            local p <close> = programs.open(model, { isa = isa, int8 = int8, threads = threads })
+          for i, manner in ipairs { "together", "together", "together", "together", "mixed", "free", "mixed" } do
+            local threads = i <= 4 and i or i == 7 and 2 or i
+            local p <close> = programs.open(model, { isa = isa, int8 = int8, threads = threads, manner = manner })
             local s <close> = session(p, "fp16")
             local got = programs.feed(s, programs.slice(ids, 1, 70)) .. programs.feed(s, programs.slice(ids, 71, 75), 1)
             whole = whole or got
-            assert.is_nil(difference(got, whole, model), ("%d threads, %s, int8 %s"):format(threads, isa, int8))
+            assert.is_nil(difference(got, whole, model), ("%d threads, %s, %s, int8 %s"):format(threads, manner, isa, int8))
           end
         end
       end
@@ -147,8 +148,8 @@ describe("the bits of the logits", function()
         local s <close> = session(one, kv)
         assert(s:feed(programs.slice(ids, 1, 505), "none"))
         local whole = programs.feed(s, programs.slice(ids, 506, 640))
-        for _, threads in ipairs { 2, 3 } do
-          local p <close> = programs.open(model, { context = 700, threads = threads })
+        for _, threads in ipairs { 2, 3, 4 } do
+          local p <close> = programs.open(model, { context = 700, threads = threads, manner = threads == 4 and "mixed" or nil })
           local t <close> = session(p, kv)
           assert(t:feed(programs.slice(ids, 1, 505), "none"))
           local got = programs.feed(t, programs.slice(ids, 506, 530), 1) .. programs.feed(t, programs.slice(ids, 531, 620))

@@ -346,7 +346,8 @@ y = attention(q, k, v, ks, vs%s) {heads=3 kv_heads=1 scale=0.8 window=%d ahead=%
       local g, want = attend(o)
       for _, n in ipairs { 1, 2, 63, 64, 65, 140 } do
         local ids = programs.ids(n, ops.VOCAB, n)
-        local opts = { limit = 1e-5, chunk = 150, context = 150, ways = { {}, { threads = 2 }, { threads = 3, pipeline = "cpu-plain" } } }
+        local ways = { {}, { threads = 2 }, { threads = 3, pipeline = "cpu-plain" }, { threads = 3, manner = "mixed" } }
+        local opts = { limit = 1e-5, chunk = 150, context = 150, ways = ways }
         ops.check(g, ids, want(ids), opts)
       end
     end)

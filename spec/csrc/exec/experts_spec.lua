@@ -224,7 +224,8 @@ describe("experts", function()
           assert.is_true(m.act ~= "fp32" or weights == "bf16" or not m.name:find "^[gud]", m.name .. " meets fp32")
         end
         local first, near
-        for _, way in ipairs { {}, { threads = 3 }, { step = 1 }, { step = 5, threads = 2 }, { soft = true, threads = 2 } } do
+        for _, way in ipairs { {}, { threads = 3 }, { step = 1 }, { step = 5, threads = 2 }, { soft = true, threads = 2 },
+          { step = 3, threads = 3, manner = "mixed" } } do
           way.weights, way.int8, way.isa = weights, true, isa
           local rows, bits = ops.run(open(way.soft), IDS, way)
           first, near = first or bits, near or rows

@@ -28,8 +28,10 @@ describe("the search in the head", function()
         local whole <close> = programs.open(model, { isa = level, int8 = true, weights = "q8_0", full_head = true })
         local want = best_of(whole, ids)
         assert.same({ 0, 0, 0 }, { whole:head() })
-        for threads = 1, 3 do
-          local searched <close> = programs.open(model, { isa = level, int8 = true, weights = "q8_0", threads = threads, chunk = threads })
+        for threads = 1, 4 do
+          local manner = threads == 4 and "mixed" or nil
+          local o = { isa = level, int8 = true, weights = "q8_0", threads = threads, chunk = threads, manner = manner }
+          local searched <close> = programs.open(model, o)
           assert.same(want, best_of(searched, ids))
           local searches, read, bytes = searched:head()
           assert(searches > 0 and bytes > 0 and read > bytes * searches * 0.5)

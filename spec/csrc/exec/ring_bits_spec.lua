@@ -122,7 +122,10 @@ describe("logits of", function()
         local whole
         for _, threads in ipairs(int8 and { 2 } or { 1, 2, 3 }) do
           -- int8 weights meet int8 activations; the bfloat16 of the file meets its like where the machine has the dot.
-          local p <close> = open(model, { threads = threads, int8 = int8, weights = int8 and i % 2 == 0 and "int8-channel" or nil })
+          local p <close> = open(model, {
+            threads = threads, int8 = int8, weights = int8 and i % 2 == 0 and "int8-channel" or nil,
+            manner = threads == 3 and "mixed" or nil,
+          })
           local kv = ({ "fp32", "fp16", "int8" })[threads]
           local s <close> = session(p, kv)
           local bits = programs.feed(s, IDS)
