@@ -1,8 +1,7 @@
 /* Speed of norms, activations and attention at each level of this machine, one thread, best of many runs; beside them the
  * level's own limit: a loop of nothing but independent fp32 fused multiply-adds.
  *
- *   make && cc -O2 -std=c11 -D_GNU_SOURCE -Icsrc -o build/kernels_bench bench/kernels_bench.c \
- *     $(find build/release/csrc/{base,platform,tensor,quant,kernels} -name '*.o') -lm -lpthread && build/kernels_bench [seconds]
+ *   make bench && build/release/bench/kernels_bench [seconds]
  *
  * GFLOPS of attention count 4 * head_dim operations for each visible pair of query and key, exp not at all; GB/s of decode
  * count the keys and values read, those of elementwise functions every array once. */
@@ -149,6 +148,7 @@ int main(int argc, char **argv) {
       {"decode at 65536, 14/2 heads of 64", 14, 2, 64, 1, 65536, 0, ANE_F16},
   };
   if (argc > 1) budget = atof(argv[1]);
+  if (!(budget > 0)) return fprintf(stderr, "kernels_bench: no number of seconds %s\nusage: kernels_bench [seconds]\n", argv[1]), 2;
   for (ane_isa isa = ANE_ISA_AVX2; isa < ANE_ISA_COUNT; isa++) {
     if (!ane_isa_available(isa) || isa == ANE_ISA_AVXVNNI || isa == ANE_ISA_AVX512VNNI) continue; /* the same functions as one before */
     const struct ane_kernels *k = ane_kernels_get(isa);

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SCRATCH = 1 << 20 };
+enum { SCRATCH = 1 << 20, MAX_THREADS = 64 };
 
 struct job {
   const struct ane_kernels *k;
@@ -22,8 +22,8 @@ struct job {
   struct ane_acts x;
   float *out;
   uint8_t *scratch;
-  uint64_t sink[64];
-  double ops[64];
+  uint64_t sink[MAX_THREADS];
+  double ops[MAX_THREADS];
 };
 
 static uint32_t seed = 1;
@@ -109,7 +109,7 @@ static void bench_form(const struct ane_kernels *k, ane_dtype t, int64_t rows, i
   uint8_t *memory = ane_pages_alloc(bytes * (size_t)copies, true), *stored = malloc(row_bytes * ANE_GROUP);
   struct ane_packed *all = malloc(sizeof *all * (size_t)copies);
   float *scale = malloc(sizeof(float) * (size_t)w.groups * ANE_GROUP), *x = malloc(sizeof(float) * (size_t)(t_max * cols));
-  struct job j = {.k = k, .w = all, .out = malloc(sizeof(float) * (size_t)(t_max * rows)), .scratch = ane_pages_alloc(4 * SCRATCH, true)};
+  struct job j = {.k = k, .w = all, .out = malloc(sizeof(float) * (size_t)(t_max * rows)), .scratch = ane_pages_alloc((size_t)MAX_THREADS * SCRATCH, true)};
   double pack_time = 0;
   for (int64_t g = 0; g < w.groups; g++) {
     for (int r = 0; r < ANE_GROUP; r++) random_row(t, stored + (size_t)r * row_bytes, row_bytes);
@@ -150,13 +150,23 @@ static void bench_form(const struct ane_kernels *k, ane_dtype t, int64_t rows, i
   free(stored), free(all), free(scale), free(x), free(j.out);
 }
 
+static int wrong(const char *what, const char *found) {
+  fprintf(stderr, "matmul_bench: no %s %s\nusage: matmul_bench [form|all [isa|best [int8|fp32 [threads]]]]\n", what, found);
+  return 2;
+}
+
 int main(int argc, char **argv) {
   static const ane_dtype types[] = {ANE_Q4_0, ANE_Q4_1, ANE_Q5_0, ANE_Q5_1, ANE_Q8_0, ANE_Q4_K, ANE_Q5_K, ANE_Q6_K, ANE_I8, ANE_BF16, ANE_F16, ANE_F32};
   static const int shapes[][2] = {{576, 1536}, {1536, 576}, {4864, 896}};
   bool best = argc <= 2 || !strcmp(argv[2], "best"), int8 = argc <= 3 || strcmp(argv[3], "fp32");
   ane_isa isa = best ? ane_isa_best() : ane_isa_from_name(argv[2]);
   int threads = argc > 4 ? atoi(argv[4]) : 0;
-  if (isa == ANE_ISA_COUNT || !ane_isa_available(isa)) return fprintf(stderr, "matmul_bench: no level %s\n", argv[2]), 1;
+  bool known = argc <= 1 || !strcmp(argv[1], "all");
+  for (size_t i = 0; i < ANE_COUNT(types); i++) known |= argc > 1 && !strcmp(argv[1], ane_dtype_info(types[i])->name);
+  if (!known) return wrong("form", argv[1]);
+  if (isa == ANE_ISA_COUNT || !ane_isa_available(isa)) return wrong("level", argv[2]);
+  if (argc > 3 && strcmp(argv[3], "int8") && strcmp(argv[3], "fp32")) return wrong("kind of activations", argv[3]);
+  if (argc > 4 && (threads < 1 || threads > MAX_THREADS)) return wrong("number of threads", argv[4]);
   for (size_t i = 0; i < ANE_COUNT(types); i++) {
     const struct ane_dtype_info *t = ane_dtype_info(types[i]);
     if (argc > 1 && strcmp(argv[1], "all") && strcmp(argv[1], t->name)) continue;
