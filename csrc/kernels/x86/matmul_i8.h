@@ -20,7 +20,6 @@ enum {
   START_ROW = 2 * MAX_RECORDS + LANES,
   REST_NT = 1024, /* most columns of a run */
   LOW_CHAINS = SIGNED_BYTES ? 1 : 2, /* one dot after another is slow where there is but one column */
-  FEW = 16, FEW_MIN = 40 /* columns up to which a block is unpacked again for each run of them; measured */
 };
 _Static_assert(I8_PANEL_BYTES + 4 * I8_NT * START_ROW + 4 * REST_NT * PANEL_NV * LANES <= ANE_SCRATCH, "the scratch of a product");
 
@@ -393,8 +392,7 @@ INLINE void i8_product(ane_form f, void (*run)(const struct i8_job *, int64_t, i
                        const struct ane_acts *x, int64_t g_from, int64_t g_to, float *out, int64_t ld_out, uint8_t *scratch) {
   int64_t nb = (int64_t)ane_div_up((size_t)w->cols, ANE_BLOCK), start_row = (int64_t)ane_align_up(2 * (size_t)nb, LANES);
   struct i8_job j = {.w = w, .x = x, .out = out, .ld_out = ld_out, .nb = nb, .b_to = nb, .starts = (int32_t *)(void *)scratch, .start_row = start_row, .shift = zero_shift(f)};
-  int64_t few = form_has_min(f) ? FEW_MIN : FEW;
-  if (x->t <= few && x->t * start_row * 4 <= ANE_SCRATCH) {
+  if (x->t <= FEW && x->t * start_row * 4 <= ANE_SCRATCH) {
     if (has_zero(f)) make_starts(f, x->t, &j, 0);
     for (int64_t vc = g_from * PARTS; vc < g_to * PARTS; vc++) fused_columns(f, &j, vc);
   } else panels(f, run, &j, g_from * PARTS, g_to * PARTS, scratch);

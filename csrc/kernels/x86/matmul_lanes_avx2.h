@@ -8,10 +8,11 @@
 #include <immintrin.h>
 
 enum { LANES = 8, F32_NV = 2, F32_NT = 6 };
+/* FEW: columns up to which a block is unpacked again for each run of them; measured on Zen 5, as the sizes of tiles. */
 #ifdef ANE_LANES_VNNI
-enum { I8_NV = 2, I8_NT = 6, FUSED_NT = 4, SIGNED_BYTES = 0 };
+enum { I8_NV = 2, I8_NT = 6, FUSED_NT = 4, FEW = 3, SIGNED_BYTES = 0 };
 #else
-enum { I8_NV = 2, I8_NT = 4, FUSED_NT = 4, SIGNED_BYTES = 1 };
+enum { I8_NV = 2, I8_NT = 4, FUSED_NT = 4, FEW = 4, SIGNED_BYTES = 1 };
 #endif
 
 typedef __m256i vi;
