@@ -1,0 +1,61 @@
+-- Threads that run steps together: never more than the process has CPUs, asleep between two runs, and the caller's own affinity
+-- left alone. Bits are held in spec/csrc/exec/bits_spec.lua. Each measurement has its own process.
+local core = require "ane.core"
+local programs = require "support.programs"
+local tree = require "support.tree"
+
+local child = [[
+  local programs = require "support.programs"
+  local p = programs.open("llama-mixed", { int8 = true, threads = tonumber(arg[1]), manner = "free" })
+  local s = assert(p:session { context = 200, kv = "fp16" })
+  local function status(name)
+    for line in io.lines "/proc/self/status" do
+      local value = line:match("^" .. name .. ":%s*(.-)%s*$")
+      if value then return value end
+    end
+  end
+  local may = status "Cpus_allowed"
+  assert(s:feed(programs.ids(40, 1024), "none"))
+  for i = 1, 60 do assert(s:feed({ i }, "argmax")) end
+  local used = os.clock()
+  os.execute "sleep 0.5"
+  used = os.clock() - used
+  print(status "Threads", used, may == status "Cpus_allowed")
+]]
+
+-- What the child prints: threads of the process, CPU seconds while it slept for half of one, is the affinity as before?
+local function run(cpus, threads)
+  local script = os.tmpname()
+  local out = assert(io.open(script, "w"))
+  assert(out:write("package.path, package.cpath = ", ("%q, %q\n"):format(package.path, package.cpath), child))
+  out:close()
+  local ok, text = tree.run(("taskset -c %s lua5.4 '%s' %d"):format(cpus, script, threads))
+  os.remove(script)
+  local count, used, same = text:match "^(%d+)\t(%S+)\t(%w+)"
+  assert(ok and count, text)
+  return tonumber(count), tonumber(used), same
+end
+
+describe("a pool of threads", function()
+  local can = core.path_kind "/proc/self/status" == "file" and tree.run "taskset -c 0 true"
+  for _, case in ipairs { { "0", 1 }, { "0", 2 }, { "0", 7 }, { "0,1", 1 }, { "0,1", 2 }, { "0,1", 7 } } do
+    local cpus, threads = case[1], case[2]
+    it(("has as many as can run, on CPU %s of %d asked for, and none is awake between two runs"):format(cpus, threads), function()
+      if not can or cpus == "0,1" and not tree.run "taskset -c 1 true" then return pending "CPUs cannot be chosen here" end
+      local count, used, same = run(cpus, threads)
+      assert(count <= math.min(threads, cpus == "0" and 1 or 2), count)
+      if cpus == "0" or threads == 1 then assert.equal(1, count) end
+      assert(used < 0.1, used) -- a thread that did not sleep would have used 0.5
+      assert.equal("true", same)
+    end)
+  end
+
+  it("takes all that are asked for where a spec wants them", function()
+    local p <close> = programs.open("llama-mixed", { threads = 5 })
+    assert.equal(5, p:info().threads)
+    if not can then return pending "threads cannot be counted here" end
+    local count
+    for line in io.lines "/proc/self/status" do count = count or line:match "^Threads:%s*(%d+)" end
+    assert(tonumber(count) >= 5, count)
+  end)
+end)
