@@ -234,6 +234,7 @@ INLINE void tile(ane_form f, int nv, int nt, const struct i8_job *j, int64_t vc,
 #pragma GCC unroll 8
   for (int t = 0; t < nt; t++) {
     q[t] = j->x->q + (t0 + t) * j->nb * ANE_BLOCK;
+    if (PARTS > 1) __builtin_prefetch(out + t * j->ld_out, 1); /* written at the end, each a line of its own; wider tiles gain nothing */
 #pragma GCC unroll 2
     for (int i = 0; i < nv; i++)
       acc[i][t] = j->b_from && left > i * LANES ? vf_load_n(out + t * j->ld_out + i * LANES, left - i * LANES) : vf_zero();
