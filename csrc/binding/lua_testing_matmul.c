@@ -142,8 +142,22 @@ static int matmul(lua_State *L) {
   return 1;
 }
 
-/* matmul_acts(level, "int8", x, t, cols) -> codes, scales, half sums, scaled sums, low codes, marks of fine
- * blocks [t][blocks], scales of the low codes, their half sums; (level, "bf16", ...) -> bf16 */
+/* Pushes what goes by blocks, `bytes` a block, by columns. */
+static void push_by_columns(lua_State *L, const struct ane_acts *a, const void *from, size_t bytes) {
+  int64_t nb = (int64_t)ane_div_up((size_t)a->cols, ANE_BLOCK);
+  char *to = push_buffer(L, (size_t)(a->t * nb) * bytes);
+  for (int64_t i = 0; i < a->t * nb; i++) {
+    int64_t at = i % nb * a->wide_ld + i / nb;
+    if (a->wide[at]) memcpy(to + (size_t)i * bytes, (const char *)from + (size_t)at * bytes, bytes);
+    else memset(to + (size_t)i * bytes, 0, bytes);
+  }
+  lua_pushlstring(L, to, (size_t)(a->t * nb) * bytes);
+  lua_remove(L, -2);
+}
+
+/* matmul_acts(level, "int8", x, t, cols) -> codes, scales, half sums, scaled sums, high codes, marks of the fours of columns that
+ * have such [t][blocks], scales of the high codes, their half sums; all by columns, and zero where a block has no high codes;
+ * (level, "bf16", ...) -> bf16 */
 static int matmul_acts(lua_State *L) {
   const struct ane_kernels *k = check_level(L, 1);
   ane_act act = (ane_act)luaL_checkoption(L, 2, NULL, act_names);
@@ -161,13 +175,10 @@ static int matmul_acts(lua_State *L) {
   lua_pushlstring(L, (const char *)a.d, blocks * sizeof *a.d);
   lua_pushlstring(L, (const char *)a.isum, blocks * 2 * sizeof *a.isum);
   lua_pushlstring(L, (const char *)a.dsum, blocks * sizeof *a.dsum);
-  lua_pushlstring(L, (const char *)a.low, blocks * ANE_BLOCK);
-  char *marks = push_buffer(L, blocks);
-  for (int64_t i = 0; i < t * nb; i++) marks[i] = (char)a.fine[i % nb * a.fine_ld + i / nb];
-  lua_pushlstring(L, marks, blocks);
-  lua_remove(L, -2);
-  lua_pushlstring(L, (const char *)a.d_low, blocks * sizeof *a.d_low);
-  lua_pushlstring(L, (const char *)a.low_isum, blocks * 2 * sizeof *a.low_isum);
+  push_by_columns(L, &a, a.high, ANE_BLOCK);
+  push_by_columns(L, &a, a.wide, 1);
+  push_by_columns(L, &a, a.d_high, sizeof *a.d_high);
+  push_by_columns(L, &a, a.high_isum, 2 * sizeof *a.high_isum);
   return 8;
 }
 

@@ -194,12 +194,6 @@ struct ane_program {
 /* Columns that rings keep beyond what the steps look back: rewinds up to here cost nothing. */
 enum { RING_KEEP = 64 };
 
-/* How much larger than the others (in squares) a block of activations must be to get 15 bits. Measured on SmolLM2-135M and
- * Qwen2.5-0.5B (root mean square over the ten best logits against fp32, prefill beside 8 bits only): 1.25: 0.100 and 0.031,
- * 79 %; 2: 0.133 and 0.036, 85 % (0.120 and 0.037 since low codes have a sum of their own); 3: 0.142 and 0.042, 92 %; none
- * 0.237 and 0.060. One for all products, since which of them stand together depends on the passes. */
-#define FINE_OVER 2.0f
-
 enum { WANTED_BLOCK = 64, MAX_CHUNK = 4096 };
 
 /* Column lists of the run that goes on. */

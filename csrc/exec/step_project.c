@@ -19,7 +19,6 @@ static void prepare(const struct lane *l, const struct step *s, struct prepared 
     x = normed;
   }
   out->a[ANE_ACT_F32] = (struct ane_acts){.kind = ANE_ACT_F32, .t = l->cols, .cols = c, .f32 = x, .ld = c};
-  out->a[ANE_ACT_I8].fine_over = FINE_OVER;
   if (s->project.acts & 1u << ANE_ACT_I8) k->acts_i8(&out->a[ANE_ACT_I8], x, c, from, to);
   if (s->project.acts & 1u << ANE_ACT_BF16) k->acts_bf16(&out->a[ANE_ACT_BF16], x, c, from, to);
 }
@@ -67,11 +66,16 @@ static void finish_groups(const struct lane *l, const struct step *s, const stru
   }
 }
 
-/* Row groups a thread takes at once. Few tokens: about 32 KB of weights, so that all end together; many: few, so that the panels
- * stay near. Always no more rows than an epilogue's temporary holds. */
+/* Row groups a thread takes at once. Few tokens: about 32 KB of weights, so that all end together; many: four, since what a product
+ * does once a call is then shared, or two where the threads would have less alike to do. Always no more rows than an epilogue's
+ * temporary holds. */
 static int64_t groups_a_turn(const struct lane *l, const struct matrix *w) {
   int64_t most = l->p->temp_rows * (l->p->o.chunk / l->cols) / ANE_GROUP;
-  if (l->cols > 8) return ANE_MIN((int64_t)2, most);
+  if (l->cols > 8) {
+    size_t groups = (size_t)w->packed.groups, threads = (size_t)l->threads;
+    bool alike = ane_div_up(groups, 4 * threads) * 2 <= ane_div_up(groups, 2 * threads);
+    return ANE_MIN((int64_t)(alike ? 4 : 2), most);
+  }
   size_t bytes = ANE_MAX(w->packed.group_bytes, (size_t)1);
   return ANE_MIN(ANE_MAX((int64_t)(TURN_BYTES / bytes), (int64_t)1), most);
 }

@@ -8,7 +8,7 @@ ane_act ane_act_for(ane_form f, bool int8, bool bf16_dot) {
 }
 
 /* Bytes of a block's marks for t columns: whole vectors of 64, but for a single column. */
-static int64_t fine_row(int64_t t) { return t == 1 ? 1 : (int64_t)ane_align_up((size_t)t, 64); }
+static int64_t wide_row(int64_t t) { return t == 1 ? 1 : (int64_t)ane_align_up((size_t)t, 64); }
 
 static size_t part(int64_t t, int64_t each, size_t bytes) { return ane_align_up((size_t)t * (size_t)each * bytes, 64); }
 
@@ -16,7 +16,9 @@ static size_t part(int64_t t, int64_t each, size_t bytes) { return ane_align_up(
 size_t ane_acts_bytes(ane_act kind, int64_t t, int64_t cols) {
   int64_t nb = (int64_t)ane_div_up((size_t)cols, ANE_BLOCK);
   switch (kind) {
-    case ANE_ACT_I8: return 2 * part(t, nb * ANE_BLOCK, 1) + part(fine_row(t), nb, 1) + 3 * part(t, nb, 4) + 2 * part(t, nb, 8);
+    case ANE_ACT_I8:
+      return part(t, nb * ANE_BLOCK, 1) + 2 * part(t, nb, 4) + part(t, nb, 8) + part(wide_row(t), nb, 1) + part(wide_row(t), nb * ANE_BLOCK, 1) +
+             part(wide_row(t), nb, 4) + part(wide_row(t), nb, 8);
     case ANE_ACT_BF16: return part(t, cols + (cols & 1), 2);
     default: return part(t, cols, 4);
   }
@@ -28,16 +30,15 @@ void ane_acts_place(struct ane_acts *a, ane_act kind, int64_t t, int64_t cols, v
   *a = (struct ane_acts){.kind = kind, .t = t, .cols = cols};
   switch (kind) {
     case ANE_ACT_I8:
-      a->fine_over = 1.25f;
+      a->wide_ld = wide_row(t);
       a->q = (const int8_t *)at;
-      a->low = (const int8_t *)(at += part(t, nb * ANE_BLOCK, 1));
-      a->fine = at += part(t, nb * ANE_BLOCK, 1);
-      a->fine_ld = fine_row(t);
-      a->d = (const float *)(at += part(a->fine_ld, nb, 1));
-      a->d_low = (const float *)(at += part(t, nb, 4));
+      a->d = (const float *)(at += part(t, nb * ANE_BLOCK, 1));
       a->dsum = (const float *)(at += part(t, nb, 4));
       a->isum = (const int32_t *)(at += part(t, nb, 4));
-      a->low_isum = (const int32_t *)(at + part(t, nb, 8));
+      a->wide = at += part(t, nb, 8);
+      a->high = (const int8_t *)(at += part(a->wide_ld, nb, 1));
+      a->d_high = (const float *)(at += part(a->wide_ld, nb * ANE_BLOCK, 1));
+      a->high_isum = (const int32_t *)(at + part(a->wide_ld, nb, 4));
       break;
     case ANE_ACT_BF16: a->bf16 = (const uint16_t *)at; break;
     default:
@@ -53,8 +54,7 @@ struct ane_acts ane_acts_rows(const struct ane_acts *a, int64_t from, int64_t n)
   if (a->f32) v.f32 += from * a->ld;
   if (a->bf16) v.bf16 += from * (a->cols + (a->cols & 1));
   if (!a->q) return v;
-  v.q += from * nb * ANE_BLOCK, v.low += from * nb * ANE_BLOCK;
-  v.fine += from, v.d += from * nb, v.d_low += from * nb, v.dsum += from * nb;
-  v.isum += 2 * from * nb, v.low_isum += 2 * from * nb;
+  v.q += from * nb * ANE_BLOCK, v.d += from * nb, v.dsum += from * nb, v.isum += 2 * from * nb;
+  v.wide += from, v.high += from * ANE_BLOCK, v.d_high += from, v.high_isum += 2 * from;
   return v;
 }

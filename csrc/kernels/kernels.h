@@ -70,15 +70,14 @@ struct ane_acts {
   int64_t t, cols;
   const float *f32;     /* F32: [t][ld] */
   int64_t ld;
-  float fine_over;      /* I8: what acts_i8 asks of a fine block, > 0 */
   const int8_t *q;      /* I8: [t][cols_pad] */
-  const int8_t *low;    /* I8: [t][cols_pad] what q lacks in 128ths: x = d * (q + low / 128); 0 in blocks that are not fine */
-  const uint8_t *fine;  /* I8: [nb][fine_ld] for each block and column 1: it is fine, its low part counts; 0 */
-  int64_t fine_ld;      /* 1, or t rounded up to 64; 64 bytes may be read from any column on */
   const float *d;       /* I8: [t][nb] scale of q */
-  const float *d_low;   /* I8: [t][nb] d / 128, exactly */
   const int32_t *isum;  /* I8: [t][nb][2] sums of q over each 16 */
-  const int32_t *low_isum; /* I8: [t][nb][2] of low */
+  int64_t wide_ld;      /* columns a row of the next four, which go by blocks: 1, or t rounded up to 64 */
+  const uint8_t *wide;  /* I8: [nb][wide_ld] bit i: columns 4 i .. 4 i + 3 of the block have high codes; 64 may be read from any on */
+  const int8_t *high;   /* I8: [nb][wide_ld][32] x = d * (q + 128 high). This and the next two are set where wide is not 0 */
+  const float *d_high;  /* I8: [nb][wide_ld] 128 d */
+  const int32_t *high_isum; /* I8: [nb][wide_ld][2] of high */
   const float *dsum;    /* I8: [t][nb] d times the sum over the block, rounded: what a minimum is multiplied by */
   const uint16_t *bf16; /* BF16: [t][cols_pad] */
 };
@@ -87,7 +86,6 @@ struct ane_acts {
 ane_act ane_act_for(ane_form f, bool int8, bool bf16_dot);
 /* Bytes of the prepared form of t columns, each part 64-byte aligned; and the pointers into such memory. */
 size_t ane_acts_bytes(ane_act kind, int64_t t, int64_t cols);
-/* fine_over is then 1.25; who asks for less precision sets another. */
 void ane_acts_place(struct ane_acts *a, ane_act kind, int64_t t, int64_t cols, void *memory);
 /* Columns [from, from + n) of a. */
 struct ane_acts ane_acts_rows(const struct ane_acts *a, int64_t from, int64_t n);
@@ -146,7 +144,7 @@ struct ane_attention {
  *         with a minimum: acc = fma(min, dsum, acc)
  *         two scales: f = (float)i0 * s0; f = fma((float)i1, s1, f)
  *         form I8: f = (float)i
- *         the fine blocks a second time, with low for q and d_low for d, to a sum of their own: rest = fma(f, d_low, rest);
+ *         the wide blocks a second time, with high for q and d_high for d, to a sum of their own: rest = fma(f, d_high, rest);
  *         at the end acc + rest, of form I8 times row_scale
  *   BF16  one bf16 dot step per pair of columns, ascending (rounding as the instruction)
  * out[t * ld_out + r]; rows >= w->rows are not written. scratch: ane_matmul_scratch() bytes, 64-byte aligned, one for
@@ -170,11 +168,11 @@ struct ane_kernels {
                     const float *base, float *bound);
 
   /* Fill rows [t_from, t_to) of prepared activations from x [t][ld].
-   * I8, each block of 32: amax = max |x|; the block is fine if amax^2 > sum(amax^2) * (fine_over / nb), the sum over the
-   * blocks of this token by 16 lanes as below, without fma. With 1.25 a fifth of the blocks are; they hold most of the
-   * error that 8 bits would make.
-   * Not fine: d = amax / 127; q = round to nearest even of x * (127 / amax), the quotient rounded once.
-   * Fine: d = 128 (amax / 16319); v = round to nearest even of x * (16319 / amax); q = (v + 64) >> 7, low = v - 128 q.
+   * I8, each block of 32: amax = max |x|; d = amax / 127; q = round to nearest even of x * (127 / amax), the quotient rounded once.
+   * A few large values would take the digits of all others: where amax^2 > limit = sum(amax^2) * (2 / nb), the sum over the
+   * blocks of this token by 16 lanes as below, without fma, max(sqrt(limit) / 2, amax * (127 / 16319)) stands for amax, and what
+   * goes beyond 127 gets a second code: for each four columns with such a one, v being the whole numbers, high = (v + 64) >> 7
+   * and q = v - 128 high.
    * Where amax < 2^-100: d = 0, q = 0. NaN or infinite x give unspecified but in-range codes. */
   void (*acts_i8)(const struct ane_acts *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to);
   void (*acts_bf16)(const struct ane_acts *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to);

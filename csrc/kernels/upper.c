@@ -61,16 +61,16 @@ void ane_upper_prepare(const struct ane_acts *x, struct ane_upper_x *out) {
   int64_t nb = x->cols / ANE_BLOCK;
   float rounding = (float)(4 * nb + 16) * 0x1p-23f * 128;
   for (int64_t b = 0; b < nb; b++) {
-    const int8_t *q = x->q + b * ANE_BLOCK, *low = x->low + b * ANE_BLOCK;
+    const int8_t *q = x->q + b * ANE_BLOCK, *high = x->high + b * x->wide_ld * ANE_BLOCK;
     int32_t sum = 0, size = 0;
     int64_t squares = 0;
     for (int i = 0; i < ANE_BLOCK; i++) {
-      int32_t v = x->fine[b * x->fine_ld] ? 128 * q[i] + low[i] : q[i];
+      int32_t v = x->wide[b * x->wide_ld] ? q[i] + 128 * high[i] : q[i];
       sum += v;
       size += v < 0 ? -v : v;
       squares += (int64_t)v * v;
     }
-    float d = x->fine[b * x->fine_ld] ? x->d_low[b] : x->d[b];
+    float d = x->d[b];
     out[b] = (struct ane_upper_x){.by = 0.5f * d, .norm = (float)((double)d * sqrt((double)squares) * (1.000001 / ANE_UPPER_STEPS)),
                                   .slack = d * (float)size * rounding, .start = -241 * sum, .start_low = -15 * sum};
   }

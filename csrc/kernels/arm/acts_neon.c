@@ -19,36 +19,37 @@ INLINE int8x16_t bytes_of(const int32x4_t v[4]) {
   return vcombine_s8(vmovn_s16(vcombine_s16(vmovn_s32(v[0]), vmovn_s32(v[1]))), vmovn_s16(vcombine_s16(vmovn_s32(v[2]), vmovn_s32(v[3]))));
 }
 
-/* Block `at`, whose mark is at `mark`, from 32 values, the largest of which is in d. */
-INLINE void quantise_block(const struct ane_acts *a, int64_t at, int64_t mark, const float *x, bool fine) {
-  int8_t *q = (int8_t *)a->q + at * ANE_BLOCK, *low = (int8_t *)a->low + at * ANE_BLOCK;
-  int32_t *isum = (int32_t *)a->isum + 2 * at, *low_isum = (int32_t *)a->low_isum + 2 * at;
-  const int32_t limit = fine ? ANE_FINE_MAX : ANE_CODE_MAX;
-  const float amax = a->d[at], inverse = amax >= ANE_TINY ? (float)limit / amax : 0;
+/* Block `at`, `at_wide` among those that go by blocks, from 32 values. span: what 127 steps come to. */
+INLINE void quantise_block(const struct ane_acts *a, int64_t at, int64_t at_wide, const float *x, bool is_wide, float span) {
+  int8_t *q = (int8_t *)a->q + at * ANE_BLOCK, *high = (int8_t *)a->high + at_wide * ANE_BLOCK;
+  int32_t *isum = (int32_t *)a->isum + 2 * at, *high_isum = (int32_t *)a->high_isum + 2 * at_wide, sum = 0;
+  const float inverse = span >= ANE_TINY ? ANE_CODE_MAX / span : 0, d = span >= ANE_TINY ? span / ANE_CODE_MAX : 0;
+  unsigned wide = 0;
 #pragma GCC unroll 2
   for (int half = 0; half < 2; half++) {
-    int32x4_t v[4], rest[4];
+    int32x4_t v[4], h[4];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
-      v[i] = whole_of(x + 16 * half + 4 * i, inverse, limit);
-      rest[i] = vdupq_n_s32(0);
-      if (fine) {
-        const int32x4_t high = vshrq_n_s32(vaddq_s32(v[i], vdupq_n_s32(64)), 7);
-        rest[i] = vsubq_s32(v[i], vshlq_n_s32(high, 7));
-        v[i] = high;
+      v[i] = whole_of(x + 16 * half + 4 * i, inverse, is_wide ? ANE_WIDE_MAX : ANE_CODE_MAX);
+      h[i] = vdupq_n_s32(0);
+      if (is_wide && vmaxvq_s32(vabsq_s32(v[i])) > ANE_CODE_MAX) {
+        wide |= 1u << (4 * half + i);
+        h[i] = vshrq_n_s32(vaddq_s32(v[i], vdupq_n_s32(64)), 7);
+        v[i] = vsubq_s32(v[i], vshlq_n_s32(h[i], 7));
       }
     }
-    const int8x16_t codes = bytes_of(v), lows = bytes_of(rest);
+    const int8x16_t codes = bytes_of(v);
     vst1q_s8(q + 16 * half, codes);
-    vst1q_s8(low + 16 * half, lows);
-    isum[half] = vaddlvq_s8(codes);
-    low_isum[half] = vaddlvq_s8(lows);
+    sum += isum[half] = vaddlvq_s8(codes);
+    if (!is_wide) continue;
+    const int8x16_t highs = bytes_of(h);
+    vst1q_s8(high + 16 * half, highs);
+    sum += 128 * (high_isum[half] = vaddlvq_s8(highs));
   }
-  const float d = amax >= ANE_TINY ? amax / (float)limit * (fine ? 128.0f : 1.0f) : 0;
   ((float *)a->d)[at] = d;
-  ((float *)a->d_low)[at] = d * 0x1p-7f;
-  ((uint8_t *)a->fine)[mark] = fine;
-  ((float *)a->dsum)[at] = d * 0x1p-7f * (float)(128 * (isum[0] + isum[1]) + low_isum[0] + low_isum[1]);
+  ((float *)a->d_high)[at_wide] = 128 * d;
+  ((uint8_t *)a->wide)[at_wide] = (uint8_t)wide;
+  ((float *)a->dsum)[at] = d * (float)sum;
 }
 
 static void acts_i8(const struct ane_acts *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to) {
@@ -58,12 +59,12 @@ static void acts_i8(const struct ane_acts *a, const float *x, int64_t ld, int64_
     float last[ANE_BLOCK] = {0}, *amax = (float *)a->d + t * nb;
     if (whole < nb) memcpy(last, row + whole * ANE_BLOCK, sizeof(float) * (size_t)(a->cols - whole * ANE_BLOCK));
     for (int64_t b = 0; b < nb; b++) amax[b] = block_max(b < whole ? row + b * ANE_BLOCK : last);
-    const float limit = ane_fine_limit(amax, nb, a->fine_over);
+    const float limit = ane_wide_limit(amax, nb), root = vget_lane_f32(vsqrt_f32(vdup_n_f32(limit)), 0);
     for (int64_t b = 0; b < nb; b++) {
       const float *from = b < whole ? row + b * ANE_BLOCK : last;
-      const int64_t at = t * nb + b, mark = b * a->fine_ld + t;
-      if (amax[b] * amax[b] > limit) quantise_block(a, at, mark, from, true);
-      else quantise_block(a, at, mark, from, false);
+      const int64_t at = t * nb + b, at_wide = b * a->wide_ld + t;
+      if (amax[b] * amax[b] > limit) quantise_block(a, at, at_wide, from, true, ane_wide_span(amax[b], root));
+      else quantise_block(a, at, at_wide, from, false, amax[b]);
     }
   }
 }

@@ -10,7 +10,7 @@
  *
  * Few columns: each block is unpacked to registers and meets them at once (`fused`). More: a group is unpacked to a panel in
  * scratch, and a tile of 8 rows x TILE_NT columns keeps its sums in registers (`tile`). Both do the same operations in the
- * same order for each output. The low codes of fine blocks meet the same codes column by column.
+ * same order for each output. The high codes of wide blocks meet the same codes column by column.
  *
  * Panel, for each block one record: codes [PARTS][128], scales [subs][16], minima [16]. Longer rows than a panel holds are
  * done in pieces, the sums waiting in `out` and in `rest`. */
@@ -29,7 +29,7 @@ struct i8_job {
   float *out;
   int64_t ld_out, nb, b_from, b_to, t_from, t_to;
   uint8_t *panel;
-  float *rest; /* [t_to - t_from][16]: the sums of low codes */
+  float *rest; /* [t_to - t_from][16]: the sums of high codes */
 };
 
 /* What the dots of half `half` of a block start from: - zero * sum of q. With one scale a block is one half. */
@@ -65,19 +65,19 @@ INLINE void fused(ane_form f, int nt, const struct i8_job *j, int64_t g, int64_t
 #pragma GCC unroll 4
     for (int i = 0; i < PARTS; i++) {
       int8x16_t c[8];
-      float32x4_t sum[FUSED_NT], low[FUSED_NT];
+      float32x4_t sum[FUSED_NT], high[FUSED_NT];
       unpack_block(f, w, g, b, at.codes, i, c);
 #pragma GCC unroll 2
       for (int half = 0; half < form_subs(f); half++) {
         const float32x4_t scale = unpack_scale(f, at, i, half);
 #pragma GCC unroll 4
         for (int t = 0; t < nt; t++) {
-          const int64_t block = t * j->nb + b, first = block * ANE_BLOCK + 16 * half;
+          const int64_t block = t * j->nb + b, wide = b * x.wide_ld + t, first = block * ANE_BLOCK + 16 * half;
           const int32x4_t dots = dot(f, planes, vdupq_n_s32(start_of(f, x.isum + block * 2, half)), c + 4 * half, x.q + first);
           sum[t] = scaled(f, half, dots, scale, half ? sum[t] : scale);
-          if (x.fine[b * x.fine_ld + t]) {
-            const int32x4_t lows = dot(f, planes, vdupq_n_s32(start_of(f, x.low_isum + block * 2, half)), c + 4 * half, x.low + first);
-            low[t] = scaled(f, half, lows, scale, half ? low[t] : scale);
+          if (x.wide[wide]) {
+            const int32x4_t highs = dot(f, planes, vdupq_n_s32(start_of(f, x.high_isum + wide * 2, half)), c + 4 * half, x.high + wide * ANE_BLOCK + 16 * half);
+            high[t] = scaled(f, half, highs, scale, half ? high[t] : scale);
           }
         }
       }
@@ -85,7 +85,7 @@ INLINE void fused(ane_form f, int nt, const struct i8_job *j, int64_t g, int64_t
 #pragma GCC unroll 4
       for (int t = 0; t < nt; t++) {
         acc[i][t] = add_block(f, sum[t], min, x.d[t * j->nb + b], x.dsum[t * j->nb + b], acc[i][t]);
-        if (x.fine[b * x.fine_ld + t]) rest[i][t] = vfmaq_n_f32(rest[i][t], low[t], x.d_low[t * j->nb + b]);
+        if (x.wide[b * x.wide_ld + t]) rest[i][t] = vfmaq_n_f32(rest[i][t], high[t], x.d_high[b * x.wide_ld + t]);
       }
     }
   }
@@ -143,18 +143,18 @@ INLINE void record_dots(ane_form f, int nt, const uint8_t *record, int p, const 
   }
 }
 
-/* rest of the run's columns takes in the low codes of the piece, parts p and p + 1. */
+/* rest of the run's columns takes in the high codes of the piece, parts p and p + 1. */
 INLINE void panel_rest(ane_form f, const struct i8_job *j, int p) {
   const struct ane_acts *x = j->x;
   for (int64_t b = j->b_from; b < j->b_to; b++)
     for (int64_t t = j->t_from; t < j->t_to; t++) {
-      const int64_t at = t * j->nb + b;
+      const int64_t at = b * x->wide_ld + t;
       float *sums = j->rest + (t - j->t_from) * ANE_GROUP + p * LANES;
       float32x4_t dots[TILE_PARTS][TILE_NT];
-      if (!x->fine[b * x->fine_ld + t]) continue;
-      record_dots(f, 1, j->panel + (b - j->b_from) * record_bytes(f), p, x->low + at * ANE_BLOCK, x->low_isum + 2 * at, 0, dots);
+      if (!x->wide[at]) continue;
+      record_dots(f, 1, j->panel + (b - j->b_from) * record_bytes(f), p, x->high + at * ANE_BLOCK, x->high_isum + 2 * at, 0, dots);
 #pragma GCC unroll 2
-      for (int i = 0; i < TILE_PARTS; i++) vst1q_f32(sums + i * LANES, vfmaq_n_f32(vld1q_f32(sums + i * LANES), dots[i][0], x->d_low[at]));
+      for (int i = 0; i < TILE_PARTS; i++) vst1q_f32(sums + i * LANES, vfmaq_n_f32(vld1q_f32(sums + i * LANES), dots[i][0], x->d_high[at]));
     }
 }
 

@@ -14,13 +14,14 @@ INLINE void upper_group(const struct ane_packed *w, const struct ane_acts *x, co
   for (int i = 0; i < PARTS; i++) acc[i] = vdupq_n_f32(ANE_BOUND_START), left[i] = vdupq_n_f32(0);
   for (int64_t b = 0; b < w->cols / ANE_BLOCK; b++, from += UPPER_BLOCK) {
     const struct ane_upper_x at = blocks[b];
-    const bool fine = x->fine[b * x->fine_ld];
+    const int64_t wide = b * x->wide_ld;
 #pragma GCC unroll 4
     for (int i = 0; i < PARTS; i++) {
       int8x16_t c[8];
       unpack_codes(ANE_FORM_Q4_0, from, i, c);
-      int32x4_t sum = dot(ANE_FORM_Q4_0, 8, vdupq_n_s32(0), c, x->q + b * ANE_BLOCK);
-      if (fine) sum = dot(ANE_FORM_Q4_0, 8, vshlq_n_s32(sum, 7), c, x->low + b * ANE_BLOCK);
+      int32x4_t sum = vdupq_n_s32(0);
+      if (x->wide[wide]) sum = vshlq_n_s32(dot(ANE_FORM_Q4_0, 8, sum, c, x->high + wide * ANE_BLOCK), 7);
+      sum = dot(ANE_FORM_Q4_0, 8, sum, c, x->q + b * ANE_BLOCK);
       const float32x4_t dots = vcvtq_f32_s32(vaddq_s32(vshlq_n_s32(sum, 5), vdupq_n_s32(at.start)));
       const float32x4_t scale = load_half(from + 256 + 8 * i), size = vabsq_f32(scale);
       acc[i] = vfmaq_n_f32(acc[i], vmulq_f32(dots, scale), at.by);
@@ -47,7 +48,7 @@ INLINE float one_row(const struct ane_acts *x, const struct ane_upper_x *blocks,
     const uint8x16_t v = vld1q_u8(low);
     const int8x16_t c[2] = {vreinterpretq_s8_u8(vandq_u8(v, vdupq_n_u8(15))), vreinterpretq_s8_u8(vshrq_n_u8(v, 4))};
     int32x4_t sum = row_dot(c, x->q + b * ANE_BLOCK);
-    if (x->fine[b * x->fine_ld]) sum = vaddq_s32(vshlq_n_s32(sum, 7), row_dot(c, x->low + b * ANE_BLOCK));
+    if (x->wide[b * x->wide_ld]) sum = vaddq_s32(sum, vshlq_n_s32(row_dot(c, x->high + b * x->wide_ld * ANE_BLOCK), 7));
     float16_t scale;
     memcpy(&scale, scales + 2 * b, sizeof scale);
     const float by = (float)scale * blocks[b].by;

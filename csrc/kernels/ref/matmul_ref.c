@@ -4,6 +4,7 @@
 #include "tensor/half.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { COLUMNS = 64 }; /* columns of x whose sums are held at once; a block is decoded once for all of them */
@@ -42,7 +43,7 @@ static void dot_block(const struct ane_packed *w, const struct ane_form_info *f,
   }
 }
 
-/* Block b of column t: its share of acc and, if it is fine, of rest. */
+/* Block b of column t: its share of acc and, if it is wide, of rest. */
 static void add_block(const struct ane_packed *w, const struct ane_form_info *f, const struct ane_block *block, const struct ane_acts *x,
                       int64_t t, int64_t b, int64_t nb, float acc[ANE_GROUP], float rest[ANE_GROUP]) {
   int64_t at = t * nb + b;
@@ -52,9 +53,10 @@ static void add_block(const struct ane_packed *w, const struct ane_form_info *f,
     acc[r] = fmaf(v[r], x->d[at], acc[r]);
     if (f->has_min) acc[r] = fmaf(block->min[r], x->dsum[at], acc[r]);
   }
-  if (!x->fine[b * x->fine_ld + t]) return;
-  dot_block(w, f, block, x->low + at * ANE_BLOCK, v);
-  for (int r = 0; r < ANE_GROUP; r++) rest[r] = fmaf(v[r], x->d_low[at], rest[r]);
+  at = b * x->wide_ld + t;
+  if (!x->wide[at]) return;
+  dot_block(w, f, block, x->high + at * ANE_BLOCK, v);
+  for (int r = 0; r < ANE_GROUP; r++) rest[r] = fmaf(v[r], x->d_high[at], rest[r]);
 }
 
 static void matmul_i8(const struct ane_packed *w, const struct ane_acts *x, int64_t g_from, int64_t g_to, float *out,
@@ -87,27 +89,41 @@ static int32_t code_of(float x, float inverse, int32_t limit) {
   return fabsf(v) <= (float)limit + 0.5f ? (int32_t)nearbyintf(v) : -limit;
 }
 
-/* Block `at` of the prepared activations, whose mark is at `mark`, from n <= 32 values, the largest of which is in d. */
-static void quantise_block(const struct ane_acts *a, int64_t at, int64_t mark, const float *x, int n, bool fine) {
-  int8_t *q = (int8_t *)a->q + at * ANE_BLOCK, *low = (int8_t *)a->low + at * ANE_BLOCK;
-  float *d = (float *)a->d + at, *d_low = (float *)a->d_low + at;
-  int32_t *isum = (int32_t *)a->isum + 2 * at, *low_isum = (int32_t *)a->low_isum + 2 * at;
-  int32_t limit = fine ? ANE_FINE_MAX : ANE_CODE_MAX;
-  float amax = *d, inverse = amax >= ANE_TINY ? (float)limit / amax : 0;
-  memset(q, 0, ANE_BLOCK);
-  memset(low, 0, ANE_BLOCK);
-  isum[0] = isum[1] = low_isum[0] = low_isum[1] = 0;
-  for (int i = 0; i < n; i++) {
-    int32_t v = code_of(x[i], inverse, limit);
-    q[i] = (int8_t)(fine ? (v + 64) >> 7 : v);
-    low[i] = (int8_t)(fine ? v - 128 * q[i] : 0);
-    isum[i / 16] += q[i];
-    low_isum[i / 16] += low[i];
+/* The high codes of block `at` of those that go by blocks, from its whole numbers v. What is left goes to q. */
+static void split_wide(const struct ane_acts *a, int64_t at, const int32_t v[ANE_BLOCK], int8_t *q) {
+  int8_t *high = (int8_t *)a->high + at * ANE_BLOCK;
+  int32_t *isum = (int32_t *)a->high_isum + 2 * at;
+  uint8_t *wide = (uint8_t *)a->wide + at;
+  isum[0] = isum[1] = 0;
+  for (int i = 0; i < ANE_BLOCK; i++)
+    if (abs(v[i]) > ANE_CODE_MAX) *wide |= (uint8_t)(1u << i / 4);
+  for (int i = 0; i < ANE_BLOCK; i++) {
+    high[i] = (int8_t)(*wide >> i / 4 & 1 ? (v[i] + 64) >> 7 : 0);
+    q[i] = (int8_t)(v[i] - 128 * high[i]);
+    isum[i / 16] += high[i];
   }
-  *d = amax >= ANE_TINY ? amax / (float)limit * (fine ? 128.0f : 1.0f) : 0;
-  *d_low = *d * 0x1p-7f;
-  ((uint8_t *)a->fine)[mark] = fine;
-  ((float *)a->dsum)[at] = *d_low * (float)(128 * (isum[0] + isum[1]) + low_isum[0] + low_isum[1]);
+}
+
+/* Block b of column t of the prepared activations from n <= 32 values, the largest of which is amax. */
+static void quantise_block(const struct ane_acts *a, int64_t t, int64_t b, int64_t nb, const float *x, int n, float amax, float limit) {
+  const int64_t at = t * nb + b, at_wide = b * a->wide_ld + t;
+  const bool wide = amax * amax > limit;
+  const float span = wide ? ane_wide_span(amax, sqrtf(limit)) : amax, inverse = amax >= ANE_TINY ? (float)ANE_CODE_MAX / span : 0;
+  const float d = amax >= ANE_TINY ? span / (float)ANE_CODE_MAX : 0;
+  int8_t *q = (int8_t *)a->q + at * ANE_BLOCK;
+  int32_t *isum = (int32_t *)a->isum + 2 * at, sum = 0, v[ANE_BLOCK] = {0};
+  for (int i = 0; i < n; i++) {
+    v[i] = code_of(x[i], inverse, wide ? ANE_WIDE_MAX : ANE_CODE_MAX);
+    sum += v[i];
+  }
+  ((uint8_t *)a->wide)[at_wide] = 0;
+  ((float *)a->d_high)[at_wide] = 128 * d;
+  for (int i = 0; i < ANE_BLOCK; i++) q[i] = (int8_t)v[i];
+  if (wide) split_wide(a, at_wide, v, q);
+  isum[0] = isum[1] = 0;
+  for (int i = 0; i < ANE_BLOCK; i++) isum[i / 16] += q[i];
+  ((float *)a->d)[at] = d;
+  ((float *)a->dsum)[at] = d * (float)sum;
 }
 
 static void acts_i8(const struct ane_acts *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to) {
@@ -116,9 +132,9 @@ static void acts_i8(const struct ane_acts *a, const float *x, int64_t ld, int64_
     float *amax = (float *)a->d + t * nb;
     for (int64_t b = 0; b < nb; b++) amax[b] = 0;
     for (int64_t i = 0; i < a->cols; i++) amax[i / ANE_BLOCK] = fmaxf(amax[i / ANE_BLOCK], fabsf(x[t * ld + i]));
-    float limit = ane_fine_limit(amax, nb, a->fine_over);
+    float limit = ane_wide_limit(amax, nb);
     for (int64_t b = 0; b < nb; b++)
-      quantise_block(a, t * nb + b, b * a->fine_ld + t, x + t * ld + b * ANE_BLOCK, (int)ANE_MIN(a->cols - b * ANE_BLOCK, ANE_BLOCK), amax[b] * amax[b] > limit);
+      quantise_block(a, t, b, nb, x + t * ld + b * ANE_BLOCK, (int)ANE_MIN(a->cols - b * ANE_BLOCK, ANE_BLOCK), amax[b], limit);
   }
 }
 
@@ -132,7 +148,10 @@ static void acts_bf16(const struct ane_acts *a, const float *x, int64_t ld, int6
 }
 
 /* The whole number that a column of the first token stands for. */
-static int32_t column_code(const struct ane_acts *x, int64_t c) { return x->fine[c / ANE_BLOCK * x->fine_ld] ? 128 * x->q[c] + x->low[c] : x->q[c]; }
+static int32_t column_code(const struct ane_acts *x, int64_t c) {
+  int64_t at = c / ANE_BLOCK * x->wide_ld;
+  return x->wide[at] ? x->q[c] + 128 * x->high[at * ANE_BLOCK + c % ANE_BLOCK] : x->q[c];
+}
 
 static void upper_bound(const struct ane_packed *w, const struct ane_acts *x, const struct ane_upper_x *blocks, int64_t g_from, int64_t g_to, float *bound,
                         float *base) {

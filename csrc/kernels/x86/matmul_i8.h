@@ -2,8 +2,8 @@
  *
  * Few columns: each block is unpacked to registers and meets them at once (`fused`). Many: two vectors of rows are
  * unpacked to a panel in scratch, and a tile of I8_NV vectors x I8_NT columns keeps its sums in registers (`tile`). Both
- * do the same operations in the same order for each output, so the results are equal to the bit. The low codes of fine blocks
- * meet the same planes column by column: few blocks have them, and seldom all columns of a tile.
+ * do the same operations in the same order for each output, so the results are equal to the bit. The high codes of wide blocks
+ * meet the same planes column by column: few blocks have them, seldom in all columns of a tile, and most in one or two planes.
  *
  * Panel, for each block one record: codes [PANEL_NV][8][LANES * 4], scales [subs][PANEL_NV][LANES], minima
  * [PANEL_NV][LANES]. Longer rows than a panel holds are done in pieces, the sums waiting in `out` and in `rest`. */
@@ -18,12 +18,17 @@ enum {
   I8_PANEL_BYTES = 256 * 1024,
   MAX_RECORDS = I8_PANEL_BYTES / (PANEL_NV * 8 * PLANE), /* of a piece: none is smaller than its codes */
   START_ROW = 2 * MAX_RECORDS + LANES,
-  REST_NT = 1024, /* most columns of a run */
-  LOW_CHAINS = SIGNED_BYTES ? 1 : 2, /* one dot after another is slow where there is but one column */
+  REST_NT = 32 * LANES, /* most columns of a run */
+  HIGH_CHAINS = SIGNED_BYTES ? 1 : 2, /* one dot after another is slow where there is but one column */
 };
-_Static_assert(I8_PANEL_BYTES + 4 * I8_NT * START_ROW + 4 * REST_NT * PANEL_NV * LANES <= ANE_SCRATCH, "the scratch of a product");
+_Static_assert(I8_PANEL_BYTES + 4 * I8_NT * START_ROW + 4 * REST_NT * PANEL_NV * LANES + 8 * (MAX_RECORDS + 1) + 4 * REST_NT * MAX_RECORDS <= ANE_SCRATCH, "the scratch of a product");
 
 INLINE int record_bytes(ane_form f) { return PANEL_NV * (8 * PLANE + LANES * 4 * (form_subs(f) + (form_has_min(f) ? 1 : 0))); }
+
+/* Of a list of columns: where those of a block end, and where others begin. */
+struct wide_ends {
+  uint32_t one, other;
+};
 
 /* One call's constants, and the piece [b_from, b_to) of the blocks and the run [t_from, t_to) of the columns being done. */
 struct i8_job {
@@ -34,7 +39,9 @@ struct i8_job {
   const uint8_t *panel;
   int32_t *starts; /* for the forms that need them, by make_starts */
   int64_t start_row;
-  float *rest; /* [t_to - t_from][PANEL_NV][LANES]: the sums of low codes */
+  uint32_t *wide;         /* list_wide's: column << 6 | plane << 3 | plane */
+  struct wide_ends *ends; /* of each block of the piece; [-1]: of none */
+  float *rest; /* [t_to - t_from][PANEL_NV][LANES]: the sums of high codes */
   int shift; /* zero = 1 << shift */
 };
 
@@ -52,8 +59,8 @@ INLINE void make_starts(ane_form f, int64_t nt, const struct i8_job *j, int64_t 
   }
 }
 
-/* The same for the low codes of one block, half as in scaled(). */
-INLINE vi low_start(ane_form f, const int32_t *isum, int shift, int half) {
+/* The same for the high codes of one block, half as in scaled(). */
+INLINE vi high_start(ane_form f, const int32_t *isum, int shift, int half) {
   return has_zero(f) ? vi_set(-(form_subs(f) == 1 ? isum[0] + isum[1] : isum[half]) * (1 << shift)) : vi_zero();
 }
 
@@ -79,20 +86,20 @@ INLINE void fused_dots(ane_form f, int nt, const vi c[], int planes, const int8_
                v % form_run(f) == form_run(f) - 1);
 }
 
-/* rest += the low codes of one block, their half sums and scale given, times the planes c, whose scales are scale[]. */
-INLINE vf add_low(ane_form f, const vi c[8], const vf scale[2], const int8_t *low, const int32_t *isum, float d, int shift, vf rest) {
+/* rest += the high codes of one block, their half sums and scale given, times the planes c, whose scales are scale[]. */
+INLINE vf add_high(ane_form f, const vi c[8], const vf scale[2], const int8_t *high, const int32_t *isum, float d, int shift, vf rest) {
   vf dot = rest;
 #pragma GCC unroll 2
   for (int half = 0; half < form_subs(f); half++) {
-    int planes = 8 / form_subs(f), chain = planes / LOW_CHAINS;
-    const int8_t *q = low + ANE_BLOCK / form_subs(f) * half;
-    vi sum[LOW_CHAINS][FUSED_NT] = {{low_start(f, isum, shift, half)}}, run[FUSED_NT];
+    int planes = 8 / form_subs(f), chain = planes / HIGH_CHAINS;
+    const int8_t *q = high + ANE_BLOCK / form_subs(f) * half;
+    vi sum[HIGH_CHAINS][FUSED_NT] = {{high_start(f, isum, shift, half)}}, run[FUSED_NT];
 #pragma GCC unroll 2
-    for (int i = 0; i < LOW_CHAINS; i++) {
+    for (int i = 0; i < HIGH_CHAINS; i++) {
       if (i) sum[i][0] = vi_zero();
       fused_dots(f, 1, c + planes * half + chain * i, chain, q + 4 * chain * i, 0, sum[i], run);
     }
-    dot = scaled(f, half, LOW_CHAINS == 1 ? sum[0][0] : vi_add(sum[0][0], sum[LOW_CHAINS - 1][0]), scale[half], dot);
+    dot = scaled(f, half, HIGH_CHAINS == 1 ? sum[0][0] : vi_add(sum[0][0], sum[HIGH_CHAINS - 1][0]), scale[half], dot);
   }
   return vf_fma(dot, vf_set(d), rest);
 }
@@ -104,7 +111,7 @@ INLINE void fused(ane_form f, int nt, const struct i8_job *j, int64_t vc, int64_
   int part = (int)(vc % PARTS);
   vf acc[FUSED_NT], dot[FUSED_NT], rest[FUSED_NT];
   const int8_t *q = j->x->q + t0 * j->nb * ANE_BLOCK;
-  const uint8_t *fine = j->x->fine + t0;
+  const uint8_t *wide = j->x->wide + t0;
   const float *d = j->x->d + t0 * j->nb, *dsum = j->x->dsum + t0 * j->nb;
   const int32_t *starts = j->starts + t0 * j->start_row;
 #pragma GCC unroll 8
@@ -130,9 +137,9 @@ INLINE void fused(ane_form f, int nt, const struct i8_job *j, int64_t vc, int64_
     for (int t = 0; t < nt; t++) acc[t] = add_block(f, dot[t], min, d[t * j->nb + b], dsum[t * j->nb + b], acc[t]);
 #pragma GCC unroll 1
     for (int t = 0; t < nt; t++)
-      if (fine[b * j->x->fine_ld + t]) {
-        int64_t at_x = (t0 + t) * j->nb + b;
-        rest[t] = add_low(f, c, scale, j->x->low + at_x * ANE_BLOCK, j->x->low_isum + 2 * at_x, j->x->d_low[at_x], j->shift, rest[t]);
+      if (wide[b * j->x->wide_ld + t]) {
+        int64_t at_x = b * j->x->wide_ld + t0 + t;
+        rest[t] = add_high(f, c, scale, j->x->high + at_x * ANE_BLOCK, j->x->high_isum + 2 * at_x, j->x->d_high[at_x], j->shift, rest[t]);
       }
   }
   int64_t row = vc * LANES;
@@ -190,32 +197,72 @@ INLINE void tile_dots(ane_form f, int nv, int nt, const uint8_t *codes, int plan
   }
 }
 
-/* rest of the run's columns takes in the low codes of block b, whose record is given. */
-INLINE void block_rest(ane_form f, int nv, const struct i8_job *j, int64_t b, const uint8_t *record) {
-  const int64_t t_from = j->t_from, n = j->t_to - t_from, nb = j->nb, first = t_from * nb + b;
-  const int8_t *low = j->x->low + first * ANE_BLOCK;
-  const int32_t *isum = j->x->low_isum + 2 * first;
-  const float *d = j->x->d_low + first, *scales = (const float *)(record + PANEL_NV * 8 * PLANE);
-  const uint8_t *fine = j->x->fine + b * j->x->fine_ld + t_from;
-  const int shift = j->shift;
-  float *rest = j->rest;
-  vi c[PANEL_NV][8];
-  vf scale[PANEL_NV][2];
-#pragma GCC unroll 2
-  for (int i = 0; i < nv; i++) {
-#pragma GCC unroll 8
-    for (int v = 0; v < 8; v++) c[i][v] = vi_load(record + (8 * i + v) * PLANE);
-#pragma GCC unroll 2
-    for (int half = 0; half < form_subs(f); half++) scale[i][half] = vf_load(scales + (half * PANEL_NV + i) * LANES);
+/* Lists where the piece has high codes: for each block the columns where one or two planes have them, then, from the end of the
+ * list on backwards, all others. Of two planes whose dots are added before they are scaled both lie in the same half. */
+INLINE void list_wide(ane_form f, const struct i8_job *j) {
+  const struct ane_acts *x = j->x;
+  const int64_t n = j->t_to - j->t_from;
+  uint32_t *one = j->wide, *other = j->wide + (j->b_to - j->b_from) * n;
+  for (int64_t b = j->b_from; b < j->b_to; b++) {
+    const uint8_t *wide = x->wide + b * x->wide_ld + j->t_from;
+    struct wide_ends *ends = &j->ends[b - j->b_from];
+    for (int64_t t0 = 0; t0 < n; t0 += MARKS)
+      for (uint64_t m = vi_marks(wide + t0, n - t0); m; m &= m - 1) {
+        uint32_t t = (uint32_t)t0 + (uint32_t)__builtin_ctzll(m), fours = wide[t], more = fours & (fours - 1);
+        uint32_t v = (uint32_t)__builtin_ctz(fours), u = more ? (uint32_t)__builtin_ctz(more) : v ^ 1;
+        bool few = !(more & (more - 1)) && (form_subs(f) == 1 || v / 4 == u / 4);
+        uint32_t *to = few ? one : other - 1;
+        *to = t << 6 | v << 3 | u;
+        one += few;
+        other -= !few;
+      }
+    *ends = (struct wide_ends){(uint32_t)(one - j->wide), (uint32_t)(other - j->wide)};
   }
-  for (int64_t t0 = 0; t0 < n; t0 += MARKS)
-    for (uint64_t m = vi_marks(fine + t0, n - t0); m; m &= m - 1) {
-      int64_t t = t0 + __builtin_ctzll(m), at = t * nb;
-      float *sums = rest + t * PANEL_NV * LANES;
+}
+
+/* What add_wide reads of a block: its planes and scales, and of its columns the high codes, their half sums, their scales. */
+struct wide_block {
+  const uint8_t *codes;
+  const float *scales;
+  const int8_t *high;
+  const int32_t *isum;
+  const float *d;
+  int shift;
+};
+
+/* rest of column t takes in the high codes: of the planes v and u in half `half` alone, or of all. */
+INLINE void add_wide(ane_form f, int nv, const struct wide_block k, int64_t t, bool all, int v, int u, float *restrict rest) {
+  const int8_t *q = k.high + t * ANE_BLOCK;
+  const int planes = 8 / form_subs(f), halves = all ? form_subs(f) : 1, dots = all ? planes : 2;
+  vf dot[PANEL_NV];
 #pragma GCC unroll 2
-      for (int i = 0; i < nv; i++)
-        vf_store(sums + i * LANES, add_low(f, c[i], scale[i], low + at * ANE_BLOCK, isum + 2 * at, d[at], shift, vf_load(sums + i * LANES)));
+  for (int h = 0; h < halves; h++) {
+    int half = all || form_subs(f) == 1 ? h : v / 4;
+    vi sum[PANEL_NV], run[PANEL_NV];
+    sum[0] = sum[nv - 1] = high_start(f, k.isum + 2 * t, k.shift, half);
+#pragma GCC unroll 8
+    for (int p = 0; p < dots; p++) {
+      int64_t plane = all ? half * planes + p : p ? u : v;
+      vi word = vi_word(q + 4 * plane);
+#pragma GCC unroll 2
+      for (int i = 0; i < nv; i++) dot_step(&sum[i], &run[i], vi_load(k.codes + (8 * i + plane) * PLANE), word, form_bits(f) == 8, true, true);
     }
+#pragma GCC unroll 2
+    for (int i = 0; i < nv; i++) dot[i] = scaled(f, h, sum[i], vf_load(k.scales + (half * PANEL_NV + i) * LANES), dot[i]);
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < nv; i++) vf_store(rest + (t * PANEL_NV + i) * LANES, vf_fma(dot[i], vf_set(k.d[t]), vf_load(rest + (t * PANEL_NV + i) * LANES)));
+}
+
+/* rest of the run's columns takes in the high codes of block b, whose record is given. */
+INLINE void block_rest(ane_form f, int nv, const struct i8_job *j, int64_t b, const uint8_t *record) {
+  const struct wide_ends *ends = &j->ends[b - j->b_from], *before = ends - 1;
+  const int64_t first = b * j->x->wide_ld + j->t_from;
+  const struct wide_block k = {record, (const float *)(record + PANEL_NV * 8 * PLANE), j->x->high + first * ANE_BLOCK, j->x->high_isum + 2 * first, j->x->d_high + first, j->shift};
+  const uint32_t *end = j->wide + ends->one, *last = j->wide + before->other;
+  float *restrict rest = j->rest;
+  for (const uint32_t *e = j->wide + before->one; e < end; e++) add_wide(f, nv, k, *e >> 6, false, *e >> 3 & 7, *e & 7, rest);
+  for (const uint32_t *e = j->wide + ends->other; e < last; e++) add_wide(f, nv, k, *e >> 6, true, 0, 0, rest);
 }
 
 INLINE void panel_rest(ane_form f, int nv, const struct i8_job *j) {
@@ -349,12 +396,16 @@ INLINE void panels(ane_form f, void (*run)(const struct i8_job *, int64_t, int),
   j->starts = (int32_t *)(scratch + I8_PANEL_BYTES);
   j->start_row = START_ROW;
   j->rest = (float *)(j->starts + I8_NT * START_ROW);
-  for (int64_t vc = from; vc < to; vc += PANEL_NV) {
-    int nv = (int)ANE_MIN(to - vc, PANEL_NV);
-    for (j->t_from = 0; j->t_from < t; j->t_from = j->t_to) {
-      j->t_to = ANE_MIN(j->t_from + REST_NT, t);
+  j->ends = (struct wide_ends *)(j->rest + REST_NT * PANEL_NV * LANES) + 1;
+  j->wide = (uint32_t *)(j->ends + MAX_RECORDS);
+  for (j->t_from = 0; j->t_from < t; j->t_from = j->t_to) {
+    j->t_to = ANE_MIN(j->t_from + REST_NT, t);
+    for (int64_t vc = from; vc < to; vc += PANEL_NV) {
+      int nv = (int)ANE_MIN(to - vc, PANEL_NV);
       for (j->b_from = 0; j->b_from < j->nb; j->b_from = j->b_to) {
         j->b_to = ANE_MIN(j->b_from + piece, j->nb);
+        j->ends[-1] = (struct wide_ends){0, (uint32_t)((j->b_to - j->b_from) * (j->t_to - j->t_from))};
+        if (piece < j->nb || vc == from) list_wide(f, j);
         unpack_panel(f, j, vc, nv, scratch);
         run(j, vc, nv);
       }

@@ -54,10 +54,10 @@ INLINE void vi_rows(const uint8_t *p, size_t stride, vi out[4]) {
   out[3] = _mm256_unpackhi_epi64(d, e);
 }
 
-/* Which of the first n bytes at p are 1; MARKS bytes may be read. */
+/* Which of the first n bytes at p are not 0; MARKS bytes may be read. */
 enum { MARKS = 32 };
 INLINE uint64_t vi_marks(const uint8_t *p, int64_t n) {
-  uint64_t m = (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_loadu_si256((const __m256i *)p), _mm256_set1_epi8(1)));
+  uint64_t m = (uint32_t)~_mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_loadu_si256((const __m256i *)p), _mm256_setzero_si256()));
   return n < 32 ? m & (((uint64_t)1 << n) - 1) : m;
 }
 

@@ -57,7 +57,7 @@ INLINE void vi_rows(const uint8_t *p, size_t stride, vi out[4]) {
   out[3] = _mm512_unpackhi_epi64(d, e);
 }
 
-/* Which of the first n bytes at p are 1; MARKS bytes may be read. */
+/* Which of the first n bytes at p are not 0; MARKS bytes may be read. */
 enum { MARKS = 64 };
 INLINE uint64_t vi_marks(const uint8_t *p, int64_t n) {
   uint64_t m = _mm512_cmpneq_epi8_mask(_mm512_loadu_si512(p), _mm512_setzero_si512());

@@ -14,9 +14,10 @@ INLINE void upper_vector(const struct ane_packed *w, const struct ane_acts *x, c
     if (part == 0) look_ahead(group, w->group_bytes, 1, (size_t)b * UPPER_BLOCK, (UPPER_BLOCK + 63) / 64);
     unpack_codes(ANE_FORM_Q4_0, from, part, false, c);
     fused_dots(ANE_FORM_Q4_0, 1, c, 8, x->q + b * ANE_BLOCK, 0, sum, run);
-    if (x->fine[b * x->fine_ld]) {
-      sum[0] = vi_times_128(sum[0]);
-      fused_dots(ANE_FORM_Q4_0, 1, c, 8, x->low + b * ANE_BLOCK, 0, sum, run);
+    if (x->wide[b * x->wide_ld]) {
+      vi high[FUSED_NT] = {vi_zero()};
+      fused_dots(ANE_FORM_Q4_0, 1, c, 8, x->high + b * x->wide_ld * ANE_BLOCK, 0, high, run);
+      sum[0] = vi_add(sum[0], vi_times_128(high[0]));
     }
     vf dot = vf_int(vi_add(vi_shl_by(sum[0], 5), vi_set(blocks[b].start)));
     vf scale = vf_half(from + 256 + part * LANES * 2), size = vf_abs(scale);
@@ -55,7 +56,7 @@ INLINE float one_row(const struct ane_acts *x, const struct ane_upper_x *blocks,
     __m128i v = _mm_loadu_si128((const void *)low);
     __m256i codes = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_and_si128(v, nibble)), _mm_and_si128(_mm_srli_epi16(v, 4), nibble), 1);
     __m256i sum = low_dot(codes, x->q + b * ANE_BLOCK);
-    if (x->fine[b * x->fine_ld]) sum = _mm256_add_epi32(_mm256_slli_epi32(sum, 7), low_dot(codes, x->low + b * ANE_BLOCK));
+    if (x->wide[b * x->wide_ld]) sum = _mm256_add_epi32(sum, _mm256_slli_epi32(low_dot(codes, x->high + b * x->wide_ld * ANE_BLOCK), 7));
     float by = _cvtsh_ss(ane_half(scales + 2 * b)) * blocks[b].by;
     acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_slli_epi32(sum, 1)), _mm256_set1_ps(by), acc);
     start += (float)blocks[b].start_low * by;

@@ -190,10 +190,10 @@ describe("matmul", function()
         if offered(name, act) then
           local seen, tolerance = xs, 2e-6
           if act == "int8" then -- what the product meets: codes times scales
-            local q, d, _, _, low = testing.matmul_acts("ref", "int8", x, t, cols)
+            local q, d, _, _, high = testing.matmul_acts("ref", "int8", x, t, cols)
             local ds = floats.unpack(d)
             seen = {}
-            for i = 1, t * cols do seen[i] = (string.unpack("b", q, i) + string.unpack("b", low, i) / 128) * ds[(i - 1) // 32 + 1] end
+            for i = 1, t * cols do seen[i] = (string.unpack("b", q, i) + 128 * string.unpack("b", high, i)) * ds[(i - 1) // 32 + 1] end
           end
           local got, ld = floats.unpack(testing.matmul(m, "ref", act, x, t)), (rows + 15) // 16 * 16 + 1
           for r = 0, rows - 1 do
@@ -314,7 +314,7 @@ describe("the bounds of q8_0 products", function()
       local m = pack("halves", rows, cols, raw)
       for _, x in ipairs { uneven(1, cols, seed, 3), floats.uniform(cols, seed + 9, 1e-3), ("\0"):rep(4 * cols) } do
         local product = floats.unpack(testing.matmul(m, "ref", "int8", x, 1))
-        local q, d, _, _, low = testing.matmul_acts("ref", "int8", x, 1, cols)
+        local q, d, _, _, high = testing.matmul_acts("ref", "int8", x, 1, cols)
         local ds = floats.unpack(d)
         for _, level in ipairs(levels) do
           local upper, both = testing.matmul_bounds(m, level, x)
@@ -326,7 +326,7 @@ describe("the bounds of q8_0 products", function()
               local at, rest, left, size = ((r - 1) * cols // 32 + b) * 34, 0, 0, 0
               for c = 0, 31 do
                 local lower = string.unpack("b", raw, at + 2 + c + 1) % 16 - 7.5
-                local v = string.unpack("b", q, 32 * b + c + 1) + string.unpack("b", low, 32 * b + c + 1) / 128
+                local v = string.unpack("b", q, 32 * b + c + 1) + 128 * string.unpack("b", high, 32 * b + c + 1)
                 rest, left, size = rest + lower * v, left + lower ^ 2, size + v ^ 2
               end
               local scale = half(raw:sub(at + 1, at + 2), 0)
@@ -345,44 +345,53 @@ end)
 
 describe("acts_i8", function()
   it("is the same to the bit at all levels, and near x", function()
-    local fines = 0
+    local wides, fours = 0, 0
     for _, cols in ipairs {1, 31, 32, 33, 576, 1000, 4864} do
       local t = 3
       local x = uneven(t, cols, cols, 5)
       x = x:sub(1, 4 * (t - 1) * cols) .. ("\0"):rep(4 * cols) -- the last column is zero
       local want = {testing.matmul_acts("ref", "int8", x, t, cols)}
-      local q, d, isum, dsum, low, fine, d_low, low_isum = table.unpack(want)
+      local q, d, isum, dsum, high, wide, d_high, high_isum = table.unpack(want)
       for _, level in ipairs(levels) do assert.same(want, {testing.matmul_acts(level, "int8", x, t, cols)}) end
-      local xs, ds, dsums, lows, nb = floats.unpack(x), floats.unpack(d), floats.unpack(dsum), floats.unpack(d_low), (cols + 31) // 32
+      local xs, ds, dsums, highs, nb = floats.unpack(x), floats.unpack(d), floats.unpack(dsum), floats.unpack(d_high), (cols + 31) // 32
       for i = 0, t - 1 do
         local squares, largest = 0, {}
         for b = 0, nb - 1 do
-          local at, sums, low_sums = i * nb + b, {0, 0}, {0, 0}
-          local scale, is_fine = ds[at + 1], fine:byte(at + 1) == 1
           largest[b] = 0
-          for c = 0, 31 do
-            local code, rest = string.unpack("b", q, at * 32 + c + 1), string.unpack("b", low, at * 32 + c + 1)
-            sums[c // 16 + 1] = sums[c // 16 + 1] + code
-            low_sums[c // 16 + 1] = low_sums[c // 16 + 1] + rest
-            local v = 32 * b + c < cols and xs[i * cols + 32 * b + c + 1] or 0
-            largest[b] = math.max(largest[b], math.abs(v))
-            assert(is_fine or rest == 0)
-            assert(math.abs((code + rest / 128) * scale - v) <= scale * (is_fine and 1 / 128 or 1) * 0.51)
-          end
+          for c = 32 * b + 1, math.min(32 * b + 32, cols) do largest[b] = math.max(largest[b], math.abs(xs[i * cols + c])) end
           squares = squares + largest[b] ^ 2
-          assert.same(string.pack("<i4i4", sums[1], sums[2]), isum:sub(8 * at + 1, 8 * at + 8))
-          assert.same(string.pack("<i4i4", low_sums[1], low_sums[2]), low_isum:sub(8 * at + 1, 8 * at + 8))
-          assert.equal(scale / 128, lows[at + 1])
-          assert(floats.ulps(dsums[at + 1], scale * (sums[1] + sums[2] + (low_sums[1] + low_sums[2]) / 128)) <= 1)
         end
-        for b = 0, nb - 1 do -- the larger ones are fine
-          local is_fine, by = fine:byte(i * nb + b + 1) == 1, largest[b] ^ 2 / (1.25 * squares / nb)
-          if is_fine then fines = fines + 1 end
-          assert(is_fine and by >= 0.999 or not is_fine and (by <= 1.001 or squares == 0), by)
+        for b = 0, nb - 1 do -- the larger ones are wide
+          local at, sums, high_sums = i * nb + b, {0, 0}, {0, 0}
+          local scale, marks, by = ds[at + 1], wide:byte(at + 1), largest[b] ^ 2 / (2 * squares / nb)
+          assert(marks > 0 and by >= 0.999 or marks == 0 and (by <= 1.001 or squares == 0), by)
+          if marks > 0 then wides = wides + 1 end
+          local span = marks == 0 and largest[b] or math.max((2 * squares / nb) ^ 0.5 / 2, largest[b] * 127 / 16319)
+          assert(math.abs(scale - span / 127) <= span * 1e-6)
+          for c = 0, 31 do
+            local code, above = string.unpack("b", q, at * 32 + c + 1), string.unpack("b", high, at * 32 + c + 1)
+            sums[c // 16 + 1] = sums[c // 16 + 1] + code
+            high_sums[c // 16 + 1] = high_sums[c // 16 + 1] + above
+            local v = 32 * b + c < cols and xs[i * cols + 32 * b + c + 1] or 0
+            assert(math.abs(code + 128 * above - v / math.max(scale, 1e-30)) <= 0.502)
+            assert(marks >> c // 4 & 1 == 1 or above == 0)
+          end
+          for four = 0, 7 do
+            local any = false
+            for c = 4 * four + 1, 4 * four + 4 do
+              any = any or 32 * b + c <= cols and math.abs(xs[i * cols + 32 * b + c]) > scale * 127.51
+            end
+            if any then fours = fours + 1 end
+            assert(not any or marks >> four & 1 == 1)
+          end
+          assert.same(string.pack("<i4i4", sums[1], sums[2]), isum:sub(8 * at + 1, 8 * at + 8))
+          assert.same(string.pack("<i4i4", high_sums[1], high_sums[2]), high_isum:sub(8 * at + 1, 8 * at + 8))
+          assert.equal(marks > 0 and scale * 128 or 0, highs[at + 1])
+          assert(floats.ulps(dsums[at + 1], scale * (sums[1] + sums[2] + 128 * (high_sums[1] + high_sums[2]))) <= 1)
         end
       end
     end
-    assert(fines > 50)
+    assert(wides > 50 and fours > wides)
   end)
 
   it("takes blocks of tiny numbers for zero", function()
