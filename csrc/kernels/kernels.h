@@ -169,8 +169,8 @@ struct ane_kernels {
 
   /* Fill rows [t_from, t_to) of prepared activations from x [t][ld].
    * I8, each block of 32: amax = max |x|; d = amax / 127; q = round to nearest even of x * (127 / amax), the quotient rounded once.
-   * A few large values would take the digits of all others: where amax^2 > limit = sum(amax^2) * (2 / nb), the sum over the
-   * blocks of this token by 16 lanes as below, without fma, max(sqrt(limit) / 2, amax * (127 / 16319)) stands for amax, and what
+   * A few large values would take the digits of all others: where amax^2 > limit = sum(amax^2) * (3 / nb), the sum over the
+   * blocks of this token by 16 lanes as below, without fma, max(sqrt(limit) / 4, amax * (127 / 16319)) stands for amax, and what
    * goes beyond 127 gets a second code: for each four columns with such a one, v being the whole numbers, high = (v + 64) >> 7
    * and q = v - 128 high.
    * Where amax < 2^-100: d = 0, q = 0. NaN or infinite x give unspecified but in-range codes. */
