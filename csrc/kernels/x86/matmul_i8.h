@@ -230,7 +230,7 @@ struct wide_block {
   int shift;
 };
 
-/* rest of column t takes in the high codes: of the planes v and u in half `half` alone, or of all. */
+/* rest of column t takes in the high codes: of the planes v and u alone, which lie in one half where there are two, or of all. */
 INLINE void add_wide(ane_form f, int nv, const struct wide_block k, int64_t t, bool all, int v, int u, float *restrict rest) {
   const int8_t *q = k.high + t * ANE_BLOCK;
   const int planes = 8 / form_subs(f), halves = all ? form_subs(f) : 1, dots = all ? planes : 2;
