@@ -295,12 +295,23 @@ describe("matmul", function()
 
   it("does rows longer than a panel in pieces", function()
     for _, name in ipairs {"q8_0", "q4_k", "q6_k", "int8", "nbits4", "nbits8_16"} do
-      local cols, rows, t = 16384, 17, 11
+      local cols, rows, t = 16384, 17, 19 -- columns enough for panels at every level
       local m = pack(name, rows, cols, stored(name, rows, cols, 2))
       local x = uneven(1, cols, 6, 1):rep(t - 1) .. uneven(1, cols, 7, 1)
       local want = testing.matmul(m, "ref", "int8", x, t)
       for _, level in ipairs(levels) do
         assert.is_nil(floats.difference(testing.matmul(m, level, "int8", x, t), want))
+      end
+    end
+  end)
+
+  it("does more columns than a run holds in several", function()
+    for _, name in ipairs {"q4_1", "q5_0", "q6_k", "int8"} do
+      local cols, rows, t = 512, 33, 1043
+      local m, x = pack(name, rows, cols, stored(name, rows, cols, 3)), uneven(t, cols, 8, 4)
+      local want = testing.matmul(m, "ref", "int8", x, t)
+      for _, level in ipairs(levels) do
+        assert.is_nil(floats.difference(testing.matmul(m, level, "int8", x, t), want), level .. " " .. name)
       end
     end
   end)
