@@ -10,6 +10,7 @@ ane_status pass_fuse_glu(struct ane_graph *g, struct ane_error *err);
 ane_status pass_fuse_projection(struct ane_graph *g, struct ane_error *err);
 ane_status pass_fuse_norm(struct ane_graph *g, struct ane_error *err);
 ane_status pass_fuse_attention(struct ane_graph *g, struct ane_error *err);
+ane_status pass_early_take(struct ane_graph *g, struct ane_error *err);
 
 /* The living node of this op that makes `value`, if that value has no other use than one; else NULL. */
 struct ane_node *pass_sole_maker(const struct ane_graph *g, int32_t value, ane_op op);

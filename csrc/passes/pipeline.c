@@ -15,6 +15,7 @@ static const struct ane_pass cpu[] = {
   {"fuse_projection", pass_fuse_projection}, /* before fuse_norm: a norm can move only into the sole user of its result */
   {"fuse_norm", pass_fuse_norm},
   {"fuse_attention", pass_fuse_attention},
+  {"early_take", pass_early_take}, /* last: what it moves behind a take is fused by then, so it moves few nodes */
 };
 
 static ane_status run_one(struct ane_graph *g, const struct ane_pass *p, struct ane_error *err) {
@@ -39,7 +40,7 @@ ane_status ane_passes_run(struct ane_graph *g, const char *pipeline, struct ane_
 ane_status ane_pass_run(struct ane_graph *g, const char *pass, struct ane_error *err) {
   for (size_t i = 0; i < ANE_COUNT(cpu); i++)
     if (strcmp(cpu[i].name, pass) == 0) return run_one(g, &cpu[i], err);
-  return ane_fail(err, ANE_NOTFOUND, "no pass %s; there are: dead_code, project, fuse_residual, fuse_glu, fuse_projection, fuse_norm, fuse_attention", pass);
+  return ane_fail(err, ANE_NOTFOUND, "no pass %s; there are: dead_code, project, fuse_residual, fuse_glu, fuse_projection, fuse_norm, fuse_attention, early_take", pass);
 }
 
 struct ane_node *pass_maker(const struct ane_graph *g, int32_t value, ane_op op) {

@@ -341,13 +341,115 @@ pass("fuse_attention", {
   ]] },
 })
 
+pass("early_take", {
+  { "moves a take before what works on each token by itself, once for a value", [[
+    a = attention(x, x, x, ks, vs) {heads=2 kv_heads=2}
+    h = project(a, x, -, w, -)
+    g = project(h, -, n, w2, -, w3, -) {count=2 norm=1 act=silu}
+    y = project(g, h, -, w, -)
+    t = take(y, wanted)
+    z = project(t, -, n, w2, -) {norm=1}
+    give z
+  ]], [[
+    a = attention(x, x, x, ks, vs) {heads=2 kv_heads=2}
+    a.wanted = take(a, wanted)
+    x.wanted = take(x, wanted)
+    h = project(a.wanted, x.wanted, -, w, -)
+    g = project(h, -, n, w2, -, w3, -) {count=2 norm=1 act=silu}
+    y = project(g, h, -, w, -)
+    z = project(y, -, n, w2, -) {norm=1}
+    give z
+  ]] },
+  { "leaves what somebody needs of all tokens", [[
+    h = scale(x) {by=2}
+    t = take(h, wanted)
+    a = attention(h, h, h, ks, vs) {heads=2 kv_heads=2}
+    u = take(a, wanted)
+    z = add(t, u)
+    give z
+  ]], [[
+    h = scale(x) {by=2}
+    t = take(h, wanted)
+    a = attention(h, h, h, ks, vs) {heads=2 kv_heads=2}
+    u = take(a, wanted)
+    z = add(t, u)
+    give z
+  ]] },
+  { "leaves a result of all tokens, and an embedding", [[
+    h = scale(x) {by=2}
+    t = take(h, wanted)
+    u = take(x, wanted)
+    z = add(t, u)
+    give z h
+  ]], [[
+    h = scale(x) {by=2}
+    t = take(h, wanted)
+    u = take(x, wanted)
+    z = add(t, u)
+    give z h
+  ]] },
+  { "moves nodes of several outputs where all are taken", [[
+    h = project(x, -, -, w, -, w2, -) {count=2 outputs=2}
+    t = take(h, wanted)
+    u = take(h.1, wanted)
+    z = add(t, u)
+    give z
+  ]], [[
+    x.wanted = take(x, wanted)
+    h, h.1 = project(x.wanted, -, -, w, -, w2, -) {count=2 outputs=2}
+    z = add(h, h.1)
+    give z
+  ]] },
+  { "leaves these where one is not", [[
+    h = project(x, -, -, w, -, w2, -) {count=2 outputs=2}
+    t = take(h, wanted)
+    a = attention(h.1, h.1, h.1, ks, vs) {heads=2 kv_heads=2}
+    u = take(a, wanted)
+    z = add(t, u)
+    give z
+  ]], [[
+    h, h.1 = project(x, -, -, w, -, w2, -) {count=2 outputs=2}
+    t = take(h, wanted)
+    a = attention(h.1, h.1, h.1, ks, vs) {heads=2 kv_heads=2}
+    u = take(a, wanted)
+    z = add(t, u)
+    give z
+  ]] },
+  { "moves experts with their route", [[
+    l = slice(x) {to=4}
+    e = route(l) {k=2}
+    y = experts(x, e, w, -, w, -, w, -, w2, -, w2, -, w2, -) {count=2}
+    t = take(y, wanted)
+    give t
+  ]], [[
+    x.wanted = take(x, wanted)
+    l = slice(x.wanted) {to=4}
+    e = route(l) {k=2}
+    y = experts(x.wanted, e, w, -, w, -, w, -, w2, -, w2, -, w2, -) {count=2}
+    give y
+  ]] },
+  { "leaves experts whose route others see", [[
+    l = slice(x) {to=4}
+    e = route(l) {k=2}
+    y = experts(x, e, w, -, w, -, w, -, w2, -, w2, -, w2, -) {count=2}
+    t = take(y, wanted)
+    give t e
+  ]], [[
+    l = slice(x) {to=4}
+    e = route(l) {k=2}
+    y = experts(x, e, w, -, w, -, w, -, w2, -, w2, -, w2, -) {count=2}
+    t = take(y, wanted)
+    give t e
+  ]] },
+})
+
 describe("pipelines", function()
   it("name what there is", function()
     local g <close> = graphs.parse(HEAD .. "give x")
     assert.same({ nil, "no pipeline gpu; there are: cpu, cpu-plain", "notfound" }, { g:passes "gpu" })
     local _, message, code = g:pass "fuse_all"
     assert.equal("no pass fuse_all; there are: " ..
-      "dead_code, project, fuse_residual, fuse_glu, fuse_projection, fuse_norm, fuse_attention", message)
+      "dead_code, project, fuse_residual, fuse_glu, fuse_projection, fuse_norm, fuse_attention, early_take", message)
     assert.equal("notfound", code)
   end)
 
@@ -361,8 +463,8 @@ describe("pipelines", function()
     assert(g:passes "cpu")
     local ops = {}
     for op in g:dump():gmatch " = ([%w_]+)%(" do ops[#ops + 1] = op end
-    local layer = "project attend project project project "
-    assert.equal("embed rope_table " .. layer:rep(3) .. "take project", table.concat(ops, " "))
+    local layer, last = "project attend project project project ", "project attend take take project project project "
+    assert.equal("embed rope_table " .. layer:rep(2) .. last .. "project", table.concat(ops, " "))
   end)
 
   -- Fusing changes where values stand, never what they are.
