@@ -123,8 +123,10 @@ static const float *find_importance(void *arg, const char *name, int64_t cols) {
   return NULL;
 }
 
-/* Options: isa, threads, int8, full_head, weights, mixed, importance, context, chunk, progress(done, total). */
+/* Options: isa, threads, int8, head ("auto", "search", "full"), weights, mixed, importance, context, chunk, progress(done, total). */
 static void check_options(lua_State *L, int t, struct ane_program_options *o, struct loading *load) {
+  static const char *const head_names[] = {"auto", "search", "full", NULL};
+  static const ane_head_how heads[] = {ANE_HEAD_AUTO, ANE_HEAD_SEARCH, ANE_HEAD_FULL};
   luaL_checktype(L, t, LUA_TTABLE);
   lua_getfield(L, t, "isa");
   o->isa = lua_isnil(L, -1) ? ane_isa_best() : ane_isa_from_name(luaL_checkstring(L, -1));
@@ -132,8 +134,8 @@ static void check_options(lua_State *L, int t, struct ane_program_options *o, st
   o->threads = (int)int_field(L, t, "threads", 1, 1024);
   lua_getfield(L, t, "int8");
   o->int8 = lua_toboolean(L, -1);
-  lua_getfield(L, t, "full_head");
-  o->full_head = lua_toboolean(L, -1);
+  lua_getfield(L, t, "head");
+  o->head = heads[luaL_checkoption(L, -1, "auto", head_names)];
   if (lua_getfield(L, t, "weights") != LUA_TNIL) o->weights = check_weights(L, "option weights");
   mixed_field(L, t, o);
   importance_field(L, t, load);

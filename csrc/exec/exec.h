@@ -32,11 +32,15 @@ struct ane_weights_rule {
   struct ane_weights_how how;
 };
 
+/* How the best id alone is found, with the same result: by the whole product, or by a search in a head of 8 bits, which reads less
+ * and computes more. AUTO searches in heads of 48 MB or more (measured: bench/RESULTS.md). */
+typedef enum { ANE_HEAD_AUTO, ANE_HEAD_SEARCH, ANE_HEAD_FULL } ane_head_how;
+
 struct ane_program_options {
   ane_isa isa;             /* an available level */
   int threads;             /* 1 .. 1024 */
   bool int8;               /* activations meet quantised weights as 8-bit blocks; else everything is fp32 */
-  bool full_head;          /* always multiply by the whole head; else the best id alone is searched in it, with the same result */
+  ane_head_how head;
   struct ane_weights_how weights;
   const struct ane_weights_rule *rules; /* other ways for some matrices, the last that fits counts; used by create only */
   int32_t n_rules;

@@ -55,7 +55,7 @@ function M.plan(r, cfg, source, opts)
   if not ok then return nil, ("%s: %s"):format(source:path(), message), code end
   local progress = opts.progress
   program, message, code = core.program(graph, {
-    isa = opts.isa, threads = opts.threads, int8 = opts.activations ~= "fp32", full_head = opts.head == "full", weights = opts.weights,
+    isa = opts.isa, threads = opts.threads, int8 = opts.activations ~= "fp32", head = opts.head, weights = opts.weights,
     mixed = weights.rules(opts.mixed), importance = opts.importance and weights.importance(opts.importance), context = opts.context,
     chunk = chunk_of(cfg, opts.context), progress = progress and function(done, total) progress("load", done, total) end,
   })

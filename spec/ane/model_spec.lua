@@ -69,7 +69,7 @@ describe("model", function()
   end)
 
   it("tells how much of the head greedy decoding read", function()
-    for head, searched in pairs { search = true, full = false } do
+    for head, searched in pairs { search = true, full = false, auto = false } do -- auto: a head this small is read as a whole
       local loaded <close> = tiny.load(nil, { head = head })
       local function use_of(temperature)
         local opts = { max_tokens = 6, ignore_eos = true, details = true, temperature = temperature }

@@ -35,7 +35,7 @@ function M.made(manner, make, ...)
 end
 
 --- A program. o: pipeline ("cpu"), isa, threads (1), int8 (false), weights, mixed, importance, context (512), chunk (512),
--- progress, soft, full_head; manner ("together": all threads take part in every step, "mixed": others from step to step, "free": as
+-- progress, soft, head; manner ("together": all threads take part in every step, "mixed": others from step to step, "free": as
 -- the machine lets them).
 function M.open(name, o)
   o = o or {}
@@ -43,7 +43,7 @@ function M.open(name, o)
   assert(graph:passes(o.pipeline or "cpu"))
   return M.made(o.manner, core.program, graph, {
     isa = o.isa, threads = o.threads or 1, int8 = o.int8 or false, weights = o.weights, context = o.context or 512, chunk = o.chunk or 512,
-    progress = o.progress, full_head = o.full_head, mixed = o.mixed, importance = o.importance,
+    progress = o.progress, head = o.head, mixed = o.mixed, importance = o.importance,
   })
 end
 

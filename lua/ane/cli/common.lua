@@ -69,8 +69,8 @@ function M.model_options(parser, optional)
     :argname "FILE"
   parser:option("--activations", "int8 is fast, fp32 the reference."):choices { "int8", "fp32" }
   parser:option("--kv", "Format of the cached state; default fp16, with fp32 activations fp32."):choices { "fp16", "fp32", "int8" }
-  parser:option("--head", "Greedy decoding: search (default) reads of an 8-bit head only what can win, full all of it.")
-    :choices { "search", "full" }
+  parser:option("--head", "Greedy decoding: search reads of an 8-bit head only what can win, full all of it; default auto: "
+    .. "search where the head has 48 MB or more."):choices { "auto", "search", "full" }
   parser:option("--engine", "How an ONNX model runs; default recipe where one matches, else graph."):choices { "recipe", "graph" }
   parser:option("--recipe", "Lua file that describes an architecture."):argname "FILE"
   parser:flag("--verify", "Hash all files of a package set before it is opened; else only their sizes are looked at.")

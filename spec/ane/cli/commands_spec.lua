@@ -70,7 +70,9 @@ describe("ane run", function()
 
   it("streams text to people, and speed where asked", function()
     local r = command.json { "run", path, "-p", "Hello", "-n", "4", "--ignore-eos" }
-    local code, out, err = command.run { "run", path, "-p", "Hello", "-n", "4", "--ignore-eos", "--timings", "--no-progress" }
+    local code, out, err = command.run {
+      "run", path, "-p", "Hello", "-n", "4", "--ignore-eos", "--timings", "--no-progress", "--head", "search",
+    }
     assert.equal(0, code)
     assert.equal(r.text .. "\n", (out:gsub("[\x80-\xff]", function(c) return utf8.len(out) and c or "\u{FFFD}" end)))
     assert.matches("^%[prompt %d+ tokens, .*reply 4 tokens, .* ended by length; %d+ %% of the head read in 3 searches%]\n$", err)
@@ -95,16 +97,18 @@ end)
 describe("--head", function()
   it("says how greedy decoding reads an 8-bit head, with the same tokens", function()
     local args = { "run", path, "-p", "Hello", "-n", "12", "--ignore-eos" }
-    local searched = command.json(args)
-    table.move({ "--head", "full" }, 1, 2, #args + 1, args)
-    local whole = command.json(args)
+    local function timed(head)
+      return command.json(table.move({ "--head", head }, 1, 2, #args + 1, table.move(args, 1, #args, 1, {})))
+    end
+    local searched, whole = timed "search", timed "full"
     assert.truthy(searched.timings.head)
     assert.is_nil(whole.timings.head)
     assert.same(searched.ids, whole.ids)
     local function bytes(...)
       return command.json({ "bench", path, "-p", "0", "-n", "8", "-r", "1", "--no-limits", ... }).tests[1].bytes
     end
-    assert.not_equal(bytes(), bytes("--head", "full"))
+    assert.not_equal(bytes("--head", "search"), bytes("--head", "full"))
+    assert.equal(bytes(), bytes("--head", "full")) -- a head this small
   end)
 end)
 

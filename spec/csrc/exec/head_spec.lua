@@ -2,6 +2,7 @@
 -- number of threads.
 local core = require "ane.core"
 local programs = require "support.programs"
+local tiny_llama = require "support.tiny_llama"
 
 local testing = core.testing
 local levels = testing.matmul_levels()
@@ -20,20 +21,29 @@ local function best_of(program, ids)
   return out
 end
 
+-- Logits of all of them, fed in pieces.
+local function logits_of(program, ids, piece)
+  local s <close> = assert(program:session { context = program:context(), kv = "fp16" })
+  return programs.feed(s, ids, piece)
+end
+
 describe("the search in the head", function()
   for _, model in ipairs(models) do
     it("finds what the whole head gives: " .. model, function()
       local ids = programs.ids(40, vocab[model] or 1024, 7)
       for _, level in ipairs(levels) do
-        local whole <close> = programs.open(model, { isa = level, int8 = true, weights = "q8_0", full_head = true })
-        local want = best_of(whole, ids)
+        local whole <close> = programs.open(model, { isa = level, int8 = true, weights = "q8_0", head = "full" })
+        local want, rows = best_of(whole, ids), logits_of(whole, ids)
         assert.same({ 0, 0, 0 }, { whole:head() })
         for threads = 1, 4 do
           local manner = threads == 4 and "mixed" or nil
-          local o = { isa = level, int8 = true, weights = "q8_0", threads = threads, chunk = threads, manner = manner }
+          local o = {
+            isa = level, int8 = true, weights = "q8_0", threads = threads, chunk = threads, manner = manner, head = "search",
+          }
           local searched <close> = programs.open(model, o)
           assert.same(want, best_of(searched, ids))
           local searches, read, bytes = searched:head()
+          assert.is_true(rows == logits_of(searched, ids, threads))
           assert(searches > 0 and bytes > 0 and read > bytes * searches * 0.5)
         end
       end
@@ -41,13 +51,13 @@ describe("the search in the head", function()
   end
 
   it("is left out where the head is not q8_0, a cap comes behind it or logits are kept", function()
-    local plain <close> = programs.open("llama-mixed", { int8 = true, weights = "q4_0" })
+    local plain <close> = programs.open("llama-mixed", { int8 = true, weights = "q4_0", head = "search" })
     best_of(plain, { 1, 2 })
     assert.same({ 0, 0, 0 }, { plain:head() })
-    local fp32 <close> = programs.open("llama-mixed", { weights = "q8_0" })
+    local fp32 <close> = programs.open("llama-mixed", { weights = "q8_0", head = "search" })
     best_of(fp32, { 1, 2 })
     assert.same({ 0, 0, 0 }, { fp32:head() })
-    local kept <close> = programs.open("llama-mixed", { int8 = true, weights = "q8_0" })
+    local kept <close> = programs.open("llama-mixed", { int8 = true, weights = "q8_0", head = "search" })
     local s <close> = assert(kept:session { context = 64, kv = "fp16" })
     assert(s:feed({ 1 }, "last"))
     assert(s:feed({ 1, 2, 3 }, "argmax"))
@@ -56,8 +66,37 @@ describe("the search in the head", function()
     assert.equal(1, (kept:head()))
   end)
 
+  -- A llama of one layer, of rows x 512 codes in the head, and the bytes of those.
+  local function with_head(rows)
+    local cols = 512
+    local path = tiny_llama.write(function(file, set, replace)
+      set("llama.vocab_size", "uint32", rows)
+      set("llama.embedding_length", "uint32", cols)
+      for _, t in ipairs(file.tensors) do
+        for at, n in ipairs(t.shape) do t.shape[at] = n == 16 and cols or n == 8 and cols // 2 or n end
+        replace(t.name, table.unpack(t.shape))
+      end
+      local row = ("\0\x20" .. ("\1\2\xff\xfe"):rep(8)):rep(cols // 32)
+      file.tensors[1] = { name = "token_embd.weight", dtype = "q8_0", shape = { rows, cols }, data = row:rep(rows) }
+    end)
+    return path, rows * cols // 32 * 34
+  end
+
+  it("is what large heads get where nothing is asked for", function()
+    for rows, searched in pairs { [87200] = false, [89600] = true } do
+      local path, bytes = with_head(rows)
+      assert.equal(searched, bytes >= 48e6)
+      for head, expected in pairs { auto = searched, search = true, full = false } do
+        local p <close> = programs.open(path, { int8 = true, context = 8, chunk = 1, head = head ~= "auto" and head or nil })
+        local best = best_of(p, { 1 })
+        assert.same({ head, "0", expected }, { head, best[1]:match "^%d+", p:head() > 0 })
+      end
+      os.remove(path)
+    end
+  end)
+
   it("is part of the profile", function()
-    local p <close> = programs.open("llama-mixed", { int8 = true, weights = "q8_0" })
+    local p <close> = programs.open("llama-mixed", { int8 = true, weights = "q8_0", head = "search" })
     assert(p:profile(true))
     best_of(p, { 1 })
     local _, read = p:head()
