@@ -1,7 +1,7 @@
 --- Speed of a model: prefill and decoding at any depth, what they read and compute, and what the machine can do at most.
 -- Needs ane.core, ane.model, ane.profile. The words are llama-bench's: pp is a prompt fed at once, tg is tokens fed one by one, both
 -- behind `depth` tokens that are there already and not timed. Ids are random, or with `greedy` what the model says itself.
--- Usage: `local rows = assert(bench.run(model, {prompt = 512, gen = 128, depths = {0, 2048}, repetitions = 5}))`
+-- Usage: `local rows = assert(bench.run(model, {prompts = {16, 512}, gens = {128}, depths = {0, 2048}, repetitions = 5}))`
 
 local core = require "ane.core"
 local profile = require "ane.profile"
@@ -72,9 +72,20 @@ local function measure(model, session, kind, n, depth, o)
   return row, first
 end
 
+-- In the order of llama-bench: prompts, then decoding.
+local function tests_of(o)
+  local tests = {}
+  for _, kind in ipairs { { "pp", o.prompts }, { "tg", o.gens } } do
+    for _, n in ipairs(kind[2] or {}) do
+      if n > 0 then tests[#tests + 1] = { kind = kind[1], n = n } end
+    end
+  end
+  return tests
+end
+
 --- Measures a model.
 -- @param model a loaded one whose context holds the deepest test
--- @param o prompt, gen (tokens; 0: no such test), depths (list; default {0}), repetitions (after one that does not count),
+-- @param o prompts, gens (lists of tokens; 0: no such test), depths (list; default {0}), repetitions (after one that does not count),
 -- greedy (decode what the model says instead of random ids), progress = function(row) after each test
 -- @return list of {test ("pp", "tg"), tokens, depth, rates (tokens a second of each repetition), bytes and ops (a token: weights and
 -- cached state read, multiplications and additions), matrix_ops (a second, of matrix products alone)}; its field first_s is what
@@ -82,20 +93,18 @@ end
 function M.run(model, o)
   local session <close>, message, code = model:session()
   if not session then return nil, message, code end
-  local rows = {}
+  local rows, tests = {}, tests_of(o)
   for _, depth in ipairs(o.depths or { 0 }) do
     local ok
     ok, message, code = session:rewind(0)
     if ok and depth > 0 then ok, message, code = session:feed(random_ids(depth, model.vocab, 1000), { want = "none" }) end
     if not ok then return nil, message, code end
-    for _, test in ipairs { { "pp", o.prompt }, { "tg", o.gen } } do
-      if (test[2] or 0) > 0 then
-        local row, first, why = measure(model, session, test[1], test[2], depth, o)
-        if not row then return nil, first, why end
-        rows[#rows + 1] = row
-        rows.first_s = rows.first_s or first
-        if o.progress then o.progress(row) end
-      end
+    for _, test in ipairs(tests) do
+      local row, first, why = measure(model, session, test.kind, test.n, depth, o)
+      if not row then return nil, first, why end
+      rows[#rows + 1] = row
+      rows.first_s = rows.first_s or first
+      if o.progress then o.progress(row) end
     end
   end
   return rows

@@ -9,12 +9,26 @@ local M = {}
 
 M.summary = "Measure prefill and decode speed; of a token classifier, sentences a second."
 
+-- Options that take numbers between commas, several times.
+local LISTS = {
+  { name = "prompt_tokens", flags = "-p --prompt-tokens", default = 512,
+    help = "Tokens of the prompt: 16,512, or -p 16 -p 512; 0 for none; default 512." },
+  { name = "gen_tokens", flags = "-n --gen-tokens", default = 128, help = "Tokens to decode; 0 for none; default 128." },
+  { name = "depth", flags = "-d --depth", default = 0, help = "Tokens that are there before each test: 0,2048; default 0." },
+}
+
+-- The numbers of such an option, of all times that it was given.
+local function numbers(args, list)
+  local all = {}
+  for _, some in ipairs(args[list.name]) do table.move(some, 1, #some, #all + 1, all) end
+  return all[1] and all or { list.default }
+end
+
 function M.options(parser)
   common.model_options(parser)
-  parser:option("-p --prompt-tokens", "Tokens of the prompt, 0 for none."):convert(common.natural):default "512":argname "N"
-  parser:option("-n --gen-tokens", "Tokens to decode, 0 for none."):convert(common.natural):default "128":argname "N"
-  parser:option("-d --depth", "Tokens that are there before each test: 0,2048.")
-    :convert(common.integers("number of tokens", 0)):default "0":argname "LIST"
+  for _, list in ipairs(LISTS) do
+    parser:option(list.flags, list.help):count "*":convert(common.integers("number of tokens", 0)):argname "LIST"
+  end
   parser:option("-r --repetitions", "Measurements, after one that does not count."):convert(common.positive):default "5":argname "R"
   parser:flag("--greedy", "Decode what the model says instead of random ids.")
   parser:flag("--no-limits", "Do not measure what the machine can do at most.")
@@ -115,7 +129,7 @@ end
 function SHOW.json(rows, out)
   local lists = { pp = {}, tg = {} }
   for _, row in ipairs(rows) do
-    if row.depth == rows[1].depth then lists[row.test] = row.rates end
+    if row.depth == rows[1].depth and #lists[row.test] == 0 then lists[row.test] = row.rates end
   end
   out.pp, out.tg, out.tests = common.list(lists.pp), common.list(lists.tg), common.list(rows)
   return common.print_json(out)
@@ -185,22 +199,30 @@ local function run_classifier(model, args, form)
   return SENTENCES[form](out)
 end
 
+-- A loop, since a list may be longer than a call may have arguments.
+local function most(list)
+  local n = list[1]
+  for _, v in ipairs(list) do n = math.max(n, v) end
+  return n
+end
+
 function M.run(args)
-  local deepest = math.max(table.unpack(args.depth))
+  local prompts, gens, depths = numbers(args, LISTS[1]), numbers(args, LISTS[2]), numbers(args, LISTS[3])
+  local longest = math.max(most(prompts), most(gens))
   local context = args.context
   if not context and not require("ane.package_set").find(args.model) then -- a set has the context that it was written with
-    context = deepest + math.max(args.prompt_tokens, args.gen_tokens, 1)
+    context = most(depths) + math.max(longest, 1)
   end
   local form = args.json and "json" or args.output or "text"
   local model <close>, message = common.load(args, { context = context })
   if not model then return nil, message end
   if model.config.kind == "token_classifier" then return run_classifier(model, args, form) end
-  if args.prompt_tokens == 0 and args.gen_tokens == 0 then
+  if longest == 0 then
     return nil, "nothing to measure: give one of --prompt-tokens, --gen-tokens"
   end
   local rows
   rows, message = bench.run(model, {
-    prompt = args.prompt_tokens, gen = args.gen_tokens, depths = args.depth, repetitions = args.repetitions, greedy = args.greedy,
+    prompts = prompts, gens = gens, depths = depths, repetitions = args.repetitions, greedy = args.greedy,
   })
   if not rows then return nil, message end
   local out = facts(model, args)

@@ -196,6 +196,27 @@ describe("ane bench", function()
     assert.is_true(near.matrix_ops > 0 and r.limits.read > 1e8)
   end)
 
+  it("takes lists, and options several times, as llama-bench does", function()
+    local r = command.json {
+      "bench", path, "-p", "16,0", "-n", "2", "-d", "0,8", "-p", "5", "-n", "3,4", "-r", "1", "--depth", "4", "--no-limits",
+    }
+    local what = {}
+    for i, t in ipairs(r.tests) do what[i] = ("%s%d@%d"):format(t.test, t.tokens, t.depth) end
+    local want = {}
+    for _, depth in ipairs { 0, 8, 4 } do
+      for _, test in ipairs { "pp16", "pp5", "tg2", "tg3", "tg4" } do want[#want + 1] = test .. "@" .. depth end
+    end
+    assert.same(want, what)
+    assert.same({ r.tests[1].rates, r.tests[3].rates }, { r.pp, r.tg }) -- of the first of each
+    for _, flag in ipairs { "-p", "-n", "-d" } do
+      for _, wrong in ipairs { "16,x", "-1", "1.5", "," } do
+        local code, _, err = command.run { "bench", path, flag .. wrong }
+        assert.same({ 2, flag .. wrong }, { code, flag .. wrong })
+        assert.matches(wrong == "," and "no number of tokens given" or "is not a number of tokens", err)
+      end
+    end
+  end)
+
   it("writes text, Markdown and CSV", function()
     local function out(...)
       local code, text = command.run { "bench", path, "-p", "16", "-n", "2", "-r", "1", "--no-limits", "-d", "0,8", ... }
