@@ -49,12 +49,20 @@ INLINE float32x4_t add_block(ane_form f, float32x4_t dot, float32x4_t min, float
   return form_has_min(f) ? vfmaq_n_f32(acc, min, dsum) : acc;
 }
 
+/* The scaled dot of four rows of a block with one column's codes q, whose half sums are at isum. */
+INLINE float32x4_t block_dot(ane_form f, const int8x16_t *c, const float32x4_t *scale, const int32_t *isum, const int8_t *q) {
+  float32x4_t sum = scale[0];
+#pragma GCC unroll 2
+  for (int half = 0; half < form_subs(f); half++)
+    sum = scaled(f, half, dot(f, 8 / form_subs(f), vdupq_n_s32(start_of(f, isum, half)), c + 4 * half, q + 16 * half), scale[half], sum);
+  return sum;
+}
+
 /* nt columns from t0 on times group g, straight from the packed form. */
 INLINE void fused(ane_form f, int nt, const struct i8_job *j, int64_t g, int64_t t0) {
   const struct ane_packed *w = j->w;
   const uint8_t *group = w->data + (size_t)g * w->group_bytes;
   const struct ane_acts x = ane_acts_rows(j->x, t0, nt);
-  const int planes = 8 / form_subs(f);
   float32x4_t acc[PARTS][FUSED_NT], rest[PARTS][FUSED_NT];
 #pragma GCC unroll 4
   for (int i = 0; i < PARTS; i++)
@@ -65,27 +73,18 @@ INLINE void fused(ane_form f, int nt, const struct i8_job *j, int64_t g, int64_t
 #pragma GCC unroll 4
     for (int i = 0; i < PARTS; i++) {
       int8x16_t c[8];
-      float32x4_t sum[FUSED_NT], high[FUSED_NT];
+      float32x4_t scale[2];
       unpack_block(f, w, g, b, at.codes, i, c);
 #pragma GCC unroll 2
-      for (int half = 0; half < form_subs(f); half++) {
-        const float32x4_t scale = unpack_scale(f, at, i, half);
-#pragma GCC unroll 4
-        for (int t = 0; t < nt; t++) {
-          const int64_t block = t * j->nb + b, wide = b * x.wide_ld + t, first = block * ANE_BLOCK + 16 * half;
-          const int32x4_t dots = dot(f, planes, vdupq_n_s32(start_of(f, x.isum + block * 2, half)), c + 4 * half, x.q + first);
-          sum[t] = scaled(f, half, dots, scale, half ? sum[t] : scale);
-          if (x.wide[wide]) {
-            const int32x4_t highs = dot(f, planes, vdupq_n_s32(start_of(f, x.high_isum + wide * 2, half)), c + 4 * half, x.high + wide * ANE_BLOCK + 16 * half);
-            high[t] = scaled(f, half, highs, scale, half ? high[t] : scale);
-          }
-        }
-      }
+      for (int half = 0; half < form_subs(f); half++) scale[half] = unpack_scale(f, at, i, half);
       const float32x4_t min = form_has_min(f) ? unpack_min(f, at, i) : vdupq_n_f32(0);
 #pragma GCC unroll 4
       for (int t = 0; t < nt; t++) {
-        acc[i][t] = add_block(f, sum[t], min, x.d[t * j->nb + b], x.dsum[t * j->nb + b], acc[i][t]);
-        if (x.wide[b * x.wide_ld + t]) rest[i][t] = vfmaq_n_f32(rest[i][t], high[t], x.d_high[b * x.wide_ld + t]);
+        const int64_t block = t * j->nb + b, wide = b * x.wide_ld + t;
+        const float32x4_t sum = block_dot(f, c, scale, x.isum + block * 2, x.q + block * ANE_BLOCK);
+        acc[i][t] = add_block(f, sum, min, x.d[block], x.dsum[block], acc[i][t]);
+        if (x.wide[wide])
+          rest[i][t] = vfmaq_n_f32(rest[i][t], block_dot(f, c, scale, x.high_isum + wide * 2, x.high + wide * ANE_BLOCK), x.d_high[wide]);
       }
     }
   }
