@@ -67,7 +67,7 @@ static struct ane_kv cache(const struct ane_kernels *k, ane_dtype dtype, int64_t
   kv.k_scale = memory(n * 4);
   kv.v_scale = memory(n * 4);
   float *x = noise((size_t)(heads * hd), 1);
-  for (int64_t p = 0; p < count; p++) k->kv_write(&kv, p, x, x, 0, heads);
+  for (int64_t p = 0; p < count; p++) k->kv_write(&kv, p, 1, x, x, heads * hd, 0, heads);
   return kv;
 }
 

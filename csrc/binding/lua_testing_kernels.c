@@ -141,15 +141,17 @@ static const float *floats(lua_State *L, int t, const char *name, lua_Integer n)
   return check_floats(L, lua_gettop(L), n, false);
 }
 
-/* A cache with keys and values of `count` positions from the table's k and v, [count][kv_heads][head_dim]; before that
- * filled with finite garbage where the table has `stale`. Leaves its memory on the stack. */
+/* A cache with keys and values of `count` positions from the table's k and v, [count][kv_heads][head_dim], from position `start`
+ * on, `run` positions a call (0: all in one); before that filled with finite garbage where the table has `stale`. Leaves its memory on
+ * the stack. */
 static struct ane_kv new_kv(lua_State *L, int t, const struct ane_kernels *writer, int64_t count) {
   lua_getfield(L, t, "dtype");
   const char *name = luaL_optstring(L, -1, "fp16");
+  const int64_t start = field(L, t, "start", 0), run = field(L, t, "run", 0);
   struct ane_kv kv = {.dtype = strcmp(name, "int8") == 0 ? ANE_I8 : strcmp(name, "fp32") == 0 ? ANE_F32 : ANE_F16,
                       .heads = field(L, t, "kv_heads", 1),
                       .head_dim = field(L, t, "head_dim", 64),
-                      .tiles = (count + ANE_TILE - 1) / ANE_TILE};
+                      .tiles = (start + count + ANE_TILE - 1) / ANE_TILE};
   const size_t n = (size_t)(kv.heads * kv.tiles * ANE_TILE), elements = n * (size_t)kv.head_dim;
   const size_t size = elements * (kv.dtype == ANE_I8 ? 1 : kv.dtype == ANE_F16 ? 2 : 4);
   const int stale = (int)field(L, t, "stale", 0);
@@ -166,11 +168,14 @@ static struct ane_kv new_kv(lua_State *L, int t, const struct ane_kernels *write
   for (size_t i = 0; i < n; i++) kv.k_scale[i] = kv.v_scale[i] = stale ? (float)(i % 7) * 1e3f : 0;
   const int64_t row = kv.heads * kv.head_dim;
   const float *k = floats(L, t, "k", count * row), *v = floats(L, t, "v", count * row);
-  for (int64_t p = 0; p < count; p++) writer->kv_write(&kv, p, k + p * row, v + p * row, 0, kv.heads);
+  for (int64_t p = 0, some; p < count; p += some) {
+    some = run > 0 ? ANE_MIN(run, count - p) : count;
+    writer->kv_write(&kv, start + p, some, k + p * row, v + p * row, row, 0, kv.heads);
+  }
   return kv;
 }
 
-/* kv_write(level, {dtype, kv_heads, head_dim, count, k, v, stale}) -> bytes of K, V, scales of K, scales of V */
+/* kv_write(level, {dtype, kv_heads, head_dim, count, start, run, k, v, stale}) -> bytes of K, V, scales of K, scales of V */
 static int kv_write(lua_State *L) {
   struct ane_kv kv = new_kv(L, 2, check_kernels(L, 1), field(L, 2, "count", 1));
   const size_t n = (size_t)(kv.heads * kv.tiles * ANE_TILE);

@@ -1,41 +1,54 @@
-/* attend: norm and rope of q and k in place, k and v into the state, then attention. First all heads of all tokens are
- * shared out, then the threads meet, then queries are. One token over many tiles is cut by tiles as well: the parts are
- * merged in the order in which one thread would have walked them. */
+/* attend: norm and rope of q and k in place, k and v into the state, then attention. First keys and values of all tokens are
+ * shared out, then the threads meet, then blocks of queries are: who takes one turns it, so that it comes from memory once. One
+ * token over many tiles is cut by tiles as well: the parts are merged in the order in which one thread would have walked them. */
 #include "exec/exec_internal.h"
 
-enum { QUERY_BLOCK = 32, TILES_A_PART = 4, SPLIT_FROM_TILES = 8 };
+enum { QUERY_BLOCK = 32, TILES_A_PART = 4, SPLIT_FROM_TILES = 8, KEY_RUN = 32 };
 
 static const struct ane_kv *kv_of(const struct run *r, const struct step *s, int32_t item) { return &r->items[item].session->kv[s->attend.kv].kv; }
 
-/* Norm and rope of one head, as the node asks. */
-static void turn_head(const struct lane *l, const struct step *s, float *head, const float *weight, const float *table) {
+/* Norm and rope of n heads of column col, one behind the other, as the node asks. */
+static void turn_heads(const struct lane *l, const struct step *s, float *x, int64_t n, const float *weight, int64_t col) {
   int64_t d = s->attend.head_dim;
-  if (s->attend.norm == 1) l->k->rms_norm(head, d, weight, s->attend.eps, head, d, 1, d);
-  if (table) l->k->rope(head, table, 1, d, s->in[2]->channels, s->attend.half);
-  if (s->attend.norm == 2) l->k->rms_norm(head, d, weight, s->attend.eps, head, d, 1, d);
+  const struct place *table = s->in[2];
+  if (s->attend.norm == 1) l->k->rms_norm(x, d, weight, s->attend.eps, x, d, n, d);
+  if (table) l->k->rope(x, lane_data(l, table) + col * table->channels, n, d, table->channels, s->attend.half);
+  if (s->attend.norm == 2) l->k->rms_norm(x, d, weight, s->attend.eps, x, d, n, d);
 }
 
-/* q, k, table and v are in[0] .. in[3]. */
-static void prepare_heads(const struct lane *l, const struct step *s) {
+/* Query heads of kv head h, columns [from, to). */
+static void turn_queries(const struct lane *l, const struct step *s, int64_t h, int64_t from, int64_t to) {
+  int64_t d = s->attend.head_dim, group = s->attend.heads / s->attend.kv_heads;
+  float *q = lane_data(l, s->in[0]);
+  for (int64_t col = from; col < to; col++) turn_heads(l, s, q + (col * s->attend.heads + h * group) * d, group, s->attend.q_norm, col);
+}
+
+/* Keys and values of kv head h, n columns from `col` on, one behind the other in the item. */
+static void write_keys(const struct lane *l, const struct step *s, int32_t item, int64_t h, int64_t col, int64_t n) {
+  int64_t d = s->attend.head_dim, row = s->attend.kv_heads * d;
+  float *k = lane_data(l, s->in[1]) + col * row;
+  for (int64_t i = 0; i < n; i++) turn_heads(l, s, k + i * row + h * d, 1, s->attend.k_norm, col + i);
+  l->k->kv_write(kv_of(l->r, s, item), l->r->positions[col], n, k, lane_data(l, s->in[3]) + col * row, row, h, h + 1);
+}
+
+/* Columns of an item up to the next multiple of KEY_RUN positions, at most to `end`. */
+static int64_t key_run(const struct run *r, int64_t col, int64_t end) { return ANE_MIN(KEY_RUN - r->positions[col] % KEY_RUN, end - col); }
+
+/* All keys and values, shared out by runs and heads; of one token the queries too, if asked for. q, k, table and v are
+ * in[0] .. in[3]. */
+static void prepare_heads(const struct lane *l, const struct step *s, bool queries) {
   const struct run *r = l->r;
-  int64_t d = s->attend.head_dim, heads = s->attend.heads, kvh = s->attend.kv_heads, from, to;
-  float *q = lane_data(l, s->in[0]), *k = lane_data(l, s->in[1]);
-  const float *v = lane_data(l, s->in[3]), *table = s->in[2] ? lane_data(l, s->in[2]) : NULL;
-  ane_split(l->cols * (heads + kvh), l->thread, l->threads, &from, &to);
-  int32_t item = 0;
-  int64_t first = 0; /* column at which the item begins */
-  for (int64_t u = from; u < to; u++) {
-    int64_t col = u / (heads + kvh), h = u % (heads + kvh);
-    while (col >= first + r->items[item].n) first += r->items[item++].n;
-    const float *cs = table ? table + col * s->in[2]->channels : NULL;
-    if (h < heads) {
-      turn_head(l, s, q + (col * heads + h) * d, s->attend.q_norm, cs);
-    } else {
-      h -= heads;
-      turn_head(l, s, k + (col * kvh + h) * d, s->attend.k_norm, cs);
-      l->k->kv_write(kv_of(r, s, item), r->positions[col], k + col * kvh * d, v + col * kvh * d, h, h + 1);
-    }
-  }
+  int64_t kvh = s->attend.kv_heads, turn = 0, units = 0, from, to, col = 0, end = 0;
+  for (int32_t i = 0; i < r->n_items; col = end, i++)
+    for (end += r->items[i].n; col < end; col += key_run(r, col, end)) units += kvh;
+  ane_split(units, l->thread, l->threads, &from, &to);
+  col = end = 0;
+  for (int32_t i = 0; i < r->n_items && turn < to; i++)
+    for (end += r->items[i].n; col < end; col += key_run(r, col, end), turn += kvh)
+      for (int64_t u = ANE_MAX(from, turn); u < ANE_MIN(to, turn + kvh); u++) {
+        write_keys(l, s, i, u - turn, col, key_run(r, col, end));
+        if (queries) turn_queries(l, s, u - turn, col, col + 1);
+      }
 }
 
 static struct ane_attention attention_of(const struct lane *l, const struct step *s, int32_t item, int64_t first) {
@@ -68,27 +81,34 @@ static void attend_split(struct lane *l, const struct step *s, const struct ane_
   for (int64_t h; (h = lane_next(l, s, 1)) < kvh;) l->k->attention_merge(a, h, 0, tile_from, tile_to, l->p->parts + h * tiles * size);
 }
 
+/* Does one token look back on enough tiles to be cut by them? */
+static bool is_split(const struct lane *l, const struct step *s, int64_t *from, int64_t *to) {
+  if (l->r->n_items > 1 || l->r->items[0].n > 1 || l->threads == 1) return false;
+  visible_tiles(s, l->r->positions[0], from, to);
+  return *to - *from >= SPLIT_FROM_TILES;
+}
+
 static void run_attend(struct lane *l, const struct step *s) {
   const struct run *r = l->r;
-  prepare_heads(l, s);
+  int64_t from, to;
+  bool split = is_split(l, s, &from, &to);
+  prepare_heads(l, s, split);
   lane_barrier(l);
-  if (r->n_items == 1 && l->cols == 1 && l->threads > 1) {
-    int64_t from, to;
-    visible_tiles(s, r->positions[0], &from, &to);
-    if (to - from >= SPLIT_FROM_TILES) {
-      struct ane_attention a = attention_of(l, s, 0, 0);
-      attend_split(l, s, &a, from, to);
-      return;
-    }
+  if (split) {
+    struct ane_attention a = attention_of(l, s, 0, 0);
+    attend_split(l, s, &a, from, to);
+    return;
   }
   /* Blocks of queries by kv head; the last block of an item sees most keys, so it is handed out first. */
   int64_t next = lane_next(l, s, 0), before = 0, first = 0;
   for (int32_t i = 0; i < r->n_items; first += r->items[i++].n) {
     int64_t n = r->items[i].n, blocks = (n + QUERY_BLOCK - 1) / QUERY_BLOCK, units = blocks * s->attend.kv_heads;
     for (; next < before + units; next = lane_next(l, s, 0)) {
-      int64_t u = next - before, b = blocks - 1 - u / s->attend.kv_heads;
+      int64_t h = (next - before) % s->attend.kv_heads, b = blocks - 1 - (next - before) / s->attend.kv_heads;
+      int64_t q0 = b * QUERY_BLOCK, q1 = ANE_MIN(q0 + QUERY_BLOCK, n);
       struct ane_attention a = attention_of(l, s, i, first);
-      l->k->attention(&a, u % s->attend.kv_heads, b * QUERY_BLOCK, ANE_MIN((b + 1) * QUERY_BLOCK, n), l->mem + l->p->lane_kernel);
+      turn_queries(l, s, h, first + q0, first + q1);
+      l->k->attention(&a, h, q0, q1, l->mem + l->p->lane_kernel);
     }
     before += units;
   }
@@ -97,9 +117,7 @@ static void run_attend(struct lane *l, const struct step *s) {
 /* One token over many tiles: the first tile of the thread's share. Heads lie one behind the other, keys apart from values. */
 static void attend_ahead(const struct lane *l, const struct step *s, struct ahead *a) {
   int64_t from, to, begin, end;
-  if (l->r->n_items > 1 || l->threads == 1) return;
-  visible_tiles(s, l->r->positions[0], &from, &to);
-  if (to - from < SPLIT_FROM_TILES) return;
+  if (!is_split(l, s, &from, &to)) return;
   const struct ane_kv *kv = kv_of(l->r, s, 0);
   int64_t runs = part_runs(to - from);
   ane_split(kv->heads * runs, l->thread, l->threads, &begin, &end);

@@ -203,9 +203,9 @@ struct ane_kernels {
    * fma each: a' = fma(a, cos, -(b sin)), b' = fma(b, cos, a sin)). Dimensions from r on stay. */
   void (*rope)(float *x, const float *cs, int64_t n_heads, int64_t head_dim, int64_t r, bool neox);
 
-  /* Writes keys and values of one token (k, v: [heads][head_dim]) at position pos, heads [h_from, h_to). fp16: nearest
-   * even. int8: scale = max|x| / 127 over the head, codes to nearest even of x * (127 / max|x|). */
-  void (*kv_write)(const struct ane_kv *kv, int64_t pos, const float *k, const float *v, int64_t h_from, int64_t h_to);
+  /* Writes keys and values of n tokens (k, v: [n][heads][head_dim], row stride ld) at positions pos .. pos + n - 1, heads
+   * [h_from, h_to). fp16: nearest even. int8: scale = max|x| / 127 over the head, codes to nearest even of x * (127 / max|x|). */
+  void (*kv_write)(const struct ane_kv *kv, int64_t pos, int64_t n, const float *k, const float *v, int64_t ld, int64_t h_from, int64_t h_to);
 
   /* Attention for query heads of kv head h, queries [t_from, t_to), tiles [tile_from, tile_to). Per query and tile:
    *   s_j = scale * (sum over d ascending of fma(q_d, k_jd)) (int8: * k_scale_j before scale), capped, hidden keys -inf;

@@ -122,7 +122,7 @@ static void store(const struct ane_kv *kv, void *base, int64_t i, float x, float
     ((float *)base)[i] = x;
 }
 
-static void kv_write(const struct ane_kv *kv, int64_t pos, const float *k, const float *v, int64_t h_from, int64_t h_to) {
+static void write_token(const struct ane_kv *kv, int64_t pos, const float *k, const float *v, int64_t h_from, int64_t h_to) {
   const int64_t hd = kv->head_dim, tile = pos / ANE_TILE, j = pos % ANE_TILE;
   for (int64_t h = h_from; h < h_to; h++) {
     const int64_t base = ane_att_tile(kv, h, tile), scales = ane_att_scales(kv, h, tile);
@@ -136,6 +136,10 @@ static void kv_write(const struct ane_kv *kv, int64_t pos, const float *k, const
       store(kv, kv->v, base + j * hd + d, v[h * hd + d], iv);
     }
   }
+}
+
+static void kv_write(const struct ane_kv *kv, int64_t pos, int64_t n, const float *k, const float *v, int64_t ld, int64_t h_from, int64_t h_to) {
+  for (int64_t t = 0; t < n; t++) write_token(kv, pos + t, k + t * ld, v + t * ld, h_from, h_to);
 }
 
 void ane_attention_ref(struct ane_kernels *k) {

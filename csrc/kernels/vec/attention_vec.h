@@ -385,43 +385,78 @@ static float code_scale(const float *x, int64_t n, float *inverse) {
   return *inverse > 0 ? amax / 127.0f : 0.0f;
 }
 
-/* One head of one token: K goes down a column of its tile, V along a row. Stored form by way of `tmp`. */
-#define WRITE_HEAD(name, type, encode)                                                                                           \
-  static void name(type *column, type *row, const float *k, const float *v, int64_t hd, ANE_UNUSED vf ik, ANE_UNUSED vf iv) {    \
-    for (int64_t i = 0; i < hd; i += VL) {                                                                                       \
-      const int64_t n = ANE_MIN(hd - i, VL);                                                                                     \
-      type tmp[VL];                                                                                                              \
-      encode(tmp, v_load_n(k + i, n), ik);                                                                                       \
-      for (int64_t d = 0; d < n; d++) column[(i + d) * ANE_TILE] = tmp[d];                                                       \
-      encode(tmp, v_load_n(v + i, n), iv);                                                                                       \
-      memcpy(row + i, tmp, (size_t)n * sizeof(type));                                                                            \
-    }                                                                                                                            \
-  }
-
 V_FN void encode_f32(float *p, vf x, ANE_UNUSED vf inverse) { v_store(p, x); }
 V_FN void encode_f16(uint16_t *p, vf x, ANE_UNUSED vf inverse) { v_store_f16(p, x); }
 V_FN void encode_i8(int8_t *p, vf x, vf inverse) {
   v_store_i8(p, v_max(v_set(-127.0f), v_min(v_set(127.0f), v_mul(x, inverse))));
 }
-WRITE_HEAD(write_f32, float, encode_f32)
-WRITE_HEAD(write_f16, uint16_t, encode_f16)
-WRITE_HEAD(write_i8, int8_t, encode_i8)
 
-static void kv_write(const struct ane_kv *kv, int64_t pos, const float *k, const float *v, int64_t h_from, int64_t h_to) {
-  const int64_t hd = kv->head_dim, tile = pos / ANE_TILE, j = pos % ANE_TILE;
-  for (int64_t h = h_from; h < h_to; h++) {
-    const int64_t base = ane_att_tile(kv, h, tile), at_k = base + j, at_v = base + j * hd;
-    const float *kh = k + h * hd, *vh = v + h * hd;
-    if (kv->dtype == ANE_F16) {
-      write_f16((uint16_t *)kv->k + at_k, (uint16_t *)kv->v + at_v, kh, vh, hd, v_set(0), v_set(0));
-    } else if (kv->dtype == ANE_I8) {
-      const int64_t at = ane_att_scales(kv, h, tile) + j;
-      float ik, iv;
-      kv->k_scale[at] = code_scale(kh, hd, &ik);
-      kv->v_scale[at] = code_scale(vh, hd, &iv);
-      write_i8((int8_t *)kv->k + at_k, (int8_t *)kv->v + at_v, kh, vh, hd, v_set(ik), v_set(iv));
-    } else {
-      write_f32((float *)kv->k + at_k, (float *)kv->v + at_v, kh, vh, hd, v_set(0), v_set(0));
-    }
+/* Inverses of the scales of VL tokens; NULL: none are used. */
+V_FN vf inverses(const float *p, int64_t t) { return p ? v_load(p + t) : v_set(0); }
+
+/* One head. write_row: a value along its row, what is left of it by way of `tmp`. write_column: the key of one token down a
+ * column of its tile. write_columns: those of VL tokens (row stride ld, lane t of `inverse` belongs to token t) down VL columns.
+ * write: n tokens of one tile from the given column and row on. */
+#define WRITE_HEAD(type, name)                                                                                                   \
+  V_FN void write_row_##name(type *row, const float *v, int64_t hd, vf inverse) {                                                \
+    int64_t i = 0;                                                                                                               \
+    type tmp[VL];                                                                                                                \
+    for (; i + VL <= hd; i += VL) encode_##name(row + i, v_load(v + i), inverse);                                                \
+    if (i == hd) return;                                                                                                         \
+    encode_##name(tmp, v_load_n(v + i, hd - i), inverse);                                                                        \
+    memcpy(row + i, tmp, (size_t)(hd - i) * sizeof(type));                                                                       \
+  }                                                                                                                              \
+  V_FN void write_column_##name(type *column, const float *k, int64_t hd, vf inverse) {                                          \
+    for (int64_t i = 0; i < hd; i += VL) {                                                                                       \
+      const int64_t n = ANE_MIN(hd - i, VL);                                                                                     \
+      type tmp[VL];                                                                                                              \
+      encode_##name(tmp, v_load_n(k + i, n), inverse);                                                                           \
+      for (int64_t d = 0; d < n; d++) column[(i + d) * ANE_TILE] = tmp[d];                                                       \
+    }                                                                                                                            \
+  }                                                                                                                              \
+  V_FN void write_columns_##name(type *column, const float *k, int64_t ld, int64_t hd, vf inverse) {                             \
+    for (int64_t i = 0; i < hd; i += VL, column += VL * ANE_TILE) {                                                              \
+      const int64_t n = ANE_MIN(hd - i, VL);                                                                                     \
+      vf x[VL];                                                                                                                  \
+      _Pragma("GCC unroll 16") for (int t = 0; t < VL; t++) x[t] = v_load_n(k + t * ld + i, n);                                  \
+      v_transpose(x);                                                                                                            \
+      _Pragma("GCC unroll 16") for (int d = 0; d < VL; d++) if (d < n) encode_##name(column + d * ANE_TILE, x[d], inverse);      \
+    }                                                                                                                            \
+  }                                                                                                                              \
+  static void write_##name(type *column, type *row, const float *k, const float *v, int64_t ld, int64_t hd, int64_t n,           \
+                           const float *ik, const float *iv) {                                                                   \
+    int64_t t = 0;                                                                                                               \
+    for (; t + VL <= n; t += VL) write_columns_##name(column + t, k + t * ld, ld, hd, inverses(ik, t));                          \
+    for (; t < n; t++) write_column_##name(column + t, k + t * ld, hd, v_set(ik ? ik[t] : 0));                                   \
+    for (t = 0; t < n; t++) write_row_##name(row + t * hd, v + t * ld, hd, v_set(iv ? iv[t] : 0));                               \
   }
+WRITE_HEAD(float, f32)
+WRITE_HEAD(uint16_t, f16)
+WRITE_HEAD(int8_t, i8)
+
+/* The part of one tile: n tokens from position pos on, which end with the tile at the latest. */
+static void write_tile(const struct ane_kv *kv, int64_t h, int64_t pos, int64_t n, const float *k, const float *v, int64_t ld) {
+  const int64_t hd = kv->head_dim, tile = pos / ANE_TILE, j = pos % ANE_TILE;
+  const int64_t base = ane_att_tile(kv, h, tile), at_k = base + j, at_v = base + j * hd;
+  if (kv->dtype == ANE_F16) {
+    write_f16((uint16_t *)kv->k + at_k, (uint16_t *)kv->v + at_v, k, v, ld, hd, n, NULL, NULL);
+  } else if (kv->dtype == ANE_I8) {
+    float ik[ANE_TILE], iv[ANE_TILE];
+    const int64_t at = ane_att_scales(kv, h, tile) + j;
+    for (int64_t t = 0; t < n; t++) {
+      kv->k_scale[at + t] = code_scale(k + t * ld, hd, &ik[t]);
+      kv->v_scale[at + t] = code_scale(v + t * ld, hd, &iv[t]);
+    }
+    write_i8((int8_t *)kv->k + at_k, (int8_t *)kv->v + at_v, k, v, ld, hd, n, ik, iv);
+  } else {
+    write_f32((float *)kv->k + at_k, (float *)kv->v + at_v, k, v, ld, hd, n, NULL, NULL);
+  }
+}
+
+static void kv_write(const struct ane_kv *kv, int64_t pos, int64_t n, const float *k, const float *v, int64_t ld, int64_t h_from, int64_t h_to) {
+  for (int64_t h = h_from; h < h_to; h++)
+    for (int64_t t = 0, some; t < n; t += some) {
+      some = ANE_MIN(ANE_TILE - (pos + t) % ANE_TILE, n - t);
+      write_tile(kv, h, pos + t, some, k + t * ld + h * kv->head_dim, v + t * ld + h * kv->head_dim, ld);
+    }
 }

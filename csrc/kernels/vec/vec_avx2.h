@@ -98,4 +98,20 @@ V_FN void v_zip(vf even, vf odd, vf *a, vf *b) {
   *b = _mm256_permute2f128_ps(lo, hi, 0x31);
 }
 
+V_FN void v_transpose(vf x[VL]) {
+  __m256 y[VL];
+#pragma GCC unroll 2
+  for (int i = 0; i < VL; i += 4) {
+    const __m256d a = _mm256_castps_pd(_mm256_unpacklo_ps(x[i], x[i + 1])), b = _mm256_castps_pd(_mm256_unpackhi_ps(x[i], x[i + 1]));
+    const __m256d c = _mm256_castps_pd(_mm256_unpacklo_ps(x[i + 2], x[i + 3])), d = _mm256_castps_pd(_mm256_unpackhi_ps(x[i + 2], x[i + 3]));
+    y[i] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, c)), y[i + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, c));
+    y[i + 2] = _mm256_castpd_ps(_mm256_unpacklo_pd(b, d)), y[i + 3] = _mm256_castpd_ps(_mm256_unpackhi_pd(b, d));
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; j++) {
+    x[j] = _mm256_permute2f128_ps(y[j], y[4 + j], 0x20);
+    x[4 + j] = _mm256_permute2f128_ps(y[j], y[4 + j], 0x31);
+  }
+}
+
 #endif

@@ -166,6 +166,24 @@ describe("the cache", function()
       end
     end)
 
+    it(level .. ": is written with the same bytes, however many tokens at a time and from wherever on", function()
+      local wanted = {}
+      for _, dtype in ipairs(dtypes) do
+        for i, head_dim in ipairs {1, 4, 7, 16, 24, 33, 64, 80} do
+          for _, start in ipairs {0, 1, 15, 48, 61} do
+            local o = with(cache(dtype, head_dim, 90 + i), {start = start, stale = 9})
+            local want = written("ref", with(o, {run = 1}))
+            wanted[#wanted + 1] = want
+            for _, run in ipairs {0, 1, 2, 5, 16, 17, 64} do
+              local same = written(level, with(o, {run = run})) == want
+              assert.is_true(same, ("%s head_dim %d from %d, %d a call"):format(dtype, head_dim, start, run))
+            end
+          end
+        end
+      end
+      assert.is_true(wanted[1] ~= wanted[2]) -- the place counts
+    end)
+
     it(level .. ": takes zeros, subnormal, huge and tiny values", function()
       for _, dtype in ipairs(dtypes) do
         for _, values in ipairs {{0.0, -0.0}, {2.0 ^ -149, -2.0 ^ -149}, {6e4, -65519}, {1e-37, -1e-40}, {3e38, 1}, {2.0 ^ -25, 6.1e-5}} do
