@@ -60,6 +60,7 @@ describe("README.md", function()
           assert.is_true(ok, line .. "\n" .. text)
         elseif line:match "^luarocks" then
           assert.is_truthy(tree.read(line:match "%S+$"))
+          assert.is_truthy(line:find(" --lua-version 5.4 ", 1, true), "Debian's luarocks builds for another Lua unless told: " .. line)
         else
           assert.is_truthy(target, "what is this? " .. line)
           local ok, text = tree.run("make --no-print-directory -n " .. target)
