@@ -17,7 +17,7 @@ size_t ane_acts_bytes(ane_act kind, int64_t t, int64_t cols) {
   int64_t nb = (int64_t)ane_div_up((size_t)cols, ANE_BLOCK);
   switch (kind) {
     case ANE_ACT_I8:
-      return part(t, nb * ANE_BLOCK, 1) + 2 * part(t, nb, 4) + part(t, nb, 8) + part(wide_row(t), nb, 1) + part(wide_row(t), nb * ANE_BLOCK, 1) +
+      return part(t, nb * ANE_BLOCK, 1) + 3 * part(t, nb, 4) + part(t, nb, 8) + part(wide_row(t), nb, 1) + part(wide_row(t), nb * ANE_BLOCK, 1) +
              part(wide_row(t), nb, 4) + part(wide_row(t), nb, 8);
     case ANE_ACT_BF16: return part(t, cols + (cols & 1), 2);
     default: return part(t, cols, 4);
@@ -35,7 +35,8 @@ void ane_acts_place(struct ane_acts *a, ane_act kind, int64_t t, int64_t cols, v
       a->d = (const float *)(at += part(t, nb * ANE_BLOCK, 1));
       a->dsum = (const float *)(at += part(t, nb, 4));
       a->isum = (const int32_t *)(at += part(t, nb, 4));
-      a->wide = at += part(t, nb, 8);
+      a->minus_sum = (const int32_t *)(at += part(t, nb, 8));
+      a->wide = at += part(t, nb, 4);
       a->high = (const int8_t *)(at += part(a->wide_ld, nb, 1));
       a->d_high = (const float *)(at += part(a->wide_ld, nb * ANE_BLOCK, 1));
       a->high_isum = (const int32_t *)(at + part(a->wide_ld, nb, 4));
@@ -54,7 +55,7 @@ struct ane_acts ane_acts_rows(const struct ane_acts *a, int64_t from, int64_t n)
   if (a->f32) v.f32 += from * a->ld;
   if (a->bf16) v.bf16 += from * (a->cols + (a->cols & 1));
   if (!a->q) return v;
-  v.q += from * nb * ANE_BLOCK, v.d += from * nb, v.dsum += from * nb, v.isum += 2 * from * nb;
+  v.q += from * nb * ANE_BLOCK, v.d += from * nb, v.dsum += from * nb, v.isum += 2 * from * nb, v.minus_sum += from * nb;
   v.wide += from, v.high += from * ANE_BLOCK, v.d_high += from, v.high_isum += 2 * from;
   return v;
 }

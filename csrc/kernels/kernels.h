@@ -73,6 +73,7 @@ struct ane_acts {
   const int8_t *q;      /* I8: [t][cols_pad] */
   const float *d;       /* I8: [t][nb] scale of q */
   const int32_t *isum;  /* I8: [t][nb][2] sums of q over each 16 */
+  const int32_t *minus_sum; /* I8: [t][nb] minus the sum of q over the block */
   int64_t wide_ld;      /* columns a row of the next four, which go by blocks: 1, or t rounded up to 64 */
   const uint8_t *wide;  /* I8: [nb][wide_ld] bit i: columns 4 i .. 4 i + 3 of the block have high codes; 64 may be read from any on */
   const int8_t *high;   /* I8: [nb][wide_ld][32] x = d * (q + 128 high). This and the next two are set where wide is not 0 */

@@ -46,6 +46,7 @@ INLINE void quantise_block(const struct ane_acts *a, int64_t at, int64_t at_wide
     vst1q_s8(high + 16 * half, highs);
     sum += 128 * (high_isum[half] = vaddlvq_s8(highs));
   }
+  ((int32_t *)a->minus_sum)[at] = -isum[0] - isum[1];
   ((float *)a->d)[at] = d;
   ((float *)a->d_high)[at_wide] = 128 * d;
   ((uint8_t *)a->wide)[at_wide] = (uint8_t)wide;

@@ -122,6 +122,7 @@ static void quantise_block(const struct ane_acts *a, int64_t t, int64_t b, int64
   if (wide) split_wide(a, at_wide, v, q);
   isum[0] = isum[1] = 0;
   for (int i = 0; i < ANE_BLOCK; i++) isum[i / 16] += q[i];
+  ((int32_t *)a->minus_sum)[at] = -isum[0] - isum[1];
   ((float *)a->d)[at] = d;
   ((float *)a->dsum)[at] = d * (float)sum;
 }

@@ -4,12 +4,6 @@
 
 #include <string.h>
 
-INLINE float max_of_8(__m256 m) {
-  __m128 x = _mm_max_ps(_mm256_castps256_ps128(m), _mm256_extractf128_ps(m, 1));
-  x = _mm_max_ps(x, _mm_movehl_ps(x, x));
-  return _mm_cvtss_f32(_mm_max_ss(x, _mm_shuffle_ps(x, x, 1)));
-}
-
 /* 32 codes of x * inverse in column order. What is no number or beyond an int32 becomes the least int32 and then -127. */
 INLINE __m256i block_codes(const float *x, float inverse) {
 #if defined(__AVX512F__)
@@ -83,30 +77,36 @@ INLINE __m256i block_wide(const float *x, float inverse, uint32_t *wide, __m256i
 #endif
 }
 
-INLINE float block_max(const float *x) {
-#if defined(__AVX512F__)
-  __m512 m = _mm512_max_ps(_mm512_abs_ps(_mm512_loadu_ps(x)), _mm512_abs_ps(_mm512_loadu_ps(x + 16)));
-  return max_of_8(_mm256_max_ps(_mm512_castps512_ps256(m), _mm512_extractf32x8_ps(m, 1)));
-#else
-  const __m256 sign = _mm256_set1_ps(-0.0f);
-  __m256 m = _mm256_andnot_ps(sign, _mm256_loadu_ps(x));
-  for (int i = 1; i < 4; i++) m = _mm256_max_ps(m, _mm256_andnot_ps(sign, _mm256_loadu_ps(x + 8 * i)));
-  return max_of_8(m);
-#endif
+/* Up to LANES blocks of a token: the first `whole` of them from x on, then, where there is one more, `last`. */
+struct blocks {
+  const float *x, *last;
+  int n, whole;
+};
+INLINE const float *block_of(const struct blocks *k, int b) { return b < k->whole ? k->x + b * ANE_BLOCK : k->last; }
+
+/* Lane b: the largest value of block b, 0 where there is none. */
+INLINE vf run_max(const struct blocks *k) {
+  vf m[LANES];
+#pragma GCC unroll 16
+  for (int b = 0; b < LANES; b++) {
+    m[b] = vf_zero();
+    if (b >= k->n) continue;
+    const float *x = block_of(k, b);
+#pragma GCC unroll 4
+    for (int i = 0; i < ANE_BLOCK; i += LANES) m[b] = vf_max(m[b], vf_abs(vf_load(x + i)));
+  }
+  return vf_max_each(m);
 }
 
-/* What 127 steps of each block come to, to the step and its inverse, 0 where the block is tiny. */
-INLINE void scales_of(const float *spans, float *d, float *inverse) {
-  vf m = vf_load(spans), most = vf_set(ANE_CODE_MAX), tiny = vf_set(ANE_TINY);
-#if defined(__AVX512F__)
-  __mmask16 some = _mm512_cmp_ps_mask(m, tiny, _CMP_GE_OQ);
-  vf_store(inverse, _mm512_maskz_div_ps(some, most, m));
-  vf_store(d, _mm512_maskz_div_ps(some, m, most));
-#else
-  __m256 some = _mm256_cmp_ps(m, tiny, _CMP_GE_OQ);
-  vf_store(inverse, _mm256_and_ps(some, _mm256_div_ps(most, m)));
-  vf_store(d, _mm256_and_ps(some, _mm256_div_ps(m, most)));
-#endif
+/* ane_wide_limit from the lanes' sums of squares. */
+INLINE float limit_of(const vf sums[16 / LANES], int64_t nb) {
+  float l[16];
+#pragma GCC unroll 2
+  for (int i = 0; i < 16 / LANES; i++) vf_store(l + LANES * i, sums[i]);
+  __m128 a = _mm_add_ps(_mm_loadu_ps(l), _mm_loadu_ps(l + 8)), b = _mm_add_ps(_mm_loadu_ps(l + 4), _mm_loadu_ps(l + 12));
+  a = _mm_add_ps(a, b);
+  a = _mm_add_ps(a, _mm_movehl_ps(a, a));
+  return _mm_cvtss_f32(_mm_add_ss(a, _mm_shuffle_ps(a, a, 1))) * (ANE_WIDE_OVER / (float)nb);
 }
 
 /* Sums of each half of 32 codes to isum; returns that of all. */
@@ -130,38 +130,71 @@ INLINE void quantise_block(const struct ane_acts *a, int64_t at, int64_t at_wide
     sum = 128 * half_sums(high, (int32_t *)a->high_isum + 2 * at_wide);
     ((float *)a->d_high)[at_wide] = 128 * d;
   } else codes = block_codes(x, inverse);
-  sum += half_sums(codes, (int32_t *)a->isum + 2 * at);
+  const int32_t low = half_sums(codes, (int32_t *)a->isum + 2 * at);
+  ((int32_t *)a->minus_sum)[at] = -low;
   _mm256_storeu_si256((__m256i *)(a->q + at * ANE_BLOCK), codes);
   ((uint8_t *)a->wide)[at_wide] = (uint8_t)wide;
-  ((float *)a->d)[at] = d;
-  ((float *)a->dsum)[at] = d * (float)sum;
+  ((float *)a->dsum)[at] = d * (float)(sum + low);
 }
 
-/* n <= LANES blocks from block b of column t on, their largest values in d: the divisions of all at once. root: of limit. */
-INLINE void quantise_run(const struct ane_acts *a, int64_t t, int64_t nb, int64_t b0, const float *x, int n, float limit, float root) {
-  int64_t at = t * nb + b0;
-  float span[LANES] = {0}, d[LANES], inverse[LANES];
-  uint32_t wide = 0;
-  for (int b = 0; b < n; b++) {
-    span[b] = a->d[at + b];
-    if (span[b] * span[b] <= limit) continue;
-    wide |= 1u << b;
-    span[b] = ane_wide_span(span[b], root);
-  }
-  scales_of(span, d, inverse);
-  for (int b = 0; b < n; b++) quantise_block(a, at + b, (b0 + b) * a->wide_ld + t, x + b * ANE_BLOCK, wide >> b & 1, inverse[b], d[b]);
+/* From the largest values of LANES blocks: which are wide, their steps and the inverses of these, 0 where the block is tiny. root: of limit. */
+INLINE uint32_t scales_of(vf amax, float limit, float root, vf *d, vf *inverse) {
+  const vf most = vf_set(ANE_CODE_MAX), tiny = vf_set(ANE_TINY);
+  vf span = vf_max(vf_mul(amax, vf_set((float)ANE_CODE_MAX / (float)ANE_WIDE_MAX)), vf_set(ANE_WIDE_PART * root));
+#if defined(__AVX512F__)
+  __mmask16 plain = _mm512_cmp_ps_mask(vf_mul(amax, amax), vf_set(limit), _CMP_LE_OQ);
+  span = _mm512_mask_mov_ps(span, plain, amax);
+  __mmask16 some = _mm512_cmp_ps_mask(span, tiny, _CMP_GE_OQ);
+  *inverse = _mm512_maskz_div_ps(some, most, span);
+  *d = _mm512_maskz_div_ps(some, span, most);
+  return (uint16_t)~plain;
+#else
+  __m256 plain = _mm256_cmp_ps(vf_mul(amax, amax), vf_set(limit), _CMP_LE_OQ);
+  span = _mm256_blendv_ps(span, amax, plain);
+  __m256 some = _mm256_cmp_ps(span, tiny, _CMP_GE_OQ);
+  *inverse = _mm256_and_ps(some, _mm256_div_ps(most, span));
+  *d = _mm256_and_ps(some, _mm256_div_ps(span, most));
+  return (uint8_t)~_mm256_movemask_ps(plain);
+#endif
 }
 
-static void acts_i8(const struct ane_acts *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to) {
-  int64_t nb = (int64_t)ane_div_up((size_t)a->cols, ANE_BLOCK), whole = a->cols / ANE_BLOCK;
+/* The blocks k, from block b0 of column t on; their largest values are in d. */
+INLINE void quantise_run(const struct ane_acts *a, int64_t t, int64_t nb, int64_t b0, const struct blocks *k, float limit, float root) {
+  float *d = (float *)a->d + t * nb + b0, inverse[LANES], step[LANES];
+  vf steps, inverses;
+  const uint32_t wide = scales_of(vf_load_n(d, k->n), limit, root, &steps, &inverses);
+  vf_store(inverse, inverses);
+  vf_store(step, steps);
+  vf_store_n(d, steps, k->n);
+  for (int b = 0; b < k->n; b++) quantise_block(a, t * nb + b0 + b, (b0 + b) * a->wide_ld + t, block_of(k, b), wide >> b & 1, inverse[b], step[b]);
+}
+
+/* Those of the token at row that begin with block b. */
+INLINE struct blocks blocks_at(const float *row, const float *last, int64_t b, int64_t nb, int64_t whole) {
+  return (struct blocks){row + b * ANE_BLOCK, last, (int)ANE_MIN(nb - b, LANES), (int)ANE_MIN(whole - b, LANES)};
+}
+
+static void acts_i8(const struct ane_acts *acts, const float *x, int64_t ld, int64_t t_from, int64_t t_to) {
+  const struct ane_acts own = *acts, *a = &own; /* no store can change its pointers */
+  const int64_t nb = (int64_t)ane_div_up((size_t)a->cols, ANE_BLOCK), whole = a->cols / ANE_BLOCK;
   for (int64_t t = t_from; t < t_to; t++) {
     const float *row = x + t * ld;
     float last[ANE_BLOCK] = {0}, *amax = (float *)a->d + t * nb;
+    vf sums[16 / LANES];
+    for (int i = 0; i < 16 / LANES; i++) sums[i] = vf_zero();
     if (whole < nb) memcpy(last, row + whole * ANE_BLOCK, sizeof(float) * (size_t)(a->cols - whole * ANE_BLOCK));
-    for (int64_t b = 0; b < nb; b++) amax[b] = block_max(b < whole ? row + b * ANE_BLOCK : last);
-    float limit = ane_wide_limit(amax, nb), root = _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(limit)));
-    for (int64_t b = 0; b < whole; b += LANES) quantise_run(a, t, nb, b, row + b * ANE_BLOCK, (int)ANE_MIN(whole - b, LANES), limit, root);
-    if (whole < nb) quantise_run(a, t, nb, whole, last, 1, limit, root);
+    for (int64_t b = 0; b < nb; b += LANES) {
+      const struct blocks k = blocks_at(row, last, b, nb, whole);
+      const vf m = k.whole == LANES ? run_max(&(struct blocks){k.x, NULL, LANES, LANES}) : run_max(&k);
+      vf *sum = &sums[b / LANES % (16 / LANES)];
+      vf_store_n(amax + b, m, k.n);
+      *sum = vf_add(*sum, vf_mul(m, m));
+    }
+    const float limit = limit_of(sums, nb), root = _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(limit)));
+    for (int64_t b = 0; b < nb; b += LANES) {
+      const struct blocks k = blocks_at(row, last, b, nb, whole);
+      quantise_run(a, t, nb, b, &k, limit, root);
+    }
   }
 }
 

@@ -17,11 +17,10 @@ enum {
   PLANE = LANES * 4,
   I8_PANEL_BYTES = 256 * 1024,
   MAX_RECORDS = I8_PANEL_BYTES / (PANEL_NV * 8 * PLANE), /* of a piece: none is smaller than its codes */
-  START_ROW = 2 * MAX_RECORDS + LANES,
   REST_NT = 32 * LANES, /* most columns of a run */
   HIGH_CHAINS = SIGNED_BYTES ? 1 : 2, /* one dot after another is slow where there is but one column */
 };
-_Static_assert(I8_PANEL_BYTES + 4 * I8_NT * START_ROW + 4 * REST_NT * PANEL_NV * LANES + 8 * (MAX_RECORDS + 1) + 4 * REST_NT * MAX_RECORDS <= ANE_SCRATCH, "the scratch of a product");
+_Static_assert(I8_PANEL_BYTES + 4 * REST_NT * PANEL_NV * LANES + 8 * (MAX_RECORDS + 1) + 4 * REST_NT * MAX_RECORDS <= ANE_SCRATCH, "the scratch of a product");
 
 INLINE int record_bytes(ane_form f) { return PANEL_NV * (8 * PLANE + LANES * 4 * (form_subs(f) + (form_has_min(f) ? 1 : 0))); }
 
@@ -37,7 +36,7 @@ struct i8_job {
   float *out;
   int64_t ld_out, nb, b_from, b_to, t_from, t_to;
   const uint8_t *panel;
-  int32_t *starts; /* for the forms that need them, by make_starts */
+  int32_t *starts; /* of few columns, for the forms that need them, by make_starts */
   int64_t start_row;
   uint32_t *wide;         /* list_wide's: column << 6 | plane << 3 | plane */
   struct wide_ends *ends; /* of each block of the piece; [-1]: of none */
@@ -45,18 +44,25 @@ struct i8_job {
   int shift; /* zero = 1 << shift */
 };
 
-/* What the dots of nt columns and the blocks of a piece start from: - zero * sum of q. [nt][start_row], a pair for each
- * block as isum; where there is one scale, the first of the pair is for all 32 columns. */
-INLINE void make_starts(ane_form f, int64_t nt, const struct i8_job *j, int64_t t0) {
-  int64_t n = 2 * (j->b_to - j->b_from);
-  for (int64_t t = 0; t < nt; t++) {
-    const int32_t *isum = j->x->isum + 2 * ((t0 + t) * j->nb + j->b_from);
+/* What the dots of all columns start from: - zero * sum of q. [t][start_row], a pair for each block as isum; where there is one
+ * scale, the first of the pair is for all 32 columns. */
+INLINE void make_starts(ane_form f, const struct i8_job *j) {
+  int64_t n = 2 * j->nb;
+  for (int64_t t = 0; t < j->x->t; t++) {
+    const int32_t *isum = j->x->isum + t * n;
     for (int64_t i = 0; i < n; i += LANES) {
       vi sum = n - i >= LANES ? vi_load(isum + i) : vi_load_n(isum + i, n - i);
       if (form_subs(f) == 1) sum = vi_add(sum, vi_second(sum));
       vi_store(j->starts + t * j->start_row + i, vi_sub(vi_zero(), vi_shl_by(sum, j->shift)));
     }
   }
+}
+
+/* The same for half `half` of one block, whichever it is where there is one scale. */
+INLINE vi start_at(ane_form f, const struct i8_job *j, int64_t block, int half) {
+  if (!has_zero(f)) return vi_zero();
+  vi minus = form_subs(f) == 1 ? vi_word(j->x->minus_sum + block) : vi_sub(vi_zero(), vi_word(j->x->isum + 2 * block + half));
+  return vi_shl_by(minus, j->shift);
 }
 
 /* The same for the high codes of one block, half as in scaled(). */
@@ -287,9 +293,7 @@ INLINE void tile(ane_form f, int nv, int nt, const struct i8_job *j, int64_t vc,
       acc[i][t] = j->b_from && left > i * LANES ? vf_load_n(out + t * j->ld_out + i * LANES, left - i * LANES) : vf_zero();
   }
   const uint8_t *record = j->panel;
-  const int32_t *starts = j->starts;
-  if (has_zero(f)) make_starts(f, nt, j, t0);
-  for (int64_t b = j->b_from; b < j->b_to; b++, record += record_bytes(f), starts += 2) {
+  for (int64_t b = j->b_from; b < j->b_to; b++, record += record_bytes(f)) {
     const uint8_t *codes = record + p * 8 * PLANE;
     const float *scales = (const float *)(record + PANEL_NV * 8 * PLANE) + p * LANES;
     const float *minima = scales + form_subs(f) * PANEL_NV * LANES;
@@ -299,7 +303,7 @@ INLINE void tile(ane_form f, int nv, int nt, const struct i8_job *j, int64_t vc,
       int planes = 8 / form_subs(f), from = planes * half;
 #pragma GCC unroll 8
       for (int t = 0; t < nt; t++) {
-        sum[0][t] = has_zero(f) ? vi_word(starts + t * j->start_row + half) : vi_zero();
+        sum[0][t] = start_at(f, j, (t0 + t) * j->nb + b, half);
         if (nv > 1) sum[I8_NV - 1][t] = sum[0][t];
       }
       tile_dots(f, nv, nt, codes + from * PLANE, planes, q, b * ANE_BLOCK + 4 * from, sum, run);
@@ -393,9 +397,7 @@ INLINE void panels(ane_form f, void (*run)(const struct i8_job *, int64_t, int),
                    uint8_t *scratch) {
   int64_t piece = I8_PANEL_BYTES / record_bytes(f), t = j->x->t;
   j->panel = scratch;
-  j->starts = (int32_t *)(scratch + I8_PANEL_BYTES);
-  j->start_row = START_ROW;
-  j->rest = (float *)(j->starts + I8_NT * START_ROW);
+  j->rest = (float *)(void *)(scratch + I8_PANEL_BYTES);
   j->ends = (struct wide_ends *)(j->rest + REST_NT * PANEL_NV * LANES) + 1;
   j->wide = (uint32_t *)(j->ends + MAX_RECORDS);
   for (j->t_from = 0; j->t_from < t; j->t_from = j->t_to) {
@@ -445,7 +447,7 @@ INLINE void i8_product(ane_form f, void (*run)(const struct i8_job *, int64_t, i
   int64_t nb = (int64_t)ane_div_up((size_t)w->cols, ANE_BLOCK), start_row = (int64_t)ane_align_up(2 * (size_t)nb, LANES);
   struct i8_job j = {.w = w, .x = x, .out = out, .ld_out = ld_out, .nb = nb, .b_to = nb, .starts = (int32_t *)(void *)scratch, .start_row = start_row, .shift = zero_shift(f)};
   if (x->t <= FEW && x->t * start_row * 4 <= ANE_SCRATCH) {
-    if (has_zero(f)) make_starts(f, x->t, &j, 0);
+    if (has_zero(f)) make_starts(f, &j);
     for (int64_t vc = g_from * PARTS; vc < g_to * PARTS; vc++) fused_columns(f, &j, vc);
   } else panels(f, run, &j, g_from * PARTS, g_to * PARTS, scratch);
 }

@@ -75,12 +75,26 @@ INLINE vf vf_set(float x) { return _mm256_set1_ps(x); }
 INLINE vf vf_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
 INLINE vf vf_add(vf a, vf b) { return _mm256_add_ps(a, b); }
 INLINE vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+INLINE vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
 INLINE vf vf_abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
 INLINE vf vf_int(vi a) { return _mm256_cvtepi32_ps(a); }
 INLINE vf vf_bits(vi a) { return _mm256_castsi256_ps(a); }
 INLINE vf vf_half(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128(p)); }
 INLINE vf vf_u8(const void *p) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p))); }
 INLINE vf vf_i8(const void *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p))); }
+
+/* Lane i: the largest lane of a[i]. */
+INLINE vf vf_max_each(const vf a[LANES]) {
+  vf four[2];
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; i++) { /* four[i]: in each 128 bits a lane for each of a[4 i] .. a[4 i + 3] */
+    const vf *p = a + 4 * i;
+    const __m256d x = _mm256_castps_pd(_mm256_max_ps(_mm256_unpacklo_ps(p[0], p[1]), _mm256_unpackhi_ps(p[0], p[1])));
+    const __m256d y = _mm256_castps_pd(_mm256_max_ps(_mm256_unpacklo_ps(p[2], p[3]), _mm256_unpackhi_ps(p[2], p[3])));
+    four[i] = _mm256_max_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)), _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)));
+  }
+  return _mm256_max_ps(_mm256_permute2f128_ps(four[0], four[1], 0x20), _mm256_permute2f128_ps(four[0], four[1], 0x31));
+}
 
 /* A table of 16; codes 0 .. 15 count in it. */
 struct vf_tables {

@@ -76,12 +76,28 @@ INLINE vf vf_set(float x) { return _mm512_set1_ps(x); }
 INLINE vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
 INLINE vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
 INLINE vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+INLINE vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 INLINE vf vf_abs(vf a) { return _mm512_abs_ps(a); }
 INLINE vf vf_int(vi a) { return _mm512_cvtepi32_ps(a); }
 INLINE vf vf_bits(vi a) { return _mm512_castsi512_ps(a); }
 INLINE vf vf_half(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(p)); }
 INLINE vf vf_u8(const void *p) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(p))); }
 INLINE vf vf_i8(const void *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p))); }
+
+/* Lane i: the largest lane of a[i]. */
+INLINE vf vf_max_each(const vf a[LANES]) {
+  vf four[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) { /* four[i]: in each 128 bits a lane for each of a[4 i] .. a[4 i + 3] */
+    const vf *p = a + 4 * i;
+    const __m512d x = _mm512_castps_pd(_mm512_max_ps(_mm512_unpacklo_ps(p[0], p[1]), _mm512_unpackhi_ps(p[0], p[1])));
+    const __m512d y = _mm512_castps_pd(_mm512_max_ps(_mm512_unpacklo_ps(p[2], p[3]), _mm512_unpackhi_ps(p[2], p[3])));
+    four[i] = _mm512_max_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
+  }
+  const vf x = _mm512_max_ps(_mm512_shuffle_f32x4(four[0], four[1], 0x44), _mm512_shuffle_f32x4(four[0], four[1], 0xEE));
+  const vf y = _mm512_max_ps(_mm512_shuffle_f32x4(four[2], four[3], 0x44), _mm512_shuffle_f32x4(four[2], four[3], 0xEE));
+  return _mm512_max_ps(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xDD));
+}
 
 /* Two tables of 16, for the lanes 0 .. 7 and 8 .. 15; codes 0 .. 15 count in them. */
 struct vf_tables {
