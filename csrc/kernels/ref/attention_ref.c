@@ -6,11 +6,11 @@
 #include "kernels/vec/vec_scalar.h"
 #include "kernels/mathfn.h"
 
-/* Scratch of any level: a K tile [head_dim][64], a V tile [64][pad], rows of q and of O, [ROWS][pad] each, scores of a
- * panel [PANEL][64], its sums [PANEL][pad]; M and L of the rows are there too. */
+/* Scratch of any level: a K tile [head_dim][64], a V tile [64][pad], rows of q and of O, [ROWS][pad] each, scores of
+ * panels [PANELS * PANEL][64], the sums of one [PANEL][pad]; M and L of the rows are there too. */
 size_t ane_attention_scratch(ANE_UNUSED int64_t n_heads, ANE_UNUSED int64_t kv_heads, int64_t head_dim) {
   int64_t pad = ane_att_pad(head_dim);
-  int64_t floats = 2 * ANE_TILE * pad + 2 * ANE_ATT_ROWS * (pad + 1) + ANE_ATT_PANEL * (ANE_TILE + pad);
+  int64_t floats = 2 * ANE_TILE * pad + 2 * ANE_ATT_ROWS * (pad + 1) + ANE_ATT_PANEL * (ANE_ATT_PANELS * ANE_TILE + pad);
   return ane_align_up((size_t)floats * sizeof(float), 64) + 64;
 }
 

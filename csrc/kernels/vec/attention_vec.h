@@ -31,6 +31,7 @@ struct panel {
   int64_t begin, end, from, to;                         /* keys that some row sees, and whole sixteens around them */
   float m[16], l[16];                                   /* largest score, sum of p */
   float old[16], new[16];                               /* factors of O and of o in their sum */
+  float *s;                                             /* scores, then p: [rows][64] */
 };
 
 /* ---- Products ----------------------------------------------------------------------------------------------------*/
@@ -50,9 +51,18 @@ enum { MOST_VECS = 8 };
  * (measured on Zen 5 at depth 65536: 42 GB/s without, 55 with; half or twice as far is worse). */
 enum { AHEAD = 8192 };
 
+/* What becomes of the sums of a block. PLAIN: they are stored. SCORES: times `scale`; the largest of each lane of a row is kept.
+ * VALUES: they join what stands in c: fma(sum + 0, add[r], c keep[r]). */
+enum { PLAIN, SCORES, VALUES };
+struct ending {
+  float scale;
+  vf *largest;             /* [rows] */
+  const float *keep, *add; /* [rows] */
+};
+
 /* c[r][x] = sum over k ascending of fma(a[r][k], b[k][x], .) for `rows` rows and `vecs` vectors of x, all in registers. */
-V_FN void block(const int rows, const int vecs, const int kind, int64_t n, const float *a, int64_t lda, const void *b,
-                int64_t ldb, float *c, int64_t ldc) {
+V_FN void block(const int rows, const int vecs, const int kind, const int end, int64_t n, const float *a, int64_t lda, const void *b,
+                int64_t ldb, float *c, int64_t ldc, const struct ending *e) {
   const int width = kind == F16 ? 2 : 1;
   vf sum[ANE_ATT_PANEL][MOST_VECS];
 #pragma GCC unroll 8
@@ -68,104 +78,134 @@ V_FN void block(const int rows, const int vecs, const int kind, int64_t n, const
       for (int x = 0; x < vecs; x += 64 / (VL * width)) __builtin_prefetch((const char *)b + (k * ldb + x * VL) * width + AHEAD);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
-      vf e = v_set(a[r * lda + k]);
+      vf f = v_set(a[r * lda + k]);
 #pragma GCC unroll 8
-      for (int x = 0; x < vecs; x++) sum[r][x] = v_fma(e, w[x], sum[r][x]);
+      for (int x = 0; x < vecs; x++) sum[r][x] = v_fma(f, w[x], sum[r][x]);
     }
   }
 #pragma GCC unroll 8
-  for (int r = 0; r < rows; r++)
+  for (int r = 0; r < rows; r++) {
+    vf m = end == SCORES ? e->largest[r] : v_set(0);
 #pragma GCC unroll 8
-    for (int x = 0; x < vecs; x++) v_store(c + r * ldc + x * VL, sum[r][x]);
+    for (int x = 0; x < vecs; x++) {
+      float *at = c + r * ldc + x * VL;
+      vf v = sum[r][x];
+      if (end == SCORES) v = v_mul(v, v_set(e->scale)), m = v_max(v, m);
+      if (end == VALUES) v = v_fma(v_add(v, v_set(0)), v_set(e->add[r]), v_mul(v_load(at), v_set(e->keep[r])));
+      v_store(at, v);
+    }
+    if (end == SCORES) e->largest[r] = m;
+  }
 }
 
-typedef void (*block_fn)(int rows, int64_t n, const float *a, int64_t lda, const void *b, int64_t ldb, float *c, int64_t ldc);
+typedef void (*block_fn)(int rows, int64_t n, const float *a, int64_t lda, const void *b, int64_t ldb, float *c, int64_t ldc,
+                         const struct ending *e);
 
-#define BLOCK(rows, vecs, kind)                                                                                                  \
+#define BLOCK(rows, vecs, kind, end)                                                                                             \
   case rows:                                                                                                                     \
-    if (vecs <= VECS_FOR(rows)) block(rows, vecs, kind, n, a, lda, b, ldb, c, ldc);                                              \
+    if (vecs <= VECS_FOR(rows)) block(rows, vecs, kind, end, n, a, lda, b, ldb, c, ldc, e);                                      \
     break;
-#define BLOCKS(name, vecs, kind)                                                                                                 \
-  static void name(int r, int64_t n, const float *a, int64_t lda, const void *b, int64_t ldb, float *c, int64_t ldc) {           \
+#define BLOCKS(name, vecs, kind, end)                                                                                            \
+  static void name(int r, int64_t n, const float *a, int64_t lda, const void *b, int64_t ldb, float *c, int64_t ldc,             \
+                   ANE_UNUSED const struct ending *e) {                                                                          \
     switch (r) {                                                                                                                 \
-      BLOCK(1, vecs, kind)                                                                                                       \
-      BLOCK(2, vecs, kind)                                                                                                       \
-      BLOCK(3, vecs, kind)                                                                                                       \
-      BLOCK(4, vecs, kind)                                                                                                       \
-      BLOCK(5, vecs, kind)                                                                                                       \
-      BLOCK(6, vecs, kind)                                                                                                       \
+      BLOCK(1, vecs, kind, end)                                                                                                  \
+      BLOCK(2, vecs, kind, end)                                                                                                  \
+      BLOCK(3, vecs, kind, end)                                                                                                  \
+      BLOCK(4, vecs, kind, end)                                                                                                  \
+      BLOCK(5, vecs, kind, end)                                                                                                  \
+      BLOCK(6, vecs, kind, end)                                                                                                  \
     }                                                                                                                            \
   }
-#define BLOCKS_OF(name, kind)                                                                                                    \
-  BLOCKS(name##_1, 1, kind)                                                                                                      \
-  BLOCKS(name##_2, 2, kind)                                                                                                      \
-  BLOCKS(name##_3, 3, kind)                                                                                                      \
-  BLOCKS(name##_4, 4, kind)                                                                                                      \
-  BLOCKS(name##_5, 5, kind)                                                                                                      \
-  BLOCKS(name##_6, 6, kind)                                                                                                      \
-  BLOCKS(name##_7, 7, kind)                                                                                                      \
-  BLOCKS(name##_8, 8, kind)                                                                                                      \
+#define BLOCKS_OF(name, kind, end)                                                                                               \
+  BLOCKS(name##_1, 1, kind, end)                                                                                                 \
+  BLOCKS(name##_2, 2, kind, end)                                                                                                 \
+  BLOCKS(name##_3, 3, kind, end)                                                                                                 \
+  BLOCKS(name##_4, 4, kind, end)                                                                                                 \
+  BLOCKS(name##_5, 5, kind, end)                                                                                                 \
+  BLOCKS(name##_6, 6, kind, end)                                                                                                 \
+  BLOCKS(name##_7, 7, kind, end)                                                                                                 \
+  BLOCKS(name##_8, 8, kind, end)                                                                                                 \
   static const block_fn name[MOST_VECS] = {name##_1, name##_2, name##_3, name##_4, name##_5, name##_6, name##_7, name##_8};
-BLOCKS_OF(blocks_f32, F32)
-BLOCKS_OF(blocks_f16, F16)
-BLOCKS_OF(blocks_i8, I8)
+BLOCKS_OF(blocks_f32, F32, PLAIN)
+BLOCKS_OF(blocks_f16, F16, PLAIN)
+BLOCKS_OF(blocks_i8, I8, PLAIN)
+BLOCKS_OF(scores_f32, F32, SCORES)
+BLOCKS_OF(values_f32, F32, VALUES)
 
-/* The product for any number of vectors, cut into blocks as even as possible. */
-static void product(int kind, int rows, int64_t vecs, int64_t n, const float *a, int64_t lda, const void *b, int64_t ldb,
-                    float *c, int64_t ldc) {
-  const block_fn *fn = kind == F32 ? blocks_f32 : kind == F16 ? blocks_f16 : blocks_i8;
-  const int64_t most = VECS_FOR(rows), parts = (vecs + most - 1) / most;
+/* The product for any number of vectors, cut into blocks as even as possible. fn: those of `kind`. */
+static void product(const block_fn *fn, int kind, int rows, int64_t vecs, int64_t n, const float *a, int64_t lda, const void *b,
+                    int64_t ldb, float *c, int64_t ldc, const struct ending *e) {
+  const int64_t most = VECS_FOR(rows);
+  if (vecs <= most) {
+    fn[vecs - 1](rows, n, a, lda, b, ldb, c, ldc, e);
+    return;
+  }
+  const int64_t parts = (vecs + most - 1) / most;
   for (int64_t i = 0; i < parts; i++) {
     const int64_t from = vecs * i / parts, to = vecs * (i + 1) / parts;
-    fn[to - from - 1](rows, n, a, lda, (const char *)b + from * VL * bytes[kind], ldb, c + from * VL, ldc);
+    fn[to - from - 1](rows, n, a, lda, (const char *)b + from * VL * bytes[kind], ldb, c + from * VL, ldc, e);
   }
 }
+static const block_fn *plain_blocks(int kind) { return kind == F32 ? blocks_f32 : kind == F16 ? blocks_f16 : blocks_i8; }
 
 /* ---- One panel, one tile -----------------------------------------------------------------------------------------*/
 
-/* Scales, caps and hides the scores of a row: only keys first .. last of the tile are seen; from .. to are whole
- * sixteens around them. Returns the largest. */
-static float finish_scores(const struct work *w, float *s, int64_t from, int64_t to, int64_t first, int64_t last) {
+/* Scales, caps and hides VL products of each row, keys j on; largest: of each lane so far. */
+V_FN void finish_keys(const struct work *w, const struct panel *p, const int rows, int64_t j, bool hide, vf *largest) {
   const struct ane_attention *a = w->a;
   const bool i8 = a->kv->dtype == ANE_I8;
-  const float *k_scale = i8 ? a->kv->k_scale + w->scales : NULL;
-  const bool hide = first > from || last < to - 1;
-  vf m = v_set(-__builtin_inff());
-  for (int64_t j = from; j < to; j += VL) {
-    vf v = v_load(s + j);
-    if (i8) v = v_mul(v, v_load(k_scale + j));
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; r++) {
+    float *s = p->s + r * ANE_TILE + j;
+    vf v = v_load(s);
+    if (i8) v = v_mul(v, v_load(a->kv->k_scale + w->scales + j));
     v = v_mul(v, v_set(a->scale));
     if (a->softcap > 0) v = v_softcap(v, v_set(a->softcap));
-    if (hide) v = v_keep_range(v, j, first, last);
-    v_store(s + j, v);
-    m = v_max(v, m);
+    if (hide) v = v_keep_range(v, j, p->first[r], p->last[r]);
+    v_store(s, v);
+    largest[r] = v_max(v, largest[r]);
   }
-  return v_largest(m);
 }
 
-/* s becomes p = exp(s - m) (int8: times the scale of the value); returns the sum of the p. */
-static float exponentials(const struct work *w, float *s, int64_t from, int64_t to, float m) {
-  const bool i8 = w->a->kv->dtype == ANE_I8;
-  const float *v_scale = i8 ? w->a->kv->v_scale + w->scales : NULL;
-  vf l[V_PARTS];
-  for (int p = 0; p < V_PARTS; p++) l[p] = v_set(0);
-  for (int64_t j = from; j < to; j += 16)
-    for (int p = 0; p < V_PARTS; p++) {
-      const int64_t i = j + p * VL;
-      vf e = v_exp_low(v_sub(v_load(s + i), v_set(m)));
-      l[p] = v_add(l[p], e);
-      v_store(s + i, i8 ? v_mul(e, v_load(v_scale + i)) : e);
-    }
-  return v_fold(l);
+/* The same for all keys. Those that all rows see are not looked at one by one. */
+V_FN void finish_scores(const struct work *w, const struct panel *p, const int rows, vf *largest) {
+  const int64_t first = p->first[rows - 1], last = p->last[0];
+  for (int64_t j = p->from; j < p->to; j += VL)
+    if (j < first || j + VL > last + 1)
+      finish_keys(w, p, rows, j, true, largest);
+    else
+      finish_keys(w, p, rows, j, false, largest);
 }
 
-/* The three steps of a panel. Step 1: which keys, and their products with q [rows], stride ldq. */
-static void panel_scores(const struct work *w, struct panel *p, int64_t row, int rows, const float *q, int64_t ldq) {
+/* s becomes p = exp(s - m) (int8: times the scale of the value); l: the sums of the p. All rows side by side, keys ascending. */
+V_FN void exponentials(const int rows, const bool i8, const struct work *w, struct panel *p) {
+  vf l[ANE_ATT_PANEL][V_PARTS];
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+    for (int x = 0; x < V_PARTS; x++) l[r][x] = v_set(0);
+  for (int64_t j = p->from; j < p->to; j += 16)
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+      for (int x = 0; x < V_PARTS; x++) {
+        float *s = p->s + r * ANE_TILE + j + x * VL;
+        const vf e = v_exp_low(v_sub(v_load(s), v_set(p->m[r])));
+        l[r][x] = v_add(l[r][x], e);
+        v_store(s, i8 ? v_mul(e, v_load(w->a->kv->v_scale + w->scales + j + x * VL)) : e);
+      }
+  v_fold_each(l, rows, p->l);
+}
+
+/* Which keys the panel's rows see. */
+static void panel_keys(const struct work *w, struct panel *p, int64_t row, int rows) {
   const struct ane_attention *a = w->a;
+  int64_t pos = a->pos + row / w->group, next = w->group - row % w->group; /* next: the row at which the next query begins */
   p->row = row;
   p->rows = rows;
   for (int r = 0; r < rows; r++) {
-    const int64_t pos = a->pos + (row + r) / w->group;
+    if (r == next) pos++, next += w->group;
     p->first[r] = ANE_MAX(ane_att_first(a, pos) - w->tile * ANE_TILE, 0);
     p->last[r] = ANE_MIN(ane_att_last(a, pos) - w->tile * ANE_TILE, ANE_TILE - 1);
   }
@@ -173,24 +213,73 @@ static void panel_scores(const struct work *w, struct panel *p, int64_t row, int
   p->end = p->last[rows - 1] + 1;
   p->from = p->begin / 16 * 16;
   p->to = (p->end + 15) / 16 * 16;
-  product(w->kind_k, rows, (p->to - p->from) / VL, w->hd, q, ldq, (const char *)w->k + p->from * bytes[w->kind_k], ANE_TILE,
-          w->s + p->from, ANE_TILE);
 }
 
-/* Step 2: m, p, l. */
-static void panel_softmax(const struct work *w, struct panel *p) {
-  for (int r = 0; r < p->rows; r++)
-    p->m[r] = finish_scores(w, w->s + r * ANE_TILE, p->from, p->to, p->first[r], p->last[r]);
-  for (int r = 0; r < p->rows; r++) p->l[r] = exponentials(w, w->s + r * ANE_TILE, p->from, p->to, p->m[r]);
+/* Products with q [rows], stride ldq, finished; m. Where nothing is left to do but to scale them, the product does it. */
+V_FN void score_rows(const int rows, const struct work *w, struct panel *p, const float *q, int64_t ldq) {
+  const struct ane_attention *a = w->a;
+  const bool i8 = a->kv->dtype == ANE_I8;
+  const bool plain = !i8 && !(a->softcap > 0) && w->kind_k == F32 && p->first[rows - 1] <= p->from && p->last[0] >= p->to - 1;
+  vf largest[ANE_ATT_PANEL];
+  const struct ending e = {.scale = a->scale, .largest = largest};
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; r++) largest[r] = v_set(-__builtin_inff());
+  product(plain ? scores_f32 : plain_blocks(w->kind_k), w->kind_k, rows, (p->to - p->from) / VL, w->hd, q, ldq,
+          (const char *)w->k + p->from * bytes[w->kind_k], ANE_TILE, p->s + p->from, ANE_TILE, &e);
+  if (!plain) finish_scores(w, p, rows, largest);
+  v_largest_each(largest, rows, p->m);
 }
 
-/* Step 3: o, to w->part, yet without the + 0. */
-static void panel_values(const struct work *w, const struct panel *p) {
-  product(w->kind_v, p->rows, w->pad / VL, p->end - p->begin, w->s + p->begin, ANE_TILE,
-          (const char *)w->v + p->begin * w->ld_v * bytes[w->kind_v], w->ld_v, w->part, w->pad);
+/* Calls fn(..., rows, ...) with the number of rows as a constant. */
+#define FOR_ROWS(n, fn, ...)                                                                                                     \
+  switch (n) {                                                                                                                   \
+    case 1: fn(1, __VA_ARGS__); break;                                                                                           \
+    case 2: fn(2, __VA_ARGS__); break;                                                                                           \
+    case 3: fn(3, __VA_ARGS__); break;                                                                                           \
+    case 4: fn(4, __VA_ARGS__); break;                                                                                           \
+    case 5: fn(5, __VA_ARGS__); break;                                                                                           \
+    case 6: fn(6, __VA_ARGS__); break;                                                                                           \
+  }
+
+/* The three steps of a panel. Step 1: which keys, and their scores; m. */
+static void panel_scores(const struct work *w, struct panel *p, int64_t row, int rows, const float *q, int64_t ldq) {
+  panel_keys(w, p, row, rows);
+  FOR_ROWS(rows, score_rows, w, p, q, ldq)
+}
+
+/* Step 2: p, l. */
+static void panel_exponentials(const struct work *w, struct panel *p) {
+  if (w->a->kv->dtype == ANE_I8)
+    FOR_ROWS(p->rows, exponentials, true, w, p)
+  else
+    FOR_ROWS(p->rows, exponentials, false, w, p)
+}
+
+/* Step 3: o, yet without the + 0, to `out` [rows][pad]; with an ending joined to what is there (VALUES). */
+static void panel_values(const struct work *w, const struct panel *p, float *out, const struct ending *e) {
+  product(e ? values_f32 : plain_blocks(w->kind_v), w->kind_v, p->rows, w->pad / VL, p->end - p->begin, p->s + p->begin, ANE_TILE,
+          (const char *)w->v + p->begin * w->ld_v * bytes[w->kind_v], w->ld_v, out, w->pad, e);
 }
 
 enum { FEW_ROWS = 2 * ANE_ATT_PANEL }; /* so many read a tile as it is stored */
+
+/* n stored rows of hd as floats, zeros behind them up to `pad`. */
+V_FN void convert_rows(const int kind, const struct ane_kv *kv, const void *from, int64_t n, int64_t hd, float *to, int64_t pad) {
+  for (int64_t j = 0; j < n; j++, to += pad) {
+    int64_t d = 0;
+    for (; d + VL <= hd; d += VL) v_store(to + d, load_as(kind, from, j * hd + d));
+    for (; d < hd; d++) to[d] = ane_att_element(kv, from, j * hd + d);
+    for (; d < pad; d++) to[d] = 0;
+  }
+}
+static void to_floats(const struct ane_kv *kv, const void *from, int64_t n, int64_t hd, float *to, int64_t pad) {
+  if (kv->dtype == ANE_F16)
+    convert_rows(F16, kv, from, n, hd, to, pad);
+  else if (kv->dtype == ANE_I8)
+    convert_rows(I8, kv, from, n, hd, to, pad);
+  else
+    convert_rows(F32, kv, from, n, hd, to, pad);
+}
 
 /* The tile as stored or, for more rows, as floats in scratch. A value row that is no whole number of vectors must be
  * copied in any case: a load past it could leave the cache. */
@@ -206,18 +295,12 @@ static void use_tile(struct work *w, int64_t h, int64_t tile, bool convert) {
   w->ld_v = w->hd;
   convert = convert && kind != F32;
   if (convert) {
-    for (int64_t i = 0; i < w->hd * ANE_TILE; i += VL) v_store(w->tile_k + i, load_as(kind, w->k, i));
+    to_floats(kv, w->k, w->hd, ANE_TILE, w->tile_k, ANE_TILE);
     w->k = w->tile_k;
     w->kind_k = F32;
   }
   if (!convert && w->pad == w->hd) return;
-  for (int64_t j = 0; j < ANE_TILE; j++) {
-    float *row = w->tile_v + j * w->pad;
-    int64_t d = 0;
-    for (; d + VL <= w->hd; d += VL) v_store(row + d, load_as(kind, w->v, j * w->hd + d));
-    for (; d < w->hd; d++) row[d] = ane_att_element(kv, w->v, j * w->hd + d);
-    for (; d < w->pad; d++) row[d] = 0;
-  }
+  to_floats(kv, w->v, ANE_TILE, w->hd, w->tile_v, w->pad);
   w->v = w->tile_v;
   w->kind_v = F32;
   w->ld_v = w->pad;
@@ -225,7 +308,8 @@ static void use_tile(struct work *w, int64_t h, int64_t tile, bool convert) {
 
 /* ---- Combining tiles ---------------------------------------------------------------------------------------------*/
 
-/* M and L of the panel's rows take in the tile; row: the first, counted from the first in scratch. */
+/* M and L of the panel's rows take in the tile; row: the first, counted from the first in scratch. Leaves what O and o are to be
+ * multiplied by. */
 static void combine_sums(const struct work *w, struct panel *p, int64_t row) {
   for (int r = 0; r < p->rows; r += VL) {
     float *big_m = w->big_m + row + r, *big_l = w->big_l + row + r;
@@ -239,14 +323,12 @@ static void combine_sums(const struct work *w, struct panel *p, int64_t row) {
   }
 }
 
-/* The same for O. */
-static void combine_values(const struct work *w, const struct panel *p, int64_t row) {
+/* O takes in the sums in w->part. */
+static void combine_values(const struct work *w, const struct panel *p, float *out) {
   for (int r = 0; r < p->rows; r++) {
-    const float *part = w->part + r * w->pad;
-    float *o = w->o + (row + r) * w->pad;
     const vf old = v_set(p->old[r]), new = v_set(p->new[r]);
-    for (int64_t d = 0; d < w->pad; d += VL)
-      v_store(o + d, v_fma(v_add(v_load(part + d), v_set(0)), new, v_mul(v_load(o + d), old)));
+    for (int64_t d = r * w->pad; d < (r + 1) * w->pad; d += VL)
+      v_store(out + d, v_fma(v_add(v_load(w->part + d), v_set(0)), new, v_mul(v_load(out + d), old)));
   }
 }
 
@@ -260,7 +342,7 @@ static void work_init(struct work *w, const struct ane_attention *a, void *scrat
   w->tile_v = p, p += ANE_TILE * w->pad;
   w->q = p, p += ANE_ATT_ROWS * w->pad;
   w->o = p, p += ANE_ATT_ROWS * w->pad;
-  w->s = p, p += ANE_ATT_PANEL * ANE_TILE;
+  w->s = p, p += ANE_ATT_PANELS * ANE_ATT_PANEL * ANE_TILE;
   w->part = p, p += ANE_ATT_PANEL * w->pad;
   w->big_m = p, p += ANE_ATT_ROWS;
   w->big_l = p;
@@ -271,17 +353,31 @@ static int64_t row_at(const struct work *w, int64_t h, int64_t row, int64_t ld) 
   return row / w->group * ld + (h * w->group + row % w->group) * w->hd;
 }
 
-/* Rows [from, to) over the tile at hand, in panels as even as possible; `begin` is the first row in scratch. */
+/* Rows [from, to) over the tile at hand, in panels as even as possible, some side by side: while one waits for its largest score
+ * the other computes. `begin` is the first row in scratch. */
 static void attend_tile(struct work *w, int64_t begin, int64_t from, int64_t to) {
-  const int64_t n = (to - from + ANE_ATT_PANEL - 1) / ANE_ATT_PANEL;
-  struct panel p;
-  for (int64_t i = 0; i < n; i++) {
-    const int64_t r0 = from + (to - from) * i / n, r1 = from + (to - from) * (i + 1) / n;
-    panel_scores(w, &p, r0, (int)(r1 - r0), w->q + (r0 - begin) * w->pad, w->pad);
-    panel_softmax(w, &p);
-    combine_sums(w, &p, r0 - begin);
-    panel_values(w, &p);
-    combine_values(w, &p, r0 - begin);
+  const int64_t n = (to - from + ANE_ATT_PANEL - 1) / ANE_ATT_PANEL, least = (to - from) / n, more = (to - from) % n;
+  const bool join = w->kind_v == F32;
+  struct panel p[ANE_ATT_PANELS];
+  for (int64_t i = 0, row = from; i < n; i += ANE_ATT_PANELS) {
+    const int some = (int)ANE_MIN(n - i, ANE_ATT_PANELS);
+    for (int x = 0; x < some; row += p[x++].rows) {
+      p[x].s = w->s + x * ANE_ATT_PANEL * ANE_TILE;
+      panel_scores(w, &p[x], row, (int)(least + (i + x < more)), w->q + (row - begin) * w->pad, w->pad);
+    }
+    for (int x = 0; x < some; x++) {
+      panel_exponentials(w, &p[x]);
+      combine_sums(w, &p[x], p[x].row - begin);
+    }
+    for (int x = 0; x < some; x++) {
+      float *o = w->o + (p[x].row - begin) * w->pad;
+      if (join) {
+        panel_values(w, &p[x], o, &(struct ending){.keep = p[x].old, .add = p[x].new});
+      } else {
+        panel_values(w, &p[x], w->part, NULL);
+        combine_values(w, &p[x], o);
+      }
+    }
   }
 }
 
@@ -333,13 +429,13 @@ static void attention_part(const struct ane_attention *a, int64_t h, int64_t t, 
   if (tile < ane_att_first(a, p) / ANE_TILE || tile > ane_att_last(a, p) / ANE_TILE) return;
   work_init(&w, a, scratch);
   use_tile(&w, h, tile, w.group > FEW_ROWS);
-  struct panel now;
+  struct panel now = {.s = w.s};
   const int64_t panels = (w.group + ANE_ATT_PANEL - 1) / ANE_ATT_PANEL;
   for (int64_t i = 0; i < panels; i++) {
     const int64_t g0 = w.group * i / panels, g1 = w.group * (i + 1) / panels, row = t * w.group + g0;
     panel_scores(&w, &now, row, (int)(g1 - g0), a->q + row_at(&w, h, row, a->ld_q), w.hd);
-    panel_softmax(&w, &now);
-    panel_values(&w, &now);
+    panel_exponentials(&w, &now);
+    panel_values(&w, &now, w.part, NULL);
     for (int64_t g = g0; g < g1; g++) {
       float *to = part + g * (2 + w.hd);
       const float *o = w.part + (g - g0) * w.pad;

@@ -87,6 +87,13 @@ V_FN float v_fold(const vf l[V_PARTS]) {
   return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
 }
 
+V_FN void v_largest_each(const vf *x, const int rows, float *out) {
+  for (int r = 0; r < rows; r++) out[r] = v_largest(x[r]);
+}
+V_FN void v_fold_each(const vf (*l)[V_PARTS], const int rows, float *out) {
+  for (int r = 0; r < rows; r++) out[r] = v_fold(l[r]);
+}
+
 V_FN void v_unzip(vf a, vf b, vf *even, vf *odd) {
   __m256d e = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0x88)), o = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0xDD));
   *even = _mm256_castpd_ps(_mm256_permute4x64_pd(e, 0xD8));

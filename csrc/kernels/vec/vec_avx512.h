@@ -5,6 +5,7 @@
 #include "base/attr.h"
 
 #include <immintrin.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #define V_FN static inline __attribute__((always_inline))
@@ -75,6 +76,43 @@ V_FN float v_fold(const vf l[V_PARTS]) {
   q = _mm_add_ps(q, _mm_movehl_ps(q, q));
   return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
 }
+
+/* Lanes i and i + 8, i + 4, i + 2 of rows a and b become neighbours' halves, quarters, pairs: *high has the later ones. */
+V_FN vf v_halves(vf a, vf b, vf *high) {
+  *high = _mm512_shuffle_f32x4(a, b, 0xEE);
+  return _mm512_shuffle_f32x4(a, b, 0x44);
+}
+V_FN vf v_quarters(vf a, vf b, vf *high) {
+  *high = _mm512_shuffle_f32x4(a, b, 0xDD);
+  return _mm512_shuffle_f32x4(a, b, 0x88);
+}
+V_FN vf v_pairs(vf a, vf b, vf *high) {
+  *high = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+  return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+}
+V_FN vf v_join(const bool largest, vf a, vf b) { return largest ? v_max(a, b) : v_add(a, b); }
+/* The lanes of each of up to 8 rows become one, in the order of v_fold: two rows by halves, four by quarters, eight by pairs. */
+V_FN void v_reduce_each(const vf *x, const int rows, const bool largest, float *out) {
+  vf two[4], four[2], low, high;
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) {
+    const int a = 2 * i < rows ? 2 * i : 0, b = a + 1 < rows ? a + 1 : a;
+    low = v_halves(x[a], x[b], &high);
+    two[i] = v_join(largest, low, high);
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; i++) {
+    low = v_quarters(two[2 * i], two[2 * i + 1], &high);
+    four[i] = v_join(largest, low, high);
+  }
+  low = v_pairs(four[0], four[1], &high);
+  low = v_join(largest, low, high);
+  low = v_join(largest, _mm512_moveldup_ps(low), _mm512_movehdup_ps(low));
+  v_store(out, _mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 2, 6, 10, 14, 0, 4, 8, 12, 2, 6, 10, 14), low));
+}
+/* The largest lane, and the sum, of each of up to 8 rows; 16 floats of `out` may be written. */
+V_FN void v_largest_each(const vf *x, const int rows, float *out) { v_reduce_each(x, rows, true, out); }
+V_FN void v_fold_each(const vf (*l)[V_PARTS], const int rows, float *out) { v_reduce_each(l[0], rows, false, out); }
 
 /* Even and odd elements of the 2 VL floats (a, b), and back. */
 V_FN void v_unzip(vf a, vf b, vf *even, vf *odd) {

@@ -102,6 +102,13 @@ V_FN float v_fold(const vf l[V_PARTS]) {
   return vget_lane_f32(h, 0) + vget_lane_f32(h, 1);
 }
 
+V_FN void v_largest_each(const vf *x, const int rows, float *out) {
+  for (int r = 0; r < rows; r++) out[r] = v_largest(x[r]);
+}
+V_FN void v_fold_each(const vf (*l)[V_PARTS], const int rows, float *out) {
+  for (int r = 0; r < rows; r++) out[r] = v_fold(l[r]);
+}
+
 V_FN void v_unzip(vf a, vf b, vf *even, vf *odd) {
   *even = vuzp1q_f32(a, b);
   *odd = vuzp2q_f32(a, b);

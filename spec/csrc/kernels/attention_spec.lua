@@ -46,6 +46,14 @@ for _, dtype in ipairs(dtypes) do
   end
 end
 
+-- Blocks of many rows, with tiles that all, some or only the last of them see; panels of every number of rows, also an odd number.
+for i, shape in ipairs {{64, 3, 150}, {64, 7, 150}, {80, 5, 101}, {7, 2, 140}, {33, 1, 197}, {64, 4, 67}} do
+  for j, dtype in ipairs(dtypes) do
+    cases[#cases + 1] = {pos = 70, t = shape[3], head_dim = shape[1], group = shape[2], dtype = dtype,
+      window = (i + j) % 3 == 0 and 90 or 0, softcap = (i + j) % 4 == 0 and 1.5 or 0, sinks = i == 1 or nil}
+  end
+end
+
 -- Both sides: whole sequences, so from position 0; and sinks with and without. A negative sink is as good as none, a
 -- large one takes nearly all.
 turn = 0
