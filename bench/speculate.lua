@@ -1,4 +1,4 @@
--- What drafting from the prompt is worth: three kinds of prompts, plain and speculative decoding in turns, the same tokens
+-- What drafting from the prompt is worth: four kinds of prompts, plain and speculative decoding in turns, the same tokens
 -- checked each time.
 -- Usage, from the top folder: lua5.4 bench/speculate.lua MODEL.gguf [REPETITIONS] [TOKENS] [THREADS]
 
@@ -41,8 +41,13 @@ newspaper said, "and nobody has missed them." Today the harbour serves mainly fi
 council plans a new breakwater. "It will outlive us all," said the mayor, Jonas Lind, on Monday, "if the silt lets it."
 ]]
 
+local function edit(how)
+  return "Rename the variable `number` to `line_number` everywhere in this Lua code. " .. how .. "\n\n```lua\n" .. CODE .. "```"
+end
+
 local PROMPTS = {
-  { "code editing", "Rename the variable `number` to `line_number` everywhere in this Lua code. Print the whole file.\n\n```lua\n" .. CODE .. "```" },
+  { "code editing", edit "Answer with the whole file only." },
+  { "explained edit", edit "Print the whole file." },
   { "summary with quotes", "Repeat every sentence of this article that holds a quotation, word for word, as a list.\n\n" .. ARTICLE },
   { "free chat", "Tell me a story about a lighthouse keeper who learns to cook." },
 }

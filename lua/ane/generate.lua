@@ -214,9 +214,11 @@ local function step(self)
   end
   local draft, agreed
   local most = ahead and most_drafted(self) or 0
+  self.unchecked = nil
   if most > 0 then
     draft, agreed = ahead.drafter:draft(most)
     local length = draft and ahead.pace:length(agreed, most) or 0
+    if draft and length == 0 then self.unchecked = { id = draft[1], agreed = agreed } end
     draft = length > 0 and table.move(draft, 1, length, 1, {}) or nil
   end
   local fed = draft and table.move(draft, 1, #draft, 2, { all[#all] }) or all[#all]
@@ -348,6 +350,8 @@ local function advance(self)
   timings.tokens = #self.result.ids
   if self.ahead then
     if id then self.ahead.drafter:push(id) end
+    if id and self.unchecked then self.ahead.pace:seen(self.unchecked.agreed, id == self.unchecked.id) end
+    self.unchecked = nil
     timings.speculation = self.ahead.pace:stats()
   end
   timings.first_token_s = timings.first_token_s or timings.prefill_s + timings.decode_s

@@ -90,14 +90,15 @@ end
 
 -- ---- Pace --------------------------------------------------------------------------------------------------------------
 
--- Classes of agreement, and the chance that a drafted token is right before anything is known: reference texts repeat more
--- surely the longer they agree.
+-- Classes of agreement, and the chance that the next drafted token is right before anything is known: reference texts repeat
+-- more surely the longer they agree.
 local CLASSES = { { 2, 0.45 }, { 3, 0.6 }, { 5, 0.7 }, { 9, 0.8 }, { math.huge, 0.88 } }
 local MEMORY = 0.9 -- weight of the past in the running averages of acceptance
 local COST_MEMORY = 0.7 -- and of seconds
-local WORTH = 1.08 -- a draft must promise this many times the tokens a second of plain steps
+local SLOPE = 0.15 -- of a plain step, for a token more, where nothing is measured
+local WORTH = 1.05 -- a draft must promise this many times the tokens a second of plain steps
 local BUDGET = 0.015 -- of the time so far may have been lost on wrong drafts
-local GRACE = 1.0 -- plain steps that may be lost at the start
+local GRACE, CREDIT = 2, 3 -- plain steps that may be lost at the start, and that what was won before pays for at most
 
 local Pace = {}
 Pace.__index = Pace
@@ -117,14 +118,13 @@ local function class_of(agreed)
   end
 end
 
--- Seconds of a call of t tokens as a multiple of one: measured, or from the next smaller one measured, each token more
--- taking a tenth.
+-- Seconds of a call of t tokens as a multiple of one: measured, or from the next smaller one measured.
 local function relative_cost(self, t)
   for known = t, 2, -1 do
     local c = self.cost[known]
-    if c then return c / self.cost[1] + 0.1 * (t - known) end
+    if c then return c / self.cost[1] + SLOPE * (t - known) end
   end
-  return 1 + 0.1 * (t - 1)
+  return 1 + SLOPE * (t - 1)
 end
 
 --- How many tokens of a draft to check.
@@ -133,13 +133,14 @@ end
 -- @return 0: none, a plain step is the better choice
 function Pace:length(agreed, most)
   if not self.cost[1] then return 0 end -- first learn what a plain step takes
-  if self.lost > BUDGET * self.spent + GRACE * self.cost[1] then return 0 end
-  local p = self.chance[class_of(agreed)]
-  local best, best_rate, tokens = 0, WORTH, 1
+  local room = GRACE + (BUDGET * self.spent - self.lost) / self.cost[1] -- plain steps that may be lost
+  local best, best_rate, tokens, right = 0, WORTH, 1, 1
   for k = 1, math.min(most, self.most) do
-    tokens = tokens + p ^ k -- one token for sure, and each drafted one if it and all before it are right
-    local rate = tokens / relative_cost(self, k + 1)
-    if rate > best_rate then best, best_rate = k, rate end
+    local cost = relative_cost(self, k + 1)
+    if cost - 1 > room then break end
+    right = right * self.chance[class_of(agreed + k - 1)]
+    tokens = tokens + right -- one for sure, and each drafted one if it and all before it are right
+    if tokens / cost > best_rate then best, best_rate = k, tokens / cost end
   end
   return best
 end
@@ -152,22 +153,28 @@ function Pace:stepped(seconds)
   self.spent, self.plain = self.spent + seconds, self.plain + 1
 end
 
+-- The next token of a text that agrees so far was right, or not.
+local function learn(self, agreed, right)
+  local class = class_of(agreed)
+  self.chance[class] = average(self.chance[class], right and 1 or 0, MEMORY)
+end
+
+--- A plain step has shown whether a draft that was not checked began right: drafts that do not pay cost nothing to watch.
+function Pace:seen(agreed, right) learn(self, agreed, right) end
+
 --- A draft was checked.
 -- @param agreed behind it
 -- @param drafted tokens of it
 -- @param accepted tokens that were right
 -- @param seconds of the call
 function Pace:checked(agreed, drafted, accepted, seconds)
-  local class = class_of(agreed)
-  for i = 1, math.min(accepted + 1, drafted) do
-    self.chance[class] = average(self.chance[class], i <= accepted and 1 or 0, MEMORY)
-  end
+  for i = 1, math.min(accepted + 1, drafted) do learn(self, agreed + i - 1, i <= accepted) end
   self.cost[drafted + 1] = average(self.cost[drafted + 1], seconds, COST_MEMORY)
   self.spent = self.spent + seconds
   self.calls, self.drafted, self.accepted = self.calls + 1, self.drafted + drafted, self.accepted + accepted
   local gain = (accepted + 1) * self.cost[1] - seconds
   self.saved = self.saved + gain
-  self.lost = math.max(0, self.lost - gain) -- what was won pays for what is lost
+  self.lost = math.max(-CREDIT * self.cost[1], self.lost - gain) -- what was won pays for what is lost
 end
 
 --- Counts and the estimated gain.

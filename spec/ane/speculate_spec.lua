@@ -106,6 +106,65 @@ describe("pace", function()
     assert.is_true(seconds <= tokens * 0.01 / 0.97, seconds)
   end)
 
+  -- Decodes a text whose drafts agree by agreed(i) tokens at place i and are right from there on for right(i) tokens, where a
+  -- call of T tokens takes cost(T) steps. Gives how many times faster than plain steps that was.
+  local function decode(n, agreed, right, cost)
+    local pace, i, steps = speculate.pace(7), 0, 0
+    while i < n do
+      local k = pace:length(agreed(i), math.min(7, n - i))
+      steps = steps + cost(k + 1)
+      if k == 0 then
+        pace:stepped(0.01 * cost(1))
+        pace:seen(agreed(i), right(i) > 0)
+        i = i + 1
+      else
+        local accepted = math.min(k, right(i))
+        pace:checked(agreed(i), k, accepted, 0.01 * cost(k + 1))
+        i = i + accepted + 1
+      end
+    end
+    return n / steps
+  end
+
+  local function dear(t) return t == 1 and 1 or 1.1 + 0.2 * (t - 1) end
+
+  it("comes back after a bad start, since it watches what it does not check", function()
+    for bad = 1, 12 do
+      local speed = decode(160, function() return 2 end, function(i) return i < bad and 0 or 7 end, dear)
+      assert.is_true(speed > 1.8, ("%d wrong drafts: %.2f"):format(bad, speed))
+    end
+  end)
+
+  it("loses two plain steps at most before anything is won, and a sixtieth of the time", function()
+    for slope = 1, 8 do
+      local function cost(t) return 1 + slope * 0.05 * (t - 1) end
+      for _, n in ipairs { 30, 100, 1000 } do
+        for agreed = 2, 12 do
+          local speed = decode(n, function() return agreed end, function() return 0 end, cost)
+          local most = n * (1 + 1 / 60) + 2 + math.max(0, 7 * (slope * 0.05 - 0.15)) -- what was not known of a first call
+          assert.is_true(n / speed <= most, ("slope %d, %d tokens, agreement %d: %.3f"):format(slope, n, agreed, speed))
+        end
+      end
+    end
+  end)
+
+  it("spends little of what was won where nothing is won any more", function()
+    local pace, lost = speculate.pace(7), 0
+    pace:stepped(0.01)
+    for _ = 1, 200 do pace:checked(6, 7, 7, 0.01 * dear(8)) end
+    for _ = 1, 300 do
+      local k = pace:length(6, 7)
+      lost = lost + dear(k + 1) - 1
+      if k > 0 then
+        pace:checked(6, k, 0, 0.01 * dear(k + 1))
+      else
+        pace:stepped(0.01)
+        for _ = 1, 20 do pace:seen(6, true) end -- the worst case: right whenever it is not checked
+      end
+    end
+    assert.is_true(lost <= 2 + 3 + 0.015 * (200 * dear(8) + 300 + lost), lost)
+  end)
+
   it("drafts long where drafts are right, and says what was won", function()
     local pace = speculate.pace(7)
     pace:stepped(0.01)
