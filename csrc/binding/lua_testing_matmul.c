@@ -108,15 +108,16 @@ static const struct ane_kernels *check_level(lua_State *L, int arg) {
   return ane_kernels_get(isa);
 }
 
-/* Prepares t columns of floats (a string at `arg`); pushes the buffer that *a points into. */
+/* Prepares t columns of floats (a string at `arg`), `fine` as in ane_acts; pushes the buffer that *a points into. */
 static void push_acts(lua_State *L, int arg, const struct ane_kernels *k, ane_act kind, int64_t t, int64_t cols,
-                      struct ane_acts *a) {
+                      bool fine, struct ane_acts *a) {
   size_t len;
   const char *floats = luaL_checklstring(L, arg, &len);
   luaL_argcheck(L, len == sizeof(float) * (size_t)(t * cols), arg, "t * cols floats expected");
   float *x = push_buffer(L, len);
   memcpy(x, floats, len);
   ane_acts_place(a, kind, t, cols, push_buffer(L, ane_acts_bytes(kind, t, cols)));
+  a->fine = fine;
   if (kind == ANE_ACT_F32) a->f32 = x;
   else if (kind == ANE_ACT_I8) k->acts_i8(a, x, cols, 0, t);
   else k->acts_bf16(a, x, cols, 0, t);
@@ -133,7 +134,7 @@ static int matmul(lua_State *L) {
   int64_t ld = m->w.groups * ANE_GROUP + 1;
   struct ane_acts a;
   if (!k->matmul[m->w.form][act]) return lua_pushnil(L), 1;
-  push_acts(L, 4, k, act, t, m->w.cols, &a);
+  push_acts(L, 4, k, act, t, m->w.cols, true, &a);
   void *scratch = push_buffer(L, ane_matmul_scratch(&m->w));
   float *out = push_buffer(L, sizeof(float) * (size_t)(t * ld));
   for (int64_t i = 0; i < t * ld; i++) out[i] = -77;
@@ -155,7 +156,7 @@ static void push_by_columns(lua_State *L, const struct ane_acts *a, const void *
   lua_remove(L, -2);
 }
 
-/* matmul_acts(level, "int8", x, t, cols) -> codes, scales, half sums, scaled sums, high codes, marks of the fours of columns that
+/* matmul_acts(level, "int8", x, t, cols [, coarse]) -> codes, scales, half sums, scaled sums, high codes, marks of the fours of columns that
  * have such [t][blocks], scales of the high codes, their half sums; all by columns, and zero where a block has no high codes;
  * (level, "bf16", ...) -> bf16 */
 static int matmul_acts(lua_State *L) {
@@ -163,7 +164,7 @@ static int matmul_acts(lua_State *L) {
   ane_act act = (ane_act)luaL_checkoption(L, 2, NULL, act_names);
   int64_t t = bind_integer(L, 4, 1, 1 << 16), cols = bind_integer(L, 5, 1, 1 << 20);
   struct ane_acts a;
-  push_acts(L, 3, k, act, t, cols, &a);
+  push_acts(L, 3, k, act, t, cols, !lua_toboolean(L, 6), &a);
   int64_t nb = (int64_t)ane_div_up((size_t)cols, ANE_BLOCK);
   size_t blocks = (size_t)(t * nb);
   if (act == ANE_ACT_BF16) {
@@ -189,7 +190,7 @@ static int matmul_bounds(lua_State *L) {
   const struct ane_kernels *k = check_level(L, 2);
   struct ane_acts a;
   luaL_argcheck(L, m->w.form == ANE_FORM_P8, 1, "no matrix in halves");
-  push_acts(L, 3, k, ANE_ACT_I8, 1, m->w.cols, &a);
+  push_acts(L, 3, k, ANE_ACT_I8, 1, m->w.cols, true, &a);
   struct ane_upper_x *blocks = push_buffer(L, (size_t)(m->w.cols / ANE_BLOCK) * sizeof *blocks);
   ane_upper_prepare(&a, blocks);
   size_t bytes = (size_t)m->w.groups * ANE_GROUP * sizeof(float);

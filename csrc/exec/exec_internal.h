@@ -76,6 +76,7 @@ struct step {
       const float *norm_weight;
       float eps;
       unsigned acts; /* bit a: some matrix meets activations of kind a */
+      bool fine;     /* of 8-bit activations */
     } project;
     struct {
       int kv; /* index of the layer's state in a session */
@@ -360,6 +361,7 @@ struct planner {
   int32_t *matrix_of; /* by value: index of matrix, or -1 */
   int32_t *kv_of;     /* by value of the K state: index, or -1 */
   int32_t *ring_of;   /* by value of a column state: index, or -1 */
+  bool *fine;         /* by value: what makes it takes large activations apart closely */
 };
 
 /* A constant vector as fp32 in the program's arena, plus `offset`; *out NULL where the input is absent. */

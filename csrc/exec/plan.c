@@ -101,6 +101,24 @@ static ane_status plan_step(struct planner *pl, const struct ane_node *n, struct
   return st ? ane_fail_in(err, st, "%s", n->name) : ANE_OK;
 }
 
+/* Which products need care: those whose outputs attention compares or a router chooses by, for there a small error turns into
+ * another choice, and those of the results. Between them and these may stand anything but a product. Measured: ANE_WIDE_OVER. */
+static void mark_fine(struct planner *pl) {
+  const struct ane_graph *g = pl->g;
+  for (int32_t i = 0; i < g->n_results; i++) pl->fine[g->results[i]] = true;
+  for (int32_t i = g->n_nodes - 1; i >= 0; i--) {
+    const struct ane_node *n = &g->nodes[i];
+    int inputs = 0;
+    if (n->op == ANE_OP_ATTENTION || n->op == ANE_OP_ATTEND) inputs = 3;
+    else if (n->op == ANE_OP_ROUTE) inputs = 1;
+    else if (n->op != ANE_OP_PROJECT && n->op != ANE_OP_EXPERTS)
+      for (int32_t o = 0; o < n->n_outputs; o++)
+        if (pl->fine[n->outputs[o]]) inputs = n->n_inputs;
+    for (int j = 0; j < inputs; j++)
+      if (n->inputs[j] != ANE_NONE) pl->fine[n->inputs[j]] = true;
+  }
+}
+
 /* Steps on all tokens first, then those on wanted positions; a node of the body never needs the tail. */
 static ane_status plan_steps(struct planner *pl, struct ane_error *err) {
   const struct ane_graph *g = pl->g;
@@ -289,10 +307,12 @@ static ane_status plan_arrays(struct planner *pl, struct ane_error *err) {
   pl->matrix_of = ane_malloc(n * sizeof *pl->matrix_of);
   pl->kv_of = ane_malloc(n * sizeof *pl->kv_of);
   pl->ring_of = ane_malloc(n * sizeof *pl->ring_of);
-  if (!p->places || !p->matrices || !pl->matrix_of || !pl->kv_of || !pl->ring_of) return no_memory(err);
+  pl->fine = ane_calloc(n, sizeof *pl->fine);
+  if (!p->places || !p->matrices || !pl->matrix_of || !pl->kv_of || !pl->ring_of || !pl->fine) return no_memory(err);
   memset(pl->ring_of, 0xFF, n * sizeof *pl->ring_of);
   memset(pl->matrix_of, 0xFF, n * sizeof *pl->matrix_of);
   memset(pl->kv_of, 0xFF, n * sizeof *pl->kv_of);
+  mark_fine(pl);
   return ANE_OK;
 }
 
@@ -346,6 +366,7 @@ ane_status ane_program_create(struct ane_program **out, const struct ane_graph *
   ane_free(pl.matrix_of);
   ane_free(pl.kv_of);
   ane_free(pl.ring_of);
+  ane_free(pl.fine);
   if (st) {
     ane_program_destroy(p);
     return st;

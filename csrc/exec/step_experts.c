@@ -37,6 +37,7 @@ static struct layout lay_out(const struct step *s, uint8_t *base, int64_t tokens
     if (a == ANE_ACT_F32 || !(s->experts.acts & 1u << a)) continue;
     void *m = carve(base, &y.bytes, ane_acts_bytes((ane_act)a, rows, c)), *n = carve(base, &y.bytes, ane_acts_bytes((ane_act)a, rows, inner));
     if (base) ane_acts_place(&y.in[a], (ane_act)a, rows, c, m), ane_acts_place(&y.inner[a], (ane_act)a, rows, inner, n);
+    y.in[a].fine = y.inner[a].fine = false; /* of what they give, nothing is chosen by */
   }
   y.in[ANE_ACT_F32] = (struct ane_acts){.kind = ANE_ACT_F32, .t = rows, .cols = c, .f32 = y.x, .ld = c};
   y.inner[ANE_ACT_F32] = (struct ane_acts){.kind = ANE_ACT_F32, .t = rows, .cols = inner, .f32 = y.h, .ld = inner};

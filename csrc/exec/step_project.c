@@ -23,15 +23,22 @@ static void prepare(const struct lane *l, const struct step *s, struct prepared 
   if (s->project.acts & 1u << ANE_ACT_BF16) k->acts_bf16(&out->a[ANE_ACT_BF16], x, c, from, to);
 }
 
-void project_prepare_alone(const struct lane *l, const struct step *s, struct prepared *out) {
+/* Places the kinds of activations that the step's matrices meet. */
+static void place_acts(const struct lane *l, const struct step *s, uint8_t *const memory[ANE_ACT_COUNT], struct prepared *out) {
   for (int a = 0; a < ANE_ACT_COUNT; a++)
-    if (a != ANE_ACT_F32 && s->project.acts & 1u << a) ane_acts_place(&out->a[a], (ane_act)a, l->cols, s->in[0]->channels, l->mem + l->p->lane_acts[a]);
+    if (a != ANE_ACT_F32 && s->project.acts & 1u << a) ane_acts_place(&out->a[a], (ane_act)a, l->cols, s->in[0]->channels, memory[a]);
+  out->a[ANE_ACT_I8].fine = s->project.fine;
+}
+
+void project_prepare_alone(const struct lane *l, const struct step *s, struct prepared *out) {
+  uint8_t *memory[ANE_ACT_COUNT];
+  for (int a = 0; a < ANE_ACT_COUNT; a++) memory[a] = l->mem + l->p->lane_acts[a];
+  place_acts(l, s, memory, out);
   prepare(l, s, out, (float *)(void *)(l->mem + l->p->lane_normed), 0, l->cols);
 }
 
 static void prepare_shared(const struct lane *l, const struct step *s, struct prepared *out) {
-  for (int a = 0; a < ANE_ACT_COUNT; a++)
-    if (a != ANE_ACT_F32 && s->project.acts & 1u << a) ane_acts_place(&out->a[a], (ane_act)a, l->cols, s->in[0]->channels, l->p->acts[a]);
+  place_acts(l, s, l->p->acts, out);
   int64_t from, to;
   ane_split(l->cols, l->thread, l->threads, &from, &to);
   prepare(l, s, out, l->p->normed, from, to);
@@ -148,6 +155,7 @@ ane_status plan_project(struct planner *pl, const struct ane_node *n, struct ste
   s->project.norm = ane_node_int(n, "norm") != 0;
   s->project.eps = (float)ane_node_float(n, "eps");
   ane_status st = planner_vector(pl, n->inputs[2], (float)ane_node_float(n, "offset"), &s->project.norm_weight, err);
+  for (int o = 0; o < n->n_outputs; o++) s->project.fine |= pl->fine[n->outputs[o]];
   const char *act = ane_node_string(n, "act");
   if (!st && *act) st = planner_act(pl->p->k, act, &s->project.act, err);
   for (int m = 0; !st && m < s->project.count; m++) {

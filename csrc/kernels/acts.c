@@ -27,7 +27,7 @@ size_t ane_acts_bytes(ane_act kind, int64_t t, int64_t cols) {
 void ane_acts_place(struct ane_acts *a, ane_act kind, int64_t t, int64_t cols, void *memory) {
   int64_t nb = (int64_t)ane_div_up((size_t)cols, ANE_BLOCK);
   uint8_t *at = memory;
-  *a = (struct ane_acts){.kind = kind, .t = t, .cols = cols};
+  *a = (struct ane_acts){.kind = kind, .t = t, .cols = cols, .fine = true};
   switch (kind) {
     case ANE_ACT_I8:
       a->wide_ld = wide_row(t);

@@ -71,6 +71,7 @@ struct ane_acts {
   const float *f32;     /* F32: [t][ld] */
   int64_t ld;
   const int8_t *q;      /* I8: [t][cols_pad] */
+  bool fine;            /* I8: large values are told apart closely (acts_i8) */
   const float *d;       /* I8: [t][nb] scale of q */
   const int32_t *isum;  /* I8: [t][nb][2] sums of q over each 16 */
   const int32_t *minus_sum; /* I8: [t][nb] minus the sum of q over the block */
@@ -87,7 +88,7 @@ struct ane_acts {
 ane_act ane_act_for(ane_form f, bool int8, bool bf16_dot);
 /* Bytes of the prepared form of t columns, each part 64-byte aligned; and the pointers into such memory. */
 size_t ane_acts_bytes(ane_act kind, int64_t t, int64_t cols);
-void ane_acts_place(struct ane_acts *a, ane_act kind, int64_t t, int64_t cols, void *memory);
+void ane_acts_place(struct ane_acts *a, ane_act kind, int64_t t, int64_t cols, void *memory); /* fine: true */
 /* Columns [from, from + n) of a. */
 struct ane_acts ane_acts_rows(const struct ane_acts *a, int64_t from, int64_t n);
 
@@ -170,9 +171,9 @@ struct ane_kernels {
 
   /* Fill rows [t_from, t_to) of prepared activations from x [t][ld].
    * I8, each block of 32: amax = max |x|; d = amax / 127; q = round to nearest even of x * (127 / amax), the quotient rounded once.
-   * A few large values would take the digits of all others: where amax^2 > limit = sum(amax^2) * (3 / nb), the sum over the
-   * blocks of this token by 16 lanes as below, without fma, max(sqrt(limit) / 4, amax * (127 / 16319)) stands for amax, and what
-   * goes beyond 127 gets a second code: for each four columns with such a one, v being the whole numbers, high = (v + 64) >> 7
+   * A few large values would take the digits of all others: where amax^2 > limit = sum(amax^2) * (over / nb), the sum over the
+   * blocks of this token by 16 lanes as below, without fma, max(sqrt(limit) * part, amax * (127 / 16319)) stands for amax (over and
+   * part: ANE_WIDE_*, by `fine`), and what goes beyond 127 gets a second code: for each four columns with such a one, v being the whole numbers, high = (v + 64) >> 7
    * and q = v - 128 high.
    * Where amax < 2^-100: d = 0, q = 0. NaN or infinite x give unspecified but in-range codes. */
   void (*acts_i8)(const struct ane_acts *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to);

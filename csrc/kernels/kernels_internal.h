@@ -63,18 +63,26 @@ void ane_read_panel(const struct ane_packed *w, int64_t g, int64_t k, int n, flo
 /* Codes of activations: q alone reaches 127; with a high code, 127 * 128 + 63. */
 enum { ANE_CODE_MAX = 127, ANE_WIDE_MAX = 16319 };
 /* How much larger than the others (in squares) a block's largest value must be for high codes, and what of the limit its scale is
- * then made for. Measured on SmolLM2-135M and Qwen2.5-0.5B (KL divergence from fp32 activations in 1e-3; share of blocks with high
- * codes; fours of columns with such a block): 3 and 1/4 (kept) 1.35, 0.072, 0.20; 2 and 1/2: 1.18 and 0.18, 0.108 and 0.091, 0.20 and
- * 0.17; 3 and 1/2: 1.46 and 0.25, 0.072 and 0.051, 0.11 and 0.08; 4 and 1/5: 1.49, 0.053, 0.15; 15 bits for whole blocks above 2: 1.12 and
- * 0.17, 0.108 and 0.091, 0.87 and 0.73; 8 bits alone: 3.79 and 0.63. */
-#define ANE_WIDE_OVER 3.0f
-#define ANE_WIDE_PART 0.25f
+ * then made for; the finer pair for the products that attention, routing and results hang on. Simulated on SmolLM2-135M and
+ * Qwen2.5-0.5B, KL divergence from fp32 activations in 1e-3 (it scatters by a tenth) and fours of columns with high codes a block,
+ * averaged over the matrices: fine 2 and 1/4, else 4 and 0.35 (kept; most of the fours are in q, k and v, which are small): 1.28 and
+ * 0.27, 0.14 and 0.17; 3 and 1/4 everywhere: 1.35 and 0.22, 0.20 and 0.16; of
+ * these without any in q, k and v 2.84 and 0.34, in the attention's output 1.34 and 0.23, in gate and up 1.71 and 0.26, in
+ * down 1.58 and 0.27; 3 and 1/2 everywhere 1.46 and 0.25; 15 bits for whole blocks above 2: 1.12 and 0.17, 0.87 and 0.73; 8 bits
+ * alone: 3.79 and 0.63. */
+#define ANE_WIDE_OVER_FINE 2.0f
+#define ANE_WIDE_PART_FINE 0.25f
+#define ANE_WIDE_OVER 4.0f
+#define ANE_WIDE_PART 0.35f
 #define ANE_BOUND_START 0x1p-120f /* of sums that bound a product: above all that numbers too small for their digits can lose */
 #define ANE_TINY 0x1p-100f /* blocks with no larger value are zero: their scales and inverses stay finite, normal numbers */
 
+static inline float ane_wide_over(bool fine) { return fine ? ANE_WIDE_OVER_FINE : ANE_WIDE_OVER; }
+static inline float ane_wide_part(bool fine) { return fine ? ANE_WIDE_PART_FINE : ANE_WIDE_PART; }
+
 /* The square of a block's largest value above which it is wide, from those of all blocks of the token. Written without
  * fma and in lanes, so that it comes out the same wherever it is compiled. */
-static inline float ane_wide_limit(const float *amax, int64_t nb) {
+static inline float ane_wide_limit(const float *amax, int64_t nb, bool fine) {
   float l[16] = {0};
   int64_t b = 0;
   for (; b + 16 <= nb; b += 16)
@@ -82,12 +90,12 @@ static inline float ane_wide_limit(const float *amax, int64_t nb) {
   for (int j = 0; b + j < nb; j++) l[j] += amax[b + j] * amax[b + j];
   for (int n = 8; n >= 1; n /= 2)
     for (int j = 0; j < n; j++) l[j] += l[j + n];
-  return l[0] * (ANE_WIDE_OVER / (float)nb);
+  return l[0] * (ane_wide_over(fine) / (float)nb);
 }
 
 /* What 127 steps of a wide block come to; root: that of the limit. */
-static inline float ane_wide_span(float amax, float root) {
-  float least = amax * ((float)ANE_CODE_MAX / (float)ANE_WIDE_MAX), part = ANE_WIDE_PART * root;
+static inline float ane_wide_span(float amax, float root, bool fine) {
+  float least = amax * ((float)ANE_CODE_MAX / (float)ANE_WIDE_MAX), part = ane_wide_part(fine) * root;
   return part > least ? part : least;
 }
 

@@ -60,11 +60,11 @@ static void acts_i8(const struct ane_acts *a, const float *x, int64_t ld, int64_
     float last[ANE_BLOCK] = {0}, *amax = (float *)a->d + t * nb;
     if (whole < nb) memcpy(last, row + whole * ANE_BLOCK, sizeof(float) * (size_t)(a->cols - whole * ANE_BLOCK));
     for (int64_t b = 0; b < nb; b++) amax[b] = block_max(b < whole ? row + b * ANE_BLOCK : last);
-    const float limit = ane_wide_limit(amax, nb), root = vget_lane_f32(vsqrt_f32(vdup_n_f32(limit)), 0);
+    const float limit = ane_wide_limit(amax, nb, a->fine), root = vget_lane_f32(vsqrt_f32(vdup_n_f32(limit)), 0);
     for (int64_t b = 0; b < nb; b++) {
       const float *from = b < whole ? row + b * ANE_BLOCK : last;
       const int64_t at = t * nb + b, at_wide = b * a->wide_ld + t;
-      if (amax[b] * amax[b] > limit) quantise_block(a, at, at_wide, from, true, ane_wide_span(amax[b], root));
+      if (amax[b] * amax[b] > limit) quantise_block(a, at, at_wide, from, true, ane_wide_span(amax[b], root, a->fine));
       else quantise_block(a, at, at_wide, from, false, amax[b]);
     }
   }

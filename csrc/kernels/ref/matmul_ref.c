@@ -108,7 +108,7 @@ static void split_wide(const struct ane_acts *a, int64_t at, const int32_t v[ANE
 static void quantise_block(const struct ane_acts *a, int64_t t, int64_t b, int64_t nb, const float *x, int n, float amax, float limit) {
   const int64_t at = t * nb + b, at_wide = b * a->wide_ld + t;
   const bool wide = amax * amax > limit;
-  const float span = wide ? ane_wide_span(amax, sqrtf(limit)) : amax, inverse = amax >= ANE_TINY ? (float)ANE_CODE_MAX / span : 0;
+  const float span = wide ? ane_wide_span(amax, sqrtf(limit), a->fine) : amax, inverse = amax >= ANE_TINY ? (float)ANE_CODE_MAX / span : 0;
   const float d = amax >= ANE_TINY ? span / (float)ANE_CODE_MAX : 0;
   int8_t *q = (int8_t *)a->q + at * ANE_BLOCK;
   int32_t *isum = (int32_t *)a->isum + 2 * at, sum = 0, v[ANE_BLOCK] = {0};
@@ -133,7 +133,7 @@ static void acts_i8(const struct ane_acts *a, const float *x, int64_t ld, int64_
     float *amax = (float *)a->d + t * nb;
     for (int64_t b = 0; b < nb; b++) amax[b] = 0;
     for (int64_t i = 0; i < a->cols; i++) amax[i / ANE_BLOCK] = fmaxf(amax[i / ANE_BLOCK], fabsf(x[t * ld + i]));
-    float limit = ane_wide_limit(amax, nb);
+    float limit = ane_wide_limit(amax, nb, a->fine);
     for (int64_t b = 0; b < nb; b++)
       quantise_block(a, t, b, nb, x + t * ld + b * ANE_BLOCK, (int)ANE_MIN(a->cols - b * ANE_BLOCK, ANE_BLOCK), amax[b], limit);
   }

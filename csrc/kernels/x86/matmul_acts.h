@@ -99,14 +99,14 @@ INLINE vf run_max(const struct blocks *k) {
 }
 
 /* ane_wide_limit from the lanes' sums of squares. */
-INLINE float limit_of(const vf sums[16 / LANES], int64_t nb) {
+INLINE float limit_of(const vf sums[16 / LANES], int64_t nb, bool fine) {
   float l[16];
 #pragma GCC unroll 2
   for (int i = 0; i < 16 / LANES; i++) vf_store(l + LANES * i, sums[i]);
   __m128 a = _mm_add_ps(_mm_loadu_ps(l), _mm_loadu_ps(l + 8)), b = _mm_add_ps(_mm_loadu_ps(l + 4), _mm_loadu_ps(l + 12));
   a = _mm_add_ps(a, b);
   a = _mm_add_ps(a, _mm_movehl_ps(a, a));
-  return _mm_cvtss_f32(_mm_add_ss(a, _mm_shuffle_ps(a, a, 1))) * (ANE_WIDE_OVER / (float)nb);
+  return _mm_cvtss_f32(_mm_add_ss(a, _mm_shuffle_ps(a, a, 1))) * (ane_wide_over(fine) / (float)nb);
 }
 
 /* Sums of each half of 32 codes to isum; returns that of all. */
@@ -137,10 +137,11 @@ INLINE void quantise_block(const struct ane_acts *a, int64_t at, int64_t at_wide
   ((float *)a->dsum)[at] = d * (float)(sum + low);
 }
 
-/* From the largest values of LANES blocks: which are wide, their steps and the inverses of these, 0 where the block is tiny. root: of limit. */
-INLINE uint32_t scales_of(vf amax, float limit, float root, vf *d, vf *inverse) {
+/* From the largest values of LANES blocks: which are wide (the bits), their steps and the inverses of these, 0 where the block is
+ * tiny. least: what 127 steps of a wide block come to at least. */
+INLINE uint32_t scales_of(vf amax, float limit, float least, vf *d, vf *inverse) {
   const vf most = vf_set(ANE_CODE_MAX), tiny = vf_set(ANE_TINY);
-  vf span = vf_max(vf_mul(amax, vf_set((float)ANE_CODE_MAX / (float)ANE_WIDE_MAX)), vf_set(ANE_WIDE_PART * root));
+  vf span = vf_max(vf_mul(amax, vf_set((float)ANE_CODE_MAX / (float)ANE_WIDE_MAX)), vf_set(least));
 #if defined(__AVX512F__)
   __mmask16 plain = _mm512_cmp_ps_mask(vf_mul(amax, amax), vf_set(limit), _CMP_LE_OQ);
   span = _mm512_mask_mov_ps(span, plain, amax);
@@ -159,10 +160,10 @@ INLINE uint32_t scales_of(vf amax, float limit, float root, vf *d, vf *inverse) 
 }
 
 /* The blocks k, from block b0 of column t on; their largest values are in d. */
-INLINE void quantise_run(const struct ane_acts *a, int64_t t, int64_t nb, int64_t b0, const struct blocks *k, float limit, float root) {
+INLINE void quantise_run(const struct ane_acts *a, int64_t t, int64_t nb, int64_t b0, const struct blocks *k, float limit, float least) {
   float *d = (float *)a->d + t * nb + b0, inverse[LANES], step[LANES];
   vf steps, inverses;
-  const uint32_t wide = scales_of(vf_load_n(d, k->n), limit, root, &steps, &inverses);
+  const uint32_t wide = scales_of(vf_load_n(d, k->n), limit, least, &steps, &inverses);
   vf_store(inverse, inverses);
   vf_store(step, steps);
   vf_store_n(d, steps, k->n);
@@ -190,10 +191,10 @@ static void acts_i8(const struct ane_acts *acts, const float *x, int64_t ld, int
       vf_store_n(amax + b, m, k.n);
       *sum = vf_add(*sum, vf_mul(m, m));
     }
-    const float limit = limit_of(sums, nb), root = _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(limit)));
+    const float limit = limit_of(sums, nb, a->fine), least = ane_wide_part(a->fine) * _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(limit)));
     for (int64_t b = 0; b < nb; b += LANES) {
       const struct blocks k = blocks_at(row, last, b, nb, whole);
-      quantise_run(a, t, nb, b, &k, limit, root);
+      quantise_run(a, t, nb, b, &k, limit, least);
     }
   }
 }
