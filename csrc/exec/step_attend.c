@@ -3,7 +3,7 @@
  * token over many tiles is cut by tiles as well: the parts are merged in the order in which one thread would have walked them. */
 #include "exec/exec_internal.h"
 
-enum { QUERY_BLOCK = 32, TILES_A_PART = 4, SPLIT_FROM_TILES = 8, KEY_RUN = 32 };
+enum { LEAST_ROWS = 24, BLOCKS_A_THREAD = 4, TILES_A_PART = 4, SPLIT_FROM_TILES = 8, KEY_RUN = 32 };
 
 static const struct ane_kv *kv_of(const struct run *r, const struct step *s, int32_t item) { return &r->items[item].session->kv[s->attend.kv].kv; }
 
@@ -88,6 +88,14 @@ static bool is_split(const struct lane *l, const struct step *s, int64_t *from, 
   return *to - *from >= SPLIT_FROM_TILES;
 }
 
+/* Queries of an item of n that are handed out together: as many as share a pass over the tiles, if that leaves each thread some
+ * blocks to even out with. */
+static int64_t query_block(const struct lane *l, const struct step *s, int64_t n) {
+  int64_t group = s->attend.heads / s->attend.kv_heads, most = ANE_MAX(ANE_ATT_ROWS / group, (int64_t)1);
+  int64_t share = n * s->attend.kv_heads / (BLOCKS_A_THREAD * l->threads), least = (LEAST_ROWS + group - 1) / group;
+  return ANE_MIN(ANE_MAX(share, least), most);
+}
+
 static void run_attend(struct lane *l, const struct step *s) {
   const struct run *r = l->r;
   int64_t from, to;
@@ -102,10 +110,10 @@ static void run_attend(struct lane *l, const struct step *s) {
   /* Blocks of queries by kv head; the last block of an item sees most keys, so it is handed out first. */
   int64_t next = lane_next(l, s, 0), before = 0, first = 0;
   for (int32_t i = 0; i < r->n_items; first += r->items[i++].n) {
-    int64_t n = r->items[i].n, blocks = (n + QUERY_BLOCK - 1) / QUERY_BLOCK, units = blocks * s->attend.kv_heads;
+    int64_t n = r->items[i].n, block = query_block(l, s, n), blocks = (n + block - 1) / block, units = blocks * s->attend.kv_heads;
     for (; next < before + units; next = lane_next(l, s, 0)) {
       int64_t h = (next - before) % s->attend.kv_heads, b = blocks - 1 - (next - before) / s->attend.kv_heads;
-      int64_t q0 = b * QUERY_BLOCK, q1 = ANE_MIN(q0 + QUERY_BLOCK, n);
+      int64_t q0 = b * block, q1 = ANE_MIN(q0 + block, n);
       struct ane_attention a = attention_of(l, s, i, first);
       turn_queries(l, s, h, first + q0, first + q1);
       l->k->attention(&a, h, q0, q1, l->mem + l->p->lane_kernel);

@@ -6,7 +6,6 @@
 #include "tensor/half.h"
 
 enum {
-  ANE_ATT_ROWS = 192, /* rows (a query of one head) that share one converted tile */
   ANE_ATT_PANEL = 6,  /* rows whose sums are in registers at a time */
   ANE_ATT_PANELS = 2, /* panels side by side */
 };

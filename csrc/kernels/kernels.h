@@ -136,6 +136,9 @@ struct ane_attention {
   const float *sinks;   /* [n_heads]: a score that takes part in the softmax and has no value; NULL: none */
 };
 
+/* Rows (a query of one head) that share one pass over the tiles in a call of `attention`. */
+enum { ANE_ATT_ROWS = 192 };
+
 /* ---- The table ---------------------------------------------------------------------------------------------------*/
 
 /* y[t][r] for the rows of groups [g_from, g_to) and all columns of x. Per output, with nb blocks of 32 in ascending order

@@ -105,33 +105,35 @@ typedef void (*block_fn)(int rows, int64_t n, const float *a, int64_t lda, const
   case rows:                                                                                                                     \
     if (vecs <= VECS_FOR(rows)) block(rows, vecs, kind, end, n, a, lda, b, ldb, c, ldc, e);                                      \
     break;
-#define BLOCKS(name, vecs, kind, end)                                                                                            \
+#define BLOCKS(name, vecs, kind, end, few)                                                                                       \
   static void name(int r, int64_t n, const float *a, int64_t lda, const void *b, int64_t ldb, float *c, int64_t ldc,             \
                    ANE_UNUSED const struct ending *e) {                                                                          \
     switch (r) {                                                                                                                 \
-      BLOCK(1, vecs, kind, end)                                                                                                  \
-      BLOCK(2, vecs, kind, end)                                                                                                  \
-      BLOCK(3, vecs, kind, end)                                                                                                  \
+      few(vecs, kind, end)                                                                                                       \
       BLOCK(4, vecs, kind, end)                                                                                                  \
       BLOCK(5, vecs, kind, end)                                                                                                  \
       BLOCK(6, vecs, kind, end)                                                                                                  \
     }                                                                                                                            \
   }
-#define BLOCKS_OF(name, kind, end)                                                                                               \
-  BLOCKS(name##_1, 1, kind, end)                                                                                                 \
-  BLOCKS(name##_2, 2, kind, end)                                                                                                 \
-  BLOCKS(name##_3, 3, kind, end)                                                                                                 \
-  BLOCKS(name##_4, 4, kind, end)                                                                                                 \
-  BLOCKS(name##_5, 5, kind, end)                                                                                                 \
-  BLOCKS(name##_6, 6, kind, end)                                                                                                 \
-  BLOCKS(name##_7, 7, kind, end)                                                                                                 \
-  BLOCKS(name##_8, 8, kind, end)                                                                                                 \
+#define FEW(vecs, kind, end) BLOCK(1, vecs, kind, end) BLOCK(2, vecs, kind, end) BLOCK(3, vecs, kind, end)
+#define NONE(vecs, kind, end)
+#define BLOCKS_OF(name, kind, end, few)                                                                                          \
+  BLOCKS(name##_1, 1, kind, end, few)                                                                                            \
+  BLOCKS(name##_2, 2, kind, end, few)                                                                                            \
+  BLOCKS(name##_3, 3, kind, end, few)                                                                                            \
+  BLOCKS(name##_4, 4, kind, end, few)                                                                                            \
+  BLOCKS(name##_5, 5, kind, end, few)                                                                                            \
+  BLOCKS(name##_6, 6, kind, end, few)                                                                                            \
+  BLOCKS(name##_7, 7, kind, end, few)                                                                                            \
+  BLOCKS(name##_8, 8, kind, end, few)                                                                                            \
   static const block_fn name[MOST_VECS] = {name##_1, name##_2, name##_3, name##_4, name##_5, name##_6, name##_7, name##_8};
-BLOCKS_OF(blocks_f32, F32, PLAIN)
-BLOCKS_OF(blocks_f16, F16, PLAIN)
-BLOCKS_OF(blocks_i8, I8, PLAIN)
-BLOCKS_OF(scores_f32, F32, SCORES)
-BLOCKS_OF(values_f32, F32, VALUES)
+BLOCKS_OF(blocks_f32, F32, PLAIN, FEW)
+BLOCKS_OF(blocks_f16, F16, PLAIN, FEW)
+BLOCKS_OF(blocks_i8, I8, PLAIN, FEW)
+/* Only where a tile of floats meets many rows, in panels of four at least (see FEW_ROWS). */
+BLOCKS_OF(scores_f32, F32, SCORES, NONE)
+BLOCKS_OF(values_f32, F32, VALUES, NONE)
+V_FN bool has_ending(int kind, int rows) { return kind == F32 && rows >= 4; }
 
 /* The product for any number of vectors, cut into blocks as even as possible. fn: those of `kind`. */
 static void product(const block_fn *fn, int kind, int rows, int64_t vecs, int64_t n, const float *a, int64_t lda, const void *b,
@@ -219,7 +221,7 @@ static void panel_keys(const struct work *w, struct panel *p, int64_t row, int r
 V_FN void score_rows(const int rows, const struct work *w, struct panel *p, const float *q, int64_t ldq) {
   const struct ane_attention *a = w->a;
   const bool i8 = a->kv->dtype == ANE_I8;
-  const bool plain = !i8 && !(a->softcap > 0) && w->kind_k == F32 && p->first[rows - 1] <= p->from && p->last[0] >= p->to - 1;
+  const bool plain = has_ending(w->kind_k, rows) && !i8 && !(a->softcap > 0) && p->first[rows - 1] <= p->from && p->last[0] >= p->to - 1;
   vf largest[ANE_ATT_PANEL];
   const struct ending e = {.scale = a->scale, .largest = largest};
 #pragma GCC unroll 8
@@ -357,7 +359,6 @@ static int64_t row_at(const struct work *w, int64_t h, int64_t row, int64_t ld) 
  * the other computes. `begin` is the first row in scratch. */
 static void attend_tile(struct work *w, int64_t begin, int64_t from, int64_t to) {
   const int64_t n = (to - from + ANE_ATT_PANEL - 1) / ANE_ATT_PANEL, least = (to - from) / n, more = (to - from) % n;
-  const bool join = w->kind_v == F32;
   struct panel p[ANE_ATT_PANELS];
   for (int64_t i = 0, row = from; i < n; i += ANE_ATT_PANELS) {
     const int some = (int)ANE_MIN(n - i, ANE_ATT_PANELS);
@@ -371,7 +372,7 @@ static void attend_tile(struct work *w, int64_t begin, int64_t from, int64_t to)
     }
     for (int x = 0; x < some; x++) {
       float *o = w->o + (p[x].row - begin) * w->pad;
-      if (join) {
+      if (has_ending(w->kind_v, p[x].rows)) {
         panel_values(w, &p[x], o, &(struct ending){.keep = p[x].old, .add = p[x].new});
       } else {
         panel_values(w, &p[x], w->part, NULL);
