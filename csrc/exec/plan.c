@@ -198,7 +198,8 @@ static uint64_t fingerprint(const struct ane_program *p, const struct ane_graph 
       for (uint64_t at = 0; at + SAMPLE <= t->bytes; at += t->bytes / SAMPLES) h = hash_bytes(h, (const uint8_t *)t->data + at, SAMPLE);
   }
   for (int32_t i = 0; i < p->n_matrices; i++) {
-    const int32_t held[] = {(int32_t)p->matrices[i].packed.form, (int32_t)p->matrices[i].packed.dtype, (int32_t)p->matrices[i].act};
+    const ane_form form = p->matrices[i].packed.form; /* the halves of a head are the same numbers */
+    const int32_t held[] = {(int32_t)(form == ANE_FORM_P8 ? ANE_FORM_Q8_0 : form), (int32_t)p->matrices[i].packed.dtype, (int32_t)p->matrices[i].act};
     h = hash_bytes(h, held, sizeof held);
   }
   const int32_t options[] = {p->o.int8, (int32_t)p->o.isa, (int32_t)p->o.weights.kind};

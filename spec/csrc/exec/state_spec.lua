@@ -228,6 +228,22 @@ describe("a saved session", function()
     refused(q, { context = 40, kv = "fp16" }, "state", "was saved by another model")
   end)
 
+  it("is taken whichever way best ids are found, since the numbers are the same", function()
+    local ways = {}
+    for _, head in ipairs { "search", "full" } do ways[#ways + 1] = programs.open("llama-q8_0", { int8 = true, head = head }) end
+    local rows = {}
+    for i, from in ipairs(ways) do
+      local s <close> = assert(from:session { context = 64, kv = "fp16" })
+      assert(s:feed(programs.ids(30, 1000, 1), "none"))
+      assert(s:save(path))
+      local t <close> = assert(ways[3 - i]:session { context = 64, kv = "fp16" })
+      assert(t:restore(path))
+      rows[i] = programs.feed(t, programs.ids(9, 1000, 2))
+    end
+    assert.is_true(rows[1] == rows[2])
+    for _, q in ipairs(ways) do q:close() end
+  end)
+
   it("tells int8 weights from int8-channel, and a model from one with another norm", function()
     local q <close> = programs.open("llama-mixed", { weights = "int8", context = 64 })
     local s <close> = session(q)
