@@ -109,9 +109,14 @@ INLINE float limit_of(const vf sums[16 / LANES], int64_t nb, bool fine) {
   return _mm_cvtss_f32(_mm_add_ss(a, _mm_shuffle_ps(a, a, 1))) * (ane_wide_over(fine) / (float)nb);
 }
 
+/* Sums of fours of 32 codes. */
+INLINE __m256i four_sums(__m256i codes) {
+  return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), codes), _mm256_set1_epi16(1));
+}
+
 /* Sums of each half of 32 codes to isum; returns that of all. */
 INLINE int32_t half_sums(__m256i codes, int32_t *isum) {
-  __m256i sums = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), codes), _mm256_set1_epi16(1));
+  __m256i sums = four_sums(codes);
   sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32(sums, 0x4E));
   sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32(sums, 0xB1)); /* each half: the sum of its 16 codes, four times */
   __m128i first = _mm256_castsi256_si128(sums), second = _mm256_extracti128_si256(sums, 1);
@@ -135,6 +140,25 @@ INLINE void quantise_block(const struct ane_acts *a, int64_t at, int64_t at_wide
   _mm256_storeu_si256((__m256i *)(a->q + at * ANE_BLOCK), codes);
   ((uint8_t *)a->wide)[at_wide] = (uint8_t)wide;
   ((float *)a->dsum)[at] = d * (float)(sum + low);
+}
+
+/* Four blocks from `at` on that are not wide, the first of them `at_wide` among those that go by blocks; their steps are at step. */
+INLINE void quantise_four(const struct ane_acts *a, int64_t at, int64_t at_wide, const float *x, const float *inverse, const float *step) {
+  __m256i sums[4];
+#pragma GCC unroll 4
+  for (int b = 0; b < 4; b++) {
+    const __m256i codes = block_codes(x + b * ANE_BLOCK, inverse[b]);
+    _mm256_storeu_si256((__m256i *)(a->q + (at + b) * ANE_BLOCK), codes);
+    sums[b] = four_sums(codes);
+    ((uint8_t *)a->wide)[at_wide + b * a->wide_ld] = 0;
+  }
+  const __m256i halves = _mm256_hadd_epi32(_mm256_hadd_epi32(sums[0], sums[1]), _mm256_hadd_epi32(sums[2], sums[3]));
+  const __m128i first = _mm256_castsi256_si128(halves), second = _mm256_extracti128_si256(halves, 1), all = _mm_add_epi32(first, second);
+  __m128i *isum = (__m128i *)(a->isum + 2 * at);
+  _mm_storeu_si128(isum, _mm_unpacklo_epi32(first, second));
+  _mm_storeu_si128(isum + 1, _mm_unpackhi_epi32(first, second));
+  _mm_storeu_si128((__m128i *)(a->minus_sum + at), _mm_sub_epi32(_mm_setzero_si128(), all));
+  _mm_storeu_ps((float *)a->dsum + at, _mm_mul_ps(_mm_loadu_ps(step), _mm_cvtepi32_ps(all)));
 }
 
 /* From the largest values of LANES blocks: which are wide (the bits), their steps and the inverses of these, 0 where the block is
@@ -167,7 +191,16 @@ INLINE void quantise_run(const struct ane_acts *a, int64_t t, int64_t nb, int64_
   vf_store(inverse, inverses);
   vf_store(step, steps);
   vf_store_n(d, steps, k->n);
-  for (int b = 0; b < k->n; b++) quantise_block(a, t * nb + b0 + b, (b0 + b) * a->wide_ld + t, block_of(k, b), wide >> b & 1, inverse[b], step[b]);
+  for (int b = 0; b < k->n;) {
+    const int64_t at = t * nb + b0 + b, at_wide = (b0 + b) * a->wide_ld + t;
+    if (b + 4 <= k->whole && !(wide >> b & 15)) {
+      quantise_four(a, at, at_wide, block_of(k, b), inverse + b, step + b);
+      b += 4;
+    } else {
+      quantise_block(a, at, at_wide, block_of(k, b), wide >> b & 1, inverse[b], step[b]);
+      b++;
+    }
+  }
 }
 
 /* Those of the token at row that begin with block b. */
