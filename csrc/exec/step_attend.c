@@ -3,7 +3,7 @@
  * token over many tiles is cut by tiles as well: the parts are merged in the order in which one thread would have walked them. */
 #include "exec/exec_internal.h"
 
-enum { LEAST_ROWS = 24, BLOCKS_A_THREAD = 4, TILES_A_PART = 4, SPLIT_FROM_TILES = 8, KEY_RUN = 32 };
+enum { LEAST_ROWS = 24, BLOCKS_A_THREAD = 8, TILES_A_PART = 4, SPLIT_FROM_TILES = 8, KEY_RUN = 32 };
 
 static const struct ane_kv *kv_of(const struct run *r, const struct step *s, int32_t item) { return &r->items[item].session->kv[s->attend.kv].kv; }
 
