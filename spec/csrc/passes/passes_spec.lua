@@ -367,21 +367,8 @@ pass("early_take", {
     u = take(a, wanted)
     z = add(t, u)
     give z
-  ]], [[
-    h = scale(x) {by=2}
-    t = take(h, wanted)
-    a = attention(h, h, h, ks, vs) {heads=2 kv_heads=2}
-    u = take(a, wanted)
-    z = add(t, u)
-    give z
   ]] },
   { "leaves a result of all tokens, and an embedding", [[
-    h = scale(x) {by=2}
-    t = take(h, wanted)
-    u = take(x, wanted)
-    z = add(t, u)
-    give z h
-  ]], [[
     h = scale(x) {by=2}
     t = take(h, wanted)
     u = take(x, wanted)
@@ -429,12 +416,6 @@ pass("early_take", {
     give y
   ]] },
   { "leaves experts whose route others see", [[
-    l = slice(x) {to=4}
-    e = route(l) {k=2}
-    y = experts(x, e, w, -, w, -, w, -, w2, -, w2, -, w2, -) {count=2}
-    t = take(y, wanted)
-    give t e
-  ]], [[
     l = slice(x) {to=4}
     e = route(l) {k=2}
     y = experts(x, e, w, -, w, -, w, -, w2, -, w2, -, w2, -) {count=2}
