@@ -77,13 +77,12 @@ static bool may_read(const struct ane_node *n, int i, const struct ane_value *v)
 
 /* What the steps take for granted: activations are made by steps, and what works on positions works on all tokens. */
 static ane_status check_node(const struct planner *pl, const struct ane_node *n, struct ane_error *err) {
-  bool all_tokens = n->op == ANE_OP_TAKE || n->op == ANE_OP_ATTENTION || n->op == ANE_OP_ATTEND || n->op == ANE_OP_CONV_CAUSAL || n->op == ANE_OP_DELAY;
   for (int i = 0; i < n->n_inputs; i++) {
     if (n->inputs[i] == ANE_NONE) continue;
     const struct ane_value *v = &pl->g->values[n->inputs[i]];
     if ((v->kind == ANE_VALUE_INPUT && !may_read(n, i, v)) || (v->kind == ANE_VALUE_CONST && v->shape.rank == 4))
       return ane_fail(err, ANE_UNSUPPORTED, "%s: a run cannot give it %s; it gives ids to embed, positions to rope_table, wanted to take", n->name, v->name);
-    if (all_tokens && i == 0 && v->shape.dim[2] != ANE_DIM_TOKENS)
+    if (ane_op_sees_tokens(n->op) && i == 0 && v->shape.dim[2] != ANE_DIM_TOKENS)
       return ane_fail(err, ANE_UNSUPPORTED, "%s: %s cannot stand behind take", n->name, ane_op_info(n->op)->name);
   }
   return ANE_OK;

@@ -57,6 +57,8 @@ struct ane_op_info {
   int n_attrs;
 };
 const struct ane_op_info *ane_op_info(ane_op op);
+/* Does its first input give it columns of other tokens than the one that it makes? All other ops work on each token by itself. */
+bool ane_op_sees_tokens(ane_op op);
 /* The op of this name, or ANE_OP_COUNT. */
 ane_op ane_op_from_name(const char *name);
 

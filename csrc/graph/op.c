@@ -22,6 +22,10 @@ static const struct ane_op_info infos[] = {
 
 const struct ane_op_info *ane_op_info(ane_op op) { return &infos[op]; }
 
+bool ane_op_sees_tokens(ane_op op) {
+  return op == ANE_OP_TAKE || op == ANE_OP_ATTENTION || op == ANE_OP_ATTEND || op == ANE_OP_CONV_CAUSAL || op == ANE_OP_DELAY;
+}
+
 ane_op ane_op_from_name(const char *name) {
   for (int i = 0; i < ANE_OP_COUNT; i++)
     if (strcmp(infos[i].name, name) == 0) return (ane_op)i;

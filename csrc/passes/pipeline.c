@@ -1,5 +1,6 @@
 #include "passes/passes_internal.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const struct ane_pass cpu_plain[] = {
@@ -40,7 +41,10 @@ ane_status ane_passes_run(struct ane_graph *g, const char *pipeline, struct ane_
 ane_status ane_pass_run(struct ane_graph *g, const char *pass, struct ane_error *err) {
   for (size_t i = 0; i < ANE_COUNT(cpu); i++)
     if (strcmp(cpu[i].name, pass) == 0) return run_one(g, &cpu[i], err);
-  return ane_fail(err, ANE_NOTFOUND, "no pass %s; there are: dead_code, project, fuse_residual, fuse_glu, fuse_projection, fuse_norm, fuse_attention, early_take", pass);
+  char names[256] = "";
+  for (size_t i = 0, at = 0; i < ANE_COUNT(cpu) && at < sizeof names; i++)
+    at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", i ? ", " : "", cpu[i].name);
+  return ane_fail(err, ANE_NOTFOUND, "no pass %s; there are: %s", pass, names);
 }
 
 struct ane_node *pass_maker(const struct ane_graph *g, int32_t value, ane_op op) {
