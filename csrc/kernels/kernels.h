@@ -176,8 +176,8 @@ struct ane_kernels {
    * I8, each block of 32: amax = max |x|; d = amax / 127; q = round to nearest even of x * (127 / amax), the quotient rounded once.
    * A few large values would take the digits of all others: where amax^2 > limit = sum(amax^2) * (over / nb), the sum over the
    * blocks of this token by 16 lanes as below, without fma, max(sqrt(limit) * part, amax * (127 / 16319)) stands for amax (over and
-   * part: ANE_WIDE_*, by `fine`), and what goes beyond 127 gets a second code: for each four columns with such a one, v being the whole numbers, high = (v + 64) >> 7
-   * and q = v - 128 high.
+   * part: ANE_WIDE_*, by `fine`), and what goes beyond 127 gets a second code: for each four columns with such a one, v being the
+   * whole numbers, high = (v + 64) >> 7 and q = v - 128 high.
    * Where amax < 2^-100: d = 0, q = 0. NaN or infinite x give unspecified but in-range codes. */
   void (*acts_i8)(const struct ane_acts *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to);
   void (*acts_bf16)(const struct ane_acts *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to);

@@ -44,16 +44,14 @@ struct i8_job {
   int shift; /* zero = 1 << shift */
 };
 
-/* What the dots of all columns start from: - zero * sum of q. [t][start_row], a pair for each block as isum; where there is one
- * scale, the first of the pair is for all 32 columns. */
+/* What the dots of all columns start from: - zero * sum of q. [t][start_row], for each block one number for each scale. */
 INLINE void make_starts(ane_form f, const struct i8_job *j) {
-  int64_t n = 2 * j->nb;
+  const int64_t n = form_subs(f) * j->nb;
   for (int64_t t = 0; t < j->x->t; t++) {
-    const int32_t *isum = j->x->isum + t * n;
+    const int32_t *sums = form_subs(f) == 1 ? j->x->minus_sum + t * n : j->x->isum + t * n;
     for (int64_t i = 0; i < n; i += LANES) {
-      vi sum = n - i >= LANES ? vi_load(isum + i) : vi_load_n(isum + i, n - i);
-      if (form_subs(f) == 1) sum = vi_add(sum, vi_second(sum));
-      vi_store(j->starts + t * j->start_row + i, vi_sub(vi_zero(), vi_shl_by(sum, j->shift)));
+      vi sum = n - i >= LANES ? vi_load(sums + i) : vi_load_n(sums + i, n - i);
+      vi_store(j->starts + t * j->start_row + i, vi_shl_by(form_subs(f) == 1 ? sum : vi_sub(vi_zero(), sum), j->shift));
     }
   }
 }
@@ -131,7 +129,7 @@ INLINE void fused(ane_form f, int nt, const struct i8_job *j, int64_t vc, int64_
 #pragma GCC unroll 2
     for (int half = 0; half < form_subs(f); half++) {
       int planes = 8 / form_subs(f), from = planes * half;
-      const int32_t *start = starts + 2 * b + half;
+      const int32_t *start = starts + form_subs(f) * b + half;
 #pragma GCC unroll 8
       for (int t = 0; t < nt; t++) sum[t] = has_zero(f) ? vi_word(start + t * j->start_row) : vi_zero();
       fused_dots(f, nt, c + from, planes, q + b * ANE_BLOCK + 4 * from, j->nb * ANE_BLOCK, sum, run);

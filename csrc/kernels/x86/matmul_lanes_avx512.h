@@ -36,9 +36,6 @@ INLINE vi vi_set(int n) { return _mm512_set1_epi32(n); }
 #define vi_shl(a, n) _mm512_slli_epi16(a, n)
 #define vi_shr(a, n) _mm512_srli_epi16(a, n)
 
-/* The second of each pair of words, in the place of the first. */
-INLINE vi vi_second(vi a) { return _mm512_srli_epi64(a, 32); }
-
 /* 16 bytes of each of 16 rows, `stride` apart; out[v]: bytes 4v .. 4v + 3 of all. */
 INLINE void vi_rows(const uint8_t *p, size_t stride, vi out[4]) {
   vi a[4];
