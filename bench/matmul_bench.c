@@ -19,7 +19,7 @@ struct job {
   const struct ane_kernels *k;
   struct ane_packed *w;
   int64_t from, to; /* copies of the matrix */
-  struct ane_acts x;
+  struct ane_activations x;
   float *out;
   uint8_t *scratch;
   uint64_t sink[MAX_THREADS];
@@ -64,7 +64,7 @@ static void run_limit(void *arg, int thread, int threads) {
   struct job *j = arg;
   (void)threads;
   const ane_isa isa = j->k->isa;
-  j->ops[thread] = j->x.kind == ANE_ACT_I8 ? ane_limit_dot(isa, 400000) : j->x.kind == ANE_ACT_BF16 ? ane_limit_bf16(isa, 400000) : ane_limit_fma(isa, 400000);
+  j->ops[thread] = j->x.kind == ANE_ACTIVATION_I8 ? ane_limit_dot(isa, 400000) : j->x.kind == ANE_ACTIVATION_BF16 ? ane_limit_bf16(isa, 400000) : ane_limit_fma(isa, 400000);
 }
 
 /* Seconds of the best of `runs` runs of each of two functions, run in turn. */
@@ -101,9 +101,9 @@ static void bench_pair(struct ane_pool *pool, struct job *j, int64_t t, int64_t 
 }
 
 static void bench_form(const struct ane_kernels *k, ane_dtype t, int64_t rows, int64_t cols, bool int8, int only_threads) {
-  struct ane_packed w = {.form = ane_form_for(t, cols), .dtype = t, .rows = rows, .cols = cols, .groups = (rows + 15) / 16};
+  struct ane_packed w = {.form = ane_layout_for(t, cols), .dtype = t, .rows = rows, .cols = cols, .groups = (rows + 15) / 16};
   uint64_t row_bytes;
-  if (!ane_dtype_bytes(t, (uint64_t)cols, &row_bytes) || !ane_form_group_bytes(w.form, cols, &w.group_bytes)) return;
+  if (!ane_dtype_bytes(t, (uint64_t)cols, &row_bytes) || !ane_layout_group_bytes(w.form, cols, &w.group_bytes)) return;
   size_t bytes = (size_t)w.groups * w.group_bytes;
   int64_t copies = (int64_t)(96e6 / (double)bytes) + 1, t_max = 512;
   uint8_t *memory = ane_pages_alloc(bytes * (size_t)copies, true), *stored = malloc(row_bytes * ANE_GROUP);
@@ -118,26 +118,26 @@ static void bench_form(const struct ane_kernels *k, ane_dtype t, int64_t rows, i
     pack_time += (ane_clock() - start) / 4;
   }
   for (int64_t i = 0; i < w.groups * ANE_GROUP; i++) scale[i] = 0.01f;
-  if (w.form == ANE_FORM_I8) w.row_scale = scale;
+  if (w.form == ANE_LAYOUT_I8) w.row_scale = scale;
   for (int64_t c = 0; c < copies; c++) {
     if (c) memcpy(memory + (size_t)c * bytes, memory, bytes);
     all[c] = w;
     all[c].data = memory + (size_t)c * bytes;
   }
   for (int64_t i = 0; i < t_max * cols; i++) x[i] = (float)(next() >> 8) * 0x1p-24f - 0.5f;
-  ane_act act = ane_act_for(w.form, int8, k->bf16_dot);
-  printf("%-5s %s %dx%d  pack %.1f GB/s\n", ane_form_info(w.form)->name, act == ANE_ACT_I8 ? "i8" : act == ANE_ACT_BF16 ? "bf16" : "f32", (int)rows,
+  ane_activation_type act = ane_activation_type_for(w.form, int8, k->bf16_dot);
+  printf("%-5s %s %dx%d  pack %.1f GB/s\n", ane_layout_info(w.form)->name, act == ANE_ACTIVATION_I8 ? "i8" : act == ANE_ACTIVATION_BF16 ? "bf16" : "f32", (int)rows,
          (int)cols, (double)row_bytes * (double)rows / pack_time * 1e-9);
   for (int threads = 1; threads <= 2; threads++) {
     struct ane_pool *pool;
     if (only_threads && threads != only_threads) continue;
     if (ane_pool_create(&pool, threads, NULL)) return;
     for (int64_t n = 1; n <= t_max; n *= n == 1 ? 8 : 64) {
-      size_t size = ane_acts_bytes(act, n, cols);
+      size_t size = ane_activations_bytes(act, n, cols);
       void *mem = ane_pages_alloc(size, true);
-      ane_acts_place(&j.x, act, n, cols, mem);
-      if (act == ANE_ACT_I8) k->acts_i8(&j.x, x, cols, 0, n);
-      else if (act == ANE_ACT_BF16) k->acts_bf16(&j.x, x, cols, 0, n);
+      ane_activations_place(&j.x, act, n, cols, mem);
+      if (act == ANE_ACTIVATION_I8) k->quantise_i8(&j.x, x, cols, 0, n);
+      else if (act == ANE_ACTIVATION_BF16) k->convert_bf16(&j.x, x, cols, 0, n);
       else j.x.f32 = x;
       bench_pair(pool, &j, n, copies, n <= 8);
       ane_pages_free(mem, size);

@@ -26,7 +26,7 @@ local function recipe(is)
         x = b:add(x, ffn.gated(b, norm(x, "ffn_norm"), cfg.act))
       end)
     end
-    return b:linear(norm(b:take(x), "output_norm"), "token_embd")       -- the head is the embedding
+    return b:linear(norm(b:gather(x), "output_norm"), "token_embd")       -- the head is the embedding
   end
   return { architectures = { "gemma" }, version = 1, build = build }
 end

@@ -123,7 +123,7 @@ function M.build(b, cfg)
       x = b:add(x, experts(b, norm(b, x, "ffn_norm", s), s))
     end)
   end
-  return b:linear(norm(b, b:take(x), "output_norm", s), "output") -- [1, labels, W, 1]
+  return b:linear(norm(b, b:gather(x), "output_norm", s), "output") -- [1, labels, W, 1]
 end
 
 return M

@@ -13,17 +13,17 @@ void bind_mil_options(lua_State *L, int t, struct ane_mil_options *o);
 struct ane_mil_profile *bind_mil_profiles(lua_State *L, int t, const struct ane_mil_options *o, uint32_t *n);
 /* Pushes {name, fixed_t or max_t, context (where it makes a difference)}. */
 void bind_mil_push_function(lua_State *L, const struct ane_mil_function_plan *f);
-/* The form asked for of each value of the graph: `weights`, but for those constants that `forms` names. A userdata, pushed. */
-struct ane_weight_spec *bind_mil_forms(lua_State *L, int t, const struct ane_graph *g);
+/* The scheme asked for of each value of the graph: `weights`, but for those constants that `schemes` names. A userdata, pushed. */
+struct ane_weight_spec *bind_mil_schemes(lua_State *L, int t, const struct ane_graph *g);
 /* target, law, rows, slices, layers, expert_parts */
-void bind_mil_limits(lua_State *L, int t, const struct ane_graph *g, const struct ane_weight_spec *specs, struct ane_cut_limits *l);
-/* The cut that the table asks for (`whole`: one piece). */
-ane_status bind_mil_cut(lua_State *L, int t, const struct ane_graph *g, struct ane_weight_spec *specs, struct ane_cut **out, struct ane_error *err);
+void bind_mil_limits(lua_State *L, int t, const struct ane_graph *g, const struct ane_weight_spec *specs, struct ane_partition_limits *l);
+/* The cut that the table asks for (`whole`: one shard). */
+ane_status bind_mil_partition(lua_State *L, int t, const struct ane_graph *g, struct ane_weight_spec *specs, struct ane_partition **out, struct ane_error *err);
 
 /* A cut owned by a userdata, which is pushed, empty. */
-struct bind_cut {
-  struct ane_cut *cut;
+struct bind_partition {
+  struct ane_partition *partition;
 };
-struct bind_cut *bind_cut_new(lua_State *L);
+struct bind_partition *bind_partition_new(lua_State *L);
 
 #endif

@@ -1,4 +1,4 @@
-/* core.mil_exporter(graph, options): writes the pieces of a graph as Core ML packages. */
+/* core.mil_exporter(graph, options): writes the shards of a graph as Core ML packages. */
 #include "binding/bind_mil.h"
 #include "binding/bind_tensor.h"
 
@@ -12,26 +12,26 @@
 /* The graph is the first user value; it must stay open. */
 struct lua_exporter {
   struct bind_graph *owner;
-  struct ane_cut *cut; /* NULL: closed */
+  struct ane_partition *partition; /* NULL: closed */
   struct ane_mil_export e;
   struct ane_mil_options o;
   struct ane_mil_profile *profiles; /* n_profiles; 0: packages have one function */
   uint32_t n_profiles;
   const float **importance; /* by value */
-  struct ane_arena arena;   /* of the piece that is being written */
+  struct ane_arena arena;   /* of the shard that is being written */
 };
 
 static struct lua_exporter *check_exporter(lua_State *L) {
   struct lua_exporter *ud = luaL_checkudata(L, 1, EXPORTER_CLASS);
-  if (!ud->cut) luaL_error(L, "exporter is closed");
+  if (!ud->partition) luaL_error(L, "exporter is closed");
   if (!ud->owner->graph) luaL_error(L, "graph is closed");
   return ud;
 }
 
 static int exporter_close(lua_State *L) {
   struct lua_exporter *ud = luaL_checkudata(L, 1, EXPORTER_CLASS);
-  ane_cut_free(ud->cut);
-  ud->cut = NULL;
+  ane_partition_free(ud->partition);
+  ud->partition = NULL;
   ane_pool_destroy(ud->e.pool);
   ud->e.pool = NULL;
   ane_free(ud->e.fits);
@@ -113,7 +113,7 @@ static int exporter_new(lua_State *L) {
     specs = lua_newuserdatauv(L, ((size_t)graph->graph->n_values + 1) * sizeof *specs, 0);
     memset(specs, 0, ((size_t)graph->graph->n_values + 1) * sizeof *specs);
   } else {
-    specs = bind_mil_forms(L, 2, graph->graph);
+    specs = bind_mil_schemes(L, 2, graph->graph);
   }
   lua_setiuservalue(L, 3, 3);
   read_importance(L, 2, ud);
@@ -122,7 +122,7 @@ static int exporter_new(lua_State *L) {
   ud->e.graph = graph->graph;
   ud->e.specs = plain ? NULL : specs;
   ud->e.importance = ud->importance;
-  ane_status st = bind_mil_cut(L, 2, graph->graph, specs, &ud->cut, &err);
+  ane_status st = bind_mil_partition(L, 2, graph->graph, specs, &ud->partition, &err);
   if (!st) st = exporter_memory(ud, threads, &err);
   if (st) return bind_fail(L, &err);
   lua_settop(L, 3);
@@ -169,7 +169,7 @@ struct writing {
   bool raised;
 };
 
-/* wrote{name, from, to, form, bytes, max_abs, error, signal, count} */
+/* wrote{name, from, to, scheme, bytes, max_abs, error, signal, count} */
 static ane_status on_wrote(void *arg, int32_t value, int64_t from, int64_t to, const struct ane_weights *w, struct ane_error *err) {
   struct writing *x = arg;
   lua_State *L = x->L;
@@ -214,15 +214,15 @@ static void push_functions(lua_State *L, const struct ane_graph *g, const struct
   lua_setfield(L, -2, "functions");
 }
 
-/* Everything of one piece, in the arena of the exporter. */
-struct piece_written {
+/* Everything of one shard, in the arena of the exporter. */
+struct shard_written {
   struct ane_mil_function_plan *functions;
   struct ane_mil_lowered **lowered;
   uint32_t n_functions; /* 0: the only one is called main */
 };
 
-static ane_status write_piece(struct lua_exporter *ud, int32_t i, const char *path, struct piece_written *out, struct ane_error *err) {
-  const struct ane_cut_piece *p = &ud->cut->pieces[i];
+static ane_status write_shard(struct lua_exporter *ud, int32_t i, const char *path, struct shard_written *out, struct ane_error *err) {
+  const struct ane_shard *p = &ud->partition->shards[i];
   ane_status st = ANE_OK;
   if (ud->n_profiles) st = ane_mil_plan_functions(&ud->arena, ud->e.graph, p, ud->profiles, ud->n_profiles, &out->functions, &out->n_functions, err);
   if (st) return st;
@@ -233,22 +233,22 @@ static ane_status write_piece(struct lua_exporter *ud, int32_t i, const char *pa
 }
 
 /* write(i, path [, wrote]) -> {version, inputs, outputs, states (of the default function), functions (where the exporter has the
- * option; the default one first)}; or nil, message, code. i: 1-based; wrote: function({name, from, to, form, bytes, count, max_abs,
+ * option; the default one first)}; or nil, message, code. i: 1-based; wrote: function({name, from, to, scheme, bytes, count, max_abs,
  * error, signal}) for each matrix (sums of squares) */
 static int exporter_write(lua_State *L) {
   struct lua_exporter *ud = check_exporter(L);
-  int32_t i = (int32_t)bind_integer(L, 2, 1, ud->cut->n_pieces) - 1;
+  int32_t i = (int32_t)bind_integer(L, 2, 1, ud->partition->n_shards) - 1;
   size_t len;
   const char *path = luaL_checklstring(L, 3, &len);
   luaL_argcheck(L, strlen(path) == len, 3, "holds a NUL byte");
   luaL_checkstack(L, 16, "export");
   struct writing x = {.L = L, .ud = ud, .wrote = lua_isfunction(L, 4) ? 4 : 0};
-  struct piece_written w = {0};
+  struct shard_written w = {0};
   struct ane_error err;
   ud->e.wrote = on_wrote;
   ud->e.release = on_release;
   ud->e.arg = &x;
-  ane_status st = write_piece(ud, i, path, &w, &err);
+  ane_status st = write_shard(ud, i, path, &w, &err);
   if (x.raised) return ane_arena_free(&ud->arena), lua_error(L);
   if (st) return ane_arena_free(&ud->arena), bind_fail(L, &err);
   lua_createtable(L, 0, 5);
@@ -261,7 +261,7 @@ static int exporter_write(lua_State *L) {
 }
 
 static int exporter_count(lua_State *L) {
-  lua_pushinteger(L, check_exporter(L)->cut->n_pieces);
+  lua_pushinteger(L, check_exporter(L)->partition->n_shards);
   return 1;
 }
 
@@ -341,7 +341,7 @@ static int exporter_table(lua_State *L) {
   size_t len;
   const char *path = luaL_checklstring(L, 2, &len);
   luaL_argcheck(L, strlen(path) == len, 2, "holds a NUL byte");
-  int32_t v = ud->cut->table;
+  int32_t v = ud->partition->table;
   if (v == ANE_NONE || ud->owner->blank) return luaL_error(L, "the graph has no table of embeddings");
   struct ane_file_writer w;
   struct ane_sha256 sum;

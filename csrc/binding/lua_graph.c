@@ -59,7 +59,7 @@ static void check_shape(lua_State *L, int arg, struct ane_shape *s) {
     lua_rawgeti(L, arg, (lua_Integer)i + 1);
     if (lua_type(L, -1) == LUA_TSTRING) {
       const char *sym = lua_tostring(L, -1);
-      s->dim[i] = strcmp(sym, "T") == 0 ? ANE_DIM_TOKENS : strcmp(sym, "W") == 0 ? ANE_DIM_WANTED : ANE_DIM_CONTEXT;
+      s->dim[i] = strcmp(sym, "T") == 0 ? ANE_DIM_TOKENS : strcmp(sym, "W") == 0 ? ANE_DIM_OUT_ROWS : ANE_DIM_CONTEXT;
       if (s->dim[i] == ANE_DIM_CONTEXT && strcmp(sym, "context") != 0) luaL_error(L, "dimension %s is no symbol; known are: T, W, context", sym);
     } else {
       s->dim[i] = luaL_checkinteger(L, -1);
@@ -73,7 +73,7 @@ static void push_shape(lua_State *L, const struct ane_shape *s) {
   lua_createtable(L, (int)s->rank, 0);
   for (uint32_t i = 0; i < s->rank; i++) {
     if (s->dim[i] >= 0) lua_pushinteger(L, s->dim[i]);
-    else lua_pushstring(L, s->dim[i] == ANE_DIM_TOKENS ? "T" : s->dim[i] == ANE_DIM_WANTED ? "W" : "context");
+    else lua_pushstring(L, s->dim[i] == ANE_DIM_TOKENS ? "T" : s->dim[i] == ANE_DIM_OUT_ROWS ? "W" : "context");
     lua_rawseti(L, -2, (lua_Integer)i + 1);
   }
 }
@@ -162,7 +162,7 @@ static void cut_const(lua_State *L, int arg, struct ane_tensor *t) {
 }
 
 /* Rows [from, to) of a tensor whose rows lie in parts: they must lie in one. */
-static void cut_parts(lua_State *L, int arg, const struct ane_source_tensor *t, struct ane_tensor *view) {
+static void partition_parts(lua_State *L, int arg, const struct ane_source_tensor *t, struct ane_tensor *view) {
   int64_t rows = t->tensor.shape.dim[0], from = const_field(L, arg, "from", 0, 0, rows - 1), to = const_field(L, arg, "to", rows, from + 1, rows), at = 0;
   for (uint32_t i = 0; i < t->n_parts; at += t->parts[i++].shape.dim[0]) {
     const struct ane_tensor *p = &t->parts[i];
@@ -189,7 +189,7 @@ static int meth_const(lua_State *L) {
   int32_t v;
   if (!t) return luaL_error(L, "%s: no tensor %s", s->path, tensor);
   struct ane_tensor view = t->tensor;
-  if (t->parts) cut_parts(L, 5, t, &view);
+  if (t->parts) partition_parts(L, 5, t, &view);
   else cut_const(L, 5, &view);
   keep_source(L, ud, s);
   return ane_graph_const(ud->graph, name, &view, &v, &err) ? raise(L, &err) : push_value(L, v);

@@ -1,5 +1,5 @@
 /* core.mil_plan(graph, options): where a graph is cut for Core ML packages and what the laws say; the lists of laws, chips
- * and forms of weights. */
+ * and schemes of weights. */
 #include "binding/bind_mil.h"
 #include "binding/bind_package.h"
 
@@ -84,46 +84,46 @@ void bind_mil_push_function(lua_State *L, const struct ane_mil_function_plan *f)
   if (!f->any_context) set_integer(L, "context", f->profile.context);
 }
 
-static struct ane_weight_spec check_form(lua_State *L, int arg) {
+static struct ane_weight_spec check_scheme(lua_State *L, int arg) {
   struct ane_weight_spec s;
   const char *name = luaL_checkstring(L, arg);
-  if (!ane_weight_spec_from_name(name, &s)) luaL_error(L, "no form of weights %s", name);
+  if (!ane_weight_spec_from_name(name, &s)) luaL_error(L, "no weight scheme %s", name);
   return s;
 }
 
-struct ane_weight_spec *bind_mil_forms(lua_State *L, int t, const struct ane_graph *g) {
+struct ane_weight_spec *bind_mil_schemes(lua_State *L, int t, const struct ane_graph *g) {
   struct ane_weight_spec *specs = lua_newuserdatauv(L, ((size_t)g->n_values + 1) * sizeof *specs, 0);
   lua_getfield(L, t, "weights");
   if (lua_isnil(L, -1)) {
     lua_pop(L, 1);
     lua_pushliteral(L, "int8");
   }
-  struct ane_weight_spec all = check_form(L, lua_gettop(L));
+  struct ane_weight_spec all = check_scheme(L, lua_gettop(L));
   lua_pop(L, 1);
-  lua_getfield(L, t, "forms");
+  lua_getfield(L, t, "schemes");
   bool own = lua_istable(L, -1);
   for (int32_t v = 0; v < g->n_values; v++) {
     specs[v] = all;
     if (!own || g->values[v].kind != ANE_VALUE_CONST) continue;
-    if (lua_getfield(L, -1, g->values[v].name) != LUA_TNIL) specs[v] = check_form(L, lua_gettop(L));
+    if (lua_getfield(L, -1, g->values[v].name) != LUA_TNIL) specs[v] = check_scheme(L, lua_gettop(L));
     lua_pop(L, 1);
   }
   lua_pop(L, 1);
   return specs;
 }
 
-/* Rows of a slice of the head begin at whole tables of every form in use. */
+/* Rows of a slice of the head begin at whole tables of every scheme in use. */
 static int64_t table_rows(const struct ane_graph *g, const struct ane_weight_spec *specs) {
   int64_t most = 1;
   for (int32_t v = 0; v < g->n_values; v++)
-    if (g->values[v].kind == ANE_VALUE_CONST && specs[v].form == ANE_WEIGHT_LUT4) most = ANE_MAX(most, (int64_t)specs[v].size);
+    if (g->values[v].kind == ANE_VALUE_CONST && specs[v].scheme == ANE_WEIGHT_LUT4) most = ANE_MAX(most, (int64_t)specs[v].size);
   return most;
 }
 
-void bind_mil_limits(lua_State *L, int t, const struct ane_graph *g, const struct ane_weight_spec *specs, struct ane_cut_limits *l) {
-  *l = ane_cut_default_limits();
+void bind_mil_limits(lua_State *L, int t, const struct ane_graph *g, const struct ane_weight_spec *specs, struct ane_partition_limits *l) {
+  *l = ane_partition_default_limits();
   l->target = (uint64_t)bind_mil_integer(L, t, "target", (int64_t)l->target, 1, INT64_MAX);
-  l->law = (uint64_t)bind_mil_integer(L, t, "law", (int64_t)l->law, 1, INT64_MAX);
+  l->size_limit = (uint64_t)bind_mil_integer(L, t, "law", (int64_t)l->size_limit, 1, INT64_MAX);
   l->rows = bind_mil_integer(L, t, "rows", l->rows, 1, INT32_MAX);
   l->head_slices = (int32_t)bind_mil_integer(L, t, "slices", 0, 0, INT32_MAX);
   l->layers = (int32_t)bind_mil_integer(L, t, "layers", 0, 0, INT32_MAX);
@@ -131,23 +131,23 @@ void bind_mil_limits(lua_State *L, int t, const struct ane_graph *g, const struc
   l->row_align = table_rows(g, specs);
 }
 
-ane_status bind_mil_cut(lua_State *L, int t, const struct ane_graph *g, struct ane_weight_spec *specs, struct ane_cut **out, struct ane_error *err) {
-  struct ane_cut_limits limits;
+ane_status bind_mil_partition(lua_State *L, int t, const struct ane_graph *g, struct ane_weight_spec *specs, struct ane_partition **out, struct ane_error *err) {
+  struct ane_partition_limits limits;
   bind_mil_limits(L, t, g, specs, &limits);
-  if (flag(L, t, "whole")) return ane_cut_whole(out, g, ane_cut_form_bytes, specs, err);
-  return ane_cut_make(out, g, &limits, ane_cut_form_bytes, specs, err);
+  if (flag(L, t, "whole")) return ane_partition_whole(out, g, ane_partition_scheme_bytes, specs, err);
+  return ane_partition_make(out, g, &limits, ane_partition_scheme_bytes, specs, err);
 }
 
 /* ---- What is found ---------------------------------------------------------------------------------------------------*/
 
-static void push_finding(lua_State *L, const char *key, struct ane_law_finding f) {
+static void push_finding(lua_State *L, const char *key, struct ane_residency_finding f) {
   int n = 0;
   lua_createtable(L, 4, 3);
-  set_text(L, "verdict", ane_law_verdict_name(f.verdict));
-  if (f.law != ANE_NONE) set_text(L, "law", ane_law_at(f.law)->id);
-  for (int i = 0; ane_law_at(i); i++) {
-    if (!(f.laws >> i & 1)) continue;
-    lua_pushstring(L, ane_law_at(i)->id);
+  set_text(L, "verdict", ane_residency_verdict_name(f.verdict));
+  if (f.rule != ANE_NONE) set_text(L, "law", ane_residency_rule_at(f.rule)->id);
+  for (int i = 0; ane_residency_rule_at(i); i++) {
+    if (!(f.rules >> i & 1)) continue;
+    lua_pushstring(L, ane_residency_rule_at(i)->id);
     lua_rawseti(L, -2, ++n);
   }
   lua_setfield(L, -2, key);
@@ -157,7 +157,7 @@ static void push_shape(lua_State *L, const struct ane_shape *s) {
   lua_createtable(L, (int)s->rank, 0);
   for (uint32_t i = 0; i < s->rank; i++) {
     if (s->dim[i] >= 0) lua_pushinteger(L, s->dim[i]);
-    else lua_pushstring(L, s->dim[i] == ANE_DIM_TOKENS ? "T" : s->dim[i] == ANE_DIM_WANTED ? "W" : "context");
+    else lua_pushstring(L, s->dim[i] == ANE_DIM_TOKENS ? "T" : s->dim[i] == ANE_DIM_OUT_ROWS ? "W" : "context");
     lua_rawseti(L, -2, (lua_Integer)i + 1);
   }
 }
@@ -183,25 +183,25 @@ struct planned {
   uint32_t n_profiles;
 };
 
-static void push_nodes(lua_State *L, const struct planned *x, const struct ane_cut_piece *p) {
+static void push_nodes(lua_State *L, const struct planned *x, const struct ane_shard *p) {
   lua_createtable(L, p->n_nodes, 0);
   for (int32_t i = 0; i < p->n_nodes; i++) {
     const struct ane_node *n = &x->g->nodes[p->nodes[i]];
     lua_createtable(L, 0, 4);
     set_text(L, "name", n->name);
     set_text(L, "op", ane_op_info(n->op)->name);
-    push_finding(L, "finding", ane_law_judge_node(x->g, p, p->nodes[i], x->specs, &x->o));
+    push_finding(L, "finding", ane_residency_judge_node(x->g, p, p->nodes[i], x->specs, &x->o));
     int kernels = 0;
     for (int32_t j = 0; j < n->n_inputs; j++)
-      if (ane_cut_is_matrix(x->g, p->nodes[i], j) && (p->kind != ANE_CUT_EXPERTS || p->nodes[i] != p->split || ((j - 2) / 6 >= p->from && (j - 2) / 6 < p->to))) kernels++;
+      if (ane_partition_is_matrix(x->g, p->nodes[i], j) && (p->kind != ANE_SHARD_EXPERTS || p->nodes[i] != p->split || ((j - 2) / 6 >= p->from && (j - 2) / 6 < p->to))) kernels++;
     set_integer(L, "convs", kernels);
     lua_rawseti(L, -2, i + 1);
   }
   lua_setfield(L, -2, "nodes");
 }
 
-/* `functions` of the piece at the top; what the laws ask of them. */
-static ane_status push_functions(lua_State *L, const struct planned *x, const struct ane_cut_piece *p, struct ane_law_package *package, struct ane_error *err) {
+/* `functions` of the shard at the top; what the laws ask of them. */
+static ane_status push_functions(lua_State *L, const struct planned *x, const struct ane_shard *p, struct ane_residency_package *package, struct ane_error *err) {
   struct ane_arena arena = {0};
   struct ane_mil_function_plan *list;
   uint32_t n;
@@ -221,10 +221,10 @@ static ane_status push_functions(lua_State *L, const struct planned *x, const st
   return st;
 }
 
-static ane_status push_piece(lua_State *L, const struct planned *x, const struct ane_cut_piece *p, struct ane_error *err) {
-  struct ane_law_package package = ane_law_package_of(p, &x->o);
+static ane_status push_shard(lua_State *L, const struct planned *x, const struct ane_shard *p, struct ane_error *err) {
+  struct ane_residency_package package = ane_residency_package_of(p, &x->o);
   lua_createtable(L, 0, 16);
-  set_text(L, "kind", ane_cut_kind_name(p->kind));
+  set_text(L, "kind", ane_shard_kind_name(p->kind));
   if (p->first != ANE_NONE) set_integer(L, "first", p->first), set_integer(L, "last", p->last);
   if (p->parts) set_integer(L, "part", p->part), set_integer(L, "parts", p->parts);
   if (p->split != ANE_NONE) {
@@ -243,12 +243,12 @@ static ane_status push_piece(lua_State *L, const struct planned *x, const struct
   if (p->hidden_out != ANE_NONE) set_text(L, "hidden_out", x->g->values[p->hidden_out].name);
   push_nodes(L, x, p);
   ane_status st = x->n_profiles ? push_functions(L, x, p, &package, err) : ANE_OK;
-  push_finding(L, "finding", ane_law_judge_package(&package));
+  push_finding(L, "finding", ane_residency_judge_package(&package));
   return st;
 }
 
-/* mil_plan(graph, options) -> {layers, rows, embedding = {name, shape}, pieces}; or nil, message, code. Options: weights (form),
- * forms ({constant = form}), target, law (bytes), rows, slices, layers, expert_parts, whole; context, max_t, fixed_t, layout, norm; functions (list of {fixed_t or max_t, context}) */
+/* mil_plan(graph, options) -> {layers, rows, embedding = {name, shape}, shards}; or nil, message, code. Options: weights (scheme),
+ * schemes ({constant = scheme}), target, law (bytes), rows, slices, layers, expert_parts, whole; context, max_t, fixed_t, layout, norm; functions (list of {fixed_t or max_t, context}) */
 static int mil_plan(lua_State *L) {
   const struct ane_graph *g = bind_check_graph(L, 1)->graph;
   struct planned x = {.g = g};
@@ -257,11 +257,11 @@ static int mil_plan(lua_State *L) {
   lua_settop(L, 2);
   bind_mil_options(L, 2, &x.o);
   x.profiles = bind_mil_profiles(L, 2, &x.o, &x.n_profiles);
-  struct ane_weight_spec *specs = bind_mil_forms(L, 2, g);
+  struct ane_weight_spec *specs = bind_mil_schemes(L, 2, g);
   x.specs = specs;
-  struct bind_cut *ud = bind_cut_new(L);
-  if (bind_mil_cut(L, 2, g, specs, &ud->cut, &err)) return bind_fail(L, &err);
-  const struct ane_cut *c = ud->cut;
+  struct bind_partition *ud = bind_partition_new(L);
+  if (bind_mil_partition(L, 2, g, specs, &ud->partition, &err)) return bind_fail(L, &err);
+  const struct ane_partition *c = ud->partition;
   lua_createtable(L, 0, 4);
   set_integer(L, "layers", c->n_layers);
   set_integer(L, "rows", c->rows);
@@ -272,23 +272,23 @@ static int mil_plan(lua_State *L) {
     lua_setfield(L, -3, "embedding");
     lua_pop(L, 1);
   }
-  lua_createtable(L, c->n_pieces, 0);
-  for (int32_t i = 0; i < c->n_pieces; i++) {
-    if (push_piece(L, &x, &c->pieces[i], &err)) return bind_fail(L, &err);
+  lua_createtable(L, c->n_shards, 0);
+  for (int32_t i = 0; i < c->n_shards; i++) {
+    if (push_shard(L, &x, &c->shards[i], &err)) return bind_fail(L, &err);
     lua_rawseti(L, -2, i + 1);
   }
   lua_setfield(L, -2, "pieces");
   return 1;
 }
 
-#define CUT_CLASS "ane.cut"
+#define PARTITION_CLASS "ane.partition"
 
-struct bind_cut *bind_cut_new(lua_State *L) { return bind_new(L, CUT_CLASS, sizeof(struct bind_cut), 0); }
+struct bind_partition *bind_partition_new(lua_State *L) { return bind_new(L, PARTITION_CLASS, sizeof(struct bind_partition), 0); }
 
-static int cut_close(lua_State *L) {
-  struct bind_cut *ud = luaL_checkudata(L, 1, CUT_CLASS);
-  ane_cut_free(ud->cut);
-  ud->cut = NULL;
+static int partition_close(lua_State *L) {
+  struct bind_partition *ud = luaL_checkudata(L, 1, PARTITION_CLASS);
+  ane_partition_free(ud->partition);
+  ud->partition = NULL;
   return 0;
 }
 
@@ -299,31 +299,31 @@ static int mil_judge(lua_State *L) {
   const struct ane_mil_function *f = ane_mil_function(m, m->default_function);
   lua_Integer convs[3] = {0}, times[64] = {0};
   for (uint32_t i = 0; f && i < f->block.n_ops; i++) {
-    struct ane_law_finding x = ane_law_judge_mil(f, i);
-    if (x.law == ANE_NONE) continue;
+    struct ane_residency_finding x = ane_residency_judge_mil(f, i);
+    if (x.rule == ANE_NONE) continue;
     if (strcmp(f->block.ops[i].type, "conv") == 0) convs[x.verdict]++;
-    for (int l = 0; ane_law_at(l); l++) times[l] += x.laws >> l & 1;
+    for (int l = 0; ane_residency_rule_at(l); l++) times[l] += x.rules >> l & 1;
   }
   lua_createtable(L, 0, 4);
-  for (int v = 0; v < 3; v++) set_integer(L, ane_law_verdict_name((ane_law_verdict)v), convs[v]);
+  for (int v = 0; v < 3; v++) set_integer(L, ane_residency_verdict_name((ane_residency_verdict)v), convs[v]);
   lua_newtable(L);
-  for (int l = 0; ane_law_at(l); l++)
-    if (times[l]) set_integer(L, ane_law_at(l)->id, times[l]);
+  for (int l = 0; ane_residency_rule_at(l); l++)
+    if (times[l]) set_integer(L, ane_residency_rule_at(l)->id, times[l]);
   lua_setfield(L, -2, "laws");
   return 1;
 }
 
 /* ---- Lists -----------------------------------------------------------------------------------------------------------*/
 
-/* mil_laws() -> list of {id, scope, verdict, text, source} */
-static int mil_laws(lua_State *L) {
+/* mil_rules() -> list of {id, scope, verdict, text, source} */
+static int mil_rules(lua_State *L) {
   lua_newtable(L);
-  for (int i = 0; ane_law_at(i); i++) {
-    const struct ane_law *l = ane_law_at(i);
+  for (int i = 0; ane_residency_rule_at(i); i++) {
+    const struct ane_residency_rule *l = ane_residency_rule_at(i);
     lua_createtable(L, 0, 5);
     set_text(L, "id", l->id);
-    set_text(L, "scope", l->scope == ANE_LAW_OP ? "op" : "package");
-    set_text(L, "verdict", ane_law_verdict_name(l->verdict));
+    set_text(L, "scope", l->scope == ANE_RESIDENCY_OP ? "op" : "package");
+    set_text(L, "verdict", ane_residency_verdict_name(l->verdict));
     set_text(L, "text", l->text);
     set_text(L, "source", l->source);
     lua_rawseti(L, -2, i + 1);
@@ -344,7 +344,7 @@ static int mil_chips(lua_State *L) {
     set_integer(L, "memory_min", c->memory_min);
     set_integer(L, "memory_max", c->memory_max);
     set_integer(L, "target", (lua_Integer)c->target);
-    set_integer(L, "law", (lua_Integer)c->law);
+    set_integer(L, "law", (lua_Integer)c->size_limit);
     lua_pushnumber(L, c->ane_tops);
     lua_setfield(L, -2, "ane_tops");
     lua_pushnumber(L, c->bandwidth);
@@ -354,8 +354,8 @@ static int mil_chips(lua_State *L) {
   return 1;
 }
 
-/* mil_forms() -> list of names */
-static int mil_forms(lua_State *L) {
+/* mil_schemes() -> list of names */
+static int mil_schemes(lua_State *L) {
   lua_newtable(L);
   for (int i = 0; ane_weight_spec_list(i); i++) {
     lua_pushstring(L, ane_weight_spec_list(i));
@@ -366,8 +366,8 @@ static int mil_forms(lua_State *L) {
 
 void bind_mil(lua_State *L) {
   static const luaL_Reg none[] = {{NULL, NULL}};
-  static const luaL_Reg meta[] = {{"__gc", cut_close}, {"__close", cut_close}, {NULL, NULL}};
-  static const luaL_Reg functions[] = {{"mil_plan", mil_plan}, {"mil_judge", mil_judge}, {"mil_laws", mil_laws}, {"mil_chips", mil_chips}, {"mil_forms", mil_forms}, {NULL, NULL}};
-  bind_class(L, CUT_CLASS, none, meta);
+  static const luaL_Reg meta[] = {{"__gc", partition_close}, {"__close", partition_close}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"mil_plan", mil_plan}, {"mil_judge", mil_judge}, {"mil_rules", mil_rules}, {"mil_chips", mil_chips}, {"mil_schemes", mil_schemes}, {NULL, NULL}};
+  bind_class(L, PARTITION_CLASS, none, meta);
   luaL_setfuncs(L, functions, 0);
 }

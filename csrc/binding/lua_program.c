@@ -58,9 +58,9 @@ static struct ane_weights_how check_weights(lua_State *L, const char *what) {
   struct ane_weights_how how = {.kind = ANE_WEIGHTS_FILE};
   const char *w = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
   if (strcmp(w, "file") == 0) return how;
-  bool form = ane_weight_spec_from_name(w, &how.form) && how.form.form != ANE_WEIGHT_FP16;
-  how.kind = form ? ANE_WEIGHTS_FORM : ANE_WEIGHTS_DTYPE;
-  how.dtype = form ? ANE_F32 : ane_dtype_from_name(w, strlen(w));
+  bool is_scheme = ane_weight_spec_from_name(w, &how.scheme) && how.scheme.scheme != ANE_WEIGHT_FP16;
+  how.kind = is_scheme ? ANE_WEIGHTS_SCHEME : ANE_WEIGHTS_DTYPE;
+  how.dtype = is_scheme ? ANE_F32 : ane_dtype_from_name(w, strlen(w));
   if (how.dtype != ANE_DTYPE_COUNT) return how;
   luaL_Buffer b;
   luaL_buffinit(L, &b);
@@ -126,7 +126,7 @@ static const float *find_importance(void *arg, const char *name, int64_t cols) {
 /* Options: isa, threads, int8, head ("auto", "search", "full"), weights, mixed, importance, context, chunk, progress(done, total). */
 static void check_options(lua_State *L, int t, struct ane_program_options *o, struct loading *load) {
   static const char *const head_names[] = {"auto", "search", "full", NULL};
-  static const ane_head_how heads[] = {ANE_HEAD_AUTO, ANE_HEAD_SEARCH, ANE_HEAD_FULL};
+  static const ane_head_how heads[] = {ANE_HEAD_AUTO, ANE_HEAD_PRUNED, ANE_HEAD_FULL};
   luaL_checktype(L, t, LUA_TTABLE);
   lua_getfield(L, t, "isa");
   o->isa = lua_isnil(L, -1) ? ane_isa_best() : ane_isa_from_name(luaL_checkstring(L, -1));
@@ -204,8 +204,8 @@ static void push_matrix(lua_State *L, const struct ane_matrix_info *m) {
   set_string(L, "name", m->name);
   set_string(L, "dtype", ane_dtype_info(m->dtype)->name);
   set_string(L, "stored", ane_dtype_info(m->stored)->name);
-  set_string(L, "form", m->form);
-  set_string(L, "act", m->act);
+  set_string(L, "form", m->layout);
+  set_string(L, "act", m->activations);
   set_int(L, "rows", m->rows);
   set_int(L, "cols", m->cols);
   set_int(L, "bytes", (lua_Integer)m->bytes);
@@ -323,7 +323,7 @@ static int meth_exact(lua_State *L) {
 /* head() -> searches for the best id, bytes of the head they read, bytes of the whole head (0: it is never searched) */
 static int meth_head(lua_State *L) {
   struct ane_head_stats h = ane_program_head(check_program(L, 1)->program);
-  lua_pushinteger(L, (lua_Integer)h.searched);
+  lua_pushinteger(L, (lua_Integer)h.pruned);
   lua_pushinteger(L, (lua_Integer)h.read);
   lua_pushinteger(L, (lua_Integer)h.whole);
   return 3;

@@ -98,7 +98,7 @@ static void push_weights(lua_State *L, const struct ane_weights *w) {
   size_t n = (size_t)w->rows * (size_t)w->cols;
   lua_newtable(L);
   lua_pushstring(L, ane_weight_spec_name(w->spec));
-  lua_setfield(L, -2, "form");
+  lua_setfield(L, -2, "scheme");
   set_bytes(L, "payload", w->payload, (size_t)w->sizes.payload);
   set_bytes(L, "scales", w->scales, 2 * (size_t)w->sizes.scales);
   set_bytes(L, "lut", w->lut, 2 * (size_t)w->sizes.lut);
@@ -112,11 +112,11 @@ static void push_weights(lua_State *L, const struct ane_weights *w) {
   lua_setfield(L, -2, "values");
 }
 
-/* encode_weights(form, dtype, bytes, rows, cols [, threads, importance, from, to, transposed]) -> table of push_weights; or
+/* encode_weights(scheme, dtype, bytes, rows, cols [, threads, importance, from, to, transposed]) -> table of push_weights; or
  * nil, message, code. importance: float32 bytes or nil; transposed: the bytes are [cols, rows]. */
 static int encode_weights(lua_State *L) {
   struct ane_weight_spec spec;
-  luaL_argcheck(L, ane_weight_spec_from_name(luaL_checkstring(L, 1), &spec), 1, "no such form");
+  luaL_argcheck(L, ane_weight_spec_from_name(luaL_checkstring(L, 1), &spec), 1, "no such scheme");
   ane_dtype t = check_dtype(L, 2);
   size_t len, weighted;
   const char *bytes = luaL_checklstring(L, 3, &len);
@@ -140,11 +140,11 @@ static int encode_weights(lua_State *L) {
   return st ? bind_fail(L, &err) : 1;
 }
 
-/* weight_form(form, rows, cols) -> name of the form that fits, bytes */
-static int weight_form(lua_State *L) {
+/* weight_scheme(scheme, rows, cols) -> name of the scheme that fits, bytes */
+static int weight_scheme(lua_State *L) {
   struct ane_weight_spec spec;
   struct ane_weight_sizes sizes;
-  luaL_argcheck(L, ane_weight_spec_from_name(luaL_checkstring(L, 1), &spec), 1, "no such form");
+  luaL_argcheck(L, ane_weight_spec_from_name(luaL_checkstring(L, 1), &spec), 1, "no such scheme");
   int64_t rows = luaL_checkinteger(L, 2), cols = luaL_checkinteger(L, 3);
   spec = ane_weight_spec_fit(spec, rows, cols);
   lua_pushstring(L, ane_weight_spec_name(spec));
@@ -155,7 +155,7 @@ static int weight_form(lua_State *L) {
 
 static const luaL_Reg weight_functions[] = {
     {"encode_weights", encode_weights},
-    {"weight_form", weight_form},
+    {"weight_scheme", weight_scheme},
     {NULL, NULL},
 };
 

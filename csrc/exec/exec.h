@@ -18,12 +18,12 @@ struct ane_session;
 /* ---- Program -------------------------------------------------------------------------------------------------------*/
 
 /* How matrices are held. FILE: as stored. DTYPE: re-encoded to a type (where a row is not whole blocks the tensor stays as
- * stored). FORM: as a package of that form holds them (quant/weight_forms.h), but FP16, which is DTYPE. */
-typedef enum { ANE_WEIGHTS_FILE, ANE_WEIGHTS_DTYPE, ANE_WEIGHTS_FORM } ane_weights_kind;
+ * stored). FORM: as a package of that form holds them (quant/weight_schemes.h), but FP16, which is DTYPE. */
+typedef enum { ANE_WEIGHTS_FILE, ANE_WEIGHTS_DTYPE, ANE_WEIGHTS_SCHEME } ane_weights_kind;
 struct ane_weights_how {
   ane_weights_kind kind;
   ane_dtype dtype; /* DTYPE: one with an encoder */
-  struct ane_weight_spec form;
+  struct ane_weight_spec scheme;
 };
 /* The matrices whose names a pattern fits (base/glob.h). */
 struct ane_weights_rule {
@@ -34,7 +34,7 @@ struct ane_weights_rule {
 
 /* How the best id alone is found, with the same result: by the whole product, or by a search in a head of 8 bits, which reads less
  * and computes more. AUTO searches in heads of 48 MB or more (measured: bench/RESULTS.md). */
-typedef enum { ANE_HEAD_AUTO, ANE_HEAD_SEARCH, ANE_HEAD_FULL } ane_head_how;
+typedef enum { ANE_HEAD_AUTO, ANE_HEAD_PRUNED, ANE_HEAD_FULL } ane_head_how;
 
 struct ane_program_options {
   ane_isa isa;             /* an available level */
@@ -65,7 +65,7 @@ void ane_program_destroy(struct ane_program *p); /* NULL is fine; its sessions m
 struct ane_matrix_info {
   const char *name;
   const char *input;      /* name of the value whose columns it meets, as a tap sees it; NULL: it has none (fused steps) */
-  const char *form, *act; /* packed form; activations it meets: "fp32", "int8", "bf16" */
+  const char *layout, *activations; /* packed form; activations it meets: "fp32", "int8", "bf16" */
   ane_dtype stored, dtype; /* as stored; as held (of a FORM: as stored) */
   const char *weights;    /* name of the FORM that it has taken, or NULL */
   int64_t rows, cols;
@@ -111,7 +111,7 @@ const char *ane_program_step_weight(const struct ane_program *p, int32_t i, int 
 /* How the best ids of single tokens were found since the program began: searches, and the bytes of the head that they read;
  * the bytes of the whole head (0: this head is never searched). */
 struct ane_head_stats {
-  uint64_t searched, read, whole;
+  uint64_t pruned, read, whole;
 };
 struct ane_head_stats ane_program_head(const struct ane_program *p);
 
@@ -175,7 +175,7 @@ struct ane_run_item {
 ane_status ane_run(struct ane_program *p, const struct ane_run_item *items, int32_t n_items, struct ane_error *err);
 
 /* The same, and `tap` is called with the result of every step that has a name, on the caller's thread, while the others
- * wait: cols columns of `channels` floats, dense, valid during the call. For wanted positions (the head) it is called
+ * wait: cols columns of `channels` floats, dense, valid during the call. For out_rows positions (the head) it is called
  * block by block, first_col the first of the block. Fused steps hide what stood between their parts: plan a graph of the
  * pipeline "cpu-plain" to see every value. */
 typedef void (*ane_tap_fn)(void *arg, const char *name, const float *data, int64_t first_col, int64_t cols, int64_t channels);
@@ -183,7 +183,7 @@ ane_status ane_run_tapped(struct ane_program *p, const struct ane_run_item *item
 /* Names of the values that a tap sees; i from 0, NULL behind the last. *channels may be NULL. */
 const char *ane_program_value(const struct ane_program *p, int32_t i, int64_t *channels);
 
-/* Results of the session's last run: rows wanted (0 after a rewind, restore or ANE_WANT_NONE). */
+/* Results of the session's last run: rows out_rows (0 after a rewind, restore or ANE_WANT_NONE). */
 int64_t ane_session_rows(const struct ane_session *s);
 /* Logits of a row, vocab floats; NULL where there are none (ANE_WANT_ARGMAX, or row out of range). Valid until the
  * session's next run, rewind or end. */

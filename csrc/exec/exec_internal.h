@@ -9,7 +9,7 @@
 struct matrix {
   const char *name;
   struct ane_packed packed;
-  ane_act act;
+  ane_activation_type activation_type;
   struct ane_tensor stored;
   size_t offset;        /* in the slab; unused for ROWS */
   const char *input;    /* value that it is multiplied by, NULL: none that has a place of its own */
@@ -25,22 +25,22 @@ struct place {
   const char *name;
   size_t offset;
   int64_t channels;
-  bool tail;   /* its columns are wanted positions */
+  bool tail;   /* its columns are out_rows positions */
   bool result; /* lives in the caller's result rows */
 };
 
 struct step;
-struct lane;
-typedef void (*step_fn)(struct lane *l, const struct step *s);
+struct thread_ctx;
+typedef void (*step_fn)(struct thread_ctx *tc, const struct step *s);
 /* What a step must read and compute (see ane_step_profile), added to p. On thread 0, when its own part has just run and the
  * step's scratch is still there. */
-typedef void (*cost_fn)(const struct lane *l, const struct step *s, struct ane_step_profile *p);
+typedef void (*cost_fn)(const struct thread_ctx *tc, const struct step *s, struct ane_step_profile *p);
 
-/* What the thread needs first of the step's weights, to be asked for before the step begins (ahead.c). */
-struct ahead;
-typedef void (*ahead_fn)(const struct lane *l, const struct step *s, struct ahead *a);
+/* What the thread needs first of the step's weights, to be asked for before the step begins (prefetch.c). */
+struct prefetch;
+typedef void (*prefetch_fn)(const struct thread_ctx *tc, const struct step *s, struct prefetch *a);
 
-enum { MAX_PROJECT = 8 };
+enum { MAX_LINEAR = 8 };
 
 /* y = act(g) * u, n elements (kernels.h). */
 typedef void (*act_fn)(const float *g, const float *u, float *y, int64_t n);
@@ -57,11 +57,11 @@ struct step {
   const struct ane_op_info *op;
   step_fn run;
   cost_fn cost; /* NULL: neither weights nor state are read */
-  ahead_fn ahead; /* NULL: nothing */
-  const struct place *in[4], *out[MAX_PROJECT]; /* in: x; residual, second operand or k; rope table; v */
+  prefetch_fn prefetch; /* NULL: nothing */
+  const struct place *in[4], *out[MAX_LINEAR]; /* in: x; residual, second operand or k; rope table; v */
   int32_t index;                                /* own work counters */
   size_t shared_bytes, kernel_bytes;            /* scratch of the step: for all threads together; for its kernels, each */
-  int64_t temp_floats;                          /* least that a thread's lane_temp must hold */
+  int64_t temp_floats;                          /* least that a thread's thread_temp must hold */
   union {
     struct {
       const struct ane_tensor *table;
@@ -69,15 +69,15 @@ struct step {
     } embed;
     struct {
       int count;
-      const struct matrix *w[MAX_PROJECT];
-      const float *bias[MAX_PROJECT];
+      const struct matrix *w[MAX_LINEAR];
+      const float *bias[MAX_LINEAR];
       act_fn act; /* NULL: none */
       bool norm;
       const float *norm_weight;
       float eps;
-      unsigned acts; /* bit a: some matrix meets activations of kind a */
-      bool fine;     /* of 8-bit activations */
-    } project;
+      unsigned activation_types; /* bit a: some matrix meets activations of kind a */
+      bool precise;     /* of 8-bit activations */
+    } linear;
     struct {
       int kv; /* index of the layer's state in a session */
       int64_t heads, kv_heads, head_dim, window, ahead;
@@ -85,7 +85,7 @@ struct step {
       int norm;
       bool half;
       const float *q_norm, *k_norm, *sinks;
-    } attend;
+    } attention;
     struct {
       const float *weight, *bias;
       float eps;
@@ -127,7 +127,7 @@ struct step {
       act_fn act; /* NULL: swiglu_oai */
       float limit, alpha;
       bool soft;
-      unsigned acts;
+      unsigned activation_types;
     } experts;
   };
 };
@@ -137,14 +137,14 @@ struct kv_spec {
   int64_t heads, head_dim;
 };
 
-/* The search for the best id (head.c). */
+/* The search for the best id (pruned_head.c). */
 struct head {
   const struct ane_packed *matrix; /* NULL: the head cannot be searched */
   float *bounds, *bases; /* [groups * 16] each, as upper_bound gives them */
   struct found *found; /* one a thread */
   float share;     /* price of searches, as a share of that of the whole head: a running mean */
   int rest, rests; /* tokens until the next search; the last such number, 0: a search has paid since */
-  uint64_t searched, read; /* searches, and bytes of weights they read */
+  uint64_t pruned, read; /* searches, and bytes of weights they read */
 };
 
 struct ane_program {
@@ -153,7 +153,7 @@ struct ane_program {
   struct ane_pool *pool;
   struct ane_arena arena; /* everything small */
   struct step *steps;
-  int32_t n_steps, n_body; /* steps [n_body, n_steps) work on wanted positions */
+  int32_t n_steps, n_body; /* steps [n_body, n_steps) work on out_rows positions */
   struct place *places;
   int32_t n_places;
   const struct place *result;
@@ -174,19 +174,19 @@ struct ane_program {
   /* scratch */
   uint8_t *scratch;
   size_t scratch_bytes, activation_bytes;
-  uint8_t *acts[ANE_ACT_COUNT];   /* shared prepared activations, chunk columns */
+  uint8_t *activations[ANE_ACTIVATION_COUNT];   /* shared prepared activations, chunk columns */
   float *normed;                  /* shared, chunk columns */
-  uint8_t *lane_mem;              /* threads x lane_bytes */
-  size_t lane_bytes, lane_acts[ANE_ACT_COUNT], lane_normed, lane_temp, lane_kernel;
+  uint8_t *thread_mem;              /* threads x thread_bytes */
+  size_t thread_bytes, thread_activations[ANE_ACTIVATION_COUNT], thread_normed, thread_temp, thread_kernel;
   int64_t temp_rows;              /* rows of an epilogue's temporary, for each of 2 matrices */
   uint8_t *shared;                /* of the step that runs */
   float *parts;                   /* partial attention of one token over all tiles */
-  float *result_block;            /* [WANTED_BLOCK][vocab], committed on use */
+  float *result_block;            /* [OUT_ROWS_BLOCK][vocab], committed on use */
   size_t result_block_bytes;
   _Atomic int64_t *counters;      /* 2 a step */
   _Atomic int64_t *shares;        /* [threads][share_row]: turns taken of each thread's share of a step */
   int64_t share_row;
-  struct ahead *ahead;            /* [threads] */
+  struct prefetch *prefetch;            /* [threads] */
   struct columns *columns;
   struct head head;
   struct ane_step_profile *profile; /* [n_steps + 1]; NULL: off */
@@ -195,11 +195,11 @@ struct ane_program {
 /* Columns that rings keep beyond what the steps look back: rewinds up to here cost nothing. */
 enum { RING_KEEP = 64 };
 
-enum { WANTED_BLOCK = 64, MAX_CHUNK = 4096 };
+enum { OUT_ROWS_BLOCK = 64, MAX_CHUNK = 4096 };
 
 /* Column lists of the run that goes on. */
 struct columns {
-  int32_t ids[MAX_CHUNK], positions[MAX_CHUNK], angles[MAX_CHUNK], wanted[MAX_CHUNK], best[MAX_CHUNK];
+  int32_t ids[MAX_CHUNK], positions[MAX_CHUNK], angles[MAX_CHUNK], out_rows[MAX_CHUNK], best[MAX_CHUNK];
   float best_logit[MAX_CHUNK];
   bool longer[MAX_CHUNK]; /* the column's sequence uses the long rope factors */
 };
@@ -251,13 +251,13 @@ struct run {
   int64_t cols;        /* tokens of all items */
   const int32_t *ids, *positions; /* [cols]; positions in the state */
   const int32_t *angles;          /* [cols] positions in the sequence */
-  const int32_t *wanted;          /* [n_wanted] columns */
-  int64_t n_wanted;
-  float *results;      /* [n_wanted][vocab], or NULL: block by block, argmax only */
-  int32_t *best;       /* [n_wanted] */
+  const int32_t *out_rows;          /* [n_out_rows] columns */
+  int64_t n_out_rows;
+  float *results;      /* [n_out_rows][vocab], or NULL: block by block, argmax only */
+  int32_t *best;       /* [n_out_rows] */
   float *best_logit;
-  bool search;         /* the head is searched */
-  int64_t tail;        /* pool steps of a block of wanted rows: program steps [n_body, n_steps), and the search for the best ids */
+  bool pruned;         /* the head is searched */
+  int64_t tail;        /* pool steps of a block of out_rows rows: program steps [n_body, n_steps), and the search for the best ids */
   int32_t profiled;    /* the row of the profile that goes on, and when it began; -1: none */
   double profiled_from;
   ane_tap_fn tap;      /* NULL: none */
@@ -265,38 +265,38 @@ struct run {
 };
 
 /* A thread's view of the run. */
-struct lane {
+struct thread_ctx {
   struct run *r;
   struct ane_program *p;
   const struct ane_kernels *k;
   int thread, threads; /* among those that do this step */
   int seat;       /* in the pool */
   int64_t cols;   /* columns of the steps that run now */
-  int64_t w_from; /* first wanted column of this block */
+  int64_t first_out_row; /* first out_rows column of this block */
   uint8_t *mem;   /* this thread's scratch */
 };
 
-static inline float *lane_data(const struct lane *l, const struct place *p) {
-  if (p->result) return l->r->results ? l->r->results + l->w_from * l->p->vocab : l->p->result_block;
-  return (float *)(void *)(l->p->scratch + p->offset);
+static inline float *thread_data(const struct thread_ctx *tc, const struct place *p) {
+  if (p->result) return tc->r->results ? tc->r->results + tc->first_out_row * tc->p->vocab : tc->p->result_block;
+  return (float *)(void *)(tc->p->scratch + p->offset);
 }
-static inline void lane_barrier(const struct lane *l) { ane_pool_barrier(l->p->pool, l->seat); }
-static inline int64_t lane_next(const struct lane *l, const struct step *s, int which) {
-  return atomic_fetch_add_explicit(&l->p->counters[2 * s->index + which], 1, memory_order_relaxed);
+static inline void thread_barrier(const struct thread_ctx *tc) { ane_pool_barrier(tc->p->pool, tc->seat); }
+static inline int64_t thread_next(const struct thread_ctx *tc, const struct step *s, int which) {
+  return atomic_fetch_add_explicit(&tc->p->counters[2 * s->index + which], 1, memory_order_relaxed);
 }
 
-static inline _Atomic int64_t *lane_share(const struct lane *l, const struct step *s, int thread) {
-  return &l->p->shares[thread * l->p->share_row + s->index];
+static inline _Atomic int64_t *thread_share(const struct thread_ctx *tc, const struct step *s, int thread) {
+  return &tc->p->shares[thread * tc->p->share_row + s->index];
 }
 /* One of `total` turns that nobody has, -1: all are taken. A thread has a share of turns that lie one behind the other, so that
  * it walks through memory without gaps, and takes of the others' when its own is used up. *away: 0 at first; how many threads
  * further it takes from. */
-static inline int64_t lane_claim(const struct lane *l, const struct step *s, int64_t total, int *away) {
-  for (; *away < l->threads; ++*away) {
-    int of = (l->thread + *away) % l->threads;
+static inline int64_t thread_claim(const struct thread_ctx *tc, const struct step *s, int64_t total, int *away) {
+  for (; *away < tc->threads; ++*away) {
+    int of = (tc->thread + *away) % tc->threads;
     int64_t from, to;
-    ane_split(total, of, l->threads, &from, &to);
-    _Atomic int64_t *taken = lane_share(l, s, of);
+    ane_split(total, of, tc->threads, &from, &to);
+    _Atomic int64_t *taken = thread_share(tc, s, of);
     if (from + atomic_load_explicit(taken, memory_order_relaxed) >= to) continue;
     int64_t turn = from + atomic_fetch_add_explicit(taken, 1, memory_order_relaxed);
     if (turn < to) return turn;
@@ -309,44 +309,44 @@ void profile_step(struct ane_program *p, int32_t i, double start, double now);
 /* The product of a matrix and t columns. */
 void profile_matrix(const struct ane_packed *w, int64_t t, struct ane_step_profile *p);
 
-/* step_project.c: input prepared for a product, by activation kind. */
+/* step_linear.c: input prepared for a product, by activation kind. */
 struct prepared {
-  struct ane_acts a[ANE_ACT_COUNT];
+  struct ane_activations a[ANE_ACTIVATION_COUNT];
 };
 /* One token, in the thread's own scratch. */
-void project_prepare_alone(const struct lane *l, const struct step *s, struct prepared *out);
+void linear_prepare_alone(const struct thread_ctx *tc, const struct step *s, struct prepared *out);
 
-/* ahead.c: ranges of weights; what steps behind `step` need; one more range; asks for some lines, false: there are no more
+/* prefetch.c: ranges of weights; what steps behind `step` need; one more range; asks for some lines, false: there are no more
  * (what an ane_idle_fn does). */
-struct ahead {
+struct prefetch {
   _Alignas(64) int n;
   int at;
   struct {
     const uint8_t *data, *end;
   } part[2];
 };
-enum { AHEAD_BYTES = 65536 }; /* of all ranges together: what a wait of some us can fetch, and the nearer caches hold */
-void ahead_begin(struct ahead *a, const struct lane *l, int32_t step);
-void ahead_add(struct ahead *a, const uint8_t *data, size_t bytes);
-bool ahead_more(struct ahead *a);
+enum { PREFETCH_BYTES = 65536 }; /* of all ranges together: what a wait of some us can fetch, and the nearer caches hold */
+void prefetch_begin(struct prefetch *a, const struct thread_ctx *tc, int32_t step);
+void prefetch_add(struct prefetch *a, const uint8_t *data, size_t bytes);
+bool prefetch_more(struct prefetch *a);
 
-/* head.c: decides whether the head can be searched, before scratch is planned; takes its memory; gives it back. */
+/* pruned_head.c: decides whether the head can be searched, before scratch is planned; takes its memory; gives it back. */
 void head_plan(struct ane_program *p);
 ane_status head_reserve(struct ane_program *p, struct ane_error *err);
 void head_free(struct ane_program *p);
 /* Is the head of this run searched instead of multiplied? Once a run, since it counts tokens. */
-bool head_searched(struct ane_program *p, const struct run *r);
-/* Of the bounds (an ahead_fn). */
-void head_ahead(const struct lane *l, const struct step *s, struct ahead *a);
+bool head_prunes(struct ane_program *p, const struct run *r);
+/* Of the bounds (an prefetch_fn). */
+void head_prefetch(const struct thread_ctx *tc, const struct step *s, struct prefetch *a);
 /* The last step and the search for the best id in one, by all threads; they have met when it returns. */
-void head_search(struct lane *l);
+void head_run_pruned(struct thread_ctx *tc);
 
 /* Builders of steps: fill s from node n. Found by op in plan.c. */
 struct planner;
 typedef ane_status (*plan_fn)(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
 ane_status plan_embed(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
-ane_status plan_project(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
-ane_status plan_attend(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
+ane_status plan_linear(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
+ane_status plan_attention(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
 ane_status plan_norm(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
 ane_status plan_rope(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
 ane_status plan_mix(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
@@ -361,7 +361,7 @@ struct planner {
   int32_t *matrix_of; /* by value: index of matrix, or -1 */
   int32_t *kv_of;     /* by value of the K state: index, or -1 */
   int32_t *ring_of;   /* by value of a column state: index, or -1 */
-  bool *fine;         /* by value: what makes it takes large activations apart closely */
+  bool *precise;         /* by value: what makes it takes large activations apart closely */
 };
 
 /* A constant vector as fp32 in the program's arena, plus `offset`; *out NULL where the input is absent. */

@@ -1,5 +1,5 @@
 /* Liveness to offsets: every activation gets a place in one arena so that two values share memory only if they never
- * live at the same time. Values are sized for the largest chunk, or for a block of wanted positions. Greedy: in order of
+ * live at the same time. Values are sized for the largest chunk, or for a block of out_rows positions. Greedy: in order of
  * size, largest first, each at the lowest offset where nothing that lives with it stands (Pisarchyk and Lee 2020,
  * "Efficient Memory Management for Deep Neural Net Inference", greedy by size). */
 #include "exec/exec_internal.h"
@@ -28,11 +28,11 @@ static int32_t last_use(const struct ane_graph *g, int32_t value, int32_t made) 
   return last;
 }
 
-/* The tail runs after the whole body, once for each block of wanted positions: what it makes or reads lives to the end,
+/* The tail runs after the whole body, once for each block of out_rows positions: what it makes or reads lives to the end,
  * from the first tail node on at the latest. */
 static int32_t first_tail(const struct ane_graph *g) {
   int32_t i = 0;
-  while (i < g->n_nodes && g->values[g->nodes[i].outputs[0]].shape.dim[2] != ANE_DIM_WANTED) i++;
+  while (i < g->n_nodes && g->values[g->nodes[i].outputs[0]].shape.dim[2] != ANE_DIM_OUT_ROWS) i++;
   return i;
 }
 
@@ -68,9 +68,9 @@ ane_status memplan(struct planner *pl, size_t *bytes, struct ane_error *err) {
       ane_free(lives);
       return ane_fail(err, ANE_NOMEM, "no memory for the program");
     }
-    pc->tail = val->shape.dim[2] == ANE_DIM_WANTED;
+    pc->tail = val->shape.dim[2] == ANE_DIM_OUT_ROWS;
     if (pc->result) continue;
-    int64_t cols = pc->tail ? ANE_MIN((int64_t)WANTED_BLOCK, p->o.chunk) : p->o.chunk;
+    int64_t cols = pc->tail ? ANE_MIN((int64_t)OUT_ROWS_BLOCK, p->o.chunk) : p->o.chunk;
     int32_t last = pc->tail ? g->n_nodes : last_use(g, v, val->node);
     if (last >= tail) last = g->n_nodes;
     lives[n++] = (struct life){v, pc->tail ? ANE_MIN(tail, val->node) : val->node, last, ane_align_up((size_t)(pc->channels * cols) * sizeof(float), 64), 0};

@@ -7,8 +7,8 @@
 
 /* Which builder makes the step of an op. An op without one cannot run here. */
 static const plan_fn planners[ANE_OP_COUNT] = {
-  [ANE_OP_EMBED] = plan_embed,     [ANE_OP_TAKE] = plan_embed,        [ANE_OP_PROJECT] = plan_project, [ANE_OP_ATTENTION] = plan_attend,
-  [ANE_OP_ATTEND] = plan_attend,   [ANE_OP_RMS_NORM] = plan_norm,     [ANE_OP_LAYER_NORM] = plan_norm, [ANE_OP_ROPE] = plan_rope,
+  [ANE_OP_EMBED] = plan_embed,     [ANE_OP_GATHER] = plan_embed,        [ANE_OP_LINEAR] = plan_linear, [ANE_OP_ATTENTION] = plan_attention,
+  [ANE_OP_FUSED_ATTENTION] = plan_attention,   [ANE_OP_RMS_NORM] = plan_norm,     [ANE_OP_LAYER_NORM] = plan_norm, [ANE_OP_ROPE] = plan_rope,
   [ANE_OP_ROPE_TABLE] = plan_rope, [ANE_OP_GLU] = plan_math,          [ANE_OP_ACT] = plan_math,        [ANE_OP_ADD] = plan_math,
   [ANE_OP_CONCAT] = plan_mix,      [ANE_OP_AFFINE] = plan_mix,         [ANE_OP_L2_NORM] = plan_mix,     [ANE_OP_REPEAT_HEADS] = plan_mix,
   [ANE_OP_MEAN_HEADS] = plan_mix,  [ANE_OP_CONV_CAUSAL] = plan_conv,   [ANE_OP_DELAY] = plan_conv,      [ANE_OP_ROUTE] = plan_route,
@@ -62,14 +62,14 @@ ane_status planner_matrix(struct planner *pl, int32_t value, const struct place 
   return ANE_OK;
 }
 
-/* The inputs of a run are ids, positions and wanted columns, each read by the one op that is made for it. */
+/* The inputs of a run are ids, positions and out_rows columns, each read by the one op that is made for it. */
 static bool may_read(const struct ane_node *n, int i, const struct ane_value *v) {
   static const struct {
     ane_op op;
     int input;
     const char *name;
     int64_t dim;
-  } readers[] = {{ANE_OP_EMBED, 0, "ids", ANE_DIM_TOKENS}, {ANE_OP_ROPE_TABLE, 0, "positions", ANE_DIM_TOKENS}, {ANE_OP_TAKE, 1, "wanted", ANE_DIM_WANTED}};
+  } readers[] = {{ANE_OP_EMBED, 0, "ids", ANE_DIM_TOKENS}, {ANE_OP_ROPE_TABLE, 0, "positions", ANE_DIM_TOKENS}, {ANE_OP_GATHER, 1, "out_rows", ANE_DIM_OUT_ROWS}};
   for (size_t r = 0; r < ANE_COUNT(readers); r++)
     if (readers[r].op == n->op && readers[r].input == i) return strcmp(readers[r].name, v->name) == 0 && v->shape.dim[1] == readers[r].dim;
   return false;
@@ -81,9 +81,9 @@ static ane_status check_node(const struct planner *pl, const struct ane_node *n,
     if (n->inputs[i] == ANE_NONE) continue;
     const struct ane_value *v = &pl->g->values[n->inputs[i]];
     if ((v->kind == ANE_VALUE_INPUT && !may_read(n, i, v)) || (v->kind == ANE_VALUE_CONST && v->shape.rank == 4))
-      return ane_fail(err, ANE_UNSUPPORTED, "%s: a run cannot give it %s; it gives ids to embed, positions to rope_table, wanted to take", n->name, v->name);
+      return ane_fail(err, ANE_UNSUPPORTED, "%s: a run cannot give it %s; it gives ids to embed, positions to rope_table, out_rows to gather", n->name, v->name);
     if (ane_op_sees_tokens(n->op) && i == 0 && v->shape.dim[2] != ANE_DIM_TOKENS)
-      return ane_fail(err, ANE_UNSUPPORTED, "%s: %s cannot stand behind take", n->name, ane_op_info(n->op)->name);
+      return ane_fail(err, ANE_UNSUPPORTED, "%s: %s cannot follow gather", n->name, ane_op_info(n->op)->name);
   }
   return ANE_OK;
 }
@@ -104,21 +104,21 @@ static ane_status plan_step(struct planner *pl, const struct ane_node *n, struct
  * another choice, and those of the results. Between them and these may stand anything but a product. Measured: ANE_WIDE_OVER. */
 static void mark_fine(struct planner *pl) {
   const struct ane_graph *g = pl->g;
-  for (int32_t i = 0; i < g->n_results; i++) pl->fine[g->results[i]] = true;
+  for (int32_t i = 0; i < g->n_results; i++) pl->precise[g->results[i]] = true;
   for (int32_t i = g->n_nodes - 1; i >= 0; i--) {
     const struct ane_node *n = &g->nodes[i];
     int inputs = 0;
-    if (n->op == ANE_OP_ATTENTION || n->op == ANE_OP_ATTEND) inputs = 3;
+    if (n->op == ANE_OP_ATTENTION || n->op == ANE_OP_FUSED_ATTENTION) inputs = 3;
     else if (n->op == ANE_OP_ROUTE) inputs = 1;
-    else if (n->op != ANE_OP_PROJECT && n->op != ANE_OP_EXPERTS)
+    else if (n->op != ANE_OP_LINEAR && n->op != ANE_OP_EXPERTS)
       for (int32_t o = 0; o < n->n_outputs; o++)
-        if (pl->fine[n->outputs[o]]) inputs = n->n_inputs;
+        if (pl->precise[n->outputs[o]]) inputs = n->n_inputs;
     for (int j = 0; j < inputs; j++)
-      if (n->inputs[j] != ANE_NONE) pl->fine[n->inputs[j]] = true;
+      if (n->inputs[j] != ANE_NONE) pl->precise[n->inputs[j]] = true;
   }
 }
 
-/* Steps on all tokens first, then those on wanted positions; a node of the body never needs the tail. */
+/* Steps on all tokens first, then those on out_rows positions; a node of the body never needs the tail. */
 static ane_status plan_steps(struct planner *pl, struct ane_error *err) {
   const struct ane_graph *g = pl->g;
   struct ane_program *p = pl->p;
@@ -135,7 +135,7 @@ static ane_status plan_steps(struct planner *pl, struct ane_error *err) {
     }
     if (!tail) p->n_body = p->n_steps;
   }
-  if (p->n_steps - p->n_body < 2) return ane_fail(err, ANE_UNSUPPORTED, "the graph %s does not take wanted positions before its head", g->name);
+  if (p->n_steps - p->n_body < 2) return ane_fail(err, ANE_UNSUPPORTED, "the graph %s does not gather its output rows before the head", g->name);
   return ANE_OK;
 }
 
@@ -165,7 +165,7 @@ static ane_status plan_states(struct planner *pl, struct ane_error *err) {
       ane_status st = plan_ring(pl, n, err);
       if (st) return st;
     }
-    if (n->op != ANE_OP_ATTENTION && n->op != ANE_OP_ATTEND) continue;
+    if (n->op != ANE_OP_ATTENTION && n->op != ANE_OP_FUSED_ATTENTION) continue;
     int32_t k = n->inputs[3];
     for (int j = 3; j <= 4; j++) {
       if (pl->kv_of[n->inputs[j]] >= 0)
@@ -197,8 +197,8 @@ static uint64_t fingerprint(const struct ane_program *p, const struct ane_graph 
       for (uint64_t at = 0; at + SAMPLE <= t->bytes; at += t->bytes / SAMPLES) h = hash_bytes(h, (const uint8_t *)t->data + at, SAMPLE);
   }
   for (int32_t i = 0; i < p->n_matrices; i++) {
-    const ane_form form = p->matrices[i].packed.form; /* the halves of a head are the same numbers */
-    const int32_t held[] = {(int32_t)(form == ANE_FORM_P8 ? ANE_FORM_Q8_0 : form), (int32_t)p->matrices[i].packed.dtype, (int32_t)p->matrices[i].act};
+    const ane_layout layout = p->matrices[i].packed.layout; /* the halves of a head are the same numbers */
+    const int32_t held[] = {(int32_t)(layout == ANE_LAYOUT_Q8_0_SPLIT ? ANE_LAYOUT_Q8_0 : layout), (int32_t)p->matrices[i].packed.dtype, (int32_t)p->matrices[i].activation_type};
     h = hash_bytes(h, held, sizeof held);
   }
   const int32_t options[] = {p->o.int8, (int32_t)p->o.isa, (int32_t)p->o.weights.kind};
@@ -214,7 +214,7 @@ static uint64_t fingerprint_packed(const struct ane_program *p) {
 }
 
 /* Takes `size` bytes, 64-byte aligned, from a running total. */
-static size_t take(size_t *total, size_t size) {
+static size_t reserve(size_t *total, size_t size) {
   size_t at = *total;
   *total += ane_align_up(size, 64);
   return at;
@@ -222,7 +222,7 @@ static size_t take(size_t *total, size_t size) {
 
 /* Widest things the steps need, to size the shared and the per-thread scratch. */
 struct widest {
-  int64_t cols[ANE_ACT_COUNT], channels, part, temp;
+  int64_t cols[ANE_ACTIVATION_COUNT], channels, part, temp;
   size_t kernel, shared;
 };
 
@@ -232,16 +232,16 @@ static void widest_of(const struct ane_program *p, struct widest *w) {
     w->kernel = ANE_MAX(w->kernel, s->kernel_bytes);
     w->shared = ANE_MAX(w->shared, s->shared_bytes);
     w->temp = ANE_MAX(w->temp, s->temp_floats);
-    if (s->op == ane_op_info(ANE_OP_PROJECT)) {
-      for (int m = 0; m < s->project.count; m++) {
-        const struct matrix *x = s->project.w[m];
-        w->cols[x->act] = ANE_MAX(w->cols[x->act], x->packed.cols);
+    if (s->op == ane_op_info(ANE_OP_LINEAR)) {
+      for (int m = 0; m < s->linear.count; m++) {
+        const struct matrix *x = s->linear.w[m];
+        w->cols[x->activation_type] = ANE_MAX(w->cols[x->activation_type], x->packed.cols);
         w->channels = ANE_MAX(w->channels, x->packed.cols);
         w->kernel = ANE_MAX(w->kernel, ane_matmul_scratch(&x->packed));
       }
-    } else if (s->op == ane_op_info(ANE_OP_ATTEND) || s->op == ane_op_info(ANE_OP_ATTENTION)) {
-      w->kernel = ANE_MAX(w->kernel, ane_attention_scratch(s->attend.heads, s->attend.kv_heads, s->attend.head_dim));
-      w->part = ANE_MAX(w->part, s->attend.heads * (2 + s->attend.head_dim));
+    } else if (s->op == ane_op_info(ANE_OP_FUSED_ATTENTION) || s->op == ane_op_info(ANE_OP_ATTENTION)) {
+      w->kernel = ANE_MAX(w->kernel, ane_attention_scratch(s->attention.heads, s->attention.kv_heads, s->attention.head_dim));
+      w->part = ANE_MAX(w->part, s->attention.heads * (2 + s->attention.head_dim));
     }
   }
 }
@@ -250,39 +250,39 @@ static ane_status plan_scratch(struct ane_program *p, size_t activations, struct
   struct widest w = {0};
   widest_of(p, &w);
   int64_t chunk = p->o.chunk, tiles = (p->o.context + ANE_TILE - 1) / ANE_TILE;
-  size_t total = 0, at[ANE_ACT_COUNT], normed, parts, counters, shares, ahead, lanes, shared;
+  size_t total = 0, at[ANE_ACTIVATION_COUNT], normed, parts, counters, shares, prefetch, lanes, shared;
   p->activation_bytes = activations;
-  take(&total, activations);
-  for (int a = 0; a < ANE_ACT_COUNT; a++) {
-    size_t bytes = a == ANE_ACT_F32 || !w.cols[a] ? 0 : ane_acts_bytes((ane_act)a, chunk, w.cols[a]);
-    at[a] = take(&total, bytes);
-    p->lane_acts[a] = take(&p->lane_bytes, a == ANE_ACT_F32 || !w.cols[a] ? 0 : ane_acts_bytes((ane_act)a, 1, w.cols[a]));
+  reserve(&total, activations);
+  for (int a = 0; a < ANE_ACTIVATION_COUNT; a++) {
+    size_t bytes = a == ANE_ACTIVATION_F32 || !w.cols[a] ? 0 : ane_activations_bytes((ane_activation_type)a, chunk, w.cols[a]);
+    at[a] = reserve(&total, bytes);
+    p->thread_activations[a] = reserve(&p->thread_bytes, a == ANE_ACTIVATION_F32 || !w.cols[a] ? 0 : ane_activations_bytes((ane_activation_type)a, 1, w.cols[a]));
   }
-  normed = take(&total, (size_t)(chunk * w.channels) * sizeof(float));
-  parts = take(&total, (size_t)(tiles * w.part) * sizeof(float));
-  shared = take(&total, w.shared);
-  counters = take(&total, (size_t)p->n_steps * 2 * sizeof *p->counters);
+  normed = reserve(&total, (size_t)(chunk * w.channels) * sizeof(float));
+  parts = reserve(&total, (size_t)(tiles * w.part) * sizeof(float));
+  shared = reserve(&total, w.shared);
+  counters = reserve(&total, (size_t)p->n_steps * 2 * sizeof *p->counters);
   p->share_row = (int64_t)ane_align_up((size_t)p->n_steps, 64 / sizeof *p->shares);
-  shares = take(&total, (size_t)(p->share_row * p->o.threads) * sizeof *p->shares);
-  ahead = take(&total, (size_t)p->o.threads * sizeof *p->ahead);
-  p->lane_normed = take(&p->lane_bytes, (size_t)w.channels * sizeof(float));
+  shares = reserve(&total, (size_t)(p->share_row * p->o.threads) * sizeof *p->shares);
+  prefetch = reserve(&total, (size_t)p->o.threads * sizeof *p->prefetch);
+  p->thread_normed = reserve(&p->thread_bytes, (size_t)w.channels * sizeof(float));
   p->temp_rows = 64;
-  p->lane_temp = take(&p->lane_bytes, (size_t)ANE_MAX(2 * chunk * p->temp_rows, w.temp) * sizeof(float));
-  p->lane_kernel = take(&p->lane_bytes, w.kernel);
-  p->lane_bytes = ane_align_up(p->lane_bytes, 4096);
-  lanes = take(&total, p->lane_bytes * (size_t)p->o.threads);
+  p->thread_temp = reserve(&p->thread_bytes, (size_t)ANE_MAX(2 * chunk * p->temp_rows, w.temp) * sizeof(float));
+  p->thread_kernel = reserve(&p->thread_bytes, w.kernel);
+  p->thread_bytes = ane_align_up(p->thread_bytes, 4096);
+  lanes = reserve(&total, p->thread_bytes * (size_t)p->o.threads);
   p->scratch_bytes = total;
   p->scratch = ane_pages_alloc(total, false); /* small pages: a short prompt touches, and so clears, little of it */
   if (!p->scratch) return ane_fail(err, ANE_NOMEM, "no memory for %zu bytes of activations", total);
-  for (int a = 0; a < ANE_ACT_COUNT; a++) p->acts[a] = p->scratch + at[a];
+  for (int a = 0; a < ANE_ACTIVATION_COUNT; a++) p->activations[a] = p->scratch + at[a];
   p->normed = (float *)(void *)(p->scratch + normed);
   p->shared = p->scratch + shared;
   p->parts = (float *)(void *)(p->scratch + parts);
   p->counters = (_Atomic int64_t *)(void *)(p->scratch + counters);
   p->shares = (_Atomic int64_t *)(void *)(p->scratch + shares);
-  p->ahead = (struct ahead *)(void *)(p->scratch + ahead);
-  p->lane_mem = p->scratch + lanes;
-  p->result_block_bytes = (size_t)p->vocab * WANTED_BLOCK * sizeof(float);
+  p->prefetch = (struct prefetch *)(void *)(p->scratch + prefetch);
+  p->thread_mem = p->scratch + lanes;
+  p->result_block_bytes = (size_t)p->vocab * OUT_ROWS_BLOCK * sizeof(float);
   p->result_block = ane_pages_alloc(p->result_block_bytes, false);
   return p->result_block ? ANE_OK : no_memory(err);
 }
@@ -290,8 +290,8 @@ static ane_status plan_scratch(struct ane_program *p, size_t activations, struct
 static ane_status find_result(struct planner *pl, struct ane_error *err) {
   const struct ane_graph *g = pl->g;
   const struct ane_value *v = &g->values[g->results[0]];
-  if (g->n_results != 1 || v->kind != ANE_VALUE_RESULT || v->shape.dim[2] != ANE_DIM_WANTED)
-    return ane_fail(err, ANE_UNSUPPORTED, "the graph %s gives %d results; the executor takes one, of wanted positions", g->name, g->n_results);
+  if (g->n_results != 1 || v->kind != ANE_VALUE_RESULT || v->shape.dim[2] != ANE_DIM_OUT_ROWS)
+    return ane_fail(err, ANE_UNSUPPORTED, "the graph %s gives %d results; the executor takes one, of the output rows", g->name, g->n_results);
   pl->p->places[g->results[0]].result = true;
   pl->p->result = &pl->p->places[g->results[0]];
   pl->p->vocab = v->shape.dim[1];
@@ -307,8 +307,8 @@ static ane_status plan_arrays(struct planner *pl, struct ane_error *err) {
   pl->matrix_of = ane_malloc(n * sizeof *pl->matrix_of);
   pl->kv_of = ane_malloc(n * sizeof *pl->kv_of);
   pl->ring_of = ane_malloc(n * sizeof *pl->ring_of);
-  pl->fine = ane_calloc(n, sizeof *pl->fine);
-  if (!p->places || !p->matrices || !pl->matrix_of || !pl->kv_of || !pl->ring_of || !pl->fine) return no_memory(err);
+  pl->precise = ane_calloc(n, sizeof *pl->precise);
+  if (!p->places || !p->matrices || !pl->matrix_of || !pl->kv_of || !pl->ring_of || !pl->precise) return no_memory(err);
   memset(pl->ring_of, 0xFF, n * sizeof *pl->ring_of);
   memset(pl->matrix_of, 0xFF, n * sizeof *pl->matrix_of);
   memset(pl->kv_of, 0xFF, n * sizeof *pl->kv_of);
@@ -366,7 +366,7 @@ ane_status ane_program_create(struct ane_program **out, const struct ane_graph *
   ane_free(pl.matrix_of);
   ane_free(pl.kv_of);
   ane_free(pl.ring_of);
-  ane_free(pl.fine);
+  ane_free(pl.precise);
   if (st) {
     ane_program_destroy(p);
     return st;
@@ -390,7 +390,7 @@ void ane_program_destroy(struct ane_program *p) {
 
 void ane_program_poison(struct ane_program *p) {
   memset(p->scratch, 0xFF, (size_t)((uint8_t *)p->counters - p->scratch));
-  memset(p->lane_mem, 0xFF, p->lane_bytes * (size_t)p->o.threads);
+  memset(p->thread_mem, 0xFF, p->thread_bytes * (size_t)p->o.threads);
   memset(p->result_block, 0xFF, p->result_block_bytes);
 }
 
@@ -412,12 +412,12 @@ const char *ane_program_value(const struct ane_program *p, int32_t i, int64_t *c
 }
 
 struct ane_matrix_info ane_program_matrix(const struct ane_program *p, int32_t i) {
-  static const char *const acts[] = {"fp32", "int8", "bf16"};
+  static const char *const names[] = {"fp32", "int8", "bf16"};
   const struct matrix *m = &p->matrices[i];
   const struct ane_packed *w = &m->packed;
   size_t bytes = m->stored.bytes;
-  if (w->form != ANE_FORM_ROWS) ane_packed_bytes(w, &bytes);
-  return (struct ane_matrix_info){.name = m->name, .form = ane_form_info(w->form)->name, .act = acts[m->act], .dtype = w->dtype,
+  if (w->layout != ANE_LAYOUT_ROWS) ane_packed_bytes(w, &bytes);
+  return (struct ane_matrix_info){.name = m->name, .layout = ane_layout_info(w->layout)->name, .activations = names[m->activation_type], .dtype = w->dtype,
     .stored = m->stored.dtype, .input = m->input, .weights = m->coded ? ane_weight_spec_name(m->spec) : NULL, .rows = w->rows, .cols = w->cols,
     .bytes = bytes, .recoded = m->recoded, .error = m->error};
 }
@@ -428,7 +428,7 @@ bool ane_program_print(const struct ane_program *p, struct ane_buffer *out) {
     char line[256];
     int n = snprintf(line, sizeof line, "%-12s %-40s", s->op->name, s->name);
     if (n < 0 || !ane_buffer_append(out, line, ANE_MIN((size_t)n, sizeof line - 1))) return false;
-    for (int o = 0; o < MAX_PROJECT && s->out[o]; o++) {
+    for (int o = 0; o < MAX_LINEAR && s->out[o]; o++) {
       n = snprintf(line, sizeof line, " @%zu x %" PRId64 "%s", s->out[o]->offset, s->out[o]->channels, s->out[o]->result ? " result" : "");
       if (n < 0 || !ane_buffer_append(out, line, (size_t)n)) return false;
     }

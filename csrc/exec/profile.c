@@ -23,7 +23,7 @@ bool ane_program_profiled(const struct ane_program *p, int32_t i, struct ane_ste
 
 const char *ane_program_step_weight(const struct ane_program *p, int32_t i, int n) {
   const struct step *s = i < p->n_steps ? &p->steps[i] : NULL;
-  return s && s->op == ane_op_info(ANE_OP_PROJECT) && n < s->project.count ? s->project.w[n]->name : NULL;
+  return s && s->op == ane_op_info(ANE_OP_LINEAR) && n < s->linear.count ? s->linear.w[n]->name : NULL;
 }
 
 void profile_step(struct ane_program *p, int32_t i, double start, double now) {
@@ -33,6 +33,6 @@ void profile_step(struct ane_program *p, int32_t i, double start, double now) {
 }
 
 void profile_matrix(const struct ane_packed *w, int64_t t, struct ane_step_profile *p) {
-  p->bytes += (double)w->groups * ((double)w->group_bytes + (w->form == ANE_FORM_P8 ? 8 * (double)w->cols : 0));
+  p->bytes += (double)w->groups * ((double)w->group_bytes + (w->layout == ANE_LAYOUT_Q8_0_SPLIT ? 8 * (double)w->cols : 0));
   p->ops += 2.0 * (double)w->rows * (double)w->cols * (double)t;
 }

@@ -4,8 +4,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Steps of the pool: the body, then for each block of wanted rows the rest of the program and what looks for the best ids: find_best, or
- * head_search, which takes the place of the last step of the program. */
+/* Steps of the pool: the body, then for each block of out_rows rows the rest of the program and what looks for the best ids: find_best, or
+ * head_run_pruned, which takes the place of the last step of the program. */
 
 /* The program step that a step of the pool is; the number of steps: find_best. */
 static int32_t step_of(const struct run *r, int64_t at) {
@@ -13,7 +13,7 @@ static int32_t step_of(const struct run *r, int64_t at) {
   return (int32_t)(at < p->n_body ? at : p->n_body + (at - p->n_body) % r->tail);
 }
 
-static bool is_search(const struct run *r, int32_t step) { return r->search && step == r->p->n_steps - 1; }
+static bool is_pruned(const struct run *r, int32_t step) { return r->pruned && step == r->p->n_steps - 1; }
 
 /* Clears the counters of a step that all threads have left. */
 static void reset_counters(const struct run *r, int64_t at) {
@@ -39,50 +39,50 @@ static void between_steps(struct run *r, int64_t at) {
   if (r->p->profile) profile_next(r, step_of(r, at));
 }
 
-static void tap_step(const struct lane *l, const struct step *s) {
-  lane_barrier(l);
-  for (int i = 0; l->thread == 0 && i < MAX_PROJECT && s->out[i]; i++)
-    l->r->tap(l->r->tap_arg, s->out[i]->name, lane_data(l, s->out[i]), s->out[i]->tail ? l->w_from : 0, l->cols, s->out[i]->channels);
+static void tap_step(const struct thread_ctx *tc, const struct step *s) {
+  thread_barrier(tc);
+  for (int i = 0; tc->thread == 0 && i < MAX_LINEAR && s->out[i]; i++)
+    tc->r->tap(tc->r->tap_arg, s->out[i]->name, thread_data(tc, s->out[i]), s->out[i]->tail ? tc->first_out_row : 0, tc->cols, s->out[i]->channels);
 }
 
 /* Best id of each row of the block. Each thread takes some rows. */
-static void find_best(const struct lane *l, int64_t rows) {
-  const float *x = lane_data(l, l->p->result);
-  for (int64_t i = l->thread; i < rows; i += l->threads)
-    l->r->best[l->w_from + i] = (int32_t)l->k->argmax(x + i * l->p->vocab, l->p->vocab, &l->r->best_logit[l->w_from + i]);
+static void find_best(const struct thread_ctx *tc, int64_t rows) {
+  const float *x = thread_data(tc, tc->p->result);
+  for (int64_t i = tc->thread; i < rows; i += tc->threads)
+    tc->r->best[tc->first_out_row + i] = (int32_t)tc->k->argmax(x + i * tc->p->vocab, tc->p->vocab, &tc->r->best_logit[tc->first_out_row + i]);
 }
 
 static void run_step(void *arg, int64_t at, int thread, int threads, int seat) {
   struct run *r = arg;
   struct ane_program *p = r->p;
-  struct lane l = {.r = r, .p = p, .k = p->k, .thread = thread, .threads = threads, .seat = seat, .cols = r->cols, .mem = p->lane_mem + (size_t)seat * p->lane_bytes};
-  struct ahead *ahead = &p->ahead[seat];
+  struct thread_ctx tc = {.r = r, .p = p, .k = p->k, .thread = thread, .threads = threads, .seat = seat, .cols = r->cols, .mem = p->thread_mem + (size_t)seat * p->thread_bytes};
+  struct prefetch *prefetch = &p->prefetch[seat];
   int32_t i = step_of(r, at);
-  ahead->at = ahead->n = 0;
+  prefetch->at = prefetch->n = 0;
   if (thread == 0) between_steps(r, at);
   if (at >= p->n_body) {
-    l.w_from = (at - p->n_body) / r->tail * WANTED_BLOCK;
-    l.cols = ANE_MIN(r->n_wanted - l.w_from, (int64_t)ANE_MIN(WANTED_BLOCK, p->o.chunk));
+    tc.first_out_row = (at - p->n_body) / r->tail * OUT_ROWS_BLOCK;
+    tc.cols = ANE_MIN(r->n_out_rows - tc.first_out_row, (int64_t)ANE_MIN(OUT_ROWS_BLOCK, p->o.chunk));
   }
   if (i == p->n_steps) {
-    find_best(&l, l.cols);
-  } else if (is_search(r, i)) {
-    head_search(&l);
+    find_best(&tc, tc.cols);
+  } else if (is_pruned(r, i)) {
+    head_run_pruned(&tc);
   } else {
     struct step *s = &p->steps[i];
-    s->run(&l, s);
-    if (p->profile && thread == 0 && s->cost) s->cost(&l, s, &p->profile[i]);
-    if (r->tap) tap_step(&l, s);
-    ahead_begin(ahead, &l, i);
+    s->run(&tc, s);
+    if (p->profile && thread == 0 && s->cost) s->cost(&tc, s, &p->profile[i]);
+    if (r->tap) tap_step(&tc, s);
+    prefetch_begin(prefetch, &tc, i);
   }
 }
 
-static bool run_idle(void *program, int seat) { return ahead_more(&((struct ane_program *)program)->ahead[seat]); }
+static bool run_idle(void *program, int seat) { return prefetch_more(&((struct ane_program *)program)->prefetch[seat]); }
 
 static void run_all(struct run *r) {
   struct ane_program *p = r->p;
-  int64_t blocks = (r->n_wanted + WANTED_BLOCK - 1) / WANTED_BLOCK;
-  r->tail = p->n_steps - p->n_body + !r->search;
+  int64_t blocks = (r->n_out_rows + OUT_ROWS_BLOCK - 1) / OUT_ROWS_BLOCK;
+  r->tail = p->n_steps - p->n_body + !r->pruned;
   r->profiled = -1;
   struct ane_pool_steps steps = {.count = p->n_body + blocks * r->tail, .step = run_step, .arg = r, .idle = run_idle, .idle_arg = p};
   ane_pool_run_steps(p->pool, &steps);
@@ -90,7 +90,7 @@ static void run_all(struct run *r) {
   if (p->profile) profile_next(r, -1);
 }
 
-static int64_t wanted_rows(const struct ane_run_item *i) { return i->want == ANE_WANT_NONE ? 0 : i->want == ANE_WANT_LAST ? 1 : i->n; }
+static int64_t out_rows_of(const struct ane_run_item *i) { return i->want == ANE_WANT_NONE ? 0 : i->want == ANE_WANT_LAST ? 1 : i->n; }
 
 static ane_status check_item(const struct ane_program *p, const struct ane_run_item *it, struct ane_error *err) {
   const struct ane_session *s = it->session;
@@ -114,7 +114,7 @@ static ane_status check_item(const struct ane_program *p, const struct ane_run_i
 
 /* Makes room for the rows that the item wants kept. */
 static ane_status make_room(struct ane_session *s, const struct ane_run_item *it, struct ane_error *err) {
-  int64_t rows = it->want == ANE_WANT_ARGMAX ? 0 : wanted_rows(it);
+  int64_t rows = it->want == ANE_WANT_ARGMAX ? 0 : out_rows_of(it);
   if (rows <= s->room_rows) return ANE_OK;
   size_t bytes;
   if (!ane_mul_size((size_t)rows * sizeof(float), (size_t)s->program->vocab, &bytes)) return ane_fail(err, ANE_NOMEM, "too many logits");
@@ -154,13 +154,13 @@ static void fill_columns(struct columns *c, struct run *r) {
       c->positions[col] = (int32_t)(it->session->length + j);
       c->angles[col] = c->positions[col] + (int32_t)it->session->origin;
       c->longer[col] = it->session->longer;
-      if (it->want > ANE_WANT_LAST || (it->want == ANE_WANT_LAST && j == it->n - 1)) c->wanted[r->n_wanted++] = (int32_t)col;
+      if (it->want > ANE_WANT_LAST || (it->want == ANE_WANT_LAST && j == it->n - 1)) c->out_rows[r->n_out_rows++] = (int32_t)col;
     }
   }
   r->ids = c->ids;
   r->positions = c->positions;
   r->angles = c->angles;
-  r->wanted = c->wanted;
+  r->out_rows = c->out_rows;
   r->best = c->best;
   r->best_logit = c->best_logit;
 }
@@ -171,7 +171,7 @@ static void finish(const struct run *r, const float *rows) {
   for (int32_t i = 0; i < r->n_items; i++) {
     const struct ane_run_item *it = &r->items[i];
     struct ane_session *s = it->session;
-    int64_t n = wanted_rows(it);
+    int64_t n = out_rows_of(it);
     memcpy(s->ids + s->length, it->ids, (size_t)it->n * sizeof *s->ids);
     s->length += it->n;
     if (r->p->n_rings) s->ring_low = ANE_MAX(s->ring_low, s->length - r->p->ring_columns);
@@ -187,12 +187,12 @@ static void finish(const struct run *r, const float *rows) {
   }
 }
 
-/* Checked items, all the way. results: room for the wanted rows; NULL: only their best ids. */
+/* Checked items, all the way. results: room for the out_rows rows; NULL: only their best ids. */
 static void run_items(struct ane_program *p, const struct ane_run_item *items, int32_t n_items, float *results, ane_tap_fn tap, void *tap_arg) {
   struct run r = {.p = p, .items = items, .n_items = n_items, .results = results, .tap = tap, .tap_arg = tap_arg};
   for (int32_t i = 0; i < n_items; i++) r.cols += items[i].n;
   fill_columns(p->columns, &r);
-  r.search = head_searched(p, &r);
+  r.pruned = head_prunes(p, &r);
   run_all(&r);
   finish(&r, results);
 }
@@ -238,7 +238,7 @@ ane_status ane_run_tapped(struct ane_program *p, const struct ane_run_item *item
   float *results = keep && n_items == 1 ? items[0].session->logits : NULL;
   if (keep && n_items > 1) {
     int64_t rows = 0;
-    for (int32_t i = 0; i < n_items; i++) rows += wanted_rows(&items[i]);
+    for (int32_t i = 0; i < n_items; i++) rows += out_rows_of(&items[i]);
     results = shared = ane_malloc((size_t)(rows * p->vocab) * sizeof *shared);
     if (!shared) return ane_fail(err, ANE_NOMEM, "no memory for %" PRId64 " rows of logits", rows);
   }

@@ -1,30 +1,30 @@
-/* embed: rows of a table by id, decoded from where they are stored. take: the columns whose output is wanted. */
+/* embed: rows of a table by id, decoded from where they are stored. take: the columns whose output is out_rows. */
 #include "exec/exec_internal.h"
 
 #include <string.h>
 
-static void run_embed(struct lane *l, const struct step *s) {
-  float *out = lane_data(l, s->out[0]);
+static void run_embed(struct thread_ctx *tc, const struct step *s) {
+  float *out = thread_data(tc, s->out[0]);
   const struct ane_tensor *t = s->embed.table;
   int64_t c = s->out[0]->channels, from, to;
   size_t row = (size_t)(t->bytes / (uint64_t)t->shape.dim[0]);
-  ane_split(l->cols, l->thread, l->threads, &from, &to);
-  for (int64_t i = from; t->gather && i < to; i++) ane_gather_floats(t, l->r->ids[i], out + i * c);
+  ane_split(tc->cols, tc->thread, tc->threads, &from, &to);
+  for (int64_t i = from; t->gather && i < to; i++) ane_gather_floats(t, tc->r->ids[i], out + i * c);
   if (t->gather) return;
-  for (int64_t i = from; i < to; i++) s->embed.decode((const uint8_t *)t->data + (size_t)l->r->ids[i] * row, out + i * c, (uint64_t)c);
+  for (int64_t i = from; i < to; i++) s->embed.decode((const uint8_t *)t->data + (size_t)tc->r->ids[i] * row, out + i * c, (uint64_t)c);
 }
 
-static void run_take(struct lane *l, const struct step *s) {
-  const float *x = lane_data(l, s->in[0]);
-  float *out = lane_data(l, s->out[0]);
+static void run_gather(struct thread_ctx *tc, const struct step *s) {
+  const float *x = thread_data(tc, s->in[0]);
+  float *out = thread_data(tc, s->out[0]);
   int64_t c = s->out[0]->channels, from, to;
-  ane_split(l->cols, l->thread, l->threads, &from, &to);
-  for (int64_t i = from; i < to; i++) memcpy(out + i * c, x + l->r->wanted[l->w_from + i] * c, (size_t)c * sizeof *out);
+  ane_split(tc->cols, tc->thread, tc->threads, &from, &to);
+  for (int64_t i = from; i < to; i++) memcpy(out + i * c, x + tc->r->out_rows[tc->first_out_row + i] * c, (size_t)c * sizeof *out);
 }
 
 ane_status plan_embed(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
-  if (n->op == ANE_OP_TAKE) {
-    s->run = run_take;
+  if (n->op == ANE_OP_GATHER) {
+    s->run = run_gather;
     s->in[0] = planner_place(pl, n->inputs[0]);
     return ANE_OK;
   }

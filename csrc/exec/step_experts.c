@@ -11,7 +11,7 @@ struct layout {
   int32_t *start, *token;  /* [count + 1]: rows of expert e; [rows]: token of a row */
   float *weight, *x, *h, *o; /* [rows]; gathered input [rows][C], if any matrix takes floats; inner [rows][I]; output [rows][C] */
   int32_t *slot;           /* [T][per token]: row of each choice, ascending by expert; -1: adds nothing */
-  struct ane_acts in[ANE_ACT_COUNT], inner[ANE_ACT_COUNT];
+  struct ane_activations in[ANE_ACTIVATION_COUNT], inner[ANE_ACTIVATION_COUNT];
   size_t bytes;
 };
 
@@ -33,14 +33,14 @@ static struct layout lay_out(const struct step *s, uint8_t *base, int64_t tokens
   y.x = carve(base, &y.bytes, (size_t)(rows * c) * sizeof *y.x);
   y.h = carve(base, &y.bytes, (size_t)(rows * inner) * sizeof *y.h);
   y.o = carve(base, &y.bytes, (size_t)(rows * c) * sizeof *y.o);
-  for (int a = 0; a < ANE_ACT_COUNT; a++) {
-    if (a == ANE_ACT_F32 || !(s->experts.acts & 1u << a)) continue;
-    void *m = carve(base, &y.bytes, ane_acts_bytes((ane_act)a, rows, c)), *n = carve(base, &y.bytes, ane_acts_bytes((ane_act)a, rows, inner));
-    if (base) ane_acts_place(&y.in[a], (ane_act)a, rows, c, m), ane_acts_place(&y.inner[a], (ane_act)a, rows, inner, n);
-    y.in[a].fine = y.inner[a].fine = false; /* of what they give, nothing is chosen by */
+  for (int a = 0; a < ANE_ACTIVATION_COUNT; a++) {
+    if (a == ANE_ACTIVATION_F32 || !(s->experts.activation_types & 1u << a)) continue;
+    void *m = carve(base, &y.bytes, ane_activations_bytes((ane_activation_type)a, rows, c)), *n = carve(base, &y.bytes, ane_activations_bytes((ane_activation_type)a, rows, inner));
+    if (base) ane_activations_place(&y.in[a], (ane_activation_type)a, rows, c, m), ane_activations_place(&y.inner[a], (ane_activation_type)a, rows, inner, n);
+    y.in[a].precise = y.inner[a].precise = false; /* of what they give, nothing is chosen by */
   }
-  y.in[ANE_ACT_F32] = (struct ane_acts){.kind = ANE_ACT_F32, .t = rows, .cols = c, .f32 = y.x, .ld = c};
-  y.inner[ANE_ACT_F32] = (struct ane_acts){.kind = ANE_ACT_F32, .t = rows, .cols = inner, .f32 = y.h, .ld = inner};
+  y.in[ANE_ACTIVATION_F32] = (struct ane_activations){.kind = ANE_ACTIVATION_F32, .t = rows, .cols = c, .f32 = y.x, .ld = c};
+  y.inner[ANE_ACTIVATION_F32] = (struct ane_activations){.kind = ANE_ACTIVATION_F32, .t = rows, .cols = inner, .f32 = y.h, .ld = inner};
   return y;
 }
 
@@ -55,17 +55,17 @@ static int64_t choice(const struct step *s, const float *route, int64_t j, float
 }
 
 /* Sorts the rows by expert (counting sort, tokens ascending). One thread. */
-static void sort_rows(const struct lane *l, const struct step *s, struct layout *y) {
-  const float *route = lane_data(l, s->in[1]);
+static void sort_rows(const struct thread_ctx *tc, const struct step *s, struct layout *y) {
+  const float *route = thread_data(tc, s->in[1]);
   int64_t per = rows_a_token(s), n = s->experts.count;
   float w;
   memset(y->start, 0, (size_t)(n + 1) * sizeof *y->start);
-  for (int64_t i = 0; i < l->cols * per; i++) {
+  for (int64_t i = 0; i < tc->cols * per; i++) {
     int64_t e = choice(s, route + i / per * 2 * s->experts.k, i % per, &w);
     if (e < n) y->start[e + 1]++;
   }
   for (int64_t e = 0; e < n; e++) y->start[e + 1] += y->start[e];
-  for (int64_t i = 0; i < l->cols * per; i++) {
+  for (int64_t i = 0; i < tc->cols * per; i++) {
     int64_t e = choice(s, route + i / per * 2 * s->experts.k, i % per, &w);
     y->slot[i] = -1;
     if (e >= n) continue;
@@ -79,76 +79,76 @@ static void sort_rows(const struct lane *l, const struct step *s, struct layout 
 }
 
 /* Gathers and prepares rows [from, to) of the input. The kernels take row r at x + r * ld, so the base is moved. */
-static void gather(const struct lane *l, const struct step *s, const struct layout *y, int64_t from, int64_t to) {
-  const float *x = lane_data(l, s->in[0]);
+static void gather(const struct thread_ctx *tc, const struct step *s, const struct layout *y, int64_t from, int64_t to) {
+  const float *x = thread_data(tc, s->in[0]);
   int64_t c = s->in[0]->channels;
   for (int64_t r = from; r < to; r++) {
     const float *row = x + y->token[r] * c;
     const float *base = (const float *)((uintptr_t)row - (uintptr_t)(r * c) * sizeof(float));
-    if (s->experts.acts & 1u << ANE_ACT_F32) memcpy(y->x + r * c, row, (size_t)c * sizeof *row);
-    if (s->experts.acts & 1u << ANE_ACT_I8) l->k->acts_i8(&y->in[ANE_ACT_I8], base, c, r, r + 1);
-    if (s->experts.acts & 1u << ANE_ACT_BF16) l->k->acts_bf16(&y->in[ANE_ACT_BF16], base, c, r, r + 1);
+    if (s->experts.activation_types & 1u << ANE_ACTIVATION_F32) memcpy(y->x + r * c, row, (size_t)c * sizeof *row);
+    if (s->experts.activation_types & 1u << ANE_ACTIVATION_I8) tc->k->quantise_i8(&y->in[ANE_ACTIVATION_I8], base, c, r, r + 1);
+    if (s->experts.activation_types & 1u << ANE_ACTIVATION_BF16) tc->k->convert_bf16(&y->in[ANE_ACTIVATION_BF16], base, c, r, r + 1);
   }
 }
 
 /* out[row][r - r0] = W x + bias for row groups [g0, g1) and rows [from, from + n). */
-static void multiply(const struct lane *l, const struct matrix *w, const float *bias, const struct ane_acts *acts, int64_t from, int64_t n, int64_t g0,
+static void multiply(const struct thread_ctx *tc, const struct matrix *w, const float *bias, const struct ane_activations *activations, int64_t from, int64_t n, int64_t g0,
                      int64_t g1, float *out, int64_t ld) {
   int64_t r0 = g0 * ANE_GROUP, rows = ANE_MIN(g1 * ANE_GROUP, w->packed.rows) - r0;
-  struct ane_acts a = ane_acts_rows(&acts[w->act], from, n);
-  l->k->matmul[w->packed.form][w->act](&w->packed, &a, g0, g1, (float *)((uintptr_t)out - (uintptr_t)r0 * sizeof(float)), ld, l->mem + l->p->lane_kernel);
-  for (int64_t t = 0; bias && t < n; t++) l->k->add(out + t * ld, bias + r0, out + t * ld, rows);
+  struct ane_activations a = ane_activations_rows(&activations[w->activation_type], from, n);
+  tc->k->matmul[w->packed.layout][w->activation_type](&w->packed, &a, g0, g1, (float *)((uintptr_t)out - (uintptr_t)r0 * sizeof(float)), ld, tc->mem + tc->p->thread_kernel);
+  for (int64_t t = 0; bias && t < n; t++) tc->k->add(out + t * ld, bias + r0, out + t * ld, rows);
 }
 
 /* g, u -> (clamp(u) + 1) g' sigmoid(alpha g'), g' = min(g, limit): the gated unit of gpt-oss. */
-static void swiglu_oai(const struct lane *l, const struct step *s, float *g, float *u, float *y, int64_t n) {
+static void swiglu_oai(const struct thread_ctx *tc, const struct step *s, float *g, float *u, float *y, int64_t n) {
   float limit = s->experts.limit, alpha = s->experts.alpha;
   for (int64_t i = 0; i < n; i++) {
     float a = g[i] < limit ? g[i] : limit, b = u[i] < -limit ? -limit : u[i] > limit ? limit : u[i];
     u[i] = (b + 1.0f) * a;
     g[i] = alpha * a;
   }
-  l->k->sigmoid(g, u, y, n);
+  tc->k->sigmoid(g, u, y, n);
 }
 
-static void inner_groups(const struct lane *l, const struct step *s, const struct layout *y, int64_t e, int64_t g0, int64_t g1) {
+static void inner_groups(const struct thread_ctx *tc, const struct step *s, const struct layout *y, int64_t e, int64_t g0, int64_t g1) {
   const struct expert *x = &s->experts.list[e];
   int64_t from = y->start[e], n = y->start[e + 1] - from, inner = s->experts.inner, r0 = g0 * ANE_GROUP, rows = ANE_MIN(g1 * ANE_GROUP, inner) - r0;
-  float *gate = (float *)(void *)(l->mem + l->p->lane_temp), *up = gate + n * rows;
-  multiply(l, x->gate, x->gate_bias, y->in, from, n, g0, g1, gate, rows);
-  multiply(l, x->up, x->up_bias, y->in, from, n, g0, g1, up, rows);
+  float *gate = (float *)(void *)(tc->mem + tc->p->thread_temp), *up = gate + n * rows;
+  multiply(tc, x->gate, x->gate_bias, y->in, from, n, g0, g1, gate, rows);
+  multiply(tc, x->up, x->up_bias, y->in, from, n, g0, g1, up, rows);
   for (int64_t t = 0; t < n; t++) {
     float *h = y->h + (from + t) * inner + r0;
     if (s->experts.act) s->experts.act(gate + t * rows, up + t * rows, h, rows);
-    else swiglu_oai(l, s, gate + t * rows, up + t * rows, h, rows);
+    else swiglu_oai(tc, s, gate + t * rows, up + t * rows, h, rows);
   }
 }
 
-static void outer_groups(const struct lane *l, const struct step *s, const struct layout *y, int64_t e, int64_t g0, int64_t g1) {
+static void outer_groups(const struct thread_ctx *tc, const struct step *s, const struct layout *y, int64_t e, int64_t g0, int64_t g1) {
   const struct expert *x = &s->experts.list[e];
   int64_t from = y->start[e], c = s->in[0]->channels;
-  multiply(l, x->down, x->down_bias, y->inner, from, y->start[e + 1] - from, g0, g1, y->o + from * c + g0 * ANE_GROUP, c);
+  multiply(tc, x->down, x->down_bias, y->inner, from, y->start[e + 1] - from, g0, g1, y->o + from * c + g0 * ANE_GROUP, c);
 }
 
 /* Hands out (expert with rows, run of row groups) over all threads. */
-static void each_unit(struct lane *l, const struct step *s, const struct layout *y, int which, int64_t groups,
-                      void (*fn)(const struct lane *, const struct step *, const struct layout *, int64_t, int64_t, int64_t)) {
-  int64_t turn = l->p->temp_rows / ANE_GROUP, turns = (groups + turn - 1) / turn, before = 0, next = lane_next(l, s, which);
+static void each_unit(struct thread_ctx *tc, const struct step *s, const struct layout *y, int which, int64_t groups,
+                      void (*fn)(const struct thread_ctx *, const struct step *, const struct layout *, int64_t, int64_t, int64_t)) {
+  int64_t turn = tc->p->temp_rows / ANE_GROUP, turns = (groups + turn - 1) / turn, before = 0, next = thread_next(tc, s, which);
   for (int64_t e = 0; e < s->experts.count; e++) {
     if (y->start[e] == y->start[e + 1]) continue;
-    for (; next < before + turns; next = lane_next(l, s, which)) {
+    for (; next < before + turns; next = thread_next(tc, s, which)) {
       int64_t g0 = (next - before) * turn;
-      fn(l, s, y, e, g0, ANE_MIN(g0 + turn, groups));
+      fn(tc, s, y, e, g0, ANE_MIN(g0 + turn, groups));
     }
     before += turns;
   }
 }
 
 /* y = sum of weight * o over the token's rows, in the order of its choices. */
-static void sum_rows(const struct lane *l, const struct step *s, const struct layout *y) {
-  float *out = lane_data(l, s->out[0]);
+static void sum_rows(const struct thread_ctx *tc, const struct step *s, const struct layout *y) {
+  float *out = thread_data(tc, s->out[0]);
   int64_t c = s->in[0]->channels, per = rows_a_token(s), from, to;
-  ane_split(l->cols, l->thread, l->threads, &from, &to);
+  ane_split(tc->cols, tc->thread, tc->threads, &from, &to);
   for (int64_t t = from; t < to; t++) {
     float *dst = out + t * c;
     memset(dst, 0, (size_t)c * sizeof *dst);
@@ -161,27 +161,27 @@ static void sum_rows(const struct lane *l, const struct step *s, const struct la
   }
 }
 
-static void run_experts(struct lane *l, const struct step *s) {
-  struct layout y = lay_out(s, l->p->shared, l->cols);
-  if (l->thread == 0) sort_rows(l, s, &y);
-  lane_barrier(l);
+static void run_experts(struct thread_ctx *tc, const struct step *s) {
+  struct layout y = lay_out(s, tc->p->shared, tc->cols);
+  if (tc->thread == 0) sort_rows(tc, s, &y);
+  thread_barrier(tc);
   int64_t rows = y.start[s->experts.count], c = s->in[0]->channels, inner = s->experts.inner, from, to;
-  ane_split(rows, l->thread, l->threads, &from, &to);
-  gather(l, s, &y, from, to);
-  lane_barrier(l);
-  each_unit(l, s, &y, 0, (inner + ANE_GROUP - 1) / ANE_GROUP, inner_groups);
-  lane_barrier(l);
-  if (s->experts.acts & 1u << ANE_ACT_I8) l->k->acts_i8(&y.inner[ANE_ACT_I8], y.h, inner, from, to);
-  if (s->experts.acts & 1u << ANE_ACT_BF16) l->k->acts_bf16(&y.inner[ANE_ACT_BF16], y.h, inner, from, to);
-  lane_barrier(l);
-  each_unit(l, s, &y, 1, (c + ANE_GROUP - 1) / ANE_GROUP, outer_groups);
-  lane_barrier(l);
-  sum_rows(l, s, &y);
+  ane_split(rows, tc->thread, tc->threads, &from, &to);
+  gather(tc, s, &y, from, to);
+  thread_barrier(tc);
+  each_unit(tc, s, &y, 0, (inner + ANE_GROUP - 1) / ANE_GROUP, inner_groups);
+  thread_barrier(tc);
+  if (s->experts.activation_types & 1u << ANE_ACTIVATION_I8) tc->k->quantise_i8(&y.inner[ANE_ACTIVATION_I8], y.h, inner, from, to);
+  if (s->experts.activation_types & 1u << ANE_ACTIVATION_BF16) tc->k->convert_bf16(&y.inner[ANE_ACTIVATION_BF16], y.h, inner, from, to);
+  thread_barrier(tc);
+  each_unit(tc, s, &y, 1, (c + ANE_GROUP - 1) / ANE_GROUP, outer_groups);
+  thread_barrier(tc);
+  sum_rows(tc, s, &y);
 }
 
 /* Only experts that have rows are read. */
-static void experts_cost(const struct lane *l, const struct step *s, struct ane_step_profile *p) {
-  struct layout y = lay_out(s, l->p->shared, l->cols);
+static void experts_cost(const struct thread_ctx *tc, const struct step *s, struct ane_step_profile *p) {
+  struct layout y = lay_out(s, tc->p->shared, tc->cols);
   for (int64_t e = 0; e < s->experts.count; e++) {
     int64_t rows = y.start[e + 1] - y.start[e];
     if (!rows) continue;
@@ -197,7 +197,7 @@ static ane_status plan_expert(struct planner *pl, const struct ane_node *n, int 
       (st = planner_matrix(pl, n->inputs[at + 2], s->in[0], &x->up, err)) || (st = planner_vector(pl, n->inputs[at + 3], 0, &x->up_bias, err)) ||
       (st = planner_matrix(pl, n->inputs[at + 4], NULL, &x->down, err)) || (st = planner_vector(pl, n->inputs[at + 5], 0, &x->down_bias, err)))
     return st;
-  s->experts.acts |= 1u << x->gate->act | 1u << x->up->act | 1u << x->down->act;
+  s->experts.activation_types |= 1u << x->gate->activation_type | 1u << x->up->activation_type | 1u << x->down->activation_type;
   const struct matrix *all[] = {x->gate, x->up, x->down};
   for (int i = 0; i < 3; i++) s->kernel_bytes = ANE_MAX(s->kernel_bytes, ane_matmul_scratch(&all[i]->packed));
   return ANE_OK;

@@ -4,37 +4,37 @@
 #include <string.h>
 
 /* This thread's share of n elements, in whole cache lines. */
-static void share(const struct lane *l, const struct step *s, int64_t *from, int64_t *n) {
-  int64_t total = l->cols * s->out[0]->channels, lines = (total + 15) / 16, to;
-  ane_split(lines, l->thread, l->threads, from, &to);
+static void share(const struct thread_ctx *tc, const struct step *s, int64_t *from, int64_t *n) {
+  int64_t total = tc->cols * s->out[0]->channels, lines = (total + 15) / 16, to;
+  ane_split(lines, tc->thread, tc->threads, from, &to);
   *from *= 16;
   *n = ANE_MAX(ANE_MIN(to * 16, total) - *from, (int64_t)0);
 }
 
-static void run_binary(struct lane *l, const struct step *s) {
+static void run_binary(struct thread_ctx *tc, const struct step *s) {
   int64_t from, n;
-  share(l, s, &from, &n);
-  const float *b = s->in[1] ? lane_data(l, s->in[1]) + from : NULL;
-  s->math.act(lane_data(l, s->in[0]) + from, b, lane_data(l, s->out[0]) + from, n);
+  share(tc, s, &from, &n);
+  const float *b = s->in[1] ? thread_data(tc, s->in[1]) + from : NULL;
+  s->math.act(thread_data(tc, s->in[0]) + from, b, thread_data(tc, s->out[0]) + from, n);
 }
 
-static void run_scale(struct lane *l, const struct step *s) {
+static void run_scale(struct thread_ctx *tc, const struct step *s) {
   int64_t from, n;
-  share(l, s, &from, &n);
-  l->k->scale(lane_data(l, s->in[0]) + from, s->math.by, lane_data(l, s->out[0]) + from, n);
+  share(tc, s, &from, &n);
+  tc->k->scale(thread_data(tc, s->in[0]) + from, s->math.by, thread_data(tc, s->out[0]) + from, n);
 }
 
-static void run_softcap(struct lane *l, const struct step *s) {
+static void run_softcap(struct thread_ctx *tc, const struct step *s) {
   int64_t from, n;
-  share(l, s, &from, &n);
-  l->k->softcap(lane_data(l, s->in[0]) + from, s->math.by, lane_data(l, s->out[0]) + from, n);
+  share(tc, s, &from, &n);
+  tc->k->softcap(thread_data(tc, s->in[0]) + from, s->math.by, thread_data(tc, s->out[0]) + from, n);
 }
 
-static void run_slice(struct lane *l, const struct step *s) {
+static void run_slice(struct thread_ctx *tc, const struct step *s) {
   int64_t c = s->out[0]->channels, from, to;
-  ane_split(l->cols, l->thread, l->threads, &from, &to);
+  ane_split(tc->cols, tc->thread, tc->threads, &from, &to);
   for (int64_t t = from; t < to; t++)
-    memcpy(lane_data(l, s->out[0]) + t * c, lane_data(l, s->in[0]) + t * s->in[0]->channels + s->math.from, (size_t)c * sizeof(float));
+    memcpy(thread_data(tc, s->out[0]) + t * c, thread_data(tc, s->in[0]) + t * s->in[0]->channels + s->math.from, (size_t)c * sizeof(float));
 }
 
 ane_status plan_math(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {

@@ -4,27 +4,27 @@
 #include <math.h>
 #include <string.h>
 
-static void run_concat(struct lane *l, const struct step *s) {
-  const float *a = lane_data(l, s->in[0]), *b = lane_data(l, s->in[1]);
-  float *out = lane_data(l, s->out[0]);
+static void run_concat(struct thread_ctx *tc, const struct step *s) {
+  const float *a = thread_data(tc, s->in[0]), *b = thread_data(tc, s->in[1]);
+  float *out = thread_data(tc, s->out[0]);
   int64_t ca = s->in[0]->channels, cb = s->in[1]->channels, from, to;
-  ane_split(l->cols, l->thread, l->threads, &from, &to);
+  ane_split(tc->cols, tc->thread, tc->threads, &from, &to);
   for (int64_t t = from; t < to; t++) {
     memcpy(out + t * (ca + cb), a + t * ca, (size_t)ca * sizeof *out);
     memcpy(out + t * (ca + cb) + ca, b + t * cb, (size_t)cb * sizeof *out);
   }
 }
 
-static void run_affine(struct lane *l, const struct step *s) {
-  const float *x = lane_data(l, s->in[0]);
-  float *out = lane_data(l, s->out[0]);
+static void run_affine(struct thread_ctx *tc, const struct step *s) {
+  const float *x = thread_data(tc, s->in[0]);
+  float *out = thread_data(tc, s->out[0]);
   int64_t c = s->out[0]->channels, from, to;
-  ane_split(l->cols, l->thread, l->threads, &from, &to);
+  ane_split(tc->cols, tc->thread, tc->threads, &from, &to);
   for (int64_t t = from; t < to; t++) {
     const float *row = x + t * c;
     float *dst = out + t * c;
-    if (s->mix.bias) l->k->add(row, s->mix.bias, dst, c), row = dst;
-    if (s->mix.weight) l->k->mul(row, s->mix.weight, dst, c);
+    if (s->mix.bias) tc->k->add(row, s->mix.bias, dst, c), row = dst;
+    if (s->mix.weight) tc->k->mul(row, s->mix.weight, dst, c);
     else if (row != dst) memcpy(dst, row, (size_t)c * sizeof *dst);
   }
 }
@@ -38,34 +38,34 @@ static float sum_squares(const float *x, int64_t n) {
   return lane[0];
 }
 
-static void run_l2_norm(struct lane *l, const struct step *s) {
+static void run_l2_norm(struct thread_ctx *tc, const struct step *s) {
   int64_t c = s->in[0]->channels / s->mix.groups, from, to;
   float root = sqrtf((float)c);
-  ane_split(l->cols * s->mix.groups, l->thread, l->threads, &from, &to);
+  ane_split(tc->cols * s->mix.groups, tc->thread, tc->threads, &from, &to);
   for (int64_t i = from; i < to; i++) {
-    const float *x = lane_data(l, s->in[0]) + i * c;
+    const float *x = thread_data(tc, s->in[0]) + i * c;
     float by = root / fmaxf(sqrtf(sum_squares(x, c)), s->mix.eps);
     if (s->mix.weight) by *= s->mix.weight[i % s->mix.groups];
-    l->k->scale(x, by, lane_data(l, s->out[0]) + i * c, c);
+    tc->k->scale(x, by, thread_data(tc, s->out[0]) + i * c, c);
   }
 }
 
-static void run_repeat(struct lane *l, const struct step *s) {
+static void run_repeat(struct thread_ctx *tc, const struct step *s) {
   int64_t heads = s->mix.groups, times = s->mix.times, d = s->in[0]->channels / heads, from, to;
-  ane_split(l->cols * heads, l->thread, l->threads, &from, &to);
+  ane_split(tc->cols * heads, tc->thread, tc->threads, &from, &to);
   for (int64_t i = from; i < to; i++)
-    for (int64_t j = 0; j < times; j++) memcpy(lane_data(l, s->out[0]) + (i * times + j) * d, lane_data(l, s->in[0]) + i * d, (size_t)d * sizeof(float));
+    for (int64_t j = 0; j < times; j++) memcpy(thread_data(tc, s->out[0]) + (i * times + j) * d, thread_data(tc, s->in[0]) + i * d, (size_t)d * sizeof(float));
 }
 
-static void run_mean(struct lane *l, const struct step *s) {
+static void run_mean(struct thread_ctx *tc, const struct step *s) {
   int64_t times = s->mix.times, d = s->in[0]->channels / s->mix.groups, from, to;
-  ane_split(l->cols * s->mix.groups / times, l->thread, l->threads, &from, &to);
+  ane_split(tc->cols * s->mix.groups / times, tc->thread, tc->threads, &from, &to);
   for (int64_t i = from; i < to; i++) {
-    const float *x = lane_data(l, s->in[0]) + i * times * d;
-    float *out = lane_data(l, s->out[0]) + i * d;
+    const float *x = thread_data(tc, s->in[0]) + i * times * d;
+    float *out = thread_data(tc, s->out[0]) + i * d;
     memcpy(out, x, (size_t)d * sizeof *out);
-    for (int64_t j = 1; j < times; j++) l->k->add(out, x + j * d, out, d);
-    l->k->scale(out, 1.0f / (float)times, out, d);
+    for (int64_t j = 1; j < times; j++) tc->k->add(out, x + j * d, out, d);
+    tc->k->scale(out, 1.0f / (float)times, out, d);
   }
 }
 

@@ -1,16 +1,16 @@
 /* rms_norm and layer_norm: each group of channels of each token is one row. */
 #include "exec/exec_internal.h"
 
-static void run_rms_norm(struct lane *l, const struct step *s) {
+static void run_rms_norm(struct thread_ctx *tc, const struct step *s) {
   int64_t c = s->in[0]->channels / s->norm.groups, from, to;
-  ane_split(l->cols * s->norm.groups, l->thread, l->threads, &from, &to);
-  l->k->rms_norm(lane_data(l, s->in[0]) + from * c, c, s->norm.weight, s->norm.eps, lane_data(l, s->out[0]) + from * c, c, to - from, c);
+  ane_split(tc->cols * s->norm.groups, tc->thread, tc->threads, &from, &to);
+  tc->k->rms_norm(thread_data(tc, s->in[0]) + from * c, c, s->norm.weight, s->norm.eps, thread_data(tc, s->out[0]) + from * c, c, to - from, c);
 }
 
-static void run_layer_norm(struct lane *l, const struct step *s) {
+static void run_layer_norm(struct thread_ctx *tc, const struct step *s) {
   int64_t c = s->in[0]->channels / s->norm.groups, from, to;
-  ane_split(l->cols * s->norm.groups, l->thread, l->threads, &from, &to);
-  l->k->layer_norm(lane_data(l, s->in[0]) + from * c, c, s->norm.weight, s->norm.bias, s->norm.eps, lane_data(l, s->out[0]) + from * c, c, to - from, c);
+  ane_split(tc->cols * s->norm.groups, tc->thread, tc->threads, &from, &to);
+  tc->k->layer_norm(thread_data(tc, s->in[0]) + from * c, c, s->norm.weight, s->norm.bias, s->norm.eps, thread_data(tc, s->out[0]) + from * c, c, to - from, c);
 }
 
 ane_status plan_norm(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {

@@ -7,13 +7,13 @@
 #include <string.h>
 
 /* The angle is the fp32 product position * frequency, as the references compute it. */
-static void run_table(struct lane *l, const struct step *s) {
-  float *out = lane_data(l, s->out[0]);
+static void run_table(struct thread_ctx *tc, const struct step *s) {
+  float *out = thread_data(tc, s->out[0]);
   int64_t n = s->rope.n, from, to;
-  ane_split(l->cols, l->thread, l->threads, &from, &to);
+  ane_split(tc->cols, tc->thread, tc->threads, &from, &to);
   for (int64_t t = from; t < to; t++) {
-    float pos = (float)l->r->angles[t], *row = out + t * 2 * n;
-    const float *f = s->rope.long_freq && l->p->columns->longer[t] ? s->rope.long_freq : s->rope.inv_freq;
+    float pos = (float)tc->r->angles[t], *row = out + t * 2 * n;
+    const float *f = s->rope.long_freq && tc->p->columns->longer[t] ? s->rope.long_freq : s->rope.inv_freq;
     for (int64_t i = 0; i < n; i++) {
       float angle = pos * f[i];
       row[i] = cosf(angle) * s->rope.magnitude;
@@ -23,13 +23,13 @@ static void run_table(struct lane *l, const struct step *s) {
   }
 }
 
-static void run_rope(struct lane *l, const struct step *s) {
-  const float *x = lane_data(l, s->in[0]), *table = lane_data(l, s->in[2]);
-  float *out = lane_data(l, s->out[0]);
+static void run_rope(struct thread_ctx *tc, const struct step *s) {
+  const float *x = thread_data(tc, s->in[0]), *table = thread_data(tc, s->in[2]);
+  float *out = thread_data(tc, s->out[0]);
   int64_t c = s->in[0]->channels, r = s->in[2]->channels, from, to;
-  ane_split(l->cols, l->thread, l->threads, &from, &to);
+  ane_split(tc->cols, tc->thread, tc->threads, &from, &to);
   if (x != out) memcpy(out + from * c, x + from * c, (size_t)((to - from) * c) * sizeof *out);
-  for (int64_t t = from; t < to; t++) l->k->rope(out + t * c, table + t * r, s->rope.heads, c / s->rope.heads, r, s->rope.half);
+  for (int64_t t = from; t < to; t++) tc->k->rope(out + t * c, table + t * r, s->rope.heads, c / s->rope.heads, r, s->rope.half);
 }
 
 static ane_status copy_floats(struct planner *pl, const struct ane_attr *a, const float **out, struct ane_error *err) {

@@ -47,11 +47,11 @@ static void route_token(const struct step *s, const float *logits, int64_t n, fl
   }
 }
 
-static void run_route(struct lane *l, const struct step *s) {
-  const float *x = lane_data(l, s->in[0]);
-  float *out = lane_data(l, s->out[0]);
+static void run_route(struct thread_ctx *tc, const struct step *s) {
+  const float *x = thread_data(tc, s->in[0]);
+  float *out = thread_data(tc, s->out[0]);
   int64_t n = s->in[0]->channels, from, to;
-  ane_split(l->cols, l->thread, l->threads, &from, &to);
+  ane_split(tc->cols, tc->thread, tc->threads, &from, &to);
   for (int64_t t = from; t < to; t++) route_token(s, x + t * n, n, out + t * 2 * s->route.k);
 }
 

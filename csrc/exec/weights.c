@@ -17,30 +17,30 @@ static struct ane_weights_how how_of(const struct ane_program *p, const char *na
   return how;
 }
 
-static ane_form coded_form(struct ane_weight_spec s) {
-  switch (s.form) {
+static ane_layout layout_of_scheme(struct ane_weight_spec s) {
+  switch (s.scheme) {
     case ANE_WEIGHT_INT8:
-    case ANE_WEIGHT_INT8_CHANNEL: return ANE_FORM_I8;
-    case ANE_WEIGHT_INT4_BLOCK: return ANE_FORM_Q4_0;
-    case ANE_WEIGHT_LUT4: return ANE_FORM_LUT4;
+    case ANE_WEIGHT_INT8_CHANNEL: return ANE_LAYOUT_I8;
+    case ANE_WEIGHT_INT4_BLOCK: return ANE_LAYOUT_Q4_0;
+    case ANE_WEIGHT_LUT4: return ANE_LAYOUT_LUT4;
     case ANE_WEIGHT_FP16: break;
   }
-  return ANE_FORM_F16;
+  return ANE_LAYOUT_F16;
 }
 
 /* Rows that are not whole blocks of the type asked for stay as they are. */
-static void choose_form(struct matrix *m, struct ane_weights_how how) {
+static void choose_layout(struct matrix *m, struct ane_weights_how how) {
   struct ane_packed *w = &m->packed;
   w->dtype = m->stored.dtype;
-  m->coded = how.kind == ANE_WEIGHTS_FORM;
+  m->coded = how.kind == ANE_WEIGHTS_SCHEME;
   if (m->coded) {
-    m->spec = ane_weight_spec_fit(how.form, w->rows, w->cols);
-    w->form = coded_form(m->spec);
+    m->spec = ane_weight_spec_fit(how.scheme, w->rows, w->cols);
+    w->layout = layout_of_scheme(m->spec);
     return;
   }
   if (how.kind == ANE_WEIGHTS_DTYPE && w->cols % ane_dtype_info(how.dtype)->block == 0) w->dtype = how.dtype;
-  w->form = ane_form_for(w->dtype, w->cols);
-  if (w->form == ANE_FORM_ROWS && w->dtype != m->stored.dtype) w->dtype = m->stored.dtype, w->form = ane_form_for(w->dtype, w->cols);
+  w->layout = ane_layout_for(w->dtype, w->cols);
+  if (w->layout == ANE_LAYOUT_ROWS && w->dtype != m->stored.dtype) w->dtype = m->stored.dtype, w->layout = ane_layout_for(w->dtype, w->cols);
 }
 
 ane_status weights_describe(const struct ane_program *p, struct matrix *m, struct ane_error *err) {
@@ -54,17 +54,17 @@ ane_status weights_describe(const struct ane_program *p, struct matrix *m, struc
   if (!ane_dtype_bytes(t->dtype, (uint64_t)w->cols, &row))
     return ane_fail(err, ANE_SHAPE, "weight %s: a row of %" PRId64 " is not whole blocks of %s", m->name, w->cols, ane_dtype_info(t->dtype)->name);
   w->row_bytes = (size_t)row;
-  choose_form(m, how_of(p, m->name));
-  m->act = ane_act_for(w->form, p->o.int8, p->k->bf16_dot);
-  if (!p->k->matmul[w->form][m->act]) return ane_fail(err, ANE_UNSUPPORTED, "weight %s: no kernel for form %s", m->name, ane_form_info(w->form)->name);
-  if (w->form != ANE_FORM_ROWS && !ane_form_group_bytes(w->form, w->cols, &w->group_bytes))
+  choose_layout(m, how_of(p, m->name));
+  m->activation_type = ane_activation_type_for(w->layout, p->o.int8, p->k->bf16_dot);
+  if (!p->k->matmul[w->layout][m->activation_type]) return ane_fail(err, ANE_UNSUPPORTED, "weight %s: no kernel for layout %s", m->name, ane_layout_info(w->layout)->name);
+  if (w->layout != ANE_LAYOUT_ROWS && !ane_layout_group_bytes(w->layout, w->cols, &w->group_bytes))
     return ane_fail(err, ANE_SHAPE, "weight %s is too large", m->name);
   return ANE_OK;
 }
 
 static bool same_how(struct ane_weights_how a, struct ane_weights_how b) {
   if (a.kind != b.kind) return false;
-  return a.kind == ANE_WEIGHTS_FORM ? a.form.form == b.form.form && a.form.size == b.form.size : a.kind == ANE_WEIGHTS_FILE || a.dtype == b.dtype;
+  return a.kind == ANE_WEIGHTS_SCHEME ? a.scheme.scheme == b.scheme.scheme && a.scheme.size == b.scheme.size : a.kind == ANE_WEIGHTS_FILE || a.dtype == b.dtype;
 }
 
 static ane_status check_rule(const struct ane_program *p, const struct ane_weights_rule *r, struct ane_error *err) {
@@ -89,8 +89,8 @@ struct packing {
   struct matrix *m;
   _Atomic int64_t next; /* group or tile that nobody has */
   int64_t end;          /* of this piece */
-  uint8_t *lanes;    /* threads x lane_bytes */
-  size_t lane_bytes, codes_at, scratch_at; /* of a lane: floats as read, floats as held, codes or encoded rows, scratch */
+  uint8_t *lanes;    /* threads x thread_bytes */
+  size_t thread_bytes, codes_at, scratch_at; /* of a lane: floats as read, floats as held, codes or encoded rows, scratch */
   uint8_t *gathered; /* threads x 16 rows of a matrix whose rows do not lie as such */
   size_t encoded_row;
   struct ane_measure *errors; /* of groups, or tiles; NULL: nothing is re-encoded */
@@ -140,7 +140,7 @@ static void decode_group(const struct packing *k, int64_t g, int thread, float *
 static void pack_encoded(const struct packing *k, int64_t g, int thread) {
   const struct ane_packed *w = &k->m->packed;
   int n = group_rows(k->m, g);
-  uint8_t *lane = k->lanes + (size_t)thread * k->lane_bytes, *encoded = lane + k->codes_at;
+  uint8_t *lane = k->lanes + (size_t)thread * k->thread_bytes, *encoded = lane + k->codes_at;
   float *rows = (float *)(void *)lane, *back = rows + ANE_GROUP * w->cols;
   decode_group(k, g, thread, rows);
   for (int i = 0; i < n; i++) {
@@ -180,7 +180,7 @@ static void pack_tile(const struct packing *k, int64_t row, int n, const struct 
     int64_t g = (row + first) / ANE_GROUP;
     int rows = ANE_MIN(n - first, ANE_GROUP);
     const uint8_t *codes = t->codes + first * w->cols;
-    if (w->form == ANE_FORM_Q4_0) {
+    if (w->layout == ANE_LAYOUT_Q4_0) {
       size_t stride = (size_t)(w->cols / ANE_BLOCK) * 18;
       for (int i = 0; i < rows; i++)
         q4_0_row(codes + i * w->cols, t->scales + (first + i) * (w->cols / size), size, w->cols, blocks + (size_t)i * stride);
@@ -188,7 +188,7 @@ static void pack_tile(const struct packing *k, int64_t row, int n, const struct 
       continue;
     }
     ane_pack_rows(w, ANE_I8, codes, (size_t)w->cols, rows, g);
-    if (w->form == ANE_FORM_I8)
+    if (w->layout == ANE_LAYOUT_I8)
       for (int i = 0; i < rows; i++) side[g * ANE_GROUP + i] = ane_f16_f32(t->scales[first + i]);
     else
       for (int i = 0; i < rows; i += 8)
@@ -201,7 +201,7 @@ static void pack_tiles(void *arg, int thread, int threads) {
   (void)threads;
   const struct ane_packed *w = &k->m->packed;
   const int64_t tile = ANE_WEIGHT_TILE * w->cols;
-  uint8_t *lane = k->lanes + (size_t)thread * k->lane_bytes, *codes = lane + k->codes_at;
+  uint8_t *lane = k->lanes + (size_t)thread * k->thread_bytes, *codes = lane + k->codes_at;
   float *rows = (float *)(void *)lane, *back = rows + tile;
   uint16_t *scales = (uint16_t *)(void *)(codes + tile), lut[ANE_WEIGHT_TILE / 8 * 16]; /* scales: at most a block of 32 each */
   uint8_t *blocks = codes + tile + 2 * (tile / ANE_BLOCK + ANE_WEIGHT_TILE);
@@ -220,7 +220,7 @@ static void pack_tiles(void *arg, int thread, int threads) {
 /* ---- One matrix ------------------------------------------------------------------------------------------------------*/
 
 /* Sizes of a thread's memory; false on overflow. */
-static bool lane_layout(struct packing *k) {
+static bool thread_layout(struct packing *k) {
   const struct ane_packed *w = &k->m->packed;
   size_t rows = k->m->coded ? ANE_WEIGHT_TILE : ANE_GROUP, floats, codes;
   uint64_t encoded = 0;
@@ -231,8 +231,8 @@ static bool lane_layout(struct packing *k) {
   codes = k->m->coded ? rows * ((size_t)w->cols + (size_t)w->cols / 16 + 4) + ANE_GROUP * (size_t)w->cols : rows * k->encoded_row;
   k->codes_at = ane_align_up(floats, 64);
   k->scratch_at = k->codes_at + ane_align_up(codes, 64);
-  k->lane_bytes = k->scratch_at + (k->m->coded ? ane_align_up(ane_weight_tile_scratch(&k->fit, w->cols), 64) : 0);
-  return k->lane_bytes < SIZE_MAX / 2048;
+  k->thread_bytes = k->scratch_at + (k->m->coded ? ane_align_up(ane_weight_tile_scratch(&k->fit, w->cols), 64) : 0);
+  return k->thread_bytes < SIZE_MAX / 2048;
 }
 
 static ane_status sum_errors(const struct packing *k, int64_t n, int64_t rows, struct ane_error *err) {
@@ -274,8 +274,8 @@ static ane_status pack_changed(struct packing *k, struct ane_error *err) {
       return ane_fail_in(err, st, "weight %s", m->name);
   }
   int64_t rows = m->coded ? ANE_WEIGHT_TILE : ANE_GROUP, n = (m->packed.rows + rows - 1) / rows;
-  bool fits = lane_layout(k);
-  k->lanes = fits ? ane_malloc((size_t)p->o.threads * k->lane_bytes) : NULL;
+  bool fits = thread_layout(k);
+  k->lanes = fits ? ane_malloc((size_t)p->o.threads * k->thread_bytes) : NULL;
   k->errors = ane_calloc((size_t)n, sizeof *k->errors);
   if (!k->lanes || !k->errors) st = ane_fail(err, ANE_NOMEM, "no memory to re-encode %s", m->name);
   else pack_pieces(k, m->coded ? pack_tiles : pack_groups, n, rows);
@@ -287,7 +287,7 @@ static ane_status pack_changed(struct packing *k, struct ane_error *err) {
 
 static ane_status pack_one(struct ane_program *p, struct matrix *m, struct ane_error *err) {
   struct ane_packed *w = &m->packed;
-  if (w->form == ANE_FORM_ROWS) { /* only block types that GGUF stores, which lie as rows */
+  if (w->layout == ANE_LAYOUT_ROWS) { /* only block types that GGUF stores, which lie as rows */
     w->data = m->stored.data;
     return ANE_OK;
   }
@@ -298,14 +298,14 @@ static ane_status pack_one(struct ane_program *p, struct matrix *m, struct ane_e
   ane_packed_place(w, p->slab + m->offset);
   if (m->coded || w->dtype != m->stored.dtype) st = pack_changed(&k, err);
   else pack_pieces(&k, pack_groups, w->groups, ANE_GROUP);
-  if (w->form == ANE_FORM_I8) w->row_scale = p->side + m->side;
-  if (w->form == ANE_FORM_LUT4) w->lut = p->side + m->side;
+  if (w->layout == ANE_LAYOUT_I8) w->row_scale = p->side + m->side;
+  if (w->layout == ANE_LAYOUT_LUT4) w->lut = p->side + m->side;
   ane_free(k.gathered);
   return st;
 }
 
 /* Floats beside a group. */
-static size_t side_floats(ane_form f) { return f == ANE_FORM_I8 ? ANE_GROUP : f == ANE_FORM_LUT4 ? 2 * 16 : 0; }
+static size_t side_floats(ane_layout f) { return f == ANE_LAYOUT_I8 ? ANE_GROUP : f == ANE_LAYOUT_LUT4 ? 2 * 16 : 0; }
 
 ane_status weights_pack(struct ane_program *p, struct ane_error *err) {
   size_t total = 0, side = 0;
@@ -316,11 +316,11 @@ ane_status weights_pack(struct ane_program *p, struct ane_error *err) {
   for (int32_t i = 0; i < p->n_matrices; i++) {
     struct matrix *m = &p->matrices[i];
     size_t size = 0;
-    bool fits = m->packed.form == ANE_FORM_ROWS || ane_packed_bytes(&m->packed, &size);
+    bool fits = m->packed.layout == ANE_LAYOUT_ROWS || ane_packed_bytes(&m->packed, &size);
     m->offset = total;
     m->side = side;
     if (!fits || !ane_add_size(total, ane_align_up(size, 64), &total)) return ane_fail(err, ANE_SHAPE, "weight %s is too large", m->name);
-    side += side_floats(m->packed.form) * (size_t)m->packed.groups;
+    side += side_floats(m->packed.layout) * (size_t)m->packed.groups;
     bytes += m->stored.bytes;
   }
   p->slab_bytes = total;
@@ -331,7 +331,7 @@ ane_status weights_pack(struct ane_program *p, struct ane_error *err) {
     struct matrix *m = &p->matrices[i];
     if ((st = pack_one(p, m, err))) return st;
     /* Once more as a whole: pages that two pieces share, and rows that did not lie as such. */
-    if (p->o.release && m->packed.form != ANE_FORM_ROWS) p->o.release(p->o.arg, m->stored.data, m->stored.bytes);
+    if (p->o.release && m->packed.layout != ANE_LAYOUT_ROWS) p->o.release(p->o.arg, m->stored.data, m->stored.bytes);
     done += m->stored.bytes;
     if (p->o.progress) p->o.progress(p->o.arg, done, bytes);
   }

@@ -18,7 +18,7 @@ enum { ANE_NONE = -1 };
 enum { ANE_MAX_EXPERTS = 1024, ANE_MAX_CHOSEN = 32 };
 
 /* Symbolic dimensions: tokens of a call, positions whose output is wanted, positions of the context. */
-enum { ANE_DIM_TOKENS = -1, ANE_DIM_WANTED = -2, ANE_DIM_CONTEXT = -3 };
+enum { ANE_DIM_TOKENS = -1, ANE_DIM_OUT_ROWS = -2, ANE_DIM_CONTEXT = -3 };
 
 typedef enum {
 #define ANE_OP(id, ...) ANE_OP_##id,

@@ -99,7 +99,7 @@ ane_status infer_attention(const struct ane_graph *g, const struct ane_node *n, 
   if ((st = check_kv_state(infer_in(g, n, 3), kv_heads, head_dim, err)) || (st = check_kv_state(infer_in(g, n, 4), kv_heads, head_dim, err))) return st;
   if (ane_node_int(n, "ahead") < 0) return ane_fail(err, ANE_INVALID, "ahead must not be negative");
   if ((st = infer_want_vector(infer_in(g, n, 5), heads, "sinks", err))) return st;
-  if (n->op == ANE_OP_ATTEND) {
+  if (n->op == ANE_OP_FUSED_ATTENTION) {
     if ((st = check_layout(n, err)) || (infer_in(g, n, 6) && (st = check_rope(q, infer_in(g, n, 6), head_dim, err)))) return st;
     if ((st = infer_want_vector(infer_in(g, n, 7), head_dim, "q norm", err)) || (st = infer_want_vector(infer_in(g, n, 8), head_dim, "k norm", err))) return st;
   }
@@ -131,7 +131,7 @@ ane_status infer_slice(const struct ane_graph *g, const struct ane_node *n, stru
   return ANE_OK;
 }
 
-ane_status infer_take(const struct ane_graph *g, const struct ane_node *n, struct infer_out *out, struct ane_error *err) {
+ane_status infer_gather(const struct ane_graph *g, const struct ane_node *n, struct infer_out *out, struct ane_error *err) {
   const struct ane_value *x = infer_in(g, n, 0), *w = infer_in(g, n, 1);
   ane_status st = infer_want_activation(x, err);
   if (st) return st;
@@ -140,14 +140,14 @@ ane_status infer_take(const struct ane_graph *g, const struct ane_node *n, struc
   return ANE_OK;
 }
 
-ane_status infer_project(const struct ane_graph *g, const struct ane_node *n, struct infer_out *out, struct ane_error *err) {
+ane_status infer_linear(const struct ane_graph *g, const struct ane_node *n, struct infer_out *out, struct ane_error *err) {
   const struct ane_value *x = infer_in(g, n, 0), *residual = infer_in(g, n, 1);
   int64_t count = ane_node_int(n, "count");
   bool glu = *ane_node_string(n, "act") != '\0';
   ane_status st = infer_want_activation(x, err);
   if (st) return st;
   if (count < 1 || count > MAX_OUTPUTS || n->n_inputs != 3 + 2 * count || n->n_outputs != (glu ? 1 : count) || (glu && count != 2) || (residual && count != 1))
-    return ane_fail(err, ANE_INVALID, "project of %" PRId64 " matrices with %d inputs and %d outputs", count, n->n_inputs, n->n_outputs);
+    return ane_fail(err, ANE_INVALID, "linear of %" PRId64 " matrices with %d inputs and %d outputs", count, n->n_inputs, n->n_outputs);
   if (glu && (st = infer_check_act(ane_node_string(n, "act"), err))) return st;
   if ((st = infer_want_vector(infer_in(g, n, 2), infer_channels(x), "norm weight", err))) return st;
   for (int i = 0; i < count; i++) {

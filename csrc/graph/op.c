@@ -23,7 +23,7 @@ static const struct ane_op_info infos[] = {
 const struct ane_op_info *ane_op_info(ane_op op) { return &infos[op]; }
 
 bool ane_op_sees_tokens(ane_op op) {
-  return op == ANE_OP_TAKE || op == ANE_OP_ATTENTION || op == ANE_OP_ATTEND || op == ANE_OP_CONV_CAUSAL || op == ANE_OP_DELAY;
+  return op == ANE_OP_GATHER || op == ANE_OP_ATTENTION || op == ANE_OP_FUSED_ATTENTION || op == ANE_OP_CONV_CAUSAL || op == ANE_OP_DELAY;
 }
 
 ane_op ane_op_from_name(const char *name) {

@@ -23,7 +23,7 @@ static bool put_type(struct ane_buffer *b, const struct ane_value *v) {
     const char *sep = i ? ", " : "";
     bool ok = d >= 0                    ? put(b, "%s%" PRId64, sep, d)
               : d == ANE_DIM_TOKENS     ? put(b, "%sT", sep)
-              : d == ANE_DIM_WANTED     ? put(b, "%sW", sep)
+              : d == ANE_DIM_OUT_ROWS     ? put(b, "%sW", sep)
                                         : put(b, "%scontext", sep);
     if (!ok) return false;
   }

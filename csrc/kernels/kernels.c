@@ -28,7 +28,7 @@ const struct ane_kernels *ane_kernels_get(ane_isa isa) {
   return &tables[isa];
 }
 
-/* The largest of what the levels need for one form; no level's need grows with the number of columns of x. */
+/* The largest of what the levels need for one layout; no level's need grows with the number of columns of x. */
 size_t ane_matmul_scratch(const struct ane_packed *w) {
   (void)w;
   return ANE_SCRATCH;

@@ -15,99 +15,99 @@
 /* ---- Matrices ----------------------------------------------------------------------------------------------------*/
 
 typedef enum {
-#define ANE_FORM(id, ...) ANE_FORM_##id,
-#include "kernels/form.def"
-#undef ANE_FORM
-  ANE_FORM_COUNT
-} ane_form;
+#define ANE_LAYOUT(id, ...) ANE_LAYOUT_##id,
+#include "kernels/layout.def"
+#undef ANE_LAYOUT
+  ANE_LAYOUT_COUNT
+} ane_layout;
 
-struct ane_form_info {
+struct ane_layout_info {
   const char *name;
   uint32_t unit, bytes;
-  int zero, subs, has_min, act8;
+  int zero, subs, has_min, int8_activations;
 };
-const struct ane_form_info *ane_form_info(ane_form f);
+const struct ane_layout_info *ane_layout_info(ane_layout f);
 
 enum { ANE_GROUP = 16, ANE_BLOCK = 32 }; /* rows a group; columns an activation block */
 
-/* A weight matrix [rows, cols] in packed form. `data`: groups x group_bytes, 64-byte aligned; rows beyond the last are
+/* A weight matrix [rows, cols] in packed layout. `data`: groups x group_bytes, 64-byte aligned; rows beyond the last are
  * zero codes with zero scales. ROWS: data is the stored tensor, row after row of `row_bytes`, decoded by `dtype`. */
 struct ane_packed {
-  ane_form form;
+  ane_layout layout;
   ane_dtype dtype;       /* the stored type it came from */
-  int64_t rows, cols;    /* cols is a multiple of the form's unit (BF16: the odd last column is padded with zero) */
+  int64_t rows, cols;    /* cols is a multiple of the layout's unit (BF16: the odd last column is padded with zero) */
   int64_t groups;        /* ceil(rows / 16) */
   size_t group_bytes, row_bytes;
   const uint8_t *data;
   const float *row_scale; /* I8: [groups * 16]; else NULL */
   const float *lut;       /* LUT4: [groups][2][16], a table for each 8 rows; else NULL */
-  const uint8_t *lower;   /* P8: behind data, the lower halves of the codes, row after row: [groups * 16][cols / 2] */
-  const uint8_t *scales;  /* P8: behind those once more the scales: fp16 [groups * 16][cols / 32] */
+  const uint8_t *low_nibbles;   /* Q8_0_SPLIT: behind data, the lower halves of the codes, row after row: [groups * 16][cols / 2] */
+  const uint8_t *scales;  /* Q8_0_SPLIT: behind those once more the scales: fp16 [groups * 16][cols / 32] */
 };
 
-/* The form for a stored type and row length: ROWS where none fits. */
-ane_form ane_form_for(ane_dtype t, int64_t cols);
+/* The layout for a stored type and row length: ROWS where none fits. */
+ane_layout ane_layout_for(ane_dtype t, int64_t cols);
 /* Bytes of one group of 16 rows; false on overflow. */
-bool ane_form_group_bytes(ane_form f, int64_t cols, size_t *bytes);
+bool ane_layout_group_bytes(ane_layout f, int64_t cols, size_t *bytes);
 /* Repacks rows of stored type t (stride row_bytes) to one group at dst; n_rows 1..16, the rest is filled with zeros. Rows of
  * LUT4 are bytes, one a code. */
-void ane_pack_group(ane_form f, ane_dtype t, const void *rows, size_t row_bytes, int n_rows, int64_t cols, void *dst);
+void ane_pack_group(ane_layout f, ane_dtype t, const void *rows, size_t row_bytes, int n_rows, int64_t cols, void *dst);
 /* Bytes of all parts of a matrix whose groups and group_bytes are set, not of ROWS; false on overflow. */
 bool ane_packed_bytes(const struct ane_packed *w, size_t *bytes);
 /* Sets data and what lies behind it; memory: 64-byte aligned. */
 void ane_packed_place(struct ane_packed *w, const void *memory);
-/* Repacks rows of stored type t to group g of a placed matrix, as ane_pack_group; P8 takes rows of Q8_0. */
+/* Repacks rows of stored type t to group g of a placed matrix, as ane_pack_group; Q8_0_SPLIT takes rows of Q8_0. */
 void ane_pack_rows(const struct ane_packed *w, ane_dtype t, const void *rows, size_t row_bytes, int n_rows, int64_t g);
 
 /* ---- Activations -------------------------------------------------------------------------------------------------*/
 
-typedef enum { ANE_ACT_F32, ANE_ACT_I8, ANE_ACT_BF16, ANE_ACT_COUNT } ane_act;
+typedef enum { ANE_ACTIVATION_F32, ANE_ACTIVATION_I8, ANE_ACTIVATION_BF16, ANE_ACTIVATION_COUNT } ane_activation_type;
 
 /* What the columns of a product are, as prepared for one kind of matrix. cols_pad: cols rounded up to 32 (I8) or 2
  * (BF16); the padding is zero. nb = cols_pad / 32. */
-struct ane_acts {
-  ane_act kind;
+struct ane_activations {
+  ane_activation_type kind;
   int64_t t, cols;
   const float *f32;     /* F32: [t][ld] */
   int64_t ld;
   const int8_t *q;      /* I8: [t][cols_pad] */
-  bool fine;            /* I8: large values are told apart closely (acts_i8) */
+  bool precise;            /* I8: large values are told apart closely (quantise_i8) */
   const float *d;       /* I8: [t][nb] scale of q */
   const int32_t *isum;  /* I8: [t][nb][2] sums of q over each 16 */
   const int32_t *minus_sum; /* I8: [t][nb] minus the sum of q over the block */
-  int64_t wide_ld;      /* columns a row of the next four, which go by blocks: 1, or t rounded up to 64 */
-  const uint8_t *wide;  /* I8: [nb][wide_ld] bit i: columns 4 i .. 4 i + 3 of the block have high codes; 64 may be read from any on */
-  const int8_t *high;   /* I8: [nb][wide_ld][32] x = d * (q + 128 high). This and the next two are set where wide is not 0 */
-  const float *d_high;  /* I8: [nb][wide_ld] 128 d */
-  const int32_t *high_isum; /* I8: [nb][wide_ld][2] of high */
+  int64_t outlier_ld;      /* columns a row of the next four, which go by blocks: 1, or t rounded up to 64 */
+  const uint8_t *outlier;  /* I8: [nb][outlier_ld] bit i: columns 4 i .. 4 i + 3 of the block have residual code; 64 may be read from any on */
+  const int8_t *residual;   /* I8: [nb][outlier_ld][32] x = d * (q + 128 residual). This and the next two are set where outlier is not 0 */
+  const float *d_residual;  /* I8: [nb][outlier_ld] 128 d */
+  const int32_t *residual_isum; /* I8: [nb][outlier_ld][2] of residual */
   const float *dsum;    /* I8: [t][nb] d times the sum over the block, rounded: what a minimum is multiplied by */
   const uint16_t *bf16; /* BF16: [t][cols_pad] */
 };
 
-/* The kind of activation a form meets at this level when the user asks for int8 or fp32 activations. */
-ane_act ane_act_for(ane_form f, bool int8, bool bf16_dot);
-/* Bytes of the prepared form of t columns, each part 64-byte aligned; and the pointers into such memory. */
-size_t ane_acts_bytes(ane_act kind, int64_t t, int64_t cols);
-void ane_acts_place(struct ane_acts *a, ane_act kind, int64_t t, int64_t cols, void *memory); /* fine: true */
+/* The kind of activation a layout meets at this level when the user asks for int8 or fp32 activations. */
+ane_activation_type ane_activation_type_for(ane_layout f, bool int8, bool bf16_dot);
+/* Bytes of the prepared layout of t columns, each part 64-byte aligned; and the pointers into such memory. */
+size_t ane_activations_bytes(ane_activation_type kind, int64_t t, int64_t cols);
+void ane_activations_place(struct ane_activations *a, ane_activation_type kind, int64_t t, int64_t cols, void *memory); /* fine: true */
 /* Columns [from, from + n) of a. */
-struct ane_acts ane_acts_rows(const struct ane_acts *a, int64_t from, int64_t n);
+struct ane_activations ane_activations_rows(const struct ane_activations *a, int64_t from, int64_t n);
 
 /* ---- Bounds of products ------------------------------------------------------------------------------------------*/
 
-/* The form P8 holds a Q8_0 matrix in two halves, so that from 9/16 of the bytes (data) it can be told how large each product can
+/* The layout Q8_0_SPLIT holds a Q8_0 matrix in two halves, so that from 9/16 of the bytes (data) it can be told how large each product can
  * be at most, and from the lower half of one row (lower, scales) how large that one is; a search for the largest multiplies only what
  * can still win. A group of data is cols / 32 blocks of 304 bytes: nibbles of the upper four bits as in Q4_0 (256), the scales
- * (32), and for each row the norm over the block of what the nibbles leave, low - 7.5, in steps of 1 / ANE_UPPER_STEPS, rounded
+ * (32), and for each row the norm over the block of what the nibbles leave, low - 7.5, in steps of 1 / ANE_BOUND_STEPS, rounded
  * up (16). In `lower` byte i of a block's 16 holds columns i and, above, i + 16. */
-enum { ANE_UPPER_STEPS = 6 };
+enum { ANE_BOUND_STEPS = 6 };
 /* Of one token, for each block: what multiplies the dots and the scale; the norm of x in units of the steps; and what all roundings
  * of the bounds and of the product can come to, both for a scale of 1. A dot is 32 * upper * q + start, or 2 * lower * q + start_low. */
-struct ane_upper_x {
+struct ane_bound_block {
   float by, norm, slack;
   int32_t start, start_low; /* -241 and -15 * sum of q: code - 128 = 16 upper - 120.5 + (low - 7.5) */
 };
 /* x: I8, its first token. */
-void ane_upper_prepare(const struct ane_acts *x, struct ane_upper_x *out);
+void ane_bound_prepare(const struct ane_activations *x, struct ane_bound_block *out);
 
 /* ---- KV cache ----------------------------------------------------------------------------------------------------*/
 
@@ -148,39 +148,39 @@ enum { ANE_ATT_ROWS = 192 };
  *   I8    i = sum code * q - zero * sum q;  f = (float)i * scale;  acc = fma(f, d, acc);
  *         with a minimum: acc = fma(min, dsum, acc)
  *         two scales: f = (float)i0 * s0; f = fma((float)i1, s1, f)
- *         form I8: f = (float)i
- *         the wide blocks a second time, with high for q and d_high for d, to a sum of their own: rest = fma(f, d_high, rest);
- *         at the end acc + rest, of form I8 times row_scale
+ *         layout I8: f = (float)i
+ *         the outlier blocks a second time, with residual for q and d_residual for d, to a sum of their own: rest = fma(f, d_residual, rest);
+ *         at the end acc + rest, of layout I8 times row_scale
  *   BF16  one bf16 dot step per pair of columns, ascending (rounding as the instruction)
  * out[t * ld_out + r]; rows >= w->rows are not written. scratch: ane_matmul_scratch() bytes, 64-byte aligned, one for
- * each thread. x->kind must be one that ane_act_for gives for the form. */
-typedef void (*ane_matmul_fn)(const struct ane_packed *w, const struct ane_acts *x, int64_t g_from, int64_t g_to, float *out,
+ * each thread. x->kind must be one that ane_activation_type_for gives for the layout. */
+typedef void (*ane_matmul_fn)(const struct ane_packed *w, const struct ane_activations *x, int64_t g_from, int64_t g_to, float *out,
                               int64_t ld_out, void *scratch);
 
 struct ane_kernels {
   ane_isa isa;
   bool bf16_dot; /* BF16 matrices may meet bf16 activations */
-  ane_matmul_fn matmul[ANE_FORM_COUNT][ANE_ACT_COUNT]; /* NULL where the pair is not offered */
+  ane_matmul_fn matmul[ANE_LAYOUT_COUNT][ANE_ACTIVATION_COUNT]; /* NULL where the pair is not offered */
 
-  /* Of a P8 matrix: bound[r] >= what matmul gives for row r of the groups [g_from, g_to) and the first token of x, all 16 rows of a
+  /* Of a Q8_0_SPLIT matrix: bound[r] >= what matmul gives for row r of the groups [g_from, g_to) and the first token of x, all 16 rows of a
    * group; not a number where x is not. By Cauchy and Schwarz a block's share is at most
    * scale * d * (dot of the upper codes) + |scale| * |low - 7.5| * |d q|. base[r] is the same without the second term: to be
    * added to is what the lower codes give. The rounding of bounds is free. */
-  void (*upper_bound)(const struct ane_packed *w, const struct ane_acts *x, const struct ane_upper_x *blocks, int64_t g_from, int64_t g_to,
+  void (*upper_bound)(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks, int64_t g_from, int64_t g_to,
                       float *bound, float *base);
   /* bound[i] >= what matmul gives for row rows[i], above it by no more than roundings; base as upper_bound gave it. */
-  void (*row_bound)(const struct ane_packed *w, const struct ane_acts *x, const struct ane_upper_x *blocks, const int32_t *rows, int n,
+  void (*row_bound)(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks, const int32_t *rows, int n,
                     const float *base, float *bound);
 
   /* Fill rows [t_from, t_to) of prepared activations from x [t][ld].
    * I8, each block of 32: amax = max |x|; d = amax / 127; q = round to nearest even of x * (127 / amax), the quotient rounded once.
    * A few large values would take the digits of all others: where amax^2 > limit = sum(amax^2) * (over / nb), the sum over the
    * blocks of this token by 16 lanes as below, without fma, max(sqrt(limit) * part, amax * (127 / 16319)) stands for amax (over and
-   * part: ANE_WIDE_*, by `fine`), and what goes beyond 127 gets a second code: for each four columns with such a one, v being the
-   * whole numbers, high = (v + 64) >> 7 and q = v - 128 high.
+   * part: ANE_OUTLIER_*, by `precise`), and what goes beyond 127 gets a second code: for each four columns with such a one, v being the
+   * whole numbers, residual = (v + 64) >> 7 and q = v - 128 residual.
    * Where amax < 2^-100: d = 0, q = 0. NaN or infinite x give unspecified but in-range codes. */
-  void (*acts_i8)(const struct ane_acts *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to);
-  void (*acts_bf16)(const struct ane_acts *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to);
+  void (*quantise_i8)(const struct ane_activations *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to);
+  void (*convert_bf16)(const struct ane_activations *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to);
 
   /* Sums below go over 16 lanes: lane j takes elements j, j + 16, ... in ascending order, then l[i] += l[i + 8],
    * l[i] += l[i + 4], l[i] += l[i + 2], l[0] + l[1]. */

@@ -25,7 +25,7 @@ void ane_attention_avx512(struct ane_kernels *k);
 void ane_matmul_avx512vnni(struct ane_kernels *k);
 void ane_matmul_avx512bf16(struct ane_kernels *k);
 
-void ane_acts_neon(struct ane_kernels *k);
+void ane_activations_neon(struct ane_kernels *k);
 void ane_matmul_neon(struct ane_kernels *k);
 void ane_matmul_f32_neon(struct ane_kernels *k);
 void ane_norm_neon(struct ane_kernels *k);
@@ -43,46 +43,46 @@ void ane_kernels_init_arm(struct ane_kernels *k, ane_isa isa);
 /* 32 columns of a quantised group, read back one by one: value = scale * (code - zero) + min. */
 struct ane_block {
   uint8_t code[ANE_BLOCK][ANE_GROUP];
-  float scale[2][ANE_GROUP]; /* for each half of the columns; equal where the form has one scale. I8: 1 */
-  float min[ANE_GROUP];      /* 0 where the form has none */
+  float scale[2][ANE_GROUP]; /* for each half of the columns; equal where the layout has one scale. I8: 1 */
+  float min[ANE_GROUP];      /* 0 where the layout has none */
   float offset[ANE_GROUP];   /* N4, N8: zero - zero point; the value is scale * (code - zero + offset), and min scale * offset */
 };
-/* Block b of group g; the form must have act8. */
+/* Block b of group g; the layout must have int8_activations. */
 void ane_read_block(const struct ane_packed *w, int64_t g, int64_t b, struct ane_block *out);
 
-/* upper.c: rows of Q8_0 to group g of a P8 matrix. */
-void ane_pack_halves(const struct ane_packed *w, const uint8_t *rows, size_t stride, int n_rows, int64_t g);
+/* split.c: rows of Q8_0 to group g of a Q8_0_SPLIT matrix. */
+void ane_pack_split(const struct ane_packed *w, const uint8_t *rows, size_t stride, int n_rows, int64_t g);
 
-/* Columns [k, k + n) of group g as floats [n][16], any form. k is a multiple of ANE_PANEL, n <= ANE_PANEL;
+/* Columns [k, k + n) of group g as floats [n][16], any layout. k is a multiple of ANE_PANEL, n <= ANE_PANEL;
  * rows that do not exist are zeros. tmp: [16][ANE_PANEL] floats, used by ROWS only, whose type must have a decoder. */
 enum { ANE_PANEL = 256 };
 /* What ane_matmul_scratch gives for any matrix: each level divides it up as it likes. */
 enum { ANE_SCRATCH = 1024 * 1024 };
 void ane_read_panel(const struct ane_packed *w, int64_t g, int64_t k, int n, float *panel, float *tmp);
 
-/* Codes of activations: q alone reaches 127; with a high code, 127 * 128 + 63. */
-enum { ANE_CODE_MAX = 127, ANE_WIDE_MAX = 16319 };
-/* How much larger than the others (in squares) a block's largest value must be for high codes, and what of the limit its scale is
+/* Codes of activations: q alone reaches 127; with a residual code, 127 * 128 + 63. */
+enum { ANE_CODE_MAX = 127, ANE_OUTLIER_MAX = 16319 };
+/* How much larger than the others (in squares) a block's largest value must be for residual code, and what of the limit its scale is
  * then made for; the finer pair for the products that attention, routing and results hang on. Simulated on SmolLM2-135M and
- * Qwen2.5-0.5B, KL divergence from fp32 activations in 1e-3 (it scatters by a tenth) and fours of columns with high codes a block,
+ * Qwen2.5-0.5B, KL divergence from fp32 activations in 1e-3 (it scatters by a tenth) and fours of columns with residual code a block,
  * averaged over the matrices: fine 2 and 1/4, else 4 and 0.35 (kept; most of the fours are in q, k and v, which are small): 1.28 and
  * 0.27, 0.14 and 0.17; 3 and 1/4 everywhere: 1.35 and 0.22, 0.20 and 0.16; of
  * these without any in q, k and v 2.84 and 0.34, in the attention's output 1.34 and 0.23, in gate and up 1.71 and 0.26, in
  * down 1.58 and 0.27; 3 and 1/2 everywhere 1.46 and 0.25; 15 bits for whole blocks above 2: 1.12 and 0.17, 0.87 and 0.73; 8 bits
  * alone: 3.79 and 0.63. */
-#define ANE_WIDE_OVER_FINE 2.0f
-#define ANE_WIDE_PART_FINE 0.25f
-#define ANE_WIDE_OVER 4.0f
-#define ANE_WIDE_PART 0.35f
+#define ANE_OUTLIER_OVER_PRECISE 2.0f
+#define ANE_OUTLIER_PART_PRECISE 0.25f
+#define ANE_OUTLIER_OVER 4.0f
+#define ANE_OUTLIER_PART 0.35f
 #define ANE_BOUND_START 0x1p-120f /* of sums that bound a product: above all that numbers too small for their digits can lose */
 #define ANE_TINY 0x1p-100f /* blocks with no larger value are zero: their scales and inverses stay finite, normal numbers */
 
-static inline float ane_wide_over(bool fine) { return fine ? ANE_WIDE_OVER_FINE : ANE_WIDE_OVER; }
-static inline float ane_wide_part(bool fine) { return fine ? ANE_WIDE_PART_FINE : ANE_WIDE_PART; }
+static inline float ane_outlier_over(bool precise) { return precise ? ANE_OUTLIER_OVER_PRECISE : ANE_OUTLIER_OVER; }
+static inline float ane_outlier_part(bool precise) { return precise ? ANE_OUTLIER_PART_PRECISE : ANE_OUTLIER_PART; }
 
-/* The square of a block's largest value above which it is wide, from those of all blocks of the token. Written without
+/* The square of a block's largest value above which it is outlier, from those of all blocks of the token. Written without
  * fma and in lanes, so that it comes out the same wherever it is compiled. */
-static inline float ane_wide_limit(const float *amax, int64_t nb, bool fine) {
+static inline float ane_outlier_limit(const float *amax, int64_t nb, bool precise) {
   float l[16] = {0};
   int64_t b = 0;
   for (; b + 16 <= nb; b += 16)
@@ -90,12 +90,12 @@ static inline float ane_wide_limit(const float *amax, int64_t nb, bool fine) {
   for (int j = 0; b + j < nb; j++) l[j] += amax[b + j] * amax[b + j];
   for (int n = 8; n >= 1; n /= 2)
     for (int j = 0; j < n; j++) l[j] += l[j + n];
-  return l[0] * (ane_wide_over(fine) / (float)nb);
+  return l[0] * (ane_outlier_over(precise) / (float)nb);
 }
 
-/* What 127 steps of a wide block come to; root: that of the limit. */
-static inline float ane_wide_span(float amax, float root, bool fine) {
-  float least = amax * ((float)ANE_CODE_MAX / (float)ANE_WIDE_MAX), part = ane_wide_part(fine) * root;
+/* What 127 steps of a outlier block come to; root: that of the limit. */
+static inline float ane_outlier_span(float amax, float root, bool precise) {
+  float least = amax * ((float)ANE_CODE_MAX / (float)ANE_OUTLIER_MAX), part = ane_outlier_part(precise) * root;
   return part > least ? part : least;
 }
 

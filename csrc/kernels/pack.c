@@ -1,4 +1,4 @@
-/* Packed forms: what they are, which stored type fits which, and repacking. Every rule is lossless.
+/* Packed layouts: what they are, which stored type fits which, and repacking. Every rule is lossless.
  *
  * A group is 16 rows, r = 0..15; a unit covers `unit` columns of all of them. The plane of four columns 4v .. 4v + 3 is
  * 64 bytes, byte 4 r + i for row r and column 4v + i: the operand of one 8-bit dot of 16 lanes. Planes of 32 columns are
@@ -20,7 +20,7 @@
  *   Q5_0   0 nibbles   256 fifth     320 scale
  *   Q5_1   0 nibbles   256 fifth     320 scale   352 min
  *   Q8_0   0 codes     512 scale
- *   P8     0 nibbles (the upper four bits)   256 scale   288 u8[16] norms; the rest behind all groups (kernels.h)
+ *   Q8_0_SPLIT     0 nibbles (the upper four bits)   256 scale   288 u8[16] norms; the rest behind all groups (kernels.h)
  *   I8     0 codes
  *   LUT4   0 nibbles
  *   N4     0 nibbles   256 float[16] scales   320 u8[16] zero points
@@ -39,45 +39,45 @@
 
 #include <string.h>
 
-#define ANE_FORM(id, ...) [ANE_FORM_##id] = {__VA_ARGS__},
-static const struct ane_form_info forms[ANE_FORM_COUNT] = {
-#include "kernels/form.def"
+#define ANE_LAYOUT(id, ...) [ANE_LAYOUT_##id] = {__VA_ARGS__},
+static const struct ane_layout_info layouts[ANE_LAYOUT_COUNT] = {
+#include "kernels/layout.def"
 };
-#undef ANE_FORM
+#undef ANE_LAYOUT
 
-const struct ane_form_info *ane_form_info(ane_form f) { return &forms[f]; }
+const struct ane_layout_info *ane_layout_info(ane_layout f) { return &layouts[f]; }
 
-static ane_form form_of(ane_dtype t) {
+static ane_layout form_of(ane_dtype t) {
   switch (t) {
-    case ANE_F32: return ANE_FORM_F32;
-    case ANE_F16: return ANE_FORM_F16;
-    case ANE_BF16: return ANE_FORM_BF16;
-    case ANE_I8: return ANE_FORM_I8;
-    case ANE_Q4_0: return ANE_FORM_Q4_0;
-    case ANE_Q4_1: return ANE_FORM_Q4_1;
-    case ANE_Q5_0: return ANE_FORM_Q5_0;
-    case ANE_Q5_1: return ANE_FORM_Q5_1;
-    case ANE_Q8_0: return ANE_FORM_Q8_0;
-    case ANE_Q4_K: return ANE_FORM_Q4_K;
-    case ANE_Q5_K: return ANE_FORM_Q5_K;
-    case ANE_Q6_K: return ANE_FORM_Q6_K;
-    case ANE_N4: return ANE_FORM_N4;
-    case ANE_N8: return ANE_FORM_N8;
-    case ANE_N4H: return ANE_FORM_N4H;
-    case ANE_N8H: return ANE_FORM_N8H;
-    default: return ANE_FORM_ROWS;
+    case ANE_F32: return ANE_LAYOUT_F32;
+    case ANE_F16: return ANE_LAYOUT_F16;
+    case ANE_BF16: return ANE_LAYOUT_BF16;
+    case ANE_I8: return ANE_LAYOUT_I8;
+    case ANE_Q4_0: return ANE_LAYOUT_Q4_0;
+    case ANE_Q4_1: return ANE_LAYOUT_Q4_1;
+    case ANE_Q5_0: return ANE_LAYOUT_Q5_0;
+    case ANE_Q5_1: return ANE_LAYOUT_Q5_1;
+    case ANE_Q8_0: return ANE_LAYOUT_Q8_0;
+    case ANE_Q4_K: return ANE_LAYOUT_Q4_K;
+    case ANE_Q5_K: return ANE_LAYOUT_Q5_K;
+    case ANE_Q6_K: return ANE_LAYOUT_Q6_K;
+    case ANE_N4: return ANE_LAYOUT_N4;
+    case ANE_N8: return ANE_LAYOUT_N8;
+    case ANE_N4H: return ANE_LAYOUT_N4H;
+    case ANE_N8H: return ANE_LAYOUT_N8H;
+    default: return ANE_LAYOUT_ROWS;
   }
 }
 
-ane_form ane_form_for(ane_dtype t, int64_t cols) {
-  ane_form f = form_of(t);
-  if (f == ANE_FORM_BF16 || f == ANE_FORM_I8) return f; /* with LUT4 the only ones whose last unit may be filled up */
-  return cols % forms[f].unit ? ANE_FORM_ROWS : f;
+ane_layout ane_layout_for(ane_dtype t, int64_t cols) {
+  ane_layout f = form_of(t);
+  if (f == ANE_LAYOUT_BF16 || f == ANE_LAYOUT_I8) return f; /* with LUT4 the only ones whose last unit may be filled up */
+  return cols % layouts[f].unit ? ANE_LAYOUT_ROWS : f;
 }
 
-bool ane_form_group_bytes(ane_form f, int64_t cols, size_t *bytes) {
+bool ane_layout_group_bytes(ane_layout f, int64_t cols, size_t *bytes) {
   *bytes = 0;
-  return cols >= 0 && ane_mul_size(ane_div_up((size_t)cols, forms[f].unit), forms[f].bytes, bytes);
+  return cols >= 0 && ane_mul_size(ane_div_up((size_t)cols, layouts[f].unit), layouts[f].bytes, bytes);
 }
 
 /* ---- Floats ------------------------------------------------------------------------------------------------------*/
@@ -135,7 +135,7 @@ static inline uint32_t fifth_bits(uint32_t x) {
 
 /* Where the pieces of a stored block and of a packed unit begin; 0: not there. */
 struct legacy {
-  uint8_t block, min_at, high_at, low_at;
+  uint8_t block, min_at, residual_at, low_at;
   uint16_t fifth, scale, min;
 };
 static const struct legacy q4_0 = {18, 0, 0, 2, 0, 256, 0}, q4_1 = {20, 2, 0, 4, 0, 256, 288}, q5_0 = {22, 0, 2, 6, 256, 320, 0},
@@ -148,7 +148,7 @@ static inline __attribute__((always_inline)) void pack_legacy(const struct legac
     for (int r = 0; r < n_rows; r++) {
       const uint8_t *src = rows + (size_t)r * stride + (size_t)u * l->block;
       for (int p = 0; p < 4; p++) ane_put_word(dst + 64 * p + 4 * r, ane_word(src + l->low_at + 4 * p));
-      if (l->fifth) ane_put_word(dst + l->fifth + 4 * r, fifth_bits(ane_word(src + l->high_at)));
+      if (l->fifth) ane_put_word(dst + l->fifth + 4 * r, fifth_bits(ane_word(src + l->residual_at)));
       ane_put_half(dst + l->scale + 2 * r, ane_half(src));
       if (l->min) ane_put_half(dst + l->min + 2 * r, ane_half(src + l->min_at));
     }
@@ -200,7 +200,7 @@ static void pack_lut4(const uint8_t *rows, size_t stride, int n_rows, int64_t co
 
 /* ---- Blocks of 256 -----------------------------------------------------------------------------------------------*/
 
-/* The eight 6-bit scales and minima of a Q4_K or Q5_K block in 12 bytes: s = lower six bits of bytes 0..3, m of 4..7; for
+/* The eight 6-bit scales and minima of a Q4_K or Q5_K block in 12 bytes: s = low_nibbles six bits of bytes 0..3, m of 4..7; for
  * sub-blocks 4..7 the low nibbles (s) and high nibbles (m) of bytes 8..11 below the top two bits of bytes 0..3 (s), 4..7 (m). */
 static inline void k_scales(const uint8_t *src, uint8_t s[8], uint8_t m[8]) {
   uint32_t a = ane_word(src), b = ane_word(src + 4), c = ane_word(src + 8);
@@ -282,62 +282,62 @@ static void pack_q6_k(const uint8_t *rows, size_t stride, int n_rows, int64_t co
     }
 }
 
-/* ---- By form -----------------------------------------------------------------------------------------------------*/
+/* ---- By layout -----------------------------------------------------------------------------------------------------*/
 
-void ane_pack_group(ane_form f, ane_dtype t, const void *rows, size_t row_bytes, int n_rows, int64_t cols, void *dst) {
+void ane_pack_group(ane_layout f, ane_dtype t, const void *rows, size_t row_bytes, int n_rows, int64_t cols, void *dst) {
   const uint8_t *src = rows;
-  (void)t; /* the form says it: ROWS is never packed, the others have one stored type each */
+  (void)t; /* the layout says it: ROWS is never packed, the others have one stored type each */
   if (n_rows < ANE_GROUP) {
     size_t bytes;
-    if (ane_form_group_bytes(f, cols, &bytes)) memset(dst, 0, bytes);
+    if (ane_layout_group_bytes(f, cols, &bytes)) memset(dst, 0, bytes);
   }
   switch (f) {
-    case ANE_FORM_F32: pack_f32(src, row_bytes, n_rows, cols, dst); break;
-    case ANE_FORM_F16: pack_f16(src, row_bytes, n_rows, cols, dst); break;
-    case ANE_FORM_BF16: pack_bf16(src, row_bytes, n_rows, cols, dst); break;
-    case ANE_FORM_Q4_0: pack_legacy(&q4_0, 288, src, row_bytes, n_rows, cols, dst); break;
-    case ANE_FORM_Q4_1: pack_legacy(&q4_1, 320, src, row_bytes, n_rows, cols, dst); break;
-    case ANE_FORM_Q5_0: pack_legacy(&q5_0, 352, src, row_bytes, n_rows, cols, dst); break;
-    case ANE_FORM_Q5_1: pack_legacy(&q5_1, 384, src, row_bytes, n_rows, cols, dst); break;
-    case ANE_FORM_Q8_0: pack_q8_0(src, row_bytes, n_rows, cols, dst); break;
-    case ANE_FORM_Q4_K: pack_q4_k(src, row_bytes, n_rows, cols, dst); break;
-    case ANE_FORM_Q5_K: pack_q5_k(src, row_bytes, n_rows, cols, dst); break;
-    case ANE_FORM_Q6_K: pack_q6_k(src, row_bytes, n_rows, cols, dst); break;
-    case ANE_FORM_N4: pack_nbits(4, false, src, row_bytes, n_rows, cols, dst); break;
-    case ANE_FORM_N8: pack_nbits(8, false, src, row_bytes, n_rows, cols, dst); break;
-    case ANE_FORM_N4H: pack_nbits(4, true, src, row_bytes, n_rows, cols, dst); break;
-    case ANE_FORM_N8H: pack_nbits(8, true, src, row_bytes, n_rows, cols, dst); break;
-    case ANE_FORM_I8: pack_i8(src, row_bytes, n_rows, cols, dst); break;
-    case ANE_FORM_LUT4: pack_lut4(src, row_bytes, n_rows, cols, dst); break;
-    case ANE_FORM_P8: /* ane_pack_rows */
-    case ANE_FORM_ROWS:
-    case ANE_FORM_COUNT: break;
+    case ANE_LAYOUT_F32: pack_f32(src, row_bytes, n_rows, cols, dst); break;
+    case ANE_LAYOUT_F16: pack_f16(src, row_bytes, n_rows, cols, dst); break;
+    case ANE_LAYOUT_BF16: pack_bf16(src, row_bytes, n_rows, cols, dst); break;
+    case ANE_LAYOUT_Q4_0: pack_legacy(&q4_0, 288, src, row_bytes, n_rows, cols, dst); break;
+    case ANE_LAYOUT_Q4_1: pack_legacy(&q4_1, 320, src, row_bytes, n_rows, cols, dst); break;
+    case ANE_LAYOUT_Q5_0: pack_legacy(&q5_0, 352, src, row_bytes, n_rows, cols, dst); break;
+    case ANE_LAYOUT_Q5_1: pack_legacy(&q5_1, 384, src, row_bytes, n_rows, cols, dst); break;
+    case ANE_LAYOUT_Q8_0: pack_q8_0(src, row_bytes, n_rows, cols, dst); break;
+    case ANE_LAYOUT_Q4_K: pack_q4_k(src, row_bytes, n_rows, cols, dst); break;
+    case ANE_LAYOUT_Q5_K: pack_q5_k(src, row_bytes, n_rows, cols, dst); break;
+    case ANE_LAYOUT_Q6_K: pack_q6_k(src, row_bytes, n_rows, cols, dst); break;
+    case ANE_LAYOUT_N4: pack_nbits(4, false, src, row_bytes, n_rows, cols, dst); break;
+    case ANE_LAYOUT_N8: pack_nbits(8, false, src, row_bytes, n_rows, cols, dst); break;
+    case ANE_LAYOUT_N4H: pack_nbits(4, true, src, row_bytes, n_rows, cols, dst); break;
+    case ANE_LAYOUT_N8H: pack_nbits(8, true, src, row_bytes, n_rows, cols, dst); break;
+    case ANE_LAYOUT_I8: pack_i8(src, row_bytes, n_rows, cols, dst); break;
+    case ANE_LAYOUT_LUT4: pack_lut4(src, row_bytes, n_rows, cols, dst); break;
+    case ANE_LAYOUT_Q8_0_SPLIT: /* ane_pack_rows */
+    case ANE_LAYOUT_ROWS:
+    case ANE_LAYOUT_COUNT: break;
   }
 }
 
 /* ---- In their place ------------------------------------------------------------------------------------------------*/
 
-static bool halves(const struct ane_packed *w, size_t *lower, size_t *scales) {
-  size_t rows = (size_t)w->groups * ANE_GROUP, cols = w->form == ANE_FORM_P8 ? (size_t)w->cols : 0;
-  return ane_mul_size(rows, cols / 2, lower) && ane_mul_size(rows, cols / ANE_BLOCK * 2, scales);
+static bool halves(const struct ane_packed *w, size_t *low_nibbles, size_t *scales) {
+  size_t rows = (size_t)w->groups * ANE_GROUP, cols = w->layout == ANE_LAYOUT_Q8_0_SPLIT ? (size_t)w->cols : 0;
+  return ane_mul_size(rows, cols / 2, low_nibbles) && ane_mul_size(rows, cols / ANE_BLOCK * 2, scales);
 }
 
 bool ane_packed_bytes(const struct ane_packed *w, size_t *bytes) {
-  size_t lower, scales;
-  return halves(w, &lower, &scales) && ane_mul_size((size_t)w->groups, w->group_bytes, bytes) && ane_add_size(*bytes, lower, bytes) &&
+  size_t low_nibbles, scales;
+  return halves(w, &low_nibbles, &scales) && ane_mul_size((size_t)w->groups, w->group_bytes, bytes) && ane_add_size(*bytes, low_nibbles, bytes) &&
          ane_add_size(*bytes, scales, bytes);
 }
 
 void ane_packed_place(struct ane_packed *w, const void *memory) {
-  size_t lower, scales;
+  size_t low_nibbles, scales;
   w->data = memory;
-  if (w->form != ANE_FORM_P8 || !halves(w, &lower, &scales)) return;
-  w->lower = w->data + (size_t)w->groups * w->group_bytes;
-  w->scales = w->lower + lower;
+  if (w->layout != ANE_LAYOUT_Q8_0_SPLIT || !halves(w, &low_nibbles, &scales)) return;
+  w->low_nibbles = w->data + (size_t)w->groups * w->group_bytes;
+  w->scales = w->low_nibbles + low_nibbles;
 }
 
 void ane_pack_rows(const struct ane_packed *w, ane_dtype t, const void *rows, size_t row_bytes, int n_rows, int64_t g) {
   uint8_t *group = (uint8_t *)w->data + (size_t)g * w->group_bytes;
-  if (w->form == ANE_FORM_P8) ane_pack_halves(w, rows, row_bytes, n_rows, g);
-  else ane_pack_group(w->form, t, rows, row_bytes, n_rows, w->cols, group);
+  if (w->layout == ANE_LAYOUT_Q8_0_SPLIT) ane_pack_split(w, rows, row_bytes, n_rows, g);
+  else ane_pack_group(w->layout, t, rows, row_bytes, n_rows, w->cols, group);
 }

@@ -38,15 +38,15 @@ static void read_legacy(const uint8_t *u, const uint8_t *fifth, const uint8_t *s
 }
 
 static void read_halves(const struct ane_packed *w, int64_t g, int64_t b, const uint8_t *u, struct ane_block *out) {
-  const uint8_t *low = w->lower + g * ANE_GROUP * (w->cols / 2) + 16 * b;
+  const uint8_t *low = w->low_nibbles + g * ANE_GROUP * (w->cols / 2) + 16 * b;
   read_nibbles(u, NULL, NULL, out);
   for (int c = 0; c < ANE_BLOCK; c++)
     for (int r = 0; r < ANE_GROUP; r++) out->code[c][r] = (uint8_t)(out->code[c][r] << 4 | (low[r * (w->cols / 2) + c % 16] >> (c < 16 ? 0 : 4) & 15));
   read_scale(u + 256, NULL, false, out->scale[0]);
 }
 
-/* N forms: `bytes` of codes, then scales, then the others or zero points. */
-static void read_nbits(const uint8_t *u, size_t bytes, bool halves, const struct ane_form_info *f, struct ane_block *out) {
+/* N layouts: `bytes` of codes, then scales, then the others or zero points. */
+static void read_nbits(const uint8_t *u, size_t bytes, bool halves, const struct ane_layout_info *f, struct ane_block *out) {
   if (bytes == 256) read_nibbles(u, NULL, NULL, out);
   else read_codes(u, out);
   memcpy(out->scale[0], u + bytes, sizeof out->scale[0]);
@@ -58,45 +58,45 @@ static void read_nbits(const uint8_t *u, size_t bytes, bool halves, const struct
 }
 
 void ane_read_block(const struct ane_packed *w, int64_t g, int64_t b, struct ane_block *out) {
-  const struct ane_form_info *f = ane_form_info(w->form);
+  const struct ane_layout_info *f = ane_layout_info(w->layout);
   int64_t per_unit = f->unit / ANE_BLOCK;
   const uint8_t *u = w->data + (size_t)g * w->group_bytes + (size_t)(b / per_unit) * f->bytes;
   size_t s = (size_t)(b % per_unit);
   memset(out->min, 0, sizeof out->min);
   memset(out->offset, 0, sizeof out->offset);
-  switch (w->form) {
-    case ANE_FORM_Q4_0: read_legacy(u, NULL, u + 256, NULL, out); break;
-    case ANE_FORM_Q4_1: read_legacy(u, NULL, u + 256, u + 288, out); break;
-    case ANE_FORM_Q5_0: read_legacy(u, u + 256, u + 320, NULL, out); break;
-    case ANE_FORM_Q5_1: read_legacy(u, u + 256, u + 320, u + 352, out); break;
-    case ANE_FORM_Q8_0:
+  switch (w->layout) {
+    case ANE_LAYOUT_Q4_0: read_legacy(u, NULL, u + 256, NULL, out); break;
+    case ANE_LAYOUT_Q4_1: read_legacy(u, NULL, u + 256, u + 288, out); break;
+    case ANE_LAYOUT_Q5_0: read_legacy(u, u + 256, u + 320, NULL, out); break;
+    case ANE_LAYOUT_Q5_1: read_legacy(u, u + 256, u + 320, u + 352, out); break;
+    case ANE_LAYOUT_Q8_0:
       read_codes(u, out);
       read_scale(u + 512, NULL, false, out->scale[0]);
       break;
-    case ANE_FORM_P8:
+    case ANE_LAYOUT_Q8_0_SPLIT:
       read_halves(w, g, b, u, out);
       break;
-    case ANE_FORM_I8:
+    case ANE_LAYOUT_I8:
       read_codes(u, out);
       for (int r = 0; r < ANE_GROUP; r++) out->scale[0][r] = 1;
       break;
-    case ANE_FORM_Q4_K:
-    case ANE_FORM_Q5_K: {
-      const uint8_t *low = u + 320 + (w->form == ANE_FORM_Q5_K ? 320 : 256) * s;
-      read_nibbles(low, w->form == ANE_FORM_Q5_K ? low + 256 : NULL, NULL, out);
+    case ANE_LAYOUT_Q4_K:
+    case ANE_LAYOUT_Q5_K: {
+      const uint8_t *low = u + 320 + (w->layout == ANE_LAYOUT_Q5_K ? 320 : 256) * s;
+      read_nibbles(low, w->layout == ANE_LAYOUT_Q5_K ? low + 256 : NULL, NULL, out);
       read_scale(u, u + 64 + 32 * s, false, out->scale[0]);
       read_scale(u + 32, u + 80 + 32 * s, false, out->min);
       break;
     }
-    case ANE_FORM_Q6_K:
+    case ANE_LAYOUT_Q6_K:
       read_nibbles(u + 288 + 384 * s, NULL, u + 288 + 384 * s + 256, out);
       read_scale(u, u + 32 + 32 * s, true, out->scale[0]);
       read_scale(u, u + 48 + 32 * s, true, out->scale[1]);
       return;
-    case ANE_FORM_N4: read_nbits(u, 256, false, f, out); return;
-    case ANE_FORM_N8: read_nbits(u, 512, false, f, out); return;
-    case ANE_FORM_N4H: read_nbits(u, 256, true, f, out); return;
-    case ANE_FORM_N8H: read_nbits(u, 512, true, f, out); return;
+    case ANE_LAYOUT_N4: read_nbits(u, 256, false, f, out); return;
+    case ANE_LAYOUT_N8: read_nbits(u, 512, false, f, out); return;
+    case ANE_LAYOUT_N4H: read_nbits(u, 256, true, f, out); return;
+    case ANE_LAYOUT_N8H: read_nbits(u, 512, true, f, out); return;
     default: memset(out, 0, sizeof *out);
   }
   memcpy(out->scale[1], out->scale[0], sizeof out->scale[1]);
@@ -113,12 +113,12 @@ static void read_rows(const struct ane_packed *w, int64_t g, int64_t k, int n, f
 }
 
 static void read_quantised(const struct ane_packed *w, int64_t g, int64_t k, int n, float *panel) {
-  const struct ane_form_info *f = ane_form_info(w->form);
-  bool min = f->has_min && w->form != ANE_FORM_N4 && w->form != ANE_FORM_N8;
+  const struct ane_layout_info *f = ane_layout_info(w->layout);
+  bool min = f->has_min && w->layout != ANE_LAYOUT_N4 && w->layout != ANE_LAYOUT_N8;
   for (int j = 0; j < n; j += ANE_BLOCK) {
     struct ane_block b;
     ane_read_block(w, g, (k + j) / ANE_BLOCK, &b);
-    if (w->form == ANE_FORM_I8) {
+    if (w->layout == ANE_LAYOUT_I8) {
       memcpy(b.scale[0], w->row_scale + g * ANE_GROUP, sizeof b.scale[0]);
       memcpy(b.scale[1], b.scale[0], sizeof b.scale[1]);
     }
@@ -141,18 +141,18 @@ static void read_lut4(const struct ane_packed *w, int64_t g, int64_t k, int n, f
 
 void ane_read_panel(const struct ane_packed *w, int64_t g, int64_t k, int n, float *panel, float *tmp) {
   const uint8_t *data = w->data + (size_t)g * w->group_bytes;
-  switch (w->form) {
-    case ANE_FORM_ROWS: read_rows(w, g, k, n, panel, tmp); break;
-    case ANE_FORM_F32: memcpy(panel, data + 64 * (size_t)k, 64 * (size_t)n); break;
-    case ANE_FORM_F16:
+  switch (w->layout) {
+    case ANE_LAYOUT_ROWS: read_rows(w, g, k, n, panel, tmp); break;
+    case ANE_LAYOUT_F32: memcpy(panel, data + 64 * (size_t)k, 64 * (size_t)n); break;
+    case ANE_LAYOUT_F16:
       for (int i = 0; i < n * ANE_GROUP; i++) panel[i] = ane_f16_f32(ane_half(data + 32 * (size_t)k + 2 * i));
       break;
-    case ANE_FORM_BF16:
+    case ANE_LAYOUT_BF16:
       for (int j = 0; j < n; j++)
         for (int r = 0; r < ANE_GROUP; r++)
           panel[j * ANE_GROUP + r] = ane_bf16_f32(ane_half(data + 64 * ((size_t)(k + j) / 2) + 4 * r + 2 * ((k + j) & 1)));
       break;
-    case ANE_FORM_LUT4: read_lut4(w, g, k, n, panel); break;
+    case ANE_LAYOUT_LUT4: read_lut4(w, g, k, n, panel); break;
     default: read_quantised(w, g, k, n, panel);
   }
 }

@@ -1,7 +1,7 @@
-/* Forms of weights as operations of MIL; matrices on their way into the weight file. */
+/* Schemes of weights as operations of MIL; matrices on their way into the weight file. */
 #include "mil/export.h"
 
-#include "mil/cut.h"
+#include "mil/partition.h"
 #include "tensor/half.h"
 
 #include <inttypes.h>
@@ -62,7 +62,7 @@ static struct ane_mil_value *param(struct ane_mil_weight *out, const char *name)
   return &a->value;
 }
 
-/* ---- Forms -----------------------------------------------------------------------------------------------------------*/
+/* ---- Schemes -----------------------------------------------------------------------------------------------------------*/
 
 static ane_status put_plain(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w, struct ane_mil_weight *out) {
   out->op = "const";
@@ -72,7 +72,7 @@ static ane_status put_plain(struct exporting *x, const struct ane_mil_weight_ask
 static ane_status put_int8(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w, struct ane_mil_weight *out) {
   static const int8_t zero = 0;
   static const int32_t axis = 0;
-  int64_t rows = w->spec.form == ANE_WEIGHT_INT8_CHANNEL ? w->rows : 1;
+  int64_t rows = w->spec.scheme == ANE_WEIGHT_INT8_CHANNEL ? w->rows : 1;
   out->op = "constexpr_affine_dequantize";
   ane_status st = store(x, ane_mil_tensor_type(ANE_MIL_INT8, ask->rank, ask->dim), w->payload, param(out, "quantized_data"));
   if (!st) st = store_halves(x, ask->dtype, rows > 1, &rows, w->scales, (uint64_t)rows, param(out, "scale"));
@@ -101,7 +101,7 @@ static ane_status put_table(struct exporting *x, const struct ane_mil_weight_ask
 }
 
 static ane_status put(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w, struct ane_mil_weight *out) {
-  switch (w->spec.form) {
+  switch (w->spec.scheme) {
     case ANE_WEIGHT_INT8:
     case ANE_WEIGHT_INT8_CHANNEL: return put_int8(x, ask, w, out);
     case ANE_WEIGHT_INT4_BLOCK: return put_blocks(x, ask, w, out);
@@ -176,12 +176,12 @@ static ane_status provide(void *arg, struct ane_arena *arena, const struct ane_m
   return kept ? ANE_OK : ane_fail(err, ANE_NOMEM, "no memory for the program");
 }
 
-/* Do the matrices of the piece need operations of iOS 18? */
-static bool needs_ios18(const struct ane_mil_export *e, const struct ane_cut_piece *p) {
+/* Do the matrices of the shard need operations of iOS 18? */
+static bool needs_ios18(const struct ane_mil_export *e, const struct ane_shard *p) {
   for (int32_t i = 0; i < p->n_consts; i++) {
     if (e->graph->values[p->consts[i]].shape.rank != 2) continue;
     struct ane_weight_spec s = spec_of(e, p->consts[i]);
-    if (s.form == ANE_WEIGHT_INT4_BLOCK || (s.form == ANE_WEIGHT_LUT4 && s.size)) return true;
+    if (s.scheme == ANE_WEIGHT_INT4_BLOCK || (s.scheme == ANE_WEIGHT_LUT4 && s.size)) return true;
   }
   return false;
 }
@@ -230,9 +230,9 @@ static ane_status store_rest(struct exporting *x, const struct ane_mil_model *m)
 
 /* ---- Functions ---------------------------------------------------------------------------------------------------------*/
 
-bool ane_mil_reads_keys(const struct ane_graph *g, const struct ane_cut_piece *piece) {
-  for (int32_t i = 0; i < piece->n_nodes; i++) {
-    const struct ane_node *n = &g->nodes[piece->nodes[i]];
+bool ane_mil_reads_keys(const struct ane_graph *g, const struct ane_shard *shard) {
+  for (int32_t i = 0; i < shard->n_nodes; i++) {
+    const struct ane_node *n = &g->nodes[shard->nodes[i]];
     if (n->op == ANE_OP_ATTENTION && !ane_node_int(n, "ahead")) return true;
   }
   return false;
@@ -250,10 +250,10 @@ static const char *function_name(struct ane_arena *arena, const struct ane_mil_p
   return ane_arena_strndup(arena, text, (size_t)len);
 }
 
-ane_status ane_mil_plan_functions(struct ane_arena *arena, const struct ane_graph *g, const struct ane_cut_piece *piece, const struct ane_mil_profile *profiles,
+ane_status ane_mil_plan_functions(struct ane_arena *arena, const struct ane_graph *g, const struct ane_shard *shard, const struct ane_mil_profile *profiles,
                                   uint32_t n, struct ane_mil_function_plan **out, uint32_t *n_out, struct ane_error *err) {
   struct ane_mil_function_plan *list = ane_arena_array(arena, (size_t)n + 1, sizeof *list);
-  bool keys = ane_mil_reads_keys(g, piece), several = false;
+  bool keys = ane_mil_reads_keys(g, shard), several = false;
   uint32_t count = 0;
   *out = NULL;
   *n_out = 0;
@@ -281,11 +281,11 @@ static void free_exporting(struct exporting *x) {
   ane_buffer_free(&x->constants);
 }
 
-static struct ane_mil_options own_options(struct exporting *x, const struct ane_cut_piece *piece, const struct ane_mil_options *o) {
+static struct ane_mil_options own_options(struct exporting *x, const struct ane_shard *shard, const struct ane_mil_options *o) {
   struct ane_mil_options own = *o;
   own.weight = provide;
   own.weight_arg = x;
-  own.ios18_weights = needs_ios18(x->e, piece);
+  own.ios18_weights = needs_ios18(x->e, shard);
   return own;
 }
 
@@ -298,27 +298,27 @@ static ane_status finish(struct exporting *x, const struct ane_mil_model *m, ane
   return st;
 }
 
-ane_status ane_mil_export(struct ane_mil_export *e, const struct ane_cut_piece *piece, const struct ane_mil_options *o, const char *path,
+ane_status ane_mil_export(struct ane_mil_export *e, const struct ane_shard *shard, const struct ane_mil_options *o, const char *path,
                           struct ane_arena *arena, struct ane_mil_lowered **out, struct ane_error *err) {
   struct exporting x = {.e = e, .arena = arena, .err = err};
   *out = NULL;
   ane_status st = ane_mlpackage_create(&x.w, path, err);
   if (st) return st;
-  struct ane_mil_options own = own_options(&x, piece, o);
+  struct ane_mil_options own = own_options(&x, shard, o);
   struct ane_mil_lowered *lowered = NULL;
-  st = ane_mil_lower(arena, e->graph, piece, &own, &lowered, err);
+  st = ane_mil_lower(arena, e->graph, shard, &own, &lowered, err);
   st = finish(&x, st ? NULL : lowered->model, st);
   if (!st) *out = lowered;
   return st;
 }
 
-ane_status ane_mil_export_functions(struct ane_mil_export *e, const struct ane_cut_piece *piece, const struct ane_mil_options *o,
+ane_status ane_mil_export_functions(struct ane_mil_export *e, const struct ane_shard *shard, const struct ane_mil_options *o,
                                     const struct ane_mil_function_plan *functions, uint32_t n, const char *path, struct ane_arena *arena,
                                     struct ane_mil_lowered **out, struct ane_error *err) {
   struct exporting x = {.e = e, .arena = arena, .err = err};
   ane_status st = ane_mlpackage_create(&x.w, path, err);
   if (st) return st;
-  struct ane_mil_options own = own_options(&x, piece, o);
+  struct ane_mil_options own = own_options(&x, shard, o);
   struct ane_mil_model *m = NULL;
   own.several = true;
   for (uint32_t i = 0; i < n; i++) own.held = ANE_MAX(own.held, functions[i].profile.context);
@@ -327,7 +327,7 @@ ane_status ane_mil_export_functions(struct ane_mil_export *e, const struct ane_c
     own.context = functions[i].profile.context;
     own.fixed_t = functions[i].profile.fixed_t;
     own.max_t = functions[i].profile.max_t;
-    st = ane_mil_lower(arena, e->graph, piece, &own, &out[i], err);
+    st = ane_mil_lower(arena, e->graph, shard, &own, &out[i], err);
     if (st) ane_fail_in(err, st, "function %s", functions[i].name);
   }
   if (!st) st = ane_mil_join(arena, out, n, &m, err);

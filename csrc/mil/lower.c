@@ -163,8 +163,8 @@ mil_value lower_position(struct lower *l) {
 mil_value lower_tokens(struct lower *l) {
   if (l->tokens) return l->tokens;
   if (l->t >= 0) return l->tokens = mil_ints(&l->b, &(int32_t){(int32_t)l->t}, 1);
-  for (int32_t i = 0; i < l->piece->n_ins && !l->tokens; i++) {
-    mil_value x = lower_flat(l, l->piece->ins[i]);
+  for (int32_t i = 0; i < l->shard->n_ins && !l->tokens; i++) {
+    mil_value x = lower_flat(l, l->shard->ins[i]);
     if (!l->b.status && mil_dim(x, l->token_axis) < 0) l->tokens = mil_size(&l->b, x, l->token_axis);
   }
   if (!l->tokens && !l->b.status) mil_build_fail(&l->b, ane_fail(l->b.err, ANE_INVALID, "nothing comes in that says how many tokens there are"));
@@ -181,9 +181,9 @@ mil_value lower_on_axis(struct lower *l, int rank, int axis, mil_value v) {
   return mil_concat(&l->b, parts, n, 0, false);
 }
 
-/* All that comes in: the stream first, edges in the order of the piece. */
+/* All that comes in: the stream first, edges in the order of the shard. */
 static void declare_inputs(struct lower *l) {
-  const struct ane_cut_piece *p = l->piece;
+  const struct ane_shard *p = l->shard;
   for (int32_t i = 0; i < p->n_ins; i++) {
     int32_t v = p->ins[i];
     const struct ane_value *value = &l->g->values[v];
@@ -196,8 +196,8 @@ static void declare_inputs(struct lower *l) {
 }
 
 static bool comes_in(const struct lower *l, int32_t value) {
-  for (int32_t i = 0; i < l->piece->n_ins; i++)
-    if (l->piece->ins[i] == value) return true;
+  for (int32_t i = 0; i < l->shard->n_ins; i++)
+    if (l->shard->ins[i] == value) return true;
   return false;
 }
 
@@ -227,7 +227,7 @@ struct output_name {
 };
 
 static struct output_name *name_outputs(struct lower *l) {
-  const struct ane_cut_piece *p = l->piece;
+  const struct ane_shard *p = l->shard;
   struct output_name *names = ane_arena_array(l->b.arena, (size_t)p->n_outs + 1, sizeof *names);
   if (!names) return mil_build_no_memory(&l->b), NULL;
   for (int32_t i = 0; i < p->n_outs; i++) {
@@ -246,7 +246,7 @@ static struct output_name *name_outputs(struct lower *l) {
 }
 
 static void declare_outputs(struct lower *l, const struct output_name *names) {
-  const struct ane_cut_piece *p = l->piece;
+  const struct ane_shard *p = l->shard;
   for (int32_t i = 0; names && i < p->n_outs && !l->b.status; i++) {
     if (!names[i].name) give_head(l, p->outs[i], names[i].head);
     else give(l, lower_flat(l, p->outs[i]), names[i].name, p->outs[i] == p->hidden_out ? ANE_MIL_PORT_HIDDEN : ANE_MIL_PORT_EDGE, p->outs[i]);
@@ -257,8 +257,8 @@ static void declare_outputs(struct lower *l, const struct output_name *names) {
 
 static ane_status lower_nodes(struct lower *l) {
   struct mil_build *b = &l->b;
-  for (int32_t i = 0; i < l->piece->n_nodes && !b->status; i++) {
-    l->node = l->piece->nodes[i];
+  for (int32_t i = 0; i < l->shard->n_nodes && !b->status; i++) {
+    l->node = l->shard->nodes[i];
     const struct ane_node *n = &l->g->nodes[l->node];
     b->scope = identifier(l, n->name);
     if (n->op == ANE_OP_EMBED) continue; /* made when asked for, if it belongs to the package */
@@ -364,12 +364,12 @@ static struct ane_mil_lowered *finish(struct lower *l) {
   return r;
 }
 
-/* The first specification with states, iOS 18's forms of weights and several functions. */
+/* The first specification with states, iOS 18's schemes of weights and several functions. */
 enum { SEVERAL_VERSION = 9 };
 
 /* ---- Entry -----------------------------------------------------------------------------------------------------------*/
 
-static bool has_state(const struct ane_graph *g, const struct ane_cut_piece *p) {
+static bool has_state(const struct ane_graph *g, const struct ane_shard *p) {
   for (int32_t i = 0; i < p->n_nodes; i++) {
     const struct ane_node *n = &g->nodes[p->nodes[i]];
     if (n->op == ANE_OP_CONV_CAUSAL || n->op == ANE_OP_DELAY || (n->op == ANE_OP_ATTENTION && !ane_node_int(n, "ahead"))) return true;
@@ -397,13 +397,13 @@ static ane_status prepare(struct lower *l, struct ane_arena *arena, struct ane_e
   return l->values && l->cos && l->sin && l->mask ? ANE_OK : ane_fail(err, ANE_NOMEM, "no memory for the program");
 }
 
-ane_status ane_mil_lower(struct ane_arena *arena, const struct ane_graph *g, const struct ane_cut_piece *piece, const struct ane_mil_options *o,
+ane_status ane_mil_lower(struct ane_arena *arena, const struct ane_graph *g, const struct ane_shard *shard, const struct ane_mil_options *o,
                          struct ane_mil_lowered **out, struct ane_error *err) {
   *out = NULL;
   ane_status st = check_options(o, err);
   if (st) return st;
-  struct lower l = {.g = g, .piece = piece, .o = o, .token_axis = o->layout == ANE_MIL_C1T ? 3 : 2, .t = o->fixed_t > 0 ? o->fixed_t : ANE_MIL_UNKNOWN};
-  mil_build_init(&l.b, arena, has_state(g, piece) || o->ios18_weights || o->several || o->function ? SEVERAL_VERSION : 7, o->fp32 ? ANE_MIL_FP32 : ANE_MIL_FP16, err);
+  struct lower l = {.g = g, .shard = shard, .o = o, .token_axis = o->layout == ANE_MIL_C1T ? 3 : 2, .t = o->fixed_t > 0 ? o->fixed_t : ANE_MIL_UNKNOWN};
+  mil_build_init(&l.b, arena, has_state(g, shard) || o->ios18_weights || o->several || o->function ? SEVERAL_VERSION : 7, o->fp32 ? ANE_MIL_FP32 : ANE_MIL_FP16, err);
   st = prepare(&l, arena, err);
   if (!st) {
     const struct output_name *names = name_outputs(&l);

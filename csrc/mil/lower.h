@@ -1,4 +1,4 @@
-/* Lowering: a piece of a recipe's graph (cut.h) becomes an ML Program of MIL primitives, ready for a package writer and for
+/* Lowering: a shard of a recipe's graph (partition.h) becomes an ML Program of MIL primitives, ready for a package writer and for
  * an interpreter.
  *
  * Tensors. Every activation is [1, C, T, 1], or [1, C, 1, T] by option: the same numbers in the same order. T is the number of
@@ -6,16 +6,16 @@
  *
  * Features of the function (struct ane_mil_port says what each one is; `act` is fp16, or fp32 with that option):
  *   inputs
- *     ids            int32 [1, T]           with options.embed, where the piece has the embedding
- *     hidden         act [1, C, T, 1]       the value piece.hidden_in, or the result of the embed node
- *     EDGE           act [1, C, T, 1]       other values of piece.ins, by their graph name made an identifier
+ *     ids            int32 [1, T]           with options.embed, where the shard has the embedding
+ *     hidden         act [1, C, T, 1]       the value shard.hidden_in, or the result of the embed node
+ *     EDGE           act [1, C, T, 1]       other values of shard.ins, by their graph name made an identifier
  *     position       int32 [1]              columns that are in the states already
  *     cos_N, sin_N   act [1, r/2, T, 1]     cos(p f_i) magnitude of rope N (ane_mil_ropes) at the positions p of the columns
  *     mask_N         act [1, 1, T, context] added to the scores of mask N (ane_mil_masks): 0 where key j is seen, -1e4 where not.
  *                                           [1, 1, T, T] for attention to both sides, which has no state; T is then fixed
  *   outputs
- *     hidden_out     act [1, C, T, 1]       the value piece.hidden_out
- *     EDGE, EDGE_out act [1, C, T, 1]       other values of piece.outs; _out where the value also comes in (sums of experts)
+ *     hidden_out     act [1, C, T, 1]       the value shard.hidden_out
+ *     EDGE, EDGE_out act [1, C, T, 1]       other values of shard.outs; _out where the value also comes in (sums of experts)
  *     logits         act [1, N, T, 1]       the graph's first result; N rows of a slice of the head
  *     argmax, max    int32 [1, T], act [1, T]   instead, with options.argmax: row with the largest logit (counted within the
  *                                           slice) and that logit
@@ -24,9 +24,9 @@
  *     columns        [1, C, K - 1, 1] (in the other layout [1, C, 1, K - 1]): the last K - 1 inputs of a convolution over
  *                    tokens, less what stands before the first one: zeros, always, mean the start of a sequence
  * Results of route nodes are no list of experts here but a weight for every slot, zero where not chosen: [1, E, T, 1].
- * Only features that the piece uses are there. Order: as listed; edges in the order of piece.ins and outs, states as used.
+ * Only features that the shard uses are there. Order: as listed; edges in the order of shard.ins and outs, states as used.
  *
- * Opset: the lowest that serves the features: CoreML8 (specification 9) with states, weights of iOS 18's forms or several functions,
+ * Opset: the lowest that serves the features: CoreML8 (specification 9) with states, weights of iOS 18's schemes or several functions,
  * else CoreML6.
  *
  * Several functions of one package (ane_mil_join) differ in T and context alone. Those with a smaller context see the first
@@ -38,14 +38,14 @@
 #include "base/status.h"
 #include "formats/formats.h"
 #include "graph/graph.h"
-#include "mil/cut.h"
+#include "mil/partition.h"
 
 typedef enum { ANE_MIL_CT1, ANE_MIL_C1T } ane_mil_layout; /* [1, C, T, 1], [1, C, 1, T] */
 /* RMSNorm: layer_norm of [x, -x] (no squares that overflow), or mean of squares in fp32 between casts. */
 typedef enum { ANE_MIL_NORM_DOUBLED, ANE_MIL_NORM_FP32 } ane_mil_norm;
 typedef enum { ANE_MIL_ROPE_INPUTS, ANE_MIL_ROPE_CONSTANTS } ane_mil_rope;
 /* Columns that `take` hands on: all, or the last one. */
-typedef enum { ANE_MIL_TAKE_ALL, ANE_MIL_TAKE_LAST } ane_mil_take;
+typedef enum { ANE_MIL_TAKE_ALL, ANE_MIL_TAKE_LAST } ane_mil_gather;
 
 /* ---- Weights -------------------------------------------------------------------------------------------------------*/
 
@@ -54,9 +54,9 @@ struct ane_mil_weight_ask {
   const struct ane_graph *graph;
   int32_t value;          /* the constant in the graph */
   int64_t from, to;       /* rows [from, to) of its outermost dimension, all of which are wanted */
-  bool matrix;            /* of a projection: any form will do. Else (vectors, convolutions over tokens, tables): plain, of type `dtype` */
+  bool matrix;            /* of a projection: any scheme will do. Else (vectors, convolutions over tokens, tables): plain, of type `dtype` */
   ane_mil_dtype dtype;    /* the operation computes in it: fp16 or fp32 */
-  int32_t version;        /* of the specification: which forms there are */
+  int32_t version;        /* of the specification: which schemes there are */
   int32_t rank;           /* shape wanted; the same elements in the same order as in the graph */
   int64_t dim[ANE_MIL_RANK];
   float add, times;       /* (element + add) * times; 0 and 1 for matrices */
@@ -84,7 +84,7 @@ struct ane_mil_options {
   ane_mil_layout layout;
   ane_mil_norm norm;
   ane_mil_rope rope;
-  ane_mil_take take;
+  ane_mil_gather take;
   int64_t context;   /* positions that attention sees, >= 1 */
   int64_t held;      /* positions that the states hold, and rope tables that are constants; at least context; 0: as many */
   int64_t max_t;     /* T is 1 .. max_t, by default 1 */
@@ -94,7 +94,7 @@ struct ane_mil_options {
   bool argmax;       /* the head gives argmax and max */
   bool embed;        /* the table is in the package, instead of with the host */
   bool fp32;         /* compute in fp32 (states stay fp16) */
-  bool ios18_weights; /* the weights have forms that need CoreML8 */
+  bool ios18_weights; /* the weights have schemes that need CoreML8 */
   ane_mil_weight_fn weight; /* NULL: ane_mil_weight_plain */
   void *weight_arg;
   const char *description; /* of the model; NULL: none */
@@ -126,14 +126,14 @@ struct ane_mil_lowered {
 /* Everything lives in the arena (and where the weights say). The graph must be unfused, its dead nodes removed.
  * Errors: ANE_UNSUPPORTED (a fused op; longrope tables as constants beyond the original context; attention to both sides where
  * T is not fixed), ANE_INVALID (an option), ANE_SHAPE, ANE_NOMEM, and what the weights say. The text begins with the node. */
-ane_status ane_mil_lower(struct ane_arena *arena, const struct ane_graph *g, const struct ane_cut_piece *piece, const struct ane_mil_options *o,
+ane_status ane_mil_lower(struct ane_arena *arena, const struct ane_graph *g, const struct ane_shard *shard, const struct ane_mil_options *o,
                          struct ane_mil_lowered **out, struct ane_error *err);
 
 /* One model of several functions, each with a name of its own; the first is the default. It lives in the arena and points into
  * theirs. Errors: ANE_INVALID (a name twice, a function that was not lowered as one of several), ANE_NOMEM, those of ane_mil_verify. */
 ane_status ane_mil_join(struct ane_arena *arena, struct ane_mil_lowered *const *parts, uint32_t n, struct ane_mil_model **out, struct ane_error *err);
 
-/* ---- What pieces of one graph share --------------------------------------------------------------------------------*/
+/* ---- What shards of one graph share --------------------------------------------------------------------------------*/
 
 /* The rope tables of a graph, equal ones once: rope N is the result of the node nodes[N]. */
 struct ane_mil_ropes {

@@ -3,7 +3,7 @@
  *
  *   q [1, kv, g T, d] x keys [1, kv, S, d] -> scores [1, kv, g T, S], + mask, softmax, x values [1, kv, S, d]
  *
- * The mask [1, 1, T, S] is tiled to g T rows once for all attention of the piece. */
+ * The mask [1, 1, T, S] is tiled to g T rows once for all attention of the shard. */
 #include "mil/lower_internal.h"
 
 #include <inttypes.h>

@@ -16,7 +16,7 @@ struct lowered {
 struct lower {
   struct mil_build b;
   const struct ane_graph *g;
-  const struct ane_cut_piece *piece;
+  const struct ane_shard *shard;
   const struct ane_mil_options *o;
   int token_axis;            /* 2, or 3 in the other layout */
   int64_t t;                 /* columns of a call, ANE_MIL_UNKNOWN: 1 .. max_t */

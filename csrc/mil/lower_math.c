@@ -3,8 +3,8 @@
 
 /* Of the head only the rows of its slice. */
 void lower_conv1x1(struct lower *l, struct mil_build *b, const struct ane_node *n) {
-  const struct ane_cut_piece *p = l->piece;
-  bool slice = p->kind == ANE_CUT_HEAD && p->split == l->node;
+  const struct ane_shard *p = l->shard;
+  bool slice = p->kind == ANE_SHARD_HEAD && p->split == l->node;
   int64_t rows = l->g->values[n->inputs[1]].shape.dim[0], from = slice ? p->from : 0, to = slice ? p->to : rows;
   mil_value bias = lower_plain(l, ane_node_input(n, 2), from, to, 1, &(int64_t){to - from}, 0, 1);
   lower_out(l, n, mil_conv(b, lower_in(l, n, 0), lower_matrix(l, n->inputs[1], from, to), bias, 1));
@@ -58,7 +58,7 @@ void lower_mean_heads(struct lower *l, struct mil_build *b, const struct ane_nod
   lower_out(l, n, lower_as_flat(l, x, heads / times * d));
 }
 
-void lower_take(struct lower *l, struct mil_build *b, const struct ane_node *n) {
+void lower_gather(struct lower *l, struct mil_build *b, const struct ane_node *n) {
   mil_value x = lower_in(l, n, 0);
   lower_out(l, n, l->o->take == ANE_MIL_TAKE_LAST ? mil_slice(b, x, l->token_axis, -1, MIL_END, 1) : x);
 }

@@ -67,8 +67,8 @@ static mil_value expert(struct lower *l, const struct ane_node *n, int64_t e, mi
 
 /* Slots beyond the experts add nothing. In a slice of the experts the sum goes on from what comes in. */
 void lower_experts(struct lower *l, struct mil_build *b, const struct ane_node *n) {
-  const struct ane_cut_piece *p = l->piece;
-  bool slice = p->kind == ANE_CUT_EXPERTS && p->split == l->node;
+  const struct ane_shard *p = l->shard;
+  bool slice = p->kind == ANE_SHARD_EXPERTS && p->split == l->node;
   int64_t from = slice ? p->from : 0, to = slice ? p->to : ane_node_int(n, "count");
   mil_value x = lower_in(l, n, 0), route = lower_in(l, n, 1), sum = from > 0 ? lower_flat(l, n->outputs[0]) : NULL;
   for (int64_t e = from; e < to && !b->status; e++) {

@@ -2,9 +2,9 @@
 #ifndef ANE_MIL_MIL_H
 #define ANE_MIL_MIL_H
 
-#include "mil/cut.h"
+#include "mil/partition.h"
 #include "mil/export.h"
-#include "mil/laws.h"
+#include "mil/residency.h"
 #include "mil/lower.h"
 
 #endif

@@ -2,7 +2,7 @@
 #include "mil/lower.h"
 
 #include "quant/quant.h"
-#include "quant/weight_forms.h"
+#include "quant/weight_schemes.h"
 #include "tensor/half.h"
 
 #include <string.h>

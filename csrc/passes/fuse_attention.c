@@ -64,7 +64,7 @@ ane_status pass_fuse_attention(struct ane_graph *g, struct ane_error *err) {
       PASS_FLOAT("eps", q.norm ? ane_node_float(q.norm_node, "eps") : 1e-5), PASS_FLOAT("offset", q.norm ? ane_node_float(q.norm_node, "offset") : 0)};
     kill(&q);
     kill(&k);
-    ane_status st = ane_graph_rewrite(g, i, ANE_OP_ATTEND, inputs, ANE_COUNT(inputs), attrs, ANE_COUNT(attrs), &out, 1, err);
+    ane_status st = ane_graph_rewrite(g, i, ANE_OP_FUSED_ATTENTION, inputs, ANE_COUNT(inputs), attrs, ANE_COUNT(attrs), &out, 1, err);
     if (st) return st;
   }
   return ANE_OK;

@@ -4,7 +4,7 @@
 #include <string.h>
 
 static bool plain(const struct ane_node *p) {
-  return p && ane_node_int(p, "count") == 1 && p->inputs[PROJECT_RESIDUAL] == ANE_NONE && !*ane_node_string(p, "act");
+  return p && ane_node_int(p, "count") == 1 && p->inputs[LINEAR_RESIDUAL] == ANE_NONE && !*ane_node_string(p, "act");
 }
 
 ane_status pass_fuse_residual(struct ane_graph *g, struct ane_error *err) {
@@ -13,13 +13,13 @@ ane_status pass_fuse_residual(struct ane_graph *g, struct ane_error *err) {
     if (n->dead || n->op != ANE_OP_ADD) continue;
     /* The second operand first: recipes write add(residual, branch). */
     for (int side = 1; side >= 0; side--) {
-      struct ane_node *p = pass_sole_maker(g, n->inputs[side], ANE_OP_PROJECT);
+      struct ane_node *p = pass_sole_maker(g, n->inputs[side], ANE_OP_LINEAR);
       if (!plain(p)) continue;
       int32_t inputs[5], out = n->outputs[0];
       memcpy(inputs, p->inputs, sizeof inputs);
-      inputs[PROJECT_RESIDUAL] = n->inputs[1 - side];
+      inputs[LINEAR_RESIDUAL] = n->inputs[1 - side];
       p->dead = true;
-      ane_status st = ane_graph_rewrite(g, i, ANE_OP_PROJECT, inputs, 5, NULL, 0, &out, 1, err);
+      ane_status st = ane_graph_rewrite(g, i, ANE_OP_LINEAR, inputs, 5, NULL, 0, &out, 1, err);
       if (st) return st;
       break;
     }

@@ -4,13 +4,13 @@
 #include "passes/passes.h"
 
 ane_status pass_dead_code(struct ane_graph *g, struct ane_error *err);
-ane_status pass_project(struct ane_graph *g, struct ane_error *err);
+ane_status pass_linear(struct ane_graph *g, struct ane_error *err);
 ane_status pass_fuse_residual(struct ane_graph *g, struct ane_error *err);
 ane_status pass_fuse_glu(struct ane_graph *g, struct ane_error *err);
 ane_status pass_fuse_projection(struct ane_graph *g, struct ane_error *err);
 ane_status pass_fuse_norm(struct ane_graph *g, struct ane_error *err);
 ane_status pass_fuse_attention(struct ane_graph *g, struct ane_error *err);
-ane_status pass_early_take(struct ane_graph *g, struct ane_error *err);
+ane_status pass_early_gather(struct ane_graph *g, struct ane_error *err);
 
 /* The living node of this op that makes `value`, if that value has no other use than one; else NULL. */
 struct ane_node *pass_sole_maker(const struct ane_graph *g, int32_t value, ane_op op);
@@ -22,6 +22,6 @@ struct ane_node *pass_maker(const struct ane_graph *g, int32_t value, ane_op op)
 #define PASS_STRING(n, v) {.name = n, .value = {.type = ANE_ATTR_STRING, .s = (v)}}
 
 /* Inputs of a project node before its matrices: x, residual, norm weight. */
-enum { PROJECT_X, PROJECT_RESIDUAL, PROJECT_NORM, PROJECT_MATRICES };
+enum { LINEAR_X, LINEAR_RESIDUAL, LINEAR_NORM, LINEAR_MATRICES };
 
 #endif

@@ -5,18 +5,18 @@
 
 static const struct ane_pass cpu_plain[] = {
   {"dead_code", pass_dead_code}, /* nothing later looks at what no result needs */
-  {"project", pass_project},     /* the executor has one step for every projection */
+  {"linear", pass_linear},     /* the executor has one step for every projection */
 };
 
 static const struct ane_pass cpu[] = {
   {"dead_code", pass_dead_code},
-  {"project", pass_project},                 /* before the fusions: they match project nodes */
+  {"linear", pass_linear},                 /* before the fusions: they match linear nodes */
   {"fuse_residual", pass_fuse_residual},     /* before fuse_projection, which leaves projections with a residual alone */
   {"fuse_glu", pass_fuse_glu},               /* before fuse_projection, which would join gate and up without their product */
   {"fuse_projection", pass_fuse_projection}, /* before fuse_norm: a norm can move only into the sole user of its result */
   {"fuse_norm", pass_fuse_norm},
   {"fuse_attention", pass_fuse_attention},
-  {"early_take", pass_early_take}, /* last: what it moves behind a take is fused by then, so it moves few nodes */
+  {"early_gather", pass_early_gather}, /* last: what it moves behind a gather is fused by then, so it moves few nodes */
 };
 
 static ane_status run_one(struct ane_graph *g, const struct ane_pass *p, struct ane_error *err) {

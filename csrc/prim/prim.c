@@ -147,7 +147,7 @@ void ane_prim_state_free(struct ane_prim_state *s) {
 
 bool ane_prim_state_packed(const struct ane_prim_state *s) {
   bool all = true;
-  for (int i = 0; i < s->n; i++) all = all && s->m[i].packed.form != ANE_FORM_ROWS;
+  for (int i = 0; i < s->n; i++) all = all && s->m[i].packed.layout != ANE_LAYOUT_ROWS;
   return all;
 }
 

@@ -99,7 +99,7 @@ int ane_prim_param(ane_prim op, const char *name);
 struct ane_prim_state;
 void ane_prim_state_free(struct ane_prim_state *s); /* NULL is fine */
 uint64_t ane_prim_state_bytes(const struct ane_prim_state *s);
-/* No codes are read in place any more: all are in packed forms. */
+/* No codes are read in place any more: all are in packed layouts. */
 bool ane_prim_state_packed(const struct ane_prim_state *s);
 /* Rows of the (first) matrix: the channels that a product with it gives. */
 int64_t ane_prim_state_rows(const struct ane_prim_state *s);

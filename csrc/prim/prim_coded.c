@@ -149,28 +149,28 @@ static void q4_0_row(const struct packing *p, int64_t r, uint8_t *out) {
 static void pack_groups(void *arg, int64_t from, int64_t to, int thread) {
   const struct packing *p = arg;
   const struct prim_matrix *m = p->m;
-  ane_form form = m->packed.form;
+  ane_layout layout = m->packed.layout;
   uint8_t *rows = p->rows + (size_t)thread * p->room;
-  size_t step = form == ANE_FORM_F32 ? (size_t)m->cols * 4 : form == ANE_FORM_F16 ? (size_t)m->cols * 2 : (size_t)m->cols / ANE_BLOCK * 18;
+  size_t step = layout == ANE_LAYOUT_F32 ? (size_t)m->cols * 4 : layout == ANE_LAYOUT_F16 ? (size_t)m->cols * 2 : (size_t)m->cols / ANE_BLOCK * 18;
   float *line = (float *)(void *)rows;
-  uint8_t *stored = form == ANE_FORM_F32 ? rows : rows + (size_t)m->cols * 4;
+  uint8_t *stored = layout == ANE_LAYOUT_F32 ? rows : rows + (size_t)m->cols * 4;
   for (int64_t g = from; g < to; g++) {
     int64_t first = g * ANE_GROUP, n = ANE_MIN(m->rows - first, ANE_GROUP);
     uint8_t *dst = p->dst + (size_t)g * m->packed.group_bytes;
-    if (form == ANE_FORM_I8) {
-      ane_pack_group(form, ANE_I8, p->w->codes + first * m->cols, (size_t)m->cols, (int)n, m->cols, dst);
+    if (layout == ANE_LAYOUT_I8) {
+      ane_pack_group(layout, ANE_I8, p->w->codes + first * m->cols, (size_t)m->cols, (int)n, m->cols, dst);
       continue;
     }
     for (int64_t r = 0; r < n; r++) {
-      if (form == ANE_FORM_F32) ane_coded_read(p->w, (first + r) * m->cols, m->cols, line + r * m->cols);
-      else if (form == ANE_FORM_Q4_0) q4_0_row(p, first + r, stored + (size_t)r * step);
+      if (layout == ANE_LAYOUT_F32) ane_coded_read(p->w, (first + r) * m->cols, m->cols, line + r * m->cols);
+      else if (layout == ANE_LAYOUT_Q4_0) q4_0_row(p, first + r, stored + (size_t)r * step);
       else {
         uint16_t *half = (uint16_t *)(void *)(stored + (size_t)r * step);
         ane_coded_read(p->w, (first + r) * m->cols, m->cols, line);
         for (int64_t k = 0; k < m->cols; k++) half[k] = ane_f32_f16(line[k]);
       }
     }
-    ane_pack_group(form, m->packed.dtype, stored, step, (int)n, m->cols, dst);
+    ane_pack_group(layout, m->packed.dtype, stored, step, (int)n, m->cols, dst);
   }
 }
 
@@ -191,24 +191,24 @@ ane_status prim_matrix_coded(struct ane_prim_call *c, struct prim_matrix *m, con
   int64_t groups = (rows + ANE_GROUP - 1) / ANE_GROUP, n = n_groups(w);
   struct packing p = {.w = w, .m = m};
   bool grid = grid_of(w, rows, cols, &p.g), linear = !w->table && !w->round && grid;
-  ane_form form = ANE_FORM_F32;
+  ane_layout layout = ANE_LAYOUT_F32;
   *m = (struct prim_matrix){.rows = rows, .cols = cols};
-  if (linear && w->bits == 8 && w->is_signed && p.g.col_step == 0 && all_equal(w->offset, n, 0)) form = ANE_FORM_I8;
+  if (linear && w->bits == 8 && w->is_signed && p.g.col_step == 0 && all_equal(w->offset, n, 0)) layout = ANE_LAYOUT_I8;
   else if (linear && w->bits == 4 && cols % ANE_BLOCK == 0 && (p.g.col_step == 0 || p.g.col_block % ANE_BLOCK == 0) && all_equal(w->offset, n, w->is_signed ? 0 : 8) &&
-           (w->is_signed || w->offset) && all_halves(w->scale, n)) form = ANE_FORM_Q4_0;
+           (w->is_signed || w->offset) && all_halves(w->scale, n)) layout = ANE_LAYOUT_Q4_0;
   else if (linear && (w->bits == 4 || w->bits == 8)) return keep_codes(c, m, w, &p.g);
-  else if (w->round || (w->table && all_halves(w->table, n * w->entries))) form = ANE_FORM_F16;
-  ane_dtype t = form == ANE_FORM_I8 ? ANE_I8 : form == ANE_FORM_Q4_0 ? ANE_Q4_0 : form == ANE_FORM_F16 ? ANE_F16 : ANE_F32;
-  m->packed = (struct ane_packed){.form = form, .dtype = t, .rows = rows, .cols = cols, .groups = groups};
-  uint64_t bytes, scales = form == ANE_FORM_I8 ? (uint64_t)groups * ANE_GROUP * sizeof(float) : 0;
-  if (!ane_form_group_bytes(form, cols, &m->packed.group_bytes) || !ane_mul_u64((uint64_t)groups, m->packed.group_bytes, &bytes))
+  else if (w->round || (w->table && all_halves(w->table, n * w->entries))) layout = ANE_LAYOUT_F16;
+  ane_dtype t = layout == ANE_LAYOUT_I8 ? ANE_I8 : layout == ANE_LAYOUT_Q4_0 ? ANE_Q4_0 : layout == ANE_LAYOUT_F16 ? ANE_F16 : ANE_F32;
+  m->packed = (struct ane_packed){.layout = layout, .dtype = t, .rows = rows, .cols = cols, .groups = groups};
+  uint64_t bytes, scales = layout == ANE_LAYOUT_I8 ? (uint64_t)groups * ANE_GROUP * sizeof(float) : 0;
+  if (!ane_layout_group_bytes(layout, cols, &m->packed.group_bytes) || !ane_mul_u64((uint64_t)groups, m->packed.group_bytes, &bytes))
     return prim_fail(c, ANE_RANGE, "weights of %lld rows and %lld columns", (long long)rows, (long long)cols);
   /* floats of a row and 16 stored rows; F32: 16 rows of floats */
-  p.room = ane_align_up((size_t)cols * (form == ANE_FORM_F32 ? 64 : form == ANE_FORM_I8 ? 0 : 4 + 32) + 64, 64);
+  p.room = ane_align_up((size_t)cols * (layout == ANE_LAYOUT_F32 ? 64 : layout == ANE_LAYOUT_I8 ? 0 : 4 + 32) + 64, 64);
   p.rows = prim_temp(c, (uint64_t)prim_threads(c) * p.room);
   if (!p.rows || !(p.dst = prim_matrix_memory(c, m, bytes + scales))) return c->status;
   m->packed.data = p.dst;
-  if (form == ANE_FORM_I8) {
+  if (layout == ANE_LAYOUT_I8) {
     float *scale = (float *)(void *)(p.dst + bytes);
     for (int64_t r = 0; r < groups * ANE_GROUP; r++) scale[r] = r < rows ? w->scale[r / p.g.row_block * p.g.row_step] : 0;
     m->packed.row_scale = scale;

@@ -105,7 +105,7 @@ static inline int prim_threads(const struct ane_prim_call *c) { return ane_pool_
  * when they are used; float weights are packed once. */
 struct prim_matrix {
   int64_t rows, cols;
-  struct ane_packed packed; /* form ROWS: not packed, decode below */
+  struct ane_packed packed; /* layout ROWS: not packed, decode below */
   void *memory;
   uint64_t bytes;           /* of memory */
   /* Codes. Element (r, k) has code number r * row_stride + k * col_stride (in codes), and scale and zero point number
@@ -129,7 +129,7 @@ struct ane_prim_state *prim_state_new(struct ane_prim_call *c, int n);
 /* Float weights: element (r, k) at r * row_stride + k * col_stride. t is a float type, data may be unaligned. */
 ane_status prim_matrix_float(struct ane_prim_call *c, struct prim_matrix *m, ane_dtype t, const void *data, int64_t rows, int64_t cols, int64_t row_stride,
                              int64_t col_stride);
-/* The elements of a coded constant as [rows, cols], row after row. Codes stay codes where a packed form or the decoder for
+/* The elements of a coded constant as [rows, cols], row after row. Codes stay codes where a packed layout or the decoder for
  * panels below yields the same float32 numbers. */
 ane_status prim_matrix_coded(struct ane_prim_call *c, struct prim_matrix *m, const struct ane_coded *w, int64_t rows, int64_t cols);
 /* Memory for scales and zeros behind a matrix of codes; the caller fills them. */

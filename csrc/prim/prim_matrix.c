@@ -61,7 +61,7 @@ static void pack_groups(void *arg, int64_t from, int64_t to, int thread) {
       rows = copy;
       step = p->row_bytes;
     }
-    ane_pack_group(m->packed.form, p->dtype, rows, step, (int)n, m->cols, dst);
+    ane_pack_group(m->packed.layout, p->dtype, rows, step, (int)n, m->cols, dst);
   }
 }
 
@@ -69,10 +69,10 @@ ane_status prim_matrix_float(struct ane_prim_call *c, struct prim_matrix *m, ane
                              int64_t col_stride) {
   int64_t groups = (rows + ANE_GROUP - 1) / ANE_GROUP;
   struct packing p = {m, t, data, row_stride, col_stride, NULL, NULL, (size_t)cols * prim_width(t)};
-  *m = (struct prim_matrix){.rows = rows, .cols = cols, .packed = {.form = ane_form_for(t, cols), .dtype = t, .rows = rows, .cols = cols, .groups = groups}};
+  *m = (struct prim_matrix){.rows = rows, .cols = cols, .packed = {.layout = ane_layout_for(t, cols), .dtype = t, .rows = rows, .cols = cols, .groups = groups}};
   uint64_t bytes;
-  if (m->packed.form == ANE_FORM_ROWS) return prim_fail(c, ANE_UNSUPPORTED, "weights of type %s", ane_dtype_info(t)->name);
-  if (!ane_form_group_bytes(m->packed.form, cols, &m->packed.group_bytes) || !ane_mul_u64((uint64_t)groups, m->packed.group_bytes, &bytes))
+  if (m->packed.layout == ANE_LAYOUT_ROWS) return prim_fail(c, ANE_UNSUPPORTED, "weights of type %s", ane_dtype_info(t)->name);
+  if (!ane_layout_group_bytes(m->packed.layout, cols, &m->packed.group_bytes) || !ane_mul_u64((uint64_t)groups, m->packed.group_bytes, &bytes))
     return prim_fail(c, ANE_RANGE, "weights of %lld rows and %lld columns", (long long)rows, (long long)cols);
   if (col_stride != 1 && !(p.rows = prim_temp(c, (uint64_t)prim_threads(c) * ANE_GROUP * p.row_bytes))) return c->status;
   if (!(p.dst = prim_matrix_memory(c, m, bytes))) return c->status;
@@ -121,11 +121,11 @@ void prim_matrix_row(const struct prim_matrix *m, int64_t r, float *out) {
   }
 }
 
-/* Rows first .. first + n - 1 to the float32 form: 16 floats for each column. */
+/* Rows first .. first + n - 1 to the float32 layout: 16 floats for each column. */
 static void decode_panel(const struct prim_matrix *m, int64_t first, int64_t n, float *panel, float *rows) {
   if (m->col_stride == 1) {
     for (int64_t r = 0; r < n; r++) prim_matrix_row(m, first + r, rows + r * m->cols);
-    ane_pack_group(ANE_FORM_F32, ANE_F32, rows, (size_t)m->cols * sizeof *rows, (int)n, m->cols, panel);
+    ane_pack_group(ANE_LAYOUT_F32, ANE_F32, rows, (size_t)m->cols * sizeof *rows, (int)n, m->cols, panel);
     return;
   }
   for (int64_t k = 0; k < m->cols; k++) {
@@ -142,7 +142,7 @@ static void decode_panel(const struct prim_matrix *m, int64_t first, int64_t n, 
 struct product {
   const struct prim_matrix *m;
   const struct ane_kernels *k;
-  struct ane_acts x;
+  struct ane_activations x;
   const float *bias;
   float *y;
   int64_t ldy;
@@ -155,14 +155,14 @@ static void multiply_groups(void *arg, int64_t from, int64_t to, int thread) {
   const struct prim_matrix *m = p->m;
   uint8_t *scratch = p->scratch + (size_t)thread * p->scratch_bytes;
   float *panel = (float *)(void *)(scratch + p->kernel_bytes), *rows = panel + m->cols * ANE_GROUP;
-  bool packed = m->packed.form != ANE_FORM_ROWS;
-  if (packed) p->k->matmul[m->packed.form][ANE_ACT_F32](&m->packed, &p->x, from, to, p->y, p->ldy, scratch);
+  bool packed = m->packed.layout != ANE_LAYOUT_ROWS;
+  if (packed) p->k->matmul[m->packed.layout][ANE_ACTIVATION_F32](&m->packed, &p->x, from, to, p->y, p->ldy, scratch);
   for (int64_t g = from; !packed && g < to; g++) {
     int64_t first = g * ANE_GROUP, n = ANE_MIN(m->rows - first, ANE_GROUP);
     decode_panel(m, first, n, panel, rows);
-    struct ane_packed one = {.form = ANE_FORM_F32, .dtype = ANE_F32, .rows = n, .cols = m->cols, .groups = 1, .group_bytes = (size_t)m->cols * 64,
+    struct ane_packed one = {.layout = ANE_LAYOUT_F32, .dtype = ANE_F32, .rows = n, .cols = m->cols, .groups = 1, .group_bytes = (size_t)m->cols * 64,
                              .data = (const uint8_t *)panel};
-    p->k->matmul[ANE_FORM_F32][ANE_ACT_F32](&one, &p->x, 0, 1, p->y + first, p->ldy, scratch);
+    p->k->matmul[ANE_LAYOUT_F32][ANE_ACTIVATION_F32](&one, &p->x, 0, 1, p->y + first, p->ldy, scratch);
   }
   int64_t r0 = from * ANE_GROUP, r1 = ANE_MIN(to * ANE_GROUP, m->rows);
   for (int64_t t = 0; p->bias && t < p->x.t; t++)
@@ -171,9 +171,9 @@ static void multiply_groups(void *arg, int64_t from, int64_t to, int thread) {
 
 ane_status prim_multiply(struct ane_prim_call *c, const struct prim_matrix *m, const float *x, int64_t t, int64_t ldx, const float *bias, float *y, int64_t ldy) {
   struct ane_packed shape = m->packed;
-  bool packed = shape.form != ANE_FORM_ROWS;
-  if (!packed) shape = (struct ane_packed){.form = ANE_FORM_F32, .dtype = ANE_F32, .rows = ANE_GROUP, .cols = m->cols, .groups = 1};
-  struct product p = {m, c->kernels, {.kind = ANE_ACT_F32, .t = t, .cols = m->cols, .f32 = x, .ld = ldx}, bias, y, ldy, NULL, 0, 0};
+  bool packed = shape.layout != ANE_LAYOUT_ROWS;
+  if (!packed) shape = (struct ane_packed){.layout = ANE_LAYOUT_F32, .dtype = ANE_F32, .rows = ANE_GROUP, .cols = m->cols, .groups = 1};
+  struct product p = {m, c->kernels, {.kind = ANE_ACTIVATION_F32, .t = t, .cols = m->cols, .f32 = x, .ld = ldx}, bias, y, ldy, NULL, 0, 0};
   if (t == 0 || m->rows == 0) return c->status;
   p.kernel_bytes = ane_align_up(ane_matmul_scratch(&shape), 64);
   p.scratch_bytes = ane_align_up(p.kernel_bytes + (packed ? 0 : (size_t)m->cols * ANE_GROUP * 2 * sizeof(float)), 64);

@@ -69,6 +69,6 @@ ane_status ane_recode_rows(struct ane_pool *pool, const struct ane_recode *r, an
                            struct ane_recode_error *total, struct ane_error *err);
 
 /* Seen from outside through this header. */
-#include "quant/weight_forms.h"
+#include "quant/weight_schemes.h"
 
 #endif

@@ -1,5 +1,5 @@
 /* Weights to codes: what a matrix has in common, tiles of rows, whole matrices on all threads, and back. */
-#include "quant/weight_forms.h"
+#include "quant/weight_schemes.h"
 
 #include "base/alloc.h"
 #include "quant/fit.h"
@@ -124,8 +124,8 @@ static void take_table(struct fitting *k, size_t threads, void *scratch, uint16_
 ane_status ane_weight_fit(struct ane_weight_fit *out, struct ane_pool *pool, const struct ane_weight_rows *src, struct ane_weight_spec spec,
                           const float *importance, struct ane_error *err) {
   *out = (struct ane_weight_fit){.spec = ane_weight_spec_fit(spec, src->rows, src->cols)};
-  bool table = out->spec.form == ANE_WEIGHT_LUT4 && out->spec.size == 0;
-  if (!table && out->spec.form != ANE_WEIGHT_INT8) return ANE_OK;
+  bool table = out->spec.scheme == ANE_WEIGHT_LUT4 && out->spec.size == 0;
+  if (!table && out->spec.scheme != ANE_WEIGHT_INT8) return ANE_OK;
   size_t threads = (size_t)ane_pool_threads(pool), floats;
   if (!ane_mul_size(threads * ANE_WEIGHT_TILE * sizeof(float), (size_t)src->cols, &floats)) return ane_fail(err, ANE_SHAPE, "its size overflows");
   struct fitting k = {.src = src, .importance = importance, .per_mean = weight_per_mean(importance, src->cols), .bad = INT64_MAX};
@@ -156,7 +156,7 @@ out:
 /* Bins of a table of some rows, the palette's own memory, and weights of columns where there is no importance. */
 size_t ane_weight_tile_scratch(const struct ane_weight_fit *fit, int64_t cols) {
   (void)cols;
-  bool tables = fit->spec.form == ANE_WEIGHT_LUT4 && fit->spec.size > 0;
+  bool tables = fit->spec.scheme == ANE_WEIGHT_LUT4 && fit->spec.size > 0;
   return tables ? ANE_PALETTE_KEYS * sizeof(uint64_t) + ane_palette_scratch() : 0;
 }
 
@@ -190,12 +190,12 @@ static void int4_tile(const struct ane_weight_fit *fit, const float *rows, int n
 
 void ane_weight_encode_tile(const struct ane_weight_fit *fit, const float *rows, int n, int64_t cols, const float *importance, void *scratch,
                             struct ane_weight_tile *out) {
-  switch (fit->spec.form) {
+  switch (fit->spec.scheme) {
     case ANE_WEIGHT_FP16: break;
     case ANE_WEIGHT_INT8:
     case ANE_WEIGHT_INT8_CHANNEL:
       for (int r = 0; r < n; r++) {
-        bool channel = fit->spec.form == ANE_WEIGHT_INT8_CHANNEL;
+        bool channel = fit->spec.scheme == ANE_WEIGHT_INT8_CHANNEL;
         out->scales[r] = channel ? int8_scale(largest(rows + r * cols, cols)) : ane_f32_f16(fit->scale);
         int8_codes(rows + r * cols, cols, ane_f16_f32(out->scales[r]), out->codes + r * cols);
       }
@@ -209,13 +209,13 @@ void ane_weight_decode_tile(const struct ane_weight_fit *fit, const struct ane_w
   struct ane_weight_spec s = fit->spec;
   for (int r = 0; r < n; r++, dst += cols) {
     const uint8_t *codes = tile->codes + r * cols;
-    if (s.form == ANE_WEIGHT_LUT4) {
+    if (s.scheme == ANE_WEIGHT_LUT4) {
       float lut[16];
       for (int i = 0; i < 16; i++) lut[i] = ane_f16_f32(tile->lut[(s.size ? r / s.size * 16 : 0) + i]);
       for (int64_t c = 0; c < cols; c++) dst[c] = lut[codes[c]];
       continue;
     }
-    int64_t block = s.form == ANE_WEIGHT_INT4_BLOCK ? s.size : cols;
+    int64_t block = s.scheme == ANE_WEIGHT_INT4_BLOCK ? s.size : cols;
     for (int64_t c = 0; c < cols; c += block) {
       float scale = ane_f16_f32(tile->scales[(r * cols + c) / block]);
       for (int64_t i = c; i < c + block; i++) dst[i] = scale * (float)(int8_t)codes[i];
@@ -252,16 +252,16 @@ static void encode_one(struct encoding *k, int64_t row, int n, const float *x, u
   struct ane_weight_spec s = w->spec;
   int64_t at = row * w->cols;
   uint16_t same[ANE_WEIGHT_TILE], table[16];
-  if (s.form == ANE_WEIGHT_FP16) {
+  if (s.scheme == ANE_WEIGHT_FP16) {
     ane_encoder(ANE_F16)(x, w->payload + 2 * at, (uint64_t)(n * w->cols));
     return;
   }
   struct ane_weight_tile t = {codes, same, table};
-  if (s.form == ANE_WEIGHT_INT8_CHANNEL) t.scales = w->scales + row;
-  if (s.form == ANE_WEIGHT_INT4_BLOCK) t.scales = w->scales + at / s.size;
-  if (s.form == ANE_WEIGHT_LUT4 && s.size) t.lut = w->lut + row / s.size * 16;
+  if (s.scheme == ANE_WEIGHT_INT8_CHANNEL) t.scales = w->scales + row;
+  if (s.scheme == ANE_WEIGHT_INT4_BLOCK) t.scales = w->scales + at / s.size;
+  if (s.scheme == ANE_WEIGHT_LUT4 && s.size) t.lut = w->lut + row / s.size * 16;
   ane_weight_encode_tile(k->fit, x, n, w->cols, k->importance, scratch, &t);
-  if (s.form == ANE_WEIGHT_INT4_BLOCK || s.form == ANE_WEIGHT_LUT4) put_nibbles(w->payload, at, codes, n * w->cols);
+  if (s.scheme == ANE_WEIGHT_INT4_BLOCK || s.scheme == ANE_WEIGHT_LUT4) put_nibbles(w->payload, at, codes, n * w->cols);
   else memcpy(w->payload + at, codes, (size_t)(n * w->cols));
 }
 
@@ -293,7 +293,7 @@ static ane_status add_errors(const struct encoding *k, int64_t tiles, struct ane
 
 static ane_status check_slice(const struct ane_weight_rows *src, struct ane_weight_spec s, int64_t from, int64_t to, struct ane_error *err) {
   if (from < 0 || to <= from || to > src->rows) return ane_fail(err, ANE_RANGE, "rows %" PRId64 " .. %" PRId64 " of %" PRId64, from, to, src->rows);
-  int64_t table = s.form == ANE_WEIGHT_LUT4 && s.size ? s.size : 1;
+  int64_t table = s.scheme == ANE_WEIGHT_LUT4 && s.size ? s.size : 1;
   if (from % table || (to % table && to != src->rows))
     return ane_fail(err, ANE_RANGE, "rows %" PRId64 " .. %" PRId64 " are not whole tables of %" PRId64 " rows", from, to, table);
   return ANE_OK;
@@ -305,8 +305,8 @@ static bool make_parts(struct ane_weights *w, const struct ane_weight_fit *fit) 
   if (w->sizes.scales) w->scales = ane_malloc((size_t)w->sizes.scales * sizeof *w->scales);
   if (w->sizes.lut) w->lut = ane_malloc((size_t)w->sizes.lut * sizeof *w->lut);
   if (!w->payload || (w->sizes.scales && !w->scales) || (w->sizes.lut && !w->lut)) return false;
-  if (w->spec.form == ANE_WEIGHT_INT8) w->scales[0] = ane_f32_f16(fit->scale);
-  if (w->spec.form == ANE_WEIGHT_LUT4 && !w->spec.size) memcpy(w->lut, fit->lut, sizeof fit->lut);
+  if (w->spec.scheme == ANE_WEIGHT_INT8) w->scales[0] = ane_f32_f16(fit->scale);
+  if (w->spec.scheme == ANE_WEIGHT_LUT4 && !w->spec.size) memcpy(w->lut, fit->lut, sizeof fit->lut);
   return true;
 }
 
@@ -356,11 +356,11 @@ void ane_weights_decode(const struct ane_weights *w, int64_t from, int64_t n, fl
   float lut[16];
   for (int64_t r = from; r < from + n; r++, dst += w->cols) {
     int64_t at = r * w->cols;
-    switch (s.form) {
+    switch (s.scheme) {
       case ANE_WEIGHT_FP16: ane_decoder(ANE_F16)(w->payload + 2 * at, dst, (uint64_t)w->cols); break;
       case ANE_WEIGHT_INT8:
       case ANE_WEIGHT_INT8_CHANNEL: {
-        float scale = ane_f16_f32(w->scales[s.form == ANE_WEIGHT_INT8 ? 0 : r]);
+        float scale = ane_f16_f32(w->scales[s.scheme == ANE_WEIGHT_INT8 ? 0 : r]);
         for (int64_t c = 0; c < w->cols; c++) dst[c] = scale * (float)(int8_t)w->payload[at + c];
         break;
       }

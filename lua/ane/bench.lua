@@ -45,7 +45,7 @@ local function work_of(rows, n)
   if not rows then return {} end
   local seconds, ops = 0, 0
   for _, row in ipairs(rows) do
-    if row.op == "project" or row.op == "experts" then seconds, ops = seconds + row.seconds, ops + row.ops end
+    if row.op == "linear" or row.op == "experts" then seconds, ops = seconds + row.seconds, ops + row.ops end
   end
   return { bytes = rows.total.bytes / n, ops = rows.total.ops / n, matrix_ops = seconds > 0 and ops / seconds or nil }
 end

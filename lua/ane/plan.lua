@@ -1,7 +1,7 @@
 --- Plans a model for the Neural Engine: packages, bytes, and where each operation is predicted to run, with the law that says so.
 -- Needs ane.core, ane.loader, ane.plan.*, ane.recipe.shapes and ane.schema. Usage: `print(plan.of_path("model.gguf"))`
 --
--- Cuts and laws are the core's (csrc/mil/cut.h, laws.def); bytes come from the shapes of the weights. Nothing here was measured on
+-- Cuts and laws are the core's (csrc/mil/partition.h, residency.def); bytes come from the shapes of the weights. Nothing here was measured on
 -- a Neural Engine: every verdict is a prediction.
 
 local core = require "ane.core"
@@ -25,10 +25,10 @@ end
 
 local function known_forms(mixed)
   local known = {}
-  for _, name in ipairs(core.mil_forms()) do known[name] = true end
+  for _, name in ipairs(core.mil_schemes()) do known[name] = true end
   for pattern, form in pairs(mixed) do
     if type(pattern) ~= "string" then return "must be a table {pattern = form}" end
-    if not known[form] then return ("has form %q for %q: choose %s"):format(tostring(form), pattern, table.concat(core.mil_forms(),
+    if not known[form] then return ("has form %q for %q: choose %s"):format(tostring(form), pattern, table.concat(core.mil_schemes(),
       ", ")) end
   end
 end
@@ -52,7 +52,7 @@ end
 --   slices: of the head; layers: most in a package; experts: auto, whole, halves or each
 --   layout: ct1 or c1t; norm: doubled or fp32; rope: tables as inputs, or as constants
 M.rules = {
-  weights = { type = "string", choices = core.mil_forms(), default = "int8" },
+  weights = { type = "string", choices = core.mil_schemes(), default = "int8" },
   mixed = { type = "table", check = known_forms },
   context = { type = "integer", min = 1, max = 1 << 24 },
   chip = { type = "string", choices = chip_names(), default = "M4 Max" },
@@ -228,7 +228,7 @@ function M.core_options(graph, cfg, opts, variant)
   local fixed_t, functions, context = variant.fixed_t, nil, variant.context
   if variant[1] then functions, context = functions_of(cfg, variant), variant[#variant].context end
   return {
-    weights = opts.weights, forms = forms_of(graph, opts.mixed), target = target, law = law, rows = opts.rows, slices = opts.slices,
+    weights = opts.weights, schemes = forms_of(graph, opts.mixed), target = target, law = law, rows = opts.rows, slices = opts.slices,
       layers = opts.layers,
     expert_parts = M.experts[opts.experts], context = context, max_t = opts.max_t, fixed_t = fixed_t, functions = functions,
     layout = opts.layout, norm = opts.norm, rope = opts.rope,
@@ -324,7 +324,7 @@ end
 
 local function laws_that(spoke)
   local list = {}
-  for _, law in ipairs(core.mil_laws()) do
+  for _, law in ipairs(core.mil_rules()) do
     if spoke[law.id] then
       law.times = spoke[law.id]
       list[#list + 1] = law

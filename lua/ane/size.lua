@@ -109,7 +109,7 @@ function M.of(bundle, opts)
     context = planner.context(cfg, opts), predicted = true, dispatch_source = M.dispatch.source,
   }
   local chosen, cuts
-  for i, form in ipairs(core.mil_forms()) do
+  for i, form in ipairs(core.mil_schemes()) do
     local row, c, why = totals(graph, bundle, opts, form)
     if not row then return nil, c, why end
     out.forms[i] = row

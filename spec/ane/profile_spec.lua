@@ -42,7 +42,7 @@ describe("profile", function()
     local s <close> = model:session()
     local matrices = model:info().matrices
     local head = matrices[#matrices]
-    assert.equal("q8_0_halves", head.form)
+    assert.equal("q8_0_split", head.form)
     assert(profile.start(model))
     assert(s:feed({ 1, 2, 3 }, { want = "all" }))
     local read = named(assert(profile.take(model)), "output").bytes
@@ -59,12 +59,12 @@ describe("profile", function()
     local rows = assert(profile.take(model))
     local projects = {}
     for _, row in ipairs(rows) do
-      if row.op == "project" then projects[#projects + 1] = table.concat(row.weights, " ") else assert.same({}, row.weights) end
+      if row.op == "linear" then projects[#projects + 1] = table.concat(row.weights, " ") else assert.same({}, row.weights) end
     end
     table.sort(projects)
     assert.same({ "attn_output", "attn_q attn_k attn_v", "ffn_down", "ffn_gate ffn_up", "output" }, projects)
     local text = profile.text(rows)
-    assert.matches("\nlayers%.%*%.attn_q +project [%d%. ]+  attn_q, attn_k, attn_v\n", text)
+    assert.matches("\nlayers%.%*%.attn_q +linear [%d%. ]+  attn_q, attn_k, attn_v\n", text)
     assert.is_nil(text:find " \n")
     local folder <close> = assert(ane.load(hf.path "llama"))
     local f <close> = folder:session()
@@ -114,14 +114,14 @@ describe("profile", function()
 
   it("prints a table", function()
     local rows = {
-      { name = "b", op = "project", weights = { "w", "v" }, steps = 2, runs = 4, seconds = 0.5, bytes = 1e9, ops = 0 },
+      { name = "b", op = "linear", weights = { "w", "v" }, steps = 2, runs = 4, seconds = 0.5, bytes = 1e9, ops = 0 },
       { name = "a", op = "x", steps = 1, runs = 0, seconds = 0, bytes = 0, ops = 0 },
       total = { name = "total", steps = 3, runs = 4, seconds = 1, bytes = 1e9, ops = 2e9 },
     }
     local lines = {}
     for line in profile.text(rows):gmatch "[^\n]+" do lines[#lines + 1] = line:gsub("%s+", " ") end
     assert.same({
-      "block op steps ms a run % GB/s GOPS weights", "b project 2 125.000 50.0 2.0 w, v", "total 3 250.000 100.0 1.0 2.0",
+      "block op steps ms a run % GB/s GOPS weights", "b linear 2 125.000 50.0 2.0 w, v", "total 3 250.000 100.0 1.0 2.0",
     }, lines)
   end)
 end)

@@ -38,7 +38,7 @@ describe("weights at load", function()
         assert(apart.cosine == apart.cosine and (moe or apart.cosine > bound), ("%s as %s: %g"):format(path, form, apart.cosine))
         assert(quick:compare(quick).cosine == 1)
         for _, row in ipairs(report) do
-          local fits = core.testing.weight_form(form, row.rows, row.cols)
+          local fits = core.testing.weight_scheme(form, row.rows, row.cols)
           assert.equal(fits, row.weights)
           assert(row.exact or row.snr_db > 10, row.name)
           assert(row.max_abs <= 1 and row.rms <= row.max_abs + 1e-12)

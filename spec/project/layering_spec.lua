@@ -13,7 +13,7 @@ local C = {
 }
 
 -- Seen from outside besides X/X.h: functions small enough to be inline, and parts that few who use the folder need.
-local OPEN = { ["tensor/half.h"] = true, ["quant/weight_forms.h"] = true }
+local OPEN = { ["tensor/half.h"] = true, ["quant/weight_schemes.h"] = true }
 
 -- Below the binding no function prints, ends the process or reads the environment.
 local FORBIDDEN = {

@@ -32,7 +32,7 @@ function M.new(o)
   local names = {}
   for name in pairs(o.consts) do names[#names + 1] = name end
   table.sort(names)
-  o.head = "input ids: int32[1, T]\ninput positions: int32[1, T]\ninput wanted: int32[1, W]\n"
+  o.head = "input ids: int32[1, T]\ninput positions: int32[1, T]\ninput out_rows: int32[1, W]\n"
   for i, name in ipairs(names) do
     o.c[name] = o.c[name] or M.random(product(o.consts[name]), i + 10 * o.channels)
     assert(#o.c[name] == product(o.consts[name]), name)
@@ -51,7 +51,7 @@ end
 function M.graph(o)
   local g, v, source = graphs.parse(o.head .. o.text, o.c)
   if o.more then v.y = o.more(g, v, source) end -- what the text form cannot say
-  local t = g:add("take", "t", { v.y, v.wanted })
+  local t = g:add("gather", "t", { v.y, v.out_rows })
   g:results(g:add("conv1x1", "out", { t, v.eye }))
   return g
 end

@@ -3,7 +3,7 @@
 
 void ane_kernels_init_arm(struct ane_kernels *k, ane_isa isa) {
   if (isa < ANE_ISA_NEON || isa > ANE_ISA_I8MM) return;
-  ane_acts_neon(k);
+  ane_activations_neon(k);
   ane_matmul_neon(k);
   ane_matmul_f32_neon(k);
   ane_norm_neon(k);

@@ -4,7 +4,7 @@
 enum { MOST_NT = 6 };
 
 /* Group g times nt columns from t0 on. */
-INLINE void tile(int nt, const struct ane_packed *w, const struct ane_acts *x, int64_t g, int64_t t0, float *out, int64_t ld_out) {
+INLINE void tile(int nt, const struct ane_packed *w, const struct ane_activations *x, int64_t g, int64_t t0, float *out, int64_t ld_out) {
   const int64_t pairs = (w->cols + 1) / 2, left = w->rows - g * ANE_GROUP;
   const uint8_t *p = w->data + (size_t)g * w->group_bytes;
   const uint16_t *columns = x->bf16 + t0 * pairs * 2;
@@ -31,7 +31,7 @@ INLINE void tile(int nt, const struct ane_packed *w, const struct ane_acts *x, i
       v_store_n(out + (t0 + t) * ld_out + g * ANE_GROUP + i * LANES, acc[i][t], left - i * LANES);
 }
 
-static void matmul_bf16(const struct ane_packed *w, const struct ane_acts *x, int64_t g_from, int64_t g_to, float *out,
+static void matmul_bf16(const struct ane_packed *w, const struct ane_activations *x, int64_t g_from, int64_t g_to, float *out,
                         int64_t ld_out, ANE_UNUSED void *scratch) {
   const int64_t n = (x->t + MOST_NT - 1) / MOST_NT;
   for (int64_t g = g_from; g < g_to; g++)
@@ -51,5 +51,5 @@ static void matmul_bf16(const struct ane_packed *w, const struct ane_acts *x, in
 
 void ane_matmul_bf16dot(struct ane_kernels *k) {
   k->bf16_dot = true;
-  k->matmul[ANE_FORM_BF16][ANE_ACT_BF16] = matmul_bf16;
+  k->matmul[ANE_LAYOUT_BF16][ANE_ACTIVATION_BF16] = matmul_bf16;
 }

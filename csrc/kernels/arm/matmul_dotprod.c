@@ -3,7 +3,7 @@
 
 enum { FEW = FUSED_NT, TILE_NT = 4 };
 
-INLINE int32x4_t dot(ANE_UNUSED ane_form f, int planes, int32x4_t sum, const int8x16_t *c, const int8_t *q) {
+INLINE int32x4_t dot(ANE_UNUSED ane_layout f, int planes, int32x4_t sum, const int8x16_t *c, const int8_t *q) {
   int8x16_t columns = vld1q_s8(q);
   sum = vdotq_laneq_s32(sum, c[0], columns, 0);
   sum = vdotq_laneq_s32(sum, c[1], columns, 1);
@@ -25,7 +25,7 @@ INLINE int32x4_t row_dot(const int8x16_t c[2], const int8_t *q) {
   return vdotq_s32(vdotq_s32(vdupq_n_s32(0), c[0], vld1q_s8(q)), c[1], vld1q_s8(q + 16));
 }
 
-#include "kernels/arm/matmul_upper.h"
+#include "kernels/arm/matmul_bound.h"
 
 void ane_matmul_dotprod(struct ane_kernels *k) {
   overlay_i8(k);

@@ -12,16 +12,16 @@ enum {
 /* One call's constants, and the piece [k, k + n) of the columns being done. */
 struct job {
   const struct ane_packed *w;
-  const struct ane_acts *x;
+  const struct ane_activations *x;
   float *out;
   int64_t ld_out, k, n;
 };
 
 /* Rows 4 i .. 4 i + 3 of column k of the group at p; odd = k & 1, a constant after unrolling. */
-INLINE float32x4_t fetch(ane_form f, const uint8_t *p, int64_t k, int odd, int i) {
+INLINE float32x4_t fetch(ane_layout f, const uint8_t *p, int64_t k, int odd, int i) {
   switch (f) {
-    case ANE_FORM_F16: return load_half(p + 32 * k + 8 * i);
-    case ANE_FORM_BF16: {
+    case ANE_LAYOUT_F16: return load_half(p + 32 * k + 8 * i);
+    case ANE_LAYOUT_BF16: {
       uint32x4_t pair = vreinterpretq_u32_u8(vld1q_u8(p + 32 * (k - odd) + 16 * i));
       return vreinterpretq_f32_u32(odd ? vandq_u32(pair, vdupq_n_u32(0xFFFF0000)) : vshlq_n_u32(pair, 16));
     }
@@ -30,7 +30,7 @@ INLINE float32x4_t fetch(ane_form f, const uint8_t *p, int64_t k, int odd, int i
 }
 
 /* Column k + odd of ng groups times nt columns of x. */
-INLINE void step(ane_form f, int ng, int nt, const uint8_t *const p[], const float *x, int64_t ld, int64_t k, int odd,
+INLINE void step(ane_layout f, int ng, int nt, const uint8_t *const p[], const float *x, int64_t ld, int64_t k, int odd,
                  float32x4_t acc[MOST_GROUPS * PARTS][MOST_NT]) {
   float32x4_t w[MOST_GROUPS * PARTS];
 #pragma GCC unroll 8
@@ -44,7 +44,7 @@ INLINE void step(ane_form f, int ng, int nt, const uint8_t *const p[], const flo
 }
 
 /* ng groups from g on, their columns at p[], times nt columns of x from t0 on. */
-INLINE void tile(ane_form f, int ng, int nt, const struct job *j, int64_t g, const uint8_t *const p[], int64_t t0) {
+INLINE void tile(ane_layout f, int ng, int nt, const struct job *j, int64_t g, const uint8_t *const p[], int64_t t0) {
   float32x4_t acc[MOST_GROUPS * PARTS][MOST_NT];
   float *out = j->out + t0 * j->ld_out + g * ANE_GROUP;
   const float *x = j->x->f32 + t0 * j->x->ld + j->k;
@@ -73,14 +73,14 @@ INLINE void tile(ane_form f, int ng, int nt, const struct job *j, int64_t g, con
     for (int64_t i = 0, t = 0; i < n; i++) {                                                                           \
       const int nt = (int)((j->x->t - t) / (n - i));                                                                   \
       switch (nt + (ng == 2 ? MOST_NT : 0)) {                                                                          \
-        case 1: tile(ANE_FORM_##f, 1, 1, j, g, p, t); break;                                                           \
-        case 2: tile(ANE_FORM_##f, 1, 2, j, g, p, t); break;                                                           \
-        case 3: tile(ANE_FORM_##f, 1, 3, j, g, p, t); break;                                                           \
-        case 4: tile(ANE_FORM_##f, 1, 4, j, g, p, t); break;                                                           \
-        case 5: tile(ANE_FORM_##f, 1, 5, j, g, p, t); break;                                                           \
-        case 6: tile(ANE_FORM_##f, 1, 6, j, g, p, t); break;                                                           \
-        case MOST_NT + 1: tile(ANE_FORM_##f, 2, 1, j, g, p, t); break;                                                 \
-        case MOST_NT + 2: tile(ANE_FORM_##f, 2, 2, j, g, p, t); break;                                                 \
+        case 1: tile(ANE_LAYOUT_##f, 1, 1, j, g, p, t); break;                                                           \
+        case 2: tile(ANE_LAYOUT_##f, 1, 2, j, g, p, t); break;                                                           \
+        case 3: tile(ANE_LAYOUT_##f, 1, 3, j, g, p, t); break;                                                           \
+        case 4: tile(ANE_LAYOUT_##f, 1, 4, j, g, p, t); break;                                                           \
+        case 5: tile(ANE_LAYOUT_##f, 1, 5, j, g, p, t); break;                                                           \
+        case 6: tile(ANE_LAYOUT_##f, 1, 6, j, g, p, t); break;                                                           \
+        case MOST_NT + 1: tile(ANE_LAYOUT_##f, 2, 1, j, g, p, t); break;                                                 \
+        case MOST_NT + 2: tile(ANE_LAYOUT_##f, 2, 2, j, g, p, t); break;                                                 \
       }                                                                                                                \
       t += nt;                                                                                                         \
     }                                                                                                                  \
@@ -89,9 +89,9 @@ TILES(F32)
 TILES(F16)
 TILES(BF16)
 
-static void tiles(ane_form f, int ng, const struct job *j, int64_t g, const uint8_t *const p[]) {
-  if (f == ANE_FORM_F16) tiles_F16(ng, j, g, p);
-  else if (f == ANE_FORM_BF16) tiles_BF16(ng, j, g, p);
+static void tiles(ane_layout f, int ng, const struct job *j, int64_t g, const uint8_t *const p[]) {
+  if (f == ANE_LAYOUT_F16) tiles_F16(ng, j, g, p);
+  else if (f == ANE_LAYOUT_BF16) tiles_BF16(ng, j, g, p);
   else tiles_F32(ng, j, g, p);
 }
 
@@ -112,7 +112,7 @@ INLINE void unpack_table(const struct job *j, int64_t g, int part, int half, con
 }
 
 /* The piece of a group as floats; writes whole blocks of 32 columns. */
-INLINE void unpack_panel(ane_form f, const struct job *j, int64_t g, float *panel) {
+INLINE void unpack_panel(ane_layout f, const struct job *j, int64_t g, float *panel) {
   const struct ane_packed *w = j->w;
   const uint8_t *group = w->data + (size_t)g * w->group_bytes;
   for (int64_t c0 = 0; c0 < j->n; c0 += ANE_BLOCK)
@@ -120,31 +120,31 @@ INLINE void unpack_panel(ane_form f, const struct job *j, int64_t g, float *pane
       const struct at at = block_at(f, group, (j->k + c0) / ANE_BLOCK);
       int8x16_t c[8];
       unpack_codes(f, at.codes, part, c);
-      const float32x4_t min = form_has_offset(f) ? unpack_offset(f, at, part) : form_has_min(f) ? unpack_min(f, at, part) : vdupq_n_f32(0);
+      const float32x4_t min = layout_has_offset(f) ? unpack_offset(f, at, part) : layout_has_min(f) ? unpack_min(f, at, part) : vdupq_n_f32(0);
 #pragma GCC unroll 2
       for (int half = 0; half < 2; half++) {
-        if (f == ANE_FORM_LUT4) {
+        if (f == ANE_LAYOUT_LUT4) {
           unpack_table(j, g, part, half, c, panel + (c0 + 16 * half) * ANE_GROUP + part * LANES);
           continue;
         }
         const float32x4_t scale =
-            f == ANE_FORM_I8 ? vld1q_f32(w->row_scale + g * ANE_GROUP + part * LANES) : unpack_scale(f, at, part, half);
+            f == ANE_LAYOUT_I8 ? vld1q_f32(w->row_scale + g * ANE_GROUP + part * LANES) : unpack_scale(f, at, part, half);
 #pragma GCC unroll 16
         for (int i = 0; i < 16; i++) { /* byte i % 4 of each word, its sign spread */
           int32x4_t code = vreinterpretq_s32_s8(c[4 * half + i / 4]);
           code = vshlq_s32(vshlq_s32(code, vdupq_n_s32(24 - 8 * (i % 4))), vdupq_n_s32(-24));
           const float32x4_t number = vcvtq_f32_s32(vsubq_s32(code, vdupq_n_s32(zero_left(f))));
-          float32x4_t value = vmulq_f32(scale, form_has_offset(f) ? vaddq_f32(number, min) : number);
-          if (form_has_min(f) && !form_has_offset(f)) value = vaddq_f32(value, min);
+          float32x4_t value = vmulq_f32(scale, layout_has_offset(f) ? vaddq_f32(number, min) : number);
+          if (layout_has_min(f) && !layout_has_offset(f)) value = vaddq_f32(value, min);
           vst1q_f32(panel + (c0 + 16 * half + i) * ANE_GROUP + part * LANES, value);
         }
       }
     }
 }
 
-static void panel_of(ane_form f, const struct job *j, int64_t g, float *panel, float *tmp) {
+static void panel_of(ane_layout f, const struct job *j, int64_t g, float *panel, float *tmp) {
   switch (f) {
-#define PANEL(f) case ANE_FORM_##f: unpack_panel(ANE_FORM_##f, j, g, panel); break;
+#define PANEL(f) case ANE_LAYOUT_##f: unpack_panel(ANE_LAYOUT_##f, j, g, panel); break;
     PANEL(Q4_0) PANEL(Q4_1) PANEL(Q5_0) PANEL(Q5_1) PANEL(Q8_0) PANEL(Q4_K) PANEL(Q5_K) PANEL(Q6_K) PANEL(I8)
     PANEL(N4) PANEL(N8) PANEL(N4H) PANEL(N8H) PANEL(LUT4)
 #undef PANEL
@@ -152,10 +152,10 @@ static void panel_of(ane_form f, const struct job *j, int64_t g, float *panel, f
   }
 }
 
-static void matmul_f32(const struct ane_packed *w, const struct ane_acts *x, int64_t g_from, int64_t g_to, float *out,
+static void matmul_f32(const struct ane_packed *w, const struct ane_activations *x, int64_t g_from, int64_t g_to, float *out,
                        int64_t ld_out, void *scratch) {
-  const ane_form f = w->form;
-  const bool direct = f == ANE_FORM_F32 || f == ANE_FORM_F16 || f == ANE_FORM_BF16;
+  const ane_layout f = w->layout;
+  const bool direct = f == ANE_LAYOUT_F32 || f == ANE_LAYOUT_F16 || f == ANE_LAYOUT_BF16;
   const int width = x->t <= 2 ? MOST_GROUPS : 1;
   float *panels = scratch;
   struct job j = {w, x, out, ld_out, 0, 0};
@@ -178,5 +178,5 @@ static void matmul_f32(const struct ane_packed *w, const struct ane_acts *x, int
 }
 
 void ane_matmul_f32_neon(struct ane_kernels *k) {
-  for (int f = 0; f < ANE_FORM_COUNT; f++) k->matmul[f][ANE_ACT_F32] = matmul_f32;
+  for (int f = 0; f < ANE_LAYOUT_COUNT; f++) k->matmul[f][ANE_ACTIVATION_F32] = matmul_f32;
 }

@@ -2,7 +2,7 @@
  * block is unpacked for them alone, at most FUSED_NT), TILE_NT (columns of a tile, at most 4) and the integer dots, whose results are exact, so that all levels agree
  * to the bit:
  *
- *   dot(f, planes, start, c, q)   four rows: start + sum of c[v] * q[4 v ..] over `planes` planes (4 or 8) of form f
+ *   dot(f, planes, start, c, q)   four rows: start + sum of c[v] * q[4 v ..] over `planes` planes (4 or 8) of layout f
  *   panel_codes(c, to)            writes the eight planes of four rows (128 bytes) as tile_dots wants them
  *   tile_dots(f, nt, planes, from, start, codes, q, sum)
  *                                 sum[i][t] = start[t] + planes [from, from + planes) of part i (at codes + 128 i) times those
@@ -10,7 +10,7 @@
  *
  * Few columns: each block is unpacked to registers and meets them at once (`fused`). More: a group is unpacked to a panel in
  * scratch, and a tile of 8 rows x TILE_NT columns keeps its sums in registers (`tile`). Both do the same operations in the
- * same order for each output. The high codes of wide blocks meet the same codes column by column.
+ * same order for each output. The residual code of outlier blocks meet the same codes column by column.
  *
  * Panel, for each block one record: codes [PARTS][128], scales [subs][16], minima [16]. Longer rows than a panel holds are
  * done in pieces, the sums waiting in `out` and in `rest`. */
@@ -20,49 +20,49 @@
 enum { I8_PANEL_BYTES = 256 * 1024, CODES = 128 * PARTS, REST_NT = 1024 /* most columns of a run */ };
 _Static_assert(I8_PANEL_BYTES + 4 * REST_NT * ANE_GROUP <= ANE_SCRATCH, "the scratch of a product");
 
-INLINE int record_bytes(ane_form f) { return CODES + 64 * (form_subs(f) + (form_has_min(f) ? 1 : 0)); }
+INLINE int record_bytes(ane_layout f) { return CODES + 64 * (layout_subs(f) + (layout_has_min(f) ? 1 : 0)); }
 
 /* One call's constants, and the piece [b_from, b_to) of the blocks and the run [t_from, t_to) of the columns being done. */
 struct i8_job {
   const struct ane_packed *w;
-  const struct ane_acts *x;
+  const struct ane_activations *x;
   float *out;
   int64_t ld_out, nb, b_from, b_to, t_from, t_to;
   uint8_t *panel;
-  float *rest; /* [t_to - t_from][16]: the sums of high codes */
+  float *rest; /* [t_to - t_from][16]: the sums of residual code */
 };
 
 /* What the dots of half `half` of a block start from: - zero * sum of q. With one scale a block is one half. */
-INLINE int32_t start_of(ane_form f, const int32_t *isum, int half) {
-  return zero_left(f) ? -zero_left(f) * (form_subs(f) == 2 ? isum[half] : isum[0] + isum[1]) : 0;
+INLINE int32_t start_of(ane_layout f, const int32_t *isum, int half) {
+  return zero_left(f) ? -zero_left(f) * (layout_subs(f) == 2 ? isum[half] : isum[0] + isum[1]) : 0;
 }
 
 /* The scaled dot of half `half`, `before` being that of the half before. */
-INLINE float32x4_t scaled(ane_form f, int half, int32x4_t sum, float32x4_t scale, float32x4_t before) {
+INLINE float32x4_t scaled(ane_layout f, int half, int32x4_t sum, float32x4_t scale, float32x4_t before) {
   const float32x4_t x = vcvtq_f32_s32(sum);
-  return f == ANE_FORM_I8 ? x : half == 0 ? vmulq_f32(x, scale) : vfmaq_f32(before, x, scale);
+  return f == ANE_LAYOUT_I8 ? x : half == 0 ? vmulq_f32(x, scale) : vfmaq_f32(before, x, scale);
 }
 
 /* acc += the scaled dot, and the minimum's part. */
-INLINE float32x4_t add_block(ane_form f, float32x4_t dot, float32x4_t min, float d, float dsum, float32x4_t acc) {
+INLINE float32x4_t add_block(ane_layout f, float32x4_t dot, float32x4_t min, float d, float dsum, float32x4_t acc) {
   acc = vfmaq_n_f32(acc, dot, d);
-  return form_has_min(f) ? vfmaq_n_f32(acc, min, dsum) : acc;
+  return layout_has_min(f) ? vfmaq_n_f32(acc, min, dsum) : acc;
 }
 
 /* The scaled dot of four rows of a block with one column's codes q, whose half sums are at isum. */
-INLINE float32x4_t block_dot(ane_form f, const int8x16_t *c, const float32x4_t *scale, const int32_t *isum, const int8_t *q) {
+INLINE float32x4_t block_dot(ane_layout f, const int8x16_t *c, const float32x4_t *scale, const int32_t *isum, const int8_t *q) {
   float32x4_t sum = scale[0];
 #pragma GCC unroll 2
-  for (int half = 0; half < form_subs(f); half++)
-    sum = scaled(f, half, dot(f, 8 / form_subs(f), vdupq_n_s32(start_of(f, isum, half)), c + 4 * half, q + 16 * half), scale[half], sum);
+  for (int half = 0; half < layout_subs(f); half++)
+    sum = scaled(f, half, dot(f, 8 / layout_subs(f), vdupq_n_s32(start_of(f, isum, half)), c + 4 * half, q + 16 * half), scale[half], sum);
   return sum;
 }
 
-/* nt columns from t0 on times group g, straight from the packed form. */
-INLINE void fused(ane_form f, int nt, const struct i8_job *j, int64_t g, int64_t t0) {
+/* nt columns from t0 on times group g, straight from the packed layout. */
+INLINE void fused(ane_layout f, int nt, const struct i8_job *j, int64_t g, int64_t t0) {
   const struct ane_packed *w = j->w;
   const uint8_t *group = w->data + (size_t)g * w->group_bytes;
-  const struct ane_acts x = ane_acts_rows(j->x, t0, nt);
+  const struct ane_activations x = ane_activations_rows(j->x, t0, nt);
   float32x4_t acc[PARTS][FUSED_NT], rest[PARTS][FUSED_NT];
 #pragma GCC unroll 4
   for (int i = 0; i < PARTS; i++)
@@ -76,15 +76,15 @@ INLINE void fused(ane_form f, int nt, const struct i8_job *j, int64_t g, int64_t
       float32x4_t scale[2];
       unpack_block(f, w, g, b, at.codes, i, c);
 #pragma GCC unroll 2
-      for (int half = 0; half < form_subs(f); half++) scale[half] = unpack_scale(f, at, i, half);
-      const float32x4_t min = form_has_min(f) ? unpack_min(f, at, i) : vdupq_n_f32(0);
+      for (int half = 0; half < layout_subs(f); half++) scale[half] = unpack_scale(f, at, i, half);
+      const float32x4_t min = layout_has_min(f) ? unpack_min(f, at, i) : vdupq_n_f32(0);
 #pragma GCC unroll 4
       for (int t = 0; t < nt; t++) {
-        const int64_t block = t * j->nb + b, wide = b * x.wide_ld + t;
+        const int64_t block = t * j->nb + b, outlier = b * x.outlier_ld + t;
         const float32x4_t sum = block_dot(f, c, scale, x.isum + block * 2, x.q + block * ANE_BLOCK);
         acc[i][t] = add_block(f, sum, min, x.d[block], x.dsum[block], acc[i][t]);
-        if (x.wide[wide])
-          rest[i][t] = vfmaq_n_f32(rest[i][t], block_dot(f, c, scale, x.high_isum + wide * 2, x.high + wide * ANE_BLOCK), x.d_high[wide]);
+        if (x.outlier[outlier])
+          rest[i][t] = vfmaq_n_f32(rest[i][t], block_dot(f, c, scale, x.residual_isum + outlier * 2, x.residual + outlier * ANE_BLOCK), x.d_residual[outlier]);
       }
     }
   }
@@ -94,40 +94,40 @@ INLINE void fused(ane_form f, int nt, const struct i8_job *j, int64_t g, int64_t
     for (int t = 0; t < nt; t++) {
       const int64_t row = g * ANE_GROUP + i * LANES;
       acc[i][t] = vaddq_f32(acc[i][t], rest[i][t]);
-      if (f == ANE_FORM_I8) acc[i][t] = vmulq_f32(acc[i][t], vld1q_f32(w->row_scale + row));
+      if (f == ANE_LAYOUT_I8) acc[i][t] = vmulq_f32(acc[i][t], vld1q_f32(w->row_scale + row));
       v_store_n(j->out + (t0 + t) * j->ld_out + row, acc[i][t], w->rows - row);
     }
 }
 
-INLINE void unpack_panel(ane_form f, const struct i8_job *j, int64_t g) {
+INLINE void unpack_panel(ane_layout f, const struct i8_job *j, int64_t g) {
   const uint8_t *group = j->w->data + (size_t)g * j->w->group_bytes;
   uint8_t *to = j->panel;
   for (int64_t b = j->b_from; b < j->b_to; b++, to += record_bytes(f)) {
     const struct at at = block_at(f, group, b);
-    float *scales = (float *)(to + CODES), *minima = scales + form_subs(f) * ANE_GROUP;
+    float *scales = (float *)(to + CODES), *minima = scales + layout_subs(f) * ANE_GROUP;
     for (int i = 0; i < PARTS; i++) {
       int8x16_t c[8];
       unpack_block(f, j->w, g, b, at.codes, i, c);
       panel_codes(c, (int8_t *)to + 128 * i);
 #pragma GCC unroll 2
-      for (int half = 0; half < form_subs(f); half++)
+      for (int half = 0; half < layout_subs(f); half++)
         vst1q_f32(scales + half * ANE_GROUP + i * LANES, unpack_scale(f, at, i, half));
-      if (form_has_min(f)) vst1q_f32(minima + i * LANES, unpack_min(f, at, i));
+      if (layout_has_min(f)) vst1q_f32(minima + i * LANES, unpack_min(f, at, i));
     }
   }
 }
 
 /* The scaled dots of parts p and p + 1 of a record with nt columns, whose codes are at q and half sums at isum, columns nb
  * blocks apart. */
-INLINE void record_dots(ane_form f, int nt, const uint8_t *record, int p, const int8_t *q, const int32_t *isum, int64_t nb,
+INLINE void record_dots(ane_layout f, int nt, const uint8_t *record, int p, const int8_t *q, const int32_t *isum, int64_t nb,
                         float32x4_t dots[TILE_PARTS][TILE_NT]) {
-  const int planes = 8 / form_subs(f);
+  const int planes = 8 / layout_subs(f);
   const float *scales = (const float *)(record + CODES) + p * LANES;
   const int8_t *codes = (const int8_t *)record + 128 * p, *column[TILE_NT];
 #pragma GCC unroll 4
   for (int t = 0; t < nt; t++) column[t] = q + t * nb * ANE_BLOCK;
 #pragma GCC unroll 2
-  for (int half = 0; half < form_subs(f); half++) {
+  for (int half = 0; half < layout_subs(f); half++) {
     int32_t start[TILE_NT];
     int32x4_t sum[TILE_PARTS][TILE_NT];
 #pragma GCC unroll 4
@@ -142,28 +142,28 @@ INLINE void record_dots(ane_form f, int nt, const uint8_t *record, int p, const 
   }
 }
 
-/* rest of the run's columns takes in the high codes of the piece, parts p and p + 1. */
-INLINE void panel_rest(ane_form f, const struct i8_job *j, int p) {
-  const struct ane_acts *x = j->x;
+/* rest of the run's columns takes in the residual code of the piece, parts p and p + 1. */
+INLINE void panel_rest(ane_layout f, const struct i8_job *j, int p) {
+  const struct ane_activations *x = j->x;
   for (int64_t b = j->b_from; b < j->b_to; b++)
     for (int64_t t = j->t_from; t < j->t_to; t++) {
-      const int64_t at = b * x->wide_ld + t;
+      const int64_t at = b * x->outlier_ld + t;
       float *sums = j->rest + (t - j->t_from) * ANE_GROUP + p * LANES;
       float32x4_t dots[TILE_PARTS][TILE_NT];
-      if (!x->wide[at]) continue;
-      record_dots(f, 1, j->panel + (b - j->b_from) * record_bytes(f), p, x->high + at * ANE_BLOCK, x->high_isum + 2 * at, 0, dots);
+      if (!x->outlier[at]) continue;
+      record_dots(f, 1, j->panel + (b - j->b_from) * record_bytes(f), p, x->residual + at * ANE_BLOCK, x->residual_isum + 2 * at, 0, dots);
 #pragma GCC unroll 2
-      for (int i = 0; i < TILE_PARTS; i++) vst1q_f32(sums + i * LANES, vfmaq_n_f32(vld1q_f32(sums + i * LANES), dots[i][0], x->d_high[at]));
+      for (int i = 0; i < TILE_PARTS; i++) vst1q_f32(sums + i * LANES, vfmaq_n_f32(vld1q_f32(sums + i * LANES), dots[i][0], x->d_residual[at]));
     }
 }
 
-/* Parts p and p + 1 of group g times nt columns from t0 on; with the last piece rest is added. f stands for all forms with the same
+/* Parts p and p + 1 of group g times nt columns from t0 on; with the last piece rest is added. f stands for all layouts with the same
  * arithmetic. */
-INLINE void tile(ane_form f, int nt, const struct i8_job *j, int64_t g, int p, int64_t t0) {
+INLINE void tile(ane_layout f, int nt, const struct i8_job *j, int64_t g, int p, int64_t t0) {
   const int64_t row = g * ANE_GROUP + p * LANES, left = j->w->rows - row;
   float *out = j->out + t0 * j->ld_out + row;
   const uint8_t *record = j->panel;
-  const struct ane_acts x = ane_acts_rows(j->x, t0, nt);
+  const struct ane_activations x = ane_activations_rows(j->x, t0, nt);
   float32x4_t acc[TILE_PARTS][TILE_NT];
 #pragma GCC unroll 2
   for (int i = 0; i < TILE_PARTS; i++)
@@ -171,12 +171,12 @@ INLINE void tile(ane_form f, int nt, const struct i8_job *j, int64_t g, int p, i
     for (int t = 0; t < nt; t++)
       acc[i][t] = j->b_from ? v_load_n(out + t * j->ld_out + i * LANES, left - i * LANES) : vdupq_n_f32(0);
   for (int64_t b = j->b_from; b < j->b_to; b++, record += record_bytes(f)) {
-    const float *minima = (const float *)(record + CODES) + form_subs(f) * ANE_GROUP + p * LANES;
+    const float *minima = (const float *)(record + CODES) + layout_subs(f) * ANE_GROUP + p * LANES;
     float32x4_t dots[TILE_PARTS][TILE_NT];
     record_dots(f, nt, record, p, x.q + b * ANE_BLOCK, x.isum + 2 * b, j->nb, dots);
 #pragma GCC unroll 2
     for (int i = 0; i < TILE_PARTS; i++) {
-      const float32x4_t min = form_has_min(f) ? vld1q_f32(minima + i * LANES) : vdupq_n_f32(0);
+      const float32x4_t min = layout_has_min(f) ? vld1q_f32(minima + i * LANES) : vdupq_n_f32(0);
 #pragma GCC unroll 4
       for (int t = 0; t < nt; t++) acc[i][t] = add_block(f, dots[i][t], min, x.d[t * j->nb + b], x.dsum[t * j->nb + b], acc[i][t]);
     }
@@ -187,7 +187,7 @@ INLINE void tile(ane_form f, int nt, const struct i8_job *j, int64_t g, int p, i
     for (int t = 0; t < nt; t++) {
       if (j->b_to == j->nb) {
         acc[i][t] = vaddq_f32(acc[i][t], vld1q_f32(j->rest + (t0 + t - j->t_from) * ANE_GROUP + (p + i) * LANES));
-        if (f == ANE_FORM_I8) acc[i][t] = vmulq_f32(acc[i][t], vld1q_f32(j->w->row_scale + row + i * LANES));
+        if (f == ANE_LAYOUT_I8) acc[i][t] = vmulq_f32(acc[i][t], vld1q_f32(j->w->row_scale + row + i * LANES));
       }
       v_store_n(out + t * j->ld_out + i * LANES, acc[i][t], left - i * LANES);
     }
@@ -195,7 +195,7 @@ INLINE void tile(ane_form f, int nt, const struct i8_job *j, int64_t g, int p, i
 
 /* The columns of the run for the panel of group g, in tiles of equal width as far as possible; rows that do not exist are left
  * out. */
-INLINE void tiles(ane_form f, const struct i8_job *j, int64_t g) {
+INLINE void tiles(ane_layout f, const struct i8_job *j, int64_t g) {
   const int64_t n = (j->t_to - j->t_from + TILE_NT - 1) / TILE_NT;
   const int rows = ane_group_rows(j->w, g);
   if (!j->b_from) memset(j->rest, 0, sizeof(float) * (size_t)((j->t_to - j->t_from) * ANE_GROUP));
@@ -218,9 +218,9 @@ INLINE void tiles(ane_form f, const struct i8_job *j, int64_t g) {
   }
 }
 
-/* The tile functions, one a kind of arithmetic: forms that differ only in how they are packed share one. */
+/* The tile functions, one a kind of arithmetic: layouts that differ only in how they are packed share one. */
 #define TILES(f)                                                                                                       \
-  static void tiles_##f(const struct i8_job *j, int64_t g) { tiles(ANE_FORM_##f, j, g); }
+  static void tiles_##f(const struct i8_job *j, int64_t g) { tiles(ANE_LAYOUT_##f, j, g); }
 TILES(Q4_0)
 TILES(Q4_1)
 TILES(Q5_0)
@@ -234,9 +234,9 @@ TILES(N8H)
 #define tiles_Q5_1 tiles_Q4_1
 #define tiles_Q4_K tiles_Q4_1
 #define tiles_Q5_K tiles_Q4_1
-#define tiles_P8 tiles_Q8_0
+#define tiles_Q8_0_SPLIT tiles_Q8_0
 
-INLINE void panels(ane_form f, void (*run)(const struct i8_job *, int64_t), struct i8_job *j, int64_t from, int64_t to) {
+INLINE void panels(ane_layout f, void (*run)(const struct i8_job *, int64_t), struct i8_job *j, int64_t from, int64_t to) {
   const int64_t piece = I8_PANEL_BYTES / record_bytes(f);
   j->rest = (float *)(j->panel + I8_PANEL_BYTES);
   for (int64_t g = from; g < to; g++)
@@ -250,8 +250,8 @@ INLINE void panels(ane_form f, void (*run)(const struct i8_job *, int64_t), stru
     }
 }
 
-INLINE void i8_product(ane_form f, void (*run)(const struct i8_job *, int64_t), const struct ane_packed *w,
-                       const struct ane_acts *x, int64_t g_from, int64_t g_to, float *out, int64_t ld_out, uint8_t *scratch) {
+INLINE void i8_product(ane_layout f, void (*run)(const struct i8_job *, int64_t), const struct ane_packed *w,
+                       const struct ane_activations *x, int64_t g_from, int64_t g_to, float *out, int64_t ld_out, uint8_t *scratch) {
   const int64_t nb = (int64_t)ane_div_up((size_t)w->cols, ANE_BLOCK);
   struct i8_job j = {.w = w, .x = x, .out = out, .ld_out = ld_out, .nb = nb, .b_to = nb, .panel = scratch};
   if (x->t > FEW) {

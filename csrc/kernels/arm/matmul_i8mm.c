@@ -4,7 +4,7 @@
 
 enum { FEW = 1, TILE_NT = 4 };
 
-INLINE int32x4_t dot(ANE_UNUSED ane_form f, int planes, int32x4_t sum, const int8x16_t *c, const int8_t *q) {
+INLINE int32x4_t dot(ANE_UNUSED ane_layout f, int planes, int32x4_t sum, const int8x16_t *c, const int8_t *q) {
 #pragma GCC unroll 8
   for (int v = 0; v < planes; v++) sum = vdotq_s32(sum, c[v], vreinterpretq_s8_u32(vdupq_n_u32(ane_word(q + 4 * v))));
   return sum;
@@ -21,7 +21,7 @@ INLINE void panel_codes(const int8x16_t c[8], int8_t *to) {
 }
 
 /* The last column of an odd number is taken twice. Sums of a pair of rows a, b and of columns t, u: [at, au, bt, bu]. */
-INLINE void tile_dots(ANE_UNUSED ane_form f, int nt, int planes, int from, const int32_t *start, const int8_t *codes,
+INLINE void tile_dots(ANE_UNUSED ane_layout f, int nt, int planes, int from, const int32_t *start, const int8_t *codes,
                       const int8_t *const q[], int32x4_t sum[TILE_PARTS][TILE_NT]) {
   int32x4_t pair[TILE_PARTS][2][TILE_NT / 2];
 #pragma GCC unroll 2

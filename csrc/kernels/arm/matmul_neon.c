@@ -5,8 +5,8 @@
 /* The two 16-bit sums of a dot take registers: with more columns than these the compiler moves sums to memory. */
 enum { FEW = 2, TILE_NT = 2 };
 
-INLINE int32x4_t dot(ane_form f, int planes, int32x4_t sum, const int8x16_t *c, const int8_t *q) {
-  const int run = form_bits(f) == 8 ? 2 : planes;
+INLINE int32x4_t dot(ane_layout f, int planes, int32x4_t sum, const int8x16_t *c, const int8_t *q) {
+  const int run = layout_bits(f) == 8 ? 2 : planes;
 #pragma GCC unroll 4
   for (int from = 0; from < planes; from += run) {
     int16x8_t low, high; /* rows 0 and 1, rows 2 and 3: four sums each */
@@ -39,7 +39,7 @@ INLINE int32x4_t row_dot(const int8x16_t c[2], const int8_t *q) {
   return vpaddlq_s16(vmlal_high_s8(sum, c[1], b));
 }
 
-#include "kernels/arm/matmul_upper.h"
+#include "kernels/arm/matmul_bound.h"
 
 void ane_matmul_neon(struct ane_kernels *k) {
   overlay_i8(k);

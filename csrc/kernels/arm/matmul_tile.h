@@ -14,7 +14,7 @@ enum {
   INLINE void panel_codes(const int8x16_t c[8], int8_t *to) {                                                          \
     for (int v = 0; v < 8; v++) vst1q_s8(to + 16 * v, c[v]);                                                           \
   }                                                                                                                    \
-  INLINE void tile_dots(ane_form f, int nt, int planes, int from, const int32_t *start, const int8_t *codes,           \
+  INLINE void tile_dots(ane_layout f, int nt, int planes, int from, const int32_t *start, const int8_t *codes,           \
                         const int8_t *const q[], int32x4_t sum[TILE_PARTS][TILE_NT]) {                                 \
     _Pragma("GCC unroll 2") for (int i = 0; i < TILE_PARTS; i++) {                                                     \
       int8x16_t c[8];                                                                                                  \

@@ -3,7 +3,7 @@
 #ifndef ANE_KERNELS_ARM_MATMUL_UNPACK_H
 #define ANE_KERNELS_ARM_MATMUL_UNPACK_H
 
-#include "kernels/matmul_forms.h"
+#include "kernels/matmul_layouts.h"
 #include "kernels/vec/vec_neon.h"
 
 enum { LANES = VL, PARTS = ANE_GROUP / LANES };
@@ -22,16 +22,16 @@ INLINE float32x4_t load_s8(const uint8_t *p) {
 /* ---- Blocks ------------------------------------------------------------------------------------------------------*/
 
 /* What codes lie above the value after unpacking: bytes are made signed by it, so nothing is left. */
-INLINE int zero_left(ane_form f) { return form_bits(f) == 8 ? 0 : form_zero(f); }
+INLINE int zero_left(ane_layout f) { return layout_bits(f) == 8 ? 0 : layout_zero(f); }
 
 /* c with those bits of h that are set in mask; c has none there. */
 INLINE uint8x16_t with_bits(uint8x16_t c, uint8x16_t h, uint8x16_t mask) { return vbslq_u8(mask, h, c); }
 
 /* The eight planes of part `part` of the block whose codes are at p: bytes signed, the others 0 .. 63. */
-INLINE void unpack_codes(ane_form f, const uint8_t *p, int part, int8x16_t code[8]) {
+INLINE void unpack_codes(ane_layout f, const uint8_t *p, int part, int8x16_t code[8]) {
   uint8x16_t c[8];
   p += 16 * part;
-  if (form_bits(f) == 8) {
+  if (layout_bits(f) == 8) {
 #pragma GCC unroll 8
     for (int v = 0; v < 8; v++) c[v] = veorq_u8(vld1q_u8(p + 64 * v), vdupq_n_u8(0x80));
   } else {
@@ -42,7 +42,7 @@ INLINE void unpack_codes(ane_form f, const uint8_t *p, int part, int8x16_t code[
       c[v + 4] = vshrq_n_u8(x, 4);
     }
   }
-  if (form_bits(f) == 5) { /* bit v to bit 4 */
+  if (layout_bits(f) == 5) { /* bit v to bit 4 */
     const uint8x16_t h = vld1q_u8(p + 256), bit = vdupq_n_u8(0x10);
     c[0] = with_bits(c[0], vshlq_n_u8(h, 4), bit);
     c[1] = with_bits(c[1], vshlq_n_u8(h, 3), bit);
@@ -53,7 +53,7 @@ INLINE void unpack_codes(ane_form f, const uint8_t *p, int part, int8x16_t code[
     c[6] = with_bits(c[6], vshrq_n_u8(h, 2), bit);
     c[7] = with_bits(c[7], vshrq_n_u8(h, 3), bit);
   }
-  if (form_bits(f) == 6) { /* bits 2k, 2k + 1 to bits 4, 5 */
+  if (layout_bits(f) == 6) { /* bits 2k, 2k + 1 to bits 4, 5 */
 #pragma GCC unroll 2
     for (int half = 0; half < 2; half++) {
       const uint8x16_t h = vld1q_u8(p + 256 + 64 * half), bits = vdupq_n_u8(0x30);
@@ -82,15 +82,15 @@ INLINE void load_rows(const uint8_t *p, size_t stride, uint8x16_t out[4]) {
 }
 
 /* As unpack_codes, of block b of group g, wherever its codes lie. codes: block_at's. */
-INLINE void unpack_block(ane_form f, const struct ane_packed *w, int64_t g, int64_t b, const uint8_t *codes, int part, int8x16_t code[8]) {
-  if (f != ANE_FORM_P8) {
+INLINE void unpack_block(ane_layout f, const struct ane_packed *w, int64_t g, int64_t b, const uint8_t *codes, int part, int8x16_t code[8]) {
+  if (f != ANE_LAYOUT_Q8_0_SPLIT) {
     unpack_codes(f, codes, part, code);
     return;
   }
   const size_t row = (size_t)w->cols / 2;
   const uint8x16_t flip = vdupq_n_u8(0x80);
   uint8x16_t low[4];
-  load_rows(w->lower + (size_t)(g * ANE_GROUP + part * LANES) * row + 16 * b, row, low);
+  load_rows(w->low_nibbles + (size_t)(g * ANE_GROUP + part * LANES) * row + 16 * b, row, low);
 #pragma GCC unroll 4
   for (int v = 0; v < 4; v++) { /* the shift and insert keeps the other four bits */
     const uint8x16_t upper = vld1q_u8(codes + 64 * v + 16 * part);
@@ -100,33 +100,33 @@ INLINE void unpack_block(ane_form f, const struct ane_packed *w, int64_t g, int6
 }
 
 /* Scales of half `half` of the columns. I8 has none here. */
-INLINE float32x4_t unpack_scale(ane_form f, struct at a, int part, int half) {
+INLINE float32x4_t unpack_scale(ane_layout f, struct at a, int part, int half) {
   const uint8_t *u = a.unit + 8 * part, *sub = a.unit + 4 * part + 32 * a.s;
   switch (f) {
-    case ANE_FORM_Q4_0: case ANE_FORM_Q4_1: case ANE_FORM_P8: return load_half(u + 256);
-    case ANE_FORM_Q5_0: case ANE_FORM_Q5_1: return load_half(u + 320);
-    case ANE_FORM_Q8_0: return load_half(u + 512);
-    case ANE_FORM_Q4_K: case ANE_FORM_Q5_K: return vmulq_f32(load_half(u), load_u8(sub + 64));
-    case ANE_FORM_Q6_K: return vmulq_f32(load_half(u), load_s8(sub + 32 + 16 * half));
-    case ANE_FORM_N4: return vreinterpretq_f32_u8(vld1q_u8(a.unit + 256 + 16 * part));
-    case ANE_FORM_N8: return vreinterpretq_f32_u8(vld1q_u8(a.unit + 512 + 16 * part));
-    case ANE_FORM_N4H: return vreinterpretq_f32_u8(vld1q_u8(a.unit + 256 + 64 * half + 16 * part));
-    case ANE_FORM_N8H: return vreinterpretq_f32_u8(vld1q_u8(a.unit + 512 + 64 * half + 16 * part));
+    case ANE_LAYOUT_Q4_0: case ANE_LAYOUT_Q4_1: case ANE_LAYOUT_Q8_0_SPLIT: return load_half(u + 256);
+    case ANE_LAYOUT_Q5_0: case ANE_LAYOUT_Q5_1: return load_half(u + 320);
+    case ANE_LAYOUT_Q8_0: return load_half(u + 512);
+    case ANE_LAYOUT_Q4_K: case ANE_LAYOUT_Q5_K: return vmulq_f32(load_half(u), load_u8(sub + 64));
+    case ANE_LAYOUT_Q6_K: return vmulq_f32(load_half(u), load_s8(sub + 32 + 16 * half));
+    case ANE_LAYOUT_N4: return vreinterpretq_f32_u8(vld1q_u8(a.unit + 256 + 16 * part));
+    case ANE_LAYOUT_N8: return vreinterpretq_f32_u8(vld1q_u8(a.unit + 512 + 16 * part));
+    case ANE_LAYOUT_N4H: return vreinterpretq_f32_u8(vld1q_u8(a.unit + 256 + 64 * half + 16 * part));
+    case ANE_LAYOUT_N8H: return vreinterpretq_f32_u8(vld1q_u8(a.unit + 512 + 64 * half + 16 * part));
     default: return vdupq_n_f32(1);
   }
 }
 
 /* zero - zero point of each row, a whole number. */
-INLINE float32x4_t unpack_offset(ane_form f, struct at a, int part) {
-  return vsubq_f32(vdupq_n_f32((float)form_zero(f)), load_u8(a.unit + (f == ANE_FORM_N4 ? 320 : 576) + 4 * part));
+INLINE float32x4_t unpack_offset(ane_layout f, struct at a, int part) {
+  return vsubq_f32(vdupq_n_f32((float)layout_zero(f)), load_u8(a.unit + (f == ANE_LAYOUT_N4 ? 320 : 576) + 4 * part));
 }
 
-INLINE float32x4_t unpack_min(ane_form f, struct at a, int part) {
+INLINE float32x4_t unpack_min(ane_layout f, struct at a, int part) {
   const uint8_t *u = a.unit + 8 * part;
-  if (form_has_offset(f)) return vmulq_f32(unpack_scale(f, a, part, 0), unpack_offset(f, a, part));
+  if (layout_has_offset(f)) return vmulq_f32(unpack_scale(f, a, part, 0), unpack_offset(f, a, part));
   switch (f) {
-    case ANE_FORM_Q4_1: return load_half(u + 288);
-    case ANE_FORM_Q5_1: return load_half(u + 352);
+    case ANE_LAYOUT_Q4_1: return load_half(u + 288);
+    case ANE_LAYOUT_Q5_1: return load_half(u + 352);
     default: return vmulq_f32(load_half(u + 32), load_u8(a.unit + 4 * part + 32 * a.s + 80));
   }
 }

@@ -1,4 +1,4 @@
-/* Matrix products in scalar C: the truth for all levels. Every form, float and 8-bit activations. */
+/* Matrix products in scalar C: the truth for all levels. Every layout, float and 8-bit activations. */
 #include "kernels/kernels_internal.h"
 
 #include "tensor/half.h"
@@ -13,7 +13,7 @@ static void store(const struct ane_packed *w, int64_t g, int n, float acc[][ANE_
   for (int t = 0; t < n; t++) memcpy(out + t * ld_out + g * ANE_GROUP, acc[t], sizeof(float) * (size_t)ane_group_rows(w, g));
 }
 
-static void matmul_f32(const struct ane_packed *w, const struct ane_acts *x, int64_t g_from, int64_t g_to, float *out,
+static void matmul_f32(const struct ane_packed *w, const struct ane_activations *x, int64_t g_from, int64_t g_to, float *out,
                        int64_t ld_out, void *scratch) {
   float *panel = scratch, *tmp = panel + ANE_PANEL * ANE_GROUP;
   for (int64_t g = g_from; g < g_to; g++)
@@ -33,18 +33,18 @@ static void matmul_f32(const struct ane_packed *w, const struct ane_acts *x, int
 }
 
 /* The scaled dots of a block with 32 codes of one column. */
-static void dot_block(const struct ane_packed *w, const struct ane_form_info *f, const struct ane_block *block, const int8_t *q, float v[ANE_GROUP]) {
+static void dot_block(const struct ane_packed *w, const struct ane_layout_info *f, const struct ane_block *block, const int8_t *q, float v[ANE_GROUP]) {
   for (int r = 0; r < ANE_GROUP; r++) {
     int32_t i[2] = {0, 0};
     for (int c = 0; c < ANE_BLOCK; c++) i[c / 16] += (block->code[c][r] - f->zero) * q[c];
-    if (w->form == ANE_FORM_I8) v[r] = (float)(i[0] + i[1]);
+    if (w->layout == ANE_LAYOUT_I8) v[r] = (float)(i[0] + i[1]);
     else if (f->subs == 1) v[r] = (float)(i[0] + i[1]) * block->scale[0][r];
     else v[r] = fmaf((float)i[1], block->scale[1][r], (float)i[0] * block->scale[0][r]);
   }
 }
 
-/* Block b of column t: its share of acc and, if it is wide, of rest. */
-static void add_block(const struct ane_packed *w, const struct ane_form_info *f, const struct ane_block *block, const struct ane_acts *x,
+/* Block b of column t: its share of acc and, if it is outlier, of rest. */
+static void add_block(const struct ane_packed *w, const struct ane_layout_info *f, const struct ane_block *block, const struct ane_activations *x,
                       int64_t t, int64_t b, int64_t nb, float acc[ANE_GROUP], float rest[ANE_GROUP]) {
   int64_t at = t * nb + b;
   float v[ANE_GROUP];
@@ -53,15 +53,15 @@ static void add_block(const struct ane_packed *w, const struct ane_form_info *f,
     acc[r] = fmaf(v[r], x->d[at], acc[r]);
     if (f->has_min) acc[r] = fmaf(block->min[r], x->dsum[at], acc[r]);
   }
-  at = b * x->wide_ld + t;
-  if (!x->wide[at]) return;
-  dot_block(w, f, block, x->high + at * ANE_BLOCK, v);
-  for (int r = 0; r < ANE_GROUP; r++) rest[r] = fmaf(v[r], x->d_high[at], rest[r]);
+  at = b * x->outlier_ld + t;
+  if (!x->outlier[at]) return;
+  dot_block(w, f, block, x->residual + at * ANE_BLOCK, v);
+  for (int r = 0; r < ANE_GROUP; r++) rest[r] = fmaf(v[r], x->d_residual[at], rest[r]);
 }
 
-static void matmul_i8(const struct ane_packed *w, const struct ane_acts *x, int64_t g_from, int64_t g_to, float *out,
+static void matmul_i8(const struct ane_packed *w, const struct ane_activations *x, int64_t g_from, int64_t g_to, float *out,
                       int64_t ld_out, void *scratch) {
-  const struct ane_form_info *f = ane_form_info(w->form);
+  const struct ane_layout_info *f = ane_layout_info(w->layout);
   int64_t nb = (int64_t)ane_div_up((size_t)w->cols, ANE_BLOCK);
   (void)scratch;
   for (int64_t g = g_from; g < g_to; g++)
@@ -76,7 +76,7 @@ static void matmul_i8(const struct ane_packed *w, const struct ane_acts *x, int6
       for (int t = 0; t < nt; t++)
         for (int r = 0; r < ANE_GROUP; r++) {
           acc[t][r] += rest[t][r];
-          if (w->form == ANE_FORM_I8) acc[t][r] *= w->row_scale[g * ANE_GROUP + r];
+          if (w->layout == ANE_LAYOUT_I8) acc[t][r] *= w->row_scale[g * ANE_GROUP + r];
         }
       store(w, g, nt, acc, out + t0 * ld_out, ld_out);
     }
@@ -89,37 +89,37 @@ static int32_t code_of(float x, float inverse, int32_t limit) {
   return fabsf(v) <= (float)limit + 0.5f ? (int32_t)nearbyintf(v) : -limit;
 }
 
-/* The high codes of block `at` of those that go by blocks, from its whole numbers v. What is left goes to q. */
-static void split_wide(const struct ane_acts *a, int64_t at, const int32_t v[ANE_BLOCK], int8_t *q) {
-  int8_t *high = (int8_t *)a->high + at * ANE_BLOCK;
-  int32_t *isum = (int32_t *)a->high_isum + 2 * at;
-  uint8_t *wide = (uint8_t *)a->wide + at;
+/* The residual code of block `at` of those that go by blocks, from its whole numbers v. What is left goes to q. */
+static void split_outlier(const struct ane_activations *a, int64_t at, const int32_t v[ANE_BLOCK], int8_t *q) {
+  int8_t *residual = (int8_t *)a->residual + at * ANE_BLOCK;
+  int32_t *isum = (int32_t *)a->residual_isum + 2 * at;
+  uint8_t *outlier = (uint8_t *)a->outlier + at;
   isum[0] = isum[1] = 0;
   for (int i = 0; i < ANE_BLOCK; i++)
-    if (abs(v[i]) > ANE_CODE_MAX) *wide |= (uint8_t)(1u << i / 4);
+    if (abs(v[i]) > ANE_CODE_MAX) *outlier |= (uint8_t)(1u << i / 4);
   for (int i = 0; i < ANE_BLOCK; i++) {
-    high[i] = (int8_t)(*wide >> i / 4 & 1 ? (v[i] + 64) >> 7 : 0);
-    q[i] = (int8_t)(v[i] - 128 * high[i]);
-    isum[i / 16] += high[i];
+    residual[i] = (int8_t)(*outlier >> i / 4 & 1 ? (v[i] + 64) >> 7 : 0);
+    q[i] = (int8_t)(v[i] - 128 * residual[i]);
+    isum[i / 16] += residual[i];
   }
 }
 
 /* Block b of column t of the prepared activations from n <= 32 values, the largest of which is amax. */
-static void quantise_block(const struct ane_acts *a, int64_t t, int64_t b, int64_t nb, const float *x, int n, float amax, float limit) {
-  const int64_t at = t * nb + b, at_wide = b * a->wide_ld + t;
-  const bool wide = amax * amax > limit;
-  const float span = wide ? ane_wide_span(amax, sqrtf(limit), a->fine) : amax, inverse = amax >= ANE_TINY ? (float)ANE_CODE_MAX / span : 0;
+static void quantise_block(const struct ane_activations *a, int64_t t, int64_t b, int64_t nb, const float *x, int n, float amax, float limit) {
+  const int64_t at = t * nb + b, at_outlier = b * a->outlier_ld + t;
+  const bool outlier = amax * amax > limit;
+  const float span = outlier ? ane_outlier_span(amax, sqrtf(limit), a->precise) : amax, inverse = amax >= ANE_TINY ? (float)ANE_CODE_MAX / span : 0;
   const float d = amax >= ANE_TINY ? span / (float)ANE_CODE_MAX : 0;
   int8_t *q = (int8_t *)a->q + at * ANE_BLOCK;
   int32_t *isum = (int32_t *)a->isum + 2 * at, sum = 0, v[ANE_BLOCK] = {0};
   for (int i = 0; i < n; i++) {
-    v[i] = code_of(x[i], inverse, wide ? ANE_WIDE_MAX : ANE_CODE_MAX);
+    v[i] = code_of(x[i], inverse, outlier ? ANE_OUTLIER_MAX : ANE_CODE_MAX);
     sum += v[i];
   }
-  ((uint8_t *)a->wide)[at_wide] = 0;
-  ((float *)a->d_high)[at_wide] = 128 * d;
+  ((uint8_t *)a->outlier)[at_outlier] = 0;
+  ((float *)a->d_residual)[at_outlier] = 128 * d;
   for (int i = 0; i < ANE_BLOCK; i++) q[i] = (int8_t)v[i];
-  if (wide) split_wide(a, at_wide, v, q);
+  if (outlier) split_outlier(a, at_outlier, v, q);
   isum[0] = isum[1] = 0;
   for (int i = 0; i < ANE_BLOCK; i++) isum[i / 16] += q[i];
   ((int32_t *)a->minus_sum)[at] = -isum[0] - isum[1];
@@ -127,19 +127,19 @@ static void quantise_block(const struct ane_acts *a, int64_t t, int64_t b, int64
   ((float *)a->dsum)[at] = d * (float)sum;
 }
 
-static void acts_i8(const struct ane_acts *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to) {
+static void quantise_i8(const struct ane_activations *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to) {
   int64_t nb = (int64_t)ane_div_up((size_t)a->cols, ANE_BLOCK);
   for (int64_t t = t_from; t < t_to; t++) {
     float *amax = (float *)a->d + t * nb;
     for (int64_t b = 0; b < nb; b++) amax[b] = 0;
     for (int64_t i = 0; i < a->cols; i++) amax[i / ANE_BLOCK] = fmaxf(amax[i / ANE_BLOCK], fabsf(x[t * ld + i]));
-    float limit = ane_wide_limit(amax, nb, a->fine);
+    float limit = ane_outlier_limit(amax, nb, a->precise);
     for (int64_t b = 0; b < nb; b++)
       quantise_block(a, t, b, nb, x + t * ld + b * ANE_BLOCK, (int)ANE_MIN(a->cols - b * ANE_BLOCK, ANE_BLOCK), amax[b], limit);
   }
 }
 
-static void acts_bf16(const struct ane_acts *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to) {
+static void convert_bf16(const struct ane_activations *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to) {
   int64_t pad = a->cols + (a->cols & 1);
   for (int64_t t = t_from; t < t_to; t++) {
     uint16_t *to = (uint16_t *)a->bf16 + t * pad;
@@ -149,12 +149,12 @@ static void acts_bf16(const struct ane_acts *a, const float *x, int64_t ld, int6
 }
 
 /* The whole number that a column of the first token stands for. */
-static int32_t column_code(const struct ane_acts *x, int64_t c) {
-  int64_t at = c / ANE_BLOCK * x->wide_ld;
-  return x->wide[at] ? x->q[c] + 128 * x->high[at * ANE_BLOCK + c % ANE_BLOCK] : x->q[c];
+static int32_t column_code(const struct ane_activations *x, int64_t c) {
+  int64_t at = c / ANE_BLOCK * x->outlier_ld;
+  return x->outlier[at] ? x->q[c] + 128 * x->residual[at * ANE_BLOCK + c % ANE_BLOCK] : x->q[c];
 }
 
-static void upper_bound(const struct ane_packed *w, const struct ane_acts *x, const struct ane_upper_x *blocks, int64_t g_from, int64_t g_to, float *bound,
+static void upper_bound(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks, int64_t g_from, int64_t g_to, float *bound,
                         float *base) {
   for (int64_t g = g_from; g < g_to; g++)
     for (int r = 0; r < ANE_GROUP; r++) {
@@ -173,11 +173,11 @@ static void upper_bound(const struct ane_packed *w, const struct ane_acts *x, co
     }
 }
 
-static void row_bound(const struct ane_packed *w, const struct ane_acts *x, const struct ane_upper_x *blocks, const int32_t *rows, int n, const float *base,
+static void row_bound(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks, const int32_t *rows, int n, const float *base,
                       float *bound) {
   const int64_t nb = w->cols / ANE_BLOCK;
   for (int i = 0; i < n; i++) {
-    const uint8_t *low = w->lower + rows[i] * nb * 16, *scales = w->scales + rows[i] * nb * 2;
+    const uint8_t *low = w->low_nibbles + rows[i] * nb * 16, *scales = w->scales + rows[i] * nb * 2;
     float acc = base[rows[i]];
     for (int64_t b = 0; b < nb; b++, low += 16) {
       int32_t dot = 0;
@@ -189,12 +189,12 @@ static void row_bound(const struct ane_packed *w, const struct ane_acts *x, cons
 }
 
 void ane_matmul_ref(struct ane_kernels *k) {
-  for (int f = 0; f < ANE_FORM_COUNT; f++) {
-    k->matmul[f][ANE_ACT_F32] = matmul_f32;
-    if (ane_form_info((ane_form)f)->act8) k->matmul[f][ANE_ACT_I8] = matmul_i8;
+  for (int f = 0; f < ANE_LAYOUT_COUNT; f++) {
+    k->matmul[f][ANE_ACTIVATION_F32] = matmul_f32;
+    if (ane_layout_info((ane_layout)f)->int8_activations) k->matmul[f][ANE_ACTIVATION_I8] = matmul_i8;
   }
   k->upper_bound = upper_bound;
   k->row_bound = row_bound;
-  k->acts_i8 = acts_i8;
-  k->acts_bf16 = acts_bf16;
+  k->quantise_i8 = quantise_i8;
+  k->convert_bf16 = convert_bf16;
 }

@@ -7,7 +7,7 @@ enum { MAX_NV = 4, MAX_NT = 6 };
 
 struct bf16_job {
   const struct ane_packed *w;
-  const struct ane_acts *x;
+  const struct ane_activations *x;
   float *out;
   int64_t ld_out, pairs;
 };
@@ -60,7 +60,7 @@ INLINE void bf16_tiles(int nv, const struct bf16_job *j, int64_t g) {
   }
 }
 
-static void matmul_bf16(const struct ane_packed *w, const struct ane_acts *x, int64_t g_from, int64_t g_to, float *out,
+static void matmul_bf16(const struct ane_packed *w, const struct ane_activations *x, int64_t g_from, int64_t g_to, float *out,
                         int64_t ld_out, void *scratch) {
   struct bf16_job j = {w, x, out, ld_out, (w->cols + 1) / 2};
   int width = x->t <= 2 ? MAX_NV : 2;
@@ -75,7 +75,7 @@ static void matmul_bf16(const struct ane_packed *w, const struct ane_acts *x, in
 }
 
 /* vcvtneps2bf16 takes subnormals for zero; those of ref are kept, so the conversion is done on the integers. */
-static void acts_bf16(const struct ane_acts *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to) {
+static void convert_bf16(const struct ane_activations *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to) {
   int64_t pad = a->cols + (a->cols & 1);
   for (int64_t t = t_from; t < t_to; t++) {
     uint16_t *to = (uint16_t *)a->bf16 + t * pad;
@@ -94,6 +94,6 @@ static void acts_bf16(const struct ane_acts *a, const float *x, int64_t ld, int6
 
 void ane_matmul_avx512bf16(struct ane_kernels *k) {
   k->bf16_dot = true;
-  k->matmul[ANE_FORM_BF16][ANE_ACT_BF16] = matmul_bf16;
-  k->acts_bf16 = acts_bf16;
+  k->matmul[ANE_LAYOUT_BF16][ANE_ACTIVATION_BF16] = matmul_bf16;
+  k->convert_bf16 = convert_bf16;
 }

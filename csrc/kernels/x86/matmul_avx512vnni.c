@@ -3,7 +3,7 @@
 #include "kernels/x86/matmul_lanes_avx512.h"
 #include "kernels/x86/matmul_unpack.h"
 #include "kernels/x86/matmul_i8.h"
-#include "kernels/x86/matmul_upper.h"
+#include "kernels/x86/matmul_bound.h"
 
 void ane_matmul_avx512vnni(struct ane_kernels *k) {
   overlay_i8(k);

@@ -11,17 +11,17 @@ enum { F32_MAX_NV = 4, PANEL_FLOATS = ANE_PANEL * ANE_GROUP };
 /* One call's constants, and the piece [k, k + n) of the columns being done. */
 struct f32_job {
   const struct ane_packed *w;
-  const struct ane_acts *x;
+  const struct ane_activations *x;
   float *out;
   int64_t ld_out, k, n;
   int groups; /* walked side by side */
 };
 
 /* Column k of the rows at p; odd = k & 1, a constant after unrolling. */
-INLINE vf fetch(ane_form f, const uint8_t *p, int64_t k, int odd) {
+INLINE vf fetch(ane_layout f, const uint8_t *p, int64_t k, int odd) {
   switch (f) {
-    case ANE_FORM_F16: return vf_half(p + 32 * k);
-    case ANE_FORM_BF16: {
+    case ANE_LAYOUT_F16: return vf_half(p + 32 * k);
+    case ANE_LAYOUT_BF16: {
       vi pair = vi_load(p + 32 * (k - odd));
       return vf_bits(odd ? vi_and(pair, vi_set((int)0xFFFF0000)) : vi_shl_by(pair, 16));
     }
@@ -29,7 +29,7 @@ INLINE vf fetch(ane_form f, const uint8_t *p, int64_t k, int odd) {
   }
 }
 
-INLINE void f32_step(ane_form f, int nv, int nt, const uint8_t *const p[], const float *x, int64_t ld, int64_t k, int odd,
+INLINE void f32_step(ane_layout f, int nv, int nt, const uint8_t *const p[], const float *x, int64_t ld, int64_t k, int odd,
                      vf acc[F32_MAX_NV][F32_NT]) {
   vf w[F32_MAX_NV];
 #pragma GCC unroll 4
@@ -43,7 +43,7 @@ INLINE void f32_step(ane_form f, int nv, int nt, const uint8_t *const p[], const
 }
 
 /* nv vectors from vc on, their columns at p[], times nt columns of x from t0 on. */
-INLINE void f32_tile(ane_form f, int nv, int nt, const struct f32_job *j, int64_t vc, const uint8_t *const p[], int64_t t0) {
+INLINE void f32_tile(ane_layout f, int nv, int nt, const struct f32_job *j, int64_t vc, const uint8_t *const p[], int64_t t0) {
   vf acc[F32_MAX_NV][F32_NT];
   float *out = j->out + t0 * j->ld_out + vc * LANES;
   const float *x = j->x->f32 + t0 * j->x->ld + j->k;
@@ -55,7 +55,7 @@ INLINE void f32_tile(ane_form f, int nv, int nt, const struct f32_job *j, int64_
       acc[i][t] = j->k && left > i * LANES ? vf_load_n(out + t * j->ld_out + i * LANES, left - i * LANES) : vf_zero();
   int64_t k = 0;
   for (; k + 1 < n; k += 2) {
-    if (f != ANE_FORM_F32) /* two columns are one line; F32 moves fast enough by itself, and its panels are near */
+    if (f != ANE_LAYOUT_F32) /* two columns are one line; F32 moves fast enough by itself, and its panels are near */
 #pragma GCC unroll 4
       for (int i = 0; i < nv; i += PARTS) look_ahead(p[i], j->w->group_bytes, j->groups, 32 * (size_t)k, 1);
     f32_step(f, nv, nt, p, x, ld, k, 0, acc);
@@ -70,7 +70,7 @@ INLINE void f32_tile(ane_form f, int nv, int nt, const struct f32_job *j, int64_
 }
 
 /* All columns of x for nv vectors, in tiles of equal width as far as possible. */
-INLINE void f32_tiles(ane_form f, int nv, const struct f32_job *j, int64_t vc, const uint8_t *const p[]) {
+INLINE void f32_tiles(ane_layout f, int nv, const struct f32_job *j, int64_t vc, const uint8_t *const p[]) {
   int64_t width = nv > F32_NV ? 2 : F32_NT, n = (j->x->t + width - 1) / width;
   for (int64_t i = 0, t = 0; i < n; i++) {
     int nt = (int)((j->x->t - t) / (n - i));
@@ -86,7 +86,7 @@ INLINE void f32_tiles(ane_form f, int nv, const struct f32_job *j, int64_t vc, c
   }
 }
 
-INLINE void f32_any(ane_form f, int nv, const struct f32_job *j, int64_t vc, const uint8_t *const p[]) {
+INLINE void f32_any(ane_layout f, int nv, const struct f32_job *j, int64_t vc, const uint8_t *const p[]) {
   if (nv == 4) f32_tiles(f, 4, j, vc, p);
   else if (nv == 3) f32_tiles(f, 3, j, vc, p);
   else if (nv == 2) f32_tiles(f, 2, j, vc, p);
@@ -94,27 +94,27 @@ INLINE void f32_any(ane_form f, int nv, const struct f32_job *j, int64_t vc, con
 }
 
 /* Floats of the piece of one vector of rows; writes whole blocks of 32. */
-INLINE void f32_unpack(ane_form f, const struct f32_job *j, int64_t vc, float *panel) {
+INLINE void f32_unpack(ane_layout f, const struct f32_job *j, int64_t vc, float *panel) {
   const struct ane_packed *w = j->w;
   int part = (int)(vc % PARTS);
   const uint8_t *group = w->data + (size_t)(vc / PARTS) * w->group_bytes;
   struct vf_tables table;
-  if (f == ANE_FORM_LUT4) table = vf_tables_load(w->lut + vc * LANES * 2);
+  if (f == ANE_LAYOUT_LUT4) table = vf_tables_load(w->lut + vc * LANES * 2);
   for (int64_t c0 = 0; c0 < j->n; c0 += ANE_BLOCK) {
     struct at at = block_at(f, group, (j->k + c0) / ANE_BLOCK);
     if (part == 0) look_ahead_block(f, w, group, j->groups, (j->k + c0) / ANE_BLOCK);
     vi c[8];
     unpack_block(f, w, vc / PARTS, (j->k + c0) / ANE_BLOCK, at.codes, part, false, c);
-    vf min = form_has_offset(f) ? unpack_offset(f, at, part) : form_has_min(f) ? unpack_min(f, at, part) : vf_zero();
+    vf min = layout_has_offset(f) ? unpack_offset(f, at, part) : layout_has_min(f) ? unpack_min(f, at, part) : vf_zero();
 #pragma GCC unroll 2
     for (int half = 0; half < 2; half++) {
-      vf scale = f == ANE_FORM_I8 ? vf_load(w->row_scale + vc * LANES) : unpack_scale(f, at, part, half);
+      vf scale = f == ANE_LAYOUT_I8 ? vf_load(w->row_scale + vc * LANES) : unpack_scale(f, at, part, half);
 #pragma GCC unroll 16
       for (int i = 0; i < 16; i++) {
         vi code = vi_and(vi_shr_by(c[4 * half + i / 4], 8 * (i % 4)), vi_set(255));
-        vf number = vf_int(vi_sub(code, vi_set(form_zero(f))));
-        vf value = f == ANE_FORM_LUT4 ? vf_table(table, code) : vf_mul(scale, form_has_offset(f) ? vf_add(number, min) : number);
-        if (form_has_min(f) && !form_has_offset(f)) value = vf_add(value, min);
+        vf number = vf_int(vi_sub(code, vi_set(layout_zero(f))));
+        vf value = f == ANE_LAYOUT_LUT4 ? vf_table(table, code) : vf_mul(scale, layout_has_offset(f) ? vf_add(number, min) : number);
+        if (layout_has_min(f) && !layout_has_offset(f)) value = vf_add(value, min);
         vf_store(panel + (c0 + 16 * half + i) * ANE_GROUP, value);
       }
     }
@@ -122,18 +122,18 @@ INLINE void f32_unpack(ane_form f, const struct f32_job *j, int64_t vc, float *p
 }
 
 /* A piece of one group to a panel. */
-INLINE void f32_panel(ane_form f, const struct f32_job *j, int64_t g, float *panel, float *tmp) {
-  if (f == ANE_FORM_ROWS) ane_read_panel(j->w, g, j->k, (int)j->n, panel, tmp);
+INLINE void f32_panel(ane_layout f, const struct f32_job *j, int64_t g, float *panel, float *tmp) {
+  if (f == ANE_LAYOUT_ROWS) ane_read_panel(j->w, g, j->k, (int)j->n, panel, tmp);
   else
     for (int part = 0; part < PARTS; part++) f32_unpack(f, j, g * PARTS + part, panel + part * LANES);
 }
 
 static void f32_product(const struct f32_job *j, int nv, int64_t vc, const uint8_t *const p[]) {
-  f32_any(ANE_FORM_F32, nv, j, vc, p);
+  f32_any(ANE_LAYOUT_F32, nv, j, vc, p);
 }
 
 /* Through panels: at most F32_MAX_NV vectors at a time for one or two columns, F32_NV for more. */
-INLINE void f32_by_panel(ane_form f, struct f32_job *j, int64_t from, int64_t to, float *scratch) {
+INLINE void f32_by_panel(ane_layout f, struct f32_job *j, int64_t from, int64_t to, float *scratch) {
   int width = j->x->t <= 2 ? F32_MAX_NV : F32_NV;
   j->groups = width / PARTS;
   for (int64_t vc = from; vc < to; vc += width) {
@@ -150,8 +150,8 @@ INLINE void f32_by_panel(ane_form f, struct f32_job *j, int64_t from, int64_t to
 }
 
 /* Straight from the matrix: F32, F16, BF16. Widening again for each tile costs less than a panel. */
-INLINE void f32_direct(ane_form f, struct f32_job *j, int64_t from, int64_t to) {
-  int width = j->x->t <= 2 ? F32_MAX_NV : F32_NV, bytes = f == ANE_FORM_F16 ? 2 : 4;
+INLINE void f32_direct(ane_layout f, struct f32_job *j, int64_t from, int64_t to) {
+  int width = j->x->t <= 2 ? F32_MAX_NV : F32_NV, bytes = f == ANE_LAYOUT_F16 ? 2 : 4;
   j->k = 0, j->n = j->w->cols, j->groups = width / PARTS;
   for (int64_t vc = from; vc < to; vc += width) {
     const uint8_t *p[F32_MAX_NV];
@@ -163,21 +163,21 @@ INLINE void f32_direct(ane_form f, struct f32_job *j, int64_t from, int64_t to) 
 }
 
 #define MATMUL_F32(f)                                                                                                  \
-  static void matmul_f32_##f(const struct ane_packed *w, const struct ane_acts *x, int64_t g_from, int64_t g_to,         \
+  static void matmul_f32_##f(const struct ane_packed *w, const struct ane_activations *x, int64_t g_from, int64_t g_to,         \
                              float *out, int64_t ld_out, void *scratch) {                                              \
     struct f32_job j = {w, x, out, ld_out, 0, 0, 1};                                                                   \
-    if (ANE_FORM_##f == ANE_FORM_F32 || ANE_FORM_##f == ANE_FORM_F16 || ANE_FORM_##f == ANE_FORM_BF16)                 \
-      f32_direct(ANE_FORM_##f, &j, g_from * PARTS, g_to * PARTS);                                                      \
-    else f32_by_panel(ANE_FORM_##f, &j, g_from * PARTS, g_to * PARTS, scratch);                                        \
+    if (ANE_LAYOUT_##f == ANE_LAYOUT_F32 || ANE_LAYOUT_##f == ANE_LAYOUT_F16 || ANE_LAYOUT_##f == ANE_LAYOUT_BF16)                 \
+      f32_direct(ANE_LAYOUT_##f, &j, g_from * PARTS, g_to * PARTS);                                                      \
+    else f32_by_panel(ANE_LAYOUT_##f, &j, g_from * PARTS, g_to * PARTS, scratch);                                        \
   }
-#define ANE_FORM(id, ...) MATMUL_F32(id)
-#include "kernels/form.def"
-#undef ANE_FORM
+#define ANE_LAYOUT(id, ...) MATMUL_F32(id)
+#include "kernels/layout.def"
+#undef ANE_LAYOUT
 
 INLINE void overlay_f32(struct ane_kernels *k) {
-#define ANE_FORM(id, ...) k->matmul[ANE_FORM_##id][ANE_ACT_F32] = matmul_f32_##id;
-#include "kernels/form.def"
-#undef ANE_FORM
+#define ANE_LAYOUT(id, ...) k->matmul[ANE_LAYOUT_##id][ANE_ACTIVATION_F32] = matmul_f32_##id;
+#include "kernels/layout.def"
+#undef ANE_LAYOUT
 }
 
 #endif

@@ -3,7 +3,7 @@
 #ifndef ANE_KERNELS_X86_MATMUL_LANES_AVX2_H
 #define ANE_KERNELS_X86_MATMUL_LANES_AVX2_H
 
-#include "kernels/matmul_forms.h"
+#include "kernels/matmul_layouts.h"
 
 #include <immintrin.h>
 

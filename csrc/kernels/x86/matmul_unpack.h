@@ -1,6 +1,6 @@
 /* Packed blocks of 32 columns to vectors, for one vector of rows at a time. A template: include the lanes first.
  *
- * Rows are counted in vectors: vector vc holds rows [LANES vc, LANES (vc + 1)), a part of group vc / PARTS. Forms are
+ * Rows are counted in vectors: vector vc holds rows [LANES vc, LANES (vc + 1)), a part of group vc / PARTS. Layouts are
  * constants wherever these functions are inlined, so every switch is decided when compiling (matmul_forms.h). */
 #ifndef ANE_KERNELS_X86_MATMUL_UNPACK_H
 #define ANE_KERNELS_X86_MATMUL_UNPACK_H
@@ -10,28 +10,28 @@
 enum { PARTS = ANE_GROUP / LANES };
 
 /* log2 of what unpacked codes still lie above the value: nothing where the codes were made signed. */
-INLINE int zero_shift(ane_form f) {
+INLINE int zero_shift(ane_layout f) {
   switch (f) {
-    case ANE_FORM_Q4_0: case ANE_FORM_N4: case ANE_FORM_N4H: return 3;
-    case ANE_FORM_Q5_0: return 4;
-    case ANE_FORM_Q6_K: return 5;
-    case ANE_FORM_Q8_0: case ANE_FORM_P8: case ANE_FORM_I8: case ANE_FORM_N8: case ANE_FORM_N8H: return 7;
+    case ANE_LAYOUT_Q4_0: case ANE_LAYOUT_N4: case ANE_LAYOUT_N4H: return 3;
+    case ANE_LAYOUT_Q5_0: return 4;
+    case ANE_LAYOUT_Q6_K: return 5;
+    case ANE_LAYOUT_Q8_0: case ANE_LAYOUT_Q8_0_SPLIT: case ANE_LAYOUT_I8: case ANE_LAYOUT_N8: case ANE_LAYOUT_N8H: return 7;
     default: return 0;
   }
 }
 /* Is a correction by sum(q) needed after the dot? */
-INLINE bool has_zero(ane_form f) { return form_zero(f) && !(SIGNED_BYTES && form_bits(f) == 8); }
+INLINE bool has_zero(ane_layout f) { return layout_zero(f) && !(SIGNED_BYTES && layout_bits(f) == 8); }
 
 /* All lines of the block that lies AHEAD of block b. */
-INLINE void look_ahead_block(ane_form f, const struct ane_packed *w, const uint8_t *group, int groups, int64_t b) {
+INLINE void look_ahead_block(ane_layout f, const struct ane_packed *w, const uint8_t *group, int groups, int64_t b) {
   look_ahead(group, w->group_bytes, groups, (size_t)b * (size_t)block_bytes(f), (block_bytes(f) + 63) / 64);
 }
 
 /* The eight planes of a block. part: which vector of the group. */
-INLINE void unpack_codes(ane_form f, const uint8_t *p, int part, bool make_signed, vi c[8]) {
+INLINE void unpack_codes(ane_layout f, const uint8_t *p, int part, bool make_signed, vi c[8]) {
   const vi nibble = vi_byte(0x0F), fifth = vi_byte(0x10), upper = vi_byte(0x30);
   p += part * LANES * 4;
-  if (form_bits(f) == 8) {
+  if (layout_bits(f) == 8) {
 #pragma GCC unroll 8
     for (int v = 0; v < 8; v++) c[v] = make_signed ? vi_xor(vi_load(p + 64 * v), vi_byte(0x80)) : vi_load(p + 64 * v);
     return;
@@ -42,7 +42,7 @@ INLINE void unpack_codes(ane_form f, const uint8_t *p, int part, bool make_signe
     c[v] = vi_and(x, nibble);
     c[v + 4] = vi_and(vi_shr(x, 4), nibble);
   }
-  if (form_bits(f) == 5) { /* bit v to bit 4; a shift of 16 bits never brings a bit of the other byte there */
+  if (layout_bits(f) == 5) { /* bit v to bit 4; a shift of 16 bits never brings a bit of the other byte there */
     vi h = vi_load(p + 256);
     c[0] = vi_or_and(c[0], vi_shl(h, 4), fifth);
     c[1] = vi_or_and(c[1], vi_shl(h, 3), fifth);
@@ -53,7 +53,7 @@ INLINE void unpack_codes(ane_form f, const uint8_t *p, int part, bool make_signe
     c[6] = vi_or_and(c[6], vi_shr(h, 2), fifth);
     c[7] = vi_or_and(c[7], vi_shr(h, 3), fifth);
   }
-  if (form_bits(f) == 6) {
+  if (layout_bits(f) == 6) {
 #pragma GCC unroll 2
     for (int half = 0; half < 2; half++) {
       vi h = vi_load(p + 256 + 64 * half);
@@ -67,14 +67,14 @@ INLINE void unpack_codes(ane_form f, const uint8_t *p, int part, bool make_signe
 }
 
 /* Block b of group g, wherever its codes lie. codes: block_at's. */
-INLINE void unpack_block(ane_form f, const struct ane_packed *w, int64_t g, int64_t b, const uint8_t *codes, int part, bool make_signed, vi c[8]) {
-  if (f != ANE_FORM_P8) {
+INLINE void unpack_block(ane_layout f, const struct ane_packed *w, int64_t g, int64_t b, const uint8_t *codes, int part, bool make_signed, vi c[8]) {
+  if (f != ANE_LAYOUT_Q8_0_SPLIT) {
     unpack_codes(f, codes, part, make_signed, c);
     return;
   }
   const vi nibble = vi_byte(0x0F), above = vi_byte(0xF0), flip = vi_byte(make_signed ? 0x80 : 0);
   const size_t row = (size_t)w->cols / 2;
-  const uint8_t *low = w->lower + (size_t)(g * ANE_GROUP) * row;
+  const uint8_t *low = w->low_nibbles + (size_t)(g * ANE_GROUP) * row;
   vi l[4];
   if (part == 0) look_ahead_group(low, row * ANE_GROUP, (size_t)b * 256, 4);
   vi_rows(low + (size_t)(part * LANES) * row + 16 * b, row, l);
@@ -88,43 +88,43 @@ INLINE void unpack_block(ane_form f, const struct ane_packed *w, int64_t g, int6
 }
 
 /* Scale of half `half` of the columns. I8 has none here. */
-INLINE vf unpack_scale(ane_form f, struct at a, int part, int half) {
+INLINE vf unpack_scale(ane_layout f, struct at a, int part, int half) {
   const uint8_t *u = a.unit + part * LANES * 2, *sub = a.unit + part * LANES + 32 * a.s;
   switch (f) {
-    case ANE_FORM_Q4_0: case ANE_FORM_Q4_1: case ANE_FORM_P8: return vf_half(u + 256);
-    case ANE_FORM_Q5_0: case ANE_FORM_Q5_1: return vf_half(u + 320);
-    case ANE_FORM_Q8_0: return vf_half(u + 512);
-    case ANE_FORM_Q4_K: case ANE_FORM_Q5_K: return vf_mul(vf_half(u), vf_u8(sub + 64));
-    case ANE_FORM_Q6_K: return vf_mul(vf_half(u), vf_i8(sub + 32 + 16 * half));
-    case ANE_FORM_N4: return vf_load((const float *)(const void *)(a.unit + 256 + part * LANES * 4));
-    case ANE_FORM_N8: return vf_load((const float *)(const void *)(a.unit + 512 + part * LANES * 4));
-    case ANE_FORM_N4H: return vf_load((const float *)(const void *)(a.unit + 256 + 64 * half + part * LANES * 4));
-    case ANE_FORM_N8H: return vf_load((const float *)(const void *)(a.unit + 512 + 64 * half + part * LANES * 4));
+    case ANE_LAYOUT_Q4_0: case ANE_LAYOUT_Q4_1: case ANE_LAYOUT_Q8_0_SPLIT: return vf_half(u + 256);
+    case ANE_LAYOUT_Q5_0: case ANE_LAYOUT_Q5_1: return vf_half(u + 320);
+    case ANE_LAYOUT_Q8_0: return vf_half(u + 512);
+    case ANE_LAYOUT_Q4_K: case ANE_LAYOUT_Q5_K: return vf_mul(vf_half(u), vf_u8(sub + 64));
+    case ANE_LAYOUT_Q6_K: return vf_mul(vf_half(u), vf_i8(sub + 32 + 16 * half));
+    case ANE_LAYOUT_N4: return vf_load((const float *)(const void *)(a.unit + 256 + part * LANES * 4));
+    case ANE_LAYOUT_N8: return vf_load((const float *)(const void *)(a.unit + 512 + part * LANES * 4));
+    case ANE_LAYOUT_N4H: return vf_load((const float *)(const void *)(a.unit + 256 + 64 * half + part * LANES * 4));
+    case ANE_LAYOUT_N8H: return vf_load((const float *)(const void *)(a.unit + 512 + 64 * half + part * LANES * 4));
     default: return vf_set(1);
   }
 }
 
 /* zero - zero point of each row, a whole number. */
-INLINE vf unpack_offset(ane_form f, struct at a, int part) {
-  const uint8_t *points = a.unit + (f == ANE_FORM_N4 ? 320 : 576) + part * LANES;
-  return vf_fma(vf_u8(points), vf_set(-1), vf_set((float)form_zero(f)));
+INLINE vf unpack_offset(ane_layout f, struct at a, int part) {
+  const uint8_t *points = a.unit + (f == ANE_LAYOUT_N4 ? 320 : 576) + part * LANES;
+  return vf_fma(vf_u8(points), vf_set(-1), vf_set((float)layout_zero(f)));
 }
 
-INLINE vf unpack_min(ane_form f, struct at a, int part) {
+INLINE vf unpack_min(ane_layout f, struct at a, int part) {
   const uint8_t *u = a.unit + part * LANES * 2;
-  if (form_has_offset(f)) return vf_mul(unpack_scale(f, a, part, 0), unpack_offset(f, a, part));
+  if (layout_has_offset(f)) return vf_mul(unpack_scale(f, a, part, 0), unpack_offset(f, a, part));
   switch (f) {
-    case ANE_FORM_Q4_1: return vf_half(u + 288);
-    case ANE_FORM_Q5_1: return vf_half(u + 352);
+    case ANE_LAYOUT_Q4_1: return vf_half(u + 288);
+    case ANE_LAYOUT_Q5_1: return vf_half(u + 352);
     default: return vf_mul(vf_half(u + 32), vf_u8(a.unit + part * LANES + 32 * a.s + 80));
   }
 }
 
 /* How many 16-bit products of each code width may be added before they overflow: 15 * 127 * 2 * 8, 31 * 127 * 2 * 4 and
  * 63 * 127 * 2 * 2 are below 32768. Bytes: none. */
-INLINE int form_run(ane_form f) {
-  switch (form_bits(f)) {
-    case 4: return 8 / form_subs(f);
+INLINE int layout_run(ane_layout f) {
+  switch (layout_bits(f)) {
+    case 4: return 8 / layout_subs(f);
     case 5: return 4;
     case 6: return 2;
     default: return 1;

@@ -21,7 +21,7 @@ local function megabytes(text)
 end
 
 function M.options(parser)
-  parser:option("--weights", "Form of the weights: " .. table.concat(core.mil_forms(), ", ") .. "; default int8."):argname "W"
+  parser:option("--weights", "Form of the weights: " .. table.concat(core.mil_schemes(), ", ") .. "; default int8."):argname "W"
   parser:option("--mixed",
     "Another form for weights whose names fit PATTERN (* and ? stand for any characters, any one), or contain it; "
     .. "may be given several times, the longest counts."):count "*":convert(rule)

@@ -46,7 +46,7 @@ end
 -- Values of the recipe that change nothing here, and slices of products as products by some of the rows.
 function Match:see(value)
   local r = self.record[value]
-  while r and r.op == "take" do r = self.record[r.inputs[1]] end
+  while r and r.op == "gather" do r = self.record[r.inputs[1]] end
   if r and r.op == "slice" then
     local of = self.record[r.inputs[1]]
     if of and of.op == "conv1x1" then return { op = "conv1x1", inputs = of.inputs, attrs = {}, name = r.name, from = r.attrs.from,

@@ -4,7 +4,7 @@
 local M = {}
 
 -- q [1, n_head * head_dim, T, 1], k and v [1, n_head_kv * head_dim, T, 1]
-local function project(b, x, fused)
+local function linear(b, x, fused)
   local cfg, bias = b.cfg, b.cfg.attention_bias
   if not fused then
     local opts = { bias = bias }
@@ -31,7 +31,7 @@ end
 function M.gqa(b, x, opts)
   local cfg = b.cfg
   local heads, kv_heads = cfg.n_head, cfg.n_head_kv
-  local q, k, v = project(b, x, opts.fused)
+  local q, k, v = linear(b, x, opts.fused)
   local function norm()
     q = b:rms_norm(q, "attn_q_norm", { groups = heads, offset = opts.norm_offset })
     k = b:rms_norm(k, "attn_k_norm", { groups = kv_heads, offset = opts.norm_offset })

@@ -25,7 +25,7 @@ function M.new(cfg, source, names)
   b.soft_experts = cfg.soft_experts
   b.ids = g:input("ids", "int32", { 1, "T" })
   b.positions = g:input("positions", "int32", { 1, "T" })
-  b.wanted = g:input("wanted", "int32", { 1, "W" })
+  b.out_rows = g:input("out_rows", "int32", { 1, "W" })
   return b
 end
 
@@ -173,8 +173,11 @@ function Builder:scale(x, by) return self:_add("scale", "scale", { x }, { by = b
 function Builder:softcap(x, cap) return self:_add("softcap", "softcap", { x }, { cap = cap }) end
 --- Channels [from, to), 0-based.
 function Builder:slice(x, from, to) return self:_add("slice", "slice", { x }, { from = from, to = to }) end
---- The columns whose output is wanted: what follows is computed for those only.
-function Builder:take(x) return self:_add("take", "take", { x, self.wanted }) end
+--- Keeps the tokens whose output rows are asked for. What follows is computed for those only.
+function Builder:gather(x) return self:_add("gather", "gather", { x, self.out_rows }) end
+
+--- The old name of gather, kept for one version.
+Builder.take = Builder.gather
 
 --- A weight by role, or a view of it.
 -- @param opts suffix (default ".weight"), optional; expert = e (stands for the %d of the role's name); index = i

@@ -4,7 +4,7 @@
 local M = {}
 
 -- gate and up, [1, d_ff, T, 1] each
-local function project(b, x, fused)
+local function linear(b, x, fused)
   local bias = b.cfg.mlp_bias
   if not fused then return b:linear(x, "ffn_gate", { bias = bias }), b:linear(x, "ffn_up", { bias = bias }) end
   local n = b:rows "ffn_up" // 2
@@ -17,7 +17,7 @@ end
 -- @param act the activation where the configuration names none
 -- @param opts fused (true: gate and up are the upper and the lower half of the rows of ffn_up)
 function M.gated(b, x, act, opts)
-  local gate, up = project(b, x, opts and opts.fused)
+  local gate, up = linear(b, x, opts and opts.fused)
   return b:linear(b:glu(gate, up, b.cfg.act or act), "ffn_down", { bias = b.cfg.mlp_bias })
 end
 

@@ -9,7 +9,7 @@ local M = {}
 -- @return logits [1, n_vocab, W, 1]
 function M.lm(b, x, opts)
   opts = opts or {}
-  x = b:rms_norm(b:take(x), opts.norm or "output_norm", { offset = opts.offset })
+  x = b:rms_norm(b:gather(x), opts.norm or "output_norm", { offset = opts.offset })
   local own = b:has "output" or b.cfg.tied == false
   if own and b.cfg.tied and b:same("output", "token_embd") then
     own = false

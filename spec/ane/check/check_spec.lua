@@ -30,7 +30,7 @@ local function llama(trap)
         x = b:add(x, trap.layer_scale and b:scale(m, trap.layer_scale) or m)
       end)
     end
-    x = norm(b:take(x), "output_norm")
+    x = norm(b:gather(x), "output_norm")
     local y = b:linear(x, trap.head or "output")
     return trap.logit_scale and b:scale(y, trap.logit_scale) or y
   end }
@@ -52,7 +52,7 @@ local function gemma3(trap)
     end
     local cap = cfg.meta "final_logit_softcapping"
     if trap.cap_before_head then
-      x = b:softcap(b:rms_norm(b:take(x), "output_norm"), cap)
+      x = b:softcap(b:rms_norm(b:gather(x), "output_norm"), cap)
       return b:linear(x, "token_embd")
     end
     return head.lm(b, x, { softcap = not trap.no_cap and cap or nil })

@@ -64,7 +64,7 @@ describe("conv_causal", function()
   it("is checked where it is built", function()
     local HEAD = [[
       input ids: int32[1, T]
-      input wanted: int32[1, W]
+      input out_rows: int32[1, W]
       const table: fp32[9, 8]
       const w: fp32[8, 1, 3]
       const one: fp32[8, 1, 1]
@@ -93,7 +93,7 @@ describe("conv_causal", function()
     local g <close> = graphs.parse(HEAD .. [[
       y = conv_causal(x, w, -, -, s2) {groups=8}
       z = conv_causal(y, w, -, -, s2) {groups=8}
-      t = take(z, wanted)
+      t = gather(z, out_rows)
       out = conv1x1(t, table)
       give out
     ]])
@@ -236,9 +236,9 @@ describe("channels", function()
       ["y = mean_heads(x) {heads=4 times=3}"] = "4 heads, 3 times, do not fit 8 channels",
       ["y = repeat_heads(x) {heads=2 times=0}"] = "2 heads, 0 times", ["y = affine(x, n3)"] = "bias n3 is %[3%], wanted %[8%]",
       ["y = affine(x, -, n3)"] = "scale n3 is %[3%], wanted %[8%]",
-      ["t = take(x, wanted)\ny = concat(x, t)"] = "x and t have different tokens",
+      ["t = gather(x, out_rows)\ny = concat(x, t)"] = "x and t have different tokens",
     } do
-      local ok, message = pcall(graphs.parse, "input ids: int32[1, T]\ninput wanted: int32[1, W]\nconst table: fp32[9, 8]\n" ..
+      local ok, message = pcall(graphs.parse, "input ids: int32[1, T]\ninput out_rows: int32[1, W]\nconst table: fp32[9, 8]\n" ..
         "const n3: fp32[3]\nx = embed(ids, table)\n" .. text)
       assert.is_false(ok, text)
       assert.matches(pattern, message)
@@ -287,7 +287,7 @@ end)
 
 describe("attention", function()
   -- o: window, ahead, sinks, sink_scale, softcap; three heads of 4 on one.
-  local function attend(o)
+  local function make_attention(o)
     local g = ops.new {
       channels = 20, out = 12, consts = { sinks = { 3 } }, given = { sinks = { 0.4, -0.7, 1.1 } },
       text = ([[
@@ -332,7 +332,7 @@ y = attention(q, k, v, ks, vs%s) {heads=3 kv_heads=1 scale=0.8 window=%d ahead=%
   } do
     local scale = o.sinks and (o.sink_scale or 1) or "none"
     it(("causal: window %d, sinks %s, softcap %g"):format(o.window or 0, scale, o.softcap or 0), function()
-      local g, want = attend(o)
+      local g, want = make_attention(o)
       local ids = programs.ids(75, ops.VOCAB, 9)
       ops.check(g, ids, want(ids), { limit = 1e-5 })
     end)
@@ -343,7 +343,7 @@ y = attention(q, k, v, ks, vs%s) {heads=3 kv_heads=1 scale=0.8 window=%d ahead=%
     { ahead = 64, window = 65, sinks = true, sink_scale = 0.5 }, { ahead = 2, window = 1, softcap = 2 },
   } do
     it(("ahead %d, window %d, sinks %s"):format(o.ahead, o.window or 0, o.sinks or false), function()
-      local g, want = attend(o)
+      local g, want = make_attention(o)
       for _, n in ipairs { 1, 2, 63, 64, 65, 140 } do
         local ids = programs.ids(n, ops.VOCAB, n)
         local ways = { {}, { threads = 2 }, { threads = 3, pipeline = "cpu-plain" }, { threads = 3, manner = "mixed" } }
@@ -354,7 +354,7 @@ y = attention(q, k, v, ks, vs%s) {heads=3 kv_heads=1 scale=0.8 window=%d ahead=%
   end
 
   it("ahead: sequences of one run do not see each other, and come whole", function()
-    local g, want = attend { ahead = 4, window = 5 }
+    local g, want = make_attention { ahead = 4, window = 5 }
     local p <close> = ops.program(g, { threads = 2, chunk = 30 })
     local a <close> = assert(p:session { context = 100, kv = "fp32" })
     local b <close> = assert(p:session { context = 100, kv = "fp32" })
@@ -379,10 +379,10 @@ y = attention(q, k, v, ks, vs%s) {heads=3 kv_heads=1 scale=0.8 window=%d ahead=%
   end)
 
   it("refuses a negative ahead, and sinks of another number", function()
-    local ok, message = pcall(function() return ops.program(attend { ahead = -1 }, {}) end)
+    local ok, message = pcall(function() return ops.program(make_attention { ahead = -1 }, {}) end)
     assert.is_false(ok)
     assert.matches("ahead must not be negative", message)
-    local g = attend { sinks = true }
+    local g = make_attention { sinks = true }
     g.head, g.c.sinks = g.head:gsub("sinks: fp32%[3%]", "sinks: fp32[2]"), { 1, 2 }
     assert.error_matches(function() ops.program(g, {}) end, "sinks sinks is %[2%], wanted %[3%]")
   end)

@@ -256,7 +256,7 @@ end)
 describe("a graph of experts", function()
   local HEAD = [[
     input ids: int32[1, T]
-    input wanted: int32[1, W]
+    input out_rows: int32[1, W]
     const table: fp32[9, 8]
     const router: fp32[3, 8]
     const three: fp32[3]
@@ -294,7 +294,7 @@ describe("a graph of experts", function()
   it("runs behind route only", function()
     local g <close> = graphs.parse(HEAD .. [[
       y = experts(x, x, w, -, w, -, d, -)
-      t = take(y, wanted)
+      t = gather(y, out_rows)
       out = conv1x1(t, router)
       give out
     ]])

@@ -7,7 +7,7 @@ local testing = core.testing
 local HEAD = [[
   input ids: int32[1, T]
   input positions: int32[1, T]
-  input wanted: int32[1, W]
+  input out_rows: int32[1, W]
   input given: fp32[1, 8, T, 1]
   const table: fp32[16, 8]
   const w: fp32[12, 8]
@@ -18,7 +18,7 @@ local HEAD = [[
   x = embed(ids, table)
   r = rope_table(positions) {inv_freq=[1 0.5]}
 ]]
-local TAIL = "\n t = take(y, wanted)\n out = conv1x1(t, w)\n give out"
+local TAIL = "\n t = gather(y, out_rows)\n out = conv1x1(t, w)\n give out"
 
 local function plan(text, o)
   local g <close> = graphs.parse(HEAD .. text)
@@ -30,26 +30,26 @@ end
 describe("a plan", function()
   local refused = {
     { "an activation that a run cannot give", "y = add(x, given)" .. TAIL,
-      "y: a run cannot give it given; it gives ids to embed, positions to rope_table, wanted to take" },
+      "y: a run cannot give it given; it gives ids to embed, positions to rope_table, out_rows to gather" },
     { "positions looked up as ids", "y = embed(positions, table)" .. TAIL,
-      "y: a run cannot give it positions; it gives ids to embed, positions to rope_table, wanted to take" },
-    { "columns taken by ids", "y = take(x, ids)\n t = take(y, wanted)\n out = conv1x1(t, w)\n give out",
-      "y: a run cannot give it ids; it gives ids to embed, positions to rope_table, wanted to take" },
-    { "attention on wanted positions",
-      "z = take(x, wanted)\n y = attention(z, z, z, ks, vs) {heads=2 kv_heads=2}\n out = conv1x1(y, w)\n give out",
-      "y: attention cannot stand behind take" },
-    { "take behind take", "z = take(x, wanted)\n y = take(z, wanted)\n out = conv1x1(y, w)\n give out",
-      "y: take cannot stand behind take" },
+      "y: a run cannot give it positions; it gives ids to embed, positions to rope_table, out_rows to gather" },
+    { "columns taken by ids", "y = gather(x, ids)\n t = gather(y, out_rows)\n out = conv1x1(t, w)\n give out",
+      "y: a run cannot give it ids; it gives ids to embed, positions to rope_table, out_rows to gather" },
+    { "attention on output rows",
+      "z = gather(x, out_rows)\n y = attention(z, z, z, ks, vs) {heads=2 kv_heads=2}\n out = conv1x1(y, w)\n give out",
+      "y: attention cannot follow gather" },
+    { "gather behind gather", "z = gather(x, out_rows)\n y = gather(z, out_rows)\n out = conv1x1(y, w)\n give out",
+      "y: gather cannot follow gather" },
     { "a state of two attentions",
       "z = attention(x, x, x, ks, vs) {heads=2 kv_heads=2}\n y = attention(z, z, z, ks, vs2) {heads=2 kv_heads=2}" .. TAIL,
       "y: state ks belongs to another attention" },
     { "values of two attentions in one state",
       "z = attention(x, x, x, ks, vs) {heads=2 kv_heads=2}\n y = attention(z, z, z, vs2, vs) {heads=2 kv_heads=2}" .. TAIL,
       "y: state vs belongs to another attention" },
-    { "logits of all tokens", "y = scale(x)\n give y", "the graph g gives 1 results; the executor takes one, of wanted positions" },
-    { "two results", "y = scale(x)\n t = take(y, wanted)\n u = conv1x1(t, w)\n give t u",
-      "the graph g gives 2 results; the executor takes one, of wanted positions" },
-    { "no head behind take", "t = take(x, wanted)\n give t", "the graph g does not take wanted positions before its head" },
+    { "logits of all tokens", "y = scale(x)\n give y", "the graph g gives 1 results; the executor takes one, of the output rows" },
+    { "two results", "y = scale(x)\n t = gather(y, out_rows)\n u = conv1x1(t, w)\n give t u",
+      "the graph g gives 2 results; the executor takes one, of the output rows" },
+    { "no head behind gather", "t = gather(x, out_rows)\n give t", "the graph g does not gather its output rows before the head" },
   }
   for _, case in ipairs(refused) do
     it("refuses " .. case[1], function()
@@ -235,11 +235,11 @@ describe("weights", function()
     for i = 1, 32 * 32 do eye[i] = ((i - 1) // 32 == (i - 1) % 32) and 1 or 0 end
     local g <close> = graphs.parse([[
       input ids: int32[1, T]
-      input wanted: int32[1, W]
+      input out_rows: int32[1, W]
       const table: fp32[32, 32]
       const head: fp32[32, 32]
       x = embed(ids, table)
-      t = take(x, wanted)
+      t = gather(x, out_rows)
       y = conv1x1(t, head)
       give y
     ]], { table = eye, head = head })

@@ -5,7 +5,7 @@ local testing = core.testing
 local HEAD = [[
   input ids: int32[1, T]
   input positions: int32[1, T]
-  input wanted: int32[1, W]
+  input out_rows: int32[1, W]
   const table: fp32[16, 8]
   const w: fp32[6, 8]
   const wide: fp32[6, 9]
@@ -22,7 +22,7 @@ local function open(text) return graphs.parse(HEAD .. (text or "")) end
 
 -- What adding one node gives: its shape as text, or the message.
 local function add(op, inputs, attrs)
-  local g, v = open "k = slice(x) {from=0 to=4}\n t = take(x, wanted)\n y = conv1x1(x, w)"
+  local g, v = open "k = slice(x) {from=0 to=4}\n t = gather(x, out_rows)\n y = conv1x1(x, w)"
   local list = {}
   for i, name in ipairs(inputs) do list[i] = name and v[name] end
   local ok, result = pcall(g.add, g, op, "node", list, attrs)
@@ -78,16 +78,16 @@ describe("shape inference", function()
     { "slice", { "x" }, { from = 2, to = 5 }, "1, 3, T, 1" },
     { "slice", { "x" }, { from = 5, to = 9 }, "node: channels 5 to 9 of 8" },
     { "slice", { "x" }, { from = 3, to = 3 }, "node: channels 3 to 3 of 8" },
-    { "take", { "x", "wanted" }, nil, "1, 8, W, 1" },
-    { "take", { "x", "w" }, nil, "node: w is fp32[6, 8], wanted positions int32[1, W]" },
-    { "project", { "x", false, false, "w", false }, nil, "1, 6, T, 1" },
-    { "project", { "x", "y", "n", "w", false }, { norm = 1 }, "1, 6, T, 1" },
-    { "project", { "x", "x", false, "w", false }, nil, "node: x is fp32[1, 8, ?, 1], wanted a residual of the output's shape" },
-    { "project", { "x", false, false, "w", false }, { count = 2, outputs = 2 }, "node: project of 2 matrices with 5 inputs and 2 outputs" },
-    { "project", { "x", false, false, "w", false, "table", false }, { count = 2, act = "silu" },
+    { "gather", { "x", "out_rows" }, nil, "1, 8, W, 1" },
+    { "gather", { "x", "w" }, nil, "node: w is fp32[6, 8], wanted positions int32[1, W]" },
+    { "linear", { "x", false, false, "w", false }, nil, "1, 6, T, 1" },
+    { "linear", { "x", "y", "n", "w", false }, { norm = 1 }, "1, 6, T, 1" },
+    { "linear", { "x", "x", false, "w", false }, nil, "node: x is fp32[1, 8, ?, 1], wanted a residual of the output's shape" },
+    { "linear", { "x", false, false, "w", false }, { count = 2, outputs = 2 }, "node: linear of 2 matrices with 5 inputs and 2 outputs" },
+    { "linear", { "x", false, false, "w", false, "table", false }, { count = 2, act = "silu" },
       "node: weight table has 16 rows, its gate 6" },
-    { "project", { "x", false, false, "w", false }, { outputs = 9 }, "node: 9 outputs, not 1 .. 8" },
-    { "attend", { "x", "k", "k", "ks", "vs", false, "r", false, "n" }, { heads = 2, kv_heads = 1, norm = 1 },
+    { "linear", { "x", false, false, "w", false }, { outputs = 9 }, "node: 9 outputs, not 1 .. 8" },
+    { "fused_attention", { "x", "k", "k", "ks", "vs", false, "r", false, "n" }, { heads = 2, kv_heads = 1, norm = 1 },
       "node: k norm n is [8], wanted [4]" },
   }
 
@@ -144,7 +144,7 @@ describe("the builder", function()
   it("takes back what a node that failed half-way made", function()
     local g, v = open "q.1 = scale(x)"
     local inputs = { v.x, false, false, v.table, false, v.table, false }
-    assert.error_matches(function() g:add("project", "q", inputs, { count = 2, outputs = 2 }) end, "two values of the graph are called q.1")
+    assert.error_matches(function() g:add("linear", "q", inputs, { count = 2, outputs = 2 }) end, "two values of the graph are called q.1")
     local stray = v["q.1"] + 1
     assert.error(function() g:add("scale", "y", { stray }) end, "y: input 1 of scale is q, which no node makes")
     g:results(v["q.1"])
@@ -175,15 +175,15 @@ describe("the printer", function()
   it("gives inputs, constants and states, nodes with what is not default, and results", function()
     local g <close> = open [[
       y = rms_norm(x, n) {eps=1e-06 groups=1}
-      q = project(y, -, n, table, -, w, -) {count=2 outputs=2 norm=1}
-      t = take(y, wanted)
+      q = linear(y, -, n, table, -, w, -) {count=2 outputs=2 norm=1}
+      t = gather(y, out_rows)
       give t
     ]]
     assert.equal([[
 graph g
 input ids: int32[1, T]
 input positions: int32[1, T]
-input wanted: int32[1, W]
+input out_rows: int32[1, W]
 const table: fp32[16, 8]
 const w: fp32[6, 8]
 const wide: fp32[6, 9]
@@ -195,8 +195,8 @@ state odd: fp16[1, 2, context, 4]
 x = embed(ids, table) : fp32[1, 8, T, 1]
 r = rope_table(positions) {inv_freq=[1 0.5]} : fp32[1, 4, T, 1]
 y = rms_norm(x, n) {eps=1e-06} : fp32[1, 8, T, 1]
-q, q.1 = project(y, -, n, table, -, w, -) {count=2 outputs=2 norm=1} : fp32[1, 16, T, 1], fp32[1, 6, T, 1]
-t = take(y, wanted) : fp32[1, 8, W, 1]
+q, q.1 = linear(y, -, n, table, -, w, -) {count=2 outputs=2 norm=1} : fp32[1, 16, T, 1], fp32[1, 6, T, 1]
+t = gather(y, out_rows) : fp32[1, 8, W, 1]
 give t
 ]], g:dump())
   end)
@@ -236,9 +236,9 @@ describe("compacting", function()
       const table: fp32[16, 8]
       const w: fp32[8, 8]
       x = embed(ids, table)
-      a = project(x, -, -, w, -)
+      a = linear(x, -, -, w, -)
       s = scale(a) {by=2}
-      b = project(x, -, -, w, -)
+      b = linear(x, -, -, w, -)
       y = add(s, b)
       give y
     ]]

@@ -190,7 +190,7 @@ describe("matmul", function()
         if offered(name, act) then
           local seen, tolerance = xs, 2e-6
           if act == "int8" then -- what the product meets: codes times scales
-            local q, d, _, _, high = testing.matmul_acts("ref", "int8", x, t, cols)
+            local q, d, _, _, high = testing.matmul_activations("ref", "int8", x, t, cols)
             local ds = floats.unpack(d)
             seen = {}
             for i = 1, t * cols do seen[i] = (string.unpack("b", q, i) + 128 * string.unpack("b", high, i)) * ds[(i - 1) // 32 + 1] end
@@ -268,9 +268,9 @@ describe("matmul", function()
     local raw = stored("bf16", rows, cols, 3)
     local m, x = pack("bf16", rows, cols, raw), floats.uniform(t * cols, 8, 2)
     for _, level in ipairs(levels) do
-      if testing.matmul_act(m, level) == "bf16" then
-        local halves = testing.matmul_acts(level, "bf16", x, t, cols)
-        assert.equal(testing.matmul_acts("ref", "bf16", x, t, cols), halves)
+      if testing.matmul_activation_type(m, level) == "bf16" then
+        local halves = testing.matmul_activations(level, "bf16", x, t, cols)
+        assert.equal(testing.matmul_activations("ref", "bf16", x, t, cols), halves)
         local out = testing.matmul(m, level, "bf16", x, t)
         local got, ld, pad = floats.unpack(out), 49, cols + 1
         for i = 0, t - 1 do
@@ -325,7 +325,7 @@ describe("the bounds of q8_0 products", function()
       local m = pack("halves", rows, cols, raw)
       for _, x in ipairs { uneven(1, cols, seed, 3), floats.uniform(cols, seed + 9, 1e-3), ("\0"):rep(4 * cols) } do
         local product = floats.unpack(testing.matmul(m, "ref", "int8", x, 1))
-        local q, d, _, _, high = testing.matmul_acts("ref", "int8", x, 1, cols)
+        local q, d, _, _, high = testing.matmul_activations("ref", "int8", x, 1, cols)
         local ds = floats.unpack(d)
         for _, level in ipairs(levels) do
           local upper, both = testing.matmul_bounds(m, level, x)
@@ -354,7 +354,7 @@ describe("the bounds of q8_0 products", function()
   end)
 end)
 
-describe("acts_i8", function()
+describe("quantise_i8", function()
   it("is the same to the bit at all levels, and near x", function()
     local wides, fours = 0, 0
     -- Large values are told apart closely (limit 2, a quarter of it for 127 steps) or, where `coarse`, less so.
@@ -363,9 +363,9 @@ describe("acts_i8", function()
       local over, part = coarse and 4 or 2, coarse and 0.35 or 0.25
       local x = uneven(t, cols, cols, 5)
       x = x:sub(1, 4 * (t - 1) * cols) .. ("\0"):rep(4 * cols) -- the last column is zero
-      local want = {testing.matmul_acts("ref", "int8", x, t, cols, coarse)}
+      local want = {testing.matmul_activations("ref", "int8", x, t, cols, coarse)}
       local q, d, isum, dsum, high, wide, d_high, high_isum = table.unpack(want)
-      for _, level in ipairs(levels) do assert.same(want, {testing.matmul_acts(level, "int8", x, t, cols, coarse)}) end
+      for _, level in ipairs(levels) do assert.same(want, {testing.matmul_activations(level, "int8", x, t, cols, coarse)}) end
       local xs, ds, dsums, highs, nb = floats.unpack(x), floats.unpack(d), floats.unpack(dsum), floats.unpack(d_high), (cols + 31) // 32
       for i = 0, t - 1 do
         local squares, largest = 0, {}
@@ -410,7 +410,7 @@ describe("acts_i8", function()
   it("takes blocks of tiny numbers for zero", function()
     local x = string.pack("<f", 2.0 ^ -101):rep(32) .. string.pack("<f", -2.0 ^ -99):rep(32)
     for _, level in ipairs(levels) do
-      local q, d = testing.matmul_acts(level, "int8", x, 1, 64)
+      local q, d = testing.matmul_activations(level, "int8", x, 1, 64)
       assert.equal(("\0"):rep(32) .. ("\x81"):rep(32), q)
       assert.equal(0, (string.unpack("<f", d)))
       assert(floats.ulps(2.0 ^ -99 / 127, (string.unpack("<f", d, 5))) <= 1)
@@ -421,7 +421,7 @@ describe("acts_i8", function()
     local values = {}
     for i = 1, 64 do values[i] = i % 7 == 0 and 0 / 0 or i % 5 == 0 and math.huge or -i end
     for _, level in ipairs(levels) do
-      local q = testing.matmul_acts(level, "int8", floats.pack(values), 2, 32)
+      local q = testing.matmul_activations(level, "int8", floats.pack(values), 2, 32)
       for i = 1, #q do assert(string.unpack("b", q, i) >= -127) end
     end
   end)

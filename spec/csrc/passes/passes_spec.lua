@@ -6,7 +6,7 @@ local programs = require "support.programs"
 local HEAD = [[
   input ids: int32[1, T]
   input positions: int32[1, T]
-  input wanted: int32[1, W]
+  input out_rows: int32[1, W]
   const table: fp32[16, 8]
   const n: fp32[8]
   const m: fp32[4]
@@ -61,75 +61,75 @@ pass("dead_code", {
   ]] },
 })
 
-pass("project", {
+pass("linear", {
   { "makes every conv1x1 a project, with its bias", [[
     y = conv1x1(x, w)
     z = conv1x1(y, w2, b)
     give z
   ]], [[
-    y = project(x, -, -, w, -)
-    z = project(y, -, -, w2, b)
+    y = linear(x, -, -, w, -)
+    z = linear(y, -, -, w2, b)
     give z
   ]] },
 })
 
 pass("fuse_residual", {
   { "moves an add into the projection before it", [[
-    y = project(x, -, -, w, b)
+    y = linear(x, -, -, w, b)
     z = add(x, y)
     give z
   ]], [[
-    z = project(x, x, -, w, b)
+    z = linear(x, x, -, w, b)
     give z
   ]] },
   { "takes the second operand where both are projections", [[
-    y = project(x, -, -, w, -)
-    y2 = project(x, -, -, w2, -)
+    y = linear(x, -, -, w, -)
+    y2 = linear(x, -, -, w2, -)
     z = add(y, y2)
     give z
   ]], [[
-    y = project(x, -, -, w, -)
-    z = project(x, y, -, w2, -)
+    y = linear(x, -, -, w, -)
+    z = linear(x, y, -, w2, -)
     give z
   ]] },
   { "takes the first where only that is one", [[
-    y = project(x, -, -, w, -)
+    y = linear(x, -, -, w, -)
     z = add(y, x)
     give z
   ]], [[
-    z = project(x, x, -, w, -)
+    z = linear(x, x, -, w, -)
     give z
   ]] },
   { "leaves a projection that someone else uses", [[
-    y = project(x, -, -, w, -)
+    y = linear(x, -, -, w, -)
     z = add(x, y)
     u = mul(z, y)
     give u
   ]] },
   { "leaves a projection that is a result", [[
-    y = project(x, -, -, w, -)
+    y = linear(x, -, -, w, -)
     z = add(x, y)
     give z y
   ]] },
   { "leaves a projection that is added to itself", [[
-    y = project(x, -, -, w, -)
+    y = linear(x, -, -, w, -)
     z = add(y, y)
     give z
   ]] },
   { "leaves a projection that has a residual, and one with a gate", [[
-    y = project(x, x, -, w, -)
+    y = linear(x, x, -, w, -)
     z = add(x, y)
-    y2 = project(x, -, -, w, -, w2, -) {count=2 act=silu}
+    y2 = linear(x, -, -, w, -, w2, -) {count=2 act=silu}
     z2 = add(z, y2)
     give z2
   ]] },
   { "moves the last of a chain of adds", [[
-    y = project(x, -, -, w, -)
+    y = linear(x, -, -, w, -)
     z = add(x, y)
     u = add(z, z)
     give u
   ]], [[
-    z = project(x, x, -, w, -)
+    z = linear(x, x, -, w, -)
     u = add(z, z)
     give u
   ]] },
@@ -137,45 +137,45 @@ pass("fuse_residual", {
 
 pass("fuse_glu", {
   { "joins gate and up", [[
-    g0 = project(x, -, -, w, b)
-    u0 = project(x, -, -, w2, -)
+    g0 = linear(x, -, -, w, b)
+    u0 = linear(x, -, -, w2, -)
     y = glu(g0, u0) {act=gelu_tanh}
     give y
   ]], [[
-    y = project(x, -, -, w, b, w2, -) {count=2 act=gelu_tanh}
+    y = linear(x, -, -, w, b, w2, -) {count=2 act=gelu_tanh}
     give y
   ]] },
   { "keeps silu, though it is glu's default", [[
-    g0 = project(x, -, -, w, -)
-    u0 = project(x, -, -, w2, b)
+    g0 = linear(x, -, -, w, -)
+    u0 = linear(x, -, -, w2, b)
     y = glu(g0, u0)
     give y
   ]], [[
-    y = project(x, -, -, w, -, w2, b) {count=2 act=silu}
+    y = linear(x, -, -, w, -, w2, b) {count=2 act=silu}
     give y
   ]] },
   { "leaves projections of other inputs", [[
     x2 = scale(x) {by=2}
-    g0 = project(x, -, -, w, -)
-    u0 = project(x2, -, -, w2, -)
+    g0 = linear(x, -, -, w, -)
+    u0 = linear(x2, -, -, w2, -)
     y = glu(g0, u0)
     give y
   ]] },
   { "leaves a gate that someone else uses", [[
-    g0 = project(x, -, -, w, -)
-    u0 = project(x, -, -, w2, -)
+    g0 = linear(x, -, -, w, -)
+    u0 = linear(x, -, -, w2, -)
     y = glu(g0, u0)
     z = add(y, g0)
     give z
   ]] },
   { "leaves one that is gate and up", [[
-    g0 = project(x, -, -, w, -)
+    g0 = linear(x, -, -, w, -)
     y = glu(g0, g0)
     give y
   ]] },
   { "leaves a gate with a residual", [[
-    g0 = project(x, x, -, w, -)
-    u0 = project(x, -, -, w2, -)
+    g0 = linear(x, x, -, w, -)
+    u0 = linear(x, -, -, w2, -)
     y = glu(g0, u0)
     give y
   ]] },
@@ -183,40 +183,40 @@ pass("fuse_glu", {
 
 pass("fuse_projection", {
   { "joins projections of one input at the place of the first", [[
-    q = project(x, -, -, w, b)
+    q = linear(x, -, -, w, b)
     s = scale(q) {by=2}
-    k = project(x, -, -, w2, -)
-    v = project(x, -, -, w3, -)
+    k = linear(x, -, -, w2, -)
+    v = linear(x, -, -, w3, -)
     y = add(s, k)
     z = add(y, v)
     give z
   ]], [[
-    q, k, v = project(x, -, -, w, b, w2, -, w3, -) {count=3 outputs=3}
+    q, k, v = linear(x, -, -, w, b, w2, -, w3, -) {count=3 outputs=3}
     s = scale(q) {by=2}
     y = add(s, k)
     z = add(y, v)
     give z
   ]] },
   { "leaves projections of other inputs, with residual, with norm or gate", [[
-    q = project(x, -, -, w, -)
-    k = project(q, -, -, w2, -)
-    v = project(x, k, -, w3, -)
-    o = project(x, -, n, w3, -) {norm=1}
+    q = linear(x, -, -, w, -)
+    k = linear(q, -, -, w2, -)
+    v = linear(x, k, -, w3, -)
+    o = linear(x, -, n, w3, -) {norm=1}
     y = add(v, o)
-    z = project(x, -, -, w, -, w2, -) {count=2 act=silu}
+    z = linear(x, -, -, w, -, w2, -) {count=2 act=silu}
     u = add(y, z)
     give u
   ]] },
   { "joins four at most", [[
-    a = project(x, -, -, w, -)
-    c = project(x, -, -, w, -)
-    d = project(x, -, -, w, -)
-    e = project(x, -, -, w, -)
-    f = project(x, -, -, w, -)
+    a = linear(x, -, -, w, -)
+    c = linear(x, -, -, w, -)
+    d = linear(x, -, -, w, -)
+    e = linear(x, -, -, w, -)
+    f = linear(x, -, -, w, -)
     give a c d e f
   ]], [[
-    a, c, d, e = project(x, -, -, w, -, w, -, w, -, w, -) {count=4 outputs=4}
-    f = project(x, -, -, w, -)
+    a, c, d, e = linear(x, -, -, w, -, w, -, w, -, w, -) {count=4 outputs=4}
+    f = linear(x, -, -, w, -)
     give a c d e f
   ]] },
 })
@@ -224,36 +224,36 @@ pass("fuse_projection", {
 pass("fuse_norm", {
   { "moves a norm into the projection that uses it", [[
     h = rms_norm(x, n) {eps=1e-06 offset=1}
-    y = project(h, x, -, w, b)
+    y = linear(h, x, -, w, b)
     give y
   ]], [[
-    y = project(x, x, n, w, b) {norm=1 eps=1e-06 offset=1}
+    y = linear(x, x, n, w, b) {norm=1 eps=1e-06 offset=1}
     give y
   ]] },
   { "and into joined and gated ones, also without a weight", [[
     h = rms_norm(x)
-    y = project(h, -, -, w, -, w2, -) {count=2 act=sigmoid}
+    y = linear(h, -, -, w, -, w2, -) {count=2 act=sigmoid}
     i = rms_norm(y, n)
-    z = project(i, -, -, w, -, w2, b) {count=2 outputs=2}
+    z = linear(i, -, -, w, -, w2, b) {count=2 outputs=2}
     give z z.1
   ]], [[
-    y = project(x, -, -, w, -, w2, -) {count=2 norm=1 act=sigmoid}
-    z, z.1 = project(y, -, n, w, -, w2, b) {count=2 outputs=2 norm=1}
+    y = linear(x, -, -, w, -, w2, -) {count=2 norm=1 act=sigmoid}
+    z, z.1 = linear(y, -, n, w, -, w2, b) {count=2 outputs=2 norm=1}
     give z z.1
   ]] },
   { "leaves a norm that two use", [[
     h = rms_norm(x, n)
-    y = project(h, -, -, w, -)
+    y = linear(h, -, -, w, -)
     z = add(y, h)
     give z
   ]] },
   { "leaves a norm of groups, a layer norm, and the residual's norm", [[
     h = rms_norm(x, m) {groups=2}
-    y = project(h, -, -, w, -)
+    y = linear(h, -, -, w, -)
     i = layer_norm(y, n)
-    z = project(i, -, -, w, -)
+    z = linear(i, -, -, w, -)
     j = rms_norm(z, n)
-    u = project(x, j, -, w, -)
+    u = linear(x, j, -, w, -)
     give u
   ]] },
 })
@@ -261,7 +261,7 @@ pass("fuse_norm", {
 local function attention(q, k, attrs)
   return ("a = attention(%s, %s, x, ks, vs) {heads=2 kv_heads=2%s}\n give a"):format(q, k, attrs or "")
 end
-local function attend(inputs, attrs) return ("a = attend(%s) {heads=2 kv_heads=2%s}\n give a"):format(inputs, attrs or "") end
+local function fused_attention(inputs, attrs) return ("a = fused_attention(%s) {heads=2 kv_heads=2%s}\n give a"):format(inputs, attrs or "") end
 
 local QK = "q = scale(x) {by=2}\n k = scale(x) {by=3}\n"
 
@@ -272,51 +272,51 @@ pass("fuse_attention", {
     qr = rope(qn, r) {heads=2 layout=interleaved}
     kr = rope(kn, r) {heads=2 layout=interleaved}
   ]] .. attention("qr", "kr", " scale=0.5 window=7 softcap=30"),
-    QK .. attend("q, k, x, ks, vs, -, r, m, m2", " scale=0.5 window=7 softcap=30 layout=interleaved norm=1 eps=1e-06") },
+    QK .. fused_attention("q, k, x, ks, vs, -, r, m, m2", " scale=0.5 window=7 softcap=30 layout=interleaved norm=1 eps=1e-06") },
   { "or the norm behind the rope", QK .. [[
     qr = rope(q, r) {heads=2}
     kr = rope(k, r) {heads=2}
     qn = rms_norm(qr, m) {groups=2 offset=1}
     kn = rms_norm(kr, m) {groups=2 offset=1}
-  ]] .. attention("qn", "kn"), QK .. attend("q, k, x, ks, vs, -, r, m, m", " norm=2 offset=1") },
+  ]] .. attention("qn", "kn"), QK .. fused_attention("q, k, x, ks, vs, -, r, m, m", " norm=2 offset=1") },
   { "or rope alone, or nothing", QK .. [[
     qr = rope(q, r) {heads=2}
     kr = rope(k, r) {heads=2}
-  ]] .. attention("qr", "kr"), QK .. attend("q, k, x, ks, vs, -, r, -, -") },
-  { "and nothing at all", QK .. attention("q", "k"), QK .. attend("q, k, x, ks, vs, -, -, -, -") },
+  ]] .. attention("qr", "kr"), QK .. fused_attention("q, k, x, ks, vs, -, r, -, -") },
+  { "and nothing at all", QK .. attention("q", "k"), QK .. fused_attention("q, k, x, ks, vs, -, -, -, -") },
   { "leaves ropes of two tables", QK .. [[
     qr = rope(q, r) {heads=2}
     kr = rope(k, r2) {heads=2}
   ]] .. attention("qr", "kr"), QK .. [[
     qr = rope(q, r) {heads=2}
     kr = rope(k, r2) {heads=2}
-  ]] .. attend("qr, kr, x, ks, vs, -, -, -, -") },
+  ]] .. fused_attention("qr, kr, x, ks, vs, -, -, -, -") },
   { "leaves ropes of two layouts", QK .. [[
     qr = rope(q, r) {heads=2}
     kr = rope(k, r) {heads=2 layout=interleaved}
   ]] .. attention("qr", "kr"), QK .. [[
     qr = rope(q, r) {heads=2}
     kr = rope(k, r) {heads=2 layout=interleaved}
-  ]] .. attend("qr, kr, x, ks, vs, -, -, -, -") },
+  ]] .. fused_attention("qr, kr, x, ks, vs, -, -, -, -") },
   { "leaves a norm of q alone, and norms of two kinds", QK .. [[
     qn = rms_norm(q, m) {groups=2}
   ]] .. attention("qn", "k"), QK .. [[
     qn = rms_norm(q, m) {groups=2}
-  ]] .. attend("qn, k, x, ks, vs, -, -, -, -") },
+  ]] .. fused_attention("qn, k, x, ks, vs, -, -, -, -") },
   { "leaves norms with two eps", QK .. [[
     qn = rms_norm(q, m) {groups=2}
     kn = rms_norm(k, m) {eps=1e-06 groups=2}
   ]] .. attention("qn", "kn"), QK .. [[
     qn = rms_norm(q, m) {groups=2}
     kn = rms_norm(k, m) {eps=1e-06 groups=2}
-  ]] .. attend("qn, kn, x, ks, vs, -, -, -, -") },
+  ]] .. fused_attention("qn, kn, x, ks, vs, -, -, -, -") },
   { "leaves norms over all channels", QK .. [[
     qn = rms_norm(q, n)
     kn = rms_norm(k, n)
   ]] .. attention("qn", "kn"), QK .. [[
     qn = rms_norm(q, n)
     kn = rms_norm(k, n)
-  ]] .. attend("qn, kn, x, ks, vs, -, -, -, -") },
+  ]] .. fused_attention("qn, kn, x, ks, vs, -, -, -, -") },
   { "leaves q and k that others see, for it works in place", [[
     q = scale(x) {by=2}
     qr = rope(q, r) {heads=2}
@@ -325,7 +325,7 @@ pass("fuse_attention", {
     q = scale(x) {by=2}
     qr = rope(q, r) {heads=2}
     kr = rope(q, r) {heads=2}
-  ]] .. attend("qr, kr, x, ks, vs, -, -, -, -") },
+  ]] .. fused_attention("qr, kr, x, ks, vs, -, -, -, -") },
   { "leaves a turned q that others see", QK .. [[
     qr = rope(q, r) {heads=2}
     kr = rope(k, r) {heads=2}
@@ -335,70 +335,70 @@ pass("fuse_attention", {
   ]], QK .. [[
     qr = rope(q, r) {heads=2}
     kr = rope(k, r) {heads=2}
-    a = attend(qr, kr, x, ks, vs, -, -, -, -) {heads=2 kv_heads=2}
+    a = fused_attention(qr, kr, x, ks, vs, -, -, -, -) {heads=2 kv_heads=2}
     z = add(a, qr)
     give z
   ]] },
 })
 
-pass("early_take", {
+pass("early_gather", {
   { "moves a take before what works on each token by itself, once for a value", [[
     a = attention(x, x, x, ks, vs) {heads=2 kv_heads=2}
-    h = project(a, x, -, w, -)
-    g = project(h, -, n, w2, -, w3, -) {count=2 norm=1 act=silu}
-    y = project(g, h, -, w, -)
-    t = take(y, wanted)
-    z = project(t, -, n, w2, -) {norm=1}
+    h = linear(a, x, -, w, -)
+    g = linear(h, -, n, w2, -, w3, -) {count=2 norm=1 act=silu}
+    y = linear(g, h, -, w, -)
+    t = gather(y, out_rows)
+    z = linear(t, -, n, w2, -) {norm=1}
     give z
   ]], [[
     a = attention(x, x, x, ks, vs) {heads=2 kv_heads=2}
-    a.wanted = take(a, wanted)
-    x.wanted = take(x, wanted)
-    h = project(a.wanted, x.wanted, -, w, -)
-    g = project(h, -, n, w2, -, w3, -) {count=2 norm=1 act=silu}
-    y = project(g, h, -, w, -)
-    z = project(y, -, n, w2, -) {norm=1}
+    a.out_rows = gather(a, out_rows)
+    x.out_rows = gather(x, out_rows)
+    h = linear(a.out_rows, x.out_rows, -, w, -)
+    g = linear(h, -, n, w2, -, w3, -) {count=2 norm=1 act=silu}
+    y = linear(g, h, -, w, -)
+    z = linear(y, -, n, w2, -) {norm=1}
     give z
   ]] },
   { "leaves what somebody needs of all tokens", [[
     h = scale(x) {by=2}
-    t = take(h, wanted)
+    t = gather(h, out_rows)
     a = attention(h, h, h, ks, vs) {heads=2 kv_heads=2}
-    u = take(a, wanted)
+    u = gather(a, out_rows)
     z = add(t, u)
     give z
   ]] },
   { "leaves a result of all tokens, and an embedding", [[
     h = scale(x) {by=2}
-    t = take(h, wanted)
-    u = take(x, wanted)
+    t = gather(h, out_rows)
+    u = gather(x, out_rows)
     z = add(t, u)
     give z h
   ]] },
   { "moves nodes of several outputs where all are taken", [[
-    h = project(x, -, -, w, -, w2, -) {count=2 outputs=2}
-    t = take(h, wanted)
-    u = take(h.1, wanted)
+    h = linear(x, -, -, w, -, w2, -) {count=2 outputs=2}
+    t = gather(h, out_rows)
+    u = gather(h.1, out_rows)
     z = add(t, u)
     give z
   ]], [[
-    x.wanted = take(x, wanted)
-    h, h.1 = project(x.wanted, -, -, w, -, w2, -) {count=2 outputs=2}
+    x.out_rows = gather(x, out_rows)
+    h, h.1 = linear(x.out_rows, -, -, w, -, w2, -) {count=2 outputs=2}
     z = add(h, h.1)
     give z
   ]] },
   { "leaves these where one is not", [[
-    h = project(x, -, -, w, -, w2, -) {count=2 outputs=2}
-    t = take(h, wanted)
+    h = linear(x, -, -, w, -, w2, -) {count=2 outputs=2}
+    t = gather(h, out_rows)
     a = attention(h.1, h.1, h.1, ks, vs) {heads=2 kv_heads=2}
-    u = take(a, wanted)
+    u = gather(a, out_rows)
     z = add(t, u)
     give z
   ]], [[
-    h, h.1 = project(x, -, -, w, -, w2, -) {count=2 outputs=2}
-    t = take(h, wanted)
+    h, h.1 = linear(x, -, -, w, -, w2, -) {count=2 outputs=2}
+    t = gather(h, out_rows)
     a = attention(h.1, h.1, h.1, ks, vs) {heads=2 kv_heads=2}
-    u = take(a, wanted)
+    u = gather(a, out_rows)
     z = add(t, u)
     give z
   ]] },
@@ -406,20 +406,20 @@ pass("early_take", {
     l = slice(x) {to=4}
     e = route(l) {k=2}
     y = experts(x, e, w, -, w, -, w, -, w2, -, w2, -, w2, -) {count=2}
-    t = take(y, wanted)
+    t = gather(y, out_rows)
     give t
   ]], [[
-    x.wanted = take(x, wanted)
-    l = slice(x.wanted) {to=4}
+    x.out_rows = gather(x, out_rows)
+    l = slice(x.out_rows) {to=4}
     e = route(l) {k=2}
-    y = experts(x.wanted, e, w, -, w, -, w, -, w2, -, w2, -, w2, -) {count=2}
+    y = experts(x.out_rows, e, w, -, w, -, w, -, w2, -, w2, -, w2, -) {count=2}
     give y
   ]] },
   { "leaves experts whose route others see", [[
     l = slice(x) {to=4}
     e = route(l) {k=2}
     y = experts(x, e, w, -, w, -, w, -, w2, -, w2, -, w2, -) {count=2}
-    t = take(y, wanted)
+    t = gather(y, out_rows)
     give t e
   ]] },
 })
@@ -430,7 +430,7 @@ describe("pipelines", function()
     assert.same({ nil, "no pipeline gpu; there are: cpu, cpu-plain", "notfound" }, { g:passes "gpu" })
     local _, message, code = g:pass "fuse_all"
     assert.equal("no pass fuse_all; there are: " ..
-      "dead_code, project, fuse_residual, fuse_glu, fuse_projection, fuse_norm, fuse_attention, early_take", message)
+      "dead_code, linear, fuse_residual, fuse_glu, fuse_projection, fuse_norm, fuse_attention, early_gather", message)
     assert.equal("notfound", code)
   end)
 
@@ -444,8 +444,8 @@ describe("pipelines", function()
     assert(g:passes "cpu")
     local ops = {}
     for op in g:dump():gmatch " = ([%w_]+)%(" do ops[#ops + 1] = op end
-    local layer, last = "project attend project project project ", "project attend take take project project project "
-    assert.equal("embed rope_table " .. layer:rep(2) .. last .. "project", table.concat(ops, " "))
+    local layer, last = "linear fused_attention linear linear linear ", "linear fused_attention gather gather linear linear linear "
+    assert.equal("embed rope_table " .. layer:rep(2) .. last .. "linear", table.concat(ops, " "))
   end)
 
   -- Fusing changes where values stand, never what they are.

@@ -10,11 +10,11 @@ local function head_graph(rows, cols, head)
   local table_values = floats.unpack(floats.uniform(40 * cols, 5, 2))
   local g = graphs.parse(([[
     input ids: int32[1, T]
-    input wanted: int32[1, W]
+    input out_rows: int32[1, W]
     const table: fp32[40, %d]
     const head: fp32[%d, %d]
     x = embed(ids, table)
-    t = take(x, wanted)
+    t = gather(x, out_rows)
     y = conv1x1(t, head)
     give y
   ]]):format(cols, rows, cols), { table = table_values, head = floats.unpack(head) })
@@ -43,7 +43,7 @@ describe("weights in forms of packages", function()
         for _, isa in ipairs(core.isa_list()) do
           local got, m = run(g, { weights = form, isa = isa, threads = 3 })
           assert.is_nil(floats.difference(got, want))
-          assert.equal(encoded.form, m.weights)
+          assert.equal(encoded.scheme, m.weights)
           assert.equal(encoded.error > 0, m.error > 0)
           assert.is_true(math.abs(m.error - encoded.error) <= 1e-9 * encoded.error and m.max_abs == encoded.max_abs)
           local quick = run(g, { weights = form, isa = isa, int8 = true })

@@ -1,4 +1,4 @@
-/* The forms that weights have in Core ML packages, and in memory where a model is loaded with `weights=` of the same name:
+/* The schemes that weights have in Core ML packages, and in memory where a model is loaded with `weights=` of the same name:
  * one encoder for both, so that an exported model and a loaded one hold the same numbers.
  *
  *   FP16           w = fp16(x)
@@ -12,10 +12,10 @@
  * q of INT8 is -127 .. 127, of INT4_BLOCK -8 .. 7, of LUT4 an index 0 .. 15. Every w is exact in float32: scale * q is a
  * product of 11 and at most 7 bits. A package declared fp16 rounds that product to fp16; run in fp32 it does not.
  *
- * Bytes depend on the weights, the form and the importance alone: not on the number of threads, not on which rows are
+ * Bytes depend on the weights, the scheme and the importance alone: not on the number of threads, not on which rows are
  * encoded together. */
-#ifndef ANE_QUANT_WEIGHT_FORMS_H
-#define ANE_QUANT_WEIGHT_FORMS_H
+#ifndef ANE_QUANT_WEIGHT_SCHEMES_H
+#define ANE_QUANT_WEIGHT_SCHEMES_H
 
 #include "quant/quant.h"
 
@@ -25,25 +25,25 @@ typedef enum {
   ANE_WEIGHT_INT8_CHANNEL,
   ANE_WEIGHT_INT4_BLOCK,
   ANE_WEIGHT_LUT4,
-} ane_weight_form;
+} ane_weight_scheme;
 
 struct ane_weight_spec {
-  ane_weight_form form;
+  ane_weight_scheme scheme;
   int32_t size; /* INT4_BLOCK: columns a block, 32 or 64; LUT4: rows a table, 8, 16, 32, or 0: all; else 0 */
 };
 
-/* By name (weight_form.def): "int8", "lut4-g16". False where there is none. */
+/* By name (weight_scheme.def): "int8", "lut4-g16". False where there is none. */
 bool ane_weight_spec_from_name(const char *name, struct ane_weight_spec *out);
 const char *ane_weight_spec_name(struct ane_weight_spec s);
 /* Name i of the list, NULL behind the last. */
 const char *ane_weight_spec_list(int i);
 
-/* The form that a matrix of this shape takes where `s` is asked for. Blocks must divide rows: where `cols` is no multiple of
+/* The scheme that a matrix of this shape takes where `s` is asked for. Blocks must divide rows: where `cols` is no multiple of
  * the block, a block of 64 becomes one of 32, and that one INT8_CHANNEL. Tables must divide the matrix: where `rows` is no
  * multiple of their rows these are halved, down to 8, and then there is one table for all. Idempotent. */
 struct ane_weight_spec ane_weight_spec_fit(struct ane_weight_spec s, int64_t rows, int64_t cols);
 
-/* Bytes of the parts of a matrix in a form that fits it; false on overflow. */
+/* Bytes of the parts of a matrix in a scheme that fits it; false on overflow. */
 struct ane_weight_sizes {
   uint64_t payload; /* codes, or the fp16 weights themselves */
   uint64_t scales, lut; /* numbers of fp16 values, not bytes */

@@ -1,5 +1,5 @@
-/* Names, shapes and sizes of the forms, and the rows of tensors. */
-#include "quant/weight_forms.h"
+/* Names, shapes and sizes of the schemes, and the rows of tensors. */
+#include "quant/weight_schemes.h"
 
 #include <string.h>
 
@@ -8,9 +8,9 @@ struct row {
   struct ane_weight_spec spec;
 };
 
-#define ANE_WEIGHT(form, size, name) {name, {ANE_WEIGHT_##form, size}},
+#define ANE_WEIGHT(scheme, size, name) {name, {ANE_WEIGHT_##scheme, size}},
 static const struct row rows[] = {
-#include "quant/weight_form.def"
+#include "quant/weight_scheme.def"
 };
 #undef ANE_WEIGHT
 
@@ -24,18 +24,18 @@ bool ane_weight_spec_from_name(const char *name, struct ane_weight_spec *out) {
 
 const char *ane_weight_spec_name(struct ane_weight_spec s) {
   for (int i = 0; i < ROWS; i++)
-    if (rows[i].spec.form == s.form && rows[i].spec.size == s.size) return rows[i].name;
+    if (rows[i].spec.scheme == s.scheme && rows[i].spec.size == s.size) return rows[i].name;
   return "?";
 }
 
 const char *ane_weight_spec_list(int i) { return i >= 0 && i < ROWS ? rows[i].name : NULL; }
 
 struct ane_weight_spec ane_weight_spec_fit(struct ane_weight_spec s, int64_t n_rows, int64_t n_cols) {
-  if (s.form == ANE_WEIGHT_INT4_BLOCK) {
+  if (s.scheme == ANE_WEIGHT_INT4_BLOCK) {
     while (s.size > 32 && n_cols % s.size) s.size /= 2;
     if (n_cols % s.size) s = (struct ane_weight_spec){ANE_WEIGHT_INT8_CHANNEL, 0};
   }
-  if (s.form == ANE_WEIGHT_LUT4) {
+  if (s.scheme == ANE_WEIGHT_LUT4) {
     while (s.size > 8 && n_rows % s.size) s.size /= 2;
     if (s.size && n_rows % s.size) s.size = 0;
   }
@@ -46,7 +46,7 @@ bool ane_weight_sizes(struct ane_weight_spec s, int64_t n_rows, int64_t n_cols, 
   uint64_t n, r = (uint64_t)n_rows;
   if (n_rows < 1 || n_cols < 1 || __builtin_mul_overflow(r, (uint64_t)n_cols, &n) || n > INT64_MAX / 4) return false;
   *out = (struct ane_weight_sizes){0};
-  switch (s.form) {
+  switch (s.scheme) {
     case ANE_WEIGHT_FP16: out->payload = 2 * n; break;
     case ANE_WEIGHT_INT8: out->payload = n, out->scales = 1; break;
     case ANE_WEIGHT_INT8_CHANNEL: out->payload = n, out->scales = r; break;

@@ -1,60 +1,60 @@
-/* Cuts the graph of a model into pieces, each to become a package of its own.
+/* Cuts the graph of a model into shards, each to become a package of its own.
  *
  * The graph is what a recipe builds, after dead_code only: nodes of layer N are called "layers.N. ...", in ascending order of
- * N. What stands before the first layer belongs to the first piece, what stands behind the last one to each slice of the
- * head. Two things are the host's and in no piece: the embedding (a table in a file) and the rope tables (inputs of the
+ * N. What stands before the first layer belongs to the first shard, what stands behind the last one to each slice of the
+ * head. Two things are the host's and in no shard: the embedding (a table in a file) and the rope tables (inputs of the
  * packages that use them).
  *
- *   LAYERS   layers first .. last. Where a layer has experts and is above the law, its LAYERS piece ends before them. Where what is
- *            left of a layer is above the law by itself, it is `parts` pieces, cut between any nodes: as few as keep the law, and of
+ *   LAYERS   layers first .. last. Where a layer has experts and is above the law, its LAYERS shard ends before them. Where what is
+ *            left of a layer is above the law by itself, it is `parts` shards, cut between any nodes: as few as keep the law, and of
  *            those cuts one over which the fewest channels go (between attention and feed-forward, where that will do). A matrix
  *            that is above the law by itself stays whole, alone but for vectors
- *   EXPERTS  experts [from, to) of the mixture `split` in layer first == last. It adds to the sum of the piece before: the
+ *   EXPERTS  experts [from, to) of the mixture `split` in layer first == last. It adds to the sum of the shard before: the
  *            mixture's result is among its `ins` if from > 0, and the only one of its `outs` if to < the number of experts:
  *            then it is the sum so far. The last slice goes on with what follows in the layer, up to the next mixture
  *   HEAD     rows [from, to) of the projection `split`; the final norm stands in each slice
- *   WHOLE    everything in one (ane_cut_whole)
+ *   WHOLE    everything in one (ane_partition_whole)
  *
- * `take` nodes are in the pieces; there every column of a call is wanted (the host passes only those to the head). */
-#ifndef ANE_MIL_CUT_H
-#define ANE_MIL_CUT_H
+ * `take` nodes are in the shards; there every column of a call is wanted (the host passes only those to the head). */
+#ifndef ANE_MIL_PARTITION_H
+#define ANE_MIL_PARTITION_H
 
 #include "base/arena.h"
 #include "base/status.h"
 #include "graph/graph.h"
 
-typedef enum { ANE_CUT_LAYERS, ANE_CUT_EXPERTS, ANE_CUT_HEAD, ANE_CUT_WHOLE } ane_cut_kind;
+typedef enum { ANE_SHARD_LAYERS, ANE_SHARD_EXPERTS, ANE_SHARD_HEAD, ANE_SHARD_WHOLE } ane_shard_kind;
 /* "layers", "experts", "head", "whole" */
-const char *ane_cut_kind_name(ane_cut_kind kind);
+const char *ane_shard_kind_name(ane_shard_kind kind);
 
-struct ane_cut_piece {
-  ane_cut_kind kind;
+struct ane_shard {
+  ane_shard_kind kind;
   int32_t first, last; /* layers, 0-based, both included; HEAD: ANE_NONE */
   int32_t part, parts; /* LAYERS: which part of layer first == last, from 0, of how many; parts 0: whole layers */
   int32_t split;       /* EXPERTS: the node of the mixture; HEAD, WHOLE: the head's conv1x1, ANE_NONE where the graph has none */
   int64_t from, to;    /* HEAD: rows of its weight; EXPERTS: experts; WHOLE: all rows */
   const int32_t *nodes; /* in order; `split` is one of them */
   int32_t n_nodes;
-  /* Values that come from the embedding or from pieces before; that go to pieces behind or are results of the graph. In the
+  /* Values that come from the embedding or from shards before; that go to shards behind or are results of the graph. In the
    * order in which they are made. */
   const int32_t *ins, *outs;
   int32_t n_ins, n_outs;
-  const int32_t *states; /* values of kind STATE; attention to both sides has none (see ane_cut_has_state) */
+  const int32_t *states; /* values of kind STATE; attention to both sides has none (see ane_partition_has_state) */
   int32_t n_states;
   const int32_t *ropes;  /* results of rope_table nodes that nodes here use */
   int32_t n_ropes;
   const int32_t *consts; /* weights, each once, in the order of use */
   int32_t n_consts;
   uint64_t bytes;        /* of the weights, as the caller counts them */
-  /* The residual stream: of what crosses the edge before (behind) the piece the value made last, where the edge lies between
+  /* The residual stream: of what crosses the edge before (behind) the shard the value made last, where the edge lies between
    * layers and the value is one of `ins` (`outs`) and has the embedding's channels. It is called "hidden" ("hidden_out"),
    * which is no more than a name: what is passed where is settled by the values. ANE_NONE: there is none. */
   int32_t hidden_in, hidden_out;
 };
 
-struct ane_cut {
-  struct ane_cut_piece *pieces; /* in the order of calls */
-  int32_t n_pieces;
+struct ane_partition {
+  struct ane_shard *shards; /* in the order of calls */
+  int32_t n_shards;
   int32_t n_layers;
   int32_t embedding;            /* result of the embed node, ANE_NONE where there is none */
   int32_t table;                /* its table, a constant [V, C] */
@@ -62,33 +62,33 @@ struct ane_cut {
   struct ane_arena arena;
 };
 
-/* How large pieces may be. */
-struct ane_cut_limits {
-  uint64_t target;      /* bytes that a piece of several layers, and a slice of the head, stays within */
-  uint64_t law;         /* bytes above which a layer is split: at its experts, or else between nodes */
+/* How large shards may be. */
+struct ane_partition_limits {
+  uint64_t target;      /* bytes that a shard of several layers, and a slice of the head, stays within */
+  uint64_t size_limit;       /* bytes above which a layer is split: at its experts, or else between nodes */
   int64_t rows;         /* of a slice of the head */
   int32_t head_slices;  /* 0: as few as target and rows allow; else this many (at least as many as rows allow) */
   int64_t row_align;    /* slices of the head begin at multiples of it; 0: anywhere */
-  int32_t layers;       /* most layers of a piece; 0: any number */
+  int32_t layers;       /* most layers of a shard; 0: any number */
   int32_t expert_parts; /* 0: as few as the law allows: 1, 2, 4, ... up to one an expert; else this many (at most one an expert) */
 };
 /* 200 MB, 250 MB, 65,536 rows; MB = 10^6 bytes. */
-struct ane_cut_limits ane_cut_default_limits(void);
+struct ane_partition_limits ane_partition_default_limits(void);
 
 /* Bytes that input `input` of the node takes in a package, of which `rows` rows of the outermost dimension are used. */
-typedef uint64_t (*ane_cut_bytes_fn)(void *arg, const struct ane_graph *g, int32_t node, int32_t input, int64_t rows);
+typedef uint64_t (*ane_partition_bytes_fn)(void *arg, const struct ane_graph *g, int32_t node, int32_t input, int64_t rows);
 
 /* *out is NULL on failure. Errors: ANE_UNSUPPORTED (nodes of the layers are not in order, fused nodes), ANE_NOMEM. */
-ane_status ane_cut_make(struct ane_cut **out, const struct ane_graph *g, const struct ane_cut_limits *limits, ane_cut_bytes_fn bytes, void *arg,
+ane_status ane_partition_make(struct ane_partition **out, const struct ane_graph *g, const struct ane_partition_limits *limits, ane_partition_bytes_fn bytes, void *arg,
                         struct ane_error *err);
-/* The same with everything in one piece. */
-ane_status ane_cut_whole(struct ane_cut **out, const struct ane_graph *g, ane_cut_bytes_fn bytes, void *arg, struct ane_error *err);
-void ane_cut_free(struct ane_cut *cut); /* NULL is fine */
+/* The same with everything in one shard. */
+ane_status ane_partition_whole(struct ane_partition **out, const struct ane_graph *g, ane_partition_bytes_fn bytes, void *arg, struct ane_error *err);
+void ane_partition_free(struct ane_partition *partition); /* NULL is fine */
 
 /* Does a package keep the state that is input `input` of the node? Attention to both sides sees the tokens of its call only. */
-bool ane_cut_has_state(const struct ane_graph *g, int32_t node, int32_t input);
+bool ane_partition_has_state(const struct ane_graph *g, int32_t node, int32_t input);
 
 /* The layer of a node, from its name; ANE_NONE outside layers. */
-int32_t ane_cut_layer(const struct ane_node *n);
+int32_t ane_partition_layer(const struct ane_node *n);
 
 #endif

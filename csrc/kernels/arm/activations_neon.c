@@ -1,4 +1,4 @@
-/* Quantises activations by blocks of 32 for NEON: the same steps as acts_i8 of ref. */
+/* Quantises activations by blocks of 32 for NEON: the same steps as quantise_i8 of ref. */
 #include "kernels/arm/matmul_unpack.h"
 
 INLINE float block_max(const float *x) {
@@ -19,21 +19,21 @@ INLINE int8x16_t bytes_of(const int32x4_t v[4]) {
   return vcombine_s8(vmovn_s16(vcombine_s16(vmovn_s32(v[0]), vmovn_s32(v[1]))), vmovn_s16(vcombine_s16(vmovn_s32(v[2]), vmovn_s32(v[3]))));
 }
 
-/* Block `at`, `at_wide` among those that go by blocks, from 32 values. span: what 127 steps come to. */
-INLINE void quantise_block(const struct ane_acts *a, int64_t at, int64_t at_wide, const float *x, bool is_wide, float span) {
-  int8_t *q = (int8_t *)a->q + at * ANE_BLOCK, *high = (int8_t *)a->high + at_wide * ANE_BLOCK;
-  int32_t *isum = (int32_t *)a->isum + 2 * at, *high_isum = (int32_t *)a->high_isum + 2 * at_wide, sum = 0;
+/* Block `at`, `at_outlier` among those that go by blocks, from 32 values. span: what 127 steps come to. */
+INLINE void quantise_block(const struct ane_activations *a, int64_t at, int64_t at_outlier, const float *x, bool is_outlier, float span) {
+  int8_t *q = (int8_t *)a->q + at * ANE_BLOCK, *residual = (int8_t *)a->residual + at_outlier * ANE_BLOCK;
+  int32_t *isum = (int32_t *)a->isum + 2 * at, *residual_isum = (int32_t *)a->residual_isum + 2 * at_outlier, sum = 0;
   const float inverse = span >= ANE_TINY ? ANE_CODE_MAX / span : 0, d = span >= ANE_TINY ? span / ANE_CODE_MAX : 0;
-  unsigned wide = 0;
+  unsigned outlier = 0;
 #pragma GCC unroll 2
   for (int half = 0; half < 2; half++) {
     int32x4_t v[4], h[4];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
-      v[i] = whole_of(x + 16 * half + 4 * i, inverse, is_wide ? ANE_WIDE_MAX : ANE_CODE_MAX);
+      v[i] = whole_of(x + 16 * half + 4 * i, inverse, is_outlier ? ANE_OUTLIER_MAX : ANE_CODE_MAX);
       h[i] = vdupq_n_s32(0);
-      if (is_wide && vmaxvq_s32(vabsq_s32(v[i])) > ANE_CODE_MAX) {
-        wide |= 1u << (4 * half + i);
+      if (is_outlier && vmaxvq_s32(vabsq_s32(v[i])) > ANE_CODE_MAX) {
+        outlier |= 1u << (4 * half + i);
         h[i] = vshrq_n_s32(vaddq_s32(v[i], vdupq_n_s32(64)), 7);
         v[i] = vsubq_s32(v[i], vshlq_n_s32(h[i], 7));
       }
@@ -41,33 +41,33 @@ INLINE void quantise_block(const struct ane_acts *a, int64_t at, int64_t at_wide
     const int8x16_t codes = bytes_of(v);
     vst1q_s8(q + 16 * half, codes);
     sum += isum[half] = vaddlvq_s8(codes);
-    if (!is_wide) continue;
-    const int8x16_t highs = bytes_of(h);
-    vst1q_s8(high + 16 * half, highs);
-    sum += 128 * (high_isum[half] = vaddlvq_s8(highs));
+    if (!is_outlier) continue;
+    const int8x16_t residual = bytes_of(h);
+    vst1q_s8(residual + 16 * half, residual);
+    sum += 128 * (residual_isum[half] = vaddlvq_s8(residual));
   }
   ((int32_t *)a->minus_sum)[at] = -isum[0] - isum[1];
   ((float *)a->d)[at] = d;
-  ((float *)a->d_high)[at_wide] = 128 * d;
-  ((uint8_t *)a->wide)[at_wide] = (uint8_t)wide;
+  ((float *)a->d_residual)[at_outlier] = 128 * d;
+  ((uint8_t *)a->outlier)[at_outlier] = (uint8_t)outlier;
   ((float *)a->dsum)[at] = d * (float)sum;
 }
 
-static void acts_i8(const struct ane_acts *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to) {
+static void quantise_i8(const struct ane_activations *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to) {
   const int64_t nb = (int64_t)ane_div_up((size_t)a->cols, ANE_BLOCK), whole = a->cols / ANE_BLOCK;
   for (int64_t t = t_from; t < t_to; t++) {
     const float *row = x + t * ld;
     float last[ANE_BLOCK] = {0}, *amax = (float *)a->d + t * nb;
     if (whole < nb) memcpy(last, row + whole * ANE_BLOCK, sizeof(float) * (size_t)(a->cols - whole * ANE_BLOCK));
     for (int64_t b = 0; b < nb; b++) amax[b] = block_max(b < whole ? row + b * ANE_BLOCK : last);
-    const float limit = ane_wide_limit(amax, nb, a->fine), root = vget_lane_f32(vsqrt_f32(vdup_n_f32(limit)), 0);
+    const float limit = ane_outlier_limit(amax, nb, a->precise), root = vget_lane_f32(vsqrt_f32(vdup_n_f32(limit)), 0);
     for (int64_t b = 0; b < nb; b++) {
       const float *from = b < whole ? row + b * ANE_BLOCK : last;
-      const int64_t at = t * nb + b, at_wide = b * a->wide_ld + t;
-      if (amax[b] * amax[b] > limit) quantise_block(a, at, at_wide, from, true, ane_wide_span(amax[b], root, a->fine));
-      else quantise_block(a, at, at_wide, from, false, amax[b]);
+      const int64_t at = t * nb + b, at_outlier = b * a->outlier_ld + t;
+      if (amax[b] * amax[b] > limit) quantise_block(a, at, at_outlier, from, true, ane_outlier_span(amax[b], root, a->precise));
+      else quantise_block(a, at, at_outlier, from, false, amax[b]);
     }
   }
 }
 
-void ane_acts_neon(struct ane_kernels *k) { k->acts_i8 = acts_i8; }
+void ane_activations_neon(struct ane_kernels *k) { k->quantise_i8 = quantise_i8; }

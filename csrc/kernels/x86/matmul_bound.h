@@ -1,23 +1,23 @@
-/* Upper bounds of the products of one token and a P8 matrix: of all rows by the upper halves of the codes, of some rows by the
+/* Upper bounds of the products of one token and a Q8_0_SPLIT matrix: of all rows by the upper halves of the codes, of some rows by the
  * lower. A template: include the lanes and matmul_i8.h first. */
 #ifndef ANE_KERNELS_X86_MATMUL_UPPER_H
 #define ANE_KERNELS_X86_MATMUL_UPPER_H
 
 enum { UPPER_BLOCK = 304, ROWS_AHEAD = 4 };
 
-INLINE void upper_vector(const struct ane_packed *w, const struct ane_acts *x, const struct ane_upper_x *blocks, const uint8_t *group, int part, float *bound,
+INLINE void upper_vector(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks, const uint8_t *group, int part, float *bound,
                          float *base) {
   vf acc = vf_set(ANE_BOUND_START), left = vf_zero();
   for (int64_t b = 0; b < w->cols / ANE_BLOCK; b++) {
     const uint8_t *from = group + b * UPPER_BLOCK;
     vi c[8], sum[FUSED_NT] = {vi_zero()}, run[FUSED_NT];
     if (part == 0) look_ahead(group, w->group_bytes, 1, (size_t)b * UPPER_BLOCK, (UPPER_BLOCK + 63) / 64);
-    unpack_codes(ANE_FORM_Q4_0, from, part, false, c);
-    fused_dots(ANE_FORM_Q4_0, 1, c, 8, x->q + b * ANE_BLOCK, 0, sum, run);
-    if (x->wide[b * x->wide_ld]) {
-      vi high[FUSED_NT] = {vi_zero()};
-      fused_dots(ANE_FORM_Q4_0, 1, c, 8, x->high + b * x->wide_ld * ANE_BLOCK, 0, high, run);
-      sum[0] = vi_add(sum[0], vi_times_128(high[0]));
+    unpack_codes(ANE_LAYOUT_Q4_0, from, part, false, c);
+    fused_dots(ANE_LAYOUT_Q4_0, 1, c, 8, x->q + b * ANE_BLOCK, 0, sum, run);
+    if (x->outlier[b * x->outlier_ld]) {
+      vi residual[FUSED_NT] = {vi_zero()};
+      fused_dots(ANE_LAYOUT_Q4_0, 1, c, 8, x->residual + b * x->outlier_ld * ANE_BLOCK, 0, residual, run);
+      sum[0] = vi_add(sum[0], vi_times_128(residual[0]));
     }
     vf dot = vf_int(vi_add(vi_shl_by(sum[0], 5), vi_set(blocks[b].start)));
     vf scale = vf_half(from + 256 + part * LANES * 2), size = vf_abs(scale);
@@ -29,7 +29,7 @@ INLINE void upper_vector(const struct ane_packed *w, const struct ane_acts *x, c
   vf_store(bound + part * LANES, vf_add(acc, left));
 }
 
-static void upper_bound(const struct ane_packed *w, const struct ane_acts *x, const struct ane_upper_x *blocks, int64_t g_from, int64_t g_to, float *bound,
+static void upper_bound(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks, int64_t g_from, int64_t g_to, float *bound,
                         float *base) {
   for (int64_t g = g_from; g < g_to; g++)
     for (int part = 0; part < PARTS; part++)
@@ -48,7 +48,7 @@ INLINE float sum_of_8(__m256 v) {
   return _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)));
 }
 
-INLINE float one_row(const struct ane_acts *x, const struct ane_upper_x *blocks, int64_t nb, const uint8_t *low, const uint8_t *scales) {
+INLINE float one_row(const struct ane_activations *x, const struct ane_bound_block *blocks, int64_t nb, const uint8_t *low, const uint8_t *scales) {
   const __m128i nibble = _mm_set1_epi8(15);
   __m256 acc = _mm256_setzero_ps();
   float start = 0;
@@ -56,7 +56,7 @@ INLINE float one_row(const struct ane_acts *x, const struct ane_upper_x *blocks,
     __m128i v = _mm_loadu_si128((const void *)low);
     __m256i codes = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_and_si128(v, nibble)), _mm_and_si128(_mm_srli_epi16(v, 4), nibble), 1);
     __m256i sum = low_dot(codes, x->q + b * ANE_BLOCK);
-    if (x->wide[b * x->wide_ld]) sum = _mm256_add_epi32(sum, _mm256_slli_epi32(low_dot(codes, x->high + b * x->wide_ld * ANE_BLOCK), 7));
+    if (x->outlier[b * x->outlier_ld]) sum = _mm256_add_epi32(sum, _mm256_slli_epi32(low_dot(codes, x->residual + b * x->outlier_ld * ANE_BLOCK), 7));
     float by = _cvtsh_ss(ane_half(scales + 2 * b)) * blocks[b].by;
     acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_slli_epi32(sum, 1)), _mm256_set1_ps(by), acc);
     start += (float)blocks[b].start_low * by;
@@ -64,16 +64,16 @@ INLINE float one_row(const struct ane_acts *x, const struct ane_upper_x *blocks,
   return sum_of_8(acc) + start;
 }
 
-static void row_bound(const struct ane_packed *w, const struct ane_acts *x, const struct ane_upper_x *blocks, const int32_t *rows, int n, const float *base,
+static void row_bound(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks, const int32_t *rows, int n, const float *base,
                       float *bound) {
   const int64_t nb = w->cols / ANE_BLOCK;
   for (int i = -ROWS_AHEAD; i < n; i++) {
     if (i + ROWS_AHEAD < n) {
-      const uint8_t *low = w->lower + rows[i + ROWS_AHEAD] * nb * 16, *scales = w->scales + rows[i + ROWS_AHEAD] * nb * 2;
+      const uint8_t *low = w->low_nibbles + rows[i + ROWS_AHEAD] * nb * 16, *scales = w->scales + rows[i + ROWS_AHEAD] * nb * 2;
       for (int64_t at = 0; at < nb * 16 + 63; at += 64) _mm_prefetch((const char *)low + at, _MM_HINT_T0);
       for (int64_t at = 0; at < nb * 2 + 63; at += 64) _mm_prefetch((const char *)scales + at, _MM_HINT_T0);
     }
-    if (i >= 0) bound[i] = base[rows[i]] + one_row(x, blocks, nb, w->lower + rows[i] * nb * 16, w->scales + rows[i] * nb * 2);
+    if (i >= 0) bound[i] = base[rows[i]] + one_row(x, blocks, nb, w->low_nibbles + rows[i] * nb * 16, w->scales + rows[i] * nb * 2);
   }
 }
 

@@ -1,6 +1,6 @@
-/* Operations of an ML Program as the laws see them: a convolution is judged by the form of its weight, which another
+/* Operations of an ML Program as the rules see them: a convolution is judged by the scheme of its weight, which another
  * operation yields. */
-#include "mil/laws.h"
+#include "mil/residency.h"
 
 #include <string.h>
 
@@ -12,14 +12,14 @@ static uint32_t maker(const struct ane_mil_block *b, uint32_t end, const char *n
   return end;
 }
 
-/* A parameter that is an attribute (forms of iOS 16) or an input bound to a value (iOS 18); NULL otherwise. */
+/* A parameter that is an attribute (schemes of iOS 16) or an input bound to a value (iOS 18); NULL otherwise. */
 static const struct ane_mil_value *parameter(const struct ane_mil_op *op, const char *name) {
   const struct ane_mil_value *v = ane_mil_op_attr(op, name);
   const struct ane_mil_arg *a = v ? NULL : ane_mil_op_arg(op, name);
   return v ? v : a && a->n_bindings == 1 ? a->bindings[0].value : NULL;
 }
 
-static bool form_of(const struct ane_mil_op *op, ane_weight_form *out) {
+static bool form_of(const struct ane_mil_op *op, ane_weight_scheme *out) {
   const struct ane_mil_value *scale = parameter(op, "scale"), *data = parameter(op, "data");
   bool one = scale && scale->count == 1;
   if (strcmp(op->type, "const") == 0) *out = ANE_WEIGHT_FP16;
@@ -31,16 +31,16 @@ static bool form_of(const struct ane_mil_op *op, ane_weight_form *out) {
   return true;
 }
 
-static void weigh(const struct ane_mil_block *b, uint32_t i, struct ane_law_op *x) {
+static void weigh(const struct ane_mil_block *b, uint32_t i, struct ane_residency_op *x) {
   const struct ane_mil_op *op = &b->ops[i];
   const struct ane_mil_arg *w = ane_mil_op_arg(op, "weight");
   if (!w || w->n_bindings != 1) return;
   uint32_t at = w->bindings[0].name ? maker(b, i, w->bindings[0].name) : i;
   if (w->bindings[0].value) {
-    x->form = ANE_WEIGHT_FP16;
+    x->scheme = ANE_WEIGHT_FP16;
     x->has_weights = true;
   } else if (at < i) {
-    x->has_weights = form_of(&b->ops[at], &x->form);
+    x->has_weights = form_of(&b->ops[at], &x->scheme);
   }
   x->projection = x->has_weights && strcmp(op->type, "conv") == 0;
   for (uint32_t j = 0; at < i && j < b->ops[at].n_outputs; j++)
@@ -55,10 +55,10 @@ static int64_t state_last(const struct ane_mil_function *f, const struct ane_mil
   return 0;
 }
 
-struct ane_law_finding ane_law_judge_mil(const struct ane_mil_function *f, uint32_t i) {
+struct ane_residency_finding ane_residency_judge_mil(const struct ane_mil_function *f, uint32_t i) {
   const struct ane_mil_op *op = &f->block.ops[i];
-  struct ane_law_op x = {0};
-  if (strcmp(op->type, "const") == 0 || strncmp(op->type, "constexpr_", 10) == 0) return (struct ane_law_finding){ANE_LAW_ENGINE, ANE_NONE, 0};
+  struct ane_residency_op x = {0};
+  if (strcmp(op->type, "const") == 0 || strncmp(op->type, "constexpr_", 10) == 0) return (struct ane_residency_finding){ANE_RESIDENCY_ENGINE, ANE_NONE, 0};
   weigh(&f->block, i, &x);
   x.int8_activations = strcmp(op->type, "quantize") == 0 || strcmp(op->type, "dequantize") == 0;
   x.top_k = strcmp(op->type, "topk") == 0;
@@ -70,5 +70,5 @@ struct ane_law_finding ane_law_judge_mil(const struct ane_mil_function *f, uint3
     x.rank = ANE_MAX(x.rank, t->rank);
     for (int32_t d = 0; d < t->rank; d++) x.most = ANE_MAX(x.most, t->dim[d]);
   }
-  return ane_law_judge_op(&x);
+  return ane_residency_judge_op(&x);
 }

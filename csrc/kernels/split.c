@@ -1,4 +1,4 @@
-/* Q8_0 in two halves (P8): packing, and the parts of bounds that depend on x only. */
+/* Q8_0 in two halves (Q8_0_SPLIT): packing, and the parts of bounds that depend on x only. */
 #include "kernels/kernels_internal.h"
 
 #include <math.h>
@@ -23,33 +23,33 @@ static inline uint64_t products(bytes16 low) {
 }
 
 /* 32 stored codes in two halves; returns the norm of what the upper leaves. Codes are the stored ones + 128. */
-static inline uint8_t pack_block(const uint8_t *codes, uint8_t *upper, uint8_t *lower) {
+static inline uint8_t pack_block(const uint8_t *codes, uint8_t *upper, uint8_t *low_nibbles) {
   bytes16 a = load16(codes) ^ 0x80, b = load16(codes + 16) ^ 0x80, low = a & 15, high = b & 15;
   bytes16 u = (a >> 4) | (b & 0xF0), l = low | (high << 4);
   memcpy(upper, &u, 16);
-  memcpy(lower, &l, 16);
+  memcpy(low_nibbles, &l, 16);
   /* The sum of (2 l - 15)^2 = 225 - 4 l (15 - l) over all 32. */
   uint64_t taken = ((products(low) + products(high)) * 0x0001000100010001) >> 48;
-  float norm = sqrtf((float)(32 * 225 - 4 * (int)taken)) * (0.5f * ANE_UPPER_STEPS); /* at most 255 */
+  float norm = sqrtf((float)(32 * 225 - 4 * (int)taken)) * (0.5f * ANE_BOUND_STEPS); /* at most 255 */
   uint8_t down = (uint8_t)norm;
   return (uint8_t)(down + ((float)down < norm));
 }
 
-void ane_pack_halves(const struct ane_packed *w, const uint8_t *rows, size_t stride, int n_rows, int64_t g) {
+void ane_pack_split(const struct ane_packed *w, const uint8_t *rows, size_t stride, int n_rows, int64_t g) {
   const size_t nb = (size_t)w->cols / ANE_BLOCK;
   uint8_t *group = (uint8_t *)w->data + (size_t)g * w->group_bytes;
   if (n_rows < ANE_GROUP) memset(group, 0, w->group_bytes);
   for (int r = 0; r < ANE_GROUP; r++) {
-    uint8_t *lower = (uint8_t *)w->lower + (size_t)(g * ANE_GROUP + r) * nb * 16, *scales = (uint8_t *)w->scales + (size_t)(g * ANE_GROUP + r) * nb * 2;
+    uint8_t *low_nibbles = (uint8_t *)w->low_nibbles + (size_t)(g * ANE_GROUP + r) * nb * 16, *scales = (uint8_t *)w->scales + (size_t)(g * ANE_GROUP + r) * nb * 2;
     if (r >= n_rows) {
-      memset(lower, 0, nb * 16);
+      memset(low_nibbles, 0, nb * 16);
       memset(scales, 0, nb * 2);
       continue;
     }
     for (size_t b = 0; b < nb; b++) {
       const uint8_t *src = rows + (size_t)r * stride + 34 * b;
       uint8_t upper[16], *to = group + 304 * b;
-      to[288 + r] = pack_block(src + 2, upper, lower + 16 * b);
+      to[288 + r] = pack_block(src + 2, upper, low_nibbles + 16 * b);
       for (int v = 0; v < 4; v++) ane_put_word(to + 64 * v + 4 * r, ane_word(upper + 4 * v));
       ane_put_half(to + 256 + 2 * r, ane_half(src));
       ane_put_half(scales + 2 * b, ane_half(src));
@@ -57,21 +57,21 @@ void ane_pack_halves(const struct ane_packed *w, const uint8_t *rows, size_t str
   }
 }
 
-void ane_upper_prepare(const struct ane_acts *x, struct ane_upper_x *out) {
+void ane_bound_prepare(const struct ane_activations *x, struct ane_bound_block *out) {
   int64_t nb = x->cols / ANE_BLOCK;
   float rounding = (float)(4 * nb + 16) * 0x1p-23f * 128;
   for (int64_t b = 0; b < nb; b++) {
-    const int8_t *q = x->q + b * ANE_BLOCK, *high = x->high + b * x->wide_ld * ANE_BLOCK;
+    const int8_t *q = x->q + b * ANE_BLOCK, *residual = x->residual + b * x->outlier_ld * ANE_BLOCK;
     int32_t sum = 0, size = 0;
     int64_t squares = 0;
     for (int i = 0; i < ANE_BLOCK; i++) {
-      int32_t v = x->wide[b * x->wide_ld] ? q[i] + 128 * high[i] : q[i];
+      int32_t v = x->outlier[b * x->outlier_ld] ? q[i] + 128 * residual[i] : q[i];
       sum += v;
       size += v < 0 ? -v : v;
       squares += (int64_t)v * v;
     }
     float d = x->d[b];
-    out[b] = (struct ane_upper_x){.by = 0.5f * d, .norm = (float)((double)d * sqrt((double)squares) * (1.000001 / ANE_UPPER_STEPS)),
+    out[b] = (struct ane_bound_block){.by = 0.5f * d, .norm = (float)((double)d * sqrt((double)squares) * (1.000001 / ANE_BOUND_STEPS)),
                                   .slack = d * (float)size * rounding, .start = -241 * sum, .start_low = -15 * sum};
   }
 }

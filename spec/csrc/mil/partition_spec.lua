@@ -317,7 +317,7 @@ describe("laws", function()
 
   it("have an id of their own, a text and a source each", function()
     local seen = {}
-    for _, l in ipairs(core.mil_laws()) do
+    for _, l in ipairs(core.mil_rules()) do
       assert.is_nil(seen[l.id])
       seen[l.id] = true
       assert.is_true(#l.text > 20 and #l.source > 0)

@@ -1,4 +1,4 @@
-/* Quantises activations by blocks of 32. A template: include the lanes first. The same steps as acts_i8 of ref. */
+/* Quantises activations by blocks of 32. A template: include the lanes first. The same steps as quantise_i8 of ref. */
 #ifndef ANE_KERNELS_X86_MATMUL_ACTS_H
 #define ANE_KERNELS_X86_MATMUL_ACTS_H
 
@@ -34,11 +34,11 @@ INLINE uint32_t every_fourth(uint32_t m) {
   return (m | m >> 12) & 0xFF;
 }
 
-/* The same of a wide block: which fours of columns have high codes, these, and the codes. */
-INLINE __m256i block_wide(const float *x, float inverse, uint32_t *wide, __m256i *high) {
+/* The same of a outlier block: which fours of columns have residual code, these, and the codes. */
+INLINE __m256i block_outlier(const float *x, float inverse, uint32_t *outlier, __m256i *residual) {
 #if defined(__AVX512F__)
   const __m512 by = _mm512_set1_ps(inverse);
-  const __m512i most = _mm512_set1_epi32(ANE_WIDE_MAX), least = _mm512_set1_epi32(-ANE_WIDE_MAX), plain = _mm512_set1_epi32(ANE_CODE_MAX);
+  const __m512i most = _mm512_set1_epi32(ANE_OUTLIER_MAX), least = _mm512_set1_epi32(-ANE_OUTLIER_MAX), plain = _mm512_set1_epi32(ANE_CODE_MAX);
   __m512i v[2], h[2];
   uint32_t beyond = 0;
   for (int i = 0; i < 2; i++) {
@@ -47,17 +47,17 @@ INLINE __m256i block_wide(const float *x, float inverse, uint32_t *wide, __m256i
     beyond |= (uint32_t)_mm512_cmpgt_epi32_mask(_mm512_abs_epi32(v[i]), plain) << 16 * i;
   }
   beyond = fours(beyond);
-  *wide = every_fourth(beyond);
+  *outlier = every_fourth(beyond);
   for (int i = 0; i < 2; i++) {
     __mmask16 four = (__mmask16)((beyond >> 16 * i & 0x1111) * 15);
     h[i] = _mm512_maskz_srai_epi32(four, _mm512_add_epi32(v[i], _mm512_set1_epi32(64)), 7);
     v[i] = _mm512_sub_epi32(v[i], _mm512_slli_epi32(h[i], 7));
   }
-  *high = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm512_cvtepi32_epi8(h[0])), _mm512_cvtepi32_epi8(h[1]), 1);
+  *residual = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm512_cvtepi32_epi8(h[0])), _mm512_cvtepi32_epi8(h[1]), 1);
   return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm512_cvtepi32_epi8(v[0])), _mm512_cvtepi32_epi8(v[1]), 1);
 #else
   const __m256 by = _mm256_set1_ps(inverse);
-  const __m256i most = _mm256_set1_epi32(ANE_WIDE_MAX), least = _mm256_set1_epi32(-ANE_WIDE_MAX), plain = _mm256_set1_epi32(ANE_CODE_MAX);
+  const __m256i most = _mm256_set1_epi32(ANE_OUTLIER_MAX), least = _mm256_set1_epi32(-ANE_OUTLIER_MAX), plain = _mm256_set1_epi32(ANE_CODE_MAX);
   const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7); /* packs works in 128-bit halves */
   __m256i v[4], h[4];
   uint32_t beyond = 0;
@@ -71,8 +71,8 @@ INLINE __m256i block_wide(const float *x, float inverse, uint32_t *wide, __m256i
     h[i] = _mm256_and_si256(four, _mm256_srai_epi32(_mm256_add_epi32(v[i], _mm256_set1_epi32(64)), 7));
     v[i] = _mm256_sub_epi32(v[i], _mm256_slli_epi32(h[i], 7));
   }
-  *wide = every_fourth(beyond & 0x11111111);
-  *high = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(_mm256_packs_epi32(h[0], h[1]), _mm256_packs_epi32(h[2], h[3])), order);
+  *outlier = every_fourth(beyond & 0x11111111);
+  *residual = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(_mm256_packs_epi32(h[0], h[1]), _mm256_packs_epi32(h[2], h[3])), order);
   return _mm256_permutevar8x32_epi32(_mm256_packs_epi16(_mm256_packs_epi32(v[0], v[1]), _mm256_packs_epi32(v[2], v[3])), order);
 #endif
 }
@@ -98,15 +98,15 @@ INLINE vf run_max(const struct blocks *k) {
   return vf_max_each(m);
 }
 
-/* ane_wide_limit from the lanes' sums of squares. */
-INLINE float limit_of(const vf sums[16 / LANES], int64_t nb, bool fine) {
+/* ane_outlier_limit from the lanes' sums of squares. */
+INLINE float limit_of(const vf sums[16 / LANES], int64_t nb, bool precise) {
   float l[16];
 #pragma GCC unroll 2
   for (int i = 0; i < 16 / LANES; i++) vf_store(l + LANES * i, sums[i]);
   __m128 a = _mm_add_ps(_mm_loadu_ps(l), _mm_loadu_ps(l + 8)), b = _mm_add_ps(_mm_loadu_ps(l + 4), _mm_loadu_ps(l + 12));
   a = _mm_add_ps(a, b);
   a = _mm_add_ps(a, _mm_movehl_ps(a, a));
-  return _mm_cvtss_f32(_mm_add_ss(a, _mm_shuffle_ps(a, a, 1))) * (ane_wide_over(fine) / (float)nb);
+  return _mm_cvtss_f32(_mm_add_ss(a, _mm_shuffle_ps(a, a, 1))) * (ane_outlier_over(precise) / (float)nb);
 }
 
 /* Sums of fours of 32 codes. */
@@ -124,33 +124,33 @@ INLINE int32_t half_sums(__m256i codes, int32_t *isum) {
   return _mm_cvtsi128_si32(_mm_add_epi32(first, second));
 }
 
-/* Block `at`, `at_wide` among those that go by blocks, from 32 values. */
-INLINE void quantise_block(const struct ane_acts *a, int64_t at, int64_t at_wide, const float *x, bool is_wide, float inverse, float d) {
-  __m256i high, codes;
-  uint32_t wide = 0;
+/* Block `at`, `at_outlier` among those that go by blocks, from 32 values. */
+INLINE void quantise_block(const struct ane_activations *a, int64_t at, int64_t at_outlier, const float *x, bool is_outlier, float inverse, float d) {
+  __m256i residual, codes;
+  uint32_t outlier = 0;
   int32_t sum = 0;
-  if (is_wide) {
-    codes = block_wide(x, inverse, &wide, &high);
-    _mm256_storeu_si256((__m256i *)(a->high + at_wide * ANE_BLOCK), high);
-    sum = 128 * half_sums(high, (int32_t *)a->high_isum + 2 * at_wide);
-    ((float *)a->d_high)[at_wide] = 128 * d;
+  if (is_outlier) {
+    codes = block_outlier(x, inverse, &outlier, &residual);
+    _mm256_storeu_si256((__m256i *)(a->residual + at_outlier * ANE_BLOCK), residual);
+    sum = 128 * half_sums(residual, (int32_t *)a->residual_isum + 2 * at_outlier);
+    ((float *)a->d_residual)[at_outlier] = 128 * d;
   } else codes = block_codes(x, inverse);
   const int32_t low = half_sums(codes, (int32_t *)a->isum + 2 * at);
   ((int32_t *)a->minus_sum)[at] = -low;
   _mm256_storeu_si256((__m256i *)(a->q + at * ANE_BLOCK), codes);
-  ((uint8_t *)a->wide)[at_wide] = (uint8_t)wide;
+  ((uint8_t *)a->outlier)[at_outlier] = (uint8_t)outlier;
   ((float *)a->dsum)[at] = d * (float)(sum + low);
 }
 
-/* Four blocks from `at` on that are not wide, the first of them `at_wide` among those that go by blocks; their steps are at step. */
-INLINE void quantise_four(const struct ane_acts *a, int64_t at, int64_t at_wide, const float *x, const float *inverse, const float *step) {
+/* Four blocks from `at` on that are not outlier, the first of them `at_outlier` among those that go by blocks; their steps are at step. */
+INLINE void quantise_four(const struct ane_activations *a, int64_t at, int64_t at_outlier, const float *x, const float *inverse, const float *step) {
   __m256i sums[4];
 #pragma GCC unroll 4
   for (int b = 0; b < 4; b++) {
     const __m256i codes = block_codes(x + b * ANE_BLOCK, inverse[b]);
     _mm256_storeu_si256((__m256i *)(a->q + (at + b) * ANE_BLOCK), codes);
     sums[b] = four_sums(codes);
-    ((uint8_t *)a->wide)[at_wide + b * a->wide_ld] = 0;
+    ((uint8_t *)a->outlier)[at_outlier + b * a->outlier_ld] = 0;
   }
   const __m256i halves = _mm256_hadd_epi32(_mm256_hadd_epi32(sums[0], sums[1]), _mm256_hadd_epi32(sums[2], sums[3]));
   const __m128i first = _mm256_castsi256_si128(halves), second = _mm256_extracti128_si256(halves, 1), all = _mm_add_epi32(first, second);
@@ -161,11 +161,11 @@ INLINE void quantise_four(const struct ane_acts *a, int64_t at, int64_t at_wide,
   _mm_storeu_ps((float *)a->dsum + at, _mm_mul_ps(_mm_loadu_ps(step), _mm_cvtepi32_ps(all)));
 }
 
-/* From the largest values of LANES blocks: which are wide (the bits), their steps and the inverses of these, 0 where the block is
- * tiny. least: what 127 steps of a wide block come to at least. */
+/* From the largest values of LANES blocks: which are outlier (the bits), their steps and the inverses of these, 0 where the block is
+ * tiny. least: what 127 steps of a outlier block come to at least. */
 INLINE uint32_t scales_of(vf amax, float limit, float least, vf *d, vf *inverse) {
   const vf most = vf_set(ANE_CODE_MAX), tiny = vf_set(ANE_TINY);
-  vf span = vf_max(vf_mul(amax, vf_set((float)ANE_CODE_MAX / (float)ANE_WIDE_MAX)), vf_set(least));
+  vf span = vf_max(vf_mul(amax, vf_set((float)ANE_CODE_MAX / (float)ANE_OUTLIER_MAX)), vf_set(least));
 #if defined(__AVX512F__)
   __mmask16 plain = _mm512_cmp_ps_mask(vf_mul(amax, amax), vf_set(limit), _CMP_LE_OQ);
   span = _mm512_mask_mov_ps(span, plain, amax);
@@ -184,20 +184,20 @@ INLINE uint32_t scales_of(vf amax, float limit, float least, vf *d, vf *inverse)
 }
 
 /* The blocks k, from block b0 of column t on; their largest values are in d. */
-INLINE void quantise_run(const struct ane_acts *a, int64_t t, int64_t nb, int64_t b0, const struct blocks *k, float limit, float least) {
+INLINE void quantise_run(const struct ane_activations *a, int64_t t, int64_t nb, int64_t b0, const struct blocks *k, float limit, float least) {
   float *d = (float *)a->d + t * nb + b0, inverse[LANES], step[LANES];
   vf steps, inverses;
-  const uint32_t wide = scales_of(vf_load_n(d, k->n), limit, least, &steps, &inverses);
+  const uint32_t outlier = scales_of(vf_load_n(d, k->n), limit, least, &steps, &inverses);
   vf_store(inverse, inverses);
   vf_store(step, steps);
   vf_store_n(d, steps, k->n);
   for (int b = 0; b < k->n;) {
-    const int64_t at = t * nb + b0 + b, at_wide = (b0 + b) * a->wide_ld + t;
-    if (b + 4 <= k->whole && !(wide >> b & 15)) {
-      quantise_four(a, at, at_wide, block_of(k, b), inverse + b, step + b);
+    const int64_t at = t * nb + b0 + b, at_outlier = (b0 + b) * a->outlier_ld + t;
+    if (b + 4 <= k->whole && !(outlier >> b & 15)) {
+      quantise_four(a, at, at_outlier, block_of(k, b), inverse + b, step + b);
       b += 4;
     } else {
-      quantise_block(a, at, at_wide, block_of(k, b), wide >> b & 1, inverse[b], step[b]);
+      quantise_block(a, at, at_outlier, block_of(k, b), outlier >> b & 1, inverse[b], step[b]);
       b++;
     }
   }
@@ -208,8 +208,8 @@ INLINE struct blocks blocks_at(const float *row, const float *last, int64_t b, i
   return (struct blocks){row + b * ANE_BLOCK, last, (int)ANE_MIN(nb - b, LANES), (int)ANE_MIN(whole - b, LANES)};
 }
 
-static void acts_i8(const struct ane_acts *acts, const float *x, int64_t ld, int64_t t_from, int64_t t_to) {
-  const struct ane_acts own = *acts, *a = &own; /* no store can change its pointers */
+static void quantise_i8(const struct ane_activations *activations, const float *x, int64_t ld, int64_t t_from, int64_t t_to) {
+  const struct ane_activations own = *activations, *a = &own; /* no store can change its pointers */
   const int64_t nb = (int64_t)ane_div_up((size_t)a->cols, ANE_BLOCK), whole = a->cols / ANE_BLOCK;
   for (int64_t t = t_from; t < t_to; t++) {
     const float *row = x + t * ld;
@@ -224,7 +224,7 @@ static void acts_i8(const struct ane_acts *acts, const float *x, int64_t ld, int
       vf_store_n(amax + b, m, k.n);
       *sum = vf_add(*sum, vf_mul(m, m));
     }
-    const float limit = limit_of(sums, nb, a->fine), least = ane_wide_part(a->fine) * _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(limit)));
+    const float limit = limit_of(sums, nb, a->precise), least = ane_outlier_part(a->precise) * _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(limit)));
     for (int64_t b = 0; b < nb; b += LANES) {
       const struct blocks k = blocks_at(row, last, b, nb, whole);
       quantise_run(a, t, nb, b, &k, limit, least);

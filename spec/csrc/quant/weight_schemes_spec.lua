@@ -60,16 +60,16 @@ describe("weight forms", function()
     local want = { 2 * 96 * 128, 96 * 128 + 2, 96 * 128 + 2 * 96, 96 * 64 + 2 * 96 * 4, 96 * 64 + 2 * 96 * 2,
       96 * 64 + 32, 96 * 64 + 32 * 12, 96 * 64 + 32 * 6, 96 * 64 + 32 * 3 }
     for i, form in ipairs(FORMS) do
-      local name, bytes = T.weight_form(form, 96, 128)
+      local name, bytes = T.weight_scheme(form, 96, 128)
       assert.same({ form, want[i] }, { name, bytes })
       local got = encode(form, normal(96 * 128, 5, 0.1), 96, 128)
       assert.equal(want[i], #got.payload + #(got.scales or "") + #(got.lut or ""))
     end
-    assert.same({ "int8" }, { T.weight_form("int8", math.maxinteger, 3) }) -- beyond 64 bits: no size
+    assert.same({ "int8" }, { T.weight_scheme("int8", math.maxinteger, 3) }) -- beyond 64 bits: no size
   end)
 
   it("become what fits where blocks or tables do not divide the matrix", function()
-    local function fit(form, rows, cols) return (T.weight_form(form, rows, cols)) end
+    local function fit(form, rows, cols) return (T.weight_scheme(form, rows, cols)) end
     assert.equal("int4-block", fit("int4-block64", 8, 96))
     assert.equal("int8-channel", fit("int4-block64", 8, 72))
     assert.equal("int8-channel", fit("int4-block", 8, 40))
@@ -205,7 +205,7 @@ describe("weight forms", function()
       for _, opts in ipairs { { threads = 2 }, { threads = 5 }, { threads = 2, transposed = true } } do
         opts.importance = weight
         local got = encode(form, opts.transposed and floats.pack(turned) or bytes, rows, cols, opts)
-        for _, key in ipairs { "form", "payload", "scales", "lut", "values", "error", "max_abs" } do assert.equal(want[key], got[key]) end
+        for _, key in ipairs { "scheme", "payload", "scales", "lut", "values", "error", "max_abs" } do assert.equal(want[key], got[key]) end
       end
       local head = encode(form, bytes, rows, cols, { importance = weight, from = 0, to = 64 })
       local tail = encode(form, bytes, rows, cols, { importance = weight, from = 64 })
