@@ -44,8 +44,7 @@ enum { CHAINS = 12, STEPS = 200000 };
     const type a = set(0.999f), b = set(1e-3f);                                                                                  \
     for (int i = 0; i < CHAINS; i++) s[i] = set((float)i);                                                                       \
     BEST(seconds, {                                                                                                              \
-      for (int k = 0; k < STEPS; k++)                                                                                            \
-        _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++) s[i] = fma(s[i], a, b);                                        \
+      for (int k = 0; k < STEPS; k++) _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++) s[i] = fma(s[i], a, b);          \
     })                                                                                                                           \
     volatile float sink = 0;                                                                                                     \
     for (int i = 0; i < CHAINS; i++) sink += s[i][0];                                                                            \
@@ -80,8 +79,16 @@ struct shape {
 static void attention(const struct ane_kernels *k, const struct shape *s, double peak) {
   struct ane_kv kv = cache(k, s->dtype, s->kv_heads, s->hd, s->pos + s->t);
   const int64_t row = s->heads * s->hd;
-  struct ane_attention a = {.kv = &kv, .q = noise((size_t)(s->t * row), 1), .out = memory((size_t)(s->t * row) * 4), .ld_q = row,
-                            .ld_out = row, .t = s->t, .n_heads = s->heads, .pos = s->pos, .window = s->window, .scale = 0.125f};
+  struct ane_attention a = {.kv = &kv,
+                            .q = noise((size_t)(s->t * row), 1),
+                            .out = memory((size_t)(s->t * row) * 4),
+                            .ld_q = row,
+                            .ld_out = row,
+                            .t = s->t,
+                            .n_heads = s->heads,
+                            .pos = s->pos,
+                            .window = s->window,
+                            .scale = 0.125f};
   void *scratch = memory(ane_attention_scratch(s->heads, s->kv_heads, s->hd));
   BEST(seconds, for (int64_t h = 0; h < s->kv_heads; h++) k->attention(&a, h, 0, s->t, scratch))
   double pairs = 0;
@@ -148,9 +155,11 @@ int main(int argc, char **argv) {
       {"decode at 65536, 14/2 heads of 64", 14, 2, 64, 1, 65536, 0, ANE_F16},
   };
   if (argc > 1) budget = atof(argv[1]);
-  if (!(budget > 0)) return fprintf(stderr, "kernels_bench: no number of seconds %s\nusage: kernels_bench [seconds]\n", argv[1]), 2;
+  if (!(budget > 0))
+    return fprintf(stderr, "kernels_bench: no number of seconds %s\nusage: kernels_bench [seconds]\n", argv[1]), 2;
   for (ane_isa isa = ANE_ISA_AVX2; isa < ANE_ISA_COUNT; isa++) {
-    if (!ane_isa_available(isa) || isa == ANE_ISA_AVXVNNI || isa == ANE_ISA_AVX512VNNI) continue; /* the same functions as one before */
+    if (!ane_isa_available(isa) || isa == ANE_ISA_AVXVNNI || isa == ANE_ISA_AVX512VNNI)
+      continue; /* the same functions as one before */
     const struct ane_kernels *k = ane_kernels_get(isa);
     const double peak = limit(isa);
     printf("%s: fused multiply-adds alone %.1f GFLOPS\n", ane_isa_name(isa), peak);

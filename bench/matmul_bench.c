@@ -37,9 +37,12 @@ static void random_row(ane_dtype t, uint8_t *row, uint64_t bytes) {
   for (uint64_t i = 0; i < bytes; i += info->bytes) {
     uint16_t h = ane_f32_f16(0.01f + (float)(next() >> 24) * 1e-4f);
     float f = (float)(next() >> 8) * 0x1p-24f - 0.5f;
-    if (t == ANE_F32) memcpy(row + i, &f, 4);
-    else if (plain && info->bytes == 2) memcpy(row + i, &(uint16_t){t == ANE_F16 ? ane_f32_f16(f) : ane_f32_bf16(f)}, 2);
-    else if (!plain) memcpy(row + i + (t == ANE_Q6_K ? 208 : 0), &h, 2);
+    if (t == ANE_F32)
+      memcpy(row + i, &f, 4);
+    else if (plain && info->bytes == 2)
+      memcpy(row + i, &(uint16_t){t == ANE_F16 ? ane_f32_f16(f) : ane_f32_bf16(f)}, 2);
+    else if (!plain)
+      memcpy(row + i + (t == ANE_Q6_K ? 208 : 0), &h, 2);
     if (two) memcpy(row + i + 2, &h, 2);
   }
 }
@@ -64,7 +67,9 @@ static void run_limit(void *arg, int thread, int threads) {
   struct job *j = arg;
   (void)threads;
   const ane_isa isa = j->k->isa;
-  j->ops[thread] = j->x.kind == ANE_ACTIVATION_I8 ? ane_limit_dot(isa, 400000) : j->x.kind == ANE_ACTIVATION_BF16 ? ane_limit_bf16(isa, 400000) : ane_limit_fma(isa, 400000);
+  j->ops[thread] = j->x.kind == ANE_ACTIVATION_I8     ? ane_limit_dot(isa, 400000)
+                   : j->x.kind == ANE_ACTIVATION_BF16 ? ane_limit_bf16(isa, 400000)
+                                                      : ane_limit_fma(isa, 400000);
 }
 
 /* Seconds of the best of `runs` runs of each of two functions, run in turn. */
@@ -82,7 +87,8 @@ static void best_of(struct ane_pool *pool, int runs, ane_pool_fn a, ane_pool_fn 
 static void bench_pair(struct ane_pool *pool, struct job *j, int64_t t, int64_t copies, bool bandwidth) {
   double best[2];
   int threads = ane_pool_threads(pool);
-  double ops = 2.0 * (double)j->w->rows * (double)j->w->cols * (double)t, bytes = (double)j->w->groups * (double)j->w->group_bytes;
+  double ops = 2.0 * (double)j->w->rows * (double)j->w->cols * (double)t,
+         bytes = (double)j->w->groups * (double)j->w->group_bytes;
   if (bandwidth) {
     j->from = 0, j->to = copies;
     best_of(pool, 9, run_product, run_read, j, best);
@@ -95,7 +101,8 @@ static void bench_pair(struct ane_pool *pool, struct job *j, int64_t t, int64_t 
     double limit = 0;
     for (int i = 0; i < threads; i++) limit += j->ops[i];
     limit /= best[1];
-    printf("  %dthr T=%-3d %7.1f GOPS %5.1f%% of %6.1f", threads, (int)t, ops / best[0] * 1e-9, 100 * ops / best[0] / limit, limit * 1e-9);
+    printf("  %dthr T=%-3d %7.1f GOPS %5.1f%% of %6.1f", threads, (int)t, ops / best[0] * 1e-9, 100 * ops / best[0] / limit,
+           limit * 1e-9);
   }
   fflush(stdout);
 }
@@ -109,7 +116,10 @@ static void bench_form(const struct ane_kernels *k, ane_dtype t, int64_t rows, i
   uint8_t *memory = ane_pages_alloc(bytes * (size_t)copies, true), *stored = malloc(row_bytes * ANE_GROUP);
   struct ane_packed *all = malloc(sizeof *all * (size_t)copies);
   float *scale = malloc(sizeof(float) * (size_t)w.groups * ANE_GROUP), *x = malloc(sizeof(float) * (size_t)(t_max * cols));
-  struct job j = {.k = k, .w = all, .out = malloc(sizeof(float) * (size_t)(t_max * rows)), .scratch = ane_pages_alloc((size_t)MAX_THREADS * SCRATCH, true)};
+  struct job j = {.k = k,
+                  .w = all,
+                  .out = malloc(sizeof(float) * (size_t)(t_max * rows)),
+                  .scratch = ane_pages_alloc((size_t)MAX_THREADS * SCRATCH, true)};
   double pack_time = 0;
   for (int64_t g = 0; g < w.groups; g++) {
     for (int r = 0; r < ANE_GROUP; r++) random_row(t, stored + (size_t)r * row_bytes, row_bytes);
@@ -126,8 +136,11 @@ static void bench_form(const struct ane_kernels *k, ane_dtype t, int64_t rows, i
   }
   for (int64_t i = 0; i < t_max * cols; i++) x[i] = (float)(next() >> 8) * 0x1p-24f - 0.5f;
   ane_activation_type act = ane_activation_type_for(w.form, int8, k->bf16_dot);
-  printf("%-5s %s %dx%d  pack %.1f GB/s\n", ane_layout_info(w.form)->name, act == ANE_ACTIVATION_I8 ? "i8" : act == ANE_ACTIVATION_BF16 ? "bf16" : "f32", (int)rows,
-         (int)cols, (double)row_bytes * (double)rows / pack_time * 1e-9);
+  printf("%-5s %s %dx%d  pack %.1f GB/s\n", ane_layout_info(w.form)->name,
+         act == ANE_ACTIVATION_I8     ? "i8"
+         : act == ANE_ACTIVATION_BF16 ? "bf16"
+                                      : "f32",
+         (int)rows, (int)cols, (double)row_bytes * (double)rows / pack_time * 1e-9);
   for (int threads = 1; threads <= 2; threads++) {
     struct ane_pool *pool;
     if (only_threads && threads != only_threads) continue;
@@ -136,9 +149,12 @@ static void bench_form(const struct ane_kernels *k, ane_dtype t, int64_t rows, i
       size_t size = ane_activations_bytes(act, n, cols);
       void *mem = ane_pages_alloc(size, true);
       ane_activations_place(&j.x, act, n, cols, mem);
-      if (act == ANE_ACTIVATION_I8) k->quantise_i8(&j.x, x, cols, 0, n);
-      else if (act == ANE_ACTIVATION_BF16) k->convert_bf16(&j.x, x, cols, 0, n);
-      else j.x.f32 = x;
+      if (act == ANE_ACTIVATION_I8)
+        k->quantise_i8(&j.x, x, cols, 0, n);
+      else if (act == ANE_ACTIVATION_BF16)
+        k->convert_bf16(&j.x, x, cols, 0, n);
+      else
+        j.x.f32 = x;
       bench_pair(pool, &j, n, copies, n <= 8);
       ane_pages_free(mem, size);
     }
@@ -156,7 +172,8 @@ static int wrong(const char *what, const char *found) {
 }
 
 int main(int argc, char **argv) {
-  static const ane_dtype types[] = {ANE_Q4_0, ANE_Q4_1, ANE_Q5_0, ANE_Q5_1, ANE_Q8_0, ANE_Q4_K, ANE_Q5_K, ANE_Q6_K, ANE_I8, ANE_BF16, ANE_F16, ANE_F32};
+  static const ane_dtype types[] = {ANE_Q4_0, ANE_Q4_1, ANE_Q5_0, ANE_Q5_1, ANE_Q8_0, ANE_Q4_K,
+                                    ANE_Q5_K, ANE_Q6_K, ANE_I8,   ANE_BF16, ANE_F16,  ANE_F32};
   static const int shapes[][2] = {{576, 1536}, {1536, 576}, {4864, 896}};
   bool best = argc <= 2 || !strcmp(argv[2], "best"), int8 = argc <= 3 || strcmp(argv[3], "fp32");
   ane_isa isa = best ? ane_isa_best() : ane_isa_from_name(argv[2]);

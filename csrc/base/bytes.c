@@ -14,9 +14,7 @@ uint32_t ane_load_u32(const void *p) {
   return (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
 }
 
-uint64_t ane_load_u64(const void *p) {
-  return (uint64_t)ane_load_u32(p) | (uint64_t)ane_load_u32((const uint8_t *)p + 4) << 32;
-}
+uint64_t ane_load_u64(const void *p) { return (uint64_t)ane_load_u32(p) | (uint64_t)ane_load_u32((const uint8_t *)p + 4) << 32; }
 
 const uint8_t *ane_read_bytes(struct ane_reader *r, uint64_t n) {
   if (r->bad || n > r->size - r->pos) {

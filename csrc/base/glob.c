@@ -4,10 +4,14 @@
 static bool begins(const char *p, const char *s) {
   const char *star = NULL, *at = NULL;
   while (*p) {
-    if (*p == '*') star = ++p, at = s;
-    else if (*s && (*p == '?' || *p == *s)) p++, s++;
-    else if (star && *at) p = star, s = ++at;
-    else return false;
+    if (*p == '*')
+      star = ++p, at = s;
+    else if (*s && (*p == '?' || *p == *s))
+      p++, s++;
+    else if (star && *at)
+      p = star, s = ++at;
+    else
+      return false;
   }
   return true;
 }

@@ -246,8 +246,7 @@ bool ane_json_next(struct ane_json *j, char bracket, bool first, bool *more) {
 
 bool ane_json_name(struct ane_json *j, const char **s, size_t *len) {
   skip_blanks(j);
-  if (*j->p != '"')
-    return ane_json_fail(j, j->p, j->p < j->end ? "wanted a name in quotes" : "the text ends inside an object");
+  if (*j->p != '"') return ane_json_fail(j, j->p, j->p < j->end ? "wanted a name in quotes" : "the text ends inside an object");
   if (!ane_json_string(j, s, len)) return false;
   skip_blanks(j);
   if (*j->p != ':') return ane_json_fail(j, j->p, "wanted ':'");

@@ -41,7 +41,7 @@ ane_status ane_fail_in(struct ane_error *err, ane_status code, const char *fmt, 
 const char *ane_status_word(ane_status code) {
   static const char *const words[] = {
 #define ANE_STATUS_WORD(name, word) word,
-    ANE_STATUS_LIST(ANE_STATUS_WORD)
+      ANE_STATUS_LIST(ANE_STATUS_WORD)
 #undef ANE_STATUS_WORD
   };
   return (size_t)code < ANE_COUNT(words) ? words[code] : "unknown";

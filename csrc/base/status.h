@@ -8,18 +8,18 @@
 #include "base/attr.h"
 
 /* X(name, word): `word` is the third value that Lua sees after nil and the message. */
-#define ANE_STATUS_LIST(X)                                                                                            \
-  X(OK, "ok")                                                                                                         \
-  X(NOMEM, "memory")           /* an allocation failed */                                                             \
-  X(IO, "io")                  /* the system refused: open, read, write, map */                                       \
-  X(FORMAT, "format")          /* a file breaks the rules of its format */                                            \
-  X(UNSUPPORTED, "unsupported") /* well formed, but nothing here handles it */                                        \
-  X(INVALID, "invalid")        /* an argument or attribute is out of its range */                                     \
-  X(SHAPE, "shape")            /* shapes or dtypes do not fit together */                                             \
-  X(NOTFOUND, "notfound")      /* a name that should exist does not */                                                \
-  X(RANGE, "range")            /* a position or length beyond a limit, such as the context */                         \
-  X(STATE, "state")            /* a saved state does not belong to this model */                                      \
-  X(STOPPED, "stopped")        /* ended by the caller's stop flag */
+#define ANE_STATUS_LIST(X)                                                                                                       \
+  X(OK, "ok")                                                                                                                    \
+  X(NOMEM, "memory")            /* an allocation failed */                                                                       \
+  X(IO, "io")                   /* the system refused: open, read, write, map */                                                 \
+  X(FORMAT, "format")           /* a file breaks the rules of its format */                                                      \
+  X(UNSUPPORTED, "unsupported") /* well formed, but nothing here handles it */                                                   \
+  X(INVALID, "invalid")         /* an argument or attribute is out of its range */                                               \
+  X(SHAPE, "shape")             /* shapes or dtypes do not fit together */                                                       \
+  X(NOTFOUND, "notfound")       /* a name that should exist does not */                                                          \
+  X(RANGE, "range")             /* a position or length beyond a limit, such as the context */                                   \
+  X(STATE, "state")             /* a saved state does not belong to this model */                                                \
+  X(STOPPED, "stopped")         /* ended by the caller's stop flag */
 
 typedef enum {
 #define ANE_STATUS_ENUM(name, word) ANE_##name,

@@ -83,7 +83,9 @@ int64_t bind_row(lua_State *L, int arg, int64_t rows) {
   return i >= 1 && i <= rows ? i - 1 : -1;
 }
 
-int bind_no_row(lua_State *L, int64_t rows) { return luaL_error(L, "no such row of logits: the last feed left %I", (LUAI_UACINT)rows); }
+int bind_no_row(lua_State *L, int64_t rows) {
+  return luaL_error(L, "no such row of logits: the last feed left %I", (LUAI_UACINT)rows);
+}
 
 void bind_on_progress(void *arg, uint64_t done, uint64_t total) {
   struct bind_progress *p = arg;

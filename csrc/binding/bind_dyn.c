@@ -44,7 +44,8 @@ void bind_dyn_read(lua_State *L, const char *name, struct ane_dyn *t) {
   read_shape(L, name, t);
   lua_getfield(L, -1, "data");
   const char *data = luaL_checklstring(L, -1, &len);
-  if (len != ane_dyn_bytes(t)) luaL_error(L, "input %s: data has %I bytes, the shape wants %I", name, (LUAI_UACINT)len, (LUAI_UACINT)ane_dyn_bytes(t));
+  if (len != ane_dyn_bytes(t))
+    luaL_error(L, "input %s: data has %I bytes, the shape wants %I", name, (LUAI_UACINT)len, (LUAI_UACINT)ane_dyn_bytes(t));
   t->data = len ? data : none;
   lua_pop(L, 1); /* the string lives in the caller's table */
 }
@@ -73,9 +74,12 @@ void bind_dyn_push(lua_State *L, const struct ane_dyn *t) {
   }
   lua_createtable(L, (int)ANE_MIN(t->count, (int64_t)1 << 24), 2);
   for (int64_t i = 0; i < t->count; i++) {
-    if (t->dtype == ANE_BOOL) lua_pushboolean(L, ((const uint8_t *)t->data)[i]);
-    else if (t->dtype == ANE_F32) lua_pushnumber(L, (lua_Number)((const float *)t->data)[i]);
-    else lua_pushinteger(L, integer_at(t, i));
+    if (t->dtype == ANE_BOOL)
+      lua_pushboolean(L, ((const uint8_t *)t->data)[i]);
+    else if (t->dtype == ANE_F32)
+      lua_pushnumber(L, (lua_Number)((const float *)t->data)[i]);
+    else
+      lua_pushinteger(L, integer_at(t, i));
     lua_rawseti(L, -2, i + 1);
   }
   lua_createtable(L, t->rank, 0);

@@ -13,12 +13,15 @@ void bind_mil_options(lua_State *L, int t, struct ane_mil_options *o);
 struct ane_mil_profile *bind_mil_profiles(lua_State *L, int t, const struct ane_mil_options *o, uint32_t *n);
 /* Pushes {name, fixed_t or max_t, context (where it makes a difference)}. */
 void bind_mil_push_function(lua_State *L, const struct ane_mil_function_plan *f);
-/* The scheme asked for of each value of the graph: `weights`, but for those constants that `schemes` names. A userdata, pushed. */
+/* The scheme asked for of each value of the graph: `weights`, but for those constants that `schemes` names. A userdata, pushed.
+ */
 struct ane_weight_spec *bind_mil_schemes(lua_State *L, int t, const struct ane_graph *g);
 /* target, law, rows, slices, layers, expert_parts */
-void bind_mil_limits(lua_State *L, int t, const struct ane_graph *g, const struct ane_weight_spec *specs, struct ane_partition_limits *l);
+void bind_mil_limits(lua_State *L, int t, const struct ane_graph *g, const struct ane_weight_spec *specs,
+                     struct ane_partition_limits *l);
 /* The cut that the table asks for (`whole`: one shard). */
-ane_status bind_mil_partition(lua_State *L, int t, const struct ane_graph *g, struct ane_weight_spec *specs, struct ane_partition **out, struct ane_error *err);
+ane_status bind_mil_partition(lua_State *L, int t, const struct ane_graph *g, struct ane_weight_spec *specs,
+                              struct ane_partition **out, struct ane_error *err);
 
 /* A cut owned by a userdata, which is pushed, empty. */
 struct bind_partition {

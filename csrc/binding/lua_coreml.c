@@ -78,7 +78,10 @@ static int program_info(lua_State *L) {
   const struct {
     const char *name;
     lua_Integer v;
-  } numbers[] = {{"operations", i.n_operations}, {"on_engine", i.on_engine}, {"convolutions", i.n_convs}, {"convolutions_on_engine", i.convs_on_engine}};
+  } numbers[] = {{"operations", i.n_operations},
+                 {"on_engine", i.on_engine},
+                 {"convolutions", i.n_convs},
+                 {"convolutions_on_engine", i.convs_on_engine}};
   lua_createtable(L, 0, ANE_COUNT(numbers));
   for (size_t k = 0; k < ANE_COUNT(numbers); k++) lua_pushinteger(L, numbers[k].v), lua_setfield(L, -2, numbers[k].name);
   return 1;
@@ -176,7 +179,8 @@ static int state_reset(lua_State *L) {
 static int state_names(lua_State *L) {
   const struct ane_coreml_states *s = check_state(L, 1)->states;
   lua_newtable(L);
-  for (int32_t i = 0; i < ane_coreml_states_count(s); i++) lua_pushstring(L, ane_coreml_states_name(s, i)), lua_rawseti(L, -2, i + 1);
+  for (int32_t i = 0; i < ane_coreml_states_count(s); i++)
+    lua_pushstring(L, ane_coreml_states_name(s, i)), lua_rawseti(L, -2, i + 1);
   return 1;
 }
 
@@ -229,15 +233,18 @@ static int state_copy(lua_State *L) {
   struct ane_error err;
   lua_getiuservalue(L, 1, 1);
   struct lua_coreml_state *ud = new_state(L, from->owner, lua_gettop(L));
-  if (ane_coreml_states_create(&ud->states, from->owner->program, &err) || ane_coreml_states_copy(ud->states, from->states, &err)) return bind_fail(L, &err);
+  if (ane_coreml_states_create(&ud->states, from->owner->program, &err) || ane_coreml_states_copy(ud->states, from->states, &err))
+    return bind_fail(L, &err);
   return 1;
 }
 
 void bind_coreml(lua_State *L) {
   static const luaL_Reg functions[] = {{"coreml", coreml}, {"coreml_available", coreml_available}, {NULL, NULL}};
-  static const luaL_Reg program[] = {{"run", program_run}, {"info", program_info}, {"state", program_state}, {"close", program_close}, {NULL, NULL}};
+  static const luaL_Reg program[] = {
+      {"run", program_run}, {"info", program_info}, {"state", program_state}, {"close", program_close}, {NULL, NULL}};
   static const luaL_Reg program_meta[] = {{"__gc", program_close}, {"__close", program_close}, {NULL, NULL}};
-  static const luaL_Reg state[] = {{"reset", state_reset}, {"names", state_names}, {"get", state_get}, {"set", state_set}, {"copy", state_copy}, {"close", state_close}, {NULL, NULL}};
+  static const luaL_Reg state[] = {{"reset", state_reset}, {"names", state_names}, {"get", state_get}, {"set", state_set},
+                                   {"copy", state_copy},   {"close", state_close}, {NULL, NULL}};
   static const luaL_Reg state_meta[] = {{"__gc", state_close}, {"__close", state_close}, {NULL, NULL}};
   bind_class(L, PROGRAM_CLASS, program, program_meta);
   bind_class(L, STATE_CLASS, state, state_meta);

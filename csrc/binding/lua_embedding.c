@@ -1,4 +1,5 @@
-/* core.embedding(beside, location, rows, width): a table of fp16 rows in a file, mapped; rows are decoded when they are asked for. */
+/* core.embedding(beside, location, rows, width): a table of fp16 rows in a file, mapped; rows are decoded when they are asked
+ * for. */
 #include "binding/bind_tensor.h"
 
 #include "base/bytes.h"
@@ -24,7 +25,8 @@ static int embedding_open(lua_State *L) {
   if (ane_map_open_beside(&ud->map, beside, location, &err)) return bind_fail(L, &err);
   uint64_t want = (uint64_t)rows * (uint64_t)width * 2;
   if (ud->map.size != want) {
-    ane_fail(&err, ANE_FORMAT, "%.200s has %" PRIu64 " bytes, %" PRId64 " rows of %" PRId64 " halves are %" PRIu64, location, ud->map.size, rows, width, want);
+    ane_fail(&err, ANE_FORMAT, "%.200s has %" PRIu64 " bytes, %" PRId64 " rows of %" PRId64 " halves are %" PRIu64, location,
+             ud->map.size, rows, width, want);
     return bind_fail(L, &err);
   }
   ud->rows = rows, ud->width = width;

@@ -61,7 +61,8 @@ static void read_importance(lua_State *L, int t, struct lua_exporter *ud) {
     if (lua_getfield(L, -1, g->values[v].name) != LUA_TNIL) {
       struct bind_tensor *x = bind_check_tensor(L, lua_gettop(L));
       if ((int64_t)x->count != g->values[v].shape.dim[1])
-        luaL_error(L, "importance of %s has %I numbers, the matrix %I columns", g->values[v].name, (LUAI_UACINT)x->count, (LUAI_UACINT)g->values[v].shape.dim[1]);
+        luaL_error(L, "importance of %s has %I numbers, the matrix %I columns", g->values[v].name, (LUAI_UACINT)x->count,
+                   (LUAI_UACINT)g->values[v].shape.dim[1]);
       ud->importance[v] = x->data;
     }
     lua_pop(L, 1);
@@ -152,8 +153,10 @@ static void push_ports(lua_State *L, const char *key, const struct ane_graph *g,
     }
     lua_createtable(L, p->rank, 0);
     for (int32_t d = 0; d < p->rank; d++) {
-      if (p->dim[d] >= 0) lua_pushinteger(L, p->dim[d]);
-      else lua_pushliteral(L, "T");
+      if (p->dim[d] >= 0)
+        lua_pushinteger(L, p->dim[d]);
+      else
+        lua_pushliteral(L, "T");
       lua_rawseti(L, -2, d + 1);
     }
     lua_setfield(L, -2, "shape");
@@ -170,7 +173,8 @@ struct writing {
 };
 
 /* wrote{name, from, to, scheme, bytes, max_abs, error, signal, count} */
-static ane_status on_wrote(void *arg, int32_t value, int64_t from, int64_t to, const struct ane_weights *w, struct ane_error *err) {
+static ane_status on_wrote(void *arg, int32_t value, int64_t from, int64_t to, const struct ane_weights *w,
+                           struct ane_error *err) {
   struct writing *x = arg;
   lua_State *L = x->L;
   if (!x->wrote) return ANE_OK;
@@ -204,7 +208,8 @@ static void push_lowered(lua_State *L, const struct ane_graph *g, const struct a
 }
 
 /* functions = list of {name, fixed_t or max_t, context (where it makes a difference), inputs, outputs, states} */
-static void push_functions(lua_State *L, const struct ane_graph *g, const struct ane_mil_function_plan *list, uint32_t n, struct ane_mil_lowered *const *lowered) {
+static void push_functions(lua_State *L, const struct ane_graph *g, const struct ane_mil_function_plan *list, uint32_t n,
+                           struct ane_mil_lowered *const *lowered) {
   lua_createtable(L, (int)n, 0);
   for (uint32_t i = 0; i < n; i++) {
     bind_mil_push_function(L, &list[i]);
@@ -221,10 +226,13 @@ struct shard_written {
   uint32_t n_functions; /* 0: the only one is called main */
 };
 
-static ane_status write_shard(struct lua_exporter *ud, int32_t i, const char *path, struct shard_written *out, struct ane_error *err) {
+static ane_status write_shard(struct lua_exporter *ud, int32_t i, const char *path, struct shard_written *out,
+                              struct ane_error *err) {
   const struct ane_shard *p = &ud->partition->shards[i];
   ane_status st = ANE_OK;
-  if (ud->n_profiles) st = ane_mil_plan_functions(&ud->arena, ud->e.graph, p, ud->profiles, ud->n_profiles, &out->functions, &out->n_functions, err);
+  if (ud->n_profiles)
+    st =
+        ane_mil_plan_functions(&ud->arena, ud->e.graph, p, ud->profiles, ud->n_profiles, &out->functions, &out->n_functions, err);
   if (st) return st;
   out->lowered = ane_arena_array(&ud->arena, (size_t)out->n_functions + 1, sizeof *out->lowered);
   if (!out->lowered) return ane_fail(err, ANE_NOMEM, "no memory for the functions");
@@ -233,8 +241,8 @@ static ane_status write_shard(struct lua_exporter *ud, int32_t i, const char *pa
 }
 
 /* write(i, path [, wrote]) -> {version, inputs, outputs, states (of the default function), functions (where the exporter has the
- * option; the default one first)}; or nil, message, code. i: 1-based; wrote: function({name, from, to, scheme, bytes, count, max_abs,
- * error, signal}) for each matrix (sums of squares) */
+ * option; the default one first)}; or nil, message, code. i: 1-based; wrote: function({name, from, to, scheme, bytes, count,
+ * max_abs, error, signal}) for each matrix (sums of squares) */
 static int exporter_write(lua_State *L) {
   struct lua_exporter *ud = check_exporter(L);
   int32_t i = (int32_t)bind_integer(L, 2, 1, ud->partition->n_shards) - 1;
@@ -315,7 +323,8 @@ static int exporter_tables(lua_State *L) {
 enum { TABLE_ROWS = 1024 };
 
 /* The table of value v as fp16 rows in the file w. */
-static ane_status write_table(const struct bind_graph *owner, int32_t v, struct ane_pool *pool, struct ane_file_writer *w, struct ane_sha256 *sum, struct ane_error *err) {
+static ane_status write_table(const struct bind_graph *owner, int32_t v, struct ane_pool *pool, struct ane_file_writer *w,
+                              struct ane_sha256 *sum, struct ane_error *err) {
   const struct ane_tensor *t = &owner->graph->values[v].data;
   const struct ane_weight_fit plain = {.spec = {ANE_WEIGHT_FP16, 0}};
   struct ane_weight_rows rows;
@@ -330,7 +339,9 @@ static ane_status write_table(const struct bind_graph *owner, int32_t v, struct 
     }
     ane_weights_free(&part);
     uint64_t row = t->bytes / (uint64_t)rows.rows;
-    if (!t->transposed) bind_release(owner->sources, owner->n_sources, (const uint8_t *)t->data + (uint64_t)from * row, (uint64_t)(to - from) * row);
+    if (!t->transposed)
+      bind_release(owner->sources, owner->n_sources, (const uint8_t *)t->data + (uint64_t)from * row,
+                   (uint64_t)(to - from) * row);
   }
   return st;
 }
@@ -368,7 +379,8 @@ static int exporter_table(lua_State *L) {
 }
 
 void bind_export(lua_State *L) {
-  static const luaL_Reg methods[] = {{"count", exporter_count}, {"tables", exporter_tables}, {"table", exporter_table}, {"write", exporter_write}, {"close", exporter_close}, {NULL, NULL}};
+  static const luaL_Reg methods[] = {{"count", exporter_count}, {"tables", exporter_tables}, {"table", exporter_table},
+                                     {"write", exporter_write}, {"close", exporter_close},   {NULL, NULL}};
   static const luaL_Reg meta[] = {{"__gc", exporter_close}, {"__close", exporter_close}, {NULL, NULL}};
   bind_class(L, EXPORTER_CLASS, methods, meta);
   lua_pushcfunction(L, exporter_new);

@@ -126,7 +126,9 @@ static int sha256(lua_State *L) {
 }
 
 void bind_folder(lua_State *L) {
-  static const luaL_Reg methods[] = {{"path", meth_path}, {"remove", meth_remove}, {"make", meth_make}, {"commit", meth_commit}, {"abandon", meth_abandon}, {"leave", meth_leave}, {NULL, NULL}};
+  static const luaL_Reg methods[] = {
+      {"path", meth_path},       {"remove", meth_remove}, {"make", meth_make}, {"commit", meth_commit},
+      {"abandon", meth_abandon}, {"leave", meth_leave},   {NULL, NULL}};
   static const luaL_Reg meta[] = {{"__gc", meth_leave}, {"__close", meth_leave}, {NULL, NULL}};
   static const luaL_Reg none[] = {{NULL, NULL}}, map_meta[] = {{"__gc", map_close}, {"__close", map_close}, {NULL, NULL}};
   static const luaL_Reg functions[] = {{"folder", folder_open}, {"sha256", sha256}, {"sha256_file", sha256_file}, {NULL, NULL}};

@@ -92,17 +92,22 @@ static struct ane_meta to_scalar(lua_State *L, int idx, ane_dtype t) {
   const struct ane_dtype_info *info = ane_dtype_info(t);
   struct ane_meta m = {.kind = kind_of(t), .dtype = t};
   int ok = 1;
-  if (m.kind == ANE_META_FLOAT) m.f = lua_tonumberx(L, idx, &ok);
-  else if (m.kind == ANE_META_BOOL) m.i = lua_toboolean(L, idx), ok = lua_isboolean(L, idx);
-  else m.i = lua_tointegerx(L, idx, &ok), ok = ok && in_range(m.i, m.kind, info->bytes);
+  if (m.kind == ANE_META_FLOAT)
+    m.f = lua_tonumberx(L, idx, &ok);
+  else if (m.kind == ANE_META_BOOL)
+    m.i = lua_toboolean(L, idx), ok = lua_isboolean(L, idx);
+  else
+    m.i = lua_tointegerx(L, idx, &ok), ok = ok && in_range(m.i, m.kind, info->bytes);
   if (!ok) luaL_error(L, "set: %s is no %s", luaL_tolstring(L, idx, NULL), info->name);
   return m;
 }
 
 static void store_scalar(const struct ane_meta *m, uint8_t *at) {
   uint64_t u = m->u;
-  if (m->dtype == ANE_F32) u = ane_f32_bits((float)m->f);
-  else if (m->dtype == ANE_F64) memcpy(&u, &m->f, sizeof u);
+  if (m->dtype == ANE_F32)
+    u = ane_f32_bits((float)m->f);
+  else if (m->dtype == ANE_F64)
+    memcpy(&u, &m->f, sizeof u);
   for (uint32_t i = 0; i < ane_dtype_info(m->dtype)->bytes; i++) at[i] = (uint8_t)(u >> 8 * i);
 }
 
@@ -117,7 +122,8 @@ static struct ane_meta to_array(lua_State *L, int idx, bool strings, ane_dtype t
     if (strings) {
       struct ane_meta s = {.kind = ANE_META_STRING};
       size_t len;
-      if (lua_type(L, -1) != LUA_TSTRING) luaL_error(L, "set: entry %I is a %s, not a string", (LUAI_UACINT)(i + 1), luaL_typename(L, -1));
+      if (lua_type(L, -1) != LUA_TSTRING)
+        luaL_error(L, "set: entry %I is a %s, not a string", (LUAI_UACINT)(i + 1), luaL_typename(L, -1));
       s.s.data = lua_tolstring(L, -1, &len);
       s.s.len = len;
       memcpy(data + i * size, &s, sizeof s);
@@ -130,8 +136,10 @@ static struct ane_meta to_array(lua_State *L, int idx, bool strings, ane_dtype t
   m.a.kind = strings ? ANE_META_STRING : kind_of(t);
   m.a.dtype = strings ? ANE_U8 : t;
   m.a.count = n;
-  if (strings) m.a.items = (const struct ane_meta *)(const void *)data;
-  else m.a.data = data;
+  if (strings)
+    m.a.items = (const struct ane_meta *)(const void *)data;
+  else
+    m.a.data = data;
   return m;
 }
 
@@ -149,9 +157,12 @@ static int meth_set(lua_State *L) {
   luaL_argcheck(L, t != ANE_DTYPE_COUNT && ane_dtype_info(t)->block == 1, 3, "no type of values");
   struct ane_meta m = {.kind = ANE_META_STRING};
   struct ane_error err;
-  if (list) m = to_array(L, 4, string, t);
-  else if (!string) m = to_scalar(L, 4, t);
-  else m.s.data = luaL_checklstring(L, 4, &len), m.s.len = len;
+  if (list)
+    m = to_array(L, 4, string, t);
+  else if (!string)
+    m = to_scalar(L, 4, t);
+  else
+    m.s.data = luaL_checklstring(L, 4, &len), m.s.len = len;
   return done(L, ane_gguf_add_value(ud->writer, key, &m, &err), &err);
 }
 
@@ -242,7 +253,9 @@ static void send_options(lua_State *L, struct ane_recode *r, int64_t cols, struc
   if (!lua_isnil(L, -1)) {
     size_t len;
     const char *bytes = luaL_checklstring(L, -1, &len);
-    if (len != (size_t)cols * sizeof(float)) luaL_error(L, "send: importance has %I bytes, wanted a float32 for each of %I columns", (LUAI_UACINT)len, (LUAI_UACINT)cols);
+    if (len != (size_t)cols * sizeof(float))
+      luaL_error(L, "send: importance has %I bytes, wanted a float32 for each of %I columns", (LUAI_UACINT)len,
+                 (LUAI_UACINT)cols);
     r->importance = (const float *)(const void *)bytes; /* strings of Lua are aligned for any type; this one stays on the stack */
   }
   lua_getfield(L, 4, "progress");
@@ -325,9 +338,10 @@ static int meth_commit(lua_State *L) {
 }
 
 void bind_gguf(lua_State *L) {
-  static const luaL_Reg methods[] = {{"set", meth_set},       {"copy", meth_copy},   {"add", meth_add},       {"begin", meth_begin},
-                                     {"send", meth_send},     {"write", meth_write}, {"wanted", meth_wanted}, {"size", meth_size},
-                                     {"commit", meth_commit}, {"close", meth_close}, {NULL, NULL}};
+  static const luaL_Reg methods[] = {{"set", meth_set},       {"copy", meth_copy}, {"add", meth_add},
+                                     {"begin", meth_begin},   {"send", meth_send}, {"write", meth_write},
+                                     {"wanted", meth_wanted}, {"size", meth_size}, {"commit", meth_commit},
+                                     {"close", meth_close},   {NULL, NULL}};
   static const luaL_Reg meta[] = {{"__gc", meth_close}, {"__close", meth_close}, {"__tostring", meth_tostring}, {NULL, NULL}};
   bind_class(L, WRITER_CLASS, methods, meta);
   lua_pushcfunction(L, writer_new);

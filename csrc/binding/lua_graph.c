@@ -47,7 +47,9 @@ static int push_value(lua_State *L, int32_t value) {
   return 1;
 }
 
-static int32_t check_value(lua_State *L, const struct ane_graph *g, int arg) { return (int32_t)bind_integer(L, arg, 1, g->n_values) - 1; }
+static int32_t check_value(lua_State *L, const struct ane_graph *g, int arg) {
+  return (int32_t)bind_integer(L, arg, 1, g->n_values) - 1;
+}
 
 /* A list of sizes; "T", "W" and "context" are the symbols. */
 static void check_shape(lua_State *L, int arg, struct ane_shape *s) {
@@ -60,7 +62,8 @@ static void check_shape(lua_State *L, int arg, struct ane_shape *s) {
     if (lua_type(L, -1) == LUA_TSTRING) {
       const char *sym = lua_tostring(L, -1);
       s->dim[i] = strcmp(sym, "T") == 0 ? ANE_DIM_TOKENS : strcmp(sym, "W") == 0 ? ANE_DIM_OUT_ROWS : ANE_DIM_CONTEXT;
-      if (s->dim[i] == ANE_DIM_CONTEXT && strcmp(sym, "context") != 0) luaL_error(L, "dimension %s is no symbol; known are: T, W, context", sym);
+      if (s->dim[i] == ANE_DIM_CONTEXT && strcmp(sym, "context") != 0)
+        luaL_error(L, "dimension %s is no symbol; known are: T, W, context", sym);
     } else {
       s->dim[i] = luaL_checkinteger(L, -1);
       if (s->dim[i] < 0) luaL_error(L, "dimension %d of the shape is negative", (int)i + 1);
@@ -72,8 +75,10 @@ static void check_shape(lua_State *L, int arg, struct ane_shape *s) {
 static void push_shape(lua_State *L, const struct ane_shape *s) {
   lua_createtable(L, (int)s->rank, 0);
   for (uint32_t i = 0; i < s->rank; i++) {
-    if (s->dim[i] >= 0) lua_pushinteger(L, s->dim[i]);
-    else lua_pushstring(L, s->dim[i] == ANE_DIM_TOKENS ? "T" : s->dim[i] == ANE_DIM_OUT_ROWS ? "W" : "context");
+    if (s->dim[i] >= 0)
+      lua_pushinteger(L, s->dim[i]);
+    else
+      lua_pushstring(L, s->dim[i] == ANE_DIM_TOKENS ? "T" : s->dim[i] == ANE_DIM_OUT_ROWS ? "W" : "context");
     lua_rawseti(L, -2, (lua_Integer)i + 1);
   }
 }
@@ -117,7 +122,8 @@ static int64_t const_field(lua_State *L, int arg, const char *name, int64_t def,
   lua_getfield(L, arg, name);
   bool given = !lua_isnil(L, -1);
   int64_t v = given ? luaL_checkinteger(L, -1) : def;
-  if (given && (v < lo || v > hi)) luaL_error(L, "%s is %I, not in %I .. %I", name, (LUAI_UACINT)v, (LUAI_UACINT)lo, (LUAI_UACINT)hi);
+  if (given && (v < lo || v > hi))
+    luaL_error(L, "%s is %I, not in %I .. %I", name, (LUAI_UACINT)v, (LUAI_UACINT)lo, (LUAI_UACINT)hi);
   lua_pop(L, 1);
   return v;
 }
@@ -163,14 +169,17 @@ static void cut_const(lua_State *L, int arg, struct ane_tensor *t) {
 
 /* Rows [from, to) of a tensor whose rows lie in parts: they must lie in one. */
 static void partition_parts(lua_State *L, int arg, const struct ane_source_tensor *t, struct ane_tensor *view) {
-  int64_t rows = t->tensor.shape.dim[0], from = const_field(L, arg, "from", 0, 0, rows - 1), to = const_field(L, arg, "to", rows, from + 1, rows), at = 0;
+  int64_t rows = t->tensor.shape.dim[0], from = const_field(L, arg, "from", 0, 0, rows - 1),
+          to = const_field(L, arg, "to", rows, from + 1, rows), at = 0;
   for (uint32_t i = 0; i < t->n_parts; at += t->parts[i++].shape.dim[0]) {
     const struct ane_tensor *p = &t->parts[i];
     if (from < at || to > at + p->shape.dim[0]) continue;
     *view = *p;
     int64_t n = p->shape.dim[0];
-    if (view->gather) view->row0 += from - at;
-    else view->data = (const char *)view->data + view->bytes / (uint64_t)n * (uint64_t)(from - at);
+    if (view->gather)
+      view->row0 += from - at;
+    else
+      view->data = (const char *)view->data + view->bytes / (uint64_t)n * (uint64_t)(from - at);
     view->bytes = view->bytes / (uint64_t)n * (uint64_t)(to - from);
     view->shape.dim[0] = to - from;
     if (t->tensor.shape.rank == 1) view->shape.rank = 1;
@@ -189,8 +198,10 @@ static int meth_const(lua_State *L) {
   int32_t v;
   if (!t) return luaL_error(L, "%s: no tensor %s", s->path, tensor);
   struct ane_tensor view = t->tensor;
-  if (t->parts) partition_parts(L, 5, t, &view);
-  else cut_const(L, 5, &view);
+  if (t->parts)
+    partition_parts(L, 5, t, &view);
+  else
+    cut_const(L, 5, &view);
   keep_source(L, ud, s);
   return ane_graph_const(ud->graph, name, &view, &v, &err) ? raise(L, &err) : push_value(L, v);
 }
@@ -232,11 +243,15 @@ static int check_inputs(lua_State *L, const struct ane_graph *g, const char *nod
   for (int i = 0; i < n; i++) {
     lua_rawgeti(L, arg, i + 1);
     in[i] = ANE_NONE;
-    if (lua_isboolean(L, -1) && !lua_toboolean(L, -1)) in[i] = ANE_NONE;
-    else if (!lua_isinteger(L, -1)) luaL_error(L, "%s: input %d is a %s, not a value", node, i + 1, luaL_typename(L, -1));
+    if (lua_isboolean(L, -1) && !lua_toboolean(L, -1))
+      in[i] = ANE_NONE;
+    else if (!lua_isinteger(L, -1))
+      luaL_error(L, "%s: input %d is a %s, not a value", node, i + 1, luaL_typename(L, -1));
     else if (lua_tointeger(L, -1) < 1 || lua_tointeger(L, -1) > g->n_values)
-      luaL_error(L, "%s: input %d is %I; the values of the graph are 1 .. %d", node, i + 1, (LUAI_UACINT)lua_tointeger(L, -1), (int)g->n_values);
-    else in[i] = (int32_t)lua_tointeger(L, -1) - 1;
+      luaL_error(L, "%s: input %d is %I; the values of the graph are 1 .. %d", node, i + 1, (LUAI_UACINT)lua_tointeger(L, -1),
+                 (int)g->n_values);
+    else
+      in[i] = (int32_t)lua_tointeger(L, -1) - 1;
     lua_pop(L, 1);
   }
   return n;
@@ -357,15 +372,18 @@ static int meth_passes(lua_State *L) {
 
 static int meth_tostring(lua_State *L) {
   struct bind_graph *ud = luaL_checkudata(L, 1, GRAPH_CLASS);
-  if (ud->graph) lua_pushfstring(L, "graph %s (%d nodes)", ud->graph->name, ud->graph->n_nodes);
-  else lua_pushliteral(L, "graph (closed)");
+  if (ud->graph)
+    lua_pushfstring(L, "graph %s (%d nodes)", ud->graph->name, ud->graph->n_nodes);
+  else
+    lua_pushliteral(L, "graph (closed)");
   return 1;
 }
 
 void bind_graph(lua_State *L) {
-  static const luaL_Reg methods[] = {{"input", meth_input},     {"state", meth_state}, {"const", meth_const},   {"blank", meth_blank},   {"consts", meth_consts}, {"add", meth_add},
-                                     {"results", meth_results}, {"shape", meth_shape}, {"dump", meth_dump},     {"verify", meth_verify},
-                                     {"pass", meth_pass},       {"passes", meth_passes}, {"close", meth_close}, {NULL, NULL}};
+  static const luaL_Reg methods[] = {
+      {"input", meth_input}, {"state", meth_state},     {"const", meth_const}, {"blank", meth_blank}, {"consts", meth_consts},
+      {"add", meth_add},     {"results", meth_results}, {"shape", meth_shape}, {"dump", meth_dump},   {"verify", meth_verify},
+      {"pass", meth_pass},   {"passes", meth_passes},   {"close", meth_close}, {NULL, NULL}};
   static const luaL_Reg meta[] = {{"__gc", meth_close}, {"__close", meth_close}, {"__tostring", meth_tostring}, {NULL, NULL}};
   bind_class(L, GRAPH_CLASS, methods, meta);
   lua_pushcfunction(L, graph_new);

@@ -12,7 +12,7 @@ struct lua_interp {
   struct ane_interp *graph; /* NULL: closed */
   struct ane_source *source;
   struct ane_prim_memory memory;
-  struct ane_dyn *outputs;  /* of the last run */
+  struct ane_dyn *outputs; /* of the last run */
 };
 
 static struct lua_interp *check_interp(lua_State *L, int arg) {
@@ -103,8 +103,10 @@ static int push_ios(lua_State *L, const struct ane_interp *g, bool outputs) {
     if (io->rank >= 0) {
       lua_createtable(L, io->rank, 0);
       for (int32_t k = 0; k < io->rank; k++) {
-        if (io->dim[k] < 0 && io->symbol[k]) lua_pushstring(L, io->symbol[k]);
-        else lua_pushinteger(L, io->dim[k]);
+        if (io->dim[k] < 0 && io->symbol[k])
+          lua_pushstring(L, io->symbol[k]);
+        else
+          lua_pushinteger(L, io->dim[k]);
         lua_rawseti(L, -2, k + 1);
       }
       lua_setfield(L, -2, "shape");
@@ -124,7 +126,11 @@ static int meth_info(lua_State *L) {
   const struct {
     const char *name;
     lua_Integer v;
-  } numbers[] = {{"threads", i.threads}, {"nodes", i.n_nodes}, {"folded", i.n_folded}, {"weight_bytes", (lua_Integer)i.weight_bytes}, {"constant_bytes", (lua_Integer)i.constant_bytes}};
+  } numbers[] = {{"threads", i.threads},
+                 {"nodes", i.n_nodes},
+                 {"folded", i.n_folded},
+                 {"weight_bytes", (lua_Integer)i.weight_bytes},
+                 {"constant_bytes", (lua_Integer)i.constant_bytes}};
   for (size_t k = 0; k < ANE_COUNT(numbers); k++) lua_pushinteger(L, numbers[k].v), lua_setfield(L, -2, numbers[k].name);
   return 1;
 }
@@ -154,12 +160,14 @@ static void read_tensor(lua_State *L, const char *name, struct ane_dyn *t) {
   for (int32_t i = 0; i < t->rank; i++) {
     lua_rawgeti(L, -1, i + 1);
     t->dim[i] = lua_tointeger(L, -1);
-    if (t->dim[i] < 0 || __builtin_mul_overflow(t->count, t->dim[i], &t->count)) luaL_error(L, "input %s: dimension %d is %I", name, (int)i + 1, (LUAI_UACINT)t->dim[i]);
+    if (t->dim[i] < 0 || __builtin_mul_overflow(t->count, t->dim[i], &t->count))
+      luaL_error(L, "input %s: dimension %d is %I", name, (int)i + 1, (LUAI_UACINT)t->dim[i]);
     lua_pop(L, 1);
   }
   lua_getfield(L, -3, "data");
   t->data = luaL_optlstring(L, -1, "", &len);
-  if (len != ane_dyn_bytes(t)) luaL_error(L, "input %s: data has %I bytes, the shape wants %I", name, (LUAI_UACINT)len, (LUAI_UACINT)ane_dyn_bytes(t));
+  if (len != ane_dyn_bytes(t))
+    luaL_error(L, "input %s: data has %I bytes, the shape wants %I", name, (LUAI_UACINT)len, (LUAI_UACINT)ane_dyn_bytes(t));
   lua_pop(L, 3); /* the string lives in the caller's table */
 }
 
@@ -201,7 +209,8 @@ static int meth_run(lua_State *L) {
 }
 
 void bind_interp(lua_State *L) {
-  static const luaL_Reg methods[] = {{"inputs", meth_inputs}, {"outputs", meth_outputs}, {"info", meth_info}, {"dump", meth_dump}, {"run", meth_run}, {"close", meth_close}, {NULL, NULL}};
+  static const luaL_Reg methods[] = {{"inputs", meth_inputs}, {"outputs", meth_outputs}, {"info", meth_info}, {"dump", meth_dump},
+                                     {"run", meth_run},       {"close", meth_close},     {NULL, NULL}};
   static const luaL_Reg meta[] = {{"__gc", meth_close}, {"__close", meth_close}, {NULL, NULL}};
   bind_class(L, INTERP_CLASS, methods, meta);
   lua_pushcfunction(L, interp_new);

@@ -34,9 +34,9 @@ static size_t utf8_sequence(const unsigned char *s, size_t left) {
   if (left < n) return 0;
   for (size_t i = 1; i < n; i++)
     if ((s[i] & 0xC0) != 0x80) return 0;
-  if (s[0] == 0xE0 && s[1] < 0xA0) return 0; /* overlong */
-  if (s[0] == 0xED && s[1] > 0x9F) return 0; /* surrogates */
-  if (s[0] == 0xF0 && s[1] < 0x90) return 0; /* overlong */
+  if (s[0] == 0xE0 && s[1] < 0xA0) return 0;  /* overlong */
+  if (s[0] == 0xED && s[1] > 0x9F) return 0;  /* surrogates */
+  if (s[0] == 0xF0 && s[1] < 0x90) return 0;  /* overlong */
   return s[0] == 0xF4 && s[1] > 0x8F ? 0 : n; /* beyond U+10FFFF */
 }
 
@@ -84,8 +84,10 @@ static bool decode_number(lua_State *L, struct ane_json *j) {
   int64_t i = 0;
   double d = 0;
   if (!ane_json_number(j, &integer, &i, &d)) return false;
-  if (integer) lua_pushinteger(L, (lua_Integer)i);
-  else lua_pushnumber(L, d);
+  if (integer)
+    lua_pushinteger(L, (lua_Integer)i);
+  else
+    lua_pushnumber(L, d);
   return true;
 }
 
@@ -118,8 +120,10 @@ int bind_json_fail(lua_State *L, const struct ane_json *j) {
   struct ane_error err;
   int line, column;
   ane_json_place(j, &line, &column);
-  if (j->no_memory) ane_fail(&err, ANE_NOMEM, "%s", j->why);
-  else ane_fail(&err, ANE_FORMAT, "line %d, column %d: %s", line, column, j->why);
+  if (j->no_memory)
+    ane_fail(&err, ANE_NOMEM, "%s", j->why);
+  else
+    ane_fail(&err, ANE_FORMAT, "line %d, column %d: %s", line, column, j->why);
   return bind_fail(L, &err);
 }
 
@@ -182,9 +186,12 @@ static void encode_string(struct encoder *e, const char *s, size_t len) {
     add(e, s + done, i - done);
     const char *found = c ? strchr(escapes, c) : NULL;
     char code[8];
-    if (found) add(e, (char[]){'\\', letters[found - escapes]}, 2);
-    else if (c < 0x20) add(e, code, (size_t)snprintf(code, sizeof code, "\\u%04x", c));
-    else add(e, "\xEF\xBF\xBD", 3); /* a byte that is no UTF-8: U+FFFD */
+    if (found)
+      add(e, (char[]){'\\', letters[found - escapes]}, 2);
+    else if (c < 0x20)
+      add(e, code, (size_t)snprintf(code, sizeof code, "\\u%04x", c));
+    else
+      add(e, "\xEF\xBF\xBD", 3); /* a byte that is no UTF-8: U+FFFD */
     done = ++i;
   }
   add(e, s + done, len - done);
@@ -239,8 +246,10 @@ static void encode_array(struct encoder *e, lua_Integer n, int depth) {
     if (i > 1) add(e, ",", 1);
     add_line(e, depth + 1);
     lua_rawgeti(e->L, -1, i);
-    if (lua_isnil(e->L, -1)) add(e, "null", 4);
-    else encode_value(e, depth + 1);
+    if (lua_isnil(e->L, -1))
+      add(e, "null", 4);
+    else
+      encode_value(e, depth + 1);
     lua_pop(e->L, 1);
   }
   if (n) add_line(e, depth);
@@ -309,7 +318,8 @@ static void encode_object(struct encoder *e, int depth) {
   lua_State *L = e->L;
   bool first = true;
   add(e, "{", 1);
-  if (e->sort) encode_sorted(e, depth);
+  if (e->sort)
+    encode_sorted(e, depth);
   else
     for (lua_pushnil(L); lua_next(L, -2); lua_pop(L, 1), first = false) encode_member(e, first, depth);
   lua_pushnil(L);
@@ -337,8 +347,10 @@ static void encode_value(struct encoder *e, int depth) {
     }
     case LUA_TTABLE: {
       lua_Integer n = array_length(e);
-      if (n >= 0) encode_array(e, n, depth);
-      else encode_object(e, depth);
+      if (n >= 0)
+        encode_array(e, n, depth);
+      else
+        encode_object(e, depth);
       return;
     }
     case LUA_TLIGHTUSERDATA:
@@ -355,11 +367,16 @@ static void check_options(lua_State *L, int arg, struct encoder *e) {
   luaL_checktype(L, arg, LUA_TTABLE);
   for (lua_pushnil(L); lua_next(L, arg); lua_pop(L, 1)) {
     const char *name = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "";
-    if (strcmp(name, "sort") == 0) e->sort = lua_toboolean(L, -1);
-    else if (strcmp(name, "indent") != 0) luaL_argerror(L, arg, lua_pushfstring(L, "unknown option '%s'", name));
-    else if (lua_isinteger(L, -1) && lua_tointeger(L, -1) >= 0 && lua_tointeger(L, -1) <= 16) e->indent = (int)lua_tointeger(L, -1);
-    else if (lua_isboolean(L, -1)) e->indent = lua_toboolean(L, -1) ? 2 : 0;
-    else luaL_argerror(L, arg, "indent must be 0 .. 16 or a boolean");
+    if (strcmp(name, "sort") == 0)
+      e->sort = lua_toboolean(L, -1);
+    else if (strcmp(name, "indent") != 0)
+      luaL_argerror(L, arg, lua_pushfstring(L, "unknown option '%s'", name));
+    else if (lua_isinteger(L, -1) && lua_tointeger(L, -1) >= 0 && lua_tointeger(L, -1) <= 16)
+      e->indent = (int)lua_tointeger(L, -1);
+    else if (lua_isboolean(L, -1))
+      e->indent = lua_toboolean(L, -1) ? 2 : 0;
+    else
+      luaL_argerror(L, arg, "indent must be 0 .. 16 or a boolean");
   }
 }
 
@@ -405,8 +422,11 @@ static void mark_class(lua_State *L, const char *cls, const char *type) {
 }
 
 static const luaL_Reg functions[] = {
-    {"json_decode", json_decode}, {"json_encode", json_encode}, {"json_array", json_array},
-    {"json_object", json_object}, {NULL, NULL},
+    {"json_decode", json_decode},
+    {"json_encode", json_encode},
+    {"json_array", json_array},
+    {"json_object", json_object},
+    {NULL, NULL},
 };
 
 static const luaL_Reg no_methods[] = {{NULL, NULL}};

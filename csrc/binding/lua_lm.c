@@ -58,7 +58,9 @@ static lua_Integer int_field(lua_State *L, int t, const char *name, lua_Integer 
   int ok;
   lua_getfield(L, t, name);
   lua_Integer v = lua_isnil(L, -1) ? (ok = 1, def) : lua_tointegerx(L, -1, &ok);
-  if (!ok || v < lo || v > hi) luaL_error(L, "option %s is %s, wanted an integer in %I .. %I", name, luaL_tolstring(L, -1, NULL), (LUAI_UACINT)lo, (LUAI_UACINT)hi);
+  if (!ok || v < lo || v > hi)
+    luaL_error(L, "option %s is %s, wanted an integer in %I .. %I", name, luaL_tolstring(L, -1, NULL), (LUAI_UACINT)lo,
+               (LUAI_UACINT)hi);
   lua_pop(L, 1);
   return v;
 }
@@ -75,8 +77,10 @@ static void read_states(lua_State *L, int t, struct ane_lm_options *o) {
     lua_rawgeti(L, list, (lua_Integer)i + 1);
     luaL_checktype(L, -1, LUA_TTABLE);
     int row = lua_gettop(L);
-    states[i] = (struct ane_lm_state){text_field(L, row, "past"), text_field(L, row, "present"), int_field(L, row, "rows", 0, 0, INT32_MAX)};
-    if (!states[i].past || !states[i].present) luaL_error(L, "option states: entry %I has no past or present", (LUAI_UACINT)(i + 1));
+    states[i] = (struct ane_lm_state){text_field(L, row, "past"), text_field(L, row, "present"),
+                                      int_field(L, row, "rows", 0, 0, INT32_MAX)};
+    if (!states[i].past || !states[i].present)
+      luaL_error(L, "option states: entry %I has no past or present", (LUAI_UACINT)(i + 1));
     lua_pop(L, 1); /* the row stays in the list */
   }
   o->states = states;
@@ -84,8 +88,12 @@ static void read_states(lua_State *L, int t, struct ane_lm_options *o) {
 }
 
 static void read_options(lua_State *L, int t, struct ane_lm_options *o) {
-  *o = (struct ane_lm_options){.ids = text_field(L, t, "ids"), .mask = text_field(L, t, "mask"), .positions = text_field(L, t, "positions"),
-                               .past_length = text_field(L, t, "past_length"), .total_length = text_field(L, t, "total_length"), .logits = text_field(L, t, "logits")};
+  *o = (struct ane_lm_options){.ids = text_field(L, t, "ids"),
+                               .mask = text_field(L, t, "mask"),
+                               .positions = text_field(L, t, "positions"),
+                               .past_length = text_field(L, t, "past_length"),
+                               .total_length = text_field(L, t, "total_length"),
+                               .logits = text_field(L, t, "logits")};
   o->kv_heads = int_field(L, t, "kv_heads", 0, 0, INT32_MAX);
   o->head_size = int_field(L, t, "head_size", 0, 0, INT32_MAX);
   o->context = int_field(L, t, "context", 1, 1, INT32_MAX);
@@ -136,12 +144,22 @@ static int program_info(lua_State *L) {
   const struct {
     const char *name, *text;
     lua_Integer v;
-  } rows[] = {{"isa", ane_isa_name(i.isa), 0}, {"activations", "fp32", 0}, {"engine", "graph", 0}, {"threads", NULL, i.threads}, {"context", NULL, ane_lm_context(m)},
-              {"chunk", NULL, ane_lm_chunk(m)}, {"vocab", NULL, ane_lm_vocab(m)}, {"weight_bytes", NULL, (lua_Integer)i.weight_bytes},
-              {"scratch_bytes", NULL, (lua_Integer)i.constant_bytes}, {"steps", NULL, i.n_nodes}, {"folded", NULL, i.n_folded}};
+  } rows[] = {{"isa", ane_isa_name(i.isa), 0},
+              {"activations", "fp32", 0},
+              {"engine", "graph", 0},
+              {"threads", NULL, i.threads},
+              {"context", NULL, ane_lm_context(m)},
+              {"chunk", NULL, ane_lm_chunk(m)},
+              {"vocab", NULL, ane_lm_vocab(m)},
+              {"weight_bytes", NULL, (lua_Integer)i.weight_bytes},
+              {"scratch_bytes", NULL, (lua_Integer)i.constant_bytes},
+              {"steps", NULL, i.n_nodes},
+              {"folded", NULL, i.n_folded}};
   for (size_t k = 0; k < ANE_COUNT(rows); k++) {
-    if (rows[k].text) lua_pushstring(L, rows[k].text);
-    else lua_pushinteger(L, rows[k].v);
+    if (rows[k].text)
+      lua_pushstring(L, rows[k].text);
+    else
+      lua_pushinteger(L, rows[k].v);
     lua_setfield(L, -2, rows[k].name);
   }
   return 1;
@@ -231,7 +249,9 @@ static int session_argmax(lua_State *L) {
 static int session_rows(lua_State *L) { return lua_pushinteger(L, ane_lm_rows(check_session(L, 1)->session)), 1; }
 static int session_length(lua_State *L) { return lua_pushinteger(L, ane_lm_length(check_session(L, 1)->session)), 1; }
 static int session_context(lua_State *L) { return lua_pushinteger(L, ane_lm_session_context(check_session(L, 1)->session)), 1; }
-static int session_kv_bytes(lua_State *L) { return lua_pushinteger(L, (lua_Integer)ane_lm_kv_bytes(check_session(L, 1)->session)), 1; }
+static int session_kv_bytes(lua_State *L) {
+  return lua_pushinteger(L, (lua_Integer)ane_lm_kv_bytes(check_session(L, 1)->session)), 1;
+}
 static int session_replayed(lua_State *L) {
   check_session(L, 1);
   return lua_pushinteger(L, 0), 1;
@@ -278,19 +298,26 @@ static int session_stop(lua_State *L) {
 static int session_tostring(lua_State *L) {
   const struct lua_session *ud = luaL_checkudata(L, 1, SESSION_CLASS);
   if (!ud->session) return lua_pushliteral(L, "session (closed)"), 1;
-  lua_pushfstring(L, "session (%I of %I positions)", (LUAI_UACINT)ane_lm_length(ud->session), (LUAI_UACINT)ane_lm_session_context(ud->session));
+  lua_pushfstring(L, "session (%I of %I positions)", (LUAI_UACINT)ane_lm_length(ud->session),
+                  (LUAI_UACINT)ane_lm_session_context(ud->session));
   return 1;
 }
 
 void bind_lm(lua_State *L) {
-  static const luaL_Reg program[] = {{"session", program_session}, {"info", program_info}, {"max_chunk", program_max_chunk}, {"context", program_context},
-                                     {"vocab", program_vocab},     {"n_ids", program_vocab}, {"exact", program_exact}, {"dump", program_dump}, {"close", program_close},         {NULL, NULL}};
-  static const luaL_Reg program_meta[] = {{"__gc", program_close}, {"__close", program_close}, {"__tostring", program_tostring}, {NULL, NULL}};
-  static const luaL_Reg session[] = {{"feed", session_feed},     {"logits", session_logits},   {"argmax", session_argmax}, {"rows", session_rows},
-                                     {"length", session_length}, {"context", session_context}, {"ids", session_ids},       {"kv_bytes", session_kv_bytes},
-                                     {"replayed", session_replayed}, {"rewind", session_rewind}, {"save", session_save},   {"restore", session_restore},
-                                     {"fork", session_fork},     {"stop", session_stop},       {"close", session_close},   {NULL, NULL}};
-  static const luaL_Reg session_meta[] = {{"__gc", session_close}, {"__close", session_close}, {"__tostring", session_tostring}, {NULL, NULL}};
+  static const luaL_Reg program[] = {{"session", program_session},     {"info", program_info},
+                                     {"max_chunk", program_max_chunk}, {"context", program_context},
+                                     {"vocab", program_vocab},         {"n_ids", program_vocab},
+                                     {"exact", program_exact},         {"dump", program_dump},
+                                     {"close", program_close},         {NULL, NULL}};
+  static const luaL_Reg program_meta[] = {
+      {"__gc", program_close}, {"__close", program_close}, {"__tostring", program_tostring}, {NULL, NULL}};
+  static const luaL_Reg session[] = {
+      {"feed", session_feed},         {"logits", session_logits},   {"argmax", session_argmax}, {"rows", session_rows},
+      {"length", session_length},     {"context", session_context}, {"ids", session_ids},       {"kv_bytes", session_kv_bytes},
+      {"replayed", session_replayed}, {"rewind", session_rewind},   {"save", session_save},     {"restore", session_restore},
+      {"fork", session_fork},         {"stop", session_stop},       {"close", session_close},   {NULL, NULL}};
+  static const luaL_Reg session_meta[] = {
+      {"__gc", session_close}, {"__close", session_close}, {"__tostring", session_tostring}, {NULL, NULL}};
   bind_class(L, PROGRAM_CLASS, program, program_meta);
   bind_class(L, SESSION_CLASS, session, session_meta);
   lua_pushcfunction(L, program_new);

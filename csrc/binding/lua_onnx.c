@@ -18,8 +18,10 @@ static void set_integer(lua_State *L, const char *key, lua_Integer v) {
 static void push_dims(lua_State *L, int32_t rank, const int64_t *dim, const char *const *symbol) {
   lua_createtable(L, rank, 0);
   for (int32_t i = 0; i < rank; i++) {
-    if (symbol && dim[i] < 0 && symbol[i]) lua_pushstring(L, symbol[i]);
-    else lua_pushinteger(L, dim[i]);
+    if (symbol && dim[i] < 0 && symbol[i])
+      lua_pushstring(L, symbol[i]);
+    else
+      lua_pushinteger(L, dim[i]);
     lua_rawseti(L, -2, i + 1);
   }
 }
@@ -50,9 +52,12 @@ static void push_attr(lua_State *L, const struct ane_onnx_attr *a) {
   bool list = a->type == ANE_ONNX_FLOATS || a->type == ANE_ONNX_INTS || a->type == ANE_ONNX_STRINGS;
   if (list) lua_createtable(L, (int)ANE_MIN(a->n, (size_t)INT32_MAX), 0);
   for (size_t i = 0; list && i < a->n; i++) {
-    if (a->type == ANE_ONNX_FLOATS) lua_pushnumber(L, (lua_Number)a->floats[i]);
-    else if (a->type == ANE_ONNX_INTS) lua_pushinteger(L, a->ints[i]);
-    else lua_pushlstring(L, a->strings[i].data, a->strings[i].len);
+    if (a->type == ANE_ONNX_FLOATS)
+      lua_pushnumber(L, (lua_Number)a->floats[i]);
+    else if (a->type == ANE_ONNX_INTS)
+      lua_pushinteger(L, a->ints[i]);
+    else
+      lua_pushlstring(L, a->strings[i].data, a->strings[i].len);
     lua_rawseti(L, -2, (lua_Integer)i + 1);
   }
   switch (a->type) {
@@ -195,12 +200,23 @@ static struct ane_onnx_piece check_piece(lua_State *L) {
   lua_getfield(L, -2, "zero_default");
   float zero = (float)luaL_optnumber(L, -1, 0);
   lua_pop(L, 2);
-  return (struct ane_onnx_piece){
-      .kind = (ane_onnx_kind)kind, .data = piece_value(L, "data"), .scales = piece_value(L, "scales"), .zeros = piece_value(L, "zeros"),
-      .g_idx = piece_value(L, "g_idx"), .transposed = piece_flag(L, "transposed"), .padded = piece_flag(L, "padded"),
-      .rows = piece_field(L, "rows", 0), .cols = piece_field(L, "cols", 0), .matrix = piece_field(L, "matrix", 0), .from = piece_field(L, "from", 0),
-      .step = piece_field(L, "step", 1), .n = piece_field(L, "n", 0), .bits = (int)piece_field(L, "bits", 0), .block = piece_field(L, "block", 0),
-      .axis = piece_field(L, "axis", 0), .zero_default = zero};
+  return (struct ane_onnx_piece){.kind = (ane_onnx_kind)kind,
+                                 .data = piece_value(L, "data"),
+                                 .scales = piece_value(L, "scales"),
+                                 .zeros = piece_value(L, "zeros"),
+                                 .g_idx = piece_value(L, "g_idx"),
+                                 .transposed = piece_flag(L, "transposed"),
+                                 .padded = piece_flag(L, "padded"),
+                                 .rows = piece_field(L, "rows", 0),
+                                 .cols = piece_field(L, "cols", 0),
+                                 .matrix = piece_field(L, "matrix", 0),
+                                 .from = piece_field(L, "from", 0),
+                                 .step = piece_field(L, "step", 1),
+                                 .n = piece_field(L, "n", 0),
+                                 .bits = (int)piece_field(L, "bits", 0),
+                                 .block = piece_field(L, "block", 0),
+                                 .axis = piece_field(L, "axis", 0),
+                                 .zero_default = zero};
 }
 
 /* The weight {name, shape, pieces} at the top of the stack; its pieces in memory that comes to lie above it. */

@@ -66,8 +66,10 @@ static int meth_close(lua_State *L) {
 
 static int meth_tostring(lua_State *L) {
   struct lua_package *ud = luaL_checkudata(L, 1, PACKAGE_CLASS);
-  if (ud->box) lua_pushfstring(L, "package (%s)", ud->box->p->path);
-  else lua_pushliteral(L, "package (closed)");
+  if (ud->box)
+    lua_pushfstring(L, "package (%s)", ud->box->p->path);
+  else
+    lua_pushliteral(L, "package (closed)");
   return 1;
 }
 
@@ -127,14 +129,18 @@ static void push_feature(lua_State *L, const struct ane_mil_feature *f, const st
     lua_pushnumber(L, f->default_value);
     lua_setfield(L, -2, "default_value");
   }
-  if (type) push_dims(L, type->rank, type->dim);
-  else push_dims(L, f->shape.rank, f->shape.dim);
+  if (type)
+    push_dims(L, type->rank, type->dim);
+  else
+    push_dims(L, f->shape.rank, f->shape.dim);
   lua_setfield(L, -2, "shape");
   if (f->flexibility == ANE_MIL_FIXED) return;
   push_dims(L, f->shape.rank, f->shape.dim);
   lua_setfield(L, -2, "default");
-  if (f->flexibility == ANE_MIL_RANGE) push_range(L, f);
-  else push_enumerated(L, f);
+  if (f->flexibility == ANE_MIL_RANGE)
+    push_range(L, f);
+  else
+    push_enumerated(L, f);
   lua_setfield(L, -2, f->flexibility == ANE_MIL_RANGE ? "range" : "enumerated");
 }
 
@@ -151,7 +157,8 @@ static const struct ane_mil_type *program_type(const struct ane_mil_function *f,
   return t && (t->kind == ANE_MIL_TENSOR || t->kind == ANE_MIL_STATE) ? t : NULL;
 }
 
-static void set_features(lua_State *L, const char *key, const struct ane_mil_function *f, const struct ane_mil_feature *list, uint32_t n) {
+static void set_features(lua_State *L, const char *key, const struct ane_mil_function *f, const struct ane_mil_feature *list,
+                         uint32_t n) {
   lua_createtable(L, (int)ANE_MIN(n, 65536u), 0);
   for (uint32_t i = 0; i < n; i++) {
     push_feature(L, &list[i], program_type(f, list[i].name));
@@ -289,17 +296,22 @@ static int meth_value(lua_State *L) {
   const struct ane_mil_op *op = f ? find_op(&f->block, output) : NULL;
   const struct ane_mil_value *v = op ? find_value(op, name) : NULL;
   if (!v) {
-    if (!f) ane_fail(&err, ANE_NOTFOUND, "there is no function \"%.100s\"", function);
-    else if (!op) ane_fail(&err, ANE_NOTFOUND, "no operation has an output \"%.100s\"", output);
-    else ane_fail(&err, ANE_NOTFOUND, "the operation %.60s of \"%.100s\" holds no value \"%.60s\"", op->type, output, name);
+    if (!f)
+      ane_fail(&err, ANE_NOTFOUND, "there is no function \"%.100s\"", function);
+    else if (!op)
+      ane_fail(&err, ANE_NOTFOUND, "no operation has an output \"%.100s\"", output);
+    else
+      ane_fail(&err, ANE_NOTFOUND, "the operation %.60s of \"%.100s\" holds no value \"%.60s\"", op->type, output, name);
     return bind_fail(L, &err);
   }
   if (v->kind == ANE_MIL_ITEMS) {
     ane_fail(&err, ANE_UNSUPPORTED, "\"%.100s\" is a list, tuple or dictionary, no tensor", output);
     return bind_fail(L, &err);
   }
-  if (v->kind == ANE_MIL_STRINGS) push_strings(L, v);
-  else lua_pushlstring(L, v->data, (size_t)v->bytes);
+  if (v->kind == ANE_MIL_STRINGS)
+    push_strings(L, v);
+  else
+    lua_pushlstring(L, v->data, (size_t)v->bytes);
   lua_pushstring(L, ane_mil_dtype_name(v->type.dtype));
   push_dims(L, v->type.rank, v->type.dim);
   return 3;
@@ -315,8 +327,14 @@ static int meth_rewrite(lua_State *L) {
 }
 
 static const luaL_Reg methods[] = {
-    {"info", meth_info}, {"dump", meth_dump},   {"value", meth_value}, {"rewrite", meth_rewrite},
-    {"program", bind_package_program}, {"state", bind_package_state}, {"close", meth_close}, {NULL, NULL},
+    {"info", meth_info},
+    {"dump", meth_dump},
+    {"value", meth_value},
+    {"rewrite", meth_rewrite},
+    {"program", bind_package_program},
+    {"state", bind_package_state},
+    {"close", meth_close},
+    {NULL, NULL},
 };
 
 static const luaL_Reg meta[] = {

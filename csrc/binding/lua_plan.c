@@ -24,7 +24,8 @@ int64_t bind_mil_integer(lua_State *L, int t, const char *name, int64_t def, int
   int ok = 1;
   lua_Integer v = lua_isnil(L, -1) ? (lua_Integer)def : lua_tointegerx(L, -1, &ok);
   if (!ok || v < lo || v > hi)
-    luaL_error(L, "option %s is %s, wanted an integer in %I .. %I", name, luaL_tolstring(L, -1, NULL), (LUAI_UACINT)lo, (LUAI_UACINT)hi);
+    luaL_error(L, "option %s is %s, wanted an integer in %I .. %I", name, luaL_tolstring(L, -1, NULL), (LUAI_UACINT)lo,
+               (LUAI_UACINT)hi);
   lua_pop(L, 1);
   return v;
 }
@@ -48,9 +49,11 @@ static bool flag(lua_State *L, int t, const char *name) {
 }
 
 void bind_mil_options(lua_State *L, int t, struct ane_mil_options *o) {
-  static const char *const layouts[] = {"ct1", "c1t", NULL}, *const norms[] = {"doubled", "fp32", NULL}, *const ropes[] = {"inputs", "constants", NULL};
-  *o = (struct ane_mil_options){
-      .layout = (ane_mil_layout)word(L, t, "layout", layouts), .norm = (ane_mil_norm)word(L, t, "norm", norms), .rope = (ane_mil_rope)word(L, t, "rope", ropes)};
+  static const char *const layouts[] = {"ct1", "c1t", NULL}, *const norms[] = {"doubled", "fp32", NULL},
+                           *const ropes[] = {"inputs", "constants", NULL};
+  *o = (struct ane_mil_options){.layout = (ane_mil_layout)word(L, t, "layout", layouts),
+                                .norm = (ane_mil_norm)word(L, t, "norm", norms),
+                                .rope = (ane_mil_rope)word(L, t, "rope", ropes)};
   o->context = bind_mil_integer(L, t, "context", 512, 1, INT32_MAX);
   o->max_t = bind_mil_integer(L, t, "max_t", 4, 1, INT32_MAX);
   o->fixed_t = bind_mil_integer(L, t, "fixed_t", 0, 0, INT32_MAX);
@@ -120,7 +123,8 @@ static int64_t table_rows(const struct ane_graph *g, const struct ane_weight_spe
   return most;
 }
 
-void bind_mil_limits(lua_State *L, int t, const struct ane_graph *g, const struct ane_weight_spec *specs, struct ane_partition_limits *l) {
+void bind_mil_limits(lua_State *L, int t, const struct ane_graph *g, const struct ane_weight_spec *specs,
+                     struct ane_partition_limits *l) {
   *l = ane_partition_default_limits();
   l->target = (uint64_t)bind_mil_integer(L, t, "target", (int64_t)l->target, 1, INT64_MAX);
   l->size_limit = (uint64_t)bind_mil_integer(L, t, "law", (int64_t)l->size_limit, 1, INT64_MAX);
@@ -131,7 +135,8 @@ void bind_mil_limits(lua_State *L, int t, const struct ane_graph *g, const struc
   l->row_align = table_rows(g, specs);
 }
 
-ane_status bind_mil_partition(lua_State *L, int t, const struct ane_graph *g, struct ane_weight_spec *specs, struct ane_partition **out, struct ane_error *err) {
+ane_status bind_mil_partition(lua_State *L, int t, const struct ane_graph *g, struct ane_weight_spec *specs,
+                              struct ane_partition **out, struct ane_error *err) {
   struct ane_partition_limits limits;
   bind_mil_limits(L, t, g, specs, &limits);
   if (flag(L, t, "whole")) return ane_partition_whole(out, g, ane_partition_scheme_bytes, specs, err);
@@ -156,8 +161,10 @@ static void push_finding(lua_State *L, const char *key, struct ane_residency_fin
 static void push_shape(lua_State *L, const struct ane_shape *s) {
   lua_createtable(L, (int)s->rank, 0);
   for (uint32_t i = 0; i < s->rank; i++) {
-    if (s->dim[i] >= 0) lua_pushinteger(L, s->dim[i]);
-    else lua_pushstring(L, s->dim[i] == ANE_DIM_TOKENS ? "T" : s->dim[i] == ANE_DIM_OUT_ROWS ? "W" : "context");
+    if (s->dim[i] >= 0)
+      lua_pushinteger(L, s->dim[i]);
+    else
+      lua_pushstring(L, s->dim[i] == ANE_DIM_TOKENS ? "T" : s->dim[i] == ANE_DIM_OUT_ROWS ? "W" : "context");
     lua_rawseti(L, -2, (lua_Integer)i + 1);
   }
 }
@@ -193,7 +200,9 @@ static void push_nodes(lua_State *L, const struct planned *x, const struct ane_s
     push_finding(L, "finding", ane_residency_judge_node(x->g, p, p->nodes[i], x->specs, &x->o));
     int kernels = 0;
     for (int32_t j = 0; j < n->n_inputs; j++)
-      if (ane_partition_is_matrix(x->g, p->nodes[i], j) && (p->kind != ANE_SHARD_EXPERTS || p->nodes[i] != p->split || ((j - 2) / 6 >= p->from && (j - 2) / 6 < p->to))) kernels++;
+      if (ane_partition_is_matrix(x->g, p->nodes[i], j) &&
+          (p->kind != ANE_SHARD_EXPERTS || p->nodes[i] != p->split || ((j - 2) / 6 >= p->from && (j - 2) / 6 < p->to)))
+        kernels++;
     set_integer(L, "convs", kernels);
     lua_rawseti(L, -2, i + 1);
   }
@@ -201,7 +210,8 @@ static void push_nodes(lua_State *L, const struct planned *x, const struct ane_s
 }
 
 /* `functions` of the shard at the top; what the laws ask of them. */
-static ane_status push_functions(lua_State *L, const struct planned *x, const struct ane_shard *p, struct ane_residency_package *package, struct ane_error *err) {
+static ane_status push_functions(lua_State *L, const struct planned *x, const struct ane_shard *p,
+                                 struct ane_residency_package *package, struct ane_error *err) {
   struct ane_arena arena = {0};
   struct ane_mil_function_plan *list;
   uint32_t n;
@@ -247,8 +257,9 @@ static ane_status push_shard(lua_State *L, const struct planned *x, const struct
   return st;
 }
 
-/* mil_plan(graph, options) -> {layers, rows, embedding = {name, shape}, shards}; or nil, message, code. Options: weights (scheme),
- * schemes ({constant = scheme}), target, law (bytes), rows, slices, layers, expert_parts, whole; context, max_t, fixed_t, layout, norm; functions (list of {fixed_t or max_t, context}) */
+/* mil_plan(graph, options) -> {layers, rows, embedding = {name, shape}, shards}; or nil, message, code. Options: weights
+ * (scheme), schemes ({constant = scheme}), target, law (bytes), rows, slices, layers, expert_parts, whole; context, max_t,
+ * fixed_t, layout, norm; functions (list of {fixed_t or max_t, context}) */
 static int mil_plan(lua_State *L) {
   const struct ane_graph *g = bind_check_graph(L, 1)->graph;
   struct planned x = {.g = g};
@@ -283,7 +294,9 @@ static int mil_plan(lua_State *L) {
 
 #define PARTITION_CLASS "ane.partition"
 
-struct bind_partition *bind_partition_new(lua_State *L) { return bind_new(L, PARTITION_CLASS, sizeof(struct bind_partition), 0); }
+struct bind_partition *bind_partition_new(lua_State *L) {
+  return bind_new(L, PARTITION_CLASS, sizeof(struct bind_partition), 0);
+}
 
 static int partition_close(lua_State *L) {
   struct bind_partition *ud = luaL_checkudata(L, 1, PARTITION_CLASS);
@@ -292,8 +305,8 @@ static int partition_close(lua_State *L) {
   return 0;
 }
 
-/* mil_judge(package) -> {engine, risk, cpu (convolutions with weights, by predicted device), laws = {id = times}}: the operations of
- * the default function as they lie in the package */
+/* mil_judge(package) -> {engine, risk, cpu (convolutions with weights, by predicted device), laws = {id = times}}: the operations
+ * of the default function as they lie in the package */
 static int mil_judge(lua_State *L) {
   const struct ane_mil_model *m = bind_check_package(L, 1)->p->model;
   const struct ane_mil_function *f = ane_mil_function(m, m->default_function);
@@ -331,7 +344,8 @@ static int mil_rules(lua_State *L) {
   return 1;
 }
 
-/* mil_chips() -> list of {name, ane_cores, ane_tops, gpu_cores, bandwidth (GB/s), memory = {least, most} (GB), target, law (bytes), source} */
+/* mil_chips() -> list of {name, ane_cores, ane_tops, gpu_cores, bandwidth (GB/s), memory = {least, most} (GB), target, law
+ * (bytes), source} */
 static int mil_chips(lua_State *L) {
   lua_newtable(L);
   for (int i = 0; ane_chip_at(i); i++) {
@@ -367,7 +381,8 @@ static int mil_schemes(lua_State *L) {
 void bind_mil(lua_State *L) {
   static const luaL_Reg none[] = {{NULL, NULL}};
   static const luaL_Reg meta[] = {{"__gc", partition_close}, {"__close", partition_close}, {NULL, NULL}};
-  static const luaL_Reg functions[] = {{"mil_plan", mil_plan}, {"mil_judge", mil_judge}, {"mil_rules", mil_rules}, {"mil_chips", mil_chips}, {"mil_schemes", mil_schemes}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"mil_plan", mil_plan},   {"mil_judge", mil_judge},     {"mil_rules", mil_rules},
+                                       {"mil_chips", mil_chips}, {"mil_schemes", mil_schemes}, {NULL, NULL}};
   bind_class(L, PARTITION_CLASS, none, meta);
   luaL_setfuncs(L, functions, 0);
 }

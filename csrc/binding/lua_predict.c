@@ -19,7 +19,7 @@ struct shared_pool {
 };
 
 struct lua_predict {
-  struct ane_interp *graph;   /* NULL: closed */
+  struct ane_interp *graph; /* NULL: closed */
   struct bind_package *box;
   struct shared_pool *pool;
   struct ane_prim_memory memory; /* of runs without states */
@@ -80,7 +80,8 @@ int bind_package_program(lua_State *L) {
   const char *function = luaL_optstring(L, -1, NULL);
   lua_getfield(L, 2, "precision");
   const char *precision = luaL_optstring(L, -1, "fp32");
-  if (strcmp(precision, "fp32") != 0 && strcmp(precision, "fp16") != 0) return luaL_error(L, "option precision is \"%s\"; choose fp32 or fp16", precision);
+  if (strcmp(precision, "fp32") != 0 && strcmp(precision, "fp16") != 0)
+    return luaL_error(L, "option precision is \"%s\"; choose fp32 or fp16", precision);
   o.fp16 = strcmp(precision, "fp16") == 0;
   struct lua_predict *ud = bind_new(L, PROGRAM_CLASS, sizeof *ud, 0);
   int self = lua_gettop(L);
@@ -113,7 +114,11 @@ static int program_info(lua_State *L) {
   const struct {
     const char *name;
     lua_Integer v;
-  } numbers[] = {{"threads", i.threads}, {"nodes", i.n_nodes}, {"folded", i.n_folded}, {"weight_bytes", (lua_Integer)i.weight_bytes}, {"constant_bytes", (lua_Integer)i.constant_bytes}};
+  } numbers[] = {{"threads", i.threads},
+                 {"nodes", i.n_nodes},
+                 {"folded", i.n_folded},
+                 {"weight_bytes", (lua_Integer)i.weight_bytes},
+                 {"constant_bytes", (lua_Integer)i.constant_bytes}};
   lua_createtable(L, 0, 6);
   lua_pushstring(L, ane_isa_name(i.isa));
   lua_setfield(L, -2, "isa");
@@ -213,7 +218,8 @@ static int state_reset(lua_State *L) {
 static int state_names(lua_State *L) {
   const struct ane_interp_states *s = check_states(L, 1)->states;
   lua_newtable(L);
-  for (int32_t i = 0; i < ane_interp_states_count(s); i++) lua_pushstring(L, ane_interp_states_name(s, i)), lua_rawseti(L, -2, i + 1);
+  for (int32_t i = 0; i < ane_interp_states_count(s); i++)
+    lua_pushstring(L, ane_interp_states_name(s, i)), lua_rawseti(L, -2, i + 1);
   return 1;
 }
 
@@ -257,14 +263,18 @@ static int state_copy(lua_State *L) {
   ud->box = from->box;
   ud->box->refs++;
   ud->memory.limit = from->memory.limit;
-  if (ane_interp_states_create(&ud->states, from->box->p->model, &ud->memory, &err) || ane_interp_states_copy(ud->states, from->states, &err)) return bind_fail(L, &err);
+  if (ane_interp_states_create(&ud->states, from->box->p->model, &ud->memory, &err) ||
+      ane_interp_states_copy(ud->states, from->states, &err))
+    return bind_fail(L, &err);
   return 1;
 }
 
 void bind_predict(lua_State *L) {
-  static const luaL_Reg program[] = {{"run", program_run}, {"info", program_info}, {"dump", program_dump}, {"close", program_close}, {NULL, NULL}};
+  static const luaL_Reg program[] = {
+      {"run", program_run}, {"info", program_info}, {"dump", program_dump}, {"close", program_close}, {NULL, NULL}};
   static const luaL_Reg program_meta[] = {{"__gc", program_close}, {"__close", program_close}, {NULL, NULL}};
-  static const luaL_Reg state[] = {{"reset", state_reset}, {"names", state_names}, {"get", state_get}, {"set", state_set}, {"copy", state_copy}, {"close", state_close}, {NULL, NULL}};
+  static const luaL_Reg state[] = {{"reset", state_reset}, {"names", state_names}, {"get", state_get}, {"set", state_set},
+                                   {"copy", state_copy},   {"close", state_close}, {NULL, NULL}};
   static const luaL_Reg state_meta[] = {{"__gc", state_close}, {"__close", state_close}, {NULL, NULL}};
   bind_class(L, PROGRAM_CLASS, program, program_meta);
   bind_class(L, STATE_CLASS, state, state_meta);

@@ -48,7 +48,9 @@ static lua_Integer int_field(lua_State *L, int t, const char *name, lua_Integer 
   lua_getfield(L, t, name);
   int ok;
   lua_Integer v = lua_tointegerx(L, -1, &ok);
-  if (!ok || v < lo || v > hi) luaL_error(L, "option %s is %s, wanted an integer in %I .. %I", name, luaL_tolstring(L, -1, NULL), (LUAI_UACINT)lo, (LUAI_UACINT)hi);
+  if (!ok || v < lo || v > hi)
+    luaL_error(L, "option %s is %s, wanted an integer in %I .. %I", name, luaL_tolstring(L, -1, NULL), (LUAI_UACINT)lo,
+               (LUAI_UACINT)hi);
   lua_pop(L, 1);
   return v;
 }
@@ -109,7 +111,8 @@ static void importance_field(lua_State *L, int t, struct loading *load) {
   load->importance = rows;
   for (lua_pushnil(L); lua_next(L, list); lua_pop(L, 1), rows++) {
     size_t size;
-    if (lua_type(L, -2) != LUA_TSTRING || lua_type(L, -1) != LUA_TSTRING) luaL_error(L, "option importance must be {name = float32 bytes}");
+    if (lua_type(L, -2) != LUA_TSTRING || lua_type(L, -1) != LUA_TSTRING)
+      luaL_error(L, "option importance must be {name = float32 bytes}");
     const char *bytes = lua_tolstring(L, -1, &size);
     *rows = (struct importance){lua_tostring(L, -2), (const float *)(const void *)bytes, (int64_t)(size / sizeof(float))};
   }
@@ -123,7 +126,8 @@ static const float *find_importance(void *arg, const char *name, int64_t cols) {
   return NULL;
 }
 
-/* Options: isa, threads, int8, head ("auto", "search", "full"), weights, mixed, importance, context, chunk, progress(done, total). */
+/* Options: isa, threads, int8, head ("auto", "search", "full"), weights, mixed, importance, context, chunk, progress(done,
+ * total). */
 static void check_options(lua_State *L, int t, struct ane_program_options *o, struct loading *load) {
   static const char *const head_names[] = {"auto", "search", "full", NULL};
   static const ane_head_how heads[] = {ANE_HEAD_AUTO, ANE_HEAD_PRUNED, ANE_HEAD_FULL};
@@ -166,7 +170,8 @@ static int program_new(lua_State *L) {
   check_options(L, 2, &o, &load);
   struct lua_program *ud = bind_new(L, PROGRAM_CLASS, sizeof *ud, 0);
   int self = lua_gettop(L);
-  if (!(ud->box = ane_calloc(1, sizeof *ud->box))) return ane_fail(&err, ANE_NOMEM, "no memory for a program"), bind_fail(L, &err);
+  if (!(ud->box = ane_calloc(1, sizeof *ud->box)))
+    return ane_fail(&err, ANE_NOMEM, "no memory for a program"), bind_fail(L, &err);
   ud->box->refs = 1;
   load.box = ud->box;
   keep_sources(ud->box, g);
@@ -218,8 +223,9 @@ static void push_matrix(lua_State *L, const struct ane_matrix_info *m) {
 }
 
 /* info() -> table: isa, threads, activations, context, chunk, vocab, weight_bytes, scratch_bytes, kv_bytes_per_token,
- * steps, matrices = list of {name, rows, cols, stored, dtype, form, act, bytes, input (name of the value it meets, or nil), weights (form of packages, or nil); where it was
- * re-encoded max_abs, error, signal (sums of squares of before - after, and of before)} */
+ * steps, matrices = list of {name, rows, cols, stored, dtype, form, act, bytes, input (name of the value it meets, or nil),
+ * weights (form of packages, or nil); where it was re-encoded max_abs, error, signal (sums of squares of before - after, and of
+ * before)} */
 static int meth_info(lua_State *L) {
   struct ane_program *p = check_program(L, 1)->program;
   struct ane_program_info i = ane_program_info(p);
@@ -244,8 +250,8 @@ static int meth_info(lua_State *L) {
   return 1;
 }
 
-/* profile(on) -> true; profile() -> list of {name, op, runs, seconds, bytes, ops, weights (names)}, steps in order, nil where none
- * is on */
+/* profile(on) -> true; profile() -> list of {name, op, runs, seconds, bytes, ops, weights (names)}, steps in order, nil where
+ * none is on */
 static int meth_profile(lua_State *L) {
   struct ane_program *p = check_program(L, 1)->program;
   struct ane_step_profile row;
@@ -391,8 +397,11 @@ static int meth_tostring(lua_State *L) {
 }
 
 void bind_program(lua_State *L) {
-  static const luaL_Reg methods[] = {{"session", meth_session}, {"info", meth_info}, {"max_chunk", meth_max_chunk}, {"context", meth_context},
-                                     {"vocab", meth_vocab},     {"n_ids", meth_n_ids}, {"exact", meth_exact}, {"head", meth_head}, {"profile", meth_profile}, {"run", meth_run}, {"values", meth_values}, {"dump", meth_dump}, {"close", meth_close},         {NULL, NULL}};
+  static const luaL_Reg methods[] = {
+      {"session", meth_session}, {"info", meth_info},   {"max_chunk", meth_max_chunk}, {"context", meth_context},
+      {"vocab", meth_vocab},     {"n_ids", meth_n_ids}, {"exact", meth_exact},         {"head", meth_head},
+      {"profile", meth_profile}, {"run", meth_run},     {"values", meth_values},       {"dump", meth_dump},
+      {"close", meth_close},     {NULL, NULL}};
   static const luaL_Reg meta[] = {{"__gc", meth_close}, {"__close", meth_close}, {"__tostring", meth_tostring}, {NULL, NULL}};
   bind_class(L, PROGRAM_CLASS, methods, meta);
   lua_pushcfunction(L, program_new);

@@ -97,7 +97,8 @@ static int meth_draw(lua_State *L) {
   struct ane_ranked out;
   struct ane_error err;
   reserve(L, s, n);
-  if (ane_sample(row, n, &s->how, recent, n_recent, (uint64_t)position, s->work, s->ranked, &out, &err)) return bind_fail(L, &err);
+  if (ane_sample(row, n, &s->how, recent, n_recent, (uint64_t)position, s->work, s->ranked, &out, &err))
+    return bind_fail(L, &err);
   lua_pushinteger(L, out.id);
   lua_pushnumber(L, out.value);
   return 2;
@@ -167,7 +168,8 @@ static int random_number(lua_State *L) {
 static const luaL_Reg methods[] = {{"draw", meth_draw}, {NULL, NULL}};
 static const luaL_Reg meta[] = {{NULL, NULL}};
 static const luaL_Reg functions[] = {
-    {"sampler", sampler_make}, {"logprobs", logprobs}, {"softmax", softmax}, {"divergence", divergence}, {"random", random_number}, {NULL, NULL},
+    {"sampler", sampler_make},  {"logprobs", logprobs},    {"softmax", softmax},
+    {"divergence", divergence}, {"random", random_number}, {NULL, NULL},
 };
 
 void bind_sampler(lua_State *L) {

@@ -71,7 +71,7 @@ struct trace {
     float *data;
     double *sums;
     int64_t cols, channels;
-  } *values;
+  } * values;
   bool no_memory;
 };
 
@@ -281,17 +281,19 @@ static int meth_stop(lua_State *L) {
 static int meth_tostring(lua_State *L) {
   struct lua_session *ud = luaL_checkudata(L, 1, SESSION_CLASS);
   if (!ud->session) return lua_pushliteral(L, "session (closed)"), 1;
-  lua_pushfstring(L, "session (%I of %I positions)", (LUAI_UACINT)ane_session_length(ud->session), (LUAI_UACINT)ane_session_context(ud->session));
+  lua_pushfstring(L, "session (%I of %I positions)", (LUAI_UACINT)ane_session_length(ud->session),
+                  (LUAI_UACINT)ane_session_context(ud->session));
   return 1;
 }
 
 void bind_session(lua_State *L) {
-  static const luaL_Reg methods[] = {{"feed", meth_feed},       {"logits", meth_logits},   {"argmax", meth_argmax}, {"rows", meth_rows},
-                                     {"length", meth_length},   {"context", meth_context}, {"ids", meth_ids},       {"kv_bytes", meth_kv_bytes},
-                                     {"replayed", meth_replayed}, {"trace", meth_trace}, {"squares", meth_squares},
-                                     {"rewind", meth_rewind},   {"part", meth_part},       {"save", meth_save},
-                                     {"restore", meth_restore}, {"fork", meth_fork},
-                                     {"stop", meth_stop},       {"close", meth_close},     {NULL, NULL}};
+  static const luaL_Reg methods[] = {{"feed", meth_feed},   {"logits", meth_logits},     {"argmax", meth_argmax},
+                                     {"rows", meth_rows},   {"length", meth_length},     {"context", meth_context},
+                                     {"ids", meth_ids},     {"kv_bytes", meth_kv_bytes}, {"replayed", meth_replayed},
+                                     {"trace", meth_trace}, {"squares", meth_squares},   {"rewind", meth_rewind},
+                                     {"part", meth_part},   {"save", meth_save},         {"restore", meth_restore},
+                                     {"fork", meth_fork},   {"stop", meth_stop},         {"close", meth_close},
+                                     {NULL, NULL}};
   static const luaL_Reg meta[] = {{"__gc", meth_close}, {"__close", meth_close}, {"__tostring", meth_tostring}, {NULL, NULL}};
   static const luaL_Reg none[] = {{NULL, NULL}}, trace_meta[] = {{"__gc", trace_gc}, {NULL, NULL}};
   bind_class(L, SESSION_CLASS, methods, meta);

@@ -36,7 +36,9 @@ static int source_open(lua_State *L) {
   return 1;
 }
 
-struct ane_source **bind_new_source(lua_State *L) { return &((struct lua_source *)bind_new(L, SOURCE_CLASS, sizeof(struct lua_source), 0))->source; }
+struct ane_source **bind_new_source(lua_State *L) {
+  return &((struct lua_source *)bind_new(L, SOURCE_CLASS, sizeof(struct lua_source), 0))->source;
+}
 
 static int meth_close(lua_State *L) {
   struct lua_source *ud = luaL_checkudata(L, 1, SOURCE_CLASS);
@@ -47,8 +49,10 @@ static int meth_close(lua_State *L) {
 
 static int meth_tostring(lua_State *L) {
   struct lua_source *ud = luaL_checkudata(L, 1, SOURCE_CLASS);
-  if (ud->source) lua_pushfstring(L, "source (%s)", ud->source->path);
-  else lua_pushliteral(L, "source (closed)");
+  if (ud->source)
+    lua_pushfstring(L, "source (%s)", ud->source->path);
+  else
+    lua_pushliteral(L, "source (closed)");
   return 1;
 }
 
@@ -65,8 +69,10 @@ static int meth_format(lua_State *L) {
 /* ---- Metadata ----------------------------------------------------------------------------------------------------*/
 
 static void push_uint(lua_State *L, uint64_t u) {
-  if (u <= LUA_MAXINTEGER) lua_pushinteger(L, (lua_Integer)u);
-  else lua_pushnumber(L, (lua_Number)u);
+  if (u <= LUA_MAXINTEGER)
+    lua_pushinteger(L, (lua_Integer)u);
+  else
+    lua_pushnumber(L, (lua_Number)u);
 }
 
 static void push_element(lua_State *L, const struct ane_meta *array, uint64_t i) {
@@ -74,8 +80,10 @@ static void push_element(lua_State *L, const struct ane_meta *array, uint64_t i)
     case ANE_META_BOOL: lua_pushboolean(L, array->a.data[i]); break;
     case ANE_META_FLOAT: lua_pushnumber(L, ane_meta_array_number(array, i)); break;
     case ANE_META_UINT:
-      if (array->a.dtype == ANE_U64) push_uint(L, ane_load_u64(array->a.data + 8 * i));
-      else lua_pushinteger(L, ane_meta_array_integer(array, i));
+      if (array->a.dtype == ANE_U64)
+        push_uint(L, ane_load_u64(array->a.data + 8 * i));
+      else
+        lua_pushinteger(L, ane_meta_array_integer(array, i));
       break;
     default: lua_pushinteger(L, ane_meta_array_integer(array, i));
   }
@@ -93,8 +101,10 @@ static void push_meta(lua_State *L, const struct ane_meta *m) {
   luaL_checkstack(L, 8, "metadata");
   lua_createtable(L, (int)ANE_MIN(m->a.count, (uint64_t)INT32_MAX), 0);
   for (uint64_t i = 0; i < m->a.count; i++) {
-    if (m->a.items) push_meta(L, &m->a.items[i]);
-    else push_element(L, m, i);
+    if (m->a.items)
+      push_meta(L, &m->a.items[i]);
+    else
+      push_element(L, m, i);
     lua_rawseti(L, -2, (lua_Integer)i + 1);
   }
 }
@@ -102,16 +112,20 @@ static void push_meta(lua_State *L, const struct ane_meta *m) {
 /* meta(key) -> number, boolean, string or list; nil where there is no such key */
 static int meth_meta(lua_State *L) {
   const struct ane_meta *m = ane_source_meta(bind_check_source(L, 1), luaL_checkstring(L, 2));
-  if (m) push_meta(L, m);
-  else lua_pushnil(L);
+  if (m)
+    push_meta(L, m);
+  else
+    lua_pushnil(L);
   return 1;
 }
 
 /* meta_len(key) -> length of a list (without building it) or string, 1 for other values; nil where there is no such key */
 static int meth_meta_len(lua_State *L) {
   const struct ane_meta *m = ane_source_meta(bind_check_source(L, 1), luaL_checkstring(L, 2));
-  if (!m) lua_pushnil(L);
-  else push_uint(L, m->kind == ANE_META_ARRAY ? m->a.count : m->kind == ANE_META_STRING ? m->s.len : 1);
+  if (!m)
+    lua_pushnil(L);
+  else
+    push_uint(L, m->kind == ANE_META_ARRAY ? m->a.count : m->kind == ANE_META_STRING ? m->s.len : 1);
   return 1;
 }
 
@@ -161,8 +175,10 @@ static int meth_tensors(lua_State *L) {
 static int meth_tensor(lua_State *L) {
   const struct ane_source *s = bind_check_source(L, 1);
   const struct ane_source_tensor *t = ane_source_tensor(s, luaL_checkstring(L, 2));
-  if (t) push_tensor(L, s, t);
-  else lua_pushnil(L);
+  if (t)
+    push_tensor(L, s, t);
+  else
+    lua_pushnil(L);
   return 1;
 }
 
@@ -208,8 +224,10 @@ static int meth_read(lua_State *L) {
   uint64_t n = (uint64_t)(to - from + 1) * columns;
   if (st->parts) decode = NULL;
   if (!decode || n > SIZE_MAX / 2 / sizeof(float)) {
-    if (!decode) ane_fail(&err, ANE_UNSUPPORTED, "%s: tensor %s: %s has no float32 decoder", s->path, name, info->name);
-    else ane_fail(&err, ANE_RANGE, "%s: tensor %s: %" PRIu64 " elements are too many for one string", s->path, name, n);
+    if (!decode)
+      ane_fail(&err, ANE_UNSUPPORTED, "%s: tensor %s: %s has no float32 decoder", s->path, name, info->name);
+    else
+      ane_fail(&err, ANE_RANGE, "%s: tensor %s: %" PRIu64 " elements are too many for one string", s->path, name, n);
     return bind_fail(L, &err);
   }
   luaL_Buffer b;
@@ -222,9 +240,18 @@ static int meth_read(lua_State *L) {
 }
 
 static const luaL_Reg methods[] = {
-    {"close", meth_close},       {"path", meth_path},     {"format", meth_format},   {"meta", meth_meta},
-    {"meta_len", meth_meta_len}, {"keys", meth_keys},     {"tensors", meth_tensors}, {"tensor", meth_tensor},
-    {"n_tensors", meth_n_tensors}, {"bytes", meth_bytes}, {"read", meth_read},       {"holds", meth_holds},
+    {"close", meth_close},
+    {"path", meth_path},
+    {"format", meth_format},
+    {"meta", meth_meta},
+    {"meta_len", meth_meta_len},
+    {"keys", meth_keys},
+    {"tensors", meth_tensors},
+    {"tensor", meth_tensor},
+    {"n_tensors", meth_n_tensors},
+    {"bytes", meth_bytes},
+    {"read", meth_read},
+    {"holds", meth_holds},
     {NULL, NULL},
 };
 

@@ -56,7 +56,8 @@ static int clock_now(lua_State *L) {
   return 1;
 }
 
-/* limits(threads, level) -> {read (bytes a second), dot, bf16, fma (operations a second; nil: not known here)}; or nil, message, code */
+/* limits(threads, level) -> {read (bytes a second), dot, bf16, fma (operations a second; nil: not known here)}; or nil, message,
+ * code */
 static int limits(lua_State *L) {
   struct ane_pool *pool;
   struct ane_limits l;
@@ -204,10 +205,21 @@ static int glob(lua_State *L) {
 }
 
 static const luaL_Reg functions[] = {
-    {"isa_list", isa_list},     {"isa_best", isa_best},   {"cpu_name", cpu_name},     {"cpu_cores", cpu_cores},
-    {"clock", clock_now}, {"limits", limits},       {"memory", memory},       {"path_kind", path_kind},   {"write_file", write_file},
-    {"read_file", read_file},   {"isatty", is_tty},       {"list_dir", list_dir},   {"catch_interrupts", catch_interrupts},
-    {"glob", glob},             {NULL, NULL},
+    {"isa_list", isa_list},
+    {"isa_best", isa_best},
+    {"cpu_name", cpu_name},
+    {"cpu_cores", cpu_cores},
+    {"clock", clock_now},
+    {"limits", limits},
+    {"memory", memory},
+    {"path_kind", path_kind},
+    {"write_file", write_file},
+    {"read_file", read_file},
+    {"isatty", is_tty},
+    {"list_dir", list_dir},
+    {"catch_interrupts", catch_interrupts},
+    {"glob", glob},
+    {NULL, NULL},
 };
 
 static const luaL_Reg no_methods[] = {{NULL, NULL}};

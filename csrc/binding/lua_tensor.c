@@ -23,7 +23,9 @@ float *bind_tensor_new(lua_State *L, const struct ane_shape *shape) {
   return t->data;
 }
 
-struct bind_tensor *bind_check_tensor(lua_State *L, int arg) { return luaL_checkudata(L, arg, BIND_TENSOR); }
+struct bind_tensor *bind_check_tensor(lua_State *L, int arg) {
+  return luaL_checkudata(L, arg, BIND_TENSOR);
+}
 
 /* ---- Making ------------------------------------------------------------------------------------------------------*/
 
@@ -60,7 +62,8 @@ static int tensor_make(lua_State *L) {
     size_t size;
     const char *bytes = lua_tolstring(L, 2, &size);
     if (size != count * sizeof(float))
-      return luaL_error(L, "the shape asks for %I bytes, the string has %I", (LUAI_UACINT)(count * sizeof(float)), (LUAI_UACINT)size);
+      return luaL_error(L, "the shape asks for %I bytes, the string has %I", (LUAI_UACINT)(count * sizeof(float)),
+                        (LUAI_UACINT)size);
     if (size) memcpy(data, bytes, size);
   } else if (kind == LUA_TTABLE) {
     uint64_t got = lua_rawlen(L, 2);
@@ -286,8 +289,8 @@ static int meta_index(lua_State *L) {
 }
 
 static const luaL_Reg methods[] = {
-    {"get", meth_get},       {"set", meth_set},           {"fill", meth_fill},     {"row", meth_row},   {"shape", meth_shape},
-    {"topk", meth_topk},     {"argmax", meth_argmax},     {"max", meth_max},       {"min", meth_min},   {"mean", meth_mean},
+    {"get", meth_get},         {"set", meth_set},           {"fill", meth_fill}, {"row", meth_row}, {"shape", meth_shape},
+    {"topk", meth_topk},       {"argmax", meth_argmax},     {"max", meth_max},   {"min", meth_min}, {"mean", meth_mean},
     {"totable", meth_totable}, {"tostring", meth_tostring}, {NULL, NULL},
 };
 

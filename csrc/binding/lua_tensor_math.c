@@ -17,7 +17,8 @@ static int64_t check_end(lua_State *L, int arg, lua_Integer def, int64_t size, i
   lua_Integer i = luaL_optinteger(L, arg, def);
   int64_t at = i < 0 ? i + size : i - 1;
   if (i == 0 || at < low || at >= size) {
-    const char *msg = lua_pushfstring(L, "%I is outside %I .. %I (or -1 from the end)", (LUAI_UACINT)i, (LUAI_UACINT)(low + 1), (LUAI_UACINT)size);
+    const char *msg = lua_pushfstring(L, "%I is outside %I .. %I (or -1 from the end)", (LUAI_UACINT)i, (LUAI_UACINT)(low + 1),
+                                      (LUAI_UACINT)size);
     luaL_argerror(L, arg, msg);
   }
   return at;
@@ -76,7 +77,8 @@ static const struct bind_tensor *same_shape(lua_State *L, const struct bind_tens
   const struct bind_tensor *b = bind_check_tensor(L, arg);
   if (!ane_shape_equal(&a->shape, &b->shape)) {
     char x[ANE_SHAPE_TEXT], y[ANE_SHAPE_TEXT];
-    luaL_error(L, "tensors of shapes %s and %s: they must be the same", ane_shape_text(&a->shape, x), ane_shape_text(&b->shape, y));
+    luaL_error(L, "tensors of shapes %s and %s: they must be the same", ane_shape_text(&a->shape, x),
+               ane_shape_text(&b->shape, y));
   }
   return b;
 }
@@ -208,7 +210,8 @@ static int meth_pool(lua_State *L) {
   float *out = bind_tensor_new(L, &s);
   for (int64_t r = 0; r < s.dim[0]; r++)
     for (int64_t c = 0; c < s.dim[1]; c++) {
-      int64_t r0 = r * height / s.dim[0], r1 = (r + 1) * height / s.dim[0], c0 = c * width / s.dim[1], c1 = (c + 1) * width / s.dim[1];
+      int64_t r0 = r * height / s.dim[0], r1 = (r + 1) * height / s.dim[0], c0 = c * width / s.dim[1],
+              c1 = (c + 1) * width / s.dim[1];
       double sum = 0;
       for (int64_t i = r0; i < r1; i++)
         for (int64_t j = c0; j < c1; j++) sum += t->data[i * width + j];
@@ -219,11 +222,11 @@ static int meth_pool(lua_State *L) {
 
 void bind_tensor_math(lua_State *L) {
   static const luaL_Reg methods[] = {
-    {"slice", meth_slice}, {"reshape", meth_reshape}, {"abs", meth_abs},     {"sort", meth_sort}, {"compare", meth_compare},
-    {"dot", meth_dot},     {"bins", meth_bins},      {"pool", meth_pool},   {NULL, NULL},
+      {"slice", meth_slice}, {"reshape", meth_reshape}, {"abs", meth_abs},   {"sort", meth_sort}, {"compare", meth_compare},
+      {"dot", meth_dot},     {"bins", meth_bins},       {"pool", meth_pool}, {NULL, NULL},
   };
   static const luaL_Reg meta[] = {
-    {"__add", meta_add}, {"__sub", meta_sub}, {"__mul", meta_mul}, {"__div", meta_div}, {"__unm", meta_unm}, {NULL, NULL},
+      {"__add", meta_add}, {"__sub", meta_sub}, {"__mul", meta_mul}, {"__div", meta_div}, {"__unm", meta_unm}, {NULL, NULL},
   };
   luaL_setfuncs(L, methods, 0);
   lua_pushvalue(L, -2);

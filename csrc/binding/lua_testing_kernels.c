@@ -87,14 +87,14 @@ static int elementwise(lua_State *L) {
   const float s = f < 6 ? 0 : (float)luaL_checknumber(L, 4);
   float *y = new_bytes(L, (size_t)n * sizeof(float), false);
   switch (f) {
-  case 0: k->add(a, b, y, n); break;
-  case 1: k->mul(a, b, y, n); break;
-  case 2: k->silu(a, b, y, n); break;
-  case 3: k->gelu_tanh(a, b, y, n); break;
-  case 4: k->gelu_erf(a, b, y, n); break;
-  case 5: k->sigmoid(a, b, y, n); break;
-  case 6: k->scale(a, s, y, n); break;
-  default: k->softcap(a, s, y, n); break;
+    case 0: k->add(a, b, y, n); break;
+    case 1: k->mul(a, b, y, n); break;
+    case 2: k->silu(a, b, y, n); break;
+    case 3: k->gelu_tanh(a, b, y, n); break;
+    case 4: k->gelu_erf(a, b, y, n); break;
+    case 5: k->sigmoid(a, b, y, n); break;
+    case 6: k->scale(a, s, y, n); break;
+    default: k->softcap(a, s, y, n); break;
   }
   lua_pushlstring(L, (const char *)y, (size_t)n * sizeof(float));
   return 1;
@@ -142,13 +142,15 @@ static const float *floats(lua_State *L, int t, const char *name, lua_Integer n)
 }
 
 /* A cache with keys and values of `count` positions from the table's k and v, [count][kv_heads][head_dim], from position `start`
- * on, `run` positions a call (0: all in one); before that filled with finite garbage where the table has `stale`. Leaves its memory on
- * the stack. */
+ * on, `run` positions a call (0: all in one); before that filled with finite garbage where the table has `stale`. Leaves its
+ * memory on the stack. */
 static struct ane_kv new_kv(lua_State *L, int t, const struct ane_kernels *writer, int64_t count) {
   lua_getfield(L, t, "dtype");
   const char *name = luaL_optstring(L, -1, "fp16");
   const int64_t start = field(L, t, "start", 0), run = field(L, t, "run", 0);
-  struct ane_kv kv = {.dtype = strcmp(name, "int8") == 0 ? ANE_I8 : strcmp(name, "fp32") == 0 ? ANE_F32 : ANE_F16,
+  struct ane_kv kv = {.dtype = strcmp(name, "int8") == 0   ? ANE_I8
+                               : strcmp(name, "fp32") == 0 ? ANE_F32
+                                                           : ANE_F16,
                       .heads = field(L, t, "kv_heads", 1),
                       .head_dim = field(L, t, "head_dim", 64),
                       .tiles = (start + count + ANE_TILE - 1) / ANE_TILE};
@@ -244,8 +246,14 @@ static int attention(lua_State *L) {
 }
 
 static const luaL_Reg functions[] = {
-    {"kernel_levels", kernel_levels}, {"norm", norm},         {"elementwise", elementwise}, {"rope", rope},
-    {"argmax", argmax},               {"kv_write", kv_write}, {"attention", attention},     {NULL, NULL},
+    {"kernel_levels", kernel_levels},
+    {"norm", norm},
+    {"elementwise", elementwise},
+    {"rope", rope},
+    {"argmax", argmax},
+    {"kv_write", kv_write},
+    {"attention", attention},
+    {NULL, NULL},
 };
 
 void bind_testing_kernels(lua_State *L) { luaL_setfuncs(L, functions, 0); }

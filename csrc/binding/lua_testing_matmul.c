@@ -48,7 +48,8 @@ static void matrix_make(lua_State *L, struct matrix *m, ane_layout f, ane_dtype 
   size_t size = 0;
   luaL_argcheck(L, ane_dtype_bytes(t, (uint64_t)cols, &row_bytes), 3, "no whole number of blocks");
   m->w.row_bytes = (size_t)row_bytes;
-  luaL_argcheck(L, ane_layout_group_bytes(f, cols, &m->w.group_bytes) && (f == ANE_LAYOUT_ROWS || ane_packed_bytes(&m->w, &size)), 3, "too large");
+  luaL_argcheck(L, ane_layout_group_bytes(f, cols, &m->w.group_bytes) && (f == ANE_LAYOUT_ROWS || ane_packed_bytes(&m->w, &size)),
+                3, "too large");
   if (f == ANE_LAYOUT_ROWS) size = (size_t)row_bytes * (size_t)rows;
   m->memory = ane_malloc(size + 63);
   if (f == ANE_LAYOUT_I8) m->row_scale = ane_calloc((size_t)m->w.groups, ANE_GROUP * sizeof(float));
@@ -77,10 +78,12 @@ static int matmul_pack(lua_State *L) {
     memcpy(m->row_scale, scale, len);
   }
   uint8_t *data = (uint8_t *)m->w.data;
-  if (f == ANE_LAYOUT_ROWS) memcpy(data, bytes, len);
+  if (f == ANE_LAYOUT_ROWS)
+    memcpy(data, bytes, len);
   else
     for (int64_t g = 0; g < m->w.groups; g++)
-      ane_pack_rows(&m->w, t, bytes + (size_t)(g * ANE_GROUP) * m->w.row_bytes, m->w.row_bytes, (int)ANE_MIN(rows - g * ANE_GROUP, ANE_GROUP), g);
+      ane_pack_rows(&m->w, t, bytes + (size_t)(g * ANE_GROUP) * m->w.row_bytes, m->w.row_bytes,
+                    (int)ANE_MIN(rows - g * ANE_GROUP, ANE_GROUP), g);
   return 1;
 }
 
@@ -97,8 +100,8 @@ static int matmul_pack_lut4(lua_State *L) {
   memcpy(m->row_scale, lut, lut_len);
   m->w.lut = m->row_scale;
   for (int64_t g = 0; g < m->w.groups; g++)
-    ane_pack_group(ANE_LAYOUT_LUT4, ANE_U8, codes + g * ANE_GROUP * cols, (size_t)cols, (int)ANE_MIN(rows - g * ANE_GROUP, ANE_GROUP), cols,
-                   (uint8_t *)m->w.data + (size_t)g * m->w.group_bytes);
+    ane_pack_group(ANE_LAYOUT_LUT4, ANE_U8, codes + g * ANE_GROUP * cols, (size_t)cols,
+                   (int)ANE_MIN(rows - g * ANE_GROUP, ANE_GROUP), cols, (uint8_t *)m->w.data + (size_t)g * m->w.group_bytes);
   return 1;
 }
 
@@ -109,8 +112,8 @@ static const struct ane_kernels *check_level(lua_State *L, int arg) {
 }
 
 /* Prepares t columns of floats (a string at `arg`), `precise` as in ane_activations; pushes the buffer that *a points into. */
-static void push_activations(lua_State *L, int arg, const struct ane_kernels *k, ane_activation_type kind, int64_t t, int64_t cols,
-                      bool precise, struct ane_activations *a) {
+static void push_activations(lua_State *L, int arg, const struct ane_kernels *k, ane_activation_type kind, int64_t t,
+                             int64_t cols, bool precise, struct ane_activations *a) {
   size_t len;
   const char *floats = luaL_checklstring(L, arg, &len);
   luaL_argcheck(L, len == sizeof(float) * (size_t)(t * cols), arg, "t * cols floats expected");
@@ -118,9 +121,12 @@ static void push_activations(lua_State *L, int arg, const struct ane_kernels *k,
   memcpy(x, floats, len);
   ane_activations_place(a, kind, t, cols, push_buffer(L, ane_activations_bytes(kind, t, cols)));
   a->precise = precise;
-  if (kind == ANE_ACTIVATION_F32) a->f32 = x;
-  else if (kind == ANE_ACTIVATION_I8) k->quantise_i8(a, x, cols, 0, t);
-  else k->convert_bf16(a, x, cols, 0, t);
+  if (kind == ANE_ACTIVATION_F32)
+    a->f32 = x;
+  else if (kind == ANE_ACTIVATION_I8)
+    k->quantise_i8(a, x, cols, 0, t);
+  else
+    k->convert_bf16(a, x, cols, 0, t);
 }
 
 /* matmul(matrix, level, type, x, t [, g_from, g_to]) -> floats [t][16 * groups + 1], or nil where the level does not offer
@@ -149,16 +155,18 @@ static void push_by_columns(lua_State *L, const struct ane_activations *a, const
   char *to = push_buffer(L, (size_t)(a->t * nb) * bytes);
   for (int64_t i = 0; i < a->t * nb; i++) {
     int64_t at = i % nb * a->outlier_ld + i / nb;
-    if (a->outlier[at]) memcpy(to + (size_t)i * bytes, (const char *)from + (size_t)at * bytes, bytes);
-    else memset(to + (size_t)i * bytes, 0, bytes);
+    if (a->outlier[at])
+      memcpy(to + (size_t)i * bytes, (const char *)from + (size_t)at * bytes, bytes);
+    else
+      memset(to + (size_t)i * bytes, 0, bytes);
   }
   lua_pushlstring(L, to, (size_t)(a->t * nb) * bytes);
   lua_remove(L, -2);
 }
 
-/* matmul_activations(level, "int8", x, t, cols [, coarse]) -> codes, scales, half sums, scaled sums, residual code, marks of the fours of columns that
- * have such [t][blocks], scales of the residual code, their half sums; all by columns, and zero where a block has no residual code;
- * (level, "bf16", ...) -> bf16 */
+/* matmul_activations(level, "int8", x, t, cols [, coarse]) -> codes, scales, half sums, scaled sums, residual code, marks of the
+ * fours of columns that have such [t][blocks], scales of the residual code, their half sums; all by columns, and zero where a
+ * block has no residual code; (level, "bf16", ...) -> bf16 */
 static int matmul_activations(lua_State *L) {
   const struct ane_kernels *k = check_level(L, 1);
   ane_activation_type type = (ane_activation_type)luaL_checkoption(L, 2, NULL, activation_names);
@@ -183,8 +191,8 @@ static int matmul_activations(lua_State *L) {
   return 8;
 }
 
-/* matmul_bounds(matrix, level, x) -> floats [16 * groups]: what the products of a matrix in halves with x are at most by the upper
- * halves of the codes, and by both (rows in falling order); nil where the level has no such bounds */
+/* matmul_bounds(matrix, level, x) -> floats [16 * groups]: what the products of a matrix in halves with x are at most by the
+ * upper halves of the codes, and by both (rows in falling order); nil where the level has no such bounds */
 static int matmul_bounds(lua_State *L) {
   struct matrix *m = luaL_checkudata(L, 1, MATRIX_CLASS);
   const struct ane_kernels *k = check_level(L, 2);
@@ -223,9 +231,13 @@ static int matmul_activation_type(lua_State *L) {
 }
 
 void bind_testing_matmul(lua_State *L) {
-  static const luaL_Reg functions[] = {{"matmul_pack", matmul_pack}, {"matmul_pack_lut4", matmul_pack_lut4}, {"matmul", matmul},
-                                       {"matmul_activations", matmul_activations}, {"matmul_bounds", matmul_bounds},
-                                       {"matmul_levels", matmul_levels}, {"matmul_activation_type", matmul_activation_type},
+  static const luaL_Reg functions[] = {{"matmul_pack", matmul_pack},
+                                       {"matmul_pack_lut4", matmul_pack_lut4},
+                                       {"matmul", matmul},
+                                       {"matmul_activations", matmul_activations},
+                                       {"matmul_bounds", matmul_bounds},
+                                       {"matmul_levels", matmul_levels},
+                                       {"matmul_activation_type", matmul_activation_type},
                                        {NULL, NULL}};
   bind_class(L, MATRIX_CLASS, matrix_methods, matrix_meta);
   luaL_setfuncs(L, functions, 0);

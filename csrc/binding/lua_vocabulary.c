@@ -175,16 +175,25 @@ static int meth_counts(lua_State *L) {
 /* ---- Describing --------------------------------------------------------------------------------------------------*/
 
 /* The orders are those of the enums of text.h. */
-static const char *const change_names[] = {
-    "replace", "prepend",    "squeeze",     "nfc",         "nfd",              "nfkc",  "nfkd",     "pattern",
-    "prefix",  "append",     "trim_end",    "lower",       "strip_left",       "strip_right", "strip_marks", "strip_nonspacing",
-    "clean",   "apart_han",  "nmt",         "alphabet",    "charsmap",         "charsmap_clusters", NULL};
+static const char *const change_names[] = {"replace",     "prepend",
+                                           "squeeze",     "nfc",
+                                           "nfd",         "nfkc",
+                                           "nfkd",        "pattern",
+                                           "prefix",      "append",
+                                           "trim_end",    "lower",
+                                           "strip_left",  "strip_right",
+                                           "strip_marks", "strip_nonspacing",
+                                           "clean",       "apart_han",
+                                           "nmt",         "alphabet",
+                                           "charsmap",    "charsmap_clusters",
+                                           NULL};
 _Static_assert(sizeof change_names / sizeof *change_names == ANE_NORMALISE_CHARSMAP_CLUSTERS + 2, "a name for each kind");
-static const char *const behaviour_names[] = {"isolated", "removed", "merged_with_previous", "merged_with_next", "contiguous", NULL};
+static const char *const behaviour_names[] = {"isolated",         "removed",    "merged_with_previous",
+                                              "merged_with_next", "contiguous", NULL};
 static const char *const model_names[] = {"merges", "scores", "unigram", "wordpiece", "words", NULL};
 _Static_assert(sizeof model_names / sizeof *model_names == ANE_MODEL_WORDS + 2, "a name for each kind");
-static const char *const decode_names[] = {"replace",   "pattern", "bytes",  "fuse",       "strip",  "metaspace",
-                                           "wordpiece", "cleanup", "suffix", "byte_level", "spaced", "lead", NULL};
+static const char *const decode_names[] = {"replace", "pattern", "bytes",      "fuse",   "strip", "metaspace", "wordpiece",
+                                           "cleanup", "suffix",  "byte_level", "spaced", "lead",  NULL};
 _Static_assert(sizeof decode_names / sizeof *decode_names == ANE_DECODE_LEAD + 2, "a name for each kind");
 
 /* What a description is made of. Everything is in the arena of the vocabulary or in strings of the table. */
@@ -343,8 +352,8 @@ static ane_status place_tokens(struct describe *x, const struct tables *t) {
     const struct vocabulary_entry *e = &x->v->entries[i];
     if (t->tokens[e->id].data)
       return ane_fail(x->err, ANE_FORMAT, "id %u belongs to two tokens, '%.*s' and '%.*s'", (unsigned)e->id,
-                      (int)ANE_MIN(t->tokens[e->id].len, (size_t)60), t->tokens[e->id].data, (int)ANE_MIN(e->text.len, (size_t)60),
-                      e->text.data);
+                      (int)ANE_MIN(t->tokens[e->id].len, (size_t)60), t->tokens[e->id].data,
+                      (int)ANE_MIN(e->text.len, (size_t)60), e->text.data);
     t->tokens[e->id] = e->text;
     t->types[e->id] = e->type;
     if (t->scores) t->scores[e->id] = e->score;
@@ -364,7 +373,8 @@ static ane_status place_added(struct describe *x, const struct tables *t, uint32
     bool same = old->data && old->len == content.len && memcmp(old->data, content.data, content.len) == 0;
     if (old->data && !same)
       return ane_fail(x->err, ANE_FORMAT, "added_tokens: '%.*s' has the id %u, which belongs to '%.*s'",
-                      (int)ANE_MIN(content.len, (size_t)60), content.data, (unsigned)id, (int)ANE_MIN(old->len, (size_t)60), old->data);
+                      (int)ANE_MIN(content.len, (size_t)60), content.data, (unsigned)id, (int)ANE_MIN(old->len, (size_t)60),
+                      old->data);
     bool outside = !old->data || t->flags[id] & ANE_ADDED_OUTSIDE;
     *old = content;
     t->types[id] = boolean_field(L, table, "special") ? ANE_TOKEN_CONTROL : ANE_TOKEN_USER;
@@ -401,7 +411,8 @@ static ane_status read_tokens(struct describe *x, int table) {
   struct tables t = {0};
   if (n == 0) return ane_fail(x->err, ANE_FORMAT, "the vocabulary has no tokens");
   if (n > x->v->n + n_added + MAX_HOLES)
-    return ane_fail(x->err, ANE_FORMAT, "the largest id is %u, in a vocabulary of %zu tokens", (unsigned)n - 1, x->v->n + n_added);
+    return ane_fail(x->err, ANE_FORMAT, "the largest id is %u, in a vocabulary of %zu tokens", (unsigned)n - 1,
+                    x->v->n + n_added);
   t.tokens = array(x, n, sizeof *t.tokens);
   t.types = array(x, n, 1);
   t.flags = array(x, n, 1);

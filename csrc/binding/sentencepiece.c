@@ -14,7 +14,9 @@ static double float_of(uint64_t bits) {
 static struct ane_text text_of(const struct ane_message_field *f) { return (struct ane_text){(const char *)f->data, f->size}; }
 
 /* A field of another type than it should have is no field (the rule of protocol buffers for unknown fields). */
-static bool is(const struct ane_message_field *f, uint32_t number, ane_message_type type) { return f->number == number && f->type == type; }
+static bool is(const struct ane_message_field *f, uint32_t number, ane_message_type type) {
+  return f->number == number && f->type == type;
+}
 
 static ane_status read_piece(struct vocabulary *v, const struct ane_message_field *message, struct ane_error *err) {
   struct ane_reader r = ane_reader_of(message->data, message->size);
@@ -50,7 +52,8 @@ static ane_status read_trainer(struct sentencepiece *s, const struct ane_message
   return r.bad ? ane_fail(err, ANE_FORMAT, "trainer_spec: the message is broken") : ANE_OK;
 }
 
-static ane_status read_normaliser(struct sentencepiece *s, const struct ane_message_field *message, bool back, struct ane_error *err) {
+static ane_status read_normaliser(struct sentencepiece *s, const struct ane_message_field *message, bool back,
+                                  struct ane_error *err) {
   struct ane_reader r = ane_reader_of(message->data, message->size);
   struct ane_message_field f;
   while (ane_message_next(&r, &f)) {
@@ -63,7 +66,8 @@ static ane_status read_normaliser(struct sentencepiece *s, const struct ane_mess
   return r.bad ? ane_fail(err, ANE_FORMAT, "%snormalizer_spec: the message is broken", back ? "de" : "") : ANE_OK;
 }
 
-ane_status sentencepiece_read(struct sentencepiece *s, struct vocabulary *v, const void *data, size_t size, struct ane_error *err) {
+ane_status sentencepiece_read(struct sentencepiece *s, struct vocabulary *v, const void *data, size_t size,
+                              struct ane_error *err) {
   static const char surface[] = " \xE2\x81\x87 ";
   struct ane_reader r = ane_reader_of(data, size);
   struct ane_message_field f;

@@ -103,8 +103,8 @@ static bool read_scores(struct vocabulary *v, struct ane_json *j) {
     struct vocabulary_entry e = {.id = (uint32_t)v->n, .type = ANE_TOKEN_NORMAL};
     int64_t unused;
     if (ane_json_peek(j) != '[') return j->why ? false : ane_json_fail(j, j->p, why);
-    if (!ane_json_enter(j, '[') || !expect(j, true, true, why) || !read_text(v, j, why, &e.text) || !expect(j, false, true, why) ||
-        !read_number(j, why, false, &unused, &e.score) || !expect(j, false, false, why))
+    if (!ane_json_enter(j, '[') || !expect(j, true, true, why) || !read_text(v, j, why, &e.text) ||
+        !expect(j, false, true, why) || !read_number(j, why, false, &unused, &e.score) || !expect(j, false, false, why))
       return false;
     if (v->n >= INT32_MAX - 1) return ane_json_fail(j, j->p, "model.vocab: more than 2^31 tokens");
     if (!vocabulary_add(v, &e)) return no_memory(j);
@@ -125,7 +125,8 @@ static bool split_merge(struct vocabulary *v, struct ane_json *j, const char *at
   if (s.len >= sizeof version - 1 && memcmp(s.data, version, sizeof version - 1) == 0) return true;
   const char *gap = memchr(s.data, ' ', s.len);
   size_t left = gap ? (size_t)(gap - s.data) : 0;
-  if (!gap || memchr(gap + 1, ' ', s.len - left - 1)) return ane_json_fail(j, at, "model.merges: wanted two tokens with one space between");
+  if (!gap || memchr(gap + 1, ' ', s.len - left - 1))
+    return ane_json_fail(j, at, "model.merges: wanted two tokens with one space between");
   return vocabulary_add_merge(v, (struct ane_text){s.data, left}, (struct ane_text){gap + 1, s.len - left - 1}) || no_memory(j);
 }
 

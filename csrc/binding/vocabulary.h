@@ -21,8 +21,8 @@ struct vocabulary {
   size_t n, room;
   struct ane_token_pair *merges;
   size_t n_merges, merges_room;
-  bool scored;   /* the entries have scores */
-  bool unique;   /* no two may be spelled alike */
+  bool scored; /* the entries have scores */
+  bool unique; /* no two may be spelled alike */
 };
 
 void vocabulary_free(struct vocabulary *v);
@@ -44,6 +44,7 @@ struct sentencepiece {
 };
 
 /* Views lie in data[0..size). Errors: ANE_FORMAT, ANE_NOMEM. */
-ane_status sentencepiece_read(struct sentencepiece *s, struct vocabulary *v, const void *data, size_t size, struct ane_error *err);
+ane_status sentencepiece_read(struct sentencepiece *s, struct vocabulary *v, const void *data, size_t size,
+                              struct ane_error *err);
 
 #endif

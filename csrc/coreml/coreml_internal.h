@@ -9,7 +9,7 @@
 
 /* A declared input or output, and the record of it that C sees. */
 @interface AneFeature : NSObject {
- @private
+@private
   struct ane_coreml_feature _record; /* its name lives in `name` */
 }
 @property(nonatomic, copy) NSString *name;
@@ -61,7 +61,8 @@ ane_status ane_coreml_residency(NSURL *compiled, MLModelConfiguration *configura
 
 /* An array of this shape in memory that is never moved: a pixel buffer in an IOSurface, which the engine reads in place, where
  * rows of fp16 fill whole lines; else zeroed pages. */
-ane_status ane_coreml_array(MLMultiArray *__strong *out, ane_dtype dtype, int32_t rank, const int64_t *dim, struct ane_error *err);
+ane_status ane_coreml_array(MLMultiArray *__strong *out, ane_dtype dtype, int32_t rank, const int64_t *dim,
+                            struct ane_error *err);
 /* Elements from a tensor of the array's shape, converted to its type. */
 ane_status ane_coreml_write(MLMultiArray *array, const struct ane_dyn *t, struct ane_error *err);
 /* Elements as fp32, or int32 where they are integers, from `memory`. */

@@ -1,6 +1,6 @@
 /* The CPU executor: a graph is planned once into a program (steps, packed weights, one activation arena), sessions hold
- * the state of one sequence each, and a run feeds tokens to sessions. A run of one session allocates nothing but, once, the rows of
- * logits that a caller asks to keep. */
+ * the state of one sequence each, and a run feeds tokens to sessions. A run of one session allocates nothing but, once, the rows
+ * of logits that a caller asks to keep. */
 #ifndef ANE_EXEC_EXEC_H
 #define ANE_EXEC_EXEC_H
 
@@ -32,20 +32,20 @@ struct ane_weights_rule {
   struct ane_weights_how how;
 };
 
-/* How the best id alone is found, with the same result: by the whole product, or by a search in a head of 8 bits, which reads less
- * and computes more. AUTO searches in heads of 48 MB or more (measured: bench/RESULTS.md). */
+/* How the best id alone is found, with the same result: by the whole product, or by a search in a head of 8 bits, which reads
+ * less and computes more. AUTO searches in heads of 48 MB or more (measured: bench/RESULTS.md). */
 typedef enum { ANE_HEAD_AUTO, ANE_HEAD_PRUNED, ANE_HEAD_FULL } ane_head_how;
 
 struct ane_program_options {
-  ane_isa isa;             /* an available level */
-  int threads;             /* 1 .. 1024 */
-  bool int8;               /* activations meet quantised weights as 8-bit blocks; else everything is fp32 */
+  ane_isa isa; /* an available level */
+  int threads; /* 1 .. 1024 */
+  bool int8;   /* activations meet quantised weights as 8-bit blocks; else everything is fp32 */
   ane_head_how head;
   struct ane_weights_how weights;
   const struct ane_weights_rule *rules; /* other ways for some matrices, the last that fits counts; used by create only */
   int32_t n_rules;
-  int64_t context;         /* the most positions a session can hold, >= 1 */
-  int64_t chunk;           /* the most tokens of one run, 1 .. 4096 */
+  int64_t context; /* the most positions a session can hold, >= 1 */
+  int64_t chunk;   /* the most tokens of one run, 1 .. 4096 */
   /* Called on the caller's thread while weights are packed, bytes of the source. May be NULL. */
   void (*progress)(void *arg, uint64_t done, uint64_t total);
   /* Called when the stored bytes of a weight, or of some of its rows, have been copied for good: the caller may drop them
@@ -59,18 +59,19 @@ struct ane_program_options {
 /* Plans a graph that went through the "cpu" pipeline. Constants are borrowed: their memory must outlive the program. The
  * graph itself may be destroyed afterwards. Errors: ANE_UNSUPPORTED (an op or type without a step, named), ANE_NOMEM,
  * ANE_INVALID (a weight that its form cannot hold, a rule that fits no matrix). */
-ane_status ane_program_create(struct ane_program **out, const struct ane_graph *g, const struct ane_program_options *o, struct ane_error *err);
+ane_status ane_program_create(struct ane_program **out, const struct ane_graph *g, const struct ane_program_options *o,
+                              struct ane_error *err);
 void ane_program_destroy(struct ane_program *p); /* NULL is fine; its sessions must be gone */
 
 struct ane_matrix_info {
   const char *name;
-  const char *input;      /* name of the value whose columns it meets, as a tap sees it; NULL: it has none (fused steps) */
+  const char *input; /* name of the value whose columns it meets, as a tap sees it; NULL: it has none (fused steps) */
   const char *layout, *activations; /* packed form; activations it meets: "fp32", "int8", "bf16" */
-  ane_dtype stored, dtype; /* as stored; as held (of a FORM: as stored) */
-  const char *weights;    /* name of the FORM that it has taken, or NULL */
+  ane_dtype stored, dtype;          /* as stored; as held (of a FORM: as stored) */
+  const char *weights;              /* name of the FORM that it has taken, or NULL */
   int64_t rows, cols;
   uint64_t bytes;
-  bool recoded;           /* it was re-encoded, and this is what that left */
+  bool recoded; /* it was re-encoded, and this is what that left */
   struct ane_recode_error error;
 };
 struct ane_program_info {
@@ -122,7 +123,8 @@ void ane_program_poison(struct ane_program *p);
 
 /* kv: ANE_F16, ANE_F32 or ANE_I8; context <= the program's. Address space for the whole context is reserved now, memory
  * is committed as positions are written. */
-ane_status ane_session_create(struct ane_session **out, struct ane_program *p, int64_t context, ane_dtype kv, struct ane_error *err);
+ane_status ane_session_create(struct ane_session **out, struct ane_program *p, int64_t context, ane_dtype kv,
+                              struct ane_error *err);
 void ane_session_destroy(struct ane_session *s); /* NULL is fine */
 
 int64_t ane_session_length(const struct ane_session *s);
@@ -179,7 +181,8 @@ ane_status ane_run(struct ane_program *p, const struct ane_run_item *items, int3
  * block by block, first_col the first of the block. Fused steps hide what stood between their parts: plan a graph of the
  * pipeline "cpu-plain" to see every value. */
 typedef void (*ane_tap_fn)(void *arg, const char *name, const float *data, int64_t first_col, int64_t cols, int64_t channels);
-ane_status ane_run_tapped(struct ane_program *p, const struct ane_run_item *items, int32_t n_items, ane_tap_fn tap, void *arg, struct ane_error *err);
+ane_status ane_run_tapped(struct ane_program *p, const struct ane_run_item *items, int32_t n_items, ane_tap_fn tap, void *arg,
+                          struct ane_error *err);
 /* Names of the values that a tap sees; i from 0, NULL behind the last. *channels may be NULL. */
 const char *ane_program_value(const struct ane_program *p, int32_t i, int64_t *channels);
 

@@ -11,10 +11,10 @@ struct matrix {
   struct ane_packed packed;
   ane_activation_type activation_type;
   struct ane_tensor stored;
-  size_t offset;        /* in the slab; unused for ROWS */
-  const char *input;    /* value that it is multiplied by, NULL: none that has a place of its own */
-  size_t side;          /* in the program's side array: scales of rows, tables */
-  bool coded;           /* has taken the form `spec` */
+  size_t offset;     /* in the slab; unused for ROWS */
+  const char *input; /* value that it is multiplied by, NULL: none that has a place of its own */
+  size_t side;       /* in the program's side array: scales of rows, tables */
+  bool coded;        /* has taken the form `spec` */
   struct ane_weight_spec spec;
   bool recoded;
   struct ane_recode_error error;
@@ -56,12 +56,12 @@ struct step {
   const char *name;
   const struct ane_op_info *op;
   step_fn run;
-  cost_fn cost; /* NULL: neither weights nor state are read */
-  prefetch_fn prefetch; /* NULL: nothing */
+  cost_fn cost;                                /* NULL: neither weights nor state are read */
+  prefetch_fn prefetch;                        /* NULL: nothing */
   const struct place *in[4], *out[MAX_LINEAR]; /* in: x; residual, second operand or k; rope table; v */
-  int32_t index;                                /* own work counters */
-  size_t shared_bytes, kernel_bytes;            /* scratch of the step: for all threads together; for its kernels, each */
-  int64_t temp_floats;                          /* least that a thread's thread_temp must hold */
+  int32_t index;                               /* own work counters */
+  size_t shared_bytes, kernel_bytes;           /* scratch of the step: for all threads together; for its kernels, each */
+  int64_t temp_floats;                         /* least that a thread's thread_temp must hold */
   union {
     struct {
       const struct ane_tensor *table;
@@ -76,7 +76,7 @@ struct step {
       const float *norm_weight;
       float eps;
       unsigned activation_types; /* bit a: some matrix meets activations of kind a */
-      bool precise;     /* of 8-bit activations */
+      bool precise;              /* of 8-bit activations */
     } linear;
     struct {
       int kv; /* index of the layer's state in a session */
@@ -109,10 +109,10 @@ struct step {
       int64_t groups, times;
     } mix;
     struct {
-      int ring;                        /* index of the state in a session */
+      int ring; /* index of the state in a session */
       int64_t taps, groups;
       const float *weight, *bias, *before; /* depthwise [K][C]; [C_out]; [C] */
-      const struct ane_packed *matrix; /* grouped: one a group */
+      const struct ane_packed *matrix;     /* grouped: one a group */
     } conv;
     struct {
       int64_t k;
@@ -140,11 +140,11 @@ struct kv_spec {
 /* The search for the best id (pruned_head.c). */
 struct head {
   const struct ane_packed *matrix; /* NULL: the head cannot be searched */
-  float *bounds, *bases; /* [groups * 16] each, as upper_bound gives them */
-  struct found *found; /* one a thread */
-  float share;     /* price of searches, as a share of that of the whole head: a running mean */
-  int rest, rests; /* tokens until the next search; the last such number, 0: a search has paid since */
-  uint64_t pruned, read; /* searches, and bytes of weights they read */
+  float *bounds, *bases;           /* [groups * 16] each, as upper_bound gives them */
+  struct found *found;             /* one a thread */
+  float share;                     /* price of searches, as a share of that of the whole head: a running mean */
+  int rest, rests;                 /* tokens until the next search; the last such number, 0: a search has paid since */
+  uint64_t pruned, read;           /* searches, and bytes of weights they read */
 };
 
 struct ane_program {
@@ -168,25 +168,25 @@ struct ane_program {
   int64_t *ring_channels; /* states that keep columns: channels of each */
   int32_t n_rings;
   int64_t ring_columns, ring_taps; /* columns each ring holds; most that a step looks back, its own included */
-  bool bidirectional; /* some token sees later ones: a run takes a whole sequence */
-  int64_t switch_at; /* sequences longer than this use the long rope factors; 0: there are none */
+  bool bidirectional;              /* some token sees later ones: a run takes a whole sequence */
+  int64_t switch_at;               /* sequences longer than this use the long rope factors; 0: there are none */
   uint64_t fingerprint;
   /* scratch */
   uint8_t *scratch;
   size_t scratch_bytes, activation_bytes;
-  uint8_t *activations[ANE_ACTIVATION_COUNT];   /* shared prepared activations, chunk columns */
-  float *normed;                  /* shared, chunk columns */
-  uint8_t *thread_mem;              /* threads x thread_bytes */
+  uint8_t *activations[ANE_ACTIVATION_COUNT]; /* shared prepared activations, chunk columns */
+  float *normed;                              /* shared, chunk columns */
+  uint8_t *thread_mem;                        /* threads x thread_bytes */
   size_t thread_bytes, thread_activations[ANE_ACTIVATION_COUNT], thread_normed, thread_temp, thread_kernel;
-  int64_t temp_rows;              /* rows of an epilogue's temporary, for each of 2 matrices */
-  uint8_t *shared;                /* of the step that runs */
-  float *parts;                   /* partial attention of one token over all tiles */
-  float *result_block;            /* [OUT_ROWS_BLOCK][vocab], committed on use */
+  int64_t temp_rows;   /* rows of an epilogue's temporary, for each of 2 matrices */
+  uint8_t *shared;     /* of the step that runs */
+  float *parts;        /* partial attention of one token over all tiles */
+  float *result_block; /* [OUT_ROWS_BLOCK][vocab], committed on use */
   size_t result_block_bytes;
-  _Atomic int64_t *counters;      /* 2 a step */
-  _Atomic int64_t *shares;        /* [threads][share_row]: turns taken of each thread's share of a step */
+  _Atomic int64_t *counters; /* 2 a step */
+  _Atomic int64_t *shares;   /* [threads][share_row]: turns taken of each thread's share of a step */
   int64_t share_row;
-  struct prefetch *prefetch;            /* [threads] */
+  struct prefetch *prefetch; /* [threads] */
   struct columns *columns;
   struct head head;
   struct ane_step_profile *profile; /* [n_steps + 1]; NULL: off */
@@ -230,15 +230,15 @@ struct ane_session {
   ane_dtype kv_dtype;
   int32_t *ids;
   struct kv_state *kv;
-  float *rings;    /* all rings, one behind the other: [ring_columns][channels] each */
+  float *rings;     /* all rings, one behind the other: [ring_columns][channels] each */
   int64_t ring_low; /* lowest position whose columns the rings still hold */
   /* results of the last run */
   int64_t rows, room_rows;
   ane_want want;
-  float *logits;   /* [rows][vocab] */
-  int32_t *best;   /* [chunk] */
+  float *logits; /* [rows][vocab] */
+  int32_t *best; /* [chunk] */
   float *best_logit;
-  bool longer;     /* the state was made with the long rope factors */
+  bool longer; /* the state was made with the long rope factors */
   int64_t replayed;
   _Atomic bool stop;
 };
@@ -248,19 +248,19 @@ struct run {
   struct ane_program *p;
   const struct ane_run_item *items;
   int32_t n_items;
-  int64_t cols;        /* tokens of all items */
+  int64_t cols;                   /* tokens of all items */
   const int32_t *ids, *positions; /* [cols]; positions in the state */
   const int32_t *angles;          /* [cols] positions in the sequence */
-  const int32_t *out_rows;          /* [n_out_rows] columns */
+  const int32_t *out_rows;        /* [n_out_rows] columns */
   int64_t n_out_rows;
-  float *results;      /* [n_out_rows][vocab], or NULL: block by block, argmax only */
-  int32_t *best;       /* [n_out_rows] */
+  float *results; /* [n_out_rows][vocab], or NULL: block by block, argmax only */
+  int32_t *best;  /* [n_out_rows] */
   float *best_logit;
-  bool pruned;         /* the head is searched */
-  int64_t tail;        /* pool steps of a block of out_rows rows: program steps [n_body, n_steps), and the search for the best ids */
-  int32_t profiled;    /* the row of the profile that goes on, and when it began; -1: none */
+  bool pruned;      /* the head is searched */
+  int64_t tail;     /* pool steps of a block of out_rows rows: program steps [n_body, n_steps), and the search for the best ids */
+  int32_t profiled; /* the row of the profile that goes on, and when it began; -1: none */
   double profiled_from;
-  ane_tap_fn tap;      /* NULL: none */
+  ane_tap_fn tap; /* NULL: none */
   void *tap_arg;
 };
 
@@ -269,11 +269,11 @@ struct thread_ctx {
   struct run *r;
   struct ane_program *p;
   const struct ane_kernels *k;
-  int thread, threads; /* among those that do this step */
-  int seat;       /* in the pool */
-  int64_t cols;   /* columns of the steps that run now */
+  int thread, threads;   /* among those that do this step */
+  int seat;              /* in the pool */
+  int64_t cols;          /* columns of the steps that run now */
   int64_t first_out_row; /* first out_rows column of this block */
-  uint8_t *mem;   /* this thread's scratch */
+  uint8_t *mem;          /* this thread's scratch */
 };
 
 static inline float *thread_data(const struct thread_ctx *tc, const struct place *p) {
@@ -361,14 +361,15 @@ struct planner {
   int32_t *matrix_of; /* by value: index of matrix, or -1 */
   int32_t *kv_of;     /* by value of the K state: index, or -1 */
   int32_t *ring_of;   /* by value of a column state: index, or -1 */
-  bool *precise;         /* by value: what makes it takes large activations apart closely */
+  bool *precise;      /* by value: what makes it takes large activations apart closely */
 };
 
 /* A constant vector as fp32 in the program's arena, plus `offset`; *out NULL where the input is absent. */
 ane_status planner_vector(struct planner *pl, int32_t value, float offset, const float **out, struct ane_error *err);
 /* The matrix of a constant, made known at first use (packed later). input: the place whose columns it meets as they are, or
  * NULL. */
-ane_status planner_matrix(struct planner *pl, int32_t value, const struct place *input, const struct matrix **out, struct ane_error *err);
+ane_status planner_matrix(struct planner *pl, int32_t value, const struct place *input, const struct matrix **out,
+                          struct ane_error *err);
 /* The kernel of a named activation. */
 ane_status planner_act(const struct ane_kernels *k, const char *name, act_fn *act, struct ane_error *err);
 /* The place of a value; NULL where the input is absent. */

@@ -73,7 +73,8 @@ ane_status memplan(struct planner *pl, size_t *bytes, struct ane_error *err) {
     int64_t cols = pc->tail ? ANE_MIN((int64_t)OUT_ROWS_BLOCK, p->o.chunk) : p->o.chunk;
     int32_t last = pc->tail ? g->n_nodes : last_use(g, v, val->node);
     if (last >= tail) last = g->n_nodes;
-    lives[n++] = (struct life){v, pc->tail ? ANE_MIN(tail, val->node) : val->node, last, ane_align_up((size_t)(pc->channels * cols) * sizeof(float), 64), 0};
+    lives[n++] = (struct life){v, pc->tail ? ANE_MIN(tail, val->node) : val->node, last,
+                               ane_align_up((size_t)(pc->channels * cols) * sizeof(float), 64), 0};
   }
   qsort(lives, (size_t)n, sizeof *lives, by_size);
   *bytes = 0;

@@ -7,12 +7,31 @@
 
 /* Which builder makes the step of an op. An op without one cannot run here. */
 static const plan_fn planners[ANE_OP_COUNT] = {
-  [ANE_OP_EMBED] = plan_embed,     [ANE_OP_GATHER] = plan_embed,        [ANE_OP_LINEAR] = plan_linear, [ANE_OP_ATTENTION] = plan_attention,
-  [ANE_OP_FUSED_ATTENTION] = plan_attention,   [ANE_OP_RMS_NORM] = plan_norm,     [ANE_OP_LAYER_NORM] = plan_norm, [ANE_OP_ROPE] = plan_rope,
-  [ANE_OP_ROPE_TABLE] = plan_rope, [ANE_OP_GLU] = plan_math,          [ANE_OP_ACT] = plan_math,        [ANE_OP_ADD] = plan_math,
-  [ANE_OP_CONCAT] = plan_mix,      [ANE_OP_AFFINE] = plan_mix,         [ANE_OP_L2_NORM] = plan_mix,     [ANE_OP_REPEAT_HEADS] = plan_mix,
-  [ANE_OP_MEAN_HEADS] = plan_mix,  [ANE_OP_CONV_CAUSAL] = plan_conv,   [ANE_OP_DELAY] = plan_conv,      [ANE_OP_ROUTE] = plan_route,
-  [ANE_OP_EXPERTS] = plan_experts, [ANE_OP_MUL] = plan_math,        [ANE_OP_SCALE] = plan_math,        [ANE_OP_SOFTCAP] = plan_math,    [ANE_OP_SLICE] = plan_math,
+    [ANE_OP_EMBED] = plan_embed,
+    [ANE_OP_GATHER] = plan_embed,
+    [ANE_OP_LINEAR] = plan_linear,
+    [ANE_OP_ATTENTION] = plan_attention,
+    [ANE_OP_FUSED_ATTENTION] = plan_attention,
+    [ANE_OP_RMS_NORM] = plan_norm,
+    [ANE_OP_LAYER_NORM] = plan_norm,
+    [ANE_OP_ROPE] = plan_rope,
+    [ANE_OP_ROPE_TABLE] = plan_rope,
+    [ANE_OP_GLU] = plan_math,
+    [ANE_OP_ACT] = plan_math,
+    [ANE_OP_ADD] = plan_math,
+    [ANE_OP_CONCAT] = plan_mix,
+    [ANE_OP_AFFINE] = plan_mix,
+    [ANE_OP_L2_NORM] = plan_mix,
+    [ANE_OP_REPEAT_HEADS] = plan_mix,
+    [ANE_OP_MEAN_HEADS] = plan_mix,
+    [ANE_OP_CONV_CAUSAL] = plan_conv,
+    [ANE_OP_DELAY] = plan_conv,
+    [ANE_OP_ROUTE] = plan_route,
+    [ANE_OP_EXPERTS] = plan_experts,
+    [ANE_OP_MUL] = plan_math,
+    [ANE_OP_SCALE] = plan_math,
+    [ANE_OP_SOFTCAP] = plan_math,
+    [ANE_OP_SLICE] = plan_math,
 };
 
 static ane_status no_memory(struct ane_error *err) { return ane_fail(err, ANE_NOMEM, "no memory for the program"); }
@@ -34,7 +53,8 @@ ane_status planner_vector(struct planner *pl, int32_t value, float offset, const
   const struct ane_value *v = &pl->g->values[value];
   ane_decode_fn decode = ane_decoder(v->dtype);
   uint64_t n, bytes;
-  if (v->kind != ANE_VALUE_CONST || v->data.transposed || v->data.gather || !decode || !ane_shape_count(&v->shape, &n) || !ane_dtype_bytes(v->dtype, n, &bytes))
+  if (v->kind != ANE_VALUE_CONST || v->data.transposed || v->data.gather || !decode || !ane_shape_count(&v->shape, &n) ||
+      !ane_dtype_bytes(v->dtype, n, &bytes))
     return ane_fail(err, ANE_UNSUPPORTED, "%s (%s) cannot be used as a vector", v->name, ane_dtype_info(v->dtype)->name);
   float *f = ane_arena_array(&pl->p->arena, (size_t)n, sizeof *f);
   if (!f) return no_memory(err);
@@ -45,10 +65,12 @@ ane_status planner_vector(struct planner *pl, int32_t value, float offset, const
   return ANE_OK;
 }
 
-ane_status planner_matrix(struct planner *pl, int32_t value, const struct place *input, const struct matrix **out, struct ane_error *err) {
+ane_status planner_matrix(struct planner *pl, int32_t value, const struct place *input, const struct matrix **out,
+                          struct ane_error *err) {
   struct ane_program *p = pl->p;
   const struct ane_value *v = &pl->g->values[value];
-  if (v->kind != ANE_VALUE_CONST) return ane_fail(err, ANE_UNSUPPORTED, "%s is not a constant: only constant weights can be multiplied", v->name);
+  if (v->kind != ANE_VALUE_CONST)
+    return ane_fail(err, ANE_UNSUPPORTED, "%s is not a constant: only constant weights can be multiplied", v->name);
   if (pl->matrix_of[value] < 0) {
     struct matrix *m = &p->matrices[p->n_matrices];
     *m = (struct matrix){.name = ane_arena_strndup(&p->arena, v->name, strlen(v->name)), .stored = v->data};
@@ -69,9 +91,12 @@ static bool may_read(const struct ane_node *n, int i, const struct ane_value *v)
     int input;
     const char *name;
     int64_t dim;
-  } readers[] = {{ANE_OP_EMBED, 0, "ids", ANE_DIM_TOKENS}, {ANE_OP_ROPE_TABLE, 0, "positions", ANE_DIM_TOKENS}, {ANE_OP_GATHER, 1, "out_rows", ANE_DIM_OUT_ROWS}};
+  } readers[] = {{ANE_OP_EMBED, 0, "ids", ANE_DIM_TOKENS},
+                 {ANE_OP_ROPE_TABLE, 0, "positions", ANE_DIM_TOKENS},
+                 {ANE_OP_GATHER, 1, "out_rows", ANE_DIM_OUT_ROWS}};
   for (size_t r = 0; r < ANE_COUNT(readers); r++)
-    if (readers[r].op == n->op && readers[r].input == i) return strcmp(readers[r].name, v->name) == 0 && v->shape.dim[1] == readers[r].dim;
+    if (readers[r].op == n->op && readers[r].input == i)
+      return strcmp(readers[r].name, v->name) == 0 && v->shape.dim[1] == readers[r].dim;
   return false;
 }
 
@@ -81,7 +106,9 @@ static ane_status check_node(const struct planner *pl, const struct ane_node *n,
     if (n->inputs[i] == ANE_NONE) continue;
     const struct ane_value *v = &pl->g->values[n->inputs[i]];
     if ((v->kind == ANE_VALUE_INPUT && !may_read(n, i, v)) || (v->kind == ANE_VALUE_CONST && v->shape.rank == 4))
-      return ane_fail(err, ANE_UNSUPPORTED, "%s: a run cannot give it %s; it gives ids to embed, positions to rope_table, out_rows to gather", n->name, v->name);
+      return ane_fail(err, ANE_UNSUPPORTED,
+                      "%s: a run cannot give it %s; it gives ids to embed, positions to rope_table, out_rows to gather", n->name,
+                      v->name);
     if (ane_op_sees_tokens(n->op) && i == 0 && v->shape.dim[2] != ANE_DIM_TOKENS)
       return ane_fail(err, ANE_UNSUPPORTED, "%s: %s cannot follow gather", n->name, ane_op_info(n->op)->name);
   }
@@ -108,8 +135,10 @@ static void mark_fine(struct planner *pl) {
   for (int32_t i = g->n_nodes - 1; i >= 0; i--) {
     const struct ane_node *n = &g->nodes[i];
     int inputs = 0;
-    if (n->op == ANE_OP_ATTENTION || n->op == ANE_OP_FUSED_ATTENTION) inputs = 3;
-    else if (n->op == ANE_OP_ROUTE) inputs = 1;
+    if (n->op == ANE_OP_ATTENTION || n->op == ANE_OP_FUSED_ATTENTION)
+      inputs = 3;
+    else if (n->op == ANE_OP_ROUTE)
+      inputs = 1;
     else if (n->op != ANE_OP_LINEAR && n->op != ANE_OP_EXPERTS)
       for (int32_t o = 0; o < n->n_outputs; o++)
         if (pl->precise[n->outputs[o]]) inputs = n->n_inputs;
@@ -135,7 +164,8 @@ static ane_status plan_steps(struct planner *pl, struct ane_error *err) {
     }
     if (!tail) p->n_body = p->n_steps;
   }
-  if (p->n_steps - p->n_body < 2) return ane_fail(err, ANE_UNSUPPORTED, "the graph %s does not gather its output rows before the head", g->name);
+  if (p->n_steps - p->n_body < 2)
+    return ane_fail(err, ANE_UNSUPPORTED, "the graph %s does not gather its output rows before the head", g->name);
   return ANE_OK;
 }
 
@@ -192,13 +222,16 @@ static uint64_t fingerprint(const struct ane_program *p, const struct ane_graph 
   for (int32_t i = 0; i < g->n_values; i++) {
     const struct ane_tensor *t = &g->values[i].data;
     if (g->values[i].kind != ANE_VALUE_CONST) continue;
-    if (t->bytes <= WHOLE) h = hash_bytes(h, t->data, (size_t)t->bytes);
+    if (t->bytes <= WHOLE)
+      h = hash_bytes(h, t->data, (size_t)t->bytes);
     else
-      for (uint64_t at = 0; at + SAMPLE <= t->bytes; at += t->bytes / SAMPLES) h = hash_bytes(h, (const uint8_t *)t->data + at, SAMPLE);
+      for (uint64_t at = 0; at + SAMPLE <= t->bytes; at += t->bytes / SAMPLES)
+        h = hash_bytes(h, (const uint8_t *)t->data + at, SAMPLE);
   }
   for (int32_t i = 0; i < p->n_matrices; i++) {
     const ane_layout layout = p->matrices[i].packed.layout; /* the halves of a head are the same numbers */
-    const int32_t held[] = {(int32_t)(layout == ANE_LAYOUT_Q8_0_SPLIT ? ANE_LAYOUT_Q8_0 : layout), (int32_t)p->matrices[i].packed.dtype, (int32_t)p->matrices[i].activation_type};
+    const int32_t held[] = {(int32_t)(layout == ANE_LAYOUT_Q8_0_SPLIT ? ANE_LAYOUT_Q8_0 : layout),
+                            (int32_t)p->matrices[i].packed.dtype, (int32_t)p->matrices[i].activation_type};
     h = hash_bytes(h, held, sizeof held);
   }
   const int32_t options[] = {p->o.int8, (int32_t)p->o.isa, (int32_t)p->o.weights.kind};
@@ -256,7 +289,9 @@ static ane_status plan_scratch(struct ane_program *p, size_t activations, struct
   for (int a = 0; a < ANE_ACTIVATION_COUNT; a++) {
     size_t bytes = a == ANE_ACTIVATION_F32 || !w.cols[a] ? 0 : ane_activations_bytes((ane_activation_type)a, chunk, w.cols[a]);
     at[a] = reserve(&total, bytes);
-    p->thread_activations[a] = reserve(&p->thread_bytes, a == ANE_ACTIVATION_F32 || !w.cols[a] ? 0 : ane_activations_bytes((ane_activation_type)a, 1, w.cols[a]));
+    p->thread_activations[a] =
+        reserve(&p->thread_bytes,
+                a == ANE_ACTIVATION_F32 || !w.cols[a] ? 0 : ane_activations_bytes((ane_activation_type)a, 1, w.cols[a]));
   }
   normed = reserve(&total, (size_t)(chunk * w.channels) * sizeof(float));
   parts = reserve(&total, (size_t)(tiles * w.part) * sizeof(float));
@@ -291,7 +326,8 @@ static ane_status find_result(struct planner *pl, struct ane_error *err) {
   const struct ane_graph *g = pl->g;
   const struct ane_value *v = &g->values[g->results[0]];
   if (g->n_results != 1 || v->kind != ANE_VALUE_RESULT || v->shape.dim[2] != ANE_DIM_OUT_ROWS)
-    return ane_fail(err, ANE_UNSUPPORTED, "the graph %s gives %d results; the executor takes one, of the output rows", g->name, g->n_results);
+    return ane_fail(err, ANE_UNSUPPORTED, "the graph %s gives %d results; the executor takes one, of the output rows", g->name,
+                    g->n_results);
   pl->p->places[g->results[0]].result = true;
   pl->p->result = &pl->p->places[g->results[0]];
   pl->p->vocab = v->shape.dim[1];
@@ -321,14 +357,16 @@ static ane_status plan_all(struct planner *pl, struct ane_error *err) {
   struct ane_buffer text = {0};
   size_t activations;
   ane_status st;
-  if ((st = ane_graph_verify(pl->g, err)) || (st = plan_arrays(pl, err)) || (st = find_result(pl, err)) || (st = memplan(pl, &activations, err)) ||
-      (st = plan_states(pl, err)) || (st = plan_steps(pl, err)))
+  if ((st = ane_graph_verify(pl->g, err)) || (st = plan_arrays(pl, err)) || (st = find_result(pl, err)) ||
+      (st = memplan(pl, &activations, err)) || (st = plan_states(pl, err)) || (st = plan_steps(pl, err)))
     return st;
   head_plan(p);
   if ((st = plan_scratch(p, activations, err)) || (st = head_reserve(p, err))) return st;
   /* Packing calls the caller's progress function, which may close the graph: nothing looks at it from there on. */
-  if (!ane_graph_print(pl->g, &text)) st = no_memory(err);
-  else p->fingerprint = fingerprint(p, pl->g, &text);
+  if (!ane_graph_print(pl->g, &text))
+    st = no_memory(err);
+  else
+    p->fingerprint = fingerprint(p, pl->g, &text);
   ane_buffer_free(&text);
   if (!st) st = weights_pack(p, err);
   p->fingerprint = fingerprint_packed(p);
@@ -344,15 +382,18 @@ static ane_status check_weights(struct ane_weights_how how, struct ane_error *er
 }
 
 static ane_status check_options(const struct ane_program_options *o, struct ane_error *err) {
-  if (!ane_isa_available(o->isa)) return ane_fail(err, ANE_UNSUPPORTED, "ISA level %s is not available on this machine", ane_isa_name(o->isa));
-  if (o->context < 1 || o->context > INT32_MAX) return ane_fail(err, ANE_INVALID, "context is %" PRId64 ", not in 1 .. %d", o->context, INT32_MAX);
+  if (!ane_isa_available(o->isa))
+    return ane_fail(err, ANE_UNSUPPORTED, "ISA level %s is not available on this machine", ane_isa_name(o->isa));
+  if (o->context < 1 || o->context > INT32_MAX)
+    return ane_fail(err, ANE_INVALID, "context is %" PRId64 ", not in 1 .. %d", o->context, INT32_MAX);
   if (o->chunk < 1 || o->chunk > MAX_CHUNK) return ane_fail(err, ANE_INVALID, "chunk is %" PRId64 ", not in 1 .. 4096", o->chunk);
   ane_status st = check_weights(o->weights, err);
   for (int32_t i = 0; !st && i < o->n_rules; i++) st = check_weights(o->rules[i].how, err);
   return st;
 }
 
-ane_status ane_program_create(struct ane_program **out, const struct ane_graph *g, const struct ane_program_options *o, struct ane_error *err) {
+ane_status ane_program_create(struct ane_program **out, const struct ane_graph *g, const struct ane_program_options *o,
+                              struct ane_error *err) {
   *out = NULL;
   ane_status st = check_options(o, err);
   if (st) return st;
@@ -395,9 +436,18 @@ void ane_program_poison(struct ane_program *p) {
 }
 
 struct ane_program_info ane_program_info(const struct ane_program *p) {
-  struct ane_program_info i = {.isa = p->o.isa, .threads = p->o.threads, .context = p->o.context, .chunk = p->o.chunk, .n_ids = p->n_ids,
-                               .vocab = p->vocab, .int8 = p->o.int8, .weight_bytes = p->slab_bytes, .scratch_bytes = p->scratch_bytes + p->result_block_bytes,
-                               .n_matrices = p->n_matrices, .n_steps = p->n_steps, .switch_at = p->switch_at};
+  struct ane_program_info i = {.isa = p->o.isa,
+                               .threads = p->o.threads,
+                               .context = p->o.context,
+                               .chunk = p->o.chunk,
+                               .n_ids = p->n_ids,
+                               .vocab = p->vocab,
+                               .int8 = p->o.int8,
+                               .weight_bytes = p->slab_bytes,
+                               .scratch_bytes = p->scratch_bytes + p->result_block_bytes,
+                               .n_matrices = p->n_matrices,
+                               .n_steps = p->n_steps,
+                               .switch_at = p->switch_at};
   for (int32_t l = 0; l < p->n_kv; l++) i.kv_bytes_per_token += (uint64_t)(p->kv[l].heads * p->kv[l].head_dim) * 4;
   return i;
 }
@@ -417,9 +467,18 @@ struct ane_matrix_info ane_program_matrix(const struct ane_program *p, int32_t i
   const struct ane_packed *w = &m->packed;
   size_t bytes = m->stored.bytes;
   if (w->layout != ANE_LAYOUT_ROWS) ane_packed_bytes(w, &bytes);
-  return (struct ane_matrix_info){.name = m->name, .layout = ane_layout_info(w->layout)->name, .activations = names[m->activation_type], .dtype = w->dtype,
-    .stored = m->stored.dtype, .input = m->input, .weights = m->coded ? ane_weight_spec_name(m->spec) : NULL, .rows = w->rows, .cols = w->cols,
-    .bytes = bytes, .recoded = m->recoded, .error = m->error};
+  return (struct ane_matrix_info){.name = m->name,
+                                  .layout = ane_layout_info(w->layout)->name,
+                                  .activations = names[m->activation_type],
+                                  .dtype = w->dtype,
+                                  .stored = m->stored.dtype,
+                                  .input = m->input,
+                                  .weights = m->coded ? ane_weight_spec_name(m->spec) : NULL,
+                                  .rows = w->rows,
+                                  .cols = w->cols,
+                                  .bytes = bytes,
+                                  .recoded = m->recoded,
+                                  .error = m->error};
 }
 
 bool ane_program_print(const struct ane_program *p, struct ane_buffer *out) {
@@ -429,7 +488,8 @@ bool ane_program_print(const struct ane_program *p, struct ane_buffer *out) {
     int n = snprintf(line, sizeof line, "%-12s %-40s", s->op->name, s->name);
     if (n < 0 || !ane_buffer_append(out, line, ANE_MIN((size_t)n, sizeof line - 1))) return false;
     for (int o = 0; o < MAX_LINEAR && s->out[o]; o++) {
-      n = snprintf(line, sizeof line, " @%zu x %" PRId64 "%s", s->out[o]->offset, s->out[o]->channels, s->out[o]->result ? " result" : "");
+      n = snprintf(line, sizeof line, " @%zu x %" PRId64 "%s", s->out[o]->offset, s->out[o]->channels,
+                   s->out[o]->result ? " result" : "");
       if (n < 0 || !ane_buffer_append(out, line, (size_t)n)) return false;
     }
     if (!ane_buffer_append(out, "\n", 1)) return false;

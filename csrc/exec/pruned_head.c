@@ -1,10 +1,11 @@
-/* The best id of one token without reading the whole head, which is held in two halves (Q8_0_SPLIT): bounds from the upper halves of its
- * codes say which rows can still hold the best product; of those the lower halves are read, and what can win then is multiplied by
- * the same kernel as ever, so that id and logit are those of the full product to the bit (NaN included: a bound that is no number
- * rules nothing out).
+/* The best id of one token without reading the whole head, which is held in two halves (Q8_0_SPLIT): bounds from the upper halves
+ * of its codes say which rows can still hold the best product; of those the lower halves are read, and what can win then is
+ * multiplied by the same kernel as ever, so that id and logit are those of the full product to the bit (NaN included: a bound
+ * that is no number rules nothing out).
  *
  * All threads bound; each multiplies the group with its highest bound; they meet; the best of these products then rules out
- * nearly all the others. Where the data leaves too many, token after token, the search is not worth it: it rests for some tokens. */
+ * nearly all the others. Where the data leaves too many, token after token, the search is not worth it: it rests for some tokens.
+ */
 #include "exec/exec_internal.h"
 
 #include <math.h>
@@ -23,9 +24,13 @@ struct found {
 /* A head that is one Q8_0 matrix and gives the result itself. */
 static const struct matrix *head_matrix(const struct ane_program *p) {
   const struct step *s = &p->steps[p->n_steps - 1];
-  if (p->n_steps - p->n_body < 1 || s->op != ane_op_info(ANE_OP_LINEAR) || s->linear.count != 1 || !s->out[0] || !s->out[0]->result) return NULL;
+  if (p->n_steps - p->n_body < 1 || s->op != ane_op_info(ANE_OP_LINEAR) || s->linear.count != 1 || !s->out[0] ||
+      !s->out[0]->result)
+    return NULL;
   const struct matrix *m = s->linear.w[0];
-  if (s->linear.act || s->linear.bias[0] || s->in[1] || m->activation_type != ANE_ACTIVATION_I8 || m->packed.layout != ANE_LAYOUT_Q8_0) return NULL;
+  if (s->linear.act || s->linear.bias[0] || s->in[1] || m->activation_type != ANE_ACTIVATION_I8 ||
+      m->packed.layout != ANE_LAYOUT_Q8_0)
+    return NULL;
   return m;
 }
 
@@ -63,9 +68,7 @@ ane_status head_reserve(struct ane_program *p, struct ane_error *err) {
   return ANE_OK;
 }
 
-void head_free(struct ane_program *p) {
-  ane_free(p->head.bounds);
-}
+void head_free(struct ane_program *p) { ane_free(p->head.bounds); }
 
 /* Of the whole product: upper halves and scales, and lower halves. */
 static uint64_t whole_bytes(const struct ane_packed *w) { return (uint64_t)w->groups * (w->group_bytes + 8 * (uint64_t)w->cols); }
@@ -86,7 +89,8 @@ bool head_prunes(struct ane_program *p, const struct run *r) {
 static void finish_group(const struct thread_ctx *tc, const struct ane_activations *x, int64_t g, struct found *f) {
   const struct ane_packed *w = tc->p->head.matrix;
   float y[ANE_GROUP];
-  tc->k->matmul[w->layout][ANE_ACTIVATION_I8](w, x, g, g + 1, (float *)((uintptr_t)y - (uintptr_t)(g * ANE_GROUP) * sizeof *y), w->rows, tc->mem + tc->p->thread_kernel);
+  tc->k->matmul[w->layout][ANE_ACTIVATION_I8](w, x, g, g + 1, (float *)((uintptr_t)y - (uintptr_t)(g * ANE_GROUP) * sizeof *y),
+                                              w->rows, tc->mem + tc->p->thread_kernel);
   int n = (int)ANE_MIN(w->rows - g * ANE_GROUP, (int64_t)ANE_GROUP);
   for (int i = 0; i < n; i++) {
     int32_t id = (int32_t)(g * ANE_GROUP) + i;
@@ -98,7 +102,8 @@ static void finish_group(const struct thread_ctx *tc, const struct ane_activatio
 static int64_t bound_turns(const struct head *h) { return (int64_t)ane_div_up((size_t)h->matrix->groups, BOUNDS_A_TURN); }
 
 /* Bounds of a share of the groups. */
-static void bound_groups(struct thread_ctx *tc, const struct step *s, const struct ane_activations *x, const struct ane_bound_block *blocks, struct found *f) {
+static void bound_groups(struct thread_ctx *tc, const struct step *s, const struct ane_activations *x,
+                         const struct ane_bound_block *blocks, struct found *f) {
   struct head *h = &tc->p->head;
   const struct ane_packed *w = h->matrix;
   float highest = -INFINITY;
@@ -142,7 +147,8 @@ static int rows_left(const struct head *h, int64_t g0, int64_t g1, float best, i
 }
 
 /* Products of those groups of a share that may hold the best. */
-static void scan_groups(struct thread_ctx *tc, const struct step *s, const struct ane_activations *x, const struct ane_bound_block *blocks, struct found *f, float best) {
+static void scan_groups(struct thread_ctx *tc, const struct step *s, const struct ane_activations *x,
+                        const struct ane_bound_block *blocks, struct found *f, float best) {
   const struct head *h = &tc->p->head;
   int32_t rows[SCANS_A_TURN * ANE_GROUP + 1];
   float bounds[SCANS_A_TURN * ANE_GROUP];
@@ -168,12 +174,14 @@ static void conclude(const struct thread_ctx *tc) {
   for (int i = 0; i < tc->threads; i++) {
     const struct found *f = &h->found[i];
     if (f->id >= 0 && (f->value > best.value || (f->value == best.value && (best.id < 0 || f->id < best.id)))) best = *f;
-    read += (uint64_t)f->finished * (whole_bytes(h->matrix) / (uint64_t)h->matrix->groups) + (uint64_t)f->rows * row_bytes(h->matrix);
+    read +=
+        (uint64_t)f->finished * (whole_bytes(h->matrix) / (uint64_t)h->matrix->groups) + (uint64_t)f->rows * row_bytes(h->matrix);
   }
   tc->r->best[0] = ANE_MAX(best.id, 0);
   tc->r->best_logit[0] = best.value;
   /* A half as much again for what does not lie one behind the other. */
-  float share = (1.5f * (float)read - 0.5f * (float)((uint64_t)h->matrix->groups * h->matrix->group_bytes)) / (float)whole_bytes(h->matrix);
+  float share =
+      (1.5f * (float)read - 0.5f * (float)((uint64_t)h->matrix->groups * h->matrix->group_bytes)) / (float)whole_bytes(h->matrix);
   h->share += (share - h->share) * 0.25f;
   if (h->share > 0.9f) {
     h->rest = h->rests = h->rests ? ANE_MIN(2 * h->rests, REST_MOST) : REST_FIRST;

@@ -4,8 +4,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Steps of the pool: the body, then for each block of out_rows rows the rest of the program and what looks for the best ids: find_best, or
- * head_run_pruned, which takes the place of the last step of the program. */
+/* Steps of the pool: the body, then for each block of out_rows rows the rest of the program and what looks for the best ids:
+ * find_best, or head_run_pruned, which takes the place of the last step of the program. */
 
 /* The program step that a step of the pool is; the number of steps: find_best. */
 static int32_t step_of(const struct run *r, int64_t at) {
@@ -42,20 +42,29 @@ static void between_steps(struct run *r, int64_t at) {
 static void tap_step(const struct thread_ctx *tc, const struct step *s) {
   thread_barrier(tc);
   for (int i = 0; tc->thread == 0 && i < MAX_LINEAR && s->out[i]; i++)
-    tc->r->tap(tc->r->tap_arg, s->out[i]->name, thread_data(tc, s->out[i]), s->out[i]->tail ? tc->first_out_row : 0, tc->cols, s->out[i]->channels);
+    tc->r->tap(tc->r->tap_arg, s->out[i]->name, thread_data(tc, s->out[i]), s->out[i]->tail ? tc->first_out_row : 0, tc->cols,
+               s->out[i]->channels);
 }
 
 /* Best id of each row of the block. Each thread takes some rows. */
 static void find_best(const struct thread_ctx *tc, int64_t rows) {
   const float *x = thread_data(tc, tc->p->result);
   for (int64_t i = tc->thread; i < rows; i += tc->threads)
-    tc->r->best[tc->first_out_row + i] = (int32_t)tc->k->argmax(x + i * tc->p->vocab, tc->p->vocab, &tc->r->best_logit[tc->first_out_row + i]);
+    tc->r->best[tc->first_out_row + i] =
+        (int32_t)tc->k->argmax(x + i * tc->p->vocab, tc->p->vocab, &tc->r->best_logit[tc->first_out_row + i]);
 }
 
 static void run_step(void *arg, int64_t at, int thread, int threads, int seat) {
   struct run *r = arg;
   struct ane_program *p = r->p;
-  struct thread_ctx tc = {.r = r, .p = p, .k = p->k, .thread = thread, .threads = threads, .seat = seat, .cols = r->cols, .mem = p->thread_mem + (size_t)seat * p->thread_bytes};
+  struct thread_ctx tc = {.r = r,
+                          .p = p,
+                          .k = p->k,
+                          .thread = thread,
+                          .threads = threads,
+                          .seat = seat,
+                          .cols = r->cols,
+                          .mem = p->thread_mem + (size_t)seat * p->thread_bytes};
   struct prefetch *prefetch = &p->prefetch[seat];
   int32_t i = step_of(r, at);
   prefetch->at = prefetch->n = 0;
@@ -84,31 +93,37 @@ static void run_all(struct run *r) {
   int64_t blocks = (r->n_out_rows + OUT_ROWS_BLOCK - 1) / OUT_ROWS_BLOCK;
   r->tail = p->n_steps - p->n_body + !r->pruned;
   r->profiled = -1;
-  struct ane_pool_steps steps = {.count = p->n_body + blocks * r->tail, .step = run_step, .arg = r, .idle = run_idle, .idle_arg = p};
+  struct ane_pool_steps steps = {
+      .count = p->n_body + blocks * r->tail, .step = run_step, .arg = r, .idle = run_idle, .idle_arg = p};
   ane_pool_run_steps(p->pool, &steps);
   if (steps.count > 0) reset_counters(r, steps.count - 1);
   if (p->profile) profile_next(r, -1);
 }
 
-static int64_t out_rows_of(const struct ane_run_item *i) { return i->want == ANE_WANT_NONE ? 0 : i->want == ANE_WANT_LAST ? 1 : i->n; }
+static int64_t out_rows_of(const struct ane_run_item *i) {
+  return i->want == ANE_WANT_NONE ? 0 : i->want == ANE_WANT_LAST ? 1 : i->n;
+}
 
 static ane_status check_item(const struct ane_program *p, const struct ane_run_item *it, struct ane_error *err) {
   const struct ane_session *s = it->session;
   if (s->program != p) return ane_fail(err, ANE_INVALID, "the session belongs to another model");
   if (p->bidirectional && s->length > 0)
-    return ane_fail(err, ANE_RANGE, "this model sees tokens on both sides: it takes a whole sequence at once, from position 0 (rewind first)");
+    return ane_fail(err, ANE_RANGE,
+                    "this model sees tokens on both sides: it takes a whole sequence at once, from position 0 (rewind first)");
   if (p->bidirectional && (it->n > p->o.chunk || it->until > it->n))
     return ane_fail(err, ANE_RANGE,
-                    "this model sees tokens on both sides: it takes a whole sequence in one run, not %" PRId64 " of %" PRId64 " ids; a run takes %" PRId64
-                    " at most (cut the text)",
+                    "this model sees tokens on both sides: it takes a whole sequence in one run, not %" PRId64 " of %" PRId64
+                    " ids; a run takes %" PRId64 " at most (cut the text)",
                     ANE_MIN(it->n, p->o.chunk), ANE_MAX(it->n, it->until), p->o.chunk);
   if (it->n < 1) return ane_fail(err, ANE_INVALID, "no ids to feed");
   if (it->n > s->context - s->length)
-    return ane_fail(err, ANE_RANGE, "context exceeded: %" PRId64 " positions are used and %" PRId64 " ids are fed, the session holds %" PRId64, s->length, it->n,
-                    s->context);
+    return ane_fail(err, ANE_RANGE,
+                    "context exceeded: %" PRId64 " positions are used and %" PRId64 " ids are fed, the session holds %" PRId64,
+                    s->length, it->n, s->context);
   for (int64_t i = 0; i < it->n; i++)
     if (it->ids[i] < 0 || it->ids[i] >= p->n_ids)
-      return ane_fail(err, ANE_RANGE, "id %" PRId32 " at position %" PRId64 " is not in 0 .. %" PRId64, it->ids[i], s->length + i, p->n_ids - 1);
+      return ane_fail(err, ANE_RANGE, "id %" PRId32 " at position %" PRId64 " is not in 0 .. %" PRId64, it->ids[i], s->length + i,
+                      p->n_ids - 1);
   return ANE_OK;
 }
 
@@ -117,7 +132,8 @@ static ane_status make_room(struct ane_session *s, const struct ane_run_item *it
   int64_t rows = it->want == ANE_WANT_ARGMAX ? 0 : out_rows_of(it);
   if (rows <= s->room_rows) return ANE_OK;
   size_t bytes;
-  if (!ane_mul_size((size_t)rows * sizeof(float), (size_t)s->program->vocab, &bytes)) return ane_fail(err, ANE_NOMEM, "too many logits");
+  if (!ane_mul_size((size_t)rows * sizeof(float), (size_t)s->program->vocab, &bytes))
+    return ane_fail(err, ANE_NOMEM, "too many logits");
   float *bigger = ane_realloc(s->logits, bytes); /* keeps the old rows: another item may still fail */
   if (!bigger) return ane_fail(err, ANE_NOMEM, "no memory for %" PRId64 " rows of logits (%zu bytes)", rows, bytes);
   s->logits = bigger;
@@ -126,7 +142,8 @@ static ane_status make_room(struct ane_session *s, const struct ane_run_item *it
 }
 
 /* Nothing of a session changes before all items are known to be right, its rows of logits included. */
-static ane_status check_items(struct ane_program *p, const struct ane_run_item *items, int32_t n, int64_t *cols, struct ane_error *err) {
+static ane_status check_items(struct ane_program *p, const struct ane_run_item *items, int32_t n, int64_t *cols,
+                              struct ane_error *err) {
   *cols = 0;
   for (int32_t i = 0; i < n; i++) {
     ane_status st = check_item(p, &items[i], err);
@@ -188,7 +205,8 @@ static void finish(const struct run *r, const float *rows) {
 }
 
 /* Checked items, all the way. results: room for the out_rows rows; NULL: only their best ids. */
-static void run_items(struct ane_program *p, const struct ane_run_item *items, int32_t n_items, float *results, ane_tap_fn tap, void *tap_arg) {
+static void run_items(struct ane_program *p, const struct ane_run_item *items, int32_t n_items, float *results, ane_tap_fn tap,
+                      void *tap_arg) {
   struct run r = {.p = p, .items = items, .n_items = n_items, .results = results, .tap = tap, .tap_arg = tap_arg};
   for (int32_t i = 0; i < n_items; i++) r.cols += items[i].n;
   fill_columns(p->columns, &r);
@@ -228,7 +246,8 @@ ane_status ane_run(struct ane_program *p, const struct ane_run_item *items, int3
   return ane_run_tapped(p, items, n_items, NULL, NULL, err);
 }
 
-ane_status ane_run_tapped(struct ane_program *p, const struct ane_run_item *items, int32_t n_items, ane_tap_fn tap, void *tap_arg, struct ane_error *err) {
+ane_status ane_run_tapped(struct ane_program *p, const struct ane_run_item *items, int32_t n_items, ane_tap_fn tap, void *tap_arg,
+                          struct ane_error *err) {
   int64_t cols;
   float *shared = NULL;
   ane_status st = check_items(p, items, n_items, &cols, err);

@@ -1,8 +1,7 @@
 /* Saved sessions. A file is
- * "ANESTATE", then little endian: u32 version, u32 kv type, u64 fingerprint, u64 length, u64 flags (1: long rope factors), u64 lowest position that the rings
- * hold, i32 ids[length], the used runs
- * of state in the order of state_each_used, u32 CRC-32 (zlib) of all before. Heads and dimensions follow from the fingerprint;
- * the reserved context may differ between writer and reader. */
+ * "ANESTATE", then little endian: u32 version, u32 kv type, u64 fingerprint, u64 length, u64 flags (1: long rope factors), u64
+ * lowest position that the rings hold, i32 ids[length], the used runs of state in the order of state_each_used, u32 CRC-32 (zlib)
+ * of all before. Heads and dimensions follow from the fingerprint; the reserved context may differ between writer and reader. */
 #include "exec/exec_internal.h"
 
 #include <inttypes.h>
@@ -51,7 +50,8 @@ ane_status ane_session_save(const struct ane_session *s, const char *path, struc
   put_u64(head + 24, (uint64_t)s->length);
   put_u64(head + 32, s->longer ? FLAG_LONGER : 0);
   put_u64(head + 40, (uint64_t)s->ring_low);
-  bool ok = save_bytes(&v, head, HEADER) && save_bytes(&v, s->ids, (size_t)s->length * sizeof *s->ids) && state_each_used(s, save_run, &v);
+  bool ok = save_bytes(&v, head, HEADER) && save_bytes(&v, s->ids, (size_t)s->length * sizeof *s->ids) &&
+            state_each_used(s, save_run, &v);
   put_u32(crc, v.crc);
   if (ok) v.st = ane_file_write(&v.w, crc, 4, err);
   if (v.st == ANE_OK) v.st = ane_file_commit(&v.w, err);
@@ -78,7 +78,8 @@ struct saved {
   int64_t ring_low;
 };
 
-static ane_status check_head(const struct ane_session *s, struct ane_reader *r, const char *path, uint64_t *length, struct saved *more, struct ane_error *err) {
+static ane_status check_head(const struct ane_session *s, struct ane_reader *r, const char *path, uint64_t *length,
+                             struct saved *more, struct ane_error *err) {
   const uint8_t *m = ane_read_bytes(r, 8);
   if (!m || memcmp(m, magic, 8) != 0) return ane_fail(err, ANE_FORMAT, "%s is no saved session", path);
   uint32_t version = ane_read_u32(r), kv = ane_read_u32(r);
@@ -87,13 +88,17 @@ static ane_status check_head(const struct ane_session *s, struct ane_reader *r, 
   more->longer = (ane_read_u64(r) & FLAG_LONGER) != 0;
   more->ring_low = (int64_t)ane_read_u64(r);
   if (r->bad) return ane_fail(err, ANE_FORMAT, "%s is cut short", path);
-  if (version != VERSION) return ane_fail(err, ANE_UNSUPPORTED, "%s is a saved session of version %u, known is %d", path, version, VERSION);
-  if (print != s->program->fingerprint) return ane_fail(err, ANE_STATE, "%s was saved by another model, or with other weights, activations or kernels", path);
+  if (version != VERSION)
+    return ane_fail(err, ANE_UNSUPPORTED, "%s is a saved session of version %u, known is %d", path, version, VERSION);
+  if (print != s->program->fingerprint)
+    return ane_fail(err, ANE_STATE, "%s was saved by another model, or with other weights, activations or kernels", path);
   if (kv != (uint32_t)s->kv_dtype)
-    return ane_fail(err, ANE_STATE, "%s holds kv of type %s, the session has %s", path, kv < ANE_DTYPE_COUNT ? ane_dtype_info((ane_dtype)kv)->name : "?",
-                    ane_dtype_info(s->kv_dtype)->name);
-  if (more->ring_low < 0 || (uint64_t)more->ring_low > *length) return ane_fail(err, ANE_FORMAT, "%s is damaged: wrong ring position", path);
-  if (*length > (uint64_t)s->context) return ane_fail(err, ANE_RANGE, "%s holds %" PRIu64 " positions, the session %" PRId64, path, *length, s->context);
+    return ane_fail(err, ANE_STATE, "%s holds kv of type %s, the session has %s", path,
+                    kv < ANE_DTYPE_COUNT ? ane_dtype_info((ane_dtype)kv)->name : "?", ane_dtype_info(s->kv_dtype)->name);
+  if (more->ring_low < 0 || (uint64_t)more->ring_low > *length)
+    return ane_fail(err, ANE_FORMAT, "%s is damaged: wrong ring position", path);
+  if (*length > (uint64_t)s->context)
+    return ane_fail(err, ANE_RANGE, "%s holds %" PRIu64 " positions, the session %" PRId64, path, *length, s->context);
   return ANE_OK;
 }
 
@@ -112,7 +117,10 @@ static ane_status restore_from(struct ane_session *s, const struct ane_map *map,
   uint32_t crc = ane_read_u32(&v.r);
   if (!whole || v.r.bad || v.r.pos != map->size || crc != (uint32_t)crc32_z(0, map->data, end)) {
     s->length = before;
-    return ane_fail(err, ANE_FORMAT, "%s is damaged: %s", path, !whole || v.r.bad ? "cut short" : v.r.pos != map->size ? "too long" : "wrong checksum");
+    return ane_fail(err, ANE_FORMAT, "%s is damaged: %s", path,
+                    !whole || v.r.bad      ? "cut short"
+                    : v.r.pos != map->size ? "too long"
+                                           : "wrong checksum");
   }
   for (uint64_t i = 0; i < length; i++)
     if ((int32_t)ane_load_u32(ids + 4 * i) < 0 || (int32_t)ane_load_u32(ids + 4 * i) >= s->program->n_ids) {

@@ -14,14 +14,17 @@ static ane_status open_kv(struct ane_session *s, int layer, struct ane_error *er
   struct kv_state *kv = &s->kv[layer];
   int64_t tiles = (s->context + ANE_TILE - 1) / ANE_TILE;
   size_t half, scales = 0;
-  if (!ane_mul_size((size_t)(spec->heads * tiles), tile_bytes(s, layer), &half)) return ane_fail(err, ANE_NOMEM, "a context of %" PRId64 " is too large", s->context);
+  if (!ane_mul_size((size_t)(spec->heads * tiles), tile_bytes(s, layer), &half))
+    return ane_fail(err, ANE_NOMEM, "a context of %" PRId64 " is too large", s->context);
   if (s->kv_dtype == ANE_I8) scales = (size_t)(spec->heads * tiles) * ANE_TILE * sizeof(float);
   half = ane_align_up(half, 64);
   kv->bytes = 2 * half + 2 * scales;
   kv->memory = ane_pages_alloc(kv->bytes, false);
-  if (!kv->memory) return ane_fail(err, ANE_NOMEM, "no memory for a context of %" PRId64 " (%zu bytes a layer)", s->context, kv->bytes);
+  if (!kv->memory)
+    return ane_fail(err, ANE_NOMEM, "no memory for a context of %" PRId64 " (%zu bytes a layer)", s->context, kv->bytes);
   uint8_t *m = kv->memory;
-  kv->kv = (struct ane_kv){.dtype = s->kv_dtype, .heads = spec->heads, .head_dim = spec->head_dim, .tiles = tiles, .k = m, .v = m + half};
+  kv->kv = (struct ane_kv){
+      .dtype = s->kv_dtype, .heads = spec->heads, .head_dim = spec->head_dim, .tiles = tiles, .k = m, .v = m + half};
   if (scales) {
     kv->kv.k_scale = (float *)(void *)(m + 2 * half);
     kv->kv.v_scale = (float *)(void *)(m + 2 * half + scales);
@@ -43,10 +46,13 @@ float *state_column(const struct ane_session *s, int ring, int64_t pos) {
   return s->rings + before * p->ring_columns + pos % p->ring_columns * p->ring_channels[ring];
 }
 
-ane_status ane_session_create(struct ane_session **out, struct ane_program *p, int64_t context, ane_dtype kv, struct ane_error *err) {
+ane_status ane_session_create(struct ane_session **out, struct ane_program *p, int64_t context, ane_dtype kv,
+                              struct ane_error *err) {
   *out = NULL;
-  if (context < 1 || context > p->o.context) return ane_fail(err, ANE_RANGE, "context is %" PRId64 ", not in 1 .. %" PRId64, context, p->o.context);
-  if (kv != ANE_F16 && kv != ANE_F32 && kv != ANE_I8) return ane_fail(err, ANE_INVALID, "kv is %s; known are: fp16, fp32, int8", ane_dtype_info(kv)->name);
+  if (context < 1 || context > p->o.context)
+    return ane_fail(err, ANE_RANGE, "context is %" PRId64 ", not in 1 .. %" PRId64, context, p->o.context);
+  if (kv != ANE_F16 && kv != ANE_F32 && kv != ANE_I8)
+    return ane_fail(err, ANE_INVALID, "kv is %s; known are: fp16, fp32, int8", ane_dtype_info(kv)->name);
   struct ane_session *s = ane_calloc(1, sizeof *s);
   ane_status st = s ? ANE_OK : ane_fail(err, ANE_NOMEM, "no memory for a session");
   if (st) return st;
@@ -58,10 +64,13 @@ ane_status ane_session_create(struct ane_session **out, struct ane_program *p, i
   s->rings = ane_calloc((size_t)ring_floats(p), sizeof *s->rings);
   s->best = ane_malloc((size_t)p->o.chunk * sizeof *s->best);
   s->best_logit = ane_malloc((size_t)p->o.chunk * sizeof *s->best_logit);
-  if (!s->ids || !s->kv || !s->rings || !s->best || !s->best_logit) st = ane_fail(err, ANE_NOMEM, "no memory for a session of %" PRId64, context);
+  if (!s->ids || !s->kv || !s->rings || !s->best || !s->best_logit)
+    st = ane_fail(err, ANE_NOMEM, "no memory for a session of %" PRId64, context);
   for (int i = 0; !st && i < p->n_kv; i++) st = open_kv(s, i, err);
-  if (st) ane_session_destroy(s);
-  else *out = s;
+  if (st)
+    ane_session_destroy(s);
+  else
+    *out = s;
   return st;
 }
 
@@ -97,7 +106,8 @@ bool state_each_used(const struct ane_session *s, bool (*fn)(void *arg, int laye
       size_t k = (size_t)((const uint8_t *)kv->k - base) + at * tile, v = (size_t)((const uint8_t *)kv->v - base) + at * tile;
       if (!fn(arg, l, k, used * tile) || !fn(arg, l, v, used * tile)) return false;
       if (!kv->k_scale) continue;
-      size_t ks = (size_t)((const uint8_t *)kv->k_scale - base) + at * scale, vs = (size_t)((const uint8_t *)kv->v_scale - base) + at * scale;
+      size_t ks = (size_t)((const uint8_t *)kv->k_scale - base) + at * scale,
+             vs = (size_t)((const uint8_t *)kv->v_scale - base) + at * scale;
       if (!fn(arg, l, ks, used * scale) || !fn(arg, l, vs, used * scale)) return false;
     }
   }
@@ -117,9 +127,11 @@ uint64_t ane_session_kv_bytes(const struct ane_session *s) {
 }
 
 ane_status ane_session_rewind(struct ane_session *s, int64_t length, struct ane_error *err) {
-  if (length < 0 || length > s->length) return ane_fail(err, ANE_RANGE, "cannot rewind to %" PRId64 ": the session holds %" PRId64 " positions", length, s->length);
+  if (length < 0 || length > s->length)
+    return ane_fail(err, ANE_RANGE, "cannot rewind to %" PRId64 ": the session holds %" PRId64 " positions", length, s->length);
   /* The next token looks back ring_taps - 1 columns; what the rings no longer hold is made again. */
-  if (s->program->n_rings && length > 0 && ANE_MAX(length - (s->program->ring_taps - 1), (int64_t)0) < s->ring_low) return run_replay(s, length, err);
+  if (s->program->n_rings && length > 0 && ANE_MAX(length - (s->program->ring_taps - 1), (int64_t)0) < s->ring_low)
+    return run_replay(s, length, err);
   if (length == 0) s->ring_low = s->origin = 0;
   s->length = length;
   s->rows = 0;
@@ -127,8 +139,10 @@ ane_status ane_session_rewind(struct ane_session *s, int64_t length, struct ane_
 }
 
 ane_status ane_session_part(struct ane_session *s, int64_t origin, struct ane_error *err) {
-  if (!s->program->bidirectional) return ane_fail(err, ANE_UNSUPPORTED, "a part of a sequence needs what stands before it: this model sees all of the past");
-  if (origin < 0 || origin >= 1 << 24) return ane_fail(err, ANE_RANGE, "a part cannot begin at %" PRId64 ", but at 0 to 2^24 - 1", origin);
+  if (!s->program->bidirectional)
+    return ane_fail(err, ANE_UNSUPPORTED, "a part of a sequence needs what stands before it: this model sees all of the past");
+  if (origin < 0 || origin >= 1 << 24)
+    return ane_fail(err, ANE_RANGE, "a part cannot begin at %" PRId64 ", but at 0 to 2^24 - 1", origin);
   ane_status st = ane_session_rewind(s, 0, err);
   if (!st) s->origin = origin;
   return st;

@@ -5,7 +5,9 @@
 
 enum { LEAST_ROWS = 24, BLOCKS_A_THREAD = 8, TILES_A_PART = 4, SPLIT_FROM_TILES = 8, KEY_RUN = 32 };
 
-static const struct ane_kv *kv_of(const struct run *r, const struct step *s, int32_t item) { return &r->items[item].session->kv[s->attention.kv].kv; }
+static const struct ane_kv *kv_of(const struct run *r, const struct step *s, int32_t item) {
+  return &r->items[item].session->kv[s->attention.kv].kv;
+}
 
 /* Norm and rope of n heads of column col, one behind the other, as the node asks. */
 static void turn_heads(const struct thread_ctx *tc, const struct step *s, float *x, int64_t n, const float *weight, int64_t col) {
@@ -20,7 +22,8 @@ static void turn_heads(const struct thread_ctx *tc, const struct step *s, float 
 static void turn_queries(const struct thread_ctx *tc, const struct step *s, int64_t h, int64_t from, int64_t to) {
   int64_t d = s->attention.head_dim, group = s->attention.heads / s->attention.kv_heads;
   float *q = thread_data(tc, s->in[0]);
-  for (int64_t col = from; col < to; col++) turn_heads(tc, s, q + (col * s->attention.heads + h * group) * d, group, s->attention.q_norm, col);
+  for (int64_t col = from; col < to; col++)
+    turn_heads(tc, s, q + (col * s->attention.heads + h * group) * d, group, s->attention.q_norm, col);
 }
 
 /* Keys and values of kv head h, n columns from `col` on, one behind the other in the item. */
@@ -32,7 +35,9 @@ static void write_keys(const struct thread_ctx *tc, const struct step *s, int32_
 }
 
 /* Columns of an item up to the next multiple of KEY_RUN positions, at most to `end`. */
-static int64_t key_run(const struct run *r, int64_t col, int64_t end) { return ANE_MIN(KEY_RUN - r->positions[col] % KEY_RUN, end - col); }
+static int64_t key_run(const struct run *r, int64_t col, int64_t end) {
+  return ANE_MIN(KEY_RUN - r->positions[col] % KEY_RUN, end - col);
+}
 
 /* All keys and values, shared out by runs and heads; of one token the queries too, if asked for. q, k, table and v are
  * in[0] .. in[3]. */
@@ -53,9 +58,19 @@ static void prepare_heads(const struct thread_ctx *tc, const struct step *s, boo
 
 static struct ane_attention attention_of(const struct thread_ctx *tc, const struct step *s, int32_t item, int64_t first) {
   int64_t width = s->attention.heads * s->attention.head_dim;
-  return (struct ane_attention){.kv = kv_of(tc->r, s, item), .q = thread_data(tc, s->in[0]) + first * width, .out = thread_data(tc, s->out[0]) + first * width,
-                                .ld_q = width, .ld_out = width, .t = tc->r->items[item].n, .n_heads = s->attention.heads, .pos = tc->r->positions[first],
-                                .window = s->attention.window, .ahead = s->attention.ahead, .sinks = s->attention.sinks, .scale = s->attention.scale, .softcap = s->attention.softcap};
+  return (struct ane_attention){.kv = kv_of(tc->r, s, item),
+                                .q = thread_data(tc, s->in[0]) + first * width,
+                                .out = thread_data(tc, s->out[0]) + first * width,
+                                .ld_q = width,
+                                .ld_out = width,
+                                .t = tc->r->items[item].n,
+                                .n_heads = s->attention.heads,
+                                .pos = tc->r->positions[first],
+                                .window = s->attention.window,
+                                .ahead = s->attention.ahead,
+                                .sinks = s->attention.sinks,
+                                .scale = s->attention.scale,
+                                .softcap = s->attention.softcap};
 }
 
 /* Tiles that hold a key visible to the query at p. */
@@ -68,7 +83,8 @@ static void visible_tiles(const struct step *s, int64_t p, int64_t *from, int64_
 static int64_t part_runs(int64_t tiles) { return (tiles + TILES_A_PART - 1) / TILES_A_PART; }
 
 /* One token of one session: parts by (kv head, run of tiles), meet, merge by kv head. */
-static void attention_split(struct thread_ctx *tc, const struct step *s, const struct ane_attention *a, int64_t tile_from, int64_t tile_to) {
+static void attention_split(struct thread_ctx *tc, const struct step *s, const struct ane_attention *a, int64_t tile_from,
+                            int64_t tile_to) {
   int64_t kvh = s->attention.kv_heads, size = ane_part_floats(a), tiles = tile_to - tile_from;
   int64_t runs = part_runs(tiles);
   int away = 0;
@@ -78,7 +94,8 @@ static void attention_split(struct thread_ctx *tc, const struct step *s, const s
       tc->k->attention_part(a, h, 0, tile, tc->p->parts + (h * tiles + tile - tile_from) * size, tc->mem + tc->p->thread_kernel);
   }
   thread_barrier(tc);
-  for (int64_t h; (h = thread_next(tc, s, 1)) < kvh;) tc->k->attention_merge(a, h, 0, tile_from, tile_to, tc->p->parts + h * tiles * size);
+  for (int64_t h; (h = thread_next(tc, s, 1)) < kvh;)
+    tc->k->attention_merge(a, h, 0, tile_from, tile_to, tc->p->parts + h * tiles * size);
 }
 
 /* Does one token look back on enough tiles to be cut by them? */
@@ -110,7 +127,8 @@ static void run_attention(struct thread_ctx *tc, const struct step *s) {
   /* Blocks of queries by kv head; the last block of an item sees most keys, so it is handed out first. */
   int64_t next = thread_next(tc, s, 0), before = 0, first = 0;
   for (int32_t i = 0; i < r->n_items; first += r->items[i++].n) {
-    int64_t n = r->items[i].n, block = query_block(tc, s, n), blocks = (n + block - 1) / block, units = blocks * s->attention.kv_heads;
+    int64_t n = r->items[i].n, block = query_block(tc, s, n), blocks = (n + block - 1) / block,
+            units = blocks * s->attention.kv_heads;
     for (; next < before + units; next = thread_next(tc, s, 0)) {
       int64_t h = (next - before) % s->attention.kv_heads, b = blocks - 1 - (next - before) / s->attention.kv_heads;
       int64_t q0 = b * block, q1 = ANE_MIN(q0 + block, n);
@@ -146,7 +164,8 @@ static void attention_cost(const struct thread_ctx *tc, const struct step *s, st
     visible_tiles(s, last, &unused, &to);
     p->bytes += (double)((to - from) * ANE_TILE * kv->heads * kv->head_dim) * 2 * ane_dtype_info(kv->dtype)->bytes;
     for (int64_t q = first; q <= last; q++) {
-      int64_t end = ANE_MIN(q + s->attention.ahead, last) + 1, begin = s->attention.window > 0 ? ANE_MAX(end - s->attention.ahead - s->attention.window, (int64_t)0) : 0;
+      int64_t end = ANE_MIN(q + s->attention.ahead, last) + 1,
+              begin = s->attention.window > 0 ? ANE_MAX(end - s->attention.ahead - s->attention.window, (int64_t)0) : 0;
       p->ops += 4.0 * (double)((end - begin) * s->attention.head_dim * s->attention.heads);
     }
   }

@@ -35,8 +35,10 @@ static void run_depthwise(struct thread_ctx *tc, const struct step *s) {
   for (int64_t col = from; col < to; col++) {
     int64_t pos = walk_to(tc->r, &w, col);
     float *y = out + col * c;
-    if (s->conv.bias) memcpy(y, s->conv.bias, (size_t)c * sizeof *y);
-    else memset(y, 0, (size_t)c * sizeof *y);
+    if (s->conv.bias)
+      memcpy(y, s->conv.bias, (size_t)c * sizeof *y);
+    else
+      memset(y, 0, (size_t)c * sizeof *y);
     for (int64_t k = 0; k < taps; k++) {
       const float *x = column(tc, s, w.item, w.first, pos - taps + 1 + k), *wk = s->conv.weight + k * c;
       for (int64_t i = 0; i < c; i++) y[i] += wk[i] * x[i];
@@ -46,23 +48,27 @@ static void run_depthwise(struct thread_ctx *tc, const struct step *s) {
 
 /* One group, columns [from, to): taps side by side, then the product. */
 static void group_block(struct thread_ctx *tc, const struct step *s, int64_t g, int64_t from, int64_t to) {
-  int64_t in = s->in[0]->channels / s->conv.groups, width = in * s->conv.taps, cout = s->out[0]->channels, rows = cout / s->conv.groups;
+  int64_t in = s->in[0]->channels / s->conv.groups, width = in * s->conv.taps, cout = s->out[0]->channels,
+          rows = cout / s->conv.groups;
   float *temp = (float *)(void *)(tc->mem + tc->p->thread_temp), *out = thread_data(tc, s->out[0]) + from * cout + g * rows;
   struct walk w = {0};
   for (int64_t col = from; col < to; col++) {
     int64_t pos = walk_to(tc->r, &w, col);
     for (int64_t k = 0; k < s->conv.taps; k++)
-      memcpy(temp + (col - from) * width + k * in, column(tc, s, w.item, w.first, pos - s->conv.taps + 1 + k) + g * in, (size_t)in * sizeof *temp);
+      memcpy(temp + (col - from) * width + k * in, column(tc, s, w.item, w.first, pos - s->conv.taps + 1 + k) + g * in,
+             (size_t)in * sizeof *temp);
   }
   struct ane_activations a = {.kind = ANE_ACTIVATION_F32, .t = to - from, .cols = width, .f32 = temp, .ld = width};
   const struct ane_packed *m = &s->conv.matrix[g];
   tc->k->matmul[ANE_LAYOUT_F32][ANE_ACTIVATION_F32](m, &a, 0, m->groups, out, cout, tc->mem + tc->p->thread_kernel);
-  for (int64_t t = 0; s->conv.bias && t < to - from; t++) tc->k->add(out + t * cout, s->conv.bias + g * rows, out + t * cout, rows);
+  for (int64_t t = 0; s->conv.bias && t < to - from; t++)
+    tc->k->add(out + t * cout, s->conv.bias + g * rows, out + t * cout, rows);
 }
 
 static void run_grouped(struct thread_ctx *tc, const struct step *s) {
   int64_t width = s->in[0]->channels / s->conv.groups * s->conv.taps;
-  int64_t block = ANE_MAX(ANE_MIN(2 * tc->p->temp_rows * tc->p->o.chunk / width, (int64_t)64), (int64_t)1), blocks = (tc->cols + block - 1) / block;
+  int64_t block = ANE_MAX(ANE_MIN(2 * tc->p->temp_rows * tc->p->o.chunk / width, (int64_t)64), (int64_t)1),
+          blocks = (tc->cols + block - 1) / block;
   for (int64_t u; (u = thread_next(tc, s, 0)) < blocks * s->conv.groups;) {
     int64_t from = u / s->conv.groups * block;
     group_block(tc, s, u % s->conv.groups, from, ANE_MIN(from + block, tc->cols));
@@ -88,14 +94,18 @@ static void keep_columns(const struct thread_ctx *tc, const struct step *s) {
     int64_t from, to, skip = ANE_MAX(it->n - tc->p->ring_columns, (int64_t)0);
     ane_split(it->n - skip, tc->thread, tc->threads, &from, &to);
     for (int64_t j = skip + from; j < skip + to; j++)
-      memcpy(state_column(it->session, s->conv.ring, it->session->length + j), thread_data(tc, s->in[0]) + (first + j) * c, (size_t)c * sizeof(float));
+      memcpy(state_column(it->session, s->conv.ring, it->session->length + j), thread_data(tc, s->in[0]) + (first + j) * c,
+             (size_t)c * sizeof(float));
   }
 }
 
 static void run_conv(struct thread_ctx *tc, const struct step *s) {
-  if (s->op == ane_op_info(ANE_OP_DELAY)) run_delay(tc, s);
-  else if (s->conv.matrix) run_grouped(tc, s);
-  else run_depthwise(tc, s);
+  if (s->op == ane_op_info(ANE_OP_DELAY))
+    run_delay(tc, s);
+  else if (s->conv.matrix)
+    run_grouped(tc, s);
+  else
+    run_depthwise(tc, s);
   thread_barrier(tc);
   keep_columns(tc, s);
 }
@@ -115,19 +125,23 @@ static void transpose_taps(const float *w, float *out, int64_t c, int64_t taps) 
 }
 
 /* Group g of [C_out, in, K]: rows [C_out / groups][K * in], packed. */
-static ane_status pack_conv_group(struct planner *pl, const struct step *s, int64_t g, const float *w, float *rows, struct ane_packed *m, struct ane_error *err) {
-  int64_t in = s->in[0]->channels / s->conv.groups, taps = s->conv.taps, n = s->out[0]->channels / s->conv.groups, width = in * taps;
-  *m = (struct ane_packed){.layout = ANE_LAYOUT_F32, .dtype = ANE_F32, .rows = n, .cols = width, .groups = (n + ANE_GROUP - 1) / ANE_GROUP};
+static ane_status pack_conv_group(struct planner *pl, const struct step *s, int64_t g, const float *w, float *rows,
+                                  struct ane_packed *m, struct ane_error *err) {
+  int64_t in = s->in[0]->channels / s->conv.groups, taps = s->conv.taps, n = s->out[0]->channels / s->conv.groups,
+          width = in * taps;
+  *m = (struct ane_packed){
+      .layout = ANE_LAYOUT_F32, .dtype = ANE_F32, .rows = n, .cols = width, .groups = (n + ANE_GROUP - 1) / ANE_GROUP};
   uint8_t *data = NULL;
-  if (ane_layout_group_bytes(ANE_LAYOUT_F32, width, &m->group_bytes)) data = ane_arena_array(&pl->p->arena, (size_t)m->groups + 1, m->group_bytes);
+  if (ane_layout_group_bytes(ANE_LAYOUT_F32, width, &m->group_bytes))
+    data = ane_arena_array(&pl->p->arena, (size_t)m->groups + 1, m->group_bytes);
   if (!data) return ane_fail(err, ANE_NOMEM, "no memory for the program");
   data += (64 - (uintptr_t)data % 64) % 64;
   for (int64_t r = 0; r < n; r++)
     for (int64_t i = 0; i < in; i++)
       for (int64_t k = 0; k < taps; k++) rows[r * width + k * in + i] = w[((g * n + r) * in + i) * taps + k];
   for (int64_t q = 0; q < m->groups; q++)
-    ane_pack_group(ANE_LAYOUT_F32, ANE_F32, rows + q * ANE_GROUP * width, (size_t)width * sizeof(float), (int)ANE_MIN((int64_t)ANE_GROUP, n - q * ANE_GROUP),
-                   width, data + (size_t)q * m->group_bytes);
+    ane_pack_group(ANE_LAYOUT_F32, ANE_F32, rows + q * ANE_GROUP * width, (size_t)width * sizeof(float),
+                   (int)ANE_MIN((int64_t)ANE_GROUP, n - q * ANE_GROUP), width, data + (size_t)q * m->group_bytes);
   m->data = data;
   return ANE_OK;
 }

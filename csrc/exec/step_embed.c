@@ -11,7 +11,8 @@ static void run_embed(struct thread_ctx *tc, const struct step *s) {
   ane_split(tc->cols, tc->thread, tc->threads, &from, &to);
   for (int64_t i = from; t->gather && i < to; i++) ane_gather_floats(t, tc->r->ids[i], out + i * c);
   if (t->gather) return;
-  for (int64_t i = from; i < to; i++) s->embed.decode((const uint8_t *)t->data + (size_t)tc->r->ids[i] * row, out + i * c, (uint64_t)c);
+  for (int64_t i = from; i < to; i++)
+    s->embed.decode((const uint8_t *)t->data + (size_t)tc->r->ids[i] * row, out + i * c, (uint64_t)c);
 }
 
 static void run_gather(struct thread_ctx *tc, const struct step *s) {
@@ -19,7 +20,8 @@ static void run_gather(struct thread_ctx *tc, const struct step *s) {
   float *out = thread_data(tc, s->out[0]);
   int64_t c = s->out[0]->channels, from, to;
   ane_split(tc->cols, tc->thread, tc->threads, &from, &to);
-  for (int64_t i = from; i < to; i++) memcpy(out + i * c, x + tc->r->out_rows[tc->first_out_row + i] * c, (size_t)c * sizeof *out);
+  for (int64_t i = from; i < to; i++)
+    memcpy(out + i * c, x + tc->r->out_rows[tc->first_out_row + i] * c, (size_t)c * sizeof *out);
 }
 
 ane_status plan_embed(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
@@ -31,7 +33,8 @@ ane_status plan_embed(struct planner *pl, const struct ane_node *n, struct step 
   const struct ane_value *t = &pl->g->values[n->inputs[1]];
   s->embed.decode = ane_decoder(t->dtype);
   uint64_t row;
-  if (t->kind != ANE_VALUE_CONST || t->data.transposed || !s->embed.decode || !ane_dtype_bytes(t->dtype, (uint64_t)t->shape.dim[1], &row))
+  if (t->kind != ANE_VALUE_CONST || t->data.transposed || !s->embed.decode ||
+      !ane_dtype_bytes(t->dtype, (uint64_t)t->shape.dim[1], &row))
     return ane_fail(err, ANE_UNSUPPORTED, "table %s (%s) cannot be looked up", t->name, ane_dtype_info(t->dtype)->name);
   struct ane_tensor *table = ane_arena_alloc(&pl->p->arena, sizeof *table);
   if (!table) return ane_fail(err, ANE_NOMEM, "no memory for the program");

@@ -8,9 +8,9 @@
 
 /* The shared scratch of the step, for `rows` rows. */
 struct layout {
-  int32_t *start, *token;  /* [count + 1]: rows of expert e; [rows]: token of a row */
+  int32_t *start, *token;    /* [count + 1]: rows of expert e; [rows]: token of a row */
   float *weight, *x, *h, *o; /* [rows]; gathered input [rows][C], if any matrix takes floats; inner [rows][I]; output [rows][C] */
-  int32_t *slot;           /* [T][per token]: row of each choice, ascending by expert; -1: adds nothing */
+  int32_t *slot;             /* [T][per token]: row of each choice, ascending by expert; -1: adds nothing */
   struct ane_activations in[ANE_ACTIVATION_COUNT], inner[ANE_ACTIVATION_COUNT];
   size_t bytes;
 };
@@ -35,12 +35,16 @@ static struct layout lay_out(const struct step *s, uint8_t *base, int64_t tokens
   y.o = carve(base, &y.bytes, (size_t)(rows * c) * sizeof *y.o);
   for (int a = 0; a < ANE_ACTIVATION_COUNT; a++) {
     if (a == ANE_ACTIVATION_F32 || !(s->experts.activation_types & 1u << a)) continue;
-    void *m = carve(base, &y.bytes, ane_activations_bytes((ane_activation_type)a, rows, c)), *n = carve(base, &y.bytes, ane_activations_bytes((ane_activation_type)a, rows, inner));
-    if (base) ane_activations_place(&y.in[a], (ane_activation_type)a, rows, c, m), ane_activations_place(&y.inner[a], (ane_activation_type)a, rows, inner, n);
+    void *m = carve(base, &y.bytes, ane_activations_bytes((ane_activation_type)a, rows, c)),
+         *n = carve(base, &y.bytes, ane_activations_bytes((ane_activation_type)a, rows, inner));
+    if (base)
+      ane_activations_place(&y.in[a], (ane_activation_type)a, rows, c, m),
+          ane_activations_place(&y.inner[a], (ane_activation_type)a, rows, inner, n);
     y.in[a].precise = y.inner[a].precise = false; /* of what they give, nothing is chosen by */
   }
   y.in[ANE_ACTIVATION_F32] = (struct ane_activations){.kind = ANE_ACTIVATION_F32, .t = rows, .cols = c, .f32 = y.x, .ld = c};
-  y.inner[ANE_ACTIVATION_F32] = (struct ane_activations){.kind = ANE_ACTIVATION_F32, .t = rows, .cols = inner, .f32 = y.h, .ld = inner};
+  y.inner[ANE_ACTIVATION_F32] =
+      (struct ane_activations){.kind = ANE_ACTIVATION_F32, .t = rows, .cols = inner, .f32 = y.h, .ld = inner};
   return y;
 }
 
@@ -87,16 +91,19 @@ static void gather(const struct thread_ctx *tc, const struct step *s, const stru
     const float *base = (const float *)((uintptr_t)row - (uintptr_t)(r * c) * sizeof(float));
     if (s->experts.activation_types & 1u << ANE_ACTIVATION_F32) memcpy(y->x + r * c, row, (size_t)c * sizeof *row);
     if (s->experts.activation_types & 1u << ANE_ACTIVATION_I8) tc->k->quantise_i8(&y->in[ANE_ACTIVATION_I8], base, c, r, r + 1);
-    if (s->experts.activation_types & 1u << ANE_ACTIVATION_BF16) tc->k->convert_bf16(&y->in[ANE_ACTIVATION_BF16], base, c, r, r + 1);
+    if (s->experts.activation_types & 1u << ANE_ACTIVATION_BF16)
+      tc->k->convert_bf16(&y->in[ANE_ACTIVATION_BF16], base, c, r, r + 1);
   }
 }
 
 /* out[row][r - r0] = W x + bias for row groups [g0, g1) and rows [from, from + n). */
-static void multiply(const struct thread_ctx *tc, const struct matrix *w, const float *bias, const struct ane_activations *activations, int64_t from, int64_t n, int64_t g0,
-                     int64_t g1, float *out, int64_t ld) {
+static void multiply(const struct thread_ctx *tc, const struct matrix *w, const float *bias,
+                     const struct ane_activations *activations, int64_t from, int64_t n, int64_t g0, int64_t g1, float *out,
+                     int64_t ld) {
   int64_t r0 = g0 * ANE_GROUP, rows = ANE_MIN(g1 * ANE_GROUP, w->packed.rows) - r0;
   struct ane_activations a = ane_activations_rows(&activations[w->activation_type], from, n);
-  tc->k->matmul[w->packed.layout][w->activation_type](&w->packed, &a, g0, g1, (float *)((uintptr_t)out - (uintptr_t)r0 * sizeof(float)), ld, tc->mem + tc->p->thread_kernel);
+  tc->k->matmul[w->packed.layout][w->activation_type](
+      &w->packed, &a, g0, g1, (float *)((uintptr_t)out - (uintptr_t)r0 * sizeof(float)), ld, tc->mem + tc->p->thread_kernel);
   for (int64_t t = 0; bias && t < n; t++) tc->k->add(out + t * ld, bias + r0, out + t * ld, rows);
 }
 
@@ -111,20 +118,25 @@ static void swiglu_oai(const struct thread_ctx *tc, const struct step *s, float 
   tc->k->sigmoid(g, u, y, n);
 }
 
-static void inner_groups(const struct thread_ctx *tc, const struct step *s, const struct layout *y, int64_t e, int64_t g0, int64_t g1) {
+static void inner_groups(const struct thread_ctx *tc, const struct step *s, const struct layout *y, int64_t e, int64_t g0,
+                         int64_t g1) {
   const struct expert *x = &s->experts.list[e];
-  int64_t from = y->start[e], n = y->start[e + 1] - from, inner = s->experts.inner, r0 = g0 * ANE_GROUP, rows = ANE_MIN(g1 * ANE_GROUP, inner) - r0;
+  int64_t from = y->start[e], n = y->start[e + 1] - from, inner = s->experts.inner, r0 = g0 * ANE_GROUP,
+          rows = ANE_MIN(g1 * ANE_GROUP, inner) - r0;
   float *gate = (float *)(void *)(tc->mem + tc->p->thread_temp), *up = gate + n * rows;
   multiply(tc, x->gate, x->gate_bias, y->in, from, n, g0, g1, gate, rows);
   multiply(tc, x->up, x->up_bias, y->in, from, n, g0, g1, up, rows);
   for (int64_t t = 0; t < n; t++) {
     float *h = y->h + (from + t) * inner + r0;
-    if (s->experts.act) s->experts.act(gate + t * rows, up + t * rows, h, rows);
-    else swiglu_oai(tc, s, gate + t * rows, up + t * rows, h, rows);
+    if (s->experts.act)
+      s->experts.act(gate + t * rows, up + t * rows, h, rows);
+    else
+      swiglu_oai(tc, s, gate + t * rows, up + t * rows, h, rows);
   }
 }
 
-static void outer_groups(const struct thread_ctx *tc, const struct step *s, const struct layout *y, int64_t e, int64_t g0, int64_t g1) {
+static void outer_groups(const struct thread_ctx *tc, const struct step *s, const struct layout *y, int64_t e, int64_t g0,
+                         int64_t g1) {
   const struct expert *x = &s->experts.list[e];
   int64_t from = y->start[e], c = s->in[0]->channels;
   multiply(tc, x->down, x->down_bias, y->inner, from, y->start[e + 1] - from, g0, g1, y->o + from * c + g0 * ANE_GROUP, c);
@@ -132,7 +144,8 @@ static void outer_groups(const struct thread_ctx *tc, const struct step *s, cons
 
 /* Hands out (expert with rows, run of row groups) over all threads. */
 static void each_unit(struct thread_ctx *tc, const struct step *s, const struct layout *y, int which, int64_t groups,
-                      void (*fn)(const struct thread_ctx *, const struct step *, const struct layout *, int64_t, int64_t, int64_t)) {
+                      void (*fn)(const struct thread_ctx *, const struct step *, const struct layout *, int64_t, int64_t,
+                                 int64_t)) {
   int64_t turn = tc->p->temp_rows / ANE_GROUP, turns = (groups + turn - 1) / turn, before = 0, next = thread_next(tc, s, which);
   for (int64_t e = 0; e < s->experts.count; e++) {
     if (y->start[e] == y->start[e + 1]) continue;
@@ -171,8 +184,10 @@ static void run_experts(struct thread_ctx *tc, const struct step *s) {
   thread_barrier(tc);
   each_unit(tc, s, &y, 0, (inner + ANE_GROUP - 1) / ANE_GROUP, inner_groups);
   thread_barrier(tc);
-  if (s->experts.activation_types & 1u << ANE_ACTIVATION_I8) tc->k->quantise_i8(&y.inner[ANE_ACTIVATION_I8], y.h, inner, from, to);
-  if (s->experts.activation_types & 1u << ANE_ACTIVATION_BF16) tc->k->convert_bf16(&y.inner[ANE_ACTIVATION_BF16], y.h, inner, from, to);
+  if (s->experts.activation_types & 1u << ANE_ACTIVATION_I8)
+    tc->k->quantise_i8(&y.inner[ANE_ACTIVATION_I8], y.h, inner, from, to);
+  if (s->experts.activation_types & 1u << ANE_ACTIVATION_BF16)
+    tc->k->convert_bf16(&y.inner[ANE_ACTIVATION_BF16], y.h, inner, from, to);
   thread_barrier(tc);
   each_unit(tc, s, &y, 1, (c + ANE_GROUP - 1) / ANE_GROUP, outer_groups);
   thread_barrier(tc);
@@ -191,11 +206,15 @@ static void experts_cost(const struct thread_ctx *tc, const struct step *s, stru
   }
 }
 
-static ane_status plan_expert(struct planner *pl, const struct ane_node *n, int at, struct step *s, struct expert *x, struct ane_error *err) {
+static ane_status plan_expert(struct planner *pl, const struct ane_node *n, int at, struct step *s, struct expert *x,
+                              struct ane_error *err) {
   ane_status st;
-  if ((st = planner_matrix(pl, n->inputs[at], s->in[0], &x->gate, err)) || (st = planner_vector(pl, n->inputs[at + 1], 0, &x->gate_bias, err)) ||
-      (st = planner_matrix(pl, n->inputs[at + 2], s->in[0], &x->up, err)) || (st = planner_vector(pl, n->inputs[at + 3], 0, &x->up_bias, err)) ||
-      (st = planner_matrix(pl, n->inputs[at + 4], NULL, &x->down, err)) || (st = planner_vector(pl, n->inputs[at + 5], 0, &x->down_bias, err)))
+  if ((st = planner_matrix(pl, n->inputs[at], s->in[0], &x->gate, err)) ||
+      (st = planner_vector(pl, n->inputs[at + 1], 0, &x->gate_bias, err)) ||
+      (st = planner_matrix(pl, n->inputs[at + 2], s->in[0], &x->up, err)) ||
+      (st = planner_vector(pl, n->inputs[at + 3], 0, &x->up_bias, err)) ||
+      (st = planner_matrix(pl, n->inputs[at + 4], NULL, &x->down, err)) ||
+      (st = planner_vector(pl, n->inputs[at + 5], 0, &x->down_bias, err)))
     return st;
   s->experts.activation_types |= 1u << x->gate->activation_type | 1u << x->up->activation_type | 1u << x->down->activation_type;
   const struct matrix *all[] = {x->gate, x->up, x->down};

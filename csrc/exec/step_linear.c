@@ -10,7 +10,8 @@
 enum { TURN_BYTES = 32768 };
 
 /* Prepares columns [from, to) of x into `out`; normed: room for the normed columns, from column 0. */
-static void prepare(const struct thread_ctx *tc, const struct step *s, struct prepared *out, float *normed, int64_t from, int64_t to) {
+static void prepare(const struct thread_ctx *tc, const struct step *s, struct prepared *out, float *normed, int64_t from,
+                    int64_t to) {
   const struct ane_kernels *k = tc->k;
   int64_t c = s->in[0]->channels;
   const float *x = thread_data(tc, s->in[0]);
@@ -24,9 +25,11 @@ static void prepare(const struct thread_ctx *tc, const struct step *s, struct pr
 }
 
 /* Places the kinds of activations that the step's matrices meet. */
-static void place_activations(const struct thread_ctx *tc, const struct step *s, uint8_t *const memory[ANE_ACTIVATION_COUNT], struct prepared *out) {
+static void place_activations(const struct thread_ctx *tc, const struct step *s, uint8_t *const memory[ANE_ACTIVATION_COUNT],
+                              struct prepared *out) {
   for (int a = 0; a < ANE_ACTIVATION_COUNT; a++)
-    if (a != ANE_ACTIVATION_F32 && s->linear.activation_types & 1u << a) ane_activations_place(&out->a[a], (ane_activation_type)a, tc->cols, s->in[0]->channels, memory[a]);
+    if (a != ANE_ACTIVATION_F32 && s->linear.activation_types & 1u << a)
+      ane_activations_place(&out->a[a], (ane_activation_type)a, tc->cols, s->in[0]->channels, memory[a]);
   out->a[ANE_ACTIVATION_I8].precise = s->linear.precise;
 }
 
@@ -46,17 +49,21 @@ static void prepare_shared(const struct thread_ctx *tc, const struct step *s, st
 }
 
 /* y[t][r] for groups [g0, g1) of matrix m, with bias, into dst[t * ld + (r - first row)]. */
-static void multiply(const struct thread_ctx *tc, const struct step *s, const struct prepared *in, int m, int64_t g0, int64_t g1, float *dst, int64_t ld) {
+static void multiply(const struct thread_ctx *tc, const struct step *s, const struct prepared *in, int m, int64_t g0, int64_t g1,
+                     float *dst, int64_t ld) {
   const struct matrix *w = s->linear.w[m];
   int64_t r0 = g0 * ANE_GROUP, rows = ANE_MIN(g1 * ANE_GROUP, w->packed.rows) - r0;
   /* The kernel writes out[t * ld + r] for absolute rows r; dst is where row r0 shall be. */
-  tc->k->matmul[w->packed.layout][w->activation_type](&w->packed, &in->a[w->activation_type], g0, g1, (float *)((uintptr_t)dst - (uintptr_t)r0 * sizeof(float)), ld, tc->mem + tc->p->thread_kernel);
+  tc->k->matmul[w->packed.layout][w->activation_type](&w->packed, &in->a[w->activation_type], g0, g1,
+                                                      (float *)((uintptr_t)dst - (uintptr_t)r0 * sizeof(float)), ld,
+                                                      tc->mem + tc->p->thread_kernel);
   if (s->linear.bias[m])
     for (int64_t t = 0; t < tc->cols; t++) tc->k->add(dst + t * ld, s->linear.bias[m] + r0, dst + t * ld, rows);
 }
 
 /* One run of groups of matrix m, finished. */
-static void finish_groups(const struct thread_ctx *tc, const struct step *s, const struct prepared *in, int m, int64_t g0, int64_t g1) {
+static void finish_groups(const struct thread_ctx *tc, const struct step *s, const struct prepared *in, int m, int64_t g0,
+                          int64_t g1) {
   int64_t ld = s->out[m]->channels, r0 = g0 * ANE_GROUP, rows = ANE_MIN(g1 * ANE_GROUP, ld) - r0;
   float *out = thread_data(tc, s->out[m]) + r0, *temp = (float *)(void *)(tc->mem + tc->p->thread_temp);
   if (s->linear.act) {
@@ -73,9 +80,9 @@ static void finish_groups(const struct thread_ctx *tc, const struct step *s, con
   }
 }
 
-/* Row groups a thread takes at once. Few tokens: about 32 KB of weights, so that all end together; many: four, since what a product
- * does once a call is then shared, or two where the threads would have less alike to do. Always no more rows than an epilogue's
- * temporary holds. */
+/* Row groups a thread takes at once. Few tokens: about 32 KB of weights, so that all end together; many: four, since what a
+ * product does once a call is then shared, or two where the threads would have less alike to do. Always no more rows than an
+ * epilogue's temporary holds. */
 static int64_t groups_a_turn(const struct thread_ctx *tc, const struct matrix *w) {
   int64_t most = tc->p->temp_rows * (tc->p->o.chunk / tc->cols) / ANE_GROUP;
   if (tc->cols > 8) {
@@ -89,7 +96,9 @@ static int64_t groups_a_turn(const struct thread_ctx *tc, const struct matrix *w
 
 static int jobs_of(const struct step *s) { return s->linear.act ? 1 : s->linear.count; }
 
-static int64_t turns_of(const struct thread_ctx *tc, const struct matrix *w) { return (int64_t)ane_div_up((size_t)w->packed.groups, (size_t)groups_a_turn(tc, w)); }
+static int64_t turns_of(const struct thread_ctx *tc, const struct matrix *w) {
+  return (int64_t)ane_div_up((size_t)w->packed.groups, (size_t)groups_a_turn(tc, w));
+}
 
 /* The groups [*g0, *g1) of matrix *m that turn i is; turns count through all matrices. */
 static void turn_at(const struct thread_ctx *tc, const struct step *s, int64_t i, int *m, int64_t *g0, int64_t *g1) {
@@ -114,8 +123,10 @@ static int64_t all_turns(const struct thread_ctx *tc, const struct step *s) {
 
 static void run_linear(struct thread_ctx *tc, const struct step *s) {
   struct prepared in;
-  if (tc->cols == 1) linear_prepare_alone(tc, s, &in);
-  else prepare_shared(tc, s, &in);
+  if (tc->cols == 1)
+    linear_prepare_alone(tc, s, &in);
+  else
+    prepare_shared(tc, s, &in);
   int64_t total = all_turns(tc, s), g0, g1;
   int m, away = 0;
   for (int64_t i; (i = thread_claim(tc, s, total, &away)) >= 0;) {
@@ -137,7 +148,9 @@ static void linear_prefetch(const struct thread_ctx *tc, const struct step *s, s
   turn_at(tc, s, from, &m, &g0, &g1);
   for (int i = 0; i < both; i++) {
     const struct ane_packed *w = &s->linear.w[m + i]->packed;
-    if (w->layout != ANE_LAYOUT_ROWS) prefetch_add(a, w->data + (size_t)g0 * w->group_bytes, ANE_MIN((size_t)(w->groups - g0) * w->group_bytes, (size_t)(PREFETCH_BYTES / both)));
+    if (w->layout != ANE_LAYOUT_ROWS)
+      prefetch_add(a, w->data + (size_t)g0 * w->group_bytes,
+                   ANE_MIN((size_t)(w->groups - g0) * w->group_bytes, (size_t)(PREFETCH_BYTES / both)));
   }
 }
 

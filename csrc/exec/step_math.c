@@ -34,7 +34,8 @@ static void run_slice(struct thread_ctx *tc, const struct step *s) {
   int64_t c = s->out[0]->channels, from, to;
   ane_split(tc->cols, tc->thread, tc->threads, &from, &to);
   for (int64_t t = from; t < to; t++)
-    memcpy(thread_data(tc, s->out[0]) + t * c, thread_data(tc, s->in[0]) + t * s->in[0]->channels + s->math.from, (size_t)c * sizeof(float));
+    memcpy(thread_data(tc, s->out[0]) + t * c, thread_data(tc, s->in[0]) + t * s->in[0]->channels + s->math.from,
+           (size_t)c * sizeof(float));
 }
 
 ane_status plan_math(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
@@ -45,9 +46,18 @@ ane_status plan_math(struct planner *pl, const struct ane_node *n, struct step *
   switch (n->op) {
     case ANE_OP_ADD: s->math.act = k->add; return ANE_OK;
     case ANE_OP_MUL: s->math.act = k->mul; return ANE_OK;
-    case ANE_OP_SCALE: s->run = run_scale; s->math.by = (float)ane_node_float(n, "by"); return ANE_OK;
-    case ANE_OP_SOFTCAP: s->run = run_softcap; s->math.by = (float)ane_node_float(n, "cap"); return ANE_OK;
-    case ANE_OP_SLICE: s->run = run_slice; s->math.from = ane_node_int(n, "from"); return ANE_OK;
+    case ANE_OP_SCALE:
+      s->run = run_scale;
+      s->math.by = (float)ane_node_float(n, "by");
+      return ANE_OK;
+    case ANE_OP_SOFTCAP:
+      s->run = run_softcap;
+      s->math.by = (float)ane_node_float(n, "cap");
+      return ANE_OK;
+    case ANE_OP_SLICE:
+      s->run = run_slice;
+      s->math.from = ane_node_int(n, "from");
+      return ANE_OK;
     default: return planner_act(k, ane_node_string(n, "act"), &s->math.act, err);
   }
 }

@@ -24,8 +24,10 @@ static void run_affine(struct thread_ctx *tc, const struct step *s) {
     const float *row = x + t * c;
     float *dst = out + t * c;
     if (s->mix.bias) tc->k->add(row, s->mix.bias, dst, c), row = dst;
-    if (s->mix.weight) tc->k->mul(row, s->mix.weight, dst, c);
-    else if (row != dst) memcpy(dst, row, (size_t)c * sizeof *dst);
+    if (s->mix.weight)
+      tc->k->mul(row, s->mix.weight, dst, c);
+    else if (row != dst)
+      memcpy(dst, row, (size_t)c * sizeof *dst);
   }
 }
 
@@ -54,7 +56,8 @@ static void run_repeat(struct thread_ctx *tc, const struct step *s) {
   int64_t heads = s->mix.groups, times = s->mix.times, d = s->in[0]->channels / heads, from, to;
   ane_split(tc->cols * heads, tc->thread, tc->threads, &from, &to);
   for (int64_t i = from; i < to; i++)
-    for (int64_t j = 0; j < times; j++) memcpy(thread_data(tc, s->out[0]) + (i * times + j) * d, thread_data(tc, s->in[0]) + i * d, (size_t)d * sizeof(float));
+    for (int64_t j = 0; j < times; j++)
+      memcpy(thread_data(tc, s->out[0]) + (i * times + j) * d, thread_data(tc, s->in[0]) + i * d, (size_t)d * sizeof(float));
 }
 
 static void run_mean(struct thread_ctx *tc, const struct step *s) {

@@ -4,13 +4,15 @@
 static void run_rms_norm(struct thread_ctx *tc, const struct step *s) {
   int64_t c = s->in[0]->channels / s->norm.groups, from, to;
   ane_split(tc->cols * s->norm.groups, tc->thread, tc->threads, &from, &to);
-  tc->k->rms_norm(thread_data(tc, s->in[0]) + from * c, c, s->norm.weight, s->norm.eps, thread_data(tc, s->out[0]) + from * c, c, to - from, c);
+  tc->k->rms_norm(thread_data(tc, s->in[0]) + from * c, c, s->norm.weight, s->norm.eps, thread_data(tc, s->out[0]) + from * c, c,
+                  to - from, c);
 }
 
 static void run_layer_norm(struct thread_ctx *tc, const struct step *s) {
   int64_t c = s->in[0]->channels / s->norm.groups, from, to;
   ane_split(tc->cols * s->norm.groups, tc->thread, tc->threads, &from, &to);
-  tc->k->layer_norm(thread_data(tc, s->in[0]) + from * c, c, s->norm.weight, s->norm.bias, s->norm.eps, thread_data(tc, s->out[0]) + from * c, c, to - from, c);
+  tc->k->layer_norm(thread_data(tc, s->in[0]) + from * c, c, s->norm.weight, s->norm.bias, s->norm.eps,
+                    thread_data(tc, s->out[0]) + from * c, c, to - from, c);
 }
 
 ane_status plan_norm(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {

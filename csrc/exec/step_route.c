@@ -33,8 +33,10 @@ static void route_token(const struct step *s, const float *logits, int64_t n, fl
   int64_t k = s->route.k;
   if (s->route.score == SIGMOID)
     for (int64_t e = 0; e < n; e++) score[e] = 1.0f / (1.0f + expf(-logits[e]));
-  else if (s->route.score == SOFTMAX) softmax(logits, score, n);
-  else memcpy(score, logits, (size_t)n * sizeof *score);
+  else if (s->route.score == SOFTMAX)
+    softmax(logits, score, n);
+  else
+    memcpy(score, logits, (size_t)n * sizeof *score);
   for (int64_t e = 0; e < n; e++) key[e] = s->route.bias ? score[e] + s->route.bias[e] : score[e];
   choose(key, n, k, chosen);
   for (int64_t j = 0; j < k; j++) weight[j] = score[chosen[j]];

@@ -40,23 +40,27 @@ static void choose_layout(struct matrix *m, struct ane_weights_how how) {
   }
   if (how.kind == ANE_WEIGHTS_DTYPE && w->cols % ane_dtype_info(how.dtype)->block == 0) w->dtype = how.dtype;
   w->layout = ane_layout_for(w->dtype, w->cols);
-  if (w->layout == ANE_LAYOUT_ROWS && w->dtype != m->stored.dtype) w->dtype = m->stored.dtype, w->layout = ane_layout_for(w->dtype, w->cols);
+  if (w->layout == ANE_LAYOUT_ROWS && w->dtype != m->stored.dtype)
+    w->dtype = m->stored.dtype, w->layout = ane_layout_for(w->dtype, w->cols);
 }
 
 ane_status weights_describe(const struct ane_program *p, struct matrix *m, struct ane_error *err) {
   const struct ane_tensor *t = &m->stored;
-  if (!ane_decoder(t->dtype)) return ane_fail(err, ANE_UNSUPPORTED, "weight %s is %s, which cannot be multiplied", m->name, ane_dtype_info(t->dtype)->name);
+  if (!ane_decoder(t->dtype))
+    return ane_fail(err, ANE_UNSUPPORTED, "weight %s is %s, which cannot be multiplied", m->name, ane_dtype_info(t->dtype)->name);
   struct ane_packed *w = &m->packed;
   w->rows = t->shape.dim[0];
   w->cols = t->shape.dim[1];
   w->groups = (w->rows + ANE_GROUP - 1) / ANE_GROUP;
   uint64_t row;
   if (!ane_dtype_bytes(t->dtype, (uint64_t)w->cols, &row))
-    return ane_fail(err, ANE_SHAPE, "weight %s: a row of %" PRId64 " is not whole blocks of %s", m->name, w->cols, ane_dtype_info(t->dtype)->name);
+    return ane_fail(err, ANE_SHAPE, "weight %s: a row of %" PRId64 " is not whole blocks of %s", m->name, w->cols,
+                    ane_dtype_info(t->dtype)->name);
   w->row_bytes = (size_t)row;
   choose_layout(m, how_of(p, m->name));
   m->activation_type = ane_activation_type_for(w->layout, p->o.int8, p->k->bf16_dot);
-  if (!p->k->matmul[w->layout][m->activation_type]) return ane_fail(err, ANE_UNSUPPORTED, "weight %s: no kernel for layout %s", m->name, ane_layout_info(w->layout)->name);
+  if (!p->k->matmul[w->layout][m->activation_type])
+    return ane_fail(err, ANE_UNSUPPORTED, "weight %s: no kernel for layout %s", m->name, ane_layout_info(w->layout)->name);
   if (w->layout != ANE_LAYOUT_ROWS && !ane_layout_group_bytes(w->layout, w->cols, &w->group_bytes))
     return ane_fail(err, ANE_SHAPE, "weight %s is too large", m->name);
   return ANE_OK;
@@ -64,7 +68,8 @@ ane_status weights_describe(const struct ane_program *p, struct matrix *m, struc
 
 static bool same_how(struct ane_weights_how a, struct ane_weights_how b) {
   if (a.kind != b.kind) return false;
-  return a.kind == ANE_WEIGHTS_SCHEME ? a.scheme.scheme == b.scheme.scheme && a.scheme.size == b.scheme.size : a.kind == ANE_WEIGHTS_FILE || a.dtype == b.dtype;
+  return a.kind == ANE_WEIGHTS_SCHEME ? a.scheme.scheme == b.scheme.scheme && a.scheme.size == b.scheme.size
+                                      : a.kind == ANE_WEIGHTS_FILE || a.dtype == b.dtype;
 }
 
 static ane_status check_rule(const struct ane_program *p, const struct ane_weights_rule *r, struct ane_error *err) {
@@ -75,8 +80,10 @@ static ane_status check_rule(const struct ane_program *p, const struct ane_weigh
     found++;
     for (const struct ane_weights_rule *q = p->o.rules; q < r && !r->ordered; q++)
       if (ane_glob(q->pattern, name) && !same_how(q->how, r->how))
-        return ane_fail(err, ANE_INVALID, "option mixed: weight %s matches \"%s\" and \"%s\", which differ; a list of {pattern, weights} has an order",
-                        name, q->pattern, r->pattern);
+        return ane_fail(
+            err, ANE_INVALID,
+            "option mixed: weight %s matches \"%s\" and \"%s\", which differ; a list of {pattern, weights} has an order", name,
+            q->pattern, r->pattern);
   }
   return found ? ANE_OK : ane_fail(err, ANE_INVALID, "option mixed: no weight matches \"%s\"", r->pattern);
 }
@@ -87,11 +94,11 @@ static ane_status check_rule(const struct ane_program *p, const struct ane_weigh
 struct packing {
   struct ane_program *p;
   struct matrix *m;
-  _Atomic int64_t next; /* group or tile that nobody has */
-  int64_t end;          /* of this piece */
-  uint8_t *lanes;    /* threads x thread_bytes */
+  _Atomic int64_t next;                      /* group or tile that nobody has */
+  int64_t end;                               /* of this piece */
+  uint8_t *lanes;                            /* threads x thread_bytes */
   size_t thread_bytes, codes_at, scratch_at; /* of a lane: floats as read, floats as held, codes or encoded rows, scratch */
-  uint8_t *gathered; /* threads x 16 rows of a matrix whose rows do not lie as such */
+  uint8_t *gathered;                         /* threads x 16 rows of a matrix whose rows do not lie as such */
   size_t encoded_row;
   struct ane_measure *errors; /* of groups, or tiles; NULL: nothing is re-encoded */
   /* FORM: */
@@ -102,7 +109,9 @@ struct packing {
 
 enum { GROUPS_A_TURN = 8, PIECE_BYTES = 16 << 20 };
 
-static int group_rows(const struct matrix *m, int64_t g) { return (int)ANE_MIN((int64_t)ANE_GROUP, m->packed.rows - g * ANE_GROUP); }
+static int group_rows(const struct matrix *m, int64_t g) {
+  return (int)ANE_MIN((int64_t)ANE_GROUP, m->packed.rows - g * ANE_GROUP);
+}
 
 /* Do rows have to be put together before they can be packed? */
 static bool scattered(const struct matrix *m) { return m->stored.transposed || m->stored.gather; }
@@ -112,7 +121,8 @@ static void gather_rows(const struct matrix *m, int64_t g, int n, uint8_t *rows)
   size_t size = ane_dtype_info(m->stored.dtype)->bytes;
   const uint8_t *base = (const uint8_t *)m->stored.data + (size_t)g * ANE_GROUP * size;
   for (int64_t c = 0; c < m->packed.cols; c++, base += (size_t)m->stored.ld * size)
-    for (int r = 0; r < n; r++) memcpy(rows + ((size_t)r * (size_t)m->packed.cols + (size_t)c) * size, base + (size_t)r * size, size);
+    for (int r = 0; r < n; r++)
+      memcpy(rows + ((size_t)r * (size_t)m->packed.cols + (size_t)c) * size, base + (size_t)r * size, size);
 }
 
 /* The stored rows of group g, one behind the other. */
@@ -121,7 +131,8 @@ static const uint8_t *stored_rows(const struct packing *k, int64_t g, int thread
   if (!scattered(k->m)) return (const uint8_t *)k->m->stored.data + (size_t)(g * ANE_GROUP) * w->row_bytes;
   uint8_t *rows = k->gathered + (size_t)thread * ANE_GROUP * w->row_bytes;
   if (k->m->stored.gather) {
-    for (int i = 0; i < group_rows(k->m, g); i++) ane_gather_row(&k->m->stored, g * ANE_GROUP + i, rows + (size_t)i * w->row_bytes);
+    for (int i = 0; i < group_rows(k->m, g); i++)
+      ane_gather_row(&k->m->stored, g * ANE_GROUP + i, rows + (size_t)i * w->row_bytes);
     return rows;
   }
   gather_rows(k->m, g, group_rows(k->m, g), rows);
@@ -157,8 +168,10 @@ static void pack_groups(void *arg, int thread, int threads) {
   const struct ane_packed *w = &k->m->packed;
   for (int64_t from; (from = atomic_fetch_add(&k->next, GROUPS_A_TURN)) < k->end;)
     for (int64_t g = from; g < ANE_MIN(from + GROUPS_A_TURN, k->end); g++)
-      if (k->errors) pack_encoded(k, g, thread);
-      else ane_pack_rows(w, w->dtype, stored_rows(k, g, thread), w->row_bytes, group_rows(k->m, g), g);
+      if (k->errors)
+        pack_encoded(k, g, thread);
+      else
+        ane_pack_rows(w, w->dtype, stored_rows(k, g, thread), w->row_bytes, group_rows(k->m, g), g);
 }
 
 /* ---- As a form of packages -------------------------------------------------------------------------------------------*/
@@ -192,7 +205,8 @@ static void pack_tile(const struct packing *k, int64_t row, int n, const struct 
       for (int i = 0; i < rows; i++) side[g * ANE_GROUP + i] = ane_f16_f32(t->scales[first + i]);
     else
       for (int i = 0; i < rows; i += 8)
-        for (int j = 0; j < 16; j++) side[(2 * g + i / 8) * 16 + j] = ane_f16_f32(t->lut[(size ? (first + i) / size * 16 : 0) + j]);
+        for (int j = 0; j < 16; j++)
+          side[(2 * g + i / 8) * 16 + j] = ane_f16_f32(t->lut[(size ? (first + i) / size * 16 : 0) + j]);
   }
 }
 
@@ -240,7 +254,8 @@ static ane_status sum_errors(const struct packing *k, int64_t n, int64_t rows, s
   for (int64_t i = 0; i < n; i++) {
     const struct ane_measure *e = &k->errors[i];
     if (e->bad >= 0 && k->m->coded)
-      return ane_fail(err, ANE_INVALID, "weight %s: row %" PRId64 " has an element that is not finite", k->m->name, i * rows + e->bad / w->cols);
+      return ane_fail(err, ANE_INVALID, "weight %s: row %" PRId64 " has an element that is not finite", k->m->name,
+                      i * rows + e->bad / w->cols);
     ane_recode_add(&k->m->error, e, (uint64_t)(ANE_MIN(rows, w->rows - i * rows) * w->cols));
   }
   k->m->recoded = true;
@@ -259,7 +274,9 @@ static void pack_pieces(struct packing *k, ane_pool_fn fn, int64_t n, int64_t ro
     atomic_store(&k->next, from);
     k->end = ANE_MIN(from + piece, n);
     ane_pool_run(p->pool, fn, k);
-    if (give_back) p->o.release(p->o.arg, (const uint8_t *)k->m->stored.data + (size_t)from * unit, (size_t)(ANE_MIN(k->end * rows, w->rows) - from * rows) * w->row_bytes);
+    if (give_back)
+      p->o.release(p->o.arg, (const uint8_t *)k->m->stored.data + (size_t)from * unit,
+                   (size_t)(ANE_MIN(k->end * rows, w->rows) - from * rows) * w->row_bytes);
   }
 }
 
@@ -270,15 +287,18 @@ static ane_status pack_changed(struct packing *k, struct ane_error *err) {
   ane_status st = ANE_OK;
   if (m->coded) {
     k->importance = p->o.importance ? p->o.importance(p->o.arg, m->name, m->packed.cols) : NULL;
-    if ((st = ane_weight_rows_of(&m->stored, &k->src, err)) || (st = ane_weight_fit(&k->fit, p->pool, &k->src, m->spec, k->importance, err)))
+    if ((st = ane_weight_rows_of(&m->stored, &k->src, err)) ||
+        (st = ane_weight_fit(&k->fit, p->pool, &k->src, m->spec, k->importance, err)))
       return ane_fail_in(err, st, "weight %s", m->name);
   }
   int64_t rows = m->coded ? ANE_WEIGHT_TILE : ANE_GROUP, n = (m->packed.rows + rows - 1) / rows;
   bool fits = thread_layout(k);
   k->lanes = fits ? ane_malloc((size_t)p->o.threads * k->thread_bytes) : NULL;
   k->errors = ane_calloc((size_t)n, sizeof *k->errors);
-  if (!k->lanes || !k->errors) st = ane_fail(err, ANE_NOMEM, "no memory to re-encode %s", m->name);
-  else pack_pieces(k, m->coded ? pack_tiles : pack_groups, n, rows);
+  if (!k->lanes || !k->errors)
+    st = ane_fail(err, ANE_NOMEM, "no memory to re-encode %s", m->name);
+  else
+    pack_pieces(k, m->coded ? pack_tiles : pack_groups, n, rows);
   if (!st) st = sum_errors(k, n, rows, err);
   ane_free(k->lanes);
   ane_free(k->errors);
@@ -296,8 +316,10 @@ static ane_status pack_one(struct ane_program *p, struct matrix *m, struct ane_e
     return ane_fail(err, ANE_NOMEM, "no memory for rows of %s", m->name);
   ane_status st = ANE_OK;
   ane_packed_place(w, p->slab + m->offset);
-  if (m->coded || w->dtype != m->stored.dtype) st = pack_changed(&k, err);
-  else pack_pieces(&k, pack_groups, w->groups, ANE_GROUP);
+  if (m->coded || w->dtype != m->stored.dtype)
+    st = pack_changed(&k, err);
+  else
+    pack_pieces(&k, pack_groups, w->groups, ANE_GROUP);
   if (w->layout == ANE_LAYOUT_I8) w->row_scale = p->side + m->side;
   if (w->layout == ANE_LAYOUT_LUT4) w->lut = p->side + m->side;
   ane_free(k.gathered);
@@ -319,7 +341,8 @@ ane_status weights_pack(struct ane_program *p, struct ane_error *err) {
     bool fits = m->packed.layout == ANE_LAYOUT_ROWS || ane_packed_bytes(&m->packed, &size);
     m->offset = total;
     m->side = side;
-    if (!fits || !ane_add_size(total, ane_align_up(size, 64), &total)) return ane_fail(err, ANE_SHAPE, "weight %s is too large", m->name);
+    if (!fits || !ane_add_size(total, ane_align_up(size, 64), &total))
+      return ane_fail(err, ANE_SHAPE, "weight %s is too large", m->name);
     side += side_floats(m->packed.layout) * (size_t)m->packed.groups;
     bytes += m->stored.bytes;
   }

@@ -29,10 +29,10 @@ struct ane_meta {
       uint64_t len;
     } s;
     struct {
-      ane_meta_kind kind;        /* of the elements */
-      ane_dtype dtype;           /* of scalar elements as they lie at `data` (BOOL: one byte 0 or 1) */
+      ane_meta_kind kind; /* of the elements */
+      ane_dtype dtype;    /* of scalar elements as they lie at `data` (BOOL: one byte 0 or 1) */
       uint64_t count;
-      const uint8_t *data;       /* scalars: count * size bytes */
+      const uint8_t *data;          /* scalars: count * size bytes */
       const struct ane_meta *items; /* STRING, ARRAY: count values; NULL for scalars */
     } a;
   };
@@ -45,10 +45,10 @@ int64_t ane_meta_array_integer(const struct ane_meta *array, uint64_t i);
 /* ---- Source ------------------------------------------------------------------------------------------------------*/
 
 struct ane_source_tensor {
-  const char *name; /* NUL-terminated; names with a NUL inside are refused */
-  struct ane_tensor tensor; /* data lies in the mapped file; row-major shape, outermost first */
-  uint64_t offset;  /* of the data in its file */
-  uint32_t file;    /* index into files */
+  const char *name;               /* NUL-terminated; names with a NUL inside are refused */
+  struct ane_tensor tensor;       /* data lies in the mapped file; row-major shape, outermost first */
+  uint64_t offset;                /* of the data in its file */
+  uint32_t file;                  /* index into files */
   const struct ane_tensor *parts; /* not NULL: the rows are those of n_parts tensors, one after the other, and `tensor` says */
   uint32_t n_parts;               /* no more than their common shape; its type is that of the first */
 };
@@ -76,7 +76,8 @@ struct ane_source {
 };
 
 /* Opens by content (magic), not by file name. A split GGUF may be opened by any of its parts' first file; the others are
- * found beside it. A folder opens by what is in it: model.safetensors, or the files of model.safetensors.index.json. *out is NULL on failure. Errors: ANE_IO, ANE_FORMAT (names file, tensor or key, byte), ANE_UNSUPPORTED, ANE_NOMEM. */
+ * found beside it. A folder opens by what is in it: model.safetensors, or the files of model.safetensors.index.json. *out is NULL
+ * on failure. Errors: ANE_IO, ANE_FORMAT (names file, tensor or key, byte), ANE_UNSUPPORTED, ANE_NOMEM. */
 ane_status ane_source_open(struct ane_source **out, const char *path, struct ane_error *err);
 /* Gives up one ownership; the last one frees. NULL is fine. */
 void ane_source_close(struct ane_source *s);
@@ -98,8 +99,8 @@ void ane_source_drop(const struct ane_source *s, const struct ane_source_tensor 
 /* A part of the graph as a source of its own (which keeps s): what the values `want` are made of, up to the values `given`,
  * which become inputs beside those inputs of the graph that are needed. Inputs and outputs are called "v" and their number.
  * Values of subgraphs cannot be asked for. ANE_INVALID where a number is no value. */
-ane_status ane_onnx_part(struct ane_source **out, struct ane_source *s, const int32_t *want, int32_t n_want, const int32_t *given, int32_t n_given,
-                         struct ane_error *err);
+ane_status ane_onnx_part(struct ane_source **out, struct ane_source *s, const int32_t *want, int32_t n_want, const int32_t *given,
+                         int32_t n_given, struct ane_error *err);
 
 /* How a weight is stored: constants by value number, -1: none. */
 typedef enum {
@@ -111,12 +112,12 @@ struct ane_onnx_piece {
   ane_onnx_kind kind;
   int32_t data, scales, zeros, g_idx;
   bool transposed;
-  bool padded;            /* NBITS: each row of codes is filled up to whole blocks */
-  int64_t rows, cols;     /* of one matrix as seen by the product: [out, in] */
-  int64_t matrix;         /* which one of a stack along the outermost dimension; 0 */
-  int64_t from, step, n;  /* rows from, from + step, ...: n of them */
+  bool padded;           /* NBITS: each row of codes is filled up to whole blocks */
+  int64_t rows, cols;    /* of one matrix as seen by the product: [out, in] */
+  int64_t matrix;        /* which one of a stack along the outermost dimension; 0 */
+  int64_t from, step, n; /* rows from, from + step, ...: n of them */
   int bits;
-  int64_t block, axis;    /* block 0: one scale a row (NBITS), one for each place of the axis or a single one (DEQUANTIZE) */
+  int64_t block, axis; /* block 0: one scale a row (NBITS), one for each place of the axis or a single one (DEQUANTIZE) */
   float zero_default;
 };
 struct ane_onnx_weight {
@@ -126,7 +127,8 @@ struct ane_onnx_weight {
   struct ane_shape shape; /* of all */
 };
 /* The weights of a graph by other names, as a source that keeps s. Every size is checked. ANE_SHAPE, ANE_UNSUPPORTED. */
-ane_status ane_onnx_weights(struct ane_source **out, struct ane_source *s, const struct ane_onnx_weight *list, uint32_t n, struct ane_error *err);
+ane_status ane_onnx_weights(struct ane_source **out, struct ane_source *s, const struct ane_onnx_weight *list, uint32_t n,
+                            struct ane_error *err);
 
 /* ---- Writing GGUF ------------------------------------------------------------------------------------------------*/
 

@@ -26,23 +26,21 @@ static const struct {
   ane_dtype dtype;
   ane_meta_kind kind;
 } types[TYPE_COUNT] = {
-    {"UINT8", ANE_U8, ANE_META_UINT},    {"INT8", ANE_I8, ANE_META_INT},
-    {"UINT16", ANE_U16, ANE_META_UINT},  {"INT16", ANE_I16, ANE_META_INT},
-    {"UINT32", ANE_U32, ANE_META_UINT},  {"INT32", ANE_I32, ANE_META_INT},
-    {"FLOAT32", ANE_F32, ANE_META_FLOAT}, {"BOOL", ANE_BOOL, ANE_META_BOOL},
-    {"STRING", ANE_U8, ANE_META_STRING}, {"ARRAY", ANE_U8, ANE_META_ARRAY},
-    {"UINT64", ANE_U64, ANE_META_UINT},  {"INT64", ANE_I64, ANE_META_INT},
+    {"UINT8", ANE_U8, ANE_META_UINT},     {"INT8", ANE_I8, ANE_META_INT},     {"UINT16", ANE_U16, ANE_META_UINT},
+    {"INT16", ANE_I16, ANE_META_INT},     {"UINT32", ANE_U32, ANE_META_UINT}, {"INT32", ANE_I32, ANE_META_INT},
+    {"FLOAT32", ANE_F32, ANE_META_FLOAT}, {"BOOL", ANE_BOOL, ANE_META_BOOL},  {"STRING", ANE_U8, ANE_META_STRING},
+    {"ARRAY", ANE_U8, ANE_META_ARRAY},    {"UINT64", ANE_U64, ANE_META_UINT}, {"INT64", ANE_I64, ANE_META_INT},
     {"FLOAT64", ANE_F64, ANE_META_FLOAT},
 };
 
 enum {
   DEFAULT_ALIGNMENT = 32,
-  MIN_ALIGNMENT = 8,       /* the specification asks for a multiple of 8; so every element of plain types is aligned */
+  MIN_ALIGNMENT = 8, /* the specification asks for a multiple of 8; so every element of plain types is aligned */
   MAX_DIMS = 4,
-  MAX_KEY = 65535,         /* bytes; the specification's limit */
-  MAX_NAME = 64,           /* bytes; the specification's limit */
-  MAX_DEPTH = 4,           /* arrays within arrays */
-  MAX_ITEMS = 1 << 24,     /* strings or arrays of one array */
+  MAX_KEY = 65535,     /* bytes; the specification's limit */
+  MAX_NAME = 64,       /* bytes; the specification's limit */
+  MAX_DEPTH = 4,       /* arrays within arrays */
+  MAX_ITEMS = 1 << 24, /* strings or arrays of one array */
   MAX_VALUES = 1 << 14,
   MAX_TENSORS = 1 << 16,
   MIN_VALUE_BYTES = 8 + 1 + 4 + 1,
@@ -101,8 +99,10 @@ static ane_status read_name(struct part *p, const char **out, size_t max) {
   char text[ANE_QUOTE_TEXT];
   if (len == 0) return ane_fail(p->err, ANE_FORMAT, "the name is empty");
   if (len > max)
-    return ane_fail(p->err, ANE_FORMAT, "the name %s has %" PRIu64 " bytes, the limit is %zu", ane_quote(text, data, len), len, max);
-  if (memchr(data, 0, (size_t)len)) return ane_fail(p->err, ANE_FORMAT, "the name %s holds a NUL byte", ane_quote(text, data, len));
+    return ane_fail(p->err, ANE_FORMAT, "the name %s has %" PRIu64 " bytes, the limit is %zu", ane_quote(text, data, len), len,
+                    max);
+  if (memchr(data, 0, (size_t)len))
+    return ane_fail(p->err, ANE_FORMAT, "the name %s holds a NUL byte", ane_quote(text, data, len));
   *out = ane_arena_strndup(&p->s->arena, data, (size_t)len);
   return *out ? ANE_OK : no_memory(p);
 }
@@ -124,9 +124,12 @@ static ane_status read_scalar(struct part *p, uint32_t type, struct ane_meta *ou
   one.a.dtype = types[type].dtype;
   one.a.count = 1;
   one.a.data = ane_read_bytes(&p->r, ane_dtype_info(one.a.dtype)->bytes);
-  if (one.a.dtype == ANE_U64) out->u = ane_load_u64(one.a.data);
-  else if (out->kind == ANE_META_FLOAT) out->f = ane_meta_array_number(&one, 0);
-  else out->i = ane_meta_array_integer(&one, 0);
+  if (one.a.dtype == ANE_U64)
+    out->u = ane_load_u64(one.a.data);
+  else if (out->kind == ANE_META_FLOAT)
+    out->f = ane_meta_array_number(&one, 0);
+  else
+    out->i = ane_meta_array_integer(&one, 0);
   return out->kind == ANE_META_BOOL ? check_bools(p, one.a.data, 1) : ANE_OK;
 }
 
@@ -200,8 +203,10 @@ static ane_status read_key_value(struct part *p, uint32_t i) {
   const char *key = p->keys[i];
   uint32_t type, old;
   st = read_value(p, &p->values[i], &type);
-  if (!st && !ane_strmap_put(&p->by_key, key, strlen(key), i, &old)) st = no_memory(p);
-  else if (!st && old != UINT32_MAX) st = ane_fail(p->err, ANE_FORMAT, "the key appears twice");
+  if (!st && !ane_strmap_put(&p->by_key, key, strlen(key), i, &old))
+    st = no_memory(p);
+  else if (!st && old != UINT32_MAX)
+    st = ane_fail(p->err, ANE_FORMAT, "the key appears twice");
   if (!st && strcmp(key, "general.alignment") == 0) st = check_alignment(p, &p->values[i], type);
   char text[ANE_QUOTE_TEXT];
   return st ? ane_fail_in(p->err, st, "key %s at byte %zu", ane_quote(text, key, strlen(key)), at) : ANE_OK;
@@ -214,7 +219,8 @@ static ane_status unknown_type(const struct part *p, uint32_t id) {
   size_t at = 0;
   for (uint32_t i = 0; i < 64 && at < sizeof names; i++) {
     ane_dtype t = ane_dtype_from_gguf(i);
-    if (t != ANE_DTYPE_COUNT) at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", at ? " " : "", ane_dtype_info(t)->name);
+    if (t != ANE_DTYPE_COUNT)
+      at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", at ? " " : "", ane_dtype_info(t)->name);
   }
   return ane_fail(p->err, ANE_UNSUPPORTED, "unknown tensor type %" PRIu32 "; known are %s", id, names);
 }
@@ -238,7 +244,8 @@ static ane_status read_layout(struct part *p, struct ane_tensor *t) {
   const struct ane_dtype_info *info = ane_dtype_info(t->dtype);
   int64_t columns = rank ? t->shape.dim[rank - 1] : 1;
   if (columns % info->block)
-    return ane_fail(p->err, ANE_FORMAT, "%s needs a multiple of %" PRIu32 " columns, has %" PRId64, info->name, info->block, columns);
+    return ane_fail(p->err, ANE_FORMAT, "%s needs a multiple of %" PRIu32 " columns, has %" PRId64, info->name, info->block,
+                    columns);
   uint64_t count;
   char text[ANE_SHAPE_TEXT];
   if (!ane_shape_count(&t->shape, &count) || count > INT64_MAX || !ane_dtype_bytes(t->dtype, count, &t->bytes))
@@ -273,10 +280,9 @@ static ane_status place_tensors(struct part *p) {
     struct ane_source_tensor *t = &p->tensors[i];
     if (t->offset > room || t->tensor.bytes > room - t->offset) {
       char text[ANE_SHAPE_TEXT];
-      ane_status st = ane_fail(p->err, ANE_FORMAT,
-                               "%s %s needs %" PRIu64 " bytes at offset %" PRIu64 ", the file has %" PRIu64 " bytes of data",
-                               ane_dtype_info(t->tensor.dtype)->name, ane_shape_text(&t->tensor.shape, text), t->tensor.bytes,
-                               t->offset, room);
+      ane_status st = ane_fail(
+          p->err, ANE_FORMAT, "%s %s needs %" PRIu64 " bytes at offset %" PRIu64 ", the file has %" PRIu64 " bytes of data",
+          ane_dtype_info(t->tensor.dtype)->name, ane_shape_text(&t->tensor.shape, text), t->tensor.bytes, t->offset, room);
       uint64_t at = t->offset;
       return tensor_fail(p, t->name, ane_add_u64(start, at, &at) ? at : UINT64_MAX, st);
     }
@@ -287,7 +293,8 @@ static ane_status place_tensors(struct part *p) {
 }
 
 static int by_offset(const void *a, const void *b) {
-  const struct ane_source_tensor *x = *(const struct ane_source_tensor *const *)a, *y = *(const struct ane_source_tensor *const *)b;
+  const struct ane_source_tensor *x = *(const struct ane_source_tensor *const *)a,
+                                 *y = *(const struct ane_source_tensor *const *)b;
   return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
@@ -317,12 +324,14 @@ static ane_status check_overlap(const struct part *p) {
 
 static ane_status read_header(struct part *p) {
   const uint8_t *magic = ane_read_bytes(&p->r, 4);
-  if (!magic || memcmp(magic, "GGUF", 4) != 0) return ane_fail(p->err, ANE_FORMAT, "is no GGUF file: it does not begin with \"GGUF\"");
+  if (!magic || memcmp(magic, "GGUF", 4) != 0)
+    return ane_fail(p->err, ANE_FORMAT, "is no GGUF file: it does not begin with \"GGUF\"");
   ane_status st = need(p, 4);
   if (st) return st;
   uint32_t version = ane_read_u32(&p->r);
   if (version && !(version & 0xFFFF))
-    return ane_fail(p->err, ANE_UNSUPPORTED, "is a big-endian GGUF file (version %" PRIu32 "), wanted little endian", version >> 24);
+    return ane_fail(p->err, ANE_UNSUPPORTED, "is a big-endian GGUF file (version %" PRIu32 "), wanted little endian",
+                    version >> 24);
   if (version != 2 && version != 3)
     return ane_fail(p->err, ANE_UNSUPPORTED, "is GGUF version %" PRIu32 " at byte 4, wanted 2 or 3", version);
   if ((st = need(p, 16))) return st;
@@ -394,8 +403,8 @@ static char *part_path(struct ane_source *s, const struct split *sp, uint64_t no
 static ane_status not_first(const struct part *p, const struct split *sp) {
   bool named;
   const char *first = part_path(p->s, sp, 0, &named);
-  return ane_fail(p->err, ANE_FORMAT, "%s: is part %" PRIu64 " of %" PRIu64 "; open the first part%s%s", ane_path_tail(p->s->path),
-                  sp->no + 1, sp->count, first ? ", " : "", first ? ane_path_tail(first) : "");
+  return ane_fail(p->err, ANE_FORMAT, "%s: is part %" PRIu64 " of %" PRIu64 "; open the first part%s%s",
+                  ane_path_tail(p->s->path), sp->no + 1, sp->count, first ? ", " : "", first ? ane_path_tail(first) : "");
 }
 
 /* Names all the parts before any is opened, so that all that are missing can be named (at most four: a claimed count
@@ -449,7 +458,8 @@ static ane_status join_parts(struct ane_source *s, struct part *parts, const str
   }
   if (st) return st;
   if (total > MAX_TENSORS)
-    return ane_fail(parts[0].err, ANE_FORMAT, "%s: %" PRIu64 " tensors, the limit is %d", ane_path_tail(s->path), total, MAX_TENSORS);
+    return ane_fail(parts[0].err, ANE_FORMAT, "%s: %" PRIu64 " tensors, the limit is %d", ane_path_tail(s->path), total,
+                    MAX_TENSORS);
   if (sp->tensors != UINT64_MAX && sp->tensors != total)
     return ane_fail(parts[0].err, ANE_FORMAT, "%s: split.tensors.count is %" PRIu64 ", the %" PRIu64 " parts hold %" PRIu64,
                     ane_path_tail(s->path), sp->tensors, sp->count, total);

@@ -93,8 +93,10 @@ static ane_status put_array(struct ane_buffer *b, const struct ane_meta *m, int 
   for (uint64_t i = 0; i < m->a.count; i++) {
     const struct ane_meta *e = &m->a.items[i];
     ane_status st = ANE_OK;
-    if (m->a.kind == ANE_META_ARRAY) st = put_array(b, e, depth + 1, err);
-    else if (!put_string(b, e->s.data, e->s.len)) st = no_memory(err);
+    if (m->a.kind == ANE_META_ARRAY)
+      st = put_array(b, e, depth + 1, err);
+    else if (!put_string(b, e->s.data, e->s.len))
+      st = no_memory(err);
     if (st) return st;
   }
   return ANE_OK;
@@ -109,7 +111,8 @@ static ane_status put_value(struct ane_buffer *b, const struct ane_meta *m, stru
 }
 
 static ane_status set_alignment(struct ane_gguf_writer *w, const struct ane_meta *m, struct ane_error *err) {
-  bool fits = m->kind == ANE_META_UINT && m->dtype == ANE_U32 && m->u >= MIN_ALIGNMENT && m->u <= 1u << 24 && !(m->u & (m->u - 1));
+  bool fits =
+      m->kind == ANE_META_UINT && m->dtype == ANE_U32 && m->u >= MIN_ALIGNMENT && m->u <= 1u << 24 && !(m->u & (m->u - 1));
   if (!fits) return ane_fail(err, ANE_INVALID, "wanted a uint32, a power of two of at least %d", MIN_ALIGNMENT);
   w->alignment = (uint32_t)m->u;
   return ANE_OK;
@@ -244,8 +247,8 @@ static ane_status put_padding(struct ane_gguf_writer *w, uint64_t n, struct ane_
 ane_status ane_gguf_write(struct ane_gguf_writer *w, const void *data, size_t size, struct ane_error *err) {
   if (!w->begun || w->broken) return ane_fail(err, ANE_INVALID, w->begun ? "an earlier write failed" : "the data has not begun");
   if (size > ane_gguf_wanted(w, NULL, NULL))
-    return ane_fail(err, ANE_RANGE, "%zu bytes where %s wants %" PRIu64, size, w->at < w->n_tensors ? w->tensors[w->at].name : "nothing",
-                    ane_gguf_wanted(w, NULL, NULL));
+    return ane_fail(err, ANE_RANGE, "%zu bytes where %s wants %" PRIu64, size,
+                    w->at < w->n_tensors ? w->tensors[w->at].name : "nothing", ane_gguf_wanted(w, NULL, NULL));
   ane_status st = put_bytes(w, data, size, err);
   w->filled += size;
   if (!st && w->at < w->n_tensors && w->filled == w->tensors[w->at].bytes) {
@@ -275,8 +278,10 @@ ane_status ane_gguf_create(struct ane_gguf_writer **out, const char *path, struc
   if (!w) return no_memory(err);
   w->alignment = DEFAULT_ALIGNMENT;
   ane_status st = ane_file_create(&w->file, path, err);
-  if (st) ane_gguf_close(w);
-  else *out = w;
+  if (st)
+    ane_gguf_close(w);
+  else
+    *out = w;
   return st;
 }
 

@@ -17,7 +17,7 @@ static ane_status feature_fail(struct mil_unpack *u, ane_status st, const char *
 
 static bool dtype_of(int32_t number, ane_mil_dtype *out) {
   switch (number) {
-#define FEATURE_CASE(id, dtype) \
+#define FEATURE_CASE(id, dtype)                                                                                                  \
   case id: return *out = dtype, true;
     MIL_FEATURE_DTYPES(FEATURE_CASE)
 #undef FEATURE_CASE
@@ -33,7 +33,8 @@ static ane_status unpack_dims(struct mil_unpack *u, const int64_t *dim, size_t n
     if (dim[i] < 0) return ane_fail(u->err, ANE_FORMAT, "dimension %zu is %" PRId64 ", wanted 0 or more", i + 1, dim[i]);
     out->dim[i] = dim[i];
   }
-  return mil_count(out->rank, out->dim, &count) ? ANE_OK : ane_fail(u->err, ANE_FORMAT, "a shape of more elements than any file holds");
+  return mil_count(out->rank, out->dim, &count) ? ANE_OK
+                                                : ane_fail(u->err, ANE_FORMAT, "a shape of more elements than any file holds");
 }
 
 static ane_status unpack_enumerated(struct mil_unpack *u, const AneMl__EnumeratedShapes *e, struct ane_mil_feature *out) {
@@ -43,7 +44,8 @@ static ane_status unpack_enumerated(struct mil_unpack *u, const AneMl__Enumerate
   for (size_t i = 0; i < e->n_shapes; i++) {
     ane_status st = unpack_dims(u, e->shapes[i]->shape, e->shapes[i]->n_shape, &shapes[i]);
     if (st) return st;
-    if (shapes[i].rank != out->shape.rank) return ane_fail(u->err, ANE_FORMAT, "enumerated shape %zu has another rank than the default", i + 1);
+    if (shapes[i].rank != out->shape.rank)
+      return ane_fail(u->err, ANE_FORMAT, "enumerated shape %zu has another rank than the default", i + 1);
     found = found || memcmp(shapes[i].dim, out->shape.dim, sizeof shapes[i].dim) == 0;
   }
   if (!found) return ane_fail(u->err, ANE_FORMAT, "the default shape is not among the enumerated ones");
@@ -55,13 +57,16 @@ static ane_status unpack_enumerated(struct mil_unpack *u, const AneMl__Enumerate
 
 static ane_status unpack_range(struct mil_unpack *u, const AneMl__ShapeRange *r, struct ane_mil_feature *out) {
   if (r->n_sizeranges != (size_t)out->shape.rank)
-    return ane_fail(u->err, ANE_FORMAT, "has %zu size ranges, its shape %" PRId32 " dimensions", r->n_sizeranges, out->shape.rank);
+    return ane_fail(u->err, ANE_FORMAT, "has %zu size ranges, its shape %" PRId32 " dimensions", r->n_sizeranges,
+                    out->shape.rank);
   for (int32_t i = 0; i < out->shape.rank; i++) {
     const AneMl__SizeRange *s = r->sizeranges[i];
-    if (s->lowerbound > INT64_MAX) return ane_fail(u->err, ANE_FORMAT, "size range %" PRId32 " begins at %" PRIu64, i + 1, s->lowerbound);
+    if (s->lowerbound > INT64_MAX)
+      return ane_fail(u->err, ANE_FORMAT, "size range %" PRId32 " begins at %" PRIu64, i + 1, s->lowerbound);
     int64_t low = (int64_t)s->lowerbound, high = s->upperbound < 0 ? ANE_MIL_UNKNOWN : s->upperbound;
     if (out->shape.dim[i] < low || (high >= 0 && out->shape.dim[i] > high))
-      return ane_fail(u->err, ANE_FORMAT, "the default %" PRId64 " of dimension %" PRId32 " is not in %" PRId64 " .. %" PRId64, out->shape.dim[i], i + 1, low, high);
+      return ane_fail(u->err, ANE_FORMAT, "the default %" PRId64 " of dimension %" PRId32 " is not in %" PRId64 " .. %" PRId64,
+                      out->shape.dim[i], i + 1, low, high);
     out->low[i] = low;
     out->high[i] = high;
   }
@@ -71,26 +76,31 @@ static ane_status unpack_range(struct mil_unpack *u, const AneMl__ShapeRange *r,
 
 static ane_status unpack_array(struct mil_unpack *u, const AneMl__ArrayFeatureType *a, struct ane_mil_feature *out) {
   if (!a) return ane_fail(u->err, ANE_FORMAT, "is a state without an array");
-  if (!dtype_of(a->datatype, &out->dtype)) return ane_fail(u->err, ANE_FORMAT, "array data type %" PRId32 " does not exist", a->datatype);
+  if (!dtype_of(a->datatype, &out->dtype))
+    return ane_fail(u->err, ANE_FORMAT, "array data type %" PRId32 " does not exist", a->datatype);
   if (a->enumeratedshapes && a->shaperange) return ane_fail(u->err, ANE_FORMAT, "has both enumerated shapes and ranges");
   ane_status st = unpack_dims(u, a->shape, a->n_shape, &out->shape);
   if (!st && a->enumeratedshapes) st = unpack_enumerated(u, a->enumeratedshapes, out);
   if (!st && a->shaperange) st = unpack_range(u, a->shaperange, out);
-  if (a->has_intdefaultvalue) out->default_kind = 'i', out->default_value = a->intdefaultvalue;
-  else if (a->has_floatdefaultvalue) out->default_kind = 'f', out->default_value = (double)a->floatdefaultvalue;
-  else if (a->has_doubledefaultvalue) out->default_kind = 'd', out->default_value = a->doubledefaultvalue;
+  if (a->has_intdefaultvalue)
+    out->default_kind = 'i', out->default_value = a->intdefaultvalue;
+  else if (a->has_floatdefaultvalue)
+    out->default_kind = 'f', out->default_value = (double)a->floatdefaultvalue;
+  else if (a->has_doubledefaultvalue)
+    out->default_kind = 'd', out->default_value = a->doubledefaultvalue;
   return st;
 }
 
-static ane_status unpack_feature(struct mil_unpack *u, const AneMl__FeatureDescription *f, bool state, struct ane_mil_feature *out) {
+static ane_status unpack_feature(struct mil_unpack *u, const AneMl__FeatureDescription *f, bool state,
+                                 struct ane_mil_feature *out) {
   const AneMl__FeatureType *t = f->type;
   if (!f->name || !*f->name) return ane_fail(u->err, ANE_FORMAT, "has no name");
   ane_status st = mil_copy(u, f->name, &out->name);
   if (!st) st = mil_copy(u, f->shortdescription, &out->description);
   if (st) return st;
   int kinds = !t ? 0
-                 : !!t->int64type + !!t->doubletype + !!t->stringtype + !!t->imagetype + !!t->multiarraytype + !!t->dictionarytype + !!t->sequencetype +
-                       !!t->statetype;
+                 : !!t->int64type + !!t->doubletype + !!t->stringtype + !!t->imagetype + !!t->multiarraytype +
+                       !!t->dictionarytype + !!t->sequencetype + !!t->statetype;
   if (kinds != 1) return ane_fail(u->err, ANE_FORMAT, kinds ? "has more than one type" : "has no type");
   if (state != !!t->statetype) return ane_fail(u->err, ANE_FORMAT, state ? "is no state" : "is a state, wanted an array");
   out->optional = t->isoptional;
@@ -98,7 +108,12 @@ static ane_status unpack_feature(struct mil_unpack *u, const AneMl__FeatureDescr
   if (state) return unpack_array(u, t->statetype->arraytype, out);
   if (t->multiarraytype) return unpack_array(u, t->multiarraytype, out);
   out->kind = ANE_MIL_OTHER;
-  out->other = t->int64type ? "int64" : t->doubletype ? "double" : t->stringtype ? "string" : t->imagetype ? "image" : t->dictionarytype ? "dictionary" : "sequence";
+  out->other = t->int64type        ? "int64"
+               : t->doubletype     ? "double"
+               : t->stringtype     ? "string"
+               : t->imagetype      ? "image"
+               : t->dictionarytype ? "dictionary"
+                                   : "sequence";
   return ANE_OK;
 }
 
@@ -186,14 +201,16 @@ static ane_status unpack_description(struct mil_unpack *u, const AneMl__ModelDes
 
 static ane_status unpack_model(struct mil_unpack *u, const AneMl__Model *m, struct ane_mil_model *out) {
   if (!m->mlprogram) {
-    const char *what = m->neuralnetwork || m->neuralnetworkclassifier || m->neuralnetworkregressor ? "a neural network of the older kind"
-                       : m->pipeline || m->pipelineclassifier || m->pipelineregressor              ? "a pipeline of models"
-                                                                                                   : "a model of another kind";
+    const char *what = m->neuralnetwork || m->neuralnetworkclassifier || m->neuralnetworkregressor
+                           ? "a neural network of the older kind"
+                       : m->pipeline || m->pipelineclassifier || m->pipelineregressor ? "a pipeline of models"
+                                                                                      : "a model of another kind";
     return ane_fail(u->err, ANE_UNSUPPORTED, "is %s, wanted an ML Program", what);
   }
   out->version = m->specificationversion;
   if (out->version < ANE_MIL_MIN_VERSION || out->version > ANE_MIL_MAX_VERSION)
-    return ane_fail(u->err, ANE_UNSUPPORTED, "specification version %" PRId32 ", known are %d .. %d", out->version, ANE_MIL_MIN_VERSION, ANE_MIL_MAX_VERSION);
+    return ane_fail(u->err, ANE_UNSUPPORTED, "specification version %" PRId32 ", known are %d .. %d", out->version,
+                    ANE_MIL_MIN_VERSION, ANE_MIL_MAX_VERSION);
   if (m->isupdatable) return ane_fail(u->err, ANE_UNSUPPORTED, "is made to be trained on the device, which is not supported");
   ane_status st = unpack_description(u, m->description, out);
   if (!st) st = mil_unpack_program(u, m->mlprogram, &out->program);
@@ -203,11 +220,13 @@ static ane_status unpack_model(struct mil_unpack *u, const AneMl__Model *m, stru
 /* Weights lie elsewhere, so models are small: a large one is broken, and its messages would take many times its size. */
 enum { MAX_BYTES = 128 << 20 };
 
-ane_status ane_mil_unpack(struct ane_arena *arena, const uint8_t *data, size_t size, struct ane_mil_model **out, struct ane_error *err) {
+ane_status ane_mil_unpack(struct ane_arena *arena, const uint8_t *data, size_t size, struct ane_mil_model **out,
+                          struct ane_error *err) {
   struct mil_unpack u = {arena, data, err};
   ProtobufCMessage *m;
   *out = NULL;
-  if (size > MAX_BYTES) return ane_fail(err, ANE_UNSUPPORTED, "is larger than %d MiB, which no model without weights should be", MAX_BYTES >> 20);
+  if (size > MAX_BYTES)
+    return ane_fail(err, ANE_UNSUPPORTED, "is larger than %d MiB, which no model without weights should be", MAX_BYTES >> 20);
   struct ane_mil_model *model = mil_array(arena, 1, sizeof *model);
   if (!model) return mil_no_memory(err);
   ane_status st = ane_wire_unpack(&ane_ml__model__descriptor, data, size, &m, err);

@@ -10,7 +10,7 @@
 #define MIL_MAX_COUNT (UINT64_C(1) << 57)
 
 /* ArrayFeatureType.ArrayDataType (FeatureTypes.proto) and the same type of MIL. X(number, dtype) */
-#define MIL_FEATURE_DTYPES(X) \
+#define MIL_FEATURE_DTYPES(X)                                                                                                    \
   X(65568, ANE_MIL_FP32) X(65600, ANE_MIL_FP64) X(131104, ANE_MIL_INT32) X(65552, ANE_MIL_FP16) X(131080, ANE_MIL_INT8)
 
 /* Field of TensorValue that holds the numbers of a type. */
@@ -57,25 +57,25 @@ char *mil_string(const char *s);
 char *mil_optional(const char *s);
 
 /* Fills the list `field` of message m: expr is a message for index i. */
-#define MIL_LIST(p, m, field, count, expr)                                    \
-  do {                                                                        \
-    (m)->field = mil_list(p, count);                                          \
-    (m)->n_##field = (m)->field ? (count) : 0;                                \
-    for (size_t i = 0; i < (m)->n_##field; i++) (m)->field[i] = (expr);       \
+#define MIL_LIST(p, m, field, count, expr)                                                                                       \
+  do {                                                                                                                           \
+    (m)->field = mil_list(p, count);                                                                                             \
+    (m)->n_##field = (m)->field ? (count) : 0;                                                                                   \
+    for (size_t i = 0; i < (m)->n_##field; i++) (m)->field[i] = (expr);                                                          \
   } while (0)
 
 /* Sorts a map's entries of this type by key and refuses a key that comes twice. */
-#define MIL_SORT(p, Type, list, n)                                                                                        \
-  do {                                                                                                                    \
-    if ((p)->st == ANE_OK && (n) > 1) qsort(list, n, sizeof *(list), by_key_##Type);                                      \
-    for (size_t i = 1; (p)->st == ANE_OK && i < (n); i++)                                                                 \
-      if (strcmp((list)[i - 1]->key, (list)[i]->key) == 0) mil_pack_fail(p, ANE_INVALID, "comes twice", (list)[i]->key);  \
+#define MIL_SORT(p, Type, list, n)                                                                                               \
+  do {                                                                                                                           \
+    if ((p)->st == ANE_OK && (n) > 1) qsort(list, n, sizeof *(list), by_key_##Type);                                             \
+    for (size_t i = 1; (p)->st == ANE_OK && i < (n); i++)                                                                        \
+      if (strcmp((list)[i - 1]->key, (list)[i]->key) == 0) mil_pack_fail(p, ANE_INVALID, "comes twice", (list)[i]->key);         \
   } while (0)
 
 /* Both pointers are to entries of a map. */
-#define MIL_BY_KEY(Type)                                                                                   \
-  static int by_key_##Type(const void *a, const void *b) {                                                 \
-    return strcmp((*(AneMl__##Type *const *)a)->key, (*(AneMl__##Type *const *)b)->key);                   \
+#define MIL_BY_KEY(Type)                                                                                                         \
+  static int by_key_##Type(const void *a, const void *b) {                                                                       \
+    return strcmp((*(AneMl__##Type *const *)a)->key, (*(AneMl__##Type *const *)b)->key);                                         \
   }
 
 AneMl__ModelDescription *mil_pack_description(struct mil_pack *p, const struct ane_mil_model *m);

@@ -12,8 +12,10 @@
 
 void *mil_message(struct mil_pack *p, const ProtobufCMessageDescriptor *d) {
   ProtobufCMessage *m = ane_arena_alloc(&p->arena, d->sizeof_message);
-  if (m) protobuf_c_message_init(d, m);
-  else if (!p->st) p->st = mil_no_memory(p->err);
+  if (m)
+    protobuf_c_message_init(d, m);
+  else if (!p->st)
+    p->st = mil_no_memory(p->err);
   return m;
 }
 
@@ -56,7 +58,8 @@ static AneMl__Dimension *pack_dimension(struct mil_pack *p, int64_t d) {
 static AneMl__TensorType *pack_tensor_type(struct mil_pack *p, const struct ane_mil_type *t) {
   AneMl__TensorType *m = mil_message(p, &ane_ml__tensor_type__descriptor);
   if (!m) return NULL;
-  if (*ane_mil_dtype_name(t->dtype) == '?' || t->rank < 0 || t->rank > ANE_MIL_RANK) mil_pack_fail(p, ANE_INVALID, "a type that MIL does not have", NULL);
+  if (*ane_mil_dtype_name(t->dtype) == '?' || t->rank < 0 || t->rank > ANE_MIL_RANK)
+    mil_pack_fail(p, ANE_INVALID, "a type that MIL does not have", NULL);
   m->has_datatype = true;
   m->datatype = (int32_t)t->dtype;
   m->has_rank = t->rank != 0;
@@ -128,12 +131,12 @@ static void *widen(struct mil_pack *p, const struct ane_mil_value *v, size_t ste
   return to;
 }
 
-#define PACK_NUMBERS(field, name, size)                                  \
-  do {                                                                   \
-    t->field = mil_message(p, &ane_ml__repeated_##name##__descriptor);   \
-    if (!t->field) break;                                                \
-    t->field->values = widen(p, v, size);                                \
-    t->field->n_values = t->field->values ? (size_t)v->count : 0;        \
+#define PACK_NUMBERS(field, name, size)                                                                                          \
+  do {                                                                                                                           \
+    t->field = mil_message(p, &ane_ml__repeated_##name##__descriptor);                                                           \
+    if (!t->field) break;                                                                                                        \
+    t->field->values = widen(p, v, size);                                                                                        \
+    t->field->n_values = t->field->values ? (size_t)v->count : 0;                                                                \
   } while (0)
 
 static void pack_bytes(struct mil_pack *p, const struct ane_mil_value *v, AneMl__TensorValue *t) {
@@ -179,8 +182,10 @@ static void pack_items(struct mil_pack *p, const struct ane_mil_value *v, AneMl_
   }
   AneMl__ValueList *l = mil_message(p, &ane_ml__value_list__descriptor);
   if (l) MIL_LIST(p, l, values, (size_t)v->count, pack_value(p, &v->items[i]));
-  if (v->type.kind == ANE_MIL_LIST) m->list = l;
-  else m->tuple = l;
+  if (v->type.kind == ANE_MIL_LIST)
+    m->list = l;
+  else
+    m->tuple = l;
 }
 
 /* Is the value what its type says? A model that was read is; one that was built may not be. */
@@ -193,7 +198,8 @@ static bool is_sound(const struct ane_mil_value *v) {
     if (v->type.dim[i] < 0) return false;
   if (v->kind == ANE_MIL_STRINGS) return v->type.dtype == ANE_MIL_STRING && (v->strings || !count);
   if (!ane_mil_bytes(v->type.dtype, count, &bytes) || bytes != v->bytes) return false;
-  return v->kind == ANE_MIL_BLOB ? ane_mil_dtype_blob(v->type.dtype) != 0 && v->file : v->kind == ANE_MIL_NUMBERS && (v->data || !bytes);
+  return v->kind == ANE_MIL_BLOB ? ane_mil_dtype_blob(v->type.dtype) != 0 && v->file
+                                 : v->kind == ANE_MIL_NUMBERS && (v->data || !bytes);
 }
 
 static AneMl__Value *pack_value(struct mil_pack *p, const struct ane_mil_value *v) {
@@ -214,8 +220,10 @@ static AneMl__Value *pack_value(struct mil_pack *p, const struct ane_mil_value *
   }
   m->immediatevalue = mil_message(p, &ane_ml__immediate_value__descriptor);
   if (!m->immediatevalue) return m;
-  if (v->kind == ANE_MIL_ITEMS) pack_items(p, v, m->immediatevalue);
-  else m->immediatevalue->tensor = pack_tensor(p, v);
+  if (v->kind == ANE_MIL_ITEMS)
+    pack_items(p, v, m->immediatevalue);
+  else
+    m->immediatevalue->tensor = pack_tensor(p, v);
   return m;
 }
 
@@ -235,8 +243,10 @@ static AneMl__Binding *pack_binding(struct mil_pack *p, const struct ane_mil_bin
   AneMl__Binding *m = mil_message(p, &ane_ml__binding__descriptor);
   if (!m) return NULL;
   if (!b->name == !b->value) mil_pack_fail(p, ANE_INVALID, "a parameter must be bound to a name or a value", NULL);
-  if (b->name) m->name = mil_string(b->name);
-  else if (b->value) m->value = pack_value(p, b->value);
+  if (b->name)
+    m->name = mil_string(b->name);
+  else if (b->value)
+    m->value = pack_value(p, b->value);
   return m;
 }
 
@@ -322,7 +332,8 @@ static ane_status pack_model(struct mil_pack *p, const struct ane_mil_model *m, 
   return ANE_OK;
 }
 
-ane_status ane_mil_pack(const struct ane_mil_model *m, ane_mil_place_fn place, void *arg, struct ane_buffer *out, struct ane_error *err) {
+ane_status ane_mil_pack(const struct ane_mil_model *m, ane_mil_place_fn place, void *arg, struct ane_buffer *out,
+                        struct ane_error *err) {
   struct mil_pack p = {.place = place, .arg = arg, .err = err};
   ane_status st = ane_mil_verify(m, err);
   if (!st) st = pack_model(&p, m, out);

@@ -9,7 +9,7 @@ MIL_BY_KEY(TextEntry)
 /* ---- Features ------------------------------------------------------------------------------------------------------*/
 
 static int32_t feature_dtype(struct mil_pack *p, const struct ane_mil_feature *f) {
-#define FEATURE_NUMBER(id, type) \
+#define FEATURE_NUMBER(id, type)                                                                                                 \
   if (f->dtype == (type)) return id;
   MIL_FEATURE_DTYPES(FEATURE_NUMBER)
 #undef FEATURE_NUMBER
@@ -71,20 +71,22 @@ static AneMl__FeatureDescription *pack_feature(struct mil_pack *p, const struct 
   m->type = t;
   t->isoptional = t->has_isoptional = f->optional;
   AneMl__ArrayFeatureType *a = p->st ? NULL : pack_array(p, f);
-  if (f->kind == ANE_MIL_ARRAY) t->multiarraytype = a;
-  else if ((t->statetype = mil_message(p, &ane_ml__state_feature_type__descriptor))) t->statetype->arraytype = a;
+  if (f->kind == ANE_MIL_ARRAY)
+    t->multiarraytype = a;
+  else if ((t->statetype = mil_message(p, &ane_ml__state_feature_type__descriptor)))
+    t->statetype->arraytype = a;
   return m;
 }
 
 /* ---- Description ---------------------------------------------------------------------------------------------------*/
 
-#define PACK_FEATURES(m, d)                                                \
-  do {                                                                     \
-    MIL_LIST(p, m, input, (d)->n_inputs, pack_feature(p, &(d)->inputs[i]));     \
-    MIL_LIST(p, m, output, (d)->n_outputs, pack_feature(p, &(d)->outputs[i]));  \
-    MIL_LIST(p, m, state, (d)->n_states, pack_feature(p, &(d)->states[i]));     \
-    (m)->predictedfeaturename = mil_optional((d)->predicted);              \
-    (m)->predictedprobabilitiesname = mil_optional((d)->probabilities);    \
+#define PACK_FEATURES(m, d)                                                                                                      \
+  do {                                                                                                                           \
+    MIL_LIST(p, m, input, (d)->n_inputs, pack_feature(p, &(d)->inputs[i]));                                                      \
+    MIL_LIST(p, m, output, (d)->n_outputs, pack_feature(p, &(d)->outputs[i]));                                                   \
+    MIL_LIST(p, m, state, (d)->n_states, pack_feature(p, &(d)->states[i]));                                                      \
+    (m)->predictedfeaturename = mil_optional((d)->predicted);                                                                    \
+    (m)->predictedprobabilitiesname = mil_optional((d)->probabilities);                                                          \
   } while (0)
 
 static AneMl__FunctionDescription *pack_interface(struct mil_pack *p, const struct ane_mil_interface *d) {

@@ -22,7 +22,9 @@ static bool put(struct ane_buffer *b, const char *fmt, ...) {
   return n >= 0 && ane_buffer_append(b, text, ANE_MIN((size_t)n, sizeof text - 1));
 }
 
-static bool plain(unsigned char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '@' || c == '.'; }
+static bool plain(unsigned char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '@' || c == '.';
+}
 
 /* A text in quotes, what cannot be seen as \xNN. */
 static bool put_text(struct ane_buffer *b, const char *s) {
@@ -49,8 +51,10 @@ static bool put_float(struct ane_buffer *b, double f, int digits) {
   snprintf(text, sizeof text, "%.*g", digits, f);
   for (const char *s = text; *s; s++) {
     bool keep = plain((unsigned char)*s) || *s == '-' || *s == '+';
-    if (keep) out[n++] = *s;
-    else if (!n || out[n - 1] != '.') out[n++] = '.';
+    if (keep)
+      out[n++] = *s;
+    else if (!n || out[n - 1] != '.')
+      out[n++] = '.';
   }
   return ane_buffer_append(b, out, n);
 }
@@ -59,14 +63,17 @@ static bool put_float(struct ane_buffer *b, double f, int digits) {
 
 static bool put_dims(struct ane_buffer *b, int32_t rank, const int64_t *dim) {
   bool ok = put(b, "[");
-  for (int32_t i = 0; ok && i < rank; i++) ok = dim[i] < 0 ? put(b, "%s?", i ? ", " : "") : put(b, "%s%" PRId64, i ? ", " : "", dim[i]);
+  for (int32_t i = 0; ok && i < rank; i++)
+    ok = dim[i] < 0 ? put(b, "%s?", i ? ", " : "") : put(b, "%s%" PRId64, i ? ", " : "", dim[i]);
   return ok && put(b, "]");
 }
 
 static bool put_type(struct ane_buffer *b, const struct ane_mil_type *t) {
-  static const char *const words[] = {[ANE_MIL_LIST] = "list", [ANE_MIL_TUPLE] = "tuple", [ANE_MIL_DICTIONARY] = "dictionary", [ANE_MIL_STATE] = "state "};
+  static const char *const words[] = {
+      [ANE_MIL_LIST] = "list", [ANE_MIL_TUPLE] = "tuple", [ANE_MIL_DICTIONARY] = "dictionary", [ANE_MIL_STATE] = "state "};
   if (t->kind == ANE_MIL_TENSOR || t->kind == ANE_MIL_STATE)
-    return put(b, "%s%s", t->kind == ANE_MIL_STATE ? words[t->kind] : "", ane_mil_dtype_name(t->dtype)) && (t->rank == 0 || put_dims(b, t->rank, t->dim));
+    return put(b, "%s%s", t->kind == ANE_MIL_STATE ? words[t->kind] : "", ane_mil_dtype_name(t->dtype)) &&
+           (t->rank == 0 || put_dims(b, t->rank, t->dim));
   bool ok = put(b, "%s(", words[t->kind]);
   for (uint32_t i = 0; ok && i < t->n_items; i++) ok = (i == 0 || put(b, ", ")) && put_type(b, &t->items[i]);
   if (ok && t->kind == ANE_MIL_LIST && t->length >= 0) ok = put(b, ", %" PRId64, t->length);
@@ -75,13 +82,15 @@ static bool put_type(struct ane_buffer *b, const struct ane_mil_type *t) {
 
 static bool put_hash(struct ane_buffer *b, const struct ane_mil_value *v) {
   struct ane_mil_hash h = {0};
-  if (!v->data && v->bytes) return put(b, " ") && put_text(b, v->file ? v->file : "") && put(b, ":%" PRIu64, v->offset); /* not looked for yet */
+  if (!v->data && v->bytes)
+    return put(b, " ") && put_text(b, v->file ? v->file : "") && put(b, ":%" PRIu64, v->offset); /* not looked for yet */
   ane_mil_hash_add(&h, v->data, (size_t)v->bytes);
   return put(b, " #%016" PRIx64, ane_mil_hash_end(&h));
 }
 
 static bool is_float(ane_mil_dtype t) {
-  return t == ANE_MIL_FP16 || t == ANE_MIL_FP32 || t == ANE_MIL_FP64 || t == ANE_MIL_BF16 || t == ANE_MIL_FP8E4M3 || t == ANE_MIL_FP8E5M2;
+  return t == ANE_MIL_FP16 || t == ANE_MIL_FP32 || t == ANE_MIL_FP64 || t == ANE_MIL_BF16 || t == ANE_MIL_FP8E4M3 ||
+         t == ANE_MIL_FP8E5M2;
 }
 
 static bool put_element(struct ane_buffer *b, const struct ane_mil_value *v, uint64_t i) {
@@ -110,7 +119,8 @@ static bool put_value(struct ane_buffer *b, const struct ane_mil_value *v) {
 
 static bool put_attrs(struct ane_buffer *b, const struct ane_mil_attr *list, uint32_t n) {
   bool ok = n == 0 || put(b, " {");
-  for (uint32_t i = 0; ok && i < n; i++) ok = (i == 0 || put(b, "; ")) && put_name(b, list[i].name) && put(b, "=") && put_value(b, &list[i].value);
+  for (uint32_t i = 0; ok && i < n; i++)
+    ok = (i == 0 || put(b, "; ")) && put_name(b, list[i].name) && put(b, "=") && put_value(b, &list[i].value);
   return ok && (n == 0 || put(b, "}"));
 }
 
@@ -125,23 +135,26 @@ static bool put_arg(struct ane_buffer *b, const struct ane_mil_arg *a) {
 
 static bool put_named_types(struct ane_buffer *b, const struct ane_mil_named_type *list, uint32_t n) {
   bool ok = true;
-  for (uint32_t i = 0; ok && i < n; i++) ok = (i == 0 || put(b, ", ")) && put(b, "%%") && put_name(b, list[i].name) && put(b, ": ") && put_type(b, &list[i].type);
+  for (uint32_t i = 0; ok && i < n; i++)
+    ok = (i == 0 || put(b, ", ")) && put(b, "%%") && put_name(b, list[i].name) && put(b, ": ") && put_type(b, &list[i].type);
   return ok;
 }
 
 static bool put_block(struct ane_buffer *b, const struct ane_mil_block *block, int depth);
 
 static bool put_op(struct ane_buffer *b, const struct ane_mil_op *op, int depth) {
-  bool ok = put(b, "%*s", 2 * depth, "") && put_named_types(b, op->outputs, op->n_outputs) && put(b, op->n_outputs ? " = " : "") &&
-            put_name(b, op->type) && put(b, "(");
+  bool ok = put(b, "%*s", 2 * depth, "") && put_named_types(b, op->outputs, op->n_outputs) &&
+            put(b, op->n_outputs ? " = " : "") && put_name(b, op->type) && put(b, "(");
   for (uint32_t i = 0; ok && i < op->n_inputs; i++) ok = (i == 0 || put(b, ", ")) && put_arg(b, &op->inputs[i]);
   ok = ok && put(b, ")") && put_attrs(b, op->attrs, op->n_attrs) && put(b, "\n");
-  for (uint32_t i = 0; ok && i < op->n_blocks; i++) ok = put(b, "%*sblock(", 2 * depth + 2, "") && put_block(b, &op->blocks[i], depth + 2);
+  for (uint32_t i = 0; ok && i < op->n_blocks; i++)
+    ok = put(b, "%*sblock(", 2 * depth + 2, "") && put_block(b, &op->blocks[i], depth + 2);
   return ok;
 }
 
 static bool put_block(struct ane_buffer *b, const struct ane_mil_block *block, int depth) {
-  bool ok = put_named_types(b, block->inputs, block->n_inputs) && put(b, ")") && put_attrs(b, block->attrs, block->n_attrs) && put(b, "\n");
+  bool ok = put_named_types(b, block->inputs, block->n_inputs) && put(b, ")") && put_attrs(b, block->attrs, block->n_attrs) &&
+            put(b, "\n");
   for (uint32_t i = 0; ok && i < block->n_ops; i++) ok = put_op(b, &block->ops[i], depth);
   ok = ok && put(b, "%*sreturn ", 2 * depth, "");
   for (uint32_t i = 0; ok && i < block->n_outputs; i++) ok = put(b, i ? ", %%" : "%%") && put_name(b, block->outputs[i]);
@@ -153,7 +166,8 @@ static bool put_block(struct ane_buffer *b, const struct ane_mil_block *block, i
 static bool put_flexibility(struct ane_buffer *b, const struct ane_mil_feature *f) {
   bool ok = true;
   if (f->flexibility == ANE_MIL_ENUMERATED)
-    for (uint32_t i = 0; ok && i < f->n_shapes; i++) ok = put(b, i ? " | " : " one of ") && put_dims(b, f->shapes[i].rank, f->shapes[i].dim);
+    for (uint32_t i = 0; ok && i < f->n_shapes; i++)
+      ok = put(b, i ? " | " : " one of ") && put_dims(b, f->shapes[i].rank, f->shapes[i].dim);
   if (f->flexibility != ANE_MIL_RANGE) return ok;
   ok = put(b, " in [");
   for (int32_t i = 0; ok && i < f->shape.rank; i++) {
@@ -167,7 +181,8 @@ static bool put_features(struct ane_buffer *b, const char *what, const struct an
   bool ok = true;
   for (uint32_t i = 0; ok && i < n; i++) {
     const struct ane_mil_feature *f = &list[i];
-    ok = put(b, "  %s ", what) && put_name(b, f->name) && put(b, ": %s", f->kind == ANE_MIL_OTHER ? f->other : ane_mil_dtype_name(f->dtype));
+    ok = put(b, "  %s ", what) && put_name(b, f->name) &&
+         put(b, ": %s", f->kind == ANE_MIL_OTHER ? f->other : ane_mil_dtype_name(f->dtype));
     if (f->kind != ANE_MIL_OTHER) ok = ok && put_dims(b, f->shape.rank, f->shape.dim) && put_flexibility(b, f);
     if (f->default_kind) ok = ok && put(b, " default ") && put_float(b, f->default_value, 17);
     if (f->optional) ok = ok && put(b, " optional");
@@ -180,8 +195,11 @@ static bool put_features(struct ane_buffer *b, const char *what, const struct an
 static bool put_function(struct ane_buffer *b, const struct ane_mil_model *m, const struct ane_mil_function *f) {
   const struct ane_mil_interface *d = ane_mil_interface(m, f->name);
   bool ok = put(b, "function ") && put_name(b, f->name) && put(b, " %s\n", f->opset);
-  if (d) ok = ok && put_features(b, "input", d->inputs, d->n_inputs) && put_features(b, "state", d->states, d->n_states) && put_features(b, "output", d->outputs, d->n_outputs);
-  ok = ok && put(b, "  (") && put_named_types(b, f->inputs, f->n_inputs) && put(b, ")") && put_attrs(b, f->attrs, f->n_attrs) && put(b, "\n  body(");
+  if (d)
+    ok = ok && put_features(b, "input", d->inputs, d->n_inputs) && put_features(b, "state", d->states, d->n_states) &&
+         put_features(b, "output", d->outputs, d->n_outputs);
+  ok = ok && put(b, "  (") && put_named_types(b, f->inputs, f->n_inputs) && put(b, ")") && put_attrs(b, f->attrs, f->n_attrs) &&
+       put(b, "\n  body(");
   return ok && put_block(b, &f->block, 2);
 }
 

@@ -167,8 +167,8 @@ struct ane_mil_dims {
 struct ane_mil_feature {
   const char *name, *description; /* description: "" where not given */
   ane_mil_feature_kind kind;
-  const char *other;         /* OTHER: what it is, "image" */
-  ane_mil_dtype dtype;       /* fp16, fp32, fp64, int32, int8 */
+  const char *other;   /* OTHER: what it is, "image" */
+  ane_mil_dtype dtype; /* fp16, fp32, fp64, int32, int8 */
   bool optional;
   struct ane_mil_dims shape; /* the default; rank 0 where not said (outputs) */
   ane_mil_flexibility flexibility;
@@ -224,14 +224,16 @@ int32_t ane_mil_opset_version(const char *opset);
 /* Bytes of model.mlmodel into a model with all its checks, those of ane_mil_verify too. Nothing points into `data`
  * afterwards. Blobs are not looked for: their `data` is NULL. *out is NULL on failure.
  * Errors: ANE_FORMAT (function, operation, parameter), ANE_UNSUPPORTED (no ML Program; newer than known), ANE_NOMEM. */
-ane_status ane_mil_unpack(struct ane_arena *arena, const uint8_t *data, size_t size, struct ane_mil_model **out, struct ane_error *err);
+ane_status ane_mil_unpack(struct ane_arena *arena, const uint8_t *data, size_t size, struct ane_mil_model **out,
+                          struct ane_error *err);
 
 /* Where a blob lies in the file to be written, if not where the value says. */
 typedef void (*ane_mil_place_fn)(void *arg, const struct ane_mil_value *v, const char **file, uint64_t *offset);
 
 /* The other way: appended to `out`. The same model gives the same bytes: maps are written in the order of their keys, numbers
  * packed, zeros left out. The model is verified first. `place` may be NULL. */
-ane_status ane_mil_pack(const struct ane_mil_model *m, ane_mil_place_fn place, void *arg, struct ane_buffer *out, struct ane_error *err);
+ane_status ane_mil_pack(const struct ane_mil_model *m, ane_mil_place_fn place, void *arg, struct ane_buffer *out,
+                        struct ane_error *err);
 
 /* What holds in a well-formed program: names are defined once and before they are used, constants are constants, what the
  * description says of a function is what the function has. Errors: ANE_FORMAT, ANE_NOMEM. */

@@ -36,7 +36,8 @@ static ane_status check_keys(struct mil_unpack *u, const void *first, size_t n, 
   char q[ANE_QUOTE_TEXT];
   for (size_t i = 0; i < n; i++, last = key) {
     memcpy(&key, (const char *)first + i * step, sizeof key);
-    if (last && strcmp(last, key) == 0) return ane_fail(u->err, ANE_FORMAT, "%s %s comes twice", what, ane_quote(q, key, strlen(key)));
+    if (last && strcmp(last, key) == 0)
+      return ane_fail(u->err, ANE_FORMAT, "%s %s comes twice", what, ane_quote(q, key, strlen(key)));
   }
   return ANE_OK;
 }
@@ -73,24 +74,29 @@ static ane_status unpack_dimension(struct mil_unpack *u, const AneMl__Dimension 
   if (d->constant && d->unknown) return ane_fail(u->err, ANE_FORMAT, "a dimension is both constant and unknown");
   if (!d->constant && !d->unknown) return ane_fail(u->err, ANE_FORMAT, "a dimension is neither constant nor unknown");
   if (d->unknown && d->unknown->variadic) return ane_fail(u->err, ANE_UNSUPPORTED, "a type of unknown rank");
-  if (d->constant && d->constant->size > INT64_MAX) return ane_fail(u->err, ANE_FORMAT, "a dimension of %" PRIu64, d->constant->size);
+  if (d->constant && d->constant->size > INT64_MAX)
+    return ane_fail(u->err, ANE_FORMAT, "a dimension of %" PRIu64, d->constant->size);
   *out = d->constant ? (int64_t)d->constant->size : ANE_MIL_UNKNOWN;
   return ANE_OK;
 }
 
 static ane_status unpack_tensor_type(struct mil_unpack *u, const AneMl__TensorType *t, struct ane_mil_type *out) {
   out->dtype = (ane_mil_dtype)t->datatype;
-  if (*ane_mil_dtype_name(out->dtype) == '?') return ane_fail(u->err, ANE_FORMAT, "data type %" PRId32 ", which MIL does not have", t->datatype);
+  if (*ane_mil_dtype_name(out->dtype) == '?')
+    return ane_fail(u->err, ANE_FORMAT, "data type %" PRId32 ", which MIL does not have", t->datatype);
   if (t->rank < 0) return ane_fail(u->err, ANE_UNSUPPORTED, "a type of unknown rank");
-  if ((uint64_t)t->rank != t->n_dimensions) return ane_fail(u->err, ANE_FORMAT, "rank %" PRId64 ", but %zu dimensions", t->rank, t->n_dimensions);
-  if (t->rank > ANE_MIL_RANK) return ane_fail(u->err, ANE_UNSUPPORTED, "rank %" PRId64 ", at most %d is supported", t->rank, ANE_MIL_RANK);
+  if ((uint64_t)t->rank != t->n_dimensions)
+    return ane_fail(u->err, ANE_FORMAT, "rank %" PRId64 ", but %zu dimensions", t->rank, t->n_dimensions);
+  if (t->rank > ANE_MIL_RANK)
+    return ane_fail(u->err, ANE_UNSUPPORTED, "rank %" PRId64 ", at most %d is supported", t->rank, ANE_MIL_RANK);
   out->rank = (int32_t)t->rank;
   for (int32_t i = 0; i < out->rank; i++) {
     ane_status st = unpack_dimension(u, t->dimensions[i], &out->dim[i]);
     if (st) return st;
   }
   uint64_t count;
-  if (!mil_count(out->rank, out->dim, &count)) return ane_fail(u->err, ANE_FORMAT, "a shape of more elements than any file holds");
+  if (!mil_count(out->rank, out->dim, &count))
+    return ane_fail(u->err, ANE_FORMAT, "a shape of more elements than any file holds");
   return ANE_OK;
 }
 
@@ -155,8 +161,9 @@ const char *const mil_field_names[] = {"bytes", "floats", "ints", "bools", "stri
 
 enum mil_field mil_field_of(ane_mil_dtype t) {
   switch (t) {
-#define ANE_MIL_DTYPE(id, number, name, bits, blob, field, dtype) \
-  case ANE_MIL_##id: return MIL_##field;
+#define ANE_MIL_DTYPE(id, number, name, bits, blob, field, dtype)                                                                \
+  case ANE_MIL_##id:                                                                                                             \
+    return MIL_##field;
 #include "formats/mil_dtype.def"
 #undef ANE_MIL_DTYPE
   }
@@ -173,7 +180,7 @@ struct held {
 
 static struct held find_held(const struct mil_unpack *u, const AneMl__TensorValue *t) {
   struct held h = {0};
-#define HELD(there, id, from, count, size) \
+#define HELD(there, id, from, count, size)                                                                                       \
   if (there) h = (struct held){h.fields + 1, id, from, count, size}
   HELD(t->floats, MIL_FLOATS, t->floats->values, t->floats->n_values, 4);
   HELD(t->ints, MIL_INTS, t->ints->values, t->ints->n_values, 4);
@@ -207,14 +214,16 @@ static ane_status check_ints(struct mil_unpack *u, ane_mil_dtype t, const int32_
   int32_t low = t == ANE_MIL_INT16 ? INT16_MIN : 0, high = t == ANE_MIL_INT16 ? INT16_MAX : UINT16_MAX;
   for (size_t i = 0; t != ANE_MIL_INT32 && i < n; i++)
     if (values[i] < low || values[i] > high)
-      return ane_fail(u->err, ANE_FORMAT, "number %zu is %" PRId32 ", which %s cannot hold", i + 1, values[i], ane_mil_dtype_name(t));
+      return ane_fail(u->err, ANE_FORMAT, "number %zu is %" PRId32 ", which %s cannot hold", i + 1, values[i],
+                      ane_mil_dtype_name(t));
   return ANE_OK;
 }
 
 /* Copies the low `size` bytes of each number (little endian in memory on all machines this runs on). */
 static void narrow(const struct held *h, uint8_t *dst, size_t size) {
   const uint8_t *src = h->values;
-  if (h->step == size && h->n) memcpy(dst, src, h->n * size);
+  if (h->step == size && h->n)
+    memcpy(dst, src, h->n * size);
   else
     for (size_t i = 0; i < h->n; i++) memcpy(dst + i * size, src + i * h->step, size);
 }
@@ -223,13 +232,16 @@ static ane_status unpack_tensor(struct mil_unpack *u, const AneMl__TensorValue *
   struct held h = find_held(u, t);
   ane_mil_dtype dtype = out->type.dtype;
   enum mil_field want = mil_field_of(dtype);
-  if (h.fields != 1) return ane_fail(u->err, ANE_FORMAT, "the value has %s", h.fields ? "its numbers in more than one field" : "no numbers");
+  if (h.fields != 1)
+    return ane_fail(u->err, ANE_FORMAT, "the value has %s", h.fields ? "its numbers in more than one field" : "no numbers");
   if (h.field != want)
-    return ane_fail(u->err, ANE_FORMAT, "the numbers of %s are in the field %s, wanted %s", ane_mil_dtype_name(dtype), mil_field_names[h.field], mil_field_names[want]);
+    return ane_fail(u->err, ANE_FORMAT, "the numbers of %s are in the field %s, wanted %s", ane_mil_dtype_name(dtype),
+                    mil_field_names[h.field], mil_field_names[want]);
   uint64_t wanted = out->count;
   if (want == MIL_BYTES && !ane_mil_bytes(dtype, out->count, &wanted)) wanted = UINT64_MAX;
   if (h.n != wanted)
-    return ane_fail(u->err, ANE_FORMAT, "the value has %zu %s, its shape wants %" PRIu64, h.n, want == MIL_BYTES ? "bytes" : "elements", wanted);
+    return ane_fail(u->err, ANE_FORMAT, "the value has %zu %s, its shape wants %" PRIu64, h.n,
+                    want == MIL_BYTES ? "bytes" : "elements", wanted);
   if (want == MIL_STRINGS) return unpack_strings(u, &h, out);
   ane_status st = want == MIL_INTS ? check_ints(u, dtype, h.values, h.n) : ANE_OK;
   if (st) return st;
@@ -245,7 +257,8 @@ static ane_status unpack_tensor(struct mil_unpack *u, const AneMl__TensorValue *
 
 static ane_status unpack_blob(struct mil_unpack *u, const AneMl__BlobFileValue *b, struct ane_mil_value *out) {
   if (out->type.kind != ANE_MIL_TENSOR) return ane_fail(u->err, ANE_FORMAT, "a blob that is no tensor");
-  if (!ane_mil_dtype_blob(out->type.dtype)) return ane_fail(u->err, ANE_FORMAT, "a blob of %s, which blobs cannot hold", ane_mil_dtype_name(out->type.dtype));
+  if (!ane_mil_dtype_blob(out->type.dtype))
+    return ane_fail(u->err, ANE_FORMAT, "a blob of %s, which blobs cannot hold", ane_mil_dtype_name(out->type.dtype));
   out->kind = ANE_MIL_BLOB;
   out->offset = b->offset;
   return copy_name(u, b->filename, "the file of a blob", &out->file);
@@ -279,17 +292,22 @@ static ane_status unpack_dictionary(struct mil_unpack *u, const AneMl__Dictionar
 /* Lists, tuples, dictionaries: as many items of the types that the type says. */
 static ane_status check_items(struct mil_unpack *u, const struct ane_mil_value *v) {
   const struct ane_mil_type *t = &v->type;
-  uint64_t want = t->kind == ANE_MIL_TUPLE ? t->n_items : t->kind == ANE_MIL_LIST && t->length >= 0 ? (uint64_t)t->length : v->count;
-  if (v->count != want) return ane_fail(u->err, ANE_FORMAT, "the value has %" PRIu64 " items, its type wants %" PRIu64, v->count, want);
+  uint64_t want = t->kind == ANE_MIL_TUPLE                    ? t->n_items
+                  : t->kind == ANE_MIL_LIST && t->length >= 0 ? (uint64_t)t->length
+                                                              : v->count;
+  if (v->count != want)
+    return ane_fail(u->err, ANE_FORMAT, "the value has %" PRIu64 " items, its type wants %" PRIu64, v->count, want);
   for (uint64_t i = 0; i < v->count; i++) {
     const struct ane_mil_type *item = &t->items[t->kind == ANE_MIL_TUPLE ? i : t->kind == ANE_MIL_DICTIONARY ? i % 2 : 0];
-    if (!ane_mil_type_equal(item, &v->items[i].type)) return ane_fail(u->err, ANE_FORMAT, "item %" PRIu64 " has another type than its list says", i + 1);
+    if (!ane_mil_type_equal(item, &v->items[i].type))
+      return ane_fail(u->err, ANE_FORMAT, "item %" PRIu64 " has another type than its list says", i + 1);
   }
   return ANE_OK;
 }
 
 static ane_status unpack_immediate(struct mil_unpack *u, const AneMl__ImmediateValue *v, struct ane_mil_value *out) {
-  if (!!v->tensor + !!v->tuple + !!v->list + !!v->dictionary != 1) return ane_fail(u->err, ANE_FORMAT, "a value must be one of tensor, tuple, list, dictionary");
+  if (!!v->tensor + !!v->tuple + !!v->list + !!v->dictionary != 1)
+    return ane_fail(u->err, ANE_FORMAT, "a value must be one of tensor, tuple, list, dictionary");
   ane_mil_type_kind kind = v->tensor ? ANE_MIL_TENSOR : v->tuple ? ANE_MIL_TUPLE : v->list ? ANE_MIL_LIST : ANE_MIL_DICTIONARY;
   if (kind != out->type.kind) return ane_fail(u->err, ANE_FORMAT, "a value of another kind than its type");
   if (v->tensor) return unpack_tensor(u, v->tensor, out);
@@ -312,11 +330,13 @@ static ane_status unpack_value(struct mil_unpack *u, const AneMl__Value *v, stru
       return ane_fail(u->err, ANE_FORMAT, "a shape of more elements than any file holds");
   }
   if (!v->immediatevalue == !v->blobfilevalue)
-    return ane_fail(u->err, ANE_FORMAT, v->blobfilevalue ? "a value that is both here and in a file" : "a value is neither here nor in a file");
+    return ane_fail(u->err, ANE_FORMAT,
+                    v->blobfilevalue ? "a value that is both here and in a file" : "a value is neither here nor in a file");
   return v->immediatevalue ? unpack_immediate(u, v->immediatevalue, out) : unpack_blob(u, v->blobfilevalue, out);
 }
 
-static ane_status unpack_attrs(struct mil_unpack *u, AneMl__ValueEntry *const *list, size_t n, const struct ane_mil_attr **out, uint32_t *n_out) {
+static ane_status unpack_attrs(struct mil_unpack *u, AneMl__ValueEntry *const *list, size_t n, const struct ane_mil_attr **out,
+                               uint32_t *n_out) {
   struct ane_mil_attr *rows = mil_array(u->arena, n, sizeof *rows);
   if (!rows || n > UINT32_MAX) return mil_no_memory(u->err);
   for (size_t i = 0; i < n; i++) {
@@ -334,7 +354,8 @@ static ane_status unpack_attrs(struct mil_unpack *u, AneMl__ValueEntry *const *l
 static ane_status unpack_block(struct mil_unpack *u, const AneMl__Block *b, struct ane_mil_block *out);
 
 static ane_status unpack_binding(struct mil_unpack *u, const AneMl__Binding *b, struct ane_mil_binding *out) {
-  if (!b->name == !b->value) return ane_fail(u->err, ANE_FORMAT, b->name ? "is bound to a name and a value" : "is bound to neither a name nor a value");
+  if (!b->name == !b->value)
+    return ane_fail(u->err, ANE_FORMAT, b->name ? "is bound to a name and a value" : "is bound to neither a name nor a value");
   if (b->name) return copy_name(u, b->name, "what it is bound to", &out->name);
   struct ane_mil_value *v = mil_array(u->arena, 1, sizeof *v);
   out->value = v;
@@ -409,9 +430,11 @@ static ane_status unpack_function(struct mil_unpack *u, const AneMl__Function *f
   char q[ANE_QUOTE_TEXT];
   ane_quote(q, out->opset, strlen(out->opset));
   if (!ane_mil_opset_version(out->opset)) return ane_fail(u->err, ANE_UNSUPPORTED, "opset %s, known are CoreML5 .. CoreML9", q);
-  if (f->n_block_specializations > 1) return ane_fail(u->err, ANE_UNSUPPORTED, "has %zu block specializations, one is supported", f->n_block_specializations);
+  if (f->n_block_specializations > 1)
+    return ane_fail(u->err, ANE_UNSUPPORTED, "has %zu block specializations, one is supported", f->n_block_specializations);
   const AneMl__BlockEntry *b = f->n_block_specializations ? f->block_specializations[0] : NULL;
-  if (!b || !b->value || !b->key || strcmp(b->key, out->opset) != 0) return ane_fail(u->err, ANE_FORMAT, "has no block for its opset %s", q);
+  if (!b || !b->value || !b->key || strcmp(b->key, out->opset) != 0)
+    return ane_fail(u->err, ANE_FORMAT, "has no block for its opset %s", q);
   return unpack_block(u, b->value, &out->block);
 }
 

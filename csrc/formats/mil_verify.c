@@ -1,22 +1,21 @@
 /* What must hold between the parts of a model: see ane_mil_verify. */
 #include "formats/mil_internal.h"
 
-
 #include <inttypes.h>
 #include <string.h>
 
 /* A name of the function that is being verified. */
 struct name {
   const struct ane_mil_type *type;
-  bool live; /* defined in a block that has not ended */
+  bool live;          /* defined in a block that has not ended */
   bool input, output; /* of the function */
   bool input_described, output_described;
 };
 
 struct verify {
-  struct ane_strmap names;  /* -> index into rows */
-  struct ane_buffer rows;   /* of struct name */
-  struct ane_buffer scope;  /* of uint32_t: rows of the open blocks, in the order of definition */
+  struct ane_strmap names; /* -> index into rows */
+  struct ane_buffer rows;  /* of struct name */
+  struct ane_buffer scope; /* of uint32_t: rows of the open blocks, in the order of definition */
   struct ane_error *err;
 };
 
@@ -75,7 +74,9 @@ static ane_status verify_const(struct verify *v, const struct ane_mil_op *op) {
   if (!val) return ane_fail(v->err, ANE_FORMAT, "a constant without the attribute val");
   if (op->n_inputs) return ane_fail(v->err, ANE_FORMAT, "a constant with inputs");
   if (op->n_outputs != 1) return ane_fail(v->err, ANE_FORMAT, "a constant with %" PRIu32 " outputs, wanted one", op->n_outputs);
-  return ane_mil_type_equal(&val->type, &op->outputs[0].type) ? ANE_OK : ane_fail(v->err, ANE_FORMAT, "the type of val is not that of the output");
+  return ane_mil_type_equal(&val->type, &op->outputs[0].type)
+             ? ANE_OK
+             : ane_fail(v->err, ANE_FORMAT, "the type of val is not that of the output");
 }
 
 static ane_status verify_block(struct verify *v, const struct ane_mil_block *b);
@@ -131,16 +132,20 @@ static bool fits(const struct ane_mil_feature *f, const struct ane_mil_type *t, 
 static ane_status verify_feature(struct verify *v, const struct ane_mil_feature *f, bool output) {
   ane_mil_type_kind want = f->kind == ANE_MIL_ARRAY_STATE ? ANE_MIL_STATE : ANE_MIL_TENSOR;
   struct name *n = find(v, f->name);
-  if (!n || !(output ? n->output : n->input)) return ane_fail(v->err, ANE_FORMAT, "is described, but the function has none of the name");
+  if (!n || !(output ? n->output : n->input))
+    return ane_fail(v->err, ANE_FORMAT, "is described, but the function has none of the name");
   bool *described = output ? &n->output_described : &n->input_described;
   if (*described) return ane_fail(v->err, ANE_FORMAT, "is described twice");
   *described = true;
   if (f->kind == ANE_MIL_OTHER) return ANE_OK;
   if (n->type->kind != want)
-    return ane_fail(v->err, ANE_FORMAT, "is described as %s, in the function it is none", want == ANE_MIL_STATE ? "a state" : "an array");
+    return ane_fail(v->err, ANE_FORMAT, "is described as %s, in the function it is none",
+                    want == ANE_MIL_STATE ? "a state" : "an array");
   if (n->type->dtype != f->dtype)
-    return ane_fail(v->err, ANE_FORMAT, "is described as %s, in the function it is %s", ane_mil_dtype_name(f->dtype), ane_mil_dtype_name(n->type->dtype));
-  return fits(f, n->type, output) ? ANE_OK : ane_fail(v->err, ANE_FORMAT, "is described with another shape than it has in the function");
+    return ane_fail(v->err, ANE_FORMAT, "is described as %s, in the function it is %s", ane_mil_dtype_name(f->dtype),
+                    ane_mil_dtype_name(n->type->dtype));
+  return fits(f, n->type, output) ? ANE_OK
+                                  : ane_fail(v->err, ANE_FORMAT, "is described with another shape than it has in the function");
 }
 
 static ane_status verify_features(struct verify *v, const struct ane_mil_feature *list, uint32_t n, const char *what) {
@@ -166,9 +171,12 @@ static ane_status verify_interface(struct verify *v, const struct ane_mil_functi
   if (!st) st = verify_features(v, d->outputs, d->n_outputs, "output");
   for (uint32_t i = 0; !st && i < f->n_inputs; i++)
     if (!find(v, f->inputs[i].name)->input_described)
-      st = fail_name(v, f->inputs[i].type.kind == ANE_MIL_STATE ? "is a state that is not described" : "is an input that is not described", f->inputs[i].name);
+      st = fail_name(
+          v, f->inputs[i].type.kind == ANE_MIL_STATE ? "is a state that is not described" : "is an input that is not described",
+          f->inputs[i].name);
   for (uint32_t i = 0; !st && i < f->block.n_outputs; i++)
-    if (!find(v, f->block.outputs[i])->output_described) st = fail_name(v, "is an output that is not described", f->block.outputs[i]);
+    if (!find(v, f->block.outputs[i])->output_described)
+      st = fail_name(v, "is an output that is not described", f->block.outputs[i]);
   return st;
 }
 
@@ -203,7 +211,10 @@ ane_status ane_mil_verify(const struct ane_mil_model *m, struct ane_error *err) 
     if (st) return ane_fail_in(err, st, "function %s", ane_quote(q, name, strlen(name)));
   }
   for (uint32_t i = 0; i < m->n_interfaces; i++)
-    if (!ane_mil_function(m, m->interfaces[i].name)) return fail_name(&v, "is described, but the program has no such function", m->interfaces[i].name);
+    if (!ane_mil_function(m, m->interfaces[i].name))
+      return fail_name(&v, "is described, but the program has no such function", m->interfaces[i].name);
   if (m->n_interfaces != m->program.n_functions) return ane_fail(err, ANE_FORMAT, "a function is described twice");
-  return ane_mil_function(m, m->default_function) ? ANE_OK : fail_name(&v, "is the default function, but the program has no such function", m->default_function);
+  return ane_mil_function(m, m->default_function)
+             ? ANE_OK
+             : fail_name(&v, "is the default function, but the program has no such function", m->default_function);
 }

@@ -23,7 +23,8 @@ static ane_status find_file(struct opening *o, const char *name, struct ane_mlpa
     if (strcmp(p->files[i].name, name) == 0) return ANE_OK;
   }
   if (p->n_files == MAX_FILES) return ane_fail(o->err, ANE_UNSUPPORTED, "more than %d weight files", MAX_FILES);
-  if (!p->files && !(p->files = ane_arena_array(&p->arena, MAX_FILES, sizeof *p->files))) return ane_fail(o->err, ANE_NOMEM, "not enough memory");
+  if (!p->files && !(p->files = ane_arena_array(&p->arena, MAX_FILES, sizeof *p->files)))
+    return ane_fail(o->err, ANE_NOMEM, "not enough memory");
   *out = &p->files[p->n_files++]; /* counted at once: what of it is open is closed with the package */
   (*out)->name = name;
   return mlpackage_weights_open(&p->arena, *out, p->model_path, o->err);
@@ -42,7 +43,8 @@ static ane_status find_blob(struct opening *o, struct ane_mil_value *v) {
   return ANE_OK;
 }
 
-static ane_status visit(void *arg, const struct ane_mil_function *f, const struct ane_mil_op *op, const char *name, const struct ane_mil_value *v) {
+static ane_status visit(void *arg, const struct ane_mil_function *f, const struct ane_mil_op *op, const char *name,
+                        const struct ane_mil_value *v) {
   struct opening *o = arg;
   if (v->kind != ANE_MIL_BLOB) return ANE_OK;
   /* The model was made for this package, in its arena: nobody else sees it yet. */
@@ -82,7 +84,8 @@ static ane_status open_into(struct ane_mlpackage *p, const char *path, struct an
   if (!p->path || !manifest) return ane_fail(err, ANE_NOMEM, "%s: not enough memory", ane_path_tail(path));
   ane_status st = mlpackage_manifest(&p->arena, manifest, &location, err);
   if (st) return st;
-  if (!(p->model_path = join(&p->arena, path, location))) return ane_fail(err, ANE_NOMEM, "%s: not enough memory", ane_path_tail(path));
+  if (!(p->model_path = join(&p->arena, path, location)))
+    return ane_fail(err, ANE_NOMEM, "%s: not enough memory", ane_path_tail(path));
   return read_model(p, manifest, location, err);
 }
 
@@ -90,12 +93,15 @@ ane_status ane_mlpackage_open(struct ane_mlpackage **out, const char *path, stru
   *out = NULL;
   ane_folder_restore(path);
   char kind = ane_path_kind(path);
-  if (kind && kind != 'd') return ane_fail(err, ANE_UNSUPPORTED, "%s: is a file, wanted the folder of a .mlpackage", ane_path_tail(path));
+  if (kind && kind != 'd')
+    return ane_fail(err, ANE_UNSUPPORTED, "%s: is a file, wanted the folder of a .mlpackage", ane_path_tail(path));
   struct ane_mlpackage *p = ane_calloc(1, sizeof *p);
   if (!p) return ane_fail(err, ANE_NOMEM, "%s: not enough memory", ane_path_tail(path));
   ane_status st = open_into(p, path, err);
-  if (st) ane_mlpackage_close(p);
-  else *out = p;
+  if (st)
+    ane_mlpackage_close(p);
+  else
+    *out = p;
   return st;
 }
 

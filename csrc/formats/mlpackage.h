@@ -24,8 +24,8 @@ struct ane_mlpackage_file {
 };
 
 struct ane_mlpackage {
-  const char *path;       /* as opened */
-  const char *model_path; /* of model.mlmodel */
+  const char *path;                  /* as opened */
+  const char *model_path;            /* of model.mlmodel */
   const struct ane_mil_model *model; /* its blobs have data, in the mapped files */
   struct ane_mlpackage_file *files;
   uint32_t n_files;
@@ -53,7 +53,8 @@ struct ane_mlpackage_writer;
  * else is left alone, an error. Nothing is kept in memory of the weights but 24 bytes a blob. */
 ane_status ane_mlpackage_create(struct ane_mlpackage_writer **out, const char *path, struct ane_error *err);
 /* Begins a blob of `count` elements, when the one before has all its bytes. *offset is for ane_mil_value.offset. */
-ane_status ane_mlpackage_blob(struct ane_mlpackage_writer *w, ane_mil_dtype dtype, uint64_t count, uint64_t *offset, struct ane_error *err);
+ane_status ane_mlpackage_blob(struct ane_mlpackage_writer *w, ane_mil_dtype dtype, uint64_t count, uint64_t *offset,
+                              struct ane_error *err);
 /* The next bytes of the blob, as ane_mil_value.data has them, in pieces of any size. */
 ane_status ane_mlpackage_data(struct ane_mlpackage_writer *w, const void *data, size_t size, struct ane_error *err);
 /* Writes the model, syncs all and puts the package in its place: killed at any moment, the old one or the new one is there.

@@ -13,11 +13,13 @@ enum { BLOB_ALIGN = 64, BLOB_HEADER = 64, BLOB_RECORD = 64, BLOB_VERSION = 2 };
 #define MLPACKAGE_PREFIX "@model_path/"
 
 /* Maps a weight file and walks over its records; `f->name` is set. */
-ane_status mlpackage_weights_open(struct ane_arena *arena, struct ane_mlpackage_file *f, const char *model_path, struct ane_error *err);
+ane_status mlpackage_weights_open(struct ane_arena *arena, struct ane_mlpackage_file *f, const char *model_path,
+                                  struct ane_error *err);
 /* Index of the record at this offset, or UINT32_MAX. */
 uint32_t mlpackage_weights_record(const struct ane_mlpackage_file *f, uint64_t offset);
 /* The data of a blob, checked against its type. *fresh: nobody asked for the record before. */
-ane_status mlpackage_weights_find(struct ane_mlpackage_file *f, const struct ane_mil_value *v, const uint8_t **data, bool *fresh, struct ane_error *err);
+ane_status mlpackage_weights_find(struct ane_mlpackage_file *f, const struct ane_mil_value *v, const uint8_t **data, bool *fresh,
+                                  struct ane_error *err);
 
 /* Path of the model below the package ("Data/com.apple.CoreML/model.mlmodel"), in the arena; all items of the manifest are
  * there and inside. */

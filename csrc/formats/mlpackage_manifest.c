@@ -39,16 +39,20 @@ static ane_status check_item(struct manifest *m, const char *id, const json_t *i
   if (!full) return fail(m, ANE_NOMEM, "not enough memory");
   snprintf(full, room, "%.*sData/%s", (int)folder, m->path, path);
   *location = full + folder;
-  return ane_path_kind(full) ? ANE_OK : fail(m, ANE_FORMAT, "item \"%s\": %s does not exist", q, ane_quote(p, *location, strlen(*location)));
+  return ane_path_kind(full)
+             ? ANE_OK
+             : fail(m, ANE_FORMAT, "item \"%s\": %s does not exist", q, ane_quote(p, *location, strlen(*location)));
 }
 
 static ane_status read_items(struct manifest *m, const json_t *root, const char **location) {
-  const char *version = json_string_value(json_object_get(root, "fileFormatVersion")), *id = json_string_value(json_object_get(root, "rootModelIdentifier"));
+  const char *version = json_string_value(json_object_get(root, "fileFormatVersion")),
+             *id = json_string_value(json_object_get(root, "rootModelIdentifier"));
   json_t *items = json_object_get(root, "itemInfoEntries"), *item;
   const char *key, *found = NULL;
   char q[ANE_QUOTE_TEXT];
   if (!version) return fail(m, ANE_FORMAT, "has no fileFormatVersion");
-  if (strcmp(version, "1.0.0") != 0) return fail(m, ANE_UNSUPPORTED, "fileFormatVersion is \"%s\", known is 1.0.0", ane_quote(q, version, strlen(version)));
+  if (strcmp(version, "1.0.0") != 0)
+    return fail(m, ANE_UNSUPPORTED, "fileFormatVersion is \"%s\", known is 1.0.0", ane_quote(q, version, strlen(version)));
   if (!json_is_object(items)) return fail(m, ANE_FORMAT, "has no itemInfoEntries");
   if (!id) return fail(m, ANE_FORMAT, "has no rootModelIdentifier");
   *location = NULL;

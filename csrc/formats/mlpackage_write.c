@@ -24,7 +24,7 @@ struct ane_mlpackage_writer {
   struct ane_mil_hash hash;       /* of the weight file but for its header */
   uint8_t *pending;               /* BUFFER_SIZE bytes, of which n_pending wait to be written */
   size_t n_pending;
-  bool broken;                    /* a write has failed */
+  bool broken; /* a write has failed */
 };
 
 /* ---- Weights -------------------------------------------------------------------------------------------------------*/
@@ -66,13 +66,15 @@ static ane_status check_complete(const struct ane_mlpackage_writer *w, struct an
   return w->left ? ane_fail(err, ANE_INVALID, "the last blob lacks %" PRIu64 " bytes", w->left) : ANE_OK;
 }
 
-ane_status ane_mlpackage_blob(struct ane_mlpackage_writer *w, ane_mil_dtype dtype, uint64_t count, uint64_t *offset, struct ane_error *err) {
+ane_status ane_mlpackage_blob(struct ane_mlpackage_writer *w, ane_mil_dtype dtype, uint64_t count, uint64_t *offset,
+                              struct ane_error *err) {
   static const uint8_t zeros[BLOB_ALIGN];
   uint8_t record[BLOB_RECORD] = {0};
   struct written b = {.code = ane_mil_dtype_blob(dtype)};
   ane_status st = check_complete(w, err);
   if (st) return st;
-  if (!b.code || !ane_mil_bytes(dtype, count, &b.bytes)) return ane_fail(err, ANE_INVALID, "%" PRIu64 " elements of %s are no blob", count, ane_mil_dtype_name(dtype));
+  if (!b.code || !ane_mil_bytes(dtype, count, &b.bytes))
+    return ane_fail(err, ANE_INVALID, "%" PRIu64 " elements of %s are no blob", count, ane_mil_dtype_name(dtype));
   if (w->blobs.size / sizeof b == UINT32_MAX) return ane_fail(err, ANE_INVALID, "more blobs than a weight file can count");
   if (w->weights.fd < 0) st = begin_weights(w, err);
   if (!st) st = append(w, zeros, (size_t)(-w->at % BLOB_ALIGN), err);
@@ -109,7 +111,8 @@ static ane_status end_weights(struct ane_mlpackage_writer *w, struct ane_error *
 
 /* ---- Model and manifest ------------------------------------------------------------------------------------------------*/
 
-static ane_status write_file(struct ane_mlpackage_writer *w, const char *name, const void *data, size_t size, struct ane_error *err) {
+static ane_status write_file(struct ane_mlpackage_writer *w, const char *name, const void *data, size_t size,
+                             struct ane_error *err) {
   struct ane_folder_file f;
   ane_status st = ane_folder_open(&w->folder, name, &f, err);
   if (st) return st;
@@ -127,7 +130,8 @@ struct checking {
 };
 
 /* Has what a value refers to been written? */
-static ane_status check_blob(void *arg, const struct ane_mil_function *f, const struct ane_mil_op *op, const char *name, const struct ane_mil_value *v) {
+static ane_status check_blob(void *arg, const struct ane_mil_function *f, const struct ane_mil_op *op, const char *name,
+                             const struct ane_mil_value *v) {
   const struct checking *c = arg;
   if (v->kind != ANE_MIL_BLOB) return ANE_OK;
   const char *file = v->file;
@@ -136,14 +140,19 @@ static ane_status check_blob(void *arg, const struct ane_mil_function *f, const 
   const struct written *list = (const void *)c->w->blobs.data, *b = NULL;
   for (size_t lo = 0, hi = c->w->blobs.size / sizeof *list; lo < hi && !b;) {
     size_t mid = lo + (hi - lo) / 2;
-    if (list[mid].offset == offset) b = &list[mid];
-    else if (list[mid].offset < offset) lo = mid + 1;
-    else hi = mid;
+    if (list[mid].offset == offset)
+      b = &list[mid];
+    else if (list[mid].offset < offset)
+      lo = mid + 1;
+    else
+      hi = mid;
   }
-  if (b && file && strcmp(file, ANE_MLPACKAGE_WEIGHTS) == 0 && b->code == ane_mil_dtype_blob(v->type.dtype) && b->bytes == v->bytes) return ANE_OK;
+  if (b && file && strcmp(file, ANE_MLPACKAGE_WEIGHTS) == 0 && b->code == ane_mil_dtype_blob(v->type.dtype) &&
+      b->bytes == v->bytes)
+    return ANE_OK;
   char text[ANE_MIL_OP_TEXT] = "";
-  return ane_fail(c->err, ANE_INVALID, "function %.64s: %s: %.64s: no such blob of %" PRIu64 " bytes was written at %" PRIu64, f ? f->name : "",
-                  op ? ane_mil_op_text(text, op) : "", name, v->bytes, offset);
+  return ane_fail(c->err, ANE_INVALID, "function %.64s: %s: %.64s: no such blob of %" PRIu64 " bytes was written at %" PRIu64,
+                  f ? f->name : "", op ? ane_mil_op_text(text, op) : "", name, v->bytes, offset);
 }
 
 /* An id in the form of a UUID, from content alone: version 8 of RFC 9562. */
@@ -158,25 +167,24 @@ static void make_id(char out[37], const struct ane_mil_hash *content, const char
 }
 
 static ane_status write_manifest(struct ane_mlpackage_writer *w, const struct ane_buffer *model, struct ane_error *err) {
-  static const char form[] =
-      "{\n"
-      "    \"fileFormatVersion\": \"1.0.0\",\n"
-      "    \"itemInfoEntries\": {\n"
-      "        \"%s\": {\n"
-      "            \"author\": \"" MLPACKAGE_AUTHOR "\",\n"
-      "            \"description\": \"CoreML Model Specification\",\n"
-      "            \"name\": \"model.mlmodel\",\n"
-      "            \"path\": \"" MLPACKAGE_AUTHOR "/model.mlmodel\"\n"
-      "        },\n"
-      "        \"%s\": {\n"
-      "            \"author\": \"" MLPACKAGE_AUTHOR "\",\n"
-      "            \"description\": \"CoreML Model Weights\",\n"
-      "            \"name\": \"weights\",\n"
-      "            \"path\": \"" MLPACKAGE_AUTHOR "/weights\"\n"
-      "        }\n"
-      "    },\n"
-      "    \"rootModelIdentifier\": \"%s\"\n"
-      "}\n";
+  static const char form[] = "{\n"
+                             "    \"fileFormatVersion\": \"1.0.0\",\n"
+                             "    \"itemInfoEntries\": {\n"
+                             "        \"%s\": {\n"
+                             "            \"author\": \"" MLPACKAGE_AUTHOR "\",\n"
+                             "            \"description\": \"CoreML Model Specification\",\n"
+                             "            \"name\": \"model.mlmodel\",\n"
+                             "            \"path\": \"" MLPACKAGE_AUTHOR "/model.mlmodel\"\n"
+                             "        },\n"
+                             "        \"%s\": {\n"
+                             "            \"author\": \"" MLPACKAGE_AUTHOR "\",\n"
+                             "            \"description\": \"CoreML Model Weights\",\n"
+                             "            \"name\": \"weights\",\n"
+                             "            \"path\": \"" MLPACKAGE_AUTHOR "/weights\"\n"
+                             "        }\n"
+                             "    },\n"
+                             "    \"rootModelIdentifier\": \"%s\"\n"
+                             "}\n";
   char text[sizeof form + 128], model_id[37], weights_id[37];
   struct ane_mil_hash h = {0};
   ane_mil_hash_add(&h, model->data, model->size);
@@ -186,7 +194,8 @@ static ane_status write_manifest(struct ane_mlpackage_writer *w, const struct an
   return write_file(w, "Manifest.json", text, (size_t)n, err);
 }
 
-static ane_status write_model(struct ane_mlpackage_writer *w, const struct ane_mil_model *m, ane_mil_place_fn place, void *arg, struct ane_error *err) {
+static ane_status write_model(struct ane_mlpackage_writer *w, const struct ane_mil_model *m, ane_mil_place_fn place, void *arg,
+                              struct ane_error *err) {
   struct checking c = {w, place, arg, err};
   struct ane_buffer model = {0};
   ane_status st = ane_mil_each_value(m, check_blob, &c);
@@ -211,7 +220,9 @@ static ane_status check_target(const char *path, struct ane_error *err) {
   bool package = ane_path_kind(manifest) == 'f';
   ane_free(manifest);
   ane_status st = package ? ANE_OK : ane_folder_each(path, count_one, &entries, err);
-  return st || !entries ? st : ane_fail(err, ANE_INVALID, "%s: is a folder with other things in it, not a package to be replaced", ane_path_tail(path));
+  return st || !entries ? st
+                        : ane_fail(err, ANE_INVALID, "%s: is a folder with other things in it, not a package to be replaced",
+                                   ane_path_tail(path));
 }
 
 ane_status ane_mlpackage_create(struct ane_mlpackage_writer **out, const char *path, struct ane_error *err) {
@@ -222,11 +233,14 @@ ane_status ane_mlpackage_create(struct ane_mlpackage_writer **out, const char *p
   if (!w) return ane_fail(err, ANE_NOMEM, "%s: not enough memory", ane_path_tail(path));
   w->weights.fd = -1;
   w->pending = ane_malloc(BUFFER_SIZE);
-  st = w->pending ? ane_folder_create(&w->folder, path, err) : ane_fail(err, ANE_NOMEM, "%s: not enough memory", ane_path_tail(path));
+  st = w->pending ? ane_folder_create(&w->folder, path, err)
+                  : ane_fail(err, ANE_NOMEM, "%s: not enough memory", ane_path_tail(path));
   if (!st) st = ane_folder_make(&w->folder, "Data", err);
   if (!st) st = ane_folder_make(&w->folder, DATA, err);
-  if (st) ane_mlpackage_abandon(w);
-  else *out = w;
+  if (st)
+    ane_mlpackage_abandon(w);
+  else
+    *out = w;
   return st;
 }
 
@@ -239,7 +253,8 @@ void ane_mlpackage_abandon(struct ane_mlpackage_writer *w) {
   ane_free(w);
 }
 
-static ane_status commit(struct ane_mlpackage_writer *w, const struct ane_mil_model *m, ane_mil_place_fn place, void *arg, struct ane_error *err) {
+static ane_status commit(struct ane_mlpackage_writer *w, const struct ane_mil_model *m, ane_mil_place_fn place, void *arg,
+                         struct ane_error *err) {
   ane_status st = end_weights(w, err);
   if (!st) st = write_model(w, m, place, arg, err);
   if (st && w->folder.path) ane_fail_in(err, st, "%s", ane_path_tail(w->folder.path));
@@ -248,7 +263,9 @@ static ane_status commit(struct ane_mlpackage_writer *w, const struct ane_mil_mo
   return st;
 }
 
-ane_status ane_mlpackage_commit(struct ane_mlpackage_writer *w, const struct ane_mil_model *m, struct ane_error *err) { return commit(w, m, NULL, NULL, err); }
+ane_status ane_mlpackage_commit(struct ane_mlpackage_writer *w, const struct ane_mil_model *m, struct ane_error *err) {
+  return commit(w, m, NULL, NULL, err);
+}
 
 /* ---- Once more -----------------------------------------------------------------------------------------------------*/
 
@@ -269,8 +286,8 @@ static uint64_t *place_of(const struct copying *c, const struct ane_mil_value *v
   return NULL;
 }
 
-static ane_status copy_blob(void *arg, const struct ane_mil_function *f ANE_UNUSED, const struct ane_mil_op *op ANE_UNUSED, const char *name ANE_UNUSED,
-                            const struct ane_mil_value *v) {
+static ane_status copy_blob(void *arg, const struct ane_mil_function *f ANE_UNUSED, const struct ane_mil_op *op ANE_UNUSED,
+                            const char *name ANE_UNUSED, const struct ane_mil_value *v) {
   struct copying *c = arg;
   uint64_t *to = v->kind == ANE_MIL_BLOB ? place_of(c, v) : NULL;
   if (!to || *to) return ANE_OK;
@@ -289,9 +306,12 @@ ane_status ane_mlpackage_rewrite(const struct ane_mlpackage *p, const char *path
   bool memory = (c.places = ane_arena_array(&arena, p->n_files ? p->n_files : 1, sizeof *c.places)) != NULL;
   for (uint32_t i = 0; memory && i < p->n_files; i++)
     memory = (c.places[i] = ane_arena_array(&arena, p->files[i].n_records + (size_t)1, sizeof **c.places)) != NULL;
-  ane_status st = memory ? ane_mlpackage_create(&c.w, path, err) : ane_fail(err, ANE_NOMEM, "%s: not enough memory", ane_path_tail(path));
-  if (!st && (st = ane_mil_each_value(p->model, copy_blob, &c))) ane_mlpackage_abandon(c.w);
-  else if (!st) st = commit(c.w, p->model, new_place, &c, err);
+  ane_status st =
+      memory ? ane_mlpackage_create(&c.w, path, err) : ane_fail(err, ANE_NOMEM, "%s: not enough memory", ane_path_tail(path));
+  if (!st && (st = ane_mil_each_value(p->model, copy_blob, &c)))
+    ane_mlpackage_abandon(c.w);
+  else if (!st)
+    st = commit(c.w, p->model, new_place, &c, err);
   ane_arena_free(&arena);
   return st;
 }

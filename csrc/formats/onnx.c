@@ -25,7 +25,9 @@ ane_status onnx_no_memory(struct onnx_reader *r) { return onnx_fail(r, ANE_NOMEM
 
 void *onnx_array(struct onnx_reader *r, size_t n, size_t size) { return ane_arena_array(&r->s->arena, n ? n : 1, size); }
 
-const char *onnx_copy(struct onnx_reader *r, const char *s) { return ane_arena_strndup(&r->s->arena, s ? s : "", s ? strlen(s) : 0); }
+const char *onnx_copy(struct onnx_reader *r, const char *s) {
+  return ane_arena_strndup(&r->s->arena, s ? s : "", s ? strlen(s) : 0);
+}
 
 const struct ane_onnx_attr *ane_onnx_attr(const struct ane_onnx_node *n, const char *name) {
   for (int32_t i = 0; i < n->n_attrs; i++)
@@ -55,7 +57,8 @@ static ane_status list_tensors(struct onnx_reader *r) {
     const struct ane_onnx_tensor *t = v[i].constant;
     uint64_t nowhere = s->files[0].map.size; /* dropping what lies in the arena must touch no page of the file */
     bool mapped = t->file != UINT32_MAX;
-    s->tensors[i] = (struct ane_source_tensor){v[i].name, {t->dtype, shape_of(t), t->data, t->bytes}, mapped ? t->offset : nowhere, mapped ? t->file : 0};
+    s->tensors[i] = (struct ane_source_tensor){
+        v[i].name, {t->dtype, shape_of(t), t->data, t->bytes}, mapped ? t->offset : nowhere, mapped ? t->file : 0};
     if (!ane_strmap_put(&s->by_name, v[i].name, strlen(v[i].name), (uint32_t)i, NULL)) return onnx_no_memory(r);
     s->n_tensors++;
   }
@@ -76,8 +79,10 @@ static ane_status list_metadata(struct onnx_reader *r) {
     const char *key = i == 0 ? "onnx.ir_version" : i == 1 ? "onnx.opset" : i == 2 ? "onnx.producer" : onnx_text(e->key);
     const char *text = i == 2 ? r->doc->producer : e ? onnx_copy(r, e->value) : "";
     if (!text || !(key = e ? onnx_copy(r, key) : key)) return onnx_no_memory(r);
-    if (i < 2) v.i = i == 0 ? r->doc->ir_version : r->doc->opset;
-    else v.s.data = text, v.s.len = strlen(text);
+    if (i < 2)
+      v.i = i == 0 ? r->doc->ir_version : r->doc->opset;
+    else
+      v.s.data = text, v.s.len = strlen(text);
     uint32_t old;
     if (!ane_strmap_put(&s->by_key, key, strlen(key), s->n_values, &old)) return onnx_no_memory(r);
     if (old != UINT32_MAX) continue; /* the first of a name counts */
@@ -95,7 +100,8 @@ static ane_status check_opsets(struct onnx_reader *r) {
     const AneOnnx__OperatorSetId *o = m->opset_import[i];
     if (*onnx_domain(o->domain)) continue;
     if (o->version < 1 || o->version > ANE_ONNX_MAX_OPSET)
-      return onnx_fail(r, ANE_UNSUPPORTED, "is written for opset %" PRId64 " of the standard, known are 1 .. %d", o->version, ANE_ONNX_MAX_OPSET);
+      return onnx_fail(r, ANE_UNSUPPORTED, "is written for opset %" PRId64 " of the standard, known are 1 .. %d", o->version,
+                       ANE_ONNX_MAX_OPSET);
     r->doc->opset = o->version;
   }
   if (!m->n_opset_import) return onnx_fail(r, ANE_FORMAT, "imports no opset, so its ops have no meaning");
@@ -107,7 +113,8 @@ static ane_status read_model(struct onnx_reader *r) {
   if (!m->graph) return onnx_fail(r, ANE_FORMAT, "holds no graph: no ONNX model");
   r->doc->ir_version = m->ir_version;
   char producer[160];
-  snprintf(producer, sizeof producer, "%.100s%s%.50s", onnx_text(m->producer_name), m->producer_version && *m->producer_version ? " " : "", onnx_text(m->producer_version));
+  snprintf(producer, sizeof producer, "%.100s%s%.50s", onnx_text(m->producer_name),
+           m->producer_version && *m->producer_version ? " " : "", onnx_text(m->producer_version));
   if (!(r->doc->producer = onnx_copy(r, producer))) return onnx_no_memory(r);
   ane_status st = check_opsets(r);
   if (!st) st = onnx_functions(r);

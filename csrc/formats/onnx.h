@@ -60,7 +60,7 @@ struct ane_onnx_attr {
 };
 
 struct ane_onnx_node {
-  const char *name;   /* never empty: the first output's where the file gives none; functions put "caller/" before it */
+  const char *name; /* never empty: the first output's where the file gives none; functions put "caller/" before it */
   const char *op;
   const char *domain; /* "": the standard */
   int64_t opset;      /* version of the domain where the node stands */
@@ -73,9 +73,9 @@ struct ane_onnx_node {
 struct ane_onnx_io {
   const char *name;
   int32_t value;
-  ane_dtype dtype;            /* ANE_DTYPE_COUNT: not declared */
-  int32_t rank;               /* -1: not declared */
-  int64_t dim[ANE_ONNX_RANK]; /* -1: unknown or a symbol */
+  ane_dtype dtype;                   /* ANE_DTYPE_COUNT: not declared */
+  int32_t rank;                      /* -1: not declared */
+  int64_t dim[ANE_ONNX_RANK];        /* -1: unknown or a symbol */
   const char *symbol[ANE_ONNX_RANK]; /* NULL: none */
 };
 

@@ -34,8 +34,15 @@ static ane_status copy_numbers(struct onnx_reader *r, const void *from, size_t n
 
 /* Files from before types were written: the field that is there tells. */
 static int guess_type(const AneOnnx__Attribute *a) {
-  return a->has_f ? ANE_ONNX_FLOAT : a->has_i ? ANE_ONNX_INT : a->has_s ? ANE_ONNX_STRING : a->t ? ANE_ONNX_TENSOR : a->g ? ANE_ONNX_GRAPH
-         : a->n_floats ? ANE_ONNX_FLOATS : a->n_ints ? ANE_ONNX_INTS : a->n_strings ? ANE_ONNX_STRINGS : 0;
+  return a->has_f       ? ANE_ONNX_FLOAT
+         : a->has_i     ? ANE_ONNX_INT
+         : a->has_s     ? ANE_ONNX_STRING
+         : a->t         ? ANE_ONNX_TENSOR
+         : a->g         ? ANE_ONNX_GRAPH
+         : a->n_floats  ? ANE_ONNX_FLOATS
+         : a->n_ints    ? ANE_ONNX_INTS
+         : a->n_strings ? ANE_ONNX_STRINGS
+                        : 0;
 }
 
 /* Another value than the type says means that the writer and we disagree about which one counts. */
@@ -55,7 +62,8 @@ static ane_status read_tensor(struct onnx_reader *r, const char *node, const Ane
   return onnx_tensor(r, a->t, what, t);
 }
 
-static ane_status read_graph(struct onnx_reader *r, const struct onnx_scope *scope, const char *node, const AneOnnx__Attribute *a, struct ane_onnx_attr *out) {
+static ane_status read_graph(struct onnx_reader *r, const struct onnx_scope *scope, const char *node, const AneOnnx__Attribute *a,
+                             struct ane_onnx_attr *out) {
   if (!a->g) return onnx_fail(r, ANE_FORMAT, "node %s: attribute %s holds no graph", node, out->name);
   struct ane_onnx_graph *g = ane_arena_alloc(&r->s->arena, sizeof *g);
   if (!g) return onnx_no_memory(r);
@@ -76,8 +84,8 @@ static bool refer(const struct onnx_scope *scope, const char *ref, struct ane_on
   return false;
 }
 
-ane_status onnx_attribute(struct onnx_reader *r, const struct onnx_scope *scope, const char *node, const AneOnnx__Attribute *a, struct ane_onnx_attr *out,
-                          bool *present) {
+ane_status onnx_attribute(struct onnx_reader *r, const struct onnx_scope *scope, const char *node, const AneOnnx__Attribute *a,
+                          struct ane_onnx_attr *out, bool *present) {
   char q[ANE_QUOTE_TEXT];
   int type = a->type ? a->type : guess_type(a);
   *present = true;
@@ -85,15 +93,18 @@ ane_status onnx_attribute(struct onnx_reader *r, const struct onnx_scope *scope,
   if (!(out->name = onnx_copy(r, a->name))) return onnx_no_memory(r);
   if (a->ref_attr_name && *a->ref_attr_name) return *present = refer(scope, a->ref_attr_name, out), ANE_OK;
   ane_quote(q, out->name, strlen(out->name));
-  if (!only_of_type(a, type)) return onnx_fail(r, ANE_FORMAT, "node %s: attribute %s holds another value than its type %d says", node, q, type);
+  if (!only_of_type(a, type))
+    return onnx_fail(r, ANE_FORMAT, "node %s: attribute %s holds another value than its type %d says", node, q, type);
   switch (type) {
     case ANE_ONNX_FLOAT: return out->f = a->f, ANE_OK;
     case ANE_ONNX_INT: return out->i = a->i, ANE_OK;
     case ANE_ONNX_STRING: return copy_text(r, &a->s, &out->s);
     case ANE_ONNX_TENSOR: return read_tensor(r, node, a, out);
     case ANE_ONNX_GRAPH: return read_graph(r, scope, node, a, out);
-    case ANE_ONNX_FLOATS: return out->n = a->n_floats, copy_numbers(r, a->floats, a->n_floats, sizeof *a->floats, (const void **)&out->floats);
-    case ANE_ONNX_INTS: return out->n = a->n_ints, copy_numbers(r, a->ints, a->n_ints, sizeof *a->ints, (const void **)&out->ints);
+    case ANE_ONNX_FLOATS:
+      return out->n = a->n_floats, copy_numbers(r, a->floats, a->n_floats, sizeof *a->floats, (const void **)&out->floats);
+    case ANE_ONNX_INTS:
+      return out->n = a->n_ints, copy_numbers(r, a->ints, a->n_ints, sizeof *a->ints, (const void **)&out->ints);
     case ANE_ONNX_STRINGS: return copy_texts(r, a, out);
     default: return onnx_fail(r, ANE_UNSUPPORTED, "node %s: attribute %s is of type %d, which is not supported", node, q, type);
   }

@@ -18,8 +18,8 @@ static ane_status read_filename(const struct ane_map *map, const char *path, cha
   if (!file) file = "model.onnx";
   if (strlen(file) >= room || !*file || strpbrk(file, "/\\:") || strcmp(file, "..") == 0) {
     char q[ANE_QUOTE_TEXT];
-    st = ane_fail(err, ANE_FORMAT, "%s: model.decoder.filename is \"%s\", wanted the name of a file in the folder", ane_path_tail(path),
-                  ane_quote(q, file, strlen(file)));
+    st = ane_fail(err, ANE_FORMAT, "%s: model.decoder.filename is \"%s\", wanted the name of a file in the folder",
+                  ane_path_tail(path), ane_quote(q, file, strlen(file)));
   } else {
     snprintf(name, room, "%s", file);
   }
@@ -31,7 +31,8 @@ static ane_status from_config(const char *path, char *name, size_t room, struct 
   struct ane_map map;
   ane_status st = ane_map_open(&map, path, err);
   if (st) return st;
-  st = map.size ? read_filename(&map, path, name, room, err) : ane_fail(err, ANE_FORMAT, "%s: the file is empty", ane_path_tail(path));
+  st = map.size ? read_filename(&map, path, name, room, err)
+                : ane_fail(err, ANE_FORMAT, "%s: the file is empty", ane_path_tail(path));
   ane_map_close(&map);
   return st;
 }
@@ -46,7 +47,8 @@ ane_status ane_onnx_find(const char *folder, char **model, struct ane_error *err
   ane_status st = ANE_OK;
   snprintf(path, room, "%s%sgenai_config.json", folder, sep);
   if (ane_path_kind(path)) st = from_config(path, name, sizeof name, err);
-  static const char *const usual[] = {"model.onnx", "onnx/model.onnx", "onnx/model_q4.onnx", "onnx/model_q4f16.onnx", "onnx/model_fp16.onnx"};
+  static const char *const usual[] = {"model.onnx", "onnx/model.onnx", "onnx/model_q4.onnx", "onnx/model_q4f16.onnx",
+                                      "onnx/model_fp16.onnx"};
   for (size_t i = 0; !st && !*name && i < ANE_COUNT(usual); i++) {
     snprintf(path, room, "%s%s%s", folder, sep, usual[i]);
     if (ane_path_kind(path) == 'f') snprintf(name, sizeof name, "%s", usual[i]);

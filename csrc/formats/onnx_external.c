@@ -41,30 +41,40 @@ static ane_status add_file(struct onnx_reader *r, const char *what, const char *
   return ANE_OK;
 }
 
-ane_status onnx_external(struct onnx_reader *r, const AneOnnx__Tensor *t, const char *what, uint64_t bytes, struct ane_onnx_tensor *out) {
+ane_status onnx_external(struct onnx_reader *r, const AneOnnx__Tensor *t, const char *what, uint64_t bytes,
+                         struct ane_onnx_tensor *out) {
   const char *location = "";
   uint64_t offset = 0, length = UINT64_MAX;
   char q[ANE_QUOTE_TEXT];
   for (size_t i = 0; i < t->n_external_data; i++) {
     const char *key = onnx_text(t->external_data[i]->key), *value = onnx_text(t->external_data[i]->value);
     bool is_offset = strcmp(key, "offset") == 0;
-    if (strcmp(key, "location") == 0) location = value;
+    if (strcmp(key, "location") == 0)
+      location = value;
     else if ((is_offset || strcmp(key, "length") == 0) && !read_number(value, is_offset ? &offset : &length))
-      return onnx_fail(r, ANE_FORMAT, "%s: external data: %s is \"%s\", wanted a decimal number", what, key, ane_quote(q, value, strlen(value)));
+      return onnx_fail(r, ANE_FORMAT, "%s: external data: %s is \"%s\", wanted a decimal number", what, key,
+                       ane_quote(q, value, strlen(value)));
   }
   const char *fault = ane_location_fault(location);
-  if (fault) return onnx_fail(r, ANE_FORMAT, "%s: external data: location \"%s\" %s", what, ane_quote(q, location, strlen(location)), fault);
+  if (fault)
+    return onnx_fail(r, ANE_FORMAT, "%s: external data: location \"%s\" %s", what, ane_quote(q, location, strlen(location)),
+                     fault);
   uint32_t file = ane_strmap_get(&r->locations, location, strlen(location));
   if (file == UINT32_MAX) {
     ane_status st = add_file(r, what, location, &file);
     if (st) return st;
   }
   uint64_t size = r->s->files[file].map.size;
-  if (offset > size) return onnx_fail(r, ANE_FORMAT, "%s: external data: offset %" PRIu64 " lies beyond the %" PRIu64 " bytes of the file", what, offset, size);
+  if (offset > size)
+    return onnx_fail(r, ANE_FORMAT, "%s: external data: offset %" PRIu64 " lies beyond the %" PRIu64 " bytes of the file", what,
+                     offset, size);
   if (length == UINT64_MAX) length = size - offset;
   if (length > size - offset)
-    return onnx_fail(r, ANE_FORMAT, "%s: external data: %" PRIu64 " bytes at %" PRIu64 " go beyond the %" PRIu64 " bytes of the file", what, length, offset, size);
-  if (length != bytes) return onnx_fail(r, ANE_FORMAT, "%s: external data has %" PRIu64 " bytes, its shape wants %" PRIu64, what, length, bytes);
+    return onnx_fail(r, ANE_FORMAT,
+                     "%s: external data: %" PRIu64 " bytes at %" PRIu64 " go beyond the %" PRIu64 " bytes of the file", what,
+                     length, offset, size);
+  if (length != bytes)
+    return onnx_fail(r, ANE_FORMAT, "%s: external data has %" PRIu64 " bytes, its shape wants %" PRIu64, what, length, bytes);
   out->data = bytes ? r->s->files[file].map.data + offset : (const uint8_t *)"";
   out->file = file;
   out->offset = offset;

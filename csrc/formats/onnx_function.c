@@ -48,7 +48,8 @@ static ane_status count_call(struct counter *c, uint32_t index, int calls, int64
   char q[ANE_QUOTE_TEXT];
   ane_quote(q, onnx_text(f->name), strlen(onnx_text(f->name)));
   if (c->counts[index] == BUSY) return onnx_fail(c->r, ANE_FORMAT, "local function %s calls itself", q);
-  if (calls > ONNX_MAX_CALLS) return onnx_fail(c->r, ANE_FORMAT, "local function %s: calls are nested deeper than %d", q, ONNX_MAX_CALLS);
+  if (calls > ONNX_MAX_CALLS)
+    return onnx_fail(c->r, ANE_FORMAT, "local function %s: calls are nested deeper than %d", q, ONNX_MAX_CALLS);
   if (c->counts[index] == 0) {
     int64_t sum = 1;
     c->counts[index] = BUSY;
@@ -65,14 +66,17 @@ static ane_status count_nodes(struct counter *c, AneOnnx__Node **nodes, size_t n
   for (size_t i = 0; i < n; i++) {
     uint32_t f = function_index(c->r, nodes[i]);
     ane_status st = ANE_OK;
-    if (f == UINT32_MAX) ++*total;
-    else st = count_call(c, f, calls, total);
+    if (f == UINT32_MAX)
+      ++*total;
+    else
+      st = count_call(c, f, calls, total);
     for (size_t a = 0; !st && a < nodes[i]->n_attribute; a++) {
       const AneOnnx__Graph *g = nodes[i]->attribute[a]->g;
       if (g) st = count_nodes(c, g->node, g->n_node, calls, total);
     }
     if (st) return st;
-    if (*total > ONNX_MAX_NODES) return onnx_fail(c->r, ANE_FORMAT, "more than %d nodes when local functions are inlined", ONNX_MAX_NODES);
+    if (*total > ONNX_MAX_NODES)
+      return onnx_fail(c->r, ANE_FORMAT, "more than %d nodes when local functions are inlined", ONNX_MAX_NODES);
   }
   return ANE_OK;
 }
@@ -87,7 +91,9 @@ static ane_status list_functions(struct onnx_reader *r) {
     uint32_t old;
     const char *copy = ane_arena_strndup(&r->s->arena, key, len);
     if (!copy || !ane_strmap_put(&r->functions, copy, len, (uint32_t)i, &old)) return onnx_no_memory(r);
-    if (old != UINT32_MAX) return onnx_fail(r, ANE_FORMAT, "two local functions are called %s", ane_quote(q, onnx_text(f->name), strlen(onnx_text(f->name))));
+    if (old != UINT32_MAX)
+      return onnx_fail(r, ANE_FORMAT, "two local functions are called %s",
+                       ane_quote(q, onnx_text(f->name), strlen(onnx_text(f->name))));
   }
   return ANE_OK;
 }

@@ -17,7 +17,8 @@ struct build {
 
 /* ---- Values --------------------------------------------------------------------------------------------------------*/
 
-static ane_status add_value(struct onnx_reader *r, const struct onnx_scope *scope, const char *name, const struct ane_onnx_tensor *constant, int32_t *out) {
+static ane_status add_value(struct onnx_reader *r, const struct onnx_scope *scope, const char *name,
+                            const struct ane_onnx_tensor *constant, int32_t *out) {
   size_t at = r->values.size / sizeof(struct ane_onnx_value), prefix = strlen(scope->prefix), len = strlen(name);
   if (at >= INT32_MAX / 2) return onnx_fail(r, ANE_FORMAT, "too many values");
   char *full = ane_arena_alloc(&r->s->arena, prefix + len + 1);
@@ -33,7 +34,8 @@ static ane_status add_value(struct onnx_reader *r, const struct onnx_scope *scop
 static ane_status bind(struct onnx_reader *r, struct onnx_scope *scope, const char *name, int32_t value, const char *what) {
   uint32_t old;
   char q[ANE_QUOTE_TEXT];
-  if (!ane_strmap_put(&scope->names, name, strlen(name), value == ABSENT ? absent_mark : (uint32_t)value, &old)) return onnx_no_memory(r);
+  if (!ane_strmap_put(&scope->names, name, strlen(name), value == ABSENT ? absent_mark : (uint32_t)value, &old))
+    return onnx_no_memory(r);
   if (old == UINT32_MAX) return ANE_OK;
   return onnx_fail(r, ANE_FORMAT, "%s: the value %s is made a second time", what, ane_quote(q, name, strlen(name)));
 }
@@ -70,7 +72,8 @@ static bool made_later(AneOnnx__Node **nodes, size_t from, size_t n, const char 
 }
 
 /* The inputs of node `at`, as values. */
-static ane_status read_inputs(struct build *b, const struct onnx_scope *scope, AneOnnx__Node **nodes, size_t at, size_t n, int32_t *in) {
+static ane_status read_inputs(struct build *b, const struct onnx_scope *scope, AneOnnx__Node **nodes, size_t at, size_t n,
+                              int32_t *in) {
   char q[ANE_QUOTE_TEXT], l[LABEL];
   const AneOnnx__Node *node = nodes[at];
   for (size_t i = 0; i < node->n_input; i++) {
@@ -79,14 +82,16 @@ static ane_status read_inputs(struct build *b, const struct onnx_scope *scope, A
     if (in[i] != MISSING) continue;
     ane_quote(q, name, strlen(name));
     if (made_later(nodes, at, n, name))
-      return onnx_fail(b->r, ANE_FORMAT, "node %s: input %s is made only by a later node: the graph has a cycle or is not in order", label(scope, node, l), q);
+      return onnx_fail(b->r, ANE_FORMAT,
+                       "node %s: input %s is made only by a later node: the graph has a cycle or is not in order",
+                       label(scope, node, l), q);
     return onnx_fail(b->r, ANE_FORMAT, "node %s: input %s is made by nobody", label(scope, node, l), q);
   }
   return ANE_OK;
 }
 
-static ane_status read_attributes(struct build *b, const struct onnx_scope *scope, const AneOnnx__Node *n, AneOnnx__Attribute **list, size_t count,
-                                  struct ane_onnx_attr *out, int32_t *n_out) {
+static ane_status read_attributes(struct build *b, const struct onnx_scope *scope, const AneOnnx__Node *n,
+                                  AneOnnx__Attribute **list, size_t count, struct ane_onnx_attr *out, int32_t *n_out) {
   char l[LABEL];
   label(scope, n, l);
   for (size_t i = 0; i < count; i++) {
@@ -108,7 +113,8 @@ static ane_status find_opset(struct build *b, const struct onnx_scope *scope, co
   while (!s->opsets && s->outer) s = s->outer;
   for (size_t i = 0; i < s->n_opsets; i++)
     if (strcmp(onnx_domain(s->opsets[i]->domain), domain) == 0) return *out = s->opsets[i]->version, ANE_OK;
-  return onnx_fail(b->r, ANE_FORMAT, "node %s: no opset of the domain \"%s\" is imported", label(scope, n, l), ane_quote(q, domain, strlen(domain)));
+  return onnx_fail(b->r, ANE_FORMAT, "node %s: no opset of the domain \"%s\" is imported", label(scope, n, l),
+                   ane_quote(q, domain, strlen(domain)));
 }
 
 /* ---- Constants -----------------------------------------------------------------------------------------------------*/
@@ -118,7 +124,8 @@ static ane_status constant_of(struct build *b, const char *l, const struct ane_o
   bool list = a->type == ANE_ONNX_INTS || a->type == ANE_ONNX_FLOATS, whole = a->type == ANE_ONNX_INTS || a->type == ANE_ONNX_INT;
   const char *want = list ? (whole ? "value_ints" : "value_floats") : (whole ? "value_int" : "value_float");
   if (a->type != ANE_ONNX_FLOAT && a->type != ANE_ONNX_INT && !list) want = "";
-  if (strcmp(a->name, want) != 0) return onnx_fail(b->r, ANE_UNSUPPORTED, "node %s: a constant of texts or of a sparse tensor", l);
+  if (strcmp(a->name, want) != 0)
+    return onnx_fail(b->r, ANE_UNSUPPORTED, "node %s: a constant of texts or of a sparse tensor", l);
   struct ane_onnx_tensor *t = ane_arena_alloc(&b->r->s->arena, sizeof *t);
   if (!t) return onnx_no_memory(b->r);
   *t = (struct ane_onnx_tensor){.name = "", .dtype = whole ? ANE_I64 : ANE_F32, .count = 1, .file = UINT32_MAX};
@@ -129,10 +136,12 @@ static ane_status constant_of(struct build *b, const char *l, const struct ane_o
   return ANE_OK;
 }
 
-static ane_status add_constant(struct build *b, struct onnx_scope *scope, const AneOnnx__Node *n, const struct ane_onnx_attr *attrs, int32_t n_attrs) {
+static ane_status add_constant(struct build *b, struct onnx_scope *scope, const AneOnnx__Node *n,
+                               const struct ane_onnx_attr *attrs, int32_t n_attrs) {
   char l[LABEL];
   label(scope, n, l);
-  if (n_attrs != 1 || n->n_output != 1 || n->n_input) return onnx_fail(b->r, ANE_FORMAT, "node %s: wanted one attribute and one output", l);
+  if (n_attrs != 1 || n->n_output != 1 || n->n_input)
+    return onnx_fail(b->r, ANE_FORMAT, "node %s: wanted one attribute and one output", l);
   const struct ane_onnx_tensor *t = NULL;
   int32_t value;
   ane_status st = constant_of(b, l, &attrs[0], &t);
@@ -143,8 +152,8 @@ static ane_status add_constant(struct build *b, struct onnx_scope *scope, const 
 /* ---- Calls ---------------------------------------------------------------------------------------------------------*/
 
 /* The caller's attributes and, for those it left out, the function's defaults. */
-static ane_status call_attributes(struct build *b, struct onnx_scope *scope, const AneOnnx__Node *n, const AneOnnx__Function *f, const struct ane_onnx_attr *given,
-                                  int32_t n_given, struct onnx_scope *inner) {
+static ane_status call_attributes(struct build *b, struct onnx_scope *scope, const AneOnnx__Node *n, const AneOnnx__Function *f,
+                                  const struct ane_onnx_attr *given, int32_t n_given, struct onnx_scope *inner) {
   struct ane_onnx_attr *all = onnx_array(b->r, (size_t)n_given + f->n_attribute_proto, sizeof *all);
   char l[LABEL];
   if (!all) return onnx_no_memory(b->r);
@@ -164,26 +173,30 @@ static ane_status call_attributes(struct build *b, struct onnx_scope *scope, con
   return ANE_OK;
 }
 
-static ane_status bind_results(struct build *b, struct onnx_scope *scope, const struct onnx_scope *inner, const AneOnnx__Node *n, const AneOnnx__Function *f) {
+static ane_status bind_results(struct build *b, struct onnx_scope *scope, const struct onnx_scope *inner, const AneOnnx__Node *n,
+                               const AneOnnx__Function *f) {
   char l[LABEL], q[ANE_QUOTE_TEXT];
   label(scope, n, l);
   for (size_t i = 0; i < n->n_output; i++) {
     if (!*n->output[i]) continue;
     int32_t v = lookup(inner, f->output[i]);
-    if (v < 0) return onnx_fail(b->r, ANE_FORMAT, "node %s: output %s of the function is made by nobody", l, ane_quote(q, f->output[i], strlen(f->output[i])));
+    if (v < 0)
+      return onnx_fail(b->r, ANE_FORMAT, "node %s: output %s of the function is made by nobody", l,
+                       ane_quote(q, f->output[i], strlen(f->output[i])));
     ane_status st = bind(b->r, scope, n->output[i], v, l);
     if (st) return st;
   }
   return ANE_OK;
 }
 
-static ane_status inline_call(struct build *b, struct onnx_scope *scope, const AneOnnx__Node *n, const AneOnnx__Function *f, const int32_t *in,
-                              const struct ane_onnx_attr *attrs, int32_t n_attrs, int calls) {
+static ane_status inline_call(struct build *b, struct onnx_scope *scope, const AneOnnx__Node *n, const AneOnnx__Function *f,
+                              const int32_t *in, const struct ane_onnx_attr *attrs, int32_t n_attrs, int calls) {
   char l[LABEL];
   label(scope, n, l);
   if (calls > ONNX_MAX_CALLS) return onnx_fail(b->r, ANE_FORMAT, "node %s: calls are nested deeper than %d", l, ONNX_MAX_CALLS);
   if (n->n_input > f->n_input || n->n_output > f->n_output)
-    return onnx_fail(b->r, ANE_FORMAT, "node %s: has %zu inputs and %zu outputs, the function %zu and %zu", l, n->n_input, n->n_output, f->n_input, f->n_output);
+    return onnx_fail(b->r, ANE_FORMAT, "node %s: has %zu inputs and %zu outputs, the function %zu and %zu", l, n->n_input,
+                     n->n_output, f->n_input, f->n_output);
   const char *own = n->name && *n->name ? n->name : n->n_output ? n->output[0] : "";
   size_t outer = strlen(scope->prefix), len = strlen(own);
   char *prefix = ane_arena_alloc(&b->r->s->arena, outer + len + 2);
@@ -192,7 +205,8 @@ static ane_status inline_call(struct build *b, struct onnx_scope *scope, const A
   memcpy(prefix, scope->prefix, outer);
   memcpy(prefix + outer, own, len);
   prefix[outer + len] = '/';
-  struct onnx_scope inner = {.prefix = outer < 200 ? prefix : scope->prefix, .opsets = f->opset_import, .n_opsets = f->n_opset_import};
+  struct onnx_scope inner = {
+      .prefix = outer < 200 ? prefix : scope->prefix, .opsets = f->opset_import, .n_opsets = f->n_opset_import};
   if (!f->n_opset_import) inner.opsets = b->r->model->opset_import, inner.n_opsets = b->r->model->n_opset_import;
   ane_status st = call_attributes(b, scope, n, f, attrs, n_attrs, &inner);
   for (size_t i = 0; !st && i < f->n_input; i++) st = bind(b->r, &inner, f->input[i], i < n->n_input ? in[i] : ABSENT, l);
@@ -244,7 +258,8 @@ static ane_status read_node(struct build *b, struct onnx_scope *scope, AneOnnx__
   if (st) return st;
   const AneOnnx__Function *f = onnx_function(b->r, node);
   if (f) return inline_call(b, scope, node, f, in, attrs, made.n_attrs, calls);
-  if (strcmp(onnx_text(node->op_type), "Constant") == 0 && !*onnx_domain(node->domain)) return add_constant(b, scope, node, attrs, made.n_attrs);
+  if (strcmp(onnx_text(node->op_type), "Constant") == 0 && !*onnx_domain(node->domain))
+    return add_constant(b, scope, node, attrs, made.n_attrs);
   return add_node(b, scope, node, &made);
 }
 
@@ -280,17 +295,20 @@ static ane_status read_io(struct onnx_reader *r, const AneOnnx__ValueInfo *v, co
   ane_quote(q, onnx_text(v->name), strlen(onnx_text(v->name)));
   *out = (struct ane_onnx_io){.name = onnx_copy(r, v->name), .dtype = ANE_DTYPE_COUNT, .rank = -1};
   if (!out->name) return onnx_no_memory(r);
-  if (t && (t->sequence_type || t->map_type || t->sparse_tensor_type || t->optional_type)) return onnx_fail(r, ANE_UNSUPPORTED, "%s %s is no tensor", what, q);
+  if (t && (t->sequence_type || t->map_type || t->sparse_tensor_type || t->optional_type))
+    return onnx_fail(r, ANE_UNSUPPORTED, "%s %s is no tensor", what, q);
   if (!t || !t->tensor_type) return ANE_OK;
   for (int d = 0; t->tensor_type->elem_type > 0 && d < ANE_DTYPE_COUNT; d++)
     if (ane_dtype_info((ane_dtype)d)->onnx == t->tensor_type->elem_type) out->dtype = (ane_dtype)d;
   const AneOnnx__Shape *s = t->tensor_type->shape;
   if (!s) return ANE_OK;
-  if (s->n_dim > ANE_ONNX_RANK) return onnx_fail(r, ANE_UNSUPPORTED, "%s %s has %zu dimensions, at most %d are supported", what, q, s->n_dim, ANE_ONNX_RANK);
+  if (s->n_dim > ANE_ONNX_RANK)
+    return onnx_fail(r, ANE_UNSUPPORTED, "%s %s has %zu dimensions, at most %d are supported", what, q, s->n_dim, ANE_ONNX_RANK);
   out->rank = (int32_t)s->n_dim;
   for (size_t i = 0; i < s->n_dim; i++) {
     const AneOnnx__Dimension *d = s->dim[i];
-    if (d->has_dim_value && d->dim_value < 0) return onnx_fail(r, ANE_FORMAT, "%s %s: dimension %zu is %" PRId64, what, q, i + 1, d->dim_value);
+    if (d->has_dim_value && d->dim_value < 0)
+      return onnx_fail(r, ANE_FORMAT, "%s %s: dimension %zu is %" PRId64, what, q, i + 1, d->dim_value);
     out->dim[i] = d->has_dim_value ? d->dim_value : -1;
     if (d->dim_param && !(out->symbol[i] = onnx_copy(r, d->dim_param))) return onnx_no_memory(r);
   }
@@ -298,7 +316,8 @@ static ane_status read_io(struct onnx_reader *r, const AneOnnx__ValueInfo *v, co
 }
 
 /* The names in scope are those of initialisers. */
-static ane_status read_inputs_of(struct onnx_reader *r, struct onnx_scope *scope, const AneOnnx__Graph *g, struct ane_onnx_graph *out) {
+static ane_status read_inputs_of(struct onnx_reader *r, struct onnx_scope *scope, const AneOnnx__Graph *g,
+                                 struct ane_onnx_graph *out) {
   size_t initialised = r->values.size / sizeof(struct ane_onnx_value);
   if (!(out->inputs = onnx_array(r, g->n_input, sizeof *out->inputs))) return onnx_no_memory(r);
   for (size_t i = 0; i < g->n_input; i++) {
@@ -315,7 +334,8 @@ static ane_status read_inputs_of(struct onnx_reader *r, struct onnx_scope *scope
   return ANE_OK;
 }
 
-static ane_status read_outputs_of(struct onnx_reader *r, const struct onnx_scope *scope, const AneOnnx__Graph *g, struct ane_onnx_graph *out) {
+static ane_status read_outputs_of(struct onnx_reader *r, const struct onnx_scope *scope, const AneOnnx__Graph *g,
+                                  struct ane_onnx_graph *out) {
   char q[ANE_QUOTE_TEXT];
   if (!(out->outputs = onnx_array(r, g->n_output, sizeof *out->outputs))) return onnx_no_memory(r);
   for (size_t i = 0; i < g->n_output; i++) {
@@ -330,7 +350,8 @@ static ane_status read_outputs_of(struct onnx_reader *r, const struct onnx_scope
   return ANE_OK;
 }
 
-ane_status onnx_graph(struct onnx_reader *r, const struct onnx_scope *outer, const AneOnnx__Graph *g, struct ane_onnx_graph *out) {
+ane_status onnx_graph(struct onnx_reader *r, const struct onnx_scope *outer, const AneOnnx__Graph *g,
+                      struct ane_onnx_graph *out) {
   struct onnx_scope scope = {.outer = outer, .prefix = outer ? outer->prefix : ""};
   struct build b = {.r = r};
   if (!outer) scope.opsets = r->model->opset_import, scope.n_opsets = r->model->n_opset_import;
@@ -341,8 +362,10 @@ ane_status onnx_graph(struct onnx_reader *r, const struct onnx_scope *outer, con
   if (!st) {
     out->n_nodes = (int32_t)(b.nodes.size / sizeof *out->nodes);
     out->nodes = onnx_array(r, (size_t)out->n_nodes, sizeof *out->nodes);
-    if (!out->nodes) st = onnx_no_memory(r);
-    else if (b.nodes.size) memcpy(out->nodes, b.nodes.data, b.nodes.size);
+    if (!out->nodes)
+      st = onnx_no_memory(r);
+    else if (b.nodes.size)
+      memcpy(out->nodes, b.nodes.data, b.nodes.size);
   }
   ane_strmap_free(&scope.names);
   ane_buffer_free(&b.nodes);

@@ -16,9 +16,9 @@ struct onnx_reader {
   struct ane_source *s;
   struct ane_onnx *doc;
   const AneOnnx__Model *model;
-  struct ane_strmap functions;   /* function_key -> index into model->functions */
-  struct ane_strmap locations;   /* of external data -> index into the source's files */
-  struct ane_buffer values;      /* of struct ane_onnx_value */
+  struct ane_strmap functions; /* function_key -> index into model->functions */
+  struct ane_strmap locations; /* of external data -> index into the source's files */
+  struct ane_buffer values;    /* of struct ane_onnx_value */
   uint32_t room_files;
   struct ane_error *err;
 };
@@ -33,7 +33,8 @@ const char *onnx_copy(struct onnx_reader *r, const char *s);
 /* A tensor of the file with its bytes checked and in hand. `what` names it in errors: "tensor x", "attribute value". */
 ane_status onnx_tensor(struct onnx_reader *r, const AneOnnx__Tensor *t, const char *what, struct ane_onnx_tensor *out);
 /* Bytes of a tensor in another file of the model's folder: `bytes` of them are wanted. */
-ane_status onnx_external(struct onnx_reader *r, const AneOnnx__Tensor *t, const char *what, uint64_t bytes, struct ane_onnx_tensor *out);
+ane_status onnx_external(struct onnx_reader *r, const AneOnnx__Tensor *t, const char *what, uint64_t bytes,
+                         struct ane_onnx_tensor *out);
 
 /* Names of one graph or function body to values; looked up from the inside out. */
 struct onnx_scope {
@@ -48,8 +49,8 @@ struct onnx_scope {
 };
 
 /* An attribute; *present is false where it refers to one that the caller did not give. Graphs are read in `scope`. */
-ane_status onnx_attribute(struct onnx_reader *r, const struct onnx_scope *scope, const char *node, const AneOnnx__Attribute *a, struct ane_onnx_attr *out,
-                          bool *present);
+ane_status onnx_attribute(struct onnx_reader *r, const struct onnx_scope *scope, const char *node, const AneOnnx__Attribute *a,
+                          struct ane_onnx_attr *out, bool *present);
 ane_status onnx_graph(struct onnx_reader *r, const struct onnx_scope *outer, const AneOnnx__Graph *g, struct ane_onnx_graph *out);
 
 /* Fills r->functions; refuses recursion, deep calls and growth beyond ONNX_MAX_NODES before anything is inlined. */

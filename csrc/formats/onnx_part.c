@@ -9,10 +9,10 @@
 struct part {
   struct ane_source *out;
   const struct ane_onnx *from;
-  int32_t *maker;   /* of each value: the node of the main graph, -1: none */
-  uint8_t *given;   /* each value: 1 given */
-  uint8_t *needed;  /* each value */
-  uint8_t *keep;    /* each node */
+  int32_t *maker;  /* of each value: the node of the main graph, -1: none */
+  uint8_t *given;  /* each value: 1 given */
+  uint8_t *needed; /* each value */
+  uint8_t *keep;   /* each node */
   int32_t *stack, depth;
 };
 
@@ -50,7 +50,8 @@ static void mark(struct part *p) {
 static ane_status add_io(struct part *p, struct ane_onnx_io *io, int32_t value, struct ane_error *err) {
   char name[16];
   snprintf(name, sizeof name, "v%d", (int)value);
-  *io = (struct ane_onnx_io){.name = ane_arena_strndup(&p->out->arena, name, strlen(name)), .value = value, .dtype = ANE_DTYPE_COUNT, .rank = -1};
+  *io = (struct ane_onnx_io){
+      .name = ane_arena_strndup(&p->out->arena, name, strlen(name)), .value = value, .dtype = ANE_DTYPE_COUNT, .rank = -1};
   return io->name ? ANE_OK : no_memory(err);
 }
 
@@ -88,8 +89,8 @@ static void find_makers(struct part *p) {
       if (g->nodes[i].out[k] >= 0) p->maker[g->nodes[i].out[k]] = i;
 }
 
-ane_status ane_onnx_part(struct ane_source **out, struct ane_source *s, const int32_t *want, int32_t n_want, const int32_t *given, int32_t n_given,
-                         struct ane_error *err) {
+ane_status ane_onnx_part(struct ane_source **out, struct ane_source *s, const int32_t *want, int32_t n_want, const int32_t *given,
+                         int32_t n_given, struct ane_error *err) {
   *out = NULL;
   if (!s->onnx) return ane_fail(err, ANE_INVALID, "%s: holds no graph", s->path);
   int32_t n = s->onnx->n_values;
@@ -117,7 +118,9 @@ ane_status ane_onnx_part(struct ane_source **out, struct ane_source *s, const in
   ane_free(p.given);
   ane_free(p.needed);
   ane_free(p.keep);
-  if (st) ane_source_close(p.out);
-  else *out = p.out;
+  if (st)
+    ane_source_close(p.out);
+  else
+    *out = p.out;
   return st;
 }

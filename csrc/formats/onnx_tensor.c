@@ -66,7 +66,8 @@ static float widen(int32_t id, uint8_t code) {
 /* ---- Shape ---------------------------------------------------------------------------------------------------------*/
 
 static ane_status read_shape(struct onnx_reader *r, const AneOnnx__Tensor *t, const char *what, struct ane_onnx_tensor *out) {
-  if (t->n_dims > ANE_ONNX_RANK) return tensor_fail(r, what, ANE_UNSUPPORTED, "has %zu dimensions, at most %d are supported", t->n_dims, ANE_ONNX_RANK);
+  if (t->n_dims > ANE_ONNX_RANK)
+    return tensor_fail(r, what, ANE_UNSUPPORTED, "has %zu dimensions, at most %d are supported", t->n_dims, ANE_ONNX_RANK);
   uint64_t room = 1; /* with 1 for a dimension of 0: those must not hide an overflow of the others */
   out->rank = (int32_t)t->n_dims;
   out->count = 1;
@@ -99,7 +100,8 @@ static void narrow(const void *src, size_t step, uint8_t *dst, size_t size, uint
   for (uint64_t i = 0; i < n; i++) memcpy(dst + i * size, (const uint8_t *)src + i * step, size);
 }
 
-static ane_status typed_data(struct onnx_reader *r, const AneOnnx__Tensor *t, const char *what, uint64_t bytes, const uint8_t **data) {
+static ane_status typed_data(struct onnx_reader *r, const AneOnnx__Tensor *t, const char *what, uint64_t bytes,
+                             const uint8_t **data) {
   struct {
     const char *name;
     const void *src;
@@ -108,10 +110,14 @@ static ane_status typed_data(struct onnx_reader *r, const AneOnnx__Tensor *t, co
   ane_dtype dtype = dtype_of(t->data_type);
   size_t size = dtype == ANE_DTYPE_COUNT || dtype == ANE_I4 || dtype == ANE_U4 ? 1 : ane_dtype_info(dtype)->bytes;
   uint64_t want = bytes / size;
-  if (dtype == ANE_F32) field.name = "float_data", field.src = t->float_data, field.n = t->n_float_data;
-  else if (dtype == ANE_F64) field.name = "double_data", field.src = t->double_data, field.n = t->n_double_data, field.step = 8;
-  else if (dtype == ANE_I64) field.name = "int64_data", field.src = t->int64_data, field.n = t->n_int64_data, field.step = 8;
-  else if (dtype == ANE_U32 || dtype == ANE_U64) field.name = "uint64_data", field.src = t->uint64_data, field.n = t->n_uint64_data, field.step = 8;
+  if (dtype == ANE_F32)
+    field.name = "float_data", field.src = t->float_data, field.n = t->n_float_data;
+  else if (dtype == ANE_F64)
+    field.name = "double_data", field.src = t->double_data, field.n = t->n_double_data, field.step = 8;
+  else if (dtype == ANE_I64)
+    field.name = "int64_data", field.src = t->int64_data, field.n = t->n_int64_data, field.step = 8;
+  else if (dtype == ANE_U32 || dtype == ANE_U64)
+    field.name = "uint64_data", field.src = t->uint64_data, field.n = t->n_uint64_data, field.step = 8;
   size_t all = t->n_float_data + t->n_double_data + t->n_int64_data + t->n_uint64_data + t->n_int32_data;
   if (field.n != want || all != want) return wrong_count(r, what, field.name, want, all == field.n ? field.n : all);
   uint8_t *dst = onnx_array(r, (size_t)want, size);
@@ -127,9 +133,11 @@ static bool has_typed(const AneOnnx__Tensor *t) {
   return t->n_float_data || t->n_double_data || t->n_int64_data || t->n_uint64_data || t->n_int32_data;
 }
 
-static ane_status find_bytes(struct onnx_reader *r, const AneOnnx__Tensor *t, const char *what, uint64_t bytes, struct ane_onnx_tensor *out) {
+static ane_status find_bytes(struct onnx_reader *r, const AneOnnx__Tensor *t, const char *what, uint64_t bytes,
+                             struct ane_onnx_tensor *out) {
   bool external = t->data_location == 1;
-  if (t->data_location != 0 && !external) return tensor_fail(r, what, ANE_FORMAT, "data_location is %d, wanted 0 (here) or 1 (external)", (int)t->data_location);
+  if (t->data_location != 0 && !external)
+    return tensor_fail(r, what, ANE_FORMAT, "data_location is %d, wanted 0 (here) or 1 (external)", (int)t->data_location);
   if (t->segment) return tensor_fail(r, what, ANE_UNSUPPORTED, "is one segment of a tensor");
   if ((external && (t->has_raw_data || has_typed(t))) || (t->has_raw_data && has_typed(t)))
     return tensor_fail(r, what, ANE_FORMAT, "has its numbers in more than one place");
@@ -155,8 +163,10 @@ static ane_status widen_all(struct onnx_reader *r, int32_t id, struct ane_onnx_t
   for (uint64_t i = 0; i < out->count; i++) {
     uint8_t code = (uint8_t)(out->data[i / per] >> bits * (i % per) & ((1u << bits) - 1));
     float f = floats ? widen(id, code) : 0;
-    if (floats) memcpy(dst + 4 * i, &f, 4);
-    else dst[i] = id == INT2 && code > 1 ? (uint8_t)(code - 4) : code;
+    if (floats)
+      memcpy(dst + 4 * i, &f, 4);
+    else
+      dst[i] = id == INT2 && code > 1 ? (uint8_t)(code - 4) : code;
   }
   out->data = dst;
   out->file = UINT32_MAX;
@@ -167,7 +177,8 @@ ane_status onnx_tensor(struct onnx_reader *r, const AneOnnx__Tensor *t, const ch
   *out = (struct ane_onnx_tensor){.dtype = dtype_of(t->data_type)};
   if (out->dtype == ANE_DTYPE_COUNT && !widened_bits(t->data_type)) {
     bool known = t->data_type == 8 || t->data_type == 14 || t->data_type == 15 || t->data_type == 27 || t->data_type == 28;
-    return tensor_fail(r, what, known ? ANE_UNSUPPORTED : ANE_FORMAT, "data type %d is not one of the supported ones", (int)t->data_type);
+    return tensor_fail(r, what, known ? ANE_UNSUPPORTED : ANE_FORMAT, "data type %d is not one of the supported ones",
+                       (int)t->data_type);
   }
   ane_status st = read_shape(r, t, what, out);
   if (st) return st;

@@ -39,7 +39,8 @@ static int width(ane_dtype t) { return t == ANE_U4 || t == ANE_I4 ? 4 : (int)ane
 
 /* ---- Kinds ---------------------------------------------------------------------------------------------------------*/
 
-static ane_status plain(struct weights *w, const struct ane_onnx_piece *p, const struct ane_onnx_tensor *t, struct ane_gather *g) {
+static ane_status plain(struct weights *w, const struct ane_onnx_piece *p, const struct ane_onnx_tensor *t,
+                        struct ane_gather *g) {
   if (!is_float(t->dtype)) return fail(w, ANE_UNSUPPORTED, "its numbers are no floats");
   g->dtype = t->dtype;
   g->row_step = p->transposed ? 1 : p->cols;
@@ -49,10 +50,12 @@ static ane_status plain(struct weights *w, const struct ane_onnx_piece *p, const
 }
 
 /* Codes [matrix][row][block * nb], scales [matrix][row][nb], zero points the same or packed. */
-static ane_status nbits(struct weights *w, const struct ane_onnx_piece *p, const struct ane_onnx_tensor *t, struct ane_gather *g) {
+static ane_status nbits(struct weights *w, const struct ane_onnx_piece *p, const struct ane_onnx_tensor *t,
+                        struct ane_gather *g) {
   int64_t block = p->block ? p->block : p->cols, nb = (p->cols + block - 1) / block, row = p->padded ? nb * block : p->cols;
   const struct ane_onnx_tensor *zeros = constant(w, p->zeros);
-  if (t->dtype != ANE_U8 && t->dtype != ANE_U4 && t->dtype != ANE_I4) return fail(w, ANE_UNSUPPORTED, "its codes are of another type than uint8, uint4, int4");
+  if (t->dtype != ANE_U8 && t->dtype != ANE_U4 && t->dtype != ANE_I4)
+    return fail(w, ANE_UNSUPPORTED, "its codes are of another type than uint8, uint4, int4");
   g->bits = t->dtype == ANE_U8 ? p->bits : 4;
   g->is_signed = t->dtype == ANE_I4;
   if (row * g->bits % 8) return fail(w, ANE_UNSUPPORTED, "its rows are no whole bytes");
@@ -68,10 +71,12 @@ static ane_status nbits(struct weights *w, const struct ane_onnx_piece *p, const
   return ANE_OK;
 }
 
-static ane_status dequantize(struct weights *w, const struct ane_onnx_piece *p, const struct ane_onnx_tensor *t, struct ane_gather *g) {
+static ane_status dequantize(struct weights *w, const struct ane_onnx_piece *p, const struct ane_onnx_tensor *t,
+                             struct ane_gather *g) {
   const struct ane_onnx_tensor *scales = constant(w, p->scales), *zeros = constant(w, p->zeros);
   bool sixteenth = t->dtype == ANE_U4 || t->dtype == ANE_I4;
-  if (!sixteenth && t->dtype != ANE_U8 && t->dtype != ANE_I8) return fail(w, ANE_UNSUPPORTED, "its codes are of another type than int4 and int8");
+  if (!sixteenth && t->dtype != ANE_U8 && t->dtype != ANE_I8)
+    return fail(w, ANE_UNSUPPORTED, "its codes are of another type than int4 and int8");
   if (zeros && zeros->dtype != t->dtype) return fail(w, ANE_UNSUPPORTED, "its zero points are of another type than its codes");
   g->bits = sixteenth ? 4 : 8;
   g->is_signed = t->dtype == ANE_I4 || t->dtype == ANE_I8;
@@ -81,11 +86,13 @@ static ane_status dequantize(struct weights *w, const struct ane_onnx_piece *p, 
   g->col_step = p->transposed ? p->rows : 1;
   g->row_block = g->block = 1;
   bool along_rows = p->transposed ? p->axis == 1 : p->axis == 0; /* do scales change from row to row of the product? */
-  if (scales && scales->count == 1 && p->block == 0) { /* a single one */
+  if (scales && scales->count == 1 && p->block == 0) {           /* a single one */
     g->row_block = p->rows, g->block = p->cols;
   } else if (p->block == 0) {
-    if (along_rows) g->scale_row = 1, g->block = p->cols;
-    else g->scale_col = 1, g->row_block = p->rows;
+    if (along_rows)
+      g->scale_row = 1, g->block = p->cols;
+    else
+      g->scale_col = 1, g->row_block = p->rows;
   } else {
     int64_t nb = ((p->axis == 0 ? outer : inner) + p->block - 1) / p->block, line = p->axis == 0 ? inner : nb;
     *(along_rows ? &g->row_block : &g->block) = p->block;
@@ -97,7 +104,8 @@ static ane_status dequantize(struct weights *w, const struct ane_onnx_piece *p, 
 
 /* ---- Bounds --------------------------------------------------------------------------------------------------------*/
 
-static ane_status check_g_idx(struct weights *w, const struct ane_onnx_piece *p, const struct ane_onnx_tensor *t, int64_t blocks) {
+static ane_status check_g_idx(struct weights *w, const struct ane_onnx_piece *p, const struct ane_onnx_tensor *t,
+                              int64_t blocks) {
   if (t->dtype != ANE_I32 || t->count < (uint64_t)p->cols) return fail(w, ANE_SHAPE, "g_idx is no int32 list of its columns");
   for (int64_t c = 0; c < p->cols; c++) {
     int32_t b;
@@ -109,7 +117,8 @@ static ane_status check_g_idx(struct weights *w, const struct ane_onnx_piece *p,
 
 static ane_status bind_scales(struct weights *w, const struct ane_onnx_piece *p, struct ane_gather *g) {
   const struct ane_onnx_tensor *scales = constant(w, p->scales), *zeros = constant(w, p->zeros), *idx = constant(w, p->g_idx);
-  if (!scales || (p->zeros >= 0 && !zeros) || (p->g_idx >= 0 && !idx)) return fail(w, ANE_UNSUPPORTED, "its scales, zero points or g_idx are no constants");
+  if (!scales || (p->zeros >= 0 && !zeros) || (p->g_idx >= 0 && !idx))
+    return fail(w, ANE_UNSUPPORTED, "its scales, zero points or g_idx are no constants");
   if (!is_float(scales->dtype)) return fail(w, ANE_UNSUPPORTED, "its scales are no floats");
   int64_t blocks = (p->cols + g->block - 1) / g->block;
   int64_t last = farthest(g->scale_base, (p->rows + g->row_block - 1) / g->row_block, g->scale_row, blocks, g->scale_col);
@@ -118,7 +127,8 @@ static ane_status bind_scales(struct weights *w, const struct ane_onnx_piece *p,
   g->zero_default = p->zero_default;
   if (zeros) {
     uint64_t rows = g->zero_bits ? (uint64_t)(last / g->zero_blocks) + 1 : 0;
-    bool fits = g->zero_bits ? zeros->bytes / (uint64_t)g->zero_row_bytes >= rows : (uint64_t)last < zeros->count && inside(zeros, last, width(zeros->dtype));
+    bool fits = g->zero_bits ? zeros->bytes / (uint64_t)g->zero_row_bytes >= rows
+                             : (uint64_t)last < zeros->count && inside(zeros, last, width(zeros->dtype));
     if (!fits) return fail(w, ANE_SHAPE, "it has too few zero points");
     g->zeros = zeros->data, g->zero_dtype = zeros->dtype;
   }
@@ -131,11 +141,14 @@ static ane_status bind(struct weights *w, const struct ane_onnx_piece *p, struct
   const struct ane_onnx_tensor *t = constant(w, p->data);
   int64_t elements;
   if (!t) return fail(w, ANE_UNSUPPORTED, "it is no constant");
-  if (p->rows < 1 || p->cols < 1 || p->rows > INT32_MAX || p->cols > INT32_MAX || p->matrix < 0 || p->block < 0 || p->block > INT32_MAX ||
-      __builtin_mul_overflow(p->rows, p->cols, &elements) || p->matrix > (int64_t)(t->bytes / (uint64_t)ANE_MAX(elements / 4, 1)) ||
+  if (p->rows < 1 || p->cols < 1 || p->rows > INT32_MAX || p->cols > INT32_MAX || p->matrix < 0 || p->block < 0 ||
+      p->block > INT32_MAX || __builtin_mul_overflow(p->rows, p->cols, &elements) ||
+      p->matrix > (int64_t)(t->bytes / (uint64_t)ANE_MAX(elements / 4, 1)) ||
       (p->kind == ANE_ONNX_NBITS && p->bits != 2 && p->bits != 4 && p->bits != 8))
     return fail(w, ANE_SHAPE, "its sizes are not those of its constants");
-  ane_status st = p->kind == ANE_ONNX_PLAIN ? plain(w, p, t, g) : p->kind == ANE_ONNX_NBITS ? nbits(w, p, t, g) : dequantize(w, p, t, g);
+  ane_status st = p->kind == ANE_ONNX_PLAIN   ? plain(w, p, t, g)
+                  : p->kind == ANE_ONNX_NBITS ? nbits(w, p, t, g)
+                                              : dequantize(w, p, t, g);
   if (!st && p->kind != ANE_ONNX_PLAIN) st = bind_scales(w, p, g);
   if (st) return st;
   if (!inside(t, farthest(g->base, p->rows, g->row_step, p->cols, g->col_step), g->bits ? g->bits : width(t->dtype)))
@@ -187,15 +200,18 @@ static ane_status weight(struct weights *w, const struct ane_onnx_weight *from, 
     if (st) return st;
     count += (uint64_t)parts[i].shape.dim[0] * (uint64_t)parts[i].shape.dim[1];
   }
-  if (!from->n_pieces || !ane_shape_count(&from->shape, &want) || want != count) return fail(w, ANE_SHAPE, "its shape is not that of its pieces");
+  if (!from->n_pieces || !ane_shape_count(&from->shape, &want) || want != count)
+    return fail(w, ANE_SHAPE, "its shape is not that of its pieces");
   to->tensor = parts[0];
   to->tensor.shape = from->shape;
-  if (to->tensor.gather && from->shape.rank != 2) return fail(w, ANE_UNSUPPORTED, "it is no matrix, but its rows do not lie as such");
+  if (to->tensor.gather && from->shape.rank != 2)
+    return fail(w, ANE_UNSUPPORTED, "it is no matrix, but its rows do not lie as such");
   if (from->n_pieces > 1) to->parts = parts, to->n_parts = from->n_pieces, to->tensor.gather = NULL;
   return ANE_OK;
 }
 
-ane_status ane_onnx_weights(struct ane_source **out, struct ane_source *s, const struct ane_onnx_weight *list, uint32_t n, struct ane_error *err) {
+ane_status ane_onnx_weights(struct ane_source **out, struct ane_source *s, const struct ane_onnx_weight *list, uint32_t n,
+                            struct ane_error *err) {
   *out = NULL;
   if (!s->onnx) return ane_fail(err, ANE_INVALID, "%s: holds no graph", s->path);
   struct ane_source *d = ane_source_derive(s);
@@ -206,7 +222,9 @@ ane_status ane_onnx_weights(struct ane_source **out, struct ane_source *s, const
   for (uint32_t i = 0; !st && i < n; i++) st = weight(&w, &list[i], &d->tensors[i]);
   d->n_tensors = st ? 0 : n;
   if (!st) st = ane_source_index_tensors(d, err);
-  if (st) ane_source_close(d);
-  else *out = d;
+  if (st)
+    ane_source_close(d);
+  else
+    *out = d;
   return st;
 }

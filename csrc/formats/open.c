@@ -188,7 +188,9 @@ ane_status ane_source_open(struct ane_source **out, const char *path, struct ane
   struct ane_source *s = ane_calloc(1, sizeof *s);
   if (!s) return no_memory(path, err);
   ane_status st = open_into(s, path, err);
-  if (st) ane_source_close(s);
-  else *out = s;
+  if (st)
+    ane_source_close(s);
+  else
+    *out = s;
   return st;
 }

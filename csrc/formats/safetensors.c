@@ -65,14 +65,16 @@ static ane_status read_shape(const struct part *p, const json_t *info, struct an
   const json_t *v = json_object_get(info, "shape");
   if (!json_is_array(v)) return ane_fail(p->err, ANE_FORMAT, "shape is %s, wanted an array", ane_json_kind(v));
   size_t rank = json_array_size(v);
-  if (rank > ANE_MAX_RANK) return ane_fail(p->err, ANE_UNSUPPORTED, "shape has %zu dimensions, the limit is %d", rank, ANE_MAX_RANK);
+  if (rank > ANE_MAX_RANK)
+    return ane_fail(p->err, ANE_UNSUPPORTED, "shape has %zu dimensions, the limit is %d", rank, ANE_MAX_RANK);
   out->rank = (uint32_t)rank;
   for (size_t i = 0; i < rank; i++) {
     const json_t *d = json_array_get(v, i);
     uint64_t n;
     if (json_is_integer(d) && json_integer_value(d) < 0)
       return ane_fail(p->err, ANE_FORMAT, "shape[%zu] is %" JSON_INTEGER_FORMAT, i, json_integer_value(d));
-    if (!ane_json_count(d, &n)) return ane_fail(p->err, ANE_FORMAT, "shape[%zu] is %s, wanted a whole number", i, ane_json_kind(d));
+    if (!ane_json_count(d, &n))
+      return ane_fail(p->err, ANE_FORMAT, "shape[%zu] is %s, wanted a whole number", i, ane_json_kind(d));
     out->dim[i] = (int64_t)n;
   }
   return ANE_OK;
@@ -101,8 +103,8 @@ static ane_status read_tensor(const struct part *p, const json_t *info, struct a
   if (!ane_shape_count(&t->tensor.shape, &count) || !ane_dtype_bytes(t->tensor.dtype, count, &t->tensor.bytes))
     return ane_fail(p->err, ANE_FORMAT, "the size of %s %s overflows", dtype, ane_shape_text(&t->tensor.shape, text));
   if (t->tensor.bytes != end - begin)
-    return ane_fail(p->err, ANE_FORMAT, "%s %s has %" PRIu64 " bytes, data_offsets %" PRIu64 " to %" PRIu64 " hold %" PRIu64, dtype,
-                    ane_shape_text(&t->tensor.shape, text), t->tensor.bytes, begin, end, end - begin);
+    return ane_fail(p->err, ANE_FORMAT, "%s %s has %" PRIu64 " bytes, data_offsets %" PRIu64 " to %" PRIu64 " hold %" PRIu64,
+                    dtype, ane_shape_text(&t->tensor.shape, text), t->tensor.bytes, begin, end, end - begin);
   t->offset = p->start + begin;
   t->tensor.data = p->data + begin;
   t->file = p->file;
@@ -129,7 +131,8 @@ static ane_status check_cover(const struct part *p) {
                       t->offset, ane_quote(other, before, strlen(before)), next);
     }
     if (t->offset > next)
-      return ane_fail(p->err, ANE_FORMAT, "bytes %" PRIu64 " to %" PRIu64 ", before tensor %s, belong to no tensor", next, t->offset, text);
+      return ane_fail(p->err, ANE_FORMAT, "bytes %" PRIu64 " to %" PRIu64 ", before tensor %s, belong to no tensor", next,
+                      t->offset, text);
     next = t->offset + t->tensor.bytes;
   }
   if (next == end) return ANE_OK;
@@ -200,11 +203,13 @@ static ane_status read_metadata(const struct part *p) {
 
 static ane_status read_header(struct part *p) {
   const struct ane_map *map = &p->s->files[p->file].map;
-  if (map->size < 8) return ane_fail(p->err, ANE_FORMAT, "has %" PRIu64 " bytes, wanted at least 8: the length of the header", map->size);
+  if (map->size < 8)
+    return ane_fail(p->err, ANE_FORMAT, "has %" PRIu64 " bytes, wanted at least 8: the length of the header", map->size);
   uint64_t n = ane_load_u64(map->data);
   if (n > MAX_HEADER) return ane_fail(p->err, ANE_FORMAT, "the header has %" PRIu64 " bytes, the limit is %d", n, MAX_HEADER);
   if (n > map->size - 8)
-    return ane_fail(p->err, ANE_FORMAT, "the header has %" PRIu64 " bytes, the file %" PRIu64 " behind its length", n, map->size - 8);
+    return ane_fail(p->err, ANE_FORMAT, "the header has %" PRIu64 " bytes, the file %" PRIu64 " behind its length", n,
+                    map->size - 8);
   if (n < 2) return ane_fail(p->err, ANE_FORMAT, "the header has %" PRIu64 " bytes, wanted at least 2", n);
   if (map->data[8] != '{') return ane_fail(p->err, ANE_FORMAT, "the header begins with byte 0x%02x, wanted '{'", map->data[8]);
   p->data = map->data + 8 + n;
@@ -355,12 +360,16 @@ ane_status ane_safetensors_read_index(struct ane_source *s, struct ane_error *er
   const char *path = s->files[0].path;
   json_t *root = NULL;
   ane_status st;
-  if (file->size > MAX_HEADER) st = ane_fail(err, ANE_FORMAT, "the index has %" PRIu64 " bytes, the limit is %d", file->size, MAX_HEADER);
-  else st = ane_json_parse(&root, file->data, file->size, 0, err);
+  if (file->size > MAX_HEADER)
+    st = ane_fail(err, ANE_FORMAT, "the index has %" PRIu64 " bytes, the limit is %d", file->size, MAX_HEADER);
+  else
+    st = ane_json_parse(&root, file->data, file->size, 0, err);
   const json_t *map = json_object_get(root, "weight_map");
   if (!st && !json_is_object(map)) st = ane_fail(err, ANE_FORMAT, "weight_map is %s, wanted an object", ane_json_kind(map));
-  if (st) st = ane_fail_in(err, st, "%s", ane_path_tail(path));
-  else st = read_map(s, map, path, err);
+  if (st)
+    st = ane_fail_in(err, st, "%s", ane_path_tail(path));
+  else
+    st = read_map(s, map, path, err);
   json_decref(root);
   return st;
 }

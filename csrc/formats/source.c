@@ -141,8 +141,10 @@ const char *ane_quote(char out[ANE_QUOTE_TEXT], const char *s, uint64_t len) {
   size_t at = 0, i = 0;
   while (i < len && at + 8 <= ANE_QUOTE_TEXT) { /* room for one sequence and "..." with its NUL */
     size_t n = sequence(u + i, (size_t)ANE_MIN(len - i, (uint64_t)4));
-    if (n) memcpy(out + at, u + i, n);
-    else out[at] = u[i] >= 0x20 && u[i] < 0x7F ? s[i] : '?', n = 1;
+    if (n)
+      memcpy(out + at, u + i, n);
+    else
+      out[at] = u[i] >= 0x20 && u[i] < 0x7F ? s[i] : '?', n = 1;
     at += n;
     i += n;
   }
@@ -163,7 +165,8 @@ const char *ane_location_fault(const char *s) {
   for (const char *p = s; *p; p++) {
     if (*p == '\\') return "holds a backslash";
     if (*p == ':') return "holds a colon";
-    if ((p == s || p[-1] == '/') && p[0] == '.' && p[1] == '.' && (p[2] == '/' || !p[2] || p[2] == '\\')) return "leaves the folder";
+    if ((p == s || p[-1] == '/') && p[0] == '.' && p[1] == '.' && (p[2] == '/' || !p[2] || p[2] == '\\'))
+      return "leaves the folder";
   }
   return strlen(s) > 1024 ? "is longer than 1024 bytes" : NULL;
 }

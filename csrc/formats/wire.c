@@ -39,7 +39,8 @@ static size_t read_varint(const uint8_t *p, const uint8_t *end, uint64_t *value)
   return 0;
 }
 
-static ane_status read_item(struct walk *w, const ProtobufCMessageDescriptor *d, const uint8_t *p, const uint8_t *end, struct item *it) {
+static ane_status read_item(struct walk *w, const ProtobufCMessageDescriptor *d, const uint8_t *p, const uint8_t *end,
+                            struct item *it) {
   uint64_t tag, len;
   size_t n = read_varint(p, end, &tag);
   if (!n) return wrong(w, d, p, "the tag is no varint of at most ten bytes");
@@ -61,8 +62,8 @@ static ane_status read_item(struct walk *w, const ProtobufCMessageDescriptor *d,
     default: return wrong(w, d, p, "a wire type that does not exist");
   }
   if (it->size > (uint64_t)(end - it->p)) {
-    return ane_fail(w->err, ANE_FORMAT, "%s at byte %zu: field %" PRIu64 " has %" PRIu64 " bytes, only %zu are left", d->short_name,
-                    (size_t)(p - w->base), it->number, it->size, (size_t)(end - it->p));
+    return ane_fail(w->err, ANE_FORMAT, "%s at byte %zu: field %" PRIu64 " has %" PRIu64 " bytes, only %zu are left",
+                    d->short_name, (size_t)(p - w->base), it->number, it->size, (size_t)(end - it->p));
   }
   return ANE_OK;
 }
@@ -137,10 +138,13 @@ const uint8_t *ane_wire_view(const ProtobufCBinaryData *ref, const uint8_t *data
 
 /* ---- The walk ------------------------------------------------------------------------------------------------------*/
 
-static ane_status walk_message(struct walk *w, const ProtobufCMessageDescriptor *d, const uint8_t *p, const uint8_t *end, int depth);
+static ane_status walk_message(struct walk *w, const ProtobufCMessageDescriptor *d, const uint8_t *p, const uint8_t *end,
+                               int depth);
 
 static ane_status walk_nested(struct walk *w, const ProtobufCMessageDescriptor *d, const struct item *it, int depth) {
-  if (depth >= ANE_WIRE_DEPTH) return ane_fail(w->err, ANE_FORMAT, "messages nested deeper than %d at byte %zu", ANE_WIRE_DEPTH, (size_t)(it->from - w->base));
+  if (depth >= ANE_WIRE_DEPTH)
+    return ane_fail(w->err, ANE_FORMAT, "messages nested deeper than %d at byte %zu", ANE_WIRE_DEPTH,
+                    (size_t)(it->from - w->base));
   size_t hole;
   ane_status st = open_bytes(w, it, &hole);
   if (!st) st = walk_message(w, d, it->p, it->p + it->size, depth + 1);
@@ -151,24 +155,27 @@ static ane_status walk_nested(struct walk *w, const ProtobufCMessageDescriptor *
   return ANE_OK;
 }
 
-static ane_status walk_field(struct walk *w, const ProtobufCMessageDescriptor *d, const ProtobufCFieldDescriptor *f, const struct item *it, int depth) {
+static ane_status walk_field(struct walk *w, const ProtobufCMessageDescriptor *d, const ProtobufCFieldDescriptor *f,
+                             const struct item *it, int depth) {
   enum wire each = wire_of(f->type);
   bool packed = f->label == PROTOBUF_C_LABEL_REPEATED && each != WIRE_BYTES && it->wire == WIRE_BYTES;
   if (it->wire != each && !packed) {
-    return ane_fail(w->err, ANE_FORMAT, "%s.%s at byte %zu has wire type %d, wanted %d", d->short_name, f->name, (size_t)(it->from - w->base),
-                    (int)it->wire, (int)each);
+    return ane_fail(w->err, ANE_FORMAT, "%s.%s at byte %zu has wire type %d, wanted %d", d->short_name, f->name,
+                    (size_t)(it->from - w->base), (int)it->wire, (int)each);
   }
   if (packed && !packed_ok(it, each)) return wrong(w, d, it->from, "packed numbers do not end with their field");
   if (f->type == PROTOBUF_C_TYPE_MESSAGE) return walk_nested(w, f->descriptor, it, depth);
   if (f->type == PROTOBUF_C_TYPE_BYTES) return put_reference(w, it);
   if (f->type == PROTOBUF_C_TYPE_STRING) {
-    if (it->size && memchr(it->p, 0, (size_t)it->size)) return ane_fail(w->err, ANE_FORMAT, "%s.%s at byte %zu holds a NUL", d->short_name, f->name, (size_t)(it->from - w->base));
+    if (it->size && memchr(it->p, 0, (size_t)it->size))
+      return ane_fail(w->err, ANE_FORMAT, "%s.%s at byte %zu holds a NUL", d->short_name, f->name, (size_t)(it->from - w->base));
     if (it->size > INT32_MAX) return wrong(w, d, it->from, "a text of more than 2 GiB");
   }
   return append(w, it->from, (size_t)(it->p - it->from + (ptrdiff_t)it->size));
 }
 
-static ane_status walk_message(struct walk *w, const ProtobufCMessageDescriptor *d, const uint8_t *p, const uint8_t *end, int depth) {
+static ane_status walk_message(struct walk *w, const ProtobufCMessageDescriptor *d, const uint8_t *p, const uint8_t *end,
+                               int depth) {
   uint64_t seen = 0; /* bit i: field i of the descriptor, a single message, has come */
   while (p < end) {
     struct item it = {0};
@@ -179,7 +186,9 @@ static ane_status walk_message(struct walk *w, const ProtobufCMessageDescriptor 
     if (!f) continue;
     size_t i = (size_t)(f - d->fields);
     if (f->type == PROTOBUF_C_TYPE_MESSAGE && f->label != PROTOBUF_C_LABEL_REPEATED && i < 64) {
-      if (seen >> i & 1) return ane_fail(w->err, ANE_FORMAT, "%s.%s at byte %zu comes a second time", d->short_name, f->name, (size_t)(it.from - w->base));
+      if (seen >> i & 1)
+        return ane_fail(w->err, ANE_FORMAT, "%s.%s at byte %zu comes a second time", d->short_name, f->name,
+                        (size_t)(it.from - w->base));
       seen |= UINT64_C(1) << i;
     }
     st = walk_field(w, d, f, &it, depth);
@@ -195,7 +204,8 @@ static void wire_free(void *arg ANE_UNUSED, void *p) { ane_free(p); }
 
 ProtobufCAllocator ane_wire_allocator = {wire_alloc, wire_free, NULL};
 
-ane_status ane_wire_unpack(const ProtobufCMessageDescriptor *d, const uint8_t *data, size_t size, ProtobufCMessage **out, struct ane_error *err) {
+ane_status ane_wire_unpack(const ProtobufCMessageDescriptor *d, const uint8_t *data, size_t size, ProtobufCMessage **out,
+                           struct ane_error *err) {
   struct walk w = {.base = data, .err = err};
   *out = NULL;
   ane_status st = walk_message(&w, d, data, data + size, 1);

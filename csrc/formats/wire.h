@@ -21,7 +21,8 @@ enum { ANE_WIRE_DEPTH = 100 };
 extern ProtobufCAllocator ane_wire_allocator;
 
 /* *out is NULL on failure. Errors: ANE_FORMAT (message, field, byte), ANE_NOMEM. */
-ane_status ane_wire_unpack(const ProtobufCMessageDescriptor *d, const uint8_t *data, size_t size, ProtobufCMessage **out, struct ane_error *err);
+ane_status ane_wire_unpack(const ProtobufCMessageDescriptor *d, const uint8_t *data, size_t size, ProtobufCMessage **out,
+                           struct ane_error *err);
 
 /* The bytes that a `bytes` field of a message unpacked from `data` stands for. */
 const uint8_t *ane_wire_view(const ProtobufCBinaryData *ref, const uint8_t *data, size_t *size);

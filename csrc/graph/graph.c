@@ -36,13 +36,16 @@ static bool grow(void **array, int32_t n, int32_t *room, size_t size) {
   return true;
 }
 
-static ane_status no_memory(const char *name, struct ane_error *err) { return ane_fail(err, ANE_NOMEM, "no memory for %s in the graph", name); }
+static ane_status no_memory(const char *name, struct ane_error *err) {
+  return ane_fail(err, ANE_NOMEM, "no memory for %s in the graph", name);
+}
 
-static ane_status add_value(struct ane_graph *g, const char *name, ane_value_kind kind, ane_dtype t, const struct ane_shape *s, int32_t *out,
-                            struct ane_error *err) {
+static ane_status add_value(struct ane_graph *g, const char *name, ane_value_kind kind, ane_dtype t, const struct ane_shape *s,
+                            int32_t *out, struct ane_error *err) {
   size_t len = strlen(name);
   if (len == 0) return ane_fail(err, ANE_INVALID, "a value of the graph has no name");
-  if (ane_strmap_get(&g->names, name, len) != UINT32_MAX) return ane_fail(err, ANE_INVALID, "two values of the graph are called %s", name);
+  if (ane_strmap_get(&g->names, name, len) != UINT32_MAX)
+    return ane_fail(err, ANE_INVALID, "two values of the graph are called %s", name);
   char *copy = ane_arena_strndup(&g->arena, name, len);
   if (!copy || !grow((void **)&g->values, g->n_values, &g->room_values, sizeof *g->values)) return no_memory(name, err);
   if (!ane_strmap_put(&g->names, copy, len, (uint32_t)g->n_values, NULL)) return no_memory(name, err);
@@ -51,17 +54,21 @@ static ane_status add_value(struct ane_graph *g, const char *name, ane_value_kin
   return ANE_OK;
 }
 
-ane_status ane_graph_input(struct ane_graph *g, const char *name, ane_dtype t, const struct ane_shape *s, int32_t *out, struct ane_error *err) {
+ane_status ane_graph_input(struct ane_graph *g, const char *name, ane_dtype t, const struct ane_shape *s, int32_t *out,
+                           struct ane_error *err) {
   return add_value(g, name, ANE_VALUE_INPUT, t, s, out, err);
 }
 
-ane_status ane_graph_state(struct ane_graph *g, const char *name, const struct ane_shape *s, int32_t *out, struct ane_error *err) {
+ane_status ane_graph_state(struct ane_graph *g, const char *name, const struct ane_shape *s, int32_t *out,
+                           struct ane_error *err) {
   return add_value(g, name, ANE_VALUE_STATE, ANE_F16, s, out, err);
 }
 
-ane_status ane_graph_const(struct ane_graph *g, const char *name, const struct ane_tensor *data, int32_t *out, struct ane_error *err) {
+ane_status ane_graph_const(struct ane_graph *g, const char *name, const struct ane_tensor *data, int32_t *out,
+                           struct ane_error *err) {
   uint32_t old = ane_strmap_get(&g->names, name, strlen(name));
-  if (old != UINT32_MAX && g->values[old].kind == ANE_VALUE_CONST && g->values[old].data.data == data->data && ane_shape_equal(&g->values[old].shape, &data->shape)) {
+  if (old != UINT32_MAX && g->values[old].kind == ANE_VALUE_CONST && g->values[old].data.data == data->data &&
+      ane_shape_equal(&g->values[old].shape, &data->shape)) {
     *out = (int32_t)old;
     return ANE_OK;
   }
@@ -85,10 +92,11 @@ static void list_attrs(const struct ane_op_info *op, char *text, size_t size) {
   }
 }
 
-static ane_status copy_attr(struct ane_graph *g, const char *where, const char *name, struct ane_attr v, ane_attr_type want, struct ane_attr *dst,
-                            struct ane_error *err) {
+static ane_status copy_attr(struct ane_graph *g, const char *where, const char *name, struct ane_attr v, ane_attr_type want,
+                            struct ane_attr *dst, struct ane_error *err) {
   if (v.type == ANE_ATTR_INT && want == ANE_ATTR_FLOAT) v = (struct ane_attr){.type = ANE_ATTR_FLOAT, .f = (double)v.i};
-  if (v.type != want) return ane_fail(err, ANE_INVALID, "%s: attribute %s wants %s, got %s", where, name, type_words[want], type_words[v.type]);
+  if (v.type != want)
+    return ane_fail(err, ANE_INVALID, "%s: attribute %s wants %s, got %s", where, name, type_words[want], type_words[v.type]);
   *dst = v;
   if (want == ANE_ATTR_STRING && !(dst->s = ane_arena_strndup(&g->arena, v.s, strlen(v.s)))) return no_memory(where, err);
   if (want == ANE_ATTR_FLOATS) {
@@ -100,7 +108,8 @@ static ane_status copy_attr(struct ane_graph *g, const char *where, const char *
   return ANE_OK;
 }
 
-static ane_status set_attrs(struct ane_graph *g, struct ane_node *n, const struct ane_attr_arg *attrs, int n_attrs, struct ane_error *err) {
+static ane_status set_attrs(struct ane_graph *g, struct ane_node *n, const struct ane_attr_arg *attrs, int n_attrs,
+                            struct ane_error *err) {
   const struct ane_op_info *op = ane_op_info(n->op);
   n->attrs = ane_arena_array(&g->arena, (size_t)op->n_attrs + 1, sizeof *n->attrs);
   if (!n->attrs) return no_memory(n->name, err);
@@ -111,7 +120,8 @@ static ane_status set_attrs(struct ane_graph *g, struct ane_node *n, const struc
     if (i == op->n_attrs) {
       char known[200];
       list_attrs(op, known, sizeof known);
-      return ane_fail(err, ANE_INVALID, "%s: %s has no attribute %s; it has: %s", n->name, op->name, attrs[a].name, *known ? known : "none");
+      return ane_fail(err, ANE_INVALID, "%s: %s has no attribute %s; it has: %s", n->name, op->name, attrs[a].name,
+                      *known ? known : "none");
     }
     ane_status st = copy_attr(g, n->name, attrs[a].name, attrs[a].value, op->attrs[i].def.type, &n->attrs[i], err);
     if (st) return st;
@@ -139,18 +149,20 @@ static ane_status add_outputs(struct ane_graph *g, struct ane_node *n, int32_t i
   return ANE_OK;
 }
 
-ane_status ane_graph_add(struct ane_graph *g, ane_op op, const char *name, const int32_t *inputs, int n_inputs, const struct ane_attr_arg *attrs,
-                         int n_attrs, int32_t *out, struct ane_error *err) {
+ane_status ane_graph_add(struct ane_graph *g, ane_op op, const char *name, const int32_t *inputs, int n_inputs,
+                         const struct ane_attr_arg *attrs, int n_attrs, int32_t *out, struct ane_error *err) {
   struct ane_node n = {.op = op, .n_inputs = n_inputs};
   n.name = ane_arena_strndup(&g->arena, name, strlen(name));
   n.inputs = ane_arena_array(&g->arena, (size_t)n_inputs, sizeof *n.inputs);
   n.outputs = ane_arena_array(&g->arena, MAX_OUTPUTS, sizeof *n.outputs);
-  if (!n.name || !n.inputs || !n.outputs || !grow((void **)&g->nodes, g->n_nodes, &g->room_nodes, sizeof *g->nodes)) return no_memory(name, err);
+  if (!n.name || !n.inputs || !n.outputs || !grow((void **)&g->nodes, g->n_nodes, &g->room_nodes, sizeof *g->nodes))
+    return no_memory(name, err);
   memcpy(n.inputs, inputs, (size_t)n_inputs * sizeof *inputs);
   ane_status st = set_attrs(g, &n, attrs, n_attrs, err);
   if (st) return st;
   n.n_outputs = graph_outputs(&n);
-  if (n.n_outputs < 1 || n.n_outputs > MAX_OUTPUTS) return ane_fail(err, ANE_INVALID, "%s: %d outputs, not 1 .. %d", name, n.n_outputs, MAX_OUTPUTS);
+  if (n.n_outputs < 1 || n.n_outputs > MAX_OUTPUTS)
+    return ane_fail(err, ANE_INVALID, "%s: %d outputs, not 1 .. %d", name, n.n_outputs, MAX_OUTPUTS);
   if ((st = add_outputs(g, &n, g->n_nodes, err))) return st;
   if (out) *out = n.outputs[0];
   g->nodes[g->n_nodes++] = n;
@@ -167,8 +179,9 @@ static void disown(struct ane_graph *g, int32_t value) {
   n->dead = left == 0;
 }
 
-ane_status ane_graph_rewrite(struct ane_graph *g, int32_t index, ane_op op, const int32_t *inputs, int n_inputs, const struct ane_attr_arg *attrs,
-                             int n_attrs, const int32_t *outputs, int n_outputs, struct ane_error *err) {
+ane_status ane_graph_rewrite(struct ane_graph *g, int32_t index, ane_op op, const int32_t *inputs, int n_inputs,
+                             const struct ane_attr_arg *attrs, int n_attrs, const int32_t *outputs, int n_outputs,
+                             struct ane_error *err) {
   struct ane_node n = {.op = op, .name = g->nodes[index].name, .n_inputs = n_inputs, .n_outputs = n_outputs};
   n.inputs = ane_arena_array(&g->arena, (size_t)n_inputs, sizeof *n.inputs);
   n.outputs = ane_arena_array(&g->arena, MAX_OUTPUTS, sizeof *n.outputs);

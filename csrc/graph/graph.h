@@ -69,7 +69,7 @@ struct ane_value {
   ane_value_kind kind;
   ane_dtype dtype;
   struct ane_shape shape;
-  int32_t node;           /* RESULT: who makes it, and which output */
+  int32_t node; /* RESULT: who makes it, and which output */
   int32_t output;
   struct ane_tensor data; /* CONST: borrowed; must outlive the graph and every program made of it */
 };
@@ -77,10 +77,10 @@ struct ane_value {
 struct ane_node {
   const char *name;
   ane_op op;
-  bool dead;              /* removed by a pass */
+  bool dead; /* removed by a pass */
   int32_t n_inputs, n_outputs;
   int32_t *inputs, *outputs; /* value indices; an absent input is ANE_NONE */
-  struct ane_attr *attrs; /* as many as the op has, in its order */
+  struct ane_attr *attrs;    /* as many as the op has, in its order */
 };
 
 struct ane_graph {
@@ -89,7 +89,7 @@ struct ane_graph {
   int32_t n_values, room_values;
   struct ane_node *nodes;
   int32_t n_nodes, room_nodes;
-  int32_t *results;       /* what the graph gives */
+  int32_t *results; /* what the graph gives */
   int32_t n_results;
   struct ane_strmap names; /* of values */
   struct ane_arena arena;
@@ -100,10 +100,12 @@ void ane_graph_destroy(struct ane_graph *g); /* NULL is fine */
 
 /* ---- Building: each gives the new value's index ---------------------------------------------------------------------*/
 
-ane_status ane_graph_input(struct ane_graph *g, const char *name, ane_dtype t, const struct ane_shape *s, int32_t *out, struct ane_error *err);
+ane_status ane_graph_input(struct ane_graph *g, const char *name, ane_dtype t, const struct ane_shape *s, int32_t *out,
+                           struct ane_error *err);
 ane_status ane_graph_state(struct ane_graph *g, const char *name, const struct ane_shape *s, int32_t *out, struct ane_error *err);
 /* A weight; the same name twice gives the same value. */
-ane_status ane_graph_const(struct ane_graph *g, const char *name, const struct ane_tensor *data, int32_t *out, struct ane_error *err);
+ane_status ane_graph_const(struct ane_graph *g, const char *name, const struct ane_tensor *data, int32_t *out,
+                           struct ane_error *err);
 
 struct ane_attr_arg {
   const char *name;
@@ -112,8 +114,8 @@ struct ane_attr_arg {
 /* Adds a node at the end. inputs: value indices, ANE_NONE for an absent optional one. Attributes not given have their
  * defaults; an unknown one, or one of the wrong type, is an error that names the choices. Output values are called
  * `name` (several: name, name.1, ...). out gets the first output. Shapes are inferred and checked at once. */
-ane_status ane_graph_add(struct ane_graph *g, ane_op op, const char *name, const int32_t *inputs, int n_inputs, const struct ane_attr_arg *attrs,
-                         int n_attrs, int32_t *out, struct ane_error *err);
+ane_status ane_graph_add(struct ane_graph *g, ane_op op, const char *name, const int32_t *inputs, int n_inputs,
+                         const struct ane_attr_arg *attrs, int n_attrs, int32_t *out, struct ane_error *err);
 ane_status ane_graph_set_results(struct ane_graph *g, const int32_t *values, int n, struct ane_error *err);
 
 /* ---- Reading --------------------------------------------------------------------------------------------------------*/
@@ -134,8 +136,9 @@ int32_t ane_graph_uses(const struct ane_graph *g, int32_t value);
 /* Makes the node at `index` another one in place: op, inputs and attributes as for ane_graph_add; outputs are existing
  * RESULT values that become this node's, in order (their shapes must be what inference gives). Nodes that made them
  * before and now make nothing are dead. */
-ane_status ane_graph_rewrite(struct ane_graph *g, int32_t index, ane_op op, const int32_t *inputs, int n_inputs, const struct ane_attr_arg *attrs,
-                             int n_attrs, const int32_t *outputs, int n_outputs, struct ane_error *err);
+ane_status ane_graph_rewrite(struct ane_graph *g, int32_t index, ane_op op, const int32_t *inputs, int n_inputs,
+                             const struct ane_attr_arg *attrs, int n_attrs, const int32_t *outputs, int n_outputs,
+                             struct ane_error *err);
 /* Every use of `from` becomes `to`. */
 void ane_graph_replace(struct ane_graph *g, int32_t from, int32_t to);
 /* Removes dead nodes from the list and puts the rest in topological order, stable. */
@@ -148,7 +151,8 @@ ane_status ane_graph_verify(const struct ane_graph *g, struct ane_error *err);
 
 /* Stable text form, one line an input, state, constant and node:
  *   name = op(input, input, -) {attr=1} : fp32[1, 64, T, 1]
- * A node with several outputs names them all, with a type each. Attributes at their defaults are left out. false where there is no memory. */
+ * A node with several outputs names them all, with a type each. Attributes at their defaults are left out. false where there is
+ * no memory. */
 bool ane_graph_print(const struct ane_graph *g, struct ane_buffer *out);
 
 #endif

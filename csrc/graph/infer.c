@@ -12,7 +12,8 @@ const struct ane_value *infer_in(const struct ane_graph *g, const struct ane_nod
 
 ane_status infer_bad(const struct ane_value *v, const char *want, struct ane_error *err) {
   char s[ANE_SHAPE_TEXT];
-  return ane_fail(err, ANE_SHAPE, "%s is %s%s, wanted %s", v->name, ane_dtype_info(v->dtype)->name, ane_shape_text(&v->shape, s), want);
+  return ane_fail(err, ANE_SHAPE, "%s is %s%s, wanted %s", v->name, ane_dtype_info(v->dtype)->name, ane_shape_text(&v->shape, s),
+                  want);
 }
 
 /* An activation: fp32 [1, C, T, 1]. */
@@ -21,7 +22,9 @@ bool infer_is_activation(const struct ane_value *v) {
 }
 
 ane_status infer_want_activation(const struct ane_value *v, struct ane_error *err) {
-  return v && infer_is_activation(v) ? ANE_OK : v ? infer_bad(v, "an activation fp32[1, C, T, 1]", err) : ane_fail(err, ANE_SHAPE, "the input is absent");
+  return v && infer_is_activation(v) ? ANE_OK
+         : v                         ? infer_bad(v, "an activation fp32[1, C, T, 1]", err)
+                                     : ane_fail(err, ANE_SHAPE, "the input is absent");
 }
 
 /* A vector of n elements, or nothing. */
@@ -60,7 +63,8 @@ static ane_status check_inputs(const struct ane_graph *g, const struct ane_node 
   const struct ane_op_info *op = ane_op_info(n->op);
   if (n->n_inputs < op->min_inputs || (op->max_inputs >= 0 && n->n_inputs > op->max_inputs))
     return ane_fail(err, ANE_INVALID, "%s takes %d to %d inputs, got %d", op->name, op->min_inputs, op->max_inputs, n->n_inputs);
-  bool rest = n->op == ANE_OP_LINEAR || n->op == ANE_OP_EXPERTS || n->op == ANE_OP_CONV_CAUSAL; /* only x is a must here, infer_* asks for more */
+  bool rest = n->op == ANE_OP_LINEAR || n->op == ANE_OP_EXPERTS ||
+              n->op == ANE_OP_CONV_CAUSAL; /* only x is a must here, infer_* asks for more */
   for (int i = 0; i < n->n_inputs; i++) {
     int32_t v = n->inputs[i];
     if (v == ANE_NONE ? i < (rest ? 1 : op->min_inputs) : v < 0 || v >= g->n_values)

@@ -12,9 +12,12 @@ ane_status infer_route(const struct ane_graph *g, const struct ane_node *n, stru
   if (st) return st;
   bool known = false;
   for (size_t i = 0; i < ANE_COUNT(scores); i++) known |= strcmp(ane_node_string(n, "score"), scores[i]) == 0;
-  if (!known) return ane_fail(err, ANE_INVALID, "router score %s is unknown; known are: sigmoid, softmax, softmax_topk", ane_node_string(n, "score"));
+  if (!known)
+    return ane_fail(err, ANE_INVALID, "router score %s is unknown; known are: sigmoid, softmax, softmax_topk",
+                    ane_node_string(n, "score"));
   if (k < 1 || k > infer_channels(x) || k > ANE_MAX_CHOSEN || infer_channels(x) > ANE_MAX_EXPERTS)
-    return ane_fail(err, ANE_SHAPE, "%" PRId64 " of %" PRId64 " experts; at most %d of %d", k, infer_channels(x), ANE_MAX_CHOSEN, ANE_MAX_EXPERTS);
+    return ane_fail(err, ANE_SHAPE, "%" PRId64 " of %" PRId64 " experts; at most %d of %d", k, infer_channels(x), ANE_MAX_CHOSEN,
+                    ANE_MAX_EXPERTS);
   if ((st = infer_want_vector(infer_in(g, n, 1), infer_channels(x), "bias", err))) return st;
   out[0] = infer_activation(2 * k, infer_tokens(x));
   return ANE_OK;
@@ -24,12 +27,16 @@ ane_status infer_route(const struct ane_graph *g, const struct ane_node *n, stru
 static ane_status check_expert(const struct ane_graph *g, const struct ane_node *n, int at, int64_t c, struct ane_error *err) {
   const struct ane_value *gate = infer_in(g, n, at), *up = infer_in(g, n, at + 2), *down = infer_in(g, n, at + 4);
   ane_status st;
-  if ((st = infer_want_matrix(gate, c, err)) || (st = infer_want_matrix(up, c, err)) || (st = infer_want_matrix(down, gate->shape.dim[0], err))) return st;
+  if ((st = infer_want_matrix(gate, c, err)) || (st = infer_want_matrix(up, c, err)) ||
+      (st = infer_want_matrix(down, gate->shape.dim[0], err)))
+    return st;
   int64_t inner = gate->shape.dim[0];
   if (up->shape.dim[0] != inner || down->shape.dim[0] != c)
-    return ane_fail(err, ANE_SHAPE, "%s has %" PRId64 " rows and %s %" PRId64 ", wanted %" PRId64 " and %" PRId64, up->name, up->shape.dim[0], down->name,
-                    down->shape.dim[0], inner, c);
-  if ((st = infer_want_vector(infer_in(g, n, at + 1), inner, "gate bias", err)) || (st = infer_want_vector(infer_in(g, n, at + 3), inner, "up bias", err))) return st;
+    return ane_fail(err, ANE_SHAPE, "%s has %" PRId64 " rows and %s %" PRId64 ", wanted %" PRId64 " and %" PRId64, up->name,
+                    up->shape.dim[0], down->name, down->shape.dim[0], inner, c);
+  if ((st = infer_want_vector(infer_in(g, n, at + 1), inner, "gate bias", err)) ||
+      (st = infer_want_vector(infer_in(g, n, at + 3), inner, "up bias", err)))
+    return st;
   return infer_want_vector(infer_in(g, n, at + 5), c, "down bias", err);
 }
 

@@ -42,7 +42,8 @@ ane_status infer_repeat_heads(const struct ane_graph *g, const struct ane_node *
   ane_status st = infer_want_activation(x, err);
   if (st) return st;
   if (heads < 1 || times < 1 || infer_channels(x) % heads || (mean && heads % times))
-    return ane_fail(err, ANE_SHAPE, "%" PRId64 " heads, %" PRId64 " times, do not fit %" PRId64 " channels", heads, times, infer_channels(x));
+    return ane_fail(err, ANE_SHAPE, "%" PRId64 " heads, %" PRId64 " times, do not fit %" PRId64 " channels", heads, times,
+                    infer_channels(x));
   out[0] = infer_activation(mean ? infer_channels(x) / times : infer_channels(x) * times, infer_tokens(x));
   return ANE_OK;
 }
@@ -52,7 +53,8 @@ static ane_status want_columns(const struct ane_value *s, int64_t channels, int6
   if (s && s->kind == ANE_VALUE_STATE && ane_shape_equal(&s->shape, &want)) return ANE_OK;
   if (!s) return ane_fail(err, ANE_SHAPE, "the state is absent");
   char text[ANE_SHAPE_TEXT];
-  return ane_fail(err, ANE_SHAPE, "state %s is %s, wanted [1, %" PRId64 ", %" PRId64 ", 1]", s->name, ane_shape_text(&s->shape, text), channels, columns);
+  return ane_fail(err, ANE_SHAPE, "state %s is %s, wanted [1, %" PRId64 ", %" PRId64 ", 1]", s->name,
+                  ane_shape_text(&s->shape, text), channels, columns);
 }
 
 ane_status infer_conv_causal(const struct ane_graph *g, const struct ane_node *n, struct infer_out *out, struct ane_error *err) {
@@ -63,14 +65,17 @@ ane_status infer_conv_causal(const struct ane_graph *g, const struct ane_node *n
   if (!w) return ane_fail(err, ANE_SHAPE, "the weight is absent");
   bool flat = w->shape.rank == 2; /* [C, K] */
   int64_t c = infer_channels(x), taps = w->shape.rank ? w->shape.dim[w->shape.rank - 1] : 0;
-  if (groups < 1 || c % groups) return ane_fail(err, ANE_SHAPE, "%" PRId64 " groups do not divide %" PRId64 " channels", groups, c);
+  if (groups < 1 || c % groups)
+    return ane_fail(err, ANE_SHAPE, "%" PRId64 " groups do not divide %" PRId64 " channels", groups, c);
   if (w->shape.rank < 2 || w->shape.rank > 3 || taps < 2 || w->shape.dim[0] % groups ||
       (flat ? 1 : w->shape.dim[1]) != c / groups) {
     char text[ANE_SHAPE_TEXT];
-    return ane_fail(err, ANE_SHAPE, "weight %s is %s, wanted [N, %" PRId64 ", K >= 2] for %" PRId64 " channels in %" PRId64 " groups", w->name,
+    return ane_fail(err, ANE_SHAPE,
+                    "weight %s is %s, wanted [N, %" PRId64 ", K >= 2] for %" PRId64 " channels in %" PRId64 " groups", w->name,
                     ane_shape_text(&w->shape, text), c / groups, c, groups);
   }
-  if ((st = infer_want_vector(infer_in(g, n, 2), w->shape.dim[0], "bias", err)) || (st = infer_want_vector(infer_in(g, n, 3), c, "columns before", err)) ||
+  if ((st = infer_want_vector(infer_in(g, n, 2), w->shape.dim[0], "bias", err)) ||
+      (st = infer_want_vector(infer_in(g, n, 3), c, "columns before", err)) ||
       (st = want_columns(infer_in(g, n, 4), c, taps - 1, err)))
     return st;
   out[0] = infer_activation(w->shape.dim[0], infer_tokens(x));

@@ -14,7 +14,7 @@
 #undef ANE_OP
 
 static const struct ane_op_info infos[] = {
-#define ANE_OP(id, name, kind, min, max, outs, infer, ...) \
+#define ANE_OP(id, name, kind, min, max, outs, infer, ...)                                                                       \
   [ANE_OP_##id] = {#name, ANE_OPKIND_##kind, min, max, outs, attrs_##id, ANE_COUNT(attrs_##id) - 1},
 #include "graph/op.def"
 #undef ANE_OP
@@ -23,7 +23,8 @@ static const struct ane_op_info infos[] = {
 const struct ane_op_info *ane_op_info(ane_op op) { return &infos[op]; }
 
 bool ane_op_sees_tokens(ane_op op) {
-  return op == ANE_OP_GATHER || op == ANE_OP_ATTENTION || op == ANE_OP_FUSED_ATTENTION || op == ANE_OP_CONV_CAUSAL || op == ANE_OP_DELAY;
+  return op == ANE_OP_GATHER || op == ANE_OP_ATTENTION || op == ANE_OP_FUSED_ATTENTION || op == ANE_OP_CONV_CAUSAL ||
+         op == ANE_OP_DELAY;
 }
 
 ane_op ane_op_from_name(const char *name) {

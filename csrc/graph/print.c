@@ -21,10 +21,10 @@ static bool put_type(struct ane_buffer *b, const struct ane_value *v) {
   for (uint32_t i = 0; i < v->shape.rank; i++) {
     int64_t d = v->shape.dim[i];
     const char *sep = i ? ", " : "";
-    bool ok = d >= 0                    ? put(b, "%s%" PRId64, sep, d)
-              : d == ANE_DIM_TOKENS     ? put(b, "%sT", sep)
-              : d == ANE_DIM_OUT_ROWS     ? put(b, "%sW", sep)
-                                        : put(b, "%scontext", sep);
+    bool ok = d >= 0                  ? put(b, "%s%" PRId64, sep, d)
+              : d == ANE_DIM_TOKENS   ? put(b, "%sT", sep)
+              : d == ANE_DIM_OUT_ROWS ? put(b, "%sW", sep)
+                                      : put(b, "%scontext", sep);
     if (!ok) return false;
   }
   return put(b, "]");

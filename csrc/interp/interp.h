@@ -1,6 +1,6 @@
-/* Imported graphs (ONNX, Core ML), run op by op on the primitive kernels (prim/prim.h): whatever its shapes, a graph whose ops are known
- * runs. A graph is built once from a file: ops are translated, constants folded, weights packed, and each value is given
- * up after its last use. On top of it, a language model: sessions that feed tokens and carry the graph's caches. */
+/* Imported graphs (ONNX, Core ML), run op by op on the primitive kernels (prim/prim.h): whatever its shapes, a graph whose ops
+ * are known runs. A graph is built once from a file: ops are translated, constants folded, weights packed, and each value is
+ * given up after its last use. On top of it, a language model: sessions that feed tokens and carry the graph's caches. */
 #ifndef ANE_INTERP_INTERP_H
 #define ANE_INTERP_INTERP_H
 
@@ -38,11 +38,13 @@ struct ane_interp_info {
 
 /* s holds an ONNX graph and must outlive the result. Errors: ANE_UNSUPPORTED (node and op, or attribute), ANE_INVALID,
  * ANE_SHAPE (a node's constants), ANE_RANGE (a constant that is too large), ANE_NOMEM. */
-ane_status ane_interp_from_onnx(struct ane_interp **out, const struct ane_source *s, const struct ane_interp_options *o, struct ane_error *err);
+ane_status ane_interp_from_onnx(struct ane_interp **out, const struct ane_source *s, const struct ane_interp_options *o,
+                                struct ane_error *err);
 /* A function (NULL: the default one) of a Core ML package or of a model in memory, whose blobs must have their data; m must
  * outlive the result. Constants of constexpr ops stay codes: products pack them, others decode them when they run; sparse ones
  * and tables of vectors are decoded here. Errors as above, and ANE_NOTFOUND (no such function), ANE_FORMAT. */
-ane_status ane_interp_from_mil(struct ane_interp **out, const struct ane_mil_model *m, const char *function, const struct ane_interp_options *o, struct ane_error *err);
+ane_status ane_interp_from_mil(struct ane_interp **out, const struct ane_mil_model *m, const char *function,
+                               const struct ane_interp_options *o, struct ane_error *err);
 /* Is every op known, with each of its attributes and inputs? Nothing is made ready. Errors as above, of the nodes alone. */
 ane_status ane_interp_check_onnx(const struct ane_source *s, struct ane_error *err);
 void ane_interp_destroy(struct ane_interp *g); /* NULL is fine */
@@ -59,7 +61,8 @@ bool ane_interp_print(const struct ane_interp *g, struct ane_buffer *out);
 /* Runs the graph once. inputs: one for each input, in order; outputs: as many as the graph has, zeroed; they belong to the
  * caller (ane_dyn_drop with the same memory), also what is there after a failure. One run at a time. `wanted`: which
  * outputs are asked for, or NULL: all. The error's text begins with the node's name. */
-ane_status ane_interp_run(struct ane_interp *g, struct ane_prim_memory *m, const struct ane_dyn *inputs, struct ane_dyn *outputs, struct ane_error *err);
+ane_status ane_interp_run(struct ane_interp *g, struct ane_prim_memory *m, const struct ane_dyn *inputs, struct ane_dyn *outputs,
+                          struct ane_error *err);
 
 /* ---- States of Core ML functions -----------------------------------------------------------------------------------*/
 
@@ -68,7 +71,8 @@ struct ane_interp_states;
 
 /* Zeros. The tensors live in `memory`, which must outlive the set. Errors: ANE_SHAPE (functions that name one state with
  * different shapes), ANE_UNSUPPORTED, ANE_NOMEM. */
-ane_status ane_interp_states_create(struct ane_interp_states **out, const struct ane_mil_model *m, struct ane_prim_memory *memory, struct ane_error *err);
+ane_status ane_interp_states_create(struct ane_interp_states **out, const struct ane_mil_model *m, struct ane_prim_memory *memory,
+                                    struct ane_error *err);
 void ane_interp_states_destroy(struct ane_interp_states *s); /* NULL is fine */
 int32_t ane_interp_states_count(const struct ane_interp_states *s);
 const char *ane_interp_states_name(const struct ane_interp_states *s, int32_t i);
@@ -83,8 +87,8 @@ ane_status ane_interp_states_copy(struct ane_interp_states *to, const struct ane
 /* Runs a Core ML function with its states, which the run changes (`m` is then their memory; NULL where the function has none).
  * Inputs are checked against their declared types and ranges. After a failure in the middle states may hold part of an update:
  * the set then refuses to run until it is reset. */
-ane_status ane_interp_run_states(struct ane_interp *g, struct ane_prim_memory *m, struct ane_interp_states *s, const struct ane_dyn *inputs, struct ane_dyn *outputs,
-                                 struct ane_error *err);
+ane_status ane_interp_run_states(struct ane_interp *g, struct ane_prim_memory *m, struct ane_interp_states *s,
+                                 const struct ane_dyn *inputs, struct ane_dyn *outputs, struct ane_error *err);
 
 /* ---- Language models -----------------------------------------------------------------------------------------------*/
 
@@ -98,11 +102,11 @@ struct ane_lm_state {
 };
 
 struct ane_lm_options {
-  const char *ids;       /* names of inputs; [1, n] integers */
-  const char *mask;      /* [1, past + n] ones; NULL: the graph has none */
-  const char *positions; /* [1, n] past .. past + n - 1; NULL */
+  const char *ids;                        /* names of inputs; [1, n] integers */
+  const char *mask;                       /* [1, past + n] ones; NULL: the graph has none */
+  const char *positions;                  /* [1, n] past .. past + n - 1; NULL */
   const char *past_length, *total_length; /* one number; NULL */
-  const char *logits;    /* the output */
+  const char *logits;                     /* the output */
   const struct ane_lm_state *states;
   int32_t n_states;
   int64_t kv_heads, head_size; /* for caches whose dimensions are symbols; 0: not known */

@@ -34,15 +34,19 @@ static ane_status check_shape(const struct ane_interp *g, int32_t i, const struc
   memcpy(declared.dim, io->dim, (size_t)io->rank * sizeof *io->dim);
   bool ok = t->rank == io->rank;
   for (int32_t k = 0; ok && k < t->rank; k++) ok = t->dim[k] >= 0 && (io->dim[k] < 0 || io->dim[k] == t->dim[k]);
-  if (!ok) return ane_fail(err, ANE_SHAPE, "input %.100s is %s, wanted %s", io->name, ane_dyn_text(t, text), ane_dyn_text(&declared, want));
+  if (!ok)
+    return ane_fail(err, ANE_SHAPE, "input %.100s is %s, wanted %s", io->name, ane_dyn_text(t, text),
+                    ane_dyn_text(&declared, want));
   int32_t axis;
   if (f && f->flexibility == ANE_MIL_RANGE && f->shape.rank == t->rank && !in_range(f, t, &axis)) {
     char most[BOUNDS_TEXT] = "any number";
     if (f->high[axis] >= 0) snprintf(most, sizeof most, "%" PRId64, f->high[axis]);
-    return ane_fail(err, ANE_SHAPE, "input %.100s is %s, wanted %" PRId64 " to %s elements along axis %d", io->name, ane_dyn_text(t, text), f->low[axis], most, (int)axis);
+    return ane_fail(err, ANE_SHAPE, "input %.100s is %s, wanted %" PRId64 " to %s elements along axis %d", io->name,
+                    ane_dyn_text(t, text), f->low[axis], most, (int)axis);
   }
   if (f && f->flexibility == ANE_MIL_ENUMERATED && !is_listed(f, t))
-    return ane_fail(err, ANE_SHAPE, "input %.100s is %s, which is none of its %" PRIu32 " shapes", io->name, ane_dyn_text(t, text), f->n_shapes);
+    return ane_fail(err, ANE_SHAPE, "input %.100s is %s, which is none of its %" PRIu32 " shapes", io->name,
+                    ane_dyn_text(t, text), f->n_shapes);
   return ANE_OK;
 }
 
@@ -80,23 +84,36 @@ static ane_status check_numbers(const struct ane_onnx_io *io, const struct ane_d
   if (io->dtype == t->dtype || !bounds(io->dtype, &low, &high)) return ANE_OK;
   for (int64_t i = 0; i < t->count; i++) {
     double v = element(t, i);
-    if (v != floor(v) || v < low || v >= high) return ane_fail(err, ANE_INVALID, "input %.100s: element %" PRId64 " is %g, no %s", io->name, i, v, ane_dtype_info(io->dtype)->name);
+    if (v != floor(v) || v < low || v >= high)
+      return ane_fail(err, ANE_INVALID, "input %.100s: element %" PRId64 " is %g, no %s", io->name, i, v,
+                      ane_dtype_info(io->dtype)->name);
   }
   return ANE_OK;
 }
 
-static ane_status cast(const struct ane_interp *g, const struct ane_dyn *in, ane_dtype to, struct ane_prim_memory *m, struct ane_dyn *out, struct ane_error *err) {
+static ane_status cast(const struct ane_interp *g, const struct ane_dyn *in, ane_dtype to, struct ane_prim_memory *m,
+                       struct ane_dyn *out, struct ane_error *err) {
   const char *name = ane_dtype_info(to)->name;
-  struct ane_dyn text = {.dtype = ANE_U8, .rank = 1, .dim = {(int64_t)strlen(name)}, .count = (int64_t)strlen(name), .data = name};
+  struct ane_dyn text = {
+      .dtype = ANE_U8, .rank = 1, .dim = {(int64_t)strlen(name)}, .count = (int64_t)strlen(name), .data = name};
   const struct ane_dyn *args[2] = {in, &text};
-  struct ane_prim_call c = {.op = ANE_PRIM_cast, .in = args, .n_in = 2, .out = out, .n_out = 1, .memory = m, .kernels = g->kernels, .pool = g->pool, .err = err};
+  struct ane_prim_call c = {.op = ANE_PRIM_cast,
+                            .in = args,
+                            .n_in = 2,
+                            .out = out,
+                            .n_out = 1,
+                            .memory = m,
+                            .kernels = g->kernels,
+                            .pool = g->pool,
+                            .err = err};
   ane_status st = ane_prim_run(&c);
   if (st) ane_dyn_drop(m, out);
   return st;
 }
 
 /* An absent input: its default, where it has one. */
-static ane_status fill_default(const struct ane_interp *g, int32_t i, struct ane_prim_memory *m, struct ane_dyn *out, struct ane_error *err) {
+static ane_status fill_default(const struct ane_interp *g, int32_t i, struct ane_prim_memory *m, struct ane_dyn *out,
+                               struct ane_error *err) {
   const struct ane_mil_feature *f = g->features[i];
   const struct ane_onnx_io *io = &g->io_in[i];
   if (!f || !f->optional || !f->default_kind) return ane_fail(err, ANE_INVALID, "input %.100s is missing", io->name);
@@ -113,7 +130,8 @@ static ane_status fill_default(const struct ane_interp *g, int32_t i, struct ane
   return st;
 }
 
-ane_status interp_input(const struct ane_interp *g, int32_t i, const struct ane_dyn *in, struct ane_prim_memory *m, struct ane_dyn *out, struct ane_error *err) {
+ane_status interp_input(const struct ane_interp *g, int32_t i, const struct ane_dyn *in, struct ane_prim_memory *m,
+                        struct ane_dyn *out, struct ane_error *err) {
   const struct ane_onnx_io *io = &g->io_in[i];
   struct ane_dyn t = *in;
   *out = (struct ane_dyn){0};
@@ -121,7 +139,8 @@ ane_status interp_input(const struct ane_interp *g, int32_t i, const struct ane_
   if (io->rank == 0 && t.rank == 1 && t.dim[0] == 1) t.rank = 0; /* described with the shape [1] */
   ane_status st = check_shape(g, i, &t, err);
   if (st) return st;
-  if (ane_dtype_info(t.dtype)->block != 1 || t.dtype == ANE_F8E4M3 || t.dtype == ANE_F8E5M2) return ane_fail(err, ANE_UNSUPPORTED, "input %.100s is of type %s", io->name, ane_dtype_info(t.dtype)->name);
+  if (ane_dtype_info(t.dtype)->block != 1 || t.dtype == ANE_F8E4M3 || t.dtype == ANE_F8E5M2)
+    return ane_fail(err, ANE_UNSUPPORTED, "input %.100s is of type %s", io->name, ane_dtype_info(t.dtype)->name);
   bool floats = is_float(io->dtype), half = g->options.fp16 && io->dtype == ANE_F16;
   struct ane_dyn as = t;
   ane_dyn_keep(in);

@@ -6,7 +6,8 @@
 enum { NONE = INTERP_NONE, MAX_IN = 8 };
 
 /* Names of the outputs of the steps: the node's own value for the last one. */
-static ane_status step(struct onnx_import *t, const struct ane_onnx_node *n, ane_prim op, const int32_t *in, int n_in, int32_t *out) {
+static ane_status step(struct onnx_import *t, const struct ane_onnx_node *n, ane_prim op, const int32_t *in, int n_in,
+                       int32_t *out) {
   ane_status st = *out == NONE ? interp_value(t->g, n->name, out, t->err) : ANE_OK;
   return st ? st : interp_add(t->g, t->block, op, n->name, in, n_in, out, 1, t->err);
 }
@@ -27,15 +28,19 @@ static ane_status only(struct onnx_import *t, const struct ane_onnx_node *n, con
     if (n->in[i] != NONE) return onnx_node_fail(t, n, ANE_UNSUPPORTED, "input %d is not supported", (int)i + 1);
   for (int32_t i = n_out; i < n->n_out; i++)
     if (n->out[i] != NONE && n_out >= 0) return onnx_node_fail(t, n, ANE_UNSUPPORTED, "output %d is not supported", (int)i + 1);
-  if (n->n_in < 1 || n->in[0] == NONE || n->n_out < 1 || n->out[0] == NONE) return onnx_node_fail(t, n, ANE_FORMAT, "has no first input or output");
+  if (n->n_in < 1 || n->in[0] == NONE || n->n_out < 1 || n->out[0] == NONE)
+    return onnx_node_fail(t, n, ANE_FORMAT, "has no first input or output");
   return ANE_OK;
 }
 
-static ane_status wrong_type(struct onnx_import *t, const struct ane_onnx_node *n) { return onnx_node_fail(t, n, ANE_FORMAT, "an attribute is of another type than the op wants"); }
+static ane_status wrong_type(struct onnx_import *t, const struct ane_onnx_node *n) {
+  return onnx_node_fail(t, n, ANE_FORMAT, "an attribute is of another type than the op wants");
+}
 
 /* ---- Products ------------------------------------------------------------------------------------------------------*/
 
-static ane_status product(struct onnx_import *t, const struct ane_onnx_node *n, int64_t ta, int64_t tb, float alpha, int32_t *out) {
+static ane_status product(struct onnx_import *t, const struct ane_onnx_node *n, int64_t ta, int64_t tb, float alpha,
+                          int32_t *out) {
   int32_t in[4] = {onnx_in(t, n, 0), onnx_in(t, n, 1), NONE, NONE}, raw = NONE, scale;
   ane_status st = interp_ints(t->g, &ta, 1, true, &in[2], t->err);
   if (!st) st = interp_ints(t->g, &tb, 1, true, &in[3], t->err);
@@ -51,7 +56,9 @@ static ane_status fused_matmul(struct onnx_import *t, const struct ane_onnx_node
   float alpha = 1;
   ane_status st = only(t, n, attrs, 2, 1);
   if (st) return st;
-  if (!onnx_int(n, "transA", &ta) || !onnx_int(n, "transB", &tb) || !onnx_int(n, "transBatchA", &ba) || !onnx_int(n, "transBatchB", &bb) || !onnx_float(n, "alpha", &alpha)) return wrong_type(t, n);
+  if (!onnx_int(n, "transA", &ta) || !onnx_int(n, "transB", &tb) || !onnx_int(n, "transBatchA", &ba) ||
+      !onnx_int(n, "transBatchB", &bb) || !onnx_float(n, "alpha", &alpha))
+    return wrong_type(t, n);
   if (ba || bb) return onnx_node_fail(t, n, ANE_UNSUPPORTED, "turned batch dimensions");
   int32_t out = n->out[0];
   return product(t, n, ta != 0, tb != 0, alpha, &out);
@@ -64,7 +71,9 @@ static ane_status gemm(struct onnx_import *t, const struct ane_onnx_node *n) {
   int32_t c = onnx_in(t, n, 2), out = n->out[0], ab = NONE, by, scaled = NONE;
   ane_status st = only(t, n, attrs, 3, 1);
   if (st) return st;
-  if (!onnx_int(n, "transA", &ta) || !onnx_int(n, "transB", &tb) || !onnx_float(n, "alpha", &alpha) || !onnx_float(n, "beta", &beta)) return wrong_type(t, n);
+  if (!onnx_int(n, "transA", &ta) || !onnx_int(n, "transB", &tb) || !onnx_float(n, "alpha", &alpha) ||
+      !onnx_float(n, "beta", &beta))
+    return wrong_type(t, n);
   st = product(t, n, ta != 0, tb != 0, alpha, c == NONE ? &out : &ab);
   if (st || c == NONE) return st;
   if (beta != 1) {
@@ -80,15 +89,21 @@ static ane_status conv(struct onnx_import *t, const struct ane_onnx_node *n) {
   int64_t turned[6];
   int32_t pad = NONE, type = NONE;
   const char *name = pads ? "custom" : "valid";
-  if (ap && ap->type == ANE_ONNX_STRING && strcmp(ap->s.data, "SAME_UPPER") == 0) name = "same";
-  else if (ap && ap->type == ANE_ONNX_STRING && strcmp(ap->s.data, "SAME_LOWER") == 0) name = "same_lower";
-  else if (ap && (ap->type != ANE_ONNX_STRING || (strcmp(ap->s.data, "NOTSET") != 0 && strcmp(ap->s.data, "VALID") != 0))) return wrong_type(t, n);
+  if (ap && ap->type == ANE_ONNX_STRING && strcmp(ap->s.data, "SAME_UPPER") == 0)
+    name = "same";
+  else if (ap && ap->type == ANE_ONNX_STRING && strcmp(ap->s.data, "SAME_LOWER") == 0)
+    name = "same_lower";
+  else if (ap && (ap->type != ANE_ONNX_STRING || (strcmp(ap->s.data, "NOTSET") != 0 && strcmp(ap->s.data, "VALID") != 0)))
+    return wrong_type(t, n);
   if (pads && (pads->type != ANE_ONNX_INTS || pads->n % 2 || pads->n > 6)) return wrong_type(t, n);
   for (size_t i = 0; pads && i < pads->n / 2; i++) turned[2 * i] = pads->ints[i], turned[2 * i + 1] = pads->ints[i + pads->n / 2];
   ane_status st = interp_text(t->g, name, strlen(name), &type, t->err);
   if (!st && pads) st = interp_ints(t->g, turned, (int64_t)pads->n, false, &pad, t->err);
   size_t before = t->block->buffer.size;
-  if (!st) st = onnx_map(t, n, ANE_PRIM_conv, "x=0 weight=1 bias=2 strides=@strides dilations=@dilations groups=@group pad_type='valid pad=@pads !auto_pad !kernel_shape");
+  if (!st)
+    st = onnx_map(t, n, ANE_PRIM_conv,
+                  "x=0 weight=1 bias=2 strides=@strides dilations=@dilations groups=@group pad_type='valid pad=@pads !auto_pad "
+                  "!kernel_shape");
   if (st) return st;
   struct interp_node *made = (struct interp_node *)(void *)(t->block->buffer.data + before);
   made->in[ane_prim_param(ANE_PRIM_conv, "pad_type")] = type;
@@ -121,7 +136,8 @@ static ane_status norm_axes(struct onnx_import *t, const struct ane_onnx_node *n
   return st ? st : step(t, n, ANE_PRIM_range_1d, in, 3, out);
 }
 
-static ane_status layer_norm_of(struct onnx_import *t, const struct ane_onnx_node *n, int32_t x, int32_t gamma, int32_t beta, int64_t axis, float epsilon) {
+static ane_status layer_norm_of(struct onnx_import *t, const struct ane_onnx_node *n, int32_t x, int32_t gamma, int32_t beta,
+                                int64_t axis, float epsilon) {
   int32_t in[5] = {x, NONE, gamma, beta, NONE}, out = n->out[0];
   ane_status st = norm_axes(t, n, axis, x, &in[1]);
   if (!st) st = interp_float(t->g, epsilon, &in[4], t->err);
@@ -146,7 +162,8 @@ static ane_status skip_norm(struct onnx_import *t, const struct ane_onnx_node *n
   ane_status st = only(t, n, attrs, rms ? 4 : 5, 4);
   if (st) return st;
   if (!onnx_float(n, "epsilon", &epsilon)) return wrong_type(t, n);
-  if ((n->n_out > 1 && n->out[1] != NONE) || (n->n_out > 2 && n->out[2] != NONE)) return onnx_node_fail(t, n, ANE_UNSUPPORTED, "outputs 2 and 3 are those of training");
+  if ((n->n_out > 1 && n->out[1] != NONE) || (n->n_out > 2 && n->out[2] != NONE))
+    return onnx_node_fail(t, n, ANE_UNSUPPORTED, "outputs 2 and 3 are those of training");
   st = step2(t, n, ANE_PRIM_add, n->in[0], onnx_in(t, n, 1), bias == NONE ? &sum : &part);
   if (!st && bias != NONE) st = step2(t, n, ANE_PRIM_add, part, bias, &sum);
   if (st) return st;
@@ -178,7 +195,8 @@ static ane_status gelu(struct onnx_import *t, const struct ane_onnx_node *n) {
   ane_status st = only(t, n, attrs, 1, 1);
   if (st) return st;
   bool tanh = a && a->type == ANE_ONNX_STRING && strcmp(a->s.data, "tanh") == 0;
-  if (a && !tanh && (a->type != ANE_ONNX_STRING || strcmp(a->s.data, "none") != 0)) return onnx_node_fail(t, n, ANE_UNSUPPORTED, "approximate is neither none nor tanh");
+  if (a && !tanh && (a->type != ANE_ONNX_STRING || strcmp(a->s.data, "none") != 0))
+    return onnx_node_fail(t, n, ANE_UNSUPPORTED, "approximate is neither none nor tanh");
   return gelu_of(t, n, tanh, false);
 }
 
@@ -256,9 +274,15 @@ static ane_status reduce(struct onnx_import *t, const struct ane_onnx_node *n) {
   static const struct {
     const char *op;
     ane_prim prim;
-  } kinds[] = {{"ReduceSum", ANE_PRIM_reduce_sum},   {"ReduceMean", ANE_PRIM_reduce_mean},   {"ReduceMax", ANE_PRIM_reduce_max},
-               {"ReduceMin", ANE_PRIM_reduce_min},   {"ReduceProd", ANE_PRIM_reduce_prod},   {"ReduceSumSquare", ANE_PRIM_reduce_sum_square},
-               {"ReduceL1", ANE_PRIM_reduce_l1_norm}, {"ReduceL2", ANE_PRIM_reduce_l2_norm}, {"ReduceLogSumExp", ANE_PRIM_reduce_log_sum_exp}};
+  } kinds[] = {{"ReduceSum", ANE_PRIM_reduce_sum},
+               {"ReduceMean", ANE_PRIM_reduce_mean},
+               {"ReduceMax", ANE_PRIM_reduce_max},
+               {"ReduceMin", ANE_PRIM_reduce_min},
+               {"ReduceProd", ANE_PRIM_reduce_prod},
+               {"ReduceSumSquare", ANE_PRIM_reduce_sum_square},
+               {"ReduceL1", ANE_PRIM_reduce_l1_norm},
+               {"ReduceL2", ANE_PRIM_reduce_l2_norm},
+               {"ReduceLogSumExp", ANE_PRIM_reduce_log_sum_exp}};
   int64_t noop = 0;
   int32_t axes = onnx_in(t, n, 1);
   if (!onnx_int(n, "noop_with_empty_axes", &noop)) return wrong_type(t, n);
@@ -266,7 +290,9 @@ static ane_status reduce(struct onnx_import *t, const struct ane_onnx_node *n) {
   if (empty && noop) return onnx_node_fail(t, n, ANE_UNSUPPORTED, "noop_with_empty_axes without axes");
   for (size_t i = 0; i < ANE_COUNT(kinds); i++)
     if (strcmp(kinds[i].op, n->op) == 0)
-      return onnx_map(t, n, kinds[i].prim, empty && axes != NONE ? "x=0 keep_dims=@keepdims|1 !noop_with_empty_axes" : "x=0 axes=1 keep_dims=@keepdims|1 !noop_with_empty_axes");
+      return onnx_map(t, n, kinds[i].prim,
+                      empty && axes != NONE ? "x=0 keep_dims=@keepdims|1 !noop_with_empty_axes"
+                                            : "x=0 axes=1 keep_dims=@keepdims|1 !noop_with_empty_axes");
   return onnx_node_fail(t, n, ANE_UNSUPPORTED, "the op is not known");
 }
 
@@ -274,8 +300,9 @@ static ane_status reduce(struct onnx_import *t, const struct ane_onnx_node *n) {
 static ane_status topk(struct onnx_import *t, const struct ane_onnx_node *n) {
   int64_t largest = 1;
   if (!onnx_int(n, "largest", &largest)) return wrong_type(t, n);
-  return onnx_map(t, n, ANE_PRIM_topk, largest ? "x=0 k=1 axis=@axis sort=@sorted output_indices_dtype='int64 !largest"
-                                               : "x=0 k=1 axis=@axis sort=@sorted output_indices_dtype='int64 ascending=#1 !largest");
+  return onnx_map(t, n, ANE_PRIM_topk,
+                  largest ? "x=0 k=1 axis=@axis sort=@sorted output_indices_dtype='int64 !largest"
+                          : "x=0 k=1 axis=@axis sort=@sorted output_indices_dtype='int64 ascending=#1 !largest");
 }
 
 /* ONNX lists all begins, then all ends; MIL a pair for each axis. A constant is rearranged here. */
@@ -287,8 +314,12 @@ static ane_status pad(struct onnx_import *t, const struct ane_onnx_node *n) {
   ane_status st = only(t, n, attrs, 3, 1);
   if (st) return st;
   const struct ane_dyn *list = pads != NONE && t->g->values[pads].constant ? &t->g->values[pads].data : NULL;
-  const char *name = !mode ? "constant" : mode->type != ANE_ONNX_STRING ? "" : strcmp(mode->s.data, "edge") == 0 ? "replicate" : mode->s.data;
-  if (!list || list->dtype != ANE_I64 || list->count % 2 || list->count > 2 * ANE_PRIM_RANK) return onnx_node_fail(t, n, ANE_UNSUPPORTED, "pads are not a constant list of int64");
+  const char *name = !mode                               ? "constant"
+                     : mode->type != ANE_ONNX_STRING     ? ""
+                     : strcmp(mode->s.data, "edge") == 0 ? "replicate"
+                                                         : mode->s.data;
+  if (!list || list->dtype != ANE_I64 || list->count % 2 || list->count > 2 * ANE_PRIM_RANK)
+    return onnx_node_fail(t, n, ANE_UNSUPPORTED, "pads are not a constant list of int64");
   for (int64_t i = 0; i < list->count / 2; i++)
     for (int k = 0; k < 2; k++) memcpy(&turned[2 * i + k], (const char *)list->data + (size_t)(i + k * list->count / 2) * 8, 8);
   in[0] = n->in[0], in[3] = onnx_in(t, n, 2), out = n->out[0];

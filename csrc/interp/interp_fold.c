@@ -14,9 +14,19 @@ static bool all_constant(const struct ane_interp *g, const struct interp_node *n
   return ok;
 }
 
-static struct ane_prim_call call_of(struct ane_interp *g, const struct interp_node *n, const struct ane_dyn **in, struct ane_dyn *out, struct ane_error *err) {
-  for (int32_t i = 0; i < n->n_in && i < MAX_IN; i++) in[i] = n->in[i] != INTERP_NONE && g->values[n->in[i]].constant ? &g->values[n->in[i]].data : NULL;
-  return (struct ane_prim_call){.op = n->op, .in = in, .n_in = n->n_in, .out = out, .n_out = n->n_out, .memory = &g->memory, .kernels = g->kernels, .pool = g->pool, .err = err};
+static struct ane_prim_call call_of(struct ane_interp *g, const struct interp_node *n, const struct ane_dyn **in,
+                                    struct ane_dyn *out, struct ane_error *err) {
+  for (int32_t i = 0; i < n->n_in && i < MAX_IN; i++)
+    in[i] = n->in[i] != INTERP_NONE && g->values[n->in[i]].constant ? &g->values[n->in[i]].data : NULL;
+  return (struct ane_prim_call){.op = n->op,
+                                .in = in,
+                                .n_in = n->n_in,
+                                .out = out,
+                                .n_out = n->n_out,
+                                .memory = &g->memory,
+                                .kernels = g->kernels,
+                                .pool = g->pool,
+                                .err = err};
 }
 
 static ane_status named(const struct interp_node *n, ane_status st, struct ane_error *err) {
@@ -35,8 +45,10 @@ static ane_status fold_node(struct ane_interp *g, struct interp_node *n, struct 
     if (n->out[i] != INTERP_NONE) st = interp_settle(g, n, i, &g->memory, &out[i], err);
   g->memory.limit = most;
   for (int32_t i = 0; i < n->n_out; i++) {
-    if (st || n->out[i] == INTERP_NONE) ane_dyn_drop(&g->memory, &out[i]);
-    else g->values[n->out[i]].data = out[i], g->values[n->out[i]].constant = true;
+    if (st || n->out[i] == INTERP_NONE)
+      ane_dyn_drop(&g->memory, &out[i]);
+    else
+      g->values[n->out[i]].data = out[i], g->values[n->out[i]].constant = true;
   }
   if (st == ANE_RANGE && g->memory.refused > 0 && g->memory.refused <= most) return ANE_OK; /* stays in the graph */
   if (st) return named(n, st, err);
@@ -68,8 +80,10 @@ static void release(const struct ane_interp *g, const struct interp_node *n) {
     const struct interp_value *v = n->in[i] == INTERP_NONE ? NULL : &g->values[n->in[i]];
     if (!v || !v->constant || v->data.block || v->uses != 1 || !ane_prim_packs(n->op, i)) continue;
     const struct ane_coded *w = v->data.coded;
-    if (!w) g->options.release(g->options.arg, v->data.data, ane_dyn_bytes(&v->data));
-    else if (ane_prim_state_packed(n->state)) g->options.release(g->options.arg, w->codes, ane_coded_bytes(w, v->data.count));
+    if (!w)
+      g->options.release(g->options.arg, v->data.data, ane_dyn_bytes(&v->data));
+    else if (ane_prim_state_packed(n->state))
+      g->options.release(g->options.arg, w->codes, ane_coded_bytes(w, v->data.count));
   }
 }
 

@@ -7,7 +7,9 @@
 
 ane_status interp_no_memory(struct ane_error *err) { return ane_fail(err, ANE_NOMEM, "no memory for the graph"); }
 
-struct interp_value *interp_values(struct ane_interp *g) { return (struct interp_value *)(void *)g->value_buffer.data; }
+struct interp_value *interp_values(struct ane_interp *g) {
+  return (struct interp_value *)(void *)g->value_buffer.data;
+}
 
 static ane_status add_value(struct ane_interp *g, const struct interp_value *v, int32_t *out, struct ane_error *err) {
   size_t at = g->value_buffer.size / sizeof *v;
@@ -28,7 +30,8 @@ ane_status interp_constant(struct ane_interp *g, const char *name, const struct 
   return add_value(g, &v, out, err);
 }
 
-static ane_status small_constant(struct ane_interp *g, ane_dtype t, int32_t rank, int64_t n, const void *data, int32_t *out, struct ane_error *err) {
+static ane_status small_constant(struct ane_interp *g, ane_dtype t, int32_t rank, int64_t n, const void *data, int32_t *out,
+                                 struct ane_error *err) {
   struct ane_dyn d = {.dtype = t, .rank = rank, .dim = {n}, .count = n};
   size_t bytes = (size_t)n * ane_dtype_info(t)->bytes;
   void *copy = ane_arena_alloc(&g->arena, bytes ? bytes : 1);
@@ -41,7 +44,9 @@ static ane_status small_constant(struct ane_interp *g, ane_dtype t, int32_t rank
 ane_status interp_ints(struct ane_interp *g, const int64_t *v, int64_t n, bool scalar, int32_t *out, struct ane_error *err) {
   return small_constant(g, ANE_I64, scalar ? 0 : 1, n, v, out, err);
 }
-ane_status interp_float(struct ane_interp *g, float v, int32_t *out, struct ane_error *err) { return small_constant(g, ANE_F32, 0, 1, &v, out, err); }
+ane_status interp_float(struct ane_interp *g, float v, int32_t *out, struct ane_error *err) {
+  return small_constant(g, ANE_F32, 0, 1, &v, out, err);
+}
 ane_status interp_text(struct ane_interp *g, const char *s, size_t len, int32_t *out, struct ane_error *err) {
   return small_constant(g, ANE_U8, 1, (int64_t)len, s, out, err);
 }
@@ -53,8 +58,8 @@ ane_status interp_put(struct ane_interp *g, struct interp_block *b, const struct
   return ane_buffer_append(&b->buffer, n, sizeof *n) ? ANE_OK : interp_no_memory(err);
 }
 
-ane_status interp_add(struct ane_interp *g, struct interp_block *b, ane_prim op, const char *name, const int32_t *in, int32_t n_in, const int32_t *out, int32_t n_out,
-                      struct ane_error *err) {
+ane_status interp_add(struct ane_interp *g, struct interp_block *b, ane_prim op, const char *name, const int32_t *in,
+                      int32_t n_in, const int32_t *out, int32_t n_out, struct ane_error *err) {
   struct interp_node n = {.name = name, .op = op, .n_in = n_in, .n_out = n_out};
   n.in = ane_arena_array(&g->arena, (size_t)n_in + 1, sizeof *n.in);
   n.out = ane_arena_array(&g->arena, (size_t)n_out + 1, sizeof *n.out);
@@ -129,7 +134,8 @@ static struct ane_interp *new_graph(const struct ane_interp_options *o) {
   return g;
 }
 
-ane_status ane_interp_from_onnx(struct ane_interp **out, const struct ane_source *s, const struct ane_interp_options *o, struct ane_error *err) {
+ane_status ane_interp_from_onnx(struct ane_interp **out, const struct ane_source *s, const struct ane_interp_options *o,
+                                struct ane_error *err) {
   *out = NULL;
   if (!s->onnx) return ane_fail(err, ANE_UNSUPPORTED, "%s: holds no graph", s->path);
   struct ane_interp *g = new_graph(o);
@@ -148,7 +154,8 @@ ane_status ane_interp_from_onnx(struct ane_interp **out, const struct ane_source
   return ANE_OK;
 }
 
-ane_status ane_interp_from_mil(struct ane_interp **out, const struct ane_mil_model *m, const char *function, const struct ane_interp_options *o, struct ane_error *err) {
+ane_status ane_interp_from_mil(struct ane_interp **out, const struct ane_mil_model *m, const char *function,
+                               const struct ane_interp_options *o, struct ane_error *err) {
   *out = NULL;
   if (!function) function = m->default_function;
   const struct ane_mil_function *f = ane_mil_function(m, function);
@@ -182,7 +189,9 @@ ane_status ane_interp_check_onnx(const struct ane_source *s, struct ane_error *e
 
 /* ---- Facts ---------------------------------------------------------------------------------------------------------*/
 
-struct ane_interp_info ane_interp_info(const struct ane_interp *g) { return g->info; }
+struct ane_interp_info ane_interp_info(const struct ane_interp *g) {
+  return g->info;
+}
 const struct ane_onnx_io *ane_interp_input(const struct ane_interp *g, int32_t i) { return &g->io_in[i]; }
 const struct ane_onnx_io *ane_interp_output(const struct ane_interp *g, int32_t i) { return &g->io_out[i]; }
 
@@ -212,7 +221,8 @@ static bool print_block(const struct ane_interp *g, const struct interp_block *b
       ok = put(out, k ? ", " : "") && put(out, !v ? "-" : *v->name ? v->name : ane_dyn_text(&v->data, text));
     }
     ok = ok && put(out, n->state ? ") packed\n" : ")\n");
-    for (int k = 0; ok && k < 2 && n->blocks[k]; k++) ok = put(out, k ? "  else\n" : "  then\n") && print_block(g, n->blocks[k], "    ", out);
+    for (int k = 0; ok && k < 2 && n->blocks[k]; k++)
+      ok = put(out, k ? "  else\n" : "  then\n") && print_block(g, n->blocks[k], "    ", out);
   }
   return ok;
 }

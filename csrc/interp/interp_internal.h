@@ -10,17 +10,17 @@ enum { INTERP_NONE = -1 };
 struct interp_value {
   const char *name;
   bool constant;
-  struct ane_dyn data;          /* constant: borrowed from the file or the arena, or folded (block set) */
-  int32_t uses;                 /* by living nodes and as an output */
-  struct interp_block *block;   /* where it is made; NULL: input or constant */
-  int32_t node;                 /* index of its maker there */
-  int32_t last;                 /* index there of the last node that uses it */
+  struct ane_dyn data;        /* constant: borrowed from the file or the arena, or folded (block set) */
+  int32_t uses;               /* by living nodes and as an output */
+  struct interp_block *block; /* where it is made; NULL: input or constant */
+  int32_t node;               /* index of its maker there */
+  int32_t last;               /* index there of the last node that uses it */
 };
 
 /* What a graph with types says of a result. */
 struct interp_result {
-  ane_dtype dtype;              /* as kept: floats are fp32 */
-  bool round;                   /* to fp16 */
+  ane_dtype dtype; /* as kept: floats are fp32 */
+  bool round;      /* to fp16 */
   const struct ane_mil_type *type;
 };
 
@@ -39,8 +39,8 @@ struct interp_node {
   const struct interp_result *results; /* n_out, or NULL */
   int32_t n_in, n_out, n_drop;
   int32_t *in, *out;
-  int32_t *drop;                /* values that nobody needs after this node */
-  bool *wanted;                 /* n_out */
+  int32_t *drop; /* values that nobody needs after this node */
+  bool *wanted;  /* n_out */
   struct ane_prim_state *state;
   struct interp_shared_state *shared; /* owns `state`; NULL: the node does */
   struct interp_block *blocks[2];
@@ -48,19 +48,19 @@ struct interp_node {
 
 /* A list of nodes in order; the outputs are those of an If's branch (or of the graph). */
 struct interp_block {
-  struct ane_buffer buffer;     /* of struct interp_node, while it is built */
+  struct ane_buffer buffer; /* of struct interp_node, while it is built */
   struct interp_node *nodes;
   int32_t n_nodes, n_inputs, n_outputs;
-  int32_t *inputs, *outputs;    /* inputs: of a WHILE's blocks */
+  int32_t *inputs, *outputs; /* inputs: of a WHILE's blocks */
 };
 
 struct ane_interp {
-  const struct ane_source *source;  /* ONNX */
+  const struct ane_source *source; /* ONNX */
   const struct ane_onnx *onnx;
-  const struct ane_mil_model *mil;  /* Core ML */
+  const struct ane_mil_model *mil; /* Core ML */
   const struct ane_mil_function *function;
   const struct ane_mil_feature **features; /* of inputs; NULL where not described */
-  const char **states;          /* names, as nodes number them */
+  const char **states;                     /* names, as nodes number them */
   int32_t n_states;
   const struct ane_onnx_io *io_in, *io_out;
   struct ane_interp_options options;
@@ -71,7 +71,7 @@ struct ane_interp {
   struct interp_value *values;
   int32_t n_values;
   struct interp_block main;
-  int32_t *inputs;              /* values of onnx->graph.inputs, then of those added */
+  int32_t *inputs; /* values of onnx->graph.inputs, then of those added */
   int32_t n_inputs, n_added;
   struct ane_prim_memory memory; /* folded constants */
   struct ane_interp_info info;
@@ -88,8 +88,8 @@ ane_status interp_ints(struct ane_interp *g, const int64_t *v, int64_t n, bool s
 ane_status interp_float(struct ane_interp *g, float v, int32_t *out, struct ane_error *err);
 ane_status interp_text(struct ane_interp *g, const char *s, size_t len, int32_t *out, struct ane_error *err);
 /* Adds a node; in and out are copied. */
-ane_status interp_add(struct ane_interp *g, struct interp_block *b, ane_prim op, const char *name, const int32_t *in, int32_t n_in, const int32_t *out, int32_t n_out,
-                      struct ane_error *err);
+ane_status interp_add(struct ane_interp *g, struct interp_block *b, ane_prim op, const char *name, const int32_t *in,
+                      int32_t n_in, const int32_t *out, int32_t n_out, struct ane_error *err);
 /* Puts a node whose arrays live in the arena. */
 ane_status interp_put(struct ane_interp *g, struct interp_block *b, const struct interp_node *n, struct ane_error *err);
 /* The buffer of a block becomes its list. */
@@ -101,13 +101,15 @@ ane_status interp_import_onnx(struct ane_interp *g, struct ane_error *err);
 ane_status interp_import_mil(struct ane_interp *g, struct ane_error *err);
 
 /* Result k of a node becomes what its type says: cast, rounded; errors: ANE_SHAPE where it does not fit (interp_state.c). */
-ane_status interp_settle(struct ane_interp *g, const struct interp_node *n, int32_t k, struct ane_prim_memory *m, struct ane_dyn *t, struct ane_error *err);
+ane_status interp_settle(struct ane_interp *g, const struct interp_node *n, int32_t k, struct ane_prim_memory *m,
+                         struct ane_dyn *t, struct ane_error *err);
 /* Elements of a coded tensor, or a copy of one without a block; others are kept as they are. */
 ane_status interp_solid(const struct ane_dyn *t, struct ane_prim_memory *m, struct ane_dyn *out, struct ane_error *err);
 /* "conv", "if", ... */
 const char *interp_kind_name(const struct interp_node *n);
 /* Input i as the function declares it: checked and, where it is of another type, converted into *out (interp_check.c). */
-ane_status interp_input(const struct ane_interp *g, int32_t i, const struct ane_dyn *in, struct ane_prim_memory *m, struct ane_dyn *out, struct ane_error *err);
+ane_status interp_input(const struct ane_interp *g, int32_t i, const struct ane_dyn *in, struct ane_prim_memory *m,
+                        struct ane_dyn *out, struct ane_error *err);
 
 /* States of a run. */
 struct interp_state {
@@ -152,14 +154,14 @@ const struct ane_dyn *interp_const_in(const struct ane_interp *g, const struct i
 
 struct lm_state {
   int32_t input, output;
-  struct ane_dyn first;   /* shape of an empty cache; data: zeros, NULL where it has no elements */
-  bool grows;             /* rows of dim 2 are positions: rewound by cutting */
+  struct ane_dyn first; /* shape of an empty cache; data: zeros, NULL where it has no elements */
+  bool grows;           /* rows of dim 2 are positions: rewound by cutting */
 };
 
 struct ane_lm {
   struct ane_interp *graph;
   int32_t ids, mask, positions, past_length, total_length, logits; /* numbers of inputs and of the output; -1: none */
-  bool trimmed;           /* the graph takes the wanted positions as its last input */
+  bool trimmed;                                                    /* the graph takes the wanted positions as its last input */
   struct lm_state *states;
   int32_t n_states;
   int64_t context, chunk, vocab;

@@ -35,7 +35,8 @@ static ane_status check_filled(const struct ane_lm *m, struct ane_error *err) {
   for (int32_t i = 0; i < ane_interp_info(m->graph).n_inputs; i++) {
     bool filled = i == m->ids || i == m->mask || i == m->positions || i == m->past_length || i == m->total_length;
     for (int32_t k = 0; k < m->n_states; k++) filled = filled || m->states[k].input == i;
-    if (!filled) return ane_fail(err, ANE_UNSUPPORTED, "input %.100s: nobody knows what it is", ane_interp_input(m->graph, i)->name);
+    if (!filled)
+      return ane_fail(err, ANE_UNSUPPORTED, "input %.100s: nobody knows what it is", ane_interp_input(m->graph, i)->name);
   }
   return ANE_OK;
 }
@@ -73,7 +74,10 @@ static int64_t channels_of(const struct ane_interp *g, int32_t value) {
   while (value != INTERP_NONE && g->values[value].block == &g->main && g->values[value].node >= 0) {
     const struct interp_node *n = &g->main.nodes[g->values[value].node];
     if (n->kind != INTERP_PRIM || n->n_in < 1) return 0;
-    if (n->state) return n->op == ANE_PRIM_matmul || n->op == ANE_PRIM_matmul_nbits || n->op == ANE_PRIM_matmul_dequantize ? ane_prim_state_rows(n->state) : 0;
+    if (n->state)
+      return n->op == ANE_PRIM_matmul || n->op == ANE_PRIM_matmul_nbits || n->op == ANE_PRIM_matmul_dequantize
+                 ? ane_prim_state_rows(n->state)
+                 : 0;
     if (n->op != ANE_PRIM_add && n->op != ANE_PRIM_identity && n->op != ANE_PRIM_cast) return 0;
     value = n->in[n->n_in > 1 && n->in[0] != INTERP_NONE && g->values[n->in[0]].constant];
   }
@@ -87,8 +91,10 @@ static ane_status head_width(const struct ane_interp *g, const struct interp_nod
   if (channels < 1 || heads < 1 || kv < 1) return ANE_OK;
   int64_t parts = n->in[ane_prim_param(n->op, "key")] == INTERP_NONE ? heads + 2 * kv : heads;
   if (channels % parts)
-    return ane_fail(err, ANE_SHAPE, "node %.120s (%s): query has %" PRId64 " channels, no whole number for %" PRId64 " heads with %" PRId64 " of keys", n->name,
-                    ane_prim_info(n->op).name, channels, heads, kv);
+    return ane_fail(err, ANE_SHAPE,
+                    "node %.120s (%s): query has %" PRId64 " channels, no whole number for %" PRId64 " heads with %" PRId64
+                    " of keys",
+                    n->name, ane_prim_info(n->op).name, channels, heads, kv);
   *out = channels / parts;
   return ANE_OK;
 }
@@ -114,7 +120,8 @@ static ane_status first_state(struct ane_lm *m, const struct ane_lm_options *o, 
       if (k == 3) d = width > 0 ? width : o->head_size;
       if (d == 0 && k != 2) d = -1;
     }
-    if (d < 0 || d > INT32_MAX) return ane_fail(err, ANE_UNSUPPORTED, "cache %.100s: dimension %d is not known", io->name, (int)k + 1);
+    if (d < 0 || d > INT32_MAX)
+      return ane_fail(err, ANE_UNSUPPORTED, "cache %.100s: dimension %d is not known", io->name, (int)k + 1);
     s->first.dim[k] = d;
   }
   if (io->dim[0] > 1) return ane_fail(err, ANE_UNSUPPORTED, "cache %.100s is for a batch of %" PRId64, io->name, io->dim[0]);
@@ -160,7 +167,8 @@ static ane_status setup(struct ane_lm *m, const struct ane_lm_options *o, struct
   m->fingerprint = fingerprint(m->graph);
   for (int32_t i = 0; !st && i < m->n_states; i++) st = first_state(m, o, i, err);
   const struct ane_onnx_io *logits = st ? NULL : ane_interp_output(m->graph, m->logits);
-  if (!st && (logits->rank < 1 || logits->dim[logits->rank - 1] < 1)) st = ane_fail(err, ANE_UNSUPPORTED, "output %.100s: the size of the vocabulary is not declared", logits->name);
+  if (!st && (logits->rank < 1 || logits->dim[logits->rank - 1] < 1))
+    st = ane_fail(err, ANE_UNSUPPORTED, "output %.100s: the size of the vocabulary is not declared", logits->name);
   if (st) return st;
   m->vocab = logits->dim[logits->rank - 1];
   m->context = o->context;
@@ -195,7 +203,9 @@ void ane_lm_destroy(struct ane_lm *m) {
   ane_free(m);
 }
 
-struct ane_interp *ane_lm_graph(const struct ane_lm *m) { return m->graph; }
+struct ane_interp *ane_lm_graph(const struct ane_lm *m) {
+  return m->graph;
+}
 int64_t ane_lm_vocab(const struct ane_lm *m) { return m->vocab; }
 int64_t ane_lm_context(const struct ane_lm *m) { return m->context; }
 int64_t ane_lm_chunk(const struct ane_lm *m) { return m->chunk; }

@@ -9,12 +9,12 @@
 struct ane_lm_session {
   struct ane_lm *lm;
   struct ane_prim_memory memory;
-  struct ane_dyn *states;  /* one for each of the model's; own their blocks, or are its first states */
-  int32_t *ids;            /* [length], room for room_ids */
+  struct ane_dyn *states; /* one for each of the model's; own their blocks, or are its first states */
+  int32_t *ids;           /* [length], room for room_ids */
   int64_t length, room_ids, context;
-  struct ane_dyn logits;   /* of the last feed: [.., rows, vocab], or empty */
+  struct ane_dyn logits; /* of the last feed: [.., rows, vocab], or empty */
   int64_t rows;
-  bool best_only;          /* ARGMAX: rows are asked for their best id only */
+  bool best_only; /* ARGMAX: rows are asked for their best id only */
   _Atomic bool stop;
 };
 

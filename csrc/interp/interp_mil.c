@@ -46,7 +46,9 @@ ane_status mil_define(struct mil_import *t, const char *name, const struct mil_n
 
 /* ---- Types ---------------------------------------------------------------------------------------------------------*/
 
-static bool mil_is_float(ane_mil_dtype t) { return t == ANE_MIL_FP16 || t == ANE_MIL_FP32 || t == ANE_MIL_FP64 || t == ANE_MIL_BF16; }
+static bool mil_is_float(ane_mil_dtype t) {
+  return t == ANE_MIL_FP16 || t == ANE_MIL_FP32 || t == ANE_MIL_FP64 || t == ANE_MIL_BF16;
+}
 
 ane_status mil_results(struct mil_import *t, const struct ane_mil_op *op, bool moves, const struct interp_result **out) {
   struct interp_result *r = ane_arena_array(&t->g->arena, (size_t)op->n_outputs + 1, sizeof *r);
@@ -67,7 +69,8 @@ ane_status mil_results(struct mil_import *t, const struct ane_mil_op *op, bool m
 
 ane_status mil_constant(struct mil_import *t, const char *name, const struct ane_mil_value *v, int32_t *out) {
   *out = INTERP_NONE;
-  if (v->kind == ANE_MIL_STRINGS && v->type.rank == 0) return interp_text(t->g, v->strings[0], strlen(v->strings[0]), out, t->err);
+  if (v->kind == ANE_MIL_STRINGS && v->type.rank == 0)
+    return interp_text(t->g, v->strings[0], strlen(v->strings[0]), out, t->err);
   if (v->kind != ANE_MIL_NUMBERS && v->kind != ANE_MIL_BLOB) return ANE_OK;
   if (v->count && !v->data) return ane_fail(t->err, ANE_INVALID, "constant %.100s: its blob has not been loaded", name);
   ane_dtype dtype = ane_mil_dtype_plain(v->type.dtype);
@@ -80,7 +83,9 @@ ane_status mil_constant(struct mil_import *t, const char *name, const struct ane
 ane_status mil_binding(struct mil_import *t, const struct ane_mil_op *op, const struct ane_mil_binding *b, int32_t *out) {
   if (b->value) {
     ane_status st = mil_constant(t, "", b->value, out);
-    return st || *out != INTERP_NONE ? st : mil_op_fail(t, op, ANE_UNSUPPORTED, "a parameter is a constant that is no tensor of a supported type");
+    return st || *out != INTERP_NONE
+               ? st
+               : mil_op_fail(t, op, ANE_UNSUPPORTED, "a parameter is a constant that is no tensor of a supported type");
   }
   const struct mil_name *n = mil_find(t, b->name);
   if (!n || n->value == INTERP_NONE) return mil_op_fail(t, op, ANE_UNSUPPORTED, "%.100s cannot be used here", b->name);
@@ -92,7 +97,8 @@ ane_status mil_param(struct mil_import *t, const struct ane_mil_op *op, const ch
   const struct ane_mil_arg *a = ane_mil_op_arg(op, name);
   *out = INTERP_NONE;
   if (!a) return ANE_OK;
-  if (a->n_bindings != 1) return mil_op_fail(t, op, ANE_FORMAT, "parameter %.60s has %" PRIu32 " values, wanted one", name, a->n_bindings);
+  if (a->n_bindings != 1)
+    return mil_op_fail(t, op, ANE_FORMAT, "parameter %.60s has %" PRIu32 " values, wanted one", name, a->n_bindings);
   return mil_binding(t, op, &a->bindings[0], out);
 }
 
@@ -110,7 +116,8 @@ ane_status mil_outputs(struct mil_import *t, const struct ane_mil_op *op, int32_
 
 static const char *node_name(const struct ane_mil_op *op) { return op->n_outputs ? op->outputs[0].name : op->type; }
 
-ane_status mil_add(struct mil_import *t, const struct ane_mil_op *op, ane_prim prim, bool moves, const int32_t *in, int32_t n_in, const int32_t *out) {
+ane_status mil_add(struct mil_import *t, const struct ane_mil_op *op, ane_prim prim, bool moves, const int32_t *in, int32_t n_in,
+                   const int32_t *out) {
   struct interp_node n = {.name = node_name(op), .op = prim, .n_in = n_in, .n_out = (int32_t)op->n_outputs};
   ane_status st = mil_results(t, op, moves, &n.results);
   if (st) return st;
@@ -122,7 +129,8 @@ ane_status mil_add(struct mil_import *t, const struct ane_mil_op *op, ane_prim p
   return interp_put(t->g, t->block, &n, t->err);
 }
 
-ane_status mil_step(struct mil_import *t, const struct ane_mil_op *op, ane_prim prim, const int32_t *in, int32_t n_in, int32_t *out) {
+ane_status mil_step(struct mil_import *t, const struct ane_mil_op *op, ane_prim prim, const int32_t *in, int32_t n_in,
+                    int32_t *out) {
   ane_status st = interp_value(t->g, node_name(op), out, t->err);
   return st ? st : interp_add(t->g, t->block, prim, node_name(op), in, n_in, out, 1, t->err);
 }
@@ -156,7 +164,8 @@ static ane_status check_known(struct mil_import *t, const struct ane_mil_op *op,
   for (uint32_t i = 0; i < op->n_inputs; i++) {
     const char *name = op->inputs[i].name;
     size_t n;
-    bool taken = mapped(row->mapping, name, strlen(name), &n) && n > 0 && !strchr("#'", *mapped(row->mapping, name, strlen(name), &n));
+    bool taken =
+        mapped(row->mapping, name, strlen(name), &n) && n > 0 && !strchr("#'", *mapped(row->mapping, name, strlen(name), &n));
     if (!mentions(row->mapping, name) && (ane_prim_param(row->prim, name) < 0 || taken))
       return mil_op_fail(t, op, ANE_UNSUPPORTED, "parameter %.60s is not known", name);
   }
@@ -164,7 +173,8 @@ static ane_status check_known(struct mil_import *t, const struct ane_mil_op *op,
 }
 
 /* The value of one parameter of the primitive. */
-static ane_status parameter(struct mil_import *t, const struct ane_mil_op *op, const struct row *row, const char *param, size_t len, int32_t *out) {
+static ane_status parameter(struct mil_import *t, const struct ane_mil_op *op, const struct row *row, const char *param,
+                            size_t len, int32_t *out) {
   char name[64];
   size_t n = 0;
   const char *source = mapped(row->mapping, param, len, &n);
@@ -172,7 +182,8 @@ static ane_status parameter(struct mil_import *t, const struct ane_mil_op *op, c
   snprintf(name, sizeof name, "%.*s", (int)(source && !fallback ? n : len), source && !fallback ? source : param);
   ane_status st = mil_param(t, op, name, out);
   if (st || *out != INTERP_NONE || !fallback) return st;
-  return *source == '#' ? interp_float(t->g, strtof(source + 1, NULL), out, t->err) : interp_text(t->g, source + 1, n - 1, out, t->err);
+  return *source == '#' ? interp_float(t->g, strtof(source + 1, NULL), out, t->err)
+                        : interp_text(t->g, source + 1, n - 1, out, t->err);
 }
 
 static ane_status map_op(struct mil_import *t, const struct ane_mil_op *op, const struct row *row) {
@@ -194,7 +205,8 @@ static ane_status map_op(struct mil_import *t, const struct ane_mil_op *op, cons
   }
   for (uint32_t i = 0; !st && many && i < many->n_bindings; i++) st = mil_binding(t, op, &many->bindings[i], &in[count++]);
   while (!many && count > 0 && in[count - 1] == INTERP_NONE) count--;
-  if (!st && op->n_outputs > (uint32_t)info.max_outputs) st = mil_op_fail(t, op, ANE_FORMAT, "has %" PRIu32 " outputs, wanted at most %d", op->n_outputs, info.max_outputs);
+  if (!st && op->n_outputs > (uint32_t)info.max_outputs)
+    st = mil_op_fail(t, op, ANE_FORMAT, "has %" PRIu32 " outputs, wanted at most %d", op->n_outputs, info.max_outputs);
   if (!st) st = mil_outputs(t, op, &out);
   return st ? st : mil_add(t, op, row->prim, row->moves, in, count, out);
 }
@@ -221,8 +233,10 @@ static ane_status import_block(struct mil_import *t, const struct ane_mil_block 
   for (uint32_t i = 0; !st && i < b->n_ops; i++) st = import_op(t, &b->ops[i]);
   for (uint32_t i = 0; !st && i < b->n_outputs; i++) {
     const struct mil_name *n = mil_find(t, b->outputs[i]);
-    if (!n || n->value == INTERP_NONE) st = ane_fail(t->err, ANE_UNSUPPORTED, "output %.100s is no tensor of a supported type", b->outputs[i]);
-    else to->outputs[i] = n->value;
+    if (!n || n->value == INTERP_NONE)
+      st = ane_fail(t->err, ANE_UNSUPPORTED, "output %.100s is no tensor of a supported type", b->outputs[i]);
+    else
+      to->outputs[i] = n->value;
   }
   t->block = outer;
   return st ? st : interp_close_block(t->g, to, t->err);
@@ -232,7 +246,8 @@ static ane_status import_block(struct mil_import *t, const struct ane_mil_block 
 static ane_status control(struct mil_import *t, const struct ane_mil_op *op, bool loop) {
   const struct ane_mil_arg *a = ane_mil_op_arg(op, loop ? "loop_vars" : "pred");
   struct interp_node n = {.name = node_name(op), .kind = loop ? INTERP_WHILE : INTERP_IF, .n_out = (int32_t)op->n_outputs};
-  if (!a || op->n_blocks != 2 || (!loop && a->n_bindings != 1)) return mil_op_fail(t, op, ANE_FORMAT, "wanted %s and two blocks", loop ? "loop_vars" : "pred");
+  if (!a || op->n_blocks != 2 || (!loop && a->n_bindings != 1))
+    return mil_op_fail(t, op, ANE_FORMAT, "wanted %s and two blocks", loop ? "loop_vars" : "pred");
   n.n_in = (int32_t)a->n_bindings;
   n.in = ane_arena_array(&t->g->arena, (size_t)a->n_bindings + 1, sizeof *n.in);
   if (!n.in) return interp_no_memory(t->err);
@@ -242,7 +257,9 @@ static ane_status control(struct mil_import *t, const struct ane_mil_op *op, boo
     const struct ane_mil_block *b = &op->blocks[k];
     uint32_t in = loop ? a->n_bindings : 0, out = loop && k == 0 ? 1 : op->n_outputs;
     if (b->n_inputs != in || b->n_outputs != out || (loop && op->n_outputs != in))
-      return mil_op_fail(t, op, ANE_FORMAT, "block %d has %" PRIu32 " inputs and %" PRIu32 " outputs, wanted %" PRIu32 " and %" PRIu32, k + 1, b->n_inputs, b->n_outputs, in, out);
+      return mil_op_fail(t, op, ANE_FORMAT,
+                         "block %d has %" PRIu32 " inputs and %" PRIu32 " outputs, wanted %" PRIu32 " and %" PRIu32, k + 1,
+                         b->n_inputs, b->n_outputs, in, out);
     struct interp_block *to = ane_arena_alloc(&t->g->arena, sizeof *to);
     if (!to) return interp_no_memory(t->err);
     st = import_block(t, b, to);
@@ -260,7 +277,8 @@ static ane_status state_op(struct mil_import *t, const struct ane_mil_op *op, bo
   const struct mil_name *s = a && a->n_bindings == 1 && a->bindings[0].name ? mil_find(t, a->bindings[0].name) : NULL;
   struct interp_node n = {.name = node_name(op), .kind = write ? INTERP_WRITE : INTERP_READ, .n_in = write, .n_out = !write};
   if (!s || s->state < 0) return mil_op_fail(t, op, ANE_FORMAT, "parameter input is no state");
-  if (op->n_outputs != (uint32_t)n.n_out) return mil_op_fail(t, op, ANE_FORMAT, "has %" PRIu32 " outputs, wanted %d", op->n_outputs, (int)n.n_out);
+  if (op->n_outputs != (uint32_t)n.n_out)
+    return mil_op_fail(t, op, ANE_FORMAT, "has %" PRIu32 " outputs, wanted %d", op->n_outputs, (int)n.n_out);
   n.at = s->state;
   n.in = ane_arena_array(&t->g->arena, 1, sizeof *n.in);
   if (!n.in) return interp_no_memory(t->err);
@@ -324,7 +342,8 @@ static void describe(struct ane_onnx_io *io, const char *name, const struct ane_
   for (int32_t i = 0; i < type->rank; i++) io->dim[i] = type->dim[i];
 }
 
-static ane_status add_input(struct mil_import *t, const struct ane_mil_named_type *in, const struct ane_mil_interface *d, struct ane_onnx_io *io) {
+static ane_status add_input(struct mil_import *t, const struct ane_mil_named_type *in, const struct ane_mil_interface *d,
+                            struct ane_onnx_io *io) {
   struct ane_interp *g = t->g;
   struct mil_name n = {.value = INTERP_NONE, .type = &in->type, .state = -1};
   if (in->type.kind == ANE_MIL_STATE) {

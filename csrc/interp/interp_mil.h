@@ -6,10 +6,10 @@
 
 /* A name of the function: what it stands for. */
 struct mil_name {
-  int32_t value;                    /* INTERP_NONE: no tensor that primitives know */
-  const struct ane_mil_value *raw;  /* a constant as stored, or as decoded by a constexpr op */
+  int32_t value;                   /* INTERP_NONE: no tensor that primitives know */
+  const struct ane_mil_value *raw; /* a constant as stored, or as decoded by a constexpr op */
   const struct ane_mil_type *type;
-  int32_t state;                    /* number of a state, -1: none */
+  int32_t state; /* number of a state, -1: none */
 };
 
 struct mil_import {
@@ -20,7 +20,8 @@ struct mil_import {
   struct ane_error *err;
 };
 
-ane_status mil_op_fail(const struct mil_import *t, const struct ane_mil_op *op, ane_status code, const char *fmt, ...) ANE_PRINTF(4, 5);
+ane_status mil_op_fail(const struct mil_import *t, const struct ane_mil_op *op, ane_status code, const char *fmt, ...)
+    ANE_PRINTF(4, 5);
 /* NULL: not defined (the verifier has seen to it that names are). Valid until the next name is defined. */
 const struct mil_name *mil_find(const struct mil_import *t, const char *name);
 ane_status mil_define(struct mil_import *t, const char *name, const struct mil_name *n);
@@ -33,13 +34,16 @@ ane_status mil_constant(struct mil_import *t, const char *name, const struct ane
 /* Fresh values for the outputs of an op, named. */
 ane_status mil_outputs(struct mil_import *t, const struct ane_mil_op *op, int32_t **out);
 /* Adds a node with what the types of the op's outputs ask; moves: nothing needs to be rounded. */
-ane_status mil_add(struct mil_import *t, const struct ane_mil_op *op, ane_prim prim, bool moves, const int32_t *in, int32_t n_in, const int32_t *out);
+ane_status mil_add(struct mil_import *t, const struct ane_mil_op *op, ane_prim prim, bool moves, const int32_t *in, int32_t n_in,
+                   const int32_t *out);
 /* A node in the middle of an op that is several: its result has no type. */
-ane_status mil_step(struct mil_import *t, const struct ane_mil_op *op, ane_prim prim, const int32_t *in, int32_t n_in, int32_t *out);
+ane_status mil_step(struct mil_import *t, const struct ane_mil_op *op, ane_prim prim, const int32_t *in, int32_t n_in,
+                    int32_t *out);
 /* What a type asks of a result. */
 ane_status mil_results(struct mil_import *t, const struct ane_mil_op *op, bool moves, const struct interp_result **out);
 
-/* constexpr_* (interp_mil_const.c), ops of several primitives (interp_mil_compose.c); *done is false where the name is unknown. */
+/* constexpr_* (interp_mil_const.c), ops of several primitives (interp_mil_compose.c); *done is false where the name is unknown.
+ */
 ane_status mil_constexpr(struct mil_import *t, const struct ane_mil_op *op, bool *done);
 ane_status mil_compose(struct mil_import *t, const struct ane_mil_op *op, bool *done);
 

@@ -4,7 +4,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-static ane_status last(struct mil_import *t, const struct ane_mil_op *op, ane_prim prim, bool moves, const int32_t *in, int32_t n_in) {
+static ane_status last(struct mil_import *t, const struct ane_mil_op *op, ane_prim prim, bool moves, const int32_t *in,
+                       int32_t n_in) {
   int32_t *out;
   if (op->n_outputs != 1) return mil_op_fail(t, op, ANE_FORMAT, "has %" PRIu32 " outputs, wanted one", op->n_outputs);
   ane_status st = mil_outputs(t, op, &out);
@@ -117,8 +118,13 @@ ane_status mil_compose(struct mil_import *t, const struct ane_mil_op *op, bool *
     const char *name;
     ane_status (*import)(struct mil_import *t, const struct ane_mil_op *op);
   } list[] = {
-      {"reshape", reshape}, {"fill_like", fill_like}, {"linear", linear}, {"relu6", relu6}, {"exp2", exp2_op},
-      {"linear_activation", linear_activation}, {"reduce_log_sum", reduce_log_sum},
+      {"reshape", reshape},
+      {"fill_like", fill_like},
+      {"linear", linear},
+      {"relu6", relu6},
+      {"exp2", exp2_op},
+      {"linear_activation", linear_activation},
+      {"reduce_log_sum", reduce_log_sum},
   };
   *done = false;
   for (size_t i = 0; i < ANE_COUNT(list); i++) {

@@ -20,13 +20,15 @@ static const struct ane_mil_value *stored(const struct mil_import *t, const stru
 }
 
 /* A tensor of numbers of at most `rank` dimensions, with its data; NULL: the error is set. */
-static const struct ane_mil_value *tensor(const struct mil_import *t, const struct ane_mil_op *op, const char *name, int32_t rank) {
+static const struct ane_mil_value *tensor(const struct mil_import *t, const struct ane_mil_op *op, const char *name,
+                                          int32_t rank) {
   const struct ane_mil_value *v = stored(t, op, name);
   if (!v) {
     mil_op_fail(t, op, ANE_FORMAT, "parameter %s is missing, or no constant", name);
     return NULL;
   }
-  bool ok = (v->kind == ANE_MIL_NUMBERS || v->kind == ANE_MIL_BLOB) && v->type.kind == ANE_MIL_TENSOR && v->type.rank <= rank && (v->data || !v->count);
+  bool ok = (v->kind == ANE_MIL_NUMBERS || v->kind == ANE_MIL_BLOB) && v->type.kind == ANE_MIL_TENSOR && v->type.rank <= rank &&
+            (v->data || !v->count);
   if (!ok) mil_op_fail(t, op, ANE_FORMAT, "parameter %s is no tensor of at most %d dimensions with data", name, (int)rank);
   return ok ? v : NULL;
 }
@@ -42,8 +44,10 @@ static float *floats(struct mil_import *t, const struct ane_mil_value *v) {
   }
   for (uint64_t i = 0; i < v->count; i++) {
     uint16_t half;
-    if (v->type.dtype == ANE_MIL_FP16) memcpy(&half, (const uint8_t *)v->data + 2 * i, 2), out[i] = ane_f16_f32(half);
-    else out[i] = (float)ane_mil_number(v, i);
+    if (v->type.dtype == ANE_MIL_FP16)
+      memcpy(&half, (const uint8_t *)v->data + 2 * i, 2), out[i] = ane_f16_f32(half);
+    else
+      out[i] = (float)ane_mil_number(v, i);
   }
   return out;
 }
@@ -59,13 +63,19 @@ static bool rounds(const struct mil_import *t, const struct ane_mil_op *op, uint
 }
 
 /* Output k = floats of this shape; other constexpr operations may read them too. */
-static ane_status give_floats(struct mil_import *t, const struct ane_mil_op *op, uint32_t k, int32_t rank, const int64_t *dim, float *data, uint64_t n) {
+static ane_status give_floats(struct mil_import *t, const struct ane_mil_op *op, uint32_t k, int32_t rank, const int64_t *dim,
+                              float *data, uint64_t n) {
   const struct ane_mil_named_type *out = &op->outputs[k];
   struct ane_mil_value *v = ane_arena_alloc(&t->g->arena, sizeof *v);
   if (!v) return interp_no_memory(t->err);
-  if (!same_shape(&out->type, rank, dim)) return mil_op_fail(t, op, ANE_SHAPE, "output %.100s is declared with another shape", out->name);
+  if (!same_shape(&out->type, rank, dim))
+    return mil_op_fail(t, op, ANE_SHAPE, "output %.100s is declared with another shape", out->name);
   for (uint64_t i = 0; rounds(t, op, k) && i < n; i++) data[i] = ane_f16_f32(ane_f32_f16(data[i]));
-  *v = (struct ane_mil_value){.type = ane_mil_tensor_type(ANE_MIL_FP32, rank, dim), .kind = ANE_MIL_NUMBERS, .count = n, .data = data, .bytes = n * sizeof *data};
+  *v = (struct ane_mil_value){.type = ane_mil_tensor_type(ANE_MIL_FP32, rank, dim),
+                              .kind = ANE_MIL_NUMBERS,
+                              .count = n,
+                              .data = data,
+                              .bytes = n * sizeof *data};
   struct mil_name name = {.value = INTERP_NONE, .raw = v, .type = &out->type, .state = -1};
   ane_status st = mil_constant(t, out->name, v, &name.value);
   return st ? st : mil_define(t, out->name, &name);
@@ -74,7 +84,8 @@ static ane_status give_floats(struct mil_import *t, const struct ane_mil_op *op,
 /* Output k = a stored value as it is. */
 static ane_status give_stored(struct mil_import *t, const struct ane_mil_op *op, uint32_t k, const struct ane_mil_value *v) {
   struct mil_name name = {.value = INTERP_NONE, .raw = v, .type = &op->outputs[k].type, .state = -1};
-  if (!same_shape(&op->outputs[k].type, v->type.rank, v->type.dim)) return mil_op_fail(t, op, ANE_SHAPE, "output %.100s is declared with another shape", op->outputs[k].name);
+  if (!same_shape(&op->outputs[k].type, v->type.rank, v->type.dim))
+    return mil_op_fail(t, op, ANE_SHAPE, "output %.100s is declared with another shape", op->outputs[k].name);
   ane_status st = mil_constant(t, op->outputs[k].name, v, &name.value);
   return st ? st : mil_define(t, op->outputs[k].name, &name);
 }
@@ -86,7 +97,8 @@ enum { SMALL = 1 << 16 };
 static ane_status give_codes(struct mil_import *t, const struct ane_mil_op *op, struct ane_coded *w) {
   struct ane_dyn d = {.dtype = ANE_F32, .rank = w->rank, .count = 1, .coded = w};
   struct mil_name name = {.value = INTERP_NONE, .type = &op->outputs[0].type, .state = -1};
-  if (!same_shape(&op->outputs[0].type, w->rank, w->dim)) return mil_op_fail(t, op, ANE_SHAPE, "output %.100s is declared with another shape", op->outputs[0].name);
+  if (!same_shape(&op->outputs[0].type, w->rank, w->dim))
+    return mil_op_fail(t, op, ANE_SHAPE, "output %.100s is declared with another shape", op->outputs[0].name);
   for (int32_t i = 0; i < w->rank; i++) {
     d.dim[i] = w->dim[i];
     if (w->block[i] == 0) return mil_op_fail(t, op, ANE_SHAPE, "has no elements");
@@ -101,7 +113,8 @@ static ane_status give_codes(struct mil_import *t, const struct ane_mil_op *op, 
     ane_coded_read(w, 0, d.count, all);
     struct ane_mil_value *v = ane_arena_alloc(&t->g->arena, sizeof *v);
     if (!v) return interp_no_memory(t->err);
-    *v = (struct ane_mil_value){.type = ane_mil_tensor_type(ANE_MIL_FP32, rank, d.dim), .kind = ANE_MIL_NUMBERS, .count = (uint64_t)d.count, .data = all};
+    *v = (struct ane_mil_value){
+        .type = ane_mil_tensor_type(ANE_MIL_FP32, rank, d.dim), .kind = ANE_MIL_NUMBERS, .count = (uint64_t)d.count, .data = all};
     v->bytes = v->count * sizeof *all;
     name.raw = v;
   }
@@ -112,7 +125,9 @@ static ane_status give_codes(struct mil_import *t, const struct ane_mil_op *op, 
 static struct ane_coded *codes_of(struct mil_import *t, const struct ane_mil_op *op, const struct ane_mil_value *v) {
   struct ane_coded *w = ane_arena_alloc(&t->g->arena, sizeof *w);
   ane_mil_dtype d = v->type.dtype;
-  bool known = d == ANE_MIL_FP16 || d == ANE_MIL_FP32 || (ane_mil_dtype_bits(d) <= 8 && d != ANE_MIL_BOOL && d != ANE_MIL_STRING && d != ANE_MIL_FP8E4M3 && d != ANE_MIL_FP8E5M2);
+  bool known =
+      d == ANE_MIL_FP16 || d == ANE_MIL_FP32 ||
+      (ane_mil_dtype_bits(d) <= 8 && d != ANE_MIL_BOOL && d != ANE_MIL_STRING && d != ANE_MIL_FP8E4M3 && d != ANE_MIL_FP8E5M2);
   if (!w) {
     interp_no_memory(t->err);
     return NULL;
@@ -121,7 +136,10 @@ static struct ane_coded *codes_of(struct mil_import *t, const struct ane_mil_op 
     mil_op_fail(t, op, ANE_UNSUPPORTED, "codes of type %s", ane_mil_dtype_name(d));
     return NULL;
   }
-  *w = (struct ane_coded){.codes = v->data, .bits = (int)ane_mil_dtype_bits(d), .is_signed = d == ANE_MIL_INT8 || d == ANE_MIL_INT4, .rank = v->type.rank};
+  *w = (struct ane_coded){.codes = v->data,
+                          .bits = (int)ane_mil_dtype_bits(d),
+                          .is_signed = d == ANE_MIL_INT8 || d == ANE_MIL_INT4,
+                          .rank = v->type.rank};
   for (int32_t i = 0; i < w->rank; i++) w->dim[i] = w->block[i] = v->type.dim[i];
   return w;
 }
@@ -130,16 +148,19 @@ static struct ane_coded *codes_of(struct mil_import *t, const struct ane_mil_op 
 
 /* iOS16: w = scale (q - zero_point), both one number or one for each place of `axis`. */
 static ane_status affine(struct mil_import *t, const struct ane_mil_op *op) {
-  const struct ane_mil_value *q = tensor(t, op, "quantized_data", ANE_PRIM_RANK), *s = tensor(t, op, "scale", 1), *z = tensor(t, op, "zero_point", 1), *a = tensor(t, op, "axis", 0);
+  const struct ane_mil_value *q = tensor(t, op, "quantized_data", ANE_PRIM_RANK), *s = tensor(t, op, "scale", 1),
+                             *z = tensor(t, op, "zero_point", 1), *a = tensor(t, op, "axis", 0);
   struct ane_coded *w = q && s && z && a ? codes_of(t, op, q) : NULL;
   if (!w) return t->err->code;
   int64_t axis = ane_mil_integer(a, 0), n;
   if (axis < 0) axis += q->type.rank;
-  if (axis < 0 || axis >= ANE_MAX(q->type.rank, 1)) return mil_op_fail(t, op, ANE_INVALID, "axis is %" PRId64, ane_mil_integer(a, 0));
+  if (axis < 0 || axis >= ANE_MAX(q->type.rank, 1))
+    return mil_op_fail(t, op, ANE_INVALID, "axis is %" PRId64, ane_mil_integer(a, 0));
   n = q->type.rank ? q->type.dim[axis] : 1;
   uint64_t most = ANE_MAX(s->count, z->count);
   if ((s->count != 1 && s->count != (uint64_t)n) || (z->count != 1 && z->count != (uint64_t)n))
-    return mil_op_fail(t, op, ANE_SHAPE, "%" PRIu64 " scales and %" PRIu64 " zero points for %" PRId64 " places of the axis", s->count, z->count, n);
+    return mil_op_fail(t, op, ANE_SHAPE, "%" PRIu64 " scales and %" PRIu64 " zero points for %" PRId64 " places of the axis",
+                       s->count, z->count, n);
   if (most > 1) w->block[axis] = 1, w->step[axis] = 1;
   float *scale = floats(t, s), *zero = scale ? floats(t, z) : NULL;
   if (!zero) return ANE_NOMEM;
@@ -154,10 +175,13 @@ static ane_status affine(struct mil_import *t, const struct ane_mil_op *op) {
 }
 
 /* Blocks of dimensions: `of` [*g, ...] divides the codes' dimensions; its first rank entries. */
-static ane_status set_blocks(const struct mil_import *t, const struct ane_mil_op *op, struct ane_coded *w, const int64_t *groups) {
+static ane_status set_blocks(const struct mil_import *t, const struct ane_mil_op *op, struct ane_coded *w,
+                             const int64_t *groups) {
   int64_t step = 1;
   for (int32_t k = w->rank - 1; k >= 0; k--) {
-    if (groups[k] < 1 || w->dim[k] % groups[k]) return mil_op_fail(t, op, ANE_SHAPE, "%" PRId64 " groups along axis %d of %" PRId64 " elements", groups[k], (int)k, w->dim[k]);
+    if (groups[k] < 1 || w->dim[k] % groups[k])
+      return mil_op_fail(t, op, ANE_SHAPE, "%" PRId64 " groups along axis %d of %" PRId64 " elements", groups[k], (int)k,
+                         w->dim[k]);
     w->block[k] = w->dim[k] / groups[k];
     w->step[k] = groups[k] == 1 ? 0 : step;
     step *= groups[k];
@@ -165,13 +189,19 @@ static ane_status set_blocks(const struct mil_import *t, const struct ane_mil_op
   return ANE_OK;
 }
 
-static ane_status scaled(struct mil_import *t, const struct ane_mil_op *op, const struct ane_mil_value *data, struct ane_coded **out) {
-  const struct ane_mil_value *s = tensor(t, op, "scale", ANE_PRIM_RANK), *z = stored(t, op, "offset") || ane_mil_op_arg(op, "offset") ? tensor(t, op, "offset", ANE_PRIM_RANK) : NULL;
+static ane_status scaled(struct mil_import *t, const struct ane_mil_op *op, const struct ane_mil_value *data,
+                         struct ane_coded **out) {
+  const struct ane_mil_value *s = tensor(t, op, "scale", ANE_PRIM_RANK),
+                             *z = stored(t, op, "offset") || ane_mil_op_arg(op, "offset") ? tensor(t, op, "offset", ANE_PRIM_RANK)
+                                                                                          : NULL;
   if (!s || (!z && ane_mil_op_arg(op, "offset"))) return t->err->code;
   struct ane_coded *w = codes_of(t, op, data);
   if (!w) return t->err->code;
-  if (s->type.rank != w->rank || !is_float(s->type.dtype)) return mil_op_fail(t, op, ANE_SHAPE, "scale has %d dimensions of type %s, data %d", (int)s->type.rank, ane_mil_dtype_name(s->type.dtype), (int)w->rank);
-  if (z && !same_shape(&s->type, z->type.rank, z->type.dim)) return mil_op_fail(t, op, ANE_SHAPE, "offset and scale differ in shape");
+  if (s->type.rank != w->rank || !is_float(s->type.dtype))
+    return mil_op_fail(t, op, ANE_SHAPE, "scale has %d dimensions of type %s, data %d", (int)s->type.rank,
+                       ane_mil_dtype_name(s->type.dtype), (int)w->rank);
+  if (z && !same_shape(&s->type, z->type.rank, z->type.dim))
+    return mil_op_fail(t, op, ANE_SHAPE, "offset and scale differ in shape");
   ane_status st = set_blocks(t, op, w, s->type.dim);
   if (st) return st;
   float *scale = floats(t, s), *offset = scale && z ? floats(t, z) : NULL;
@@ -199,26 +229,31 @@ static int code_bits(uint64_t entries) {
 
 /* iOS16: a packed stream of indices and its shape, one table. */
 static ane_status lut_stream(struct mil_import *t, const struct ane_mil_op *op) {
-  const struct ane_mil_value *index = tensor(t, op, "indices", 1), *lut = tensor(t, op, "lut", 1), *shape = tensor(t, op, "shape", 1);
+  const struct ane_mil_value *index = tensor(t, op, "indices", 1), *lut = tensor(t, op, "lut", 1),
+                             *shape = tensor(t, op, "shape", 1);
   if (!index || !lut || !shape) return t->err->code;
   struct ane_coded *w = ane_arena_alloc(&t->g->arena, sizeof *w);
   if (!w) return interp_no_memory(t->err);
   int bits = code_bits(lut->count);
   int64_t count = 1;
-  if (!bits || shape->count > ANE_PRIM_RANK || ane_mil_dtype_bits(index->type.dtype) != 8) return mil_op_fail(t, op, ANE_SHAPE, "a table of %" PRIu64 " entries for %" PRIu64 " dimensions", lut->count, shape->count);
+  if (!bits || shape->count > ANE_PRIM_RANK || ane_mil_dtype_bits(index->type.dtype) != 8)
+    return mil_op_fail(t, op, ANE_SHAPE, "a table of %" PRIu64 " entries for %" PRIu64 " dimensions", lut->count, shape->count);
   *w = (struct ane_coded){.codes = index->data, .bits = bits, .rank = (int32_t)shape->count, .entries = (int64_t)lut->count};
   for (int32_t i = 0; i < w->rank; i++) {
     w->dim[i] = w->block[i] = ane_mil_integer(shape, (uint64_t)i);
-    if (w->dim[i] < 1 || __builtin_mul_overflow(count, w->dim[i], &count) || count > INT64_MAX / 16) return mil_op_fail(t, op, ANE_SHAPE, "shape holds %" PRId64, w->dim[i]);
+    if (w->dim[i] < 1 || __builtin_mul_overflow(count, w->dim[i], &count) || count > INT64_MAX / 16)
+      return mil_op_fail(t, op, ANE_SHAPE, "shape holds %" PRId64, w->dim[i]);
   }
-  if (ane_coded_bytes(w, count) != index->bytes) return mil_op_fail(t, op, ANE_SHAPE, "%" PRIu64 " bytes of indices for %" PRId64 " elements of %d bits", index->bytes, count, bits);
+  if (ane_coded_bytes(w, count) != index->bytes)
+    return mil_op_fail(t, op, ANE_SHAPE, "%" PRIu64 " bytes of indices for %" PRId64 " elements of %d bits", index->bytes, count,
+                       bits);
   if (!(w->table = floats(t, lut))) return ANE_NOMEM;
   return give_codes(t, op, w);
 }
 
 /* Tables of vectors: `indices` elements give V values each along an axis. */
-static ane_status lut_vectors(struct mil_import *t, const struct ane_mil_op *op, const struct ane_coded *w, const struct ane_mil_value *lut, float **data, int64_t *dim,
-                              int64_t *total) {
+static ane_status lut_vectors(struct mil_import *t, const struct ane_mil_op *op, const struct ane_coded *w,
+                              const struct ane_mil_value *lut, float **data, int64_t *dim, int64_t *total) {
   const struct ane_mil_value *a = tensor(t, op, "vector_axis", 0);
   int64_t v = lut->type.dim[lut->type.rank - 1], n = 1, inner = 1, at[ANE_PRIM_RANK] = {0};
   if (!a) return t->err->code;
@@ -229,7 +264,8 @@ static ane_status lut_vectors(struct mil_import *t, const struct ane_mil_op *op,
     n *= w->dim[i];
     if (i > axis) inner *= w->dim[i];
   }
-  if (__builtin_mul_overflow(n, v, total) || *total > INT64_MAX / 16) return mil_op_fail(t, op, ANE_RANGE, "vectors of %" PRId64 " elements", v);
+  if (__builtin_mul_overflow(n, v, total) || *total > INT64_MAX / 16)
+    return mil_op_fail(t, op, ANE_RANGE, "vectors of %" PRId64 " elements", v);
   float *out = *data = ane_arena_array(&t->g->arena, (size_t)*total + 1, sizeof *out);
   if (!out) return interp_no_memory(t->err);
   for (int64_t i = 0; i < n; i++) {
@@ -246,11 +282,14 @@ static ane_status lut_vectors(struct mil_import *t, const struct ane_mil_op *op,
 }
 
 /* iOS18: codes of `index` with tables [*groups, 2^n, V]. */
-static ane_status table_of(struct mil_import *t, const struct ane_mil_op *op, const struct ane_mil_value *index, const struct ane_mil_value *lut, struct ane_coded **out) {
+static ane_status table_of(struct mil_import *t, const struct ane_mil_op *op, const struct ane_mil_value *index,
+                           const struct ane_mil_value *lut, struct ane_coded **out) {
   struct ane_coded *w = codes_of(t, op, index);
   if (!w) return t->err->code;
-  if (lut->type.rank != w->rank + 2 || w->is_signed || w->bits > 8 || lut->type.dim[w->rank] != INT64_C(1) << w->bits || lut->type.dim[w->rank + 1] < 1)
-    return mil_op_fail(t, op, ANE_SHAPE, "lut of %d dimensions for indices of %d bits and %d dimensions", (int)lut->type.rank, w->bits, (int)w->rank);
+  if (lut->type.rank != w->rank + 2 || w->is_signed || w->bits > 8 || lut->type.dim[w->rank] != INT64_C(1) << w->bits ||
+      lut->type.dim[w->rank + 1] < 1)
+    return mil_op_fail(t, op, ANE_SHAPE, "lut of %d dimensions for indices of %d bits and %d dimensions", (int)lut->type.rank,
+                       w->bits, (int)w->rank);
   w->entries = lut->type.dim[w->rank];
   ane_status st = set_blocks(t, op, w, lut->type.dim);
   if (!st && !(w->table = floats(t, lut))) st = ANE_NOMEM;
@@ -276,35 +315,43 @@ static ane_status lut_dense(struct mil_import *t, const struct ane_mil_op *op) {
 static bool bit(const struct ane_mil_value *mask, uint64_t i) { return ((const uint8_t *)mask->data)[i >> 3] >> (i & 7) & 1; }
 
 /* Nonzero data spread by a mask of n bits. */
-static ane_status spread(struct mil_import *t, const struct ane_mil_op *op, const struct ane_mil_value *mask, const struct ane_mil_value *data, uint64_t n, float **out) {
+static ane_status spread(struct mil_import *t, const struct ane_mil_op *op, const struct ane_mil_value *mask,
+                         const struct ane_mil_value *data, uint64_t n, float **out) {
   uint64_t at = 0;
   float *v = floats(t, data), *all = v ? ane_arena_array(&t->g->arena, (size_t)n + 1, sizeof *all) : NULL;
   if (!all) return interp_no_memory(t->err);
-  if ((n + 7) / 8 > mask->bytes) return mil_op_fail(t, op, ANE_SHAPE, "mask has %" PRIu64 " bytes for %" PRIu64 " elements", mask->bytes, n);
+  if ((n + 7) / 8 > mask->bytes)
+    return mil_op_fail(t, op, ANE_SHAPE, "mask has %" PRIu64 " bytes for %" PRIu64 " elements", mask->bytes, n);
   for (uint64_t i = 0; i < n; i++) {
     if (!bit(mask, i)) continue;
-    if (at == data->count) return mil_op_fail(t, op, ANE_SHAPE, "mask has more bits than the %" PRIu64 " elements of nonzero data", data->count);
+    if (at == data->count)
+      return mil_op_fail(t, op, ANE_SHAPE, "mask has more bits than the %" PRIu64 " elements of nonzero data", data->count);
     all[i] = v[at++];
   }
-  if (at != data->count) return mil_op_fail(t, op, ANE_SHAPE, "mask has %" PRIu64 " bits for %" PRIu64 " elements of nonzero data", at, data->count);
+  if (at != data->count)
+    return mil_op_fail(t, op, ANE_SHAPE, "mask has %" PRIu64 " bits for %" PRIu64 " elements of nonzero data", at, data->count);
   *out = all;
   return ANE_OK;
 }
 
 static ane_status sparse_dense(struct mil_import *t, const struct ane_mil_op *op) {
   bool old = ane_mil_op_attr(op, "shape");
-  const struct ane_mil_value *mask = tensor(t, op, "mask", ANE_PRIM_RANK), *data = tensor(t, op, "nonzero_data", 1), *shape = old ? tensor(t, op, "shape", 1) : NULL;
+  const struct ane_mil_value *mask = tensor(t, op, "mask", ANE_PRIM_RANK), *data = tensor(t, op, "nonzero_data", 1),
+                             *shape = old ? tensor(t, op, "shape", 1) : NULL;
   int64_t dim[ANE_PRIM_RANK], n = 1;
   float *all;
   if (!mask || !data || (old && !shape)) return t->err->code;
-  if (!old && mask->type.dtype != ANE_MIL_UINT1) return mil_op_fail(t, op, ANE_FORMAT, "mask is %s, wanted uint1", ane_mil_dtype_name(mask->type.dtype));
+  if (!old && mask->type.dtype != ANE_MIL_UINT1)
+    return mil_op_fail(t, op, ANE_FORMAT, "mask is %s, wanted uint1", ane_mil_dtype_name(mask->type.dtype));
   int32_t rank = old ? (int32_t)ANE_MIN(shape->count, (uint64_t)ANE_PRIM_RANK + 1) : mask->type.rank;
   if (rank > ANE_PRIM_RANK) return mil_op_fail(t, op, ANE_UNSUPPORTED, "%d dimensions", (int)rank);
   for (int32_t i = 0; i < rank; i++) {
     dim[i] = old ? ane_mil_integer(shape, (uint64_t)i) : mask->type.dim[i];
-    if (dim[i] < 0 || __builtin_mul_overflow(n, dim[i], &n) || n > INT64_MAX / 16) return mil_op_fail(t, op, ANE_SHAPE, "shape holds %" PRId64, dim[i]);
+    if (dim[i] < 0 || __builtin_mul_overflow(n, dim[i], &n) || n > INT64_MAX / 16)
+      return mil_op_fail(t, op, ANE_SHAPE, "shape holds %" PRId64, dim[i]);
   }
-  if ((uint64_t)n > mask->bytes * 8) return mil_op_fail(t, op, ANE_SHAPE, "mask has %" PRIu64 " bytes for %" PRId64 " elements", mask->bytes, n);
+  if ((uint64_t)n > mask->bytes * 8)
+    return mil_op_fail(t, op, ANE_SHAPE, "mask has %" PRIu64 " bytes for %" PRId64 " elements", mask->bytes, n);
   ane_status st = spread(t, op, mask, data, (uint64_t)n, &all);
   return st ? st : give_floats(t, op, 0, rank, dim, all, (uint64_t)n);
 }
@@ -324,10 +371,14 @@ static ane_status sparse_scaled(struct mil_import *t, const struct ane_mil_op *o
   const struct ane_mil_value *mask = tensor(t, op, "data_mask", ANE_PRIM_RANK), *data = tensor(t, op, "nonzero_data", 1);
   struct ane_coded *w;
   float *codes, *all;
-  if (!mask || !data || mask->type.dtype != ANE_MIL_UINT1) return mask && data ? mil_op_fail(t, op, ANE_FORMAT, "data_mask is not uint1") : t->err->code;
+  if (!mask || !data || mask->type.dtype != ANE_MIL_UINT1)
+    return mask && data ? mil_op_fail(t, op, ANE_FORMAT, "data_mask is not uint1") : t->err->code;
   ane_status st = spread(t, op, mask, data, mask->count, &codes);
   if (st) return st;
-  struct ane_mil_value dense = {.type = ane_mil_tensor_type(ANE_MIL_FP32, mask->type.rank, mask->type.dim), .kind = ANE_MIL_NUMBERS, .count = mask->count, .data = codes,
+  struct ane_mil_value dense = {.type = ane_mil_tensor_type(ANE_MIL_FP32, mask->type.rank, mask->type.dim),
+                                .kind = ANE_MIL_NUMBERS,
+                                .count = mask->count,
+                                .data = codes,
                                 .bytes = mask->count * sizeof *codes};
   st = scaled(t, op, &dense, &w);
   if (st) return st;
@@ -338,20 +389,29 @@ static ane_status sparse_scaled(struct mil_import *t, const struct ane_mil_op *o
 }
 
 static ane_status lut_sparse(struct mil_import *t, const struct ane_mil_op *op) {
-  const struct ane_mil_value *mask = tensor(t, op, "indices_mask", ANE_PRIM_RANK - 2), *data = tensor(t, op, "indices_nonzero_data", 1), *lut = tensor(t, op, "lut", ANE_MIL_RANK);
+  const struct ane_mil_value *mask = tensor(t, op, "indices_mask", ANE_PRIM_RANK - 2),
+                             *data = tensor(t, op, "indices_nonzero_data", 1), *lut = tensor(t, op, "lut", ANE_MIL_RANK);
   struct ane_coded *w;
   float *spreaded, *all;
-  if (!mask || !data || !lut || mask->type.dtype != ANE_MIL_UINT1) return mask && data && lut ? mil_op_fail(t, op, ANE_FORMAT, "indices_mask is not uint1") : t->err->code;
+  if (!mask || !data || !lut || mask->type.dtype != ANE_MIL_UINT1)
+    return mask && data && lut ? mil_op_fail(t, op, ANE_FORMAT, "indices_mask is not uint1") : t->err->code;
   uint32_t bits = ane_mil_dtype_bits(data->type.dtype);
-  ane_status st = bits >= 1 && bits <= 8 ? spread(t, op, mask, data, mask->count, &spreaded) : mil_op_fail(t, op, ANE_UNSUPPORTED, "indices of type %s", ane_mil_dtype_name(data->type.dtype));
+  ane_status st = bits >= 1 && bits <= 8
+                      ? spread(t, op, mask, data, mask->count, &spreaded)
+                      : mil_op_fail(t, op, ANE_UNSUPPORTED, "indices of type %s", ane_mil_dtype_name(data->type.dtype));
   if (st) return st;
   uint8_t *codes = ane_arena_alloc(&t->g->arena, (size_t)mask->count + 1);
   if (!codes) return interp_no_memory(t->err);
   for (uint64_t i = 0; i < mask->count; i++) codes[i] = (uint8_t)spreaded[i];
   /* bytes now; the table is as long as the bits of the indices say */
-  struct ane_mil_value dense = {.type = ane_mil_tensor_type(ANE_MIL_UINT8, mask->type.rank, mask->type.dim), .kind = ANE_MIL_NUMBERS, .count = mask->count, .data = codes, .bytes = mask->count};
+  struct ane_mil_value dense = {.type = ane_mil_tensor_type(ANE_MIL_UINT8, mask->type.rank, mask->type.dim),
+                                .kind = ANE_MIL_NUMBERS,
+                                .count = mask->count,
+                                .data = codes,
+                                .bytes = mask->count};
   struct ane_mil_value narrow = *lut;
-  if (lut->type.rank != mask->type.rank + 2 || lut->type.dim[mask->type.rank] != INT64_C(1) << bits) return mil_op_fail(t, op, ANE_SHAPE, "lut does not fit the indices");
+  if (lut->type.rank != mask->type.rank + 2 || lut->type.dim[mask->type.rank] != INT64_C(1) << bits)
+    return mil_op_fail(t, op, ANE_SHAPE, "lut does not fit the indices");
   narrow.type.dim[mask->type.rank] = 256;
   st = table_of(t, op, &dense, &narrow, &w);
   if (st) return st;
@@ -376,7 +436,11 @@ static ane_status lut_sparse(struct mil_import *t, const struct ane_mil_op *op) 
     int64_t from = i / (inner * v) * inner + i % inner;
     if (bit(mask, (uint64_t)from)) map[i >> 3] = (uint8_t)(map[i >> 3] | 1 << (i & 7));
   }
-  *wide = (struct ane_mil_value){.type = ane_mil_tensor_type(ANE_MIL_UINT1, mask->type.rank, dim), .kind = ANE_MIL_NUMBERS, .count = (uint64_t)total, .data = map, .bytes = ((uint64_t)total + 7) / 8};
+  *wide = (struct ane_mil_value){.type = ane_mil_tensor_type(ANE_MIL_UINT1, mask->type.rank, dim),
+                                 .kind = ANE_MIL_NUMBERS,
+                                 .count = (uint64_t)total,
+                                 .data = map,
+                                 .bytes = ((uint64_t)total + 7) / 8};
   return give_sparse(t, op, wide, all);
 }
 
@@ -385,7 +449,8 @@ static ane_status lut_sparse(struct mil_import *t, const struct ane_mil_op *op) 
 static ane_status cast(struct mil_import *t, const struct ane_mil_op *op) {
   const struct ane_mil_value *v = tensor(t, op, "source_val", ANE_PRIM_RANK);
   if (!v) return t->err->code;
-  return is_float(v->type.dtype) ? give_stored(t, op, 0, v) : mil_op_fail(t, op, ANE_UNSUPPORTED, "source_val is %s", ane_mil_dtype_name(v->type.dtype));
+  return is_float(v->type.dtype) ? give_stored(t, op, 0, v)
+                                 : mil_op_fail(t, op, ANE_UNSUPPORTED, "source_val is %s", ane_mil_dtype_name(v->type.dtype));
 }
 
 ane_status mil_constexpr(struct mil_import *t, const struct ane_mil_op *op, bool *done) {
@@ -393,8 +458,12 @@ ane_status mil_constexpr(struct mil_import *t, const struct ane_mil_op *op, bool
     const char *name;
     ane_status (*import)(struct mil_import *t, const struct ane_mil_op *op);
   } list[] = {
-      {"constexpr_affine_dequantize", affine}, {"constexpr_blockwise_shift_scale", blockwise}, {"constexpr_lut_to_dense", lut_dense},
-      {"constexpr_sparse_to_dense", sparse_dense}, {"constexpr_sparse_blockwise_shift_scale", sparse_scaled}, {"constexpr_lut_to_sparse", lut_sparse},
+      {"constexpr_affine_dequantize", affine},
+      {"constexpr_blockwise_shift_scale", blockwise},
+      {"constexpr_lut_to_dense", lut_dense},
+      {"constexpr_sparse_to_dense", sparse_dense},
+      {"constexpr_sparse_blockwise_shift_scale", sparse_scaled},
+      {"constexpr_lut_to_sparse", lut_sparse},
       {"constexpr_cast", cast},
   };
   *done = false;

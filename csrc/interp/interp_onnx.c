@@ -36,7 +36,8 @@ int32_t onnx_in(const struct onnx_import *t, const struct ane_onnx_node *n, int 
 }
 
 /* An attribute as a constant. */
-static ane_status attribute_value(struct onnx_import *t, const struct ane_onnx_node *n, const struct ane_onnx_attr *a, int32_t *out) {
+static ane_status attribute_value(struct onnx_import *t, const struct ane_onnx_node *n, const struct ane_onnx_attr *a,
+                                  int32_t *out) {
   switch (a->type) {
     case ANE_ONNX_INT: return interp_ints(t->g, &a->i, 1, true, out, t->err);
     case ANE_ONNX_FLOAT: return interp_float(t->g, a->f, out, t->err);
@@ -73,8 +74,8 @@ ane_status onnx_constant(struct onnx_import *t, const char *name, const struct a
 
 /* One item of a mapping: "p=0", "!a", "?a=0". Everything points into the mapping. */
 struct item {
-  char mark;          /* '!' or '?', else 0 */
-  const char *name;   /* of the parameter, or of the attribute */
+  char mark;        /* '!' or '?', else 0 */
+  const char *name; /* of the parameter, or of the attribute */
   size_t len;
   const char *source; /* behind the '='; NULL for '!' */
   size_t source_len;
@@ -115,7 +116,8 @@ static ane_status check_named(struct onnx_import *t, const struct ane_onnx_node 
       size_t len = bar ? (size_t)(bar - it.source) : it.source_len;
       if (!it.mark && it.source && *it.source == '@' && is_name(a->name, it.source + 1, len - 1)) known = true;
       if (it.mark == '!' && is_name(a->name, it.name, it.len)) known = true;
-      if (it.mark == '?' && is_name(a->name, it.name, it.len)) allowed = known ? allowed || has_value(a, &it) : has_value(a, &it), known = true;
+      if (it.mark == '?' && is_name(a->name, it.name, it.len))
+        allowed = known ? allowed || has_value(a, &it) : has_value(a, &it), known = true;
     }
     if (!known) return onnx_node_fail(t, n, ANE_UNSUPPORTED, "attribute %.60s is not known", a->name);
     if (!allowed) return onnx_node_fail(t, n, ANE_UNSUPPORTED, "attribute %.60s has a value that is not supported", a->name);
@@ -125,8 +127,10 @@ static ane_status check_named(struct onnx_import *t, const struct ane_onnx_node 
     struct item it;
     for (const char *s = mapping; !known && next_item(&s, &it);) {
       if (it.mark || !it.source) continue;
-      if (*it.source == '*') known = i >= atoi(it.source + 1);
-      else if (*it.source >= '0' && *it.source <= '9') known = i == atoi(it.source);
+      if (*it.source == '*')
+        known = i >= atoi(it.source + 1);
+      else if (*it.source >= '0' && *it.source <= '9')
+        known = i == atoi(it.source);
     }
     if (!known) return onnx_node_fail(t, n, ANE_UNSUPPORTED, "input %d is not supported", (int)i + 1);
   }
@@ -149,9 +153,7 @@ static ane_status source_value(struct onnx_import *t, const struct ane_onnx_node
       number = strtoll(bar + 1, NULL, 10);
       return interp_ints(t->g, &number, 1, true, out, t->err);
     }
-    case '#':
-      number = strtoll(text + 1, NULL, 10);
-      return interp_ints(t->g, &number, 1, true, out, t->err);
+    case '#': number = strtoll(text + 1, NULL, 10); return interp_ints(t->g, &number, 1, true, out, t->err);
     case '\'': return interp_text(t->g, text + 1, strlen(text + 1), out, t->err);
     default: return *out = onnx_in(t, n, atoi(text)), ANE_OK;
   }
@@ -160,7 +162,8 @@ static ane_status source_value(struct onnx_import *t, const struct ane_onnx_node
 ane_status onnx_map(struct onnx_import *t, const struct ane_onnx_node *n, ane_prim prim, const char *mapping) {
   struct ane_prim_info info = ane_prim_info(prim);
   ane_status st = check_named(t, n, mapping);
-  int32_t room = info.n_params + n->n_in, count = info.n_params, *in = ane_arena_array(&t->g->arena, (size_t)room + 1, sizeof *in);
+  int32_t room = info.n_params + n->n_in, count = info.n_params,
+          *in = ane_arena_array(&t->g->arena, (size_t)room + 1, sizeof *in);
   if (st) return st;
   if (!in) return interp_no_memory(t->err);
   for (int32_t i = 0; i < room; i++) in[i] = INTERP_NONE;
@@ -187,7 +190,9 @@ ane_status onnx_map(struct onnx_import *t, const struct ane_onnx_node *n, ane_pr
 /* ---- Nodes ---------------------------------------------------------------------------------------------------------*/
 
 static ane_status unknown(struct onnx_import *t, const struct ane_onnx_node *n, const struct row *other) {
-  if (other && n->opset < other->first) return onnx_node_fail(t, n, ANE_UNSUPPORTED, "its form of opset %" PRId64 " is not supported, only from %" PRId64 " on", n->opset, other->first);
+  if (other && n->opset < other->first)
+    return onnx_node_fail(t, n, ANE_UNSUPPORTED, "its form of opset %" PRId64 " is not supported, only from %" PRId64 " on",
+                          n->opset, other->first);
   return onnx_node_fail(t, n, ANE_UNSUPPORTED, "the op is not known");
 }
 
@@ -223,7 +228,8 @@ ane_status onnx_if(struct onnx_import *t, const struct ane_onnx_node *n) {
   node.in = ane_arena_array(&t->g->arena, 1, sizeof *node.in);
   node.out = ane_arena_array(&t->g->arena, (size_t)n->n_out + 1, sizeof *node.out);
   if (!node.in || !node.out) return interp_no_memory(t->err);
-  if (n->n_in != 1 || n->in[0] == INTERP_NONE) return onnx_node_fail(t, n, ANE_FORMAT, "has %d inputs, wanted the condition", (int)n->n_in);
+  if (n->n_in != 1 || n->in[0] == INTERP_NONE)
+    return onnx_node_fail(t, n, ANE_FORMAT, "has %d inputs, wanted the condition", (int)n->n_in);
   node.in[0] = n->in[0];
   if (n->n_out) memcpy(node.out, n->out, (size_t)n->n_out * sizeof *n->out);
   for (int k = 0; k < 2; k++) {

@@ -12,7 +12,8 @@ struct onnx_import {
   struct ane_error *err;
 };
 
-ane_status onnx_node_fail(const struct onnx_import *t, const struct ane_onnx_node *n, ane_status code, const char *fmt, ...) ANE_PRINTF(4, 5);
+ane_status onnx_node_fail(const struct onnx_import *t, const struct ane_onnx_node *n, ane_status code, const char *fmt, ...)
+    ANE_PRINTF(4, 5);
 /* Input i as a value, or INTERP_NONE. */
 int32_t onnx_in(const struct onnx_import *t, const struct ane_onnx_node *n, int i);
 /* *out is left as it is where the attribute is absent; false where it is of another type. */

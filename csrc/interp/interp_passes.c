@@ -123,7 +123,8 @@ static ane_status fuse_dequantize(struct ane_interp *g, struct interp_node *n, s
 static void fuse_gather(const struct ane_interp *g, struct interp_node *n) {
   int32_t w = turned_constant(g, n->in[0]);
   const struct ane_dyn *axis = interp_const_in(g, n, "axis");
-  bool first = input_of(n, "axis") == INTERP_NONE || (axis && axis->count == 1 && axis->dtype == ANE_I64 && ((const uint8_t *)axis->data)[0] == 0);
+  bool first = input_of(n, "axis") == INTERP_NONE ||
+               (axis && axis->count == 1 && axis->dtype == ANE_I64 && ((const uint8_t *)axis->data)[0] == 0);
   if (w == INTERP_NONE || !really_turns(g, n->in[0]) || !first || input_of(n, "batch_dims") != INTERP_NONE) return;
   n->op = ANE_PRIM_gather_columns;
   n->in[0] = w;
@@ -155,7 +156,8 @@ ane_status interp_fuse(struct ane_interp *g, struct ane_error *err) { return fus
 
 /* Does each row of the result depend on the same row of x only? Other operands must be constants of one row at most. */
 static bool row_by_row(const struct ane_interp *g, const struct interp_node *n) {
-  static const ane_prim ops[] = {ANE_PRIM_add, ANE_PRIM_sub, ANE_PRIM_mul, ANE_PRIM_real_div, ANE_PRIM_tanh, ANE_PRIM_cast, ANE_PRIM_identity, ANE_PRIM_clip};
+  static const ane_prim ops[] = {ANE_PRIM_add,  ANE_PRIM_sub,  ANE_PRIM_mul,      ANE_PRIM_real_div,
+                                 ANE_PRIM_tanh, ANE_PRIM_cast, ANE_PRIM_identity, ANE_PRIM_clip};
   bool known = false;
   for (size_t i = 0; i < ANE_COUNT(ops); i++) known = known || n->op == ops[i];
   for (int32_t i = 1; known && i < n->n_in; i++) {
@@ -171,7 +173,8 @@ static bool is_product(const struct ane_interp *g, const struct interp_node *n) 
 }
 
 /* A node before index `at`. */
-static ane_status insert(struct ane_interp *g, struct interp_block *b, int32_t at, const struct interp_node *n, struct ane_error *err) {
+static ane_status insert(struct ane_interp *g, struct interp_block *b, int32_t at, const struct interp_node *n,
+                         struct ane_error *err) {
   struct interp_node *nodes = ane_arena_array(&g->arena, (size_t)b->n_nodes + 1, sizeof *nodes);
   if (!nodes) return interp_no_memory(err);
   memcpy(nodes, b->nodes, (size_t)at * sizeof *nodes);
@@ -191,8 +194,11 @@ ane_status interp_trim_head(struct ane_interp *g, int32_t logits, bool *done, st
   const struct interp_node *n = maker(g, v);
   *done = false;
   while (n && g->values[v].block == &g->main && g->values[v].uses == 1 && row_by_row(g, n)) v = n->in[0], n = maker(g, v);
-  if (!n || g->values[v].block != &g->main || g->values[v].uses != 1 || !is_product(g, n) || n->in[0] == INTERP_NONE || g->values[n->in[0]].constant) return ANE_OK;
-  int32_t at = g->values[v].node, wanted, taken, axis, *inputs = ane_arena_array(&g->arena, (size_t)(g->n_inputs + g->n_added) + 1, sizeof *inputs);
+  if (!n || g->values[v].block != &g->main || g->values[v].uses != 1 || !is_product(g, n) || n->in[0] == INTERP_NONE ||
+      g->values[n->in[0]].constant)
+    return ANE_OK;
+  int32_t at = g->values[v].node, wanted, taken, axis,
+          *inputs = ane_arena_array(&g->arena, (size_t)(g->n_inputs + g->n_added) + 1, sizeof *inputs);
   int64_t rows = -2;
   struct interp_node take = {.name = "wanted positions", .op = ANE_PRIM_gather, .n_in = 3, .n_out = 1};
   take.in = ane_arena_array(&g->arena, 3, sizeof *take.in);

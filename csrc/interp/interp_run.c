@@ -11,7 +11,7 @@ struct run {
   const int32_t *state_of; /* number in `states` of each of the graph's */
   bool wrote;              /* a state has been changed */
   struct ane_prim_memory *m;
-  struct ane_dyn *slots; /* one for each value */
+  struct ane_dyn *slots;     /* one for each value */
   const struct ane_dyn **in; /* room for the inputs of a node */
   struct ane_error *err;
 };
@@ -26,14 +26,25 @@ static ane_status run_prim(struct run *r, const struct interp_node *n) {
   struct ane_dyn out[8] = {{0}}, *results = out;
   if (n->n_out > 8 && !(results = ane_calloc((size_t)n->n_out, sizeof *results))) return interp_no_memory(r->err);
   for (int32_t i = 0; i < n->n_in; i++) r->in[i] = value_of(r, n->in[i]);
-  struct ane_prim_call c = {.op = n->op, .in = r->in, .n_in = n->n_in, .out = results, .n_out = n->n_out, .wanted = n->wanted, .state = n->state,
-                            .memory = r->m, .kernels = r->g->kernels, .pool = r->g->pool, .err = r->err};
+  struct ane_prim_call c = {.op = n->op,
+                            .in = r->in,
+                            .n_in = n->n_in,
+                            .out = results,
+                            .n_out = n->n_out,
+                            .wanted = n->wanted,
+                            .state = n->state,
+                            .memory = r->m,
+                            .kernels = r->g->kernels,
+                            .pool = r->g->pool,
+                            .err = r->err};
   ane_status st = ane_prim_run(&c);
   for (int32_t i = 0; n->results && !st && i < n->n_out; i++)
     if (n->wanted[i]) st = interp_settle(r->g, n, i, r->m, &results[i], r->err);
   for (int32_t i = 0; i < n->n_out; i++) {
-    if (st || n->out[i] == INTERP_NONE) ane_dyn_drop(r->m, &results[i]);
-    else r->slots[n->out[i]] = results[i];
+    if (st || n->out[i] == INTERP_NONE)
+      ane_dyn_drop(r->m, &results[i]);
+    else
+      r->slots[n->out[i]] = results[i];
   }
   if (results != out) ane_free(results);
   return st;
@@ -112,8 +123,10 @@ static ane_status run_while(struct run *r, const struct interp_node *n) {
     if (!st) st = condition(r, n->blocks[0], cur, &on);
   }
   for (int32_t i = 0; i < k; i++) {
-    if (st || i >= n->n_out || n->out[i] == INTERP_NONE) ane_dyn_drop(r->m, &cur[i]);
-    else r->slots[n->out[i]] = cur[i];
+    if (st || i >= n->n_out || n->out[i] == INTERP_NONE)
+      ane_dyn_drop(r->m, &cur[i]);
+    else
+      r->slots[n->out[i]] = cur[i];
   }
   ane_free(cur);
   return st;
@@ -174,12 +187,14 @@ static int32_t widest(const struct interp_block *b) {
 }
 
 /* The states of the graph in the caller's set. */
-static ane_status find_states(const struct ane_interp *g, const struct ane_interp_states *s, int32_t *state_of, struct ane_error *err) {
+static ane_status find_states(const struct ane_interp *g, const struct ane_interp_states *s, int32_t *state_of,
+                              struct ane_error *err) {
   for (int32_t i = 0; i < g->n_states; i++) {
     state_of[i] = s ? interp_state_find(s, g->states[i]) : -1;
     if (state_of[i] < 0) return ane_fail(err, ANE_INVALID, "the function has the state %.100s, which is not given", g->states[i]);
   }
-  return s && s->spoiled ? ane_fail(err, ANE_STATE, "the states were left in the middle of a call that failed: reset them") : ANE_OK;
+  return s && s->spoiled ? ane_fail(err, ANE_STATE, "the states were left in the middle of a call that failed: reset them")
+                         : ANE_OK;
 }
 
 static ane_status take_input(struct run *r, int32_t i, const struct ane_dyn *in) {
@@ -190,11 +205,16 @@ static ane_status take_input(struct run *r, int32_t i, const struct ane_dyn *in)
   return ANE_OK;
 }
 
-ane_status ane_interp_run_states(struct ane_interp *g, struct ane_prim_memory *m, struct ane_interp_states *s, const struct ane_dyn *inputs, struct ane_dyn *outputs,
-                                 struct ane_error *err) {
+ane_status ane_interp_run_states(struct ane_interp *g, struct ane_prim_memory *m, struct ane_interp_states *s,
+                                 const struct ane_dyn *inputs, struct ane_dyn *outputs, struct ane_error *err) {
   int32_t *state_of = ane_calloc((size_t)g->n_states + 1, sizeof *state_of);
-  struct run r = {.g = g, .states = s, .state_of = state_of, .m = m, .slots = ane_calloc((size_t)g->n_values + 1, sizeof *r.slots),
-                  .in = ane_calloc((size_t)widest(&g->main), sizeof *r.in), .err = err};
+  struct run r = {.g = g,
+                  .states = s,
+                  .state_of = state_of,
+                  .m = m,
+                  .slots = ane_calloc((size_t)g->n_values + 1, sizeof *r.slots),
+                  .in = ane_calloc((size_t)widest(&g->main), sizeof *r.in),
+                  .err = err};
   ane_status st = r.slots && r.in && state_of ? find_states(g, s, state_of, err) : interp_no_memory(err);
   for (int32_t i = 0; !st && i < g->n_inputs + g->n_added; i++) st = take_input(&r, i, &inputs[i]);
   if (!st) st = run_block(&r, &g->main);
@@ -215,6 +235,7 @@ ane_status ane_interp_run_states(struct ane_interp *g, struct ane_prim_memory *m
   return st;
 }
 
-ane_status ane_interp_run(struct ane_interp *g, struct ane_prim_memory *m, const struct ane_dyn *inputs, struct ane_dyn *outputs, struct ane_error *err) {
+ane_status ane_interp_run(struct ane_interp *g, struct ane_prim_memory *m, const struct ane_dyn *inputs, struct ane_dyn *outputs,
+                          struct ane_error *err) {
   return ane_interp_run_states(g, m, NULL, inputs, outputs, err);
 }

@@ -58,21 +58,27 @@ ane_status ane_lm_save(const struct ane_lm_session *s, const char *path, struct 
 
 /* ---- Reading -------------------------------------------------------------------------------------------------------*/
 
-static ane_status check_head(const struct ane_lm_session *s, const struct ane_map *map, struct ane_reader *r, const char *path, int64_t *length, struct ane_error *err) {
+static ane_status check_head(const struct ane_lm_session *s, const struct ane_map *map, struct ane_reader *r, const char *path,
+                             int64_t *length, struct ane_error *err) {
   const uint8_t *m = ane_read_bytes(r, sizeof magic);
-  if (!m || memcmp(m, magic, sizeof magic) != 0) return ane_fail(err, ANE_FORMAT, "%s: is no saved session of an imported graph", path);
+  if (!m || memcmp(m, magic, sizeof magic) != 0)
+    return ane_fail(err, ANE_FORMAT, "%s: is no saved session of an imported graph", path);
   uint32_t version = ane_read_u32(r), states = ane_read_u32(r);
   uint64_t print = ane_read_u64(r), n = ane_read_u64(r);
-  if (version != VERSION) return ane_fail(err, ANE_UNSUPPORTED, "%s: is of version %" PRIu32 ", wanted %d", path, version, VERSION);
-  if (print != s->lm->fingerprint || states != (uint32_t)s->lm->n_states) return ane_fail(err, ANE_STATE, "%s: was saved with another model", path);
+  if (version != VERSION)
+    return ane_fail(err, ANE_UNSUPPORTED, "%s: is of version %" PRIu32 ", wanted %d", path, version, VERSION);
+  if (print != s->lm->fingerprint || states != (uint32_t)s->lm->n_states)
+    return ane_fail(err, ANE_STATE, "%s: was saved with another model", path);
   if (map->size < 36 || ane_load_u32(map->data + map->size - 4) != (uint32_t)crc32_z(0, map->data, (size_t)map->size - 4))
     return ane_fail(err, ANE_FORMAT, "%s: is damaged: the checksum does not fit", path);
-  if (n > (uint64_t)s->context) return ane_fail(err, ANE_RANGE, "%s: holds %" PRIu64 " tokens, the context %" PRId64, path, n, s->context);
+  if (n > (uint64_t)s->context)
+    return ane_fail(err, ANE_RANGE, "%s: holds %" PRIu64 " tokens, the context %" PRId64, path, n, s->context);
   *length = (int64_t)n;
   return ANE_OK;
 }
 
-static ane_status read_state(struct ane_lm_session *s, struct ane_reader *r, int32_t i, int64_t length, struct ane_dyn *t, struct ane_error *err) {
+static ane_status read_state(struct ane_lm_session *s, struct ane_reader *r, int32_t i, int64_t length, struct ane_dyn *t,
+                             struct ane_error *err) {
   const struct lm_state *state = &s->lm->states[i];
   bool fits = ane_read_u32(r) == (uint32_t)state->first.rank && ane_read_u32(r) == 0;
   *t = state->first;
@@ -90,11 +96,13 @@ static ane_status read_state(struct ane_lm_session *s, struct ane_reader *r, int
   return ANE_OK;
 }
 
-static ane_status read_all(struct ane_lm_session *s, struct ane_reader *r, int64_t length, struct ane_dyn *states, struct ane_error *err) {
+static ane_status read_all(struct ane_lm_session *s, struct ane_reader *r, int64_t length, struct ane_dyn *states,
+                           struct ane_error *err) {
   const uint8_t *ids = ane_read_bytes(r, (uint64_t)length * sizeof *s->ids);
   if (!ids) return ane_fail(err, ANE_FORMAT, "ends early");
   for (int64_t i = 0; i < length; i++)
-    if (ane_load_u32(ids + 4 * i) >= (uint64_t)s->lm->vocab) return ane_fail(err, ANE_FORMAT, "holds an id beyond the vocabulary");
+    if (ane_load_u32(ids + 4 * i) >= (uint64_t)s->lm->vocab)
+      return ane_fail(err, ANE_FORMAT, "holds an id beyond the vocabulary");
   ane_status st = ANE_OK;
   for (int32_t i = 0; !st && i < s->lm->n_states; i++) st = read_state(s, r, i, length, &states[i], err);
   if (!st && ane_reader_left(r) != 4) st = ane_fail(err, ANE_FORMAT, "has bytes behind its end");

@@ -50,8 +50,9 @@ static bool put_coded(struct ane_buffer *b, const struct ane_coded *w) {
   int64_t groups = groups_of(w), fields[] = {w->bits, w->is_signed, w->round, w->rank, w->entries};
   size_t dims = (size_t)w->rank * sizeof w->dim[0];
   const void *codes = w->codes;
-  return put(b, &codes, sizeof codes) && put(b, fields, sizeof fields) && put(b, w->dim, dims) && put(b, w->block, dims) && put(b, w->step, dims) &&
-         put_numbers(b, w->scale, groups) && put_numbers(b, w->offset, groups) && put_numbers(b, w->table, groups * w->entries);
+  return put(b, &codes, sizeof codes) && put(b, fields, sizeof fields) && put(b, w->dim, dims) && put(b, w->block, dims) &&
+         put(b, w->step, dims) && put_numbers(b, w->scale, groups) && put_numbers(b, w->offset, groups) &&
+         put_numbers(b, w->table, groups * w->entries);
 }
 
 static bool put_constant(struct ane_buffer *b, const struct ane_dyn *t) {

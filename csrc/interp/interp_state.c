@@ -8,11 +8,25 @@
 
 /* ---- Results -------------------------------------------------------------------------------------------------------*/
 
-static ane_status cast_to(struct ane_interp *g, struct ane_prim_memory *m, struct ane_dyn *t, ane_dtype to, struct ane_error *err) {
+static ane_status cast_to(struct ane_interp *g, struct ane_prim_memory *m, struct ane_dyn *t, ane_dtype to,
+                          struct ane_error *err) {
   const char *name = ane_dtype_info(to)->name;
-  struct ane_dyn text = {.dtype = ANE_U8, .rank = 1, .dim = {(int64_t)strlen(name)}, .count = (int64_t)strlen(name), .data = name}, out = {0};
+  struct ane_dyn text = {.dtype = ANE_U8,
+                         .rank = 1,
+                         .dim = {(int64_t)strlen(name)},
+                         .count = (int64_t)strlen(name),
+                         .data = name},
+                 out = {0};
   const struct ane_dyn *in[2] = {t, &text};
-  struct ane_prim_call c = {.op = ANE_PRIM_cast, .in = in, .n_in = 2, .out = &out, .n_out = 1, .memory = m, .kernels = g->kernels, .pool = g->pool, .err = err};
+  struct ane_prim_call c = {.op = ANE_PRIM_cast,
+                            .in = in,
+                            .n_in = 2,
+                            .out = &out,
+                            .n_out = 1,
+                            .memory = m,
+                            .kernels = g->kernels,
+                            .pool = g->pool,
+                            .err = err};
   ane_status st = ane_prim_run(&c);
   if (st) return ane_dyn_drop(m, &out), st;
   ane_dyn_drop(m, t);
@@ -50,7 +64,8 @@ static ane_status round_to_half(struct ane_prim_memory *m, struct ane_dyn *t, st
   return ANE_OK;
 }
 
-ane_status interp_settle(struct ane_interp *g, const struct interp_node *n, int32_t k, struct ane_prim_memory *m, struct ane_dyn *t, struct ane_error *err) {
+ane_status interp_settle(struct ane_interp *g, const struct interp_node *n, int32_t k, struct ane_prim_memory *m,
+                         struct ane_dyn *t, struct ane_error *err) {
   const struct interp_result *r = n->results ? &n->results[k] : NULL;
   char got[ANE_DYN_TEXT], want[ANE_DYN_TEXT];
   if (!r) return ANE_OK;
@@ -72,8 +87,10 @@ ane_status interp_solid(const struct ane_dyn *t, struct ane_prim_memory *m, stru
   out->coded = NULL;
   ane_status st = ane_dyn_alloc(m, out, err);
   if (st) return *out = (struct ane_dyn){0}, st;
-  if (t->coded) ane_coded_read(t->coded, 0, t->count, ane_dyn_data(out));
-  else if (t->count) memcpy(ane_dyn_data(out), t->data, (size_t)ane_dyn_bytes(t));
+  if (t->coded)
+    ane_coded_read(t->coded, 0, t->count, ane_dyn_data(out));
+  else if (t->count)
+    memcpy(ane_dyn_data(out), t->data, (size_t)ane_dyn_bytes(t));
   return ANE_OK;
 }
 
@@ -106,11 +123,13 @@ static ane_status add_state(struct ane_interp_states *s, const struct ane_mil_na
   return ANE_OK;
 }
 
-ane_status ane_interp_states_create(struct ane_interp_states **out, const struct ane_mil_model *m, struct ane_prim_memory *memory, struct ane_error *err) {
+ane_status ane_interp_states_create(struct ane_interp_states **out, const struct ane_mil_model *m, struct ane_prim_memory *memory,
+                                    struct ane_error *err) {
   size_t room = 1;
   *out = NULL;
   for (uint32_t f = 0; f < m->program.n_functions; f++)
-    for (uint32_t i = 0; i < m->program.functions[f].n_inputs; i++) room += m->program.functions[f].inputs[i].type.kind == ANE_MIL_STATE;
+    for (uint32_t i = 0; i < m->program.functions[f].n_inputs; i++)
+      room += m->program.functions[f].inputs[i].type.kind == ANE_MIL_STATE;
   struct ane_interp_states *s = ane_calloc(1, sizeof *s);
   ane_status st = s && (s->list = ane_calloc(room, sizeof *s->list)) ? ANE_OK : interp_no_memory(err);
   if (!st) s->memory = memory;

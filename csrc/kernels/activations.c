@@ -17,8 +17,8 @@ size_t ane_activations_bytes(ane_activation_type kind, int64_t t, int64_t cols) 
   int64_t nb = (int64_t)ane_div_up((size_t)cols, ANE_BLOCK);
   switch (kind) {
     case ANE_ACTIVATION_I8:
-      return part(t, nb * ANE_BLOCK, 1) + 3 * part(t, nb, 4) + part(t, nb, 8) + part(outlier_row(t), nb, 1) + part(outlier_row(t), nb * ANE_BLOCK, 1) +
-             part(outlier_row(t), nb, 4) + part(outlier_row(t), nb, 8);
+      return part(t, nb * ANE_BLOCK, 1) + 3 * part(t, nb, 4) + part(t, nb, 8) + part(outlier_row(t), nb, 1) +
+             part(outlier_row(t), nb * ANE_BLOCK, 1) + part(outlier_row(t), nb, 4) + part(outlier_row(t), nb, 8);
     case ANE_ACTIVATION_BF16: return part(t, cols + (cols & 1), 2);
     default: return part(t, cols, 4);
   }
@@ -42,9 +42,7 @@ void ane_activations_place(struct ane_activations *a, ane_activation_type kind, 
       a->residual_isum = (const int32_t *)(at + part(a->outlier_ld, nb, 4));
       break;
     case ANE_ACTIVATION_BF16: a->bf16 = (const uint16_t *)at; break;
-    default:
-      a->f32 = (const float *)at;
-      a->ld = cols;
+    default: a->f32 = (const float *)at; a->ld = cols;
   }
 }
 

@@ -34,15 +34,15 @@ enum { ANE_GROUP = 16, ANE_BLOCK = 32 }; /* rows a group; columns an activation 
  * zero codes with zero scales. ROWS: data is the stored tensor, row after row of `row_bytes`, decoded by `dtype`. */
 struct ane_packed {
   ane_layout layout;
-  ane_dtype dtype;       /* the stored type it came from */
-  int64_t rows, cols;    /* cols is a multiple of the layout's unit (BF16: the odd last column is padded with zero) */
-  int64_t groups;        /* ceil(rows / 16) */
+  ane_dtype dtype;    /* the stored type it came from */
+  int64_t rows, cols; /* cols is a multiple of the layout's unit (BF16: the odd last column is padded with zero) */
+  int64_t groups;     /* ceil(rows / 16) */
   size_t group_bytes, row_bytes;
   const uint8_t *data;
-  const float *row_scale; /* I8: [groups * 16]; else NULL */
-  const float *lut;       /* LUT4: [groups][2][16], a table for each 8 rows; else NULL */
-  const uint8_t *low_nibbles;   /* Q8_0_SPLIT: behind data, the lower halves of the codes, row after row: [groups * 16][cols / 2] */
-  const uint8_t *scales;  /* Q8_0_SPLIT: behind those once more the scales: fp16 [groups * 16][cols / 32] */
+  const float *row_scale;     /* I8: [groups * 16]; else NULL */
+  const float *lut;           /* LUT4: [groups][2][16], a table for each 8 rows; else NULL */
+  const uint8_t *low_nibbles; /* Q8_0_SPLIT: behind data, the lower halves of the codes, row after row: [groups * 16][cols / 2] */
+  const uint8_t *scales;      /* Q8_0_SPLIT: behind those once more the scales: fp16 [groups * 16][cols / 32] */
 };
 
 /* The layout for a stored type and row length: ROWS where none fits. */
@@ -68,40 +68,44 @@ typedef enum { ANE_ACTIVATION_F32, ANE_ACTIVATION_I8, ANE_ACTIVATION_BF16, ANE_A
 struct ane_activations {
   ane_activation_type kind;
   int64_t t, cols;
-  const float *f32;     /* F32: [t][ld] */
+  const float *f32; /* F32: [t][ld] */
   int64_t ld;
-  const int8_t *q;      /* I8: [t][cols_pad] */
-  bool precise;            /* I8: large values are told apart closely (quantise_i8) */
-  const float *d;       /* I8: [t][nb] scale of q */
-  const int32_t *isum;  /* I8: [t][nb][2] sums of q over each 16 */
+  const int8_t *q;          /* I8: [t][cols_pad] */
+  bool precise;             /* I8: large values are told apart closely (quantise_i8) */
+  const float *d;           /* I8: [t][nb] scale of q */
+  const int32_t *isum;      /* I8: [t][nb][2] sums of q over each 16 */
   const int32_t *minus_sum; /* I8: [t][nb] minus the sum of q over the block */
-  int64_t outlier_ld;      /* columns a row of the next four, which go by blocks: 1, or t rounded up to 64 */
-  const uint8_t *outlier;  /* I8: [nb][outlier_ld] bit i: columns 4 i .. 4 i + 3 of the block have residual code; 64 may be read from any on */
-  const int8_t *residual;   /* I8: [nb][outlier_ld][32] x = d * (q + 128 residual). This and the next two are set where outlier is not 0 */
-  const float *d_residual;  /* I8: [nb][outlier_ld] 128 d */
+  int64_t outlier_ld;       /* columns a row of the next four, which go by blocks: 1, or t rounded up to 64 */
+  const uint8_t *outlier;   /* I8: [nb][outlier_ld] bit i: columns 4 i .. 4 i + 3 of the block have residual code; 64 may be read
+                               from any on */
+  const int8_t
+      *residual; /* I8: [nb][outlier_ld][32] x = d * (q + 128 residual). This and the next two are set where outlier is not 0 */
+  const float *d_residual;      /* I8: [nb][outlier_ld] 128 d */
   const int32_t *residual_isum; /* I8: [nb][outlier_ld][2] of residual */
-  const float *dsum;    /* I8: [t][nb] d times the sum over the block, rounded: what a minimum is multiplied by */
-  const uint16_t *bf16; /* BF16: [t][cols_pad] */
+  const float *dsum;            /* I8: [t][nb] d times the sum over the block, rounded: what a minimum is multiplied by */
+  const uint16_t *bf16;         /* BF16: [t][cols_pad] */
 };
 
 /* The kind of activation a layout meets at this level when the user asks for int8 or fp32 activations. */
 ane_activation_type ane_activation_type_for(ane_layout f, bool int8, bool bf16_dot);
 /* Bytes of the prepared layout of t columns, each part 64-byte aligned; and the pointers into such memory. */
 size_t ane_activations_bytes(ane_activation_type kind, int64_t t, int64_t cols);
-void ane_activations_place(struct ane_activations *a, ane_activation_type kind, int64_t t, int64_t cols, void *memory); /* fine: true */
+void ane_activations_place(struct ane_activations *a, ane_activation_type kind, int64_t t, int64_t cols,
+                           void *memory); /* fine: true */
 /* Columns [from, from + n) of a. */
 struct ane_activations ane_activations_rows(const struct ane_activations *a, int64_t from, int64_t n);
 
 /* ---- Bounds of products ------------------------------------------------------------------------------------------*/
 
-/* The layout Q8_0_SPLIT holds a Q8_0 matrix in two halves, so that from 9/16 of the bytes (data) it can be told how large each product can
- * be at most, and from the lower half of one row (lower, scales) how large that one is; a search for the largest multiplies only what
- * can still win. A group of data is cols / 32 blocks of 304 bytes: nibbles of the upper four bits as in Q4_0 (256), the scales
- * (32), and for each row the norm over the block of what the nibbles leave, low - 7.5, in steps of 1 / ANE_BOUND_STEPS, rounded
- * up (16). In `lower` byte i of a block's 16 holds columns i and, above, i + 16. */
+/* The layout Q8_0_SPLIT holds a Q8_0 matrix in two halves, so that from 9/16 of the bytes (data) it can be told how large each
+ * product can be at most, and from the lower half of one row (lower, scales) how large that one is; a search for the largest
+ * multiplies only what can still win. A group of data is cols / 32 blocks of 304 bytes: nibbles of the upper four bits as in Q4_0
+ * (256), the scales (32), and for each row the norm over the block of what the nibbles leave, low - 7.5, in steps of 1 /
+ * ANE_BOUND_STEPS, rounded up (16). In `lower` byte i of a block's 16 holds columns i and, above, i + 16. */
 enum { ANE_BOUND_STEPS = 6 };
-/* Of one token, for each block: what multiplies the dots and the scale; the norm of x in units of the steps; and what all roundings
- * of the bounds and of the product can come to, both for a scale of 1. A dot is 32 * upper * q + start, or 2 * lower * q + start_low. */
+/* Of one token, for each block: what multiplies the dots and the scale; the norm of x in units of the steps; and what all
+ * roundings of the bounds and of the product can come to, both for a scale of 1. A dot is 32 * upper * q + start, or 2 * lower *
+ * q + start_low. */
 struct ane_bound_block {
   float by, norm, slack;
   int32_t start, start_low; /* -241 and -15 * sum of q: code - 128 = 16 upper - 120.5 + (low - 7.5) */
@@ -119,8 +123,8 @@ enum { ANE_TILE = 64 }; /* positions a tile; tile i holds positions [64 i, 64 i 
 struct ane_kv {
   ane_dtype dtype; /* ANE_F16, ANE_F32, ANE_I8 */
   int64_t heads, head_dim, tiles;
-  void *k, *v;                /* [heads][tiles][head_dim][64], [heads][tiles][64][head_dim] */
-  float *k_scale, *v_scale;   /* int8: [heads][tiles][64] */
+  void *k, *v;              /* [heads][tiles][head_dim][64], [heads][tiles][64][head_dim] */
+  float *k_scale, *v_scale; /* int8: [heads][tiles][64] */
 };
 
 /* One attention call: queries at positions pos .. pos + t - 1, keys 0 .. pos + t - 1 already written. Query head h uses
@@ -128,8 +132,8 @@ struct ane_kv {
  * all). ahead 0: causal. */
 struct ane_attention {
   const struct ane_kv *kv;
-  const float *q;   /* [t][n_heads * head_dim], row stride ld_q */
-  float *out;       /* the same shape, row stride ld_out */
+  const float *q; /* [t][n_heads * head_dim], row stride ld_q */
+  float *out;     /* the same shape, row stride ld_out */
   int64_t ld_q, ld_out;
   int64_t t, n_heads, pos, window, ahead;
   float scale, softcap; /* score = scale * q.k; softcap c > 0: c * tanh(score / c) */
@@ -149,36 +153,35 @@ enum { ANE_ATT_ROWS = 192 };
  *         with a minimum: acc = fma(min, dsum, acc)
  *         two scales: f = (float)i0 * s0; f = fma((float)i1, s1, f)
  *         layout I8: f = (float)i
- *         the outlier blocks a second time, with residual for q and d_residual for d, to a sum of their own: rest = fma(f, d_residual, rest);
- *         at the end acc + rest, of layout I8 times row_scale
- *   BF16  one bf16 dot step per pair of columns, ascending (rounding as the instruction)
- * out[t * ld_out + r]; rows >= w->rows are not written. scratch: ane_matmul_scratch() bytes, 64-byte aligned, one for
- * each thread. x->kind must be one that ane_activation_type_for gives for the layout. */
-typedef void (*ane_matmul_fn)(const struct ane_packed *w, const struct ane_activations *x, int64_t g_from, int64_t g_to, float *out,
-                              int64_t ld_out, void *scratch);
+ *         the outlier blocks a second time, with residual for q and d_residual for d, to a sum of their own: rest = fma(f,
+ * d_residual, rest); at the end acc + rest, of layout I8 times row_scale BF16  one bf16 dot step per pair of columns, ascending
+ * (rounding as the instruction) out[t * ld_out + r]; rows >= w->rows are not written. scratch: ane_matmul_scratch() bytes,
+ * 64-byte aligned, one for each thread. x->kind must be one that ane_activation_type_for gives for the layout. */
+typedef void (*ane_matmul_fn)(const struct ane_packed *w, const struct ane_activations *x, int64_t g_from, int64_t g_to,
+                              float *out, int64_t ld_out, void *scratch);
 
 struct ane_kernels {
   ane_isa isa;
-  bool bf16_dot; /* BF16 matrices may meet bf16 activations */
+  bool bf16_dot;                                                /* BF16 matrices may meet bf16 activations */
   ane_matmul_fn matmul[ANE_LAYOUT_COUNT][ANE_ACTIVATION_COUNT]; /* NULL where the pair is not offered */
 
-  /* Of a Q8_0_SPLIT matrix: bound[r] >= what matmul gives for row r of the groups [g_from, g_to) and the first token of x, all 16 rows of a
-   * group; not a number where x is not. By Cauchy and Schwarz a block's share is at most
-   * scale * d * (dot of the upper codes) + |scale| * |low - 7.5| * |d q|. base[r] is the same without the second term: to be
-   * added to is what the lower codes give. The rounding of bounds is free. */
-  void (*upper_bound)(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks, int64_t g_from, int64_t g_to,
-                      float *bound, float *base);
+  /* Of a Q8_0_SPLIT matrix: bound[r] >= what matmul gives for row r of the groups [g_from, g_to) and the first token of x, all 16
+   * rows of a group; not a number where x is not. By Cauchy and Schwarz a block's share is at most scale * d * (dot of the upper
+   * codes) + |scale| * |low - 7.5| * |d q|. base[r] is the same without the second term: to be added to is what the lower codes
+   * give. The rounding of bounds is free. */
+  void (*upper_bound)(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
+                      int64_t g_from, int64_t g_to, float *bound, float *base);
   /* bound[i] >= what matmul gives for row rows[i], above it by no more than roundings; base as upper_bound gave it. */
-  void (*row_bound)(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks, const int32_t *rows, int n,
-                    const float *base, float *bound);
+  void (*row_bound)(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
+                    const int32_t *rows, int n, const float *base, float *bound);
 
   /* Fill rows [t_from, t_to) of prepared activations from x [t][ld].
-   * I8, each block of 32: amax = max |x|; d = amax / 127; q = round to nearest even of x * (127 / amax), the quotient rounded once.
-   * A few large values would take the digits of all others: where amax^2 > limit = sum(amax^2) * (over / nb), the sum over the
-   * blocks of this token by 16 lanes as below, without fma, max(sqrt(limit) * part, amax * (127 / 16319)) stands for amax (over and
-   * part: ANE_OUTLIER_*, by `precise`), and what goes beyond 127 gets a second code: for each four columns with such a one, v being the
-   * whole numbers, residual = (v + 64) >> 7 and q = v - 128 residual.
-   * Where amax < 2^-100: d = 0, q = 0. NaN or infinite x give unspecified but in-range codes. */
+   * I8, each block of 32: amax = max |x|; d = amax / 127; q = round to nearest even of x * (127 / amax), the quotient rounded
+   * once. A few large values would take the digits of all others: where amax^2 > limit = sum(amax^2) * (over / nb), the sum over
+   * the blocks of this token by 16 lanes as below, without fma, max(sqrt(limit) * part, amax * (127 / 16319)) stands for amax
+   * (over and part: ANE_OUTLIER_*, by `precise`), and what goes beyond 127 gets a second code: for each four columns with such a
+   * one, v being the whole numbers, residual = (v + 64) >> 7 and q = v - 128 residual. Where amax < 2^-100: d = 0, q = 0. NaN or
+   * infinite x give unspecified but in-range codes. */
   void (*quantise_i8)(const struct ane_activations *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to);
   void (*convert_bf16)(const struct ane_activations *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to);
 
@@ -189,7 +192,8 @@ struct ane_kernels {
    * by fma. w NULL: no weight. x == y is fine. */
   void (*rms_norm)(const float *x, int64_t ldx, const float *w, float eps, float *y, int64_t ldy, int64_t n, int64_t c);
   /* y = (x - mean) * r * w + b; mean and variance by the sums above. w, b may be NULL. */
-  void (*layer_norm)(const float *x, int64_t ldx, const float *w, const float *b, float eps, float *y, int64_t ldy, int64_t n, int64_t c);
+  void (*layer_norm)(const float *x, int64_t ldx, const float *w, const float *b, float eps, float *y, int64_t ldy, int64_t n,
+                     int64_t c);
 
   /* Elementwise over n: y = a + b, a * b, a * s, s * tanh(a / s); any of the arrays may be the same. */
   void (*add)(const float *a, const float *b, float *y, int64_t n);
@@ -210,7 +214,8 @@ struct ane_kernels {
 
   /* Writes keys and values of n tokens (k, v: [n][heads][head_dim], row stride ld) at positions pos .. pos + n - 1, heads
    * [h_from, h_to). fp16: nearest even. int8: scale = max|x| / 127 over the head, codes to nearest even of x * (127 / max|x|). */
-  void (*kv_write)(const struct ane_kv *kv, int64_t pos, int64_t n, const float *k, const float *v, int64_t ld, int64_t h_from, int64_t h_to);
+  void (*kv_write)(const struct ane_kv *kv, int64_t pos, int64_t n, const float *k, const float *v, int64_t ld, int64_t h_from,
+                   int64_t h_to);
 
   /* Attention for query heads of kv head h, queries [t_from, t_to), tiles [tile_from, tile_to). Per query and tile:
    *   s_j = scale * (sum over d ascending of fma(q_d, k_jd)) (int8: * k_scale_j before scale), capped, hidden keys -inf;
@@ -225,16 +230,15 @@ struct ane_kernels {
    * scratch: ane_attention_scratch() bytes, 64-byte aligned. */
   void (*attention)(const struct ane_attention *a, int64_t h, int64_t t_from, int64_t t_to, void *scratch);
   void (*attention_part)(const struct ane_attention *a, int64_t h, int64_t t, int64_t tile, float *part, void *scratch);
-  void (*attention_merge)(const struct ane_attention *a, int64_t h, int64_t t, int64_t tile_from, int64_t tile_to, const float *part);
+  void (*attention_merge)(const struct ane_attention *a, int64_t h, int64_t t, int64_t tile_from, int64_t tile_to,
+                          const float *part);
 
   /* Largest of n values and its index, the lowest where equal. NaN is never the largest; all NaN gives index 0. */
   int64_t (*argmax)(const float *x, int64_t n, float *best);
 };
 
 /* Floats of one (tile, query) entry of a kv head's part: (n_heads / kv heads) * (2 + head_dim). */
-static inline int64_t ane_part_floats(const struct ane_attention *a) {
-  return a->n_heads / a->kv->heads * (2 + a->kv->head_dim);
-}
+static inline int64_t ane_part_floats(const struct ane_attention *a) { return a->n_heads / a->kv->heads * (2 + a->kv->head_dim); }
 size_t ane_matmul_scratch(const struct ane_packed *w);
 size_t ane_attention_scratch(int64_t n_heads, int64_t kv_heads, int64_t head_dim);
 
@@ -245,8 +249,8 @@ const struct ane_kernels *ane_kernels_get(ane_isa isa);
 
 /* Loops on registers only, for one thread, of the instructions that an available level has. Each returns the number of
  * operations done (a multiply and an add are two): 8-bit dot products, bf16 dot products (vdpbf16ps), fp32 fused multiply-adds; 0
- * where the level has no such instruction or it is not known here. The dot of avxvnni and avx512vnni is vpdpbusd; that of avx2 and
- * avx512 is what 32 columns of 4-bit codes need: eight vpmaddubsw, seven vpaddw, one vpmaddwd and one vpaddd. */
+ * where the level has no such instruction or it is not known here. The dot of avxvnni and avx512vnni is vpdpbusd; that of avx2
+ * and avx512 is what 32 columns of 4-bit codes need: eight vpmaddubsw, seven vpaddw, one vpmaddwd and one vpaddd. */
 double ane_limit_dot(ane_isa isa, int64_t steps);
 double ane_limit_bf16(ane_isa isa, int64_t steps);
 double ane_limit_fma(ane_isa isa, int64_t steps);
@@ -258,8 +262,8 @@ enum { ANE_LIMIT_BYTES = 512 << 20, ANE_LIMIT_THREADS = 256 };
 
 /* All threads of a pool together. 0: not known here. */
 struct ane_limits {
-  double read;            /* bytes a second from memory */
-  double dot, bf16, fma;  /* operations a second */
+  double read;           /* bytes a second from memory */
+  double dot, bf16, fma; /* operations a second */
 };
 /* Of one level. Takes about a second and ANE_LIMIT_BYTES of memory. Errors: ANE_NOMEM, ANE_RANGE (threads). */
 ane_status ane_limits_measure(struct ane_pool *pool, ane_isa isa, struct ane_limits *out, struct ane_error *err);

@@ -62,14 +62,13 @@ void ane_read_panel(const struct ane_packed *w, int64_t g, int64_t k, int n, flo
 
 /* Codes of activations: q alone reaches 127; with a residual code, 127 * 128 + 63. */
 enum { ANE_CODE_MAX = 127, ANE_OUTLIER_MAX = 16319 };
-/* How much larger than the others (in squares) a block's largest value must be for residual code, and what of the limit its scale is
- * then made for; the finer pair for the products that attention, routing and results hang on. Simulated on SmolLM2-135M and
- * Qwen2.5-0.5B, KL divergence from fp32 activations in 1e-3 (it scatters by a tenth) and fours of columns with residual code a block,
- * averaged over the matrices: fine 2 and 1/4, else 4 and 0.35 (kept; most of the fours are in q, k and v, which are small): 1.28 and
- * 0.27, 0.14 and 0.17; 3 and 1/4 everywhere: 1.35 and 0.22, 0.20 and 0.16; of
- * these without any in q, k and v 2.84 and 0.34, in the attention's output 1.34 and 0.23, in gate and up 1.71 and 0.26, in
- * down 1.58 and 0.27; 3 and 1/2 everywhere 1.46 and 0.25; 15 bits for whole blocks above 2: 1.12 and 0.17, 0.87 and 0.73; 8 bits
- * alone: 3.79 and 0.63. */
+/* How much larger than the others (in squares) a block's largest value must be for residual code, and what of the limit its scale
+ * is then made for; the finer pair for the products that attention, routing and results hang on. Simulated on SmolLM2-135M and
+ * Qwen2.5-0.5B, KL divergence from fp32 activations in 1e-3 (it scatters by a tenth) and fours of columns with residual code a
+ * block, averaged over the matrices: fine 2 and 1/4, else 4 and 0.35 (kept; most of the fours are in q, k and v, which are
+ * small): 1.28 and 0.27, 0.14 and 0.17; 3 and 1/4 everywhere: 1.35 and 0.22, 0.20 and 0.16; of these without any in q, k and
+ * v 2.84 and 0.34, in the attention's output 1.34 and 0.23, in gate and up 1.71 and 0.26, in down 1.58 and 0.27; 3 and 1/2
+ * everywhere 1.46 and 0.25; 15 bits for whole blocks above 2: 1.12 and 0.17, 0.87 and 0.73; 8 bits alone: 3.79 and 0.63. */
 #define ANE_OUTLIER_OVER_PRECISE 2.0f
 #define ANE_OUTLIER_PART_PRECISE 0.25f
 #define ANE_OUTLIER_OVER 4.0f

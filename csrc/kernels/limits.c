@@ -20,8 +20,10 @@ double ane_limit_bf16(ane_isa isa, int64_t steps) {
 }
 double ane_limit_fma(ane_isa isa, int64_t steps) {
   switch (isa) {
-    case ANE_ISA_AVX2: case ANE_ISA_AVXVNNI: return limit_fma_avx2(steps);
-    case ANE_ISA_AVX512: case ANE_ISA_AVX512VNNI: return limit_fma_avx512(steps);
+    case ANE_ISA_AVX2:
+    case ANE_ISA_AVXVNNI: return limit_fma_avx2(steps);
+    case ANE_ISA_AVX512:
+    case ANE_ISA_AVX512VNNI: return limit_fma_avx512(steps);
     default: return 0;
   }
 }
@@ -61,7 +63,9 @@ static void work(void *arg, int thread, int threads) {
     j->ops[thread] = (double)part;
     return;
   }
-  j->ops[thread] = j->what == DOT ? ane_limit_dot(j->isa, j->steps) : j->what == BF16 ? ane_limit_bf16(j->isa, j->steps) : ane_limit_fma(j->isa, j->steps);
+  j->ops[thread] = j->what == DOT    ? ane_limit_dot(j->isa, j->steps)
+                   : j->what == BF16 ? ane_limit_bf16(j->isa, j->steps)
+                                     : ane_limit_fma(j->isa, j->steps);
 }
 
 /* Operations (or bytes) a second: the best of several runs. */
@@ -82,7 +86,8 @@ ane_status ane_limits_measure(struct ane_pool *pool, ane_isa isa, struct ane_lim
   enum { RUNS = 5 };
   struct job j = {.isa = isa, .bytes = ANE_LIMIT_BYTES, .steps = 2000000};
   *out = (struct ane_limits){0};
-  if (ane_pool_threads(pool) > ANE_LIMIT_THREADS) return ane_fail(err, ANE_RANGE, "limits are measured with at most %d threads", ANE_LIMIT_THREADS);
+  if (ane_pool_threads(pool) > ANE_LIMIT_THREADS)
+    return ane_fail(err, ANE_RANGE, "limits are measured with at most %d threads", ANE_LIMIT_THREADS);
   char *data = ane_malloc(j.bytes);
   if (!data) return ane_fail(err, ANE_NOMEM, "no memory for %zu bytes to read", j.bytes);
   memset(data, 1, j.bytes);

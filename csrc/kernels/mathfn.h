@@ -81,9 +81,7 @@ V_FN vf v_gelu_tanh(vf g) {
   return v_div(g, v_add(v_set(1.0f), v_exp(z)));
 }
 
-V_FN vf v_gelu_erf(vf g) {
-  return v_mul(v_mul(v_set(0.5f), g), v_add(v_set(1.0f), v_erf(v_mul(g, v_set(0.70710678118655f)))));
-}
+V_FN vf v_gelu_erf(vf g) { return v_mul(v_mul(v_set(0.5f), g), v_add(v_set(1.0f), v_erf(v_mul(g, v_set(0.70710678118655f))))); }
 
 /* s tanh(a / s) */
 V_FN vf v_softcap(vf a, vf s) { return v_mul(s, v_tanh(v_div(a, s))); }

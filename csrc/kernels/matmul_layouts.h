@@ -10,8 +10,15 @@
 /* Bits of a code: 4, 5, 6 or 8. */
 INLINE int layout_bits(ane_layout f) {
   switch (f) {
-    case ANE_LAYOUT_Q4_0: case ANE_LAYOUT_Q4_1: case ANE_LAYOUT_Q4_K: case ANE_LAYOUT_LUT4: case ANE_LAYOUT_N4: case ANE_LAYOUT_N4H: return 4;
-    case ANE_LAYOUT_Q5_0: case ANE_LAYOUT_Q5_1: case ANE_LAYOUT_Q5_K: return 5;
+    case ANE_LAYOUT_Q4_0:
+    case ANE_LAYOUT_Q4_1:
+    case ANE_LAYOUT_Q4_K:
+    case ANE_LAYOUT_LUT4:
+    case ANE_LAYOUT_N4:
+    case ANE_LAYOUT_N4H: return 4;
+    case ANE_LAYOUT_Q5_0:
+    case ANE_LAYOUT_Q5_1:
+    case ANE_LAYOUT_Q5_K: return 5;
     case ANE_LAYOUT_Q6_K: return 6;
     default: return 8;
   }
@@ -24,10 +31,16 @@ INLINE bool layout_has_min(ane_layout f) {
 }
 INLINE int layout_zero(ane_layout f) {
   switch (f) {
-    case ANE_LAYOUT_Q4_0: case ANE_LAYOUT_N4: case ANE_LAYOUT_N4H: return 8;
+    case ANE_LAYOUT_Q4_0:
+    case ANE_LAYOUT_N4:
+    case ANE_LAYOUT_N4H: return 8;
     case ANE_LAYOUT_Q5_0: return 16;
     case ANE_LAYOUT_Q6_K: return 32;
-    case ANE_LAYOUT_Q8_0: case ANE_LAYOUT_Q8_0_SPLIT: case ANE_LAYOUT_I8: case ANE_LAYOUT_N8: case ANE_LAYOUT_N8H: return 128;
+    case ANE_LAYOUT_Q8_0:
+    case ANE_LAYOUT_Q8_0_SPLIT:
+    case ANE_LAYOUT_I8:
+    case ANE_LAYOUT_N8:
+    case ANE_LAYOUT_N8H: return 128;
     default: return 0;
   }
 }

@@ -120,8 +120,9 @@ static void pack_bf16(const uint8_t *rows, size_t stride, int n_rows, int64_t co
 /* ---- Blocks of 32 ------------------------------------------------------------------------------------------------*/
 
 /* Bit i of the low half of byte b to bit 8 i, bit i of its high half to bit 8 i + 1; for all bytes. */
-#define SPREAD(b) \
-  (((b) & 1u) | ((b) & 2u) << 7 | ((b) & 4u) << 14 | ((b) & 8u) << 21 | ((b) & 16u) >> 3 | ((b) & 32u) << 4 | ((b) & 64u) << 11 | ((b) & 128u) << 18)
+#define SPREAD(b)                                                                                                                \
+  (((b)&1u) | ((b)&2u) << 7 | ((b)&4u) << 14 | ((b)&8u) << 21 | ((b)&16u) >> 3 | ((b)&32u) << 4 | ((b)&64u) << 11 |              \
+   ((b)&128u) << 18)
 #define SPREAD_4(b) SPREAD(b), SPREAD((b) + 1), SPREAD((b) + 2), SPREAD((b) + 3)
 #define SPREAD_16(b) SPREAD_4(b), SPREAD_4((b) + 4), SPREAD_4((b) + 8), SPREAD_4((b) + 12)
 #define SPREAD_64(b) SPREAD_16(b), SPREAD_16((b) + 16), SPREAD_16((b) + 32), SPREAD_16((b) + 48)
@@ -171,8 +172,10 @@ static void pack_nbits(int bits, bool halves, const uint8_t *rows, size_t stride
       const uint8_t *src = rows + (size_t)r * stride + block * (size_t)u;
       for (int v = 0; v < (bits == 4 ? 4 : 8); v++) ane_put_word(dst + 64 * v + 4 * r, ane_word(src + head + 4 * (size_t)v));
       ane_put_word(dst + codes + 4 * r, ane_word(src));
-      if (halves) ane_put_word(dst + codes + 64 + 4 * r, ane_word(src + 4));
-      else dst[codes + 64 + (size_t)r] = src[4];
+      if (halves)
+        ane_put_word(dst + codes + 64 + 4 * r, ane_word(src + 4));
+      else
+        dst[codes + 64 + (size_t)r] = src[4];
     }
 }
 
@@ -324,8 +327,8 @@ static bool halves(const struct ane_packed *w, size_t *low_nibbles, size_t *scal
 
 bool ane_packed_bytes(const struct ane_packed *w, size_t *bytes) {
   size_t low_nibbles, scales;
-  return halves(w, &low_nibbles, &scales) && ane_mul_size((size_t)w->groups, w->group_bytes, bytes) && ane_add_size(*bytes, low_nibbles, bytes) &&
-         ane_add_size(*bytes, scales, bytes);
+  return halves(w, &low_nibbles, &scales) && ane_mul_size((size_t)w->groups, w->group_bytes, bytes) &&
+         ane_add_size(*bytes, low_nibbles, bytes) && ane_add_size(*bytes, scales, bytes);
 }
 
 void ane_packed_place(struct ane_packed *w, const void *memory) {
@@ -338,6 +341,8 @@ void ane_packed_place(struct ane_packed *w, const void *memory) {
 
 void ane_pack_rows(const struct ane_packed *w, ane_dtype t, const void *rows, size_t row_bytes, int n_rows, int64_t g) {
   uint8_t *group = (uint8_t *)w->data + (size_t)g * w->group_bytes;
-  if (w->layout == ANE_LAYOUT_Q8_0_SPLIT) ane_pack_split(w, rows, row_bytes, n_rows, g);
-  else ane_pack_group(w->layout, t, rows, row_bytes, n_rows, w->cols, group);
+  if (w->layout == ANE_LAYOUT_Q8_0_SPLIT)
+    ane_pack_split(w, rows, row_bytes, n_rows, g);
+  else
+    ane_pack_group(w->layout, t, rows, row_bytes, n_rows, w->cols, group);
 }

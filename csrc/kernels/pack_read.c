@@ -41,14 +41,17 @@ static void read_halves(const struct ane_packed *w, int64_t g, int64_t b, const 
   const uint8_t *low = w->low_nibbles + g * ANE_GROUP * (w->cols / 2) + 16 * b;
   read_nibbles(u, NULL, NULL, out);
   for (int c = 0; c < ANE_BLOCK; c++)
-    for (int r = 0; r < ANE_GROUP; r++) out->code[c][r] = (uint8_t)(out->code[c][r] << 4 | (low[r * (w->cols / 2) + c % 16] >> (c < 16 ? 0 : 4) & 15));
+    for (int r = 0; r < ANE_GROUP; r++)
+      out->code[c][r] = (uint8_t)(out->code[c][r] << 4 | (low[r * (w->cols / 2) + c % 16] >> (c < 16 ? 0 : 4) & 15));
   read_scale(u + 256, NULL, false, out->scale[0]);
 }
 
 /* N layouts: `bytes` of codes, then scales, then the others or zero points. */
 static void read_nbits(const uint8_t *u, size_t bytes, bool halves, const struct ane_layout_info *f, struct ane_block *out) {
-  if (bytes == 256) read_nibbles(u, NULL, NULL, out);
-  else read_codes(u, out);
+  if (bytes == 256)
+    read_nibbles(u, NULL, NULL, out);
+  else
+    read_codes(u, out);
   memcpy(out->scale[0], u + bytes, sizeof out->scale[0]);
   memcpy(out->scale[1], u + bytes + (halves ? 64 : 0), sizeof out->scale[1]);
   for (int r = 0; r < ANE_GROUP && !halves; r++) {
@@ -73,9 +76,7 @@ void ane_read_block(const struct ane_packed *w, int64_t g, int64_t b, struct ane
       read_codes(u, out);
       read_scale(u + 512, NULL, false, out->scale[0]);
       break;
-    case ANE_LAYOUT_Q8_0_SPLIT:
-      read_halves(w, g, b, u, out);
-      break;
+    case ANE_LAYOUT_Q8_0_SPLIT: read_halves(w, g, b, u, out); break;
     case ANE_LAYOUT_I8:
       read_codes(u, out);
       for (int r = 0; r < ANE_GROUP; r++) out->scale[0][r] = 1;

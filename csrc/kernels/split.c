@@ -40,7 +40,8 @@ void ane_pack_split(const struct ane_packed *w, const uint8_t *rows, size_t stri
   uint8_t *group = (uint8_t *)w->data + (size_t)g * w->group_bytes;
   if (n_rows < ANE_GROUP) memset(group, 0, w->group_bytes);
   for (int r = 0; r < ANE_GROUP; r++) {
-    uint8_t *low_nibbles = (uint8_t *)w->low_nibbles + (size_t)(g * ANE_GROUP + r) * nb * 16, *scales = (uint8_t *)w->scales + (size_t)(g * ANE_GROUP + r) * nb * 2;
+    uint8_t *low_nibbles = (uint8_t *)w->low_nibbles + (size_t)(g * ANE_GROUP + r) * nb * 16,
+            *scales = (uint8_t *)w->scales + (size_t)(g * ANE_GROUP + r) * nb * 2;
     if (r >= n_rows) {
       memset(low_nibbles, 0, nb * 16);
       memset(scales, 0, nb * 2);
@@ -71,7 +72,10 @@ void ane_bound_prepare(const struct ane_activations *x, struct ane_bound_block *
       squares += (int64_t)v * v;
     }
     float d = x->d[b];
-    out[b] = (struct ane_bound_block){.by = 0.5f * d, .norm = (float)((double)d * sqrt((double)squares) * (1.000001 / ANE_BOUND_STEPS)),
-                                  .slack = d * (float)size * rounding, .start = -241 * sum, .start_low = -15 * sum};
+    out[b] = (struct ane_bound_block){.by = 0.5f * d,
+                                      .norm = (float)((double)d * sqrt((double)squares) * (1.000001 / ANE_BOUND_STEPS)),
+                                      .slack = d * (float)size * rounding,
+                                      .start = -241 * sum,
+                                      .start_low = -15 * sum};
   }
 }

@@ -9,7 +9,8 @@
 #include <string.h>
 
 /* What calls give after a failure: nobody looks at it any more. Its dimensions are harmless. */
-static const struct ane_mil_named_type nothing = {"nothing", {.kind = ANE_MIL_TENSOR, .dtype = ANE_MIL_FP32, .rank = 4, .dim = {1, 1, 1, 1, 1, 1, 1, 1}}};
+static const struct ane_mil_named_type nothing = {
+    "nothing", {.kind = ANE_MIL_TENSOR, .dtype = ANE_MIL_FP32, .rank = 4, .dim = {1, 1, 1, 1, 1, 1, 1, 1}}};
 
 void mil_build_init(struct mil_build *b, struct ane_arena *arena, int32_t version, ane_mil_dtype dtype, struct ane_error *err) {
   *b = (struct mil_build){.arena = arena, .err = err, .version = version, .dtype = dtype, .scope = "model"};
@@ -85,7 +86,10 @@ static void append(struct mil_build *b, const struct ane_mil_op *op) {
 
 static struct ane_mil_value text_value(struct mil_build *b, const char *s) {
   const char *kept = keep_text(b, s);
-  return (struct ane_mil_value){.type = ane_mil_tensor_type(ANE_MIL_STRING, 0, NULL), .kind = ANE_MIL_STRINGS, .count = 1, .strings = keep(b, &kept, 1, sizeof kept)};
+  return (struct ane_mil_value){.type = ane_mil_tensor_type(ANE_MIL_STRING, 0, NULL),
+                                .kind = ANE_MIL_STRINGS,
+                                .count = 1,
+                                .strings = keep(b, &kept, 1, sizeof kept)};
 }
 
 /* The attribute `name`, which every operation has, behind n others. */
@@ -111,14 +115,16 @@ static const struct ane_mil_arg *make_args(struct mil_build *b, const struct mil
 }
 
 /* An operation with the outputs given; its name is that of the first, or `name`. */
-static void emit(struct mil_build *b, const char *type, const char *name, const struct ane_mil_named_type *outputs, uint32_t n_outputs, const struct mil_arg *args, int n) {
+static void emit(struct mil_build *b, const char *type, const char *name, const struct ane_mil_named_type *outputs,
+                 uint32_t n_outputs, const struct mil_arg *args, int n) {
   struct ane_mil_op op = {.type = type, .outputs = outputs, .n_outputs = n_outputs, .n_attrs = 1};
   op.inputs = make_args(b, args, n, &op.n_inputs);
   op.attrs = with_name(b, NULL, 0, name);
   append(b, &op);
 }
 
-mil_value mil_op(struct mil_build *b, const char *type, const char *name, struct ane_mil_type out, const struct mil_arg *args, int n) {
+mil_value mil_op(struct mil_build *b, const char *type, const char *name, struct ane_mil_type out, const struct mil_arg *args,
+                 int n) {
   if (b->status) return &nothing;
   mil_value v = new_value(b, scoped_name(b, name ? name : type), out);
   if (b->status) return &nothing;
@@ -143,8 +149,13 @@ mil_value mil_topk(struct mil_build *b, mil_value x, int k, int axis) {
   if (b->status) return &nothing;
   struct ane_mil_named_type *out = take(b, 2, sizeof *out);
   if (!out) return &nothing;
-  struct mil_arg args[] = {{"x", x}, {"k", mil_int(b, k)}, {"axis", mil_int(b, axis)}, {"ascending", mil_flag(b, false)}, {"sort", mil_flag(b, true)},
-                           {"return_indices", mil_flag(b, true)}, {"output_indices_dtype", b->version >= 8 ? mil_text(b, "int32") : NULL}};
+  struct mil_arg args[] = {{"x", x},
+                           {"k", mil_int(b, k)},
+                           {"axis", mil_int(b, axis)},
+                           {"ascending", mil_flag(b, false)},
+                           {"sort", mil_flag(b, true)},
+                           {"return_indices", mil_flag(b, true)},
+                           {"output_indices_dtype", b->version >= 8 ? mil_text(b, "int32") : NULL}};
   out[0] = (struct ane_mil_named_type){scoped_name(b, "topk"), x->type};
   out[0].type.dim[axis] = k;
   out[1] = (struct ane_mil_named_type){scoped_name(b, "topk_indices"), out[0].type};
@@ -180,7 +191,8 @@ static mil_value share(struct mil_build *b, const char *text, struct ane_mil_val
   if (!key) return &nothing;
   mil_value v = constant(b, mil_name(b, "const"), value);
   uint32_t at = (uint32_t)(b->shared.size / sizeof v);
-  if (!b->status && (!ane_buffer_append(&b->shared, &v, sizeof v) || !ane_strmap_put(&b->constants, key, strlen(key), at, NULL))) mil_build_no_memory(b);
+  if (!b->status && (!ane_buffer_append(&b->shared, &v, sizeof v) || !ane_strmap_put(&b->constants, key, strlen(key), at, NULL)))
+    mil_build_no_memory(b);
   return b->status ? &nothing : v;
 }
 
@@ -194,15 +206,18 @@ static struct ane_mil_value numbers(struct ane_mil_type type, const void *data, 
 static mil_value small(struct mil_build *b, ane_mil_dtype t, const int32_t *v, int n) {
   char text[NAME_TEXT];
   int len = snprintf(text, sizeof text, "%s %d:", ane_mil_dtype_name(t), n), count = n < 0 ? 1 : n;
-  for (int i = 0; i < count && len < (int)sizeof text; i++) len += snprintf(text + len, sizeof text - (size_t)len, " %" PRId32, v[i]);
+  for (int i = 0; i < count && len < (int)sizeof text; i++)
+    len += snprintf(text + len, sizeof text - (size_t)len, " %" PRId32, v[i]);
   bool whole = len < (int)sizeof text;
   mil_value old = b->status ? &nothing : whole ? known(b, text) : NULL;
   if (old) return old;
   uint8_t *bytes = take(b, (size_t)count, t == ANE_MIL_BOOL ? 1 : sizeof *v);
   if (!bytes) return &nothing;
   for (int i = 0; i < count; i++) {
-    if (t == ANE_MIL_BOOL) bytes[i] = v[i] != 0;
-    else memcpy(bytes + (size_t)i * sizeof *v, &v[i], sizeof *v);
+    if (t == ANE_MIL_BOOL)
+      bytes[i] = v[i] != 0;
+    else
+      memcpy(bytes + (size_t)i * sizeof *v, &v[i], sizeof *v);
   }
   int64_t dim = n;
   struct ane_mil_value value = numbers(ane_mil_tensor_type(t, n < 0 ? 0 : 1, n < 0 ? NULL : &dim), bytes, (uint64_t)count);
@@ -232,8 +247,10 @@ static void *rounded(struct mil_build *b, ane_mil_dtype t, const float *data, ui
   for (uint64_t i = 0; out && i < n; i++) {
     uint16_t h = ane_f32_f16(data[i]);
     int32_t whole = (int32_t)data[i];
-    if (t == ANE_MIL_FP16) memcpy(out + 2 * i, &h, 2);
-    else memcpy(out + 4 * i, t == ANE_MIL_FP32 ? (const void *)&data[i] : (const void *)&whole, 4);
+    if (t == ANE_MIL_FP16)
+      memcpy(out + 2 * i, &h, 2);
+    else
+      memcpy(out + 4 * i, t == ANE_MIL_FP32 ? (const void *)&data[i] : (const void *)&whole, 4);
   }
   return out;
 }
@@ -241,14 +258,16 @@ static void *rounded(struct mil_build *b, ane_mil_dtype t, const float *data, ui
 mil_value mil_number(struct mil_build *b, ane_mil_dtype t, double v) {
   char text[NAME_TEXT];
   float f = (float)v;
-  snprintf(text, sizeof text, "%s %08" PRIx32, ane_mil_dtype_name(t), t == ANE_MIL_FP16 ? (uint32_t)ane_f32_f16(f) : ane_f32_bits(f));
+  snprintf(text, sizeof text, "%s %08" PRIx32, ane_mil_dtype_name(t),
+           t == ANE_MIL_FP16 ? (uint32_t)ane_f32_f16(f) : ane_f32_bits(f));
   mil_value old = b->status ? &nothing : known(b, text);
   if (old) return old;
   void *data = rounded(b, t, &f, 1);
   return data ? share(b, text, numbers(ane_mil_tensor_type(t, 0, NULL), data, 1)) : &nothing;
 }
 
-mil_value mil_tensor(struct mil_build *b, const char *name, ane_mil_dtype t, int32_t rank, const int64_t *dim, const float *data) {
+mil_value mil_tensor(struct mil_build *b, const char *name, ane_mil_dtype t, int32_t rank, const int64_t *dim,
+                     const float *data) {
   uint64_t n = 1;
   for (int32_t i = 0; i < rank; i++) n *= (uint64_t)dim[i];
   void *copy = rounded(b, t, data, n);

@@ -23,12 +23,12 @@ struct mil_build {
   struct ane_arena *arena;
   struct ane_error *err;
   ane_status status;
-  int32_t version;        /* of the specification: decides which parameters operations have */
-  ane_mil_dtype dtype;    /* of activations */
-  const char *scope;      /* an identifier */
-  struct ane_buffer ops;  /* of struct ane_mil_op */
+  int32_t version;                    /* of the specification: decides which parameters operations have */
+  ane_mil_dtype dtype;                /* of activations */
+  const char *scope;                  /* an identifier */
+  struct ane_buffer ops;              /* of struct ane_mil_op */
   struct ane_strmap names, constants; /* taken names; small constants by their text -> index into shared */
-  struct ane_buffer shared; /* of mil_value */
+  struct ane_buffer shared;           /* of mil_value */
 };
 
 void mil_build_init(struct mil_build *b, struct ane_arena *arena, int32_t version, ane_mil_dtype dtype, struct ane_error *err);
@@ -67,13 +67,14 @@ struct mil_arg {
   int n;
 };
 /* Any operation with one output of this type; `type`: as MIL calls it. name NULL: of the operation. */
-mil_value mil_op(struct mil_build *b, const char *type, const char *name, struct ane_mil_type out, const struct mil_arg *args, int n);
+mil_value mil_op(struct mil_build *b, const char *type, const char *name, struct ane_mil_type out, const struct mil_arg *args,
+                 int n);
 
-mil_value mil_unary(struct mil_build *b, const char *type, mil_value x); /* result as x */
+mil_value mil_unary(struct mil_build *b, const char *type, mil_value x);               /* result as x */
 mil_value mil_binary(struct mil_build *b, const char *type, mil_value x, mil_value y); /* broadcast */
 static inline mil_value mil_add(struct mil_build *b, mil_value x, mil_value y) { return mil_binary(b, "add", x, y); }
 static inline mil_value mil_mul(struct mil_build *b, mil_value x, mil_value y) { return mil_binary(b, "mul", x, y); }
-mil_value mil_scale(struct mil_build *b, mil_value x, double by); /* x where by is 1 */
+mil_value mil_scale(struct mil_build *b, mil_value x, double by);   /* x where by is 1 */
 mil_value mil_equal(struct mil_build *b, mil_value x, mil_value y); /* bool, broadcast */
 mil_value mil_rsqrt(struct mil_build *b, mil_value x, double eps);
 mil_value mil_clip(struct mil_build *b, mil_value x, double low, double high);

@@ -18,12 +18,15 @@ static struct ane_mil_type with_dim(mil_value x, int axis, int64_t n) {
 }
 
 static void fail_shapes(struct mil_build *b, const char *op, mil_value x, mil_value y) {
-  if (!b->status) mil_build_fail(b, ane_fail(b->err, ANE_SHAPE, "%s of %s and %s: their shapes do not fit", op, x->name, y->name));
+  if (!b->status)
+    mil_build_fail(b, ane_fail(b->err, ANE_SHAPE, "%s of %s and %s: their shapes do not fit", op, x->name, y->name));
 }
 
 /* ---- Elementwise -----------------------------------------------------------------------------------------------------*/
 
-mil_value mil_unary(struct mil_build *b, const char *type, mil_value x) { return mil_op(b, type, NULL, x->type, &(struct mil_arg){"x", x}, 1); }
+mil_value mil_unary(struct mil_build *b, const char *type, mil_value x) {
+  return mil_op(b, type, NULL, x->type, &(struct mil_arg){"x", x}, 1);
+}
 
 /* Aligned at the right; an unknown dimension meets 1 or an unknown one. */
 static struct ane_mil_type broadcast(struct mil_build *b, const char *op, mil_value x, mil_value y) {
@@ -32,8 +35,10 @@ static struct ane_mil_type broadcast(struct mil_build *b, const char *op, mil_va
   int32_t skip = type.rank - thin->type.rank;
   for (int32_t i = skip; i < type.rank; i++) {
     int64_t a = type.dim[i], c = thin->type.dim[i - skip];
-    if (a == 1) type.dim[i] = c;
-    else if (c != 1 && c != a) fail_shapes(b, op, x, y);
+    if (a == 1)
+      type.dim[i] = c;
+    else if (c != 1 && c != a)
+      fail_shapes(b, op, x, y);
   }
   return type;
 }
@@ -51,7 +56,9 @@ mil_value mil_equal(struct mil_build *b, mil_value x, mil_value y) {
   return mil_op(b, "equal", NULL, type, args, 2);
 }
 
-mil_value mil_scale(struct mil_build *b, mil_value x, double by) { return by == 1 ? x : mil_binary(b, "mul", x, mil_number(b, x->type.dtype, by)); }
+mil_value mil_scale(struct mil_build *b, mil_value x, double by) {
+  return by == 1 ? x : mil_binary(b, "mul", x, mil_number(b, x->type.dtype, by));
+}
 
 mil_value mil_rsqrt(struct mil_build *b, mil_value x, double eps) {
   struct mil_arg args[] = {{"x", x}, {"epsilon", mil_number(b, x->type.dtype, eps)}};
@@ -93,7 +100,10 @@ mil_value mil_reduce(struct mil_build *b, const char *type, mil_value x, int axi
 }
 
 mil_value mil_argmax(struct mil_build *b, mil_value x, int axis) {
-  struct mil_arg args[] = {{"x", x}, {"axis", mil_int(b, axis)}, {"keep_dims", mil_flag(b, false)}, {"output_dtype", b->version >= 8 ? mil_text(b, "int32") : NULL}};
+  struct mil_arg args[] = {{"x", x},
+                           {"axis", mil_int(b, axis)},
+                           {"keep_dims", mil_flag(b, false)},
+                           {"output_dtype", b->version >= 8 ? mil_text(b, "int32") : NULL}};
   struct ane_mil_type type = typed(x, ANE_MIL_INT32);
   for (int i = axis; i + 1 < type.rank; i++) type.dim[i] = type.dim[i + 1];
   type.rank--;
@@ -105,14 +115,17 @@ mil_value mil_concat(struct mil_build *b, const mil_value *list, int n, int axis
   for (int i = 1; i < n && !b->status; i++) {
     const struct ane_mil_type *t = &list[i]->type;
     for (int d = 0; d < type.rank; d++)
-      if (t->rank != type.rank || t->dtype != type.dtype || (d != axis && t->dim[d] != type.dim[d])) fail_shapes(b, "concat", list[0], list[i]);
+      if (t->rank != type.rank || t->dtype != type.dtype || (d != axis && t->dim[d] != type.dim[d]))
+        fail_shapes(b, "concat", list[0], list[i]);
     type.dim[axis] = type.dim[axis] < 0 || t->dim[axis] < 0 ? ANE_MIL_UNKNOWN : type.dim[axis] + t->dim[axis];
   }
   struct mil_arg args[] = {{"values", .list = list, .n = n}, {"axis", mil_int(b, axis)}, {"interleave", mil_flag(b, interleave)}};
   return mil_op(b, "concat", NULL, type, args, 3);
 }
 
-mil_value mil_concat2(struct mil_build *b, mil_value x, mil_value y, int axis) { return mil_concat(b, (mil_value[]){x, y}, 2, axis, false); }
+mil_value mil_concat2(struct mil_build *b, mil_value x, mil_value y, int axis) {
+  return mil_concat(b, (mil_value[]){x, y}, 2, axis, false);
+}
 
 /* Masks that are true but for one axis. */
 static mil_value others(struct mil_build *b, int rank, int axis, bool there) {
@@ -132,8 +145,10 @@ static int64_t slice_size(int64_t n, int64_t from, int64_t to, int64_t stride) {
   if (n < 0 && from < 0 && to == MIL_END) return -from;
   if (n < 0 && (from < 0 || to < 0 || to == MIL_END)) return ANE_MIL_UNKNOWN;
   if (from < 0) from += n;
-  if (to < 0) to += n;
-  else if (to == MIL_END) to = n;
+  if (to < 0)
+    to += n;
+  else if (to == MIL_END)
+    to = n;
   return (to - from + stride - 1) / stride;
 }
 
@@ -143,8 +158,11 @@ mil_value mil_slice(struct mil_build *b, mil_value x, int axis, int64_t from, in
   if (to >= 0 && to == mil_dim(x, axis)) to = MIL_END, end = true;
   if (from == 0 && end && stride == 1) return x;
   struct ane_mil_type type = with_dim(x, axis, slice_size(mil_dim(x, axis), from, to, stride));
-  struct mil_arg args[] = {{"x", x}, {"begin", on_axis(b, rank, axis, (int32_t)from, 0)}, {"end", on_axis(b, rank, axis, end ? 0 : (int32_t)to, 0)},
-                           {"stride", stride == 1 ? NULL : on_axis(b, rank, axis, (int32_t)stride, 1)}, {"begin_mask", others(b, rank, axis, false)},
+  struct mil_arg args[] = {{"x", x},
+                           {"begin", on_axis(b, rank, axis, (int32_t)from, 0)},
+                           {"end", on_axis(b, rank, axis, end ? 0 : (int32_t)to, 0)},
+                           {"stride", stride == 1 ? NULL : on_axis(b, rank, axis, (int32_t)stride, 1)},
+                           {"begin_mask", others(b, rank, axis, false)},
                            {"end_mask", others(b, rank, axis, end)}};
   return mil_op(b, "slice_by_index", "slice", type, args, ANE_COUNT(args));
 }
@@ -158,7 +176,8 @@ mil_value mil_slice_size(struct mil_build *b, mil_value x, int axis, mil_value b
 
 mil_value mil_slice_update(struct mil_build *b, mil_value x, mil_value update, int axis, mil_value begin, mil_value end) {
   mil_value mask = others(b, x->type.rank, axis, false);
-  struct mil_arg args[] = {{"x", x}, {"update", update}, {"begin", begin}, {"end", end}, {"begin_mask", mask}, {"end_mask", mask}};
+  struct mil_arg args[] = {{"x", x},     {"update", update},   {"begin", begin},
+                           {"end", end}, {"begin_mask", mask}, {"end_mask", mask}};
   return mil_op(b, "slice_update", NULL, x->type, args, ANE_COUNT(args));
 }
 
@@ -182,19 +201,24 @@ mil_value mil_reshape(struct mil_build *b, mil_value x, int rank, const int64_t 
   bool fixed = count_of(x->type.dim, x->type.rank, &have);
   int open = -1;
   for (int i = 0; i < rank; i++) {
-    if (dim[i] < 0) open = i;
-    else rest *= dim[i];
+    if (dim[i] < 0)
+      open = i;
+    else
+      rest *= dim[i];
   }
   if (fixed && open >= 0) type.dim[open] = have / rest;
   if (fixed && !b->status && (open < 0 ? rest : type.dim[open] * rest) != have)
-    mil_build_fail(b, ane_fail(b->err, ANE_SHAPE, "reshape of %s: %" PRId64 " elements do not become such a shape", x->name, have));
+    mil_build_fail(b,
+                   ane_fail(b->err, ANE_SHAPE, "reshape of %s: %" PRId64 " elements do not become such a shape", x->name, have));
   if (ane_mil_type_equal(&type, &x->type)) return x;
   for (int i = 0; i < rank; i++) shape[i] = (int32_t)type.dim[i];
   struct mil_arg args[] = {{"x", x}, {"shape", mil_ints(b, shape, rank)}};
   return mil_op(b, "reshape", NULL, type, args, 2);
 }
 
-mil_value mil_reshape4(struct mil_build *b, mil_value x, int64_t d0, int64_t d1, int64_t d2, int64_t d3) { return mil_reshape(b, x, 4, (int64_t[]){d0, d1, d2, d3}); }
+mil_value mil_reshape4(struct mil_build *b, mil_value x, int64_t d0, int64_t d1, int64_t d2, int64_t d3) {
+  return mil_reshape(b, x, 4, (int64_t[]){d0, d1, d2, d3});
+}
 
 mil_value mil_transpose(struct mil_build *b, mil_value x, const int32_t *perm) {
   if (b->status) return x;
@@ -226,7 +250,8 @@ mil_value mil_matmul(struct mil_build *b, mil_value x, mil_value y, bool transpo
   int r = x->type.rank;
   struct ane_mil_type type = with_dim(x, r - 1, mil_dim(y, transpose_y ? r - 2 : r - 1));
   for (int i = 0; !b->status && i < r; i++)
-    if (x->type.dtype != y->type.dtype || r != y->type.rank || (i < r - 2 ? mil_dim(x, i) != mil_dim(y, i) : i == r - 1 && mil_dim(x, i) != mil_dim(y, transpose_y ? r - 1 : r - 2)))
+    if (x->type.dtype != y->type.dtype || r != y->type.rank ||
+        (i < r - 2 ? mil_dim(x, i) != mil_dim(y, i) : i == r - 1 && mil_dim(x, i) != mil_dim(y, transpose_y ? r - 1 : r - 2)))
       fail_shapes(b, "matmul", x, y);
   struct mil_arg args[] = {{"x", x}, {"y", y}, {"transpose_x", mil_flag(b, false)}, {"transpose_y", mil_flag(b, transpose_y)}};
   return mil_op(b, "matmul", NULL, type, args, 4);
@@ -238,13 +263,23 @@ mil_value mil_conv(struct mil_build *b, mil_value x, mil_value weight, mil_value
   for (int i = 2; i < 4; i++)
     if (type.dim[i] >= 0) type.dim[i] -= mil_dim(weight, i) - 1;
   if (!b->status && mil_dim(x, 1) != mil_dim(weight, 1) * groups) fail_shapes(b, "conv", x, weight);
-  struct mil_arg args[] = {{"x", x}, {"weight", weight}, {"bias", bias}, {"strides", mil_ints(b, ones, 2)}, {"pad_type", mil_text(b, "valid")},
-                           {"pad", mil_ints(b, zeros, 4)}, {"dilations", mil_ints(b, ones, 2)}, {"groups", mil_int(b, (int32_t)groups)}};
+  struct mil_arg args[] = {{"x", x},
+                           {"weight", weight},
+                           {"bias", bias},
+                           {"strides", mil_ints(b, ones, 2)},
+                           {"pad_type", mil_text(b, "valid")},
+                           {"pad", mil_ints(b, zeros, 4)},
+                           {"dilations", mil_ints(b, ones, 2)},
+                           {"groups", mil_int(b, (int32_t)groups)}};
   return mil_op(b, "conv", NULL, type, args, ANE_COUNT(args));
 }
 
 mil_value mil_gather(struct mil_build *b, mil_value x, mil_value indices, int axis) {
-  struct mil_arg args[] = {{"x", x}, {"indices", indices}, {"axis", mil_int(b, axis)}, {"batch_dims", mil_int(b, 0)}, {"validate_indices", b->version >= 8 ? mil_flag(b, false) : NULL}};
+  struct mil_arg args[] = {{"x", x},
+                           {"indices", indices},
+                           {"axis", mil_int(b, axis)},
+                           {"batch_dims", mil_int(b, 0)},
+                           {"validate_indices", b->version >= 8 ? mil_flag(b, false) : NULL}};
   return mil_op(b, "gather", NULL, with_dim(x, axis, mil_dim(indices, 0)), args, 5);
 }
 

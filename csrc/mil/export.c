@@ -23,8 +23,8 @@ struct exporting {
   struct ane_mlpackage_writer *w;
   struct ane_arena *arena;
   struct ane_error *err;
-  struct ane_strmap known;    /* text of an ask -> index into answers */
-  struct ane_buffer answers;  /* of struct ane_mil_weight: functions share them */
+  struct ane_strmap known;     /* text of an ask -> index into answers */
+  struct ane_buffer answers;   /* of struct ane_mil_weight: functions share them */
   struct ane_buffer constants; /* of struct stored */
 };
 
@@ -47,7 +47,8 @@ static ane_status store(struct exporting *x, struct ane_mil_type type, const voi
 }
 
 /* n fp16 numbers as fp16 or fp32. */
-static ane_status store_halves(struct exporting *x, ane_mil_dtype t, int32_t rank, const int64_t *dim, const uint16_t *v, uint64_t n, struct ane_mil_value *out) {
+static ane_status store_halves(struct exporting *x, ane_mil_dtype t, int32_t rank, const int64_t *dim, const uint16_t *v,
+                               uint64_t n, struct ane_mil_value *out) {
   struct ane_mil_type type = ane_mil_tensor_type(t, rank, dim);
   if (t == ANE_MIL_FP16) return store(x, type, v, out);
   float *wide = ane_arena_array(x->arena, n, sizeof *wide);
@@ -64,12 +65,15 @@ static struct ane_mil_value *param(struct ane_mil_weight *out, const char *name)
 
 /* ---- Schemes -----------------------------------------------------------------------------------------------------------*/
 
-static ane_status put_plain(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w, struct ane_mil_weight *out) {
+static ane_status put_plain(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w,
+                            struct ane_mil_weight *out) {
   out->op = "const";
-  return store_halves(x, ask->dtype, ask->rank, ask->dim, (const uint16_t *)(const void *)w->payload, (uint64_t)w->rows * (uint64_t)w->cols, param(out, "val"));
+  return store_halves(x, ask->dtype, ask->rank, ask->dim, (const uint16_t *)(const void *)w->payload,
+                      (uint64_t)w->rows * (uint64_t)w->cols, param(out, "val"));
 }
 
-static ane_status put_int8(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w, struct ane_mil_weight *out) {
+static ane_status put_int8(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w,
+                           struct ane_mil_weight *out) {
   static const int8_t zero = 0;
   static const int32_t axis = 0;
   int64_t rows = w->spec.scheme == ANE_WEIGHT_INT8_CHANNEL ? w->rows : 1;
@@ -80,7 +84,8 @@ static ane_status put_int8(struct exporting *x, const struct ane_mil_weight_ask 
   return st ? st : store(x, ane_mil_tensor_type(ANE_MIL_INT32, 0, NULL), &axis, param(out, "axis"));
 }
 
-static ane_status put_blocks(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w, struct ane_mil_weight *out) {
+static ane_status put_blocks(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w,
+                             struct ane_mil_weight *out) {
   int64_t dim[4] = {w->rows, w->cols / w->spec.size, 1, 1};
   out->op = "constexpr_blockwise_shift_scale";
   ane_status st = store(x, ane_mil_tensor_type(ANE_MIL_INT4, ask->rank, ask->dim), w->payload, param(out, "data"));
@@ -88,11 +93,14 @@ static ane_status put_blocks(struct exporting *x, const struct ane_mil_weight_as
 }
 
 /* iOS 16 has one table for all, the codes as bytes and the shape apart; iOS 18 a table for some rows. */
-static ane_status put_table(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w, struct ane_mil_weight *out) {
-  int64_t tables = w->spec.size ? (w->rows + w->spec.size - 1) / w->spec.size : 1, dim[6] = {tables, 1, 1, 1, 16, 1}, bytes = (int64_t)w->sizes.payload, four = 4;
+static ane_status put_table(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w,
+                            struct ane_mil_weight *out) {
+  int64_t tables = w->spec.size ? (w->rows + w->spec.size - 1) / w->spec.size : 1, dim[6] = {tables, 1, 1, 1, 16, 1},
+          bytes = (int64_t)w->sizes.payload, four = 4;
   out->op = "constexpr_lut_to_dense";
   bool old = ask->version < 9;
-  struct ane_mil_type codes = old ? ane_mil_tensor_type(ANE_MIL_UINT8, 1, &bytes) : ane_mil_tensor_type(ANE_MIL_UINT4, ask->rank, ask->dim);
+  struct ane_mil_type codes =
+      old ? ane_mil_tensor_type(ANE_MIL_UINT8, 1, &bytes) : ane_mil_tensor_type(ANE_MIL_UINT4, ask->rank, ask->dim);
   ane_status st = store(x, codes, w->payload, param(out, "indices"));
   if (!st) st = store_halves(x, ask->dtype, old ? 1 : 6, old ? &dim[4] : dim, w->lut, (uint64_t)tables * 16, param(out, "lut"));
   if (st || !old) return st;
@@ -100,7 +108,8 @@ static ane_status put_table(struct exporting *x, const struct ane_mil_weight_ask
   return store(x, ane_mil_tensor_type(ANE_MIL_UINT32, 1, &four), shape, param(out, "shape"));
 }
 
-static ane_status put(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w, struct ane_mil_weight *out) {
+static ane_status put(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w,
+                      struct ane_mil_weight *out) {
   switch (w->spec.scheme) {
     case ANE_WEIGHT_INT8:
     case ANE_WEIGHT_INT8_CHANNEL: return put_int8(x, ask, w, out);
@@ -138,7 +147,8 @@ static struct ane_weight_rows drain(struct drained *d) {
   return (struct ane_weight_rows){.rows = d->inner.rows, .cols = d->inner.cols, .read = read_drained, .arg = d};
 }
 
-static ane_status encode(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask, struct ane_mil_weight *out, struct ane_error *err) {
+static ane_status encode(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask, struct ane_mil_weight *out,
+                         struct ane_error *err) {
   struct exporting *x = arg;
   struct ane_mil_export *e = x->e;
   bool exact = e->specs == NULL && ask->dtype == ANE_MIL_FP32; /* nothing is asked of the weights, and fp16 would round them */
@@ -161,10 +171,12 @@ static ane_status encode(void *arg, struct ane_arena *arena, const struct ane_mi
 }
 
 /* What was answered once is answered again: functions that ask for the same weight share its record. */
-static ane_status provide(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask, struct ane_mil_weight *out, struct ane_error *err) {
+static ane_status provide(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask, struct ane_mil_weight *out,
+                          struct ane_error *err) {
   struct exporting *x = arg;
   char text[256];
-  int len = snprintf(text, sizeof text, "%" PRId32 " %" PRId64 " %" PRId64 " %d %d %a %a", ask->value, ask->from, ask->to, ask->matrix, (int)ask->dtype, (double)ask->add, (double)ask->times);
+  int len = snprintf(text, sizeof text, "%" PRId32 " %" PRId64 " %" PRId64 " %d %d %a %a", ask->value, ask->from, ask->to,
+                     ask->matrix, (int)ask->dtype, (double)ask->add, (double)ask->times);
   for (int32_t i = 0; i < ask->rank; i++) len += snprintf(text + len, sizeof text - (size_t)len, " %" PRId64, ask->dim[i]);
   uint32_t at = ane_strmap_get(&x->known, text, (size_t)len);
   if (at != UINT32_MAX) return memcpy(out, x->answers.data + at * sizeof *out, sizeof *out), ANE_OK;
@@ -190,7 +202,8 @@ static bool needs_ios18(const struct ane_mil_export *e, const struct ane_shard *
 static bool find_stored(const struct exporting *x, const struct ane_mil_value *v, uint64_t hash, uint64_t *offset) {
   const struct stored *list = (const void *)x->constants.data;
   for (size_t i = 0; i < x->constants.size / sizeof *list; i++)
-    if (list[i].hash == hash && list[i].bytes == v->bytes && list[i].type.dtype == v->type.dtype && memcmp(list[i].data, v->data, v->bytes) == 0)
+    if (list[i].hash == hash && list[i].bytes == v->bytes && list[i].type.dtype == v->type.dtype &&
+        memcmp(list[i].data, v->data, v->bytes) == 0)
       return *offset = list[i].offset, true;
   return false;
 }
@@ -221,7 +234,8 @@ static ane_status store_rest(struct exporting *x, const struct ane_mil_model *m)
       const struct ane_mil_op *op = &block->ops[i];
       if (strcmp(op->type, "const") != 0) continue;
       struct ane_mil_value *v = (struct ane_mil_value *)(uintptr_t)ane_mil_op_attr(op, "val");
-      if (v->kind != ANE_MIL_NUMBERS || v->count < BLOB_FROM || (v->type.dtype != ANE_MIL_FP16 && v->type.dtype != ANE_MIL_FP32)) continue;
+      if (v->kind != ANE_MIL_NUMBERS || v->count < BLOB_FROM || (v->type.dtype != ANE_MIL_FP16 && v->type.dtype != ANE_MIL_FP32))
+        continue;
       st = store_constant(x, v);
     }
   }
@@ -245,13 +259,15 @@ static bool same_profile(const struct ane_mil_profile *a, const struct ane_mil_p
 
 static const char *function_name(struct ane_arena *arena, const struct ane_mil_profile *p, bool with_context) {
   char text[96];
-  int len = p->fixed_t > 0 ? snprintf(text, sizeof text, "t%" PRId64, p->fixed_t) : snprintf(text, sizeof text, "t1_%" PRId64, p->max_t);
+  int len = p->fixed_t > 0 ? snprintf(text, sizeof text, "t%" PRId64, p->fixed_t)
+                           : snprintf(text, sizeof text, "t1_%" PRId64, p->max_t);
   if (with_context) len += snprintf(text + len, sizeof text - (size_t)len, "_c%" PRId64, p->context);
   return ane_arena_strndup(arena, text, (size_t)len);
 }
 
-ane_status ane_mil_plan_functions(struct ane_arena *arena, const struct ane_graph *g, const struct ane_shard *shard, const struct ane_mil_profile *profiles,
-                                  uint32_t n, struct ane_mil_function_plan **out, uint32_t *n_out, struct ane_error *err) {
+ane_status ane_mil_plan_functions(struct ane_arena *arena, const struct ane_graph *g, const struct ane_shard *shard,
+                                  const struct ane_mil_profile *profiles, uint32_t n, struct ane_mil_function_plan **out,
+                                  uint32_t *n_out, struct ane_error *err) {
   struct ane_mil_function_plan *list = ane_arena_array(arena, (size_t)n + 1, sizeof *list);
   bool keys = ane_mil_reads_keys(g, shard), several = false;
   uint32_t count = 0;
@@ -262,7 +278,8 @@ ane_status ane_mil_plan_functions(struct ane_arena *arena, const struct ane_grap
   for (uint32_t i = 0; i < n; i++) {
     bool old = false;
     for (uint32_t j = 0; j < i; j++)
-      if (same_profile(&profiles[j], &profiles[i], false)) return ane_fail(err, ANE_INVALID, "two functions have the same T and context");
+      if (same_profile(&profiles[j], &profiles[i], false))
+        return ane_fail(err, ANE_INVALID, "two functions have the same T and context");
     for (uint32_t j = 0; j < count; j++) old |= same_profile(&list[j].profile, &profiles[i], !keys);
     if (old) continue;
     list[count] = (struct ane_mil_function_plan){function_name(arena, &profiles[i], keys && several), profiles[i], !keys};
@@ -292,14 +309,16 @@ static struct ane_mil_options own_options(struct exporting *x, const struct ane_
 /* The package of a model whose matrices are in the file. */
 static ane_status finish(struct exporting *x, const struct ane_mil_model *m, ane_status st) {
   if (!st) st = store_rest(x, m);
-  if (st) ane_mlpackage_abandon(x->w);
-  else st = ane_mlpackage_commit(x->w, m, x->err);
+  if (st)
+    ane_mlpackage_abandon(x->w);
+  else
+    st = ane_mlpackage_commit(x->w, m, x->err);
   free_exporting(x);
   return st;
 }
 
-ane_status ane_mil_export(struct ane_mil_export *e, const struct ane_shard *shard, const struct ane_mil_options *o, const char *path,
-                          struct ane_arena *arena, struct ane_mil_lowered **out, struct ane_error *err) {
+ane_status ane_mil_export(struct ane_mil_export *e, const struct ane_shard *shard, const struct ane_mil_options *o,
+                          const char *path, struct ane_arena *arena, struct ane_mil_lowered **out, struct ane_error *err) {
   struct exporting x = {.e = e, .arena = arena, .err = err};
   *out = NULL;
   ane_status st = ane_mlpackage_create(&x.w, path, err);
@@ -313,8 +332,8 @@ ane_status ane_mil_export(struct ane_mil_export *e, const struct ane_shard *shar
 }
 
 ane_status ane_mil_export_functions(struct ane_mil_export *e, const struct ane_shard *shard, const struct ane_mil_options *o,
-                                    const struct ane_mil_function_plan *functions, uint32_t n, const char *path, struct ane_arena *arena,
-                                    struct ane_mil_lowered **out, struct ane_error *err) {
+                                    const struct ane_mil_function_plan *functions, uint32_t n, const char *path,
+                                    struct ane_arena *arena, struct ane_mil_lowered **out, struct ane_error *err) {
   struct exporting x = {.e = e, .arena = arena, .err = err};
   ane_status st = ane_mlpackage_create(&x.w, path, err);
   if (st) return st;

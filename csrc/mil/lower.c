@@ -57,7 +57,8 @@ mil_value lower_as_flat(struct lower *l, mil_value x, int64_t channels) {
 static void make_late(struct lower *l, int32_t value) {
   const struct ane_value *v = &l->g->values[value];
   struct lowered *x = &l->values[value];
-  if (v->kind == ANE_VALUE_RESULT && l->g->nodes[v->node].op == ANE_OP_EMBED && l->o->embed) lower_embed(l, &l->b, &l->g->nodes[v->node]);
+  if (v->kind == ANE_VALUE_RESULT && l->g->nodes[v->node].op == ANE_OP_EMBED && l->o->embed)
+    lower_embed(l, &l->b, &l->g->nodes[v->node]);
   if (!x->flat && !x->heads && !l->b.status)
     mil_build_fail(&l->b, ane_fail(l->b.err, ANE_INVALID, "%s is made in no node of the piece and does not come in", v->name));
 }
@@ -80,14 +81,17 @@ mil_value lower_heads(struct lower *l, int32_t value, int64_t heads) {
 }
 
 void lower_out(struct lower *l, const struct ane_node *n, mil_value x) { l->values[n->outputs[0]] = (struct lowered){.flat = x}; }
-void lower_out_heads(struct lower *l, const struct ane_node *n, mil_value x, int64_t heads) { l->values[n->outputs[0]] = (struct lowered){.heads = x, .n_heads = heads}; }
+void lower_out_heads(struct lower *l, const struct ane_node *n, mil_value x, int64_t heads) {
+  l->values[n->outputs[0]] = (struct lowered){.heads = x, .n_heads = heads};
+}
 
 /* ---- Weights ---------------------------------------------------------------------------------------------------------*/
 
 static mil_value ask(struct lower *l, const struct ane_mil_weight_ask *a) {
   struct mil_build *b = &l->b;
   char text[256];
-  int len = snprintf(text, sizeof text, "%" PRId32 " %" PRId64 " %" PRId64 " %a %a", a->value, a->from, a->to, (double)a->add, (double)a->times);
+  int len = snprintf(text, sizeof text, "%" PRId32 " %" PRId64 " %" PRId64 " %a %a", a->value, a->from, a->to, (double)a->add,
+                     (double)a->times);
   for (int32_t i = 0; i < a->rank; i++) len += snprintf(text + len, sizeof text - (size_t)len, " %" PRId64, a->dim[i]);
   uint32_t at = ane_strmap_get(&l->weights, text, (size_t)len);
   mil_value v;
@@ -103,18 +107,36 @@ static mil_value ask(struct lower *l, const struct ane_mil_weight_ask *a) {
   v = mil_weight(b, identifier(l, name), &w, ane_mil_tensor_type(a->dtype, a->rank, a->dim));
   const char *key = ane_arena_strndup(b->arena, text, (size_t)len);
   at = (uint32_t)(l->kernels.size / sizeof v);
-  if (!key || !ane_buffer_append(&l->kernels, &v, sizeof v) || !ane_strmap_put(&l->weights, key, (size_t)len, at, NULL)) mil_build_no_memory(b);
+  if (!key || !ane_buffer_append(&l->kernels, &v, sizeof v) || !ane_strmap_put(&l->weights, key, (size_t)len, at, NULL))
+    mil_build_no_memory(b);
   return v;
 }
 
 mil_value lower_matrix(struct lower *l, int32_t value, int64_t from, int64_t to) {
-  return ask(l, &(struct ane_mil_weight_ask){.graph = l->g, .value = value, .from = from, .to = to, .matrix = true, .version = l->b.version, .dtype = l->b.dtype, .times = 1, .rank = 4,
+  return ask(l, &(struct ane_mil_weight_ask){.graph = l->g,
+                                             .value = value,
+                                             .from = from,
+                                             .to = to,
+                                             .matrix = true,
+                                             .version = l->b.version,
+                                             .dtype = l->b.dtype,
+                                             .times = 1,
+                                             .rank = 4,
                                              .dim = {to - from, l->g->values[value].shape.dim[1], 1, 1}});
 }
 
-mil_value lower_plain(struct lower *l, int32_t value, int64_t from, int64_t to, int32_t rank, const int64_t *dim, double add, double times) {
+mil_value lower_plain(struct lower *l, int32_t value, int64_t from, int64_t to, int32_t rank, const int64_t *dim, double add,
+                      double times) {
   if (value == ANE_NONE) return NULL;
-  struct ane_mil_weight_ask a = {.graph = l->g, .value = value, .from = from, .to = to, .dtype = l->b.dtype, .version = l->b.version, .add = (float)add, .times = (float)times, .rank = rank};
+  struct ane_mil_weight_ask a = {.graph = l->g,
+                                 .value = value,
+                                 .from = from,
+                                 .to = to,
+                                 .dtype = l->b.dtype,
+                                 .version = l->b.version,
+                                 .add = (float)add,
+                                 .times = (float)times,
+                                 .rank = rank};
   memcpy(a.dim, dim, (size_t)rank * sizeof *dim);
   return ask(l, &a);
 }
@@ -134,13 +156,15 @@ struct ane_mil_type lower_type(const struct lower *l, ane_mil_dtype t, int64_t c
   return type;
 }
 
-static void add_port(struct lower *l, struct ane_buffer *list, const char *name, ane_mil_port_kind kind, int32_t value, int32_t index, const struct ane_mil_type *t) {
+static void add_port(struct lower *l, struct ane_buffer *list, const char *name, ane_mil_port_kind kind, int32_t value,
+                     int32_t index, const struct ane_mil_type *t) {
   struct ane_mil_port p = {.name = name, .kind = kind, .value = value, .index = index, .dtype = t->dtype, .rank = t->rank};
   memcpy(p.dim, t->dim, sizeof p.dim);
   if (!l->b.status && !ane_buffer_append(list, &p, sizeof p)) mil_build_no_memory(&l->b);
 }
 
-mil_value lower_input(struct lower *l, const char *name, ane_mil_port_kind kind, int32_t value, int32_t index, struct ane_mil_type type) {
+mil_value lower_input(struct lower *l, const char *name, ane_mil_port_kind kind, int32_t value, int32_t index,
+                      struct ane_mil_type type) {
   mil_value v = mil_given(&l->b, mil_name(&l->b, name), type);
   add_port(l, &l->inputs, v->name, kind, value, index, &type);
   return v;
@@ -155,7 +179,9 @@ mil_value lower_state(struct lower *l, int32_t value, ane_mil_port_kind kind, in
 }
 
 mil_value lower_position(struct lower *l) {
-  if (!l->position) l->position = lower_input(l, "position", ANE_MIL_PORT_POSITION, ANE_NONE, 0, ane_mil_tensor_type(ANE_MIL_INT32, 1, &(int64_t){1}));
+  if (!l->position)
+    l->position =
+        lower_input(l, "position", ANE_MIL_PORT_POSITION, ANE_NONE, 0, ane_mil_tensor_type(ANE_MIL_INT32, 1, &(int64_t){1}));
   return l->position;
 }
 
@@ -167,7 +193,8 @@ mil_value lower_tokens(struct lower *l) {
     mil_value x = lower_flat(l, l->shard->ins[i]);
     if (!l->b.status && mil_dim(x, l->token_axis) < 0) l->tokens = mil_size(&l->b, x, l->token_axis);
   }
-  if (!l->tokens && !l->b.status) mil_build_fail(&l->b, ane_fail(l->b.err, ANE_INVALID, "nothing comes in that says how many tokens there are"));
+  if (!l->tokens && !l->b.status)
+    mil_build_fail(&l->b, ane_fail(l->b.err, ANE_INVALID, "nothing comes in that says how many tokens there are"));
   return l->b.status ? mil_int(&l->b, 0) : l->tokens;
 }
 
@@ -187,7 +214,8 @@ static void declare_inputs(struct lower *l) {
   for (int32_t i = 0; i < p->n_ins; i++) {
     int32_t v = p->ins[i];
     const struct ane_value *value = &l->g->values[v];
-    bool embedding = value->kind == ANE_VALUE_RESULT && l->g->nodes[value->node].op == ANE_OP_EMBED, hidden = embedding || v == p->hidden_in;
+    bool embedding = value->kind == ANE_VALUE_RESULT && l->g->nodes[value->node].op == ANE_OP_EMBED,
+         hidden = embedding || v == p->hidden_in;
     if (embedding && l->o->embed) continue;
     const char *name = hidden ? "hidden" : identifier(l, value->name);
     struct ane_mil_type type = lower_type(l, l->b.dtype, ane_mil_edge_channels(l->g, v));
@@ -248,8 +276,11 @@ static struct output_name *name_outputs(struct lower *l) {
 static void declare_outputs(struct lower *l, const struct output_name *names) {
   const struct ane_shard *p = l->shard;
   for (int32_t i = 0; names && i < p->n_outs && !l->b.status; i++) {
-    if (!names[i].name) give_head(l, p->outs[i], names[i].head);
-    else give(l, lower_flat(l, p->outs[i]), names[i].name, p->outs[i] == p->hidden_out ? ANE_MIL_PORT_HIDDEN : ANE_MIL_PORT_EDGE, p->outs[i]);
+    if (!names[i].name)
+      give_head(l, p->outs[i], names[i].head);
+    else
+      give(l, lower_flat(l, p->outs[i]), names[i].name, p->outs[i] == p->hidden_out ? ANE_MIL_PORT_HIDDEN : ANE_MIL_PORT_EDGE,
+           p->outs[i]);
   }
 }
 
@@ -262,8 +293,10 @@ static ane_status lower_nodes(struct lower *l) {
     const struct ane_node *n = &l->g->nodes[l->node];
     b->scope = identifier(l, n->name);
     if (n->op == ANE_OP_EMBED) continue; /* made when asked for, if it belongs to the package */
-    if (!lowerings[n->op]) mil_build_fail(b, ane_fail(b->err, ANE_UNSUPPORTED, "%s is an op of the executor alone", ane_op_info(n->op)->name));
-    else lowerings[n->op](l, b, n);
+    if (!lowerings[n->op])
+      mil_build_fail(b, ane_fail(b->err, ANE_UNSUPPORTED, "%s is an op of the executor alone", ane_op_info(n->op)->name));
+    else
+      lowerings[n->op](l, b, n);
     if (b->status) return ane_fail_in(b->err, b->status, "%s", n->name);
   }
   return b->status;
@@ -272,7 +305,8 @@ static ane_status lower_nodes(struct lower *l) {
 /* ---- The model -------------------------------------------------------------------------------------------------------*/
 
 static int compare_ports(const struct ane_mil_port *a, const struct ane_mil_port *b) {
-  bool rope_a = a->kind == ANE_MIL_PORT_COS || a->kind == ANE_MIL_PORT_SIN, rope_b = b->kind == ANE_MIL_PORT_COS || b->kind == ANE_MIL_PORT_SIN;
+  bool rope_a = a->kind == ANE_MIL_PORT_COS || a->kind == ANE_MIL_PORT_SIN,
+       rope_b = b->kind == ANE_MIL_PORT_COS || b->kind == ANE_MIL_PORT_SIN;
   if (rope_a && rope_b && a->index != b->index) return a->index < b->index ? -1 : 1;
   if (a->kind != b->kind) return a->kind < b->kind ? -1 : 1;
   return (a->index > b->index) - (a->index < b->index);
@@ -291,14 +325,20 @@ static void sort_ports(struct ane_mil_port *list, uint32_t n) {
 static struct ane_mil_port *keep_ports(struct lower *l, const struct ane_buffer *from, uint32_t *n) {
   *n = (uint32_t)(from->size / sizeof(struct ane_mil_port));
   struct ane_mil_port *list = ane_arena_array(l->b.arena, *n + 1, sizeof *list);
-  if (!list) mil_build_no_memory(&l->b);
-  else if (*n) memcpy(list, from->data, from->size);
+  if (!list)
+    mil_build_no_memory(&l->b);
+  else if (*n)
+    memcpy(list, from->data, from->size);
   return list;
 }
 
 static struct ane_mil_feature feature_of(const struct lower *l, const struct ane_mil_port *p, bool output) {
-  struct ane_mil_feature f = {.name = p->name, .description = "", .kind = p->kind >= ANE_MIL_PORT_KEYS ? ANE_MIL_ARRAY_STATE : ANE_MIL_ARRAY, .dtype = p->dtype,
-                              .flexibility = ANE_MIL_FIXED, .shape = {.rank = p->rank}};
+  struct ane_mil_feature f = {.name = p->name,
+                              .description = "",
+                              .kind = p->kind >= ANE_MIL_PORT_KEYS ? ANE_MIL_ARRAY_STATE : ANE_MIL_ARRAY,
+                              .dtype = p->dtype,
+                              .flexibility = ANE_MIL_FIXED,
+                              .shape = {.rank = p->rank}};
   bool open = false;
   for (int32_t i = 0; i < p->rank; i++) {
     bool any = p->dim[i] < 0;
@@ -306,8 +346,10 @@ static struct ane_mil_feature feature_of(const struct lower *l, const struct ane
     f.high[i] = any ? l->o->max_t : p->dim[i];
     open |= any;
   }
-  if (open && output) f.shape.rank = 0; /* the run says it */
-  else if (open) f.flexibility = ANE_MIL_RANGE;
+  if (open && output)
+    f.shape.rank = 0; /* the run says it */
+  else if (open)
+    f.flexibility = ANE_MIL_RANGE;
   return f;
 }
 
@@ -340,14 +382,29 @@ static struct ane_mil_model *model_of(struct lower *l, const struct ane_mil_lowe
   if (!m || !face || !f || !ops || !outputs || !name) return mil_build_no_memory(&l->b), NULL;
   memcpy(ops, l->b.ops.data, l->b.ops.size);
   for (uint32_t i = 0; i < r->n_outputs; i++) outputs[i] = r->outputs[i].name;
-  *face = (struct ane_mil_interface){.name = name, .inputs = features_of(l, r->inputs, r->n_inputs, false), .n_inputs = r->n_inputs,
-                                     .outputs = features_of(l, r->outputs, r->n_outputs, true), .n_outputs = r->n_outputs,
-                                     .states = features_of(l, r->states, r->n_states, false), .n_states = r->n_states, .predicted = "", .probabilities = ""};
-  *f = (struct ane_mil_function){.name = name, .opset = ane_mil_opset(l->b.version), .inputs = inputs_of(l, r), .n_inputs = r->n_inputs + r->n_states,
-                                 .block = {.outputs = outputs, .n_outputs = r->n_outputs, .ops = ops, .n_ops = (uint32_t)(l->b.ops.size / sizeof *ops)}};
-  *m = (struct ane_mil_model){.version = l->b.version, .interfaces = face, .n_interfaces = 1, .multi = strcmp(name, "main") != 0, .default_function = name,
-                              .metadata = {.description = l->o->description ? l->o->description : "", .version = "", .author = "", .license = ""},
-                              .program = {.functions = f, .n_functions = 1}};
+  *face = (struct ane_mil_interface){.name = name,
+                                     .inputs = features_of(l, r->inputs, r->n_inputs, false),
+                                     .n_inputs = r->n_inputs,
+                                     .outputs = features_of(l, r->outputs, r->n_outputs, true),
+                                     .n_outputs = r->n_outputs,
+                                     .states = features_of(l, r->states, r->n_states, false),
+                                     .n_states = r->n_states,
+                                     .predicted = "",
+                                     .probabilities = ""};
+  *f = (struct ane_mil_function){
+      .name = name,
+      .opset = ane_mil_opset(l->b.version),
+      .inputs = inputs_of(l, r),
+      .n_inputs = r->n_inputs + r->n_states,
+      .block = {.outputs = outputs, .n_outputs = r->n_outputs, .ops = ops, .n_ops = (uint32_t)(l->b.ops.size / sizeof *ops)}};
+  *m = (struct ane_mil_model){
+      .version = l->b.version,
+      .interfaces = face,
+      .n_interfaces = 1,
+      .multi = strcmp(name, "main") != 0,
+      .default_function = name,
+      .metadata = {.description = l->o->description ? l->o->description : "", .version = "", .author = "", .license = ""},
+      .program = {.functions = f, .n_functions = 1}};
   return m;
 }
 
@@ -372,17 +429,20 @@ enum { SEVERAL_VERSION = 9 };
 static bool has_state(const struct ane_graph *g, const struct ane_shard *p) {
   for (int32_t i = 0; i < p->n_nodes; i++) {
     const struct ane_node *n = &g->nodes[p->nodes[i]];
-    if (n->op == ANE_OP_CONV_CAUSAL || n->op == ANE_OP_DELAY || (n->op == ANE_OP_ATTENTION && !ane_node_int(n, "ahead"))) return true;
+    if (n->op == ANE_OP_CONV_CAUSAL || n->op == ANE_OP_DELAY || (n->op == ANE_OP_ATTENTION && !ane_node_int(n, "ahead")))
+      return true;
   }
   return false;
 }
 
 static ane_status check_options(const struct ane_mil_options *o, struct ane_error *err) {
-  if (o->context < 1 || o->context > INT32_MAX) return ane_fail(err, ANE_INVALID, "context is %" PRId64 ", not in 1 .. %d", o->context, INT32_MAX);
+  if (o->context < 1 || o->context > INT32_MAX)
+    return ane_fail(err, ANE_INVALID, "context is %" PRId64 ", not in 1 .. %d", o->context, INT32_MAX);
   if (o->held && (o->held < o->context || o->held > INT32_MAX))
     return ane_fail(err, ANE_INVALID, "attention sees %" PRId64 " positions, the states hold %" PRId64, o->context, o->held);
   int64_t t = o->fixed_t > 0 ? o->fixed_t : o->max_t;
-  if (t < 1 || t > o->context) return ane_fail(err, ANE_INVALID, "a call has %" PRId64 " tokens, not 1 .. %" PRId64 ", the context", t, o->context);
+  if (t < 1 || t > o->context)
+    return ane_fail(err, ANE_INVALID, "a call has %" PRId64 " tokens, not 1 .. %" PRId64 ", the context", t, o->context);
   return ANE_OK;
 }
 
@@ -397,13 +457,18 @@ static ane_status prepare(struct lower *l, struct ane_arena *arena, struct ane_e
   return l->values && l->cos && l->sin && l->mask ? ANE_OK : ane_fail(err, ANE_NOMEM, "no memory for the program");
 }
 
-ane_status ane_mil_lower(struct ane_arena *arena, const struct ane_graph *g, const struct ane_shard *shard, const struct ane_mil_options *o,
-                         struct ane_mil_lowered **out, struct ane_error *err) {
+ane_status ane_mil_lower(struct ane_arena *arena, const struct ane_graph *g, const struct ane_shard *shard,
+                         const struct ane_mil_options *o, struct ane_mil_lowered **out, struct ane_error *err) {
   *out = NULL;
   ane_status st = check_options(o, err);
   if (st) return st;
-  struct lower l = {.g = g, .shard = shard, .o = o, .token_axis = o->layout == ANE_MIL_C1T ? 3 : 2, .t = o->fixed_t > 0 ? o->fixed_t : ANE_MIL_UNKNOWN};
-  mil_build_init(&l.b, arena, has_state(g, shard) || o->ios18_weights || o->several || o->function ? SEVERAL_VERSION : 7, o->fp32 ? ANE_MIL_FP32 : ANE_MIL_FP16, err);
+  struct lower l = {.g = g,
+                    .shard = shard,
+                    .o = o,
+                    .token_axis = o->layout == ANE_MIL_C1T ? 3 : 2,
+                    .t = o->fixed_t > 0 ? o->fixed_t : ANE_MIL_UNKNOWN};
+  mil_build_init(&l.b, arena, has_state(g, shard) || o->ios18_weights || o->several || o->function ? SEVERAL_VERSION : 7,
+                 o->fp32 ? ANE_MIL_FP32 : ANE_MIL_FP16, err);
   st = prepare(&l, arena, err);
   if (!st) {
     const struct output_name *names = name_outputs(&l);
@@ -426,7 +491,8 @@ ane_status ane_mil_lower(struct ane_arena *arena, const struct ane_graph *g, con
 
 /* ---- Several functions -------------------------------------------------------------------------------------------------*/
 
-ane_status ane_mil_join(struct ane_arena *arena, struct ane_mil_lowered *const *parts, uint32_t n, struct ane_mil_model **out, struct ane_error *err) {
+ane_status ane_mil_join(struct ane_arena *arena, struct ane_mil_lowered *const *parts, uint32_t n, struct ane_mil_model **out,
+                        struct ane_error *err) {
   struct ane_mil_model *m = ane_arena_alloc(arena, sizeof *m);
   struct ane_mil_interface *faces = ane_arena_array(arena, (size_t)n + 1, sizeof *faces);
   struct ane_mil_function *functions = ane_arena_array(arena, (size_t)n + 1, sizeof *functions);
@@ -437,9 +503,11 @@ ane_status ane_mil_join(struct ane_arena *arena, struct ane_mil_lowered *const *
     const struct ane_mil_model *part = parts[i]->model;
     faces[i] = part->interfaces[0];
     functions[i] = part->program.functions[0];
-    if (part->version != SEVERAL_VERSION) return ane_fail(err, ANE_INVALID, "function %.64s was not lowered as one of several", faces[i].name);
+    if (part->version != SEVERAL_VERSION)
+      return ane_fail(err, ANE_INVALID, "function %.64s was not lowered as one of several", faces[i].name);
     for (uint32_t j = 0; j < i; j++)
-      if (strcmp(faces[j].name, faces[i].name) == 0) return ane_fail(err, ANE_INVALID, "two functions are called %.64s", faces[i].name);
+      if (strcmp(faces[j].name, faces[i].name) == 0)
+        return ane_fail(err, ANE_INVALID, "two functions are called %.64s", faces[i].name);
   }
   *m = *parts[0]->model;
   m->interfaces = faces;

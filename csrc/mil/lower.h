@@ -26,11 +26,12 @@
  * Results of route nodes are no list of experts here but a weight for every slot, zero where not chosen: [1, E, T, 1].
  * Only features that the shard uses are there. Order: as listed; edges in the order of shard.ins and outs, states as used.
  *
- * Opset: the lowest that serves the features: CoreML8 (specification 9) with states, weights of iOS 18's schemes or several functions,
- * else CoreML6.
+ * Opset: the lowest that serves the features: CoreML8 (specification 9) with states, weights of iOS 18's schemes or several
+ * functions, else CoreML6.
  *
  * Several functions of one package (ane_mil_join) differ in T and context alone. Those with a smaller context see the first
- * positions of the same states, which hold as many as the largest needs, so that a sequence may go from one function to another. */
+ * positions of the same states, which hold as many as the largest needs, so that a sequence may go from one function to another.
+ */
 #ifndef ANE_MIL_LOWER_H
 #define ANE_MIL_LOWER_H
 
@@ -52,14 +53,14 @@ typedef enum { ANE_MIL_TAKE_ALL, ANE_MIL_TAKE_LAST } ane_mil_gather;
 /* A constant that an operation wants. */
 struct ane_mil_weight_ask {
   const struct ane_graph *graph;
-  int32_t value;          /* the constant in the graph */
-  int64_t from, to;       /* rows [from, to) of its outermost dimension, all of which are wanted */
-  bool matrix;            /* of a projection: any scheme will do. Else (vectors, convolutions over tokens, tables): plain, of type `dtype` */
-  ane_mil_dtype dtype;    /* the operation computes in it: fp16 or fp32 */
-  int32_t version;        /* of the specification: which schemes there are */
-  int32_t rank;           /* shape wanted; the same elements in the same order as in the graph */
+  int32_t value;    /* the constant in the graph */
+  int64_t from, to; /* rows [from, to) of its outermost dimension, all of which are wanted */
+  bool matrix; /* of a projection: any scheme will do. Else (vectors, convolutions over tokens, tables): plain, of type `dtype` */
+  ane_mil_dtype dtype; /* the operation computes in it: fp16 or fp32 */
+  int32_t version;     /* of the specification: which schemes there are */
+  int32_t rank;        /* shape wanted; the same elements in the same order as in the graph */
   int64_t dim[ANE_MIL_RANK];
-  float add, times;       /* (element + add) * times; 0 and 1 for matrices */
+  float add, times; /* (element + add) * times; 0 and 1 for matrices */
 };
 
 /* The answer: an operation that yields it. `op` is "const" (param val) or "constexpr_..."; its parameters by name. Values may
@@ -72,11 +73,12 @@ struct ane_mil_weight {
 };
 
 /* What is given lives in `arena` or longer. Called once for each distinct ask, in the order of use. */
-typedef ane_status (*ane_mil_weight_fn)(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask, struct ane_mil_weight *out,
-                                        struct ane_error *err);
+typedef ane_status (*ane_mil_weight_fn)(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask,
+                                        struct ane_mil_weight *out, struct ane_error *err);
 
 /* Everything plain, decoded to the type asked for, in memory. arg is not used. */
-ane_status ane_mil_weight_plain(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask, struct ane_mil_weight *out, struct ane_error *err);
+ane_status ane_mil_weight_plain(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask,
+                                struct ane_mil_weight *out, struct ane_error *err);
 
 /* ---- Lowering ------------------------------------------------------------------------------------------------------*/
 
@@ -85,33 +87,45 @@ struct ane_mil_options {
   ane_mil_norm norm;
   ane_mil_rope rope;
   ane_mil_gather take;
-  int64_t context;   /* positions that attention sees, >= 1 */
-  int64_t held;      /* positions that the states hold, and rope tables that are constants; at least context; 0: as many */
-  int64_t max_t;     /* T is 1 .. max_t, by default 1 */
-  int64_t fixed_t;   /* > 0: T is this, and max_t is not used */
-  const char *function; /* its name; NULL: "main" */
-  bool several;      /* it is one of several functions of a package: CoreML8, whatever is in it */
-  bool argmax;       /* the head gives argmax and max */
-  bool embed;        /* the table is in the package, instead of with the host */
-  bool fp32;         /* compute in fp32 (states stay fp16) */
-  bool ios18_weights; /* the weights have schemes that need CoreML8 */
+  int64_t context;          /* positions that attention sees, >= 1 */
+  int64_t held;             /* positions that the states hold, and rope tables that are constants; at least context; 0: as many */
+  int64_t max_t;            /* T is 1 .. max_t, by default 1 */
+  int64_t fixed_t;          /* > 0: T is this, and max_t is not used */
+  const char *function;     /* its name; NULL: "main" */
+  bool several;             /* it is one of several functions of a package: CoreML8, whatever is in it */
+  bool argmax;              /* the head gives argmax and max */
+  bool embed;               /* the table is in the package, instead of with the host */
+  bool fp32;                /* compute in fp32 (states stay fp16) */
+  bool ios18_weights;       /* the weights have schemes that need CoreML8 */
   ane_mil_weight_fn weight; /* NULL: ane_mil_weight_plain */
   void *weight_arg;
   const char *description; /* of the model; NULL: none */
 };
 
 typedef enum {
-  ANE_MIL_PORT_IDS, ANE_MIL_PORT_HIDDEN, ANE_MIL_PORT_EDGE, ANE_MIL_PORT_POSITION, ANE_MIL_PORT_COS, ANE_MIL_PORT_SIN, ANE_MIL_PORT_MASK,
-  ANE_MIL_PORT_LOGITS, ANE_MIL_PORT_ARGMAX, ANE_MIL_PORT_MAX, ANE_MIL_PORT_KEYS, ANE_MIL_PORT_VALUES, ANE_MIL_PORT_COLUMNS
+  ANE_MIL_PORT_IDS,
+  ANE_MIL_PORT_HIDDEN,
+  ANE_MIL_PORT_EDGE,
+  ANE_MIL_PORT_POSITION,
+  ANE_MIL_PORT_COS,
+  ANE_MIL_PORT_SIN,
+  ANE_MIL_PORT_MASK,
+  ANE_MIL_PORT_LOGITS,
+  ANE_MIL_PORT_ARGMAX,
+  ANE_MIL_PORT_MAX,
+  ANE_MIL_PORT_KEYS,
+  ANE_MIL_PORT_VALUES,
+  ANE_MIL_PORT_COLUMNS
 } ane_mil_port_kind;
-/* "ids", "hidden", "edge", "position", "rope_cos", "rope_sin", "mask", "logits", "argmax", "max"; states: "keys", "values", "columns" */
+/* "ids", "hidden", "edge", "position", "rope_cos", "rope_sin", "mask", "logits", "argmax", "max"; states: "keys", "values",
+ * "columns" */
 const char *ane_mil_port_word(ane_mil_port_kind kind);
 
 struct ane_mil_port {
   const char *name; /* of the feature */
   ane_mil_port_kind kind;
-  int32_t value;    /* HIDDEN, EDGE and states: the value of the graph, whose name is the edge's; else ANE_NONE */
-  int32_t index;    /* COS, SIN: number of the rope; MASK: of the mask; else 0 */
+  int32_t value; /* HIDDEN, EDGE and states: the value of the graph, whose name is the edge's; else ANE_NONE */
+  int32_t index; /* COS, SIN: number of the rope; MASK: of the mask; else 0 */
   ane_mil_dtype dtype;
   int32_t rank;
   int64_t dim[ANE_MIL_RANK]; /* ANE_MIL_UNKNOWN: T */
@@ -126,12 +140,14 @@ struct ane_mil_lowered {
 /* Everything lives in the arena (and where the weights say). The graph must be unfused, its dead nodes removed.
  * Errors: ANE_UNSUPPORTED (a fused op; longrope tables as constants beyond the original context; attention to both sides where
  * T is not fixed), ANE_INVALID (an option), ANE_SHAPE, ANE_NOMEM, and what the weights say. The text begins with the node. */
-ane_status ane_mil_lower(struct ane_arena *arena, const struct ane_graph *g, const struct ane_shard *shard, const struct ane_mil_options *o,
-                         struct ane_mil_lowered **out, struct ane_error *err);
+ane_status ane_mil_lower(struct ane_arena *arena, const struct ane_graph *g, const struct ane_shard *shard,
+                         const struct ane_mil_options *o, struct ane_mil_lowered **out, struct ane_error *err);
 
 /* One model of several functions, each with a name of its own; the first is the default. It lives in the arena and points into
- * theirs. Errors: ANE_INVALID (a name twice, a function that was not lowered as one of several), ANE_NOMEM, those of ane_mil_verify. */
-ane_status ane_mil_join(struct ane_arena *arena, struct ane_mil_lowered *const *parts, uint32_t n, struct ane_mil_model **out, struct ane_error *err);
+ * theirs. Errors: ANE_INVALID (a name twice, a function that was not lowered as one of several), ANE_NOMEM, those of
+ * ane_mil_verify. */
+ane_status ane_mil_join(struct ane_arena *arena, struct ane_mil_lowered *const *parts, uint32_t n, struct ane_mil_model **out,
+                        struct ane_error *err);
 
 /* ---- What shards of one graph share --------------------------------------------------------------------------------*/
 

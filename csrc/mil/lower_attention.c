@@ -36,7 +36,8 @@ static struct lowered_mask *mask_of(struct lower *l, const struct ane_node *n, i
     char name[32];
     int64_t keys = ane_node_int(n, "ahead") ? l->t : l->o->context;
     snprintf(name, sizeof name, "mask_%" PRId32, number);
-    m->given = lower_input(l, name, ANE_MIL_PORT_MASK, ANE_NONE, number, ane_mil_tensor_type(l->b.dtype, 4, (int64_t[]){1, 1, l->t, keys}));
+    m->given = lower_input(l, name, ANE_MIL_PORT_MASK, ANE_NONE, number,
+                           ane_mil_tensor_type(l->b.dtype, 4, (int64_t[]){1, 1, l->t, keys}));
   }
   if (m->times != times) m->tiled = mil_tile(&l->b, m->given, 2, times), m->times = times;
   return m;

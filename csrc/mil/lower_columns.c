@@ -36,7 +36,8 @@ void lower_conv_causal(struct lower *l, struct mil_build *b, const struct ane_no
   int64_t kernel[4] = {rows, w->rank == 3 ? w->dim[1] : 1, 1, 1};
   kernel[l->token_axis] = taps;
   struct columns c = look_back(l, n->inputs[4], lower_in(l, n, 0), n->inputs[3], taps - 1);
-  mil_value weight = lower_plain(l, n->inputs[1], 0, rows, 4, kernel, 0, 1), bias = lower_plain(l, n->inputs[2], 0, rows, 1, &rows, 0, 1);
+  mil_value weight = lower_plain(l, n->inputs[1], 0, rows, 4, kernel, 0, 1),
+            bias = lower_plain(l, n->inputs[2], 0, rows, 1, &rows, 0, 1);
   mil_value y = mil_conv(b, c.all, weight, bias, groups);
   keep_last(l, &c);
   lower_out(l, n, y);

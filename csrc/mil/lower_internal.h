@@ -18,21 +18,21 @@ struct lower {
   const struct ane_graph *g;
   const struct ane_shard *shard;
   const struct ane_mil_options *o;
-  int token_axis;            /* 2, or 3 in the other layout */
-  int64_t t;                 /* columns of a call, ANE_MIL_UNKNOWN: 1 .. max_t */
-  int32_t node;              /* index of the node that is being lowered */
-  struct lowered *values;    /* by value of the graph */
+  int token_axis;         /* 2, or 3 in the other layout */
+  int64_t t;              /* columns of a call, ANE_MIL_UNKNOWN: 1 .. max_t */
+  int32_t node;           /* index of the node that is being lowered */
+  struct lowered *values; /* by value of the graph */
   struct ane_mil_ropes ropes;
   struct ane_mil_masks masks;
-  mil_value *cos, *sin;      /* by rope: [1, 1, r / 2, T], once asked for */
+  mil_value *cos, *sin; /* by rope: [1, 1, r / 2, T], once asked for */
   struct lowered_mask {
-    mil_value given, tiled;  /* [1, 1, T, S]; times rows of T: [1, 1, times * T, S] */
+    mil_value given, tiled; /* [1, 1, T, S]; times rows of T: [1, 1, times * T, S] */
     int64_t times;
-  } *mask;                   /* by mask */
-  mil_value position, tokens, begin, end; /* int32 [1]; [1]; [4]: of the rows that this call writes; once asked for */
+  } * mask;                                  /* by mask */
+  mil_value position, tokens, begin, end;    /* int32 [1]; [1]; [4]: of the rows that this call writes; once asked for */
   struct ane_buffer inputs, outputs, states; /* of struct ane_mil_port */
-  struct ane_strmap weights; /* text of an ask -> index into kernels */
-  struct ane_buffer kernels; /* of mil_value */
+  struct ane_strmap weights;                 /* text of an ask -> index into kernels */
+  struct ane_buffer kernels;                 /* of mil_value */
 };
 
 /* b is &l->b. */
@@ -64,7 +64,8 @@ mil_value lower_as_flat(struct lower *l, mil_value x, int64_t channels);
 /* A constant of the graph as a kernel [rows, C, 1, 1] of a projection; rows [from, to). */
 mil_value lower_matrix(struct lower *l, int32_t value, int64_t from, int64_t to);
 /* A plain constant in this shape: (w + add) * times. NULL where value is ANE_NONE. */
-mil_value lower_plain(struct lower *l, int32_t value, int64_t from, int64_t to, int32_t rank, const int64_t *dim, double add, double times);
+mil_value lower_plain(struct lower *l, int32_t value, int64_t from, int64_t to, int32_t rank, const int64_t *dim, double add,
+                      double times);
 /* The same for all of a vector, along one axis of four. */
 mil_value lower_vector(struct lower *l, int32_t value, int axis, double add, double times);
 
@@ -76,7 +77,8 @@ struct ane_mil_type lower_type(const struct lower *l, ane_mil_dtype t, int64_t c
 mil_value lower_position(struct lower *l); /* int32 [1] */
 mil_value lower_tokens(struct lower *l);   /* T: int32 [1] */
 /* Input `name` of this kind; index as in ane_mil_port. */
-mil_value lower_input(struct lower *l, const char *name, ane_mil_port_kind kind, int32_t value, int32_t index, struct ane_mil_type type);
+mil_value lower_input(struct lower *l, const char *name, ane_mil_port_kind kind, int32_t value, int32_t index,
+                      struct ane_mil_type type);
 /* A state of the graph, for reading and writing. */
 mil_value lower_state(struct lower *l, int32_t value, ane_mil_port_kind kind, int32_t rank, const int64_t *dim);
 /* Positions that the states hold. */

@@ -15,10 +15,18 @@ void lower_glu(struct lower *l, struct mil_build *b, const struct ane_node *n) {
   lower_out(l, n, mil_mul(b, gate, lower_in(l, n, 1)));
 }
 
-void lower_act(struct lower *l, struct mil_build *b, const struct ane_node *n) { lower_out(l, n, mil_activation(b, ane_node_string(n, "act"), lower_in(l, n, 0))); }
-void lower_add(struct lower *l, struct mil_build *b, const struct ane_node *n) { lower_out(l, n, mil_add(b, lower_in(l, n, 0), lower_in(l, n, 1))); }
-void lower_mul(struct lower *l, struct mil_build *b, const struct ane_node *n) { lower_out(l, n, mil_mul(b, lower_in(l, n, 0), lower_in(l, n, 1))); }
-void lower_scale(struct lower *l, struct mil_build *b, const struct ane_node *n) { lower_out(l, n, mil_scale(b, lower_in(l, n, 0), ane_node_float(n, "by"))); }
+void lower_act(struct lower *l, struct mil_build *b, const struct ane_node *n) {
+  lower_out(l, n, mil_activation(b, ane_node_string(n, "act"), lower_in(l, n, 0)));
+}
+void lower_add(struct lower *l, struct mil_build *b, const struct ane_node *n) {
+  lower_out(l, n, mil_add(b, lower_in(l, n, 0), lower_in(l, n, 1)));
+}
+void lower_mul(struct lower *l, struct mil_build *b, const struct ane_node *n) {
+  lower_out(l, n, mil_mul(b, lower_in(l, n, 0), lower_in(l, n, 1)));
+}
+void lower_scale(struct lower *l, struct mil_build *b, const struct ane_node *n) {
+  lower_out(l, n, mil_scale(b, lower_in(l, n, 0), ane_node_float(n, "by")));
+}
 
 void lower_softcap(struct lower *l, struct mil_build *b, const struct ane_node *n) {
   double cap = ane_node_float(n, "cap");
@@ -29,10 +37,13 @@ void lower_slice(struct lower *l, struct mil_build *b, const struct ane_node *n)
   lower_out(l, n, mil_slice(b, lower_in(l, n, 0), 1, ane_node_int(n, "from"), ane_node_int(n, "to"), 1));
 }
 
-void lower_concat(struct lower *l, struct mil_build *b, const struct ane_node *n) { lower_out(l, n, mil_concat2(b, lower_in(l, n, 0), lower_in(l, n, 1), 1)); }
+void lower_concat(struct lower *l, struct mil_build *b, const struct ane_node *n) {
+  lower_out(l, n, mil_concat2(b, lower_in(l, n, 0), lower_in(l, n, 1), 1));
+}
 
 void lower_affine(struct lower *l, struct mil_build *b, const struct ane_node *n) {
-  mil_value x = lower_in(l, n, 0), bias = lower_vector(l, ane_node_input(n, 1), 1, 0, 1), scale = lower_vector(l, ane_node_input(n, 2), 1, 0, 1);
+  mil_value x = lower_in(l, n, 0), bias = lower_vector(l, ane_node_input(n, 1), 1, 0, 1),
+            scale = lower_vector(l, ane_node_input(n, 2), 1, 0, 1);
   if (bias) x = mil_add(b, x, bias);
   lower_out(l, n, scale ? mil_mul(b, x, scale) : x);
 }

@@ -15,9 +15,9 @@ static mil_value chosen(struct lower *l, mil_value key, int64_t k) {
   if (k >= slots) return NULL;
   float numbers[ANE_MAX_EXPERTS];
   for (int64_t e = 0; e < slots; e++) numbers[e] = (float)e;
-  mil_value best = mil_topk(b, mil_reshape(b, key, 3, (int64_t[]){1, slots, -1}), (int)k, 1);          /* [1, k, T] */
+  mil_value best = mil_topk(b, mil_reshape(b, key, 3, (int64_t[]){1, slots, -1}), (int)k, 1); /* [1, k, T] */
   mil_value all = mil_tensor(b, "slots", ANE_MIL_INT32, 4, (int64_t[]){1, slots, 1, 1}, numbers);
-  mil_value hit = mil_cast(b, mil_equal(b, mil_reshape4(b, best, 1, 1, k, -1), all), b->dtype);        /* [1, E, k, T] */
+  mil_value hit = mil_cast(b, mil_equal(b, mil_reshape4(b, best, 1, 1, k, -1), all), b->dtype); /* [1, E, k, T] */
   return lower_as_flat(l, k == 1 ? hit : mil_reduce(b, "reduce_sum", hit, 2), slots);
 }
 
@@ -25,7 +25,9 @@ void lower_route(struct lower *l, struct mil_build *b, const struct ane_node *n)
   const char *score = ane_node_string(n, "score");
   mil_value logits = lower_in(l, n, 0), bias = lower_vector(l, ane_node_input(n, 1), 1, 0, 1);
   bool over_chosen = strcmp(score, "softmax_topk") == 0;
-  mil_value w = over_chosen ? logits : strcmp(score, "sigmoid") == 0 ? mil_unary(b, "sigmoid", logits) : mil_softmax(b, logits, 1);
+  mil_value w = over_chosen                     ? logits
+                : strcmp(score, "sigmoid") == 0 ? mil_unary(b, "sigmoid", logits)
+                                                : mil_softmax(b, logits, 1);
   mil_value mask = chosen(l, bias ? mil_add(b, w, bias) : w, ane_node_int(n, "k"));
   if (over_chosen) {
     /* (mask - 1) 1e4: far below what is chosen, and still finite in fp16. */
@@ -61,7 +63,8 @@ static mil_value expert(struct lower *l, const struct ane_node *n, int64_t e, mi
   const char *act = ane_node_string(n, "act");
   int at = (int)(2 + 6 * e);
   mil_value gate = project(l, n, at, x), up = project(l, n, at + 2, x);
-  mil_value inner = strcmp(act, "swiglu_oai") == 0 ? swiglu_oai(l, n, gate, up) : mil_mul(&l->b, mil_activation(&l->b, act, gate), up);
+  mil_value inner =
+      strcmp(act, "swiglu_oai") == 0 ? swiglu_oai(l, n, gate, up) : mil_mul(&l->b, mil_activation(&l->b, act, gate), up);
   return project(l, n, at + 4, inner);
 }
 

@@ -11,8 +11,10 @@ static mil_value grouped(struct lower *l, const struct ane_node *n, int64_t grou
 }
 
 static void give(struct lower *l, const struct ane_node *n, mil_value y, int64_t groups) {
-  if (groups > 1) lower_out_heads(l, n, y, groups);
-  else lower_out(l, n, y);
+  if (groups > 1)
+    lower_out_heads(l, n, y, groups);
+  else
+    lower_out(l, n, y);
 }
 
 /* eps in fp16 is a multiple of 2^-24; never 0, which would make zeros NaN. */
@@ -44,7 +46,8 @@ void lower_layer_norm(struct lower *l, struct mil_build *b, const struct ane_nod
   mil_value x = grouped(l, n, groups);
   mil_value wide = l->o->norm == ANE_MIL_NORM_FP32 ? mil_cast(b, x, ANE_MIL_FP32) : x;
   double eps = ane_node_float(n, "eps");
-  mil_value y = mil_cast(b, mil_layer_norm(b, wide, axis, wide->type.dtype == ANE_MIL_FP16 ? held_eps(l, eps) : eps), x->type.dtype);
+  mil_value y =
+      mil_cast(b, mil_layer_norm(b, wide, axis, wide->type.dtype == ANE_MIL_FP16 ? held_eps(l, eps) : eps), x->type.dtype);
   mil_value w = lower_vector(l, ane_node_input(n, 1), axis, 0, 1), bias = lower_vector(l, ane_node_input(n, 2), axis, 0, 1);
   if (w) y = mil_mul(b, y, w);
   give(l, n, bias ? mil_add(b, y, bias) : y, groups);

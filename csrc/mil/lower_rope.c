@@ -9,8 +9,10 @@ static bool same_floats(const struct ane_attr *a, const struct ane_attr *b) {
 }
 
 static bool same_rope(const struct ane_node *a, const struct ane_node *b) {
-  return same_floats(ane_node_attr(a, "inv_freq"), ane_node_attr(b, "inv_freq")) && same_floats(ane_node_attr(a, "long_freq"), ane_node_attr(b, "long_freq")) &&
-         (float)ane_node_float(a, "magnitude") == (float)ane_node_float(b, "magnitude") && ane_node_int(a, "original") == ane_node_int(b, "original");
+  return same_floats(ane_node_attr(a, "inv_freq"), ane_node_attr(b, "inv_freq")) &&
+         same_floats(ane_node_attr(a, "long_freq"), ane_node_attr(b, "long_freq")) &&
+         (float)ane_node_float(a, "magnitude") == (float)ane_node_float(b, "magnitude") &&
+         ane_node_int(a, "original") == ane_node_int(b, "original");
 }
 
 static int32_t find_rope(const struct ane_graph *g, const int32_t *nodes, int32_t n, const struct ane_node *node) {
@@ -24,7 +26,8 @@ ane_status ane_mil_ropes(struct ane_arena *arena, const struct ane_graph *g, str
   if (!nodes) return ane_fail(err, ANE_NOMEM, "no memory for the ropes");
   *out = (struct ane_mil_ropes){nodes, 0};
   for (int32_t i = 0; i < g->n_nodes; i++)
-    if (g->nodes[i].op == ANE_OP_ROPE_TABLE && !g->nodes[i].dead && find_rope(g, nodes, out->n, &g->nodes[i]) == out->n) nodes[out->n++] = i;
+    if (g->nodes[i].op == ANE_OP_ROPE_TABLE && !g->nodes[i].dead && find_rope(g, nodes, out->n, &g->nodes[i]) == out->n)
+      nodes[out->n++] = i;
   return ANE_OK;
 }
 
@@ -54,7 +57,9 @@ static mil_value positions(struct lower *l) {
   if (l->t >= 0) {
     n = mil_int(b, (int32_t)l->t);
   } else {
-    struct mil_arg squeeze[] = {{"x", lower_tokens(l)}, {"begin", mil_ints(b, &(int32_t){0}, 1)}, {"end", mil_ints(b, &(int32_t){1}, 1)},
+    struct mil_arg squeeze[] = {{"x", lower_tokens(l)},
+                                {"begin", mil_ints(b, &(int32_t){0}, 1)},
+                                {"end", mil_ints(b, &(int32_t){1}, 1)},
                                 {"squeeze_mask", mil_flags(b, &(bool){true}, 1)}};
     n = mil_op(b, "slice_by_index", "count", ane_mil_tensor_type(ANE_MIL_INT32, 0, NULL), squeeze, 4);
   }
@@ -66,8 +71,10 @@ static void gather_tables(struct lower *l, const struct ane_node *n, mil_value *
   struct mil_build *b = &l->b;
   int64_t original = ane_node_int(n, "original");
   if (ane_node_attr(n, "long_freq")->fv.n && lower_held(l) > original) {
-    mil_build_fail(b, ane_fail(b->err, ANE_UNSUPPORTED, "%s has other factors beyond %" PRId64 " positions: its tables must be inputs for a context of %" PRId64,
-                                   n->name, original, lower_held(l)));
+    mil_build_fail(b, ane_fail(b->err, ANE_UNSUPPORTED,
+                               "%s has other factors beyond %" PRId64
+                               " positions: its tables must be inputs for a context of %" PRId64,
+                               n->name, original, lower_held(l)));
     return;
   }
   mil_value at = positions(l);
@@ -111,7 +118,8 @@ void lower_rope(struct lower *l, struct mil_build *b, const struct ane_node *n) 
   int64_t r = 2 * mil_dim(cos, 2), d = mil_dim(x, 2);
   mil_value even = half ? mil_slice(b, x, 2, 0, r / 2, 1) : mil_slice(b, x, 2, 0, r, 2);
   mil_value odd = half ? mil_slice(b, x, 2, r / 2, r, 1) : mil_slice(b, x, 2, 1, r, 2);
-  mil_value y[3] = {mil_binary(b, "sub", mil_mul(b, even, cos), mil_mul(b, odd, sin)), mil_add(b, mil_mul(b, odd, cos), mil_mul(b, even, sin)), NULL};
+  mil_value y[3] = {mil_binary(b, "sub", mil_mul(b, even, cos), mil_mul(b, odd, sin)),
+                    mil_add(b, mil_mul(b, odd, cos), mil_mul(b, even, sin)), NULL};
   mil_value rest = r < d ? mil_slice(b, x, 2, r, d, 1) : NULL;
   if (half) {
     y[2] = rest;

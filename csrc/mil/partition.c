@@ -13,7 +13,9 @@ const char *ane_shard_kind_name(ane_shard_kind kind) {
   return names[kind];
 }
 
-struct ane_partition_limits ane_partition_default_limits(void) { return (struct ane_partition_limits){.target = 200000000, .size_limit = 250000000, .rows = 65536}; }
+struct ane_partition_limits ane_partition_default_limits(void) {
+  return (struct ane_partition_limits){.target = 200000000, .size_limit = 250000000, .rows = 65536};
+}
 
 struct interval {
   int32_t lo, hi;
@@ -25,10 +27,10 @@ struct cutter {
   const struct ane_partition_limits *limits;
   ane_partition_bytes_fn bytes;
   void *arg;
-  int32_t *section;   /* of each node: its layer; n_layers: behind them */
-  int32_t *last_use;  /* of each value: index of the last node that uses it, INT32_MAX for results, ANE_NONE */
-  int32_t *mark;      /* of each value: the last shard that has listed it */
-  int32_t *list;      /* scratch for one list of values or nodes */
+  int32_t *section;       /* of each node: its layer; n_layers: behind them */
+  int32_t *last_use;      /* of each value: index of the last node that uses it, INT32_MAX for results, ANE_NONE */
+  int32_t *mark;          /* of each value: the last shard that has listed it */
+  int32_t *list;          /* scratch for one list of values or nodes */
   struct interval *spans; /* of each shard */
   int32_t room, stamp;
 };
@@ -54,7 +56,8 @@ static ane_status find_embedding(struct cutter *c, struct ane_error *err) {
   for (int32_t i = 0; i < g->n_nodes; i++) {
     const struct ane_node *n = &g->nodes[i];
     if (n->dead || n->op != ANE_OP_EMBED) continue;
-    if (c->partition->embedding != ANE_NONE) return ane_fail(err, ANE_UNSUPPORTED, "%s: a second embedding cannot be exported", n->name);
+    if (c->partition->embedding != ANE_NONE)
+      return ane_fail(err, ANE_UNSUPPORTED, "%s: a second embedding cannot be exported", n->name);
     c->partition->embedding = n->outputs[0];
     c->partition->table = n->inputs[1];
   }
@@ -67,10 +70,13 @@ static ane_status find_sections(struct cutter *c, struct ane_error *err) {
   for (int32_t i = 0; i < g->n_nodes; i++) {
     const struct ane_node *n = &g->nodes[i];
     if (n->dead) continue;
-    if (ane_op_info(n->op)->kind == ANE_OPKIND_FUSED) return ane_fail(err, ANE_UNSUPPORTED, "%s: the fused op %s has no place in a package", n->name, ane_op_info(n->op)->name);
+    if (ane_op_info(n->op)->kind == ANE_OPKIND_FUSED)
+      return ane_fail(err, ANE_UNSUPPORTED, "%s: the fused op %s has no place in a package", n->name, ane_op_info(n->op)->name);
     int32_t l = ane_partition_layer(n);
     if (l == ANE_NONE) continue;
-    if (l < layer) return ane_fail(err, ANE_UNSUPPORTED, "%s stands behind nodes of layer %" PRId32 ": layers that are not in order cannot be cut", n->name, layer);
+    if (l < layer)
+      return ane_fail(err, ANE_UNSUPPORTED,
+                      "%s stands behind nodes of layer %" PRId32 ": layers that are not in order cannot be cut", n->name, layer);
     layer = l;
   }
   next = c->partition->n_layers = layer + 1;
@@ -182,8 +188,10 @@ static ane_status partition_run(struct cutter *c, int32_t from, int32_t to, stru
   int32_t fewest = pack(c, bytes, n, high, NULL);
   while (low < high) { /* pack is monotone in cap: the smallest one that gives as few */
     uint64_t mid = low + (high - low) / 2;
-    if (pack(c, bytes, n, mid, NULL) == fewest) high = mid;
-    else low = mid + 1;
+    if (pack(c, bytes, n, mid, NULL) == fewest)
+      high = mid;
+    else
+      low = mid + 1;
   }
   pack(c, bytes, n, high, ends);
   for (int32_t i = 0; i < fewest; i++) {
@@ -208,7 +216,7 @@ static int32_t next_mixture(const struct ane_graph *g, struct interval s) {
 struct parts {
   struct cutter *c;
   struct interval s;
-  int64_t *channels; /* that go over the position; -1: no cut there */
+  int64_t *channels;      /* that go over the position; -1: no cut there */
   int32_t *shards, *from; /* of the best way up to it: how many, where the last one begins */
   int64_t *crossing;
 };
@@ -233,7 +241,8 @@ static int64_t channels_over(struct cutter *c, struct interval s, int32_t at) {
       int32_t v = g->nodes[i].inputs[j];
       if (v == ANE_NONE || (c->mark[v] == c->stamp && g->values[v].kind == ANE_VALUE_RESULT)) continue;
       if (g->values[v].kind == ANE_VALUE_STATE && c->mark[v] == c->stamp) return -1;
-      bool made = g->values[v].kind == ANE_VALUE_RESULT && g->values[v].node < at && g->nodes[g->values[v].node].op != ANE_OP_ROPE_TABLE;
+      bool made =
+          g->values[v].kind == ANE_VALUE_RESULT && g->values[v].node < at && g->nodes[g->values[v].node].op != ANE_OP_ROPE_TABLE;
       if (made) c->mark[v] = c->stamp, sum += channels_of(&g->values[v]);
     }
   return sum;
@@ -260,7 +269,8 @@ static bool find_parts(struct parts *p) {
     for (int32_t i = j - 1; i >= 0 && p->channels[j] >= 0; i--) {
       if (p->shards[i] == ANE_NONE) continue;
       int64_t crossing = p->crossing[i] + p->channels[j];
-      bool better = p->shards[j] == ANE_NONE || p->shards[i] + 1 < p->shards[j] || (p->shards[i] + 1 == p->shards[j] && crossing < p->crossing[j]);
+      bool better = p->shards[j] == ANE_NONE || p->shards[i] + 1 < p->shards[j] ||
+                    (p->shards[i] + 1 == p->shards[j] && crossing < p->crossing[j]);
       if (!better || !keeps_law(p->c, (struct interval){p->s.lo + i, p->s.lo + j})) continue;
       p->shards[j] = p->shards[i] + 1;
       p->from[j] = i;
@@ -274,10 +284,15 @@ static bool find_parts(struct parts *p) {
 static ane_status partition_parts(struct cutter *c, int32_t layer, struct interval s, struct ane_error *err) {
   size_t n = (size_t)(s.hi - s.lo) + 1;
   struct ane_arena *a = &c->partition->arena;
-  struct parts p = {c, s, ane_arena_array(a, n, sizeof *p.channels), ane_arena_array(a, n, sizeof *p.shards), ane_arena_array(a, n, sizeof *p.from),
+  struct parts p = {c,
+                    s,
+                    ane_arena_array(a, n, sizeof *p.channels),
+                    ane_arena_array(a, n, sizeof *p.shards),
+                    ane_arena_array(a, n, sizeof *p.from),
                     ane_arena_array(a, n, sizeof *p.crossing)};
   struct ane_shard shard = {.kind = ANE_SHARD_LAYERS, .first = layer, .last = layer, .split = ANE_NONE};
-  if (!p.channels || !p.shards || !p.from || !p.crossing) return ane_fail(err, ANE_NOMEM, "no memory to cut layer %" PRId32, layer);
+  if (!p.channels || !p.shards || !p.from || !p.crossing)
+    return ane_fail(err, ANE_NOMEM, "no memory to cut layer %" PRId32, layer);
   int32_t count = find_parts(&p) ? p.shards[n - 1] : 1;
   if (count == 1) return add_shard(c, shard, s, err);
   int32_t *ends = p.shards; /* from the last part on; what stood there has been read */
@@ -294,8 +309,12 @@ static ane_status partition_parts(struct cutter *c, int32_t layer, struct interv
 /* ---- Mixtures --------------------------------------------------------------------------------------------------------*/
 
 static struct ane_shard expert_slice(int32_t layer, int32_t node, int64_t count, int32_t part, int32_t parts) {
-  return (struct ane_shard){.kind = ANE_SHARD_EXPERTS, .first = layer, .last = layer, .split = node, .from = count * part / parts,
-                                .to = count * (part + 1) / parts};
+  return (struct ane_shard){.kind = ANE_SHARD_EXPERTS,
+                            .first = layer,
+                            .last = layer,
+                            .split = node,
+                            .from = count * part / parts,
+                            .to = count * (part + 1) / parts};
 }
 
 /* In how many slices the mixture at `node` is cut; `end`: of what the last slice goes on with. */
@@ -319,7 +338,8 @@ static ane_status cut_mixtures(struct cutter *c, int32_t layer, struct interval 
   int32_t node = next_mixture(c->g, s);
   struct ane_shard before = {.kind = ANE_SHARD_LAYERS, .first = layer, .last = layer, .split = ANE_NONE};
   struct interval head = {s.lo, node};
-  ane_status st = bytes_of(c, head) > c->limits->size_limit ? partition_parts(c, layer, head, err) : add_shard(c, before, head, err);
+  ane_status st =
+      bytes_of(c, head) > c->limits->size_limit ? partition_parts(c, layer, head, err) : add_shard(c, before, head, err);
   while (!st && node < s.hi) {
     int32_t end = next_mixture(c->g, (struct interval){node + 1, s.hi}), parts = expert_parts(c, layer, node, end);
     int64_t count = ane_node_int(&c->g->nodes[node], "count");
@@ -372,11 +392,18 @@ static int32_t find_head(const struct ane_graph *g) {
   return ANE_NONE;
 }
 
-static int64_t head_rows(const struct ane_graph *g, int32_t head) { return head == ANE_NONE ? 0 : g->values[g->nodes[head].inputs[1]].shape.dim[0]; }
+static int64_t head_rows(const struct ane_graph *g, int32_t head) {
+  return head == ANE_NONE ? 0 : g->values[g->nodes[head].inputs[1]].shape.dim[0];
+}
 
 /* Slice i of so many, evenly, rounded down to where slices may begin. */
 static struct ane_shard head_slice(const struct ane_partition_limits *l, int32_t head, int64_t rows, int64_t i, int64_t slices) {
-  struct ane_shard p = {.kind = ANE_SHARD_HEAD, .first = ANE_NONE, .last = ANE_NONE, .split = head, .from = rows * i / slices, .to = rows * (i + 1) / slices};
+  struct ane_shard p = {.kind = ANE_SHARD_HEAD,
+                        .first = ANE_NONE,
+                        .last = ANE_NONE,
+                        .split = head,
+                        .from = rows * i / slices,
+                        .to = rows * (i + 1) / slices};
   if (l->row_align > 1) {
     p.from -= p.from % l->row_align;
     if (i + 1 < slices) p.to -= p.to % l->row_align;
@@ -457,8 +484,8 @@ static void insert(const struct ane_graph *g, int32_t *list, int32_t n, int32_t 
   list[n] = v;
 }
 
-static ane_status fill_list(struct cutter *c, const struct ane_shard *p, struct interval s, list_kind kind, const int32_t **out, int32_t *n_out,
-                            struct ane_error *err) {
+static ane_status fill_list(struct cutter *c, const struct ane_shard *p, struct interval s, list_kind kind, const int32_t **out,
+                            int32_t *n_out, struct ane_error *err) {
   const struct ane_graph *g = c->g;
   int32_t n = 0;
   c->stamp++;
@@ -551,7 +578,8 @@ static ane_status cut_all(struct cutter *c, bool whole, struct ane_error *err) {
   c->partition->rows = head_rows(c->g, find_head(c->g));
   if (whole) {
     int32_t head = find_head(c->g);
-    struct ane_shard p = {.kind = ANE_SHARD_WHOLE, .first = 0, .last = c->partition->n_layers - 1, .split = head, .to = c->partition->rows};
+    struct ane_shard p = {
+        .kind = ANE_SHARD_WHOLE, .first = 0, .last = c->partition->n_layers - 1, .split = head, .to = c->partition->rows};
     st = add_shard(c, p, (struct interval){0, c->g->n_nodes}, err);
   } else if (!(st = cut_layers(c, err))) {
     st = cut_head(c, err);
@@ -560,8 +588,8 @@ static ane_status cut_all(struct cutter *c, bool whole, struct ane_error *err) {
   return st;
 }
 
-static ane_status make(struct ane_partition **out, const struct ane_graph *g, const struct ane_partition_limits *limits, ane_partition_bytes_fn bytes, void *arg,
-                       struct ane_error *err) {
+static ane_status make(struct ane_partition **out, const struct ane_graph *g, const struct ane_partition_limits *limits,
+                       ane_partition_bytes_fn bytes, void *arg, struct ane_error *err) {
   struct cutter c = {.g = g, .limits = limits, .bytes = bytes, .arg = arg};
   size_t nodes = (size_t)g->n_nodes + 1, values = (size_t)g->n_values + 1;
   *out = NULL;
@@ -571,27 +599,32 @@ static ane_status make(struct ane_partition **out, const struct ane_graph *g, co
   c.mark = ane_calloc(values, sizeof *c.mark);
   c.list = ane_calloc(nodes + values, sizeof *c.list);
   ane_status st = ANE_OK;
-  if (!c.partition || !c.section || !c.last_use || !c.mark || !c.list) st = ane_fail(err, ANE_NOMEM, "no memory to cut %zu nodes", nodes);
+  if (!c.partition || !c.section || !c.last_use || !c.mark || !c.list)
+    st = ane_fail(err, ANE_NOMEM, "no memory to cut %zu nodes", nodes);
   if (!st) st = cut_all(&c, limits == NULL, err);
   ane_free(c.section);
   ane_free(c.last_use);
   ane_free(c.mark);
   ane_free(c.list);
   ane_free(c.spans);
-  if (st) ane_partition_free(c.partition);
-  else *out = c.partition;
+  if (st)
+    ane_partition_free(c.partition);
+  else
+    *out = c.partition;
   return st;
 }
 
-ane_status ane_partition_make(struct ane_partition **out, const struct ane_graph *g, const struct ane_partition_limits *limits, ane_partition_bytes_fn bytes, void *arg,
-                        struct ane_error *err) {
+ane_status ane_partition_make(struct ane_partition **out, const struct ane_graph *g, const struct ane_partition_limits *limits,
+                              ane_partition_bytes_fn bytes, void *arg, struct ane_error *err) {
   *out = NULL;
-  if (limits->rows < 1 || limits->target < 1 || limits->size_limit < 1 || limits->head_slices < 0 || limits->layers < 0 || limits->expert_parts < 0)
+  if (limits->rows < 1 || limits->target < 1 || limits->size_limit < 1 || limits->head_slices < 0 || limits->layers < 0 ||
+      limits->expert_parts < 0)
     return ane_fail(err, ANE_INVALID, "limits of pieces must be positive");
   return make(out, g, limits, bytes, arg, err);
 }
 
-ane_status ane_partition_whole(struct ane_partition **out, const struct ane_graph *g, ane_partition_bytes_fn bytes, void *arg, struct ane_error *err) {
+ane_status ane_partition_whole(struct ane_partition **out, const struct ane_graph *g, ane_partition_bytes_fn bytes, void *arg,
+                               struct ane_error *err) {
   return make(out, g, NULL, bytes, arg, err);
 }
 

@@ -5,8 +5,8 @@
  * head. Two things are the host's and in no shard: the embedding (a table in a file) and the rope tables (inputs of the
  * packages that use them).
  *
- *   LAYERS   layers first .. last. Where a layer has experts and is above the law, its LAYERS shard ends before them. Where what is
- *            left of a layer is above the law by itself, it is `parts` shards, cut between any nodes: as few as keep the law, and of
+ *   LAYERS   layers first .. last. Where a layer has experts and is above the law, its LAYERS shard ends before them. Where what
+ * is left of a layer is above the law by itself, it is `parts` shards, cut between any nodes: as few as keep the law, and of
  *            those cuts one over which the fewest channels go (between attention and feed-forward, where that will do). A matrix
  *            that is above the law by itself stays whole, alone but for vectors
  *   EXPERTS  experts [from, to) of the mixture `split` in layer first == last. It adds to the sum of the shard before: the
@@ -29,10 +29,10 @@ const char *ane_shard_kind_name(ane_shard_kind kind);
 
 struct ane_shard {
   ane_shard_kind kind;
-  int32_t first, last; /* layers, 0-based, both included; HEAD: ANE_NONE */
-  int32_t part, parts; /* LAYERS: which part of layer first == last, from 0, of how many; parts 0: whole layers */
-  int32_t split;       /* EXPERTS: the node of the mixture; HEAD, WHOLE: the head's conv1x1, ANE_NONE where the graph has none */
-  int64_t from, to;    /* HEAD: rows of its weight; EXPERTS: experts; WHOLE: all rows */
+  int32_t first, last;  /* layers, 0-based, both included; HEAD: ANE_NONE */
+  int32_t part, parts;  /* LAYERS: which part of layer first == last, from 0, of how many; parts 0: whole layers */
+  int32_t split;        /* EXPERTS: the node of the mixture; HEAD, WHOLE: the head's conv1x1, ANE_NONE where the graph has none */
+  int64_t from, to;     /* HEAD: rows of its weight; EXPERTS: experts; WHOLE: all rows */
   const int32_t *nodes; /* in order; `split` is one of them */
   int32_t n_nodes;
   /* Values that come from the embedding or from shards before; that go to shards behind or are results of the graph. In the
@@ -41,11 +41,11 @@ struct ane_shard {
   int32_t n_ins, n_outs;
   const int32_t *states; /* values of kind STATE; attention to both sides has none (see ane_partition_has_state) */
   int32_t n_states;
-  const int32_t *ropes;  /* results of rope_table nodes that nodes here use */
+  const int32_t *ropes; /* results of rope_table nodes that nodes here use */
   int32_t n_ropes;
   const int32_t *consts; /* weights, each once, in the order of use */
   int32_t n_consts;
-  uint64_t bytes;        /* of the weights, as the caller counts them */
+  uint64_t bytes; /* of the weights, as the caller counts them */
   /* The residual stream: of what crosses the edge before (behind) the shard the value made last, where the edge lies between
    * layers and the value is one of `ins` (`outs`) and has the embedding's channels. It is called "hidden" ("hidden_out"),
    * which is no more than a name: what is passed where is settled by the values. ANE_NONE: there is none. */
@@ -56,21 +56,22 @@ struct ane_partition {
   struct ane_shard *shards; /* in the order of calls */
   int32_t n_shards;
   int32_t n_layers;
-  int32_t embedding;            /* result of the embed node, ANE_NONE where there is none */
-  int32_t table;                /* its table, a constant [V, C] */
-  int64_t rows;                 /* of the head; 0 without one */
+  int32_t embedding; /* result of the embed node, ANE_NONE where there is none */
+  int32_t table;     /* its table, a constant [V, C] */
+  int64_t rows;      /* of the head; 0 without one */
   struct ane_arena arena;
 };
 
 /* How large shards may be. */
 struct ane_partition_limits {
-  uint64_t target;      /* bytes that a shard of several layers, and a slice of the head, stays within */
-  uint64_t size_limit;       /* bytes above which a layer is split: at its experts, or else between nodes */
-  int64_t rows;         /* of a slice of the head */
-  int32_t head_slices;  /* 0: as few as target and rows allow; else this many (at least as many as rows allow) */
-  int64_t row_align;    /* slices of the head begin at multiples of it; 0: anywhere */
-  int32_t layers;       /* most layers of a shard; 0: any number */
-  int32_t expert_parts; /* 0: as few as the law allows: 1, 2, 4, ... up to one an expert; else this many (at most one an expert) */
+  uint64_t target;     /* bytes that a shard of several layers, and a slice of the head, stays within */
+  uint64_t size_limit; /* bytes above which a layer is split: at its experts, or else between nodes */
+  int64_t rows;        /* of a slice of the head */
+  int32_t head_slices; /* 0: as few as target and rows allow; else this many (at least as many as rows allow) */
+  int64_t row_align;   /* slices of the head begin at multiples of it; 0: anywhere */
+  int32_t layers;      /* most layers of a shard; 0: any number */
+  int32_t
+      expert_parts; /* 0: as few as the law allows: 1, 2, 4, ... up to one an expert; else this many (at most one an expert) */
 };
 /* 200 MB, 250 MB, 65,536 rows; MB = 10^6 bytes. */
 struct ane_partition_limits ane_partition_default_limits(void);
@@ -79,10 +80,11 @@ struct ane_partition_limits ane_partition_default_limits(void);
 typedef uint64_t (*ane_partition_bytes_fn)(void *arg, const struct ane_graph *g, int32_t node, int32_t input, int64_t rows);
 
 /* *out is NULL on failure. Errors: ANE_UNSUPPORTED (nodes of the layers are not in order, fused nodes), ANE_NOMEM. */
-ane_status ane_partition_make(struct ane_partition **out, const struct ane_graph *g, const struct ane_partition_limits *limits, ane_partition_bytes_fn bytes, void *arg,
-                        struct ane_error *err);
+ane_status ane_partition_make(struct ane_partition **out, const struct ane_graph *g, const struct ane_partition_limits *limits,
+                              ane_partition_bytes_fn bytes, void *arg, struct ane_error *err);
 /* The same with everything in one shard. */
-ane_status ane_partition_whole(struct ane_partition **out, const struct ane_graph *g, ane_partition_bytes_fn bytes, void *arg, struct ane_error *err);
+ane_status ane_partition_whole(struct ane_partition **out, const struct ane_graph *g, ane_partition_bytes_fn bytes, void *arg,
+                               struct ane_error *err);
 void ane_partition_free(struct ane_partition *partition); /* NULL is fine */
 
 /* Does a package keep the state that is input `input` of the node? Attention to both sides sees the tokens of its call only. */

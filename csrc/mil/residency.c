@@ -46,7 +46,8 @@ static bool rule_tokens_many(const struct subject *s) { return s->package->max_t
 static bool rule_last_axis(const struct subject *s) { return s->package->layout == ANE_MIL_CT1; }
 
 static const struct ane_residency_rule rules[] = {
-#define ANE_RESIDENCY_RULE(id, scope, test, verdict, text, source) {id, ANE_RESIDENCY_##scope, ANE_RESIDENCY_##verdict, text, source},
+#define ANE_RESIDENCY_RULE(id, scope, test, verdict, text, source)                                                               \
+  {id, ANE_RESIDENCY_##scope, ANE_RESIDENCY_##verdict, text, source},
 #include "mil/residency.def"
 #undef ANE_RESIDENCY_RULE
 };
@@ -74,12 +75,17 @@ static struct ane_residency_finding judge(struct subject s, ane_residency_scope 
   return f;
 }
 
-struct ane_residency_finding ane_residency_judge_op(const struct ane_residency_op *op) { return judge((struct subject){op, NULL}, ANE_RESIDENCY_OP); }
-struct ane_residency_finding ane_residency_judge_package(const struct ane_residency_package *p) { return judge((struct subject){NULL, p}, ANE_RESIDENCY_PACKAGE); }
+struct ane_residency_finding ane_residency_judge_op(const struct ane_residency_op *op) {
+  return judge((struct subject){op, NULL}, ANE_RESIDENCY_OP);
+}
+struct ane_residency_finding ane_residency_judge_package(const struct ane_residency_package *p) {
+  return judge((struct subject){NULL, p}, ANE_RESIDENCY_PACKAGE);
+}
 
 struct ane_residency_package ane_residency_package_of(const struct ane_shard *p, const struct ane_mil_options *o) {
   int64_t t = o->fixed_t > 0 ? 0 : ANE_MAX(o->max_t, (int64_t)1);
-  return (struct ane_residency_package){.bytes = p->bytes, .n_states = p->n_states, .n_functions = 1, .max_t = t, .layout = o->layout};
+  return (struct ane_residency_package){
+      .bytes = p->bytes, .n_states = p->n_states, .n_functions = 1, .max_t = t, .layout = o->layout};
 }
 
 /* ---- Nodes of a recipe ---------------------------------------------------------------------------------------------*/
@@ -108,8 +114,8 @@ static int64_t widest_of(const struct ane_graph *g, const struct ane_shard *p, i
   return most;
 }
 
-struct ane_residency_finding ane_residency_judge_node(const struct ane_graph *g, const struct ane_shard *p, int32_t node, const struct ane_weight_spec *specs,
-                                          const struct ane_mil_options *o) {
+struct ane_residency_finding ane_residency_judge_node(const struct ane_graph *g, const struct ane_shard *p, int32_t node,
+                                                      const struct ane_weight_spec *specs, const struct ane_mil_options *o) {
   const struct ane_node *n = &g->nodes[node];
   bool norm = n->op == ANE_OP_RMS_NORM && o->norm == ANE_MIL_NORM_FP32;
   struct ane_residency_op x = {.fp32 = norm || o->fp32, .top_k = n->op == ANE_OP_ROUTE, .rank = 4, .most = widest_of(g, p, node)};
@@ -156,7 +162,7 @@ uint64_t ane_partition_scheme_bytes(void *arg, const struct ane_graph *g, int32_
 /* ---- Chips ---------------------------------------------------------------------------------------------------------*/
 
 static const struct ane_chip chips[] = {
-#define ANE_CHIP(name, cores, tops, gpu, least, most, bandwidth, target, law, source) \
+#define ANE_CHIP(name, cores, tops, gpu, least, most, bandwidth, target, law, source)                                            \
   {name, cores, gpu, tops, bandwidth, least, most, target * 1000000ull, law * 1000000ull, source},
 #include "mil/chips.def"
 #undef ANE_CHIP

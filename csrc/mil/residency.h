@@ -1,4 +1,5 @@
-/* Where operations are predicted to run, and why: every verdict is a row of residency.def. Nothing here ran on a Neural Engine. */
+/* Where operations are predicted to run, and why: every verdict is a row of residency.def. Nothing here ran on a Neural Engine.
+ */
 #ifndef ANE_MIL_RESIDENCY_H
 #define ANE_MIL_RESIDENCY_H
 
@@ -8,7 +9,11 @@
 #include "mil/lower.h"
 #include "quant/weight_schemes.h"
 
-typedef enum { ANE_RESIDENCY_ENGINE, ANE_RESIDENCY_RISK, ANE_RESIDENCY_CPU } ane_residency_verdict; /* ascending: the worst decides */
+typedef enum {
+  ANE_RESIDENCY_ENGINE,
+  ANE_RESIDENCY_RISK,
+  ANE_RESIDENCY_CPU
+} ane_residency_verdict; /* ascending: the worst decides */
 /* "engine", "risk", "cpu" */
 const char *ane_residency_verdict_name(ane_residency_verdict v);
 
@@ -25,21 +30,21 @@ const struct ane_residency_rule *ane_residency_rule_at(int i);
 
 /* What a law looks at: an operation ... */
 struct ane_residency_op {
-  bool projection;              /* convolution with constant kernel */
+  bool projection; /* convolution with constant kernel */
   bool has_weights;
-  ane_weight_scheme scheme;         /* of its matrix, if it has one */
+  ane_weight_scheme scheme; /* of its matrix, if it has one */
   bool int8_activations, fp32, top_k;
   bool state_write;
-  int64_t state_last;           /* last dimension of the states that it writes; 0: none */
-  int64_t most;                 /* largest dimension of its tensors; T is not counted */
+  int64_t state_last; /* last dimension of the states that it writes; 0: none */
+  int64_t most;       /* largest dimension of its tensors; T is not counted */
   int32_t rank;
 };
 /* ... or a package. */
 struct ane_residency_package {
-  uint64_t bytes;    /* of weights */
+  uint64_t bytes; /* of weights */
   int32_t n_states;
   int32_t n_functions; /* on one copy of the weights */
-  int64_t max_t;     /* range 1 .. max_t; 0: fixed */
+  int64_t max_t;       /* range 1 .. max_t; 0: fixed */
   ane_mil_layout layout;
 };
 
@@ -53,8 +58,8 @@ struct ane_residency_finding ane_residency_judge_op(const struct ane_residency_o
 struct ane_residency_finding ane_residency_judge_package(const struct ane_residency_package *p);
 
 /* A node of a recipe's graph in a shard; `specs`: the scheme of each value of the graph (see ane_partition_scheme_bytes). */
-struct ane_residency_finding ane_residency_judge_node(const struct ane_graph *g, const struct ane_shard *p, int32_t node, const struct ane_weight_spec *specs,
-                                          const struct ane_mil_options *o);
+struct ane_residency_finding ane_residency_judge_node(const struct ane_graph *g, const struct ane_shard *p, int32_t node,
+                                                      const struct ane_weight_spec *specs, const struct ane_mil_options *o);
 /* Operation i of a function's block. ANE_NONE of `law` for what takes no time: const, constexpr_*. */
 struct ane_residency_finding ane_residency_judge_mil(const struct ane_mil_function *f, uint32_t i);
 struct ane_residency_package ane_residency_package_of(const struct ane_shard *p, const struct ane_mil_options *o);
@@ -71,9 +76,9 @@ uint64_t ane_partition_scheme_bytes(void *arg, const struct ane_graph *g, int32_
 struct ane_chip {
   const char *name;
   int ane_cores, gpu_cores;
-  double ane_tops, bandwidth; /* GB/s */
-  int memory_min, memory_max; /* GB */
-  uint64_t target, size_limit;       /* bytes of a package: see struct ane_partition_limits */
+  double ane_tops, bandwidth;  /* GB/s */
+  int memory_min, memory_max;  /* GB */
+  uint64_t target, size_limit; /* bytes of a package: see struct ane_partition_limits */
   const char *source;
 };
 const struct ane_chip *ane_chip_at(int i); /* NULL behind the last */

@@ -22,12 +22,18 @@ static const struct ane_mil_value *parameter(const struct ane_mil_op *op, const 
 static bool form_of(const struct ane_mil_op *op, ane_weight_scheme *out) {
   const struct ane_mil_value *scale = parameter(op, "scale"), *data = parameter(op, "data");
   bool one = scale && scale->count == 1;
-  if (strcmp(op->type, "const") == 0) *out = ANE_WEIGHT_FP16;
-  else if (strcmp(op->type, "constexpr_lut_to_dense") == 0) *out = ANE_WEIGHT_LUT4;
-  else if (strcmp(op->type, "constexpr_affine_dequantize") == 0) *out = one ? ANE_WEIGHT_INT8 : ANE_WEIGHT_INT8_CHANNEL;
-  else if (strcmp(op->type, "constexpr_blockwise_shift_scale") != 0) return false;
-  else if (data && ane_mil_dtype_bits(data->type.dtype) == 4) *out = ANE_WEIGHT_INT4_BLOCK;
-  else *out = one ? ANE_WEIGHT_INT8 : ANE_WEIGHT_INT8_CHANNEL;
+  if (strcmp(op->type, "const") == 0)
+    *out = ANE_WEIGHT_FP16;
+  else if (strcmp(op->type, "constexpr_lut_to_dense") == 0)
+    *out = ANE_WEIGHT_LUT4;
+  else if (strcmp(op->type, "constexpr_affine_dequantize") == 0)
+    *out = one ? ANE_WEIGHT_INT8 : ANE_WEIGHT_INT8_CHANNEL;
+  else if (strcmp(op->type, "constexpr_blockwise_shift_scale") != 0)
+    return false;
+  else if (data && ane_mil_dtype_bits(data->type.dtype) == 4)
+    *out = ANE_WEIGHT_INT4_BLOCK;
+  else
+    *out = one ? ANE_WEIGHT_INT8 : ANE_WEIGHT_INT8_CHANNEL;
   return true;
 }
 
@@ -51,14 +57,16 @@ static void weigh(const struct ane_mil_block *b, uint32_t i, struct ane_residenc
 static int64_t state_last(const struct ane_mil_function *f, const struct ane_mil_op *op) {
   const struct ane_mil_arg *s = ane_mil_op_arg(op, "input");
   for (uint32_t i = 0; s && s->n_bindings == 1 && s->bindings[0].name && i < f->n_inputs; i++)
-    if (strcmp(f->inputs[i].name, s->bindings[0].name) == 0 && f->inputs[i].type.rank > 0) return f->inputs[i].type.dim[f->inputs[i].type.rank - 1];
+    if (strcmp(f->inputs[i].name, s->bindings[0].name) == 0 && f->inputs[i].type.rank > 0)
+      return f->inputs[i].type.dim[f->inputs[i].type.rank - 1];
   return 0;
 }
 
 struct ane_residency_finding ane_residency_judge_mil(const struct ane_mil_function *f, uint32_t i) {
   const struct ane_mil_op *op = &f->block.ops[i];
   struct ane_residency_op x = {0};
-  if (strcmp(op->type, "const") == 0 || strncmp(op->type, "constexpr_", 10) == 0) return (struct ane_residency_finding){ANE_RESIDENCY_ENGINE, ANE_NONE, 0};
+  if (strcmp(op->type, "const") == 0 || strncmp(op->type, "constexpr_", 10) == 0)
+    return (struct ane_residency_finding){ANE_RESIDENCY_ENGINE, ANE_NONE, 0};
   weigh(&f->block, i, &x);
   x.int8_activations = strcmp(op->type, "quantize") == 0 || strcmp(op->type, "dequantize") == 0;
   x.top_k = strcmp(op->type, "topk") == 0;

@@ -18,7 +18,8 @@ static void round_into(ane_mil_dtype t, const float *src, void *dst, uint64_t n)
   }
 }
 
-ane_status ane_mil_weight_plain(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask, struct ane_mil_weight *out, struct ane_error *err) {
+ane_status ane_mil_weight_plain(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask,
+                                struct ane_mil_weight *out, struct ane_error *err) {
   (void)arg;
   struct ane_tensor t = ask->graph->values[ask->value].data;
   struct ane_weight_rows rows;
@@ -38,6 +39,10 @@ ane_status ane_mil_weight_plain(void *arg, struct ane_arena *arena, const struct
   }
   *out = (struct ane_mil_weight){.op = "const", .n_params = 1};
   out->params[0].name = "val";
-  out->params[0].value = (struct ane_mil_value){.type = ane_mil_tensor_type(ask->dtype, ask->rank, ask->dim), .kind = ANE_MIL_NUMBERS, .count = n, .data = data, .bytes = n * size};
+  out->params[0].value = (struct ane_mil_value){.type = ane_mil_tensor_type(ask->dtype, ask->rank, ask->dim),
+                                                .kind = ANE_MIL_NUMBERS,
+                                                .count = n,
+                                                .data = data,
+                                                .bytes = n * size};
   return ANE_OK;
 }

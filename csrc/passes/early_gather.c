@@ -1,5 +1,6 @@
-/* gather(f(x, y))  =>  f(gather(x), gather(y)), where f makes each token's columns of that token alone and nobody needs f of other
- * tokens. Of the last layer, what stands behind its attention is then computed for out_rows positions only: at a prompt one. */
+/* gather(f(x, y))  =>  f(gather(x), gather(y)), where f makes each token's columns of that token alone and nobody needs f of
+ * other tokens. Of the last layer, what stands behind its attention is then computed for out_rows positions only: at a prompt
+ * one. */
 #include "passes/passes_internal.h"
 
 #include <stdio.h>
@@ -21,7 +22,8 @@ static bool by_token(const struct ane_graph *g, const struct ane_node *n) {
 static struct ane_node *gather_of(const struct ane_graph *g, int32_t value, int32_t out_rows) {
   for (int32_t i = 0; i < g->n_nodes; i++) {
     struct ane_node *n = &g->nodes[i];
-    if (!n->dead && n->op == ANE_OP_GATHER && n->inputs[0] == value && (out_rows == ANE_NONE || n->inputs[1] == out_rows)) return n;
+    if (!n->dead && n->op == ANE_OP_GATHER && n->inputs[0] == value && (out_rows == ANE_NONE || n->inputs[1] == out_rows))
+      return n;
   }
   return NULL;
 }

@@ -55,16 +55,23 @@ ane_status pass_fuse_attention(struct ane_graph *g, struct ane_error *err) {
       q = (struct before){.x = n->inputs[0], .table = ANE_NONE, .weight = ANE_NONE};
       k = (struct before){.x = n->inputs[1], .table = ANE_NONE, .weight = ANE_NONE};
     }
-    int32_t inputs[] = {q.x, k.x, n->inputs[2], n->inputs[3], n->inputs[4], ane_node_input(n, 5), q.table, q.weight, k.weight}, out = n->outputs[0];
-    struct ane_attr_arg attrs[] = {
-      PASS_INT("heads", heads), PASS_INT("kv_heads", kv_heads), PASS_FLOAT("scale", ane_node_float(n, "scale")),
-      PASS_INT("window", ane_node_int(n, "window")), PASS_INT("ahead", ane_node_int(n, "ahead")),
-      PASS_FLOAT("sink_scale", ane_node_float(n, "sink_scale")), PASS_FLOAT("softcap", ane_node_float(n, "softcap")), PASS_INT("norm", q.norm),
-      PASS_STRING("layout", q.rope_node ? ane_node_string(q.rope_node, "layout") : "half"),
-      PASS_FLOAT("eps", q.norm ? ane_node_float(q.norm_node, "eps") : 1e-5), PASS_FLOAT("offset", q.norm ? ane_node_float(q.norm_node, "offset") : 0)};
+    int32_t inputs[] = {q.x, k.x, n->inputs[2], n->inputs[3], n->inputs[4], ane_node_input(n, 5), q.table, q.weight, k.weight},
+            out = n->outputs[0];
+    struct ane_attr_arg attrs[] = {PASS_INT("heads", heads),
+                                   PASS_INT("kv_heads", kv_heads),
+                                   PASS_FLOAT("scale", ane_node_float(n, "scale")),
+                                   PASS_INT("window", ane_node_int(n, "window")),
+                                   PASS_INT("ahead", ane_node_int(n, "ahead")),
+                                   PASS_FLOAT("sink_scale", ane_node_float(n, "sink_scale")),
+                                   PASS_FLOAT("softcap", ane_node_float(n, "softcap")),
+                                   PASS_INT("norm", q.norm),
+                                   PASS_STRING("layout", q.rope_node ? ane_node_string(q.rope_node, "layout") : "half"),
+                                   PASS_FLOAT("eps", q.norm ? ane_node_float(q.norm_node, "eps") : 1e-5),
+                                   PASS_FLOAT("offset", q.norm ? ane_node_float(q.norm_node, "offset") : 0)};
     kill(&q);
     kill(&k);
-    ane_status st = ane_graph_rewrite(g, i, ANE_OP_FUSED_ATTENTION, inputs, ANE_COUNT(inputs), attrs, ANE_COUNT(attrs), &out, 1, err);
+    ane_status st =
+        ane_graph_rewrite(g, i, ANE_OP_FUSED_ATTENTION, inputs, ANE_COUNT(inputs), attrs, ANE_COUNT(attrs), &out, 1, err);
     if (st) return st;
   }
   return ANE_OK;

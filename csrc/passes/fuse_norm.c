@@ -16,11 +16,13 @@ ane_status pass_fuse_norm(struct ane_graph *g, struct ane_error *err) {
     memcpy(outputs, n->outputs, (size_t)n->n_outputs * sizeof *outputs);
     inputs[LINEAR_X] = norm->inputs[0];
     inputs[LINEAR_NORM] = ane_node_input(norm, 1);
-    struct ane_attr_arg attrs[] = {PASS_INT("count", ane_node_int(n, "count")), PASS_INT("outputs", ane_node_int(n, "outputs")),
-                                   PASS_STRING("act", ane_node_string(n, "act")), PASS_INT("norm", 1),
-                                   PASS_FLOAT("eps", ane_node_float(norm, "eps")), PASS_FLOAT("offset", ane_node_float(norm, "offset"))};
+    struct ane_attr_arg attrs[] = {
+        PASS_INT("count", ane_node_int(n, "count")),    PASS_INT("outputs", ane_node_int(n, "outputs")),
+        PASS_STRING("act", ane_node_string(n, "act")),  PASS_INT("norm", 1),
+        PASS_FLOAT("eps", ane_node_float(norm, "eps")), PASS_FLOAT("offset", ane_node_float(norm, "offset"))};
     norm->dead = true;
-    ane_status st = ane_graph_rewrite(g, i, ANE_OP_LINEAR, inputs, n->n_inputs, attrs, ANE_COUNT(attrs), outputs, n->n_outputs, err);
+    ane_status st =
+        ane_graph_rewrite(g, i, ANE_OP_LINEAR, inputs, n->n_inputs, attrs, ANE_COUNT(attrs), outputs, n->n_outputs, err);
     if (st) return st;
   }
   return ANE_OK;

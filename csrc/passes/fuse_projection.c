@@ -12,7 +12,8 @@ static bool plain(const struct ane_node *p) {
 ane_status pass_fuse_projection(struct ane_graph *g, struct ane_error *err) {
   for (int32_t i = 0; i < g->n_nodes; i++) {
     if (!plain(&g->nodes[i])) continue;
-    int32_t x = g->nodes[i].inputs[LINEAR_X], inputs[3 + 2 * MAX_JOINED] = {x, ANE_NONE, ANE_NONE}, outputs[MAX_JOINED], count = 0;
+    int32_t x = g->nodes[i].inputs[LINEAR_X], inputs[3 + 2 * MAX_JOINED] = {x, ANE_NONE, ANE_NONE}, outputs[MAX_JOINED],
+            count = 0;
     for (int32_t j = i; j < g->n_nodes && count < MAX_JOINED; j++) {
       const struct ane_node *p = &g->nodes[j];
       if (!plain(p) || p->inputs[LINEAR_X] != x) continue;

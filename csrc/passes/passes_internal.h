@@ -17,9 +17,18 @@ struct ane_node *pass_sole_maker(const struct ane_graph *g, int32_t value, ane_o
 /* The living node of this op that makes `value`, whoever uses it; else NULL. */
 struct ane_node *pass_maker(const struct ane_graph *g, int32_t value, ane_op op);
 
-#define PASS_INT(n, v) {.name = n, .value = {.type = ANE_ATTR_INT, .i = (v)}}
-#define PASS_FLOAT(n, v) {.name = n, .value = {.type = ANE_ATTR_FLOAT, .f = (v)}}
-#define PASS_STRING(n, v) {.name = n, .value = {.type = ANE_ATTR_STRING, .s = (v)}}
+#define PASS_INT(n, v)                                                                                                           \
+  {                                                                                                                              \
+    .name = n, .value = {.type = ANE_ATTR_INT, .i = (v) }                                                                        \
+  }
+#define PASS_FLOAT(n, v)                                                                                                         \
+  {                                                                                                                              \
+    .name = n, .value = {.type = ANE_ATTR_FLOAT, .f = (v) }                                                                      \
+  }
+#define PASS_STRING(n, v)                                                                                                        \
+  {                                                                                                                              \
+    .name = n, .value = {.type = ANE_ATTR_STRING, .s = (v) }                                                                     \
+  }
 
 /* Inputs of a project node before its matrices: x, residual, norm weight. */
 enum { LINEAR_X, LINEAR_RESIDUAL, LINEAR_NORM, LINEAR_MATRICES };

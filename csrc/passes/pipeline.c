@@ -4,19 +4,19 @@
 #include <string.h>
 
 static const struct ane_pass cpu_plain[] = {
-  {"dead_code", pass_dead_code}, /* nothing later looks at what no result needs */
-  {"linear", pass_linear},     /* the executor has one step for every projection */
+    {"dead_code", pass_dead_code}, /* nothing later looks at what no result needs */
+    {"linear", pass_linear},       /* the executor has one step for every projection */
 };
 
 static const struct ane_pass cpu[] = {
-  {"dead_code", pass_dead_code},
-  {"linear", pass_linear},                 /* before the fusions: they match linear nodes */
-  {"fuse_residual", pass_fuse_residual},     /* before fuse_projection, which leaves projections with a residual alone */
-  {"fuse_glu", pass_fuse_glu},               /* before fuse_projection, which would join gate and up without their product */
-  {"fuse_projection", pass_fuse_projection}, /* before fuse_norm: a norm can move only into the sole user of its result */
-  {"fuse_norm", pass_fuse_norm},
-  {"fuse_attention", pass_fuse_attention},
-  {"early_gather", pass_early_gather}, /* last: what it moves behind a gather is fused by then, so it moves few nodes */
+    {"dead_code", pass_dead_code},
+    {"linear", pass_linear},                   /* before the fusions: they match linear nodes */
+    {"fuse_residual", pass_fuse_residual},     /* before fuse_projection, which leaves projections with a residual alone */
+    {"fuse_glu", pass_fuse_glu},               /* before fuse_projection, which would join gate and up without their product */
+    {"fuse_projection", pass_fuse_projection}, /* before fuse_norm: a norm can move only into the sole user of its result */
+    {"fuse_norm", pass_fuse_norm},
+    {"fuse_attention", pass_fuse_attention},
+    {"early_gather", pass_early_gather}, /* last: what it moves behind a gather is fused by then, so it moves few nodes */
 };
 
 static ane_status run_one(struct ane_graph *g, const struct ane_pass *p, struct ane_error *err) {
@@ -28,7 +28,8 @@ static ane_status run_one(struct ane_graph *g, const struct ane_pass *p, struct 
 
 ane_status ane_passes_run(struct ane_graph *g, const char *pipeline, struct ane_error *err) {
   bool plain = strcmp(pipeline, "cpu-plain") == 0;
-  if (!plain && strcmp(pipeline, "cpu") != 0) return ane_fail(err, ANE_NOTFOUND, "no pipeline %s; there are: cpu, cpu-plain", pipeline);
+  if (!plain && strcmp(pipeline, "cpu") != 0)
+    return ane_fail(err, ANE_NOTFOUND, "no pipeline %s; there are: cpu, cpu-plain", pipeline);
   const struct ane_pass *p = plain ? cpu_plain : cpu;
   size_t n = plain ? ANE_COUNT(cpu_plain) : ANE_COUNT(cpu);
   for (size_t i = 0; i < n; i++) {

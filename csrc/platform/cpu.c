@@ -42,8 +42,8 @@ struct features {
 
 #ifdef __aarch64__
 static struct features arm_features(bool dot, bool i8mm, bool bf16) {
-  return (struct features){
-      .isa = {[ANE_ISA_REF] = true, [ANE_ISA_NEON] = true, [ANE_ISA_DOTPROD] = dot, [ANE_ISA_I8MM] = i8mm}, .bf16_dot = bf16};
+  return (struct features){.isa = {[ANE_ISA_REF] = true, [ANE_ISA_NEON] = true, [ANE_ISA_DOTPROD] = dot, [ANE_ISA_I8MM] = i8mm},
+                           .bf16_dot = bf16};
 }
 #endif
 
@@ -124,8 +124,10 @@ static void copy_trimmed(char *out, size_t size, const char *s) {
   size_t n = 0;
   for (; *s && n + 1 < size; s++) {
     bool blank = *s == ' ' || *s == '\t' || *s == '\n';
-    if (!blank) out[n++] = *s;
-    else if (n && out[n - 1] != ' ') out[n++] = ' ';
+    if (!blank)
+      out[n++] = *s;
+    else if (n && out[n - 1] != ' ')
+      out[n++] = ' ';
   }
   while (n && out[n - 1] == ' ') n--;
   out[n] = '\0';
@@ -219,7 +221,8 @@ static int read_pair(const char *path, long *a, long *b) {
   return n;
 }
 
-/* CPUs' worth of time that the group in `folder` grants, rounded up: "cpu.max" of cgroup v2 or the two files of v1, quota and period in us. */
+/* CPUs' worth of time that the group in `folder` grants, rounded up: "cpu.max" of cgroup v2 or the two files of v1, quota and
+ * period in us. */
 static int quota_in(const char *folder, bool v2) {
   char path[PATH_MAX];
   long quota = 0, period = 0, none;

@@ -90,7 +90,8 @@ static ssize_t write_quietly(int fd, const void *data, size_t size) {
   if (pthread_sigmask(SIG_BLOCK, &limit, &before) != 0) return write(fd, data, size);
   ssize_t n = write(fd, data, size);
   int why = errno, got;
-  bool raised = n < 0 && why == EFBIG && !sigismember(&before, SIGXFSZ) && sigpending(&pending) == 0 && sigismember(&pending, SIGXFSZ);
+  bool raised =
+      n < 0 && why == EFBIG && !sigismember(&before, SIGXFSZ) && sigpending(&pending) == 0 && sigismember(&pending, SIGXFSZ);
   if (raised) sigwait(&limit, &got);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   errno = why;

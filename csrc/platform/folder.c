@@ -125,7 +125,9 @@ static bool make_temp(struct ane_folder_writer *w, size_t room) {
     }
     w->fd = open(w->temp, O_RDONLY | O_CLOEXEC | O_DIRECTORY | O_NOFOLLOW);
     /* Between mkdir and the lock a sweep may have come: then the folder is gone. */
-    if (w->fd >= 0 && (flock(w->fd, LOCK_EX) == 0 || errno == ENOLCK || errno == EOPNOTSUPP) && fstat(w->fd, &st) == 0 && st.st_nlink > 0) return true;
+    if (w->fd >= 0 && (flock(w->fd, LOCK_EX) == 0 || errno == ENOLCK || errno == EOPNOTSUPP) && fstat(w->fd, &st) == 0 &&
+        st.st_nlink > 0)
+      return true;
     if (w->fd >= 0) close(w->fd);
     w->fd = -1;
   }
@@ -163,7 +165,8 @@ static bool take_partial(struct ane_folder_writer *w) {
     if (w->fd < 0) continue;
     if (flock(w->fd, LOCK_EX | LOCK_NB) != 0 && errno != ENOLCK && errno != EOPNOTSUPP) return false;
     /* Between open and the lock its writer may have put it in place: then the name leads elsewhere. */
-    if (fstat(w->fd, &mine) == 0 && lstat(w->temp, &there) == 0 && mine.st_ino == there.st_ino && mine.st_dev == there.st_dev) return true;
+    if (fstat(w->fd, &mine) == 0 && lstat(w->temp, &there) == 0 && mine.st_ino == there.st_ino && mine.st_dev == there.st_dev)
+      return true;
     close(w->fd);
     w->fd = -1;
   }
@@ -196,7 +199,8 @@ void ane_folder_leave(struct ane_folder_writer *w) {
 
 ane_status ane_folder_remove(struct ane_folder_writer *w, const char *name, struct ane_error *err) {
   if (!w->temp) return ane_fail(err, ANE_INVALID, "the writer is closed");
-  if (strchr(name, '/') || strcmp(name, "..") == 0 || strcmp(name, ".") == 0) return ane_fail(err, ANE_INVALID, "%s: is no name in the folder", name);
+  if (strchr(name, '/') || strcmp(name, "..") == 0 || strcmp(name, ".") == 0)
+    return ane_fail(err, ANE_INVALID, "%s: is no name in the folder", name);
   int fd = openat(w->fd, name, O_RDONLY | O_CLOEXEC | O_DIRECTORY | O_NOFOLLOW);
   bool ok = fd < 0 || walk_tree(fd, true, 0);
   if (ok) ok = unlinkat(w->fd, name, fd >= 0 ? AT_REMOVEDIR : 0) == 0 || errno == ENOENT;
@@ -205,7 +209,8 @@ ane_status ane_folder_remove(struct ane_folder_writer *w, const char *name, stru
 
 ane_status ane_folder_make(struct ane_folder_writer *w, const char *name, struct ane_error *err) {
   if (!w->temp) return ane_fail(err, ANE_INVALID, "the writer is closed");
-  return mkdirat(w->fd, name, 0777) == 0 ? ANE_OK : ane_fail(err, ANE_IO, "%s/%s: cannot create: %s", w->path, name, strerror(errno));
+  return mkdirat(w->fd, name, 0777) == 0 ? ANE_OK
+                                         : ane_fail(err, ANE_IO, "%s/%s: cannot create: %s", w->path, name, strerror(errno));
 }
 
 ane_status ane_folder_open(struct ane_folder_writer *w, const char *name, struct ane_folder_file *f, struct ane_error *err) {
@@ -224,7 +229,8 @@ ane_status ane_folder_write(struct ane_folder_file *f, const void *data, size_t 
   return ane_fd_write(f->fd, data, size) ? ANE_OK : write_failed(f, err);
 }
 
-ane_status ane_folder_overwrite(struct ane_folder_file *f, uint64_t offset, const void *data, size_t size, struct ane_error *err) {
+ane_status ane_folder_overwrite(struct ane_folder_file *f, uint64_t offset, const void *data, size_t size,
+                                struct ane_error *err) {
   if (lseek(f->fd, (off_t)offset, SEEK_SET) < 0) return write_failed(f, err);
   ane_status st = ane_folder_write(f, data, size, err);
   return st || lseek(f->fd, 0, SEEK_END) >= 0 ? st : write_failed(f, err);

@@ -78,7 +78,9 @@ ane_status ane_map_open_beside(struct ane_map *map, const char *beside, const ch
   memcpy(parts, location, strlen(location) + 1);
   int fd = open_below(n ? folder : ".", parts);
   if (fd < 0 && (errno == ELOOP || errno == EMLINK)) fd = open_linked(beside, path);
-  if (fd < 0) return ane_fail(err, ANE_IO, "%s: %s", path, errno == ELOOP ? "a symbolic link that leads out of the folder" : strerror(errno));
+  if (fd < 0)
+    return ane_fail(err, ANE_IO, "%s: %s", path,
+                    errno == ELOOP ? "a symbolic link that leads out of the folder" : strerror(errno));
   ane_status st = map_fd(map, fd, path, err);
   close(fd);
   return st;

@@ -8,23 +8,24 @@
 /* ---- CPU ---------------------------------------------------------------------------------------------------------*/
 
 /* Kernel levels, weakest first; x86 and ARM levels exclude each other. X(id, name). */
-#define ANE_ISA_LIST(X) \
-  X(REF, "ref") X(AVX2, "avx2") X(AVXVNNI, "avxvnni") X(AVX512, "avx512") X(AVX512VNNI, "avx512vnni") \
-  X(NEON, "neon") X(DOTPROD, "dotprod") X(I8MM, "i8mm")
+#define ANE_ISA_LIST(X)                                                                                                          \
+  X(REF, "ref")                                                                                                                  \
+  X(AVX2, "avx2")                                                                                                                \
+  X(AVXVNNI, "avxvnni") X(AVX512, "avx512") X(AVX512VNNI, "avx512vnni") X(NEON, "neon") X(DOTPROD, "dotprod") X(I8MM, "i8mm")
 
 typedef enum {
 #define ANE_ISA_ENUM(id, name) ANE_ISA_##id,
   ANE_ISA_LIST(ANE_ISA_ENUM)
 #undef ANE_ISA_ENUM
-  ANE_ISA_COUNT
+      ANE_ISA_COUNT
 } ane_isa;
 
 const char *ane_isa_name(ane_isa isa);
 /* The level of this name, or ANE_ISA_COUNT. */
 ane_isa ane_isa_from_name(const char *name);
 /* Can this machine (CPU and operating system) run the level? ref: always. AVX2 asks for FMA and F16C as well; AVXVNNI
- * for the 8-bit dot of 32 bytes on top; AVX512 for F, BW, DQ, VL on top of AVX2; AVX512VNNI for VNNI on top of that. NEON: every AArch64; DOTPROD asks for half-precision arithmetic as well;
- * I8MM for both on top. */
+ * for the 8-bit dot of 32 bytes on top; AVX512 for F, BW, DQ, VL on top of AVX2; AVX512VNNI for VNNI on top of that. NEON: every
+ * AArch64; DOTPROD asks for half-precision arithmetic as well; I8MM for both on top. */
 bool ane_isa_available(ane_isa isa);
 /* The best level of this machine. */
 ane_isa ane_isa_best(void);
@@ -90,8 +91,8 @@ struct ane_folder_writer {
 };
 /* A folder that is at `path` stays until the commit; where `path` is a symbolic link, what it leads to is replaced. */
 ane_status ane_folder_create(struct ane_folder_writer *w, const char *path, struct ane_error *err);
-/* The same in a folder PATH.partial, which stays where ane_folder_leave or a kill ends the work: the next call goes on with what is
- * in it. ANE_STATE where another writer has it. */
+/* The same in a folder PATH.partial, which stays where ane_folder_leave or a kill ends the work: the next call goes on with what
+ * is in it. ANE_STATE where another writer has it. */
 ane_status ane_folder_resume(struct ane_folder_writer *w, const char *path, struct ane_error *err);
 /* Closes, and leaves what was written for the next ane_folder_resume; fine on a zeroed or finished writer. */
 void ane_folder_leave(struct ane_folder_writer *w);

@@ -25,14 +25,14 @@ enum { OUT, IN };
 
 /* A thread of the pool; 0 is the caller. */
 struct seat {
-  _Alignas(64) _Atomic int state;  /* IN: takes part; changed by who closes a meeting, between steps */
-  _Atomic uint32_t alive;          /* OUT: the generation of `next` that it has seen awake */
-  _Atomic uint64_t met;            /* meetings it has come to */
-  _Atomic bool late;               /* off the CPU while others wait: fetched by the caller, and OUT from the next step on */
-  uint32_t since;                  /* the generation of `next` from which it is IN */
-  int number;                      /* among those that take part */
-  bool kept_off;                   /* it may not stand on the caller's CPU */
-  double used;                     /* CPU time when the caller looked; -1: it is not waited for */
+  _Alignas(64) _Atomic int state; /* IN: takes part; changed by who closes a meeting, between steps */
+  _Atomic uint32_t alive;         /* OUT: the generation of `next` that it has seen awake */
+  _Atomic uint64_t met;           /* meetings it has come to */
+  _Atomic bool late;              /* off the CPU while others wait: fetched by the caller, and OUT from the next step on */
+  uint32_t since;                 /* the generation of `next` from which it is IN */
+  int number;                     /* among those that take part */
+  bool kept_off;                  /* it may not stand on the caller's CPU */
+  double used;                    /* CPU time when the caller looked; -1: it is not waited for */
   pthread_t thread;
 };
 
@@ -47,7 +47,7 @@ struct ane_pool {
   _Atomic uint64_t meetings;
   _Atomic bool running, quit;
   _Atomic bool changes; /* who takes part may change at the next step */
-  pthread_mutex_t turn;  /* one run at a time */
+  pthread_mutex_t turn; /* one run at a time */
   /* Changed between steps: */
   const struct ane_pool_steps *work;
   int crew; /* how many take part */
@@ -75,10 +75,12 @@ static inline void cpu_pause(void) {
 
 /* ---- Gates -------------------------------------------------------------------------------------------------------*/
 
-static bool gate_opened(struct gate *g, uint32_t seen) { return atomic_load_explicit(&g->generation, memory_order_acquire) != seen; }
+static bool gate_opened(struct gate *g, uint32_t seen) {
+  return atomic_load_explicit(&g->generation, memory_order_acquire) != seen;
+}
 
-/* Is the generation no longer `seen`, after so many seconds at most? Meanwhile calls idle(arg, seat) until that gives false; NULL:
- * nothing to do. */
+/* Is the generation no longer `seen`, after so many seconds at most? Meanwhile calls idle(arg, seat) until that gives false;
+ * NULL: nothing to do. */
 static bool gate_spin(struct gate *g, uint32_t seen, double seconds, ane_idle_fn idle, void *arg, int seat) {
   double end = 0;
   for (int check = 0;; check++) {
@@ -91,8 +93,10 @@ static bool gate_spin(struct gate *g, uint32_t seen, double seconds, ane_idle_fn
     }
     if (check < SPIN_CHECKS) continue; /* asks for the time only when it has waited a little */
     double now = ane_clock();
-    if (end == 0) end = now + seconds;
-    else if (now > end) return false;
+    if (end == 0)
+      end = now + seconds;
+    else if (now > end)
+      return false;
   }
 }
 
@@ -135,8 +139,10 @@ static void close_meeting(struct ane_pool *p, struct gate *g) {
   atomic_store_explicit(&p->arrived, 0, memory_order_relaxed);
   atomic_fetch_add(&p->meetings, 1);
   if (g == &p->next) {
-    if (++p->at == p->work->count) dismiss(p);
-    else if (atomic_load(&p->changes)) call_crew(p, false);
+    if (++p->at == p->work->count)
+      dismiss(p);
+    else if (atomic_load(&p->changes))
+      call_crew(p, false);
   }
   if (!p->alone) gate_open(g);
 }
@@ -144,8 +150,8 @@ static void close_meeting(struct ane_pool *p, struct gate *g) {
 /* ---- Late workers ------------------------------------------------------------------------------------------------*/
 
 /* A worker that another program has put off its core is waited for by all, for some milliseconds. The caller has a core and
- * nothing to do, so it lets the worker finish its part of the step there; then that one leaves, stands where the caller does not, and
- * comes back when it gets a core. */
+ * nothing to do, so it lets the worker finish its part of the step there; then that one leaves, stands where the caller does not,
+ * and comes back when it gets a core. */
 
 static bool is_missing(const struct ane_pool *p, const struct seat *s) {
   return atomic_load(&s->state) == IN && !atomic_load(&s->late) && atomic_load(&s->met) == atomic_load(&p->meetings);
@@ -190,13 +196,16 @@ static void settle(struct ane_pool *p) {
     struct seat *s = &p->seat[i];
     if (!s->kept_off) continue;
     s->kept_off = false;
-    if (calm) thread_keep_off(s->thread, -1);
-    else keep_off(p, i);
+    if (calm)
+      thread_keep_off(s->thread, -1);
+    else
+      keep_off(p, i);
   }
 }
 
-/* With as many busy programs as CPUs the caller loses its own as well. Two threads that each run half of the time seldom run together,
- * and get no more of the machine than one that moves to where there is room: workers rest until the caller runs undisturbed. */
+/* With as many busy programs as CPUs the caller loses its own as well. Two threads that each run half of the time seldom run
+ * together, and get no more of the machine than one that moves to where there is room: workers rest until the caller runs
+ * undisturbed. */
 static void weigh(struct ane_pool *p, double wall, double used) {
   p->wall += wall;
   p->lost += wall - used - p->slept;
@@ -228,9 +237,12 @@ static void meet(struct ane_pool *p, int i, struct gate *g, ane_idle_fn idle, vo
   uint32_t seen = atomic_load_explicit(&g->generation, memory_order_relaxed);
   int last = p->crew - 1; /* once this thread has come, others may go on and change the crew */
   atomic_store_explicit(&p->seat[i].met, atomic_load_explicit(&p->meetings, memory_order_relaxed) + 1, memory_order_relaxed);
-  if (atomic_fetch_add(&p->arrived, 1) == last) close_meeting(p, g);
-  else if (i == 0) wait_for_workers(p, g, seen, idle, arg);
-  else gate_wait(p, g, seen, idle, arg, i);
+  if (atomic_fetch_add(&p->arrived, 1) == last)
+    close_meeting(p, g);
+  else if (i == 0)
+    wait_for_workers(p, g, seen, idle, arg);
+  else
+    gate_wait(p, g, seen, idle, arg, i);
   if (i == 0 && p->fetched && g == &p->next) put_away(p);
 }
 

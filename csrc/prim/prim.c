@@ -88,7 +88,8 @@ static ane_status check_inputs(struct ane_prim_call *c) {
   if (mark != '*' && c->n_in > at) return prim_fail(c, ANE_INVALID, "has %d inputs, wanted at most %d", c->n_in, at);
   for (; at < c->n_in; at++)
     if (!c->in[at]) return prim_fail(c, ANE_INVALID, "the input %d is missing", at + 1);
-  if (c->n_out > ops[c->op].max_outputs) return prim_fail(c, ANE_INVALID, "has %d outputs, wanted at most %d", c->n_out, ops[c->op].max_outputs);
+  if (c->n_out > ops[c->op].max_outputs)
+    return prim_fail(c, ANE_INVALID, "has %d outputs, wanted at most %d", c->n_out, ops[c->op].max_outputs);
   return ANE_OK;
 }
 
@@ -135,8 +136,10 @@ bool ane_prim_packs(ane_prim op, int input) {
 
 struct ane_prim_state *prim_state_new(struct ane_prim_call *c, int n) {
   struct ane_prim_state *s = ane_calloc(1, sizeof *s + (size_t)n * sizeof s->m[0]);
-  if (!s) prim_fail(c, ANE_NOMEM, "no memory for packed weights");
-  else s->n = n;
+  if (!s)
+    prim_fail(c, ANE_NOMEM, "no memory for packed weights");
+  else
+    s->n = n;
   return s;
 }
 

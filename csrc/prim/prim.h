@@ -18,10 +18,10 @@ enum { ANE_PRIM_RANK = 8, ANE_PRIM_MAX_OUTPUTS = 256 };
 
 /* An arena that grows: blocks that are given back serve later requests of about their size. Not for several threads. */
 struct ane_prim_memory {
-  uint64_t limit;       /* no single block may be larger; 0: no limit */
-  uint64_t refused;     /* the last size that was beyond the limit */
-  uint64_t used, peak;  /* bytes in blocks handed out */
-  uint64_t held;        /* bytes in all blocks */
+  uint64_t limit;                   /* no single block may be larger; 0: no limit */
+  uint64_t refused;                 /* the last size that was beyond the limit */
+  uint64_t used, peak;              /* bytes in blocks handed out */
+  uint64_t held;                    /* bytes in all blocks */
   struct ane_prim_block *free[128]; /* by size class */
 };
 void ane_prim_memory_free(struct ane_prim_memory *m); /* all blocks must have been given back */
@@ -34,7 +34,7 @@ struct ane_coded {
   const uint8_t *codes; /* one stream of `bits` each, code i from bit i * bits of byte 0 on; bits 16 and 32: fp16, fp32 */
   int bits;
   bool is_signed;
-  bool round;           /* each element is rounded to fp16 */
+  bool round; /* each element is rounded to fp16 */
   int32_t rank;
   int64_t dim[ANE_PRIM_RANK], block[ANE_PRIM_RANK], step[ANE_PRIM_RANK];
   const float *scale, *offset, *table;
@@ -53,9 +53,9 @@ struct ane_dyn {
   ane_dtype dtype;
   int32_t rank;
   int64_t dim[ANE_PRIM_RANK];
-  int64_t count;                /* product of dim */
-  const void *data;             /* for constants maybe unaligned */
-  struct ane_prim_block *block; /* NULL: borrowed for as long as the graph lives */
+  int64_t count;                 /* product of dim */
+  const void *data;              /* for constants maybe unaligned */
+  struct ane_prim_block *block;  /* NULL: borrowed for as long as the graph lives */
   const struct ane_coded *coded; /* not NULL: the elements come from there, dtype is fp32 and data NULL */
 };
 /* One owner more, one less (the struct is then empty: dtype 0, count 0, data NULL). */
@@ -86,7 +86,7 @@ struct ane_prim_info {
   const char *name;
   const char *params; /* as in prim.def */
   int max_outputs;
-  int n_params;  /* without a variadic one */
+  int n_params; /* without a variadic one */
   bool variadic;
 };
 struct ane_prim_info ane_prim_info(ane_prim op);
@@ -108,9 +108,9 @@ struct ane_prim_call {
   ane_prim op;
   const struct ane_dyn *const *in; /* n_in of them, NULL where absent; in ane_prim_prepare also where not constant */
   int n_in;
-  struct ane_dyn *out;  /* n_out of them, empty; dropped by the caller, also after a failure */
+  struct ane_dyn *out; /* n_out of them, empty; dropped by the caller, also after a failure */
   int n_out;
-  const bool *wanted;   /* which outputs someone uses; NULL: all */
+  const bool *wanted;                 /* which outputs someone uses; NULL: all */
   const struct ane_prim_state *state; /* from ane_prim_prepare, or NULL */
   struct ane_prim_memory *memory;
   const struct ane_kernels *kernels;

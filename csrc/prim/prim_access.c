@@ -163,7 +163,9 @@ ane_dtype prim_dtype(struct ane_prim_call *c, const char *name, ane_dtype def) {
   prim_text(c, name, "", text);
   ane_dtype t = ane_dtype_from_name(text, strlen(text));
   if (t != ANE_DTYPE_COUNT && prim_is_float(t)) return ANE_F32;
-  if (t == ANE_BOOL || t == ANE_I64 || t == ANE_U64 || t == ANE_I32 || t == ANE_U32 || t == ANE_I16 || t == ANE_U16 || t == ANE_I8 || t == ANE_U8) return t;
+  if (t == ANE_BOOL || t == ANE_I64 || t == ANE_U64 || t == ANE_I32 || t == ANE_U32 || t == ANE_I16 || t == ANE_U16 ||
+      t == ANE_I8 || t == ANE_U8)
+    return t;
   prim_fail(c, ANE_UNSUPPORTED, "%s is \"%s\", no type that results can have", name, text);
   return ANE_F32;
 }
@@ -220,11 +222,13 @@ static void copy_run(uint8_t *dst, int64_t dst_step, const uint8_t *src, int64_t
     memcpy(dst, src, (size_t)n * size);
     return;
   }
-  for (int64_t i = 0; i < n; i++) memcpy(dst + (size_t)(i * dst_step) * size, src + (ptrdiff_t)(i * src_step) * (ptrdiff_t)size, size);
+  for (int64_t i = 0; i < n; i++)
+    memcpy(dst + (size_t)(i * dst_step) * size, src + (ptrdiff_t)(i * src_step) * (ptrdiff_t)size, size);
 }
 
 /* One run along the last axis for each place of the others. */
-static void copy_blocks(uint8_t *dst, const uint8_t *src, size_t size, int rank, const int64_t *dim, const int64_t *ds, const int64_t *ss) {
+static void copy_blocks(uint8_t *dst, const uint8_t *src, size_t size, int rank, const int64_t *dim, const int64_t *ds,
+                        const int64_t *ss) {
   int64_t at[ANE_PRIM_RANK] = {0}, outer = 1, n = rank ? dim[rank - 1] : 1, d = 0, s = 0;
   for (int i = 0; i + 1 < rank; i++) outer *= dim[i];
   for (int64_t k = 0; n > 0 && k < outer; k++) {
@@ -266,6 +270,8 @@ static void run_range(void *arg, int thread, int threads) {
 
 void prim_parallel(const struct ane_prim_call *c, int64_t n, double work, prim_range_fn fn, void *arg) {
   struct range r = {fn, arg, n};
-  if (n > 1 && work > 50000) ane_pool_run(c->pool, run_range, &r); /* waking the pool costs some microseconds */
-  else if (n > 0) fn(arg, 0, n, 0);
+  if (n > 1 && work > 50000)
+    ane_pool_run(c->pool, run_range, &r); /* waking the pool costs some microseconds */
+  else if (n > 0)
+    fn(arg, 0, n, 0);
 }

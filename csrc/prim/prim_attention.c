@@ -56,7 +56,8 @@ static void attend_range(void *arg, int64_t from, int64_t to, int thread) {
 
 ane_status prim_attention_core(struct ane_prim_call *c, const struct prim_attend *a) {
   int threads = prim_threads(c);
-  struct attend_job j = {a, prim_temp(c, (uint64_t)(threads * a->t) * sizeof(float)), prim_temp(c, (uint64_t)(threads * a->dv) * sizeof(double))};
+  struct attend_job j = {a, prim_temp(c, (uint64_t)(threads * a->t) * sizeof(float)),
+                         prim_temp(c, (uint64_t)(threads * a->dv) * sizeof(double))};
   if (c->status) return c->status;
   int64_t n = a->batch * a->heads * a->s;
   prim_parallel(c, n, (double)n * (double)a->t * (double)(a->d + a->dv), attend_range, &j);
@@ -72,7 +73,8 @@ struct part {
 
 static bool part_of(const struct ane_dyn *t, int64_t heads, struct part *p) {
   if (t->rank == 4) {
-    *p = (struct part){t->dim[0], t->dim[1], t->dim[2], t->dim[3], {t->dim[1] * t->dim[2] * t->dim[3], t->dim[2] * t->dim[3], t->dim[3]}};
+    *p = (struct part){
+        t->dim[0], t->dim[1], t->dim[2], t->dim[3], {t->dim[1] * t->dim[2] * t->dim[3], t->dim[2] * t->dim[3], t->dim[3]}};
     return true;
   }
   if (t->rank != 3 || heads < 1 || t->dim[2] % heads) return false;
@@ -82,11 +84,13 @@ static bool part_of(const struct ane_dyn *t, int64_t heads, struct part *p) {
 }
 
 /* present = past ++ new as [batch, heads, past + n, d], in output `out` (or a temporary where nobody wants it). */
-static const float *extend(struct ane_prim_call *c, int out, const struct ane_dyn *past, const struct ane_dyn *t, const struct part *p, int64_t *total) {
+static const float *extend(struct ane_prim_call *c, int out, const struct ane_dyn *past, const struct ane_dyn *t,
+                           const struct part *p, int64_t *total) {
   int64_t n = past ? past->dim[2] : 0, dim[4] = {p->batch, p->heads, n + p->n, p->d};
   *total = dim[2];
   const float *v = prim_f32(c, t), *old = past ? prim_f32(c, past) : NULL;
-  float *y = prim_wanted(c, out) ? prim_out(c, out, ANE_F32, 4, dim) : prim_temp(c, (uint64_t)(dim[0] * dim[1] * dim[2] * dim[3]) * sizeof *y);
+  float *y = prim_wanted(c, out) ? prim_out(c, out, ANE_F32, 4, dim)
+                                 : prim_temp(c, (uint64_t)(dim[0] * dim[1] * dim[2] * dim[3]) * sizeof *y);
   if (c->status) return NULL;
   for (int64_t b = 0; b < p->batch; b++)
     for (int64_t h = 0; h < p->heads; h++) {
@@ -108,16 +112,20 @@ static ane_status read_mask(struct ane_prim_call *c, const struct ane_dyn *m, st
   int rank;
   char x[ANE_DYN_TEXT], y[ANE_DYN_TEXT];
   bool fits = m->rank <= 4 && prim_broadcast(m->rank, m->dim, 4, full, &rank, dim) && memcmp(dim, full, sizeof full) == 0;
-  if (!fits) return prim_fail(c, ANE_SHAPE, "attn_mask is %s, wanted what broadcasts to %s", ane_dyn_text(m, x), prim_dims(4, full, y));
+  if (!fits)
+    return prim_fail(c, ANE_SHAPE, "attn_mask is %s, wanted what broadcasts to %s", ane_dyn_text(m, x), prim_dims(4, full, y));
   prim_broadcast_strides(m, 4, full, a->bias_stride);
-  if (m->dtype == ANE_BOOL) a->mask = m->data;
-  else a->bias = prim_f32(c, m);
+  if (m->dtype == ANE_BOOL)
+    a->mask = m->data;
+  else
+    a->bias = prim_f32(c, m);
   return c->status;
 }
 
 /* Which keys each query sees: all, or those up to its own place when the queries are the last of t. */
 static ane_status see(struct ane_prim_call *c, struct prim_attend *a, bool causal, int64_t before) {
-  int64_t n = a->batch * a->s, *first = prim_temp(c, (uint64_t)n * sizeof *first), *last = prim_temp(c, (uint64_t)n * sizeof *last);
+  int64_t n = a->batch * a->s, *first = prim_temp(c, (uint64_t)n * sizeof *first),
+          *last = prim_temp(c, (uint64_t)n * sizeof *last);
   for (int64_t i = 0; !c->status && i < n; i++) first[i] = 0, last[i] = causal ? ANE_MIN(before + i % a->s + 1, a->t) : a->t;
   a->first = first;
   a->last = last;
@@ -125,16 +133,20 @@ static ane_status see(struct ane_prim_call *c, struct prim_attend *a, bool causa
 }
 
 ane_status prim_attention(struct ane_prim_call *c) {
-  const struct ane_dyn *q = c->in[0], *k = c->in[1], *v = c->in[2], *mask = prim_in(c, "attn_mask"), *pk = prim_in(c, "past_key"), *pv = prim_in(c, "past_value");
+  const struct ane_dyn *q = c->in[0], *k = c->in[1], *v = c->in[2], *mask = prim_in(c, "attn_mask"), *pk = prim_in(c, "past_key"),
+                       *pv = prim_in(c, "past_value");
   int64_t qh = prim_int(c, "q_num_heads", 0), kh = prim_int(c, "kv_num_heads", 0), t, tv;
   bool causal = prim_bool(c, "is_causal", false);
   struct part a, b, d;
   char x[ANE_DYN_TEXT], y[ANE_DYN_TEXT];
   struct prim_attend j = {.softcap = prim_float(c, "softcap", 0)};
   if (c->status) return c->status;
-  bool fits = part_of(q, qh, &a) && part_of(k, kh, &b) && part_of(v, kh, &d) && a.batch == b.batch && b.batch == d.batch && a.d == b.d && b.heads == d.heads && b.n == d.n;
-  if (!fits || b.heads < 1 || a.heads % b.heads || !past_fits(pk, &b) || !past_fits(pv, &d) || !pk != !pv || (pk && pk->dim[2] != pv->dim[2]))
-    return prim_fail(c, ANE_SHAPE, "query %s, key %s, %" PRId64 " and %" PRId64 " heads do not fit together", ane_dyn_text(q, x), ane_dyn_text(k, y), qh, kh);
+  bool fits = part_of(q, qh, &a) && part_of(k, kh, &b) && part_of(v, kh, &d) && a.batch == b.batch && b.batch == d.batch &&
+              a.d == b.d && b.heads == d.heads && b.n == d.n;
+  if (!fits || b.heads < 1 || a.heads % b.heads || !past_fits(pk, &b) || !past_fits(pv, &d) || !pk != !pv ||
+      (pk && pk->dim[2] != pv->dim[2]))
+    return prim_fail(c, ANE_SHAPE, "query %s, key %s, %" PRId64 " and %" PRId64 " heads do not fit together", ane_dyn_text(q, x),
+                     ane_dyn_text(k, y), qh, kh);
   j.batch = a.batch, j.heads = a.heads, j.kv_heads = b.heads, j.s = a.n, j.d = a.d, j.dv = d.d;
   j.scale = prim_float(c, "scale", 1 / sqrtf((float)ANE_MAX(a.d, 1)));
   j.k = extend(c, 1, pk, k, &b, &t);
@@ -160,10 +172,12 @@ ane_status prim_scaled_dot_product_attention(struct ane_prim_call *c) {
   bool fits = q->rank >= 3 && k->rank == q->rank && v->rank == q->rank;
   for (int i = 0; fits && i + 2 < q->rank; i++) fits = q->dim[i] == k->dim[i] && q->dim[i] == v->dim[i], n *= q->dim[i];
   int r = q->rank;
-  if (!fits || q->dim[r - 1] != k->dim[r - 1] || k->dim[r - 2] != v->dim[r - 2]) return prim_fail(c, ANE_SHAPE, "query, key and value do not fit together");
+  if (!fits || q->dim[r - 1] != k->dim[r - 1] || k->dim[r - 2] != v->dim[r - 2])
+    return prim_fail(c, ANE_SHAPE, "query, key and value do not fit together");
   memcpy(dim, q->dim, sizeof dim);
   dim[r - 1] = v->dim[r - 1];
-  struct prim_attend j = {.batch = n, .heads = 1, .kv_heads = 1, .s = q->dim[r - 2], .t = k->dim[r - 2], .d = q->dim[r - 1], .dv = v->dim[r - 1]};
+  struct prim_attend j = {
+      .batch = n, .heads = 1, .kv_heads = 1, .s = q->dim[r - 2], .t = k->dim[r - 2], .d = q->dim[r - 1], .dv = v->dim[r - 1]};
   j.scale = 1 / sqrtf((float)ANE_MAX(j.d, 1));
   j.q = prim_f32(c, q), j.k = prim_f32(c, k), j.v = prim_f32(c, v);
   j.y = prim_out(c, 0, ANE_F32, r, dim);
@@ -176,16 +190,21 @@ ane_status prim_scaled_dot_product_attention(struct ane_prim_call *c) {
     int rank;
     memcpy(full, q->dim, sizeof full);
     full[r - 1] = j.t;
-    if (!prim_broadcast(mask->rank, mask->dim, r, full, &rank, out) || rank != r || memcmp(out, full, (size_t)r * sizeof *out) != 0) return prim_fail(c, ANE_SHAPE, "attn_mask does not fit");
+    if (!prim_broadcast(mask->rank, mask->dim, r, full, &rank, out) || rank != r ||
+        memcmp(out, full, (size_t)r * sizeof *out) != 0)
+      return prim_fail(c, ANE_SHAPE, "attn_mask does not fit");
     ane_dtype t;
     const void *m = prim_elements(c, mask, &t);
     void *spread = prim_temp(c, (uint64_t)(n * j.s * j.t) * prim_width(t));
     if (c->status) return c->status;
     prim_broadcast_strides(mask, r, full, stride);
     prim_copy(spread, m, prim_width(t), r, full, stride);
-    if (t == ANE_BOOL) j.mask = spread;
-    else if (t == ANE_F32) j.bias = spread;
-    else return prim_fail(c, ANE_UNSUPPORTED, "attn_mask of type %s", ane_dtype_info(t)->name);
+    if (t == ANE_BOOL)
+      j.mask = spread;
+    else if (t == ANE_F32)
+      j.bias = spread;
+    else
+      return prim_fail(c, ANE_UNSUPPORTED, "attn_mask of type %s", ane_dtype_info(t)->name);
     j.bias_stride[0] = j.s * j.t, j.bias_stride[2] = j.t, j.bias_stride[3] = 1;
   }
   return see(c, &j, false, 0) ? c->status : prim_attention_core(c, &j);

@@ -7,18 +7,18 @@
 /* n results along the last axis; an operand whose step is 0 is repeated. */
 typedef void (*run2)(const void *a, int64_t sa, const void *b, int64_t sb, void *y, int64_t n);
 
-#define RUN(name, in, out, expr)                                                                  \
-  static void name(const void *pa, int64_t sa, const void *pb, int64_t sb, void *py, int64_t n) { \
-    const in *a = pa, *b = pb;                                                                    \
-    out *z = py;                                                                                  \
-    for (int64_t i = 0; i < n; i++) {                                                             \
-      const in x = a[i * sa], y = b[i * sb];                                                      \
-      z[i] = (out)(expr);                                                                         \
-    }                                                                                             \
+#define RUN(name, in, out, expr)                                                                                                 \
+  static void name(const void *pa, int64_t sa, const void *pb, int64_t sb, void *py, int64_t n) {                                \
+    const in *a = pa, *b = pb;                                                                                                   \
+    out *z = py;                                                                                                                 \
+    for (int64_t i = 0; i < n; i++) {                                                                                            \
+      const in x = a[i * sa], y = b[i * sb];                                                                                     \
+      z[i] = (out)(expr);                                                                                                        \
+    }                                                                                                                            \
   }
 
 /* Integers wrap: computed without sign, so that nothing is undefined. */
-#define WRAP(op) ((int64_t)((uint64_t)x op (uint64_t)y))
+#define WRAP(op) ((int64_t)((uint64_t)x op(uint64_t) y))
 
 static int64_t div_to_zero(int64_t x, int64_t y) { return y == 0 ? 0 : y == -1 ? (int64_t)(0 - (uint64_t)x) : x / y; }
 static int64_t rem_of_x(int64_t x, int64_t y) { return y == 0 || y == -1 ? 0 : x % y; }
@@ -46,7 +46,7 @@ RUN(add_f, float, float, x + y)
 RUN(add_i, int64_t, int64_t, WRAP(+))
 RUN(sub_f, float, float, x - y)
 RUN(sub_i, int64_t, int64_t, WRAP(-))
-RUN(mul_f, float, float, x * y)
+RUN(mul_f, float, float, x *y)
 RUN(mul_i, int64_t, int64_t, WRAP(*))
 RUN(real_div_f, float, float, x / y)
 RUN(real_div_i, int64_t, int64_t, div_to_zero(x, y))
@@ -82,7 +82,8 @@ RUN(logical_xor_f, float, uint8_t, (x != 0) != (y != 0))
 RUN(logical_xor_i, int64_t, uint8_t, (x != 0) != (y != 0))
 
 /* Calls run along the last axis for each place of the others. Sizes are bytes of an element. */
-static void walk2(run2 run, int rank, const int64_t *dim, const void *a, const int64_t *sa, const void *b, const int64_t *sb, size_t in, void *y, size_t out) {
+static void walk2(run2 run, int rank, const int64_t *dim, const void *a, const int64_t *sa, const void *b, const int64_t *sb,
+                  size_t in, void *y, size_t out) {
   int64_t at[ANE_PRIM_RANK] = {0}, outer = 1, n = rank ? dim[rank - 1] : 1, ia = 0, ib = 0;
   for (int i = 0; i + 1 < rank; i++) outer *= dim[i];
   for (int64_t k = 0; n > 0 && k < outer; k++) {
@@ -96,7 +97,8 @@ static void walk2(run2 run, int rank, const int64_t *dim, const void *a, const i
   }
 }
 
-static ane_status result_shape(struct ane_prim_call *c, const struct ane_dyn *a, const struct ane_dyn *b, int *rank, int64_t *dim) {
+static ane_status result_shape(struct ane_prim_call *c, const struct ane_dyn *a, const struct ane_dyn *b, int *rank,
+                               int64_t *dim) {
   char ta[ANE_DYN_TEXT], tb[ANE_DYN_TEXT];
   if (prim_broadcast(a->rank, a->dim, b->rank, b->dim, rank, dim)) return ANE_OK;
   return prim_fail(c, ANE_SHAPE, "%s and %s do not fit together", ane_dyn_text(a, ta), ane_dyn_text(b, tb));
@@ -117,14 +119,19 @@ static ane_status binary(struct ane_prim_call *c, run2 floats, run2 integers, bo
   if (!z) return c->status;
   prim_broadcast_strides(a, rank, dim, sa);
   prim_broadcast_strides(b, rank, dim, sb);
-  if (a->count == n && b->count == n) rank = 1, dim[0] = n, sa[0] = sb[0] = 1;
-  else if (b->count == 1 && a->count == n) rank = 1, dim[0] = n, sa[0] = 1, sb[0] = 0;
-  walk2(f ? floats : integers, rank, dim, pa, sa, pb, sb, f ? sizeof(float) : sizeof(int64_t), z, compare ? 1 : f ? sizeof(float) : sizeof(int64_t));
+  if (a->count == n && b->count == n)
+    rank = 1, dim[0] = n, sa[0] = sb[0] = 1;
+  else if (b->count == 1 && a->count == n)
+    rank = 1, dim[0] = n, sa[0] = 1, sb[0] = 0;
+  walk2(f ? floats : integers, rank, dim, pa, sa, pb, sb, f ? sizeof(float) : sizeof(int64_t), z,
+        compare ? 1
+        : f     ? sizeof(float)
+                : sizeof(int64_t));
   if (z != y) prim_store(a->dtype, y, z, n);
   return c->status;
 }
 
-#define BINARY(name, compare) \
+#define BINARY(name, compare)                                                                                                    \
   ane_status prim_##name(struct ane_prim_call *c) { return binary(c, name##_f, name##_i, compare); }
 BINARY(add, false)
 BINARY(sub, false)
@@ -159,8 +166,8 @@ ane_status prim_pow(struct ane_prim_call *c) {
 }
 
 /* Elements of the chosen operand, whatever their type: both have one size. */
-static void select_elements(const uint8_t *cond, const int64_t *sc, const char *a, const int64_t *sa, const char *b, const int64_t *sb, size_t size, int rank,
-                            const int64_t *dim, char *y, int64_t n) {
+static void select_elements(const uint8_t *cond, const int64_t *sc, const char *a, const int64_t *sa, const char *b,
+                            const int64_t *sb, size_t size, int rank, const int64_t *dim, char *y, int64_t n) {
   int64_t at[ANE_PRIM_RANK] = {0}, ic = 0, ia = 0, ib = 0;
   for (int64_t k = 0; k < n; k++) {
     memcpy(y + (size_t)k * size, cond[ic] ? a + (size_t)ia * size : b + (size_t)ib * size, size);

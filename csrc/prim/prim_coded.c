@@ -47,9 +47,7 @@ static void read_codes(const struct ane_coded *w, int64_t at, int64_t n, float *
     case 16:
       for (int64_t i = 0; i < n; i++) out[i] = ane_f16_f32(ane_load_u16(p + 2 * (at + i)));
       break;
-    case 32:
-      memcpy(out, p + 4 * at, (size_t)n * 4);
-      break;
+    case 32: memcpy(out, p + 4 * at, (size_t)n * 4); break;
     default:
       for (int64_t i = 0; i < n; i++) {
         int v = bits_at(p, w->bits, at + i);
@@ -151,7 +149,9 @@ static void pack_groups(void *arg, int64_t from, int64_t to, int thread) {
   const struct prim_matrix *m = p->m;
   ane_layout layout = m->packed.layout;
   uint8_t *rows = p->rows + (size_t)thread * p->room;
-  size_t step = layout == ANE_LAYOUT_F32 ? (size_t)m->cols * 4 : layout == ANE_LAYOUT_F16 ? (size_t)m->cols * 2 : (size_t)m->cols / ANE_BLOCK * 18;
+  size_t step = layout == ANE_LAYOUT_F32   ? (size_t)m->cols * 4
+                : layout == ANE_LAYOUT_F16 ? (size_t)m->cols * 2
+                                           : (size_t)m->cols / ANE_BLOCK * 18;
   float *line = (float *)(void *)rows;
   uint8_t *stored = layout == ANE_LAYOUT_F32 ? rows : rows + (size_t)m->cols * 4;
   for (int64_t g = from; g < to; g++) {
@@ -162,8 +162,10 @@ static void pack_groups(void *arg, int64_t from, int64_t to, int thread) {
       continue;
     }
     for (int64_t r = 0; r < n; r++) {
-      if (layout == ANE_LAYOUT_F32) ane_coded_read(p->w, (first + r) * m->cols, m->cols, line + r * m->cols);
-      else if (layout == ANE_LAYOUT_Q4_0) q4_0_row(p, first + r, stored + (size_t)r * step);
+      if (layout == ANE_LAYOUT_F32)
+        ane_coded_read(p->w, (first + r) * m->cols, m->cols, line + r * m->cols);
+      else if (layout == ANE_LAYOUT_Q4_0)
+        q4_0_row(p, first + r, stored + (size_t)r * step);
       else {
         uint16_t *half = (uint16_t *)(void *)(stored + (size_t)r * step);
         ane_coded_read(p->w, (first + r) * m->cols, m->cols, line);
@@ -187,21 +189,30 @@ static ane_status keep_codes(struct ane_prim_call *c, struct prim_matrix *m, con
   return c->status;
 }
 
-ane_status prim_matrix_coded(struct ane_prim_call *c, struct prim_matrix *m, const struct ane_coded *w, int64_t rows, int64_t cols) {
+ane_status prim_matrix_coded(struct ane_prim_call *c, struct prim_matrix *m, const struct ane_coded *w, int64_t rows,
+                             int64_t cols) {
   int64_t groups = (rows + ANE_GROUP - 1) / ANE_GROUP, n = n_groups(w);
   struct packing p = {.w = w, .m = m};
   bool grid = grid_of(w, rows, cols, &p.g), linear = !w->table && !w->round && grid;
   ane_layout layout = ANE_LAYOUT_F32;
   *m = (struct prim_matrix){.rows = rows, .cols = cols};
-  if (linear && w->bits == 8 && w->is_signed && p.g.col_step == 0 && all_equal(w->offset, n, 0)) layout = ANE_LAYOUT_I8;
-  else if (linear && w->bits == 4 && cols % ANE_BLOCK == 0 && (p.g.col_step == 0 || p.g.col_block % ANE_BLOCK == 0) && all_equal(w->offset, n, w->is_signed ? 0 : 8) &&
-           (w->is_signed || w->offset) && all_halves(w->scale, n)) layout = ANE_LAYOUT_Q4_0;
-  else if (linear && (w->bits == 4 || w->bits == 8)) return keep_codes(c, m, w, &p.g);
-  else if (w->round || (w->table && all_halves(w->table, n * w->entries))) layout = ANE_LAYOUT_F16;
-  ane_dtype t = layout == ANE_LAYOUT_I8 ? ANE_I8 : layout == ANE_LAYOUT_Q4_0 ? ANE_Q4_0 : layout == ANE_LAYOUT_F16 ? ANE_F16 : ANE_F32;
+  if (linear && w->bits == 8 && w->is_signed && p.g.col_step == 0 && all_equal(w->offset, n, 0))
+    layout = ANE_LAYOUT_I8;
+  else if (linear && w->bits == 4 && cols % ANE_BLOCK == 0 && (p.g.col_step == 0 || p.g.col_block % ANE_BLOCK == 0) &&
+           all_equal(w->offset, n, w->is_signed ? 0 : 8) && (w->is_signed || w->offset) && all_halves(w->scale, n))
+    layout = ANE_LAYOUT_Q4_0;
+  else if (linear && (w->bits == 4 || w->bits == 8))
+    return keep_codes(c, m, w, &p.g);
+  else if (w->round || (w->table && all_halves(w->table, n * w->entries)))
+    layout = ANE_LAYOUT_F16;
+  ane_dtype t = layout == ANE_LAYOUT_I8     ? ANE_I8
+                : layout == ANE_LAYOUT_Q4_0 ? ANE_Q4_0
+                : layout == ANE_LAYOUT_F16  ? ANE_F16
+                                            : ANE_F32;
   m->packed = (struct ane_packed){.layout = layout, .dtype = t, .rows = rows, .cols = cols, .groups = groups};
   uint64_t bytes, scales = layout == ANE_LAYOUT_I8 ? (uint64_t)groups * ANE_GROUP * sizeof(float) : 0;
-  if (!ane_layout_group_bytes(layout, cols, &m->packed.group_bytes) || !ane_mul_u64((uint64_t)groups, m->packed.group_bytes, &bytes))
+  if (!ane_layout_group_bytes(layout, cols, &m->packed.group_bytes) ||
+      !ane_mul_u64((uint64_t)groups, m->packed.group_bytes, &bytes))
     return prim_fail(c, ANE_RANGE, "weights of %lld rows and %lld columns", (long long)rows, (long long)cols);
   /* floats of a row and 16 stored rows; F32: 16 rows of floats */
   p.room = ane_align_up((size_t)cols * (layout == ANE_LAYOUT_F32 ? 64 : layout == ANE_LAYOUT_I8 ? 0 : 4 + 32) + 64, 64);

@@ -8,7 +8,7 @@
 enum { SPATIAL = 3 };
 
 struct conv {
-  int s; /* spatial dimensions */
+  int s;                                /* spatial dimensions */
   int64_t batch, in, out, groups, taps; /* taps: weights of one output for one input channel */
   int64_t x[SPATIAL], k[SPATIAL], y[SPATIAL], stride[SPATIAL], dilation[SPATIAL], before[SPATIAL];
 };
@@ -30,7 +30,8 @@ static ane_status read_padding(struct ane_prim_call *c, struct conv *v) {
   const char *type = prim_text(c, "pad_type", "valid", text);
   bool custom = strcmp(type, "custom") == 0, lower = strcmp(type, "same_lower") == 0, same = lower || strcmp(type, "same") == 0;
   int n = prim_ints(c, "pad", pad, 2 * v->s);
-  if (!custom && !same && strcmp(type, "valid") != 0) return prim_fail(c, ANE_INVALID, "pad_type is \"%s\"; known are valid, same, same_lower, custom", type);
+  if (!custom && !same && strcmp(type, "valid") != 0)
+    return prim_fail(c, ANE_INVALID, "pad_type is \"%s\"; known are valid, same, same_lower, custom", type);
   if (custom && n >= 0 && n != 2 * v->s) return prim_fail(c, ANE_SHAPE, "pad has %d entries for %d dimensions", n, v->s);
   for (int i = 0; i < v->s && !c->status; i++) {
     int64_t span = (v->k[i] - 1) * v->dilation[i] + 1, a = custom ? pad[2 * i] : 0, b = custom ? pad[2 * i + 1] : 0;
@@ -39,7 +40,9 @@ static ane_status read_padding(struct ane_prim_call *c, struct conv *v) {
       a = lower ? all - all / 2 : all / 2;
       b = all - a;
     }
-    if (a < 0 || b < 0 || a > INT32_MAX || b > INT32_MAX || v->x[i] + a + b < span) return prim_fail(c, ANE_SHAPE, "a kernel of %" PRId64 " on %" PRId64 " elements with pad %" PRId64 ", %" PRId64, span, v->x[i], a, b);
+    if (a < 0 || b < 0 || a > INT32_MAX || b > INT32_MAX || v->x[i] + a + b < span)
+      return prim_fail(c, ANE_SHAPE, "a kernel of %" PRId64 " on %" PRId64 " elements with pad %" PRId64 ", %" PRId64, span,
+                       v->x[i], a, b);
     v->before[i] = a;
     v->y[i] = (v->x[i] + a + b - span) / v->stride[i] + 1;
   }
@@ -51,8 +54,10 @@ static ane_status read_conv(struct ane_prim_call *c, struct conv *v) {
   char a[ANE_DYN_TEXT], b[ANE_DYN_TEXT];
   *v = (struct conv){.s = x->rank - 2, .groups = prim_int(c, "groups", 1), .taps = 1};
   if (c->status) return c->status;
-  bool fits = v->s >= 1 && v->s <= SPATIAL && w->rank == x->rank && v->groups >= 1 && x->dim[1] == w->dim[1] * v->groups && w->dim[0] % v->groups == 0;
-  if (!fits) return prim_fail(c, ANE_SHAPE, "x is %s, weight %s, groups %" PRId64, ane_dyn_text(x, a), ane_dyn_text(w, b), v->groups);
+  bool fits = v->s >= 1 && v->s <= SPATIAL && w->rank == x->rank && v->groups >= 1 && x->dim[1] == w->dim[1] * v->groups &&
+              w->dim[0] % v->groups == 0;
+  if (!fits)
+    return prim_fail(c, ANE_SHAPE, "x is %s, weight %s, groups %" PRId64, ane_dyn_text(x, a), ane_dyn_text(w, b), v->groups);
   v->batch = x->dim[0], v->in = x->dim[1], v->out = w->dim[0];
   for (int i = 0; i < v->s; i++) v->x[i] = x->dim[2 + i], v->k[i] = w->dim[2 + i], v->taps *= w->dim[2 + i];
   if (v->taps < 1) return prim_fail(c, ANE_SHAPE, "weight is %s", ane_dyn_text(w, b));
@@ -105,9 +110,11 @@ static bool is_product(const struct conv *v) {
   return plain;
 }
 
-static ane_status by_columns(struct ane_prim_call *c, const struct conv *v, const struct prim_matrix *m, const float *x, const float *bias, float *y) {
+static ane_status by_columns(struct ane_prim_call *c, const struct conv *v, const struct prim_matrix *m, const float *x,
+                             const float *bias, float *y) {
   int64_t n = product(v->s, v->x);
-  float *rows = n == 1 ? NULL : prim_temp(c, (uint64_t)(n * v->in) * sizeof *rows), *out = n == 1 ? NULL : prim_temp(c, (uint64_t)(n * v->out) * sizeof *out);
+  float *rows = n == 1 ? NULL : prim_temp(c, (uint64_t)(n * v->in) * sizeof *rows),
+        *out = n == 1 ? NULL : prim_temp(c, (uint64_t)(n * v->out) * sizeof *out);
   for (int64_t b = 0; b < v->batch && !c->status; b++) {
     const float *from = x + b * v->in * n;
     float *to = y + b * v->out * n;
@@ -122,9 +129,11 @@ static ane_status by_columns(struct ane_prim_call *c, const struct conv *v, cons
 }
 
 /* Without groups: all that an output place meets in one row, then a product of matrices. */
-static ane_status by_matrix(struct ane_prim_call *c, const struct conv *v, const struct prim_matrix *m, const float *x, const float *bias, float *y) {
+static ane_status by_matrix(struct ane_prim_call *c, const struct conv *v, const struct prim_matrix *m, const float *x,
+                            const float *bias, float *y) {
   int64_t places = product(v->s, v->y), area = product(v->s, v->x), k = v->in * v->taps;
-  float *rows = prim_temp(c, (uint64_t)(places * k) * sizeof *rows), *out = prim_temp(c, (uint64_t)(places * v->out) * sizeof *out);
+  float *rows = prim_temp(c, (uint64_t)(places * k) * sizeof *rows),
+        *out = prim_temp(c, (uint64_t)(places * v->out) * sizeof *out);
   for (int64_t b = 0; b < v->batch && !c->status; b++) {
     for (int64_t p = 0; p < places; p++)
       for (int64_t i = 0; i < k; i++) {
@@ -157,7 +166,8 @@ ane_status prim_conv(struct ane_prim_call *c) {
   struct conv v;
   int64_t dim[ANE_PRIM_RANK];
   if (read_conv(c, &v)) return c->status;
-  if (bias && bias->count != v.out) return prim_fail(c, ANE_SHAPE, "bias has %" PRId64 " elements, wanted %" PRId64, bias->count, v.out);
+  if (bias && bias->count != v.out)
+    return prim_fail(c, ANE_SHAPE, "bias has %" PRId64 " elements, wanted %" PRId64, bias->count, v.out);
   dim[0] = v.batch, dim[1] = v.out;
   memcpy(dim + 2, v.y, sizeof v.y);
   const float *px = prim_f32(c, x), *pb = bias ? prim_f32(c, bias) : NULL;
@@ -166,7 +176,8 @@ ane_status prim_conv(struct ane_prim_call *c) {
   struct ane_prim_state *own = NULL;
   if (v.groups == 1 && !c->state && prim_prepare_conv(c, &own)) return ane_prim_state_free(own), c->status;
   const struct ane_prim_state *s = c->state ? c->state : own;
-  if (v.groups == 1 && s) (is_product(&v) ? by_columns : by_matrix)(c, &v, &s->m[0], px, pb, y);
+  if (v.groups == 1 && s)
+    (is_product(&v) ? by_columns : by_matrix)(c, &v, &s->m[0], px, pb, y);
   else {
     const float *pw = prim_f32(c, w);
     if (pw) grouped(&v, px, pw, pb, y);
@@ -178,7 +189,8 @@ ane_status prim_conv(struct ane_prim_call *c) {
 /* A weight without groups as a matrix [out, in * taps]. */
 ane_status prim_prepare_conv(struct ane_prim_call *c, struct ane_prim_state **state) {
   const struct ane_dyn *w = prim_in(c, "weight");
-  if (!w || !prim_is_float(w->dtype) || w->rank < 3 || w->count == 0 || prim_int(c, "groups", 1) != 1 || c->status) return c->status;
+  if (!w || !prim_is_float(w->dtype) || w->rank < 3 || w->count == 0 || prim_int(c, "groups", 1) != 1 || c->status)
+    return c->status;
   int64_t cols = w->count / w->dim[0];
   if (w->coded) {
     if ((*state = prim_state_new(c, 1))) prim_matrix_coded(c, &(*state)->m[0], w->coded, w->dim[0], cols);
@@ -197,12 +209,17 @@ ane_status prim_causal_conv(struct ane_prim_call *c) {
   const char *act = prim_text(c, "activation", "none", text);
   bool silu = strcmp(act, "silu") == 0 || strcmp(act, "swish") == 0;
   if (!silu && strcmp(act, "none") != 0) return prim_fail(c, ANE_UNSUPPORTED, "activation is \"%s\"; known are none, silu", act);
-  if (x->rank != 3 || w->rank != 3 || w->dim[0] != x->dim[1] || w->dim[1] != 1 || w->dim[2] < 1) return prim_fail(c, ANE_SHAPE, "x is %s, weight %s", ane_dyn_text(x, a), ane_dyn_text(w, b));
-  int64_t n = x->dim[0] * x->dim[1], channels = x->dim[1], s = x->dim[2], k = w->dim[2], p = k - 1, present[3] = {x->dim[0], channels, p};
-  if (past && past->count != n * p) return prim_fail(c, ANE_SHAPE, "past is %s, wanted %s", ane_dyn_text(past, a), prim_dims(3, present, b));
+  if (x->rank != 3 || w->rank != 3 || w->dim[0] != x->dim[1] || w->dim[1] != 1 || w->dim[2] < 1)
+    return prim_fail(c, ANE_SHAPE, "x is %s, weight %s", ane_dyn_text(x, a), ane_dyn_text(w, b));
+  int64_t n = x->dim[0] * x->dim[1], channels = x->dim[1], s = x->dim[2], k = w->dim[2], p = k - 1,
+          present[3] = {x->dim[0], channels, p};
+  if (past && past->count != n * p)
+    return prim_fail(c, ANE_SHAPE, "past is %s, wanted %s", ane_dyn_text(past, a), prim_dims(3, present, b));
   if (bias && bias->count != channels) return prim_fail(c, ANE_SHAPE, "bias is %s", ane_dyn_text(bias, a));
-  const float *v = prim_f32(c, x), *pw = prim_f32(c, w), *pb = bias ? prim_f32(c, bias) : NULL, *old = past ? prim_f32(c, past) : NULL;
-  float *line = prim_temp(c, (uint64_t)(p + s) * sizeof *line), *y = prim_out(c, 0, ANE_F32, 3, x->dim), *next = prim_wanted(c, 1) ? prim_out(c, 1, ANE_F32, 3, present) : NULL;
+  const float *v = prim_f32(c, x), *pw = prim_f32(c, w), *pb = bias ? prim_f32(c, bias) : NULL,
+              *old = past ? prim_f32(c, past) : NULL;
+  float *line = prim_temp(c, (uint64_t)(p + s) * sizeof *line), *y = prim_out(c, 0, ANE_F32, 3, x->dim),
+        *next = prim_wanted(c, 1) ? prim_out(c, 1, ANE_F32, 3, present) : NULL;
   if (c->status) return c->status;
   for (int64_t i = 0; i < n; i++) {
     for (int64_t j = 0; j < p; j++) line[j] = old ? old[i * p + j] : 0;

@@ -8,15 +8,15 @@
 
 struct gqa {
   int64_t batch, s, heads, kv_heads, d;
-  int64_t window;                      /* 0: none */
+  int64_t window; /* 0: none */
   bool causal, sliding;
   const struct ane_dyn *past_key, *past_value;
-  int64_t past_rows;                   /* rows of the past tensors */
-  const int64_t *valid;                /* seqlens_k: [batch], valid keys after this step - 1 */
-  int64_t total;                       /* total_sequence_length */
-  int64_t rows;                        /* keys of the step: of the tensors attended to */
-  float *q, *k, *v;                    /* q [batch, s, heads, d]; k, v [batch, kv_heads, rows, d] */
-  int64_t *first, *last;               /* [batch, s] */
+  int64_t past_rows;     /* rows of the past tensors */
+  const int64_t *valid;  /* seqlens_k: [batch], valid keys after this step - 1 */
+  int64_t total;         /* total_sequence_length */
+  int64_t rows;          /* keys of the step: of the tensors attended to */
+  float *q, *k, *v;      /* q [batch, s, heads, d]; k, v [batch, kv_heads, rows, d] */
+  int64_t *first, *last; /* [batch, s] */
 };
 
 static int64_t before(const struct gqa *g, int64_t b) { return ANE_MAX(g->valid[b] + 1 - g->s, 0); }
@@ -28,9 +28,13 @@ static ane_status read_heads(struct ane_prim_call *c, int64_t *heads, int64_t *k
   *kv_heads = prim_int(c, "kv_num_heads", 0);
   if (c->status) return c->status;
   if (*kv_heads < 1 || *heads < 1 || *heads % *kv_heads || *heads > INT32_MAX)
-    return prim_fail(c, ANE_INVALID, "num_heads is %" PRId64 " and kv_num_heads %" PRId64 ", wanted a multiple of a positive number", *heads, *kv_heads);
-  if (prim_bool(c, "do_rotary", false) && c->n_in <= ane_prim_param(c->op, "sin_cache")) return prim_fail(c, ANE_INVALID, "do_rotary is set, the tables are missing");
-  if (prim_in(c, "q_norm_weight") || prim_in(c, "k_norm_weight")) return prim_fail(c, ANE_UNSUPPORTED, "norms of q and k inside the attention");
+    return prim_fail(c, ANE_INVALID,
+                     "num_heads is %" PRId64 " and kv_num_heads %" PRId64 ", wanted a multiple of a positive number", *heads,
+                     *kv_heads);
+  if (prim_bool(c, "do_rotary", false) && c->n_in <= ane_prim_param(c->op, "sin_cache"))
+    return prim_fail(c, ANE_INVALID, "do_rotary is set, the tables are missing");
+  if (prim_in(c, "q_norm_weight") || prim_in(c, "k_norm_weight"))
+    return prim_fail(c, ANE_UNSUPPORTED, "norms of q and k inside the attention");
   return c->status;
 }
 
@@ -51,7 +55,8 @@ static ane_status read_sizes(struct ane_prim_call *c, struct gqa *g) {
   for (int i = 0; k && i < 2; i++) {
     const struct ane_dyn *t = i ? v : k;
     if (t->rank != 3 || t->dim[0] != g->batch || t->dim[1] != g->s || t->dim[2] != g->kv_heads * g->d)
-      return prim_fail(c, ANE_SHAPE, "%s is %s, query %" PRId64 " heads of %" PRId64, i ? "value" : "key", ane_dyn_text(t, text), g->heads, g->d);
+      return prim_fail(c, ANE_SHAPE, "%s is %s, query %" PRId64 " heads of %" PRId64, i ? "value" : "key", ane_dyn_text(t, text),
+                       g->heads, g->d);
   }
   return c->status;
 }
@@ -66,15 +71,19 @@ static ane_status read_past(struct ane_prim_call *c, struct gqa *g) {
     const struct ane_dyn *t = i ? g->past_value : g->past_key;
     bool fits = t->rank == 4 && t->dim[0] == g->batch && t->dim[1] == g->kv_heads && t->dim[3] == g->d;
     if (i && fits) fits = t->dim[2] == g->past_rows;
-    if (!fits) return prim_fail(c, ANE_SHAPE, "%s is %s, wanted %" PRId64 " heads of %" PRId64, i ? "past_value" : "past_key", ane_dyn_text(t, text), g->kv_heads, g->d);
+    if (!fits)
+      return prim_fail(c, ANE_SHAPE, "%s is %s, wanted %" PRId64 " heads of %" PRId64, i ? "past_value" : "past_key",
+                       ane_dyn_text(t, text), g->kv_heads, g->d);
     g->past_rows = t->dim[2];
   }
   g->total = prim_int(c, "total_sequence_length", 0);
-  if (valid->count != g->batch) return prim_fail(c, ANE_SHAPE, "seqlens_k is %s, wanted %" PRId64, ane_dyn_text(valid, text), g->batch);
+  if (valid->count != g->batch)
+    return prim_fail(c, ANE_SHAPE, "seqlens_k is %s, wanted %" PRId64, ane_dyn_text(valid, text), g->batch);
   if (!(g->valid = prim_i64(c, valid)) || c->status) return c->status;
   for (int64_t b = 0; b < g->batch; b++)
     if (g->valid[b] < 0 || g->valid[b] >= g->total || (!g->sliding && before(g, b) > g->past_rows))
-      return prim_fail(c, ANE_RANGE, "seqlens_k is %" PRId64 " with %" PRId64 " cached rows and a total of %" PRId64, g->valid[b], g->past_rows, g->total);
+      return prim_fail(c, ANE_RANGE, "seqlens_k is %" PRId64 " with %" PRId64 " cached rows and a total of %" PRId64, g->valid[b],
+                       g->past_rows, g->total);
   return c->status;
 }
 
@@ -92,14 +101,16 @@ static ane_status read_tables(struct ane_prim_call *c, const struct gqa *g, stru
   *t = (struct tables){.on = prim_bool(c, "do_rotary", false), .interleaved = prim_bool(c, "rotary_interleaved", false)};
   if (!t->on || c->status) return c->status;
   if (!cos || !sin) return prim_fail(c, ANE_INVALID, "do_rotary is set, the tables are missing");
-  if (cos->rank != 2 || sin->rank != 2 || cos->count != sin->count || cos->dim[1] < 1 || 2 * cos->dim[1] > g->d) return prim_fail(c, ANE_SHAPE, "cos_cache and sin_cache do not fit heads of %" PRId64, g->d);
+  if (cos->rank != 2 || sin->rank != 2 || cos->count != sin->count || cos->dim[1] < 1 || 2 * cos->dim[1] > g->d)
+    return prim_fail(c, ANE_SHAPE, "cos_cache and sin_cache do not fit heads of %" PRId64, g->d);
   if (p && p->count != g->batch * g->s) return prim_fail(c, ANE_SHAPE, "position_ids has %" PRId64 " elements", p->count);
   t->rows = cos->dim[0], t->half = cos->dim[1];
   t->cos = prim_f32(c, cos), t->sin = prim_f32(c, sin);
   t->positions = p ? prim_i64(c, p) : NULL;
   for (int64_t i = 0; !c->status && i < g->batch * g->s; i++) {
     int64_t at = p ? t->positions[i] : before(g, i / g->s) + i % g->s;
-    if (at < 0 || at >= t->rows) return prim_fail(c, ANE_RANGE, "position %" PRId64 " is outside of tables of %" PRId64 " rows", at, t->rows);
+    if (at < 0 || at >= t->rows)
+      return prim_fail(c, ANE_RANGE, "position %" PRId64 " is outside of tables of %" PRId64 " rows", at, t->rows);
   }
   return c->status;
 }
@@ -119,10 +130,13 @@ static int64_t sliding_rows(int64_t t, int64_t capacity, int64_t window) {
 }
 
 /* Rows of the past that hold something, for batch entry b. */
-static int64_t held(const struct gqa *g, int64_t b) { return g->sliding ? sliding_rows(before(g, b), g->past_rows, g->window) : before(g, b); }
+static int64_t held(const struct gqa *g, int64_t b) {
+  return g->sliding ? sliding_rows(before(g, b), g->past_rows, g->window) : before(g, b);
+}
 
 /* The new rows of k and v and all of q, rotated; k and v behind what the cache holds. */
-static void gather_step(const struct gqa *g, const struct tables *t, const float *q, const float *k, const float *v, int64_t q_row, int64_t kv_row) {
+static void gather_step(const struct gqa *g, const struct tables *t, const float *q, const float *k, const float *v,
+                        int64_t q_row, int64_t kv_row) {
   for (int64_t b = 0; b < g->batch; b++)
     for (int64_t i = 0; i < g->s; i++) {
       float *to = g->q + (b * g->s + i) * g->heads * g->d;
@@ -195,8 +209,18 @@ static ane_status make_room(struct ane_prim_call *c, struct gqa *g) {
 
 static ane_status attend(struct ane_prim_call *c, const struct gqa *g) {
   const struct ane_dyn *bias = prim_in(c, "attention_bias"), *sink = prim_in(c, "head_sink");
-  struct prim_attend a = {.batch = g->batch, .heads = g->heads, .kv_heads = g->kv_heads, .s = g->s, .t = g->rows, .d = g->d, .dv = g->d, .q = g->q, .k = g->k, .v = g->v,
-                          .first = g->first, .last = g->last};
+  struct prim_attend a = {.batch = g->batch,
+                          .heads = g->heads,
+                          .kv_heads = g->kv_heads,
+                          .s = g->s,
+                          .t = g->rows,
+                          .d = g->d,
+                          .dv = g->d,
+                          .q = g->q,
+                          .k = g->k,
+                          .v = g->v,
+                          .first = g->first,
+                          .last = g->last};
   a.scale = prim_float(c, "scale", 0);
   if (a.scale == 0) a.scale = 1 / sqrtf((float)g->d);
   a.softcap = prim_float(c, "softcap", 0);
@@ -204,15 +228,18 @@ static ane_status attend(struct ane_prim_call *c, const struct gqa *g) {
   a.q_stride[0] = a.y_stride[0] = g->s * hd, a.q_stride[1] = a.y_stride[1] = g->d, a.q_stride[2] = a.y_stride[2] = hd;
   a.k_stride[0] = a.v_stride[0] = g->kv_heads * rd, a.k_stride[1] = a.v_stride[1] = rd, a.k_stride[2] = a.v_stride[2] = g->d;
   if (bias) {
-    bool fits = bias->rank == 4 && !g->sliding && (bias->dim[0] == 1 || bias->dim[0] == g->batch) && (bias->dim[1] == 1 || bias->dim[1] == g->heads) && bias->dim[2] == g->s && bias->dim[3] >= g->total;
-    if (!fits) return prim_fail(c, ANE_SHAPE, "attention_bias does not fit %" PRId64 " queries and %" PRId64 " keys", g->s, g->total);
+    bool fits = bias->rank == 4 && !g->sliding && (bias->dim[0] == 1 || bias->dim[0] == g->batch) &&
+                (bias->dim[1] == 1 || bias->dim[1] == g->heads) && bias->dim[2] == g->s && bias->dim[3] >= g->total;
+    if (!fits)
+      return prim_fail(c, ANE_SHAPE, "attention_bias does not fit %" PRId64 " queries and %" PRId64 " keys", g->s, g->total);
     a.bias = prim_f32(c, bias);
     a.bias_stride[3] = 1, a.bias_stride[2] = bias->dim[3];
     a.bias_stride[1] = bias->dim[1] == 1 ? 0 : g->s * bias->dim[3];
     a.bias_stride[0] = bias->dim[0] == 1 ? 0 : bias->dim[1] * g->s * bias->dim[3];
   }
   if (sink) {
-    if (sink->count != g->heads) return prim_fail(c, ANE_SHAPE, "head_sink has %" PRId64 " elements, wanted %" PRId64, sink->count, g->heads);
+    if (sink->count != g->heads)
+      return prim_fail(c, ANE_SHAPE, "head_sink has %" PRId64 " elements, wanted %" PRId64, sink->count, g->heads);
     a.sink = prim_f32(c, sink);
   } else if (prim_int(c, "smooth_softmax", -1) > 0) {
     float *zero = prim_temp(c, (uint64_t)g->heads * sizeof *zero);
@@ -228,7 +255,8 @@ ane_status prim_group_query_attention(struct ane_prim_call *c) {
   struct tables t;
   g.window = ANE_MAX(prim_int(c, "local_window_size", -1), 0);
   if (c->status || read_sizes(c, &g) || read_past(c, &g)) return c->status;
-  if (g.sliding && (g.window < 1 || g.past_rows < g.window)) return prim_fail(c, ANE_SHAPE, "a sliding cache of %" PRId64 " rows for a window of %" PRId64, g.past_rows, g.window);
+  if (g.sliding && (g.window < 1 || g.past_rows < g.window))
+    return prim_fail(c, ANE_SHAPE, "a sliding cache of %" PRId64 " rows for a window of %" PRId64, g.past_rows, g.window);
   if (read_tables(c, &g, &t) || make_room(c, &g)) return c->status;
   const struct ane_dyn *key = prim_in(c, "key");
   const float *q = prim_f32(c, c->in[0]), *k = key ? prim_f32(c, key) : q, *v = key ? prim_f32(c, prim_in(c, "value")) : q;

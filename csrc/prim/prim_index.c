@@ -16,8 +16,8 @@ static bool resolve(struct ane_prim_call *c, int64_t i, int64_t n, int64_t *out)
 
 /* x is [batch, outer, n, inner], indices [batch, m]: result [batch, outer, m, inner]. Rows are taken as stored and turned
  * into floats afterwards: the table may be a large constant of another float type. */
-static ane_status gather_rows(struct ane_prim_call *c, const struct ane_dyn *x, const int64_t *index, int64_t batch, int64_t outer, int64_t n, int64_t inner,
-                              int64_t m, int rank, const int64_t *dim) {
+static ane_status gather_rows(struct ane_prim_call *c, const struct ane_dyn *x, const int64_t *index, int64_t batch,
+                              int64_t outer, int64_t n, int64_t inner, int64_t m, int rank, const int64_t *dim) {
   bool floats = prim_is_float(x->dtype), direct = ane_dtype_info(x->dtype)->block == 1;
   ane_dtype t = floats ? ANE_F32 : x->dtype;
   const char *v = x->coded ? "" : direct ? x->data : prim_elements(c, x, &t);
@@ -32,9 +32,12 @@ static ane_status gather_rows(struct ane_prim_call *c, const struct ane_dyn *x, 
         int64_t first = ((b * outer + o) * n + at) * inner;
         char *dst = y + (size_t)(((b * outer + o) * m + i) * inner) * to;
         const char *row = x->coded ? v : v + (size_t)first * from;
-        if (x->coded) ane_coded_read(x->coded, first, inner, (float *)(void *)dst);
-        else if (!floats || x->dtype == ANE_F32) memcpy(dst, row, (size_t)inner * to);
-        else if (ane_to_f32(x->dtype, row, (float *)(void *)dst, (uint64_t)inner, NULL)) return prim_fail(c, ANE_UNSUPPORTED, "elements of type %s", ane_dtype_info(x->dtype)->name);
+        if (x->coded)
+          ane_coded_read(x->coded, first, inner, (float *)(void *)dst);
+        else if (!floats || x->dtype == ANE_F32)
+          memcpy(dst, row, (size_t)inner * to);
+        else if (ane_to_f32(x->dtype, row, (float *)(void *)dst, (uint64_t)inner, NULL))
+          return prim_fail(c, ANE_UNSUPPORTED, "elements of type %s", ane_dtype_info(x->dtype)->name);
       }
   return c->status;
 }
@@ -73,8 +76,10 @@ ane_status prim_gather_columns(struct ane_prim_call *c) {
     if (!resolve(c, index[i], x->dim[1], &at)) break;
     for (int64_t r = 0; r < x->dim[0]; r++, y += to) {
       const char *p = v + (size_t)(r * x->dim[1] + at) * from;
-      if (direct && t == ANE_F32) (void)ane_to_f32(x->dtype, p, (float *)(void *)y, 1, NULL); /* a float type: cannot fail */
-      else memcpy(y, p, to);
+      if (direct && t == ANE_F32)
+        (void)ane_to_f32(x->dtype, p, (float *)(void *)y, 1, NULL); /* a float type: cannot fail */
+      else
+        memcpy(y, p, to);
     }
   }
   return c->status;
@@ -130,7 +135,8 @@ ane_status prim_gather_nd(struct ane_prim_call *c) {
   int rank = 0;
   if (c->status) return c->status;
   int64_t q = indices->rank ? indices->dim[indices->rank - 1] : 0;
-  if (bd < 0 || bd >= indices->rank || q < 1 || bd + q > x->rank) return prim_fail(c, ANE_SHAPE, "indices of %" PRId64 " parts with batch_dims %" PRId64, q, bd);
+  if (bd < 0 || bd >= indices->rank || q < 1 || bd + q > x->rank)
+    return prim_fail(c, ANE_SHAPE, "indices of %" PRId64 " parts with batch_dims %" PRId64, q, bd);
   for (int i = 0; i < bd; i++) {
     if (x->dim[i] != indices->dim[i]) return prim_fail(c, ANE_SHAPE, "x and indices differ in batch dimension %d", i + 1);
     batch *= x->dim[i];
@@ -177,7 +183,11 @@ static void merge_f32(enum mode m, float *y, const float *u, int64_t n) {
 static void merge_i64(enum mode m, int64_t *y, const int64_t *u, int64_t n) {
   for (int64_t i = 0; i < n; i++) {
     uint64_t a = (uint64_t)y[i], b = (uint64_t)u[i];
-    y[i] = m == SET ? u[i] : m == ADD ? (int64_t)(a + b) : m == MUL ? (int64_t)(a * b) : m == MAX ? ANE_MAX(y[i], u[i]) : ANE_MIN(y[i], u[i]);
+    y[i] = m == SET   ? u[i]
+           : m == ADD ? (int64_t)(a + b)
+           : m == MUL ? (int64_t)(a * b)
+           : m == MAX ? ANE_MAX(y[i], u[i])
+                      : ANE_MIN(y[i], u[i]);
   }
 }
 
@@ -185,7 +195,7 @@ static void merge_i64(enum mode m, int64_t *y, const int64_t *u, int64_t n) {
 struct scatter {
   bool floats;
   enum mode mode;
-  void *y;       /* the result, or what becomes it */
+  void *y; /* the result, or what becomes it */
   const void *u;
 };
 
@@ -202,8 +212,10 @@ static bool begin_scatter(struct ane_prim_call *c, const struct ane_dyn *data, c
 }
 
 static void merge(const struct scatter *s, int64_t to, int64_t from, int64_t n) {
-  if (s->floats) merge_f32(s->mode, (float *)s->y + to, (const float *)s->u + from, n);
-  else merge_i64(s->mode, (int64_t *)s->y + to, (const int64_t *)s->u + from, n);
+  if (s->floats)
+    merge_f32(s->mode, (float *)s->y + to, (const float *)s->u + from, n);
+  else
+    merge_i64(s->mode, (int64_t *)s->y + to, (const int64_t *)s->u + from, n);
 }
 
 static ane_status end_scatter(struct ane_prim_call *c, const struct ane_dyn *data, const struct scatter *s) {
@@ -220,7 +232,8 @@ ane_status prim_scatter_along_axis(struct ane_prim_call *c) {
   int64_t stride[ANE_PRIM_RANK], at[ANE_PRIM_RANK] = {0};
   struct scatter s;
   if (c->status || !smaller(c, data, indices, axis)) return c->status;
-  if (updates->rank != indices->rank || memcmp(updates->dim, indices->dim, (size_t)indices->rank * sizeof *stride) != 0) return prim_fail(c, ANE_SHAPE, "updates and indices differ in shape");
+  if (updates->rank != indices->rank || memcmp(updates->dim, indices->dim, (size_t)indices->rank * sizeof *stride) != 0)
+    return prim_fail(c, ANE_SHAPE, "updates and indices differ in shape");
   const int64_t *index = prim_i64(c, indices);
   if (!index || !begin_scatter(c, data, updates, &s)) return c->status;
   prim_strides(data->rank, data->dim, stride);
@@ -239,7 +252,8 @@ ane_status prim_scatter_nd(struct ane_prim_call *c) {
   if (q < 1 || q > data->rank) return prim_fail(c, ANE_SHAPE, "indices of %" PRId64 " parts for %d dimensions", q, data->rank);
   for (int i = 0; i + 1 < indices->rank; i++) n *= indices->dim[i];
   for (int i = (int)q; i < data->rank; i++) inner *= data->dim[i];
-  if (updates->count != n * inner) return prim_fail(c, ANE_SHAPE, "updates has %" PRId64 " elements, wanted %" PRId64, updates->count, n * inner);
+  if (updates->count != n * inner)
+    return prim_fail(c, ANE_SHAPE, "updates has %" PRId64 " elements, wanted %" PRId64, updates->count, n * inner);
   const int64_t *index = prim_i64(c, indices);
   if (!index || !begin_scatter(c, data, updates, &s)) return c->status;
   prim_strides(data->rank, data->dim, stride);

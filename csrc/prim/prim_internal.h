@@ -107,17 +107,17 @@ struct prim_matrix {
   int64_t rows, cols;
   struct ane_packed packed; /* layout ROWS: not packed, decode below */
   void *memory;
-  uint64_t bytes;           /* of memory */
+  uint64_t bytes; /* of memory */
   /* Codes. Element (r, k) has code number r * row_stride + k * col_stride (in codes), and scale and zero point number
    * (r / row_block) * scale_row + (k / block) * scale_col, with g_idx instead of k / block where it is given. */
   const uint8_t *codes;
-  int bits;                 /* 2, 4, 8 */
+  int bits; /* 2, 4, 8 */
   bool is_signed;
   int64_t row_stride, col_stride, block, row_block, scale_row, scale_col;
-  const float *scales;      /* converted; in memory */
-  const float *zeros;       /* one for each scale, or NULL: zero_default */
+  const float *scales; /* converted; in memory */
+  const float *zeros;  /* one for each scale, or NULL: zero_default */
   float zero_default;
-  const int32_t *g_idx;     /* [cols], or NULL */
+  const int32_t *g_idx; /* [cols], or NULL */
 };
 
 struct ane_prim_state {
@@ -127,18 +127,22 @@ struct ane_prim_state {
 struct ane_prim_state *prim_state_new(struct ane_prim_call *c, int n);
 
 /* Float weights: element (r, k) at r * row_stride + k * col_stride. t is a float type, data may be unaligned. */
-ane_status prim_matrix_float(struct ane_prim_call *c, struct prim_matrix *m, ane_dtype t, const void *data, int64_t rows, int64_t cols, int64_t row_stride,
-                             int64_t col_stride);
+ane_status prim_matrix_float(struct ane_prim_call *c, struct prim_matrix *m, ane_dtype t, const void *data, int64_t rows,
+                             int64_t cols, int64_t row_stride, int64_t col_stride);
 /* The elements of a coded constant as [rows, cols], row after row. Codes stay codes where a packed layout or the decoder for
  * panels below yields the same float32 numbers. */
-ane_status prim_matrix_coded(struct ane_prim_call *c, struct prim_matrix *m, const struct ane_coded *w, int64_t rows, int64_t cols);
+ane_status prim_matrix_coded(struct ane_prim_call *c, struct prim_matrix *m, const struct ane_coded *w, int64_t rows,
+                             int64_t cols);
 /* Memory for scales and zeros behind a matrix of codes; the caller fills them. */
-ane_status prim_matrix_scales(struct ane_prim_call *c, struct prim_matrix *m, int64_t n, bool zeros, float **scales, float **zero_points);
+ane_status prim_matrix_scales(struct ane_prim_call *c, struct prim_matrix *m, int64_t n, bool zeros, float **scales,
+                              float **zero_points);
 void prim_matrix_free(struct prim_matrix *m);
 /* 64-byte aligned memory that m owns; NULL: c->status is set. */
 void *prim_matrix_memory(struct ane_prim_call *c, struct prim_matrix *m, uint64_t bytes);
-/* y[t][r] = sum over k of w[r][k] x[t][k], + bias[r] where given; x [t][ldx], y [t][ldy]. The order of the sum does not depend on t. */
-ane_status prim_multiply(struct ane_prim_call *c, const struct prim_matrix *m, const float *x, int64_t t, int64_t ldx, const float *bias, float *y, int64_t ldy);
+/* y[t][r] = sum over k of w[r][k] x[t][k], + bias[r] where given; x [t][ldx], y [t][ldy]. The order of the sum does not depend on
+ * t. */
+ane_status prim_multiply(struct ane_prim_call *c, const struct prim_matrix *m, const float *x, int64_t t, int64_t ldx,
+                         const float *bias, float *y, int64_t ldy);
 /* Row r as floats. */
 void prim_matrix_row(const struct prim_matrix *m, int64_t r, float *out);
 
@@ -166,12 +170,12 @@ struct prim_attend {
   const float *q, *k, *v;
   float *y;
   int64_t q_stride[3], k_stride[3], v_stride[3], y_stride[3]; /* batch, head, position */
-  float scale, softcap;      /* softcap c > 0: c tanh(score / c), before the bias */
-  const float *bias;         /* NULL: none */
-  const uint8_t *mask;       /* 0 hides; NULL: none */
-  int64_t bias_stride[4];    /* of bias and mask: batch, head, query, key; 0 repeats */
+  float scale, softcap;                                       /* softcap c > 0: c tanh(score / c), before the bias */
+  const float *bias;                                          /* NULL: none */
+  const uint8_t *mask;                                        /* 0 hides; NULL: none */
+  int64_t bias_stride[4];                                     /* of bias and mask: batch, head, query, key; 0 repeats */
   const int64_t *first, *last;
-  const float *sink;         /* [heads]: one more score without a value; NULL: none */
+  const float *sink; /* [heads]: one more score without a value; NULL: none */
 };
 ane_status prim_attention_core(struct ane_prim_call *c, const struct prim_attend *a);
 

@@ -12,7 +12,12 @@ struct side {
 
 static struct side side_of(const struct ane_dyn *t, bool turned, bool left) {
   struct side s = {1, 1, 0, 0, {0}};
-  int64_t a = t->rank >= 2 ? t->dim[t->rank - 2] : left ? 1 : t->dim[0], b = t->rank >= 2 ? t->dim[t->rank - 1] : left ? t->dim[0] : 1;
+  int64_t a = t->rank >= 2 ? t->dim[t->rank - 2]
+              : left       ? 1
+                           : t->dim[0],
+          b = t->rank >= 2 ? t->dim[t->rank - 1]
+              : left       ? t->dim[0]
+                           : 1;
   s.rows = turned ? b : a;
   s.cols = turned ? a : b;
   s.row_stride = turned ? 1 : b;
@@ -29,7 +34,8 @@ struct matmul {
   int64_t out[ANE_PRIM_RANK];
 };
 
-static ane_status plan(struct ane_prim_call *c, const struct ane_dyn *x, const struct ane_dyn *y, bool tx, bool ty, struct matmul *p) {
+static ane_status plan(struct ane_prim_call *c, const struct ane_dyn *x, const struct ane_dyn *y, bool tx, bool ty,
+                       struct matmul *p) {
   char a[ANE_DYN_TEXT], b[ANE_DYN_TEXT];
   if (x->rank < 1 || y->rank < 1) return prim_fail(c, ANE_SHAPE, "%s times %s", ane_dyn_text(x, a), ane_dyn_text(y, b));
   *p = (struct matmul){.x = side_of(x, tx && x->rank >= 2, true), .y = side_of(y, ty && y->rank >= 2, false), .batches = 1};
@@ -86,7 +92,8 @@ static void rows_f32(void *arg, int64_t from, int64_t to, int thread) {
       }
     } else {
       for (int64_t n = 0; n < p->n; n++)
-        for (int64_t k = 0; k < p->k; k++) sum[n] += (double)x[k * p->x.col_stride] * (double)y[k * p->y.row_stride + n * p->y.col_stride];
+        for (int64_t k = 0; k < p->k; k++)
+          sum[n] += (double)x[k * p->x.col_stride] * (double)y[k * p->y.row_stride + n * p->y.col_stride];
     }
     for (int64_t n = 0; n < p->n; n++) j->out[i * p->n + n] = (float)sum[n];
   }
@@ -101,7 +108,8 @@ static ane_status integers(struct ane_prim_call *c, const struct ane_dyn *x, con
     uint64_t sum = 0;
     batch_offsets(p, i / (p->n * p->m), &ox, &oy);
     for (int64_t k = 0; k < p->k; k++)
-      sum += (uint64_t)a[ox + row * p->x.row_stride + k * p->x.col_stride] * (uint64_t)b[oy + k * p->y.row_stride + col * p->y.col_stride];
+      sum += (uint64_t)a[ox + row * p->x.row_stride + k * p->x.col_stride] *
+             (uint64_t)b[oy + k * p->y.row_stride + col * p->y.col_stride];
     int64_t v = (int64_t)sum;
     prim_store(x->dtype, (char *)out + (size_t)i * prim_width(x->dtype), &v, 1);
   }
@@ -109,11 +117,14 @@ static ane_status integers(struct ane_prim_call *c, const struct ane_dyn *x, con
 }
 
 /* x [..., k] times a packed matrix [n, k]. */
-static ane_status by_matrix(struct ane_prim_call *c, const struct ane_dyn *x, const struct prim_matrix *m, const struct ane_dyn *bias) {
+static ane_status by_matrix(struct ane_prim_call *c, const struct ane_dyn *x, const struct prim_matrix *m,
+                            const struct ane_dyn *bias) {
   char a[ANE_DYN_TEXT];
   int64_t dim[ANE_PRIM_RANK], k = x->rank ? x->dim[x->rank - 1] : 0;
-  if (x->rank < 1 || k != m->cols) return prim_fail(c, ANE_SHAPE, "%s times weights of %" PRId64 " inputs", ane_dyn_text(x, a), m->cols);
-  if (bias && bias->count != m->rows) return prim_fail(c, ANE_SHAPE, "bias has %" PRId64 " elements, wanted %" PRId64, bias->count, m->rows);
+  if (x->rank < 1 || k != m->cols)
+    return prim_fail(c, ANE_SHAPE, "%s times weights of %" PRId64 " inputs", ane_dyn_text(x, a), m->cols);
+  if (bias && bias->count != m->rows)
+    return prim_fail(c, ANE_SHAPE, "bias has %" PRId64 " elements, wanted %" PRId64, bias->count, m->rows);
   memcpy(dim, x->dim, sizeof dim);
   dim[x->rank - 1] = m->rows;
   const float *v = prim_f32(c, x), *b = bias ? prim_f32(c, bias) : NULL;
@@ -133,7 +144,8 @@ ane_status prim_matmul(struct ane_prim_call *c) {
   if (c->state && (!tx || x->rank < 2) && floats) return by_matrix(c, x, &c->state->m[0], NULL);
   if (plan(c, x, y, tx, ty, &p)) return c->status;
   if (!floats) return integers(c, x, y, &p);
-  struct job j = {&p, prim_f32(c, x), prim_f32(c, y), prim_out(c, 0, ANE_F32, p.out_rank, p.out), prim_temp(c, (uint64_t)(prim_threads(c) * p.n) * sizeof(double))};
+  struct job j = {&p, prim_f32(c, x), prim_f32(c, y), prim_out(c, 0, ANE_F32, p.out_rank, p.out),
+                  prim_temp(c, (uint64_t)(prim_threads(c) * p.n) * sizeof(double))};
   if (!c->status) prim_parallel(c, p.batches * p.m, (double)p.batches * (double)p.m * (double)p.n * (double)p.k, rows_f32, &j);
   return c->status;
 }
@@ -163,7 +175,8 @@ ane_status prim_linear(struct ane_prim_call *c) {
     return c->status;
   }
   const struct ane_prim_state *s = c->state ? c->state : own;
-  ane_status st = s ? by_matrix(c, c->in[0], &s->m[0], prim_in(c, "bias")) : prim_fail(c, ANE_UNSUPPORTED, "weight of type %s", ane_dtype_info(w->dtype)->name);
+  ane_status st = s ? by_matrix(c, c->in[0], &s->m[0], prim_in(c, "bias"))
+                    : prim_fail(c, ANE_UNSUPPORTED, "weight of type %s", ane_dtype_info(w->dtype)->name);
   ane_prim_state_free(own);
   return st;
 }
@@ -235,17 +248,22 @@ ane_status prim_einsum(struct ane_prim_call *c) {
   struct letters l = {.n = 0};
   int64_t stride[EINSUM_OPERANDS][52], dim[ANE_PRIM_RANK], at[52] = {0}, base[EINSUM_OPERANDS] = {0};
   const float *v[EINSUM_OPERANDS];
-  if (n < 1 || n > EINSUM_OPERANDS || !arrow || eq->count >= PRIM_TEXT) return prim_fail(c, ANE_UNSUPPORTED, "the equation \"%s\" of %d operands", s, n);
+  if (n < 1 || n > EINSUM_OPERANDS || !arrow || eq->count >= PRIM_TEXT)
+    return prim_fail(c, ANE_UNSUPPORTED, "the equation \"%s\" of %d operands", s, n);
   for (const char *p = arrow + 2; *p; p++)
-    if (*p != ' ' && (!is_letter(*p) || letter(&l, *p) < 0 || l.n > ANE_PRIM_RANK)) return prim_fail(c, ANE_UNSUPPORTED, "the equation \"%s\"", s);
+    if (*p != ' ' && (!is_letter(*p) || letter(&l, *p) < 0 || l.n > ANE_PRIM_RANK))
+      return prim_fail(c, ANE_UNSUPPORTED, "the equation \"%s\"", s);
   l.n_out = l.n;
   for (int i = 0; i < n; i++)
-    if (!read_term(&l, &s, c->in[first + i], stride[i])) return prim_fail(c, ANE_SHAPE, "operand %d does not fit the equation \"%s\"", i + 1, text);
+    if (!read_term(&l, &s, c->in[first + i], stride[i]))
+      return prim_fail(c, ANE_SHAPE, "operand %d does not fit the equation \"%s\"", i + 1, text);
   bool empty = false;
   for (int i = 0; i < l.n; i++) {
     if (l.size[i] < 0) return prim_fail(c, ANE_INVALID, "the equation \"%s\" makes a letter from nothing", text);
-    if (i < l.n_out) dim[i] = l.size[i];
-    else empty = empty || l.size[i] == 0;
+    if (i < l.n_out)
+      dim[i] = l.size[i];
+    else
+      empty = empty || l.size[i] == 0;
   }
   for (int i = 0; i < n; i++)
     if (!(v[i] = prim_f32(c, c->in[first + i]))) return c->status;

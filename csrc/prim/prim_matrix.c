@@ -57,7 +57,8 @@ static void pack_groups(void *arg, int64_t from, int64_t to, int thread) {
       uint8_t *copy = p->rows + (size_t)thread * ANE_GROUP * p->row_bytes;
       for (int64_t k = 0; k < m->cols; k++)
         for (int64_t r = 0; r < n; r++)
-          memcpy(copy + (size_t)r * p->row_bytes + (size_t)k * size, p->data + (size_t)((first + r) * p->row_stride + k * p->col_stride) * size, size);
+          memcpy(copy + (size_t)r * p->row_bytes + (size_t)k * size,
+                 p->data + (size_t)((first + r) * p->row_stride + k * p->col_stride) * size, size);
       rows = copy;
       step = p->row_bytes;
     }
@@ -65,14 +66,18 @@ static void pack_groups(void *arg, int64_t from, int64_t to, int thread) {
   }
 }
 
-ane_status prim_matrix_float(struct ane_prim_call *c, struct prim_matrix *m, ane_dtype t, const void *data, int64_t rows, int64_t cols, int64_t row_stride,
-                             int64_t col_stride) {
+ane_status prim_matrix_float(struct ane_prim_call *c, struct prim_matrix *m, ane_dtype t, const void *data, int64_t rows,
+                             int64_t cols, int64_t row_stride, int64_t col_stride) {
   int64_t groups = (rows + ANE_GROUP - 1) / ANE_GROUP;
   struct packing p = {m, t, data, row_stride, col_stride, NULL, NULL, (size_t)cols * prim_width(t)};
-  *m = (struct prim_matrix){.rows = rows, .cols = cols, .packed = {.layout = ane_layout_for(t, cols), .dtype = t, .rows = rows, .cols = cols, .groups = groups}};
+  *m = (struct prim_matrix){
+      .rows = rows,
+      .cols = cols,
+      .packed = {.layout = ane_layout_for(t, cols), .dtype = t, .rows = rows, .cols = cols, .groups = groups}};
   uint64_t bytes;
   if (m->packed.layout == ANE_LAYOUT_ROWS) return prim_fail(c, ANE_UNSUPPORTED, "weights of type %s", ane_dtype_info(t)->name);
-  if (!ane_layout_group_bytes(m->packed.layout, cols, &m->packed.group_bytes) || !ane_mul_u64((uint64_t)groups, m->packed.group_bytes, &bytes))
+  if (!ane_layout_group_bytes(m->packed.layout, cols, &m->packed.group_bytes) ||
+      !ane_mul_u64((uint64_t)groups, m->packed.group_bytes, &bytes))
     return prim_fail(c, ANE_RANGE, "weights of %lld rows and %lld columns", (long long)rows, (long long)cols);
   if (col_stride != 1 && !(p.rows = prim_temp(c, (uint64_t)prim_threads(c) * ANE_GROUP * p.row_bytes))) return c->status;
   if (!(p.dst = prim_matrix_memory(c, m, bytes))) return c->status;
@@ -83,7 +88,8 @@ ane_status prim_matrix_float(struct ane_prim_call *c, struct prim_matrix *m, ane
 
 /* ---- Codes ---------------------------------------------------------------------------------------------------------*/
 
-ane_status prim_matrix_scales(struct ane_prim_call *c, struct prim_matrix *m, int64_t n, bool zeros, float **scales, float **zero_points) {
+ane_status prim_matrix_scales(struct ane_prim_call *c, struct prim_matrix *m, int64_t n, bool zeros, float **scales,
+                              float **zero_points) {
   *scales = prim_matrix_memory(c, m, (uint64_t)n * (zeros ? 2 : 1) * sizeof **scales);
   *zero_points = zeros && *scales ? *scales + n : NULL;
   m->scales = *scales;
@@ -111,7 +117,8 @@ static void decode_nibbles(const struct prim_matrix *m, int64_t r, float *out) {
 }
 
 void prim_matrix_row(const struct prim_matrix *m, int64_t r, float *out) {
-  if (m->bits == 4 && !m->is_signed && !m->g_idx && m->col_stride == 1 && m->row_block == 1 && m->scale_col == 1 && m->block % 2 == 0) {
+  if (m->bits == 4 && !m->is_signed && !m->g_idx && m->col_stride == 1 && m->row_block == 1 && m->scale_col == 1 &&
+      m->block % 2 == 0) {
     decode_nibbles(m, r, out);
     return;
   }
@@ -132,7 +139,9 @@ static void decode_panel(const struct prim_matrix *m, int64_t first, int64_t n, 
     int64_t block = m->g_idx ? m->g_idx[k] : k / m->block;
     for (int64_t r = 0; r < ANE_GROUP; r++) {
       int64_t row = first + r;
-      panel[k * ANE_GROUP + r] = r < n ? code_value(m, row * m->row_stride + k * m->col_stride, row / m->row_block * m->scale_row + block * m->scale_col) : 0;
+      panel[k * ANE_GROUP + r] =
+          r < n ? code_value(m, row * m->row_stride + k * m->col_stride, row / m->row_block * m->scale_row + block * m->scale_col)
+                : 0;
     }
   }
 }
@@ -160,7 +169,12 @@ static void multiply_groups(void *arg, int64_t from, int64_t to, int thread) {
   for (int64_t g = from; !packed && g < to; g++) {
     int64_t first = g * ANE_GROUP, n = ANE_MIN(m->rows - first, ANE_GROUP);
     decode_panel(m, first, n, panel, rows);
-    struct ane_packed one = {.layout = ANE_LAYOUT_F32, .dtype = ANE_F32, .rows = n, .cols = m->cols, .groups = 1, .group_bytes = (size_t)m->cols * 64,
+    struct ane_packed one = {.layout = ANE_LAYOUT_F32,
+                             .dtype = ANE_F32,
+                             .rows = n,
+                             .cols = m->cols,
+                             .groups = 1,
+                             .group_bytes = (size_t)m->cols * 64,
                              .data = (const uint8_t *)panel};
     p->k->matmul[ANE_LAYOUT_F32][ANE_ACTIVATION_F32](&one, &p->x, 0, 1, p->y + first, p->ldy, scratch);
   }
@@ -169,11 +183,14 @@ static void multiply_groups(void *arg, int64_t from, int64_t to, int thread) {
     for (int64_t r = r0; r < r1; r++) p->y[t * p->ldy + r] += p->bias[r];
 }
 
-ane_status prim_multiply(struct ane_prim_call *c, const struct prim_matrix *m, const float *x, int64_t t, int64_t ldx, const float *bias, float *y, int64_t ldy) {
+ane_status prim_multiply(struct ane_prim_call *c, const struct prim_matrix *m, const float *x, int64_t t, int64_t ldx,
+                         const float *bias, float *y, int64_t ldy) {
   struct ane_packed shape = m->packed;
   bool packed = shape.layout != ANE_LAYOUT_ROWS;
-  if (!packed) shape = (struct ane_packed){.layout = ANE_LAYOUT_F32, .dtype = ANE_F32, .rows = ANE_GROUP, .cols = m->cols, .groups = 1};
-  struct product p = {m, c->kernels, {.kind = ANE_ACTIVATION_F32, .t = t, .cols = m->cols, .f32 = x, .ld = ldx}, bias, y, ldy, NULL, 0, 0};
+  if (!packed)
+    shape = (struct ane_packed){.layout = ANE_LAYOUT_F32, .dtype = ANE_F32, .rows = ANE_GROUP, .cols = m->cols, .groups = 1};
+  struct product p = {
+      m, c->kernels, {.kind = ANE_ACTIVATION_F32, .t = t, .cols = m->cols, .f32 = x, .ld = ldx}, bias, y, ldy, NULL, 0, 0};
   if (t == 0 || m->rows == 0) return c->status;
   p.kernel_bytes = ane_align_up(ane_matmul_scratch(&shape), 64);
   p.scratch_bytes = ane_align_up(p.kernel_bytes + (packed ? 0 : (size_t)m->cols * ANE_GROUP * 2 * sizeof(float)), 64);

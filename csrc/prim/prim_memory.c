@@ -31,11 +31,13 @@ struct ane_prim_block *prim_block_take(struct ane_prim_memory *m, uint64_t bytes
     return NULL;
   }
   struct ane_prim_block *b = m->free[c];
-  if (b) m->free[c] = b->next;
+  if (b)
+    m->free[c] = b->next;
   else if (!(b = ane_malloc(sizeof *b + (size_t)size + 64))) {
     ane_fail(err, ANE_NOMEM, "no memory for a tensor of %" PRIu64 " bytes", bytes);
     return NULL;
-  } else m->held += size;
+  } else
+    m->held += size;
   b->next = NULL;
   b->refs = 1;
   b->size_class = c;
@@ -108,7 +110,8 @@ void *ane_dyn_data(const struct ane_dyn *t) { return t->block->data; }
 const char *prim_dims(int rank, const int64_t *dim, char out[ANE_DYN_TEXT]) {
   size_t at = 0;
   out[at++] = '[';
-  for (int i = 0; i < rank && at < ANE_DYN_TEXT - 24; i++) at += (size_t)snprintf(out + at, ANE_DYN_TEXT - at, "%s%" PRId64, i ? ", " : "", dim[i]);
+  for (int i = 0; i < rank && at < ANE_DYN_TEXT - 24; i++)
+    at += (size_t)snprintf(out + at, ANE_DYN_TEXT - at, "%s%" PRId64, i ? ", " : "", dim[i]);
   out[at++] = ']';
   out[at] = '\0';
   return out;
@@ -152,7 +155,8 @@ void *prim_out(struct ane_prim_call *c, int i, ane_dtype t, int rank, const int6
 }
 
 ane_status prim_view(struct ane_prim_call *c, int i, const struct ane_dyn *t, int rank, const int64_t *dim) {
-  if (rank > ANE_PRIM_RANK) return prim_fail(c, ANE_UNSUPPORTED, "a result of %d dimensions, at most %d are supported", rank, ANE_PRIM_RANK);
+  if (rank > ANE_PRIM_RANK)
+    return prim_fail(c, ANE_UNSUPPORTED, "a result of %d dimensions, at most %d are supported", rank, ANE_PRIM_RANK);
   struct ane_dyn v = *t;
   v.rank = rank;
   for (int k = 0; k < rank; k++) v.dim[k] = dim[k];

@@ -14,7 +14,7 @@ struct moe {
   bool has_fc3, normalise;
   int act, fusion; /* of enum act; swiglu_fusion */
   float limit, alpha, beta;
-  const float *bias[3];  /* of fc1, fc2, fc3: [experts, rows]; NULL: none */
+  const float *bias[3];      /* of fc1, fc2, fc3: [experts, rows]; NULL: none */
   const float *router, *mix; /* [tokens, experts]; mix NULL: from the router */
 };
 
@@ -30,7 +30,8 @@ static ane_status count_experts(struct ane_prim_call *c, int64_t *experts, bool 
   if (!w1 || !w2) return c->status;
   *experts = w1->rank == 3 ? w1->dim[0] : 0;
   *has_fc3 = w3 != NULL;
-  if (*experts < 1 || *experts > 65536 || w2->rank != 3 || w2->dim[0] != *experts || (w3 && (w3->rank != 3 || w3->dim[0] != *experts)))
+  if (*experts < 1 || *experts > 65536 || w2->rank != 3 || w2->dim[0] != *experts ||
+      (w3 && (w3->rank != 3 || w3->dim[0] != *experts)))
     return prim_fail(c, ANE_SHAPE, "the weights of fc1, fc2 and fc3 are not [experts, rows, columns]");
   return c->status;
 }
@@ -42,10 +43,13 @@ ane_status prim_prepare_moe(struct ane_prim_call *c, struct ane_prim_state **sta
   for (int w = 0; w < 3; w++) {
     const struct ane_dyn *t = prim_in(c, weight_names[w]);
     if (!t) continue;
-    if (t->dtype != ANE_F32 && t->dtype != ANE_F16 && t->dtype != ANE_BF16) return prim_fail(c, ANE_UNSUPPORTED, "%s of type %s", weight_names[w], ane_dtype_info(t->dtype)->name);
+    if (t->dtype != ANE_F32 && t->dtype != ANE_F16 && t->dtype != ANE_BF16)
+      return prim_fail(c, ANE_UNSUPPORTED, "%s of type %s", weight_names[w], ane_dtype_info(t->dtype)->name);
     int64_t rows = t->dim[1], cols = t->dim[2];
     for (int64_t e = 0; e < n; e++)
-      if (prim_matrix_float(c, &(*state)->m[w * n + e], t->dtype, (const char *)t->data + (size_t)(e * rows * cols) * prim_width(t->dtype), rows, cols, cols, 1)) return c->status;
+      if (prim_matrix_float(c, &(*state)->m[w * n + e], t->dtype,
+                            (const char *)t->data + (size_t)(e * rows * cols) * prim_width(t->dtype), rows, cols, cols, 1))
+        return c->status;
   }
   return c->status;
 }
@@ -60,17 +64,24 @@ static ane_status coded_experts(struct ane_prim_call *c, struct ane_prim_state *
   (void)snprintf(name, sizeof name, "%s_zero_points", weight_names[w]);
   const struct ane_dyn *zeros = prim_in(c, name);
   if (!scales) return prim_fail(c, ANE_INVALID, "%s has no scales that are constant", weight_names[w]);
-  if (t->dtype != ANE_U8 || __builtin_mul_overflow(t->dim[2], 8 / bits, &(int64_t){0})) return prim_fail(c, ANE_SHAPE, "%s is not uint8", weight_names[w]);
-  int64_t rows = t->dim[1], cols = t->dim[2] * (8 / bits), each = block > 0 ? block : ANE_MAX(cols, 1), nb = (cols + each - 1) / each, zero_row = (nb * bits + 7) / 8;
-  if (scales->count != n * rows * nb || !prim_is_float(scales->dtype)) return prim_fail(c, ANE_SHAPE, "%s_scales has %" PRId64 " elements, wanted %" PRId64, weight_names[w], scales->count, n * rows * nb);
-  if (zeros && (zeros->dtype != ANE_U8 || zeros->count != n * rows * zero_row)) return prim_fail(c, ANE_SHAPE, "%s_zero_points has %" PRId64 " elements, wanted %" PRId64, weight_names[w], zeros->count, n * rows * zero_row);
+  if (t->dtype != ANE_U8 || __builtin_mul_overflow(t->dim[2], 8 / bits, &(int64_t){0}))
+    return prim_fail(c, ANE_SHAPE, "%s is not uint8", weight_names[w]);
+  int64_t rows = t->dim[1], cols = t->dim[2] * (8 / bits), each = block > 0 ? block : ANE_MAX(cols, 1),
+          nb = (cols + each - 1) / each, zero_row = (nb * bits + 7) / 8;
+  if (scales->count != n * rows * nb || !prim_is_float(scales->dtype))
+    return prim_fail(c, ANE_SHAPE, "%s_scales has %" PRId64 " elements, wanted %" PRId64, weight_names[w], scales->count,
+                     n * rows * nb);
+  if (zeros && (zeros->dtype != ANE_U8 || zeros->count != n * rows * zero_row))
+    return prim_fail(c, ANE_SHAPE, "%s_zero_points has %" PRId64 " elements, wanted %" PRId64, weight_names[w], zeros->count,
+                     n * rows * zero_row);
   const float *v = prim_f32(c, scales);
   for (int64_t e = 0; v && e < n && !c->status; e++) {
     struct prim_matrix *m = &s->m[w * n + e];
     float *own, *zero;
     if (prim_matrix_scales(c, m, rows * nb, zeros != NULL, &own, &zero)) break;
     memcpy(own, v + e * rows * nb, (size_t)(rows * nb) * sizeof *own);
-    for (int64_t i = 0; zero && i < rows * nb; i++) zero[i] = (float)prim_code((const uint8_t *)zeros->data + (e * rows + i / nb) * zero_row, bits, i % nb);
+    for (int64_t i = 0; zero && i < rows * nb; i++)
+      zero[i] = (float)prim_code((const uint8_t *)zeros->data + (e * rows + i / nb) * zero_row, bits, i % nb);
     m->rows = rows, m->cols = cols, m->codes = (const uint8_t *)t->data + e * rows * t->dim[2], m->bits = bits;
     m->row_stride = cols, m->col_stride = 1, m->block = each, m->row_block = 1, m->scale_row = nb, m->scale_col = 1;
     m->zero_default = (float)(1 << (bits - 1));
@@ -83,7 +94,8 @@ ane_status prim_prepare_qmoe(struct ane_prim_call *c, struct ane_prim_state **st
   bool fc3;
   if (c->status) return c->status;
   if (bits != 2 && bits != 4 && bits != 8) return prim_fail(c, ANE_INVALID, "bits is %" PRId64 ", wanted 2, 4 or 8", bits);
-  if (block < 0 || (block > 0 && (block < 16 || (block & (block - 1)) || block > INT32_MAX))) return prim_fail(c, ANE_INVALID, "block_size is %" PRId64 ", wanted a power of two of at least 16", block);
+  if (block < 0 || (block > 0 && (block < 16 || (block & (block - 1)) || block > INT32_MAX)))
+    return prim_fail(c, ANE_INVALID, "block_size is %" PRId64 ", wanted a power of two of at least 16", block);
   if (count_experts(c, &n, &fc3) || n == 0 || !(*state = prim_state_new(c, (int)(3 * n)))) return c->status;
   for (int w = 0; w < 3 && !c->status; w++) coded_experts(c, *state, w, n, (int)bits, block);
   return c->status;
@@ -98,15 +110,19 @@ static ane_status check_sizes(struct ane_prim_call *c, struct moe *m) {
   char a[ANE_DYN_TEXT];
   m->hidden = x->rank ? x->dim[x->rank - 1] : 0;
   m->tokens = m->hidden ? x->count / m->hidden : 0;
-  if (router->count != m->tokens * n) return prim_fail(c, ANE_SHAPE, "router is %s for %" PRId64 " tokens and %" PRId64 " experts", ane_dyn_text(router, a), m->tokens, n);
+  if (router->count != m->tokens * n)
+    return prim_fail(c, ANE_SHAPE, "router is %s for %" PRId64 " tokens and %" PRId64 " experts", ane_dyn_text(router, a),
+                     m->tokens, n);
   if (m->k < 1 || m->k > n) return prim_fail(c, ANE_INVALID, "k is %" PRId64 " of %" PRId64 " experts", m->k, n);
   m->inner = w[n].cols;
   int64_t gates = m->act == SWIGLU && m->fusion ? 2 : 1;
   bool fits = w[0].cols == m->hidden && w[n].rows == m->hidden && w[0].rows == gates * m->inner;
   if (fits && m->has_fc3) fits = w[2 * n].cols == m->hidden && w[2 * n].rows == m->inner && gates == 1;
   if (!fits || (m->act == SWIGLU && gates == 1 && !m->has_fc3))
-    return prim_fail(c, ANE_SHAPE, "fc1 [%" PRId64 ", %" PRId64 "] and fc2 [%" PRId64 ", %" PRId64 "] do not fit x of %" PRId64 " and swiglu_fusion %d", w[0].rows, w[0].cols, w[n].rows,
-                     w[n].cols, m->hidden, m->fusion);
+    return prim_fail(c, ANE_SHAPE,
+                     "fc1 [%" PRId64 ", %" PRId64 "] and fc2 [%" PRId64 ", %" PRId64 "] do not fit x of %" PRId64
+                     " and swiglu_fusion %d",
+                     w[0].rows, w[0].cols, w[n].rows, w[n].cols, m->hidden, m->fusion);
   static const char *const names[] = {"fc1_bias", "fc2_bias", "fc3_bias"};
   for (int i = 0; i < 3; i++) {
     const struct ane_dyn *b = prim_in(c, names[i]);
@@ -121,7 +137,8 @@ static ane_status read_options(struct ane_prim_call *c, struct moe *m) {
   char text[PRIM_TEXT];
   const char *act = prim_text(c, "activation", "relu", text);
   while (m->act < UNKNOWN && strcmp(act_names[m->act], act) != 0) m->act++;
-  if (m->act == UNKNOWN) return prim_fail(c, ANE_INVALID, "activation is \"%s\"; known are relu, gelu, silu, swiglu, identity", act);
+  if (m->act == UNKNOWN)
+    return prim_fail(c, ANE_INVALID, "activation is \"%s\"; known are relu, gelu, silu, swiglu, identity", act);
   m->k = prim_int(c, "k", 1);
   m->normalise = prim_bool(c, "normalize", false);
   int64_t fusion = prim_int(c, "swiglu_fusion", 0);
@@ -178,10 +195,14 @@ static void activate_rows(const struct moe *m, float *h, int64_t rows, const flo
     for (int64_t i = 0; i < m->inner; i++) {
       const float *row = h + t * rows;
       float l = up ? up[t * m->inner + i] : 0, v;
-      if (m->act == SWIGLU && m->fusion == 1) v = swiglu(m, row[2 * i], row[2 * i + 1]);
-      else if (m->act == SWIGLU && m->fusion == 2) v = swiglu(m, row[i], row[m->inner + i]);
-      else if (m->act == SWIGLU) v = swiglu(m, row[i], l);
-      else v = activate(m, row[i]) * (up ? l : 1);
+      if (m->act == SWIGLU && m->fusion == 1)
+        v = swiglu(m, row[2 * i], row[2 * i + 1]);
+      else if (m->act == SWIGLU && m->fusion == 2)
+        v = swiglu(m, row[i], row[m->inner + i]);
+      else if (m->act == SWIGLU)
+        v = swiglu(m, row[i], l);
+      else
+        v = activate(m, row[i]) * (up ? l : 1);
       h[t * m->inner + i] = v; /* never behind what is still to be read: inner <= rows */
     }
 }
@@ -195,7 +216,8 @@ struct room {
 static ane_status run_expert(struct ane_prim_call *c, const struct moe *m, int64_t e, const struct room *r, int64_t n) {
   const struct prim_matrix *w = m->state->m;
   int64_t k = m->experts, rows = w[e].rows;
-  const float *b1 = m->bias[0] ? m->bias[0] + e * rows : NULL, *b2 = m->bias[1] ? m->bias[1] + e * m->hidden : NULL, *b3 = m->bias[2] ? m->bias[2] + e * m->inner : NULL;
+  const float *b1 = m->bias[0] ? m->bias[0] + e * rows : NULL, *b2 = m->bias[1] ? m->bias[1] + e * m->hidden : NULL,
+              *b3 = m->bias[2] ? m->bias[2] + e * m->inner : NULL;
   if (prim_multiply(c, &w[e], r->x, n, m->hidden, b1, r->h, rows)) return c->status;
   if (m->has_fc3 && prim_multiply(c, &w[2 * k + e], r->x, n, m->hidden, b3, r->up, m->inner)) return c->status;
   activate_rows(m, r->h, rows, m->has_fc3 ? r->up : NULL, n);
@@ -206,8 +228,9 @@ static ane_status run_all(struct ane_prim_call *c, const struct moe *m, const fl
   uint64_t t = (uint64_t)m->tokens, f = sizeof(float);
   float *share = prim_temp(c, t * (uint64_t)m->experts * f);
   uint8_t *chosen = prim_temp(c, t * (uint64_t)m->experts);
-  struct room r = {prim_temp(c, t * (uint64_t)m->hidden * f), prim_temp(c, t * (uint64_t)m->state->m[0].rows * f), m->has_fc3 ? prim_temp(c, t * (uint64_t)m->inner * f) : NULL,
-                   prim_temp(c, t * (uint64_t)m->hidden * f), prim_temp(c, t * sizeof *r.tokens)};
+  struct room r = {prim_temp(c, t * (uint64_t)m->hidden * f), prim_temp(c, t * (uint64_t)m->state->m[0].rows * f),
+                   m->has_fc3 ? prim_temp(c, t * (uint64_t)m->inner * f) : NULL, prim_temp(c, t * (uint64_t)m->hidden * f),
+                   prim_temp(c, t * sizeof *r.tokens)};
   if (c->status) return c->status;
   for (int64_t i = 0; i < m->tokens; i++) choose(m, i, share + i * m->experts, chosen + i * m->experts);
   memset(y, 0, (size_t)(m->tokens * m->hidden) * sizeof *y);
@@ -220,7 +243,8 @@ static ane_status run_all(struct ane_prim_call *c, const struct moe *m, const fl
     }
     if (n && run_expert(c, m, e, &r, n)) return c->status;
     for (int64_t i = 0; i < n; i++)
-      for (int64_t d = 0; d < m->hidden; d++) y[r.tokens[i] * m->hidden + d] += share[r.tokens[i] * m->experts + e] * r.y[i * m->hidden + d];
+      for (int64_t d = 0; d < m->hidden; d++)
+        y[r.tokens[i] * m->hidden + d] += share[r.tokens[i] * m->experts + e] * r.y[i * m->hidden + d];
   }
   return c->status;
 }

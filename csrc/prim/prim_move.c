@@ -77,7 +77,8 @@ ane_status prim_concat(struct ane_prim_call *c) {
     const struct ane_dyn *b = c->in[k];
     bool same = b->rank == a->rank;
     for (int i = 0; same && i < a->rank; i++) same = i == axis ? !interleave || b->dim[i] == a->dim[i] : b->dim[i] == a->dim[i];
-    if (!same) return prim_fail(c, ANE_SHAPE, "%s and %s cannot be joined along axis %d", ane_dyn_text(a, ta), ane_dyn_text(b, tb), axis);
+    if (!same)
+      return prim_fail(c, ANE_SHAPE, "%s and %s cannot be joined along axis %d", ane_dyn_text(a, ta), ane_dyn_text(b, tb), axis);
     if (__builtin_add_overflow(dim[axis], b->dim[axis], &dim[axis])) return prim_fail(c, ANE_RANGE, "the result is too large");
   }
   return join(c, axis, a->rank, dim, interleave);
@@ -90,7 +91,8 @@ ane_status prim_stack(struct ane_prim_call *c) {
   int axis = prim_axis(c, "axis", 0, a->rank + 1);
   int64_t dim[ANE_PRIM_RANK + 1];
   for (int k = first; k < c->n_in; k++)
-    if (c->in[k]->rank != a->rank || memcmp(c->in[k]->dim, a->dim, (size_t)a->rank * sizeof *dim) != 0) return prim_fail(c, ANE_SHAPE, "parts differ in shape");
+    if (c->in[k]->rank != a->rank || memcmp(c->in[k]->dim, a->dim, (size_t)a->rank * sizeof *dim) != 0)
+      return prim_fail(c, ANE_SHAPE, "parts differ in shape");
   if (a->rank >= ANE_PRIM_RANK) return prim_fail(c, ANE_UNSUPPORTED, "a result of %d dimensions", a->rank + 1);
   for (int i = 0; i <= a->rank; i++) dim[i] = i < axis ? a->dim[i] : i == axis ? c->n_in - first : a->dim[i - 1];
   return c->status ? c->status : join(c, axis, a->rank + 1, dim, false);
@@ -123,7 +125,8 @@ static ane_status take(struct ane_prim_call *c, int out, const struct ane_dyn *x
     if (!(k->squeeze >> i & 1)) dim[rank++] = k->count[i];
   int64_t offset = offset_of(x, k, stride);
   void *y = v ? prim_out(c, out, t, rank, dim) : NULL;
-  if (y && c->out[out].count) prim_copy(y, v + (ptrdiff_t)offset * (ptrdiff_t)prim_width(t), prim_width(t), x->rank, k->count, stride);
+  if (y && c->out[out].count)
+    prim_copy(y, v + (ptrdiff_t)offset * (ptrdiff_t)prim_width(t), prim_width(t), x->rank, k->count, stride);
   return c->status;
 }
 
@@ -144,7 +147,9 @@ ane_status prim_split(struct ane_prim_call *c) {
     if (sizes[i] < 0 || sizes[i] > whole - sum) return prim_fail(c, ANE_SHAPE, "parts do not fill %" PRId64 " elements", whole);
     sum += sizes[i];
   }
-  if (sum != whole || n != c->n_out) return prim_fail(c, ANE_SHAPE, "%d parts of %" PRId64 " elements in all, wanted %d outputs of %" PRId64, n, sum, c->n_out, whole);
+  if (sum != whole || n != c->n_out)
+    return prim_fail(c, ANE_SHAPE, "%d parts of %" PRId64 " elements in all, wanted %d outputs of %" PRId64, n, sum, c->n_out,
+                     whole);
   int64_t at = 0;
   for (int i = 0; i < n && !c->status; i++) {
     struct cut k = {.squeeze = 0};
@@ -166,24 +171,28 @@ static int64_t count_between(int64_t from, int64_t to, int64_t step) {
 /* The three masks and the stride of MIL's slices. */
 static ane_status read_cut(struct ane_prim_call *c, const struct ane_dyn *x, struct cut *k) {
   int64_t begin[ANE_PRIM_RANK], end[ANE_PRIM_RANK], step[ANE_PRIM_RANK], bm[ANE_PRIM_RANK], em[ANE_PRIM_RANK], sm[ANE_PRIM_RANK];
-  int n[6] = {prim_ints(c, "begin", begin, ANE_PRIM_RANK), prim_ints(c, "end", end, ANE_PRIM_RANK), prim_ints(c, "stride", step, ANE_PRIM_RANK),
-              prim_ints(c, "begin_mask", bm, ANE_PRIM_RANK), prim_ints(c, "end_mask", em, ANE_PRIM_RANK), prim_ints(c, "squeeze_mask", sm, ANE_PRIM_RANK)};
+  int n[6] = {prim_ints(c, "begin", begin, ANE_PRIM_RANK), prim_ints(c, "end", end, ANE_PRIM_RANK),
+              prim_ints(c, "stride", step, ANE_PRIM_RANK), prim_ints(c, "begin_mask", bm, ANE_PRIM_RANK),
+              prim_ints(c, "end_mask", em, ANE_PRIM_RANK), prim_ints(c, "squeeze_mask", sm, ANE_PRIM_RANK)};
   *k = (struct cut){.squeeze = 0};
   for (int i = 0; i < 6 && !c->status; i++)
     if (n[i] >= 0 && n[i] != x->rank) prim_fail(c, ANE_SHAPE, "a list of %d entries for %d dimensions", n[i], x->rank);
   for (int i = 0; i < x->rank && !c->status; i++) {
-    int64_t d = x->dim[i], s = n[2] < 0 ? 1 : step[i], b = begin[i] < 0 ? begin[i] + d : begin[i], e = end[i] < 0 ? end[i] + d : end[i];
+    int64_t d = x->dim[i], s = n[2] < 0 ? 1 : step[i], b = begin[i] < 0 ? begin[i] + d : begin[i],
+            e = end[i] < 0 ? end[i] + d : end[i];
     if (s == 0 || s == INT64_MIN) return prim_fail(c, ANE_INVALID, "stride holds %" PRId64, s);
     if (n[3] > 0 && bm[i]) b = s > 0 ? 0 : d - 1;
     if (n[4] > 0 && em[i]) e = s > 0 ? d : -1;
     if (n[5] > 0 && sm[i]) s = 1, e = b + 1, k->squeeze |= 1u << i;
-    if (b < (s > 0 ? 0 : -1) || b > d) return prim_fail(c, ANE_RANGE, "begin holds %" PRId64 ", the axis has %" PRId64 " elements", begin[i], d);
+    if (b < (s > 0 ? 0 : -1) || b > d)
+      return prim_fail(c, ANE_RANGE, "begin holds %" PRId64 ", the axis has %" PRId64 " elements", begin[i], d);
     e = s > 0 ? ANE_MIN(e, d) : ANE_MAX(e, -1);
     k->begin[i] = b;
     k->step[i] = s;
     k->count[i] = count_between(b, e, s);
     if (k->squeeze >> i & 1 && k->count[i] != 1) k->count[i] = -1;
-    if (k->count[i] < 0 || (k->count[i] > 0 && (b < 0 || b >= d))) return prim_fail(c, ANE_RANGE, "begin holds %" PRId64 ", the axis has %" PRId64 " elements", begin[i], d);
+    if (k->count[i] < 0 || (k->count[i] > 0 && (b < 0 || b >= d)))
+      return prim_fail(c, ANE_RANGE, "begin holds %" PRId64 ", the axis has %" PRId64 " elements", begin[i], d);
   }
   return c->status;
 }
@@ -197,7 +206,8 @@ ane_status prim_slice_by_size(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0];
   struct cut k = {.squeeze = 0};
   int a = prim_ints(c, "begin", k.begin, ANE_PRIM_RANK), b = prim_ints(c, "size", k.count, ANE_PRIM_RANK);
-  if (!c->status && (a != x->rank || b != x->rank)) prim_fail(c, ANE_SHAPE, "lists of %d and %d entries for %d dimensions", a, b, x->rank);
+  if (!c->status && (a != x->rank || b != x->rank))
+    prim_fail(c, ANE_SHAPE, "lists of %d and %d entries for %d dimensions", a, b, x->rank);
   for (int i = 0; i < x->rank && !c->status; i++) {
     if (k.begin[i] < 0) k.begin[i] += x->dim[i];
     if (k.count[i] == -1) k.count[i] = x->dim[i] - k.begin[i];
@@ -212,11 +222,12 @@ ane_status prim_slice_by_axes(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0];
   int64_t from[ANE_PRIM_RANK], to[ANE_PRIM_RANK], axes[ANE_PRIM_RANK], steps[ANE_PRIM_RANK];
   struct cut k = {.squeeze = 0};
-  int n = prim_ints(c, "starts", from, ANE_PRIM_RANK), m = prim_ints(c, "ends", to, ANE_PRIM_RANK), na = prim_ints(c, "axes", axes, ANE_PRIM_RANK),
-      ns = prim_ints(c, "steps", steps, ANE_PRIM_RANK);
+  int n = prim_ints(c, "starts", from, ANE_PRIM_RANK), m = prim_ints(c, "ends", to, ANE_PRIM_RANK),
+      na = prim_ints(c, "axes", axes, ANE_PRIM_RANK), ns = prim_ints(c, "steps", steps, ANE_PRIM_RANK);
   uint32_t seen = 0;
   if (c->status) return c->status;
-  if (m != n || (na >= 0 && na != n) || (ns >= 0 && ns != n) || n > x->rank) return prim_fail(c, ANE_SHAPE, "starts, ends, axes and steps differ in length");
+  if (m != n || (na >= 0 && na != n) || (ns >= 0 && ns != n) || n > x->rank)
+    return prim_fail(c, ANE_SHAPE, "starts, ends, axes and steps differ in length");
   for (int i = 0; i < x->rank; i++) k.step[i] = 1, k.count[i] = x->dim[i];
   for (int i = 0; i < n; i++) {
     int64_t a = na < 0 ? i : axes[i] < 0 ? axes[i] + x->rank : axes[i], s = ns < 0 ? 1 : steps[i];
@@ -249,7 +260,8 @@ ane_status prim_slice_update(struct ane_prim_call *c) {
     same = same && rank < u->rank && u->dim[rank] == k.count[i];
     rank++;
   }
-  if (!same || rank != u->rank || u->count != n) return prim_fail(c, ANE_SHAPE, "update is %s, the slice %s", ane_dyn_text(u, a), prim_dims(x->rank, k.count, b));
+  if (!same || rank != u->rank || u->count != n)
+    return prim_fail(c, ANE_SHAPE, "update is %s, the slice %s", ane_dyn_text(u, a), prim_dims(x->rank, k.count, b));
   const void *v = prim_elements(c, x, &t), *w = prim_elements(c, u, &tu);
   char *y = v && w ? prim_out(c, 0, t, x->rank, x->dim) : NULL;
   if (!y) return c->status;
@@ -269,7 +281,8 @@ ane_status prim_expand(struct ane_prim_call *c) {
   int n = prim_ints(c, "shape", want, ANE_PRIM_RANK), rank;
   ane_dtype t;
   if (c->status) return c->status;
-  if (!prim_broadcast(x->rank, x->dim, n, want, &rank, dim)) return prim_fail(c, ANE_SHAPE, "%s does not expand to %s", ane_dyn_text(x, a), prim_dims(n, want, b));
+  if (!prim_broadcast(x->rank, x->dim, n, want, &rank, dim))
+    return prim_fail(c, ANE_SHAPE, "%s does not expand to %s", ane_dyn_text(x, a), prim_dims(n, want, b));
   const void *v = prim_elements(c, x, &t);
   void *y = v ? prim_out(c, 0, t, rank, dim) : NULL;
   prim_broadcast_strides(x, rank, dim, stride);
@@ -285,7 +298,8 @@ ane_status prim_tile(struct ane_prim_call *c) {
   if (c->status) return c->status;
   if (n != x->rank) return prim_fail(c, ANE_SHAPE, "reps has %d entries for %d dimensions", n, x->rank);
   for (int i = 0; i < n; i++)
-    if (reps[i] < 0 || __builtin_mul_overflow(x->dim[i], reps[i], &dim[i])) return prim_fail(c, ANE_RANGE, "reps holds %" PRId64, reps[i]);
+    if (reps[i] < 0 || __builtin_mul_overflow(x->dim[i], reps[i], &dim[i]))
+      return prim_fail(c, ANE_RANGE, "reps holds %" PRId64, reps[i]);
   const char *v = prim_elements(c, x, &t);
   char *y = v ? prim_out(c, 0, t, n, dim) : NULL;
   prim_strides(n, x->dim, own);
@@ -328,12 +342,14 @@ ane_status prim_pad(struct ane_prim_call *c) {
   ane_dtype t;
   bool constant = strcmp(mode, "constant") == 0, reflect = strcmp(mode, "reflect") == 0;
   if (c->status) return c->status;
-  if (!constant && !reflect && strcmp(mode, "replicate") != 0) return prim_fail(c, ANE_INVALID, "mode is \"%s\"; known are constant, reflect, replicate", mode);
+  if (!constant && !reflect && strcmp(mode, "replicate") != 0)
+    return prim_fail(c, ANE_INVALID, "mode is \"%s\"; known are constant, reflect, replicate", mode);
   if (n % 2 || n / 2 > x->rank) return prim_fail(c, ANE_SHAPE, "pad has %d entries for %d dimensions", n, x->rank);
   for (int i = 0; i < x->rank; i++) {
     int k = i - (x->rank - n / 2);
     int64_t a = k < 0 ? 0 : pad[2 * k], b = k < 0 ? 0 : pad[2 * k + 1], d = x->dim[i];
-    if (a < -d || b < -d || a + d + b < 0 || a > INT32_MAX || b > INT32_MAX || (reflect && (a >= ANE_MAX(d, 1) || b >= ANE_MAX(d, 1))) || (!constant && d == 0 && (a || b)))
+    if (a < -d || b < -d || a + d + b < 0 || a > INT32_MAX || b > INT32_MAX ||
+        (reflect && (a >= ANE_MAX(d, 1) || b >= ANE_MAX(d, 1))) || (!constant && d == 0 && (a || b)))
       return prim_fail(c, ANE_RANGE, "pad of %" PRId64 " and %" PRId64 " on %" PRId64 " elements", a, b, d);
     before[i] = a;
     dim[i] = a + d + b;
@@ -371,8 +387,10 @@ ane_status prim_trilu(struct ane_prim_call *c) {
     int64_t row = i / cols % rows, col = i % cols;
     int64_t shift = k > cols + rows ? cols + rows : k < -(cols + rows) ? -(cols + rows) : k;
     bool keep = upper ? col >= row + shift : col <= row + shift;
-    if (keep) memcpy(y + (size_t)i * prim_width(t), v + (size_t)i * prim_width(t), prim_width(t));
-    else memset(y + (size_t)i * prim_width(t), 0, prim_width(t));
+    if (keep)
+      memcpy(y + (size_t)i * prim_width(t), v + (size_t)i * prim_width(t), prim_width(t));
+    else
+      memset(y + (size_t)i * prim_width(t), 0, prim_width(t));
   }
   return c->status;
 }

@@ -26,7 +26,8 @@ static void softmax_rows(void *arg, int64_t from, int64_t to, int thread ANE_UNU
       sum += (double)e;
     }
     float log_sum = r->log ? (float)log(sum) : 0;
-    for (int64_t i = 0; i < r->n; i++) y[i * r->inner] = r->log ? y[i * r->inner] - log_sum : (float)((double)y[i * r->inner] / sum);
+    for (int64_t i = 0; i < r->n; i++)
+      y[i * r->inner] = r->log ? y[i * r->inner] - log_sum : (float)((double)y[i * r->inner] / sum);
   }
 }
 
@@ -37,9 +38,12 @@ static ane_status softmax(struct ane_prim_call *c, bool log, bool to_end) {
   struct rows r = {prim_f32(c, x), prim_out(c, 0, ANE_F32, x->rank, x->dim), 1, 1, log};
   int64_t outer = 1;
   for (int i = 0; i < x->rank; i++) {
-    if (i < axis) outer *= x->dim[i];
-    else if (i == axis || to_end) r.n *= x->dim[i];
-    else r.inner *= x->dim[i];
+    if (i < axis)
+      outer *= x->dim[i];
+    else if (i == axis || to_end)
+      r.n *= x->dim[i];
+    else
+      r.inner *= x->dim[i];
   }
   if (r.x && r.y && r.n) prim_parallel(c, outer * r.inner, 30.0 * (double)x->count, softmax_rows, &r);
   return c->status;
@@ -112,7 +116,8 @@ static ane_status norm_turned(struct ane_prim_call *c, uint32_t mask) {
     }
   if (c->status || !fits(c, "gamma", gamma, m.n) || !fits(c, "beta", beta, m.n)) return c->status;
   const float *v = prim_f32(c, x);
-  float *in = prim_temp(c, (uint64_t)x->count * sizeof *in), *out = prim_temp(c, (uint64_t)x->count * sizeof *out), *y = prim_out(c, 0, ANE_F32, x->rank, x->dim);
+  float *in = prim_temp(c, (uint64_t)x->count * sizeof *in), *out = prim_temp(c, (uint64_t)x->count * sizeof *out),
+        *y = prim_out(c, 0, ANE_F32, x->rank, x->dim);
   m.gamma = gamma ? prim_f32(c, gamma) : NULL;
   m.beta = beta ? prim_f32(c, beta) : NULL;
   if (c->status || !x->count) return c->status;

@@ -17,13 +17,16 @@ struct grid {
   int axis;
 };
 
-static ane_status read_grid(struct ane_prim_call *c, const struct ane_dyn *x, const struct ane_dyn *scale, const struct ane_dyn *zero, struct grid *g) {
+static ane_status read_grid(struct ane_prim_call *c, const struct ane_dyn *x, const struct ane_dyn *scale,
+                            const struct ane_dyn *zero, struct grid *g) {
   char a[ANE_DYN_TEXT], b[ANE_DYN_TEXT];
   int64_t block = prim_int(c, "block_size", 0);
   *g = (struct grid){.inner = 1};
-  if (zero && zero->count != scale->count) return prim_fail(c, ANE_SHAPE, "zero_point has %" PRId64 " elements, scale %" PRId64, zero->count, scale->count);
+  if (zero && zero->count != scale->count)
+    return prim_fail(c, ANE_SHAPE, "zero_point has %" PRId64 " elements, scale %" PRId64, zero->count, scale->count);
   if (block < 0) return prim_fail(c, ANE_INVALID, "block_size is %" PRId64, block);
-  if (scale->rank == 0 || (scale->count == 1 && block == 0)) return scale->count == 1 ? c->status : prim_fail(c, ANE_SHAPE, "scale is empty");
+  if (scale->rank == 0 || (scale->count == 1 && block == 0))
+    return scale->count == 1 ? c->status : prim_fail(c, ANE_SHAPE, "scale is empty");
   int axis = prim_axis(c, "axis", 1, x->rank);
   if (c->status) return c->status;
   g->axis = axis;
@@ -31,13 +34,16 @@ static ane_status read_grid(struct ane_prim_call *c, const struct ane_dyn *x, co
   for (int i = axis + 1; i < x->rank; i++) g->inner *= x->dim[i];
   if (block == 0) {
     if (scale->rank == 1 && scale->count == g->n) return c->status;
-    return prim_fail(c, ANE_SHAPE, "scale is %s, wanted %" PRId64 " for axis %d of %s", ane_dyn_text(scale, a), g->n, axis, ane_dyn_text(x, b));
+    return prim_fail(c, ANE_SHAPE, "scale is %s, wanted %" PRId64 " for axis %d of %s", ane_dyn_text(scale, a), g->n, axis,
+                     ane_dyn_text(x, b));
   }
   g->block = block;
   g->blocks = (g->n + block - 1) / block;
   bool fits = scale->rank == x->rank;
   for (int i = 0; fits && i < x->rank; i++) fits = scale->dim[i] == (i == axis ? g->blocks : x->dim[i]);
-  return fits ? c->status : prim_fail(c, ANE_SHAPE, "scale is %s for blocks of %" PRId64 " on axis %d of %s", ane_dyn_text(scale, a), block, axis, ane_dyn_text(x, b));
+  return fits ? c->status
+              : prim_fail(c, ANE_SHAPE, "scale is %s for blocks of %" PRId64 " on axis %d of %s", ane_dyn_text(scale, a), block,
+                          axis, ane_dyn_text(x, b));
 }
 
 static int64_t scale_of(const struct grid *g, int64_t i) {
@@ -65,8 +71,15 @@ ane_status prim_quantize(struct ane_prim_call *c) {
   struct grid g;
   ane_dtype t = zero ? zero->dtype : prim_dtype(c, "output_dtype", ANE_U8);
   if (c->status || read_grid(c, x, scale, zero, &g)) return c->status;
-  if (t != ANE_U8 && t != ANE_I8 && t != ANE_U16 && t != ANE_I16) return prim_fail(c, ANE_UNSUPPORTED, "codes of type %s", ane_dtype_info(t)->name);
-  double lo = t == ANE_I8 ? -128 : t == ANE_I16 ? -32768 : 0, hi = t == ANE_U8 ? 255 : t == ANE_I8 ? 127 : t == ANE_U16 ? 65535 : 32767;
+  if (t != ANE_U8 && t != ANE_I8 && t != ANE_U16 && t != ANE_I16)
+    return prim_fail(c, ANE_UNSUPPORTED, "codes of type %s", ane_dtype_info(t)->name);
+  double lo = t == ANE_I8    ? -128
+              : t == ANE_I16 ? -32768
+                             : 0,
+         hi = t == ANE_U8    ? 255
+              : t == ANE_I8  ? 127
+              : t == ANE_U16 ? 65535
+                             : 32767;
   const float *v = prim_f32(c, x), *s = prim_f32(c, scale), *z = zero ? prim_f32(c, zero) : NULL;
   char *y = prim_out(c, 0, t, x->rank, x->dim);
   for (int64_t i = 0; !c->status && i < x->count; i++) {
@@ -87,7 +100,8 @@ ane_status prim_prepare_matmul_dequantize(struct ane_prim_call *c, struct ane_pr
   const struct ane_dyn *data = prim_in(c, "data"), *scale = prim_in(c, "scale"), *zero = prim_in(c, "zero_point");
   struct grid g;
   if (!data || !scale) return c->status;
-  if (data->rank != 2 || !code_bits(data->dtype)) return prim_fail(c, ANE_UNSUPPORTED, "data of %d dimensions and type %s", data->rank, ane_dtype_info(data->dtype)->name);
+  if (data->rank != 2 || !code_bits(data->dtype))
+    return prim_fail(c, ANE_UNSUPPORTED, "data of %d dimensions and type %s", data->rank, ane_dtype_info(data->dtype)->name);
   if (read_grid(c, data, scale, zero, &g)) return c->status;
   const float *s = prim_f32(c, scale), *z = zero ? prim_f32(c, zero) : NULL;
   float *scales, *zeros;
@@ -100,10 +114,12 @@ ane_status prim_prepare_matmul_dequantize(struct ane_prim_call *c, struct ane_pr
   m->rows = n, m->cols = k, m->codes = data->data;
   m->bits = code_bits(data->dtype), m->is_signed = data->dtype == ANE_I4 || data->dtype == ANE_I8;
   m->row_stride = 1, m->col_stride = n, m->row_block = 1, m->block = 1;
-  if (g.n == 0) return c->status;                                                                  /* one scale */
-  if (g.block == 0) return *(g.axis == 1 ? &m->scale_row : &m->scale_col) = 1, c->status;        /* for each n; for each k */
-  if (g.axis == 1) m->row_block = g.block, m->scale_row = 1, m->scale_col = g.blocks;             /* blocks along n */
-  else m->block = g.block, m->scale_row = 1, m->scale_col = n;                                     /* blocks along k */
+  if (g.n == 0) return c->status;                                                         /* one scale */
+  if (g.block == 0) return *(g.axis == 1 ? &m->scale_row : &m->scale_col) = 1, c->status; /* for each n; for each k */
+  if (g.axis == 1)
+    m->row_block = g.block, m->scale_row = 1, m->scale_col = g.blocks; /* blocks along n */
+  else
+    m->block = g.block, m->scale_row = 1, m->scale_col = n; /* blocks along k */
   return c->status;
 }
 
@@ -123,7 +139,8 @@ static ane_status times_codes(struct ane_prim_call *c, prim_prepare_fn prepare, 
   int64_t dim[ANE_PRIM_RANK], t = 1;
   if (!c->status && (x->rank < 1 || x->dim[x->rank - 1] != s->m[0].cols))
     prim_fail(c, ANE_SHAPE, "x is %s, the weights have %" PRId64 " inputs", ane_dyn_text(x, text), s->m[0].cols);
-  if (!c->status && bias && bias->count != s->m[0].rows) prim_fail(c, ANE_SHAPE, "bias has %" PRId64 " elements, wanted %" PRId64, bias->count, s->m[0].rows);
+  if (!c->status && bias && bias->count != s->m[0].rows)
+    prim_fail(c, ANE_SHAPE, "bias has %" PRId64 " elements, wanted %" PRId64, bias->count, s->m[0].rows);
   if (!c->status) {
     memcpy(dim, x->dim, sizeof dim);
     dim[x->rank - 1] = s->m[0].rows;
@@ -144,7 +161,9 @@ ane_status prim_matmul_dequantize(struct ane_prim_call *c) { return times_codes(
 static ane_status nbits_zeros(struct ane_prim_call *c, const struct ane_dyn *zero, int bits, int64_t n, int64_t nb, float *out) {
   int64_t row = (nb * bits + 7) / 8;
   bool packed = zero->dtype == ANE_U8;
-  if (zero->count != (packed ? n * row : n * nb)) return prim_fail(c, ANE_SHAPE, "zero_points has %" PRId64 " elements, wanted %" PRId64, zero->count, packed ? n * row : n * nb);
+  if (zero->count != (packed ? n * row : n * nb))
+    return prim_fail(c, ANE_SHAPE, "zero_points has %" PRId64 " elements, wanted %" PRId64, zero->count,
+                     packed ? n * row : n * nb);
   if (!packed) {
     const float *f = prim_is_float(zero->dtype) ? prim_f32(c, zero) : NULL;
     if (!f) return prim_fail(c, ANE_UNSUPPORTED, "zero_points of type %s", ane_dtype_info(zero->dtype)->name);
@@ -157,7 +176,8 @@ static ane_status nbits_zeros(struct ane_prim_call *c, const struct ane_dyn *zer
 }
 
 static ane_status nbits_g_idx(struct ane_prim_call *c, const struct ane_dyn *g, int64_t k, int64_t nb) {
-  if (g->dtype != ANE_I32 || g->count < k || (uintptr_t)g->data % 4) return prim_fail(c, ANE_SHAPE, "g_idx is no int32 list of %" PRId64, k);
+  if (g->dtype != ANE_I32 || g->count < k || (uintptr_t)g->data % 4)
+    return prim_fail(c, ANE_SHAPE, "g_idx is no int32 list of %" PRId64, k);
   const int32_t *v = g->data;
   for (int64_t i = 0; i < k; i++)
     if (v[i] < 0 || v[i] >= nb) return prim_fail(c, ANE_RANGE, "g_idx holds %d, not one of %" PRId64 " blocks", (int)v[i], nb);
@@ -165,13 +185,16 @@ static ane_status nbits_g_idx(struct ane_prim_call *c, const struct ane_dyn *g, 
 }
 
 /* Codes [n, nb, block * bits / 8] with scales [n, nb]: fills m, scales and zero points. */
-static ane_status nbits_matrix(struct ane_prim_call *c, struct prim_matrix *m, const struct ane_dyn *codes, const struct ane_dyn *scales, const struct ane_dyn *zero,
-                               int bits, int64_t block, int64_t n, int64_t k) {
+static ane_status nbits_matrix(struct ane_prim_call *c, struct prim_matrix *m, const struct ane_dyn *codes,
+                               const struct ane_dyn *scales, const struct ane_dyn *zero, int bits, int64_t block, int64_t n,
+                               int64_t k) {
   int64_t nb = (k + block - 1) / block, want;
   if (codes->dtype != ANE_U8) return prim_fail(c, ANE_SHAPE, "codes are %s, wanted uint8", ane_dtype_info(codes->dtype)->name);
   if (__builtin_mul_overflow(n * nb, block * bits / 8, &want) || codes->count != want)
-    return prim_fail(c, ANE_SHAPE, "codes have %" PRId64 " bytes, N %" PRId64 " and K %" PRId64 " want %" PRId64, codes->count, n, k, want);
-  if (scales->count != n * nb || !prim_is_float(scales->dtype)) return prim_fail(c, ANE_SHAPE, "scales has %" PRId64 " elements, wanted %" PRId64, scales->count, n * nb);
+    return prim_fail(c, ANE_SHAPE, "codes have %" PRId64 " bytes, N %" PRId64 " and K %" PRId64 " want %" PRId64, codes->count, n,
+                     k, want);
+  if (scales->count != n * nb || !prim_is_float(scales->dtype))
+    return prim_fail(c, ANE_SHAPE, "scales has %" PRId64 " elements, wanted %" PRId64, scales->count, n * nb);
   const float *s = prim_f32(c, scales);
   float *own, *zeros;
   if (!s || prim_matrix_scales(c, m, n * nb, zero != NULL, &own, &zeros)) return c->status;
@@ -183,12 +206,15 @@ static ane_status nbits_matrix(struct ane_prim_call *c, struct prim_matrix *m, c
 }
 
 ane_status prim_prepare_matmul_nbits(struct ane_prim_call *c, struct ane_prim_state **state) {
-  const struct ane_dyn *codes = prim_in(c, "codes"), *scales = prim_in(c, "scales"), *zero = prim_in(c, "zero_points"), *g = prim_in(c, "g_idx");
+  const struct ane_dyn *codes = prim_in(c, "codes"), *scales = prim_in(c, "scales"), *zero = prim_in(c, "zero_points"),
+                       *g = prim_in(c, "g_idx");
   int64_t k = prim_int(c, "k", 0), n = prim_int(c, "n", 0), bits = prim_int(c, "bits", 4), block = prim_int(c, "block_size", 0);
   if (c->status) return c->status;
   if (bits != 2 && bits != 4 && bits != 8) return prim_fail(c, ANE_INVALID, "bits is %" PRId64 ", wanted 2, 4 or 8", bits);
-  if (!power_of_two(block) || block < 16) return prim_fail(c, ANE_INVALID, "block_size is %" PRId64 ", wanted a power of two of at least 16", block);
-  if (k < 1 || n < 1 || k > INT32_MAX || n > INT32_MAX || block > INT32_MAX) return prim_fail(c, ANE_INVALID, "K is %" PRId64 " and N is %" PRId64, k, n);
+  if (!power_of_two(block) || block < 16)
+    return prim_fail(c, ANE_INVALID, "block_size is %" PRId64 ", wanted a power of two of at least 16", block);
+  if (k < 1 || n < 1 || k > INT32_MAX || n > INT32_MAX || block > INT32_MAX)
+    return prim_fail(c, ANE_INVALID, "K is %" PRId64 " and N is %" PRId64, k, n);
   if (!codes || !scales) return c->status;
   if (!(*state = prim_state_new(c, 1))) return c->status;
   struct prim_matrix *m = &(*state)->m[0];
@@ -216,21 +242,28 @@ static ane_status read_table(struct ane_prim_call *c, struct table *t) {
   if (c->status) return c->status;
   t->packed = d->dtype == ANE_U8;
   t->is_signed = d->dtype == ANE_I4;
-  if (!t->packed && d->dtype != ANE_U4 && d->dtype != ANE_I4) return prim_fail(c, ANE_UNSUPPORTED, "data of type %s", ane_dtype_info(d->dtype)->name);
+  if (!t->packed && d->dtype != ANE_U4 && d->dtype != ANE_I4)
+    return prim_fail(c, ANE_UNSUPPORTED, "data of type %s", ane_dtype_info(d->dtype)->name);
   if (!t->packed) bits = 4;
   if (bits != 2 && bits != 4 && bits != 8) return prim_fail(c, ANE_INVALID, "bits is %" PRId64 ", wanted 2, 4 or 8", bits);
-  if (!power_of_two(block) || block < 16 || block > INT32_MAX) return prim_fail(c, ANE_INVALID, "block_size is %" PRId64 ", wanted a power of two of at least 16", block);
-  if (ga != 0 || qa != d->rank - 1 || d->rank < 2) return prim_fail(c, ANE_UNSUPPORTED, "gather_axis %d and quantize_axis %d of %d dimensions, wanted the first and the last", ga, qa, d->rank);
+  if (!power_of_two(block) || block < 16 || block > INT32_MAX)
+    return prim_fail(c, ANE_INVALID, "block_size is %" PRId64 ", wanted a power of two of at least 16", block);
+  if (ga != 0 || qa != d->rank - 1 || d->rank < 2)
+    return prim_fail(c, ANE_UNSUPPORTED, "gather_axis %d and quantize_axis %d of %d dimensions, wanted the first and the last",
+                     ga, qa, d->rank);
   t->bits = (int)bits;
   t->block = block;
   t->n = d->dim[d->rank - 1] * (t->packed ? 8 / bits : 1);
   t->nb = (t->n + block - 1) / block;
   t->rows = 1;
   for (int i = 0; i + 1 < d->rank; i++) t->rows *= d->dim[i];
-  if (t->scales->count != t->rows * t->nb) return prim_fail(c, ANE_SHAPE, "scales has %" PRId64 " elements, wanted %" PRId64, t->scales->count, t->rows * t->nb);
+  if (t->scales->count != t->rows * t->nb)
+    return prim_fail(c, ANE_SHAPE, "scales has %" PRId64 " elements, wanted %" PRId64, t->scales->count, t->rows * t->nb);
   int64_t zeros = t->packed ? t->rows * ((t->nb * bits + 7) / 8) : t->rows * t->nb;
-  if (t->zero && (t->zero->count != zeros || t->zero->dtype != d->dtype)) return prim_fail(c, ANE_SHAPE, "zero_points has %" PRId64 " elements, wanted %" PRId64, t->zero->count, zeros);
-  if (!prim_is_float(t->scales->dtype)) return prim_fail(c, ANE_UNSUPPORTED, "scales of type %s", ane_dtype_info(t->scales->dtype)->name);
+  if (t->zero && (t->zero->count != zeros || t->zero->dtype != d->dtype))
+    return prim_fail(c, ANE_SHAPE, "zero_points has %" PRId64 " elements, wanted %" PRId64, t->zero->count, zeros);
+  if (!prim_is_float(t->scales->dtype))
+    return prim_fail(c, ANE_UNSUPPORTED, "scales of type %s", ane_dtype_info(t->scales->dtype)->name);
   t->row_scales = prim_temp(c, (uint64_t)t->nb * sizeof *t->row_scales);
   return c->status;
 }
@@ -243,7 +276,9 @@ static void table_row(const struct table *t, int64_t r, float *out) {
   const char *scales = (const char *)t->scales->data + (size_t)(r * t->nb) * prim_width(t->scales->dtype);
   (void)ane_to_f32(t->scales->dtype, scales, t->row_scales, (uint64_t)t->nb, NULL); /* a float type: cannot fail */
   for (int64_t b = 0; b < t->nb; b++) {
-    if (t->zero) zero = t->packed ? prim_code((const uint8_t *)t->zero->data + r * zero_row, t->bits, b) : sign_of(t, prim_code(t->zero->data, 4, r * t->nb + b));
+    if (t->zero)
+      zero = t->packed ? prim_code((const uint8_t *)t->zero->data + r * zero_row, t->bits, b)
+                       : sign_of(t, prim_code(t->zero->data, 4, r * t->nb + b));
     for (int64_t i = b * t->block; i < ANE_MIN((b + 1) * t->block, t->n); i++)
       out[i] = (float)(sign_of(t, prim_code(t->data->data, t->bits, r * t->n + i)) - zero) * t->row_scales[b];
   }
@@ -266,8 +301,10 @@ ane_status prim_gather_block_quantized(struct ane_prim_call *c) {
     for (int64_t e = 0; e < each; e++) {
       int64_t at = index[i] < 0 ? index[i] + n : index[i];
       float *row = y + (i * each + e) * t.n;
-      if (at >= 0 && at < n) table_row(&t, at * each + e, row);
-      else memset(row, 0, (size_t)t.n * sizeof *row);
+      if (at >= 0 && at < n)
+        table_row(&t, at * each + e, row);
+      else
+        memset(row, 0, (size_t)t.n * sizeof *row);
     }
   return c->status;
 }

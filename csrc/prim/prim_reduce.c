@@ -20,8 +20,10 @@ static ane_status plan(struct ane_prim_call *c, const struct ane_dyn *x, uint32_
   prim_strides(x->rank, x->dim, stride);
   for (int i = 0; i < x->rank; i++) {
     bool gone = mask >> i & 1;
-    if (gone) r->gone[r->n_gone] = x->dim[i], r->gone_stride[r->n_gone++] = stride[i], r->inner *= x->dim[i];
-    else r->kept[r->n_kept] = x->dim[i], r->kept_stride[r->n_kept++] = stride[i];
+    if (gone)
+      r->gone[r->n_gone] = x->dim[i], r->gone_stride[r->n_gone++] = stride[i], r->inner *= x->dim[i];
+    else
+      r->kept[r->n_kept] = x->dim[i], r->kept_stride[r->n_kept++] = stride[i];
     if (!gone || keep) r->dim[r->rank++] = gone ? 1 : x->dim[i];
   }
   return c->status;
@@ -91,7 +93,8 @@ static ane_status reduce(struct ane_prim_call *c, enum kind kind) {
   uint32_t mask = prim_axes(c, "axes", x->rank);
   bool keep = prim_bool(c, "keep_dims", false), floats = prim_is_float(x->dtype);
   if (c->status || plan(c, x, mask, keep, &r)) return c->status;
-  if (!floats && (kind == L2 || kind == LOG_SUM_EXP)) return prim_fail(c, ANE_UNSUPPORTED, "integers of type %s", ane_dtype_info(x->dtype)->name);
+  if (!floats && (kind == L2 || kind == LOG_SUM_EXP))
+    return prim_fail(c, ANE_UNSUPPORTED, "integers of type %s", ane_dtype_info(x->dtype)->name);
   const void *v = floats ? (const void *)prim_f32(c, x) : prim_i64(c, x);
   void *y = prim_out(c, 0, floats ? ANE_F32 : x->dtype, r.rank, r.dim);
   if (!v || !y) return c->status;
@@ -158,8 +161,10 @@ static ane_status arg_best(struct ane_prim_call *c, bool largest) {
     for (int64_t i = 1; i < l.n; i++) {
       int64_t p = base + i * l.inner, q = base + best * l.inner;
       int way = floats ? compare_f32(f[p], f[q]) : (v[p] > v[q]) - (v[p] < v[q]);
-      if (largest ? way > 0 : way < 0) best = i;
-      else if (last && way == 0) best = i;
+      if (largest ? way > 0 : way < 0)
+        best = i;
+      else if (last && way == 0)
+        best = i;
     }
     prim_store(t, y + (size_t)o * prim_width(t), &best, 1);
   }
@@ -185,8 +190,10 @@ ane_status prim_cumsum(struct ane_prim_call *c) {
       int64_t p = o / l.inner * l.n * l.inner + o % l.inner + (reverse ? l.n - 1 - i : i) * l.inner;
       double before = sum;
       uint64_t whole_before = whole;
-      if (floats) sum += (double)f[p], ((float *)y)[p] = (float)(exclusive ? before : sum);
-      else whole += (uint64_t)v[p], z[p] = (int64_t)(exclusive ? whole_before : whole);
+      if (floats)
+        sum += (double)f[p], ((float *)y)[p] = (float)(exclusive ? before : sum);
+      else
+        whole += (uint64_t)v[p], z[p] = (int64_t)(exclusive ? whole_before : whole);
     }
   }
   if (!floats) prim_store(x->dtype, y, z, x->count);
@@ -221,7 +228,8 @@ ane_status prim_topk(struct ane_prim_call *c) {
   ane_dtype t = prim_dtype(c, "output_indices_dtype", ANE_I32);
   struct lines l = lines_of(x, axis);
   if (k == -1) k = l.n;
-  if (!c->status && (k < 0 || k > l.n)) prim_fail(c, ANE_RANGE, "k is %lld, the axis has %lld elements", (long long)k, (long long)l.n);
+  if (!c->status && (k < 0 || k > l.n))
+    prim_fail(c, ANE_RANGE, "k is %lld, the axis has %lld elements", (long long)k, (long long)l.n);
   if (c->status) return c->status;
   for (int i = 0; i < x->rank; i++) dim[i] = i == axis ? k : x->dim[i];
   const float *f = floats ? prim_f32(c, x) : NULL;
@@ -231,12 +239,15 @@ ane_status prim_topk(struct ane_prim_call *c) {
   if (c->status) return c->status;
   for (int64_t o = 0; o < l.outer * l.inner; o++) {
     int64_t base = o / l.inner * l.n * l.inner + o % l.inner, to = o / l.inner * k * l.inner + o % l.inner;
-    for (int64_t i = 0; i < l.n; i++) list[i] = (struct candidate){floats ? f[base + i * l.inner] : 0, floats ? 0 : v[base + i * l.inner], i};
+    for (int64_t i = 0; i < l.n; i++)
+      list[i] = (struct candidate){floats ? f[base + i * l.inner] : 0, floats ? 0 : v[base + i * l.inner], i};
     qsort(list, (size_t)l.n, sizeof *list, up ? ascending : descending);
     if (!sort) qsort(list, (size_t)k, sizeof *list, by_index);
     for (int64_t i = 0; i < k; i++, to += l.inner) {
-      if (floats) ((float *)(void *)y)[to] = list[i].f;
-      else prim_store(x->dtype, y + (size_t)to * prim_width(x->dtype), &list[i].v, 1);
+      if (floats)
+        ((float *)(void *)y)[to] = list[i].f;
+      else
+        prim_store(x->dtype, y + (size_t)to * prim_width(x->dtype), &list[i].v, 1);
       if (z) prim_store(t, z + (size_t)to * prim_width(t), &list[i].index, 1);
     }
   }

@@ -13,7 +13,8 @@ static int64_t clamp_axis(int64_t a, int rank) {
 
 ane_status prim_shape(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0];
-  int64_t from = clamp_axis(prim_int(c, "start", 0), x->rank), to = clamp_axis(prim_int(c, "end", x->rank), x->rank), n = ANE_MAX(to - from, 0);
+  int64_t from = clamp_axis(prim_int(c, "start", 0), x->rank), to = clamp_axis(prim_int(c, "end", x->rank), x->rank),
+          n = ANE_MAX(to - from, 0);
   int64_t *y = prim_out(c, 0, ANE_I64, 1, &n);
   for (int64_t i = 0; y && i < n; i++) y[i] = x->dim[from + i];
   return c->status;
@@ -37,16 +38,20 @@ ane_status prim_reshape(struct ane_prim_call *c) {
   if (c->status) return c->status;
   for (int i = 0; i < rank; i++) {
     if (dim[i] == 0 && !zero) {
-      if (i + shift < 0 || i + shift >= x->rank) return prim_fail(c, ANE_SHAPE, "shape copies dimension %d of %s", i + 1, ane_dyn_text(x, a));
+      if (i + shift < 0 || i + shift >= x->rank)
+        return prim_fail(c, ANE_SHAPE, "shape copies dimension %d of %s", i + 1, ane_dyn_text(x, a));
       dim[i] = x->dim[i + shift];
     }
     if (dim[i] < -1) return prim_fail(c, ANE_INVALID, "shape holds %" PRId64, dim[i]);
     if (dim[i] == -1 && hole >= 0) return prim_fail(c, ANE_INVALID, "shape holds -1 twice");
-    if (dim[i] == -1) hole = i;
-    else if (__builtin_mul_overflow(known, dim[i], &known)) return prim_fail(c, ANE_SHAPE, "shape %s has too many elements", prim_dims(rank, dim, b));
+    if (dim[i] == -1)
+      hole = i;
+    else if (__builtin_mul_overflow(known, dim[i], &known))
+      return prim_fail(c, ANE_SHAPE, "shape %s has too many elements", prim_dims(rank, dim, b));
   }
   if (hole >= 0) dim[hole] = known && x->count % known == 0 ? x->count / known : known ? -1 : 0;
-  if (!prim_count(rank, dim, &n) || n != x->count) return prim_fail(c, ANE_SHAPE, "%s cannot take the shape %s", ane_dyn_text(x, a), prim_dims(rank, dim, b));
+  if (!prim_count(rank, dim, &n) || n != x->count)
+    return prim_fail(c, ANE_SHAPE, "%s cannot take the shape %s", ane_dyn_text(x, a), prim_dims(rank, dim, b));
   return prim_view(c, 0, x, rank, dim);
 }
 
@@ -62,7 +67,8 @@ ane_status prim_flatten(struct ane_prim_call *c) {
 ane_status prim_expand_dims(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0], *axes = prim_in(c, "axes");
   int rank = x->rank + (int)ANE_MIN(axes->count, (int64_t)ANE_PRIM_RANK);
-  if (rank > ANE_PRIM_RANK) return prim_fail(c, ANE_UNSUPPORTED, "a result of %d dimensions, at most %d are supported", rank, ANE_PRIM_RANK);
+  if (rank > ANE_PRIM_RANK)
+    return prim_fail(c, ANE_UNSUPPORTED, "a result of %d dimensions, at most %d are supported", rank, ANE_PRIM_RANK);
   uint32_t mask = prim_axes(c, "axes", rank);
   int64_t dim[ANE_PRIM_RANK];
   for (int i = 0, k = 0; i < rank && !c->status; i++) dim[i] = mask >> i & 1 ? 1 : x->dim[k++];
@@ -100,8 +106,10 @@ ane_status prim_fill(struct ane_prim_call *c) {
   if (ane_dtype_info(t)->block != 1) return prim_fail(c, ANE_UNSUPPORTED, "a value of type %s", ane_dtype_info(t)->name);
   char *y = prim_out(c, 0, t, rank, dim);
   for (int64_t i = 0; y && i < c->out[0].count; i++) {
-    if (floats) ((float *)(void *)y)[i] = f;
-    else prim_store(t, y + (size_t)i * prim_width(t), &v, 1);
+    if (floats)
+      ((float *)(void *)y)[i] = f;
+    else
+      prim_store(t, y + (size_t)i * prim_width(t), &v, 1);
   }
   return c->status;
 }
@@ -143,8 +151,10 @@ ane_status prim_one_hot(struct ane_prim_call *c) {
   int axis = prim_axis(c, "axis", -1, x->rank + 1);
   const int64_t *v = prim_i64(c, x);
   if (c->status) return c->status;
-  if (depth < 1 || values->count != 2) return prim_fail(c, ANE_INVALID, "depth is %" PRId64 " and values has %" PRId64 " elements", depth, values->count);
-  if (ane_dtype_info(values->dtype)->block != 1) return prim_fail(c, ANE_UNSUPPORTED, "values of type %s", ane_dtype_info(values->dtype)->name);
+  if (depth < 1 || values->count != 2)
+    return prim_fail(c, ANE_INVALID, "depth is %" PRId64 " and values has %" PRId64 " elements", depth, values->count);
+  if (ane_dtype_info(values->dtype)->block != 1)
+    return prim_fail(c, ANE_UNSUPPORTED, "values of type %s", ane_dtype_info(values->dtype)->name);
   for (int i = 0; i <= x->rank; i++) dim[i] = i < axis ? x->dim[i] : i == axis ? depth : x->dim[i - 1];
   for (int i = axis; i < x->rank; i++) inner *= x->dim[i];
   bool floats = prim_is_float(values->dtype);

@@ -25,8 +25,8 @@ static ane_status map_f32(struct ane_prim_call *c, map_fn fn, float a, float b) 
   return c->status;
 }
 
-#define MAP(name, expr)                                                                \
-  static float name##_f(float x, float a ANE_UNUSED, float b ANE_UNUSED) { return expr; } \
+#define MAP(name, expr)                                                                                                          \
+  static float name##_f(float x, float a ANE_UNUSED, float b ANE_UNUSED) { return expr; }                                        \
   ane_status prim_##name(struct ane_prim_call *c) { return map_f32(c, name##_f, 0, 0); }
 
 MAP(sqrt, sqrtf(x))
@@ -44,11 +44,11 @@ MAP(softplus, x > 0 ? x + log1pf(expf(-x)) : log1pf(expf(x)))
 MAP(softsign, x / (1 + fabsf(x)))
 
 /* With parameters; the defaults are MIL's, or ONNX's where MIL has none. */
-#define MAP2(name, expr, pa, da, pb, db)                                                    \
-  static float name##_f(float x, float a ANE_UNUSED, float b ANE_UNUSED) { return expr; }    \
-  ane_status prim_##name(struct ane_prim_call *c) {                                         \
-    float a = prim_float(c, pa, da), b = prim_float(c, pb, db);                             \
-    return c->status ? c->status : map_f32(c, name##_f, a, b);                              \
+#define MAP2(name, expr, pa, da, pb, db)                                                                                         \
+  static float name##_f(float x, float a ANE_UNUSED, float b ANE_UNUSED) { return expr; }                                        \
+  ane_status prim_##name(struct ane_prim_call *c) {                                                                              \
+    float a = prim_float(c, pa, da), b = prim_float(c, pb, db);                                                                  \
+    return c->status ? c->status : map_f32(c, name##_f, a, b);                                                                   \
   }
 MAP2(rsqrt, 1 / sqrtf(x + a), "epsilon", 0, "epsilon", 0)
 MAP2(inverse, 1 / (x + a), "epsilon", 0, "epsilon", 0)
@@ -56,10 +56,12 @@ MAP2(log, logf(x + a), "epsilon", 0, "epsilon", 0)
 MAP2(leaky_relu, x >= 0 ? x : a * x, "alpha", 0.01f, "alpha", 0)
 MAP2(elu, x >= 0 ? x : a * expm1f(x), "alpha", 1, "alpha", 0)
 MAP2(clamped_relu, fminf(b, x >= 0 ? x : a * x), "alpha", 0, "beta", 0)
-MAP2(sigmoid_hard, fminf(fmaxf(a * x + b, 0), 1), "alpha", 0.2f, "beta", 0.5f)
+MAP2(sigmoid_hard, fminf(fmaxf(a *x + b, 0), 1), "alpha", 0.2f, "beta", 0.5f)
 
 /* Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016): the definition and its two approximations. */
-static float gelu_exact(float x, float a ANE_UNUSED, float b ANE_UNUSED) { return 0.5f * x * (1 + erff(x * 0.70710678118654752f)); }
+static float gelu_exact(float x, float a ANE_UNUSED, float b ANE_UNUSED) {
+  return 0.5f * x * (1 + erff(x * 0.70710678118654752f));
+}
 static float gelu_tanh(float x, float a ANE_UNUSED, float b ANE_UNUSED) {
   return 0.5f * x * (1 + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
 }
@@ -88,14 +90,14 @@ static ane_status map_both(struct ane_prim_call *c, map_fn floats, int64_t (*int
   return c->status;
 }
 
-#define BOTH(name, float_expr, int_expr)                                                    \
-  static float name##_f(float x, float a ANE_UNUSED, float b ANE_UNUSED) { return float_expr; } \
-  static int64_t name##_i(int64_t x) { return int_expr; }                                   \
+#define BOTH(name, float_expr, int_expr)                                                                                         \
+  static float name##_f(float x, float a ANE_UNUSED, float b ANE_UNUSED) { return float_expr; }                                  \
+  static int64_t name##_i(int64_t x) { return int_expr; }                                                                        \
   ane_status prim_##name(struct ane_prim_call *c) { return map_both(c, name##_f, name##_i); }
 BOTH(abs, fabsf(x), x < 0 ? (int64_t)(0 - (uint64_t)x) : x)
 BOTH(neg, -x, (int64_t)(0 - (uint64_t)x))
 BOTH(sign, (float)((x > 0) - (x < 0)), (x > 0) - (x < 0))
-BOTH(square, x *x, (int64_t)((uint64_t)x * (uint64_t)x))
+BOTH(square, x *x, (int64_t)((uint64_t)x *(uint64_t)x))
 BOTH(floor, floorf(x), x)
 BOTH(ceil, ceilf(x), x)
 BOTH(round, rintf(x), x)

@@ -7,7 +7,7 @@
 /* Plain types: one function a type around ane_to_f32, which cannot fail for them. */
 #define PLAIN_TYPES(X) X(F16) X(BF16) X(F32) X(F64) X(I8) X(I16) X(I32) X(U8) X(U16) X(U32) X(F8E4M3) X(F8E5M2)
 
-#define PLAIN(id) \
+#define PLAIN(id)                                                                                                                \
   static void decode_##id(const void *src, float *dst, uint64_t n) { (void)!ane_to_f32(ANE_##id, src, dst, n, NULL); }
 PLAIN_TYPES(PLAIN)
 #undef PLAIN
@@ -37,12 +37,11 @@ static const ane_decode_fn decoders[ANE_DTYPE_COUNT] = {
 #undef ROW
 };
 
-static const ane_encode_fn encoders[ANE_DTYPE_COUNT] = {
-    [ANE_F32] = encode_f32,
-    [ANE_F16] = encode_f16,
-    [ANE_BF16] = encode_bf16,
+static const ane_encode_fn encoders[ANE_DTYPE_COUNT] = {[ANE_F32] = encode_f32,
+                                                        [ANE_F16] = encode_f16,
+                                                        [ANE_BF16] = encode_bf16,
 #define ROW(id, name) [ANE_##id] = ane_##name##_encode,
-    ANE_BLOCK_ENCODERS(ROW)
+                                                        ANE_BLOCK_ENCODERS(ROW)
 #undef ROW
 };
 
@@ -59,7 +58,9 @@ static const weighted_fn weighted[ANE_DTYPE_COUNT] = {
 bool ane_encode(ane_dtype t, const float *src, const float *importance, void *dst, uint64_t n) {
   ane_encode_fn plain = ane_encoder(t);
   if (!plain) return false;
-  if (importance && weighted[t]) weighted[t](src, importance, dst, n);
-  else plain(src, dst, n);
+  if (importance && weighted[t])
+    weighted[t](src, importance, dst, n);
+  else
+    plain(src, dst, n);
   return true;
 }

@@ -132,8 +132,12 @@ static struct ane_line fit_between(const struct ane_span *s, int top, bound b) {
   return best.line;
 }
 
-struct ane_line ane_fit_range(const struct ane_span *s, int top) { return fit_between(s, top, BELOW_ZERO); }
-struct ane_line ane_fit_free(const struct ane_span *s, int top) { return fit_between(s, top, FREE); }
+struct ane_line ane_fit_range(const struct ane_span *s, int top) {
+  return fit_between(s, top, BELOW_ZERO);
+}
+struct ane_line ane_fit_free(const struct ane_span *s, int top) {
+  return fit_between(s, top, FREE);
+}
 
 struct ane_line ane_fit_signed(const struct ane_span *s, int half) {
   float far = 0; /* the element of largest magnitude: it gets the end of the range that has one code more */

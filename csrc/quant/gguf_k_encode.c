@@ -238,15 +238,15 @@ static void pack_q6_k(const struct choice *c, ane_block_q6_k *b) {
   b->d = ane_f32_f16(c->d);
 }
 
-#define ENCODER(type)                                                                                       \
-  void ane_##type##_encode_weighted(const float *src, const float *importance, void *dst, uint64_t n) {     \
-    ane_block_##type *b = dst;                                                                              \
-    for (uint64_t i = 0; i < n / ANE_QK_K; i++) {                                                           \
-      struct choice c;                                                                                      \
-      encode(&type, src + i * ANE_QK_K, importance ? importance + i * ANE_QK_K : NULL, &c);                 \
-      pack_##type(&c, &b[i]);                                                                               \
-    }                                                                                                       \
-  }                                                                                                         \
+#define ENCODER(type)                                                                                                            \
+  void ane_##type##_encode_weighted(const float *src, const float *importance, void *dst, uint64_t n) {                          \
+    ane_block_##type *b = dst;                                                                                                   \
+    for (uint64_t i = 0; i < n / ANE_QK_K; i++) {                                                                                \
+      struct choice c;                                                                                                           \
+      encode(&type, src + i * ANE_QK_K, importance ? importance + i * ANE_QK_K : NULL, &c);                                      \
+      pack_##type(&c, &b[i]);                                                                                                    \
+    }                                                                                                                            \
+  }                                                                                                                              \
   void ane_##type##_encode(const float *src, void *dst, uint64_t n) { ane_##type##_encode_weighted(src, NULL, dst, n); }
 
 ENCODER(q2_k)

@@ -27,7 +27,7 @@ struct points {
 
 struct memory {
   double x[ANE_PALETTE_KEYS], w[ANE_PALETTE_KEYS + 1], s[ANE_PALETTE_KEYS + 1];
-  int edge[RUNS + 1];                  /* runs are points [edge[i], edge[i + 1]) */
+  int edge[RUNS + 1]; /* runs are points [edge[i], edge[i + 1]) */
   double run_w[RUNS + 1], run_s[RUNS + 1];
   double gain[2][RUNS];
   uint16_t from[K][RUNS];
@@ -110,8 +110,10 @@ static int above(const struct points *p, double at) {
   int lo = 0, hi = p->n;
   while (lo < hi) {
     int mid = (lo + hi) / 2;
-    if (p->x[mid] > at) hi = mid;
-    else lo = mid + 1;
+    if (p->x[mid] > at)
+      hi = mid;
+    else
+      lo = mid + 1;
   }
   return lo;
 }

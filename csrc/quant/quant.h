@@ -1,5 +1,5 @@
-/* Block codecs: rows of any stored type to float32 and back, whole tensors from one type to another. The layouts are those of the GGUF specification
- * (ggml/docs/gguf.md) and of ggml's block structs; quant/blocks.h draws them. */
+/* Block codecs: rows of any stored type to float32 and back, whole tensors from one type to another. The layouts are those of the
+ * GGUF specification (ggml/docs/gguf.md) and of ggml's block structs; quant/blocks.h draws them. */
 #ifndef ANE_QUANT_QUANT_H
 #define ANE_QUANT_QUANT_H
 

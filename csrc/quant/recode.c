@@ -17,9 +17,9 @@ struct recoding {
   size_t src_row, dst_row;   /* bytes */
   int64_t room;              /* rows of a block */
   _Atomic int64_t next;
-  float *plain;              /* threads x 2 x cols: a row, and what its bytes give back */
-  uint8_t *gathered;         /* threads x src_row, where the source is transposed */
-  uint8_t *out;              /* room x dst_row */
+  float *plain;               /* threads x 2 x cols: a row, and what its bytes give back */
+  uint8_t *gathered;          /* threads x src_row, where the source is transposed */
+  uint8_t *out;               /* room x dst_row */
   struct ane_measure *errors; /* room; summed up in the order of rows, so that a report does not depend on the threads */
 };
 
@@ -105,8 +105,10 @@ static ane_status recode_blocks(struct recoding *k, struct ane_pool *pool, ane_r
   for (k->first = 0; k->first < rows; k->first += k->rows) {
     k->rows = ANE_MIN(k->room, rows - k->first);
     atomic_store(&k->next, 0);
-    if (same_bytes(k->r)) copy_rows(k);
-    else ane_pool_run(pool, recode_rows, k);
+    if (same_bytes(k->r))
+      copy_rows(k);
+    else
+      ane_pool_run(pool, recode_rows, k);
     ane_status st = add_errors(k, total, err);
     if (!st) st = sink(arg, k->out, (size_t)k->rows * k->dst_row, err);
     if (st) return st;
@@ -156,8 +158,10 @@ ane_status ane_recode_rows(struct ane_pool *pool, const struct ane_recode *r, an
   k.gathered = ane_malloc(r->src->transposed ? threads * k.src_row : 0);
   k.out = ane_malloc(bytes);
   k.errors = ane_calloc((size_t)k.room, sizeof *k.errors);
-  if (!k.plain || !k.gathered || !k.out || !k.errors) st = ane_fail(err, ANE_NOMEM, "not enough memory for a block of rows");
-  else st = recode_blocks(&k, pool, sink, arg, total, err);
+  if (!k.plain || !k.gathered || !k.out || !k.errors)
+    st = ane_fail(err, ANE_NOMEM, "not enough memory for a block of rows");
+  else
+    st = recode_blocks(&k, pool, sink, arg, total, err);
   ane_free(k.plain);
   ane_free(k.gathered);
   ane_free(k.out);

@@ -87,8 +87,8 @@ struct fitting {
   const struct ane_weight_rows *src;
   const float *importance;
   double per_mean;
-  float *tiles;   /* threads x tile */
-  uint64_t *bins; /* threads x ANE_PALETTE_KEYS; NULL: only the largest is wanted */
+  float *tiles;              /* threads x tile */
+  uint64_t *bins;            /* threads x ANE_PALETTE_KEYS; NULL: only the largest is wanted */
   _Atomic int64_t next, bad; /* tile; first row with an element that is not finite, or INT64_MAX */
   _Atomic uint32_t peak;     /* largest |w|, as bits: positive floats order as integers */
 };
@@ -121,13 +121,14 @@ static void take_table(struct fitting *k, size_t threads, void *scratch, uint16_
   ane_palette(k->bins, scratch, lut);
 }
 
-ane_status ane_weight_fit(struct ane_weight_fit *out, struct ane_pool *pool, const struct ane_weight_rows *src, struct ane_weight_spec spec,
-                          const float *importance, struct ane_error *err) {
+ane_status ane_weight_fit(struct ane_weight_fit *out, struct ane_pool *pool, const struct ane_weight_rows *src,
+                          struct ane_weight_spec spec, const float *importance, struct ane_error *err) {
   *out = (struct ane_weight_fit){.spec = ane_weight_spec_fit(spec, src->rows, src->cols)};
   bool table = out->spec.scheme == ANE_WEIGHT_LUT4 && out->spec.size == 0;
   if (!table && out->spec.scheme != ANE_WEIGHT_INT8) return ANE_OK;
   size_t threads = (size_t)ane_pool_threads(pool), floats;
-  if (!ane_mul_size(threads * ANE_WEIGHT_TILE * sizeof(float), (size_t)src->cols, &floats)) return ane_fail(err, ANE_SHAPE, "its size overflows");
+  if (!ane_mul_size(threads * ANE_WEIGHT_TILE * sizeof(float), (size_t)src->cols, &floats))
+    return ane_fail(err, ANE_SHAPE, "its size overflows");
   struct fitting k = {.src = src, .importance = importance, .per_mean = weight_per_mean(importance, src->cols), .bad = INT64_MAX};
   ane_status st = ANE_OK;
   k.tiles = ane_malloc(floats);
@@ -142,8 +143,10 @@ ane_status ane_weight_fit(struct ane_weight_fit *out, struct ane_pool *pool, con
     st = ane_fail(err, ANE_INVALID, "row %" PRId64 " has an element that is not finite, or beyond fp16", (int64_t)k.bad);
     goto out;
   }
-  if (table) take_table(&k, threads, scratch, out->lut);
-  else out->scale = ane_f16_f32(int8_scale(ane_bits_f32(atomic_load(&k.peak))));
+  if (table)
+    take_table(&k, threads, scratch, out->lut);
+  else
+    out->scale = ane_f16_f32(int8_scale(ane_bits_f32(atomic_load(&k.peak))));
 out:
   ane_free(k.tiles);
   ane_free(k.bins);
@@ -160,8 +163,8 @@ size_t ane_weight_tile_scratch(const struct ane_weight_fit *fit, int64_t cols) {
   return tables ? ANE_PALETTE_KEYS * sizeof(uint64_t) + ane_palette_scratch() : 0;
 }
 
-static void lut4_tile(const struct ane_weight_fit *fit, const float *rows, int n, int64_t cols, const float *importance, void *scratch,
-                      struct ane_weight_tile *out) {
+static void lut4_tile(const struct ane_weight_fit *fit, const float *rows, int n, int64_t cols, const float *importance,
+                      void *scratch, struct ane_weight_tile *out) {
   if (fit->spec.size == 0) {
     memcpy(out->lut, fit->lut, sizeof fit->lut);
     ane_palette_assign(rows, n * cols, fit->lut, out->codes);
@@ -184,12 +187,13 @@ static void int4_tile(const struct ane_weight_fit *fit, const float *rows, int n
   float even[ANE_SPAN_MAX];
   int size = fit->spec.size;
   for (int i = 0; i < size; i++) even[i] = 1;
-  for (int64_t i = 0; i < n * cols; i += size) *out->scales++ = int4_block(rows + i, importance ? importance + i % cols : even, size, out->codes + i);
+  for (int64_t i = 0; i < n * cols; i += size)
+    *out->scales++ = int4_block(rows + i, importance ? importance + i % cols : even, size, out->codes + i);
   out->scales -= n * cols / size;
 }
 
-void ane_weight_encode_tile(const struct ane_weight_fit *fit, const float *rows, int n, int64_t cols, const float *importance, void *scratch,
-                            struct ane_weight_tile *out) {
+void ane_weight_encode_tile(const struct ane_weight_fit *fit, const float *rows, int n, int64_t cols, const float *importance,
+                            void *scratch, struct ane_weight_tile *out) {
   switch (fit->spec.scheme) {
     case ANE_WEIGHT_FP16: break;
     case ANE_WEIGHT_INT8:
@@ -205,7 +209,8 @@ void ane_weight_encode_tile(const struct ane_weight_fit *fit, const float *rows,
   }
 }
 
-void ane_weight_decode_tile(const struct ane_weight_fit *fit, const struct ane_weight_tile *tile, int n, int64_t cols, float *dst) {
+void ane_weight_decode_tile(const struct ane_weight_fit *fit, const struct ane_weight_tile *tile, int n, int64_t cols,
+                            float *dst) {
   struct ane_weight_spec s = fit->spec;
   for (int r = 0; r < n; r++, dst += cols) {
     const uint8_t *codes = tile->codes + r * cols;
@@ -261,8 +266,10 @@ static void encode_one(struct encoding *k, int64_t row, int n, const float *x, u
   if (s.scheme == ANE_WEIGHT_INT4_BLOCK) t.scales = w->scales + at / s.size;
   if (s.scheme == ANE_WEIGHT_LUT4 && s.size) t.lut = w->lut + row / s.size * 16;
   ane_weight_encode_tile(k->fit, x, n, w->cols, k->importance, scratch, &t);
-  if (s.scheme == ANE_WEIGHT_INT4_BLOCK || s.scheme == ANE_WEIGHT_LUT4) put_nibbles(w->payload, at, codes, n * w->cols);
-  else memcpy(w->payload + at, codes, (size_t)(n * w->cols));
+  if (s.scheme == ANE_WEIGHT_INT4_BLOCK || s.scheme == ANE_WEIGHT_LUT4)
+    put_nibbles(w->payload, at, codes, n * w->cols);
+  else
+    memcpy(w->payload + at, codes, (size_t)(n * w->cols));
 }
 
 static void encode_tiles(void *arg, int thread, int threads) {
@@ -285,14 +292,17 @@ static ane_status add_errors(const struct encoding *k, int64_t tiles, struct ane
   const struct ane_weights *w = k->w;
   for (int64_t i = 0; i < tiles; i++) {
     const struct ane_measure *e = &k->errors[i];
-    if (e->bad >= 0) return ane_fail(err, ANE_INVALID, "row %" PRId64 " has an element that is not finite, or beyond fp16", e->bad);
+    if (e->bad >= 0)
+      return ane_fail(err, ANE_INVALID, "row %" PRId64 " has an element that is not finite, or beyond fp16", e->bad);
     ane_recode_add(&k->w->error, e, (uint64_t)(ANE_MIN(w->rows - i * ANE_WEIGHT_TILE, ANE_WEIGHT_TILE) * w->cols));
   }
   return ANE_OK;
 }
 
-static ane_status check_slice(const struct ane_weight_rows *src, struct ane_weight_spec s, int64_t from, int64_t to, struct ane_error *err) {
-  if (from < 0 || to <= from || to > src->rows) return ane_fail(err, ANE_RANGE, "rows %" PRId64 " .. %" PRId64 " of %" PRId64, from, to, src->rows);
+static ane_status check_slice(const struct ane_weight_rows *src, struct ane_weight_spec s, int64_t from, int64_t to,
+                              struct ane_error *err) {
+  if (from < 0 || to <= from || to > src->rows)
+    return ane_fail(err, ANE_RANGE, "rows %" PRId64 " .. %" PRId64 " of %" PRId64, from, to, src->rows);
   int64_t table = s.scheme == ANE_WEIGHT_LUT4 && s.size ? s.size : 1;
   if (from % table || (to % table && to != src->rows))
     return ane_fail(err, ANE_RANGE, "rows %" PRId64 " .. %" PRId64 " are not whole tables of %" PRId64 " rows", from, to, table);
@@ -310,8 +320,9 @@ static bool make_parts(struct ane_weights *w, const struct ane_weight_fit *fit) 
   return true;
 }
 
-ane_status ane_weights_encode(struct ane_weights *out, struct ane_pool *pool, const struct ane_weight_rows *src, const struct ane_weight_fit *fit,
-                              int64_t from, int64_t to, const float *importance, struct ane_error *err) {
+ane_status ane_weights_encode(struct ane_weights *out, struct ane_pool *pool, const struct ane_weight_rows *src,
+                              const struct ane_weight_fit *fit, int64_t from, int64_t to, const float *importance,
+                              struct ane_error *err) {
   *out = (struct ane_weights){.spec = fit->spec};
   if (to < 0) to = src->rows;
   ane_status st = check_slice(src, fit->spec, from, to, err);
@@ -319,7 +330,8 @@ ane_status ane_weights_encode(struct ane_weights *out, struct ane_pool *pool, co
   out->rows = to - from, out->cols = src->cols;
   size_t threads = (size_t)ane_pool_threads(pool), tile;
   int64_t tiles = (out->rows + ANE_WEIGHT_TILE - 1) / ANE_WEIGHT_TILE;
-  if (!ane_weight_sizes(fit->spec, out->rows, out->cols, &out->sizes) || !ane_mul_size(threads * ANE_WEIGHT_TILE * 2 * sizeof(float), (size_t)out->cols, &tile))
+  if (!ane_weight_sizes(fit->spec, out->rows, out->cols, &out->sizes) ||
+      !ane_mul_size(threads * ANE_WEIGHT_TILE * 2 * sizeof(float), (size_t)out->cols, &tile))
     return ane_fail(err, ANE_SHAPE, "its size overflows");
   struct encoding k = {.w = out, .src = src, .fit = fit, .importance = importance, .from = from};
   k.scratch_bytes = ane_align_up(ane_weight_tile_scratch(fit, out->cols), 64);

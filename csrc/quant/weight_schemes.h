@@ -45,9 +45,9 @@ struct ane_weight_spec ane_weight_spec_fit(struct ane_weight_spec s, int64_t row
 
 /* Bytes of the parts of a matrix in a scheme that fits it; false on overflow. */
 struct ane_weight_sizes {
-  uint64_t payload; /* codes, or the fp16 weights themselves */
+  uint64_t payload;     /* codes, or the fp16 weights themselves */
   uint64_t scales, lut; /* numbers of fp16 values, not bytes */
-  uint64_t bytes;   /* all together */
+  uint64_t bytes;       /* all together */
 };
 bool ane_weight_sizes(struct ane_weight_spec s, int64_t rows, int64_t cols, struct ane_weight_sizes *out);
 
@@ -74,8 +74,8 @@ struct ane_weight_fit {
 /* importance: cols weights >= 0 for the squared error of each column (mean squares of what it is multiplied by), or NULL. It
  * guides INT4_BLOCK and LUT4; the others ignore it. Reads all rows for INT8 and LUT4 of size 0, none for the others.
  * `spec` is fitted first (ane_weight_spec_fit). ANE_INVALID where an element is not finite. */
-ane_status ane_weight_fit(struct ane_weight_fit *out, struct ane_pool *pool, const struct ane_weight_rows *src, struct ane_weight_spec spec,
-                          const float *importance, struct ane_error *err);
+ane_status ane_weight_fit(struct ane_weight_fit *out, struct ane_pool *pool, const struct ane_weight_rows *src,
+                          struct ane_weight_spec spec, const float *importance, struct ane_error *err);
 
 /* Encoded rows of a matrix as MIL wants them. */
 struct ane_weights {
@@ -91,8 +91,9 @@ struct ane_weights {
 /* Encodes rows [from, to), to < 0: to the end. With tables of `size` rows, from is a multiple of size, and so is to but at the
  * end. The result is freed by ane_weights_free, also after an error. ANE_NOMEM, ANE_RANGE; ANE_INVALID where an element is not
  * finite, or too large for fp16. */
-ane_status ane_weights_encode(struct ane_weights *out, struct ane_pool *pool, const struct ane_weight_rows *src, const struct ane_weight_fit *fit,
-                              int64_t from, int64_t to, const float *importance, struct ane_error *err);
+ane_status ane_weights_encode(struct ane_weights *out, struct ane_pool *pool, const struct ane_weight_rows *src,
+                              const struct ane_weight_fit *fit, int64_t from, int64_t to, const float *importance,
+                              struct ane_error *err);
 void ane_weights_free(struct ane_weights *w); /* a zeroed one is fine */
 
 /* Float32 values of rows [from, from + n), exact, to dst [n, cols]. */
@@ -112,9 +113,10 @@ struct ane_weight_tile {
 size_t ane_weight_tile_scratch(const struct ane_weight_fit *fit, int64_t cols);
 /* rows: [n, cols], the first of them a multiple of the table's rows. On one thread. Elements that are not finite give some
  * code. */
-void ane_weight_encode_tile(const struct ane_weight_fit *fit, const float *rows, int n, int64_t cols, const float *importance, void *scratch,
-                            struct ane_weight_tile *out);
+void ane_weight_encode_tile(const struct ane_weight_fit *fit, const float *rows, int n, int64_t cols, const float *importance,
+                            void *scratch, struct ane_weight_tile *out);
 /* Its values, to dst [n, cols]. */
-void ane_weight_decode_tile(const struct ane_weight_fit *fit, const struct ane_weight_tile *tile, int n, int64_t cols, float *dst);
+void ane_weight_decode_tile(const struct ane_weight_fit *fit, const struct ane_weight_tile *tile, int n, int64_t cols,
+                            float *dst);
 
 #endif

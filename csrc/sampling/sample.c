@@ -129,7 +129,8 @@ ane_status ane_sample(const float *row, int32_t n, const struct ane_sampling *ho
                       uint64_t position, float *work, struct ane_ranked *ranked, struct ane_ranked *out, struct ane_error *err) {
   row = adjust(row, n, how, recent, n_recent, work);
   struct ane_ranked best = ane_best(row, n);
-  if (!(best.value > -INFINITY)) return ane_fail(err, ANE_INVALID, "every token is banned or has no number: nothing to choose from");
+  if (!(best.value > -INFINITY))
+    return ane_fail(err, ANE_INVALID, "every token is banned or has no number: nothing to choose from");
   *out = how->temperature > 0 ? draw(row, n, how, best.value, ane_random(how->seed, position), ranked) : best;
   return ANE_OK;
 }

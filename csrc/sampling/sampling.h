@@ -49,7 +49,7 @@ struct ane_bias {
 
 /* In the order in which they are applied. The comment holds the neutral value. */
 struct ane_sampling {
-  float repeat_penalty;        /* 1; > 0. Keskar et al. 2019 (CTRL): logits of recent ids are divided by it, or multiplied if negative */
+  float repeat_penalty; /* 1; > 0. Keskar et al. 2019 (CTRL): logits of recent ids are divided by it, or multiplied if negative */
   const struct ane_bias *bias; /* NULL; each id at most once; ids >= n are skipped */
   int32_t n_bias;
   float temperature; /* 0 = the best token; else logits / temperature */

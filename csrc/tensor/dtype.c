@@ -31,12 +31,12 @@ bool ane_dtype_bytes(ane_dtype t, uint64_t n, uint64_t *bytes) {
 }
 
 ane_status ane_to_f32(ane_dtype t, const void *src, float *dst, uint64_t n, struct ane_error *err) {
-#define EACH(type, expr)                                   \
-  for (uint64_t i = 0; i < n; i++) {                       \
-    type v;                                                \
-    memcpy(&v, (const char *)src + i * sizeof v, sizeof v); \
-    dst[i] = (expr);                                       \
-  }                                                        \
+#define EACH(type, expr)                                                                                                         \
+  for (uint64_t i = 0; i < n; i++) {                                                                                             \
+    type v;                                                                                                                      \
+    memcpy(&v, (const char *)src + i * sizeof v, sizeof v);                                                                      \
+    dst[i] = (expr);                                                                                                             \
+  }                                                                                                                              \
   return ANE_OK
   switch (t) {
     case ANE_F32: memcpy(dst, src, n * sizeof *dst); return ANE_OK;
@@ -64,8 +64,10 @@ struct ane_difference ane_compare_f32(const float *a, const float *b, uint64_t n
   double aa = 0, bb = 0, ab = 0, se = 0;
   for (uint64_t i = 0; i < n; i++) {
     double x = a[i], y = b[i], e = fabs(x - y);
-    if (isnan(x) || isnan(y)) e = INFINITY;
-    else if (x == y) e = 0; /* equal infinities */
+    if (isnan(x) || isnan(y))
+      e = INFINITY;
+    else if (x == y)
+      e = 0; /* equal infinities */
     if (e > d.max_abs) d.max_abs = e, d.worst = i;
     d.max_scaled = ANE_MAX(d.max_scaled, isinf(e) ? e : e / (1 + fabs(y)));
     se += e * e, aa += x * x, bb += y * y, ab += x * y;

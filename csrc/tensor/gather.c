@@ -42,14 +42,16 @@ static int64_t scale_index(const struct ane_gather *g, int64_t r, int64_t c) {
 static float zero_at(const struct ane_gather *g, int64_t k) {
   if (!g->zeros) return g->zero_default;
   if (!g->zero_bits) return float_at(g->zeros, g->zero_dtype, k);
-  return (float)unsigned_code((const uint8_t *)g->zeros + k / g->zero_blocks * g->zero_row_bytes, g->zero_bits, k % g->zero_blocks);
+  return (float)unsigned_code((const uint8_t *)g->zeros + k / g->zero_blocks * g->zero_row_bytes, g->zero_bits,
+                              k % g->zero_blocks);
 }
 
 /* ---- The type ------------------------------------------------------------------------------------------------------*/
 
 static bool zeros_are(const struct ane_gather *g, int64_t rows, int64_t blocks, float least, float most) {
   float lift = (float)lift_of(g);
-  if (!g->zeros) return g->zero_default + lift >= least && g->zero_default + lift <= most && floorf(g->zero_default) == g->zero_default;
+  if (!g->zeros)
+    return g->zero_default + lift >= least && g->zero_default + lift <= most && floorf(g->zero_default) == g->zero_default;
   for (int64_t r = 0; r < rows; r += g->row_block)
     for (int64_t b = 0; b < blocks; b++) {
       float z = zero_at(g, g->scale_base + r / g->row_block * g->scale_row + b * g->scale_col) + lift;
@@ -133,8 +135,10 @@ static void block_row(const struct ane_gather *g, ane_dtype t, int64_t r, int64_
     block_codes(g, r, c, q);
     dst += block_head(g, t, r, c, dst);
     for (int i = 0; t == ANE_Q8_0 && i < 32; i++) q[i] ^= 0x80; /* to signed codes */
-    if (narrow) nibbles(q, dst);
-    else memcpy(dst, q, 32);
+    if (narrow)
+      nibbles(q, dst);
+    else
+      memcpy(dst, q, 32);
     dst += narrow ? 16 : 32;
   }
 }

@@ -51,20 +51,20 @@ const char *ane_shape_text(const struct ane_shape *s, char out[ANE_SHAPE_TEXT]);
  * k = scale_base + r / row_block * scale_row + (g_idx ? g_idx[c] : c / block) * scale_col of theirs. */
 struct ane_gather {
   const void *data;
-  uint64_t bytes;          /* of data */
-  ane_dtype dtype;         /* of plain elements */
+  uint64_t bytes;  /* of data */
+  ane_dtype dtype; /* of plain elements */
   int bits;
   bool is_signed;
   int64_t base, row_step, col_step;
   const void *scales;
   ane_dtype scale_dtype;
   int64_t scale_base, scale_row, scale_col, block, row_block;
-  const void *zeros;       /* NULL: zero_default everywhere */
-  ane_dtype zero_dtype;    /* of one element each; U4, I4: nibbles over the flat array */
-  int zero_bits;           /* or packed, the codes of a row of `zero_blocks` blocks padded to whole bytes; 0: not packed */
+  const void *zeros;    /* NULL: zero_default everywhere */
+  ane_dtype zero_dtype; /* of one element each; U4, I4: nibbles over the flat array */
+  int zero_bits;        /* or packed, the codes of a row of `zero_blocks` blocks padded to whole bytes; 0: not packed */
   int64_t zero_row_bytes, zero_blocks;
   float zero_default;
-  const int32_t *g_idx;    /* maybe unaligned; NULL: none */
+  const int32_t *g_idx; /* maybe unaligned; NULL: none */
 };
 
 /* Dense row-major tensor. The one who made it says who owns `data`: an ane_tensor is only a view. Rows of block types

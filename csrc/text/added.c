@@ -25,7 +25,8 @@ static ane_status add_all(struct ane_tokenizer *t, struct ane_matcher *m, struct
     uint8_t flags = t->flags ? t->flags[i] : 0;
     bool ok = true;
     if (!is_added(t, i)) continue;
-    if (flags & ANE_ADDED_NORMALISED) st = add_normalised(t, i, m, err);
+    if (flags & ANE_ADDED_NORMALISED)
+      st = add_normalised(t, i, m, err);
     else if (!(flags & ANE_ADDED_MODEL))
       ok = ane_trie_add(flags & ANE_ADDED_LATE ? &t->late : &t->added, t->pieces[i].data, t->pieces[i].len, (int32_t)i);
     if (flags & (ANE_ADDED_LATE | ANE_ADDED_MODEL) && t->types[i] == ANE_TOKEN_USER)

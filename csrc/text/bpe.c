@@ -36,8 +36,7 @@ static ane_status add_merge(struct ane_tokenizer *t, const struct ane_token_pair
                             struct ane_error *err) {
   size_t skip = ANE_MIN(t->prefix.len, m->right.len);
   both->size = 0;
-  if (!ane_buffer_append(both, m->left.data, m->left.len) ||
-      !ane_buffer_append(both, m->right.data + skip, m->right.len - skip))
+  if (!ane_buffer_append(both, m->left.data, m->left.len) || !ane_buffer_append(both, m->right.data + skip, m->right.len - skip))
     return ane_fail(err, ANE_NOMEM, "no memory for merges");
   int32_t a = part(t, m->left.data, m->left.len), b = part(t, m->right.data, m->right.len),
           c = part(t, (const char *)both->data, both->size);
@@ -111,8 +110,10 @@ static void set_symbols(struct ane_encode_run *run, struct ane_symbol *sym, cons
     int step = t->byte_level ? 1 : ane_utf8_step(s + p, n - p, NULL);
     uint32_t len = step > 0 ? (uint32_t)step : 1;
     int32_t id = ANE_NO_TOKEN;
-    if (t->byte_level) id = t->byte_ids[(unsigned char)s[p]];
-    else if (step > 0 && p >= bytes_to) id = character(run, s, s + p, len, s + n);
+    if (t->byte_level)
+      id = t->byte_ids[(unsigned char)s[p]];
+    else if (step > 0 && p >= bytes_to)
+      id = character(run, s, s + p, len, s + n);
     if (!t->byte_level && id < 0 && (p < bytes_to || has_bytes(t, s + p, len))) {
       if (p >= bytes_to) bytes_to = p + len;
       len = 1;
@@ -150,7 +151,8 @@ ane_status ane_bpe_encode(struct ane_encode_run *run, const char *s, size_t len,
   if (len >= UINT32_MAX) return ane_fail(err, ANE_RANGE, "a piece of %zu bytes without a place to split is too long", len);
   if (!ane_merge_reserve(&run->work, len)) return ane_fail(err, ANE_NOMEM, "no memory for a piece of %zu bytes", len);
   set_symbols(run, run->work.symbols, s, (uint32_t)len);
-  if (run->t->library_rules && run->t->unk == ANE_NO_TOKEN && !run->t->unk_needed && !close_gaps(run->work.symbols, (uint32_t)len))
+  if (run->t->library_rules && run->t->unk == ANE_NO_TOKEN && !run->t->unk_needed &&
+      !close_gaps(run->work.symbols, (uint32_t)len))
     return ANE_OK;
   if (!ane_merge(&run->work, run->t, s, (uint32_t)len, pair))
     return ane_fail(err, ANE_NOMEM, "no memory for a piece of %zu bytes", len);

@@ -18,7 +18,9 @@ ane_status ane_charsmap_open(struct ane_charsmap *m, struct ane_text blob, struc
   return ANE_OK;
 }
 
-static uint32_t unit(const struct ane_charsmap *m, uint32_t i) { return i < m->n_units ? ane_load_u32(m->units + 4 * (size_t)i) : 0; }
+static uint32_t unit(const struct ane_charsmap *m, uint32_t i) {
+  return i < m->n_units ? ane_load_u32(m->units + 4 * (size_t)i) : 0;
+}
 
 static uint32_t offset(uint32_t u) { return (u >> 10) << ((u & 1u << 9) >> 6); }
 

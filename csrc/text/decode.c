@@ -69,9 +69,9 @@ static bool drop_front(struct ane_buffer *b, struct ane_text prefix) {
 
 /* The list of the tokenizers library (decoders/wordpiece.rs, cleanup), in its order. */
 static bool cleanup(struct ane_buffer *b) {
-  static const char *const pairs[][2] = {{" .", "."},       {" ?", "?"},     {" !", "!"},         {" ,", ","},
-                                         {" ' ", "'"},      {" n't", "n't"}, {" 'm", "'m"},       {" do not", " don't"},
-                                         {" 's", "'s"},     {" 've", "'ve"}, {" 're", "'re"}};
+  static const char *const pairs[][2] = {{" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
+                                         {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
+                                         {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
   bool ok = true;
   for (size_t i = 0; i < ANE_COUNT(pairs) && ok; i++)
     ok = replace(b, (struct ane_text){pairs[i][0], strlen(pairs[i][0])}, (struct ane_text){pairs[i][1], strlen(pairs[i][1])});
@@ -170,8 +170,8 @@ static ane_status copy_steps(struct ane_tokenizer *t, const struct ane_tokenizer
     if (!s->from.data || !s->to.data) return ane_fail(err, ANE_NOMEM, "no memory for a tokenizer");
     if (s->kind != ANE_DECODE_PATTERN) continue;
     t->needs_matcher = true;
-    ane_status st = ane_change_open(&t->decoder_changes[i], &t->arena,
-                                    &(struct ane_normaliser){ANE_NORMALISE_PATTERN, s->from, s->to}, err);
+    ane_status st =
+        ane_change_open(&t->decoder_changes[i], &t->arena, &(struct ane_normaliser){ANE_NORMALISE_PATTERN, s->from, s->to}, err);
     if (st) return st;
   }
   return ANE_OK;

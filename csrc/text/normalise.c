@@ -74,8 +74,7 @@ static ane_status replace_matches(const struct ane_change *c, struct ane_rewrite
     ane_status st = ane_pattern_next(&c->pattern, m, s, n, &walk, &found, range, err);
     if (st) return st;
     if (found)
-      ok = ane_rewrite_copy(r, base + range[0] - r->at) &&
-           ane_rewrite_put(r, range[1] - range[0], c->n.to.data, c->n.to.len);
+      ok = ane_rewrite_copy(r, base + range[0] - r->at) && ane_rewrite_put(r, range[1] - range[0], c->n.to.data, c->n.to.len);
   }
   if (ok) ok = ane_rewrite_copy(r, base + n - r->at);
   return ok ? ANE_OK : ane_fail(err, ANE_NOMEM, "no memory to normalise %zu bytes", n);
@@ -94,8 +93,7 @@ static ane_status replace_pattern(const struct ane_change *c, struct ane_rewrite
 
 /* ---- One step ----------------------------------------------------------------------------------------------------*/
 
-ane_status ane_change_open(struct ane_change *c, struct ane_arena *arena, const struct ane_normaliser *n,
-                           struct ane_error *err) {
+ane_status ane_change_open(struct ane_change *c, struct ane_arena *arena, const struct ane_normaliser *n, struct ane_error *err) {
   *c = (struct ane_change){.n = *n};
   c->n.from.data = ane_arena_strndup(arena, n->from.len ? n->from.data : "", n->from.len);
   c->n.to.data = ane_arena_strndup(arena, n->to.len ? n->to.data : "", n->to.len);

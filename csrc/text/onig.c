@@ -22,7 +22,8 @@ enum { MAX_DEPTH = 64, NAME = 48 };
  * faster than \p{White_Space}. */
 #define SPACES "\\t-\\r \\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}"
 /* Alphabetic, M, Nd, Pc; but in [[:word:]] also six numbers of Latin-1 that Oniguruma's table for that block adds. */
-#define POSIX_WORD "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}"
+#define POSIX_WORD                                                                                                               \
+  "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}"
 #define WORD POSIX_WORD "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}"
 #define GRAPH "\\p{L}\\p{M}\\p{N}\\p{P}\\p{S}\\p{Cf}\\p{Co}"
 #define ALPHA "\\p{L}\\p{Nl}\\p{Alphabetic}"
@@ -96,7 +97,7 @@ struct onig {
   struct ane_buffer *out;
   ane_status st;
   struct ane_error *err;
-  int depth;              /* of classes */
+  int depth;                /* of classes */
   size_t groups[MAX_DEPTH]; /* where each open group begins in out */
   int n_groups;
   size_t atom; /* where what a quantifier would repeat begins; SIZE_MAX: nothing */
@@ -253,8 +254,10 @@ static void class_item(struct onig *o, struct operand *x) {
     add_to(o, &x->others, "|", 1);
     class(o, &x->others);
   } else if (*o->p == '\\') {
-    if (set_escape(o, items, &negated)) add_set(o, x, items, negated);
-    else char_escape(o, &x->items);
+    if (set_escape(o, items, &negated))
+      add_set(o, x, items, negated);
+    else
+      char_escape(o, &x->items);
   } else {
     ane_char_at(o->p, strlen(o->p), &n);
     add_to(o, &x->items, o->p, n);
@@ -346,8 +349,10 @@ static void group(struct onig *o) {
   size_t n = strspn(o->p + 1, "?") ? strspn(o->p + 2, "imx-") : 0;
   const char *close = strchr(o->p, ')');
   if (o->p[1] == '*' || strncmp(o->p, "(?#", 3) == 0) { /* a verb, a comment */
-    if (!close) refuse(o, "a group without end");
-    else add_to(o, o->out, o->p, (size_t)(close + 1 - o->p));
+    if (!close)
+      refuse(o, "a group without end");
+    else
+      add_to(o, o->out, o->p, (size_t)(close + 1 - o->p));
     o->p = close ? close + 1 : o->p;
     return;
   }

@@ -9,8 +9,10 @@
 
 static ane_status add_step(struct ane_tokenizer *t, const struct ane_split *split, struct ane_error *err) {
   if (!split->change) {
-    if (t->n_stages) t->stages[t->n_stages - 1].n++;
-    else t->n_first++;
+    if (t->n_stages)
+      t->stages[t->n_stages - 1].n++;
+    else
+      t->n_first++;
     t->needs_matcher = true;
     return ane_pattern_compile(&t->patterns[t->n_patterns++], split, err);
   }
@@ -103,13 +105,14 @@ static ane_status change_pieces(struct ane_encode_run *run, const struct ane_sta
     struct ane_piece p = pieces->items[i];
     size_t before;
     bool applies = !prefix || may_begin(s, p);
-    if (applies && stage->only_first)
-      applies = run->offset + ane_aligned_span(from, p.start, p.end, &cursor).start == 0;
+    if (applies && stage->only_first) applies = run->offset + ane_aligned_span(from, p.start, p.end, &cursor).start == 0;
     if (p.start > r.at) ok = ane_rewrite_put(&r, p.start - r.at, "", 0); /* what a split removed */
     r.end = p.end;
     before = to->bytes.size;
-    if (ok && applies) st = ane_change_run(&stage->change, &r, &x, err);
-    else if (ok) ok = ane_rewrite_copy(&r, p.end - r.at);
+    if (ok && applies)
+      st = ane_change_run(&stage->change, &r, &x, err);
+    else if (ok)
+      ok = ane_rewrite_copy(&r, p.end - r.at);
     if (ok && !st && to->bytes.size > before) st = add_piece(made, before, to->bytes.size, err);
   }
   if (!st && !ok) st = ane_fail(err, ANE_NOMEM, "no memory to split %zu bytes", from->bytes.size);
@@ -149,14 +152,17 @@ static size_t edit_at(const struct ane_aligned *a, size_t x) {
   size_t low = 0, high = a->n_edits;
   while (low < high) {
     size_t middle = low + (high - low) / 2;
-    if (a->edits[middle].out + a->edits[middle].out_len <= x) low = middle + 1;
-    else high = middle;
+    if (a->edits[middle].out + a->edits[middle].out_len <= x)
+      low = middle + 1;
+    else
+      high = middle;
   }
   return low;
 }
 
 /* The text from s on, in memory of its own, with its edits; the first one says where it began. */
-static ane_status copy_text(struct ane_encode_run *run, const char *s, size_t len, struct ane_aligned *out, struct ane_error *err) {
+static ane_status copy_text(struct ane_encode_run *run, const char *s, size_t len, struct ane_aligned *out,
+                            struct ane_error *err) {
   struct ane_aligned whole = {.bytes = {(uint8_t *)(uintptr_t)run->base, (size_t)(s - run->base) + len, 0}};
   const struct ane_aligned *from = run->aligned ? run->aligned : &whole;
   size_t start = (size_t)(s - run->base);

@@ -55,20 +55,20 @@ typedef enum {
   ANE_NORMALISE_NFD,
   ANE_NORMALISE_NFKC,
   ANE_NORMALISE_NFKD,
-  ANE_NORMALISE_PATTERN,         /* every match of the pattern `from` by `to`, which is plain text */
-  ANE_NORMALISE_PREFIX,          /* as PREPEND, but not before a text that begins with `to` */
-  ANE_NORMALISE_APPEND,          /* `to` behind a text that is not empty */
-  ANE_NORMALISE_TRIM_END,        /* `from` away from the end, as often as it stands there; then `to` there, unless the text was empty */
-  ANE_NORMALISE_LOWER,           /* Lowercase: the full mapping of each character by itself */
-  ANE_NORMALISE_STRIP_LEFT,      /* White_Space away from the beginning */
-  ANE_NORMALISE_STRIP_RIGHT,     /* and from the end */
-  ANE_NORMALISE_STRIP_MARKS,     /* StripAccents: no characters of category M */
+  ANE_NORMALISE_PATTERN,  /* every match of the pattern `from` by `to`, which is plain text */
+  ANE_NORMALISE_PREFIX,   /* as PREPEND, but not before a text that begins with `to` */
+  ANE_NORMALISE_APPEND,   /* `to` behind a text that is not empty */
+  ANE_NORMALISE_TRIM_END, /* `from` away from the end, as often as it stands there; then `to` there, unless the text was empty */
+  ANE_NORMALISE_LOWER,    /* Lowercase: the full mapping of each character by itself */
+  ANE_NORMALISE_STRIP_LEFT,       /* White_Space away from the beginning */
+  ANE_NORMALISE_STRIP_RIGHT,      /* and from the end */
+  ANE_NORMALISE_STRIP_MARKS,      /* StripAccents: no characters of category M */
   ANE_NORMALISE_STRIP_NONSPACING, /* none of category Mn */
-  ANE_NORMALISE_CLEAN,           /* BertNormalizer, clean_text: no NUL, U+FFFD, categories C; White_Space as space */
-  ANE_NORMALISE_APART_HAN,       /* BertNormalizer, handle_chinese_chars: spaces around ideographs */
-  ANE_NORMALISE_NMT,             /* Nmt: control characters away, special blanks as space */
-  ANE_NORMALISE_ALPHABET,        /* ByteLevel: each byte by its character of GPT-2's alphabet */
-  ANE_NORMALISE_CHARSMAP,        /* SentencePiece's precompiled_charsmap in `from`: the longest rule at each place */
+  ANE_NORMALISE_CLEAN,            /* BertNormalizer, clean_text: no NUL, U+FFFD, categories C; White_Space as space */
+  ANE_NORMALISE_APART_HAN,        /* BertNormalizer, handle_chinese_chars: spaces around ideographs */
+  ANE_NORMALISE_NMT,              /* Nmt: control characters away, special blanks as space */
+  ANE_NORMALISE_ALPHABET,         /* ByteLevel: each byte by its character of GPT-2's alphabet */
+  ANE_NORMALISE_CHARSMAP,         /* SentencePiece's precompiled_charsmap in `from`: the longest rule at each place */
   ANE_NORMALISE_CHARSMAP_CLUSTERS /* Precompiled: the shortest rule that each grapheme cluster, or character, begins with */
 } ane_normaliser_kind;
 
@@ -99,10 +99,10 @@ typedef enum {
 struct ane_split {
   const char *pattern; /* NULL where `change` is set */
   ane_split_behaviour behaviour;
-  bool invert;  /* matches are gaps, gaps are matches */
-  bool literal; /* the pattern is plain text */
+  bool invert;                         /* matches are gaps, gaps are matches */
+  bool literal;                        /* the pattern is plain text */
   const struct ane_normaliser *change; /* instead of splitting, each piece is changed so; */
-  bool only_first; /* but only where it stands at the very beginning of the text as given */
+  bool only_first;                     /* but only where it stands at the very beginning of the text as given */
 };
 
 typedef enum {
@@ -130,18 +130,18 @@ enum ane_added_flags {
 /* Decoding of one token after the other; the names are those of tokenizer.json's decoders. All before FUSE or BYTE_LEVEL
  * see single tokens, STRIP behind those sees the whole text. */
 typedef enum {
-  ANE_DECODE_REPLACE,   /* `from` by `to` */
-  ANE_DECODE_PATTERN,   /* matches of `from` by `to` */
-  ANE_DECODE_BYTES,     /* ByteFallback: <0xNN> is that byte */
-  ANE_DECODE_FUSE,      /* tokens behind each other are one text */
-  ANE_DECODE_STRIP,     /* the character `from` away, up to `start` times in front, up to `stop` times at the end */
-  ANE_DECODE_METASPACE, /* `from` by a space; with `start` by nothing in the first token */
-  ANE_DECODE_WORDPIECE, /* but in the first token: `from` away in front, else a space before it */
-  ANE_DECODE_CLEANUP,   /* spaces before English punctuation and endings away */
-  ANE_DECODE_SUFFIX,    /* BPEDecoder: `from` by a space, by nothing in the last token */
+  ANE_DECODE_REPLACE,    /* `from` by `to` */
+  ANE_DECODE_PATTERN,    /* matches of `from` by `to` */
+  ANE_DECODE_BYTES,      /* ByteFallback: <0xNN> is that byte */
+  ANE_DECODE_FUSE,       /* tokens behind each other are one text */
+  ANE_DECODE_STRIP,      /* the character `from` away, up to `start` times in front, up to `stop` times at the end */
+  ANE_DECODE_METASPACE,  /* `from` by a space; with `start` by nothing in the first token */
+  ANE_DECODE_WORDPIECE,  /* but in the first token: `from` away in front, else a space before it */
+  ANE_DECODE_CLEANUP,    /* spaces before English punctuation and endings away */
+  ANE_DECODE_SUFFIX,     /* BPEDecoder: `from` by a space, by nothing in the last token */
   ANE_DECODE_BYTE_LEVEL, /* GPT-2's alphabet to bytes; tokens with other characters stay */
-  ANE_DECODE_SPACED,    /* a space before every token but the first: what the library does without a decoder */
-  ANE_DECODE_LEAD       /* `from` away in front of the first token, once; with `start` of each token before any text */
+  ANE_DECODE_SPACED,     /* a space before every token but the first: what the library does without a decoder */
+  ANE_DECODE_LEAD        /* `from` away in front of the first token, once; with `start` of each token before any text */
 } ane_decode_kind;
 
 struct ane_decode_step {
@@ -157,11 +157,11 @@ struct ane_token_pair {
 };
 
 struct ane_tokenizer_desc {
-  uint32_t n_tokens;             /* < 2^31 */
-  const struct ane_text *tokens; /* [n_tokens]; empty where no token has the id */
-  const uint8_t *types;          /* [n_tokens] ane_token_type; NULL: all are normal */
-  const uint8_t *flags;          /* [n_tokens] ane_added_flags; NULL: none */
-  const double *scores;          /* [n_tokens]; needed by ANE_MODEL_SCORES and UNIGRAM, no NaN */
+  uint32_t n_tokens;                   /* < 2^31 */
+  const struct ane_text *tokens;       /* [n_tokens]; empty where no token has the id */
+  const uint8_t *types;                /* [n_tokens] ane_token_type; NULL: all are normal */
+  const uint8_t *flags;                /* [n_tokens] ane_added_flags; NULL: none */
+  const double *scores;                /* [n_tokens]; needed by ANE_MODEL_SCORES and UNIGRAM, no NaN */
   const struct ane_token_pair *merges; /* [n_merges], best first; for ANE_MODEL_MERGES */
   size_t n_merges;
   bool unique; /* two tokens of one spelling are an error */
@@ -170,23 +170,23 @@ struct ane_tokenizer_desc {
   bool byte_level;    /* tokens spell bytes in the alphabet of GPT-2 (256 printable characters) */
   bool byte_fallback; /* a character without token becomes <0xNN> tokens */
   ane_whole_rule whole;
-  bool library_rules;   /* as the tokenizers library has them: a merge of no tokens is an error, of two equal merges the
-                           last counts, and characters that are left out do not keep their neighbours from merging;
-                           without: such merges are left out, the first counts, neighbours stay apart */
-  bool single;          /* UNIGRAM: sums in single precision, tokens of type USER get a bonus, as in SentencePiece */
+  bool library_rules;             /* as the tokenizers library has them: a merge of no tokens is an error, of two equal merges the
+                                     last counts, and characters that are left out do not keep their neighbours from merging;
+                                     without: such merges are left out, the first counts, neighbours stay apart */
+  bool single;                    /* UNIGRAM: sums in single precision, tokens of type USER get a bonus, as in SentencePiece */
   struct ane_text prefix, suffix; /* MERGES: of a character that does not begin, that ends a piece; WORDPIECE: prefix */
-  uint32_t max_chars;   /* WORDPIECE: a longer piece is unknown */
+  uint32_t max_chars;             /* WORDPIECE: a longer piece is unknown */
   const struct ane_normaliser *normalisers;
   uint32_t n_normalisers;
   const struct ane_split *splits;
   uint32_t n_splits;
   const struct ane_decode_step *decoders; /* NULL: the three fields below, and normal tokens of a byte_level vocabulary */
   uint32_t n_decoders;
-  bool strip_space; /* decoding drops one leading space: the normalisers put one before a text */
-  bool space_mark;  /* U+2581 in normal tokens decodes as a space */
+  bool strip_space;         /* decoding drops one leading space: the normalisers put one before a text */
+  bool space_mark;          /* U+2581 in normal tokens decodes as a space */
   struct ane_text unk_text; /* what the unknown token decodes to; data NULL: as it is spelled */
 
-  int32_t bos, eos; /* or ANE_NO_TOKEN */
+  int32_t bos, eos;           /* or ANE_NO_TOKEN */
   const int32_t *head, *tail; /* what stands before and behind a text instead of bos and eos */
   uint32_t n_head, n_tail;
   int32_t unk;           /* what becomes of characters without token, or ANE_NO_TOKEN: left out */
@@ -261,8 +261,8 @@ int32_t ane_tokenizer_id(const struct ane_tokenizer *t, const char *piece, size_
 struct ane_decoder {
   char held[4];
   uint8_t n_held;
-  bool begun;        /* a token came */
-  bool has_last;     /* `last` waits for the next one */
+  bool begun;    /* a token came */
+  bool has_last; /* `last` waits for the next one */
   uint32_t last;
   uint32_t stripped; /* characters that went from the beginning; UINT32_MAX: no more will */
   uint32_t ending;   /* characters held back at the end */

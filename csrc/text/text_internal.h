@@ -207,7 +207,7 @@ struct ane_pair_slot {
 struct ane_prefix_node {
   int32_t token; /* or ANE_NO_TOKEN */
   uint32_t child;
-  uint16_t n;    /* children */
+  uint16_t n; /* children */
   uint8_t byte;
 };
 
@@ -252,12 +252,12 @@ struct ane_tokenizer {
   double unk_score, bonus;
 
   struct ane_decode_step *decoders;
-  uint32_t n_decoders, n_alone; /* all; those that see single tokens */
-  struct ane_change *decoder_changes; /* [n_decoders], used by REPLACE and PATTERN */
+  uint32_t n_decoders, n_alone;            /* all; those that see single tokens */
+  struct ane_change *decoder_changes;      /* [n_decoders], used by REPLACE and PATTERN */
   bool byte_runs, place_first, place_last; /* a token decodes otherwise in the first, in the last place */
-  bool lead_all;               /* the first place is that of every token until some text came */
-  bool unk_text;               /* the unknown token is no spelling */
-  struct ane_text strip;       /* of the whole text: the character, */
+  bool lead_all;                           /* the first place is that of every token until some text came */
+  bool unk_text;                           /* the unknown token is no spelling */
+  struct ane_text strip;                   /* of the whole text: the character, */
   uint32_t strip_start, strip_stop;
 };
 

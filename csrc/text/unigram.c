@@ -79,7 +79,8 @@ ane_status ane_unigram_init(struct ane_tokenizer *t, struct ane_error *err) {
   uint32_t n = 0;
   if (!sorted) return ane_fail(err, ANE_NOMEM, "no memory for a vocabulary of %u tokens", (unsigned)t->n);
   for (uint32_t i = 0; i < t->n; i++) {
-    bool counts = t->single ? t->types[i] == ANE_TOKEN_NORMAL : !(t->flags && t->flags[i] & ANE_ADDED_OUTSIDE) && t->pieces[i].len;
+    bool counts =
+        t->single ? t->types[i] == ANE_TOKEN_NORMAL : !(t->flags && t->flags[i] & ANE_ADDED_OUTSIDE) && t->pieces[i].len;
     if (counts) low = ANE_MIN(low, t->scores[i]);
     if (counts) high = ANE_MAX(high, t->scores[i]);
     if (!in_model(t, i)) continue;
@@ -107,7 +108,8 @@ static const struct ane_prefix_node *descend(const struct ane_tokenizer *t, cons
 
 /* ---- Search ------------------------------------------------------------------------------------------------------*/
 
-static void offer(const struct ane_tokenizer *t, struct ane_unigram_node *nodes, size_t from, size_t to, double score, int32_t id) {
+static void offer(const struct ane_tokenizer *t, struct ane_unigram_node *nodes, size_t from, size_t to, double score,
+                  int32_t id) {
   double sum = score + nodes[from].score;
   if (t->single && id == t->unk) sum = (double)(float)sum; /* there the others are compared in double precision */
   struct ane_unigram_node *end = &nodes[to];
@@ -126,8 +128,10 @@ static size_t offer_all(struct ane_encode_run *run, const char *s, size_t p, siz
     int32_t id = node->token;
     if (id < 0 || (t->types[id] == ANE_TOKEN_CONTROL && !run->special)) continue;
     double score = t->scores[id];
-    if (t->single && t->types[id] == ANE_TOKEN_USER) score = (double)(float)((float)(i + 1 - p) * (float)t->bonus) - 0.1;
-    else if (t->single) score = (double)(float)score;
+    if (t->single && t->types[id] == ANE_TOKEN_USER)
+      score = (double)(float)((float)(i + 1 - p) * (float)t->bonus) - 0.1;
+    else if (t->single)
+      score = (double)(float)score;
     offer(t, run->nodes, p, i + 1, score, id);
     covered = covered || i + 1 - p == one;
   }

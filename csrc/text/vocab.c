@@ -34,7 +34,8 @@ static ane_status check(const struct ane_tokenizer_desc *d, struct ane_error *er
   for (uint32_t i = 0; i < d->n_head + d->n_tail; i++) {
     int32_t id = i < d->n_head ? d->head[i] : d->tail[i - d->n_head];
     if (id < 0 || id >= (int64_t)d->n_tokens)
-      return ane_fail(err, ANE_FORMAT, "%d is to be added to texts, the vocabulary has %u tokens", (int)id, (unsigned)d->n_tokens);
+      return ane_fail(err, ANE_FORMAT, "%d is to be added to texts, the vocabulary has %u tokens", (int)id,
+                      (unsigned)d->n_tokens);
   }
   const int32_t ids[] = {d->bos, d->eos, d->unk};
   static const char *const names[] = {"begin", "end", "unknown"};
@@ -42,8 +43,10 @@ static ane_status check(const struct ane_tokenizer_desc *d, struct ane_error *er
     if (ids[i] < ANE_NO_TOKEN || ids[i] >= (int64_t)d->n_tokens)
       return ane_fail(err, ANE_FORMAT, "the %s token is %d, the vocabulary has %u tokens", names[i], (int)ids[i],
                       (unsigned)d->n_tokens);
-  if (d->add_bos && d->bos == ANE_NO_TOKEN && !d->n_head) return ane_fail(err, ANE_FORMAT, "the model adds a begin token and names none");
-  if (d->add_eos && d->eos == ANE_NO_TOKEN && !d->n_tail) return ane_fail(err, ANE_FORMAT, "the model adds an end token and names none");
+  if (d->add_bos && d->bos == ANE_NO_TOKEN && !d->n_head)
+    return ane_fail(err, ANE_FORMAT, "the model adds a begin token and names none");
+  if (d->add_eos && d->eos == ANE_NO_TOKEN && !d->n_tail)
+    return ane_fail(err, ANE_FORMAT, "the model adds an end token and names none");
   return ANE_OK;
 }
 
@@ -114,7 +117,9 @@ ane_status ane_vocab_init(struct ane_tokenizer *t, const struct ane_tokenizer_de
 
 uint32_t ane_tokenizer_size(const struct ane_tokenizer *t) { return t->n; }
 
-struct ane_text ane_tokenizer_piece(const struct ane_tokenizer *t, uint32_t id) { return t->pieces[id]; }
+struct ane_text ane_tokenizer_piece(const struct ane_tokenizer *t, uint32_t id) {
+  return t->pieces[id];
+}
 
 ane_token_type ane_tokenizer_type(const struct ane_tokenizer *t, uint32_t id) { return (ane_token_type)t->types[id]; }
 

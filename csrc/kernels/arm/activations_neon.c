@@ -16,11 +16,13 @@ INLINE int32x4_t whole_of(const float *x, float inverse, int32_t limit) {
 }
 
 INLINE int8x16_t bytes_of(const int32x4_t v[4]) {
-  return vcombine_s8(vmovn_s16(vcombine_s16(vmovn_s32(v[0]), vmovn_s32(v[1]))), vmovn_s16(vcombine_s16(vmovn_s32(v[2]), vmovn_s32(v[3]))));
+  return vcombine_s8(vmovn_s16(vcombine_s16(vmovn_s32(v[0]), vmovn_s32(v[1]))),
+                     vmovn_s16(vcombine_s16(vmovn_s32(v[2]), vmovn_s32(v[3]))));
 }
 
 /* Block `at`, `at_outlier` among those that go by blocks, from 32 values. span: what 127 steps come to. */
-INLINE void quantise_block(const struct ane_activations *a, int64_t at, int64_t at_outlier, const float *x, bool is_outlier, float span) {
+INLINE void quantise_block(const struct ane_activations *a, int64_t at, int64_t at_outlier, const float *x, bool is_outlier,
+                           float span) {
   int8_t *q = (int8_t *)a->q + at * ANE_BLOCK, *residual = (int8_t *)a->residual + at_outlier * ANE_BLOCK;
   int32_t *isum = (int32_t *)a->isum + 2 * at, *residual_isum = (int32_t *)a->residual_isum + 2 * at_outlier, sum = 0;
   const float inverse = span >= ANE_TINY ? ANE_CODE_MAX / span : 0, d = span >= ANE_TINY ? span / ANE_CODE_MAX : 0;
@@ -64,8 +66,10 @@ static void quantise_i8(const struct ane_activations *a, const float *x, int64_t
     for (int64_t b = 0; b < nb; b++) {
       const float *from = b < whole ? row + b * ANE_BLOCK : last;
       const int64_t at = t * nb + b, at_outlier = b * a->outlier_ld + t;
-      if (amax[b] * amax[b] > limit) quantise_block(a, at, at_outlier, from, true, ane_outlier_span(amax[b], root, a->precise));
-      else quantise_block(a, at, at_outlier, from, false, amax[b]);
+      if (amax[b] * amax[b] > limit)
+        quantise_block(a, at, at_outlier, from, true, ane_outlier_span(amax[b], root, a->precise));
+      else
+        quantise_block(a, at, at_outlier, from, false, amax[b]);
     }
   }
 }

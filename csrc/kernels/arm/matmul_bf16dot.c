@@ -4,7 +4,8 @@
 enum { MOST_NT = 6 };
 
 /* Group g times nt columns from t0 on. */
-INLINE void tile(int nt, const struct ane_packed *w, const struct ane_activations *x, int64_t g, int64_t t0, float *out, int64_t ld_out) {
+INLINE void tile(int nt, const struct ane_packed *w, const struct ane_activations *x, int64_t g, int64_t t0, float *out,
+                 int64_t ld_out) {
   const int64_t pairs = (w->cols + 1) / 2, left = w->rows - g * ANE_GROUP;
   const uint8_t *p = w->data + (size_t)g * w->group_bytes;
   const uint16_t *columns = x->bf16 + t0 * pairs * 2;
@@ -27,8 +28,7 @@ INLINE void tile(int nt, const struct ane_packed *w, const struct ane_activation
 #pragma GCC unroll 4
   for (int i = 0; i < PARTS; i++)
 #pragma GCC unroll 8
-    for (int t = 0; t < nt; t++)
-      v_store_n(out + (t0 + t) * ld_out + g * ANE_GROUP + i * LANES, acc[i][t], left - i * LANES);
+    for (int t = 0; t < nt; t++) v_store_n(out + (t0 + t) * ld_out + g * ANE_GROUP + i * LANES, acc[i][t], left - i * LANES);
 }
 
 static void matmul_bf16(const struct ane_packed *w, const struct ane_activations *x, int64_t g_from, int64_t g_to, float *out,

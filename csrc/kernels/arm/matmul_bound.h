@@ -1,5 +1,5 @@
-/* Upper bounds of the products of one token and a Q8_0_SPLIT matrix: of all rows by the upper halves of the codes, of some rows by the
- * lower. A template: the includer first includes matmul_i8.h, for its dot(), and gives
+/* Upper bounds of the products of one token and a Q8_0_SPLIT matrix: of all rows by the upper halves of the codes, of some rows
+ * by the lower. A template: the includer first includes matmul_i8.h, for its dot(), and gives
  *
  *   row_dot(c, q)   four sums of 32 products in all: of c[0], c[1] (0 .. 15) and the 32 codes at q */
 #ifndef ANE_KERNELS_ARM_MATMUL_UPPER_H
@@ -8,7 +8,8 @@
 enum { UPPER_BLOCK = 304, ROWS_AHEAD = 4 };
 
 /* One group. Parts side by side, so that each block is walked once. */
-INLINE void upper_group(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks, const uint8_t *from, float *bound, float *base) {
+INLINE void upper_group(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
+                        const uint8_t *from, float *bound, float *base) {
   float32x4_t acc[PARTS], left[PARTS];
 #pragma GCC unroll 4
   for (int i = 0; i < PARTS; i++) acc[i] = vdupq_n_f32(ANE_BOUND_START), left[i] = vdupq_n_f32(0);
@@ -36,19 +37,22 @@ INLINE void upper_group(const struct ane_packed *w, const struct ane_activations
   }
 }
 
-static void upper_bound(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks, int64_t g_from, int64_t g_to, float *bound,
-                        float *base) {
-  for (int64_t g = g_from; g < g_to; g++) upper_group(w, x, blocks, w->data + (size_t)g * w->group_bytes, bound + g * ANE_GROUP, base + g * ANE_GROUP);
+static void upper_bound(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
+                        int64_t g_from, int64_t g_to, float *bound, float *base) {
+  for (int64_t g = g_from; g < g_to; g++)
+    upper_group(w, x, blocks, w->data + (size_t)g * w->group_bytes, bound + g * ANE_GROUP, base + g * ANE_GROUP);
 }
 
-INLINE float one_row(const struct ane_activations *x, const struct ane_bound_block *blocks, int64_t nb, const uint8_t *low, const uint8_t *scales) {
+INLINE float one_row(const struct ane_activations *x, const struct ane_bound_block *blocks, int64_t nb, const uint8_t *low,
+                     const uint8_t *scales) {
   float32x4_t acc = vdupq_n_f32(0);
   float start = 0;
   for (int64_t b = 0; b < nb; b++, low += 16) {
     const uint8x16_t v = vld1q_u8(low);
     const int8x16_t c[2] = {vreinterpretq_s8_u8(vandq_u8(v, vdupq_n_u8(15))), vreinterpretq_s8_u8(vshrq_n_u8(v, 4))};
     int32x4_t sum = row_dot(c, x->q + b * ANE_BLOCK);
-    if (x->outlier[b * x->outlier_ld]) sum = vaddq_s32(sum, vshlq_n_s32(row_dot(c, x->residual + b * x->outlier_ld * ANE_BLOCK), 7));
+    if (x->outlier[b * x->outlier_ld])
+      sum = vaddq_s32(sum, vshlq_n_s32(row_dot(c, x->residual + b * x->outlier_ld * ANE_BLOCK), 7));
     float16_t scale;
     memcpy(&scale, scales + 2 * b, sizeof scale);
     const float by = (float)scale * blocks[b].by;
@@ -58,8 +62,8 @@ INLINE float one_row(const struct ane_activations *x, const struct ane_bound_blo
   return vaddvq_f32(acc) + start;
 }
 
-static void row_bound(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks, const int32_t *rows, int n, const float *base,
-                      float *bound) {
+static void row_bound(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
+                      const int32_t *rows, int n, const float *base, float *bound) {
   const int64_t nb = w->cols / ANE_BLOCK;
   for (int i = -ROWS_AHEAD; i < n; i++) {
     if (i + ROWS_AHEAD < n) { /* rows lie far from each other */
@@ -67,7 +71,8 @@ static void row_bound(const struct ane_packed *w, const struct ane_activations *
       for (int64_t at = 0; at < nb * 16 + 63; at += 64) __builtin_prefetch((const void *)((uintptr_t)low + (uintptr_t)at));
       for (int64_t at = 0; at < nb * 2 + 63; at += 64) __builtin_prefetch((const void *)((uintptr_t)scales + (uintptr_t)at));
     }
-    if (i >= 0) bound[i] = base[rows[i]] + one_row(x, blocks, nb, w->low_nibbles + rows[i] * nb * 16, w->scales + rows[i] * nb * 2);
+    if (i >= 0)
+      bound[i] = base[rows[i]] + one_row(x, blocks, nb, w->low_nibbles + rows[i] * nb * 16, w->scales + rows[i] * nb * 2);
   }
 }
 

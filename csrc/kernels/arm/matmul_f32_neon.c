@@ -52,8 +52,7 @@ INLINE void tile(ane_layout f, int ng, int nt, const struct job *j, int64_t g, c
 #pragma GCC unroll 8
   for (int i = 0; i < ng * PARTS; i++)
 #pragma GCC unroll 8
-    for (int t = 0; t < nt; t++)
-      acc[i][t] = j->k ? v_load_n(out + t * j->ld_out + i * LANES, left - i * LANES) : vdupq_n_f32(0);
+    for (int t = 0; t < nt; t++) acc[i][t] = j->k ? v_load_n(out + t * j->ld_out + i * LANES, left - i * LANES) : vdupq_n_f32(0);
   int64_t k = 0;
   for (; k + 1 < n; k += 2) {
     step(f, ng, nt, p, x, ld, k, 0, acc);
@@ -67,32 +66,35 @@ INLINE void tile(ane_layout f, int ng, int nt, const struct job *j, int64_t g, c
 }
 
 /* All columns of x, in tiles of equal width as far as possible. */
-#define TILES(f)                                                                                                       \
-  static void tiles_##f(int ng, const struct job *j, int64_t g, const uint8_t *const p[]) {                            \
-    const int64_t n = (j->x->t + MOST_NT - 1) / MOST_NT;                                                               \
-    for (int64_t i = 0, t = 0; i < n; i++) {                                                                           \
-      const int nt = (int)((j->x->t - t) / (n - i));                                                                   \
-      switch (nt + (ng == 2 ? MOST_NT : 0)) {                                                                          \
-        case 1: tile(ANE_LAYOUT_##f, 1, 1, j, g, p, t); break;                                                           \
-        case 2: tile(ANE_LAYOUT_##f, 1, 2, j, g, p, t); break;                                                           \
-        case 3: tile(ANE_LAYOUT_##f, 1, 3, j, g, p, t); break;                                                           \
-        case 4: tile(ANE_LAYOUT_##f, 1, 4, j, g, p, t); break;                                                           \
-        case 5: tile(ANE_LAYOUT_##f, 1, 5, j, g, p, t); break;                                                           \
-        case 6: tile(ANE_LAYOUT_##f, 1, 6, j, g, p, t); break;                                                           \
-        case MOST_NT + 1: tile(ANE_LAYOUT_##f, 2, 1, j, g, p, t); break;                                                 \
-        case MOST_NT + 2: tile(ANE_LAYOUT_##f, 2, 2, j, g, p, t); break;                                                 \
-      }                                                                                                                \
-      t += nt;                                                                                                         \
-    }                                                                                                                  \
+#define TILES(f)                                                                                                                 \
+  static void tiles_##f(int ng, const struct job *j, int64_t g, const uint8_t *const p[]) {                                      \
+    const int64_t n = (j->x->t + MOST_NT - 1) / MOST_NT;                                                                         \
+    for (int64_t i = 0, t = 0; i < n; i++) {                                                                                     \
+      const int nt = (int)((j->x->t - t) / (n - i));                                                                             \
+      switch (nt + (ng == 2 ? MOST_NT : 0)) {                                                                                    \
+        case 1: tile(ANE_LAYOUT_##f, 1, 1, j, g, p, t); break;                                                                   \
+        case 2: tile(ANE_LAYOUT_##f, 1, 2, j, g, p, t); break;                                                                   \
+        case 3: tile(ANE_LAYOUT_##f, 1, 3, j, g, p, t); break;                                                                   \
+        case 4: tile(ANE_LAYOUT_##f, 1, 4, j, g, p, t); break;                                                                   \
+        case 5: tile(ANE_LAYOUT_##f, 1, 5, j, g, p, t); break;                                                                   \
+        case 6: tile(ANE_LAYOUT_##f, 1, 6, j, g, p, t); break;                                                                   \
+        case MOST_NT + 1: tile(ANE_LAYOUT_##f, 2, 1, j, g, p, t); break;                                                         \
+        case MOST_NT + 2: tile(ANE_LAYOUT_##f, 2, 2, j, g, p, t); break;                                                         \
+      }                                                                                                                          \
+      t += nt;                                                                                                                   \
+    }                                                                                                                            \
   }
 TILES(F32)
 TILES(F16)
 TILES(BF16)
 
 static void tiles(ane_layout f, int ng, const struct job *j, int64_t g, const uint8_t *const p[]) {
-  if (f == ANE_LAYOUT_F16) tiles_F16(ng, j, g, p);
-  else if (f == ANE_LAYOUT_BF16) tiles_BF16(ng, j, g, p);
-  else tiles_F32(ng, j, g, p);
+  if (f == ANE_LAYOUT_F16)
+    tiles_F16(ng, j, g, p);
+  else if (f == ANE_LAYOUT_BF16)
+    tiles_BF16(ng, j, g, p);
+  else
+    tiles_F32(ng, j, g, p);
 }
 
 /* Four elements of a table of 16 floats, one for each word; word r selects byte 4 * its value and the three behind it. */
@@ -120,7 +122,9 @@ INLINE void unpack_panel(ane_layout f, const struct job *j, int64_t g, float *pa
       const struct at at = block_at(f, group, (j->k + c0) / ANE_BLOCK);
       int8x16_t c[8];
       unpack_codes(f, at.codes, part, c);
-      const float32x4_t min = layout_has_offset(f) ? unpack_offset(f, at, part) : layout_has_min(f) ? unpack_min(f, at, part) : vdupq_n_f32(0);
+      const float32x4_t min = layout_has_offset(f) ? unpack_offset(f, at, part)
+                              : layout_has_min(f)  ? unpack_min(f, at, part)
+                                                   : vdupq_n_f32(0);
 #pragma GCC unroll 2
       for (int half = 0; half < 2; half++) {
         if (f == ANE_LAYOUT_LUT4) {
@@ -144,11 +148,15 @@ INLINE void unpack_panel(ane_layout f, const struct job *j, int64_t g, float *pa
 
 static void panel_of(ane_layout f, const struct job *j, int64_t g, float *panel, float *tmp) {
   switch (f) {
-#define PANEL(f) case ANE_LAYOUT_##f: unpack_panel(ANE_LAYOUT_##f, j, g, panel); break;
-    PANEL(Q4_0) PANEL(Q4_1) PANEL(Q5_0) PANEL(Q5_1) PANEL(Q8_0) PANEL(Q4_K) PANEL(Q5_K) PANEL(Q6_K) PANEL(I8)
-    PANEL(N4) PANEL(N8) PANEL(N4H) PANEL(N8H) PANEL(LUT4)
+#define PANEL(f)                                                                                                                 \
+  case ANE_LAYOUT_##f: unpack_panel(ANE_LAYOUT_##f, j, g, panel); break;
+    PANEL(Q4_0)
+    PANEL(Q4_1)
+    PANEL(Q5_0)
+    PANEL(Q5_1)
+    PANEL(Q8_0) PANEL(Q4_K) PANEL(Q5_K) PANEL(Q6_K) PANEL(I8) PANEL(N4) PANEL(N8) PANEL(N4H) PANEL(N8H) PANEL(LUT4)
 #undef PANEL
-    default: ane_read_panel(j->w, g, j->k, (int)j->n, panel, tmp);
+        default : ane_read_panel(j->w, g, j->k, (int)j->n, panel, tmp);
   }
 }
 

@@ -1,6 +1,6 @@
 /* Products with 8-bit activations. A template: the includer first includes matmul_tile.h and gives FEW (columns up to which a
- * block is unpacked for them alone, at most FUSED_NT), TILE_NT (columns of a tile, at most 4) and the integer dots, whose results are exact, so that all levels agree
- * to the bit:
+ * block is unpacked for them alone, at most FUSED_NT), TILE_NT (columns of a tile, at most 4) and the integer dots, whose results
+ * are exact, so that all levels agree to the bit:
  *
  *   dot(f, planes, start, c, q)   four rows: start + sum of c[v] * q[4 v ..] over `planes` planes (4 or 8) of layout f
  *   panel_codes(c, to)            writes the eight planes of four rows (128 bytes) as tile_dots wants them
@@ -54,7 +54,8 @@ INLINE float32x4_t block_dot(ane_layout f, const int8x16_t *c, const float32x4_t
   float32x4_t sum = scale[0];
 #pragma GCC unroll 2
   for (int half = 0; half < layout_subs(f); half++)
-    sum = scaled(f, half, dot(f, 8 / layout_subs(f), vdupq_n_s32(start_of(f, isum, half)), c + 4 * half, q + 16 * half), scale[half], sum);
+    sum = scaled(f, half, dot(f, 8 / layout_subs(f), vdupq_n_s32(start_of(f, isum, half)), c + 4 * half, q + 16 * half),
+                 scale[half], sum);
   return sum;
 }
 
@@ -84,7 +85,9 @@ INLINE void fused(ane_layout f, int nt, const struct i8_job *j, int64_t g, int64
         const float32x4_t sum = block_dot(f, c, scale, x.isum + block * 2, x.q + block * ANE_BLOCK);
         acc[i][t] = add_block(f, sum, min, x.d[block], x.dsum[block], acc[i][t]);
         if (x.outlier[outlier])
-          rest[i][t] = vfmaq_n_f32(rest[i][t], block_dot(f, c, scale, x.residual_isum + outlier * 2, x.residual + outlier * ANE_BLOCK), x.d_residual[outlier]);
+          rest[i][t] =
+              vfmaq_n_f32(rest[i][t], block_dot(f, c, scale, x.residual_isum + outlier * 2, x.residual + outlier * ANE_BLOCK),
+                          x.d_residual[outlier]);
       }
     }
   }
@@ -151,14 +154,16 @@ INLINE void panel_rest(ane_layout f, const struct i8_job *j, int p) {
       float *sums = j->rest + (t - j->t_from) * ANE_GROUP + p * LANES;
       float32x4_t dots[TILE_PARTS][TILE_NT];
       if (!x->outlier[at]) continue;
-      record_dots(f, 1, j->panel + (b - j->b_from) * record_bytes(f), p, x->residual + at * ANE_BLOCK, x->residual_isum + 2 * at, 0, dots);
+      record_dots(f, 1, j->panel + (b - j->b_from) * record_bytes(f), p, x->residual + at * ANE_BLOCK, x->residual_isum + 2 * at,
+                  0, dots);
 #pragma GCC unroll 2
-      for (int i = 0; i < TILE_PARTS; i++) vst1q_f32(sums + i * LANES, vfmaq_n_f32(vld1q_f32(sums + i * LANES), dots[i][0], x->d_residual[at]));
+      for (int i = 0; i < TILE_PARTS; i++)
+        vst1q_f32(sums + i * LANES, vfmaq_n_f32(vld1q_f32(sums + i * LANES), dots[i][0], x->d_residual[at]));
     }
 }
 
-/* Parts p and p + 1 of group g times nt columns from t0 on; with the last piece rest is added. f stands for all layouts with the same
- * arithmetic. */
+/* Parts p and p + 1 of group g times nt columns from t0 on; with the last piece rest is added. f stands for all layouts with the
+ * same arithmetic. */
 INLINE void tile(ane_layout f, int nt, const struct i8_job *j, int64_t g, int p, int64_t t0) {
   const int64_t row = g * ANE_GROUP + p * LANES, left = j->w->rows - row;
   float *out = j->out + t0 * j->ld_out + row;
@@ -178,7 +183,8 @@ INLINE void tile(ane_layout f, int nt, const struct i8_job *j, int64_t g, int p,
     for (int i = 0; i < TILE_PARTS; i++) {
       const float32x4_t min = layout_has_min(f) ? vld1q_f32(minima + i * LANES) : vdupq_n_f32(0);
 #pragma GCC unroll 4
-      for (int t = 0; t < nt; t++) acc[i][t] = add_block(f, dots[i][t], min, x.d[t * j->nb + b], x.dsum[t * j->nb + b], acc[i][t]);
+      for (int t = 0; t < nt; t++)
+        acc[i][t] = add_block(f, dots[i][t], min, x.d[t * j->nb + b], x.dsum[t * j->nb + b], acc[i][t]);
     }
   }
 #pragma GCC unroll 2
@@ -219,7 +225,7 @@ INLINE void tiles(ane_layout f, const struct i8_job *j, int64_t g) {
 }
 
 /* The tile functions, one a kind of arithmetic: layouts that differ only in how they are packed share one. */
-#define TILES(f)                                                                                                       \
+#define TILES(f)                                                                                                                 \
   static void tiles_##f(const struct i8_job *j, int64_t g) { tiles(ANE_LAYOUT_##f, j, g); }
 TILES(Q4_0)
 TILES(Q4_1)
@@ -251,7 +257,8 @@ INLINE void panels(ane_layout f, void (*run)(const struct i8_job *, int64_t), st
 }
 
 INLINE void i8_product(ane_layout f, void (*run)(const struct i8_job *, int64_t), const struct ane_packed *w,
-                       const struct ane_activations *x, int64_t g_from, int64_t g_to, float *out, int64_t ld_out, uint8_t *scratch) {
+                       const struct ane_activations *x, int64_t g_from, int64_t g_to, float *out, int64_t ld_out,
+                       uint8_t *scratch) {
   const int64_t nb = (int64_t)ane_div_up((size_t)w->cols, ANE_BLOCK);
   struct i8_job j = {.w = w, .x = x, .out = out, .ld_out = ld_out, .nb = nb, .b_to = nb, .panel = scratch};
   if (x->t > FEW) {

@@ -10,18 +10,18 @@ enum {
 };
 
 /* For a level with TILE_NT and dot() of matmul_i8.h, a macro since the functions inline it: planes stay as they are. */
-#define ANE_TILE_BY_DOT                                                                                                \
-  INLINE void panel_codes(const int8x16_t c[8], int8_t *to) {                                                          \
-    for (int v = 0; v < 8; v++) vst1q_s8(to + 16 * v, c[v]);                                                           \
-  }                                                                                                                    \
-  INLINE void tile_dots(ane_layout f, int nt, int planes, int from, const int32_t *start, const int8_t *codes,           \
-                        const int8_t *const q[], int32x4_t sum[TILE_PARTS][TILE_NT]) {                                 \
-    _Pragma("GCC unroll 2") for (int i = 0; i < TILE_PARTS; i++) {                                                     \
-      int8x16_t c[8];                                                                                                  \
-      _Pragma("GCC unroll 8") for (int v = 0; v < planes; v++) c[v] = vld1q_s8(codes + 128 * i + 16 * (from + v));     \
-      _Pragma("GCC unroll 4") for (int t = 0; t < nt; t++)                                                             \
-        sum[i][t] = dot(f, planes, vdupq_n_s32(start[t]), c, q[t] + 4 * from);                                         \
-    }                                                                                                                  \
+#define ANE_TILE_BY_DOT                                                                                                          \
+  INLINE void panel_codes(const int8x16_t c[8], int8_t *to) {                                                                    \
+    for (int v = 0; v < 8; v++) vst1q_s8(to + 16 * v, c[v]);                                                                     \
+  }                                                                                                                              \
+  INLINE void tile_dots(ane_layout f, int nt, int planes, int from, const int32_t *start, const int8_t *codes,                   \
+                        const int8_t *const q[], int32x4_t sum[TILE_PARTS][TILE_NT]) {                                           \
+    _Pragma("GCC unroll 2") for (int i = 0; i < TILE_PARTS; i++) {                                                               \
+      int8x16_t c[8];                                                                                                            \
+      _Pragma("GCC unroll 8") for (int v = 0; v < planes; v++) c[v] = vld1q_s8(codes + 128 * i + 16 * (from + v));               \
+      _Pragma("GCC unroll 4") for (int t = 0; t < nt; t++) sum[i][t] =                                                           \
+          dot(f, planes, vdupq_n_s32(start[t]), c, q[t] + 4 * from);                                                             \
+    }                                                                                                                            \
   }
 
 #endif

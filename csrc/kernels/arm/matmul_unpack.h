@@ -12,12 +12,8 @@ enum { LANES = VL, PARTS = ANE_GROUP / LANES };
 
 /* Four fp16 as floats; four bytes as floats. */
 INLINE float32x4_t load_half(const uint8_t *p) { return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p))); }
-INLINE float32x4_t load_u8(const uint8_t *p) {
-  return vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(ane_word(p))))));
-}
-INLINE float32x4_t load_s8(const uint8_t *p) {
-  return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8(ane_word(p))))));
-}
+INLINE float32x4_t load_u8(const uint8_t *p) { return vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(ane_word(p)))))); }
+INLINE float32x4_t load_s8(const uint8_t *p) { return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8(ane_word(p)))))); }
 
 /* ---- Blocks ------------------------------------------------------------------------------------------------------*/
 
@@ -82,7 +78,8 @@ INLINE void load_rows(const uint8_t *p, size_t stride, uint8x16_t out[4]) {
 }
 
 /* As unpack_codes, of block b of group g, wherever its codes lie. codes: block_at's. */
-INLINE void unpack_block(ane_layout f, const struct ane_packed *w, int64_t g, int64_t b, const uint8_t *codes, int part, int8x16_t code[8]) {
+INLINE void unpack_block(ane_layout f, const struct ane_packed *w, int64_t g, int64_t b, const uint8_t *codes, int part,
+                         int8x16_t code[8]) {
   if (f != ANE_LAYOUT_Q8_0_SPLIT) {
     unpack_codes(f, codes, part, code);
     return;
@@ -103,10 +100,14 @@ INLINE void unpack_block(ane_layout f, const struct ane_packed *w, int64_t g, in
 INLINE float32x4_t unpack_scale(ane_layout f, struct at a, int part, int half) {
   const uint8_t *u = a.unit + 8 * part, *sub = a.unit + 4 * part + 32 * a.s;
   switch (f) {
-    case ANE_LAYOUT_Q4_0: case ANE_LAYOUT_Q4_1: case ANE_LAYOUT_Q8_0_SPLIT: return load_half(u + 256);
-    case ANE_LAYOUT_Q5_0: case ANE_LAYOUT_Q5_1: return load_half(u + 320);
+    case ANE_LAYOUT_Q4_0:
+    case ANE_LAYOUT_Q4_1:
+    case ANE_LAYOUT_Q8_0_SPLIT: return load_half(u + 256);
+    case ANE_LAYOUT_Q5_0:
+    case ANE_LAYOUT_Q5_1: return load_half(u + 320);
     case ANE_LAYOUT_Q8_0: return load_half(u + 512);
-    case ANE_LAYOUT_Q4_K: case ANE_LAYOUT_Q5_K: return vmulq_f32(load_half(u), load_u8(sub + 64));
+    case ANE_LAYOUT_Q4_K:
+    case ANE_LAYOUT_Q5_K: return vmulq_f32(load_half(u), load_u8(sub + 64));
     case ANE_LAYOUT_Q6_K: return vmulq_f32(load_half(u), load_s8(sub + 32 + 16 * half));
     case ANE_LAYOUT_N4: return vreinterpretq_f32_u8(vld1q_u8(a.unit + 256 + 16 * part));
     case ANE_LAYOUT_N8: return vreinterpretq_f32_u8(vld1q_u8(a.unit + 512 + 16 * part));

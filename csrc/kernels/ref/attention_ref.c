@@ -19,7 +19,8 @@ static void tile_of_query(const struct ane_attention *a, const float *q, int64_t
   const struct ane_kv *kv = a->kv;
   const bool i8 = kv->dtype == ANE_I8;
   const int64_t hd = kv->head_dim, base = ane_att_tile(kv, h, tile), scales = ane_att_scales(kv, h, tile);
-  const int64_t first = ANE_MAX(ane_att_first(a, p) - tile * ANE_TILE, 0), last = ANE_MIN(ane_att_last(a, p) - tile * ANE_TILE, ANE_TILE - 1);
+  const int64_t first = ANE_MAX(ane_att_first(a, p) - tile * ANE_TILE, 0),
+                last = ANE_MIN(ane_att_last(a, p) - tile * ANE_TILE, ANE_TILE - 1);
   float s[ANE_TILE], lane[16] = {0}, *o = part + 2, m = -INFINITY;
   for (int64_t j = first; j <= last; j++) {
     float sum = 0;
@@ -87,12 +88,12 @@ static void attention_part(const struct ane_attention *a, int64_t h, int64_t t, 
 static void attention_merge(const struct ane_attention *a, int64_t h, int64_t t, int64_t tile_from, int64_t tile_to,
                             const float *part) {
   const int64_t hd = a->kv->head_dim, group = a->n_heads / a->kv->heads, p = a->pos + t;
-  const int64_t from = ANE_MAX(tile_from, ane_att_first(a, p) / ANE_TILE), to = ANE_MIN(tile_to, ane_att_last(a, p) / ANE_TILE + 1);
+  const int64_t from = ANE_MAX(tile_from, ane_att_first(a, p) / ANE_TILE),
+                to = ANE_MIN(tile_to, ane_att_last(a, p) / ANE_TILE + 1);
   for (int64_t g = 0; g < group; g++) {
     float *o = a->out + t * a->ld_out + (h * group + g) * hd, m = -INFINITY, l = 0;
     for (int64_t d = 0; d < hd; d++) o[d] = 0;
-    for (int64_t tile = from; tile < to; tile++)
-      combine(part + ((tile - tile_from) * group + g) * (2 + hd), hd, &m, &l, o);
+    for (int64_t tile = from; tile < to; tile++) combine(part + ((tile - tile_from) * group + g) * (2 + hd), hd, &m, &l, o);
     divide(a, h * group + g, hd, m, l, o);
   }
 }
@@ -138,7 +139,8 @@ static void write_token(const struct ane_kv *kv, int64_t pos, const float *k, co
   }
 }
 
-static void kv_write(const struct ane_kv *kv, int64_t pos, int64_t n, const float *k, const float *v, int64_t ld, int64_t h_from, int64_t h_to) {
+static void kv_write(const struct ane_kv *kv, int64_t pos, int64_t n, const float *k, const float *v, int64_t ld, int64_t h_from,
+                     int64_t h_to) {
   for (int64_t t = 0; t < n; t++) write_token(kv, pos + t, k + t * ld, v + t * ld, h_from, h_to);
 }
 

@@ -33,19 +33,24 @@ static void matmul_f32(const struct ane_packed *w, const struct ane_activations 
 }
 
 /* The scaled dots of a block with 32 codes of one column. */
-static void dot_block(const struct ane_packed *w, const struct ane_layout_info *f, const struct ane_block *block, const int8_t *q, float v[ANE_GROUP]) {
+static void dot_block(const struct ane_packed *w, const struct ane_layout_info *f, const struct ane_block *block, const int8_t *q,
+                      float v[ANE_GROUP]) {
   for (int r = 0; r < ANE_GROUP; r++) {
     int32_t i[2] = {0, 0};
     for (int c = 0; c < ANE_BLOCK; c++) i[c / 16] += (block->code[c][r] - f->zero) * q[c];
-    if (w->layout == ANE_LAYOUT_I8) v[r] = (float)(i[0] + i[1]);
-    else if (f->subs == 1) v[r] = (float)(i[0] + i[1]) * block->scale[0][r];
-    else v[r] = fmaf((float)i[1], block->scale[1][r], (float)i[0] * block->scale[0][r]);
+    if (w->layout == ANE_LAYOUT_I8)
+      v[r] = (float)(i[0] + i[1]);
+    else if (f->subs == 1)
+      v[r] = (float)(i[0] + i[1]) * block->scale[0][r];
+    else
+      v[r] = fmaf((float)i[1], block->scale[1][r], (float)i[0] * block->scale[0][r]);
   }
 }
 
 /* Block b of column t: its share of acc and, if it is outlier, of rest. */
-static void add_block(const struct ane_packed *w, const struct ane_layout_info *f, const struct ane_block *block, const struct ane_activations *x,
-                      int64_t t, int64_t b, int64_t nb, float acc[ANE_GROUP], float rest[ANE_GROUP]) {
+static void add_block(const struct ane_packed *w, const struct ane_layout_info *f, const struct ane_block *block,
+                      const struct ane_activations *x, int64_t t, int64_t b, int64_t nb, float acc[ANE_GROUP],
+                      float rest[ANE_GROUP]) {
   int64_t at = t * nb + b;
   float v[ANE_GROUP];
   dot_block(w, f, block, x->q + at * ANE_BLOCK, v);
@@ -105,10 +110,12 @@ static void split_outlier(const struct ane_activations *a, int64_t at, const int
 }
 
 /* Block b of column t of the prepared activations from n <= 32 values, the largest of which is amax. */
-static void quantise_block(const struct ane_activations *a, int64_t t, int64_t b, int64_t nb, const float *x, int n, float amax, float limit) {
+static void quantise_block(const struct ane_activations *a, int64_t t, int64_t b, int64_t nb, const float *x, int n, float amax,
+                           float limit) {
   const int64_t at = t * nb + b, at_outlier = b * a->outlier_ld + t;
   const bool outlier = amax * amax > limit;
-  const float span = outlier ? ane_outlier_span(amax, sqrtf(limit), a->precise) : amax, inverse = amax >= ANE_TINY ? (float)ANE_CODE_MAX / span : 0;
+  const float span = outlier ? ane_outlier_span(amax, sqrtf(limit), a->precise) : amax,
+              inverse = amax >= ANE_TINY ? (float)ANE_CODE_MAX / span : 0;
   const float d = amax >= ANE_TINY ? span / (float)ANE_CODE_MAX : 0;
   int8_t *q = (int8_t *)a->q + at * ANE_BLOCK;
   int32_t *isum = (int32_t *)a->isum + 2 * at, sum = 0, v[ANE_BLOCK] = {0};
@@ -154,15 +161,16 @@ static int32_t column_code(const struct ane_activations *x, int64_t c) {
   return x->outlier[at] ? x->q[c] + 128 * x->residual[at * ANE_BLOCK + c % ANE_BLOCK] : x->q[c];
 }
 
-static void upper_bound(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks, int64_t g_from, int64_t g_to, float *bound,
-                        float *base) {
+static void upper_bound(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
+                        int64_t g_from, int64_t g_to, float *bound, float *base) {
   for (int64_t g = g_from; g < g_to; g++)
     for (int r = 0; r < ANE_GROUP; r++) {
       const uint8_t *from = w->data + (size_t)g * w->group_bytes;
       float acc = ANE_BOUND_START, left = 0;
       for (int64_t b = 0; b < w->cols / ANE_BLOCK; b++, from += 304) {
         int32_t dot = 0;
-        for (int c = 0; c < ANE_BLOCK; c++) dot += (from[64 * (c / 4 % 4) + 4 * r + c % 4] >> (c < 16 ? 0 : 4) & 15) * column_code(x, b * ANE_BLOCK + c);
+        for (int c = 0; c < ANE_BLOCK; c++)
+          dot += (from[64 * (c / 4 % 4) + 4 * r + c % 4] >> (c < 16 ? 0 : 4) & 15) * column_code(x, b * ANE_BLOCK + c);
         float scale = ane_f16_f32(ane_half(from + 256 + 2 * r));
         acc = fmaf((float)(32 * dot + blocks[b].start) * scale, blocks[b].by, acc);
         acc = fmaf(fabsf(scale), blocks[b].slack, acc);
@@ -173,8 +181,8 @@ static void upper_bound(const struct ane_packed *w, const struct ane_activations
     }
 }
 
-static void row_bound(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks, const int32_t *rows, int n, const float *base,
-                      float *bound) {
+static void row_bound(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
+                      const int32_t *rows, int n, const float *base, float *bound) {
   const int64_t nb = w->cols / ANE_BLOCK;
   for (int i = 0; i < n; i++) {
     const uint8_t *low = w->low_nibbles + rows[i] * nb * 16, *scales = w->scales + rows[i] * nb * 2;

@@ -15,7 +15,7 @@ static const int64_t bytes[] = {4, 2, 1};
 struct work {
   const struct ane_attention *a;
   int64_t group, hd, pad;
-  int64_t tile, scales, ld_v;   /* the tile at hand, where its scales begin */
+  int64_t tile, scales, ld_v; /* the tile at hand, where its scales begin */
   int kind_k, kind_v;
   const void *k, *v;            /* [hd][64], [64][ld_v] */
   float *tile_k, *tile_v;       /* converted: [hd][64], [64][pad] */
@@ -26,12 +26,12 @@ struct work {
 /* Up to PANEL rows on their way through the tile at hand. */
 struct panel {
   int rows;
-  int64_t row;                                          /* the first, counted from query 0 of the call */
-  int64_t first[ANE_ATT_PANEL], last[ANE_ATT_PANEL];    /* keys of the tile that each row sees, at least one */
-  int64_t begin, end, from, to;                         /* keys that some row sees, and whole sixteens around them */
-  float m[16], l[16];                                   /* largest score, sum of p */
-  float old[16], new[16];                               /* factors of O and of o in their sum */
-  float *s;                                             /* scores, then p: [rows][64] */
+  int64_t row;                                       /* the first, counted from query 0 of the call */
+  int64_t first[ANE_ATT_PANEL], last[ANE_ATT_PANEL]; /* keys of the tile that each row sees, at least one */
+  int64_t begin, end, from, to;                      /* keys that some row sees, and whole sixteens around them */
+  float m[16], l[16];                                /* largest score, sum of p */
+  float old[16], new[16];                            /* factors of O and of o in their sum */
+  float *s;                                          /* scores, then p: [rows][64] */
 };
 
 /* ---- Products ----------------------------------------------------------------------------------------------------*/
@@ -61,8 +61,8 @@ struct ending {
 };
 
 /* c[r][x] = sum over k ascending of fma(a[r][k], b[k][x], .) for `rows` rows and `vecs` vectors of x, all in registers. */
-V_FN void block(const int rows, const int vecs, const int kind, const int end, int64_t n, const float *a, int64_t lda, const void *b,
-                int64_t ldb, float *c, int64_t ldc, const struct ending *e) {
+V_FN void block(const int rows, const int vecs, const int kind, const int end, int64_t n, const float *a, int64_t lda,
+                const void *b, int64_t ldb, float *c, int64_t ldc, const struct ending *e) {
   const int width = kind == F16 ? 2 : 1;
   vf sum[ANE_ATT_PANEL][MOST_VECS];
 #pragma GCC unroll 8
@@ -108,12 +108,7 @@ typedef void (*block_fn)(int rows, int64_t n, const float *a, int64_t lda, const
 #define BLOCKS(name, vecs, kind, end, few)                                                                                       \
   static void name(int r, int64_t n, const float *a, int64_t lda, const void *b, int64_t ldb, float *c, int64_t ldc,             \
                    ANE_UNUSED const struct ending *e) {                                                                          \
-    switch (r) {                                                                                                                 \
-      few(vecs, kind, end)                                                                                                       \
-      BLOCK(4, vecs, kind, end)                                                                                                  \
-      BLOCK(5, vecs, kind, end)                                                                                                  \
-      BLOCK(6, vecs, kind, end)                                                                                                  \
-    }                                                                                                                            \
+    switch (r) { few(vecs, kind, end) BLOCK(4, vecs, kind, end) BLOCK(5, vecs, kind, end) BLOCK(6, vecs, kind, end) }            \
   }
 #define FEW(vecs, kind, end) BLOCK(1, vecs, kind, end) BLOCK(2, vecs, kind, end) BLOCK(3, vecs, kind, end)
 #define NONE(vecs, kind, end)
@@ -221,7 +216,8 @@ static void panel_keys(const struct work *w, struct panel *p, int64_t row, int r
 V_FN void score_rows(const int rows, const struct work *w, struct panel *p, const float *q, int64_t ldq) {
   const struct ane_attention *a = w->a;
   const bool i8 = a->kv->dtype == ANE_I8;
-  const bool plain = has_ending(w->kind_k, rows) && !i8 && !(a->softcap > 0) && p->first[rows - 1] <= p->from && p->last[0] >= p->to - 1;
+  const bool plain =
+      has_ending(w->kind_k, rows) && !i8 && !(a->softcap > 0) && p->first[rows - 1] <= p->from && p->last[0] >= p->to - 1;
   vf largest[ANE_ATT_PANEL];
   const struct ending e = {.scale = a->scale, .largest = largest};
 #pragma GCC unroll 8
@@ -448,7 +444,8 @@ static void attention_part(const struct ane_attention *a, int64_t h, int64_t t, 
 }
 
 /* One head: O stands in out until it is divided. */
-static void merge_head(const struct ane_attention *a, int64_t head, const float *part, int64_t stride, int64_t tiles, int64_t hd, float *out) {
+static void merge_head(const struct ane_attention *a, int64_t head, const float *part, int64_t stride, int64_t tiles, int64_t hd,
+                       float *out) {
   vf big_m = v_set(-__builtin_inff()), big_l = v_set(0);
   for (int64_t d = 0; d < hd; d += VL) v_store_n(out + d, v_set(0), hd - d);
   for (int64_t i = 0; i < tiles; i++, part += stride) {
@@ -465,7 +462,8 @@ static void merge_head(const struct ane_attention *a, int64_t head, const float 
 static void attention_merge(const struct ane_attention *a, int64_t h, int64_t t, int64_t tile_from, int64_t tile_to,
                             const float *part) {
   const int64_t hd = a->kv->head_dim, group = a->n_heads / a->kv->heads, p = a->pos + t, stride = ane_part_floats(a);
-  const int64_t from = ANE_MAX(tile_from, ane_att_first(a, p) / ANE_TILE), to = ANE_MIN(tile_to, ane_att_last(a, p) / ANE_TILE + 1);
+  const int64_t from = ANE_MAX(tile_from, ane_att_first(a, p) / ANE_TILE),
+                to = ANE_MIN(tile_to, ane_att_last(a, p) / ANE_TILE + 1);
   for (int64_t g = 0; g < group; g++)
     merge_head(a, h * group + g, part + (from - tile_from) * stride + g * (2 + hd), stride, to - from, hd,
                a->out + t * a->ld_out + (h * group + g) * hd);
@@ -550,7 +548,8 @@ static void write_tile(const struct ane_kv *kv, int64_t h, int64_t pos, int64_t 
   }
 }
 
-static void kv_write(const struct ane_kv *kv, int64_t pos, int64_t n, const float *k, const float *v, int64_t ld, int64_t h_from, int64_t h_to) {
+static void kv_write(const struct ane_kv *kv, int64_t pos, int64_t n, const float *k, const float *v, int64_t ld, int64_t h_from,
+                     int64_t h_to) {
   for (int64_t h = h_from; h < h_to; h++)
     for (int64_t t = 0, some; t < n; t += some) {
       some = ANE_MIN(ANE_TILE - (pos + t) % ANE_TILE, n - t);

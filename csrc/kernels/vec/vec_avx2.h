@@ -12,10 +12,7 @@
 #define V_REGISTERS 16
 
 typedef __m256 vf;
-enum {
-  VL = 8,
-  V_PARTS = 2
-};
+enum { VL = 8, V_PARTS = 2 };
 
 V_FN vf v_set(float x) { return _mm256_set1_ps(x); }
 V_FN vf v_add(vf a, vf b) { return _mm256_add_ps(a, b); }
@@ -109,8 +106,10 @@ V_FN void v_transpose(vf x[VL]) {
   __m256 y[VL];
 #pragma GCC unroll 2
   for (int i = 0; i < VL; i += 4) {
-    const __m256d a = _mm256_castps_pd(_mm256_unpacklo_ps(x[i], x[i + 1])), b = _mm256_castps_pd(_mm256_unpackhi_ps(x[i], x[i + 1]));
-    const __m256d c = _mm256_castps_pd(_mm256_unpacklo_ps(x[i + 2], x[i + 3])), d = _mm256_castps_pd(_mm256_unpackhi_ps(x[i + 2], x[i + 3]));
+    const __m256d a = _mm256_castps_pd(_mm256_unpacklo_ps(x[i], x[i + 1])),
+                  b = _mm256_castps_pd(_mm256_unpackhi_ps(x[i], x[i + 1]));
+    const __m256d c = _mm256_castps_pd(_mm256_unpacklo_ps(x[i + 2], x[i + 3])),
+                  d = _mm256_castps_pd(_mm256_unpackhi_ps(x[i + 2], x[i + 3]));
     y[i] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, c)), y[i + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, c));
     y[i + 2] = _mm256_castpd_ps(_mm256_unpacklo_pd(b, d)), y[i + 3] = _mm256_castpd_ps(_mm256_unpackhi_pd(b, d));
   }

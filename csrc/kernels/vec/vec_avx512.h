@@ -132,15 +132,18 @@ V_FN void v_transpose(vf x[VL]) {
   __m512 z[VL];
 #pragma GCC unroll 4
   for (int i = 0; i < VL; i += 4) {
-    const __m512d a = _mm512_castps_pd(_mm512_unpacklo_ps(x[i], x[i + 1])), b = _mm512_castps_pd(_mm512_unpackhi_ps(x[i], x[i + 1]));
-    const __m512d c = _mm512_castps_pd(_mm512_unpacklo_ps(x[i + 2], x[i + 3])), d = _mm512_castps_pd(_mm512_unpackhi_ps(x[i + 2], x[i + 3]));
+    const __m512d a = _mm512_castps_pd(_mm512_unpacklo_ps(x[i], x[i + 1])),
+                  b = _mm512_castps_pd(_mm512_unpackhi_ps(x[i], x[i + 1]));
+    const __m512d c = _mm512_castps_pd(_mm512_unpacklo_ps(x[i + 2], x[i + 3])),
+                  d = _mm512_castps_pd(_mm512_unpackhi_ps(x[i + 2], x[i + 3]));
     y[i] = _mm512_unpacklo_pd(a, c), y[i + 1] = _mm512_unpackhi_pd(a, c);
     y[i + 2] = _mm512_unpacklo_pd(b, d), y[i + 3] = _mm512_unpackhi_pd(b, d);
   }
   /* y[4 i + j], quarter q: column 4 q + j of rows 4 i .. 4 i + 3. */
 #pragma GCC unroll 4
   for (int j = 0; j < 4; j++) {
-    const __m512 a = _mm512_castpd_ps(y[j]), b = _mm512_castpd_ps(y[4 + j]), c = _mm512_castpd_ps(y[8 + j]), d = _mm512_castpd_ps(y[12 + j]);
+    const __m512 a = _mm512_castpd_ps(y[j]), b = _mm512_castpd_ps(y[4 + j]), c = _mm512_castpd_ps(y[8 + j]),
+                 d = _mm512_castpd_ps(y[12 + j]);
     z[j] = _mm512_shuffle_f32x4(a, b, 0x88), z[4 + j] = _mm512_shuffle_f32x4(c, d, 0x88);
     z[8 + j] = _mm512_shuffle_f32x4(a, b, 0xDD), z[12 + j] = _mm512_shuffle_f32x4(c, d, 0xDD);
   }

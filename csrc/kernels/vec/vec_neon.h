@@ -13,10 +13,7 @@
 #define V_REGISTERS 32
 
 typedef float32x4_t vf;
-enum {
-  VL = 4,
-  V_PARTS = 4
-};
+enum { VL = 4, V_PARTS = 4 };
 
 V_FN vf v_set(float x) { return vdupq_n_f32(x); }
 V_FN vf v_add(vf a, vf b) { return vaddq_f32(a, b); }
@@ -32,9 +29,7 @@ V_FN vf v_neg(vf a) { return vnegq_f32(a); }
 V_FN vf v_copysign(vf a, vf s) { return vbslq_f32(vdupq_n_u32(0x80000000), s, a); }
 V_FN vf v_select_lt(vf a, vf b, vf yes, vf no) { return vbslq_f32(vcltq_f32(a, b), yes, no); }
 
-V_FN vf v_pow2(vf t) {
-  return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vreinterpretq_s32_f32(t), vdupq_n_s32(127)), 23));
-}
+V_FN vf v_pow2(vf t) { return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vreinterpretq_s32_f32(t), vdupq_n_s32(127)), 23)); }
 V_FN vf v_ldexp(vf p, vf t, ANE_UNUSED vf n) {
   const int32x4_t bias = vdupq_n_s32(127);
   int32x4_t i = vsubq_s32(vreinterpretq_s32_f32(t), vdupq_n_s32(0x4B400000)), half = vshrq_n_s32(i, 1);

@@ -21,9 +21,7 @@ V_FN vf v_min(vf a, vf b) { return a < b ? a : b; }
 V_FN vf v_max(vf a, vf b) { return a > b ? a : b; }
 V_FN vf v_abs(vf a) { return ane_bits_f32(ane_f32_bits(a) & 0x7FFFFFFF); }
 V_FN vf v_neg(vf a) { return ane_bits_f32(ane_f32_bits(a) ^ 0x80000000); }
-V_FN vf v_copysign(vf a, vf s) {
-  return ane_bits_f32((ane_f32_bits(a) & 0x7FFFFFFF) | (ane_f32_bits(s) & 0x80000000));
-}
+V_FN vf v_copysign(vf a, vf s) { return ane_bits_f32((ane_f32_bits(a) & 0x7FFFFFFF) | (ane_f32_bits(s) & 0x80000000)); }
 V_FN vf v_select_lt(vf a, vf b, vf yes, vf no) { return a < b ? yes : no; }
 
 /* 2^n for n in -126 .. 127, from t = 1.5 * 2^23 + n. */

@@ -6,12 +6,14 @@
 #include "kernels/kernels_internal.h"
 
 #define CLOBBERED                                                                                                                \
-  "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15"
+  "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14",   \
+      "xmm15"
 
 #define LIMIT(name, body, ops)                                                                                                   \
   double name(int64_t steps) {                                                                                                   \
     int64_t left = steps;                                                                                                        \
-    if (steps > 0) __asm__ volatile("vzeroall\n1:\n" body "dec %0\njnz 1b\nvzeroupper\n" : "+r"(left) : : "cc", "memory", CLOBBERED); \
+    if (steps > 0)                                                                                                               \
+      __asm__ volatile("vzeroall\n1:\n" body "dec %0\njnz 1b\nvzeroupper\n" : "+r"(left) : : "cc", "memory", CLOBBERED);         \
     return (double)steps * (ops);                                                                                                \
   }
 
@@ -21,8 +23,8 @@
 /* 32 columns of 4-bit codes of R(n)'s lanes: 16-bit sums in n, products in t, sums in s; 14 and 15 are read only. */
 #define STEP(R, n, t) "vpmaddubsw " R(14) ", " R(15) ", " R(t) "\nvpaddw " R(t) ", " R(n) ", " R(n) "\n"
 #define BLOCK(R, n, t, s)                                                                                                        \
-  "vpmaddubsw " R(14) ", " R(15) ", " R(n) "\n" STEP(R, n, t) STEP(R, n, t) STEP(R, n, t) STEP(R, n, t) STEP(R, n, t)             \
-  STEP(R, n, t) STEP(R, n, t) "vpmaddwd " R(14) ", " R(n) ", " R(n) "\nvpaddd " R(n) ", " R(s) ", " R(s) "\n"
+  "vpmaddubsw " R(14) ", " R(15) ", " R(n) "\n" STEP(R, n, t) STEP(R, n, t) STEP(R, n, t) STEP(R, n, t) STEP(R, n, t)            \
+      STEP(R, n, t) STEP(R, n, t) "vpmaddwd " R(14) ", " R(n) ", " R(n) "\nvpaddd " R(n) ", " R(s) ", " R(s) "\n"
 #define FOUR_BLOCKS(R) BLOCK(R, 0, 4, 8) BLOCK(R, 1, 5, 9) BLOCK(R, 2, 6, 10) BLOCK(R, 3, 7, 11)
 
 #define YMM(n) "%%ymm" #n

@@ -38,7 +38,8 @@ INLINE uint32_t every_fourth(uint32_t m) {
 INLINE __m256i block_outlier(const float *x, float inverse, uint32_t *outlier, __m256i *residual) {
 #if defined(__AVX512F__)
   const __m512 by = _mm512_set1_ps(inverse);
-  const __m512i most = _mm512_set1_epi32(ANE_OUTLIER_MAX), least = _mm512_set1_epi32(-ANE_OUTLIER_MAX), plain = _mm512_set1_epi32(ANE_CODE_MAX);
+  const __m512i most = _mm512_set1_epi32(ANE_OUTLIER_MAX), least = _mm512_set1_epi32(-ANE_OUTLIER_MAX),
+                plain = _mm512_set1_epi32(ANE_CODE_MAX);
   __m512i v[2], h[2];
   uint32_t beyond = 0;
   for (int i = 0; i < 2; i++) {
@@ -57,7 +58,8 @@ INLINE __m256i block_outlier(const float *x, float inverse, uint32_t *outlier, _
   return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm512_cvtepi32_epi8(v[0])), _mm512_cvtepi32_epi8(v[1]), 1);
 #else
   const __m256 by = _mm256_set1_ps(inverse);
-  const __m256i most = _mm256_set1_epi32(ANE_OUTLIER_MAX), least = _mm256_set1_epi32(-ANE_OUTLIER_MAX), plain = _mm256_set1_epi32(ANE_CODE_MAX);
+  const __m256i most = _mm256_set1_epi32(ANE_OUTLIER_MAX), least = _mm256_set1_epi32(-ANE_OUTLIER_MAX),
+                plain = _mm256_set1_epi32(ANE_CODE_MAX);
   const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7); /* packs works in 128-bit halves */
   __m256i v[4], h[4];
   uint32_t beyond = 0;
@@ -72,7 +74,8 @@ INLINE __m256i block_outlier(const float *x, float inverse, uint32_t *outlier, _
     v[i] = _mm256_sub_epi32(v[i], _mm256_slli_epi32(h[i], 7));
   }
   *outlier = every_fourth(beyond & 0x11111111);
-  *residual = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(_mm256_packs_epi32(h[0], h[1]), _mm256_packs_epi32(h[2], h[3])), order);
+  *residual =
+      _mm256_permutevar8x32_epi32(_mm256_packs_epi16(_mm256_packs_epi32(h[0], h[1]), _mm256_packs_epi32(h[2], h[3])), order);
   return _mm256_permutevar8x32_epi32(_mm256_packs_epi16(_mm256_packs_epi32(v[0], v[1]), _mm256_packs_epi32(v[2], v[3])), order);
 #endif
 }
@@ -125,7 +128,8 @@ INLINE int32_t half_sums(__m256i codes, int32_t *isum) {
 }
 
 /* Block `at`, `at_outlier` among those that go by blocks, from 32 values. */
-INLINE void quantise_block(const struct ane_activations *a, int64_t at, int64_t at_outlier, const float *x, bool is_outlier, float inverse, float d) {
+INLINE void quantise_block(const struct ane_activations *a, int64_t at, int64_t at_outlier, const float *x, bool is_outlier,
+                           float inverse, float d) {
   __m256i residual, codes;
   uint32_t outlier = 0;
   int32_t sum = 0;
@@ -134,7 +138,8 @@ INLINE void quantise_block(const struct ane_activations *a, int64_t at, int64_t 
     _mm256_storeu_si256((__m256i *)(a->residual + at_outlier * ANE_BLOCK), residual);
     sum = 128 * half_sums(residual, (int32_t *)a->residual_isum + 2 * at_outlier);
     ((float *)a->d_residual)[at_outlier] = 128 * d;
-  } else codes = block_codes(x, inverse);
+  } else
+    codes = block_codes(x, inverse);
   const int32_t low = half_sums(codes, (int32_t *)a->isum + 2 * at);
   ((int32_t *)a->minus_sum)[at] = -low;
   _mm256_storeu_si256((__m256i *)(a->q + at * ANE_BLOCK), codes);
@@ -142,8 +147,10 @@ INLINE void quantise_block(const struct ane_activations *a, int64_t at, int64_t 
   ((float *)a->dsum)[at] = d * (float)(sum + low);
 }
 
-/* Four blocks from `at` on that are not outlier, the first of them `at_outlier` among those that go by blocks; their steps are at step. */
-INLINE void quantise_four(const struct ane_activations *a, int64_t at, int64_t at_outlier, const float *x, const float *inverse, const float *step) {
+/* Four blocks from `at` on that are not outlier, the first of them `at_outlier` among those that go by blocks; their steps are at
+ * step. */
+INLINE void quantise_four(const struct ane_activations *a, int64_t at, int64_t at_outlier, const float *x, const float *inverse,
+                          const float *step) {
   __m256i sums[4];
 #pragma GCC unroll 4
   for (int b = 0; b < 4; b++) {
@@ -153,7 +160,8 @@ INLINE void quantise_four(const struct ane_activations *a, int64_t at, int64_t a
     ((uint8_t *)a->outlier)[at_outlier + b * a->outlier_ld] = 0;
   }
   const __m256i halves = _mm256_hadd_epi32(_mm256_hadd_epi32(sums[0], sums[1]), _mm256_hadd_epi32(sums[2], sums[3]));
-  const __m128i first = _mm256_castsi256_si128(halves), second = _mm256_extracti128_si256(halves, 1), all = _mm_add_epi32(first, second);
+  const __m128i first = _mm256_castsi256_si128(halves), second = _mm256_extracti128_si256(halves, 1),
+                all = _mm_add_epi32(first, second);
   __m128i *isum = (__m128i *)(a->isum + 2 * at);
   _mm_storeu_si128(isum, _mm_unpacklo_epi32(first, second));
   _mm_storeu_si128(isum + 1, _mm_unpackhi_epi32(first, second));
@@ -161,8 +169,8 @@ INLINE void quantise_four(const struct ane_activations *a, int64_t at, int64_t a
   _mm_storeu_ps((float *)a->dsum + at, _mm_mul_ps(_mm_loadu_ps(step), _mm_cvtepi32_ps(all)));
 }
 
-/* From the largest values of LANES blocks: which are outlier (the bits), their steps and the inverses of these, 0 where the block is
- * tiny. least: what 127 steps of a outlier block come to at least. */
+/* From the largest values of LANES blocks: which are outlier (the bits), their steps and the inverses of these, 0 where the block
+ * is tiny. least: what 127 steps of a outlier block come to at least. */
 INLINE uint32_t scales_of(vf amax, float limit, float least, vf *d, vf *inverse) {
   const vf most = vf_set(ANE_CODE_MAX), tiny = vf_set(ANE_TINY);
   vf span = vf_max(vf_mul(amax, vf_set((float)ANE_CODE_MAX / (float)ANE_OUTLIER_MAX)), vf_set(least));
@@ -184,7 +192,8 @@ INLINE uint32_t scales_of(vf amax, float limit, float least, vf *d, vf *inverse)
 }
 
 /* The blocks k, from block b0 of column t on; their largest values are in d. */
-INLINE void quantise_run(const struct ane_activations *a, int64_t t, int64_t nb, int64_t b0, const struct blocks *k, float limit, float least) {
+INLINE void quantise_run(const struct ane_activations *a, int64_t t, int64_t nb, int64_t b0, const struct blocks *k, float limit,
+                         float least) {
   float *d = (float *)a->d + t * nb + b0, inverse[LANES], step[LANES];
   vf steps, inverses;
   const uint32_t outlier = scales_of(vf_load_n(d, k->n), limit, least, &steps, &inverses);
@@ -224,7 +233,8 @@ static void quantise_i8(const struct ane_activations *activations, const float *
       vf_store_n(amax + b, m, k.n);
       *sum = vf_add(*sum, vf_mul(m, m));
     }
-    const float limit = limit_of(sums, nb, a->precise), least = ane_outlier_part(a->precise) * _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(limit)));
+    const float limit = limit_of(sums, nb, a->precise),
+                least = ane_outlier_part(a->precise) * _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(limit)));
     for (int64_t b = 0; b < nb; b += LANES) {
       const struct blocks k = blocks_at(row, last, b, nb, whole);
       quantise_run(a, t, nb, b, &k, limit, least);

@@ -48,13 +48,19 @@ INLINE void bf16_tiles(int nv, const struct bf16_job *j, int64_t g) {
   int64_t width = nv > 2 ? 2 : MAX_NT, n = (j->x->t + width - 1) / width;
   for (int64_t i = 0, t = 0; i < n; i++) {
     int nt = (int)((j->x->t - t) / (n - i));
-    if (nt == 1) bf16_tile(nv, 1, j, g, t);
-    else if (nt == 2) bf16_tile(nv, 2, j, g, t);
+    if (nt == 1)
+      bf16_tile(nv, 1, j, g, t);
+    else if (nt == 2)
+      bf16_tile(nv, 2, j, g, t);
     else if (nv <= 2) {
-      if (nt == 3) bf16_tile(nv, 3, j, g, t);
-      else if (nt == 4) bf16_tile(nv, 4, j, g, t);
-      else if (nt == 5) bf16_tile(nv, 5, j, g, t);
-      else bf16_tile(nv, 6, j, g, t);
+      if (nt == 3)
+        bf16_tile(nv, 3, j, g, t);
+      else if (nt == 4)
+        bf16_tile(nv, 4, j, g, t);
+      else if (nt == 5)
+        bf16_tile(nv, 5, j, g, t);
+      else
+        bf16_tile(nv, 6, j, g, t);
     }
     t += nt;
   }
@@ -67,10 +73,14 @@ static void matmul_bf16(const struct ane_packed *w, const struct ane_activations
   (void)scratch;
   for (int64_t g = g_from; g < g_to; g += width) {
     int64_t nv = ANE_MIN(g_to - g, width);
-    if (nv == 4) bf16_tiles(4, &j, g);
-    else if (nv == 3) bf16_tiles(3, &j, g);
-    else if (nv == 2) bf16_tiles(2, &j, g);
-    else bf16_tiles(1, &j, g);
+    if (nv == 4)
+      bf16_tiles(4, &j, g);
+    else if (nv == 3)
+      bf16_tiles(3, &j, g);
+    else if (nv == 2)
+      bf16_tiles(2, &j, g);
+    else
+      bf16_tiles(1, &j, g);
   }
 }
 

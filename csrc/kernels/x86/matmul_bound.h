@@ -1,12 +1,12 @@
-/* Upper bounds of the products of one token and a Q8_0_SPLIT matrix: of all rows by the upper halves of the codes, of some rows by the
- * lower. A template: include the lanes and matmul_i8.h first. */
+/* Upper bounds of the products of one token and a Q8_0_SPLIT matrix: of all rows by the upper halves of the codes, of some rows
+ * by the lower. A template: include the lanes and matmul_i8.h first. */
 #ifndef ANE_KERNELS_X86_MATMUL_UPPER_H
 #define ANE_KERNELS_X86_MATMUL_UPPER_H
 
 enum { UPPER_BLOCK = 304, ROWS_AHEAD = 4 };
 
-INLINE void upper_vector(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks, const uint8_t *group, int part, float *bound,
-                         float *base) {
+INLINE void upper_vector(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
+                         const uint8_t *group, int part, float *bound, float *base) {
   vf acc = vf_set(ANE_BOUND_START), left = vf_zero();
   for (int64_t b = 0; b < w->cols / ANE_BLOCK; b++) {
     const uint8_t *from = group + b * UPPER_BLOCK;
@@ -29,8 +29,8 @@ INLINE void upper_vector(const struct ane_packed *w, const struct ane_activation
   vf_store(bound + part * LANES, vf_add(acc, left));
 }
 
-static void upper_bound(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks, int64_t g_from, int64_t g_to, float *bound,
-                        float *base) {
+static void upper_bound(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
+                        int64_t g_from, int64_t g_to, float *bound, float *base) {
   for (int64_t g = g_from; g < g_to; g++)
     for (int part = 0; part < PARTS; part++)
       upper_vector(w, x, blocks, w->data + (size_t)g * w->group_bytes, part, bound + g * ANE_GROUP, base + g * ANE_GROUP);
@@ -48,15 +48,18 @@ INLINE float sum_of_8(__m256 v) {
   return _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)));
 }
 
-INLINE float one_row(const struct ane_activations *x, const struct ane_bound_block *blocks, int64_t nb, const uint8_t *low, const uint8_t *scales) {
+INLINE float one_row(const struct ane_activations *x, const struct ane_bound_block *blocks, int64_t nb, const uint8_t *low,
+                     const uint8_t *scales) {
   const __m128i nibble = _mm_set1_epi8(15);
   __m256 acc = _mm256_setzero_ps();
   float start = 0;
   for (int64_t b = 0; b < nb; b++, low += 16) {
     __m128i v = _mm_loadu_si128((const void *)low);
-    __m256i codes = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_and_si128(v, nibble)), _mm_and_si128(_mm_srli_epi16(v, 4), nibble), 1);
+    __m256i codes =
+        _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_and_si128(v, nibble)), _mm_and_si128(_mm_srli_epi16(v, 4), nibble), 1);
     __m256i sum = low_dot(codes, x->q + b * ANE_BLOCK);
-    if (x->outlier[b * x->outlier_ld]) sum = _mm256_add_epi32(sum, _mm256_slli_epi32(low_dot(codes, x->residual + b * x->outlier_ld * ANE_BLOCK), 7));
+    if (x->outlier[b * x->outlier_ld])
+      sum = _mm256_add_epi32(sum, _mm256_slli_epi32(low_dot(codes, x->residual + b * x->outlier_ld * ANE_BLOCK), 7));
     float by = _cvtsh_ss(ane_half(scales + 2 * b)) * blocks[b].by;
     acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_slli_epi32(sum, 1)), _mm256_set1_ps(by), acc);
     start += (float)blocks[b].start_low * by;
@@ -64,8 +67,8 @@ INLINE float one_row(const struct ane_activations *x, const struct ane_bound_blo
   return sum_of_8(acc) + start;
 }
 
-static void row_bound(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks, const int32_t *rows, int n, const float *base,
-                      float *bound) {
+static void row_bound(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
+                      const int32_t *rows, int n, const float *base, float *bound) {
   const int64_t nb = w->cols / ANE_BLOCK;
   for (int i = -ROWS_AHEAD; i < n; i++) {
     if (i + ROWS_AHEAD < n) {
@@ -73,7 +76,8 @@ static void row_bound(const struct ane_packed *w, const struct ane_activations *
       for (int64_t at = 0; at < nb * 16 + 63; at += 64) _mm_prefetch((const char *)low + at, _MM_HINT_T0);
       for (int64_t at = 0; at < nb * 2 + 63; at += 64) _mm_prefetch((const char *)scales + at, _MM_HINT_T0);
     }
-    if (i >= 0) bound[i] = base[rows[i]] + one_row(x, blocks, nb, w->low_nibbles + rows[i] * nb * 16, w->scales + rows[i] * nb * 2);
+    if (i >= 0)
+      bound[i] = base[rows[i]] + one_row(x, blocks, nb, w->low_nibbles + rows[i] * nb * 16, w->scales + rows[i] * nb * 2);
   }
 }
 

@@ -74,23 +74,33 @@ INLINE void f32_tiles(ane_layout f, int nv, const struct f32_job *j, int64_t vc,
   int64_t width = nv > F32_NV ? 2 : F32_NT, n = (j->x->t + width - 1) / width;
   for (int64_t i = 0, t = 0; i < n; i++) {
     int nt = (int)((j->x->t - t) / (n - i));
-    if (nt == 1) f32_tile(f, nv, 1, j, vc, p, t);
-    else if (nt == 2) f32_tile(f, nv, 2, j, vc, p, t);
+    if (nt == 1)
+      f32_tile(f, nv, 1, j, vc, p, t);
+    else if (nt == 2)
+      f32_tile(f, nv, 2, j, vc, p, t);
     else if (nv <= F32_NV) {
-      if (nt == 3) f32_tile(f, nv, 3, j, vc, p, t);
-      else if (nt == 4) f32_tile(f, nv, 4, j, vc, p, t);
-      else if (nt == 5) f32_tile(f, nv, 5, j, vc, p, t);
-      else f32_tile(f, nv, 6, j, vc, p, t);
+      if (nt == 3)
+        f32_tile(f, nv, 3, j, vc, p, t);
+      else if (nt == 4)
+        f32_tile(f, nv, 4, j, vc, p, t);
+      else if (nt == 5)
+        f32_tile(f, nv, 5, j, vc, p, t);
+      else
+        f32_tile(f, nv, 6, j, vc, p, t);
     }
     t += nt;
   }
 }
 
 INLINE void f32_any(ane_layout f, int nv, const struct f32_job *j, int64_t vc, const uint8_t *const p[]) {
-  if (nv == 4) f32_tiles(f, 4, j, vc, p);
-  else if (nv == 3) f32_tiles(f, 3, j, vc, p);
-  else if (nv == 2) f32_tiles(f, 2, j, vc, p);
-  else f32_tiles(f, 1, j, vc, p);
+  if (nv == 4)
+    f32_tiles(f, 4, j, vc, p);
+  else if (nv == 3)
+    f32_tiles(f, 3, j, vc, p);
+  else if (nv == 2)
+    f32_tiles(f, 2, j, vc, p);
+  else
+    f32_tiles(f, 1, j, vc, p);
 }
 
 /* Floats of the piece of one vector of rows; writes whole blocks of 32. */
@@ -113,7 +123,8 @@ INLINE void f32_unpack(ane_layout f, const struct f32_job *j, int64_t vc, float 
       for (int i = 0; i < 16; i++) {
         vi code = vi_and(vi_shr_by(c[4 * half + i / 4], 8 * (i % 4)), vi_set(255));
         vf number = vf_int(vi_sub(code, vi_set(layout_zero(f))));
-        vf value = f == ANE_LAYOUT_LUT4 ? vf_table(table, code) : vf_mul(scale, layout_has_offset(f) ? vf_add(number, min) : number);
+        vf value =
+            f == ANE_LAYOUT_LUT4 ? vf_table(table, code) : vf_mul(scale, layout_has_offset(f) ? vf_add(number, min) : number);
         if (layout_has_min(f) && !layout_has_offset(f)) value = vf_add(value, min);
         vf_store(panel + (c0 + 16 * half + i) * ANE_GROUP, value);
       }
@@ -123,7 +134,8 @@ INLINE void f32_unpack(ane_layout f, const struct f32_job *j, int64_t vc, float 
 
 /* A piece of one group to a panel. */
 INLINE void f32_panel(ane_layout f, const struct f32_job *j, int64_t g, float *panel, float *tmp) {
-  if (f == ANE_LAYOUT_ROWS) ane_read_panel(j->w, g, j->k, (int)j->n, panel, tmp);
+  if (f == ANE_LAYOUT_ROWS)
+    ane_read_panel(j->w, g, j->k, (int)j->n, panel, tmp);
   else
     for (int part = 0; part < PARTS; part++) f32_unpack(f, j, g * PARTS + part, panel + part * LANES);
 }
@@ -162,13 +174,14 @@ INLINE void f32_direct(ane_layout f, struct f32_job *j, int64_t from, int64_t to
   }
 }
 
-#define MATMUL_F32(f)                                                                                                  \
-  static void matmul_f32_##f(const struct ane_packed *w, const struct ane_activations *x, int64_t g_from, int64_t g_to,         \
-                             float *out, int64_t ld_out, void *scratch) {                                              \
-    struct f32_job j = {w, x, out, ld_out, 0, 0, 1};                                                                   \
-    if (ANE_LAYOUT_##f == ANE_LAYOUT_F32 || ANE_LAYOUT_##f == ANE_LAYOUT_F16 || ANE_LAYOUT_##f == ANE_LAYOUT_BF16)                 \
-      f32_direct(ANE_LAYOUT_##f, &j, g_from * PARTS, g_to * PARTS);                                                      \
-    else f32_by_panel(ANE_LAYOUT_##f, &j, g_from * PARTS, g_to * PARTS, scratch);                                        \
+#define MATMUL_F32(f)                                                                                                            \
+  static void matmul_f32_##f(const struct ane_packed *w, const struct ane_activations *x, int64_t g_from, int64_t g_to,          \
+                             float *out, int64_t ld_out, void *scratch) {                                                        \
+    struct f32_job j = {w, x, out, ld_out, 0, 0, 1};                                                                             \
+    if (ANE_LAYOUT_##f == ANE_LAYOUT_F32 || ANE_LAYOUT_##f == ANE_LAYOUT_F16 || ANE_LAYOUT_##f == ANE_LAYOUT_BF16)               \
+      f32_direct(ANE_LAYOUT_##f, &j, g_from *PARTS, g_to *PARTS);                                                                \
+    else                                                                                                                         \
+      f32_by_panel(ANE_LAYOUT_##f, &j, g_from *PARTS, g_to *PARTS, scratch);                                                     \
   }
 #define ANE_LAYOUT(id, ...) MATMUL_F32(id)
 #include "kernels/layout.def"

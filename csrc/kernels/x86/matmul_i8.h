@@ -2,8 +2,9 @@
  *
  * Few columns: each block is unpacked to registers and meets them at once (`fused`). Many: two vectors of rows are
  * unpacked to a panel in scratch, and a tile of I8_NV vectors x I8_NT columns keeps its sums in registers (`tile`). Both
- * do the same operations in the same order for each output, so the results are equal to the bit. The residual code of outlier blocks
- * meet the same planes column by column: few blocks have them, seldom in all columns of a tile, and most in one or two planes.
+ * do the same operations in the same order for each output, so the results are equal to the bit. The residual code of outlier
+ * blocks meet the same planes column by column: few blocks have them, seldom in all columns of a tile, and most in one or two
+ * planes.
  *
  * Panel, for each block one record: codes [PANEL_NV][8][LANES * 4], scales [subs][PANEL_NV][LANES], minima
  * [PANEL_NV][LANES]. Longer rows than a panel holds are done in pieces, the sums waiting in `out` and in `rest`. */
@@ -17,12 +18,15 @@ enum {
   PLANE = LANES * 4,
   I8_PANEL_BYTES = 256 * 1024,
   MAX_RECORDS = I8_PANEL_BYTES / (PANEL_NV * 8 * PLANE), /* of a piece: none is smaller than its codes */
-  REST_NT = 32 * LANES, /* most columns of a run */
-  RESIDUAL_CHAINS = SIGNED_BYTES ? 1 : 2, /* one dot after another is slow where there is but one column */
+  REST_NT = 32 * LANES,                                  /* most columns of a run */
+  RESIDUAL_CHAINS = SIGNED_BYTES ? 1 : 2,                /* one dot after another is slow where there is but one column */
 };
-_Static_assert(I8_PANEL_BYTES + 4 * REST_NT * PANEL_NV * LANES + 8 * (MAX_RECORDS + 1) + 4 * REST_NT * MAX_RECORDS <= ANE_SCRATCH, "the scratch of a product");
+_Static_assert(I8_PANEL_BYTES + 4 * REST_NT * PANEL_NV * LANES + 8 * (MAX_RECORDS + 1) + 4 * REST_NT * MAX_RECORDS <= ANE_SCRATCH,
+               "the scratch of a product");
 
-INLINE int record_bytes(ane_layout f) { return PANEL_NV * (8 * PLANE + LANES * 4 * (layout_subs(f) + (layout_has_min(f) ? 1 : 0))); }
+INLINE int record_bytes(ane_layout f) {
+  return PANEL_NV * (8 * PLANE + LANES * 4 * (layout_subs(f) + (layout_has_min(f) ? 1 : 0)));
+}
 
 /* Of a list of columns: where those of a block end, and where others begin. */
 struct outlier_ends {
@@ -40,8 +44,8 @@ struct i8_job {
   int64_t start_row;
   uint32_t *outlier;         /* list_outlier's: column << 6 | plane << 3 | plane */
   struct outlier_ends *ends; /* of each block of the piece; [-1]: of none */
-  float *rest; /* [t_to - t_from][PANEL_NV][LANES]: the sums of residual code */
-  int shift; /* zero = 1 << shift */
+  float *rest;               /* [t_to - t_from][PANEL_NV][LANES]: the sums of residual code */
+  int shift;                 /* zero = 1 << shift */
 };
 
 /* What the dots of all columns start from: - zero * sum of q. [t][start_row], for each block one number for each scale. */
@@ -81,7 +85,8 @@ INLINE vf add_block(ane_layout f, vf dot, vf min, float d, float dsum, vf acc) {
 }
 
 /* sum[t] += the planes at c times the codes at q, columns ld bytes apart. */
-INLINE void fused_dots(ane_layout f, int nt, const vi c[], int planes, const int8_t *q, int64_t ld, vi sum[FUSED_NT], vi run[FUSED_NT]) {
+INLINE void fused_dots(ane_layout f, int nt, const vi c[], int planes, const int8_t *q, int64_t ld, vi sum[FUSED_NT],
+                       vi run[FUSED_NT]) {
 #pragma GCC unroll 8
   for (int v = 0; v < planes; v++)
 #pragma GCC unroll 8
@@ -91,7 +96,8 @@ INLINE void fused_dots(ane_layout f, int nt, const vi c[], int planes, const int
 }
 
 /* rest += the residual code of one block, their half sums and scale given, times the planes c, whose scales are scale[]. */
-INLINE vf add_residual(ane_layout f, const vi c[8], const vf scale[2], const int8_t *residual, const int32_t *isum, float d, int shift, vf rest) {
+INLINE vf add_residual(ane_layout f, const vi c[8], const vf scale[2], const int8_t *residual, const int32_t *isum, float d,
+                       int shift, vf rest) {
   vf dot = rest;
 #pragma GCC unroll 2
   for (int half = 0; half < layout_subs(f); half++) {
@@ -143,7 +149,8 @@ INLINE void fused(ane_layout f, int nt, const struct i8_job *j, int64_t vc, int6
     for (int t = 0; t < nt; t++)
       if (outlier[b * j->x->outlier_ld + t]) {
         int64_t at_x = b * j->x->outlier_ld + t0 + t;
-        rest[t] = add_residual(f, c, scale, j->x->residual + at_x * ANE_BLOCK, j->x->residual_isum + 2 * at_x, j->x->d_residual[at_x], j->shift, rest[t]);
+        rest[t] = add_residual(f, c, scale, j->x->residual + at_x * ANE_BLOCK, j->x->residual_isum + 2 * at_x,
+                               j->x->d_residual[at_x], j->shift, rest[t]);
       }
   }
   int64_t row = vc * LANES;
@@ -196,13 +203,14 @@ INLINE void tile_dots(ane_layout f, int nv, int nt, const uint8_t *codes, int pl
       for (int i = 0; i < nv; i++)
 #pragma GCC unroll 2
         for (int k = 0; k < n; k++)
-          dot_step(&sum[i][t], &run[i][t], c[k][i], word[k], layout_bits(f) == 8, (v0 + k) % layout_run(f) == 0, (v0 + k) % layout_run(f) == layout_run(f) - 1);
+          dot_step(&sum[i][t], &run[i][t], c[k][i], word[k], layout_bits(f) == 8, (v0 + k) % layout_run(f) == 0,
+                   (v0 + k) % layout_run(f) == layout_run(f) - 1);
     }
   }
 }
 
-/* Lists where the piece has residual code: for each block the columns where one or two planes have them, then, from the end of the
- * list on backwards, all others. Of two planes whose dots are added before they are scaled both lie in the same half. */
+/* Lists where the piece has residual code: for each block the columns where one or two planes have them, then, from the end of
+ * the list on backwards, all others. Of two planes whose dots are added before they are scaled both lie in the same half. */
 INLINE void list_outlier(ane_layout f, const struct i8_job *j) {
   const struct ane_activations *x = j->x;
   const int64_t n = j->t_to - j->t_from;
@@ -224,7 +232,8 @@ INLINE void list_outlier(ane_layout f, const struct i8_job *j) {
   }
 }
 
-/* What add_outlier reads of a block: its planes and scales, and of its columns the residual code, their half sums, their scales. */
+/* What add_outlier reads of a block: its planes and scales, and of its columns the residual code, their half sums, their scales.
+ */
 struct outlier_block {
   const uint8_t *codes;
   const float *scales;
@@ -234,8 +243,10 @@ struct outlier_block {
   int shift;
 };
 
-/* rest of column t takes in the residual code: of the planes v and u alone, which lie in one half where there are two, or of all. */
-INLINE void add_outlier(ane_layout f, int nv, const struct outlier_block k, int64_t t, bool all, int v, int u, float *restrict rest) {
+/* rest of column t takes in the residual code: of the planes v and u alone, which lie in one half where there are two, or of all.
+ */
+INLINE void add_outlier(ane_layout f, int nv, const struct outlier_block k, int64_t t, bool all, int v, int u,
+                        float *restrict rest) {
   const int8_t *q = k.residual + t * ANE_BLOCK;
   const int planes = 8 / layout_subs(f), halves = all ? layout_subs(f) : 1, dots = all ? planes : 2;
   vf dot[PANEL_NV];
@@ -249,23 +260,31 @@ INLINE void add_outlier(ane_layout f, int nv, const struct outlier_block k, int6
       int64_t plane = all ? half * planes + p : p ? u : v;
       vi word = vi_word(q + 4 * plane);
 #pragma GCC unroll 2
-      for (int i = 0; i < nv; i++) dot_step(&sum[i], &run[i], vi_load(k.codes + (8 * i + plane) * PLANE), word, layout_bits(f) == 8, true, true);
+      for (int i = 0; i < nv; i++)
+        dot_step(&sum[i], &run[i], vi_load(k.codes + (8 * i + plane) * PLANE), word, layout_bits(f) == 8, true, true);
     }
 #pragma GCC unroll 2
     for (int i = 0; i < nv; i++) dot[i] = scaled(f, h, sum[i], vf_load(k.scales + (half * PANEL_NV + i) * LANES), dot[i]);
   }
 #pragma GCC unroll 2
-  for (int i = 0; i < nv; i++) vf_store(rest + (t * PANEL_NV + i) * LANES, vf_fma(dot[i], vf_set(k.d[t]), vf_load(rest + (t * PANEL_NV + i) * LANES)));
+  for (int i = 0; i < nv; i++)
+    vf_store(rest + (t * PANEL_NV + i) * LANES, vf_fma(dot[i], vf_set(k.d[t]), vf_load(rest + (t * PANEL_NV + i) * LANES)));
 }
 
 /* rest of the run's columns takes in the residual code of block b, whose record is given. */
 INLINE void block_rest(ane_layout f, int nv, const struct i8_job *j, int64_t b, const uint8_t *record) {
   const struct outlier_ends *ends = &j->ends[b - j->b_from], *before = ends - 1;
   const int64_t first = b * j->x->outlier_ld + j->t_from;
-  const struct outlier_block k = {record, (const float *)(record + PANEL_NV * 8 * PLANE), j->x->residual + first * ANE_BLOCK, j->x->residual_isum + 2 * first, j->x->d_residual + first, j->shift};
+  const struct outlier_block k = {record,
+                                  (const float *)(record + PANEL_NV * 8 * PLANE),
+                                  j->x->residual + first * ANE_BLOCK,
+                                  j->x->residual_isum + 2 * first,
+                                  j->x->d_residual + first,
+                                  j->shift};
   const uint32_t *end = j->outlier + ends->one, *last = j->outlier + before->other;
   float *restrict rest = j->rest;
-  for (const uint32_t *e = j->outlier + before->one; e < end; e++) add_outlier(f, nv, k, *e >> 6, false, *e >> 3 & 7, *e & 7, rest);
+  for (const uint32_t *e = j->outlier + before->one; e < end; e++)
+    add_outlier(f, nv, k, *e >> 6, false, *e >> 3 & 7, *e & 7, rest);
   for (const uint32_t *e = j->outlier + ends->other; e < last; e++) add_outlier(f, nv, k, *e >> 6, true, 0, 0, rest);
 }
 
@@ -274,8 +293,8 @@ INLINE void panel_rest(ane_layout f, int nv, const struct i8_job *j) {
   for (int64_t b = j->b_from; b < j->b_to; b++) block_rest(f, nv, j, b, j->panel + (b - j->b_from) * record_bytes(f));
 }
 
-/* nv vectors from vc on (panel column p) x nt columns from t0 on; with the last piece rest is added. f stands for all layouts with
- * the same arithmetic. */
+/* nv vectors from vc on (panel column p) x nt columns from t0 on; with the last piece rest is added. f stands for all layouts
+ * with the same arithmetic. */
 INLINE void tile(ane_layout f, int nv, int nt, const struct i8_job *j, int64_t vc, int p, int64_t t0) {
   vf acc[I8_NV][I8_NT], dot[I8_NV][I8_NT];
   vi sum[I8_NV][I8_NT], run[I8_NV][I8_NT];
@@ -285,7 +304,8 @@ INLINE void tile(ane_layout f, int nv, int nt, const struct i8_job *j, int64_t v
 #pragma GCC unroll 8
   for (int t = 0; t < nt; t++) {
     q[t] = j->x->q + (t0 + t) * j->nb * ANE_BLOCK;
-    if (PARTS > 1) __builtin_prefetch(out + t * j->ld_out, 1); /* written at the end, each a line of its own; wider tiles gain nothing */
+    if (PARTS > 1)
+      __builtin_prefetch(out + t * j->ld_out, 1); /* written at the end, each a line of its own; wider tiles gain nothing */
 #pragma GCC unroll 2
     for (int i = 0; i < nv; i++)
       acc[i][t] = j->b_from && left > i * LANES ? vf_load_n(out + t * j->ld_out + i * LANES, left - i * LANES) : vf_zero();
@@ -355,13 +375,16 @@ INLINE void tiles(ane_layout f, int nv, const struct i8_job *j, int64_t vc, int 
 }
 
 /* The tile functions, one a kind of arithmetic: layouts that differ only in how they are packed share one. */
-#define TILES(f)                                                                                                       \
-  static void tiles_##f(const struct i8_job *j, int64_t vc, int nv) {                                                  \
-    if (nv == 2) panel_rest(ANE_LAYOUT_##f, 2, j);                                                                       \
-    else panel_rest(ANE_LAYOUT_##f, 1, j);                                                                               \
-    if (I8_NV == 2 && nv == 2) tiles(ANE_LAYOUT_##f, I8_NV, j, vc, 0);                                                   \
-    else                                                                                                               \
-      for (int p = 0; p < nv; p++) tiles(ANE_LAYOUT_##f, 1, j, vc + p, p);                                               \
+#define TILES(f)                                                                                                                 \
+  static void tiles_##f(const struct i8_job *j, int64_t vc, int nv) {                                                            \
+    if (nv == 2)                                                                                                                 \
+      panel_rest(ANE_LAYOUT_##f, 2, j);                                                                                          \
+    else                                                                                                                         \
+      panel_rest(ANE_LAYOUT_##f, 1, j);                                                                                          \
+    if (I8_NV == 2 && nv == 2)                                                                                                   \
+      tiles(ANE_LAYOUT_##f, I8_NV, j, vc, 0);                                                                                    \
+    else                                                                                                                         \
+      for (int p = 0; p < nv; p++) tiles(ANE_LAYOUT_##f, 1, j, vc + p, p);                                                       \
   }
 TILES(Q4_0)
 TILES(Q4_1)
@@ -441,13 +464,23 @@ INLINE void fused_columns(ane_layout f, const struct i8_job *j, int64_t vc) {
 }
 
 INLINE void i8_product(ane_layout f, void (*run)(const struct i8_job *, int64_t, int), const struct ane_packed *w,
-                       const struct ane_activations *x, int64_t g_from, int64_t g_to, float *out, int64_t ld_out, uint8_t *scratch) {
+                       const struct ane_activations *x, int64_t g_from, int64_t g_to, float *out, int64_t ld_out,
+                       uint8_t *scratch) {
   int64_t nb = (int64_t)ane_div_up((size_t)w->cols, ANE_BLOCK), start_row = (int64_t)ane_align_up(2 * (size_t)nb, LANES);
-  struct i8_job j = {.w = w, .x = x, .out = out, .ld_out = ld_out, .nb = nb, .b_to = nb, .starts = (int32_t *)(void *)scratch, .start_row = start_row, .shift = zero_shift(f)};
+  struct i8_job j = {.w = w,
+                     .x = x,
+                     .out = out,
+                     .ld_out = ld_out,
+                     .nb = nb,
+                     .b_to = nb,
+                     .starts = (int32_t *)(void *)scratch,
+                     .start_row = start_row,
+                     .shift = zero_shift(f)};
   if (x->t <= FEW && x->t * start_row * 4 <= ANE_SCRATCH) {
     if (has_zero(f)) make_starts(f, &j);
     for (int64_t vc = g_from * PARTS; vc < g_to * PARTS; vc++) fused_columns(f, &j, vc);
-  } else panels(f, run, &j, g_from * PARTS, g_to * PARTS, scratch);
+  } else
+    panels(f, run, &j, g_from * PARTS, g_to * PARTS, scratch);
 }
 
 #include "kernels/matmul_i8_table.h"

@@ -12,10 +12,16 @@ enum { PARTS = ANE_GROUP / LANES };
 /* log2 of what unpacked codes still lie above the value: nothing where the codes were made signed. */
 INLINE int zero_shift(ane_layout f) {
   switch (f) {
-    case ANE_LAYOUT_Q4_0: case ANE_LAYOUT_N4: case ANE_LAYOUT_N4H: return 3;
+    case ANE_LAYOUT_Q4_0:
+    case ANE_LAYOUT_N4:
+    case ANE_LAYOUT_N4H: return 3;
     case ANE_LAYOUT_Q5_0: return 4;
     case ANE_LAYOUT_Q6_K: return 5;
-    case ANE_LAYOUT_Q8_0: case ANE_LAYOUT_Q8_0_SPLIT: case ANE_LAYOUT_I8: case ANE_LAYOUT_N8: case ANE_LAYOUT_N8H: return 7;
+    case ANE_LAYOUT_Q8_0:
+    case ANE_LAYOUT_Q8_0_SPLIT:
+    case ANE_LAYOUT_I8:
+    case ANE_LAYOUT_N8:
+    case ANE_LAYOUT_N8H: return 7;
     default: return 0;
   }
 }
@@ -67,7 +73,8 @@ INLINE void unpack_codes(ane_layout f, const uint8_t *p, int part, bool make_sig
 }
 
 /* Block b of group g, wherever its codes lie. codes: block_at's. */
-INLINE void unpack_block(ane_layout f, const struct ane_packed *w, int64_t g, int64_t b, const uint8_t *codes, int part, bool make_signed, vi c[8]) {
+INLINE void unpack_block(ane_layout f, const struct ane_packed *w, int64_t g, int64_t b, const uint8_t *codes, int part,
+                         bool make_signed, vi c[8]) {
   if (f != ANE_LAYOUT_Q8_0_SPLIT) {
     unpack_codes(f, codes, part, make_signed, c);
     return;
@@ -91,10 +98,14 @@ INLINE void unpack_block(ane_layout f, const struct ane_packed *w, int64_t g, in
 INLINE vf unpack_scale(ane_layout f, struct at a, int part, int half) {
   const uint8_t *u = a.unit + part * LANES * 2, *sub = a.unit + part * LANES + 32 * a.s;
   switch (f) {
-    case ANE_LAYOUT_Q4_0: case ANE_LAYOUT_Q4_1: case ANE_LAYOUT_Q8_0_SPLIT: return vf_half(u + 256);
-    case ANE_LAYOUT_Q5_0: case ANE_LAYOUT_Q5_1: return vf_half(u + 320);
+    case ANE_LAYOUT_Q4_0:
+    case ANE_LAYOUT_Q4_1:
+    case ANE_LAYOUT_Q8_0_SPLIT: return vf_half(u + 256);
+    case ANE_LAYOUT_Q5_0:
+    case ANE_LAYOUT_Q5_1: return vf_half(u + 320);
     case ANE_LAYOUT_Q8_0: return vf_half(u + 512);
-    case ANE_LAYOUT_Q4_K: case ANE_LAYOUT_Q5_K: return vf_mul(vf_half(u), vf_u8(sub + 64));
+    case ANE_LAYOUT_Q4_K:
+    case ANE_LAYOUT_Q5_K: return vf_mul(vf_half(u), vf_u8(sub + 64));
     case ANE_LAYOUT_Q6_K: return vf_mul(vf_half(u), vf_i8(sub + 32 + 16 * half));
     case ANE_LAYOUT_N4: return vf_load((const float *)(const void *)(a.unit + 256 + part * LANES * 4));
     case ANE_LAYOUT_N8: return vf_load((const float *)(const void *)(a.unit + 512 + part * LANES * 4));
