@@ -65,7 +65,8 @@ for _, prompt in ipairs(PROMPTS) do
   local rates, ratios, plain, s = { {}, {} }, {}, nil, nil
   for _ = 1, repetitions do
     for way, speculate in ipairs { false, true } do
-      local r = assert(model:generate({ { role = "user", content = prompt[2] } }, { max_tokens = tokens, speculate = speculate, details = true }))
+      local messages = { { role = "user", content = prompt[2] } }
+      local r = assert(model:generate(messages, { max_tokens = tokens, speculate = speculate, details = true }))
       local text = table.concat(r.ids, ",")
       plain = plain or text
       assert(text == plain, "other tokens than plain decoding gives")

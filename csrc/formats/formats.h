@@ -6,8 +6,8 @@
 #include "base/arena.h"
 #include "base/status.h"
 #include "base/strmap.h"
-#include "formats/mlpackage.h"
-#include "formats/onnx.h"
+#include "formats/mlpackage/mlpackage.h"
+#include "formats/onnx/onnx.h"
 #include "platform/platform.h"
 #include "tensor/tensor.h"
 

@@ -1,9 +1,9 @@
 --- ane: language models in Lua.
--- Needs ane.core and ane.tensor_view; the rest is loaded when first used.
+-- Needs ane.core and ane.util.tensor_view; the rest is loaded when first used.
 -- Usage: `local ane = require "ane"; local model = assert(ane.load("model.gguf")); print(model:generate("The sky is"))`
 
 local core = require "ane.core"
-require "ane.tensor_view" -- plots of tensors
+require "ane.util.tensor_view" -- plots of tensors
 
 local M = {}
 
@@ -23,59 +23,59 @@ end
 --- Makes a recipe known, for architectures that ane.models has no file for.
 -- @param recipe a table as the files of ane.models return it
 function M.register(recipe)
-  return require("ane.loader").register(recipe)
+  return require("ane.model.loader").register(recipe)
 end
 
---- Compares a model with a golden, layer by layer. See ane.check.
+--- Compares a model with a golden, layer by layer. See ane.evaluate.check.
 -- @param model a loaded model (activations = "fp32" is what goldens are made for)
 -- @param golden path of a golden.json, with its tensors in the safetensors file beside it
 -- @param opts prompt, hints
 -- @return a report that prints as a table; or nil, message, code
 function M.check(model, golden, opts)
-  return require("ane.check").check(model, golden, opts)
+  return require("ane.evaluate.check").check(model, golden, opts)
 end
 
 --- Collects what the columns of each weight are multiplied by on a text: the importance that guides int4-block and lut4 (options
--- of load and export) and the searching types of quantise. See ane.calibrate.
+-- of load and export) and the searching types of quantise. See ane.evaluate.calibrate.
 -- @param model built by a recipe
 -- @param input a text, a list of token ids, or a list of texts and lists
 -- @param opts tokens, chunk, progress
 -- @return tensor name -> tensor [columns]; or nil, message, code
 function M.calibrate(model, input, opts)
-  return require("ane.calibrate").run(model, input, opts)
+  return require("ane.evaluate.calibrate").run(model, input, opts)
 end
 
---- Holds a model to the one that it was made of: hidden states, logits, best tokens. See ane.gate.
+--- Holds a model to the one that it was made of: hidden states, logits, best tokens. See ane.evaluate.gate.
 -- @param a the model to be held to
 -- @param b the one that was changed: loaded with other weights, or a package set
 -- @param input a text, a list of token ids, or a list of texts and lists
 -- @param opts chunk, tokens, hidden, progress
 -- @return a report: ok, warning, verdict, cosine, hidden, logits, argmax, ...; it prints as lines; or nil, message, code
 function M.gate(a, b, input, opts)
-  return require("ane.gate").run(a, b, input, opts)
+  return require("ane.evaluate.gate").run(a, b, input, opts)
 end
 
---- Proposes the next tokens of a text from what it has said before, for speculative loops of one's own. See ane.speculate.
+--- Proposes the next tokens of a text from what it has said before, for speculative loops of one's own. See ane.generate.speculate.
 -- @param ids the tokens so far
 -- @param corpus list of more tokens to draft from, or nil
 -- @return a drafter: push(id), draft(most) -> list of tokens and how many tokens of agreement stand behind it, or nil
 function M.drafter(ids, corpus)
-  return require("ane.speculate").drafter(ids, corpus)
+  return require("ane.generate.speculate").drafter(ids, corpus)
 end
 
 --- Reads tensors: of a .npy file one, of a safetensors or GGUF file a table name -> tensor.
 -- @return it; or nil, message, code
 function M.tensors(path)
-  return require("ane.golden").tensors(path)
+  return require("ane.evaluate.golden").tensors(path)
 end
 
---- Opens a Core ML package. See ane.package.
+--- Opens a Core ML package. See ane.coreml.package.
 -- @param path folder of the .mlpackage
 -- @param opts precision ("fp32" or "fp16"), threads, isa, progress, backend ("cpu" or "coreml"), anywhere
 -- @return a package, which prints as a summary: info(), dump(), value(output), predict(inputs, state), state(), rewrite(path),
 -- close(); or nil, message, code
 function M.package(path, opts)
-  return require("ane.package").open(path, opts)
+  return require("ane.coreml.package").open(path, opts)
 end
 
 local function shape_of(values)
@@ -122,7 +122,7 @@ end
 --- What is running: version, isa (the level in use, after ANE_ISA), isa_list, cpu, cores, memory (bytes).
 -- @return a table; or nil, message, code where ANE_ISA asks for a level that is not there
 function M.info()
-  local level, message, code = require("ane.isa").choose()
+  local level, message, code = require("ane.util.isa").choose()
   if not level then return nil, message, code end
   return {
     version = M._VERSION, isa = level, isa_list = core.isa_list(), cpu = core.cpu_name(), cores = core.cpu_cores(),

@@ -141,7 +141,7 @@ describe("privacy_filter-odd", function()
 
   it("refuses a text longer than a run before it feeds any of it", function()
     local p <close> = programs.open(hf.path "privacy_filter-odd", { context = 100, chunk = 40 })
-    local s <close> = require("ane.session").open(p, { context = 100, kv = "fp32" })
+    local s <close> = require("ane.generate.session").open(p, { context = 100, kv = "fp32" })
     local ok, message, code = s:feed(ids, { want = "all" })
     assert.same({ nil, "range" }, { ok, code })
     assert.matches("not 40 of 75 ids; a run takes 40 at most", message, 1, true)

@@ -120,7 +120,7 @@ describe("longrope", function()
   it("in one feed of several chunks takes the long factors from the first chunk on", function()
     local want <close> = open { threads = 1 }
     local p <close> = open { threads = 2, chunk = 7 }
-    local s <close> = require("ane.session").open(p, { context = 100, kv = "fp32" })
+    local s <close> = require("ane.generate.session").open(p, { context = 100, kv = "fp32" })
     assert(s:feed(IDS, { want = "all" }))
     local bits = {}
     for i = 1, LENGTH do bits[i] = s:logits(i):tostring() end

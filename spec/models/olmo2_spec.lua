@@ -11,7 +11,7 @@ describe("OLMo 2", function()
   end
 
   it("is planned from its config.json alone", function()
-    local report = assert(require("ane.plan").of_path(FOLDER .. "/config.json"))
+    local report = assert(require("ane.coreml.plan").of_path(FOLDER .. "/config.json"))
     assert.matches("layer_00%-02", tostring(report))
   end)
 

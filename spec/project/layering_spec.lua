@@ -1,15 +1,15 @@
 -- Who may use whom, in C and in Lua.
 local tree = require "support.tree"
 
--- What each folder of csrc/ may include besides itself. `base` is open to all and shows a header per structure; of the
--- others only X/X.h and lists (.def) are seen from outside.
+-- What each folder of csrc/ may include besides itself. `base` is open to all and shows a header per structure. Of the others
+-- only X/X.h, X/Y/Y.h of a folder Y in it, and lists (.def) are seen from outside.
 local C = {
-  base = "", platform = "", tensor = "platform", text = "", sampling = "",
+  base = "", platform = "", tensor = "platform", text = "", sampling = "", vocabulary = "text formats",
   formats = "platform tensor", quant = "platform tensor", graph = "tensor", passes = "tensor quant graph",
   mil = "tensor quant formats graph passes", kernels = "platform tensor quant", exec = "platform tensor quant graph kernels",
   prim = "platform tensor quant kernels", interp = "platform tensor formats prim kernels",
   coreml = "platform tensor prim",
-  binding = "platform tensor text sampling formats quant graph passes mil kernels exec prim interp coreml",
+  binding = "platform tensor text sampling formats vocabulary quant graph passes mil kernels exec prim interp coreml",
 }
 
 -- Seen from outside besides X/X.h: functions small enough to be inline, and parts that few who use the folder need.
@@ -20,18 +20,24 @@ local FORBIDDEN = {
   "exit", "_exit", "quick_exit", "abort", "assert", "printf", "fprintf", "vprintf", "puts", "fputs", "putchar", "perror", "getenv",
 }
 
--- Folders of Lua modules (with the module that has the folder's name) that use only these, so that each can be read by itself.
-local ONLY = {
-  ["ane.jinja."] = "ane.jinja. lpeg",
-  ["ane.recipe."] = "ane.recipe. ane.core ane.keys ane.schema",
-  ["ane.models."] = "ane.recipe.",
-  ["examples."] = "ane ane.recipe.",
-}
-
--- Modules, or folders of them, that only these use: they are the top.
-local TOP = {
-  ["ane.cli."] = "ane.cli.",
-  ["ane"] = "ane.cli. examples.",
+-- What each folder of Lua modules may require besides itself, when it loads and later. A name is a folder of lua/ane/, or a module:
+-- core is the C module, ane the public table.
+local LUA = {
+  ["util"] = "core",
+  ["jinja"] = "lpeg",
+  ["tokenizer"] = "core util",
+  ["recipe"] = "core util",
+  ["models"] = "recipe",
+  ["generate"] = "core util jinja",
+  ["quantise"] = "core util model recipe tokenizer",
+  ["coreml"] = "core util model recipe tokenizer",
+  ["onnx"] = "core model recipe tokenizer",
+  ["classify"] = "core util model",
+  ["model"] = "core util generate recipe tokenizer quantise coreml onnx classify",
+  ["evaluate"] = "core util model recipe",
+  ["ane"] = "core util model generate coreml evaluate",
+  ["cli"] = "core util jinja tokenizer model quantise coreml classify evaluate ane argparse readline",
+  ["examples"] = "ane recipe",
 }
 
 local function words(list)
@@ -45,12 +51,9 @@ local function module_of(path)
   return (name:gsub("/", "."))
 end
 
--- The folder that a module stands in or gives its name to: "ane.jinja." of ane.jinja and of ane.jinja.eval; else its name.
+-- The name in LUA of a module: "jinja" of ane.jinja and of ane.jinja.eval; "ane"; what is not of ane keeps its name.
 local function group_of(module)
-  local folder = module:match "^(.*%.)[^.]*$"
-  if folder and folder ~= "ane." then return folder end
-  if tree.exists("lua/" .. module:gsub("%.", "/")) then return module == "ane" and module or module .. "." end
-  return module
+  return module:match "^ane%.([^.]+)" or module:match "^[^.]+"
 end
 
 -- Each module of the tree with the modules that it requires.
@@ -80,7 +83,7 @@ describe("layering", function()
       local allowed = words(assert(C[folder], "a folder that has no layer: " .. path))
       for wanted in tree.read(path):gmatch '#%s*include%s*"([^"]+)"' do
         local other, rest = wanted:match "^([^/]+)/(.+)$"
-        local public = rest and (rest == other .. ".h" or rest:match "^[^/]+%.def$" or OPEN[wanted])
+        local public = rest and (rest == other .. ".h" or rest:match "^([^/]+)/%1%.h$" or rest:match "%.def$" or OPEN[wanted])
         local open = other == folder or other == "base" or allowed[other] and public
         if not other or not open then bad[#bad + 1] = path .. " includes " .. wanted end
       end
@@ -121,11 +124,10 @@ describe("layering", function()
     local bad = {}
     for module, list in pairs(requires()) do
       local group = group_of(module)
-      local only = ONLY[group] and words(ONLY[group])
+      local allowed = words(assert(LUA[group], "a folder that has no layer: " .. module))
       for _, name in ipairs(list) do
         local other = group_of(name)
-        local top = TOP[other] and words(TOP[other])
-        if only and not only[other] or top and not top[group] then bad[#bad + 1] = module .. " requires " .. name end
+        if other ~= group and not allowed[other] then bad[#bad + 1] = module .. " requires " .. name end
       end
     end
     table.sort(bad)

@@ -104,7 +104,7 @@ describe("README.md", function()
   it("names options of load and generate that there are", function()
     local load = README:match "\n`ane%.load%(path, options%)`:(.-)\n\n":gsub("%b()", "")
     for name in load:gmatch "`([%w_]+)`" do assert.is_table(require("ane.model").rules[name], name) end
-    local rules = require("ane.schema").merge(require("ane.generate").rules, require("ane.chat").rules, { special = {} })
+    local rules = require("ane.util.schema").merge(require("ane.generate").rules, require("ane.generate.chat").rules, { special = {} })
     local count = 0
     for name in README:match("\nOptions of `generate`[^:]*:(.-)\n\n"):gmatch "`([%w_]+)`" do
       assert.is_table(rules[name], name)

@@ -5,7 +5,7 @@
 --   local rows = p:feed({ 1, 2, 3 })           -- logits of the three positions, as strings of floats
 --   p:reset()
 
-local config = require "ane.config"
+local config = require "ane.model.config"
 local core = require "ane.core"
 local recipe = require "ane.recipe"
 

@@ -4,7 +4,7 @@
 --   local s <close> = assert(p:session{context = 64, kv = "fp16"})
 --   local bits = programs.feed(s, ids, 7)    -- logits of every position, as one string, fed in pieces of 7
 
-local config = require "ane.config"
+local config = require "ane.model.config"
 local core = require "ane.core"
 local recipe = require "ane.recipe"
 

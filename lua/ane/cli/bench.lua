@@ -1,7 +1,7 @@
 --- `ane bench`: speed of prefill and of decoding, as llama-bench measures them; of a token classifier, sentences a second.
--- Needs ane.bench, ane.classify, ane.cli.common and ane.core.
+-- Needs ane.evaluate.bench, ane.classify, ane.cli.common and ane.core.
 
-local bench = require "ane.bench"
+local bench = require "ane.evaluate.bench"
 local common = require "ane.cli.common"
 local core = require "ane.core"
 
@@ -210,7 +210,7 @@ function M.run(args)
   local prompts, gens, depths = numbers(args, LISTS[1]), numbers(args, LISTS[2]), numbers(args, LISTS[3])
   local longest = math.max(most(prompts), most(gens))
   local context = args.context
-  if not context and not require("ane.package_set").find(args.model) then -- a set has the context that it was written with
+  if not context and not require("ane.coreml.set").find(args.model) then -- a set has the context that it was written with
     context = most(depths) + math.max(longest, 1)
   end
   local form = args.json and "json" or args.output or "text"

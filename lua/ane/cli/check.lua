@@ -1,5 +1,5 @@
 --- `ane check`: compares a model with a golden, layer by layer.
--- Needs ane.check and ane.cli.common.
+-- Needs ane.evaluate.check and ane.cli.common.
 
 local common = require "ane.cli.common"
 
@@ -20,7 +20,7 @@ function M.run(args)
   local model <close>, message = common.load(args, { activations = args.activations or "fp32" })
   if not model then return nil, message end
   local report
-  report, message = require("ane.check").check(model, args.golden, { prompt = args.prompt, hints = not args.no_hints })
+  report, message = require("ane.evaluate.check").check(model, args.golden, { prompt = args.prompt, hints = not args.no_hints })
   if not report then return nil, message end
   if not args.json then
     io.stdout:write(tostring(report), "\n")

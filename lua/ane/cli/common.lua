@@ -1,9 +1,9 @@
 --- What several commands share: options, reading input, writing results.
--- Needs ane.core and ane.weights; ane.model where a model is loaded.
+-- Needs ane.core and ane.model.weights; ane.model where a model is loaded.
 -- Usage: `common.model_options(parser); local model, message = common.load(args)`
 
 local core = require "ane.core"
-local weights = require "ane.weights"
+local weights = require "ane.model.weights"
 
 local M = {}
 
@@ -106,14 +106,14 @@ end
 --- The progress function: a bar on a terminal, or nothing.
 function M.progress(args)
   if args.no_progress or args.json then return function() end end
-  return require("ane.progress").bar()
+  return require("ane.util.progress").bar()
 end
 
 -- nil for an option that may be given several times and was not.
 local function given(list) return list and list[1] and list or nil end
 
 --- What the columns of a model's weights are multiplied by on the text of --calibrate.
--- @return importance (see ane.calibrate); or nil, message, code
+-- @return importance (see ane.evaluate.calibrate); or nil, message, code
 function M.calibrate(args)
   local text, message, code = M.read(args.calibrate)
   if not text then return nil, message, code end
@@ -123,7 +123,7 @@ function M.calibrate(args)
   })
   if not model then return nil, message, code end
   local _ <close> = model
-  return require("ane.calibrate").run(model, text, { progress = M.progress(args) })
+  return require("ane.evaluate.calibrate").run(model, text, { progress = M.progress(args) })
 end
 
 --- Loads the model of the options.
@@ -163,7 +163,7 @@ function M.list(values)
   return core.json_array(values)
 end
 
-M.bytes = require("ane.units").bytes
+M.bytes = require("ane.util.units").bytes
 
 --- A text in quotes, on one line.
 function M.quote(text)

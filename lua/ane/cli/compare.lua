@@ -1,8 +1,8 @@
 --- `ane compare`: what the weights of a second model cost.
--- Needs ane.cli.common, ane.compare, ane.gate and ane.weights.
+-- Needs ane.cli.common, ane.evaluate.compare, ane.evaluate.gate and ane.model.weights.
 
 local common = require "ane.cli.common"
-local weights = require "ane.weights"
+local weights = require "ane.model.weights"
 
 local M = {}
 
@@ -55,10 +55,10 @@ function M.run(args)
   local a <close> = load(args, args.a, args.weights_a)
   local b <close> = load(args, args.b, args.weights_b, args.mixed_b, args.calibrate)
   local report
-  report, message = require("ane.compare").run(a, b, text, { chunk = args.chunk, progress = common.progress(args) })
+  report, message = require("ane.evaluate.compare").run(a, b, text, { chunk = args.chunk, progress = common.progress(args) })
   if not report then return nil, message end
   if args.gate then
-    report.gate, message = require("ane.gate").run(a, b, text, { progress = common.progress(args) })
+    report.gate, message = require("ane.evaluate.gate").run(a, b, text, { progress = common.progress(args) })
     if not report.gate then return nil, message end
   end
   if args.json then return common.print_json(report) end

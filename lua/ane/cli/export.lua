@@ -1,5 +1,5 @@
 --- `ane export`: a model as Core ML packages.
--- Needs ane.cli.common, ane.cli.packages and ane.export.
+-- Needs ane.cli.common, ane.cli.packages and ane.coreml.export.
 
 local common = require "ane.cli.common"
 local packages = require "ane.cli.packages"
@@ -46,7 +46,7 @@ end
 function M.run(args)
   local opts = packages.read(args)
   opts.argmax, opts.threads, opts.recipe, opts.progress = args.argmax, args.threads, args.recipe, common.progress(args)
-  local report, message = require("ane.export").of_path(args.model, args.out, opts)
+  local report, message = require("ane.coreml.export").of_path(args.model, args.out, opts)
   if not report then return nil, message end
   if not args.json then return show(report) end
   report.shards, report.weights = common.list(report.shards), common.list(report.weights)

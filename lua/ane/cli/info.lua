@@ -1,5 +1,5 @@
 --- `ane info`: what a model file holds and how it runs here.
--- Needs ane, ane.cli.common, ane.core, ane.model and ane.package_set.
+-- Needs ane, ane.cli.common, ane.core, ane.model and ane.coreml.set.
 
 local common = require "ane.cli.common"
 local core = require "ane.core"
@@ -98,12 +98,12 @@ end
 
 -- Facts of the file alone: also for one that has no recipe. A package set tells all when it is loaded.
 local function file_facts(path, keys)
-  if require("ane.package_set").find(path) then return {} end
+  if require("ane.coreml.set").find(path) then return {} end
   local source <close>, message = core.open(path)
   if not source then return nil, message end
   local info = require("ane.model").describe(source)
   info.n_tensors = source:n_tensors()
-  info.architecture = require("ane.config").architecture(source)
+  info.architecture = require("ane.model.config").architecture(source)
   if keys then
     info.keys = {}
     for _, key in ipairs(source:keys()) do info.keys[key] = source:meta(key) end

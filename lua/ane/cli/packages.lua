@@ -52,7 +52,7 @@ local PLAIN = {
   "rope",
 }
 
---- The options that were given, as ane.plan takes them.
+--- The options that were given, as ane.coreml.plan takes them.
 function M.read(args)
   local opts = {}
   for _, key in ipairs(PLAIN) do opts[key] = args[key] end

@@ -1,5 +1,5 @@
 --- `ane plan`: what a model becomes on the Neural Engine, before anything is written.
--- Needs ane.cli.common, ane.cli.packages and ane.plan.
+-- Needs ane.cli.common, ane.cli.packages and ane.coreml.plan.
 
 local common = require "ane.cli.common"
 local packages = require "ane.cli.packages"
@@ -34,7 +34,7 @@ end
 function M.run(args)
   local opts = packages.read(args)
   opts.recipe = args.recipe
-  local plan, message = require("ane.plan").of_path(args.model, opts)
+  local plan, message = require("ane.coreml.plan").of_path(args.model, opts)
   if not plan then return nil, message end
   for _, kind in ipairs { "dot", "svg" } do
     if args[kind] then

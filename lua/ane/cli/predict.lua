@@ -1,12 +1,12 @@
 --- `ane predict`: runs a Core ML package on the calls of a case file.
--- Needs ane.cli.common, ane.core, ane.keys and ane.package.
+-- Needs ane.cli.common, ane.core, ane.util.keys and ane.coreml.package.
 -- A case: {calls = [{inputs = {name = {shape, dtype, data}}, outputs, state, reset_state, function}], tolerance = {atol, rtol},
 -- tolerance_fp16}. Calls with the same `state` share one set of states; outputs that a call gives are compared. null is the same as
 -- a key that is not there.
 
 local core = require "ane.core"
 local common = require "ane.cli.common"
-local keys = require "ane.keys"
+local keys = require "ane.util.keys"
 
 local M = {}
 
@@ -184,7 +184,7 @@ end
 function M.run(args)
   local case, message = read_case(args.case)
   if not case then return nil, message end
-  local pkg <close>, failed = require("ane.package").open(args.package, {
+  local pkg <close>, failed = require("ane.coreml.package").open(args.package, {
     precision = args.precision, threads = args.threads, progress = common.progress(args),
   })
   if not pkg then return nil, failed end

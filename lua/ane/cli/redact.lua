@@ -1,5 +1,5 @@
 --- `ane redact`: writes a text with what a classifier finds in it replaced.
--- Needs ane.cli.common and ane.redact.
+-- Needs ane.cli.common and ane.classify.redact.
 
 local common = require "ane.cli.common"
 
@@ -65,7 +65,7 @@ end
 function M.run(args)
   local model <close>, message = common.load(args)
   if not model then return nil, message end
-  local stream <close>, failed = require("ane.redact").stream(model, {
+  local stream <close>, failed = require("ane.classify.redact").stream(model, {
     pseudonyms = args.pseudonyms, key = args.key, threshold = args.threshold, window = args.window,
   })
   if not stream then return nil, failed end

@@ -1,9 +1,9 @@
 --- `ane run`: continues a prompt.
--- Needs ane.cli.common, ane.core, ane.profile and ane.jinja (JSON that keeps the order of keys, as templates see it).
+-- Needs ane.cli.common, ane.core, ane.model.profile and ane.jinja (JSON that keeps the order of keys, as templates see it).
 
 local common = require "ane.cli.common"
 local core = require "ane.core"
-local profile = require "ane.profile"
+local profile = require "ane.model.profile"
 
 local M = {}
 

@@ -1,5 +1,5 @@
 --- `ane size`: bytes of a model in packages, and what a chip's bandwidth would allow.
--- Needs ane.cli.common, ane.cli.packages and ane.size.
+-- Needs ane.cli.common, ane.cli.packages and ane.coreml.size.
 
 local common = require "ane.cli.common"
 local packages = require "ane.cli.packages"
@@ -18,7 +18,7 @@ end
 function M.run(args)
   local opts = packages.read(args)
   opts.recipe = args.recipe
-  local size, message = require("ane.size").of_path(args.model, opts)
+  local size, message = require("ane.coreml.size").of_path(args.model, opts)
   if not size then return nil, message end
   if args.json then
     local out = {}

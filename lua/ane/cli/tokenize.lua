@@ -20,7 +20,7 @@ end
 --- The tokenizer of a model file, of a folder or package set, of a tokenizer.json or tokenizer.model.
 -- @return it; or nil, message, code
 function M.tokenizer(path)
-  local set = require "ane.package_set"
+  local set = require "ane.coreml.set"
   if set.find(path) then return set.tokenizer(path) end
   if core.path_kind(path) == "folder" or path:match "%.json$" or path:match "%.model$" then return require("ane.tokenizer").new(path) end
   local source, message, code = core.open(path)

@@ -257,7 +257,7 @@ local function read_windows(model, cfg)
   end
 end
 
---- The configuration as ane.config describes it, format "onnx". facts: architecture, folder, context_length, bos_id, eos_ids.
+--- The configuration as ane.model.config describes it, format "onnx". facts: architecture, folder, context_length, bos_id, eos_ids.
 function M.config(model, facts)
   local cfg = {
     format = "onnx", architecture = facts.architecture, folder = facts.folder, context_length = facts.context_length, bos_id = facts.bos_id,

@@ -1,13 +1,13 @@
 --- The plan of a Hugging Face folder written as GGUF, as llama.cpp's converter does it (conversion/*.py, 2025).
--- Needs ane.config, ane.core, ane.quantise.types, ane.quantise.vocabulary, ane.recipe and ane.recipe.names.
+-- Needs ane.model.config, ane.core, ane.quantise.types, ane.quantise.vocabulary, ane.recipe and ane.recipe.names.
 -- ane.quantise.gguf says what a plan is.
 --
 -- For architectures that llama.cpp knows the file is one that it computes rightly. Any other, and a configuration that such a
--- file cannot say, gets general.architecture "ane-<model_type>", the text of config.json as ane.config, and tensors by the
--- folder's names without the leading "model.": ane.config reads that as it reads the folder.
+-- file cannot say, gets general.architecture "ane-<model_type>", the text of config.json as ane.model.config, and tensors by the
+-- folder's names without the leading "model.": ane.model.config reads that as it reads the folder.
 -- Usage: `local plan = require("ane.quantise.hf").plan(source, out)`; raises {message, code}
 
-local config = require "ane.config"
+local config = require "ane.model.config"
 local core = require "ane.core"
 local names = require "ane.recipe.names"
 local recipe = require "ane.recipe"
@@ -411,7 +411,7 @@ local function fault_of(arch, cfg)
   return rope_fault(arch, cfg) or (arch.fault and arch.fault(cfg))
 end
 
--- config.json itself, for architectures that GGUF has no keys for: this program alone reads such files (ane.config).
+-- config.json itself, for architectures that GGUF has no keys for: this program alone reads such files (ane.model.config).
 local function whole_values(cfg, tokens)
   return function(set)
     set("general.architecture", "string", "ane-" .. cfg.architecture)

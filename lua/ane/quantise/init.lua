@@ -1,11 +1,11 @@
 --- Writes a model as GGUF with its weights in other types.
--- Needs ane.core, ane.quantise.types, ane.quantise.gguf, ane.schema and ane.weights.
+-- Needs ane.core, ane.quantise.types, ane.quantise.gguf, ane.util.schema and ane.model.weights.
 -- Usage: `local report = assert(quantise.run(source, "out.gguf", {weights = "q4_k", mixed = {attn_v = "q6_k"}}))`
 
 local core = require "ane.core"
-local schema = require "ane.schema"
+local schema = require "ane.util.schema"
 local types = require "ane.quantise.types"
-local held = require "ane.weights"
+local held = require "ane.model.weights"
 
 local M = {}
 
@@ -19,7 +19,7 @@ local function check_mixed(mixed) return held.rules_fault(mixed, types.fault) en
 --     which the last match counts. A pattern is text found anywhere in the name; * stands for any characters, ? for one
 --   fallback: for tensors whose rows are not whole blocks of their type; default "fp16"
 --   importance: tensor name (of either file) -> list or tensor with a weight for each column, for the types that search (q2_k ..
---     q6_k); ane.calibrate makes it
+--     q6_k); ane.evaluate.calibrate makes it
 --   threads: default the physical cores
 --   progress: function(stage, done, total)
 M.rules = {

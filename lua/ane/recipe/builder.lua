@@ -16,7 +16,7 @@ Builder.__index = Builder
 local M = { version = 1 }
 
 --- A builder for one model.
--- @param cfg configuration (ane.config); also b.cfg
+-- @param cfg configuration (ane.model.config); also b.cfg
 -- @param source where the weights are
 -- @param names function(role, layer) -> tensor name without ".weight" or ".bias"; see ane.recipe.names
 function M.new(cfg, source, names)

@@ -4,7 +4,7 @@
 -- Ding et al. 2024; dynamic (NTK-aware base): bloc97 2023; the formulas as in transformers' modeling_rope_utils, dynamic with
 -- alpha as in its modeling_hunyuan_v1_dense.
 
-local keys = require "ane.keys"
+local keys = require "ane.util.keys"
 
 local M = {}
 
@@ -73,7 +73,7 @@ end
 
 --- Angular frequencies of one rope.
 -- @param r inv_freq (the frequencies themselves, with magnitude and long_freq, of files that hold tables), or theta (base), dims
--- (rotary size), and where scaled: scaling and what belongs to it (ane.config); divisors: a list
+-- (rotary size), and where scaled: scaling and what belongs to it (ane.model.config); divisors: a list
 -- of dims / 2 numbers that divide the frequencies (llama 3 in GGUF)
 -- @return list of dims / 2 frequencies (radians a position); factor on cosine and sine; longrope: the list for lengths
 -- beyond r.original_context

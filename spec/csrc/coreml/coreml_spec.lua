@@ -68,7 +68,7 @@ describe("csrc/coreml", function()
   end
 
   it("is an error where there is no Core ML", function()
-    local core, package = require "ane.core", require "ane.package"
+    local core, package = require "ane.core", require "ane.coreml.package"
     if core.coreml_available() then pending "this machine has Core ML" end
     local path = "spec/fixtures/mlpackage/set/layer_00.mlpackage"
     local pkg <close> = assert(package.open(path, { backend = "coreml" }))

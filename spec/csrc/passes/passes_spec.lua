@@ -261,7 +261,9 @@ pass("fuse_norm", {
 local function attention(q, k, attrs)
   return ("a = attention(%s, %s, x, ks, vs) {heads=2 kv_heads=2%s}\n give a"):format(q, k, attrs or "")
 end
-local function fused_attention(inputs, attrs) return ("a = fused_attention(%s) {heads=2 kv_heads=2%s}\n give a"):format(inputs, attrs or "") end
+local function fused_attention(inputs, attrs)
+  return ("a = fused_attention(%s) {heads=2 kv_heads=2%s}\n give a"):format(inputs, attrs or "")
+end
 
 local QK = "q = scale(x) {by=2}\n k = scale(x) {by=3}\n"
 

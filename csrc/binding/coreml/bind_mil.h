@@ -1,0 +1,32 @@
+/* What the binding files for Core ML packages share: options from Lua tables, and cuts that Lua owns. */
+#ifndef ANE_BINDING_BIND_MIL_H
+#define ANE_BINDING_BIND_MIL_H
+
+#include "binding/model/bind_model.h"
+#include "mil/mil.h"
+
+/* An integer field of the table at t, `def` where absent; raises outside lo .. hi. */
+int64_t bind_mil_integer(lua_State *L, int t, const char *name, int64_t def, int64_t lo, int64_t hi);
+/* layout, norm, rope, context, max_t, fixed_t, argmax, fp32 */
+void bind_mil_options(lua_State *L, int t, struct ane_mil_options *o);
+/* Option `functions`: a list of {fixed_t or max_t, context}, what is missing as in `o`; a userdata, pushed. n 0: absent. */
+struct ane_mil_profile *bind_mil_profiles(lua_State *L, int t, const struct ane_mil_options *o, uint32_t *n);
+/* Pushes {name, fixed_t or max_t, context (where it makes a difference)}. */
+void bind_mil_push_function(lua_State *L, const struct ane_mil_function_plan *f);
+/* The scheme asked for of each value of the graph: `weights`, but for those constants that `schemes` names. A userdata, pushed.
+ */
+struct ane_weight_spec *bind_mil_schemes(lua_State *L, int t, const struct ane_graph *g);
+/* target, law, rows, slices, layers, expert_parts */
+void bind_mil_limits(lua_State *L, int t, const struct ane_graph *g, const struct ane_weight_spec *specs,
+                     struct ane_partition_limits *l);
+/* The cut that the table asks for (`whole`: one shard). */
+ane_status bind_mil_partition(lua_State *L, int t, const struct ane_graph *g, struct ane_weight_spec *specs,
+                              struct ane_partition **out, struct ane_error *err);
+
+/* A cut owned by a userdata, which is pushed, empty. */
+struct bind_partition {
+  struct ane_partition *partition;
+};
+struct bind_partition *bind_partition_new(lua_State *L);
+
+#endif

@@ -1,0 +1,252 @@
+/* core.coreml(options): a function of a package run by Core ML itself, with the methods of the programs of lua_predict.c.
+ * Never run on hardware; elsewhere than on macOS making one is an error. */
+#include "binding/tensor/bind_dyn.h"
+
+#include "coreml/coreml.h"
+#include "platform/platform.h"
+
+#include <string.h>
+
+#define PROGRAM_CLASS "ane.coreml_program"
+#define STATE_CLASS "ane.coreml_state"
+
+/* Its user value is the path of the package. */
+struct lua_coreml {
+  struct ane_coreml *program; /* NULL: closed */
+  struct ane_prim_memory memory;
+};
+
+/* Its user value is the program, which must outlive it. */
+struct lua_coreml_state {
+  struct ane_coreml_states *states; /* NULL: closed */
+  struct lua_coreml *owner;
+};
+
+static struct lua_coreml *check_program(lua_State *L, int arg) {
+  struct lua_coreml *ud = luaL_checkudata(L, arg, PROGRAM_CLASS);
+  if (!ud->program) luaL_error(L, "program is closed");
+  return ud;
+}
+
+static struct lua_coreml_state *check_state(lua_State *L, int arg) {
+  struct lua_coreml_state *ud = luaL_checkudata(L, arg, STATE_CLASS);
+  if (!ud->states || !ud->owner->program) luaL_error(L, "state is closed");
+  return ud;
+}
+
+static const char *opt_field(lua_State *L, const char *name) {
+  lua_getfield(L, 1, name); /* stays on the stack */
+  return luaL_optstring(L, -1, NULL);
+}
+
+/* coreml{path, function, compiled (where the compiled package is kept), anywhere (true: convolutions need not be on the Neural
+ * Engine)} -> program; or nil, message, code */
+static int coreml(lua_State *L) {
+  struct ane_coreml_options o = {0};
+  struct ane_error err;
+  luaL_checktype(L, 1, LUA_TTABLE);
+  lua_settop(L, 1);
+  o.path = opt_field(L, "path");
+  luaL_argcheck(L, o.path, 1, "path is missing");
+  o.function = opt_field(L, "function");
+  o.compiled = opt_field(L, "compiled");
+  lua_getfield(L, 1, "anywhere");
+  o.anywhere = lua_toboolean(L, -1);
+  struct lua_coreml *ud = bind_new(L, PROGRAM_CLASS, sizeof *ud, 1);
+  lua_pushstring(L, o.path);
+  lua_setiuservalue(L, -2, 1);
+  ud->memory.limit = ane_memory_available();
+  if (ane_coreml_create(&ud->program, &o, &err)) return bind_fail(L, &err);
+  return 1;
+}
+
+static int coreml_available(lua_State *L) {
+  lua_pushboolean(L, ane_coreml_available());
+  return 1;
+}
+
+static int program_close(lua_State *L) {
+  struct lua_coreml *ud = luaL_checkudata(L, 1, PROGRAM_CLASS);
+  ane_coreml_destroy(ud->program);
+  ud->program = NULL;
+  ane_prim_memory_free(&ud->memory);
+  return 0;
+}
+
+static int program_info(lua_State *L) {
+  struct ane_coreml_info i = ane_coreml_info(check_program(L, 1)->program);
+  const struct {
+    const char *name;
+    lua_Integer v;
+  } numbers[] = {{"operations", i.n_operations},
+                 {"on_engine", i.on_engine},
+                 {"convolutions", i.n_convs},
+                 {"convolutions_on_engine", i.convs_on_engine}};
+  lua_createtable(L, 0, ANE_COUNT(numbers));
+  for (size_t k = 0; k < ANE_COUNT(numbers); k++) lua_pushinteger(L, numbers[k].v), lua_setfield(L, -2, numbers[k].name);
+  return 1;
+}
+
+/* Is the state at `state` of this program, or of another function of its package? */
+static bool same_package(lua_State *L, int program, int state) {
+  lua_getiuservalue(L, program, 1);
+  lua_getiuservalue(L, state, 1); /* the program that made it */
+  lua_getiuservalue(L, -1, 1);
+  bool same = lua_rawequal(L, -1, -3);
+  lua_pop(L, 3);
+  return same;
+}
+
+struct results {
+  const struct ane_coreml *program;
+  struct ane_dyn *list;
+};
+
+/* (struct results *) -> table; raises where memory is short */
+static int push_results(lua_State *L) {
+  const struct results *r = lua_touserdata(L, 1);
+  int32_t n = ane_coreml_info(r->program).n_outputs;
+  lua_createtable(L, 0, n);
+  for (int32_t i = 0; i < n; i++) {
+    bind_dyn_push(L, &r->list[i]);
+    lua_setfield(L, -2, ane_coreml_output(r->program, i)->name);
+  }
+  return 1;
+}
+
+/* run(inputs, state or nil) -> outputs by name; or nil, message, code */
+static int program_run(lua_State *L) {
+  struct lua_coreml *ud = check_program(L, 1);
+  struct lua_coreml_state *s = lua_isnoneornil(L, 3) ? NULL : check_state(L, 3);
+  struct ane_coreml_info info = ane_coreml_info(ud->program);
+  struct ane_error err;
+  luaL_checktype(L, 2, LUA_TTABLE);
+  if (s && !same_package(L, 1, 3)) return luaL_error(L, "the state belongs to another package");
+  struct ane_dyn *in = lua_newuserdatauv(L, (size_t)(info.n_inputs + 1) * sizeof *in, 0);
+  for (int32_t i = 0; i < info.n_inputs; i++) {
+    const char *name = ane_coreml_input(ud->program, i)->name;
+    lua_getfield(L, 2, name);
+    bind_dyn_read(L, name, &in[i]);
+    lua_pop(L, 1);
+  }
+  struct results r = {ud->program, lua_newuserdatauv(L, (size_t)(info.n_outputs + 1) * sizeof *r.list, 0)};
+  memset(r.list, 0, (size_t)(info.n_outputs + 1) * sizeof *r.list);
+  ane_status st = ane_coreml_run(ud->program, &ud->memory, s ? s->states : NULL, in, r.list, &err);
+  int failed = LUA_OK;
+  if (!st) {
+    lua_pushcfunction(L, push_results);
+    lua_pushlightuserdata(L, &r);
+    failed = lua_pcall(L, 1, 1, 0);
+  }
+  for (int32_t i = 0; i < info.n_outputs; i++) ane_dyn_drop(&ud->memory, &r.list[i]);
+  if (failed) return lua_error(L);
+  return st ? bind_fail(L, &err) : 1;
+}
+
+/* ---- States --------------------------------------------------------------------------------------------------------*/
+
+/* A closed state of the program at `arg`, pushed. */
+static struct lua_coreml_state *new_state(lua_State *L, struct lua_coreml *owner, int arg) {
+  struct lua_coreml_state *ud = bind_new(L, STATE_CLASS, sizeof *ud, 1);
+  ud->owner = owner;
+  lua_pushvalue(L, arg);
+  lua_setiuservalue(L, -2, 1);
+  return ud;
+}
+
+/* state() -> zeros; or nil, message, code */
+static int program_state(lua_State *L) {
+  struct lua_coreml *owner = check_program(L, 1);
+  struct ane_error err;
+  struct lua_coreml_state *ud = new_state(L, owner, 1);
+  return ane_coreml_states_create(&ud->states, owner->program, &err) ? bind_fail(L, &err) : 1;
+}
+
+static int state_close(lua_State *L) {
+  struct lua_coreml_state *ud = luaL_checkudata(L, 1, STATE_CLASS);
+  ane_coreml_states_destroy(ud->states);
+  ud->states = NULL;
+  return 0;
+}
+
+static int state_reset(lua_State *L) {
+  struct ane_error err;
+  if (ane_coreml_states_reset(check_state(L, 1)->states, &err)) return bind_fail(L, &err);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
+static int state_names(lua_State *L) {
+  const struct ane_coreml_states *s = check_state(L, 1)->states;
+  lua_newtable(L);
+  for (int32_t i = 0; i < ane_coreml_states_count(s); i++)
+    lua_pushstring(L, ane_coreml_states_name(s, i)), lua_rawseti(L, -2, i + 1);
+  return 1;
+}
+
+static int32_t state_index(lua_State *L, const struct ane_coreml_states *s) {
+  const char *name = luaL_checkstring(L, 2);
+  for (int32_t i = 0; i < ane_coreml_states_count(s); i++)
+    if (strcmp(ane_coreml_states_name(s, i), name) == 0) return i;
+  return luaL_error(L, "there is no state %s", name);
+}
+
+/* (struct ane_dyn *) -> value */
+static int push_dyn(lua_State *L) {
+  bind_dyn_push(L, lua_touserdata(L, 1));
+  return 1;
+}
+
+/* get(name) -> ane.tensor, a copy; or nil, message, code */
+static int state_get(lua_State *L) {
+  struct lua_coreml_state *s = check_state(L, 1);
+  struct ane_dyn t = {0};
+  struct ane_error err;
+  ane_status st = ane_coreml_states_read(s->states, state_index(L, s->states), &s->owner->memory, &t, &err);
+  int failed = LUA_OK;
+  if (!st) {
+    lua_pushcfunction(L, push_dyn);
+    lua_pushlightuserdata(L, &t);
+    failed = lua_pcall(L, 1, 1, 0);
+  }
+  ane_dyn_drop(&s->owner->memory, &t);
+  if (failed) return lua_error(L);
+  return st ? bind_fail(L, &err) : 1;
+}
+
+/* set(name, ane.tensor of the same shape) -> true; or nil, message, code */
+static int state_set(lua_State *L) {
+  struct ane_coreml_states *s = check_state(L, 1)->states;
+  int32_t i = state_index(L, s);
+  struct ane_dyn t;
+  struct ane_error err;
+  lua_settop(L, 3);
+  bind_dyn_read(L, ane_coreml_states_name(s, i), &t);
+  if (ane_coreml_states_write(s, i, &t, &err)) return bind_fail(L, &err);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
+/* copy() -> a second state with the same contents; or nil, message, code */
+static int state_copy(lua_State *L) {
+  struct lua_coreml_state *from = check_state(L, 1);
+  struct ane_error err;
+  lua_getiuservalue(L, 1, 1);
+  struct lua_coreml_state *ud = new_state(L, from->owner, lua_gettop(L));
+  if (ane_coreml_states_create(&ud->states, from->owner->program, &err) || ane_coreml_states_copy(ud->states, from->states, &err))
+    return bind_fail(L, &err);
+  return 1;
+}
+
+void bind_coreml(lua_State *L) {
+  static const luaL_Reg functions[] = {{"coreml", coreml}, {"coreml_available", coreml_available}, {NULL, NULL}};
+  static const luaL_Reg program[] = {
+      {"run", program_run}, {"info", program_info}, {"state", program_state}, {"close", program_close}, {NULL, NULL}};
+  static const luaL_Reg program_meta[] = {{"__gc", program_close}, {"__close", program_close}, {NULL, NULL}};
+  static const luaL_Reg state[] = {{"reset", state_reset}, {"names", state_names}, {"get", state_get}, {"set", state_set},
+                                   {"copy", state_copy},   {"close", state_close}, {NULL, NULL}};
+  static const luaL_Reg state_meta[] = {{"__gc", state_close}, {"__close", state_close}, {NULL, NULL}};
+  bind_class(L, PROGRAM_CLASS, program, program_meta);
+  bind_class(L, STATE_CLASS, state, state_meta);
+  luaL_setfuncs(L, functions, 0);
+}

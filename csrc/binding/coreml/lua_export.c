@@ -1,0 +1,388 @@
+/* core.mil_exporter(graph, options): writes the shards of a graph as Core ML packages. */
+#include "binding/coreml/bind_mil.h"
+#include "binding/tensor/bind_tensor.h"
+
+#include "base/alloc.h"
+#include "base/sha256.h"
+
+#include <string.h>
+
+#define EXPORTER_CLASS "ane.mil_exporter"
+
+/* The graph is the first user value; it must stay open. */
+struct lua_exporter {
+  struct bind_graph *owner;
+  struct ane_partition *partition; /* NULL: closed */
+  struct ane_mil_export e;
+  struct ane_mil_options o;
+  struct ane_mil_profile *profiles; /* n_profiles; 0: packages have one function */
+  uint32_t n_profiles;
+  const float **importance; /* by value */
+  struct ane_arena arena;   /* of the shard that is being written */
+};
+
+static struct lua_exporter *check_exporter(lua_State *L) {
+  struct lua_exporter *ud = luaL_checkudata(L, 1, EXPORTER_CLASS);
+  if (!ud->partition) luaL_error(L, "exporter is closed");
+  if (!ud->owner->graph) luaL_error(L, "graph is closed");
+  return ud;
+}
+
+static int exporter_close(lua_State *L) {
+  struct lua_exporter *ud = luaL_checkudata(L, 1, EXPORTER_CLASS);
+  ane_partition_free(ud->partition);
+  ud->partition = NULL;
+  ane_pool_destroy(ud->e.pool);
+  ud->e.pool = NULL;
+  ane_free(ud->e.fits);
+  ane_free(ud->e.fitted);
+  ud->e.fits = NULL;
+  ud->e.fitted = NULL;
+  ane_arena_free(&ud->arena);
+  return 0;
+}
+
+/* ---- Making --------------------------------------------------------------------------------------------------------------*/
+
+/* Option `importance`: {constant = tensor of as many numbers as the matrix has columns}. The tensors are kept alive by the
+ * options table, the second user value. */
+static void read_importance(lua_State *L, int t, struct lua_exporter *ud) {
+  const struct ane_graph *g = ud->owner->graph;
+  if (lua_getfield(L, t, "importance") == LUA_TNIL) {
+    lua_pop(L, 1);
+    return;
+  }
+  luaL_checktype(L, -1, LUA_TTABLE);
+  ud->importance = lua_newuserdatauv(L, ((size_t)g->n_values + 1) * sizeof *ud->importance, 0);
+  memset(ud->importance, 0, ((size_t)g->n_values + 1) * sizeof *ud->importance);
+  lua_insert(L, -2);
+  for (int32_t v = 0; v < g->n_values; v++) {
+    if (g->values[v].kind != ANE_VALUE_CONST || g->values[v].shape.rank != 2) continue;
+    if (lua_getfield(L, -1, g->values[v].name) != LUA_TNIL) {
+      struct bind_tensor *x = bind_check_tensor(L, lua_gettop(L));
+      if ((int64_t)x->count != g->values[v].shape.dim[1])
+        luaL_error(L, "importance of %s has %I numbers, the matrix %I columns", g->values[v].name, (LUAI_UACINT)x->count,
+                   (LUAI_UACINT)g->values[v].shape.dim[1]);
+      ud->importance[v] = x->data;
+    }
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 1); /* the userdata stays below */
+}
+
+static void exporter_options(lua_State *L, int t, struct ane_mil_options *o) {
+  bind_mil_options(L, t, o);
+  lua_getfield(L, t, "take");
+  const char *take = luaL_optstring(L, -1, "all");
+  if (strcmp(take, "all") != 0 && strcmp(take, "last") != 0) luaL_error(L, "option take is %s; known are: all, last", take);
+  o->take = *take == 'l' ? ANE_MIL_TAKE_LAST : ANE_MIL_TAKE_ALL;
+  lua_getfield(L, t, "embed");
+  o->embed = lua_toboolean(L, -1);
+  lua_pop(L, 2);
+}
+
+static ane_status exporter_memory(struct lua_exporter *ud, int threads, struct ane_error *err) {
+  size_t n = (size_t)ud->owner->graph->n_values + 1;
+  ud->e.fits = ane_calloc(n, sizeof *ud->e.fits);
+  ud->e.fitted = ane_calloc(n, sizeof *ud->e.fitted);
+  if (!ud->e.fits || !ud->e.fitted) return ane_fail(err, ANE_NOMEM, "no memory for an exporter");
+  return ane_pool_create(&ud->e.pool, threads, err);
+}
+
+/* mil_exporter(graph, options) -> exporter; or nil, message, code. Options: those of mil_plan, weights = "plain" (as computed);
+ * rope ("inputs", "constants"), argmax, fp32, take ("all", "last"), embed, threads, importance */
+static int exporter_new(lua_State *L) {
+  struct bind_graph *graph = bind_check_graph(L, 1);
+  struct ane_error err;
+  luaL_checktype(L, 2, LUA_TTABLE);
+  lua_settop(L, 2);
+  if (graph->blank) return luaL_error(L, "the graph has no weights, only their shapes: it cannot be written");
+  struct lua_exporter *ud = bind_new(L, EXPORTER_CLASS, sizeof *ud, 5);
+  ud->owner = graph;
+  for (int i = 1; i <= 2; i++) {
+    lua_pushvalue(L, i);
+    lua_setiuservalue(L, 3, i);
+  }
+  exporter_options(L, 2, &ud->o);
+  ud->profiles = bind_mil_profiles(L, 2, &ud->o, &ud->n_profiles);
+  lua_setiuservalue(L, 3, 5);
+  lua_getfield(L, 2, "weights");
+  bool plain = lua_isstring(L, -1) && strcmp(lua_tostring(L, -1), "plain") == 0;
+  lua_pop(L, 1);
+  struct ane_weight_spec *specs = NULL;
+  if (plain) {
+    specs = lua_newuserdatauv(L, ((size_t)graph->graph->n_values + 1) * sizeof *specs, 0);
+    memset(specs, 0, ((size_t)graph->graph->n_values + 1) * sizeof *specs);
+  } else {
+    specs = bind_mil_schemes(L, 2, graph->graph);
+  }
+  lua_setiuservalue(L, 3, 3);
+  read_importance(L, 2, ud);
+  if (ud->importance) lua_setiuservalue(L, 3, 4);
+  int threads = (int)bind_mil_integer(L, 2, "threads", 1, 1, 1024);
+  ud->e.graph = graph->graph;
+  ud->e.specs = plain ? NULL : specs;
+  ud->e.importance = ud->importance;
+  ane_status st = bind_mil_partition(L, 2, graph->graph, specs, &ud->partition, &err);
+  if (!st) st = exporter_memory(ud, threads, &err);
+  if (st) return bind_fail(L, &err);
+  lua_settop(L, 3);
+  return 1;
+}
+
+/* ---- Writing --------------------------------------------------------------------------------------------------------------*/
+
+static void set_text(lua_State *L, const char *key, const char *s) {
+  lua_pushstring(L, s);
+  lua_setfield(L, -2, key);
+}
+
+/* A list of {name, role, edge, index, dtype, shape}; T is "T". */
+static void push_ports(lua_State *L, const char *key, const struct ane_graph *g, const struct ane_mil_port *list, uint32_t n) {
+  lua_createtable(L, (int)n, 0);
+  for (uint32_t i = 0; i < n; i++) {
+    const struct ane_mil_port *p = &list[i];
+    lua_createtable(L, 0, 6);
+    set_text(L, "name", p->name);
+    set_text(L, "role", ane_mil_port_word(p->kind));
+    set_text(L, "dtype", ane_mil_dtype_name(p->dtype));
+    if (p->value != ANE_NONE) set_text(L, "edge", g->values[p->value].name);
+    if (p->kind == ANE_MIL_PORT_COS || p->kind == ANE_MIL_PORT_SIN || p->kind == ANE_MIL_PORT_MASK) {
+      lua_pushinteger(L, p->index);
+      lua_setfield(L, -2, "index");
+    }
+    lua_createtable(L, p->rank, 0);
+    for (int32_t d = 0; d < p->rank; d++) {
+      if (p->dim[d] >= 0)
+        lua_pushinteger(L, p->dim[d]);
+      else
+        lua_pushliteral(L, "T");
+      lua_rawseti(L, -2, d + 1);
+    }
+    lua_setfield(L, -2, "shape");
+    lua_rawseti(L, -2, (lua_Integer)i + 1);
+  }
+  lua_setfield(L, -2, key);
+}
+
+struct writing {
+  lua_State *L;
+  struct lua_exporter *ud;
+  int wrote; /* stack index of the function, 0: none */
+  bool raised;
+};
+
+/* wrote{name, from, to, scheme, bytes, max_abs, error, signal, count} */
+static ane_status on_wrote(void *arg, int32_t value, int64_t from, int64_t to, const struct ane_weights *w,
+                           struct ane_error *err) {
+  struct writing *x = arg;
+  lua_State *L = x->L;
+  if (!x->wrote) return ANE_OK;
+  const struct {
+    const char *name;
+    lua_Number v;
+  } numbers[] = {{"max_abs", w->error.max_abs}, {"error", w->error.error}, {"signal", w->error.signal}};
+  const struct {
+    const char *name;
+    lua_Integer v;
+  } integers[] = {{"from", from}, {"to", to}, {"bytes", (lua_Integer)w->sizes.bytes}, {"count", (lua_Integer)w->error.count}};
+  lua_pushvalue(L, x->wrote);
+  lua_createtable(L, 0, 9);
+  set_text(L, "name", x->ud->e.graph->values[value].name);
+  set_text(L, "form", ane_weight_spec_name(w->spec));
+  for (size_t i = 0; i < ANE_COUNT(numbers); i++) lua_pushnumber(L, numbers[i].v), lua_setfield(L, -2, numbers[i].name);
+  for (size_t i = 0; i < ANE_COUNT(integers); i++) lua_pushinteger(L, integers[i].v), lua_setfield(L, -2, integers[i].name);
+  x->raised = lua_pcall(L, 1, 0, 0) != LUA_OK; /* the message stays on the stack */
+  return x->raised ? ane_fail(err, ANE_STOPPED, "stopped") : ANE_OK;
+}
+
+static void on_release(void *arg, const void *data, uint64_t bytes) {
+  const struct bind_graph *owner = ((struct writing *)arg)->ud->owner;
+  bind_release(owner->sources, owner->n_sources, data, bytes);
+}
+
+static void push_lowered(lua_State *L, const struct ane_graph *g, const struct ane_mil_lowered *r) {
+  push_ports(L, "inputs", g, r->inputs, r->n_inputs);
+  push_ports(L, "outputs", g, r->outputs, r->n_outputs);
+  push_ports(L, "states", g, r->states, r->n_states);
+}
+
+/* functions = list of {name, fixed_t or max_t, context (where it makes a difference), inputs, outputs, states} */
+static void push_functions(lua_State *L, const struct ane_graph *g, const struct ane_mil_function_plan *list, uint32_t n,
+                           struct ane_mil_lowered *const *lowered) {
+  lua_createtable(L, (int)n, 0);
+  for (uint32_t i = 0; i < n; i++) {
+    bind_mil_push_function(L, &list[i]);
+    push_lowered(L, g, lowered[i]);
+    lua_rawseti(L, -2, (lua_Integer)i + 1);
+  }
+  lua_setfield(L, -2, "functions");
+}
+
+/* Everything of one shard, in the arena of the exporter. */
+struct shard_written {
+  struct ane_mil_function_plan *functions;
+  struct ane_mil_lowered **lowered;
+  uint32_t n_functions; /* 0: the only one is called main */
+};
+
+static ane_status write_shard(struct lua_exporter *ud, int32_t i, const char *path, struct shard_written *out,
+                              struct ane_error *err) {
+  const struct ane_shard *p = &ud->partition->shards[i];
+  ane_status st = ANE_OK;
+  if (ud->n_profiles)
+    st =
+        ane_mil_plan_functions(&ud->arena, ud->e.graph, p, ud->profiles, ud->n_profiles, &out->functions, &out->n_functions, err);
+  if (st) return st;
+  out->lowered = ane_arena_array(&ud->arena, (size_t)out->n_functions + 1, sizeof *out->lowered);
+  if (!out->lowered) return ane_fail(err, ANE_NOMEM, "no memory for the functions");
+  if (!out->n_functions) return ane_mil_export(&ud->e, p, &ud->o, path, &ud->arena, out->lowered, err);
+  return ane_mil_export_functions(&ud->e, p, &ud->o, out->functions, out->n_functions, path, &ud->arena, out->lowered, err);
+}
+
+/* write(i, path [, wrote]) -> {version, inputs, outputs, states (of the default function), functions (where the exporter has the
+ * option; the default one first)}; or nil, message, code. i: 1-based; wrote: function({name, from, to, scheme, bytes, count,
+ * max_abs, error, signal}) for each matrix (sums of squares) */
+static int exporter_write(lua_State *L) {
+  struct lua_exporter *ud = check_exporter(L);
+  int32_t i = (int32_t)bind_integer(L, 2, 1, ud->partition->n_shards) - 1;
+  size_t len;
+  const char *path = luaL_checklstring(L, 3, &len);
+  luaL_argcheck(L, strlen(path) == len, 3, "holds a NUL byte");
+  luaL_checkstack(L, 16, "export");
+  struct writing x = {.L = L, .ud = ud, .wrote = lua_isfunction(L, 4) ? 4 : 0};
+  struct shard_written w = {0};
+  struct ane_error err;
+  ud->e.wrote = on_wrote;
+  ud->e.release = on_release;
+  ud->e.arg = &x;
+  ane_status st = write_shard(ud, i, path, &w, &err);
+  if (x.raised) return ane_arena_free(&ud->arena), lua_error(L);
+  if (st) return ane_arena_free(&ud->arena), bind_fail(L, &err);
+  lua_createtable(L, 0, 5);
+  lua_pushinteger(L, w.lowered[0]->model->version);
+  lua_setfield(L, -2, "version");
+  push_lowered(L, ud->e.graph, w.lowered[0]);
+  if (w.n_functions) push_functions(L, ud->e.graph, w.functions, w.n_functions, w.lowered);
+  ane_arena_free(&ud->arena);
+  return 1;
+}
+
+static int exporter_count(lua_State *L) {
+  lua_pushinteger(L, check_exporter(L)->partition->n_shards);
+  return 1;
+}
+
+static void push_floats(lua_State *L, const char *key, const struct ane_attr *a) {
+  lua_createtable(L, (int)a->fv.n, 0);
+  for (int64_t i = 0; i < a->fv.n; i++) lua_pushnumber(L, (lua_Number)a->fv.v[i]), lua_rawseti(L, -2, i + 1);
+  lua_setfield(L, -2, key);
+}
+
+/* tables() -> {ropes = list of {inv_freq, magnitude, long_freq, original}, masks = list of {window, ahead}}: what `index` of
+ * rope and mask ports counts, from 0 */
+static int exporter_tables(lua_State *L) {
+  struct lua_exporter *ud = check_exporter(L);
+  struct ane_mil_ropes ropes;
+  struct ane_mil_masks masks;
+  struct ane_error err;
+  ane_status st = ane_mil_ropes(&ud->arena, ud->e.graph, &ropes, &err);
+  if (!st) st = ane_mil_masks(&ud->arena, ud->e.graph, &masks, &err);
+  if (st) return ane_arena_free(&ud->arena), bind_fail(L, &err);
+  lua_createtable(L, 0, 2);
+  lua_createtable(L, ropes.n, 0);
+  for (int32_t i = 0; i < ropes.n; i++) {
+    const struct ane_node *n = &ud->e.graph->nodes[ropes.nodes[i]];
+    lua_createtable(L, 0, 4);
+    push_floats(L, "inv_freq", ane_node_attr(n, "inv_freq"));
+    lua_pushnumber(L, ane_node_float(n, "magnitude"));
+    lua_setfield(L, -2, "magnitude");
+    if (ane_node_attr(n, "long_freq")->fv.n) {
+      push_floats(L, "long_freq", ane_node_attr(n, "long_freq"));
+      lua_pushinteger(L, ane_node_int(n, "original"));
+      lua_setfield(L, -2, "original");
+    }
+    lua_rawseti(L, -2, i + 1);
+  }
+  lua_setfield(L, -2, "ropes");
+  lua_createtable(L, masks.n, 0);
+  for (int32_t i = 0; i < masks.n; i++) {
+    lua_createtable(L, 0, 2);
+    lua_pushinteger(L, masks.list[i].window);
+    lua_setfield(L, -2, "window");
+    lua_pushinteger(L, masks.list[i].ahead);
+    lua_setfield(L, -2, "ahead");
+    lua_rawseti(L, -2, i + 1);
+  }
+  lua_setfield(L, -2, "masks");
+  ane_arena_free(&ud->arena);
+  return 1;
+}
+
+/* Rows that are decoded at once. */
+enum { TABLE_ROWS = 1024 };
+
+/* The table of value v as fp16 rows in the file w. */
+static ane_status write_table(const struct bind_graph *owner, int32_t v, struct ane_pool *pool, struct ane_file_writer *w,
+                              struct ane_sha256 *sum, struct ane_error *err) {
+  const struct ane_tensor *t = &owner->graph->values[v].data;
+  const struct ane_weight_fit plain = {.spec = {ANE_WEIGHT_FP16, 0}};
+  struct ane_weight_rows rows;
+  ane_status st = ane_weight_rows_of(t, &rows, err);
+  for (int64_t from = 0; !st && from < rows.rows; from += TABLE_ROWS) {
+    int64_t to = ANE_MIN(from + TABLE_ROWS, rows.rows);
+    struct ane_weights part = {0};
+    st = ane_weights_encode(&part, pool, &rows, &plain, from, to, NULL, err);
+    if (!st) {
+      ane_sha256_add(sum, part.payload, part.sizes.payload);
+      st = ane_file_write(w, part.payload, part.sizes.payload, err);
+    }
+    ane_weights_free(&part);
+    uint64_t row = t->bytes / (uint64_t)rows.rows;
+    if (!t->transposed)
+      bind_release(owner->sources, owner->n_sources, (const uint8_t *)t->data + (uint64_t)from * row,
+                   (uint64_t)(to - from) * row);
+  }
+  return st;
+}
+
+/* table(path) -> {rows, columns, bytes, sha256}: the table of the embedding as fp16 rows; or nil, message, code */
+static int exporter_table(lua_State *L) {
+  struct lua_exporter *ud = check_exporter(L);
+  size_t len;
+  const char *path = luaL_checklstring(L, 2, &len);
+  luaL_argcheck(L, strlen(path) == len, 2, "holds a NUL byte");
+  int32_t v = ud->partition->table;
+  if (v == ANE_NONE || ud->owner->blank) return luaL_error(L, "the graph has no table of embeddings");
+  struct ane_file_writer w;
+  struct ane_sha256 sum;
+  struct ane_error err;
+  char hash[ANE_SHA256_TEXT];
+  ane_sha256_begin(&sum);
+  ane_status st = ane_file_create(&w, path, &err);
+  if (!st) st = write_table(ud->owner, v, ud->e.pool, &w, &sum, &err);
+  if (st) ane_fail_in(&err, st, "%s", ud->e.graph->values[v].name);
+  if (!st) st = ane_file_commit(&w, &err);
+  ane_file_abandon(&w);
+  if (st) return bind_fail(L, &err);
+  ane_sha256_end(&sum, hash);
+  const struct ane_shape *s = &ud->e.graph->values[v].shape;
+  lua_createtable(L, 0, 4);
+  lua_pushinteger(L, s->dim[0]);
+  lua_setfield(L, -2, "rows");
+  lua_pushinteger(L, s->dim[1]);
+  lua_setfield(L, -2, "columns");
+  lua_pushinteger(L, 2 * s->dim[0] * s->dim[1]);
+  lua_setfield(L, -2, "bytes");
+  set_text(L, "sha256", hash);
+  return 1;
+}
+
+void bind_export(lua_State *L) {
+  static const luaL_Reg methods[] = {{"count", exporter_count}, {"tables", exporter_tables}, {"table", exporter_table},
+                                     {"write", exporter_write}, {"close", exporter_close},   {NULL, NULL}};
+  static const luaL_Reg meta[] = {{"__gc", exporter_close}, {"__close", exporter_close}, {NULL, NULL}};
+  bind_class(L, EXPORTER_CLASS, methods, meta);
+  lua_pushcfunction(L, exporter_new);
+  lua_setfield(L, -2, "mil_exporter");
+}

@@ -1,0 +1,349 @@
+/* core.gguf_writer(path, threads): a GGUF file written tensor by tensor, re-encoded on the way. */
+#include "binding/formats/bind_source.h"
+
+#include "quant/quant.h"
+#include "tensor/half.h"
+
+#include <math.h>
+#include <string.h>
+
+#define WRITER_CLASS "ane.gguf_writer"
+
+struct lua_gguf {
+  struct ane_gguf_writer *writer; /* NULL: closed */
+  struct ane_pool *pool;
+  bool busy; /* inside send, whose progress function must leave the writer alone */
+};
+
+static struct lua_gguf *check_idle(lua_State *L) {
+  struct lua_gguf *ud = luaL_checkudata(L, 1, WRITER_CLASS);
+  if (ud->busy) luaL_error(L, "writer is busy");
+  return ud;
+}
+
+static struct lua_gguf *check_writer(lua_State *L) {
+  struct lua_gguf *ud = check_idle(L);
+  if (!ud->writer) luaL_error(L, "writer is closed");
+  return ud;
+}
+
+static const char *check_name(lua_State *L, int arg) {
+  size_t len;
+  const char *s = luaL_checklstring(L, arg, &len);
+  luaL_argcheck(L, strlen(s) == len, arg, "holds a NUL byte");
+  return s;
+}
+
+static int done(lua_State *L, ane_status st, const struct ane_error *err) {
+  if (st) return bind_fail(L, err);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
+/* gguf_writer(path, threads) -> writer; or nil, message, code */
+static int writer_new(lua_State *L) {
+  const char *path = check_name(L, 1);
+  int threads = (int)bind_integer(L, 2, 1, 1024);
+  struct lua_gguf *ud = bind_new(L, WRITER_CLASS, sizeof *ud, 0);
+  struct ane_error err;
+  if (ane_pool_create(&ud->pool, threads, &err) || ane_gguf_create(&ud->writer, path, &err)) return bind_fail(L, &err);
+  return 1;
+}
+
+static int meth_close(lua_State *L) {
+  struct lua_gguf *ud = check_idle(L);
+  ane_gguf_close(ud->writer);
+  ud->writer = NULL;
+  if (ud->pool) ane_pool_destroy(ud->pool);
+  ud->pool = NULL;
+  return 0;
+}
+
+static int meth_tostring(lua_State *L) {
+  struct lua_gguf *ud = luaL_checkudata(L, 1, WRITER_CLASS);
+  lua_pushstring(L, ud->writer ? "GGUF writer" : "GGUF writer (closed)");
+  return 1;
+}
+
+/* ---- Values ------------------------------------------------------------------------------------------------------*/
+
+static ane_meta_kind kind_of(ane_dtype t) {
+  switch (t) {
+    case ANE_F32:
+    case ANE_F64: return ANE_META_FLOAT;
+    case ANE_BOOL: return ANE_META_BOOL;
+    case ANE_I8:
+    case ANE_I16:
+    case ANE_I32:
+    case ANE_I64: return ANE_META_INT;
+    default: return ANE_META_UINT;
+  }
+}
+
+/* Does v fit an integer type of `bytes` bytes? */
+static bool in_range(lua_Integer v, ane_meta_kind kind, uint32_t bytes) {
+  if (bytes == 8) return kind == ANE_META_INT || v >= 0;
+  lua_Integer range = (lua_Integer)1 << (8 * bytes - (kind == ANE_META_INT));
+  return v < range && v >= (kind == ANE_META_INT ? -range : 0);
+}
+
+/* The Lua value at idx as a scalar of type t; raises where it is none. */
+static struct ane_meta to_scalar(lua_State *L, int idx, ane_dtype t) {
+  const struct ane_dtype_info *info = ane_dtype_info(t);
+  struct ane_meta m = {.kind = kind_of(t), .dtype = t};
+  int ok = 1;
+  if (m.kind == ANE_META_FLOAT)
+    m.f = lua_tonumberx(L, idx, &ok);
+  else if (m.kind == ANE_META_BOOL)
+    m.i = lua_toboolean(L, idx), ok = lua_isboolean(L, idx);
+  else
+    m.i = lua_tointegerx(L, idx, &ok), ok = ok && in_range(m.i, m.kind, info->bytes);
+  if (!ok) luaL_error(L, "set: %s is no %s", luaL_tolstring(L, idx, NULL), info->name);
+  return m;
+}
+
+static void store_scalar(const struct ane_meta *m, uint8_t *at) {
+  uint64_t u = m->u;
+  if (m->dtype == ANE_F32)
+    u = ane_f32_bits((float)m->f);
+  else if (m->dtype == ANE_F64)
+    memcpy(&u, &m->f, sizeof u);
+  for (uint32_t i = 0; i < ane_dtype_info(m->dtype)->bytes; i++) at[i] = (uint8_t)(u >> 8 * i);
+}
+
+/* The list at idx; its memory is a userdata left on the stack (strings stay in the list). */
+static struct ane_meta to_array(lua_State *L, int idx, bool strings, ane_dtype t) {
+  luaL_checktype(L, idx, LUA_TTABLE);
+  size_t n = (size_t)lua_rawlen(L, idx), size = strings ? sizeof(struct ane_meta) : ane_dtype_info(t)->bytes;
+  struct ane_meta m = {.kind = ANE_META_ARRAY};
+  uint8_t *data = lua_newuserdatauv(L, (n ? n : 1) * size, 0);
+  for (size_t i = 0; i < n; i++) {
+    lua_rawgeti(L, idx, (lua_Integer)i + 1);
+    if (strings) {
+      struct ane_meta s = {.kind = ANE_META_STRING};
+      size_t len;
+      if (lua_type(L, -1) != LUA_TSTRING)
+        luaL_error(L, "set: entry %I is a %s, not a string", (LUAI_UACINT)(i + 1), luaL_typename(L, -1));
+      s.s.data = lua_tolstring(L, -1, &len);
+      s.s.len = len;
+      memcpy(data + i * size, &s, sizeof s);
+    } else {
+      struct ane_meta s = to_scalar(L, lua_gettop(L), t);
+      store_scalar(&s, data + i * size);
+    }
+    lua_pop(L, 1);
+  }
+  m.a.kind = strings ? ANE_META_STRING : kind_of(t);
+  m.a.dtype = strings ? ANE_U8 : t;
+  m.a.count = n;
+  if (strings)
+    m.a.items = (const struct ane_meta *)(const void *)data;
+  else
+    m.a.data = data;
+  return m;
+}
+
+/* set(key, type, value) -> true; or nil, message, code. type: uint8 .. int64, fp32, fp64, bool, string; with [] behind it
+ * the value is a list of such. */
+static int meth_set(lua_State *L) {
+  struct lua_gguf *ud = check_writer(L);
+  const char *key = check_name(L, 2);
+  size_t len;
+  const char *type = luaL_checklstring(L, 3, &len);
+  bool list = len > 2 && strcmp(type + len - 2, "[]") == 0;
+  if (list) len -= 2;
+  bool string = len == 6 && memcmp(type, "string", 6) == 0;
+  ane_dtype t = string ? ANE_U8 : ane_dtype_from_name(type, len);
+  luaL_argcheck(L, t != ANE_DTYPE_COUNT && ane_dtype_info(t)->block == 1, 3, "no type of values");
+  struct ane_meta m = {.kind = ANE_META_STRING};
+  struct ane_error err;
+  if (list)
+    m = to_array(L, 4, string, t);
+  else if (!string)
+    m = to_scalar(L, 4, t);
+  else
+    m.s.data = luaL_checklstring(L, 4, &len), m.s.len = len;
+  return done(L, ane_gguf_add_value(ud->writer, key, &m, &err), &err);
+}
+
+/* copy(source, key) -> true; or nil, message, code: the value as it is there */
+static int meth_copy(lua_State *L) {
+  struct lua_gguf *ud = check_writer(L);
+  const struct ane_source *s = bind_check_source(L, 2);
+  const char *key = check_name(L, 3);
+  const struct ane_meta *m = ane_source_meta(s, key);
+  struct ane_error err;
+  if (!m) return done(L, ane_fail(&err, ANE_NOTFOUND, "%s: no metadata key %s", s->path, key), &err);
+  return done(L, ane_gguf_add_value(ud->writer, key, m, &err), &err);
+}
+
+/* ---- Tensors -----------------------------------------------------------------------------------------------------*/
+
+static ane_dtype check_dtype(lua_State *L, int arg) {
+  size_t len;
+  const char *name = luaL_checklstring(L, arg, &len);
+  ane_dtype t = ane_dtype_from_name(name, len);
+  luaL_argcheck(L, t != ANE_DTYPE_COUNT, arg, "no such dtype");
+  return t;
+}
+
+/* add(name, dtype, shape) -> bytes; or nil, message, code. shape: outermost first */
+static int meth_add(lua_State *L) {
+  struct lua_gguf *ud = check_writer(L);
+  const char *name = check_name(L, 2);
+  ane_dtype t = check_dtype(L, 3);
+  luaL_checktype(L, 4, LUA_TTABLE);
+  struct ane_shape shape = {(uint32_t)ANE_MIN(lua_rawlen(L, 4), (lua_Unsigned)ANE_MAX_RANK), {0}};
+  for (uint32_t i = 0; i < shape.rank; i++) {
+    lua_rawgeti(L, 4, (lua_Integer)i + 1);
+    shape.dim[i] = luaL_checkinteger(L, -1);
+    lua_pop(L, 1);
+  }
+  struct ane_error err;
+  uint64_t bytes;
+  if (ane_gguf_add_tensor(ud->writer, name, t, &shape, &bytes, &err)) return bind_fail(L, &err);
+  lua_pushinteger(L, (lua_Integer)bytes);
+  return 1;
+}
+
+/* begin() -> true; or nil, message, code */
+static int meth_begin(lua_State *L) {
+  struct lua_gguf *ud = check_writer(L);
+  struct ane_error err;
+  return done(L, ane_gguf_begin(ud->writer, &err), &err);
+}
+
+/* What the sink needs. The progress function runs in protected mode: what it raises ends the work, and is raised again
+ * when nothing of ours is on the C stack. */
+struct sending {
+  lua_State *L;
+  struct ane_gguf_writer *writer;
+  int progress; /* stack index of the function, 0: none */
+  bool raised;
+};
+
+static ane_status on_rows(void *arg, const void *data, size_t size, struct ane_error *err) {
+  struct sending *s = arg;
+  ane_status st = ane_gguf_write(s->writer, data, size, err);
+  if (st || !s->progress) return st;
+  lua_pushvalue(s->L, s->progress);
+  lua_pushinteger(s->L, (lua_Integer)ane_gguf_done(s->writer));
+  lua_pushinteger(s->L, (lua_Integer)ane_gguf_size(s->writer));
+  s->raised = lua_pcall(s->L, 2, 0, 0) != LUA_OK; /* the message stays on the stack */
+  return s->raised ? ane_fail(err, ANE_STOPPED, "stopped by the progress function") : ANE_OK;
+}
+
+static lua_Integer opt_field(lua_State *L, const char *name, lua_Integer def) {
+  lua_getfield(L, 4, name);
+  lua_Integer v = luaL_optinteger(L, -1, def);
+  lua_pop(L, 1);
+  return v;
+}
+
+/* Rows first .. last (1-based), head, add, importance (float32 bytes, one for each column). */
+static void send_options(lua_State *L, struct ane_recode *r, int64_t cols, struct sending *s) {
+  if (lua_isnoneornil(L, 4)) return;
+  luaL_checktype(L, 4, LUA_TTABLE);
+  r->from = opt_field(L, "first", 1) - 1;
+  r->to = opt_field(L, "last", -1);
+  r->pair = opt_field(L, "head", 0);
+  lua_getfield(L, 4, "add");
+  r->add = (float)luaL_optnumber(L, -1, 0);
+  lua_getfield(L, 4, "importance");
+  if (!lua_isnil(L, -1)) {
+    size_t len;
+    const char *bytes = luaL_checklstring(L, -1, &len);
+    if (len != (size_t)cols * sizeof(float))
+      luaL_error(L, "send: importance has %I bytes, wanted a float32 for each of %I columns", (LUAI_UACINT)len,
+                 (LUAI_UACINT)cols);
+    r->importance = (const float *)(const void *)bytes; /* strings of Lua are aligned for any type; this one stays on the stack */
+  }
+  lua_getfield(L, 4, "progress");
+  s->progress = lua_isnil(L, -1) ? 0 : lua_gettop(L);
+}
+
+static void push_error(lua_State *L, const struct ane_recode_error *e) {
+  lua_createtable(L, 0, 4);
+  lua_pushinteger(L, (lua_Integer)e->count);
+  lua_setfield(L, -2, "count");
+  lua_pushnumber(L, e->max_abs);
+  lua_setfield(L, -2, "max_abs");
+  lua_pushnumber(L, e->error);
+  lua_setfield(L, -2, "error");
+  lua_pushnumber(L, e->signal);
+  lua_setfield(L, -2, "signal");
+}
+
+/* send(source, name [, {first, last, head, add, importance, progress}]) -> {count, max_abs, error, signal} (the last two
+ * are sums of squares); or nil, message, code. Rows of a tensor of the source become the next rows of the tensor that is
+ * due, in its type. */
+static int meth_send(lua_State *L) {
+  struct lua_gguf *ud = check_writer(L);
+  struct ane_source *s = bind_check_source(L, 2);
+  const char *name = check_name(L, 3);
+  const struct ane_source_tensor *t = ane_source_tensor(s, name);
+  struct ane_error err;
+  if (!t) return done(L, ane_fail(&err, ANE_NOTFOUND, "%s: no tensor %s", s->path, name), &err);
+  const struct ane_shape *shape = &t->tensor.shape;
+  int64_t cols = shape->rank ? shape->dim[shape->rank - 1] : 1;
+  struct ane_recode r = {.src = &t->tensor, .to = -1};
+  struct sending sending = {.L = L, .writer = ud->writer};
+  send_options(L, &r, cols, &sending);
+  ane_gguf_wanted(ud->writer, NULL, &r.dtype);
+  luaL_checkstack(L, 8, "progress");
+  struct ane_recode_error total = {0};
+  ud->busy = true;
+  ane_source_retain(s); /* the progress function may close it */
+  ane_status st = ane_recode_rows(ud->pool, &r, on_rows, &sending, &total, &err);
+  if (st) ane_fail_in(&err, st, "tensor %s", t->name);
+  ane_source_drop(s, t);
+  ane_source_close(s);
+  ud->busy = false;
+  if (sending.raised) return lua_error(L);
+  if (st) return bind_fail(L, &err);
+  push_error(L, &total);
+  return 1;
+}
+
+/* write(bytes) -> true; or nil, message, code: the next bytes of the tensor that is due, as they are */
+static int meth_write(lua_State *L) {
+  struct lua_gguf *ud = check_writer(L);
+  size_t len;
+  const char *bytes = luaL_checklstring(L, 2, &len);
+  struct ane_error err;
+  return done(L, ane_gguf_write(ud->writer, bytes, len, &err), &err);
+}
+
+/* wanted() -> bytes that the tensor which is due still wants (0: all are there), its name (or nil) */
+static int meth_wanted(lua_State *L) {
+  const char *name;
+  lua_pushinteger(L, (lua_Integer)ane_gguf_wanted(check_writer(L)->writer, &name, NULL));
+  lua_pushstring(L, name);
+  return 2;
+}
+
+/* size() -> bytes of the file, bytes written */
+static int meth_size(lua_State *L) {
+  const struct ane_gguf_writer *w = check_writer(L)->writer;
+  lua_pushinteger(L, (lua_Integer)ane_gguf_size(w));
+  lua_pushinteger(L, (lua_Integer)ane_gguf_done(w));
+  return 2;
+}
+
+/* commit() -> true; or nil, message, code. The file is in its place afterwards. */
+static int meth_commit(lua_State *L) {
+  struct lua_gguf *ud = check_writer(L);
+  struct ane_error err;
+  return done(L, ane_gguf_commit(ud->writer, &err), &err);
+}
+
+void bind_gguf(lua_State *L) {
+  static const luaL_Reg methods[] = {{"set", meth_set},       {"copy", meth_copy}, {"add", meth_add},
+                                     {"begin", meth_begin},   {"send", meth_send}, {"write", meth_write},
+                                     {"wanted", meth_wanted}, {"size", meth_size}, {"commit", meth_commit},
+                                     {"close", meth_close},   {NULL, NULL}};
+  static const luaL_Reg meta[] = {{"__gc", meth_close}, {"__close", meth_close}, {"__tostring", meth_tostring}, {NULL, NULL}};
+  bind_class(L, WRITER_CLASS, methods, meta);
+  lua_pushcfunction(L, writer_new);
+  lua_setfield(L, -2, "gguf_writer");
+}

@@ -1,0 +1,442 @@
+/* JSON to Lua values and back (RFC 8259).
+ *
+ *   null <-> core.null (a light userdata); integers and floats stay apart
+ *   array -> sequence with a metatable whose __jsontype is "array"; object -> table, an empty one with __jsontype "object"
+ *
+ * Integers beyond 64 bits become floats (tokenizer_config.json files hold "model_max_length":
+ * 1000000000000000019884624838656). Reading is base/json_reader.h, not jansson: that either refuses such integers or makes
+ * floats of all, and builds a tree of its own first. */
+#include "binding/formats/bind_json.h"
+
+#include "base/bytes.h"
+
+#include <locale.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_DEPTH = 512 };
+
+#define ARRAY_CLASS "ane.json_array"
+#define OBJECT_CLASS "ane.json_object"
+#define OUTPUT_CLASS "ane.json_output"
+
+static char null_address; /* core.null is its address */
+
+static void push_null(lua_State *L) { lua_pushlightuserdata(L, &null_address); }
+
+/* Length of the well-formed UTF-8 sequence at s (RFC 3629), 0 where there is none. */
+static size_t utf8_sequence(const unsigned char *s, size_t left) {
+  if (s[0] < 0x80) return 1;
+  if (s[0] < 0xC2 || s[0] > 0xF4) return 0;
+  size_t n = s[0] < 0xE0 ? 2 : s[0] < 0xF0 ? 3 : 4;
+  if (left < n) return 0;
+  for (size_t i = 1; i < n; i++)
+    if ((s[i] & 0xC0) != 0x80) return 0;
+  if (s[0] == 0xE0 && s[1] < 0xA0) return 0;  /* overlong */
+  if (s[0] == 0xED && s[1] > 0x9F) return 0;  /* surrogates */
+  if (s[0] == 0xF0 && s[1] < 0x90) return 0;  /* overlong */
+  return s[0] == 0xF4 && s[1] > 0x8F ? 0 : n; /* beyond U+10FFFF */
+}
+
+/* ---- Decode ------------------------------------------------------------------------------------------------------*/
+
+static bool decode_value(lua_State *L, struct ane_json *j);
+
+static bool decode_array(lua_State *L, struct ane_json *j) {
+  bool more;
+  if (!ane_json_enter(j, '[')) return false;
+  lua_newtable(L);
+  luaL_setmetatable(L, ARRAY_CLASS);
+  for (lua_Integer i = 1; ane_json_next(j, '[', i == 1, &more) && more; i++) {
+    if (!decode_value(L, j)) return false;
+    lua_rawseti(L, -2, i);
+  }
+  return !j->why;
+}
+
+bool bind_json_member(lua_State *L, struct ane_json *j) {
+  const char *s, *at;
+  size_t len;
+  while (j->p < j->end && strchr(" \n\t\r", *j->p)) j->p++;
+  at = j->p;
+  if (!ane_json_name(j, &s, &len)) return false;
+  lua_pushlstring(L, s, len);
+  lua_pushvalue(L, -1);
+  return lua_rawget(L, -3) == LUA_TNIL ? (lua_pop(L, 1), true) : ane_json_fail(j, at, "the name appears twice in the object");
+}
+
+static bool decode_object(lua_State *L, struct ane_json *j) {
+  bool more, first = true;
+  if (!ane_json_enter(j, '{')) return false;
+  lua_newtable(L);
+  for (; ane_json_next(j, '{', first, &more) && more; first = false) {
+    if (!bind_json_member(L, j) || !decode_value(L, j)) return false;
+    lua_rawset(L, -3);
+  }
+  if (!j->why && first) luaL_setmetatable(L, OBJECT_CLASS);
+  return !j->why;
+}
+
+static bool decode_number(lua_State *L, struct ane_json *j) {
+  bool integer;
+  int64_t i = 0;
+  double d = 0;
+  if (!ane_json_number(j, &integer, &i, &d)) return false;
+  if (integer)
+    lua_pushinteger(L, (lua_Integer)i);
+  else
+    lua_pushnumber(L, d);
+  return true;
+}
+
+static bool decode_string(lua_State *L, struct ane_json *j) {
+  const char *s;
+  size_t len;
+  if (!ane_json_string(j, &s, &len)) return false;
+  lua_pushlstring(L, s, len);
+  return true;
+}
+
+/* Pushes one value; on failure leaves the stack as it is (the caller clears it). */
+static bool decode_value(lua_State *L, struct ane_json *j) {
+  luaL_checkstack(L, LUA_MINSTACK, "JSON value");
+  switch (ane_json_peek(j)) {
+    case '\0': return false;
+    case '{': return decode_object(L, j);
+    case '[': return decode_array(L, j);
+    case '"': return decode_string(L, j);
+    case 'n': return ane_json_word(j, "null") && (push_null(L), true);
+    case 't': return ane_json_word(j, "true") && (lua_pushboolean(L, 1), true);
+    case 'f': return ane_json_word(j, "false") && (lua_pushboolean(L, 0), true);
+    default: return decode_number(L, j);
+  }
+}
+
+bool bind_json_value(lua_State *L, struct ane_json *j) { return decode_value(L, j); }
+
+int bind_json_fail(lua_State *L, const struct ane_json *j) {
+  struct ane_error err;
+  int line, column;
+  ane_json_place(j, &line, &column);
+  if (j->no_memory)
+    ane_fail(&err, ANE_NOMEM, "%s", j->why);
+  else
+    ane_fail(&err, ANE_FORMAT, "line %d, column %d: %s", line, column, j->why);
+  return bind_fail(L, &err);
+}
+
+/* json_decode(text) -> value; or nil, "line 3, column 7: ...", "format". Columns count characters. */
+static int json_decode(lua_State *L) {
+  size_t len;
+  struct ane_json j;
+  const char *text = luaL_checklstring(L, 1, &len);
+  lua_settop(L, 1);
+  ane_json_start(&j, text, len, bind_new(L, OUTPUT_CLASS, sizeof *j.scratch, 0));
+  bool ok = decode_value(L, &j) && ane_json_finish(&j);
+  ane_buffer_free(j.scratch);
+  if (ok) return 1;
+  lua_settop(L, 1);
+  return bind_json_fail(L, &j);
+}
+
+/* ---- Encode ------------------------------------------------------------------------------------------------------*/
+
+struct encoder {
+  lua_State *L;
+  struct ane_buffer *out; /* in a userdata, so that a raise frees it */
+  int indent;             /* blanks a level; 0: one line */
+  bool sort;
+};
+
+static void encode_value(struct encoder *e, int depth);
+
+/* Room for n more bytes, of which the caller then adds up to n to out->size. */
+static char *room(struct encoder *e, size_t n) {
+  if (!ane_buffer_reserve(e->out, n)) luaL_error(e->L, "not enough memory for the JSON text");
+  return (char *)e->out->data + e->out->size;
+}
+
+static void add(struct encoder *e, const char *s, size_t n) {
+  if (n) memcpy(room(e, n), s, n);
+  e->out->size += n;
+}
+
+static void add_line(struct encoder *e, int depth) {
+  if (!e->indent) return;
+  size_t n = (size_t)e->indent * (size_t)depth;
+  char *p = room(e, n + 1);
+  p[0] = '\n';
+  memset(p + 1, ' ', n);
+  e->out->size += n + 1;
+}
+
+static void encode_string(struct encoder *e, const char *s, size_t len) {
+  static const char escapes[] = "\b\t\n\f\r\"\\", letters[] = "btnfr\"\\";
+  add(e, "\"", 1);
+  size_t done = 0;
+  for (size_t i = 0; i < len;) {
+    unsigned char c = (unsigned char)s[i];
+    size_t n = c >= 0x20 && c != '"' && c != '\\' ? utf8_sequence((const unsigned char *)s + i, len - i) : 0;
+    if (n) {
+      i += n;
+      continue;
+    }
+    add(e, s + done, i - done);
+    const char *found = c ? strchr(escapes, c) : NULL;
+    char code[8];
+    if (found)
+      add(e, (char[]){'\\', letters[found - escapes]}, 2);
+    else if (c < 0x20)
+      add(e, code, (size_t)snprintf(code, sizeof code, "\\u%04x", c));
+    else
+      add(e, "\xEF\xBF\xBD", 3); /* a byte that is no UTF-8: U+FFFD */
+    done = ++i;
+  }
+  add(e, s + done, len - done);
+  add(e, "\"", 1);
+}
+
+/* 9 digits give back any float32 (as a float32), 17 any double. Whole numbers keep all their digits. */
+static void encode_number(struct encoder *e, int at) {
+  char *p = room(e, 40);
+  int n;
+  if (lua_isinteger(e->L, at)) {
+    n = snprintf(p, 40, "%lld", (long long)lua_tointeger(e->L, at));
+  } else {
+    double v = lua_tonumber(e->L, at);
+    if (!isfinite(v)) {
+      add(e, "null", 4);
+      return;
+    }
+    bool whole = fabs(v) < 0x1p53 && v == floor(v);
+    n = snprintf(p, 40, !whole && (double)(float)v == v ? "%.9g" : "%.17g", v);
+    char point = localeconv()->decimal_point[0], *found = point == '.' ? NULL : memchr(p, point, (size_t)n);
+    if (found) *found = '.';
+  }
+  e->out->size += (size_t)n;
+}
+
+/* The number of elements if the table on top is to be an array, else -1. Marked tables are what the mark says. */
+static lua_Integer array_length(struct encoder *e) {
+  lua_State *L = e->L;
+  lua_Integer n = (lua_Integer)lua_rawlen(L, -1), seen = 0;
+  if (luaL_getmetafield(L, -1, "__jsontype") != LUA_TNIL) {
+    const char *mark = lua_tostring(L, -1);
+    bool array = mark && strcmp(mark, "array") == 0, object = mark && strcmp(mark, "object") == 0;
+    lua_pop(L, 1);
+    if (array) return n;
+    if (object) return -1;
+  }
+  for (lua_pushnil(L); lua_next(L, -2); lua_pop(L, 1)) {
+    lua_Integer k = lua_isinteger(L, -2) ? lua_tointeger(L, -2) : 0;
+    if (k < 1 || k > n) {
+      lua_pop(L, 2);
+      return -1;
+    }
+    seen++;
+  }
+  return seen == n ? n : -1;
+}
+
+static void encode_array(struct encoder *e, lua_Integer n, int depth) {
+  add(e, "[", 1);
+  for (lua_Integer i = 1; i <= n; i++) {
+    if (i > 1) add(e, ",", 1);
+    add_line(e, depth + 1);
+    lua_rawgeti(e->L, -1, i);
+    if (lua_isnil(e->L, -1))
+      add(e, "null", 4);
+    else
+      encode_value(e, depth + 1);
+    lua_pop(e->L, 1);
+  }
+  if (n) add_line(e, depth);
+  add(e, "]", 1);
+}
+
+/* The member whose key and value are on top: "key":value. */
+static void encode_member(struct encoder *e, bool first, int depth) {
+  lua_State *L = e->L;
+  if (!first) add(e, ",", 1);
+  add_line(e, depth + 1);
+  int type = lua_type(L, -2);
+  if (type != LUA_TSTRING && type != LUA_TNUMBER) luaL_error(L, "a key of type %s has no JSON form", luaL_typename(L, -2));
+  lua_pushvalue(L, -2); /* lua_next must not see its key turned into a string */
+  size_t len;
+  const char *key = lua_tolstring(L, -1, &len);
+  encode_string(e, key, len);
+  lua_pop(L, 1);
+  add(e, ": ", e->indent ? 2 : 1);
+  encode_value(e, depth + 1);
+}
+
+struct sort_key {
+  const char *s;
+  size_t len;
+  lua_Integer index; /* of the key itself in the list of keys */
+};
+
+static int compare_keys(const void *a, const void *b) {
+  const struct sort_key *x = a, *y = b;
+  int order = memcmp(x->s, y->s, ANE_MIN(x->len, y->len));
+  return order ? order : (x->len > y->len) - (x->len < y->len);
+}
+
+/* Members by the bytes of their keys. */
+static void encode_sorted(struct encoder *e, int depth) {
+  lua_State *L = e->L;
+  int t = lua_gettop(L), keys = t + 1, texts = t + 2;
+  lua_Integer n = 0;
+  lua_newtable(L);
+  lua_newtable(L);
+  for (lua_pushnil(L); lua_next(L, t); lua_pop(L, 1)) {
+    lua_pushvalue(L, -2);
+    lua_rawseti(L, keys, ++n);
+  }
+  struct sort_key *order = lua_newuserdatauv(L, (size_t)(n ? n : 1) * sizeof *order, 0);
+  for (lua_Integer i = 0; i < n; i++) {
+    lua_rawgeti(L, keys, i + 1);
+    order[i].s = lua_tolstring(L, -1, &order[i].len); /* a number key becomes a string here, which texts keeps */
+    order[i].index = i + 1;
+    if (!order[i].s) luaL_error(L, "a key of type %s has no JSON form", luaL_typename(L, -1));
+    lua_rawseti(L, texts, i + 1);
+  }
+  if (n) qsort(order, (size_t)n, sizeof *order, compare_keys);
+  for (lua_Integer i = 0; i < n; i++) {
+    lua_rawgeti(L, keys, order[i].index);
+    lua_pushvalue(L, -1);
+    lua_rawget(L, t);
+    encode_member(e, i == 0, depth);
+    lua_pop(L, 2);
+  }
+  lua_settop(L, t);
+}
+
+static void encode_object(struct encoder *e, int depth) {
+  lua_State *L = e->L;
+  bool first = true;
+  add(e, "{", 1);
+  if (e->sort)
+    encode_sorted(e, depth);
+  else
+    for (lua_pushnil(L); lua_next(L, -2); lua_pop(L, 1), first = false) encode_member(e, first, depth);
+  lua_pushnil(L);
+  if (lua_next(L, -2)) {
+    lua_pop(L, 2);
+    add_line(e, depth);
+  }
+  add(e, "}", 1);
+}
+
+/* The value on top of the stack, which stays. */
+static void encode_value(struct encoder *e, int depth) {
+  lua_State *L = e->L;
+  size_t len;
+  if (depth > MAX_DEPTH) luaL_error(L, "tables nested deeper than %d (or in a cycle) have no JSON form", MAX_DEPTH);
+  luaL_checkstack(L, LUA_MINSTACK, "JSON value");
+  switch (lua_type(L, -1)) {
+    case LUA_TNIL: add(e, "null", 4); return;
+    case LUA_TBOOLEAN: lua_toboolean(L, -1) ? add(e, "true", 4) : add(e, "false", 5); return;
+    case LUA_TNUMBER: encode_number(e, -1); return;
+    case LUA_TSTRING: {
+      const char *s = lua_tolstring(L, -1, &len);
+      encode_string(e, s, len);
+      return;
+    }
+    case LUA_TTABLE: {
+      lua_Integer n = array_length(e);
+      if (n >= 0)
+        encode_array(e, n, depth);
+      else
+        encode_object(e, depth);
+      return;
+    }
+    case LUA_TLIGHTUSERDATA:
+      if (lua_touserdata(L, -1) == &null_address) {
+        add(e, "null", 4);
+        return;
+      }
+      /* fall through */
+    default: luaL_error(L, "a %s has no JSON form", luaL_typename(L, -1));
+  }
+}
+
+static void check_options(lua_State *L, int arg, struct encoder *e) {
+  luaL_checktype(L, arg, LUA_TTABLE);
+  for (lua_pushnil(L); lua_next(L, arg); lua_pop(L, 1)) {
+    const char *name = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "";
+    if (strcmp(name, "sort") == 0)
+      e->sort = lua_toboolean(L, -1);
+    else if (strcmp(name, "indent") != 0)
+      luaL_argerror(L, arg, lua_pushfstring(L, "unknown option '%s'", name));
+    else if (lua_isinteger(L, -1) && lua_tointeger(L, -1) >= 0 && lua_tointeger(L, -1) <= 16)
+      e->indent = (int)lua_tointeger(L, -1);
+    else if (lua_isboolean(L, -1))
+      e->indent = lua_toboolean(L, -1) ? 2 : 0;
+    else
+      luaL_argerror(L, arg, "indent must be 0 .. 16 or a boolean");
+  }
+}
+
+/* json_encode(value [, {indent = 0 .. 16 or true, sort = false}]) -> text, always valid JSON. Raises on what has no JSON
+ * form: functions, other userdata, keys that are neither strings nor numbers, cycles. */
+static int json_encode(lua_State *L) {
+  luaL_checkany(L, 1);
+  struct encoder e = {.L = L};
+  if (!lua_isnoneornil(L, 2)) check_options(L, 2, &e);
+  lua_settop(L, 1);
+  e.out = bind_new(L, OUTPUT_CLASS, sizeof *e.out, 0);
+  lua_pushvalue(L, 1);
+  encode_value(&e, 0);
+  lua_pushlstring(L, (const char *)e.out->data, e.out->size);
+  ane_buffer_free(e.out);
+  return 1;
+}
+
+static int output_close(lua_State *L) {
+  ane_buffer_free(luaL_checkudata(L, 1, OUTPUT_CLASS));
+  return 0;
+}
+
+/* ---- Marks -------------------------------------------------------------------------------------------------------*/
+
+static int mark(lua_State *L, const char *cls) {
+  if (lua_isnoneornil(L, 1)) lua_settop(L, 0), lua_newtable(L);
+  luaL_checktype(L, 1, LUA_TTABLE);
+  lua_settop(L, 1);
+  luaL_setmetatable(L, cls);
+  return 1;
+}
+
+/* json_array([t]), json_object([t]) -> t, marked to become [] or {} whatever is in it */
+static int json_array(lua_State *L) { return mark(L, ARRAY_CLASS); }
+static int json_object(lua_State *L) { return mark(L, OBJECT_CLASS); }
+
+static void mark_class(lua_State *L, const char *cls, const char *type) {
+  luaL_newmetatable(L, cls);
+  lua_pushstring(L, type);
+  lua_setfield(L, -2, "__jsontype");
+  lua_pop(L, 1);
+}
+
+static const luaL_Reg functions[] = {
+    {"json_decode", json_decode},
+    {"json_encode", json_encode},
+    {"json_array", json_array},
+    {"json_object", json_object},
+    {NULL, NULL},
+};
+
+static const luaL_Reg no_methods[] = {{NULL, NULL}};
+static const luaL_Reg output_meta[] = {{"__gc", output_close}, {"__close", output_close}, {NULL, NULL}};
+
+void bind_json(lua_State *L) {
+  bind_class(L, OUTPUT_CLASS, no_methods, output_meta);
+  mark_class(L, ARRAY_CLASS, "array");
+  mark_class(L, OBJECT_CLASS, "object");
+  luaL_setfuncs(L, functions, 0);
+  push_null(L);
+  lua_setfield(L, -2, "null");
+}

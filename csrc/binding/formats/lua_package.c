@@ -1,0 +1,366 @@
+/* core.package(path): a Core ML package as it lies on disk. */
+#include "binding/formats/bind_package.h"
+
+#include "base/alloc.h"
+#include "base/bytes.h"
+
+#include <string.h>
+
+#define PACKAGE_CLASS "ane.mlpackage"
+#define TEXT_CLASS "ane.mlpackage_text"
+
+struct lua_package {
+  struct bind_package *box; /* NULL: closed */
+};
+
+/* Owns a buffer while Lua copies it, which may raise. */
+struct lua_text {
+  struct ane_buffer buffer;
+};
+
+struct bind_package *bind_check_package(lua_State *L, int arg) {
+  struct lua_package *ud = luaL_checkudata(L, arg, PACKAGE_CLASS);
+  if (!ud->box) luaL_error(L, "package is closed");
+  return ud->box;
+}
+
+void bind_package_release(struct bind_package *b) {
+  if (!b || --b->refs > 0) return;
+  ane_interp_shared_destroy(b->shared);
+  ane_mlpackage_close(b->p);
+  ane_free(b);
+}
+
+static const struct ane_mlpackage *check_package(lua_State *L) { return bind_check_package(L, 1)->p; }
+
+/* A string argument that the C side may read up to its NUL. */
+static const char *check_text(lua_State *L, int arg) {
+  size_t len;
+  const char *s = luaL_checklstring(L, arg, &len);
+  luaL_argcheck(L, strlen(s) == len, arg, "holds a NUL byte");
+  return s;
+}
+
+/* package(path) -> package; or nil, message, code */
+static int package_open(lua_State *L) {
+  const char *path = check_text(L, 1);
+  struct lua_package *ud = bind_new(L, PACKAGE_CLASS, sizeof *ud, 0);
+  struct ane_error err;
+  struct bind_package *box = ud->box = ane_calloc(1, sizeof *ud->box);
+  if (!box) return ane_fail(&err, ANE_NOMEM, "%s: no memory for a package", path), bind_fail(L, &err);
+  box->refs = 1;
+  if (ane_interp_shared_create(&box->shared, &err) || ane_mlpackage_open(&box->p, path, &err)) {
+    ud->box = NULL;
+    bind_package_release(box);
+    return bind_fail(L, &err);
+  }
+  return 1;
+}
+
+static int meth_close(lua_State *L) {
+  struct lua_package *ud = luaL_checkudata(L, 1, PACKAGE_CLASS);
+  bind_package_release(ud->box);
+  ud->box = NULL;
+  return 0;
+}
+
+static int meth_tostring(lua_State *L) {
+  struct lua_package *ud = luaL_checkudata(L, 1, PACKAGE_CLASS);
+  if (ud->box)
+    lua_pushfstring(L, "package (%s)", ud->box->p->path);
+  else
+    lua_pushliteral(L, "package (closed)");
+  return 1;
+}
+
+/* ---- What it holds -----------------------------------------------------------------------------------------------------*/
+
+static void set_text(lua_State *L, const char *key, const char *s) {
+  lua_pushstring(L, s);
+  lua_setfield(L, -2, key);
+}
+
+static void set_integer(lua_State *L, const char *key, lua_Integer n) {
+  lua_pushinteger(L, n);
+  lua_setfield(L, -2, key);
+}
+
+static void push_dims(lua_State *L, int32_t rank, const int64_t *dim) {
+  lua_createtable(L, rank, 0);
+  for (int32_t i = 0; i < rank; i++) {
+    lua_pushinteger(L, dim[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
+}
+
+/* {{low, high}, ...}, high nil where there is no bound */
+static void push_range(lua_State *L, const struct ane_mil_feature *f) {
+  lua_createtable(L, f->shape.rank, 0);
+  for (int32_t i = 0; i < f->shape.rank; i++) {
+    lua_createtable(L, 2, 0);
+    lua_pushinteger(L, f->low[i]);
+    lua_rawseti(L, -2, 1);
+    if (f->high[i] >= 0) {
+      lua_pushinteger(L, f->high[i]);
+      lua_rawseti(L, -2, 2);
+    }
+    lua_rawseti(L, -2, i + 1);
+  }
+}
+
+static void push_enumerated(lua_State *L, const struct ane_mil_feature *f) {
+  lua_createtable(L, (int)ANE_MIN(f->n_shapes, 65536u), 0);
+  for (uint32_t i = 0; i < f->n_shapes; i++) {
+    push_dims(L, f->shapes[i].rank, f->shapes[i].dim);
+    lua_rawseti(L, -2, (lua_Integer)i + 1);
+  }
+}
+
+/* {name, dtype, shape (-1: unknown), optional}; flexible ones: default (shape), range or enumerated; `type`: NULL, or the
+ * shape that the program has */
+static void push_feature(lua_State *L, const struct ane_mil_feature *f, const struct ane_mil_type *type) {
+  lua_createtable(L, 0, 8);
+  set_text(L, "name", f->name);
+  set_text(L, "dtype", f->kind == ANE_MIL_OTHER ? f->other : ane_mil_dtype_name(f->dtype));
+  lua_pushboolean(L, f->optional);
+  lua_setfield(L, -2, "optional");
+  if (*f->description) set_text(L, "description", f->description);
+  if (f->default_kind) {
+    lua_pushnumber(L, f->default_value);
+    lua_setfield(L, -2, "default_value");
+  }
+  if (type)
+    push_dims(L, type->rank, type->dim);
+  else
+    push_dims(L, f->shape.rank, f->shape.dim);
+  lua_setfield(L, -2, "shape");
+  if (f->flexibility == ANE_MIL_FIXED) return;
+  push_dims(L, f->shape.rank, f->shape.dim);
+  lua_setfield(L, -2, "default");
+  if (f->flexibility == ANE_MIL_RANGE)
+    push_range(L, f);
+  else
+    push_enumerated(L, f);
+  lua_setfield(L, -2, f->flexibility == ANE_MIL_RANGE ? "range" : "enumerated");
+}
+
+static const struct ane_mil_type *type_of(const struct ane_mil_named_type *list, uint32_t n, const char *name) {
+  for (uint32_t i = 0; i < n; i++)
+    if (strcmp(list[i].name, name) == 0) return &list[i].type;
+  return NULL;
+}
+
+/* The type that the program gives a feature: an input's or an operation's. Outputs come late, so from the end. */
+static const struct ane_mil_type *program_type(const struct ane_mil_function *f, const char *name) {
+  const struct ane_mil_type *t = type_of(f->inputs, f->n_inputs, name);
+  for (uint32_t i = f->block.n_ops; !t && i-- > 0;) t = type_of(f->block.ops[i].outputs, f->block.ops[i].n_outputs, name);
+  return t && (t->kind == ANE_MIL_TENSOR || t->kind == ANE_MIL_STATE) ? t : NULL;
+}
+
+static void set_features(lua_State *L, const char *key, const struct ane_mil_function *f, const struct ane_mil_feature *list,
+                         uint32_t n) {
+  lua_createtable(L, (int)ANE_MIN(n, 65536u), 0);
+  for (uint32_t i = 0; i < n; i++) {
+    push_feature(L, &list[i], program_type(f, list[i].name));
+    lua_rawseti(L, -2, (lua_Integer)i + 1);
+  }
+  lua_setfield(L, -2, key);
+}
+
+/* Adds the operations of a block to the table at the top: type -> number. */
+static lua_Integer count_ops(lua_State *L, const struct ane_mil_block *b) {
+  lua_Integer all = b->n_ops;
+  for (uint32_t i = 0; i < b->n_ops; i++) {
+    const struct ane_mil_op *op = &b->ops[i];
+    lua_getfield(L, -1, op->type);
+    lua_Integer n = lua_tointeger(L, -1);
+    lua_pop(L, 1);
+    set_integer(L, op->type, n + 1);
+    for (uint32_t j = 0; j < op->n_blocks; j++) all += count_ops(L, &op->blocks[j]);
+  }
+  return all;
+}
+
+/* {name, opset, inputs, outputs, states, ops (type -> number), n_ops} */
+static void push_function(lua_State *L, const struct ane_mil_model *m, const struct ane_mil_interface *d) {
+  const struct ane_mil_function *f = ane_mil_function(m, d->name); /* the reader has seen to it that there is one */
+  lua_createtable(L, 0, 7);
+  set_text(L, "name", d->name);
+  set_text(L, "opset", f->opset);
+  set_features(L, "inputs", f, d->inputs, d->n_inputs);
+  set_features(L, "outputs", f, d->outputs, d->n_outputs);
+  set_features(L, "states", f, d->states, d->n_states);
+  lua_newtable(L);
+  lua_Integer all = count_ops(L, &f->block);
+  lua_setfield(L, -2, "ops");
+  set_integer(L, "n_ops", all);
+}
+
+static void push_metadata(lua_State *L, const struct ane_mil_metadata *d) {
+  lua_createtable(L, 0, 5);
+  set_text(L, "description", d->description);
+  set_text(L, "version", d->version);
+  set_text(L, "author", d->author);
+  set_text(L, "license", d->license);
+  lua_createtable(L, 0, (int)ANE_MIN(d->n_user, 65536u));
+  for (uint32_t i = 0; i < d->n_user; i++) set_text(L, d->user[i].key, d->user[i].value);
+  lua_setfield(L, -2, "user");
+}
+
+/* info() -> {path, version, default_function, functions, weights = {number, bytes, files}, metadata} */
+static int meth_info(lua_State *L) {
+  const struct ane_mlpackage *p = check_package(L);
+  const struct ane_mil_model *m = p->model;
+  luaL_checkstack(L, 16, "package");
+  lua_createtable(L, 0, 6);
+  set_text(L, "path", p->path);
+  set_integer(L, "version", m->version);
+  set_text(L, "default_function", m->default_function);
+  lua_createtable(L, (int)m->n_interfaces, 0);
+  for (uint32_t i = 0; i < m->n_interfaces; i++) {
+    push_function(L, m, &m->interfaces[i]);
+    lua_rawseti(L, -2, (lua_Integer)i + 1);
+  }
+  lua_setfield(L, -2, "functions");
+  lua_createtable(L, 0, 3);
+  set_integer(L, "number", p->n_blobs);
+  set_integer(L, "bytes", (lua_Integer)p->blob_bytes);
+  set_integer(L, "files", p->n_files);
+  lua_setfield(L, -2, "weights");
+  push_metadata(L, &m->metadata);
+  lua_setfield(L, -2, "metadata");
+  return 1;
+}
+
+/* ---- Program -----------------------------------------------------------------------------------------------------------*/
+
+static int text_gc(lua_State *L) {
+  struct lua_text *ud = luaL_checkudata(L, 1, TEXT_CLASS);
+  ane_buffer_free(&ud->buffer);
+  return 0;
+}
+
+/* dump() -> the description and the program as text, an operation a line */
+static int meth_dump(lua_State *L) {
+  const struct ane_mlpackage *p = check_package(L);
+  struct lua_text *ud = bind_new(L, TEXT_CLASS, sizeof *ud, 0);
+  if (!ane_mil_print(p->model, &ud->buffer)) {
+    struct ane_error err;
+    ane_fail(&err, ANE_NOMEM, "%s: not enough memory for the text of the program", p->path);
+    return bind_fail(L, &err);
+  }
+  lua_pushlstring(L, (const char *)ud->buffer.data, ud->buffer.size);
+  ane_buffer_free(&ud->buffer);
+  return 1;
+}
+
+/* The operation of this output, in nested blocks too; NULL: none. */
+static const struct ane_mil_op *find_op(const struct ane_mil_block *b, const char *output) {
+  for (uint32_t i = 0; i < b->n_ops; i++) {
+    const struct ane_mil_op *op = &b->ops[i], *inner = NULL;
+    if (type_of(op->outputs, op->n_outputs, output)) return op;
+    for (uint32_t j = 0; j < op->n_blocks && !inner; j++) inner = find_op(&op->blocks[j], output);
+    if (inner) return inner;
+  }
+  return NULL;
+}
+
+/* An attribute, or a parameter that is bound to one value in place. */
+static const struct ane_mil_value *find_value(const struct ane_mil_op *op, const char *name) {
+  const struct ane_mil_arg *arg = ane_mil_op_arg(op, name);
+  const struct ane_mil_value *v = ane_mil_op_attr(op, name);
+  return v || !arg || arg->n_bindings != 1 ? v : arg->bindings[0].value;
+}
+
+/* Strings: the string, or a list of them. */
+static void push_strings(lua_State *L, const struct ane_mil_value *v) {
+  if (v->type.rank == 0) {
+    lua_pushstring(L, v->strings[0]);
+    return;
+  }
+  lua_newtable(L);
+  for (uint64_t i = 0; i < v->count; i++) {
+    lua_pushstring(L, v->strings[i]);
+    lua_rawseti(L, -2, (lua_Integer)i + 1);
+  }
+}
+
+/* value(output [, parameter [, function]]) -> bytes (strings: text or list of texts), dtype, shape of a constant, by the name
+ * of its output; with `parameter` of what an operation holds in place under that name. Or nil, message, code */
+static int meth_value(lua_State *L) {
+  const struct ane_mlpackage *p = check_package(L);
+  const char *output = check_text(L, 2), *name = lua_isnoneornil(L, 3) ? "val" : check_text(L, 3);
+  const char *function = lua_isnoneornil(L, 4) ? p->model->default_function : check_text(L, 4);
+  struct ane_error err;
+  const struct ane_mil_function *f = ane_mil_function(p->model, function);
+  const struct ane_mil_op *op = f ? find_op(&f->block, output) : NULL;
+  const struct ane_mil_value *v = op ? find_value(op, name) : NULL;
+  if (!v) {
+    if (!f)
+      ane_fail(&err, ANE_NOTFOUND, "there is no function \"%.100s\"", function);
+    else if (!op)
+      ane_fail(&err, ANE_NOTFOUND, "no operation has an output \"%.100s\"", output);
+    else
+      ane_fail(&err, ANE_NOTFOUND, "the operation %.60s of \"%.100s\" holds no value \"%.60s\"", op->type, output, name);
+    return bind_fail(L, &err);
+  }
+  if (v->kind == ANE_MIL_ITEMS) {
+    ane_fail(&err, ANE_UNSUPPORTED, "\"%.100s\" is a list, tuple or dictionary, no tensor", output);
+    return bind_fail(L, &err);
+  }
+  if (v->kind == ANE_MIL_STRINGS)
+    push_strings(L, v);
+  else
+    lua_pushlstring(L, v->data, (size_t)v->bytes);
+  lua_pushstring(L, ane_mil_dtype_name(v->type.dtype));
+  push_dims(L, v->type.rank, v->type.dim);
+  return 3;
+}
+
+/* rewrite(path) -> true; or nil, message, code */
+static int meth_rewrite(lua_State *L) {
+  const struct ane_mlpackage *p = check_package(L);
+  struct ane_error err;
+  if (ane_mlpackage_rewrite(p, check_text(L, 2), &err)) return bind_fail(L, &err);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
+static const luaL_Reg methods[] = {
+    {"info", meth_info},
+    {"dump", meth_dump},
+    {"value", meth_value},
+    {"rewrite", meth_rewrite},
+    {"program", bind_package_program},
+    {"state", bind_package_state},
+    {"close", meth_close},
+    {NULL, NULL},
+};
+
+static const luaL_Reg meta[] = {
+    {"__gc", meth_close},
+    {"__close", meth_close},
+    {"__tostring", meth_tostring},
+    {NULL, NULL},
+};
+
+static const luaL_Reg no_methods[] = {{NULL, NULL}};
+static const luaL_Reg text_meta[] = {{"__gc", text_gc}, {NULL, NULL}};
+
+/* Test hook, see platform.h. */
+static int folder_can_swap(lua_State *L) {
+  ane_folder_can_swap(lua_toboolean(L, 1));
+  return 0;
+}
+
+static const luaL_Reg testing[] = {{"folder_can_swap", folder_can_swap}, {NULL, NULL}};
+
+void bind_package(lua_State *L) {
+  bind_class(L, PACKAGE_CLASS, methods, meta);
+  bind_class(L, TEXT_CLASS, no_methods, text_meta);
+  bind_predict(L);
+  lua_pushcfunction(L, package_open);
+  lua_setfield(L, -2, "package");
+}
+
+void bind_testing_package(lua_State *L) { luaL_setfuncs(L, testing, 0); }

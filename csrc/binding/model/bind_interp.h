@@ -1,0 +1,17 @@
+/* Imported graphs as the binding files share them. */
+#ifndef ANE_BINDING_BIND_INTERP_H
+#define ANE_BINDING_BIND_INTERP_H
+
+#include "binding/bind.h"
+#include "binding/formats/bind_source.h"
+#include "interp/interp.h"
+
+/* Options isa, threads, progress(done, total) from the table at `arg`; *load must live as long as o is used. s: where the
+ * weights come from, its pages are given up as they are packed; NULL: they stay. */
+struct bind_loading {
+  struct bind_progress progress; /* first */
+  struct ane_source *source;
+};
+void bind_interp_options(lua_State *L, int arg, struct ane_source *s, struct ane_interp_options *o, struct bind_loading *load);
+
+#endif

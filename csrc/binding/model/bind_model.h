@@ -1,0 +1,33 @@
+/* Graphs, programs and sessions as the binding files share them. */
+#ifndef ANE_BINDING_BIND_MODEL_H
+#define ANE_BINDING_BIND_MODEL_H
+
+#include "binding/bind.h"
+#include "binding/formats/bind_source.h"
+#include "exec/exec.h"
+#include "graph/graph.h"
+
+/* A graph with the sources that its constants point into: each is retained until the graph is closed. */
+enum { BIND_MAX_SOURCES = 8 };
+struct bind_graph {
+  struct ane_graph *graph; /* NULL: closed */
+  struct ane_source *sources[BIND_MAX_SOURCES];
+  int n_sources;
+  bool blank; /* has constants without data */
+};
+struct bind_graph *bind_check_graph(lua_State *L, int arg);
+
+/* A program, shared by the Lua value that made it and by its sessions; the last owner frees it and its sources. */
+struct bind_program_box {
+  struct ane_program *program;
+  struct ane_source *sources[BIND_MAX_SOURCES];
+  int n_sources, refs;
+};
+void bind_program_release(struct bind_program_box *box);
+
+/* The open session at `arg` and the program it belongs to; raises otherwise. */
+struct ane_session *bind_check_session(lua_State *L, int arg, struct bind_program_box **box);
+/* Pushes a session of the box's program (which gets one more owner), or nil, message, code; gives the number pushed. */
+int bind_session_open(lua_State *L, struct bind_program_box *box, int64_t context, ane_dtype kv);
+
+#endif

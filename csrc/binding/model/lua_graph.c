@@ -1,0 +1,391 @@
+/* core.graph(name): a graph under construction. Values are integers, 1-based; false stands for an absent input. */
+#include "binding/model/bind_model.h"
+
+#include "base/bytes.h"
+#include "passes/passes.h"
+
+#include <string.h>
+
+#define GRAPH_CLASS "ane.graph"
+
+struct bind_graph *bind_check_graph(lua_State *L, int arg) {
+  struct bind_graph *ud = luaL_checkudata(L, arg, GRAPH_CLASS);
+  if (!ud->graph) luaL_error(L, "graph is closed");
+  return ud;
+}
+
+void bind_release(struct ane_source *const *sources, int n, const void *data, uint64_t bytes) {
+  const uint8_t *at = data;
+  for (int i = 0; i < n; i++)
+    for (uint32_t f = 0; f < sources[i]->n_files; f++) {
+      const struct ane_map *m = &sources[i]->files[f].map;
+      if (m->data && at >= m->data && at < m->data + m->size) ane_map_drop(m, (uint64_t)(at - m->data), bytes);
+    }
+}
+
+static int graph_new(lua_State *L) {
+  const char *name = luaL_checkstring(L, 1);
+  struct bind_graph *ud = bind_new(L, GRAPH_CLASS, sizeof *ud, 0);
+  struct ane_error err;
+  if (ane_graph_create(&ud->graph, name, &err)) return bind_fail(L, &err);
+  return 1;
+}
+
+static int meth_close(lua_State *L) {
+  struct bind_graph *ud = luaL_checkudata(L, 1, GRAPH_CLASS);
+  ane_graph_destroy(ud->graph);
+  ud->graph = NULL;
+  while (ud->n_sources > 0) ane_source_close(ud->sources[--ud->n_sources]);
+  return 0;
+}
+
+/* Misuse of the builder raises; the message says which node. */
+static int raise(lua_State *L, const struct ane_error *err) { return luaL_error(L, "%s", err->text); }
+
+static int push_value(lua_State *L, int32_t value) {
+  lua_pushinteger(L, (lua_Integer)value + 1);
+  return 1;
+}
+
+static int32_t check_value(lua_State *L, const struct ane_graph *g, int arg) {
+  return (int32_t)bind_integer(L, arg, 1, g->n_values) - 1;
+}
+
+/* A list of sizes; "T", "W" and "context" are the symbols. */
+static void check_shape(lua_State *L, int arg, struct ane_shape *s) {
+  luaL_checktype(L, arg, LUA_TTABLE);
+  lua_Unsigned rank = lua_rawlen(L, arg);
+  if (rank > ANE_MAX_RANK) luaL_error(L, "a shape has at most %d dimensions, got %d", ANE_MAX_RANK, (int)rank);
+  s->rank = (uint32_t)rank;
+  for (uint32_t i = 0; i < s->rank; i++) {
+    lua_rawgeti(L, arg, (lua_Integer)i + 1);
+    if (lua_type(L, -1) == LUA_TSTRING) {
+      const char *sym = lua_tostring(L, -1);
+      s->dim[i] = strcmp(sym, "T") == 0 ? ANE_DIM_TOKENS : strcmp(sym, "W") == 0 ? ANE_DIM_OUT_ROWS : ANE_DIM_CONTEXT;
+      if (s->dim[i] == ANE_DIM_CONTEXT && strcmp(sym, "context") != 0)
+        luaL_error(L, "dimension %s is no symbol; known are: T, W, context", sym);
+    } else {
+      s->dim[i] = luaL_checkinteger(L, -1);
+      if (s->dim[i] < 0) luaL_error(L, "dimension %d of the shape is negative", (int)i + 1);
+    }
+    lua_pop(L, 1);
+  }
+}
+
+static void push_shape(lua_State *L, const struct ane_shape *s) {
+  lua_createtable(L, (int)s->rank, 0);
+  for (uint32_t i = 0; i < s->rank; i++) {
+    if (s->dim[i] >= 0)
+      lua_pushinteger(L, s->dim[i]);
+    else
+      lua_pushstring(L, s->dim[i] == ANE_DIM_TOKENS ? "T" : s->dim[i] == ANE_DIM_OUT_ROWS ? "W" : "context");
+    lua_rawseti(L, -2, (lua_Integer)i + 1);
+  }
+}
+
+/* input(name, dtype, shape) -> value */
+static int meth_input(lua_State *L) {
+  struct ane_graph *g = bind_check_graph(L, 1)->graph;
+  size_t len;
+  const char *name = luaL_checkstring(L, 2), *dtype = luaL_checklstring(L, 3, &len);
+  ane_dtype t = ane_dtype_from_name(dtype, len);
+  struct ane_shape s;
+  struct ane_error err;
+  int32_t v;
+  luaL_argcheck(L, t != ANE_DTYPE_COUNT, 3, "is no dtype");
+  check_shape(L, 4, &s);
+  return ane_graph_input(g, name, t, &s, &v, &err) ? raise(L, &err) : push_value(L, v);
+}
+
+/* state(name, shape) -> value */
+static int meth_state(lua_State *L) {
+  struct ane_graph *g = bind_check_graph(L, 1)->graph;
+  const char *name = luaL_checkstring(L, 2);
+  struct ane_shape s;
+  struct ane_error err;
+  int32_t v;
+  check_shape(L, 3, &s);
+  return ane_graph_state(g, name, &s, &v, &err) ? raise(L, &err) : push_value(L, v);
+}
+
+static void keep_source(lua_State *L, struct bind_graph *ud, struct ane_source *s) {
+  for (int i = 0; i < ud->n_sources; i++)
+    if (ud->sources[i] == s) return;
+  if (ud->n_sources == BIND_MAX_SOURCES) luaL_error(L, "a graph takes weights from at most %d sources", BIND_MAX_SOURCES);
+  ane_source_retain(s);
+  ud->sources[ud->n_sources++] = s;
+}
+
+/* A field of the options table at `arg`: an integer in [lo, hi], or `def` where absent. */
+static int64_t const_field(lua_State *L, int arg, const char *name, int64_t def, int64_t lo, int64_t hi) {
+  if (lua_isnoneornil(L, arg)) return def;
+  lua_getfield(L, arg, name);
+  bool given = !lua_isnil(L, -1);
+  int64_t v = given ? luaL_checkinteger(L, -1) : def;
+  if (given && (v < lo || v > hi))
+    luaL_error(L, "%s is %I, not in %I .. %I", name, (LUAI_UACINT)v, (LUAI_UACINT)lo, (LUAI_UACINT)hi);
+  lua_pop(L, 1);
+  return v;
+}
+
+/* Cuts a view out of a tensor: `row`: a vector as a matrix of one row; `index` of the outermost dimension (which goes), then rows
+ * [from, to) of what is left; transposed: what is left is stored as [in, out] and seen as [out, in]. */
+static void cut_const(lua_State *L, int arg, struct ane_tensor *t) {
+  const struct ane_dtype_info *d = ane_dtype_info(t->dtype);
+  if (lua_isnoneornil(L, arg)) return;
+  luaL_checktype(L, arg, LUA_TTABLE);
+  struct ane_shape *s = &t->shape;
+  lua_getfield(L, arg, "row");
+  if (lua_toboolean(L, -1) && s->rank == 1) *s = (struct ane_shape){2, {1, s->dim[0]}};
+  lua_pop(L, 1);
+  int64_t index = const_field(L, arg, "index", -1, 0, s->rank ? s->dim[0] - 1 : -1);
+  if (index >= 0) {
+    t->bytes /= (uint64_t)s->dim[0];
+    t->data = (const char *)t->data + (uint64_t)index * t->bytes;
+    for (uint32_t i = 1; i < s->rank; i++) s->dim[i - 1] = s->dim[i];
+    s->rank--;
+  }
+  lua_getfield(L, arg, "transposed");
+  bool transposed = lua_toboolean(L, -1);
+  lua_pop(L, 1);
+  if (s->rank < 1 || (transposed && (s->rank != 2 || d->block != 1))) luaL_error(L, "such a view of the tensor does not exist");
+  int64_t rows = transposed ? s->dim[1] : s->dim[0];
+  if (rows < 1) luaL_error(L, "such a view of the tensor does not exist: it has no rows");
+  int64_t from = const_field(L, arg, "from", 0, 0, rows - 1), to = const_field(L, arg, "to", rows, from + 1, rows);
+  if (t->gather) {
+    if (transposed || s->rank != 2) luaL_error(L, "such a view of the tensor does not exist");
+    t->row0 += from;
+  } else if (transposed) {
+    t->transposed = true;
+    t->ld = s->dim[1];
+    t->data = (const char *)t->data + (uint64_t)from * d->bytes;
+    s->dim[1] = s->dim[0];
+  } else {
+    t->data = (const char *)t->data + t->bytes / (uint64_t)rows * (uint64_t)from;
+  }
+  t->bytes = t->bytes / (uint64_t)rows * (uint64_t)(to - from);
+  s->dim[0] = to - from;
+}
+
+/* Rows [from, to) of a tensor whose rows lie in parts: they must lie in one. */
+static void partition_parts(lua_State *L, int arg, const struct ane_source_tensor *t, struct ane_tensor *view) {
+  int64_t rows = t->tensor.shape.dim[0], from = const_field(L, arg, "from", 0, 0, rows - 1),
+          to = const_field(L, arg, "to", rows, from + 1, rows), at = 0;
+  for (uint32_t i = 0; i < t->n_parts; at += t->parts[i++].shape.dim[0]) {
+    const struct ane_tensor *p = &t->parts[i];
+    if (from < at || to > at + p->shape.dim[0]) continue;
+    *view = *p;
+    int64_t n = p->shape.dim[0];
+    if (view->gather)
+      view->row0 += from - at;
+    else
+      view->data = (const char *)view->data + view->bytes / (uint64_t)n * (uint64_t)(from - at);
+    view->bytes = view->bytes / (uint64_t)n * (uint64_t)(to - from);
+    view->shape.dim[0] = to - from;
+    if (t->tensor.shape.rank == 1) view->shape.rank = 1;
+    return;
+  }
+  luaL_error(L, "rows %I to %I of %s lie in several parts", (LUAI_UACINT)from, (LUAI_UACINT)to, t->name);
+}
+
+/* const(name, source, tensor [, {index =, from =, to =, transposed =}]) -> value: a tensor of the source, or a view of it */
+static int meth_const(lua_State *L) {
+  struct bind_graph *ud = bind_check_graph(L, 1);
+  const char *name = luaL_checkstring(L, 2), *tensor = luaL_checkstring(L, 4);
+  struct ane_source *s = bind_check_source(L, 3);
+  const struct ane_source_tensor *t = ane_source_tensor(s, tensor);
+  struct ane_error err;
+  int32_t v;
+  if (!t) return luaL_error(L, "%s: no tensor %s", s->path, tensor);
+  struct ane_tensor view = t->tensor;
+  if (t->parts)
+    partition_parts(L, 5, t, &view);
+  else
+    cut_const(L, 5, &view);
+  keep_source(L, ud, s);
+  return ane_graph_const(ud->graph, name, &view, &v, &err) ? raise(L, &err) : push_value(L, v);
+}
+
+/* blank(name, shape) -> value: a constant of which only the shape is known, for plans. No program can be made of the graph. */
+static int meth_blank(lua_State *L) {
+  struct bind_graph *ud = bind_check_graph(L, 1);
+  struct ane_tensor t = {.dtype = ANE_F16};
+  struct ane_error err;
+  int32_t v;
+  check_shape(L, 3, &t.shape);
+  ud->blank = true;
+  return ane_graph_const(ud->graph, luaL_checkstring(L, 2), &t, &v, &err) ? raise(L, &err) : push_value(L, v);
+}
+
+/* consts() -> list of {name, shape} */
+static int meth_consts(lua_State *L) {
+  const struct ane_graph *g = bind_check_graph(L, 1)->graph;
+  lua_Integer n = 0;
+  lua_newtable(L);
+  for (int32_t i = 0; i < g->n_values; i++) {
+    if (g->values[i].kind != ANE_VALUE_CONST) continue;
+    lua_createtable(L, 0, 2);
+    lua_pushstring(L, g->values[i].name);
+    lua_setfield(L, -2, "name");
+    push_shape(L, &g->values[i].shape);
+    lua_setfield(L, -2, "shape");
+    lua_rawseti(L, -2, ++n);
+  }
+  return 1;
+}
+
+enum { MAX_INPUTS = 8192, MAX_ATTRS = 16, MAX_FLOATS = 4096 };
+
+static int check_inputs(lua_State *L, const struct ane_graph *g, const char *node, int arg, int32_t in[MAX_INPUTS]) {
+  luaL_checktype(L, arg, LUA_TTABLE);
+  int n = (int)lua_rawlen(L, arg);
+  if (n > MAX_INPUTS) luaL_error(L, "%s: at most %d inputs, got %d", node, MAX_INPUTS, n);
+  for (int i = 0; i < n; i++) {
+    lua_rawgeti(L, arg, i + 1);
+    in[i] = ANE_NONE;
+    if (lua_isboolean(L, -1) && !lua_toboolean(L, -1))
+      in[i] = ANE_NONE;
+    else if (!lua_isinteger(L, -1))
+      luaL_error(L, "%s: input %d is a %s, not a value", node, i + 1, luaL_typename(L, -1));
+    else if (lua_tointeger(L, -1) < 1 || lua_tointeger(L, -1) > g->n_values)
+      luaL_error(L, "%s: input %d is %I; the values of the graph are 1 .. %d", node, i + 1, (LUAI_UACINT)lua_tointeger(L, -1),
+                 (int)g->n_values);
+    else
+      in[i] = (int32_t)lua_tointeger(L, -1) - 1;
+    lua_pop(L, 1);
+  }
+  return n;
+}
+
+/* The list of numbers at the top of the stack, in a buffer that Lua owns and that stays on the stack below it. */
+static struct ane_attr check_floats(lua_State *L, const char *name) {
+  lua_Unsigned n = lua_rawlen(L, -1);
+  if (n > MAX_FLOATS) luaL_error(L, "attribute %s has more than %d numbers", name, MAX_FLOATS);
+  float *v = lua_newuserdatauv(L, (n ? n : 1) * sizeof *v, 0);
+  for (lua_Unsigned i = 0; i < n; i++) {
+    lua_rawgeti(L, -2, (lua_Integer)i + 1);
+    if (!lua_isnumber(L, -1)) luaL_error(L, "attribute %s: entry %d is no number", name, (int)i + 1);
+    v[i] = (float)lua_tonumber(L, -1);
+    lua_pop(L, 1);
+  }
+  return (struct ane_attr){.type = ANE_ATTR_FLOATS, .fv = {v, (int64_t)n}};
+}
+
+/* The attributes of the table at `arg`. Buffers stay on the stack until the caller returns. */
+static int check_attrs(lua_State *L, int arg, struct ane_attr_arg attrs[MAX_ATTRS]) {
+  int n = 0;
+  if (lua_isnoneornil(L, arg)) return 0;
+  luaL_checktype(L, arg, LUA_TTABLE);
+  luaL_checkstack(L, 3 * MAX_ATTRS, "attributes");
+  for (lua_pushnil(L); lua_next(L, arg); n++) {
+    if (n == MAX_ATTRS) luaL_error(L, "more than %d attributes", MAX_ATTRS);
+    if (lua_type(L, -2) != LUA_TSTRING) luaL_error(L, "attribute names are strings");
+    attrs[n].name = lua_tostring(L, -2);
+    switch (lua_type(L, -1)) {
+      case LUA_TNUMBER:
+        attrs[n].value = lua_isinteger(L, -1) ? (struct ane_attr){.type = ANE_ATTR_INT, .i = lua_tointeger(L, -1)}
+                                              : (struct ane_attr){.type = ANE_ATTR_FLOAT, .f = lua_tonumber(L, -1)};
+        break;
+      case LUA_TBOOLEAN: attrs[n].value = (struct ane_attr){.type = ANE_ATTR_INT, .i = lua_toboolean(L, -1)}; break;
+      case LUA_TSTRING: attrs[n].value = (struct ane_attr){.type = ANE_ATTR_STRING, .s = lua_tostring(L, -1)}; break;
+      case LUA_TTABLE:
+        attrs[n].value = check_floats(L, attrs[n].name);
+        lua_insert(L, -3); /* the buffer goes below key and value, which lua_next needs on top */
+        break;
+      default: luaL_error(L, "attribute %s is a %s", attrs[n].name, luaL_typename(L, -1));
+    }
+    lua_pop(L, 1);
+  }
+  return n;
+}
+
+/* add(op, name, inputs [, attributes]) -> one value for each output */
+static int meth_add(lua_State *L) {
+  struct ane_graph *g = bind_check_graph(L, 1)->graph;
+  const char *opname = luaL_checkstring(L, 2), *name = luaL_checkstring(L, 3);
+  ane_op op = ane_op_from_name(opname);
+  int32_t in[MAX_INPUTS], out;
+  struct ane_attr_arg attrs[MAX_ATTRS];
+  struct ane_error err;
+  lua_settop(L, 5);
+  if (op == ANE_OP_COUNT) return luaL_error(L, "%s: no op %s", name, opname);
+  int n = check_inputs(L, g, name, 4, in), n_attrs = check_attrs(L, 5, attrs);
+  if (ane_graph_add(g, op, name, in, n, attrs, n_attrs, &out, &err)) return raise(L, &err);
+  const struct ane_node *node = &g->nodes[g->n_nodes - 1];
+  for (int i = 0; i < node->n_outputs; i++) lua_pushinteger(L, (lua_Integer)node->outputs[i] + 1);
+  return node->n_outputs;
+}
+
+/* results(value, ...) */
+static int meth_results(lua_State *L) {
+  struct ane_graph *g = bind_check_graph(L, 1)->graph;
+  int n = lua_gettop(L) - 1;
+  int32_t v[MAX_INPUTS];
+  struct ane_error err;
+  luaL_argcheck(L, n >= 1 && n <= MAX_INPUTS, 2, "at least one result");
+  for (int i = 0; i < n; i++) v[i] = check_value(L, g, i + 2);
+  return ane_graph_set_results(g, v, n, &err) ? raise(L, &err) : 0;
+}
+
+/* shape(value) -> list; symbols as in check_shape */
+static int meth_shape(lua_State *L) {
+  const struct ane_graph *g = bind_check_graph(L, 1)->graph;
+  push_shape(L, &g->values[check_value(L, g, 2)].shape);
+  return 1;
+}
+
+/* dump() -> stable text form */
+static int meth_dump(lua_State *L) {
+  struct ane_graph *g = bind_check_graph(L, 1)->graph;
+  struct ane_buffer text = {0};
+  if (!ane_graph_print(g, &text)) {
+    ane_buffer_free(&text);
+    return luaL_error(L, "no memory to print the graph");
+  }
+  /* The buffer is freed before anything can raise but lua_pushlstring itself, which raises only where memory is out. */
+  lua_pushlstring(L, (const char *)text.data, text.size);
+  ane_buffer_free(&text);
+  return 1;
+}
+
+static int meth_verify(lua_State *L) {
+  struct ane_error err;
+  if (ane_graph_verify(bind_check_graph(L, 1)->graph, &err)) return bind_fail(L, &err);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
+/* pass(name): one pass; passes(pipeline): all of a pipeline */
+static int meth_pass(lua_State *L) {
+  struct ane_error err;
+  if (ane_pass_run(bind_check_graph(L, 1)->graph, luaL_checkstring(L, 2), &err)) return bind_fail(L, &err);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
+static int meth_passes(lua_State *L) {
+  struct ane_error err;
+  if (ane_passes_run(bind_check_graph(L, 1)->graph, luaL_optstring(L, 2, "cpu"), &err)) return bind_fail(L, &err);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
+static int meth_tostring(lua_State *L) {
+  struct bind_graph *ud = luaL_checkudata(L, 1, GRAPH_CLASS);
+  if (ud->graph)
+    lua_pushfstring(L, "graph %s (%d nodes)", ud->graph->name, ud->graph->n_nodes);
+  else
+    lua_pushliteral(L, "graph (closed)");
+  return 1;
+}
+
+void bind_graph(lua_State *L) {
+  static const luaL_Reg methods[] = {
+      {"input", meth_input}, {"state", meth_state},     {"const", meth_const}, {"blank", meth_blank}, {"consts", meth_consts},
+      {"add", meth_add},     {"results", meth_results}, {"shape", meth_shape}, {"dump", meth_dump},   {"verify", meth_verify},
+      {"pass", meth_pass},   {"passes", meth_passes},   {"close", meth_close}, {NULL, NULL}};
+  static const luaL_Reg meta[] = {{"__gc", meth_close}, {"__close", meth_close}, {"__tostring", meth_tostring}, {NULL, NULL}};
+  bind_class(L, GRAPH_CLASS, methods, meta);
+  lua_pushcfunction(L, graph_new);
+  lua_setfield(L, -2, "graph");
+}

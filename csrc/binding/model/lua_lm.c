@@ -1,0 +1,325 @@
+/* core.graph_program(source, options): a language model that runs its imported graph. Programs and sessions have the
+ * methods of core.program and of its sessions. */
+#include "binding/model/bind_interp.h"
+#include "binding/tensor/bind_tensor.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+#define PROGRAM_CLASS "ane.graph_program"
+#define SESSION_CLASS "ane.graph_session"
+
+/* Shared by the program's value and its sessions; the last owner frees it. */
+struct box {
+  struct ane_lm *lm;
+  struct ane_source *source;
+  int refs;
+};
+
+struct lua_program {
+  struct box *box; /* NULL: closed */
+};
+struct lua_session {
+  struct ane_lm_session *session; /* NULL: closed */
+  struct box *box;
+};
+
+static void release(struct box *b) {
+  if (!b || --b->refs > 0) return;
+  ane_lm_destroy(b->lm);
+  ane_source_close(b->source);
+  ane_free(b);
+}
+
+static struct box *check_program(lua_State *L, int arg) {
+  struct lua_program *ud = luaL_checkudata(L, arg, PROGRAM_CLASS);
+  if (!ud->box || !ud->box->lm) luaL_error(L, "program is closed");
+  return ud->box;
+}
+
+static struct lua_session *check_session(lua_State *L, int arg) {
+  struct lua_session *ud = luaL_checkudata(L, arg, SESSION_CLASS);
+  if (!ud->session) luaL_error(L, "session is closed");
+  return ud;
+}
+
+/* ---- Options -------------------------------------------------------------------------------------------------------*/
+
+/* A text of the table at t, which keeps it alive; NULL where absent. */
+static const char *text_field(lua_State *L, int t, const char *name) {
+  lua_getfield(L, t, name);
+  const char *s = luaL_optstring(L, -1, NULL);
+  lua_pop(L, 1);
+  return s;
+}
+
+static lua_Integer int_field(lua_State *L, int t, const char *name, lua_Integer def, lua_Integer lo, lua_Integer hi) {
+  int ok;
+  lua_getfield(L, t, name);
+  lua_Integer v = lua_isnil(L, -1) ? (ok = 1, def) : lua_tointegerx(L, -1, &ok);
+  if (!ok || v < lo || v > hi)
+    luaL_error(L, "option %s is %s, wanted an integer in %I .. %I", name, luaL_tolstring(L, -1, NULL), (LUAI_UACINT)lo,
+               (LUAI_UACINT)hi);
+  lua_pop(L, 1);
+  return v;
+}
+
+/* states = list of {past=, present=, rows=}; the array is a userdata left on the stack. */
+static void read_states(lua_State *L, int t, struct ane_lm_options *o) {
+  lua_getfield(L, t, "states");
+  luaL_checktype(L, -1, LUA_TTABLE);
+  int list = lua_gettop(L);
+  size_t n = (size_t)lua_rawlen(L, list);
+  if (n > 100000) luaL_error(L, "option states has %I entries", (LUAI_UACINT)n);
+  struct ane_lm_state *states = lua_newuserdatauv(L, (n + 1) * sizeof *states, 0);
+  for (size_t i = 0; i < n; i++) {
+    lua_rawgeti(L, list, (lua_Integer)i + 1);
+    luaL_checktype(L, -1, LUA_TTABLE);
+    int row = lua_gettop(L);
+    states[i] = (struct ane_lm_state){text_field(L, row, "past"), text_field(L, row, "present"),
+                                      int_field(L, row, "rows", 0, 0, INT32_MAX)};
+    if (!states[i].past || !states[i].present)
+      luaL_error(L, "option states: entry %I has no past or present", (LUAI_UACINT)(i + 1));
+    lua_pop(L, 1); /* the row stays in the list */
+  }
+  o->states = states;
+  o->n_states = (int32_t)n;
+}
+
+static void read_options(lua_State *L, int t, struct ane_lm_options *o) {
+  *o = (struct ane_lm_options){.ids = text_field(L, t, "ids"),
+                               .mask = text_field(L, t, "mask"),
+                               .positions = text_field(L, t, "positions"),
+                               .past_length = text_field(L, t, "past_length"),
+                               .total_length = text_field(L, t, "total_length"),
+                               .logits = text_field(L, t, "logits")};
+  o->kv_heads = int_field(L, t, "kv_heads", 0, 0, INT32_MAX);
+  o->head_size = int_field(L, t, "head_size", 0, 0, INT32_MAX);
+  o->context = int_field(L, t, "context", 1, 1, INT32_MAX);
+  o->chunk = int_field(L, t, "chunk", 1, 1, 4096);
+  read_states(L, t, o);
+}
+
+/* ---- Programs ------------------------------------------------------------------------------------------------------*/
+
+/* graph_program(source, options) -> program; or nil, message, code. Options: those of core.interp, and ids, mask,
+ * positions, past_length, total_length, logits (names), states (list of {past, present, rows}), kv_heads, head_size,
+ * context, chunk. */
+static int program_new(lua_State *L) {
+  struct ane_source *s = bind_check_source(L, 1);
+  struct ane_interp_options io;
+  struct ane_lm_options o;
+  struct bind_loading load;
+  struct ane_error err;
+  bind_interp_options(L, 2, s, &io, &load);
+  read_options(L, 2, &o);
+  struct lua_program *ud = bind_new(L, PROGRAM_CLASS, sizeof *ud, 0);
+  int self = lua_gettop(L);
+  if (!(ud->box = ane_calloc(1, sizeof *ud->box))) return luaL_error(L, "no memory for a program");
+  ud->box->refs = 1;
+  ud->box->source = s;
+  ane_source_retain(s);
+  struct ane_interp *g;
+  ane_status st = ane_interp_from_onnx(&g, s, &io, &err);
+  if (!st) st = ane_lm_create(&ud->box->lm, g, &o, &err);
+  if (load.progress.raised) return lua_error(L);
+  if (st) return bind_fail(L, &err);
+  lua_pushvalue(L, self);
+  return 1;
+}
+
+static int program_close(lua_State *L) {
+  struct lua_program *ud = luaL_checkudata(L, 1, PROGRAM_CLASS);
+  release(ud->box);
+  ud->box = NULL;
+  return 0;
+}
+
+/* info() -> as core.program's, without matrices; nodes, folded, engine = "graph" */
+static int program_info(lua_State *L) {
+  const struct ane_lm *m = check_program(L, 1)->lm;
+  struct ane_interp_info i = ane_interp_info(ane_lm_graph(m));
+  lua_createtable(L, 0, 12);
+  const struct {
+    const char *name, *text;
+    lua_Integer v;
+  } rows[] = {{"isa", ane_isa_name(i.isa), 0},
+              {"activations", "fp32", 0},
+              {"engine", "graph", 0},
+              {"threads", NULL, i.threads},
+              {"context", NULL, ane_lm_context(m)},
+              {"chunk", NULL, ane_lm_chunk(m)},
+              {"vocab", NULL, ane_lm_vocab(m)},
+              {"weight_bytes", NULL, (lua_Integer)i.weight_bytes},
+              {"scratch_bytes", NULL, (lua_Integer)i.constant_bytes},
+              {"steps", NULL, i.n_nodes},
+              {"folded", NULL, i.n_folded}};
+  for (size_t k = 0; k < ANE_COUNT(rows); k++) {
+    if (rows[k].text)
+      lua_pushstring(L, rows[k].text);
+    else
+      lua_pushinteger(L, rows[k].v);
+    lua_setfield(L, -2, rows[k].name);
+  }
+  return 1;
+}
+
+static int program_max_chunk(lua_State *L) { return lua_pushinteger(L, ane_lm_chunk(check_program(L, 1)->lm)), 1; }
+static int program_context(lua_State *L) { return lua_pushinteger(L, ane_lm_context(check_program(L, 1)->lm)), 1; }
+static int program_vocab(lua_State *L) { return lua_pushinteger(L, ane_lm_vocab(check_program(L, 1)->lm)), 1; }
+
+/* exact() -> false: results may depend on how tokens are cut into runs */
+static int program_exact(lua_State *L) {
+  check_program(L, 1);
+  lua_pushboolean(L, 0);
+  return 1;
+}
+
+static int program_dump(lua_State *L) {
+  struct ane_buffer text = {0};
+  bool ok = ane_interp_print(ane_lm_graph(check_program(L, 1)->lm), &text);
+  if (ok) lua_pushlstring(L, (const char *)text.data, text.size);
+  ane_buffer_free(&text);
+  return ok ? 1 : luaL_error(L, "no memory to print the program");
+}
+
+/* session{context=} -> session; or nil, message, code. Caches are float32 whatever kv asks for. */
+static int program_session(lua_State *L) {
+  struct box *b = check_program(L, 1);
+  struct ane_error err;
+  luaL_checktype(L, 2, LUA_TTABLE);
+  lua_Integer context = int_field(L, 2, "context", ane_lm_context(b->lm), 1, INT32_MAX);
+  struct lua_session *ud = bind_new(L, SESSION_CLASS, sizeof *ud, 0);
+  ud->box = b;
+  b->refs++;
+  if (ane_lm_session_create(&ud->session, b->lm, context, &err)) return bind_fail(L, &err);
+  return 1;
+}
+
+static int program_tostring(lua_State *L) {
+  const struct lua_program *ud = luaL_checkudata(L, 1, PROGRAM_CLASS);
+  if (!ud->box) return lua_pushliteral(L, "graph program (closed)"), 1;
+  lua_pushfstring(L, "graph program (%d nodes)", ane_interp_info(ane_lm_graph(ud->box->lm)).n_nodes);
+  return 1;
+}
+
+/* ---- Sessions ------------------------------------------------------------------------------------------------------*/
+
+static int session_close(lua_State *L) {
+  struct lua_session *ud = luaL_checkudata(L, 1, SESSION_CLASS);
+  ane_lm_session_destroy(ud->session);
+  ud->session = NULL;
+  release(ud->box);
+  ud->box = NULL;
+  return 0;
+}
+
+/* feed(ids [, want [, until]]) -> true; or nil, message, code. `until` has no meaning here. */
+static int session_feed(lua_State *L) {
+  static const char *const wants[] = {"none", "last", "all", "argmax", NULL};
+  static const ane_lm_want want[] = {ANE_LM_NONE, ANE_LM_LAST, ANE_LM_ALL, ANE_LM_ARGMAX};
+  struct lua_session *ud = check_session(L, 1);
+  ane_lm_want w = want[luaL_checkoption(L, 3, "last", wants)];
+  size_t n;
+  struct ane_error err;
+  const int32_t *ids = bind_ids(L, 2, &n);
+  return bind_done(L, ane_lm_feed(ud->session, ids, (int64_t)n, w, &err), &err);
+}
+
+static int session_logits(lua_State *L) {
+  const struct lua_session *ud = check_session(L, 1);
+  const float *row = ane_lm_logits(ud->session, bind_row(L, 2, ane_lm_rows(ud->session)));
+  if (!row) return bind_no_row(L, ane_lm_rows(ud->session));
+  struct ane_shape s = {1, {ane_lm_vocab(ud->box->lm)}};
+  memcpy(bind_tensor_new(L, &s), row, (size_t)s.dim[0] * sizeof *row);
+  return 1;
+}
+
+static int session_argmax(lua_State *L) {
+  const struct lua_session *ud = check_session(L, 1);
+  float logit;
+  int32_t id = ane_lm_argmax(ud->session, bind_row(L, 2, ane_lm_rows(ud->session)), &logit);
+  if (id < 0) return bind_no_row(L, ane_lm_rows(ud->session));
+  lua_pushinteger(L, id);
+  lua_pushnumber(L, (lua_Number)logit);
+  return 2;
+}
+
+static int session_rows(lua_State *L) { return lua_pushinteger(L, ane_lm_rows(check_session(L, 1)->session)), 1; }
+static int session_length(lua_State *L) { return lua_pushinteger(L, ane_lm_length(check_session(L, 1)->session)), 1; }
+static int session_context(lua_State *L) { return lua_pushinteger(L, ane_lm_session_context(check_session(L, 1)->session)), 1; }
+static int session_kv_bytes(lua_State *L) {
+  return lua_pushinteger(L, (lua_Integer)ane_lm_kv_bytes(check_session(L, 1)->session)), 1;
+}
+static int session_replayed(lua_State *L) {
+  check_session(L, 1);
+  return lua_pushinteger(L, 0), 1;
+}
+
+static int session_ids(lua_State *L) {
+  const struct ane_lm_session *s = check_session(L, 1)->session;
+  bind_push_ids(L, ane_lm_ids(s), ane_lm_length(s));
+  return 1;
+}
+
+static int session_rewind(lua_State *L) {
+  struct lua_session *ud = check_session(L, 1);
+  struct ane_error err;
+  return bind_done(L, ane_lm_rewind(ud->session, luaL_checkinteger(L, 2), &err), &err);
+}
+
+static int session_save(lua_State *L) {
+  const struct lua_session *ud = check_session(L, 1);
+  struct ane_error err;
+  return bind_done(L, ane_lm_save(ud->session, luaL_checkstring(L, 2), &err), &err);
+}
+
+static int session_restore(lua_State *L) {
+  struct lua_session *ud = check_session(L, 1);
+  struct ane_error err;
+  return bind_done(L, ane_lm_restore(ud->session, luaL_checkstring(L, 2), &err), &err);
+}
+
+static int session_fork(lua_State *L) {
+  struct lua_session *from = check_session(L, 1), *ud = bind_new(L, SESSION_CLASS, sizeof *ud, 0);
+  struct ane_error err;
+  ud->box = from->box;
+  from->box->refs++;
+  if (ane_lm_fork(&ud->session, from->session, &err)) return bind_fail(L, &err);
+  return 1;
+}
+
+static int session_stop(lua_State *L) {
+  ane_lm_stop(check_session(L, 1)->session);
+  return 0;
+}
+
+static int session_tostring(lua_State *L) {
+  const struct lua_session *ud = luaL_checkudata(L, 1, SESSION_CLASS);
+  if (!ud->session) return lua_pushliteral(L, "session (closed)"), 1;
+  lua_pushfstring(L, "session (%I of %I positions)", (LUAI_UACINT)ane_lm_length(ud->session),
+                  (LUAI_UACINT)ane_lm_session_context(ud->session));
+  return 1;
+}
+
+void bind_lm(lua_State *L) {
+  static const luaL_Reg program[] = {{"session", program_session},     {"info", program_info},
+                                     {"max_chunk", program_max_chunk}, {"context", program_context},
+                                     {"vocab", program_vocab},         {"n_ids", program_vocab},
+                                     {"exact", program_exact},         {"dump", program_dump},
+                                     {"close", program_close},         {NULL, NULL}};
+  static const luaL_Reg program_meta[] = {
+      {"__gc", program_close}, {"__close", program_close}, {"__tostring", program_tostring}, {NULL, NULL}};
+  static const luaL_Reg session[] = {
+      {"feed", session_feed},         {"logits", session_logits},   {"argmax", session_argmax}, {"rows", session_rows},
+      {"length", session_length},     {"context", session_context}, {"ids", session_ids},       {"kv_bytes", session_kv_bytes},
+      {"replayed", session_replayed}, {"rewind", session_rewind},   {"save", session_save},     {"restore", session_restore},
+      {"fork", session_fork},         {"stop", session_stop},       {"close", session_close},   {NULL, NULL}};
+  static const luaL_Reg session_meta[] = {
+      {"__gc", session_close}, {"__close", session_close}, {"__tostring", session_tostring}, {NULL, NULL}};
+  bind_class(L, PROGRAM_CLASS, program, program_meta);
+  bind_class(L, SESSION_CLASS, session, session_meta);
+  lua_pushcfunction(L, program_new);
+  lua_setfield(L, -2, "graph_program");
+}

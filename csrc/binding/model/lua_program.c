@@ -1,0 +1,409 @@
+/* core.program(graph, options): the graph planned for this CPU. */
+#include "binding/model/bind_model.h"
+
+#include "base/alloc.h"
+#include "base/bytes.h"
+
+#include <string.h>
+
+#define PROGRAM_CLASS "ane.program"
+
+struct lua_program {
+  struct bind_program_box *box; /* NULL: closed */
+};
+
+void bind_program_release(struct bind_program_box *box) {
+  if (!box || --box->refs > 0) return;
+  ane_program_destroy(box->program);
+  while (box->n_sources > 0) ane_source_close(box->sources[--box->n_sources]);
+  ane_free(box);
+}
+
+static struct bind_program_box *check_program(lua_State *L, int arg) {
+  struct lua_program *ud = luaL_checkudata(L, arg, PROGRAM_CLASS);
+  if (!ud->box) luaL_error(L, "program is closed");
+  return ud->box;
+}
+
+struct importance {
+  const char *name;
+  const float *values;
+  int64_t cols;
+};
+/* What the packing callbacks need. */
+struct loading {
+  struct bind_progress progress; /* first */
+  const struct bind_program_box *box;
+  const struct importance *importance; /* in the table of options */
+  int n_importance;
+};
+
+/* Stored bytes that have been copied may leave memory. */
+static void on_release(void *arg, const void *data, uint64_t bytes) {
+  const struct loading *l = arg;
+  bind_release(l->box->sources, l->box->n_sources, data, bytes);
+}
+
+static lua_Integer int_field(lua_State *L, int t, const char *name, lua_Integer lo, lua_Integer hi) {
+  lua_getfield(L, t, name);
+  int ok;
+  lua_Integer v = lua_tointegerx(L, -1, &ok);
+  if (!ok || v < lo || v > hi)
+    luaL_error(L, "option %s is %s, wanted an integer in %I .. %I", name, luaL_tolstring(L, -1, NULL), (LUAI_UACINT)lo,
+               (LUAI_UACINT)hi);
+  lua_pop(L, 1);
+  return v;
+}
+
+/* A way to hold weights by its name, the value on top of the stack; `what` begins the message. */
+static struct ane_weights_how check_weights(lua_State *L, const char *what) {
+  struct ane_weights_how how = {.kind = ANE_WEIGHTS_FILE};
+  const char *w = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
+  if (strcmp(w, "file") == 0) return how;
+  bool is_scheme = ane_weight_spec_from_name(w, &how.scheme) && how.scheme.scheme != ANE_WEIGHT_FP16;
+  how.kind = is_scheme ? ANE_WEIGHTS_SCHEME : ANE_WEIGHTS_DTYPE;
+  how.dtype = is_scheme ? ANE_F32 : ane_dtype_from_name(w, strlen(w));
+  if (how.dtype != ANE_DTYPE_COUNT) return how;
+  luaL_Buffer b;
+  luaL_buffinit(L, &b);
+  for (int i = 0; ane_weight_spec_list(i); i++) {
+    luaL_addstring(&b, ane_weight_spec_list(i));
+    luaL_addstring(&b, ", ");
+  }
+  luaL_addstring(&b, "bf16, fp32, q8_0, q6_k, q5_1, q5_0, q5_k, q4_1, q4_0, q4_k");
+  luaL_pushresult(&b);
+  const char *known = lua_tostring(L, -1), *got = luaL_tolstring(L, -2, NULL);
+  luaL_error(L, "%s is %s; known are: file, %s", what, got, known);
+  return how;
+}
+
+/* mixed: list of {pattern, weights, ordered}. The rules lie in a userdata that stays on the stack, patterns in the table. */
+static void mixed_field(lua_State *L, int t, struct ane_program_options *o) {
+  lua_getfield(L, t, "mixed");
+  if (lua_isnil(L, -1)) return;
+  luaL_checktype(L, -1, LUA_TTABLE);
+  int list = lua_gettop(L);
+  o->n_rules = (int32_t)ANE_MIN(lua_rawlen(L, list), (size_t)4096);
+  struct ane_weights_rule *rules = lua_newuserdatauv(L, sizeof *rules * (size_t)o->n_rules, 0);
+  o->rules = rules;
+  for (int32_t i = 0; i < o->n_rules; i++) {
+    lua_rawgeti(L, list, i + 1);
+    luaL_checktype(L, -1, LUA_TTABLE);
+    lua_rawgeti(L, -1, 3);
+    lua_rawgeti(L, -2, 2);
+    rules[i].how = check_weights(L, "option mixed");
+    lua_rawgeti(L, -3, 1);
+    if (lua_type(L, -1) != LUA_TSTRING) luaL_error(L, "option mixed: pattern %d is no string", (int)i + 1);
+    rules[i].pattern = lua_tostring(L, -1);
+    rules[i].ordered = lua_toboolean(L, -3);
+    lua_pop(L, 4);
+  }
+}
+
+/* importance: name of a weight -> float32 bytes, one for each column. */
+static void importance_field(lua_State *L, int t, struct loading *load) {
+  lua_getfield(L, t, "importance");
+  if (lua_isnil(L, -1)) return;
+  luaL_checktype(L, -1, LUA_TTABLE);
+  int list = lua_gettop(L), n = 0;
+  for (lua_pushnil(L); lua_next(L, list); lua_pop(L, 1)) n++;
+  struct importance *rows = lua_newuserdatauv(L, sizeof *rows * (size_t)ANE_MAX(n, 1), 0);
+  load->importance = rows;
+  for (lua_pushnil(L); lua_next(L, list); lua_pop(L, 1), rows++) {
+    size_t size;
+    if (lua_type(L, -2) != LUA_TSTRING || lua_type(L, -1) != LUA_TSTRING)
+      luaL_error(L, "option importance must be {name = float32 bytes}");
+    const char *bytes = lua_tolstring(L, -1, &size);
+    *rows = (struct importance){lua_tostring(L, -2), (const float *)(const void *)bytes, (int64_t)(size / sizeof(float))};
+  }
+  load->n_importance = n;
+}
+
+static const float *find_importance(void *arg, const char *name, int64_t cols) {
+  const struct loading *l = arg;
+  for (int i = 0; i < l->n_importance; i++)
+    if (strcmp(l->importance[i].name, name) == 0) return l->importance[i].cols == cols ? l->importance[i].values : NULL;
+  return NULL;
+}
+
+/* Options: isa, threads, int8, head ("auto", "search", "full"), weights, mixed, importance, context, chunk, progress(done,
+ * total). */
+static void check_options(lua_State *L, int t, struct ane_program_options *o, struct loading *load) {
+  static const char *const head_names[] = {"auto", "search", "full", NULL};
+  static const ane_head_how heads[] = {ANE_HEAD_AUTO, ANE_HEAD_PRUNED, ANE_HEAD_FULL};
+  luaL_checktype(L, t, LUA_TTABLE);
+  lua_getfield(L, t, "isa");
+  o->isa = lua_isnil(L, -1) ? ane_isa_best() : ane_isa_from_name(luaL_checkstring(L, -1));
+  if (o->isa == ANE_ISA_COUNT) luaL_error(L, "option isa is %s, no ISA level", lua_tostring(L, -1));
+  o->threads = (int)int_field(L, t, "threads", 1, 1024);
+  lua_getfield(L, t, "int8");
+  o->int8 = lua_toboolean(L, -1);
+  lua_getfield(L, t, "head");
+  o->head = heads[luaL_checkoption(L, -1, "auto", head_names)];
+  if (lua_getfield(L, t, "weights") != LUA_TNIL) o->weights = check_weights(L, "option weights");
+  mixed_field(L, t, o);
+  importance_field(L, t, load);
+  o->importance = find_importance;
+  o->context = int_field(L, t, "context", 1, INT32_MAX);
+  o->chunk = int_field(L, t, "chunk", 1, 4096);
+  lua_getfield(L, t, "progress");
+  load->progress.function = lua_isfunction(L, -1) ? lua_gettop(L) : 0;
+  o->progress = bind_on_progress;
+  o->release = on_release;
+  o->arg = load;
+}
+
+static void keep_sources(struct bind_program_box *box, const struct bind_graph *g) {
+  for (int i = 0; i < g->n_sources; i++) {
+    ane_source_retain(g->sources[i]);
+    box->sources[box->n_sources++] = g->sources[i];
+  }
+}
+
+/* program(graph, options) -> program; or nil, message, code */
+static int program_new(lua_State *L) {
+  struct bind_graph *g = bind_check_graph(L, 1);
+  struct loading load = {.progress.L = L};
+  struct ane_program_options o = {0};
+  struct ane_error err;
+  if (g->blank) return luaL_error(L, "the graph has no weights, only their shapes: no program can be made of it");
+  check_options(L, 2, &o, &load);
+  struct lua_program *ud = bind_new(L, PROGRAM_CLASS, sizeof *ud, 0);
+  int self = lua_gettop(L);
+  if (!(ud->box = ane_calloc(1, sizeof *ud->box)))
+    return ane_fail(&err, ANE_NOMEM, "no memory for a program"), bind_fail(L, &err);
+  ud->box->refs = 1;
+  load.box = ud->box;
+  keep_sources(ud->box, g);
+  ane_status st = ane_program_create(&ud->box->program, g->graph, &o, &err);
+  if (load.progress.raised) return lua_error(L);
+  if (st) return bind_fail(L, &err);
+  lua_pushvalue(L, self);
+  return 1;
+}
+
+static int meth_close(lua_State *L) {
+  struct lua_program *ud = luaL_checkudata(L, 1, PROGRAM_CLASS);
+  bind_program_release(ud->box);
+  ud->box = NULL;
+  return 0;
+}
+
+static void set_int(lua_State *L, const char *key, lua_Integer v) {
+  lua_pushinteger(L, v);
+  lua_setfield(L, -2, key);
+}
+
+static void set_string(lua_State *L, const char *key, const char *v) {
+  lua_pushstring(L, v);
+  lua_setfield(L, -2, key);
+}
+
+static void set_number(lua_State *L, const char *key, lua_Number v) {
+  lua_pushnumber(L, v);
+  lua_setfield(L, -2, key);
+}
+
+static void push_matrix(lua_State *L, const struct ane_matrix_info *m) {
+  lua_createtable(L, 0, 7);
+  set_string(L, "name", m->name);
+  set_string(L, "dtype", ane_dtype_info(m->dtype)->name);
+  set_string(L, "stored", ane_dtype_info(m->stored)->name);
+  set_string(L, "form", m->layout);
+  set_string(L, "act", m->activations);
+  set_int(L, "rows", m->rows);
+  set_int(L, "cols", m->cols);
+  set_int(L, "bytes", (lua_Integer)m->bytes);
+  if (m->input) set_string(L, "input", m->input);
+  if (m->weights) set_string(L, "weights", m->weights);
+  if (!m->recoded) return;
+  set_number(L, "max_abs", m->error.max_abs);
+  set_number(L, "error", m->error.error);
+  set_number(L, "signal", m->error.signal);
+}
+
+/* info() -> table: isa, threads, activations, context, chunk, vocab, weight_bytes, scratch_bytes, kv_bytes_per_token,
+ * steps, matrices = list of {name, rows, cols, stored, dtype, form, act, bytes, input (name of the value it meets, or nil),
+ * weights (form of packages, or nil); where it was re-encoded max_abs, error, signal (sums of squares of before - after, and of
+ * before)} */
+static int meth_info(lua_State *L) {
+  struct ane_program *p = check_program(L, 1)->program;
+  struct ane_program_info i = ane_program_info(p);
+  lua_createtable(L, 0, 12);
+  set_string(L, "isa", ane_isa_name(i.isa));
+  set_string(L, "activations", i.int8 ? "int8" : "fp32");
+  set_int(L, "threads", i.threads);
+  set_int(L, "context", i.context);
+  set_int(L, "chunk", i.chunk);
+  set_int(L, "vocab", i.vocab);
+  set_int(L, "weight_bytes", (lua_Integer)i.weight_bytes);
+  set_int(L, "scratch_bytes", (lua_Integer)i.scratch_bytes);
+  set_int(L, "kv_bytes_per_token", (lua_Integer)i.kv_bytes_per_token);
+  set_int(L, "steps", i.n_steps);
+  lua_createtable(L, i.n_matrices, 0);
+  for (int32_t m = 0; m < i.n_matrices; m++) {
+    struct ane_matrix_info mi = ane_program_matrix(p, m);
+    push_matrix(L, &mi);
+    lua_rawseti(L, -2, m + 1);
+  }
+  lua_setfield(L, -2, "matrices");
+  return 1;
+}
+
+/* profile(on) -> true; profile() -> list of {name, op, runs, seconds, bytes, ops, weights (names)}, steps in order, nil where
+ * none is on */
+static int meth_profile(lua_State *L) {
+  struct ane_program *p = check_program(L, 1)->program;
+  struct ane_step_profile row;
+  struct ane_error err;
+  if (!lua_isnone(L, 2)) {
+    luaL_checktype(L, 2, LUA_TBOOLEAN);
+    if (ane_program_profile(p, lua_toboolean(L, 2), &err)) return bind_fail(L, &err);
+    lua_pushboolean(L, 1);
+    return 1;
+  }
+  if (!ane_program_profiled(p, 0, &row)) return 0;
+  lua_newtable(L);
+  for (int32_t i = 0; ane_program_profiled(p, i, &row); i++) {
+    lua_createtable(L, 0, 7);
+    set_string(L, "name", row.name);
+    set_string(L, "op", row.op);
+    set_int(L, "runs", row.runs);
+    lua_newtable(L);
+    const char *weight;
+    for (int n = 0; (weight = ane_program_step_weight(p, i, n)); n++) lua_pushstring(L, weight), lua_rawseti(L, -2, n + 1);
+    lua_setfield(L, -2, "weights");
+    lua_pushnumber(L, row.seconds), lua_setfield(L, -2, "seconds");
+    lua_pushnumber(L, row.bytes), lua_setfield(L, -2, "bytes");
+    lua_pushnumber(L, row.ops), lua_setfield(L, -2, "ops");
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 1;
+}
+
+/* values() -> list of {name, channels}: what session:trace can give */
+static int meth_values(lua_State *L) {
+  const struct ane_program *p = check_program(L, 1)->program;
+  const char *name;
+  int64_t channels;
+  lua_newtable(L);
+  for (int32_t i = 0; (name = ane_program_value(p, i, &channels)); i++) {
+    lua_createtable(L, 0, 2);
+    set_string(L, "name", name);
+    set_int(L, "channels", channels);
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 1;
+}
+
+static int meth_max_chunk(lua_State *L) {
+  lua_pushinteger(L, ane_program_info(check_program(L, 1)->program).chunk);
+  return 1;
+}
+
+static int meth_context(lua_State *L) {
+  lua_pushinteger(L, ane_program_info(check_program(L, 1)->program).context);
+  return 1;
+}
+
+static int meth_vocab(lua_State *L) {
+  lua_pushinteger(L, ane_program_info(check_program(L, 1)->program).vocab);
+  return 1;
+}
+
+/* n_ids() -> ids that can be fed are 0 .. n_ids - 1; a classifier has fewer logits than ids */
+static int meth_n_ids(lua_State *L) {
+  lua_pushinteger(L, ane_program_info(check_program(L, 1)->program).n_ids);
+  return 1;
+}
+
+/* exact() -> true: results do not depend on how tokens are cut into runs; and the length beyond which a sequence has other
+ * rope factors, or nil */
+static int meth_exact(lua_State *L) {
+  int64_t at = ane_program_info(check_program(L, 1)->program).switch_at;
+  lua_pushboolean(L, 1);
+  if (at) lua_pushinteger(L, at);
+  return at ? 2 : 1;
+}
+
+/* head() -> searches for the best id, bytes of the head they read, bytes of the whole head (0: it is never searched) */
+static int meth_head(lua_State *L) {
+  struct ane_head_stats h = ane_program_head(check_program(L, 1)->program);
+  lua_pushinteger(L, (lua_Integer)h.pruned);
+  lua_pushinteger(L, (lua_Integer)h.read);
+  lua_pushinteger(L, (lua_Integer)h.whole);
+  return 3;
+}
+
+/* dump() -> text, one line a step */
+static int meth_dump(lua_State *L) {
+  struct ane_buffer text = {0};
+  bool ok = ane_program_print(check_program(L, 1)->program, &text);
+  if (ok) lua_pushlstring(L, (const char *)text.data, text.size);
+  ane_buffer_free(&text);
+  return ok ? 1 : luaL_error(L, "no memory to print the program");
+}
+
+/* session{context=, kv=} -> session; or nil, message, code */
+static int meth_session(lua_State *L) {
+  struct bind_program_box *box = check_program(L, 1);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  lua_Integer context = int_field(L, 2, "context", 1, INT32_MAX);
+  lua_getfield(L, 2, "kv");
+  size_t len;
+  const char *kv = luaL_optlstring(L, -1, "fp16", &len);
+  ane_dtype t = ane_dtype_from_name(kv, len);
+  if (t != ANE_F16 && t != ANE_F32 && t != ANE_I8) return luaL_error(L, "option kv is %s; known are: fp16, fp32, int8", kv);
+  return bind_session_open(L, box, context, t);
+}
+
+/* run(items [, want]) -> true; or nil, message, code. items: list of {session, ids}, all fed in one run: weights are read
+ * once for all. The ids of all together are at most max_chunk(). want as in session:feed, default "last" */
+static int meth_run(lua_State *L) {
+  static const char *const wants[] = {"none", "last", "all", "argmax", NULL};
+  static const ane_want want[] = {ANE_WANT_NONE, ANE_WANT_LAST, ANE_WANT_ALL, ANE_WANT_ARGMAX};
+  struct bind_program_box *box = check_program(L, 1), *other;
+  luaL_checktype(L, 2, LUA_TTABLE);
+  ane_want wanted = want[luaL_checkoption(L, 3, "last", wants)];
+  lua_Unsigned n = lua_rawlen(L, 2);
+  struct ane_error err;
+  luaL_argcheck(L, n >= 1 && n <= 4096, 2, "1 .. 4096 items wanted");
+  struct ane_run_item *items = lua_newuserdatauv(L, (size_t)n * sizeof *items, 0);
+  luaL_checkstack(L, (int)n + 8, "too many items");
+  for (lua_Unsigned i = 0; i < n; i++) {
+    size_t count;
+    luaL_argcheck(L, lua_rawgeti(L, 2, (lua_Integer)i + 1) == LUA_TTABLE, 2, "each item is a list {session, ids}");
+    int item = lua_gettop(L);
+    lua_rawgeti(L, item, 1);
+    lua_rawgeti(L, item, 2);
+    items[i] = (struct ane_run_item){.session = bind_check_session(L, item + 1, &other), .want = wanted};
+    luaL_argcheck(L, other == box, 2, "a session of another program");
+    items[i].ids = bind_ids(L, item + 2, &count);
+    items[i].n = (int64_t)count;
+    lua_replace(L, item); /* the ids stay on the stack, hence alive */
+    lua_settop(L, item);
+  }
+  if (ane_run(box->program, items, (int32_t)n, &err)) return bind_fail(L, &err);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
+static int meth_tostring(lua_State *L) {
+  struct lua_program *ud = luaL_checkudata(L, 1, PROGRAM_CLASS);
+  if (!ud->box) return lua_pushliteral(L, "program (closed)"), 1;
+  struct ane_program_info i = ane_program_info(ud->box->program);
+  lua_pushfstring(L, "program (%d steps, %s, %d threads)", i.n_steps, ane_isa_name(i.isa), i.threads);
+  return 1;
+}
+
+void bind_program(lua_State *L) {
+  static const luaL_Reg methods[] = {
+      {"session", meth_session}, {"info", meth_info},   {"max_chunk", meth_max_chunk}, {"context", meth_context},
+      {"vocab", meth_vocab},     {"n_ids", meth_n_ids}, {"exact", meth_exact},         {"head", meth_head},
+      {"profile", meth_profile}, {"run", meth_run},     {"values", meth_values},       {"dump", meth_dump},
+      {"close", meth_close},     {NULL, NULL}};
+  static const luaL_Reg meta[] = {{"__gc", meth_close}, {"__close", meth_close}, {"__tostring", meth_tostring}, {NULL, NULL}};
+  bind_class(L, PROGRAM_CLASS, methods, meta);
+  lua_pushcfunction(L, program_new);
+  lua_setfield(L, -2, "program");
+}

@@ -1,0 +1,301 @@
+/* Sessions of a program: made by program:session or session:fork. */
+#include "binding/model/bind_model.h"
+
+#include "base/alloc.h"
+#include "binding/tensor/bind_tensor.h"
+
+#include <string.h>
+
+#define SESSION_CLASS "ane.session"
+#define TRACE_CLASS "ane.trace"
+
+struct lua_session {
+  struct ane_session *session; /* NULL: closed */
+  struct bind_program_box *box;
+};
+
+static struct lua_session *check_session(lua_State *L, int arg) {
+  struct lua_session *ud = luaL_checkudata(L, arg, SESSION_CLASS);
+  if (!ud->session) luaL_error(L, "session is closed");
+  return ud;
+}
+
+struct ane_session *bind_check_session(lua_State *L, int arg, struct bind_program_box **box) {
+  const struct lua_session *ud = check_session(L, arg);
+  *box = ud->box;
+  return ud->session;
+}
+
+static void adopt(struct lua_session *ud, struct bind_program_box *box) {
+  ud->box = box;
+  box->refs++;
+}
+
+int bind_session_open(lua_State *L, struct bind_program_box *box, int64_t context, ane_dtype kv) {
+  struct lua_session *ud = bind_new(L, SESSION_CLASS, sizeof *ud, 0);
+  struct ane_error err;
+  adopt(ud, box);
+  if (ane_session_create(&ud->session, box->program, context, kv, &err)) return bind_fail(L, &err);
+  return 1;
+}
+
+static int meth_close(lua_State *L) {
+  struct lua_session *ud = luaL_checkudata(L, 1, SESSION_CLASS);
+  ane_session_destroy(ud->session);
+  ud->session = NULL;
+  bind_program_release(ud->box);
+  ud->box = NULL;
+  return 0;
+}
+
+/* feed(ids [, want [, until]]) -> true; or nil, message, code. want: none, last (default), all, argmax. until: the length
+ * of the session when all pieces of one feed are in (default: after this one); see ane_run_item */
+static int meth_feed(lua_State *L) {
+  static const char *const wants[] = {"none", "last", "all", "argmax", NULL};
+  static const ane_want want[] = {ANE_WANT_NONE, ANE_WANT_LAST, ANE_WANT_ALL, ANE_WANT_ARGMAX};
+  struct lua_session *ud = check_session(L, 1);
+  struct ane_run_item item = {.session = ud->session, .want = want[luaL_checkoption(L, 3, "last", wants)]};
+  size_t n;
+  struct ane_error err;
+  item.until = bind_opt_integer(L, 4, 0, 0, INT32_MAX);
+  item.ids = bind_ids(L, 2, &n);
+  item.n = (int64_t)n;
+  return bind_done(L, ane_run(ud->box->program, &item, 1, &err), &err);
+}
+
+/* What a trace collects: for each name asked for, [cols][channels]. */
+struct trace {
+  int n;
+  const char **names;
+  struct trace_value {
+    float *data;
+    double *sums;
+    int64_t cols, channels;
+  } * values;
+  bool no_memory;
+};
+
+static struct trace_value *find_value(struct trace *t, const char *name) {
+  for (int i = 0; i < t->n; i++)
+    if (strcmp(t->names[i], name) == 0) return &t->values[i];
+  return NULL;
+}
+
+/* Keeps sums of squares, [channels], in double precision while they grow. */
+static void on_squares(void *arg, const char *name, const float *data, int64_t first, int64_t cols, int64_t channels) {
+  struct trace *t = arg;
+  struct trace_value *v = find_value(t, name);
+  (void)first;
+  if (!v || t->no_memory) return;
+  if (!v->sums && !(v->sums = ane_calloc((size_t)channels, sizeof *v->sums))) {
+    t->no_memory = true;
+    return;
+  }
+  v->cols += cols, v->channels = channels;
+  for (int64_t i = 0; i < cols; i++)
+    for (int64_t c = 0; c < channels; c++) v->sums[c] += (double)data[i * channels + c] * (double)data[i * channels + c];
+}
+
+static void on_tap(void *arg, const char *name, const float *data, int64_t first, int64_t cols, int64_t channels) {
+  struct trace *t = arg;
+  struct trace_value *v = find_value(t, name);
+  if (!v || t->no_memory) return;
+  float *more = ane_realloc(v->data, (size_t)((first + cols) * channels) * sizeof *more);
+  if (!more) {
+    t->no_memory = true;
+    return;
+  }
+  memcpy(more + first * channels, data, (size_t)(cols * channels) * sizeof *more);
+  v->data = more, v->cols = first + cols, v->channels = channels;
+}
+
+static int trace_gc(lua_State *L) {
+  struct trace *t = luaL_checkudata(L, 1, TRACE_CLASS);
+  for (int i = 0; t->values && i < t->n; i++) {
+    ane_free(t->values[i].data);
+    ane_free(t->values[i].sums);
+  }
+  ane_free(t->values);
+  ane_free(t->names);
+  *t = (struct trace){0};
+  return 0;
+}
+
+/* A trace of the names listed at `arg`; names stay alive in that table. */
+static struct trace *check_names(lua_State *L, int arg) {
+  luaL_checktype(L, arg, LUA_TTABLE);
+  struct trace *t = bind_new(L, TRACE_CLASS, sizeof *t, 0);
+  int n = (int)lua_rawlen(L, arg);
+  t->names = ane_calloc((size_t)n, sizeof *t->names);
+  t->values = ane_calloc((size_t)n, sizeof *t->values);
+  if (!t->names || !t->values) luaL_error(L, "no memory for a trace of %d values", n);
+  for (int i = 0; i < n; i++) {
+    lua_rawgeti(L, arg, i + 1);
+    if (lua_type(L, -1) != LUA_TSTRING) luaL_error(L, "name %d of the trace is a %s", i + 1, luaL_typename(L, -1));
+    t->names[i] = lua_tostring(L, -1);
+    lua_pop(L, 1);
+  }
+  t->n = n;
+  return t;
+}
+
+/* Feeds the ids at 2 to the session at 1 and collects the names listed at 3; pushes the table for what was collected. NULL:
+ * nil, message, code were pushed instead. `what` stands in the message where memory ends. */
+static struct trace *run_traced(lua_State *L, ane_want want, ane_tap_fn tap, const char *what) {
+  struct lua_session *ud = check_session(L, 1);
+  struct ane_run_item item = {.session = ud->session, .want = want};
+  size_t n;
+  struct ane_error err;
+  lua_settop(L, 3);
+  item.ids = bind_ids(L, 2, &n);
+  item.n = (int64_t)n;
+  struct trace *t = check_names(L, 3);
+  if (ane_run_tapped(ud->box->program, &item, 1, tap, t, &err)) {
+    bind_fail(L, &err);
+    return NULL;
+  }
+  if (t->no_memory) luaL_error(L, "no memory for %s", what);
+  lua_createtable(L, 0, t->n);
+  return t;
+}
+
+/* trace(ids, names) -> table name -> tensor [tokens, channels]; or nil, message, code. Feeds the ids, all logits wanted. */
+static int meth_trace(lua_State *L) {
+  struct trace *t = run_traced(L, ANE_WANT_ALL, on_tap, "the trace");
+  if (!t) return 3;
+  for (int i = 0; i < t->n; i++) {
+    if (!t->values[i].data) continue;
+    struct ane_shape s = {2, {t->values[i].cols, t->values[i].channels}};
+    memcpy(bind_tensor_new(L, &s), t->values[i].data, (size_t)(s.dim[0] * s.dim[1]) * sizeof(float));
+    lua_setfield(L, -2, t->names[i]);
+  }
+  return 1;
+}
+
+/* squares(ids, names) -> table name -> tensor [channels], the mean square of each over the ids; or nil, message, code. Feeds
+ * the ids. */
+static int meth_squares(lua_State *L) {
+  struct trace *t = run_traced(L, ANE_WANT_ARGMAX, on_squares, "sums of squares");
+  if (!t) return 3;
+  for (int i = 0; i < t->n; i++) {
+    const struct trace_value *v = &t->values[i];
+    if (!v->sums) continue;
+    struct ane_shape s = {1, {v->channels}};
+    float *out = bind_tensor_new(L, &s);
+    for (int64_t c = 0; c < v->channels; c++) out[c] = (float)(v->sums[c] / (double)v->cols);
+    lua_setfield(L, -2, t->names[i]);
+  }
+  return 1;
+}
+
+/* logits([row]) -> tensor [vocab] */
+static int meth_logits(lua_State *L) {
+  struct lua_session *ud = check_session(L, 1);
+  const float *row = ane_session_logits(ud->session, bind_row(L, 2, ane_session_rows(ud->session)));
+  if (!row) return bind_no_row(L, ane_session_rows(ud->session));
+  struct ane_shape s = {1, {ane_program_info(ud->box->program).vocab}};
+  memcpy(bind_tensor_new(L, &s), row, (size_t)s.dim[0] * sizeof *row);
+  return 1;
+}
+
+/* argmax([row]) -> id, logit */
+static int meth_argmax(lua_State *L) {
+  struct lua_session *ud = check_session(L, 1);
+  float logit;
+  int32_t id = ane_session_argmax(ud->session, bind_row(L, 2, ane_session_rows(ud->session)), &logit);
+  if (id < 0) return bind_no_row(L, ane_session_rows(ud->session));
+  lua_pushinteger(L, id);
+  lua_pushnumber(L, (lua_Number)logit);
+  return 2;
+}
+
+static int meth_rows(lua_State *L) {
+  lua_pushinteger(L, ane_session_rows(check_session(L, 1)->session));
+  return 1;
+}
+
+static int meth_length(lua_State *L) {
+  lua_pushinteger(L, ane_session_length(check_session(L, 1)->session));
+  return 1;
+}
+
+static int meth_context(lua_State *L) {
+  lua_pushinteger(L, ane_session_context(check_session(L, 1)->session));
+  return 1;
+}
+
+static int meth_replayed(lua_State *L) {
+  lua_pushinteger(L, ane_session_replayed(check_session(L, 1)->session));
+  return 1;
+}
+
+static int meth_kv_bytes(lua_State *L) {
+  lua_pushinteger(L, (lua_Integer)ane_session_kv_bytes(check_session(L, 1)->session));
+  return 1;
+}
+
+/* ids() -> list of the tokens fed */
+static int meth_ids(lua_State *L) {
+  const struct ane_session *s = check_session(L, 1)->session;
+  bind_push_ids(L, ane_session_ids(s), ane_session_length(s));
+  return 1;
+}
+
+static int meth_rewind(lua_State *L) {
+  struct lua_session *ud = check_session(L, 1);
+  struct ane_error err;
+  return bind_done(L, ane_session_rewind(ud->session, luaL_checkinteger(L, 2), &err), &err);
+}
+
+static int meth_part(lua_State *L) {
+  struct lua_session *ud = check_session(L, 1);
+  struct ane_error err;
+  return bind_done(L, ane_session_part(ud->session, luaL_checkinteger(L, 2), &err), &err);
+}
+
+static int meth_save(lua_State *L) {
+  struct lua_session *ud = check_session(L, 1);
+  struct ane_error err;
+  return bind_done(L, ane_session_save(ud->session, luaL_checkstring(L, 2), &err), &err);
+}
+
+static int meth_restore(lua_State *L) {
+  struct lua_session *ud = check_session(L, 1);
+  struct ane_error err;
+  return bind_done(L, ane_session_restore(ud->session, luaL_checkstring(L, 2), &err), &err);
+}
+
+static int meth_fork(lua_State *L) {
+  struct lua_session *from = check_session(L, 1), *ud = bind_new(L, SESSION_CLASS, sizeof *ud, 0);
+  struct ane_error err;
+  adopt(ud, from->box);
+  if (ane_session_fork(&ud->session, from->session, &err)) return bind_fail(L, &err);
+  return 1;
+}
+
+static int meth_stop(lua_State *L) {
+  ane_session_stop(check_session(L, 1)->session);
+  return 0;
+}
+
+static int meth_tostring(lua_State *L) {
+  struct lua_session *ud = luaL_checkudata(L, 1, SESSION_CLASS);
+  if (!ud->session) return lua_pushliteral(L, "session (closed)"), 1;
+  lua_pushfstring(L, "session (%I of %I positions)", (LUAI_UACINT)ane_session_length(ud->session),
+                  (LUAI_UACINT)ane_session_context(ud->session));
+  return 1;
+}
+
+void bind_session(lua_State *L) {
+  static const luaL_Reg methods[] = {{"feed", meth_feed},   {"logits", meth_logits},     {"argmax", meth_argmax},
+                                     {"rows", meth_rows},   {"length", meth_length},     {"context", meth_context},
+                                     {"ids", meth_ids},     {"kv_bytes", meth_kv_bytes}, {"replayed", meth_replayed},
+                                     {"trace", meth_trace}, {"squares", meth_squares},   {"rewind", meth_rewind},
+                                     {"part", meth_part},   {"save", meth_save},         {"restore", meth_restore},
+                                     {"fork", meth_fork},   {"stop", meth_stop},         {"close", meth_close},
+                                     {NULL, NULL}};
+  static const luaL_Reg meta[] = {{"__gc", meth_close}, {"__close", meth_close}, {"__tostring", meth_tostring}, {NULL, NULL}};
+  static const luaL_Reg none[] = {{NULL, NULL}}, trace_meta[] = {{"__gc", trace_gc}, {NULL, NULL}};
+  bind_class(L, SESSION_CLASS, methods, meta);
+  bind_class(L, TRACE_CLASS, none, trace_meta);
+}

@@ -1,0 +1,90 @@
+#include "binding/tensor/bind_dyn.h"
+
+#include "binding/tensor/bind_tensor.h"
+
+#include "base/bytes.h"
+
+#include <string.h>
+
+static void read_shape(lua_State *L, const char *name, struct ane_dyn *t) {
+  lua_getfield(L, -1, "shape");
+  t->rank = lua_istable(L, -1) ? (int32_t)ANE_MIN(lua_rawlen(L, -1), (lua_Unsigned)ANE_PRIM_RANK + 1) : ANE_PRIM_RANK + 1;
+  if (t->rank > ANE_PRIM_RANK) luaL_error(L, "input %s: shape is no list of at most %d dimensions", name, ANE_PRIM_RANK);
+  t->count = 1;
+  for (int32_t i = 0; i < t->rank; i++) {
+    lua_rawgeti(L, -1, i + 1);
+    t->dim[i] = lua_tointeger(L, -1);
+    if (t->dim[i] < 0 || __builtin_mul_overflow(t->count, t->dim[i], &t->count) || t->count > INT64_MAX / 16)
+      luaL_error(L, "input %s: dimension %d is %I", name, (int)i + 1, (LUAI_UACINT)t->dim[i]);
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
+}
+
+void bind_dyn_read(lua_State *L, const char *name, struct ane_dyn *t) {
+  static const char none[1] = "";
+  struct bind_tensor *tensor = luaL_testudata(L, -1, BIND_TENSOR);
+  size_t len;
+  *t = (struct ane_dyn){0};
+  if (lua_isnil(L, -1)) return;
+  if (tensor) {
+    t->dtype = ANE_F32;
+    t->rank = (int32_t)tensor->shape.rank;
+    t->count = (int64_t)tensor->count;
+    for (int32_t i = 0; i < t->rank; i++) t->dim[i] = tensor->shape.dim[i];
+    t->data = tensor->data;
+    return;
+  }
+  if (!lua_istable(L, -1)) luaL_error(L, "input %s is a %s, no tensor", name, luaL_typename(L, -1));
+  lua_getfield(L, -1, "dtype");
+  const char *dtype = luaL_optlstring(L, -1, "", &len);
+  t->dtype = ane_dtype_from_name(dtype, len);
+  if (t->dtype == ANE_DTYPE_COUNT || ane_dtype_info(t->dtype)->block != 1) luaL_error(L, "input %s: dtype is %s", name, dtype);
+  lua_pop(L, 1);
+  read_shape(L, name, t);
+  lua_getfield(L, -1, "data");
+  const char *data = luaL_checklstring(L, -1, &len);
+  if (len != ane_dyn_bytes(t))
+    luaL_error(L, "input %s: data has %I bytes, the shape wants %I", name, (LUAI_UACINT)len, (LUAI_UACINT)ane_dyn_bytes(t));
+  t->data = len ? data : none;
+  lua_pop(L, 1); /* the string lives in the caller's table */
+}
+
+static int64_t integer_at(const struct ane_dyn *t, int64_t i) {
+  const uint8_t *p = (const uint8_t *)t->data + (size_t)i * ane_dtype_info(t->dtype)->bytes;
+  switch (t->dtype) {
+    case ANE_I8: return (int8_t)*p;
+    case ANE_I16: return (int16_t)ane_load_u16(p);
+    case ANE_U16: return ane_load_u16(p);
+    case ANE_I32: return (int32_t)ane_load_u32(p);
+    case ANE_U32: return ane_load_u32(p);
+    case ANE_I64:
+    case ANE_U64: return (int64_t)ane_load_u64(p);
+    default: return *p;
+  }
+}
+
+void bind_dyn_push(lua_State *L, const struct ane_dyn *t) {
+  if (t->dtype == ANE_F32 && t->rank <= (int32_t)ANE_MAX_RANK) {
+    struct ane_shape s = {.rank = (uint32_t)t->rank};
+    for (int32_t i = 0; i < t->rank; i++) s.dim[i] = t->dim[i];
+    float *to = bind_tensor_new(L, &s);
+    if (t->count) memcpy(to, t->data, (size_t)t->count * sizeof *to);
+    return;
+  }
+  lua_createtable(L, (int)ANE_MIN(t->count, (int64_t)1 << 24), 2);
+  for (int64_t i = 0; i < t->count; i++) {
+    if (t->dtype == ANE_BOOL)
+      lua_pushboolean(L, ((const uint8_t *)t->data)[i]);
+    else if (t->dtype == ANE_F32)
+      lua_pushnumber(L, (lua_Number)((const float *)t->data)[i]);
+    else
+      lua_pushinteger(L, integer_at(t, i));
+    lua_rawseti(L, -2, i + 1);
+  }
+  lua_createtable(L, t->rank, 0);
+  for (int32_t i = 0; i < t->rank; i++) lua_pushinteger(L, t->dim[i]), lua_rawseti(L, -2, i + 1);
+  lua_setfield(L, -2, "shape");
+  lua_pushstring(L, ane_dtype_info(t->dtype)->name);
+  lua_setfield(L, -2, "dtype");
+}

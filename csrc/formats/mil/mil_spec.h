@@ -1,0 +1,264 @@
+/* An ML Program as plain structs: what the Model and MIL messages of a .mlpackage say (proto/coreml.proto), both ways.
+ * What the operations compute is not known here.
+ *
+ * Everything hangs in one arena, and is only pointed to: who builds a model to be written may mix arena, static and stack
+ * memory as he likes. In models that were read
+ *   - maps (inputs and attributes of operations, functions, metadata) are sorted by key, as bytes compare; no key comes twice;
+ *   - all names are there (never NULL, "" only where the file may leave them out) and hold no NUL, but any other bytes;
+ *   - no nested thing is deeper than the protobuf messages may be (100). */
+#ifndef ANE_FORMATS_MIL_SPEC_H
+#define ANE_FORMATS_MIL_SPEC_H
+
+#include "base/arena.h"
+#include "base/bytes.h"
+#include "base/status.h"
+#include "tensor/tensor.h"
+
+/* ---- Types -------------------------------------------------------------------------------------------------------*/
+
+/* The numbers are those of MIL.proto. */
+typedef enum {
+#define ANE_MIL_DTYPE(id, number, name, bits, blob, field, dtype) ANE_MIL_##id = number,
+#include "formats/mil/mil_dtype.def"
+#undef ANE_MIL_DTYPE
+} ane_mil_dtype;
+
+/* Name ("fp16"), bits an element (0: string), code in blob records (0: none). "?" and 0 for what is no type. */
+const char *ane_mil_dtype_name(ane_mil_dtype t);
+uint32_t ane_mil_dtype_bits(ane_mil_dtype t);
+uint32_t ane_mil_dtype_blob(ane_mil_dtype t);
+/* The type of tensor.h with the same elements, or ANE_DTYPE_COUNT: strings, uint1, uint2, uint3, uint6. */
+ane_dtype ane_mil_dtype_plain(ane_mil_dtype t);
+/* The other way: by a type of tensor.h, by name. False where MIL has none. */
+bool ane_mil_dtype_of(ane_dtype t, ane_mil_dtype *out);
+bool ane_mil_dtype_from_name(const char *name, size_t len, ane_mil_dtype *out);
+/* Bytes of n elements, those of sub-byte types packed to a bit stream; false on overflow, and for strings. */
+bool ane_mil_bytes(ane_mil_dtype t, uint64_t n, uint64_t *bytes);
+
+/* A table for constexpr_lut_to_dense has two dimensions more than the weight, which has at most five. */
+enum { ANE_MIL_RANK = 8, ANE_MIL_UNKNOWN = -1 };
+
+typedef enum { ANE_MIL_TENSOR = 1, ANE_MIL_LIST, ANE_MIL_TUPLE, ANE_MIL_DICTIONARY, ANE_MIL_STATE } ane_mil_type_kind;
+
+struct ane_mil_type {
+  ane_mil_type_kind kind;
+  ane_mil_dtype dtype;       /* TENSOR; STATE: of the tensor inside */
+  int32_t rank;              /* of the same */
+  int64_t dim[ANE_MIL_RANK]; /* outermost first; ANE_MIL_UNKNOWN: not known before the run */
+  uint32_t n_items;          /* LIST: 1, the element; DICTIONARY: 2, key and value; TUPLE: any number */
+  const struct ane_mil_type *items;
+  int64_t length; /* LIST; ANE_MIL_UNKNOWN: not known */
+};
+
+/* A tensor type with these dimensions (NULL for rank 0). */
+struct ane_mil_type ane_mil_tensor_type(ane_mil_dtype dtype, int32_t rank, const int64_t *dim);
+bool ane_mil_type_equal(const struct ane_mil_type *a, const struct ane_mil_type *b);
+
+/* ---- Values ------------------------------------------------------------------------------------------------------*/
+
+typedef enum {
+  ANE_MIL_NUMBERS = 1, /* a tensor that lies in the model file */
+  ANE_MIL_STRINGS,     /* a tensor of strings, there too */
+  ANE_MIL_BLOB,        /* a tensor in a weight file */
+  ANE_MIL_ITEMS,       /* a list, tuple or dictionary */
+} ane_mil_value_kind;
+
+struct ane_mil_value {
+  struct ane_mil_type type; /* of a tensor: without unknown dimensions */
+  ane_mil_value_kind kind;
+  uint64_t count; /* elements, strings or items */
+  /* NUMBERS, and BLOB once a package has found it: dense, row-major, little endian; a bool is a byte 0 or 1; sub-byte types
+   * are one bit stream, element i of n bits at bits [i*n, i*n + n) counted from bit 0 of byte 0. 16-byte aligned. */
+  const void *data;
+  uint64_t bytes;
+  const char *const *strings;        /* STRINGS */
+  const struct ane_mil_value *items; /* ITEMS; DICTIONARY: key, value, key, value, ... */
+  const char *file;                  /* BLOB: as the file has it, "@model_path/weights/weight.bin" */
+  uint64_t offset;                   /* BLOB: of its record */
+};
+
+/* Element i of a tensor of numbers, i < count. _integer: of floats the integer part, saturated. */
+double ane_mil_number(const struct ane_mil_value *v, uint64_t i);
+int64_t ane_mil_integer(const struct ane_mil_value *v, uint64_t i);
+
+/* The value as a tensor of tensor.h, without a copy; false where it is no tensor, where its type has no equal there, or
+ * its rank is above ANE_MAX_RANK. int4 and uint4 of an odd count have half a byte at the end. */
+bool ane_mil_view(const struct ane_mil_value *v, struct ane_tensor *out);
+
+/* ---- Program -----------------------------------------------------------------------------------------------------*/
+
+struct ane_mil_attr {
+  const char *name;
+  struct ane_mil_value value;
+};
+
+struct ane_mil_named_type {
+  const char *name;
+  struct ane_mil_type type;
+};
+
+/* What a parameter is bound to: the name of a value or a value itself; the other one is NULL. */
+struct ane_mil_binding {
+  const char *name;
+  const struct ane_mil_value *value;
+};
+
+/* One parameter; most have one binding, tuples (`values` of concat) several. */
+struct ane_mil_arg {
+  const char *name;
+  const struct ane_mil_binding *bindings;
+  uint32_t n_bindings;
+};
+
+struct ane_mil_block;
+struct ane_mil_op {
+  const char *type;
+  const struct ane_mil_arg *inputs;
+  const struct ane_mil_named_type *outputs; /* none: write_state */
+  const struct ane_mil_attr *attrs;         /* const: `val`; constexpr_* of iOS16: all parameters; `name` */
+  const struct ane_mil_block *blocks;       /* of control flow */
+  uint32_t n_inputs, n_outputs, n_attrs, n_blocks;
+};
+
+/* Operations stand in an order in which each uses only what came before it. */
+struct ane_mil_block {
+  const struct ane_mil_named_type *inputs; /* none in the body of a function */
+  const char *const *outputs;
+  const struct ane_mil_op *ops;
+  const struct ane_mil_attr *attrs;
+  uint32_t n_inputs, n_outputs, n_ops, n_attrs;
+};
+
+struct ane_mil_function {
+  const char *name;
+  const char *opset; /* "CoreML8" */
+  const struct ane_mil_named_type *inputs;
+  const struct ane_mil_attr *attrs;
+  uint32_t n_inputs, n_attrs;
+  struct ane_mil_block block;
+};
+
+struct ane_mil_program {
+  const struct ane_mil_function *functions;
+  const struct ane_mil_attr *attrs;
+  uint32_t n_functions, n_attrs;
+};
+
+/* NULL where the operation has none of the name. */
+const struct ane_mil_value *ane_mil_op_attr(const struct ane_mil_op *op, const char *name);
+const struct ane_mil_arg *ane_mil_op_arg(const struct ane_mil_op *op, const char *name);
+
+/* ---- Description -------------------------------------------------------------------------------------------------*/
+
+typedef enum {
+  ANE_MIL_ARRAY = 1,
+  ANE_MIL_ARRAY_STATE,
+  /* What an ML Program for a language model does not have: read, so that it can be told, but not written. */
+  ANE_MIL_OTHER,
+} ane_mil_feature_kind;
+
+typedef enum { ANE_MIL_FIXED, ANE_MIL_ENUMERATED, ANE_MIL_RANGE } ane_mil_flexibility;
+
+struct ane_mil_dims {
+  int32_t rank;
+  int64_t dim[ANE_MIL_RANK];
+};
+
+struct ane_mil_feature {
+  const char *name, *description; /* description: "" where not given */
+  ane_mil_feature_kind kind;
+  const char *other;   /* OTHER: what it is, "image" */
+  ane_mil_dtype dtype; /* fp16, fp32, fp64, int32, int8 */
+  bool optional;
+  struct ane_mil_dims shape; /* the default; rank 0 where not said (outputs) */
+  ane_mil_flexibility flexibility;
+  const struct ane_mil_dims *shapes; /* ENUMERATED: all, with the default */
+  uint32_t n_shapes;
+  int64_t low[ANE_MIL_RANK], high[ANE_MIL_RANK]; /* RANGE, inclusive; high ANE_MIL_UNKNOWN: no bound */
+  /* What an optional input is filled with: the one with the letter; 0: not said. */
+  char default_kind; /* 'i' int32, 'f' float, 'd' double */
+  double default_value;
+};
+
+struct ane_mil_interface {
+  const char *name; /* of the function */
+  const struct ane_mil_feature *inputs, *outputs, *states;
+  uint32_t n_inputs, n_outputs, n_states;
+  const char *predicted, *probabilities; /* classifiers: names of outputs; else "" */
+};
+
+struct ane_mil_text {
+  const char *key, *value;
+};
+
+struct ane_mil_metadata {
+  const char *description, *version, *author, *license; /* "" where not given */
+  const struct ane_mil_text *user;
+  uint32_t n_user;
+};
+
+/* ---- Model -------------------------------------------------------------------------------------------------------*/
+
+enum { ANE_MIL_MIN_VERSION = 6, ANE_MIL_MAX_VERSION = 10 };
+
+struct ane_mil_model {
+  int32_t version; /* specificationVersion */
+  /* One for each function, in the order of the file. Files with the only function `main` may describe it in the model
+   * itself: `multi` is then false. */
+  const struct ane_mil_interface *interfaces;
+  uint32_t n_interfaces;
+  bool multi;
+  const char *default_function; /* "main" where not said */
+  struct ane_mil_metadata metadata;
+  struct ane_mil_program program;
+};
+
+/* NULL where there is none of the name. */
+const struct ane_mil_function *ane_mil_function(const struct ane_mil_model *m, const char *name);
+const struct ane_mil_interface *ane_mil_interface(const struct ane_mil_model *m, const char *name);
+const struct ane_mil_feature *ane_mil_feature(const struct ane_mil_feature *list, uint32_t n, const char *name);
+/* The newest opset of a specification version ("CoreML8" for 9), NULL where there is none; and the other way, 0. */
+const char *ane_mil_opset(int32_t version);
+int32_t ane_mil_opset_version(const char *opset);
+
+/* Bytes of model.mlmodel into a model with all its checks, those of ane_mil_verify too. Nothing points into `data`
+ * afterwards. Blobs are not looked for: their `data` is NULL. *out is NULL on failure.
+ * Errors: ANE_FORMAT (function, operation, parameter), ANE_UNSUPPORTED (no ML Program; newer than known), ANE_NOMEM. */
+ane_status ane_mil_unpack(struct ane_arena *arena, const uint8_t *data, size_t size, struct ane_mil_model **out,
+                          struct ane_error *err);
+
+/* Where a blob lies in the file to be written, if not where the value says. */
+typedef void (*ane_mil_place_fn)(void *arg, const struct ane_mil_value *v, const char **file, uint64_t *offset);
+
+/* The other way: appended to `out`. The same model gives the same bytes: maps are written in the order of their keys, numbers
+ * packed, zeros left out. The model is verified first. `place` may be NULL. */
+ane_status ane_mil_pack(const struct ane_mil_model *m, ane_mil_place_fn place, void *arg, struct ane_buffer *out,
+                        struct ane_error *err);
+
+/* What holds in a well-formed program: names are defined once and before they are used, constants are constants, what the
+ * description says of a function is what the function has. Errors: ANE_FORMAT, ANE_NOMEM. */
+ane_status ane_mil_verify(const struct ane_mil_model *m, struct ane_error *err);
+
+/* Calls fn for each value of the program, nested ones too, in the order of the file; `op` is NULL for attributes of blocks,
+ * functions and the program. Stops at the first failure, which it returns. */
+typedef ane_status (*ane_mil_value_fn)(void *arg, const struct ane_mil_function *f, const struct ane_mil_op *op, const char *name,
+                                       const struct ane_mil_value *v);
+ane_status ane_mil_each_value(const struct ane_mil_model *m, ane_mil_value_fn fn, void *arg);
+
+/* "op conv (y)" for messages, made fit to be shown. */
+enum { ANE_MIL_OP_TEXT = 200 };
+const char *ane_mil_op_text(char out[ANE_MIL_OP_TEXT], const struct ane_mil_op *op);
+
+/* The program as text, an operation a line; the same for the same program, wherever its weights lie (long values and blobs
+ * are printed as a hash of their bytes). False where there is no memory. */
+bool ane_mil_print(const struct ane_mil_model *m, struct ane_buffer *out);
+
+/* 64 bits that depend on every byte of what was added, in order, however it was cut. Zero-initialised = nothing added. Not
+ * against those who want equal hashes. */
+struct ane_mil_hash {
+  uint64_t sum, pending, size;
+};
+void ane_mil_hash_add(struct ane_mil_hash *h, const void *data, size_t size);
+uint64_t ane_mil_hash_end(const struct ane_mil_hash *h);
+
+#endif

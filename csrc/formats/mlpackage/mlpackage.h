@@ -1,0 +1,70 @@
+/* A .mlpackage: a folder with Manifest.json, a model (mil_spec.h) and weight files.
+ *
+ *   NAME.mlpackage/Manifest.json                          items by id; the id of the model
+ *   NAME.mlpackage/Data/com.apple.CoreML/model.mlmodel    protobuf
+ *   NAME.mlpackage/Data/com.apple.CoreML/weights/weight.bin
+ *
+ * A weight file is a header of 64 bytes (u32 number of blobs, u32 version 2, zeros), then blob after blob, each at a
+ * multiple of 64: a record of 64 bytes (u32 0xDEADBEEF, u32 element type, u64 bytes of data, u64 offset of the data in the
+ * file, u64 unused bits in the last byte, zeros) and the data directly behind it. Little endian. */
+#ifndef ANE_FORMATS_MLPACKAGE_H
+#define ANE_FORMATS_MLPACKAGE_H
+
+#include "formats/mil/mil_spec.h"
+#include "platform/platform.h"
+
+/* ---- Reading -----------------------------------------------------------------------------------------------------*/
+
+struct ane_mlpackage_file {
+  const char *name; /* as the model has it: "@model_path/weights/weight.bin" */
+  struct ane_map map;
+  const uint64_t *records; /* offsets, ascending */
+  bool *used;              /* by the model */
+  uint32_t n_records;
+};
+
+struct ane_mlpackage {
+  const char *path;                  /* as opened */
+  const char *model_path;            /* of model.mlmodel */
+  const struct ane_mil_model *model; /* its blobs have data, in the mapped files */
+  struct ane_mlpackage_file *files;
+  uint32_t n_files;
+  uint32_t n_blobs;    /* that the model uses, each once */
+  uint64_t blob_bytes; /* their data */
+  struct ane_arena arena;
+};
+
+/* Reads the model and maps the weights; all blobs are checked: afterwards all values have their data. Paths in the files
+ * may not leave the folder, nor lead through symbolic links (but for those of model hubs' caches, see
+ * ane_map_open_beside). *out is NULL on failure. Errors: ANE_IO, ANE_FORMAT (file, function, operation, parameter),
+ * ANE_UNSUPPORTED, ANE_NOMEM. */
+ane_status ane_mlpackage_open(struct ane_mlpackage **out, const char *path, struct ane_error *err);
+/* NULL is fine. */
+void ane_mlpackage_close(struct ane_mlpackage *p);
+
+/* ---- Writing -----------------------------------------------------------------------------------------------------*/
+
+/* The name by which a model refers to the weights that a writer has written. */
+#define ANE_MLPACKAGE_WEIGHTS "@model_path/weights/weight.bin"
+
+struct ane_mlpackage_writer;
+
+/* Begins a package that will be at `path`. An older package there (or an empty folder) is replaced by the commit; anything
+ * else is left alone, an error. Nothing is kept in memory of the weights but 24 bytes a blob. */
+ane_status ane_mlpackage_create(struct ane_mlpackage_writer **out, const char *path, struct ane_error *err);
+/* Begins a blob of `count` elements, when the one before has all its bytes. *offset is for ane_mil_value.offset. */
+ane_status ane_mlpackage_blob(struct ane_mlpackage_writer *w, ane_mil_dtype dtype, uint64_t count, uint64_t *offset,
+                              struct ane_error *err);
+/* The next bytes of the blob, as ane_mil_value.data has them, in pieces of any size. */
+ane_status ane_mlpackage_data(struct ane_mlpackage_writer *w, const void *data, size_t size, struct ane_error *err);
+/* Writes the model, syncs all and puts the package in its place: killed at any moment, the old one or the new one is there.
+ * The blobs of the model must have been written. The same calls write the same bytes. Frees the writer, also on
+ * failure; the old package is then as it was. */
+ane_status ane_mlpackage_commit(struct ane_mlpackage_writer *w, const struct ane_mil_model *m, struct ane_error *err);
+/* Drops what was written. NULL is fine. */
+void ane_mlpackage_abandon(struct ane_mlpackage_writer *w);
+
+/* Writes a package that was read once more, its used weights in the order in which the model names them. */
+ane_status ane_mlpackage_rewrite(const struct ane_mlpackage *p, const char *path, struct ane_error *err);
+
+#endif

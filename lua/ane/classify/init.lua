@@ -1,0 +1,307 @@
+--- Token classification: windows over ids, labels, spans with byte offsets.
+-- Needs ane.classify.bioes, core, model and schema. Usage: `for _, s in ipairs(model:classify(text)) do print(s.label, s.text) end`
+--
+-- A model that sees tokens on both sides takes a sequence at once. A longer one is run in windows that overlap: a label
+-- depends on at most `reach` tokens on each side (layers x window of the attention), so only the labels of a window that
+-- have as many neighbours in it are taken, and they are those of a run of the whole sequence.
+
+local bioes = require "ane.classify.bioes"
+local core = require "ane.core"
+local schema = require "ane.util.schema"
+
+local M = {}
+
+--- Options of classify.
+--   threshold: spans with a lower score are left out (0)
+--   window: most tokens of one run; default what the model takes
+--   details: the result is a table with spans, ids, labels (the best one of each token, by itself), path (those of the best
+--   legal path), logits (tensor [tokens, labels])
+M.rules = {
+  threshold = { type = "number", min = 0, max = 1, default = 0 },
+  window = { type = "integer", min = 1 },
+  details = { type = "boolean", default = false },
+}
+
+-- ---- Windows over tokens -----------------------------------------------------------------------------------------------
+
+local Run = {}
+Run.__index = Run
+
+--- Labels for tokens that come bit by bit.
+-- @param model a token classifier
+-- @param opts window; each = function(t, logits) called with the row of each token t (from 1), in order
+-- @return run; or nil, message, code
+function M.run(model, opts)
+  local bundle = require("ane.model").bundle(model, 2)
+  local cfg = bundle.config
+  if cfg.kind ~= "token_classifier" then
+    return nil, ("%s is no token classifier: it predicts the next token"):format(tostring(model)), "unsupported"
+  end
+  local grammar, message, code = bioes.grammar(cfg.labels)
+  if not grammar then return nil, message, code end
+  local most = math.min(bundle.program:max_chunk(), bundle.program:context())
+  local session
+  session, message, code = model:session()
+  if not session then return nil, message, code end
+  return setmetatable({
+    session = session, window = math.min(opts.window or most, most), reach = cfg.reach, each = opts.each,
+    decoder = bioes.decoder(grammar), ids = {}, n = 0, done = 0, -- ids by place; tokens known; tokens with labels
+  }, Run)
+end
+
+--- Frees the session.
+function Run:close() self.session:close() end
+Run.__close = Run.close
+
+-- Windows keep the positions that their tokens have in the whole sequence and begin at a tile of the attention, so that they give
+-- the bits of a run of the whole. Beyond EXACT tokens, which no run takes, angles of such positions would lose precision.
+local TILE, EXACT = 64, 1 << 15
+
+-- The first token of the window that is next.
+local function window_start(self)
+  local tile = self.window > 2 * self.reach + TILE and TILE or 1
+  return math.max(self.done - self.reach, 0) // tile * tile + 1
+end
+
+-- Runs tokens [first, last] and takes the labels of those from `done` + 1 up to `upto`.
+local function run_window(self, first, last, upto)
+  local s = self.session
+  local ok, message, code = s:part(last <= EXACT and first - 1 or 0)
+  if ok then ok, message, code = s:feed(table.move(self.ids, first, last, 1, {}), { want = "all" }) end
+  if not ok then return nil, message, code end
+  for t = self.done + 1, upto do
+    local row = s:logits(t - first + 1)
+    self.decoder:push(row:totable())
+    if self.each then self.each(t, row) end
+  end
+  self.done = upto
+  return true
+end
+
+-- Can a sequence longer than one run be cut into windows?
+local function check_window(self)
+  if not self.reach then return nil, ("%d tokens, the model takes at most %d"):format(self.n, self.window), "range" end
+  if self.window <= 2 * self.reach then
+    local what = "%d tokens need windows of more than %d (margins of %d on both sides), a run takes %d: load the model with more context"
+    return nil, what:format(self.n, 2 * self.reach, self.reach, self.window), "range"
+  end
+  return true
+end
+
+-- Runs what can be run: windows behind which tokens are known, or all where the text is at its end.
+local function advance(self, final)
+  while self.done < self.n do
+    local ok, message, code
+    if self.n <= self.window then
+      if not final then return true end -- maybe one run takes all
+      return run_window(self, 1, self.n, self.n)
+    end
+    ok, message, code = check_window(self)
+    if not ok then return nil, message, code end
+    local first = window_start(self)
+    local last = first + self.window - 1
+    if last >= self.n then
+      if not final then return true end
+      return run_window(self, first, self.n, self.n)
+    end
+    ok, message, code = run_window(self, first, last, last - self.reach)
+    if not ok then return nil, message, code end
+    for t = first, window_start(self) - 1 do self.ids[t] = nil end
+  end
+  return true
+end
+
+--- Takes more tokens.
+-- @param ids list
+-- @return true; or nil, message, code
+function Run:push(ids)
+  table.move(ids, 1, #ids, self.n + 1, self.ids)
+  self.n = self.n + #ids
+  return advance(self, false)
+end
+
+--- Spans that are certain now, the number of tokens decided, and their classes; see bioes.
+function Run:take() return self.decoder:take() end
+
+--- The first token of a span that has begun and whose end is not decided; nil where there is none.
+function Run:open_since() return self.decoder.open and self.decoder.open.first end
+
+--- The end of the text.
+-- @return the last spans, number of tokens, classes; or nil, message, code
+function Run:finish()
+  local ok, message, code = advance(self, true)
+  if not ok then return nil, message, code end
+  return self.decoder:finish()
+end
+
+-- ---- Many short sequences ------------------------------------------------------------------------------------------------
+
+local Batch = {}
+Batch.__index = Batch
+
+--- Labels for many short sequences, several in each run: the weights are read once for all of them.
+-- @param model a token classifier
+-- @param size most sequences of one run
+-- @return batch with spans(list of lists of ids) -> list of lists of spans, close(); or nil, message, code
+function M.batch(model, size)
+  local run <close>, message, code = M.run(model, {}) -- is it a classifier?
+  if not run then return nil, message, code end
+  local bundle = require("ane.model").bundle(model, 2)
+  return setmetatable({ program = bundle.program, grammar = run.decoder.g, kv = model.kv, size = size, sessions = {}, context = 0 }, Batch)
+end
+
+function Batch:close()
+  for _, session in ipairs(self.sessions) do session:close() end
+  self.sessions = {}
+end
+Batch.__close = Batch.close
+
+-- `n` sessions that hold `length` tokens, empty.
+local function ready(self, n, length)
+  if length > self.context then
+    self:close()
+    self.context = length
+  end
+  for i = 1, n do
+    local ok, message, code
+    if self.sessions[i] then ok, message, code = self.sessions[i]:rewind(0)
+    else
+      self.sessions[i], message, code = self.program:session { context = self.context, kv = self.kv }
+      ok = self.sessions[i]
+    end
+    if not ok then return nil, message, code end
+  end
+  return true
+end
+
+-- Where the run that begins with sequence `first` ends, and the longest of its sequences.
+local function extent(self, sequences, first)
+  local most, total, longest, last = self.program:max_chunk(), 0, 0, first
+  for i = first, math.min(first + self.size - 1, #sequences) do
+    total = total + #sequences[i]
+    if i > first and total > most then break end
+    longest, last = math.max(longest, #sequences[i]), i
+  end
+  return last, longest
+end
+
+--- Spans of each sequence.
+-- @param sequences list of lists of ids, none empty
+-- @return list of lists of spans; or nil, message, code
+function Batch:spans(sequences)
+  local out, first = {}, 1
+  while first <= #sequences do
+    local last, longest = extent(self, sequences, first)
+    local ok, message, code = ready(self, last - first + 1, longest)
+    if not ok then return nil, message, code end
+    local items = {}
+    for i = first, last do items[#items + 1] = { self.sessions[i - first + 1], sequences[i] } end
+    ok, message, code = self.program:run(items, "all")
+    if not ok then return nil, message, code end
+    for i = first, last do
+      local rows, session = {}, self.sessions[i - first + 1]
+      for t = 1, #sequences[i] do rows[t] = session:logits(t):totable() end
+      out[i] = bioes.decode(self.grammar, rows)
+    end
+    first = last + 1
+  end
+  return out
+end
+
+-- ---- Bytes -------------------------------------------------------------------------------------------------------------
+
+local function is_inside_char(byte) return byte and byte >= 0x80 and byte < 0xC0 end
+
+--- Bytes that a run of tokens stands for, without spaces at the ends, never cut inside a character.
+-- @param first, last token numbers
+-- @param starts, stops by token: its bytes (from 1, both included; stop < start: none)
+-- @param text, base: byte i of the whole text is byte i - base of `text`
+-- @param used the last byte that other spans have (nil: none); what is left behind it may be nothing
+-- @return start, stop; nil where they stand for nothing
+function M.bytes(first, last, starts, stops, text, base, used)
+  local start, stop
+  for t = first, last do
+    if stops[t] >= starts[t] then
+      start, stop = math.min(start or starts[t], starts[t]), math.max(stop or stops[t], stops[t])
+    end
+  end
+  if not start then return nil end
+  local from, to = start - base, stop - base
+  while is_inside_char(text:byte(from)) and from > 1 do from = from - 1 end
+  while is_inside_char(text:byte(to + 1)) do to = to + 1 end
+  local rest = used and from <= used - base
+  if rest then from = used - base + 1 end -- before blanks are taken away: so it does not matter whether that text is still there
+  if to < from then return nil end
+  local trimmed, behind = text:match("^%s*()", from), to
+  while behind >= trimmed and text:find("^%s", behind) do behind = behind - 1 end
+  if trimmed <= behind then from, to = trimmed, behind
+  elseif rest then return nil end
+  return from + base, to + base
+end
+
+--- Puts bytes to spans of tokens, in place; spans that stand for no bytes, or for none that the one before has not, go.
+-- @param spans list of {label, first, last, score}
+-- @param at {starts, stops, text, base, used = last byte taken}; used is brought up to date
+-- @param threshold least score
+-- @return list of {label, start, stop, text, score, first, last}
+function M.place(spans, at, threshold)
+  local out = {}
+  for _, span in ipairs(spans) do
+    local start, stop = M.bytes(span.first, span.last, at.starts, at.stops, at.text, at.base, at.used)
+    if start and span.score >= threshold then
+      span.start, span.stop, span.text = start, stop, at.text:sub(start - at.base, stop - at.base)
+      at.used = stop
+      out[#out + 1] = span
+    end
+  end
+  return out
+end
+
+-- ---- Whole texts -------------------------------------------------------------------------------------------------------
+
+-- Ids of the input; and by token its first and its last byte, where the input is a text.
+local function read_input(model, input, level)
+  if type(input) == "string" then
+    if not model.tokenizer then return nil, "the model has no tokenizer: give token ids instead of text", "unsupported" end
+    local ids, spans, code = model.tokenizer:encode(input, { offsets = true })
+    if not ids then return nil, spans, code end
+    local at = { starts = {}, stops = {}, text = input, base = 0, used = 0 }
+    for t, span in ipairs(spans) do at.starts[t], at.stops[t] = span[1], span[2] end
+    return ids, at
+  end
+  if type(input) ~= "table" then
+    error(("classify: the input must be a text or a list of token ids, is a %s"):format(type(input)), level + 1)
+  end
+  return input
+end
+
+local function details_of(labels, ids, rows, path, spans)
+  local out = { spans = spans, ids = ids, labels = {}, path = {}, logits = nil }
+  for t, row in ipairs(rows) do
+    out.labels[t] = labels[row:argmax() + 1]
+    out.path[t] = labels[path[t]]
+    rows[t] = row:tostring()
+  end
+  out.logits = core.tensor({ #rows, #labels }, table.concat(rows))
+  return out
+end
+
+--- Finds spans. See Model:classify.
+function M.classify(model, input, opts, level)
+  opts = schema.check(M.rules, opts, "classify", level + 1)
+  local ids, at, code = read_input(model, input, level + 1)
+  if not ids then return nil, at, code end
+  local rows = {}
+  local run <close>, message, why = M.run(model, { window = opts.window, each = opts.details and function(t, row) rows[t] = row end })
+  if not run then return nil, message, why end
+  local ok
+  ok, message, code = run:push(ids)
+  if not ok then return nil, message, code end
+  local spans, _, path = run:finish()
+  if not spans then return nil, _, path end
+  if at then spans = M.place(spans, at, opts.threshold) end
+  if not opts.details then return spans end
+  return details_of(model.config.labels, ids, rows, path, spans)
+end
+
+return M

@@ -1,0 +1,314 @@
+--- Writes a model as Core ML packages for the Neural Engine, with all that is needed to run them.
+-- Needs ane.core, ane.coreml.export.*, ane.coreml.files, ane.coreml.plan and ane.util.schema.
+-- Usage: `assert(model:export("out/", {weights = "int8", context = 512}))`
+--
+-- The set is a folder: packages, embed.bin (fp16 rows [vocab_size, d_model]), the files of the tokenizer, and runtime_meta.json, which
+-- ane.coreml.export.meta makes and ane.coreml.set reads. It is built in OUT.partial, package by package, each checked and hashed when it is
+-- written; then OUT is replaced in one step. Broken off, the next call with the same model and options keeps the packages whose
+-- hashes are right. The same model and options give the same bytes.
+
+local core = require "ane.core"
+local meta = require "ane.coreml.export.meta"
+local package_files = require "ane.coreml.files"
+local planner = require "ane.coreml.plan"
+local schema = require "ane.util.schema"
+local tokens = require "ane.coreml.export.tokens"
+
+local M = {}
+
+--- Options: those of ane.coreml.plan, and
+--   argmax: the head gives the best row and its value instead of logits
+--   importance: {weight's name = tensor}: a weight for the error of each column, for int4 and lut4
+--   threads, progress (function(stage, done, total), or true for a bar)
+M.rules = schema.merge(planner.rules, {
+  argmax = { type = "boolean", default = false },
+  importance = { type = "table" },
+  threads = { type = "integer", min = 1, max = 1024 },
+  progress = { type = { "callable", "boolean" } },
+})
+
+local RECORD = "export.json" -- what of OUT.partial is finished
+local META = "runtime_meta.json"
+
+-- What fails inside is caught by run: {message, code}.
+local function try(value, message, code)
+  if value == nil or value == false then error({ message = message, code = code }, 0) end
+  return value
+end
+
+local function refuse(code, ...) error({ message = (...):format(select(2, ...)), code = code }, 0) end
+
+-- ---- Files ---------------------------------------------------------------------------------------------------------------
+
+-- Is this a name that an export may give? Where one was killed at its end, OUT.partial holds what is left of the old set.
+local function is_own(name)
+  return name == RECORD or name == META or name == "embed.bin" or name:find "%.mlpackage$" or name:find "%.tmp$" or tokens.is_own(name)
+end
+
+-- The first name in a folder that no export gave and a set (its meta file, or nil) does not name; what would be lost with it.
+local function foreign(folder, set)
+  local named = { [".DS_Store"] = true, [set and set.embed_bin or ""] = true, [set and set.tokenizer or ""] = true }
+  for _, p in ipairs(set and set.packages or {}) do
+    if type(p) == "table" and type(p.path) == "string" then named[p.path:match "^[^/]*"] = true end
+  end
+  for _, name in ipairs(try(core.list_dir(folder))) do
+    if not named[name] and not is_own(name) then return name end
+  end
+end
+
+-- May `out` be written: nothing there, an empty folder, or a package set?
+local function check_out(out)
+  local kind = core.path_kind(out)
+  if not kind then return end
+  if kind ~= "folder" then refuse("invalid", "%s: is a %s, wanted a folder for the packages", out, kind) end
+  if #try(core.list_dir(out)) == 0 then return end
+  local text = core.read_file(out .. "/" .. META)
+  local old = text and core.json_decode(text)
+  if type(old) ~= "table" or type(old.packages) ~= "table" or not old.format_version then
+    refuse("invalid", "%s: is a folder with other things than a package set (no %s of one); name another one or remove it", out, META)
+  end
+  local name = foreign(out, old)
+  if name then refuse("invalid", "%s: holds %s beside a package set; name another output, or move that away", out, name) end
+end
+
+-- ---- What is finished ----------------------------------------------------------------------------------------------------
+
+-- Text that differs where the result would: options, tensors of the source, their first and last rows.
+local function fingerprint(bundle, graph, options)
+  local parts = { core.json_encode(options, { sort = true }), graph:dump() }
+  for _, t in ipairs(bundle.source:tensors()) do
+    parts[#parts + 1] = ("%s %s %s %d %d"):format(t.name, t.dtype, table.concat(t.shape, ","), t.bytes, t.offset)
+    local rows = 1
+    for i = 1, #t.shape - 1 do rows = rows * t.shape[i] end
+    if rows > 0 then
+      parts[#parts + 1] = core.sha256((bundle.source:read(t.name, 1, 1) or "") .. (bundle.source:read(t.name, rows, rows) or ""))
+    end
+  end
+  return core.sha256(table.concat(parts, "\n"))
+end
+
+-- The record of OUT.partial; where it is of another export, the folder is emptied.
+local function read_record(folder, print_)
+  local path = folder:path()
+  local text = core.read_file(path .. "/" .. RECORD)
+  local record = text and core.json_decode(text)
+  if type(record) == "table" and record.fingerprint == print_ and type(record.done) == "table" then return record end
+  local other = foreign(path)
+  if other then
+    refuse("invalid", "%s: holds %s, which no broken-off export left there; name another output, or move that folder away", path, other)
+  end
+  for _, name in ipairs(try(core.list_dir(path))) do try(folder:remove(name)) end
+  return { fingerprint = print_, done = {} }
+end
+
+local function save_record(folder, record)
+  try(core.write_file(folder:path() .. "/" .. RECORD, core.json_encode(record, { sort = true })))
+end
+
+-- Is the package of the record there with the same bytes?
+local function is_done(folder, record, name)
+  local entry = record.done[name]
+  if type(entry) ~= "table" or core.path_kind(folder:path() .. "/" .. name) ~= "folder" then return nil end
+  local bytes, hash = package_files.measure(folder:path() .. "/" .. name)
+  return bytes and bytes == entry.bytes and hash == entry.sha256 and entry or nil
+end
+
+-- ---- Packages ------------------------------------------------------------------------------------------------------------
+
+local function collect_errors(list)
+  return function(w)
+    local snr = w.error > 0 and w.signal > 0 and 10 * math.log(w.signal / w.error, 10) or nil
+    list[#list + 1] = { name = w.name, from = w.from, to = w.to, form = w.form, bytes = w.bytes, max_abs = w.max_abs, snr_db = snr }
+  end
+end
+
+-- Writes piece i, or finds it written. Gives its entry of the record: bytes, sha256, files, ports, functions, weights.
+local function write_piece(run, exporter, i, name)
+  if run.written[name] then return run.written[name] end -- another variant has the same
+  local entry = is_done(run.folder, run.record, name)
+  if entry then
+    run.kept, run.written[name] = run.kept + 1, entry
+    return entry
+  end
+  local path, weights = run.folder:path() .. "/" .. name, {}
+  local written = try(exporter:write(i, path, collect_errors(weights)))
+  local package = try(core.package(path)) -- all that is in it has been checked
+  local residency = core.mil_judge(package)
+  package:close()
+  local bytes, hash, files = package_files.measure(path)
+  try(bytes, hash, files)
+  entry = { bytes = bytes, sha256 = hash, files = files, version = written.version, inputs = written.inputs, outputs = written.outputs,
+            states = written.states, functions = written.functions, weights = weights, residency = residency }
+  run.record.done[name], run.written[name] = entry, entry
+  save_record(run.folder, run.record)
+  return entry
+end
+
+-- part: of ane.coreml.plan's parts
+local function write_part(run, part)
+  local options = planner.core_options(run.graph, run.config, run.opts, part)
+  options.argmax, options.threads, options.importance = run.opts.argmax, run.opts.threads, run.opts.importance
+  local cuts = try(core.mil_plan(run.graph, options))
+  local exporter <close> = try(core.mil_exporter(run.graph, options))
+  local names = planner.package_names(cuts.pieces, part)
+  local profile = { fixed_t = part.fixed_t, context = part.context, tiered = part.tiered, many = part[1] and part, cuts = cuts,
+                    tables = try(exporter:tables()), names = names, entries = {} }
+  for i, name in ipairs(names) do
+    profile.entries[i] = write_piece(run, exporter, i, name)
+    run.done = run.done + cuts.pieces[i].bytes
+    if run.progress then run.progress("export", run.done, run.total) end
+  end
+  if not run.embedding and cuts.embedding then
+    run.embedding = try(exporter:table(run.folder:path() .. "/embed.bin"))
+  end
+  return profile
+end
+
+local function total_bytes(run, parts)
+  local sum = 0
+  for _, part in ipairs(parts) do
+    local cuts = try(core.mil_plan(run.graph, planner.core_options(run.graph, run.config, run.opts, part)))
+    for _, p in ipairs(cuts.pieces) do sum = sum + p.bytes end
+  end
+  return sum
+end
+
+-- Removes what an export with other cuts, or one that was killed, has left.
+local function keep_only(folder, wanted)
+  for _, name in ipairs(try(core.list_dir(folder:path()))) do
+    if not wanted[name] then try(folder:remove(name)) end
+  end
+end
+
+local function names_of(functions)
+  if not functions then return nil end
+  local names = {}
+  for i, f in ipairs(functions) do names[i] = f.name end
+  return names
+end
+
+-- fn(name, piece, entry, profile) for each package, once.
+local function each_package(profiles, fn)
+  local seen = {}
+  for _, profile in ipairs(profiles) do
+    for i, name in ipairs(profile.names) do
+      if not seen[name] then fn(name, profile.cuts.pieces[i], profile.entries[i], profile) end
+      seen[name] = true
+    end
+  end
+end
+
+local function shards_of(profiles)
+  local list = {}
+  each_package(profiles, function(name, p, entry, profile)
+      list[#list + 1] = {
+        path = name, kind = p.kind, bytes = entry.bytes, weight_bytes = p.bytes, sha256 = entry.sha256, fixed_t = profile.fixed_t,
+        layers = p.first and { p.first, p.last } or nil, part = p.parts and { p.part, p.parts } or nil,
+        rows = p.kind == "head" and p.to and { p.from, p.to } or nil,
+        experts = p.kind == "experts" and { p.from, p.to } or nil, functions = names_of(entry.functions), verdict = p.finding.verdict,
+        residency = entry.residency,
+      }
+  end)
+  return list
+end
+
+local function weights_of(profiles)
+  local list = {}
+  each_package(profiles, function(_, _, entry) table.move(entry.weights, 1, #entry.weights, #list + 1, list) end)
+  return list
+end
+
+-- {path = {bytes, sha256}} of files, and of those in folders.
+local function hash_tokens(path, names)
+  local out = {}
+  for _, name in ipairs(names) do
+    if core.path_kind(path .. "/" .. name) == "folder" then
+      local bytes, hash, files = package_files.measure(path .. "/" .. name)
+      try(bytes, hash, files)
+      for file, entry in pairs(files) do out[name .. "/" .. file] = entry end
+    else
+      local hash, bytes = core.sha256_file(path .. "/" .. name)
+      out[name] = { sha256 = try(hash, bytes, "io"), bytes = bytes }
+    end
+  end
+  return out
+end
+
+local function write_all(run, out)
+  local profiles = {}
+  run.total = total_bytes(run, run.parts)
+  for i, part in ipairs(run.parts) do profiles[i] = write_part(run, part) end
+  local wanted = { [META] = true, ["embed.bin"] = run.embedding and true or nil }
+  for _, profile in ipairs(profiles) do
+    for _, name in ipairs(profile.names) do wanted[name] = true end
+  end
+  local files = tokens.write(run.bundle, run.folder, try)
+  for _, name in ipairs(files.names) do wanted[name] = true end
+  files.hashes = hash_tokens(run.folder:path(), files.names)
+  local text = core.json_encode(meta.of(run, profiles, files), { sort = true, indent = 1 })
+  try(core.write_file(run.folder:path() .. "/" .. META, text))
+  keep_only(run.folder, wanted)
+  try(run.folder:commit())
+  return {
+    path = out, ok = true, shards = shards_of(profiles), kept = run.kept, weights = weights_of(profiles),
+    embed_bytes = run.embedding and run.embedding.bytes or 0, seconds = core.clock() - run.started, weight_bytes = run.total,
+  }
+end
+
+local function export(bundle, out, opts)
+  local started = core.clock()
+  out = #out > 1 and out:gsub("/+$", "") or out
+  check_out(out)
+  local graph <close> = try(planner.graph(bundle))
+  local parts = try(planner.parts(bundle.config, opts, graph))
+  local folder <close> = try(core.folder(out))
+  local run = {
+    bundle = bundle, config = bundle.config, opts = opts, graph = graph, folder = folder, progress = opts.progress or nil, kept = 0,
+    done = 0, started = started, parts = parts, written = {},
+  }
+  local options = planner.core_options(graph, bundle.config, opts, parts[#parts])
+  options.argmax, options.parts = opts.argmax, parts
+  options.importance = opts.importance and true or nil
+  run.record = read_record(folder, fingerprint(bundle, graph, options))
+  return write_all(run, out)
+end
+
+--- Writes `out`, whole or not at all; a package set that is there is replaced.
+-- @param bundle an open one of ane.model.loader, or of ane.coreml.plan's open
+-- @param out path of the folder
+-- @param opts see rules
+-- @return report: path, ok, shards = list of {path, kind, bytes, weight_bytes, sha256, layers = {first, last} (with part = {i from 0,
+-- of how many} where one layer is several) or rows = {from, to} (not included) or experts, functions (names, where there are several),
+-- verdict, residency (convolutions by predicted device, laws that spoke of the operations)}, kept (packages of an earlier run),
+-- weights = list of {name, form, bytes, max_abs, snr_db}, embed_bytes, weight_bytes, seconds; or nil, message, code
+-- @raise where an option is unknown or wrong
+function M.run(bundle, out, opts, level)
+  level = level or 1
+  schema.argument({ type = "string" }, out, "export: path", level + 1)
+  opts = schema.check(M.rules, opts, "export", level + 1)
+  if out == "" then error("export: path is empty", level + 1) end
+  opts.threads = opts.threads or core.cpu_cores()
+  if opts.progress == true then opts.progress = require("ane.util.progress").bar() end
+  if bundle.blank then return nil, bundle.source:path() .. ": has no weights to export", "unsupported" end
+  local ok, result = pcall(export, bundle, out, opts)
+  if ok then return result end
+  if type(result) == "table" and result.code then return nil, result.message, result.code end
+  error(result, 0)
+end
+
+--- Exports a model file or a folder.
+-- @param opts also recipe
+function M.of_path(path, out, opts)
+  local own = {}
+  for key, value in pairs(opts or {}) do own[key] = value end
+  own.recipe = nil
+  schema.check(M.rules, own, "export", 2)
+  local bundle, message, code = planner.open(path, { recipe = opts and opts.recipe })
+  if not bundle then return nil, message, code end
+  local report
+  report, message, code = M.run(bundle, out, own, 2)
+  bundle.source:close()
+  return report, message, code
+end
+
+return M

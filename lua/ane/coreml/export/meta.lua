@@ -1,0 +1,181 @@
+--- runtime_meta.json of a package set. ane.coreml.set says what its keys mean.
+-- Needs ane.core. Usage: `local object = meta.of(run, profiles, files)`
+--
+-- Besides what ane.coreml.set reads: d_ff, rangedim_max_t, argmax, layout, norm, rope (settings, for people), context,
+-- tensors_between (values that cross each edge), layers, lm_head_shards and expert_packages (the packages by kind), hashes
+-- (SHA-256 by path: of files, and of packages as ane.coreml.export measures them), functions ("one" or "many").
+
+local core = require "ane.core"
+
+local M = {}
+
+local function array(list) return core.json_array(list) end
+
+-- Ports of the core as the runtime wants them.
+local function ports(list, tables, is_classifier)
+  local out = {}
+  for i, p in ipairs(list) do
+    local port = { name = p.name, role = p.role, edge = p.edge, dtype = p.dtype, shape = array(p.shape) }
+    if p.role == "rope_cos" or p.role == "rope_sin" then port.rope = p.index end
+    if p.role == "mask" then
+      local mask = tables.masks[p.index + 1]
+      port.window, port.ahead = mask.window, mask.ahead
+    end
+    if p.role == "logits" and is_classifier then port.role = "labels" end
+    out[i] = port
+  end
+  return array(out)
+end
+
+-- Those of a package with several, the default one first.
+local function functions(entry, profile, is_classifier)
+  if not entry.functions then return nil end
+  local list = {}
+  for i, f in ipairs(entry.functions) do
+    list[i] = {
+      name = f.name, fixed_t = f.fixed_t, max_t = f.max_t, context = f.context, inputs = ports(f.inputs, profile.tables, is_classifier),
+      outputs = ports(f.outputs, profile.tables, is_classifier), states = ports(f.states, profile.tables),
+    }
+  end
+  return array(list)
+end
+
+local function package(name, piece, entry, profile, is_classifier)
+  local out = {
+    path = name, kind = piece.kind, bytes = entry.bytes, sha256 = entry.sha256, weight_bytes = piece.bytes,
+    specification_version = entry.version, fixed_t = profile.fixed_t, predicted = piece.finding.verdict,
+    inputs = ports(entry.inputs, profile.tables, is_classifier), outputs = ports(entry.outputs, profile.tables, is_classifier),
+    states = ports(entry.states, profile.tables), functions = functions(entry, profile, is_classifier),
+  }
+  for _, f in ipairs(out.functions or {}) do out.default_function = out.default_function or f.name end
+  if piece.kind == "layers" or piece.kind == "experts" then out.start, out["end"] = piece.first, piece.last end
+  out.part, out.parts = piece.part, piece.parts
+  if piece.kind == "experts" then out.experts, out.mixture = array { piece.from, piece.to }, piece.split end
+  if piece.kind == "head" then out.vocab_start, out.vocab_end = piece.from or 0, piece.to or 0 end
+  return out
+end
+
+local function packages(profile, is_classifier)
+  local list = {}
+  for i, name in ipairs(profile.names) do
+    list[i] = package(name, profile.cuts.pieces[i], profile.entries[i], profile, is_classifier)
+  end
+  return array(list)
+end
+
+-- Rope tables are inputs: the host makes them. Long factors that the context never reaches are left out.
+local function ropes(tables, context)
+  local out = {}
+  for i, r in ipairs(tables.ropes) do
+    local long = r.long_freq and context > r.original
+    out[i] = { inv_freq = array(r.inv_freq), magnitude = r.magnitude, long_freq = long and array(r.long_freq) or nil,
+               original = long and r.original or nil }
+  end
+  return array(out)
+end
+
+-- What of the configuration can be written as JSON.
+local function plain(t)
+  if type(t) ~= "table" then return t end
+  local out = {}
+  for key, value in pairs(t) do
+    if type(value) ~= "function" and type(key) ~= "userdata" then out[key] = plain(value) end
+  end
+  return out
+end
+
+local function by_kind(list)
+  local layers, slices, experts, between = {}, {}, {}, {}
+  for i, p in ipairs(list) do
+    if p.kind == "layers" then layers[#layers + 1] = { start = p.start, ["end"] = p["end"], part = p.part, parts = p.parts,
+      path = p.path }
+    elseif p.kind == "head" then
+      slices[#slices + 1] = { shard_idx = #slices, vocab_start = p.vocab_start, vocab_end = p.vocab_end, path = p.path }
+    else experts[#experts + 1] = { layer = p.start, experts = p.experts, path = p.path } end
+    local crossing = {}
+    for _, port in ipairs(p.outputs) do crossing[#crossing + 1] = port.edge end
+    if i < #list then between[#between + 1] = { from = p.path, values = array(crossing) } end
+  end
+  return layers, slices, experts, between
+end
+
+local function hashes(list, embedding)
+  local out = { ["embed.bin"] = embedding and embedding.sha256 or nil }
+  for _, profile in ipairs(list) do
+    for i, name in ipairs(profile.names) do out[name] = profile.entries[i].sha256 end
+  end
+  return out
+end
+
+-- Bytes and SHA-256 of each file by its path, but of the manifest itself.
+local function files_of(list, embedding, files)
+  local out = {}
+  for path, entry in pairs(files.hashes) do out[path] = entry end
+  if embedding then out["embed.bin"] = { bytes = embedding.bytes, sha256 = embedding.sha256 } end
+  for _, profile in ipairs(list) do
+    for i, name in ipairs(profile.names) do
+      for path, entry in pairs(profile.entries[i].files) do out[name .. "/" .. path] = entry end
+    end
+  end
+  return out
+end
+
+-- The largest T of a call.
+local function most_t(run, profile)
+  local most = profile.fixed_t or run.opts.max_t
+  for i, v in ipairs(profile.many or {}) do most = math.max(i > 1 and most or 0, v.fixed_t or run.opts.max_t) end
+  return most
+end
+
+-- Experts of a mixture, where all mixtures have as many.
+local function expert_count(cuts)
+  local most = {}
+  for _, p in ipairs(cuts.pieces) do
+    if p.kind == "experts" then most[p.split] = math.max(most[p.split] or 0, p.to) end
+  end
+  local _, first = next(most)
+  for _, n in pairs(most) do
+    if n ~= first then return nil end
+  end
+  return first
+end
+
+--- The object.
+-- @param run of ane.coreml.export: config, opts, bundle, embedding
+-- @param profiles list of {fixed_t, context, many (all variants, where they are functions), cuts, tables, names, entries}
+-- @param files of ane.coreml.export.tokens; hashes
+function M.of(run, profiles, files)
+  local cfg, last = run.config, profiles[#profiles]
+  local is_classifier = cfg.kind == "token_classifier"
+  local list = packages(last, is_classifier)
+  local layers, slices, experts, between = by_kind(list)
+  local context = last.many and last.many[#last.many].context or last.context
+  local states = {}
+  for _, p in ipairs(list) do
+    for _, s in ipairs(p.states) do states[#states + 1] = { name = s.name, shape = s.shape, role = s.role, path = p.path } end
+  end
+  local out = {
+    format_version = 1, kind = is_classifier and "token_classifier" or "causal", model_family = cfg.architecture,
+    model_name = cfg.name or run.bundle.source:path():match "([^/]+)/*$", d_model = cfg.d_model, n_layers = last.cuts.layers,
+      n_heads = cfg.n_head,
+    n_kv_heads = cfg.n_head_kv, d_head = cfg.head_dim, d_ff = cfg.d_ff, max_seq_len = context,
+    vocab_size = run.embedding and run.embedding.rows or cfg.vocab_size,
+    functions = run.opts.functions, rangedim_max_t = most_t(run, last), argmax = run.opts.argmax,
+    layout = run.opts.layout, norm = run.opts.norm, weights = run.opts.weights, mixed = run.opts.mixed,
+    rope = plain(cfg.ropes or cfg.rope), ropes = ropes(last.tables, context), labels = cfg.labels and array(cfg.labels),
+    reach = cfg.reach, eos_ids = array(run.bundle.eos_ids or cfg.eos_ids or {}), bos_id = cfg.bos_id, tokenizer = files.tokenizer,
+    embed_bin = run.embedding and "embed.bin" or nil, n_experts = expert_count(last.cuts), packages = list, layers = array(layers),
+    lm_head_shards = array(slices), expert_packages = array(experts), states = array(states), tensors_between = array(between),
+    hashes = hashes(profiles, run.embedding), files = files_of(profiles, run.embedding, files),
+  }
+  if #profiles > 1 then
+    local all = {}
+    for i, profile in ipairs(profiles) do
+      all[i] = { fixed_t = profile.fixed_t, max_seq_len = profile.context, packages = packages(profile, is_classifier) }
+    end
+    out.profiles = array(all)
+  end
+  return out
+end
+
+return M

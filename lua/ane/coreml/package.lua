@@ -1,0 +1,277 @@
+--- Core ML packages (.mlpackage): what they hold, their programs as text, their constants; and their functions, which run here.
+-- Needs ane.core, ane.util.isa and ane.util.schema.
+-- Usage: `local pkg = assert(require("ane.coreml.package").open("Some.mlpackage")); print(pkg:predict { x = ane.tensor { ... } }.y)`
+
+local core = require "ane.core"
+local isa = require "ane.util.isa"
+local schema = require "ane.util.schema"
+
+local M = {}
+
+local Package = {}
+Package.__index = Package
+Package.__name = "ane.package"
+
+local OPTIONS = {
+  precision = { type = "string", choices = { "fp32", "fp16" }, default = "fp32" },
+  threads = { type = "integer", min = 1, max = 1024 },
+  isa = { type = "string" },
+  progress = { type = "callable" },
+  backend = { type = "string", choices = { "cpu", "coreml" }, default = "cpu" },
+  anywhere = { type = "boolean", default = false },
+  pool_of = { type = "any" }, -- a program of another package whose threads are shared
+}
+
+--- Opens a package. Its weights are mapped, not copied; all that it says is checked.
+-- @param path of the folder
+-- @param opts how its functions run: precision ("fp32", default; "fp16": results of that type are rounded to it after each
+-- operation), threads (default: physical cores), isa, progress (function("load", done, total)); backend = "coreml": by Core ML
+-- itself, on macOS 15 (never run on hardware), where every convolution must be on the Neural Engine, or with anywhere = true not
+-- @return package; or nil, message, code
+function M.open(path, opts)
+  schema.argument({ type = "string" }, path, "package: path", 2)
+  opts = schema.check(OPTIONS, opts, "package", 2)
+  local raw, message, code = core.package(path)
+  if not raw then return nil, message, code end
+  return setmetatable({ _raw = raw, _path = path, _opts = opts, _programs = {} }, Package)
+end
+
+-- ---- Running ------------------------------------------------------------------------------------------------------------
+
+--- The program of a function as the core runs it, made at its first use.
+-- @param name of the function; nil: the default one
+-- @return program with run(inputs, state), info(), dump(); or nil, message, code
+function Package:program(name)
+  local made = self._programs[name or ""]
+  if made then return made end
+  local opts = self._opts
+  local level, message, code
+  if opts.backend == "coreml" then
+    made, message, code = core.coreml { path = self._path, ["function"] = name, anywhere = opts.anywhere }
+    if not made then return nil, message, code end
+    self._programs[name or ""] = made
+    return made
+  end
+  level, message, code = isa.choose(opts.isa)
+  if not level then return nil, message, code end
+  local progress = opts.progress
+  made, message, code = self._raw:program {
+    ["function"] = name, precision = opts.precision, threads = opts.threads or core.cpu_cores(), isa = level,
+    progress = progress and function(done, total) progress("load", done, total) end, pool_of = opts.pool_of,
+  }
+  if not made then return nil, message, code end
+  self._programs[name or ""] = made
+  return made
+end
+
+-- Appends the numbers of a list of lists to `out`; `shape` gets or must have its dimensions.
+local function flatten(name, v, depth, shape, out)
+  if type(v) ~= "table" then
+    if type(v) == "boolean" then v = v and 1 or 0 end
+    if type(v) ~= "number" then
+      error(("predict: input %s holds %s, no number"):format(name, v == core.null and "null" or "a " .. type(v)), 0)
+    end
+    if depth <= #shape then error(("predict: input %s: lists are nested to different depths"):format(name), 0) end
+    out[#out + 1] = v
+    return
+  end
+  if #out == 0 and not shape.known then shape[depth] = #v end
+  if shape[depth] ~= #v then error(("predict: input %s: lists at depth %d differ in length"):format(name, depth), 0) end
+  for i = 1, #v do flatten(name, v[i], depth + 1, shape, out) end
+  if depth == 1 or #v > 0 then shape.known = true end
+end
+
+-- Numbers as bytes: all integers (of 64 bits, checked against the declared type by the core) or floats.
+local function pack(values)
+  local whole = true
+  for _, v in ipairs(values) do whole = whole and math.type(v) == "integer" end
+  local format, parts = whole and "<i8" or "<f", {}
+  for i, v in ipairs(values) do parts[i] = string.pack(format, v) end
+  return table.concat(parts), whole and "int64" or "fp32"
+end
+
+-- How many numbers a shape wants.
+local function count_of(name, shape)
+  local count = type(shape) == "table" and 1
+  for _, d in ipairs(count and shape or {}) do
+    if math.type(d) ~= "integer" or d < 0 then count = nil break end
+    if d > 0 and count > (1 << 48) // d then error(("predict: input %s: the shape wants too many numbers"):format(name), 0) end
+    count = count * d
+  end
+  return count or error(("predict: input %s: shape must be a list of integers from 0 on"):format(name), 0)
+end
+
+-- What predict is given for one input as the core takes it: tensors as they are; numbers, lists and {shape, data} packed.
+local function input(name, v)
+  if type(v) == "userdata" then return v end
+  local shape, values = {}, {}
+  if type(v) == "table" and v.shape then
+    shape, values = v.shape, v.data or v
+    local count = count_of(name, shape)
+    if type(values) == "string" then return v end
+    if type(values) ~= "table" then error(("predict: input %s: data is no list"):format(name), 0) end
+    if #values ~= count then error(("predict: input %s: the shape wants %d numbers, the list has %d"):format(name, count, #values), 0) end
+    local list = {}
+    flatten(name, values, 1, {}, list)
+    values = list
+  else
+    flatten(name, v, 1, shape, values)
+    shape.known = nil
+  end
+  local data, dtype = pack(values)
+  return { dtype = dtype, shape = shape, data = data }
+end
+
+local function names_of(inputs)
+  local names = {}
+  for i, feature in ipairs(inputs) do names[i] = feature.name end
+  return table.concat(names, ", ")
+end
+
+local function function_info(self, name)
+  self._info = self._info or self:info()
+  for _, f in ipairs(self._info.functions) do
+    if f.name == (name or self._info.default_function) then return f end
+  end
+end
+
+--- Runs a function on its inputs.
+-- @param inputs table of names: an ane.tensor, a number, lists of numbers (in lists, as deep as the shape), or {shape, data}
+-- with a flat list; missing ones have their declared default, where there is one
+-- @param state of this package (see state), which the call changes; nil: all zeros, for this call only
+-- @param opts function = name (default: the package's default function)
+-- @return table of names: ane.tensors; of other types than floats {shape, dtype, numbers ...} as a list;
+-- or nil, message, code: what does not fit in the inputs, or the operation that failed
+function Package:predict(inputs, state, opts)
+  if type(inputs) ~= "table" then error("predict: inputs must be a table of tensors by name, is a " .. type(inputs), 2) end
+  local name = opts and opts["function"]
+  local f = function_info(self, name)
+  if not f then return nil, ("there is no function \"%s\""):format(tostring(name)), "notfound" end
+  local known, packed = {}, {}
+  for _, feature in ipairs(f.inputs) do known[feature.name] = true end
+  for key, v in pairs(inputs) do
+    if not known[key] then
+      return nil, ("function %s has no input \"%s\"; its inputs are %s"):format(f.name, tostring(key), names_of(f.inputs)), "notfound"
+    end
+    local ok, value = pcall(input, key, v)
+    if not ok then error(value, 2) end
+    packed[key] = value
+  end
+  local made, message, code = self:program(name)
+  if not made then return nil, message, code end
+  if not state and #f.states > 0 then
+    local fresh <close>, failed, why = self:state(name)
+    if not fresh then return nil, failed, why end
+    return made:run(packed, fresh)
+  end
+  return made:run(packed, state)
+end
+
+--- A set of the package's states, all zeros: predict reads and changes it; functions that name the same state share it.
+-- @param name of a function: with backend "coreml" a state belongs to one; nil: the default one
+-- @return state: names(), get(name) (an ane.tensor, a copy), set(name, tensor), reset(), copy(), close(); or nil, message, code
+function Package:state(name)
+  if self._opts.backend ~= "coreml" then return self._raw:state() end
+  local made, message, code = self:program(name)
+  if not made then return nil, message, code end
+  return made:state()
+end
+
+--- What the package holds.
+-- @return a table: path; version (of the specification); default_function; functions, a list of {name, opset, inputs, outputs,
+-- states, ops (operation -> how often), n_ops}; weights {number, bytes, files} of those in use; metadata {description, version,
+-- author, license, user}. Inputs, outputs and states have name, dtype, shape (-1: not known before the run), optional,
+-- default_value; those of flexible shape also default (a shape) and either range ({low, high} a dimension, high nil where
+-- there is no bound) or enumerated (a list of shapes).
+function Package:info()
+  return self._raw:info()
+end
+
+--- The description and the program as text, an operation a line. Two packages that compute the same in the same way with the
+-- same weights give the same text.
+-- @return text; or nil, message, code
+function Package:dump()
+  return self._raw:dump()
+end
+
+--- What a constant holds.
+-- @param output name of the constant's output; or of another operation's, with `parameter`
+-- @param parameter name of an attribute, or of a parameter that the operation holds in place (those of constexpr operations);
+-- default: "val", the constant itself
+-- @param func name of the function; default: the default function
+-- @return bytes (row-major, little-endian, types below a byte as a bit stream; for strings the text or a list of them), dtype,
+-- shape; or nil, message, code
+function Package:value(output, parameter, func)
+  return self._raw:value(output, parameter, func)
+end
+
+--- Writes the package once more, with nothing in it that is not used.
+-- @param path of a new folder, of an empty one or of a package, which is replaced in one step
+-- @return true; or nil, message, code
+function Package:rewrite(path)
+  return self._raw:rewrite(path)
+end
+
+--- Lets the files go.
+function Package:close()
+  for key, made in pairs(self._programs) do
+    made:close()
+    self._programs[key] = nil
+  end
+  self._raw:close()
+end
+
+Package.__close = Package.close
+
+-- ---- As text ------------------------------------------------------------------------------------------------------------
+
+-- "[1, 32, 1..4, 1]"
+local function shape_text(feature)
+  local parts = {}
+  for i, dim in ipairs(feature.shape) do
+    local range = feature.range and feature.range[i]
+    if range and range[1] ~= range[2] then parts[i] = ("%d..%s"):format(range[1], range[2] or "")
+    else parts[i] = dim < 0 and "?" or ("%d"):format(dim) end
+  end
+  return "[" .. table.concat(parts, ", ") .. "]"
+end
+
+local function feature_line(kind, feature)
+  local shape = shape_text(feature)
+  if feature.enumerated then
+    local shapes = {}
+    for i, dims in ipairs(feature.enumerated) do shapes[i] = shape_text { shape = dims } end
+    shape = table.concat(shapes, " or ")
+  end
+  return ("  %-6s %s: %s%s%s"):format(kind, feature.name, feature.dtype, shape, feature.optional and ", optional" or "")
+end
+
+-- "const 25, mul 3, ...": the most frequent first.
+local function ops_line(ops)
+  local names, parts = {}, {}
+  for name in pairs(ops) do names[#names + 1] = name end
+  table.sort(names, function(a, b) return ops[a] ~= ops[b] and ops[a] > ops[b] or ops[a] == ops[b] and a < b end)
+  for i, name in ipairs(names) do parts[i] = ("%s %d"):format(name, ops[name]) end
+  return "  ops    " .. table.concat(parts, ", ")
+end
+
+--- A table of Package:info as text of several lines.
+function M.summary(info)
+  local lines = { ("%s: ML Program, specification version %d, %d weights of %d bytes"):format(info.path, info.version,
+    info.weights.number, info.weights.bytes) }
+  for _, f in ipairs(info.functions) do
+    lines[#lines + 1] = ("function %s: %s, %d operations"):format(f.name, f.opset, f.n_ops)
+    for _, feature in ipairs(f.inputs) do lines[#lines + 1] = feature_line("input", feature) end
+    for _, feature in ipairs(f.states) do lines[#lines + 1] = feature_line("state", feature) end
+    for _, feature in ipairs(f.outputs) do lines[#lines + 1] = feature_line("output", feature) end
+    lines[#lines + 1] = ops_line(f.ops)
+  end
+  return table.concat(lines, "\n")
+end
+
+function Package:__tostring()
+  if tostring(self._raw):match "%(closed%)$" then return "package (closed)" end
+  return M.summary(self:info())
+end
+
+return M

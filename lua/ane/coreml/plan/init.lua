@@ -1,0 +1,426 @@
+--- Plans a model for the Neural Engine: packages, bytes, and where each operation is predicted to run, with the law that says so.
+-- Needs ane.core, ane.model.loader, ane.coreml.plan.*, ane.recipe.shapes and ane.util.schema.
+-- Usage: `print(plan.of_path("model.gguf"))`
+--
+-- Cuts and laws are the core's (csrc/mil/partition.h, residency.def); bytes come from the shapes of the weights. Nothing here was measured
+-- on a Neural Engine: every verdict is a prediction.
+
+local core = require "ane.core"
+local loader = require "ane.model.loader"
+local reported = require "ane.coreml.plan.reported"
+local schema = require "ane.util.schema"
+local shapes = require "ane.recipe.shapes"
+local show = require "ane.coreml.plan.show"
+local trace = require "ane.model.trace"
+
+local M = {}
+
+--- Ways to cut a mixture -> parts; "auto": as few as the law allows.
+M.experts = { auto = 0, whole = 1, halves = 2, each = 1 << 20 }
+
+local function chip_names()
+  local names = {}
+  for i, c in ipairs(core.mil_chips()) do names[i] = c.name end
+  return names
+end
+
+local function known_forms(mixed)
+  local known = {}
+  for _, name in ipairs(core.mil_schemes()) do known[name] = true end
+  for pattern, form in pairs(mixed) do
+    if type(pattern) ~= "string" then return "must be a table {pattern = form}" end
+    if not known[form] then return ("has form %q for %q: choose %s"):format(tostring(form), pattern, table.concat(core.mil_schemes(),
+      ", ")) end
+  end
+end
+
+local function wrong_profiles(list)
+  for i = 1, math.max(#list, 1) do
+    if math.type(list[i]) ~= "integer" or list[i] < 1 or list[i] > 1 << 20 then return "must be a list of numbers of tokens" end
+    if i > 1 and list[i] <= list[i - 1] then return "must ascend" end
+  end
+end
+
+--- Options of plan.
+--   weights: form of the matrices (int8, int8-channel, int4-block, lut4, ..., fp16); mixed: {pattern = form}: for weights whose
+--   names fit the pattern, or contain it where none fits
+--   context: positions that the states hold; max_t: tokens of a call at most (4, or the context if that is less)
+--   fixed_t: list of fixed T, instead (classifiers)
+--   functions: "one" (each T or context has packages of its own) or "many" (each package has a function for each T and context, on one
+--   copy of the weights, over the same states; fixed_t then is { 1, 4, 128 } where neither it nor tiers are given)
+--   tiers: list of smaller contexts that are exported too: attention over the first positions only
+--   chip: whose limits hold; target, law: bytes of a package planned for and at most; rows: of a slice of the head
+--   slices: of the head; layers: most in a package; experts: auto, whole, halves or each
+--   layout: ct1 or c1t; norm: doubled or fp32; rope: tables as inputs, or as constants
+M.rules = {
+  weights = { type = "string", choices = core.mil_schemes(), default = "int8" },
+  mixed = { type = "table", check = known_forms },
+  context = { type = "integer", min = 1, max = 1 << 24 },
+  chip = { type = "string", choices = chip_names(), default = "M4 Max" },
+  target = { type = "integer", min = 1 }, law = { type = "integer", min = 1 }, rows = { type = "integer", min = 1, max = 1 << 30 },
+  slices = { type = "integer", min = 1, max = 1 << 20 }, layers = { type = "integer", min = 1, max = 1 << 20 },
+  experts = { type = "string", choices = { "auto", "whole", "halves", "each" }, default = "auto" },
+  max_t = { type = "integer", min = 1, max = 1 << 20 },
+  fixed_t = { type = "table", check = wrong_profiles },
+  functions = { type = "string", choices = { "one", "many" }, default = "one" },
+  tiers = { type = "table", check = wrong_profiles },
+  layout = { type = "string", choices = { "ct1", "c1t" }, default = "ct1" },
+  norm = { type = "string", choices = { "doubled", "fp32" }, default = "doubled" },
+  rope = { type = "string", choices = { "inputs", "constants" }, default = "inputs" },
+}
+
+--- Fixed T of causal models with many functions, where nothing else is asked for: decoding, verifying, prefill.
+M.many_t = { 1, 4, 128 }
+
+--- The chip of this name.
+function M.chip(name)
+  for _, c in ipairs(core.mil_chips()) do
+    if c.name == name then return c end
+  end
+end
+
+-- ---- From a path to a graph ----------------------------------------------------------------------------------------------
+
+local function has_weights(folder)
+  for _, name in ipairs(core.list_dir(folder) or {}) do
+    if name:find "%.safetensors$" or name:find "%.safetensors%.index%.json$" or name:find "%.onnx$"
+      or name:find "%.gguf$" then return true end
+  end
+  return false
+end
+
+-- The configuration of a path that holds no weights: a JSON file, or a folder with config.json alone.
+local function config_only(path)
+  if path:find "%.json$" and not path:find "%.index%.json$" then return path end
+  local file = path:gsub("/+$", "") .. "/config.json"
+  if core.read_file(file) and not has_weights(path) then return file end
+end
+
+--- Opens what can be planned: a model file or folder, or a configuration without weights.
+-- @param opts recipe
+-- @return {source, config, recipe, blank (true: no weights)}; or nil, message, code
+function M.open(path, opts)
+  local file = config_only(path)
+  local source, message, code = file and shapes.source(file), nil, nil
+  if not file then source, message, code = core.open(path) end
+  if not source then return nil, message, code end
+  local r, cfg
+  r, cfg, code = loader.identify(source, path, opts or {})
+  if not r then return nil, cfg, code end
+  return { source = source, config = cfg, recipe = r, blank = file ~= nil }
+end
+
+--- The graph of a bundle, ready to be cut.
+-- @return graph; or nil, message, code
+function M.graph(bundle)
+  if not bundle.recipe then return nil, "this model was not built by a recipe: it cannot be cut into packages", "unsupported" end
+  local graph, message, code = require("ane.recipe").build(bundle.recipe, bundle.config, bundle.source)
+  if not graph then return nil, message, code end
+  local ok
+  ok, message, code = graph:pass "dead_code"
+  if not ok then return nil, message, code end
+  return graph
+end
+
+-- ---- Options for the core ------------------------------------------------------------------------------------------------
+
+local function any_fits(graph, glob)
+  for _, w in ipairs(graph:consts()) do
+    if trace.fits(w.name, { glob }) then return true end
+  end
+  return false
+end
+
+-- The glob for weights' whole names that a pattern stands for: itself where that fits any, else what contains it; nil: nothing fits.
+local function glob_of(graph, pattern)
+  if any_fits(graph, pattern) then return pattern end
+  local around = "*" .. pattern .. "*"
+  return any_fits(graph, around) and around or nil
+end
+
+-- Weights whose names fit a pattern, each with its form; the longest pattern that fits wins, of equal ones the later by name.
+local function forms_of(graph, mixed)
+  local patterns, forms = {}, {}
+  for pattern in pairs(mixed or {}) do patterns[#patterns + 1] = pattern end
+  table.sort(patterns, function(a, b) return #a < #b or #a == #b and a < b end)
+  for _, pattern in ipairs(patterns) do
+    local glob = glob_of(graph, pattern)
+    for _, w in ipairs(glob and graph:consts() or {}) do
+      if trace.fits(w.name, { glob }) then forms[w.name] = mixed[pattern] end
+    end
+  end
+  return forms
+end
+
+--- Profiles of fixed T: those asked for; 128, 256 and 512 for models that see tokens on both sides; for others none, or those of
+-- many_t that fit the context.
+function M.profiles(cfg, opts)
+  if opts.fixed_t then return opts.fixed_t end
+  if cfg.kind == "token_classifier" then return { 128, 256, 512 } end
+  local list = {}
+  if opts.functions ~= "many" or opts.tiers then return list end
+  for _, t in ipairs(M.many_t) do
+    if t <= M.context(cfg, opts) then list[#list + 1] = t end
+  end
+  return list
+end
+
+--- Positions of the states; of a model without states, which sees the tokens of one call, those of the call. Where none are asked for
+-- 512, or the model's if that is less.
+-- @param fixed_t T of the profile, or nil
+function M.context(cfg, opts, fixed_t)
+  if fixed_t and cfg.kind == "token_classifier" then return fixed_t end
+  return opts.context or math.min(512, cfg.context_length or 512)
+end
+
+--- Ways to call the model: each T with each context that holds it, the largest last.
+-- @return list of {fixed_t (nil: 1 .. max_t), context, tiered (true: there are several contexts)}; or nil, message, code
+function M.variants(cfg, opts)
+  local both_sides, list = cfg.kind == "token_classifier", {}
+  local profiles = M.profiles(cfg, opts)
+  if opts.tiers and both_sides then
+    return nil, "option tiers: this model sees the tokens of one call, its contexts are those of fixed_t", "unsupported"
+  end
+  for i = 1, math.max(#profiles, 1) do
+    local full = M.context(cfg, opts, profiles[i])
+    local contexts = table.move(opts.tiers or {}, 1, #(opts.tiers or {}), 1, {})
+    if contexts[1] and contexts[#contexts] >= full then
+      return nil, ("option tiers: %d is not below the context of %d"):format(contexts[#contexts], full), "invalid"
+    end
+    contexts[#contexts + 1] = full
+    for _, context in ipairs(contexts) do
+      if (profiles[i] or opts.max_t) <= context or context == full then
+        list[#list + 1] = { fixed_t = profiles[i], context = context, tiered = opts.tiers ~= nil }
+      end
+    end
+  end
+  table.sort(list, function(a, b)
+    if a.context ~= b.context then return a.context < b.context end
+    return (a.fixed_t or 0) < (b.fixed_t or 0)
+  end)
+  return list
+end
+
+-- Functions of a package, the default first: what can do all that the others can, in the smallest calls where there are states.
+local function functions_of(cfg, variants)
+  local out, first = {}, #variants
+  if cfg.kind ~= "token_classifier" then
+    while first > 1 and variants[first - 1].context == variants[#variants].context do first = first - 1 end
+  end
+  out[1] = variants[first]
+  for i, v in ipairs(variants) do
+    if i ~= first then out[#out + 1] = v end
+  end
+  return out
+end
+
+--- Bytes of a package that are planned for, and at most: the chip's, unless said.
+function M.limits(opts)
+  local chip = M.chip(opts.chip)
+  local target = opts.target or math.min(chip.target, opts.law or chip.target)
+  return target, opts.law or math.max(chip.law, target)
+end
+
+--- Options as core.mil_plan and core.mil_exporter take them.
+-- @param opts checked options of plan
+-- @param variant one of variants; or all of them, which become functions
+function M.core_options(graph, cfg, opts, variant)
+  local target, law = M.limits(opts)
+  local fixed_t, functions, context = variant.fixed_t, nil, variant.context
+  if variant[1] then functions, context = functions_of(cfg, variant), variant[#variant].context end
+  return {
+    weights = opts.weights, schemes = forms_of(graph, opts.mixed), target = target, law = law, rows = opts.rows, slices = opts.slices,
+      layers = opts.layers,
+    expert_parts = M.experts[opts.experts], context = context, max_t = opts.max_t, fixed_t = fixed_t, functions = functions,
+    layout = opts.layout, norm = opts.norm, rope = opts.rope,
+  }
+end
+
+-- max_t where none was asked for; or nil, message, code where a call would not fit in the context.
+local function settle_calls(cfg, opts)
+  if cfg.kind == "token_classifier" then
+    opts.max_t = opts.max_t or 4
+    return true
+  end
+  local context = M.context(cfg, opts)
+  for _, t in ipairs(opts.fixed_t or { opts.max_t }) do
+    if t > context then
+      local name = opts.fixed_t and "fixed_t" or "max_t"
+      return nil, ("option %s: a call of %d tokens does not fit in a context of %d"):format(name, t, context), "invalid"
+    end
+  end
+  opts.max_t = opts.max_t or math.min(4, context)
+  return true
+end
+
+--- What is written as a whole: with many functions all variants at once, else each by itself.
+-- @param opts checked options; max_t is set where it is not there
+-- @param graph of the model
+-- @return list of what core_options takes; or nil, message, code
+function M.parts(cfg, opts, graph)
+  local ok, why, word = settle_calls(cfg, opts)
+  if not ok then return nil, why, word end
+  for pattern in pairs(opts.mixed or {}) do
+    if not glob_of(graph, pattern) then return nil, ("option mixed: no weight matches %q"):format(pattern), "invalid" end
+  end
+  local variants, message, code = M.variants(cfg, opts)
+  if not variants then return nil, message, code end
+  return opts.functions == "many" and { variants } or variants
+end
+
+--- The name of a piece's package. slice: number of the head's slice, 0-based; variant: as core_options takes it, may be nil.
+function M.package_name(piece, slice, variant)
+  local name
+  if piece.kind == "layers" then
+    name = piece.first == piece.last and ("layer_%02d"):format(piece.first) or ("layer_%02d-%02d"):format(piece.first, piece.last)
+    if piece.parts then name = ("%s_part_%02d"):format(name, piece.part) end
+  elseif piece.kind == "experts" then
+    name = ("layer_%02d_experts_%03d-%03d"):format(piece.first, piece.from, piece.to - 1)
+    if piece.mixture then name = name .. "_" .. piece.mixture end
+  else
+    name = ("lm_head_%02d"):format(slice)
+  end
+  local v = variant or {}
+  if v.fixed_t then name = ("%s_t%d"):format(name, v.fixed_t) end
+  if v.tiered and piece.reads_keys then name = ("%s_c%d"):format(name, v.context) end
+  return name .. ".mlpackage"
+end
+
+--- Names of all pieces of a cut, each once.
+function M.package_names(pieces, variant)
+  local names, seen, slice = {}, {}, 0
+  for i, p in ipairs(pieces) do
+    names[i] = M.package_name(p, slice, variant)
+    if p.kind == "head" then slice = slice + 1 end
+    if seen[names[i]] then -- a second mixture in a layer
+      p.mixture = seen[names[i]]
+      names[i] = M.package_name(p, slice, variant)
+    end
+    seen[names[i]] = (seen[names[i]] or 0) + 1
+  end
+  return names
+end
+
+-- ---- The plan ------------------------------------------------------------------------------------------------------------
+
+local WORSE = { engine = 1, risk = 2, cpu = 3 }
+
+-- Convolutions by predicted device, and the laws that spoke, into the piece and the totals.
+local function count(piece, totals, spoke)
+  local convs = { engine = 0, risk = 0, cpu = 0 }
+  local worst = piece.finding.verdict
+  local function note(finding)
+    for _, id in ipairs(finding) do spoke[id] = (spoke[id] or 0) + 1 end
+  end
+  note(piece.finding)
+  for _, n in ipairs(piece.nodes) do
+    local v = piece.finding.verdict == "cpu" and "cpu" or n.finding.verdict
+    convs[v] = convs[v] + n.convs
+    if n.finding.verdict == "cpu" then worst = "cpu" end
+    note(n.finding)
+  end
+  for v, n in pairs(convs) do totals[v] = totals[v] + n end
+  piece.convs, piece.verdict = convs, worst
+end
+
+local function laws_that(spoke)
+  local list = {}
+  for _, law in ipairs(core.mil_rules()) do
+    if spoke[law.id] then
+      law.times = spoke[law.id]
+      list[#list + 1] = law
+    end
+  end
+  table.sort(list, function(a, b) return WORSE[a.verdict] > WORSE[b.verdict] end)
+  return list
+end
+
+local function report_of(cfg)
+  for _, row in ipairs(reported) do
+    local fits = true
+    for key, value in pairs(row.match) do fits = fits and cfg[key] == value end
+    if fits then return { name = row.name, reported = row.reported, why = row.why } end
+  end
+end
+
+local function state_bytes(pieces, context)
+  local sum = 0
+  for _, p in ipairs(pieces) do
+    for _, s in ipairs(p.states) do
+      local n = 2
+      for _, d in ipairs(s.shape) do n = n * (d == "context" and context or d) end
+      sum = sum + n
+    end
+  end
+  return sum
+end
+
+local meta = { __name = "ane.plan", __tostring = show.text, __index = {
+  --- The plan as Graphviz DOT, as SVG.
+  dot = function(self) return require("ane.coreml.plan.draw").dot(self) end,
+  svg = function(self) return require("ane.coreml.plan.draw").svg(self) end,
+} }
+
+local function cut(graph, cfg, opts, variant)
+  local cuts, message, code = core.mil_plan(graph, M.core_options(graph, cfg, opts, variant))
+  if not cuts then return nil, message, code end
+  local names = M.package_names(cuts.pieces, variant)
+  for i, p in ipairs(cuts.pieces) do p.name = names[i] end
+  return cuts
+end
+
+local function summary(cuts, bundle, opts, profiles, copies)
+  local cfg = bundle.config
+  local out = {
+    path = bundle.source:path(), architecture = cfg.architecture, kind = cfg.kind or "causal", weights = opts.weights, mixed = opts.mixed,
+    chip = opts.chip, context = M.context(cfg, opts, profiles[#profiles]), max_t = opts.max_t, profiles = profiles,
+    copies = copies, layout = opts.layout, norm = opts.norm, rope = opts.rope, functions = opts.functions, tiers = opts.tiers,
+    layers = cuts.layers, rows = cuts.rows, packages = cuts.pieces, residency = { engine = 0, risk = 0, cpu = 0 },
+    bytes = 0, largest = 0, embed_bytes = 0, predicted = true,
+  }
+  out.target, out.law = M.limits(opts)
+  if cuts.embedding then
+    out.embed_bytes = 2 * cuts.embedding.shape[1] * cuts.embedding.shape[2]
+  end
+  local spoke = {}
+  for _, p in ipairs(cuts.pieces) do
+    count(p, out.residency, spoke)
+    out.bytes, out.largest = out.bytes + p.bytes, math.max(out.largest, p.bytes)
+  end
+  out.state_bytes = state_bytes(cuts.pieces, out.context)
+  out.laws, out.reported = laws_that(spoke), report_of(cfg)
+  return setmetatable(out, meta)
+end
+
+--- Plans an open bundle (of ane.model.loader, or of M.open).
+-- @param opts checked options
+-- @return plan: prints as a table; fields bytes, largest, state_bytes, embed_bytes, layers, packages = list of {name, kind, first,
+-- last, part, parts (of a layer above the law), from, to, bytes, verdict, convs, finding, ins, outs, states, nodes, functions (list of
+-- {name, fixed_t or max_t, context})}, copies (sets of packages: one for each T and context where functions is "one"), residency
+-- (convolutions by predicted device), laws, reported; methods dot(), svg(); or nil, message, code
+function M.of(bundle, opts)
+  local graph <close>, message, code = M.graph(bundle)
+  if not graph then return nil, message, code end
+  local parts, cuts
+  parts, message, code = M.parts(bundle.config, opts, graph)
+  if not parts then return nil, message, code end
+  cuts, message, code = cut(graph, bundle.config, opts, parts[#parts])
+  if not cuts then return nil, message, code end
+  return summary(cuts, bundle, opts, M.profiles(bundle.config, opts), #parts)
+end
+
+--- Plans a model file, a folder, or a configuration without weights.
+-- @param opts see M.rules; also recipe
+-- @return plan; or nil, message, code
+function M.of_path(path, opts)
+  local rules = schema.merge(M.rules, { recipe = { type = { "table", "string" } } })
+  opts = schema.check(rules, opts, "plan", 2)
+  local bundle, message, code = M.open(path, opts)
+  if not bundle then return nil, message, code end
+  local plan
+  plan, message, code = M.of(bundle, opts)
+  bundle.source:close()
+  return plan, message, code
+end
+
+return M

@@ -1,0 +1,146 @@
+--- How large a model is for the Neural Engine: weights a form, states a context, and what bandwidth alone would allow.
+-- Needs ane.core, ane.coreml.plan and ane.util.schema. Usage: `print(size.of_path("model.gguf"))`
+--
+-- Rules of thumb from reports: decode reads all weights and the whole state once a token, so bandwidth / bytes is the limit; practice
+-- reached 40 to 70 % of it. A call of a package costs 0.1 to 2.3 ms beside its work, by two sources that differ. Every figure is
+-- "about".
+
+local core = require "ane.core"
+local planner = require "ane.coreml.plan"
+local schema = require "ane.util.schema"
+local show = require "ane.coreml.plan.show"
+
+local M = {}
+
+--- Share of the limit that practice reached.
+M.practice = { 0.4, 0.7 }
+--- Seconds that a call of a package costs beside its work: least and most of the reports.
+M.dispatch = { least = 0.1e-3, most = 2.3e-3,
+  source = "0.1-0.23 ms on M5 Pro (astronomical#540); 2.3 ms (john-rocky/CoreML-LLM:docs/MLX_GAP_ANALYSIS.md)" }
+
+--- Contexts that are told.
+M.tiers = { 128, 256, 512, 2048 }
+
+local function totals(graph, bundle, opts, form)
+  local own = {}
+  for key, value in pairs(opts) do own[key] = value end
+  own.weights = form
+  local parts, message, code = planner.parts(bundle.config, own, graph)
+  if not parts then return nil, message, code end
+  local row, written, cuts = { weights = form, bytes = 0, largest = 0, disk_bytes = 0 }, {}, nil
+  for _, part in ipairs(parts) do
+    cuts, message, code = core.mil_plan(graph, planner.core_options(graph, bundle.config, own, part))
+    if not cuts then return nil, message, code end
+    for i, name in ipairs(planner.package_names(cuts.pieces, part)) do
+      if not written[name] then row.disk_bytes = row.disk_bytes + cuts.pieces[i].bytes end
+      written[name] = true
+    end
+  end
+  row.packages = #cuts.pieces
+  for _, p in ipairs(cuts.pieces) do row.bytes, row.largest = row.bytes + p.bytes, math.max(row.largest, p.bytes) end
+  row.dispatch_s = { #cuts.pieces * M.dispatch.least, #cuts.pieces * M.dispatch.most }
+  return row, cuts
+end
+
+local function states(cuts, context)
+  local sum = 0
+  for _, p in ipairs(cuts.pieces) do
+    for _, s in ipairs(p.states) do
+      local n = 2
+      for _, d in ipairs(s.shape) do n = n * (d == "context" and context or d) end
+      sum = sum + n
+    end
+  end
+  return sum
+end
+
+local function chips(bytes, state, calls)
+  local out = {}
+  for i, c in ipairs(core.mil_chips()) do
+    local limit = c.bandwidth * 1e9 / (bytes + state)
+    local function with_calls(share, dispatch) return 1 / (1 / (limit * share) + calls * dispatch) end
+    out[i] = {
+      name = c.name, bandwidth = c.bandwidth, limit = limit, low = with_calls(M.practice[1], M.dispatch.most),
+      high = with_calls(M.practice[2], M.dispatch.least), memory_max = c.memory_max,
+    }
+  end
+  return out
+end
+
+local meta = { __name = "ane.size" }
+
+function meta:__tostring()
+  local head = "%s: %s, %.1f M parameters in packages, embedding on the host %s (about; nothing was run on a Neural Engine)"
+  local out = { head:format(self.path,
+    self.architecture, self.parameters / 1e6, show.bytes(self.embed_bytes)) }
+  out[#out + 1] = ("%-14s %10s %10s %9s  %s"):format("weights", "bytes", "largest", "packages", "calls cost a token")
+  for _, r in ipairs(self.forms) do
+    out[#out + 1] = ("%-14s %10s %10s %9d  %.1f .. %.1f ms"):format(r.weights, show.bytes(r.bytes), show.bytes(r.largest), r.packages,
+      1e3 * r.dispatch_s[1], 1e3 * r.dispatch_s[2])
+  end
+  for _, r in ipairs(self.forms) do
+    if r.weights == self.weights and r.disk_bytes ~= r.bytes then
+      out[#out + 1] = ("on disk, packages for each T and context: %s (--functions many: %s)"):format(show.bytes(r.disk_bytes),
+        show.bytes(r.bytes))
+    end
+  end
+  if #self.contexts > 0 then
+    local cells = {}
+    for i, t in ipairs(self.contexts) do cells[i] = ("%d: %s"):format(t.context, show.bytes(t.bytes)) end
+    out[#out + 1] = "states by context: " .. table.concat(cells, ", ")
+  end
+  out[#out + 1] = ("tokens/s with %s weights, context %d: bandwidth / bytes, and what practice and calls leave of it")
+    :format(self.weights, self.context)
+  for _, c in ipairs(self.chips) do
+    out[#out + 1] = ("  %-9s %4.0f GB/s  limit %7.1f  about %6.1f .. %.1f"):format(c.name, c.bandwidth, c.limit, c.low, c.high)
+  end
+  out[#out + 1] = "a call costs " .. self.dispatch_source
+  return table.concat(out, "\n")
+end
+
+--- Sizes of an open bundle. opts: checked options of plan.
+function M.of(bundle, opts)
+  local graph <close>, message, code = planner.graph(bundle)
+  if not graph then return nil, message, code end
+  local cfg = bundle.config
+  local out = {
+    path = bundle.source:path(), architecture = cfg.architecture, kind = cfg.kind or "causal", weights = opts.weights, forms = {},
+      contexts = {},
+    context = planner.context(cfg, opts), predicted = true, dispatch_source = M.dispatch.source,
+  }
+  local chosen, cuts
+  for i, form in ipairs(core.mil_schemes()) do
+    local row, c, why = totals(graph, bundle, opts, form)
+    if not row then return nil, c, why end
+    out.forms[i] = row
+    if form == opts.weights then chosen, cuts = row, c end
+    if form == "fp16" then out.parameters = row.bytes // 2 end
+  end
+  local stateful = cfg.kind ~= "token_classifier"
+  for _, tier in ipairs(stateful and M.tiers or {}) do
+    if tier <= (cfg.context_length or tier) then out.contexts[#out.contexts + 1] = { context = tier, bytes = states(cuts, tier) } end
+  end
+  local table_shape = cuts.embedding and cuts.embedding.shape or { 0, 0 }
+  out.embed_bytes = 2 * table_shape[1] * table_shape[2]
+  out.bytes, out.packages = chosen.bytes, chosen.packages
+  out.state_bytes = stateful and states(cuts, out.context) or 0
+  out.chips = chips(chosen.bytes, out.state_bytes, chosen.packages)
+  return setmetatable(out, meta)
+end
+
+--- Sizes of a model file, a folder, or a configuration without weights.
+-- @param opts those of plan; also recipe
+-- @return sizes: print as tables; fields bytes, parameters (in packages; slices of a head share their norm), forms = list of {weights,
+-- bytes, largest, packages, dispatch_s, disk_bytes (of all fixed T and tiers, where each has packages of its own)}, contexts = list of
+-- {context, bytes}, embed_bytes, state_bytes, chips = list of {name, bandwidth, limit, low, high (tokens/s)}; or nil, message, code
+function M.of_path(path, opts)
+  opts = schema.check(schema.merge(planner.rules, { recipe = { type = { "table", "string" } } }), opts, "size", 2)
+  local bundle, message, code = planner.open(path, opts)
+  if not bundle then return nil, message, code end
+  local size
+  size, message, code = M.of(bundle, opts)
+  bundle.source:close()
+  return size, message, code
+end
+
+return M

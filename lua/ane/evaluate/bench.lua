@@ -1,0 +1,122 @@
+--- Speed of a model: prefill and decoding at any depth, what they read and compute, and what the machine can do at most.
+-- Needs ane.core, ane.model, ane.model.profile. The words are llama-bench's: pp is a prompt fed at once, tg is tokens fed one by one, both
+-- behind `depth` tokens that are there already and not timed. Ids are random, or with `greedy` what the model says itself.
+-- Usage: `local rows = assert(bench.run(model, {prompts = {16, 512}, gens = {128}, depths = {0, 2048}, repetitions = 5}))`
+
+local core = require "ane.core"
+local profile = require "ane.model.profile"
+
+local M = {}
+
+local function random_ids(n, vocab, seed)
+  local ids = {}
+  for i = 1, n do ids[i] = math.floor(core.random(seed, i) * vocab) end
+  return ids
+end
+M.random_ids = random_ids
+
+-- Each feeds n tokens behind what is there and gives the seconds; or nil, message, code.
+local TESTS = {}
+
+function TESTS.pp(session, n, o)
+  local ids = random_ids(n, o.vocab, o.seed)
+  local started = core.clock()
+  local ok, message, code = session:feed(ids, { want = "last" })
+  if not ok then return nil, message, code end
+  session:argmax()
+  return core.clock() - started
+end
+
+function TESTS.tg(session, n, o)
+  local ids = random_ids(n, o.vocab, o.seed)
+  local id = ids[1]
+  local started = core.clock()
+  for i = 1, n do
+    local ok, message, code = session:feed(id, { want = "argmax" })
+    if not ok then return nil, message, code end
+    local best = session:argmax()
+    id = o.greedy and best or ids[i + 1]
+  end
+  return core.clock() - started
+end
+
+-- What one run of n tokens reads and computes: {bytes and ops a token, matrix_ops a second}; {} where nothing can tell.
+local function work_of(rows, n)
+  if not rows then return {} end
+  local seconds, ops = 0, 0
+  for _, row in ipairs(rows) do
+    if row.op == "linear" or row.op == "experts" then seconds, ops = seconds + row.seconds, ops + row.ops end
+  end
+  return { bytes = rows.total.bytes / n, ops = rows.total.ops / n, matrix_ops = seconds > 0 and ops / seconds or nil }
+end
+
+-- One test at one depth: the row, the seconds of the run that does not count; or nil, message, code.
+local function measure(model, session, kind, n, depth, o)
+  local row = { test = kind, tokens = n, depth = depth, rates = {} }
+  local first
+  for r = 0, o.repetitions do
+    local ok, message, code = session:rewind(depth)
+    if not ok then return nil, message, code end
+    local profiled = r == 0 and profile.start(model)
+    local seconds
+    seconds, message, code = TESTS[kind](session, n, { vocab = model.vocab, seed = r, greedy = o.greedy })
+    if not seconds then return nil, message, code end
+    if r == 0 then
+      first = seconds
+      for key, value in pairs(work_of(profiled and profile.take(model), n)) do row[key] = value end
+      if profiled then profile.stop(model) end
+    else
+      row.rates[r] = n / seconds
+    end
+  end
+  return row, first
+end
+
+-- In the order of llama-bench: prompts, then decoding.
+local function tests_of(o)
+  local tests = {}
+  for _, kind in ipairs { { "pp", o.prompts }, { "tg", o.gens } } do
+    for _, n in ipairs(kind[2] or {}) do
+      if n > 0 then tests[#tests + 1] = { kind = kind[1], n = n } end
+    end
+  end
+  return tests
+end
+
+--- Measures a model.
+-- @param model a loaded one whose context holds the deepest test
+-- @param o prompts, gens (lists of tokens; 0: no such test), depths (list; default {0}), repetitions (after one that does not count),
+-- greedy (decode what the model says instead of random ids), progress = function(row) after each test
+-- @return list of {test ("pp", "tg"), tokens, depth, rates (tokens a second of each repetition), bytes and ops (a token: weights and
+-- cached state read, multiplications and additions), matrix_ops (a second, of matrix products alone)}; its field first_s is what
+-- the very first run took; or nil, message, code
+function M.run(model, o)
+  local session <close>, message, code = model:session()
+  if not session then return nil, message, code end
+  local rows, tests = {}, tests_of(o)
+  for _, depth in ipairs(o.depths or { 0 }) do
+    local ok
+    ok, message, code = session:rewind(0)
+    if ok and depth > 0 then ok, message, code = session:feed(random_ids(depth, model.vocab, 1000), { want = "none" }) end
+    if not ok then return nil, message, code end
+    for _, test in ipairs(tests) do
+      local row, first, why = measure(model, session, test.kind, test.n, depth, o)
+      if not row then return nil, first, why end
+      rows[#rows + 1] = row
+      rows.first_s = rows.first_s or first
+      if o.progress then o.progress(row) end
+    end
+  end
+  return rows
+end
+
+--- Mean and standard deviation of a list (0 of a single value).
+function M.mean(list)
+  local sum, squares = 0, 0
+  for _, v in ipairs(list) do sum = sum + v end
+  local mean = sum / #list
+  for _, v in ipairs(list) do squares = squares + (v - mean) ^ 2 end
+  return mean, #list > 1 and math.sqrt(squares / (#list - 1)) or 0
+end
+
+return M

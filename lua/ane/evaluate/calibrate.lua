@@ -1,0 +1,158 @@
+--- What the columns of each weight are multiplied by: mean squares of activations on a text, the importance that guides
+-- int4-block and lut4 at load, q2_k .. q6_k in files, and the forms of exported packages.
+-- Needs ane.core, ane.model, ane.util.schema and ane.model.trace. Usage:
+--   local importance = assert(calibrate.run(model, text)); model:close()
+--   local small = ane.load(path, {weights = "lut4", importance = importance})
+--
+-- A layer's error is the error of W x; with W rounded to W + E its mean square is, but for correlations of x, the sum over
+-- columns of mean(x_c^2) E_rc^2 (the diagonal of the second moment: Hassibi and Stork 1993; as "imatrix" in llama.cpp).
+
+local core = require "ane.core"
+local model_of = require "ane.model"
+local schema = require "ane.util.schema"
+local trace = require "ane.model.trace"
+
+local M = {}
+
+--- Options of run.
+--   tokens: most tokens that are read; default 2048
+--   chunk: tokens read from an empty cache at a time; default 256
+--   progress: function(stage, done, total)
+M.rules = {
+  tokens = { type = "integer", min = 1, default = 2048 },
+  chunk = { type = "integer", min = 1, default = 256 },
+  progress = { type = "callable" },
+}
+
+-- The value; or raises {message, code}.
+local function try(value, message, code)
+  if value == nil then error({ message = message, code = code }, 0) end
+  return value
+end
+
+--- Runs of ids, each for an empty cache: of a text, a list of ids, or a list of those.
+-- @param chunk most ids of a run; most: of all
+-- @return list of lists of ids; or nil, message, code
+function M.runs(model, input, chunk, most)
+  local lists, out = {}, {}
+  local several = type(input) == "table" and math.type(input[1]) ~= "integer"
+  for i, one in ipairs(several and input or { input }) do
+    if type(one) == "string" then
+      local tokenizer = model.tokenizer
+      if not tokenizer then return nil, "the model has no tokenizer: give token ids instead of text", "unsupported" end
+      local ids, message, code = tokenizer:encode(one, { eos = false })
+      if not ids then return nil, message, code end
+      one = ids
+    end
+    if type(one) ~= "table" then return nil, ("prompt %d is a %s, wanted a text or a list of token ids"):format(i, type(one)), "invalid" end
+    lists[i] = one
+  end
+  local left = most or math.huge
+  for _, ids in ipairs(lists) do
+    for from = 1, #ids, chunk do
+      local n = math.min(chunk, #ids - from + 1, left)
+      if n > 0 then out[#out + 1] = table.move(ids, from, from + n - 1, 1, {}) end
+      left = left - n
+    end
+  end
+  if #out == 0 then return nil, "the text has no tokens", "invalid" end
+  return out
+end
+
+-- Input values of matrices, each once, and value -> names of the matrices that meet it.
+local function inputs_of(program)
+  local names, weights = {}, {}
+  for _, m in ipairs(program:info().matrices) do
+    if m.input then
+      if not weights[m.input] then
+        weights[m.input] = {}
+        names[#names + 1] = m.input
+      end
+      table.insert(weights[m.input], m.name)
+    end
+  end
+  return names, weights
+end
+
+-- Adds mean squares of n tokens to `sums`: value -> tensor.
+local function add(sums, squares, n)
+  for name, t in pairs(squares) do
+    local part = t * n
+    sums[name] = sums[name] and sums[name] + part or part
+  end
+end
+
+local function collect(bundle, kv, runs, opts)
+  local program = try(trace.program(bundle))
+  local names, weights = inputs_of(program)
+  local most = math.min(program:context(), program:max_chunk())
+  local session <close> = try(program:session { context = most, kv = kv })
+  local sums, tokens, total = {}, 0, 0
+  for _, ids in ipairs(runs) do total = total + #ids end
+  for _, ids in ipairs(runs) do
+    try(session:rewind(0))
+    add(sums, try(session:squares(ids, names)), #ids)
+    tokens = tokens + #ids
+    if opts.progress then opts.progress("calibrate", tokens, total) end
+  end
+  local importance = {}
+  for value, list in pairs(weights) do
+    for _, name in ipairs(list) do
+      local squares = sums[value] and sums[value] / tokens
+      importance[name] = squares
+      importance[name:match "^[^%[]+"] = squares -- a view: rows, or an expert, of a tensor of this name
+    end
+  end
+  return importance
+end
+
+--- Reads a text and collects the mean square of each column's input.
+-- @param model built by a recipe
+-- @param input a text, a list of token ids, or a list of texts and lists
+-- @param opts see rules
+-- @return tensor name (and name of a view, as weights_report has it) -> tensor [columns]; weights that meet no value with a
+-- name of its own (the second matrix of an expert)
+-- are not in it; or nil, message, code
+function M.run(model, input, opts)
+  opts = schema.check(M.rules, opts, "calibrate", 2)
+  schema.argument({ type = { "string", "table" } }, input, "calibrate: input", 2)
+  local bundle = model_of.bundle(model, 2)
+  local ok, result = pcall(function()
+    local chunk = math.min(opts.chunk, model.context)
+    return collect(bundle, model.kv, try(M.runs(model, input, chunk, opts.tokens)), opts)
+  end)
+  if ok then return result end
+  if type(result) == "table" and result.code then return nil, result.message, result.code end
+  error(result, 0)
+end
+
+--- Writes importance as a file, whole or not at all, and reads it: text lines "name count" each before that many float32.
+function M.save(importance, path)
+  local names, parts = {}, { "ane importance 1\n" }
+  for name in pairs(importance) do names[#names + 1] = name end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    local bytes = importance[name]:tostring()
+    parts[#parts + 1] = ("%s %d\n"):format(name, #bytes // 4) .. bytes
+  end
+  return core.write_file(path, table.concat(parts))
+end
+
+--- @return name -> tensor; or nil, message, code
+function M.load(path)
+  local text, message, code = core.read_file(path)
+  if not text then return nil, message, code end
+  local at = #"ane importance 1\n" + 1
+  if text:sub(1, at - 1) ~= "ane importance 1\n" then return nil, path .. ": is no file of importance", "format" end
+  local importance = {}
+  while at <= #text do
+    local name, count, from = text:match("^(%g+) (%d+)\n()", at)
+    local n = count and math.tointeger(tonumber(count))
+    if not n or n < 1 or n > (#text - from + 1) // 4 then return nil, ("%s: damaged at byte %d"):format(path, at), "format" end
+    importance[name] = core.tensor({ n }, text:sub(from, from + 4 * n - 1))
+    at = from + 4 * n
+  end
+  return importance
+end
+
+return M

@@ -1,0 +1,150 @@
+--- What a change to a model costs: two models read the same text, and their distributions of the next token are compared.
+-- Needs ane.core and ane.util.schema. Usage: `local r = assert(compare.run(a, b, text)); print(r.kl.mean, r.top1)`
+--
+-- The text is cut into windows, each read from an empty cache; every token of a window but its first is scored: KL(A || B) of
+-- the two predictions for it (in nats), whether both hold the same token for the best, and how likely each thought it.
+
+local core = require "ane.core"
+local schema = require "ane.util.schema"
+
+local M = {}
+
+--- Options of run.
+--   chunk: tokens of a window; default 512, at most the shorter context
+--   progress: function(stage, done, total)
+M.rules = {
+  chunk = { type = "integer", min = 2 },
+  progress = { type = "callable" },
+}
+
+-- Logits of both models are held for so many bytes' worth of positions at a time.
+local MOST_BYTES = 16 << 20
+-- Divergences kept for the median: beyond these every other one is dropped, again and again.
+local MOST_KEPT = 1 << 18
+
+-- ---- Statistics ------------------------------------------------------------------------------------------------------
+
+local function new_tally()
+  return { count = 0, sum = 0.0, max = 0.0, max_at = nil, same = 0, log_a = 0.0, log_b = 0.0, kept = {}, stride = 1 }
+end
+
+local function keep(tally, kl)
+  if tally.count % tally.stride ~= 0 then return end
+  tally.kept[#tally.kept + 1] = kl
+  if #tally.kept < MOST_KEPT then return end
+  local half = {}
+  for i = 1, #tally.kept, 2 do half[#half + 1] = tally.kept[i] end
+  tally.kept, tally.stride = half, 2 * tally.stride
+end
+
+-- One scored token: logits of both models before it, its id, its place in the text.
+local function score(tally, a, b, id, at)
+  local kl, best_a, best_b, log_a, log_b = core.divergence(a, b, id)
+  keep(tally, kl)
+  tally.count, tally.sum = tally.count + 1, tally.sum + kl
+  if kl > tally.max or kl ~= kl then tally.max, tally.max_at = kl, at end
+  if best_a == best_b then tally.same = tally.same + 1 end
+  tally.log_a, tally.log_b = tally.log_a + log_a, tally.log_b + log_b
+end
+
+local function quantile(sorted, q)
+  return sorted[math.min(#sorted, math.floor(q * #sorted) + 1)]
+end
+
+local function report_of(tally, tokens)
+  table.sort(tally.kept)
+  local n = tally.count
+  return {
+    tokens = tokens, scored = n,
+    kl = {
+      mean = tally.sum / n, median = quantile(tally.kept, 0.5), p99 = quantile(tally.kept, 0.99), max = tally.max, max_at = tally.max_at,
+    },
+    top1 = tally.same / n,
+    perplexity = { a = math.exp(-tally.log_a / n), b = math.exp(-tally.log_b / n) },
+  }
+end
+
+-- ---- Reading ---------------------------------------------------------------------------------------------------------
+
+-- The value; or raises {message, code}, as the sessions' methods give it.
+local function try(value, message, code)
+  if value == nil then error({ message = message, code = code }, 0) end
+  return value
+end
+
+-- Scores ids[first .. last], a window, with `start` (an id or nil) before it.
+local function read_window(a, b, vocab, ids, first, last, start, tally)
+  try(a:rewind(0))
+  try(b:rewind(0))
+  if start then
+    try(a:feed(start, { want = "none" }))
+    try(b:feed(start, { want = "none" }))
+  end
+  local step = math.max(1, MOST_BYTES // (8 * vocab))
+  for from = first, last - 1, step do -- the last token is only predicted
+    local to = math.min(from + step - 1, last - 1)
+    local part = table.move(ids, from, to, 1, {})
+    try(a:feed(part, { want = "all" }))
+    try(b:feed(part, { want = "all" }))
+    for i = 1, #part do score(tally, a:logits(i), b:logits(i), ids[from + i], from + i) end
+  end
+end
+
+-- Ids of the text by both tokenizers, which must agree, and the token that begins a text (or nil).
+local function read_text(a, b, text)
+  if type(text) == "table" then return text end
+  if not a.tokenizer then error({ message = "the first model has no tokenizer: give token ids", code = "unsupported" }, 0) end
+  local ids = try(a.tokenizer:encode(text, { bos = false, eos = false }))
+  if b.tokenizer then
+    local others = try(b.tokenizer:encode(text, { bos = false, eos = false }))
+    for i = 1, math.max(#ids, #others) do
+      if ids[i] ~= others[i] then
+        local what = "the tokenizers differ: token %d of the text is %s for the first model, %s for the second"
+        error({ message = what:format(i, tostring(ids[i]), tostring(others[i])), code = "unsupported" }, 0)
+      end
+    end
+  end
+  return ids, a.tokenizer.add_bos and a.tokenizer.bos or nil
+end
+
+local function compare(a, b, text, opts)
+  if a.vocab ~= b.vocab then
+    local what = "the models have vocabularies of %d and %d tokens: only equal ones can be compared"
+    error({ message = what:format(a.vocab, b.vocab), code = "shape" }, 0)
+  end
+  local ids, start = read_text(a, b, text)
+  local most = math.min(a.context, b.context) - (start and 1 or 0)
+  local chunk = math.min(opts.chunk or 512, most)
+  if opts.chunk and opts.chunk > most then
+    error({ message = ("option chunk is %d, the models' contexts hold %d"):format(opts.chunk, most), code = "range" }, 0)
+  end
+  if #ids < 2 then error({ message = ("the text has %d tokens, wanted 2 or more"):format(#ids), code = "invalid" }, 0) end
+  local left <close> = try(a:session())
+  local right <close> = try(b:session())
+  local tally = new_tally()
+  for first = 1, #ids - 1, chunk do -- a last window of one token has nothing to score
+    local last = math.min(first + chunk - 1, #ids)
+    read_window(left, right, a.vocab, ids, first, last, start, tally)
+    if opts.progress then opts.progress("compare", last, #ids) end
+  end
+  local report = report_of(tally, #ids)
+  report.chunk = chunk
+  return report
+end
+
+--- Compares two loaded models on a text.
+-- @param a the model to be held to, b the one that was changed; their vocabularies are equal
+-- @param text a text, or a list of token ids
+-- @param opts see rules
+-- @return table: tokens, scored, chunk, kl = {mean, median, p99, max, max_at (index of the token)}, top1 (share of tokens
+-- with the same best one), perplexity = {a, b}; or nil, message, code
+function M.run(a, b, text, opts)
+  opts = schema.check(M.rules, opts, "compare", 2)
+  schema.argument({ type = { "string", "table" } }, text, "compare: text", 2)
+  local ok, result = pcall(compare, a, b, text, opts)
+  if ok then return result end
+  if type(result) == "table" and result.code then return nil, result.message, result.code end
+  error(result, 0)
+end
+
+return M

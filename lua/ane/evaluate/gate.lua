@@ -1,0 +1,172 @@
+--- The quality gate of a quantised model: hidden states, logits and best tokens against the model that it was made of.
+-- Needs ane.evaluate.calibrate, ane.model, ane.util.schema and ane.model.trace. Usage:
+--   local report = assert(gate.run(reference, small, {"The sky is", "Once upon"})); print(report); assert(report.ok)
+--
+-- Practice on the Neural Engine: well-converted int8 has cosines above 0.999; what lies between 0.92 and 0.97 is a bug, not
+-- noise: look at the norm convention, the embedding's scale, the place of the softcap.
+
+local calibrate = require "ane.evaluate.calibrate"
+local model_of = require "ane.model"
+local schema = require "ane.util.schema"
+local trace = require "ane.model.trace"
+
+local M = {}
+
+--- Least cosines: for `ok`, and below which there is a warning.
+M.OK, M.WARNING = 0.97, 0.999
+
+--- Options of run.
+--   chunk: tokens read from an empty cache at a time; default 256
+--   tokens: most tokens that are read
+--   hidden: function(model, ids) -> tensor [tokens, channels], the final hidden states; default those of models that are built
+--     by a recipe. nil (nothing) where a model shows none
+--   progress: function(stage, done, total)
+M.rules = {
+  chunk = { type = "integer", min = 1, default = 256 },
+  tokens = { type = "integer", min = 1 },
+  hidden = { type = "callable" },
+  progress = { type = "callable" },
+}
+
+-- A gap above which a best token counts as clear.
+local CLEAR = 0.5
+
+local function try(value, message, code)
+  if value == nil then error({ message = message, code = code }, 0) end
+  return value
+end
+
+-- The value that the head multiplies: what the last matrix meets.
+local function head_input(program)
+  local matrices = program:info().matrices
+  for i = #matrices, 1, -1 do
+    if matrices[i].input then return matrices[i].input end
+  end
+end
+
+--- Final hidden states of a model that was built by a recipe, after the last norm: [tokens, channels]; nil where it was not.
+function M.hidden(model, ids)
+  local bundle = model_of.bundle(model, 2)
+  if not bundle.options or not bundle.recipe then return nil end
+  local program, message, code = trace.program(bundle)
+  if not program then return nil, message, code end
+  local name = head_input(program)
+  local values
+  values, message, code = trace.run(program, ids, { name }, model.kv)
+  if not values then return nil, message, code end
+  return values[name]
+end
+
+-- ---- Cosines -----------------------------------------------------------------------------------------------------------
+
+local function new_tally() return { n = 0, sum = 0.0, least = math.huge, max_abs = 0.0 } end
+
+local function count(tally, a, b, at)
+  local d = a:compare(b)
+  tally.n, tally.sum = tally.n + 1, tally.sum + d.cosine
+  tally.max_abs = d.max_abs > tally.max_abs and d.max_abs or tally.max_abs
+  if d.cosine < tally.least or d.cosine ~= d.cosine then tally.least, tally.least_at = d.cosine, at end
+end
+
+local function result_of(tally)
+  if tally.n == 0 then return nil end
+  return { cosine = tally.sum / tally.n, least = tally.least, least_at = tally.least_at, max_abs = tally.max_abs, count = tally.n }
+end
+
+local function count_hidden(tally, a, b, offset)
+  local x, y = a:shape(), b:shape()
+  if x[1] ~= y[1] or x[2] ~= y[2] then
+    error({ message = ("hidden states are [%d, %d] and [%d, %d]"):format(x[1], x[2], y[1], y[2]), code = "shape" }, 0)
+  end
+  for i = 1, x[1] do count(tally, a:slice(1, i, i), b:slice(1, i, i), offset + i) end
+end
+
+-- ---- Reading -----------------------------------------------------------------------------------------------------------
+
+local function count_best(best, a, b)
+  local top = a:topk(2)
+  local same = top[1][1] == b:topk(1)[1][1]
+  best.of, best.agree = best.of + 1, best.agree + (same and 1 or 0)
+  if top[2] and top[1][2] - top[2][2] <= CLEAR then return end
+  best.clear, best.clear_agree = best.clear + 1, best.clear_agree + (same and 1 or 0)
+end
+
+-- Both models on one run of ids.
+local function read_run(left, right, ids, offset, logits, best)
+  try(left:rewind(0))
+  try(right:rewind(0))
+  try(left:feed(ids, { want = "all" }))
+  try(right:feed(ids, { want = "all" }))
+  for i = 1, #ids do
+    local a, b = left:logits(i), right:logits(i)
+    count(logits, a, b, offset + i)
+    count_best(best, a, b)
+  end
+end
+
+local function verdict(report)
+  local least = report.logits.cosine
+  if report.hidden then least = math.min(least, report.hidden.cosine) end
+  report.cosine = least
+  report.ok = least >= M.OK -- not so where it is no number
+  report.warning = least < M.WARNING or least ~= least
+  report.verdict = not report.ok and "fail" or report.warning and "warning" or "ok"
+end
+
+local Report = { __name = "ane.gate_report" }
+
+function Report:__tostring()
+  local function line(what, t)
+    if not t then return ("%-8s not shown by these models\n"):format(what) end
+    return ("%-8s cosine %.6f, least %.6f (token %d), largest difference %.4g\n"):format(what, t.cosine, t.least, t.least_at, t.max_abs)
+  end
+  local best = self.argmax
+  return line("hidden", self.hidden) .. line("logits", self.logits)
+    .. ("%-8s %d of %d equal; %d of %d where the gap is above %.1f\n"):format("best", best.agree, best.of, best.clear_agree,
+      best.clear, CLEAR)
+    .. ("%s: %d tokens in %d runs"):format(self.verdict, self.tokens, self.runs)
+end
+
+local function gate(a, b, input, opts)
+  if a.vocab ~= b.vocab then
+    error({ message = ("the models have vocabularies of %d and %d tokens"):format(a.vocab, b.vocab), code = "shape" }, 0)
+  end
+  local runs = try(calibrate.runs(a, input, math.min(opts.chunk, a.context, b.context), opts.tokens))
+  local hidden_of = opts.hidden or M.hidden
+  local logits, hidden, best = new_tally(), new_tally(), { of = 0, agree = 0, clear = 0, clear_agree = 0 }
+  local left <close> = try(a:session())
+  local right <close> = try(b:session())
+  local tokens = 0
+  for i, ids in ipairs(runs) do
+    read_run(left, right, ids, tokens, logits, best)
+    local x, y = hidden_of(a, ids), hidden_of(b, ids)
+    if x and y then count_hidden(hidden, x, y, tokens) end
+    tokens = tokens + #ids
+    if opts.progress then opts.progress("gate", i, #runs) end
+  end
+  local report = { runs = #runs, tokens = tokens, logits = result_of(logits), hidden = result_of(hidden), argmax = best }
+  verdict(report)
+  return setmetatable(report, Report)
+end
+
+--- Holds a model to the one that it was made of. For the cost of the weights alone both should run with fp32 activations.
+-- @param a the model to be held to
+-- @param b the one that was changed: loaded with other weights, or a package set
+-- @param input a text, a list of token ids, or a list of texts and lists: each a prompt for an empty cache
+-- @param opts see rules
+-- @return report: ok (cosines of hidden states and logits >= 0.97), warning (below 0.999), verdict ("ok", "warning", "fail"),
+-- cosine (the lower one), hidden (nil where a model shows none) and logits = {cosine (mean over tokens), least, least_at (token,
+-- from 1), max_abs, count}, argmax = {agree, of, clear_agree, clear (gap above 0.5)}, tokens, runs; it prints as lines; or
+-- nil, message, code
+function M.run(a, b, input, opts)
+  opts = schema.check(M.rules, opts, "gate", 2)
+  model_of.bundle(a, 2)
+  model_of.bundle(b, 2)
+  schema.argument({ type = { "string", "table" } }, input, "gate: input", 2)
+  local ok, result = pcall(gate, a, b, input, opts)
+  if ok then return result end
+  if type(result) == "table" and result.code then return nil, result.message, result.code end
+  error(result, 0)
+end
+
+return M

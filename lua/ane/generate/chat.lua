@@ -1,0 +1,302 @@
+--- Conversations: messages to a prompt through the model's own chat template, and an object that keeps the conversation.
+-- Needs ane.generate, jinja, schema and stream. A model without a template is an error, never another template.
+-- Usage: `local chat = model:chat {system = "Be brief."}; print(chat:say "Who are you?")`
+
+local generate = require "ane.generate"
+local schema = require "ane.util.schema"
+local stream = require "ane.generate.stream"
+
+local M = {}
+
+--- Options of the template, as ane.util.schema takes them.
+--   tools: list of function descriptions; documents: list of documents; both as transformers' apply_chat_template takes them
+--   template: name of one of the model's templates; default "tool_use" where tools are given and it exists, else "default"
+--   template_vars: more variables for the template, such as {enable_thinking = false}
+--   special_in_messages: control tokens spelled in the messages are those tokens (as transformers does), not text
+M.rules = {
+  tools = { type = "table" },
+  documents = { type = "table" },
+  template = { type = "string" },
+  template_vars = { type = "table" },
+  special_in_messages = { type = "boolean", default = false },
+}
+
+local function names_of(templates)
+  local names = {}
+  for name in pairs(templates) do names[#names + 1] = name end
+  table.sort(names)
+  return table.concat(names, ", ")
+end
+
+-- Source of the template that the options ask for.
+local function choose(tokenizer, opts)
+  if not tokenizer then return nil, "the model has no tokenizer, so no chat template: give token ids", "unsupported" end
+  local templates = tokenizer.chat_templates or {}
+  if next(templates) == nil then
+    return nil, "the model has no chat template: give a text prompt, written as the model was trained", "unsupported"
+  end
+  local name = opts.template
+  if not name then
+    local with_tools = opts.tools and next(opts.tools) ~= nil
+    name = with_tools and templates.tool_use and "tool_use" or "default"
+  end
+  local source = templates[name]
+  if not source then
+    return nil, ("the model has no chat template %q: choose %s"):format(name, names_of(templates)), "notfound"
+  end
+  return source, name
+end
+
+-- Compiled templates by source; the sources belong to tokenizers, which may go.
+local compiled = setmetatable({}, { __mode = "v" })
+
+local function compile(source)
+  local template = compiled[source]
+  if template then return template end
+  local message, code
+  template, message, code = require("ane.jinja").compile(source, { name = "chat template" })
+  if not template then return nil, message, code end
+  compiled[source] = template
+  return template
+end
+
+local SPECIAL = { "bos", "eos", "unk", "pad" }
+
+-- What transformers passes: messages, tools, documents, the flag, and the names of the control tokens that the model has.
+local function variables(tokenizer, messages, opts, prompt)
+  local null = require("ane.jinja").null
+  local vars = {
+    messages = messages, tools = opts.tools or null, documents = opts.documents or null, add_generation_prompt = prompt,
+  }
+  for _, name in ipairs(SPECIAL) do
+    local id = tokenizer[name]
+    if id then vars[name .. "_token"] = tokenizer:token(id) end
+  end
+  for name, value in pairs(opts.template_vars or {}) do vars[name] = value end
+  return vars
+end
+
+--- Puts messages through the model's template.
+-- @param tokenizer of the model
+-- @param messages list of {role =, content =, ...}
+-- @param opts see rules; add_generation_prompt = false leaves the reply's opening out
+-- @return the text, the template's name; or nil, message, code (a fault of the template has line and column)
+function M.render(tokenizer, messages, opts)
+  opts = opts or {}
+  local source, name, code = choose(tokenizer, opts)
+  if not source then return nil, name, code end
+  local template, message
+  template, message, code = compile(source)
+  if not template then return nil, message, code end
+  local text
+  text, message, code = template:render(variables(tokenizer, messages, opts, opts.add_generation_prompt ~= false))
+  if not text then return nil, code == "template" and "chat template: " .. message or message, code end
+  return text, name
+end
+
+-- Control tokens spelled in the users' words must stay words. The template's own are told from them by a mark that no text
+-- holds: noncharacters of Unicode around a number, which stand for the words until the template has been rendered.
+local OPEN, CLOSE = utf8.char(0xFDD0), utf8.char(0xFDD1)
+
+-- text with each control token that it spells replaced by a mark; the words go to found.
+local function mask_text(tokenizer, text, found)
+  local ids, spans = tokenizer:encode(text, { special = true, bos = false, eos = false, offsets = true })
+  local parts, at = {}, 1
+  for i, id in ipairs(ids or {}) do
+    local kind = tokenizer:token_type(id)
+    if kind == "control" or kind == "unknown" then
+      local first, last = spans[i][1], spans[i][2]
+      local word = text:sub(first, last)
+      if word ~= "" and word == tokenizer:piece(id) then
+        found[#found + 1] = word
+        parts[#parts + 1] = text:sub(at, first - 1) .. OPEN .. #found .. CLOSE
+        at = last + 1
+      end
+    end
+  end
+  if at == 1 then return text end
+  return table.concat(parts) .. text:sub(at)
+end
+
+-- A copy of a value in which the words are masked, wherever a text is a value (keys stay). Values of ane.jinja have a kind
+-- in their metatable; a dict of it is {keys, map}.
+local function mask(tokenizer, value, found)
+  if type(value) == "string" then return mask_text(tokenizer, value, found) end
+  if type(value) ~= "table" then return value end
+  local mt = getmetatable(value)
+  local kind = type(mt) == "table" and mt.kind
+  if kind == "dict" then return setmetatable({ keys = value.keys, map = mask(tokenizer, value.map, found) }, mt) end
+  if kind and kind ~= "list" then return value end
+  local copy = setmetatable({}, mt)
+  for key, item in pairs(value) do copy[key] = mask(tokenizer, item, found) end
+  return copy
+end
+
+-- Ids of a rendered text whose marks are put back as plain text.
+local function encode_masked(tokenizer, text, found)
+  local ids = {}
+  local function add(part, special)
+    if part == "" then return true end
+    local more, message, code = tokenizer:encode(part, { special = special, bos = false, eos = false })
+    if not more then return nil, message, code end
+    table.move(more, 1, #more, #ids + 1, ids)
+    return true
+  end
+  local at = 1
+  while true do
+    local first, last, number = text:find(OPEN .. "(%d+)" .. CLOSE, at)
+    local ok, message, code = add(text:sub(at, (first or 0) - 1), true)
+    if ok and first then ok, message, code = add(found[tonumber(number)] or "", false) end
+    if not ok then return nil, message, code end
+    if not first then return ids end
+    at = last + 1
+  end
+end
+
+--- Messages to token ids. Control tokens that the messages spell stay text, unless opts.special_in_messages.
+-- @return ids; or nil, message, code
+function M.encode(tokenizer, messages, opts)
+  opts = opts or {}
+  local found = {}
+  if tokenizer and not opts.special_in_messages then
+    messages = mask(tokenizer, messages, found)
+    local masked = { documents = mask(tokenizer, opts.documents, found), tools = mask(tokenizer, opts.tools, found) }
+    opts = setmetatable(masked, { __index = opts })
+  end
+  local text, message, code = M.render(tokenizer, messages, opts)
+  if not text then return nil, message, code end
+  if #found > 0 then return encode_masked(tokenizer, text, found) end
+  return tokenizer:encode(text, { special = true, bos = false, eos = false })
+end
+
+-- ---- The conversation ------------------------------------------------------------------------------------------------
+
+local RULES = schema.merge(generate.rules, M.rules, {
+  system = { type = "string" },
+  messages = { type = "table" },
+})
+local SAY = schema.merge(generate.rules, M.rules)
+
+local Chat = {}
+Chat.__index = Chat
+Chat.__name = "ane.chat"
+
+--- Makes a conversation with a model; `model:chat(opts)` does this.
+-- @param model an ane.model
+-- @param opts system: text of a first message; messages: a conversation to go on with; all else as defaults of say
+-- @param level for misuse, as error()'s
+-- @return a chat with messages (a list, free to be read and changed), last (details of the last reply), session; or nil,
+-- message, code
+function M.new(model, opts, level)
+  opts = schema.check(RULES, opts, "chat", (level or 1) + 1)
+  local ok, message, code = choose(model.tokenizer, opts)
+  if not ok then return nil, message, code end
+  local messages = table.move(opts.messages or {}, 1, #(opts.messages or {}), 1, {})
+  if opts.system then table.insert(messages, 1, { role = "system", content = opts.system }) end
+  opts.system, opts.messages = nil, nil
+  return setmetatable({ model = model, messages = messages, _defaults = opts }, Chat)
+end
+
+-- Options of one reply over those of the conversation; level: of the method's caller, as error()'s.
+local function options(self, opts, what, level)
+  local out = {}
+  for key, value in pairs(self._defaults) do out[key] = value end
+  for key, value in pairs(schema.check(SAY, opts, what, level + 1, true)) do out[key] = value end
+  return out
+end
+
+local function add(messages, said)
+  if said == nil then return 0 end
+  if type(said) == "string" then said = { role = "user", content = said } end
+  if type(said) ~= "table" then error("chat: what is said must be a text, a message or a list of messages, is a " .. type(said), 4) end
+  local list = said[1] and said or { said }
+  for i, message in ipairs(list) do
+    if type(message) ~= "table" or message.role == nil then error(("chat: message %d has no role"):format(i), 4) end
+  end
+  table.move(list, 1, #list, #messages + 1, messages)
+  return #list
+end
+
+-- A reply as templates take it: what is no UTF-8 becomes U+FFFD.
+local function as_utf8(text)
+  local _, bad = utf8.len(text)
+  while bad do
+    text = text:sub(1, bad - 1) .. "\u{FFFD}" .. text:sub(bad + 1)
+    _, bad = utf8.len(text, bad + 3)
+  end
+  return text
+end
+
+-- Starts a reply to what was said; on failure the messages are as before.
+local function reply(self, said, opts, what)
+  if self._closed then error("chat is closed", 3) end
+  if self.model.closed then error("model is closed", 3) end
+  if self._replying then error("chat: the reply before is not complete; close its stream first", 3) end
+  opts = options(self, opts, what, 3)
+  local messages = self.messages
+  local added = add(messages, said)
+  local run, ids, message, code
+  ids, message, code = M.encode(self.model.tokenizer, messages, opts)
+  if ids and not self.session then self.session, message, code = self.model:session() end
+  if ids and self.session then run, message, code = generate.start(self.session, self.model.tokenizer, ids, opts) end
+  if not run then
+    for _ = 1, added do table.remove(messages) end
+    return nil, message, code
+  end
+  run.result.timings.load_s = self.model.load_s
+  self._replying = true
+  return stream.new(run, function(pieces)
+    self._replying = false
+    self.last = pieces.result
+    if not self.session.closed then self.session:unstop() end
+    local text = as_utf8(pieces.result.text or "")
+    if pieces.result.stop == "closed" and text == "" then
+      for _ = 1, added do table.remove(messages) end
+    else
+      messages[#messages + 1] = { role = "assistant", content = text }
+    end
+  end, self.model._streams)
+end
+
+--- Says something and gives the whole reply. Both are then in `messages`.
+-- @param said a text of the user, a message, a list of messages, or nil to go on from the messages as they are
+-- @param opts any option of generate and of the template
+-- @return the text; or nil, message, code
+function Chat:say(said, opts)
+  local pieces <close>, message, code = reply(self, said, opts, "say")
+  if not pieces then return nil, message, code end
+  local result
+  result, message, code = pieces:finish()
+  if not result then return nil, message, code end
+  return result.text
+end
+
+--- The same piece by piece: `for piece in chat:stream "Hi" do io.write(piece) end`.
+-- @return an iterator as model:stream gives; or nil, message, code
+function Chat:stream(said, opts)
+  local pieces, message, code = reply(self, said, opts, "stream")
+  if not pieces then return nil, message, code end
+  return pieces, nil, nil, pieces
+end
+
+--- The prompt that the next reply would be computed from, as text.
+-- @return the text; or nil, message, code
+function Chat:render(opts)
+  local text, message, code = M.render(self.model.tokenizer, self.messages, options(self, opts, "render", 2))
+  if not text then return nil, message, code end
+  return text
+end
+
+--- Frees the conversation's session. Closing twice is fine.
+function Chat:close()
+  self._closed = true
+  if self.session then self.session:close() end
+end
+
+Chat.__close = Chat.close
+
+function Chat:__tostring()
+  return ("chat (%d messages)"):format(#self.messages)
+end
+
+return M

@@ -1,0 +1,387 @@
+--- The decode loop: prefill, choose, decode, stop; one token a step, so that callers may pause anywhere.
+-- Needs ane.core (clock), ane.generate.sampler, ane.util.schema, ane.generate.speculate, ane.generate.stops; works on an
+-- ane.generate.session. No coroutine and no C call stands between a callback and the caller, so callbacks may yield.
+-- Usage: `local run = generate.start(session, tokenizer, ids, opts); for piece in function() return run:next() end do ... end`
+
+local core = require "ane.core"
+local sampler = require "ane.generate.sampler"
+local schema = require "ane.util.schema"
+local speculate = require "ane.generate.speculate"
+local stops = require "ane.generate.stops"
+
+local M = {}
+
+local function check_strings(v)
+  local list = type(v) == "table" and v or { v }
+  for _, s in ipairs(list) do
+    if type(s) ~= "string" or s == "" then return "must be a string or a list of strings that are not empty" end
+  end
+end
+
+local function check_ngram(v)
+  if type(v) == "number" then return (math.type(v) ~= "integer" or v < 1) and "must be a positive integer" or nil end
+  for key, n in pairs(v) do
+    if key ~= "size" and key ~= "times" then return ("has no field %s: choose size, times"):format(tostring(key)) end
+    if math.type(n) ~= "integer" or n < 1 then return ("must have a positive integer as %s"):format(key) end
+  end
+  if not v.size then return "must have a size" end
+end
+
+local MOST_DRAFTED = 7 -- one call takes the last token and these
+
+-- Entry of a corpus that is no token id: its message.
+local function check_corpus(list)
+  for i = 1, #list do
+    if math.type(list[i]) ~= "integer" or list[i] < 0 then
+      return ("must have token ids as corpus, its entry %d is %s"):format(i, tostring(list[i]))
+    end
+  end
+end
+
+local function check_speculate(v)
+  if type(v) ~= "table" then return nil end
+  for key, value in pairs(v) do
+    if key == "max" then
+      if math.type(value) ~= "integer" or value < 1 or value > MOST_DRAFTED then
+        return ("must have a max of 1 .. %d"):format(MOST_DRAFTED)
+      end
+    elseif key ~= "corpus" then
+      return ("has no field %s: choose max, corpus"):format(tostring(key))
+    elseif type(value) ~= "string" and type(value) ~= "table" then
+      return "must have a text file's path or a list of token ids as corpus"
+    elseif type(value) == "table" then
+      local wrong = check_corpus(value)
+      if wrong then return wrong end
+    end
+  end
+end
+
+--- Options of generate, stream and chat, as ane.util.schema takes them, over those of ane.generate.sampler.
+--   max_tokens: most tokens of the reply; without it until an end token or the end of the context
+--   stop: a string or a list of strings; the reply ends before the first that appears
+--   ignore_eos: end tokens are tokens like any other; eos: list of ids that end the reply, instead of the model's own
+--   stop_ngram: {size = n, times = 3}, or n: the reply ends when the same n tokens came for the third time
+--   logprobs: n; each token's log probability and the n best at its place, from raw logits
+--   logits_processor: function(logits, ids), may change the tensor or return another; ids are prompt and reply, read only
+--   skip_special: false shows control tokens in the text
+--   speculate: true, or {max = drafted tokens of a call, corpus = path of a text or list of ids}: tokens that earlier text
+--   proposes are checked several in one call, where that pays (ane.generate.speculate). The reply is the same to the last token
+--   progress: function("prefill", done, total)
+M.rules = schema.merge(sampler.rules, {
+  max_tokens = { type = "integer", min = 0 },
+  stop = { type = { "string", "table" }, check = check_strings },
+  eos = { type = "table" },
+  ignore_eos = { type = "boolean", default = false },
+  stop_ngram = { type = { "integer", "table" }, check = check_ngram },
+  logprobs = { type = "integer", min = 0 },
+  logits_processor = { type = "callable" },
+  skip_special = { type = "boolean", default = true },
+  speculate = { type = { "boolean", "table" }, check = check_speculate },
+  progress = { type = "callable" },
+})
+
+local Run = {}
+Run.__index = Run
+Run.__name = "ane.run"
+
+local function set_of(ids)
+  local set = {}
+  for _, id in ipairs(ids or {}) do set[id] = true end
+  return set
+end
+
+--- Length of the longest common start of two lists.
+function M.common_prefix(a, b)
+  local n = math.min(#a, #b)
+  for i = 1, n do
+    if a[i] ~= b[i] then return i - 1 end
+  end
+  return n
+end
+
+local function repeats_of(opt)
+  if not opt then return nil end
+  if type(opt) == "table" then return stops.repeats(opt.size, opt.times or 3) end
+  return stops.repeats(opt, 3)
+end
+
+-- Ids of a text in a file.
+local function read_text(tokenizer, path)
+  if not tokenizer then return nil, "option speculate: a text as corpus needs a tokenizer; give a list of ids", "unsupported" end
+  local text, message, code = core.read_file(path)
+  if not text then return nil, message, code end
+  return tokenizer:encode(text, { bos = false, eos = false })
+end
+
+-- Ids of a corpus: a list, or the path of a text. A drafted id is fed, so all of them must be the model's.
+local function read_corpus(session, tokenizer, corpus)
+  if type(corpus) == "string" then
+    local message, code
+    corpus, message, code = read_text(tokenizer, corpus)
+    if not corpus then return nil, message, code end
+  end
+  local n = session.n_ids or math.huge
+  for i = 1, #corpus do
+    if corpus[i] >= n then
+      return nil, ("option speculate: id %d at place %d of the corpus is not in 0 .. %d"):format(corpus[i], i, n - 1), "range"
+    end
+  end
+  return corpus
+end
+
+-- What a run needs to draft: {drafter, pace}; or nil, message, code.
+local function ahead_of(session, tokenizer, ids, opt)
+  if session.exact == false then
+    return nil, "option speculate: this engine's results depend on how tokens are cut into calls", "unsupported"
+  end
+  opt = opt == true and {} or opt
+  local corpus
+  if opt.corpus then
+    local message, code
+    corpus, message, code = read_corpus(session, tokenizer, opt.corpus)
+    if not corpus then return nil, message, code end
+  end
+  return { drafter = speculate.drafter(ids, corpus), pace = speculate.pace(opt.max or MOST_DRAFTED) }
+end
+
+--- Prepares a run. Nothing is computed before the first next().
+-- @param session what it holds already is kept as far as it is a start of ids; the rest is forgotten
+-- @param tokenizer or nil: pieces are then token ids
+-- @param ids the prompt, at least one token
+-- @param opts checked options (see rules)
+-- @return a run; or nil, message, code ("range" where the prompt does not fit; "unsupported" where speculate is impossible)
+function M.start(session, tokenizer, ids, opts)
+  if #ids == 0 then return nil, "the prompt is empty: there is no token to continue", "invalid" end
+  if #ids > session.context then
+    return nil, ("the prompt has %d tokens, the context holds %d"):format(#ids, session.context), "range"
+  end
+  local ahead, message, code
+  if opts.speculate then
+    ahead, message, code = ahead_of(session, tokenizer, ids, opts.speculate)
+    if not ahead then return nil, message, code end
+  end
+  local all = table.move(ids, 1, #ids, 1, {})
+  local strings = opts.stop or {}
+  local self = setmetatable({
+    session = session, opts = opts, all = all, ahead = ahead, row = -1,
+    decoder = tokenizer and tokenizer:stream { skip_special = opts.skip_special },
+    sampler = sampler.new(opts),
+    watch = stops.watch(type(strings) == "table" and strings or { strings }),
+    repeats = repeats_of(opts.stop_ngram),
+    eos = opts.ignore_eos and {} or set_of(opts.eos or tokenizer and tokenizer.eos_ids),
+    pieces = {},
+  }, Run)
+  self.searches = session.searches
+  self.plain = self.sampler.plain and not opts.logits_processor and not opts.logprobs
+  self.result = {
+    ids = {}, prompt_ids = ids, seed = self.sampler.seed, logprobs = opts.logprobs and {} or nil,
+    timings = { prefill_s = 0, decode_s = 0, prompt_tokens = #ids, cached_tokens = 0, tokens = 0 },
+  }
+  if self.decoder then self.decoder:push(ids[#ids]) end -- a leading space is dropped only from the start of the whole text
+  return self
+end
+
+-- Brings the session to the end of the prompt; what an earlier try fed is kept.
+local function prefill(self)
+  local started = core.clock()
+  local session, ids = self.session, self.all
+  local common = math.min(M.common_prefix(session.ids, ids), #ids - 1) -- the last one is fed for its logits
+  local ok, message, code = session:rewind(common)
+  if not ok then return nil, message, code end
+  local rest = common == 0 and ids or table.move(ids, common + 1, #ids, 1, {})
+  ok, message, code = session:feed(rest, { want = "last", progress = self.opts.progress })
+  self.result.timings.prefill_s = core.clock() - started
+  self.result.timings.cached_tokens = common
+  return ok, message, code
+end
+
+-- The most tokens that may be drafted behind the last one: what the reply, the context and the rope leave room for.
+local function most_drafted(self)
+  local length, opts = #self.all, self.opts
+  local most = math.min(MOST_DRAFTED, self.session.context - length)
+  if opts.max_tokens then most = math.min(most, opts.max_tokens - #self.result.ids - 1) end
+  local switch = self.session.switch_at -- beyond it the factors of all positions are others
+  if switch and length <= switch then most = math.min(most, switch - length) end
+  return most
+end
+
+-- Feeds the last token, with what is drafted behind it. Row i of the logits then follows the i-th token fed.
+local function step(self)
+  local session, all, ahead = self.session, self.all, self.ahead
+  if session.length ~= #all - 1 then -- fed before, but no token was chosen: a callback raised
+    local ok, message, code = session:rewind(#all - 1)
+    if not ok then return nil, message, code end
+  end
+  local draft, agreed
+  local most = ahead and most_drafted(self) or 0
+  self.unchecked = nil
+  if most > 0 then
+    draft, agreed = ahead.drafter:draft(most)
+    local length = draft and ahead.pace:length(agreed, most) or 0
+    if draft and length == 0 then self.unchecked = { id = draft[1], agreed = agreed } end
+    draft = length > 0 and table.move(draft, 1, length, 1, {}) or nil
+  end
+  local fed = draft and table.move(draft, 1, #draft, 2, { all[#all] }) or all[#all]
+  local started = core.clock()
+  local ok, message, code = session:feed(fed, { want = self.plain and "argmax" or draft and "all" or "last" })
+  local seconds = core.clock() - started
+  self.row = draft and 1 or -1
+  self.draft = draft and { ids = draft, agreed = agreed, seconds = seconds }
+  if ok and ahead and not draft then ahead.pace:stepped(seconds) end
+  return ok, message, code
+end
+
+-- Tells the draft which token was chosen: where it is the drafted one the next row is at hand, else the session forgets
+-- what it was fed behind.
+local function compare(self, id)
+  local draft, row = self.draft, self.row
+  local count = #draft.ids
+  if draft.ids[row] == id then
+    self.row = row + 1
+    return true
+  end
+  self.ahead.pace:checked(draft.agreed, count, row - 1, draft.seconds)
+  self.draft = nil
+  if row > count then return true end
+  return self.session:rewind(#self.all)
+end
+
+-- Gives up the rest of a draft: the session forgets what it was fed beyond `length` tokens.
+local function drop(self, length)
+  self.draft = nil
+  return self.session:rewind(length)
+end
+
+-- The next token from the logits at hand.
+local function choose(self)
+  local session, opts = self.session, self.opts
+  if self.plain then
+    local best, value = session:argmax(self.row)
+    if value > -math.huge then return best end
+    return nil, "no token has a number above minus infinity: nothing to choose from", "invalid"
+  end
+  local raw = session:logits(self.row)
+  local logits = raw
+  if opts.logits_processor then
+    local changed = opts.logits_processor(logits, self.all)
+    if changed ~= nil and type(changed) ~= "userdata" then
+      error("logits_processor must return a tensor, or nothing, has returned a " .. type(changed), 0)
+    end
+    logits = changed or logits
+  end
+  local id, message, code = self.sampler:next(logits, #self.all, self.all)
+  if not id then return nil, message, code end
+  if opts.logprobs then
+    if opts.logits_processor then raw = session:logits(self.row) end -- the processor may have changed the first copy
+    local logprob, top = sampler.logprobs(raw, id, opts.logprobs)
+    table.insert(self.result.logprobs, { id = id, logprob = logprob, top = top })
+  end
+  return id
+end
+
+-- Ends the run; gives the text that was still held back, or nil.
+local function finish(self, reason, found)
+  local tail = ""
+  if self.decoder and not found then
+    local text, stop = self.watch:push(self.decoder:flush())
+    tail, found = text, stop
+    if not found then tail = tail .. self.watch:flush() end
+  end
+  self.done = true
+  self.result.stop = found and "stop" or reason
+  self.result.stop_string = found
+  return tail
+end
+
+-- Text of a new token, checked for stop strings; ends the run where there is a reason to.
+local function take(self, id)
+  local result, opts = self.result, self.opts
+  if self.eos[id] then
+    result.eos_id = id
+    if result.logprobs then table.remove(result.logprobs) end
+    return finish(self, "eos")
+  end
+  table.insert(self.all, id)
+  table.insert(result.ids, id)
+  local text, found = "", nil
+  if self.decoder then text, found = self.watch:push(self.decoder:push(id)) end
+  if found then return text .. finish(self, "stop", found) end
+  if self.repeats and self.repeats:push(result.ids) then return text .. finish(self, "repeat") end
+  if opts.max_tokens and #result.ids >= opts.max_tokens then return text .. finish(self, "length") end
+  if #self.all > self.session.context then return text .. finish(self, "context") end
+  return text
+end
+
+-- How much of the head was read where the best ids were searched in it: {searched = tokens, share = mean}; nil where none was.
+local function head_use(self)
+  local before, now = self.searches, self.session.searches
+  local count = before and now and now[1] - before[1] or 0
+  return count > 0 and { searched = count, share = (now[2] - before[2]) / count / now[3] } or nil
+end
+
+local function advance(self)
+  if self.opts.max_tokens == 0 then return finish(self, "length") end
+  local started = core.clock()
+  local ok, message, code = true, nil, nil
+  if not self.begun then
+    ok, message, code = prefill(self)
+    self.begun = true -- not before: a callback may have raised
+    started = core.clock()
+  else
+    if self.draft and self.session.stopping then ok, message, code = drop(self, #self.all - 1) end
+    if ok and not self.draft then ok, message, code = step(self) end
+  end
+  local id
+  if ok then id, message, code = choose(self) end
+  if id and self.draft then ok, message, code = compare(self, id) end
+  local piece
+  if id and ok then
+    local length = #self.all
+    piece = take(self, id)
+    if self.done and self.draft then
+      ok, message, code = drop(self, length)
+      piece = ok and piece or nil
+    end
+  elseif code == "stopped" then
+    piece = finish(self, "stopped")
+  end
+  local timings = self.result.timings
+  timings.decode_s = timings.decode_s + (core.clock() - started)
+  timings.tokens = #self.result.ids
+  if self.ahead then
+    if id then self.ahead.drafter:push(id) end
+    if id and self.unchecked then self.ahead.pace:seen(self.unchecked.agreed, id == self.unchecked.id) end
+    self.unchecked = nil
+    timings.speculation = self.ahead.pace:stats()
+  end
+  timings.first_token_s = timings.first_token_s or timings.prefill_s + timings.decode_s
+  timings.head = head_use(self)
+  return piece, message, code, id
+end
+
+--- The next piece: text (maybe empty, while bytes or a possible stop string are held back), or an id where there is no
+-- tokenizer. nil when the reply has ended (see result.stop: eos, stop, length, context, repeat, stopped); nil, message,
+-- code where something failed.
+function Run:next()
+  if self.done then return nil end
+  local count = #self.result.ids
+  local piece, message, code, id = advance(self)
+  if not piece then
+    self.done = true
+    return nil, message, code
+  end
+  if self.decoder then
+    self.pieces[#self.pieces + 1] = piece
+    if self.done then self.result.text = table.concat(self.pieces) end
+    return piece
+  end
+  if #self.result.ids == count then return nil end
+  return id
+end
+
+--- Text so far.
+function Run:text()
+  return self.decoder and table.concat(self.pieces) or nil
+end
+
+return M

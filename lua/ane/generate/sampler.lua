@@ -1,0 +1,79 @@
+--- From logits to the next token: options, seed, and the window of the repetition penalty, over the chain in C.
+-- Needs ane.core. Order: repeat_penalty, logit_bias, temperature, top_k, top_p, min_p, draw.
+-- Usage: `local s = sampler.new {temperature = 0.8, top_p = 0.95, seed = 1}; local id = s:next(logits, position, ids)`
+
+local core = require "ane.core"
+
+local M = {}
+
+local function check_bias(bias)
+  for id, value in pairs(bias) do
+    if math.type(id) ~= "integer" or id < 0 or type(value) ~= "number" or value ~= value then
+      return ("must map token ids to numbers, has [%s] = %s"):format(tostring(id), tostring(value))
+    end
+  end
+end
+
+--- Options, as ane.util.schema takes them. temperature 0 (the default) is greedy: the best token, the lowest id where several are
+-- equal; repeat_penalty falls on the last repeat_window tokens of prompt and reply (0: all); logit_bias maps ids to what is
+-- added to their logits (-math.huge bans one); a seed is any integer, without one each call draws another.
+M.rules = {
+  temperature = { type = "number", min = 0, max = 1e6, default = 0 },
+  top_k = { type = "integer", min = 0, max = 0x7fffffff, default = 0 },
+  top_p = { type = "number", min = 0, max = 1, default = 1 },
+  min_p = { type = "number", min = 0, max = 1, default = 0 },
+  repeat_penalty = { type = "number", min = 1e-6, max = 1e6, default = 1 },
+  repeat_window = { type = "integer", min = 0, default = 64 },
+  logit_bias = { type = "table", check = check_bias },
+  seed = { type = "integer" },
+}
+
+-- A seed that no two calls share; math.random is the program's own and stays untouched.
+local fresh = 0
+local function fresh_seed()
+  fresh = fresh + 1
+  local _, low, high = core.random(os.time() ~ math.floor(core.clock() * 1e9), fresh)
+  return (high << 32 | low) & 0x1fffffffffffff -- 53 bits: survives JSON
+end
+
+local Sampler = {}
+Sampler.__index = Sampler
+Sampler.__name = "ane.sampler.chain"
+
+--- Makes a sampler.
+-- @param opts checked options (see rules)
+function M.new(opts)
+  local random = (opts.temperature or 0) > 0
+  local seed = opts.seed or random and fresh_seed() or 0
+  local chain = core.sampler {
+    temperature = opts.temperature, top_k = opts.top_k, top_p = opts.top_p, min_p = opts.min_p,
+    repeat_penalty = opts.repeat_penalty, logit_bias = opts.logit_bias, seed = seed,
+  }
+  local penalty = (opts.repeat_penalty or 1) ~= 1
+  return setmetatable({
+    seed = seed, window = penalty and (opts.repeat_window or 64), _chain = chain,
+    plain = not random and not penalty and next(opts.logit_bias or {}) == nil, -- the best raw logit will do
+  }, Sampler)
+end
+
+--- Chooses the token for a position.
+-- @param logits tensor, one value per token
+-- @param position index of the new token in the whole sequence: with the seed it fixes the random number
+-- @param ids the tokens before it, for the repetition penalty
+-- @return id, its logit after penalty and bias; or nil, message, code
+function Sampler:next(logits, position, ids)
+  local recent
+  if self.window then
+    local n = #ids
+    recent = table.move(ids, self.window == 0 and 1 or math.max(1, n - self.window + 1), n, 1, {})
+  end
+  return self._chain:draw(logits, position, recent)
+end
+
+--- Log probability of a token and of the `top` best, from raw logits.
+-- @return logprob, list of {id, logprob}
+function M.logprobs(logits, id, top)
+  return core.logprobs(logits, id, top)
+end
+
+return M

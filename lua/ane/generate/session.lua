@@ -1,0 +1,274 @@
+--- Sessions: the cached past of one sequence, fed with tokens, asked for logits.
+-- Needs ane.util.schema and a program of ane.core. Calls longer than one chunk are cut here, so that an interrupt, a stop flag or
+-- a callback acts between chunks; results do not depend on the cut.
+-- Usage: `local s <close> = model:session(); s:feed({1, 2, 3}, {want = "all"}); print(s.length, s:argmax(), s:logits(-1):topk(5))`
+
+local schema = require "ane.util.schema"
+
+local M = {}
+
+local Session = {}
+
+local FEED = {
+  want = { type = "string", choices = { "last", "all", "argmax", "none" }, default = "last" },
+  chunk = { type = "integer", min = 1 },
+  progress = { type = "callable" },
+  each = { type = "callable" },
+}
+
+-- The open core session; raises at the level of the method's caller.
+local function opened(self)
+  return self._core or error("session is closed", 3)
+end
+
+-- Row i (from 1, or negative from the end) of n; raises like opened.
+local function row_of(i, n, what)
+  i = i == nil and -1 or i
+  if math.type(i) ~= "integer" then error(("%s: row must be an integer, is a %s"):format(what, type(i)), 3) end
+  local at = i < 0 and n + 1 + i or i
+  if at < 1 or at > n then
+    if n == 0 then error(what .. ": the last feed left no rows; ask for them with want = \"last\", \"all\" or \"argmax\"", 3) end
+    error(("%s: row %d of %d"):format(what, i, n), 3)
+  end
+  return at
+end
+
+-- The ids as a list; nil, message, code where one is no token of the model. Checked here for all chunks before the first.
+local function check_ids(ids, vocab)
+  if math.type(ids) == "integer" then ids = { ids } end
+  if type(ids) ~= "table" then error("feed: ids must be a list of token ids, is a " .. type(ids), 3) end
+  for i = 1, #ids do
+    local id = ids[i]
+    if math.type(id) ~= "integer" then error(("feed: id %d is %s, not a token id"):format(i, tostring(id)), 3) end
+    if id < 0 or id >= vocab then return nil, ("id %d at place %d is not in 0 .. %d"):format(id, i, vocab - 1), "range" end
+  end
+  return ids
+end
+
+-- What one chunk's rows were, for a feed of several chunks: results of the core last only until the next chunk.
+local function keep(rows, core, want)
+  for i = 1, want == "none" and 0 or core:rows() do
+    if want == "argmax" then
+      local id, value = core:argmax(i)
+      rows[#rows + 1] = { id = id, value = value }
+    else
+      rows[#rows + 1] = { logits = core:logits(i) }
+    end
+  end
+end
+
+--- Feeds tokens behind those that are cached.
+-- @param ids list of 0-based token ids, or one id
+-- @param opts want = "last" (default: logits of the last token), "all" (of every token), "argmax" (only the best id and its
+-- logit for every token) or "none"; progress = function("prefill", done, total); chunk = at most so many tokens at a time;
+-- each = function(session, first, count), called after each chunk with the rows of that chunk in session:logits(1 .. count)
+-- (rows are then not kept beyond the chunk: for long inputs with want = "all")
+-- @return true; or nil, message, code: "range" where the context is full or an id is no token (nothing is fed then),
+-- "stopped" after stop() (what was fed before stays: see length)
+function Session:feed(ids, opts)
+  local core = opened(self)
+  local message, code
+  ids, message, code = check_ids(ids, self.n_ids)
+  if not ids then return nil, message, code end
+  opts = schema.check(FEED, opts, "feed", 2)
+  local n, length, context = #ids, core:length(), self.context
+  if length + n > context then
+    return nil, ("%d tokens after %d do not fit in a context of %d"):format(n, length, context), "range"
+  end
+  local size = math.min(self._program:max_chunk(), opts.chunk or math.huge)
+  local several = n > size and (opts.want == "all" or opts.want == "argmax") and not opts.each
+  self._rows, self._best_only = several and {} or nil, opts.want == "argmax"
+  for first = 1, n, size do
+    if self._stop then
+      self._stop, self._rows = nil, nil
+      return nil, ("stopped after %d of %d tokens"):format(first - 1, n), "stopped"
+    end
+    local last = math.min(first + size - 1, n)
+    local want = (opts.want ~= "last" or last == n) and opts.want or "none"
+    local part = (first == 1 and last == n) and ids or table.move(ids, first, last, 1, {})
+    local ok
+    ok, message, code = core:feed(part, want, length + n)
+    if not ok then
+      self._rows = nil
+      return nil, message, code
+    end
+    if several then keep(self._rows, core, want) end
+    if opts.each then opts.each(self, first, last - first + 1) end
+    if opts.progress then opts.progress("prefill", last, n) end
+    core = opened(self) -- a callback may have closed it
+  end
+  return true
+end
+
+--- Number of rows of the last feed that can be asked for.
+function Session:rows()
+  local core = opened(self)
+  return self._rows and #self._rows or core:rows()
+end
+
+--- Logits of a row of the last feed, as a tensor of one value per token id (a copy).
+-- @param i row, from 1, or negative from the end; default -1
+-- @raise where the last feed did not ask for logits
+function Session:logits(i)
+  local core = opened(self)
+  local at = row_of(i, self:rows(), "logits")
+  if self._best_only then error("logits: the last feed wanted \"argmax\", which keeps no logits", 2) end
+  if self._rows then return self._rows[at].logits end
+  return core:logits(at)
+end
+
+--- Best token of a row of the last feed (the lowest id where several are equal).
+-- @param i as for logits
+-- @return its id, its logit
+function Session:argmax(i)
+  local core = opened(self)
+  local at = row_of(i, self:rows(), "argmax")
+  local row = self._rows and self._rows[at]
+  if not row then return core:argmax(at) end
+  if row.id then return row.id, row.value end
+  return row.logits:argmax()
+end
+
+--- The k best tokens of a row: list of {id, logit}, best first.
+-- @param k how many
+-- @param i as for logits
+function Session:topk(k, i)
+  opened(self)
+  schema.argument({ type = "integer", min = 0 }, k, "topk: k", 2)
+  local at = row_of(i, self:rows(), "topk")
+  return self:logits(at):topk(k)
+end
+
+--- Forgets all tokens from position n on. The logits of the last feed are gone.
+-- @param n the length to go back to, 0 .. length; negative: so many tokens fewer
+-- @return true; or nil, message, code
+function Session:rewind(n)
+  local core = opened(self)
+  local length = core:length()
+  schema.argument({ type = "integer", min = -length, max = length }, n, "rewind: length", 2)
+  self._rows = nil
+  return core:rewind(n < 0 and length + n or n)
+end
+
+--- Forgets all; what is fed next is the part of a longer sequence that stands behind n tokens. For models that see tokens on
+-- both sides: positions whose whole reach is fed then get what a run of the whole sequence gives, to the bit where n is a
+-- multiple of 64.
+-- @return true; or nil, message, code
+function Session:part(n)
+  local core = opened(self)
+  schema.argument({ type = "integer", min = 0 }, n, "part: tokens before", 2)
+  self._rows = nil
+  return core:part(n)
+end
+
+--- Writes tokens and state to a file (whole or not at all).
+-- @return true; or nil, message, code
+function Session:save(path)
+  local core = opened(self)
+  return core:save(schema.argument({ type = "string" }, path, "save: path", 2))
+end
+
+--- Reads what save wrote with the same model and options. A failure leaves the session as it was.
+-- @return true; or nil, message, code: "state" says what differs
+function Session:restore(path)
+  local core = opened(self)
+  schema.argument({ type = "string" }, path, "restore: path", 2)
+  local ok, message, code = core:restore(path)
+  if ok then self._rows = nil end
+  return ok, message, code
+end
+
+--- A second session with the same past (without the logits of the last feed).
+-- @return a session; or nil, message, code
+function Session:fork()
+  local core, message, code = opened(self):fork()
+  if not core then return nil, message, code end
+  return M.wrap(core, self._program, self.context, self._owner)
+end
+
+--- Ends the feed in progress before its next chunk (called from a callback, hook or other coroutine), or the next feed,
+-- with nil, message, "stopped".
+function Session:stop()
+  opened(self)
+  self._stop = true
+end
+
+--- Takes a stop back that no feed has seen yet.
+function Session:unstop()
+  opened(self)
+  self._stop = nil
+end
+
+--- Bytes of cached state that the tokens so far occupy.
+function Session:kv_bytes()
+  return opened(self):kv_bytes()
+end
+
+--- Frees the state. Closing twice is fine; any other use of a closed session raises.
+function Session:close()
+  local core = self._core
+  self._core, self._rows = nil, nil
+  if core then core:close() end
+  if self._owner then self._owner[self] = nil end
+end
+
+-- Properties: length (tokens cached), ids (their list, a copy), context (the most that fit), closed, stopping (stop was called
+-- and no feed has seen it yet); n_ids (ids 0 .. n_ids - 1 may be fed); exact (results do not depend on how tokens are cut into
+-- feeds), switch_at (sequences longer than this have other rope factors; nil: none has); searches ({count, bytes read, bytes of
+-- the whole head} of how best ids were found since loading, by all sessions of the program; nil where its head is never searched).
+local PROPERTIES = {
+  length = function(self) return opened(self):length() end,
+  ids = function(self) return opened(self):ids() end,
+  closed = function(self) return self._core == nil end,
+  stopping = function(self) return self._stop == true end,
+  searches = function(self)
+    local program = self._program
+    if not program.head then return nil end
+    local count, read, whole = program:head()
+    return whole > 0 and { count, read, whole } or nil
+  end,
+}
+
+-- __names is what completion offers.
+local meta = { __name = "ane.session.handle", __gc = Session.close, __close = Session.close, __names = Session }
+
+function meta:__index(key)
+  local method = Session[key]
+  if method ~= nil then return method end
+  local property = PROPERTIES[key]
+  if property then return property(self) end
+  return nil
+end
+
+function meta:__tostring()
+  if not self._core then return "session (closed)" end
+  return ("session (%d of %d tokens)"):format(self._core:length(), self.context)
+end
+
+--- Wraps a session of the core.
+-- @param core the userdata
+-- @param program the program it belongs to
+-- @param context the most tokens it holds
+-- @param owner table in which it stands as a key while open (the model closes those when it is closed)
+function M.wrap(core, program, context, owner)
+  local exact, switch_at = program:exact()
+  local self = setmetatable({
+    _core = core, _program = program, n_ids = program:n_ids(), _owner = owner, context = context, exact = exact, switch_at = switch_at,
+  }, meta)
+  if owner then owner[self] = true end
+  return self
+end
+
+--- Opens a session on a program.
+-- @param program of ane.core
+-- @param opts context (tokens), kv ("fp16", "fp32", "int8")
+-- @param owner see wrap
+-- @return a session; or nil, message, code
+function M.open(program, opts, owner)
+  local context = opts.context or program:context()
+  local core, message, code = program:session { context = context, kv = opts.kv }
+  if not core then return nil, message, code end
+  return M.wrap(core, program, context, owner)
+end
+
+return M

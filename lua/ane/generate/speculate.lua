@@ -1,0 +1,189 @@
+--- Drafts from what the text has said before (prompt lookup), and when to draft at all.
+-- Needs ane.util.schema. A drafter keeps the places of all runs of 2, 3 and 4 tokens, finds the earlier place that agrees longest
+-- with the end of the text and proposes what came behind it. A pace decides how many of those tokens are worth checking: a
+-- call of T tokens takes longer than one of a single token, and a draft may be wrong.
+-- Source of the idea: Saxena 2023, "Prompt Lookup Decoding"; Leviathan et al. 2023 for the expected number of tokens a call.
+-- Usage: `local d = speculate.drafter(ids); local draft, match = d:draft(7); d:push(id)`
+
+local schema = require "ane.util.schema"
+
+local M = {}
+
+-- ---- Drafter -----------------------------------------------------------------------------------------------------------
+
+local ORDERS = { 4, 3, 2 } -- longest first
+local CANDIDATES = 8 -- places looked at for each order
+local LONGEST = 32 -- agreement beyond this makes no difference
+
+local Drafter = {}
+Drafter.__index = Drafter
+
+-- A key for the n tokens that end at place i. Two runs may share one: agreement is counted on the tokens themselves.
+local function key_of(ids, i, n)
+  local key = n
+  for at = i - n + 1, i do key = key * 1000003 + ids[at] end
+  return key
+end
+
+--- A drafter of a text.
+-- @param ids the tokens so far; copied
+-- @param corpus list of more tokens to draft from, or nil; they count as said before everything else
+function M.drafter(ids, corpus)
+  schema.argument({ type = "table" }, ids, "drafter: ids", 2)
+  if corpus ~= nil then schema.argument({ type = "table" }, corpus, "drafter: corpus", 2) end
+  local self = setmetatable({ ids = {}, start = 0, last = {}, before = {} }, Drafter)
+  for _, n in ipairs(ORDERS) do self.last[n], self.before[n] = {}, {} end
+  for i = 1, corpus and #corpus or 0 do self:push(corpus[i]) end
+  self.start = #self.ids -- agreement does not reach back beyond the text's own start
+  for i = 1, #ids do self:push(ids[i]) end
+  return self
+end
+
+--- The next token of the text.
+function Drafter:push(id)
+  local ids = self.ids
+  local i = #ids + 1
+  ids[i] = id
+  for _, n in ipairs(ORDERS) do
+    if i - n >= self.start then
+      local last, key = self.last[n], key_of(ids, i, n)
+      self.before[n][i], last[key] = last[key], i
+    end
+  end
+end
+
+-- Tokens on which the texts that end at places a < b agree, at most LONGEST.
+local function agreement(self, a, b)
+  local ids, n = self.ids, 0
+  local most = math.min(LONGEST, b - self.start, a)
+  while n < most and ids[a - n] == ids[b - n] do n = n + 1 end
+  return n
+end
+
+-- The place before the end whose past agrees longest with the text's; of equals the latest. nil where none agrees.
+local function best_place(self)
+  local last = #self.ids
+  for _, n in ipairs(ORDERS) do
+    local best, longest = nil, n - 1
+    local place = last - n >= self.start and self.before[n][last] or nil
+    for _ = 1, CANDIDATES do
+      if not place then break end
+      local agreed = agreement(self, place, last)
+      if agreed > longest then best, longest = place, agreed end
+      place = self.before[n][place]
+    end
+    if best then return best, longest end
+  end
+end
+
+--- What may come next.
+-- @param most tokens, 1 or more
+-- @return list of 1 .. most tokens and the number of tokens of agreement behind it; or nil where nothing agrees
+function Drafter:draft(most)
+  local place, agreed = best_place(self)
+  if not place then return nil end
+  local ids, draft = self.ids, {}
+  local period = #ids - place -- a text that repeats goes on repeating
+  for i = 1, most do draft[i] = ids[place + i] or draft[i - period] end
+  return draft, agreed
+end
+
+-- ---- Pace --------------------------------------------------------------------------------------------------------------
+
+-- Classes of agreement, and the chance that the next drafted token is right before anything is known: reference texts repeat
+-- more surely the longer they agree.
+local CLASSES = { { 2, 0.45 }, { 3, 0.6 }, { 5, 0.7 }, { 9, 0.8 }, { math.huge, 0.88 } }
+local MEMORY = 0.9 -- weight of the past in the running averages of acceptance
+local COST_MEMORY = 0.7 -- and of seconds
+local SLOPE = 0.15 -- of a plain step, for a token more, where nothing is measured
+local WORTH = 1.05 -- a draft must promise this many times the tokens a second of plain steps
+local BUDGET = 0.015 -- of the time so far may have been lost on wrong drafts
+local GRACE, CREDIT = 2, 3 -- plain steps that may be lost at the start, and that what was won before pays for at most
+
+local Pace = {}
+Pace.__index = Pace
+
+--- How a machine and a text do: knows nothing at first.
+-- @param most tokens of a draft
+function M.pace(most)
+  local chance = {}
+  for i, class in ipairs(CLASSES) do chance[i] = class[2] end
+  return setmetatable({ most = most, chance = chance, cost = {}, spent = 0, lost = 0, calls = 0, drafted = 0, accepted = 0,
+    plain = 0, saved = 0 }, Pace)
+end
+
+local function class_of(agreed)
+  for i, class in ipairs(CLASSES) do
+    if agreed <= class[1] then return i end
+  end
+end
+
+-- Seconds of a call of t tokens as a multiple of one: measured, or from the next smaller one measured.
+local function relative_cost(self, t)
+  for known = t, 2, -1 do
+    local c = self.cost[known]
+    if c then return c / self.cost[1] + SLOPE * (t - known) end
+  end
+  return 1 + SLOPE * (t - 1)
+end
+
+--- How many tokens of a draft to check.
+-- @param agreed as Drafter:draft gives it
+-- @param most no more than this
+-- @return 0: none, a plain step is the better choice
+function Pace:length(agreed, most)
+  if not self.cost[1] then return 0 end -- first learn what a plain step takes
+  local room = GRACE + (BUDGET * self.spent - self.lost) / self.cost[1] -- plain steps that may be lost
+  local best, best_rate, tokens, right = 0, WORTH, 1, 1
+  for k = 1, math.min(most, self.most) do
+    local cost = relative_cost(self, k + 1)
+    if cost - 1 > room then break end
+    right = right * self.chance[class_of(agreed + k - 1)]
+    tokens = tokens + right -- one for sure, and each drafted one if it and all before it are right
+    if tokens / cost > best_rate then best, best_rate = k, tokens / cost end
+  end
+  return best
+end
+
+local function average(old, new, memory) return old and memory * old + (1 - memory) * new or new end
+
+--- A plain step took so many seconds.
+function Pace:stepped(seconds)
+  self.cost[1] = average(self.cost[1], seconds, COST_MEMORY)
+  self.spent, self.plain = self.spent + seconds, self.plain + 1
+end
+
+-- The next token of a text that agrees so far was right, or not.
+local function learn(self, agreed, right)
+  local class = class_of(agreed)
+  self.chance[class] = average(self.chance[class], right and 1 or 0, MEMORY)
+end
+
+--- A plain step has shown whether a draft that was not checked began right: drafts that do not pay cost nothing to watch.
+function Pace:seen(agreed, right) learn(self, agreed, right) end
+
+--- A draft was checked.
+-- @param agreed behind it
+-- @param drafted tokens of it
+-- @param accepted tokens that were right
+-- @param seconds of the call
+function Pace:checked(agreed, drafted, accepted, seconds)
+  for i = 1, math.min(accepted + 1, drafted) do learn(self, agreed + i - 1, i <= accepted) end
+  self.cost[drafted + 1] = average(self.cost[drafted + 1], seconds, COST_MEMORY)
+  self.spent = self.spent + seconds
+  self.calls, self.drafted, self.accepted = self.calls + 1, self.drafted + drafted, self.accepted + accepted
+  local gain = (accepted + 1) * self.cost[1] - seconds
+  self.saved = self.saved + gain
+  self.lost = math.max(-CREDIT * self.cost[1], self.lost - gain) -- what was won pays for what is lost
+end
+
+--- Counts and the estimated gain.
+-- @return {calls, drafted, accepted, speedup: seconds that plain steps would have taken for the same tokens, over those taken}
+function Pace:stats()
+  return {
+    calls = self.calls, drafted = self.drafted, accepted = self.accepted,
+    speedup = self.spent > 0 and (self.spent + self.saved) / self.spent or 1,
+  }
+end
+
+return M

@@ -1,0 +1,184 @@
+--- Configuration from GGUF metadata: "<architecture>.<key>" (ggml/docs/gguf.md).
+-- Needs nothing. Usage: `local cfg = require("ane.model.config.gguf").read(source)`; raises {message, code}.
+
+local M = {}
+
+local function fail(source, fmt, ...) error({ message = source:path() .. ": " .. fmt:format(...), code = "format" }, 0) end
+
+--- general.architecture; raises where there is none.
+function M.architecture(source)
+  local arch = source:meta "general.architecture"
+  if type(arch) ~= "string" or arch == "" then fail(source, "metadata key general.architecture is missing: this file holds no model") end
+  return arch
+end
+
+-- A number under A.key; nil where absent and not required.
+local function number(source, arch, key, required)
+  local name = arch .. "." .. key
+  local v = source:meta(name)
+  if v == nil and required then fail(source, "metadata key %s is missing", name) end
+  if v ~= nil and type(v) ~= "number" then fail(source, "metadata key %s is a %s, wanted a number", name, type(v)) end
+  return v
+end
+
+local MOST = 1 << 24
+
+local function check_whole(source, name, v, least)
+  local i = type(v) == "number" and math.tointeger(v)
+  if not i or i < least or i > MOST then
+    fail(source, "metadata key %s is %s, wanted a whole number from %d to %d", name, v, least, MOST)
+  end
+  return i
+end
+
+local function whole(source, arch, key, required, least)
+  local v = number(source, arch, key, required)
+  return v and check_whole(source, arch .. "." .. key, v, least)
+end
+
+-- A number greater than zero, where it is there.
+local function positive(source, arch, key)
+  local v = number(source, arch, key)
+  if v and not (v > 0 and v < math.huge) then fail(source, "metadata key %s.%s is %s, wanted a number above 0", arch, key, v) end
+  return v
+end
+
+-- A whole number, or a list of one a layer: then the largest, and where they differ the list is cfg.per_layer[field]. In
+-- lists 0 is fine: a layer without such heads (lfm2's convolutions).
+local function per_layer(source, cfg, field, key)
+  local name = cfg.architecture .. "." .. key
+  local list = source:meta(name)
+  if type(list) ~= "table" then return whole(source, cfg.architecture, key, false, 1) end
+  if #list ~= cfg.n_layer then
+    fail(source, "metadata key %s has %d numbers, wanted one for each of %d layers", name, #list, cfg.n_layer)
+  end
+  local most, out, differ = 0, {}, false
+  for i, v in ipairs(list) do
+    out[i] = check_whole(source, ("%s[%d]"):format(name, i - 1), v, 0)
+    most, differ = math.max(most, out[i]), differ or out[i] ~= out[1]
+  end
+  if most == 0 then fail(source, "metadata key %s is 0 for all layers", name) end
+  if differ then cfg.per_layer[field] = out end
+  return most
+end
+
+-- Sizes that must divide one another: a recipe would only say that shapes do not fit.
+local function check_heads(source, arch, cfg)
+  if cfg.n_head % cfg.n_head_kv ~= 0 then
+    fail(source, "metadata key %s.attention.head_count is %d, no multiple of attention.head_count_kv, %d", arch, cfg.n_head, cfg.n_head_kv)
+  end
+  if cfg.head_dim then return end
+  if cfg.d_model % cfg.n_head ~= 0 then
+    local what = "metadata key %s.embedding_length is %d, no multiple of attention.head_count, %d, and attention.key_length is missing"
+    fail(source, what, arch, cfg.d_model, cfg.n_head)
+  end
+  cfg.head_dim = cfg.d_model // cfg.n_head
+end
+
+local function check_rope_dims(source, arch, rope, head_dim)
+  if rope.dims % 2 == 0 and rope.dims <= head_dim then return end
+  fail(source, "metadata key %s.rope.dimension_count is %d, wanted an even number up to the head's %d", arch, rope.dims, head_dim)
+end
+
+-- A small tensor of divisors; nil where there is none.
+local function divisors(source, cfg, name)
+  if not source:tensor(name) then return nil end
+  local raw, message = source:read(name)
+  if not raw then fail(source, "tensor %s: %s", name, message) end
+  local list = {}
+  for at = 1, #raw, 4 do
+    local v = string.unpack("<f", raw, at)
+    if not (v > 0 and v < math.huge) then fail(source, "tensor %s holds %s: divisors are above 0", name, v) end
+    list[#list + 1] = v
+  end
+  cfg.tensors[name] = true
+  return list
+end
+
+-- The tensor rope_freqs.weight holds divisors of the frequencies (llama 3 scaling, folded by the converter), rope_factors_*
+-- those of longrope. Scaling type "none" and factor 1 mean no scaling.
+local function read_rope(source, cfg)
+  local arch = cfg.architecture
+  local function get(key) return positive(source, arch, "rope." .. key) end
+  local rope = {
+    theta = get "freq_base" or 10000.0, local_theta = get "freq_base_swa",
+    dims = whole(source, arch, "rope.dimension_count", false, 2) or cfg.head_dim,
+    factor = get "scaling.factor" or get "scale_linear", original_context = get "scaling.original_context_length",
+    attn_factor = get "scaling.attn_factor", beta_fast = get "scaling.yarn_beta_fast", beta_slow = get "scaling.yarn_beta_slow",
+  }
+  local scaling = source:meta(arch .. ".rope.scaling.type") or (rope.factor and "linear") or nil
+  if scaling ~= "none" and rope.factor ~= 1 then rope.scaling = scaling end
+  check_rope_dims(source, arch, rope, cfg.head_dim)
+  rope.divisors = divisors(source, cfg, "rope_freqs.weight")
+  rope.short_factors = divisors(source, cfg, "rope_factors_short.weight")
+  rope.long_factors = divisors(source, cfg, "rope_factors_long.weight")
+  if rope.short_factors or rope.long_factors then rope.scaling = "longrope" end
+  return rope
+end
+
+-- Which layers slide: every one but each n-th, or as a list of booleans says. As the words of config.json; nil where the file
+-- does not say.
+local function read_layer_types(source, cfg)
+  local name = cfg.architecture .. ".attention.sliding_window_pattern"
+  local v = source:meta(name)
+  if v == nil then return nil end
+  local list, period = {}, type(v) ~= "table" and check_whole(source, name, v, 0) or nil
+  if not period and #v ~= cfg.n_layer then
+    fail(source, "metadata key %s has %d entries, wanted one for each of %d layers", name, #v, cfg.n_layer)
+  end
+  for i = 1, cfg.n_layer do
+    local slides
+    if period then slides = period == 0 or i % period ~= 0 else slides = v[i] end
+    if slides == 0 or slides == 1 then slides = slides == 1 end
+    if type(slides) ~= "boolean" then fail(source, "metadata key %s[%d] is %s, wanted true or false", name, i - 1, tostring(slides)) end
+    list[i] = slides and "sliding_attention" or "full_attention"
+  end
+  return list
+end
+
+-- Ids that the tokenizer's keys name; nil where they name none, and where there is a vocabulary: the tokenizer then knows
+-- which of them end a reply.
+local function end_ids(source)
+  if source:meta_len "tokenizer.ggml.tokens" then return nil end
+  local ids = {}
+  for _, key in ipairs { "eos", "eot", "eom" } do
+    local id = source:meta(("tokenizer.ggml.%s_token_id"):format(key))
+    if math.type(id) == "integer" then ids[#ids + 1] = id end
+  end
+  return ids[1] and ids
+end
+
+--- The configuration (see ane.model.config).
+function M.read(source)
+  local arch = M.architecture(source)
+  local cfg = { format = "gguf", architecture = arch, name = source:meta "general.name", per_layer = {}, tensors = {} }
+  cfg.n_layer = whole(source, arch, "block_count", true, 1)
+  cfg.d_model = whole(source, arch, "embedding_length", true, 1)
+  cfg.d_ff = per_layer(source, cfg, "d_ff", "feed_forward_length")
+  cfg.n_head = whole(source, arch, "attention.head_count", true, 1)
+  cfg.n_head_kv = per_layer(source, cfg, "n_head_kv", "attention.head_count_kv") or cfg.n_head
+  cfg.head_dim = whole(source, arch, "attention.key_length", false, 1)
+  check_heads(source, arch, cfg)
+  cfg.norm_eps = positive(source, arch, "attention.layer_norm_rms_epsilon") or 1e-5
+  cfg.context_length = whole(source, arch, "context_length", false, 1)
+  cfg.vocab_size = whole(source, arch, "vocab_size", false, 1)
+  local window = whole(source, arch, "attention.sliding_window", false, 0)
+  cfg.sliding_window = window and window > 0 and window or nil
+  cfg.layer_types = read_layer_types(source, cfg)
+  cfg.rope = read_rope(source, cfg)
+  cfg.eos_ids = end_ids(source)
+  function cfg.key_of(field) return arch .. (field == "d_ff" and ".feed_forward_length" or ".attention.head_count_kv") end
+  function cfg.meta(key, kind)
+    if kind == "number" then return number(source, arch, key) end
+    if kind == "whole" or kind == "count" then return whole(source, arch, key, false, kind == "count" and 1 or 0) end
+    local v = source:meta(arch .. "." .. key)
+    local wanted = kind == "flag" and "boolean" or kind == "list" and "table"
+    if wanted and v ~= nil and type(v) ~= wanted then
+      fail(source, "metadata key %s.%s is %s, wanted a %s", arch, key, tostring(v), kind)
+    end
+    return v
+  end
+  return cfg
+end
+
+return M

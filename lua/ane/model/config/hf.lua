@@ -1,0 +1,368 @@
+--- Configuration from config.json and generation_config.json, as the transformers library writes them.
+-- Needs ane.core and ane.util.keys. Usage: `local cfg = require("ane.model.config.hf").read(source)`; raises {message, code}.
+--
+-- Keys come in two generations. Old: rope_theta, rope_scaling (null or a dict whose type is under `type` or `rope_type`),
+-- torch_dtype. New: rope_parameters (one dict, or one for each word of layer_types), dtype. Where both stand, the new one
+-- wins. What would change the result and is not known here is an error.
+
+local core = require "ane.core"
+local keys = require "ane.util.keys"
+
+local M = {}
+
+-- config.json while it is read: path (for messages), folder, raw (the decoded object).
+local Reader = {}
+Reader.__index = Reader
+
+function Reader:fail(code, fmt, ...) error({ message = self.path .. ": " .. fmt:format(...), code = code }, 0) end
+
+local function decode(path, text)
+  local raw, message, code = core.json_decode(text)
+  if not raw then error({ message = path .. ": " .. message, code = code }, 0) end
+  if type(raw) ~= "table" or (#raw > 0) then error({ message = path .. ": is no JSON object", code = "format" }, 0) end
+  return raw
+end
+
+-- A source may be a folder, a file in one, or a GGUF that holds the files' texts; one without weights names its configuration
+-- itself (config_path).
+local function open(source)
+  local path = source:path()
+  if source:format() == "gguf" then
+    local text, generation = source:meta "ane.config", source:meta "ane.generation_config"
+    path = path .. ": ane.config"
+    return setmetatable({ path = path, raw = decode(path, text), generation = generation }, Reader)
+  end
+  local folder = path
+  local text, message
+  if source.config_path then
+    path = source:config_path()
+    text, message = core.read_file(path)
+    if not text then error({ message = ("%s: %s"):format(path, message), code = "io" }, 0) end
+    return setmetatable({ path = path, folder = path:match "^(.*)/[^/]*$" or ".", raw = decode(path, text) }, Reader)
+  end
+  text, message = core.read_file(folder .. "/config.json")
+  if not text then
+    folder = path:match "^(.*)/[^/]*$" or "."
+    text = core.read_file(folder .. "/config.json")
+  end
+  if not text then
+    error({ message = ("%s: no configuration (%s): wanted a config.json beside the weights"):format(path, message), code = "notfound" }, 0)
+  end
+  path = folder .. "/config.json"
+  return setmetatable({ path = path, folder = folder, raw = decode(path, text) }, Reader)
+end
+
+-- ---- Values of a JSON object; `from` is the object, `where` its place for messages ("rope_scaling.") --------------------
+
+local function present(v) if v ~= core.null then return v end end
+
+-- A value in a message.
+local function kind(v)
+  if v == core.null then return "null" end
+  if type(v) == "string" then return ("'%s'"):format(#v > 60 and v:sub(1, 60) .. "..." or v) end
+  return type(v) == "table" and "a list or object" or tostring(v)
+end
+
+function Reader:number(key, from, where)
+  local v = present((from or self.raw)[key])
+  if v ~= nil and type(v) ~= "number" then self:fail("format", "key %s%s is %s, wanted a number", where or "", key, kind(v)) end
+  return v
+end
+
+local MOST = 1 << 31
+
+function Reader:whole(key, least, from, where)
+  local v = self:number(key, from, where)
+  if v == nil then return nil end
+  local i = math.tointeger(v)
+  if not i or i < least or i > MOST then
+    self:fail("format", "key %s%s is %s, wanted a whole number from %d to %d", where or "", key, v, least, MOST)
+  end
+  return i
+end
+
+function Reader:required(key)
+  return self:whole(key, 1) or self:fail("format", "key %s is missing", key)
+end
+
+function Reader:flag(key, from, where)
+  local v = present((from or self.raw)[key])
+  if v ~= nil and type(v) ~= "boolean" then self:fail("format", "key %s%s is %s, wanted true or false", where or "", key, kind(v)) end
+  return v
+end
+
+function Reader:string(key, from, where)
+  local v = present((from or self.raw)[key])
+  if v ~= nil and type(v) ~= "string" then self:fail("format", "key %s%s is %s, wanted a string", where or "", key, kind(v)) end
+  return v
+end
+
+-- A list whose entries are all of the type; nil where absent.
+function Reader:list(key, of, from, where)
+  local v = present((from or self.raw)[key])
+  if v == nil then return nil end
+  if type(v) ~= "table" or (#v == 0 and next(v) ~= nil) then
+    self:fail("format", "key %s%s is %s, wanted a list", where or "", key, kind(v))
+  end
+  local out = {}
+  for i, entry in ipairs(v) do
+    if type(entry) ~= of then self:fail("format", "key %s%s[%d] is %s, wanted a %s", where or "", key, i - 1, kind(entry), of) end
+    out[i] = entry
+  end
+  return out
+end
+
+-- ---- Rope ----------------------------------------------------------------------------------------------------------------
+
+-- What each type reads from its dict into the rope; the formulas are in ane.recipe.rope.
+local SCALINGS = {}
+
+local function factor_of(self, p, where)
+  return self:number("factor", p, where) or self:fail("format", "key %sfactor is missing", where)
+end
+
+-- One dict for all layers gives way to the key at the top, as in transformers.
+local function original_of(self, p, where)
+  local key = "original_max_position_embeddings"
+  local nested = p ~= self.raw.rope_parameters and p ~= self.raw.rope_scaling
+  return not nested and self:whole(key, 1) or self:whole(key, 1, p, where) or self:whole("max_position_embeddings", 1) or
+    self:fail("format", "key %soriginal_max_position_embeddings is missing", where)
+end
+
+-- The factor, where none is named.
+local function stretch_of(self, rope) return (self:whole("max_position_embeddings", 1) or rope.original_context) / rope.original_context end
+
+SCALINGS["default"] = function() end
+
+function SCALINGS.linear(self, rope, p, where)
+  rope.scaling, rope.factor = "linear", factor_of(self, p, where)
+end
+
+function SCALINGS.llama3(self, rope, p, where)
+  rope.scaling, rope.factor, rope.original_context = "llama3", factor_of(self, p, where), original_of(self, p, where)
+  for _, key in ipairs { "low_freq_factor", "high_freq_factor" } do
+    rope[key] = self:number(key, p, where) or self:fail("format", "key %s%s is missing", where, key)
+  end
+end
+
+-- Magnitude of YaRN with the two mscales of DeepSeek.
+local function yarn_magnitude(factor, mscale, mscale_all_dim)
+  local function m(scale) return factor > 1 and 0.1 * scale * math.log(factor) + 1 or 1.0 end
+  return m(mscale) / m(mscale_all_dim)
+end
+
+function SCALINGS.yarn(self, rope, p, where)
+  if p.long_factor then return SCALINGS.longrope(self, rope, p, where) end -- Phi-3's first files call longrope so
+  rope.scaling, rope.original_context = "yarn", original_of(self, p, where)
+  rope.factor = self:number("factor", p, where) or stretch_of(self, rope)
+  rope.beta_fast, rope.beta_slow = self:number("beta_fast", p, where), self:number("beta_slow", p, where)
+  rope.truncate = self:flag("truncate", p, where)
+  rope.attn_factor = self:number("attention_factor", p, where)
+  local mscale, all = self:number("mscale", p, where), self:number("mscale_all_dim", p, where)
+  if not rope.attn_factor and (mscale or 0) ~= 0 and (all or 0) ~= 0 then rope.attn_factor = yarn_magnitude(rope.factor, mscale, all) end
+end
+
+function SCALINGS.longrope(self, rope, p, where)
+  rope.scaling, rope.original_context = "longrope", original_of(self, p, where)
+  for field, key in pairs { short_factors = "short_factor", long_factors = "long_factor" } do
+    rope[field] = self:list(key, "number", p, where) or self:fail("format", "key %s%s is missing", where, key)
+    if #rope[field] ~= rope.dims // 2 then
+      self:fail("format", "key %s%s has %d numbers, wanted %d: half the rotary dimensions", where, key, #rope[field], rope.dims // 2)
+    end
+  end
+  rope.factor = self:number("factor", p, where) or stretch_of(self, rope)
+  rope.attn_factor = self:number("attention_factor", p, where)
+end
+
+SCALINGS.su = SCALINGS.longrope
+
+-- With alpha the base is a constant, and factor, mscale and beta_* have no effect (Hunyuan).
+function SCALINGS.dynamic(self, rope, p, where)
+  rope.scaling, rope.alpha = "dynamic", self:number("alpha", p, where)
+  if rope.alpha == 0 then rope.alpha = nil end
+  if rope.alpha then return end
+  rope.factor, rope.limit = factor_of(self, p, where), self:whole("max_position_embeddings", 1)
+  if not rope.limit then self:fail("format", "key max_position_embeddings is missing: rope type dynamic needs it") end
+end
+
+-- One dict -> rope. Keys missing from it stand at the top of config.json in old files.
+local function read_rope(self, cfg, p, where)
+  local partial = self:number("partial_rotary_factor", p, where) or self:number "partial_rotary_factor" or 1
+  local rope = {
+    theta = self:number("rope_theta", p, where) or self:number "rope_theta", dims = math.floor(cfg.head_dim * partial),
+    local_theta = self:number "rope_local_base_freq",
+  }
+  if rope.dims < 2 or rope.dims > cfg.head_dim or rope.dims % 2 ~= 0 then
+    self:fail("format", "partial_rotary_factor %s of a head of %d gives %d rotary dimensions", partial, cfg.head_dim, rope.dims)
+  end
+  local name = self:string("rope_type", p, where) or self:string("type", p, where) or "default"
+  local scaling = SCALINGS[name]
+  if not scaling then
+    local key = present(p.rope_type) and "rope_type" or "type"
+    self:fail("unsupported", "key %s%s: rope type '%s' is not known; known are: %s", where, key, name, table.concat(keys(SCALINGS), ", "))
+  end
+  scaling(self, rope, p, where)
+  return rope
+end
+
+-- Dicts in a dict: one for each kind of layer.
+local function is_nested(p)
+  for _, v in pairs(p) do
+    if type(v) == "table" and #v == 0 then return true end
+  end
+  return false
+end
+
+local function read_ropes(self, cfg)
+  local key = present(self.raw.rope_parameters) and "rope_parameters" or "rope_scaling"
+  local p = present(self.raw[key])
+  if p == nil then p = {} end
+  if type(p) ~= "table" then self:fail("format", "key %s is %s, wanted an object or null", key, kind(p)) end
+  if not is_nested(p) then
+    cfg.rope = read_rope(self, cfg, p, key .. ".")
+    return
+  end
+  cfg.ropes = {}
+  for layer, inner in pairs(p) do
+    local beside = layer == "rope_type" and inner == "default" -- in the published ZAYA1, where it means nothing
+    if inner ~= core.null and not beside then
+      if type(inner) ~= "table" then self:fail("format", "key %s.%s is %s, wanted an object", key, layer, kind(inner)) end
+      cfg.ropes[layer] = read_rope(self, cfg, inner, ("%s.%s."):format(key, layer))
+    end
+  end
+  cfg.rope = cfg.ropes.full_attention
+end
+
+-- ---- The rest --------------------------------------------------------------------------------------------------------------
+
+-- Names of transformers' ACT2FN -> ours.
+local ACTS = {
+  silu = "silu", swish = "silu", gelu = "gelu_erf", gelu_new = "gelu_tanh", gelu_pytorch_tanh = "gelu_tanh",
+}
+
+local function read_act(self)
+  local key = present(self.raw.hidden_activation) and "hidden_activation" or "hidden_act"
+  local name = self:string(key)
+  if name == nil then return nil end
+  if not ACTS[name] then
+    self:fail("unsupported", "key %s: activation '%s' is not known; known are: %s", key, name, table.concat(keys(ACTS), ", "))
+  end
+  return ACTS[name]
+end
+
+local function refuse_quantised(self)
+  for _, key in ipairs { "quantization_config", "compression_config" } do
+    local q = present(self.raw[key])
+    if q ~= nil then
+      local method = type(q) == "table" and (present(q.quant_method) or present(q.format)) or "?"
+      self:fail("unsupported", "key %s: weights quantised by '%s' are not known; known are plain weights (F32, F16, BF16, F8)", key, method)
+    end
+  end
+end
+
+-- Ids of both files, in this order, each once; nil where there are none.
+local function read_ends(self)
+  local ids, seen = {}, {}
+  local function add(reader)
+    local v = present(reader.raw.eos_token_id)
+    if v == nil then return end
+    local list = type(v) == "table" and reader:list("eos_token_id", "number") or { (reader:whole("eos_token_id", -1)) }
+    for _, id in ipairs(list) do
+      local i = math.tointeger(id) or reader:fail("format", "key eos_token_id holds %s, wanted whole numbers", id)
+      if i >= 0 and not seen[i] then -- -1: none
+        seen[i] = true
+        ids[#ids + 1] = i
+      end
+    end
+  end
+  add(self)
+  local path = (self.folder or "ane") .. "/generation_config.json"
+  local text = self.generation or self.folder and core.read_file(path)
+  if text then add(setmetatable({ path = path, folder = self.folder, raw = decode(path, text) }, Reader)) end
+  return ids[1] and ids
+end
+
+local function read_layer_types(self, cfg)
+  local list = self:list("layer_types", "string")
+  if list and #list ~= cfg.n_layer then
+    self:fail("format", "key layer_types has %d words, wanted one for each of %d layers", #list, cfg.n_layer)
+  end
+  return list
+end
+
+-- Keys that change the result without a trace in the tensors -> the value that changes nothing. Absent, null and false are
+-- neutral everywhere. A recipe that computes one asks for it by cfg.meta.
+local SIGNIFICANT = {
+  attn_logit_softcapping = false, final_logit_softcapping = false, logits_soft_cap = false, query_pre_attn_scalar = false,
+  attention_multiplier = false, embedding_multiplier = 1, residual_multiplier = 1, logits_scaling = 1, logit_scale = 1, scale_emb = 1,
+  scale_depth = false, clip_qkv = false, alibi = false, use_alibi = false, use_bidirectional_attention = false, is_causal = true,
+  use_parallel_residual = false, parallel_attn = false, no_rope_layers = false, attention_chunk_size = false, rope_interleave = false,
+  rope_interleaved = false, position_embedding_type = "rope",
+}
+
+-- Kinds that cfg.meta can ask for.
+local KINDS = {
+  number = function(self, key) return self:number(key) end,
+  whole = function(self, key) return self:whole(key, 0) end,
+  count = function(self, key) return self:whole(key, 1) end,
+  flag = function(self, key) return self:flag(key) end,
+  list = function(self, key) return self:list(key, "number") end,
+}
+
+local function attach_keys(self, cfg)
+  local asked, raw = {}, self.raw
+  function cfg.meta(key, what)
+    asked[key] = true
+    if what then return KINDS[what](self, key) end
+    return present(raw[key])
+  end
+  function cfg.unread()
+    local found = {}
+    for key, neutral in pairs(SIGNIFICANT) do
+      local v = present(raw[key])
+      local silent = v == nil or v == neutral or (v == false and key ~= "is_causal")
+      if not silent and not asked[key] then found[#found + 1] = key end
+    end
+    table.sort(found)
+    if found[1] then return found[1], kind(raw[found[1]]), self.path end
+  end
+end
+
+local function architecture_of(self)
+  local name = self:string "model_type"
+  return name or self:fail("format", "key model_type is missing: wanted the name of an architecture")
+end
+
+--- model_type; raises where there is none.
+function M.architecture(source) return architecture_of(open(source)) end
+
+--- The configuration (see ane.model.config); raises where a key is wrong or not known.
+function M.read(source)
+  local self = open(source)
+  local cfg = { format = "hf", architecture = architecture_of(self), folder = self.folder, bare_names = self.folder == nil, tensors = {} }
+  if present(self.raw.text_config) then
+    self:fail("unsupported", "key text_config: '%s' takes more than text, which is not known here; known are text models", cfg.architecture)
+  end
+  refuse_quantised(self)
+  cfg.n_layer, cfg.d_model = self:required "num_hidden_layers", self:required "hidden_size"
+  cfg.n_head = self:required "num_attention_heads"
+  cfg.n_head_kv = self:whole("num_key_value_heads", 1) or cfg.n_head
+  cfg.head_dim = self:whole("head_dim", 1) or cfg.d_model // cfg.n_head
+  cfg.d_ff, cfg.vocab_size = self:whole("intermediate_size", 1), self:whole("vocab_size", 1)
+  cfg.context_length = self:whole("max_position_embeddings", 1)
+  cfg.norm_eps = self:number "rms_norm_eps" or self:number "norm_eps" or self:number "norm_epsilon"
+  cfg.act = read_act(self)
+  cfg.tied = self:flag "tie_word_embeddings"
+  cfg.attention_bias, cfg.mlp_bias = self:flag "attention_bias", self:flag "mlp_bias"
+  local window = self:whole("sliding_window", 0)
+  cfg.sliding_window = window and window > 0 and window or nil -- 0: none
+  cfg.layer_types = read_layer_types(self, cfg)
+  cfg.bos_id, cfg.pad_id = self:whole("bos_token_id", -1), self:whole("pad_token_id", -1)
+  cfg.eos_ids = read_ends(self)
+  cfg.dtype = self:string "dtype" or self:string "torch_dtype"
+  read_ropes(self, cfg)
+  attach_keys(self, cfg)
+  return cfg
+end
+
+return M

@@ -1,0 +1,71 @@
+--- One normalised configuration, whatever the file format calls its keys.
+-- Needs ane.model.config.gguf and ane.model.config.hf. Usage: `local cfg = config.read(source)`
+--
+-- Fields (config.json's word in brackets where it differs); nil where the file does not say, unless a default is named:
+--   format                    "gguf", "hf" (config.json beside safetensors) or "onnx" (read from the graph: ane.onnx.roles)
+--   architecture, name        general.architecture (model_type); general.name
+--   folder                    hf: where config.json lies
+--   n_layer, d_model, d_ff    layers; residual width (hidden_size); inner width (intermediate_size)
+--   n_head, n_head_kv, head_dim   defaults: n_head_kv = n_head, head_dim = d_model // n_head
+--   per_layer                 n_head_kv, d_ff as lists, where layers differ; the plain field is then the largest.
+--                             key_of(field): the key that holds the list
+--   norm_eps, context_length (max_position_embeddings), vocab_size
+--   act                       "silu", "gelu_tanh" or "gelu_erf" (hidden_act, hidden_activation)
+--   tied                      the head is the embedding (tie_word_embeddings)
+--   attention_bias, mlp_bias  true, false, or nil: as the file has them
+--   sliding_window            keys a sliding layer sees, its own included; nil: none
+--   layer_types               list of one word a layer, as config.json spells them
+--   rope                      see below; ropes: word of layer_types -> rope, where kinds of layers have their own
+--   bos_id, eos_ids (list: config.json and generation_config.json), pad_id, dtype (torch_dtype)
+--   meta(key, kind)           any other key: of the architecture in GGUF ("attention.scale"), of config.json; or nil. kind (nil:
+--                             anything): "number", "whole" (0 or more), "count" (1 or more), "flag" or "list" (of numbers);
+--                             raises {message, code} where it is of another kind
+--   tensors                   set of names that the reader took: no weights of the computation
+--   unread()                  hf: a key that changes the result but was not asked for by meta(), and its value; or nil
+--
+-- A rope: theta (base), dims (rotary size), layout ("half" | "interleaved"; nil: half), local_theta (base of sliding layers),
+-- divisors (list that divides the frequencies), scaling = nil or
+--   "linear"    factor
+--   "llama3"    factor, low_freq_factor, high_freq_factor, original_context
+--   "yarn"      factor, original_context, beta_fast, beta_slow, truncate, attn_factor
+--   "longrope"  short_factors, long_factors (dims / 2 numbers each), original_context, factor, attn_factor
+--   inv_freq    the frequencies themselves instead of theta and scaling, with magnitude, long_freq, original_context and fp16
+--   "dynamic"   alpha; or without it: factor, limit (positions up to which it changes nothing)
+--
+-- A recipe's `defaults` fill fields that are nil (see ane.recipe).
+
+local M = {}
+
+-- Format of a source -> its reader.
+local READERS = { gguf = "ane.model.config.gguf", safetensors = "ane.model.config.hf" }
+
+local function reader(source)
+  local name = READERS[source:format()]
+  -- A GGUF of an architecture that GGUF has no keys for holds config.json itself (ane.quantise.hf).
+  if source:format() == "gguf" and source:meta "ane.config" then name = "ane.model.config.hf" end
+  if name then return require(name) end
+  error({ message = ("%s: a %s source has no configuration"):format(source:path(), source:format()), code = "unsupported" }, 0)
+end
+
+-- Readers raise {message, code}: faults of the file.
+local function guarded(fn, ...)
+  local ok, result = pcall(fn, ...)
+  if ok then return result end
+  if type(result) == "table" then return nil, result.message, result.code end
+  error(result, 0)
+end
+
+--- The configuration of a source.
+-- @param source an open source
+-- @return the table described above; or nil, message, code
+function M.read(source)
+  return guarded(function() return reader(source).read(source) end)
+end
+
+--- The name of the architecture alone, also where the rest cannot be read.
+-- @return name; or nil, message, code
+function M.architecture(source)
+  return guarded(function() return reader(source).architecture(source) end)
+end
+
+return M

@@ -1,0 +1,415 @@
+--- A loaded model: generate, stream, chat, session, info, close.
+-- Needs ane.generate.chat, core, generate, isa, loader, progress, schema, session, stream and weights.
+-- Usage: `local model = assert(require("ane.model").load("SmolLM2.gguf", {threads = 2})); print(model:generate("The sky is"))`
+
+local chat = require "ane.generate.chat"
+local core = require "ane.core"
+local generate = require "ane.generate"
+local isa = require "ane.util.isa"
+local progress = require "ane.util.progress"
+local schema = require "ane.util.schema"
+local session = require "ane.generate.session"
+local stream = require "ane.generate.stream"
+local weights = require "ane.model.weights"
+
+local M = {}
+
+local KV = { "fp16", "fp32", "int8" }
+
+--- Options of load.
+--   context: most tokens of a session; default the least of the model's own, 4096, and what fits half of free memory
+--   threads: default the physical cores
+--   weights: "file" (as stored), or another format by name (ane.model.weights): int8, int4-block, lut4, fp16, q8_0, ...
+--   mixed: other formats for the weights whose names match a pattern: {ffn_down = "int8"}, or a list of {pattern, weights}, of
+--     which the last match counts. A pattern is text found anywhere in the name (that of the file); * stands for any
+--     characters, ? for one
+--   importance: tensor name -> list or tensor with a weight for each column, for int4-block and lut4 (ane.evaluate.calibrate)
+--   activations: "int8" (fast) or "fp32" (reference)
+--   kv: "fp16", "fp32" (the default with fp32 activations) or "int8"
+--   head: where only the best token is asked for, "search" rules out most rows of an 8-bit head by half of their bits (exact),
+--     "full" reads all of it; "auto" (default) searches in heads of 48 MB or more
+--   engine: how an ONNX model runs: "graph" (op by op), or "recipe" (rebuilt by a recipe); default recipe where one matches
+--   recipe: a table or the path of a Lua file, for an architecture that ane.models has not
+--   precision: of Core ML package sets: "fp32" (default), or "fp16" (results of that type are rounded to it)
+--   backend: what runs Core ML package sets: "cpu" (default), or "coreml", on macOS 15 (never run on hardware)
+--   verify: true hashes all files of a Core ML package set before it is opened; by default only their sizes are asked for
+--   isa: caps the kernels; default the environment's ANE_ISA, else the best of the machine
+--   soft_experts: true runs all experts of a mixture with masked weights, as a static graph must; false (the default) only
+--   the chosen ones. Results are equal within rounding
+--   progress: function(stage, done, total), or true for a bar on a terminal
+M.rules = {
+  context = { type = "integer", min = 1, max = 1 << 31 },
+  threads = { type = "integer", min = 1, max = 1024 },
+  weights = { type = "string", choices = weights.names, default = "file" },
+  mixed = { type = "table", check = function(mixed) return weights.rules_fault(mixed, weights.fault) end },
+  importance = { type = "table" },
+  activations = { type = "string", choices = { "int8", "fp32" }, default = "int8" },
+  kv = { type = "string", choices = KV },
+  head = { type = "string", choices = { "auto", "search", "full" }, default = "auto" },
+  engine = { type = "string", choices = { "recipe", "graph" } },
+  recipe = { type = { "table", "string" } },
+  precision = { type = "string", choices = { "fp32", "fp16" } },
+  backend = { type = "string", choices = { "cpu", "coreml" } },
+  verify = { type = "boolean" },
+  isa = { type = "string" },
+  soft_experts = { type = "boolean" },
+  progress = { type = { "callable", "boolean" } },
+}
+
+local SESSION = {
+  context = { type = "integer", min = 1 },
+  kv = { type = "string", choices = KV },
+}
+
+local Model = {}
+
+-- The bundle of an open model; raises at the level of the method's caller.
+local function opened(self)
+  return self._bundle or error("model is closed", 3)
+end
+
+--- Loads a model.
+-- @param path a file (GGUF), or a folder with safetensors and config.json, or one with Core ML packages and runtime_meta.json
+-- @param opts see rules
+-- @return a model; or nil, message, code where the file or the machine refuses
+-- @raise where an option is unknown or wrong
+function M.load(path, opts)
+  schema.argument({ type = "string" }, path, "load: path", 2)
+  opts = schema.check(M.rules, opts, "load", 2)
+  local level, message, code = isa.choose(opts.isa)
+  if not level then return nil, message, code end
+  opts.isa = level
+  opts.threads = opts.threads or core.cpu_cores()
+  opts.kv = opts.kv or (opts.activations == "fp32" and "fp32" or "fp16")
+  if opts.progress == true then opts.progress = progress.bar() end
+  opts.progress = opts.progress or nil
+  local started = core.clock()
+  local bundle
+  bundle, message, code = require("ane.model.loader").load(path, opts)
+  if not bundle then return nil, message, code end
+  return M.wrap(bundle, { path = path, kv = opts.kv, load_s = core.clock() - started })
+end
+
+--- A session of its own: the low-level way to feed tokens and read logits.
+-- @param opts context (tokens, up to the model's), kv ("fp16", "fp32", "int8")
+-- @return a session; or nil, message, code
+function Model:session(opts)
+  local bundle = opened(self)
+  opts = schema.check(SESSION, opts, "session", 2)
+  local most = bundle.program:context()
+  if opts.context and opts.context > most then
+    error(("session: option context must be 1 .. %d (as the model was loaded), is %d"):format(most, opts.context), 2)
+  end
+  return session.open(bundle.program, { context = opts.context, kv = opts.kv or self.kv }, self._sessions)
+end
+
+-- The session that calls of generate and stream share, one at a time; a second one at once gets its own.
+local function borrow(self)
+  local idle = self._idle
+  self._idle = nil
+  if idle and not idle.closed then return idle end
+  return session.open(opened(self).program, { kv = self.kv }, self._sessions)
+end
+
+local function give_back(self, used)
+  if used.closed then return end
+  used:unstop()
+  if self._idle or not self._bundle then used:close() else self._idle = used end
+end
+
+-- Ids of a prompt: a text, a list of ids or a list of messages; raises at `level`, 1 being this function.
+local function prompt_ids(self, prompt, opts, level)
+  local tokenizer = self.tokenizer
+  if type(prompt) == "string" then
+    if not tokenizer then
+      local why = self._bundle.tokenizer_error
+      return nil, "the model has no tokenizer: give token ids instead of text" .. (why and " (" .. why .. ")" or ""), "unsupported"
+    end
+    return tokenizer:encode(prompt, { special = opts.special, eos = false }) -- an end token would end it
+  end
+  if type(prompt) ~= "table" then
+    error("the prompt must be a text, a list of token ids or a list of messages, is a " .. type(prompt), level)
+  end
+  if type(prompt[1]) == "table" then return chat.encode(tokenizer, prompt, opts) end
+  local vocab = self._bundle.program:vocab()
+  for i, id in ipairs(prompt) do
+    if math.type(id) ~= "integer" or id < 0 then error(("the prompt's entry %d is %s, not a token id"):format(i, tostring(id)), level) end
+    if id >= vocab then return nil, ("id %d at place %d is not in 0 .. %d"):format(id, i, vocab - 1), "range" end
+  end
+  return prompt
+end
+
+local RULES = schema.merge(generate.rules, chat.rules, {
+  special = { type = "boolean", default = false }, -- control tokens spelled in the prompt's text are those tokens
+  details = { type = "boolean", default = false },
+})
+
+local function start(self, prompt, opts, what)
+  opened(self)
+  opts = schema.check(RULES, opts, what, 3)
+  opts.eos = opts.eos or self._bundle.eos_ids
+  if self._bundle.config.kind == "token_classifier" then
+    return nil, tostring(self) .. " is a token classifier: it labels tokens (classify), and writes none", "unsupported"
+  end
+  local ids, message, code = prompt_ids(self, prompt, opts, 4)
+  if not ids then return nil, message, code end
+  local used
+  used, message, code = borrow(self)
+  if not used then return nil, message, code end
+  local run
+  run, message, code = generate.start(used, self.tokenizer, ids, opts)
+  if not run then
+    give_back(self, used)
+    return nil, message, code
+  end
+  run.result.timings.load_s = self.load_s
+  return stream.new(run, function() give_back(self, used) end, self._streams), opts
+end
+
+--- Continues a prompt.
+-- @param prompt a text, a list of token ids, or a list of messages (put through the model's chat template)
+-- @param opts see ane.generate and ane.generate.chat; special = true: control tokens spelled in the text are those tokens;
+-- details = true: the result is a table with text, ids, prompt_ids, stop ("eos", "stop", "length", "context", "repeat",
+-- "stopped"), stop_string, seed, logprobs (list of {id, logprob, top}) and timings
+-- @return the text (a list of ids where the model has no tokenizer), or the table; or nil, message, code
+function Model:generate(prompt, opts)
+  local pieces <close>, checked, code = start(self, prompt, opts, "generate")
+  if not pieces then return nil, checked, code end
+  local result, message
+  result, message, code = pieces:finish()
+  if not result then return nil, message, code end
+  if checked.details then return result end
+  return result.text or result.ids
+end
+
+--- Continues a prompt piece by piece: `for piece in model:stream("Once") do io.write(piece) end`.
+-- Pieces are texts (ids where the model has no tokenizer). The iterator has `result` (as generate with details; complete
+-- when the loop has ended), stop() and close(); breaking out of the loop closes it. What fails on the way raises.
+-- @return an iterator; or nil, message, code
+function Model:stream(prompt, opts)
+  local pieces, message, code = start(self, prompt, opts, "stream")
+  if not pieces then return nil, message, code end
+  return pieces, nil, nil, pieces
+end
+
+--- A conversation. See ane.generate.chat.
+-- @param opts system (text), tools, messages (a conversation to go on with), any option of generate as default
+-- @return a chat; or nil, message, code
+function Model:chat(opts)
+  opened(self)
+  local made, message, code = chat.new(self, opts, 2)
+  return made, message, code -- no tail call: the level of errors counts this function
+end
+
+--- Names of all intermediate values, in the order in which they are computed, for trace.
+-- @return list of {name, channels}; or nil, message, code
+function Model:values()
+  return require("ane.model.trace").values(opened(self))
+end
+
+--- Intermediate values of a run from position 0. The first call plans a second program without fused steps, which takes
+-- as much memory for weights as the model; close frees it.
+-- @param input a text, a list of token ids or a list of messages
+-- @param patterns a glob or a list of globs over the names of values(): "layers.3.*", "*.attn_q"; default all
+-- @return table name -> tensor [tokens, channels]; or nil, message, code ("range": more tokens than one run takes;
+-- "notfound": a glob fits no name)
+function Model:trace(input, patterns)
+  local bundle, trace = opened(self), require "ane.model.trace"
+  local globs = trace.globs(patterns, 2)
+  local ids, message, code = prompt_ids(self, input, {}, 3)
+  if not ids then return nil, message, code end
+  return trace.trace(bundle, ids, globs, self.kv)
+end
+
+--- Writes the model as GGUF with its weights in another type. See ane.quantise.
+-- @param out path of the file; it appears when it is complete
+-- @param opts weights (type), mixed ({pattern = type}), fallback, importance, threads, progress
+-- @return the report: what each tensor became, its error and bytes; or nil, message, code
+function Model:quantise(out, opts)
+  local report, message, code = require("ane.quantise").run(opened(self).source, out, opts, 2)
+  return report, message, code -- no tail call: the level of errors counts this function
+end
+
+--- Plans the model for the Neural Engine: packages, bytes, predicted residency, each law with its verdict. See ane.coreml.plan.
+-- @param opts weights, mixed, context, chip, target, law, rows, slices, layers, experts, max_t, fixed_t, layout, norm
+-- @return a plan, which prints as a table and has dot() and svg(); or nil, message, code
+function Model:plan(opts)
+  local bundle, planner = opened(self), require "ane.coreml.plan"
+  opts = schema.check(planner.rules, opts, "plan", 2)
+  local plan, message, code = planner.of(bundle, opts)
+  return plan, message, code
+end
+
+--- Writes the model as Core ML packages for the Neural Engine, with runtime_meta.json, embed.bin and its tokenizer. See ane.coreml.export.
+-- @param out folder; it appears (or is replaced) when it is complete
+-- @param opts those of plan; argmax, importance, threads, progress
+-- @return report: ok, shards, weights, kept, seconds; or nil, message, code
+function Model:export(out, opts)
+  local bundle = opened(self)
+  local report, message, code = require("ane.coreml.export").run(bundle, out, opts, 2)
+  return report, message, code
+end
+
+--- Finds the spans that a token classifier labels. A span begins and ends as BIOES allows, and never cuts a character.
+-- @param input a text, or a list of token ids
+-- @param opts threshold, window, details: see ane.classify
+-- @return list of {label, start, stop, text, score (mean probability of its tokens' labels), first, last (tokens, from 1)},
+-- with text == input:sub(start, stop); of ids without start, stop and text; with details a table; or nil, message, code
+function Model:classify(input, opts)
+  opened(self)
+  local spans, message, code = require("ane.classify").classify(self, input, opts, 2)
+  return spans, message, code -- no tail call: the level of errors counts this function
+end
+
+--- Replaces the spans that a token classifier labels: by [LABEL], pseudonyms or what a function gives.
+-- @param text of any length; see ane.classify.redact for texts that come piece by piece
+-- @param opts pseudonyms, key, replace, threshold, window, segment: see ane.classify.redact
+-- @return the new text, list of spans (as classify gives them, each with its replacement); or nil, message, code
+function Model:redact(text, opts)
+  opened(self)
+  local redacted, spans, code = require("ane.classify.redact").redact(self, text, opts, 2)
+  return redacted, spans, code
+end
+
+--- Ends the replies in progress at their next token or prefill chunk, with stop = "stopped".
+function Model:stop()
+  opened(self)
+  for pieces in pairs(self._streams) do pieces:stop() end
+end
+
+local function by_type(tensors)
+  local types, order = {}, {}
+  for _, t in ipairs(tensors) do
+    local row = types[t.dtype]
+    if not row then
+      row = { dtype = t.dtype, tensors = 0, elements = 0, bytes = 0 }
+      types[t.dtype] = row
+      order[#order + 1] = row
+    end
+    local elements = 1
+    for _, n in ipairs(t.shape) do elements = elements * n end
+    row.tensors, row.elements, row.bytes = row.tensors + 1, row.elements + elements, row.bytes + t.bytes
+  end
+  table.sort(order, function(a, b)
+    if a.bytes ~= b.bytes then return a.bytes > b.bytes end
+    return a.dtype < b.dtype
+  end)
+  return order
+end
+
+--- Facts of a source: path, format, bytes, tensors by type.
+function M.describe(source)
+  local tensors = by_type(source:tensors())
+  local parameters = 0
+  for _, row in ipairs(tensors) do parameters = parameters + row.elements end
+  return { path = source:path(), format = source:format(), bytes = source:bytes(), parameters = parameters, tensors = tensors }
+end
+
+-- Matrices by how they are held and what they meet.
+local function kernels_of(matrices)
+  local rows, order = {}, {}
+  for _, m in ipairs(matrices or {}) do
+    local key = table.concat({ m.form or "?", m.act or "?", m.dtype or "?" }, " ")
+    local row = rows[key]
+    if not row then
+      row = { form = m.form, activations = m.act, dtype = m.dtype, matrices = 0, bytes = 0 }
+      rows[key] = row
+      order[#order + 1] = row
+    end
+    row.matrices, row.bytes = row.matrices + 1, row.bytes + m.bytes
+  end
+  table.sort(order, function(a, b) return a.bytes > b.bytes end)
+  return order
+end
+
+--- What the model is and how it runs here.
+-- @return table: path, format, bytes, parameters, tensors (by type), architecture, config (hyperparameters), isa, threads,
+-- activations, kv, context, vocab, engine ("recipe", "packages", or "graph": op by op, then engine_reason says why), kernels (forms
+-- of the weights in use), weight_bytes, scratch_bytes, load_s; of a package set packages = list of {path, kind, bytes,
+-- functions (names, where there are several)}
+function Model:info()
+  local bundle = opened(self)
+  local info = self._described
+  if not info then
+    info = M.describe(bundle.source)
+    self._described = info
+  end
+  local out = {}
+  for key, value in pairs(info) do out[key] = value end
+  local program = bundle.program:info()
+  out.architecture, out.config = bundle.architecture, {}
+  for key, value in pairs(bundle.config) do
+    if type(value) ~= "function" then out.config[key] = value end
+  end
+  out.engine, out.engine_reason, out.packages = bundle.engine or "recipe", bundle.engine_reason, bundle.packages
+  out.isa, out.threads, out.activations, out.kv = program.isa, program.threads, program.activations, self.kv
+  out.context, out.vocab = bundle.program:context(), bundle.program:vocab()
+  out.kernels, out.matrices = kernels_of(program.matrices), program.matrices
+  out.weight_bytes, out.scratch_bytes, out.load_s = program.weight_bytes, program.scratch_bytes, self.load_s
+  return out
+end
+
+--- What each weight is held as, and what that left of it: for `weights`, `mixed` and `importance` of load.
+-- @return list of {name, rows, cols, from, weights, form, activations, bytes, exact, max_abs, rms, snr_db}: see ane.model.weights
+function Model:weights_report()
+  return weights.report(opened(self).program:info().matrices)
+end
+
+--- Frees the model and closes its sessions. Closing twice is fine; any other use of a closed model raises.
+function Model:close()
+  local bundle = self._bundle
+  if not bundle then return end
+  self._bundle, self._idle = nil, nil
+  local open = {}
+  for s in pairs(self._sessions) do open[#open + 1] = s end
+  for _, s in ipairs(open) do s:close() end
+  if bundle.plain then require("ane.model.trace").close(bundle) end
+  bundle.program:close()
+  if bundle.source and bundle.source.close then bundle.source:close() end
+end
+
+-- Properties: context (tokens), vocab, architecture, config, engine ("recipe" | "graph"), engine_reason (why the graph; or nil),
+-- closed; fields: tokenizer (or nil), path, kv, load_s.
+local PROPERTIES = {
+  context = function(self) return opened(self).program:context() end,
+  vocab = function(self) return opened(self).program:vocab() end,
+  architecture = function(self) return opened(self).architecture end,
+  config = function(self) return opened(self).config end,
+  engine = function(self) return opened(self).engine or "recipe" end,
+  engine_reason = function(self) return opened(self).engine_reason end,
+  closed = function(self) return self._bundle == nil end,
+}
+
+-- __names is what completion offers.
+local meta = { __name = "ane.model", __gc = Model.close, __close = Model.close, __names = Model }
+
+function meta:__index(key)
+  local method = Model[key]
+  if method ~= nil then return method end
+  local property = PROPERTIES[key]
+  if property then return property(self) end
+  return nil
+end
+
+function meta:__tostring()
+  if not self._bundle then return "model (closed)" end
+  return ("model (%s, %s)"):format(self._bundle.architecture or "?", self.path or "?")
+end
+
+--- The bundle of an open model, for modules that look inside.
+-- @raise at `level`, seen from the caller, where the model is closed or no model
+function M.bundle(model, level)
+  if getmetatable(model) ~= meta then error("no model given: a " .. type(model), level + 1) end
+  return model._bundle or error("model is closed", level + 1)
+end
+
+--- A model of a loaded bundle {program, source, tokenizer, architecture, config}.
+-- @param facts path, kv, load_s
+function M.wrap(bundle, facts)
+  return setmetatable({
+    _bundle = bundle, _sessions = setmetatable({}, { __mode = "k" }), _streams = setmetatable({}, { __mode = "k" }),
+    tokenizer = bundle.tokenizer, path = facts.path, kv = facts.kv or "fp16", load_s = facts.load_s or 0,
+  }, meta)
+end
+
+return M

@@ -1,0 +1,163 @@
+--- From a path to a planned program.
+-- Needs ane.model.config, ane.core, ane.coreml.set, ane.recipe, ane.tokenizer and ane.model.weights.
+-- Usage: `local bundle = assert(loader.load(path, opts))`
+
+local config = require "ane.model.config"
+local core = require "ane.core"
+local recipe = require "ane.recipe"
+local weights = require "ane.model.weights"
+
+local M = {}
+
+--- Makes a recipe known (ane.register).
+M.register = recipe.register
+
+-- Heads that keep keys and values, over all layers.
+local function kv_heads(cfg)
+  local list = cfg.per_layer and cfg.per_layer.n_head_kv
+  if not list then return cfg.n_layer * cfg.n_head_kv end
+  local sum = 0
+  for _, n in ipairs(list) do sum = sum + n end
+  return sum
+end
+
+-- Tokens of a default context: the model's, at most 4096, and no more KV than half of the free memory holds.
+local function default_context(cfg, kv)
+  local bytes = ({ fp16 = 2, fp32 = 4, int8 = 1 })[kv]
+  local a_token = 2 * kv_heads(cfg) * cfg.head_dim * bytes
+  local free = core.memory().available
+  local fits = free > 0 and a_token > 0 and free // 2 // a_token or 4096
+  return math.min(cfg.context_length or 4096, 4096, math.max(fits, 64))
+end
+
+local function find_recipe(architecture, given)
+  if given == nil then return recipe.find(architecture) end
+  if type(given) == "string" then return recipe.from_file(given) end
+  local ok, r = pcall(recipe.check, given, "option recipe")
+  if not ok then return nil, r, "invalid" end
+  return r
+end
+
+-- Tokens of one run. A model that sees tokens on both sides takes a whole text at once.
+local function chunk_of(cfg, context) return cfg.kind == "token_classifier" and math.min(context, 4096) or 512 end
+
+--- Plans what a recipe builds for this machine.
+-- @param r the recipe
+-- @param cfg, source what it builds with
+-- @param opts as load's, context given; pipeline (default "cpu"; "cpu-plain" keeps every value of the recipe in sight)
+-- @return program; or nil, message, code
+function M.plan(r, cfg, source, opts)
+  local graph, message, code = recipe.build(r, cfg, source)
+  if not graph then return nil, message, code end
+  local _ <close> = graph -- the program keeps what it needs
+  local ok, program
+  ok, message, code = graph:passes(opts.pipeline or "cpu")
+  if not ok then return nil, ("%s: %s"):format(source:path(), message), code end
+  local progress = opts.progress
+  program, message, code = core.program(graph, {
+    isa = opts.isa, threads = opts.threads, int8 = opts.activations ~= "fp32", head = opts.head, weights = opts.weights,
+    mixed = weights.rules(opts.mixed), importance = opts.importance and weights.importance(opts.importance), context = opts.context,
+    chunk = chunk_of(cfg, opts.context), progress = progress and function(done, total) progress("load", done, total) end,
+  })
+  if not program then return nil, ("%s: %s"):format(source:path(), message), code end
+  return program
+end
+
+-- Rope of plain dynamic scaling is another one for each length beyond the model's own: sessions stay below.
+local function check_context(cfg, context)
+  for _, rope in pairs(cfg.ropes or { cfg.rope }) do
+    if rope.limit and context > rope.limit then
+      local what = "option context is %d, but rope type %s is computed for at most %d positions"
+      return nil, what:format(context, rope.scaling, rope.limit), "unsupported"
+    end
+  end
+  return true
+end
+
+-- The tokenizer of a source, from the file itself or from the folder of config.json.
+-- @return tokenizer; or nil and why there is none (a model without a vocabulary takes ids); or nil, message, code
+local function find_tokenizer(cfg, source)
+  local tokenizer, message, code = require("ane.tokenizer").new(cfg.folder or source)
+  if tokenizer then return tokenizer end
+  if code == "notfound" or (cfg.folder and code == "unsupported") then return nil, message end
+  return nil, message, code
+end
+
+-- Ids that end a reply: those of the configuration, then those of the tokenizer.
+local function end_ids(cfg, tokenizer)
+  local ids, seen = {}, {}
+  for _, list in ipairs { cfg.eos_ids or {}, tokenizer and tokenizer.eos_ids or {} } do
+    for _, id in ipairs(list) do
+      if not seen[id] then
+        seen[id] = true
+        ids[#ids + 1] = id
+      end
+    end
+  end
+  return ids
+end
+
+--- What a source is: its recipe and its configuration.
+-- @param opts recipe
+-- @return recipe, configuration; or nil, message, code
+function M.identify(source, path, opts)
+  local architecture, cfg, r, message, code
+  architecture, message, code = config.architecture(source)
+  if not architecture then return nil, message, code end
+  -- Before the configuration: the keys of an unknown architecture may mean anything.
+  r, message, code = find_recipe(architecture, opts.recipe)
+  if not r then return nil, ("%s: %s"):format(path, message), code end
+  cfg, message, code = config.read(source)
+  if not cfg then return nil, message, code end
+  return r, cfg
+end
+
+--- The recipe that was given: a table, or the path of a Lua file; nil: that of the architecture.
+-- @return the recipe; or nil, message, code
+M.find_recipe = find_recipe
+
+--- The model of a recipe and a configuration.
+-- @param path as the user gave it, for messages
+-- @param opts as load's
+-- @return as load
+function M.complete(path, r, cfg, source, opts)
+  cfg.soft_experts = opts.soft_experts
+  local tokenizer, message, code = find_tokenizer(cfg, source)
+  if code then return nil, message, code end
+  local tokenizer_error, eos_ids = message, end_ids(cfg, tokenizer)
+  if tokenizer then tokenizer.eos_ids = eos_ids end
+  local options = {}
+  for key, value in pairs(opts) do options[key] = value end
+  options.context = opts.context or default_context(cfg, opts.kv)
+  local fits, program
+  fits, message, code = check_context(cfg, options.context)
+  if not fits then return nil, ("%s: %s"):format(path, message), code end
+  program, message, code = M.plan(r, cfg, source, options)
+  if not program then return nil, message, code end
+  return {
+    program = program, source = source, config = cfg, tokenizer = tokenizer or nil, tokenizer_error = tokenizer_error, eos_ids = eos_ids,
+    architecture = cfg.architecture, recipe = r, bytes = source:bytes(), context = options.context, options = options,
+  }
+end
+
+--- Opens a file or folder, builds its graph and packs its weights.
+-- @param path a GGUF file, or the first of a split one; a folder with safetensors and config.json, or a file in it
+-- @param opts threads, isa, activations ("int8" | "fp32"), kv, weights, context (nil: chosen), recipe, progress
+-- @return {program, source, config, tokenizer (nil: none; tokenizer_error says why), eos_ids, architecture, recipe, bytes,
+-- context, options (as plan takes them)}; or nil, message, code
+function M.load(path, opts)
+  local set = require "ane.coreml.set"
+  if set.find(path) then return set.load(path, opts) end
+  for _, name in ipairs { "precision", "backend", "verify" } do
+    if opts[name] then return nil, ("%s: option %s is for package sets"):format(path, name), "unsupported" end
+  end
+  local source, message, code = core.open(path)
+  if not source then return nil, message, code end
+  if source:format() == "onnx" then return require("ane.onnx").load(source, path, opts) end
+  local r, cfg
+  r, cfg, code = M.identify(source, path, opts)
+  if not r then return nil, cfg, code end
+  return M.complete(path, r, cfg, source, opts)
+end
+
+return M

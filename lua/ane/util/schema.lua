@@ -1,0 +1,125 @@
+--- Checks of option tables: types, ranges, choices, defaults; an unknown key is named, with the valid ones.
+-- Needs ane.util.keys. A rule is a table: type = a name of TYPES or a list of them, default, min, max, choices (list), check =
+-- function(value) that gives a message where the value is wrong.
+-- Usage: `opts = schema.check({max_tokens = {type = "integer", min = 0}}, opts, "generate", 2)`
+
+local keys_of = require "ane.util.keys"
+
+local M = {}
+
+local function is_callable(v)
+  local mt = getmetatable(v)
+  return type(v) == "function" or type(mt) == "table" and mt.__call ~= nil
+end
+
+-- In each: does the value fit, and what it is called in messages.
+local TYPES = {
+  integer = { function(v) return math.type(v) == "integer" end, "an integer" },
+  number = { function(v) return type(v) == "number" and v == v end, "a number" },
+  string = { function(v) return type(v) == "string" end, "a string" },
+  boolean = { function(v) return type(v) == "boolean" end, "true or false" },
+  table = { function(v) return type(v) == "table" end, "a table" },
+  callable = { is_callable, "a function" },
+  any = { function() return true end, "any value" },
+}
+
+local function names_of(kinds)
+  local names = {}
+  for i, kind in ipairs(kinds) do names[i] = TYPES[kind][2] end
+  return table.concat(names, " or ")
+end
+
+local function shown(v)
+  if type(v) == "string" then return ("%q"):format(v) end
+  if type(v) == "number" or type(v) == "boolean" then return tostring(v) end
+  return "a " .. type(v)
+end
+
+-- 4096.0 is as good as 4096 where an integer is wanted.
+local function as_integer(rule, v)
+  if rule.type == "integer" and math.type(v) == "float" then return math.tointeger(v) or v end
+  return v
+end
+
+local function fits(rule, v)
+  local kinds = type(rule.type) == "table" and rule.type or { rule.type }
+  for _, kind in ipairs(kinds) do
+    if TYPES[kind][1](v) then return true end
+  end
+  return false, names_of(kinds)
+end
+
+local function range_of(rule)
+  if rule.min and rule.max then return ("%s .. %s"):format(rule.min, rule.max) end
+  return rule.min and ("%s or more"):format(rule.min) or ("%s or less"):format(rule.max)
+end
+
+-- nil, or what is wrong with v.
+local function fault(rule, v)
+  local ok, wanted = fits(rule, v)
+  if not ok then return ("must be %s, is %s"):format(wanted, shown(v)) end
+  if type(v) == "number" and (rule.min and v < rule.min or rule.max and v > rule.max) then
+    return ("must be %s, is %s"):format(range_of(rule), shown(v))
+  end
+  if rule.choices then
+    local list = {}
+    for i, choice in ipairs(rule.choices) do
+      if v == choice then return nil end
+      list[i] = tostring(choice)
+    end
+    return ("is %s: choose %s"):format(shown(v), table.concat(list, ", "))
+  end
+  return rule.check and rule.check(v)
+end
+
+--- Checks an option table against its rules and gives a new table with the defaults filled in.
+-- @param rules name -> rule
+-- @param opts what the user gave: a table or nil
+-- @param what the function's name, for messages
+-- @param level as error()'s, seen from the caller of check: 2 blames its caller; 0 adds no position
+-- @param bare true leaves defaults out
+-- @raise where an option is unknown, of a wrong type or out of its range
+function M.check(rules, opts, what, level, bare)
+  level = level and level > 0 and level + 1 or 0
+  if opts ~= nil and type(opts) ~= "table" then
+    error(("%s: options must be a table, not %s"):format(what, shown(opts)), level)
+  end
+  local out = {}
+  for key, value in pairs(opts or {}) do
+    local rule = rules[key]
+    if not rule then
+      error(("%s: unknown option %s; the options are %s"):format(what, shown(key), table.concat(keys_of(rules), ", ")), level)
+    end
+    value = as_integer(rule, value)
+    local message = fault(rule, value)
+    if message then error(("%s: option %s %s"):format(what, key, message), level) end
+    out[key] = value
+  end
+  for key, rule in pairs(rules) do
+    if out[key] == nil and not bare then out[key] = rule.default end
+  end
+  return out
+end
+
+--- Rules of several tables in one; later ones win.
+function M.merge(...)
+  local out = {}
+  for _, rules in ipairs { ... } do
+    for key, rule in pairs(rules) do out[key] = rule end
+  end
+  return out
+end
+
+--- A checked argument that is not in an option table.
+-- @param rule as in check
+-- @param value the argument
+-- @param name of the function and the argument: "feed: ids"
+-- @param level as for check
+function M.argument(rule, value, name, level)
+  value = as_integer(rule, value)
+  local message = fault(rule, value)
+  if message then error(name .. " " .. message, level and level > 0 and level + 1 or 0) end
+  return value
+end
+
+return M

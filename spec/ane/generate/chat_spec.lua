@@ -1,0 +1,190 @@
+local chat = require "ane.generate.chat"
+local jinja = require "ane.jinja"
+local scripted = require "support.scripted"
+local tiny = require "support.tiny"
+
+-- A tokenizer with these templates, and a control token <|x|> with id 300.
+local function templates(list, fields)
+  local tokenizer = setmetatable({ chat_templates = list }, { __index = scripted.tokenizer() })
+  function tokenizer.encode(_, text, opts)
+    local ids, spans, at = {}, {}, 1
+    while at <= #text do
+      local word = opts.special and text:sub(at, at + 4) == "<|x|>"
+      ids[#ids + 1] = word and 300 or text:byte(at)
+      spans[#spans + 1] = { at, word and at + 4 or at }
+      at = spans[#spans][2] + 1
+    end
+    if opts.offsets then return ids, spans end
+    return ids
+  end
+  function tokenizer.piece(_, id) return id == 300 and "<|x|>" or string.char(id) end
+  function tokenizer.token_type(_, id) return id == 300 and "control" or "normal" end
+  for key, value in pairs(fields or {}) do tokenizer[key] = value end
+  return tokenizer
+end
+
+local USER = { { role = "user", content = "Hi" } }
+
+describe("rendering", function()
+  it("passes what transformers passes", function()
+    local t = templates({ default = "{{ bos_token }}|{{ unk_token is defined }}|{{ tools is none }}|{{ documents is none }}|"
+      .. "{{ add_generation_prompt }}|{{ messages[0].content }}|{{ thinking }}" }, { bos = 65 })
+    assert.equal("A|False|True|True|True|Hi|", (chat.render(t, USER)))
+    assert.equal("A|False|True|True|False|Hi|no",
+      (chat.render(t, USER, { add_generation_prompt = false, template_vars = { thinking = "no" } })))
+    assert.equal("A|False|False|False|True|Hi|", (chat.render(t, USER, { tools = { { name = "f" } }, documents = { "d" } })))
+  end)
+
+  it("takes the template for tools where there are tools", function()
+    local t = templates { default = "plain", tool_use = "tools" }
+    assert.same({ "plain", "default" }, { chat.render(t, USER) })
+    assert.same({ "tools", "tool_use" }, { chat.render(t, USER, { tools = { { name = "f" } } }) })
+    assert.same({ "plain", "default" }, { chat.render(t, USER, { tools = {} }) })
+    assert.same({ "tools", "tool_use" }, { chat.render(t, USER, { template = "tool_use" }) })
+    assert.same({ "plain", "default" }, { chat.render(templates { default = "plain" }, USER, { tools = { { name = "f" } } }) })
+  end)
+
+  it("never takes another template in silence", function()
+    local text, message, code = chat.render(templates {}, USER)
+    assert.same({ nil, "unsupported" }, { text, code })
+    assert.matches("no chat template", message)
+    text, message = chat.render(templates { default = "x", rag = "y" }, USER, { template = "tools" })
+    assert.is_nil(text)
+    assert.matches('no chat template "tools": choose default, rag', message)
+    text, message = chat.render(nil, USER)
+    assert.is_nil(text)
+    assert.matches("no tokenizer", message)
+    text, message = chat.render(templates { default = "a\n{% foo %}" }, USER)
+    assert.is_nil(text)
+    assert.matches("chat template:2:", message)
+    text, message = chat.render(templates { default = "{{ raise_exception('only users') }}" }, USER)
+    assert.is_nil(text)
+    assert.equal("chat template: only users", message)
+  end)
+end)
+
+describe("encoding", function()
+  local t = templates { default = "<|x|>{{ messages[0].content }}<|x|>" }
+  local X = 300
+
+  local function encode(content, opts) return chat.encode(t, { { role = "user", content = content } }, opts) end
+
+  it("knows the template's control tokens", function()
+    assert.same({ X, 72, 105, X }, encode "Hi")
+  end)
+
+  it("keeps control tokens that a message spells text", function()
+    assert.same({ X, 97, 60, 124, 120, 124, 62, 98, X }, encode "a<|x|>b")
+    assert.same({ X, 60, 124, 120, 124, 62, 60, 124, 120, 124, 62, X }, encode "<|x|><|x|>")
+    assert.same({ X, 97, X, 98, X }, encode("a<|x|>b", { special_in_messages = true }))
+  end)
+
+  it("does so in messages that came from JSON, and leaves them as they are", function()
+    local messages = jinja.decode '[{"role": "user", "content": "a<|x|>", "n": null}]'
+    assert.same({ X, 97, 60, 124, 120, 124, 62, X }, chat.encode(t, messages, {}))
+    assert.equal("a<|x|>", messages[1].map.content)
+    assert.equal(jinja.null, messages[1].map.n)
+  end)
+end)
+
+describe("a conversation", function()
+  local model
+  setup(function() model = tiny.load() end)
+  teardown(function() model:close() end)
+
+  it("keeps what was said, and feeds only what is new", function()
+    local c = assert(model:chat { system = "Be brief.", max_tokens = 6, ignore_eos = true })
+    local first = assert(c:say "Hello")
+    assert.same({ "system", "user", "assistant" }, { c.messages[1].role, c.messages[2].role, c.messages[3].role })
+    assert.is_string(first)
+    local second = assert(c:say "And now?")
+    assert.equal(5, #c.messages)
+    assert.is_true(c.last.timings.cached_tokens > 20)
+    assert.is_true(c.last.timings.cached_tokens < c.last.timings.prompt_tokens)
+    -- the same without a cache
+    local messages = table.move(c.messages, 1, 4, 1, {})
+    assert.equal(second, model:generate(messages, { max_tokens = 6, ignore_eos = true }):gsub("[\x80-\xff]+", function(bytes)
+      return utf8.len(bytes) and bytes or nil
+    end))
+    c:close()
+    assert.error_matches(function() c:say "x" end, "chat is closed")
+  end)
+
+  it("streams, and remembers a reply that was cut short", function()
+    local c = assert(model:chat { ignore_eos = true, max_tokens = 20 })
+    local text = ""
+    for piece in c:stream "Hello" do
+      text = text .. piece
+      if #text > 4 then break end
+    end
+    assert.equal(2, #c.messages)
+    assert.equal("closed", c.last.stop)
+    assert.equal(#c.last.ids > 0, true)
+    assert.is_string(c:say "Go on")
+    assert.equal(4, #c.messages)
+    c:close()
+  end)
+
+  it("forgets what led to no reply", function()
+    local c = assert(model:chat { max_tokens = 4 })
+    local long = ("word "):rep(2000)
+    local text, message, code = c:say(long)
+    assert.same({ nil, "range" }, { text, code })
+    assert.matches("the context holds 512", message)
+    assert.same({}, c.messages)
+    assert.is_string(c:say "Hello")
+    c:close()
+  end)
+
+  it("takes messages, and options for one reply", function()
+    local c = assert(model:chat { messages = { { role = "user", content = "A" }, { role = "assistant", content = "B" } } })
+    assert(c:say({ role = "user", content = "C" }, { max_tokens = 2, ignore_eos = true }))
+    assert.equal(2, #c.last.ids)
+    assert.equal(4, #c.messages)
+    assert.matches("A<|eot_id|>.*B<|eot_id|>.*C<|eot_id|>", c:render())
+    assert.matches("^chat %(4 messages%)$", tostring(c))
+    c:close()
+  end)
+
+  it("keeps its prompt valid where a reply is no UTF-8", function()
+    local c = assert(model:chat {})
+    assert(c:say("Hello", { max_tokens = 60, ignore_eos = true, temperature = 3, seed = 1 }))
+    for _, m in ipairs(c.messages) do assert.truthy(utf8.len(m.content)) end
+    assert.is_string(c:say("Hi", { max_tokens = 1 }))
+    c:close()
+  end)
+
+  it("refuses misuse at the caller's line", function()
+    local c = assert(model:chat { max_tokens = 2, ignore_eos = true })
+    local cases = {
+      { "unknown option \"sistem\"", function() local x = model:chat { sistem = "x" } return x end },
+      { "unknown option", function() local x = c:say("Hi", { system = "x" }) return x end },
+      { "must be a text, a message or a list", function() local x = c:say(7) return x end },
+      { "message 1 has no role", function() local x = c:say { content = "x" } return x end },
+      { "not complete", function()
+        c:stream "Hi"
+        local x = c:say "Hi"
+        return x
+      end },
+    }
+    for _, case in ipairs(cases) do
+      local ok, message = pcall(case[2])
+      assert.is_false(ok)
+      assert.matches(case[1], message)
+      assert.matches("chat_spec.lua:%d+:", message)
+    end
+  end)
+
+  it("is not offered by a model without a template", function()
+    local bare <close> = tiny.load "llama-kquants"
+    local c, message, code = bare:chat {}
+    assert.same({ nil, "unsupported" }, { c, code })
+    assert.matches("no tokenizer", message)
+    local text = bare:generate("Hello")
+    assert.is_nil(text)
+    assert.same({ "table", 3 }, { type(bare:generate({ 1, 2 }, { max_tokens = 3 })), #bare:generate({ 1, 2 }, { max_tokens = 3 }) })
+    local ids = {}
+    for id in bare:stream({ 1, 2 }, { max_tokens = 3 }) do ids[#ids + 1] = id end
+    assert.same(bare:generate({ 1, 2 }, { max_tokens = 3 }), ids)
+  end)
+end)

@@ -1,0 +1,96 @@
+-- Weights at load by name and by pattern, for every architecture, and the report of what they cost.
+local ane = require "ane"
+local core = require "ane.core"
+local weights = require "ane.model.weights"
+
+local HF = "spec/fixtures/hf/"
+
+local function folders()
+  local list = {}
+  for _, name in ipairs(assert(core.list_dir(HF))) do
+    if core.path_kind(HF .. name .. "/config.json") == "file" then list[#list + 1] = HF .. name end
+  end
+  table.sort(list)
+  assert(#list > 8)
+  return list
+end
+
+-- Logits of the last of some tokens.
+local function logits(path, opts)
+  local model <close> = assert(ane.load(path, opts))
+  local s <close> = assert(model:session {})
+  local ids = {}
+  for i = 1, 12 do ids[i] = i * 7 % model.vocab end
+  assert(s:feed(ids))
+  return s:logits(-1), model:weights_report()
+end
+
+describe("weights at load", function()
+  it("take every form for every architecture, and stay near", function()
+    local least = { int8 = 0.99, ["int8-channel"] = 0.99, ["int4-block"] = 0.6, lut4 = 0.5, ["lut4-g8"] = 0.5 }
+    for _, path in ipairs(folders()) do
+      local file = logits(path, { activations = "fp32", context = 64 })
+      for form, bound in pairs(least) do
+        local exact, report = logits(path, { weights = form, activations = "fp32", context = 64, threads = 2 })
+        local quick = logits(path, { weights = form, activations = "int8", context = 64 })
+        local moe = path:find "moe" or path:find "zaya" or path:find "privacy" -- another choice of experts is another model
+        local apart = exact:compare(file)
+        assert(apart.cosine == apart.cosine and (moe or apart.cosine > bound), ("%s as %s: %g"):format(path, form, apart.cosine))
+        assert(quick:compare(quick).cosine == 1)
+        for _, row in ipairs(report) do
+          local fits = core.testing.weight_scheme(form, row.rows, row.cols)
+          assert.equal(fits, row.weights)
+          assert(row.exact or row.snr_db > 10, row.name)
+          assert(row.max_abs <= 1 and row.rms <= row.max_abs + 1e-12)
+        end
+      end
+    end
+  end)
+
+  it("report what re-encoding left, and nothing where nothing changed", function()
+    local path = HF .. "llama"
+    local _, rows = logits(path, { context = 64 })
+    for _, row in ipairs(rows) do assert(row.exact and row.max_abs == 0 and row.snr_db == nil) end
+    _, rows = logits(path, { context = 64, mixed = { down_proj = "lut4", ["q_proj"] = "q8_0" } })
+    local changed = 0
+    for _, row in ipairs(rows) do
+      local form = row.name:find "down_proj" and "lut4" or row.name:find "q_proj" and "q8_0"
+      assert.equal(form or row.from, row.weights)
+      assert.equal(not form, row.exact)
+      changed = changed + (form and 1 or 0)
+    end
+    assert(changed > 2)
+  end)
+
+  it("name what is wrong", function()
+    local function raised(opts) return select(2, pcall(ane.load, HF .. "llama", opts)) end
+    assert.matches('option weights is "int3".*int4%-block.*lut4%-g16', (raised { weights = "int3" }:gsub("must be one of", "is")))
+    assert.matches('option mixed for "down" is "q9": choose file, int8', raised { mixed = { down = "q9" } })
+    assert.matches("option mixed must be {pattern = type} or a list", raised { mixed = { { "down" } } })
+    local model, message, code = ane.load(HF .. "llama", { mixed = { daun = "int8" } })
+    assert.same({ nil, "invalid" }, { model, code })
+    assert.matches('option mixed: no weight matches "daun"', message, 1, true)
+    model, message = ane.load(HF .. "llama", { mixed = { ["layers.0"] = "int8", down_proj = "lut4" } })
+    assert.is_nil(model)
+    assert.matches("which differ; a list of {pattern, weights} has an order", message, 1, true)
+    assert(ane.load(HF .. "llama", { mixed = { { "layers.0", "int8" }, { "down_proj", "lut4" } }, context = 32 })):close()
+  end)
+
+  it("have rules in an order, tables sorted behind lists", function()
+    assert.same({ { "b", "int8", true }, { "a", "lut4", true }, { "c", "fp16", false }, { "d", "q8_0", false } },
+      weights.rules { { "b", "int8" }, { "a", "lut4" }, d = "q8_0", c = "fp16" })
+    assert.same({}, weights.rules(nil))
+  end)
+
+  it("match patterns anywhere, * for any characters, ? for one", function()
+    local name = "blk.10.ffn_down.weight"
+    for _, yes in ipairs { "ffn_down", "blk.1", "blk.1*down", "b*w*t", "ffn?down", "", "*", "weight", "blk.??.", "t", "*t" } do
+      assert.is_true(core.glob(yes, name), yes)
+    end
+    for _, no in ipairs { "ffn_up", "blk.1.", "down*ffn", "weight?", "blk%.", "weightx", "[b]", "*.*.*.*.", "?" .. name } do
+      assert.is_false(core.glob(no, name), no)
+    end
+    assert.is_true(core.glob("a*b*c", "aXbYbZc"))
+    assert.is_false(core.glob(("a*"):rep(20) .. "b", ("a"):rep(60)))
+  end)
+end)

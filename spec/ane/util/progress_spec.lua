@@ -1,0 +1,28 @@
+local progress = require "ane.util.progress"
+
+describe("progress", function()
+  it("draws a bar and clears it at the end", function()
+    local parts = {}
+    local file = {}
+    function file.write(_, ...) parts[#parts + 1] = table.concat { ... } end
+    function file.flush() end
+    local report = progress.bar(file)
+    report("load", 1, 4)
+    report("load", 2, 4) -- too soon after the first
+    report("load", 4, 4)
+    assert.equal(2, #parts)
+    assert.matches("^\rload +%[#######%.+%]  25%%$", parts[1])
+    assert.matches("^\r\27%[K$", parts[2])
+    report("prefill", 5, 5) -- was never drawn
+    assert.equal("", parts[3] or "")
+  end)
+
+  it("is silent where standard error is no terminal", function()
+    local core = require "ane.core"
+    local isatty = core.isatty
+    core.isatty = function() return false end
+    local report = progress.bar()
+    core.isatty = isatty
+    assert.is_nil(report("load", 1, 2))
+  end)
+end)

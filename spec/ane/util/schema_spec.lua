@@ -1,0 +1,64 @@
+local schema = require "ane.util.schema"
+
+local RULES = {
+  size = { type = "integer", min = 1, max = 10, default = 3 },
+  kind = { type = "string", choices = { "a", "b" } },
+  scale = { type = "number", min = 0 },
+  stop = { type = { "string", "table" }, check = function(v) return v == "" and "must not be empty" or nil end },
+  call = { type = "callable" },
+  flag = { type = "boolean", default = false },
+}
+
+local function check(opts) return schema.check(RULES, opts, "f", 2) end
+
+describe("schema", function()
+  it("fills in defaults and copies the table", function()
+    local given = { size = 5 }
+    local got = check(given)
+    assert.same({ size = 5, flag = false }, got)
+    assert.not_equal(given, got)
+    assert.same({ size = 3, flag = false }, check(nil))
+    assert.same({}, schema.check(RULES, {}, "f", 2, true))
+  end)
+
+  it("takes whole floats where integers are wanted", function()
+    assert.equal("integer", math.type(check({ size = 4.0 }).size))
+    assert.error_matches(function() check { size = 4.5 } end, "f: option size must be an integer, is 4.5")
+  end)
+
+  it("names the option, what was wanted and what was found", function()
+    local cases = {
+      { { size = 0 }, "f: option size must be 1 .. 10, is 0" },
+      { { scale = -1 }, "f: option scale must be 0 or more, is %-1" },
+      { { size = "x" }, 'f: option size must be an integer, is "x"' },
+      { { kind = "c" }, 'f: option kind is "c": choose a, b' },
+      { { stop = 1 }, "f: option stop must be a string or a table, is 1" },
+      { { stop = "" }, "f: option stop must not be empty" },
+      { { call = 1 }, "f: option call must be a function, is 1" },
+      { { scale = 0 / 0 }, "f: option scale must be a number" },
+      { { sise = 1 }, 'f: unknown option "sise"; the options are call, flag, kind, scale, size, stop' },
+      { 7, "f: options must be a table, not 7" },
+    }
+    for _, case in ipairs(cases) do assert.error_matches(function() check(case[1]) end, case[2]) end
+  end)
+
+  it("takes callable tables for functions", function()
+    assert.truthy(check { call = setmetatable({}, { __call = function() end }) }.call)
+  end)
+
+  it("blames the caller's line", function()
+    local function api(opts)
+      local checked = schema.check(RULES, opts, "f", 2)
+      return checked
+    end
+    local line = debug.getinfo(1, "l").currentline + 1
+    local _, message = pcall(function() local r = api { size = 0 } return r end)
+    assert.matches("schema_spec.lua:" .. line .. ": f: option size", message)
+    local _, second = pcall(function() local r = schema.argument({ type = "string" }, 1, "g: path", 1) return r end)
+    assert.matches("schema_spec.lua:%d+: g: path must be a string, is 1", second)
+  end)
+
+  it("merges rules, later ones winning", function()
+    assert.same({ a = 1, b = 3, c = 4 }, schema.merge({ a = 1, b = 2 }, { b = 3, c = 4 }))
+  end)
+end)
