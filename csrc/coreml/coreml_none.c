@@ -13,7 +13,6 @@ void ane_coreml_destroy(ANE_UNUSED struct ane_coreml *m) {}
 struct ane_coreml_info ane_coreml_info(ANE_UNUSED const struct ane_coreml *m) { return (struct ane_coreml_info){0}; }
 const struct ane_coreml_feature *ane_coreml_input(ANE_UNUSED const struct ane_coreml *m, ANE_UNUSED int32_t i) { return NULL; }
 const struct ane_coreml_feature *ane_coreml_output(ANE_UNUSED const struct ane_coreml *m, ANE_UNUSED int32_t i) { return NULL; }
-int32_t ane_coreml_find(ANE_UNUSED const struct ane_coreml *m, ANE_UNUSED const char *name, ANE_UNUSED bool output) { return -1; }
 
 static ane_status none(struct ane_error *err) { return ane_fail(err, ANE_UNSUPPORTED, "Core ML is not here"); }
 
