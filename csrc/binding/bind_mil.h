@@ -15,8 +15,6 @@ struct ane_mil_profile *bind_mil_profiles(lua_State *L, int t, const struct ane_
 void bind_mil_push_function(lua_State *L, const struct ane_mil_function_plan *f);
 /* The form asked for of each value of the graph: `weights`, but for those constants that `forms` names. A userdata, pushed. */
 struct ane_weight_spec *bind_mil_forms(lua_State *L, int t, const struct ane_graph *g);
-/* target, law, rows, slices, layers, expert_parts */
-void bind_mil_limits(lua_State *L, int t, const struct ane_graph *g, const struct ane_weight_spec *specs, struct ane_cut_limits *l);
 /* The cut that the table asks for (`whole`: one piece). */
 ane_status bind_mil_cut(lua_State *L, int t, const struct ane_graph *g, struct ane_weight_spec *specs, struct ane_cut **out, struct ane_error *err);
 
@@ -24,6 +22,5 @@ ane_status bind_mil_cut(lua_State *L, int t, const struct ane_graph *g, struct a
 struct bind_cut {
   struct ane_cut *cut;
 };
-struct bind_cut *bind_cut_new(lua_State *L);
 
 #endif

@@ -120,7 +120,8 @@ static int64_t table_rows(const struct ane_graph *g, const struct ane_weight_spe
   return most;
 }
 
-void bind_mil_limits(lua_State *L, int t, const struct ane_graph *g, const struct ane_weight_spec *specs, struct ane_cut_limits *l) {
+/* target, law, rows, slices, layers, expert_parts */
+static void read_limits(lua_State *L, int t, const struct ane_graph *g, const struct ane_weight_spec *specs, struct ane_cut_limits *l) {
   *l = ane_cut_default_limits();
   l->target = (uint64_t)bind_mil_integer(L, t, "target", (int64_t)l->target, 1, INT64_MAX);
   l->law = (uint64_t)bind_mil_integer(L, t, "law", (int64_t)l->law, 1, INT64_MAX);
@@ -133,7 +134,7 @@ void bind_mil_limits(lua_State *L, int t, const struct ane_graph *g, const struc
 
 ane_status bind_mil_cut(lua_State *L, int t, const struct ane_graph *g, struct ane_weight_spec *specs, struct ane_cut **out, struct ane_error *err) {
   struct ane_cut_limits limits;
-  bind_mil_limits(L, t, g, specs, &limits);
+  read_limits(L, t, g, specs, &limits);
   if (flag(L, t, "whole")) return ane_cut_whole(out, g, ane_cut_form_bytes, specs, err);
   return ane_cut_make(out, g, &limits, ane_cut_form_bytes, specs, err);
 }
@@ -247,6 +248,8 @@ static ane_status push_piece(lua_State *L, const struct planned *x, const struct
   return st;
 }
 
+#define CUT_CLASS "ane.cut"
+
 /* mil_plan(graph, options) -> {layers, rows, embedding = {name, shape}, pieces}; or nil, message, code. Options: weights (form),
  * forms ({constant = form}), target, law (bytes), rows, slices, layers, expert_parts, whole; context, max_t, fixed_t, layout, norm; functions (list of {fixed_t or max_t, context}) */
 static int mil_plan(lua_State *L) {
@@ -259,7 +262,7 @@ static int mil_plan(lua_State *L) {
   x.profiles = bind_mil_profiles(L, 2, &x.o, &x.n_profiles);
   struct ane_weight_spec *specs = bind_mil_forms(L, 2, g);
   x.specs = specs;
-  struct bind_cut *ud = bind_cut_new(L);
+  struct bind_cut *ud = bind_new(L, CUT_CLASS, sizeof *ud, 0);
   if (bind_mil_cut(L, 2, g, specs, &ud->cut, &err)) return bind_fail(L, &err);
   const struct ane_cut *c = ud->cut;
   lua_createtable(L, 0, 4);
@@ -280,10 +283,6 @@ static int mil_plan(lua_State *L) {
   lua_setfield(L, -2, "pieces");
   return 1;
 }
-
-#define CUT_CLASS "ane.cut"
-
-struct bind_cut *bind_cut_new(lua_State *L) { return bind_new(L, CUT_CLASS, sizeof(struct bind_cut), 0); }
 
 static int cut_close(lua_State *L) {
   struct bind_cut *ud = luaL_checkudata(L, 1, CUT_CLASS);
