@@ -31,11 +31,6 @@ uint8_t ane_read_u8(struct ane_reader *r) {
   return p ? *p : 0;
 }
 
-uint16_t ane_read_u16(struct ane_reader *r) {
-  const uint8_t *p = ane_read_bytes(r, 2);
-  return p ? ane_load_u16(p) : 0;
-}
-
 uint32_t ane_read_u32(struct ane_reader *r) {
   const uint8_t *p = ane_read_bytes(r, 4);
   return p ? ane_load_u32(p) : 0;

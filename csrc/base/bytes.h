@@ -19,7 +19,6 @@ static inline size_t ane_reader_left(const struct ane_reader *r) { return r->bad
 /* The next n bytes, or NULL (and bad). */
 const uint8_t *ane_read_bytes(struct ane_reader *r, uint64_t n);
 uint8_t ane_read_u8(struct ane_reader *r);
-uint16_t ane_read_u16(struct ane_reader *r);
 uint32_t ane_read_u32(struct ane_reader *r);
 uint64_t ane_read_u64(struct ane_reader *r);
 

@@ -36,8 +36,6 @@ bool ane_json_enter(struct ane_json *j, char bracket);
 bool ane_json_next(struct ane_json *j, char bracket, bool first, bool *more);
 /* The name of a member and the colon behind it. */
 bool ane_json_name(struct ane_json *j, const char **s, size_t *len);
-/* Over a whole value. Names that appear twice are not noticed. */
-bool ane_json_skip(struct ane_json *j);
 /* Whether only blanks are left. */
 bool ane_json_finish(struct ane_json *j);
 

@@ -49,8 +49,6 @@ struct ane_coreml_info ane_coreml_info(const struct ane_coreml *m);
 /* In the order of their names. */
 const struct ane_coreml_feature *ane_coreml_input(const struct ane_coreml *m, int32_t i);
 const struct ane_coreml_feature *ane_coreml_output(const struct ane_coreml *m, int32_t i);
-/* Their number by name, or -1. */
-int32_t ane_coreml_find(const struct ane_coreml *m, const char *name, bool output);
 
 /* One sequence's states (an MLState), zeros at first. */
 ane_status ane_coreml_states_create(struct ane_coreml_states **out, const struct ane_coreml *m, struct ane_error *err);

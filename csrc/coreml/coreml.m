@@ -170,12 +170,3 @@ const struct ane_coreml_feature *ane_coreml_output(const struct ane_coreml *m, i
   return NULL;
 }
 
-int32_t ane_coreml_find(const struct ane_coreml *m, const char *name, bool output) {
-  if (@available(macOS 15.0, *)) {
-    NSString *wanted = [NSString stringWithUTF8String:name];
-    NSArray<AneFeature *> *list = output ? ane_coreml_program(m).outputs : ane_coreml_program(m).inputs;
-    for (NSUInteger i = 0; i < [list count]; i++)
-      if ([list[i].name isEqualToString:wanted]) return (int32_t)i;
-  }
-  return -1;
-}

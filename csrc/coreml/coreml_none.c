@@ -15,7 +15,6 @@ struct ane_coreml_info ane_coreml_info(ANE_UNUSED const struct ane_coreml *m) {
 }
 const struct ane_coreml_feature *ane_coreml_input(ANE_UNUSED const struct ane_coreml *m, ANE_UNUSED int32_t i) { return NULL; }
 const struct ane_coreml_feature *ane_coreml_output(ANE_UNUSED const struct ane_coreml *m, ANE_UNUSED int32_t i) { return NULL; }
-int32_t ane_coreml_find(ANE_UNUSED const struct ane_coreml *m, ANE_UNUSED const char *name, ANE_UNUSED bool output) { return -1; }
 
 static ane_status none(struct ane_error *err) { return ane_fail(err, ANE_UNSUPPORTED, "Core ML is not here"); }
 

@@ -7,15 +7,14 @@
 
 ane_status interp_no_memory(struct ane_error *err) { return ane_fail(err, ANE_NOMEM, "no memory for the graph"); }
 
-struct interp_value *interp_values(struct ane_interp *g) {
-  return (struct interp_value *)(void *)g->value_buffer.data;
-}
+/* The array moves when a value is added. */
+static struct interp_value *values_of(struct ane_interp *g) { return (struct interp_value *)(void *)g->value_buffer.data; }
 
 static ane_status add_value(struct ane_interp *g, const struct interp_value *v, int32_t *out, struct ane_error *err) {
   size_t at = g->value_buffer.size / sizeof *v;
   if (at >= INT32_MAX / 2 || !ane_buffer_append(&g->value_buffer, v, sizeof *v)) return interp_no_memory(err);
   *out = (int32_t)at;
-  g->values = interp_values(g);
+  g->values = values_of(g);
   g->n_values = (int32_t)at + 1;
   return ANE_OK;
 }
@@ -106,7 +105,8 @@ void ane_interp_destroy(struct ane_interp *g) {
   ane_free(g);
 }
 
-ane_status interp_finish(struct ane_interp *g, struct ane_error *err) {
+/* Every step between import and run; a changed graph goes through them again. */
+static ane_status finish(struct ane_interp *g, struct ane_error *err) {
   ane_status st = interp_fuse(g, err);
   if (!st) st = interp_prune(g, err);
   if (!st) st = interp_fold(g, err);
@@ -123,7 +123,7 @@ static ane_status build(struct ane_interp *g, struct ane_error *err) {
   g->own_pool = !g->pool;
   ane_status st = g->pool ? ANE_OK : ane_pool_create(&g->pool, g->options.threads, err);
   if (!st) st = g->mil ? interp_import_mil(g, err) : interp_import_onnx(g, err);
-  return st ? st : interp_finish(g, err);
+  return st ? st : finish(g, err);
 }
 
 static struct ane_interp *new_graph(const struct ane_interp_options *o) {

@@ -80,7 +80,6 @@ struct ane_interp {
 
 /* ---- Building ------------------------------------------------------------------------------------------------------*/
 
-struct interp_value *interp_values(struct ane_interp *g); /* moves when one is added */
 ane_status interp_value(struct ane_interp *g, const char *name, int32_t *out, struct ane_error *err);
 /* Constants: from memory that lives as long as the graph. */
 ane_status interp_constant(struct ane_interp *g, const char *name, const struct ane_dyn *t, int32_t *out, struct ane_error *err);
@@ -140,8 +139,6 @@ ane_status interp_live(struct ane_interp *g, struct ane_error *err);
 /* What the node makes of its constants, or what another function has made of the same (interp_share.c); and the end of it. */
 ane_status interp_prepare(struct ane_interp *g, struct interp_node *n, struct ane_prim_call *c, struct ane_error *err);
 void interp_give_up(struct ane_interp *g, struct interp_node *n);
-/* All of it, also a second time after a change. */
-ane_status interp_finish(struct ane_interp *g, struct ane_error *err);
 
 /* One more input, behind those of the file: the positions whose logits are wanted. false: the graph has not the form in
  * which the last product can be limited to some positions. */

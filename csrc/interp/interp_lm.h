@@ -18,8 +18,6 @@ struct ane_lm_session {
   _Atomic bool stop;
 };
 
-/* The states of a sequence of length 0; forgets ids and logits too. */
-void lm_reset(struct ane_lm_session *s);
 void lm_drop_logits(struct ane_lm_session *s);
 ane_status lm_reserve_ids(struct ane_lm_session *s, int64_t n, struct ane_error *err);
 

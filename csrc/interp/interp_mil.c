@@ -50,7 +50,8 @@ static bool mil_is_float(ane_mil_dtype t) {
   return t == ANE_MIL_FP16 || t == ANE_MIL_FP32 || t == ANE_MIL_FP64 || t == ANE_MIL_BF16;
 }
 
-ane_status mil_results(struct mil_import *t, const struct ane_mil_op *op, bool moves, const struct interp_result **out) {
+/* What a type asks of a result. */
+static ane_status results(struct mil_import *t, const struct ane_mil_op *op, bool moves, const struct interp_result **out) {
   struct interp_result *r = ane_arena_array(&t->g->arena, (size_t)op->n_outputs + 1, sizeof *r);
   if (!r) return interp_no_memory(t->err);
   for (uint32_t i = 0; i < op->n_outputs; i++) {
@@ -80,7 +81,8 @@ ane_status mil_constant(struct mil_import *t, const char *name, const struct ane
   return interp_constant(t->g, name, &d, out, t->err);
 }
 
-ane_status mil_binding(struct mil_import *t, const struct ane_mil_op *op, const struct ane_mil_binding *b, int32_t *out) {
+/* One binding of a parameter as a value. */
+static ane_status binding(struct mil_import *t, const struct ane_mil_op *op, const struct ane_mil_binding *b, int32_t *out) {
   if (b->value) {
     ane_status st = mil_constant(t, "", b->value, out);
     return st || *out != INTERP_NONE
@@ -99,7 +101,7 @@ ane_status mil_param(struct mil_import *t, const struct ane_mil_op *op, const ch
   if (!a) return ANE_OK;
   if (a->n_bindings != 1)
     return mil_op_fail(t, op, ANE_FORMAT, "parameter %.60s has %" PRIu32 " values, wanted one", name, a->n_bindings);
-  return mil_binding(t, op, &a->bindings[0], out);
+  return binding(t, op, &a->bindings[0], out);
 }
 
 ane_status mil_outputs(struct mil_import *t, const struct ane_mil_op *op, int32_t **out) {
@@ -119,7 +121,7 @@ static const char *node_name(const struct ane_mil_op *op) { return op->n_outputs
 ane_status mil_add(struct mil_import *t, const struct ane_mil_op *op, ane_prim prim, bool moves, const int32_t *in, int32_t n_in,
                    const int32_t *out) {
   struct interp_node n = {.name = node_name(op), .op = prim, .n_in = n_in, .n_out = (int32_t)op->n_outputs};
-  ane_status st = mil_results(t, op, moves, &n.results);
+  ane_status st = results(t, op, moves, &n.results);
   if (st) return st;
   n.in = ane_arena_array(&t->g->arena, (size_t)n_in + 1, sizeof *n.in);
   n.out = ane_arena_array(&t->g->arena, (size_t)n.n_out + 1, sizeof *n.out);
@@ -203,7 +205,7 @@ static ane_status map_op(struct mil_import *t, const struct ane_mil_op *op, cons
     st = parameter(t, op, row, p, all - (p[all - 1] == '?'), &in[count++]);
     p += all;
   }
-  for (uint32_t i = 0; !st && many && i < many->n_bindings; i++) st = mil_binding(t, op, &many->bindings[i], &in[count++]);
+  for (uint32_t i = 0; !st && many && i < many->n_bindings; i++) st = binding(t, op, &many->bindings[i], &in[count++]);
   while (!many && count > 0 && in[count - 1] == INTERP_NONE) count--;
   if (!st && op->n_outputs > (uint32_t)info.max_outputs)
     st = mil_op_fail(t, op, ANE_FORMAT, "has %" PRIu32 " outputs, wanted at most %d", op->n_outputs, info.max_outputs);
@@ -252,7 +254,7 @@ static ane_status control(struct mil_import *t, const struct ane_mil_op *op, boo
   n.in = ane_arena_array(&t->g->arena, (size_t)a->n_bindings + 1, sizeof *n.in);
   if (!n.in) return interp_no_memory(t->err);
   ane_status st = ANE_OK;
-  for (uint32_t i = 0; !st && i < a->n_bindings; i++) st = mil_binding(t, op, &a->bindings[i], &n.in[i]);
+  for (uint32_t i = 0; !st && i < a->n_bindings; i++) st = binding(t, op, &a->bindings[i], &n.in[i]);
   for (int k = 0; !st && k < 2; k++) {
     const struct ane_mil_block *b = &op->blocks[k];
     uint32_t in = loop ? a->n_bindings : 0, out = loop && k == 0 ? 1 : op->n_outputs;

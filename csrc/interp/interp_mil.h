@@ -27,8 +27,6 @@ const struct mil_name *mil_find(const struct mil_import *t, const char *name);
 ane_status mil_define(struct mil_import *t, const char *name, const struct mil_name *n);
 /* A parameter as a value; INTERP_NONE where the op has none of the name. */
 ane_status mil_param(struct mil_import *t, const struct ane_mil_op *op, const char *name, int32_t *out);
-/* One binding of a parameter. */
-ane_status mil_binding(struct mil_import *t, const struct ane_mil_op *op, const struct ane_mil_binding *b, int32_t *out);
 /* A stored constant as a value; *out INTERP_NONE where tensors cannot hold it. */
 ane_status mil_constant(struct mil_import *t, const char *name, const struct ane_mil_value *v, int32_t *out);
 /* Fresh values for the outputs of an op, named. */
@@ -39,8 +37,6 @@ ane_status mil_add(struct mil_import *t, const struct ane_mil_op *op, ane_prim p
 /* A node in the middle of an op that is several: its result has no type. */
 ane_status mil_step(struct mil_import *t, const struct ane_mil_op *op, ane_prim prim, const int32_t *in, int32_t n_in,
                     int32_t *out);
-/* What a type asks of a result. */
-ane_status mil_results(struct mil_import *t, const struct ane_mil_op *op, bool moves, const struct interp_result **out);
 
 /* constexpr_* (interp_mil_const.c), ops of several primitives (interp_mil_compose.c); *done is false where the name is unknown.
  */

@@ -35,6 +35,13 @@ int32_t onnx_in(const struct onnx_import *t, const struct ane_onnx_node *n, int 
   return i < n->n_in ? n->in[i] : INTERP_NONE;
 }
 
+/* A stored tensor as a constant. */
+static ane_status constant(struct onnx_import *t, const char *name, const struct ane_onnx_tensor *c, int32_t *out) {
+  struct ane_dyn d = {.dtype = c->dtype, .rank = c->rank, .count = (int64_t)c->count, .data = c->data};
+  memcpy(d.dim, c->dim, sizeof d.dim);
+  return interp_constant(t->g, name, &d, out, t->err);
+}
+
 /* An attribute as a constant. */
 static ane_status attribute_value(struct onnx_import *t, const struct ane_onnx_node *n, const struct ane_onnx_attr *a,
                                   int32_t *out) {
@@ -43,7 +50,7 @@ static ane_status attribute_value(struct onnx_import *t, const struct ane_onnx_n
     case ANE_ONNX_FLOAT: return interp_float(t->g, a->f, out, t->err);
     case ANE_ONNX_STRING: return interp_text(t->g, a->s.data, a->s.len, out, t->err);
     case ANE_ONNX_INTS: return interp_ints(t->g, a->ints, (int64_t)a->n, false, out, t->err);
-    case ANE_ONNX_TENSOR: return onnx_constant(t, "", a->t, out);
+    case ANE_ONNX_TENSOR: return constant(t, "", a->t, out);
     default: return onnx_node_fail(t, n, ANE_UNSUPPORTED, "attribute %.60s is of a type that is not expected here", a->name);
   }
 }
@@ -62,12 +69,6 @@ bool onnx_float(const struct ane_onnx_node *n, const char *name, float *out) {
   if (a->type != ANE_ONNX_FLOAT) return false;
   *out = a->f;
   return true;
-}
-
-ane_status onnx_constant(struct onnx_import *t, const char *name, const struct ane_onnx_tensor *c, int32_t *out) {
-  struct ane_dyn d = {.dtype = c->dtype, .rank = c->rank, .count = (int64_t)c->count, .data = c->data};
-  memcpy(d.dim, c->dim, sizeof d.dim);
-  return interp_constant(t->g, name, &d, out, t->err);
 }
 
 /* ---- Mappings ------------------------------------------------------------------------------------------------------*/
@@ -196,7 +197,8 @@ static ane_status unknown(struct onnx_import *t, const struct ane_onnx_node *n, 
   return onnx_node_fail(t, n, ANE_UNSUPPORTED, "the op is not known");
 }
 
-ane_status onnx_node(struct onnx_import *t, const struct ane_onnx_node *n) {
+/* Any node. */
+static ane_status import_node(struct onnx_import *t, const struct ane_onnx_node *n) {
   const struct row *other = NULL;
   for (size_t i = 0; i < ANE_COUNT(rows); i++) {
     if (strcmp(rows[i].op, n->op) != 0 || strcmp(rows[i].domain, n->domain) != 0) continue;
@@ -212,7 +214,7 @@ static ane_status import_block(struct onnx_import *t, const struct ane_onnx_grap
   struct interp_block *outer = t->block;
   ane_status st = ANE_OK;
   t->block = b;
-  for (int32_t i = 0; !st && i < g->n_nodes; i++) st = onnx_node(t, &g->nodes[i]);
+  for (int32_t i = 0; !st && i < g->n_nodes; i++) st = import_node(t, &g->nodes[i]);
   t->block = outer;
   if (st) return st;
   b->n_outputs = g->n_outputs;
@@ -256,7 +258,7 @@ ane_status interp_import_onnx(struct ane_interp *g, struct ane_error *err) {
   for (int32_t i = 0; !st && i < doc->n_values; i++) {
     int32_t v;
     const struct ane_onnx_value *from = &doc->values[i];
-    st = from->constant ? onnx_constant(&t, from->name, from->constant, &v) : interp_value(g, from->name, &v, err);
+    st = from->constant ? constant(&t, from->name, from->constant, &v) : interp_value(g, from->name, &v, err);
   }
   g->n_inputs = doc->graph.n_inputs;
   g->inputs = ane_arena_array(&g->arena, (size_t)g->n_inputs + 1, sizeof *g->inputs);

@@ -19,12 +19,9 @@ int32_t onnx_in(const struct onnx_import *t, const struct ane_onnx_node *n, int 
 /* *out is left as it is where the attribute is absent; false where it is of another type. */
 bool onnx_int(const struct ane_onnx_node *n, const char *name, int64_t *out);
 bool onnx_float(const struct ane_onnx_node *n, const char *name, float *out);
-ane_status onnx_constant(struct onnx_import *t, const char *name, const struct ane_onnx_tensor *c, int32_t *out);
 
 /* The node as one primitive, by a mapping as in onnx.def. */
 ane_status onnx_map(struct onnx_import *t, const struct ane_onnx_node *n, ane_prim prim, const char *mapping);
-/* Any node. */
-ane_status onnx_node(struct onnx_import *t, const struct ane_onnx_node *n);
 ane_status onnx_if(struct onnx_import *t, const struct ane_onnx_node *n);
 /* Ops that are several primitives (interp_compose.c); *done is false where it knows none of the name. */
 ane_status onnx_compose(struct onnx_import *t, const struct ane_onnx_node *n, bool *done);

@@ -14,7 +14,8 @@ void lm_drop_logits(struct ane_lm_session *s) {
   s->rows = 0;
 }
 
-void lm_reset(struct ane_lm_session *s) {
+/* The states of a sequence of length 0; forgets ids and logits too. */
+static void reset(struct ane_lm_session *s) {
   for (int32_t i = 0; i < s->lm->n_states; i++) {
     ane_dyn_drop(&s->memory, &s->states[i]);
     s->states[i] = s->lm->states[i].first;
@@ -36,7 +37,7 @@ ane_status ane_lm_session_create(struct ane_lm_session **out, struct ane_lm *m, 
   s->lm = m;
   s->context = context;
   s->memory.limit = m->graph->memory.limit;
-  lm_reset(s);
+  reset(s);
   *out = s;
   return ANE_OK;
 }
@@ -219,7 +220,7 @@ static ane_status cut(struct ane_lm_session *s, const struct ane_dyn *from, int6
 }
 
 static ane_status feed_again(struct ane_lm_session *s, int64_t length, struct ane_error *err) {
-  lm_reset(s);
+  reset(s);
   for (int64_t at = 0; at < length;) {
     int64_t n = ANE_MIN(length - at, s->lm->chunk);
     ane_status st = ane_lm_feed(s, s->ids + at, n, ANE_LM_NONE, err);
@@ -235,7 +236,7 @@ ane_status ane_lm_rewind(struct ane_lm_session *s, int64_t length, struct ane_er
     return ane_fail(err, ANE_RANGE, "length is %" PRId64 ", not in 0 .. %" PRId64, length, s->length);
   lm_drop_logits(s);
   if (length == s->length) return ANE_OK;
-  if (length == 0) return lm_reset(s), ANE_OK;
+  if (length == 0) return reset(s), ANE_OK;
   for (int32_t i = 0; i < m->n_states; i++)
     if (!m->states[i].grows) return feed_again(s, length, err);
   struct ane_dyn *shorter = ane_calloc((size_t)m->n_states + 1, sizeof *shorter);

@@ -19,7 +19,9 @@ const char *ane_mil_port_word(ane_mil_port_kind kind) {
   return (size_t)kind < ANE_COUNT(words) ? words[kind] : "?";
 }
 
-char *ane_mil_identifier(struct ane_arena *arena, const char *name) {
+/* A name as an identifier of MIL: what is no letter, digit or _ becomes _, before a digit at the start goes one. In the arena;
+ * NULL where there is no memory. */
+static char *mil_identifier(struct ane_arena *arena, const char *name) {
   size_t len = strlen(name);
   bool digit = *name >= '0' && *name <= '9';
   char *out = ane_arena_array(arena, len + 2, 1);
@@ -33,14 +35,15 @@ char *ane_mil_identifier(struct ane_arena *arena, const char *name) {
   return out;
 }
 
-int64_t ane_mil_edge_channels(const struct ane_graph *g, int32_t value) {
+/* The channels with which a value of the graph crosses an edge: those of its shape, but slots for the result of a route. */
+static int64_t edge_channels(const struct ane_graph *g, int32_t value) {
   int64_t slots = lower_route_slots(g, value);
   return slots >= 0 ? slots : g->values[value].shape.dim[1];
 }
 
 /* An identifier for a name of the graph; "" after a failure. */
 static const char *identifier(struct lower *l, const char *name) {
-  const char *s = ane_mil_identifier(l->b.arena, name);
+  const char *s = mil_identifier(l->b.arena, name);
   if (!s) mil_build_no_memory(&l->b);
   return s ? s : "";
 }
@@ -218,7 +221,7 @@ static void declare_inputs(struct lower *l) {
          hidden = embedding || v == p->hidden_in;
     if (embedding && l->o->embed) continue;
     const char *name = hidden ? "hidden" : identifier(l, value->name);
-    struct ane_mil_type type = lower_type(l, l->b.dtype, ane_mil_edge_channels(l->g, v));
+    struct ane_mil_type type = lower_type(l, l->b.dtype, edge_channels(l->g, v));
     l->values[v].flat = lower_input(l, name, hidden ? ANE_MIL_PORT_HIDDEN : ANE_MIL_PORT_EDGE, v, 0, type);
   }
 }

@@ -167,11 +167,4 @@ struct ane_mil_masks {
 ane_status ane_mil_ropes(struct ane_arena *arena, const struct ane_graph *g, struct ane_mil_ropes *out, struct ane_error *err);
 ane_status ane_mil_masks(struct ane_arena *arena, const struct ane_graph *g, struct ane_mil_masks *out, struct ane_error *err);
 
-/* The channels with which a value of the graph crosses an edge: those of its shape, but slots for the result of a route. */
-int64_t ane_mil_edge_channels(const struct ane_graph *g, int32_t value);
-
-/* A name as an identifier of MIL: what is no letter, digit or _ becomes _, before a digit at the start goes one. In the arena;
- * NULL where there is no memory. */
-char *ane_mil_identifier(struct ane_arena *arena, const char *name);
-
 #endif

@@ -86,8 +86,6 @@ static inline int64_t lower_held(const struct lower *l) { return l->o->held ? l-
 /* int32 [rank], zeros but for `v`, an int32 [1], at the axis. */
 mil_value lower_on_axis(struct lower *l, int rank, int axis, mil_value v);
 
-/* lower_rope.c: cos and sin of the rope table `value`, [1, 1, r / 2, T]. */
-void lower_rope_pair(struct lower *l, int32_t value, mil_value *cos, mil_value *sin);
 /* lower_moe.c: slots of the router that made a value, or -1 where none did. */
 int64_t lower_route_slots(const struct ane_graph *g, int32_t value);
 

@@ -89,7 +89,8 @@ static mil_value given_table(struct lower *l, const char *word, ane_mil_port_kin
   return mil_reshape4(&l->b, x, 1, 1, half, -1);
 }
 
-void lower_rope_pair(struct lower *l, int32_t value, mil_value *cos, mil_value *sin) {
+/* cos and sin of the rope table `value`, [1, 1, r / 2, T]. */
+static void cos_sin(struct lower *l, int32_t value, mil_value *cos, mil_value *sin) {
   const struct ane_node *n = &l->g->nodes[l->g->values[value].node];
   int32_t number = find_rope(l->g, l->ropes.nodes, l->ropes.n, n);
   if (!l->cos[number]) {
@@ -113,7 +114,7 @@ void lower_rope(struct lower *l, struct mil_build *b, const struct ane_node *n) 
   int64_t heads = ane_node_int(n, "heads");
   bool half = ane_node_string(n, "layout")[0] == 'h';
   mil_value x = lower_heads(l, n->inputs[0], heads), cos = NULL, sin = NULL;
-  lower_rope_pair(l, n->inputs[1], &cos, &sin);
+  cos_sin(l, n->inputs[1], &cos, &sin);
   if (b->status) return;
   int64_t r = 2 * mil_dim(cos, 2), d = mil_dim(x, 2);
   mil_value even = half ? mil_slice(b, x, 2, 0, r / 2, 1) : mil_slice(b, x, 2, 0, r, 2);

@@ -37,7 +37,8 @@ struct cutter {
 
 /* ---- Sections ------------------------------------------------------------------------------------------------------*/
 
-int32_t ane_partition_layer(const struct ane_node *n) {
+/* The layer of a node, from its name; ANE_NONE outside layers. */
+static int32_t layer_of(const struct ane_node *n) {
   static const char prefix[] = "layers.";
   if (strncmp(n->name, prefix, sizeof prefix - 1) != 0) return ANE_NONE;
   const char *digits = n->name + sizeof prefix - 1;
@@ -72,7 +73,7 @@ static ane_status find_sections(struct cutter *c, struct ane_error *err) {
     if (n->dead) continue;
     if (ane_op_info(n->op)->kind == ANE_OPKIND_FUSED)
       return ane_fail(err, ANE_UNSUPPORTED, "%s: the fused op %s has no place in a package", n->name, ane_op_info(n->op)->name);
-    int32_t l = ane_partition_layer(n);
+    int32_t l = layer_of(n);
     if (l == ANE_NONE) continue;
     if (l < layer)
       return ane_fail(err, ANE_UNSUPPORTED,
@@ -81,7 +82,7 @@ static ane_status find_sections(struct cutter *c, struct ane_error *err) {
   }
   next = c->partition->n_layers = layer + 1;
   for (int32_t i = g->n_nodes - 1; i >= 0; i--) {
-    int32_t l = g->nodes[i].dead ? ANE_NONE : ane_partition_layer(&g->nodes[i]);
+    int32_t l = g->nodes[i].dead ? ANE_NONE : layer_of(&g->nodes[i]);
     if (l != ANE_NONE) next = l;
     c->section[i] = next;
   }

@@ -90,7 +90,4 @@ void ane_partition_free(struct ane_partition *partition); /* NULL is fine */
 /* Does a package keep the state that is input `input` of the node? Attention to both sides sees the tokens of its call only. */
 bool ane_partition_has_state(const struct ane_graph *g, int32_t node, int32_t input);
 
-/* The layer of a node, from its name; ANE_NONE outside layers. */
-int32_t ane_partition_layer(const struct ane_node *n);
-
 #endif

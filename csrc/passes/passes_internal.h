@@ -14,8 +14,6 @@ ane_status pass_early_gather(struct ane_graph *g, struct ane_error *err);
 
 /* The living node of this op that makes `value`, if that value has no other use than one; else NULL. */
 struct ane_node *pass_sole_maker(const struct ane_graph *g, int32_t value, ane_op op);
-/* The living node of this op that makes `value`, whoever uses it; else NULL. */
-struct ane_node *pass_maker(const struct ane_graph *g, int32_t value, ane_op op);
 
 #define PASS_INT(n, v)                                                                                                           \
   {                                                                                                                              \

@@ -48,13 +48,14 @@ ane_status ane_pass_run(struct ane_graph *g, const char *pass, struct ane_error 
   return ane_fail(err, ANE_NOTFOUND, "no pass %s; there are: %s", pass, names);
 }
 
-struct ane_node *pass_maker(const struct ane_graph *g, int32_t value, ane_op op) {
+/* The living node of this op that makes `value`, whoever uses it; else NULL. */
+static struct ane_node *maker(const struct ane_graph *g, int32_t value, ane_op op) {
   if (value == ANE_NONE || g->values[value].kind != ANE_VALUE_RESULT) return NULL;
   struct ane_node *n = &g->nodes[g->values[value].node];
   return !n->dead && n->op == op ? n : NULL;
 }
 
 struct ane_node *pass_sole_maker(const struct ane_graph *g, int32_t value, ane_op op) {
-  struct ane_node *n = pass_maker(g, value, op);
+  struct ane_node *n = maker(g, value, op);
   return n && ane_graph_uses(g, value) == 1 ? n : NULL;
 }

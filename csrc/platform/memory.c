@@ -49,17 +49,6 @@ void ane_pages_free(void *p, size_t size) {
   if (p) munmap(p, ane_align_up(size ? size : 1, page_size()));
 }
 
-void ane_pages_discard(void *p, size_t size) {
-  uintptr_t page = page_size(), from = ((uintptr_t)p + page - 1) & ~(page - 1), to = ((uintptr_t)p + size) & ~(page - 1);
-  if (!p || to <= from) return;
-#ifdef __APPLE__
-  /* MADV_DONTNEED keeps the contents there; a new mapping over the old one gives them back. */
-  mmap((void *)from, to - from, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-#else
-  madvise((void *)from, to - from, MADV_DONTNEED);
-#endif
-}
-
 #ifdef __APPLE__
 
 uint64_t ane_memory_resident(void) {

@@ -103,12 +103,6 @@ static uint64_t page_size(void) {
   return n > 0 ? (uint64_t)n : 4096;
 }
 
-void ane_map_will_need(const struct ane_map *map, uint64_t offset, uint64_t size) {
-  if (!clip(map, offset, &size)) return;
-  uint64_t from = offset & ~(page_size() - 1);
-  madvise((void *)(uintptr_t)(map->data + from), (size_t)(offset + size - from), MADV_WILLNEED);
-}
-
 void ane_map_drop(const struct ane_map *map, uint64_t offset, uint64_t size) {
   if (!clip(map, offset, &size)) return;
   /* Whole pages only, so that neighbours stay; the last page of the file counts as whole. */

@@ -44,8 +44,6 @@ int ane_cpu_slots(void);
  * pages asked for where `huge`. NULL where there is none. Freed by ane_pages_free with the same size. */
 void *ane_pages_alloc(size_t size, bool huge);
 void ane_pages_free(void *p, size_t size);
-/* Gives the whole pages inside [p, p + size) back; they read as zeros afterwards. */
-void ane_pages_discard(void *p, size_t size);
 /* Resident memory now and at its peak, bytes; 0 where unknown. */
 uint64_t ane_memory_resident(void);
 uint64_t ane_memory_peak(void);
@@ -67,8 +65,7 @@ ane_status ane_map_open(struct ane_map *map, const char *path, struct ane_error 
  * one too, to a file in the folder that the first link leads to. */
 ane_status ane_map_open_beside(struct ane_map *map, const char *beside, const char *location, struct ane_error *err);
 void ane_map_close(struct ane_map *map);
-/* Tells the system that [offset, offset + size) will be read soon / is no longer needed in memory (still readable). */
-void ane_map_will_need(const struct ane_map *map, uint64_t offset, uint64_t size);
+/* Tells the system that [offset, offset + size) is no longer needed in memory; it stays readable. */
 void ane_map_drop(const struct ane_map *map, uint64_t offset, uint64_t size);
 
 /* A file that appears whole or not at all: written beside its final place under a temporary name. */

@@ -64,12 +64,6 @@ struct ane_prim_info ane_prim_info(ane_prim op) {
   return info;
 }
 
-ane_prim ane_prim_from_name(const char *name) {
-  for (int i = 0; i < ANE_PRIM_COUNT; i++)
-    if (strcmp(ops[i].name, name) == 0) return (ane_prim)i;
-  return ANE_PRIM_COUNT;
-}
-
 int prim_first(const struct ane_prim_call *c) { return ane_prim_info(c->op).n_params; }
 
 const struct ane_dyn *prim_in(const struct ane_prim_call *c, const char *name) {

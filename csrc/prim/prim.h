@@ -90,8 +90,6 @@ struct ane_prim_info {
   bool variadic;
 };
 struct ane_prim_info ane_prim_info(ane_prim op);
-/* The op of this name, or ANE_PRIM_COUNT. */
-ane_prim ane_prim_from_name(const char *name);
 /* Place of a parameter in the inputs of an op, or -1. */
 int ane_prim_param(ane_prim op, const char *name);
 

@@ -17,7 +17,6 @@ struct ane_prim_block {
   uint64_t size; /* of data */
   _Alignas(64) unsigned char data[];
 };
-struct ane_prim_block *prim_block_take(struct ane_prim_memory *m, uint64_t bytes, struct ane_error *err);
 void prim_block_give(struct ane_prim_memory *m, struct ane_prim_block *b);
 
 /* ---- Inputs --------------------------------------------------------------------------------------------------------*/
@@ -143,8 +142,6 @@ void *prim_matrix_memory(struct ane_prim_call *c, struct prim_matrix *m, uint64_
  * t. */
 ane_status prim_multiply(struct ane_prim_call *c, const struct prim_matrix *m, const float *x, int64_t t, int64_t ldx,
                          const float *bias, float *y, int64_t ldy);
-/* Row r as floats. */
-void prim_matrix_row(const struct prim_matrix *m, int64_t r, float *out);
 
 /* Packed codes: element i of 2, 4 or 8 bits each, the lower bits first. */
 static inline int prim_code(const uint8_t *p, int bits, int64_t i) {

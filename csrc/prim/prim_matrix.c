@@ -116,7 +116,8 @@ static void decode_nibbles(const struct prim_matrix *m, int64_t r, float *out) {
   }
 }
 
-void prim_matrix_row(const struct prim_matrix *m, int64_t r, float *out) {
+/* Row r as floats. */
+static void read_row(const struct prim_matrix *m, int64_t r, float *out) {
   if (m->bits == 4 && !m->is_signed && !m->g_idx && m->col_stride == 1 && m->row_block == 1 && m->scale_col == 1 &&
       m->block % 2 == 0) {
     decode_nibbles(m, r, out);
@@ -131,7 +132,7 @@ void prim_matrix_row(const struct prim_matrix *m, int64_t r, float *out) {
 /* Rows first .. first + n - 1 to the float32 layout: 16 floats for each column. */
 static void decode_panel(const struct prim_matrix *m, int64_t first, int64_t n, float *panel, float *rows) {
   if (m->col_stride == 1) {
-    for (int64_t r = 0; r < n; r++) prim_matrix_row(m, first + r, rows + r * m->cols);
+    for (int64_t r = 0; r < n; r++) read_row(m, first + r, rows + r * m->cols);
     ane_pack_group(ANE_LAYOUT_F32, ANE_F32, rows, (size_t)m->cols * sizeof *rows, (int)n, m->cols, panel);
     return;
   }

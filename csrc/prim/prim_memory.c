@@ -22,7 +22,7 @@ static uint32_t class_of(uint64_t bytes, uint64_t *size) {
   return *size = bytes, UINT32_MAX;
 }
 
-struct ane_prim_block *prim_block_take(struct ane_prim_memory *m, uint64_t bytes, struct ane_error *err) {
+static struct ane_prim_block *block_take(struct ane_prim_memory *m, uint64_t bytes, struct ane_error *err) {
   uint64_t size;
   uint32_t c = class_of(bytes, &size);
   if ((m->limit && bytes > m->limit) || c == UINT32_MAX || size > SIZE_MAX / 2) {
@@ -99,7 +99,7 @@ ane_status ane_dyn_alloc(struct ane_prim_memory *m, struct ane_dyn *t, struct an
   if (!prim_count(t->rank, t->dim, &t->count) || t->count > INT64_MAX / 16)
     return ane_fail(err, ANE_RANGE, "a tensor of shape %s has too many elements", prim_dims(t->rank, t->dim, text));
   struct ane_error own;
-  t->block = prim_block_take(m, ane_dyn_bytes(t), &own);
+  t->block = block_take(m, ane_dyn_bytes(t), &own);
   if (!t->block) return ane_fail(err, own.code, "%s", own.text);
   t->data = t->block->data;
   return ANE_OK;
@@ -127,7 +127,7 @@ const char *ane_dyn_text(const struct ane_dyn *t, char out[ANE_DYN_TEXT]) {
 
 void *prim_temp(struct ane_prim_call *c, uint64_t bytes) {
   struct ane_error own;
-  struct ane_prim_block *b = prim_block_take(c->memory, bytes, &own);
+  struct ane_prim_block *b = block_take(c->memory, bytes, &own);
   if (!b) {
     prim_fail(c, own.code, "%s", own.text);
     return NULL;

@@ -72,7 +72,7 @@ static struct ane_code_sums sums_at(const struct ane_span *s, float inv, float b
 /* ---- Lines -------------------------------------------------------------------------------------------------------*/
 
 /* How a least squares line is bounded. */
-typedef enum { FREE, BELOW_ZERO, SIGNED } bound;
+typedef enum { BELOW_ZERO, SIGNED } bound;
 
 struct best {
   struct ane_line line;
@@ -93,7 +93,7 @@ static float solve(const struct ane_span *s, struct ane_code_sums c, bound b, fl
     line->scale = (s->sum_w * c.xq - s->sum_wx * c.q) / det;
     line->offset = (c.qq * s->sum_wx - c.q * c.xq) / det;
   }
-  if (!(det > 0) || (b == BELOW_ZERO && line->offset > 0)) {
+  if (!(det > 0) || line->offset > 0) {
     if (!(c.qq > 0)) return INFINITY;
     line->scale = c.xq / c.qq;
     line->offset = 0;
@@ -118,25 +118,18 @@ static void settle(const struct ane_span *s, int top, bound b, struct best *best
   }
 }
 
-static struct ane_line fit_between(const struct ane_span *s, int top, bound b) {
+struct ane_line ane_fit_range(const struct ane_span *s, int top) {
   float lo = s->x[0], hi = s->x[0];
   for (int i = 1; i < s->n; i++) lo = ANE_MIN(lo, s->x[i]), hi = ANE_MAX(hi, s->x[i]);
-  if (b == BELOW_ZERO) lo = ANE_MIN(lo, 0);
+  lo = ANE_MIN(lo, 0);
   struct best best = {{0, lo}, INFINITY};
   if (!(hi > lo)) return best.line;
   for (int k = -10; k <= 10; k++) {
     float inv = ((float)top + 0.1f * (float)k) / (hi - lo);
-    if (inv < INFINITY) consider(s, inv, -lo * inv, top, b, &best);
+    if (inv < INFINITY) consider(s, inv, -lo * inv, top, BELOW_ZERO, &best);
   }
-  settle(s, top, b, &best);
+  settle(s, top, BELOW_ZERO, &best);
   return best.line;
-}
-
-struct ane_line ane_fit_range(const struct ane_span *s, int top) {
-  return fit_between(s, top, BELOW_ZERO);
-}
-struct ane_line ane_fit_free(const struct ane_span *s, int top) {
-  return fit_between(s, top, FREE);
 }
 
 struct ane_line ane_fit_signed(const struct ane_span *s, int half) {

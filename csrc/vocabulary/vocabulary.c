@@ -29,7 +29,8 @@ bool vocabulary_add(struct vocabulary *v, const struct vocabulary_entry *e) {
   return true;
 }
 
-bool vocabulary_add_merge(struct vocabulary *v, struct ane_text left, struct ane_text right) {
+/* false: no memory. */
+static bool add_merge(struct vocabulary *v, struct ane_text left, struct ane_text right) {
   struct ane_token_pair *merges = grown(v->merges, v->n_merges, &v->merges_room, sizeof *merges);
   if (!merges) return false;
   v->merges = merges;
@@ -127,7 +128,7 @@ static bool split_merge(struct vocabulary *v, struct ane_json *j, const char *at
   size_t left = gap ? (size_t)(gap - s.data) : 0;
   if (!gap || memchr(gap + 1, ' ', s.len - left - 1))
     return ane_json_fail(j, at, "model.merges: wanted two tokens with one space between");
-  return vocabulary_add_merge(v, (struct ane_text){s.data, left}, (struct ane_text){gap + 1, s.len - left - 1}) || no_memory(j);
+  return add_merge(v, (struct ane_text){s.data, left}, (struct ane_text){gap + 1, s.len - left - 1}) || no_memory(j);
 }
 
 bool vocabulary_read_merges(struct vocabulary *v, struct ane_json *j) {
@@ -146,7 +147,7 @@ bool vocabulary_read_merges(struct vocabulary *v, struct ane_json *j) {
       if (!ane_json_enter(j, '[') || !expect(j, true, true, why) || !read_text(v, j, why, &a) || !expect(j, false, true, why) ||
           !read_text(v, j, why, &b) || !expect(j, false, false, why))
         return false;
-      if (!vocabulary_add_merge(v, a, b)) return no_memory(j);
+      if (!add_merge(v, a, b)) return no_memory(j);
     }
   }
   return !j->why;

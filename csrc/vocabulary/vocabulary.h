@@ -29,7 +29,6 @@ struct vocabulary {
 void vocabulary_free(struct vocabulary *v);
 /* false: no memory. */
 bool vocabulary_add(struct vocabulary *v, const struct vocabulary_entry *e);
-bool vocabulary_add_merge(struct vocabulary *v, struct ane_text left, struct ane_text right);
 
 /* The values of "vocab" (an object of ids, or a list of pairs of spelling and score) and "merges" (strings with one space, or
  * pairs) in a tokenizer.json. false: a fault of the text. */

@@ -16,9 +16,6 @@ void bind_mil_push_function(lua_State *L, const struct ane_mil_function_plan *f)
 /* The scheme asked for of each value of the graph: `weights`, but for those constants that `schemes` names. A userdata, pushed.
  */
 struct ane_weight_spec *bind_mil_schemes(lua_State *L, int t, const struct ane_graph *g);
-/* target, law, rows, slices, layers, expert_parts */
-void bind_mil_limits(lua_State *L, int t, const struct ane_graph *g, const struct ane_weight_spec *specs,
-                     struct ane_partition_limits *l);
 /* The cut that the table asks for (`whole`: one shard). */
 ane_status bind_mil_partition(lua_State *L, int t, const struct ane_graph *g, struct ane_weight_spec *specs,
                               struct ane_partition **out, struct ane_error *err);
@@ -27,6 +24,5 @@ ane_status bind_mil_partition(lua_State *L, int t, const struct ane_graph *g, st
 struct bind_partition {
   struct ane_partition *partition;
 };
-struct bind_partition *bind_partition_new(lua_State *L);
 
 #endif

@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+#define PARTITION_CLASS "ane.partition"
+
 static void set_text(lua_State *L, const char *key, const char *s) {
   lua_pushstring(L, s);
   lua_setfield(L, -2, key);
@@ -123,8 +125,9 @@ static int64_t table_rows(const struct ane_graph *g, const struct ane_weight_spe
   return most;
 }
 
-void bind_mil_limits(lua_State *L, int t, const struct ane_graph *g, const struct ane_weight_spec *specs,
-                     struct ane_partition_limits *l) {
+/* target, law, rows, slices, layers, expert_parts */
+static void read_limits(lua_State *L, int t, const struct ane_graph *g, const struct ane_weight_spec *specs,
+                        struct ane_partition_limits *l) {
   *l = ane_partition_default_limits();
   l->target = (uint64_t)bind_mil_integer(L, t, "target", (int64_t)l->target, 1, INT64_MAX);
   l->size_limit = (uint64_t)bind_mil_integer(L, t, "law", (int64_t)l->size_limit, 1, INT64_MAX);
@@ -138,7 +141,7 @@ void bind_mil_limits(lua_State *L, int t, const struct ane_graph *g, const struc
 ane_status bind_mil_partition(lua_State *L, int t, const struct ane_graph *g, struct ane_weight_spec *specs,
                               struct ane_partition **out, struct ane_error *err) {
   struct ane_partition_limits limits;
-  bind_mil_limits(L, t, g, specs, &limits);
+  read_limits(L, t, g, specs, &limits);
   if (flag(L, t, "whole")) return ane_partition_whole(out, g, ane_partition_scheme_bytes, specs, err);
   return ane_partition_make(out, g, &limits, ane_partition_scheme_bytes, specs, err);
 }
@@ -270,7 +273,7 @@ static int mil_plan(lua_State *L) {
   x.profiles = bind_mil_profiles(L, 2, &x.o, &x.n_profiles);
   struct ane_weight_spec *specs = bind_mil_schemes(L, 2, g);
   x.specs = specs;
-  struct bind_partition *ud = bind_partition_new(L);
+  struct bind_partition *ud = bind_new(L, PARTITION_CLASS, sizeof *ud, 0);
   if (bind_mil_partition(L, 2, g, specs, &ud->partition, &err)) return bind_fail(L, &err);
   const struct ane_partition *c = ud->partition;
   lua_createtable(L, 0, 4);
@@ -290,12 +293,6 @@ static int mil_plan(lua_State *L) {
   }
   lua_setfield(L, -2, "pieces");
   return 1;
-}
-
-#define PARTITION_CLASS "ane.partition"
-
-struct bind_partition *bind_partition_new(lua_State *L) {
-  return bind_new(L, PARTITION_CLASS, sizeof(struct bind_partition), 0);
 }
 
 static int partition_close(lua_State *L) {

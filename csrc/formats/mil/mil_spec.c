@@ -33,24 +33,6 @@ uint32_t ane_mil_dtype_bits(ane_mil_dtype t) { return row_of(t)->bits; }
 uint32_t ane_mil_dtype_blob(ane_mil_dtype t) { return row_of(t)->blob; }
 ane_dtype ane_mil_dtype_plain(ane_mil_dtype t) { return row_of(t)->plain; }
 
-bool ane_mil_dtype_of(ane_dtype t, ane_mil_dtype *out) {
-  for (size_t i = 0; i < ANE_COUNT(dtypes); i++) {
-    if (dtypes[i].plain != t || t == ANE_DTYPE_COUNT) continue;
-    *out = (ane_mil_dtype)dtypes[i].number;
-    return true;
-  }
-  return false;
-}
-
-bool ane_mil_dtype_from_name(const char *name, size_t len, ane_mil_dtype *out) {
-  for (size_t i = 0; i < ANE_COUNT(dtypes); i++) {
-    if (strlen(dtypes[i].name) != len || memcmp(dtypes[i].name, name, len) != 0) continue;
-    *out = (ane_mil_dtype)dtypes[i].number;
-    return true;
-  }
-  return false;
-}
-
 bool ane_mil_bytes(ane_mil_dtype t, uint64_t n, uint64_t *bytes) {
   uint64_t bits = row_of(t)->bits;
   if (!bits || !ane_mul_u64(n, bits, bytes)) return false;
@@ -139,14 +121,6 @@ int64_t ane_mil_integer(const struct ane_mil_value *v, uint64_t i) {
   if (isnan(f)) return 0;
   if (f >= 0x1p63) return INT64_MAX;
   return f < -0x1p63 ? INT64_MIN : (int64_t)f;
-}
-
-bool ane_mil_view(const struct ane_mil_value *v, struct ane_tensor *out) {
-  ane_dtype dtype = ane_mil_dtype_plain(v->type.dtype);
-  if (v->type.kind != ANE_MIL_TENSOR || !v->data || dtype == ANE_DTYPE_COUNT || v->type.rank > ANE_MAX_RANK) return false;
-  *out = (struct ane_tensor){.dtype = dtype, .shape.rank = (uint32_t)v->type.rank, .data = v->data, .bytes = v->bytes};
-  memcpy(out->shape.dim, v->type.dim, (size_t)v->type.rank * sizeof *v->type.dim);
-  return true;
 }
 
 /* ---- Looking up ----------------------------------------------------------------------------------------------------*/

@@ -29,9 +29,6 @@ uint32_t ane_mil_dtype_bits(ane_mil_dtype t);
 uint32_t ane_mil_dtype_blob(ane_mil_dtype t);
 /* The type of tensor.h with the same elements, or ANE_DTYPE_COUNT: strings, uint1, uint2, uint3, uint6. */
 ane_dtype ane_mil_dtype_plain(ane_mil_dtype t);
-/* The other way: by a type of tensor.h, by name. False where MIL has none. */
-bool ane_mil_dtype_of(ane_dtype t, ane_mil_dtype *out);
-bool ane_mil_dtype_from_name(const char *name, size_t len, ane_mil_dtype *out);
 /* Bytes of n elements, those of sub-byte types packed to a bit stream; false on overflow, and for strings. */
 bool ane_mil_bytes(ane_mil_dtype t, uint64_t n, uint64_t *bytes);
 
@@ -80,10 +77,6 @@ struct ane_mil_value {
 /* Element i of a tensor of numbers, i < count. _integer: of floats the integer part, saturated. */
 double ane_mil_number(const struct ane_mil_value *v, uint64_t i);
 int64_t ane_mil_integer(const struct ane_mil_value *v, uint64_t i);
-
-/* The value as a tensor of tensor.h, without a copy; false where it is no tensor, where its type has no equal there, or
- * its rank is above ANE_MAX_RANK. int4 and uint4 of an odd count have half a byte at the end. */
-bool ane_mil_view(const struct ane_mil_value *v, struct ane_tensor *out);
 
 /* ---- Program -----------------------------------------------------------------------------------------------------*/
 
