@@ -10,10 +10,10 @@ DEMO_MODEL = $(MODEL_CACHE)/SmolLM2-135M-Instruct.Q4_1.gguf
 
 help:
 	@echo "make             build/ane/core.so and build/bin/ane"
-	@echo "make deps        install the Debian packages that building, testing and the demo need (as root or with sudo)"
-	@echo "make demo        deps, build, fetch a small real model, ask it one question"
+	@echo "make deps        install the Debian packages that building, testing and the demo need (as root or with sudo; over the network)"
+	@echo "make demo        deps, build, fetch a small real model (98 MB), ask it one question"
 	@echo "make model       fetch that model only, into models-cache/ or the folder named by ANE_MODEL_CACHE"
-	@echo "make test        deps, build, all specs and luacheck; SPECS='spec/ane ...' runs some of them"
+	@echo "make test        deps, build, all specs and luacheck, no network but for deps; SPECS='spec/ane ...' runs some, TEST_JOBS=N at once"
 	@echo "make check       test, the specs under the address and undefined-behaviour sanitizers, a -O0 build, clang-tidy"
 	@echo "make tidy        clang-tidy over the C files; CLANG_TIDY names one"
 	@echo "make valgrind    the specs under valgrind; without those of real models"
@@ -37,7 +37,7 @@ demo:
 	@scripts/fetch-model "$(MODEL_CACHE)"
 	@echo "> What is the Moon made of? Answer in two sentences."
 	@$(BUILD)/bin/ane chat "$(DEMO_MODEL)" --prompt "What is the Moon made of? Answer in two sentences." --max-tokens 100 --timings
-	@echo "talk on with: $(BUILD)/bin/ane chat $(DEMO_MODEL)"
+	@echo "talk on with: $(BUILD:build/release=build)/bin/ane chat $(DEMO_MODEL)"
 
 # ---- Tests -----------------------------------------------------------------------------------------------------------
 
