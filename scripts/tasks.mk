@@ -18,6 +18,7 @@ help:
 	@echo "make tidy        clang-tidy over the C files; CLANG_TIDY names one"
 	@echo "make valgrind    the specs under valgrind; without those of real models"
 	@echo "make arm         specs under an ARM Lua run by qemu (gcc-aarch64-linux-gnu, qemu-user); CPU names one that qemu knows"
+	@echo "make doc         docs/reference.md from types/ane.lua; says which functions have no description"
 	@echo "make bench       build the programs of bench/ into build/<config>/bench/"
 	@echo "make install     to PREFIX (/usr/local), below DESTDIR; or to INST_LIBDIR, INST_LUADIR, INST_BINDIR"
 	@echo "make uninstall   what install put there, away again"
@@ -77,6 +78,11 @@ arm:
 	@scripts/arm64 build
 	@scripts/arm64 spec $(ARM_SPECS)
 
+# ---- Documents -------------------------------------------------------------------------------------------------------
+
+doc:
+	@$(LUA) scripts/reference.lua types/ane.lua > docs/reference.md.tmp && mv docs/reference.md.tmp docs/reference.md
+
 # ---- Benchmarks ------------------------------------------------------------------------------------------------------
 
 # All objects but the binding, which needs Lua.
@@ -116,4 +122,4 @@ uninstall:
 	rm -rf "$(LIBDIR)/ane" "$(LUADIR)/ane"
 	rm -f "$(BINDIR)/ane"
 
-.PHONY: help deps model demo test check tidy valgrind arm bench install uninstall
+.PHONY: help deps model demo test check tidy doc valgrind arm bench install uninstall

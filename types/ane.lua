@@ -33,6 +33,7 @@ local ane = {}
 ---@field soft_experts? boolean true: all experts of a mixture run, with masked weights; default: the chosen ones
 ---@field progress? ane.progress|boolean true: a bar where standard error is a terminal
 
+--- Loads a model.
 ---@param path string a GGUF file, or the first of a split one; a folder with safetensors and config.json; an ONNX file or bundle
 ---@param opts? ane.load_options
 ---@return ane.model? model
@@ -50,6 +51,7 @@ function ane.register(recipe) end
 ---@return { push: fun(self, id: integer), draft: fun(self, most: integer): integer[]?, integer? }
 function ane.drafter(ids, corpus) end
 
+--- Makes a tensor of fp32 values.
 ---@param values number|table|string a number, lists in lists, or a string of little-endian float32
 ---@param shape? integer[]
 ---@return ane.tensor
@@ -152,6 +154,7 @@ function ane.info() end
 ---@class ane.package
 local package_ = {}
 
+--- What the package holds: functions with inputs, outputs and states, weights, metadata.
 ---@return ane.package_info
 function package_:info() end
 
@@ -161,6 +164,7 @@ function package_:info() end
 ---@return ane.code? code
 function package_:dump() end
 
+--- The bytes of a constant.
 ---@param output string name of the constant's output; with `parameter` of any operation's
 ---@param parameter? string an attribute, or a parameter that is held in place; default: the constant itself
 ---@param func? string default: the default function
@@ -191,27 +195,34 @@ function package_:predict(inputs, state, opts) end
 ---@return ane.code? code
 function package_:state() end
 
+--- Frees the package. Closing twice is fine.
 function package_:close() end
 
 ---@class ane.package_state
 local package_state = {}
 
+--- Names of the states.
 ---@return string[]
 function package_state:names() end
 
+--- The value of a state.
 ---@param name string
 ---@return ane.tensor copy
 function package_state:get(name) end
 
+--- Replaces the value of a state.
 ---@param name string
 ---@param tensor ane.tensor of the state's shape
 function package_state:set(name, tensor) end
 
+--- Sets all states to zero.
 function package_state:reset() end
 
+--- A copy that later calls do not change.
 ---@return ane.package_state
 function package_state:copy() end
 
+--- Frees the states.
 function package_state:close() end
 
 ---@class ane.model
@@ -268,6 +279,7 @@ local model = {}
 ---@field logprobs? { id: integer, logprob: number, top: number[][] }[]
 ---@field timings { load_s: number, prefill_s: number, decode_s: number, first_token_s: number, prompt_tokens: integer, cached_tokens: integer, tokens: integer, head?: { searched: integer, share: number }, speculation?: { calls: integer, drafted: integer, accepted: integer, speedup: number } }
 
+--- Continues a prompt.
 ---@param prompt ane.prompt
 ---@param opts? ane.generate_options
 ---@return string|integer[]|ane.result|nil reply
@@ -275,6 +287,7 @@ local model = {}
 ---@return ane.code? code
 function model:generate(prompt, opts) end
 
+--- Continues a prompt piece by piece: `for piece in model:stream("Once") do io.write(piece) end`.
 ---@param prompt ane.prompt
 ---@param opts? ane.generate_options
 ---@return ane.pieces? pieces
@@ -286,12 +299,14 @@ function model:stream(prompt, opts) end
 ---@field system? string
 ---@field messages? ane.message[]
 
+--- Opens a conversation.
 ---@param opts? ane.chat_options
 ---@return ane.chat? chat
 ---@return string? message
 ---@return ane.code? code
 function model:chat(opts) end
 
+--- Opens a session: the cached past of one sequence.
 ---@param opts? { context?: integer, kv?: ane.kv }
 ---@return ane.session? session
 ---@return string? message
@@ -417,9 +432,11 @@ function model:redact(text, opts) end
 --- Ends the replies in progress.
 function model:stop() end
 
+--- What the model is and how it runs here: path, format, bytes, parameters, tensors by type, architecture, config, isa, threads, activations, kv, context, vocab, engine, kernels, memory.
 ---@return table
 function model:info() end
 
+--- Frees the model and closes its sessions. Closing twice is fine; any other use of a closed model raises.
 function model:close() end
 
 ---@class ane.pieces
@@ -427,18 +444,22 @@ function model:close() end
 ---@overload fun(): string|integer|nil
 local pieces = {}
 
+--- The next piece; nil at the end, or nil, message, code where the reply failed.
 ---@return string|integer|nil piece
 ---@return string? message
 ---@return ane.code? code
 function pieces:next() end
 
+--- Computes the rest of the reply.
 ---@return ane.result? result
 ---@return string? message
 ---@return ane.code? code
 function pieces:finish() end
 
+--- Ends the reply at its next token or prefill chunk, with stop = "stopped".
 function pieces:stop() end
 
+--- Ends the reply and gives its session back.
 function pieces:close() end
 
 ---@class ane.chat
@@ -447,6 +468,7 @@ function pieces:close() end
 ---@field session ane.session?
 local chat = {}
 
+--- Says something and gives the reply as text.
 ---@param said? string|ane.message|ane.message[]
 ---@param opts? ane.generate_options
 ---@return string? text
@@ -454,6 +476,7 @@ local chat = {}
 ---@return ane.code? code
 function chat:say(said, opts) end
 
+--- Says something and gives the reply piece by piece.
 ---@param said? string|ane.message|ane.message[]
 ---@param opts? ane.generate_options
 ---@return ane.pieces? pieces
@@ -461,12 +484,14 @@ function chat:say(said, opts) end
 ---@return ane.code? code
 function chat:stream(said, opts) end
 
+--- The prompt that the template makes of the messages.
 ---@param opts? ane.generate_options
 ---@return string? prompt
 ---@return string? message
 ---@return ane.code? code
 function chat:render(opts) end
 
+--- Closes the chat and its session.
 function chat:close() end
 
 ---@class ane.session
@@ -476,6 +501,7 @@ function chat:close() end
 ---@field closed boolean
 local session = {}
 
+--- Computes tokens behind those that are cached. Nothing is fed where an id is no token or the context is full ("range").
 ---@param ids integer|integer[]
 ---@param opts? { want?: "last"|"all"|"argmax"|"none", chunk?: integer, progress?: ane.progress, each?: fun(s: ane.session, first: integer, count: integer) }
 ---@return boolean? ok
@@ -483,23 +509,28 @@ local session = {}
 ---@return ane.code? code
 function session:feed(ids, opts) end
 
+--- Output rows of the last feed: how many can be asked for.
 ---@return integer
 function session:rows() end
 
+--- Logits of an output row, a value for each token id, as a copy.
 ---@param row? integer default -1, the last
 ---@return ane.tensor
 function session:logits(row) end
 
+--- The best token of an output row; the lowest id where several are equal.
 ---@param row? integer
 ---@return integer id
 ---@return number logit
 function session:argmax(row) end
 
+--- The k best tokens of an output row.
 ---@param k integer
 ---@param row? integer
 ---@return number[][] list of {id, logit}, best first
 function session:topk(k, row) end
 
+--- Forgets all tokens from position n on. The output rows are gone.
 ---@param n integer the length to go back to; negative: so many tokens fewer
 ---@return boolean? ok
 ---@return string? message
@@ -511,30 +542,37 @@ function session:rewind(n) end
 ---@return true?, string? message, string? code
 function session:part(n) end
 
+--- Writes tokens and state to a file, whole or not at all.
 ---@param path string
 ---@return boolean? ok
 ---@return string? message
 ---@return ane.code? code
 function session:save(path) end
 
+--- Reads what save wrote with the same model and options. A failure leaves the session as it was.
 ---@param path string
 ---@return boolean? ok
 ---@return string? message
 ---@return ane.code? code
 function session:restore(path) end
 
+--- A second session with the same past.
 ---@return ane.session? session
 ---@return string? message
 ---@return ane.code? code
 function session:fork() end
 
+--- Ends the feed in progress before its next chunk, or the next feed, with nil, message, "stopped".
 function session:stop() end
 
+--- Takes back a stop that no feed has seen yet.
 function session:unstop() end
 
+--- Bytes of cached state that the tokens so far occupy.
 ---@return integer
 function session:kv_bytes() end
 
+--- Frees the state. Closing twice is fine.
 function session:close() end
 
 ---@class ane.tokenizer
@@ -551,6 +589,7 @@ function session:close() end
 ---@operator len: integer
 local tokenizer = {}
 
+--- Turns a text into ids.
 ---@param text string
 ---@param opts? { special?: boolean, bos?: boolean, eos?: boolean, offsets?: boolean }
 ---@return integer[]? ids
@@ -558,6 +597,7 @@ local tokenizer = {}
 ---@return ane.code? code
 function tokenizer:encode(text, opts) end
 
+--- Turns ids into a text.
 ---@param ids integer|integer[]
 ---@param opts? { skip_special?: boolean, utf8?: "raw"|"replace" }
 ---@return string? text
@@ -565,124 +605,154 @@ function tokenizer:encode(text, opts) end
 ---@return ane.code? code
 function tokenizer:decode(ids, opts) end
 
+--- A decoder that turns ids into text as they come and never cuts a character.
 ---@param opts? { skip_special?: boolean }
 ---@return ane.decoder
 function tokenizer:stream(opts) end
 
+--- The text of one id, as it would stand in a decoded text; nil where there is no such id.
 ---@param id integer
 ---@return string?
 function tokenizer:token(id) end
 
+--- The vocabulary entry of an id, as the file spells it; nil where there is no such id.
 ---@param id integer
 ---@return string?
 function tokenizer:piece(id) end
 
+--- The id of a vocabulary entry; nil where there is none.
 ---@param piece string
 ---@return integer?
 function tokenizer:id(piece) end
 
+--- What kind of entry an id is; nil where there is no such id.
 ---@param id integer
 ---@return "normal"|"control"|"user"|"unknown"|"unused"|"byte"|nil
 function tokenizer:token_type(id) end
 
+--- Frees the tokenizer.
 function tokenizer:close() end
 
 ---@class ane.decoder
 local decoder = {}
 
+--- Adds an id and gives the text that is complete now.
 ---@param id integer
 ---@return string
 function decoder:push(id) end
 
+--- Gives the bytes that are held back; the decoder begins anew.
 ---@return string
 function decoder:flush() end
 
+--- Forgets what was pushed.
 function decoder:reset() end
 
 ---@class ane.tensor
 ---@operator len: integer
 local tensor = {}
 
+--- An element.
 ---@param ... integer one index a dimension, from 1, negative ones from the end
 ---@return number
 function tensor:get(...) end
 
+--- Sets an element.
 ---@param ... number indices, then the value
 function tensor:set(...) end
 
+--- Sets every element.
 ---@param value number
 function tensor:fill(value) end
 
+--- A row of the first dimension, as a copy; from 1.
 ---@param i integer
 ---@return ane.tensor
 function tensor:row(i) end
 
+--- The dimensions, outermost first.
 ---@return integer[]
 function tensor:shape() end
 
+--- A range of one dimension, as a copy.
 ---@param dim integer 1 is the outermost
 ---@param from? integer
 ---@param to? integer included
 ---@return ane.tensor
 function tensor:slice(dim, from, to) end
 
+--- A copy with another shape and as many elements.
 ---@param shape integer[]
 ---@return ane.tensor
 function tensor:reshape(shape) end
 
+--- A copy with absolute values.
 ---@return ane.tensor
 function tensor:abs() end
 
 ---@return ane.tensor copy whose rows ascend
 function tensor:sort() end
 
+--- The sum of products with a tensor of as many elements.
 ---@param other ane.tensor
 ---@return number
 function tensor:dot(other) end
 
+--- The differences from another tensor of the same shape.
 ---@param other ane.tensor
 ---@return { max_abs: number, max_scaled: number, rms: number, cosine: number, worst: integer[], argmax_agree: number }
 function tensor:compare(other) end
 
+--- Counts of elements by value.
 ---@param n integer
 ---@param low number
 ---@param high number
 ---@return integer[] elements in each of n equal parts of [low, high]
 function tensor:bins(n, low, high) end
 
+--- Means of parts, for pictures.
 ---@param rows integer
 ---@param columns integer
 ---@return ane.tensor means of parts of the tensor as a matrix
 function tensor:pool(rows, columns) end
 
+--- A histogram as text.
 ---@param opts? { bins?: integer, width?: integer, ascii?: boolean }
 ---@return string
 function tensor:histogram(opts) end
 
+--- A heat map as text.
 ---@param opts? { width?: integer, height?: integer, ascii?: boolean }
 ---@return string
 function tensor:heat(opts) end
 
+--- The k largest elements.
 ---@param k integer
 ---@return number[][] list of {id, value}, best first; ids from 0
 function tensor:topk(k) end
 
+--- The largest element and its place.
 ---@return integer id
 ---@return number value
 function tensor:argmax() end
 
+--- The smallest element.
 ---@return number
 function tensor:min() end
 
+--- The largest element.
 ---@return number
 function tensor:max() end
 
+--- The mean of all elements.
 ---@return number
 function tensor:mean() end
 
+--- The elements as lists in lists.
 ---@return table
 function tensor:totable() end
 
+--- The tensor as text.
 ---@return string
 function tensor:tostring() end
 
