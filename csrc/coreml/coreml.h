@@ -9,7 +9,7 @@
 #define ANE_COREML_COREML_H
 
 #include "base/status.h"
-#include "prim/prim.h"
+#include "tensor/dyn.h"
 
 struct ane_coreml;
 struct ane_coreml_states;
@@ -34,7 +34,7 @@ struct ane_coreml_feature {
   const char *name;
   ane_dtype dtype;
   int32_t rank;
-  int64_t dim[ANE_PRIM_RANK];
+  int64_t dim[ANE_DYN_RANK];
 };
 
 /* Can this system run it: macOS 15 or later. */
@@ -56,7 +56,7 @@ void ane_coreml_states_destroy(struct ane_coreml_states *s); /* NULL is fine */
 int32_t ane_coreml_states_count(const struct ane_coreml_states *s);
 const char *ane_coreml_states_name(const struct ane_coreml_states *s, int32_t i); /* in their order; NULL: no such state */
 /* The elements as fp32 from `memory`, and back from a tensor of the same shape. */
-ane_status ane_coreml_states_read(const struct ane_coreml_states *s, int32_t i, struct ane_prim_memory *memory, struct ane_dyn *t,
+ane_status ane_coreml_states_read(const struct ane_coreml_states *s, int32_t i, struct ane_dyn_memory *memory, struct ane_dyn *t,
                                   struct ane_error *err);
 ane_status ane_coreml_states_write(struct ane_coreml_states *s, int32_t i, const struct ane_dyn *t, struct ane_error *err);
 ane_status ane_coreml_states_reset(struct ane_coreml_states *s, struct ane_error *err);
@@ -67,7 +67,7 @@ ane_status ane_coreml_states_copy(struct ane_coreml_states *to, const struct ane
  * function has, zeroed; they come as fp32 or int32 from `memory` and belong to the caller, also what is there after a failure.
  * s: NULL where the function has no states; of any function of the package that declares the same ones, as was reported to work
  * (FluidInference/FluidAudio#679). One run at a time. Errors: ANE_SHAPE (an input, named), ANE_IO, ANE_NOMEM. */
-ane_status ane_coreml_run(struct ane_coreml *m, struct ane_prim_memory *memory, struct ane_coreml_states *s,
+ane_status ane_coreml_run(struct ane_coreml *m, struct ane_dyn_memory *memory, struct ane_coreml_states *s,
                           const struct ane_dyn *inputs, struct ane_dyn *outputs, struct ane_error *err);
 
 #endif

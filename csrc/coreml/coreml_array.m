@@ -61,7 +61,7 @@ ane_status ane_coreml_array(MLMultiArray *__strong *out, ane_dtype dtype, int32_
 /* The shape and the steps, in elements, of an array. */
 struct layout {
   int32_t rank;
-  int64_t dim[ANE_PRIM_RANK], step[ANE_PRIM_RANK], count;
+  int64_t dim[ANE_DYN_RANK], step[ANE_DYN_RANK], count;
 };
 
 static struct layout layout_of(NSArray<NSNumber *> *shape, NSArray<NSNumber *> *strides) {
@@ -125,10 +125,10 @@ ane_status ane_coreml_write(MLMultiArray *array, const struct ane_dyn *t, struct
   return ANE_OK;
 }
 
-ane_status ane_coreml_read(MLMultiArray *array, struct ane_prim_memory *memory, struct ane_dyn *t, struct ane_error *err) {
+ane_status ane_coreml_read(MLMultiArray *array, struct ane_dyn_memory *memory, struct ane_dyn *t, struct ane_error *err) {
   ane_dtype dtype;
   const struct layout l = layout_of(array.shape, array.strides);
-  if (!ane_coreml_dtype(array.dataType, &dtype) || l.rank > ANE_PRIM_RANK) return ane_fail(err, ANE_UNSUPPORTED, "an array of another type");
+  if (!ane_coreml_dtype(array.dataType, &dtype) || l.rank > ANE_DYN_RANK) return ane_fail(err, ANE_UNSUPPORTED, "an array of another type");
   t->dtype = dtype == ANE_I32 ? ANE_I32 : ANE_F32;
   t->rank = l.rank;
   for (int32_t i = 0; i < l.rank; i++) t->dim[i] = l.dim[i];

@@ -66,6 +66,6 @@ ane_status ane_coreml_array(MLMultiArray *__strong *out, ane_dtype dtype, int32_
 /* Elements from a tensor of the array's shape, converted to its type. */
 ane_status ane_coreml_write(MLMultiArray *array, const struct ane_dyn *t, struct ane_error *err);
 /* Elements as fp32, or int32 where they are integers, from `memory`. */
-ane_status ane_coreml_read(MLMultiArray *array, struct ane_prim_memory *memory, struct ane_dyn *t, struct ane_error *err);
+ane_status ane_coreml_read(MLMultiArray *array, struct ane_dyn_memory *memory, struct ane_dyn *t, struct ane_error *err);
 
 #endif

@@ -72,7 +72,7 @@ static ane_status with_state(const struct ane_coreml_states *s, int32_t i, struc
   return ane_fail(err, ANE_UNSUPPORTED, "states are of macOS 15");
 }
 
-ane_status ane_coreml_states_read(const struct ane_coreml_states *s, int32_t i, struct ane_prim_memory *memory, struct ane_dyn *t, struct ane_error *err) {
+ane_status ane_coreml_states_read(const struct ane_coreml_states *s, int32_t i, struct ane_dyn_memory *memory, struct ane_dyn *t, struct ane_error *err) {
   return with_state(s, i, err, ^ane_status(MLMultiArray *array) {
     return ane_coreml_read(array, memory, t, err);
   });
@@ -166,9 +166,9 @@ static void keep_outputs(AneCoreMLProgram *program, AneBuffers *b, id<MLFeatureP
   NSMutableDictionary<NSString *, id> *backings = [NSMutableDictionary dictionary];
   for (AneFeature *f in program.outputs) {
     MLMultiArray *result = [results featureValueForName:f.name].multiArrayValue;
-    int64_t dim[ANE_PRIM_RANK];
+    int64_t dim[ANE_DYN_RANK];
     ane_dtype dtype;
-    if (!result || [result.shape count] > ANE_PRIM_RANK || !ane_coreml_dtype(result.dataType, &dtype)) return;
+    if (!result || [result.shape count] > ANE_DYN_RANK || !ane_coreml_dtype(result.dataType, &dtype)) return;
     for (NSUInteger i = 0; i < [result.shape count]; i++) dim[i] = [result.shape[i] longLongValue];
     MLMultiArray *array = nil;
     if (ane_coreml_array(&array, dtype, (int32_t)[result.shape count], dim, NULL)) return;
@@ -177,7 +177,7 @@ static void keep_outputs(AneCoreMLProgram *program, AneBuffers *b, id<MLFeatureP
   b.options.outputBackings = backings;
 }
 
-static ane_status run(AneCoreMLProgram *program, struct ane_prim_memory *memory, AneCoreMLStates *states, const struct ane_dyn *inputs,
+static ane_status run(AneCoreMLProgram *program, struct ane_dyn_memory *memory, AneCoreMLStates *states, const struct ane_dyn *inputs,
                       struct ane_dyn *outputs, struct ane_error *err) API_AVAILABLE(macos(15.0)) {
   NSError *fault = nil;
   if ([program.states count] && !states) return ane_fail(err, ANE_INVALID, "the function has states: give a set of them");
@@ -200,7 +200,7 @@ static ane_status run(AneCoreMLProgram *program, struct ane_prim_memory *memory,
   return ANE_OK;
 }
 
-ane_status ane_coreml_run(struct ane_coreml *m, struct ane_prim_memory *memory, struct ane_coreml_states *s, const struct ane_dyn *inputs,
+ane_status ane_coreml_run(struct ane_coreml *m, struct ane_dyn_memory *memory, struct ane_coreml_states *s, const struct ane_dyn *inputs,
                           struct ane_dyn *outputs, struct ane_error *err) {
   if (@available(macOS 15.0, *)) {
     @autoreleasepool {

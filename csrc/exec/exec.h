@@ -9,6 +9,7 @@
 #include "kernels/kernels.h"
 #include "platform/platform.h"
 #include "quant/quant.h"
+#include "quant/weight_schemes.h"
 
 #include <stdatomic.h>
 

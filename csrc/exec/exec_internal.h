@@ -3,7 +3,7 @@
 
 #include "base/alloc.h"
 #include "exec/exec.h"
-#include "quant/quant.h"
+#include "quant/weight_schemes.h"
 
 /* A matrix as the steps use it. */
 struct matrix {

@@ -2,7 +2,7 @@
 #ifndef ANE_FORMATS_FORMATS_INTERNAL_H
 #define ANE_FORMATS_FORMATS_INTERNAL_H
 
-#include "formats/formats.h"
+#include "formats/source.h"
 
 #include <inttypes.h>
 #include <jansson.h>

@@ -1,6 +1,7 @@
 /* Writes GGUF version 3; the layout is drawn in gguf.c. Values and tensor infos gather in memory (a vocabulary is a few
  * MB), the data streams. */
 #include "formats/formats_internal.h"
+#include "formats/gguf_write.h"
 
 #include "base/alloc.h"
 #include "base/bytes.h"

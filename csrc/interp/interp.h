@@ -61,7 +61,7 @@ bool ane_interp_print(const struct ane_interp *g, struct ane_buffer *out);
 /* Runs the graph once. inputs: one for each input, in order; outputs: as many as the graph has, zeroed; they belong to the
  * caller (ane_dyn_drop with the same memory), also what is there after a failure. One run at a time. `wanted`: which
  * outputs are asked for, or NULL: all. The error's text begins with the node's name. */
-ane_status ane_interp_run(struct ane_interp *g, struct ane_prim_memory *m, const struct ane_dyn *inputs, struct ane_dyn *outputs,
+ane_status ane_interp_run(struct ane_interp *g, struct ane_dyn_memory *m, const struct ane_dyn *inputs, struct ane_dyn *outputs,
                           struct ane_error *err);
 
 /* ---- States of Core ML functions -----------------------------------------------------------------------------------*/
@@ -71,7 +71,7 @@ struct ane_interp_states;
 
 /* Zeros. The tensors live in `memory`, which must outlive the set. Errors: ANE_SHAPE (functions that name one state with
  * different shapes), ANE_UNSUPPORTED, ANE_NOMEM. */
-ane_status ane_interp_states_create(struct ane_interp_states **out, const struct ane_mil_model *m, struct ane_prim_memory *memory,
+ane_status ane_interp_states_create(struct ane_interp_states **out, const struct ane_mil_model *m, struct ane_dyn_memory *memory,
                                     struct ane_error *err);
 void ane_interp_states_destroy(struct ane_interp_states *s); /* NULL is fine */
 int32_t ane_interp_states_count(const struct ane_interp_states *s);
@@ -87,7 +87,7 @@ ane_status ane_interp_states_copy(struct ane_interp_states *to, const struct ane
 /* Runs a Core ML function with its states, which the run changes (`m` is then their memory; NULL where the function has none).
  * Inputs are checked against their declared types and ranges. After a failure in the middle states may hold part of an update:
  * the set then refuses to run until it is reset. */
-ane_status ane_interp_run_states(struct ane_interp *g, struct ane_prim_memory *m, struct ane_interp_states *s,
+ane_status ane_interp_run_states(struct ane_interp *g, struct ane_dyn_memory *m, struct ane_interp_states *s,
                                  const struct ane_dyn *inputs, struct ane_dyn *outputs, struct ane_error *err);
 
 /* ---- Language models -----------------------------------------------------------------------------------------------*/

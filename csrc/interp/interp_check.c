@@ -91,7 +91,7 @@ static ane_status check_numbers(const struct ane_onnx_io *io, const struct ane_d
   return ANE_OK;
 }
 
-static ane_status cast(const struct ane_interp *g, const struct ane_dyn *in, ane_dtype to, struct ane_prim_memory *m,
+static ane_status cast(const struct ane_interp *g, const struct ane_dyn *in, ane_dtype to, struct ane_dyn_memory *m,
                        struct ane_dyn *out, struct ane_error *err) {
   const char *name = ane_dtype_info(to)->name;
   struct ane_dyn text = {
@@ -112,7 +112,7 @@ static ane_status cast(const struct ane_interp *g, const struct ane_dyn *in, ane
 }
 
 /* An absent input: its default, where it has one. */
-static ane_status fill_default(const struct ane_interp *g, int32_t i, struct ane_prim_memory *m, struct ane_dyn *out,
+static ane_status fill_default(const struct ane_interp *g, int32_t i, struct ane_dyn_memory *m, struct ane_dyn *out,
                                struct ane_error *err) {
   const struct ane_mil_feature *f = g->features[i];
   const struct ane_onnx_io *io = &g->io_in[i];
@@ -130,7 +130,7 @@ static ane_status fill_default(const struct ane_interp *g, int32_t i, struct ane
   return st;
 }
 
-ane_status interp_input(const struct ane_interp *g, int32_t i, const struct ane_dyn *in, struct ane_prim_memory *m,
+ane_status interp_input(const struct ane_interp *g, int32_t i, const struct ane_dyn *in, struct ane_dyn_memory *m,
                         struct ane_dyn *out, struct ane_error *err) {
   const struct ane_onnx_io *io = &g->io_in[i];
   struct ane_dyn t = *in;

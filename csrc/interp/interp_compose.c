@@ -120,9 +120,9 @@ static ane_status norm_axes(struct onnx_import *t, const struct ane_onnx_node *n
   if (axis == -1) return interp_ints(t->g, single, 1, false, out, t->err);
   ane_status st = ANE_OK;
   if (axis < -1) { /* -k .. -1 */
-    int64_t list[ANE_PRIM_RANK];
+    int64_t list[ANE_DYN_RANK];
     int64_t k = -axis;
-    if (k > ANE_PRIM_RANK) return onnx_node_fail(t, n, ANE_INVALID, "axis is out of range");
+    if (k > ANE_DYN_RANK) return onnx_node_fail(t, n, ANE_INVALID, "axis is out of range");
     for (int64_t i = 0; i < k; i++) list[i] = axis + i;
     return interp_ints(t->g, list, k, false, out, t->err);
   }
@@ -310,7 +310,7 @@ static ane_status pad(struct onnx_import *t, const struct ane_onnx_node *n) {
   const struct ane_onnx_attr *mode = ane_onnx_attr(n, "mode");
   static const char *const attrs[] = {"mode", NULL};
   int32_t pads = onnx_in(t, n, 1), in[4] = {NONE, NONE, NONE, NONE}, out;
-  int64_t turned[2 * ANE_PRIM_RANK];
+  int64_t turned[2 * ANE_DYN_RANK];
   ane_status st = only(t, n, attrs, 3, 1);
   if (st) return st;
   const struct ane_dyn *list = pads != NONE && t->g->values[pads].constant ? &t->g->values[pads].data : NULL;
@@ -318,7 +318,7 @@ static ane_status pad(struct onnx_import *t, const struct ane_onnx_node *n) {
                      : mode->type != ANE_ONNX_STRING     ? ""
                      : strcmp(mode->s.data, "edge") == 0 ? "replicate"
                                                          : mode->s.data;
-  if (!list || list->dtype != ANE_I64 || list->count % 2 || list->count > 2 * ANE_PRIM_RANK)
+  if (!list || list->dtype != ANE_I64 || list->count % 2 || list->count > 2 * ANE_DYN_RANK)
     return onnx_node_fail(t, n, ANE_UNSUPPORTED, "pads are not a constant list of int64");
   for (int64_t i = 0; i < list->count / 2; i++)
     for (int k = 0; k < 2; k++) memcpy(&turned[2 * i + k], (const char *)list->data + (size_t)(i + k * list->count / 2) * 8, 8);

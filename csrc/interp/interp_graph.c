@@ -98,7 +98,7 @@ void ane_interp_destroy(struct ane_interp *g) {
   free_block(g, &g->main);
   for (int32_t i = 0; i < g->n_values; i++)
     if (g->values[i].constant) ane_dyn_drop(&g->memory, &g->values[i].data);
-  ane_prim_memory_free(&g->memory);
+  ane_dyn_memory_free(&g->memory);
   if (g->own_pool) ane_pool_destroy(g->pool);
   ane_buffer_free(&g->value_buffer);
   ane_arena_free(&g->arena);

@@ -73,7 +73,7 @@ struct ane_interp {
   struct interp_block main;
   int32_t *inputs; /* values of onnx->graph.inputs, then of those added */
   int32_t n_inputs, n_added;
-  struct ane_prim_memory memory; /* folded constants */
+  struct ane_dyn_memory memory; /* folded constants */
   struct ane_interp_info info;
   struct ane_arena arena;
 };
@@ -100,14 +100,14 @@ ane_status interp_import_onnx(struct ane_interp *g, struct ane_error *err);
 ane_status interp_import_mil(struct ane_interp *g, struct ane_error *err);
 
 /* Result k of a node becomes what its type says: cast, rounded; errors: ANE_SHAPE where it does not fit (interp_state.c). */
-ane_status interp_settle(struct ane_interp *g, const struct interp_node *n, int32_t k, struct ane_prim_memory *m,
+ane_status interp_settle(struct ane_interp *g, const struct interp_node *n, int32_t k, struct ane_dyn_memory *m,
                          struct ane_dyn *t, struct ane_error *err);
 /* Elements of a coded tensor, or a copy of one without a block; others are kept as they are. */
-ane_status interp_solid(const struct ane_dyn *t, struct ane_prim_memory *m, struct ane_dyn *out, struct ane_error *err);
+ane_status interp_solid(const struct ane_dyn *t, struct ane_dyn_memory *m, struct ane_dyn *out, struct ane_error *err);
 /* "conv", "if", ... */
 const char *interp_kind_name(const struct interp_node *n);
 /* Input i as the function declares it: checked and, where it is of another type, converted into *out (interp_check.c). */
-ane_status interp_input(const struct ane_interp *g, int32_t i, const struct ane_dyn *in, struct ane_prim_memory *m,
+ane_status interp_input(const struct ane_interp *g, int32_t i, const struct ane_dyn *in, struct ane_dyn_memory *m,
                         struct ane_dyn *out, struct ane_error *err);
 
 /* States of a run. */
@@ -116,7 +116,7 @@ struct interp_state {
   struct ane_dyn t;
 };
 struct ane_interp_states {
-  struct ane_prim_memory *memory;
+  struct ane_dyn_memory *memory;
   struct interp_state *list;
   int32_t n;
   bool spoiled;
@@ -163,7 +163,7 @@ struct ane_lm {
   int32_t n_states;
   int64_t context, chunk, vocab;
   uint64_t fingerprint;
-  struct ane_prim_memory memory; /* zeros of first states */
+  struct ane_dyn_memory memory; /* zeros of first states */
 };
 
 #endif

@@ -198,7 +198,7 @@ ane_status ane_lm_create(struct ane_lm **out, struct ane_interp *g, const struct
 void ane_lm_destroy(struct ane_lm *m) {
   if (!m) return;
   for (int32_t i = 0; m->states && i < m->n_states; i++) ane_dyn_drop(&m->memory, &m->states[i].first);
-  ane_prim_memory_free(&m->memory);
+  ane_dyn_memory_free(&m->memory);
   ane_interp_destroy(m->graph);
   ane_free(m);
 }

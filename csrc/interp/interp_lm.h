@@ -8,7 +8,7 @@
 
 struct ane_lm_session {
   struct ane_lm *lm;
-  struct ane_prim_memory memory;
+  struct ane_dyn_memory memory;
   struct ane_dyn *states; /* one for each of the model's; own their blocks, or are its first states */
   int32_t *ids;           /* [length], room for room_ids */
   int64_t length, room_ids, context;

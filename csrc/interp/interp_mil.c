@@ -57,7 +57,7 @@ static ane_status results(struct mil_import *t, const struct ane_mil_op *op, boo
   for (uint32_t i = 0; i < op->n_outputs; i++) {
     const struct ane_mil_type *type = &op->outputs[i].type;
     ane_dtype plain = type->kind == ANE_MIL_TENSOR ? ane_mil_dtype_plain(type->dtype) : ANE_DTYPE_COUNT;
-    if (plain == ANE_DTYPE_COUNT || ane_dtype_info(plain)->block != 1 || type->rank > ANE_PRIM_RANK)
+    if (plain == ANE_DTYPE_COUNT || ane_dtype_info(plain)->block != 1 || type->rank > ANE_DYN_RANK)
       return mil_op_fail(t, op, ANE_UNSUPPORTED, "output %.100s has a type that is not supported", op->outputs[i].name);
     bool floats = mil_is_float(type->dtype);
     r[i] = (struct interp_result){floats ? ANE_F32 : plain, t->g->options.fp16 && !moves && type->dtype == ANE_MIL_FP16, type};
@@ -75,7 +75,7 @@ ane_status mil_constant(struct mil_import *t, const char *name, const struct ane
   if (v->kind != ANE_MIL_NUMBERS && v->kind != ANE_MIL_BLOB) return ANE_OK;
   if (v->count && !v->data) return ane_fail(t->err, ANE_INVALID, "constant %.100s: its blob has not been loaded", name);
   ane_dtype dtype = ane_mil_dtype_plain(v->type.dtype);
-  if (dtype == ANE_DTYPE_COUNT || v->type.rank > ANE_PRIM_RANK) return ANE_OK;
+  if (dtype == ANE_DTYPE_COUNT || v->type.rank > ANE_DYN_RANK) return ANE_OK;
   struct ane_dyn d = {.dtype = dtype, .rank = v->type.rank, .count = (int64_t)v->count, .data = v->data};
   for (int32_t i = 0; i < d.rank; i++) d.dim[i] = v->type.dim[i];
   return interp_constant(t->g, name, &d, out, t->err);
@@ -354,7 +354,7 @@ static ane_status add_input(struct mil_import *t, const struct ane_mil_named_typ
     return mil_define(t, in->name, &n);
   }
   ane_dtype plain = in->type.kind == ANE_MIL_TENSOR ? ane_mil_dtype_plain(in->type.dtype) : ANE_DTYPE_COUNT;
-  if (plain == ANE_DTYPE_COUNT || ane_dtype_info(plain)->block != 1 || in->type.rank > ANE_PRIM_RANK)
+  if (plain == ANE_DTYPE_COUNT || ane_dtype_info(plain)->block != 1 || in->type.rank > ANE_DYN_RANK)
     return ane_fail(t->err, ANE_UNSUPPORTED, "input %.100s has a type that is not supported", in->name);
   ane_status st = interp_value(g, in->name, &n.value, t->err);
   if (st) return st;

@@ -148,7 +148,7 @@ static struct ane_coded *codes_of(struct mil_import *t, const struct ane_mil_op 
 
 /* iOS16: w = scale (q - zero_point), both one number or one for each place of `axis`. */
 static ane_status affine(struct mil_import *t, const struct ane_mil_op *op) {
-  const struct ane_mil_value *q = tensor(t, op, "quantized_data", ANE_PRIM_RANK), *s = tensor(t, op, "scale", 1),
+  const struct ane_mil_value *q = tensor(t, op, "quantized_data", ANE_DYN_RANK), *s = tensor(t, op, "scale", 1),
                              *z = tensor(t, op, "zero_point", 1), *a = tensor(t, op, "axis", 0);
   struct ane_coded *w = q && s && z && a ? codes_of(t, op, q) : NULL;
   if (!w) return t->err->code;
@@ -191,8 +191,8 @@ static ane_status set_blocks(const struct mil_import *t, const struct ane_mil_op
 
 static ane_status scaled(struct mil_import *t, const struct ane_mil_op *op, const struct ane_mil_value *data,
                          struct ane_coded **out) {
-  const struct ane_mil_value *s = tensor(t, op, "scale", ANE_PRIM_RANK),
-                             *z = stored(t, op, "offset") || ane_mil_op_arg(op, "offset") ? tensor(t, op, "offset", ANE_PRIM_RANK)
+  const struct ane_mil_value *s = tensor(t, op, "scale", ANE_DYN_RANK),
+                             *z = stored(t, op, "offset") || ane_mil_op_arg(op, "offset") ? tensor(t, op, "offset", ANE_DYN_RANK)
                                                                                           : NULL;
   if (!s || (!z && ane_mil_op_arg(op, "offset"))) return t->err->code;
   struct ane_coded *w = codes_of(t, op, data);
@@ -212,7 +212,7 @@ static ane_status scaled(struct mil_import *t, const struct ane_mil_op *op, cons
 }
 
 static ane_status blockwise(struct mil_import *t, const struct ane_mil_op *op) {
-  const struct ane_mil_value *data = tensor(t, op, "data", ANE_PRIM_RANK);
+  const struct ane_mil_value *data = tensor(t, op, "data", ANE_DYN_RANK);
   struct ane_coded *w;
   if (!data) return t->err->code;
   ane_status st = scaled(t, op, data, &w);
@@ -236,7 +236,7 @@ static ane_status lut_stream(struct mil_import *t, const struct ane_mil_op *op) 
   if (!w) return interp_no_memory(t->err);
   int bits = code_bits(lut->count);
   int64_t count = 1;
-  if (!bits || shape->count > ANE_PRIM_RANK || ane_mil_dtype_bits(index->type.dtype) != 8)
+  if (!bits || shape->count > ANE_DYN_RANK || ane_mil_dtype_bits(index->type.dtype) != 8)
     return mil_op_fail(t, op, ANE_SHAPE, "a table of %" PRIu64 " entries for %" PRIu64 " dimensions", lut->count, shape->count);
   *w = (struct ane_coded){.codes = index->data, .bits = bits, .rank = (int32_t)shape->count, .entries = (int64_t)lut->count};
   for (int32_t i = 0; i < w->rank; i++) {
@@ -255,7 +255,7 @@ static ane_status lut_stream(struct mil_import *t, const struct ane_mil_op *op) 
 static ane_status lut_vectors(struct mil_import *t, const struct ane_mil_op *op, const struct ane_coded *w,
                               const struct ane_mil_value *lut, float **data, int64_t *dim, int64_t *total) {
   const struct ane_mil_value *a = tensor(t, op, "vector_axis", 0);
-  int64_t v = lut->type.dim[lut->type.rank - 1], n = 1, inner = 1, at[ANE_PRIM_RANK] = {0};
+  int64_t v = lut->type.dim[lut->type.rank - 1], n = 1, inner = 1, at[ANE_DYN_RANK] = {0};
   if (!a) return t->err->code;
   int64_t axis = ane_mil_integer(a, 0) < 0 ? ane_mil_integer(a, 0) + w->rank : ane_mil_integer(a, 0);
   if (axis < 0 || axis >= w->rank) return mil_op_fail(t, op, ANE_INVALID, "vector_axis is %" PRId64, ane_mil_integer(a, 0));
@@ -299,13 +299,13 @@ static ane_status table_of(struct mil_import *t, const struct ane_mil_op *op, co
 
 static ane_status lut_dense(struct mil_import *t, const struct ane_mil_op *op) {
   if (ane_mil_op_attr(op, "shape")) return lut_stream(t, op);
-  const struct ane_mil_value *index = tensor(t, op, "indices", ANE_PRIM_RANK - 2), *lut = tensor(t, op, "lut", ANE_MIL_RANK);
+  const struct ane_mil_value *index = tensor(t, op, "indices", ANE_DYN_RANK - 2), *lut = tensor(t, op, "lut", ANE_MIL_RANK);
   struct ane_coded *w;
   if (!index || !lut) return t->err->code;
   ane_status st = table_of(t, op, index, lut, &w);
   if (st || lut->type.dim[lut->type.rank - 1] == 1) return st ? st : give_codes(t, op, w);
   float *data;
-  int64_t dim[ANE_PRIM_RANK], total;
+  int64_t dim[ANE_DYN_RANK], total;
   st = lut_vectors(t, op, w, lut, &data, dim, &total);
   return st ? st : give_floats(t, op, 0, w->rank, dim, data, (uint64_t)total);
 }
@@ -336,15 +336,15 @@ static ane_status spread(struct mil_import *t, const struct ane_mil_op *op, cons
 
 static ane_status sparse_dense(struct mil_import *t, const struct ane_mil_op *op) {
   bool old = ane_mil_op_attr(op, "shape");
-  const struct ane_mil_value *mask = tensor(t, op, "mask", ANE_PRIM_RANK), *data = tensor(t, op, "nonzero_data", 1),
+  const struct ane_mil_value *mask = tensor(t, op, "mask", ANE_DYN_RANK), *data = tensor(t, op, "nonzero_data", 1),
                              *shape = old ? tensor(t, op, "shape", 1) : NULL;
-  int64_t dim[ANE_PRIM_RANK], n = 1;
+  int64_t dim[ANE_DYN_RANK], n = 1;
   float *all;
   if (!mask || !data || (old && !shape)) return t->err->code;
   if (!old && mask->type.dtype != ANE_MIL_UINT1)
     return mil_op_fail(t, op, ANE_FORMAT, "mask is %s, wanted uint1", ane_mil_dtype_name(mask->type.dtype));
-  int32_t rank = old ? (int32_t)ANE_MIN(shape->count, (uint64_t)ANE_PRIM_RANK + 1) : mask->type.rank;
-  if (rank > ANE_PRIM_RANK) return mil_op_fail(t, op, ANE_UNSUPPORTED, "%d dimensions", (int)rank);
+  int32_t rank = old ? (int32_t)ANE_MIN(shape->count, (uint64_t)ANE_DYN_RANK + 1) : mask->type.rank;
+  if (rank > ANE_DYN_RANK) return mil_op_fail(t, op, ANE_UNSUPPORTED, "%d dimensions", (int)rank);
   for (int32_t i = 0; i < rank; i++) {
     dim[i] = old ? ane_mil_integer(shape, (uint64_t)i) : mask->type.dim[i];
     if (dim[i] < 0 || __builtin_mul_overflow(n, dim[i], &n) || n > INT64_MAX / 16)
@@ -368,7 +368,7 @@ static ane_status give_sparse(struct mil_import *t, const struct ane_mil_op *op,
 }
 
 static ane_status sparse_scaled(struct mil_import *t, const struct ane_mil_op *op) {
-  const struct ane_mil_value *mask = tensor(t, op, "data_mask", ANE_PRIM_RANK), *data = tensor(t, op, "nonzero_data", 1);
+  const struct ane_mil_value *mask = tensor(t, op, "data_mask", ANE_DYN_RANK), *data = tensor(t, op, "nonzero_data", 1);
   struct ane_coded *w;
   float *codes, *all;
   if (!mask || !data || mask->type.dtype != ANE_MIL_UINT1)
@@ -389,7 +389,7 @@ static ane_status sparse_scaled(struct mil_import *t, const struct ane_mil_op *o
 }
 
 static ane_status lut_sparse(struct mil_import *t, const struct ane_mil_op *op) {
-  const struct ane_mil_value *mask = tensor(t, op, "indices_mask", ANE_PRIM_RANK - 2),
+  const struct ane_mil_value *mask = tensor(t, op, "indices_mask", ANE_DYN_RANK - 2),
                              *data = tensor(t, op, "indices_nonzero_data", 1), *lut = tensor(t, op, "lut", ANE_MIL_RANK);
   struct ane_coded *w;
   float *spreaded, *all;
@@ -416,7 +416,7 @@ static ane_status lut_sparse(struct mil_import *t, const struct ane_mil_op *op) 
   st = table_of(t, op, &dense, &narrow, &w);
   if (st) return st;
   w->entries = INT64_C(1) << bits;
-  int64_t v = lut->type.dim[lut->type.rank - 1], total = (int64_t)mask->count, dim[ANE_PRIM_RANK];
+  int64_t v = lut->type.dim[lut->type.rank - 1], total = (int64_t)mask->count, dim[ANE_DYN_RANK];
   if (v == 1) {
     if (!(all = ane_arena_array(&t->g->arena, (size_t)total + 1, sizeof *all))) return interp_no_memory(t->err);
     ane_coded_simplify(w);
@@ -447,7 +447,7 @@ static ane_status lut_sparse(struct mil_import *t, const struct ane_mil_op *op) 
 /* ---- Cast ----------------------------------------------------------------------------------------------------------*/
 
 static ane_status cast(struct mil_import *t, const struct ane_mil_op *op) {
-  const struct ane_mil_value *v = tensor(t, op, "source_val", ANE_PRIM_RANK);
+  const struct ane_mil_value *v = tensor(t, op, "source_val", ANE_DYN_RANK);
   if (!v) return t->err->code;
   return is_float(v->type.dtype) ? give_stored(t, op, 0, v)
                                  : mil_op_fail(t, op, ANE_UNSUPPORTED, "source_val is %s", ane_mil_dtype_name(v->type.dtype));

@@ -10,7 +10,7 @@ struct run {
   struct ane_interp_states *states;
   const int32_t *state_of; /* number in `states` of each of the graph's */
   bool wrote;              /* a state has been changed */
-  struct ane_prim_memory *m;
+  struct ane_dyn_memory *m;
   struct ane_dyn *slots;     /* one for each value */
   const struct ane_dyn **in; /* room for the inputs of a node */
   struct ane_error *err;
@@ -205,7 +205,7 @@ static ane_status take_input(struct run *r, int32_t i, const struct ane_dyn *in)
   return ANE_OK;
 }
 
-ane_status ane_interp_run_states(struct ane_interp *g, struct ane_prim_memory *m, struct ane_interp_states *s,
+ane_status ane_interp_run_states(struct ane_interp *g, struct ane_dyn_memory *m, struct ane_interp_states *s,
                                  const struct ane_dyn *inputs, struct ane_dyn *outputs, struct ane_error *err) {
   int32_t *state_of = ane_calloc((size_t)g->n_states + 1, sizeof *state_of);
   struct run r = {.g = g,
@@ -235,7 +235,7 @@ ane_status ane_interp_run_states(struct ane_interp *g, struct ane_prim_memory *m
   return st;
 }
 
-ane_status ane_interp_run(struct ane_interp *g, struct ane_prim_memory *m, const struct ane_dyn *inputs, struct ane_dyn *outputs,
+ane_status ane_interp_run(struct ane_interp *g, struct ane_dyn_memory *m, const struct ane_dyn *inputs, struct ane_dyn *outputs,
                           struct ane_error *err) {
   return ane_interp_run_states(g, m, NULL, inputs, outputs, err);
 }

@@ -46,7 +46,7 @@ void ane_lm_session_destroy(struct ane_lm_session *s) {
   if (!s) return;
   for (int32_t i = 0; i < s->lm->n_states; i++) ane_dyn_drop(&s->memory, &s->states[i]);
   lm_drop_logits(s);
-  ane_prim_memory_free(&s->memory);
+  ane_dyn_memory_free(&s->memory);
   ane_free(s->states);
   ane_free(s->ids);
   ane_free(s);

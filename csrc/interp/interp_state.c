@@ -8,7 +8,7 @@
 
 /* ---- Results -------------------------------------------------------------------------------------------------------*/
 
-static ane_status cast_to(struct ane_interp *g, struct ane_prim_memory *m, struct ane_dyn *t, ane_dtype to,
+static ane_status cast_to(struct ane_interp *g, struct ane_dyn_memory *m, struct ane_dyn *t, ane_dtype to,
                           struct ane_error *err) {
   const char *name = ane_dtype_info(to)->name;
   struct ane_dyn text = {.dtype = ANE_U8,
@@ -47,7 +47,7 @@ static void declared_text(const struct ane_mil_type *type, char out[ANE_DYN_TEXT
 }
 
 /* A tensor whose elements others see too is copied first. */
-static ane_status round_to_half(struct ane_prim_memory *m, struct ane_dyn *t, struct ane_error *err) {
+static ane_status round_to_half(struct ane_dyn_memory *m, struct ane_dyn *t, struct ane_error *err) {
   struct ane_dyn to = *t;
   bool shared = !ane_dyn_alone(t);
   if (shared) {
@@ -64,7 +64,7 @@ static ane_status round_to_half(struct ane_prim_memory *m, struct ane_dyn *t, st
   return ANE_OK;
 }
 
-ane_status interp_settle(struct ane_interp *g, const struct interp_node *n, int32_t k, struct ane_prim_memory *m,
+ane_status interp_settle(struct ane_interp *g, const struct interp_node *n, int32_t k, struct ane_dyn_memory *m,
                          struct ane_dyn *t, struct ane_error *err) {
   const struct interp_result *r = n->results ? &n->results[k] : NULL;
   char got[ANE_DYN_TEXT], want[ANE_DYN_TEXT];
@@ -81,7 +81,7 @@ ane_status interp_settle(struct ane_interp *g, const struct interp_node *n, int3
   return r->round && !t->coded ? round_to_half(m, t, err) : ANE_OK;
 }
 
-ane_status interp_solid(const struct ane_dyn *t, struct ane_prim_memory *m, struct ane_dyn *out, struct ane_error *err) {
+ane_status interp_solid(const struct ane_dyn *t, struct ane_dyn_memory *m, struct ane_dyn *out, struct ane_error *err) {
   *out = *t;
   if (!t->coded && t->block) return ane_dyn_keep(t), ANE_OK;
   out->coded = NULL;
@@ -123,7 +123,7 @@ static ane_status add_state(struct ane_interp_states *s, const struct ane_mil_na
   return ANE_OK;
 }
 
-ane_status ane_interp_states_create(struct ane_interp_states **out, const struct ane_mil_model *m, struct ane_prim_memory *memory,
+ane_status ane_interp_states_create(struct ane_interp_states **out, const struct ane_mil_model *m, struct ane_dyn_memory *memory,
                                     struct ane_error *err) {
   size_t room = 1;
   *out = NULL;

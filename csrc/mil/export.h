@@ -4,7 +4,7 @@
 #define ANE_MIL_EXPORT_H
 
 #include "mil/lower.h"
-#include "quant/quant.h"
+#include "quant/weight_schemes.h"
 
 /* What the packages of one graph share. */
 struct ane_mil_export {

@@ -91,8 +91,8 @@ static ane_status check_inputs(struct ane_prim_call *c) {
 
 static void drop_temps(struct ane_prim_call *c) {
   while (c->temps) {
-    struct ane_prim_block *next = c->temps->next;
-    prim_block_give(c->memory, c->temps);
+    struct ane_dyn_block *next = c->temps->next;
+    ane_dyn_block_give(c->memory, c->temps);
     c->temps = next;
   }
 }

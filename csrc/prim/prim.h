@@ -10,21 +10,11 @@
 
 #include "kernels/kernels.h"
 #include "platform/platform.h"
-#include "tensor/tensor.h"
+#include "tensor/dyn.h"
 
-enum { ANE_PRIM_RANK = 8, ANE_PRIM_MAX_OUTPUTS = 256 };
+enum { ANE_PRIM_MAX_OUTPUTS = 256 };
 
-/* ---- Memory ------------------------------------------------------------------------------------------------------*/
-
-/* An arena that grows: blocks that are given back serve later requests of about their size. Not for several threads. */
-struct ane_prim_memory {
-  uint64_t limit;                   /* no single block may be larger; 0: no limit */
-  uint64_t refused;                 /* the last size that was beyond the limit */
-  uint64_t used, peak;              /* bytes in blocks handed out */
-  uint64_t held;                    /* bytes in all blocks */
-  struct ane_prim_block *free[128]; /* by size class */
-};
-void ane_prim_memory_free(struct ane_prim_memory *m); /* all blocks must have been given back */
+/* ---- Coded constants -------------------------------------------------------------------------------------------------*/
 
 /* A constant of float32 numbers that are computed from stored codes whenever they are read; products pack them without that.
  * Element i of dim (row-major) has code i and belongs to group sum over k of (index_k / block_k) * step_k:
@@ -36,7 +26,7 @@ struct ane_coded {
   bool is_signed;
   bool round; /* each element is rounded to fp16 */
   int32_t rank;
-  int64_t dim[ANE_PRIM_RANK], block[ANE_PRIM_RANK], step[ANE_PRIM_RANK];
+  int64_t dim[ANE_DYN_RANK], block[ANE_DYN_RANK], step[ANE_DYN_RANK];
   const float *scale, *offset, *table;
   int64_t entries;
 };
@@ -46,32 +36,6 @@ void ane_coded_simplify(struct ane_coded *w);
 void ane_coded_read(const struct ane_coded *w, int64_t from, int64_t n, float *out);
 /* Bytes of the codes of n elements. */
 uint64_t ane_coded_bytes(const struct ane_coded *w, int64_t n);
-
-/* A tensor: row-major, no gaps; 4-bit types two a byte over the flat array, low nibble first. A copy of the struct is a
- * view that must not outlive the block; ane_dyn_keep makes it an owner. */
-struct ane_dyn {
-  ane_dtype dtype;
-  int32_t rank;
-  int64_t dim[ANE_PRIM_RANK];
-  int64_t count;                 /* product of dim */
-  const void *data;              /* for constants maybe unaligned */
-  struct ane_prim_block *block;  /* NULL: borrowed for as long as the graph lives */
-  const struct ane_coded *coded; /* not NULL: the elements come from there, dtype is fp32 and data NULL */
-};
-/* One owner more, one less (the struct is then empty: dtype 0, count 0, data NULL). */
-void ane_dyn_keep(const struct ane_dyn *t);
-void ane_dyn_drop(struct ane_prim_memory *m, struct ane_dyn *t);
-/* Nobody else owns the elements: they may be changed. */
-bool ane_dyn_alone(const struct ane_dyn *t);
-/* Room for a tensor whose dtype, rank and dim are set; fills count, data, block. */
-ane_status ane_dyn_alloc(struct ane_prim_memory *m, struct ane_dyn *t, struct ane_error *err);
-/* The elements of a tensor that ane_dyn_alloc made, to write to before it is shared. */
-void *ane_dyn_data(const struct ane_dyn *t);
-/* Bytes of the elements. */
-uint64_t ane_dyn_bytes(const struct ane_dyn *t);
-/* "fp32[1, 4, 16]" into out; returns out. */
-enum { ANE_DYN_TEXT = 200 };
-const char *ane_dyn_text(const struct ane_dyn *t, char out[ANE_DYN_TEXT]);
 
 /* ---- Ops ---------------------------------------------------------------------------------------------------------*/
 
@@ -110,13 +74,13 @@ struct ane_prim_call {
   int n_out;
   const bool *wanted;                 /* which outputs someone uses; NULL: all */
   const struct ane_prim_state *state; /* from ane_prim_prepare, or NULL */
-  struct ane_prim_memory *memory;
+  struct ane_dyn_memory *memory;
   const struct ane_kernels *kernels;
   struct ane_pool *pool;
   struct ane_error *err;
   /* The kernel's own: */
   ane_status status; /* first failure of a parameter */
-  struct ane_prim_block *temps;
+  struct ane_dyn_block *temps;
 };
 
 /* Runs the op. Errors: ANE_SHAPE, ANE_INVALID (parameters), ANE_RANGE (too large; index outside), ANE_UNSUPPORTED,

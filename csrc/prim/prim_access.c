@@ -171,8 +171,8 @@ ane_dtype prim_dtype(struct ane_prim_call *c, const char *name, ane_dtype def) {
 }
 
 uint32_t prim_axes(struct ane_prim_call *c, const char *name, int rank) {
-  int64_t list[ANE_PRIM_RANK];
-  int n = prim_ints(c, name, list, ANE_PRIM_RANK);
+  int64_t list[ANE_DYN_RANK];
+  int n = prim_ints(c, name, list, ANE_DYN_RANK);
   if (n < 0) return (1u << rank) - 1;
   uint32_t mask = 0;
   for (int i = 0; i < n; i++) {
@@ -193,8 +193,8 @@ void prim_strides(int rank, const int64_t *dim, int64_t *stride) {
   for (int i = rank - 1; i >= 0; i--) stride[i] = n, n *= dim[i];
 }
 
-bool prim_broadcast(int ra, const int64_t *a, int rb, const int64_t *b, int *rank, int64_t out[ANE_PRIM_RANK]) {
-  int64_t tmp[ANE_PRIM_RANK];
+bool prim_broadcast(int ra, const int64_t *a, int rb, const int64_t *b, int *rank, int64_t out[ANE_DYN_RANK]) {
+  int64_t tmp[ANE_DYN_RANK];
   int r = ANE_MAX(ra, rb);
   for (int i = 0; i < r; i++) {
     int64_t da = i < r - ra ? 1 : a[i - (r - ra)], db = i < r - rb ? 1 : b[i - (r - rb)];
@@ -207,7 +207,7 @@ bool prim_broadcast(int ra, const int64_t *a, int rb, const int64_t *b, int *ran
 }
 
 void prim_broadcast_strides(const struct ane_dyn *t, int rank, const int64_t *dim, int64_t *stride) {
-  int64_t own[ANE_PRIM_RANK];
+  int64_t own[ANE_DYN_RANK];
   prim_strides(t->rank, t->dim, own);
   for (int i = 0; i < rank; i++) {
     int k = i - (rank - t->rank);
@@ -229,7 +229,7 @@ static void copy_run(uint8_t *dst, int64_t dst_step, const uint8_t *src, int64_t
 /* One run along the last axis for each place of the others. */
 static void copy_blocks(uint8_t *dst, const uint8_t *src, size_t size, int rank, const int64_t *dim, const int64_t *ds,
                         const int64_t *ss) {
-  int64_t at[ANE_PRIM_RANK] = {0}, outer = 1, n = rank ? dim[rank - 1] : 1, d = 0, s = 0;
+  int64_t at[ANE_DYN_RANK] = {0}, outer = 1, n = rank ? dim[rank - 1] : 1, d = 0, s = 0;
   for (int i = 0; i + 1 < rank; i++) outer *= dim[i];
   for (int64_t k = 0; n > 0 && k < outer; k++) {
     copy_run(dst + d * (ptrdiff_t)size, rank ? ds[rank - 1] : 1, src + s * (ptrdiff_t)size, rank ? ss[rank - 1] : 1, size, n);
@@ -242,13 +242,13 @@ static void copy_blocks(uint8_t *dst, const uint8_t *src, size_t size, int rank,
 }
 
 void prim_copy(void *dst, const void *src, size_t size, int rank, const int64_t *dim, const int64_t *stride) {
-  int64_t dense[ANE_PRIM_RANK];
+  int64_t dense[ANE_DYN_RANK];
   prim_strides(rank, dim, dense);
   copy_blocks(dst, src, size, rank, dim, dense, stride);
 }
 
 void prim_copy_into(void *dst, const void *src, size_t size, int rank, const int64_t *dim, const int64_t *stride) {
-  int64_t dense[ANE_PRIM_RANK];
+  int64_t dense[ANE_DYN_RANK];
   prim_strides(rank, dim, dense);
   copy_blocks(dst, src, size, rank, dim, stride, dense);
 }

@@ -108,12 +108,12 @@ static bool past_fits(const struct ane_dyn *past, const struct part *p) {
 
 /* A mask that broadcasts to [batch, heads, s, t]. */
 static ane_status read_mask(struct ane_prim_call *c, const struct ane_dyn *m, struct prim_attend *a) {
-  int64_t full[4] = {a->batch, a->heads, a->s, a->t}, dim[ANE_PRIM_RANK];
+  int64_t full[4] = {a->batch, a->heads, a->s, a->t}, dim[ANE_DYN_RANK];
   int rank;
   char x[ANE_DYN_TEXT], y[ANE_DYN_TEXT];
   bool fits = m->rank <= 4 && prim_broadcast(m->rank, m->dim, 4, full, &rank, dim) && memcmp(dim, full, sizeof full) == 0;
   if (!fits)
-    return prim_fail(c, ANE_SHAPE, "attn_mask is %s, wanted what broadcasts to %s", ane_dyn_text(m, x), prim_dims(4, full, y));
+    return prim_fail(c, ANE_SHAPE, "attn_mask is %s, wanted what broadcasts to %s", ane_dyn_text(m, x), ane_dyn_dims(4, full, y));
   prim_broadcast_strides(m, 4, full, a->bias_stride);
   if (m->dtype == ANE_BOOL)
     a->mask = m->data;
@@ -168,7 +168,7 @@ ane_status prim_attention(struct ane_prim_call *c) {
 /* MIL: leading dimensions of all operands are the same, no grouping. */
 ane_status prim_scaled_dot_product_attention(struct ane_prim_call *c) {
   const struct ane_dyn *q = c->in[0], *k = c->in[1], *v = c->in[2], *mask = prim_in(c, "attn_mask");
-  int64_t n = 1, dim[ANE_PRIM_RANK];
+  int64_t n = 1, dim[ANE_DYN_RANK];
   bool fits = q->rank >= 3 && k->rank == q->rank && v->rank == q->rank;
   for (int i = 0; fits && i + 2 < q->rank; i++) fits = q->dim[i] == k->dim[i] && q->dim[i] == v->dim[i], n *= q->dim[i];
   int r = q->rank;
@@ -186,7 +186,7 @@ ane_status prim_scaled_dot_product_attention(struct ane_prim_call *c) {
   j.v_stride[0] = j.t * j.dv, j.v_stride[2] = j.dv;
   j.y_stride[0] = j.s * j.dv, j.y_stride[2] = j.dv;
   if (mask) { /* spread to all leading dimensions: the core knows two of them */
-    int64_t full[ANE_PRIM_RANK], out[ANE_PRIM_RANK], stride[ANE_PRIM_RANK];
+    int64_t full[ANE_DYN_RANK], out[ANE_DYN_RANK], stride[ANE_DYN_RANK];
     int rank;
     memcpy(full, q->dim, sizeof full);
     full[r - 1] = j.t;

@@ -84,7 +84,7 @@ RUN(logical_xor_i, int64_t, uint8_t, (x != 0) != (y != 0))
 /* Calls run along the last axis for each place of the others. Sizes are bytes of an element. */
 static void walk2(run2 run, int rank, const int64_t *dim, const void *a, const int64_t *sa, const void *b, const int64_t *sb,
                   size_t in, void *y, size_t out) {
-  int64_t at[ANE_PRIM_RANK] = {0}, outer = 1, n = rank ? dim[rank - 1] : 1, ia = 0, ib = 0;
+  int64_t at[ANE_DYN_RANK] = {0}, outer = 1, n = rank ? dim[rank - 1] : 1, ia = 0, ib = 0;
   for (int i = 0; i + 1 < rank; i++) outer *= dim[i];
   for (int64_t k = 0; n > 0 && k < outer; k++) {
     run((const char *)a + (size_t)ia * in, rank ? sa[rank - 1] : 0, (const char *)b + (size_t)ib * in, rank ? sb[rank - 1] : 0,
@@ -107,7 +107,7 @@ static ane_status result_shape(struct ane_prim_call *c, const struct ane_dyn *a,
 /* compare: the result is bool, else of the operands' type. */
 static ane_status binary(struct ane_prim_call *c, run2 floats, run2 integers, bool compare) {
   const struct ane_dyn *a = c->in[0], *b = c->in[1];
-  int64_t dim[ANE_PRIM_RANK], sa[ANE_PRIM_RANK], sb[ANE_PRIM_RANK];
+  int64_t dim[ANE_DYN_RANK], sa[ANE_DYN_RANK], sb[ANE_DYN_RANK];
   int rank;
   if (result_shape(c, a, b, &rank, dim)) return c->status;
   bool f = prim_is_float(a->dtype) || prim_is_float(b->dtype);
@@ -168,7 +168,7 @@ ane_status prim_pow(struct ane_prim_call *c) {
 /* Elements of the chosen operand, whatever their type: both have one size. */
 static void select_elements(const uint8_t *cond, const int64_t *sc, const char *a, const int64_t *sa, const char *b,
                             const int64_t *sb, size_t size, int rank, const int64_t *dim, char *y, int64_t n) {
-  int64_t at[ANE_PRIM_RANK] = {0}, ic = 0, ia = 0, ib = 0;
+  int64_t at[ANE_DYN_RANK] = {0}, ic = 0, ia = 0, ib = 0;
   for (int64_t k = 0; k < n; k++) {
     memcpy(y + (size_t)k * size, cond[ic] ? a + (size_t)ia * size : b + (size_t)ib * size, size);
     for (int i = rank - 1; i >= 0; i--) {
@@ -191,7 +191,7 @@ static const void *operand(struct ane_prim_call *c, const struct ane_dyn *t, ane
 
 ane_status prim_select(struct ane_prim_call *c) {
   const struct ane_dyn *cond = c->in[0], *a = c->in[1], *b = c->in[2];
-  int64_t dim[ANE_PRIM_RANK], s[3][ANE_PRIM_RANK];
+  int64_t dim[ANE_DYN_RANK], s[3][ANE_DYN_RANK];
   int rank;
   struct ane_dyn both = {.dtype = ANE_BOOL};
   if (result_shape(c, a, b, &both.rank, both.dim) || result_shape(c, cond, &both, &rank, dim)) return c->status;

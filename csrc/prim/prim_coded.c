@@ -69,7 +69,7 @@ static void read_run(const struct ane_coded *w, int64_t at, int64_t n, int64_t g
 }
 
 void ane_coded_read(const struct ane_coded *w, int64_t from, int64_t n, float *out) {
-  int64_t at[ANE_PRIM_RANK], rest = from, end = from + n;
+  int64_t at[ANE_DYN_RANK], rest = from, end = from + n;
   int last = w->rank - 1;
   for (int k = last; k >= 0; k--) at[k] = w->dim[k] ? rest % w->dim[k] : 0, rest = w->dim[k] ? rest / w->dim[k] : 0;
   while (from < end) {

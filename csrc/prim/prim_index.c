@@ -45,7 +45,7 @@ static ane_status gather_rows(struct ane_prim_call *c, const struct ane_dyn *x, 
 ane_status prim_gather(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0], *indices = c->in[1];
   int axis = prim_axis(c, "axis", 0, x->rank), rank = 0;
-  int64_t bd = prim_int(c, "batch_dims", 0), dim[2 * ANE_PRIM_RANK], batch = 1, outer = 1, inner = 1, m = 1;
+  int64_t bd = prim_int(c, "batch_dims", 0), dim[2 * ANE_DYN_RANK], batch = 1, outer = 1, inner = 1, m = 1;
   const int64_t *index = prim_i64(c, indices);
   if (c->status) return c->status;
   if (bd < 0 || bd > axis || bd > indices->rank) return prim_fail(c, ANE_INVALID, "batch_dims is %" PRId64, bd);
@@ -61,7 +61,7 @@ ane_status prim_gather(struct ane_prim_call *c) {
 
 ane_status prim_gather_columns(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0], *indices = c->in[1];
-  int64_t dim[ANE_PRIM_RANK + 1];
+  int64_t dim[ANE_DYN_RANK + 1];
   if (x->rank != 2) return prim_fail(c, ANE_SHAPE, "x has %d dimensions, wanted two", x->rank);
   bool direct = ane_dtype_info(x->dtype)->block == 1 && !x->coded;
   ane_dtype t = prim_is_float(x->dtype) ? ANE_F32 : x->dtype;
@@ -114,7 +114,7 @@ static int64_t place(int rank, const int64_t *stride, const int64_t *at, int axi
 ane_status prim_gather_along_axis(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0], *indices = c->in[1];
   int axis = prim_axis(c, "axis", 0, ANE_MAX(x->rank, 1));
-  int64_t stride[ANE_PRIM_RANK], at[ANE_PRIM_RANK] = {0};
+  int64_t stride[ANE_DYN_RANK], at[ANE_DYN_RANK] = {0};
   ane_dtype t;
   if (c->status || !smaller(c, x, indices, axis)) return c->status;
   const int64_t *index = prim_i64(c, indices);
@@ -131,7 +131,7 @@ ane_status prim_gather_along_axis(struct ane_prim_call *c) {
 
 ane_status prim_gather_nd(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0], *indices = c->in[1];
-  int64_t bd = prim_int(c, "batch_dims", 0), dim[2 * ANE_PRIM_RANK], stride[ANE_PRIM_RANK], inner = 1, each = 1, batch = 1;
+  int64_t bd = prim_int(c, "batch_dims", 0), dim[2 * ANE_DYN_RANK], stride[ANE_DYN_RANK], inner = 1, each = 1, batch = 1;
   int rank = 0;
   if (c->status) return c->status;
   int64_t q = indices->rank ? indices->dim[indices->rank - 1] : 0;
@@ -229,7 +229,7 @@ static ane_status end_scatter(struct ane_prim_call *c, const struct ane_dyn *dat
 ane_status prim_scatter_along_axis(struct ane_prim_call *c) {
   const struct ane_dyn *data = c->in[0], *indices = c->in[1], *updates = c->in[2];
   int axis = prim_axis(c, "axis", 0, ANE_MAX(data->rank, 1));
-  int64_t stride[ANE_PRIM_RANK], at[ANE_PRIM_RANK] = {0};
+  int64_t stride[ANE_DYN_RANK], at[ANE_DYN_RANK] = {0};
   struct scatter s;
   if (c->status || !smaller(c, data, indices, axis)) return c->status;
   if (updates->rank != indices->rank || memcmp(updates->dim, indices->dim, (size_t)indices->rank * sizeof *stride) != 0)
@@ -247,7 +247,7 @@ ane_status prim_scatter_along_axis(struct ane_prim_call *c) {
 
 ane_status prim_scatter_nd(struct ane_prim_call *c) {
   const struct ane_dyn *data = c->in[0], *indices = c->in[1], *updates = c->in[2];
-  int64_t stride[ANE_PRIM_RANK], inner = 1, n = 1, q = indices->rank ? indices->dim[indices->rank - 1] : 0;
+  int64_t stride[ANE_DYN_RANK], inner = 1, n = 1, q = indices->rank ? indices->dim[indices->rank - 1] : 0;
   struct scatter s;
   if (q < 1 || q > data->rank) return prim_fail(c, ANE_SHAPE, "indices of %" PRId64 " parts for %d dimensions", q, data->rank);
   for (int i = 0; i + 1 < indices->rank; i++) n *= indices->dim[i];

@@ -8,17 +8,6 @@
 #include "prim/prim.def"
 #undef ANE_PRIM
 
-/* ---- Memory --------------------------------------------------------------------------------------------------------*/
-
-/* A block of the arena. Those of a call hang on c->temps, free ones in their class. */
-struct ane_prim_block {
-  struct ane_prim_block *next;
-  uint32_t refs, size_class;
-  uint64_t size; /* of data */
-  _Alignas(64) unsigned char data[];
-};
-void prim_block_give(struct ane_prim_memory *m, struct ane_prim_block *b);
-
 /* ---- Inputs --------------------------------------------------------------------------------------------------------*/
 
 /* The input of this name, or NULL. The name is one of the op's. */
@@ -75,13 +64,9 @@ ane_status prim_fail(struct ane_prim_call *c, ane_status code, const char *fmt, 
 /* Row-major strides in elements. */
 void prim_strides(int rank, const int64_t *dim, int64_t *stride);
 /* NumPy's broadcasting of two shapes; false where they do not fit. out may be one of them. */
-bool prim_broadcast(int ra, const int64_t *a, int rb, const int64_t *b, int *rank, int64_t out[ANE_PRIM_RANK]);
+bool prim_broadcast(int ra, const int64_t *a, int rb, const int64_t *b, int *rank, int64_t out[ANE_DYN_RANK]);
 /* Strides of t seen as a tensor of shape (rank, dim) that it broadcasts to: 0 along repeated axes. */
 void prim_broadcast_strides(const struct ane_dyn *t, int rank, const int64_t *dim, int64_t *stride);
-/* Product; false on overflow or a negative dimension. */
-bool prim_count(int rank, const int64_t *dim, int64_t *count);
-/* "[2, 3]" of a list, for messages. */
-const char *prim_dims(int rank, const int64_t *dim, char out[ANE_DYN_TEXT]);
 
 /* Bytes of one element of a type that fills whole bytes. */
 static inline size_t prim_width(ane_dtype t) { return ane_dtype_info(t)->bytes; }

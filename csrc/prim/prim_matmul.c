@@ -7,7 +7,7 @@
 
 /* One operand as [batch..., rows, cols] whatever its rank and flags: 1-D x is a row, 1-D y a column. */
 struct side {
-  int64_t rows, cols, row_stride, col_stride, batch_stride[ANE_PRIM_RANK];
+  int64_t rows, cols, row_stride, col_stride, batch_stride[ANE_DYN_RANK];
 };
 
 static struct side side_of(const struct ane_dyn *t, bool turned, bool left) {
@@ -29,9 +29,9 @@ struct matmul {
   struct side x, y;
   int64_t m, n, k;
   int rank; /* of the batch */
-  int64_t batch[ANE_PRIM_RANK], batches;
+  int64_t batch[ANE_DYN_RANK], batches;
   int out_rank;
-  int64_t out[ANE_PRIM_RANK];
+  int64_t out[ANE_DYN_RANK];
 };
 
 static ane_status plan(struct ane_prim_call *c, const struct ane_dyn *x, const struct ane_dyn *y, bool tx, bool ty,
@@ -120,7 +120,7 @@ static ane_status integers(struct ane_prim_call *c, const struct ane_dyn *x, con
 static ane_status by_matrix(struct ane_prim_call *c, const struct ane_dyn *x, const struct prim_matrix *m,
                             const struct ane_dyn *bias) {
   char a[ANE_DYN_TEXT];
-  int64_t dim[ANE_PRIM_RANK], k = x->rank ? x->dim[x->rank - 1] : 0;
+  int64_t dim[ANE_DYN_RANK], k = x->rank ? x->dim[x->rank - 1] : 0;
   if (x->rank < 1 || k != m->cols)
     return prim_fail(c, ANE_SHAPE, "%s times weights of %" PRId64 " inputs", ane_dyn_text(x, a), m->cols);
   if (bias && bias->count != m->rows)
@@ -204,7 +204,7 @@ static bool is_letter(char ch) { return (ch >= 'a' && ch <= 'z') || (ch >= 'A' &
 
 /* Strides of operand `t` by letter; its term begins at *s and ends before `,` or `-`. */
 static bool read_term(struct letters *l, const char **s, const struct ane_dyn *t, int64_t stride[52]) {
-  int64_t own[ANE_PRIM_RANK];
+  int64_t own[ANE_DYN_RANK];
   int axis = 0;
   prim_strides(t->rank, t->dim, own);
   memset(stride, 0, 52 * sizeof *stride);
@@ -246,12 +246,12 @@ ane_status prim_einsum(struct ane_prim_call *c) {
   int first = prim_first(c), n = c->n_in - first;
   const char *s = prim_text(c, "equation", "", text), *arrow = strstr(s, "->");
   struct letters l = {.n = 0};
-  int64_t stride[EINSUM_OPERANDS][52], dim[ANE_PRIM_RANK], at[52] = {0}, base[EINSUM_OPERANDS] = {0};
+  int64_t stride[EINSUM_OPERANDS][52], dim[ANE_DYN_RANK], at[52] = {0}, base[EINSUM_OPERANDS] = {0};
   const float *v[EINSUM_OPERANDS];
   if (n < 1 || n > EINSUM_OPERANDS || !arrow || eq->count >= PRIM_TEXT)
     return prim_fail(c, ANE_UNSUPPORTED, "the equation \"%s\" of %d operands", s, n);
   for (const char *p = arrow + 2; *p; p++)
-    if (*p != ' ' && (!is_letter(*p) || letter(&l, *p) < 0 || l.n > ANE_PRIM_RANK))
+    if (*p != ' ' && (!is_letter(*p) || letter(&l, *p) < 0 || l.n > ANE_DYN_RANK))
       return prim_fail(c, ANE_UNSUPPORTED, "the equation \"%s\"", s);
   l.n_out = l.n;
   for (int i = 0; i < n; i++)

@@ -55,7 +55,7 @@ static const float *keys_of(struct ane_prim_call *c, const struct mha *m, int ou
 static ane_status read_bias(struct ane_prim_call *c, const struct mha *m, struct prim_attend *a) {
   const struct ane_dyn *bias = prim_in(c, "attention_bias"), *pad = prim_in(c, "key_padding_mask");
   char text[ANE_DYN_TEXT];
-  int64_t total = a->t, full[4] = {m->batch, m->heads, m->s, total}, dim[ANE_PRIM_RANK], stride[ANE_PRIM_RANK] = {0};
+  int64_t total = a->t, full[4] = {m->batch, m->heads, m->s, total}, dim[ANE_DYN_RANK], stride[ANE_DYN_RANK] = {0};
   int rank;
   if (!bias && !pad) return c->status;
   if (bias &&

@@ -6,8 +6,8 @@
 
 ane_status prim_transpose(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0];
-  int64_t perm[ANE_PRIM_RANK], own[ANE_PRIM_RANK], dim[ANE_PRIM_RANK], stride[ANE_PRIM_RANK];
-  int n = prim_ints(c, "perm", perm, ANE_PRIM_RANK);
+  int64_t perm[ANE_DYN_RANK], own[ANE_DYN_RANK], dim[ANE_DYN_RANK], stride[ANE_DYN_RANK];
+  int n = prim_ints(c, "perm", perm, ANE_DYN_RANK);
   uint32_t seen = 0;
   if (c->status) return c->status;
   if (n >= 0 && n != x->rank) return prim_fail(c, ANE_SHAPE, "perm has %d entries for %d dimensions", n, x->rank);
@@ -70,7 +70,7 @@ ane_status prim_concat(struct ane_prim_call *c) {
   char ta[ANE_DYN_TEXT], tb[ANE_DYN_TEXT];
   int axis = prim_axis(c, "axis", 0, a->rank);
   bool interleave = prim_bool(c, "interleave", false);
-  int64_t dim[ANE_PRIM_RANK];
+  int64_t dim[ANE_DYN_RANK];
   if (c->status) return c->status;
   memcpy(dim, a->dim, sizeof dim);
   for (int k = first + 1; k < c->n_in; k++) {
@@ -89,11 +89,11 @@ ane_status prim_stack(struct ane_prim_call *c) {
   if (c->n_in <= first) return prim_fail(c, ANE_INVALID, "nothing to join");
   const struct ane_dyn *a = c->in[first];
   int axis = prim_axis(c, "axis", 0, a->rank + 1);
-  int64_t dim[ANE_PRIM_RANK + 1];
+  int64_t dim[ANE_DYN_RANK + 1];
   for (int k = first; k < c->n_in; k++)
     if (c->in[k]->rank != a->rank || memcmp(c->in[k]->dim, a->dim, (size_t)a->rank * sizeof *dim) != 0)
       return prim_fail(c, ANE_SHAPE, "parts differ in shape");
-  if (a->rank >= ANE_PRIM_RANK) return prim_fail(c, ANE_UNSUPPORTED, "a result of %d dimensions", a->rank + 1);
+  if (a->rank >= ANE_DYN_RANK) return prim_fail(c, ANE_UNSUPPORTED, "a result of %d dimensions", a->rank + 1);
   for (int i = 0; i <= a->rank; i++) dim[i] = i < axis ? a->dim[i] : i == axis ? c->n_in - first : a->dim[i - 1];
   return c->status ? c->status : join(c, axis, a->rank + 1, dim, false);
 }
@@ -102,12 +102,12 @@ ane_status prim_stack(struct ane_prim_call *c) {
 
 /* What a slice takes of each axis: count elements from `begin`, `step` apart. */
 struct cut {
-  int64_t begin[ANE_PRIM_RANK], step[ANE_PRIM_RANK], count[ANE_PRIM_RANK];
+  int64_t begin[ANE_DYN_RANK], step[ANE_DYN_RANK], count[ANE_DYN_RANK];
   uint32_t squeeze; /* axes that are dropped: count is 1 */
 };
 
-static int64_t offset_of(const struct ane_dyn *x, const struct cut *k, int64_t stride[ANE_PRIM_RANK]) {
-  int64_t own[ANE_PRIM_RANK], offset = 0;
+static int64_t offset_of(const struct ane_dyn *x, const struct cut *k, int64_t stride[ANE_DYN_RANK]) {
+  int64_t own[ANE_DYN_RANK], offset = 0;
   prim_strides(x->rank, x->dim, own);
   for (int i = 0; i < x->rank; i++) {
     if (k->count[i] > 0) offset += k->begin[i] * own[i]; /* an empty cut may begin at the end */
@@ -117,7 +117,7 @@ static int64_t offset_of(const struct ane_dyn *x, const struct cut *k, int64_t s
 }
 
 static ane_status take(struct ane_prim_call *c, int out, const struct ane_dyn *x, const struct cut *k) {
-  int64_t stride[ANE_PRIM_RANK], dim[ANE_PRIM_RANK];
+  int64_t stride[ANE_DYN_RANK], dim[ANE_DYN_RANK];
   int rank = 0;
   ane_dtype t;
   const char *v = prim_elements(c, x, &t);
@@ -170,10 +170,10 @@ static int64_t count_between(int64_t from, int64_t to, int64_t step) {
 
 /* The three masks and the stride of MIL's slices. */
 static ane_status read_cut(struct ane_prim_call *c, const struct ane_dyn *x, struct cut *k) {
-  int64_t begin[ANE_PRIM_RANK], end[ANE_PRIM_RANK], step[ANE_PRIM_RANK], bm[ANE_PRIM_RANK], em[ANE_PRIM_RANK], sm[ANE_PRIM_RANK];
-  int n[6] = {prim_ints(c, "begin", begin, ANE_PRIM_RANK), prim_ints(c, "end", end, ANE_PRIM_RANK),
-              prim_ints(c, "stride", step, ANE_PRIM_RANK), prim_ints(c, "begin_mask", bm, ANE_PRIM_RANK),
-              prim_ints(c, "end_mask", em, ANE_PRIM_RANK), prim_ints(c, "squeeze_mask", sm, ANE_PRIM_RANK)};
+  int64_t begin[ANE_DYN_RANK], end[ANE_DYN_RANK], step[ANE_DYN_RANK], bm[ANE_DYN_RANK], em[ANE_DYN_RANK], sm[ANE_DYN_RANK];
+  int n[6] = {prim_ints(c, "begin", begin, ANE_DYN_RANK), prim_ints(c, "end", end, ANE_DYN_RANK),
+              prim_ints(c, "stride", step, ANE_DYN_RANK), prim_ints(c, "begin_mask", bm, ANE_DYN_RANK),
+              prim_ints(c, "end_mask", em, ANE_DYN_RANK), prim_ints(c, "squeeze_mask", sm, ANE_DYN_RANK)};
   *k = (struct cut){.squeeze = 0};
   for (int i = 0; i < 6 && !c->status; i++)
     if (n[i] >= 0 && n[i] != x->rank) prim_fail(c, ANE_SHAPE, "a list of %d entries for %d dimensions", n[i], x->rank);
@@ -205,7 +205,7 @@ ane_status prim_slice_by_index(struct ane_prim_call *c) {
 ane_status prim_slice_by_size(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0];
   struct cut k = {.squeeze = 0};
-  int a = prim_ints(c, "begin", k.begin, ANE_PRIM_RANK), b = prim_ints(c, "size", k.count, ANE_PRIM_RANK);
+  int a = prim_ints(c, "begin", k.begin, ANE_DYN_RANK), b = prim_ints(c, "size", k.count, ANE_DYN_RANK);
   if (!c->status && (a != x->rank || b != x->rank))
     prim_fail(c, ANE_SHAPE, "lists of %d and %d entries for %d dimensions", a, b, x->rank);
   for (int i = 0; i < x->rank && !c->status; i++) {
@@ -220,10 +220,10 @@ ane_status prim_slice_by_size(struct ane_prim_call *c) {
 
 ane_status prim_slice_by_axes(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0];
-  int64_t from[ANE_PRIM_RANK], to[ANE_PRIM_RANK], axes[ANE_PRIM_RANK], steps[ANE_PRIM_RANK];
+  int64_t from[ANE_DYN_RANK], to[ANE_DYN_RANK], axes[ANE_DYN_RANK], steps[ANE_DYN_RANK];
   struct cut k = {.squeeze = 0};
-  int n = prim_ints(c, "starts", from, ANE_PRIM_RANK), m = prim_ints(c, "ends", to, ANE_PRIM_RANK),
-      na = prim_ints(c, "axes", axes, ANE_PRIM_RANK), ns = prim_ints(c, "steps", steps, ANE_PRIM_RANK);
+  int n = prim_ints(c, "starts", from, ANE_DYN_RANK), m = prim_ints(c, "ends", to, ANE_DYN_RANK),
+      na = prim_ints(c, "axes", axes, ANE_DYN_RANK), ns = prim_ints(c, "steps", steps, ANE_DYN_RANK);
   uint32_t seen = 0;
   if (c->status) return c->status;
   if (m != n || (na >= 0 && na != n) || (ns >= 0 && ns != n) || n > x->rank)
@@ -249,7 +249,7 @@ ane_status prim_slice_update(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0], *u = c->in[1];
   struct cut k;
   ane_dtype t, tu;
-  int64_t stride[ANE_PRIM_RANK], n = 1;
+  int64_t stride[ANE_DYN_RANK], n = 1;
   char a[ANE_DYN_TEXT], b[ANE_DYN_TEXT];
   if (read_cut(c, x, &k)) return c->status;
   int rank = 0;
@@ -261,7 +261,7 @@ ane_status prim_slice_update(struct ane_prim_call *c) {
     rank++;
   }
   if (!same || rank != u->rank || u->count != n)
-    return prim_fail(c, ANE_SHAPE, "update is %s, the slice %s", ane_dyn_text(u, a), prim_dims(x->rank, k.count, b));
+    return prim_fail(c, ANE_SHAPE, "update is %s, the slice %s", ane_dyn_text(u, a), ane_dyn_dims(x->rank, k.count, b));
   const void *v = prim_elements(c, x, &t), *w = prim_elements(c, u, &tu);
   char *y = v && w ? prim_out(c, 0, t, x->rank, x->dim) : NULL;
   if (!y) return c->status;
@@ -276,13 +276,13 @@ ane_status prim_slice_update(struct ane_prim_call *c) {
 
 ane_status prim_expand(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0];
-  int64_t want[ANE_PRIM_RANK], dim[ANE_PRIM_RANK], stride[ANE_PRIM_RANK];
+  int64_t want[ANE_DYN_RANK], dim[ANE_DYN_RANK], stride[ANE_DYN_RANK];
   char a[ANE_DYN_TEXT], b[ANE_DYN_TEXT];
-  int n = prim_ints(c, "shape", want, ANE_PRIM_RANK), rank;
+  int n = prim_ints(c, "shape", want, ANE_DYN_RANK), rank;
   ane_dtype t;
   if (c->status) return c->status;
   if (!prim_broadcast(x->rank, x->dim, n, want, &rank, dim))
-    return prim_fail(c, ANE_SHAPE, "%s does not expand to %s", ane_dyn_text(x, a), prim_dims(n, want, b));
+    return prim_fail(c, ANE_SHAPE, "%s does not expand to %s", ane_dyn_text(x, a), ane_dyn_dims(n, want, b));
   const void *v = prim_elements(c, x, &t);
   void *y = v ? prim_out(c, 0, t, rank, dim) : NULL;
   prim_broadcast_strides(x, rank, dim, stride);
@@ -292,8 +292,8 @@ ane_status prim_expand(struct ane_prim_call *c) {
 
 ane_status prim_tile(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0];
-  int64_t reps[ANE_PRIM_RANK], dim[ANE_PRIM_RANK], own[ANE_PRIM_RANK], at[ANE_PRIM_RANK] = {0};
-  int n = prim_ints(c, "reps", reps, ANE_PRIM_RANK);
+  int64_t reps[ANE_DYN_RANK], dim[ANE_DYN_RANK], own[ANE_DYN_RANK], at[ANE_DYN_RANK] = {0};
+  int n = prim_ints(c, "reps", reps, ANE_DYN_RANK);
   ane_dtype t;
   if (c->status) return c->status;
   if (n != x->rank) return prim_fail(c, ANE_SHAPE, "reps has %d entries for %d dimensions", n, x->rank);
@@ -335,9 +335,9 @@ static int64_t pad_source(int64_t i, int64_t n, const char *mode) {
 
 ane_status prim_pad(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0], *value = prim_in(c, "constant_val");
-  int64_t pad[2 * ANE_PRIM_RANK], dim[ANE_PRIM_RANK], before[ANE_PRIM_RANK] = {0}, own[ANE_PRIM_RANK], at[ANE_PRIM_RANK] = {0};
+  int64_t pad[2 * ANE_DYN_RANK], dim[ANE_DYN_RANK], before[ANE_DYN_RANK] = {0}, own[ANE_DYN_RANK], at[ANE_DYN_RANK] = {0};
   char text[PRIM_TEXT];
-  int n = prim_ints(c, "pad", pad, 2 * ANE_PRIM_RANK);
+  int n = prim_ints(c, "pad", pad, 2 * ANE_DYN_RANK);
   const char *mode = prim_text(c, "mode", "constant", text);
   ane_dtype t;
   bool constant = strcmp(mode, "constant") == 0, reflect = strcmp(mode, "reflect") == 0;

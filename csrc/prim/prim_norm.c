@@ -105,7 +105,7 @@ static ane_status norm(struct ane_prim_call *c, int first, bool centre) {
 static ane_status norm_turned(struct ane_prim_call *c, uint32_t mask) {
   const struct ane_dyn *x = c->in[0], *gamma = prim_in(c, "gamma"), *beta = prim_in(c, "beta");
   struct norm m = {.n = 1, .centre = true, .epsilon = (double)prim_float(c, "epsilon", 1e-5f)};
-  int64_t own[ANE_PRIM_RANK], dim[ANE_PRIM_RANK], stride[ANE_PRIM_RANK], outer = 1;
+  int64_t own[ANE_DYN_RANK], dim[ANE_DYN_RANK], stride[ANE_DYN_RANK], outer = 1;
   int at = 0;
   prim_strides(x->rank, x->dim, own);
   for (uint32_t want = 0; want < 2; want++)

@@ -136,7 +136,7 @@ static ane_status times_codes(struct ane_prim_call *c, prim_prepare_fn prepare, 
   struct ane_prim_state *own;
   const struct ane_prim_state *s = state_of(c, prepare, &own);
   char text[ANE_DYN_TEXT];
-  int64_t dim[ANE_PRIM_RANK], t = 1;
+  int64_t dim[ANE_DYN_RANK], t = 1;
   if (!c->status && (x->rank < 1 || x->dim[x->rank - 1] != s->m[0].cols))
     prim_fail(c, ANE_SHAPE, "x is %s, the weights have %" PRId64 " inputs", ane_dyn_text(x, text), s->m[0].cols);
   if (!c->status && bias && bias->count != s->m[0].rows)
@@ -288,7 +288,7 @@ static void table_row(const struct table *t, int64_t r, float *out) {
 ane_status prim_gather_block_quantized(struct ane_prim_call *c) {
   const struct ane_dyn *indices = c->in[1];
   struct table t = {.data = c->in[0], .scales = c->in[2], .zero = prim_in(c, "zero_points")};
-  int64_t dim[2 * ANE_PRIM_RANK], each = 1;
+  int64_t dim[2 * ANE_DYN_RANK], each = 1;
   int rank = 0;
   if (read_table(c, &t)) return c->status;
   for (int i = 0; i < indices->rank; i++) dim[rank++] = indices->dim[i];

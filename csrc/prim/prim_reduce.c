@@ -10,12 +10,12 @@
 /* A tensor as kept axes (outer) and reduced axes (inner), each with its strides in the input. */
 struct reduction {
   int n_kept, n_gone, rank; /* rank of the result */
-  int64_t kept[ANE_PRIM_RANK], kept_stride[ANE_PRIM_RANK], gone[ANE_PRIM_RANK], gone_stride[ANE_PRIM_RANK], dim[ANE_PRIM_RANK];
+  int64_t kept[ANE_DYN_RANK], kept_stride[ANE_DYN_RANK], gone[ANE_DYN_RANK], gone_stride[ANE_DYN_RANK], dim[ANE_DYN_RANK];
   int64_t inner; /* elements that go into one result */
 };
 
 static ane_status plan(struct ane_prim_call *c, const struct ane_dyn *x, uint32_t mask, bool keep, struct reduction *r) {
-  int64_t stride[ANE_PRIM_RANK];
+  int64_t stride[ANE_DYN_RANK];
   *r = (struct reduction){.inner = 1};
   prim_strides(x->rank, x->dim, stride);
   for (int i = 0; i < x->rank; i++) {
@@ -42,7 +42,7 @@ static void step(int n, const int64_t *dim, const int64_t *stride, int64_t *at, 
 enum kind { SUM, MEAN, MAX, MIN, PROD, SUM_SQUARE, L1, L2, LOG_SUM_EXP };
 
 static float reduce_f32(enum kind kind, const float *x, const struct reduction *r) {
-  int64_t at[ANE_PRIM_RANK] = {0}, o = 0;
+  int64_t at[ANE_DYN_RANK] = {0}, o = 0;
   double acc = kind == PROD ? 1 : kind == MAX || kind == LOG_SUM_EXP ? -INFINITY : kind == MIN ? INFINITY : 0, top = 0;
   if (kind == LOG_SUM_EXP) {
     struct reduction copy = *r;
@@ -71,7 +71,7 @@ static float reduce_f32(enum kind kind, const float *x, const struct reduction *
 }
 
 static int64_t reduce_i64(enum kind kind, const int64_t *x, const struct reduction *r) {
-  int64_t at[ANE_PRIM_RANK] = {0}, o = 0;
+  int64_t at[ANE_DYN_RANK] = {0}, o = 0;
   int64_t acc = kind == PROD ? 1 : kind == MAX ? INT64_MIN : kind == MIN ? INT64_MAX : 0;
   for (int64_t i = 0; i < r->inner; i++, step(r->n_gone, r->gone, r->gone_stride, at, &o)) {
     uint64_t v = (uint64_t)x[o], a = (uint64_t)acc;
@@ -98,7 +98,7 @@ static ane_status reduce(struct ane_prim_call *c, enum kind kind) {
   const void *v = floats ? (const void *)prim_f32(c, x) : prim_i64(c, x);
   void *y = prim_out(c, 0, floats ? ANE_F32 : x->dtype, r.rank, r.dim);
   if (!v || !y) return c->status;
-  int64_t at[ANE_PRIM_RANK] = {0}, o = 0, n = c->out[0].count;
+  int64_t at[ANE_DYN_RANK] = {0}, o = 0, n = c->out[0].count;
   for (int64_t i = 0; i < n; i++, step(r.n_kept, r.kept, r.kept_stride, at, &o)) {
     if (floats) {
       ((float *)y)[i] = reduce_f32(kind, (const float *)v + o, &r);
@@ -147,7 +147,7 @@ static ane_status arg_best(struct ane_prim_call *c, bool largest) {
   if (c->status) return c->status;
   if (t == ANE_F32 || t == ANE_BOOL) return prim_fail(c, ANE_INVALID, "output_dtype is no integer type");
   struct lines l = lines_of(x, axis);
-  int64_t dim[ANE_PRIM_RANK];
+  int64_t dim[ANE_DYN_RANK];
   int rank = 0;
   for (int i = 0; i < x->rank; i++)
     if (i != axis || keep) dim[rank++] = i == axis ? 1 : x->dim[i];
@@ -223,7 +223,7 @@ static int by_index(const void *a, const void *b) {
 ane_status prim_topk(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0];
   int axis = prim_axis(c, "axis", -1, ANE_MAX(x->rank, 1));
-  int64_t k = prim_int(c, "k", 1), dim[ANE_PRIM_RANK];
+  int64_t k = prim_int(c, "k", 1), dim[ANE_DYN_RANK];
   bool up = prim_bool(c, "ascending", false), sort = prim_bool(c, "sort", true), floats = prim_is_float(x->dtype);
   ane_dtype t = prim_dtype(c, "output_indices_dtype", ANE_I32);
   struct lines l = lines_of(x, axis);

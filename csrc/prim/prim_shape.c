@@ -30,9 +30,9 @@ ane_status prim_size(struct ane_prim_call *c) {
 
 ane_status prim_reshape(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0];
-  int64_t dim[ANE_PRIM_RANK], known = 1, n;
+  int64_t dim[ANE_DYN_RANK], known = 1, n;
   char a[ANE_DYN_TEXT], b[ANE_DYN_TEXT];
-  int rank = prim_ints(c, "shape", dim, ANE_PRIM_RANK), hole = -1;
+  int rank = prim_ints(c, "shape", dim, ANE_DYN_RANK), hole = -1;
   bool zero = prim_bool(c, "allow_zero", false);
   int shift = prim_bool(c, "from_end", false) ? x->rank - rank : 0;
   if (c->status) return c->status;
@@ -47,11 +47,11 @@ ane_status prim_reshape(struct ane_prim_call *c) {
     if (dim[i] == -1)
       hole = i;
     else if (__builtin_mul_overflow(known, dim[i], &known))
-      return prim_fail(c, ANE_SHAPE, "shape %s has too many elements", prim_dims(rank, dim, b));
+      return prim_fail(c, ANE_SHAPE, "shape %s has too many elements", ane_dyn_dims(rank, dim, b));
   }
   if (hole >= 0) dim[hole] = known && x->count % known == 0 ? x->count / known : known ? -1 : 0;
-  if (!prim_count(rank, dim, &n) || n != x->count)
-    return prim_fail(c, ANE_SHAPE, "%s cannot take the shape %s", ane_dyn_text(x, a), prim_dims(rank, dim, b));
+  if (!ane_dyn_count(rank, dim, &n) || n != x->count)
+    return prim_fail(c, ANE_SHAPE, "%s cannot take the shape %s", ane_dyn_text(x, a), ane_dyn_dims(rank, dim, b));
   return prim_view(c, 0, x, rank, dim);
 }
 
@@ -66,11 +66,11 @@ ane_status prim_flatten(struct ane_prim_call *c) {
 
 ane_status prim_expand_dims(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0], *axes = prim_in(c, "axes");
-  int rank = x->rank + (int)ANE_MIN(axes->count, (int64_t)ANE_PRIM_RANK);
-  if (rank > ANE_PRIM_RANK)
-    return prim_fail(c, ANE_UNSUPPORTED, "a result of %d dimensions, at most %d are supported", rank, ANE_PRIM_RANK);
+  int rank = x->rank + (int)ANE_MIN(axes->count, (int64_t)ANE_DYN_RANK);
+  if (rank > ANE_DYN_RANK)
+    return prim_fail(c, ANE_UNSUPPORTED, "a result of %d dimensions, at most %d are supported", rank, ANE_DYN_RANK);
   uint32_t mask = prim_axes(c, "axes", rank);
-  int64_t dim[ANE_PRIM_RANK];
+  int64_t dim[ANE_DYN_RANK];
   for (int i = 0, k = 0; i < rank && !c->status; i++) dim[i] = mask >> i & 1 ? 1 : x->dim[k++];
   return c->status ? c->status : prim_view(c, 0, x, rank, dim);
 }
@@ -79,7 +79,7 @@ ane_status prim_squeeze(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0];
   bool all = !prim_in(c, "axes");
   uint32_t mask = prim_axes(c, "axes", x->rank);
-  int64_t dim[ANE_PRIM_RANK];
+  int64_t dim[ANE_DYN_RANK];
   int rank = 0;
   for (int i = 0; i < x->rank; i++) {
     bool drop = mask >> i & 1 && (!all || x->dim[i] == 1);
@@ -93,8 +93,8 @@ ane_status prim_squeeze(struct ane_prim_call *c) {
 
 ane_status prim_fill(struct ane_prim_call *c) {
   const struct ane_dyn *value = prim_in(c, "value");
-  int64_t dim[ANE_PRIM_RANK];
-  int rank = prim_ints(c, "shape", dim, ANE_PRIM_RANK);
+  int64_t dim[ANE_DYN_RANK];
+  int rank = prim_ints(c, "shape", dim, ANE_DYN_RANK);
   bool floats = !value || prim_is_float(value->dtype);
   if (value && value->count != 1) return prim_fail(c, ANE_SHAPE, "value has %" PRId64 " elements, wanted one", value->count);
   for (int i = 0; i < rank; i++)
@@ -147,7 +147,7 @@ ane_status prim_range_1d(struct ane_prim_call *c) {
 /* values = [off, on]; depth columns on the new axis; negative indices count from the end, others outside give no "on". */
 ane_status prim_one_hot(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0], *values = prim_in(c, "values");
-  int64_t depth = prim_int(c, "depth", 0), dim[ANE_PRIM_RANK + 1], inner = 1;
+  int64_t depth = prim_int(c, "depth", 0), dim[ANE_DYN_RANK + 1], inner = 1;
   int axis = prim_axis(c, "axis", -1, x->rank + 1);
   const int64_t *v = prim_i64(c, x);
   if (c->status) return c->status;

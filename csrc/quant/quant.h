@@ -68,7 +68,4 @@ typedef ane_status (*ane_recode_sink)(void *arg, const void *data, size_t size, 
 ane_status ane_recode_rows(struct ane_pool *pool, const struct ane_recode *r, ane_recode_sink sink, void *arg,
                            struct ane_recode_error *total, struct ane_error *err);
 
-/* Seen from outside through this header. */
-#include "quant/weight_schemes.h"
-
 #endif

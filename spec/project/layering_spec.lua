@@ -2,18 +2,32 @@
 local tree = require "support.tree"
 
 -- What each folder of csrc/ may include besides itself. `base` is open to all and shows a header per structure. Of the others
--- only X/X.h, X/Y/Y.h of a folder Y in it, and lists (.def) are seen from outside.
+-- only X/X.h and lists (.def) are seen from outside.
 local C = {
   base = "", platform = "", tensor = "platform", text = "", sampling = "", vocabulary = "text formats",
   formats = "platform tensor", quant = "platform tensor", graph = "tensor", passes = "tensor quant graph",
   mil = "tensor quant formats graph passes", kernels = "platform tensor quant", exec = "platform tensor quant graph kernels",
   prim = "platform tensor quant kernels", interp = "platform tensor formats prim kernels",
-  coreml = "platform tensor prim",
+  coreml = "platform tensor",
   binding = "platform tensor text sampling formats vocabulary quant graph passes mil kernels exec prim interp coreml",
 }
 
 -- Seen from outside besides X/X.h: functions small enough to be inline, and parts that few who use the folder need.
-local OPEN = { ["tensor/half.h"] = true, ["quant/weight_schemes.h"] = true }
+local OPEN = { ["tensor/dyn.h"] = true, ["tensor/half.h"] = true, ["quant/weight_schemes.h"] = true }
+
+-- What each folder inside a folder of csrc/ may include besides itself and the headers of the folder that it is in. A folder
+-- includes nothing of the folders in it, but for the headers that UMBRELLA names.
+local INNER = {
+  ["formats/proto"] = "", -- headers are made from .proto files
+  ["formats/onnx"] = "formats/proto", ["formats/mil"] = "formats/proto", ["formats/mlpackage"] = "formats/mil",
+  ["binding/tensor"] = "", ["binding/formats"] = "binding/tensor", ["binding/text"] = "binding/formats",
+  ["binding/model"] = "binding/tensor binding/formats",
+  ["binding/coreml"] = "binding/tensor binding/formats binding/model", ["binding/testing"] = "binding/tensor binding/model",
+  ["kernels/vec"] = "", ["kernels/ref"] = "kernels/vec", ["kernels/x86"] = "kernels/vec", ["kernels/arm"] = "kernels/vec",
+}
+
+-- Headers that show a whole folder, inner folders included. Nothing inside the folder includes them.
+local UMBRELLA = { ["formats/formats.h"] = true }
 
 -- Below the binding no function prints, ends the process or reads the environment.
 local FORBIDDEN = {
@@ -75,20 +89,74 @@ local function requires(head)
   return graph
 end
 
+-- What a file of csrc includes.
+local function includes(path) return tree.read(path):gmatch '#%s*include%s*"([^"]+)"' end
+
+-- Circles of a graph {name = list of names}, each as "a -> b -> a".
+local function circles_of(graph)
+  local state, circles = {}, {}
+  local function visit(name, path)
+    if state[name] == "done" or not graph[name] then return end
+    path[#path + 1] = name
+    if state[name] == "open" then
+      local first = #path - 1
+      while path[first] ~= name do first = first - 1 end
+      circles[#circles + 1] = table.concat(path, " -> ", first)
+    else
+      state[name] = "open"
+      for _, other in ipairs(graph[name]) do visit(other, path) end
+      state[name] = "done"
+    end
+    path[#path] = nil
+  end
+  local names = {}
+  for name in pairs(graph) do names[#names + 1] = name end
+  table.sort(names)
+  for _, name in ipairs(names) do visit(name, {}) end
+  return circles
+end
+
 describe("layering", function()
   it("holds for every #include in csrc", function()
     local bad = {}
-    for _, path in ipairs(tree.files("csrc", "[ch]")) do
+    for _, path in ipairs(tree.files("csrc", "[chm]")) do
       local folder = path:match "^csrc/([^/]+)/"
       local allowed = words(assert(C[folder], "a folder that has no layer: " .. path))
-      for wanted in tree.read(path):gmatch '#%s*include%s*"([^"]+)"' do
+      for wanted in includes(path) do
         local other, rest = wanted:match "^([^/]+)/(.+)$"
-        local public = rest and (rest == other .. ".h" or rest:match "^([^/]+)/%1%.h$" or rest:match "%.def$" or OPEN[wanted])
+        local public = rest and (rest == other .. ".h" or rest:match "%.def$" or OPEN[wanted])
         local open = other == folder or other == "base" or allowed[other] and public
         if not other or not open then bad[#bad + 1] = path .. " includes " .. wanted end
       end
     end
     assert.same({}, bad)
+  end)
+
+  it("holds for the folders inside a folder of csrc", function()
+    local bad = {}
+    for _, path in ipairs(tree.files("csrc", "[chm]")) do
+      local own, file = path:match "^csrc/(.+)/([^/]+)$"
+      local outer = own:match "^[^/]+"
+      local allowed = words(own == outer and "" or assert(INNER[own], "a folder that has no layer: " .. path))
+      for wanted in includes(path) do
+        local other = wanted:match "^(.+)/[^/]+$"
+        local inner = other and other:match "^[^/]+" == outer and other ~= own and other ~= outer
+        local umbrella = UMBRELLA[outer .. "/" .. file]
+        if inner and not allowed[other] and not umbrella then bad[#bad + 1] = path .. " includes " .. wanted end
+        if UMBRELLA[wanted] and other == outer then bad[#bad + 1] = path .. " includes " .. wanted end
+      end
+    end
+    assert.same({}, bad)
+  end)
+
+  it("has no circle of headers that include each other", function()
+    local graph = {}
+    for _, path in ipairs(tree.files("csrc", "h")) do
+      local list = {}
+      for wanted in includes(path) do list[#list + 1] = wanted end
+      graph[path:match "^csrc/(.*)"] = list
+    end
+    assert.same({}, circles_of(graph))
   end)
 
   it("keeps Lua in the binding and the operating system in platform", function()
@@ -136,25 +204,6 @@ describe("layering", function()
 
   -- A method of a low module may load a high one when it is called (ane.model does so for what few programs use).
   it("has no circle of modules that load each other", function()
-    local graph, state, circles = requires(true), {}, {}
-    local function visit(module, path)
-      if state[module] == "done" or not graph[module] then return end
-      path[#path + 1] = module
-      if state[module] == "open" then
-        local first = #path - 1
-        while path[first] ~= module do first = first - 1 end
-        circles[#circles + 1] = table.concat(path, " -> ", first)
-      else
-        state[module] = "open"
-        for _, name in ipairs(graph[module]) do visit(name, path) end
-        state[module] = "done"
-      end
-      path[#path] = nil
-    end
-    local modules = {}
-    for module in pairs(graph) do modules[#modules + 1] = module end
-    table.sort(modules)
-    for _, module in ipairs(modules) do visit(module, {}) end
-    assert.same({}, circles)
+    assert.same({}, circles_of(requires(true)))
   end)
 end)

@@ -13,7 +13,7 @@
 /* Its user value is the path of the package. */
 struct lua_coreml {
   struct ane_coreml *program; /* NULL: closed */
-  struct ane_prim_memory memory;
+  struct ane_dyn_memory memory;
 };
 
 /* Its user value is the program, which must outlive it. */
@@ -69,7 +69,7 @@ static int program_close(lua_State *L) {
   struct lua_coreml *ud = luaL_checkudata(L, 1, PROGRAM_CLASS);
   ane_coreml_destroy(ud->program);
   ud->program = NULL;
-  ane_prim_memory_free(&ud->memory);
+  ane_dyn_memory_free(&ud->memory);
   return 0;
 }
 

@@ -22,13 +22,13 @@ struct lua_predict {
   struct ane_interp *graph; /* NULL: closed */
   struct bind_package *box;
   struct shared_pool *pool;
-  struct ane_prim_memory memory; /* of runs without states */
+  struct ane_dyn_memory memory; /* of runs without states */
 };
 
 struct lua_states {
   struct ane_interp_states *states; /* NULL: closed */
   struct bind_package *box;
-  struct ane_prim_memory memory;
+  struct ane_dyn_memory memory;
 };
 
 static struct lua_predict *check_program(lua_State *L, int arg) {
@@ -103,7 +103,7 @@ static int program_close(lua_State *L) {
   ud->graph = NULL;
   release_pool(ud->pool);
   ud->pool = NULL;
-  ane_prim_memory_free(&ud->memory);
+  ane_dyn_memory_free(&ud->memory);
   bind_package_release(ud->box);
   ud->box = NULL;
   return 0;
@@ -157,7 +157,7 @@ static int push_outputs(lua_State *L) {
 static int program_run(lua_State *L) {
   struct lua_predict *ud = check_program(L, 1);
   struct lua_states *s = lua_isnoneornil(L, 3) ? NULL : check_states(L, 3);
-  struct ane_prim_memory *memory = s ? &s->memory : &ud->memory;
+  struct ane_dyn_memory *memory = s ? &s->memory : &ud->memory;
   struct ane_interp_info info = ane_interp_info(ud->graph);
   struct ane_error err;
   luaL_checktype(L, 2, LUA_TTABLE);
@@ -202,7 +202,7 @@ static int state_close(lua_State *L) {
   struct lua_states *ud = luaL_checkudata(L, 1, STATE_CLASS);
   ane_interp_states_destroy(ud->states);
   ud->states = NULL;
-  ane_prim_memory_free(&ud->memory);
+  ane_dyn_memory_free(&ud->memory);
   bind_package_release(ud->box);
   ud->box = NULL;
   return 0;

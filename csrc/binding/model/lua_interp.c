@@ -11,7 +11,7 @@
 struct lua_interp {
   struct ane_interp *graph; /* NULL: closed */
   struct ane_source *source;
-  struct ane_prim_memory memory;
+  struct ane_dyn_memory memory;
   struct ane_dyn *outputs; /* of the last run */
 };
 
@@ -82,7 +82,7 @@ static int meth_close(lua_State *L) {
   if (ud->graph) drop_outputs(ud);
   ane_interp_destroy(ud->graph);
   ud->graph = NULL;
-  ane_prim_memory_free(&ud->memory);
+  ane_dyn_memory_free(&ud->memory);
   ane_source_close(ud->source);
   ud->source = NULL;
   return 0;
@@ -154,8 +154,8 @@ static void read_tensor(lua_State *L, const char *name, struct ane_dyn *t) {
   t->dtype = ane_dtype_from_name(dtype, len);
   if (t->dtype == ANE_DTYPE_COUNT || ane_dtype_info(t->dtype)->block > 2) luaL_error(L, "input %s: dtype is %s", name, dtype);
   lua_getfield(L, -2, "shape");
-  t->rank = lua_istable(L, -1) ? (int32_t)lua_rawlen(L, -1) : ANE_PRIM_RANK + 1;
-  if (t->rank > ANE_PRIM_RANK) luaL_error(L, "input %s: shape is no list of at most %d dimensions", name, ANE_PRIM_RANK);
+  t->rank = lua_istable(L, -1) ? (int32_t)lua_rawlen(L, -1) : ANE_DYN_RANK + 1;
+  if (t->rank > ANE_DYN_RANK) luaL_error(L, "input %s: shape is no list of at most %d dimensions", name, ANE_DYN_RANK);
   t->count = 1;
   for (int32_t i = 0; i < t->rank; i++) {
     lua_rawgeti(L, -1, i + 1);

@@ -3,7 +3,7 @@
 #define ANE_BINDING_BIND_DYN_H
 
 #include "binding/bind.h"
-#include "prim/prim.h"
+#include "tensor/dyn.h"
 
 /* The value at the top of the stack, an ane.tensor or {dtype, shape, data (bytes)}, as a view; nil: absent. Raises on anything
  * else, naming the input. */

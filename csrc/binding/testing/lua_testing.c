@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "platform/platform.h"
 #include "quant/quant.h"
+#include "quant/weight_schemes.h"
 
 /* ---- Allocations -------------------------------------------------------------------------------------------------*/
 

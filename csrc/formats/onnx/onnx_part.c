@@ -1,5 +1,7 @@
 /* A part of an ONNX graph as a source of its own: see formats.h. */
 #include "formats/formats_internal.h"
+#include "formats/onnx/onnx.h"
+#include "formats/onnx/onnx_source.h"
 
 #include "base/alloc.h"
 

@@ -1,6 +1,8 @@
 /* Constants of an ONNX graph as matrices of a source: see formats.h. All reading of them stays inside their bytes: every
  * index a gather can form is checked here, once. */
 #include "formats/formats_internal.h"
+#include "formats/onnx/onnx.h"
+#include "formats/onnx/onnx_source.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* The arena of dynamic tensors, tensors in it, and results of a call. */
-#include "prim/prim_internal.h"
+/* Dynamic tensors and their memory. */
+#include "tensor/dyn.h"
 
 #include "base/alloc.h"
 
@@ -22,7 +22,7 @@ static uint32_t class_of(uint64_t bytes, uint64_t *size) {
   return *size = bytes, UINT32_MAX;
 }
 
-static struct ane_prim_block *block_take(struct ane_prim_memory *m, uint64_t bytes, struct ane_error *err) {
+struct ane_dyn_block *ane_dyn_block_new(struct ane_dyn_memory *m, uint64_t bytes, struct ane_error *err) {
   uint64_t size;
   uint32_t c = class_of(bytes, &size);
   if ((m->limit && bytes > m->limit) || c == UINT32_MAX || size > SIZE_MAX / 2) {
@@ -30,7 +30,7 @@ static struct ane_prim_block *block_take(struct ane_prim_memory *m, uint64_t byt
     ane_fail(err, ANE_RANGE, "a tensor of %" PRIu64 " bytes is larger than the limit of %" PRIu64, bytes, m->limit);
     return NULL;
   }
-  struct ane_prim_block *b = m->free[c];
+  struct ane_dyn_block *b = m->free[c];
   if (b)
     m->free[c] = b->next;
   else if (!(b = ane_malloc(sizeof *b + (size_t)size + 64))) {
@@ -47,20 +47,20 @@ static struct ane_prim_block *block_take(struct ane_prim_memory *m, uint64_t byt
   return b;
 }
 
-void prim_block_give(struct ane_prim_memory *m, struct ane_prim_block *b) {
+void ane_dyn_block_give(struct ane_dyn_memory *m, struct ane_dyn_block *b) {
   if (--b->refs > 0) return;
   m->used -= b->size;
   b->next = m->free[b->size_class];
   m->free[b->size_class] = b;
 }
 
-void ane_prim_memory_free(struct ane_prim_memory *m) {
+void ane_dyn_memory_free(struct ane_dyn_memory *m) {
   for (size_t i = 0; i < ANE_COUNT(m->free); i++)
-    for (struct ane_prim_block *b = m->free[i], *next; b; b = next) {
+    for (struct ane_dyn_block *b = m->free[i], *next; b; b = next) {
       next = b->next;
       ane_free(b);
     }
-  *m = (struct ane_prim_memory){.limit = m->limit};
+  *m = (struct ane_dyn_memory){.limit = m->limit};
 }
 
 /* ---- Tensors -------------------------------------------------------------------------------------------------------*/
@@ -71,12 +71,12 @@ void ane_dyn_keep(const struct ane_dyn *t) {
 
 bool ane_dyn_alone(const struct ane_dyn *t) { return t->block && t->block->refs == 1; }
 
-void ane_dyn_drop(struct ane_prim_memory *m, struct ane_dyn *t) {
-  if (t->block) prim_block_give(m, t->block);
+void ane_dyn_drop(struct ane_dyn_memory *m, struct ane_dyn *t) {
+  if (t->block) ane_dyn_block_give(m, t->block);
   *t = (struct ane_dyn){0};
 }
 
-bool prim_count(int rank, const int64_t *dim, int64_t *count) {
+bool ane_dyn_count(int rank, const int64_t *dim, int64_t *count) {
   *count = 1;
   bool empty = false;
   for (int i = 0; i < rank; i++) {
@@ -93,13 +93,13 @@ uint64_t ane_dyn_bytes(const struct ane_dyn *t) {
   return ((uint64_t)t->count + i->block - 1) / i->block * i->bytes;
 }
 
-ane_status ane_dyn_alloc(struct ane_prim_memory *m, struct ane_dyn *t, struct ane_error *err) {
+ane_status ane_dyn_alloc(struct ane_dyn_memory *m, struct ane_dyn *t, struct ane_error *err) {
   char text[ANE_DYN_TEXT];
   t->block = NULL;
-  if (!prim_count(t->rank, t->dim, &t->count) || t->count > INT64_MAX / 16)
-    return ane_fail(err, ANE_RANGE, "a tensor of shape %s has too many elements", prim_dims(t->rank, t->dim, text));
+  if (!ane_dyn_count(t->rank, t->dim, &t->count) || t->count > INT64_MAX / 16)
+    return ane_fail(err, ANE_RANGE, "a tensor of shape %s has too many elements", ane_dyn_dims(t->rank, t->dim, text));
   struct ane_error own;
-  t->block = block_take(m, ane_dyn_bytes(t), &own);
+  t->block = ane_dyn_block_new(m, ane_dyn_bytes(t), &own);
   if (!t->block) return ane_fail(err, own.code, "%s", own.text);
   t->data = t->block->data;
   return ANE_OK;
@@ -107,7 +107,7 @@ ane_status ane_dyn_alloc(struct ane_prim_memory *m, struct ane_dyn *t, struct an
 
 void *ane_dyn_data(const struct ane_dyn *t) { return t->block->data; }
 
-const char *prim_dims(int rank, const int64_t *dim, char out[ANE_DYN_TEXT]) {
+const char *ane_dyn_dims(int rank, const int64_t *dim, char out[ANE_DYN_TEXT]) {
   size_t at = 0;
   out[at++] = '[';
   for (int i = 0; i < rank && at < ANE_DYN_TEXT - 24; i++)
@@ -119,50 +119,6 @@ const char *prim_dims(int rank, const int64_t *dim, char out[ANE_DYN_TEXT]) {
 
 const char *ane_dyn_text(const struct ane_dyn *t, char out[ANE_DYN_TEXT]) {
   char dims[ANE_DYN_TEXT];
-  snprintf(out, ANE_DYN_TEXT, "%s%.180s", ane_dtype_info(t->dtype)->name, prim_dims(t->rank, t->dim, dims));
+  snprintf(out, ANE_DYN_TEXT, "%s%.180s", ane_dtype_info(t->dtype)->name, ane_dyn_dims(t->rank, t->dim, dims));
   return out;
 }
-
-/* ---- Of a call -----------------------------------------------------------------------------------------------------*/
-
-void *prim_temp(struct ane_prim_call *c, uint64_t bytes) {
-  struct ane_error own;
-  struct ane_prim_block *b = block_take(c->memory, bytes, &own);
-  if (!b) {
-    prim_fail(c, own.code, "%s", own.text);
-    return NULL;
-  }
-  b->next = c->temps;
-  c->temps = b;
-  return b->data;
-}
-
-void *prim_out(struct ane_prim_call *c, int i, ane_dtype t, int rank, const int64_t *dim) {
-  struct ane_dyn *o = &c->out[i];
-  *o = (struct ane_dyn){.dtype = t, .rank = rank};
-  if (rank > ANE_PRIM_RANK) {
-    o->rank = 0;
-    prim_fail(c, ANE_UNSUPPORTED, "a result of %d dimensions, at most %d are supported", rank, ANE_PRIM_RANK);
-    return NULL;
-  }
-  for (int k = 0; k < rank; k++) o->dim[k] = dim[k];
-  struct ane_error own;
-  ane_status st = ane_dyn_alloc(c->memory, o, &own);
-  if (!st) return o->block->data;
-  *o = (struct ane_dyn){0};
-  prim_fail(c, st, "%s", own.text);
-  return NULL;
-}
-
-ane_status prim_view(struct ane_prim_call *c, int i, const struct ane_dyn *t, int rank, const int64_t *dim) {
-  if (rank > ANE_PRIM_RANK)
-    return prim_fail(c, ANE_UNSUPPORTED, "a result of %d dimensions, at most %d are supported", rank, ANE_PRIM_RANK);
-  struct ane_dyn v = *t;
-  v.rank = rank;
-  for (int k = 0; k < rank; k++) v.dim[k] = dim[k];
-  ane_dyn_keep(t);
-  c->out[i] = v;
-  return ANE_OK;
-}
-
-bool prim_wanted(const struct ane_prim_call *c, int i) { return i < c->n_out && (!c->wanted || c->wanted[i]); }

@@ -1,0 +1,97 @@
+/* Where a model comes from: tensors by name and metadata by key, whatever the file format. A reader checks every offset,
+ * count, length and shape before the source is open. All views that the source gives then lie inside its files. */
+#ifndef ANE_FORMATS_SOURCE_H
+#define ANE_FORMATS_SOURCE_H
+
+#include "base/arena.h"
+#include "base/status.h"
+#include "base/strmap.h"
+#include "platform/platform.h"
+#include "tensor/tensor.h"
+
+struct ane_onnx;
+
+/* ---- Metadata ----------------------------------------------------------------------------------------------------*/
+
+typedef enum { ANE_META_INT, ANE_META_UINT, ANE_META_FLOAT, ANE_META_BOOL, ANE_META_STRING, ANE_META_ARRAY } ane_meta_kind;
+
+/* One value, or one array of scalars or strings (arrays of arrays: `items` are ANE_META_ARRAY). All pointers stay valid
+ * for the life of the source. Scalar arrays are views of the file: little endian, maybe unaligned. */
+struct ane_meta {
+  ane_meta_kind kind;
+  ane_dtype dtype; /* scalars (not STRING, ARRAY): as stored */
+  union {
+    int64_t i;  /* INT, BOOL (0 or 1) */
+    uint64_t u; /* UINT */
+    double f;   /* FLOAT */
+    struct {
+      const char *data; /* not NUL-terminated; may hold any bytes */
+      uint64_t len;
+    } s;
+    struct {
+      ane_meta_kind kind; /* of the elements */
+      ane_dtype dtype;    /* of scalar elements as they lie at `data` (BOOL: one byte 0 or 1) */
+      uint64_t count;
+      const uint8_t *data;          /* scalars: count * size bytes */
+      const struct ane_meta *items; /* STRING, ARRAY: count values; NULL for scalars */
+    } a;
+  };
+};
+
+/* Number at index i of an array of scalars, as double or as a (saturated) int64. i < count. */
+double ane_meta_array_number(const struct ane_meta *array, uint64_t i);
+int64_t ane_meta_array_integer(const struct ane_meta *array, uint64_t i);
+
+/* ---- Source ------------------------------------------------------------------------------------------------------*/
+
+struct ane_source_tensor {
+  const char *name;               /* NUL-terminated; names with a NUL inside are refused */
+  struct ane_tensor tensor;       /* data lies in the mapped file; row-major shape, outermost first */
+  uint64_t offset;                /* of the data in its file */
+  uint32_t file;                  /* index into files */
+  const struct ane_tensor *parts; /* not NULL: the rows are those of n_parts tensors, one after the other, and `tensor` says */
+  uint32_t n_parts;               /* no more than their common shape; its type is that of the first */
+};
+
+struct ane_source_file {
+  char *path;
+  struct ane_map map;
+};
+
+struct ane_source {
+  const char *format; /* "gguf", "safetensors" */
+  char *path;         /* as opened */
+  struct ane_source_file *files;
+  uint32_t n_files;
+  struct ane_source_tensor *tensors; /* in file order */
+  uint32_t n_tensors;
+  struct ane_meta *values; /* metadata, in file order; keys[i] names values[i] */
+  const char **keys;       /* NUL-terminated */
+  uint32_t n_values;
+  struct ane_strmap by_name, by_key; /* to indices of tensors, values */
+  const struct ane_onnx *onnx;       /* the graph; NULL where the format holds none */
+  struct ane_source *parent;         /* whose files these are; NULL: its own */
+  uint32_t refs;                     /* owners beside the one who opened it */
+  struct ane_arena arena;            /* owns all the above */
+};
+
+/* Opens by content (magic), not by file name. A split GGUF may be opened by any of its parts' first file; the others are
+ * found beside it. A folder opens by what is in it: model.safetensors, or the files of model.safetensors.index.json. *out is NULL
+ * on failure. Errors: ANE_IO, ANE_FORMAT (names file, tensor or key, byte), ANE_UNSUPPORTED, ANE_NOMEM. */
+ane_status ane_source_open(struct ane_source **out, const char *path, struct ane_error *err);
+/* Gives up one ownership; the last one frees. NULL is fine. */
+void ane_source_close(struct ane_source *s);
+/* One more owner: whoever keeps pointers into the source. Not for several threads at once. */
+void ane_source_retain(struct ane_source *s);
+
+/* NULL where there is none. */
+const struct ane_source_tensor *ane_source_tensor(const struct ane_source *s, const char *name);
+const struct ane_meta *ane_source_meta(const struct ane_source *s, const char *key);
+
+/* Is `path` one of the files of the source, under whatever name? */
+bool ane_source_holds(const struct ane_source *s, const char *path);
+
+/* The system may forget the pages of this tensor (they can still be read again from the file). */
+void ane_source_drop(const struct ane_source *s, const struct ane_source_tensor *t);
+
+#endif

@@ -1,0 +1,74 @@
+/* Dynamic tensors: tensors whose shapes are known only when a program runs, and the memory that holds them.
+ *
+ * A tensor is a small struct. Its elements lie in a reference-counted block of an ane_dyn_memory, or in memory of someone
+ * else that outlives it. Not for several threads: reference counts are plain integers. */
+#ifndef ANE_TENSOR_DYN_H
+#define ANE_TENSOR_DYN_H
+
+#include "tensor/tensor.h"
+
+enum { ANE_DYN_RANK = 8 };
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------*/
+
+/* A block of memory. `next` links free blocks of a size class; the owner of a block in use may link it too. */
+struct ane_dyn_block {
+  struct ane_dyn_block *next;
+  uint32_t refs, size_class;
+  uint64_t size; /* of data */
+  _Alignas(64) unsigned char data[];
+};
+
+/* An arena that grows. A block that is given back serves later requests of about its size. */
+struct ane_dyn_memory {
+  uint64_t limit;                  /* no single block may be larger; 0: no limit */
+  uint64_t refused;                /* the last size that was beyond the limit */
+  uint64_t used, peak;             /* bytes in blocks handed out */
+  uint64_t held;                   /* bytes in all blocks */
+  struct ane_dyn_block *free[128]; /* by size class */
+};
+void ane_dyn_memory_free(struct ane_dyn_memory *m); /* all blocks must have been given back */
+
+/* A block with one owner, not zeroed. NULL: ANE_RANGE (above the limit) or ANE_NOMEM. */
+struct ane_dyn_block *ane_dyn_block_new(struct ane_dyn_memory *m, uint64_t bytes, struct ane_error *err);
+/* One owner less. */
+void ane_dyn_block_give(struct ane_dyn_memory *m, struct ane_dyn_block *b);
+
+/* ---- Tensors -----------------------------------------------------------------------------------------------------*/
+
+struct ane_coded; /* prim/prim.h */
+
+/* Row-major, no gaps. 4-bit types lie two a byte over the flat array, low nibble first. A copy of the struct is a view that
+ * must not outlive the block; ane_dyn_keep makes it an owner. */
+struct ane_dyn {
+  ane_dtype dtype;
+  int32_t rank;
+  int64_t dim[ANE_DYN_RANK];
+  int64_t count;                 /* product of dim */
+  const void *data;              /* constants may be unaligned */
+  struct ane_dyn_block *block;   /* NULL: borrowed for as long as the graph lives */
+  const struct ane_coded *coded; /* not NULL: elements are computed from codes, dtype is fp32 and data NULL */
+};
+/* One owner more, one less (the struct is then empty: dtype 0, count 0, data NULL). */
+void ane_dyn_keep(const struct ane_dyn *t);
+void ane_dyn_drop(struct ane_dyn_memory *m, struct ane_dyn *t);
+/* Has the tensor one owner only? Then its elements may be changed. */
+bool ane_dyn_alone(const struct ane_dyn *t);
+/* Memory for a tensor whose dtype, rank and dim are set. Fills count, data, block. Errors: ANE_RANGE, ANE_NOMEM. */
+ane_status ane_dyn_alloc(struct ane_dyn_memory *m, struct ane_dyn *t, struct ane_error *err);
+/* The elements of a tensor that ane_dyn_alloc made, to write to before it is shared. */
+void *ane_dyn_data(const struct ane_dyn *t);
+/* Bytes of the elements. */
+uint64_t ane_dyn_bytes(const struct ane_dyn *t);
+/* "fp32[1, 4, 16]" into out; returns out. */
+enum { ANE_DYN_TEXT = 200 };
+const char *ane_dyn_text(const struct ane_dyn *t, char out[ANE_DYN_TEXT]);
+
+/* ---- Shapes ------------------------------------------------------------------------------------------------------*/
+
+/* Product of the dimensions; false on overflow or a negative dimension. */
+bool ane_dyn_count(int rank, const int64_t *dim, int64_t *count);
+/* "[2, 3]" into out; returns out. */
+const char *ane_dyn_dims(int rank, const int64_t *dim, char out[ANE_DYN_TEXT]);
+
+#endif
