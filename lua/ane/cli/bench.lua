@@ -35,6 +35,8 @@ function M.options(parser)
   parser:mutex(
     parser:option("-o --output", "Form of the results; default text."):choices { "text", "md", "csv", "json" },
     parser:flag("--json", "Write one JSON object, as --output json."))
+  parser:option("--sequences", "Measure so many sequences at once instead: 1,8,32; each with -p prompt tokens, then -n tokens to decode.")
+    :convert(common.integers("number of sequences", 1)):argname "LIST"
   parser:option("--sentence-tokens", "Token classifiers: tokens of a sentence."):convert(common.positive):default "32":argname "N"
   parser:option("-b --batch", "Token classifiers: sentences of one run."):convert(common.positive):default "16":argname "B"
 end
@@ -163,6 +165,43 @@ local function facts(model, args)
   return out
 end
 
+local SEQUENCES = {}
+
+function SEQUENCES.text(rows, out)
+  write_head(out)
+  for _, row in ipairs(rows) do
+    io.stdout:write(("%d sequences of %d + %d tokens: prefill %.1f, decode %.1f tokens/s in all\n"):format(row.sequences, row.prompt,
+      row.tokens, row.pp, row.tg))
+  end
+  return true
+end
+
+-- Cells of the table: names, then a row for each number of sequences.
+local function sequence_cells(rows, out)
+  local lines = { { "model", "kernel", "threads", "sequences", "prompt", "tokens", "prefill tokens/s", "decode tokens/s" } }
+  for i, row in ipairs(rows) do
+    local pp, tg = ("%.1f"):format(row.pp), ("%.1f"):format(row.tg)
+    lines[i + 1] = { out.model, out.kernel, out.threads, row.sequences, row.prompt, row.tokens, pp, tg }
+  end
+  return lines
+end
+
+function SEQUENCES.md(rows, out) return write_md(sequence_cells(rows, out)) end
+function SEQUENCES.csv(rows, out) return write_csv(sequence_cells(rows, out)) end
+
+function SEQUENCES.json(rows, out)
+  out.tests = common.list(rows)
+  return common.print_json(out)
+end
+
+local function run_sequences(model, args, o, form)
+  local rows, message = require("ane.evaluate.bench_sequences").run(model, {
+    numbers = args.sequences, prompt = o.prompt, tokens = o.tokens, repetitions = args.repetitions,
+  })
+  if not rows then return nil, message end
+  return SEQUENCES[form](rows, facts(model, args))
+end
+
 local SENTENCES = {}
 
 function SENTENCES.text(out)
@@ -211,12 +250,16 @@ function M.run(args)
   local longest = math.max(most(prompts), most(gens))
   local context = args.context
   if not context and not require("ane.coreml.set").find(args.model) then -- a set has the context that it was written with
-    context = most(depths) + math.max(longest, 1)
+    context = args.sequences and prompts[1] + gens[1] or most(depths) + math.max(longest, 1)
+  end
+  if args.sequences and (prompts[1] < 1 or gens[1] < 1 or prompts[2] or gens[2]) then
+    return nil, "option --sequences takes one number of --prompt-tokens and one of --gen-tokens, each 1 or more"
   end
   local form = args.json and "json" or args.output or "text"
   local model <close>, message = common.load(args, { context = context })
   if not model then return nil, message end
   if model.config.kind == "token_classifier" then return run_classifier(model, args, form) end
+  if args.sequences then return run_sequences(model, args, { prompt = prompts[1], tokens = gens[1] }, form) end
   if longest == 0 then
     return nil, "nothing to measure: give one of --prompt-tokens, --gen-tokens"
   end
