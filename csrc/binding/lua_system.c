@@ -180,21 +180,33 @@ static void on_interrupt(int signal) {
   if (interrupted) lua_sethook(interrupted, raise_interrupt, LUA_MASKCALL | LUA_MASKRET | LUA_MASKLINE | LUA_MASKCOUNT, 1);
 }
 
+/* The end of the state that Ctrl-C reaches: signals no longer touch it. */
 static int forget_interrupts(lua_State *L) {
-  (void)L;
-  interrupted = NULL;
+  lua_State *const *guard = luaL_checkudata(L, 1, INTERRUPT_CLASS);
+  if (interrupted == *guard) interrupted = NULL;
   return 0;
 }
 
+/* One guard for the life of the state. */
+static void guard_interrupts(lua_State *L, lua_State *main) {
+  if (lua_getfield(L, LUA_REGISTRYINDEX, INTERRUPT_CLASS ".guard") == LUA_TNIL) {
+    lua_State **guard = bind_new(L, INTERRUPT_CLASS, sizeof *guard, 0);
+    *guard = main;
+    lua_setfield(L, LUA_REGISTRYINDEX, INTERRUPT_CLASS ".guard");
+  }
+  lua_pop(L, 1);
+}
+
 /* catch_interrupts(on): while on, every SIGINT raises "interrupted!" in the main coroutine, not only the first as with the
- * stand-alone interpreter's own handler; off: SIGINT ends the process */
+ * stand-alone interpreter's own handler; off: SIGINT ends the process, and one that has not been raised yet is dropped */
 static int catch_interrupts(lua_State *L) {
   struct sigaction action = {.sa_handler = lua_toboolean(L, 1) ? on_interrupt : SIG_DFL};
   lua_rawgeti(L, LUA_REGISTRYINDEX, LUA_RIDX_MAINTHREAD);
-  interrupted = lua_tothread(L, -1);
-  bind_new(L, INTERRUPT_CLASS, 1, 0); /* its end is the end of the state */
-  lua_setfield(L, LUA_REGISTRYINDEX, INTERRUPT_CLASS ".guard");
+  lua_State *main = lua_tothread(L, -1);
+  guard_interrupts(L, main);
+  interrupted = main;
   sigaction(SIGINT, &action, NULL);
+  if (!lua_toboolean(L, 1) && lua_gethook(main) == raise_interrupt) lua_sethook(main, NULL, 0, 0);
   return 0;
 }
 
