@@ -69,6 +69,22 @@ describe("bench/compare", function()
     assert.matches("| process that [%a%d ]+, s | [%d.]+ | [%d.]+ | [%d.]+ | [%d.]+ %(", out)
   end)
 
+  test("sets several sequences beside those of a peer", function()
+    local peer = program [[echo "|    PP |     TG |    B |   N_KV |   T_PP s | S_PP t/s |   T_TG s | S_TG t/s |"
+echo "|-------|--------|------|--------|----------|----------|----------|----------|"
+echo "|     4 |      2 |    1 |      6 |    0.010 |    10.00 |    0.020 |    20.00 |"
+echo "|     4 |      2 |    3 |     18 |    0.010 |    30.00 |    0.020 |    40.00 |"]]
+    local code, out = compare("-r 1 --sequences 1,3 -p 4 -n 2 --ik " .. peer)
+    assert.equal(0, code, out)
+    assert.matches("| prefill, 3 sequences, tokens/s | [%d.e+]+ | 30 | 30 | ", out)
+    assert.matches("| decode, 3 sequences, tokens/s | [%d.e+]+ | 40 | 40 | ", out)
+    code, out = compare("-r 1 --sequences 1,2 -p 4 -n 2 --ik " .. peer)
+    os.remove(peer)
+    assert.equal(1, code)
+    assert.matches("wrote no such table", out)
+    assert.equal(2, (compare "--sequences 1,x"))
+  end)
+
   test("shows what a peer wrote that is no result", function()
     local peer = program "echo out of luck"
     local code, out = compare("-r 1 -p 4 -n 2 -d 8 --ik " .. peer)
