@@ -1,6 +1,6 @@
 --- Package sets: a folder with runtime_meta.json, Core ML packages and the table of embeddings, as `ane export` writes it.
--- Needs ane.core, ane.coreml.package, ane.coreml.calls, ane.coreml.files, ane.coreml.session and ane.tokenizer. Packages are run by roles;
--- no architecture is known here.
+-- Needs ane.core, ane.coreml.package, ane.coreml.calls, ane.coreml.files, ane.coreml.session, ane.tokenizer and ane.util.failure.
+-- Packages are run by roles; no architecture is known here.
 -- Usage: `local bundle = assert(require("ane.coreml.set").load("out/", opts))`
 --
 -- runtime_meta.json, an object with these keys (more may stand there):
@@ -33,6 +33,7 @@
 
 local calls = require "ane.coreml.calls"
 local core = require "ane.core"
+local failure = require "ane.util.failure"
 local files = require "ane.coreml.files"
 local package = require "ane.coreml.package"
 
@@ -40,8 +41,7 @@ local M = {}
 
 M.META = "runtime_meta.json"
 
--- What raises inside is caught by load: {message, code}.
-local function refuse(code, ...) error({ message = (...):format(select(2, ...)), code = code }, 0) end
+local refuse = failure.raise -- caught by load
 
 --- The folder of a set, with a slash behind; nil where the path is none.
 function M.find(path)
@@ -562,11 +562,10 @@ end
 
 -- f's result, or nil, message, code: what it refused, with the file that says so.
 local function caught(folder, f, ...)
-  local ok, result, more = pcall(f, ...)
-  if ok then return result, more end
-  if type(result) ~= "table" then error(result, 0) end
-  local names_file = result.message:sub(1, #folder) == folder
-  return nil, names_file and result.message or folder .. M.META .. ": " .. result.message, result.code
+  local result, message, code = failure.catch(f, ...)
+  if result ~= nil or not code then return result, message end
+  local names_file = message:sub(1, #folder) == folder
+  return nil, names_file and message or folder .. M.META .. ": " .. message, code
 end
 
 --- The tokenizer of a set; nothing else of it is opened.

@@ -1,6 +1,6 @@
 --- What the columns of each weight are multiplied by: mean squares of activations on a text, the importance that guides
 -- int4-block and lut4 at load, q2_k .. q6_k in files, and the forms of exported packages.
--- Needs ane.core, ane.model, ane.util.schema and ane.model.trace. Usage:
+-- Needs ane.core, ane.model, ane.model.trace, ane.util.failure and ane.util.schema. Usage:
 --   local importance = assert(calibrate.run(model, text)); model:close()
 --   local small = ane.load(path, {weights = "lut4", importance = importance})
 --
@@ -8,9 +8,12 @@
 -- columns of mean(x_c^2) E_rc^2 (the diagonal of the second moment: Hassibi and Stork 1993; as "imatrix" in llama.cpp).
 
 local core = require "ane.core"
+local failure = require "ane.util.failure"
 local model_of = require "ane.model"
 local schema = require "ane.util.schema"
 local trace = require "ane.model.trace"
+
+local try = failure.try
 
 local M = {}
 
@@ -23,12 +26,6 @@ M.rules = {
   chunk = { type = "integer", min = 1, default = 256 },
   progress = { type = "callable" },
 }
-
--- The value; or raises {message, code}.
-local function try(value, message, code)
-  if value == nil then error({ message = message, code = code }, 0) end
-  return value
-end
 
 --- Runs of ids, each for an empty cache: of a text, a list of ids, or a list of those.
 -- @param chunk most ids of a run; most: of all
@@ -117,13 +114,10 @@ function M.run(model, input, opts)
   opts = schema.check(M.rules, opts, "calibrate", 2)
   schema.argument({ type = { "string", "table" } }, input, "calibrate: input", 2)
   local bundle = model_of.bundle(model, 2)
-  local ok, result = pcall(function()
+  return failure.catch(function()
     local chunk = math.min(opts.chunk, model.context)
     return collect(bundle, model.kv, try(M.runs(model, input, chunk, opts.tokens)), opts)
   end)
-  if ok then return result end
-  if type(result) == "table" and result.code then return nil, result.message, result.code end
-  error(result, 0)
 end
 
 --- Writes importance as a file, whole or not at all, and reads it: text lines "name count" each before that many float32.

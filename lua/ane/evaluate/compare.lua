@@ -1,11 +1,14 @@
 --- What a change to a model costs: two models read the same text, and their distributions of the next token are compared.
--- Needs ane.core and ane.util.schema. Usage: `local r = assert(compare.run(a, b, text)); print(r.kl.mean, r.top1)`
+-- Needs ane.core, ane.util.failure and ane.util.schema. Usage: `local r = assert(compare.run(a, b, text)); print(r.kl.mean, r.top1)`
 --
 -- The text is cut into windows, each read from an empty cache; every token of a window but its first is scored: KL(A || B) of
 -- the two predictions for it (in nats), whether both hold the same token for the best, and how likely each thought it.
 
 local core = require "ane.core"
+local failure = require "ane.util.failure"
 local schema = require "ane.util.schema"
+
+local try = failure.try
 
 local M = {}
 
@@ -66,12 +69,6 @@ end
 
 -- ---- Reading ---------------------------------------------------------------------------------------------------------
 
--- The value; or raises {message, code}, as the sessions' methods give it.
-local function try(value, message, code)
-  if value == nil then error({ message = message, code = code }, 0) end
-  return value
-end
-
 -- Scores ids[first .. last], a window, with `start` (an id or nil) before it.
 local function read_window(a, b, vocab, ids, first, last, start, tally)
   try(a:rewind(0))
@@ -93,14 +90,14 @@ end
 -- Ids of the text by both tokenizers, which must agree, and the token that begins a text (or nil).
 local function read_text(a, b, text)
   if type(text) == "table" then return text end
-  if not a.tokenizer then error({ message = "the first model has no tokenizer: give token ids", code = "unsupported" }, 0) end
+  if not a.tokenizer then failure.raise("unsupported", "the first model has no tokenizer: give token ids") end
   local ids = try(a.tokenizer:encode(text, { bos = false, eos = false }))
   if b.tokenizer then
     local others = try(b.tokenizer:encode(text, { bos = false, eos = false }))
     for i = 1, math.max(#ids, #others) do
       if ids[i] ~= others[i] then
         local what = "the tokenizers differ: token %d of the text is %s for the first model, %s for the second"
-        error({ message = what:format(i, tostring(ids[i]), tostring(others[i])), code = "unsupported" }, 0)
+        failure.raise("unsupported", what, i, tostring(ids[i]), tostring(others[i]))
       end
     end
   end
@@ -110,15 +107,15 @@ end
 local function compare(a, b, text, opts)
   if a.vocab ~= b.vocab then
     local what = "the models have vocabularies of %d and %d tokens: only equal ones can be compared"
-    error({ message = what:format(a.vocab, b.vocab), code = "shape" }, 0)
+    failure.raise("shape", what, a.vocab, b.vocab)
   end
   local ids, start = read_text(a, b, text)
   local most = math.min(a.context, b.context) - (start and 1 or 0)
   local chunk = math.min(opts.chunk or 512, most)
   if opts.chunk and opts.chunk > most then
-    error({ message = ("option chunk is %d, the models' contexts hold %d"):format(opts.chunk, most), code = "range" }, 0)
+    failure.raise("range", "option chunk is %d, the models' contexts hold %d", opts.chunk, most)
   end
-  if #ids < 2 then error({ message = ("the text has %d tokens, wanted 2 or more"):format(#ids), code = "invalid" }, 0) end
+  if #ids < 2 then failure.raise("invalid", "the text has %d tokens, wanted 2 or more", #ids) end
   local left <close> = try(a:session())
   local right <close> = try(b:session())
   local tally = new_tally()
@@ -141,10 +138,7 @@ end
 function M.run(a, b, text, opts)
   opts = schema.check(M.rules, opts, "compare", 2)
   schema.argument({ type = { "string", "table" } }, text, "compare: text", 2)
-  local ok, result = pcall(compare, a, b, text, opts)
-  if ok then return result end
-  if type(result) == "table" and result.code then return nil, result.message, result.code end
-  error(result, 0)
+  return failure.catch(compare, a, b, text, opts)
 end
 
 return M

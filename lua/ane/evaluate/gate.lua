@@ -1,14 +1,17 @@
 --- The quality gate of a quantised model: hidden states, logits and best tokens against the model that it was made of.
--- Needs ane.evaluate.calibrate, ane.model, ane.util.schema and ane.model.trace. Usage:
+-- Needs ane.evaluate.calibrate, ane.model, ane.model.trace, ane.util.failure and ane.util.schema. Usage:
 --   local report = assert(gate.run(reference, small, {"The sky is", "Once upon"})); print(report); assert(report.ok)
 --
 -- Practice on the Neural Engine: well-converted int8 has cosines above 0.999; what lies between 0.92 and 0.97 is a bug, not
 -- noise: look at the norm convention, the embedding's scale, the place of the softcap.
 
 local calibrate = require "ane.evaluate.calibrate"
+local failure = require "ane.util.failure"
 local model_of = require "ane.model"
 local schema = require "ane.util.schema"
 local trace = require "ane.model.trace"
+
+local try = failure.try
 
 local M = {}
 
@@ -30,11 +33,6 @@ M.rules = {
 
 -- A gap above which a best token counts as clear.
 local CLEAR = 0.5
-
-local function try(value, message, code)
-  if value == nil then error({ message = message, code = code }, 0) end
-  return value
-end
 
 -- The value that the head multiplies: what the last matrix meets.
 local function head_input(program)
@@ -76,7 +74,7 @@ end
 local function count_hidden(tally, a, b, offset)
   local x, y = a:shape(), b:shape()
   if x[1] ~= y[1] or x[2] ~= y[2] then
-    error({ message = ("hidden states are [%d, %d] and [%d, %d]"):format(x[1], x[2], y[1], y[2]), code = "shape" }, 0)
+    failure.raise("shape", "hidden states are [%d, %d] and [%d, %d]", x[1], x[2], y[1], y[2])
   end
   for i = 1, x[1] do count(tally, a:slice(1, i, i), b:slice(1, i, i), offset + i) end
 end
@@ -129,7 +127,7 @@ end
 
 local function gate(a, b, input, opts)
   if a.vocab ~= b.vocab then
-    error({ message = ("the models have vocabularies of %d and %d tokens"):format(a.vocab, b.vocab), code = "shape" }, 0)
+    failure.raise("shape", "the models have vocabularies of %d and %d tokens", a.vocab, b.vocab)
   end
   local runs = try(calibrate.runs(a, input, math.min(opts.chunk, a.context, b.context), opts.tokens))
   local hidden_of = opts.hidden or M.hidden
@@ -163,10 +161,7 @@ function M.run(a, b, input, opts)
   model_of.bundle(a, 2)
   model_of.bundle(b, 2)
   schema.argument({ type = { "string", "table" } }, input, "gate: input", 2)
-  local ok, result = pcall(gate, a, b, input, opts)
-  if ok then return result end
-  if type(result) == "table" and result.code then return nil, result.message, result.code end
-  error(result, 0)
+  return failure.catch(gate, a, b, input, opts)
 end
 
 return M

@@ -1,14 +1,15 @@
 --- ONNX bundles: a folder with genai_config.json (ONNX Runtime GenAI), a folder with a model.onnx, or a single file.
--- Needs ane.core, ane.model.loader, ane.onnx.rebuild and ane.tokenizer. A recipe rebuilds the model where one computes just what the
--- graph does; else the graph itself runs, op by op. What no configuration says is read from its inputs.
+-- Needs ane.core, ane.model.loader, ane.onnx.rebuild, ane.tokenizer and ane.util.failure.
+-- A recipe rebuilds the model where one computes just what the graph does; else the graph itself runs, op by op. What no configuration
+-- says is read from its inputs.
 -- Usage: `local bundle = assert(require("ane.onnx").load(source, path, opts))`
 
 local core = require "ane.core"
+local failure = require "ane.util.failure"
 
 local M = {}
 
--- What raises inside is caught by load: {message, code}.
-local function refuse(code, ...) error({ message = (...):format(select(2, ...)), code = code }, 0) end
+local refuse = failure.raise -- caught by load
 
 -- ---- Configuration --------------------------------------------------------------------------------------------------
 
@@ -256,10 +257,7 @@ end
 -- "file", and kv and activations become "fp32", which is what runs
 -- @return bundle as of ane.model.loader, with engine and, for "graph", engine_reason; or nil, message, code
 function M.load(source, path, opts)
-  local ok, result = pcall(load, source, path, opts)
-  if ok then return result end
-  if type(result) == "table" then return nil, result.message, result.code end
-  error(result, 0)
+  return failure.catch(load, source, path, opts)
 end
 
 return M

@@ -9,6 +9,7 @@
 
 local config = require "ane.model.config"
 local core = require "ane.core"
+local failure = require "ane.util.failure"
 local names = require "ane.recipe.names"
 local recipe = require "ane.recipe"
 local types = require "ane.quantise.types"
@@ -16,10 +17,7 @@ local vocabulary = require "ane.quantise.vocabulary"
 
 local M = {}
 
-local function try(value, message, code)
-  if value == nil then error({ message = message, code = code }, 0) end
-  return value
-end
+local try = failure.try
 
 -- ---- What the architectures have besides the common keys ------------------------------------------------------------
 

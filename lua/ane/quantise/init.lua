@@ -1,11 +1,14 @@
 --- Writes a model as GGUF with its weights in other types.
--- Needs ane.core, ane.quantise.types, ane.quantise.gguf, ane.util.schema and ane.model.weights.
+-- Needs ane.core, ane.quantise.types, ane.quantise.gguf, ane.util.failure, ane.util.schema and ane.model.weights.
 -- Usage: `local report = assert(quantise.run(source, "out.gguf", {weights = "q4_k", mixed = {attn_v = "q6_k"}}))`
 
 local core = require "ane.core"
+local failure = require "ane.util.failure"
 local schema = require "ane.util.schema"
 local types = require "ane.quantise.types"
 local held = require "ane.model.weights"
+
+local try = failure.try
 
 local M = {}
 
@@ -40,8 +43,8 @@ local function ruled(rules, name)
     local pattern, to, ordered = table.unpack(rule)
     if core.glob(pattern, name) then
       if found and not ordered and found[2] ~= to then
-        error({ message = ("option mixed: tensor %s matches %q and %q, which ask for %s and %s; a list of {pattern, type} has an order")
-          :format(name, found[1], pattern, found[2], to), code = "invalid" }, 0)
+        local what = "option mixed: tensor %s matches %q and %q, which ask for %s and %s; a list of {pattern, type} has an order"
+        failure.raise("invalid", what, name, found[1], pattern, found[2], to)
       end
       rule.used, found = true, rule
     end
@@ -80,7 +83,7 @@ local function check_importance(plan, importance)
   end
   for name in pairs(importance) do
     if not known[name] and not name:find("[", 1, true) then
-      error({ message = ("option importance: no tensor %s"):format(name), code = "invalid" }, 0)
+      failure.raise("invalid", "option importance: no tensor %s", name)
     end
   end
 end
@@ -90,7 +93,7 @@ local function choose_all(plan, opts)
   for _, t in ipairs(plan.tensors) do choose(t, rules, opts) end
   for _, rule in ipairs(rules) do
     if not rule.used then
-      error({ message = ("option mixed: no tensor that can change its type matches %q"):format(rule[1]), code = "invalid" }, 0)
+      failure.raise("invalid", "option mixed: no tensor that can change its type matches %q", rule[1])
     end
   end
   check_importance(plan, opts.importance or {})
@@ -98,12 +101,6 @@ local function choose_all(plan, opts)
 end
 
 -- ---- Writing ---------------------------------------------------------------------------------------------------------
-
--- The value; or raises {message, code}, as core's functions give it.
-local function try(value, message, code)
-  if value == nil then error({ message = message, code = code }, 0) end
-  return value
-end
 
 local function file_type(opts, is_mixed)
   local row = types.known[opts.weights]
@@ -127,7 +124,7 @@ local function importance_of(opts, t)
   if values == nil then return nil end
   if type(values) == "table" then values = core.tensor({ #values }, values) end
   if #values ~= columns(t) then
-    error({ message = ("option importance: %s has %d columns, got %d weights"):format(t.name, columns(t), #values), code = "invalid" }, 0)
+    failure.raise("invalid", "option importance: %s has %d columns, got %d weights", t.name, columns(t), #values)
   end
   return values:tostring()
 end
@@ -182,7 +179,7 @@ local function planner(source)
   if format == "gguf" then return require "ane.quantise.gguf" end
   if format == "safetensors" then return require "ane.quantise.hf" end
   local what = "%s: no GGUF is made of %s files, whose weights have blocks of their own; name the GGUF file or the folder they came from"
-  error({ message = what:format(source:path(), format == "onnx" and "ONNX" or format), code = "unsupported" }, 0)
+  failure.raise("unsupported", what, source:path(), format == "onnx" and "ONNX" or format)
 end
 
 --- Writes `out`, whole or not at all; a file that is there is replaced.
@@ -200,10 +197,7 @@ function M.run(source, out, opts, level)
   opts = schema.check(M.rules, opts, "quantise", level + 1)
   if not opts.weights then error("quantise: option weights is missing: choose " .. table.concat(types.names, ", "), level + 1) end
   if source:holds(out) then return nil, ("%s: is the model that is read; name another file"):format(out), "invalid" end
-  local ok, result = pcall(function() return write_all(planner(source).plan(source, out), out, opts) end)
-  if ok then return result end
-  if type(result) == "table" and result.code then return nil, result.message, result.code end
-  error(result, 0)
+  return failure.catch(function() return write_all(planner(source).plan(source, out), out, opts) end)
 end
 
 return M

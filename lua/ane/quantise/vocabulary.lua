@@ -1,11 +1,12 @@
 --- The tokenizer of a Hugging Face folder as GGUF metadata.
--- Needs ane.core and ane.tokenizer. Usage: `local values, why = vocabulary.read("models/x", 32000)`
+-- Needs ane.core, ane.tokenizer and ane.util.failure. Usage: `local values, why = vocabulary.read("models/x", 32000)`
 --
 -- GGUF has two kinds that fit: "gpt2", byte-level BPE with merges and the name of a pre-tokenizer, and "llama", pieces with
 -- scores. Names of pre-tokenizers are conventions of llama.cpp; which one belongs to a tokenizer.json is found by trial: the
 -- vocabulary is written with it, read back, and must give the folder's own ids for the texts below.
 
 local core = require "ane.core"
+local failure = require "ane.util.failure"
 local tokenizer = require "ane.tokenizer"
 
 local M = {}
@@ -96,7 +97,7 @@ local function each_field(s, fn)
     else
       local size = wire == 5 and 4 or wire == 1 and 8
       if not size then size, at = varint(s, at) end
-      if size > #s - at + 1 then error({ message = "tokenizer.model ends too early", code = "format" }, 0) end
+      if size > #s - at + 1 then failure.raise("format", "tokenizer.model ends too early") end
       v, at = s:sub(at, at + size - 1), at + size
     end
     fn(key >> 3, v)

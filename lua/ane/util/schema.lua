@@ -101,6 +101,22 @@ function M.check(rules, opts, what, level, bare)
   return out
 end
 
+-- The number that a text stands for, where the rule wants one; else the text.
+local function read(rule, text)
+  local kind = type(rule.type) == "table" and rule.type[1] or rule.type
+  if kind == "integer" or kind == "number" then return as_integer({ type = kind }, tonumber(text) or text) end
+  return text
+end
+
+--- The value of an option that is given as a text, as on a command line, checked by its rule.
+-- @return the value; or nil, what is wrong with it: "must be 0 .. 1, is 1.5"
+function M.parse(rule, text)
+  local value = read(rule, text)
+  local message = fault(rule, value)
+  if message then return nil, message end
+  return value
+end
+
 --- Rules of several tables in one; later ones win.
 function M.merge(...)
   local out = {}

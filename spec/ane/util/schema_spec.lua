@@ -58,6 +58,20 @@ describe("schema", function()
     assert.matches("schema_spec.lua:%d+: g: path must be a string, is 1", second)
   end)
 
+  it("reads texts as the rule wants them", function()
+    local cases = {
+      { "size", "5", 5 }, { "size", "5.0", 5 }, { "scale", "0.5", 0.5 }, { "kind", "b", "b" }, { "stop", "1", "1" },
+      { "size", "0", nil, "must be 1 .. 10, is 0" }, { "size", "1.5", nil, "must be an integer, is 1.5" },
+      { "size", "x", nil, 'must be an integer, is "x"' }, { "kind", "c", nil, 'is "c": choose a, b' },
+      { "stop", "", nil, "must not be empty" },
+    }
+    for _, case in ipairs(cases) do
+      assert.same({ case[3], case[4] }, { schema.parse(RULES[case[1]], case[2]) }, case[1] .. " " .. case[2])
+    end
+    assert.equal("integer", math.type(schema.parse({ type = { "integer", "table" } }, "5")))
+    assert.equal(-1, schema.parse({ type = "integer" }, "-1"))
+  end)
+
   it("merges rules, later ones winning", function()
     assert.same({ a = 1, b = 3, c = 4 }, schema.merge({ a = 1, b = 2 }, { b = 3, c = 4 }))
   end)

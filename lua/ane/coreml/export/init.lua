@@ -1,5 +1,5 @@
 --- Writes a model as Core ML packages for the Neural Engine, with all that is needed to run them.
--- Needs ane.core, ane.coreml.export.*, ane.coreml.files, ane.coreml.plan and ane.util.schema.
+-- Needs ane.core, ane.coreml.export.*, ane.coreml.files, ane.coreml.plan, ane.util.failure and ane.util.schema.
 -- Usage: `assert(model:export("out/", {weights = "int8", context = 512}))`
 --
 -- The set is a folder: packages, embed.bin (fp16 rows [vocab_size, d_model]), the files of the tokenizer, and runtime_meta.json, which
@@ -8,6 +8,7 @@
 -- hashes are right. The same model and options give the same bytes.
 
 local core = require "ane.core"
+local failure = require "ane.util.failure"
 local meta = require "ane.coreml.export.meta"
 local package_files = require "ane.coreml.files"
 local planner = require "ane.coreml.plan"
@@ -30,13 +31,7 @@ M.rules = schema.merge(planner.rules, {
 local RECORD = "export.json" -- what of OUT.partial is finished
 local META = "runtime_meta.json"
 
--- What fails inside is caught by run: {message, code}.
-local function try(value, message, code)
-  if value == nil or value == false then error({ message = message, code = code }, 0) end
-  return value
-end
-
-local function refuse(code, ...) error({ message = (...):format(select(2, ...)), code = code }, 0) end
+local try, refuse = failure.try, failure.raise -- caught by run
 
 -- ---- Files ---------------------------------------------------------------------------------------------------------------
 
@@ -290,10 +285,7 @@ function M.run(bundle, out, opts, level)
   opts.threads = opts.threads or core.cpu_cores()
   if opts.progress == true then opts.progress = require("ane.util.progress").bar() end
   if bundle.blank then return nil, bundle.source:path() .. ": has no weights to export", "unsupported" end
-  local ok, result = pcall(export, bundle, out, opts)
-  if ok then return result end
-  if type(result) == "table" and result.code then return nil, result.message, result.code end
-  error(result, 0)
+  return failure.catch(export, bundle, out, opts)
 end
 
 --- Exports a model file or a folder.

@@ -1,9 +1,11 @@
 --- Configuration from GGUF metadata: "<architecture>.<key>" (ggml/docs/gguf.md).
--- Needs nothing. Usage: `local cfg = require("ane.model.config.gguf").read(source)`; raises {message, code}.
+-- Needs ane.util.failure. Usage: `local cfg = require("ane.model.config.gguf").read(source)`; raises {message, code}.
+
+local failure = require "ane.util.failure"
 
 local M = {}
 
-local function fail(source, fmt, ...) error({ message = source:path() .. ": " .. fmt:format(...), code = "format" }, 0) end
+local function fail(source, fmt, ...) failure.raise("format", "%s: %s", source:path(), fmt:format(...)) end
 
 --- general.architecture; raises where there is none.
 function M.architecture(source)

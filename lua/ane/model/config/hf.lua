@@ -1,11 +1,13 @@
 --- Configuration from config.json and generation_config.json, as the transformers library writes them.
--- Needs ane.core and ane.util.keys. Usage: `local cfg = require("ane.model.config.hf").read(source)`; raises {message, code}.
+-- Needs ane.core, ane.util.failure and ane.util.keys.
+-- Usage: `local cfg = require("ane.model.config.hf").read(source)`; raises {message, code}.
 --
 -- Keys come in two generations. Old: rope_theta, rope_scaling (null or a dict whose type is under `type` or `rope_type`),
 -- torch_dtype. New: rope_parameters (one dict, or one for each word of layer_types), dtype. Where both stand, the new one
 -- wins. What would change the result and is not known here is an error.
 
 local core = require "ane.core"
+local failure = require "ane.util.failure"
 local keys = require "ane.util.keys"
 
 local M = {}
@@ -14,12 +16,12 @@ local M = {}
 local Reader = {}
 Reader.__index = Reader
 
-function Reader:fail(code, fmt, ...) error({ message = self.path .. ": " .. fmt:format(...), code = code }, 0) end
+function Reader:fail(code, fmt, ...) failure.raise(code, "%s: %s", self.path, fmt:format(...)) end
 
 local function decode(path, text)
   local raw, message, code = core.json_decode(text)
-  if not raw then error({ message = path .. ": " .. message, code = code }, 0) end
-  if type(raw) ~= "table" or (#raw > 0) then error({ message = path .. ": is no JSON object", code = "format" }, 0) end
+  if not raw then failure.raise(code, "%s: %s", path, message) end
+  if type(raw) ~= "table" or (#raw > 0) then failure.raise("format", "%s: is no JSON object", path) end
   return raw
 end
 
@@ -37,7 +39,7 @@ local function open(source)
   if source.config_path then
     path = source:config_path()
     text, message = core.read_file(path)
-    if not text then error({ message = ("%s: %s"):format(path, message), code = "io" }, 0) end
+    if not text then failure.raise("io", "%s: %s", path, message) end
     return setmetatable({ path = path, folder = path:match "^(.*)/[^/]*$" or ".", raw = decode(path, text) }, Reader)
   end
   text, message = core.read_file(folder .. "/config.json")
@@ -46,7 +48,7 @@ local function open(source)
     text = core.read_file(folder .. "/config.json")
   end
   if not text then
-    error({ message = ("%s: no configuration (%s): wanted a config.json beside the weights"):format(path, message), code = "notfound" }, 0)
+    failure.raise("notfound", "%s: no configuration (%s): wanted a config.json beside the weights", path, message)
   end
   path = folder .. "/config.json"
   return setmetatable({ path = path, folder = folder, raw = decode(path, text) }, Reader)

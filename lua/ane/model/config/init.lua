@@ -1,5 +1,5 @@
 --- One normalised configuration, whatever the file format calls its keys.
--- Needs ane.model.config.gguf and ane.model.config.hf. Usage: `local cfg = config.read(source)`
+-- Needs ane.model.config.gguf, ane.model.config.hf and ane.util.failure. Usage: `local cfg = config.read(source)`
 --
 -- Fields (config.json's word in brackets where it differs); nil where the file does not say, unless a default is named:
 --   format                    "gguf", "hf" (config.json beside safetensors) or "onnx" (read from the graph: ane.onnx.roles)
@@ -34,6 +34,8 @@
 --
 -- A recipe's `defaults` fill fields that are nil (see ane.recipe).
 
+local failure = require "ane.util.failure"
+
 local M = {}
 
 -- Format of a source -> its reader.
@@ -44,28 +46,20 @@ local function reader(source)
   -- A GGUF of an architecture that GGUF has no keys for holds config.json itself (ane.quantise.hf).
   if source:format() == "gguf" and source:meta "ane.config" then name = "ane.model.config.hf" end
   if name then return require(name) end
-  error({ message = ("%s: a %s source has no configuration"):format(source:path(), source:format()), code = "unsupported" }, 0)
-end
-
--- Readers raise {message, code}: faults of the file.
-local function guarded(fn, ...)
-  local ok, result = pcall(fn, ...)
-  if ok then return result end
-  if type(result) == "table" then return nil, result.message, result.code end
-  error(result, 0)
+  failure.raise("unsupported", "%s: a %s source has no configuration", source:path(), source:format())
 end
 
 --- The configuration of a source.
 -- @param source an open source
 -- @return the table described above; or nil, message, code
 function M.read(source)
-  return guarded(function() return reader(source).read(source) end)
+  return failure.catch(function() return reader(source).read(source) end)
 end
 
 --- The name of the architecture alone, also where the rest cannot be read.
 -- @return name; or nil, message, code
 function M.architecture(source)
-  return guarded(function() return reader(source).architecture(source) end)
+  return failure.catch(function() return reader(source).architecture(source) end)
 end
 
 return M
