@@ -1,6 +1,6 @@
 # make             builds build/ane/core.so and build/bin/ane
 # make help        lists all else there is to make (scripts/tasks.mk)
-# config=release|debug|sanitize   each in its own folder build/<config>/
+# config=release|debug|sanitize|coverage   each in its own folder build/<config>/
 
 config ?= release
 LUA ?= lua5.4
@@ -25,8 +25,11 @@ ifeq ($(config),debug)
 else ifeq ($(config),sanitize)
   override CFLAGS += -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
   LDFLAGS_SO += -fsanitize=address,undefined
+else ifeq ($(config),coverage)
+  override CFLAGS += -O1 --coverage
+  LDFLAGS_SO += --coverage
 else ifneq ($(config),release)
-  $(error config=$(config): choose release, debug or sanitize)
+  $(error config=$(config): choose release, debug, sanitize or coverage)
 endif
 ifdef WERROR
   override CFLAGS += -Werror

@@ -16,6 +16,7 @@ help:
 	@echo "make test        deps, build, all specs and luacheck, no network but for deps; SPECS='spec/ane ...' runs some, TEST_JOBS=N at once"
 	@echo "make check       test, the specs under the address and undefined-behaviour sanitizers, a -O0 build, clang-tidy"
 	@echo "make tidy        clang-tidy over the C files; CLANG_TIDY names one"
+	@echo "make format      clang-format over the C files, in place; CLANG_FORMAT names one; format-check only looks"
 	@echo "make valgrind    the specs under valgrind; without those of real models"
 	@echo "make arm         specs under an ARM Lua run by qemu (gcc-aarch64-linux-gnu, qemu-user); CPU names one that qemu knows"
 	@echo "make doc         docs/reference.md from types/ane.lua; says which functions have no description"
@@ -23,7 +24,7 @@ help:
 	@echo "make install     to PREFIX (/usr/local), below DESTDIR; or to INST_LIBDIR, INST_LUADIR, INST_BINDIR"
 	@echo "make uninstall   what install put there, away again"
 	@echo "make clean       remove build/"
-	@echo "config=release (default), debug or sanitize chooses flags and the folder build/<config>/"
+	@echo "config=release (default), debug, sanitize or coverage chooses flags and the folder build/<config>/"
 
 deps:
 	@scripts/deps build demo test
@@ -67,6 +68,18 @@ $(BUILD)/%.tidy: %.c $(BUILD)/%.o .clang-tidy
 	@echo "  TIDY  $<"
 	@$(CLANG_TIDY) --quiet $< -- $(filter-out -fno-math-errno,$(ALL_CFLAGS)) $(ISA_CFLAGS) 2>$@.log || { cat $@.log; exit 1; }
 	@touch $@
+
+# .clang-format is written for version 14, Debian 12's; others break lines elsewhere.
+CLANG_FORMAT ?= $(firstword $(foreach p,clang-format-14 clang-format,$(shell $(p) --version 2>/dev/null | grep -q 'version 14\.' && echo $(p))))
+FORMATTED = $(shell find csrc bench -name '*.[chm]' | LC_ALL=C sort)
+NEED_FORMAT = test -n "$(CLANG_FORMAT)" || { echo "clang-format 14 is not installed" >&2; exit 3; }
+format-check:
+	@$(NEED_FORMAT)
+	@$(CLANG_FORMAT) --dry-run -Werror $(FORMATTED)
+
+format:
+	@$(NEED_FORMAT)
+	@$(CLANG_FORMAT) -i $(FORMATTED)
 
 valgrind:
 	@$(MAKE) $(REMAKE) all
@@ -122,4 +135,4 @@ uninstall:
 	rm -rf "$(LIBDIR)/ane" "$(LUADIR)/ane"
 	rm -f "$(BINDIR)/ane"
 
-.PHONY: help deps model demo test check tidy doc valgrind arm bench install uninstall
+.PHONY: help deps model demo test check tidy format format-check valgrind arm bench install uninstall doc
