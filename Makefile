@@ -26,7 +26,7 @@ else ifeq ($(config),sanitize)
   override CFLAGS += -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
   LDFLAGS_SO += -fsanitize=address,undefined
 else ifeq ($(config),coverage)
-  override CFLAGS += -O1 --coverage
+  override CFLAGS += -O1 --coverage -Wno-maybe-uninitialized
   LDFLAGS_SO += --coverage
 else ifneq ($(config),release)
   $(error config=$(config): choose release, debug, sanitize or coverage)

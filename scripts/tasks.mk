@@ -15,6 +15,7 @@ help:
 	@echo "make model       fetch that model only, into models-cache/ or the folder named by ANE_MODEL_CACHE"
 	@echo "make test        deps, build, all specs and luacheck, no network but for deps; SPECS='spec/ane ...' runs some, TEST_JOBS=N at once"
 	@echo "make check       test, the specs under the address and undefined-behaviour sanitizers, a -O0 build, clang-tidy"
+	@echo "make coverage    the specs, and which lines of C and Lua they run, by folder; fails below FLOOR_C, FLOOR_LUA percent"
 	@echo "make tidy        clang-tidy over the C files; CLANG_TIDY names one"
 	@echo "make format      clang-format over the C files, in place; CLANG_FORMAT names one; format-check only looks"
 	@echo "make valgrind    the specs under valgrind; without those of real models"
@@ -57,6 +58,17 @@ check:
 	@$(MAKE) $(REMAKE) config=debug WERROR=1 all
 	@$(MAKE) $(REMAKE) config=sanitize WERROR=1 all
 	@$(TEST) release $(SPECS) scripts/checks -- debug scripts/checks/smoke_spec.lua -- sanitize $(SPECS)
+
+# All specs that run code count (scripts/test says which), in a few minutes; with SPECS= there is no floor.
+FLOOR_C ?= 93
+FLOOR_LUA ?= 92
+coverage:
+	@scripts/deps build test
+	@$(MAKE) $(REMAKE) config=coverage all
+	@find build/coverage -name '*.gcda' -delete; rm -f build/coverage/lines.txt
+	@$(CC) -O2 -Wall -shared -fPIC -I$(LUA_INCDIR) -Wl,-z,nodelete -o build/coverage/lines.so scripts/coverage/lines.c
+	@status=0; $(TEST) coverage $(SPECS) || status=1; \
+	  $(LUA) scripts/coverage/report.lua build/coverage $(if $(filter spec,$(SPECS)),$(FLOOR_C) $(FLOOR_LUA),0 0) && exit $$status
 
 # clang-tidy sees a file with the flags of its compiler; what it passed is not looked at again before it changes.
 CLANG_TIDY ?= $(firstword $(foreach v,. -19. -18. -17. -16. -15. -14.,$(shell command -v clang-tidy$(v:.=))))
@@ -135,4 +147,4 @@ uninstall:
 	rm -rf "$(LIBDIR)/ane" "$(LUADIR)/ane"
 	rm -f "$(BINDIR)/ane"
 
-.PHONY: help deps model demo test check tidy format format-check valgrind arm bench install uninstall doc
+.PHONY: help deps model demo test check tidy format format-check valgrind arm bench install uninstall doc coverage
