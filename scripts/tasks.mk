@@ -14,7 +14,7 @@ help:
 	@echo "make demo        deps, build, fetch a small real model (98 MB), ask it one question"
 	@echo "make model       fetch that model only, into models-cache/ or the folder named by ANE_MODEL_CACHE"
 	@echo "make test        deps, build, all specs and luacheck, no network but for deps; SPECS='spec/ane ...' runs some, TEST_JOBS=N at once"
-	@echo "make check       test, the specs under the address and undefined-behaviour sanitizers, a -O0 build, clang-tidy"
+	@echo "make check       test, the specs under the address and undefined-behaviour sanitizers, a -O0 build, clang-tidy, dist"
 	@echo "make coverage    the specs, and which lines of C and Lua they run, by folder; fails below FLOOR_C, FLOOR_LUA percent"
 	@echo "make tidy        clang-tidy over the C files; CLANG_TIDY names one"
 	@echo "make format      clang-format over the C files, in place; CLANG_FORMAT names one; format-check only looks"
@@ -24,6 +24,7 @@ help:
 	@echo "make bench       build the programs of bench/ into build/<config>/bench/"
 	@echo "make install     to PREFIX (/usr/local), below DESTDIR; or to INST_LIBDIR, INST_LUADIR, INST_BINDIR"
 	@echo "make uninstall   what install put there, away again"
+	@echo "make dist        build/dist/: a tarball and a rock of the last commit, each installed into an empty prefix and tried"
 	@echo "make clean       remove build/"
 	@echo "config=release (default), debug, sanitize or coverage chooses flags and the folder build/<config>/"
 
@@ -147,4 +148,9 @@ uninstall:
 	rm -rf "$(LIBDIR)/ane" "$(LUADIR)/ane"
 	rm -f "$(BINDIR)/ane"
 
-.PHONY: help deps model demo test check tidy format format-check valgrind arm bench install uninstall doc coverage
+dist:
+	@scripts/deps build test
+	@scripts/dist pack build/dist
+	@scripts/dist smoke build/dist
+
+.PHONY: dist help deps model demo test check tidy format format-check valgrind arm bench install uninstall doc coverage

@@ -23,7 +23,8 @@ end
 -- gcov's text: "   count:   line:source"; count is "-" for no code, "#####" for never. A header's lines come once per unit.
 local function read_c()
   local path
-  for text in lines_of(("find '%s/csrc' -name '*.gcno' | LC_ALL=C sort | xargs '%s' -t 2>/dev/null"):format(build, os.getenv "GCOV" or "gcov")) do
+  local list = ("find '%s/csrc' -name '*.gcno' | LC_ALL=C sort"):format(build)
+  for text in lines_of(("%s | xargs '%s' -t 2>/dev/null"):format(list, os.getenv "GCOV" or "gcov")) do
     local count, line, rest = text:match "^%s*([^:]+):%s*(%d+):(.*)$"
     if line == "0" then
       path = rest:match "^Source:(.*)$" or path
