@@ -17,7 +17,7 @@ help:
 	@echo "make check       test, the specs under the address and undefined-behaviour sanitizers, a -O0 build, clang-tidy, dist"
 	@echo "make coverage    the specs, and which lines of C and Lua they run, by folder; fails below FLOOR_C, FLOOR_LUA percent"
 	@echo "make tidy        clang-tidy over the C files; CLANG_TIDY names one"
-	@echo "make format      clang-format over the C files, in place; CLANG_FORMAT names one; format-check only looks"
+	@echo "make format      clang-format over the C files, in place (version 14; CLANG_FORMAT names one); format-check only looks"
 	@echo "make valgrind    the specs under valgrind; without those of real models"
 	@echo "make arm         specs under an ARM Lua run by qemu (gcc-aarch64-linux-gnu, qemu-user); CPU names one that qemu knows"
 	@echo "make doc         docs/reference.md from types/ane.lua; says which functions have no description"
@@ -84,7 +84,7 @@ $(BUILD)/%.tidy: %.c $(BUILD)/%.o .clang-tidy
 
 # .clang-format is written for version 14, Debian 12's; others break lines elsewhere.
 CLANG_FORMAT ?= $(firstword $(foreach p,clang-format-14 clang-format,$(shell $(p) --version 2>/dev/null | grep -q 'version 14\.' && echo $(p))))
-FORMATTED = $(shell find csrc bench -name '*.[chm]' | LC_ALL=C sort)
+FORMATTED = $(shell find csrc bench -name '*.[ch]' | LC_ALL=C sort)
 NEED_FORMAT = test -n "$(CLANG_FORMAT)" || { echo "clang-format 14 is not installed" >&2; exit 3; }
 format-check:
 	@$(NEED_FORMAT)

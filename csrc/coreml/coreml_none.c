@@ -27,8 +27,7 @@ void ane_coreml_states_destroy(ANE_UNUSED struct ane_coreml_states *s) {}
 int32_t ane_coreml_states_count(ANE_UNUSED const struct ane_coreml_states *s) { return 0; }
 const char *ane_coreml_states_name(ANE_UNUSED const struct ane_coreml_states *s, ANE_UNUSED int32_t i) { return NULL; }
 ane_status ane_coreml_states_read(ANE_UNUSED const struct ane_coreml_states *s, ANE_UNUSED int32_t i,
-                                  ANE_UNUSED struct ane_dyn_memory *memory, ANE_UNUSED struct ane_dyn *t,
-                                  struct ane_error *err) {
+                                  ANE_UNUSED struct ane_dyn_memory *memory, ANE_UNUSED struct ane_dyn *t, struct ane_error *err) {
   return none(err);
 }
 ane_status ane_coreml_states_write(ANE_UNUSED struct ane_coreml_states *s, ANE_UNUSED int32_t i,
