@@ -1,19 +1,20 @@
-/* Liveness to offsets: every activation gets a place in one arena so that two values share memory only if they never
- * live at the same time. Values are sized for the largest chunk, or for a block of out_rows positions. Greedy: in order of
- * size, largest first, each at the lowest offset where nothing that lives with it stands (Pisarchyk and Lee 2020,
- * "Efficient Memory Management for Deep Neural Net Inference", greedy by size). */
-#include "exec/exec_internal.h"
+/* Liveness to offsets. Every activation gets a slot in one arena; two values share memory only if they never live at the same
+ * time. A value is sized for the largest chunk, or for a block of output rows. Greedy by size: the largest value first, each at
+ * the lowest offset that no value of an overlapping lifetime uses (Pisarchyk and Lee 2020, "Efficient Memory Management for
+ * Deep Neural Net Inference"). */
+#include "base/alloc.h"
+#include "exec/planner.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct life {
-  int32_t value, first, last; /* node indices: made at first, last used at last */
+struct lifetime {
+  int32_t value, first, last; /* first, last: indices of the nodes that make it and that use it last */
   size_t size, offset;
 };
 
 static int by_size(const void *a, const void *b) {
-  const struct life *x = a, *y = b;
+  const struct lifetime *x = a, *y = b;
   if (x->size != y->size) return x->size < y->size ? 1 : -1;
   return x->value - y->value;
 }
@@ -28,21 +29,21 @@ static int32_t last_use(const struct ane_graph *g, int32_t value, int32_t made) 
   return last;
 }
 
-/* The tail runs after the whole body, once for each block of out_rows positions: what it makes or reads lives to the end,
- * from the first tail node on at the latest. */
+/* The tail runs after the whole body, once per block of output rows. What it makes or reads lives to the end, from the first
+ * tail node on at the latest. */
 static int32_t first_tail(const struct ane_graph *g) {
   int32_t i = 0;
   while (i < g->n_nodes && g->values[g->nodes[i].outputs[0]].shape.dim[2] != ANE_DIM_OUT_ROWS) i++;
   return i;
 }
 
-/* Lowest offset at which `l` fits beside the placed ones that live with it. */
-static size_t lowest(const struct life *placed, int32_t n, const struct life *l) {
+/* Lowest offset at which `l` overlaps no placed value of an overlapping lifetime. */
+static size_t lowest(const struct lifetime *placed, int32_t n, const struct lifetime *l) {
   size_t at = 0;
   for (bool moved = true; moved;) {
     moved = false;
     for (int32_t i = 0; i < n; i++) {
-      const struct life *o = &placed[i];
+      const struct lifetime *o = &placed[i];
       bool together = o->first <= l->last && l->first <= o->last;
       if (together && at < o->offset + o->size && o->offset < at + l->size) {
         at = o->offset + o->size;
@@ -56,31 +57,31 @@ static size_t lowest(const struct life *placed, int32_t n, const struct life *l)
 ane_status memplan(struct planner *pl, size_t *bytes, struct ane_error *err) {
   const struct ane_graph *g = pl->g;
   struct ane_program *p = pl->p;
-  struct life *lives = ane_calloc((size_t)g->n_values + 1, sizeof *lives);
+  struct lifetime *lives = ane_calloc((size_t)g->n_values + 1, sizeof *lives);
   if (!lives) return ane_fail(err, ANE_NOMEM, "no memory to plan %d values", g->n_values);
   int32_t n = 0, tail = first_tail(g);
   for (int32_t v = 0; v < g->n_values; v++) {
     const struct ane_value *val = &g->values[v];
     if (val->kind != ANE_VALUE_RESULT || val->node == ANE_NONE) continue;
-    struct place *pc = &p->places[v];
-    pc->channels = val->shape.dim[1];
-    if (!(pc->name = ane_arena_strndup(&p->arena, val->name, strlen(val->name)))) {
+    struct slot *slot = &p->slots[v];
+    slot->channels = val->shape.dim[1];
+    if (!(slot->name = ane_arena_strndup(&p->arena, val->name, strlen(val->name)))) {
       ane_free(lives);
       return ane_fail(err, ANE_NOMEM, "no memory for the program");
     }
-    pc->tail = val->shape.dim[2] == ANE_DIM_OUT_ROWS;
-    if (pc->result) continue;
-    int64_t cols = pc->tail ? ANE_MIN((int64_t)OUT_ROWS_BLOCK, p->o.chunk) : p->o.chunk;
-    int32_t last = pc->tail ? g->n_nodes : last_use(g, v, val->node);
+    slot->tail = val->shape.dim[2] == ANE_DIM_OUT_ROWS;
+    if (slot->result) continue;
+    int64_t tokens = slot->tail ? ANE_MIN((int64_t)OUT_ROWS_BLOCK, p->o.chunk) : p->o.chunk;
+    int32_t last = slot->tail ? g->n_nodes : last_use(g, v, val->node);
     if (last >= tail) last = g->n_nodes;
-    lives[n++] = (struct life){v, pc->tail ? ANE_MIN(tail, val->node) : val->node, last,
-                               ane_align_up((size_t)(pc->channels * cols) * sizeof(float), 64), 0};
+    lives[n++] = (struct lifetime){v, slot->tail ? ANE_MIN(tail, val->node) : val->node, last,
+                                   ane_align_up((size_t)(slot->channels * tokens) * sizeof(float), 64), 0};
   }
   qsort(lives, (size_t)n, sizeof *lives, by_size);
   *bytes = 0;
   for (int32_t i = 0; i < n; i++) {
     lives[i].offset = lowest(lives, i, &lives[i]);
-    p->places[lives[i].value].offset = lives[i].offset;
+    p->slots[lives[i].value].offset = lives[i].offset;
     *bytes = ANE_MAX(*bytes, lives[i].offset + lives[i].size);
   }
   ane_free(lives);

@@ -1,11 +1,13 @@
-/* Graph to program: a step for every node, places for every value, scratch for every thread. */
-#include "exec/exec_internal.h"
+/* Graph to program: a step for every node, a slot for every value, scratch for every thread. */
+#include "base/alloc.h"
+#include "exec/planner.h"
+#include "exec/thread_ctx.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Which builder makes the step of an op. An op without one cannot run here. */
+/* The builder of each op's step. NULL: the op cannot run here. */
 static const plan_fn planners[ANE_OP_COUNT] = {
     [ANE_OP_EMBED] = plan_embed,
     [ANE_OP_GATHER] = plan_embed,
@@ -36,7 +38,7 @@ static const plan_fn planners[ANE_OP_COUNT] = {
 
 static ane_status no_memory(struct ane_error *err) { return ane_fail(err, ANE_NOMEM, "no memory for the program"); }
 
-const struct place *planner_place(struct planner *pl, int32_t value) { return value == ANE_NONE ? NULL : &pl->p->places[value]; }
+const struct slot *planner_slot(struct planner *pl, int32_t value) { return value == ANE_NONE ? NULL : &pl->p->slots[value]; }
 
 ane_status planner_act(const struct ane_kernels *k, const char *name, act_fn *act, struct ane_error *err) {
   *act = strcmp(name, "silu") == 0        ? k->silu
@@ -65,7 +67,7 @@ ane_status planner_vector(struct planner *pl, int32_t value, float offset, const
   return ANE_OK;
 }
 
-ane_status planner_matrix(struct planner *pl, int32_t value, const struct place *input, const struct matrix **out,
+ane_status planner_matrix(struct planner *pl, int32_t value, const struct slot *input, const struct matrix **out,
                           struct ane_error *err) {
   struct ane_program *p = pl->p;
   const struct ane_value *v = &pl->g->values[value];
@@ -84,7 +86,7 @@ ane_status planner_matrix(struct planner *pl, int32_t value, const struct place 
   return ANE_OK;
 }
 
-/* The inputs of a run are ids, positions and out_rows columns, each read by the one op that is made for it. */
+/* A run has three inputs: ids, positions and out_rows. Each has one op that may read it. */
 static bool may_read(const struct ane_node *n, int i, const struct ane_value *v) {
   static const struct {
     ane_op op;
@@ -100,15 +102,15 @@ static bool may_read(const struct ane_node *n, int i, const struct ane_value *v)
   return false;
 }
 
-/* What the steps take for granted: activations are made by steps, and what works on positions works on all tokens. */
+/* Checks what steps rely on: steps make all activations, and ops that mix tokens work on all tokens. */
 static ane_status check_node(const struct planner *pl, const struct ane_node *n, struct ane_error *err) {
   for (int i = 0; i < n->n_inputs; i++) {
     if (n->inputs[i] == ANE_NONE) continue;
     const struct ane_value *v = &pl->g->values[n->inputs[i]];
-    if ((v->kind == ANE_VALUE_INPUT && !may_read(n, i, v)) || (v->kind == ANE_VALUE_CONST && v->shape.rank == 4))
-      return ane_fail(err, ANE_UNSUPPORTED,
-                      "%s: a run cannot give it %s; it gives ids to embed, positions to rope_table, out_rows to gather", n->name,
-                      v->name);
+    if (v->kind == ANE_VALUE_INPUT && !may_read(n, i, v))
+      return ane_fail(err, ANE_UNSUPPORTED, "%s: graph input %s can only feed embed, rope_table or gather", n->name, v->name);
+    if (v->kind == ANE_VALUE_CONST && v->shape.rank == 4)
+      return ane_fail(err, ANE_UNSUPPORTED, "%s: constant %s cannot be an activation", n->name, v->name);
     if (ane_op_sees_tokens(n->op) && i == 0 && v->shape.dim[2] != ANE_DIM_TOKENS)
       return ane_fail(err, ANE_UNSUPPORTED, "%s: %s cannot follow gather", n->name, ane_op_info(n->op)->name);
   }
@@ -120,16 +122,16 @@ static ane_status plan_step(struct planner *pl, const struct ane_node *n, struct
   s->name = ane_arena_strndup(&pl->p->arena, n->name, strlen(n->name));
   if (!s->name) return no_memory(err);
   if (!planners[n->op]) return ane_fail(err, ANE_UNSUPPORTED, "%s: the CPU executor has no step for op %s", n->name, s->op->name);
-  for (int i = 0; i < n->n_outputs; i++) s->out[i] = planner_place(pl, n->outputs[i]);
+  for (int i = 0; i < n->n_outputs; i++) s->out[i] = planner_slot(pl, n->outputs[i]);
   ane_status st = check_node(pl, n, err);
   if (st) return st;
   st = planners[n->op](pl, n, s, err);
   return st ? ane_fail_in(err, st, "%s", n->name) : ANE_OK;
 }
 
-/* Which products need care: those whose outputs attention compares or a router chooses by, for there a small error turns into
- * another choice, and those of the results. Between them and these may stand anything but a product. Measured: ANE_WIDE_OVER. */
-static void mark_fine(struct planner *pl) {
+/* Marks precision-critical products: those that give the result, and those that attention compares or a router chooses by, where
+ * a small error becomes another choice. Any op but a product may come between. Measured: kernels.h. */
+static void mark_precise(struct planner *pl) {
   const struct ane_graph *g = pl->g;
   for (int32_t i = 0; i < g->n_results; i++) pl->precise[g->results[i]] = true;
   for (int32_t i = g->n_nodes - 1; i >= 0; i--) {
@@ -147,17 +149,17 @@ static void mark_fine(struct planner *pl) {
   }
 }
 
-/* Steps on all tokens first, then those on out_rows positions; a node of the body never needs the tail. */
+/* Steps on all tokens first, then those on output rows. No node of the body reads the tail. */
 static ane_status plan_steps(struct planner *pl, struct ane_error *err) {
   const struct ane_graph *g = pl->g;
   struct ane_program *p = pl->p;
   p->steps = ane_arena_array(&p->arena, (size_t)g->n_nodes, sizeof *p->steps);
-  p->columns = ane_arena_alloc(&p->arena, sizeof *p->columns);
-  if (!p->steps || !p->columns) return no_memory(err);
+  p->token_lists = ane_arena_alloc(&p->arena, sizeof *p->token_lists);
+  if (!p->steps || !p->token_lists) return no_memory(err);
   for (int tail = 0; tail < 2; tail++) {
     for (int32_t i = 0; i < g->n_nodes; i++) {
       const struct ane_node *n = &g->nodes[i];
-      if (p->places[n->outputs[0]].tail != (tail == 1)) continue;
+      if (p->slots[n->outputs[0]].tail != (tail == 1)) continue;
       ane_status st = plan_step(pl, n, &p->steps[p->n_steps], p->n_steps, err);
       if (st) return st;
       p->n_steps++;
@@ -169,7 +171,7 @@ static ane_status plan_steps(struct planner *pl, struct ane_error *err) {
   return ANE_OK;
 }
 
-/* A state of columns belongs to one node. */
+/* Gives a conv_causal or delay node its ring. A ring belongs to one node. */
 static ane_status plan_ring(struct planner *pl, const struct ane_node *n, struct ane_error *err) {
   struct ane_program *p = pl->p;
   int32_t v = n->inputs[n->op == ANE_OP_DELAY ? 1 : 4];
@@ -178,11 +180,11 @@ static ane_status plan_ring(struct planner *pl, const struct ane_node *n, struct
   pl->ring_of[v] = p->n_rings;
   p->ring_channels[p->n_rings++] = s->shape.dim[1];
   p->ring_taps = ANE_MAX(p->ring_taps, s->shape.dim[2] + 1);
-  p->ring_columns = p->ring_taps - 1 + RING_KEEP;
+  p->ring_length = p->ring_taps - 1 + RING_KEEP;
   return ANE_OK;
 }
 
-/* Layer states in the order in which the graph declares them: K and V come in pairs. */
+/* Numbers layer states in the order of the graph's nodes. K and V come in pairs. */
 static ane_status plan_states(struct planner *pl, struct ane_error *err) {
   const struct ane_graph *g = pl->g;
   struct ane_program *p = pl->p;
@@ -214,8 +216,8 @@ static uint64_t hash_bytes(uint64_t h, const void *data, size_t n) {
   return h;
 }
 
-/* FNV-1a over the text of the graph, the bytes of every weight (of large ones a sample), what is made of them and what
- * they meet: whether a saved state fits. */
+/* FNV-1a over the text of the graph, the bytes of every weight (samples of large ones), their layouts and activation types.
+ * Tells whether a saved state fits. */
 static uint64_t fingerprint(const struct ane_program *p, const struct ane_graph *g, const struct ane_buffer *text) {
   enum { SAMPLES = 64, SAMPLE = 16, WHOLE = 4096 };
   uint64_t h = hash_bytes(0xcbf29ce484222325u, text->data, text->size);
@@ -229,7 +231,7 @@ static uint64_t fingerprint(const struct ane_program *p, const struct ane_graph 
         h = hash_bytes(h, (const uint8_t *)t->data + at, SAMPLE);
   }
   for (int32_t i = 0; i < p->n_matrices; i++) {
-    const ane_layout layout = p->matrices[i].packed.layout; /* the halves of a head are the same numbers */
+    const ane_layout layout = p->matrices[i].packed.layout; /* a split head holds the same numbers */
     const int32_t held[] = {(int32_t)(layout == ANE_LAYOUT_Q8_0_SPLIT ? ANE_LAYOUT_Q8_0 : layout),
                             (int32_t)p->matrices[i].packed.dtype, (int32_t)p->matrices[i].activation_type};
     h = hash_bytes(h, held, sizeof held);
@@ -238,7 +240,7 @@ static uint64_t fingerprint(const struct ane_program *p, const struct ane_graph 
   return hash_bytes(h, options, sizeof options);
 }
 
-/* What re-encoding has left tells forms, and what guided them, apart. */
+/* Adds the errors of re-encoded weights: they tell schemes, and the importance that guided them, apart. */
 static uint64_t fingerprint_packed(const struct ane_program *p) {
   uint64_t h = p->fingerprint;
   for (int32_t i = 0; i < p->n_matrices; i++)
@@ -246,20 +248,20 @@ static uint64_t fingerprint_packed(const struct ane_program *p) {
   return h;
 }
 
-/* Takes `size` bytes, 64-byte aligned, from a running total. */
+/* Adds `size` bytes to a running total, which stays a multiple of 64. Returns where they begin. */
 static size_t reserve(size_t *total, size_t size) {
   size_t at = *total;
   *total += ane_align_up(size, 64);
   return at;
 }
 
-/* Widest things the steps need, to size the shared and the per-thread scratch. */
-struct widest {
+/* The most that a step needs, for the shared scratch and for that of a thread. */
+struct scratch_needs {
   int64_t cols[ANE_ACTIVATION_COUNT], channels, part, temp;
   size_t kernel, shared;
 };
 
-static void widest_of(const struct ane_program *p, struct widest *w) {
+static void scratch_needs_of(const struct ane_program *p, struct scratch_needs *w) {
   for (int32_t i = 0; i < p->n_steps; i++) {
     const struct step *s = &p->steps[i];
     w->kernel = ANE_MAX(w->kernel, s->kernel_bytes);
@@ -280,10 +282,10 @@ static void widest_of(const struct ane_program *p, struct widest *w) {
 }
 
 static ane_status plan_scratch(struct ane_program *p, size_t activations, struct ane_error *err) {
-  struct widest w = {0};
-  widest_of(p, &w);
+  struct scratch_needs w = {0};
+  scratch_needs_of(p, &w);
   int64_t chunk = p->o.chunk, tiles = (p->o.context + ANE_TILE - 1) / ANE_TILE;
-  size_t total = 0, at[ANE_ACTIVATION_COUNT], normed, parts, counters, shares, prefetch, lanes, shared;
+  size_t total = 0, at[ANE_ACTIVATION_COUNT], normed, parts, counters, claimed, prefetch, thread_mem, shared;
   p->activation_bytes = activations;
   reserve(&total, activations);
   for (int a = 0; a < ANE_ACTIVATION_COUNT; a++) {
@@ -297,26 +299,26 @@ static ane_status plan_scratch(struct ane_program *p, size_t activations, struct
   parts = reserve(&total, (size_t)(tiles * w.part) * sizeof(float));
   shared = reserve(&total, w.shared);
   counters = reserve(&total, (size_t)p->n_steps * 2 * sizeof *p->counters);
-  p->share_row = (int64_t)ane_align_up((size_t)p->n_steps, 64 / sizeof *p->shares);
-  shares = reserve(&total, (size_t)(p->share_row * p->o.threads) * sizeof *p->shares);
+  p->claimed_stride = (int64_t)ane_align_up((size_t)p->n_steps, 64 / sizeof *p->claimed);
+  claimed = reserve(&total, (size_t)(p->claimed_stride * p->o.threads) * sizeof *p->claimed);
   prefetch = reserve(&total, (size_t)p->o.threads * sizeof *p->prefetch);
   p->thread_normed = reserve(&p->thread_bytes, (size_t)w.channels * sizeof(float));
   p->temp_rows = 64;
   p->thread_temp = reserve(&p->thread_bytes, (size_t)ANE_MAX(2 * chunk * p->temp_rows, w.temp) * sizeof(float));
   p->thread_kernel = reserve(&p->thread_bytes, w.kernel);
   p->thread_bytes = ane_align_up(p->thread_bytes, 4096);
-  lanes = reserve(&total, p->thread_bytes * (size_t)p->o.threads);
+  thread_mem = reserve(&total, p->thread_bytes * (size_t)p->o.threads);
   p->scratch_bytes = total;
-  p->scratch = ane_pages_alloc(total, false); /* small pages: a short prompt touches, and so clears, little of it */
+  p->scratch = ane_pages_alloc(total, false); /* small pages: a short prompt commits little of it */
   if (!p->scratch) return ane_fail(err, ANE_NOMEM, "no memory for %zu bytes of activations", total);
   for (int a = 0; a < ANE_ACTIVATION_COUNT; a++) p->activations[a] = p->scratch + at[a];
   p->normed = (float *)(void *)(p->scratch + normed);
   p->shared = p->scratch + shared;
   p->parts = (float *)(void *)(p->scratch + parts);
   p->counters = (_Atomic int64_t *)(void *)(p->scratch + counters);
-  p->shares = (_Atomic int64_t *)(void *)(p->scratch + shares);
+  p->claimed = (_Atomic int64_t *)(void *)(p->scratch + claimed);
   p->prefetch = (struct prefetch *)(void *)(p->scratch + prefetch);
-  p->thread_mem = p->scratch + lanes;
+  p->thread_mem = p->scratch + thread_mem;
   p->result_block_bytes = (size_t)p->vocab * OUT_ROWS_BLOCK * sizeof(float);
   p->result_block = ane_pages_alloc(p->result_block_bytes, false);
   return p->result_block ? ANE_OK : no_memory(err);
@@ -326,10 +328,10 @@ static ane_status find_result(struct planner *pl, struct ane_error *err) {
   const struct ane_graph *g = pl->g;
   const struct ane_value *v = &g->values[g->results[0]];
   if (g->n_results != 1 || v->kind != ANE_VALUE_RESULT || v->shape.dim[2] != ANE_DIM_OUT_ROWS)
-    return ane_fail(err, ANE_UNSUPPORTED, "the graph %s gives %d results; the executor takes one, of the output rows", g->name,
+    return ane_fail(err, ANE_UNSUPPORTED, "the graph %s has %d results; the executor takes one, of the output rows", g->name,
                     g->n_results);
-  pl->p->places[g->results[0]].result = true;
-  pl->p->result = &pl->p->places[g->results[0]];
+  pl->p->slots[g->results[0]].result = true;
+  pl->p->result = &pl->p->slots[g->results[0]];
   pl->p->vocab = v->shape.dim[1];
   return ANE_OK;
 }
@@ -337,18 +339,18 @@ static ane_status find_result(struct planner *pl, struct ane_error *err) {
 static ane_status plan_arrays(struct planner *pl, struct ane_error *err) {
   struct ane_program *p = pl->p;
   size_t n = (size_t)pl->g->n_values + 1;
-  p->places = ane_arena_array(&p->arena, n, sizeof *p->places);
-  p->n_places = pl->g->n_values;
+  p->slots = ane_arena_array(&p->arena, n, sizeof *p->slots);
+  p->n_slots = pl->g->n_values;
   p->matrices = ane_arena_array(&p->arena, n, sizeof *p->matrices);
   pl->matrix_of = ane_malloc(n * sizeof *pl->matrix_of);
   pl->kv_of = ane_malloc(n * sizeof *pl->kv_of);
   pl->ring_of = ane_malloc(n * sizeof *pl->ring_of);
   pl->precise = ane_calloc(n, sizeof *pl->precise);
-  if (!p->places || !p->matrices || !pl->matrix_of || !pl->kv_of || !pl->ring_of || !pl->precise) return no_memory(err);
+  if (!p->slots || !p->matrices || !pl->matrix_of || !pl->kv_of || !pl->ring_of || !pl->precise) return no_memory(err);
   memset(pl->ring_of, 0xFF, n * sizeof *pl->ring_of);
   memset(pl->matrix_of, 0xFF, n * sizeof *pl->matrix_of);
   memset(pl->kv_of, 0xFF, n * sizeof *pl->kv_of);
-  mark_fine(pl);
+  mark_precise(pl);
   return ANE_OK;
 }
 
@@ -360,9 +362,9 @@ static ane_status plan_all(struct planner *pl, struct ane_error *err) {
   if ((st = ane_graph_verify(pl->g, err)) || (st = plan_arrays(pl, err)) || (st = find_result(pl, err)) ||
       (st = memplan(pl, &activations, err)) || (st = plan_states(pl, err)) || (st = plan_steps(pl, err)))
     return st;
-  head_plan(p);
-  if ((st = plan_scratch(p, activations, err)) || (st = head_reserve(p, err))) return st;
-  /* Packing calls the caller's progress function, which may close the graph: nothing looks at it from there on. */
+  pruned_head_plan(p);
+  if ((st = plan_scratch(p, activations, err)) || (st = pruned_head_reserve(p, err))) return st;
+  /* Packing calls the caller's progress function, which may destroy the graph: from here on nothing reads it. */
   if (!ane_graph_print(pl->g, &text))
     st = no_memory(err);
   else
@@ -370,14 +372,14 @@ static ane_status plan_all(struct planner *pl, struct ane_error *err) {
   ane_buffer_free(&text);
   if (!st) st = weights_pack(p, err);
   p->fingerprint = fingerprint_packed(p);
-  p->o.rules = NULL; /* the caller's */
+  p->o.rules = NULL; /* borrowed for this call only */
   p->o.n_rules = 0;
   return st;
 }
 
-static ane_status check_weights(struct ane_weights_how how, struct ane_error *err) {
-  if (how.kind == ANE_WEIGHTS_DTYPE && !ane_encoder(how.dtype))
-    return ane_fail(err, ANE_UNSUPPORTED, "weights cannot be encoded as %s", ane_dtype_info(how.dtype)->name);
+static ane_status check_weights(struct ane_weights_encoding encoding, struct ane_error *err) {
+  if (encoding.kind == ANE_WEIGHTS_DTYPE && !ane_encoder(encoding.dtype))
+    return ane_fail(err, ANE_UNSUPPORTED, "weights cannot be encoded as %s", ane_dtype_info(encoding.dtype)->name);
   return ANE_OK;
 }
 
@@ -386,9 +388,10 @@ static ane_status check_options(const struct ane_program_options *o, struct ane_
     return ane_fail(err, ANE_UNSUPPORTED, "ISA level %s is not available on this machine", ane_isa_name(o->isa));
   if (o->context < 1 || o->context > INT32_MAX)
     return ane_fail(err, ANE_INVALID, "context is %" PRId64 ", not in 1 .. %d", o->context, INT32_MAX);
-  if (o->chunk < 1 || o->chunk > MAX_CHUNK) return ane_fail(err, ANE_INVALID, "chunk is %" PRId64 ", not in 1 .. 4096", o->chunk);
+  if (o->chunk < 1 || o->chunk > MAX_CHUNK)
+    return ane_fail(err, ANE_INVALID, "chunk is %" PRId64 ", not in 1 .. %d", o->chunk, MAX_CHUNK);
   ane_status st = check_weights(o->weights, err);
-  for (int32_t i = 0; !st && i < o->n_rules; i++) st = check_weights(o->rules[i].how, err);
+  for (int32_t i = 0; !st && i < o->n_rules; i++) st = check_weights(o->rules[i].encoding, err);
   return st;
 }
 
@@ -421,9 +424,9 @@ void ane_program_destroy(struct ane_program *p) {
   ane_pool_destroy(p->pool);
   if (p->slab) ane_pages_free(p->slab, ANE_MAX(p->slab_bytes, (size_t)64));
   if (p->scratch) ane_pages_free(p->scratch, p->scratch_bytes);
-  head_free(p);
+  pruned_head_free(p);
   if (p->result_block) ane_pages_free(p->result_block, p->result_block_bytes);
-  ane_free(p->side);
+  ane_free(p->aux);
   ane_free(p->profile);
   ane_arena_free(&p->arena);
   ane_free(p);
@@ -447,16 +450,16 @@ struct ane_program_info ane_program_info(const struct ane_program *p) {
                                .scratch_bytes = p->scratch_bytes + p->result_block_bytes,
                                .n_matrices = p->n_matrices,
                                .n_steps = p->n_steps,
-                               .switch_at = p->switch_at};
+                               .long_rope_after = p->long_rope_after};
   for (int32_t l = 0; l < p->n_kv; l++) i.kv_bytes_per_token += (uint64_t)(p->kv[l].heads * p->kv[l].head_dim) * 4;
   return i;
 }
 
 const char *ane_program_value(const struct ane_program *p, int32_t i, int64_t *channels) {
-  for (int32_t v = 0; v < p->n_places; v++) {
-    if (!p->places[v].name || i-- > 0) continue;
-    if (channels) *channels = p->places[v].channels;
-    return p->places[v].name;
+  for (int32_t v = 0; v < p->n_slots; v++) {
+    if (!p->slots[v].name || i-- > 0) continue;
+    if (channels) *channels = p->slots[v].channels;
+    return p->slots[v].name;
   }
   return NULL;
 }
@@ -473,7 +476,7 @@ struct ane_matrix_info ane_program_matrix(const struct ane_program *p, int32_t i
                                   .dtype = w->dtype,
                                   .stored = m->stored.dtype,
                                   .input = m->input,
-                                  .weights = m->coded ? ane_weight_spec_name(m->spec) : NULL,
+                                  .weights = m->by_scheme ? ane_weight_spec_name(m->spec) : NULL,
                                   .rows = w->rows,
                                   .cols = w->cols,
                                   .bytes = bytes,

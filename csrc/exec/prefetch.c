@@ -1,13 +1,13 @@
-/* What a thread asks memory for while it waits for the others: the first weights of its share of the next product, for one
- * token. Such products wait for memory, which would rest at every meeting and in every small step. */
-#include "exec/exec_internal.h"
+/* Prefetches weights while a thread waits at a barrier: those of the thread's first tasks in the next product. Only for single
+ * tokens. Their products are bound by memory, which would be idle at every barrier and in every small step. */
+#include "exec/thread_ctx.h"
 
-enum { STEPS_ON = 3, LINE = 64, LINES_A_CALL = 4 };
+enum { LOOKAHEAD_STEPS = 3, LINE = 64, LINES_PER_CALL = 4 };
 
 void prefetch_begin(struct prefetch *a, const struct thread_ctx *tc, int32_t step) {
   a->at = a->n = 0;
-  if (tc->cols != 1) return;
-  for (int32_t i = step + 1; a->n == 0 && i < ANE_MIN(step + 1 + STEPS_ON, tc->p->n_steps); i++)
+  if (tc->tokens != 1) return;
+  for (int32_t i = step + 1; a->n == 0 && i < ANE_MIN(step + 1 + LOOKAHEAD_STEPS, tc->p->n_steps); i++)
     if (tc->p->steps[i].prefetch) tc->p->steps[i].prefetch(tc, &tc->p->steps[i], a);
 }
 
@@ -20,7 +20,7 @@ void prefetch_add(struct prefetch *a, const uint8_t *data, size_t bytes) {
 bool prefetch_more(struct prefetch *a) {
   if (a->at == a->n) return false;
   const uint8_t *p = a->part[a->at].data, *end = a->part[a->at].end;
-  for (int i = 0; i < LINES_A_CALL && p < end; i++, p += LINE) __builtin_prefetch(p, 0, 2);
+  for (int i = 0; i < LINES_PER_CALL && p < end; i++, p += LINE) __builtin_prefetch(p, 0, 2);
   a->part[a->at].data = p;
   a->at += p >= end;
   return true;

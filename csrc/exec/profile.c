@@ -1,5 +1,6 @@
-/* Where the time of runs goes, step by step, beside what each step must read and compute. */
-#include "exec/exec_internal.h"
+/* Time of each step over runs, with the bytes that it must read and the operations that it must do. */
+#include "base/alloc.h"
+#include "exec/program_internal.h"
 
 ane_status ane_program_profile(struct ane_program *p, bool on, struct ane_error *err) {
   ane_free(p->profile);

@@ -1,27 +1,28 @@
-/* The best id of one token without reading the whole head, which is held in two halves (Q8_0_SPLIT): bounds from the upper halves
- * of its codes say which rows can still hold the best product; of those the lower halves are read, and what can win then is
- * multiplied by the same kernel as ever, so that id and logit are those of the full product to the bit (NaN included: a bound
- * that is no number rules nothing out).
+/* Finds the best id of one token without reading the whole head. The head is in the split layout (Q8_0_SPLIT). The high nibbles
+ * of its codes give an upper bound for each row's product. Rows whose bound is too low are pruned. Of the others the low nibbles
+ * are read for a closer bound, and what remains is multiplied by the usual kernel. So id and logit equal those of the whole
+ * product to the bit. NaN included: a bound that is NaN prunes nothing.
  *
- * All threads bound; each multiplies the group with its highest bound; they meet; the best of these products then rules out
- * nearly all the others. Where the data leaves too many, token after token, the search is not worth it: it rests for some tokens.
+ * All threads compute bounds. Each multiplies the group with its highest bound. After a barrier the best of these products
+ * prunes nearly all other rows. Where too many rows remain, token after token, pruning pauses for some tokens.
  */
-#include "exec/exec_internal.h"
+#include "base/alloc.h"
+#include "exec/thread_ctx.h"
 
 #include <math.h>
 
-/* A head of fewer bytes is not worth the search: 30 MB lose 4 to 9 % of a token's time, 38 and 53 MB gain 3 to 7, 69 MB 10. */
-enum { PRUNED_FROM = 48 * 1000 * 1000 };
-enum { BOUNDS_A_TURN = 8, SCANS_A_TURN = 64, REST_FIRST = 16, REST_MOST = 512 };
+/* A smaller head is not pruned. Measured: 30 MB loses 4 to 9 % of a token's time, 38 and 53 MB gain 3 to 7 %, 69 MB 10 %. */
+enum { PRUNED_FROM_BYTES = 48 * 1000 * 1000 };
+enum { BOUND_GROUPS_PER_TASK = 8, SCAN_GROUPS_PER_TASK = 64, FIRST_PAUSE = 16, LONGEST_PAUSE = 512 };
 
-/* What a thread found so far. */
-struct found {
-  _Alignas(64) float value, first; /* first: of the first group; the others read it once all have met */
+/* The best row that a thread has found. */
+struct candidate {
+  _Alignas(64) float value, first; /* first: best of the first group; other threads read it after the barrier */
   int32_t id;
-  int64_t group, finished, rows; /* the group with the highest bound; groups multiplied; rows whose lower halves were read */
+  int64_t group, finished, rows; /* the group with the highest bound; groups multiplied; rows whose low nibbles were read */
 };
 
-/* A head that is one Q8_0 matrix and gives the result itself. */
+/* The head's matrix, if it is one Q8_0 matrix whose product is the result; else NULL. */
 static const struct matrix *head_matrix(const struct ane_program *p) {
   const struct step *s = &p->steps[p->n_steps - 1];
   if (p->n_steps - p->n_body < 1 || s->op != ane_op_info(ANE_OP_LINEAR) || s->linear.count != 1 || !s->out[0] ||
@@ -36,58 +37,58 @@ static const struct matrix *head_matrix(const struct ane_program *p) {
 
 static bool worth_pruning(const struct ane_program *p, const struct ane_packed *w) {
   if (p->o.head != ANE_HEAD_AUTO) return p->o.head == ANE_HEAD_PRUNED;
-  return (uint64_t)w->groups * w->group_bytes >= PRUNED_FROM;
+  return (uint64_t)w->groups * w->group_bytes >= PRUNED_FROM_BYTES;
 }
 
-/* Bytes of a row's lower half and its scales. */
+/* Bytes of a row's low nibbles and scales. */
 static uint64_t row_bytes(const struct ane_packed *w) { return (uint64_t)w->cols / ANE_BLOCK * 18; }
 
-void head_plan(struct ane_program *p) {
+void pruned_head_plan(struct ane_program *p) {
   const struct matrix *m = head_matrix(p);
   if (!m || !worth_pruning(p, &m->packed)) return;
   struct ane_packed *w = &p->matrices[m - p->matrices].packed;
   struct step *s = &p->steps[p->n_steps - 1];
   int64_t nb = w->cols / ANE_BLOCK, in_floats = (int64_t)(sizeof(struct ane_bound_block) / sizeof(float)) * nb;
-  struct ane_packed halves = *w;
-  halves.layout = ANE_LAYOUT_Q8_0_SPLIT;
-  if (w->rows > INT32_MAX || !ane_layout_group_bytes(halves.layout, w->cols, &halves.group_bytes)) return;
-  *w = halves;
+  struct ane_packed split = *w;
+  split.layout = ANE_LAYOUT_Q8_0_SPLIT;
+  if (w->rows > INT32_MAX || !ane_layout_group_bytes(split.layout, w->cols, &split.group_bytes)) return;
+  *w = split;
   s->temp_floats = ANE_MAX(s->temp_floats, in_floats + ANE_GROUP);
-  p->head.matrix = w;
-  p->head.share = 0.6f;
+  p->pruned_head.matrix = w;
+  p->pruned_head.share = 0.6f;
 }
 
-ane_status head_reserve(struct ane_program *p, struct ane_error *err) {
-  struct head *h = &p->head;
+ane_status pruned_head_reserve(struct ane_program *p, struct ane_error *err) {
+  struct pruned_head *h = &p->pruned_head;
   if (!h->matrix) return ANE_OK;
   h->bounds = ane_calloc((size_t)h->matrix->groups * ANE_GROUP, 2 * sizeof *h->bounds);
-  h->found = ane_arena_array(&p->arena, (size_t)p->o.threads + 1, sizeof *h->found);
-  if (!h->bounds || !h->found) return ane_fail(err, ANE_NOMEM, "no memory to bound the head");
+  h->candidates = ane_arena_array(&p->arena, (size_t)p->o.threads + 1, sizeof *h->candidates);
+  if (!h->bounds || !h->candidates) return ane_fail(err, ANE_NOMEM, "no memory to bound the head");
   h->bases = h->bounds + h->matrix->groups * ANE_GROUP;
-  h->found = (struct found *)ane_align_up((uintptr_t)h->found, _Alignof(struct found));
+  h->candidates = (struct candidate *)ane_align_up((uintptr_t)h->candidates, _Alignof(struct candidate));
   return ANE_OK;
 }
 
-void head_free(struct ane_program *p) { ane_free(p->head.bounds); }
+void pruned_head_free(struct ane_program *p) { ane_free(p->pruned_head.bounds); }
 
-/* Of the whole product: upper halves and scales, and lower halves. */
+/* Bytes that the whole product reads: high nibbles and scales, and low nibbles. */
 static uint64_t whole_bytes(const struct ane_packed *w) { return (uint64_t)w->groups * (w->group_bytes + 8 * (uint64_t)w->cols); }
 
 struct ane_head_stats ane_program_head(const struct ane_program *p) {
-  const struct ane_packed *w = p->head.matrix;
-  return (struct ane_head_stats){p->head.pruned, p->head.read, w ? whole_bytes(w) : 0};
+  const struct ane_packed *w = p->pruned_head.matrix;
+  return (struct ane_head_stats){p->pruned_head.pruned, p->pruned_head.read, w ? whole_bytes(w) : 0};
 }
 
-bool head_prunes(struct ane_program *p, const struct run *r) {
-  if (!p->head.matrix || r->results || r->tap || r->n_out_rows != 1) return false;
-  if (p->head.rest == 0) return true;
-  p->head.rest--;
+bool pruned_head_applies(struct ane_program *p, const struct run *r) {
+  if (!p->pruned_head.matrix || r->results || r->tap || r->n_out_rows != 1) return false;
+  if (p->pruned_head.pause == 0) return true;
+  p->pruned_head.pause--;
   return false;
 }
 
-/* Products of group g; a better one is kept. Lowest id where equal. */
-static void finish_group(const struct thread_ctx *tc, const struct ane_activations *x, int64_t g, struct found *f) {
-  const struct ane_packed *w = tc->p->head.matrix;
+/* Multiplies group g and keeps its best row if that is better; of equal products the lowest id. */
+static void finish_group(const struct thread_ctx *tc, const struct ane_activations *x, int64_t g, struct candidate *f) {
+  const struct ane_packed *w = tc->p->pruned_head.matrix;
   float y[ANE_GROUP];
   tc->k->matmul[w->layout][ANE_ACTIVATION_I8](w, x, g, g + 1, (float *)((uintptr_t)y - (uintptr_t)(g * ANE_GROUP) * sizeof *y),
                                               w->rows, tc->mem + tc->p->thread_kernel);
@@ -99,17 +100,19 @@ static void finish_group(const struct thread_ctx *tc, const struct ane_activatio
   f->finished++;
 }
 
-static int64_t bound_turns(const struct head *h) { return (int64_t)ane_div_up((size_t)h->matrix->groups, BOUNDS_A_TURN); }
+static int64_t bound_tasks(const struct pruned_head *h) {
+  return (int64_t)ane_div_up((size_t)h->matrix->groups, BOUND_GROUPS_PER_TASK);
+}
 
-/* Bounds of a share of the groups. */
+/* Computes bounds of the groups that the thread claims. */
 static void bound_groups(struct thread_ctx *tc, const struct step *s, const struct ane_activations *x,
-                         const struct ane_bound_block *blocks, struct found *f) {
-  struct head *h = &tc->p->head;
+                         const struct ane_bound_block *blocks, struct candidate *f) {
+  struct pruned_head *h = &tc->p->pruned_head;
   const struct ane_packed *w = h->matrix;
   float highest = -INFINITY;
-  int away = 0;
-  for (int64_t i; (i = thread_claim(tc, s, bound_turns(h), &away)) >= 0;) {
-    int64_t g0 = i * BOUNDS_A_TURN, g1 = ANE_MIN(g0 + BOUNDS_A_TURN, w->groups);
+  int stolen = 0;
+  for (int64_t i; (i = thread_claim(tc, s, bound_tasks(h), &stolen)) >= 0;) {
+    int64_t g0 = i * BOUND_GROUPS_PER_TASK, g1 = ANE_MIN(g0 + BOUND_GROUPS_PER_TASK, w->groups);
     tc->k->upper_bound(w, x, blocks, g0, g1, h->bounds, h->bases);
     float best;
     int64_t at = tc->k->argmax(h->bounds + g0 * ANE_GROUP, (g1 - g0) * ANE_GROUP, &best);
@@ -117,22 +120,22 @@ static void bound_groups(struct thread_ctx *tc, const struct step *s, const stru
   }
 }
 
-void head_prefetch(const struct thread_ctx *tc, const struct step *s, struct prefetch *a) {
-  const struct ane_packed *w = tc->p->head.matrix;
+void pruned_head_prefetch(const struct thread_ctx *tc, const struct step *s, struct prefetch *a) {
+  const struct ane_packed *w = tc->p->pruned_head.matrix;
   int64_t from, to;
   (void)s;
-  ane_split(bound_turns(&tc->p->head), tc->thread, tc->threads, &from, &to);
-  if (from < to) prefetch_add(a, w->data + (size_t)(from * BOUNDS_A_TURN) * w->group_bytes, PREFETCH_BYTES);
+  ane_split(bound_tasks(&tc->p->pruned_head), tc->thread, tc->threads, &from, &to);
+  if (from < to) prefetch_add(a, w->data + (size_t)(from * BOUND_GROUPS_PER_TASK) * w->group_bytes, PREFETCH_BYTES);
 }
 
 static bool can_win(const float *bounds, float best) {
-  int below = 0; /* a sum, since that is compiled to vectors */
+  int below = 0; /* a sum: compilers vectorise it */
   for (int i = 0; i < ANE_GROUP; i++) below += bounds[i] < best;
   return below < ANE_GROUP;
 }
 
-/* Those rows of groups [g0, g1) whose bounds do not rule them out. */
-static int rows_left(const struct head *h, int64_t g0, int64_t g1, float best, int32_t *rows) {
+/* Rows of groups [g0, g1) that their bounds do not prune. */
+static int rows_left(const struct pruned_head *h, int64_t g0, int64_t g1, float best, int32_t *rows) {
   int n = 0;
   for (int64_t g = g0; g < g1; g++) {
     const float *bounds = h->bounds + g * ANE_GROUP;
@@ -146,14 +149,14 @@ static int rows_left(const struct head *h, int64_t g0, int64_t g1, float best, i
   return n;
 }
 
-/* Products of those groups of a share that may hold the best. */
+/* Multiplies the groups that may hold the best row. */
 static void scan_groups(struct thread_ctx *tc, const struct step *s, const struct ane_activations *x,
-                        const struct ane_bound_block *blocks, struct found *f, float best) {
-  const struct head *h = &tc->p->head;
-  int32_t rows[SCANS_A_TURN * ANE_GROUP + 1];
-  float bounds[SCANS_A_TURN * ANE_GROUP];
-  for (int64_t g0; (g0 = thread_next(tc, s, 1) * SCANS_A_TURN) < h->matrix->groups;) {
-    int n = rows_left(h, g0, ANE_MIN(g0 + SCANS_A_TURN, h->matrix->groups), ANE_MAX(best, f->value), rows);
+                        const struct ane_bound_block *blocks, struct candidate *f, float best) {
+  const struct pruned_head *h = &tc->p->pruned_head;
+  int32_t rows[SCAN_GROUPS_PER_TASK * ANE_GROUP + 1];
+  float bounds[SCAN_GROUPS_PER_TASK * ANE_GROUP];
+  for (int64_t g0; (g0 = thread_next(tc, s, 1) * SCAN_GROUPS_PER_TASK) < h->matrix->groups;) {
+    int n = rows_left(h, g0, ANE_MIN(g0 + SCAN_GROUPS_PER_TASK, h->matrix->groups), ANE_MAX(best, f->value), rows);
     if (n == 0) continue;
     tc->k->row_bound(h->matrix, x, blocks, rows, n, h->bases, bounds);
     f->rows += n;
@@ -166,28 +169,28 @@ static void scan_groups(struct thread_ctx *tc, const struct step *s, const struc
   }
 }
 
-/* One thread: the best of all, and whether the next token is searched as well. */
-static void conclude(const struct thread_ctx *tc) {
-  struct head *h = &tc->p->head;
-  struct found best = {.value = -INFINITY, .id = -1};
+/* Chooses the best of all candidates, and whether the next token's head is pruned as well. One thread. */
+static void choose_best(const struct thread_ctx *tc) {
+  struct pruned_head *h = &tc->p->pruned_head;
+  struct candidate best = {.value = -INFINITY, .id = -1};
   uint64_t read = (uint64_t)h->matrix->groups * h->matrix->group_bytes;
   for (int i = 0; i < tc->threads; i++) {
-    const struct found *f = &h->found[i];
+    const struct candidate *f = &h->candidates[i];
     if (f->id >= 0 && (f->value > best.value || (f->value == best.value && (best.id < 0 || f->id < best.id)))) best = *f;
     read +=
         (uint64_t)f->finished * (whole_bytes(h->matrix) / (uint64_t)h->matrix->groups) + (uint64_t)f->rows * row_bytes(h->matrix);
   }
   tc->r->best[0] = ANE_MAX(best.id, 0);
   tc->r->best_logit[0] = best.value;
-  /* A half as much again for what does not lie one behind the other. */
+  /* Reads that are not consecutive cost half as much again. */
   float share =
       (1.5f * (float)read - 0.5f * (float)((uint64_t)h->matrix->groups * h->matrix->group_bytes)) / (float)whole_bytes(h->matrix);
   h->share += (share - h->share) * 0.25f;
   if (h->share > 0.9f) {
-    h->rest = h->rests = h->rests ? ANE_MIN(2 * h->rests, REST_MOST) : REST_FIRST;
-    h->share = 0.85f; /* the next search alone decides */
+    h->pause = h->last_pause = h->last_pause ? ANE_MIN(2 * h->last_pause, LONGEST_PAUSE) : FIRST_PAUSE;
+    h->share = 0.85f; /* the next pruned token alone decides */
   } else if (share < 0.9f) {
-    h->rests = 0;
+    h->last_pause = 0;
   }
   h->read += read;
   h->pruned++;
@@ -197,12 +200,12 @@ static void conclude(const struct thread_ctx *tc) {
   row->ops += 2.0 * (double)h->matrix->rows * (double)h->matrix->cols;
 }
 
-void head_run_pruned(struct thread_ctx *tc) {
-  struct head *h = &tc->p->head;
+void pruned_head_run(struct thread_ctx *tc) {
+  struct pruned_head *h = &tc->p->pruned_head;
   const struct step *s = &tc->p->steps[tc->p->n_steps - 1];
-  struct found *f = &h->found[tc->thread];
+  struct candidate *f = &h->candidates[tc->thread];
   struct prepared in;
-  *f = (struct found){.value = -INFINITY, .id = -1, .group = -1};
+  *f = (struct candidate){.value = -INFINITY, .id = -1, .group = -1};
   linear_prepare_alone(tc, s, &in);
   const struct ane_activations *x = &in.a[ANE_ACTIVATION_I8];
   struct ane_bound_block *blocks = (struct ane_bound_block *)(void *)(tc->mem + tc->p->thread_temp);
@@ -212,8 +215,8 @@ void head_run_pruned(struct thread_ctx *tc) {
   f->first = f->value;
   thread_barrier(tc);
   float best = -INFINITY;
-  for (int i = 0; i < tc->threads; i++) best = ANE_MAX(best, h->found[i].first);
+  for (int i = 0; i < tc->threads; i++) best = ANE_MAX(best, h->candidates[i].first);
   scan_groups(tc, s, x, blocks, f, best);
   thread_barrier(tc);
-  if (tc->thread == 0) conclude(tc);
+  if (tc->thread == 0) choose_best(tc);
 }

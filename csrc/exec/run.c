@@ -1,13 +1,15 @@
-/* The step loop. The threads that are there do a step together and meet after it. */
-#include "exec/exec_internal.h"
+/* Active threads run each step, then synchronise. */
+#include "base/alloc.h"
+#include "exec/session_internal.h"
+#include "exec/thread_ctx.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-/* Steps of the pool: the body, then for each block of out_rows rows the rest of the program and what looks for the best ids:
- * find_best, or head_run_pruned, which takes the place of the last step of the program. */
+/* Steps of the pool: the body, then for each block of output rows the tail and find_best. In a run with a pruned head,
+ * pruned_head_run replaces both the program's last step and find_best. */
 
-/* The program step that a step of the pool is; the number of steps: find_best. */
+/* The program step of pool step `at`; n_steps stands for find_best. */
 static int32_t step_of(const struct run *r, int64_t at) {
   const struct ane_program *p = r->p;
   return (int32_t)(at < p->n_body ? at : p->n_body + (at - p->n_body) % r->tail);
@@ -15,17 +17,18 @@ static int32_t step_of(const struct run *r, int64_t at) {
 
 static bool is_pruned(const struct run *r, int32_t step) { return r->pruned && step == r->p->n_steps - 1; }
 
-/* Clears the counters of a step that all threads have left. */
+/* Clears the counters of a step that all threads have finished. */
 static void reset_counters(const struct run *r, int64_t at) {
   struct ane_program *p = r->p;
   int32_t step = step_of(r, at);
   if (step == p->n_steps) return;
-  for (int t = 0; t < p->o.threads; t++) atomic_store_explicit(&p->shares[t * p->share_row + step], 0, memory_order_relaxed);
+  for (int t = 0; t < p->o.threads; t++)
+    atomic_store_explicit(&p->claimed[t * p->claimed_stride + step], 0, memory_order_relaxed);
   atomic_store_explicit(&p->counters[2 * step], 0, memory_order_relaxed);
   atomic_store_explicit(&p->counters[2 * step + 1], 0, memory_order_relaxed);
 }
 
-/* Ends the row that goes on and begins another; -1: none. */
+/* Ends the current profile row and begins row `step`; -1: none. */
 static void profile_next(struct run *r, int32_t step) {
   double now = ane_clock();
   if (r->profiled >= 0) profile_step(r->p, r->profiled, r->profiled_from, now);
@@ -33,7 +36,7 @@ static void profile_next(struct run *r, int32_t step) {
   r->profiled_from = now;
 }
 
-/* What one thread does between two steps. */
+/* Thread 0 calls it before each step. */
 static void between_steps(struct run *r, int64_t at) {
   if (at > 0) reset_counters(r, at - 1);
   if (r->p->profile) profile_next(r, step_of(r, at));
@@ -42,11 +45,11 @@ static void between_steps(struct run *r, int64_t at) {
 static void tap_step(const struct thread_ctx *tc, const struct step *s) {
   thread_barrier(tc);
   for (int i = 0; tc->thread == 0 && i < MAX_LINEAR && s->out[i]; i++)
-    tc->r->tap(tc->r->tap_arg, s->out[i]->name, thread_data(tc, s->out[i]), s->out[i]->tail ? tc->first_out_row : 0, tc->cols,
+    tc->r->tap(tc->r->tap_arg, s->out[i]->name, thread_data(tc, s->out[i]), s->out[i]->tail ? tc->first_out_row : 0, tc->tokens,
                s->out[i]->channels);
 }
 
-/* Best id of each row of the block. Each thread takes some rows. */
+/* Best id of each row of the block. The threads divide the rows. */
 static void find_best(const struct thread_ctx *tc, int64_t rows) {
   const float *x = thread_data(tc, tc->p->result);
   for (int64_t i = tc->thread; i < rows; i += tc->threads)
@@ -54,7 +57,7 @@ static void find_best(const struct thread_ctx *tc, int64_t rows) {
         (int32_t)tc->k->argmax(x + i * tc->p->vocab, tc->p->vocab, &tc->r->best_logit[tc->first_out_row + i]);
 }
 
-static void run_step(void *arg, int64_t at, int thread, int threads, int seat) {
+static void run_step(void *arg, int64_t at, int thread, int threads, int worker) {
   struct run *r = arg;
   struct ane_program *p = r->p;
   struct thread_ctx tc = {.r = r,
@@ -62,21 +65,21 @@ static void run_step(void *arg, int64_t at, int thread, int threads, int seat) {
                           .k = p->k,
                           .thread = thread,
                           .threads = threads,
-                          .seat = seat,
-                          .cols = r->cols,
-                          .mem = p->thread_mem + (size_t)seat * p->thread_bytes};
-  struct prefetch *prefetch = &p->prefetch[seat];
+                          .worker = worker,
+                          .tokens = r->tokens,
+                          .mem = p->thread_mem + (size_t)worker * p->thread_bytes};
+  struct prefetch *prefetch = &p->prefetch[worker];
   int32_t i = step_of(r, at);
   prefetch->at = prefetch->n = 0;
   if (thread == 0) between_steps(r, at);
   if (at >= p->n_body) {
     tc.first_out_row = (at - p->n_body) / r->tail * OUT_ROWS_BLOCK;
-    tc.cols = ANE_MIN(r->n_out_rows - tc.first_out_row, (int64_t)ANE_MIN(OUT_ROWS_BLOCK, p->o.chunk));
+    tc.tokens = ANE_MIN(r->n_out_rows - tc.first_out_row, (int64_t)ANE_MIN(OUT_ROWS_BLOCK, p->o.chunk));
   }
   if (i == p->n_steps) {
-    find_best(&tc, tc.cols);
+    find_best(&tc, tc.tokens);
   } else if (is_pruned(r, i)) {
-    head_run_pruned(&tc);
+    pruned_head_run(&tc);
   } else {
     struct step *s = &p->steps[i];
     s->run(&tc, s);
@@ -86,7 +89,7 @@ static void run_step(void *arg, int64_t at, int thread, int threads, int seat) {
   }
 }
 
-static bool run_idle(void *program, int seat) { return prefetch_more(&((struct ane_program *)program)->prefetch[seat]); }
+static bool run_idle(void *program, int worker) { return prefetch_more(&((struct ane_program *)program)->prefetch[worker]); }
 
 static void run_all(struct run *r) {
   struct ane_program *p = r->p;
@@ -127,32 +130,32 @@ static ane_status check_item(const struct ane_program *p, const struct ane_run_i
   return ANE_OK;
 }
 
-/* Makes room for the rows that the item wants kept. */
+/* Makes room for the rows of logits that the item keeps. */
 static ane_status make_room(struct ane_session *s, const struct ane_run_item *it, struct ane_error *err) {
   int64_t rows = it->want == ANE_WANT_ARGMAX ? 0 : out_rows_of(it);
   if (rows <= s->room_rows) return ANE_OK;
   size_t bytes;
   if (!ane_mul_size((size_t)rows * sizeof(float), (size_t)s->program->vocab, &bytes))
     return ane_fail(err, ANE_NOMEM, "too many logits");
-  float *bigger = ane_realloc(s->logits, bytes); /* keeps the old rows: another item may still fail */
+  float *bigger = ane_realloc(s->logits, bytes); /* the old rows stay: another item may still fail */
   if (!bigger) return ane_fail(err, ANE_NOMEM, "no memory for %" PRId64 " rows of logits (%zu bytes)", rows, bytes);
   s->logits = bigger;
   s->room_rows = rows;
   return ANE_OK;
 }
 
-/* Nothing of a session changes before all items are known to be right, its rows of logits included. */
-static ane_status check_items(struct ane_program *p, const struct ane_run_item *items, int32_t n, int64_t *cols,
+/* Checks every item before any session changes. Rows of logits are only enlarged. */
+static ane_status check_items(struct ane_program *p, const struct ane_run_item *items, int32_t n, int64_t *tokens,
                               struct ane_error *err) {
-  *cols = 0;
+  *tokens = 0;
   for (int32_t i = 0; i < n; i++) {
     ane_status st = check_item(p, &items[i], err);
     if (st) return st;
-    *cols += items[i].n;
+    *tokens += items[i].n;
     for (int32_t j = 0; j < i; j++)
-      if (items[j].session == items[i].session) return ane_fail(err, ANE_INVALID, "a session stands twice in one run");
+      if (items[j].session == items[i].session) return ane_fail(err, ANE_INVALID, "a session occurs twice in one run");
   }
-  if (*cols > p->o.chunk) return ane_fail(err, ANE_RANGE, "%" PRId64 " ids in one run, at most %" PRId64, *cols, p->o.chunk);
+  if (*tokens > p->o.chunk) return ane_fail(err, ANE_RANGE, "%" PRId64 " ids in one run, at most %" PRId64, *tokens, p->o.chunk);
   for (int32_t i = 0; i < n; i++)
     if (atomic_exchange(&items[i].session->stop, false)) return ane_fail(err, ANE_STOPPED, "stopped");
   for (int32_t i = 0; i < n; i++) {
@@ -162,7 +165,7 @@ static ane_status check_items(struct ane_program *p, const struct ane_run_item *
   return ANE_OK;
 }
 
-static void fill_columns(struct columns *c, struct run *r) {
+static void fill_lists(struct token_lists *c, struct run *r) {
   int64_t col = 0;
   for (int32_t i = 0; i < r->n_items; i++) {
     const struct ane_run_item *it = &r->items[i];
@@ -170,7 +173,7 @@ static void fill_columns(struct columns *c, struct run *r) {
       c->ids[col] = it->ids[j];
       c->positions[col] = (int32_t)(it->session->length + j);
       c->angles[col] = c->positions[col] + (int32_t)it->session->origin;
-      c->longer[col] = it->session->longer;
+      c->long_rope[col] = it->session->long_rope;
       if (it->want > ANE_WANT_LAST || (it->want == ANE_WANT_LAST && j == it->n - 1)) c->out_rows[r->n_out_rows++] = (int32_t)col;
     }
   }
@@ -182,7 +185,7 @@ static void fill_columns(struct columns *c, struct run *r) {
   r->best_logit = c->best_logit;
 }
 
-/* The sessions move on and get their rows. */
+/* Advances the sessions and gives them their rows. */
 static void finish(const struct run *r, const float *rows) {
   int64_t at = 0;
   for (int32_t i = 0; i < r->n_items; i++) {
@@ -191,7 +194,7 @@ static void finish(const struct run *r, const float *rows) {
     int64_t n = out_rows_of(it);
     memcpy(s->ids + s->length, it->ids, (size_t)it->n * sizeof *s->ids);
     s->length += it->n;
-    if (r->p->n_rings) s->ring_low = ANE_MAX(s->ring_low, s->length - r->p->ring_columns);
+    if (r->p->n_rings) s->ring_low = ANE_MAX(s->ring_low, s->length - r->p->ring_length);
     s->rows = n;
     s->want = it->want;
     memcpy(s->best, r->best + at, (size_t)n * sizeof *s->best);
@@ -204,13 +207,13 @@ static void finish(const struct run *r, const float *rows) {
   }
 }
 
-/* Checked items, all the way. results: room for the out_rows rows; NULL: only their best ids. */
+/* Runs checked items. results: room for the logits of the output rows; NULL: only their best ids are kept. */
 static void run_items(struct ane_program *p, const struct ane_run_item *items, int32_t n_items, float *results, ane_tap_fn tap,
                       void *tap_arg) {
   struct run r = {.p = p, .items = items, .n_items = n_items, .results = results, .tap = tap, .tap_arg = tap_arg};
-  for (int32_t i = 0; i < n_items; i++) r.cols += items[i].n;
-  fill_columns(p->columns, &r);
-  r.pruned = head_prunes(p, &r);
+  for (int32_t i = 0; i < n_items; i++) r.tokens += items[i].n;
+  fill_lists(p->token_lists, &r);
+  r.pruned = pruned_head_applies(p, &r);
   run_all(&r);
   finish(&r, results);
 }
@@ -229,14 +232,14 @@ ane_status run_replay(struct ane_session *s, int64_t length, struct ane_error *e
   return ANE_OK;
 }
 
-/* The rope factors of each item, by the length that its feed will reach. */
-static ane_status settle_rope(struct ane_program *p, const struct ane_run_item *items, int32_t n_items, struct ane_error *err) {
-  for (int32_t i = 0; p->switch_at && i < n_items; i++) {
+/* Chooses the rope factors of each item by the length that its feed will reach. */
+static ane_status choose_rope(struct ane_program *p, const struct ane_run_item *items, int32_t n_items, struct ane_error *err) {
+  for (int32_t i = 0; p->long_rope_after && i < n_items; i++) {
     struct ane_session *s = items[i].session;
-    bool longer = ANE_MAX(items[i].until, s->length + items[i].n) > p->switch_at;
-    if (s->longer == longer) continue;
-    s->longer = longer;
-    ane_status st = run_replay(s, s->length, err); /* nothing to feed again where the session is empty */
+    bool long_rope = ANE_MAX(items[i].until, s->length + items[i].n) > p->long_rope_after;
+    if (s->long_rope == long_rope) continue;
+    s->long_rope = long_rope;
+    ane_status st = run_replay(s, s->length, err); /* does nothing where the session is empty */
     if (st) return st;
   }
   return ANE_OK;
@@ -248,9 +251,9 @@ ane_status ane_run(struct ane_program *p, const struct ane_run_item *items, int3
 
 ane_status ane_run_tapped(struct ane_program *p, const struct ane_run_item *items, int32_t n_items, ane_tap_fn tap, void *tap_arg,
                           struct ane_error *err) {
-  int64_t cols;
+  int64_t tokens;
   float *shared = NULL;
-  ane_status st = check_items(p, items, n_items, &cols, err);
+  ane_status st = check_items(p, items, n_items, &tokens, err);
   if (st || n_items == 0) return st;
   bool keep = false;
   for (int32_t i = 0; i < n_items; i++) keep |= items[i].want == ANE_WANT_LAST || items[i].want == ANE_WANT_ALL;
@@ -261,7 +264,7 @@ ane_status ane_run_tapped(struct ane_program *p, const struct ane_run_item *item
     results = shared = ane_malloc((size_t)(rows * p->vocab) * sizeof *shared);
     if (!shared) return ane_fail(err, ANE_NOMEM, "no memory for %" PRId64 " rows of logits", rows);
   }
-  st = settle_rope(p, items, n_items, err); /* last, since it changes sessions */
+  st = choose_rope(p, items, n_items, err); /* last, since it changes sessions */
   if (!st) run_items(p, items, n_items, results, tap, tap_arg);
   ane_free(shared);
   return st;

@@ -1,15 +1,16 @@
 /* Saved sessions. A file is
  * "ANESTATE", then little endian: u32 version, u32 kv type, u64 fingerprint, u64 length, u64 flags (1: long rope factors), u64
- * lowest position that the rings hold, i32 ids[length], the used runs of state in the order of state_each_used, u32 CRC-32 (zlib)
- * of all before. Heads and dimensions follow from the fingerprint; the reserved context may differ between writer and reader. */
-#include "exec/exec_internal.h"
+ * lowest position that the rings hold, i32 ids[length], the used ranges of state in the order of state_each_used, u32 CRC-32
+ * (zlib) of all before. The fingerprint implies heads and dimensions. The reserved context may differ between writer and
+ * reader. */
+#include "exec/session_internal.h"
 
 #include <inttypes.h>
 #include <string.h>
 #include <zlib.h>
 
 static const char magic[8] = "ANESTATE";
-enum { VERSION = 1, HEADER = 48, FLAG_LONGER = 1 };
+enum { VERSION = 1, HEADER = 48, FLAG_LONG_ROPE = 1 };
 
 struct saver {
   const struct ane_session *s;
@@ -48,7 +49,7 @@ ane_status ane_session_save(const struct ane_session *s, const char *path, struc
   put_u32(head + 12, (uint32_t)s->kv_dtype);
   put_u64(head + 16, s->program->fingerprint);
   put_u64(head + 24, (uint64_t)s->length);
-  put_u64(head + 32, s->longer ? FLAG_LONGER : 0);
+  put_u64(head + 32, s->long_rope ? FLAG_LONG_ROPE : 0);
   put_u64(head + 40, (uint64_t)s->ring_low);
   bool ok = save_bytes(&v, head, HEADER) && save_bytes(&v, s->ids, (size_t)s->length * sizeof *s->ids) &&
             state_each_used(s, save_run, &v);
@@ -62,7 +63,7 @@ ane_status ane_session_save(const struct ane_session *s, const char *path, struc
 struct restorer {
   struct ane_session *s;
   struct ane_reader r;
-  bool dry; /* only count */
+  bool dry; /* only walks the file */
 };
 
 static bool restore_run(void *arg, int layer, size_t offset, size_t bytes) {
@@ -72,33 +73,35 @@ static bool restore_run(void *arg, int layer, size_t offset, size_t bytes) {
   return data != NULL;
 }
 
-/* What a file holds beside tokens and state. */
+/* Header fields beside length. */
 struct saved {
-  bool longer;
+  bool long_rope;
   int64_t ring_low;
 };
 
 static ane_status check_head(const struct ane_session *s, struct ane_reader *r, const char *path, uint64_t *length,
                              struct saved *more, struct ane_error *err) {
   const uint8_t *m = ane_read_bytes(r, 8);
-  if (!m || memcmp(m, magic, 8) != 0) return ane_fail(err, ANE_FORMAT, "%s is no saved session", path);
+  if (!m || memcmp(m, magic, 8) != 0) return ane_fail(err, ANE_FORMAT, "%s is not a saved session", path);
   uint32_t version = ane_read_u32(r), kv = ane_read_u32(r);
   uint64_t print = ane_read_u64(r);
   *length = ane_read_u64(r);
-  more->longer = (ane_read_u64(r) & FLAG_LONGER) != 0;
+  more->long_rope = (ane_read_u64(r) & FLAG_LONG_ROPE) != 0;
   more->ring_low = (int64_t)ane_read_u64(r);
   if (r->bad) return ane_fail(err, ANE_FORMAT, "%s is cut short", path);
   if (version != VERSION)
-    return ane_fail(err, ANE_UNSUPPORTED, "%s is a saved session of version %u, known is %d", path, version, VERSION);
+    return ane_fail(err, ANE_UNSUPPORTED, "%s is a saved session of version %u; this program reads version %d", path, version,
+                    VERSION);
   if (print != s->program->fingerprint)
-    return ane_fail(err, ANE_STATE, "%s was saved by another model, or with other weights, activations or kernels", path);
+    return ane_fail(err, ANE_STATE, "%s was saved with another model, or with other weights, activations or kernels", path);
   if (kv != (uint32_t)s->kv_dtype)
     return ane_fail(err, ANE_STATE, "%s holds kv of type %s, the session has %s", path,
                     kv < ANE_DTYPE_COUNT ? ane_dtype_info((ane_dtype)kv)->name : "?", ane_dtype_info(s->kv_dtype)->name);
   if (more->ring_low < 0 || (uint64_t)more->ring_low > *length)
     return ane_fail(err, ANE_FORMAT, "%s is damaged: wrong ring position", path);
   if (*length > (uint64_t)s->context)
-    return ane_fail(err, ANE_RANGE, "%s holds %" PRIu64 " positions, the session %" PRId64, path, *length, s->context);
+    return ane_fail(err, ANE_RANGE, "%s holds %" PRIu64 " positions, the session has room for %" PRId64, path, *length,
+                    s->context);
   return ANE_OK;
 }
 
@@ -131,7 +134,7 @@ static ane_status restore_from(struct ane_session *s, const struct ane_map *map,
   v.r = states;
   v.dry = false;
   state_each_used(s, restore_run, &v);
-  s->longer = more.longer;
+  s->long_rope = more.long_rope;
   s->ring_low = more.ring_low;
   s->rows = 0;
   return ANE_OK;

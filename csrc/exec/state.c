@@ -1,5 +1,6 @@
-/* Sessions: tokens, KV state, results. */
-#include "exec/exec_internal.h"
+/* Sessions: ids, KV states and rings, rewind and fork, results. */
+#include "base/alloc.h"
+#include "exec/session_internal.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -21,7 +22,7 @@ static ane_status open_kv(struct ane_session *s, int layer, struct ane_error *er
   kv->bytes = 2 * half + 2 * scales;
   kv->memory = ane_pages_alloc(kv->bytes, false);
   if (!kv->memory)
-    return ane_fail(err, ANE_NOMEM, "no memory for a context of %" PRId64 " (%zu bytes a layer)", s->context, kv->bytes);
+    return ane_fail(err, ANE_NOMEM, "no memory for a context of %" PRId64 " (%zu bytes per layer)", s->context, kv->bytes);
   uint8_t *m = kv->memory;
   kv->kv = (struct ane_kv){
       .dtype = s->kv_dtype, .heads = spec->heads, .head_dim = spec->head_dim, .tiles = tiles, .k = m, .v = m + half};
@@ -32,18 +33,18 @@ static ane_status open_kv(struct ane_session *s, int layer, struct ane_error *er
   return ANE_OK;
 }
 
-/* Floats of all rings together. */
+/* Floats of all rings. */
 static int64_t ring_floats(const struct ane_program *p) {
   int64_t channels = 0;
   for (int32_t i = 0; i < p->n_rings; i++) channels += p->ring_channels[i];
-  return channels * p->ring_columns;
+  return channels * p->ring_length;
 }
 
-float *state_column(const struct ane_session *s, int ring, int64_t pos) {
+float *ring_at(const struct ane_session *s, int ring, int64_t pos) {
   const struct ane_program *p = s->program;
   int64_t before = 0;
   for (int i = 0; i < ring; i++) before += p->ring_channels[i];
-  return s->rings + before * p->ring_columns + pos % p->ring_columns * p->ring_channels[ring];
+  return s->rings + before * p->ring_length + pos % p->ring_length * p->ring_channels[ring];
 }
 
 ane_status ane_session_create(struct ane_session **out, struct ane_program *p, int64_t context, ane_dtype kv,
@@ -52,7 +53,7 @@ ane_status ane_session_create(struct ane_session **out, struct ane_program *p, i
   if (context < 1 || context > p->o.context)
     return ane_fail(err, ANE_RANGE, "context is %" PRId64 ", not in 1 .. %" PRId64, context, p->o.context);
   if (kv != ANE_F16 && kv != ANE_F32 && kv != ANE_I8)
-    return ane_fail(err, ANE_INVALID, "kv is %s; known are: fp16, fp32, int8", ane_dtype_info(kv)->name);
+    return ane_fail(err, ANE_INVALID, "kv is %s; choose fp16, fp32 or int8", ane_dtype_info(kv)->name);
   struct ane_session *s = ane_calloc(1, sizeof *s);
   ane_status st = s ? ANE_OK : ane_fail(err, ANE_NOMEM, "no memory for a session");
   if (st) return st;
@@ -129,7 +130,7 @@ uint64_t ane_session_kv_bytes(const struct ane_session *s) {
 ane_status ane_session_rewind(struct ane_session *s, int64_t length, struct ane_error *err) {
   if (length < 0 || length > s->length)
     return ane_fail(err, ANE_RANGE, "cannot rewind to %" PRId64 ": the session holds %" PRId64 " positions", length, s->length);
-  /* The next token looks back ring_taps - 1 columns; what the rings no longer hold is made again. */
+  /* The next token looks back ring_taps - 1 positions. Where the rings no longer hold them, they are computed again. */
   if (s->program->n_rings && length > 0 && ANE_MAX(length - (s->program->ring_taps - 1), (int64_t)0) < s->ring_low)
     return run_replay(s, length, err);
   if (length == 0) s->ring_low = s->origin = 0;
@@ -140,9 +141,9 @@ ane_status ane_session_rewind(struct ane_session *s, int64_t length, struct ane_
 
 ane_status ane_session_part(struct ane_session *s, int64_t origin, struct ane_error *err) {
   if (!s->program->bidirectional)
-    return ane_fail(err, ANE_UNSUPPORTED, "a part of a sequence needs what stands before it: this model sees all of the past");
+    return ane_fail(err, ANE_UNSUPPORTED, "this model sees all of the past: a part of a sequence cannot be fed alone");
   if (origin < 0 || origin >= 1 << 24)
-    return ane_fail(err, ANE_RANGE, "a part cannot begin at %" PRId64 ", but at 0 to 2^24 - 1", origin);
+    return ane_fail(err, ANE_RANGE, "a part begins at %" PRId64 ", not in 0 .. 2^24 - 1", origin);
   ane_status st = ane_session_rewind(s, 0, err);
   if (!st) s->origin = origin;
   return st;
@@ -169,7 +170,7 @@ ane_status ane_session_fork(struct ane_session **out, const struct ane_session *
   struct copy c = {s, *out};
   memcpy((*out)->ids, s->ids, (size_t)s->length * sizeof *s->ids);
   (*out)->length = s->length;
-  (*out)->longer = s->longer;
+  (*out)->long_rope = s->long_rope;
   (*out)->ring_low = s->ring_low;
   state_each_used(s, copy_bytes, &c);
   return ANE_OK;

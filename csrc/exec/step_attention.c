@@ -1,58 +1,62 @@
-/* attend: norm and rope of q and k in place, k and v into the state, then attention. First keys and values of all tokens are
- * shared out, then the threads meet, then blocks of queries are: who takes one turns it, so that it comes from memory once. One
- * token over many tiles is cut by tiles as well: the parts are merged in the order in which one thread would have walked them. */
-#include "exec/exec_internal.h"
+/* attention and fused_attention: norm and rope of q and k in place, k and v into the state, then attention. The threads first
+ * divide keys and values of all tokens, then after a barrier blocks of queries. The thread that takes a block also norms and
+ * rotates it, so that it comes from memory once. The attention of one token over many tiles is divided by tiles as well; its
+ * parts are merged in the order in which one thread would have computed them. */
+#include "exec/planner.h"
+#include "exec/session_internal.h"
+#include "exec/thread_ctx.h"
 
-enum { LEAST_ROWS = 24, BLOCKS_A_THREAD = 8, TILES_A_PART = 4, SPLIT_FROM_TILES = 8, KEY_RUN = 32 };
+enum { LEAST_ROWS = 24, BLOCKS_PER_THREAD = 8, TILES_PER_PART = 4, SPLIT_FROM_TILES = 8, KEY_RUN = 32 };
 
 static const struct ane_kv *kv_of(const struct run *r, const struct step *s, int32_t item) {
   return &r->items[item].session->kv[s->attention.kv].kv;
 }
 
-/* Norm and rope of n heads of column col, one behind the other, as the node asks. */
-static void turn_heads(const struct thread_ctx *tc, const struct step *s, float *x, int64_t n, const float *weight, int64_t col) {
+/* Norm and rope of n consecutive heads of token `col`, in the order that the node says. */
+static void norm_rope_heads(const struct thread_ctx *tc, const struct step *s, float *x, int64_t n, const float *weight,
+                            int64_t col) {
   int64_t d = s->attention.head_dim;
-  const struct place *table = s->in[2];
+  const struct slot *table = s->in[2];
   if (s->attention.norm == 1) tc->k->rms_norm(x, d, weight, s->attention.eps, x, d, n, d);
   if (table) tc->k->rope(x, thread_data(tc, table) + col * table->channels, n, d, table->channels, s->attention.half);
   if (s->attention.norm == 2) tc->k->rms_norm(x, d, weight, s->attention.eps, x, d, n, d);
 }
 
-/* Query heads of kv head h, columns [from, to). */
-static void turn_queries(const struct thread_ctx *tc, const struct step *s, int64_t h, int64_t from, int64_t to) {
+/* Norm and rope of the query heads of kv head h, tokens [from, to). */
+static void prepare_queries(const struct thread_ctx *tc, const struct step *s, int64_t h, int64_t from, int64_t to) {
   int64_t d = s->attention.head_dim, group = s->attention.heads / s->attention.kv_heads;
   float *q = thread_data(tc, s->in[0]);
   for (int64_t col = from; col < to; col++)
-    turn_heads(tc, s, q + (col * s->attention.heads + h * group) * d, group, s->attention.q_norm, col);
+    norm_rope_heads(tc, s, q + (col * s->attention.heads + h * group) * d, group, s->attention.q_norm, col);
 }
 
-/* Keys and values of kv head h, n columns from `col` on, one behind the other in the item. */
+/* Writes keys and values of kv head h to the state: n consecutive tokens of an item, from `col` on. */
 static void write_keys(const struct thread_ctx *tc, const struct step *s, int32_t item, int64_t h, int64_t col, int64_t n) {
   int64_t d = s->attention.head_dim, row = s->attention.kv_heads * d;
   float *k = thread_data(tc, s->in[1]) + col * row;
-  for (int64_t i = 0; i < n; i++) turn_heads(tc, s, k + i * row + h * d, 1, s->attention.k_norm, col + i);
+  for (int64_t i = 0; i < n; i++) norm_rope_heads(tc, s, k + i * row + h * d, 1, s->attention.k_norm, col + i);
   tc->k->kv_write(kv_of(tc->r, s, item), tc->r->positions[col], n, k, thread_data(tc, s->in[3]) + col * row, row, h, h + 1);
 }
 
-/* Columns of an item up to the next multiple of KEY_RUN positions, at most to `end`. */
+/* Tokens of an item up to the next multiple of KEY_RUN positions, at most to `end`. */
 static int64_t key_run(const struct run *r, int64_t col, int64_t end) {
   return ANE_MIN(KEY_RUN - r->positions[col] % KEY_RUN, end - col);
 }
 
-/* All keys and values, shared out by runs and heads; of one token the queries too, if asked for. q, k, table and v are
- * in[0] .. in[3]. */
+/* Writes all keys and values, divided by runs of tokens and heads. queries: prepares the queries too; for single tokens. q, k,
+ * table and v are in[0] .. in[3]. */
 static void prepare_heads(const struct thread_ctx *tc, const struct step *s, bool queries) {
   const struct run *r = tc->r;
-  int64_t kvh = s->attention.kv_heads, turn = 0, units = 0, from, to, col = 0, end = 0;
+  int64_t kvh = s->attention.kv_heads, task = 0, units = 0, from, to, col = 0, end = 0;
   for (int32_t i = 0; i < r->n_items; col = end, i++)
     for (end += r->items[i].n; col < end; col += key_run(r, col, end)) units += kvh;
   ane_split(units, tc->thread, tc->threads, &from, &to);
   col = end = 0;
-  for (int32_t i = 0; i < r->n_items && turn < to; i++)
-    for (end += r->items[i].n; col < end; col += key_run(r, col, end), turn += kvh)
-      for (int64_t u = ANE_MAX(from, turn); u < ANE_MIN(to, turn + kvh); u++) {
-        write_keys(tc, s, i, u - turn, col, key_run(r, col, end));
-        if (queries) turn_queries(tc, s, u - turn, col, col + 1);
+  for (int32_t i = 0; i < r->n_items && task < to; i++)
+    for (end += r->items[i].n; col < end; col += key_run(r, col, end), task += kvh)
+      for (int64_t u = ANE_MAX(from, task); u < ANE_MIN(to, task + kvh); u++) {
+        write_keys(tc, s, i, u - task, col, key_run(r, col, end));
+        if (queries) prepare_queries(tc, s, u - task, col, col + 1);
       }
 }
 
@@ -73,24 +77,24 @@ static struct ane_attention attention_of(const struct thread_ctx *tc, const stru
                                 .softcap = s->attention.softcap};
 }
 
-/* Tiles that hold a key visible to the query at p. */
+/* Tiles that hold a key visible to the query at position p. */
 static void visible_tiles(const struct step *s, int64_t p, int64_t *from, int64_t *to) {
   int64_t w = s->attention.window, first = w > 0 && p >= w ? p - w + 1 : 0;
   *from = first / ANE_TILE;
   *to = p / ANE_TILE + 1;
 }
 
-static int64_t part_runs(int64_t tiles) { return (tiles + TILES_A_PART - 1) / TILES_A_PART; }
+static int64_t part_runs(int64_t tiles) { return (tiles + TILES_PER_PART - 1) / TILES_PER_PART; }
 
-/* One token of one session: parts by (kv head, run of tiles), meet, merge by kv head. */
+/* One token of one session: parts by kv head and run of tiles, a barrier, then a merge by kv head. */
 static void attention_split(struct thread_ctx *tc, const struct step *s, const struct ane_attention *a, int64_t tile_from,
                             int64_t tile_to) {
   int64_t kvh = s->attention.kv_heads, size = ane_part_floats(a), tiles = tile_to - tile_from;
   int64_t runs = part_runs(tiles);
-  int away = 0;
-  for (int64_t u; (u = thread_claim(tc, s, kvh * runs, &away)) >= 0;) {
-    int64_t h = u / runs, t0 = tile_from + u % runs * TILES_A_PART;
-    for (int64_t tile = t0; tile < ANE_MIN(t0 + TILES_A_PART, tile_to); tile++)
+  int stolen = 0;
+  for (int64_t u; (u = thread_claim(tc, s, kvh * runs, &stolen)) >= 0;) {
+    int64_t h = u / runs, t0 = tile_from + u % runs * TILES_PER_PART;
+    for (int64_t tile = t0; tile < ANE_MIN(t0 + TILES_PER_PART, tile_to); tile++)
       tc->k->attention_part(a, h, 0, tile, tc->p->parts + (h * tiles + tile - tile_from) * size, tc->mem + tc->p->thread_kernel);
   }
   thread_barrier(tc);
@@ -98,18 +102,18 @@ static void attention_split(struct thread_ctx *tc, const struct step *s, const s
     tc->k->attention_merge(a, h, 0, tile_from, tile_to, tc->p->parts + h * tiles * size);
 }
 
-/* Does one token look back on enough tiles to be cut by them? */
+/* Does a single token see enough tiles to be divided by them? */
 static bool is_split(const struct thread_ctx *tc, const struct step *s, int64_t *from, int64_t *to) {
   if (tc->r->n_items > 1 || tc->r->items[0].n > 1 || tc->threads == 1) return false;
   visible_tiles(s, tc->r->positions[0], from, to);
   return *to - *from >= SPLIT_FROM_TILES;
 }
 
-/* Queries of an item of n that are handed out together: as many as share a pass over the tiles, if that leaves each thread some
- * blocks to even out with. */
+/* Queries of an item of n that form a block: as many as share a pass over the tiles, if that leaves each thread enough blocks
+ * for an even load. */
 static int64_t query_block(const struct thread_ctx *tc, const struct step *s, int64_t n) {
   int64_t group = s->attention.heads / s->attention.kv_heads, most = ANE_MAX(ANE_ATT_ROWS / group, (int64_t)1);
-  int64_t share = n * s->attention.kv_heads / (BLOCKS_A_THREAD * tc->threads), least = (LEAST_ROWS + group - 1) / group;
+  int64_t share = n * s->attention.kv_heads / (BLOCKS_PER_THREAD * tc->threads), least = (LEAST_ROWS + group - 1) / group;
   return ANE_MIN(ANE_MAX(share, least), most);
 }
 
@@ -124,7 +128,7 @@ static void run_attention(struct thread_ctx *tc, const struct step *s) {
     attention_split(tc, s, &a, from, to);
     return;
   }
-  /* Blocks of queries by kv head; the last block of an item sees most keys, so it is handed out first. */
+  /* Blocks of queries by kv head. The last block of an item sees most keys, so it goes first. */
   int64_t next = thread_next(tc, s, 0), before = 0, first = 0;
   for (int32_t i = 0; i < r->n_items; first += r->items[i++].n) {
     int64_t n = r->items[i].n, block = query_block(tc, s, n), blocks = (n + block - 1) / block,
@@ -133,28 +137,28 @@ static void run_attention(struct thread_ctx *tc, const struct step *s) {
       int64_t h = (next - before) % s->attention.kv_heads, b = blocks - 1 - (next - before) / s->attention.kv_heads;
       int64_t q0 = b * block, q1 = ANE_MIN(q0 + block, n);
       struct ane_attention a = attention_of(tc, s, i, first);
-      turn_queries(tc, s, h, first + q0, first + q1);
+      prepare_queries(tc, s, h, first + q0, first + q1);
       tc->k->attention(&a, h, q0, q1, tc->mem + tc->p->thread_kernel);
     }
     before += units;
   }
 }
 
-/* One token over many tiles: the first tile of the thread's share. Heads lie one behind the other, keys apart from values. */
-static void attend_ahead(const struct thread_ctx *tc, const struct step *s, struct prefetch *a) {
+/* One token over many tiles: the first tile of the thread's tasks. Keys of all heads are consecutive, then the values. */
+static void attention_prefetch(const struct thread_ctx *tc, const struct step *s, struct prefetch *a) {
   int64_t from, to, begin, end;
   if (!is_split(tc, s, &from, &to)) return;
   const struct ane_kv *kv = kv_of(tc->r, s, 0);
   int64_t runs = part_runs(to - from);
   ane_split(kv->heads * runs, tc->thread, tc->threads, &begin, &end);
   size_t tile = (size_t)(ANE_TILE * kv->head_dim) * ane_dtype_info(kv->dtype)->bytes;
-  size_t at = (size_t)(begin / runs * kv->tiles + from + begin % runs * TILES_A_PART) * tile;
+  size_t at = (size_t)(begin / runs * kv->tiles + from + begin % runs * TILES_PER_PART) * tile;
   prefetch_add(a, (const uint8_t *)kv->k + at, ANE_MIN(tile, (size_t)PREFETCH_BYTES / 2));
   prefetch_add(a, (const uint8_t *)kv->v + at, ANE_MIN(tile, (size_t)PREFETCH_BYTES / 2));
 }
 
-/* Keys and values of all tiles that some query sees, once; 2 * head_dim multiplications and additions a query and key for
- * the scores, the same for the sum of values. */
+/* Counts keys and values of each visible tile once. A query and key take 2 * head_dim operations for the score, and as many for
+ * the sum of values. */
 static void attention_cost(const struct thread_ctx *tc, const struct step *s, struct ane_step_profile *p) {
   for (int32_t i = 0; i < tc->r->n_items; i++) {
     const struct ane_run_item *it = &tc->r->items[i];
@@ -185,10 +189,10 @@ static ane_status plan_sinks(struct planner *pl, const struct ane_node *n, struc
 ane_status plan_attention(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
   s->run = run_attention;
   s->cost = attention_cost;
-  s->prefetch = attend_ahead;
-  s->in[0] = planner_place(pl, n->inputs[0]);
-  s->in[1] = planner_place(pl, n->inputs[1]);
-  s->in[3] = planner_place(pl, n->inputs[2]);
+  s->prefetch = attention_prefetch;
+  s->in[0] = planner_slot(pl, n->inputs[0]);
+  s->in[1] = planner_slot(pl, n->inputs[1]);
+  s->in[3] = planner_slot(pl, n->inputs[2]);
   s->attention.kv = pl->kv_of[n->inputs[3]];
   s->attention.heads = ane_node_int(n, "heads");
   s->attention.kv_heads = ane_node_int(n, "kv_heads");
@@ -200,7 +204,7 @@ ane_status plan_attention(struct planner *pl, const struct ane_node *n, struct s
   pl->p->bidirectional |= s->attention.ahead > 0;
   ane_status st = plan_sinks(pl, n, s, err);
   if (st || n->op == ANE_OP_ATTENTION) return st;
-  s->in[2] = planner_place(pl, ane_node_input(n, 6));
+  s->in[2] = planner_slot(pl, ane_node_input(n, 6));
   s->attention.half = ane_node_string(n, "layout")[0] == 'h';
   s->attention.norm = (int)ane_node_int(n, "norm");
   s->attention.eps = (float)ane_node_float(n, "eps");

@@ -1,27 +1,31 @@
-/* conv_causal and delay: blocks that see the columns before their own. Columns of this run stand in the input, older ones
- * in the session's ring (state.c). The ring is written when all threads have read it.
+/* conv_causal and delay: ops that see earlier tokens. Tokens of this run are in the input, older ones in the session's ring
+ * (state.c). The ring is written after all threads have read it.
  *
- * Depthwise: y = bias, then y += w[k] * x, k ascending, product and sum rounded apart. Grouped: each group is a matrix
- * [C_out / groups, K * C / groups] over the taps laid end to end, multiplied as fp32. */
-#include "exec/exec_internal.h"
+ * Depthwise: y = bias, then y += w[k] * x, k ascending; product and sum are rounded separately. Grouped: each group is an fp32
+ * matrix [C_out / groups, K * C / groups] over the concatenated taps. */
+#include "base/alloc.h"
+#include "exec/planner.h"
+#include "exec/session_internal.h"
+#include "exec/thread_ctx.h"
 
 #include <string.h>
 
-/* Column `pos` of the input as seen from item i, whose first column in the run is `first`. */
-static const float *column(const struct thread_ctx *tc, const struct step *s, int32_t item, int64_t first, int64_t pos) {
+/* Channels of position `pos` of an item whose first token in the run is `first`. */
+static const float *channels_at(const struct thread_ctx *tc, const struct step *s, int32_t item, int64_t first, int64_t pos) {
   const struct ane_run_item *it = &tc->r->items[item];
   int64_t c = s->in[0]->channels, start = it->session->length;
   if (pos >= start) return thread_data(tc, s->in[0]) + (first + pos - start) * c;
   if (pos < 0) return s->conv.before;
-  return state_column(it->session, s->conv.ring, pos);
+  return ring_at(it->session, s->conv.ring, pos);
 }
 
-/* Item of a column, walking on from the last one. */
+/* A token's item. Tokens are visited in ascending order. */
 struct walk {
   int32_t item;
   int64_t first;
 };
 
+/* Moves to token `col` and returns its position. */
 static int64_t walk_to(const struct run *r, struct walk *w, int64_t col) {
   while (col >= w->first + r->items[w->item].n) w->first += r->items[w->item++].n;
   return r->items[w->item].session->length + col - w->first;
@@ -31,7 +35,7 @@ static void run_depthwise(struct thread_ctx *tc, const struct step *s) {
   float *out = thread_data(tc, s->out[0]);
   int64_t c = s->in[0]->channels, taps = s->conv.taps, from, to;
   struct walk w = {0};
-  ane_split(tc->cols, tc->thread, tc->threads, &from, &to);
+  ane_split(tc->tokens, tc->thread, tc->threads, &from, &to);
   for (int64_t col = from; col < to; col++) {
     int64_t pos = walk_to(tc->r, &w, col);
     float *y = out + col * c;
@@ -40,13 +44,13 @@ static void run_depthwise(struct thread_ctx *tc, const struct step *s) {
     else
       memset(y, 0, (size_t)c * sizeof *y);
     for (int64_t k = 0; k < taps; k++) {
-      const float *x = column(tc, s, w.item, w.first, pos - taps + 1 + k), *wk = s->conv.weight + k * c;
+      const float *x = channels_at(tc, s, w.item, w.first, pos - taps + 1 + k), *wk = s->conv.weight + k * c;
       for (int64_t i = 0; i < c; i++) y[i] += wk[i] * x[i];
     }
   }
 }
 
-/* One group, columns [from, to): taps side by side, then the product. */
+/* One group, tokens [from, to): concatenates the taps, then multiplies. */
 static void group_block(struct thread_ctx *tc, const struct step *s, int64_t g, int64_t from, int64_t to) {
   int64_t in = s->in[0]->channels / s->conv.groups, width = in * s->conv.taps, cout = s->out[0]->channels,
           rows = cout / s->conv.groups;
@@ -55,7 +59,7 @@ static void group_block(struct thread_ctx *tc, const struct step *s, int64_t g, 
   for (int64_t col = from; col < to; col++) {
     int64_t pos = walk_to(tc->r, &w, col);
     for (int64_t k = 0; k < s->conv.taps; k++)
-      memcpy(temp + (col - from) * width + k * in, column(tc, s, w.item, w.first, pos - s->conv.taps + 1 + k) + g * in,
+      memcpy(temp + (col - from) * width + k * in, channels_at(tc, s, w.item, w.first, pos - s->conv.taps + 1 + k) + g * in,
              (size_t)in * sizeof *temp);
   }
   struct ane_activations a = {.kind = ANE_ACTIVATION_F32, .t = to - from, .cols = width, .f32 = temp, .ld = width};
@@ -68,10 +72,10 @@ static void group_block(struct thread_ctx *tc, const struct step *s, int64_t g, 
 static void run_grouped(struct thread_ctx *tc, const struct step *s) {
   int64_t width = s->in[0]->channels / s->conv.groups * s->conv.taps;
   int64_t block = ANE_MAX(ANE_MIN(2 * tc->p->temp_rows * tc->p->o.chunk / width, (int64_t)64), (int64_t)1),
-          blocks = (tc->cols + block - 1) / block;
+          blocks = (tc->tokens + block - 1) / block;
   for (int64_t u; (u = thread_next(tc, s, 0)) < blocks * s->conv.groups;) {
     int64_t from = u / s->conv.groups * block;
-    group_block(tc, s, u % s->conv.groups, from, ANE_MIN(from + block, tc->cols));
+    group_block(tc, s, u % s->conv.groups, from, ANE_MIN(from + block, tc->tokens));
   }
 }
 
@@ -79,22 +83,22 @@ static void run_delay(struct thread_ctx *tc, const struct step *s) {
   float *out = thread_data(tc, s->out[0]);
   int64_t c = s->in[0]->channels, from, to;
   struct walk w = {0};
-  ane_split(tc->cols, tc->thread, tc->threads, &from, &to);
+  ane_split(tc->tokens, tc->thread, tc->threads, &from, &to);
   for (int64_t col = from; col < to; col++) {
     int64_t pos = walk_to(tc->r, &w, col);
-    memcpy(out + col * c, column(tc, s, w.item, w.first, pos - 1), (size_t)c * sizeof *out);
+    memcpy(out + col * c, channels_at(tc, s, w.item, w.first, pos - 1), (size_t)c * sizeof *out);
   }
 }
 
-/* The last columns of each item go into its ring. */
-static void keep_columns(const struct thread_ctx *tc, const struct step *s) {
+/* Writes the last tokens of each item to its ring. */
+static void write_rings(const struct thread_ctx *tc, const struct step *s) {
   int64_t c = s->in[0]->channels, first = 0;
   for (int32_t i = 0; i < tc->r->n_items; first += tc->r->items[i++].n) {
     const struct ane_run_item *it = &tc->r->items[i];
-    int64_t from, to, skip = ANE_MAX(it->n - tc->p->ring_columns, (int64_t)0);
+    int64_t from, to, skip = ANE_MAX(it->n - tc->p->ring_length, (int64_t)0);
     ane_split(it->n - skip, tc->thread, tc->threads, &from, &to);
     for (int64_t j = skip + from; j < skip + to; j++)
-      memcpy(state_column(it->session, s->conv.ring, it->session->length + j), thread_data(tc, s->in[0]) + (first + j) * c,
+      memcpy(ring_at(it->session, s->conv.ring, it->session->length + j), thread_data(tc, s->in[0]) + (first + j) * c,
              (size_t)c * sizeof(float));
   }
 }
@@ -107,15 +111,15 @@ static void run_conv(struct thread_ctx *tc, const struct step *s) {
   else
     run_depthwise(tc, s);
   thread_barrier(tc);
-  keep_columns(tc, s);
+  write_rings(tc, s);
 }
 
 static void conv_cost(const struct thread_ctx *tc, const struct step *s, struct ane_step_profile *p) {
   int64_t c = s->in[0]->channels;
-  for (int64_t g = 0; s->conv.matrix && g < s->conv.groups; g++) profile_matrix(&s->conv.matrix[g], tc->cols, p);
+  for (int64_t g = 0; s->conv.matrix && g < s->conv.groups; g++) profile_matrix(&s->conv.matrix[g], tc->tokens, p);
   if (!s->conv.weight) return;
   p->bytes += (double)(c * s->conv.taps) * sizeof(float);
-  p->ops += 2.0 * (double)(c * s->conv.taps * tc->cols);
+  p->ops += 2.0 * (double)(c * s->conv.taps * tc->tokens);
 }
 
 /* [C, 1, K] to [K][C]. */
@@ -155,7 +159,7 @@ static ane_status plan_grouped(struct planner *pl, struct step *s, const float *
   ane_free(temp);
   s->conv.matrix = m;
   if (!st) s->kernel_bytes = ane_matmul_scratch(&m[0]);
-  s->temp_floats = width; /* one column at least */
+  s->temp_floats = width; /* at least one token */
   return st;
 }
 
@@ -163,7 +167,7 @@ ane_status plan_conv(struct planner *pl, const struct ane_node *n, struct step *
   bool delay = n->op == ANE_OP_DELAY;
   s->run = run_conv;
   s->cost = conv_cost;
-  s->in[0] = planner_place(pl, n->inputs[0]);
+  s->in[0] = planner_slot(pl, n->inputs[0]);
   s->conv.taps = 2;
   s->conv.ring = pl->ring_of[n->inputs[delay ? 1 : 4]];
   int64_t c = s->in[0]->channels;

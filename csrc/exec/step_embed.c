@@ -1,5 +1,6 @@
-/* embed: rows of a table by id, decoded from where they are stored. take: the columns whose output is out_rows. */
-#include "exec/exec_internal.h"
+/* embed: rows of a table by id, decoded from where they are stored. gather: the tokens that are output rows. */
+#include "exec/planner.h"
+#include "exec/thread_ctx.h"
 
 #include <string.h>
 
@@ -8,7 +9,7 @@ static void run_embed(struct thread_ctx *tc, const struct step *s) {
   const struct ane_tensor *t = s->embed.table;
   int64_t c = s->out[0]->channels, from, to;
   size_t row = (size_t)(t->bytes / (uint64_t)t->shape.dim[0]);
-  ane_split(tc->cols, tc->thread, tc->threads, &from, &to);
+  ane_split(tc->tokens, tc->thread, tc->threads, &from, &to);
   for (int64_t i = from; t->gather && i < to; i++) ane_gather_floats(t, tc->r->ids[i], out + i * c);
   if (t->gather) return;
   for (int64_t i = from; i < to; i++)
@@ -19,7 +20,7 @@ static void run_gather(struct thread_ctx *tc, const struct step *s) {
   const float *x = thread_data(tc, s->in[0]);
   float *out = thread_data(tc, s->out[0]);
   int64_t c = s->out[0]->channels, from, to;
-  ane_split(tc->cols, tc->thread, tc->threads, &from, &to);
+  ane_split(tc->tokens, tc->thread, tc->threads, &from, &to);
   for (int64_t i = from; i < to; i++)
     memcpy(out + i * c, x + tc->r->out_rows[tc->first_out_row + i] * c, (size_t)c * sizeof *out);
 }
@@ -27,7 +28,7 @@ static void run_gather(struct thread_ctx *tc, const struct step *s) {
 ane_status plan_embed(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
   if (n->op == ANE_OP_GATHER) {
     s->run = run_gather;
-    s->in[0] = planner_place(pl, n->inputs[0]);
+    s->in[0] = planner_slot(pl, n->inputs[0]);
     return ANE_OK;
   }
   const struct ane_value *t = &pl->g->values[n->inputs[1]];

@@ -1,21 +1,22 @@
-/* experts: a mixture of gated feed-forward experts. Only the chosen experts' weights are read: the rows (token, choice)
- * are sorted by expert, each expert multiplies its rows, and every token sums its rows in ascending order of expert, so
- * the result does not depend on what else is in the run. Soft: every expert gets every token, weight 0 where not chosen. */
-#include "exec/exec_internal.h"
+/* experts: a mixture of gated feed-forward experts. Only the weights of chosen experts are read. Rows (token, choice) are sorted
+ * by expert and each expert multiplies its rows. Every token sums its rows in ascending order of expert, so the result does not
+ * depend on the other tokens of the run. Soft: every expert takes every token, with weight 0 where it is not chosen. */
+#include "exec/planner.h"
+#include "exec/thread_ctx.h"
 
 #include <math.h>
 #include <string.h>
 
-/* The shared scratch of the step, for `rows` rows. */
-struct layout {
-  int32_t *start, *token;    /* [count + 1]: rows of expert e; [rows]: token of a row */
-  float *weight, *x, *h, *o; /* [rows]; gathered input [rows][C], if any matrix takes floats; inner [rows][I]; output [rows][C] */
-  int32_t *slot;             /* [T][per token]: row of each choice, ascending by expert; -1: adds nothing */
+/* The shared scratch of the step. */
+struct expert_rows {
+  int32_t *start, *token;    /* [count + 1]: first row of each expert; [rows]: token of a row */
+  float *weight, *x, *h, *o; /* [rows]; gathered input [rows][C], if any matrix takes fp32; inner [rows][I]; output [rows][C] */
+  int32_t *row_of;           /* [T][per token]: row of each choice, ascending by expert; -1: adds nothing */
   struct ane_activations in[ANE_ACTIVATION_COUNT], inner[ANE_ACTIVATION_COUNT];
   size_t bytes;
 };
 
-static int64_t rows_a_token(const struct step *s) { return s->experts.soft ? s->experts.count : s->experts.k; }
+static int64_t rows_per_token(const struct step *s) { return s->experts.soft ? s->experts.count : s->experts.k; }
 
 static void *carve(uint8_t *base, size_t *at, size_t bytes) {
   void *p = base ? base + *at : NULL;
@@ -23,12 +24,13 @@ static void *carve(uint8_t *base, size_t *at, size_t bytes) {
   return p;
 }
 
-static struct layout lay_out(const struct step *s, uint8_t *base, int64_t tokens) {
-  struct layout y = {0};
-  int64_t rows = tokens * rows_a_token(s), c = s->in[0]->channels, inner = s->experts.inner;
+/* Divides the scratch at `base` for so many tokens. base NULL: computes `bytes` only. */
+static struct expert_rows expert_rows(const struct step *s, uint8_t *base, int64_t tokens) {
+  struct expert_rows y = {0};
+  int64_t rows = tokens * rows_per_token(s), c = s->in[0]->channels, inner = s->experts.inner;
   y.start = carve(base, &y.bytes, (size_t)(s->experts.count + 1) * sizeof *y.start);
   y.token = carve(base, &y.bytes, (size_t)rows * sizeof *y.token);
-  y.slot = carve(base, &y.bytes, (size_t)rows * sizeof *y.slot);
+  y.row_of = carve(base, &y.bytes, (size_t)rows * sizeof *y.row_of);
   y.weight = carve(base, &y.bytes, (size_t)rows * sizeof *y.weight);
   y.x = carve(base, &y.bytes, (size_t)(rows * c) * sizeof *y.x);
   y.h = carve(base, &y.bytes, (size_t)(rows * inner) * sizeof *y.h);
@@ -40,7 +42,7 @@ static struct layout lay_out(const struct step *s, uint8_t *base, int64_t tokens
     if (base)
       ane_activations_place(&y.in[a], (ane_activation_type)a, rows, c, m),
           ane_activations_place(&y.inner[a], (ane_activation_type)a, rows, inner, n);
-    y.in[a].precise = y.inner[a].precise = false; /* of what they give, nothing is chosen by */
+    y.in[a].precise = y.inner[a].precise = false; /* no choice depends on these products */
   }
   y.in[ANE_ACTIVATION_F32] = (struct ane_activations){.kind = ANE_ACTIVATION_F32, .t = rows, .cols = c, .f32 = y.x, .ld = c};
   y.inner[ANE_ACTIVATION_F32] =
@@ -48,7 +50,7 @@ static struct layout lay_out(const struct step *s, uint8_t *base, int64_t tokens
   return y;
 }
 
-/* Expert of choice j of a token and its weight; count or more: none. route is [k numbers, k weights]. */
+/* Expert of choice j of a token, and its weight. A number >= count: none. route: k expert numbers, then k weights. */
 static int64_t choice(const struct step *s, const float *route, int64_t j, float *weight) {
   int64_t k = s->experts.k;
   if (!s->experts.soft) return *weight = route[k + j], (int64_t)route[j];
@@ -59,22 +61,22 @@ static int64_t choice(const struct step *s, const float *route, int64_t j, float
 }
 
 /* Sorts the rows by expert (counting sort, tokens ascending). One thread. */
-static void sort_rows(const struct thread_ctx *tc, const struct step *s, struct layout *y) {
+static void sort_rows(const struct thread_ctx *tc, const struct step *s, struct expert_rows *y) {
   const float *route = thread_data(tc, s->in[1]);
-  int64_t per = rows_a_token(s), n = s->experts.count;
+  int64_t per = rows_per_token(s), n = s->experts.count;
   float w;
   memset(y->start, 0, (size_t)(n + 1) * sizeof *y->start);
-  for (int64_t i = 0; i < tc->cols * per; i++) {
+  for (int64_t i = 0; i < tc->tokens * per; i++) {
     int64_t e = choice(s, route + i / per * 2 * s->experts.k, i % per, &w);
     if (e < n) y->start[e + 1]++;
   }
   for (int64_t e = 0; e < n; e++) y->start[e + 1] += y->start[e];
-  for (int64_t i = 0; i < tc->cols * per; i++) {
+  for (int64_t i = 0; i < tc->tokens * per; i++) {
     int64_t e = choice(s, route + i / per * 2 * s->experts.k, i % per, &w);
-    y->slot[i] = -1;
+    y->row_of[i] = -1;
     if (e >= n) continue;
     int32_t row = y->start[e]++;
-    y->slot[i] = row;
+    y->row_of[i] = row;
     y->token[row] = (int32_t)(i / per);
     y->weight[row] = w;
   }
@@ -82,8 +84,8 @@ static void sort_rows(const struct thread_ctx *tc, const struct step *s, struct 
   y->start[0] = 0;
 }
 
-/* Gathers and prepares rows [from, to) of the input. The kernels take row r at x + r * ld, so the base is moved. */
-static void gather(const struct thread_ctx *tc, const struct step *s, const struct layout *y, int64_t from, int64_t to) {
+/* Gathers and prepares rows [from, to) of the input. The kernels read row r at x + r * ld, so the base is moved back. */
+static void gather(const struct thread_ctx *tc, const struct step *s, const struct expert_rows *y, int64_t from, int64_t to) {
   const float *x = thread_data(tc, s->in[0]);
   int64_t c = s->in[0]->channels;
   for (int64_t r = from; r < to; r++) {
@@ -107,7 +109,7 @@ static void multiply(const struct thread_ctx *tc, const struct matrix *w, const 
   for (int64_t t = 0; bias && t < n; t++) tc->k->add(out + t * ld, bias + r0, out + t * ld, rows);
 }
 
-/* g, u -> (clamp(u) + 1) g' sigmoid(alpha g'), g' = min(g, limit): the gated unit of gpt-oss. */
+/* y = (clamp(u) + 1) * g' * sigmoid(alpha * g'), g' = min(g, limit): the gated unit of gpt-oss. Overwrites g and u. */
 static void swiglu_oai(const struct thread_ctx *tc, const struct step *s, float *g, float *u, float *y, int64_t n) {
   float limit = s->experts.limit, alpha = s->experts.alpha;
   for (int64_t i = 0; i < n; i++) {
@@ -118,7 +120,7 @@ static void swiglu_oai(const struct thread_ctx *tc, const struct step *s, float 
   tc->k->sigmoid(g, u, y, n);
 }
 
-static void inner_groups(const struct thread_ctx *tc, const struct step *s, const struct layout *y, int64_t e, int64_t g0,
+static void inner_groups(const struct thread_ctx *tc, const struct step *s, const struct expert_rows *y, int64_t e, int64_t g0,
                          int64_t g1) {
   const struct expert *x = &s->experts.list[e];
   int64_t from = y->start[e], n = y->start[e + 1] - from, inner = s->experts.inner, r0 = g0 * ANE_GROUP,
@@ -135,38 +137,39 @@ static void inner_groups(const struct thread_ctx *tc, const struct step *s, cons
   }
 }
 
-static void outer_groups(const struct thread_ctx *tc, const struct step *s, const struct layout *y, int64_t e, int64_t g0,
+static void outer_groups(const struct thread_ctx *tc, const struct step *s, const struct expert_rows *y, int64_t e, int64_t g0,
                          int64_t g1) {
   const struct expert *x = &s->experts.list[e];
   int64_t from = y->start[e], c = s->in[0]->channels;
   multiply(tc, x->down, x->down_bias, y->inner, from, y->start[e + 1] - from, g0, g1, y->o + from * c + g0 * ANE_GROUP, c);
 }
 
-/* Hands out (expert with rows, run of row groups) over all threads. */
-static void each_unit(struct thread_ctx *tc, const struct step *s, const struct layout *y, int which, int64_t groups,
-                      void (*fn)(const struct thread_ctx *, const struct step *, const struct layout *, int64_t, int64_t,
+/* Divides the work of all experts that have rows among the threads. A task is a run of row groups of one expert. */
+static void each_task(struct thread_ctx *tc, const struct step *s, const struct expert_rows *y, int which, int64_t groups,
+                      void (*fn)(const struct thread_ctx *, const struct step *, const struct expert_rows *, int64_t, int64_t,
                                  int64_t)) {
-  int64_t turn = tc->p->temp_rows / ANE_GROUP, turns = (groups + turn - 1) / turn, before = 0, next = thread_next(tc, s, which);
+  int64_t per_task = tc->p->temp_rows / ANE_GROUP, tasks = (groups + per_task - 1) / per_task, before = 0,
+          next = thread_next(tc, s, which);
   for (int64_t e = 0; e < s->experts.count; e++) {
     if (y->start[e] == y->start[e + 1]) continue;
-    for (; next < before + turns; next = thread_next(tc, s, which)) {
-      int64_t g0 = (next - before) * turn;
-      fn(tc, s, y, e, g0, ANE_MIN(g0 + turn, groups));
+    for (; next < before + tasks; next = thread_next(tc, s, which)) {
+      int64_t g0 = (next - before) * per_task;
+      fn(tc, s, y, e, g0, ANE_MIN(g0 + per_task, groups));
     }
-    before += turns;
+    before += tasks;
   }
 }
 
-/* y = sum of weight * o over the token's rows, in the order of its choices. */
-static void sum_rows(const struct thread_ctx *tc, const struct step *s, const struct layout *y) {
+/* out = sum of weight * o over the token's rows, in the order of its choices. */
+static void sum_rows(const struct thread_ctx *tc, const struct step *s, const struct expert_rows *y) {
   float *out = thread_data(tc, s->out[0]);
-  int64_t c = s->in[0]->channels, per = rows_a_token(s), from, to;
-  ane_split(tc->cols, tc->thread, tc->threads, &from, &to);
+  int64_t c = s->in[0]->channels, per = rows_per_token(s), from, to;
+  ane_split(tc->tokens, tc->thread, tc->threads, &from, &to);
   for (int64_t t = from; t < to; t++) {
     float *dst = out + t * c;
     memset(dst, 0, (size_t)c * sizeof *dst);
     for (int64_t j = 0; j < per; j++) {
-      int32_t row = y->slot[t * per + j];
+      int32_t row = y->row_of[t * per + j];
       if (row < 0) continue;
       const float *o = y->o + (int64_t)row * c, w = y->weight[row];
       for (int64_t i = 0; i < c; i++) dst[i] += w * o[i];
@@ -175,28 +178,28 @@ static void sum_rows(const struct thread_ctx *tc, const struct step *s, const st
 }
 
 static void run_experts(struct thread_ctx *tc, const struct step *s) {
-  struct layout y = lay_out(s, tc->p->shared, tc->cols);
+  struct expert_rows y = expert_rows(s, tc->p->shared, tc->tokens);
   if (tc->thread == 0) sort_rows(tc, s, &y);
   thread_barrier(tc);
   int64_t rows = y.start[s->experts.count], c = s->in[0]->channels, inner = s->experts.inner, from, to;
   ane_split(rows, tc->thread, tc->threads, &from, &to);
   gather(tc, s, &y, from, to);
   thread_barrier(tc);
-  each_unit(tc, s, &y, 0, (inner + ANE_GROUP - 1) / ANE_GROUP, inner_groups);
+  each_task(tc, s, &y, 0, (inner + ANE_GROUP - 1) / ANE_GROUP, inner_groups);
   thread_barrier(tc);
   if (s->experts.activation_types & 1u << ANE_ACTIVATION_I8)
     tc->k->quantise_i8(&y.inner[ANE_ACTIVATION_I8], y.h, inner, from, to);
   if (s->experts.activation_types & 1u << ANE_ACTIVATION_BF16)
     tc->k->convert_bf16(&y.inner[ANE_ACTIVATION_BF16], y.h, inner, from, to);
   thread_barrier(tc);
-  each_unit(tc, s, &y, 1, (c + ANE_GROUP - 1) / ANE_GROUP, outer_groups);
+  each_task(tc, s, &y, 1, (c + ANE_GROUP - 1) / ANE_GROUP, outer_groups);
   thread_barrier(tc);
   sum_rows(tc, s, &y);
 }
 
-/* Only experts that have rows are read. */
+/* Counts experts that have rows: no other is read. */
 static void experts_cost(const struct thread_ctx *tc, const struct step *s, struct ane_step_profile *p) {
-  struct layout y = lay_out(s, tc->p->shared, tc->cols);
+  struct expert_rows y = expert_rows(s, tc->p->shared, tc->tokens);
   for (int64_t e = 0; e < s->experts.count; e++) {
     int64_t rows = y.start[e + 1] - y.start[e];
     if (!rows) continue;
@@ -225,13 +228,13 @@ static ane_status plan_expert(struct planner *pl, const struct ane_node *n, int 
 ane_status plan_experts(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
   const char *act = ane_node_string(n, "act");
   const struct ane_value *route = &pl->g->values[n->inputs[1]];
-  /* Its numbers are indices here: ascending, each once, none negative. */
+  /* Expert numbers are used as indices: only route guarantees that they ascend without repeats from 0 on. */
   if (route->node == ANE_NONE || pl->g->nodes[route->node].op != ANE_OP_ROUTE)
     return ane_fail(err, ANE_UNSUPPORTED, "%s is not the output of route", route->name);
   s->run = run_experts;
   s->cost = experts_cost;
-  s->in[0] = planner_place(pl, n->inputs[0]);
-  s->in[1] = planner_place(pl, n->inputs[1]);
+  s->in[0] = planner_slot(pl, n->inputs[0]);
+  s->in[1] = planner_slot(pl, n->inputs[1]);
   s->experts.count = ane_node_int(n, "count");
   s->experts.k = s->in[1]->channels / 2;
   s->experts.soft = ane_node_int(n, "soft") != 0;
@@ -243,6 +246,6 @@ ane_status plan_experts(struct planner *pl, const struct ane_node *n, struct ste
   s->experts.list = list;
   ane_status st = strcmp(act, "swiglu_oai") == 0 ? ANE_OK : planner_act(pl->p->k, act, &s->experts.act, err);
   for (int64_t e = 0; !st && e < s->experts.count; e++) st = plan_expert(pl, n, (int)(2 + 6 * e), s, &list[e], err);
-  if (!st) s->shared_bytes = lay_out(s, NULL, pl->p->o.chunk).bytes;
+  if (!st) s->shared_bytes = expert_rows(s, NULL, pl->p->o.chunk).bytes;
   return st;
 }

@@ -1,15 +1,16 @@
-/* project: norm, quantise the input once, multiply by one or more matrices, then bias, residual or gated activation.
+/* linear: norms the input, quantises it once, multiplies by one or more matrices, then adds bias or residual or applies a gated
+ * act.
  *
- * One token: every thread prepares the input for itself, so there is no meeting between the two halves. More tokens:
- * the threads share the columns, meet, and multiply. Work is handed out in runs of row groups; each output is the same
- * whoever makes it. */
-#include "exec/exec_internal.h"
+ * One token: every thread prepares the input for itself, which saves a barrier. More tokens: the threads divide the tokens,
+ * synchronise, and multiply. A task is a run of row groups. Each output is the same whichever thread computes it. */
+#include "exec/planner.h"
+#include "exec/thread_ctx.h"
 
 #include <string.h>
 
-enum { TURN_BYTES = 32768 };
+enum { TASK_BYTES = 32768 };
 
-/* Prepares columns [from, to) of x into `out`; normed: room for the normed columns, from column 0. */
+/* Prepares tokens [from, to) of x into `out`. normed: room for the normed tokens, from token 0 on. */
 static void prepare(const struct thread_ctx *tc, const struct step *s, struct prepared *out, float *normed, int64_t from,
                     int64_t to) {
   const struct ane_kernels *k = tc->k;
@@ -19,133 +20,134 @@ static void prepare(const struct thread_ctx *tc, const struct step *s, struct pr
     k->rms_norm(x + from * c, c, s->linear.norm_weight, s->linear.eps, normed + from * c, c, to - from, c);
     x = normed;
   }
-  out->a[ANE_ACTIVATION_F32] = (struct ane_activations){.kind = ANE_ACTIVATION_F32, .t = tc->cols, .cols = c, .f32 = x, .ld = c};
+  out->a[ANE_ACTIVATION_F32] =
+      (struct ane_activations){.kind = ANE_ACTIVATION_F32, .t = tc->tokens, .cols = c, .f32 = x, .ld = c};
   if (s->linear.activation_types & 1u << ANE_ACTIVATION_I8) k->quantise_i8(&out->a[ANE_ACTIVATION_I8], x, c, from, to);
   if (s->linear.activation_types & 1u << ANE_ACTIVATION_BF16) k->convert_bf16(&out->a[ANE_ACTIVATION_BF16], x, c, from, to);
 }
 
-/* Places the kinds of activations that the step's matrices meet. */
-static void place_activations(const struct thread_ctx *tc, const struct step *s, uint8_t *const memory[ANE_ACTIVATION_COUNT],
-                              struct prepared *out) {
+/* Sets up activations of each type that the step's matrices take. */
+static void set_up_activations(const struct thread_ctx *tc, const struct step *s, uint8_t *const memory[ANE_ACTIVATION_COUNT],
+                               struct prepared *out) {
   for (int a = 0; a < ANE_ACTIVATION_COUNT; a++)
     if (a != ANE_ACTIVATION_F32 && s->linear.activation_types & 1u << a)
-      ane_activations_place(&out->a[a], (ane_activation_type)a, tc->cols, s->in[0]->channels, memory[a]);
+      ane_activations_place(&out->a[a], (ane_activation_type)a, tc->tokens, s->in[0]->channels, memory[a]);
   out->a[ANE_ACTIVATION_I8].precise = s->linear.precise;
 }
 
 void linear_prepare_alone(const struct thread_ctx *tc, const struct step *s, struct prepared *out) {
   uint8_t *memory[ANE_ACTIVATION_COUNT];
   for (int a = 0; a < ANE_ACTIVATION_COUNT; a++) memory[a] = tc->mem + tc->p->thread_activations[a];
-  place_activations(tc, s, memory, out);
-  prepare(tc, s, out, (float *)(void *)(tc->mem + tc->p->thread_normed), 0, tc->cols);
+  set_up_activations(tc, s, memory, out);
+  prepare(tc, s, out, (float *)(void *)(tc->mem + tc->p->thread_normed), 0, tc->tokens);
 }
 
 static void prepare_shared(const struct thread_ctx *tc, const struct step *s, struct prepared *out) {
-  place_activations(tc, s, tc->p->activations, out);
+  set_up_activations(tc, s, tc->p->activations, out);
   int64_t from, to;
-  ane_split(tc->cols, tc->thread, tc->threads, &from, &to);
+  ane_split(tc->tokens, tc->thread, tc->threads, &from, &to);
   prepare(tc, s, out, tc->p->normed, from, to);
   thread_barrier(tc);
 }
 
-/* y[t][r] for groups [g0, g1) of matrix m, with bias, into dst[t * ld + (r - first row)]. */
+/* y[t][r] for row groups [g0, g1) of matrix m, with bias, into dst[t * ld + (r - first row)]. */
 static void multiply(const struct thread_ctx *tc, const struct step *s, const struct prepared *in, int m, int64_t g0, int64_t g1,
                      float *dst, int64_t ld) {
   const struct matrix *w = s->linear.w[m];
   int64_t r0 = g0 * ANE_GROUP, rows = ANE_MIN(g1 * ANE_GROUP, w->packed.rows) - r0;
-  /* The kernel writes out[t * ld + r] for absolute rows r; dst is where row r0 shall be. */
+  /* The kernel writes out[t * ld + r] for absolute rows r, so the base is moved back: row r0 goes to dst. */
   tc->k->matmul[w->packed.layout][w->activation_type](&w->packed, &in->a[w->activation_type], g0, g1,
                                                       (float *)((uintptr_t)dst - (uintptr_t)r0 * sizeof(float)), ld,
                                                       tc->mem + tc->p->thread_kernel);
   if (s->linear.bias[m])
-    for (int64_t t = 0; t < tc->cols; t++) tc->k->add(dst + t * ld, s->linear.bias[m] + r0, dst + t * ld, rows);
+    for (int64_t t = 0; t < tc->tokens; t++) tc->k->add(dst + t * ld, s->linear.bias[m] + r0, dst + t * ld, rows);
 }
 
-/* One run of groups of matrix m, finished. */
+/* Row groups [g0, g1) of matrix m, with epilogue. */
 static void finish_groups(const struct thread_ctx *tc, const struct step *s, const struct prepared *in, int m, int64_t g0,
                           int64_t g1) {
   int64_t ld = s->out[m]->channels, r0 = g0 * ANE_GROUP, rows = ANE_MIN(g1 * ANE_GROUP, ld) - r0;
   float *out = thread_data(tc, s->out[m]) + r0, *temp = (float *)(void *)(tc->mem + tc->p->thread_temp);
   if (s->linear.act) {
-    float *up = temp + tc->cols * rows;
+    float *up = temp + tc->tokens * rows;
     multiply(tc, s, in, 0, g0, g1, temp, rows);
     multiply(tc, s, in, 1, g0, g1, up, rows);
-    for (int64_t t = 0; t < tc->cols; t++) s->linear.act(temp + t * rows, up + t * rows, out + t * ld, rows);
+    for (int64_t t = 0; t < tc->tokens; t++) s->linear.act(temp + t * rows, up + t * rows, out + t * ld, rows);
   } else if (s->in[1]) {
     const float *residual = thread_data(tc, s->in[1]) + r0;
     multiply(tc, s, in, 0, g0, g1, temp, rows);
-    for (int64_t t = 0; t < tc->cols; t++) tc->k->add(residual + t * ld, temp + t * rows, out + t * ld, rows);
+    for (int64_t t = 0; t < tc->tokens; t++) tc->k->add(residual + t * ld, temp + t * rows, out + t * ld, rows);
   } else {
     multiply(tc, s, in, m, g0, g1, out, ld);
   }
 }
 
-/* Row groups a thread takes at once. Few tokens: about 32 KB of weights, so that all end together; many: four, since what a
- * product does once a call is then shared, or two where the threads would have less alike to do. Always no more rows than an
- * epilogue's temporary holds. */
-static int64_t groups_a_turn(const struct thread_ctx *tc, const struct matrix *w) {
-  int64_t most = tc->p->temp_rows * (tc->p->o.chunk / tc->cols) / ANE_GROUP;
-  if (tc->cols > 8) {
+/* Row groups of a task. Few tokens: about 32 KB of weights, for an even load. Many tokens: four, which share what a product does
+ * once per call, or two where four would load the threads less evenly. Never more rows than an epilogue's temporary holds. */
+static int64_t groups_per_task(const struct thread_ctx *tc, const struct matrix *w) {
+  int64_t most = tc->p->temp_rows * (tc->p->o.chunk / tc->tokens) / ANE_GROUP;
+  if (tc->tokens > 8) {
     size_t groups = (size_t)w->packed.groups, threads = (size_t)tc->threads;
-    bool alike = ane_div_up(groups, 4 * threads) * 2 <= ane_div_up(groups, 2 * threads);
-    return ANE_MIN((int64_t)(alike ? 4 : 2), most);
+    bool even = ane_div_up(groups, 4 * threads) * 2 <= ane_div_up(groups, 2 * threads);
+    return ANE_MIN((int64_t)(even ? 4 : 2), most);
   }
   size_t bytes = ANE_MAX(w->packed.group_bytes, (size_t)1);
-  return ANE_MIN(ANE_MAX((int64_t)(TURN_BYTES / bytes), (int64_t)1), most);
+  return ANE_MIN(ANE_MAX((int64_t)(TASK_BYTES / bytes), (int64_t)1), most);
 }
 
-static int jobs_of(const struct step *s) { return s->linear.act ? 1 : s->linear.count; }
+/* Matrices that tasks count through: the two of a gated act share theirs. */
+static int task_matrices(const struct step *s) { return s->linear.act ? 1 : s->linear.count; }
 
-static int64_t turns_of(const struct thread_ctx *tc, const struct matrix *w) {
-  return (int64_t)ane_div_up((size_t)w->packed.groups, (size_t)groups_a_turn(tc, w));
+static int64_t tasks_of(const struct thread_ctx *tc, const struct matrix *w) {
+  return (int64_t)ane_div_up((size_t)w->packed.groups, (size_t)groups_per_task(tc, w));
 }
 
-/* The groups [*g0, *g1) of matrix *m that turn i is; turns count through all matrices. */
-static void turn_at(const struct thread_ctx *tc, const struct step *s, int64_t i, int *m, int64_t *g0, int64_t *g1) {
+/* Task i: row groups [*g0, *g1) of matrix *m. Tasks count through all matrices. */
+static void task_at(const struct thread_ctx *tc, const struct step *s, int64_t i, int *m, int64_t *g0, int64_t *g1) {
   for (*m = 0;; ++*m) {
     const struct matrix *w = s->linear.w[*m];
-    int64_t turn = groups_a_turn(tc, w), turns = turns_of(tc, w);
-    if (i >= turns) {
-      i -= turns;
+    int64_t per_task = groups_per_task(tc, w), tasks = tasks_of(tc, w);
+    if (i >= tasks) {
+      i -= tasks;
       continue;
     }
-    *g0 = i * turn;
-    *g1 = ANE_MIN(*g0 + turn, w->packed.groups);
+    *g0 = i * per_task;
+    *g1 = ANE_MIN(*g0 + per_task, w->packed.groups);
     return;
   }
 }
 
-static int64_t all_turns(const struct thread_ctx *tc, const struct step *s) {
+static int64_t all_tasks(const struct thread_ctx *tc, const struct step *s) {
   int64_t n = 0;
-  for (int m = 0; m < jobs_of(s); m++) n += turns_of(tc, s->linear.w[m]);
+  for (int m = 0; m < task_matrices(s); m++) n += tasks_of(tc, s->linear.w[m]);
   return n;
 }
 
 static void run_linear(struct thread_ctx *tc, const struct step *s) {
   struct prepared in;
-  if (tc->cols == 1)
+  if (tc->tokens == 1)
     linear_prepare_alone(tc, s, &in);
   else
     prepare_shared(tc, s, &in);
-  int64_t total = all_turns(tc, s), g0, g1;
-  int m, away = 0;
-  for (int64_t i; (i = thread_claim(tc, s, total, &away)) >= 0;) {
-    turn_at(tc, s, i, &m, &g0, &g1);
+  int64_t total = all_tasks(tc, s), g0, g1;
+  int m, stolen = 0;
+  for (int64_t i; (i = thread_claim(tc, s, total, &stolen)) >= 0;) {
+    task_at(tc, s, i, &m, &g0, &g1);
     finish_groups(tc, s, &in, m, g0, g1);
   }
 }
 
-/* The first turns of the thread's share. */
+/* Weights of the thread's first tasks. */
 static void linear_prefetch(const struct thread_ctx *tc, const struct step *s, struct prefetch *a) {
   int64_t from, to, g0, g1;
   int m, both = s->linear.act ? 2 : 1;
   if (tc->r->pruned && s == &tc->p->steps[tc->p->n_steps - 1]) {
-    head_prefetch(tc, s, a);
+    pruned_head_prefetch(tc, s, a);
     return;
   }
-  ane_split(all_turns(tc, s), tc->thread, tc->threads, &from, &to);
+  ane_split(all_tasks(tc, s), tc->thread, tc->threads, &from, &to);
   if (from == to) return;
-  turn_at(tc, s, from, &m, &g0, &g1);
+  task_at(tc, s, from, &m, &g0, &g1);
   for (int i = 0; i < both; i++) {
     const struct ane_packed *w = &s->linear.w[m + i]->packed;
     if (w->layout != ANE_LAYOUT_ROWS)
@@ -155,15 +157,15 @@ static void linear_prefetch(const struct thread_ctx *tc, const struct step *s, s
 }
 
 static void linear_cost(const struct thread_ctx *tc, const struct step *s, struct ane_step_profile *p) {
-  for (int m = 0; m < s->linear.count; m++) profile_matrix(&s->linear.w[m]->packed, tc->cols, p);
+  for (int m = 0; m < s->linear.count; m++) profile_matrix(&s->linear.w[m]->packed, tc->tokens, p);
 }
 
 ane_status plan_linear(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
   s->run = run_linear;
   s->cost = linear_cost;
   s->prefetch = linear_prefetch;
-  s->in[0] = planner_place(pl, n->inputs[0]);
-  s->in[1] = planner_place(pl, n->inputs[1]);
+  s->in[0] = planner_slot(pl, n->inputs[0]);
+  s->in[1] = planner_slot(pl, n->inputs[1]);
   s->linear.count = (int)ane_node_int(n, "count");
   s->linear.norm = ane_node_int(n, "norm") != 0;
   s->linear.eps = (float)ane_node_float(n, "eps");

@@ -1,11 +1,12 @@
 /* Elementwise steps over all channels of all tokens, and slices of channels. */
-#include "exec/exec_internal.h"
+#include "exec/planner.h"
+#include "exec/thread_ctx.h"
 
 #include <string.h>
 
-/* This thread's share of n elements, in whole cache lines. */
-static void share(const struct thread_ctx *tc, const struct step *s, int64_t *from, int64_t *n) {
-  int64_t total = tc->cols * s->out[0]->channels, lines = (total + 15) / 16, to;
+/* This thread's part of all elements, in whole cache lines: n elements from `from` on. */
+static void part_of(const struct thread_ctx *tc, const struct step *s, int64_t *from, int64_t *n) {
+  int64_t total = tc->tokens * s->out[0]->channels, lines = (total + 15) / 16, to;
   ane_split(lines, tc->thread, tc->threads, from, &to);
   *from *= 16;
   *n = ANE_MAX(ANE_MIN(to * 16, total) - *from, (int64_t)0);
@@ -13,26 +14,26 @@ static void share(const struct thread_ctx *tc, const struct step *s, int64_t *fr
 
 static void run_binary(struct thread_ctx *tc, const struct step *s) {
   int64_t from, n;
-  share(tc, s, &from, &n);
+  part_of(tc, s, &from, &n);
   const float *b = s->in[1] ? thread_data(tc, s->in[1]) + from : NULL;
   s->math.act(thread_data(tc, s->in[0]) + from, b, thread_data(tc, s->out[0]) + from, n);
 }
 
 static void run_scale(struct thread_ctx *tc, const struct step *s) {
   int64_t from, n;
-  share(tc, s, &from, &n);
+  part_of(tc, s, &from, &n);
   tc->k->scale(thread_data(tc, s->in[0]) + from, s->math.by, thread_data(tc, s->out[0]) + from, n);
 }
 
 static void run_softcap(struct thread_ctx *tc, const struct step *s) {
   int64_t from, n;
-  share(tc, s, &from, &n);
+  part_of(tc, s, &from, &n);
   tc->k->softcap(thread_data(tc, s->in[0]) + from, s->math.by, thread_data(tc, s->out[0]) + from, n);
 }
 
 static void run_slice(struct thread_ctx *tc, const struct step *s) {
   int64_t c = s->out[0]->channels, from, to;
-  ane_split(tc->cols, tc->thread, tc->threads, &from, &to);
+  ane_split(tc->tokens, tc->thread, tc->threads, &from, &to);
   for (int64_t t = from; t < to; t++)
     memcpy(thread_data(tc, s->out[0]) + t * c, thread_data(tc, s->in[0]) + t * s->in[0]->channels + s->math.from,
            (size_t)c * sizeof(float));
@@ -40,8 +41,8 @@ static void run_slice(struct thread_ctx *tc, const struct step *s) {
 
 ane_status plan_math(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
   const struct ane_kernels *k = pl->p->k;
-  s->in[0] = planner_place(pl, n->inputs[0]);
-  s->in[1] = planner_place(pl, ane_node_input(n, 1));
+  s->in[0] = planner_slot(pl, n->inputs[0]);
+  s->in[1] = planner_slot(pl, ane_node_input(n, 1));
   s->run = run_binary;
   switch (n->op) {
     case ANE_OP_ADD: s->math.act = k->add; return ANE_OK;

@@ -1,5 +1,6 @@
-/* Small steps on channels: concat, affine, l2_norm, repeat_heads, mean_heads. Each thread takes some tokens. */
-#include "exec/exec_internal.h"
+/* Small steps on channels: concat, affine, l2_norm, repeat_heads, mean_heads. The threads divide the tokens. */
+#include "exec/planner.h"
+#include "exec/thread_ctx.h"
 
 #include <math.h>
 #include <string.h>
@@ -8,7 +9,7 @@ static void run_concat(struct thread_ctx *tc, const struct step *s) {
   const float *a = thread_data(tc, s->in[0]), *b = thread_data(tc, s->in[1]);
   float *out = thread_data(tc, s->out[0]);
   int64_t ca = s->in[0]->channels, cb = s->in[1]->channels, from, to;
-  ane_split(tc->cols, tc->thread, tc->threads, &from, &to);
+  ane_split(tc->tokens, tc->thread, tc->threads, &from, &to);
   for (int64_t t = from; t < to; t++) {
     memcpy(out + t * (ca + cb), a + t * ca, (size_t)ca * sizeof *out);
     memcpy(out + t * (ca + cb) + ca, b + t * cb, (size_t)cb * sizeof *out);
@@ -19,7 +20,7 @@ static void run_affine(struct thread_ctx *tc, const struct step *s) {
   const float *x = thread_data(tc, s->in[0]);
   float *out = thread_data(tc, s->out[0]);
   int64_t c = s->out[0]->channels, from, to;
-  ane_split(tc->cols, tc->thread, tc->threads, &from, &to);
+  ane_split(tc->tokens, tc->thread, tc->threads, &from, &to);
   for (int64_t t = from; t < to; t++) {
     const float *row = x + t * c;
     float *dst = out + t * c;
@@ -31,7 +32,7 @@ static void run_affine(struct thread_ctx *tc, const struct step *s) {
   }
 }
 
-/* The sum of squares goes over 16 lanes, as in the norms of kernels.h. */
+/* The sum of squares over 16 lanes, in the order of the norms of kernels.h. */
 static float sum_squares(const float *x, int64_t n) {
   float lane[16] = {0};
   for (int64_t i = 0; i < n; i++) lane[i % 16] += x[i] * x[i];
@@ -43,7 +44,7 @@ static float sum_squares(const float *x, int64_t n) {
 static void run_l2_norm(struct thread_ctx *tc, const struct step *s) {
   int64_t c = s->in[0]->channels / s->mix.groups, from, to;
   float root = sqrtf((float)c);
-  ane_split(tc->cols * s->mix.groups, tc->thread, tc->threads, &from, &to);
+  ane_split(tc->tokens * s->mix.groups, tc->thread, tc->threads, &from, &to);
   for (int64_t i = from; i < to; i++) {
     const float *x = thread_data(tc, s->in[0]) + i * c;
     float by = root / fmaxf(sqrtf(sum_squares(x, c)), s->mix.eps);
@@ -54,7 +55,7 @@ static void run_l2_norm(struct thread_ctx *tc, const struct step *s) {
 
 static void run_repeat(struct thread_ctx *tc, const struct step *s) {
   int64_t heads = s->mix.groups, times = s->mix.times, d = s->in[0]->channels / heads, from, to;
-  ane_split(tc->cols * heads, tc->thread, tc->threads, &from, &to);
+  ane_split(tc->tokens * heads, tc->thread, tc->threads, &from, &to);
   for (int64_t i = from; i < to; i++)
     for (int64_t j = 0; j < times; j++)
       memcpy(thread_data(tc, s->out[0]) + (i * times + j) * d, thread_data(tc, s->in[0]) + i * d, (size_t)d * sizeof(float));
@@ -62,7 +63,7 @@ static void run_repeat(struct thread_ctx *tc, const struct step *s) {
 
 static void run_mean(struct thread_ctx *tc, const struct step *s) {
   int64_t times = s->mix.times, d = s->in[0]->channels / s->mix.groups, from, to;
-  ane_split(tc->cols * s->mix.groups / times, tc->thread, tc->threads, &from, &to);
+  ane_split(tc->tokens * s->mix.groups / times, tc->thread, tc->threads, &from, &to);
   for (int64_t i = from; i < to; i++) {
     const float *x = thread_data(tc, s->in[0]) + i * times * d;
     float *out = thread_data(tc, s->out[0]) + i * d;
@@ -73,11 +74,11 @@ static void run_mean(struct thread_ctx *tc, const struct step *s) {
 }
 
 ane_status plan_mix(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
-  s->in[0] = planner_place(pl, n->inputs[0]);
+  s->in[0] = planner_slot(pl, n->inputs[0]);
   switch (n->op) {
     case ANE_OP_CONCAT:
       s->run = run_concat;
-      s->in[1] = planner_place(pl, n->inputs[1]);
+      s->in[1] = planner_slot(pl, n->inputs[1]);
       return ANE_OK;
     case ANE_OP_AFFINE: {
       s->run = run_affine;

@@ -1,5 +1,6 @@
-/* rope_table: cosines and sines of the positions of this run, once for all layers. rope: turns heads by the table. */
-#include "exec/exec_internal.h"
+/* rope_table: cosines and sines of the run's positions, once for all layers. rope: rotates heads by the table. */
+#include "exec/planner.h"
+#include "exec/thread_ctx.h"
 
 #include "tensor/half.h"
 
@@ -10,10 +11,10 @@
 static void run_table(struct thread_ctx *tc, const struct step *s) {
   float *out = thread_data(tc, s->out[0]);
   int64_t n = s->rope.n, from, to;
-  ane_split(tc->cols, tc->thread, tc->threads, &from, &to);
+  ane_split(tc->tokens, tc->thread, tc->threads, &from, &to);
   for (int64_t t = from; t < to; t++) {
     float pos = (float)tc->r->angles[t], *row = out + t * 2 * n;
-    const float *f = s->rope.long_freq && tc->p->columns->longer[t] ? s->rope.long_freq : s->rope.inv_freq;
+    const float *f = s->rope.long_freq && tc->p->token_lists->long_rope[t] ? s->rope.long_freq : s->rope.inv_freq;
     for (int64_t i = 0; i < n; i++) {
       float angle = pos * f[i];
       row[i] = cosf(angle) * s->rope.magnitude;
@@ -27,7 +28,7 @@ static void run_rope(struct thread_ctx *tc, const struct step *s) {
   const float *x = thread_data(tc, s->in[0]), *table = thread_data(tc, s->in[2]);
   float *out = thread_data(tc, s->out[0]);
   int64_t c = s->in[0]->channels, r = s->in[2]->channels, from, to;
-  ane_split(tc->cols, tc->thread, tc->threads, &from, &to);
+  ane_split(tc->tokens, tc->thread, tc->threads, &from, &to);
   if (x != out) memcpy(out + from * c, x + from * c, (size_t)((to - from) * c) * sizeof *out);
   for (int64_t t = from; t < to; t++) tc->k->rope(out + t * c, table + t * r, s->rope.heads, c / s->rope.heads, r, s->rope.half);
 }
@@ -43,8 +44,8 @@ static ane_status copy_floats(struct planner *pl, const struct ane_attr *a, cons
 ane_status plan_rope(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
   if (n->op == ANE_OP_ROPE) {
     s->run = run_rope;
-    s->in[0] = planner_place(pl, n->inputs[0]);
-    s->in[2] = planner_place(pl, n->inputs[1]);
+    s->in[0] = planner_slot(pl, n->inputs[0]);
+    s->in[2] = planner_slot(pl, n->inputs[1]);
     s->rope.heads = ane_node_int(n, "heads");
     s->rope.half = ane_node_string(n, "layout")[0] == 'h';
     return ANE_OK;
@@ -56,7 +57,8 @@ ane_status plan_rope(struct planner *pl, const struct ane_node *n, struct step *
   ane_status st = copy_floats(pl, ane_node_attr(n, "inv_freq"), &s->rope.inv_freq, err);
   if (st || !ane_node_attr(n, "long_freq")->fv.n) return st;
   int64_t at = ane_node_int(n, "original");
-  if (pl->p->switch_at && pl->p->switch_at != at) return ane_fail(err, ANE_UNSUPPORTED, "two ropes switch at different lengths");
-  pl->p->switch_at = at;
+  if (pl->p->long_rope_after && pl->p->long_rope_after != at)
+    return ane_fail(err, ANE_UNSUPPORTED, "two rope tables have long_freq with different values of `original`");
+  pl->p->long_rope_after = at;
   return copy_floats(pl, ane_node_attr(n, "long_freq"), &s->rope.long_freq, err);
 }

@@ -1,12 +1,13 @@
-/* route: which experts a token goes to, and with what weights. One token at a time, few experts: plain C. */
-#include "exec/exec_internal.h"
+/* route: chooses the experts of a token and their weights. One token at a time and few experts, so plain C. */
+#include "exec/planner.h"
+#include "exec/thread_ctx.h"
 
 #include <math.h>
 #include <string.h>
 
 enum { SIGMOID, SOFTMAX, SOFTMAX_TOPK };
 
-/* p = softmax(x) over n, largest first taken off; sums in ascending order. p == x is fine. */
+/* p = softmax(x) over n elements, the largest subtracted first. Sums in ascending order. p may be x. */
 static void softmax(const float *x, float *p, int64_t n) {
   float m = -INFINITY, sum = 0;
   for (int64_t i = 0; i < n; i++) m = fmaxf(m, x[i]);
@@ -14,7 +15,7 @@ static void softmax(const float *x, float *p, int64_t n) {
   for (int64_t i = 0; i < n; i++) p[i] /= sum;
 }
 
-/* The k largest of key[n], ties to the lower number; numbers ascending. */
+/* Indices of the k largest of key[n], ascending. Of equal keys the lower index. */
 static void choose(const float *key, int64_t n, int64_t k, int32_t *chosen) {
   bool taken[ANE_MAX_EXPERTS] = {false};
   for (int64_t j = 0; j < k; j++) {
@@ -53,14 +54,14 @@ static void run_route(struct thread_ctx *tc, const struct step *s) {
   const float *x = thread_data(tc, s->in[0]);
   float *out = thread_data(tc, s->out[0]);
   int64_t n = s->in[0]->channels, from, to;
-  ane_split(tc->cols, tc->thread, tc->threads, &from, &to);
+  ane_split(tc->tokens, tc->thread, tc->threads, &from, &to);
   for (int64_t t = from; t < to; t++) route_token(s, x + t * n, n, out + t * 2 * s->route.k);
 }
 
 ane_status plan_route(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
   const char *score = ane_node_string(n, "score");
   s->run = run_route;
-  s->in[0] = planner_place(pl, n->inputs[0]);
+  s->in[0] = planner_slot(pl, n->inputs[0]);
   s->route.k = ane_node_int(n, "k");
   s->route.score = strcmp(score, "sigmoid") == 0 ? SIGMOID : strcmp(score, "softmax") == 0 ? SOFTMAX : SOFTMAX_TOPK;
   s->route.norm = ane_node_int(n, "norm") != 0;

@@ -1,20 +1,20 @@
-/* Weight matrices: how each is held, and packing them all, on every thread, into one slab. */
-#include "exec/exec_internal.h"
-
+/* Weight matrices: chooses the encoding and layout of each, and packs all of them, on every thread, into one slab. */
+#include "base/alloc.h"
 #include "base/glob.h"
+#include "exec/planner.h"
 #include "tensor/half.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
-/* ---- How a matrix is held --------------------------------------------------------------------------------------------*/
+/* ---- Encoding and layout ---------------------------------------------------------------------------------------------*/
 
-static struct ane_weights_how how_of(const struct ane_program *p, const char *name) {
-  struct ane_weights_how how = p->o.weights;
+static struct ane_weights_encoding encoding_of(const struct ane_program *p, const char *name) {
+  struct ane_weights_encoding encoding = p->o.weights;
   for (int32_t i = 0; i < p->o.n_rules; i++)
-    if (ane_glob(p->o.rules[i].pattern, name)) how = p->o.rules[i].how;
-  return how;
+    if (ane_glob(p->o.rules[i].pattern, name)) encoding = p->o.rules[i].encoding;
+  return encoding;
 }
 
 static ane_layout layout_of_scheme(struct ane_weight_spec s) {
@@ -28,17 +28,17 @@ static ane_layout layout_of_scheme(struct ane_weight_spec s) {
   return ANE_LAYOUT_F16;
 }
 
-/* Rows that are not whole blocks of the type asked for stay as they are. */
-static void choose_layout(struct matrix *m, struct ane_weights_how how) {
+/* A matrix whose rows are not whole blocks of the wanted type keeps its stored type. */
+static void choose_layout(struct matrix *m, struct ane_weights_encoding encoding) {
   struct ane_packed *w = &m->packed;
   w->dtype = m->stored.dtype;
-  m->coded = how.kind == ANE_WEIGHTS_SCHEME;
-  if (m->coded) {
-    m->spec = ane_weight_spec_fit(how.scheme, w->rows, w->cols);
+  m->by_scheme = encoding.kind == ANE_WEIGHTS_SCHEME;
+  if (m->by_scheme) {
+    m->spec = ane_weight_spec_fit(encoding.scheme, w->rows, w->cols);
     w->layout = layout_of_scheme(m->spec);
     return;
   }
-  if (how.kind == ANE_WEIGHTS_DTYPE && w->cols % ane_dtype_info(how.dtype)->block == 0) w->dtype = how.dtype;
+  if (encoding.kind == ANE_WEIGHTS_DTYPE && w->cols % ane_dtype_info(encoding.dtype)->block == 0) w->dtype = encoding.dtype;
   w->layout = ane_layout_for(w->dtype, w->cols);
   if (w->layout == ANE_LAYOUT_ROWS && w->dtype != m->stored.dtype)
     w->dtype = m->stored.dtype, w->layout = ane_layout_for(w->dtype, w->cols);
@@ -57,7 +57,7 @@ ane_status weights_describe(const struct ane_program *p, struct matrix *m, struc
     return ane_fail(err, ANE_SHAPE, "weight %s: a row of %" PRId64 " is not whole blocks of %s", m->name, w->cols,
                     ane_dtype_info(t->dtype)->name);
   w->row_bytes = (size_t)row;
-  choose_layout(m, how_of(p, m->name));
+  choose_layout(m, encoding_of(p, m->name));
   m->activation_type = ane_activation_type_for(w->layout, p->o.int8, p->k->bf16_dot);
   if (!p->k->matmul[w->layout][m->activation_type])
     return ane_fail(err, ANE_UNSUPPORTED, "weight %s: no kernel for layout %s", m->name, ane_layout_info(w->layout)->name);
@@ -66,7 +66,7 @@ ane_status weights_describe(const struct ane_program *p, struct matrix *m, struc
   return ANE_OK;
 }
 
-static bool same_how(struct ane_weights_how a, struct ane_weights_how b) {
+static bool same_encoding(struct ane_weights_encoding a, struct ane_weights_encoding b) {
   if (a.kind != b.kind) return false;
   return a.kind == ANE_WEIGHTS_SCHEME ? a.scheme.scheme == b.scheme.scheme && a.scheme.size == b.scheme.size
                                       : a.kind == ANE_WEIGHTS_FILE || a.dtype == b.dtype;
@@ -79,7 +79,7 @@ static ane_status check_rule(const struct ane_program *p, const struct ane_weigh
     if (!ane_glob(r->pattern, name)) continue;
     found++;
     for (const struct ane_weights_rule *q = p->o.rules; q < r && !r->ordered; q++)
-      if (ane_glob(q->pattern, name) && !same_how(q->how, r->how))
+      if (ane_glob(q->pattern, name) && !same_encoding(q->encoding, r->encoding))
         return ane_fail(
             err, ANE_INVALID,
             "option mixed: weight %s matches \"%s\" and \"%s\", which differ; a list of {pattern, weights} has an order", name,
@@ -94,29 +94,30 @@ static ane_status check_rule(const struct ane_program *p, const struct ane_weigh
 struct packing {
   struct ane_program *p;
   struct matrix *m;
-  _Atomic int64_t next;                      /* group or tile that nobody has */
-  int64_t end;                               /* of this piece */
-  uint8_t *lanes;                            /* threads x thread_bytes */
-  size_t thread_bytes, codes_at, scratch_at; /* of a lane: floats as read, floats as held, codes or encoded rows, scratch */
-  uint8_t *gathered;                         /* threads x 16 rows of a matrix whose rows do not lie as such */
+  _Atomic int64_t next; /* next group or tile to claim */
+  int64_t end;          /* of this piece */
+  uint8_t
+      *thread_mem; /* [threads][thread_bytes]: floats as read, floats as held; from codes_at on codes or encoded rows; scratch */
+  size_t thread_bytes, codes_at, scratch_at;
+  uint8_t *gathered; /* [threads][16 rows]: rows of a matrix that is not stored by rows */
   size_t encoded_row;
-  struct ane_measure *errors; /* of groups, or tiles; NULL: nothing is re-encoded */
-  /* FORM: */
+  struct ane_measure *errors; /* per group or tile; NULL: nothing is re-encoded */
+  /* Of a scheme: */
   struct ane_weight_rows src;
   struct ane_weight_fit fit;
   const float *importance;
 };
 
-enum { GROUPS_A_TURN = 8, PIECE_BYTES = 16 << 20 };
+enum { GROUPS_PER_TASK = 8, PIECE_BYTES = 16 << 20 };
 
 static int group_rows(const struct matrix *m, int64_t g) {
   return (int)ANE_MIN((int64_t)ANE_GROUP, m->packed.rows - g * ANE_GROUP);
 }
 
-/* Do rows have to be put together before they can be packed? */
+/* Must rows be gathered before they can be packed? */
 static bool scattered(const struct matrix *m) { return m->stored.transposed || m->stored.gather; }
 
-/* 16 rows of a transposed matrix [R, C], stored as [C, ld], laid out as rows. */
+/* n rows of group g of a transposed matrix [R, C], stored as [C, ld], copied row by row. */
 static void gather_rows(const struct matrix *m, int64_t g, int n, uint8_t *rows) {
   size_t size = ane_dtype_info(m->stored.dtype)->bytes;
   const uint8_t *base = (const uint8_t *)m->stored.data + (size_t)g * ANE_GROUP * size;
@@ -125,7 +126,7 @@ static void gather_rows(const struct matrix *m, int64_t g, int n, uint8_t *rows)
       memcpy(rows + ((size_t)r * (size_t)m->packed.cols + (size_t)c) * size, base + (size_t)r * size, size);
 }
 
-/* The stored rows of group g, one behind the other. */
+/* The stored rows of group g, consecutive. */
 static const uint8_t *stored_rows(const struct packing *k, int64_t g, int thread) {
   const struct ane_packed *w = &k->m->packed;
   if (!scattered(k->m)) return (const uint8_t *)k->m->stored.data + (size_t)(g * ANE_GROUP) * w->row_bytes;
@@ -146,13 +147,13 @@ static void decode_group(const struct packing *k, int64_t g, int thread, float *
     decode(stored + (size_t)i * k->m->packed.row_bytes, rows + i * k->m->packed.cols, (uint64_t)k->m->packed.cols);
 }
 
-/* ---- As a type -------------------------------------------------------------------------------------------------------*/
+/* ---- Encoding as a dtype ---------------------------------------------------------------------------------------------*/
 
 static void pack_encoded(const struct packing *k, int64_t g, int thread) {
   const struct ane_packed *w = &k->m->packed;
   int n = group_rows(k->m, g);
-  uint8_t *lane = k->lanes + (size_t)thread * k->thread_bytes, *encoded = lane + k->codes_at;
-  float *rows = (float *)(void *)lane, *back = rows + ANE_GROUP * w->cols;
+  uint8_t *mem = k->thread_mem + (size_t)thread * k->thread_bytes, *encoded = mem + k->codes_at;
+  float *rows = (float *)(void *)mem, *back = rows + ANE_GROUP * w->cols;
   decode_group(k, g, thread, rows);
   for (int i = 0; i < n; i++) {
     ane_encoder(w->dtype)(rows + i * w->cols, encoded + (size_t)i * k->encoded_row, (uint64_t)w->cols);
@@ -166,17 +167,17 @@ static void pack_groups(void *arg, int thread, int threads) {
   struct packing *k = arg;
   (void)threads;
   const struct ane_packed *w = &k->m->packed;
-  for (int64_t from; (from = atomic_fetch_add(&k->next, GROUPS_A_TURN)) < k->end;)
-    for (int64_t g = from; g < ANE_MIN(from + GROUPS_A_TURN, k->end); g++)
+  for (int64_t from; (from = atomic_fetch_add(&k->next, GROUPS_PER_TASK)) < k->end;)
+    for (int64_t g = from; g < ANE_MIN(from + GROUPS_PER_TASK, k->end); g++)
       if (k->errors)
         pack_encoded(k, g, thread);
       else
         ane_pack_rows(w, w->dtype, stored_rows(k, g, thread), w->row_bytes, group_rows(k->m, g), g);
 }
 
-/* ---- As a form of packages -------------------------------------------------------------------------------------------*/
+/* ---- Encoding by a package scheme ------------------------------------------------------------------------------------*/
 
-/* A row of codes -8 .. 7 as the blocks of Q4_0, whose scales may be those of longer ones. */
+/* Writes a row of codes -8 .. 7 as blocks of Q4_0. size: elements per scale, a multiple of a block. */
 static void q4_0_row(const uint8_t *codes, const uint16_t *scales, int64_t size, int64_t cols, uint8_t *dst) {
   for (int64_t c = 0; c < cols; c += ANE_BLOCK, dst += 18) {
     memcpy(dst, &scales[c / size], 2);
@@ -184,10 +185,10 @@ static void q4_0_row(const uint8_t *codes, const uint16_t *scales, int64_t size,
   }
 }
 
-/* n rows, whole groups but at the end, from the tile whose first row is `row`. */
+/* Packs n rows of the tile that begins at `row`; only the last group may have fewer than 16 rows. */
 static void pack_tile(const struct packing *k, int64_t row, int n, const struct ane_weight_tile *t, uint8_t *blocks) {
   const struct ane_packed *w = &k->m->packed;
-  float *side = k->p->side + k->m->side;
+  float *side = k->p->aux + k->m->aux;
   const int64_t size = k->fit.spec.size;
   for (int first = 0; first < n; first += ANE_GROUP) {
     int64_t g = (row + first) / ANE_GROUP;
@@ -215,16 +216,16 @@ static void pack_tiles(void *arg, int thread, int threads) {
   (void)threads;
   const struct ane_packed *w = &k->m->packed;
   const int64_t tile = ANE_WEIGHT_TILE * w->cols;
-  uint8_t *lane = k->lanes + (size_t)thread * k->thread_bytes, *codes = lane + k->codes_at;
-  float *rows = (float *)(void *)lane, *back = rows + tile;
-  uint16_t *scales = (uint16_t *)(void *)(codes + tile), lut[ANE_WEIGHT_TILE / 8 * 16]; /* scales: at most a block of 32 each */
+  uint8_t *mem = k->thread_mem + (size_t)thread * k->thread_bytes, *codes = mem + k->codes_at;
+  float *rows = (float *)(void *)mem, *back = rows + tile;
+  uint16_t *scales = (uint16_t *)(void *)(codes + tile), lut[ANE_WEIGHT_TILE / 8 * 16]; /* at most one scale per block of 32 */
   uint8_t *blocks = codes + tile + 2 * (tile / ANE_BLOCK + ANE_WEIGHT_TILE);
   for (int64_t i; (i = atomic_fetch_add(&k->next, 1)) < k->end;) {
     int64_t row = i * ANE_WEIGHT_TILE;
     int n = (int)ANE_MIN(w->rows - row, ANE_WEIGHT_TILE);
     struct ane_weight_tile t = {codes, scales, lut};
     k->src.read(k->src.arg, row, n, rows);
-    ane_weight_encode_tile(&k->fit, rows, n, w->cols, k->importance, lane + k->scratch_at, &t);
+    ane_weight_encode_tile(&k->fit, rows, n, w->cols, k->importance, mem + k->scratch_at, &t);
     ane_weight_decode_tile(&k->fit, &t, n, w->cols, back);
     k->errors[i] = ane_measure(rows, back, n * w->cols);
     pack_tile(k, row, n, &t, blocks);
@@ -233,19 +234,20 @@ static void pack_tiles(void *arg, int thread, int threads) {
 
 /* ---- One matrix ------------------------------------------------------------------------------------------------------*/
 
-/* Sizes of a thread's memory; false on overflow. */
+/* Computes the sizes of a thread's memory. false on overflow. */
 static bool thread_layout(struct packing *k) {
   const struct ane_packed *w = &k->m->packed;
-  size_t rows = k->m->coded ? ANE_WEIGHT_TILE : ANE_GROUP, floats, codes;
+  size_t rows = k->m->by_scheme ? ANE_WEIGHT_TILE : ANE_GROUP, floats, codes;
   uint64_t encoded = 0;
-  if (!k->m->coded) ane_dtype_bytes(w->dtype, (uint64_t)w->cols, &encoded);
+  if (!k->m->by_scheme) ane_dtype_bytes(w->dtype, (uint64_t)w->cols, &encoded);
   k->encoded_row = (size_t)encoded;
   if (!ane_mul_size(2 * sizeof(float) * rows, (size_t)w->cols, &floats)) return false;
-  /* codes, 2 bytes for each block of 32 and row, Q4_0 blocks of a group */
-  codes = k->m->coded ? rows * ((size_t)w->cols + (size_t)w->cols / 16 + 4) + ANE_GROUP * (size_t)w->cols : rows * k->encoded_row;
+  /* codes, a scale of 2 bytes per row and block of 32, Q4_0 blocks of a group */
+  codes =
+      k->m->by_scheme ? rows * ((size_t)w->cols + (size_t)w->cols / 16 + 4) + ANE_GROUP * (size_t)w->cols : rows * k->encoded_row;
   k->codes_at = ane_align_up(floats, 64);
   k->scratch_at = k->codes_at + ane_align_up(codes, 64);
-  k->thread_bytes = k->scratch_at + (k->m->coded ? ane_align_up(ane_weight_tile_scratch(&k->fit, w->cols), 64) : 0);
+  k->thread_bytes = k->scratch_at + (k->m->by_scheme ? ane_align_up(ane_weight_tile_scratch(&k->fit, w->cols), 64) : 0);
   return k->thread_bytes < SIZE_MAX / 2048;
 }
 
@@ -253,7 +255,7 @@ static ane_status sum_errors(const struct packing *k, int64_t n, int64_t rows, s
   const struct ane_packed *w = &k->m->packed;
   for (int64_t i = 0; i < n; i++) {
     const struct ane_measure *e = &k->errors[i];
-    if (e->bad >= 0 && k->m->coded)
+    if (e->bad >= 0 && k->m->by_scheme)
       return ane_fail(err, ANE_INVALID, "weight %s: row %" PRId64 " has an element that is not finite", k->m->name,
                       i * rows + e->bad / w->cols);
     ane_recode_add(&k->m->error, e, (uint64_t)(ANE_MIN(rows, w->rows - i * rows) * w->cols));
@@ -262,8 +264,8 @@ static ane_status sum_errors(const struct packing *k, int64_t n, int64_t rows, s
   return ANE_OK;
 }
 
-/* n groups or tiles of `rows` rows, piece by piece: what a piece was packed from is given back before the next, so that a large
- * matrix is not held twice. */
+/* Packs n groups or tiles of `rows` rows in pieces. The source of each piece is released before the next begins, so that a large
+ * matrix is not in memory twice. */
 static void pack_pieces(struct packing *k, ane_pool_fn fn, int64_t n, int64_t rows) {
   const struct ane_program *p = k->p;
   const struct ane_packed *w = &k->m->packed;
@@ -280,57 +282,57 @@ static void pack_pieces(struct packing *k, ane_pool_fn fn, int64_t n, int64_t ro
   }
 }
 
-/* Re-encodes: to a type in groups, to a form in tiles. */
-static ane_status pack_changed(struct packing *k, struct ane_error *err) {
+/* Re-encodes and packs: to a dtype by groups, by a scheme in tiles. */
+static ane_status pack_recoded(struct packing *k, struct ane_error *err) {
   struct ane_program *p = k->p;
   struct matrix *m = k->m;
   ane_status st = ANE_OK;
-  if (m->coded) {
+  if (m->by_scheme) {
     k->importance = p->o.importance ? p->o.importance(p->o.arg, m->name, m->packed.cols) : NULL;
     if ((st = ane_weight_rows_of(&m->stored, &k->src, err)) ||
         (st = ane_weight_fit(&k->fit, p->pool, &k->src, m->spec, k->importance, err)))
       return ane_fail_in(err, st, "weight %s", m->name);
   }
-  int64_t rows = m->coded ? ANE_WEIGHT_TILE : ANE_GROUP, n = (m->packed.rows + rows - 1) / rows;
+  int64_t rows = m->by_scheme ? ANE_WEIGHT_TILE : ANE_GROUP, n = (m->packed.rows + rows - 1) / rows;
   bool fits = thread_layout(k);
-  k->lanes = fits ? ane_malloc((size_t)p->o.threads * k->thread_bytes) : NULL;
+  k->thread_mem = fits ? ane_malloc((size_t)p->o.threads * k->thread_bytes) : NULL;
   k->errors = ane_calloc((size_t)n, sizeof *k->errors);
-  if (!k->lanes || !k->errors)
+  if (!k->thread_mem || !k->errors)
     st = ane_fail(err, ANE_NOMEM, "no memory to re-encode %s", m->name);
   else
-    pack_pieces(k, m->coded ? pack_tiles : pack_groups, n, rows);
+    pack_pieces(k, m->by_scheme ? pack_tiles : pack_groups, n, rows);
   if (!st) st = sum_errors(k, n, rows, err);
-  ane_free(k->lanes);
+  ane_free(k->thread_mem);
   ane_free(k->errors);
   return st;
 }
 
 static ane_status pack_one(struct ane_program *p, struct matrix *m, struct ane_error *err) {
   struct ane_packed *w = &m->packed;
-  if (w->layout == ANE_LAYOUT_ROWS) { /* only block types that GGUF stores, which lie as rows */
+  if (w->layout == ANE_LAYOUT_ROWS) { /* only block types of GGUF files, which are stored by rows */
     w->data = m->stored.data;
     return ANE_OK;
   }
   struct packing k = {.p = p, .m = m};
-  if (scattered(m) && !m->coded && !(k.gathered = ane_malloc((size_t)p->o.threads * ANE_GROUP * w->row_bytes)))
+  if (scattered(m) && !m->by_scheme && !(k.gathered = ane_malloc((size_t)p->o.threads * ANE_GROUP * w->row_bytes)))
     return ane_fail(err, ANE_NOMEM, "no memory for rows of %s", m->name);
   ane_status st = ANE_OK;
   ane_packed_place(w, p->slab + m->offset);
-  if (m->coded || w->dtype != m->stored.dtype)
-    st = pack_changed(&k, err);
+  if (m->by_scheme || w->dtype != m->stored.dtype)
+    st = pack_recoded(&k, err);
   else
     pack_pieces(&k, pack_groups, w->groups, ANE_GROUP);
-  if (w->layout == ANE_LAYOUT_I8) w->row_scale = p->side + m->side;
-  if (w->layout == ANE_LAYOUT_LUT4) w->lut = p->side + m->side;
+  if (w->layout == ANE_LAYOUT_I8) w->row_scale = p->aux + m->aux;
+  if (w->layout == ANE_LAYOUT_LUT4) w->lut = p->aux + m->aux;
   ane_free(k.gathered);
   return st;
 }
 
-/* Floats beside a group. */
-static size_t side_floats(ane_layout f) { return f == ANE_LAYOUT_I8 ? ANE_GROUP : f == ANE_LAYOUT_LUT4 ? 2 * 16 : 0; }
+/* Floats of the aux array that a group takes. */
+static size_t aux_floats(ane_layout f) { return f == ANE_LAYOUT_I8 ? ANE_GROUP : f == ANE_LAYOUT_LUT4 ? 2 * 16 : 0; }
 
 ane_status weights_pack(struct ane_program *p, struct ane_error *err) {
-  size_t total = 0, side = 0;
+  size_t total = 0, aux = 0;
   uint64_t bytes = 0, done = 0;
   ane_status st = ANE_OK;
   for (int32_t i = 0; !st && i < p->o.n_rules; i++) st = check_rule(p, &p->o.rules[i], err);
@@ -340,20 +342,20 @@ ane_status weights_pack(struct ane_program *p, struct ane_error *err) {
     size_t size = 0;
     bool fits = m->packed.layout == ANE_LAYOUT_ROWS || ane_packed_bytes(&m->packed, &size);
     m->offset = total;
-    m->side = side;
+    m->aux = aux;
     if (!fits || !ane_add_size(total, ane_align_up(size, 64), &total))
       return ane_fail(err, ANE_SHAPE, "weight %s is too large", m->name);
-    side += side_floats(m->packed.layout) * (size_t)m->packed.groups;
+    aux += aux_floats(m->packed.layout) * (size_t)m->packed.groups;
     bytes += m->stored.bytes;
   }
   p->slab_bytes = total;
   p->slab = ane_pages_alloc(ANE_MAX(total, (size_t)64), true);
-  p->side = ane_calloc(side, sizeof *p->side);
-  if (!p->slab || !p->side) return ane_fail(err, ANE_NOMEM, "no memory for %zu bytes of weights", total);
+  p->aux = ane_calloc(aux, sizeof *p->aux);
+  if (!p->slab || !p->aux) return ane_fail(err, ANE_NOMEM, "no memory for %zu bytes of weights", total);
   for (int32_t i = 0; i < p->n_matrices; i++) {
     struct matrix *m = &p->matrices[i];
     if ((st = pack_one(p, m, err))) return st;
-    /* Once more as a whole: pages that two pieces share, and rows that did not lie as such. */
+    /* Once more as a whole: pages that two pieces share, and matrices not stored by rows. */
     if (p->o.release && m->packed.layout != ANE_LAYOUT_ROWS) p->o.release(p->o.arg, m->stored.data, m->stored.bytes);
     done += m->stored.bytes;
     if (p->o.progress) p->o.progress(p->o.arg, done, bytes);

@@ -56,14 +56,14 @@ static lua_Integer int_field(lua_State *L, int t, const char *name, lua_Integer 
 }
 
 /* A way to hold weights by its name, the value on top of the stack; `what` begins the message. */
-static struct ane_weights_how check_weights(lua_State *L, const char *what) {
-  struct ane_weights_how how = {.kind = ANE_WEIGHTS_FILE};
+static struct ane_weights_encoding check_weights(lua_State *L, const char *what) {
+  struct ane_weights_encoding encoding = {.kind = ANE_WEIGHTS_FILE};
   const char *w = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
-  if (strcmp(w, "file") == 0) return how;
-  bool is_scheme = ane_weight_spec_from_name(w, &how.scheme) && how.scheme.scheme != ANE_WEIGHT_FP16;
-  how.kind = is_scheme ? ANE_WEIGHTS_SCHEME : ANE_WEIGHTS_DTYPE;
-  how.dtype = is_scheme ? ANE_F32 : ane_dtype_from_name(w, strlen(w));
-  if (how.dtype != ANE_DTYPE_COUNT) return how;
+  if (strcmp(w, "file") == 0) return encoding;
+  bool is_scheme = ane_weight_spec_from_name(w, &encoding.scheme) && encoding.scheme.scheme != ANE_WEIGHT_FP16;
+  encoding.kind = is_scheme ? ANE_WEIGHTS_SCHEME : ANE_WEIGHTS_DTYPE;
+  encoding.dtype = is_scheme ? ANE_F32 : ane_dtype_from_name(w, strlen(w));
+  if (encoding.dtype != ANE_DTYPE_COUNT) return encoding;
   luaL_Buffer b;
   luaL_buffinit(L, &b);
   for (int i = 0; ane_weight_spec_list(i); i++) {
@@ -74,7 +74,7 @@ static struct ane_weights_how check_weights(lua_State *L, const char *what) {
   luaL_pushresult(&b);
   const char *known = lua_tostring(L, -1), *got = luaL_tolstring(L, -2, NULL);
   luaL_error(L, "%s is %s; known are: file, %s", what, got, known);
-  return how;
+  return encoding;
 }
 
 /* mixed: list of {pattern, weights, ordered}. The rules lie in a userdata that stays on the stack, patterns in the table. */
@@ -91,7 +91,7 @@ static void mixed_field(lua_State *L, int t, struct ane_program_options *o) {
     luaL_checktype(L, -1, LUA_TTABLE);
     lua_rawgeti(L, -1, 3);
     lua_rawgeti(L, -2, 2);
-    rules[i].how = check_weights(L, "option mixed");
+    rules[i].encoding = check_weights(L, "option mixed");
     lua_rawgeti(L, -3, 1);
     if (lua_type(L, -1) != LUA_TSTRING) luaL_error(L, "option mixed: pattern %d is no string", (int)i + 1);
     rules[i].pattern = lua_tostring(L, -1);
@@ -130,7 +130,7 @@ static const float *find_importance(void *arg, const char *name, int64_t cols) {
  * total). */
 static void check_options(lua_State *L, int t, struct ane_program_options *o, struct loading *load) {
   static const char *const head_names[] = {"auto", "search", "full", NULL};
-  static const ane_head_how heads[] = {ANE_HEAD_AUTO, ANE_HEAD_PRUNED, ANE_HEAD_FULL};
+  static const ane_head_mode heads[] = {ANE_HEAD_AUTO, ANE_HEAD_PRUNED, ANE_HEAD_FULL};
   luaL_checktype(L, t, LUA_TTABLE);
   lua_getfield(L, t, "isa");
   o->isa = lua_isnil(L, -1) ? ane_isa_best() : ane_isa_from_name(luaL_checkstring(L, -1));
@@ -320,7 +320,7 @@ static int meth_n_ids(lua_State *L) {
 /* exact() -> true: results do not depend on how tokens are cut into runs; and the length beyond which a sequence has other
  * rope factors, or nil */
 static int meth_exact(lua_State *L) {
-  int64_t at = ane_program_info(check_program(L, 1)->program).switch_at;
+  int64_t at = ane_program_info(check_program(L, 1)->program).long_rope_after;
   lua_pushboolean(L, 1);
   if (at) lua_pushinteger(L, at);
   return at ? 2 : 1;

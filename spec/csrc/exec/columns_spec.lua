@@ -281,7 +281,7 @@ describe("rope_table", function()
       channels = 6, out = 6,
       text = TEXT:gsub("y = ", "u = ") .. "\nr2 = rope_table(positions) {inv_freq=[1 2 3] long_freq=[1 2 3] original=21}\ny = add(u, r2)",
     }
-    assert.error_matches(function() ops.program(g, {}) end, "r2: two ropes switch at different lengths")
+    assert.error_matches(function() ops.program(g, {}) end, "r2: two rope tables have long_freq with different values of `original`")
   end)
 end)
 

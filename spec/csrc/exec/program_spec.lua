@@ -30,11 +30,11 @@ end
 describe("a plan", function()
   local refused = {
     { "an activation that a run cannot give", "y = add(x, given)" .. TAIL,
-      "y: a run cannot give it given; it gives ids to embed, positions to rope_table, out_rows to gather" },
+      "y: graph input given can only feed embed, rope_table or gather" },
     { "positions looked up as ids", "y = embed(positions, table)" .. TAIL,
-      "y: a run cannot give it positions; it gives ids to embed, positions to rope_table, out_rows to gather" },
+      "y: graph input positions can only feed embed, rope_table or gather" },
     { "columns taken by ids", "y = gather(x, ids)\n t = gather(y, out_rows)\n out = conv1x1(t, w)\n give out",
-      "y: a run cannot give it ids; it gives ids to embed, positions to rope_table, out_rows to gather" },
+      "y: graph input ids can only feed embed, rope_table or gather" },
     { "attention on output rows",
       "z = gather(x, out_rows)\n y = attention(z, z, z, ks, vs) {heads=2 kv_heads=2}\n out = conv1x1(y, w)\n give out",
       "y: attention cannot follow gather" },
@@ -46,9 +46,9 @@ describe("a plan", function()
     { "values of two attentions in one state",
       "z = attention(x, x, x, ks, vs) {heads=2 kv_heads=2}\n y = attention(z, z, z, vs2, vs) {heads=2 kv_heads=2}" .. TAIL,
       "y: state vs belongs to another attention" },
-    { "logits of all tokens", "y = scale(x)\n give y", "the graph g gives 1 results; the executor takes one, of the output rows" },
+    { "logits of all tokens", "y = scale(x)\n give y", "the graph g has 1 results; the executor takes one, of the output rows" },
     { "two results", "y = scale(x)\n t = gather(y, out_rows)\n u = conv1x1(t, w)\n give t u",
-      "the graph g gives 2 results; the executor takes one, of the output rows" },
+      "the graph g has 2 results; the executor takes one, of the output rows" },
     { "no head behind gather", "t = gather(x, out_rows)\n give t", "the graph g does not gather its output rows before the head" },
   }
   for _, case in ipairs(refused) do

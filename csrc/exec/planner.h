@@ -1,0 +1,47 @@
+/* Planning: graph to program. plan.c drives the builders, one per op; memplan.c places values; weights.c packs matrices. */
+#ifndef ANE_EXEC_PLANNER_H
+#define ANE_EXEC_PLANNER_H
+
+#include "exec/program_internal.h"
+
+struct planner {
+  struct ane_program *p;
+  const struct ane_graph *g;
+  int32_t *matrix_of; /* by value: index of its matrix, or -1 */
+  int32_t *kv_of;     /* by value of a K or V state: index of the layer's state, or -1 */
+  int32_t *ring_of;   /* by value of a ring state: index of the ring, or -1 */
+  bool *precise;      /* by value: the product that makes it takes precise activations */
+};
+
+/* Fills step s from node n. Errors: ANE_UNSUPPORTED, ANE_NOMEM. */
+typedef ane_status (*plan_fn)(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
+ane_status plan_embed(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
+ane_status plan_linear(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
+ane_status plan_attention(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
+ane_status plan_norm(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
+ane_status plan_rope(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
+ane_status plan_mix(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
+ane_status plan_conv(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
+ane_status plan_route(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
+ane_status plan_experts(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
+ane_status plan_math(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
+
+/* A constant vector as fp32 in the program's arena, `offset` added to each element. *out is NULL where the input is absent. */
+ane_status planner_vector(struct planner *pl, int32_t value, float offset, const float **out, struct ane_error *err);
+/* The matrix of a constant. weights_pack packs it later. input: the slot that it is multiplied by without change, or NULL. */
+ane_status planner_matrix(struct planner *pl, int32_t value, const struct slot *input, const struct matrix **out,
+                          struct ane_error *err);
+/* The kernel of a named act. */
+ane_status planner_act(const struct ane_kernels *k, const char *name, act_fn *act, struct ane_error *err);
+/* The slot of a value. NULL where the input is absent. */
+const struct slot *planner_slot(struct planner *pl, int32_t value);
+
+/* memplan.c: gives every result value of the graph its slot. *bytes is the size of the activation arena. */
+ane_status memplan(struct planner *pl, size_t *bytes, struct ane_error *err);
+
+/* weights.c: chooses a matrix's layout and the activation type that it takes. */
+ane_status weights_describe(const struct ane_program *p, struct matrix *m, struct ane_error *err);
+/* weights.c: allocates the slab and packs all matrices. */
+ane_status weights_pack(struct ane_program *p, struct ane_error *err);
+
+#endif

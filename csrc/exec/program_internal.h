@@ -1,0 +1,81 @@
+/* The planned program: steps, packed weights and all memory that a run uses. Planning fills it (planner.h); a run changes only
+ * the scratch part and the counters. */
+#ifndef ANE_EXEC_PROGRAM_INTERNAL_H
+#define ANE_EXEC_PROGRAM_INTERNAL_H
+
+#include "exec/pruned_head.h"
+#include "exec/step.h"
+
+#include <stdatomic.h>
+
+enum { RING_KEEP = 64 };      /* positions a ring keeps beyond what the steps look back: a rewind of up to as many is free */
+enum { OUT_ROWS_BLOCK = 64 }; /* output rows that one pass through the program's tail takes */
+enum { MAX_CHUNK = 4096 };    /* tokens of a run */
+
+/* Shape of the KV state of one layer. */
+struct kv_spec {
+  int64_t heads, head_dim;
+};
+
+/* The tokens of the current run, in the order of its items. */
+struct token_lists {
+  int32_t ids[MAX_CHUNK];
+  int32_t positions[MAX_CHUNK]; /* in the session's state */
+  int32_t angles[MAX_CHUNK];    /* in the sequence: what rope rotates by */
+  bool long_rope[MAX_CHUNK];    /* the token's sequence uses the long rope factors */
+  int32_t out_rows[MAX_CHUNK];  /* tokens that are output rows, ascending */
+  int32_t best[MAX_CHUNK];      /* per output row: the best id and its logit */
+  float best_logit[MAX_CHUNK];
+};
+
+struct ane_program {
+  struct ane_program_options o;
+  const struct ane_kernels *k;
+  struct ane_pool *pool;
+  struct ane_arena arena; /* everything small */
+  struct step *steps;
+  int32_t n_steps, n_body; /* steps [n_body, n_steps) are the tail: they work on output rows */
+  struct slot *slots;      /* by value of the graph */
+  int32_t n_slots;
+  const struct slot *result;
+  int64_t vocab, n_ids; /* logits per row; rows of the embedding: valid ids are 0 .. n_ids - 1 */
+  struct matrix *matrices;
+  int32_t n_matrices;
+  uint8_t *slab; /* packed groups of all matrices */
+  size_t slab_bytes;
+  float *aux; /* row scales and lookup tables of matrices */
+  struct kv_spec *kv;
+  int32_t n_kv;
+  int64_t *ring_channels; /* channels of each ring */
+  int32_t n_rings;
+  int64_t ring_length, ring_taps; /* positions each ring holds; most that a step looks back, its own included */
+  bool bidirectional;             /* some token sees later ones: a run takes a whole sequence */
+  int64_t long_rope_after;        /* sequences longer than this use the long rope factors; 0: there are none */
+  uint64_t fingerprint;           /* of graph, weights and arithmetic: whether a saved state fits */
+  /* Scratch: one block, and the parts of it */
+  uint8_t *scratch;
+  size_t scratch_bytes, activation_bytes;
+  uint8_t *activations[ANE_ACTIVATION_COUNT]; /* shared: prepared activations of a chunk */
+  float *normed;                              /* shared: normed input of a chunk */
+  uint8_t *thread_mem;                        /* [threads][thread_bytes] */
+  size_t thread_bytes, thread_activations[ANE_ACTIVATION_COUNT], thread_normed, thread_temp, thread_kernel; /* offsets in it */
+  int64_t temp_rows;   /* matrix rows of an epilogue's temporary, for each of 2 matrices */
+  uint8_t *shared;     /* shared scratch of the current step */
+  float *parts;        /* partial attention of one token over all tiles */
+  float *result_block; /* [OUT_ROWS_BLOCK][vocab], committed on use */
+  size_t result_block_bytes;
+  _Atomic int64_t *counters; /* [n_steps][2]: next task, where tasks belong to nobody */
+  _Atomic int64_t *claimed;  /* [threads][claimed_stride]: tasks claimed of those that belong to a thread, per step */
+  int64_t claimed_stride;
+  struct prefetch *prefetch; /* [threads] */
+  struct token_lists *token_lists;
+  struct pruned_head pruned_head;
+  struct ane_step_profile *profile; /* [n_steps + 1]; NULL: off */
+};
+
+/* profile.c: adds one run, from `start` to `now`, to row i. */
+void profile_step(struct ane_program *p, int32_t i, double start, double now);
+/* Adds the product of a matrix and t tokens. */
+void profile_matrix(const struct ane_packed *w, int64_t t, struct ane_step_profile *p);
+
+#endif

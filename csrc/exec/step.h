@@ -1,0 +1,134 @@
+/* What a step is: one node of a planned graph, as the threads run it. Builders (planner.h) fill it once, runs only read it. */
+#ifndef ANE_EXEC_STEP_H
+#define ANE_EXEC_STEP_H
+
+#include "exec/exec.h"
+#include "quant/weight_schemes.h"
+
+/* A weight matrix. Owned by the program. */
+struct matrix {
+  const char *name;
+  struct ane_packed packed;
+  ane_activation_type activation_type;
+  struct ane_tensor stored; /* borrowed from the graph's constant */
+  size_t offset;            /* bytes in the slab; unused for layout ROWS */
+  const char *input;        /* value that it is multiplied by; NULL: that value has no slot */
+  size_t aux;               /* floats in the program's aux array: row scales, lookup tables */
+  bool by_scheme;           /* re-encoded by the package scheme `spec` */
+  struct ane_weight_spec spec;
+  bool recoded; /* re-encoded; `error` is what that cost */
+  struct ane_recode_error error;
+};
+
+/* Where a value lives: [tokens][channels] floats at scratch + offset. */
+struct slot {
+  const char *name;
+  size_t offset; /* bytes */
+  int64_t channels;
+  bool tail;   /* its tokens are the output rows */
+  bool result; /* it lives in the caller's result rows instead */
+};
+
+struct step;
+struct thread_ctx;
+struct prefetch;
+
+/* Runs the step's part of one thread. All threads of the step call it. */
+typedef void (*step_fn)(struct thread_ctx *tc, const struct step *s);
+/* Adds what the step must read and compute to p (struct ane_step_profile). Thread 0 calls it after its own part, while the
+ * step's scratch is still valid. */
+typedef void (*cost_fn)(const struct thread_ctx *tc, const struct step *s, struct ane_step_profile *p);
+/* Adds the first weights that the thread will read in this step to `a`. Called before the step begins. */
+typedef void (*prefetch_fn)(const struct thread_ctx *tc, const struct step *s, struct prefetch *a);
+/* y = act(g) * u, n elements; u NULL: y = act(g) (kernels.h). */
+typedef void (*act_fn)(const float *g, const float *u, float *y, int64_t n);
+
+enum { MAX_LINEAR = 8 }; /* matrices of one linear step */
+
+/* The weights of one expert. */
+struct expert {
+  const struct matrix *gate, *up, *down;
+  const float *gate_bias, *up_bias, *down_bias;
+};
+
+struct step {
+  const char *name;
+  const struct ane_op_info *op;
+  step_fn run;
+  cost_fn cost;                               /* NULL: the step reads neither weights nor state */
+  prefetch_fn prefetch;                       /* NULL: nothing to prefetch */
+  const struct slot *in[4], *out[MAX_LINEAR]; /* in: x; residual, second operand or k; rope table; v */
+  int32_t index;                              /* among the program's steps: selects its task counters */
+  size_t shared_bytes, kernel_bytes;          /* scratch: for all threads together; of its kernels, per thread */
+  int64_t temp_floats;                        /* least size of a thread's thread_temp */
+  union {                                     /* by op */
+    struct {
+      const struct ane_tensor *table;
+      ane_decode_fn decode;
+    } embed;
+    struct {
+      int count;
+      const struct matrix *w[MAX_LINEAR];
+      const float *bias[MAX_LINEAR];
+      act_fn act; /* NULL: none */
+      bool norm;
+      const float *norm_weight;
+      float eps;
+      unsigned activation_types; /* bit a: some matrix takes activations of type a */
+      bool precise;              /* of int8 activations */
+    } linear;
+    struct {
+      int kv; /* index of the layer's state in a session */
+      int64_t heads, kv_heads, head_dim, window, ahead;
+      float scale, softcap, eps;
+      int norm;
+      bool half;
+      const float *q_norm, *k_norm, *sinks;
+    } attention;
+    struct {
+      const float *weight, *bias;
+      float eps;
+      int64_t groups;
+    } norm;
+    struct {
+      const float *inv_freq, *long_freq; /* long_freq NULL: one set for all lengths */
+      int64_t n;                         /* frequencies */
+      float magnitude;
+      int64_t heads;
+      bool half, fp16;
+    } rope;
+    struct {
+      act_fn act;
+      float by;
+      int64_t from;
+    } math;
+    struct {
+      const float *bias, *weight;
+      float eps;
+      int64_t groups, times;
+    } mix;
+    struct {
+      int ring; /* index of the state in a session */
+      int64_t taps, groups;
+      const float *weight, *bias, *before; /* depthwise [taps][C]; [C_out]; [C] */
+      const struct ane_packed *matrix;     /* grouped: one per group; NULL: depthwise */
+    } conv;
+    struct {
+      int64_t k;
+      int score;
+      bool norm;
+      float norm_eps, scale;
+      const float *bias;
+    } route;
+    struct {
+      int64_t count, k, inner;
+      const struct expert *list;
+      act_fn act; /* NULL: swiglu_oai */
+      float limit, alpha;
+      bool soft;
+      unsigned activation_types;
+    } experts;
+  };
+};
+
+#endif

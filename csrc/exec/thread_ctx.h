@@ -1,0 +1,95 @@
+/* What a step sees while it runs: the run, the thread's view of it, tasks, barriers and prefetch. */
+#ifndef ANE_EXEC_THREAD_CTX_H
+#define ANE_EXEC_THREAD_CTX_H
+
+#include "exec/program_internal.h"
+
+/* One run, shared by its threads. Steps write only the results. */
+struct run {
+  struct ane_program *p;
+  const struct ane_run_item *items;
+  int32_t n_items;
+  int64_t tokens;                                     /* of all items */
+  const int32_t *ids, *positions, *angles, *out_rows; /* struct token_lists */
+  int64_t n_out_rows;
+  float *results; /* [n_out_rows][vocab]; NULL: only the best ids are kept */
+  int32_t *best;  /* [n_out_rows] */
+  float *best_logit;
+  bool pruned;      /* the head is pruned */
+  int64_t tail;     /* pool steps of a block of output rows: program steps [n_body, n_steps), and the choice of the best ids */
+  int32_t profiled; /* current row of the profile; -1: none */
+  double profiled_from;
+  ane_tap_fn tap; /* NULL: none */
+  void *tap_arg;
+};
+
+/* A thread's view of the run. */
+struct thread_ctx {
+  struct run *r;
+  struct ane_program *p;
+  const struct ane_kernels *k;
+  int thread, threads;   /* number among the threads of this step */
+  int worker;            /* index in the pool, the same in every step */
+  int64_t tokens;        /* of this step: all of the run, or a block of output rows */
+  int64_t first_out_row; /* of this block */
+  uint8_t *mem;          /* this thread's scratch */
+};
+
+/* The value in a slot: [tokens][channels] floats. */
+static inline float *thread_data(const struct thread_ctx *tc, const struct slot *slot) {
+  if (slot->result) return tc->r->results ? tc->r->results + tc->first_out_row * tc->p->vocab : tc->p->result_block;
+  return (float *)(void *)(tc->p->scratch + slot->offset);
+}
+
+/* Waits until all threads of the step have come. What each wrote before is visible to all after. */
+static inline void thread_barrier(const struct thread_ctx *tc) { ane_pool_barrier(tc->p->pool, tc->worker); }
+
+/* The next value of one of the step's two counters, from 0. */
+static inline int64_t thread_next(const struct thread_ctx *tc, const struct step *s, int counter) {
+  return atomic_fetch_add_explicit(&tc->p->counters[2 * s->index + counter], 1, memory_order_relaxed);
+}
+
+/* Claims one of `total` tasks; -1: all are claimed. A thread first claims its own tasks, which are consecutive, so that it
+ * reads memory without gaps. Then it steals from the other threads. *stolen: 0 at first; distance to the thread that it now
+ * claims from. */
+static inline int64_t thread_claim(const struct thread_ctx *tc, const struct step *s, int64_t total, int *stolen) {
+  for (; *stolen < tc->threads; ++*stolen) {
+    int owner = (tc->thread + *stolen) % tc->threads;
+    int64_t from, to;
+    ane_split(total, owner, tc->threads, &from, &to);
+    _Atomic int64_t *claimed = &tc->p->claimed[owner * tc->p->claimed_stride + s->index];
+    if (from + atomic_load_explicit(claimed, memory_order_relaxed) >= to) continue;
+    int64_t task = from + atomic_fetch_add_explicit(claimed, 1, memory_order_relaxed);
+    if (task < to) return task;
+  }
+  return -1;
+}
+
+/* ---- Prefetch (prefetch.c) -------------------------------------------------------------------------------------------*/
+
+/* Ranges of weights that a thread will read next. */
+struct prefetch {
+  _Alignas(64) int n;
+  int at;
+  struct {
+    const uint8_t *data, *end;
+  } part[2];
+};
+enum { PREFETCH_BYTES = 65536 }; /* of all ranges: what a wait of some microseconds can fetch and the L2 cache holds */
+
+/* Collects what the steps behind `step` read first. */
+void prefetch_begin(struct prefetch *a, const struct thread_ctx *tc, int32_t step);
+void prefetch_add(struct prefetch *a, const uint8_t *data, size_t bytes);
+/* Prefetches some cache lines. false: nothing is left. */
+bool prefetch_more(struct prefetch *a);
+
+/* ---- Input of products (step_linear.c) ---------------------------------------------------------------------------------*/
+
+/* Input prepared for a product, by activation type. */
+struct prepared {
+  struct ane_activations a[ANE_ACTIVATION_COUNT];
+};
+/* Prepares the input of a linear step in the thread's own scratch. For one token. */
+void linear_prepare_alone(const struct thread_ctx *tc, const struct step *s, struct prepared *out);
+
+#endif
