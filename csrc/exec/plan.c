@@ -7,33 +7,16 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The builder of each op's step. NULL: the op cannot run here. */
+ane_status plan_none(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
+  (void)pl, (void)n;
+  return ane_fail(err, ANE_UNSUPPORTED, "the CPU executor has no step for op %s", s->op->name);
+}
+
+/* The builder of each op's step: the column `step` of op.def. */
 static const plan_fn planners[ANE_OP_COUNT] = {
-    [ANE_OP_EMBED] = plan_embed,
-    [ANE_OP_GATHER] = plan_embed,
-    [ANE_OP_LINEAR] = plan_linear,
-    [ANE_OP_ATTENTION] = plan_attention,
-    [ANE_OP_FUSED_ATTENTION] = plan_attention,
-    [ANE_OP_RMS_NORM] = plan_norm,
-    [ANE_OP_LAYER_NORM] = plan_norm,
-    [ANE_OP_ROPE] = plan_rope,
-    [ANE_OP_ROPE_TABLE] = plan_rope,
-    [ANE_OP_GLU] = plan_math,
-    [ANE_OP_ACT] = plan_math,
-    [ANE_OP_ADD] = plan_math,
-    [ANE_OP_CONCAT] = plan_mix,
-    [ANE_OP_AFFINE] = plan_mix,
-    [ANE_OP_L2_NORM] = plan_mix,
-    [ANE_OP_REPEAT_HEADS] = plan_mix,
-    [ANE_OP_MEAN_HEADS] = plan_mix,
-    [ANE_OP_CONV_CAUSAL] = plan_conv,
-    [ANE_OP_DELAY] = plan_conv,
-    [ANE_OP_ROUTE] = plan_route,
-    [ANE_OP_EXPERTS] = plan_experts,
-    [ANE_OP_MUL] = plan_math,
-    [ANE_OP_SCALE] = plan_math,
-    [ANE_OP_SOFTCAP] = plan_math,
-    [ANE_OP_SLICE] = plan_math,
+#define ANE_OP(id, name, kind, min, max, outs, tokens, infer, plan, ...) [ANE_OP_##id] = plan_##plan,
+#include "graph/op.def"
+#undef ANE_OP
 };
 
 static ane_status no_memory(struct ane_error *err) { return ane_fail(err, ANE_NOMEM, "no memory for the program"); }
@@ -111,7 +94,7 @@ static ane_status check_node(const struct planner *pl, const struct ane_node *n,
       return ane_fail(err, ANE_UNSUPPORTED, "%s: graph input %s can only feed embed, rope_table or gather", n->name, v->name);
     if (v->kind == ANE_VALUE_CONST && v->shape.rank == 4)
       return ane_fail(err, ANE_UNSUPPORTED, "%s: constant %s cannot be an activation", n->name, v->name);
-    if (ane_op_sees_tokens(n->op) && i == 0 && v->shape.dim[2] != ANE_DIM_TOKENS)
+    if (ane_op_info(n->op)->mixes_tokens && i == 0 && v->shape.dim[2] != ANE_DIM_TOKENS)
       return ane_fail(err, ANE_UNSUPPORTED, "%s: %s cannot follow gather", n->name, ane_op_info(n->op)->name);
   }
   return ANE_OK;
@@ -121,7 +104,6 @@ static ane_status plan_step(struct planner *pl, const struct ane_node *n, struct
   *s = (struct step){.op = ane_op_info(n->op), .index = index};
   s->name = ane_arena_strndup(&pl->p->arena, n->name, strlen(n->name));
   if (!s->name) return no_memory(err);
-  if (!planners[n->op]) return ane_fail(err, ANE_UNSUPPORTED, "%s: the CPU executor has no step for op %s", n->name, s->op->name);
   for (int i = 0; i < n->n_outputs; i++) s->out[i] = planner_slot(pl, n->outputs[i]);
   ane_status st = check_node(pl, n, err);
   if (st) return st;

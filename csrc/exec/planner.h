@@ -15,16 +15,12 @@ struct planner {
 
 /* Fills step s from node n. Errors: ANE_UNSUPPORTED, ANE_NOMEM. */
 typedef ane_status (*plan_fn)(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
-ane_status plan_embed(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
-ane_status plan_linear(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
-ane_status plan_attention(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
-ane_status plan_norm(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
-ane_status plan_rope(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
-ane_status plan_mix(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
-ane_status plan_conv(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
-ane_status plan_route(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
-ane_status plan_experts(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
-ane_status plan_math(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
+
+/* The builders of op.def, each in step_<step>.c; plan_none, in plan.c, refuses the op. Several ops may share one. */
+#define ANE_OP(id, name, kind, min, max, outs, tokens, infer, plan, ...)                                                         \
+  ane_status plan_##plan(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
+#include "graph/op.def"
+#undef ANE_OP
 
 /* A constant vector as fp32 in the program's arena, `offset` added to each element. *out is NULL where the input is absent. */
 ane_status planner_vector(struct planner *pl, int32_t value, float offset, const float **out, struct ane_error *err);

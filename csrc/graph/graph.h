@@ -53,12 +53,11 @@ struct ane_op_info {
   const char *name;
   ane_op_kind kind;
   int min_inputs, max_inputs, outputs;
+  bool mixes_tokens; /* Does the op mix tokens? All other ops work on each token separately. */
   const struct ane_attr_spec *attrs;
   int n_attrs;
 };
 const struct ane_op_info *ane_op_info(ane_op op);
-/* Does its first input give it columns of other tokens than the one that it makes? All other ops work on each token by itself. */
-bool ane_op_sees_tokens(ane_op op);
 /* The op of this name, or ANE_OP_COUNT. */
 ane_op ane_op_from_name(const char *name);
 

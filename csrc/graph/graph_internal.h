@@ -19,7 +19,7 @@ ane_status graph_infer(const struct ane_graph *g, const struct ane_node *n, stru
 int graph_outputs(const struct ane_node *n);
 
 /* What each op asks of its inputs and gives: infer_block.c, infer_state.c, infer_moe.c. Several ops share one. */
-#define ANE_OP(id, name, kind, min, max, outs, infer, ...)                                                                       \
+#define ANE_OP(id, name, kind, min, max, outs, tokens, infer, ...)                                                                       \
   ane_status infer_##infer(const struct ane_graph *g, const struct ane_node *n, struct infer_out *out, struct ane_error *err);
 #include "graph/op.def"
 #undef ANE_OP

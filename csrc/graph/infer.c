@@ -54,7 +54,7 @@ ane_status infer_check_act(const char *act, struct ane_error *err) {
 }
 
 static const infer_fn infers[] = {
-#define ANE_OP(id, name, kind, min, max, outs, infer, ...) [ANE_OP_##id] = infer_##infer,
+#define ANE_OP(id, name, kind, min, max, outs, tokens, infer, ...) [ANE_OP_##id] = infer_##infer,
 #include "graph/op.def"
 #undef ANE_OP
 };

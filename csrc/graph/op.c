@@ -1,4 +1,4 @@
-/* op.def made into tables. */
+/* Tables of ops and their attributes, from op.def. */
 #include "graph/graph_internal.h"
 
 #include <string.h>
@@ -8,24 +8,21 @@
 #define ANE_S(n, d) {.name = #n, .def = {.type = ANE_ATTR_STRING, .s = d}},
 #define ANE_FV(n) {.name = #n, .def = {.type = ANE_ATTR_FLOATS}},
 
-/* The trailing empty entry keeps the arrays of ops without attributes from being empty. */
-#define ANE_OP(id, name, kind, min, max, outs, infer, ...) static const struct ane_attr_spec attrs_##id[] = {__VA_ARGS__{0}};
+/* The empty entry at the end avoids empty arrays where an op has no attributes. */
+#define ANE_OP(id, name, kind, min, max, outs, tokens, infer, step, lowering, ...)                                               \
+  static const struct ane_attr_spec attrs_##id[] = {__VA_ARGS__{0}};
 #include "graph/op.def"
 #undef ANE_OP
 
+enum { TOKENS_EACH = false, TOKENS_MIX = true };
 static const struct ane_op_info infos[] = {
-#define ANE_OP(id, name, kind, min, max, outs, infer, ...)                                                                       \
-  [ANE_OP_##id] = {#name, ANE_OPKIND_##kind, min, max, outs, attrs_##id, ANE_COUNT(attrs_##id) - 1},
+#define ANE_OP(id, name, kind, min, max, outs, tokens, ...)                                                                      \
+  [ANE_OP_##id] = {#name, ANE_OPKIND_##kind, min, max, outs, TOKENS_##tokens, attrs_##id, ANE_COUNT(attrs_##id) - 1},
 #include "graph/op.def"
 #undef ANE_OP
 };
 
 const struct ane_op_info *ane_op_info(ane_op op) { return &infos[op]; }
-
-bool ane_op_sees_tokens(ane_op op) {
-  return op == ANE_OP_GATHER || op == ANE_OP_ATTENTION || op == ANE_OP_FUSED_ATTENTION || op == ANE_OP_CONV_CAUSAL ||
-         op == ANE_OP_DELAY;
-}
 
 ane_op ane_op_from_name(const char *name) {
   for (int i = 0; i < ANE_OP_COUNT; i++)

@@ -37,14 +37,11 @@ struct lower {
 
 /* b is &l->b. */
 typedef void (*lower_fn)(struct lower *l, struct mil_build *b, const struct ane_node *n);
-/* One a BLOCK op. */
-#define LOWER_BLOCK(name) void lower_##name(struct lower *l, struct mil_build *b, const struct ane_node *n);
-#define LOWER_FUSED(name)
-#define ANE_OP(id, name, kind, ...) LOWER_##kind(name)
+/* The lowerings of op.def, in lower_*.c; lower_none, in lower.c, refuses the op. */
+#define ANE_OP(id, name, kind, min, max, outs, tokens, infer, step, lowering, ...)                                               \
+  void lower_##lowering(struct lower *l, struct mil_build *b, const struct ane_node *n);
 #include "graph/op.def"
 #undef ANE_OP
-#undef LOWER_BLOCK
-#undef LOWER_FUSED
 
 /* ---- Values of the graph -----------------------------------------------------------------------------------------------*/
 

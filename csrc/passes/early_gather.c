@@ -12,7 +12,7 @@ static bool on_tokens(const struct ane_graph *g, int32_t value) {
 /* Every activation it reads, it reads at the token's own position, and it reads some. Experts stand right behind their route, so
  * they move only with it. */
 static bool by_token(const struct ane_graph *g, const struct ane_node *n) {
-  if (ane_op_sees_tokens(n->op) || (n->op == ANE_OP_EXPERTS && !pass_sole_maker(g, n->inputs[1], ANE_OP_ROUTE))) return false;
+  if (ane_op_info(n->op)->mixes_tokens || (n->op == ANE_OP_EXPERTS && !pass_sole_maker(g, n->inputs[1], ANE_OP_ROUTE))) return false;
   for (int32_t i = 0; i < n->n_inputs; i++)
     if (on_tokens(g, n->inputs[i])) return true;
   return false;
