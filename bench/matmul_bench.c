@@ -1,6 +1,6 @@
-/* Speed of matrix products beside the machine's limits: `matmul_bench [form|all [isa|best [int8|fp32 [threads]]]]`.
+/* Speed of matrix products beside the machine's limits: `matmul_bench [type|all [isa|best [int8|fp32 [threads]]]]`.
  *
- * For each form, shape, thread count and T: the best of many runs. T = 1 and 8 walk through copies of the matrix of 96 MB
+ * For each type, shape, thread count and T: the best of many runs. T = 1 and 8 walk through copies of the matrix of 96 MB
  * in all, as a model's layers do, and are compared with reading memory; T = 512 uses one matrix and is compared with a
  * loop of dots on registers. Limits are measured again beside every line, since other work may share the machine. */
 
@@ -29,22 +29,9 @@ struct job {
 static uint32_t seed = 1;
 static uint32_t next(void) { return seed = seed * 1664525 + 1013904223; }
 
-/* A row of random blocks whose fp16 fields are around 0.01, so that nothing is infinite. */
-static void random_row(ane_dtype t, uint8_t *row, uint64_t bytes) {
-  const struct ane_dtype_info *info = ane_dtype_info(t);
-  for (uint64_t i = 0; i < bytes; i++) row[i] = (uint8_t)(next() >> 24);
-  bool plain = info->block == 1, two = t == ANE_Q4_1 || t == ANE_Q5_1 || t == ANE_Q4_K || t == ANE_Q5_K;
-  for (uint64_t i = 0; i < bytes; i += info->bytes) {
-    uint16_t h = ane_f32_f16(0.01f + (float)(next() >> 24) * 1e-4f);
-    float f = (float)(next() >> 8) * 0x1p-24f - 0.5f;
-    if (t == ANE_F32)
-      memcpy(row + i, &f, 4);
-    else if (plain && info->bytes == 2)
-      memcpy(row + i, &(uint16_t){t == ANE_F16 ? ane_f32_f16(f) : ane_f32_bf16(f)}, 2);
-    else if (!plain)
-      memcpy(row + i + (t == ANE_Q6_K ? 208 : 0), &h, 2);
-    if (two) memcpy(row + i + 2, &h, 2);
-  }
+/* A row of random bytes from 0x20 to 0x2F: whatever lies where, fp16, bf16 and fp32 fields are small and finite. */
+static void random_row(uint8_t *row, uint64_t bytes) {
+  for (uint64_t i = 0; i < bytes; i++) row[i] = (uint8_t)(0x20 | next() >> 28);
 }
 
 static void run_product(void *arg, int thread, int threads) {
@@ -52,7 +39,7 @@ static void run_product(void *arg, int thread, int threads) {
   int64_t from, to;
   ane_split(j->w->groups, thread, threads, &from, &to);
   for (int64_t c = j->from; c < j->to; c++)
-    j->k->matmul[j->w->form][j->x.kind](&j->w[c], &j->x, from, to, j->out, j->w->rows, j->scratch + (size_t)thread * SCRATCH);
+    j->k->matmul[j->w->layout][j->x.kind](&j->w[c], &j->x, from, to, j->out, j->w->rows, j->scratch + (size_t)thread * SCRATCH);
 }
 
 static void run_read(void *arg, int thread, int threads) {
@@ -107,10 +94,10 @@ static void bench_pair(struct ane_pool *pool, struct job *j, int64_t t, int64_t 
   fflush(stdout);
 }
 
-static void bench_form(const struct ane_kernels *k, ane_dtype t, int64_t rows, int64_t cols, bool int8, int only_threads) {
-  struct ane_packed w = {.form = ane_layout_for(t, cols), .dtype = t, .rows = rows, .cols = cols, .groups = (rows + 15) / 16};
+static void bench_layout(const struct ane_kernels *k, ane_dtype t, int64_t rows, int64_t cols, bool int8, int only_threads) {
+  struct ane_packed w = {.layout = ane_layout_for(t, cols), .dtype = t, .rows = rows, .cols = cols, .groups = (rows + 15) / 16};
   uint64_t row_bytes;
-  if (!ane_dtype_bytes(t, (uint64_t)cols, &row_bytes) || !ane_layout_group_bytes(w.form, cols, &w.group_bytes)) return;
+  if (!ane_dtype_bytes(t, (uint64_t)cols, &row_bytes) || !ane_layout_group_bytes(w.layout, cols, &w.group_bytes)) return;
   size_t bytes = (size_t)w.groups * w.group_bytes;
   int64_t copies = (int64_t)(96e6 / (double)bytes) + 1, t_max = 512;
   uint8_t *memory = ane_pages_alloc(bytes * (size_t)copies, true), *stored = malloc(row_bytes * ANE_GROUP);
@@ -122,21 +109,21 @@ static void bench_form(const struct ane_kernels *k, ane_dtype t, int64_t rows, i
                   .scratch = ane_pages_alloc((size_t)MAX_THREADS * SCRATCH, true)};
   double pack_time = 0;
   for (int64_t g = 0; g < w.groups; g++) {
-    for (int r = 0; r < ANE_GROUP; r++) random_row(t, stored + (size_t)r * row_bytes, row_bytes);
+    for (int r = 0; r < ANE_GROUP; r++) random_row(stored + (size_t)r * row_bytes, row_bytes);
     double start = ane_clock();
-    for (int i = 0; i < 4; i++) ane_pack_group(w.form, t, stored, row_bytes, ANE_GROUP, cols, memory + (size_t)g * w.group_bytes);
+    for (int i = 0; i < 4; i++) ane_pack_group(w.layout, t, stored, row_bytes, ANE_GROUP, cols, memory + (size_t)g * w.group_bytes);
     pack_time += (ane_clock() - start) / 4;
   }
   for (int64_t i = 0; i < w.groups * ANE_GROUP; i++) scale[i] = 0.01f;
-  if (w.form == ANE_LAYOUT_I8) w.row_scale = scale;
+  if (w.layout == ANE_LAYOUT_I8) w.row_scale = scale;
   for (int64_t c = 0; c < copies; c++) {
     if (c) memcpy(memory + (size_t)c * bytes, memory, bytes);
     all[c] = w;
     all[c].data = memory + (size_t)c * bytes;
   }
   for (int64_t i = 0; i < t_max * cols; i++) x[i] = (float)(next() >> 8) * 0x1p-24f - 0.5f;
-  ane_activation_type act = ane_activation_type_for(w.form, int8, k->bf16_dot);
-  printf("%-5s %s %dx%d  pack %.1f GB/s\n", ane_layout_info(w.form)->name,
+  ane_activation_type act = ane_activation_type_for(w.layout, int8, k->bf16_dot);
+  printf("%-5s %s %dx%d  pack %.1f GB/s\n", ane_layout_info(w.layout)->name,
          act == ANE_ACTIVATION_I8     ? "i8"
          : act == ANE_ACTIVATION_BF16 ? "bf16"
                                       : "f32",
@@ -166,29 +153,30 @@ static void bench_form(const struct ane_kernels *k, ane_dtype t, int64_t rows, i
   free(stored), free(all), free(scale), free(x), free(j.out);
 }
 
+static bool has_layout(ane_dtype t) { return ane_layout_for(t, 256) != ANE_LAYOUT_ROWS; }
+
 static int wrong(const char *what, const char *found) {
-  fprintf(stderr, "matmul_bench: no %s %s\nusage: matmul_bench [form|all [isa|best [int8|fp32 [threads]]]]\n", what, found);
+  fprintf(stderr, "matmul_bench: no %s %s\nusage: matmul_bench [type|all [isa|best [int8|fp32 [threads]]]]\n", what, found);
   return 2;
 }
 
 int main(int argc, char **argv) {
-  static const ane_dtype types[] = {ANE_Q4_0, ANE_Q4_1, ANE_Q5_0, ANE_Q5_1, ANE_Q8_0, ANE_Q4_K,
-                                    ANE_Q5_K, ANE_Q6_K, ANE_I8,   ANE_BF16, ANE_F16,  ANE_F32};
   static const int shapes[][2] = {{576, 1536}, {1536, 576}, {4864, 896}};
   bool best = argc <= 2 || !strcmp(argv[2], "best"), int8 = argc <= 3 || strcmp(argv[3], "fp32");
   ane_isa isa = best ? ane_isa_best() : ane_isa_from_name(argv[2]);
   int threads = argc > 4 ? atoi(argv[4]) : 0;
   bool known = argc <= 1 || !strcmp(argv[1], "all");
-  for (size_t i = 0; i < ANE_COUNT(types); i++) known |= argc > 1 && !strcmp(argv[1], ane_dtype_info(types[i])->name);
-  if (!known) return wrong("form", argv[1]);
+  for (int t = 0; t < ANE_DTYPE_COUNT; t++) known |= argc > 1 && has_layout((ane_dtype)t) && !strcmp(argv[1], ane_dtype_info((ane_dtype)t)->name);
+  if (!known) return wrong("type", argv[1]);
   if (isa == ANE_ISA_COUNT || !ane_isa_available(isa)) return wrong("level", argv[2]);
   if (argc > 3 && strcmp(argv[3], "int8") && strcmp(argv[3], "fp32")) return wrong("kind of activations", argv[3]);
   if (argc > 4 && (threads < 1 || threads > MAX_THREADS)) return wrong("number of threads", argv[4]);
-  for (size_t i = 0; i < ANE_COUNT(types); i++) {
-    const struct ane_dtype_info *t = ane_dtype_info(types[i]);
+  for (int i = 0; i < ANE_DTYPE_COUNT; i++) {
+    const struct ane_dtype_info *t = ane_dtype_info((ane_dtype)i);
+    if (!has_layout((ane_dtype)i)) continue;
     if (argc > 1 && strcmp(argv[1], "all") && strcmp(argv[1], t->name)) continue;
     for (size_t s = 0; s < ANE_COUNT(shapes); s++) /* rows of K-quants are cut to whole blocks */
-      bench_form(ane_kernels_get(isa), types[i], shapes[s][0], shapes[s][1] / t->block * t->block, int8, threads);
+      bench_layout(ane_kernels_get(isa), (ane_dtype)i, shapes[s][0], shapes[s][1] / t->block * t->block, int8, threads);
   }
   return 0;
 }

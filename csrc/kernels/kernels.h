@@ -23,8 +23,9 @@ typedef enum {
 
 struct ane_layout_info {
   const char *name;
-  uint32_t unit, bytes;
-  int zero, subs, has_min, int8_activations;
+  uint32_t unit; /* columns */
+  int zero, subs;
+  bool has_min, int8_activations;
 };
 const struct ane_layout_info *ane_layout_info(ane_layout f);
 

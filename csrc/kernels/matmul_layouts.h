@@ -1,5 +1,9 @@
-/* What the matrix kernels of all machines know of the quantised layouts: columns of layout.def and offsets drawn in pack.c, as
- * functions that are decided when compiling, for a layout is a constant wherever a kernel is inlined. */
+/* What the matrix kernels know of a quantised layout: the columns of layout.def, and where the parts of a block lie (drawn in
+ * pack.c), as functions that the compiler evaluates, for a layout is a constant wherever a kernel is inlined.
+ *
+ * Blocks are 32 columns of a group of 16 rows. A unit of 32 columns is: codes, scales, minima. A unit of 256 columns is: fp16
+ * scales, fp16 minima (where there are any), for each block the integers of its scales and then of its minima, for each block its
+ * codes. */
 #ifndef ANE_KERNELS_MATMUL_LAYOUTS_H
 #define ANE_KERNELS_MATMUL_LAYOUTS_H
 
@@ -7,80 +11,76 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* Bits of a code: 4, 5, 6 or 8. */
-INLINE int layout_bits(ane_layout f) {
+enum layout_numbers {
+  LAYOUT_NONE,
+  LAYOUT_F16,
+  LAYOUT_F32,
+  LAYOUT_F16_U8,
+  LAYOUT_F16_I8,
+  LAYOUT_POINT,
+  LAYOUT_NORM,
+};
+
+struct layout_columns {
+  int unit, bits, zero, subs;
+  enum layout_numbers scale, min;
+};
+INLINE struct layout_columns layout_columns(ane_layout f) {
   switch (f) {
-    case ANE_LAYOUT_Q4_0:
-    case ANE_LAYOUT_Q4_1:
-    case ANE_LAYOUT_Q4_K:
-    case ANE_LAYOUT_LUT4:
-    case ANE_LAYOUT_N4:
-    case ANE_LAYOUT_N4H: return 4;
-    case ANE_LAYOUT_Q5_0:
-    case ANE_LAYOUT_Q5_1:
-    case ANE_LAYOUT_Q5_K: return 5;
-    case ANE_LAYOUT_Q6_K: return 6;
-    default: return 8;
+#define ANE_LAYOUT(id, name, unit, bits, zero, subs, scale, min, int8)                                                           \
+  case ANE_LAYOUT_##id: return (struct layout_columns){unit, bits, zero, subs, LAYOUT_##scale, LAYOUT_##min};
+#include "kernels/layout.def"
+#undef ANE_LAYOUT
+    default: return (struct layout_columns){0};
   }
 }
-INLINE bool layout_is_k(ane_layout f) { return f == ANE_LAYOUT_Q4_K || f == ANE_LAYOUT_Q5_K || f == ANE_LAYOUT_Q6_K; }
+
+INLINE int layout_bits(ane_layout f) { return layout_columns(f).bits; }
+INLINE int layout_zero(ane_layout f) { return layout_columns(f).zero; }
+INLINE int layout_subs(ane_layout f) { return layout_columns(f).subs; }
+INLINE enum layout_numbers layout_scale(ane_layout f) { return layout_columns(f).scale; }
+INLINE enum layout_numbers layout_min(ane_layout f) { return layout_columns(f).min; }
 /* Has each block a zero point of its own? Then the minimum is scale * (zero - zero point). */
-INLINE bool layout_has_offset(ane_layout f) { return f == ANE_LAYOUT_N4 || f == ANE_LAYOUT_N8; }
-INLINE bool layout_has_min(ane_layout f) {
-  return layout_has_offset(f) || f == ANE_LAYOUT_Q4_1 || f == ANE_LAYOUT_Q5_1 || f == ANE_LAYOUT_Q4_K || f == ANE_LAYOUT_Q5_K;
-}
-INLINE int layout_zero(ane_layout f) {
-  switch (f) {
-    case ANE_LAYOUT_Q4_0:
-    case ANE_LAYOUT_N4:
-    case ANE_LAYOUT_N4H: return 8;
-    case ANE_LAYOUT_Q5_0: return 16;
-    case ANE_LAYOUT_Q6_K: return 32;
-    case ANE_LAYOUT_Q8_0:
-    case ANE_LAYOUT_Q8_0_SPLIT:
-    case ANE_LAYOUT_I8:
-    case ANE_LAYOUT_N8:
-    case ANE_LAYOUT_N8H: return 128;
-    default: return 0;
+INLINE bool layout_has_offset(ane_layout f) { return layout_min(f) == LAYOUT_POINT; }
+INLINE bool layout_has_min(ane_layout f) { return layout_min(f) != LAYOUT_NONE && layout_min(f) != LAYOUT_NORM; }
+INLINE bool layout_is_split(ane_layout f) { return layout_min(f) == LAYOUT_NORM; }
+/* Are units 256 columns, whose scales have two levels? */
+INLINE bool layout_is_k(ane_layout f) { return layout_columns(f).unit == 256; }
+
+/* Bytes of a number of 16 rows; with two levels those of the integer. */
+INLINE int numbers_bytes(enum layout_numbers kind) {
+  switch (kind) {
+    case LAYOUT_NONE: return 0;
+    case LAYOUT_F16: return 32;
+    case LAYOUT_F32: return 64;
+    default: return 16;
   }
 }
-INLINE int layout_subs(ane_layout f) { return f == ANE_LAYOUT_Q6_K || f == ANE_LAYOUT_N4H || f == ANE_LAYOUT_N8H ? 2 : 1; }
-
-/* Bytes of a block of 32 columns, its share of the unit's head included. */
-INLINE int block_bytes(ane_layout f) {
-  switch (f) {
-    case ANE_LAYOUT_LUT4: return 256;
-    case ANE_LAYOUT_Q4_0: return 288;
-    case ANE_LAYOUT_Q4_1: return 320;
-    case ANE_LAYOUT_Q5_0: return 352;
-    case ANE_LAYOUT_Q5_1: return 384;
-    case ANE_LAYOUT_Q8_0: return 544;
-    case ANE_LAYOUT_Q8_0_SPLIT: return 304;
-    case ANE_LAYOUT_Q4_K: return 2368 / 8;
-    case ANE_LAYOUT_Q5_K: return 2880 / 8;
-    case ANE_LAYOUT_Q6_K: return 3360 / 8;
-    case ANE_LAYOUT_N4: return 336;
-    case ANE_LAYOUT_N8: return 592;
-    case ANE_LAYOUT_N4H: return 384;
-    case ANE_LAYOUT_N8H: return 640;
-    default: return 512;
-  }
+/* Bytes of the codes of a block; a split layout has half of them here. */
+INLINE int code_bytes(ane_layout f) { return layout_is_split(f) ? 256 : 64 * layout_bits(f); }
+/* Bytes of a block's scales and minima, without those of the unit. */
+INLINE int scale_bytes(ane_layout f) { return layout_subs(f) * numbers_bytes(layout_scale(f)); }
+INLINE int min_bytes(ane_layout f) { return numbers_bytes(layout_min(f)); }
+/* Bytes of a unit's fp16 numbers. */
+INLINE int head_bytes(ane_layout f) { return layout_is_k(f) ? layout_has_min(f) ? 64 : 32 : 0; }
+INLINE int unit_bytes(ane_layout f) {
+  const struct layout_columns c = layout_columns(f);
+  if (c.unit < ANE_BLOCK) return 2 * c.unit * c.bits;
+  return head_bytes(f) + c.unit / ANE_BLOCK * (code_bytes(f) + scale_bytes(f) + min_bytes(f));
 }
+/* Bytes of a block, its share of the unit's head included. */
+INLINE int block_bytes(ane_layout f) { return unit_bytes(f) / ANE_MAX(layout_columns(f).unit / ANE_BLOCK, 1); }
 
-/* Where block b of a group lies: its unit, its codes, its number in the unit. */
+/* Where block b of a group lies: its unit, its codes, its scales and minima (of two levels: the integers). */
 struct at {
-  const uint8_t *unit, *codes;
-  int s;
+  const uint8_t *unit, *codes, *scales, *minima;
 };
 INLINE struct at block_at(ane_layout f, const uint8_t *group, int64_t b) {
-  int s = layout_is_k(f) ? (int)(b & 7) : 0;
+  const int s = layout_is_k(f) ? (int)(b & 7) : 0, beside = scale_bytes(f) + min_bytes(f);
   group += (b - s) * block_bytes(f);
-  switch (f) {
-    case ANE_LAYOUT_Q4_K: return (struct at){group, group + 320 + 256 * s, s};
-    case ANE_LAYOUT_Q5_K: return (struct at){group, group + 320 + 320 * s, s};
-    case ANE_LAYOUT_Q6_K: return (struct at){group, group + 288 + 384 * s, s};
-    default: return (struct at){group, group, 0};
-  }
+  if (!layout_is_k(f)) return (struct at){group, group, group + code_bytes(f), group + code_bytes(f) + scale_bytes(f)};
+  const uint8_t *scales = group + head_bytes(f) + s * beside;
+  return (struct at){group, group + head_bytes(f) + 8 * beside + s * code_bytes(f), scales, scales + scale_bytes(f)};
 }
 
 #endif

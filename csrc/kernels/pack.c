@@ -33,51 +33,36 @@
  *
  * with b = 0..7 the block of 32 columns. The min of Q4_K and Q5_K is the stored one with its sign turned, so that it is
  * added. Codes of Q8_0 and I8 are the stored ones + 128, those of N* as they are. Stored layouts: quant/blocks.h. */
-#include "kernels/kernels_internal.h"
+#include "kernels/matmul_layouts.h"
 
 #include "tensor/half.h"
 
 #include <string.h>
 
-#define ANE_LAYOUT(id, ...) [ANE_LAYOUT_##id] = {__VA_ARGS__},
 static const struct ane_layout_info layouts[ANE_LAYOUT_COUNT] = {
+#define ANE_LAYOUT(id, name, unit, bits, zero, subs, scale, min, int8)                                                           \
+  [ANE_LAYOUT_##id] = {name, unit, zero, subs, LAYOUT_##min != LAYOUT_NONE && LAYOUT_##min != LAYOUT_NORM, int8},
 #include "kernels/layout.def"
-};
 #undef ANE_LAYOUT
+};
 
 const struct ane_layout_info *ane_layout_info(ane_layout f) { return &layouts[f]; }
 
-static ane_layout form_of(ane_dtype t) {
-  switch (t) {
-    case ANE_F32: return ANE_LAYOUT_F32;
-    case ANE_F16: return ANE_LAYOUT_F16;
-    case ANE_BF16: return ANE_LAYOUT_BF16;
-    case ANE_I8: return ANE_LAYOUT_I8;
-    case ANE_Q4_0: return ANE_LAYOUT_Q4_0;
-    case ANE_Q4_1: return ANE_LAYOUT_Q4_1;
-    case ANE_Q5_0: return ANE_LAYOUT_Q5_0;
-    case ANE_Q5_1: return ANE_LAYOUT_Q5_1;
-    case ANE_Q8_0: return ANE_LAYOUT_Q8_0;
-    case ANE_Q4_K: return ANE_LAYOUT_Q4_K;
-    case ANE_Q5_K: return ANE_LAYOUT_Q5_K;
-    case ANE_Q6_K: return ANE_LAYOUT_Q6_K;
-    case ANE_N4: return ANE_LAYOUT_N4;
-    case ANE_N8: return ANE_LAYOUT_N8;
-    case ANE_N4H: return ANE_LAYOUT_N4H;
-    case ANE_N8H: return ANE_LAYOUT_N8H;
-    default: return ANE_LAYOUT_ROWS;
-  }
-}
+static const ane_layout of_dtype[ANE_DTYPE_COUNT] = {
+#define ANE_DTYPE(id, name, block, bytes, gguf, st, onnx, mil, codec, layout, ...) [ANE_##id] = ANE_LAYOUT_##layout,
+#include "tensor/dtype.def"
+#undef ANE_DTYPE
+};
 
 ane_layout ane_layout_for(ane_dtype t, int64_t cols) {
-  ane_layout f = form_of(t);
+  ane_layout f = of_dtype[t];
   if (f == ANE_LAYOUT_BF16 || f == ANE_LAYOUT_I8) return f; /* with LUT4 the only ones whose last unit may be filled up */
   return cols % layouts[f].unit ? ANE_LAYOUT_ROWS : f;
 }
 
 bool ane_layout_group_bytes(ane_layout f, int64_t cols, size_t *bytes) {
   *bytes = 0;
-  return cols >= 0 && ane_mul_size(ane_div_up((size_t)cols, layouts[f].unit), layouts[f].bytes, bytes);
+  return cols >= 0 && ane_mul_size(ane_div_up((size_t)cols, layouts[f].unit), (size_t)unit_bytes(f), bytes);
 }
 
 /* ---- Floats ------------------------------------------------------------------------------------------------------*/

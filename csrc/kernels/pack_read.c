@@ -1,5 +1,5 @@
 /* Packed units read back in plain C: the base of the reference kernels. Layouts: pack.c. */
-#include "kernels/kernels_internal.h"
+#include "kernels/matmul_layouts.h"
 
 #include "quant/quant.h"
 #include "tensor/half.h"
@@ -23,84 +23,47 @@ static void read_codes(const uint8_t *codes, struct ane_block *out) {
     for (int r = 0; r < ANE_GROUP; r++) out->code[c][r] = codes[64 * (c / 4) + 4 * r + c % 4];
 }
 
-/* fp16 of each row at `halves` times that row's entry of `sub`, NULL: 1. */
-static void read_scale(const uint8_t *halves, const uint8_t *sub, bool is_signed, float out[ANE_GROUP]) {
-  for (int r = 0; r < ANE_GROUP; r++) {
-    int factor = !sub ? 1 : is_signed ? (int8_t)sub[r] : sub[r];
-    out[r] = ane_f16_f32(ane_half(halves + 2 * r)) * (float)factor;
-  }
+/* A number of each row, as `kind` stores it at `p`; of two levels, times the fp16 numbers at `unit`. */
+static void read_numbers(enum layout_numbers kind, const uint8_t *unit, const uint8_t *p, float out[ANE_GROUP]) {
+  for (int r = 0; r < ANE_GROUP; r++) switch (kind) {
+      case LAYOUT_F16: out[r] = ane_f16_f32(ane_half(p + 2 * r)); break;
+      case LAYOUT_F32: memcpy(&out[r], p + 4 * r, sizeof out[r]); break;
+      case LAYOUT_F16_U8: out[r] = ane_f16_f32(ane_half(unit + 2 * r)) * (float)p[r]; break;
+      case LAYOUT_F16_I8: out[r] = ane_f16_f32(ane_half(unit + 2 * r)) * (float)(int8_t)p[r]; break;
+      default: out[r] = 1;
+    }
 }
 
-static void read_legacy(const uint8_t *u, const uint8_t *fifth, const uint8_t *scale, const uint8_t *min, struct ane_block *out) {
-  read_nibbles(u, fifth, NULL, out);
-  read_scale(scale, NULL, false, out->scale[0]);
-  if (min) read_scale(min, NULL, false, out->min);
-}
-
-static void read_halves(const struct ane_packed *w, int64_t g, int64_t b, const uint8_t *u, struct ane_block *out) {
+/* Block b of a split layout: high nibbles at u, low ones in rows behind. */
+static void read_split(const struct ane_packed *w, int64_t g, int64_t b, const uint8_t *u, struct ane_block *out) {
   const uint8_t *low = w->low_nibbles + g * ANE_GROUP * (w->cols / 2) + 16 * b;
   read_nibbles(u, NULL, NULL, out);
   for (int c = 0; c < ANE_BLOCK; c++)
     for (int r = 0; r < ANE_GROUP; r++)
       out->code[c][r] = (uint8_t)(out->code[c][r] << 4 | (low[r * (w->cols / 2) + c % 16] >> (c < 16 ? 0 : 4) & 15));
-  read_scale(u + 256, NULL, false, out->scale[0]);
-}
-
-/* N layouts: `bytes` of codes, then scales, then the others or zero points. */
-static void read_nbits(const uint8_t *u, size_t bytes, bool halves, const struct ane_layout_info *f, struct ane_block *out) {
-  if (bytes == 256)
-    read_nibbles(u, NULL, NULL, out);
-  else
-    read_codes(u, out);
-  memcpy(out->scale[0], u + bytes, sizeof out->scale[0]);
-  memcpy(out->scale[1], u + bytes + (halves ? 64 : 0), sizeof out->scale[1]);
-  for (int r = 0; r < ANE_GROUP && !halves; r++) {
-    out->offset[r] = (float)(f->zero - u[bytes + 64 + (size_t)r]);
-    out->min[r] = out->scale[0][r] * out->offset[r];
-  }
 }
 
 void ane_read_block(const struct ane_packed *w, int64_t g, int64_t b, struct ane_block *out) {
-  const struct ane_layout_info *f = ane_layout_info(w->layout);
-  int64_t per_unit = f->unit / ANE_BLOCK;
-  const uint8_t *u = w->data + (size_t)g * w->group_bytes + (size_t)(b / per_unit) * f->bytes;
-  size_t s = (size_t)(b % per_unit);
-  memset(out->min, 0, sizeof out->min);
-  memset(out->offset, 0, sizeof out->offset);
-  switch (w->layout) {
-    case ANE_LAYOUT_Q4_0: read_legacy(u, NULL, u + 256, NULL, out); break;
-    case ANE_LAYOUT_Q4_1: read_legacy(u, NULL, u + 256, u + 288, out); break;
-    case ANE_LAYOUT_Q5_0: read_legacy(u, u + 256, u + 320, NULL, out); break;
-    case ANE_LAYOUT_Q5_1: read_legacy(u, u + 256, u + 320, u + 352, out); break;
-    case ANE_LAYOUT_Q8_0:
-      read_codes(u, out);
-      read_scale(u + 512, NULL, false, out->scale[0]);
-      break;
-    case ANE_LAYOUT_Q8_0_SPLIT: read_halves(w, g, b, u, out); break;
-    case ANE_LAYOUT_I8:
-      read_codes(u, out);
-      for (int r = 0; r < ANE_GROUP; r++) out->scale[0][r] = 1;
-      break;
-    case ANE_LAYOUT_Q4_K:
-    case ANE_LAYOUT_Q5_K: {
-      const uint8_t *low = u + 320 + (w->layout == ANE_LAYOUT_Q5_K ? 320 : 256) * s;
-      read_nibbles(low, w->layout == ANE_LAYOUT_Q5_K ? low + 256 : NULL, NULL, out);
-      read_scale(u, u + 64 + 32 * s, false, out->scale[0]);
-      read_scale(u + 32, u + 80 + 32 * s, false, out->min);
-      break;
+  const ane_layout f = w->layout;
+  const struct at at = block_at(f, w->data + (size_t)g * w->group_bytes, b);
+  const int bits = layout_bits(f);
+  memset(out, 0, sizeof *out);
+  if (layout_is_split(f))
+    read_split(w, g, b, at.codes, out);
+  else if (bits == 8)
+    read_codes(at.codes, out);
+  else
+    read_nibbles(at.codes, bits == 5 ? at.codes + 256 : NULL, bits == 6 ? at.codes + 256 : NULL, out);
+  for (int half = 0; half < 2; half++)
+    read_numbers(layout_scale(f), at.unit, at.scales + (layout_subs(f) == 2 ? half : 0) * numbers_bytes(layout_scale(f)),
+                 out->scale[half]);
+  if (layout_has_offset(f))
+    for (int r = 0; r < ANE_GROUP; r++) {
+      out->offset[r] = (float)(layout_zero(f) - at.minima[r]);
+      out->min[r] = out->scale[0][r] * out->offset[r];
     }
-    case ANE_LAYOUT_Q6_K:
-      read_nibbles(u + 288 + 384 * s, NULL, u + 288 + 384 * s + 256, out);
-      read_scale(u, u + 32 + 32 * s, true, out->scale[0]);
-      read_scale(u, u + 48 + 32 * s, true, out->scale[1]);
-      return;
-    case ANE_LAYOUT_N4: read_nbits(u, 256, false, f, out); return;
-    case ANE_LAYOUT_N8: read_nbits(u, 512, false, f, out); return;
-    case ANE_LAYOUT_N4H: read_nbits(u, 256, true, f, out); return;
-    case ANE_LAYOUT_N8H: read_nbits(u, 512, true, f, out); return;
-    default: memset(out, 0, sizeof *out);
-  }
-  memcpy(out->scale[1], out->scale[0], sizeof out->scale[1]);
+  else if (layout_has_min(f))
+    read_numbers(layout_min(f), at.unit + 32, at.minima, out->min);
 }
 
 static void read_rows(const struct ane_packed *w, int64_t g, int64_t k, int n, float *panel, float *tmp) {
@@ -115,7 +78,7 @@ static void read_rows(const struct ane_packed *w, int64_t g, int64_t k, int n, f
 
 static void read_quantised(const struct ane_packed *w, int64_t g, int64_t k, int n, float *panel) {
   const struct ane_layout_info *f = ane_layout_info(w->layout);
-  bool min = f->has_min && w->layout != ANE_LAYOUT_N4 && w->layout != ANE_LAYOUT_N8;
+  bool min = f->has_min && !layout_has_offset(w->layout);
   for (int j = 0; j < n; j += ANE_BLOCK) {
     struct ane_block b;
     ane_read_block(w, g, (k + j) / ANE_BLOCK, &b);

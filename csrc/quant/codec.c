@@ -4,13 +4,20 @@
 
 #include <string.h>
 
-/* Plain types: one function a type around ane_to_f32, which cannot fail for them. */
-#define PLAIN_TYPES(X) X(F16) X(BF16) X(F32) X(F64) X(I8) X(I16) X(I32) X(U8) X(U16) X(U32) X(F8E4M3) X(F8E5M2)
-
-#define PLAIN(id)                                                                                                                \
+/* The tables come from the column `codec` of dtype.def. Plain types: one function a type around ane_to_f32, which cannot fail for
+ * them. */
+/* clang-format off */
+#define NONE(...)
+#define DECODE_PLAIN(id) \
   static void decode_##id(const void *src, float *dst, uint64_t n) { (void)!ane_to_f32(ANE_##id, src, dst, n, NULL); }
-PLAIN_TYPES(PLAIN)
-#undef PLAIN
+#define DECODE_NONE NONE
+#define DECODE_READ NONE
+#define DECODE_ROUND NONE
+#define DECODE_SEARCH NONE
+#define ANE_DTYPE(id, name, block, bytes, gguf, st, onnx, mil, codec, ...) DECODE_##codec(id)
+#include "tensor/dtype.def"
+#undef ANE_DTYPE
+/* clang-format on */
 
 static void encode_f32(const float *src, void *dst, uint64_t n) { memcpy(dst, src, n * sizeof *src); }
 
@@ -28,38 +35,34 @@ static void encode_bf16(const float *src, void *dst, uint64_t n) {
   }
 }
 
-static const ane_decode_fn decoders[ANE_DTYPE_COUNT] = {
-#define ROW(id) [ANE_##id] = decode_##id,
-    PLAIN_TYPES(ROW)
-#undef ROW
-#define ROW(id, name) [ANE_##id] = ane_##name##_decode,
-        ANE_BLOCK_DECODERS(ROW)
-#undef ROW
-};
-
-static const ane_encode_fn encoders[ANE_DTYPE_COUNT] = {[ANE_F32] = encode_f32,
-                                                        [ANE_F16] = encode_f16,
-                                                        [ANE_BF16] = encode_bf16,
-#define ROW(id, name) [ANE_##id] = ane_##name##_encode,
-                                                        ANE_BLOCK_ENCODERS(ROW)
-#undef ROW
-};
-
-ane_decode_fn ane_decoder(ane_dtype t) { return (unsigned)t < ANE_DTYPE_COUNT ? decoders[t] : NULL; }
-ane_encode_fn ane_encoder(ane_dtype t) { return (unsigned)t < ANE_DTYPE_COUNT ? encoders[t] : NULL; }
-
 typedef void (*weighted_fn)(const float *src, const float *importance, void *dst, uint64_t n);
-static const weighted_fn weighted[ANE_DTYPE_COUNT] = {
-#define ROW(id, name) [ANE_##id] = ane_##name##_encode_weighted,
-    ANE_K_ENCODERS(ROW)
-#undef ROW
+
+/* clang-format off */
+static const struct codec {
+  ane_decode_fn decode;
+  ane_encode_fn encode;
+  weighted_fn weighted;
+} codecs[ANE_DTYPE_COUNT] = {
+#define ROW_NONE(id, name)
+#define ROW_PLAIN(id, name) [ANE_##id].decode = decode_##id,
+#define ROW_READ(id, name) [ANE_##id].decode = ane_##name##_decode,
+#define ROW_ROUND(id, name) ROW_READ(id, name) [ANE_##id].encode = ane_##name##_encode,
+#define ROW_SEARCH(id, name) ROW_ROUND(id, name) [ANE_##id].weighted = ane_##name##_encode_weighted,
+#define ANE_DTYPE(id, name, block, bytes, gguf, st, onnx, mil, codec, ...) ROW_##codec(id, name)
+#include "tensor/dtype.def"
+#undef ANE_DTYPE
+    [ANE_F32].encode = encode_f32, [ANE_F16].encode = encode_f16, [ANE_BF16].encode = encode_bf16,
 };
+/* clang-format on */
+
+ane_decode_fn ane_decoder(ane_dtype t) { return (unsigned)t < ANE_DTYPE_COUNT ? codecs[t].decode : NULL; }
+ane_encode_fn ane_encoder(ane_dtype t) { return (unsigned)t < ANE_DTYPE_COUNT ? codecs[t].encode : NULL; }
 
 bool ane_encode(ane_dtype t, const float *src, const float *importance, void *dst, uint64_t n) {
   ane_encode_fn plain = ane_encoder(t);
   if (!plain) return false;
-  if (importance && weighted[t])
-    weighted[t](src, importance, dst, n);
+  if (importance && codecs[t].weighted)
+    codecs[t].weighted(src, importance, dst, n);
   else
     plain(src, dst, n);
   return true;

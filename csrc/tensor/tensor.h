@@ -5,7 +5,7 @@
 #include "base/status.h"
 
 typedef enum {
-#define ANE_DTYPE(id, name, block, bytes, gguf, st, onnx, mil) ANE_##id,
+#define ANE_DTYPE(id, ...) ANE_##id,
 #include "tensor/dtype.def"
 #undef ANE_DTYPE
   ANE_DTYPE_COUNT
@@ -18,6 +18,7 @@ struct ane_dtype_info {
   int gguf;                /* GGUF tensor type id, -1: none */
   const char *safetensors; /* NULL: none */
   int onnx, mil;           /* 0: none */
+  int file_type, mixed;    /* LLAMA_FTYPE of GGUF files mostly of this type (-1: none is written), of mixed ones (0: none) */
 };
 
 /* Facts about a type. `t` must be one of the enumerators. */

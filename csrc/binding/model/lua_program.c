@@ -3,6 +3,8 @@
 
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "kernels/kernels.h"
+#include "quant/quant.h"
 
 #include <string.h>
 
@@ -70,7 +72,10 @@ static struct ane_weights_encoding check_weights(lua_State *L, const char *what)
     luaL_addstring(&b, ane_weight_spec_list(i));
     luaL_addstring(&b, ", ");
   }
-  luaL_addstring(&b, "bf16, fp32, q8_0, q6_k, q5_1, q5_0, q5_k, q4_1, q4_0, q4_k");
+  luaL_addstring(&b, "bf16, fp32");
+  for (int t = ANE_DTYPE_COUNT - 1; t >= 0; t--) /* rows of dtype.def: those of most bits stand last */
+    if (ane_dtype_info((ane_dtype)t)->block > 1 && ane_encoder((ane_dtype)t) && ane_layout_for((ane_dtype)t, 256) != ANE_LAYOUT_ROWS)
+      lua_pushfstring(L, ", %s", ane_dtype_info((ane_dtype)t)->name), luaL_addvalue(&b);
   luaL_pushresult(&b);
   const char *known = lua_tostring(L, -1), *got = luaL_tolstring(L, -2, NULL);
   luaL_error(L, "%s is %s; known are: file, %s", what, got, known);

@@ -147,15 +147,18 @@ INLINE void unpack_panel(ane_layout f, const struct job *j, int64_t g, float *pa
 }
 
 static void panel_of(ane_layout f, const struct job *j, int64_t g, float *panel, float *tmp) {
-  /* clang-format off */
   switch (f) {
-#define PANEL(f) case ANE_LAYOUT_##f: unpack_panel(ANE_LAYOUT_##f, j, g, panel); break;
-    PANEL(Q4_0) PANEL(Q4_1) PANEL(Q5_0) PANEL(Q5_1) PANEL(Q8_0) PANEL(Q4_K) PANEL(Q5_K) PANEL(Q6_K) PANEL(I8)
-    PANEL(N4) PANEL(N8) PANEL(N4H) PANEL(N8H) PANEL(LUT4)
-#undef PANEL
-    default: ane_read_panel(j->w, g, j->k, (int)j->n, panel, tmp);
+#define ANE_LAYOUT(id, name, unit, ...)                                                                                          \
+  case ANE_LAYOUT_##id:                                                                                                          \
+    if (unit < ANE_BLOCK)                                                                                                        \
+      ane_read_panel(j->w, g, j->k, (int)j->n, panel, tmp);                                                                      \
+    else                                                                                                                         \
+      unpack_panel(ANE_LAYOUT_##id, j, g, panel);                                                                                \
+    break;
+#include "kernels/layout.def"
+#undef ANE_LAYOUT
+    default: break;
   }
-  /* clang-format on */
 }
 
 static void matmul_f32(const struct ane_packed *w, const struct ane_activations *x, int64_t g_from, int64_t g_to, float *out,

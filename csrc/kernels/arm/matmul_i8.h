@@ -40,7 +40,7 @@ INLINE int32_t start_of(ane_layout f, const int32_t *isum, int half) {
 /* The scaled dot of half `half`, `before` being that of the half before. */
 INLINE float32x4_t scaled(ane_layout f, int half, int32x4_t sum, float32x4_t scale, float32x4_t before) {
   const float32x4_t x = vcvtq_f32_s32(sum);
-  return f == ANE_LAYOUT_I8 ? x : half == 0 ? vmulq_f32(x, scale) : vfmaq_f32(before, x, scale);
+  return layout_scale(f) == LAYOUT_NONE ? x : half == 0 ? vmulq_f32(x, scale) : vfmaq_f32(before, x, scale);
 }
 
 /* acc += the scaled dot, and the minimum's part. */
@@ -97,7 +97,7 @@ INLINE void fused(ane_layout f, int nt, const struct i8_job *j, int64_t g, int64
     for (int t = 0; t < nt; t++) {
       const int64_t row = g * ANE_GROUP + i * LANES;
       acc[i][t] = vaddq_f32(acc[i][t], rest[i][t]);
-      if (f == ANE_LAYOUT_I8) acc[i][t] = vmulq_f32(acc[i][t], vld1q_f32(w->row_scale + row));
+      if (layout_scale(f) == LAYOUT_NONE) acc[i][t] = vmulq_f32(acc[i][t], vld1q_f32(w->row_scale + row));
       v_store_n(j->out + (t0 + t) * j->ld_out + row, acc[i][t], w->rows - row);
     }
 }
@@ -193,7 +193,7 @@ INLINE void tile(ane_layout f, int nt, const struct i8_job *j, int64_t g, int p,
     for (int t = 0; t < nt; t++) {
       if (j->b_to == j->nb) {
         acc[i][t] = vaddq_f32(acc[i][t], vld1q_f32(j->rest + (t0 + t - j->t_from) * ANE_GROUP + (p + i) * LANES));
-        if (f == ANE_LAYOUT_I8) acc[i][t] = vmulq_f32(acc[i][t], vld1q_f32(j->w->row_scale + row + i * LANES));
+        if (layout_scale(f) == LAYOUT_NONE) acc[i][t] = vmulq_f32(acc[i][t], vld1q_f32(j->w->row_scale + row + i * LANES));
       }
       v_store_n(out + t * j->ld_out + i * LANES, acc[i][t], left - i * LANES);
     }
@@ -224,7 +224,9 @@ INLINE void tiles(ane_layout f, const struct i8_job *j, int64_t g) {
   }
 }
 
-/* The tile functions, one a kind of arithmetic: layouts that differ only in how they are packed share one. */
+/* The tile functions, one for each kind of arithmetic: layouts that differ only in how they are packed share one, named after
+ * one of them. */
+typedef void (*tiles_fn)(const struct i8_job *j, int64_t g);
 #define TILES(f)                                                                                                                 \
   static void tiles_##f(const struct i8_job *j, int64_t g) { tiles(ANE_LAYOUT_##f, j, g); }
 TILES(Q4_0)
@@ -237,12 +239,16 @@ TILES(N4)
 TILES(N8)
 TILES(N4H)
 TILES(N8H)
-#define tiles_Q5_1 tiles_Q4_1
-#define tiles_Q4_K tiles_Q4_1
-#define tiles_Q5_K tiles_Q4_1
-#define tiles_Q8_0_SPLIT tiles_Q8_0
 
-INLINE void panels(ane_layout f, void (*run)(const struct i8_job *, int64_t), struct i8_job *j, int64_t from, int64_t to) {
+INLINE tiles_fn tiles_of(ane_layout f) {
+  const int bits = layout_bits(f);
+  if (layout_scale(f) == LAYOUT_NONE) return tiles_I8;
+  if (layout_subs(f) == 2) return bits == 8 ? tiles_N8H : bits == 4 ? tiles_N4H : tiles_Q6_K;
+  if (layout_has_min(f)) return !layout_zero(f) ? tiles_Q4_1 : bits == 8 ? tiles_N8 : tiles_N4;
+  return bits == 8 ? tiles_Q8_0 : bits == 5 ? tiles_Q5_0 : tiles_Q4_0;
+}
+
+INLINE void panels(ane_layout f, tiles_fn run, struct i8_job *j, int64_t from, int64_t to) {
   const int64_t piece = I8_PANEL_BYTES / record_bytes(f);
   j->rest = (float *)(j->panel + I8_PANEL_BYTES);
   for (int64_t g = from; g < to; g++)
@@ -256,7 +262,7 @@ INLINE void panels(ane_layout f, void (*run)(const struct i8_job *, int64_t), st
     }
 }
 
-INLINE void i8_product(ane_layout f, void (*run)(const struct i8_job *, int64_t), const struct ane_packed *w,
+INLINE void i8_product(ane_layout f, tiles_fn run, const struct ane_packed *w,
                        const struct ane_activations *x, int64_t g_from, int64_t g_to, float *out, int64_t ld_out,
                        uint8_t *scratch) {
   const int64_t nb = (int64_t)ane_div_up((size_t)w->cols, ANE_BLOCK);

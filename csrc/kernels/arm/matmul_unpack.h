@@ -80,7 +80,7 @@ INLINE void load_rows(const uint8_t *p, size_t stride, uint8x16_t out[4]) {
 /* As unpack_codes, of block b of group g, wherever its codes lie. codes: block_at's. */
 INLINE void unpack_block(ane_layout f, const struct ane_packed *w, int64_t g, int64_t b, const uint8_t *codes, int part,
                          int8x16_t code[8]) {
-  if (f != ANE_LAYOUT_Q8_0_SPLIT) {
+  if (!layout_is_split(f)) {
     unpack_codes(f, codes, part, code);
     return;
   }
@@ -96,39 +96,29 @@ INLINE void unpack_block(ane_layout f, const struct ane_packed *w, int64_t g, in
   }
 }
 
-/* Scales of half `half` of the columns. I8 has none here. */
+/* Scales of half `half` of the columns; 1 where the layout has none. */
 INLINE float32x4_t unpack_scale(ane_layout f, struct at a, int part, int half) {
-  const uint8_t *u = a.unit + 8 * part, *sub = a.unit + 4 * part + 32 * a.s;
-  switch (f) {
-    case ANE_LAYOUT_Q4_0:
-    case ANE_LAYOUT_Q4_1:
-    case ANE_LAYOUT_Q8_0_SPLIT: return load_half(u + 256);
-    case ANE_LAYOUT_Q5_0:
-    case ANE_LAYOUT_Q5_1: return load_half(u + 320);
-    case ANE_LAYOUT_Q8_0: return load_half(u + 512);
-    case ANE_LAYOUT_Q4_K:
-    case ANE_LAYOUT_Q5_K: return vmulq_f32(load_half(u), load_u8(sub + 64));
-    case ANE_LAYOUT_Q6_K: return vmulq_f32(load_half(u), load_s8(sub + 32 + 16 * half));
-    case ANE_LAYOUT_N4: return vreinterpretq_f32_u8(vld1q_u8(a.unit + 256 + 16 * part));
-    case ANE_LAYOUT_N8: return vreinterpretq_f32_u8(vld1q_u8(a.unit + 512 + 16 * part));
-    case ANE_LAYOUT_N4H: return vreinterpretq_f32_u8(vld1q_u8(a.unit + 256 + 64 * half + 16 * part));
-    case ANE_LAYOUT_N8H: return vreinterpretq_f32_u8(vld1q_u8(a.unit + 512 + 64 * half + 16 * part));
+  const uint8_t *p = a.scales + (layout_subs(f) == 2 ? half : 0) * numbers_bytes(layout_scale(f));
+  const float32x4_t unit = layout_is_k(f) ? load_half(a.unit + 8 * part) : vdupq_n_f32(0);
+  switch (layout_scale(f)) {
+    case LAYOUT_F16: return load_half(p + 8 * part);
+    case LAYOUT_F32: return vreinterpretq_f32_u8(vld1q_u8(p + 16 * part));
+    case LAYOUT_F16_U8: return vmulq_f32(unit, load_u8(p + 4 * part));
+    case LAYOUT_F16_I8: return vmulq_f32(unit, load_s8(p + 4 * part));
     default: return vdupq_n_f32(1);
   }
 }
 
 /* zero - zero point of each row, a whole number. */
 INLINE float32x4_t unpack_offset(ane_layout f, struct at a, int part) {
-  return vsubq_f32(vdupq_n_f32((float)layout_zero(f)), load_u8(a.unit + (f == ANE_LAYOUT_N4 ? 320 : 576) + 4 * part));
+  return vsubq_f32(vdupq_n_f32((float)layout_zero(f)), load_u8(a.minima + 4 * part));
 }
 
 INLINE float32x4_t unpack_min(ane_layout f, struct at a, int part) {
-  const uint8_t *u = a.unit + 8 * part;
-  if (layout_has_offset(f)) return vmulq_f32(unpack_scale(f, a, part, 0), unpack_offset(f, a, part));
-  switch (f) {
-    case ANE_LAYOUT_Q4_1: return load_half(u + 288);
-    case ANE_LAYOUT_Q5_1: return load_half(u + 352);
-    default: return vmulq_f32(load_half(u + 32), load_u8(a.unit + 4 * part + 32 * a.s + 80));
+  switch (layout_min(f)) {
+    case LAYOUT_POINT: return vmulq_f32(unpack_scale(f, a, part, 0), unpack_offset(f, a, part));
+    case LAYOUT_F16: return load_half(a.minima + 8 * part);
+    default: return vmulq_f32(load_half(a.unit + 32 + 8 * part), load_u8(a.minima + 4 * part));
   }
 }
 

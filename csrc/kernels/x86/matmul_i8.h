@@ -75,7 +75,7 @@ INLINE vi residual_start(ane_layout f, const int32_t *isum, int shift, int half)
 /* The scaled dot of half `half` of the columns, `before` being that of the first half. */
 INLINE vf scaled(ane_layout f, int half, vi sum, vf scale, vf before) {
   vf x = vf_int(sum);
-  return f == ANE_LAYOUT_I8 ? x : half == 0 ? vf_mul(x, scale) : vf_fma(x, scale, before);
+  return layout_scale(f) == LAYOUT_NONE ? x : half == 0 ? vf_mul(x, scale) : vf_fma(x, scale, before);
 }
 
 /* acc += the scaled dot, and the minimum's part. */
@@ -158,7 +158,7 @@ INLINE void fused(ane_layout f, int nt, const struct i8_job *j, int64_t vc, int6
 #pragma GCC unroll 8
   for (int t = 0; t < nt; t++) {
     acc[t] = vf_add(acc[t], rest[t]);
-    if (f == ANE_LAYOUT_I8) acc[t] = vf_mul(acc[t], vf_load(w->row_scale + row));
+    if (layout_scale(f) == LAYOUT_NONE) acc[t] = vf_mul(acc[t], vf_load(w->row_scale + row));
     vf_store_n(j->out + (t0 + t) * j->ld_out + row, acc[t], w->rows - row);
   }
 }
@@ -346,7 +346,7 @@ INLINE void tile(ane_layout f, int nv, int nt, const struct i8_job *j, int64_t v
     for (int t = 0; t < nt; t++) {
       if (j->b_to == j->nb) {
         acc[i][t] = vf_add(acc[i][t], vf_load(j->rest + ((t0 + t - j->t_from) * PANEL_NV + p + i) * LANES));
-        if (f == ANE_LAYOUT_I8) acc[i][t] = vf_mul(acc[i][t], vf_load(j->w->row_scale + (vc + i) * LANES));
+        if (layout_scale(f) == LAYOUT_NONE) acc[i][t] = vf_mul(acc[i][t], vf_load(j->w->row_scale + (vc + i) * LANES));
       }
       vf_store_n(out + t * j->ld_out + i * LANES, acc[i][t], left - i * LANES);
     }
@@ -374,7 +374,9 @@ INLINE void tiles(ane_layout f, int nv, const struct i8_job *j, int64_t vc, int 
   }
 }
 
-/* The tile functions, one a kind of arithmetic: layouts that differ only in how they are packed share one. */
+/* The tile functions, one for each kind of arithmetic: layouts that differ only in how they are packed share one, named after
+ * one of them. */
+typedef void (*tiles_fn)(const struct i8_job *j, int64_t vc, int nv);
 #define TILES(f)                                                                                                                 \
   static void tiles_##f(const struct i8_job *j, int64_t vc, int nv) {                                                            \
     if (nv == 2)                                                                                                                 \
@@ -392,29 +394,31 @@ TILES(Q6_K)
 TILES(I8)
 TILES(N4)
 #ifdef ANE_LANES_VNNI
-#define tiles_Q5_0 tiles_Q4_0
-#define tiles_Q5_1 tiles_Q4_1
-#define tiles_Q8_0 tiles_Q4_0
-#define tiles_N8 tiles_N4
-#define tiles_N4H tiles_Q6_K
-#define tiles_N8H tiles_Q6_K
-#else /* different widths add up a different number of products in 16 bits */
+#define BY_WIDTH(f, four, five, six, eight) four
+#else /* codes of different widths add up a different number of products in 16 bits */
+#define BY_WIDTH(f, four, five, six, eight)                                                                                      \
+  (layout_bits(f) == 8 ? eight : layout_bits(f) == 6 ? six : layout_bits(f) == 5 ? five : four)
 TILES(Q5_0)
 TILES(Q5_1)
 TILES(Q8_0)
 TILES(N8)
 TILES(N4H)
 TILES(N8H)
+#define tiles_two tiles_N4H
 #endif
-#ifdef ANE_LANES_VNNI
-#define tiles_Q8_0_SPLIT tiles_Q4_0
-#else
-#define tiles_Q8_0_SPLIT tiles_Q8_0
+#ifndef tiles_two
+#define tiles_two tiles_Q6_K
 #endif
-#define tiles_Q4_K tiles_Q4_1
-#define tiles_Q5_K tiles_Q5_1
 
-INLINE void panels(ane_layout f, void (*run)(const struct i8_job *, int64_t, int), struct i8_job *j, int64_t from, int64_t to,
+INLINE tiles_fn tiles_of(ane_layout f) {
+  if (layout_scale(f) == LAYOUT_NONE) return tiles_I8;
+  if (layout_subs(f) == 2) return BY_WIDTH(f, tiles_two, tiles_Q6_K, tiles_Q6_K, tiles_N8H);
+  if (layout_has_min(f) && layout_zero(f)) return BY_WIDTH(f, tiles_N4, tiles_N4, tiles_N4, tiles_N8);
+  if (layout_has_min(f)) return BY_WIDTH(f, tiles_Q4_1, tiles_Q5_1, tiles_Q5_1, tiles_N8);
+  return BY_WIDTH(f, tiles_Q4_0, tiles_Q5_0, tiles_Q5_0, tiles_Q8_0);
+}
+
+INLINE void panels(ane_layout f, tiles_fn run, struct i8_job *j, int64_t from, int64_t to,
                    uint8_t *scratch) {
   int64_t piece = I8_PANEL_BYTES / record_bytes(f), t = j->x->t;
   j->panel = scratch;
@@ -463,7 +467,7 @@ INLINE void fused_columns(ane_layout f, const struct i8_job *j, int64_t vc) {
   }
 }
 
-INLINE void i8_product(ane_layout f, void (*run)(const struct i8_job *, int64_t, int), const struct ane_packed *w,
+INLINE void i8_product(ane_layout f, tiles_fn run, const struct ane_packed *w,
                        const struct ane_activations *x, int64_t g_from, int64_t g_to, float *out, int64_t ld_out,
                        uint8_t *scratch) {
   int64_t nb = (int64_t)ane_div_up((size_t)w->cols, ANE_BLOCK), start_row = (int64_t)ane_align_up(2 * (size_t)nb, LANES);

@@ -1,7 +1,7 @@
 /* Packed blocks of 32 columns to vectors, for one vector of rows at a time. A template: include the lanes first.
  *
  * Rows are counted in vectors: vector vc holds rows [LANES vc, LANES (vc + 1)), a part of group vc / PARTS. Layouts are
- * constants wherever these functions are inlined, so every switch is decided when compiling (matmul_forms.h). */
+ * constants wherever these functions are inlined, so every switch is decided when compiling (matmul_layouts.h). */
 #ifndef ANE_KERNELS_X86_MATMUL_UNPACK_H
 #define ANE_KERNELS_X86_MATMUL_UNPACK_H
 
@@ -10,21 +10,7 @@
 enum { PARTS = ANE_GROUP / LANES };
 
 /* log2 of what unpacked codes still lie above the value: nothing where the codes were made signed. */
-INLINE int zero_shift(ane_layout f) {
-  switch (f) {
-    case ANE_LAYOUT_Q4_0:
-    case ANE_LAYOUT_N4:
-    case ANE_LAYOUT_N4H: return 3;
-    case ANE_LAYOUT_Q5_0: return 4;
-    case ANE_LAYOUT_Q6_K: return 5;
-    case ANE_LAYOUT_Q8_0:
-    case ANE_LAYOUT_Q8_0_SPLIT:
-    case ANE_LAYOUT_I8:
-    case ANE_LAYOUT_N8:
-    case ANE_LAYOUT_N8H: return 7;
-    default: return 0;
-  }
-}
+INLINE int zero_shift(ane_layout f) { return layout_zero(f) ? __builtin_ctz((unsigned)layout_zero(f)) : 0; }
 /* Is a correction by sum(q) needed after the dot? */
 INLINE bool has_zero(ane_layout f) { return layout_zero(f) && !(SIGNED_BYTES && layout_bits(f) == 8); }
 
@@ -75,7 +61,7 @@ INLINE void unpack_codes(ane_layout f, const uint8_t *p, int part, bool make_sig
 /* Block b of group g, wherever its codes lie. codes: block_at's. */
 INLINE void unpack_block(ane_layout f, const struct ane_packed *w, int64_t g, int64_t b, const uint8_t *codes, int part,
                          bool make_signed, vi c[8]) {
-  if (f != ANE_LAYOUT_Q8_0_SPLIT) {
+  if (!layout_is_split(f)) {
     unpack_codes(f, codes, part, make_signed, c);
     return;
   }
@@ -94,40 +80,29 @@ INLINE void unpack_block(ane_layout f, const struct ane_packed *w, int64_t g, in
   }
 }
 
-/* Scale of half `half` of the columns. I8 has none here. */
+/* Scale of half `half` of the columns; 1 where the layout has none. */
 INLINE vf unpack_scale(ane_layout f, struct at a, int part, int half) {
-  const uint8_t *u = a.unit + part * LANES * 2, *sub = a.unit + part * LANES + 32 * a.s;
-  switch (f) {
-    case ANE_LAYOUT_Q4_0:
-    case ANE_LAYOUT_Q4_1:
-    case ANE_LAYOUT_Q8_0_SPLIT: return vf_half(u + 256);
-    case ANE_LAYOUT_Q5_0:
-    case ANE_LAYOUT_Q5_1: return vf_half(u + 320);
-    case ANE_LAYOUT_Q8_0: return vf_half(u + 512);
-    case ANE_LAYOUT_Q4_K:
-    case ANE_LAYOUT_Q5_K: return vf_mul(vf_half(u), vf_u8(sub + 64));
-    case ANE_LAYOUT_Q6_K: return vf_mul(vf_half(u), vf_i8(sub + 32 + 16 * half));
-    case ANE_LAYOUT_N4: return vf_load((const float *)(const void *)(a.unit + 256 + part * LANES * 4));
-    case ANE_LAYOUT_N8: return vf_load((const float *)(const void *)(a.unit + 512 + part * LANES * 4));
-    case ANE_LAYOUT_N4H: return vf_load((const float *)(const void *)(a.unit + 256 + 64 * half + part * LANES * 4));
-    case ANE_LAYOUT_N8H: return vf_load((const float *)(const void *)(a.unit + 512 + 64 * half + part * LANES * 4));
+  const uint8_t *p = a.scales + (layout_subs(f) == 2 ? half : 0) * numbers_bytes(layout_scale(f));
+  const vf unit = layout_is_k(f) ? vf_half(a.unit + part * LANES * 2) : vf_zero();
+  switch (layout_scale(f)) {
+    case LAYOUT_F16: return vf_half(p + part * LANES * 2);
+    case LAYOUT_F32: return vf_load((const float *)(const void *)(p + part * LANES * 4));
+    case LAYOUT_F16_U8: return vf_mul(unit, vf_u8(p + part * LANES));
+    case LAYOUT_F16_I8: return vf_mul(unit, vf_i8(p + part * LANES));
     default: return vf_set(1);
   }
 }
 
 /* zero - zero point of each row, a whole number. */
 INLINE vf unpack_offset(ane_layout f, struct at a, int part) {
-  const uint8_t *points = a.unit + (f == ANE_LAYOUT_N4 ? 320 : 576) + part * LANES;
-  return vf_fma(vf_u8(points), vf_set(-1), vf_set((float)layout_zero(f)));
+  return vf_fma(vf_u8(a.minima + part * LANES), vf_set(-1), vf_set((float)layout_zero(f)));
 }
 
 INLINE vf unpack_min(ane_layout f, struct at a, int part) {
-  const uint8_t *u = a.unit + part * LANES * 2;
-  if (layout_has_offset(f)) return vf_mul(unpack_scale(f, a, part, 0), unpack_offset(f, a, part));
-  switch (f) {
-    case ANE_LAYOUT_Q4_1: return vf_half(u + 288);
-    case ANE_LAYOUT_Q5_1: return vf_half(u + 352);
-    default: return vf_mul(vf_half(u + 32), vf_u8(a.unit + part * LANES + 32 * a.s + 80));
+  switch (layout_min(f)) {
+    case LAYOUT_POINT: return vf_mul(unpack_scale(f, a, part, 0), unpack_offset(f, a, part));
+    case LAYOUT_F16: return vf_half(a.minima + part * LANES * 2);
+    default: return vf_mul(vf_half(a.unit + 32 + part * LANES * 2), vf_u8(a.minima + part * LANES));
   }
 }
 

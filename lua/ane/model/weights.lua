@@ -9,8 +9,20 @@ local M = {}
 -- (int4-block64: for 64), lut4: a table of 16 values for the tensor (lut4-g8, -g16, -g32: for so many rows).
 M.names = {
   "file", "int8", "int8-channel", "int4-block", "int4-block64", "lut4", "lut4-g8", "lut4-g16", "lut4-g32", "fp16", "bf16", "fp32",
-  "q8_0", "q6_k", "q5_1", "q5_0", "q5_k", "q4_1", "q4_0", "q4_k",
 }
+
+-- And the quant types that can be encoded and have a layout, largest first; of two of one size the one with smaller blocks.
+do
+  local rows = {}
+  for order, row in ipairs(core.dtypes()) do
+    if row.block > 1 and row.encodes and row.packed then row.order, rows[#rows + 1] = order, row end
+  end
+  table.sort(rows, function(a, b)
+    if a.bits ~= b.bits then return a.bits > b.bits end
+    return a.order < b.order
+  end)
+  for _, row in ipairs(rows) do M.names[#M.names + 1] = row.name end
+end
 
 local known = {}
 for _, name in ipairs(M.names) do known[name] = true end

@@ -1,26 +1,34 @@
 --- The types that GGUF weights can be written in, and which tensors of a model take them.
--- Needs nothing. Usage: `local row = types.known.q4_k; print(row.block, types.stays("blk.0.attn_norm.weight", {576}))`
+-- Needs ane.core. Usage: `local row = types.known.q4_k; print(row.block, types.stays("blk.0.attn_norm.weight", {576}))`
+
+local core = require "ane.core"
 
 local M = {}
 
---- Types by name: block (columns), file_type (llama.cpp's LLAMA_FTYPE of a file that is mostly this; `mixed` where some
--- tensors have more bits).
-M.known = {
-  fp32 = { block = 1, file_type = 0 }, fp16 = { block = 1, file_type = 1 }, bf16 = { block = 1, file_type = 32 },
-  q8_0 = { block = 32, file_type = 7 }, q5_1 = { block = 32, file_type = 9 }, q5_0 = { block = 32, file_type = 8 },
-  q4_1 = { block = 32, file_type = 3 }, q4_0 = { block = 32, file_type = 2 },
-  q6_k = { block = 256, file_type = 18 }, q5_k = { block = 256, file_type = 16, mixed = 17 },
-  q4_k = { block = 256, file_type = 14, mixed = 15 }, q3_k = { block = 256, file_type = 11, mixed = 12 },
-  q2_k = { block = 256, file_type = 10 },
-}
+--- Types by name: block (columns), bits (an element), file_type (llama.cpp's LLAMA_FTYPE of a file that is mostly this; `mixed` where
+-- some tensors have more bits). They are the rows of dtype.def that have a file type.
+M.known = {}
 
 --- Their names, largest first.
-M.names = { "fp32", "fp16", "bf16", "q8_0", "q6_k", "q5_1", "q5_0", "q5_k", "q4_1", "q4_0", "q4_k", "q3_k", "q2_k" }
+M.names = {}
 
--- Forms that weights have in memory or in Core ML packages, where a message should say more than "unknown".
+for order, row in ipairs(core.dtypes()) do
+  if row.file_type then
+    row.order = order
+    M.known[row.name] = row
+    M.names[#M.names + 1] = row.name
+  end
+end
+table.sort(M.names, function(a, b)
+  a, b = M.known[a], M.known[b]
+  if a.bits ~= b.bits then return a.bits > b.bits end
+  return a.order < b.order
+end)
+
+-- Schemes of weights in memory or in Core ML packages, where a message should say more than "unknown".
 local ELSEWHERE = {
-  int8 = "a form of weights in memory", ["int8-channel"] = "a form of weights in memory",
-  ["int4-block"] = "a form of weights in memory", lut4 = "a form of weights in Core ML packages",
+  int8 = "a scheme of weights in memory", ["int8-channel"] = "a scheme of weights in memory",
+  ["int4-block"] = "a scheme of weights in memory", lut4 = "a scheme of weights in Core ML packages",
 }
 
 --- What is wrong with `name` as a type of GGUF weights; nil: nothing.

@@ -161,10 +161,10 @@ describe("ane.quantise", function()
     end
     raises("option weights is missing: " .. choices, {})
     assert.matches("quantise_spec.lua:%d+: quantise", select(2, pcall(function() quantise.run(source, path(), {}) end)))
-    raises('option weights is "int8", a form of weights in memory, not of GGUF files: ' .. choices, { weights = "int8" })
-    raises('option weights is "lut4", a form of weights in Core ML packages, not of GGUF files: ' .. choices, { weights = "lut4" })
+    raises('option weights is "int8", a scheme of weights in memory, not of GGUF files: ' .. choices, { weights = "int8" })
+    raises('option weights is "lut4", a scheme of weights in Core ML packages, not of GGUF files: ' .. choices, { weights = "lut4" })
     raises('option weights is "q4_9": ' .. choices, { weights = "q4_9" })
-    raises('option mixed for "a" is "int4%-block", a form', { weights = "q8_0", mixed = { a = "int4-block" } })
+    raises('option mixed for "a" is "int4%-block", a scheme', { weights = "q8_0", mixed = { a = "int4-block" } })
     raises("option mixed must be {pattern = type}", { weights = "q8_0", mixed = { { "a" } } })
     raises("option mixed must be {pattern = type}", { weights = "q8_0", mixed = { [""] = "fp16" } })
     raises('unknown option "weight"', { weight = "q8_0" })
@@ -331,7 +331,7 @@ describe("ane quantise", function()
   it("fails in one line", function()
     for _, case in ipairs {
       { 1, "give %-%-weights: fp32, fp16", {} },
-      { 2, "int8.*a form of weights in memory, not of GGUF files: choose fp32", { "--weights", "int8" } },
+      { 2, "int8.*a scheme of weights in memory, not of GGUF files: choose fp32", { "--weights", "int8" } },
       { 2, "'attn_v' is not PATTERN=TYPE", { "--weights", "q8_0", "--mixed", "attn_v" } },
       { 2, "the type for 'attn_v' is \"q9\": choose", { "--weights", "q8_0", "--mixed", "attn_v=q9" } },
       { 1, 'no tensor that can change its type matches "nothing"', { "--weights", "q8_0", "--mixed", "nothing=q8_0" } },
