@@ -23,7 +23,7 @@ local ane = {}
 ---@field importance? table<string, ane.tensor|number[]> a weight for each column, by tensor name, for int4-block and lut4
 ---@field activations? "int8"|"fp32" int8 (default) is fast, fp32 the reference
 ---@field kv? ane.kv default: fp16, with fp32 activations fp32
----@field head? "auto"|"search"|"full" search: greedy decoding reads of an 8-bit head only what can win; the same tokens. auto (default): search from 48 MB on
+---@field head? "auto"|"pruned"|"full" pruned: greedy decoding skips rows of an 8-bit LM head that cannot win; the same tokens. auto (default): pruned from 48 MB on
 ---@field engine? "recipe"|"graph" how an ONNX model runs; default: recipe where one matches, else graph
 ---@field recipe? table|string a recipe or the path of one, for an architecture that is not known
 ---@field precision? "fp32"|"fp16" of Core ML package sets

@@ -64,7 +64,7 @@ describe("on ARM", function()
     passes("max", "'--filter=on every level' '--filter=4 threads: llama%-kquants' spec/csrc/exec/bits_spec.lua")
   end)
 
-  it("the search in the head finds what the whole head gives", function()
+  it("the pruned head finds what the whole head gives", function()
     passes("max", "'--filter=llama%-mixed' spec/csrc/exec/pruned_head_spec.lua")
   end)
 

@@ -74,7 +74,7 @@ describe("memory", function()
   end)
 
   for _, name in ipairs(models) do
-    for _, head in ipairs { "search", "full" } do
+    for _, head in ipairs { "pruned", "full" } do
       it(("of %s, head %s, stays near the size of the file"):format(name, head), function()
         local path = find(name)
         if not path then return pending(name .. " is neither in $ANE_MODEL_CACHE nor in models-cache") end

@@ -131,10 +131,10 @@ static const float *find_importance(void *arg, const char *name, int64_t cols) {
   return NULL;
 }
 
-/* Options: isa, threads, int8, head ("auto", "search", "full"), weights, mixed, importance, context, chunk, progress(done,
+/* Options: isa, threads, int8, head ("auto", "pruned", "full"), weights, mixed, importance, context, chunk, progress(done,
  * total). */
 static void check_options(lua_State *L, int t, struct ane_program_options *o, struct loading *load) {
-  static const char *const head_names[] = {"auto", "search", "full", NULL};
+  static const char *const head_names[] = {"auto", "pruned", "full", NULL};
   static const ane_head_mode heads[] = {ANE_HEAD_AUTO, ANE_HEAD_PRUNED, ANE_HEAD_FULL};
   luaL_checktype(L, t, LUA_TTABLE);
   lua_getfield(L, t, "isa");
@@ -331,7 +331,7 @@ static int meth_exact(lua_State *L) {
   return at ? 2 : 1;
 }
 
-/* head() -> searches for the best id, bytes of the head they read, bytes of the whole head (0: it is never searched) */
+/* head() -> tokens whose head was pruned, bytes of the head that they read, bytes of the whole head (0: it is never pruned) */
 static int meth_head(lua_State *L) {
   struct ane_head_stats h = ane_program_head(check_program(L, 1)->program);
   lua_pushinteger(L, (lua_Integer)h.pruned);

@@ -1,8 +1,9 @@
 --- What several commands share: options, reading input, writing results.
--- Needs ane.core and ane.model.weights; ane.model where a model is loaded.
+-- Needs ane.core, ane.model.weights and ane.util.schema; ane.model where a model is loaded.
 -- Usage: `common.model_options(parser); local model, message = common.load(args)`
 
 local core = require "ane.core"
+local schema = require "ane.util.schema"
 local weights = require "ane.model.weights"
 
 local M = {}
@@ -56,6 +57,12 @@ function M.rule(fault)
   end
 end
 
+-- "search" is the old name of "pruned".
+local function head_choice(text)
+  local value, message = schema.parse({ type = "string", choices = { "auto", "pruned", "full" }, aliases = { search = "pruned" } }, text)
+  return value, message and "--head " .. message
+end
+
 --- Options that every command with a model has; optional: the file may be left out.
 function M.model_options(parser, optional)
   parser:argument("model", "GGUF file, Hugging Face folder, ONNX bundle or package set."):args(optional and "?" or 1)
@@ -69,8 +76,8 @@ function M.model_options(parser, optional)
     :argname "FILE"
   parser:option("--activations", "int8 is fast, fp32 the reference."):choices { "int8", "fp32" }
   parser:option("--kv", "Format of the cached state; default fp16, with fp32 activations fp32."):choices { "fp16", "fp32", "int8" }
-  parser:option("--head", "Greedy decoding: search reads of an 8-bit head only what can win, full all of it; default auto: "
-    .. "search where the head has 48 MB or more."):choices { "auto", "search", "full" }
+  parser:option("--head", "How greedy decoding reads an 8-bit LM head: auto, pruned (skips rows that cannot win; same result) or full; "
+    .. "default auto: pruned where the head has 48 MB or more."):convert(head_choice):argname "H"
   parser:option("--engine", "How an ONNX model runs; default recipe where one matches, else graph."):choices { "recipe", "graph" }
   parser:option("--recipe", "Lua file that describes an architecture."):argname "FILE"
   parser:flag("--verify", "Hash all files of a package set before it is opened; else only their sizes are looked at.")
@@ -177,7 +184,7 @@ function M.speed(timings, stop)
   local text = ("prompt %d tokens, %.1f/s; reply %d tokens, %.1f/s; ended by %s"):format(timings.prompt_tokens,
     rate(fed, timings.prefill_s), timings.tokens, rate(timings.tokens, timings.decode_s), stop)
   local head, s = timings.head, timings.speculation
-  if head then text = text .. ("; %.0f %% of the head read in %d searches"):format(100 * head.share, head.searched) end
+  if head then text = text .. ("; %.0f %% of the head read for %d tokens"):format(100 * head.share, head.searched) end
   if not s then return text end
   return text .. ("; %d of %d drafted tokens right in %d calls, about %.2f x the speed without"):format(s.accepted, s.drafted,
     s.calls, s.speedup)

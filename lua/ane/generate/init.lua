@@ -312,7 +312,7 @@ local function take(self, id)
   return text
 end
 
--- How much of the head was read where the best ids were searched in it: {searched = tokens, share = mean}; nil where none was.
+-- How much of a pruned head was read: {searched = tokens whose head was pruned, share = mean}; nil where none was.
 local function head_use(self)
   local before, now = self.searches, self.session.searches
   local count = before and now and now[1] - before[1] or 0

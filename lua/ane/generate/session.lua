@@ -214,8 +214,8 @@ end
 
 -- Properties: length (tokens cached), ids (their list, a copy), context (the most that fit), closed, stopping (stop was called
 -- and no feed has seen it yet); n_ids (ids 0 .. n_ids - 1 may be fed); exact (results do not depend on how tokens are cut into
--- feeds), switch_at (sequences longer than this have other rope factors; nil: none has); searches ({count, bytes read, bytes of
--- the whole head} of how best ids were found since loading, by all sessions of the program; nil where its head is never searched).
+-- feeds), switch_at (sequences longer than this have other rope factors; nil: none has); searches (of the pruned head, since loading
+-- and by all sessions of the program: {tokens, bytes read, bytes of the whole head}; nil where the head is never pruned).
 local PROPERTIES = {
   length = function(self) return opened(self):length() end,
   ids = function(self) return opened(self):ids() end,

@@ -26,8 +26,8 @@ local KV = { "fp16", "fp32", "int8" }
 --   importance: tensor name -> list or tensor with a weight for each column, for int4-block and lut4 (ane.evaluate.calibrate)
 --   activations: "int8" (fast) or "fp32" (reference)
 --   kv: "fp16", "fp32" (the default with fp32 activations) or "int8"
---   head: where only the best token is asked for, "search" rules out most rows of an 8-bit head by half of their bits (exact),
---     "full" reads all of it; "auto" (default) searches in heads of 48 MB or more
+--   head: how greedy decoding reads an 8-bit LM head: "pruned" skips rows that cannot win, with the same result, "full" reads all
+--     of it; "auto" (default) prunes heads of 48 MB or more
 --   engine: how an ONNX model runs: "graph" (op by op), or "recipe" (rebuilt by a recipe); default recipe where one matches
 --   recipe: a table or the path of a Lua file, for an architecture that ane.models has not
 --   precision: of Core ML package sets: "fp32" (default), or "fp16" (results of that type are rounded to it)
@@ -45,7 +45,7 @@ M.rules = {
   importance = { type = "table" },
   activations = { type = "string", choices = { "int8", "fp32" }, default = "int8" },
   kv = { type = "string", choices = KV },
-  head = { type = "string", choices = { "auto", "search", "full" }, default = "auto" },
+  head = { type = "string", choices = { "auto", "pruned", "full" }, aliases = { search = "pruned" }, default = "auto" },
   engine = { type = "string", choices = { "recipe", "graph" } },
   recipe = { type = { "table", "string" } },
   precision = { type = "string", choices = { "fp32", "fp16" } },

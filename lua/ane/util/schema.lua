@@ -1,6 +1,6 @@
 --- Checks of option tables: types, ranges, choices, defaults; an unknown key is named, with the valid ones.
--- Needs ane.util.keys. A rule is a table: type = a name of TYPES or a list of them, default, min, max, choices (list), check =
--- function(value) that gives a message where the value is wrong.
+-- Needs ane.util.keys. A rule is a table: type = a name of TYPES or a list of them, default, min, max, choices (list), aliases =
+-- {old name = choice}, check = function(value) that gives a message where the value is wrong.
 -- Usage: `opts = schema.check({max_tokens = {type = "integer", min = 0}}, opts, "generate", 2)`
 
 local keys_of = require "ane.util.keys"
@@ -35,9 +35,10 @@ local function shown(v)
   return "a " .. type(v)
 end
 
--- 4096.0 is as good as 4096 where an integer is wanted.
-local function as_integer(rule, v)
+-- The value as the rest of the program sees it: 4096.0 is 4096 where an integer is wanted, an alias is what it stands for.
+local function normal(rule, v)
   if rule.type == "integer" and math.type(v) == "float" then return math.tointeger(v) or v end
+  if rule.aliases and type(v) == "string" then return rule.aliases[v] or v end
   return v
 end
 
@@ -90,7 +91,7 @@ function M.check(rules, opts, what, level, bare)
     if not rule then
       error(("%s: unknown option %s; the options are %s"):format(what, shown(key), table.concat(keys_of(rules), ", ")), level)
     end
-    value = as_integer(rule, value)
+    value = normal(rule, value)
     local message = fault(rule, value)
     if message then error(("%s: option %s %s"):format(what, key, message), level) end
     out[key] = value
@@ -104,8 +105,8 @@ end
 -- The number that a text stands for, where the rule wants one; else the text.
 local function read(rule, text)
   local kind = type(rule.type) == "table" and rule.type[1] or rule.type
-  if kind == "integer" or kind == "number" then return as_integer({ type = kind }, tonumber(text) or text) end
-  return text
+  if kind == "integer" or kind == "number" then return normal({ type = kind }, tonumber(text) or text) end
+  return normal(rule, text)
 end
 
 --- The value of an option that is given as a text, as on a command line, checked by its rule.
@@ -132,7 +133,7 @@ end
 -- @param name of the function and the argument: "feed: ids"
 -- @param level as for check
 function M.argument(rule, value, name, level)
-  value = as_integer(rule, value)
+  value = normal(rule, value)
   local message = fault(rule, value)
   if message then error(name .. " " .. message, level and level > 0 and level + 1 or 0) end
   return value

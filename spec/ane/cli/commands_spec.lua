@@ -71,11 +71,11 @@ describe("ane run", function()
   it("streams text to people, and speed where asked", function()
     local r = command.json { "run", path, "-p", "Hello", "-n", "4", "--ignore-eos" }
     local code, out, err = command.run {
-      "run", path, "-p", "Hello", "-n", "4", "--ignore-eos", "--timings", "--no-progress", "--head", "search",
+      "run", path, "-p", "Hello", "-n", "4", "--ignore-eos", "--timings", "--no-progress", "--head", "pruned",
     }
     assert.equal(0, code)
     assert.equal(r.text .. "\n", (out:gsub("[\x80-\xff]", function(c) return utf8.len(out) and c or "\u{FFFD}" end)))
-    assert.matches("^%[prompt %d+ tokens, .*reply 4 tokens, .* ended by length; %d+ %% of the head read in 3 searches%]\n$", err)
+    assert.matches("^%[prompt %d+ tokens, .*reply 4 tokens, .* ended by length; %d+ %% of the head read for 3 tokens%]\n$", err)
   end)
 end)
 
@@ -100,14 +100,18 @@ describe("--head", function()
     local function timed(head)
       return command.json(table.move({ "--head", head }, 1, 2, #args + 1, table.move(args, 1, #args, 1, {})))
     end
-    local searched, whole = timed "search", timed "full"
+    local searched, whole = timed "pruned", timed "full"
     assert.truthy(searched.timings.head)
     assert.is_nil(whole.timings.head)
     assert.same(searched.ids, whole.ids)
     local function bytes(...)
       return command.json({ "bench", path, "-p", "0", "-n", "8", "-r", "1", "--no-limits", ... }).tests[1].bytes
     end
-    assert.not_equal(bytes("--head", "search"), bytes("--head", "full"))
+    assert.not_equal(bytes("--head", "pruned"), bytes("--head", "full"))
+    assert.not_equal(bytes("--head", "search"), bytes("--head", "full")) -- the old name of pruned
+    local code, _, err = command.run { "run", path, "-p", "Hello", "--head", "half" }
+    assert.equal(2, code)
+    assert.matches('%-%-head is "half": choose auto, pruned, full', err)
     assert.equal(bytes(), bytes("--head", "full")) -- a head this small
   end)
 end)

@@ -69,14 +69,14 @@ describe("model", function()
   end)
 
   it("tells how much of the head greedy decoding read", function()
-    for head, searched in pairs { search = true, full = false, auto = false } do -- auto: a head this small is read as a whole
+    for head, pruned in pairs { pruned = true, full = false, auto = false } do -- auto: a head this small is read as a whole
       local loaded <close> = tiny.load(nil, { head = head })
       local function use_of(temperature)
         local opts = { max_tokens = 6, ignore_eos = true, details = true, temperature = temperature }
         return assert(loaded:generate("The sky", opts)).timings.head
       end
       local use = use_of(0)
-      assert.equal(searched, use ~= nil)
+      assert.equal(pruned, use ~= nil)
       if use then assert.is_true(use.searched >= 1 and use.searched <= 5 and use.share > 0.5) end
       assert.is_nil(use_of(1))
     end

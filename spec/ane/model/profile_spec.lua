@@ -38,7 +38,7 @@ describe("profile", function()
   end)
 
   it("counts what a whole product reads of a head in halves: all but the norms of bounds and the second scales", function()
-    local model <close> = tiny.load(nil, { head = "search" })
+    local model <close> = tiny.load(nil, { head = "pruned" })
     local s <close> = model:session()
     local matrices = model:info().matrices
     local head = matrices[#matrices]

@@ -2,7 +2,7 @@ local schema = require "ane.util.schema"
 
 local RULES = {
   size = { type = "integer", min = 1, max = 10, default = 3 },
-  kind = { type = "string", choices = { "a", "b" } },
+  kind = { type = "string", choices = { "a", "b" }, aliases = { old = "b" } },
   scale = { type = "number", min = 0 },
   stop = { type = { "string", "table" }, check = function(v) return v == "" and "must not be empty" or nil end },
   call = { type = "callable" },
@@ -40,6 +40,13 @@ describe("schema", function()
       { 7, "f: options must be a table, not 7" },
     }
     for _, case in ipairs(cases) do assert.error_matches(function() check(case[1]) end, case[2]) end
+  end)
+
+  it("takes an alias for the choice that it stands for, and does not list it", function()
+    assert.equal("b", check({ kind = "old" }).kind)
+    assert.equal("b", schema.parse(RULES.kind, "old"))
+    assert.equal("b", schema.argument(RULES.kind, "old", "g: kind"))
+    assert.error_matches(function() check { kind = "older" } end, 'f: option kind is "older": choose a, b$')
   end)
 
   it("takes callable tables for functions", function()

@@ -1,4 +1,4 @@
--- The search for the best id in a head of q8_0: the id and the logit of the whole head, to the bit, at every level, with any
+-- The pruned head of q8_0 weights: the id and the logit of the whole head, to the bit, at every level, with any
 -- number of threads.
 local core = require "ane.core"
 local programs = require "support.programs"
@@ -27,7 +27,7 @@ local function logits_of(program, ids, piece)
   return programs.feed(s, ids, piece)
 end
 
-describe("the search in the head", function()
+describe("the pruned head", function()
   for _, model in ipairs(models) do
     it("finds what the whole head gives: " .. model, function()
       local ids = programs.ids(40, vocab[model] or 1024, 7)
@@ -38,26 +38,26 @@ describe("the search in the head", function()
         for threads = 1, 4 do
           local manner = threads == 4 and "mixed" or nil
           local o = {
-            isa = level, int8 = true, weights = "q8_0", threads = threads, chunk = threads, manner = manner, head = "search",
+            isa = level, int8 = true, weights = "q8_0", threads = threads, chunk = threads, manner = manner, head = "pruned",
           }
-          local searched <close> = programs.open(model, o)
-          assert.same(want, best_of(searched, ids))
-          local searches, read, bytes = searched:head()
-          assert.is_true(rows == logits_of(searched, ids, threads))
-          assert(searches > 0 and bytes > 0 and read > bytes * searches * 0.5)
+          local pruned <close> = programs.open(model, o)
+          assert.same(want, best_of(pruned, ids))
+          local tokens, read, bytes = pruned:head()
+          assert.is_true(rows == logits_of(pruned, ids, threads))
+          assert(tokens > 0 and bytes > 0 and read > bytes * tokens * 0.5)
         end
       end
     end)
   end
 
   it("is left out where the head is not q8_0, a cap comes behind it or logits are kept", function()
-    local plain <close> = programs.open("llama-mixed", { int8 = true, weights = "q4_0", head = "search" })
+    local plain <close> = programs.open("llama-mixed", { int8 = true, weights = "q4_0", head = "pruned" })
     best_of(plain, { 1, 2 })
     assert.same({ 0, 0, 0 }, { plain:head() })
-    local fp32 <close> = programs.open("llama-mixed", { weights = "q8_0", head = "search" })
+    local fp32 <close> = programs.open("llama-mixed", { weights = "q8_0", head = "pruned" })
     best_of(fp32, { 1, 2 })
     assert.same({ 0, 0, 0 }, { fp32:head() })
-    local kept <close> = programs.open("llama-mixed", { int8 = true, weights = "q8_0", head = "search" })
+    local kept <close> = programs.open("llama-mixed", { int8 = true, weights = "q8_0", head = "pruned" })
     local s <close> = assert(kept:session { context = 64, kv = "fp16" })
     assert(s:feed({ 1 }, "last"))
     assert(s:feed({ 1, 2, 3 }, "argmax"))
@@ -83,10 +83,10 @@ describe("the search in the head", function()
   end
 
   it("is what large heads get where nothing is asked for", function()
-    for rows, searched in pairs { [87200] = false, [89600] = true } do
+    for rows, pruned in pairs { [87200] = false, [89600] = true } do
       local path, bytes = with_head(rows)
-      assert.equal(searched, bytes >= 48e6)
-      for head, expected in pairs { auto = searched, search = true, full = false } do
+      assert.equal(pruned, bytes >= 48e6)
+      for head, expected in pairs { auto = pruned, pruned = true, full = false } do
         local p <close> = programs.open(path, { int8 = true, context = 8, chunk = 1, head = head ~= "auto" and head or nil })
         local best = best_of(p, { 1 })
         assert.same({ head, "0", expected }, { head, best[1]:match "^%d+", p:head() > 0 })
@@ -96,7 +96,7 @@ describe("the search in the head", function()
   end)
 
   it("is part of the profile", function()
-    local p <close> = programs.open("llama-mixed", { int8 = true, weights = "q8_0", head = "search" })
+    local p <close> = programs.open("llama-mixed", { int8 = true, weights = "q8_0", head = "pruned" })
     assert(p:profile(true))
     best_of(p, { 1 })
     local _, read = p:head()
