@@ -1,6 +1,6 @@
---- Attributes, subscripts and slices, with the rules of jinja2's ImmutableSandboxedEnvironment.
--- `a.b` prefers the attribute and then the key, `a["b"]` the key and then the attribute. Methods that would change a list or
--- a dict, and names that begin with an underscore, give an undefined value that raises a security fault when it is used.
+--- Attributes, subscripts and slices, by the rules of jinja2's ImmutableSandboxedEnvironment.
+-- `a.b` tries the attribute and then the key, `a["b"]` the key and then the attribute. Methods that would change a list or
+-- a dict, and names with two underscores at both ends, are undefined values that raise a security fault when they are used.
 -- Needs ane.jinja.call, limits, loop, strings, text and value. Usage: `access.getattr(rt, v, "strip")`
 
 local call = require "ane.jinja.call"
@@ -41,10 +41,13 @@ local function signatures(list)
   return out
 end
 
-local function pairs_of(d)
+--- The entries of a dict, a table of (key, value) tuples.
+function M.pairs_of(rt, d)
+  limits.table(rt, #d.keys)
   local items = {}
   for i, key in ipairs(d.keys) do
-    items[i] = value.new_tuple { key, d.map[value.hash(nil, key)] }
+    tick(rt)
+    items[i] = value.new_tuple(rt, { key, value.get(rt, d, key) })
   end
   return items
 end
@@ -58,8 +61,8 @@ local LIST = signatures {
   { "index", "value start stop", 1, index_of, true },
   { "count", "value", 1, count_of, true },
   { "copy", "", 0, function(rt, items)
-    limits.items(rt, #items)
-    return value.new_list(table.move(items, 1, #items, 1, {}))
+    tick(rt, 1 + (#items >> 2))
+    return value.new_list(rt, table.move(items, 1, #items, 1, {}))
   end },
 }
 
@@ -69,23 +72,21 @@ local DICT = signatures {
     if v ~= nil then return v end
     return default == nil and value.NONE or default
   end, true },
-  { "items", "", 0, function(rt, d)
-    tick(rt, 1 + #d.keys)
-    return value.new_view("dict_items", pairs_of(d))
-  end },
-  { "keys", "", 0, function(_, d) return value.new_view("dict_keys", d.keys) end },
+  { "items", "", 0, function(rt, d) return value.new_view(rt, "dict_items", M.pairs_of(rt, d)) end },
+  { "keys", "", 0, function(rt, d) return value.new_view(rt, "dict_keys", d.keys) end },
   { "values", "", 0, function(rt, d)
-    tick(rt, 1 + #d.keys)
+    limits.table(rt, 2 * #d.keys)
     local items = {}
-    for i, key in ipairs(d.keys) do items[i] = d.map[value.hash(nil, key)] end
-    return value.new_view("dict_values", items)
+    for i, key in ipairs(d.keys) do items[i] = value.get(rt, d, key) end
+    return value.new_view(rt, "dict_values", items)
   end },
   { "copy", "", 0, function(rt, d) return value.copy_dict(rt, d) end },
 }
 
 local INT = signatures {
-  { "bit_length", "", 0, function(_, x)
+  { "bit_length", "", 0, function(rt, x)
     local n = 0
+    tick(rt, 4)
     x = math.abs(x)
     while x ~= 0 do
       n, x = n + 1, x >> 1
@@ -117,7 +118,7 @@ local CYCLER = signatures {
 
 local DICTTYPE = signatures {
   { "fromkeys", "iterable value", 1, function(rt, _, iterable, v)
-    local d = value.new_dict()
+    local d = value.new_dict(rt)
     for _, key in ipairs(value.collect(rt, iterable)) do
       tick(rt)
       value.put(rt, d, key, v == nil and value.NONE or v)
@@ -138,7 +139,7 @@ local MUTATORS = {
   dict = { clear = 1, pop = 1, popitem = 1, setdefault = 1, update = 1 },
 }
 
--- Plain attributes: functions of the value that return nil when there is none of that name.
+-- Plain attributes by kind: functions of the value that return nil when it has no such attribute.
 local FIELDS = {
   int = function(_, x, name)
     if name == "real" or name == "numerator" then return x end
@@ -158,9 +159,12 @@ local FIELDS = {
   end,
   namespace = function(rt, ns, name) return value.get(rt, ns.attrs, name) end,
   loop = loop.getattr,
-  cycler = function(_, c, name)
+  cycler = function(rt, c, name)
     if name == "current" then return c.items[c.at] end
-    if name == "items" then return value.new_tuple(table.move(c.items, 1, #c.items, 1, {})) end
+    if name == "items" then
+      tick(rt, 1 + (#c.items >> 2))
+      return value.new_tuple(rt, table.move(c.items, 1, #c.items, 1, {}))
+    end
     if name == "pos" then return c.at - 1 end
   end,
   joiner = function(_, j, name)
@@ -173,41 +177,45 @@ local FIELDS = {
   end,
 }
 
-local function unsafe(v, name)
-  return value.new_undefined(
-    ("access to attribute %s of %s object is unsafe."):format(text.quote(name), text.quote(value.typename(v))), name, v, "security")
+local function unsafe(rt, v, name)
+  local hint = ("access to attribute %s of '%s' object is unsafe."):format(value.quote_brief(name), value.typename(v))
+  return value.new_undefined(rt, hint, name, v, "security")
 end
 
-local function as_markup(v)
-  if type(v) == "string" then return value.new_markup(v) end
+local function as_markup(rt, v)
+  if type(v) == "string" then return value.new_markup(rt, v) end
   local k = value.kind(v)
   if k ~= "list" and k ~= "tuple" then return v end
-  for i, part in ipairs(v) do v[i] = as_markup(part) end -- parts of a split or partition, new and not seen yet
+  tick(rt, 1 + #v)
+  for i, part in ipairs(v) do v[i] = as_markup(rt, part) end -- the result of a split or partition: no template has seen it
   return v
 end
 
--- Methods of a Markup give Markup back.
-local function rewrap(f)
+-- A method of Markup returns Markup.
+local function rewrap(rt, f)
   local inner = f.call
-  return value.new_func(f.name, function(...) return as_markup(inner(...)) end)
+  return value.new_func(rt, f.name, function(budget, ...) return as_markup(budget, inner(budget, ...)) end)
 end
 
--- What Python's getattr() finds, or nil.
+-- getattr(v, name), or nil.
 local function attribute(rt, v, name)
+  tick(rt, 1 + (#name >> 8))
   local k = value.kind(v)
   local field = FIELDS[k] and FIELDS[k](rt, v, name)
   if field ~= nil then return field end
   local spec = METHODS[k] and METHODS[k][name]
   if type(spec) == "table" then
-    if k == "markup" then return rewrap(call.bind(spec, v.text)) end
-    return call.bind(spec, v)
+    if k == "markup" then return rewrap(rt, call.bind(rt, spec, v.text)) end
+    return call.bind(rt, spec, v)
   end
-  if MUTATORS[k] and MUTATORS[k][name] or name:find("^__.*__$") then return unsafe(v, name) end
+  if MUTATORS[k] and MUTATORS[k][name] or #name > 3 and name:sub(1, 2) == "__" and name:sub(-2) == "__" then
+    return unsafe(rt, v, name)
+  end
   return nil
 end
 
-local function undefined(v, key)
-  return value.new_undefined(nil, key, v)
+local function undefined(rt, v, key)
+  return value.new_undefined(rt, nil, key, v)
 end
 
 -- The item under a key, or nil.
@@ -223,7 +231,7 @@ local function item(rt, v, key)
   end
   local s = value.as_string(v)
   if s then
-    limits.scan(rt, #s)
+    limits.read(rt, 2 * #s)
     local n = text.length(s)
     if i < 0 then i = i + n end
     if i < 0 or i >= n then return nil end
@@ -237,21 +245,21 @@ function M.getattr(rt, v, name)
   if type(v) == "table" then
     local k = v.kind
     if k == "undefined" then value.use_undefined(v) end
-    if k == "dict" and not DICT[name] then -- by far the most frequent case
+    if k == "dict" and not DICT[name] then -- the most frequent case
       local found = v.map[name]
       if found ~= nil and not MUTATORS.dict[name] then return found end
     end
   end
   local found = attribute(rt, v, name)
   if found == nil and value.kind(v) == "dict" then found = value.get(rt, v, name) end
-  if found == nil then return undefined(v, name) end
+  if found == nil then return undefined(rt, v, name) end
   return found
 end
 
---- v|attr(name): the attribute only.
+--- v|attr(name): the attribute, never the key.
 function M.attribute_only(rt, v, name)
   local found = attribute(rt, v, name)
-  if found == nil then return undefined(v, name) end
+  if found == nil then return undefined(rt, v, name) end
   return found
 end
 
@@ -260,16 +268,16 @@ function M.getitem(rt, v, key)
   if type(v) == "table" and v.kind == "undefined" then value.use_undefined(v) end
   local found
   local k = type(key) == "table" and key.kind
-  if k == "list" or k == "dict" then return undefined(v, value.brief(rt, key)) end
+  if k == "list" or k == "dict" then return undefined(rt, v, value.brief(rt, key)) end
   found = item(rt, v, key)
   if found ~= nil then return found end
   local name = value.as_string(key)
   found = name and attribute(rt, v, name)
   if found ~= nil then return found end
-  return undefined(v, type(key) == "table" and value.brief(rt, key) or key)
+  return undefined(rt, v, type(key) == "table" and value.brief(rt, key) or key)
 end
 
--- slice.indices() of Python: start, stop, step with a length applied.
+-- slice.indices(n) of Python.
 local function indices(n, start, stop, step)
   local low, high = 0, n
   if step < 0 then low, high = -1, n - 1 end
@@ -300,11 +308,17 @@ end
 
 local function slice_string(rt, s, first, stop, step)
   if step == 1 then
+    limits.read(rt, 2 * #s)
+    limits.spare(rt, #s)
+    s = text.slice(s, first, stop)
     limits.grow(rt, #s)
-    return text.slice(s, first, stop)
+    return s
   end
-  tick(rt, 1 + (#s >> 1))
-  return table.concat(pick(text.characters(s), first, stop, step))
+  limits.walk(rt, #s)
+  limits.spare(rt, 2 * limits.ITEM * #s)
+  s = table.concat(pick(text.characters(s), first, stop, step))
+  limits.grow(rt, #s)
+  return s
 end
 
 --- v[start:stop:step]
@@ -322,18 +336,31 @@ function M.slice(rt, v, start, stop, step)
   local s = value.as_string(v)
   if s then
     s = slice_string(rt, s, first, last, step)
-    return k == "markup" and value.new_markup(s) or s
+    return k == "markup" and value.new_markup(rt, s) or s
   end
   tick(rt, 1 + (n >> 2))
   if k == "range" then
     local size = math.max(0, step > 0 and (last - first + step - 1) // step or (first - last - step - 1) // -step)
-    return value.new_range(v.start + first * v.step, v.start + last * v.step, v.step * step, size)
+    return value.new_range(rt, v.start + first * v.step, v.start + last * v.step, v.step * step, size)
   end
   local items = pick(v, first, last, step)
-  return k == "list" and value.new_list(items) or value.new_tuple(items)
+  return k == "list" and value.new_list(rt, items) or value.new_tuple(rt, items)
 end
 
---- The str method of a name, for calls that need no bound method in between.
+--- The names of the methods by kind of value: { str = { "upper", ... }, ... }, each list sorted.
+function M.methods()
+  local out = {}
+  for k, methods in pairs(METHODS) do
+    out[k] = {}
+    for name, spec in pairs(methods) do
+      if type(spec) == "table" then table.insert(out[k], name) end
+    end
+    table.sort(out[k])
+  end
+  return out
+end
+
+--- The signature of a str method, for calls without a bound method; nil when there is none.
 function M.string_method(name)
   local spec = strings[name]
   return type(spec) == "table" and spec or nil

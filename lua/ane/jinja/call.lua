@@ -1,6 +1,6 @@
---- Calling: keyword arguments to positions, and the callables of a template.
--- Needs ane.jinja.limits and value. A signature is a table: fn(rt, self, ...), name, names (parameters by position), min and
--- max (positional arguments), or raw = true for fn(rt, self, args, n, kwargs).
+--- Calls: keyword arguments to positions, and the callables of a template.
+-- Needs ane.jinja.limits and value. A signature is a table of fn(rt, self, ...), name, names (parameters by position), min and
+-- max (numbers of arguments); with raw = true, fn takes (rt, self, args, n, kwargs).
 -- Usage: `call.apply(rt, call.signature("center", "width fillchar", 1, fn), "x", { 5 }, 1)`
 
 local limits = require "ane.jinja.limits"
@@ -10,15 +10,15 @@ local fail = limits.fail
 
 local M = {}
 
---- Describe a builtin. Parameters are one text: "width fillchar"; the first `min` of them are required.
--- With positional_only, keywords are refused, as C functions of Python do.
+--- A signature. parameters: names in one text, "width fillchar"; the first `min` are required.
+-- positional_only: keywords are a fault, as for C functions of Python.
 function M.signature(name, parameters, min, fn, positional_only)
   local names = {}
   for parameter in parameters:gmatch("%S+") do names[#names + 1] = parameter end
   return { name = name, names = names, min = min, max = #names, fn = fn, positional_only = positional_only }
 end
 
---- Describe a builtin that looks at its arguments itself.
+--- The signature of a builtin that checks its own arguments.
 function M.raw(name, fn)
   return { name = name, fn = fn, raw = true }
 end
@@ -29,10 +29,10 @@ local function position_of(spec, key)
       if name == key then return i end
     end
   end
-  fail("type", "%s() got an unexpected keyword argument '%s'", spec.name, tostring(key))
+  fail("type", "%s() got an unexpected keyword argument %s", spec.name, value.quote_brief(tostring(key)))
 end
 
--- Positional arguments with the keywords put in their places.
+-- Positional arguments, with the keyword arguments at their positions.
 local function merge(spec, args, n, kwargs)
   local all = table.move(args, 1, n, 1, {})
   for _, key in ipairs(kwargs.keys) do
@@ -55,10 +55,10 @@ function M.apply(rt, spec, self, args, n, kwargs)
   return spec.fn(rt, self, table.unpack(args, 1, spec.max))
 end
 
---- A builtin with its first argument bound, as a value a template can hold.
-function M.bind(spec, self)
-  return value.new_func(spec.name, function(rt, args, n, kwargs)
-    return M.apply(rt, spec, self, args, n, kwargs)
+--- A bound method: a builtin with its first argument, as a template value.
+function M.bind(rt, spec, self)
+  return value.new_func(rt, spec.name, function(budget, args, n, kwargs)
+    return M.apply(budget, spec, self, args, n, kwargs)
   end)
 end
 
@@ -72,7 +72,7 @@ function M.call(rt, f, args, n, kwargs)
   fail("type", "'%s' object is not callable", value.typename(f))
 end
 
---- The int a builtin was given, or the default when it was left out.
+--- An int argument, or the default when it is left out.
 function M.integer(v, default)
   if v == nil then return default end
   local i = value.as_integer(v)
@@ -83,7 +83,7 @@ function M.integer(v, default)
   return i
 end
 
---- The str a builtin was given; None and left out are nil when `optional`.
+--- A str argument. When optional, None and a missing argument are nil.
 function M.string(v, optional)
   if optional and (v == nil or v == value.NONE) then return nil end
   local s = v ~= nil and value.as_string(v)

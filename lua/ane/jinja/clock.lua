@@ -1,4 +1,4 @@
---- strftime() in the C locale, over a clock the caller can set.
+--- strftime() in the C locale, for a time that the caller chooses.
 -- Needs ane.jinja.limits. Usage: `clock.format(rt, clock.parse("2026-03-07T14:05:09"), "%d %b %Y") --> "07 Mar 2026"`
 
 local limits = require "ane.jinja.limits"
@@ -15,7 +15,7 @@ local function is_leap(year)
   return year % 4 == 0 and (year % 100 ~= 0 or year % 400 == 0)
 end
 
--- Days since 1 January of year 1, the Gregorian calendar going on backwards.
+-- Days since 1 January of year 1 in the proleptic Gregorian calendar.
 local function ordinal(t)
   local y = t.year - 1
   return y * 365 + y // 4 - y // 100 + y // 400 + t.yday
@@ -31,7 +31,7 @@ local function days_in(year, month)
   return month == 12 and 31 or BEFORE_MONTH[month + 1] - BEFORE_MONTH[month] + (month == 2 and is_leap(year) and 1 or 0)
 end
 
---- Read "YYYY-MM-DD" or "YYYY-MM-DDTHH:MM:SS", with a fraction of a second or without; nil and a message when it is none.
+--- A time from "YYYY-MM-DD" or "YYYY-MM-DDTHH:MM:SS" with an optional fraction of a second; nil and a message for other text.
 function M.parse(s)
   local year, month, day, rest = s:match("^(%d%d%d%d)%-(%d%d)%-(%d%d)(.*)$")
   local hour, minute, second, fraction = "0", "0", "0", ""
@@ -56,7 +56,7 @@ function M.now()
   return complete { year = d.year, month = d.month, day = d.day, hour = d.hour, minute = d.min, second = math.min(d.sec, 59), micro = 0 }
 end
 
--- ISO 8601 week: the year and week of the Thursday of the same week.
+-- The ISO 8601 year and week: those of the Thursday of the same week.
 local function iso_week(t)
   local weekday = (t.wday + 6) % 7
   local thursday = t.yday - weekday + 3
@@ -76,9 +76,8 @@ end
 
 local EPOCH = ordinal(complete { year = 1970, month = 1, day = 1 })
 
--- Each gives a text, or a number with its width and the padding of the directive.
-local DIRECTIVES
-DIRECTIVES = {
+-- Each returns a text; or a number, its width, and its padding.
+local DIRECTIVES = {
   a = function(t) return DAYS[t.wday + 1]:sub(1, 3) end,
   A = function(t) return DAYS[t.wday + 1] end,
   b = function(t) return MONTHS[t.month]:sub(1, 3) end,
@@ -109,7 +108,7 @@ DIRECTIVES = {
   W = function(t) return (t.yday + 6 - (t.wday + 6) % 7) // 7, 2 end,
   y = function(t) return t.year % 100, 2 end,
   Y = function(t) return t.year, 1 end,
-  z = function() return "" end, -- a clock without a time zone, like datetime.now() of Python
+  z = function() return "" end, -- the clock has no time zone, like datetime.now() of Python
   Z = function() return "" end,
   ["%"] = function() return "%" end,
 }
@@ -122,12 +121,9 @@ local COMPOUND = {
 
 local PADDING = { ["-"] = "", ["_"] = " ", ["0"] = "0" }
 
---- strftime(fmt) at a time of parse() or now(). A directive that C does not know stays as it is.
-function M.format(rt, t, fmt)
-  limits.tick(rt, 1 + (#fmt >> 2))
-  limits.grow(rt, 4 * #fmt)
+local function format(t, fmt)
   return (fmt:gsub("%%([-_0^#]?)(.)", function(flag, c)
-    if COMPOUND[c] then return M.format(rt, t, COMPOUND[c]) end
+    if COMPOUND[c] then return format(t, COMPOUND[c]) end
     local directive = DIRECTIVES[c]
     if not directive then return nil end
     local v, width, fill = directive(t)
@@ -138,6 +134,16 @@ function M.format(rt, t, fmt)
     end
     return flag == "^" and v:upper() or v
   end))
+end
+
+--- strftime(fmt) at a time of parse() or now(). An unknown directive stays as it is.
+-- The longest directives are %c, 24 characters, and a name of 9.
+function M.format(rt, t, fmt)
+  limits.walk(rt, 8 * #fmt)
+  limits.spare(rt, 24 * #fmt)
+  local out = format(t, fmt)
+  limits.grow(rt, #out)
+  return out
 end
 
 return M

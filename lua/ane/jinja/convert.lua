@@ -1,4 +1,4 @@
---- Plain Lua data as values of a template.
+--- Plain Lua data as template values. Takes time and memory in proportion to the data.
 -- Needs ane.jinja.limits and value. Usage: `convert.from_lua({ role = "user", content = "hi" })`
 
 local limits = require "ane.jinja.limits"
@@ -8,10 +8,10 @@ local fail = limits.fail
 
 local M = {}
 
---- Deepest nesting of the data; it also ends a table that contains itself.
+--- Deepest nesting of the data. A table that contains itself exceeds it.
 M.MAX_DEPTH = 128
 
--- Types a key may have, in the order in which mixed keys come.
+-- The types of keys, in the order of mixed keys.
 local KEY_RANK = { boolean = 1, number = 2, string = 3 }
 
 local function key_before(a, b)
@@ -21,11 +21,19 @@ local function key_before(a, b)
   return a < b
 end
 
+-- The place of a value, for messages. A path is a text at the root, else { parent, key, list = is the key an index? }.
+local function place(path)
+  if type(path) == "string" then return path end
+  local key = path[2]
+  if type(key) == "string" and #key > 60 then key = key:sub(1, 60) .. "..." end
+  return place(path[1]) .. (path.list and "[" .. key .. "]" or "." .. tostring(key))
+end
+
 local function keys_of(t, path)
   local order = (getmetatable(t) or {}).__order
   local keys = {}
   for key in pairs(t) do
-    if not KEY_RANK[type(key)] then fail("type", "%s: a key is a %s", path, type(key)) end
+    if not KEY_RANK[type(key)] then fail("type", "%s: a key is a %s", place(path), type(key)) end
     keys[#keys + 1] = key
   end
   table.sort(keys, key_before)
@@ -44,7 +52,7 @@ end
 
 local function check_text(s, path)
   local _, bad = utf8.len(s)
-  if bad then fail("value", "%s: invalid UTF-8 at byte %d", path, bad) end
+  if bad then fail("value", "%s: invalid UTF-8 at byte %d", place(path), bad) end
   return s
 end
 
@@ -60,16 +68,16 @@ local function is_array(t)
 end
 
 local function convert_table(t, path, depth)
-  if depth > M.MAX_DEPTH then fail("limit", "%s: nested more than %d levels", path, M.MAX_DEPTH) end
+  if depth > M.MAX_DEPTH then fail("limit", "%s: nested more than %d levels", place(path), M.MAX_DEPTH) end
   if is_array(t) then
     local items = {}
-    for i = 1, #t do items[i] = convert(t[i], ("%s[%d]"):format(path, i), depth + 1) end
-    return value.new_list(items)
+    for i = 1, #t do items[i] = convert(t[i], { path, i, list = true }, depth + 1) end
+    return value.new_list(nil, items)
   end
-  local d = value.new_dict()
+  local d = value.new_dict(nil)
   for _, key in ipairs(keys_of(t, path)) do
-    local name = type(key) == "string" and check_text(key, path .. ": a key") or key
-    value.put(nil, d, name, convert(t[key], ("%s.%s"):format(path, tostring(key)), depth + 1))
+    if type(key) == "string" and not utf8.len(key) then check_text(key, place(path) .. ": a key") end
+    value.put(nil, d, key, convert(t[key], { path, key }, depth + 1))
   end
   return d
 end
@@ -79,22 +87,22 @@ function convert(v, path, depth)
   if t == "string" then return check_text(v, path) end
   if t == "boolean" or t == "number" then return v end
   if t == "nil" then return value.NONE end
-  if t ~= "table" then fail("type", "%s: a %s cannot be a template value", path, t) end
+  if t ~= "table" then fail("type", "%s: a %s cannot be a template value", place(path), t) end
   local mt = getmetatable(v)
   if mt and mt.kind and value[mt.kind] == mt then return v end
   if v == value.NONE then return v end
   return convert_table(v, path, depth)
 end
 
---- A template value for Lua data; raises faults that name the place. Tables with keys 1..n become lists (an empty table too),
--- others dicts: in the order of `__order` in their metatable, else sorted. Values of the engine stay what they are.
+--- A template value for Lua data; faults name the place. Tables with keys 1..n and empty tables become lists. Other tables
+-- become dicts, in the order of `__order` in their metatable, else with sorted keys. Values of the engine stay as they are.
 function M.from_lua(v, path)
   return convert(v, path or "value", 0)
 end
 
---- A dict in a given order: `dict { { "role", "user" }, { "content", "hi" } }`; any other table gives its keys sorted.
+--- A dict in a given order: `dict { { "role", "user" }, { "content", "hi" } }`. Other tables get sorted keys.
 function M.dict(t)
-  local d, is_pairs = value.new_dict(), #t > 0
+  local d, is_pairs = value.new_dict(nil), #t > 0
   for _, pair in ipairs(t) do is_pairs = is_pairs and type(pair) == "table" and #pair == 2 and type(pair[1]) == "string" end
   if is_pairs then
     for _, pair in ipairs(t) do value.put(nil, d, check_text(pair[1], "a key"), M.from_lua(pair[2], pair[1])) end
@@ -104,11 +112,11 @@ function M.dict(t)
   return d
 end
 
---- A list, also of an empty table.
+--- A list, also for an empty table.
 function M.list(t)
   local items = {}
   for i = 1, #t do items[i] = M.from_lua(t[i], ("[%d]"):format(i)) end
-  return value.new_list(items)
+  return value.new_list(nil, items)
 end
 
 return M

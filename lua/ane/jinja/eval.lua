@@ -1,4 +1,5 @@
---- Statements, from tree to Lua closures `function(env, rt)`; they write to rt.out and return BREAK, CONTINUE or nil.
+--- Statements, from tree to Lua closures `function(env, rt)`. They write to rt.out and return BREAK, CONTINUE or nil.
+-- Each statement pays a step for itself and the cost of its expressions.
 -- Needs ane.jinja.eval_expression, limits, loop, scope and value.
 -- Usage: `local run = eval.template(parser.parse(source)); run(rt)`
 
@@ -9,7 +10,7 @@ local scope = require "ane.jinja.scope"
 local value = require "ane.jinja.value"
 
 local fail, tick, write = limits.fail, limits.tick, limits.write
-local compile = expressions.compile
+local compile, cost = expressions.compile, expressions.cost
 local truth, str = value.truth, value.str
 
 local M = {}
@@ -22,7 +23,7 @@ local function stop(at, fmt, ...)
   error({ code = "syntax", message = fmt:format(...), at = at }, 0)
 end
 
--- A compiler state for a frame within the frame of another one.
+-- A compiler state for a frame within another frame.
 local function within(c, frame, changes)
   local inner = { frame = frame, in_loop = c.in_loop }
   for k, v in pairs(changes or {}) do inner[k] = v end
@@ -44,7 +45,7 @@ local function compile_body(c, statements)
   end
 end
 
--- What entering a frame does to its slots; nil when there is nothing to do.
+-- The closure that fills the slots of a frame on entry.
 local function entry_code(frame)
   local resolves, aliases, clears = {}, {}, {}
   for _, entry in ipairs(frame:entries()) do
@@ -58,14 +59,16 @@ local function entry_code(frame)
     end
   end
   if not (resolves[1] or aliases[1] or clears[1]) then return function() end end
+  local price = (#resolves + #aliases + #clears) // 4
   return function(env, rt)
+    if price > 0 then tick(rt, price) end
     for i = 1, #resolves do env[resolves[i][1]] = rt.resolve(resolves[i][2]) end
     for i = 1, #aliases do env[aliases[i][1]] = aliases[i][2](env) end
     for i = 1, #clears do env[clears[i]] = nil end
   end
 end
 
--- What leaving a frame does when its function goes on: its slots hold nothing.
+-- The closure that empties the slots of a frame on exit.
 local function exit_code(frame)
   local entries = frame:entries()
   return function(env)
@@ -115,9 +118,9 @@ local function print_code(c, node)
   if node.tag == "const" then
     return COMPILE.data(c, { text = str(limits.new(), node.v) })
   end
-  local v = compile(c, node)
+  local v, price = compile(c, node), 1 + cost(node)
   return function(env, rt)
-    tick(rt)
+    tick(rt, price)
     local out = v(env, rt)
     write(rt, type(out) == "string" and out or str(rt, out))
   end
@@ -136,9 +139,9 @@ function COMPILE.print_list(c, node)
 end
 
 COMPILE["do"] = function(c, node)
-  local v = compile(c, node.value)
+  local v, price = compile(c, node.value), 1 + cost(node.value)
   return function(env, rt)
-    tick(rt)
+    tick(rt, price)
     v(env, rt)
   end
 end
@@ -150,8 +153,9 @@ COMPILE["if"] = function(c, node)
     tests[i], bodies[i] = compile(soft, test), compile_body(soft, node.bodies[i])
   end
   local n, otherwise = #tests, compile_body(soft, node.otherwise or {})
+  local price = 1 + cost(node.tests)
   return function(env, rt)
-    tick(rt)
+    tick(rt, price)
     for i = 1, n do
       if truth(tests[i](env, rt)) then return bodies[i](env, rt) end
     end
@@ -161,8 +165,9 @@ end
 
 function COMPILE.set(c, node)
   local v, assign, at = compile(c, node.value), assigner(c, node.target), node.at
+  local price = 1 + cost(node.value) + cost(node.target)
   return function(env, rt)
-    tick(rt)
+    tick(rt, price)
     local new = v(env, rt)
     rt.at = at
     assign(env, rt, new)
@@ -178,7 +183,9 @@ local function capture_code(c, statements, filter)
   local body, enter, leave = compile_body(inner, statements), entry_code(frame), exit_code(frame)
   local captured
   local run = filter and expressions.filter(inner, filter, function() return captured end)
+  local price = 1 + cost(filter)
   return function(env, rt)
+    tick(rt, price)
     enter(env, rt)
     local s, signal = limits.capture(rt, body, env)
     if run and not signal then
@@ -193,7 +200,6 @@ end
 function COMPILE.set_block(c, node)
   local assign, capture = assigner(c, node.target), capture_code(c, node.body, node.filter)
   return function(env, rt)
-    tick(rt)
     local v, signal = capture(env, rt)
     if signal then return signal end
     assign(env, rt, v)
@@ -204,7 +210,6 @@ end
 function COMPILE.filter_block(c, node)
   local capture = capture_code(c, node.body, node.filter)
   return function(env, rt)
-    tick(rt)
     local v, signal = capture(env, rt)
     if signal then return signal end
     write(rt, str(rt, v))
@@ -222,8 +227,9 @@ COMPILE["with"] = function(c, node)
     values[i], assigns[i] = compile(c, node.values[i]), assigner(inner, target)
   end
   local body, enter, leave = compile_body(inner, node.body), entry_code(frame), exit_code(frame)
+  local price = 1 + cost(node.values) + cost(node.targets)
   return function(env, rt)
-    tick(rt)
+    tick(rt, price)
     enter(env, rt)
     for i = 1, #values do assigns[i](env, rt, values[i](env, rt)) end
     local signal = body(env, rt)
@@ -242,14 +248,14 @@ local function gatherer(c, target)
   end
   local parts, n = {}, #target.items
   for i, item in ipairs(target.items) do parts[i] = gatherer(c, item) end
-  return function(env)
+  return function(env, rt)
     local items = {}
-    for i = 1, n do items[i] = parts[i](env) end
-    return value.new_tuple(items)
+    for i = 1, n do items[i] = parts[i](env, rt) end
+    return value.new_tuple(rt, items)
   end
 end
 
--- keep(item) of a loop with an `if`: the target has slots of its own there, and what it unpacked goes on as a tuple.
+-- keep(item) of a loop with an `if`. Its test has slots of its own for the target; an unpacked item continues as a tuple.
 local function test_code(c, node, fn)
   if not node.test then return nil end
   local frame = scope.new_frame(c.frame, fn)
@@ -257,33 +263,42 @@ local function test_code(c, node, fn)
   scope.read(frame, node.test)
   local inner = within(c, frame)
   local assign, test, enter = assigner(inner, node.target), compile(inner, node.test), entry_code(frame)
-  local gather = gatherer(inner, node.target)
+  local gather, price = gatherer(inner, node.target), 1 + cost(node.test) + cost(node.target)
   return function(env, rt)
     enter(env, rt)
     return function(item)
+      tick(rt, price)
       assign(env, rt, item)
-      if truth(test(env, rt)) then return gather(env) end
+      if truth(test(env, rt)) then return gather(env, rt) end
       return nil
     end
   end
 end
 
--- Goes over all items of a loop. Returns whether any of them went through the whole body: jinja2 takes the else branch when
--- each one ended in a continue or break.
+-- Iterates over all items of a loop. Returns whether any item ran through the whole body: as in jinja2, the else branch runs
+-- when every item ended in a continue or break.
 local function iteration_code(c, node, frame, slot)
   local inner = within(c, frame, { in_loop = true })
   local assign, enter, body, at = assigner(inner, node.target), entry_code(frame), compile_body(inner, node.body), node.at
+  local price = 1 + cost(node.target)
   return function(env, rt, l)
-    local completed = false
+    local completed, outer, positions = false, rt.position, rt.positions
     while true do
       rt.at = at
-      if not loop.advance(l) then return completed end
-      tick(rt)
+      if not loop.advance(l) then
+        rt.position = outer
+        return completed
+      end
+      tick(rt, price)
+      if positions then rt.position = positions[l.current] or outer end
       assign(env, rt, l.current)
       if slot then env[slot] = l end
       enter(env, rt)
       local signal = body(env, rt)
-      if signal == BREAK then return completed end
+      if signal == BREAK then
+        rt.position = outer
+        return completed
+      end
       if not signal then completed = true end
     end
   end
@@ -309,8 +324,8 @@ local function check_loop_target(node)
   end)
 end
 
--- A recursive loop is a function of its iterable: loop(items) runs it again one level deeper and gives its text.
-local function recursive_code(run, keep, iterable, at)
+-- A recursive loop is a function of its iterable: loop(items) runs it one level deeper and returns its text.
+local function recursive_code(run, keep, iterable, at, price)
   local function start(env, rt, items, depth0)
     limits.enter(rt)
     local inner = { up = env }
@@ -324,7 +339,7 @@ local function recursive_code(run, keep, iterable, at)
     return s, signal
   end
   return function(env, rt)
-    tick(rt)
+    tick(rt, price)
     local items = iterable(env, rt)
     rt.at = at
     write(rt, (start(env, rt, items, 0)))
@@ -354,9 +369,10 @@ COMPILE["for"] = function(c, node)
     leave(env)
     return nil
   end
-  if node.recursive then return recursive_code(run, keep, iterable, at) end
+  local price = 2 + cost(node.iterable)
+  if node.recursive then return recursive_code(run, keep, iterable, at, price) end
   return function(env, rt)
-    tick(rt)
+    tick(rt, price)
     local items = iterable(env, rt)
     rt.at = at
     return run(env, rt, loop.new(rt, items, keep and keep(env, rt), 0, not_recursive))
@@ -377,7 +393,7 @@ end
 
 local SPECIAL = { "caller", "kwargs", "varargs" }
 
--- Slots of the parameters and of the special names that a macro uses.
+-- The frame of a macro, and the slots of its parameters and of the special names that its body uses.
 local function macro_frame(c, node)
   local frame = scope.new_frame(c.frame, scope.new_function(c.frame.fn))
   local slots, declared = {}, {}
@@ -400,18 +416,24 @@ local function too_many(name, node)
   fail("type", "macro %s takes not more than %d argument(s)", name, #node.parameters)
 end
 
+-- The keyword arguments without those that were taken: kwargs.map has lost the taken keys.
+local function rest_of(rt, kwargs)
+  local keys = {}
+  for _, key in ipairs(kwargs.keys) do
+    if value.get(rt, kwargs, key) ~= nil then keys[#keys + 1] = key end
+  end
+  kwargs.keys = keys
+  return kwargs
+end
+
 -- Put the arguments of a call into the slots of a macro, by the rules of jinja2.runtime.Macro.
 local function bind_arguments(node, slots, name)
   local count = #node.parameters
   return function(rt, env, args, n, kwargs)
-    local rest = kwargs and value.copy_dict(rt, kwargs) or value.new_dict()
+    local rest = kwargs and value.copy_dict(rt, kwargs)
     local function take(key)
-      local v = rest.map[key]
-      if v == nil then return nil end
-      rest.map[key] = nil
-      for i, k in ipairs(rest.keys) do
-        if k == key then table.remove(rest.keys, i) end
-      end
+      local v = rest and rest.map[key]
+      if v ~= nil then rest.map[key] = nil end
       return v
     end
     for i = 1, count do
@@ -420,22 +442,24 @@ local function bind_arguments(node, slots, name)
       env[slots[i]] = v
     end
     if slots.caller then
-      env[slots.caller] = take("caller") or value.new_undefined("No caller defined", "caller")
+      env[slots.caller] = take("caller") or value.new_undefined(rt, "No caller defined", "caller")
     end
+    rest = rest and rest_of(rt, rest)
     if slots.kwargs then
-      env[slots.kwargs] = rest
-    elseif rest.keys[1] ~= nil then
+      env[slots.kwargs] = rest or value.new_dict(rt)
+    elseif rest and rest.keys[1] ~= nil then
       fail("type", "macro %s takes no keyword argument %s", name, value.brief(rt, rest.keys[1]))
     end
     if slots.varargs then
-      env[slots.varargs] = value.new_tuple(table.move(args, count + 1, n, 1, {}))
+      limits.tick(rt, 1 + (n >> 2))
+      env[slots.varargs] = value.new_tuple(rt, table.move(args, count + 1, n, 1, {}))
     elseif n > count then
       too_many(name, node)
     end
   end
 end
 
--- A closure (env, rt) that makes the macro value, or the caller of a call block.
+-- A closure (rt, env) that returns the macro value, or the caller of a call block. A call pays for its slots.
 local function macro_code(c, node)
   local frame, slots = macro_frame(c, node)
   local inner = within(c, frame, { in_loop = false })
@@ -443,18 +467,22 @@ local function macro_code(c, node)
   for i, name in ipairs(node.parameters) do
     local default = node.defaults[i]
     defaults[i] = default and compile(inner, default)
-      or function() return value.new_undefined(("parameter '%s' was not provided"):format(name), name) end
+      or function(_, rt) return value.new_undefined(rt, ("parameter '%s' was not provided"):format(name), name) end
   end
-  local body, enter = compile_body(inner, node.body), entry_code(frame)
+  local body, enter, fn = compile_body(inner, node.body), entry_code(frame), frame.fn
   local name = node.name or value.NONE
   local bind = bind_arguments(node, slots, node.name and "'" .. node.name .. "'" or "None")
-  local arguments = value.new_tuple(node.parameters)
-  return function(outer)
-    return value.make("macro", {
+  local arguments = value.new_tuple(nil, node.parameters)
+  local price = 1 + #defaults // 2 + cost(node.defaults)
+  return function(rt_outer, outer)
+    tick(rt_outer)
+    return value.make(rt_outer, "macro", {
       name = name, arguments = arguments, catch_kwargs = slots.kwargs ~= nil, catch_varargs = slots.varargs ~= nil,
       caller = slots.caller ~= nil,
       call = function(rt, args, n, kwargs)
         limits.enter(rt)
+        tick(rt, price)
+        limits.make(rt, limits.OBJECT + fn.n * limits.ITEM)
         local env = { up = outer }
         bind(rt, env, args, n, kwargs)
         enter(env, rt)
@@ -473,15 +501,15 @@ function COMPILE.macro(c, node)
   local make, assign = macro_code(c, node), assigner(c, { tag = "name", name = node.name })
   return function(env, rt)
     tick(rt)
-    assign(env, rt, make(env))
+    assign(env, rt, make(rt, env))
   end
 end
 
 function COMPILE.call_block(c, node)
   local make = macro_code(c, node)
-  local call = expressions.call(c, node.call, function(env) return make(env) end)
+  local call, price = expressions.call(c, node.call, function(env, rt) return make(rt, env) end), 1 + cost(node.call)
   return function(env, rt)
-    tick(rt)
+    tick(rt, price)
     write(rt, str(rt, call(env, rt)))
   end
 end
@@ -490,11 +518,11 @@ function COMPILE.generation(c, node)
   local make = macro_code(c, node)
   return function(env, rt)
     tick(rt)
-    write(rt, make(env).call(rt, {}, 0))
+    write(rt, make(rt, env).call(rt, {}, 0))
   end
 end
 
---- A template: a function of rt that writes to rt.out. rt.resolve(name) finds template variables and globals.
+--- A template: a function of rt that writes to rt.out. rt.resolve(name) returns a template variable, a global or nil.
 function M.template(statements)
   local frame = scope.new_frame(nil, scope.new_function(nil))
   scope.visit(frame, statements)

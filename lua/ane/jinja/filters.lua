@@ -1,6 +1,7 @@
---- The builtin filters of jinja2 over sequences, mappings and numbers, and the way to find all of them.
--- Needs ane.jinja.access, call, filters_text, json, limits, number, operators, sort, tests, text and value. Left out: urlize and
--- xmlattr, which are about HTML. Usage: `filters.find("length")` gives a signature for ane.jinja.call
+--- The builtin filters of jinja2 on sequences, mappings and numbers, and the lookup of all filters by name.
+-- Needs ane.jinja.access, call, filters_text, json, limits, number, operators, sort, strings, tests, text and value. Left out
+-- are urlize and xmlattr, which make HTML. A filter pays a step for each item it takes and for the tables it makes.
+-- Usage: `filters.find("length")` returns a signature of ane.jinja.call
 
 local access = require "ane.jinja.access"
 local call = require "ane.jinja.call"
@@ -10,6 +11,7 @@ local limits = require "ane.jinja.limits"
 local number = require "ane.jinja.number"
 local operators = require "ane.jinja.operators"
 local sort = require "ane.jinja.sort"
+local strings = require "ane.jinja.strings"
 local tests = require "ane.jinja.tests"
 local text = require "ane.jinja.text"
 local value = require "ane.jinja.value"
@@ -25,7 +27,7 @@ local function def(names, parameters, min, fn)
   for name in names:gmatch("%S+") do FILTERS[name] = call.signature(name, parameters, min, fn) end
 end
 
--- An argument that was left out or is None.
+-- Is an argument left out or None?
 local function absent(v)
   return v == nil or v == value.NONE
 end
@@ -34,10 +36,10 @@ local function flag(v)
   return v ~= nil and truth(v)
 end
 
--- A generator that starts to work when its first item is asked for, as those of Python do: start() gives next().
-local function generator(start)
+-- A generator that starts with its first item, like Python's: start() returns the function that returns items.
+local function generator(rt, start)
   local next_item
-  return value.new_iter(function()
+  return value.new_iter(rt, function()
     next_item = next_item or start()
     return next_item()
   end)
@@ -45,13 +47,15 @@ end
 
 -- attributes --------------------------------------------------------------------------------------------------------------
 
--- "a.b.0" as the keys to follow.
-local function path_of(attribute)
+-- "a.b.0" as the list of keys { "a", "b", 0 }.
+local function path_of(rt, attribute)
   if absent(attribute) then return {} end
   local s = value.as_string(attribute)
   if not s then return { attribute } end
+  limits.walk(rt, #s)
   local parts = {}
   for part in (s .. "."):gmatch("(.-)%.") do
+    limits.make(rt, #part + limits.OBJECT)
     parts[#parts + 1] = part:find("^%d+$") and math.tointeger(tonumber(part)) or part
   end
   return parts
@@ -59,6 +63,7 @@ end
 
 local function follow(rt, item, path, default)
   for _, key in ipairs(path) do
+    tick(rt)
     item = access.getitem(rt, item, key)
     if not absent(default) and value.kind(item) == "undefined" then item = default end
   end
@@ -70,28 +75,29 @@ local function is_reversed(v)
   return call.integer(v, 0) ~= 0
 end
 
-local function ignore_case(v)
+local function ignore_case(rt, v)
   local s = value.as_string(v)
-  return s and text.lower(s) or v
+  return s and strings.change_case(rt, s, text.lower) or v
 end
 
 -- key(item) for sorting and grouping.
 local function getter(rt, attribute, case_sensitive, default)
-  local path = path_of(attribute)
+  local path = path_of(rt, attribute)
   return function(item)
     local v = follow(rt, item, path, default)
-    return flag(case_sensitive) and v or ignore_case(v)
+    return flag(case_sensitive) and v or ignore_case(rt, v)
   end
 end
 
--- Sort items by keys computed once for each.
+-- Items sorted by key_of(item), called once per item.
 local function sorted_by(rt, items, key_of, reverse)
+  limits.make(rt, #items * 2 * limits.OBJECT)
   local keyed = {}
   for i, item in ipairs(items) do
     tick(rt)
     keyed[i] = { key = key_of(item), item = item }
   end
-  local op = reverse and ">" or "<" -- a reversed sort of Python keeps the order of equal items too
+  local op = reverse and ">" or "<" -- a reversed sort of Python is stable too
   local sorted = sort.stable(rt, keyed, function(a, b) return value.order(rt, op, a.key, b.key) end)
   for i, entry in ipairs(sorted) do sorted[i] = entry.item end
   return sorted
@@ -100,14 +106,19 @@ end
 def("sort", "reverse case_sensitive attribute", 0, function(rt, v, reverse, case_sensitive, attribute)
   local s, keys = not absent(attribute) and value.as_string(attribute), {}
   if s then
-    for part in (s .. ","):gmatch("(.-),") do keys[#keys + 1] = getter(rt, part, case_sensitive) end
+    limits.walk(rt, #s)
+    for part in (s .. ","):gmatch("(.-),") do
+      limits.make(rt, #part + 4 * limits.OBJECT)
+      keys[#keys + 1] = getter(rt, part, case_sensitive)
+    end
   else
     keys[1] = getter(rt, attribute, case_sensitive)
   end
-  return value.new_list(sorted_by(rt, value.collect(rt, v), function(item)
+  return value.new_list(rt, sorted_by(rt, value.collect(rt, v), function(item)
     local key = {}
+    tick(rt, #keys)
     for i, get in ipairs(keys) do key[i] = get(item) end
-    return value.new_list(key)
+    return value.new_list(rt, key)
   end, is_reversed(reverse)))
 end)
 
@@ -118,37 +129,42 @@ def("dictsort", "case_sensitive by reverse", 0, function(rt, d, case_sensitive, 
     if value.kind(d) == "undefined" then value.use_undefined(d) end
     fail("type", "'%s' object has no attribute 'items'", typename(d))
   end
-  local items, position = {}, which == "key" and 1 or 2
-  for i, key in ipairs(d.keys) do items[i] = value.new_tuple { key, value.get(rt, d, key) } end
-  return value.new_list(sorted_by(rt, items, function(pair)
-    return flag(case_sensitive) and pair[position] or ignore_case(pair[position])
+  local items, position = access.pairs_of(rt, d), which == "key" and 1 or 2
+  return value.new_list(rt, sorted_by(rt, items, function(pair)
+    return flag(case_sensitive) and pair[position] or ignore_case(rt, pair[position])
   end, is_reversed(reverse)))
 end)
+
+local GROUP_NAMES = { grouper = 1, list = 2 }
 
 def("groupby", "attribute default case_sensitive", 1, function(rt, v, attribute, default, case_sensitive)
   local key_of, groups = getter(rt, attribute, case_sensitive, default), {}
   local last
+  local path = path_of(rt, attribute)
   for _, item in ipairs(sorted_by(rt, value.collect(rt, v), key_of, false)) do
+    tick(rt, 2)
     local key = key_of(item)
     if #groups == 0 or not value.eq(rt, key, last) then
-      groups[#groups + 1] = value.new_tuple { follow(rt, item, path_of(attribute), default), value.new_list {} }
-      groups[#groups].names = { grouper = 1, list = 2 }
+      groups[#groups + 1] = value.new_tuple(rt, { follow(rt, item, path, default), value.new_list(rt, {}) })
+      groups[#groups].names = GROUP_NAMES
       last = key
     end
     local list = groups[#groups][2]
+    limits.make(rt, limits.ITEM)
     list[#list + 1] = item
   end
-  return value.new_list(groups)
+  return value.new_list(rt, groups)
 end)
 
 def("unique", "case_sensitive attribute", 0, function(rt, v, case_sensitive, attribute)
-  return generator(function()
+  return generator(rt, function()
     local key_of, seen, next_item = getter(rt, attribute, case_sensitive), {}, value.iterate(rt, v)
     return function()
       for item in next_item do
         tick(rt)
         local key = value.hash(rt, key_of(item))
         if not seen[key] then
+          limits.make(rt, limits.ENTRY)
           seen[key] = true
           return item
         end
@@ -168,7 +184,7 @@ local function extreme(name, op)
         best, best_key = item, key
       end
     end
-    if best == nil then return value.new_undefined("No aggregated item, sequence was empty.") end
+    if best == nil then return value.new_undefined(rt, "No aggregated item, sequence was empty.") end
     return best
   end)
 end
@@ -177,7 +193,7 @@ extreme("min", "<")
 extreme("max", ">")
 
 def("sum", "attribute start", 0, function(rt, v, attribute, start)
-  local path, total = path_of(attribute), start == nil and 0 or start
+  local path, total = path_of(rt, attribute), start == nil and 0 or start
   if value.as_string(total) then fail("type", "sum() can't sum strings [use ''.join(seq) instead]") end
   for item in value.iterate(rt, v) do
     tick(rt)
@@ -199,10 +215,10 @@ end
 
 local function done() return nil end
 
--- check(item) of select and its kin, from their arguments.
+-- check(item) of select, reject, selectattr and rejectattr, from their arguments.
 local function checker(rt, by_attribute, args, n, kwargs)
   if by_attribute and n == 0 then fail("type", "Missing parameter for attribute name") end
-  local path = by_attribute and path_of(args[1]) or {}
+  local path = by_attribute and path_of(rt, args[1]) or {}
   local first = by_attribute and 2 or 1
   if n < first then return function(item) return truth(follow(rt, item, path)) end end
   local spec = tests.find(value.as_string(args[first]) or false)
@@ -211,10 +227,10 @@ local function checker(rt, by_attribute, args, n, kwargs)
   return function(item) return truth(call.apply(rt, spec, follow(rt, item, path), rest, count, kwargs)) end
 end
 
--- A false value has no items, whatever its type.
+-- One of the four filters. A false value of any type has no items.
 local function chooser(name, by_attribute, wanted)
   FILTERS[name] = call.raw(name, function(rt, v, args, n, kwargs)
-    return generator(function()
+    return generator(rt, function()
       if not truth(v) then return done end
       local check, next_item = checker(rt, by_attribute, args, n, kwargs), value.iterate(rt, v)
       return function()
@@ -240,7 +256,7 @@ local function mapping(rt, args, n, kwargs)
     for _, key in ipairs(kwargs.keys) do
       if key ~= "attribute" and key ~= "default" then fail("type", "Unexpected keyword argument '%s'", key) end
     end
-    local path, default = path_of(attribute), kwargs.map.default
+    local path, default = path_of(rt, attribute), kwargs.map.default
     return function(item) return follow(rt, item, path, default) end
   end
   if n == 0 then fail("type", "map requires a filter argument") end
@@ -251,7 +267,7 @@ local function mapping(rt, args, n, kwargs)
 end
 
 FILTERS.map = call.raw("map", function(rt, v, args, n, kwargs)
-  return generator(function()
+  return generator(rt, function()
     if not truth(v) then return done end
     local change, next_item = mapping(rt, args, n, kwargs), value.iterate(rt, v)
     return function()
@@ -273,62 +289,70 @@ end)
 
 def("first", "", 0, function(rt, v)
   local item = value.iterate(rt, v)()
-  if item == nil then return value.new_undefined("No first item, sequence was empty.") end
+  if item == nil then return value.new_undefined(rt, "No first item, sequence was empty.") end
   return item
 end)
 
 def("last", "", 0, function(rt, v)
   local items = value.items(rt, v)
   if not items then fail("type", "'%s' object is not reversible", typename(v)) end
-  if items[1] == nil then return value.new_undefined("No last item, sequence was empty.") end
+  if items[1] == nil then return value.new_undefined(rt, "No last item, sequence was empty.") end
   return items[#items]
 end)
 
 def("random", "", 0, function(rt, v)
   local items = value.items(rt, v)
   if not items or value.kind(v) == "dict" then fail("type", "'%s' object is not a sequence", typename(v)) end
-  if items[1] == nil then return value.new_undefined("No random item, sequence was empty.") end
+  if items[1] == nil then return value.new_undefined(rt, "No random item, sequence was empty.") end
   return items[math.random(#items)]
 end)
 
 def("list", "", 0, function(rt, v)
   local items = value.collect(rt, v)
-  tick(rt, 1 + (#items >> 2))
-  return value.new_list(table.move(items, 1, #items, 1, {}))
+  limits.tick(rt, 1 + (#items >> 2))
+  return value.new_list(rt, table.move(items, 1, #items, 1, {}))
 end)
 
 def("items", "", 0, function(rt, v)
-  return generator(function()
+  return generator(rt, function()
     local k = value.kind(v)
     if k ~= "dict" and k ~= "undefined" then fail("type", "Can only get item pairs from a mapping.") end
     local i, keys = 0, k == "dict" and v.keys or {}
     return function()
       i = i + 1
       local key = keys[i]
-      return key ~= nil and value.new_tuple { key, value.get(rt, v, key) } or nil
+      if key == nil then return nil end
+      tick(rt)
+      return value.new_tuple(rt, { key, value.get(rt, v, key) })
     end
   end)
 end)
 
 def("reverse", "", 0, function(rt, v)
   local s = type(v) == "string" and v
+  if s and text.is_ascii(s) then
+    limits.read(rt, 2 * #s)
+    limits.grow(rt, #s)
+    return s:reverse()
+  end
   local items = value.kind(v) == "iter" and value.collect(rt, v) or value.items(rt, v)
   if not items then fail("type", "argument must be iterable") end
   tick(rt, 1 + #items)
   if s then
+    limits.grow(rt, #s)
     local out = {}
     for i = #items, 1, -1 do out[#out + 1] = items[i] end
     return table.concat(out)
   end
   local i = #items + 1
-  return value.new_iter(function()
+  return value.new_iter(rt, function()
     i = i - 1
     return items[i]
   end)
 end)
 
 def("slice", "slices fill_with", 1, function(rt, v, slices, fill)
-  return generator(function()
+  return generator(rt, function()
     slices = call.integer(slices)
     local items = value.collect(rt, v)
     if slices == 0 then fail("value", "integer division or modulo by zero") end
@@ -341,12 +365,12 @@ def("slice", "slices fill_with", 1, function(rt, v, slices, fill)
       local part = table.move(items, from, from + take - 1, 1, {})
       from = from + take
       if not absent(fill) and made > extra then part[#part + 1] = fill end
-      return value.new_list(part)
+      return value.new_list(rt, part)
     end
   end)
 end)
 
--- Up to `count` items of next_item, the first of which is already taken; also the item after them.
+-- A table of up to `count` items, the first of which is given, and the item after them. Fewer come at the end only.
 local function take_batch(rt, first, next_item, count)
   local part, item = { first }, next_item()
   while item ~= nil and #part ~= count do
@@ -358,7 +382,7 @@ local function take_batch(rt, first, next_item, count)
 end
 
 def("batch", "linecount fill_with", 1, function(rt, v, linecount, fill)
-  return generator(function()
+  return generator(rt, function()
     local count, next_item = value.as_number(linecount), value.iterate(rt, v)
     local item = next_item()
     return function()
@@ -367,21 +391,23 @@ def("batch", "linecount fill_with", 1, function(rt, v, linecount, fill)
       part, item = take_batch(rt, item, next_item, count)
       if item == nil and not absent(fill) then
         count = call.integer(linecount)
-        limits.items(rt, count)
+        limits.items(rt, math.max(count, 0))
         for i = #part + 1, count do part[i] = fill end
       end
-      return value.new_list(part)
+      return value.new_list(rt, part)
     end
   end)
 end)
 
 def("join", "d attribute", 0, function(rt, v, separator, attribute)
-  local path, parts, size = path_of(attribute), {}, 0
+  local path, parts, size = path_of(rt, attribute), {}, 0
   local sep = separator == nil and "" or value.str(rt, separator)
   for item in value.iterate(rt, v) do
     tick(rt)
+    limits.make(rt, limits.ITEM)
     local s = value.str(rt, follow(rt, item, path))
-    parts[#parts + 1], size = s, size + #s + #sep
+    if #parts > 0 then size = size + #sep end
+    parts[#parts + 1], size = s, size + #s
     if size > rt.max_string then limits.grow(rt, size) end
   end
   limits.grow(rt, size)
@@ -402,14 +428,14 @@ def("abs", "", 0, function(_, v)
   fail("type", "bad operand type for abs(): '%s'", typename(v))
 end)
 
--- int(float(v)) for what int() does not take; nil when that fails too.
+-- int(float(s)) for a text that int() does not take; nil when float() does not take it either.
 local function int_by_float(s)
   local x = s and number.parse_float(s)
   if not x or x - x ~= 0 then return nil end
   return number.truncate(x)
 end
 
-def("int", "default base", 0, function(_, v, default, base)
+def("int", "default base", 0, function(rt, v, default, base)
   local x = value.as_number(v)
   if math.type(x) == "float" and x ~= x then return default == nil and 0 or default end
   if x then return number.truncate(x) end
@@ -417,19 +443,28 @@ def("int", "default base", 0, function(_, v, default, base)
   if value.kind(v) == "bigint" then return v end
   local s = value.as_string(v)
   if s then
+    limits.walk(rt, 2 * #s)
+    limits.spare(rt, 4 * #s)
     local int, big = number.parse_int(s, call.integer(base, 10))
     if int then return int end
-    if big then return value.new_bigint(big) end
+    if big then return value.new_bigint(rt, big) end
   end
   return int_by_float(s) or (default == nil and 0 or default)
 end)
 
-def("float", "default", 0, function(_, v, default)
+def("float", "default", 0, function(rt, v, default)
   local x = value.as_number(v)
   if x then return x * 1.0 end
   if value.kind(v) == "undefined" then value.use_undefined(v) end
-  if value.kind(v) == "bigint" then return tonumber(v.text) + 0.0 end
+  if value.kind(v) == "bigint" then
+    limits.walk(rt, #v.text)
+    return tonumber(v.text) + 0.0
+  end
   local s = value.as_string(v)
+  if s then
+    limits.walk(rt, #s)
+    limits.spare(rt, 4 * #s)
+  end
   return s and number.parse_float(s) or (default == nil and 0.0 or default)
 end)
 
@@ -438,7 +473,8 @@ local function scaled(x, places, round)
   return round(x * factor) / factor
 end
 
-def("round", "precision method", 0, function(_, v, precision, method)
+def("round", "precision method", 0, function(rt, v, precision, method)
+  tick(rt, 8)
   local how, places = method == nil and "common" or value.as_string(method), call.integer(precision, 0)
   if how ~= "common" and how ~= "ceil" and how ~= "floor" then fail("value", "method must be common, ceil or floor") end
   local x = value.as_number(v)
@@ -453,6 +489,15 @@ end)
 def("tojson", "ensure_ascii indent separators sort_keys", 0, function(rt, v, ascii, indent, separators, sort_keys)
   return json.dumps(rt, v, { ensure_ascii = flag(ascii), indent = indent, separators = separators, sort_keys = flag(sort_keys) })
 end)
+
+--- The names of all filters, sorted.
+function M.names()
+  local out = {}
+  for name in pairs(FILTERS) do out[#out + 1] = name end
+  for name in pairs(filters_text) do out[#out + 1] = name end
+  table.sort(out)
+  return out
+end
 
 --- The signature of a filter, or nil.
 function M.find(name)

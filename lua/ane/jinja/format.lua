@@ -1,5 +1,5 @@
---- Python's two ways to format: "%d" % x and "{:d}".format(x).
--- Needs ane.jinja.call, limits, number, text and value; str.format also reads attributes through ane.jinja.access.
+--- Python's two kinds of formatting: "%d" % x and "{:d}".format(x).
+-- Needs ane.jinja.limits, number, text and value; str.format also reads attributes through ane.jinja.access.
 -- Usage: `format.percent(rt, "%s!", v)`, `format.braces(rt, "{}!", args, n, kwargs)`
 
 local limits = require "ane.jinja.limits"
@@ -11,11 +11,19 @@ local fail = limits.fail
 
 local M = {}
 
--- string.format takes two digits of precision.
+-- string.format accepts two digits of precision.
 local MAX_PRECISION = 99
 
+-- The longest format specification, as in "{:...}" or "%...": every part at its longest is shorter.
+local MAX_SPEC = 64
+
+-- Steps of one conversion: a float with 99 digits is the dearest.
+local CONVERSION = 32
+
 local function pad(rt, s, width, align, fill)
-  local missing = (width or 0) - text.length(s)
+  if not width or width <= 0 then return s end
+  limits.read(rt, #s)
+  local missing = width - text.length(s)
   if missing <= 0 then return s end
   limits.grow(rt, #s + missing * #fill)
   if align == "<" then return s .. fill:rep(missing) end
@@ -28,7 +36,7 @@ local function check_precision(precision)
   return precision
 end
 
--- Digits of a float in one of C's conversions, without a sign.
+-- Digits of a float in a conversion of C, without a sign.
 local function float_digits(x, conversion, precision, alternative)
   x = math.abs(x)
   if x ~= x then return conversion:find("%u") and "NAN" or "nan" end
@@ -61,6 +69,29 @@ local function is_negative(x)
   return x < 0 or x == 0 and 1 / x < 0 and math.type(x) == "float"
 end
 
+-- A result in parts that are strings already: add(s), and finish() returns the whole.
+local function joiner(rt)
+  local out, size = {}, 0
+  local function add(s)
+    if s == "" then return end
+    out[#out + 1], size = s, size + #s
+    limits.make(rt, limits.ITEM)
+    if size > rt.max_string then limits.grow(rt, size) end
+  end
+  local function finish()
+    limits.grow(rt, size)
+    return table.concat(out)
+  end
+  return add, finish
+end
+
+-- The first `precision` characters of s.
+local function shorten(rt, s, precision)
+  if not precision or precision >= #s then return s end
+  limits.read(rt, 3 * #s)
+  return text.slice(s, 0, math.min(precision, text.length(s)))
+end
+
 -- percent formatting ------------------------------------------------------------------------------------------------------
 
 local function percent_number(v, conversion)
@@ -91,6 +122,7 @@ local function percent_text(rt, v, spec)
   local s
   if spec.conversion == "c" then
     s = value.as_string(v)
+    if s then limits.read(rt, #s) end
     if s and text.length(s) ~= 1 then fail("type", "%%c requires int or char") end
     if not s then
       local code = value.as_integer(v)
@@ -101,8 +133,7 @@ local function percent_text(rt, v, spec)
   else
     s = spec.conversion == "s" and value.str(rt, v) or value.repr(rt, v)
   end
-  if spec.precision then s = text.slice(s, 0, math.min(spec.precision, text.length(s))) end
-  return s
+  return shorten(rt, s, spec.precision)
 end
 
 local function percent_one(rt, v, spec)
@@ -126,7 +157,7 @@ end
 local CONVERSIONS = { d = "d", i = "d", u = "d", o = "o", x = "x", X = "X", e = "e", E = "E", f = "f", F = "F", g = "g", G = "G",
   c = "c", r = "r", s = "s", a = "a" }
 
--- One specification at the byte after its "%"; next_arg() supplies "*".
+-- One specification at the byte after its "%". next_arg() returns the argument of a "*".
 local function percent_spec(fmt, at, next_arg)
   local spec = {}
   local key = fmt:match("^%((.-)%)", at)
@@ -134,19 +165,20 @@ local function percent_spec(fmt, at, next_arg)
     spec.key, at = key, at + #key + 2
   end
   local flags = fmt:match("^[-+ #0]*", at)
+  if #flags > MAX_SPEC then fail("limit", "more than %d flags", MAX_SPEC) end
   spec.left, spec.plus = flags:find("-", 1, true) ~= nil, flags:find("+", 1, true) ~= nil
   spec.space, spec.zero = flags:find(" ", 1, true) ~= nil, flags:find("0", 1, true) ~= nil
   spec.alternative = flags:find("#", 1, true) ~= nil
   at = at + #flags
   local function amount()
-    local digits = fmt:match("^%d*", at)
+    local digits = fmt:sub(at, at + 10):match("^%d*")
     if fmt:sub(at, at) == "*" then
       at = at + 1
       local n = value.as_integer(next_arg())
       return n or fail("type", "* wants int")
     end
     at = at + #digits
-    if #digits > 9 then fail("limit", "a width of %s", digits:sub(1, 20)) end
+    if #digits > 9 then fail("limit", "a width or precision of more than 9 digits") end
     return tonumber(digits)
   end
   spec.width = amount()
@@ -162,7 +194,7 @@ local function percent_spec(fmt, at, next_arg)
   return spec, at + 1
 end
 
--- The supply of arguments for one percent operation.
+-- The arguments of one percent operation.
 local function percent_args(rt, v)
   local is_tuple = value.kind(v) == "tuple"
   local args, used = is_tuple and v or { v }, 0
@@ -176,11 +208,11 @@ local function percent_args(rt, v)
     if value.kind(v) ~= "dict" then fail("type", "format requires a mapping") end
     used = 1
     local item = value.get(rt, v, key)
-    if item == nil then fail("value", "KeyError: %s", text.quote(key)) end
+    if item == nil then fail("value", "KeyError: %s", value.quote_brief(key)) end
     return item
   end
   function source.finish()
-    local k = value.kind(v) -- what has subscripts, other than a str or a tuple, may be a mapping and need not be used up
+    local k = value.kind(v) -- types with subscripts, other than str and tuple, may be mappings: leftovers are no error
     if args[used + 1] ~= nil and k ~= "dict" and k ~= "list" and k ~= "undefined" and k ~= "range" then
       fail("type", "not all arguments converted during string formatting")
     end
@@ -190,31 +222,32 @@ end
 
 --- fmt % v
 function M.percent(rt, fmt, v)
-  local source = percent_args(rt, v)
-  local out, at = {}, 1
+  limits.read(rt, 2 * #fmt)
+  limits.spare(rt, #fmt)
+  local source, at = percent_args(rt, v), 1
+  local add, finish = joiner(rt)
   while true do
     local i = fmt:find("%", at, true)
-    out[#out + 1] = fmt:sub(at, (i or 0) - 1)
+    add(fmt:sub(at, (i or 0) - 1))
     if not i then break end
-    limits.tick(rt)
+    limits.tick(rt, CONVERSION)
     local spec
     spec, at = percent_spec(fmt, i + 1, source.next)
     if spec.conversion == "%" then
-      out[#out + 1] = "%"
+      add "%"
     else
-      local s = percent_one(rt, spec.key and source.key(spec.key) or source.next(), spec)
-      limits.grow(rt, #s)
-      out[#out + 1] = s
+      add(percent_one(rt, spec.key and source.key(spec.key) or source.next(), spec))
     end
   end
   source.finish()
-  return table.concat(out)
+  return finish()
 end
 
 -- brace formatting --------------------------------------------------------------------------------------------------------
 
 local function parse_format_spec(spec)
   local s = {}
+  if #spec > MAX_SPEC then fail("limit", "a format specifier of more than %d bytes", MAX_SPEC) end
   local rest = spec
   local fill, align = rest:match("^(" .. text.CHARACTER .. ")([<>=^])")
   if fill then
@@ -289,12 +322,11 @@ function M.one(rt, v, spec)
   if f.align == "=" or f.sign ~= "" or f.group ~= "" or f.alternative then
     fail("value", "not allowed in string format specifier: %s", spec)
   end
-  if f.precision then s = text.slice(s, 0, math.min(f.precision, text.length(s))) end
-  return pad(rt, s, f.width, f.align or "<", f.fill)
+  return pad(rt, shorten(rt, s, f.precision), f.width, f.align or "<", f.fill)
 end
 
 local function braces_field(rt, name, state)
-  local access = require "ane.jinja.access" -- access has the str methods, which have this module
+  local access = require "ane.jinja.access" -- lazily: access requires the str methods, which require this module
   local first = name:match("^[^.%[]*")
   local v
   if first == "" or first:find("^%d+$") then
@@ -310,17 +342,18 @@ local function braces_field(rt, name, state)
     if v == nil or i >= state.n then fail("value", "Replacement index %d out of range for positional args tuple", i) end
   else
     v = state.kwargs and value.get(rt, state.kwargs, first)
-    if v == nil then fail("value", "KeyError: %s", text.quote(first)) end
+    if v == nil then fail("value", "KeyError: %s", value.quote_brief(first)) end
   end
   local at = #first + 1
   while at <= #name do
+    limits.tick(rt, 2)
     local attribute, index = name:match("^%.([^.%[]+)", at), name:match("^%[([^%]]+)%]", at)
     if attribute then
       v, at = access.getattr(rt, v, attribute), at + #attribute + 1
     elseif index then
       v, at = access.getitem(rt, v, index:find("^%d+$") and math.tointeger(tonumber(index)) or index), at + #index + 2
     else
-      fail("value", "invalid field name %s", text.quote(name))
+      fail("value", "invalid field name %s", value.quote_brief(name))
     end
   end
   return v
@@ -328,22 +361,29 @@ end
 
 local function braces(rt, fmt, state, level)
   if level > 3 then fail("value", "Max string recursion exceeded") end
-  local out, at = {}, 1
+  limits.read(rt, 6 * #fmt)
+  limits.spare(rt, 2 * #fmt)
+  local add, finish = joiner(rt)
+  local at = 1
   while true do
     local i = fmt:find("[{}]", at)
-    out[#out + 1] = fmt:sub(at, (i or 0) - 1)
-    if not i then return table.concat(out) end
+    add(fmt:sub(at, (i or 0) - 1))
+    if not i then return finish() end
     limits.tick(rt)
     local c = fmt:sub(i, i)
     if fmt:sub(i + 1, i + 1) == c then
-      out[#out + 1], at = c, i + 2
+      add(c)
+      at = i + 2
     else
+      limits.tick(rt, CONVERSION)
       local inside = c == "{" and fmt:match("^%b{}", i)
       if not inside then fail("value", "Single '%s' encountered in format string", c) end
       at = i + #inside
       inside = inside:sub(2, -2)
       local name, conversion, spec = inside:match("^([^!:{}]*)!?([^:{}]?):?(.*)$")
-      if not name or conversion ~= "" and not inside:find("!", 1, true) then fail("value", "invalid field %s", text.quote(inside)) end
+      if not name or conversion ~= "" and not inside:find("!", 1, true) then
+        fail("value", "invalid field %s", value.quote_brief(inside))
+      end
       local v = braces_field(rt, name, state)
       if conversion == "r" or conversion == "a" then
         v = value.repr(rt, v)
@@ -352,9 +392,7 @@ local function braces(rt, fmt, state, level)
       elseif conversion ~= "" then
         fail("value", "Unknown conversion specifier '%s'", conversion)
       end
-      local s = M.one(rt, v, braces(rt, spec, state, level + 1))
-      limits.grow(rt, #s)
-      out[#out + 1] = s
+      add(M.one(rt, v, braces(rt, spec, state, level + 1)))
     end
   end
 end

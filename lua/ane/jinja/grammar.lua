@@ -95,7 +95,7 @@ end
 
 local function int_value(literal)
   local v, big = number.parse_int(literal, literal:find("^0[bBoOxX]") and 0 or 10)
-  return v or value.new_bigint(big)
+  return v or value.new_bigint(nil, big)
 end
 
 local VALUE = {
@@ -160,7 +160,7 @@ end
 function Lexer:put_data(from, to, sign, is_print)
   local data = self.src:sub(from, to)
   if sign == "-" then
-    data = text.strip(data, nil, false, true)
+    data = text.strip(nil, data, nil, false, true)
   elseif sign ~= "+" and not is_print then
     local line = data:match("^.*\n()") or 1
     if (line > 1 or self.at_line_start) and text.every(data:sub(line), text.class.space) then data = data:sub(1, line - 1) end

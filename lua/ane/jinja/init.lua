@@ -1,7 +1,10 @@
 --- Chat templates: Jinja2 as Hugging Face transformers runs it, in plain Lua and LPeg.
 -- The environment is jinja2's ImmutableSandboxedEnvironment with trim_blocks, lstrip_blocks and loopcontrols, plus tojson as
 -- json.dumps(ensure_ascii=False), raise_exception, strftime_now and generation blocks. A template sees its variables and the
--- functions of ane.jinja.globals, nothing of the host, and each render has a budget of steps, depth and bytes.
+-- functions of ane.jinja.globals, nothing of the host. Each render has a budget of steps, depth and bytes (ane.jinja.limits).
+-- Codes of faults: syntax, unsupported (a part of Jinja2 that is left out), limit (the budget), template (raise_exception),
+-- undefined, type, value, security, runtime (as in Python), internal (a defect of this engine). ane.chat maps them to the codes
+-- of the public API.
 -- Needs LPeg and the modules of ane.jinja. Usage:
 --
 --     local jinja = require "ane.jinja"
@@ -20,19 +23,21 @@ local value = require "ane.jinja.value"
 
 local M = {}
 
---- None of Python and null of JSON, for variables.
+--- None of Python, null of JSON.
 M.null = value.NONE
 
---- The longest source that compile() takes, in bytes.
-M.MAX_SOURCE = 1 << 20
+--- The longest source that compile() accepts, in bytes. The largest chat templates have some 40 KB. This limit bounds the
+-- time and memory of compile(), which has no budget.
+M.MAX_SOURCE = 256 << 10
 
---- Decode JSON to template variables, keeping the order of keys: the value, or nil and a message.
+--- JSON as template variables, with the order of keys: the value, or nil and a message.
 M.decode = json.decode
 
 --- A plain Lua value as a template value: sequences become lists, other tables dicts with sorted keys (or in the order of
--- `__order`, a list of keys in the metatable). Returns the value, or nil, message, code.
-function M.from_lua(v)
-  local ok, result = pcall(convert.from_lua, v)
+-- `__order`, a list of keys in the metatable). name: of the value in messages, default "value".
+-- Returns the value, or nil, message, code.
+function M.from_lua(v, name)
+  local ok, result = pcall(convert.from_lua, v, name)
   if ok then return result end
   return nil, result.message or tostring(result), result.code or "internal"
 end
@@ -53,17 +58,20 @@ local function check_options(options, known, name)
   return options
 end
 
--- nil, message, code of what pcall caught. The message of raise_exception is the template's own and stays as it is.
-local function failure(name, source, caught, at)
+-- nil, message, code of a fault that pcall caught. The message of raise_exception stays as the template wrote it.
+-- @param at the byte of the source where the fault happened, if the fault does not name it
+-- @param item the tracked item of that time as "messages[2]", or nil
+local function failure(name, source, caught, at, item)
   if type(caught) ~= "table" or not caught.code then
     local code = tostring(caught):find("stack overflow", 1, true) and "limit" or "internal"
     caught = { code = code, message = code == "limit" and "nested too deeply" or tostring(caught) }
   end
   at = caught.at or at
   if caught.code == "template" then return nil, caught.message, caught.code end
-  if not at then return nil, ("%s: %s"):format(name, caught.message), caught.code end
+  local message = item and item .. ": " .. caught.message or caught.message
+  if not at then return nil, ("%s: %s"):format(name, message), caught.code end
   local line, column = grammar.position(source, at)
-  return nil, ("%s:%d:%d: %s"):format(name, line, column, caught.message), caught.code
+  return nil, ("%s:%d:%d: %s"):format(name, line, column, message), caught.code
 end
 
 local Template = {}
@@ -72,7 +80,7 @@ Template.__name = "ane.jinja.template"
 
 --- Compile a template.
 -- @param source its text, UTF-8
--- @param options name (string, "template" when left out), for error messages
+-- @param options name (string, default "template"), for error messages
 -- @return the template; or nil, "NAME:LINE:COLUMN: what is wrong", and a code: syntax, unsupported or limit
 function M.compile(source, options)
   if type(source) ~= "string" then error(("compile: source: a string expected, got %s"):format(type(source)), 2) end
@@ -86,7 +94,7 @@ function M.compile(source, options)
   return setmetatable({ name = name, source = normal, run = run }, Template)
 end
 
-local LIMITS = { steps = "number", depth = "number", output = "number" }
+local LIMITS = { steps = "number", depth = "number", output = "number", memory = "number" }
 
 local function read_now(now)
   if now == nil then return clock.now() end
@@ -96,23 +104,34 @@ local function read_now(now)
 end
 
 local function variables(vars)
-  local v = convert.from_lua(vars == nil and value.new_dict() or vars, "vars")
+  local v = convert.from_lua(vars == nil and value.new_dict(nil) or vars, "vars")
   if value.kind(v) == "list" and #v == 0 then return {} end
   if value.kind(v) ~= "dict" then limits.fail("type", "vars: a table of names expected, got a %s", value.typename(v)) end
   return v.map
 end
 
+-- The position of each table in a list, by the table.
+local function positions(list)
+  local out = {}
+  for i, item in ipairs(list) do
+    if type(item) == "table" then out[item] = i end
+  end
+  return out
+end
+
 --- Render the template.
--- @param vars a table of template variables, or a dict from decode(); it is not changed
--- @param options now ("2026-03-07T14:05:09", the clock of strftime_now; else the time of the host) and limits (steps, depth,
--- output: see ane.jinja.limits)
--- @return the text; or nil, message, code. Code "template" is raise_exception, with the message as the template gave it; others
--- are undefined, type, value, security, limit, runtime and unsupported, with "NAME:LINE:COLUMN: " before the message
+-- @param vars a table of template variables, or a dict from decode(); it does not change
+-- @param options now ("2026-03-07T14:05:09", the time of strftime_now; default: the time of the host), limits (steps, depth,
+-- output, memory: see ane.jinja.limits), track (the name of a list among vars: a fault names the item that a loop was at)
+-- @return the text; or nil, message, code, item. The message begins "NAME:LINE:COLUMN: ", and "track[i]: " where an item is
+-- known; with the code "template" it is the message of raise_exception as the template wrote it. item is "track[i]" or nil
 function Template:render(vars, options)
-  options = check_options(options, { now = "string", limits = "table" }, "options")
+  options = check_options(options, { now = "string", limits = "table", track = "string" }, "options")
   local rt = limits.new(check_options(options.limits, LIMITS, "limits"))
   local ok, result = pcall(function()
     local found, builtin = variables(vars), globals.new(read_now(options.now))
+    local tracked = options.track and found[options.track]
+    if tracked and value.kind(tracked) == "list" then rt.positions = positions(tracked) end
     rt.resolve = function(name)
       local v = found[name]
       if v == nil then return builtin[name] end
@@ -122,7 +141,9 @@ function Template:render(vars, options)
     return table.concat(rt.out, "", 1, rt.out.n)
   end)
   if ok then return result end
-  return failure(self.name, self.source, result, rt.at)
+  local item = rt.position and ("%s[%d]"):format(options.track, rt.position) or nil
+  local nothing, message, code = failure(self.name, self.source, result, rt.at, item)
+  return nothing, message, code, item
 end
 
 return M

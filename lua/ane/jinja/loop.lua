@@ -1,6 +1,6 @@
 --- The `loop` variable of a for statement.
--- Needs ane.jinja.limits and value. A loop runs over a table of items when it can, else over a generator that it peeks one
--- item ahead, as jinja2's LoopContext does: a lazy filter must not run earlier here than there.
+-- Needs ane.jinja.limits and value. A loop runs over a table of items, or over a range or generator with one item of
+-- lookahead, as jinja2's LoopContext does: a lazy filter runs no earlier than it does there.
 -- Usage: `local l = loop.new(rt, iterable, keep, depth0, recurse); while loop.advance(l) do use(l.current) end`
 
 local limits = require "ane.jinja.limits"
@@ -10,16 +10,18 @@ local fail = limits.fail
 
 local M = {}
 
---- Start over an iterable. keep(item), if given, gives the item to go on with, or nil to leave it out, each when it is needed.
+--- A loop over an iterable. keep(item), if given, runs when the item is needed and returns the item to use, or nil to skip it.
 function M.new(rt, iterable, keep, depth0, recurse)
   local l = { index0 = -1, depth0 = depth0, call = recurse }
-  if value.kind(iterable) ~= "iter" and not keep then
+  local k = value.kind(iterable)
+  if k ~= "iter" and k ~= "range" and not keep then
     l.items = value.collect(rt, iterable)
     l.n = #l.items
-    return value.make("loop", l)
+    return value.make(rt, "loop", l)
   end
   local next_item = value.iterate(rt, iterable)
   l.next = next_item
+  if k == "range" and not keep then l.n = iterable.n end
   if keep then
     l.next = function()
       while true do
@@ -31,7 +33,7 @@ function M.new(rt, iterable, keep, depth0, recurse)
       end
     end
   end
-  return value.make("loop", l)
+  return value.make(rt, "loop", l)
 end
 
 local function peek(l)
@@ -51,7 +53,7 @@ function M.advance(l)
   return true
 end
 
--- The rest of a generator becomes a table, after what was peeked.
+-- The length of a generator: the rest of it becomes a table.
 local function length(l, rt)
   if not l.n then
     local rest = {}
@@ -59,6 +61,7 @@ local function length(l, rt)
     if not (l.peeked and l.after == nil) then
       for item in l.next do
         limits.tick(rt)
+        limits.make(rt, limits.ITEM)
         rest[#rest + 1] = item
       end
     end
@@ -82,7 +85,8 @@ end
 
 local function changed(l)
   return function(rt, args, n)
-    local now = value.new_tuple(table.move(args, 1, n, 1, {}))
+    limits.tick(rt, 1 + n)
+    local now = value.new_tuple(rt, table.move(args, 1, n, 1, {}))
     if l.last_changed and value.eq(rt, l.last_changed, now) then return false end
     l.last_changed = now
     return true
@@ -99,17 +103,17 @@ local FIELDS = {
   revindex0 = function(l, rt) return length(l, rt) - l.index0 - 1 end,
   depth = function(l) return l.depth0 + 1 end,
   depth0 = function(l) return l.depth0 end,
-  previtem = function(l)
-    if l.index0 == 0 then return value.new_undefined("there is no previous item") end
+  previtem = function(l, rt)
+    if l.index0 == 0 then return value.new_undefined(rt, "there is no previous item") end
     return l.before
   end,
-  nextitem = function(l)
+  nextitem = function(l, rt)
     local item = peek(l)
-    if item == nil then return value.new_undefined("there is no next item") end
+    if item == nil then return value.new_undefined(rt, "there is no next item") end
     return item
   end,
-  cycle = function(l) return value.new_func("cycle", cycle(l)) end,
-  changed = function(l) return value.new_func("changed", changed(l)) end,
+  cycle = function(l, rt) return value.new_func(rt, "cycle", cycle(l)) end,
+  changed = function(l, rt) return value.new_func(rt, "changed", changed(l)) end,
 }
 
 --- loop.name, or nil.

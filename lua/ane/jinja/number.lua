@@ -1,5 +1,6 @@
---- Python's numbers over Lua's: ints are Lua integers, floats are Lua floats; what leaves 64 bits is an error, never a wrap.
--- Needs ane.jinja.limits. Usage: `number.text(1.0) --> "1.0"`, `number.parse_int("0x1f", 16) --> 31`
+--- Python numbers as Lua numbers: ints are integers, floats are floats. A result beyond 64 bits is a fault, never a wrap.
+-- Needs ane.jinja.limits. The parsers take time in proportion to the text.
+-- Usage: `number.text(1.0) --> "1.0"`, `number.parse_int("0x1f", 16) --> 31`
 
 local limits = require "ane.jinja.limits"
 
@@ -12,12 +13,16 @@ local function overflow()
   fail("limit", "integers beyond 64 bits are not supported in arithmetic")
 end
 
---- The shortest text that reads back as the same float, laid out as Python's repr() does.
+-- The smallest float with a full mantissa.
+local SMALLEST_NORMAL = 2.0 ^ -1022
+
+--- The shortest text that reads back as the same float, laid out as Python's repr() does. 15 digits of a normal float are
+-- exact where fewer suffice, apart from zeros at the end; subnormal floats try each number of digits.
 function M.float_text(x)
   if x ~= x then return "nan" end
   if x == math.huge then return "inf" elseif x == -math.huge then return "-inf" end
   local digits, exponent
-  for precision = 0, 16 do
+  for precision = math.abs(x) >= SMALLEST_NORMAL and 14 or 0, 16 do
     local s = ("%." .. precision .. "e"):format(x)
     if precision == 16 or tonumber(s) == x then
       local sign, whole, fraction, e = s:match("^(%-?)(%d)%D?(%d*)e([+-]%d+)$")
@@ -124,7 +129,7 @@ local function half_even(x)
   return low
 end
 
---- round(x, places): halves go to the even neighbour, judged on the exact binary value as C's printf does.
+--- round(x, places): ties go to the even neighbour. A tie is a tie of the exact binary value, as in C's printf.
 function M.round(x, places)
   if x - x ~= 0 then return x end
   if mtype(x) == "integer" then
@@ -153,18 +158,20 @@ local function without_underscores(s)
   return (s:gsub("_", ""))
 end
 
+-- The value of digits in a base; nil when one is no digit; nil and true beyond 64 bits.
 local function digits_value(digits, base)
-  local value = 0
+  local value, big = 0, false
   for i = 1, #digits do
     local d = tonumber(digits:sub(i, i), 36)
     if not d or d >= base then return nil end
-    if value > (math.maxinteger - d) // base then return nil, true end
-    value = value * base + d
+    big = big or value > (math.maxinteger - d) // base
+    if not big then value = value * base + d end
   end
+  if big then return nil, true end
   return value
 end
 
---- int(text, base). Returns the value; or nil; or nil and the plain digits with their sign when they exceed 64 bits.
+--- int(text, base): the value; nil when there is none; nil and the decimal digits with their sign beyond 64 bits.
 function M.parse_int(text, base)
   local sign, body = text:match("^%s*([+-]?)(%w[%w_]*)%s*$")
   if not body then return nil end
@@ -188,6 +195,21 @@ function M.parse_int(text, base)
   return nil
 end
 
+-- Is a text without sign digits with an optional fraction and exponent, as float() takes it? No pattern backtracks here.
+local function is_decimal(s)
+  local at = #s:match("^%d*") + 1
+  local digits = at - 1
+  if s:sub(at, at) == "." then
+    local fraction = s:match("^%d*", at + 1)
+    digits, at = digits + #fraction, at + 1 + #fraction
+  end
+  if digits == 0 then return false end
+  local e = s:match("^[eE][+-]?", at)
+  if not e then return at > #s end
+  local exponent = s:match("^%d*", at + #e)
+  return exponent ~= "" and at + #e + #exponent > #s
+end
+
 --- float(text), or nil.
 function M.parse_float(text)
   local sign, body = text:match("^%s*([+-]?)(%S+)%s*$")
@@ -201,10 +223,7 @@ function M.parse_float(text)
   else
     if body:find("^_") or body:find("_$") or body:find("_[_.eE+-]") or body:find("[.eE+-]_") then return nil end
     local plain = body:gsub("_", "")
-    if not (plain:find("^%d+%.?%d*$") or plain:find("^%.%d+$") or plain:find("^%d+%.?%d*[eE][+-]?%d+$")
-        or plain:find("^%.%d+[eE][+-]?%d+$")) then
-      return nil
-    end
+    if not is_decimal(plain) then return nil end
     value = tonumber(plain) + 0.0
   end
   return sign == "-" and -value or value

@@ -1,10 +1,9 @@
---- The operators of expressions over template values.
--- Needs ane.jinja.format, limits, number, text and value. Usage: `operators.binary["+"](rt, a, b)`
+--- The operators of expressions. Each one pays for the bytes and items of its operands and its result.
+-- Needs ane.jinja.format, limits, number and value. Usage: `operators.binary["+"](rt, a, b)`
 
 local format = require "ane.jinja.format"
 local limits = require "ane.jinja.limits"
 local number = require "ane.jinja.number"
-local text = require "ane.jinja.text"
 local value = require "ane.jinja.value"
 
 local fail, grow = limits.fail, limits.grow
@@ -30,16 +29,16 @@ local function arithmetic(op, compute)
   end
 end
 
--- str + str; a Markup on either side escapes the other one, as markupsafe does.
+-- str + str. A Markup operand escapes the other operand, as in markupsafe.
 local function add_strings(rt, a, b)
   if type(a) == "string" and type(b) == "string" then
     grow(rt, #a + #b)
     return a .. b
   end
-  local x = type(a) == "string" and text.escape(a) or a.text
-  local y = type(b) == "string" and text.escape(b) or b.text
+  local x = type(a) == "string" and value.escape(rt, a) or a.text
+  local y = type(b) == "string" and value.escape(rt, b) or b.text
   grow(rt, #x + #y)
-  return value.new_markup(x .. y)
+  return value.new_markup(rt, x .. y)
 end
 
 local function add(rt, a, b)
@@ -49,10 +48,11 @@ local function add(rt, a, b)
   if s and t then return add_strings(rt, a, b) end
   local k = kind(a)
   if k == kind(b) and (k == "list" or k == "tuple") then
-    limits.items(rt, #a + #b)
+    if #a + #b > limits.MAX_ITEMS then limits.items(rt, #a + #b) end
+    limits.tick(rt, 1 + (#a + #b >> 2))
     local items = table.move(a, 1, #a, 1, {})
     table.move(b, 1, #b, #a + 1, items)
-    return k == "list" and value.new_list(items) or value.new_tuple(items)
+    return k == "list" and value.new_list(rt, items) or value.new_tuple(rt, items)
   end
   if s and kind(b) ~= "undefined" then fail("type", 'can only concatenate str (not "%s") to str', typename(b)) end
   if (k == "list" or k == "tuple") and kind(b) ~= "undefined" then
@@ -67,13 +67,15 @@ local function repeated(rt, v, n)
   if s then
     grow(rt, #s * (n + 0.0))
     s = s:rep(n)
-    return type(v) == "string" and s or value.new_markup(s)
+    return type(v) == "string" and s or value.new_markup(rt, s)
   end
   local size = #v
-  limits.items(rt, math.tointeger(math.min(size * (n + 0.0), limits.MAX_ITEMS + 1)))
+  local total = math.tointeger(math.min(size * (n + 0.0), limits.MAX_ITEMS + 1))
+  if total > limits.MAX_ITEMS then limits.items(rt, total) end
+  limits.tick(rt, 1 + (total >> 2))
   local items = {}
-  for i = 0, n * size - 1 do items[i + 1] = v[i % size + 1] end
-  return kind(v) == "list" and value.new_list(items) or value.new_tuple(items)
+  for i = 0, total - 1 do items[i + 1] = v[i % size + 1] end
+  return kind(v) == "list" and value.new_list(rt, items) or value.new_tuple(rt, items)
 end
 
 local function is_sequence(v)
@@ -125,7 +127,8 @@ local neg = sign("-", number.neg)
 function M.neg(rt, a)
   if kind(a) ~= "bigint" then return neg(rt, a) end
   if a.text == "9223372036854775808" then return math.mininteger end
-  return value.new_bigint(a.text:sub(1, 1) == "-" and a.text:sub(2) or "-" .. a.text)
+  limits.scan(rt, #a.text)
+  return value.new_bigint(rt, a.text:sub(1, 1) == "-" and a.text:sub(2) or "-" .. a.text)
 end
 
 --- +a
@@ -144,12 +147,13 @@ M.compare = {
   ["not in"] = function(rt, a, b) return not value.contains(rt, b, a) end,
 }
 
---- a ~ b ~ ...: the strings of all, joined.
+--- a ~ b ~ ...: the strings of n parts, joined. Changes the table of parts.
 function M.concat(rt, parts, n)
   local size = 0
   for i = 1, n do
     parts[i] = value.str(rt, parts[i])
     size = size + #parts[i]
+    if size > rt.max_string then grow(rt, size) end
   end
   grow(rt, size)
   return table.concat(parts, "", 1, n)

@@ -1,7 +1,8 @@
---- Which variable a name means, decided when a template is compiled, by the rules of jinja2/idtracking.py.
--- A frame is the scope of a template, a for, a with, a macro or a capturing block; an if has none. A name that a frame only
--- reads is looked up when the frame is entered; one that it stores becomes its own, and starts as a copy of the outer one, so
--- a loop forgets its assignments. Frames of one function (the template, a macro, a recursive loop) share one table of slots.
+--- Name resolution at compile time, by the rules of jinja2/idtracking.py.
+-- A frame is the scope of a template, a for, a with, a macro or a capturing block; an if has no frame. A name that a frame only
+-- reads is looked up on entry to the frame. A name that it stores is its own and starts as a copy of the outer name, so a loop
+-- forgets its assignments. Frames of one function (the template, a macro, a recursive loop) share one table of slots.
+-- A frame has refs: name -> slot; loads: slot -> what fills it on entry; stores: set of stored names; slots: name -> slot.
 -- Needs nothing. Usage: `scope.visit(frame, statements); local slot = frame:slot("x")`
 
 local M = {}
@@ -9,17 +10,17 @@ local M = {}
 local Frame = {}
 Frame.__index = Frame
 
---- A new function: a table of slots at run time, and the function around it.
+--- A function of a template: n slots at run time, and the function around it.
 function M.new_function(outer)
   return { outer = outer, depth = outer and outer.depth + 1 or 0, n = 0 }
 end
 
---- A frame within another (nil for the template) in a function.
+--- A frame of a function within another frame (nil for the template).
 function M.new_frame(parent, fn)
   return setmetatable({ parent = parent, fn = fn, refs = {}, loads = {}, stores = {}, slots = {} }, Frame)
 end
 
--- One slot per name and frame, shared by the copies that the branches of an if work on.
+-- Each name of a frame has one slot, which the branches of an if share.
 local function define(frame, name, action, source)
   local slot = frame.slots[name]
   if not slot then
@@ -32,7 +33,7 @@ local function define(frame, name, action, source)
   return slot
 end
 
---- The slot a name has here or further out, or nil.
+--- The slot of a name in this frame or an outer one, or nil.
 function Frame:find(name)
   local frame = self
   while frame do
@@ -57,25 +58,25 @@ function Frame:store(name)
   end
 end
 
---- A name whose value is put in from outside when the frame starts.
+--- A name whose value comes from outside when the frame starts.
 function Frame:parameter(name)
   self.stores[name] = true
   return define(self, name, "parameter")
 end
 
-local function copy_table(t)
-  local out = {}
-  for k, v in pairs(t) do out[k] = v end
-  return out
+local function layer(t)
+  return setmetatable({}, { __index = t })
 end
 
-function Frame:copy()
-  local out = copy_table(self)
-  out.refs, out.loads, out.stores = copy_table(self.refs), copy_table(self.loads), copy_table(self.stores)
-  return setmetatable(out, Frame)
+-- The frame as a branch of an if sees and changes it. It holds the changes only, so an if costs no more than its own names.
+function Frame:branch()
+  return setmetatable({
+    parent = self.parent, fn = self.fn, slots = self.slots,
+    refs = layer(self.refs), loads = layer(self.loads), stores = layer(self.stores),
+  }, Frame)
 end
 
--- After an if: what a branch stores may or may not have been stored, so it starts with the outer or the given value.
+-- Join the branches of an if. A name that only some branch stores starts with the outer or the given value.
 function Frame:merge(branches)
   local stored = {}
   for _, branch in ipairs(branches) do
@@ -106,7 +107,7 @@ local function read(frame, node)
   if node then M.each_name(node, function(name) frame:load(name) end) end
 end
 
---- Note what an assignment target stores; as parameters for what a for or a with binds.
+--- Note what an assignment target stores; as_parameter for the target of a for or a with.
 function M.store_target(frame, node, as_parameter)
   if node.tag == "tuple" then
     for _, item in ipairs(node.items) do M.store_target(frame, item, as_parameter) end
@@ -120,20 +121,20 @@ function M.store_target(frame, node, as_parameter)
 end
 
 local function visit_if(frame, node)
-  -- An elif is an if in a branch of its own: its test is read there.
+  -- An elif is an if in its own branch, which reads its test.
   read(frame, node.tests[1])
-  local branches = { frame:copy() }
+  local branches = { frame:branch() }
   M.visit(branches[1], node.bodies[1])
-  local rest = frame:copy()
+  local rest = frame:branch()
   for i = 2, #node.tests do
     M.visit(rest, { { tag = "if", tests = { node.tests[i] }, bodies = { node.bodies[i] } } })
   end
-  branches[2], branches[3] = rest, frame:copy()
+  branches[2], branches[3] = rest, frame:branch()
   M.visit(branches[3], node.otherwise or {})
   frame:merge(branches)
 end
 
--- Statements with a frame of their own are only looked at from outside here.
+-- Of statements with a frame of their own, only the parts outside of it.
 local VISIT = {
   data = function() end,
   print = function(frame, node) read(frame, node.value) end,
@@ -163,7 +164,7 @@ end
 --- Note what an expression of a frame reads.
 M.read = read
 
--- Children of statements in the order in which jinja2 walks them.
+-- The children of statements, in the order of jinja2's walk.
 local PARTS = {
   print = { "value" }, print_list = { "values" }, ["do"] = { "value" }, set = { "target", "value" },
   set_block = { "target", "filter", "body" }, ["if"] = { "tests", "bodies", "otherwise" },
@@ -195,7 +196,7 @@ end
 --- Call found(name, is_target, node) for each name in statements and all that they contain, in order.
 M.walk_names = walk_names
 
---- Which of the given names do statements read before they store them?
+--- The names of a list that statements read before they store them, as a set.
 function M.undeclared(statements, names)
   local open, result = {}, {}
   for _, name in ipairs(names) do open[name] = true end
@@ -210,7 +211,7 @@ function M.undeclared(statements, names)
   return result
 end
 
---- What to do when a frame is entered: a list of { action, slot, source }, in the order of the slots.
+--- The work on entry to a frame: a list of { action, slot, source }, in the order of the slots.
 function Frame:entries()
   local out = {}
   for slot, load in pairs(self.loads) do

@@ -1,4 +1,4 @@
---- A stable merge sort: table.sort is not stable, and a comparison that raises must find no C function in its way.
+--- A stable merge sort. table.sort is not stable, and a fault of a comparison must not pass through a C function.
 -- Needs ane.jinja.limits. Usage: `sort.stable(rt, items, function(a, b) return a < b end)`
 
 local limits = require "ane.jinja.limits"
@@ -8,7 +8,7 @@ local M = {}
 local function merge(rt, from, to, low, middle, high, less)
   local i, j = low, middle
   for k = low, high - 1 do
-    limits.tick(rt)
+    limits.tick(rt, 2)
     if i < middle and (j >= high or not less(from[j], from[i])) then
       to[k], i = from[i], i + 1
     else
@@ -20,6 +20,7 @@ end
 --- A sorted copy of items. less(a, b) must be a strict order.
 function M.stable(rt, items, less)
   local n = #items
+  limits.table(rt, 2 * n)
   local from, to = table.move(items, 1, n, 1, {}), {}
   local width = 1
   while width < n do

@@ -1,5 +1,6 @@
 --- The methods of Python's str.
--- Needs ane.jinja.call, format, limits, text and value. Each entry of the returned table is a signature of ane.jinja.call.
+-- Needs ane.jinja.call, format, limits, text and value. Each entry of the module is a signature of ane.jinja.call, except
+-- replace_text. Each method pays for the bytes it reads before it reads them, and for its result before it builds it.
 -- Usage: `call.apply(rt, strings.upper, "abc", {}, 0)`
 
 local call = require "ane.jinja.call"
@@ -8,7 +9,7 @@ local limits = require "ane.jinja.limits"
 local text = require "ane.jinja.text"
 local value = require "ane.jinja.value"
 
-local fail, tick, grow, scan, walk = limits.fail, limits.tick, limits.grow, limits.scan, limits.walk
+local fail, tick, grow, scan, read, walk = limits.fail, limits.tick, limits.grow, limits.scan, limits.read, limits.walk
 local integer, string_of = call.integer, call.string
 
 local M = {}
@@ -19,13 +20,18 @@ end
 
 -- case and classes --------------------------------------------------------------------------------------------------------
 
+--- s with its case changed; also for the filters. A character of two bytes may become three of two bytes each.
+function M.change_case(rt, s, change)
+  walk(rt, text.is_ascii(s) and #s or 3 * #s)
+  limits.spare(rt, 8 * #s)
+  local out = change(s)
+  grow(rt, #out)
+  return out
+end
+
 for _, name in ipairs { "upper", "lower", "capitalize", "title", "swapcase", "casefold" } do
   local change = text[name]
-  def(name, "", 0, function(rt, s)
-    walk(rt, #s)
-    grow(rt, #s)
-    return change(s)
-  end)
+  def(name, "", 0, function(rt, s) return M.change_case(rt, s, change) end)
 end
 
 for method, class in pairs {
@@ -55,24 +61,20 @@ end
 
 for method, sides in pairs { strip = { true, true }, lstrip = { true, false }, rstrip = { false, true } } do
   def(method, "chars", 0, function(rt, s, chars)
-    scan(rt, #s)
-    chars = string_of(chars, true)
-    if chars then walk(rt, #chars) end
     grow(rt, #s)
-    local out = text.strip(s, chars, sides[1], sides[2])
-    walk(rt, #s - #out)
-    return out
+    return text.strip(rt, s, string_of(chars, true), sides[1], sides[2])
   end)
 end
 
--- How much is missing to a width, and what to fill with.
+-- The number of missing characters up to a width, the fill character, and the width.
 local function padding(rt, s, width, fill)
   width, fill = integer(width), fill == nil and " " or string_of(fill)
-  scan(rt, #s)
+  read(rt, #s + #fill)
   if text.length(fill) ~= 1 then fail("type", "The fill character must be exactly one character long") end
-  local missing = width - text.length(s)
-  if missing <= 0 then return 0, fill, width end
-  grow(rt, #s + missing * #fill)
+  local length = text.length(s)
+  if width <= length then return 0, fill, width end
+  local missing = width - length
+  grow(rt, #s + missing * (#fill + 0.0))
   return missing, fill, width
 end
 
@@ -80,7 +82,7 @@ def("center", "width fillchar", 1, function(rt, s, width, fill)
   local missing
   missing, fill, width = padding(rt, s, width, fill)
   if missing == 0 then return s end
-  local left = missing // 2 + (missing & width & 1) -- CPython's choice of the side that gets the odd one
+  local left = missing // 2 + (missing & width & 1) -- CPython's choice of the side of the odd one
   return fill:rep(left) .. s .. fill:rep(missing - left)
 end)
 
@@ -106,7 +108,7 @@ def("expandtabs", "tabsize", 0, function(rt, s, tabsize)
   tabsize = integer(tabsize, 8)
   walk(rt, #s)
   local _, tabs = s:gsub("\t", "")
-  grow(rt, #s + tabs * math.max(tabsize, 0))
+  grow(rt, #s + tabs * (math.max(tabsize, 0) + 0.0))
   local column = 0
   return (s:gsub(text.CHARACTER, function(c)
     if c == "\n" or c == "\r" then
@@ -124,22 +126,25 @@ end, true)
 
 def("removeprefix", "prefix", 1, function(rt, s, prefix)
   prefix = string_of(prefix)
+  scan(rt, #prefix)
   grow(rt, #s)
   return s:sub(1, #prefix) == prefix and s:sub(#prefix + 1) or s
 end)
 
 def("removesuffix", "suffix", 1, function(rt, s, suffix)
   suffix = string_of(suffix)
+  scan(rt, #suffix)
   grow(rt, #s)
   return suffix ~= "" and s:sub(-#suffix) == suffix and s:sub(1, -#suffix - 1) or s
 end)
 
 -- finding -----------------------------------------------------------------------------------------------------------------
 
--- The part of s between two optional indices, and how many characters stand before it; nil when it starts past the end.
+-- The part of s between two optional indices, and the number of characters before it; nil when it starts past the end.
 local function part(rt, s, first, last)
-  scan(rt, #s)
   if (first == nil or first == value.NONE) and (last == nil or last == value.NONE) then return s, 0 end
+  read(rt, 2 * #s)
+  limits.spare(rt, #s)
   local n = text.length(s)
   first = first ~= value.NONE and integer(first, 0) or 0
   last = last ~= value.NONE and integer(last, n) or n
@@ -155,17 +160,19 @@ local function find(rt, s, sub, first, last)
   local within, offset = part(rt, s, first, last)
   if not within then return -1 end
   limits.search(rt, #within, #sub)
+  read(rt, #within)
   local byte = within:find(sub, 1, true)
   return byte and offset + text.index_of(within, byte) or -1
 end
 
--- Reversing bytes keeps plain search right: UTF-8 can only match at the borders of characters.
+-- Plain search in the reversed bytes is exact: valid UTF-8 matches only at character boundaries.
 local function rfind(rt, s, sub, first, last)
   sub = string_of(sub)
   local within, offset = part(rt, s, first, last)
   if not within then return -1 end
   limits.search(rt, #within, #sub)
-  grow(rt, #within)
+  read(rt, 2 * #within + #sub)
+  limits.spare(rt, #within + #sub)
   local byte = within:reverse():find(sub:reverse(), 1, true)
   return byte and offset + text.index_of(within, #within - byte - #sub + 2) or -1
 end
@@ -183,21 +190,27 @@ def("rfind", "sub start end", 1, rfind)
 def("index", "sub start end", 1, must(find))
 def("rindex", "sub start end", 1, must(rfind))
 
-local function count(rt, s, sub)
-  if sub == "" then return text.length(s) + 1 end
+-- The number of occurrences of sub that do not overlap, at most `most`.
+local function count(rt, s, sub, most)
+  if sub == "" then
+    read(rt, #s)
+    return text.length(s) + 1
+  end
   limits.search(rt, #s, #sub)
   local n, at = 0, 1
-  while true do
+  while n < most do
     local from, to = s:find(sub, at, true)
-    if not from then return n end
+    if not from then break end
+    tick(rt)
     n, at = n + 1, to + 1
   end
+  return n
 end
 
 def("count", "sub start end", 1, function(rt, s, sub, first, last)
   sub = string_of(sub)
   local within = part(rt, s, first, last)
-  return within and count(rt, within, sub) or 0
+  return within and count(rt, within, sub, math.maxinteger) or 0
 end)
 
 local function affix(name, test)
@@ -209,130 +222,142 @@ local function affix(name, test)
         if value.kind(choice) == "undefined" then value.use_undefined(choice) end
         fail("type", "%s first arg must be str or a tuple of str, not %s", name, value.typename(choice))
       end
-      tick(rt)
+      tick(rt, 1 + (math.min(#value.as_string(choice), within and #within or 0) >> 8))
       if within and test(within, value.as_string(choice)) then return true end
     end
     return false
   end)
 end
 
-affix("startswith", function(s, prefix) return s:sub(1, #prefix) == prefix end)
-affix("endswith", function(s, suffix) return suffix == "" or s:sub(-#suffix) == suffix end)
+affix("startswith", function(s, prefix) return #prefix <= #s and s:sub(1, #prefix) == prefix end)
+affix("endswith", function(s, suffix) return suffix == "" or #suffix <= #s and s:sub(-#suffix) == suffix end)
 
 -- taking apart and putting together ---------------------------------------------------------------------------------------
 
-local function list_of(rt, items)
-  tick(rt, 1 + (#items >> 1))
-  return value.new_list(items)
-end
-
--- Non-overlapping pieces of s between sep.
-local function pieces(rt, s, sep)
+-- The pieces of s between separators that do not overlap, at most `most` cuts. Pays for each piece.
+local function pieces(rt, s, sep, most)
   if sep == "" then fail("value", "empty separator") end
   limits.search(rt, #s, #sep)
-  scan(rt, #s)
-  local out, at = {}, 1
-  while true do
+  local out, at, n = {}, 1, 0
+  while n < most do
     local from, to = s:find(sep, at, true)
     if not from then break end
-    out[#out + 1], at = s:sub(at, from - 1), to + 1
+    n = n + 1
+    tick(rt)
+    limits.make(rt, from - at + limits.OBJECT)
+    out[n], at = s:sub(at, from - 1), to + 1
   end
-  out[#out + 1] = s:sub(at)
+  grow(rt, #s - at + 1)
+  out[n + 1] = s:sub(at)
   return out
 end
 
 def("split", "sep maxsplit", 0, function(rt, s, sep, most)
   sep, most = string_of(sep, true), integer(most, -1)
-  grow(rt, #s)
   if not sep then
     walk(rt, #s)
-    return list_of(rt, text.words(s, most >= 0 and most or nil))
+    return value.new_list(rt, text.words(rt, s, most >= 0 and most or nil))
   end
-  local out = pieces(rt, s, sep)
-  if most >= 0 and #out > most + 1 then
-    out = table.move(out, 1, #out, 1, {})
-    out[most + 1] = table.concat(out, sep, most + 1)
-    for i = #out, most + 2, -1 do out[i] = nil end
-  end
-  return list_of(rt, out)
+  return value.new_list(rt, pieces(rt, s, sep, most >= 0 and most or math.maxinteger))
 end, true)
 
--- From the right, "aaa" is cut by "aa" at its end: the pieces of the reversed string, reversed.
+-- "aaa".rsplit("aa") cuts at the end: the pieces of the reversed string, each reversed.
 local function pieces_from_right(rt, s, sep, most)
-  local backwards = pieces(rt, s:reverse(), sep:reverse())
+  read(rt, 2 * #s)
+  limits.spare(rt, 2 * #s + #sep)
+  local backwards = pieces(rt, s:reverse(), sep:reverse(), most)
   local out, n = {}, #backwards
-  local cuts = math.min(most, n - 1)
-  out[1] = table.concat(backwards, sep:reverse(), cuts + 1, n):reverse()
-  for i = cuts, 1, -1 do out[#out + 1] = backwards[i]:reverse() end
+  for i = n, 1, -1 do out[#out + 1] = backwards[i]:reverse() end
   return out
 end
 
 def("rsplit", "sep maxsplit", 0, function(rt, s, sep, most)
   sep, most = string_of(sep, true), integer(most, -1)
-  grow(rt, 2 * #s)
   if not sep then
     walk(rt, #s)
-    return list_of(rt, text.words_from_right(s, most >= 0 and most or nil))
+    return value.new_list(rt, text.words_from_right(rt, s, most >= 0 and most or nil))
   end
-  return list_of(rt, pieces_from_right(rt, s, sep, most >= 0 and most or math.maxinteger))
+  return value.new_list(rt, pieces_from_right(rt, s, sep, most >= 0 and most or math.maxinteger))
 end, true)
 
 def("splitlines", "keepends", 0, function(rt, s, keep)
   walk(rt, #s)
-  grow(rt, #s)
-  return list_of(rt, text.lines(s, keep ~= nil and value.truth(keep)))
+  return value.new_list(rt, text.lines(rt, s, keep ~= nil and value.truth(keep)))
 end, true)
 
 def("partition", "sep", 1, function(rt, s, sep)
   sep = string_of(sep)
   if sep == "" then fail("value", "empty separator") end
   limits.search(rt, #s, #sep)
-  grow(rt, #s)
   local from, to = s:find(sep, 1, true)
-  if not from then return value.new_tuple { s, "", "" } end
-  return value.new_tuple { s:sub(1, from - 1), sep, s:sub(to + 1) }
+  if not from then return value.new_tuple(rt, { s, "", "" }) end
+  grow(rt, #s)
+  return value.new_tuple(rt, { s:sub(1, from - 1), sep, s:sub(to + 1) })
 end)
 
 def("rpartition", "sep", 1, function(rt, s, sep)
   sep = string_of(sep)
   local parts = pieces_from_right(rt, s, sep, 1)
-  grow(rt, 2 * #s)
-  if #parts == 1 then return value.new_tuple { "", "", s } end
-  return value.new_tuple { parts[1], sep, parts[2] }
+  if #parts == 1 then return value.new_tuple(rt, { "", "", s }) end
+  return value.new_tuple(rt, { parts[1], sep, parts[2] })
 end)
 
 def("join", "iterable", 1, function(rt, sep, iterable)
   local items = value.collect(rt, iterable)
   local parts, size = {}, 0
   tick(rt, 1 + (#items >> 1))
+  limits.spare(rt, #items * limits.ITEM)
   for i, item in ipairs(items) do
     local s = value.as_string(item)
     if not s then fail("type", "sequence item %d: expected str instance, %s found", i - 1, value.typename(item)) end
-    parts[i], size = s, size + #s + #sep
+    parts[i], size = s, size + #s + (i > 1 and #sep or 0)
   end
   grow(rt, size)
   return table.concat(parts, sep)
 end)
 
---- s.replace(old, new, most); also the filter.
+local function as_pattern(s)
+  return (s:gsub("%W", "%%%0"))
+end
+
+local function as_replacement(s)
+  return (s:gsub("%%", "%%%%"))
+end
+
+-- The longest string to search for that becomes a Lua pattern. Pattern matching compares byte by byte.
+local LONGEST_PATTERN = 8
+
+-- s with the first n occurrences of old replaced. There are n, and the result is paid for.
+local function replace_occurrences(rt, s, old, new, n)
+  if #old <= LONGEST_PATTERN then
+    read(rt, 8 * #s)
+    limits.spare(rt, 2 * #new)
+    return (s:gsub(as_pattern(old), as_replacement(new), n))
+  end
+  limits.search(rt, #s, #old)
+  tick(rt, n)
+  limits.spare(rt, #s + n * (limits.OBJECT + 2 * limits.ITEM))
+  local out, at = {}, 1
+  for _ = 1, n do
+    local from, to = s:find(old, at, true)
+    out[#out + 1] = s:sub(at, from - 1)
+    out[#out + 1], at = new, to + 1
+  end
+  out[#out + 1] = s:sub(at)
+  return table.concat(out)
+end
+
+--- s.replace(old, new, most), a negative number for all occurrences; also the filter.
 function M.replace_text(rt, s, old, new, most)
   if most < 0 then most = math.maxinteger end
-  if old == "" then
-    walk(rt, #s)
-    local n = math.min(text.length(s) + 1, most)
-    grow(rt, #s + n * #new)
-    local out = {}
-    for i, c in ipairs(text.characters(s)) do out[i] = i <= n and new .. c or c end
-    if n > #out then out[#out + 1] = new end
-    return table.concat(out)
-  end
-  local parts = pieces(rt, s, old)
-  local n = math.min(#parts - 1, most)
+  local n = math.min(count(rt, s, old, most), most)
   if n == 0 then return s end
-  grow(rt, #s + n * math.max(#new - #old, 0))
-  local head = table.concat(parts, new, 1, n + 1)
-  if n + 1 == #parts then return head end
-  return head .. old .. table.concat(parts, old, n + 2)
+  grow(rt, #s + n * (#new - #old + 0.0))
+  if old ~= "" then return replace_occurrences(rt, s, old, new, n) end
+  walk(rt, #s)
+  limits.spare(rt, 2 * #new)
+  local out, made = s:gsub(text.CHARACTER, as_replacement(new) .. "%0", n)
+  return made < n and out .. new or out
 end
 
 def("replace", "old new count", 2, function(rt, s, old, new, most)
@@ -342,7 +367,6 @@ end)
 -- formatting --------------------------------------------------------------------------------------------------------------
 
 M.format = call.raw("format", function(rt, s, args, n, kwargs)
-  scan(rt, #s)
   return format.braces(rt, s, args, n, kwargs)
 end)
 

@@ -1,7 +1,10 @@
---- Strings as Python sees them: sequences of code points over Lua's UTF-8 bytes.
--- Needs ane.jinja.unicode. Every function takes valid UTF-8 (the borders of the engine check it); indices count from 0.
+--- Python strings: sequences of code points, stored as UTF-8.
+-- Needs ane.jinja.limits and unicode. Every function takes valid UTF-8; `compile` and the conversion of variables check it.
+-- Indices start at 0. Functions that take the budget `rt` pay for each piece they make; rt may be nil. The others leave it
+-- to the caller to pay for the length of the string.
 -- Usage: `text.length("né") --> 2`, `text.slice("né", 1, 2) --> "é"`
 
+local limits = require "ane.jinja.limits"
 local unicode = require "ane.jinja.unicode"
 
 local M = {}
@@ -9,7 +12,7 @@ local M = {}
 local CHARACTER = "[\0-\127\192-\255][\128-\191]*"
 M.CHARACTER = CHARACTER
 
---- Characters str.isspace() accepts, as strings.
+--- The characters of str.isspace(), as strings.
 M.SPACE = {}
 for _, code in ipairs {
   9, 10, 11, 12, 13, 28, 29, 30, 31, 32, 0x85, 0xA0, 0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000,
@@ -19,12 +22,12 @@ for _, code in ipairs {
 end
 local SPACE = M.SPACE
 
---- The ASCII ones, as the inside of a Lua pattern set.
+--- Their ASCII part, as the inside of a Lua pattern set.
 M.ASCII_SPACE = "\t\n\v\f\r\28\29\30\31 "
 local NOT_SPACE = "[^" .. M.ASCII_SPACE .. "]"
 
 local function is_ascii(s)
-  return not s:find("[\128-\255]")
+  return utf8.len(s) == #s
 end
 M.is_ascii = is_ascii
 
@@ -33,7 +36,7 @@ function M.length(s)
   return utf8.len(s) or #s
 end
 
---- All characters, as a table of strings.
+--- All characters, as a table of strings: 16 to 32 bytes per character.
 function M.characters(s)
   local t, n = {}, 0
   for c in s:gmatch(CHARACTER) do
@@ -43,7 +46,7 @@ function M.characters(s)
   return t
 end
 
---- Characters first up to but not including last; both are in 0..length.
+--- The characters from first up to, not including, last; both in 0..length.
 function M.slice(s, first, last)
   if last <= first then return "" end
   if is_ascii(s) then return s:sub(first + 1, last) end
@@ -52,18 +55,12 @@ function M.slice(s, first, last)
   return s:sub(from, to - 1)
 end
 
---- Byte position of the character with index i (0..length).
-function M.byte_of(s, i)
-  if is_ascii(s) then return i + 1 end
-  return utf8.offset(s, i + 1)
-end
-
 --- Index of the character at a byte position.
 function M.index_of(s, byte)
   return utf8.len(s, 1, byte - 1) or byte - 1
 end
 
--- First byte of the character that ends at byte i.
+-- The first byte of the character that ends at byte i.
 local function start_of(s, i)
   local byte = s:byte(i)
   while i > 1 and byte >= 128 and byte < 192 do
@@ -76,15 +73,22 @@ end
 local ASCII_SPACE_BYTE = { [9] = true, [10] = true, [11] = true, [12] = true, [13] = true, [28] = true, [29] = true, [30] = true,
   [31] = true, [32] = true }
 
-local function strip_space(s, left, right)
+local function pay(rt)
+  if rt then limits.tick(rt) end
+end
+
+local function strip_space(rt, s, left, right)
   local first, last = 1, #s
   if left then
     while true do
-      first = s:find(NOT_SPACE, first)
-      if not first then return "" end
-      local c = s:match("^" .. CHARACTER, first)
+      local at = s:find(NOT_SPACE, first)
+      if rt then limits.read(rt, 2 * ((at or #s) - first)) end
+      if not at then return "" end
+      local c = s:match("^" .. CHARACTER, at)
+      first = at
       if #c == 1 or not SPACE[c] then break end
-      first = first + #c
+      first = at + #c
+      pay(rt)
     end
   end
   if right then
@@ -95,26 +99,32 @@ local function strip_space(s, left, right)
         if from == last or not SPACE[s:sub(from, last)] then break end
       end
       last = from - 1
+      pay(rt)
     end
   end
   return s:sub(first, last)
 end
 
---- strip, lstrip or rstrip; without chars white space goes.
-function M.strip(s, chars, left, right)
-  if not chars then return strip_space(s, left, right) end
+--- strip, lstrip or rstrip of the characters in chars, or of white space when chars is nil.
+function M.strip(rt, s, chars, left, right)
+  if not chars then return strip_space(rt, s, left, right) end
   local set = {}
-  for c in chars:gmatch(CHARACTER) do set[c] = true end
+  for c in chars:gmatch(CHARACTER) do
+    pay(rt)
+    set[c] = true
+  end
   local first, last = 1, #s
   while left and first <= last do
     local c = s:match("^" .. CHARACTER, first)
     if not set[c] then break end
     first = first + #c
+    pay(rt)
   end
   while right and last >= first do
     local from = start_of(s, last)
     if not set[s:sub(from, last)] then break end
     last = from - 1
+    pay(rt)
   end
   return s:sub(first, last)
 end
@@ -129,12 +139,25 @@ end
 
 local BEYOND_ASCII = "[\192-\255][\128-\191]*"
 
--- string.upper and lower follow the C locale of the host, so the letters are named.
+-- string.upper and string.lower depend on the C locale of the host, so the ASCII letters have tables.
 local UPPER, LOWER = {}, {}
 for code = 97, 122 do
   UPPER[string.char(code)] = string.char(code - 32)
   LOWER[string.char(code - 32)] = string.char(code)
 end
+
+-- One character in upper or lower case. A capital sigma on its own gets the form of the middle of a word.
+local function upper_one(c)
+  if #c == 1 then return UPPER[c] or c end
+  return upper_char(c) or c
+end
+M.upper_one = upper_one
+
+local function lower_one(c)
+  if #c == 1 then return LOWER[c] or c end
+  return lower_char(c) or c
+end
+M.lower_one = lower_one
 
 function M.upper(s)
   s = s:gsub("[a-z]", UPPER)
@@ -143,22 +166,19 @@ function M.upper(s)
 end
 
 local function is_cased(c)
-  if #c == 1 then return c:find("^[A-Za-z]") ~= nil end
+  if #c == 1 then return (UPPER[c] or LOWER[c]) ~= nil end
   local code = utf8.codepoint(c)
   return (unicode.upper[code] or unicode.lower[code]) ~= nil
 end
 
--- A capital sigma at the end of a word has its own small form (Unicode 3.13, Final_Sigma).
+-- A capital sigma at the end of a word has its own lower case (Unicode 3.13, Final_Sigma).
 local function lower_sigma(s)
-  local chars = M.characters(s)
-  for i, c in ipairs(chars) do
-    if c == "Σ" then
-      local before, after = chars[i - 1], chars[i + 1]
-      local final = before and is_cased(before) and not (after and is_cased(after))
-      chars[i] = final and "ς" or "σ"
-    end
-  end
-  return table.concat(chars)
+  return (s:gsub("()Σ()", function(at, after)
+    local before = at > 1 and s:sub(start_of(s, at - 1), at - 1)
+    local following = s:match("^" .. CHARACTER, after)
+    local final = before and is_cased(before) and not (following and is_cased(following))
+    return final and "ς" or "σ"
+  end))
 end
 
 function M.lower(s)
@@ -168,7 +188,7 @@ function M.lower(s)
   return (s:gsub(BEYOND_ASCII, lower_char))
 end
 
---- Lower case plus the two foldings that lower() does not do and texts do meet.
+--- str.casefold(): lower case plus the foldings of ß and ς. Other full foldings are not done.
 function M.casefold(s)
   return (M.lower(s):gsub("ß", "ss"):gsub("ς", "σ"))
 end
@@ -176,7 +196,7 @@ end
 --- The title case of one character.
 function M.title_char(c)
   if #c == 1 then return UPPER[c] or c end
-  return unicode.title[utf8.codepoint(c)] or M.upper(c)
+  return unicode.title[utf8.codepoint(c)] or upper_one(c)
 end
 
 --- str.capitalize()
@@ -186,25 +206,25 @@ function M.capitalize(s)
   return M.title_char(first) .. M.lower(s:sub(#first + 1))
 end
 
---- str.title(): every run of cased letters is a word.
+--- str.title(): each run of cased letters is a word.
 function M.title(s)
-  local out, previous = {}, false
-  for c in s:gmatch(CHARACTER) do
-    out[#out + 1] = previous and M.lower(c) or M.title_char(c)
+  local previous = false
+  return (s:gsub(CHARACTER, function(c)
+    local out = previous and lower_one(c) or M.title_char(c)
     previous = is_cased(c)
-  end
-  return table.concat(out)
+    return out
+  end))
 end
 
 --- str.swapcase()
 function M.swapcase(s)
   return (s:gsub(CHARACTER, function(c)
-    local upper = M.upper(c)
-    return upper ~= c and upper or M.lower(c)
+    local upper = upper_one(c)
+    return upper ~= c and upper or lower_one(c)
   end))
 end
 
--- Is there a cased character, and are all of them unchanged by change()?
+-- Does a string have a cased character, and does change() leave all of them alone?
 local function has_case(s, change)
   local cased = false
   for c in s:gmatch(CHARACTER) do
@@ -216,15 +236,15 @@ local function has_case(s, change)
   return cased
 end
 
-function M.is_lower(s) return has_case(s, M.lower) end
-function M.is_upper(s) return has_case(s, M.upper) end
+function M.is_lower(s) return has_case(s, lower_one) end
+function M.is_upper(s) return has_case(s, upper_one) end
 
---- str.istitle(): words start with a capital and have no other.
+--- str.istitle(): each word starts with its only capital.
 function M.is_title(s)
   local previous, cased = false, false
   for c in s:gmatch(CHARACTER) do
     if is_cased(c) then
-      local want = previous and M.lower(c) or M.title_char(c)
+      local want = previous and lower_one(c) or M.title_char(c)
       if c ~= want then return false end
       previous, cased = true, true
     else
@@ -276,8 +296,16 @@ local LINE_END = {
   ["\u{85}"] = true, ["\u{2028}"] = true, ["\u{2029}"] = true,
 }
 
+local function put(rt, out, s)
+  if rt then
+    limits.tick(rt)
+    limits.make(rt, #s + limits.OBJECT)
+  end
+  out[#out + 1] = s
+end
+
 --- str.splitlines(), a table of strings.
-function M.lines(s, keep_ends)
+function M.lines(rt, s, keep_ends)
   local out, from, i = {}, 1, 1
   while true do
     i = s:find("[\n\r\v\f\28\29\30\194\226]", i)
@@ -286,18 +314,18 @@ function M.lines(s, keep_ends)
     if stop == "\r" and s:sub(i + 1, i + 1) == "\n" then stop = "\r\n" end
     local after = i + #stop
     if LINE_END[stop] or stop == "\r\n" then
-      out[#out + 1] = s:sub(from, (keep_ends and after or i) - 1)
+      put(rt, out, s:sub(from, (keep_ends and after or i) - 1))
       from = after
     end
     i = after
   end
-  if from <= #s then out[#out + 1] = s:sub(from) end
+  if from <= #s then put(rt, out, s:sub(from)) end
   return out
 end
 
 local SPACE_CANDIDATE = "[" .. M.ASCII_SPACE .. "\194\225\226\227]" -- white space, or the first byte of some
 
--- Byte positions of the next run of white space from a position on: where it starts, and where the text goes on.
+-- The next run of white space at or after a byte position: its first byte, and the byte after it.
 local function next_gap(s, position)
   local first = position
   while true do
@@ -317,34 +345,35 @@ local function next_gap(s, position)
 end
 
 --- str.split() without a separator: words between white space, at most `most` cuts (nil: all).
-function M.words(s, most)
+function M.words(rt, s, most)
   local out = {}
-  s = strip_space(s, true, false)
+  s = strip_space(rt, s, true, false)
   local position = 1
   while position <= #s do
     if most and #out >= most then
-      out[#out + 1] = s:sub(position)
+      put(rt, out, s:sub(position))
       break
     end
     local gap, after = next_gap(s, position)
-    out[#out + 1] = s:sub(position, gap - 1)
+    put(rt, out, s:sub(position, gap - 1))
     position = after
   end
   return out
 end
 
 --- str.rsplit() without a separator.
-function M.words_from_right(s, most)
-  local words, starts, position = M.words(s), {}, 1
+function M.words_from_right(rt, s, most)
+  local words, starts, position = M.words(rt, s), {}, 1
   if not most or #words <= most + 1 then
     return words
   end
+  if rt then limits.table(rt, #words) end
   for i, word in ipairs(words) do
     local from, to = s:find(word, position, true)
     starts[i], position = from, to + 1
   end
   local first = #words - most + 1
-  local out = { strip_space(s:sub(1, starts[first] - 1), false, true) }
+  local out = { strip_space(rt, s:sub(1, starts[first] - 1), false, true) }
   for i = first, #words do out[#out + 1] = words[i] end
   return out
 end
@@ -376,7 +405,7 @@ function M.escape(s)
   return (s:gsub("[&<>'\"]", HTML))
 end
 
---- Order of two strings by code point: -1, 0 or 1. Lua's own `<` follows the C locale of the host.
+--- Order of two strings by code point: -1, 0 or 1. Lua's own `<` depends on the C locale of the host.
 function M.compare(a, b)
   if a == b then return 0 end
   local n = math.min(#a, #b)

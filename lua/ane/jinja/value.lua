@@ -1,14 +1,18 @@
---- The values of a template: Python's types over Lua's.
--- str, int, float and bool are Lua strings, integers, floats and booleans; everything else is a table with a metatable from
--- this file, whose `kind` names the type. None is `value.NONE`; nil never is a value. Lists and dicts are never changed
--- once a template can see them, as in jinja2's ImmutableSandboxedEnvironment, so they may be shared freely.
--- Needs ane.jinja.limits, number and text. Usage: `value.list { 1, 2 }`, `value.str(rt, v)`, `value.eq(rt, a, b)`
+--- The values of a template: Python types as Lua values.
+-- str, int, float and bool are Lua strings, integers, floats and booleans. Every other type is a table whose metatable comes
+-- from this file; its `kind` names the type. None is `value.NONE`; nil is never a value. Lists and dicts do not change once a
+-- template can see them, as in jinja2's ImmutableSandboxedEnvironment, so values share them.
+-- Each constructor takes the budget of the render and pays for the object and the items of its table. The budget is nil at
+-- compile time and when variables are converted.
+-- Needs ane.jinja.limits, number and text. Usage: `value.new_list(rt, { 1, 2 })`, `value.str(rt, v)`, `value.eq(rt, a, b)`
 
 local limits = require "ane.jinja.limits"
 local number = require "ane.jinja.number"
 local text = require "ane.jinja.text"
 
-local fail, tick, grow, scan = limits.fail, limits.tick, limits.grow, limits.scan
+local fail, tick, grow, scan, read, walk = limits.fail, limits.tick, limits.grow, limits.scan, limits.read, limits.walk
+local charge = limits.make
+local OBJECT, ITEM, ENTRY = limits.OBJECT, limits.ITEM, limits.ENTRY
 local mtype = math.type
 
 local M = {}
@@ -42,26 +46,67 @@ M.NONE = setmetatable({}, class("none", "NoneType"))
 local NONE = M.NONE
 M.none.__tostring = function() return "null" end
 
-function M.make(kind, fields)
+--- An object of a kind without a constructor of its own.
+function M.make(rt, kind, fields)
+  charge(rt, 4 * OBJECT)
   return setmetatable(fields, M[kind])
 end
 
-function M.new_list(items) return setmetatable(items, List) end
-function M.new_tuple(items) return setmetatable(items, Tuple) end
-function M.new_dict() return setmetatable({ keys = {}, map = {} }, Dict) end
-function M.new_iter(next_item) return setmetatable({ next = next_item }, Iter) end
-function M.new_view(python, items) return setmetatable({ python = python, items = items }, View) end
-function M.new_markup(s) return setmetatable({ text = s }, Markup) end
-function M.new_bigint(digits) return setmetatable({ text = digits }, Bigint) end
-function M.new_range(start, stop, step, n) return setmetatable({ start = start, stop = stop, step = step, n = n }, Range) end
+local function sequence(class_of)
+  return function(rt, items)
+    charge(rt, OBJECT + #items * ITEM)
+    return setmetatable(items, class_of)
+  end
+end
+
+--- A list or tuple. The table of items becomes the value.
+M.new_list = sequence(List)
+M.new_tuple = sequence(Tuple)
+
+--- An empty dict. M.put pays for its entries.
+function M.new_dict(rt)
+  charge(rt, 3 * OBJECT)
+  return setmetatable({ keys = {}, map = {} }, Dict)
+end
+
+--- A generator. next_item() returns a value, or nil at the end.
+function M.new_iter(rt, next_item)
+  charge(rt, 7 * OBJECT)
+  return setmetatable({ next = next_item }, Iter)
+end
+
+--- A view of a dict. python: its Python type.
+function M.new_view(rt, python, items)
+  charge(rt, 2 * OBJECT)
+  return setmetatable({ python = python, items = items }, View)
+end
+
+function M.new_markup(rt, s)
+  charge(rt, 2 * OBJECT)
+  return setmetatable({ text = s }, Markup)
+end
+
+--- An int beyond 64 bits, as decimal digits with an optional minus sign.
+function M.new_bigint(rt, digits)
+  charge(rt, 2 * OBJECT + #digits)
+  return setmetatable({ text = digits }, Bigint)
+end
+
+function M.new_range(rt, start, stop, step, n)
+  charge(rt, 2 * OBJECT)
+  return setmetatable({ start = start, stop = stop, step = step, n = n }, Range)
+end
 
 --- A callable of the engine.
-function M.new_func(name, call)
+function M.new_func(rt, name, call)
+  charge(rt, 3 * OBJECT)
   return setmetatable({ name = name, call = call }, Func)
 end
 
---- An undefined value: a hint to be shown when it is used, or the name that was looked for, and in what.
-function M.new_undefined(hint, name, owner, code)
+--- An undefined value. It carries a hint for the error message of its first use, or the name that was looked up and the
+-- object it was looked up in. code: of that error, default "undefined".
+function M.new_undefined(rt, hint, name, owner, code)
+  charge(rt, 2 * OBJECT)
   return setmetatable({ hint = hint, name = name, owner = owner, code = code }, Undefined)
 end
 
@@ -75,28 +120,37 @@ function M.kind(v)
 end
 local kind = M.kind
 
---- The name Python would give to the type.
+--- The Python name of the type.
 function M.typename(v)
   return type(v) == "table" and v.python or kind(v)
 end
 local typename = M.typename
 
---- What an undefined value says when it is used.
+-- The longest string that an error message quotes in full, in bytes.
+local LONGEST_QUOTE = 60
+
+--- repr() of the start of a string, for an error message.
+function M.quote_brief(s)
+  if #s > LONGEST_QUOTE then s = s:sub(1, utf8.offset(s, 0, LONGEST_QUOTE) - 1) .. "..." end
+  return text.quote(s)
+end
+
+--- The error message of an undefined value.
 function M.undefined_message(v)
   if v.hint then return v.hint end
-  local name = type(v.name) == "string" and text.quote(v.name) or tostring(v.name)
+  local name = type(v.name) == "string" and M.quote_brief(v.name) or tostring(v.name)
   if v.owner == nil then return name .. " is undefined" end
   local owner = v.owner == NONE and "None" or typename(v.owner) .. " object"
   if type(v.name) == "string" then return ("'%s' has no attribute %s"):format(owner, name) end
   return ("%s has no element %s"):format(owner, name)
 end
 
---- Raise what an undefined value stands for.
+--- Raise the error of an undefined value.
 function M.use_undefined(v)
   fail(v.code or "undefined", "%s", M.undefined_message(v))
 end
 
---- Truth as bool() has it.
+--- bool(v)
 function M.truth(v)
   local t = type(v)
   if t == "boolean" then return v end
@@ -133,53 +187,65 @@ function M.as_integer(v)
   return nil
 end
 
--- The key under which a dict files a value: 1, 1.0 and True are one key in Python, and Lua already joins 1 and 1.0.
--- Texts that begin with NUL make room for the keys that have to be written as text.
+-- The key of a value in a dict's map. 1, 1.0 and True are one key in Python; Lua unifies 1 and 1.0. Keys without a Lua
+-- equivalent become strings that begin with NUL, so a string that begins with NUL gets another NUL in front.
 local function hash(rt, v)
   local t = type(v)
   if t == "string" then
     if rt then scan(rt, #v) end
-    if v:byte(1) == 0 then return "\0" .. v end
-    return v
+    if v:byte(1) ~= 0 then return v end
+    charge(rt, #v)
+    return "\0" .. v
   end
   if t == "number" then return v == v and v or "\0nan" end
   if t == "boolean" then return v and 1 or 0 end
   local k = v.kind
   if k == "markup" then return hash(rt, v.text) end
-  if k == "bigint" then return "\0b" .. v.text end
+  if k == "bigint" then
+    charge(rt, #v.text)
+    return "\0b" .. v.text
+  end
   if k == "undefined" then return "\0u" end
   if k == "list" or k == "dict" then fail("type", "unhashable type: '%s'", k) end
   if k ~= "tuple" then return v end
-  local parts = {}
-  if rt then limits.enter(rt) end
+  tick(rt, 1 + #v)
+  local parts, size = {}, 0
+  limits.enter(rt)
   for i, item in ipairs(v) do
     local h = hash(rt, item)
     if type(h) == "table" then h = ("%p"):format(h) end
     parts[i] = math.type(h) and "n" .. h or #h .. ":" .. h
+    size = size + #parts[i]
+    limits.spare(rt, 2 * size)
   end
-  if rt then rt.depth = rt.depth - 1 end
+  rt.depth = rt.depth - 1
   local key = "\0t" .. table.concat(parts, ",")
-  if rt then grow(rt, #key) end
+  grow(rt, #key)
   return key
 end
 M.hash = hash
 
---- Add or replace an entry of a dict that no template has seen yet.
+--- Add or replace an entry of a dict that no template has seen yet. rt may be nil when the key is not a tuple.
 function M.put(rt, d, key, v)
   local h = hash(rt, key)
-  if d.map[h] == nil then d.keys[#d.keys + 1] = key end
+  if d.map[h] == nil then
+    charge(rt, ENTRY)
+    d.keys[#d.keys + 1] = key
+  end
   d.map[h] = v
 end
 
---- The value under a key, or nil.
+--- The value of a key, or nil.
 function M.get(rt, d, key)
   return d.map[hash(rt, key)]
 end
 
 --- A copy of a dict that may still be filled.
 function M.copy_dict(rt, d)
-  local out = M.new_dict()
-  tick(rt, #d.keys)
+  local n = #d.keys
+  tick(rt, 1 + n)
+  local out = M.new_dict(rt)
+  charge(rt, n * ENTRY)
   for i, key in ipairs(d.keys) do out.keys[i] = key end
   for h, v in pairs(d.map) do out.map[h] = v end
   return out
@@ -203,12 +269,28 @@ local REPR = {
   range = function(v)
     return ("range(%d, %d%s)"):format(v.start, v.stop, v.step == 1 and "" or ", " .. v.step)
   end,
-  markup = function(v) return "Markup(" .. text.quote(v.text) .. ")" end,
   loop = function(v) return ("<LoopContext %d/%d>"):format(v.index0 + 1, v.n or -1) end,
   macro = function(v) return v.name == NONE and "<Macro anonymous>" or "<Macro " .. text.quote(v.name) .. ">" end,
 }
 
+-- repr() of a string, paid for. An escape is up to four times as long as its character.
+local function quote(rt, s)
+  walk(rt, #s)
+  limits.spare(rt, 8 * #s)
+  return text.quote(s)
+end
+
+--- escape() of markupsafe, paid for. An escape is up to five times as long as its character.
+function M.escape(rt, s)
+  walk(rt, #s)
+  limits.spare(rt, 10 * #s)
+  local out = text.escape(s)
+  grow(rt, #out)
+  return out
+end
+
 local REPR_DEEP = {
+  markup = function(rt, add, v) add("Markup(" .. quote(rt, v.text) .. ")") end,
   list = function(rt, add, v) write_items(rt, add, v, "[", "]") end,
   tuple = function(rt, add, v) write_items(rt, add, v, "(", #v == 1 and ",)" or ")") end,
   view = function(rt, add, v) write_items(rt, add, v.items, v.python .. "([", "])") end,
@@ -218,7 +300,7 @@ local REPR_DEEP = {
       if i > 1 then add(", ") end
       write_repr(rt, add, key)
       add(": ")
-      write_repr(rt, add, v.map[hash(nil, key)])
+      write_repr(rt, add, M.get(rt, v, key))
     end
     add("}")
   end,
@@ -229,11 +311,17 @@ local REPR_DEEP = {
   end,
 }
 
+--- str() of an int or float, paid for.
+function M.number_text(rt, x)
+  if rt and mtype(x) == "float" then tick(rt, 8) end
+  return number.text(x)
+end
+
 function write_repr(rt, add, v)
   tick(rt)
   local t = type(v)
-  if t == "string" then return add(text.quote(v)) end
-  if t == "number" then return add(number.text(v)) end
+  if t == "string" then return add(quote(rt, v)) end
+  if t == "number" then return add(M.number_text(rt, v)) end
   if t == "boolean" then return add(v and "True" or "False") end
   local k = v.kind
   if REPR[k] then return add(REPR[k](v)) end
@@ -245,22 +333,16 @@ end
 
 --- repr(v)
 function M.repr(rt, v)
-  local parts, n = {}, 0
-  write_repr(rt, function(s)
-    n = n + 1
-    parts[n] = s
-    grow(rt, #s)
-  end, v)
-  local s = table.concat(parts)
-  grow(rt, #s)
-  return s
+  local add, finish = limits.buffer(rt)
+  write_repr(rt, add, v)
+  return finish()
 end
 
 --- str(v)
 function M.str(rt, v)
   local t = type(v)
   if t == "string" then return v end
-  if t == "number" then return number.text(v) end
+  if t == "number" then return M.number_text(rt, v) end
   if t == "boolean" then return v and "True" or "False" end
   local k = v.kind
   if k == "none" then return "None" end
@@ -269,9 +351,9 @@ function M.str(rt, v)
   return M.repr(rt, v)
 end
 
---- repr(v) cut to what an error message can bear.
+--- The start of repr(v), for an error message.
 function M.brief(rt, v)
-  if type(v) == "string" and #v > 60 then v = v:sub(1, utf8.offset(v, 0, 60) - 1) .. "..." end
+  if type(v) == "string" then return M.quote_brief(v) end
   local ok, s = pcall(M.repr, rt, v)
   if not ok then return typename(v) end
   return #s > 80 and s:sub(1, utf8.offset(s, 0, 80) - 1) .. "..." or s
@@ -281,6 +363,7 @@ local eq
 
 local function eq_items(rt, a, b)
   if #a ~= #b then return false end
+  tick(rt, 1 + (#a >> 2))
   for i = 1, #a do
     if not eq(rt, a[i], b[i]) then return false end
   end
@@ -289,6 +372,7 @@ end
 
 local function eq_dict(rt, a, b)
   if #a.keys ~= #b.keys then return false end
+  tick(rt, 1 + (#a.keys >> 2))
   for h, v in pairs(a.map) do
     local w = b.map[h]
     if w == nil or not eq(rt, v, w) then return false end
@@ -299,7 +383,10 @@ end
 local EQ = {
   list = eq_items, tuple = eq_items, dict = eq_dict,
   undefined = function() return true end,
-  bigint = function(_, a, b) return a.text == b.text end,
+  bigint = function(rt, a, b)
+    scan(rt, #a.text)
+    return a.text == b.text
+  end,
   range = function(_, a, b)
     return a.n == b.n and (a.n == 0 or a.start == b.start and (a.n == 1 or a.step == b.step))
   end,
@@ -325,9 +412,12 @@ function eq(rt, a, b)
   end
   if rawequal(a, b) then return true end
   local x, y = M.as_string(a), M.as_string(b)
-  if x and y then return x == y end
-  if ta ~= tb or a.kind ~= b.kind or not EQ[a.kind] then return false end
+  if x and y then
+    if #x == #y then scan(rt, #x) end
+    return x == y
+  end
   tick(rt)
+  if ta ~= tb or a.kind ~= b.kind or not EQ[a.kind] then return false end
   limits.enter(rt)
   local same = EQ[a.kind](rt, a, b)
   rt.depth = rt.depth - 1
@@ -335,9 +425,9 @@ function eq(rt, a, b)
 end
 M.eq = eq
 
---- Is an item equal to v among a table of values?
+--- Does a table of values have an item equal to v?
 function M.contains_item(rt, items, v)
-  tick(rt, 1 + (#items >> 3))
+  tick(rt, 1 + (#items >> 1))
   for i = 1, #items do
     if eq(rt, items[i], v) then return true end
   end
@@ -358,13 +448,13 @@ function M.order(rt, op, a, b)
   if x and y then return test(x, y) end
   x, y = M.as_string(a), M.as_string(b)
   if x and y then
-    tick(rt, 1 + (math.min(#x, #y) >> 6))
+    tick(rt, 1 + (math.min(#x, #y) >> 7))
     return test(text.compare(x, y), 0)
   end
   if kind(a) == "undefined" then M.use_undefined(a) end
   if kind(b) == "undefined" then M.use_undefined(b) end
   if kind(a) == kind(b) and (kind(a) == "list" or kind(a) == "tuple") then
-    tick(rt)
+    tick(rt, 1 + (math.min(#a, #b) >> 2))
     limits.enter(rt)
     local result
     for i = 1, math.min(#a, #b) do
@@ -384,7 +474,7 @@ end
 function M.length(rt, v)
   local s = M.as_string(v)
   if s then
-    scan(rt, #s)
+    read(rt, #s)
     return text.length(s)
   end
   local k = kind(v)
@@ -396,12 +486,13 @@ function M.length(rt, v)
   return nil
 end
 
---- The items of a value that is not a generator, as a table that must not be changed; nil when it has none.
+--- The items of a value other than a generator, as a table that the caller must not change; nil when the type has none.
 function M.items(rt, v)
   local s = M.as_string(v)
   if s then
-    if #s > 10 * limits.MAX_ITEMS then fail("limit", "a string of %d bytes is too long to go through its characters", #s) end
-    tick(rt, 1 + (#s >> 1))
+    if #s > 10 * limits.MAX_ITEMS then fail("limit", "a string of %d bytes is too long to iterate over", #s) end
+    walk(rt, #s)
+    charge(rt, OBJECT + #s * ITEM)
     return text.characters(s)
   end
   local k = kind(v)
@@ -410,7 +501,7 @@ function M.items(rt, v)
   if k == "view" then return v.items end
   if k == "undefined" then return {} end
   if k == "range" then
-    tick(rt, 1 + (v.n >> 2))
+    limits.table(rt, v.n)
     local items = {}
     for i = 1, v.n do items[i] = v.start + (i - 1) * v.step end
     return items
@@ -422,7 +513,7 @@ local function not_iterable(v)
   fail("type", "'%s' object is not iterable", typename(v))
 end
 
---- All items of any iterable as a table that must not be changed; a generator is used up.
+--- All items of any iterable as a table that the caller must not change; consumes a generator.
 function M.collect(rt, v)
   local items = M.items(rt, v)
   if items then return items end
@@ -431,6 +522,7 @@ function M.collect(rt, v)
   for item in v.next do
     tick(rt)
     items[#items + 1] = item
+    charge(rt, ITEM)
     if #items > limits.MAX_ITEMS then fail("limit", "more than %d items", limits.MAX_ITEMS) end
   end
   return items
@@ -438,7 +530,16 @@ end
 
 --- A function that returns the next item, or nil at the end.
 function M.iterate(rt, v)
-  if kind(v) == "iter" then return v.next end
+  local k = kind(v)
+  if k == "iter" then return v.next end
+  if k == "range" then
+    local i, n = -1, v.n
+    return function()
+      i = i + 1
+      if i < n then return v.start + i * v.step end
+      return nil
+    end
+  end
   local items = M.items(rt, v)
   if not items then not_iterable(v) end
   local i = 0
@@ -458,7 +559,6 @@ function M.contains(rt, v, item)
       fail("type", "'in <string>' requires string as left operand, not %s", typename(item))
     end
     limits.search(rt, #s, #needle)
-    scan(rt, #s)
     return s:find(needle, 1, true) ~= nil
   end
   local k = kind(v)

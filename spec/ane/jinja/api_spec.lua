@@ -95,6 +95,25 @@ describe("render", function()
     assert.are.equal("undefined", code)
   end)
 
+  it("names the item of a tracked list that a loop was at", function()
+    local vars = { messages = { { role = "user" }, { role = "tool" }, { role = "user" } } }
+    local function fault(source)
+      local text, message, code, item = render(source, vars, { track = "messages" })
+      assert.is_nil(text)
+      return message, code, item
+    end
+    local loop = "{% for m in messages %}{% if m.role == 'tool' %}"
+    local message, code, item = fault(loop .. "{{ m.content.x }}{% endif %}{% endfor %}")
+    assert.are.equal("template:1:61: messages[2]: 'dict object' has no attribute 'content'", message)
+    assert.are.same({ "undefined", "messages[2]" }, { code, item })
+    message, code, item = fault(loop .. "{{ raise_exception('no tools') }}{% endif %}{% endfor %}")
+    assert.are.same({ "no tools", "template", "messages[2]" }, { message, code, item })
+    assert.are.equal("messages[3]", (select(3, fault "{% for m in messages[1:] if m.role == 'user' %}{{ m + 1 }}{% endfor %}")))
+    local nested = "{% for m in messages %}{% for c in 'ab' %}{% if loop.last %}{{ m + c }}{% endif %}{% endfor %}{% endfor %}"
+    assert.are.equal("messages[1]", (select(3, fault(nested))))
+    assert.is_nil((select(3, fault "{% for m in messages %}{% break %}{% endfor %}{{ 1 + 'a' }}")))
+  end)
+
   it("reads the clock it is given", function()
     assert.are.equal("07 Mar 2026|14:05:09", render("{{ strftime_now('%d %b %Y|%H:%M:%S') }}", {}, { now = "2026-03-07T14:05:09" }))
     assert.are.equal("366 Sat 52", render("{{ strftime_now('%j %a %V') }}", {}, { now = "2000-12-30" }):gsub("365", "366"))

@@ -40,6 +40,12 @@ describe("json.decode", function()
     end)
   end
 
+  it("names a fault at the end of a long line, in time proportional to its length", function()
+    local line = ("a"):rep(2000000)
+    local _, message = jinja.decode('[\n "' .. line .. '"x]')
+    assert.equal("json: line 2 column 2000004 (byte 2000006): ',' or ']' expected", message)
+  end)
+
   it("has a limit of depth", function()
     assert.is_truthy(jinja.decode(("["):rep(128) .. ("]"):rep(128)))
     assert.matches("nested more than 128 levels", (select(2, jinja.decode(("["):rep(129)))))
