@@ -50,12 +50,19 @@ end
 -- Compiled templates by source; the sources belong to tokenizers, which may go.
 local compiled = setmetatable({}, { __mode = "v" })
 
+-- nil, message, code of a fault of ane.jinja. The public API has one code for the faults of a template, and `unsupported`
+-- for a part of Jinja2 that the interpreter does not have.
+local function template_fault(message, code, item)
+  if code == "template" then message = "chat template: " .. (item and item .. ": " or "") .. message end
+  return nil, message, code == "unsupported" and code or "template"
+end
+
 local function compile(source)
   local template = compiled[source]
   if template then return template end
   local message, code
   template, message, code = require("ane.jinja").compile(source, { name = "chat template" })
-  if not template then return nil, message, code end
+  if not template then return template_fault(message, code) end
   compiled[source] = template
   return template
 end
@@ -80,7 +87,9 @@ end
 -- @param tokenizer of the model
 -- @param messages list of {role =, content =, ...}
 -- @param opts see rules; add_generation_prompt = false leaves the reply's opening out
--- @return the text, the template's name; or nil, message, code (a fault of the template has line and column)
+-- @return the text, the template's name; or nil, message, code. A fault of the template has the code "template" and names line,
+-- column and, where it is known, the message: "chat template:3:14: messages[2]: ...". A message that no template can take, such
+-- as one with a function in it, has the code "invalid"
 function M.render(tokenizer, messages, opts)
   opts = opts or {}
   local source, name, code = choose(tokenizer, opts)
@@ -88,9 +97,12 @@ function M.render(tokenizer, messages, opts)
   local template, message
   template, message, code = compile(source)
   if not template then return nil, message, code end
-  local text
-  text, message, code = template:render(variables(tokenizer, messages, opts, opts.add_generation_prompt ~= false))
-  if not text then return nil, code == "template" and "chat template: " .. message or message, code end
+  local vars = variables(tokenizer, messages, opts, opts.add_generation_prompt ~= false)
+  vars, message = require("ane.jinja").from_lua(vars, "chat")
+  if not vars then return nil, message, "invalid" end
+  local text, item
+  text, message, code, item = template:render(vars, { track = "messages" })
+  if not text then return template_fault(message, code, item) end
   return text, name
 end
 

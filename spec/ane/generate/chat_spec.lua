@@ -63,6 +63,39 @@ describe("rendering", function()
   end)
 end)
 
+describe("a fault of a template", function()
+  local MESSAGES = { { role = "user", content = "Hi" }, { role = "tool" }, { role = "user", content = "Ho" } }
+  local LOOP = "{% for m in messages %}\n{{ m.content + 'x' }}{% endfor %}"
+
+  local function fault(source, messages)
+    local text, message, code = chat.render(templates { default = source }, messages or MESSAGES)
+    assert.is_nil(text)
+    return message, code
+  end
+
+  it("has one documented code, and names the message", function()
+    assert.same({ "chat template:2:14: messages[2]: 'dict object' has no attribute 'content'", "template" }, { fault(LOOP) })
+    local source = "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}{% endfor %}"
+    assert.same({ "chat template: messages[2]: no tools", "template" }, { fault(source) })
+    for _, body in ipairs {
+      "{{ a.b }}", "{{ 1 + 'a' }}", "{{ 1 // 0 }}", "{{ ''.__class__.x }}", "{{ 'a' * 10**9 }}", "{{ 1", "{% foo %}", "{{ a | nope }}",
+      "{% set a = 1 %}{% set a.b = 2 %}",
+    } do
+      local message, code = fault(body)
+      assert.equal("template", code, message)
+      assert.matches("^chat template:1:%d+: ", message)
+    end
+    assert.equal("unsupported", (select(2, fault "{% include 'x' %}")))
+  end)
+
+  it("is told from messages that no template can take", function()
+    local message, code = fault(LOOP, { MESSAGES[1], { role = "user", content = print } })
+    assert.same({ "chat.messages[2].content: a function cannot be a template value", "invalid" }, { message, code })
+    message, code = fault(LOOP, { { role = "user", content = "a\xff" } })
+    assert.same({ "chat.messages[1].content: invalid UTF-8 at byte 2", "invalid" }, { message, code })
+  end)
+end)
+
 describe("encoding", function()
   local t = templates { default = "<|x|>{{ messages[0].content }}<|x|>" }
   local X = 300
