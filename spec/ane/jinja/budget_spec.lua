@@ -70,7 +70,7 @@ local function inputs(n)
   }, ",") .. "}"))
 end
 
-local N = 2000
+local N = 1000
 local SMALL, LARGE = inputs(N), inputs(4 * N)
 
 -- Is the price of a source right? `constant`: its work does not grow with the input.
