@@ -16,6 +16,15 @@ uint32_t ane_load_u32(const void *p) {
 
 uint64_t ane_load_u64(const void *p) { return (uint64_t)ane_load_u32(p) | (uint64_t)ane_load_u32((const uint8_t *)p + 4) << 32; }
 
+void ane_store_u32(void *p, uint32_t v) {
+  for (int i = 0; i < 4; i++) ((uint8_t *)p)[i] = (uint8_t)(v >> 8 * i);
+}
+
+void ane_store_u64(void *p, uint64_t v) {
+  ane_store_u32(p, (uint32_t)v);
+  ane_store_u32((uint8_t *)p + 4, (uint32_t)(v >> 32));
+}
+
 const uint8_t *ane_read_bytes(struct ane_reader *r, uint64_t n) {
   if (r->bad || n > r->size - r->pos) {
     r->bad = true;

@@ -26,6 +26,9 @@ uint64_t ane_read_u64(struct ane_reader *r);
 uint16_t ane_load_u16(const void *p);
 uint32_t ane_load_u32(const void *p);
 uint64_t ane_load_u64(const void *p);
+/* Stores to unaligned little-endian memory. */
+void ane_store_u32(void *p, uint32_t v);
+void ane_store_u64(void *p, uint64_t v);
 
 /* Growable buffer. Zero-initialised = empty; data is freed by ane_buffer_free. */
 struct ane_buffer {

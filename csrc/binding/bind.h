@@ -59,6 +59,7 @@ void bind_vocabulary(lua_State *L);
 void bind_graph(lua_State *L);
 void bind_program(lua_State *L);
 void bind_session(lua_State *L);
+void bind_saved(lua_State *L);
 void bind_sampler(lua_State *L);
 void bind_json(lua_State *L);
 void bind_interp(lua_State *L);

@@ -17,6 +17,7 @@ EXPORT int luaopen_ane_core(lua_State *L) {
   bind_graph(L);
   bind_program(L);
   bind_session(L);
+  bind_saved(L);
   bind_sampler(L);
   bind_json(L);
   bind_interp(L);

@@ -9,6 +9,7 @@
 #include "kernels/kernels.h"
 #include "platform/platform.h"
 #include "quant/quant.h"
+#include "session/session.h"
 #include "quant/weight_schemes.h"
 
 #include <stdatomic.h>
@@ -143,22 +144,17 @@ ane_status ane_session_rewind(struct ane_session *s, int64_t length, struct ane_
 ane_status ane_session_part(struct ane_session *s, int64_t origin, struct ane_error *err);
 /* A second session with the same past. */
 ane_status ane_session_fork(struct ane_session **out, const struct ane_session *s, struct ane_error *err);
-/* Writes ids and state to a file, whole or not at all, and reads them back. Restoring needs the same program (graph, weights,
- * kv type, ISA level): ANE_STATE names what differs. A failed restore leaves the session unchanged. */
-ane_status ane_session_save(const struct ane_session *s, const char *path, struct ane_error *err);
-ane_status ane_session_restore(struct ane_session *s, const char *path, struct ane_error *err);
+/* Writes ids, state, the logits of the last token where the last run kept them, and a note to a file, whole or not at all, and
+ * reads them back. Restoring needs the same program (graph, weights, kv type, ISA level): ANE_STATE names what differs. A failed
+ * restore leaves the session unchanged. note: as ane_saved_note fills it. */
+ane_status ane_session_save(const struct ane_session *s, const char *path, const struct ane_session_note *note,
+                            struct ane_error *err);
+ane_status ane_session_restore(struct ane_session *s, const char *path, struct ane_buffer *note, struct ane_error *err);
 /* Sets the flag that ends the next run with ANE_STOPPED before it starts. That run clears it. May be called from a signal handler
  * or another thread. */
 void ane_session_stop(struct ane_session *s);
 
 /* ---- Run -----------------------------------------------------------------------------------------------------------*/
-
-typedef enum {
-  ANE_WANT_NONE,
-  ANE_WANT_LAST,   /* logits of the last token */
-  ANE_WANT_ALL,    /* logits of every token */
-  ANE_WANT_ARGMAX, /* best id and its logit for every token; no logits are kept */
-} ane_want;
 
 struct ane_run_item {
   struct ane_session *session; /* each at most once in a run */
@@ -185,7 +181,7 @@ ane_status ane_run_tapped(struct ane_program *p, const struct ane_run_item *item
 /* Names of the values that a tap sees; i from 0, NULL beyond the last. channels may be NULL. */
 const char *ane_program_value(const struct ane_program *p, int32_t i, int64_t *channels);
 
-/* Output rows of the session's last run; 0 after a rewind, a restore or ANE_WANT_NONE. */
+/* Output rows of the session's last run; 0 after a rewind or ANE_WANT_NONE, 1 after a restore that brought logits. */
 int64_t ane_session_rows(const struct ane_session *s);
 /* Logits of a row, vocab floats; NULL where there are none (ANE_WANT_ARGMAX, row out of range). Valid until the session's next
  * run, rewind or end. */

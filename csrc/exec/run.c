@@ -103,9 +103,7 @@ static void run_all(struct run *r) {
   if (p->profile) profile_next(r, -1);
 }
 
-static int64_t out_rows_of(const struct ane_run_item *i) {
-  return i->want == ANE_WANT_NONE ? 0 : i->want == ANE_WANT_LAST ? 1 : i->n;
-}
+static int64_t out_rows_of(const struct ane_run_item *i) { return ane_want_rows(i->want, i->n); }
 
 static ane_status check_item(const struct ane_program *p, const struct ane_run_item *it, struct ane_error *err) {
   const struct ane_session *s = it->session;
@@ -130,9 +128,7 @@ static ane_status check_item(const struct ane_program *p, const struct ane_run_i
   return ANE_OK;
 }
 
-/* Makes room for the rows of logits that the item keeps. */
-static ane_status make_room(struct ane_session *s, const struct ane_run_item *it, struct ane_error *err) {
-  int64_t rows = it->want == ANE_WANT_ARGMAX ? 0 : out_rows_of(it);
+ane_status session_room(struct ane_session *s, int64_t rows, struct ane_error *err) {
   if (rows <= s->room_rows) return ANE_OK;
   size_t bytes;
   if (!ane_mul_size((size_t)rows * sizeof(float), (size_t)s->program->vocab, &bytes))
@@ -159,7 +155,7 @@ static ane_status check_items(struct ane_program *p, const struct ane_run_item *
   for (int32_t i = 0; i < n; i++)
     if (atomic_exchange(&items[i].session->stop, false)) return ane_fail(err, ANE_STOPPED, "stopped");
   for (int32_t i = 0; i < n; i++) {
-    ane_status st = make_room(items[i].session, &items[i], err);
+    ane_status st = session_room(items[i].session, items[i].want == ANE_WANT_ARGMAX ? 0 : out_rows_of(&items[i]), err);
     if (st) return st;
   }
   return ANE_OK;

@@ -44,5 +44,7 @@ float *ring_at(const struct ane_session *s, int ring, int64_t pos);
 /* run.c: feeds the first `length` of the session's own ids again, from an empty state. After ANE_STOPPED the session is shorter
  * and consistent. */
 ane_status run_replay(struct ane_session *s, int64_t length, struct ane_error *err);
+/* run.c: makes room for rows of logits. Those that are there stay. */
+ane_status session_room(struct ane_session *s, int64_t rows, struct ane_error *err);
 
 #endif

@@ -8,6 +8,7 @@
 #include "formats/formats.h"
 #include "platform/platform.h"
 #include "prim/prim.h"
+#include "session/session.h"
 
 struct ane_interp;
 
@@ -122,24 +123,36 @@ int64_t ane_lm_vocab(const struct ane_lm *m);
 int64_t ane_lm_context(const struct ane_lm *m);
 int64_t ane_lm_chunk(const struct ane_lm *m);
 
-/* The calls below are those of exec/exec.h, with the same meaning. Two differences: results may depend in their last bits on
- * how tokens are cut into runs, and caches that forget (convolutions, sliding windows) are rewound by feeding again. */
-typedef enum { ANE_LM_NONE, ANE_LM_LAST, ANE_LM_ALL, ANE_LM_ARGMAX } ane_lm_want;
+/* Fingerprint of the graph, its constants (of large ones a sample) and the kernels: whether a saved state fits. */
+uint64_t ane_lm_fingerprint(const struct ane_lm *m);
 
-ane_status ane_lm_session_create(struct ane_lm_session **out, struct ane_lm *m, int64_t context, struct ane_error *err);
+/* The states of a sequence: name of the input; whether it grows by a row for each token (else it forgets: convolutions, sliding
+ * windows); its elements, fp32, when the sequence has so many tokens. i: 0 .. ane_lm_states(m) - 1. */
+int32_t ane_lm_states(const struct ane_lm *m);
+const char *ane_lm_state_name(const struct ane_lm *m, int32_t i);
+bool ane_lm_state_grows(const struct ane_lm *m, int32_t i);
+int64_t ane_lm_state_count(const struct ane_lm *m, int32_t i, int64_t length);
+
+/* One sequence: its states and the rows of its last feed. Its tokens are the caller's to keep. Results may depend in their last
+ * bits on how tokens are cut into feeds. */
+ane_status ane_lm_session_create(struct ane_lm_session **out, struct ane_lm *m, struct ane_error *err);
 void ane_lm_session_destroy(struct ane_lm_session *s); /* NULL is fine */
-ane_status ane_lm_feed(struct ane_lm_session *s, const int32_t *ids, int64_t n, ane_lm_want want, struct ane_error *err);
 int64_t ane_lm_length(const struct ane_lm_session *s);
-int64_t ane_lm_session_context(const struct ane_lm_session *s);
-const int32_t *ane_lm_ids(const struct ane_lm_session *s);
-uint64_t ane_lm_kv_bytes(const struct ane_lm_session *s);
-ane_status ane_lm_rewind(struct ane_lm_session *s, int64_t length, struct ane_error *err);
-ane_status ane_lm_fork(struct ane_lm_session **out, const struct ane_lm_session *s, struct ane_error *err);
-ane_status ane_lm_save(const struct ane_lm_session *s, const char *path, struct ane_error *err);
-ane_status ane_lm_restore(struct ane_lm_session *s, const char *path, struct ane_error *err);
-void ane_lm_stop(struct ane_lm_session *s);
+/* After a failure the session is as before, but for its rows. Errors: ANE_INVALID (n), ANE_RANGE (an id, the context), and those
+ * of ane_interp_run. */
+ane_status ane_lm_feed(struct ane_lm_session *s, const int32_t *ids, int64_t n, ane_want want, struct ane_error *err);
+/* Valid until the session changes. */
+const struct ane_dyn *ane_lm_state(const struct ane_lm_session *s, int32_t i);
+/* The states of a sequence of `length` tokens: of each what data[i] points to, or, where it is NULL, what the session has, cut to
+ * `length` where it grows. Drops the rows. A failure leaves the session as it was. Errors: ANE_RANGE (a state that grows is
+ * shorter than `length`), ANE_NOMEM. */
+ane_status ane_lm_put(struct ane_lm_session *s, int64_t length, const float *const *data, struct ane_error *err);
+/* A second session with the same states, without the rows. */
+ane_status ane_lm_copy(struct ane_lm_session **out, const struct ane_lm_session *s, struct ane_error *err);
 int64_t ane_lm_rows(const struct ane_lm_session *s);
+/* Logits of a row, ane_lm_vocab of them; NULL where there are none. Valid until the session changes. */
 const float *ane_lm_logits(const struct ane_lm_session *s, int64_t row);
+/* Best id (lowest where equal) of a row and its logit; -1 where there is no such row. */
 int32_t ane_lm_argmax(const struct ane_lm_session *s, int64_t row, float *logit);
 
 #endif

@@ -1,5 +1,5 @@
 /* A language model made of an imported graph: which input is what, and what the caches are at the beginning. */
-#include "interp/interp_lm.h"
+#include "interp/interp_internal.h"
 
 #include "base/alloc.h"
 
@@ -132,13 +132,15 @@ static ane_status first_state(struct ane_lm *m, const struct ane_lm_options *o, 
 
 /* ---- Fingerprint ---------------------------------------------------------------------------------------------------*/
 
-/* FNV-1a over what makes two graphs give different states: ops, constants' shapes and the ends of their bytes. */
+/* FNV-1a over what makes two graphs give different states: kernels, ops, constants' shapes and the ends of their bytes. */
 static void mix(uint64_t *h, const void *data, size_t n) {
   for (size_t i = 0; i < n; i++) *h = (*h ^ ((const uint8_t *)data)[i]) * 0x100000001b3u;
 }
 
 static uint64_t fingerprint(const struct ane_interp *g) {
   uint64_t h = 0xcbf29ce484222325u;
+  const int32_t isa = (int32_t)g->options.isa;
+  mix(&h, &isa, sizeof isa);
   for (int32_t i = 0; i < g->main.n_nodes; i++) {
     const struct interp_node *n = &g->main.nodes[i];
     if (!n->dead) mix(&h, &n->op, sizeof n->op), mix(&h, n->in, (size_t)n->n_in * sizeof *n->in);
@@ -209,3 +211,4 @@ struct ane_interp *ane_lm_graph(const struct ane_lm *m) {
 int64_t ane_lm_vocab(const struct ane_lm *m) { return m->vocab; }
 int64_t ane_lm_context(const struct ane_lm *m) { return m->context; }
 int64_t ane_lm_chunk(const struct ane_lm *m) { return m->chunk; }
+uint64_t ane_lm_fingerprint(const struct ane_lm *m) { return m->fingerprint; }

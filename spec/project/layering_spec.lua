@@ -4,12 +4,12 @@ local tree = require "support.tree"
 -- What each folder of csrc/ may include besides itself. `base` is open to all and shows a header per structure. Of the others
 -- only X/X.h and lists (.def) are seen from outside.
 local C = {
-  base = "", platform = "", tensor = "platform", text = "", sampling = "", vocabulary = "text formats",
+  base = "", platform = "", session = "platform", tensor = "platform", text = "", sampling = "", vocabulary = "text formats",
   formats = "platform tensor", quant = "platform tensor", graph = "tensor", passes = "tensor quant graph",
-  mil = "tensor quant formats graph passes", kernels = "platform tensor quant", exec = "platform tensor quant graph kernels",
-  prim = "platform tensor quant kernels", interp = "platform tensor formats prim kernels",
+  mil = "tensor quant formats graph passes", kernels = "platform tensor quant", exec = "platform session tensor quant graph kernels",
+  prim = "platform tensor quant kernels", interp = "platform session tensor formats prim kernels",
   coreml = "platform tensor",
-  binding = "platform tensor text sampling formats vocabulary quant graph passes mil kernels exec prim interp coreml",
+  binding = "platform session tensor text sampling formats vocabulary quant graph passes mil kernels exec prim interp coreml",
 }
 
 -- Seen from outside besides X/X.h: functions small enough to be inline, and parts that few who use the folder need.
@@ -44,8 +44,8 @@ local LUA = {
   ["models"] = "recipe",
   ["generate"] = "core util jinja",
   ["quantise"] = "core util model recipe tokenizer",
-  ["coreml"] = "core util model recipe tokenizer",
-  ["onnx"] = "core util model recipe tokenizer",
+  ["coreml"] = "core util generate model recipe tokenizer",
+  ["onnx"] = "core util generate model recipe tokenizer",
   ["classify"] = "core util model",
   ["model"] = "core util generate recipe tokenizer quantise coreml onnx classify",
   ["evaluate"] = "core util model recipe",

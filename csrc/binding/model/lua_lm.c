@@ -1,6 +1,7 @@
-/* core.graph_program(source, options): a language model that runs its imported graph. Programs and sessions have the
- * methods of core.program and of its sessions. */
+/* core.graph_program(source, options): a language model that runs its imported graph, and the states and rows of its sequences.
+ */
 #include "binding/model/bind_interp.h"
+#include "binding/model/bind_saved.h"
 #include "binding/tensor/bind_tensor.h"
 
 #include "base/alloc.h"
@@ -169,13 +170,6 @@ static int program_max_chunk(lua_State *L) { return lua_pushinteger(L, ane_lm_ch
 static int program_context(lua_State *L) { return lua_pushinteger(L, ane_lm_context(check_program(L, 1)->lm)), 1; }
 static int program_vocab(lua_State *L) { return lua_pushinteger(L, ane_lm_vocab(check_program(L, 1)->lm)), 1; }
 
-/* exact() -> false: results may depend on how tokens are cut into runs */
-static int program_exact(lua_State *L) {
-  check_program(L, 1);
-  lua_pushboolean(L, 0);
-  return 1;
-}
-
 static int program_dump(lua_State *L) {
   struct ane_buffer text = {0};
   bool ok = ane_interp_print(ane_lm_graph(check_program(L, 1)->lm), &text);
@@ -184,16 +178,36 @@ static int program_dump(lua_State *L) {
   return ok ? 1 : luaL_error(L, "no memory to print the program");
 }
 
-/* session{context=} -> session; or nil, message, code. Caches are float32 whatever kv asks for. */
+/* states() -> list of {name, grows (by a row for each token; else it forgets), count (elements after one token)} */
+static int program_states(lua_State *L) {
+  const struct ane_lm *m = check_program(L, 1)->lm;
+  lua_createtable(L, ane_lm_states(m), 0);
+  for (int32_t i = 0; i < ane_lm_states(m); i++) {
+    lua_createtable(L, 0, 3);
+    lua_pushstring(L, ane_lm_state_name(m, i));
+    lua_setfield(L, -2, "name");
+    lua_pushboolean(L, ane_lm_state_grows(m, i));
+    lua_setfield(L, -2, "grows");
+    lua_pushinteger(L, ane_lm_state_count(m, i, 1));
+    lua_setfield(L, -2, "count");
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 1;
+}
+
+/* fingerprint() -> integer: whether a saved state fits */
+static int program_fingerprint(lua_State *L) {
+  return lua_pushinteger(L, (lua_Integer)ane_lm_fingerprint(check_program(L, 1)->lm)), 1;
+}
+
+/* session() -> session: feed, rows, logits, argmax, length, and its states by get, put and copy; or nil, message, code */
 static int program_session(lua_State *L) {
   struct box *b = check_program(L, 1);
   struct ane_error err;
-  luaL_checktype(L, 2, LUA_TTABLE);
-  lua_Integer context = int_field(L, 2, "context", ane_lm_context(b->lm), 1, INT32_MAX);
   struct lua_session *ud = bind_new(L, SESSION_CLASS, sizeof *ud, 0);
   ud->box = b;
   b->refs++;
-  if (ane_lm_session_create(&ud->session, b->lm, context, &err)) return bind_fail(L, &err);
+  if (ane_lm_session_create(&ud->session, b->lm, &err)) return bind_fail(L, &err);
   return 1;
 }
 
@@ -215,16 +229,14 @@ static int session_close(lua_State *L) {
   return 0;
 }
 
-/* feed(ids [, want [, until]]) -> true; or nil, message, code. `until` has no meaning here. */
+/* feed(ids [, want]) -> true; or nil, message, code */
 static int session_feed(lua_State *L) {
-  static const char *const wants[] = {"none", "last", "all", "argmax", NULL};
-  static const ane_lm_want want[] = {ANE_LM_NONE, ANE_LM_LAST, ANE_LM_ALL, ANE_LM_ARGMAX};
   struct lua_session *ud = check_session(L, 1);
-  ane_lm_want w = want[luaL_checkoption(L, 3, "last", wants)];
+  ane_want want = bind_want(L, 3);
   size_t n;
   struct ane_error err;
   const int32_t *ids = bind_ids(L, 2, &n);
-  return bind_done(L, ane_lm_feed(ud->session, ids, (int64_t)n, w, &err), &err);
+  return bind_done(L, ane_lm_feed(ud->session, ids, (int64_t)n, want, &err), &err);
 }
 
 static int session_logits(lua_State *L) {
@@ -248,74 +260,71 @@ static int session_argmax(lua_State *L) {
 
 static int session_rows(lua_State *L) { return lua_pushinteger(L, ane_lm_rows(check_session(L, 1)->session)), 1; }
 static int session_length(lua_State *L) { return lua_pushinteger(L, ane_lm_length(check_session(L, 1)->session)), 1; }
-static int session_context(lua_State *L) { return lua_pushinteger(L, ane_lm_session_context(check_session(L, 1)->session)), 1; }
-static int session_kv_bytes(lua_State *L) {
-  return lua_pushinteger(L, (lua_Integer)ane_lm_kv_bytes(check_session(L, 1)->session)), 1;
-}
-static int session_replayed(lua_State *L) {
-  check_session(L, 1);
-  return lua_pushinteger(L, 0), 1;
-}
-
-static int session_ids(lua_State *L) {
-  const struct ane_lm_session *s = check_session(L, 1)->session;
-  bind_push_ids(L, ane_lm_ids(s), ane_lm_length(s));
+/* get(i) -> tensor [elements], a copy of state i (from 1) */
+static int session_get(lua_State *L) {
+  const struct lua_session *ud = check_session(L, 1);
+  const struct ane_dyn *t = ane_lm_state(ud->session, (int32_t)bind_integer(L, 2, 1, ane_lm_states(ud->box->lm)) - 1);
+  struct ane_shape shape = {1, {t->count}};
+  float *data = bind_tensor_new(L, &shape);
+  if (t->count) memcpy(data, t->data, (size_t)ane_dyn_bytes(t));
   return 1;
 }
 
-static int session_rewind(lua_State *L) {
+/* put(length [, tensors]) -> true; or nil, message, code. tensors: number of a state -> its elements; see ane_lm_put. */
+static int session_put(lua_State *L) {
   struct lua_session *ud = check_session(L, 1);
+  struct ane_lm *m = ud->box->lm;
+  int64_t length = bind_integer(L, 2, 0, ane_lm_context(m));
   struct ane_error err;
-  return bind_done(L, ane_lm_rewind(ud->session, luaL_checkinteger(L, 2), &err), &err);
+  const float **data = lua_newuserdatauv(L, (size_t)(ane_lm_states(m) + 1) * sizeof *data, 0);
+  for (int32_t i = 0; i < ane_lm_states(m); i++) {
+    data[i] = NULL;
+    if (lua_isnoneornil(L, 3) || lua_geti(L, 3, i + 1) == LUA_TNIL) continue;
+    const struct bind_tensor *t = bind_check_tensor(L, -1);
+    if ((int64_t)t->count != ane_lm_state_count(m, i, length))
+      return luaL_error(L, "state %s has %I elements, wanted %I", ane_lm_state_name(m, i), (LUAI_UACINT)t->count,
+                        (LUAI_UACINT)ane_lm_state_count(m, i, length));
+    data[i] = t->data; /* the table keeps it */
+    lua_pop(L, 1);
+  }
+  return bind_done(L, ane_lm_put(ud->session, length, data, &err), &err);
 }
 
-static int session_save(lua_State *L) {
-  const struct lua_session *ud = check_session(L, 1);
-  struct ane_error err;
-  return bind_done(L, ane_lm_save(ud->session, luaL_checkstring(L, 2), &err), &err);
-}
-
-static int session_restore(lua_State *L) {
-  struct lua_session *ud = check_session(L, 1);
-  struct ane_error err;
-  return bind_done(L, ane_lm_restore(ud->session, luaL_checkstring(L, 2), &err), &err);
-}
-
-static int session_fork(lua_State *L) {
+/* copy() -> a second session with the same states; or nil, message, code */
+static int session_copy(lua_State *L) {
   struct lua_session *from = check_session(L, 1), *ud = bind_new(L, SESSION_CLASS, sizeof *ud, 0);
   struct ane_error err;
   ud->box = from->box;
   from->box->refs++;
-  if (ane_lm_fork(&ud->session, from->session, &err)) return bind_fail(L, &err);
+  if (ane_lm_copy(&ud->session, from->session, &err)) return bind_fail(L, &err);
   return 1;
-}
-
-static int session_stop(lua_State *L) {
-  ane_lm_stop(check_session(L, 1)->session);
-  return 0;
 }
 
 static int session_tostring(lua_State *L) {
   const struct lua_session *ud = luaL_checkudata(L, 1, SESSION_CLASS);
   if (!ud->session) return lua_pushliteral(L, "session (closed)"), 1;
-  lua_pushfstring(L, "session (%I of %I positions)", (LUAI_UACINT)ane_lm_length(ud->session),
-                  (LUAI_UACINT)ane_lm_session_context(ud->session));
+  lua_pushfstring(L, "session (%I positions)", (LUAI_UACINT)ane_lm_length(ud->session));
   return 1;
 }
 
 void bind_lm(lua_State *L) {
-  static const luaL_Reg program[] = {{"session", program_session},     {"info", program_info},
-                                     {"max_chunk", program_max_chunk}, {"context", program_context},
-                                     {"vocab", program_vocab},         {"n_ids", program_vocab},
-                                     {"exact", program_exact},         {"dump", program_dump},
-                                     {"close", program_close},         {NULL, NULL}};
+  static const luaL_Reg program[] = {{"session", program_session},
+                                     {"states", program_states},
+                                     {"fingerprint", program_fingerprint},
+                                     {"info", program_info},
+                                     {"max_chunk", program_max_chunk},
+                                     {"context", program_context},
+                                     {"vocab", program_vocab},
+                                     {"dump", program_dump},
+                                     {"close", program_close},
+                                     {NULL, NULL}};
   static const luaL_Reg program_meta[] = {
       {"__gc", program_close}, {"__close", program_close}, {"__tostring", program_tostring}, {NULL, NULL}};
-  static const luaL_Reg session[] = {
-      {"feed", session_feed},         {"logits", session_logits},   {"argmax", session_argmax}, {"rows", session_rows},
-      {"length", session_length},     {"context", session_context}, {"ids", session_ids},       {"kv_bytes", session_kv_bytes},
-      {"replayed", session_replayed}, {"rewind", session_rewind},   {"save", session_save},     {"restore", session_restore},
-      {"fork", session_fork},         {"stop", session_stop},       {"close", session_close},   {NULL, NULL}};
+  static const luaL_Reg session[] = {{"feed", session_feed},     {"logits", session_logits},
+                                     {"argmax", session_argmax}, {"rows", session_rows},
+                                     {"length", session_length}, {"get", session_get},
+                                     {"put", session_put},       {"copy", session_copy},
+                                     {"close", session_close},   {NULL, NULL}};
   static const luaL_Reg session_meta[] = {
       {"__gc", session_close}, {"__close", session_close}, {"__tostring", session_tostring}, {NULL, NULL}};
   bind_class(L, PROGRAM_CLASS, program, program_meta);

@@ -1,5 +1,6 @@
 /* core.program(graph, options): the graph planned for this CPU. */
 #include "binding/model/bind_model.h"
+#include "binding/model/bind_saved.h"
 
 #include "base/alloc.h"
 #include "base/bytes.h"
@@ -365,11 +366,9 @@ static int meth_session(lua_State *L) {
 /* run(items [, want]) -> true; or nil, message, code. items: list of {session, ids}, all fed in one run: weights are read
  * once for all. The ids of all together are at most max_chunk(). want as in session:feed, default "last" */
 static int meth_run(lua_State *L) {
-  static const char *const wants[] = {"none", "last", "all", "argmax", NULL};
-  static const ane_want want[] = {ANE_WANT_NONE, ANE_WANT_LAST, ANE_WANT_ALL, ANE_WANT_ARGMAX};
   struct bind_program_box *box = check_program(L, 1), *other;
   luaL_checktype(L, 2, LUA_TTABLE);
-  ane_want wanted = want[luaL_checkoption(L, 3, "last", wants)];
+  ane_want wanted = bind_want(L, 3);
   lua_Unsigned n = lua_rawlen(L, 2);
   struct ane_error err;
   luaL_argcheck(L, n >= 1 && n <= 4096, 2, "1 .. 4096 items wanted");

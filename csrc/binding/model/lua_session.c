@@ -2,6 +2,7 @@
 #include "binding/model/bind_model.h"
 
 #include "base/alloc.h"
+#include "binding/model/bind_saved.h"
 #include "binding/tensor/bind_tensor.h"
 
 #include <string.h>
@@ -51,10 +52,8 @@ static int meth_close(lua_State *L) {
 /* feed(ids [, want [, until]]) -> true; or nil, message, code. want: none, last (default), all, argmax. until: the length
  * of the session when all pieces of one feed are in (default: after this one); see ane_run_item */
 static int meth_feed(lua_State *L) {
-  static const char *const wants[] = {"none", "last", "all", "argmax", NULL};
-  static const ane_want want[] = {ANE_WANT_NONE, ANE_WANT_LAST, ANE_WANT_ALL, ANE_WANT_ARGMAX};
   struct lua_session *ud = check_session(L, 1);
-  struct ane_run_item item = {.session = ud->session, .want = want[luaL_checkoption(L, 3, "last", wants)]};
+  struct ane_run_item item = {.session = ud->session, .want = bind_want(L, 3)};
   size_t n;
   struct ane_error err;
   item.until = bind_opt_integer(L, 4, 0, 0, INT32_MAX);
@@ -253,16 +252,25 @@ static int meth_part(lua_State *L) {
   return bind_done(L, ane_session_part(ud->session, luaL_checkinteger(L, 2), &err), &err);
 }
 
+/* save(path [, note]) -> true; or nil, message, code */
 static int meth_save(lua_State *L) {
   struct lua_session *ud = check_session(L, 1);
+  struct ane_session_note note = {0};
   struct ane_error err;
-  return bind_done(L, ane_session_save(ud->session, luaL_checkstring(L, 2), &err), &err);
+  note.text = luaL_optlstring(L, 3, NULL, &note.bytes);
+  return bind_done(L, ane_session_save(ud->session, luaL_checkstring(L, 2), &note, &err), &err);
 }
 
+/* restore(path) -> true, note (nil: none was saved); or nil, message, code */
 static int meth_restore(lua_State *L) {
   struct lua_session *ud = check_session(L, 1);
+  struct ane_buffer *note = bind_buffer(L);
   struct ane_error err;
-  return bind_done(L, ane_session_restore(ud->session, luaL_checkstring(L, 2), &err), &err);
+  if (ane_session_restore(ud->session, luaL_checkstring(L, 2), note, &err)) return bind_fail(L, &err);
+  lua_pushboolean(L, 1);
+  if (!note->data) return 1;
+  lua_pushlstring(L, (const char *)note->data, note->size);
+  return 2;
 }
 
 static int meth_fork(lua_State *L) {

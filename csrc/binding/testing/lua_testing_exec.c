@@ -1,19 +1,18 @@
 /* core.testing: runs over several sessions, and activation memory that holds nothing useful. */
 #include "binding/model/bind_model.h"
+#include "binding/model/bind_saved.h"
 
 enum { MAX_ITEMS = 16 };
 
 /* The item {session, ids [, want]} on top of the stack. Its ids stay on the stack, below nothing that is popped. */
 static void check_run_item(lua_State *L, struct ane_run_item *item, struct bind_program_box **box) {
-  static const char *const wants[] = {"none", "last", "all", "argmax", NULL};
-  static const ane_want want[] = {ANE_WANT_NONE, ANE_WANT_LAST, ANE_WANT_ALL, ANE_WANT_ARGMAX};
   int at = lua_gettop(L);
   size_t n;
   *item = (struct ane_run_item){0};
   lua_rawgeti(L, at, 1);
   item->session = bind_check_session(L, -1, box);
   lua_rawgeti(L, at, 3);
-  item->want = want[luaL_checkoption(L, -1, "last", wants)];
+  item->want = bind_want(L, -1);
   lua_rawgeti(L, at, 2);
   item->ids = bind_ids(L, lua_gettop(L), &n);
   item->n = (int64_t)n;

@@ -173,9 +173,9 @@ end
 function Session:restore(path)
   local core = opened(self)
   schema.argument({ type = "string" }, path, "restore: path", 2)
-  local ok, message, code = core:restore(path)
-  if ok then self._rows = nil end
-  return ok, message, code
+  local ok, note, code = core:restore(path, self.context)
+  if ok then self._rows, self._best_only = nil, nil end
+  return ok, note, code
 end
 
 --- A second session with the same past (without the logits of the last feed).

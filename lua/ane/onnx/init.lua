@@ -217,6 +217,7 @@ local function by_graph(source, path, opts, cfg, roles)
     context = context, chunk = chunk_of(roles),
   })
   if not program then refuse(code, "%s", message) end
+  program = require("ane.onnx.session").program(program)
   opts.kv, opts.activations = "fp32", "fp32" -- what this engine has, whatever was asked for: info tells
   return {
     program = program, source = source, config = cfg, tokenizer = tokenizer, tokenizer_error = tokenizer_error,

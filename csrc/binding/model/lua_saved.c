@@ -1,0 +1,113 @@
+/* core.save_session, core.load_session: files of saved sessions, for engines whose sessions are Lua. */
+#include "binding/model/bind_saved.h"
+#include "binding/tensor/bind_tensor.h"
+
+#include <string.h>
+
+#define BUFFER_CLASS "ane.buffer"
+#define SAVED_CLASS "ane.saved"
+
+ane_want bind_want(lua_State *L, int arg) {
+  static const char *const names[] = {"none", "last", "all", "argmax", NULL};
+  static const ane_want wants[] = {ANE_WANT_NONE, ANE_WANT_LAST, ANE_WANT_ALL, ANE_WANT_ARGMAX};
+  return wants[luaL_checkoption(L, arg, "last", names)];
+}
+
+struct ane_buffer *bind_buffer(lua_State *L) {
+  return bind_new(L, BUFFER_CLASS, sizeof(struct ane_buffer), 0);
+}
+
+static int buffer_gc(lua_State *L) {
+  ane_buffer_free(luaL_checkudata(L, 1, BUFFER_CLASS));
+  return 0;
+}
+
+static int saved_gc(lua_State *L) {
+  ane_saved_close(luaL_checkudata(L, 1, SAVED_CLASS));
+  return 0;
+}
+
+static struct ane_saved_key check_key(lua_State *L, int arg) {
+  return (struct ane_saved_key){luaL_checkstring(L, arg), (uint64_t)luaL_checkinteger(L, arg + 1)};
+}
+
+/* What the chunk on top of the stack holds: a text, a tensor's fp32, or the list of ids that bind_ids makes of it. */
+static const void *chunk_bytes(lua_State *L, size_t *bytes) {
+  const struct bind_tensor *t = luaL_testudata(L, -1, BIND_TENSOR);
+  if (t) return *bytes = (size_t)t->count * sizeof(float), t->data;
+  if (lua_type(L, -1) == LUA_TSTRING) return lua_tolstring(L, -1, bytes);
+  size_t n;
+  const int32_t *ids = bind_ids(L, lua_gettop(L), &n);
+  *bytes = n * sizeof *ids;
+  return ids;
+}
+
+/* A chunk, ready to be written. */
+struct chunk {
+  const char *name;
+  const void *data;
+  size_t bytes;
+};
+
+/* save_session(path, engine, model, chunks) -> true; or nil, message, code. model: the fingerprint. chunks: list of {name, text,
+ * tensor or ids}. */
+static int save_session(lua_State *L) {
+  const char *path = luaL_checkstring(L, 1);
+  struct ane_saved_key key = check_key(L, 2);
+  struct ane_saved_writer w;
+  struct ane_error err;
+  luaL_checktype(L, 4, LUA_TTABLE);
+  size_t n = (size_t)lua_rawlen(L, 4);
+  luaL_argcheck(L, n <= 100000, 4, "too many chunks");
+  struct chunk *list = lua_newuserdatauv(L, (n + 1) * sizeof *list, 0);
+  for (size_t i = 0; i < n;
+       i++) { /* all that may raise comes before the file is open; names, texts and tensors stay in the table */
+    luaL_argcheck(L, lua_rawgeti(L, 4, (lua_Integer)i + 1) == LUA_TTABLE, 4, "each chunk is a list {name, data}");
+    luaL_checkstack(L, 4, "chunks");
+    luaL_argcheck(L, lua_rawgeti(L, -1, 1) == LUA_TSTRING, 4, "each chunk has a name");
+    list[i].name = lua_tostring(L, -1);
+    lua_rawgeti(L, -2, 2);
+    bool ids = lua_type(L, -1) == LUA_TTABLE;
+    list[i].data = chunk_bytes(L, &list[i].bytes);
+    if (ids) lua_rotate(L, -4, 1); /* the ids' memory stays on the stack */
+    lua_pop(L, 3);
+  }
+  ane_saved_create(&w, path, &key, &err);
+  for (size_t i = 0; i < n; i++) {
+    ane_saved_chunk(&w, list[i].name, list[i].bytes);
+    ane_saved_write(&w, list[i].data, list[i].bytes);
+  }
+  return bind_done(L, ane_saved_commit(&w), &err);
+}
+
+/* load_session(path, engine, model, n_ids, context) -> ids, table of chunks (name -> bytes); or nil, message, code. Refuses what
+ * ane_saved_open and ane_saved_ids refuse. */
+static int load_session(lua_State *L) {
+  const char *path = luaL_checkstring(L, 1);
+  struct ane_saved_key key = check_key(L, 2);
+  int64_t n_ids = luaL_checkinteger(L, 4), context = luaL_checkinteger(L, 5), length;
+  const uint8_t *ids;
+  struct ane_error err;
+  struct ane_saved *s = bind_new(L, SAVED_CLASS, sizeof *s, 0);
+  if (ane_saved_open(s, path, &key, &err) || ane_saved_ids(s, n_ids, context, &ids, &length, &err)) return bind_fail(L, &err);
+  lua_createtable(L, (int)length, 0);
+  for (int64_t i = 0; i < length; i++) lua_pushinteger(L, ane_load_u32(ids + 4 * i)), lua_rawseti(L, -2, i + 1);
+  lua_newtable(L);
+  struct ane_saved_part part;
+  for (size_t at = 0; ane_saved_next(s, &at, &part);) {
+    lua_pushlstring(L, part.name, part.name_bytes);
+    lua_pushlstring(L, (const char *)part.data, (size_t)part.bytes);
+    lua_rawset(L, -3);
+  }
+  ane_saved_close(s);
+  return 2;
+}
+
+void bind_saved(lua_State *L) {
+  static const luaL_Reg none[] = {{NULL, NULL}}, buffer_meta[] = {{"__gc", buffer_gc}, {NULL, NULL}},
+                        saved_meta[] = {{"__gc", saved_gc}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"save_session", save_session}, {"load_session", load_session}, {NULL, NULL}};
+  bind_class(L, BUFFER_CLASS, none, buffer_meta);
+  bind_class(L, SAVED_CLASS, none, saved_meta);
+  luaL_setfuncs(L, functions, 0);
+}
