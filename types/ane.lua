@@ -4,6 +4,7 @@
 ---@class ane.lib
 ---@field _VERSION string
 ---@field null lightuserdata JSON null, where a value is needed for it
+---@field grammar ane.grammar_lib grammars for constrained replies
 local ane = {}
 
 ---@alias ane.kv "fp16"|"fp32"|"int8"
@@ -32,6 +33,21 @@ local ane = {}
 ---@field isa? string caps the kernels; default: ANE_ISA of the environment, else the best of the machine
 ---@field soft_experts? boolean true: all experts of a mixture run, with masked weights; default: the chosen ones
 ---@field progress? ane.progress|boolean true: a bar where standard error is a terminal
+
+---@class ane.grammar_options
+---@field strict? boolean false: unknown annotations, such as a format's name, are passed over; default: they are errors
+---@field blanks? integer most blanks wherever JSON allows them; default: one space behind commas and colons, or none
+
+---@class ane.grammar
+---@field kind string
+---@field matches fun(self: ane.grammar, text: string): boolean?, string?, ane.code? whether a whole text fulfils the grammar
+
+---@class ane.grammar_lib
+---@field json_schema fun(schema: string|table|boolean, opts?: ane.grammar_options): ane.grammar?, string?, ane.code? JSON that fulfils a JSON Schema
+---@field json fun(opts?: { blanks?: integer }): ane.grammar?, string?, ane.code? any JSON text
+---@field regex fun(pattern: string): ane.grammar?, string?, ane.code? texts that an ECMA-262 pattern matches from end to end
+---@field choice fun(list: string[]): ane.grammar?, string?, ane.code? one of the strings
+---@field is fun(value: any): boolean
 
 --- Loads a model.
 ---@param path string a GGUF file, or the first of a split one; a folder with safetensors and config.json; an ONNX file or bundle

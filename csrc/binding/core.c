@@ -14,6 +14,7 @@ EXPORT int luaopen_ane_core(lua_State *L) {
   bind_gguf(L);
   bind_tokenizer(L);
   bind_vocabulary(L);
+  bind_grammar(L);
   bind_graph(L);
   bind_program(L);
   bind_session(L);

@@ -12,6 +12,9 @@ M._VERSION = "0.1.0"
 --- JSON null, where a value is needed for it.
 M.null = core.null
 
+--- Grammars for constrained replies: json_schema, json, regex, choice. See ane.grammar.
+M.grammar = setmetatable({}, { __index = function(_, name) return require("ane.grammar")[name] end })
+
 --- Loads a model.
 -- @param path a file (GGUF), or a folder with safetensors and config.json
 -- @param opts context, threads, weights, activations, kv, recipe, isa, progress: see ane.model

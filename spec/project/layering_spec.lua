@@ -4,12 +4,12 @@ local tree = require "support.tree"
 -- What each folder of csrc/ may include besides itself. `base` is open to all and shows a header per structure. Of the others
 -- only X/X.h and lists (.def) are seen from outside.
 local C = {
-  base = "", platform = "", session = "platform", tensor = "platform", text = "", sampling = "", vocabulary = "text formats",
+  base = "", platform = "", session = "platform", tensor = "platform", text = "", sampling = "", grammar = "", vocabulary = "text formats",
   formats = "platform tensor", quant = "platform tensor", graph = "tensor", passes = "tensor quant graph",
   mil = "tensor quant formats graph passes", kernels = "platform tensor quant", exec = "platform session tensor quant graph kernels",
   prim = "platform tensor quant kernels", interp = "platform session tensor formats prim kernels",
   coreml = "platform tensor",
-  binding = "platform session tensor text sampling formats vocabulary quant graph passes mil kernels exec prim interp coreml",
+  binding = "platform session tensor text sampling grammar formats vocabulary quant graph passes mil kernels exec prim interp coreml",
 }
 
 -- Seen from outside besides X/X.h: functions small enough to be inline, and parts that few who use the folder need.
@@ -21,7 +21,7 @@ local INNER = {
   ["formats/proto"] = "", -- headers are made from .proto files
   ["formats/onnx"] = "formats/proto", ["formats/mil"] = "formats/proto", ["formats/mlpackage"] = "formats/mil",
   ["binding/tensor"] = "", ["binding/formats"] = "binding/tensor", ["binding/text"] = "binding/formats",
-  ["binding/model"] = "binding/tensor binding/formats",
+  ["binding/model"] = "binding/tensor binding/formats", ["binding/grammar"] = "binding/tensor binding/text",
   ["binding/coreml"] = "binding/tensor binding/formats binding/model", ["binding/testing"] = "binding/tensor binding/model",
   ["kernels/vec"] = "", ["kernels/ref"] = "kernels/vec", ["kernels/x86"] = "kernels/vec", ["kernels/arm"] = "kernels/vec",
 }
@@ -42,6 +42,7 @@ local LUA = {
   ["tokenizer"] = "core util",
   ["recipe"] = "core util",
   ["models"] = "recipe",
+  ["grammar"] = "core util",
   ["generate"] = "core util jinja",
   ["quantise"] = "core util model recipe tokenizer",
   ["coreml"] = "core util generate model recipe tokenizer",
@@ -49,8 +50,8 @@ local LUA = {
   ["classify"] = "core util model",
   ["model"] = "core util generate recipe tokenizer quantise coreml onnx classify",
   ["evaluate"] = "core util model recipe",
-  ["ane"] = "core util model generate coreml evaluate",
-  ["cli"] = "core util jinja tokenizer model quantise coreml classify evaluate ane argparse readline",
+  ["ane"] = "core util model generate coreml evaluate grammar",
+  ["cli"] = "core util jinja tokenizer grammar model quantise coreml classify evaluate ane argparse readline",
   ["examples"] = "ane recipe",
 }
 

@@ -11,4 +11,7 @@ void bind_close_vocabulary(lua_State *L, int arg);
  * as both stay as they are. Raises where the table is not as lua_vocabulary.c says. Errors: ANE_FORMAT, ANE_NOMEM. */
 ane_status bind_describe(lua_State *L, int arg, int table, struct ane_tokenizer_desc *desc, struct ane_error *err);
 
+/* The tokenizer at `arg` (lua_tokenizer.c); raises where it is none or closed. */
+const struct ane_tokenizer *bind_check_tokenizer(lua_State *L, int arg);
+
 #endif

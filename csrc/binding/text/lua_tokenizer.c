@@ -53,6 +53,8 @@ static struct lua_tokenizer *check_tokenizer(lua_State *L, int arg) {
   return ud;
 }
 
+const struct ane_tokenizer *bind_check_tokenizer(lua_State *L, int arg) { return check_tokenizer(L, arg)->t; }
+
 /* {default = text, name = text, ...}: tokenizer.chat_template and tokenizer.chat_template.NAME */
 static void push_templates(lua_State *L, const struct ane_source *s) {
   static const char key[] = "tokenizer.chat_template";

@@ -1,0 +1,280 @@
+/* Classes "ane.grammar.core", "ane.matcher" and "ane.token_tree" over csrc/grammar. lua/ane/grammar.lua is what programs see. */
+#include "binding/text/bind_vocabulary.h"
+#include "binding/tensor/bind_tensor.h"
+#include "grammar/grammar.h"
+#include "base/alloc.h"
+
+#include <math.h>
+#include <string.h>
+
+#define GRAMMAR "ane.grammar.core"
+#define MATCHER "ane.matcher"
+#define TREE "ane.token_tree"
+
+struct lua_grammar {
+  struct ane_grammar *g;
+};
+
+/* Uservalue 1: the grammar. */
+struct lua_matcher {
+  struct ane_matcher *m;
+  uint32_t *mask; /* [words] of the tree used last */
+  uint32_t words;
+};
+
+struct lua_tree {
+  struct ane_token_tree *t;
+};
+
+/* ---- Grammars ----------------------------------------------------------------------------------------------------*/
+
+static int grammar_close(lua_State *L) {
+  struct lua_grammar *ud = luaL_checkudata(L, 1, GRAMMAR);
+  ane_grammar_destroy(ud->g);
+  ud->g = NULL;
+  return 0;
+}
+
+static bool flag(lua_State *L, int table, const char *name) {
+  if (!lua_istable(L, table)) return false;
+  lua_getfield(L, table, name);
+  bool on = lua_toboolean(L, -1);
+  lua_pop(L, 1);
+  return on;
+}
+
+/* The strings of the list at `arg` in memory of Lua's, which is pushed; they are good for as long as the list is as it is. */
+static struct ane_bytes *check_texts(lua_State *L, int arg, size_t *n) {
+  luaL_checktype(L, arg, LUA_TTABLE);
+  *n = (size_t)ANE_MIN(luaL_len(L, arg), (lua_Integer)INT32_MAX);
+  struct ane_bytes *list = lua_newuserdatauv(L, (*n + 1) * sizeof *list, 0);
+  for (size_t i = 0; i < *n; i++) {
+    lua_rawgeti(L, arg, (lua_Integer)i + 1);
+    if (lua_type(L, -1) != LUA_TSTRING) luaL_error(L, "entry %d must be a string, is a %s", (int)i + 1, luaL_typename(L, -1));
+    list[i].data = lua_tolstring(L, -1, &list[i].len);
+    lua_pop(L, 1);
+  }
+  return list;
+}
+
+static struct ane_json_options json_options(lua_State *L, int table) {
+  struct ane_json_options how = {.lenient = flag(L, table, "lenient"), .max_blanks = 1};
+  if (lua_istable(L, table) && lua_getfield(L, table, "blanks") != LUA_TNIL) {
+    how.free_blanks = true;
+    how.max_blanks = (uint32_t)bind_integer(L, -1, 0, 1000);
+  }
+  return how;
+}
+
+/* core.grammar("json_schema", text, {lenient=, blanks=}), core.grammar("regex", pattern), core.grammar("choice", list of strings)
+ * -> grammar; or nil, message, code. blanks: at most so many wherever JSON allows them; without: a space behind , and : at most */
+static int grammar_make(lua_State *L) {
+  static const char *const kinds[] = {"json_schema", "regex", "choice", NULL};
+  int kind = luaL_checkoption(L, 1, NULL, kinds);
+  size_t len = 0, n = 0;
+  const char *text = kind == 2 ? NULL : luaL_checklstring(L, 2, &len);
+  const struct ane_bytes *texts = kind == 2 ? check_texts(L, 2, &n) : NULL;
+  struct ane_json_options how = json_options(L, 3);
+  struct lua_grammar *ud = bind_new(L, GRAMMAR, sizeof *ud, 0);
+  struct ane_error err;
+  ane_status st = kind == 0   ? ane_grammar_json_schema(&ud->g, text, len, &how, &err)
+                  : kind == 1 ? ane_grammar_regex(&ud->g, text, len, &err)
+                              : ane_grammar_choice(&ud->g, texts, n, &err);
+  return st ? bind_fail(L, &err) : 1;
+}
+
+/* grammar:matcher() -> matcher; or nil, message, code */
+static int grammar_matcher(lua_State *L) {
+  struct lua_grammar *g = luaL_checkudata(L, 1, GRAMMAR);
+  if (!g->g) return luaL_error(L, "grammar is closed");
+  struct lua_matcher *ud = bind_new(L, MATCHER, sizeof *ud, 1);
+  struct ane_error err;
+  lua_pushvalue(L, 1);
+  lua_setiuservalue(L, -2, 1);
+  return ane_matcher_make(&ud->m, g->g, &err) ? bind_fail(L, &err) : 1;
+}
+
+/* ---- Vocabularies ------------------------------------------------------------------------------------------------*/
+
+static int tree_close(lua_State *L) {
+  struct lua_tree *ud = luaL_checkudata(L, 1, TREE);
+  ane_token_tree_destroy(ud->t);
+  ud->t = NULL;
+  return 0;
+}
+
+static const struct ane_token_tree *check_tree(lua_State *L, int arg) {
+  struct lua_tree *ud = luaL_checkudata(L, arg, TREE);
+  if (!ud->t) luaL_error(L, "token tree is closed");
+  return ud->t;
+}
+
+/* core.token_tree(tokenizer or list of strings) -> tree; or nil, message, code. Control tokens of a tokenizer are not in it. */
+static int tree_make(lua_State *L) {
+  size_t n = 0;
+  struct ane_error err;
+  struct ane_bytes *tokens;
+  lua_settop(L, 1);
+  if (lua_istable(L, 1)) tokens = check_texts(L, 1, &n);
+  else {
+    const struct ane_tokenizer *t = bind_check_tokenizer(L, 1);
+    n = ane_tokenizer_size(t);
+    tokens = lua_newuserdatauv(L, (n + 1) * sizeof *tokens, 0);
+    for (uint32_t i = 0; i < n; i++) {
+      ane_token_type type = ane_tokenizer_type(t, i);
+      bool text = type == ANE_TOKEN_NORMAL || type == ANE_TOKEN_USER || type == ANE_TOKEN_BYTE;
+      struct ane_text b = text ? ane_tokenizer_bytes(t, i) : (struct ane_text){0};
+      tokens[i] = (struct ane_bytes){b.data, b.len};
+    }
+  }
+  struct lua_tree *ud = bind_new(L, TREE, sizeof *ud, 0);
+  return ane_token_tree_make(&ud->t, tokens, (uint32_t)n, &err) ? bind_fail(L, &err) : 1;
+}
+
+/* ---- Matchers ----------------------------------------------------------------------------------------------------*/
+
+static struct lua_matcher *check_matcher(lua_State *L) {
+  struct lua_matcher *ud = luaL_checkudata(L, 1, MATCHER);
+  if (!ud->m) luaL_error(L, "matcher is closed");
+  lua_getiuservalue(L, 1, 1);
+  struct lua_grammar *g = lua_touserdata(L, -1);
+  if (!g || !g->g) luaL_error(L, "grammar is closed");
+  lua_pop(L, 1);
+  return ud;
+}
+
+static int matcher_close(lua_State *L) {
+  struct lua_matcher *ud = luaL_checkudata(L, 1, MATCHER);
+  lua_getiuservalue(L, 1, 1);
+  struct lua_grammar *g = lua_touserdata(L, -1);
+  if (g && g->g) ane_matcher_destroy(ud->m);
+  else if (ud->m) ane_matcher_abandon(ud->m);
+  ane_free(ud->mask);
+  memset(ud, 0, sizeof *ud);
+  return 0;
+}
+
+/* matcher:push(bytes) -> whether they were taken; or nil, message, code */
+static int matcher_push(lua_State *L) {
+  struct lua_matcher *ud = check_matcher(L);
+  size_t n;
+  const char *s = luaL_checklstring(L, 2, &n);
+  struct ane_error err;
+  bool taken;
+  if (ane_matcher_push(ud->m, s, n, &taken, &err)) return bind_fail(L, &err);
+  lua_pushboolean(L, taken);
+  return 1;
+}
+
+/* matcher:pushes() -> number; matcher:rewind(number) */
+static int matcher_pushes(lua_State *L) {
+  lua_pushinteger(L, ane_matcher_pushes(check_matcher(L)->m));
+  return 1;
+}
+
+static int matcher_rewind(lua_State *L) {
+  struct lua_matcher *ud = check_matcher(L);
+  ane_matcher_rewind(ud->m, (uint32_t)bind_integer(L, 2, 0, ane_matcher_pushes(ud->m)));
+  return 0;
+}
+
+static int matcher_accepts(lua_State *L) {
+  lua_pushboolean(L, ane_matcher_accepts(check_matcher(L)->m));
+  return 1;
+}
+
+/* matcher:forced() -> bytes that must come; or nil, message, code */
+static int matcher_forced(lua_State *L) {
+  struct lua_matcher *ud = check_matcher(L);
+  char bytes[256];
+  size_t n;
+  struct ane_error err;
+  if (ane_matcher_forced(ud->m, bytes, sizeof bytes, &n, &err)) return bind_fail(L, &err);
+  lua_pushlstring(L, bytes, n);
+  return 1;
+}
+
+/* Fills the matcher's mask. */
+static ane_status fill_mask(struct lua_matcher *ud, const struct ane_token_tree *t, uint32_t *n, struct ane_error *err) {
+  uint32_t words = (ane_token_tree_size(t) + 31) / 32;
+  if (ud->words < words) {
+    uint32_t *mask = ane_realloc(ud->mask, words * sizeof *mask);
+    if (!mask) return ane_fail(err, ANE_NOMEM, "no memory for a mask");
+    ud->mask = mask;
+    ud->words = words;
+  }
+  return ane_matcher_mask(ud->m, t, ud->mask, n, err);
+}
+
+/* matcher:allowed(tree) -> list of the ids that may come; or nil, message, code */
+static int matcher_allowed(lua_State *L) {
+  struct lua_matcher *ud = check_matcher(L);
+  const struct ane_token_tree *t = check_tree(L, 2);
+  uint32_t n;
+  struct ane_error err;
+  if (fill_mask(ud, t, &n, &err)) return bind_fail(L, &err);
+  lua_createtable(L, (int)n, 0);
+  lua_Integer at = 0;
+  for (uint32_t i = 0; i < ane_token_tree_size(t); i++)
+    if (ud->mask[i >> 5] >> (i & 31) & 1) {
+      lua_pushinteger(L, i);
+      lua_rawseti(L, -2, ++at);
+    }
+  return 1;
+}
+
+/* matcher:count(tree) -> how many tokens may come; or nil, message, code */
+static int matcher_count(lua_State *L) {
+  struct lua_matcher *ud = check_matcher(L);
+  uint32_t n;
+  struct ane_error err;
+  if (fill_mask(ud, check_tree(L, 2), &n, &err)) return bind_fail(L, &err);
+  lua_pushinteger(L, n);
+  return 1;
+}
+
+/* matcher:mask(tree, logits, {[id]=true} kept where the text may end) -> how many tokens of the tree may come; the logits of all
+ * others become -infinity. Or nil, message, code. */
+static int matcher_mask(lua_State *L) {
+  struct lua_matcher *ud = check_matcher(L);
+  const struct ane_token_tree *t = check_tree(L, 2);
+  struct bind_tensor *logits = bind_check_tensor(L, 3);
+  bool ends = lua_istable(L, 4) && ane_matcher_accepts(ud->m);
+  uint32_t n, size = ane_token_tree_size(t);
+  struct ane_error err;
+  if (fill_mask(ud, t, &n, &err)) return bind_fail(L, &err);
+  for (uint64_t i = 0; i < logits->count; i++) {
+    if (i % 32 == 0 && i + 32 <= ANE_MIN((uint64_t)size, logits->count) && ud->mask[i >> 5] == UINT32_MAX) {
+      i += 31;
+      continue;
+    }
+    if (i < size && ud->mask[i >> 5] >> (i & 31) & 1) continue;
+    if (ends) {
+      lua_rawgeti(L, 4, (lua_Integer)i);
+      bool kept = lua_toboolean(L, -1);
+      lua_pop(L, 1);
+      if (kept) continue;
+    }
+    logits->data[i] = -INFINITY;
+  }
+  lua_pushinteger(L, n);
+  return 1;
+}
+
+static const luaL_Reg grammar_methods[] = {{"close", grammar_close}, {"matcher", grammar_matcher}, {NULL, NULL}};
+static const luaL_Reg grammar_meta[] = {{"__gc", grammar_close}, {"__close", grammar_close}, {NULL, NULL}};
+static const luaL_Reg tree_methods[] = {{"close", tree_close}, {NULL, NULL}};
+static const luaL_Reg tree_meta[] = {{"__gc", tree_close}, {"__close", tree_close}, {NULL, NULL}};
+static const luaL_Reg matcher_methods[] = {
+    {"close", matcher_close}, {"push", matcher_push}, {"pushes", matcher_pushes}, {"rewind", matcher_rewind}, {"accepts", matcher_accepts},
+    {"forced", matcher_forced}, {"allowed", matcher_allowed}, {"count", matcher_count}, {"mask", matcher_mask}, {NULL, NULL},
+};
+static const luaL_Reg matcher_meta[] = {{"__gc", matcher_close}, {"__close", matcher_close}, {NULL, NULL}};
+static const luaL_Reg functions[] = {{"grammar", grammar_make}, {"token_tree", tree_make}, {NULL, NULL}};
+
+void bind_grammar(lua_State *L) {
+  bind_class(L, GRAMMAR, grammar_methods, grammar_meta);
+  bind_class(L, TREE, tree_methods, tree_meta);
+  bind_class(L, MATCHER, matcher_methods, matcher_meta);
+  luaL_setfuncs(L, functions, 0);
+}

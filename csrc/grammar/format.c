@@ -1,0 +1,85 @@
+/* Values of "format" as patterns of whole texts. Sources: RFC 3339 (dates, durations), 5321 (mailboxes), 1123 (host names),
+ * 2673 and 4291 (addresses), 3986 and 3987 (URI, IRI), 6570 (templates), 6901 (pointers), 4122 (uuid), 4648 (byte). Where a text
+ * beyond a pattern would be right too, the pattern takes less: international host names are those in ASCII, and labels of
+ * Punycode, which would have to be decoded, are not taken. */
+#include "grammar/schema.h"
+
+#include <string.h>
+
+#define MONTH_DAY "(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\\d|30)|02-(?:0[1-9]|1\\d|2[0-8]))"
+#define LEAP_YEAR "(?:\\d\\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
+#define DATE "(?:\\d{4}-" MONTH_DAY "|" LEAP_YEAR "-02-29)"
+#define OFFSET "(?:[Zz]|[+-](?:[01]\\d|2[0-3]):[0-5]\\d)"
+#define TIME "(?:(?:[01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(?:\\.\\d+)?" OFFSET "|23:59:60(?:\\.\\d+)?(?:[Zz]|[+-]00:00))"
+#define DAYS "(?:\\d+D|\\d+M(?:\\d+D)?|\\d+Y(?:\\d+M(?:\\d+D)?)?)"
+#define HOURS "T(?:\\d+S|\\d+M(?:\\d+S)?|\\d+H(?:\\d+M(?:\\d+S)?)?)"
+#define OCTET "(?:25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
+#define IPV4 OCTET "(?:\\." OCTET "){3}"
+#define H16 "[0-9A-Fa-f]{1,4}"
+#define LS32 "(?:" H16 ":" H16 "|" IPV4 ")"
+#define IPV6                                                                                                                     \
+  "(?:(?:" H16 ":){6}" LS32 "|::(?:" H16 ":){5}" LS32 "|(?:" H16 ")?::(?:" H16 ":){4}" LS32 "|(?:(?:" H16 ":)?" H16              \
+  ")?::(?:" H16 ":){3}" LS32 "|(?:(?:" H16 ":){0,2}" H16 ")?::(?:" H16 ":){2}" LS32 "|(?:(?:" H16 ":){0,3}" H16 ")?::" H16       \
+  ":" LS32 "|(?:(?:" H16 ":){0,4}" H16 ")?::" LS32 "|(?:(?:" H16 ":){0,5}" H16 ")?::" H16 "|(?:(?:" H16 ":){0,6}" H16 ")?::)"
+#define LABEL "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+#define HOST LABEL "(?:\\." LABEL ")*"
+#define ATEXT "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]"
+#define UTEXT "[A-Za-z0-9!#$%&'*+/=?^_`{|}~\\u0080-\\u{10ffff}-]"
+#define PCT "%[0-9A-Fa-f]{2}"
+#define PCHAR(extra) "(?:[A-Za-z0-9._~!$&'()*+,;=:@" extra "-]|" PCT ")"
+#define USER(extra) "(?:(?:[A-Za-z0-9._~!$&'()*+,;=:" extra "-]|" PCT ")*@)?"
+#define NAME(extra) "(?:[A-Za-z0-9._~!$&'()*+,;=" extra "-]|" PCT ")*"
+#define AUTHORITY(extra) USER(extra) "(?:\\[(?:" IPV6 "|[vV][0-9A-Fa-f]+\\.[A-Za-z0-9._~!$&'()*+,;=:-]+)\\]|" NAME(extra) ")(?::\\d*)?"
+#define HIER(extra)                                                                                                              \
+  "(?://" AUTHORITY(extra) "(?:/" PCHAR(extra) "*)*|/(?:" PCHAR(extra) "+(?:/" PCHAR(extra) "*)*)?|" PCHAR(extra) "+(?:/" PCHAR(extra) "*)*|)"
+#define TAIL(extra, query) "(?:\\?(?:" PCHAR(extra query) "|[/?])*)?(?:#(?:" PCHAR(extra) "|[/?])*)?"
+#define ABSOLUTE(extra, query) "[A-Za-z][A-Za-z0-9+.-]*:" HIER(extra) TAIL(extra, query)
+/* The first segment of a relative path has no colon. */
+#define SEGMENT_NC(extra) "(?:[A-Za-z0-9._~!$&'()*+,;=@" extra "-]|" PCT ")+"
+#define RELATIVE(extra, query)                                                                                                   \
+  "(?://" AUTHORITY(extra) "(?:/" PCHAR(extra) "*)*|/(?:" PCHAR(extra) "+(?:/" PCHAR(extra) "*)*)?|" SEGMENT_NC(extra) "(?:/" PCHAR(extra) "*)*|)" TAIL(extra, query)
+#define UCS "\\u00a0-\\ud7ff\\uf900-\\ufdcf\\ufdf0-\\uffef\\u{10000}-\\u{1fffd}\\u{20000}-\\u{2fffd}\\u{30000}-\\u{3fffd}\\u{e1000}-\\u{efffd}"
+#define PRIVATE "\\ue000-\\uf8ff"
+#define POINTER "(?:/(?:[^~/]|~[01])*)*"
+#define VARIABLE "(?:[A-Za-z0-9_]|" PCT ")(?:\\.?(?:[A-Za-z0-9_]|" PCT "))*(?::[1-9]\\d{0,3}|\\*)?"
+
+static const struct {
+  const char *name, *pattern;
+} rows[] = {
+    {"date", DATE},
+    {"time", TIME},
+    {"date-time", DATE "[Tt]" TIME},
+    {"duration", "P(?:\\d+W|" DAYS "(?:" HOURS ")?|" HOURS ")"},
+    {"email", "(?:" ATEXT "+(?:\\." ATEXT "+)*|\"(?:[ !#-\\[\\]-~]|\\\\[ -~])*\")@(?:" HOST "|\\[(?:" IPV4 "|IPv6:" IPV6 ")\\])"},
+    {"idn-email", UTEXT "+(?:\\." UTEXT "+)*@(?:" HOST "|[A-Za-z0-9\\u0080-\\u{10ffff}](?:[A-Za-z0-9\\u0080-\\u{10ffff}.-]*[A-Za-z0-9\\u0080-\\u{10ffff}])?)"},
+    {"hostname", "(?!.{254})(?!(?:.*\\.)?..--)" HOST},
+    {"idn-hostname", "(?!.{254})(?!(?:.*\\.)?..--)" HOST},
+    {"ipv4", IPV4},
+    {"ipv6", IPV6},
+    {"uri", ABSOLUTE("", "")},
+    {"url", ABSOLUTE("", "")},
+    {"uri-reference", "(?:" ABSOLUTE("", "") "|" RELATIVE("", "") ")"},
+    {"iri", ABSOLUTE(UCS, PRIVATE)},
+    {"iri-reference", "(?:" ABSOLUTE(UCS, PRIVATE) "|" RELATIVE(UCS, PRIVATE) ")"},
+    {"uri-template", "(?:[!#$&(-;=?-\\[\\]_a-z~" UCS PRIVATE "]|" PCT "|\\{[+#./;?&=,!@|]?" VARIABLE "(?:," VARIABLE ")*\\})*"},
+    {"uuid", "[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}"},
+    {"json-pointer", POINTER},
+    {"relative-json-pointer", "(?:0|[1-9]\\d*)(?:#|" POINTER ")"},
+    /* Of the OpenAPI format registry. */
+    {"byte", NULL}, /* how content is encoded is an annotation, as contentEncoding is */
+    {"binary", NULL},
+    {"password", NULL},
+    {"float", NULL},
+    {"double", NULL},
+    {"int32", NULL},
+    {"int64", NULL},
+};
+
+bool schema_format(const char *name, size_t len, const char **pattern) {
+  for (size_t i = 0; i < ANE_COUNT(rows); i++) {
+    if (strlen(rows[i].name) != len || memcmp(rows[i].name, name, len)) continue;
+    *pattern = rows[i].pattern;
+    return true;
+  }
+  return false;
+}

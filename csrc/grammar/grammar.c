@@ -1,0 +1,103 @@
+/* Grammars and matchers: see grammar.h. */
+#include "base/alloc.h"
+#include "grammar/engine.h"
+#include "grammar/regex_internal.h"
+
+#include <string.h>
+
+/* ---- Engines -----------------------------------------------------------------------------------------------------*/
+
+bool engine_step(struct ane_grammar *g, const union engine_state *in, uint8_t byte, union engine_state *out) {
+  if (g->kind == ENGINE_JSON) return json_step(&g->machine, &in->json, byte, &out->json);
+  out->regex = re_next(&g->pool, in->regex, byte);
+  return out->regex != 0 && !g->pool.full;
+}
+
+bool engine_accepts(struct ane_grammar *g, const union engine_state *st) {
+  return g->kind == ENGINE_JSON ? json_accepts(&g->machine, &st->json) : g->pool.states[st->regex].accepts;
+}
+
+ane_status engine_failed(const struct ane_grammar *g, struct ane_error *err) {
+  if (g->kind == ENGINE_JSON) return json_machine_failed(&g->machine, err);
+  if (g->pool.no_memory) return ane_fail(err, ANE_NOMEM, "no memory to follow the grammar");
+  if (g->pool.full) return ane_fail(err, ANE_RANGE, "the grammar needs more states than its limits allow");
+  return ANE_OK;
+}
+
+/* ---- Grammars ----------------------------------------------------------------------------------------------------*/
+
+ane_status ane_grammar_json_schema(struct ane_grammar **out, const char *text, size_t len, const struct ane_json_options *options,
+                                   struct ane_error *err) {
+  struct ane_grammar *g = *out = ane_calloc(1, sizeof *g);
+  if (!g) return ane_fail(err, ANE_NOMEM, "no memory for a grammar");
+  g->kind = ENGINE_JSON;
+  struct schema_options how = {.lenient = options && options->lenient};
+  ane_status st = schema_compile(&g->schema, text, len, &how, err);
+  if (st == ANE_OK) st = json_machine_make(&g->machine, &g->schema, &g->start.json, err);
+  if (st) {
+    ane_grammar_destroy(g);
+    *out = NULL;
+    return st;
+  }
+  if (options) {
+    g->machine.separators = !options->free_blanks;
+    g->machine.max_spaces = options->max_blanks;
+  }
+  return ANE_OK;
+}
+
+/* A grammar of expressions with an empty pool; NULL: no memory. */
+static struct ane_grammar *plain_grammar(void) {
+  struct ane_grammar *g = ane_calloc(1, sizeof *g);
+  if (!g) return NULL;
+  g->kind = ENGINE_REGEX;
+  if (re_pool_init(&g->pool)) return g;
+  ane_free(g);
+  return NULL;
+}
+
+/* Begins with an expression; destroys the grammar where that fails. */
+static ane_status begin(struct ane_grammar **out, struct ane_grammar *g, ane_re re, ane_status st, struct ane_error *err) {
+  if (st == ANE_OK) {
+    g->start.regex = re_begin(&g->pool, re);
+    st = engine_failed(g, err);
+    if (st == ANE_OK && !g->start.regex) st = ane_fail(err, ANE_INVALID, "no text fulfils the grammar");
+  }
+  if (st) ane_grammar_destroy(g);
+  *out = st ? NULL : g;
+  return st;
+}
+
+ane_status ane_grammar_regex(struct ane_grammar **out, const char *pattern, size_t len, struct ane_error *err) {
+  struct ane_grammar *g = plain_grammar();
+  ane_re re = RE_NONE;
+  *out = NULL;
+  if (!g) return ane_fail(err, ANE_NOMEM, "no memory for a grammar");
+  ane_status st = re_parse(&g->pool, pattern, len, 0, &re, err);
+  return begin(out, g, re, st, err);
+}
+
+ane_status ane_grammar_choice(struct ane_grammar **out, const struct ane_bytes *texts, size_t n, struct ane_error *err) {
+  struct ane_grammar *g = plain_grammar();
+  struct re_text *list = ane_malloc((n + 1) * sizeof *list);
+  *out = NULL;
+  if (!g || !list) {
+    ane_grammar_destroy(g);
+    ane_free(list);
+    return ane_fail(err, ANE_NOMEM, "no memory for a grammar");
+  }
+  for (size_t i = 0; i < n; i++) list[i] = (struct re_text){texts[i].data, texts[i].len};
+  ane_re re = re_choice(&g->pool, list, n);
+  ane_free(list);
+  return begin(out, g, re, engine_failed(g, err), err);
+}
+
+void ane_grammar_destroy(struct ane_grammar *g) {
+  if (!g) return;
+  if (g->kind == ENGINE_JSON) {
+    json_machine_free(&g->machine);
+    schema_free(&g->schema);
+  }
+  re_pool_free(&g->pool);
+  ane_free(g);
+}

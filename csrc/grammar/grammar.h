@@ -1,0 +1,73 @@
+/* Constrained output: which texts a grammar takes, byte by byte, and which tokens may come next.
+ *
+ * A grammar is compiled once. A matcher follows one text; it can go back to any place before. Everything is exact in bytes, so
+ * tokens may end inside a character. A grammar adds to its automata while it is used: it and its matchers belong to one thread.
+ *
+ * Nothing is taken for granted: what a keyword or construct cannot enforce is an error when the grammar is made, and a limit that is
+ * reached while a text is followed is an error then. */
+#ifndef ANE_GRAMMAR_GRAMMAR_H
+#define ANE_GRAMMAR_GRAMMAR_H
+
+#include "base/status.h"
+
+/* Bytes that someone else owns. */
+struct ane_bytes {
+  const char *data;
+  size_t len;
+};
+
+/* ---- Grammars ----------------------------------------------------------------------------------------------------*/
+
+struct ane_grammar;
+
+struct ane_json_options {
+  bool lenient;        /* annotations that are unknown, such as a format's name, are passed over */
+  bool free_blanks;    /* blanks wherever JSON allows them, up to max_blanks at each place; without: only behind , and : */
+  uint32_t max_blanks; /* 1: compact or with single spaces */
+};
+
+/* JSON that fulfils a schema (2020-12, and older spellings), given as JSON text. "true" takes every JSON text.
+ * Errors, beginning with keyword and path: ANE_FORMAT (no JSON), ANE_INVALID (a keyword's value; no value fulfils the schema),
+ * ANE_UNSUPPORTED (cannot be enforced), ANE_RANGE (a limit), ANE_NOMEM. */
+ane_status ane_grammar_json_schema(struct ane_grammar **out, const char *text, size_t len, const struct ane_json_options *options, struct ane_error *err);
+
+/* Texts that a pattern matches from end to end (ECMA-262 syntax). Errors: ANE_INVALID, ANE_UNSUPPORTED, ANE_RANGE, ANE_NOMEM. */
+ane_status ane_grammar_regex(struct ane_grammar **out, const char *pattern, size_t len, struct ane_error *err);
+
+/* One of n texts. Errors: ANE_INVALID (none), ANE_RANGE, ANE_NOMEM. */
+ane_status ane_grammar_choice(struct ane_grammar **out, const struct ane_bytes *texts, size_t n, struct ane_error *err);
+
+void ane_grammar_destroy(struct ane_grammar *g); /* NULL is fine; its matchers may only be abandoned */
+
+/* ---- Vocabularies ------------------------------------------------------------------------------------------------*/
+
+/* The bytes of all tokens as a flat tree, and what is known of them ahead. Immutable: grammars of many threads may share it. */
+struct ane_token_tree;
+
+/* tokens[i]: the bytes that token i stands for; empty ones are never allowed. n < 2^24. Errors: ANE_INVALID, ANE_NOMEM. */
+ane_status ane_token_tree_make(struct ane_token_tree **out, const struct ane_bytes *tokens, uint32_t n, struct ane_error *err);
+void ane_token_tree_destroy(struct ane_token_tree *t);
+uint32_t ane_token_tree_size(const struct ane_token_tree *t);
+
+/* ---- Matching ----------------------------------------------------------------------------------------------------*/
+
+struct ane_matcher;
+
+ane_status ane_matcher_make(struct ane_matcher **out, struct ane_grammar *g, struct ane_error *err);
+void ane_matcher_destroy(struct ane_matcher *m);
+/* The same where the grammar is gone already. */
+void ane_matcher_abandon(struct ane_matcher *m);
+
+/* Takes the bytes of a token, all or none. *taken: whether the grammar allows them. Errors: ANE_RANGE (a limit), ANE_NOMEM. */
+ane_status ane_matcher_push(struct ane_matcher *m, const char *bytes, size_t n, bool *taken, struct ane_error *err);
+/* Pushes so far, each of which can be undone; and back to `n` of them. */
+uint32_t ane_matcher_pushes(const struct ane_matcher *m);
+void ane_matcher_rewind(struct ane_matcher *m, uint32_t n);
+/* Whether the text is complete as it is. */
+bool ane_matcher_accepts(struct ane_matcher *m);
+/* Bit i of mask[(size + 31) / 32] is set where token i may come. *n: how many. Errors: as for push. */
+ane_status ane_matcher_mask(struct ane_matcher *m, const struct ane_token_tree *t, uint32_t *mask, uint32_t *n, struct ane_error *err);
+/* The bytes that must come, as far as there is no choice, up to room; *n how many. Nothing where the text may end. */
+ane_status ane_matcher_forced(struct ane_matcher *m, char *bytes, size_t room, size_t *n, struct ane_error *err);
+
+#endif

@@ -1,0 +1,477 @@
+/* Arrays and objects while they are read: which members and elements may come, and what they decide. */
+#include "base/alloc.h"
+#include "grammar/json_machine.h"
+#include "grammar/regex_internal.h"
+
+#include <string.h>
+
+enum { BLOCK = 1 << 16 };
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------*/
+
+void *json_alloc(struct json_machine *m, size_t n, size_t size) {
+  struct json_tape *t = m->tape;
+  size_t bytes = (n * size + 15) & ~(size_t)15;
+  if (bytes > BLOCK) { /* rare: a block of its own would break the order of marks */
+    m->too_large = true;
+    return NULL;
+  }
+  if (t->n_blocks == 0 || t->used + bytes > BLOCK) {
+    uint32_t next = t->n_blocks == 0 ? 0 : t->block + 1;
+    if (next == t->n_blocks) {
+      if (!re_grow((void **)&t->blocks, &t->room_blocks, t->n_blocks, sizeof *t->blocks) || !(t->blocks[next] = ane_malloc(BLOCK))) {
+        m->no_memory = true;
+        return NULL;
+      }
+      t->n_blocks++;
+    }
+    t->block = next;
+    t->used = 0;
+  }
+  void *p = t->blocks[t->block] + t->used;
+  t->used += bytes;
+  return memset(p, 0, bytes);
+}
+
+struct json_mark json_mark_of(const struct json_machine *m) { return (struct json_mark){m->tape->block, m->tape->used}; }
+void json_rewind(struct json_machine *m, struct json_mark mark) {
+  m->tape->block = mark.block;
+  m->tape->used = mark.used;
+}
+
+static struct frame *copy_frame(struct json_machine *m, const struct frame *f) {
+  struct frame *g = json_alloc(m, 1, sizeof *g);
+  if (g) *g = *f;
+  return g;
+}
+
+/* ---- What can still be -------------------------------------------------------------------------------------------*/
+
+bool json_alive(struct json_machine *m, const struct frame *f, const uint8_t *status) {
+  uint32_t n = f->place->n;
+  bool fixed[64], any = false, *failed = n <= ANE_COUNT(fixed) ? fixed : json_alloc(m, n, sizeof *failed);
+  if (!failed) return false;
+  for (uint32_t i = 0; i < n; i++) {
+    failed[i] = json_judge(m, f->typed, f->typed->e[i], status) == STATUS_FALSE;
+    any |= failed[i];
+  }
+  return !any || json_survives(m, f->parent, failed, n);
+}
+
+bool json_survives(struct json_machine *m, const struct frame *f, const bool *failed, uint32_t n) {
+  if (!f) return n == 0 || !failed[0];
+  uint32_t atoms = f->typed->n;
+  uint8_t fixed[64], *status = atoms <= ANE_COUNT(fixed) ? fixed : json_alloc(m, atoms, sizeof *status);
+  bool changed = false;
+  if (!status) return false;
+  memcpy(status, f->status, atoms);
+  for (uint32_t i = 0; i < atoms; i++) {
+    uint16_t g = f->child->goal[i];
+    if (g < n && failed[g] && status[i] == STATUS_OPEN) {
+      status[i] = STATUS_FALSE;
+      changed = true;
+    }
+  }
+  return !changed || json_alive(m, f, status);
+}
+
+/* ---- Atoms -------------------------------------------------------------------------------------------------------*/
+
+static const struct atom *atom_at(const struct json_machine *m, const struct typed *t, uint32_t i) { return &m->s->atoms[t->atoms[i]]; }
+
+static bool is_named(const uint64_t *named, uint32_t i) { return named[i >> 6] >> (i & 63) & 1; }
+
+/* Names that the i-th atom needs and that have not come. */
+static uint32_t missing(const struct typed *t, const uint64_t *named, uint32_t i) {
+  uint32_t n = 0;
+  for (uint32_t k = 0; k < t->n_names; k++) n += t->required[(size_t)k * t->n + i] && !is_named(named, k);
+  return n;
+}
+
+/* Status of the object's i-th atom with so many members; final: no more come. */
+static status3 object_status(const struct json_machine *m, const struct typed *t, uint32_t i, uint32_t count, const uint64_t *named, bool final) {
+  const struct atom *a = atom_at(m, t, i);
+  uint32_t lacking = a->n_required ? missing(t, named, i) : 0;
+  if (final) return lacking || count < a->min_properties || count > a->max_properties ? STATUS_FALSE : STATUS_TRUE;
+  if ((uint64_t)count + lacking > a->max_properties) return STATUS_FALSE;
+  return a->monotone && !lacking && count >= a->min_properties ? STATUS_TRUE : STATUS_OPEN;
+}
+
+static status3 array_status(const struct json_machine *m, const struct typed *t, uint32_t i, uint32_t count, const uint32_t *contains, bool final) {
+  const struct atom *a = atom_at(m, t, i);
+  uint32_t found = contains ? contains[i] : 0;
+  if (count > a->max_items || (a->has_contains && found > a->max_contains)) return STATUS_FALSE;
+  if (final) return count < a->min_items || (a->has_contains && found < a->min_contains) ? STATUS_FALSE : STATUS_TRUE;
+  if (a->has_contains && found < a->min_contains && (uint64_t)count + (a->min_contains - found) > a->max_items) return STATUS_FALSE;
+  return STATUS_OPEN;
+}
+
+/* Statuses of all atoms as the frame stands. */
+static uint8_t *statuses(struct json_machine *m, const struct frame *f, bool final) {
+  const struct typed *t = f->typed;
+  uint8_t *status = json_alloc(m, t->n, 1);
+  for (uint32_t i = 0; status && i < t->n; i++) {
+    status[i] = f->status[i];
+    if (status[i] == STATUS_OPEN)
+      status[i] = (uint8_t)(f->object ? object_status(m, t, i, f->count, f->named, final) : array_status(m, t, i, f->count, f->contains, final));
+  }
+  return status;
+}
+
+/* ---- Names that may come -----------------------------------------------------------------------------------------*/
+
+/* Whether the k-th name may come next. */
+static bool name_may_come(struct json_machine *m, const struct frame *f, uint32_t k, uint8_t *status, uint64_t *named) {
+  const struct typed *t = f->typed;
+  bool changed = false;
+  if (is_named(f->named, k)) return false;
+  for (uint32_t i = 0; i < t->n; i++) {
+    status[i] = f->status[i];
+    if (status[i] != STATUS_OPEN) continue;
+    const struct atom *a = atom_at(m, t, i);
+    if (t->children[(size_t)k * t->n + i] == EXPR_FALSE) status[i] = STATUS_FALSE;
+    else if (a->max_properties != NO_LIMIT || a->monotone) {
+      named[k >> 6] |= (uint64_t)1 << (k & 63);
+      status[i] = (uint8_t)object_status(m, t, i, f->count + 1, named, false);
+      named[k >> 6] &= ~((uint64_t)1 << (k & 63));
+    }
+    changed |= status[i] != STATUS_OPEN;
+  }
+  return !changed || json_alive(m, f, status);
+}
+
+static uint64_t *allowed_names(struct json_machine *m, const struct frame *f) {
+  const struct typed *t = f->typed;
+  size_t words = t->n_names / 64 + 1;
+  uint64_t *allowed = json_alloc(m, words, sizeof *allowed), *named = json_alloc(m, words, sizeof *named);
+  uint8_t *status = json_alloc(m, t->n, 1);
+  if (!allowed || !named || !status) return NULL;
+  memcpy(named, f->named, words * sizeof *named);
+  for (uint32_t k = 0; k < t->n_names; k++)
+    if (name_may_come(m, f, k, status, named)) allowed[k >> 6] |= (uint64_t)1 << (k & 63);
+  return allowed;
+}
+
+/* Atoms that need a name which may not come any more are false: a conjunction of objects is judged so before it is begun. */
+static bool needs_can_come(struct json_machine *m, const struct frame *f) {
+  const struct typed *t = f->typed;
+  if (t->n < 2) return true;
+  uint8_t *status = json_alloc(m, t->n, 1);
+  const uint64_t *allowed = allowed_names(m, f);
+  bool changed = false;
+  if (!status || !allowed) return false;
+  memcpy(status, f->status, t->n);
+  for (uint32_t i = 0; i < t->n; i++)
+    for (uint32_t k = 0; k < t->n_names && status[i] == STATUS_OPEN; k++)
+      if (t->required[(size_t)k * t->n + i] && !is_named(f->named, k) && !is_named(allowed, k)) {
+        status[i] = STATUS_FALSE;
+        changed = true;
+      }
+  return !changed || json_alive(m, f, status);
+}
+
+/* Whether a name that is not listed may come, as far as its beginning is known (the tuple). */
+static bool other_may_come(struct json_machine *m, const struct frame *f, uint32_t tuple) {
+  const struct typed *t = f->typed;
+  const uint32_t *parts = m->tuples[tuple].states;
+  uint32_t at = 0;
+  uint8_t fixed[64], *status = t->n <= ANE_COUNT(fixed) ? fixed : json_alloc(m, t->n, 1);
+  bool changed = false;
+  if (!status) return false;
+  for (uint32_t i = 0; i < t->n; i++) {
+    const struct atom *a = atom_at(m, t, i);
+    bool possible = expr_types(m->s, a->additional) != 0;
+    for (uint32_t k = 0; k < a->n_patterns; k++) possible |= parts[t->pattern_part[at++]] != 0 && expr_types(m->s, a->patterns[k].value);
+    if (t->names_part[i] != NO_LIMIT && !parts[t->names_part[i]]) possible = false;
+    status[i] = f->status[i];
+    if (status[i] != STATUS_OPEN) continue;
+    if (!possible) status[i] = STATUS_FALSE;
+    else if (a->max_properties != NO_LIMIT || a->monotone) status[i] = (uint8_t)object_status(m, t, i, f->count + 1, f->named, false);
+    changed |= status[i] != STATUS_OPEN;
+  }
+  return !changed || json_alive(m, f, status);
+}
+
+static bool range_allowed(const struct json_state *st) {
+  for (uint32_t k = st->lo; k < st->hi; k++)
+    if (is_named(st->allowed, k)) return true;
+  return false;
+}
+
+bool json_key_start(struct json_machine *m, struct json_state *st) {
+  const struct frame *f = st->frame;
+  if (!(st->allowed = allowed_names(m, f))) return false;
+  st->lo = st->depth = 0;
+  st->hi = f->typed->n_names;
+  st->tuple = f->typed->key_tuple;
+  st->length = 0;
+  st->hash = 0;
+  st->other = other_may_come(m, f, st->tuple);
+  return st->other || range_allowed(st);
+}
+
+bool json_key_may_come(struct json_machine *m, const struct json_state *st) {
+  struct json_state probe = *st;
+  return json_key_start(m, &probe);
+}
+
+bool json_key_byte(struct json_machine *m, struct json_state *st, uint8_t byte) {
+  const struct typed *t = st->frame->typed;
+  if (st->lo < st->hi) {
+    uint32_t lo = st->lo, hi = st->hi;
+    while (lo < hi && (t->names[lo].len <= st->depth || (uint8_t)t->names[lo].data[st->depth] < byte)) lo++;
+    uint32_t end = lo;
+    while (end < hi && (uint8_t)t->names[end].data[st->depth] == byte) end++;
+    st->lo = lo;
+    st->hi = end;
+  }
+  st->depth++;
+  st->hash = json_mix(st->hash, byte);
+  if (t->n_key > 0 && st->other) {
+    uint32_t to = json_tuple_next(m, st->tuple, byte);
+    if (to != st->tuple) {
+      st->tuple = to;
+      st->other = other_may_come(m, st->frame, to);
+    }
+  }
+  return st->other || range_allowed(st);
+}
+
+/* ---- Children ----------------------------------------------------------------------------------------------------*/
+
+struct goals {
+  expr_id *list;
+  uint32_t n;
+};
+
+static uint16_t goal_of(struct goals *g, expr_id e) {
+  if (e < 2) return e == EXPR_TRUE ? GOAL_TRUE : GOAL_FALSE;
+  for (uint32_t i = 0; i < g->n; i++)
+    if (g->list[i] == e) return (uint16_t)i;
+  g->list[g->n] = e;
+  return (uint16_t)g->n++;
+}
+
+/* The goals of a child: es[i] is what the i-th atom wants of it; those that are decided want nothing. */
+static const struct child *make_child(struct json_machine *m, const struct frame *f, const expr_id *es, const expr_id *contains) {
+  uint32_t n = f->typed->n;
+  struct goals g = {json_alloc(m, 2 * (size_t)n, sizeof *g.list), 0};
+  struct child *c = json_alloc(m, 1, sizeof *c);
+  if (!g.list || !c || !(c->goal = json_alloc(m, n, sizeof *c->goal))) return NULL;
+  for (uint32_t i = 0; i < n; i++) c->goal[i] = f->status[i] == STATUS_OPEN ? goal_of(&g, es[i]) : GOAL_TRUE;
+  if (contains) {
+    if (!(c->contains = json_alloc(m, n, sizeof *c->contains))) return NULL;
+    for (uint32_t i = 0; i < n; i++) c->contains[i] = f->status[i] == STATUS_OPEN ? goal_of(&g, contains[i]) : GOAL_FALSE;
+  }
+  c->place = json_place(m, g.list, g.n);
+  return c->place ? c : NULL;
+}
+
+/* The frame as it waits for a child; atoms whose goal is FALSE are false. */
+static bool await(struct json_machine *m, struct json_state *st, struct frame *f, const struct child *c) {
+  uint8_t *status = NULL;
+  for (uint32_t i = 0; i < f->typed->n; i++) {
+    if (c->goal[i] != GOAL_FALSE) continue;
+    if (!status) {
+      if (!(status = json_alloc(m, f->typed->n, 1))) return false;
+      memcpy(status, f->status, f->typed->n);
+    }
+    status[i] = STATUS_FALSE;
+  }
+  if (status && !json_alive(m, f, status)) return false;
+  if (status) f->status = status;
+  f->child = c;
+  st->frame = f;
+  st->place = c->place;
+  return true;
+}
+
+bool json_key_end(struct json_machine *m, struct json_state *st) {
+  const struct frame *old = st->frame;
+  const struct typed *t = old->typed;
+  struct frame *f = copy_frame(m, old);
+  expr_id *es = json_alloc(m, t->n, sizeof *es);
+  if (!f || !es) return false;
+  f->key_hash = json_mix(st->hash, 0x6b6579);
+  if (st->lo < st->hi && t->names[st->lo].len == st->depth) {
+    uint32_t k = st->lo;
+    if (!is_named(st->allowed, k)) return false;
+    size_t words = t->n_names / 64 + 1;
+    uint64_t *named = json_alloc(m, words, sizeof *named);
+    if (!named) return false;
+    memcpy(named, old->named, words * sizeof *named);
+    named[k >> 6] |= (uint64_t)1 << (k & 63);
+    f->named = named;
+    for (uint32_t i = 0; i < t->n; i++) es[i] = t->children[(size_t)k * t->n + i];
+  } else {
+    if (!st->other) return false;
+    for (const struct seen *s = old->others; s; s = s->next)
+      if (s->hash == f->key_hash) return false;
+    struct seen *s = json_alloc(m, 1, sizeof *s);
+    if (!s) return false;
+    *s = (struct seen){old->others, f->key_hash};
+    f->others = s;
+    const uint32_t *parts = m->tuples[st->tuple].states;
+    const struct re_state *states = m->s->pool.states;
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < t->n; i++) {
+      const struct atom a = *atom_at(m, t, i);
+      bool found = false;
+      es[i] = EXPR_TRUE;
+      for (uint32_t k = 0; k < a.n_patterns; k++) {
+        if (!states[parts[t->pattern_part[at++]]].accepts) continue;
+        es[i] = expr_two(m->s, EXPR_AND, es[i], a.patterns[k].value);
+        found = true;
+      }
+      if (!found) es[i] = a.additional;
+      if (t->names_part[i] != NO_LIMIT && !states[parts[t->names_part[i]]].accepts) es[i] = EXPR_FALSE;
+      if (!expr_types(m->s, es[i])) es[i] = EXPR_FALSE;
+    }
+  }
+  const struct child *c = make_child(m, f, es, NULL);
+  if (!c) return false;
+  /* The member counts from here on: what must come with it is known. */
+  struct frame counted = *f;
+  counted.count++;
+  uint8_t *status = statuses(m, &counted, false);
+  return status && await(m, st, f, c) && json_alive(m, f, status);
+}
+
+bool json_element(struct json_machine *m, struct json_state *st) {
+  const struct typed *t = st->frame->typed;
+  struct frame *f = copy_frame(m, st->frame);
+  expr_id *es = json_alloc(m, t->n, sizeof *es), *contains = t->counts ? json_alloc(m, t->n, sizeof *contains) : NULL;
+  if (!f || !es || (t->counts && !contains)) return false;
+  for (uint32_t i = 0; i < t->n; i++) {
+    const struct atom *a = atom_at(m, t, i);
+    es[i] = f->count >= a->max_items ? EXPR_FALSE : f->count < a->n_prefix ? a->prefix[f->count].value : a->items;
+    if (!expr_types(m->s, es[i])) es[i] = EXPR_FALSE;
+    if (contains) contains[i] = a->has_contains ? a->contains : EXPR_FALSE;
+  }
+  const struct child *c = make_child(m, f, es, contains);
+  return c && await(m, st, f, c);
+}
+
+/* ---- Beginning and end -------------------------------------------------------------------------------------------*/
+
+bool json_open(struct json_machine *m, struct json_state *st, bool object) {
+  struct typed *t = st->typed;
+  struct frame *f = json_alloc(m, 1, sizeof *f);
+  if (!f) return false;
+  f->parent = st->frame;
+  f->depth = st->frame ? st->frame->depth + 1 : 1;
+  if (f->depth > JSON_MAX_DEPTH) return false;
+  f->place = st->place;
+  f->typed = t;
+  f->object = object;
+  f->hashing = (st->frame && st->frame->hashing) || t->unique;
+  uint8_t *status = json_alloc(m, t->n, 1);
+  if (!status) return false;
+  f->status = status;
+  if (object && !(f->named = json_alloc(m, t->n_names / 64 + 1, sizeof *f->named))) return false;
+  if (t->counts && !(f->contains = json_alloc(m, t->n, sizeof *f->contains))) return false;
+  f->status = statuses(m, f, false);
+  if (!f->status || !json_alive(m, f, f->status)) return false;
+  if (object && !needs_can_come(m, f)) return false;
+  st->frame = f;
+  st->mode = MODE_OPENED;
+  st->spaces = 0;
+  return true;
+}
+
+bool json_close(struct json_machine *m, struct json_state *st) {
+  const struct frame *f = st->frame;
+  uint32_t n = f->place->n;
+  bool fixed[64], *results = n <= ANE_COUNT(fixed) ? fixed : json_alloc(m, n, sizeof *results);
+  const uint8_t *status = statuses(m, f, true);
+  if (!status || !results) return false;
+  for (uint32_t i = 0; i < n; i++) results[i] = json_judge(m, f->typed, f->typed->e[i], status) == STATUS_TRUE;
+  st->frame = f->parent;
+  st->place = f->place;
+  return json_done(m, st, results, json_mix(f->hash, f->object ? 0x7b7d : 0x5b5d));
+}
+
+/* Whether an element is one that came before; else it is added. */
+static bool is_repeated(struct json_machine *m, struct frame *f, uint64_t hash) {
+  for (const struct seen *s = f->others; s; s = s->next)
+    if (s->hash == hash) return true;
+  struct seen *s = json_alloc(m, 1, sizeof *s);
+  if (!s) return true;
+  *s = (struct seen){f->others, hash};
+  f->others = s;
+  return false;
+}
+
+/* Whether some text that the state of a regular expression leads to is none of the elements that came; at the end of the budget
+ * true is said. */
+static bool some_new(struct re_pool *p, const struct frame *f, uint32_t state, uint64_t hash, int depth, int *budget) {
+  if (--*budget <= 0 || depth > 256) return true;
+  if (p->states[state].accepts) {
+    uint64_t whole = json_mix(hash, JSON_STRING_END);
+    const struct seen *s = f->others;
+    while (s && s->hash != whole) s = s->next;
+    if (!s) return true;
+  }
+  for (unsigned b = 0; b < 256; b++) {
+    uint32_t to = re_next(p, state, (uint8_t)b);
+    if (to && some_new(p, f, to, json_mix(hash, b), depth + 1, budget)) return true;
+  }
+  return false;
+}
+
+bool json_element_may_be_new(struct json_machine *m, const struct json_state *st) {
+  const struct frame *f = st->frame;
+  if (!f || !f->typed->unique || !f->others || m->tuples[st->tuple].n == 0) return true;
+  uint8_t *status = json_alloc(m, f->typed->n, 1);
+  bool changed = false;
+  if (!status) return false;
+  memcpy(status, f->status, f->typed->n);
+  for (uint32_t i = 0; i < f->typed->n; i++) {
+    uint16_t g = f->child->goal[i];
+    if (status[i] != STATUS_OPEN || !atom_at(m, f->typed, i)->unique || g >= GOAL_FALSE) continue;
+    uint32_t state = m->tuples[st->tuple].states[g];
+    int budget = 2000;
+    if (!state || some_new(&m->s->pool, f, state, st->hash, 0, &budget)) continue;
+    status[i] = STATUS_FALSE;
+    changed = true;
+  }
+  return !changed || json_alive(m, f, status);
+}
+
+bool json_done(struct json_machine *m, struct json_state *st, const bool *results, uint64_t hash) {
+  const struct frame *old = st->frame;
+  st->spaces = 0;
+  if (!old) {
+    st->mode = MODE_END;
+    return st->place->n == 0 || results[0];
+  }
+  const struct typed *t = old->typed;
+  const struct child *c = old->child;
+  struct frame *f = copy_frame(m, old);
+  uint8_t *status = json_alloc(m, t->n, 1);
+  if (!f || !status) return false;
+  memcpy(status, old->status, t->n);
+  f->count++;
+  if (f->object) f->hash += json_mix(f->key_hash, hash);
+  else f->hash = json_mix(f->hash, hash);
+  for (uint32_t i = 0; i < t->n; i++)
+    if (status[i] == STATUS_OPEN && c->goal[i] < GOAL_FALSE && !results[c->goal[i]]) status[i] = STATUS_FALSE;
+  if (t->counts) {
+    uint32_t *contains = json_alloc(m, t->n, sizeof *contains);
+    if (!contains) return false;
+    for (uint32_t i = 0; i < t->n; i++) {
+      uint16_t g = c->contains[i];
+      contains[i] = old->contains[i] + (g == GOAL_TRUE || (g < GOAL_FALSE && results[g]));
+    }
+    f->contains = contains;
+  }
+  if (t->unique && is_repeated(m, f, hash))
+    for (uint32_t i = 0; i < t->n; i++)
+      if (atom_at(m, t, i)->unique && status[i] == STATUS_OPEN) status[i] = STATUS_FALSE;
+  f->status = status;
+  if (!(f->status = statuses(m, f, false))) return false;
+  f->child = NULL;
+  st->frame = f;
+  st->mode = MODE_NEXT;
+  return json_alive(m, f, f->status);
+}

@@ -1,0 +1,197 @@
+/* A text read byte by byte against a schema. States are values: a step makes a new one and leaves the old one as it was, so a
+ * caller goes back by keeping states. What a state points to lives in the machine's arena until it is rewound. */
+#ifndef ANE_GRAMMAR_JSON_MACHINE_H
+#define ANE_GRAMMAR_JSON_MACHINE_H
+
+#include "grammar/schema.h"
+
+enum { JSON_MAX_DEPTH = 256 };
+
+/* ---- Contexts: what is known of a place before the text comes ------------------------------------------------------*/
+
+enum { GOAL_TRUE = 0xffff, GOAL_FALSE = 0xfffe };
+
+/* The parts of a string that are followed at once: a tuple of states of the regular expressions, 0 where none leads on. */
+struct tuple {
+  uint32_t *states; /* [n] */
+  uint32_t n;
+  uint32_t *next; /* [256] tuple + 1; NULL: no byte was tried */
+};
+
+struct member_name {
+  const char *data;
+  size_t len;
+};
+
+/* A place for a value, once the type is known. Goals are the expressions that are followed there. */
+struct typed {
+  expr_id *e;       /* [n_goals] for the type */
+  bool all_true;    /* every value of the type fulfils every goal */
+  /* strings */
+  uint32_t tuple;   /* of the goals */
+  uint32_t *min, *max; /* [n_goals] characters */
+  /* numbers */
+  struct number_rule *rules; /* [n_goals] */
+  bool *ruled;      /* [n_goals] the rule is all there is to the goal */
+  /* arrays and objects */
+  uint32_t *atoms;  /* [n], rising */
+  uint32_t n;
+  bool counts;      /* some array atom has contains */
+  bool unique;      /* some array atom has uniqueItems */
+  struct member_name *names; /* [n_names], sorted: all that the atoms name */
+  uint32_t n_names;
+  expr_id *children; /* [n_names * n] */
+  bool *required;    /* [n_names * n] */
+  uint32_t key_tuple;    /* the patterns of the names, then propertyNames of the atoms that have it */
+  uint32_t n_key;        /* parts of that tuple */
+  uint32_t *pattern_part; /* of the patterns of all atoms, one after the other: their part of the tuple */
+  uint32_t *names_part;  /* [n] part of the tuple; NO_LIMIT: any name */
+};
+
+/* A place for a value: the goals that the value is judged by. */
+struct place {
+  expr_id *goals;
+  uint32_t n;
+  uint32_t number;
+  struct typed *types[7];
+};
+
+/* How the goals of a member or an element come from the atoms of what holds it. */
+struct child {
+  struct place *place;
+  uint16_t *goal;     /* [n] of the atom: index of a goal, GOAL_TRUE, GOAL_FALSE */
+  uint16_t *contains; /* [n] the goal that says whether the element counts; NULL without counts */
+};
+
+/* ---- States --------------------------------------------------------------------------------------------------------*/
+
+typedef enum { STATUS_OPEN, STATUS_TRUE, STATUS_FALSE } status3;
+
+struct seen {
+  const struct seen *next;
+  uint64_t hash;
+};
+
+/* An array or object that is open. Frames do not change once they are made. */
+struct frame {
+  const struct frame *parent;
+  const struct place *place;
+  struct typed *typed;
+  bool object, hashing; /* hashing: some array around it compares its elements */
+  uint16_t depth;
+  uint32_t count;         /* members or elements that are complete */
+  const uint8_t *status;  /* [n] status3 of the atoms */
+  const uint32_t *contains; /* [n] elements that count so far, or NULL */
+  const uint64_t *named;  /* bits of the names that came */
+  const struct seen *others; /* other names; elements, where they are compared */
+  uint64_t hash;          /* of what came so far */
+  const struct child *child; /* of the member or element that is read */
+  uint64_t key_hash;
+};
+
+typedef enum {
+  MODE_VALUE, MODE_STRING, MODE_NUMBER, MODE_WORD, MODE_OPENED, /* behind { or [ */
+  MODE_MEMBER, /* behind , in an object */
+  MODE_KEY, MODE_COLON, MODE_NEXT, /* behind a value: , or the end */
+  MODE_END
+} json_mode;
+
+struct json_state {
+  const struct frame *frame;  /* the innermost one; NULL: the value itself */
+  const struct place *place;  /* of the value that is read */
+  struct typed *typed;
+  const uint64_t *allowed;    /* MODE_KEY: names that may come */
+  uint64_t hash;
+  uint64_t failed;            /* of the first 64 goals */
+  uint32_t position;          /* bytes so far */
+  uint32_t start;             /* of the number */
+  uint32_t tuple, length;     /* of the string: parts, characters */
+  uint32_t lo, hi, depth;     /* MODE_KEY: names that begin so, bytes of them */
+  uint32_t code;              /* escape that is read */
+  uint16_t high;              /* first half of a surrogate pair */
+  uint8_t mode, escape, spaces;
+  uint8_t part;               /* of a number; of a word, the place in it */
+  uint8_t need, from, to;     /* bytes of the character that are missing, and bounds of the next one */
+  uint8_t word;
+  bool other;                 /* MODE_KEY: a name that is not among the names may come */
+};
+
+/* What belongs to one text. Zero-initialised = empty. */
+struct json_tape {
+  uint8_t *bytes; /* the text so far: numbers are read again */
+  size_t room_bytes;
+  /* Frames are made in blocks that a mark can be rewound to. */
+  uint8_t **blocks;
+  uint32_t n_blocks, room_blocks;
+  uint32_t block;
+  size_t used;
+};
+
+struct json_machine {
+  struct schema *s;
+  struct ane_arena arena;     /* contexts; live as long as the machine */
+  struct tuple *tuples;
+  uint32_t n_tuples, room_tuples;
+  uint32_t *tuple_table, tuple_table_size;
+  struct place **places;
+  uint32_t n_places, room_places;
+  uint32_t *place_table, place_table_size;
+  struct json_tape *tape;     /* of the text that is followed: whoever steps sets it */
+  uint32_t max_spaces;        /* at each place where blanks may stand; only behind , and : where `separators` */
+  bool separators;            /* blanks: at most max_spaces spaces behind , and : */
+  bool no_memory, too_large;
+};
+
+struct json_mark {
+  uint32_t block;
+  size_t used;
+};
+
+/* s: the machine reads it and adds to its pools. Errors: ANE_NOMEM. */
+ane_status json_machine_make(struct json_machine *m, struct schema *s, struct json_state *start, struct ane_error *err);
+void json_machine_free(struct json_machine *m);
+void json_tape_free(struct json_tape *t);
+/* false: no text goes on so, or a limit was reached (json_machine_failed). in and out may be one. */
+bool json_step(struct json_machine *m, const struct json_state *in, uint8_t byte, struct json_state *out);
+/* Whether the text may end here. */
+bool json_accepts(struct json_machine *m, const struct json_state *st);
+ane_status json_machine_failed(const struct json_machine *m, struct ane_error *err);
+struct json_mark json_mark_of(const struct json_machine *m);
+void json_rewind(struct json_machine *m, struct json_mark mark);
+
+/* ---- Between the files ---------------------------------------------------------------------------------------------*/
+
+void *json_alloc(struct json_machine *m, size_t n, size_t size); /* zeroed; until rewound */
+struct place *json_place(struct json_machine *m, const expr_id *goals, uint32_t n);
+struct typed *json_typed(struct json_machine *m, struct place *p, uint8_t type);
+uint32_t json_tuple_next(struct json_machine *m, uint32_t tuple, uint8_t byte);
+uint32_t json_tuple(struct json_machine *m, const uint32_t *states, uint32_t n);
+/* A goal of an array or object, from the status of its atoms. */
+status3 json_judge(const struct json_machine *m, const struct typed *t, expr_id e, const uint8_t *status);
+
+/* Whether the text can still fulfil the root where these goals of the value in f's child are false. */
+bool json_survives(struct json_machine *m, const struct frame *f, const bool *failed, uint32_t n);
+/* The same where the atoms of f have this status. */
+bool json_alive(struct json_machine *m, const struct frame *f, const uint8_t *status);
+/* Opens the array or object whose place and type the state holds; false: nothing can fulfil it. */
+bool json_open(struct json_machine *m, struct json_state *st, bool object);
+bool json_close(struct json_machine *m, struct json_state *st);
+/* The value of the state's place is complete: results[i] is whether goal i holds. */
+bool json_done(struct json_machine *m, struct json_state *st, const bool *results, uint64_t hash);
+/* Whether the string that is read can become one that an array with uniqueItems does not hold yet. */
+bool json_element_may_be_new(struct json_machine *m, const struct json_state *st);
+/* Whether one more member or element may come; prepares the element or the name. */
+bool json_element(struct json_machine *m, struct json_state *st);
+bool json_key_start(struct json_machine *m, struct json_state *st);
+bool json_key_byte(struct json_machine *m, struct json_state *st, uint8_t byte);
+bool json_key_end(struct json_machine *m, struct json_state *st);
+bool json_key_may_come(struct json_machine *m, const struct json_state *st);
+
+enum { JSON_STRING_END = 0x2222 }; /* mixed into the hash of a whole string */
+
+static inline uint64_t json_mix(uint64_t h, uint64_t v) {
+  h = (h ^ v) * 0x9e3779b97f4a7c15u;
+  return h ^ h >> 31;
+}
+
+#endif

@@ -1,0 +1,122 @@
+/* Matchers: one text against a grammar, and the tokens that may come next. */
+#include "base/alloc.h"
+#include "grammar/engine.h"
+#include "grammar/regex_internal.h"
+#include "grammar/token_tree.h"
+
+#include <string.h>
+
+struct ane_matcher {
+  struct ane_grammar *g;
+  struct json_tape tape;
+  union engine_state *states; /* [n + 1]: behind each push */
+  uint32_t n, room;
+  union engine_state *path; /* [TOKEN_LONGEST + 1]: along a token */
+};
+
+static void use(struct ane_matcher *m) { m->g->machine.tape = &m->tape; }
+static union engine_state *now(struct ane_matcher *m) { return &m->states[m->n]; }
+
+ane_status ane_matcher_make(struct ane_matcher **out, struct ane_grammar *g, struct ane_error *err) {
+  struct ane_matcher *m = *out = ane_calloc(1, sizeof *m);
+  if (m) {
+    m->g = g;
+    m->path = ane_malloc((TOKEN_LONGEST + 1) * sizeof *m->path);
+    if (m->path && re_grow((void **)&m->states, &m->room, 0, sizeof *m->states)) {
+      m->states[0] = g->start;
+      return ANE_OK;
+    }
+  }
+  ane_matcher_destroy(m);
+  *out = NULL;
+  return ane_fail(err, ANE_NOMEM, "no memory for a matcher");
+}
+
+void ane_matcher_destroy(struct ane_matcher *m) {
+  if (m && m->g->machine.tape == &m->tape) m->g->machine.tape = NULL;
+  ane_matcher_abandon(m);
+}
+
+void ane_matcher_abandon(struct ane_matcher *m) {
+  if (!m) return;
+  json_tape_free(&m->tape);
+  ane_free(m->states);
+  ane_free(m->path);
+  ane_free(m);
+}
+
+ane_status ane_matcher_push(struct ane_matcher *m, const char *bytes, size_t n, bool *taken, struct ane_error *err) {
+  *taken = false;
+  if (!re_grow((void **)&m->states, &m->room, m->n + 1, sizeof *m->states)) return ane_fail(err, ANE_NOMEM, "no memory for a matcher");
+  use(m);
+  union engine_state st = *now(m);
+  for (size_t i = 0; i < n; i++)
+    if (!engine_step(m->g, &st, (uint8_t)bytes[i], &st)) return engine_failed(m->g, err);
+  m->states[++m->n] = st;
+  *taken = true;
+  return ANE_OK;
+}
+
+uint32_t ane_matcher_pushes(const struct ane_matcher *m) { return m->n; }
+
+void ane_matcher_rewind(struct ane_matcher *m, uint32_t n) { m->n = ANE_MIN(n, m->n); }
+
+bool ane_matcher_accepts(struct ane_matcher *m) {
+  use(m);
+  return engine_accepts(m->g, now(m));
+}
+
+ane_status ane_matcher_forced(struct ane_matcher *m, char *bytes, size_t room, size_t *n, struct ane_error *err) {
+  use(m);
+  struct json_tape *tape = &m->tape;
+  struct json_mark mark = json_mark_of(&m->g->machine);
+  union engine_state st = *now(m);
+  for (*n = 0; *n < room && !engine_accepts(m->g, &st); (*n)++) {
+    union engine_state next, found = st;
+    int choices = 0;
+    for (int b = 0; b < 256 && choices < 2; b++)
+      if (engine_step(m->g, &st, (uint8_t)b, &next)) {
+        choices++;
+        found = next;
+        bytes[*n] = (char)b;
+      }
+    if (choices != 1) break;
+    if (m->g->kind == ENGINE_JSON) tape->bytes[found.json.position - 1] = (uint8_t)bytes[*n];
+    st = found;
+  }
+  if (m->g->kind == ENGINE_JSON) json_rewind(&m->g->machine, mark);
+  return engine_failed(m->g, err);
+}
+
+/* ---- Masks -------------------------------------------------------------------------------------------------------*/
+
+static uint32_t allow(const struct ane_token_tree *t, uint32_t token, uint32_t *mask) {
+  uint32_t n = 0;
+  for (; token; token = t->twin[token - 1], n++) mask[(token - 1) >> 5] |= (uint32_t)1 << ((token - 1) & 31);
+  return n;
+}
+
+/* Tokens of the nodes from..to that the grammar takes from path[0] on. */
+static uint32_t walk(struct ane_matcher *m, const struct ane_token_tree *t, uint32_t from, uint32_t to, uint32_t *mask) {
+  uint32_t n = 0;
+  for (uint32_t i = from; i < to;) {
+    const struct token_node *x = &t->nodes[i];
+    if (!engine_step(m->g, &m->path[x->depth - 1], x->byte, &m->path[x->depth])) {
+      i = x->skip;
+      continue;
+    }
+    if (x->token) n += allow(t, x->token, mask);
+    i++;
+  }
+  return n;
+}
+
+ane_status ane_matcher_mask(struct ane_matcher *m, const struct ane_token_tree *t, uint32_t *mask, uint32_t *n, struct ane_error *err) {
+  use(m);
+  memset(mask, 0, t->words * sizeof *mask);
+  struct json_mark mark = m->tape.n_blocks ? json_mark_of(&m->g->machine) : (struct json_mark){0, 0};
+  m->path[0] = *now(m);
+  *n = walk(m, t, 0, t->n_nodes, mask);
+  json_rewind(&m->g->machine, mark);
+  return engine_failed(m->g, err);
+}

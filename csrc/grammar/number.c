@@ -1,0 +1,341 @@
+/* Decimal numbers: see number.h. */
+#include "grammar/number.h"
+
+#include <string.h>
+
+/* ---- Decimals ----------------------------------------------------------------------------------------------------*/
+
+static bool digit(char c) { return c >= '0' && c <= '9'; }
+
+bool decimal_read(struct decimal *d, const char *s, size_t len) {
+  number_part part = NUMBER_NONE;
+  for (size_t i = 0; i < len; i++)
+    if (!(part = number_step(part, s[i]))) return false;
+  if (!number_whole(part)) return false;
+  memset(d, 0, sizeof *d);
+  const char *end = s + len, *p = s;
+  d->negative = *p == '-';
+  if (d->negative) p++;
+  const char *mark = p;
+  while (mark < end && (digit(*mark) || *mark == '.')) mark++;
+  int64_t e = 0;
+  if (mark < end) {
+    const char *q = mark + 1;
+    bool minus = *q == '-';
+    if (*q == '-' || *q == '+') q++;
+    for (; q < end; q++) e = ANE_MIN(e * 10 + (*q - '0'), (int64_t)1 << 40);
+    if (minus) e = -e;
+  }
+  const char *point = memchr(p, '.', (size_t)(mark - p)), *last = mark;
+  while (p < mark && (*p == '0' || *p == '.')) p++;
+  while (last > p && (last[-1] == '0' || last[-1] == '.')) last--;
+  d->digits = p;
+  for (const char *q = p; q < last; q++) d->n += digit(*q);
+  if (d->n == 0) d->negative = false;
+  else d->exponent = e + (point ? (p < point ? point - p : point + 1 - p) : mark - p);
+  return true;
+}
+
+/* The i-th digit, and the next place; the point is stepped over. */
+static int next_digit(const struct decimal *d, int i, const char **at) {
+  if (i >= d->n) return 0;
+  if (**at == '.') (*at)++;
+  return *(*at)++ - '0';
+}
+
+static int compare_magnitude(const struct decimal *a, const struct decimal *b) {
+  if (a->n == 0 || b->n == 0) return (a->n > 0) - (b->n > 0);
+  if (a->exponent != b->exponent) return a->exponent > b->exponent ? 1 : -1;
+  const char *p = a->digits, *q = b->digits;
+  for (int i = 0, n = ANE_MAX(a->n, b->n); i < n; i++) {
+    int x = next_digit(a, i, &p), y = next_digit(b, i, &q);
+    if (x != y) return x > y ? 1 : -1;
+  }
+  return 0;
+}
+
+int decimal_compare(const struct decimal *a, const struct decimal *b) {
+  if (a->negative != b->negative) return a->negative ? -1 : 1;
+  int c = compare_magnitude(a, b);
+  return a->negative ? -c : c;
+}
+
+bool decimal_is_integer(const struct decimal *d) { return d->n == 0 || d->exponent >= d->n; }
+
+uint64_t decimal_hash(const struct decimal *d) {
+  uint64_t h = 0x9ae16a3b2f90404fu + (uint64_t)d->exponent * 31 + d->negative;
+  const char *p = d->digits;
+  for (int i = 0; i < d->n; i++) h = (h ^ (uint64_t)next_digit(d, i, &p)) * 0x9e3779b97f4a7c15u;
+  return h ^ h >> 32;
+}
+
+/* ---- Rules -------------------------------------------------------------------------------------------------------*/
+
+/* The digits as an integer; false: more than 18 digits. */
+static bool small(const struct decimal *d, uint64_t *v) {
+  if (d->n > 18) return false;
+  const char *p = d->digits;
+  *v = 0;
+  for (int i = 0; i < d->n; i++) *v = *v * 10 + (uint64_t)next_digit(d, i, &p);
+  return true;
+}
+
+/* value = V * 10^a, step = M * 10^b, V and M without zeros at their ends. */
+static bool is_multiple(const struct decimal *d, const struct decimal *step) {
+  uint64_t m, rest = 0;
+  if (d->n == 0) return true;
+  if (!small(step, &m)) return false;
+  int64_t zeros = (d->exponent - d->n) - (step->exponent - step->n);
+  if (zeros < 0) return false;
+  const char *p = d->digits;
+  for (int i = 0; i < d->n; i++) rest = (uint64_t)(((unsigned __int128)rest * 10 + (unsigned)next_digit(d, i, &p)) % m);
+  for (uint64_t power = 10 % m; zeros > 0; zeros >>= 1) {
+    if (zeros & 1) rest = (uint64_t)((unsigned __int128)rest * power % m);
+    power = (uint64_t)((unsigned __int128)power * power % m);
+  }
+  return rest == 0;
+}
+
+static bool in_range(const struct number_rule *r, const struct decimal *d) {
+  if (r->has_min) {
+    int c = decimal_compare(d, &r->min);
+    if (c < 0 || (c == 0 && r->above_min)) return false;
+  }
+  if (r->has_max) {
+    int c = decimal_compare(d, &r->max);
+    if (c > 0 || (c == 0 && r->below_max)) return false;
+  }
+  return true;
+}
+
+bool number_fits(const struct number_rule *r, const struct decimal *d) {
+  if (r->integer && !decimal_is_integer(d)) return false;
+  if (!in_range(r, d) || (r->has_step && !is_multiple(d, &r->step))) return false;
+  if (!r->points) return true;
+  for (uint32_t i = 0; i < r->n_points; i++)
+    if (decimal_compare(&r->points[i], d) == 0) return true;
+  return false;
+}
+
+bool number_join(struct number_rule *r, const struct number_rule *more) {
+  if ((r->has_step && more->has_step && decimal_compare(&r->step, &more->step)) || (r->points && more->points)) return false;
+  r->integer |= more->integer;
+  if (more->has_min) {
+    int c = r->has_min ? decimal_compare(&more->min, &r->min) : 1;
+    if (c > 0 || (c == 0 && more->above_min)) r->min = more->min, r->above_min = more->above_min;
+    r->has_min = true;
+  }
+  if (more->has_max) {
+    int c = r->has_max ? decimal_compare(&more->max, &r->max) : -1;
+    if (c < 0 || (c == 0 && more->below_max)) r->max = more->max, r->below_max = more->below_max;
+    r->has_max = true;
+  }
+  if (more->has_step) r->has_step = true, r->step = more->step;
+  if (more->points) r->points = more->points, r->n_points = more->n_points;
+  return true;
+}
+
+bool number_impossible(const struct number_rule *r) {
+  if (r->has_min && r->has_max) {
+    int c = decimal_compare(&r->min, &r->max);
+    if (c > 0 || (c == 0 && (r->above_min || r->below_max || !number_fits(r, &r->min)))) return true;
+  }
+  if (!r->points) return !number_viable(r, "", 0, NUMBER_NONE);
+  for (uint32_t i = 0; i < r->n_points; i++)
+    if (number_fits(r, &r->points[i])) return false;
+  return true;
+}
+
+/* ---- Numbers in the making ---------------------------------------------------------------------------------------*/
+
+number_part number_step(number_part part, char c) {
+  switch (part) {
+  case NUMBER_NONE:
+    if (c == '-') return NUMBER_SIGN; /* fall through */
+  case NUMBER_SIGN: return c == '0' ? NUMBER_ZERO : digit(c) ? NUMBER_INT : NUMBER_NONE;
+  case NUMBER_INT:
+    if (digit(c)) return NUMBER_INT; /* fall through */
+  case NUMBER_ZERO: return c == '.' ? NUMBER_POINT : c == 'e' || c == 'E' ? NUMBER_E : NUMBER_NONE;
+  case NUMBER_POINT: return digit(c) ? NUMBER_FRACTION : NUMBER_NONE;
+  case NUMBER_FRACTION: return digit(c) ? NUMBER_FRACTION : c == 'e' || c == 'E' ? NUMBER_E : NUMBER_NONE;
+  case NUMBER_E:
+    if (c == '+' || c == '-') return NUMBER_E_SIGN; /* fall through */
+  case NUMBER_E_SIGN:
+  case NUMBER_EXPONENT: return digit(c) ? NUMBER_EXPONENT : NUMBER_NONE;
+  }
+  return NUMBER_NONE;
+}
+
+/* An unsigned decimal with at most 37 digits, scaled by 10^37's share: exact arithmetic for the search of multiples. */
+static bool scaled(const struct decimal *d, int scale, __int128 *v) {
+  int64_t zeros = d->exponent - d->n + scale;
+  if (d->n == 0) return *v = 0, true;
+  if (zeros < 0 || d->n + zeros > 36) return false;
+  const char *p = d->digits;
+  *v = 0;
+  for (int i = 0; i < d->n; i++) *v = *v * 10 + next_digit(d, i, &p);
+  for (; zeros > 0; zeros--) *v *= 10;
+  if (d->negative) *v = -*v;
+  return true;
+}
+
+/* Whether [from, from + 1) * 10^zeros, negated where `negative`, holds a number of the rule: `from` is a decimal without
+ * exponent, its last digit has the value 10^zeros. whole: only its integers count. */
+static bool span_fits(const struct number_rule *r, const char *s, size_t len, int fraction, int shift, bool negative) {
+  /* lo = digits * 10^shift / 10^fraction; hi = lo + 10^shift / 10^fraction, not reached */
+  char low[NUMBER_LONGEST + 8], high[NUMBER_LONGEST + 8];
+  size_t n = 0;
+  low[n++] = '0';
+  for (size_t i = 0; i < len && n < NUMBER_LONGEST + 1; i++)
+    if (digit(s[i])) low[n++] = s[i];
+  memcpy(high, low, n);
+  for (size_t i = n; i-- > 0;) {
+    if (high[i] != '9') {
+      high[i]++;
+      break;
+    }
+    high[i] = '0';
+  }
+  struct decimal lo = {low, 0, false, 0}, hi = {high, 0, false, 0};
+  struct decimal *both[] = {&lo, &hi};
+  for (int k = 0; k < 2; k++) {
+    const char *p = k ? high : low, *end = p + n;
+    while (p < end && *p == '0') p++;
+    both[k]->exponent = end - p - fraction + shift;
+    while (end > p && end[-1] == '0') end--;
+    both[k]->digits = p;
+    both[k]->n = (int)(end - p);
+  }
+  lo.negative = negative && lo.n > 0;
+  hi.negative = negative;
+  /* In order of size: near is part of the span, far is not. */
+  if (r->points) {
+    for (uint32_t i = 0; i < r->n_points; i++) {
+      const struct decimal *v = &r->points[i];
+      if (v->n > 0 && v->negative != negative) continue;
+      if (compare_magnitude(v, &lo) >= 0 && compare_magnitude(v, &hi) < 0 && number_fits(r, v)) return true;
+    }
+    return false;
+  }
+  const struct decimal *bottom = negative ? &hi : &lo, *top = negative ? &lo : &hi;
+  bool bottom_out = negative, top_out = !negative; /* the end itself is not in the span */
+  if (r->has_min) {
+    int c = decimal_compare(top, &r->min);
+    if (c < 0 || (c == 0 && (top_out || r->above_min))) return false;
+    c = decimal_compare(bottom, &r->min);
+    if (c < 0) bottom = &r->min, bottom_out = r->above_min;
+    else if (c == 0) bottom_out |= r->above_min;
+  }
+  if (r->has_max) {
+    int c = decimal_compare(bottom, &r->max);
+    if (c > 0 || (c == 0 && (bottom_out || r->below_max))) return false;
+    c = decimal_compare(top, &r->max);
+    if (c > 0) top = &r->max, top_out = r->below_max;
+    else if (c == 0) top_out |= r->below_max;
+  }
+  if (!r->integer && !r->has_step) return true;
+  /* A multiple between bottom and top, in units of 10^-scale. */
+  static const struct decimal one = {"1", 1, false, 1};
+  const struct decimal *step = r->has_step ? &r->step : &one;
+  int64_t scale = 0;
+  const struct decimal *all[] = {bottom, top, step};
+  for (int i = 0; i < 3; i++)
+    if (all[i]->n > 0 && all[i]->n - all[i]->exponent > scale) scale = all[i]->n - all[i]->exponent;
+  __int128 b, t, m, unit;
+  if (scale > 30 || !scaled(bottom, (int)scale, &b) || !scaled(top, (int)scale, &t) || !scaled(step, (int)scale, &m) || !scaled(&one, (int)scale, &unit)) return true;
+  if (r->integer && m % unit != 0) { /* integers that are multiples: of the least common multiple */
+    __int128 x = m, y = unit;
+    while (y) {
+      __int128 z = x % y;
+      x = y;
+      y = z;
+    }
+    if (m > ((__int128)1 << 62) || unit / x > ((__int128)1 << 60)) return true;
+    m = m * (unit / x);
+  }
+  if (top_out) t--;
+  if (bottom_out) b++;
+  __int128 k = t >= 0 ? t / m : -((-t + m - 1) / m);
+  return k * m >= b;
+}
+
+/* Mantissas of which some exponent leads into the rule. exponent[0..len) is what stands behind the e. */
+static bool exponent_viable(const struct number_rule *r, const char *s, size_t mantissa, const char *exponent, size_t len) {
+  struct decimal d;
+  if (!decimal_read(&d, s, mantissa)) return false;
+  if (len > 6) return false;
+  if (d.n == 0) return number_fits(r, &d);
+  bool free_sign = len == 0, minus = len > 0 && exponent[0] == '-';
+  size_t skip = len > 0 && !digit(exponent[0]);
+  int64_t base = d.exponent, typed = 0, span = 1;
+  int digits = 0;
+  for (size_t i = skip; i < len; i++, digits++) typed = typed * 10 + (exponent[i] - '0');
+  if (typed > NUMBER_MAX_EXPONENT) return false;
+  /* typed, typed0 .. typed9, typed00 .. typed99, ... */
+  for (int extra = 0; digits + extra <= 4; extra++, span *= 10) {
+    if (digits + extra == 0) continue;
+    for (int64_t k = typed * span; k < typed * span + span; k++) {
+      if (k > 400 && k < typed * span + span - 1 && extra > 0) continue;
+      for (int sign = 0; sign < 2; sign++) {
+        if (!free_sign && minus != (sign == 1)) continue;
+        d.exponent = base + (sign ? -k : k);
+        if (number_fits(r, &d)) return true;
+      }
+    }
+  }
+  return false;
+}
+
+/* One digit before the point, and an exponent that leads into the rule: 5e-05 where the most is 1. Decades at the bounds are
+ * tried; between them every number fits. */
+static bool scientific(const struct number_rule *r, const char *digits, size_t n, int fraction, bool negative) {
+  int64_t ends[4] = {0};
+  int n_ends = 1;
+  if (r->has_min) ends[n_ends++] = r->min.exponent;
+  if (r->has_max) ends[n_ends++] = r->max.exponent;
+  for (int i = 0; i < n_ends; i++)
+    for (int64_t shift = ends[i] - 3; shift <= ends[i] + 1; shift++)
+      if (shift > -400 && shift < 400 && span_fits(r, digits, n, fraction, (int)shift, negative)) return true;
+  for (uint32_t i = 0; i < r->n_points; i++)
+    if (span_fits(r, digits, n, fraction, (int)(r->points[i].exponent - 1), negative)) return true;
+  return false;
+}
+
+bool number_viable(const struct number_rule *r, const char *s, size_t len, number_part part) {
+  if (len > NUMBER_LONGEST) return false;
+  bool plain = !r->integer && !r->has_min && !r->has_max && !r->has_step && !r->points;
+  if (part >= NUMBER_E) {
+    size_t e = 0;
+    while (s[e] != 'e' && s[e] != 'E') e++;
+    return plain ? len - e <= 6 : exponent_viable(r, s, e, s + e + 1, len - e - 1);
+  }
+  if (plain) return len < NUMBER_LONGEST || number_whole(part);
+  bool negative = len > 0 && s[0] == '-';
+  if (part == NUMBER_NONE || part == NUMBER_SIGN) {
+    for (int sign = part == NUMBER_SIGN; sign < (part == NUMBER_SIGN || negative ? 2 : 2); sign++) {
+      char start[2] = {'-', '0'};
+      for (start[1] = '0'; start[1] <= '9'; start[1]++)
+        if (number_viable(r, sign ? start : start + 1, sign ? 2 : 1, start[1] == '0' ? NUMBER_ZERO : NUMBER_INT)) return true;
+    }
+    return false;
+  }
+  const char *digits = s + negative, *point = memchr(s, '.', len);
+  size_t n = len - negative;
+  int fraction = point ? (int)(s + len - point - 1) : 0;
+  if (part == NUMBER_ZERO) return span_fits(r, digits, n, 0, 0, negative);
+  if (!r->integer && digits[0] != '0' && (n == 1 || point == digits + 1) && scientific(r, digits, n, fraction, negative)) return true;
+  if (part == NUMBER_POINT || part == NUMBER_FRACTION) return span_fits(r, digits, n, fraction, 0, negative);
+  /* More digits of the integer part may follow. */
+  const struct decimal *far = negative ? (r->has_min ? &r->min : NULL) : (r->has_max ? &r->max : NULL);
+  bool open = !far && !r->points;
+  int64_t longest = (int64_t)n + 40;
+  if (far) longest = far->n > 0 && far->negative == negative ? ANE_MAX(far->exponent, 1) : 1;
+  if (r->points) {
+    longest = 1;
+    for (uint32_t i = 0; i < r->n_points; i++) longest = ANE_MAX(longest, r->points[i].exponent);
+  }
+  if (open && !r->has_step) return len < NUMBER_LONGEST || span_fits(r, digits, n, 0, 0, negative);
+  for (int shift = 0; (int64_t)n + shift <= longest && (size_t)shift + len <= NUMBER_LONGEST; shift++)
+    if (span_fits(r, digits, n, 0, shift, negative)) return true;
+  return false;
+}

@@ -1,0 +1,56 @@
+/* Decimal numbers as JSON spells them: compared exactly, and judged while they are still being written. */
+#ifndef ANE_GRAMMAR_NUMBER_H
+#define ANE_GRAMMAR_NUMBER_H
+
+#include "base/status.h"
+
+enum {
+  NUMBER_LONGEST = 96,    /* characters of a number that is accepted */
+  NUMBER_MAX_EXPONENT = 9999
+};
+
+/* A view onto the digits of a text: sign * 0.DIGITS * 10^exponent, DIGITS without zeros at either end; zero has none. The
+ * digits may have one decimal point between them. */
+struct decimal {
+  const char *digits;
+  int n;       /* digits without the point */
+  bool negative;
+  int64_t exponent;
+};
+
+/* false: s[0..len) is no number of JSON. */
+bool decimal_read(struct decimal *d, const char *s, size_t len);
+int decimal_compare(const struct decimal *a, const struct decimal *b);
+bool decimal_is_integer(const struct decimal *d);
+uint64_t decimal_hash(const struct decimal *d);
+
+/* What a number must be: all that is given holds at once. */
+struct number_rule {
+  bool integer;
+  bool has_min, has_max, above_min, below_max; /* above, below: the bound itself is excluded */
+  struct decimal min, max;
+  bool has_step; /* a multiple of step > 0 */
+  struct decimal step;
+  const struct decimal *points; /* one of these; NULL: any */
+  uint32_t n_points;
+};
+
+/* Whether a whole number fulfils the rule. */
+bool number_fits(const struct number_rule *r, const struct decimal *d);
+/* Joins a rule to another; false where the two cannot be one (two steps, two lists of points). */
+bool number_join(struct number_rule *r, const struct number_rule *more);
+/* Whether no number can fulfil the rule. May be false though none can. */
+bool number_impossible(const struct number_rule *r);
+
+/* Where in a number a text ends. */
+typedef enum { NUMBER_NONE, NUMBER_SIGN, NUMBER_ZERO, NUMBER_INT, NUMBER_POINT, NUMBER_FRACTION, NUMBER_E, NUMBER_E_SIGN, NUMBER_EXPONENT } number_part;
+
+/* The part behind one more character; NUMBER_NONE: no number goes on so. */
+number_part number_step(number_part part, char c);
+static inline bool number_whole(number_part p) { return p == NUMBER_ZERO || p == NUMBER_INT || p == NUMBER_FRACTION || p == NUMBER_EXPONENT; }
+/* Whether s[0..len), which ends in `part`, is or can become a number that fulfils the rule. It may say so wrongly only for a step
+ * together with very long numbers. A mantissa with several digits before the
+ * point, or of an integer, is judged as if no exponent followed. */
+bool number_viable(const struct number_rule *r, const char *s, size_t len, number_part part);
+
+#endif

@@ -1,0 +1,121 @@
+/* Regular languages over bytes: expressions with intersection and complement, hash-consed, matched by derivatives
+ * (Brzozowski 1964; Owens, Reppy and Turon 2009), each state made when it is first reached.
+ *
+ * Expressions are numbers into a pool. Texts that are matched are UTF-8; a character set is compiled to its byte sequences.
+ * Limits: nodes, derivative steps and states of a pool. Beyond them `pool->full` is set, functions give RE_NONE, and what
+ * was made so far stays valid. */
+#ifndef ANE_GRAMMAR_REGEX_H
+#define ANE_GRAMMAR_REGEX_H
+
+#include "base/status.h"
+
+typedef uint32_t ane_re;
+
+enum {
+  RE_NONE = 0,  /* matches nothing */
+  RE_EMPTY = 1, /* matches the empty text */
+  RE_ALL = 2,   /* matches every text */
+  RE_ANY_BYTE = 3
+};
+#define RE_INF UINT32_MAX
+
+/* What stands before a place: assertions ask. */
+typedef enum { RE_AT_START, RE_AFTER_OTHER, RE_AFTER_WORD } re_before;
+
+struct re_node {
+  uint8_t kind;
+  bool nullable;   /* matches the empty text, where no assertion is inside */
+  bool asserts;    /* an assertion is inside: nullable depends on the place */
+  bool looks_back; /* ^ or \b is inside: derivatives depend on the place */
+  bool boolean;    /* an intersection or a complement is inside: it may be empty though it is not RE_NONE */
+  uint32_t a, b;   /* operands, or the number of a byte set */
+  uint32_t lo, hi; /* of a repetition */
+  uint32_t least, most; /* characters of the shortest and longest match; most RE_INF: no bound */
+};
+
+struct re_set {
+  uint64_t bits[4]; /* bytes 0..255 */
+};
+
+/* A state of the automaton: an expression at a place. */
+struct re_state {
+  ane_re re;
+  uint8_t before;   /* re_before; RE_AFTER_OTHER where the expression does not ask */
+  bool accepts;
+  uint8_t alive;    /* 0 not known, 1 some text leads to acceptance, 2 none does */
+  bool whole;       /* every text leads to acceptance */
+  uint32_t *next;   /* [256] state + 1; 0 not known yet; NULL: no byte was tried */
+};
+
+struct re_pool {
+  struct re_node *nodes;
+  uint32_t n_nodes, room_nodes;
+  uint32_t *table; /* open addressing: node + 1 */
+  uint32_t table_size;
+  struct re_set *sets;
+  uint32_t n_sets, room_sets;
+  struct re_state *states;
+  uint32_t n_states, room_states;
+  uint32_t *state_table;
+  uint32_t state_table_size;
+  uint64_t steps;      /* derivative steps so far */
+  uint64_t step_limit; /* raised by the caller for each call from outside */
+  ane_re byte_re[256]; /* of single bytes; RE_NONE: not made yet */
+  bool full, no_memory;
+};
+
+enum {
+  RE_MAX_NODES = 1 << 21,
+  RE_MAX_STATES = 1 << 17,
+  RE_MAX_STEPS = 1 << 22, /* of one call */
+  RE_MAX_DEPTH = 200,     /* of groups */
+  RE_MAX_PATTERN = 1 << 16,
+  RE_MAX_REPEAT = 100000
+};
+
+bool re_pool_init(struct re_pool *p); /* false: no memory */
+void re_pool_free(struct re_pool *p);
+
+/* Constructors; they simplify, so that equal languages of simple forms are equal numbers. */
+ane_re re_set_of(struct re_pool *p, const struct re_set *set);
+ane_re re_byte(struct re_pool *p, uint8_t byte);
+ane_re re_literal(struct re_pool *p, const char *s, size_t len);
+ane_re re_cat(struct re_pool *p, ane_re a, ane_re b);
+ane_re re_alt(struct re_pool *p, ane_re a, ane_re b);
+ane_re re_and(struct re_pool *p, ane_re a, ane_re b);
+ane_re re_not(struct re_pool *p, ane_re a);
+ane_re re_repeat(struct re_pool *p, ane_re a, uint32_t lo, uint32_t hi);
+/* Zero-width: what follows begins with a match of a, or with none. */
+ane_re re_ahead(struct re_pool *p, ane_re a, bool negative);
+ane_re re_start(struct re_pool *p);                  /* ^ */
+ane_re re_boundary(struct re_pool *p, bool negative); /* \b, \B */
+/* Characters lo..hi (code points without surrogates) as UTF-8. */
+ane_re re_chars(struct re_pool *p, uint32_t lo, uint32_t hi);
+ane_re re_any_char(struct re_pool *p);
+/* Any one of n texts: a trie, so that long lists stay cheap. The list is sorted in place. */
+struct re_text {
+  const char *data;
+  size_t len;
+};
+ane_re re_choice(struct re_pool *p, struct re_text *texts, size_t n);
+
+/* What a pattern matches. */
+enum re_syntax {
+  RE_SEARCH = 1,   /* a match anywhere in the text is enough (JSON Schema); without it the whole text is matched */
+  RE_DOT_ALL = 2,  /* . matches line ends too */
+  RE_NO_CASE = 4   /* ASCII letters of either case */
+};
+/* ECMA-262 patterns (flag u), and what Python's re shares with them. Errors: ANE_UNSUPPORTED (names the construct and the
+ * place: back references, look-behind, ...), ANE_INVALID (no pattern), ANE_RANGE (a limit), ANE_NOMEM. */
+ane_status re_parse(struct re_pool *p, const char *text, size_t len, unsigned syntax, ane_re *out, struct ane_error *err);
+
+/* The automaton. State 0 is dead, from every text. */
+uint32_t re_begin(struct re_pool *p, ane_re re); /* the state before the first byte; 0 and p->full at a limit */
+uint32_t re_next(struct re_pool *p, uint32_t state, uint8_t byte);
+
+/* Whether some text matches; exact. At a limit true. */
+bool re_alive(struct re_pool *p, ane_re re, re_before before);
+
+static inline const struct re_node *re_at(const struct re_pool *p, ane_re re) { return &p->nodes[re]; }
+
+#endif

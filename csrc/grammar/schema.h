@@ -1,0 +1,156 @@
+/* A JSON Schema (2020-12, and what older drafts spell otherwise) as boolean expressions over atoms.
+ *
+ * An atom is all that one schema object demands of a value by itself, for each type apart. An expression joins atoms as allOf,
+ * anyOf, oneOf, not and if do. Members and elements point to expressions again. So a value is judged as it is read: each atom is
+ * pending, true or false, and a text is given up once its expression is false whatever follows. */
+#ifndef ANE_GRAMMAR_SCHEMA_H
+#define ANE_GRAMMAR_SCHEMA_H
+
+#include "base/arena.h"
+#include "base/strmap.h"
+#include "grammar/number.h"
+#include "grammar/regex.h"
+
+/* ---- JSON as a tree ----------------------------------------------------------------------------------------------*/
+
+typedef enum { JV_NULL, JV_FALSE, JV_TRUE, JV_NUMBER, JV_STRING, JV_ARRAY, JV_OBJECT } jv_kind;
+
+struct jv;
+struct jv_member {
+  const char *name;
+  size_t len;
+  struct jv *value;
+};
+struct jv {
+  jv_kind kind;
+  uint32_t node;         /* number as a schema + 1; 0: not known as one */
+  const char *text;      /* of a string (decoded), of a number (as it is spelled) */
+  size_t len;            /* of the text; elements, members */
+  struct jv **items;     /* JV_ARRAY */
+  struct jv_member *members; /* JV_OBJECT; of equal names the last one is kept */
+  const struct jv *parent; /* NULL: the root */
+  const char *key;         /* its name in the parent; NULL: an element */
+  uint32_t index;          /* its place in the parent */
+};
+
+/* Reads a whole text. What is made lives in the arena. Errors: ANE_FORMAT (place and cause), ANE_RANGE (depth), ANE_NOMEM. */
+ane_status jv_read(struct jv **out, struct ane_arena *arena, const char *text, size_t len, struct ane_error *err);
+struct jv *jv_get(const struct jv *object, const char *name); /* NULL: none */
+bool jv_is(const struct jv *string, const char *s);
+
+/* ---- Schemas -----------------------------------------------------------------------------------------------------*/
+
+/* Types of values; null, false and true are one value each. */
+enum { T_NULL = 1, T_FALSE = 2, T_TRUE = 4, T_NUMBER = 8, T_STRING = 16, T_ARRAY = 32, T_OBJECT = 64, T_ALL = 127 };
+
+typedef uint32_t expr_id; /* EXPR_FALSE, EXPR_TRUE, or a number of schema->exprs */
+enum { EXPR_FALSE = 0, EXPR_TRUE = 1 };
+typedef enum { EXPR_ATOM = 2, EXPR_AND, EXPR_OR, EXPR_NOT, EXPR_ONE } expr_kind;
+
+struct expr {
+  expr_kind kind;
+  uint32_t atom; /* EXPR_ATOM */
+  const expr_id *list;
+  uint32_t n;
+  uint8_t types; /* for which some value may fulfil it */
+};
+
+struct property {
+  const char *name;
+  size_t len;
+  expr_id value;
+  const struct jv *schema; /* until the expressions are made */
+};
+
+struct pattern_property {
+  ane_re re;
+  expr_id value;
+  const struct jv *schema;
+};
+
+#define NO_LIMIT UINT32_MAX
+
+struct atom {
+  uint8_t types;     /* that are allowed */
+  uint8_t bare;      /* types of which every value is */
+  uint8_t possible;  /* types of which some value is */
+  /* strings */
+  ane_re re;         /* of the decoded text */
+  uint32_t min_length, max_length;
+  uint32_t n_texts;  /* the strings are a list of so many; 0: no list */
+  /* numbers */
+  struct number_rule number;
+  /* arrays */
+  struct property *prefix; /* [n_prefix], without names */
+  uint32_t n_prefix;
+  expr_id items, contains;
+  const struct jv *items_schema, *contains_schema;
+  uint32_t min_items, max_items, min_contains, max_contains;
+  bool has_contains, unique;
+  /* objects */
+  struct property *properties;
+  uint32_t n_properties;
+  struct pattern_property *patterns;
+  uint32_t n_patterns;
+  expr_id additional, names;
+  const struct jv *additional_schema, *names_schema;
+  struct re_text *required;
+  uint32_t n_required;
+  uint32_t min_properties, max_properties;
+  bool monotone; /* of an object: once fulfilled it stays so */
+};
+
+struct schema {
+  struct ane_arena arena;
+  struct re_pool pool;
+  struct atom *atoms;
+  uint32_t n_atoms, room_atoms;
+  struct expr *exprs;
+  uint32_t n_exprs, room_exprs;
+  uint32_t *table, table_size; /* of expressions */
+  expr_id root;
+};
+
+struct schema_options {
+  bool lenient; /* annotations that are not known, such as a format, are passed over */
+};
+
+/* Compiles a schema. Errors: ANE_FORMAT (the text), ANE_INVALID (a keyword's value; no value fulfils the schema),
+ * ANE_UNSUPPORTED (cannot be enforced), ANE_RANGE (limits), ANE_NOMEM; the message begins with keyword and path. */
+ane_status schema_compile(struct schema *s, const char *text, size_t len, const struct schema_options *options, struct ane_error *err);
+void schema_free(struct schema *s);
+
+/* Expressions; equal ones are one number. EXPR_FALSE at a lack of memory, s->pool.full is then set. */
+expr_id expr_atom(struct schema *s, uint32_t atom);
+expr_id expr_not(struct schema *s, expr_id a);
+/* Numbers of values that fulfil it: how many at most; NO_LIMIT: no such number is known. */
+uint32_t expr_count(const struct schema *s, expr_id e);
+expr_id expr_of(struct schema *s, expr_kind kind, const expr_id *list, uint32_t n);
+static inline expr_id expr_two(struct schema *s, expr_kind kind, expr_id a, expr_id b) { return expr_of(s, kind, (expr_id[]){a, b}, 2); }
+/* What is left of an expression once the type of the value is known. */
+expr_id expr_for(struct schema *s, expr_id e, uint8_t type);
+/* Types of which some value may fulfil it: least fixed point over atoms, conjunctions judged part by part. */
+uint8_t expr_types(const struct schema *s, expr_id e);
+ane_status schema_possible(struct schema *s, struct ane_error *err);
+/* The expression of a member's name in an atom. */
+expr_id atom_member(struct schema *s, const struct atom *a, const char *name, size_t len);
+/* Whether a whole text is one of re. */
+bool re_matches(struct re_pool *p, ane_re re, const char *s, size_t len);
+/* The strings that fulfil an expression. */
+ane_re expr_strings(struct schema *s, expr_id e, bool lengths);
+
+/* The pattern of a format; *pattern NULL: every string. false: unknown. */
+bool schema_format(const char *name, size_t len, const char **pattern);
+
+/* ---- References --------------------------------------------------------------------------------------------------*/
+
+struct schema_ids; /* of one document */
+ane_status schema_ids_make(struct schema_ids **out, struct ane_arena *arena, struct jv *root, struct ane_error *err);
+/* The schema that a reference in `from` names; NULL: there is none in the document. */
+struct jv *schema_resolve(struct schema_ids *ids, const struct jv *from, const char *ref, size_t len);
+/* How many $dynamicAnchor (or $recursiveAnchor) there are in the document. */
+uint32_t schema_dynamic_anchors(const struct schema_ids *ids);
+/* Whether keywords beside $ref are passed over: drafts up to 7. */
+bool schema_old_refs(const struct schema_ids *ids);
+
+#endif

@@ -1,0 +1,129 @@
+--- `ane grammar`: which texts a grammar takes, and how long its masks take.
+-- Needs ane.cli.common, ane.cli.tokenize, ane.core and ane.grammar; no weights are loaded.
+
+local common = require "ane.cli.common"
+local core = require "ane.core"
+local grammar = require "ane.grammar"
+
+local M = {}
+
+M.summary = "Check texts against a JSON Schema or a pattern, or time the masks of a grammar."
+
+function M.options(parser)
+  parser:option("--json-schema", "JSON Schema."):argname "FILE"
+  parser:option("--regex", "Pattern that matches a whole text (ECMA-262)."):argname "PATTERN"
+  parser:option("--instances", "Texts to check: each line a JSON string; default: standard input is one text."):argname "FILE"
+  parser:option("--model", "Model, tokenizer.json or folder whose tokens --time is about."):argname "MODEL"
+  parser:flag("--time", "Time the masks along the texts.")
+  parser:flag("--lenient", "Pass over unknown annotations, such as the names of formats.")
+  parser:option("--blanks", "Most blanks at each place of JSON; default: one space behind commas and colons.", nil,
+    common.natural):argname "N"
+  parser:flag("--json", "Write one JSON object.")
+end
+
+-- A function that makes the grammar; or nil, message.
+local function maker(args)
+  if (args.json_schema ~= nil) == (args.regex ~= nil) then return nil, "give --json-schema or --regex" end
+  if args.regex then return function() return grammar.regex(args.regex) end end
+  local text, message = core.read_file(args.json_schema)
+  if not text then return nil, message end
+  return function() return grammar.json_schema(text, { strict = not args.lenient, blanks = args.blanks }) end
+end
+
+local function read_texts(path)
+  if not path then return { io.stdin:read "a" } end
+  local all, message = core.read_file(path)
+  if not all then return nil, message end
+  local list = {}
+  for line in all:gmatch "[^\n]+" do
+    local text
+    text, message = core.json_decode(line)
+    if type(text) ~= "string" then return nil, ("%s: line %d: %s"):format(path, #list + 1, message or "must be a JSON string") end
+    list[#list + 1] = text
+  end
+  return list
+end
+
+-- Adds the microseconds of each mask along a text.
+local function time_text(matcher, tree, tokenizer, text, times)
+  local ids, message = tokenizer:encode(text, { bos = false, eos = false })
+  if not ids then return nil, message end
+  for _, id in ipairs(ids) do
+    local started = core.clock()
+    local n
+    n, message = matcher:count(tree)
+    if not n then return nil, message end
+    times[#times + 1] = (core.clock() - started) * 1e6
+    local taken
+    taken, message = matcher:push(tokenizer:token(id) or "")
+    if taken == nil then return nil, message end
+    if not taken then return true end
+  end
+  return true
+end
+
+local function summary(times)
+  local sum = 0
+  table.sort(times)
+  for _, us in ipairs(times) do sum = sum + us end
+  local function at(share) return times[math.max(1, math.ceil(share * #times))] end
+  return { mean = sum / math.max(1, #times), p50 = at(0.5) or 0, p99 = at(0.99) or 0, masks = #times }
+end
+
+-- mask_us and first_mask_us: from the grammar's text to the first mask.
+local function time(args, make, texts)
+  if not args.model then return nil, "--time needs --model" end
+  local tokenizer, message = require("ane.cli.tokenize").tokenizer(args.model)
+  if not tokenizer then return nil, message end
+  local tree
+  tree, message = core.token_tree(tokenizer._raw)
+  if not tree then return nil, message end
+  local started = core.clock()
+  local g = assert(make())
+  local matcher = assert(g:matcher())
+  local n
+  n, message = matcher:count(tree)
+  if not n then return nil, message end
+  local first = (core.clock() - started) * 1e6
+  local times = {}
+  for _, text in ipairs(texts) do
+    matcher:rewind(0)
+    local ok
+    ok, message = time_text(matcher, tree, tokenizer, text, times)
+    if not ok then return nil, message end
+  end
+  return { mask_us = summary(times), first_mask_us = first }
+end
+
+function M.run(args)
+  local make, message = maker(args)
+  if not make then return nil, message end
+  local g
+  g, message = make()
+  if not g then return nil, message end
+  local texts
+  texts, message = read_texts(args.instances)
+  if not texts then return nil, message end
+  local out = { ok = true, accepted = common.list {} }
+  if args.time then
+    local timed
+    timed, message = time(args, make, texts)
+    if not timed then return nil, message end
+    out.mask_us, out.first_mask_us = timed.mask_us, timed.first_mask_us
+  end
+  for i, text in ipairs(texts) do
+    local taken
+    taken, message = g:matches(text)
+    if taken == nil then return nil, ("text %d: %s"):format(i, message) end
+    out.accepted[i] = taken
+  end
+  if args.json then return common.print_json(out) end
+  for i, taken in ipairs(out.accepted) do io.stdout:write(("%8d  %s\n"):format(i, taken and "accepted" or "not accepted")) end
+  if out.mask_us then
+    io.stdout:write(("first mask %.0f us; masks: mean %.0f us, p50 %.0f us, p99 %.0f us\n"):format(out.first_mask_us, out.mask_us.mean,
+      out.mask_us.p50, out.mask_us.p99))
+  end
+  return true
+end
+
+return M

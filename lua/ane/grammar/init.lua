@@ -1,0 +1,86 @@
+--- Grammars for constrained replies: JSON by schema, patterns, choices. What a grammar cannot enforce is an error when it is made.
+-- Needs ane.core and ane.util.schema. A grammar is given to generate, stream and chat as their option `grammar`.
+-- Usage: `local g = assert(grammar.json_schema {type = "object", properties = {n = {type = "integer"}}}); g:matches '{"n": 3}'`
+
+local core = require "ane.core"
+local schema = require "ane.util.schema"
+
+local M = {}
+
+local Grammar = {}
+Grammar.__index = Grammar
+Grammar.__name = "ane.grammar"
+
+local JSON = {
+  strict = { type = "boolean", default = true },
+  blanks = { type = "integer", min = 0, max = 1000 },
+}
+
+-- A grammar, or nil, message, code. `source` is what core.grammar takes: another thread makes its own of it.
+local function make(kind, source, opts)
+  local raw, message, code = core.grammar(kind, source, opts)
+  if not raw then return nil, message, code end
+  return setmetatable({ kind = kind, _raw = raw }, Grammar)
+end
+
+--- JSON that fulfils a JSON Schema (2020-12 and what older drafts spell otherwise). Members may come in any order, each once.
+-- @param of the schema: JSON text, or a table (ane.null is JSON's null)
+-- @param opts strict: false passes over annotations that are unknown here, such as a format's name; blanks: at most so many blanks
+-- wherever JSON allows them (default: one space behind commas and colons, or none)
+-- @return a grammar; or nil, message, code: the message begins with the keyword and its path
+function M.json_schema(of, opts)
+  schema.argument({ type = { "string", "table", "boolean" } }, of, "json_schema: schema", 2)
+  opts = schema.check(JSON, opts, "json_schema", 2)
+  if type(of) ~= "string" then
+    local text, message, code = core.json_encode(of)
+    if not text then return nil, message, code end
+    of = text
+  end
+  return make("json_schema", of, { lenient = not opts.strict, blanks = opts.blanks })
+end
+
+--- Any JSON text.
+-- @param opts blanks, as for json_schema
+function M.json(opts)
+  opts = schema.check({ blanks = JSON.blanks }, opts, "json", 2)
+  return make("json_schema", "true", { blanks = opts.blanks })
+end
+
+--- Texts that a pattern matches from end to end: ECMA-262 syntax; no back references, no looking behind.
+-- @return a grammar; or nil, message, code
+function M.regex(pattern)
+  schema.argument({ type = "string" }, pattern, "regex: pattern", 2)
+  return make("regex", pattern)
+end
+
+--- One of several texts.
+-- @param list of strings
+-- @return a grammar; or nil, message, code
+function M.choice(list)
+  schema.argument({ type = "table" }, list, "choice: list", 2)
+  return make("choice", list)
+end
+
+--- Is this a grammar?
+function M.is(value) return getmetatable(value) == Grammar end
+
+--- A matcher of a text from its beginning: push(bytes) -> whether they may come, accepts() -> whether the text may end, rewind(pushes),
+-- pushes(), forced() -> bytes that must come, allowed(tree), count(tree), mask(tree, logits, ids) with a tree of core.token_tree.
+-- @return it; or nil, message, code
+function Grammar:matcher() return self._raw:matcher() end
+
+--- Whether a whole text fulfils the grammar.
+-- @return true or false; or nil, message, code where a limit is reached
+function Grammar:matches(text)
+  schema.argument({ type = "string" }, text, "matches: text", 2)
+  local matcher, message, code = self._raw:matcher()
+  if not matcher then return nil, message, code end
+  local taken
+  taken, message, code = matcher:push(text)
+  local whole = taken and matcher:accepts()
+  matcher:close()
+  if taken == nil then return nil, message, code end
+  return whole
+end
+
+return M

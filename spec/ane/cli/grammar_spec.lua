@@ -1,0 +1,50 @@
+-- `ane grammar`: its contract with scripts, and what it says of schemas that it cannot enforce.
+local ane = require "ane"
+local core = require "ane.core"
+local command = require "support.command"
+
+local function file_of(text)
+  local path = os.tmpname()
+  local f <close> = assert(io.open(path, "w"))
+  f:write(text)
+  return path
+end
+
+describe("ane grammar", function()
+  it("says for each text whether it is accepted", function()
+    local schema = file_of '{"type": "object", "properties": {"a": {"minimum": 3}}, "required": ["a"]}'
+    local lines = {}
+    for _, text in ipairs { '{"a": 3}', '{"a": 2}', "{}", '{"a": "\u{e9}\\n"}' } do lines[#lines + 1] = core.json_encode(text) end
+    local instances = file_of(table.concat(lines, "\n") .. "\n")
+    local out = command.json { "grammar", "--json-schema", schema, "--instances", instances }
+    assert.same({ ok = true, accepted = { true, false, false, true } }, out)
+  end)
+
+  it("ends with keyword and path where a schema cannot be enforced", function()
+    local schema = file_of '{"items": {"$ref": "other.json"}}'
+    local code, _, message = command.run({ "grammar", "--json-schema", schema, "--json" }, "1")
+    assert.same({ 1, "ane grammar: $ref at #/items: 'other.json' is not in the document\n" }, { code, message })
+  end)
+end)
+
+describe("ane.grammar", function()
+  it("makes grammars of schemas, patterns and lists", function()
+    local g = assert(ane.grammar.json_schema { type = "array", items = { enum = { 1, ane.null } } })
+    assert.is_true(g:matches "[1, null]")
+    assert.is_false(g:matches "[2]")
+    assert.is_true(ane.grammar.json():matches '{"a": [true]}')
+    assert.is_false(ane.grammar.json { blanks = 0 }:matches '{"a": [true]}')
+    assert.is_true(ane.grammar.regex("a+b"):matches "aab")
+    assert.is_true(ane.grammar.choice({ "yes", "no" }):matches "no")
+    assert.is_false(ane.grammar.choice({ "yes", "no" }):matches "n")
+    assert.is_true(ane.grammar.is(g))
+  end)
+
+  it("says what is wrong", function()
+    local g, message, code = ane.grammar.json_schema '{"pattern": "("}'
+    assert.same({ nil, "pattern at #: ( is not closed at character 2", "invalid" }, { g, message, code })
+    assert.has_error(function() ane.grammar.json_schema("true", { lax = true }) end)
+    assert.has_error(function() ane.grammar.choice { 1 } end)
+    assert.is_nil((ane.grammar.choice {}))
+  end)
+end)

@@ -1,0 +1,149 @@
+-- JSON Schemas: keyword by keyword, texts that are valid and texts that are not, by the text of the specification (2020-12).
+local core = require "ane.core"
+
+local function accepts(grammar, text)
+  local matcher = assert(grammar:matcher())
+  local taken, message = matcher:push(text)
+  assert(taken ~= nil, message)
+  return taken and matcher:accepts()
+end
+
+-- schema, valid texts, invalid texts
+local ROWS = {
+  { "true", { "1", "-0.5e+10", '"\\ud83d\\ude00"', "[]", '{"a": [1, {"b": null}], "c": true}' },
+    { "", "01", "1.", "+1", "[1,]", '{"a":1,}', '{"a":1,"a":2}', '"\\ud83d"', '"\n"', '"\xff"', "nul", "1 ", " 1", "[1 ,2]", "[1,  2]" } },
+  { '{"type": ["null", "boolean"]}', { "null", "true", "false" }, { "0", '""', "[]", "{}" } },
+  { '{"type": "integer"}', { "0", "-7", "1.0", "1e2", "12345678901234567890" }, { "1.5", "1e-1", '"1"' } },
+  { '{"enum": [1, "a", null, [1, "b"], {"x": 2}]}', { "1", "1.0", '"a"', '"\\u0061"', "null", '[1, "b"]', '{"x": 2}' },
+    { "2", '"b"', "[1]", '{"x": 3}', "{}", "[]", '{"x": 2, "y": 1}' } },
+  { '{"const": {"a": [0, -1.5]}}', { '{"a": [0, -1.5]}', '{"a":[0.0,-1.50]}' }, { '{"a": [0]}' } },
+  { '{"minimum": 3, "exclusiveMaximum": 20.5}', { "3", "20.49", "3.0", '"x"', "5" }, { "2.99", "20.5", "21", "-4", "1e2" } },
+  { '{"minimum": -12, "maximum": -3, "type": "integer"}', { "-3", "-12", "-7" }, { "-2", "-13", "3", "0" } },
+  { '{"multipleOf": 0.01, "minimum": 0, "maximum": 1}', { "0.25", "1", "0.1", "0" }, { "0.255", "1.01" } },
+  { '{"minimum": 0, "exclusiveMaximum": 1}', { "5e-05", "1.5e-7", "0.9" }, { "5", "5e0", "1" } },
+  { '{"multipleOf": 7, "minimum": 50, "maximum": 60, "type": "integer"}', { "56" }, { "50", "57", "49", "63" } },
+  { '{"minLength": 2, "maxLength": 3}', { '"ab"', '"\\n\\u00e9x"', '"\u{1f600}\u{1f600}"', "1" }, { '"a"', '"abcd"', '"\u{1f600}"' } },
+  { '{"pattern": "^a.*z$", "maxLength": 4}', { '"az"', '"abcz"' }, { '"a"', '"abbbz"', '"ab"' } },
+  { '{"pattern": "b"}', { '"abc"', '"b"' }, { '"ac"' } },
+  { '{"type": "array", "items": {"type": "number"}, "minItems": 1, "maxItems": 2}', { "[1]", "[1, 2]" }, { "[]", "[1,2,3]", '["a"]' } },
+  { '{"prefixItems": [{"type": "string"}, {"type": "integer"}], "items": false}', { "[]", '["a"]', '["a",1]' }, { "[1]", '["a",1,2]' } },
+  { '{"items": [{"const": 1}], "additionalItems": {"const": 2}}', { "[1, 2, 2]", "[]" }, { "[2]", "[1,1]" } },
+  { '{"contains": {"minimum": 5}, "minContains": 2, "maxContains": 3}', { "[5, 1, 6]", "[5,5,5]" }, { "[5]", "[5,5,5,5]", "[]" } },
+  { '{"uniqueItems": true}', { '[1, "1", [1], {"a": 1, "b": 2}]' },
+    { "[1, 1.0]", '["a", "\\u0061"]', '[{"a":1,"b":2},{"b":2,"a":1}]', "[[],[]]" } },
+  { '{"type": "object", "properties": {"a": {"type": "integer"}, "ab": {"type": "string"}}, "required": ["a"],'
+    .. ' "additionalProperties": false}',
+    { '{"a": 1}', '{"ab": "x", "a": 1}' }, { "{}", '{"a": "x"}', '{"a": 1, "b": 2}', '{"ab": "x"}', '{"a":1,"a":2}' } },
+  { '{"patternProperties": {"^x-": {"type": "string"}, "n$": {"maxLength": 3}}, "additionalProperties": {"type": "null"}}',
+    { '{"x-a": "long text", "y": null, "x-n": "abc"}' }, { '{"x-a": 1}', '{"y": 1}', '{"x-n": "abcd"}' } },
+  { '{"propertyNames": {"pattern": "^[a-z]{1,3}$"}}', { '{"abc": 1}' }, { '{"abcd": 1}', '{"": 1}' } },
+  { '{"minProperties": 1, "maxProperties": 2}', { '{"a":1}', '{"a":1,"b":1}' }, { "{}", '{"a":1,"b":1,"c":1}' } },
+  { '{"dependentRequired": {"a": ["b"]}}', { '{"a":1,"b":1}', '{"b":1}', "{}", "[]" }, { '{"a":1}' } },
+  { '{"dependentSchemas": {"a": {"required": ["b"], "properties": {"b": {"const": 1}}}}}', { '{"a":1,"b":1}', '{"b":2}' },
+    { '{"a":1,"b":2}' } },
+  { '{"allOf": [{"properties": {"a": {"minimum": 2}}}, {"required": ["a"]}]}', { '{"a": 2}', '{"a": "x"}', "3" }, { "{}", '{"a": 1}' } },
+  { '{"anyOf": [{"type": "string", "maxLength": 1}, {"type": "integer", "minimum": 10}]}', { '"a"', "12" }, { '"ab"', "9" } },
+  { '{"oneOf": [{"multipleOf": 3}, {"multipleOf": 5}]}', { "3", "10" }, { "15", "7", '"x"' } },
+  { '{"oneOf": [{"pattern": "a"}, {"pattern": "b"}], "type": "string"}', { '"a"', '"xb"' }, { '"ab"', '"c"' } },
+  { '{"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}', { '{"a": 1}', '{"b": 1, "c": 2}' }, { "{}", '{"a": 1, "b": 2}' } },
+  { '{"not": {"type": "string", "pattern": "^x"}}', { '"a"', "1", "{}" }, { '"xa"' } },
+  { '{"not": {"required": ["a"]}, "type": "object"}', { '{"b": 1}' }, { '{"a": 1}' } },
+  { '{"not": {"enum": ["a", 1]}}', { '"b"', "2", '"ab"' }, { '"a"', "1", "1.0" } },
+  { '{"if": {"properties": {"k": {"const": 1}}, "required": ["k"]}, "then": {"required": ["a"]}, "else": {"required": ["b"]}}',
+    { '{"k": 1, "a": 0}', '{"k": 2, "b": 0}', '{"b": 0}' }, { '{"k": 1, "b": 0}', '{"k": 2, "a": 0}' } },
+  { '{"$defs": {"t": {"properties": {"l": {"$ref": "#/$defs/t"}}, "additionalProperties": false}}, "$ref": "#/$defs/t"}',
+    { '{"l": {"l": {}}}' }, { '{"l": {"r": 1}}' } },
+  { '{"$defs": {"n": {"$anchor": "here", "type": "null"}}, "items": {"$ref": "#here"}}', { "[null]" }, { "[1]" } },
+  { '{"allOf": [{"properties": {"a": true}}], "anyOf": [{"properties": {"b": {"const": 1}}, "required": ["b"]}, true],'
+    .. ' "unevaluatedProperties": false}',
+    { '{"a": 1}', '{"a": 1, "b": 1}' }, { '{"c": 1}', '{"b": 2}' } },
+  { '{"prefixItems": [true], "contains": {"type": "string"}, "unevaluatedItems": false}', { '[1, "a"]', '["a"]' }, { '["a", 1]', "[1]" } },
+  { '{"format": "date"}', { '"2024-02-29"', '"1999-12-31"' }, { '"2023-02-29"', '"2024-13-01"', '"24-01-01"' } },
+  { '{"format": "ipv6"}', { '"::1"', '"1::d6:192.168.0.1"' }, { '"1::2::3"', '"12345::"' } },
+}
+
+describe("JSON Schema", function()
+  for _, row in ipairs(ROWS) do
+    it("takes what is valid and nothing else: " .. row[1]:sub(1, 90), function()
+      local grammar = assert(core.grammar("json_schema", row[1]))
+      for _, text in ipairs(row[2]) do assert.is_true(accepts(grammar, text), text) end
+      for _, text in ipairs(row[3]) do assert.is_false(accepts(grammar, text), text) end
+    end)
+  end
+
+  it("refuses by keyword and path what it cannot enforce", function()
+    for text, why in pairs {
+      ['{"properties": {"a": {"pattern": "(a"}}}'] = "pattern at #/properties/a: ( is not closed at character 3",
+      ['{"items": {"format": "colour"}}'] = "format at #/items: 'colour' is not known",
+      ['{"$ref": "http://example.com/x"}'] = "$ref at #: 'http://example.com/x' is not in the document",
+      ['{"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}'] = "refers to itself",
+      ['{"type": "any"}'] = "type at #: must be", ['{"minLength": -1}'] = "minLength at #: must be a whole number",
+      ['{"required": true}'] = "required at #: must be a list", ['{"multipleOf": 0}'] = "multipleOf at #: must be above 0",
+      ['{"anyOf": []}'] = "anyOf at #: must not be empty", ["[1]"] = "a schema must be an object", ["{"] = "line 1",
+      ["false"] = "no value fulfils the schema", ['{"minimum": 3, "maximum": 2, "type": "number"}'] = "no value fulfils the schema",
+      ['{"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}'] = "no value fulfils the schema",
+    } do
+      local grammar, message = core.grammar("json_schema", text)
+      assert.is_nil(grammar, text)
+      assert.is_truthy(message:find(why, 1, true), message)
+    end
+    assert(core.grammar("json_schema", '{"format": "colour"}', { lenient = true }))
+  end)
+
+  it("offers no way into what cannot be completed", function()
+    local tokens = assert(core.token_tree { '"', "a", "b", "1", "2", "9", "-", "0", ".", "{", "}", "[", "]", ",", ":", "e" })
+    local function next_ids(text, schema)
+      local matcher = assert(assert(core.grammar("json_schema", schema)):matcher())
+      assert.is_true(matcher:push(text))
+      return matcher:allowed(tokens)
+    end
+    assert.same({ 3 }, next_ids("", '{"type": "integer", "minimum": 10, "maximum": 12}'))
+    assert.same({ 3, 4, 7, 15 }, next_ids("1", '{"type": "integer", "minimum": 10, "maximum": 12}'))
+    assert.same({ 2 }, next_ids('["a","', '{"items": {"enum": ["a", "b"]}, "uniqueItems": true, "maxItems": 3,'
+      .. ' "not": {"prefixItems": [{"const": "a"}, {"const": "a"}]}}'))
+    assert.same({ 12 }, next_ids('["a","b"', '{"items": {"enum": ["a", "b"]}, "uniqueItems": true}'))
+    assert.same({ 0 }, next_ids('{', '{"type": "object", "required": ["a"], "maxProperties": 1}'))
+    assert.same({ 1 }, next_ids('{"', '{"type": "object", "required": ["a"], "maxProperties": 1}'))
+  end)
+
+  it("counts blanks", function()
+    local grammar = assert(core.grammar("json_schema", "true", { blanks = 2 }))
+    assert.is_true(accepts(grammar, ' [ 1 ,\n\t2 ]'))
+    assert.is_false(accepts(grammar, '[1,   2]'))
+    assert.is_false(accepts(assert(core.grammar("json_schema", "true", { blanks = 0 })), '[1, 2]'))
+  end)
+
+  it("bounds depth", function()
+    local grammar = assert(core.grammar("json_schema", "true"))
+    assert.is_true(accepts(grammar, ("["):rep(256) .. ("]"):rep(256)))
+    assert.is_false(accepts(grammar, ("["):rep(257) .. ("]"):rep(257)))
+    assert.is_nil((core.grammar("json_schema", ('{"items":'):rep(60000) .. "true" .. ("}"):rep(60000))))
+    assert.is_nil((core.grammar("json_schema", ('{"not":'):rep(300) .. "true" .. ("}"):rep(300))))
+  end)
+
+  it("survives schemas that are cut short or changed, and every failing allocation", function()
+    local text = '{"$defs": {"t": {"type": ["object", "null"], "properties": {"a": {"pattern": "^a+$", "maxLength": 9}},'
+      .. ' "required": ["a"]}}, '
+      .. '"anyOf": [{"$ref": "#/$defs/t"}, {"enum": [1, "b", {"c": []}]}], "not": {"const": null}}'
+    for n = 0, #text - 1 do
+      core.grammar("json_schema", text:sub(1, n))
+      core.grammar("json_schema", text:sub(1, n) .. text:sub(n + 2))
+    end
+    local function use()
+      local grammar, _, code = core.grammar("json_schema", text)
+      if not grammar then return code end
+      local matcher
+      matcher, _, code = grammar:matcher()
+      if not matcher then return code end
+      local taken
+      taken, _, code = matcher:push '{"a": "aaa", "b": [1]}'
+      return taken and matcher:accepts() and "done" or code
+    end
+    for n = 0, 1000 do
+      core.testing.alloc_fail_after(n)
+      local code = use()
+      local reached = core.testing.alloc_count()
+      assert.is_true(code == "done" or code == "memory", ("allocation %d of %d: %s"):format(n, reached, tostring(code)))
+    end
+  end)
+end)
