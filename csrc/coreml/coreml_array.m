@@ -1,6 +1,7 @@
 /* Arrays that Core ML reads and writes in place, and what goes in and out of them. Never run on hardware. */
 #import "coreml/coreml_internal.h"
 
+#include "platform/platform.h"
 #include "tensor/half.h"
 
 #import <CoreVideo/CoreVideo.h>
