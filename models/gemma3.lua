@@ -32,7 +32,7 @@ end
 function M.build(b, cfg)
   local full = b:rope_table(cfg.rope, "rope_full")
   local near = b:rope_table(near_rope(cfg), "rope_sliding")
-  local scalar = cfg.meta("query_pre_attn_scalar", "number") or usual_scalar(cfg)
+  local scalar = cfg.meta("query_pre_attn_scalar", "positive") or usual_scalar(cfg)
   local pattern = cfg.meta("sliding_window_pattern", "count") or 6 -- every sixth layer sees all keys
   cfg.meta "attn_logit_softcapping" -- known, and without effect
   local x = b:scale(b:embed "token_embd", math.sqrt(cfg.d_model)) -- [1, d_model, T, 1]

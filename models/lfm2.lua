@@ -61,23 +61,24 @@ end
 
 -- Inner width of the dense layers as transformers computes it for lfm2; with experts it is as written.
 local function dense_width(cfg)
-  if cfg.meta "num_experts" then return cfg.d_ff end
-  local f = cfg.meta "block_ff_dim" or cfg.d_ff
-  if cfg.meta "block_auto_adjust_ff_dim" == false then return f end
+  if cfg.meta("num_experts", "whole") then return cfg.d_ff end
+  local f = cfg.meta("block_ff_dim", "count") or cfg.d_ff
+  if cfg.meta("block_auto_adjust_ff_dim", "flag") == false then return f end
   f = 2 * f // 3
-  local times, unit = cfg.meta "block_ffn_dim_multiplier", cfg.meta "block_multiple_of" or 256
+  local times, unit = cfg.meta("block_ffn_dim_multiplier", "number"), cfg.meta("block_multiple_of", "count") or 256
   if not times then return f end
   return (math.floor(times * f) + unit - 1) // unit * unit
 end
 
 function M.shapes(cfg)
-  local d, f, e, inner = cfg.d_model, dense_width(cfg), cfg.meta "num_experts", cfg.meta "moe_intermediate_size"
-  local bias = cfg.meta "conv_bias"
+  local d, f, e, inner = cfg.d_model, dense_width(cfg), cfg.meta("num_experts", "whole"), cfg.meta("moe_intermediate_size", "count")
+  local bias, taps = cfg.meta("conv_bias", "flag"), cfg.meta("conv_L_cache", "count") or 3
+  local expert_bias = e and cfg.meta("use_expert_bias", "flag") ~= false
   return {
-    ["shortconv.in_proj"] = { 3 * d, d }, ["shortconv.conv"] = { d, 1, cfg.meta "conv_L_cache" or 3 }, ["shortconv.out_proj"] = { d, d },
+    ["shortconv.in_proj"] = { 3 * d, d }, ["shortconv.conv"] = { d, 1, taps }, ["shortconv.out_proj"] = { d, d },
     ["shortconv.in_proj.bias"] = bias and { 3 * d }, ["shortconv.conv.bias"] = bias and { d }, ["shortconv.out_proj.bias"] = bias and { d },
     ffn_gate = { f, d }, ffn_up = { f, d }, ffn_down = { d, f }, ffn_gate_inp = e and { e, d },
-    exp_probs_b = e and cfg.meta "use_expert_bias" ~= false and { e }, ffn_gate_exps = e and { inner, d }, ffn_up_exps = e and { inner, d },
+    exp_probs_b = expert_bias and { e }, ffn_gate_exps = e and { inner, d }, ffn_up_exps = e and { inner, d },
     ffn_down_exps = e and { d, inner },
   }
 end

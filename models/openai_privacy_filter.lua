@@ -42,7 +42,7 @@ local KINDS = {
 
 -- Label names, class 0 first: id2label, else the order of the published model.
 local function labels(cfg)
-  local list, map = {}, cfg.meta "id2label"
+  local list, map = {}, cfg.meta("id2label", "object")
   if map then
     local n = 0
     for key, name in pairs(map) do
@@ -109,6 +109,7 @@ end
 
 function M.build(b, cfg)
   local s = settings(cfg)
+  if not s.window then error("sliding_window is missing or 0: attention sees a window on both sides", 0) end
   cfg.kind, cfg.labels = "token_classifier", labels(cfg)
   cfg.reach = cfg.n_layer * s.window -- tokens on each side that a label depends on
   local x = b:embed "token_embd" -- [1, d_model, T, 1]

@@ -48,12 +48,14 @@ local function window(cfg, i)
 end
 
 function M.shapes(cfg, t)
-  local d, inner, shared = cfg.d_model, cfg.meta "moe_intermediate_size", cfg.meta "shared_expert_intermediate_size"
-  if cfg.meta "qkv_bias" ~= false then
+  local d, inner = cfg.d_model, cfg.meta("moe_intermediate_size", "count")
+  local shared = cfg.meta("shared_expert_intermediate_size", "count")
+  if cfg.meta("qkv_bias", "flag") ~= false then
     for _, role in ipairs { "attn_q", "attn_k", "attn_v" } do t[role .. ".bias"] = { t[role][1] } end
   end
   return {
-    ffn_gate_inp = { cfg.meta "num_experts", d }, ffn_gate_exps = { inner, d }, ffn_up_exps = { inner, d }, ffn_down_exps = { d, inner },
+    ffn_gate_inp = { cfg.meta("num_experts", "count"), d },
+    ffn_gate_exps = { inner, d }, ffn_up_exps = { inner, d }, ffn_down_exps = { d, inner },
     ffn_gate_inp_shexp = { 1, d }, ffn_gate_shexp = { shared, d }, ffn_up_shexp = { shared, d }, ffn_down_shexp = { d, shared },
   }
 end

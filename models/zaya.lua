@@ -82,7 +82,7 @@ local function original_layout(cfg)
   end
   L.rope = cfg.rope
   L.rope_sliding = { theta = cfg.meta("swa_rotary_base", "number") or cfg.rope.theta, dims = cfg.rope.dims }
-  L.inner = cfg.meta("ffn_hidden_size", "count") // 2
+  L.inner = (cfg.meta("ffn_hidden_size", "count") or error("key ffn_hidden_size is missing", 0)) // 2
   return L
 end
 
@@ -142,15 +142,15 @@ local function router(b, L, x, below)
 end
 
 function M.shapes(cfg)
-  local L = cfg.meta "cca_num_q_heads" and original_layout(cfg) or transformers_layout(cfg)
-  local d, hd, kv, experts, inner = cfg.d_model, cfg.head_dim, cfg.n_head_kv, cfg.meta "num_experts", L.inner
-  local r = cfg.meta "router_hidden_size" or cfg.meta "zaya_mlp_expansion"
+  local L = cfg.meta("cca_num_q_heads", "count") and original_layout(cfg) or transformers_layout(cfg)
+  local d, hd, kv, experts, inner = cfg.d_model, cfg.head_dim, cfg.n_head_kv, cfg.meta("num_experts", "count"), L.inner
+  local r = cfg.meta("router_hidden_size", "count") or cfg.meta("zaya_mlp_expansion", "count")
   local both = (L.heads + kv) * hd
   local own = {
     norm_a = { d }, norm_m = { d }, q = { L.heads * hd, d }, k = { kv * hd, d }, v_now = { kv * hd // 2, d },
       v_before = { kv * hd // 2, d },
-    conv0 = { both, 1, cfg.meta "cca_time0" or 2 }, ["conv0.bias"] = { both },
-    conv1 = { both, hd, cfg.meta "cca_time1" or 2 }, ["conv1.bias"] = { both }, temp = { kv }, o = { d, L.heads * hd },
+    conv0 = { both, 1, cfg.meta("cca_time0", "count") or 2 }, ["conv0.bias"] = { both },
+    conv1 = { both, hd, cfg.meta("cca_time1", "count") or 2 }, ["conv1.bias"] = { both }, temp = { kv }, o = { d, L.heads * hd },
     down = { r, d }, ["down.bias"] = { r }, carry = { r }, norm_r = { r }, fc1 = { r, r }, ["fc1.bias"] = { r }, fc2 = { r, r },
     ["fc2.bias"] = { r }, out = { experts + 1, r }, balance = { experts + 1 },
     gate_up = { experts, 2 * inner, d }, experts_down = { experts, d, inner },

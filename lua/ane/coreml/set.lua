@@ -560,10 +560,10 @@ local function load(folder, opts)
   }
 end
 
--- f's result, or nil, message, code: what it refused, with the file that says so.
+-- f's results; or nil, message, code: what it refused, with the file that says so.
 local function caught(folder, f, ...)
   local result, message, code = failure.catch(f, ...)
-  if result ~= nil or not code then return result, message end
+  if result ~= nil or not message then return result, message, code end
   local names_file = message:sub(1, #folder) == folder
   return nil, names_file and message or folder .. M.META .. ": " .. message, code
 end

@@ -1,9 +1,10 @@
 --- ONNX bundles: a folder with genai_config.json (ONNX Runtime GenAI), a folder with a model.onnx, or a single file.
--- Needs ane.core, ane.model.loader, ane.onnx.rebuild, ane.tokenizer and ane.util.failure.
--- A recipe rebuilds the model where one computes just what the graph does; else the graph itself runs, op by op. What no configuration
--- says is read from its inputs.
+-- Needs ane.core, ane.model.config.ceilings, ane.model.loader, ane.util.failure, ane.onnx.rebuild and ane.tokenizer. A recipe rebuilds
+-- the model where one computes just what the graph does. Else the graph itself runs, op by op. What no configuration says is read
+-- from the graph's inputs.
 -- Usage: `local bundle = assert(require("ane.onnx").load(source, path, opts))`
 
+local ceilings = require "ane.model.config.ceilings"
 local core = require "ane.core"
 local failure = require "ane.util.failure"
 
@@ -23,18 +24,21 @@ end
 
 local function table_or_empty(v) return type(v) == "table" and v or {} end
 
--- A whole number of at least `least`, or nil.
-local function whole(v, least)
+-- A whole number from `least` to the ceiling of what it counts (a key of config.json), or nil.
+local function whole(v, least, what)
   local n = type(v) == "number" and math.tointeger(v)
-  return n and n >= least and n <= 1 << 31 and n or nil
+  return n and n >= least and n <= ceilings.of(what) and n or nil
 end
+
+-- The first of two values that is such a number of at least 1.
+local function count(what, first, second) return whole(first, 1, what) or whole(second, 1, what) end
 
 local function text(v) return type(v) == "string" and v or nil end
 
 local function id_list(v)
   local out = {}
   for _, id in ipairs(type(v) == "table" and v or { v }) do
-    if whole(id, 0) then out[#out + 1] = whole(id, 0) end
+    out[#out + 1] = whole(id, 0, "vocab_size")
   end
   return out
 end
@@ -63,16 +67,16 @@ local function read_config(folder)
     read_json(folder .. "../generation_config.json"))
   local cfg = {
     architecture = text(model.type) or text(hf.model_type) or "onnx",
-    context_length = whole(model.context_length, 1) or whole(hf.max_position_embeddings, 1),
-    vocab_size = whole(model.vocab_size, 1) or whole(hf.vocab_size, 1),
-    n_layer = whole(decoder.num_hidden_layers, 1) or whole(hf.num_hidden_layers, 1),
-    n_head = whole(decoder.num_attention_heads, 1) or whole(hf.num_attention_heads, 1),
-    d_model = whole(decoder.hidden_size, 1) or whole(hf.hidden_size, 1),
-    bos_id = whole(model.bos_token_id, 0) or whole(hf.bos_token_id, 0),
+    context_length = count("max_position_embeddings", model.context_length, hf.max_position_embeddings),
+    vocab_size = count("vocab_size", model.vocab_size, hf.vocab_size),
+    n_layer = count("num_hidden_layers", decoder.num_hidden_layers, hf.num_hidden_layers),
+    n_head = count("num_attention_heads", decoder.num_attention_heads, hf.num_attention_heads),
+    d_model = count("hidden_size", decoder.hidden_size, hf.hidden_size),
+    bos_id = whole(model.bos_token_id, 0, "vocab_size") or whole(hf.bos_token_id, 0, "vocab_size"),
     eos_ids = id_list(model.eos_token_id or ends.eos_token_id or hf.eos_token_id), folder = tokenizer_folder(folder),
   }
-  cfg.n_head_kv = whole(decoder.num_key_value_heads, 1) or whole(hf.num_key_value_heads, 1) or cfg.n_head
-  cfg.head_dim = whole(decoder.head_size, 1) or whole(hf.head_dim, 1) or (cfg.d_model and cfg.n_head and cfg.d_model // cfg.n_head)
+  cfg.n_head_kv = count("num_key_value_heads", decoder.num_key_value_heads, hf.num_key_value_heads) or cfg.n_head
+  cfg.head_dim = count("head_dim", decoder.head_size, hf.head_dim) or (cfg.d_model and cfg.n_head and cfg.d_model // cfg.n_head)
   return cfg, decoder
 end
 
@@ -123,7 +127,7 @@ local function find_caches(inputs, outputs, decoder)
   local sliding = table_or_empty(decoder.sliding_window)
   local slides = {}
   for _, layer in ipairs(table_or_empty(sliding.layers)) do slides[tostring(layer)] = true end
-  local rows = (whole(sliding.window_size, 1) or 0) + (whole(sliding.cache_slack, 0) or 0)
+  local rows = (whole(sliding.window_size, 1, "rows") or 0) + (whole(sliding.cache_slack, 0, "rows") or 0)
   for _, pair in ipairs(cache_names(decoder)) do
     for _, io in ipairs(inputs) do
       local layer = not used[io.name] and layer_of(pair.past, io.name)
@@ -226,10 +230,17 @@ local function by_graph(source, path, opts, cfg, roles)
   }
 end
 
+-- The configuration beside the graph, and what its inputs and outputs are for.
+local function read(source)
+  local found = failure.try(failure.border(source:path(), function()
+    local cfg, decoder = read_config(source:path():match "^(.*/)" or "./")
+    return { config = cfg, roles = find_roles(source, source:path(), decoder) }
+  end))
+  return found.config, found.roles
+end
+
 local function load(source, path, opts)
-  local folder = source:path():match "^(.*/)" or "./"
-  local cfg, decoder = read_config(folder)
-  local roles = find_roles(source, source:path(), decoder)
+  local cfg, roles = read(source)
   local reason
   if opts.engine ~= "graph" then
     local given, message, code

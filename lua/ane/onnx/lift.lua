@@ -28,13 +28,17 @@ function M.new(g)
   return self
 end
 
+-- Most that an attribute may count: heads, channels, blocks.
+local MOST = 1 << 20
+
 --- Attributes of a node that must be whole numbers of at least 1.
 function M.whole(node, ...)
   local list = {}
   for i, name in ipairs { ... } do
     local v = node.attrs[name]
-    if math.type(v) ~= "integer" or v < 1 or v > 1 << 31 then M.refuse(node, "has %s %s, wanted a whole number from 1", name,
-      tostring(v)) end
+    if math.type(v) ~= "integer" or v < 1 or v > MOST then
+      M.refuse(node, "has %s %s, wanted a whole number from 1 to %d", name, tostring(v), MOST)
+    end
     list[i] = v
   end
   return table.unpack(list)

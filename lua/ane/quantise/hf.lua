@@ -1,5 +1,5 @@
 --- The plan of a Hugging Face folder written as GGUF, as llama.cpp's converter does it (conversion/*.py, 2025).
--- Needs ane.model.config, ane.core, ane.quantise.types, ane.quantise.vocabulary, ane.recipe and ane.recipe.names.
+-- Needs ane.model.config, ane.core, ane.util.failure, ane.quantise.types, ane.quantise.vocabulary, ane.recipe and ane.recipe.names.
 -- ane.quantise.gguf says what a plan is.
 --
 -- For architectures that llama.cpp knows the file is one that it computes rightly. Any other, and a configuration that such a
@@ -60,7 +60,7 @@ end
 local QWEN2 = { name = "qwen2", biases = QKV_BIASES }
 
 function QWEN2.fault(cfg)
-  if cfg.meta "use_sliding_window" then return "layers with a sliding window" end
+  if cfg.meta("use_sliding_window", "flag") then return "layers with a sliding window" end
 end
 
 local QWEN3 = { name = "qwen3", fault = QWEN2.fault }
@@ -71,13 +71,13 @@ local OLMO2 = { name = "olmo2" }
 local SMOLLM3 = { name = "smollm3", pair = { attn_q = true, attn_k = true }, values = LLAMA.values }
 
 function SMOLLM3.fault(cfg)
-  local list, interval = cfg.meta "no_rope_layers", cfg.meta "no_rope_layer_interval" or 4
+  local list, interval = cfg.meta("no_rope_layers", "list"), cfg.meta("no_rope_layer_interval", "count") or 4
   for i = 1, cfg.n_layer do
     local turns = i % interval ~= 0
     if list then turns = list[i] ~= 0 end
     if turns ~= (i % 4 ~= 0) then return "rope in other layers than three of four" end
   end
-  if cfg.meta "use_sliding_window" then return "layers with a sliding window" end
+  if cfg.meta("use_sliding_window", "flag") then return "layers with a sliding window" end
   for _, word in ipairs(cfg.layer_types or {}) do
     if word ~= "full_attention" then return "layers with a sliding window" end
   end
@@ -86,16 +86,17 @@ end
 local QWEN2MOE = { name = "qwen2moe", biases = QKV_BIASES }
 
 function QWEN2MOE.values(set, cfg)
-  set("expert_count", "uint32", cfg.meta "num_experts")
-  set("expert_used_count", "uint32", cfg.meta "num_experts_per_tok")
-  set("expert_feed_forward_length", "uint32", cfg.meta "moe_intermediate_size")
-  set("expert_shared_feed_forward_length", "uint32", cfg.meta "shared_expert_intermediate_size")
+  set("expert_count", "uint32", cfg.meta("num_experts", "count"))
+  set("expert_used_count", "uint32", cfg.meta("num_experts_per_tok", "count"))
+  set("expert_feed_forward_length", "uint32", cfg.meta("moe_intermediate_size", "count"))
+  set("expert_shared_feed_forward_length", "uint32", cfg.meta("shared_expert_intermediate_size", "count"))
 end
 
 function QWEN2MOE.fault(cfg)
-  if cfg.meta "use_sliding_window" then return "layers with a sliding window" end
-  if cfg.meta "norm_topk_prob" then return "weights of experts that are normalised" end
-  if #(cfg.meta "mlp_only_layers" or {}) > 0 or (cfg.meta "decoder_sparse_step" or 1) ~= 1 then return "layers without experts" end
+  if cfg.meta("use_sliding_window", "flag") then return "layers with a sliding window" end
+  if cfg.meta("norm_topk_prob", "flag") then return "weights of experts that are normalised" end
+  local dense, step = cfg.meta("mlp_only_layers", "list") or {}, cfg.meta("decoder_sparse_step", "count") or 1
+  if #dense > 0 or step ~= 1 then return "layers without experts" end
 end
 
 local PHI3 = { name = "phi3", longrope = true }
@@ -115,7 +116,7 @@ function PHI3.values(set, cfg)
 end
 
 function PHI3.tensors(add, cfg)
-  if cfg.rope.scaling ~= "longrope" then return end
+  if not cfg.rope or cfg.rope.scaling ~= "longrope" then return end
   add("rope_factors_long.weight", cfg.rope.long_factors)
   add("rope_factors_short.weight", cfg.rope.short_factors)
 end
@@ -124,7 +125,7 @@ local GEMMA3 = { name = "gemma3", act = "gelu_tanh", norm_add = 1 }
 
 -- Every n-th layer sees all keys; nil: no such n. Six is what files without the key mean.
 local function full_period(cfg)
-  local pattern = cfg.meta "sliding_window_pattern" or 6
+  local pattern = cfg.meta("sliding_window_pattern", "count") or 6
   local function fits(n)
     for i = 0, cfg.n_layer - 1 do
       local full = (i + 1) % pattern == 0
@@ -141,7 +142,7 @@ end
 
 function GEMMA3.values(set, cfg)
   set("attention.sliding_window", "uint32", cfg.sliding_window)
-  local period, softcap = full_period(cfg), cfg.meta "final_logit_softcapping"
+  local period, softcap = full_period(cfg), cfg.meta("final_logit_softcapping", "number")
   if period ~= 6 then set("attention.sliding_window_pattern", "uint32", period) end
   if softcap then set("final_logit_softcapping", "fp32", softcap) end
   local near = cfg.ropes and cfg.ropes.sliding_attention
@@ -154,7 +155,7 @@ end
 function GEMMA3.norm_scale(role, cfg)
   if role ~= "attn_q_norm" then return 1 end
   local usual = cfg.n_layer == 62 and cfg.d_model / cfg.n_head or cfg.head_dim
-  return (usual / cfg.meta "query_pre_attn_scalar") ^ 0.5
+  return (usual / (cfg.meta("query_pre_attn_scalar", "positive") or usual)) ^ 0.5
 end
 
 function GEMMA3.fault(cfg)
@@ -169,9 +170,12 @@ local function lfm2_kv(cfg)
   for i = 1, cfg.n_layer do list[i] = cfg.n_head_kv end
   if cfg.layer_types then
     for i, word in ipairs(cfg.layer_types) do list[i] = word == "full_attention" and cfg.n_head_kv or 0 end
-  elseif cfg.meta "full_attn_idxs" then
+  elseif cfg.meta("full_attn_idxs", "list") then
     for i = 1, cfg.n_layer do list[i] = 0 end
-    for _, i in ipairs(cfg.meta "full_attn_idxs") do list[i + 1] = cfg.n_head_kv end
+    for _, i in ipairs(cfg.meta("full_attn_idxs", "list")) do
+      if not list[i + 1] then failure.raise("format", "key full_attn_idxs holds %s, wanted numbers of layers below %d", i, cfg.n_layer) end
+      list[i + 1] = cfg.n_head_kv
+    end
   end
   return list
 end
@@ -180,28 +184,28 @@ local LFM2 = { name = "lfm2", kv = lfm2_kv }
 
 function LFM2.values(set, cfg)
   set("vocab_size", "uint32", cfg.vocab_size)
-  set("shortconv.l_cache", "uint32", cfg.meta "conv_L_cache" or 3)
+  set("shortconv.l_cache", "uint32", cfg.meta("conv_L_cache", "count") or 3)
 end
 
 function LFM2.fault(cfg)
-  if cfg.meta "conv_bias" then return "biases of the convolutions" end
+  if cfg.meta("conv_bias", "flag") then return "biases of the convolutions" end
 end
 
 local LFM2MOE = { name = "lfm2moe", kv = lfm2_kv, d_ff = true }
 
 function LFM2MOE.values(set, cfg)
   LFM2.values(set, cfg)
-  set("expert_count", "uint32", cfg.meta "num_experts")
-  set("expert_used_count", "uint32", cfg.meta "num_experts_per_tok")
-  set("expert_feed_forward_length", "uint32", cfg.meta "moe_intermediate_size")
-  set("leading_dense_block_count", "uint32", cfg.meta "num_dense_layers" or 0)
+  set("expert_count", "uint32", cfg.meta("num_experts", "count"))
+  set("expert_used_count", "uint32", cfg.meta("num_experts_per_tok", "count"))
+  set("expert_feed_forward_length", "uint32", cfg.meta("moe_intermediate_size", "count"))
+  set("leading_dense_block_count", "uint32", cfg.meta("num_dense_layers", "whole") or 0)
   set("expert_gating_func", "uint32", 2) -- sigmoid
 end
 
 function LFM2MOE.fault(cfg)
-  if cfg.meta "norm_topk_prob" == false then return "weights of experts that are not normalised" end
-  if (cfg.meta "routed_scaling_factor" or 1) ~= 1 then return "routed_scaling_factor" end
-  if cfg.meta "use_expert_bias" == false then return "experts without a bias" end
+  if cfg.meta("norm_topk_prob", "flag") == false then return "weights of experts that are not normalised" end
+  if (cfg.meta("routed_scaling_factor", "number") or 1) ~= 1 then return "routed_scaling_factor" end
+  if cfg.meta("use_expert_bias", "flag") == false then return "experts without a bias" end
   return LFM2.fault(cfg)
 end
 
@@ -306,7 +310,7 @@ function Gather:role(role, layer)
   if not called then return end -- a role that this architecture has not
   local to, arch, cfg = self.gguf(role, layer), self.arch, self.cfg
   if from:find("%d", 1, true) then
-    self:stack(to .. ".weight", from, cfg.meta "num_experts" or 0)
+    self:stack(to .. ".weight", from, cfg.meta("num_experts", "count") or 0)
   elseif role == "exp_probs_b" then
     self:take(to .. ".bias", from, {})
   else
@@ -328,7 +332,7 @@ local function gather(arch, r, cfg, source)
     self.list[#self.list + 1] = { name = name, shape = { #values }, dtype = "fp32", bytes = 0, parts = { { data = data } } }
   end
   if arch.tensors then arch.tensors(add, cfg) end
-  if cfg.rope.scaling == "llama3" then add("rope_freqs.weight", llama3_divisors(cfg.rope)) end
+  if cfg.rope and cfg.rope.scaling == "llama3" then add("rope_freqs.weight", llama3_divisors(cfg.rope)) end
   for _, role in ipairs(OUTSIDE) do
     if role ~= "output" or not cfg.tied then self:role(role) end
   end
@@ -395,9 +399,14 @@ local function values_of(self, tokens)
     set("general.architecture", "string", arch.name)
     local name = folder_name(self.cfg.folder)
     if name and not is_trap(name, tokens) then set("general.name", "string", name) end
-    own_values(self, function(key, kind, value) set(arch.name .. "." .. key, kind, value) end)
+    local function put(key, kind, value)
+      local full = arch.name .. "." .. key
+      if value == nil then failure.raise("format", "%s/config.json: says nothing for metadata key %s", self.cfg.folder, full) end
+      set(full, kind, value)
+    end
+    own_values(self, put)
     for _, v in ipairs(tokens or { { "tokenizer.ggml.model", "string", "none" } }) do set(v[1], v[2], v[3]) end
-    if not tokens and not (arch.values == LLAMA.values or arch.kv) then set(arch.name .. ".vocab_size", "uint32", self.cfg.vocab_size) end
+    if not tokens and not (arch.values == LLAMA.values or arch.kv) then put("vocab_size", "uint32", self.cfg.vocab_size) end
   end
 end
 
@@ -405,6 +414,7 @@ end
 
 -- Why llama.cpp could not compute this model from a GGUF; nil: it can.
 local function fault_of(arch, cfg)
+  if not cfg.rope then return "ropes of kinds of layers without full_attention" end
   if (cfg.act or "silu") ~= (arch.act or "silu") then return ("activation %s"):format(cfg.act) end
   return rope_fault(arch, cfg) or (arch.fault and arch.fault(cfg))
 end
@@ -448,18 +458,18 @@ function M.plan(source, out)
   recipe.complete(r, cfg)
   local arch = KNOWN[cfg.architecture]
   local self = arch and gather(arch, r, cfg, source)
-  local fault = not arch and "GGUF has no architecture for it" or fault_of(arch, cfg) or unnamed(self)
+  local unsaid = not arch and "GGUF has no architecture for it" or fault_of(arch, cfg) or unnamed(self)
   local name = names.of("hf", r.names and r.names.hf, cfg)("token_embd")
   local tokens, why = vocabulary.read(cfg.folder, cfg.architecture, n_ids(source, cfg, name), out .. ".vocabulary.tmp")
   local notes = {}
-  if fault then
+  if unsaid then
     notes[1] = ("general.architecture is ane-%s, which only this program reads: %s"):format(cfg.architecture,
-      arch and ("files of architecture %s cannot say %s"):format(arch.name, fault) or fault)
+      arch and ("files of architecture %s cannot say %s"):format(arch.name, unsaid) or unsaid)
   end
   if not tokens then notes[#notes + 1] = "no tokenizer is in the file: " .. why end
   return {
-    architecture = fault and "ane-" .. cfg.architecture or arch.name, tensors = fault and whole_tensors(source, cfg) or self.list,
-    values = fault and whole_values(cfg, tokens) or values_of(self, tokens), note = notes[1] and table.concat(notes, "; "),
+    architecture = unsaid and "ane-" .. cfg.architecture or arch.name, tensors = unsaid and whole_tensors(source, cfg) or self.list,
+    values = unsaid and whole_values(cfg, tokens) or values_of(self, tokens), note = notes[1] and table.concat(notes, "; "),
   }
 end
 

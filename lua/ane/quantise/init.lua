@@ -111,7 +111,10 @@ end
 local QUANTIZATION_VERSION = 2
 
 local function write_head(writer, plan, opts, is_mixed)
-  plan.values(function(...) try(writer:set(...)) end, function(source, key) try(writer:copy(source, key)) end)
+  try(failure.border(plan.path, function()
+    plan.values(function(...) try(writer:set(...)) end, function(source, key) try(writer:copy(source, key)) end)
+    return true
+  end))
   try(writer:set("general.file_type", "uint32", file_type(opts, is_mixed)))
   try(writer:set("general.quantization_version", "uint32", QUANTIZATION_VERSION))
   for _, t in ipairs(plan.tensors) do t.bytes_after = try(writer:add(t.name, t.to, t.shape)) end
@@ -173,13 +176,23 @@ local function write_all(plan, out, opts)
   return report
 end
 
--- The planner of a source's format: a module with plan(source) -> plan.
-local function planner(source)
+-- The planner of a source's format: a module with plan(source, out) -> plan; or nil, message, code.
+local function planner_of(source)
   local format = source:format()
   if format == "gguf" then return require "ane.quantise.gguf" end
   if format == "safetensors" then return require "ane.quantise.hf" end
+  if format == "package set" then
+    return nil, ("%s: no GGUF is made of Core ML packages; name the model they were exported from"):format(source:path()), "unsupported"
+  end
   local what = "%s: no GGUF is made of %s files, whose weights have blocks of their own; name the GGUF file or the folder they came from"
-  failure.raise("unsupported", what, source:path(), format == "onnx" and "ONNX" or format)
+  return nil, what:format(source:path(), format == "onnx" and "ONNX" or format), "unsupported"
+end
+
+-- What is to be written. A fault of the source is a message.
+local function plan_of(planner, source, out)
+  local plan, message, code = failure.border(source:path(), planner.plan, source, out)
+  if plan then plan.path = source:path() end
+  return plan, message, code
 end
 
 --- Writes `out`, whole or not at all; a file that is there is replaced.
@@ -196,8 +209,13 @@ function M.run(source, out, opts, level)
   schema.argument({ type = "string" }, out, "quantise: path", level + 1)
   opts = schema.check(M.rules, opts, "quantise", level + 1)
   if not opts.weights then error("quantise: option weights is missing: choose " .. table.concat(types.names, ", "), level + 1) end
+  local planner, message, code = planner_of(source)
+  if not planner then return nil, message, code end
   if source:holds(out) then return nil, ("%s: is the model that is read; name another file"):format(out), "invalid" end
-  return failure.catch(function() return write_all(planner(source).plan(source, out), out, opts) end)
+  local plan
+  plan, message, code = plan_of(planner, source, out)
+  if not plan then return nil, message, code end
+  return failure.catch(write_all, plan, out, opts)
 end
 
 return M

@@ -1,5 +1,5 @@
 --- Finds the recipe of an architecture and builds its graph.
--- Needs ane.core, ane.recipe.builder and names. Usage: `local graph = recipe.build(recipe.find("llama"), cfg, source)`
+-- Needs ane.core, ane.recipe.builder, names and ane.util.failure. Usage: `local graph = recipe.build(recipe.find("llama"), cfg, source)`
 --
 -- A recipe is a table: architectures = list of the names it serves, of GGUF and of config.json; build = function(b, cfg) ->
 -- logits; version = the recipe API it was written for (builder.version). Optional:
@@ -13,6 +13,7 @@
 
 local builder = require "ane.recipe.builder"
 local core = require "ane.core"
+local failure = require "ane.util.failure"
 local names = require "ane.recipe.names"
 
 local M = {}
@@ -198,8 +199,12 @@ end
 -- @param examine (or nil) function(b, logits) -> true; or nil, message, code: looks at what the recipe built (see ane.recipe.builder)
 -- @return graph; or nil, message, code
 function M.build(r, cfg, source, examine)
-  M.complete(r, cfg)
-  if source.learn then source:learn(cfg, r.shapes) end
+  local complete, why, word = failure.border(source:path(), function()
+    M.complete(r, cfg)
+    if source.learn then source:learn(cfg, r.shapes) end
+    return true
+  end)
+  if not complete then return nil, why, word end
   local finish = watch_per_layer(cfg, source)
   local b = builder.new(cfg, source, names.for_source(r, cfg))
   local ok, result = xpcall(r.build, function(e) return type(e) == "table" and e or { message = tostring(e) } end, b, cfg)

@@ -71,6 +71,15 @@ function SCALINGS.yarn(f, r, n)
   return r.attn_factor or (r.factor > 1 and 0.1 * math.log(r.factor) + 1 or 1)
 end
 
+-- Most rotary dimensions: twice the frequencies that a rope table takes (csrc/graph).
+local MOST_DIMS = 1 << 13
+
+local function check_finite(f, what)
+  for t, v in ipairs(f) do
+    if not (v >= 0 and v < math.huge) then error(("rope: %s %d is %s, wanted a finite number"):format(what, t - 1, v), 0) end
+  end
+end
+
 --- Angular frequencies of one rope.
 -- @param r inv_freq (the frequencies themselves, with magnitude and long_freq, of files that hold tables), or theta (base), dims
 -- (rotary size), and where scaled: scaling and what belongs to it (ane.model.config); divisors: a list
@@ -80,6 +89,7 @@ end
 -- @raise where the scaling is unknown: another would give wrong text in silence
 function M.frequencies(r)
   if r.inv_freq then return r.inv_freq, r.magnitude or 1.0, r.long_freq end
+  if r.dims > MOST_DIMS then error(("rope has %s dimensions, at most %d are supported"):format(r.dims, MOST_DIMS), 0) end
   local n, f = r.dims // 2, {}
   for t = 0, n - 1 do f[t + 1] = r.theta ^ (-2 * t / r.dims) end
   local magnitude, long
@@ -92,6 +102,8 @@ function M.frequencies(r)
     if #r.divisors ~= n then error(("rope has %d frequencies, but rope_freqs %d divisors"):format(n, #r.divisors), 0) end
     for t = 1, n do f[t] = f[t] / r.divisors[t] end
   end
+  check_finite(f, "frequency")
+  check_finite(long or {}, "long frequency")
   return f, magnitude or 1.0, long
 end
 

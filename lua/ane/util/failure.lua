@@ -20,17 +20,27 @@ function M.try(value, message, code, ...)
   return value, message, code, ...
 end
 
-local function results(ok, value, ...)
+-- What pcall gave. place: where errors that are no failures become messages; nil: they are raised again.
+local function results(place, ok, value, ...)
   if ok then return value, ... end
   if type(value) == "table" and (value.code or getmetatable(value) == Failure) then return nil, value.message, value.code end
-  error(value, 0)
+  if not place or type(value) ~= "string" or value:find("interrupted!", 1, true) then error(value, 0) end
+  if value:find("not enough memory", 1, true) then return nil, place .. ": out of memory", "memory" end
+  return nil, ("%s: holds what nobody expected (%s)"):format(place, value), "format"
 end
 
 --- Calls a function.
 -- @return what it returns; or nil, message, code of the failure that it raises
 -- @raise any other error, unchanged
 function M.catch(fn, ...)
-  return results(pcall(fn, ...))
+  return results(nil, pcall(fn, ...))
+end
+
+--- Calls a function that reads a file and calls nothing of the user's: its other errors mean a file that nobody thought of.
+-- @param place what the message begins with: the path of the file
+-- @return what it returns; or nil, message, code of the failure that it raises, or of any other error (code "format")
+function M.border(place, fn, ...)
+  return results(place, pcall(fn, ...))
 end
 
 return M

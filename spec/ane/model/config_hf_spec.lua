@@ -190,7 +190,7 @@ describe("config.json", function()
   --- what, keys, message, code ("format" where not given)
   local faults = {
     { "a missing size", { hidden_size = core.null }, "key hidden_size is missing" },
-    { "a size of 0", { num_hidden_layers = 0 }, "key num_hidden_layers is 0, wanted a whole number from 1 to 2147483648" },
+    { "a size of 0", { num_hidden_layers = 0 }, "key num_hidden_layers is 0, wanted a whole number from 1 to 4096" },
     { "a size with a fraction", { num_attention_heads = 1.5 }, "key num_attention_heads is 1.5, wanted a whole number" },
     { "a size that is a string", { vocab_size = "20" }, "key vocab_size is '20', wanted a number" },
     { "a huge size", { hidden_size = 1 << 40 }, "key hidden_size is 1099511627776, wanted a whole number" },
@@ -421,7 +421,7 @@ describe("GGUF metadata with one number a layer", function()
     for _, case in ipairs {
       { { 0, 0, 0 }, { 1, 1, 1 }, "metadata key many.attention.head_count_kv is 0 for all layers" },
       { { 2, 2 }, { 1, 1, 1 }, "metadata key many.attention.head_count_kv has 2 numbers, wanted one for each of 3 layers" },
-      { { 2, -1, 2 }, { 1, 1, 1 }, "metadata key many.attention.head_count_kv[1] is -1, wanted a whole number from 0 to 16777216" },
+      { { 2, -1, 2 }, { 1, 1, 1 }, "metadata key many.attention.head_count_kv[1] is -1, wanted a whole number from 0 to 65536" },
       { { 2, 2, 2 }, { 8, 0 }, "metadata key many.feed_forward_length has 2 numbers" },
     } do
       local cfg, message, code = open(case[1], case[2])

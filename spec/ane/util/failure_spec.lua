@@ -23,4 +23,17 @@ describe("failure", function()
       assert.equal(what, raised)
     end
   end)
+
+  it("turns any error into a message where a file is read", function()
+    assert.same({ 1, nil, 3 }, { failure.border("f", function(...) return ... end, 1, nil, 3) })
+    assert.same({ nil, "x", "io" }, { failure.border("f", function() failure.raise("io", "x") end) })
+    local value, message, code = failure.border("f.json", function() return #nil end)
+    assert.same({ nil, "format" }, { value, code })
+    assert.matches("^f%.json: holds what nobody expected %(.*attempt to get length of a nil value.*%)$", message)
+    assert.same({ nil, "f: out of memory", "memory" }, { failure.border("f", error, "not enough memory", 0) })
+  end)
+
+  it("lets interrupts pass where a file is read", function()
+    assert.error_matches(function() failure.border("f", error, "interrupted!", 0) end, "^interrupted!$")
+  end)
 end)

@@ -1,6 +1,8 @@
 --- Configuration from GGUF metadata: "<architecture>.<key>" (ggml/docs/gguf.md).
--- Needs ane.util.failure. Usage: `local cfg = require("ane.model.config.gguf").read(source)`; raises {message, code}.
+-- Needs ane.model.config.ceilings and ane.util.failure.
+-- Usage: `local cfg = require("ane.model.config.gguf").read(source)`; raises {message, code}.
 
+local ceilings = require "ane.model.config.ceilings"
 local failure = require "ane.util.failure"
 
 local M = {}
@@ -20,15 +22,15 @@ local function number(source, arch, key, required)
   local v = source:meta(name)
   if v == nil and required then fail(source, "metadata key %s is missing", name) end
   if v ~= nil and type(v) ~= "number" then fail(source, "metadata key %s is a %s, wanted a number", name, type(v)) end
+  if v and not ceilings.fits(v) then fail(source, "metadata key %s is %s, wanted a number that float32 holds", name, v) end
   return v
 end
 
-local MOST = 1 << 24
-
+-- v, the value of metadata key `name`; its ceiling is that of the key behind "<architecture>.".
 local function check_whole(source, name, v, least)
-  local i = type(v) == "number" and math.tointeger(v)
-  if not i or i < least or i > MOST then
-    fail(source, "metadata key %s is %s, wanted a whole number from %d to %d", name, v, least, MOST)
+  local i, most = type(v) == "number" and math.tointeger(v), ceilings.of(name:match "^[^.]*%.(.-)%[?%d*%]?$" or name)
+  if not i or i < least or i > most then
+    fail(source, "metadata key %s is %s, wanted a whole number from %d to %d", name, v, least, most)
   end
   return i
 end
@@ -41,7 +43,7 @@ end
 -- A number greater than zero, where it is there.
 local function positive(source, arch, key)
   local v = number(source, arch, key)
-  if v and not (v > 0 and v < math.huge) then fail(source, "metadata key %s.%s is %s, wanted a number above 0", arch, key, v) end
+  if v and v <= 0 then fail(source, "metadata key %s.%s is %s, wanted a number above 0", arch, key, v) end
   return v
 end
 
@@ -172,6 +174,7 @@ function M.read(source)
   function cfg.key_of(field) return arch .. (field == "d_ff" and ".feed_forward_length" or ".attention.head_count_kv") end
   function cfg.meta(key, kind)
     if kind == "number" then return number(source, arch, key) end
+    if kind == "positive" then return positive(source, arch, key) end
     if kind == "whole" or kind == "count" then return whole(source, arch, key, false, kind == "count" and 1 or 0) end
     local v = source:meta(arch .. "." .. key)
     local wanted = kind == "flag" and "boolean" or kind == "list" and "table"

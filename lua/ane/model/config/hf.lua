@@ -1,11 +1,12 @@
 --- Configuration from config.json and generation_config.json, as the transformers library writes them.
--- Needs ane.core, ane.util.failure and ane.util.keys.
+-- Needs ane.core, ane.model.config.ceilings, ane.util.failure and ane.util.keys.
 -- Usage: `local cfg = require("ane.model.config.hf").read(source)`; raises {message, code}.
 --
 -- Keys come in two generations. Old: rope_theta, rope_scaling (null or a dict whose type is under `type` or `rope_type`),
 -- torch_dtype. New: rope_parameters (one dict, or one for each word of layer_types), dtype. Where both stand, the new one
 -- wins. What would change the result and is not known here is an error.
 
+local ceilings = require "ane.model.config.ceilings"
 local core = require "ane.core"
 local failure = require "ane.util.failure"
 local keys = require "ane.util.keys"
@@ -68,19 +69,27 @@ end
 function Reader:number(key, from, where)
   local v = present((from or self.raw)[key])
   if v ~= nil and type(v) ~= "number" then self:fail("format", "key %s%s is %s, wanted a number", where or "", key, kind(v)) end
+  if v and not ceilings.fits(v) then
+    self:fail("format", "key %s%s is %s, wanted a number that float32 holds", where or "", key, v)
+  end
   return v
 end
-
-local MOST = 1 << 31
 
 function Reader:whole(key, least, from, where)
   local v = self:number(key, from, where)
   if v == nil then return nil end
-  local i = math.tointeger(v)
-  if not i or i < least or i > MOST then
-    self:fail("format", "key %s%s is %s, wanted a whole number from %d to %d", where or "", key, v, least, MOST)
+  local i, most = math.tointeger(v), ceilings.of(key)
+  if not i or i < least or i > most then
+    self:fail("format", "key %s%s is %s, wanted a whole number from %d to %d", where or "", key, v, least, most)
   end
   return i
+end
+
+-- A number above 0 that fits float32; nil where absent.
+function Reader:positive(key, from, where)
+  local v = self:number(key, from, where)
+  if v and v <= 0 then self:fail("format", "key %s%s is %s, wanted a number above 0", where or "", key, v) end
+  return v
 end
 
 function Reader:required(key)
@@ -108,10 +117,19 @@ function Reader:list(key, of, from, where)
   end
   local out = {}
   for i, entry in ipairs(v) do
-    if type(entry) ~= of then self:fail("format", "key %s%s[%d] is %s, wanted a %s", where or "", key, i - 1, kind(entry), of) end
+    if type(entry) ~= of or of == "number" and not ceilings.fits(entry) then
+      self:fail("format", "key %s%s[%d] is %s, wanted a %s", where or "", key, i - 1, kind(entry), of)
+    end
     out[i] = entry
   end
   return out
+end
+
+-- An object; nil where absent.
+function Reader:object(key)
+  local v = present(self.raw[key])
+  if v ~= nil and (type(v) ~= "table" or #v > 0) then self:fail("format", "key %s is %s, wanted an object", key, kind(v)) end
+  return v
 end
 
 -- ---- Rope ----------------------------------------------------------------------------------------------------------------
@@ -120,7 +138,7 @@ end
 local SCALINGS = {}
 
 local function factor_of(self, p, where)
-  return self:number("factor", p, where) or self:fail("format", "key %sfactor is missing", where)
+  return self:positive("factor", p, where) or self:fail("format", "key %sfactor is missing", where)
 end
 
 -- One dict for all layers gives way to the key at the top, as in transformers.
@@ -143,7 +161,11 @@ end
 function SCALINGS.llama3(self, rope, p, where)
   rope.scaling, rope.factor, rope.original_context = "llama3", factor_of(self, p, where), original_of(self, p, where)
   for _, key in ipairs { "low_freq_factor", "high_freq_factor" } do
-    rope[key] = self:number(key, p, where) or self:fail("format", "key %s%s is missing", where, key)
+    rope[key] = self:positive(key, p, where) or self:fail("format", "key %s%s is missing", where, key)
+  end
+  if rope.low_freq_factor >= rope.high_freq_factor then
+    local what = "key %slow_freq_factor is %s, wanted less than high_freq_factor, %s"
+    self:fail("format", what, where, rope.low_freq_factor, rope.high_freq_factor)
   end
 end
 
@@ -156,10 +178,10 @@ end
 function SCALINGS.yarn(self, rope, p, where)
   if p.long_factor then return SCALINGS.longrope(self, rope, p, where) end -- Phi-3's first files call longrope so
   rope.scaling, rope.original_context = "yarn", original_of(self, p, where)
-  rope.factor = self:number("factor", p, where) or stretch_of(self, rope)
-  rope.beta_fast, rope.beta_slow = self:number("beta_fast", p, where), self:number("beta_slow", p, where)
+  rope.factor = self:positive("factor", p, where) or stretch_of(self, rope)
+  rope.beta_fast, rope.beta_slow = self:positive("beta_fast", p, where), self:positive("beta_slow", p, where)
   rope.truncate = self:flag("truncate", p, where)
-  rope.attn_factor = self:number("attention_factor", p, where)
+  rope.attn_factor = self:positive("attention_factor", p, where)
   local mscale, all = self:number("mscale", p, where), self:number("mscale_all_dim", p, where)
   if not rope.attn_factor and (mscale or 0) ~= 0 and (all or 0) ~= 0 then rope.attn_factor = yarn_magnitude(rope.factor, mscale, all) end
 end
@@ -172,8 +194,8 @@ function SCALINGS.longrope(self, rope, p, where)
       self:fail("format", "key %s%s has %d numbers, wanted %d: half the rotary dimensions", where, key, #rope[field], rope.dims // 2)
     end
   end
-  rope.factor = self:number("factor", p, where) or stretch_of(self, rope)
-  rope.attn_factor = self:number("attention_factor", p, where)
+  rope.factor = self:positive("factor", p, where) or stretch_of(self, rope)
+  rope.attn_factor = self:positive("attention_factor", p, where)
 end
 
 SCALINGS.su = SCALINGS.longrope
@@ -189,12 +211,13 @@ end
 
 -- One dict -> rope. Keys missing from it stand at the top of config.json in old files.
 local function read_rope(self, cfg, p, where)
-  local partial = self:number("partial_rotary_factor", p, where) or self:number "partial_rotary_factor" or 1
+  local partial = self:positive("partial_rotary_factor", p, where) or self:positive "partial_rotary_factor" or 1
+  if partial > 1 then self:fail("format", "key partial_rotary_factor is %s, wanted at most 1", partial) end
   local rope = {
-    theta = self:number("rope_theta", p, where) or self:number "rope_theta", dims = math.floor(cfg.head_dim * partial),
-    local_theta = self:number "rope_local_base_freq",
+    theta = self:positive("rope_theta", p, where) or self:positive "rope_theta", dims = math.floor(cfg.head_dim * partial),
+    local_theta = self:positive "rope_local_base_freq",
   }
-  if rope.dims < 2 or rope.dims > cfg.head_dim or rope.dims % 2 ~= 0 then
+  if rope.dims < 2 or rope.dims % 2 ~= 0 then
     self:fail("format", "partial_rotary_factor %s of a head of %d gives %d rotary dimensions", partial, cfg.head_dim, rope.dims)
   end
   local name = self:string("rope_type", p, where) or self:string("type", p, where) or "default"
@@ -305,10 +328,12 @@ local SIGNIFICANT = {
 -- Kinds that cfg.meta can ask for.
 local KINDS = {
   number = function(self, key) return self:number(key) end,
+  positive = function(self, key) return self:positive(key) end,
   whole = function(self, key) return self:whole(key, 0) end,
   count = function(self, key) return self:whole(key, 1) end,
   flag = function(self, key) return self:flag(key) end,
   list = function(self, key) return self:list(key, "number") end,
+  object = function(self, key) return self:object(key) end,
 }
 
 local function attach_keys(self, cfg)
@@ -350,6 +375,10 @@ function M.read(source)
   cfg.n_head = self:required "num_attention_heads"
   cfg.n_head_kv = self:whole("num_key_value_heads", 1) or cfg.n_head
   cfg.head_dim = self:whole("head_dim", 1) or cfg.d_model // cfg.n_head
+  if cfg.head_dim < 1 or cfg.head_dim > ceilings.of "head_dim" then
+    self:fail("format", "hidden_size %d of %d heads gives heads of %d, wanted 1 to %d", cfg.d_model, cfg.n_head, cfg.head_dim,
+      ceilings.of "head_dim")
+  end
   cfg.d_ff, cfg.vocab_size = self:whole("intermediate_size", 1), self:whole("vocab_size", 1)
   cfg.context_length = self:whole("max_position_embeddings", 1)
   cfg.norm_eps = self:number "rms_norm_eps" or self:number "norm_eps" or self:number "norm_epsilon"

@@ -18,8 +18,8 @@
 --   rope                      see below; ropes: word of layer_types -> rope, where kinds of layers have their own
 --   bos_id, eos_ids (list: config.json and generation_config.json), pad_id, dtype (torch_dtype)
 --   meta(key, kind)           any other key: of the architecture in GGUF ("attention.scale"), of config.json; or nil. kind (nil:
---                             anything): "number", "whole" (0 or more), "count" (1 or more), "flag" or "list" (of numbers);
---                             raises {message, code} where it is of another kind
+--                             anything): "number", "positive", "whole" (0 or more), "count" (1 or more), "flag", "list" (of
+--                             numbers) or "object"; raises {message, code} where it is of another kind
 --   tensors                   set of names that the reader took: no weights of the computation
 --   unread()                  hf: a key that changes the result but was not asked for by meta(), and its value; or nil
 --
@@ -53,13 +53,13 @@ end
 -- @param source an open source
 -- @return the table described above; or nil, message, code
 function M.read(source)
-  return failure.catch(function() return reader(source).read(source) end)
+  return failure.border(source:path(), function() return reader(source).read(source) end)
 end
 
 --- The name of the architecture alone, also where the rest cannot be read.
 -- @return name; or nil, message, code
 function M.architecture(source)
-  return failure.catch(function() return reader(source).architecture(source) end)
+  return failure.border(source:path(), function() return reader(source).architecture(source) end)
 end
 
 return M

@@ -1,0 +1,56 @@
+--- Configurations with one fault each: every key of config.json missing, or replaced by something odd.
+--
+--   for where, change in odd.changes(cfg) do ... change(copy) ... end   -- where: "rope_scaling.factor = 1e308"
+
+local core = require "ane.core"
+
+local M = {}
+
+-- What stands where something else is wanted. The huge numbers are those that overflow a size or an exponent.
+M.values = {
+  { "null", core.null }, { "false", false }, { "true", true }, { '""', "" }, { '"x"', "x" }, { "[]", {} }, { "[1]", { 1 } },
+  { '["x"]', { "x" } }, { '{"a":1}', { a = 1 } }, { "-1", -1 }, { "0", 0 }, { "1", 1 }, { "3", 3 }, { "0.5", 0.5 }, { "-0.5", -0.5 },
+  { "65537", 65537 }, { "2147483647", 2147483647 }, { "2147483648", 2147483648 }, { "1e308", 1e308 }, { "1e-308", 1e-308 },
+}
+
+-- Keys that the file may lack and readers ask for.
+M.absent = {
+  "head_dim", "sliding_window", "partial_rotary_factor", "rope_theta", "rope_local_base_freq", "layer_types", "norm_eps",
+  "attention_bias", "original_max_position_embeddings", "eos_token_id", "hidden_activation", "rope_parameters", "quantization_config",
+}
+
+local function collect(t, path, list)
+  for key, value in pairs(t) do
+    if type(key) == "string" then
+      local at = table.move(path, 1, #path, 1, {})
+      at[#at + 1] = key
+      list[#list + 1] = at
+      if type(value) == "table" and value ~= core.null and #value == 0 then collect(value, at, list) end
+    end
+  end
+end
+
+local function set(cfg, path, value)
+  for i = 1, #path - 1 do cfg = cfg[path[i]] end
+  cfg[path[#path]] = value
+end
+
+--- All changes of a configuration, in an order that does not change: list of {where, change}.
+function M.changes(cfg)
+  local paths, out = {}, {}
+  collect(cfg, {}, paths)
+  for _, key in ipairs(M.absent) do
+    if cfg[key] == nil then paths[#paths + 1] = { key } end
+  end
+  table.sort(paths, function(a, b) return table.concat(a, ".") < table.concat(b, ".") end)
+  for _, path in ipairs(paths) do
+    local name = table.concat(path, ".")
+    out[#out + 1] = { where = name .. " missing", change = function(c) set(c, path, nil) end }
+    for _, v in ipairs(M.values) do
+      out[#out + 1] = { where = name .. " = " .. v[1], change = function(c) set(c, path, v[2]) end }
+    end
+  end
+  return out
+end
+
+return M
