@@ -1,4 +1,4 @@
-/* Life cycle, building, uses and order. */
+/* Graphs: life cycle, building, uses, rewriting and order. */
 #include "graph/graph_internal.h"
 
 #include "base/alloc.h"
@@ -25,7 +25,7 @@ void ane_graph_destroy(struct ane_graph *g) {
   ane_free(g);
 }
 
-/* Room for one more element of a growing array; false where there is no memory. */
+/* Makes room for one more element of a growing array. false: out of memory. */
 static bool grow(void **array, int32_t n, int32_t *room, size_t size) {
   if (n < *room) return true;
   int32_t more = *room ? *room * 2 : 64;
@@ -140,7 +140,7 @@ static ane_status add_outputs(struct ane_graph *g, struct ane_node *n, int32_t i
     name[len] = '\0';
     if (i) name[len] = '.', name[len + 1] = (char)('0' + i), name[len + 2] = '\0';
     if ((st = add_value(g, name, ANE_VALUE_RESULT, outs[i].dtype, &outs[i].shape, &n->outputs[i], err))) {
-      while (--i >= 0) g->values[n->outputs[i]].node = ANE_NONE; /* made by no node: nobody can use them */
+      while (--i >= 0) g->values[n->outputs[i]].node = ANE_NONE; /* made by no node: no node can use them */
       return st;
     }
     g->values[n->outputs[i]].node = index;
@@ -169,7 +169,7 @@ ane_status ane_graph_add(struct ane_graph *g, ane_op op, const char *name, const
   return ANE_OK;
 }
 
-/* The node that owns the value makes it no longer; a node without outputs is dead. */
+/* Takes the value from the outputs of the node that makes it. A node without outputs is dead. */
 static void disown(struct ane_graph *g, int32_t value) {
   struct ane_node *n = &g->nodes[g->values[value].node];
   int32_t left = 0;
@@ -230,7 +230,7 @@ void ane_graph_replace(struct ane_graph *g, int32_t from, int32_t to) {
     if (g->results[i] == from) g->results[i] = to;
 }
 
-/* Is every input of the node a non-result, or made by a node already placed? */
+/* Is every input a non-result, or made by a node already sorted? */
 static bool ready(const struct ane_graph *g, const struct ane_node *n, const int32_t *new_index) {
   for (int32_t j = 0; j < n->n_inputs; j++) {
     int32_t v = n->inputs[j];
@@ -249,7 +249,7 @@ ane_status ane_graph_compact(struct ane_graph *g, struct ane_error *err) {
     goto out;
   }
   for (int32_t i = 0; i < n; i++) new_index[i] = ANE_NONE, living += !g->nodes[i].dead;
-  /* Each round places, in list order, all that have become ready. Passes put nodes near their place: few rounds. */
+  /* Each round appends all ready nodes in list order. Passes add nodes near their final index, so few rounds suffice. */
   for (int32_t before = -1; placed < living && placed != before;) {
     before = placed;
     for (int32_t i = 0; i < n; i++) {
@@ -259,7 +259,7 @@ ane_status ane_graph_compact(struct ane_graph *g, struct ane_error *err) {
     }
   }
   if (placed < living) {
-    st = ane_fail(err, ANE_INVALID, "the graph %s has a cycle, or uses what a removed node made", g->name);
+    st = ane_fail(err, ANE_INVALID, "the graph %s has a cycle, or uses an output of a removed node", g->name);
     goto out;
   }
   if (placed) memcpy(g->nodes, sorted, (size_t)placed * sizeof *sorted);

@@ -1,8 +1,8 @@
-/* The graph: values and the nodes that make them, in topological order. Built by a recipe (or an importer), changed by
- * passes, then planned for the CPU or lowered for Core ML. Everything lives in one arena and is freed at once.
+/* The graph: values and the nodes that make them, in topological order. A recipe builds it, passes rewrite it, then it is planned
+ * for the CPU or lowered to Core ML. Everything lives in one arena and is freed at once.
  *
- * Values and nodes are named by index (int32_t; ANE_NONE = absent). Dimensions are constant (>= 0) or one of the symbols
- * below. Names are unique, made of scope and name ("layers.3.attn.q"), and seen in dumps, profiles and packages. */
+ * Values and nodes are referred to by index (int32_t; ANE_NONE: absent). Dimensions are constant (>= 0) or one of the symbols
+ * below. Names of values are unique and consist of scope and name ("layers.3.attn.q"). Dumps, profiles and packages show them. */
 #ifndef ANE_GRAPH_GRAPH_H
 #define ANE_GRAPH_GRAPH_H
 
@@ -14,10 +14,10 @@
 
 enum { ANE_NONE = -1 };
 
-/* Limits of a router, so that a step can work on the stack. */
+/* Limits of a router: its step works on the stack. */
 enum { ANE_MAX_EXPERTS = 1024, ANE_MAX_CHOSEN = 32 };
 
-/* Symbolic dimensions: tokens of a call, positions whose output is wanted, positions of the context. */
+/* Symbolic dimensions: tokens of a call, output rows, positions of the context. */
 enum { ANE_DIM_TOKENS = -1, ANE_DIM_OUT_ROWS = -2, ANE_DIM_CONTEXT = -3 };
 
 typedef enum {
@@ -68,8 +68,8 @@ struct ane_value {
   ane_value_kind kind;
   ane_dtype dtype;
   struct ane_shape shape;
-  int32_t node; /* RESULT: who makes it, and which output */
-  int32_t output;
+  int32_t node;           /* RESULT: the node that makes it; ANE_NONE: none */
+  int32_t output;         /* RESULT: number among that node's outputs */
   struct ane_tensor data; /* CONST: borrowed; must outlive the graph and every program made of it */
 };
 
@@ -88,7 +88,7 @@ struct ane_graph {
   int32_t n_values, room_values;
   struct ane_node *nodes;
   int32_t n_nodes, room_nodes;
-  int32_t *results; /* what the graph gives */
+  int32_t *results; /* values that the graph returns */
   int32_t n_results;
   struct ane_strmap names; /* of values */
   struct ane_arena arena;
@@ -97,12 +97,12 @@ struct ane_graph {
 ane_status ane_graph_create(struct ane_graph **out, const char *name, struct ane_error *err);
 void ane_graph_destroy(struct ane_graph *g); /* NULL is fine */
 
-/* ---- Building: each gives the new value's index ---------------------------------------------------------------------*/
+/* ---- Building: *out is the index of the new value -------------------------------------------------------------------*/
 
 ane_status ane_graph_input(struct ane_graph *g, const char *name, ane_dtype t, const struct ane_shape *s, int32_t *out,
                            struct ane_error *err);
 ane_status ane_graph_state(struct ane_graph *g, const char *name, const struct ane_shape *s, int32_t *out, struct ane_error *err);
-/* A weight; the same name twice gives the same value. */
+/* A weight. The same name with the same data gives the same value. */
 ane_status ane_graph_const(struct ane_graph *g, const char *name, const struct ane_tensor *data, int32_t *out,
                            struct ane_error *err);
 
@@ -110,16 +110,16 @@ struct ane_attr_arg {
   const char *name;
   struct ane_attr value;
 };
-/* Adds a node at the end. inputs: value indices, ANE_NONE for an absent optional one. Attributes not given have their
- * defaults; an unknown one, or one of the wrong type, is an error that names the choices. Output values are called
- * `name` (several: name, name.1, ...). out gets the first output. Shapes are inferred and checked at once. */
+/* Adds a node at the end. inputs: value indices, ANE_NONE for an absent optional one. Attributes not given have their defaults;
+ * an unknown one, or one of a wrong type, is an error that lists the choices. Output values are called name, name.1, ...; *out is
+ * the first. Shapes are inferred and checked at once. */
 ane_status ane_graph_add(struct ane_graph *g, ane_op op, const char *name, const int32_t *inputs, int n_inputs,
                          const struct ane_attr_arg *attrs, int n_attrs, int32_t *out, struct ane_error *err);
 ane_status ane_graph_set_results(struct ane_graph *g, const int32_t *values, int n, struct ane_error *err);
 
 /* ---- Reading --------------------------------------------------------------------------------------------------------*/
 
-/* The attribute `name` of the node. The op has it: anything else is a mistake of the caller and gives the first one. */
+/* The attribute `name` of the node. The op must have it. */
 const struct ane_attr *ane_node_attr(const struct ane_node *n, const char *name);
 int64_t ane_node_int(const struct ane_node *n, const char *name);
 double ane_node_float(const struct ane_node *n, const char *name);
@@ -132,15 +132,14 @@ int32_t ane_graph_uses(const struct ane_graph *g, int32_t value);
 
 /* ---- Changing (passes) ----------------------------------------------------------------------------------------------*/
 
-/* Makes the node at `index` another one in place: op, inputs and attributes as for ane_graph_add; outputs are existing
- * RESULT values that become this node's, in order (their shapes must be what inference gives). Nodes that made them
- * before and now make nothing are dead. */
+/* Replaces the node at `index`: op, inputs and attributes as for ane_graph_add. outputs: existing RESULT values, which become
+ * this node's in order; their shapes must be what inference gives. Nodes that lose all their outputs are dead. */
 ane_status ane_graph_rewrite(struct ane_graph *g, int32_t index, ane_op op, const int32_t *inputs, int n_inputs,
                              const struct ane_attr_arg *attrs, int n_attrs, const int32_t *outputs, int n_outputs,
                              struct ane_error *err);
 /* Every use of `from` becomes `to`. */
 void ane_graph_replace(struct ane_graph *g, int32_t from, int32_t to);
-/* Removes dead nodes from the list and puts the rest in topological order, stable. */
+/* Removes dead nodes and sorts the rest topologically, stable. */
 ane_status ane_graph_compact(struct ane_graph *g, struct ane_error *err);
 
 /* ---- Checking and printing ------------------------------------------------------------------------------------------*/
@@ -148,10 +147,10 @@ ane_status ane_graph_compact(struct ane_graph *g, struct ane_error *err);
 /* Invariants: order, indices, unique names, arity, shapes equal to what inference gives, results exist. */
 ane_status ane_graph_verify(const struct ane_graph *g, struct ane_error *err);
 
-/* Stable text form, one line an input, state, constant and node:
+/* Stable text form, one line per input, state, constant and node:
  *   name = op(input, input, -) {attr=1} : fp32[1, 64, T, 1]
- * A node with several outputs names them all, with a type each. Attributes at their defaults are left out. false where there is
- * no memory. */
+ * A node with several outputs lists all of them, each with its type. Attributes at their defaults are left out. Saved sessions
+ * depend on this text. false: out of memory. */
 bool ane_graph_print(const struct ane_graph *g, struct ane_buffer *out);
 
 #endif

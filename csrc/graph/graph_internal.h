@@ -1,3 +1,4 @@
+/* What the files of csrc/graph share: shape inference. */
 #ifndef ANE_GRAPH_INTERNAL_H
 #define ANE_GRAPH_INTERNAL_H
 
@@ -12,26 +13,26 @@ enum { MAX_OUTPUTS = 8 };
 
 typedef ane_status (*infer_fn)(const struct ane_graph *g, const struct ane_node *n, struct infer_out *out, struct ane_error *err);
 
-/* Checks inputs and gives the outputs (n->n_outputs of them). The error's text starts with the node's name. */
+/* Checks the inputs and fills n->n_outputs outputs. The error's text starts with the node's name. */
 ane_status graph_infer(const struct ane_graph *g, const struct ane_node *n, struct infer_out *out, struct ane_error *err);
 
 /* Number of outputs the node must have by its op and attributes. */
 int graph_outputs(const struct ane_node *n);
 
-/* What each op asks of its inputs and gives: infer_block.c, infer_state.c, infer_moe.c. Several ops share one. */
-#define ANE_OP(id, name, kind, min, max, outs, tokens, infer, ...)                                                                       \
+/* The shape rules of op.def, in infer_block.c, infer_state.c and infer_moe.c. Several ops may share one. */
+#define ANE_OP(id, name, kind, min, max, outs, tokens, infer, ...)                                                               \
   ane_status infer_##infer(const struct ane_graph *g, const struct ane_node *n, struct infer_out *out, struct ane_error *err);
 #include "graph/op.def"
 #undef ANE_OP
 
 /* Input i as a value; NULL where absent. */
 const struct ane_value *infer_in(const struct ane_graph *g, const struct ane_node *n, int i);
-/* ANE_SHAPE: what the value is, and what was wanted. */
+/* Fails with ANE_SHAPE: what the value is, and what was wanted. */
 ane_status infer_bad(const struct ane_value *v, const char *want, struct ane_error *err);
 /* An activation is fp32 [1, C, T, 1]. */
 bool infer_is_activation(const struct ane_value *v);
 ane_status infer_want_activation(const struct ane_value *v, struct ane_error *err);
-/* A vector of n elements, or nothing. `what` names it in the message. */
+/* A vector of n elements; absent (v NULL) is fine. `what` names it in the message. */
 ane_status infer_want_vector(const struct ane_value *v, int64_t n, const char *what, struct ane_error *err);
 ane_status infer_want_matrix(const struct ane_value *v, int64_t cols, struct ane_error *err);
 ane_status infer_check_act(const char *act, struct ane_error *err);

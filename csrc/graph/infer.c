@@ -64,7 +64,7 @@ static ane_status check_inputs(const struct ane_graph *g, const struct ane_node 
   if (n->n_inputs < op->min_inputs || (op->max_inputs >= 0 && n->n_inputs > op->max_inputs))
     return ane_fail(err, ANE_INVALID, "%s takes %d to %d inputs, got %d", op->name, op->min_inputs, op->max_inputs, n->n_inputs);
   bool rest = n->op == ANE_OP_LINEAR || n->op == ANE_OP_EXPERTS ||
-              n->op == ANE_OP_CONV_CAUSAL; /* only x is a must here, infer_* asks for more */
+              n->op == ANE_OP_CONV_CAUSAL; /* only x is required here; their shape rules check the rest */
   for (int i = 0; i < n->n_inputs; i++) {
     int32_t v = n->inputs[i];
     if (v == ANE_NONE ? i < (rest ? 1 : op->min_inputs) : v < 0 || v >= g->n_values)

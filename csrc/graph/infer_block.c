@@ -1,4 +1,4 @@
-/* Shape inference of the dense blocks. */
+/* Shape rules of the ops of dense blocks. */
 #include "graph/graph_internal.h"
 
 #include <inttypes.h>
@@ -41,11 +41,11 @@ ane_status infer_rope_table(const struct ane_graph *g, const struct ane_node *n,
   const struct ane_value *p = infer_in(g, n, 0);
   const struct ane_attr *f = ane_node_attr(n, "inv_freq");
   if (p->dtype != ANE_I32 || p->shape.rank != 2 || p->shape.dim[0] != 1) return infer_bad(p, "positions int32[1, T]", err);
-  const struct ane_attr *longer = ane_node_attr(n, "long_freq");
+  const struct ane_attr *long_freq = ane_node_attr(n, "long_freq");
   if (f->fv.n < 1) return ane_fail(err, ANE_INVALID, "inv_freq is empty");
-  if (longer->fv.n && (longer->fv.n != f->fv.n || ane_node_int(n, "original") < 1))
+  if (long_freq->fv.n && (long_freq->fv.n != f->fv.n || ane_node_int(n, "original") < 1))
     return ane_fail(err, ANE_INVALID, "long_freq has %" PRId64 " numbers and inv_freq %" PRId64 "; original is %" PRId64,
-                    longer->fv.n, f->fv.n, ane_node_int(n, "original"));
+                    long_freq->fv.n, f->fv.n, ane_node_int(n, "original"));
   out[0] = infer_activation(2 * f->fv.n, p->shape.dim[1]);
   return ANE_OK;
 }
@@ -56,11 +56,11 @@ static ane_status check_layout(const struct ane_node *n, struct ane_error *err) 
   return ane_fail(err, ANE_INVALID, "rope layout %s is unknown; known are: half, interleaved", s);
 }
 
-/* Both have a column for each of the same tokens. */
+/* Both have the same tokens. */
 static ane_status same_tokens(const struct ane_value *a, const struct ane_value *b, struct ane_error *err) {
   char s[ANE_SHAPE_TEXT], t[ANE_SHAPE_TEXT];
   if (infer_tokens(a) == infer_tokens(b)) return ANE_OK;
-  return ane_fail(err, ANE_SHAPE, "%s %s and %s %s stand for other tokens", a->name, ane_shape_text(&a->shape, s), b->name,
+  return ane_fail(err, ANE_SHAPE, "%s %s and %s %s have different tokens", a->name, ane_shape_text(&a->shape, s), b->name,
                   ane_shape_text(&b->shape, t));
 }
 
@@ -68,7 +68,7 @@ static ane_status check_rope(const struct ane_value *x, const struct ane_value *
   ane_status st = infer_want_activation(table, err);
   if (st || (st = same_tokens(x, table, err))) return st;
   if (infer_channels(table) > head_dim)
-    return ane_fail(err, ANE_SHAPE, "rope turns %" PRId64 " dimensions, a head has %" PRId64, infer_channels(table), head_dim);
+    return ane_fail(err, ANE_SHAPE, "rope rotates %" PRId64 " dimensions, a head has %" PRId64, infer_channels(table), head_dim);
   return ANE_OK;
 }
 
@@ -101,7 +101,7 @@ ane_status infer_attention(const struct ane_graph *g, const struct ane_node *n, 
     return st;
   if ((st = same_tokens(q, k, err)) || (st = same_tokens(q, v, err))) return st;
   if (heads < 1 || kv_heads < 1 || heads % kv_heads || infer_channels(q) % heads)
-    return ane_fail(err, ANE_SHAPE, "%" PRId64 " heads and %" PRId64 " kv heads do not fit together or to %" PRId64 " channels",
+    return ane_fail(err, ANE_SHAPE, "%" PRId64 " heads and %" PRId64 " kv heads do not fit each other or %" PRId64 " channels",
                     heads, kv_heads, infer_channels(q));
   int64_t head_dim = infer_channels(q) / heads;
   if (infer_channels(k) != kv_heads * head_dim || infer_channels(v) != kv_heads * head_dim)

@@ -1,4 +1,4 @@
-/* Shape inference of the mixture-of-experts blocks. */
+/* Shape rules of mixture-of-experts ops. */
 #include "graph/graph_internal.h"
 
 #include <inttypes.h>

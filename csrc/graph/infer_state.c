@@ -1,4 +1,4 @@
-/* Shape inference of blocks that look back over tokens, and of those that rearrange channels. */
+/* Shape rules of ops that keep earlier tokens in a state, and of ops that rearrange channels. */
 #include "graph/graph_internal.h"
 
 #include <inttypes.h>
@@ -34,7 +34,7 @@ ane_status infer_l2_norm(const struct ane_graph *g, const struct ane_node *n, st
   return ANE_OK;
 }
 
-/* repeat_heads and mean_heads: `heads` is what x has. */
+/* repeat_heads and mean_heads. `heads` are those of x. */
 ane_status infer_repeat_heads(const struct ane_graph *g, const struct ane_node *n, struct infer_out *out, struct ane_error *err) {
   const struct ane_value *x = infer_in(g, n, 0);
   int64_t heads = ane_node_int(n, "heads"), times = ane_node_int(n, "times");
@@ -48,13 +48,13 @@ ane_status infer_repeat_heads(const struct ane_graph *g, const struct ane_node *
   return ANE_OK;
 }
 
-static ane_status want_columns(const struct ane_value *s, int64_t channels, int64_t columns, struct ane_error *err) {
-  struct ane_shape want = {4, {1, channels, columns, 1}};
+static ane_status check_ring_state(const struct ane_value *s, int64_t channels, int64_t tokens, struct ane_error *err) {
+  struct ane_shape want = {4, {1, channels, tokens, 1}};
   if (s && s->kind == ANE_VALUE_STATE && ane_shape_equal(&s->shape, &want)) return ANE_OK;
   if (!s) return ane_fail(err, ANE_SHAPE, "the state is absent");
   char text[ANE_SHAPE_TEXT];
   return ane_fail(err, ANE_SHAPE, "state %s is %s, wanted [1, %" PRId64 ", %" PRId64 ", 1]", s->name,
-                  ane_shape_text(&s->shape, text), channels, columns);
+                  ane_shape_text(&s->shape, text), channels, tokens);
 }
 
 ane_status infer_conv_causal(const struct ane_graph *g, const struct ane_node *n, struct infer_out *out, struct ane_error *err) {
@@ -75,8 +75,8 @@ ane_status infer_conv_causal(const struct ane_graph *g, const struct ane_node *n
                     ane_shape_text(&w->shape, text), c / groups, c, groups);
   }
   if ((st = infer_want_vector(infer_in(g, n, 2), w->shape.dim[0], "bias", err)) ||
-      (st = infer_want_vector(infer_in(g, n, 3), c, "columns before", err)) ||
-      (st = want_columns(infer_in(g, n, 4), c, taps - 1, err)))
+      (st = infer_want_vector(infer_in(g, n, 3), c, "before", err)) ||
+      (st = check_ring_state(infer_in(g, n, 4), c, taps - 1, err)))
     return st;
   out[0] = infer_activation(w->shape.dim[0], infer_tokens(x));
   return ANE_OK;
@@ -85,7 +85,7 @@ ane_status infer_conv_causal(const struct ane_graph *g, const struct ane_node *n
 ane_status infer_delay(const struct ane_graph *g, const struct ane_node *n, struct infer_out *out, struct ane_error *err) {
   const struct ane_value *x = infer_in(g, n, 0);
   ane_status st = infer_want_activation(x, err);
-  if (st || (st = want_columns(infer_in(g, n, 1), infer_channels(x), 1, err))) return st;
+  if (st || (st = check_ring_state(infer_in(g, n, 1), infer_channels(x), 1, err))) return st;
   out[0] = infer_activation(infer_channels(x), infer_tokens(x));
   return ANE_OK;
 }

@@ -1,3 +1,4 @@
+/* The text form of a graph. Fingerprints of saved sessions depend on it. */
 #include "graph/graph_internal.h"
 
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+/* Checks the invariants of a graph. */
 #include "graph/graph_internal.h"
 
 static ane_status verify_node(const struct ane_graph *g, int32_t index, struct ane_error *err) {

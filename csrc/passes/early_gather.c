@@ -1,6 +1,5 @@
-/* gather(f(x, y))  =>  f(gather(x), gather(y)), where f makes each token's columns of that token alone and nobody needs f of
- * other tokens. Of the last layer, what stands behind its attention is then computed for out_rows positions only: at a prompt
- * one. */
+/* Moves gather above per-token ops: gather(f(x, y))  =>  f(gather(x), gather(y)), where f does not mix tokens and only gather
+ * uses its result. Behind the attention of the last layer, only output rows are computed then: one of a prompt. */
 #include "passes/passes_internal.h"
 
 #include <stdio.h>
@@ -9,16 +8,17 @@ static bool on_tokens(const struct ane_graph *g, int32_t value) {
   return value != ANE_NONE && g->values[value].kind == ANE_VALUE_RESULT && g->values[value].shape.dim[2] == ANE_DIM_TOKENS;
 }
 
-/* Every activation it reads, it reads at the token's own position, and it reads some. Experts stand right behind their route, so
- * they move only with it. */
-static bool by_token(const struct ane_graph *g, const struct ane_node *n) {
-  if (ane_op_info(n->op)->mixes_tokens || (n->op == ANE_OP_EXPERTS && !pass_sole_maker(g, n->inputs[1], ANE_OP_ROUTE))) return false;
+/* Does the node read activations, each at the token's own position only? Experts must follow their route directly, so they move
+ * only together with it. */
+static bool per_token(const struct ane_graph *g, const struct ane_node *n) {
+  if (ane_op_info(n->op)->mixes_tokens || (n->op == ANE_OP_EXPERTS && !pass_sole_maker(g, n->inputs[1], ANE_OP_ROUTE)))
+    return false;
   for (int32_t i = 0; i < n->n_inputs; i++)
     if (on_tokens(g, n->inputs[i])) return true;
   return false;
 }
 
-/* The living take of `value`; out_rows ANE_NONE: whatever it takes. */
+/* The living gather of `value` by `out_rows`; ANE_NONE: by any rows. */
 static struct ane_node *gather_of(const struct ane_graph *g, int32_t value, int32_t out_rows) {
   for (int32_t i = 0; i < g->n_nodes; i++) {
     struct ane_node *n = &g->nodes[i];
@@ -28,7 +28,7 @@ static struct ane_node *gather_of(const struct ane_graph *g, int32_t value, int3
   return NULL;
 }
 
-/* Does every output of the node go nowhere but into takes of the same positions? *out_rows: these. */
+/* Do only gathers of the same rows use the node's outputs? *out_rows: these rows. */
 static bool only_gathered(const struct ane_graph *g, const struct ane_node *n, int32_t *out_rows) {
   *out_rows = ANE_NONE;
   for (int32_t o = 0; o < n->n_outputs; o++) {
@@ -40,7 +40,7 @@ static bool only_gathered(const struct ane_graph *g, const struct ane_node *n, i
   return *out_rows != ANE_NONE;
 }
 
-/* The value of the out_rows positions of `value`. */
+/* The gather of `value`, found or added. */
 static ane_status gathered(struct ane_graph *g, int32_t value, int32_t out_rows, int32_t *out, struct ane_error *err) {
   const struct ane_node *gather = gather_of(g, value, out_rows);
   if (gather) {
@@ -53,7 +53,7 @@ static ane_status gathered(struct ane_graph *g, int32_t value, int32_t out_rows,
   return ane_graph_add(g, ANE_OP_GATHER, name, inputs, 2, NULL, 0, out, err);
 }
 
-/* Node i stands behind the takes instead of before them. Adding nodes may move the others. */
+/* Moves the gathers of node i's outputs to its inputs. Adding a node may reallocate g->nodes. */
 static ane_status move_gather(struct ane_graph *g, int32_t i, int32_t out_rows, struct ane_error *err) {
   for (int32_t o = 0; o < g->nodes[i].n_outputs; o++) {
     int32_t v = g->nodes[i].outputs[o];
@@ -73,9 +73,10 @@ static ane_status move_gather(struct ane_graph *g, int32_t i, int32_t out_rows, 
 }
 
 ane_status pass_early_gather(struct ane_graph *g, struct ane_error *err) {
-  for (int32_t i = g->n_nodes - 1; i >= 0; i--) { /* makers stand before users, so what a move makes movable comes later */
+  for (int32_t i = g->n_nodes - 1; i >= 0;
+       i--) { /* makers come before users, so a node that a move makes movable is visited later */
     int32_t out_rows;
-    if (g->nodes[i].dead || !by_token(g, &g->nodes[i]) || !only_gathered(g, &g->nodes[i], &out_rows)) continue;
+    if (g->nodes[i].dead || !per_token(g, &g->nodes[i]) || !only_gathered(g, &g->nodes[i], &out_rows)) continue;
     ane_status st = move_gather(g, i, out_rows, err);
     if (st) return st;
   }

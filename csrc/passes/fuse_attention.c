@@ -1,11 +1,12 @@
-/* attention(rope(norm(q), t), rope(norm(k), t), v, ...)  =>  attend(q, k, v, ..., t, q norm, k norm) {norm=1}
- * and the same with the norm after the rope {norm=2}, without norm {norm=0}, or without rope. q and k must be treated
- * alike; what does not match stays as separate nodes before an attention. */
+/* Fuses norm and rope of q and k into attention:
+ * attention(rope(norm(q), t), rope(norm(k), t), v, ...)  =>  fused_attention(q, k, v, ..., t, q norm, k norm) {norm=1}
+ * and the same with the norm after the rope {norm=2}, without norm {norm=0}, or without rope. q and k must have the same ops and
+ * attributes; else these stay separate nodes before the fused attention. */
 #include "passes/passes_internal.h"
 
 #include <string.h>
 
-/* What stands before q or k. */
+/* The ops on q or k before the attention. */
 struct before {
   int32_t x, table, weight; /* ANE_NONE where there is none */
   int norm;                 /* 0 none, 1 before rope, 2 after */
@@ -50,7 +51,7 @@ ane_status pass_fuse_attention(struct ane_graph *g, struct ane_error *err) {
     if (n->dead || n->op != ANE_OP_ATTENTION) continue;
     int64_t heads = ane_node_int(n, "heads"), kv_heads = ane_node_int(n, "kv_heads");
     struct before q = look_back(g, n->inputs[0], heads), k = look_back(g, n->inputs[1], kv_heads);
-    /* attend works in place on q and k, so nobody else may look at them. */
+    /* fused_attention overwrites q and k, so no other node may use them. */
     if (!alike(&q, &k) || ane_graph_uses(g, q.x) != 1 || ane_graph_uses(g, k.x) != 1) {
       q = (struct before){.x = n->inputs[0], .table = ANE_NONE, .weight = ANE_NONE};
       k = (struct before){.x = n->inputs[1], .table = ANE_NONE, .weight = ANE_NONE};

@@ -1,4 +1,5 @@
-/* glu(project(x, -, -, w0, b0), project(x, -, -, w1, b1)) {act}  =>  project(x, -, -, w0, b0, w1, b1) {count=2 act} */
+/* Fuses a gated act into the linear of gate and up:
+ * glu(linear(x, -, -, w0, b0), linear(x, -, -, w1, b1)) {act}  =>  linear(x, -, -, w0, b0, w1, b1) {count=2 act} */
 #include "passes/passes_internal.h"
 
 static bool plain(const struct ane_node *p) {

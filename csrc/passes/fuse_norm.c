@@ -1,4 +1,5 @@
-/* project(rms_norm(x, n), r, -, w...)  =>  project(x, r, n, w...) {norm=1}, where nobody else uses the normed x */
+/* Fuses an RMS norm into the linear that is its only user: linear(rms_norm(x, n), r, -, w...)  =>  linear(x, r, n, w...) {norm=1}
+ */
 #include "passes/passes_internal.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* project(x, -, -, w0, b0), project(x, -, -, w1, b1), ...  =>  one project with several outputs, at the place of the
- * first: x is prepared (quantised) once and the threads meet once. */
+/* Fuses linears of one input: linear(x, -, -, w0, b0), linear(x, -, -, w1, b1), ...  =>  one linear with several outputs, at the
+ * index of the first. x is quantised once, and one barrier serves all. */
 #include "passes/passes_internal.h"
 
 enum { MAX_JOINED = 4 };

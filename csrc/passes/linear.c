@@ -1,4 +1,4 @@
-/* conv1x1(x, w, b)  =>  project(x, -, -, w, b) */
+/* Makes every projection a linear: conv1x1(x, w, b)  =>  linear(x, -, -, w, b) */
 #include "passes/passes_internal.h"
 
 ane_status pass_linear(struct ane_graph *g, struct ane_error *err) {

@@ -1,5 +1,5 @@
 /* Passes: each takes a valid graph and leaves a valid graph that computes the same. A pass is one file and one line in
- * pipeline.c, where the reason for its place stands. */
+ * pipeline.c, which gives the reason for its position. */
 #ifndef ANE_PASSES_PASSES_H
 #define ANE_PASSES_PASSES_H
 
@@ -12,10 +12,10 @@ struct ane_pass {
   ane_pass_fn run;
 };
 
-/* Runs the passes of a pipeline in order and verifies the graph after each: "cpu" for the executor, "cpu-plain" only what
- * the executor needs, without fusing (the same bits, slower; specs compare the two). */
+/* Runs the passes of a pipeline in order and verifies the graph after each. "cpu": for the executor. "cpu-plain": only what the
+ * executor needs, without fusions; the same bits, slower. Specs compare the two. */
 ane_status ane_passes_run(struct ane_graph *g, const char *pipeline, struct ane_error *err);
-/* One pass by name (specs). ANE_NOTFOUND names the passes there are. */
+/* Runs one pass by name, for specs. ANE_NOTFOUND lists the passes. */
 ane_status ane_pass_run(struct ane_graph *g, const char *pass, struct ane_error *err);
 
 #endif

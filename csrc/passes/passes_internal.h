@@ -1,3 +1,4 @@
+/* The passes, and what they share. */
 #ifndef ANE_PASSES_INTERNAL_H
 #define ANE_PASSES_INTERNAL_H
 
@@ -12,7 +13,7 @@ ane_status pass_fuse_norm(struct ane_graph *g, struct ane_error *err);
 ane_status pass_fuse_attention(struct ane_graph *g, struct ane_error *err);
 ane_status pass_early_gather(struct ane_graph *g, struct ane_error *err);
 
-/* The living node of this op that makes `value`, if that value has no other use than one; else NULL. */
+/* The living node of this op that makes `value`, if `value` has exactly one use; else NULL. */
 struct ane_node *pass_sole_maker(const struct ane_graph *g, int32_t value, ane_op op);
 
 #define PASS_INT(n, v)                                                                                                           \
@@ -28,7 +29,7 @@ struct ane_node *pass_sole_maker(const struct ane_graph *g, int32_t value, ane_o
     .name = n, .value = {.type = ANE_ATTR_STRING, .s = (v) }                                                                     \
   }
 
-/* Inputs of a project node before its matrices: x, residual, norm weight. */
+/* Inputs of a linear node before its matrices. */
 enum { LINEAR_X, LINEAR_RESIDUAL, LINEAR_NORM, LINEAR_MATRICES };
 
 #endif

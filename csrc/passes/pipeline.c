@@ -1,10 +1,11 @@
+/* The pipelines: passes in order, each with the reason for its position. */
 #include "passes/passes_internal.h"
 
 #include <stdio.h>
 #include <string.h>
 
 static const struct ane_pass cpu_plain[] = {
-    {"dead_code", pass_dead_code}, /* nothing later looks at what no result needs */
+    {"dead_code", pass_dead_code}, /* first: no later pass sees what no result needs */
     {"linear", pass_linear},       /* the executor has one step for every projection */
 };
 
@@ -12,11 +13,11 @@ static const struct ane_pass cpu[] = {
     {"dead_code", pass_dead_code},
     {"linear", pass_linear},                   /* before the fusions: they match linear nodes */
     {"fuse_residual", pass_fuse_residual},     /* before fuse_projection, which leaves projections with a residual alone */
-    {"fuse_glu", pass_fuse_glu},               /* before fuse_projection, which would join gate and up without their product */
+    {"fuse_glu", pass_fuse_glu},               /* before fuse_projection, which would fuse gate and up without their product */
     {"fuse_projection", pass_fuse_projection}, /* before fuse_norm: a norm can move only into the sole user of its result */
     {"fuse_norm", pass_fuse_norm},
     {"fuse_attention", pass_fuse_attention},
-    {"early_gather", pass_early_gather}, /* last: what it moves behind a gather is fused by then, so it moves few nodes */
+    {"early_gather", pass_early_gather}, /* last: after the fusions it has few nodes to move */
 };
 
 static ane_status run_one(struct ane_graph *g, const struct ane_pass *p, struct ane_error *err) {
@@ -48,7 +49,7 @@ ane_status ane_pass_run(struct ane_graph *g, const char *pass, struct ane_error 
   return ane_fail(err, ANE_NOTFOUND, "no pass %s; there are: %s", pass, names);
 }
 
-/* The living node of this op that makes `value`, whoever uses it; else NULL. */
+/* The living node of this op that makes `value`; else NULL. */
 static struct ane_node *maker(const struct ane_graph *g, int32_t value, ane_op op) {
   if (value == ANE_NONE || g->values[value].kind != ANE_VALUE_RESULT) return NULL;
   struct ane_node *n = &g->nodes[g->values[value].node];

@@ -212,7 +212,7 @@ end
 function Builder:repeat_heads(x, heads, times) return self:_add("repeat_heads", "repeat_heads", { x }, { heads = heads, times = times }) end
 function Builder:mean_heads(x, heads, times) return self:_add("mean_heads", "mean_heads", { x }, { heads = heads, times = times }) end
 
---- Causal convolution over tokens. opts: weight, bias, before (columns before the first token), groups, taps (K), name
+--- Causal convolution over tokens. opts: weight, bias, before (x before the first token), groups, taps (K), name
 function Builder:conv_causal(x, opts)
   local state = self.graph:state(self:_name "conv_cache", { 1, self:channels(x), opts.taps - 1, 1 })
   local inputs = { x, opts.weight, opts.bias or false, opts.before or false, state }

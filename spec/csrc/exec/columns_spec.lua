@@ -88,7 +88,7 @@ describe("conv_causal", function()
     refused("y = conv_causal(x, w, -, -, s2) {groups=3}", "3 groups do not divide 8 channels")
     refused("y = conv_causal(x, w, -, -, s2) {groups=0}", "0 groups do not divide 8 channels")
     refused("y = conv_causal(x, w, n3, -, s2) {groups=8}", "bias n3 is %[3%], wanted %[8%]")
-    refused("y = conv_causal(x, w, -, n3, s2) {groups=8}", "columns before n3 is %[3%], wanted %[8%]")
+    refused("y = conv_causal(x, w, -, n3, s2) {groups=8}", "before n3 is %[3%], wanted %[8%]")
     refused("y = delay(x, s2)", "state s2 is %[1, 8, 2, 1%], wanted %[1, 8, 1, 1%]")
     local g <close> = graphs.parse(HEAD .. [[
       y = conv_causal(x, w, -, -, s2) {groups=8}
