@@ -1,3 +1,4 @@
+/* The monotonic clock. */
 #include "platform/platform.h"
 
 #include <time.h>

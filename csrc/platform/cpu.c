@@ -1,3 +1,4 @@
+/* CPU features, names and counts. */
 #include "platform/platform.h"
 
 #include "base/alloc.h"
@@ -33,7 +34,7 @@ ane_isa ane_isa_from_name(const char *name) {
   return (ane_isa)i;
 }
 
-/* ---- What the CPU and the system offer ---------------------------------------------------------------------------*/
+/* ---- Features ----------------------------------------------------------------------------------------------------*/
 
 struct features {
   bool isa[ANE_ISA_COUNT];
@@ -49,7 +50,7 @@ static struct features arm_features(bool dot, bool i8mm, bool bf16) {
 
 #if defined(__x86_64__) || defined(__i386__)
 
-/* Register sets that the system saves at a switch (XCR0, Intel SDM volume 1, 13.3). */
+/* Register sets that the system saves at a context switch (XCR0, Intel SDM volume 1, 13.3). */
 static uint32_t xcr0(void) {
   uint32_t lo, hi;
   __asm__ volatile("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
@@ -119,7 +120,7 @@ bool ane_cpu_has_bf16_dot(void) { return detect().bf16_dot; }
 
 /* ---- Name --------------------------------------------------------------------------------------------------------*/
 
-/* Copies without the blanks at both ends, and runs of blanks as one. */
+/* Copies s without blanks at both ends; runs of blanks become one. */
 static void copy_trimmed(char *out, size_t size, const char *s) {
   size_t n = 0;
   for (; *s && n + 1 < size; s++) {
@@ -173,7 +174,7 @@ void ane_cpu_name(char *out, size_t size) {
 #ifdef __APPLE__
 
 int ane_cpu_cores(void) {
-  /* Performance cores: a run ends with its slowest thread. */
+  /* Performance cores only: a run ends with its slowest thread. */
   static const char *const names[] = {"hw.perflevel0.physicalcpu", "hw.physicalcpu"};
   for (size_t i = 0; i < ANE_COUNT(names); i++) {
     int n = 0;
@@ -183,7 +184,7 @@ int ane_cpu_cores(void) {
   return 1;
 }
 
-int ane_cpu_slots(void) {
+int ane_cpu_logical(void) {
   long n = sysconf(_SC_NPROCESSORS_ONLN);
   return n < 1 ? 1 : (int)n;
 }
@@ -200,7 +201,7 @@ static long read_number(const char *path) {
   return n;
 }
 
-/* The lowest logical CPU of the core that `cpu` belongs to: equal for siblings. */
+/* The lowest logical CPU of the core that `cpu` belongs to: the same for all threads of a core. */
 static long core_of(int cpu) {
   static const char *const files[] = {"core_cpus_list", "thread_siblings_list"};
   for (size_t i = 0; i < ANE_COUNT(files); i++) {
@@ -212,7 +213,7 @@ static long core_of(int cpu) {
   return cpu;
 }
 
-/* The first two numbers of a file; "max" and what is not there leave n below 2. */
+/* Reads the first two numbers of a file. Returns how many there are: 0 for "max" and for a missing file. */
 static int read_pair(const char *path, long *a, long *b) {
   FILE *f = fopen(path, "re");
   if (!f) return 0;
@@ -221,8 +222,7 @@ static int read_pair(const char *path, long *a, long *b) {
   return n;
 }
 
-/* CPUs' worth of time that the group in `folder` grants, rounded up: "cpu.max" of cgroup v2 or the two files of v1, quota and
- * period in us. */
+/* CPUs that the cgroup in `folder` grants by quota / period (us), rounded up: file cpu.max of v2, or two files of v1. */
 static int quota_in(const char *folder, bool v2) {
   char path[PATH_MAX];
   long quota = 0, period = 0, none;
@@ -239,8 +239,8 @@ static int quota_in(const char *folder, bool v2) {
   return (int)ANE_MIN((quota + period - 1) / period, (long)INT32_MAX);
 }
 
-/* The least that the process' group and those around it grant. A line of /proc/self/cgroup reads "0::/group" (v2) or
- * "4:cpu,cpuacct:/group" (v1); in a container the group may be named from outside, and its root is what is mounted. */
+/* The least that the cgroup of the process and its parents grant. A line of /proc/self/cgroup reads "0::/group" (v2) or
+ * "4:cpu,cpuacct:/group" (v1). In a container the path may be the host's; its root is what is mounted. */
 static int quota_cpus(void) {
   FILE *f = fopen("/proc/self/cgroup", "re");
   char line[PATH_MAX];
@@ -283,6 +283,6 @@ static int cpus(long (*of)(int cpu)) {
 static long itself(int cpu) { return cpu; }
 
 int ane_cpu_cores(void) { return cpus(core_of); }
-int ane_cpu_slots(void) { return cpus(itself); }
+int ane_cpu_logical(void) { return cpus(itself); }
 
 #endif

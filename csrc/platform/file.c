@@ -1,3 +1,4 @@
+/* Files that appear whole or not at all, paths, and lists of folders. */
 #include "platform/platform_internal.h"
 
 #include "base/alloc.h"
@@ -26,14 +27,14 @@ bool ane_path_same(const char *a, const char *b) {
   return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* The file that a symbolic link names, so that the link stays a link; else the path itself. */
+/* The file that a symbolic link leads to, so that the link stays; else the path itself. */
 static const char *real_target(const char *path, char buf[PATH_MAX]) {
   struct stat st;
   if (lstat(path, &st) == 0 && S_ISLNK(st.st_mode) && realpath(path, buf)) return buf;
   return path;
 }
 
-/* A new file "path.<pid>-<n>.tmp". Not mkstemp: the mode is to follow the umask. */
+/* Creates a file "path.<pid>-<n>.tmp". Not by mkstemp: the mode must follow the umask. */
 static int open_temp(struct ane_file_writer *w, size_t room) {
   static _Atomic unsigned counter;
   for (int tries = 0; tries < 100; tries++) {
@@ -52,7 +53,7 @@ static void release(struct ane_file_writer *w) {
 
 ane_status ane_file_create(struct ane_file_writer *w, const char *path, struct ane_error *err) {
   *w = (struct ane_file_writer){.fd = -1};
-  /* Renaming over a device or a pipe would replace it by a file. */
+  /* A rename would replace a device or a pipe by a file. */
   char kind = ane_path_kind(path);
   if (kind == 'd') return ane_fail(err, ANE_IO, "%s: is a folder, wanted a file", path);
   if (kind == 'o') return ane_fail(err, ANE_IO, "%s: is not a regular file", path);
@@ -82,7 +83,7 @@ ane_status ane_file_write(struct ane_file_writer *w, const void *data, size_t si
   return ane_fail(err, ANE_IO, "%s: cannot write: %s", w->path, errno ? strerror(errno) : "no progress");
 }
 
-/* write; beyond the limit of the size of files it fails with EFBIG, and the signal that would end the process is kept from it. */
+/* Writes. Beyond the process's limit of file size it fails with EFBIG, and consumes the signal that would end the process. */
 static ssize_t write_quietly(int fd, const void *data, size_t size) {
   sigset_t limit, before, pending;
   sigemptyset(&limit);
@@ -101,7 +102,7 @@ static ssize_t write_quietly(int fd, const void *data, size_t size) {
 bool ane_fd_write(int fd, const void *data, size_t size) {
   const char *p = data;
   while (size > 0) {
-    ssize_t n = write_quietly(fd, p, ANE_MIN(size, (size_t)1 << 30)); /* one call moves at most 2 GiB */
+    ssize_t n = write_quietly(fd, p, ANE_MIN(size, (size_t)1 << 30)); /* Linux writes at most 2 GiB per call */
     if (n < 0 && errno == EINTR) continue;
     if (n == 0) errno = 0;
     if (n <= 0) return false;
@@ -114,7 +115,7 @@ bool ane_fd_write(int fd, const void *data, size_t size) {
 int ane_fd_sync(int fd) {
   int r;
 #ifdef __APPLE__
-  if (fcntl(fd, F_FULLFSYNC) == 0) return 0; /* fsync there does not reach the disk */
+  if (fcntl(fd, F_FULLFSYNC) == 0) return 0; /* fsync does not reach the disk on macOS */
 #endif
   do r = fsync(fd);
   while (r != 0 && errno == EINTR);

@@ -1,4 +1,4 @@
-/* Folders that are replaced as a whole. */
+/* Folders that appear or are replaced whole or not at all. */
 #include "platform/platform_internal.h"
 
 #include "base/alloc.h"
@@ -18,13 +18,13 @@
 #endif
 #include <unistd.h>
 
-/* Deeper folders are not ours: they are left where they are. */
+/* Depth of folders that the project writes. A deeper tree is foreign and stays. */
 enum { MAX_DEPTH = 32 };
 
 /* ---- Trees ---------------------------------------------------------------------------------------------------------*/
 
-/* Calls itself for the folders in the folder fd, which it closes. `remove`: empties it, no link followed; else all of it
- * goes to the disk, its files have gone there. */
+/* Walks the tree of folder fd, which it closes. remove: empties the folder, without following links. Else syncs all folders; the
+ * files are already synced. */
 static bool walk_tree(int fd, bool remove, int depth) {
   DIR *d = fdopendir(fd);
   bool ok = d && depth < MAX_DEPTH;
@@ -53,14 +53,14 @@ static char *copy_path(const char *path, size_t len) {
   return copy;
 }
 
-/* The place that a folder at `path` has or will have, without links at its end; ane_malloc memory. NULL with errno. */
-static char *real_place(const char *path) {
+/* The path of a folder that exists or will exist at `path`, with links resolved; ane_malloc memory. NULL: errno says why. */
+static char *resolve(const char *path) {
   char buf[PATH_MAX];
   struct stat st;
   size_t len = strlen(path);
   if (realpath(path, buf)) return copy_path(buf, strlen(buf));
   if (errno != ENOENT) return NULL;
-  if (!len || lstat(path, &st) == 0) return errno = ENOENT, NULL; /* a link that leads nowhere */
+  if (!len || lstat(path, &st) == 0) return errno = ENOENT, NULL; /* a dangling link */
   while (len > 1 && path[len - 1] == '/') len--;
   return copy_path(path, len);
 }
@@ -82,7 +82,7 @@ struct sweep {
   size_t folder; /* length of the folder part of path, with its slash */
 };
 
-/* Removes a temporary folder that nobody has locked. */
+/* Removes a temporary folder that no writer has locked. */
 static bool sweep_one(void *arg, const char *name) {
   struct sweep *s = arg;
   char path[PATH_MAX];
@@ -90,7 +90,7 @@ static bool sweep_one(void *arg, const char *name) {
   if (snprintf(path, sizeof path, "%.*s%s", (int)s->folder, s->path, name) >= (int)sizeof path) return true;
   int fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECTORY | O_NOFOLLOW);
   if (fd < 0) return true;
-  if (flock(fd, LOCK_EX | LOCK_NB) == 0) remove_tree(path); /* the lock is held meanwhile: a writer that just made it waits */
+  if (flock(fd, LOCK_EX | LOCK_NB) == 0) remove_tree(path); /* under the lock: a writer that has just created it waits */
   close(fd);
   return true;
 }
@@ -113,7 +113,7 @@ static void release(struct ane_folder_writer *w) {
   *w = (struct ane_folder_writer){.fd = -1};
 }
 
-/* A new folder "path.<pid>-<n>.tmp", locked; false with errno. */
+/* Creates and locks a folder "path.<pid>-<n>.tmp". false: errno says why. */
 static bool make_temp(struct ane_folder_writer *w, size_t room) {
   static _Atomic unsigned counter;
   for (int tries = 0; tries < 100; tries++) {
@@ -124,7 +124,7 @@ static bool make_temp(struct ane_folder_writer *w, size_t room) {
       return false;
     }
     w->fd = open(w->temp, O_RDONLY | O_CLOEXEC | O_DIRECTORY | O_NOFOLLOW);
-    /* Between mkdir and the lock a sweep may have come: then the folder is gone. */
+    /* A sweep may have removed it between mkdir and the lock. */
     if (w->fd >= 0 && (flock(w->fd, LOCK_EX) == 0 || errno == ENOLCK || errno == EOPNOTSUPP) && fstat(w->fd, &st) == 0 &&
         st.st_nlink > 0)
       return true;
@@ -139,7 +139,7 @@ ane_status ane_folder_create(struct ane_folder_writer *w, const char *path, stru
   ane_folder_restore(path);
   char kind = ane_path_kind(path);
   if (kind && kind != 'd') return ane_fail(err, ANE_IO, "%s: is not a folder", path);
-  w->path = real_place(path);
+  w->path = resolve(path);
   size_t room = w->path ? strlen(w->path) + 48 : 0;
   w->temp = room ? ane_calloc(1, room) : NULL;
   if (room && !w->temp) errno = ENOMEM;
@@ -155,8 +155,8 @@ ane_status ane_folder_create(struct ane_folder_writer *w, const char *path, stru
   return ANE_OK;
 }
 
-/* Opens or makes w->temp and locks it; false with errno, EWOULDBLOCK where another one has it. */
-static bool take_partial(struct ane_folder_writer *w) {
+/* Opens or creates w->temp and locks it. false: errno says why; EWOULDBLOCK: another writer has it. */
+static bool lock_partial(struct ane_folder_writer *w) {
   for (int tries = 0; tries < 100; tries++) {
     struct stat mine, there;
     if (mkdir(w->temp, 0777) != 0 && errno != EEXIST) return false;
@@ -164,7 +164,7 @@ static bool take_partial(struct ane_folder_writer *w) {
     if (w->fd < 0 && errno != ENOENT) return false;
     if (w->fd < 0) continue;
     if (flock(w->fd, LOCK_EX | LOCK_NB) != 0 && errno != ENOLCK && errno != EOPNOTSUPP) return false;
-    /* Between open and the lock its writer may have put it in place: then the name leads elsewhere. */
+    /* Its writer may have committed it between open and the lock: then the name leads elsewhere. */
     if (fstat(w->fd, &mine) == 0 && lstat(w->temp, &there) == 0 && mine.st_ino == there.st_ino && mine.st_dev == there.st_dev)
       return true;
     close(w->fd);
@@ -178,15 +178,15 @@ ane_status ane_folder_resume(struct ane_folder_writer *w, const char *path, stru
   ane_folder_restore(path);
   char kind = ane_path_kind(path);
   if (kind && kind != 'd') return ane_fail(err, ANE_IO, "%s: is not a folder", path);
-  w->path = real_place(path);
+  w->path = resolve(path);
   size_t room = w->path ? strlen(w->path) + 16 : 0;
   w->temp = room ? ane_calloc(1, room) : NULL;
   if (room && !w->temp) errno = ENOMEM;
   if (w->temp) snprintf(w->temp, room, "%s.partial", w->path);
-  if (!w->temp || !take_partial(w)) {
+  if (!w->temp || !lock_partial(w)) {
     bool held = w->temp && w->fd >= 0 && errno == EWOULDBLOCK;
     ane_status st = held ? ANE_STATE : errno == ENOMEM ? ANE_NOMEM : ANE_IO;
-    ane_fail(err, st, "%s.partial: %s", path, held ? "another one is writing there" : strerror(errno));
+    ane_fail(err, st, "%s.partial: %s", path, held ? "another process writes there" : strerror(errno));
     release(w);
     return st;
   }
@@ -200,7 +200,7 @@ void ane_folder_leave(struct ane_folder_writer *w) {
 ane_status ane_folder_remove(struct ane_folder_writer *w, const char *name, struct ane_error *err) {
   if (!w->temp) return ane_fail(err, ANE_INVALID, "the writer is closed");
   if (strchr(name, '/') || strcmp(name, "..") == 0 || strcmp(name, ".") == 0)
-    return ane_fail(err, ANE_INVALID, "%s: is no name in the folder", name);
+    return ane_fail(err, ANE_INVALID, "%s: is not the name of an entry of the folder", name);
   int fd = openat(w->fd, name, O_RDONLY | O_CLOEXEC | O_DIRECTORY | O_NOFOLLOW);
   bool ok = fd < 0 || walk_tree(fd, true, 0);
   if (ok) ok = unlinkat(w->fd, name, fd >= 0 ? AT_REMOVEDIR : 0) == 0 || errno == ENOENT;
@@ -250,13 +250,13 @@ void ane_folder_close(struct ane_folder_file *f) {
   f->fd = -1;
 }
 
-/* ---- Putting in place ------------------------------------------------------------------------------------------------*/
+/* ---- Commit ----------------------------------------------------------------------------------------------------------*/
 
 static _Atomic bool can_swap = true;
 
 void ane_folder_can_swap(bool can) { can_swap = can; }
 
-/* What the two paths name changes places in one step; -1 with errno, that of what is not supported too. */
+/* Swaps two folders in one step. -1: errno says why, also where the system cannot. */
 static int swap_folders(const char *a, const char *b) {
   errno = ENOSYS;
   if (!can_swap) return -1;
@@ -272,19 +272,19 @@ static int swap_folders(const char *a, const char *b) {
 
 static bool is_unsupported(int why) { return why == ENOSYS || why == EINVAL || why == ENOTSUP; }
 
-/* Name of the old folder while there is none at `path`. */
+/* The name of the old folder between the two renames. */
 static bool aside_name(const char *path, char aside[PATH_MAX]) {
   size_t len = strlen(path);
   while (len > 1 && path[len - 1] == '/') len--;
   return snprintf(aside, PATH_MAX, "%.*s.old.tmp", (int)ANE_MIN(len, (size_t)PATH_MAX), path) < PATH_MAX;
 }
 
-/* Two renames; false with errno, all as before. */
+/* Replaces by two renames. false: errno says why, and nothing has changed. */
 static bool replace_in_two(const char *temp, const char *path) {
   char aside[PATH_MAX];
   errno = ENAMETOOLONG;
   if (!aside_name(path, aside)) return false;
-  remove_tree(aside); /* of one that was killed between its rename and this line */
+  remove_tree(aside); /* left by a process that was killed after its renames */
   if (rename(path, aside) != 0) return false;
   if (rename(temp, path) != 0) {
     int why = errno;
@@ -307,11 +307,11 @@ static void sync_parent(const char *path) {
   if (snprintf(copy, sizeof copy, "%s", path) < (int)sizeof copy) ane_sync_folder_of(copy);
 }
 
-/* What was at w->path is removed, when the change is on the disk. */
-static bool put_in_place(struct ane_folder_writer *w) {
+/* Renames into place, syncs, then removes the old folder. */
+static bool replace(struct ane_folder_writer *w) {
   char aside[PATH_MAX] = "";
   const char *old = NULL;
-  /* A folder may be renamed to where nothing or an empty folder is. */
+  /* rename works where there is nothing, or an empty folder. */
   if (rename(w->temp, w->path) != 0) {
     if (errno != EEXIST && errno != ENOTEMPTY) return false;
     old = w->temp;
@@ -328,7 +328,7 @@ static bool put_in_place(struct ane_folder_writer *w) {
 ane_status ane_folder_commit(struct ane_folder_writer *w, struct ane_error *err) {
   if (!w->temp) return ane_fail(err, ANE_INVALID, "the writer is closed");
   int fd = openat(w->fd, ".", O_RDONLY | O_CLOEXEC | O_DIRECTORY);
-  if (fd < 0 || !walk_tree(fd, false, 0) || !put_in_place(w)) {
+  if (fd < 0 || !walk_tree(fd, false, 0) || !replace(w)) {
     ane_fail(err, ANE_IO, "%s: cannot write: %s", w->path, strerror(errno));
     ane_folder_abandon(w);
     return ANE_IO;

@@ -1,3 +1,4 @@
+/* Pages from the system, and memory in use. */
 #include "platform/platform.h"
 
 #include "base/alloc.h"
@@ -18,7 +19,7 @@ static size_t page_size(void) {
   return n > 0 ? (size_t)n : 4096;
 }
 
-/* Specs that make the n-th allocation fail reach pages through this. */
+/* Lets specs that fail the n-th heap allocation fail allocations of pages too. */
 static bool heap_refuses(void) {
   void *probe = ane_malloc(1);
   ane_free(probe);
@@ -29,7 +30,7 @@ void *ane_pages_alloc(size_t size, bool huge) {
   size_t page = page_size();
   if (size > SIZE_MAX / 2 || heap_refuses()) return NULL;
   size = ane_align_up(size ? size : 1, page);
-  /* Huge pages back only ranges on their own boundary: take more, cut both ends. */
+  /* Huge pages need aligned ranges: maps more, and unmaps both ends. */
   size_t slack = huge && size >= HUGE_PAGE ? HUGE_PAGE - page : 0;
   char *p = mmap(NULL, size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) return NULL;
@@ -71,7 +72,7 @@ uint64_t ane_memory_available(void) {
 
 #else
 
-/* The number behind `label` in a /proc file whose lines read "Label:   123 kB", in bytes; 0 where there is none. */
+/* The number after `label` in a /proc file of lines "Label:   123 kB", in bytes; 0: none. */
 static uint64_t proc_kb(const char *file, const char *label) {
   FILE *f = fopen(file, "re");
   if (!f) return 0;
@@ -85,7 +86,7 @@ static uint64_t proc_kb(const char *file, const char *label) {
 }
 
 uint64_t ane_memory_resident(void) { return proc_kb("/proc/self/status", "VmRSS"); }
-/* Not getrusage: its peak is inherited from the program that called exec. */
+/* Not getrusage: its peak includes that of the program that called exec. */
 uint64_t ane_memory_peak(void) { return proc_kb("/proc/self/status", "VmHWM"); }
 uint64_t ane_memory_available(void) { return proc_kb("/proc/meminfo", "MemAvailable"); }
 

@@ -1,3 +1,4 @@
+/* Files mapped for reading. */
 #include "platform/platform.h"
 
 #include <errno.h>
@@ -26,21 +27,21 @@ static ane_status map_fd(struct ane_map *map, int fd, const char *path, struct a
 ane_status ane_map_open(struct ane_map *map, const char *path, struct ane_error *err) {
   *map = (struct ane_map){0};
   int fd;
-  do fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* O_NONBLOCK: a FIFO must not make us wait */
+  do fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* O_NONBLOCK: opening a FIFO must not block */
   while (fd < 0 && errno == EINTR);
   if (fd < 0) return ane_fail(err, ANE_IO, "%s: %s", path, strerror(errno));
   ane_status st = map_fd(map, fd, path, err);
-  close(fd); /* the mapping keeps the file */
+  close(fd); /* the mapping keeps the file open */
   return st;
 }
 
-/* The folder part of a path: its length with the slash, 0 where there is none. */
+/* Length of the folder part of a path, with its slash; 0: none. */
 static size_t folder_length(const char *path) {
   const char *slash = strrchr(path, '/');
   return slash ? (size_t)(slash + 1 - path) : 0;
 }
 
-/* Where model hubs' caches put a file: `path` is a link to a file in the folder that the link `beside` leads to. */
+/* The layout of model hubs' caches: `path` is a link to a file in the folder that the link `beside` leads to. */
 static int open_linked(const char *beside, const char *path) {
   struct stat st;
   char to[PATH_MAX], target[PATH_MAX];
@@ -52,7 +53,7 @@ static int open_linked(const char *beside, const char *path) {
   return open(target, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW);
 }
 
-/* Opens part after part below the folder, none of them a link. */
+/* Opens part by part below the folder and follows no link. */
 static int open_below(const char *folder, char *location) {
   int at = open(folder, O_RDONLY | O_CLOEXEC | O_DIRECTORY);
   for (char *part = location, *slash; at >= 0; part = slash + 1) {
@@ -91,7 +92,7 @@ void ane_map_close(struct ane_map *map) {
   *map = (struct ane_map){0};
 }
 
-/* The part of [offset, offset + size) that lies in the file. */
+/* Limits [offset, offset + size) to the file. false: nothing is left. */
 static bool clip(const struct ane_map *map, uint64_t offset, uint64_t *size) {
   if (!map->data || offset >= map->size) return false;
   *size = ANE_MIN(*size, map->size - offset);
@@ -105,7 +106,7 @@ static uint64_t page_size(void) {
 
 void ane_map_drop(const struct ane_map *map, uint64_t offset, uint64_t size) {
   if (!clip(map, offset, &size)) return;
-  /* Whole pages only, so that neighbours stay; the last page of the file counts as whole. */
+  /* Only whole pages, so that neighbours stay in memory. The last page of the file counts as whole. */
   uint64_t page = page_size(), from = (offset + page - 1) & ~(page - 1), to = offset + size;
   if (to < map->size) to &= ~(page - 1);
   if (to > from) madvise((void *)(uintptr_t)(map->data + from), (size_t)(to - from), MADV_DONTNEED);

@@ -1,5 +1,5 @@
-/* What the pool asks of the system: sleep, and where threads stand. */
-#include "platform/platform_internal.h"
+/* What the pool asks of the system: sleep and wake up, CPU time and affinity of threads. */
+#include "platform/pool_internal.h"
 
 #ifdef __linux__
 #include <linux/futex.h>
@@ -13,58 +13,59 @@
 
 #ifdef __linux__
 
-/* No lock: a sleeper that has been woken but gets no core must not hold what the others need. */
+/* A futex and no lock: a thread that has been woken but gets no CPU must not hold what the others need. */
 
-void gate_init(struct gate *g) { (void)g; }
-void gate_destroy(struct gate *g) { (void)g; }
+void event_init(struct event *e) { (void)e; }
+void event_destroy(struct event *e) { (void)e; }
 
-void gate_sleep(struct gate *g, uint32_t seen, double seconds) {
+void event_sleep(struct event *e, uint32_t seen, double seconds) {
   struct timespec most = {.tv_nsec = (long)(seconds * 1e9)};
-  atomic_fetch_add(&g->sleepers, 1);
-  do syscall(SYS_futex, &g->generation, FUTEX_WAIT_PRIVATE, seen, seconds > 0 ? &most : NULL, NULL, 0);
-  while (seconds <= 0 && atomic_load(&g->generation) == seen);
-  atomic_fetch_sub(&g->sleepers, 1);
+  atomic_fetch_add(&e->sleepers, 1);
+  do syscall(SYS_futex, &e->generation, FUTEX_WAIT_PRIVATE, seen, seconds > 0 ? &most : NULL, NULL, 0);
+  while (seconds <= 0 && atomic_load(&e->generation) == seen);
+  atomic_fetch_sub(&e->sleepers, 1);
 }
 
-/* Either the opener sees the sleeper or the sleeper sees the new generation: both sides are sequentially consistent. */
-void gate_open(struct gate *g) {
-  atomic_fetch_add(&g->generation, 1);
-  if (atomic_load(&g->sleepers) > 0) syscall(SYS_futex, &g->generation, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+/* Either the signalling thread sees the sleeper, or the sleeper sees the new generation: both sides are sequentially consistent.
+ */
+void event_signal(struct event *e) {
+  atomic_fetch_add(&e->generation, 1);
+  if (atomic_load(&e->sleepers) > 0) syscall(SYS_futex, &e->generation, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
 #else
 
-void gate_init(struct gate *g) {
-  pthread_mutex_init(&g->mutex, NULL);
-  pthread_cond_init(&g->cond, NULL);
+void event_init(struct event *e) {
+  pthread_mutex_init(&e->mutex, NULL);
+  pthread_cond_init(&e->cond, NULL);
 }
 
-void gate_destroy(struct gate *g) {
-  pthread_cond_destroy(&g->cond);
-  pthread_mutex_destroy(&g->mutex);
+void event_destroy(struct event *e) {
+  pthread_cond_destroy(&e->cond);
+  pthread_mutex_destroy(&e->mutex);
 }
 
-void gate_sleep(struct gate *g, uint32_t seen, double seconds) {
-  (void)seconds; /* nobody looks after late threads here */
-  pthread_mutex_lock(&g->mutex);
-  atomic_fetch_add(&g->sleepers, 1);
-  while (atomic_load(&g->generation) == seen) pthread_cond_wait(&g->cond, &g->mutex);
-  atomic_fetch_sub(&g->sleepers, 1);
-  pthread_mutex_unlock(&g->mutex);
+void event_sleep(struct event *e, uint32_t seen, double seconds) {
+  (void)seconds; /* workers are never migrated here */
+  pthread_mutex_lock(&e->mutex);
+  atomic_fetch_add(&e->sleepers, 1);
+  while (atomic_load(&e->generation) == seen) pthread_cond_wait(&e->cond, &e->mutex);
+  atomic_fetch_sub(&e->sleepers, 1);
+  pthread_mutex_unlock(&e->mutex);
 }
 
-void gate_open(struct gate *g) {
-  atomic_fetch_add(&g->generation, 1);
-  if (atomic_load(&g->sleepers) > 0) {
-    pthread_mutex_lock(&g->mutex);
-    pthread_cond_broadcast(&g->cond);
-    pthread_mutex_unlock(&g->mutex);
+void event_signal(struct event *e) {
+  atomic_fetch_add(&e->generation, 1);
+  if (atomic_load(&e->sleepers) > 0) {
+    pthread_mutex_lock(&e->mutex);
+    pthread_cond_broadcast(&e->cond);
+    pthread_mutex_unlock(&e->mutex);
   }
 }
 
 #endif
 
-/* ---- Where threads stand -----------------------------------------------------------------------------------------*/
+/* ---- CPU time and affinity ---------------------------------------------------------------------------------------*/
 
 #ifdef __linux__
 
@@ -77,7 +78,7 @@ double thread_used(pthread_t t) {
 
 int thread_cpu(void) { return sched_getcpu(); }
 
-bool thread_fetch(pthread_t t) {
+bool thread_pin_here(pthread_t t) {
   int cpu = sched_getcpu();
   cpu_set_t here;
   if (cpu < 0 || cpu >= CPU_SETSIZE) return false;
@@ -86,7 +87,7 @@ bool thread_fetch(pthread_t t) {
   return pthread_setaffinity_np(t, sizeof here, &here) == 0;
 }
 
-bool thread_keep_off(pthread_t t, int cpu) {
+bool thread_exclude_cpu(pthread_t t, int cpu) {
   cpu_set_t may;
   if (sched_getaffinity(0, sizeof may, &may) != 0) return true;
   bool elsewhere = CPU_COUNT(&may) > 1;
@@ -99,7 +100,7 @@ bool thread_keep_off(pthread_t t, int cpu) {
 
 double thread_used(pthread_t t) { return (void)t, -1; }
 int thread_cpu(void) { return -1; }
-bool thread_fetch(pthread_t t) { return (void)t, false; }
-bool thread_keep_off(pthread_t t, int cpu) { return (void)t, (void)cpu, true; }
+bool thread_pin_here(pthread_t t) { return (void)t, false; }
+bool thread_exclude_cpu(pthread_t t, int cpu) { return (void)t, (void)cpu, true; }
 
 #endif
