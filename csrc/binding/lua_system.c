@@ -6,8 +6,10 @@
 #include "kernels/kernels.h"
 #include "platform/platform.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
+#include <termios.h>
 #include <unistd.h>
 
 #define MAP_CLASS "ane.map"
@@ -165,6 +167,31 @@ static int is_tty(lua_State *L) {
   return 1;
 }
 
+/* wait_input(fd): returns when the file can be read, is at its end or fails, or when a signal came */
+static int wait_input(lua_State *L) {
+  struct pollfd file = {.fd = (int)bind_integer(L, 1, 0, INT32_MAX), .events = POLLIN};
+  (void)poll(&file, 1, -1);
+  return 0;
+}
+
+/* terminal_mode(fd) -> how a terminal reads and writes, as bytes; nil where the file is none
+ * terminal_mode(fd, bytes): sets it */
+static int terminal_mode(lua_State *L) {
+  struct termios mode;
+  int fd = (int)bind_integer(L, 1, 0, INT32_MAX);
+  size_t len;
+  const char *bytes = luaL_optlstring(L, 2, NULL, &len);
+  if (bytes) {
+    luaL_argcheck(L, len == sizeof mode, 2, "not made by terminal_mode");
+    memcpy(&mode, bytes, sizeof mode);
+    tcsetattr(fd, TCSADRAIN, &mode);
+    return 0;
+  }
+  if (tcgetattr(fd, &mode)) return 0;
+  lua_pushlstring(L, (const char *)&mode, sizeof mode);
+  return 1;
+}
+
 /* The state that Ctrl-C shall reach. Only the command asks for this: a library leaves signals to its host. */
 static lua_State *volatile interrupted;
 
@@ -228,6 +255,8 @@ static const luaL_Reg functions[] = {
     {"write_file", write_file},
     {"read_file", read_file},
     {"isatty", is_tty},
+    {"wait_input", wait_input},
+    {"terminal_mode", terminal_mode},
     {"list_dir", list_dir},
     {"catch_interrupts", catch_interrupts},
     {"glob", glob},

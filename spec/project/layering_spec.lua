@@ -51,7 +51,7 @@ local LUA = {
   ["model"] = "core util generate recipe tokenizer quantise coreml onnx classify",
   ["evaluate"] = "core util model recipe",
   ["ane"] = "core util model generate coreml evaluate grammar",
-  ["cli"] = "core util jinja tokenizer grammar model quantise coreml classify evaluate ane argparse readline",
+  ["cli"] = "core util jinja tokenizer generate grammar model quantise coreml classify evaluate ane argparse readline",
   ["examples"] = "ane recipe",
 }
 

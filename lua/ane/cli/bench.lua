@@ -1,9 +1,11 @@
 --- `ane bench`: speed of prefill and of decoding, as llama-bench measures them; of a token classifier, sentences a second.
--- Needs ane.evaluate.bench, ane.classify, ane.cli.common and ane.core.
+-- Needs ane.classify, ane.cli.common, ane.cli.options, ane.core, ane.coreml.set, ane.evaluate.bench, ane.evaluate.bench_sequences and
+-- ane.model.
 
 local bench = require "ane.evaluate.bench"
 local common = require "ane.cli.common"
 local core = require "ane.core"
+local options = require "ane.cli.options"
 
 local M = {}
 
@@ -14,7 +16,7 @@ local LISTS = {
   { name = "prompt_tokens", flags = "-p --prompt-tokens", default = 512,
     help = "Tokens of the prompt: 16,512, or -p 16 -p 512; 0 for none; default 512." },
   { name = "gen_tokens", flags = "-n --gen-tokens", default = 128, help = "Tokens to decode; 0 for none; default 128." },
-  { name = "depth", flags = "-d --depth", default = 0, help = "Tokens that are there before each test: 0,2048; default 0." },
+  { name = "depth", flags = "-d --depth", default = 0, help = "Tokens in the cache before each test: 0,2048; default 0." },
 }
 
 -- The numbers of such an option, of all times that it was given.
@@ -25,20 +27,20 @@ local function numbers(args, list)
 end
 
 function M.options(parser)
-  common.model_options(parser)
+  options.model(parser)
   for _, list in ipairs(LISTS) do
-    parser:option(list.flags, list.help):count "*":convert(common.integers("number of tokens", 0)):argname "LIST"
+    options.add(parser, list.flags, list.help, options.integers("number of tokens", 0)):count "*":argname "LIST"
   end
-  parser:option("-r --repetitions", "Measurements, after one that does not count."):convert(common.positive):default "5":argname "R"
+  options.add(parser, "-r --repetitions", "Measurements, after one that does not count.", options.positive):default "5":argname "R"
   parser:flag("--greedy", "Decode what the model says instead of random ids.")
   parser:flag("--no-limits", "Do not measure what the machine can do at most.")
   parser:mutex(
-    parser:option("-o --output", "Form of the results; default text."):choices { "text", "md", "csv", "json" },
+    parser:option("-o --output", "Format of the results; default text."):choices { "text", "md", "csv", "json" },
     parser:flag("--json", "Write one JSON object, as --output json."))
-  parser:option("--sequences", "Measure so many sequences at once instead: 1,8,32; each with -p prompt tokens, then -n tokens to decode.")
-    :convert(common.integers("number of sequences", 1)):argname "LIST"
-  parser:option("--sentence-tokens", "Token classifiers: tokens of a sentence."):convert(common.positive):default "32":argname "N"
-  parser:option("-b --batch", "Token classifiers: sentences of one run."):convert(common.positive):default "16":argname "B"
+  options.add(parser, "--sequences", "Measure so many sequences at once instead: 1,8,32; each with -p prompt tokens, then -n tokens to "
+    .. "decode.", options.integers("number of sequences", 1)):argname "LIST"
+  options.add(parser, "--sentence-tokens", "Token classifiers: tokens of a sentence.", options.positive):default "32":argname "N"
+  options.add(parser, "-b --batch", "Token classifiers: sentences of one run.", options.positive):default "16":argname "B"
 end
 
 -- "61.2 +- 0.4"
@@ -154,7 +156,7 @@ local function classify(model, args)
   return rates
 end
 
--- What is said of every model, whatever was measured.
+-- Facts of every model, whatever was measured.
 local function facts(model, args)
   local info = model:info()
   local out = {
@@ -245,27 +247,40 @@ local function most(list)
   return n
 end
 
+-- Tokens of the context that the tests need; nil for a package set, which has the context that it was written with.
+local function context_of(args, o)
+  if require("ane.coreml.set").find(args.model) then return nil end
+  if args.sequences then return o.prompts[1] + o.gens[1] end
+  return most(o.depths) + math.max(o.longest, 1)
+end
+
+-- A context beyond the model's own is measured only where it is asked for: it may take minutes and gigabytes.
+local function check_own(model, args, context)
+  local own = model.config.context_length
+  if args.context or not context or not own or context <= own then return true end
+  return nil, ("the tests need a context of %d tokens, the model's own is %d: ask for it with --context %d"):format(context, own, context)
+end
+
 function M.run(args)
-  local prompts, gens, depths = numbers(args, LISTS[1]), numbers(args, LISTS[2]), numbers(args, LISTS[3])
-  local longest = math.max(most(prompts), most(gens))
-  local context = args.context
-  if not context and not require("ane.coreml.set").find(args.model) then -- a set has the context that it was written with
-    context = args.sequences and prompts[1] + gens[1] or most(depths) + math.max(longest, 1)
+  local o = { prompts = numbers(args, LISTS[1]), gens = numbers(args, LISTS[2]), depths = numbers(args, LISTS[3]) }
+  o.longest = math.max(most(o.prompts), most(o.gens))
+  if args.sequences and (o.prompts[1] < 1 or o.gens[1] < 1 or o.prompts[2] or o.gens[2]) then
+    return options.wrong "--sequences takes one number of --prompt-tokens and one of --gen-tokens, each 1 or more"
   end
-  if args.sequences and (prompts[1] < 1 or gens[1] < 1 or prompts[2] or gens[2]) then
-    return nil, "option --sequences takes one number of --prompt-tokens and one of --gen-tokens, each 1 or more"
-  end
+  local context = context_of(args, o)
   local form = args.json and "json" or args.output or "text"
-  local model <close>, message = common.load(args, { context = context })
+  local model <close>, message = common.load(args, { context = args.context or context })
   if not model then return nil, message end
   if model.config.kind == "token_classifier" then return run_classifier(model, args, form) end
-  if args.sequences then return run_sequences(model, args, { prompt = prompts[1], tokens = gens[1] }, form) end
-  if longest == 0 then
-    return nil, "nothing to measure: give one of --prompt-tokens, --gen-tokens"
-  end
+  local ok
+  ok, message = check_own(model, args, context)
+  if not ok then return nil, message end
+  if args.sequences then return run_sequences(model, args, { prompt = o.prompts[1], tokens = o.gens[1] }, form) end
+  if o.longest == 0 then return options.wrong "nothing to measure: give one of --prompt-tokens, --gen-tokens" end
   local rows
   rows, message = bench.run(model, {
-    prompts = prompts, gens = gens, depths = depths, repetitions = args.repetitions, greedy = args.greedy,
+    prompts = o.prompts, gens = o.gens, depths = o.depths, repetitions = args.repetitions, greedy = args.greedy,
+    progress = common.progress(args),
   })
   if not rows then return nil, message end
   local out = facts(model, args)

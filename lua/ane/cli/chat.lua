@@ -1,28 +1,21 @@
 --- `ane chat`: a conversation in the terminal.
--- Needs ane.cli, ane.cli.common, ane.cli.line and ane.core.
+-- Needs ane.cli, ane.cli.common, ane.cli.line, ane.cli.options and ane.core.
 
 local common = require "ane.cli.common"
 local core = require "ane.core"
 local line = require "ane.cli.line"
+local options = require "ane.cli.options"
 
 local M = {}
 
 M.summary = "Talk with a model."
 
-local HELP = [[
-/clear   forget the conversation (the system text stays)
-/undo    forget the last question and its reply
-/prompt  show the prompt as the template makes it
-/quit    end (as Ctrl-D does); Ctrl-C ends a reply
-A line that ends with a backslash goes on in the next one.
-]]
-
 function M.options(parser)
-  common.model_options(parser)
+  options.model(parser)
   parser:option("-s --system", "System message."):argname "TEXT"
   parser:option("-p --prompt", "Say this, print the reply and end."):argname "TEXT"
-  parser:option("-n --max-tokens", "Most tokens of a reply."):convert(common.natural):argname "N"
-  common.sampling_options(parser)
+  options.max_tokens(parser)
+  options.sampling(parser)
   parser:flag("--timings --stats", "Show speed on standard error after each reply.")
 end
 
@@ -49,66 +42,152 @@ local function answer(chat, said, args)
     return true
   end
   if not pieces then return nil, message end
+  common.check_cut(args, pieces.result, chat.model)
   if args.timings then io.stderr:write("[", common.speed(pieces.result.timings, pieces.result.stop), "]\n") end
   return true
 end
 
+-- ---- Commands of the conversation ------------------------------------------------------------------------------------------
+
+-- Number of leading messages that /reset keeps: the system message.
+local function kept(messages) return messages[1] and messages[1].role == "system" and 1 or 0 end
+
+-- Replaces the messages of a conversation from index `first` on.
+local function replace(messages, first, others)
+  for i = #messages, first, -1 do messages[i] = nil end
+  table.move(others, 1, #others, first, messages)
+end
+
 -- Removes the last question and what came after it.
 local function undo(messages)
-  while #messages > 0 and messages[#messages].role ~= "system" do
+  while #messages > kept(messages) do
     if table.remove(messages).role == "user" then return end
   end
 end
 
-local function clear(messages)
-  local first = messages[1] and messages[1].role == "system" and 2 or 1
-  for i = #messages, first, -1 do messages[i] = nil end
+local function save(chat, path)
+  local text = core.json_encode({ messages = core.json_array(chat.messages) }, { sort = true })
+  return core.write_file(path, text .. "\n")
 end
 
--- true where the line was a command, "quit" where it ends the program.
+-- Messages of a JSON file: a list, or an object with `messages`.
+local function read_messages(path)
+  local text, message = core.read_file(path)
+  if not text then return nil, message end
+  local value
+  value, message = core.json_decode(text)
+  if not value then return nil, ("%s: %s"):format(path, message) end
+  local list = type(value) == "table" and (value.messages or value)
+  for i, m in ipairs(type(list) == "table" and list or { false }) do
+    if type(m) ~= "table" or type(m.role) ~= "string" then
+      return nil, ("%s: entry %d is no message: wanted a list of {\"role\": ..., \"content\": ...}"):format(path, i)
+    end
+  end
+  return list
+end
+
+-- In the order of /help: name, argument, help, run(chat, argument) -> true; or nil, message; "quit" ends the program.
+local COMMANDS
+COMMANDS = {
+  { "/help", nil, "show this", function()
+    for _, row in ipairs(COMMANDS) do
+      io.stdout:write(("%-12s %s\n"):format(row[1] .. (row[2] and " " .. row[2] or ""), row[3]))
+    end
+    io.stdout:write "A line that ends with a backslash goes on in the next one; a line that begins with // is a text with one slash.\n"
+    io.stdout:write "Ctrl-C ends a reply, or clears the line; a second one ends the program, as Ctrl-D does.\n"
+    return true
+  end },
+  { "/reset", nil, "forget the conversation; the system message stays", function(chat)
+    replace(chat.messages, kept(chat.messages) + 1, {})
+    return true
+  end },
+  { "/undo", nil, "forget the last question and its reply", function(chat)
+    undo(chat.messages)
+    return true
+  end },
+  { "/save", "FILE", "write the conversation to a file", save },
+  { "/load", "FILE", "go on with the conversation of a file", function(chat, path)
+    local messages, message = read_messages(path)
+    if not messages then return nil, message end
+    replace(chat.messages, 1, messages)
+    return true
+  end },
+  { "/prompt", nil, "show the prompt as the template makes it", function(chat)
+    local text, message = chat:render()
+    if not text then return nil, message end
+    io.stdout:write(text, "\n")
+    return true
+  end },
+  { "/quit", nil, "end", function() return "quit" end },
+}
+
+-- Names of before.
+local ALIASES = { ["/clear"] = "/reset", ["/exit"] = "/quit" }
+
+-- Runs a line that begins with a slash: true, or "quit"; or nil, message.
 local function command(chat, text)
-  if text == "/quit" or text == "/exit" then return "quit" end
-  if text == "/help" then io.stdout:write(HELP)
-  elseif text == "/clear" then clear(chat.messages)
-  elseif text == "/undo" then undo(chat.messages)
-  elseif text == "/prompt" then io.stdout:write(chat:render() or "", "\n")
-  else return false end
-  return true
+  local name, argument = text:match "^(%S+)%s*(.-)%s*$"
+  name = ALIASES[name] or name
+  local names = {}
+  for i, row in ipairs(COMMANDS) do
+    names[i] = row[1]
+    if row[1] == name then
+      if row[2] and argument == "" then return nil, ("%s needs a %s"):format(name, row[2]) end
+      if not row[2] and argument ~= "" then return nil, name .. " takes no argument" end
+      return row[4](chat, argument)
+    end
+  end
+  return nil, ("there is no command '%s': choose %s (a text that begins with a slash is written with two)"):format(name,
+    table.concat(names, ", "))
 end
 
+-- ---- The conversation ----------------------------------------------------------------------------------------------------
+
+-- What the user says: a text, nil at the end, false where Ctrl-C cleared the line.
 local function read_turn(reader)
   local text = reader("> ")
   while text and text:sub(-1) == "\\" do
     local more = reader(". ")
-    text = text:sub(1, -2) .. "\n" .. (more or "")
+    if more == false then return false end
+    text = text:sub(1, -2) .. "\n" .. (more or "") -- nil: the input ends
   end
   return text
+end
+
+-- Takes one turn: true, or "quit"; or nil, message.
+local function turn(chat, text, args)
+  if text:match "^%s*$" then return true end
+  if text:sub(1, 2) == "//" then return answer(chat, text:sub(2), args) end
+  if text:sub(1, 1) == "/" then return command(chat, text) end
+  return answer(chat, text, args)
+end
+
+-- Turns until the end of input or /quit. Where input comes from no terminal, a failure ends the conversation.
+local function converse(chat, args)
+  local terminal = core.isatty(0)
+  if terminal then io.stdout:write(tostring(chat.model), ", /help for help\n") end
+  local reader = line.reader { history = "chat", terminal = terminal }
+  while true do
+    local text = read_turn(reader)
+    if text == nil then return true end
+    local done, message = true, nil
+    if text then done, message = turn(chat, text, args) end
+    if done == "quit" then return true end
+    if not done and not terminal then return nil, message end
+    if not done then io.stderr:write(message, "\n") end
+  end
 end
 
 function M.run(args)
   local model <close>, message = common.load(args)
   if not model then return nil, message end
-  local opts = common.sampling(args)
-  opts.system, opts.max_tokens = args.system, args.max_tokens
+  local opts = options.generation(args)
+  opts.system, opts.progress = args.system, common.progress(args)
   local chat
   chat, message = model:chat(opts)
   if not chat then return nil, message end
   if args.prompt then return answer(chat, args.prompt, args) end
-  local terminal = core.isatty(0)
-  if terminal then io.stdout:write(tostring(model), ", /help for help\n") end
-  local reader = line.reader { history = "chat", terminal = terminal }
-  for text in function() return read_turn(reader) end do
-    local done = text:match "^%s*$" and true or text:sub(1, 1) == "/" and command(chat, text)
-    if done == "quit" then break end
-    if not done then
-      local ok, failed = answer(chat, text, args)
-      if not ok then
-        if not terminal then return nil, failed end
-        io.stderr:write(failed, "\n")
-      end
-    end
-  end
-  return true
+  return converse(chat, args)
 end
 
 return M

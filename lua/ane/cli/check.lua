@@ -1,24 +1,25 @@
 --- `ane check`: compares a model with a golden, layer by layer.
--- Needs ane.evaluate.check and ane.cli.common.
+-- Needs ane.cli.common, ane.cli.options and ane.evaluate.check.
 
 local common = require "ane.cli.common"
+local options = require "ane.cli.options"
 
 local M = {}
 
 M.summary = "Compare a model with a golden, layer by layer, and say where it drifts and why."
 
 function M.options(parser)
-  common.model_options(parser)
-  parser:argument("golden", "golden.json, or the folder that holds it; its tensors are in the safetensors file beside it.")
-  parser:option("--prompt", "Take only this prompt of the golden."):argname "NAME"
+  options.model(parser)
+  parser:argument("golden", "golden.json, or the folder that holds it. Its tensors are in the safetensors file beside it.")
+  parser:option("--prompt", "Use only this prompt of the golden."):argname "NAME"
   parser:flag("--no-hints", "Do not look for causes.")
-  parser:flag("--json", "Write one JSON object.")
+  options.json(parser)
 end
 
 --- Exit code 0 says that the comparison was made; with --json `ok` says how it went, else a drift is a failure.
 function M.run(args)
-  local model <close>, message = common.load(args, { activations = args.activations or "fp32" })
-  if not model then return nil, message end
+  local model <close>, message, code = common.load(args, { activations = args.activations or "fp32" })
+  if not model then return nil, message, code end
   local report
   report, message = require("ane.evaluate.check").check(model, args.golden, { prompt = args.prompt, hints = not args.no_hints })
   if not report then return nil, message end

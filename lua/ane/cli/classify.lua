@@ -1,18 +1,20 @@
 --- `ane classify`: labels of tokens, or spans in the text on standard input.
--- Needs ane.cli.common.
+-- Needs ane.classify, ane.cli.common and ane.cli.options.
 
+local classify = require "ane.classify"
 local common = require "ane.cli.common"
+local options = require "ane.cli.options"
 
 local M = {}
 
 M.summary = "Find labelled spans in the text on standard input, or label token ids."
 
 function M.options(parser)
-  common.model_options(parser)
-  parser:option("--ids", "Label these token ids instead of a text: 1,2,3."):convert(common.ids):argname "IDS"
-  parser:option("--threshold", "Leave out spans with a lower score."):convert(common.number):argname "P"
-  parser:option("--window", "Most tokens of one run."):convert(common.positive):argname "N"
-  parser:flag("--json", "Write one JSON object.")
+  options.model(parser)
+  options.add(parser, "--ids", "Label these token ids instead of a text: 1,2,3.", options.ids):argname "IDS"
+  options.add(parser, "--threshold", "Leave out spans with a lower score.", classify.rules.threshold):argname "P"
+  options.add(parser, "--window", "Most tokens of one run.", classify.rules.window):argname "N"
+  options.json(parser)
 end
 
 local function lists(tensor)

@@ -1,7 +1,10 @@
 --- `ane compare`: what the weights of a second model cost.
--- Needs ane.cli.common, ane.evaluate.compare, ane.evaluate.gate and ane.model.weights.
+-- Needs ane.cli.common, ane.cli.options, ane.evaluate.compare, ane.evaluate.gate, ane.model and ane.model.weights.
 
 local common = require "ane.cli.common"
+local compare = require "ane.evaluate.compare"
+local model = require "ane.model"
+local options = require "ane.cli.options"
 local weights = require "ane.model.weights"
 
 local M = {}
@@ -9,29 +12,28 @@ local M = {}
 M.summary = "Compare the predictions of two models on a text: KL divergence, top-1 agreement, perplexity."
 
 function M.options(parser)
-  parser:argument("a", "Model to be held to.")
-  parser:argument("b", "Model that was changed; may be the same file with --weights-b.")
+  parser:argument("a", "The reference model.")
+  parser:argument("b", "The changed model. It may be the same file with --weights-b.")
   parser:argument("text", "Text file, - for standard input.")
-  parser:option("--chunk", "Tokens read from an empty cache at a time; default 512."):convert(common.positive):argname "N"
-  parser:option("--weights-a", "Weights of A in memory: file (default), int8, fp16, ..."):argname "W"
-  parser:option("--weights-b", "Weights of B in memory."):argname "W"
-  parser:option("--mixed-b", "Other weights of B for names that contain PATTERN; may be given several times."):count "*"
-    :convert(common.rule(weights.fault)):argname "PATTERN=W"
+  options.add(parser, "--chunk", "Tokens read from an empty cache at a time; default 512.", compare.rules.chunk):argname "N"
+  options.add(parser, "--weights-a", "Weights of A in memory: file (default), int8, fp16, ...", model.rules.weights):argname "W"
+  options.add(parser, "--weights-b", "Weights of B in memory.", model.rules.weights):argname "W"
+  options.mixed(parser, "--mixed-b", weights.fault)
   parser:option("--calibrate", "Text whose activations guide int4-block and lut4 of B."):argname "FILE"
-  parser:flag("--gate", "The quality gate too: cosines of final hidden states and logits, best tokens; fails below 0.97.")
-  parser:option("--activations", "int8 is fast, fp32 the reference."):choices { "int8", "fp32" }
-  parser:option("-t --threads", "Threads; default the physical cores."):convert(common.positive):argname "N"
-  parser:flag("--no-progress", "No progress bar.")
-  parser:flag("--json", "Write one JSON object.")
+  parser:flag("--gate", "Also apply the quality gate: cosines of final hidden states and logits, best tokens. It fails below 0.97.")
+  options.activations(parser)
+  options.threads(parser)
+  options.progress(parser)
+  options.json(parser)
 end
 
 local function load(args, path, held, mixed, calibrate)
-  local model, message = common.load({
-    model = path, weights = held, mixed = mixed, calibrate = calibrate, activations = args.activations, threads = args.threads,
-    context = args.chunk and args.chunk + 1, no_progress = args.no_progress, json = args.json,
+  local loaded, message = common.load({
+    command = args.command, model = path, weights = held, mixed = mixed, calibrate = calibrate, activations = args.activations,
+    threads = args.threads, context = args.chunk and args.chunk + 1, no_progress = args.no_progress, json = args.json,
   })
-  if not model then error(message, 0) end
-  return model
+  if not loaded then error(message, 0) end
+  return loaded
 end
 
 local function show(r)
@@ -45,17 +47,18 @@ local function show(r)
   if not r.gate then return true end
   io.stdout:write(tostring(r.gate), "\n")
   if r.gate.ok then return true end
-  return nil, "the gate is not passed"
+  return nil, "the quality gate is not passed"
 end
 
---- Exit code 0 says that the comparison was made; with --json `gate.ok` says how the gate went, else not to pass it is a failure.
+--- Exit code 0 says that the comparison was made. With --json `gate.ok` is the verdict of the quality gate; without, a gate that is
+-- not passed is a failure.
 function M.run(args)
   local text, message = common.read(args.text)
   if not text then return nil, message end
   local a <close> = load(args, args.a, args.weights_a)
   local b <close> = load(args, args.b, args.weights_b, args.mixed_b, args.calibrate)
   local report
-  report, message = require("ane.evaluate.compare").run(a, b, text, { chunk = args.chunk, progress = common.progress(args) })
+  report, message = compare.run(a, b, text, { chunk = args.chunk, progress = common.progress(args) })
   if not report then return nil, message end
   if args.gate then
     report.gate, message = require("ane.evaluate.gate").run(a, b, text, { progress = common.progress(args) })

@@ -1,7 +1,8 @@
 --- `ane export`: a model as Core ML packages.
--- Needs ane.cli.common, ane.cli.packages and ane.coreml.export.
+-- Needs ane.cli.common, ane.cli.options, ane.cli.packages and ane.coreml.export.
 
 local common = require "ane.cli.common"
+local options = require "ane.cli.options"
 local packages = require "ane.cli.packages"
 
 local M = {}
@@ -10,13 +11,13 @@ M.summary = "Write a model as Core ML packages for the Neural Engine, with a man
 
 function M.options(parser)
   parser:argument("model", "Model file or folder.")
-  parser:argument("out", "The folder to write; a package set that is there is replaced when the new one is complete.")
+  parser:argument("out", "The folder to write. A package set that is there is replaced when the new one is complete.")
   packages.options(parser)
   parser:flag("--argmax", "The head gives the best row and its value instead of logits.")
-  parser:option("-t --threads", "Threads; default the physical cores."):convert(common.positive):argname "N"
-  parser:option("--recipe", "Lua file that describes an architecture."):argname "FILE"
-  parser:flag("--no-progress", "No progress bar.")
-  parser:flag("--json", "Write one JSON object.")
+  options.threads(parser)
+  options.recipe(parser)
+  options.progress(parser)
+  options.json(parser)
 end
 
 local function content(s)
@@ -46,6 +47,7 @@ end
 function M.run(args)
   local opts = packages.read(args)
   opts.argmax, opts.threads, opts.recipe, opts.progress = args.argmax, args.threads, args.recipe, common.progress(args)
+  packages.check_context(args)
   local report, message = require("ane.coreml.export").of_path(args.model, args.out, opts)
   if not report then return nil, message end
   if not args.json then return show(report) end

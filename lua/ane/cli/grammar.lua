@@ -1,9 +1,10 @@
 --- `ane grammar`: which texts a grammar takes, and how long its masks take.
--- Needs ane.cli.common, ane.cli.tokenize, ane.core and ane.grammar; no weights are loaded.
+-- Needs ane.cli.common, ane.cli.options, ane.cli.tokenize, ane.core and ane.grammar; no weights are loaded.
 
 local common = require "ane.cli.common"
 local core = require "ane.core"
 local grammar = require "ane.grammar"
+local options = require "ane.cli.options"
 
 local M = {}
 
@@ -16,14 +17,14 @@ function M.options(parser)
   parser:option("--model", "Model, tokenizer.json or folder whose tokens --time is about."):argname "MODEL"
   parser:flag("--time", "Time the masks along the texts.")
   parser:flag("--lenient", "Pass over unknown annotations, such as the names of formats.")
-  parser:option("--blanks", "Most blanks at each place of JSON; default: one space behind commas and colons.", nil,
-    common.natural):argname "N"
-  parser:flag("--json", "Write one JSON object.")
+  options.add(parser, "--blanks", "Most blanks at each place of JSON; default: one space behind commas and colons.", options.natural)
+    :argname "N"
+  options.json(parser)
 end
 
 -- A function that makes the grammar; or nil, message.
 local function maker(args)
-  if (args.json_schema ~= nil) == (args.regex ~= nil) then return nil, "give --json-schema or --regex" end
+  if (args.json_schema ~= nil) == (args.regex ~= nil) then return options.wrong "give --json-schema or --regex" end
   if args.regex then return function() return grammar.regex(args.regex) end end
   local text, message = core.read_file(args.json_schema)
   if not text then return nil, message end
@@ -72,7 +73,7 @@ end
 
 -- mask_us and first_mask_us: from the grammar's text to the first mask.
 local function time(args, make, texts)
-  if not args.model then return nil, "--time needs --model" end
+  if not args.model then return options.wrong "--time needs --model" end
   local tokenizer, message = require("ane.cli.tokenize").tokenizer(args.model)
   if not tokenizer then return nil, message end
   local tree

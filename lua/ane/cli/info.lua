@@ -1,18 +1,19 @@
 --- `ane info`: what a model file holds and how it runs here.
--- Needs ane, ane.cli.common, ane.core, ane.model and ane.coreml.set.
+-- Needs ane, ane.cli.common, ane.cli.options, ane.core, ane.model and ane.coreml.set.
 
 local common = require "ane.cli.common"
 local core = require "ane.core"
+local options = require "ane.cli.options"
 
 local M = {}
 
 M.summary = "Show what a model file holds and which kernels run it; without a file, the machine."
 
 function M.options(parser)
-  common.model_options(parser, true)
+  options.model(parser, true)
   parser:flag("--keys", "Show all metadata of the file.")
   parser:flag("--report", "Show what each weight is held as, and what --weights left of it.")
-  parser:flag("--json", "Write one JSON object.")
+  options.json(parser)
 end
 
 local function sorted(t)

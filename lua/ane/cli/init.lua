@@ -1,6 +1,14 @@
 --- The command `ane`: finds the subcommand, parses its options, turns failures into one line and an exit code.
--- Needs argparse; each command is a file beside this one that returns summary, options(parser) and run(args) -> true, or
--- nil, message. Exit codes: 0, 1 failure, 2 wrong usage, 130 interrupted. Usage: `os.exit(cli.main(arg))`
+-- Needs argparse and the modules of the commands. Usage: `os.exit(cli.main(arg))`
+--
+-- A command is a name in M.commands and a file of that name beside this one, which returns
+--   summary           a sentence
+--   options(parser)   adds arguments and options (ane.cli.options has those that several commands share)
+--   run(args)         gives true; or nil, message, code. The code "usage" stands for wrong usage (options.wrong)
+-- To add one: the name, the file, its spec in spec/ane/cli, a line in README.md or docs/guide.md, and with --json a row in
+-- docs/json.md. The help, the specs of all commands and `ane help NAME` take it from the list.
+--
+-- Exit codes: 0; 1 failure; 2 wrong usage; 130 interrupted.
 
 local argparse = require "argparse"
 
@@ -16,21 +24,77 @@ local function module_of(name)
   return require("ane.cli." .. name)
 end
 
-local function parser()
-  local p = argparse("ane", "Language models on the CPU, from Lua.", "Every command has --help.")
-  p:flag("--version", "Show the version and exit."):action(function()
-    io.stdout:write("ane ", require("ane")._VERSION, "\n")
-    os.exit(0)
-  end)
+-- The parser of all commands.
+-- @param show function(text), called for --help and --version, which end parsing
+local function parser(show)
+  -- argparse's own --help ends the process and does not see that a write fails.
+  local function add_help(p)
+    p:add_help { action = function() show(p:get_help()) end }
+    return p
+  end
+  local p = add_help(argparse("ane", "Language models on the CPU, from Lua.", "Every command has --help."))
+  p:flag("--version", "Show the version and exit."):action(function() show("ane " .. require("ane")._VERSION) end)
   p:require_command(true):command_target "command"
   for _, name in ipairs(M.commands) do
     local command = module_of(name)
-    local sub = p:command(name):summary(command.summary):description(command.summary)
+    local sub = add_help(p:command(name):summary(command.summary):description(command.summary))
     sub:help_description_margin(32):help_max_width(120)
     command.options(sub)
   end
   return p
 end
+
+-- Parses the words.
+-- @return the options; false where a text was shown instead; nil, message where they are wrong
+local function parse(argv)
+  local shown
+  local p = parser(function(text)
+    shown = text
+    error "shown"
+  end)
+  local called, ok, args = pcall(p.pparse, p, argv)
+  if shown then
+    io.stdout:write(shown, "\n")
+    return false
+  end
+  if not called then error(ok, 0) end
+  if not ok then return nil, args end
+  return args
+end
+
+-- ---- The words of the command line ---------------------------------------------------------------------------------------
+
+--- Is this the name of a command?
+function M.has(name)
+  for _, command in ipairs(M.commands) do
+    if command == name then return true end
+  end
+  return false
+end
+
+-- "help run" as "run --help", "help" as "--help".
+local function as_option(argv)
+  if argv[1] ~= "help" then return argv end
+  return argv[2] and { argv[2], "--help" } or { "--help" }
+end
+
+-- "--seed -1" as "--seed=-1", "-n -1" as "-n-1": argparse takes a word that begins with "-" for an option.
+local function join_negative(argv)
+  local words = {}
+  for i, word in ipairs(argv) do
+    local before = words[#words]
+    if i > 1 and word:find "^%-%.?%d" and before:find "^%-%-%l[%w-]*$" then
+      words[#words] = before .. "=" .. word
+    elseif i > 1 and word:find "^%-%.?%d" and before:find "^%-%a$" then
+      words[#words] = before .. word
+    else
+      words[#words + 1] = word
+    end
+  end
+  return words
+end
+
+-- ---- Failures ------------------------------------------------------------------------------------------------------------
 
 -- One line of any error: the text of an unexpected one loses its place in our files, an argparse one its list of options.
 local function one_line(message)
@@ -49,33 +113,48 @@ function M.interrupted(message)
   return type(message) == "string" and message:find("interrupted!", 1, true) ~= nil
 end
 
---- Is this the name of a command?
-function M.has(name)
-  for _, command in ipairs(M.commands) do
-    if command == name then return true end
-  end
-  return false
+-- Options of the Lua API that a message names, as they are typed: "option top_p" is "--top-p".
+local function as_typed(message, args)
+  return (tostring(message):gsub("option ([%l_]+)", function(name)
+    return args[name] ~= nil and "--" .. name:gsub("_", "-") or nil
+  end))
 end
 
--- "help run" as "run --help", "help" as "--help".
-local function as_option(argv)
-  if argv[1] ~= "help" then return argv end
-  return argv[2] and { argv[2], "--help" } or { "--help" }
+-- Is this message about an option that was typed? What the modules raise and return begins with the option's name.
+local function is_usage(message, args)
+  local option = type(message) == "string" and message:match "^option ([%l_]+)[ :]"
+  return option and args[option] ~= nil
+end
+
+-- A raised misuse of the Lua API without its place and the function's name: "x.lua:1: load: option context must be ...".
+local function without_place(raised)
+  return type(raised) == "string" and (raised:gsub("^%S+%.lua:%d+: ", ""):gsub("^%l+: ", "")) or nil
+end
+
+-- ---- Running -------------------------------------------------------------------------------------------------------------
+
+-- The exit code of a command; failures are reported.
+local function run_command(args)
+  local ran, done, message, code = pcall(module_of(args.command).run, args)
+  if not ran then
+    message = without_place(done)
+    if not is_usage(message, args) then error(done, 0) end
+  elseif done then
+    return 0
+  end
+  complain(args.command, as_typed(message, args))
+  return (code == "usage" or is_usage(message, args)) and 2 or 1
 end
 
 -- The exit code; failures are reported.
 local function dispatch(argv)
-  argv = as_option(argv)
-  local ok, args = parser():pparse(argv)
-  if not ok then
-    local name = M.has(argv[1]) and argv[1]
-    complain(name, args .. (" (see ane %s--help)"):format(name and name .. " " or ""))
-    return 2
-  end
-  local done, message = module_of(args.command).run(args)
-  if done then return 0 end
-  complain(args.command, message)
-  return 1
+  argv = join_negative(as_option(argv))
+  local args, message = parse(argv)
+  if args then return run_command(args) end
+  if not message then return 0 end
+  local name = M.has(argv[1]) and argv[1]
+  complain(name, message .. (" (see ane %s--help)"):format(name and name .. " " or ""))
+  return 2
 end
 
 -- A file whose failed writes raise: a full disk is a failure of the command, not of a line in its middle.

@@ -1,5 +1,7 @@
 --- Lines from the user: with history and completion where a readline binding is installed, plain otherwise.
--- Needs readline (optional). Usage: `local read = line.reader {history = "repl"}; local text = read("> ")`
+-- Needs ane.core; readline (optional). Usage: `local read = line.reader {history = "repl"}; local text = read("> ")`
+
+local core = require "ane.core"
 
 local M = {}
 
@@ -9,24 +11,68 @@ local function history_file(name)
   return home and home ~= "" and home .. "/.ane_history_" .. name or nil
 end
 
-local function plain(terminal)
+-- A reader that Ctrl-C does not end at once: the first clears the line (false), a second one in a row ends (nil).
+-- @param read function(prompt) -> text, or nil at the end
+-- @param finish function(broken) called at the end; broken: Ctrl-C ended the last line
+local function interruptible(read, finish)
+  local interrupted = false
   return function(prompt)
-    if terminal then
-      io.stdout:write(prompt)
-      io.stdout:flush()
+    local ok, text = pcall(function()
+      core.catch_interrupts(true)
+      return read(prompt)
+    end)
+    core.catch_interrupts(false)
+    if not ok and not require("ane.cli").interrupted(text) then error(text, 0) end
+    local again = interrupted
+    interrupted = not ok
+    if ok and text then return text end
+    io.stdout:write "\n"
+    if ok or again then
+      finish(not ok)
+      return nil
     end
-    local text = io.stdin:read "l"
-    if not text and terminal then io.stdout:write "\n" end
-    return text
+    io.stdout:write "(Ctrl-C again or Ctrl-D ends)\n"
+    return false
   end
 end
 
---- A function(prompt) that gives the next line without its end, nil at the end of input.
+-- A line of standard input; nil at its end.
+local function plain(prompt)
+  io.stdout:write(prompt)
+  io.stdout:flush()
+  return io.stdin:read "l"
+end
+
+-- The same by readline, key by key: its own loop would give Ctrl-C to Lua only with the next line.
+-- The binding's handler_remove closes files that readline still uses, unless a line has just been completed. So a line that Ctrl-C
+-- broke off is not removed: the next handler_install clears it.
+local function edited(readline)
+  local last
+  return function(prompt)
+    local text
+    io.stdout:flush()
+    readline.handler_install(prompt, function(line)
+      text = line or false
+      readline.handler_remove() -- else it prompts again
+    end)
+    while text == nil do
+      core.wait_input(0)
+      readline.read_char()
+    end
+    if text and text:find "%S" and text ~= last then readline.add_history(text) end
+    last = text
+    return text or nil
+  end
+end
+
+--- A function(prompt) that gives the next line without its end; nil at the end of input. On a terminal Ctrl-C clears the line, which
+-- is then false, and ends the input where it comes twice.
 -- @param opts terminal: whether standard input is one; history: name of the history file; complete: function(word) -> list
 -- of words
 function M.reader(opts)
+  if not opts.terminal then return function() return io.stdin:read "l" end end
   local ok, readline = pcall(require, "readline")
-  if not opts.terminal or not ok then return plain(opts.terminal) end
+  if not ok then return interruptible(plain, function() end) end
   local file = history_file(opts.history)
   local saved = file and pcall(readline.set_options, { histfile = file, keeplines = 1000, completion = opts.complete ~= nil })
   if opts.complete then
@@ -35,14 +81,14 @@ function M.reader(opts)
       return opts.complete(text:sub(from, to))
     end)
   end
-  return function(prompt)
-    local text = readline.readline(prompt)
-    if not text then
-      if saved then pcall(readline.save_history) end
-      io.stdout:write "\n"
+  local mode = core.terminal_mode(0)
+  return interruptible(edited(readline), function(broken)
+    if broken and mode then -- readline's own mode and its bracketed paste are still on
+      core.terminal_mode(0, mode)
+      io.stdout:write "\27[?2004l"
     end
-    return text
-  end
+    if saved then pcall(readline.save_history) end
+  end)
 end
 
 return M

@@ -1,7 +1,8 @@
 --- `ane logits`: the best tokens at every position of a list of ids.
--- Needs ane.cli.common.
+-- Needs ane.cli.common and ane.cli.options.
 
 local common = require "ane.cli.common"
+local options = require "ane.cli.options"
 
 local M = {}
 
@@ -11,13 +12,13 @@ M.summary = "Show the best tokens and their logits at every position."
 local MOST_BYTES = 32 << 20
 
 function M.options(parser)
-  common.model_options(parser)
+  options.model(parser)
   parser:mutex(
-    parser:option("--ids", "Token ids: 1,2,3."):convert(common.ids):argname "IDS",
+    options.add(parser, "--ids", "Token ids: 1,2,3.", options.ids):argname "IDS",
     parser:option("-p --prompt", "Text instead of ids."):argname "TEXT")
-  parser:option("--top", "How many tokens per position, up to the whole vocabulary."):convert(common.positive):default "10":argname "N"
-  parser:option("--chunk", "Feed so many ids at a time."):convert(common.positive):argname "C"
-  parser:flag("--json", "Write one JSON object.")
+  options.add(parser, "--top", "How many tokens per position, up to the whole vocabulary.", options.positive):default "10":argname "N"
+  options.add(parser, "--chunk", "Feed so many ids at a time.", options.positive):argname "C"
+  options.json(parser)
 end
 
 local function collect(model, ids, top, chunk)
@@ -46,10 +47,11 @@ local function show(model, ids, positions)
 end
 
 function M.run(args)
-  if not args.ids and not args.prompt then return nil, "give --ids or --prompt" end
+  if not args.ids and not args.prompt then return options.wrong "give --ids or --prompt" end
   local extra = args.ids and not args.context and { context = #args.ids } or nil -- all that will be fed
   local model <close>, message = common.load(args, extra)
   if not model then return nil, message end
+  if extra then common.check_context(args, extra.context, model.config.context_length) end
   local ids, positions = args.ids
   if not ids then
     if not model.tokenizer then return nil, "the model has no tokenizer: give --ids" end

@@ -1,50 +1,66 @@
 --- Options that plan, size and export share.
--- Needs ane.cli.common. Usage: `packages.options(parser); local opts = packages.read(args)`
+-- Needs ane.cli.common, ane.cli.options, ane.core and ane.coreml.plan. Usage: `packages.options(parser); local opts = packages.read(args)`
 
 local common = require "ane.cli.common"
 local core = require "ane.core"
+local options = require "ane.cli.options"
+local planner = require "ane.coreml.plan"
 
 local M = {}
 
--- For argparse: "*.ffn_down=fp16" to {pattern, form}.
-local function rule(text)
-  local pattern, form = text:match "^(.+)=([^=]*)$"
-  if not pattern then return nil, ("'%s' is not PATTERN=FORM"):format(text) end
-  return { pattern, form }
+local rules = planner.rules
+
+-- What is wrong with the name of a scheme; nil: nothing.
+local function scheme_fault(name)
+  for _, scheme in ipairs(rules.weights.choices) do
+    if scheme == name then return nil end
+  end
+  return ("is %q: choose %s"):format(name, table.concat(rules.weights.choices, ", "))
 end
 
--- For argparse: megabytes to bytes.
+-- For options.add: megabytes as bytes.
 local function megabytes(text)
   local n = tonumber(text)
-  if not n or n <= 0 then return nil, ("'%s' is no number of megabytes"):format(text) end
+  if not n or n <= 0 then return nil, ("'%s' is not a number of megabytes"):format(text) end
   return math.max(1, math.floor(n * 1e6))
 end
 
 function M.options(parser)
-  parser:option("--weights", "Form of the weights: " .. table.concat(core.mil_schemes(), ", ") .. "; default int8."):argname "W"
-  parser:option("--mixed",
-    "Another form for weights whose names fit PATTERN (* and ? stand for any characters, any one), or contain it; "
-    .. "may be given several times, the longest counts."):count "*":convert(rule)
-    :argname "PATTERN=FORM"
-  parser:option("-c --context", "Positions that the states hold; default 512 or the model's."):convert(common.positive):argname "C"
-  parser:option("--max-t", "Tokens of a call at most; default 4."):convert(common.positive):argname "T"
-  parser:option("--fixed-t",
-    "Fixed numbers of tokens, T1,T2,..., each with packages of its own (classifiers: 128,256,512)."):convert(common.counts)
-    :argname "LIST"
+  options.add(parser, "--weights", "Scheme of the weights: " .. table.concat(core.mil_schemes(), ", ") .. "; default int8.", rules.weights)
+    :argname "W"
+  options.add(parser, "--mixed", "Another scheme for weights whose names fit PATTERN (* and ? stand for any characters, any one), or "
+    .. "contain it. May be given several times; the longest counts.", options.rule(scheme_fault)):count "*":argname "PATTERN=SCHEME"
+  options.add(parser, "-c --context", "Positions that the states hold; default 512, or the model's own if that is less.", rules.context)
+    :argname "C"
+  options.add(parser, "--max-t", "Most tokens of a call; default 4.", rules.max_t):argname "T"
+  options.add(parser, "--fixed-t", "Fixed numbers of tokens, T1,T2,..., each with packages of its own (classifiers: 128,256,512).",
+    options.counts):argname "LIST"
   parser:option("--functions",
     "one: each T and context has packages of its own; many: functions of the same packages, sharing weights and states.")
-    :choices { "one", "many" }
-  parser:option("--tiers", "Smaller contexts to export too, C1,C2,...."):convert(common.counts):argname "LIST"
-  parser:option("--slices", "Slices of the head; default as few as the laws allow."):convert(common.positive):argname "N"
-  parser:option("--layers", "Most layers of a package."):convert(common.positive):argname "N"
-  parser:option("--experts", "How mixtures are cut: auto (as few parts as the law allows), whole, halves, each."):argname "HOW"
-  parser:option("--target", "Megabytes of weights a package is planned for."):convert(megabytes):argname "MB"
-  parser:option("--law", "Megabytes of weights above which a layer is cut, at its experts or between its blocks."):convert(megabytes)
+    :choices(rules.functions.choices)
+  options.add(parser, "--tiers", "Smaller contexts to export too, C1,C2,....", options.counts):argname "LIST"
+  options.add(parser, "--slices", "Slices of the head; default as few as the residency rules allow.", rules.slices):argname "N"
+  options.add(parser, "--layers", "Most layers of a package.", rules.layers):argname "N"
+  options.add(parser, "--experts", "How mixtures are partitioned: auto (as few shards as the size limit allows), whole, halves, each.",
+    rules.experts):argname "HOW"
+  options.add(parser, "--target", "Megabytes of weights that a package is planned for.", megabytes):argname "MB"
+  options.add(parser, "--law", "Megabytes of weights above which a layer is partitioned, at its experts or between its blocks.", megabytes)
     :argname "MB"
-  parser:option("--chip", "Chip whose limits hold (M1 .. M4 Max); default M4 Max."):argname "NAME"
-  parser:option("--layout", "ct1: [1, C, T, 1]; c1t: [1, C, 1, T]."):choices { "ct1", "c1t" }
-  parser:option("--norm", "RMSNorm as doubled LayerNorm, or in fp32."):choices { "doubled", "fp32" }
-  parser:option("--rope", "Rope tables as inputs that the host makes, or as constants."):choices { "inputs", "constants" }
+  options.add(parser, "--chip", "Chip whose limits hold (M1 .. M4 Max); default M4 Max.", rules.chip):argname "NAME"
+  parser:option("--layout", "ct1: [1, C, T, 1]; c1t: [1, C, 1, T]."):choices(rules.layout.choices)
+  parser:option("--norm", "RMSNorm as doubled LayerNorm, or in fp32."):choices(rules.norm.choices)
+  parser:option("--rope", "Rope tables as inputs that the host makes, or as constants."):choices(rules.rope.choices)
+end
+
+--- Says where a context is longer than the one that the model was trained for.
+function M.check_context(args)
+  local longest = args.context
+  for _, context in ipairs(args.tiers or {}) do longest = math.max(longest or 0, context) end
+  if not longest then return end
+  local bundle = planner.open(args.model, { recipe = args.recipe })
+  if not bundle then return end -- what follows says why
+  common.check_context(args, longest, bundle.config.context_length)
+  bundle.source:close()
 end
 
 local PLAIN = {

@@ -1,20 +1,21 @@
 --- `ane plan`: what a model becomes on the Neural Engine, before anything is written.
--- Needs ane.cli.common, ane.cli.packages and ane.coreml.plan.
+-- Needs ane.cli.common, ane.cli.options, ane.cli.packages and ane.coreml.plan.
 
 local common = require "ane.cli.common"
+local options = require "ane.cli.options"
 local packages = require "ane.cli.packages"
 
 local M = {}
 
-M.summary = "Show into which Core ML packages a model would be cut and where each is predicted to run; a config.json alone will do."
+M.summary = "Show the Core ML packages that a model is partitioned into, and where each is predicted to run."
 
 function M.options(parser)
   parser:argument("model", "Model file or folder, or a config.json without weights.")
   packages.options(parser)
-  parser:option("--recipe", "Lua file that describes an architecture."):argname "FILE"
+  options.recipe(parser)
   parser:option("--dot", "Write the plan for Graphviz."):argname "FILE"
   parser:option("--svg", "Write the plan as a picture."):argname "FILE"
-  parser:flag("--json", "Write one JSON object.")
+  options.json(parser)
 end
 
 local function json(plan)
@@ -34,6 +35,7 @@ end
 function M.run(args)
   local opts = packages.read(args)
   opts.recipe = args.recipe
+  packages.check_context(args)
   local plan, message = require("ane.coreml.plan").of_path(args.model, opts)
   if not plan then return nil, message end
   for _, kind in ipairs { "dot", "svg" } do

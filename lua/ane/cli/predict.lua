@@ -1,5 +1,5 @@
 --- `ane predict`: runs a Core ML package on the calls of a case file.
--- Needs ane.cli.common, ane.core, ane.util.keys and ane.coreml.package.
+-- Needs ane.cli.common, ane.cli.options, ane.core, ane.util.keys and ane.coreml.package.
 -- A case: {calls = [{inputs = {name = {shape, dtype, data}}, outputs, state, reset_state, function}], tolerance = {atol, rtol},
 -- tolerance_fp16}. Calls with the same `state` share one set of states; outputs that a call gives are compared. null is the same as
 -- a key that is not there.
@@ -7,6 +7,7 @@
 local core = require "ane.core"
 local common = require "ane.cli.common"
 local keys = require "ane.util.keys"
+local options = require "ane.cli.options"
 
 local M = {}
 
@@ -19,9 +20,9 @@ function M.options(parser)
     .. "all but inputs may be left out.")
   parser:option("--precision", "fp16 rounds every result of that type."):choices { "fp32", "fp16" }:default "fp32"
   parser:option("--function", "Function to run where a call names none; default: the package's."):argname "NAME"
-  parser:option("-t --threads", "Threads; default the physical cores."):convert(common.positive):argname "N"
-  parser:flag("--no-progress", "No progress bar.")
-  parser:flag("--json", "Write one JSON object.")
+  options.threads(parser)
+  options.progress(parser)
+  options.json(parser)
 end
 
 local function read_case(path)

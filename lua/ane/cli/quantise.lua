@@ -1,34 +1,29 @@
 --- `ane quantise`: a model file with its weights in other types.
--- Needs ane.cli.common, ane.core and ane.quantise.
+-- Needs ane.cli.common, ane.cli.options, ane.core and ane.quantise.
 
 local common = require "ane.cli.common"
 local core = require "ane.core"
+local options = require "ane.cli.options"
 local types = require "ane.quantise.types"
 
 local M = {}
 
 M.summary = "Write a model as GGUF with its weights in another type, and show what that costs."
 
--- For argparse: a type of weights.
-local function weight_type(text)
-  local fault = types.fault(text)
-  if fault then return nil, "it " .. fault end
-  return text
-end
+local WEIGHT_TYPE = { type = "string", check = types.fault }
 
 function M.options(parser)
   parser:argument("model", "Model: a GGUF file, or a folder with safetensors and config.json.")
-  parser:argument("out", "The GGUF file to write; it appears when it is complete.")
-  parser:option("--weights", "Type of the weights: " .. table.concat(types.names, ", ") .. ". Vectors, norms and routers stay fp32.")
-    :convert(weight_type):argname "W"
-  parser:option("--mixed", "Another type for tensors whose names contain PATTERN (* and ? stand for any characters, any one); "
-    .. "may be given several times, the last match counts."):count "*":convert(common.rule(types.fault)):argname "PATTERN=TYPE"
-  parser:option("--fallback", "Type where rows are not whole blocks; default fp16."):convert(weight_type):argname "W"
-  parser:option("--calibrate", "Text whose activations guide q2_k .. q6_k: it is read first, with the weights as stored.")
+  parser:argument("out", "The GGUF file to write. It appears when it is complete.")
+  options.add(parser, "--weights", "Type of the weights: " .. table.concat(types.names, ", ") .. ". Vectors, norms and routers stay fp32.",
+    WEIGHT_TYPE):argname "W"
+  options.mixed(parser, "--mixed", types.fault)
+  options.add(parser, "--fallback", "Type where rows are not whole blocks; default fp16.", WEIGHT_TYPE):argname "W"
+  parser:option("--calibrate", "Text whose activations guide q2_k .. q6_k. It is read first, with the weights as stored.")
     :argname "FILE"
-  parser:option("-t --threads", "Threads; default the physical cores."):convert(common.positive):argname "N"
-  parser:flag("--no-progress", "No progress bar.")
-  parser:flag("--json", "Write one JSON object.")
+  options.threads(parser)
+  options.progress(parser)
+  options.json(parser)
 end
 
 local function number(v) return ("%.3g"):format(v) end
@@ -54,7 +49,7 @@ local function show(report)
 end
 
 function M.run(args)
-  if not args.weights then return nil, "give --weights: " .. table.concat(types.names, ", ") end
+  if not args.weights then return options.wrong("give --weights: %s", table.concat(types.names, ", ")) end
   local source <close>, message = core.open(args.model)
   if not source then return nil, message end
   local importance, report

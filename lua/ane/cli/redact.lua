@@ -1,7 +1,9 @@
 --- `ane redact`: writes a text with what a classifier finds in it replaced.
--- Needs ane.cli.common and ane.classify.redact.
+-- Needs ane.classify.redact, ane.cli.common and ane.cli.options.
 
 local common = require "ane.cli.common"
+local options = require "ane.cli.options"
+local redact = require "ane.classify.redact"
 
 local M = {}
 
@@ -11,13 +13,13 @@ M.summary = "Replace labelled spans of a text by [LABEL] or by pseudonyms."
 local BLOCK = 1 << 16
 
 function M.options(parser)
-  common.model_options(parser)
+  options.model(parser)
   parser:argument("file", "Text file; - is standard input.")
   parser:option("-o --output", "Write to this file instead of standard output."):argname "OUT"
   parser:flag("--pseudonyms", "Give each original a name of its own: [PERSON_1].")
   parser:option("--key", "Make names from the original and this secret: the same in every run."):argname "KEY"
-  parser:option("--threshold", "Leave spans with a lower score as they are."):convert(common.number):argname "P"
-  parser:option("--window", "Most tokens of one run."):convert(common.positive):argname "N"
+  options.add(parser, "--threshold", "Leave spans with a lower score as they are.", redact.rules.threshold):argname "P"
+  options.add(parser, "--window", "Most tokens of one run.", redact.rules.window):argname "N"
   parser:flag("--json", "Write one JSON object: spans, and the text where no output file is given.")
 end
 
@@ -65,7 +67,7 @@ end
 function M.run(args)
   local model <close>, message = common.load(args)
   if not model then return nil, message end
-  local stream <close>, failed = require("ane.classify.redact").stream(model, {
+  local stream <close>, failed = redact.stream(model, {
     pseudonyms = args.pseudonyms, key = args.key, threshold = args.threshold, window = args.window,
   })
   if not stream then return nil, failed end

@@ -1,7 +1,8 @@
 --- `ane render`: puts variables through a chat template.
--- Needs ane.cli.common and ane.jinja.
+-- Needs ane.cli.common, ane.cli.options and ane.jinja.
 
 local common = require "ane.cli.common"
+local options = require "ane.cli.options"
 
 local M = {}
 
@@ -11,7 +12,7 @@ function M.options(parser)
   parser:argument("template", "Template file.")
   parser:argument("vars", "JSON file: an object whose keys are the template's variables; - is standard input.")
   parser:option("--now", "The time that strftime_now sees: 2026-03-07T14:05:09."):argname "TIME"
-  parser:flag("--json", "Write one JSON object.")
+  options.json(parser)
 end
 
 function M.run(args)

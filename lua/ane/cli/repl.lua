@@ -1,17 +1,18 @@
 --- `ane repl`: a Lua prompt with `ane`, and with `model` where one was given.
--- Needs ane.cli, ane.cli.common, ane.cli.inspect, ane.cli.line and ane.core.
+-- Needs ane.cli, ane.cli.common, ane.cli.inspect, ane.cli.line, ane.cli.options and ane.core.
 
 local common = require "ane.cli.common"
 local core = require "ane.core"
 local inspect = require "ane.cli.inspect"
 local line = require "ane.cli.line"
+local options = require "ane.cli.options"
 
 local M = {}
 
 M.summary = "Open a Lua prompt with `ane` and, where a file is given, `model`."
 
 function M.options(parser)
-  common.model_options(parser, true)
+  options.model(parser, true)
   parser:option("-e --execute", "Run this Lua code first; with it and without a terminal, only this."):count "*":argname "CODE"
 end
 
@@ -80,13 +81,15 @@ function M.complete(word, env)
 end
 
 -- Reads until the text compiles, or is wrong in a way that more lines cannot mend.
+-- @return a function; false where there is none; nil at the end of input
 local function read_chunk(reader, env, err)
   local text = reader "> "
-  if not text then return nil end
+  if not text then return text end
   while true do
     local chunk, message, more = M.compile(text, env)
     if chunk then return chunk end
     local next_line = more and reader "... "
+    if more and next_line == false then return false end
     if not next_line then
       err:write(message, "\n")
       return false

@@ -1,8 +1,9 @@
 --- `ane run`: continues a prompt.
--- Needs ane.cli.common, ane.core, ane.model.profile and ane.jinja (JSON that keeps the order of keys, as templates see it).
+-- Needs ane.cli.common, ane.cli.messages, ane.cli.options, ane.core and ane.model.profile.
 
 local common = require "ane.cli.common"
 local core = require "ane.core"
+local options = require "ane.cli.options"
 local profile = require "ane.model.profile"
 
 local M = {}
@@ -10,33 +11,66 @@ local M = {}
 M.summary = "Continue a prompt, a list of token ids or a list of messages."
 
 function M.options(parser)
-  common.model_options(parser)
+  options.model(parser)
   parser:mutex(
-    parser:option("-p --prompt", "Text to continue."):argname "TEXT",
-    parser:option("--ids", "Token ids to continue: 1,2,3."):convert(common.ids):argname "IDS",
-    parser:option("--messages", "JSON file with a list of messages, for the chat template."):argname "FILE")
-  parser:option("-n --max-tokens", "Most tokens of the reply."):convert(common.natural):argname "N"
+    parser:option("-p --prompt", "Text to continue; - is standard input, as without any prompt. A last newline of a file or of standard "
+      .. "input is dropped."):argname "TEXT",
+    parser:option("-f --file", "Text file to continue."):argname "FILE",
+    options.add(parser, "--ids", "Token ids to continue: 1,2,3.", options.ids):argname "IDS",
+    parser:option("--messages", "JSON file with a list of messages, for the chat template; - is standard input."):argname "FILE")
+  parser:option("-s --system", "System message. The prompt is then a user's message, and both go through the chat template.")
+    :argname "TEXT"
+  options.max_tokens(parser)
   parser:flag("--ignore-eos", "Go on behind end tokens.")
   parser:flag("--special", "Control tokens spelled in the prompt are those tokens.")
-  parser:option("--logprobs", "With --json: log probabilities of each token and the N best."):convert(common.natural):argname "N"
-  common.sampling_options(parser)
+  options.add(parser, "--logprobs", "With --json: log probabilities of each token and the N best.", options.natural):argname "N"
+  options.sampling(parser)
   parser:flag("--timings --stats", "Show speed on standard error.")
   parser:flag("--profile", "Show on standard error where the time went, block by block, with GB/s and GOPS.")
-  parser:flag("--json", "Write one JSON object.")
+  options.json(parser)
 end
 
--- The prompt as model:generate takes it, and the options that come with it.
-local function prompt_of(args)
-  if args.prompt then return args.prompt, {} end
-  if args.ids then return args.ids, {} end
-  if not args.messages then return nil, "give one of --prompt, --ids, --messages" end
-  local text, message = common.read(args.messages)
-  if not text then return nil, message end
+-- ---- The prompt ----------------------------------------------------------------------------------------------------------
+
+-- Text of a file without its last newline: editors and echo add one that no prompt means.
+local function read_text(path)
+  local text, message, code = common.read(path)
+  if not text then return nil, message, code end
+  text = text:gsub("\r?\n$", "")
+  if text == "" then
+    return options.wrong("%s is empty: give one of --prompt, --file, --ids, --messages", path == "-" and "standard input" or path)
+  end
+  return text
+end
+
+-- The messages of a JSON file, and the options that come with them.
+local function read_messages(path)
+  local text, message, code = common.read(path)
+  if not text then return nil, message, code end
   local value
   value, message = require("ane.cli.messages").decode(text)
-  if not value then return nil, args.messages .. ": " .. message end
+  if not value then return nil, path .. ": " .. message end
   return value.messages, { tools = value.tools, documents = value.documents, template_vars = value.template_vars }
 end
+
+-- The prompt as model:generate takes it, and the options that come with it; or nil, message, code.
+local function prompt_of(args)
+  if args.messages or args.ids then
+    if args.system then return options.wrong "--system goes with --prompt, --file or standard input" end
+    if args.ids then return args.ids, {} end
+    return read_messages(args.messages)
+  end
+  local text, message, code = args.prompt, nil, nil
+  if not text and not args.file and core.isatty(0) then
+    return options.wrong "give one of --prompt, --file, --ids, --messages, or a text on standard input"
+  end
+  if not text or text == "-" then text, message, code = read_text(args.file or "-") end
+  if not text then return nil, message, code end
+  if not args.system then return text, {} end
+  return { { role = "system", content = args.system }, { role = "user", content = text } }, {}
+end
+
+-- ---- The reply -----------------------------------------------------------------------------------------------------------
 
 local function print_result(result)
   local out = {
@@ -69,26 +103,27 @@ local function stream(model, prompt, opts, args)
   end
   io.stdout:write "\n"
   io.stdout:flush() -- before what standard error says
+  common.check_cut(args, pieces.result, model)
   if args.timings then io.stderr:write("[", common.speed(pieces.result.timings, pieces.result.stop), "]\n") end
   if show_profile then show_profile() end
   return true
 end
 
 function M.run(args)
-  local prompt, more = prompt_of(args)
-  if not prompt then return nil, more end
+  if args.profile and args.json then return options.wrong "--profile and --json: choose one" end
+  if args.logprobs and not args.json then return options.wrong "--logprobs needs --json" end
+  local prompt, more, code = prompt_of(args)
+  if not prompt then return nil, more, code end
   local model <close>, message = common.load(args)
   if not model then return nil, message end
-  local opts = common.sampling(args)
+  local opts = options.generation(args)
   for key, value in pairs(more) do opts[key] = value end
   if args.profile then
-    if args.json then return nil, "--profile and --json: choose one" end
     local ok
     ok, message = profile.start(model)
     if not ok then return nil, message end
   end
-  opts.max_tokens, opts.ignore_eos, opts.special = args.max_tokens, args.ignore_eos, args.special
-  opts.logprobs = args.json and args.logprobs or nil
+  opts.progress, opts.ignore_eos, opts.special, opts.logprobs = common.progress(args), args.ignore_eos, args.special, args.logprobs
   if not args.json then return stream(model, prompt, opts, args) end
   opts.details = true
   local result

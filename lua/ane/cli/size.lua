@@ -1,23 +1,25 @@
 --- `ane size`: bytes of a model in packages, and what a chip's bandwidth would allow.
--- Needs ane.cli.common, ane.cli.packages and ane.coreml.size.
+-- Needs ane.cli.common, ane.cli.options, ane.cli.packages and ane.coreml.size.
 
 local common = require "ane.cli.common"
+local options = require "ane.cli.options"
 local packages = require "ane.cli.packages"
 
 local M = {}
 
-M.summary = "Show what a model's weights and states take in every form, and about how fast chips could read them."
+M.summary = "Show the bytes of a model's weights and states in every scheme, and about how fast chips could read them."
 
 function M.options(parser)
   parser:argument("model", "Model file or folder, or a config.json without weights.")
   packages.options(parser)
-  parser:option("--recipe", "Lua file that describes an architecture."):argname "FILE"
-  parser:flag("--json", "Write one JSON object.")
+  options.recipe(parser)
+  options.json(parser)
 end
 
 function M.run(args)
   local opts = packages.read(args)
   opts.recipe = args.recipe
+  packages.check_context(args)
   local size, message = require("ane.coreml.size").of_path(args.model, opts)
   if not size then return nil, message end
   if args.json then

@@ -1,8 +1,9 @@
 --- `ane tokenize`: text on standard input to token ids, and back.
--- Needs ane.cli.common, ane.core and ane.tokenizer; no weights are loaded.
+-- Needs ane.cli.common, ane.cli.options, ane.core, ane.coreml.set and ane.tokenizer; no weights are loaded.
 
 local common = require "ane.cli.common"
 local core = require "ane.core"
+local options = require "ane.cli.options"
 
 local M = {}
 
@@ -12,9 +13,10 @@ function M.options(parser)
   parser:argument("model", "GGUF file, Hugging Face folder, package set, or tokenizer.json.")
   parser:flag("--special", "Control tokens spelled in the text are those tokens.")
   parser:flag("--no-bos", "Add no token that is not in the text, neither before nor after.")
-  parser:flag("--decode", "Turn --ids into text.")
-  parser:option("--ids", "Token ids for --decode: 1,2,3."):convert(common.ids):argname "IDS"
-  parser:flag("--json", "Write one JSON object.")
+  parser:flag("--decode", "Turn ids into text: those of --ids, or those on standard input. There they stand as numbers, as this command "
+    .. "lists them, or as its JSON.")
+  options.add(parser, "--ids", "Token ids for --decode: 1,2,3.", options.ids):argname "IDS"
+  options.json(parser)
 end
 
 --- The tokenizer of a model file, of a folder or package set, of a tokenizer.json or tokenizer.model.
@@ -32,9 +34,38 @@ function M.tokenizer(path)
   return tokenizer
 end
 
+-- The list in a JSON text: the ids themselves, or an object with them. nil, message where there is none.
+local function ids_of_json(text)
+  local value, message = core.json_decode(text)
+  if not value then return nil, message end
+  local list = type(value) == "table" and (value.ids or value)
+  for _, id in ipairs(type(list) == "table" and list or { "" }) do
+    if math.type(id) ~= "integer" or id < 0 then return nil, "wanted a list of token ids, or an object that has one as \"ids\"" end
+  end
+  return list
+end
+
+--- Token ids of a text: numbers between blanks or commas; lines of a number and a quoted text; a JSON list, or an object with `ids`.
+-- @return list of ids; or nil, message
+function M.ids(text)
+  if text:find "^%s*[%[{]" then return ids_of_json(text) end
+  local list = {}
+  for line in text:gmatch "[^\n]+" do
+    line = line:match '^%s*(%d+)%s+"' or line
+    for word in line:gmatch "[^%s,]+" do
+      local id = math.tointeger(tonumber(word))
+      if not id or id < 0 then return nil, ("'%s' is not a token id"):format(word) end
+      list[#list + 1] = id
+    end
+  end
+  return list
+end
+
 local function decode(tokenizer, args)
-  if not args.ids then return nil, "--decode needs --ids" end
-  local text, message = tokenizer:decode(args.ids, { skip_special = not args.special })
+  local ids, fault = args.ids, nil
+  if not ids then ids, fault = M.ids(io.stdin:read "a") end
+  if not ids then return nil, "standard input: " .. fault end
+  local text, message = tokenizer:decode(ids, { skip_special = not args.special })
   if not text then return nil, message end
   if args.json then return common.print_json { text = text } end
   io.stdout:write(text, "\n")
@@ -42,6 +73,7 @@ local function decode(tokenizer, args)
 end
 
 function M.run(args)
+  if args.ids and not args.decode then return options.wrong "--ids needs --decode" end
   local tokenizer, message = M.tokenizer(args.model)
   if not tokenizer then return nil, message end
   if args.decode then return decode(tokenizer, args) end

@@ -1,6 +1,6 @@
---- Speed of a model: prefill and decoding at any depth, what they read and compute, and what the machine can do at most.
--- Needs ane.core, ane.model, ane.model.profile. The words are llama-bench's: pp is a prompt fed at once, tg is tokens fed one by one, both
--- behind `depth` tokens that are there already and not timed. Ids are random, or with `greedy` what the model says itself.
+--- Speed of a model: prefill and decoding at any depth, and what they read and compute.
+-- Needs ane.core and ane.model.profile. The words are llama-bench's: pp is a prompt fed at once, tg is tokens fed one by one, both
+-- behind `depth` cached tokens, which are not timed. Ids are random; with `greedy` tg feeds the model's own tokens.
 -- Usage: `local rows = assert(bench.run(model, {prompts = {16, 512}, gens = {128}, depths = {0, 2048}, repetitions = 5}))`
 
 local core = require "ane.core"
@@ -15,13 +15,13 @@ local function random_ids(n, vocab, seed)
 end
 M.random_ids = random_ids
 
--- Each feeds n tokens behind what is there and gives the seconds; or nil, message, code.
+-- Each feeds n tokens behind the cached ones and gives the seconds; or nil, message, code. o: vocab, seed, greedy, progress (or nil).
 local TESTS = {}
 
 function TESTS.pp(session, n, o)
   local ids = random_ids(n, o.vocab, o.seed)
   local started = core.clock()
-  local ok, message, code = session:feed(ids, { want = "last" })
+  local ok, message, code = session:feed(ids, { want = "last", progress = o.progress })
   if not ok then return nil, message, code end
   session:argmax()
   return core.clock() - started
@@ -40,7 +40,7 @@ function TESTS.tg(session, n, o)
   return core.clock() - started
 end
 
--- What one run of n tokens reads and computes: {bytes and ops a token, matrix_ops a second}; {} where nothing can tell.
+-- What one run of n tokens reads and computes: {bytes and ops a token, matrix_ops a second}; {} where the engine has no profile.
 local function work_of(rows, n)
   if not rows then return {} end
   local seconds, ops = 0, 0
@@ -53,14 +53,17 @@ end
 -- One test at one depth: the row, the seconds of the run that does not count; or nil, message, code.
 local function measure(model, session, kind, n, depth, o)
   local row = { test = kind, tokens = n, depth = depth, rates = {} }
-  local first
+  local total, first = n * (o.repetitions + 1), nil
   for r = 0, o.repetitions do
+    local function progress(_, done) return o.progress and o.progress(kind .. n, n * r + done, total) end
     local ok, message, code = session:rewind(depth)
     if not ok then return nil, message, code end
+    progress(nil, 0)
     local profiled = r == 0 and profile.start(model)
     local seconds
-    seconds, message, code = TESTS[kind](session, n, { vocab = model.vocab, seed = r, greedy = o.greedy })
+    seconds, message, code = TESTS[kind](session, n, { vocab = model.vocab, seed = r, greedy = o.greedy, progress = progress })
     if not seconds then return nil, message, code end
+    progress(nil, n)
     if r == 0 then
       first = seconds
       for key, value in pairs(work_of(profiled and profile.take(model), n)) do row[key] = value end
@@ -86,7 +89,8 @@ end
 --- Measures a model.
 -- @param model a loaded one whose context holds the deepest test
 -- @param o prompts, gens (lists of tokens; 0: no such test), depths (list; default {0}), repetitions (after one that does not count),
--- greedy (decode what the model says instead of random ids), progress = function(row) after each test
+-- greedy (decode what the model says instead of random ids), progress = function(stage, done, total): tokens of a test, all
+-- repetitions together
 -- @return list of {test ("pp", "tg"), tokens, depth, rates (tokens a second of each repetition), bytes and ops (a token: weights and
 -- cached state read, multiplications and additions), matrix_ops (a second, of matrix products alone)}; its field first_s is what
 -- the very first run took; or nil, message, code
@@ -97,14 +101,16 @@ function M.run(model, o)
   for _, depth in ipairs(o.depths or { 0 }) do
     local ok
     ok, message, code = session:rewind(0)
-    if ok and depth > 0 then ok, message, code = session:feed(random_ids(depth, model.vocab, 1000), { want = "none" }) end
+    if ok and depth > 0 then
+      local function progress(_, done, total) return o.progress and o.progress("depth " .. depth, done, total) end
+      ok, message, code = session:feed(random_ids(depth, model.vocab, 1000), { want = "none", progress = progress })
+    end
     if not ok then return nil, message, code end
     for _, test in ipairs(tests) do
       local row, first, why = measure(model, session, test.kind, test.n, depth, o)
       if not row then return nil, first, why end
       rows[#rows + 1] = row
       rows.first_s = rows.first_s or first
-      if o.progress then o.progress(row) end
     end
   end
   return rows

@@ -68,6 +68,53 @@ describe("ane run", function()
     assert.same({ #r.ids, 2 }, { #r.logprobs, #r.logprobs[1].top })
   end)
 
+  it("takes its prompt from a file or from standard input, without a last newline", function()
+    local want = command.json { "run", path, "-p", "Hello", "-n", "2" }
+    for _, case in ipairs { { "-p", "-" }, { "-f", file "Hello\n" }, { "--file", "-" } } do
+      local r = command.json({ "run", path, "-n", "2", table.unpack(case) }, "Hello\n")
+      assert.same(want.ids, r.ids)
+      assert.same(want.prompt_ids, r.prompt_ids)
+    end
+    local tree = require "support.tree"
+    local ok, text = tree.run(("echo Hello | %s run %s -n 2 --json 2>&1"):format(command.path(), path))
+    assert.is_true(ok, text)
+    assert.same(want.prompt_ids, core.json_decode(text).prompt_ids)
+  end)
+
+  it("puts a prompt behind a system message", function()
+    local messages = file '[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]'
+    local want = command.json { "run", path, "--messages", messages, "-n", "1" }
+    local got = command.json { "run", path, "--system", "Be brief.", "-p", "Hi", "-n", "1" }
+    assert.same(want.prompt_ids, got.prompt_ids)
+    assert.same(want.prompt_ids, command.json({ "run", path, "-s", "Be brief.", "-p", "-", "-n", "1" }, "Hi\n").prompt_ids)
+  end)
+
+  it("says where a reply is cut off by the end of the context", function()
+    local code, _, err = command.run { "run", path, "--ids", "1,2", "-c", "8", "--ignore-eos" }
+    assert.equal(0, code)
+    assert.matches("^ane run: the reply is cut off: the context of 8 tokens is full; %-%-context gives up to %d+\n$", err)
+    code, _, err = command.run { "run", path, "--ids", "1,2", "-c", "8", "-n", "2", "--ignore-eos" }
+    assert.same({ 0, "" }, { code, err })
+    code, _, err = command.run { "chat", path, "-p", "Hi", "-c", "200" }
+    assert.equal(0, code)
+    assert.matches("ane chat: the reply is cut off: the context of 200 tokens is full", err)
+  end)
+
+  it("says where the context is longer than the model's own", function()
+    local own = command.json({ "info", path }).config.context_length
+    local code, _, err = command.run { "run", path, "-p", "Hello", "-c", tostring(own + 1), "-n", "1" }
+    assert.equal(0, code)
+    assert.matches(("^ane run: a context of %d tokens is longer than the %d"):format(own + 1, own), err)
+    code, _, err = command.run { "run", path, "-p", "Hello", "-c", tostring(own), "-n", "1" }
+    assert.same({ 0, "" }, { code, err })
+    for _, words in ipairs { { "plan", path, "-c", own + 1 }, { "size", path, "--tiers", own + 1, "-c", own + 2 } } do
+      for i, word in ipairs(words) do words[i] = tostring(word) end
+      code, _, err = command.run(words)
+      assert.equal(0, code, err)
+      assert.matches("is longer than the " .. own, err)
+    end
+  end)
+
   it("streams text to people, and speed where asked", function()
     local r = command.json { "run", path, "-p", "Hello", "-n", "4", "--ignore-eos" }
     local code, out, err = command.run {
@@ -90,7 +137,7 @@ describe("ane run --profile", function()
     assert.same({ 0, "\n" }, { code, text })
     assert.matches("^prefill\nblock .-attn_output.-\ntotal .-\ndecode\nblock ", err)
     code, text, err = command.run { "run", path, "-p", "Hello", "--profile", "--json" }
-    assert.same({ 1, "", "ane run: --profile and --json: choose one\n" }, { code, text, err })
+    assert.same({ 2, "", "ane run: --profile and --json: choose one\n" }, { code, text, err })
   end)
 end)
 
@@ -155,6 +202,20 @@ describe("ane tokenize", function()
     assert.same(tokenizer:encode(text, { bos = false, special = true }), ids("--no-bos", "--special"))
     local r = command.json { "tokenize", path, "--decode", "--ids", table.concat(tokenizer:encode(text, { bos = false }), ",") }
     assert.equal(text, r.text)
+    local plain = tokenizer:encode(text, { bos = false })
+    local _, listed = command.run({ "tokenize", path, "--no-bos" }, text)
+    for _, input in ipairs {
+      table.concat(plain, "\n"), table.concat(plain, ", "), "[" .. table.concat(plain, ",") .. "]",
+      core.json_encode { ids = plain }, listed,
+    } do
+      assert.equal(text, command.json({ "tokenize", path, "--decode" }, input).text)
+    end
+    assert.equal("", command.json({ "tokenize", path, "--decode" }, "").text)
+    for _, wrong in ipairs { "1 x", "-1", '{"ids": ["x"]}', "[1", "[1.5]" } do
+      local status, shown, fault = command.run({ "tokenize", path, "--decode" }, wrong)
+      assert.same({ 1, "" }, { status, shown })
+      assert.matches("^ane tokenize: standard input: ", fault)
+    end
     local empty = command.json({ "tokenize", path, "--no-bos" }, "")
     assert.equal("[]", core.json_encode(empty.ids))
     local code, out = command.run({ "tokenize", path, "--no-bos" }, "Hello")
@@ -245,9 +306,23 @@ describe("ane bench", function()
     assert.matches("can not be used together", err)
   end)
 
+  it("refuses a context beyond the model's own, unless it is asked for", function()
+    local own = command.json({ "info", path }).config.context_length
+    local code, out, err = command.run { "bench", path, "-p", tostring(own + 1), "-n", "0", "-r", "1", "--no-limits" }
+    assert.same({ 1, "" }, { code, out })
+    assert.matches(("^ane bench: the tests need a context of %d tokens, the model's own is %d: ask for it with %%-%%-context %d\n$")
+      :format(own + 1, own, own + 1), err)
+    code, out, err = command.run {
+      "bench", path, "-p", tostring(own + 1), "-n", "0", "-r", "1", "--no-limits", "-c", tostring(own + 1),
+    }
+    assert.equal(0, code)
+    assert.matches("prefill of " .. own + 1, out)
+    assert.matches("is longer than the " .. own, err)
+  end)
+
   it("says so where there is nothing to measure", function()
     local code, text, err = command.run { "bench", path, "-p", "0", "-n", "0", "-o", "csv" }
-    assert.same({ 1, "", "ane bench: nothing to measure: give one of --prompt-tokens, --gen-tokens\n" }, { code, text, err })
+    assert.same({ 2, "", "ane bench: nothing to measure: give one of --prompt-tokens, --gen-tokens\n" }, { code, text, err })
   end)
 end)
 
@@ -280,6 +355,42 @@ describe("ane info", function()
 end)
 
 describe("ane chat", function()
+  it("refuses slash commands that there are not, and takes texts with a slash", function()
+    local code, _, err = command.run({ "chat", path, "-n", "2" }, "/foo bar\n")
+    assert.equal(1, code)
+    assert.equal("ane chat: there is no command '/foo': choose /help, /reset, /undo, /save, /load, /prompt, /quit "
+      .. "(a text that begins with a slash is written with two)\n", err)
+    for line, fault in pairs { ["/save"] = "/save needs a FILE", ["/reset x"] = "/reset takes no argument" } do
+      code, _, err = command.run({ "chat", path, "-n", "2" }, line)
+      assert.same({ 1, "ane chat: " .. fault .. "\n" }, { code, err })
+    end
+    local out
+    code, out = command.run({ "chat", path, "-n", "2" }, "//foo\n/prompt\n")
+    assert.equal(0, code)
+    assert.matches("\n/foo", out)
+  end)
+
+  it("saves a conversation and goes on with it", function()
+    local saved = file ""
+    local code, _, err = command.run({ "chat", path, "-n", "2", "--system", "S" }, "Hi\n/save " .. saved .. "\n")
+    assert.equal(0, code, err)
+    local messages = core.json_decode(core.read_file(saved)).messages
+    local roles = {}
+    for i, m in ipairs(messages) do roles[i] = m.role end
+    assert.same({ "system", "user", "assistant" }, roles)
+    local _, first = command.run({ "chat", path, "-n", "2" }, "/load " .. saved .. "\n/prompt\n")
+    local _, second = command.run({ "chat", path, "-n", "2", "--system", "S" }, "Hi\n/prompt\n")
+    assert.equal(first, (second:match "(<|.*)$"))
+    local list = file '[{"role": "user", "content": "Hi"}]'
+    assert.equal(0, (command.run({ "chat", path, "-n", "2" }, "/load " .. list)))
+    for _, wrong in ipairs { "{}", "[1]", "[", '{"messages": 1}' } do
+      local name = file(wrong)
+      code, _, err = command.run({ "chat", path, "-n", "2" }, "/load " .. name)
+      assert.equal(wrong == "{}" and 0 or 1, code, wrong .. err)
+      if wrong ~= "{}" then assert.matches(name, err, 1, true) end
+    end
+  end)
+
   it("says one thing", function()
     local code, out = command.run { "chat", path, "-p", "Hi", "-n", "3" }
     assert.equal(0, code)

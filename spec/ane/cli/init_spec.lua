@@ -22,10 +22,14 @@ describe("the command", function()
 
   it("fails where its output cannot be written", function()
     local tree = require "support.tree"
-    for _, words in ipairs { "run %s --ids 1,2 -n 3", "run %s --ids 1,2 -n 3 --json", "plan %s" } do
+    for _, words in ipairs { "run %s --ids 1,2 -n 3", "run %s --ids 1,2 -n 3 --json", "plan %s", "run --help %s" } do
       local ok, text = tree.run(("%s %s 2>&1 >/dev/full"):format(command.path(), words:format(tiny.path())))
       assert.is_false(ok, words)
       assert.equal("ane " .. words:match "%l+" .. ": standard output: No space left on device\n", text)
+    end
+    for _, words in ipairs { "--help", "--version", "help" } do
+      local ok, text = tree.run(("%s %s 2>&1 >/dev/full"):format(command.path(), words))
+      assert.same({ false, "ane: standard output: No space left on device\n" }, { ok, text })
     end
   end)
 
@@ -37,25 +41,49 @@ describe("the command", function()
       { { "run" }, 2, "missing argument 'model'" },
       { { "run", path, "--foo" }, 2, "unknown option '%-%-foo'" },
       { { "run", path, "--ids", "1,x" }, 2, "'x' is not a token id" },
-      { { "run", path, "-t", "0", "-p", "x" }, 2, "'0' is not an integer of 1 or more" },
-      { { "run", path }, 1, "give one of %-%-prompt, %-%-ids, %-%-messages" },
+      { { "run", path, "-t", "0", "-p", "x" }, 2, "%-%-threads must be 1 .. 1024, is 0" },
+      { { "run", path }, 2, "give one of %-%-prompt, %-%-file, %-%-ids, %-%-messages" },
       { { "run", path, "-p", "x", "--ids", "1" }, 2, "can not be used together" },
       { { "run", "/nonexistent", "-p", "x" }, 1, "/nonexistent: " },
       { { "run", "spec", "-p", "x" }, 1, "spec: " },
       { { "run", "Makefile", "-p", "x" }, 1, "Makefile: " },
-      { { "run", path, "-p", "x", "--weights", "int9" }, 1, "choose file, int8" },
-      { { "run", path, "-p", "x", "--temperature=-1" }, 1, "temperature must be 0" },
+      { { "run", path, "-p", "x", "--weights", "int9" }, 2, "%-%-weights is \"int9\": choose file, int8" },
+      { { "run", path, "-p", "x", "--temperature=-1" }, 2, "%-%-temperature must be 0 .. 1000000.0, is %-1" },
+      { { "run", path, "-p", "x", "--temperature", "-1" }, 2, "%-%-temperature must be 0 .. 1000000.0, is %-1" },
+      { { "run", path, "-p", "x", "--max-tokens", "-5" }, 2, "%-%-max%-tokens must be 0 or more, is %-5" },
+      { { "run", path, "-p", "x", "-n", "-5" }, 2, "%-%-max%-tokens must be 0 or more, is %-5" },
+      { { "run", path, "-p", "x", "--top-p", "1.5" }, 2, "%-%-top%-p must be 0 .. 1, is 1.5" },
+      { { "run", path, "-p", "x", "--seed", "x" }, 2, '%-%-seed must be an integer, is "x"' },
+      { { "run", path, "-p", "x", "--stop", "" }, 2, "%-%-stop: the text is empty" },
+      { { "run", path, "-p", "x", "--weights", "q5" }, 2, '%-%-weights is "q5": choose file' },
+      { { "run", path, "-p", "x", "--kv", "q5" }, 2, "'%-%-kv' must be one of 'fp16'" },
+      { { "run", path, "-p", "x", "-c", "0" }, 2, "%-%-context must be 1 .. " },
+      { { "run", path, "-p", "x", "--logprobs", "2" }, 2, "%-%-logprobs needs %-%-json" },
+      { { "run", path, "--ids", "1", "--system", "x" }, 2, "%-%-system goes with" },
+      { { "run", path, "-p", "x", "--stop-ngram", "0" }, 2, "%-%-stop%-ngram must be" },
+      { { "run", path, "-f", "/nonexistent" }, 1, "/nonexistent" },
+      { { "run", path, "-p", "-" }, 2, "standard input is empty" },
+      { { "run", path, "-p", "x", "--verify" }, 1, "%-%-verify is for package sets" },
+      { { "quantise", path, "/nonexistent/x" }, 2, "give %-%-weights: " },
+      { { "quantise", path, "/nonexistent/x", "--weights", "q5" }, 2, '%-%-weights is "q5": choose ' },
+      { { "quantise", path, "/nonexistent/x", "--weights", "q4_k", "--mixed", "x=q5" }, 2, "%-%-mixed: the type for 'x' is \"q5\"" },
+      { { "plan", path, "--weights", "q5" }, 2, '%-%-weights is "q5": choose ' },
+      { { "plan", path, "--mixed", "x=q5" }, 2, "%-%-mixed: the type for 'x' is \"q5\"" },
+      { { "export", path, "/nonexistent/x", "--chip", "Z80" }, 2, '%-%-chip is "Z80": choose ' },
+      { { "plan", path, "--experts", "x" }, 2, '%-%-experts is "x": choose auto' },
+      { { "compare", path, path, "x", "--chunk", "1" }, 2, "%-%-chunk must be 2 or more, is 1" },
+      { { "classify", path, "--threshold", "2" }, 2, "%-%-threshold must be 0 .. 1, is 2" },
       { { "run", path, "--ids", "9999" }, 1, "id 9999 at place 1 is not in 0 .. 1023" },
       { { "run", path, "--ids", "1,99999999999" }, 1, "id 99999999999 at place 2 is not in 0 .. 1023" },
       { { "logits", path, "--ids", "1", "-p", "x" }, 2, "can not be used together" },
       { { "run", path, "--ids", "1,2,3", "-c", "2" }, 1, "the prompt has 3 tokens, the context holds 2" },
       { { "run", path, "--messages", "/nonexistent" }, 1, "/nonexistent" },
       { { "run", path, "--messages", "Makefile" }, 1, "Makefile: " },
-      { { "logits", path }, 1, "give %-%-ids or %-%-prompt" },
-      { { "tokenize", path, "--decode" }, 1, "needs %-%-ids" },
+      { { "logits", path }, 2, "give %-%-ids or %-%-prompt" },
+      { { "tokenize", path, "--ids", "1" }, 2, "%-%-ids needs %-%-decode" },
       { { "tokenize", "spec/fixtures/gguf/llama-kquants.gguf" }, 1, "tokenizer" },
       { { "render", "/nonexistent", "x" }, 1, "/nonexistent" },
-      { { "bench", path, "-r", "0" }, 2, "not an integer of 1 or more" },
+      { { "bench", path, "-r", "0" }, 2, "%-%-repetitions must be 1 or more, is 0" },
       { { "info", "/nonexistent" }, 1, "/nonexistent" },
       { { "chat", "spec/fixtures/gguf/llama-kquants.gguf" }, 1, "no tokenizer" },
     }
@@ -68,6 +96,7 @@ describe("the command", function()
       assert.matches("^ane[^\n]*\n$", err, nil, nil, name)
       assert.not_matches("traceback", err, nil, nil, name)
       assert.not_matches("%.lua:%d", err, nil, nil, name)
+      assert.not_matches("[a-z]_[a-z]+ must", err, nil, nil, name)
     end
   end)
 

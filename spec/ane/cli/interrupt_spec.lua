@@ -48,3 +48,46 @@ describe("Ctrl-C", function()
     assert.equal(130, code)
   end)
 end)
+
+-- Runs the command on a terminal of its own, with what is typed there; each step waits for its text in the output first.
+-- @param steps list of {text to wait for, bytes to type}
+-- @return exit code, all that stood on the terminal
+local function type_in(args, steps)
+  local out = os.tmpname()
+  local script = { "(" }
+  for _, step in ipairs(steps) do
+    script[#script + 1] = ("n=0; until [ $(grep -c '%s' %s) -ge %d ] || [ $n -gt 200 ]; do sleep 0.05; n=$((n+1)); done; printf '%s'")
+      :format(step[1], out, step[3] or 1, step[2])
+    script[#script + 1] = "sleep 0.3"
+  end
+  local line = ("HOME=/nonexistent timeout 60 script -qec '%s %s' /dev/null"):format(command.path(), args)
+  script[#script + 1] = (") | %s >%s 2>&1; echo $?; cat %s; rm %s"):format(line, out, out, out)
+  local pipe <close> = assert(io.popen(table.concat(script, "\n")))
+  local code = pipe:read "n"
+  pipe:read "l"
+  return code, pipe:read "a"
+end
+
+describe("Ctrl-C at a prompt", function()
+  if not io.open "/usr/bin/script" then return pending "script of util-linux is not installed" end
+
+  it("clears the line of ane chat, and ends it where it comes twice", function()
+    local code, out = type_in("chat " .. tiny.path() .. " -n 2", {
+      { "help for help", "some words\\003" }, { "Ctrl-C again", "Hi\\n" }, { "Ctrl-C again", "/prompt\\n" },
+      { "start_header_id", "half\\003" }, { "Ctrl-C again", "\\003", 2 },
+    })
+    assert.equal(0, code, out)
+    assert.matches("|>\r\n\r\nHi<|", out, 1, true) -- without the words that were cleared
+    local _, hints = out:gsub("Ctrl%-C again", "")
+    assert.equal(2, hints)
+  end)
+
+  it("clears the line of ane repl, and ends it where it comes twice", function()
+    local code, out = type_in("repl", {
+      { "Ctrl-D ends", "error(\\003" }, { "Ctrl-C again", "=6*7\\n" }, { "42", "\\003" }, { "Ctrl-C again", "\\003", 2 },
+    })
+    assert.equal(0, code, out)
+    assert.matches("42\r\n", out)
+    assert.not_matches("expected", out)
+  end)
+end)

@@ -1,0 +1,170 @@
+--- Options that several commands share, and how their values are checked.
+-- Needs ane.generate, ane.model, ane.model.weights and ane.util.schema. A value is checked by the rule of the Lua option of the
+-- same name, so the command and the API accept the same values.
+-- Usage: `options.add(parser, "-n --max-tokens", "Most tokens.", generate.rules.max_tokens):argname "N"; options.model(parser)`
+
+local generate = require "ane.generate"
+local model = require "ane.model"
+local schema = require "ane.util.schema"
+local weights = require "ane.model.weights"
+
+local M = {}
+
+--- Rules of ane.util.schema for numbers.
+M.natural = { type = "integer", min = 0 }
+M.positive = { type = "integer", min = 1 }
+
+--- Adds an option with one argument.
+-- @param flags as argparse takes them: "-n --max-tokens"; messages name the last one
+-- @param check a rule of ane.util.schema; or function(text) -> value; or nil, what is wrong
+-- @return the option, to be given an argname, a default or a count
+function M.add(parser, flags, help, check)
+  local name = flags:match "%S+$"
+  return parser:option(flags, help):convert(function(text)
+    if type(check) == "function" then
+      local value, fault = check(text)
+      if value ~= nil then return value end
+      return nil, ("%s: %s"):format(name, fault)
+    end
+    local value, fault = schema.parse(check, text)
+    if value ~= nil then return value end
+    return nil, name .. " " .. fault
+  end)
+end
+
+--- What a command's run returns for wrong usage: the exit code is then 2.
+-- @param format as string.format takes it, with its arguments
+-- @return nil, message, "usage"
+function M.wrong(format, ...)
+  return nil, format:format(...), "usage"
+end
+
+-- ---- Checks --------------------------------------------------------------------------------------------------------------
+
+--- For add: "1,2,3" as a list of integers of at least `low`; `what` one of them is called.
+function M.integers(what, low)
+  return function(text)
+    local list = {}
+    for part in text:gmatch "[^,%s]+" do
+      local n = math.tointeger(tonumber(part))
+      if not n or n < low then return nil, ("'%s' is not a %s"):format(part, what) end
+      list[#list + 1] = n
+    end
+    if #list == 0 then return nil, ("no %s given"):format(what) end
+    return list
+  end
+end
+
+--- For add: "1,2,3" as a list of token ids, or of counts.
+M.ids, M.counts = M.integers("token id", 0), M.integers("number of 1 or more", 1)
+
+--- For add: a text that is not empty.
+function M.text(text)
+  if text == "" then return nil, "the text is empty" end
+  return text
+end
+
+--- For add: "attn_v=q6_k" as {pattern, name}.
+-- @param fault function(name) -> what is wrong with it, or nil
+function M.rule(fault)
+  return function(text)
+    local pattern, name = text:match "^(.+)=([^=]*)$"
+    if not pattern then return nil, ("'%s' is not PATTERN=TYPE"):format(text) end
+    local wrong = fault(name)
+    if wrong then return nil, ("the type for '%s' %s"):format(pattern, wrong) end
+    return { pattern, name }
+  end
+end
+
+-- ---- Options that several commands have ----------------------------------------------------------------------------------
+
+local MIXED = "Another type for weights whose names contain PATTERN (* and ? stand for any characters, any one). "
+  .. "May be given several times; the last match counts."
+
+--- --mixed: PATTERN=TYPE.
+-- @param flags "--mixed" or "--mixed-b"
+-- @param fault function(type) -> what is wrong with it, or nil
+function M.mixed(parser, flags, fault)
+  M.add(parser, flags, MIXED, M.rule(fault)):count "*":argname "PATTERN=TYPE"
+end
+
+--- --threads
+function M.threads(parser)
+  M.add(parser, "-t --threads", "Threads; default the physical cores.", model.rules.threads):argname "N"
+end
+
+--- --activations
+function M.activations(parser)
+  parser:option("--activations", "int8 is fast, fp32 is the reference."):choices(model.rules.activations.choices)
+end
+
+--- --recipe
+function M.recipe(parser)
+  parser:option("--recipe", "Lua file that describes an architecture."):argname "FILE"
+end
+
+--- --no-progress
+function M.progress(parser)
+  parser:flag("--no-progress", "No progress bar.")
+end
+
+--- --json
+function M.json(parser)
+  parser:flag("--json", "Write one JSON object.")
+end
+
+--- The model and the options of loading it; optional: the model may be left out.
+function M.model(parser, optional)
+  local rules = model.rules
+  parser:argument("model", "GGUF file, Hugging Face folder, ONNX bundle or package set."):args(optional and "?" or 1)
+  M.threads(parser)
+  M.add(parser, "-c --context", "Most tokens of a session; default the least of the model's own, 4096 and what half of free memory holds.",
+    rules.context):argname "C"
+  M.add(parser, "--weights", "Weights in memory: file (as stored, default), int8, int8-channel, int4-block, lut4, fp16, q8_0, ...",
+    rules.weights):argname "W"
+  M.mixed(parser, "--mixed", weights.fault)
+  parser:option("--calibrate", "Text whose activations guide int4-block and lut4. It is read first, with the weights as stored.")
+    :argname "FILE"
+  M.activations(parser)
+  parser:option("--kv", "Type of the cached state; default fp16, with fp32 activations fp32."):choices(rules.kv.choices)
+  M.add(parser, "--head", "How greedy decoding reads an 8-bit LM head: auto, pruned (skips rows that cannot win; same result) or full; "
+    .. "default auto: pruned where the head has 48 MB or more.", rules.head):argname "H"
+  parser:option("--engine", "How an ONNX model runs; default recipe where one matches, else graph."):choices(rules.engine.choices)
+  M.recipe(parser)
+  parser:flag("--verify", "Hash all files of a package set before it is opened. By default only their sizes are checked.")
+  M.progress(parser)
+end
+
+--- Options of sampling, named as in Lua with dashes.
+function M.sampling(parser)
+  local rules = generate.rules
+  M.add(parser, "--temperature", "0 (default) is greedy.", rules.temperature):argname "X"
+  M.add(parser, "--top-k", "Keep the K best tokens.", rules.top_k):argname "K"
+  M.add(parser, "--top-p", "Keep the best tokens that hold P of the probability.", rules.top_p):argname "P"
+  M.add(parser, "--min-p", "Keep tokens with P times the best one's probability.", rules.min_p):argname "P"
+  M.add(parser, "--repeat-penalty", "Divides logits of recent tokens.", rules.repeat_penalty):argname "X"
+  M.add(parser, "--seed", "Random seed. With it the text is the same each time.", rules.seed):argname "S"
+  M.add(parser, "--stop", "End before this text. May be given several times.", M.text):count "*":argname "TEXT"
+  parser:flag("--speculate", "Check several drafted tokens in one call where that pays. The reply stays the same.")
+  parser:option("--speculate-corpus", "Speculate, and draft from this text too."):argname "FILE"
+  M.add(parser, "--stop-ngram", "End when the same N tokens came for the third time.", rules.stop_ngram):argname "N"
+end
+
+--- --max-tokens
+function M.max_tokens(parser)
+  M.add(parser, "-n --max-tokens", "Most tokens of a reply; default: up to an end token or the end of the context.",
+    generate.rules.max_tokens):argname "N"
+end
+
+local SAMPLING = { "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "seed", "stop_ngram", "max_tokens" }
+
+--- The options of generate that were given.
+function M.generation(args)
+  local opts = {}
+  for _, name in ipairs(SAMPLING) do opts[name] = args[name] end
+  if args.stop and #args.stop > 0 then opts.stop = args.stop end
+  if args.speculate or args.speculate_corpus then opts.speculate = { corpus = args.speculate_corpus } end
+  return opts
+end
+
+return M
