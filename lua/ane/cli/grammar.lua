@@ -97,8 +97,8 @@ local function time(args, make, texts)
 end
 
 function M.run(args)
-  local make, message = maker(args)
-  if not make then return nil, message end
+  local make, message, code = maker(args)
+  if not make then return nil, message, code end
   local g
   g, message = make()
   if not g then return nil, message end
@@ -108,8 +108,8 @@ function M.run(args)
   local out = { ok = true, accepted = common.list {} }
   if args.time then
     local timed
-    timed, message = time(args, make, texts)
-    if not timed then return nil, message end
+    timed, message, code = time(args, make, texts)
+    if not timed then return nil, message, code end
     out.mask_us, out.first_mask_us = timed.mask_us, timed.first_mask_us
   end
   for i, text in ipairs(texts) do
