@@ -30,8 +30,8 @@ end
 local function load(args, path, held, mixed, calibrate)
   local loaded, message = common.load({
     command = args.command, model = path, weights = held, mixed = mixed, calibrate = calibrate, activations = args.activations,
-    threads = args.threads, context = args.chunk and args.chunk + 1, no_progress = args.no_progress, json = args.json,
-  })
+    threads = args.threads, no_progress = args.no_progress, json = args.json,
+  }, { context = args.chunk and args.chunk + 1 })
   if not loaded then error(message, 0) end
   return loaded
 end
@@ -60,6 +60,7 @@ function M.run(args)
   local report
   report, message = compare.run(a, b, text, { chunk = args.chunk, progress = common.progress(args) })
   if not report then return nil, message end
+  common.check_context(args, report.chunk, a.config.context_length)
   if args.gate then
     report.gate, message = require("ane.evaluate.gate").run(a, b, text, { progress = common.progress(args) })
     if not report.gate then return nil, message end
