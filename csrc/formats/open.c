@@ -95,7 +95,7 @@ static const struct folder {
 };
 
 /* What is wanted, for messages. */
-#define WANTED "a GGUF file, or safetensors or ONNX, a file or a folder"
+#define WANTED "a GGUF, safetensors or ONNX file, or a folder that holds safetensors or ONNX"
 
 static ane_status no_memory(const char *path, struct ane_error *err) {
   return ane_fail(err, ANE_NOMEM, "%s: not enough memory", ane_path_tail(path));
@@ -146,7 +146,10 @@ static ane_status open_folder(struct ane_source *s, struct ane_error *err) {
   }
   st = find_onnx(s, &file, err);
   if (st) return st;
-  if (!file) return ane_fail(err, ANE_UNSUPPORTED, "%s: is %s, wanted " WANTED, ane_path_tail(s->path), f ? f->name : "a folder");
+  if (!file && !f)
+    return ane_fail(err, ANE_UNSUPPORTED, "%s: the folder holds no model: wanted model.safetensors or an ONNX model",
+                    ane_path_tail(s->path));
+  if (!file) return ane_fail(err, ANE_UNSUPPORTED, "%s: is %s, wanted " WANTED, ane_path_tail(s->path), f->name);
   s->path = file; /* the name says what the file is to be: errors then tell what is wrong with it as that */
   s->format = "onnx";
   st = map_first(s, file, err);

@@ -1,4 +1,5 @@
 local ane = require "ane"
+local core = require "ane.core"
 
 describe("ane", function()
   it("has a version and makes no globals", function()
@@ -35,5 +36,32 @@ describe("ane", function()
     assert.error_matches(function() ane.gate("a.gguf", "b.gguf", "text") end, "no model given: a string")
     assert.error_matches(function() ane.gate(nil, nil, "text") end, "no model given: a nil")
     assert.error_matches(function() ane.calibrate(nil, "text") end, "no model given: a nil")
+  end)
+
+  it("says that a method was called with a dot", function()
+    local tiny = require "support.tiny"
+    local model <close> = tiny.load()
+    local chat <close> = assert(model:chat())
+    local session <close> = assert(model:session())
+    local pieces <close> = assert(model:stream("Hi", { max_tokens = 1 }))
+    local package <close> = assert(ane.package "spec/fixtures/mlpackage/values.mlpackage")
+    local tensor, tokenizer = ane.tensor { 1, 2 }, model.tokenizer
+    local cases = {
+      { "model:generate", function() model.generate "hi" end }, { "model:close", function() model.close() end },
+      { "model:info", function() model.info {} end }, { "chat:say", function() chat.say "hi" end },
+      { "session:feed", function() session.feed { 1 } end }, { "session:fork", function() session.fork() end },
+      { "stream:finish", function() pieces.finish() end }, { "tokenizer:encode", function() tokenizer.encode "hi" end },
+      { "package:info", function() package.info() end }, { "tensor:get", function() tensor.get(1) end },
+      { "tensor:shape", function() tensor.shape() end }, { "tensor:histogram", function() tensor.histogram {} end },
+    }
+    for _, case in ipairs(cases) do
+      local name = case[1]:match ":(.*)"
+      local ok, message = pcall(case[2])
+      assert.is_false(ok)
+      local what = "^%%S+: %s: called on a?%%s?%%S+ instead of a %s; write %s%%(...%%), with a colon$"
+      assert.matches(what:format(name, case[1]:match "^%l+", case[1]), message)
+    end
+    assert.equal(2.0, tensor:get(2))
+    assert.error_matches(function() core.divergence(1, tensor, 0) end, "ane.tensor expected, got number")
   end)
 end)

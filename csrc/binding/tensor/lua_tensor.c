@@ -23,7 +23,20 @@ float *bind_tensor_new(lua_State *L, const struct ane_shape *shape) {
   return t->data;
 }
 
+/* Raises where the running function is a method of tensors, called with a dot. */
+static void check_colon(lua_State *L) {
+  lua_Debug ar;
+  if (!lua_getstack(L, 0, &ar) || !lua_getinfo(L, "nf", &ar)) return;
+  luaL_getmetatable(L, BIND_TENSOR);
+  lua_getfield(L, -1, "__names");
+  bool is_method = ar.name && lua_getfield(L, -1, ar.name) != LUA_TNIL && lua_rawequal(L, -1, -4);
+  if (is_method)
+    luaL_error(L, "%s: called on a %s instead of a tensor; write tensor:%s(...), with a colon", ar.name, luaL_typename(L, 1), ar.name);
+  lua_pop(L, ar.name ? 4 : 3);
+}
+
 struct bind_tensor *bind_check_tensor(lua_State *L, int arg) {
+  if (arg == 1 && !luaL_testudata(L, 1, BIND_TENSOR)) check_colon(L);
   return luaL_checkudata(L, arg, BIND_TENSOR);
 }
 

@@ -1,9 +1,10 @@
 --- Core ML packages (.mlpackage): what they hold, their programs as text, their constants; and their functions, which run here.
--- Needs ane.core, ane.util.isa and ane.util.schema.
+-- Needs ane.core, ane.util.isa, ane.util.methods and ane.util.schema.
 -- Usage: `local pkg = assert(require("ane.coreml.package").open("Some.mlpackage")); print(pkg:predict { x = ane.tensor { ... } }.y)`
 
 local core = require "ane.core"
 local isa = require "ane.util.isa"
+local methods = require "ane.util.methods"
 local schema = require "ane.util.schema"
 
 local M = {}
@@ -273,5 +274,7 @@ function Package:__tostring()
   if tostring(self._raw):match "%(closed%)$" then return "package (closed)" end
   return M.summary(self:info())
 end
+
+methods.guard(Package, Package, "package")
 
 return M

@@ -1,8 +1,9 @@
 --- Conversations: messages to a prompt through the model's own chat template, and an object that keeps the conversation.
--- Needs ane.generate, jinja, schema and stream. A model without a template is an error, never another template.
+-- Needs ane.generate, jinja, methods, schema and stream. A model without a template is an error, never another template.
 -- Usage: `local chat = model:chat {system = "Be brief."}; print(chat:say "Who are you?")`
 
 local generate = require "ane.generate"
+local methods = require "ane.util.methods"
 local schema = require "ane.util.schema"
 local stream = require "ane.generate.stream"
 
@@ -306,6 +307,7 @@ function Chat:close()
 end
 
 Chat.__close = Chat.close
+methods.guard(Chat, Chat, "chat")
 
 function Chat:__tostring()
   return ("chat (%d messages)"):format(#self.messages)

@@ -1,8 +1,9 @@
 --- Sessions: the cached past of one sequence, fed with tokens, asked for logits.
--- Needs ane.util.schema and a program of ane.core. Calls longer than one chunk are cut here, so that an interrupt, a stop flag or
--- a callback acts between chunks; results do not depend on the cut.
+-- Needs ane.util.methods, ane.util.schema and a program of ane.core. Calls longer than one chunk are cut here, so that an interrupt, a
+-- stop flag or a callback acts between chunks; results do not depend on the cut.
 -- Usage: `local s <close> = model:session(); s:feed({1, 2, 3}, {want = "all"}); print(s.length, s:argmax(), s:logits(-1):topk(5))`
 
+local methods = require "ane.util.methods"
 local schema = require "ane.util.schema"
 
 local M = {}
@@ -231,6 +232,7 @@ local PROPERTIES = {
 
 -- __names is what completion offers.
 local meta = { __name = "ane.session.handle", __gc = Session.close, __close = Session.close, __names = Session }
+methods.guard(Session, meta, "session")
 
 function meta:__index(key)
   local method = Session[key]

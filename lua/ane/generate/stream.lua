@@ -1,5 +1,7 @@
 --- A reply as an iterator: for loops, early ends, and giving the session back whatever happens.
--- Needs nothing; drives a run of ane.generate. Usage: `for piece in stream.new(run, release) do io.write(piece) end`
+-- Needs ane.util.methods; drives a run of ane.generate. Usage: `for piece in stream.new(run, release) do io.write(piece) end`
+
+local methods = require "ane.util.methods"
 
 local M = {}
 
@@ -70,5 +72,6 @@ end
 
 Stream.__close = Stream.close
 Stream.__gc = Stream.close
+methods.guard(Stream, Stream, "stream")
 
 return M

@@ -1,11 +1,12 @@
 --- A loaded model: generate, stream, chat, session, info, close.
--- Needs ane.generate.chat, core, generate, isa, loader, progress, schema, session, stream and weights.
+-- Needs ane.generate.chat, core, generate, isa, loader, methods, progress, schema, session, stream and weights.
 -- Usage: `local model = assert(require("ane.model").load("SmolLM2.gguf", {threads = 2})); print(model:generate("The sky is"))`
 
 local chat = require "ane.generate.chat"
 local core = require "ane.core"
 local generate = require "ane.generate"
 local isa = require "ane.util.isa"
+local methods = require "ane.util.methods"
 local progress = require "ane.util.progress"
 local schema = require "ane.util.schema"
 local session = require "ane.generate.session"
@@ -382,6 +383,7 @@ local PROPERTIES = {
 
 -- __names is what completion offers.
 local meta = { __name = "ane.model", __gc = Model.close, __close = Model.close, __names = Model }
+methods.guard(Model, meta, "model")
 
 function meta:__index(key)
   local method = Model[key]

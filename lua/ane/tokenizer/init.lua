@@ -1,5 +1,5 @@
 --- Text to token ids and back, by the vocabulary of a model file or of a folder in Hugging Face layout.
--- Needs ane.core and ane.util.schema; ane.tokenizer.folder for folders.
+-- Needs ane.core, ane.util.methods and ane.util.schema; ane.tokenizer.folder for folders.
 --
 -- Texts are byte strings. A byte that is no part of valid UTF-8 is encoded as that byte, so with a byte-level vocabulary
 -- that has all 256 bytes decode(encode(text)) is the text again, whatever it holds. Control tokens spelled in a text are
@@ -7,6 +7,7 @@
 -- Usage: `local tokenizer = require "ane.tokenizer".new("folder"); local ids = tokenizer:encode("Hello")`
 
 local core = require "ane.core"
+local methods = require "ane.util.methods"
 local schema = require "ane.util.schema"
 
 local M = {}
@@ -170,5 +171,7 @@ function Tokenizer:token_type(id) return self._raw:token_type(id) end
 function Tokenizer:close() self._raw:close() end
 
 Tokenizer.__close = Tokenizer.close
+methods.guard(Tokenizer, Tokenizer, "tokenizer")
+methods.guard(Stream, Stream, "stream")
 
 return M

@@ -1,7 +1,9 @@
 --- Tensors as text for people: histograms and heat strips. Loading this module gives every tensor these methods.
--- Needs ane.core and ane.util.schema. Usage: `require "ane.util.tensor_view"; print(t:histogram()); print(t:heat{width = 80})`
+-- Needs ane.core, ane.util.methods and ane.util.schema.
+-- Usage: `require "ane.util.tensor_view"; print(t:histogram()); print(t:heat{width = 80})`
 
 local core = require "ane.core"
+local methods = require "ane.util.methods"
 local schema = require "ane.util.schema"
 
 local M = {}
@@ -84,7 +86,9 @@ function M.heat(t, opts)
   return table.concat(lines, "\n")
 end
 
-local methods = getmetatable(core.tensor { 0 }).__names
-methods.histogram, methods.heat = M.histogram, M.heat
+local metatable = getmetatable(core.tensor { 0 })
+local views = { histogram = M.histogram, heat = M.heat }
+methods.guard(views, metatable, "tensor")
+for name, method in pairs(views) do metatable.__names[name] = method end
 
 return M

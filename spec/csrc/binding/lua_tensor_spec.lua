@@ -59,7 +59,7 @@ describe("tensors", function()
       { "not possible", function() core.tensor { 1 << 40, 1 << 40 } end },
       { "list of numbers", function() core.tensor({ 1 }, true) end },
       { "1 .. 2147483647 elements", function() core.tensor({ 0 }):argmax() end },
-      { "ane.tensor expected", function() t.get({}, 1) end },
+      { "get: called on a table instead of a tensor; write tensor:get", function() t.get({}, 1) end },
     }
     for _, case in ipairs(cases) do assert.error_matches(case[2], case[1]) end
   end)

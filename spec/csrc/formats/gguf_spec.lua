@@ -252,7 +252,7 @@ local malformed = {
 
   { "a file that begins like an ONNX model", function() return "\8\10\18\7pytorch" .. ("x"):rep(50) end, "holds no graph", "format" },
   { "a zip archive", function() return "PK\3\4\20\0\0\0" end, "is a zip archive", "unsupported" },
-  { "a text", function() return "hello\nworld\n" end, "is a text file, wanted a GGUF file, or", "unsupported" },
+  { "a text", function() return "hello\nworld\n" end, "is a text file, wanted a GGUF, safetensors or ONNX file, or", "unsupported" },
   { "a web page", function() return "<!DOCTYPE html><html>" end, "is an HTML page", "unsupported" },
   { "a Git LFS pointer", function() return "version https://git-lfs.github.com/spec/v1\n" end, "is a Git LFS pointer", "unsupported" },
   { "an old GGML file", function() return "tjgg\3\0\0\0" end, "from before GGUF", "unsupported" },
@@ -325,7 +325,7 @@ describe("opening", function()
   it("names what a folder is", function()
     local source, message, code = core.open "spec"
     assert.is_nil(source)
-    assert.equal("spec: is a folder, wanted a GGUF file, or safetensors or ONNX, a file or a folder", message)
+    assert.equal("spec: the folder holds no model: wanted model.safetensors or an ONNX model", message)
     assert.equal("unsupported", code)
   end)
 

@@ -348,7 +348,7 @@ describe("a folder", function()
     { { ["tokenizer.json"] = "{}" }, "is a folder with a tokenizer but no model.safetensors" },
     { { ["pytorch_model.bin"] = "PK", ["config.json"] = "{}" }, "is a folder with a PyTorch checkpoint" },
     { { ["Manifest.json"] = "{}" }, "is a Core ML package" },
-    { { other = "" }, "is a folder, wanted a GGUF file, or safetensors" },
+    { { other = "" }, "the folder holds no model: wanted model.safetensors or an ONNX model" },
   }
   for _, case in ipairs(cases) do
     it(case[2], function()
