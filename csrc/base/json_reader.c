@@ -1,6 +1,7 @@
 #include "base/json_reader.h"
 
 #include "base/alloc.h"
+#include "base/utf8.h"
 
 #include <locale.h>
 #include <math.h>
@@ -41,23 +42,12 @@ char ane_json_peek(struct ane_json *j) {
 
 /* ---- Strings -----------------------------------------------------------------------------------------------------*/
 
-/* Length of the well-formed UTF-8 sequence of two to four bytes at s, 0 where there is none (RFC 3629). */
-static size_t sequence(const unsigned char *s, size_t left) {
-  size_t n = s[0] >= 0xC2 && s[0] < 0xE0 ? 2 : s[0] >= 0xE0 && s[0] < 0xF0 ? 3 : s[0] >= 0xF0 && s[0] < 0xF5 ? 4 : 0;
-  if (!n || left < n) return 0;
-  for (size_t i = 1; i < n; i++)
-    if ((s[i] & 0xC0) != 0x80) return 0;
-  bool bad = (s[0] == 0xE0 && s[1] < 0xA0) || (s[0] == 0xED && s[1] > 0x9F) || (s[0] == 0xF0 && s[1] < 0x90) ||
-             (s[0] == 0xF4 && s[1] > 0x8F);
-  return bad ? 0 : n;
-}
-
 /* Moves over plain characters, up to a quote, a backslash or a fault. */
 static bool plain_run(struct ane_json *j) {
   const unsigned char *p = (const unsigned char *)j->p, *end = (const unsigned char *)j->end;
   while (p < end && *p != '"' && *p != '\\') {
-    size_t n = *p >= 0x80 ? sequence(p, (size_t)(end - p)) : *p >= 0x20;
-    if (!n) return ane_json_fail(j, (const char *)p, *p < 0x20 ? "control character in a string" : "invalid UTF-8");
+    int n = *p >= 0x80 ? ane_utf8_step((const char *)p, (size_t)(end - p), NULL) : *p >= 0x20;
+    if (n <= 0) return ane_json_fail(j, (const char *)p, *p < 0x20 ? "control character in a string" : "invalid UTF-8");
     p += n;
   }
   j->p = (const char *)p;

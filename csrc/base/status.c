@@ -1,15 +1,13 @@
 #include "base/status.h"
 
+#include "base/utf8.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Cuts a text that filled its buffer so that no UTF-8 sequence is left half. */
-static void trim_utf8(char *text, size_t len) {
-  while (len > 0 && ((unsigned char)text[len - 1] & 0xC0) == 0x80) len--;
-  if (len > 0 && ((unsigned char)text[len - 1] & 0x80)) len--;
-  text[len] = '\0';
-}
+/* Ends a text that filled its buffer before an incomplete UTF-8 sequence. */
+static void trim_utf8(char *text, size_t len) { text[ane_utf8_whole(text, len)] = '\0'; }
 
 ane_status ane_fail(struct ane_error *err, ane_status code, const char *fmt, ...) {
   if (!err) return code;

@@ -2,6 +2,7 @@
 
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "base/utf8.h"
 #include "tensor/half.h"
 
 #include <inttypes.h>
@@ -125,22 +126,19 @@ bool ane_meta_count(const struct ane_meta *m, uint64_t *n) {
 
 /* ---- Texts for messages ------------------------------------------------------------------------------------------*/
 
-/* Length of the well-formed UTF-8 sequence of two to four bytes at s, 0 where there is none (RFC 3629). */
-static size_t sequence(const unsigned char *s, size_t left) {
-  size_t n = s[0] >= 0xC2 && s[0] < 0xE0 ? 2 : s[0] >= 0xE0 && s[0] < 0xF0 ? 3 : s[0] >= 0xF0 && s[0] < 0xF5 ? 4 : 0;
-  if (!n || left < n) return 0;
-  for (size_t i = 1; i < n; i++)
-    if ((s[i] & 0xC0) != 0x80) return 0;
-  bool bad = (s[0] == 0xE0 && s[1] < 0xA0) || (s[0] == 0xED && s[1] > 0x9F) || (s[0] == 0xF0 && s[1] < 0x90) ||
-             (s[0] == 0xF4 && s[1] > 0x8F) || (s[0] == 0xC2 && s[1] < 0xA0); /* the last: C1 control characters */
-  return bad ? 0 : n;
+/* Length of the character of two to four bytes at s that may be shown; 0: none. */
+static size_t shown(const char *s, size_t left) {
+  const unsigned char *u = (const unsigned char *)s;
+  int n = ane_utf8_step(s, left, NULL);
+  bool control = u[0] == 0xC2 && n > 0 && u[1] < 0xA0; /* C1 control characters */
+  return n > 1 && !control ? (size_t)n : 0;
 }
 
 const char *ane_quote(char out[ANE_QUOTE_TEXT], const char *s, uint64_t len) {
   const unsigned char *u = (const unsigned char *)s;
   size_t at = 0, i = 0;
   while (i < len && at + 8 <= ANE_QUOTE_TEXT) { /* room for one sequence and "..." with its NUL */
-    size_t n = sequence(u + i, (size_t)ANE_MIN(len - i, (uint64_t)4));
+    size_t n = shown(s + i, (size_t)ANE_MIN(len - i, (uint64_t)4));
     if (n)
       memcpy(out + at, u + i, n);
     else

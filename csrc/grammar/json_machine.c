@@ -1,5 +1,6 @@
 /* A JSON text byte by byte: see json_machine.h. */
 #include "base/alloc.h"
+#include "base/utf8.h"
 #include "grammar/json_machine.h"
 #include "grammar/regex_internal.h"
 
@@ -190,10 +191,9 @@ static bool utf8_byte(struct json_state *st, uint8_t byte) {
     return true;
   }
   if (byte < 0x80) return true;
-  if (byte < 0xc2 || byte > 0xf4) return false;
-  st->need = byte < 0xe0 ? 1 : byte < 0xf0 ? 2 : 3;
-  st->from = byte == 0xe0 ? 0xa0 : byte == 0xf0 ? 0x90 : 0x80;
-  st->to = byte == 0xed ? 0x9f : byte == 0xf4 ? 0x8f : 0xbf;
+  int n = ane_utf8_lead(byte, &st->from, &st->to);
+  if (!n) return false;
+  st->need = (uint8_t)(n - 1);
   return true;
 }
 

@@ -10,29 +10,13 @@
 #define ANE_TEXT_TEXT_H
 
 #include "base/status.h"
+#include "base/utf8.h"
 
 /* Bytes that someone else owns; may hold NUL, need not be UTF-8. */
 struct ane_text {
   const char *data;
   size_t len;
 };
-
-/* ---- UTF-8 -------------------------------------------------------------------------------------------------------*/
-
-/* Length of the well-formed sequence at s[0..len), len > 0 (Unicode 15, table 3-7: no overlong forms, no surrogates), or
- * 0 - n where it is ill-formed: n >= 1 bytes are the "maximal subpart" that one U+FFFD replaces (Unicode 15, 3.9, D93b),
- * the count that Python's errors="replace" uses. *cut (may be NULL) is set to whether the text ended inside a sequence
- * that more bytes could complete. */
-int ane_utf8_step(const char *s, size_t len, bool *cut);
-
-/* How many bytes of s are whole: all but a sequence at the very end that more bytes could complete (0 to 3 bytes). */
-size_t ane_utf8_whole(const char *s, size_t len);
-
-/* Length of the well-formed text that s[0..len) begins with. */
-size_t ane_utf8_run(const char *s, size_t len);
-
-/* s with U+FFFD for each maximal ill-formed subpart, in new memory (ane_free) with a NUL behind; NULL: no memory. */
-char *ane_utf8_replace(const char *s, size_t len, size_t *out_len);
 
 /* ---- Description -------------------------------------------------------------------------------------------------*/
 

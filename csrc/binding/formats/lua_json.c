@@ -9,6 +9,7 @@
 #include "binding/formats/bind_json.h"
 
 #include "base/bytes.h"
+#include "base/utf8.h"
 
 #include <locale.h>
 #include <math.h>
@@ -25,20 +26,6 @@ enum { MAX_DEPTH = 512 };
 static char null_address; /* core.null is its address */
 
 static void push_null(lua_State *L) { lua_pushlightuserdata(L, &null_address); }
-
-/* Length of the well-formed UTF-8 sequence at s (RFC 3629), 0 where there is none. */
-static size_t utf8_sequence(const unsigned char *s, size_t left) {
-  if (s[0] < 0x80) return 1;
-  if (s[0] < 0xC2 || s[0] > 0xF4) return 0;
-  size_t n = s[0] < 0xE0 ? 2 : s[0] < 0xF0 ? 3 : 4;
-  if (left < n) return 0;
-  for (size_t i = 1; i < n; i++)
-    if ((s[i] & 0xC0) != 0x80) return 0;
-  if (s[0] == 0xE0 && s[1] < 0xA0) return 0;  /* overlong */
-  if (s[0] == 0xED && s[1] > 0x9F) return 0;  /* surrogates */
-  if (s[0] == 0xF0 && s[1] < 0x90) return 0;  /* overlong */
-  return s[0] == 0xF4 && s[1] > 0x8F ? 0 : n; /* beyond U+10FFFF */
-}
 
 /* ---- Decode ------------------------------------------------------------------------------------------------------*/
 
@@ -178,9 +165,9 @@ static void encode_string(struct encoder *e, const char *s, size_t len) {
   size_t done = 0;
   for (size_t i = 0; i < len;) {
     unsigned char c = (unsigned char)s[i];
-    size_t n = c >= 0x20 && c != '"' && c != '\\' ? utf8_sequence((const unsigned char *)s + i, len - i) : 0;
-    if (n) {
-      i += n;
+    int n = c >= 0x80 ? ane_utf8_step(s + i, len - i, NULL) : c >= 0x20 && c != '"' && c != '\\';
+    if (n > 0) {
+      i += (size_t)n;
       continue;
     }
     add(e, s + done, i - done);
@@ -191,7 +178,7 @@ static void encode_string(struct encoder *e, const char *s, size_t len) {
     else if (c < 0x20)
       add(e, code, (size_t)snprintf(code, sizeof code, "\\u%04x", c));
     else
-      add(e, "\xEF\xBF\xBD", 3); /* a byte that is no UTF-8: U+FFFD */
+      add(e, "\xEF\xBF\xBD", 3); /* a byte of an ill-formed sequence: U+FFFD */
     done = ++i;
   }
   add(e, s + done, len - done);

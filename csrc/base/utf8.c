@@ -1,39 +1,32 @@
+#include "base/utf8.h"
+
 #include "base/alloc.h"
-#include "text/text.h"
 
 #include <string.h>
 
-/* Range of the second byte of a sequence by its first byte, and its length: Unicode 15, table 3-7. */
-static int lead(unsigned char b, unsigned char *lo, unsigned char *hi) {
-  *lo = 0x80;
-  *hi = 0xBF;
-  if (b < 0xC2) return 0;
-  if (b < 0xE0) return 2;
-  if (b < 0xF0) {
-    if (b == 0xE0) *lo = 0xA0;
-    if (b == 0xED) *hi = 0x9F;
-    return 3;
-  }
-  if (b == 0xF0) *lo = 0x90;
-  if (b == 0xF4) *hi = 0x8F;
-  return b <= 0xF4 ? 4 : 0;
+int ane_utf8_lead(uint8_t first, uint8_t *low, uint8_t *high) {
+  *low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
+  *high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
+  if (first < 0x80) return 1;
+  if (first < 0xC2 || first > 0xF4) return 0;
+  return first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
 }
 
 int ane_utf8_step(const char *s, size_t len, bool *cut) {
-  const unsigned char *p = (const unsigned char *)s;
-  unsigned char lo, hi;
+  const uint8_t *p = (const uint8_t *)s;
+  uint8_t low, high;
   if (cut) *cut = false;
   if (p[0] < 0x80) return 1;
-  int n = lead(p[0], &lo, &hi);
+  int n = ane_utf8_lead(p[0], &low, &high);
   if (!n) return -1;
   for (int i = 1; i < n; i++) {
     if ((size_t)i == len) {
       if (cut) *cut = true;
       return -i;
     }
-    if (p[i] < lo || p[i] > hi) return -i;
-    lo = 0x80;
-    hi = 0xBF;
+    if (p[i] < low || p[i] > high) return -i;
+    low = 0x80;
+    high = 0xBF;
   }
   return n;
 }
