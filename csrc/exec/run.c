@@ -121,11 +121,7 @@ static ane_status check_item(const struct ane_program *p, const struct ane_run_i
     return ane_fail(err, ANE_RANGE,
                     "context exceeded: %" PRId64 " positions are used and %" PRId64 " ids are fed, the session holds %" PRId64,
                     s->length, it->n, s->context);
-  for (int64_t i = 0; i < it->n; i++)
-    if (it->ids[i] < 0 || it->ids[i] >= p->n_ids)
-      return ane_fail(err, ANE_RANGE, "id %" PRId32 " at position %" PRId64 " is not in 0 .. %" PRId64, it->ids[i], s->length + i,
-                      p->n_ids - 1);
-  return ANE_OK;
+  return ane_ids_check(it->ids, it->n, p->n_ids, s->length, err);
 }
 
 ane_status session_room(struct ane_session *s, int64_t rows, struct ane_error *err) {

@@ -160,11 +160,10 @@ ane_status ane_lm_feed(struct ane_lm_session *s, const int32_t *ids, int64_t n, 
   if (n > m->context - s->length)
     return ane_fail(err, ANE_RANGE, "%" PRId64 " tokens after %" PRId64 " do not fit in a context of %" PRId64, n, s->length,
                     m->context);
-  for (int64_t i = 0; i < n; i++)
-    if (ids[i] < 0 || ids[i] >= m->vocab)
-      return ane_fail(err, ANE_RANGE, "id %d is not in 0 .. %" PRId64, (int)ids[i], m->vocab - 1);
+  ane_status st = ane_ids_check(ids, n, m->vocab, s->length, err);
+  if (st) return st;
   drop_rows(s);
-  ane_status st = run(s, ids, n, want, err);
+  st = run(s, ids, n, want, err);
   if (!st) s->length += n;
   return st;
 }

@@ -21,6 +21,10 @@ static inline int64_t ane_want_rows(ane_want want, int64_t n) {
   return want == ANE_WANT_NONE ? 0 : want == ANE_WANT_LAST ? 1 : n;
 }
 
+/* The one check of ids by their values; what is below an engine relies on it. Are all in 0 .. n_ids - 1? first: position of
+ * ids[0], for the message. Errors: ANE_RANGE. */
+ane_status ane_ids_check(const int32_t *ids, int64_t n, int64_t n_ids, int64_t first, struct ane_error *err);
+
 /* ---- Saved sessions ------------------------------------------------------------------------------------------------*/
 
 /* The version of the arithmetic. A change that alters one bit of any engine's states or logits raises it: a state of the old
