@@ -87,6 +87,97 @@ int bind_no_row(lua_State *L, int64_t rows) {
   return luaL_error(L, "no such row of logits: the last feed left %I", (LUAI_UACINT)rows);
 }
 
+/* ---- Fields of tables ------------------------------------------------------------------------------------------------*/
+
+void bind_set_text(lua_State *L, const char *key, const char *s) {
+  lua_pushstring(L, s); /* nil for NULL */
+  lua_setfield(L, -2, key);
+}
+
+void bind_set_bytes(lua_State *L, const char *key, const void *data, size_t size) {
+  if (!data) return;
+  lua_pushlstring(L, data, size);
+  lua_setfield(L, -2, key);
+}
+
+void bind_set_integer(lua_State *L, const char *key, lua_Integer v) {
+  lua_pushinteger(L, v);
+  lua_setfield(L, -2, key);
+}
+
+void bind_set_number(lua_State *L, const char *key, lua_Number v) {
+  lua_pushnumber(L, v);
+  lua_setfield(L, -2, key);
+}
+
+void bind_set_boolean(lua_State *L, const char *key, bool v) {
+  lua_pushboolean(L, v);
+  lua_setfield(L, -2, key);
+}
+
+/* The integer at the top of the stack, which is popped. */
+static lua_Integer pop_integer(lua_State *L, const char *name, lua_Integer lo, lua_Integer hi) {
+  int ok;
+  lua_Integer v = lua_tointegerx(L, -1, &ok);
+  if (!ok || v < lo || v > hi)
+    luaL_error(L, "option %s is %s, wanted an integer in %I .. %I", name, luaL_tolstring(L, -1, NULL), (LUAI_UACINT)lo,
+               (LUAI_UACINT)hi);
+  lua_pop(L, 1);
+  return v;
+}
+
+lua_Integer bind_integer_option(lua_State *L, int t, const char *name, lua_Integer lo, lua_Integer hi) {
+  lua_getfield(L, t, name);
+  return pop_integer(L, name, lo, hi);
+}
+
+lua_Integer bind_opt_integer_option(lua_State *L, int t, const char *name, lua_Integer def, lua_Integer lo, lua_Integer hi) {
+  if (lua_getfield(L, t, name) != LUA_TNIL) return pop_integer(L, name, lo, hi);
+  lua_pop(L, 1);
+  return def;
+}
+
+lua_Number bind_opt_number_option(lua_State *L, int t, const char *name, lua_Number def, lua_Number lo, lua_Number hi) {
+  int ok = 1;
+  lua_Number v = lua_getfield(L, t, name) == LUA_TNIL ? def : lua_tonumberx(L, -1, &ok);
+  if (!ok || !(v >= lo && v <= hi))
+    luaL_error(L, "option %s is %s, wanted a number in %f .. %f", name, luaL_tolstring(L, -1, NULL), lo, hi);
+  lua_pop(L, 1);
+  return v;
+}
+
+const char *bind_opt_text_option(lua_State *L, int t, const char *name) {
+  int type = lua_getfield(L, t, name);
+  if (type != LUA_TNIL && type != LUA_TSTRING) luaL_error(L, "option %s is a %s, wanted a string", name, lua_typename(L, type));
+  const char *s = lua_tostring(L, -1);
+  lua_pop(L, 1);
+  return s;
+}
+
+bool bind_boolean_option(lua_State *L, int t, const char *name) {
+  lua_getfield(L, t, name);
+  bool v = lua_toboolean(L, -1);
+  lua_pop(L, 1);
+  return v;
+}
+
+int bind_choice_option(lua_State *L, int t, const char *name, const char *const *words) {
+  const char *s = bind_opt_text_option(L, t, name);
+  int i = 0;
+  while (s && words[i] && strcmp(words[i], s) != 0) i++;
+  if (words[i]) return i;
+  luaL_Buffer list;
+  luaL_buffinit(L, &list);
+  for (i = 0; words[i]; i++) {
+    if (i) luaL_addstring(&list, ", ");
+    luaL_addstring(&list, words[i]);
+  }
+  luaL_pushresult(&list);
+  return luaL_error(L, "option %s is %s; choose %s", name, s, lua_tostring(L, -1));
+}
+
+/* ---- Progress --------------------------------------------------------------------------------------------------------*/
+
 void bind_on_progress(void *arg, uint64_t done, uint64_t total) {
   struct bind_progress *p = arg;
   if (!p->function || p->raised) return;

@@ -39,6 +39,29 @@ int bind_no_row(lua_State *L, int64_t rows);
 /* Pushes a list of n ids. */
 void bind_push_ids(lua_State *L, const int32_t *ids, int64_t n);
 
+/* ---- Fields of tables ------------------------------------------------------------------------------------------------*/
+
+/* Set a field of the table at the top of the stack. NULL leaves it unset. */
+void bind_set_text(lua_State *L, const char *key, const char *s);
+void bind_set_bytes(lua_State *L, const char *key, const void *data, size_t size);
+void bind_set_integer(lua_State *L, const char *key, lua_Integer v);
+void bind_set_number(lua_State *L, const char *key, lua_Number v);
+void bind_set_boolean(lua_State *L, const char *key, bool v);
+
+/* Read an option of the table at stack index t. They leave the stack as it was, and raise "option NAME is VALUE, wanted ...". */
+lua_Integer bind_integer_option(lua_State *L, int t, const char *name, lua_Integer lo, lua_Integer hi);
+/* The same, `def` where absent. */
+lua_Integer bind_opt_integer_option(lua_State *L, int t, const char *name, lua_Integer def, lua_Integer lo, lua_Integer hi);
+lua_Number bind_opt_number_option(lua_State *L, int t, const char *name, lua_Number def, lua_Number lo, lua_Number hi);
+/* NULL where absent. The table keeps the text alive. */
+const char *bind_opt_text_option(lua_State *L, int t, const char *name);
+/* false where absent. */
+bool bind_boolean_option(lua_State *L, int t, const char *name);
+/* Index of the option's word in a NULL-terminated list; absent: 0. */
+int bind_choice_option(lua_State *L, int t, const char *name, const char *const *words);
+
+/* ---- Progress --------------------------------------------------------------------------------------------------------*/
+
 /* What stands first in the argument of callbacks while something is made ready: the progress function runs in protected
  * mode; what it raises is kept, and raised once the thing is whole or gone. */
 struct bind_progress {

@@ -5,8 +5,6 @@
 #include "binding/model/bind_model.h"
 #include "mil/mil.h"
 
-/* An integer field of the table at t, `def` where absent; raises outside lo .. hi. */
-int64_t bind_mil_integer(lua_State *L, int t, const char *name, int64_t def, int64_t lo, int64_t hi);
 /* layout, norm, rope, context, max_t, fixed_t, argmax, fp32 */
 void bind_mil_options(lua_State *L, int t, struct ane_mil_options *o);
 /* Option `functions`: a list of {fixed_t or max_t, context}, what is missing as in `o`; a userdata, pushed. n 0: absent. */

@@ -34,11 +34,6 @@ static struct lua_coreml_state *check_state(lua_State *L, int arg) {
   return ud;
 }
 
-static const char *opt_field(lua_State *L, const char *name) {
-  lua_getfield(L, 1, name); /* stays on the stack */
-  return luaL_optstring(L, -1, NULL);
-}
-
 /* coreml{path, function, compiled (where the compiled package is kept), anywhere (true: convolutions need not be on the Neural
  * Engine)} -> program; or nil, message, code */
 static int coreml(lua_State *L) {
@@ -46,10 +41,10 @@ static int coreml(lua_State *L) {
   struct ane_error err;
   luaL_checktype(L, 1, LUA_TTABLE);
   lua_settop(L, 1);
-  o.path = opt_field(L, "path");
+  o.path = bind_opt_text_option(L, 1, "path");
   luaL_argcheck(L, o.path, 1, "path is missing");
-  o.function = opt_field(L, "function");
-  o.compiled = opt_field(L, "compiled");
+  o.function = bind_opt_text_option(L, 1, "function");
+  o.compiled = bind_opt_text_option(L, 1, "compiled");
   lua_getfield(L, 1, "anywhere");
   o.anywhere = lua_toboolean(L, -1);
   struct lua_coreml *ud = bind_new(L, PROGRAM_CLASS, sizeof *ud, 1);

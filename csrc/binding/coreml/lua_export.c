@@ -119,7 +119,7 @@ static int exporter_new(lua_State *L) {
   lua_setiuservalue(L, 3, 3);
   read_importance(L, 2, ud);
   if (ud->importance) lua_setiuservalue(L, 3, 4);
-  int threads = (int)bind_mil_integer(L, 2, "threads", 1, 1, 1024);
+  int threads = (int)bind_opt_integer_option(L, 2, "threads", 1, 1, 1024);
   ud->e.graph = graph->graph;
   ud->e.specs = plain ? NULL : specs;
   ud->e.importance = ud->importance;
@@ -132,21 +132,16 @@ static int exporter_new(lua_State *L) {
 
 /* ---- Writing --------------------------------------------------------------------------------------------------------------*/
 
-static void set_text(lua_State *L, const char *key, const char *s) {
-  lua_pushstring(L, s);
-  lua_setfield(L, -2, key);
-}
-
 /* A list of {name, role, edge, index, dtype, shape}; T is "T". */
 static void push_ports(lua_State *L, const char *key, const struct ane_graph *g, const struct ane_mil_port *list, uint32_t n) {
   lua_createtable(L, (int)n, 0);
   for (uint32_t i = 0; i < n; i++) {
     const struct ane_mil_port *p = &list[i];
     lua_createtable(L, 0, 6);
-    set_text(L, "name", p->name);
-    set_text(L, "role", ane_mil_port_word(p->kind));
-    set_text(L, "dtype", ane_mil_dtype_name(p->dtype));
-    if (p->value != ANE_NONE) set_text(L, "edge", g->values[p->value].name);
+    bind_set_text(L, "name", p->name);
+    bind_set_text(L, "role", ane_mil_port_word(p->kind));
+    bind_set_text(L, "dtype", ane_mil_dtype_name(p->dtype));
+    if (p->value != ANE_NONE) bind_set_text(L, "edge", g->values[p->value].name);
     if (p->kind == ANE_MIL_PORT_COS || p->kind == ANE_MIL_PORT_SIN || p->kind == ANE_MIL_PORT_MASK) {
       lua_pushinteger(L, p->index);
       lua_setfield(L, -2, "index");
@@ -188,8 +183,8 @@ static ane_status on_wrote(void *arg, int32_t value, int64_t from, int64_t to, c
   } integers[] = {{"from", from}, {"to", to}, {"bytes", (lua_Integer)w->sizes.bytes}, {"count", (lua_Integer)w->error.count}};
   lua_pushvalue(L, x->wrote);
   lua_createtable(L, 0, 9);
-  set_text(L, "name", x->ud->e.graph->values[value].name);
-  set_text(L, "form", ane_weight_spec_name(w->spec));
+  bind_set_text(L, "name", x->ud->e.graph->values[value].name);
+  bind_set_text(L, "form", ane_weight_spec_name(w->spec));
   for (size_t i = 0; i < ANE_COUNT(numbers); i++) lua_pushnumber(L, numbers[i].v), lua_setfield(L, -2, numbers[i].name);
   for (size_t i = 0; i < ANE_COUNT(integers); i++) lua_pushinteger(L, integers[i].v), lua_setfield(L, -2, integers[i].name);
   x->raised = lua_pcall(L, 1, 0, 0) != LUA_OK; /* the message stays on the stack */
@@ -374,7 +369,7 @@ static int exporter_table(lua_State *L) {
   lua_setfield(L, -2, "columns");
   lua_pushinteger(L, 2 * s->dim[0] * s->dim[1]);
   lua_setfield(L, -2, "bytes");
-  set_text(L, "sha256", hash);
+  bind_set_text(L, "sha256", hash);
   return 1;
 }
 

@@ -9,58 +9,19 @@
 
 #define PARTITION_CLASS "ane.partition"
 
-static void set_text(lua_State *L, const char *key, const char *s) {
-  lua_pushstring(L, s);
-  lua_setfield(L, -2, key);
-}
-
-static void set_integer(lua_State *L, const char *key, lua_Integer n) {
-  lua_pushinteger(L, n);
-  lua_setfield(L, -2, key);
-}
-
 /* ---- Options ---------------------------------------------------------------------------------------------------------*/
-
-int64_t bind_mil_integer(lua_State *L, int t, const char *name, int64_t def, int64_t lo, int64_t hi) {
-  lua_getfield(L, t, name);
-  int ok = 1;
-  lua_Integer v = lua_isnil(L, -1) ? (lua_Integer)def : lua_tointegerx(L, -1, &ok);
-  if (!ok || v < lo || v > hi)
-    luaL_error(L, "option %s is %s, wanted an integer in %I .. %I", name, luaL_tolstring(L, -1, NULL), (LUAI_UACINT)lo,
-               (LUAI_UACINT)hi);
-  lua_pop(L, 1);
-  return v;
-}
-
-/* Index of the option's word in the NULL-terminated list; the first is the default. */
-static int word(lua_State *L, int t, const char *name, const char *const *words) {
-  lua_getfield(L, t, name);
-  const char *s = luaL_optstring(L, -1, words[0]);
-  int i = 0;
-  while (words[i] && strcmp(words[i], s) != 0) i++;
-  if (!words[i]) luaL_error(L, "option %s is %s; the first choice is %s", name, s, words[0]);
-  lua_pop(L, 1);
-  return i;
-}
-
-static bool flag(lua_State *L, int t, const char *name) {
-  lua_getfield(L, t, name);
-  bool v = lua_toboolean(L, -1);
-  lua_pop(L, 1);
-  return v;
-}
 
 void bind_mil_options(lua_State *L, int t, struct ane_mil_options *o) {
   static const char *const layouts[] = {"ct1", "c1t", NULL}, *const norms[] = {"doubled", "fp32", NULL},
                            *const ropes[] = {"inputs", "constants", NULL};
-  *o = (struct ane_mil_options){.layout = (ane_mil_layout)word(L, t, "layout", layouts),
-                                .norm = (ane_mil_norm)word(L, t, "norm", norms),
-                                .rope = (ane_mil_rope)word(L, t, "rope", ropes)};
-  o->context = bind_mil_integer(L, t, "context", 512, 1, INT32_MAX);
-  o->max_t = bind_mil_integer(L, t, "max_t", 4, 1, INT32_MAX);
-  o->fixed_t = bind_mil_integer(L, t, "fixed_t", 0, 0, INT32_MAX);
-  o->argmax = flag(L, t, "argmax");
-  o->fp32 = flag(L, t, "fp32");
+  *o = (struct ane_mil_options){.layout = (ane_mil_layout)bind_choice_option(L, t, "layout", layouts),
+                                .norm = (ane_mil_norm)bind_choice_option(L, t, "norm", norms),
+                                .rope = (ane_mil_rope)bind_choice_option(L, t, "rope", ropes)};
+  o->context = bind_opt_integer_option(L, t, "context", 512, 1, INT32_MAX);
+  o->max_t = bind_opt_integer_option(L, t, "max_t", 4, 1, INT32_MAX);
+  o->fixed_t = bind_opt_integer_option(L, t, "fixed_t", 0, 0, INT32_MAX);
+  o->argmax = bind_boolean_option(L, t, "argmax");
+  o->fp32 = bind_boolean_option(L, t, "fp32");
 }
 
 struct ane_mil_profile *bind_mil_profiles(lua_State *L, int t, const struct ane_mil_options *o, uint32_t *n) {
@@ -72,9 +33,9 @@ struct ane_mil_profile *bind_mil_profiles(lua_State *L, int t, const struct ane_
     lua_rawgeti(L, list, (lua_Integer)i + 1);
     luaL_checktype(L, -1, LUA_TTABLE);
     int row = lua_gettop(L);
-    out[i].fixed_t = bind_mil_integer(L, row, "fixed_t", 0, 0, INT32_MAX);
-    out[i].max_t = bind_mil_integer(L, row, "max_t", o->max_t, 1, INT32_MAX);
-    out[i].context = bind_mil_integer(L, row, "context", o->context, 1, INT32_MAX);
+    out[i].fixed_t = bind_opt_integer_option(L, row, "fixed_t", 0, 0, INT32_MAX);
+    out[i].max_t = bind_opt_integer_option(L, row, "max_t", o->max_t, 1, INT32_MAX);
+    out[i].context = bind_opt_integer_option(L, row, "context", o->context, 1, INT32_MAX);
     lua_pop(L, 1);
   }
   lua_remove(L, list);
@@ -84,9 +45,9 @@ struct ane_mil_profile *bind_mil_profiles(lua_State *L, int t, const struct ane_
 void bind_mil_push_function(lua_State *L, const struct ane_mil_function_plan *f) {
   bool fixed = f->profile.fixed_t > 0;
   lua_createtable(L, 0, 6);
-  set_text(L, "name", f->name);
-  set_integer(L, fixed ? "fixed_t" : "max_t", fixed ? f->profile.fixed_t : f->profile.max_t);
-  if (!f->any_context) set_integer(L, "context", f->profile.context);
+  bind_set_text(L, "name", f->name);
+  bind_set_integer(L, fixed ? "fixed_t" : "max_t", fixed ? f->profile.fixed_t : f->profile.max_t);
+  if (!f->any_context) bind_set_integer(L, "context", f->profile.context);
 }
 
 static struct ane_weight_spec check_scheme(lua_State *L, int arg) {
@@ -129,12 +90,12 @@ static int64_t table_rows(const struct ane_graph *g, const struct ane_weight_spe
 static void read_limits(lua_State *L, int t, const struct ane_graph *g, const struct ane_weight_spec *specs,
                         struct ane_partition_limits *l) {
   *l = ane_partition_default_limits();
-  l->target = (uint64_t)bind_mil_integer(L, t, "target", (int64_t)l->target, 1, INT64_MAX);
-  l->size_limit = (uint64_t)bind_mil_integer(L, t, "law", (int64_t)l->size_limit, 1, INT64_MAX);
-  l->rows = bind_mil_integer(L, t, "rows", l->rows, 1, INT32_MAX);
-  l->head_slices = (int32_t)bind_mil_integer(L, t, "slices", 0, 0, INT32_MAX);
-  l->layers = (int32_t)bind_mil_integer(L, t, "layers", 0, 0, INT32_MAX);
-  l->expert_parts = (int32_t)bind_mil_integer(L, t, "expert_parts", 0, 0, INT32_MAX);
+  l->target = (uint64_t)bind_opt_integer_option(L, t, "target", (int64_t)l->target, 1, INT64_MAX);
+  l->size_limit = (uint64_t)bind_opt_integer_option(L, t, "law", (int64_t)l->size_limit, 1, INT64_MAX);
+  l->rows = bind_opt_integer_option(L, t, "rows", l->rows, 1, INT32_MAX);
+  l->head_slices = (int32_t)bind_opt_integer_option(L, t, "slices", 0, 0, INT32_MAX);
+  l->layers = (int32_t)bind_opt_integer_option(L, t, "layers", 0, 0, INT32_MAX);
+  l->expert_parts = (int32_t)bind_opt_integer_option(L, t, "expert_parts", 0, 0, INT32_MAX);
   l->row_align = table_rows(g, specs);
 }
 
@@ -142,7 +103,7 @@ ane_status bind_mil_partition(lua_State *L, int t, const struct ane_graph *g, st
                               struct ane_partition **out, struct ane_error *err) {
   struct ane_partition_limits limits;
   read_limits(L, t, g, specs, &limits);
-  if (flag(L, t, "whole")) return ane_partition_whole(out, g, ane_partition_scheme_bytes, specs, err);
+  if (bind_boolean_option(L, t, "whole")) return ane_partition_whole(out, g, ane_partition_scheme_bytes, specs, err);
   return ane_partition_make(out, g, &limits, ane_partition_scheme_bytes, specs, err);
 }
 
@@ -151,8 +112,8 @@ ane_status bind_mil_partition(lua_State *L, int t, const struct ane_graph *g, st
 static void push_finding(lua_State *L, const char *key, struct ane_residency_finding f) {
   int n = 0;
   lua_createtable(L, 4, 3);
-  set_text(L, "verdict", ane_residency_verdict_name(f.verdict));
-  if (f.rule != ANE_NONE) set_text(L, "law", ane_residency_rule_at(f.rule)->id);
+  bind_set_text(L, "verdict", ane_residency_verdict_name(f.verdict));
+  if (f.rule != ANE_NONE) bind_set_text(L, "law", ane_residency_rule_at(f.rule)->id);
   for (int i = 0; ane_residency_rule_at(i); i++) {
     if (!(f.rules >> i & 1)) continue;
     lua_pushstring(L, ane_residency_rule_at(i)->id);
@@ -177,7 +138,7 @@ static void push_values(lua_State *L, const char *key, const struct ane_graph *g
   lua_createtable(L, n, 0);
   for (int32_t i = 0; i < n; i++) {
     lua_createtable(L, 0, 2);
-    set_text(L, "name", g->values[list[i]].name);
+    bind_set_text(L, "name", g->values[list[i]].name);
     push_shape(L, &g->values[list[i]].shape);
     lua_setfield(L, -2, "shape");
     lua_rawseti(L, -2, i + 1);
@@ -198,15 +159,15 @@ static void push_nodes(lua_State *L, const struct planned *x, const struct ane_s
   for (int32_t i = 0; i < p->n_nodes; i++) {
     const struct ane_node *n = &x->g->nodes[p->nodes[i]];
     lua_createtable(L, 0, 4);
-    set_text(L, "name", n->name);
-    set_text(L, "op", ane_op_info(n->op)->name);
+    bind_set_text(L, "name", n->name);
+    bind_set_text(L, "op", ane_op_info(n->op)->name);
     push_finding(L, "finding", ane_residency_judge_node(x->g, p, p->nodes[i], x->specs, &x->o));
     int kernels = 0;
     for (int32_t j = 0; j < n->n_inputs; j++)
       if (ane_partition_is_matrix(x->g, p->nodes[i], j) &&
           (p->kind != ANE_SHARD_EXPERTS || p->nodes[i] != p->split || ((j - 2) / 6 >= p->from && (j - 2) / 6 < p->to)))
         kernels++;
-    set_integer(L, "convs", kernels);
+    bind_set_integer(L, "convs", kernels);
     lua_rawseti(L, -2, i + 1);
   }
   lua_setfield(L, -2, "nodes");
@@ -237,23 +198,23 @@ static ane_status push_functions(lua_State *L, const struct planned *x, const st
 static ane_status push_shard(lua_State *L, const struct planned *x, const struct ane_shard *p, struct ane_error *err) {
   struct ane_residency_package package = ane_residency_package_of(p, &x->o);
   lua_createtable(L, 0, 16);
-  set_text(L, "kind", ane_shard_kind_name(p->kind));
-  if (p->first != ANE_NONE) set_integer(L, "first", p->first), set_integer(L, "last", p->last);
-  if (p->parts) set_integer(L, "part", p->part), set_integer(L, "parts", p->parts);
+  bind_set_text(L, "kind", ane_shard_kind_name(p->kind));
+  if (p->first != ANE_NONE) bind_set_integer(L, "first", p->first), bind_set_integer(L, "last", p->last);
+  if (p->parts) bind_set_integer(L, "part", p->part), bind_set_integer(L, "parts", p->parts);
   if (p->split != ANE_NONE) {
-    set_text(L, "split", x->g->nodes[p->split].name);
-    set_integer(L, "from", p->from);
-    set_integer(L, "to", p->to);
+    bind_set_text(L, "split", x->g->nodes[p->split].name);
+    bind_set_integer(L, "from", p->from);
+    bind_set_integer(L, "to", p->to);
   }
-  set_integer(L, "bytes", (lua_Integer)p->bytes);
+  bind_set_integer(L, "bytes", (lua_Integer)p->bytes);
   lua_pushboolean(L, ane_mil_reads_keys(x->g, p));
   lua_setfield(L, -2, "reads_keys");
   push_values(L, "ins", x->g, p->ins, p->n_ins);
   push_values(L, "outs", x->g, p->outs, p->n_outs);
   push_values(L, "states", x->g, p->states, p->n_states);
   push_values(L, "ropes", x->g, p->ropes, p->n_ropes);
-  if (p->hidden_in != ANE_NONE) set_text(L, "hidden_in", x->g->values[p->hidden_in].name);
-  if (p->hidden_out != ANE_NONE) set_text(L, "hidden_out", x->g->values[p->hidden_out].name);
+  if (p->hidden_in != ANE_NONE) bind_set_text(L, "hidden_in", x->g->values[p->hidden_in].name);
+  if (p->hidden_out != ANE_NONE) bind_set_text(L, "hidden_out", x->g->values[p->hidden_out].name);
   push_nodes(L, x, p);
   ane_status st = x->n_profiles ? push_functions(L, x, p, &package, err) : ANE_OK;
   push_finding(L, "finding", ane_residency_judge_package(&package));
@@ -277,8 +238,8 @@ static int mil_plan(lua_State *L) {
   if (bind_mil_partition(L, 2, g, specs, &ud->partition, &err)) return bind_fail(L, &err);
   const struct ane_partition *c = ud->partition;
   lua_createtable(L, 0, 4);
-  set_integer(L, "layers", c->n_layers);
-  set_integer(L, "rows", c->rows);
+  bind_set_integer(L, "layers", c->n_layers);
+  bind_set_integer(L, "rows", c->rows);
   if (c->table != ANE_NONE) {
     push_values(L, "embedding", g, &c->table, 1);
     lua_getfield(L, -1, "embedding");
@@ -315,10 +276,10 @@ static int mil_judge(lua_State *L) {
     for (int l = 0; ane_residency_rule_at(l); l++) times[l] += x.rules >> l & 1;
   }
   lua_createtable(L, 0, 4);
-  for (int v = 0; v < 3; v++) set_integer(L, ane_residency_verdict_name((ane_residency_verdict)v), convs[v]);
+  for (int v = 0; v < 3; v++) bind_set_integer(L, ane_residency_verdict_name((ane_residency_verdict)v), convs[v]);
   lua_newtable(L);
   for (int l = 0; ane_residency_rule_at(l); l++)
-    if (times[l]) set_integer(L, ane_residency_rule_at(l)->id, times[l]);
+    if (times[l]) bind_set_integer(L, ane_residency_rule_at(l)->id, times[l]);
   lua_setfield(L, -2, "laws");
   return 1;
 }
@@ -331,11 +292,11 @@ static int mil_rules(lua_State *L) {
   for (int i = 0; ane_residency_rule_at(i); i++) {
     const struct ane_residency_rule *l = ane_residency_rule_at(i);
     lua_createtable(L, 0, 5);
-    set_text(L, "id", l->id);
-    set_text(L, "scope", l->scope == ANE_RESIDENCY_OP ? "op" : "package");
-    set_text(L, "verdict", ane_residency_verdict_name(l->verdict));
-    set_text(L, "text", l->text);
-    set_text(L, "source", l->source);
+    bind_set_text(L, "id", l->id);
+    bind_set_text(L, "scope", l->scope == ANE_RESIDENCY_OP ? "op" : "package");
+    bind_set_text(L, "verdict", ane_residency_verdict_name(l->verdict));
+    bind_set_text(L, "text", l->text);
+    bind_set_text(L, "source", l->source);
     lua_rawseti(L, -2, i + 1);
   }
   return 1;
@@ -348,14 +309,14 @@ static int mil_chips(lua_State *L) {
   for (int i = 0; ane_chip_at(i); i++) {
     const struct ane_chip *c = ane_chip_at(i);
     lua_createtable(L, 0, 10);
-    set_text(L, "name", c->name);
-    set_text(L, "source", c->source);
-    set_integer(L, "ane_cores", c->ane_cores);
-    set_integer(L, "gpu_cores", c->gpu_cores);
-    set_integer(L, "memory_min", c->memory_min);
-    set_integer(L, "memory_max", c->memory_max);
-    set_integer(L, "target", (lua_Integer)c->target);
-    set_integer(L, "law", (lua_Integer)c->size_limit);
+    bind_set_text(L, "name", c->name);
+    bind_set_text(L, "source", c->source);
+    bind_set_integer(L, "ane_cores", c->ane_cores);
+    bind_set_integer(L, "gpu_cores", c->gpu_cores);
+    bind_set_integer(L, "memory_min", c->memory_min);
+    bind_set_integer(L, "memory_max", c->memory_max);
+    bind_set_integer(L, "target", (lua_Integer)c->target);
+    bind_set_integer(L, "law", (lua_Integer)c->size_limit);
     lua_pushnumber(L, c->ane_tops);
     lua_setfield(L, -2, "ane_tops");
     lua_pushnumber(L, c->bandwidth);

@@ -234,20 +234,13 @@ static ane_status on_rows(void *arg, const void *data, size_t size, struct ane_e
   return s->raised ? ane_fail(err, ANE_STOPPED, "stopped by the progress function") : ANE_OK;
 }
 
-static lua_Integer opt_field(lua_State *L, const char *name, lua_Integer def) {
-  lua_getfield(L, 4, name);
-  lua_Integer v = luaL_optinteger(L, -1, def);
-  lua_pop(L, 1);
-  return v;
-}
-
 /* Rows first .. last (1-based), head, add, importance (float32 bytes, one for each column). */
 static void send_options(lua_State *L, struct ane_recode *r, int64_t cols, struct sending *s) {
   if (lua_isnoneornil(L, 4)) return;
   luaL_checktype(L, 4, LUA_TTABLE);
-  r->from = opt_field(L, "first", 1) - 1;
-  r->to = opt_field(L, "last", -1);
-  r->pair = opt_field(L, "head", 0);
+  r->from = bind_opt_integer_option(L, 4, "first", 1, INT64_MIN, INT64_MAX) - 1;
+  r->to = bind_opt_integer_option(L, 4, "last", -1, INT64_MIN, INT64_MAX);
+  r->pair = bind_opt_integer_option(L, 4, "head", 0, INT64_MIN, INT64_MAX);
   lua_getfield(L, 4, "add");
   r->add = (float)luaL_optnumber(L, -1, 0);
   lua_getfield(L, 4, "importance");
@@ -338,8 +331,9 @@ static int meth_commit(lua_State *L) {
   return done(L, ane_gguf_commit(ud->writer, &err), &err);
 }
 
-/* core.dtypes() -> a list of { name, bits, block, encodes, packed, file_type, mixed }, in the order of dtype.def: bits an element,
- * elements a block, whether weights can be written in the type, whether kernels have a layout for it, LLAMA_FTYPE of files. */
+/* core.dtypes() -> a list of { name, bits, block, encodes, packed, file_type, mixed }, in the order of dtype.def: bits an
+ * element, elements a block, whether weights can be written in the type, whether kernels have a layout for it, LLAMA_FTYPE of
+ * files. */
 static int l_dtypes(lua_State *L) {
   lua_createtable(L, ANE_DTYPE_COUNT, 0);
   for (int i = 0; i < ANE_DTYPE_COUNT; i++) {

@@ -6,15 +6,6 @@
 /* Constants up to this many bytes come with their bytes. */
 enum { SMALL_BYTES = 4096 };
 
-static void set_text(lua_State *L, const char *key, const char *s) {
-  lua_pushstring(L, s);
-  lua_setfield(L, -2, key);
-}
-static void set_integer(lua_State *L, const char *key, lua_Integer v) {
-  lua_pushinteger(L, v);
-  lua_setfield(L, -2, key);
-}
-
 static void push_dims(lua_State *L, int32_t rank, const int64_t *dim, const char *const *symbol) {
   lua_createtable(L, rank, 0);
   for (int32_t i = 0; i < rank; i++) {
@@ -29,10 +20,10 @@ static void push_dims(lua_State *L, int32_t rank, const int64_t *dim, const char
 /* {dtype, shape, bytes, data (where small)} */
 static void push_tensor(lua_State *L, const struct ane_onnx_tensor *t) {
   lua_createtable(L, 0, 4);
-  set_text(L, "dtype", ane_dtype_info(t->dtype)->name);
+  bind_set_text(L, "dtype", ane_dtype_info(t->dtype)->name);
   push_dims(L, t->rank, t->dim, NULL);
   lua_setfield(L, -2, "shape");
-  set_integer(L, "bytes", (lua_Integer)t->bytes);
+  bind_set_integer(L, "bytes", (lua_Integer)t->bytes);
   if (t->bytes > SMALL_BYTES) return;
   lua_pushlstring(L, (const char *)t->data, (size_t)t->bytes);
   lua_setfield(L, -2, "data");
@@ -72,10 +63,10 @@ static void push_attr(lua_State *L, const struct ane_onnx_attr *a) {
 
 static void push_node(lua_State *L, const struct ane_onnx_node *n) {
   lua_createtable(L, 0, 7);
-  set_text(L, "name", n->name);
-  set_text(L, "op", n->op);
-  set_text(L, "domain", n->domain);
-  set_integer(L, "opset", n->opset);
+  bind_set_text(L, "name", n->name);
+  bind_set_text(L, "op", n->op);
+  bind_set_text(L, "domain", n->domain);
+  bind_set_integer(L, "opset", n->opset);
   push_ids(L, n->in, n->n_in);
   lua_setfield(L, -2, "inputs");
   push_ids(L, n->out, n->n_out);
@@ -92,9 +83,9 @@ static void push_ios(lua_State *L, const struct ane_onnx_io *io, int32_t n) {
   lua_createtable(L, n, 0);
   for (int32_t i = 0; i < n; i++) {
     lua_createtable(L, 0, 4);
-    set_text(L, "name", io[i].name);
-    set_integer(L, "value", io[i].value + 1);
-    if (io[i].dtype != ANE_DTYPE_COUNT) set_text(L, "dtype", ane_dtype_info(io[i].dtype)->name);
+    bind_set_text(L, "name", io[i].name);
+    bind_set_integer(L, "value", io[i].value + 1);
+    if (io[i].dtype != ANE_DTYPE_COUNT) bind_set_text(L, "dtype", ane_dtype_info(io[i].dtype)->name);
     if (io[i].rank >= 0) push_dims(L, io[i].rank, io[i].dim, io[i].symbol), lua_setfield(L, -2, "shape");
     lua_rawseti(L, -2, i + 1);
   }
@@ -123,12 +114,12 @@ static int onnx_tables(lua_State *L) {
   const struct ane_onnx *doc = bind_check_source(L, 1)->onnx;
   if (!doc) return lua_pushnil(L), 1;
   push_graph(L, &doc->graph);
-  set_text(L, "producer", doc->producer);
-  set_integer(L, "opset", doc->opset);
+  bind_set_text(L, "producer", doc->producer);
+  bind_set_integer(L, "opset", doc->opset);
   lua_createtable(L, doc->n_values, 0);
   for (int32_t i = 0; i < doc->n_values; i++) {
     lua_createtable(L, 0, 2);
-    set_text(L, "name", doc->values[i].name);
+    bind_set_text(L, "name", doc->values[i].name);
     if (doc->values[i].constant) push_tensor(L, doc->values[i].constant), lua_setfield(L, -2, "constant");
     lua_rawseti(L, -2, i + 1);
   }
@@ -173,22 +164,12 @@ static int onnx_part(lua_State *L) {
 }
 
 static int64_t piece_field(lua_State *L, const char *name, int64_t def) {
-  lua_getfield(L, -1, name);
-  int64_t v = luaL_optinteger(L, -1, def);
-  lua_pop(L, 1);
-  return v;
+  return bind_opt_integer_option(L, -1, name, def, INT64_MIN, INT64_MAX);
 }
 
 static int32_t piece_value(lua_State *L, const char *name) {
   int64_t v = piece_field(L, name, 0);
   return v < 1 || v > INT32_MAX ? -1 : (int32_t)v - 1;
-}
-
-static bool piece_flag(lua_State *L, const char *name) {
-  lua_getfield(L, -1, name);
-  bool v = lua_toboolean(L, -1);
-  lua_pop(L, 1);
-  return v;
 }
 
 /* The piece at the top of the stack. */
@@ -205,8 +186,8 @@ static struct ane_onnx_piece check_piece(lua_State *L) {
                                  .scales = piece_value(L, "scales"),
                                  .zeros = piece_value(L, "zeros"),
                                  .g_idx = piece_value(L, "g_idx"),
-                                 .transposed = piece_flag(L, "transposed"),
-                                 .padded = piece_flag(L, "padded"),
+                                 .transposed = bind_boolean_option(L, -1, "transposed"),
+                                 .padded = bind_boolean_option(L, -1, "padded"),
                                  .rows = piece_field(L, "rows", 0),
                                  .cols = piece_field(L, "cols", 0),
                                  .matrix = piece_field(L, "matrix", 0),

@@ -75,16 +75,6 @@ static int meth_tostring(lua_State *L) {
 
 /* ---- What it holds -----------------------------------------------------------------------------------------------------*/
 
-static void set_text(lua_State *L, const char *key, const char *s) {
-  lua_pushstring(L, s);
-  lua_setfield(L, -2, key);
-}
-
-static void set_integer(lua_State *L, const char *key, lua_Integer n) {
-  lua_pushinteger(L, n);
-  lua_setfield(L, -2, key);
-}
-
 static void push_dims(lua_State *L, int32_t rank, const int64_t *dim) {
   lua_createtable(L, rank, 0);
   for (int32_t i = 0; i < rank; i++) {
@@ -120,11 +110,11 @@ static void push_enumerated(lua_State *L, const struct ane_mil_feature *f) {
  * shape that the program has */
 static void push_feature(lua_State *L, const struct ane_mil_feature *f, const struct ane_mil_type *type) {
   lua_createtable(L, 0, 8);
-  set_text(L, "name", f->name);
-  set_text(L, "dtype", f->kind == ANE_MIL_OTHER ? f->other : ane_mil_dtype_name(f->dtype));
+  bind_set_text(L, "name", f->name);
+  bind_set_text(L, "dtype", f->kind == ANE_MIL_OTHER ? f->other : ane_mil_dtype_name(f->dtype));
   lua_pushboolean(L, f->optional);
   lua_setfield(L, -2, "optional");
-  if (*f->description) set_text(L, "description", f->description);
+  if (*f->description) bind_set_text(L, "description", f->description);
   if (f->default_kind) {
     lua_pushnumber(L, f->default_value);
     lua_setfield(L, -2, "default_value");
@@ -175,7 +165,7 @@ static lua_Integer count_ops(lua_State *L, const struct ane_mil_block *b) {
     lua_getfield(L, -1, op->type);
     lua_Integer n = lua_tointeger(L, -1);
     lua_pop(L, 1);
-    set_integer(L, op->type, n + 1);
+    bind_set_integer(L, op->type, n + 1);
     for (uint32_t j = 0; j < op->n_blocks; j++) all += count_ops(L, &op->blocks[j]);
   }
   return all;
@@ -185,25 +175,25 @@ static lua_Integer count_ops(lua_State *L, const struct ane_mil_block *b) {
 static void push_function(lua_State *L, const struct ane_mil_model *m, const struct ane_mil_interface *d) {
   const struct ane_mil_function *f = ane_mil_function(m, d->name); /* the reader has seen to it that there is one */
   lua_createtable(L, 0, 7);
-  set_text(L, "name", d->name);
-  set_text(L, "opset", f->opset);
+  bind_set_text(L, "name", d->name);
+  bind_set_text(L, "opset", f->opset);
   set_features(L, "inputs", f, d->inputs, d->n_inputs);
   set_features(L, "outputs", f, d->outputs, d->n_outputs);
   set_features(L, "states", f, d->states, d->n_states);
   lua_newtable(L);
   lua_Integer all = count_ops(L, &f->block);
   lua_setfield(L, -2, "ops");
-  set_integer(L, "n_ops", all);
+  bind_set_integer(L, "n_ops", all);
 }
 
 static void push_metadata(lua_State *L, const struct ane_mil_metadata *d) {
   lua_createtable(L, 0, 5);
-  set_text(L, "description", d->description);
-  set_text(L, "version", d->version);
-  set_text(L, "author", d->author);
-  set_text(L, "license", d->license);
+  bind_set_text(L, "description", d->description);
+  bind_set_text(L, "version", d->version);
+  bind_set_text(L, "author", d->author);
+  bind_set_text(L, "license", d->license);
   lua_createtable(L, 0, (int)ANE_MIN(d->n_user, 65536u));
-  for (uint32_t i = 0; i < d->n_user; i++) set_text(L, d->user[i].key, d->user[i].value);
+  for (uint32_t i = 0; i < d->n_user; i++) bind_set_text(L, d->user[i].key, d->user[i].value);
   lua_setfield(L, -2, "user");
 }
 
@@ -213,9 +203,9 @@ static int meth_info(lua_State *L) {
   const struct ane_mil_model *m = p->model;
   luaL_checkstack(L, 16, "package");
   lua_createtable(L, 0, 6);
-  set_text(L, "path", p->path);
-  set_integer(L, "version", m->version);
-  set_text(L, "default_function", m->default_function);
+  bind_set_text(L, "path", p->path);
+  bind_set_integer(L, "version", m->version);
+  bind_set_text(L, "default_function", m->default_function);
   lua_createtable(L, (int)m->n_interfaces, 0);
   for (uint32_t i = 0; i < m->n_interfaces; i++) {
     push_function(L, m, &m->interfaces[i]);
@@ -223,9 +213,9 @@ static int meth_info(lua_State *L) {
   }
   lua_setfield(L, -2, "functions");
   lua_createtable(L, 0, 3);
-  set_integer(L, "number", p->n_blobs);
-  set_integer(L, "bytes", (lua_Integer)p->blob_bytes);
-  set_integer(L, "files", p->n_files);
+  bind_set_integer(L, "number", p->n_blobs);
+  bind_set_integer(L, "bytes", (lua_Integer)p->blob_bytes);
+  bind_set_integer(L, "files", p->n_files);
   lua_setfield(L, -2, "weights");
   push_metadata(L, &m->metadata);
   lua_setfield(L, -2, "metadata");

@@ -116,16 +116,9 @@ static void keep_source(lua_State *L, struct bind_graph *ud, struct ane_source *
   ud->sources[ud->n_sources++] = s;
 }
 
-/* A field of the options table at `arg`: an integer in [lo, hi], or `def` where absent. */
+/* An option of the table at `arg`, which may be absent: an integer in [lo, hi], or `def`. */
 static int64_t const_field(lua_State *L, int arg, const char *name, int64_t def, int64_t lo, int64_t hi) {
-  if (lua_isnoneornil(L, arg)) return def;
-  lua_getfield(L, arg, name);
-  bool given = !lua_isnil(L, -1);
-  int64_t v = given ? luaL_checkinteger(L, -1) : def;
-  if (given && (v < lo || v > hi))
-    luaL_error(L, "%s is %I, not in %I .. %I", name, (LUAI_UACINT)v, (LUAI_UACINT)lo, (LUAI_UACINT)hi);
-  lua_pop(L, 1);
-  return v;
+  return lua_isnoneornil(L, arg) ? def : bind_opt_integer_option(L, arg, name, def, lo, hi);
 }
 
 /* Cuts a view out of a tensor: `row`: a vector as a matrix of one row; `index` of the outermost dimension (which goes), then rows

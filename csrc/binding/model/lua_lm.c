@@ -47,25 +47,6 @@ static struct lua_session *check_session(lua_State *L, int arg) {
 
 /* ---- Options -------------------------------------------------------------------------------------------------------*/
 
-/* A text of the table at t, which keeps it alive; NULL where absent. */
-static const char *text_field(lua_State *L, int t, const char *name) {
-  lua_getfield(L, t, name);
-  const char *s = luaL_optstring(L, -1, NULL);
-  lua_pop(L, 1);
-  return s;
-}
-
-static lua_Integer int_field(lua_State *L, int t, const char *name, lua_Integer def, lua_Integer lo, lua_Integer hi) {
-  int ok;
-  lua_getfield(L, t, name);
-  lua_Integer v = lua_isnil(L, -1) ? (ok = 1, def) : lua_tointegerx(L, -1, &ok);
-  if (!ok || v < lo || v > hi)
-    luaL_error(L, "option %s is %s, wanted an integer in %I .. %I", name, luaL_tolstring(L, -1, NULL), (LUAI_UACINT)lo,
-               (LUAI_UACINT)hi);
-  lua_pop(L, 1);
-  return v;
-}
-
 /* states = list of {past=, present=, rows=}; the array is a userdata left on the stack. */
 static void read_states(lua_State *L, int t, struct ane_lm_options *o) {
   lua_getfield(L, t, "states");
@@ -78,8 +59,8 @@ static void read_states(lua_State *L, int t, struct ane_lm_options *o) {
     lua_rawgeti(L, list, (lua_Integer)i + 1);
     luaL_checktype(L, -1, LUA_TTABLE);
     int row = lua_gettop(L);
-    states[i] = (struct ane_lm_state){text_field(L, row, "past"), text_field(L, row, "present"),
-                                      int_field(L, row, "rows", 0, 0, INT32_MAX)};
+    states[i] = (struct ane_lm_state){bind_opt_text_option(L, row, "past"), bind_opt_text_option(L, row, "present"),
+                                      bind_opt_integer_option(L, row, "rows", 0, 0, INT32_MAX)};
     if (!states[i].past || !states[i].present)
       luaL_error(L, "option states: entry %I has no past or present", (LUAI_UACINT)(i + 1));
     lua_pop(L, 1); /* the row stays in the list */
@@ -89,16 +70,16 @@ static void read_states(lua_State *L, int t, struct ane_lm_options *o) {
 }
 
 static void read_options(lua_State *L, int t, struct ane_lm_options *o) {
-  *o = (struct ane_lm_options){.ids = text_field(L, t, "ids"),
-                               .mask = text_field(L, t, "mask"),
-                               .positions = text_field(L, t, "positions"),
-                               .past_length = text_field(L, t, "past_length"),
-                               .total_length = text_field(L, t, "total_length"),
-                               .logits = text_field(L, t, "logits")};
-  o->kv_heads = int_field(L, t, "kv_heads", 0, 0, INT32_MAX);
-  o->head_size = int_field(L, t, "head_size", 0, 0, INT32_MAX);
-  o->context = int_field(L, t, "context", 1, 1, INT32_MAX);
-  o->chunk = int_field(L, t, "chunk", 1, 1, 4096);
+  *o = (struct ane_lm_options){.ids = bind_opt_text_option(L, t, "ids"),
+                               .mask = bind_opt_text_option(L, t, "mask"),
+                               .positions = bind_opt_text_option(L, t, "positions"),
+                               .past_length = bind_opt_text_option(L, t, "past_length"),
+                               .total_length = bind_opt_text_option(L, t, "total_length"),
+                               .logits = bind_opt_text_option(L, t, "logits")};
+  o->kv_heads = bind_opt_integer_option(L, t, "kv_heads", 0, 0, INT32_MAX);
+  o->head_size = bind_opt_integer_option(L, t, "head_size", 0, 0, INT32_MAX);
+  o->context = bind_opt_integer_option(L, t, "context", 1, 1, INT32_MAX);
+  o->chunk = bind_opt_integer_option(L, t, "chunk", 1, 1, 4096);
   read_states(L, t, o);
 }
 

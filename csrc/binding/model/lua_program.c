@@ -47,17 +47,6 @@ static void on_release(void *arg, const void *data, uint64_t bytes) {
   bind_release(l->box->sources, l->box->n_sources, data, bytes);
 }
 
-static lua_Integer int_field(lua_State *L, int t, const char *name, lua_Integer lo, lua_Integer hi) {
-  lua_getfield(L, t, name);
-  int ok;
-  lua_Integer v = lua_tointegerx(L, -1, &ok);
-  if (!ok || v < lo || v > hi)
-    luaL_error(L, "option %s is %s, wanted an integer in %I .. %I", name, luaL_tolstring(L, -1, NULL), (LUAI_UACINT)lo,
-               (LUAI_UACINT)hi);
-  lua_pop(L, 1);
-  return v;
-}
-
 /* A way to hold weights by its name, the value on top of the stack; `what` begins the message. */
 static struct ane_weights_encoding check_weights(lua_State *L, const char *what) {
   struct ane_weights_encoding encoding = {.kind = ANE_WEIGHTS_FILE};
@@ -75,7 +64,8 @@ static struct ane_weights_encoding check_weights(lua_State *L, const char *what)
   }
   luaL_addstring(&b, "bf16, fp32");
   for (int t = ANE_DTYPE_COUNT - 1; t >= 0; t--) /* rows of dtype.def: those of most bits stand last */
-    if (ane_dtype_info((ane_dtype)t)->block > 1 && ane_encoder((ane_dtype)t) && ane_layout_for((ane_dtype)t, 256) != ANE_LAYOUT_ROWS)
+    if (ane_dtype_info((ane_dtype)t)->block > 1 && ane_encoder((ane_dtype)t) &&
+        ane_layout_for((ane_dtype)t, 256) != ANE_LAYOUT_ROWS)
       lua_pushfstring(L, ", %s", ane_dtype_info((ane_dtype)t)->name), luaL_addvalue(&b);
   luaL_pushresult(&b);
   const char *known = lua_tostring(L, -1), *got = luaL_tolstring(L, -2, NULL);
@@ -141,17 +131,15 @@ static void check_options(lua_State *L, int t, struct ane_program_options *o, st
   lua_getfield(L, t, "isa");
   o->isa = lua_isnil(L, -1) ? ane_isa_best() : ane_isa_from_name(luaL_checkstring(L, -1));
   if (o->isa == ANE_ISA_COUNT) luaL_error(L, "option isa is %s, no ISA level", lua_tostring(L, -1));
-  o->threads = (int)int_field(L, t, "threads", 1, 1024);
-  lua_getfield(L, t, "int8");
-  o->int8 = lua_toboolean(L, -1);
-  lua_getfield(L, t, "head");
-  o->head = heads[luaL_checkoption(L, -1, "auto", head_names)];
+  o->threads = (int)bind_integer_option(L, t, "threads", 1, 1024);
+  o->int8 = bind_boolean_option(L, t, "int8");
+  o->head = heads[bind_choice_option(L, t, "head", head_names)];
   if (lua_getfield(L, t, "weights") != LUA_TNIL) o->weights = check_weights(L, "option weights");
   mixed_field(L, t, o);
   importance_field(L, t, load);
   o->importance = find_importance;
-  o->context = int_field(L, t, "context", 1, INT32_MAX);
-  o->chunk = int_field(L, t, "chunk", 1, 4096);
+  o->context = bind_integer_option(L, t, "context", 1, INT32_MAX);
+  o->chunk = bind_integer_option(L, t, "chunk", 1, 4096);
   lua_getfield(L, t, "progress");
   load->progress.function = lua_isfunction(L, -1) ? lua_gettop(L) : 0;
   o->progress = bind_on_progress;
@@ -195,37 +183,22 @@ static int meth_close(lua_State *L) {
   return 0;
 }
 
-static void set_int(lua_State *L, const char *key, lua_Integer v) {
-  lua_pushinteger(L, v);
-  lua_setfield(L, -2, key);
-}
-
-static void set_string(lua_State *L, const char *key, const char *v) {
-  lua_pushstring(L, v);
-  lua_setfield(L, -2, key);
-}
-
-static void set_number(lua_State *L, const char *key, lua_Number v) {
-  lua_pushnumber(L, v);
-  lua_setfield(L, -2, key);
-}
-
 static void push_matrix(lua_State *L, const struct ane_matrix_info *m) {
   lua_createtable(L, 0, 7);
-  set_string(L, "name", m->name);
-  set_string(L, "dtype", ane_dtype_info(m->dtype)->name);
-  set_string(L, "stored", ane_dtype_info(m->stored)->name);
-  set_string(L, "form", m->layout);
-  set_string(L, "act", m->activations);
-  set_int(L, "rows", m->rows);
-  set_int(L, "cols", m->cols);
-  set_int(L, "bytes", (lua_Integer)m->bytes);
-  if (m->input) set_string(L, "input", m->input);
-  if (m->weights) set_string(L, "weights", m->weights);
+  bind_set_text(L, "name", m->name);
+  bind_set_text(L, "dtype", ane_dtype_info(m->dtype)->name);
+  bind_set_text(L, "stored", ane_dtype_info(m->stored)->name);
+  bind_set_text(L, "form", m->layout);
+  bind_set_text(L, "act", m->activations);
+  bind_set_integer(L, "rows", m->rows);
+  bind_set_integer(L, "cols", m->cols);
+  bind_set_integer(L, "bytes", (lua_Integer)m->bytes);
+  if (m->input) bind_set_text(L, "input", m->input);
+  if (m->weights) bind_set_text(L, "weights", m->weights);
   if (!m->recoded) return;
-  set_number(L, "max_abs", m->error.max_abs);
-  set_number(L, "error", m->error.error);
-  set_number(L, "signal", m->error.signal);
+  bind_set_number(L, "max_abs", m->error.max_abs);
+  bind_set_number(L, "error", m->error.error);
+  bind_set_number(L, "signal", m->error.signal);
 }
 
 /* info() -> table: isa, threads, activations, context, chunk, vocab, weight_bytes, scratch_bytes, kv_bytes_per_token,
@@ -236,16 +209,16 @@ static int meth_info(lua_State *L) {
   struct ane_program *p = check_program(L, 1)->program;
   struct ane_program_info i = ane_program_info(p);
   lua_createtable(L, 0, 12);
-  set_string(L, "isa", ane_isa_name(i.isa));
-  set_string(L, "activations", i.int8 ? "int8" : "fp32");
-  set_int(L, "threads", i.threads);
-  set_int(L, "context", i.context);
-  set_int(L, "chunk", i.chunk);
-  set_int(L, "vocab", i.vocab);
-  set_int(L, "weight_bytes", (lua_Integer)i.weight_bytes);
-  set_int(L, "scratch_bytes", (lua_Integer)i.scratch_bytes);
-  set_int(L, "kv_bytes_per_token", (lua_Integer)i.kv_bytes_per_token);
-  set_int(L, "steps", i.n_steps);
+  bind_set_text(L, "isa", ane_isa_name(i.isa));
+  bind_set_text(L, "activations", i.int8 ? "int8" : "fp32");
+  bind_set_integer(L, "threads", i.threads);
+  bind_set_integer(L, "context", i.context);
+  bind_set_integer(L, "chunk", i.chunk);
+  bind_set_integer(L, "vocab", i.vocab);
+  bind_set_integer(L, "weight_bytes", (lua_Integer)i.weight_bytes);
+  bind_set_integer(L, "scratch_bytes", (lua_Integer)i.scratch_bytes);
+  bind_set_integer(L, "kv_bytes_per_token", (lua_Integer)i.kv_bytes_per_token);
+  bind_set_integer(L, "steps", i.n_steps);
   lua_createtable(L, i.n_matrices, 0);
   for (int32_t m = 0; m < i.n_matrices; m++) {
     struct ane_matrix_info mi = ane_program_matrix(p, m);
@@ -272,9 +245,9 @@ static int meth_profile(lua_State *L) {
   lua_newtable(L);
   for (int32_t i = 0; ane_program_profiled(p, i, &row); i++) {
     lua_createtable(L, 0, 7);
-    set_string(L, "name", row.name);
-    set_string(L, "op", row.op);
-    set_int(L, "runs", row.runs);
+    bind_set_text(L, "name", row.name);
+    bind_set_text(L, "op", row.op);
+    bind_set_integer(L, "runs", row.runs);
     lua_newtable(L);
     const char *weight;
     for (int n = 0; (weight = ane_program_step_weight(p, i, n)); n++) lua_pushstring(L, weight), lua_rawseti(L, -2, n + 1);
@@ -295,8 +268,8 @@ static int meth_values(lua_State *L) {
   lua_newtable(L);
   for (int32_t i = 0; (name = ane_program_value(p, i, &channels)); i++) {
     lua_createtable(L, 0, 2);
-    set_string(L, "name", name);
-    set_int(L, "channels", channels);
+    bind_set_text(L, "name", name);
+    bind_set_integer(L, "channels", channels);
     lua_rawseti(L, -2, i + 1);
   }
   return 1;
@@ -354,7 +327,7 @@ static int meth_dump(lua_State *L) {
 static int meth_session(lua_State *L) {
   struct bind_program_box *box = check_program(L, 1);
   luaL_checktype(L, 2, LUA_TTABLE);
-  lua_Integer context = int_field(L, 2, "context", 1, INT32_MAX);
+  lua_Integer context = bind_integer_option(L, 2, "context", 1, INT32_MAX);
   lua_getfield(L, 2, "kv");
   size_t len;
   const char *kv = luaL_optlstring(L, -1, "fp16", &len);

@@ -19,15 +19,6 @@ struct lua_sampler {
 
 /* ---- Options -----------------------------------------------------------------------------------------------------*/
 
-static double field(lua_State *L, const char *name, double def, double lo, double hi) {
-  int ok = 1;
-  lua_getfield(L, 1, name);
-  double v = lua_isnil(L, -1) ? def : lua_tonumberx(L, -1, &ok);
-  lua_pop(L, 1);
-  if (!ok || !(v >= lo && v <= hi)) luaL_error(L, "%s must be a number in %f .. %f", name, lo, hi);
-  return v;
-}
-
 /* {[id] = value} at the top of the stack into memory held by the sampler at index `self`; pops the table. */
 static void read_bias(lua_State *L, int self, struct ane_sampling *how) {
   int table = lua_gettop(L);
@@ -54,11 +45,11 @@ static int sampler_make(lua_State *L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   lua_settop(L, 1);
   struct lua_sampler *s = bind_new(L, SAMPLER, sizeof *s, 2);
-  s->how.temperature = (float)field(L, "temperature", 0, 0, 1e6);
-  s->how.top_k = (int32_t)field(L, "top_k", 0, 0, INT32_MAX);
-  s->how.top_p = (float)field(L, "top_p", 1, 0, 1);
-  s->how.min_p = (float)field(L, "min_p", 0, 0, 1);
-  s->how.repeat_penalty = (float)field(L, "repeat_penalty", 1, 1e-6, 1e6);
+  s->how.temperature = (float)bind_opt_number_option(L, 1, "temperature", 0, 0, 1e6);
+  s->how.top_k = (int32_t)bind_opt_number_option(L, 1, "top_k", 0, 0, INT32_MAX);
+  s->how.top_p = (float)bind_opt_number_option(L, 1, "top_p", 1, 0, 1);
+  s->how.min_p = (float)bind_opt_number_option(L, 1, "min_p", 0, 0, 1);
+  s->how.repeat_penalty = (float)bind_opt_number_option(L, 1, "repeat_penalty", 1, 1e-6, 1e6);
   lua_getfield(L, 1, "seed");
   s->how.seed = (uint64_t)(lua_isnil(L, -1) ? 0 : luaL_checkinteger(L, -1));
   lua_pop(L, 1);

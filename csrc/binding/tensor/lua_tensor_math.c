@@ -132,11 +132,6 @@ static int meth_sort(lua_State *L) {
 
 /* ---- Comparison --------------------------------------------------------------------------------------------------*/
 
-static void set_number(lua_State *L, const char *key, double v) {
-  lua_pushnumber(L, v);
-  lua_setfield(L, -2, key);
-}
-
 /* Share of the rows whose greatest elements stand at one place. */
 static double argmax_agree(const struct bind_tensor *a, const struct bind_tensor *b) {
   uint64_t n = a->shape.rank ? (uint64_t)a->shape.dim[a->shape.rank - 1] : 1, same = 0;
@@ -151,11 +146,11 @@ static int meth_compare(lua_State *L) {
   const struct bind_tensor *a = bind_check_tensor(L, 1), *b = same_shape(L, a, 2);
   struct ane_difference d = ane_compare_f32(a->data, b->data, a->count);
   lua_createtable(L, 0, 6);
-  set_number(L, "max_abs", d.max_abs);
-  set_number(L, "max_scaled", d.max_scaled);
-  set_number(L, "rms", d.rms);
-  set_number(L, "cosine", d.cosine);
-  set_number(L, "argmax_agree", argmax_agree(a, b));
+  bind_set_number(L, "max_abs", d.max_abs);
+  bind_set_number(L, "max_scaled", d.max_scaled);
+  bind_set_number(L, "rms", d.rms);
+  bind_set_number(L, "cosine", d.cosine);
+  bind_set_number(L, "argmax_agree", argmax_agree(a, b));
   lua_createtable(L, (int)a->shape.rank, 0);
   uint64_t at = d.worst;
   for (uint32_t i = a->shape.rank; a->count && i > 0; i--) {

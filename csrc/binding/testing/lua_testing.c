@@ -83,29 +83,18 @@ static const luaL_Reg codec_functions[] = {
 
 /* ---- Forms of weights --------------------------------------------------------------------------------------------*/
 
-static void set_bytes(lua_State *L, const char *key, const void *bytes, size_t size) {
-  if (!bytes) return;
-  lua_pushlstring(L, bytes, size);
-  lua_setfield(L, -2, key);
-}
-
-static void set_number(lua_State *L, const char *key, double v) {
-  lua_pushnumber(L, v);
-  lua_setfield(L, -2, key);
-}
-
 /* The result as a table; `values` is what decoding gives. */
 static void push_weights(lua_State *L, const struct ane_weights *w) {
   size_t n = (size_t)w->rows * (size_t)w->cols;
   lua_newtable(L);
   lua_pushstring(L, ane_weight_spec_name(w->spec));
   lua_setfield(L, -2, "scheme");
-  set_bytes(L, "payload", w->payload, (size_t)w->sizes.payload);
-  set_bytes(L, "scales", w->scales, 2 * (size_t)w->sizes.scales);
-  set_bytes(L, "lut", w->lut, 2 * (size_t)w->sizes.lut);
-  set_number(L, "max_abs", w->error.max_abs);
-  set_number(L, "error", w->error.error);
-  set_number(L, "signal", w->error.signal);
+  bind_set_bytes(L, "payload", w->payload, (size_t)w->sizes.payload);
+  bind_set_bytes(L, "scales", w->scales, 2 * (size_t)w->sizes.scales);
+  bind_set_bytes(L, "lut", w->lut, 2 * (size_t)w->sizes.lut);
+  bind_set_number(L, "max_abs", w->error.max_abs);
+  bind_set_number(L, "error", w->error.error);
+  bind_set_number(L, "signal", w->error.signal);
   luaL_Buffer b;
   float *out = (float *)(void *)luaL_buffinitsize(L, &b, n * sizeof *out);
   ane_weights_decode(w, 0, w->rows, out);

@@ -4,6 +4,7 @@
 
 #include "kernels/kernels.h"
 
+#include <math.h>
 #include <string.h>
 
 static const struct ane_kernels *check_kernels(lua_State *L, int arg) {
@@ -123,18 +124,6 @@ static int argmax(lua_State *L) {
 
 /* ---- Attention ---------------------------------------------------------------------------------------------------*/
 
-static lua_Integer field(lua_State *L, int t, const char *name, lua_Integer def) {
-  lua_getfield(L, t, name);
-  lua_Integer v = luaL_optinteger(L, -1, def);
-  lua_pop(L, 1);
-  return v;
-}
-static float number(lua_State *L, int t, const char *name, float def) {
-  lua_getfield(L, t, name);
-  float v = (float)luaL_optnumber(L, -1, (lua_Number)def);
-  lua_pop(L, 1);
-  return v;
-}
 /* The string stays on the stack. */
 static const float *floats(lua_State *L, int t, const char *name, lua_Integer n) {
   lua_getfield(L, t, name);
@@ -147,16 +136,17 @@ static const float *floats(lua_State *L, int t, const char *name, lua_Integer n)
 static struct ane_kv new_kv(lua_State *L, int t, const struct ane_kernels *writer, int64_t count) {
   lua_getfield(L, t, "dtype");
   const char *name = luaL_optstring(L, -1, "fp16");
-  const int64_t start = field(L, t, "start", 0), run = field(L, t, "run", 0);
+  const int64_t start = bind_opt_integer_option(L, t, "start", 0, INT64_MIN, INT64_MAX),
+                run = bind_opt_integer_option(L, t, "run", 0, INT64_MIN, INT64_MAX);
   struct ane_kv kv = {.dtype = strcmp(name, "int8") == 0   ? ANE_I8
                                : strcmp(name, "fp32") == 0 ? ANE_F32
                                                            : ANE_F16,
-                      .heads = field(L, t, "kv_heads", 1),
-                      .head_dim = field(L, t, "head_dim", 64),
+                      .heads = bind_opt_integer_option(L, t, "kv_heads", 1, INT64_MIN, INT64_MAX),
+                      .head_dim = bind_opt_integer_option(L, t, "head_dim", 64, INT64_MIN, INT64_MAX),
                       .tiles = (start + count + ANE_TILE - 1) / ANE_TILE};
   const size_t n = (size_t)(kv.heads * kv.tiles * ANE_TILE), elements = n * (size_t)kv.head_dim;
   const size_t size = elements * (kv.dtype == ANE_I8 ? 1 : kv.dtype == ANE_F16 ? 2 : 4);
-  const int stale = (int)field(L, t, "stale", 0);
+  const int stale = (int)bind_opt_integer_option(L, t, "stale", 0, INT64_MIN, INT64_MAX);
   kv.k = new_bytes(L, size, false);
   kv.v = new_bytes(L, size, false);
   kv.k_scale = new_bytes(L, n * sizeof(float), false);
@@ -179,7 +169,7 @@ static struct ane_kv new_kv(lua_State *L, int t, const struct ane_kernels *write
 
 /* kv_write(level, {dtype, kv_heads, head_dim, count, start, run, k, v, stale}) -> bytes of K, V, scales of K, scales of V */
 static int kv_write(lua_State *L) {
-  struct ane_kv kv = new_kv(L, 2, check_kernels(L, 1), field(L, 2, "count", 1));
+  struct ane_kv kv = new_kv(L, 2, check_kernels(L, 1), bind_opt_integer_option(L, 2, "count", 1, INT64_MIN, INT64_MAX));
   const size_t n = (size_t)(kv.heads * kv.tiles * ANE_TILE);
   const size_t size = n * (size_t)kv.head_dim * (kv.dtype == ANE_I8 ? 1 : kv.dtype == ANE_F16 ? 2 : 4);
   lua_pushlstring(L, kv.k, size);
@@ -209,22 +199,24 @@ static int attention(lua_State *L) {
   const struct ane_kernels *k = check_kernels(L, 1);
   luaL_checktype(L, 2, LUA_TTABLE);
   enum { GAP = 3 };
-  const int64_t t = field(L, 2, "t", 1), pos = field(L, 2, "pos", 0);
-  struct ane_kv kv = new_kv(L, 2, ane_kernels_get(ANE_ISA_REF), field(L, 2, "count", pos + t));
-  const int64_t heads = field(L, 2, "n_heads", kv.heads), row = heads * kv.head_dim;
+  const int64_t t = bind_opt_integer_option(L, 2, "t", 1, INT64_MIN, INT64_MAX),
+                pos = bind_opt_integer_option(L, 2, "pos", 0, INT64_MIN, INT64_MAX);
+  struct ane_kv kv =
+      new_kv(L, 2, ane_kernels_get(ANE_ISA_REF), bind_opt_integer_option(L, 2, "count", pos + t, INT64_MIN, INT64_MAX));
+  const int64_t heads = bind_opt_integer_option(L, 2, "n_heads", kv.heads, INT64_MIN, INT64_MAX), row = heads * kv.head_dim;
   struct ane_attention a = {.kv = &kv,
                             .ld_q = row,
                             .ld_out = row + GAP,
                             .t = t,
                             .n_heads = heads,
                             .pos = pos,
-                            .window = field(L, 2, "window", 0),
-                            .scale = number(L, 2, "scale", 1),
-                            .softcap = number(L, 2, "softcap", 0)};
+                            .window = bind_opt_integer_option(L, 2, "window", 0, INT64_MIN, INT64_MAX),
+                            .scale = (float)bind_opt_number_option(L, 2, "scale", 1, -HUGE_VAL, HUGE_VAL),
+                            .softcap = (float)bind_opt_number_option(L, 2, "softcap", 0, -HUGE_VAL, HUGE_VAL)};
   lua_getfield(L, 2, "how");
   const int how = luaL_checkoption(L, lua_gettop(L), "whole", hows);
   a.q = floats(L, 2, "q", t * row);
-  a.ahead = field(L, 2, "ahead", 0);
+  a.ahead = bind_opt_integer_option(L, 2, "ahead", 0, INT64_MIN, INT64_MAX);
   if (lua_getfield(L, 2, "sinks") != LUA_TNIL) a.sinks = floats(L, 2, "sinks", heads);
   const size_t size = (size_t)(t * a.ld_out) * sizeof(float);
   char *out = new_bytes(L, size, false);

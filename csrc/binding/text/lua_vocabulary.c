@@ -84,20 +84,7 @@ static int vocabulary_json(lua_State *L) {
   return bind_json_fail(L, &j);
 }
 
-static void set_text(lua_State *L, const char *name, struct ane_text s) {
-  lua_pushlstring(L, s.len ? s.data : "", s.len);
-  lua_setfield(L, -2, name);
-}
-
-static void set_boolean(lua_State *L, const char *name, bool value) {
-  lua_pushboolean(L, value);
-  lua_setfield(L, -2, name);
-}
-
-static void set_integer(lua_State *L, const char *name, lua_Integer value) {
-  lua_pushinteger(L, value);
-  lua_setfield(L, -2, name);
-}
+static void set_text(lua_State *L, const char *name, struct ane_text s) { bind_set_bytes(L, name, s.len ? s.data : "", s.len); }
 
 /* vocabulary_sentencepiece(bytes) -> vocabulary, table of the fields that matter, with the id of the unknown piece and a list
  * of those defined by the user; or nil, message, code */
@@ -113,16 +100,16 @@ static int vocabulary_sentencepiece(lua_State *L) {
     return bind_fail(L, &err);
   }
   lua_newtable(L);
-  set_integer(L, "model_type", s.model_type);
-  set_boolean(L, "byte_fallback", s.byte_fallback);
-  set_boolean(L, "whitespace_suffix", s.whitespace_suffix);
-  set_boolean(L, "add_dummy_prefix", s.add_dummy_prefix);
-  set_boolean(L, "remove_extra_whitespaces", s.remove_extra_whitespaces);
-  set_boolean(L, "escape_whitespaces", s.escape_whitespaces);
-  set_integer(L, "bos", s.bos);
-  set_integer(L, "eos", s.eos);
-  set_integer(L, "pad", s.pad);
-  set_integer(L, "n", (lua_Integer)ud->v.n);
+  bind_set_integer(L, "model_type", s.model_type);
+  bind_set_boolean(L, "byte_fallback", s.byte_fallback);
+  bind_set_boolean(L, "whitespace_suffix", s.whitespace_suffix);
+  bind_set_boolean(L, "add_dummy_prefix", s.add_dummy_prefix);
+  bind_set_boolean(L, "remove_extra_whitespaces", s.remove_extra_whitespaces);
+  bind_set_boolean(L, "escape_whitespaces", s.escape_whitespaces);
+  bind_set_integer(L, "bos", s.bos);
+  bind_set_integer(L, "eos", s.eos);
+  bind_set_integer(L, "pad", s.pad);
+  bind_set_integer(L, "n", (lua_Integer)ud->v.n);
   set_text(L, "unk_surface", s.unk_surface);
   set_text(L, "charsmap", s.charsmap);
   set_text(L, "denormaliser", s.denormaliser);
@@ -141,7 +128,7 @@ static int vocabulary_sentencepiece(lua_State *L) {
     lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
   }
   lua_setfield(L, -2, "user");
-  set_boolean(L, "user_blanks", user_blanks);
+  bind_set_boolean(L, "user_blanks", user_blanks);
   return 2;
 }
 
@@ -214,13 +201,6 @@ static struct ane_text text_field(lua_State *L, int table, const char *name) {
   return s;
 }
 
-static bool boolean_field(lua_State *L, int table, const char *name) {
-  lua_getfield(L, table, name);
-  bool value = lua_toboolean(L, -1);
-  lua_pop(L, 1);
-  return value;
-}
-
 static lua_Integer integer_field(lua_State *L, int table, const char *name, lua_Integer def, lua_Integer lo, lua_Integer hi) {
   lua_Integer value = def;
   if (lua_getfield(L, table, name) != LUA_TNIL) {
@@ -278,14 +258,14 @@ static void read_split(struct describe *x, struct ane_split *s) {
   if (lua_getfield(L, table, "change") == LUA_TNIL) {
     s->pattern = text_field(L, table, "pattern").data;
     s->behaviour = (ane_split_behaviour)choice_field(L, table, "behaviour", behaviour_names);
-    s->invert = boolean_field(L, table, "invert");
-    s->literal = boolean_field(L, table, "literal");
+    s->invert = bind_boolean_option(L, table, "invert");
+    s->literal = bind_boolean_option(L, table, "literal");
     if (!s->pattern) luaL_error(L, "description: a split without pattern");
   } else {
     struct ane_normaliser *change = array(x, 1, sizeof *change);
     read_change(L, change);
     s->change = change;
-    s->only_first = boolean_field(L, table, "only_first");
+    s->only_first = bind_boolean_option(L, table, "only_first");
   }
   lua_pop(L, 1);
 }
@@ -377,7 +357,7 @@ static ane_status place_added(struct describe *x, const struct tables *t, uint32
                       old->data);
     bool outside = !old->data || t->flags[id] & ANE_ADDED_OUTSIDE;
     *old = content;
-    t->types[id] = boolean_field(L, table, "special") ? ANE_TOKEN_CONTROL : ANE_TOKEN_USER;
+    t->types[id] = bind_boolean_option(L, table, "special") ? ANE_TOKEN_CONTROL : ANE_TOKEN_USER;
     t->flags[id] = (uint8_t)(flags | (outside ? ANE_ADDED_OUTSIDE : 0));
     lua_pop(L, 1);
   }
@@ -439,13 +419,13 @@ ane_status bind_describe(lua_State *L, int arg, int table, struct ane_tokenizer_
   table = top + 1;
   *d = (struct ane_tokenizer_desc){.bos = ANE_NO_TOKEN, .eos = ANE_NO_TOKEN};
   d->model = (ane_model_kind)choice_field(L, table, "model", model_names);
-  d->byte_level = boolean_field(L, table, "byte_level");
-  d->byte_fallback = boolean_field(L, table, "byte_fallback");
-  d->whole = boolean_field(L, table, "whole") ? ANE_WHOLE_ALWAYS : ANE_WHOLE_NEVER;
-  d->library_rules = boolean_field(L, table, "library_rules");
-  d->single = boolean_field(L, table, "single");
-  d->fuse_unk = boolean_field(L, table, "fuse_unk");
-  d->unk_needed = boolean_field(L, table, "unk_needed");
+  d->byte_level = bind_boolean_option(L, table, "byte_level");
+  d->byte_fallback = bind_boolean_option(L, table, "byte_fallback");
+  d->whole = bind_boolean_option(L, table, "whole") ? ANE_WHOLE_ALWAYS : ANE_WHOLE_NEVER;
+  d->library_rules = bind_boolean_option(L, table, "library_rules");
+  d->single = bind_boolean_option(L, table, "single");
+  d->fuse_unk = bind_boolean_option(L, table, "fuse_unk");
+  d->unk_needed = bind_boolean_option(L, table, "unk_needed");
   d->prefix = text_field(L, table, "prefix");
   d->suffix = text_field(L, table, "suffix");
   d->unk_text = text_field(L, table, "unk_text");
