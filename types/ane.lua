@@ -605,7 +605,7 @@ function session:close() end
 ---@operator len: integer
 local tokenizer = {}
 
---- Turns a text into ids.
+--- Turns a text into ids. The code is "range" when a normaliser makes more than 32 bytes per byte of the text and 65,536 more.
 ---@param text string
 ---@param opts? { special?: boolean, bos?: boolean, eos?: boolean, offsets?: boolean }
 ---@return integer[]? ids
@@ -613,7 +613,7 @@ local tokenizer = {}
 ---@return ane.code? code
 function tokenizer:encode(text, opts) end
 
---- Turns ids into a text.
+--- Turns ids into a text. Raises when an id is outside of the vocabulary (0 to #tokenizer - 1); a decoder of stream() takes it.
 ---@param ids integer|integer[]
 ---@param opts? { skip_special?: boolean, utf8?: "raw"|"replace" }
 ---@return string? text

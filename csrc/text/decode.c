@@ -1,5 +1,5 @@
-/* What tokens decode to. Steps before the tokens are joined make a table at the beginning; a token in the first or the last
- * place may decode otherwise, and is then decoded anew. */
+/* The text of a token. The steps before tokens are joined run once per token, into a table. A token that decodes differently in
+ * the first or the last place is decoded again there. */
 #include "base/alloc.h"
 #include "text/text_internal.h"
 
@@ -12,18 +12,41 @@ struct place {
   bool first, last;
 };
 
+/* The decoding of one token. */
+struct work {
+  struct ane_buffer *b;
+  struct ane_matcher *m; /* open where patterns need it */
+  size_t limit;          /* the most bytes after a step */
+  uint32_t step;         /* the decoder under way */
+  bool full;             /* it exceeds the limit */
+};
+
 static bool set(struct ane_buffer *b, const char *s, size_t n) {
   b->size = 0;
   return ane_buffer_append(b, s, n);
 }
 
-/* Every `from` of b by `to`. */
-static bool replace(struct ane_buffer *b, struct ane_text from, struct ane_text to) {
+/* The size of the text after replacing every `from` by `to`; SIZE_MAX: too large. */
+static size_t replaced_size(const struct ane_buffer *b, struct ane_text from, struct ane_text to) {
+  const char *s = (const char *)b->data, *end = s + b->size, *hit;
+  size_t size = b->size;
+  while ((hit = memmem(s, (size_t)(end - s), from.data, from.len))) {
+    if (to.len > SIZE_MAX - size) return SIZE_MAX;
+    size = size - from.len + to.len;
+    s = hit + from.len;
+  }
+  return size;
+}
+
+/* Every `from` by `to`. */
+static bool replace(struct work *w, struct ane_text from, struct ane_text to) {
+  struct ane_buffer *b = w->b, out = {0};
   const char *s = (const char *)b->data, *hit = from.len && b->size ? memmem(s, b->size, from.data, from.len) : NULL;
-  struct ane_buffer out = {0};
   size_t at = 0;
   bool ok = true;
   if (!hit) return true;
+  w->full = to.len > from.len && replaced_size(b, from, to) > w->limit;
+  if (w->full) return false;
   for (; hit && ok; hit = memmem(s + at, b->size - at, from.data, from.len)) {
     ok = ane_buffer_append(&out, s + at, (size_t)(hit - s) - at) && ane_buffer_append(&out, to.data, to.len);
     at = (size_t)(hit - s) + from.len;
@@ -33,11 +56,13 @@ static bool replace(struct ane_buffer *b, struct ane_text from, struct ane_text 
   return ok;
 }
 
-static bool match(const struct ane_change *c, struct ane_matcher *m, struct ane_buffer *b) {
-  struct ane_change_context x = {.matcher = m};
+/* Runs normalisers over a text, into the buffer. */
+static bool normalise(struct work *w, const struct ane_change *steps, uint32_t n, struct ane_text s) {
+  struct ane_change_context x = {.matcher = w->m, .limit = w->limit};
   struct ane_aligned a = {0};
-  bool ok = !ane_normalise(c, 1, &x, (struct ane_text){(const char *)b->data, b->size}, false, &a, NULL) &&
-            set(b, (const char *)a.bytes.data, a.bytes.size);
+  ane_status st = ane_normalise(steps, n, &x, s, false, &a, NULL);
+  bool ok = !st && set(w->b, (const char *)a.bytes.data, a.bytes.size);
+  w->full = st == ANE_RANGE;
   ane_aligned_free(&a);
   return ok;
 }
@@ -68,13 +93,13 @@ static bool drop_front(struct ane_buffer *b, struct ane_text prefix) {
 }
 
 /* The list of the tokenizers library (decoders/wordpiece.rs, cleanup), in its order. */
-static bool cleanup(struct ane_buffer *b) {
+static bool cleanup(struct work *w) {
   static const char *const pairs[][2] = {{" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
                                          {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
                                          {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
   bool ok = true;
   for (size_t i = 0; i < ANE_COUNT(pairs) && ok; i++)
-    ok = replace(b, (struct ane_text){pairs[i][0], strlen(pairs[i][0])}, (struct ane_text){pairs[i][1], strlen(pairs[i][1])});
+    ok = replace(w, (struct ane_text){pairs[i][0], strlen(pairs[i][0])}, (struct ane_text){pairs[i][1], strlen(pairs[i][1])});
   return ok;
 }
 
@@ -87,17 +112,18 @@ static bool from_alphabet(struct ane_buffer *b) {
   return ok;
 }
 
-static bool step(const struct ane_tokenizer *t, uint32_t i, struct place place, struct ane_matcher *m, struct ane_buffer *b) {
+static bool step(const struct ane_tokenizer *t, uint32_t i, struct place place, struct work *w) {
   const struct ane_decode_step *d = &t->decoders[i];
   static const struct ane_text space = {" ", 1}, nothing = {"", 0};
+  struct ane_buffer *b = w->b;
   switch (d->kind) {
-    case ANE_DECODE_REPLACE: return replace(b, d->from, d->to);
-    case ANE_DECODE_PATTERN: return match(&t->decoder_changes[i], m, b);
+    case ANE_DECODE_REPLACE: return replace(w, d->from, d->to);
+    case ANE_DECODE_PATTERN: return normalise(w, &t->decoder_changes[i], 1, (struct ane_text){(const char *)b->data, b->size});
     case ANE_DECODE_STRIP: return strip(b, d), true;
-    case ANE_DECODE_METASPACE: return replace(b, d->from, place.first && d->start ? nothing : space);
+    case ANE_DECODE_METASPACE: return replace(w, d->from, place.first && d->start ? nothing : space);
     case ANE_DECODE_WORDPIECE: return place.first || drop_front(b, d->from) || prepend(b, " ", 1);
-    case ANE_DECODE_CLEANUP: return cleanup(b);
-    case ANE_DECODE_SUFFIX: return replace(b, d->from, place.last ? nothing : space);
+    case ANE_DECODE_CLEANUP: return cleanup(w);
+    case ANE_DECODE_SUFFIX: return replace(w, d->from, place.last ? nothing : space);
     case ANE_DECODE_LEAD: return place.first ? drop_front(b, d->from), true : true;
     case ANE_DECODE_SPACED: return place.first || prepend(b, " ", 1);
     case ANE_DECODE_BYTE_LEVEL: return from_alphabet(b);
@@ -108,31 +134,29 @@ static bool step(const struct ane_tokenizer *t, uint32_t i, struct place place, 
 }
 
 /* The spelling of a token as decoders see it: as the normalisers leave it, for a token that text spells so. */
-static bool spelling(const struct ane_tokenizer *t, uint32_t id, struct ane_matcher *m, struct ane_buffer *b) {
+static bool spelling(const struct ane_tokenizer *t, uint32_t id, struct work *w) {
   struct ane_text s = t->pieces[id];
-  if (!t->flags || !(t->flags[id] & ANE_ADDED_NORMALISED) || !t->n_normalisers) return set(b, s.data, s.len);
-  struct ane_change_context x = {.matcher = m};
-  struct ane_aligned a = {0};
-  bool ok = !ane_normalise(t->normalisers, t->n_normalisers, &x, s, false, &a, NULL) &&
-            set(b, (const char *)a.bytes.data, a.bytes.size);
-  ane_aligned_free(&a);
-  return ok;
+  if (!t->flags || !(t->flags[id] & ANE_ADDED_NORMALISED) || !t->n_normalisers) return set(w->b, s.data, s.len);
+  return normalise(w, t->normalisers, t->n_normalisers, s);
 }
 
-/* Into b; m is open where patterns need it. */
-static bool decode(const struct ane_tokenizer *t, uint32_t id, struct place place, struct ane_matcher *m, struct ane_buffer *b) {
+static bool decode(const struct ane_tokenizer *t, uint32_t id, struct place place, struct work *w) {
   int byte = t->byte_runs ? ane_byte_value(t->pieces[id]) : -1;
-  if (byte >= 0) return set(b, &(char){(char)byte}, 1);
-  bool ok = spelling(t, id, m, b);
-  for (uint32_t i = 0; i < t->n_alone && ok; i++) ok = step(t, i, place, m, b);
+  if (byte >= 0) return set(w->b, &(char){(char)byte}, 1);
+  bool ok = spelling(t, id, w);
+  for (uint32_t i = 0; i < t->n_alone && ok; i++) {
+    w->step = i;
+    ok = step(t, i, place, w);
+  }
   return ok;
 }
 
 bool ane_decode_token(const struct ane_tokenizer *t, uint32_t id, bool first, bool last, struct ane_buffer *out) {
   struct ane_matcher m = {0};
   struct ane_buffer b = {0};
+  struct work w = {.b = &b, .m = &m, .limit = ane_normalise_limit(t->pieces[id].len)};
   bool ok = !t->needs_matcher || !ane_matcher_open(&m, NULL);
-  ok = ok && decode(t, id, (struct place){first, last}, &m, &b) && ane_buffer_append(out, b.data, b.size);
+  ok = ok && decode(t, id, (struct place){first, last}, &w) && ane_buffer_append(out, b.data, b.size);
   ane_matcher_close(&m);
   ane_buffer_free(&b);
   return ok;
@@ -140,20 +164,20 @@ bool ane_decode_token(const struct ane_tokenizer *t, uint32_t id, bool first, bo
 
 /* ---- Without steps -----------------------------------------------------------------------------------------------*/
 
-/* s with spaces for U+2581, into b. */
-static bool unmark(struct ane_text s, struct ane_buffer *b) {
+/* s with spaces for U+2581. */
+static bool unmark(struct ane_text s, struct work *w) {
   static const struct ane_text mark = {"\xE2\x96\x81", 3}, space = {" ", 1};
-  return set(b, s.data, s.len) && replace(b, mark, space);
+  return set(w->b, s.data, s.len) && replace(w, mark, space);
 }
 
 /* Only normal, unused and byte tokens are spelled in some code; the others are plain text. */
-static bool decode_plain(const struct ane_tokenizer *t, uint32_t id, const struct ane_tokenizer_desc *d, struct ane_buffer *b) {
+static bool decode_plain(const struct ane_tokenizer *t, uint32_t id, const struct ane_tokenizer_desc *d, struct work *w) {
   struct ane_text s = t->pieces[id];
   bool normal = t->types[id] == ANE_TOKEN_NORMAL || t->types[id] == ANE_TOKEN_UNUSED;
   int byte = t->types[id] == ANE_TOKEN_BYTE ? ane_byte_value(s) : -1;
-  if (byte >= 0) return set(b, &(char){(char)byte}, 1);
-  if (normal && d->space_mark) return unmark(s, b);
-  return set(b, s.data, s.len) && (!normal || !d->byte_level || from_alphabet(b));
+  if (byte >= 0) return set(w->b, &(char){(char)byte}, 1);
+  if (normal && d->space_mark) return unmark(s, w);
+  return set(w->b, s.data, s.len) && (!normal || !d->byte_level || from_alphabet(w->b));
 }
 
 /* ---- Table -------------------------------------------------------------------------------------------------------*/
@@ -167,7 +191,8 @@ static ane_status copy_steps(struct ane_tokenizer *t, const struct ane_tokenizer
     *s = d->decoders[i];
     s->from.data = ane_arena_strndup(&t->arena, s->from.len ? s->from.data : "", s->from.len);
     s->to.data = ane_arena_strndup(&t->arena, s->to.len ? s->to.data : "", s->to.len);
-    if (!s->from.data || !s->to.data) return ane_fail(err, ANE_NOMEM, "no memory for a tokenizer");
+    s->place.data = ane_arena_strndup(&t->arena, s->place.len ? s->place.data : "", s->place.len);
+    if (!s->from.data || !s->to.data || !s->place.data) return ane_fail(err, ANE_NOMEM, "no memory for a tokenizer");
     if (s->kind != ANE_DECODE_PATTERN) continue;
     t->needs_matcher = true;
     ane_status st =
@@ -202,26 +227,38 @@ static ane_status arrange(struct ane_tokenizer *t, struct ane_error *err) {
   return ANE_OK;
 }
 
-static bool decode_at(const struct ane_tokenizer *t, uint32_t id, const struct ane_tokenizer_desc *d, struct ane_matcher *m,
-                      struct ane_buffer *b) {
-  if (id == (uint32_t)t->unk && d->unk_text.data) return set(b, d->unk_text.data, d->unk_text.len);
-  if (!t->pieces[id].len) return set(b, "", 0);
-  return d->decoders ? decode(t, id, (struct place){false, false}, m, b) : decode_plain(t, id, d, b);
+static bool decode_at(const struct ane_tokenizer *t, uint32_t id, const struct ane_tokenizer_desc *d, struct work *w) {
+  if (id == (uint32_t)t->unk && d->unk_text.data) return set(w->b, d->unk_text.data, d->unk_text.len);
+  if (!t->pieces[id].len) return set(w->b, "", 0);
+  return d->decoders ? decode(t, id, (struct place){false, false}, w) : decode_plain(t, id, d, w);
+}
+
+static ane_status fill_failed(const struct ane_tokenizer *t, const struct work *w, struct ane_error *err) {
+  if (!w->full) return ane_fail(err, ANE_NOMEM, "no memory for a vocabulary of %u tokens", (unsigned)t->n);
+  struct ane_text place = w->step < t->n_decoders ? t->decoders[w->step].place : (struct ane_text){NULL, 0};
+  if (!place.len) place = (struct ane_text){"a decoder", 9};
+  return ane_fail(err, ANE_RANGE,
+                  "%.*s makes texts of more than %d bytes for each byte of the tokens' spellings and %d more, which is the most",
+                  (int)ANE_MIN(place.len, (size_t)200), place.data, ANE_NORMALISE_GROWTH, ANE_NORMALISE_SLACK);
 }
 
 /* All texts in blocks of the arena; those that are spelled so lie in `pieces`. */
-static bool fill(struct ane_tokenizer *t, const struct ane_tokenizer_desc *d, struct ane_matcher *m, struct ane_buffer *b) {
+static ane_status fill(struct ane_tokenizer *t, const struct ane_tokenizer_desc *d, struct ane_matcher *m, struct ane_buffer *b,
+                       struct ane_error *err) {
   enum { BLOCK = 65536 };
   char *block = NULL;
-  size_t left = 0;
+  size_t left = 0, spelled = 0, made = 0;
   for (uint32_t i = 0; i < t->n; i++) {
-    if (!decode_at(t, i, d, m, b)) return false;
+    spelled += t->pieces[i].len;
+    struct work w = {.b = b, .m = m, .limit = ane_normalise_limit(spelled) - made};
+    if (!decode_at(t, i, d, &w)) return fill_failed(t, &w, err);
+    made += ANE_MIN(b->size, w.limit);
     t->bytes[i] = t->pieces[i];
     if (b->size == t->pieces[i].len && (!b->size || memcmp(b->data, t->pieces[i].data, b->size) == 0)) continue;
     if (b->size > left) {
       left = ANE_MAX(b->size, (size_t)BLOCK);
       block = ane_arena_alloc(&t->arena, left);
-      if (!block) return false;
+      if (!block) return ane_fail(err, ANE_NOMEM, "no memory for a vocabulary of %u tokens", (unsigned)t->n);
     }
     t->bytes[i] = (struct ane_text){"", 0};
     if (!b->size) continue;
@@ -230,7 +267,7 @@ static bool fill(struct ane_tokenizer *t, const struct ane_tokenizer_desc *d, st
     block += b->size;
     left -= b->size;
   }
-  return true;
+  return ANE_OK;
 }
 
 ane_status ane_decode_init(struct ane_tokenizer *t, const struct ane_tokenizer_desc *d, struct ane_error *err) {
@@ -246,8 +283,8 @@ ane_status ane_decode_init(struct ane_tokenizer *t, const struct ane_tokenizer_d
   t->unk_text = d->unk_text.data != NULL;
   t->bytes = ane_arena_array(&t->arena, t->n, sizeof *t->bytes);
   if (t->bytes && t->needs_matcher) st = ane_matcher_open(&m, err);
-  if (!st && (!t->bytes || !fill(t, d, &m, &b)))
-    st = ane_fail(err, ANE_NOMEM, "no memory for a vocabulary of %u tokens", (unsigned)t->n);
+  if (!t->bytes) st = ane_fail(err, ANE_NOMEM, "no memory for a vocabulary of %u tokens", (unsigned)t->n);
+  if (!st) st = fill(t, d, &m, &b, err);
   ane_matcher_close(&m);
   ane_buffer_free(&b);
   return st;

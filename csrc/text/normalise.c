@@ -59,6 +59,22 @@ static bool strip_right(struct ane_rewrite *r) {
   return ane_rewrite_copy(r, keep) && ane_rewrite_put(r, left(r), "", 0);
 }
 
+/* ---- Limit -------------------------------------------------------------------------------------------------------*/
+
+size_t ane_normalise_limit(size_t len) {
+  return len > (SIZE_MAX - ANE_NORMALISE_SLACK) / ANE_NORMALISE_GROWTH ? SIZE_MAX
+                                                                       : len * ANE_NORMALISE_GROWTH + ANE_NORMALISE_SLACK;
+}
+
+ane_status ane_change_failed(const struct ane_change *c, const struct ane_rewrite *r, size_t n, struct ane_error *err) {
+  struct ane_text place = c->n.place;
+  if (!r->full) return ane_fail(err, ANE_NOMEM, "no memory to normalise %zu bytes", n);
+  if (!place.len) place = (struct ane_text){"a normaliser", 12};
+  return ane_fail(err, ANE_RANGE,
+                  "%.*s makes a text of more than %zu bytes (the most is %d bytes for each byte of the text and %d more)",
+                  (int)ANE_MIN(place.len, (size_t)200), place.data, r->limit, ANE_NORMALISE_GROWTH, ANE_NORMALISE_SLACK);
+}
+
 /* ---- Patterns ----------------------------------------------------------------------------------------------------*/
 
 /* Matches in the next n bytes, which are well-formed. */
@@ -77,7 +93,7 @@ static ane_status replace_matches(const struct ane_change *c, struct ane_rewrite
       ok = ane_rewrite_copy(r, base + range[0] - r->at) && ane_rewrite_put(r, range[1] - range[0], c->n.to.data, c->n.to.len);
   }
   if (ok) ok = ane_rewrite_copy(r, base + n - r->at);
-  return ok ? ANE_OK : ane_fail(err, ANE_NOMEM, "no memory to normalise %zu bytes", n);
+  return ok ? ANE_OK : ane_change_failed(c, r, n, err);
 }
 
 static ane_status replace_pattern(const struct ane_change *c, struct ane_rewrite *r, struct ane_matcher *m,
@@ -86,7 +102,7 @@ static ane_status replace_pattern(const struct ane_change *c, struct ane_rewrite
     size_t n = ane_utf8_run(rest(r), left(r));
     ane_status st = replace_matches(c, r, m, n, err);
     if (st) return st;
-    if (left(r) && !ane_rewrite_copy(r, 1)) return ane_fail(err, ANE_NOMEM, "no memory to normalise %zu bytes", n);
+    if (left(r) && !ane_rewrite_copy(r, 1)) return ane_change_failed(c, r, n, err);
   }
   return ANE_OK;
 }
@@ -97,7 +113,8 @@ ane_status ane_change_open(struct ane_change *c, struct ane_arena *arena, const 
   *c = (struct ane_change){.n = *n};
   c->n.from.data = ane_arena_strndup(arena, n->from.len ? n->from.data : "", n->from.len);
   c->n.to.data = ane_arena_strndup(arena, n->to.len ? n->to.data : "", n->to.len);
-  if (!c->n.from.data || !c->n.to.data) return ane_fail(err, ANE_NOMEM, "no memory for a normaliser");
+  c->n.place.data = ane_arena_strndup(arena, n->place.len ? n->place.data : "", n->place.len);
+  if (!c->n.from.data || !c->n.to.data || !c->n.place.data) return ane_fail(err, ANE_NOMEM, "no memory for a normaliser");
   if (n->kind == ANE_NORMALISE_PATTERN)
     return ane_pattern_compile(&c->pattern, &(struct ane_split){.pattern = c->n.from.data}, err);
   if (n->kind == ANE_NORMALISE_CHARSMAP || n->kind == ANE_NORMALISE_CHARSMAP_CLUSTERS)
@@ -137,7 +154,7 @@ ane_status ane_change_run(const struct ane_change *c, struct ane_rewrite *r, con
                           struct ane_error *err) {
   size_t size = left(r);
   if (c->n.kind == ANE_NORMALISE_PATTERN) return replace_pattern(c, r, x->matcher, err);
-  return run_plain(c, r, x) ? ANE_OK : ane_fail(err, ANE_NOMEM, "no memory to normalise %zu bytes", size);
+  return run_plain(c, r, x) ? ANE_OK : ane_change_failed(c, r, size, err);
 }
 
 /* ---- All steps ---------------------------------------------------------------------------------------------------*/
@@ -145,11 +162,12 @@ ane_status ane_change_run(const struct ane_change *c, struct ane_rewrite *r, con
 ane_status ane_normalise(const struct ane_change *steps, uint32_t n, const struct ane_change_context *x, struct ane_text in,
                          bool keep_edits, struct ane_aligned *out, struct ane_error *err) {
   ane_status st = ANE_OK;
+  size_t limit = x->limit ? x->limit : ane_normalise_limit(in.len);
   if (!ane_buffer_append(&out->bytes, in.data, in.len))
     return ane_fail(err, ANE_NOMEM, "no memory to normalise %zu bytes", in.len);
   for (uint32_t i = 0; i < n && !st; i++) {
     struct ane_aligned next = {0};
-    struct ane_rewrite r = {out, &next, 0, out->bytes.size, 0, keep_edits};
+    struct ane_rewrite r = {.from = out, .to = &next, .end = out->bytes.size, .edits = keep_edits, .limit = limit};
     if (!ane_buffer_reserve(&next.bytes, out->bytes.size))
       st = ane_fail(err, ANE_NOMEM, "no memory to normalise %zu bytes", in.len);
     else

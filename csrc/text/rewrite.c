@@ -46,9 +46,16 @@ struct ane_span ane_aligned_span(const struct ane_aligned *a, size_t start, size
 
 /* ---- Rewriting ---------------------------------------------------------------------------------------------------*/
 
+/* Is there room for n more bytes? */
+static bool fits(struct ane_rewrite *r, size_t n) {
+  if (n <= r->limit && r->to->bytes.size <= r->limit - n) return true;
+  r->full = true;
+  return false;
+}
+
 bool ane_rewrite_copy(struct ane_rewrite *r, size_t n) {
   size_t out = r->to->bytes.size, end = r->at + n;
-  if (!ane_buffer_append(&r->to->bytes, r->from->bytes.data + r->at, n)) return false;
+  if (!fits(r, n) || !ane_buffer_append(&r->to->bytes, r->from->bytes.data + r->at, n)) return false;
   for (; r->edits && r->cursor < r->from->n_edits; r->cursor++) {
     const struct ane_edit *e = &r->from->edits[r->cursor];
     size_t a = ANE_MAX(e->out, r->at), b = ANE_MIN(e->out + e->out_len, end);
@@ -63,6 +70,7 @@ bool ane_rewrite_copy(struct ane_rewrite *r, size_t n) {
 }
 
 bool ane_rewrite_put(struct ane_rewrite *r, size_t n, const void *text, size_t len) {
+  if (!fits(r, len)) return false;
   if (r->edits) {
     struct ane_span in = ane_aligned_span(r->from, r->at, r->at + n, &r->cursor);
     if (!add_edit(r->to, (struct ane_edit){r->to->bytes.size, len, in.start, in.end - in.start})) return false;

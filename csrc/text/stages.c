@@ -95,7 +95,7 @@ static bool may_begin(const char *s, struct ane_piece piece) {
 static ane_status change_pieces(struct ane_encode_run *run, const struct ane_stage *stage, const struct ane_aligned *from,
                                 const struct ane_pieces *pieces, struct ane_aligned *to, struct ane_pieces *made,
                                 struct ane_error *err) {
-  struct ane_rewrite r = {from, to, 0, 0, 0, run->spans || run->t->needs_first};
+  struct ane_rewrite r = {.from = from, .to = to, .edits = run->spans || run->t->needs_first, .limit = run->limit - run->staged};
   struct ane_change_context x = {.matcher = &run->matcher};
   const char *s = (const char *)from->bytes.data;
   bool prefix = stage->change.n.kind == ANE_NORMALISE_PREFIX, ok = true;
@@ -115,7 +115,7 @@ static ane_status change_pieces(struct ane_encode_run *run, const struct ane_sta
       ok = ane_rewrite_copy(&r, p.end - r.at);
     if (ok && !st && to->bytes.size > before) st = add_piece(made, before, to->bytes.size, err);
   }
-  if (!st && !ok) st = ane_fail(err, ANE_NOMEM, "no memory to split %zu bytes", from->bytes.size);
+  if (!st && !ok) st = ane_change_failed(&stage->change, &r, from->bytes.size, err);
   return st;
 }
 
@@ -166,7 +166,13 @@ static ane_status copy_text(struct ane_encode_run *run, const char *s, size_t le
   struct ane_aligned whole = {.bytes = {(uint8_t *)(uintptr_t)run->base, (size_t)(s - run->base) + len, 0}};
   const struct ane_aligned *from = run->aligned ? run->aligned : &whole;
   size_t start = (size_t)(s - run->base);
-  struct ane_rewrite r = {from, out, start, start + len, edit_at(from, start), run->spans || run->t->needs_first};
+  struct ane_rewrite r = {.from = from,
+                          .to = out,
+                          .at = start,
+                          .end = start + len,
+                          .cursor = edit_at(from, start),
+                          .edits = run->spans || run->t->needs_first,
+                          .limit = SIZE_MAX};
   if (ane_rewrite_put(&r, 0, "", 0) && ane_rewrite_copy(&r, len)) return ANE_OK;
   return ane_fail(err, ANE_NOMEM, "no memory to split %zu bytes", len);
 }
@@ -179,6 +185,7 @@ static ane_status run_stages(struct ane_encode_run *run, const char *s, size_t l
   const char *base = (const char *)text->bytes.data;
   if ((st = split_text(run, 0, t->n_first, base, len, collect, &(struct collector){base, pieces}, err))) return st;
   for (uint32_t i = 0; i < t->n_stages && !st; i++) st = run_stage(run, &t->stages[i], text, pieces, err);
+  if (!st) run->staged += text->bytes.size;
   return st;
 }
 

@@ -59,7 +59,13 @@ typedef enum {
 struct ane_normaliser {
   ane_normaliser_kind kind;
   struct ane_text from, to;
+  struct ane_text place; /* its field in the file, for messages: "normalizer.normalizers[0].content"; or empty */
 };
+
+/* Normalisers may lengthen a text, and each step of a chain multiplies what the step before made. The text after any step has at
+ * most this many bytes per byte of the text, and a constant more. NFKD lengthens by up to 11, the alphabet of GPT-2 by 2. The
+ * steps of pre-tokenizers have the same limit, and so have the decoders of all tokens over their spellings. */
+enum { ANE_NORMALISE_GROWTH = 32, ANE_NORMALISE_SLACK = 65536 };
 
 struct ane_buffer;
 /* Appends the text in a normal form (ANE_NORMALISE_NFC to NFKD) to out; ill-formed bytes stay. Linear time, also on long
@@ -131,6 +137,7 @@ typedef enum {
 struct ane_decode_step {
   ane_decode_kind kind;
   struct ane_text from, to;
+  struct ane_text place; /* as of a normaliser */
   uint32_t start, stop;
 };
 
@@ -222,8 +229,8 @@ struct ane_encoding {
 
 /* Replaces what out holds. Bytes for which a byte-level vocabulary has no token, and characters without token where there
  * is neither byte fallback nor an unknown token, are left out, as the tokenizers library does.
- * Errors: ANE_NOMEM; ANE_RANGE where one piece is 4 GiB or more, or a pattern gives up at its limits; ANE_FORMAT where an
- * unknown token is needed and there is none. */
+ * Errors: ANE_NOMEM; ANE_RANGE where one piece is 4 GiB or more, a pattern gives up at its limits, or a normaliser makes more
+ * than ANE_NORMALISE_GROWTH allows; ANE_FORMAT where an unknown token is needed and there is none. */
 ane_status ane_tokenizer_encode(const struct ane_tokenizer *t, struct ane_text text, unsigned flags, struct ane_encoding *out,
                                 struct ane_error *err);
 void ane_encoding_free(struct ane_encoding *e);

@@ -39,12 +39,14 @@ struct ane_rewrite {
   size_t at, end;
   size_t cursor; /* first edit of `from` that does not end before `at` */
   bool edits;    /* keep them */
+  size_t limit;  /* the most bytes that `to` may have */
+  bool full;     /* a call failed at the limit */
 };
 
-/* The next n bytes pass as they are; become text[0..len). false: no memory. */
+/* The next n bytes pass as they are; become text[0..len). false: no memory, or r->full. */
 ANE_NODISCARD bool ane_rewrite_copy(struct ane_rewrite *r, size_t n);
 ANE_NODISCARD bool ane_rewrite_put(struct ane_rewrite *r, size_t n, const void *text, size_t len);
-/* normal_form.c, normalise_chars.c: the step over what is left, by kind. false: no memory. */
+/* normal_form.c, normalise_chars.c: the step over what is left, by kind. false: no memory, or r->full. */
 ANE_NODISCARD bool ane_rewrite_form(struct ane_rewrite *r, ane_normaliser_kind kind);
 ANE_NODISCARD bool ane_rewrite_chars(struct ane_rewrite *r, ane_normaliser_kind kind);
 
@@ -133,7 +135,7 @@ struct ane_charsmap {
 };
 
 ane_status ane_charsmap_open(struct ane_charsmap *m, struct ane_text blob, struct ane_error *err);
-/* keep: keys that no rule touches, or NULL. false: no memory. */
+/* keep: keys that no rule touches, or NULL. false: no memory, or r->full. */
 ANE_NODISCARD bool ane_rewrite_charsmap(struct ane_rewrite *r, const struct ane_charsmap *m, bool clusters,
                                         const struct ane_trie *keep, const uint8_t *types);
 
@@ -153,11 +155,17 @@ struct ane_change_context {
   struct ane_matcher *matcher; /* open; may be NULL without patterns */
   const struct ane_trie *keep; /* for charsmaps */
   const uint8_t *types;
+  size_t limit; /* the most bytes after a step; 0: ane_normalise_limit of the text */
 };
 
-/* Runs the change over what r has left. */
+/* The most bytes that steps may make of a text of len bytes. */
+size_t ane_normalise_limit(size_t len);
+
+/* Runs the change over what r has left. Errors: ANE_NOMEM, ANE_RANGE (a pattern gives up, or the limit of r). */
 ane_status ane_change_run(const struct ane_change *c, struct ane_rewrite *r, const struct ane_change_context *x,
                           struct ane_error *err);
+/* The error of a rewrite of n bytes that failed: ANE_RANGE at the limit, else ANE_NOMEM. */
+ane_status ane_change_failed(const struct ane_change *c, const struct ane_rewrite *r, size_t n, struct ane_error *err);
 /* Runs the steps over `in`; out is filled (it must be zeroed) and freed by ane_aligned_free, also after a failure.
  * Without keep_edits the text alone is made. */
 ane_status ane_normalise(const struct ane_change *steps, uint32_t n, const struct ane_change_context *x, struct ane_text in,
@@ -291,6 +299,8 @@ struct ane_encode_run {
   size_t offset;                     /* of that fragment in the text as given */
   const struct ane_aligned *aligned; /* or NULL: the fragment is as given */
   size_t cursor;
+  size_t normalised, staged; /* bytes that normalisers and stages made of the fragments so far; at most limit each */
+  size_t limit;
 };
 
 /* Appends one id that stands for piece[0..len); ANE_NO_TOKEN appends nothing. */

@@ -194,7 +194,7 @@ static ane_status encode_normalised(struct ane_encode_run *run, size_t len, stru
 static ane_status encode_fragment(struct ane_encode_run *run, struct ane_text text, size_t start, size_t end,
                                   struct ane_error *err) {
   const struct ane_tokenizer *t = run->t;
-  struct ane_change_context x = {&run->matcher, &t->keep, t->types};
+  struct ane_change_context x = {&run->matcher, &t->keep, t->types, ANE_MAX(run->limit - run->normalised, (size_t)1)};
   struct ane_aligned aligned = {0};
   if (start >= end) return ANE_OK;
   run->offset = start;
@@ -207,6 +207,7 @@ static ane_status encode_fragment(struct ane_encode_run *run, struct ane_text te
     run->aligned = &aligned;
     run->base = (const char *)aligned.bytes.data;
     run->cursor = 0;
+    run->normalised += ANE_MIN(aligned.bytes.size, run->limit - run->normalised);
     st = encode_normalised(run, aligned.bytes.size, err);
   }
   run->aligned = NULL;
@@ -239,6 +240,7 @@ static ane_status encode_all(struct ane_encode_run *run, struct ane_text text, u
 ane_status ane_tokenizer_encode(const struct ane_tokenizer *t, struct ane_text text, unsigned flags, struct ane_encoding *out,
                                 struct ane_error *err) {
   struct ane_encode_run run = {.t = t, .out = out, .spans = flags & ANE_ENCODE_SPANS, .special = flags & ANE_ENCODE_SPECIAL};
+  run.limit = ane_normalise_limit(text.len);
   run.admitted = 1u << ANE_TOKEN_USER;
   if (run.special) run.admitted |= 1u << ANE_TOKEN_CONTROL | 1u << ANE_TOKEN_UNKNOWN;
   ane_encoding_free(out);

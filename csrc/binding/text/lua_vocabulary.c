@@ -237,6 +237,7 @@ static void read_change(lua_State *L, struct ane_normaliser *n) {
   n->kind = (ane_normaliser_kind)choice_field(L, table, "kind", change_names);
   n->from = text_field(L, table, "from");
   n->to = text_field(L, table, "to");
+  n->place = text_field(L, table, "place");
 }
 
 static void read_normalisers(struct describe *x, int table) {
@@ -293,6 +294,7 @@ static void read_decoders(struct describe *x, int table) {
     list[i].kind = (ane_decode_kind)choice_field(L, step, "kind", decode_names);
     list[i].from = text_field(L, step, "from");
     list[i].to = text_field(L, step, "to");
+    list[i].place = text_field(L, step, "place");
     list[i].start = (uint32_t)integer_field(L, step, "start", 0, 0, UINT32_MAX);
     list[i].stop = (uint32_t)integer_field(L, step, "stop", 0, 0, UINT32_MAX);
     lua_pop(L, 1);

@@ -1,31 +1,17 @@
---- Fields of decoded JSON objects, checked; errors that carry a code.
--- Needs ane.core.
+--- Checked access to the fields of decoded JSON objects.
+-- Needs ane.core and ane.util.failure.
 --
--- Functions raise; `fields.try` turns what they raise into nil, message, code. A path such as "model.vocab" in messages says
--- where in the file a fault is.
+-- Functions raise failures; `fields.try` turns them into nil, message, code. Messages begin with the path of the field in the
+-- file, such as "model.vocab".
 -- Usage: `local size = fields.get(object, "size", "integer", "model", 0)`
 
 local core = require "ane.core"
+local failure = require "ane.util.failure"
 
 local M = {}
 
-local Fault = {}
-Fault.__index = Fault
-
-function Fault:__tostring() return self.message end
-
---- Raises an error with a code: "format", "unsupported", ...
-function M.fail(code, message, ...)
-  error(setmetatable({ code = code, message = message:format(...) }, Fault), 0)
-end
-
---- Calls f(...); what it raised by M.fail becomes nil, message, code.
-function M.try(f, ...)
-  local results = table.pack(pcall(f, ...))
-  if results[1] then return table.unpack(results, 2, results.n) end
-  if getmetatable(results[2]) ~= Fault then error(results[2], 0) end
-  return nil, results[2].message, results[2].code
-end
+--- fail(code, format, ...) raises; try(fn, ...) calls fn and turns its failure into nil, message, code.
+M.fail, M.try = failure.raise, failure.catch
 
 local function is_array(value)
   local mt = getmetatable(value)
@@ -42,16 +28,16 @@ local KINDS = {
   object = { "an object", function(v) return type(v) == "table" and not is_array(v) end },
 }
 
---- Raises unless a value is of a kind.
--- @return it
+--- Raise unless a value is of a kind of KINDS.
+-- @return the value
 function M.check(value, kind, path)
   if not KINDS[kind][2](value) then M.fail("format", "%s: wanted %s", path, KINDS[kind][1]) end
   return value
 end
 
---- A member of an object; null counts as missing.
--- @param path of the object
--- @param default what a missing one is; without it the member must be there. M.NONE: nil
+--- A member of an object. null counts as missing.
+-- @param path of the object, "" at the root
+-- @param default for a missing member; nil: the member is required; M.NONE: a missing member is nil
 function M.get(object, key, kind, path, default)
   local value = object[key]
   local place = path == "" and key or path .. "." .. key
@@ -65,15 +51,14 @@ end
 
 M.NONE = setmetatable({}, { __name = "none" })
 
---- A string of one character.
+--- A member that is a string of one character.
 function M.character(object, key, path)
   local s = M.get(object, key, "string", path)
   if utf8.len(s) ~= 1 then M.fail("format", "%s.%s: wanted one character", path, key) end
   return s
 end
 
---- The "type" of an object, of those that a table knows.
--- @return what the table has for it
+--- The entry of a table for the "type" of an object.
 function M.kind(known, object, path)
   M.check(object, "object", path)
   local name = M.get(object, "type", "string", path)
@@ -84,8 +69,9 @@ function M.kind(known, object, path)
   M.fail("unsupported", "%s: type '%s' is not supported; known are %s", path, name:sub(1, 60), table.concat(names, ", "))
 end
 
---- A JSON file of a folder, or nil where there is none. Raises where it is none.
--- @param name for the message
+--- The object in a JSON file; nil when there is no such file.
+-- @param name of the file in messages
+-- @raise when the file is no JSON object
 function M.read_json(path, name)
   if core.path_kind(path) ~= "file" then return nil end
   local text, message, code = core.read_file(path)

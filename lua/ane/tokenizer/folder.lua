@@ -1,10 +1,11 @@
---- The tokenizer of a folder in Hugging Face layout, with what the files beside it say of special tokens and chat templates.
+--- The tokenizer of a folder in Hugging Face layout, with its special tokens and chat templates.
 -- Needs ane.core, ane.tokenizer.fields, ane.tokenizer.json and ane.tokenizer.sentencepiece.
 --
--- tokenizer.json has the pipeline; where a folder has none, tokenizer.model (SentencePiece) has. Around it:
--- tokenizer_config.json, special_tokens_map.json, added_tokens.json, generation_config.json or config.json for the ids that
--- end a reply, chat_template.jinja, chat_template.json and additional_chat_templates/*.jinja.
--- Usage: `local fields = folder.open("models/x")`
+-- The pipeline is in tokenizer.json, or in tokenizer.model (SentencePiece) when there is no tokenizer.json. Special tokens are
+-- in tokenizer_config.json, special_tokens_map.json and added_tokens.json. The ids that end a reply are in
+-- generation_config.json or config.json. Chat templates are in tokenizer_config.json, chat_template.json,
+-- chat_template.jinja and additional_chat_templates/*.jinja.
+-- Usage: `local parts = folder.open("models/x")`
 
 local core = require "ane.core"
 local fields = require "ane.tokenizer.fields"
@@ -25,21 +26,21 @@ end
 
 -- ---- Special tokens ------------------------------------------------------------------------------------------------
 
--- The text of a token that is written as a string or as an AddedToken object; nil for null.
+-- The text of a token given as a string or as an AddedToken object; nil for null.
 local function token_text(value, path)
   if value == nil or value == core.null then return nil end
   if type(value) == "table" then return fields.get(value, "content", "string", path) end
   return fields.check(value, "string", path)
 end
 
--- Finds tokens by their spelling before the tokenizer exists.
+-- A function from a spelling to its id or nil, for use before the tokenizer exists.
 local function finder(vocabulary, description)
   local added = {}
   for _, token in ipairs(description.added or {}) do added[token.content] = token.id end
   return function(text) return text and (added[text] or vocabulary:find(text)) or nil end
 end
 
--- One id, or a list of them, as generation_config.json and config.json write it.
+-- The ids of a member that is one id or a list of ids; nil when it is missing.
 local function id_list(object, key, path)
   local value = object[key]
   if value == nil or value == core.null then return nil end
@@ -50,7 +51,7 @@ local function id_list(object, key, path)
   return out
 end
 
--- Ids by what they are for: bos, eos, unk, pad. The files are asked in this order.
+-- The ids of bos, eos, unk and pad. tokenizer_config.json goes before special_tokens_map.json.
 local function special_ids(side, find)
   local ids = {}
   for _, name in ipairs { "bos", "eos", "unk", "pad" } do
@@ -77,7 +78,7 @@ local function add_templates(out, value, path)
   end
 end
 
--- Later files win, as in transformers.
+-- Templates by name. Later files override earlier files, as in transformers.
 local function chat_templates(folder, side)
   local out = {}
   if side["tokenizer_config.json"] then
@@ -98,14 +99,14 @@ end
 
 -- ---- Pipelines -----------------------------------------------------------------------------------------------------
 
--- Tokens beside a SentencePiece model: {id: AddedToken} in the config, {content: id} in added_tokens.json.
+-- The added tokens of a SentencePiece model: {id: AddedToken} in tokenizer_config.json, {content: id} in added_tokens.json.
 local function more_tokens(side)
   local out, seen = {}, {}
   local config, plain = side["tokenizer_config.json"], side["added_tokens.json"]
   for key, token in pairs(config and fields.get(config, "added_tokens_decoder", "object", "tokenizer_config.json", {}) or {}) do
     local path = "tokenizer_config.json: added_tokens_decoder." .. tostring(key)
     local id = math.tointeger(tonumber(key))
-    if not id or id < 0 or id >= 0x7fffffff then fail("format", "%s: is no id", path) end
+    if not id or id < 0 or id >= 0x7fffffff then fail("format", "%s: wanted an id from 0 to 2^31 - 2 as key", path) end
     fields.check(token, "object", path)
     local content = fields.get(token, "content", "string", path)
     seen[id] = true
@@ -114,17 +115,17 @@ local function more_tokens(side)
   end
   for content, id in pairs(plain or {}) do
     fields.check(id, "natural", "added_tokens.json: " .. content)
-    if id >= 0x7fffffff then fail("format", "added_tokens.json: %s: is no id", content) end
+    if id >= 0x7fffffff then fail("format", "added_tokens.json: %s: is %d, wanted an id from 0 to 2^31 - 2", content, id) end
     if not seen[id] then out[#out + 1] = { id = id, content = content, special = false, flags = 0 } end
   end
   table.sort(out, function(a, b) return a.id < b.id end)
   return out
 end
 
--- Which tokens the model's makers want around a text. tokenizer_config.json has the last word where it says anything
--- (transformers, tokenization_utils_tokenizers.py), then the post-processor. A SentencePiece model begins texts with its
--- begin token unless told otherwise.
-local function wishes(d, config, ids, plain)
+-- Sets d.head and d.tail, the tokens around a text, and returns whether to add them by default. tokenizer_config.json
+-- overrides the post-processor (transformers, tokenization_utils_tokenizers.py). A SentencePiece model adds its begin token
+-- unless tokenizer_config.json says otherwise.
+local function default_ends(d, config, ids, plain)
   local add_bos = config and fields.get(config, "add_bos_token", "boolean", "tokenizer_config.json", fields.NONE)
   local add_eos = config and fields.get(config, "add_eos_token", "boolean", "tokenizer_config.json", fields.NONE)
   if add_bos == nil and add_eos == nil then
@@ -147,7 +148,7 @@ local function read_side(folder)
   return side
 end
 
--- The ids that end a reply: those of generation_config.json, else those of config.json or its part about the text model.
+-- The ids that end a reply: of generation_config.json, else of config.json, else of its text_config.
 local function reply_ends(side)
   local generation, config = side["generation_config.json"], side["config.json"]
   local ids = generation and id_list(generation, "eos_token_id", "generation_config.json")
@@ -159,7 +160,7 @@ local function reply_ends(side)
   return ids or {}
 end
 
--- The name of the file that has the pipeline.
+-- The name of the file with the pipeline.
 local function find_file(folder)
   for _, name in ipairs { "tokenizer.json", "tokenizer.model" } do
     if exists(folder .. "/" .. name) then return name end
@@ -167,7 +168,7 @@ local function find_file(folder)
   fail("notfound", "the folder has neither tokenizer.json nor tokenizer.model")
 end
 
--- Vocabulary, description, and for a SentencePiece model its fields. Faults name the file.
+-- Vocabulary, description, and for a SentencePiece model its fields. Failures name the file.
 local function pipeline(folder, name)
   local reader = name == "tokenizer.json" and json or sentencepiece
   local vocabulary, d, info = fields.try(reader.read, read(folder .. "/" .. name))
@@ -183,7 +184,7 @@ local function open(folder)
   local ids = special_ids(side, finder(vocabulary, d))
   for _, key in ipairs { "bos", "eos", "pad" } do ids[key] = ids[key] or info and info[key] end
   ids.unk = ids.unk or d.unk
-  local add_bos, add_eos = wishes(d, side["tokenizer_config.json"], ids, info ~= nil)
+  local add_bos, add_eos = default_ends(d, side["tokenizer_config.json"], ids, info ~= nil)
   local raw, message, code = core.tokenizer(vocabulary, d)
   if not raw then fail(code, "%s: %s", name, message) end
   return {
@@ -192,9 +193,9 @@ local function open(folder)
   }
 end
 
---- Opens the tokenizer of a folder, or of the folder that a tokenizer.json or tokenizer.model lies in.
--- @return {raw, bos, eos, unk, pad, add_bos, add_eos, ends, chat_templates}; or nil, message, code: "notfound" where there is no
--- tokenizer
+--- Open the tokenizer of a folder, or of the folder of a tokenizer.json or tokenizer.model.
+-- @return {raw (core tokenizer), bos, eos, unk, pad (ids or nil), add_bos, add_eos, ends (ids that end a reply),
+-- chat_templates (texts by name)}; or nil, message, code: "notfound" when there is no tokenizer
 function M.open(path)
   local folder = path
   if core.path_kind(path) == "file" then folder = path:match "^(.*)/[^/]*$" or "." end

@@ -1,9 +1,9 @@
---- Text to token ids and back, by the vocabulary of a model file or of a folder in Hugging Face layout.
+--- Text to token ids and back, with the vocabulary of a model file or of a folder in Hugging Face layout.
 -- Needs ane.core, ane.util.methods and ane.util.schema; ane.tokenizer.folder for folders.
 --
--- Texts are byte strings. A byte that is no part of valid UTF-8 is encoded as that byte, so with a byte-level vocabulary
--- that has all 256 bytes decode(encode(text)) is the text again, whatever it holds. Control tokens spelled in a text are
--- text unless `special` asks for them; user-defined tokens of the vocabulary are always found.
+-- Texts are byte strings. A byte outside of valid UTF-8 is encoded as that byte, so a byte-level vocabulary with all 256 bytes
+-- has decode(encode(text)) == text for every text. A control token spelled in a text is text unless the option `special` is
+-- set. A user-defined token of the vocabulary is always recognised.
 -- Usage: `local tokenizer = require "ane.tokenizer".new("folder"); local ids = tokenizer:encode("Hello")`
 
 local core = require "ane.core"
@@ -17,14 +17,14 @@ local Stream = {}
 Stream.__index = Stream
 Stream.__name = "ane.stream"
 
---- Control tokens that end a reply, by the names that model families give them: many files name only one end token.
+--- Names of control tokens that end a reply, by model family. Many files declare only one of their end tokens.
 local END_NAMES = {
   "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<turn|>", "<|end|>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>",
   "<|endoftext|>", "<|end_of_text|>", "<|endofturn|>", "<|end_of_turn|>", "<|END_OF_TURN_TOKEN|>", "<EOT>", "[EOT]", "<eos>",
   "<end_of_utterance>", "<\u{FF5C}end\u{2581}of\u{2581}sentence\u{FF5C}>",
 }
 
---- Where both tokens of a pair exist <|end|> closes one message and the reply goes on: the harmony format and its kin.
+--- When both tokens of a pair exist, <|end|> ends one message of a reply, not the reply: the harmony format and its variants.
 local CHANNELS = { { "<|return|>", "<|call|>" }, { "<|flush|>", "<|call|>" }, { "<|flush|>", "<|calls|>" } }
 
 local function control_id(raw, name)
@@ -32,7 +32,7 @@ local function control_id(raw, name)
   return id and raw:token_type(id) == "control" and id or nil
 end
 
--- List of the ids that end a reply: those the files name first, then by name.
+-- The ids that end a reply: `first`, which the files declare, then those of `special`, then by name.
 local function find_ends(raw, special, first)
   local list, seen = {}, {}
   local function add(id)
@@ -88,23 +88,23 @@ local function from_folder(path)
   return make(found.raw, found, found.ends, found.chat_templates)
 end
 
---- A tokenizer of an open source (see ane.core.open), which may be closed afterwards; or of a folder, or of a tokenizer.json
--- or tokenizer.model and the files beside it.
+--- The tokenizer of an open source (see ane.core.open), of a folder, or of a tokenizer.json or tokenizer.model with the files
+-- beside it. The source may be closed afterwards.
 -- @param x open source, or path
--- @return tokenizer; or nil, message, code: "notfound" where there is no tokenizer, "unsupported" where its kind or a part of
--- it is not known here, "format" where the file is wrong
+-- @return tokenizer; or nil, message, code: "notfound" (no tokenizer), "unsupported" (an unknown kind or step), "format" (a
+-- wrong file), "range" (a decoder makes too much text)
 function M.new(x)
   if type(x) == "string" then return from_folder(x) end
   return from_source(x)
 end
 
---- A text in one of Unicode's normal forms. GGUF files do not say whether a family's own tokenizer normalises (those of
--- Qwen make NFC); who wants its ids for decomposed text normalises first.
+--- A text in a normal form of Unicode. GGUF files do not record whether the original tokenizer normalises; those of Qwen use
+-- NFC. Normalise a decomposed text first to get the ids of the original.
 -- @param form "nfc", "nfd", "nfkc" or "nfkd"
 function M.normalise(text, form) return core.normalise(text, form) end
 
---- Fields: bos, eos, eot, eom, unk, pad (ids or nil); add_bos, add_eos (what the model wishes); eos_ids (list of the ids
--- that end a reply); chat_templates (name -> text; the plain one is `default`). #tokenizer is the size of the vocabulary.
+--- Fields: bos, eos, eot, eom, unk, pad (ids or nil); add_bos, add_eos (the defaults of the model); eos_ids (list of the ids
+-- that end a reply); chat_templates (texts by name, the main one is `default`). #tokenizer is the size of the vocabulary.
 Tokenizer.__index = Tokenizer
 Tokenizer.__name = "ane.tokenizer"
 
@@ -112,13 +112,14 @@ function Tokenizer:__len() return self._raw:n_vocab() end
 
 function Tokenizer:__tostring() return tostring(self._raw) end
 
---- Ids of a text.
+--- The ids of a text.
 -- @param text bytes
--- @param opts special: control tokens spelled in the text become those tokens (false); bos, eos: add the begin or end token
--- (nil: as the model wishes); offsets: give the spans too (false)
--- @return list of ids; with offsets also a list of {start, stop}, such that text:sub(start, stop) is what the token stands
--- for (empty, stop = start - 1, for added tokens); or nil, message, code
--- @raise where an option is unknown or wrong
+-- @param opts special: recognise control tokens spelled in the text (default false); bos, eos: add the begin or end token
+-- (default: as the model does); offsets: also return the spans (default false)
+-- @return list of ids; with offsets also a list of {start, stop}: the token stands for text:sub(start, stop), which is empty
+-- (stop = start - 1) for added tokens; or nil, message, code: "range" when a normaliser makes more than 32 bytes per byte of
+-- the text and 65,536 more, "format" when the vocabulary lacks a token that the text needs
+-- @raise when an option is unknown or wrong
 function Tokenizer:encode(text, opts)
   schema.argument({ type = "string" }, text, "encode: text", 2)
   opts = schema.check(ENCODE, opts, "encode", 2)
@@ -132,18 +133,35 @@ function Tokenizer:encode(text, opts)
   return ids, spans
 end
 
---- The text of ids. Ids beyond the vocabulary (models pad their head) stand for nothing.
--- @param ids list of ids, or one
--- @param opts skip_special: control tokens give nothing (false); utf8: "raw" gives the bytes as they are, "replace" puts
--- U+FFFD for what is no UTF-8, as Python's errors="replace" does
+local function check_id(id, size, what)
+  if math.type(id) == "float" then id = math.tointeger(id) or id end
+  if math.type(id) ~= "integer" or id < 0 or id >= size then
+    local shown = type(id) == "string" and ("%q"):format(id) or tostring(id)
+    error(("decode: %s is %s, the ids of the vocabulary are 0 to %d"):format(what, shown, size - 1), 3)
+  end
+end
+
+--- The text of ids.
+-- @param ids list of ids, or one id; from 0 to #tokenizer - 1
+-- @param opts skip_special: leave control tokens out (default false); utf8: "raw" (default) returns the bytes unchanged,
+-- "replace" puts U+FFFD for invalid UTF-8, as Python's errors="replace" does
+-- @raise when an id is outside of the vocabulary, or an option is unknown or wrong. A streaming decoder takes such ids: some
+-- models have a larger output than vocabulary
 function Tokenizer:decode(ids, opts)
   opts = schema.check(DECODE, opts, "decode", 2)
+  local size = #self
+  if type(ids) == "table" then
+    for i = 1, #ids do check_id(ids[i], size, ("ids[%d]"):format(i)) end
+  else
+    check_id(ids, size, "ids")
+  end
   return self._raw:decode(ids, opts.skip_special, opts.utf8 == "replace")
 end
 
---- A streaming decoder: what it gives is never cut inside a UTF-8 character.
--- @param opts skip_special: control tokens give nothing (false)
--- @return stream with push(id) -> bytes that are complete now, flush() -> the bytes held back, reset()
+--- A streaming decoder. It never returns part of a UTF-8 character.
+-- @param opts skip_special: leave control tokens out (default false)
+-- @return stream with push(id) -> the bytes that are complete, flush() -> the bytes held back, reset(). An id beyond the
+-- vocabulary stands for no text: some models have a larger output than vocabulary
 function Tokenizer:stream(opts)
   opts = schema.check(STREAM, opts, "stream", 2)
   return setmetatable({ _raw = self._raw:decoder(opts.skip_special) }, Stream)
@@ -158,16 +176,16 @@ function Stream:reset() self._raw:reset() end
 --- The bytes that a token stands for; nil beyond the vocabulary.
 function Tokenizer:token(id) return self._raw:token(id) end
 
---- The token as the vocabulary spells it; nil beyond the vocabulary.
+--- The spelling of a token in the vocabulary; nil beyond the vocabulary.
 function Tokenizer:piece(id) return self._raw:piece(id) end
 
---- The id of the token that the vocabulary spells so, or nil.
+--- The id of the token with a spelling, or nil.
 function Tokenizer:id(piece) return self._raw:id(piece) end
 
 --- "normal", "control", "user", "unknown", "unused" or "byte"; nil beyond the vocabulary.
 function Tokenizer:token_type(id) return self._raw:token_type(id) end
 
---- Frees the vocabulary; streams of it end too.
+--- Free the vocabulary. Streams of this tokenizer then raise.
 function Tokenizer:close() self._raw:close() end
 
 Tokenizer.__close = Tokenizer.close

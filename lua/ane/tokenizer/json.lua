@@ -1,4 +1,4 @@
---- A tokenizer.json (Hugging Face tokenizers library) as a description for core.tokenizer.
+--- A tokenizer.json of the Hugging Face tokenizers library as a description for core.tokenizer.
 -- Needs ane.core, ane.tokenizer.fields and ane.tokenizer.steps.
 -- Usage: `local vocabulary, description = json.read(text)`
 
@@ -13,7 +13,7 @@ local get, fail, NONE = fields.get, fields.fail, fields.NONE
 --- Bits of ane_added_flags.
 local SINGLE_WORD, LSTRIP, RSTRIP, NORMALISED = 1, 2, 4, 16
 
---- Flags of an added token, as tokenizer.json and tokenizer_config.json write it.
+--- The ane_added_flags of an added token of tokenizer.json or tokenizer_config.json.
 function M.added_flags(token, path)
   local function bit(key, value) return get(token, key, "boolean", path, false) and value or 0 end
   return bit("single_word", SINGLE_WORD) | bit("lstrip", LSTRIP) | bit("rstrip", RSTRIP) | bit("normalized", NORMALISED)
@@ -25,7 +25,7 @@ local function added_tokens(list)
     local path = ("added_tokens[%d]"):format(i - 1)
     fields.check(token, "object", path)
     local id, content = get(token, "id", "natural", path), get(token, "content", "string", path)
-    if id >= 0x7fffffff then fail("format", "%s.id: %d is beyond 2^31", path, id) end
+    if id >= 0x7fffffff then fail("format", "%s.id: is %d, must be below 2^31 - 1", path, id) end
     if content ~= "" then
       local special = get(token, "special", "boolean", path, false)
       out[#out + 1] = { id = id, content = content, special = special, flags = M.added_flags(token, path) }
@@ -36,10 +36,10 @@ end
 
 -- ---- Models --------------------------------------------------------------------------------------------------------
 
--- Each fills a description. `vocabulary` has the tokens and merges.
+-- Each fills a description d from the section "model". `vocabulary` holds its tokens and merges.
 local MODELS = {}
 
--- Unknown tokens are looked up when one is needed, as in the library: some files name one that they do not have.
+-- A missing unknown token is an error only when a text needs it, as in the library: some files name one that they lack.
 local function unknown(vocabulary, name, d)
   d.unk = name and vocabulary:find(name) or nil
   d.unk_needed = name ~= nil and not d.unk
@@ -54,7 +54,7 @@ end
 function MODELS.BPE(model, vocabulary, d)
   mapped(vocabulary, false)
   if not model.merges then fail("format", "model.merges is missing") end
-  if get(model, "dropout", "number", "model", 0) ~= 0 then fail("unsupported", "model.dropout: merges left out at random") end
+  if get(model, "dropout", "number", "model", 0) ~= 0 then fail("unsupported", "model.dropout: only 0 is supported") end
   d.model = "merges"
   d.prefix = get(model, "continuing_subword_prefix", "string", "model", "")
   d.suffix = get(model, "end_of_word_suffix", "string", "model", "")
@@ -62,7 +62,7 @@ function MODELS.BPE(model, vocabulary, d)
   d.fuse_unk = get(model, "fuse_unk", "boolean", "model", false)
   d.whole = get(model, "ignore_merges", "boolean", "model", false)
   if d.byte_fallback and d.prefix .. d.suffix ~= "" then
-    fail("unsupported", "model: byte_fallback together with a prefix or suffix of subwords")
+    fail("unsupported", "model.byte_fallback: not supported with continuing_subword_prefix or end_of_word_suffix")
   end
   unknown(vocabulary, get(model, "unk_token", "string", "model", NONE), d)
 end
@@ -74,7 +74,7 @@ function MODELS.Unigram(model, vocabulary, d)
   d.unk = get(model, "unk_id", "natural", "model", NONE)
   d.unk_needed = d.unk == nil
   d.fuse_unk = true
-  if d.unk and d.unk >= vocabulary:counts() then fail("format", "model.unk_id: %d is no token", d.unk) end
+  if d.unk and d.unk >= vocabulary:counts() then fail("format", "model.unk_id: is %d, no token has this id", d.unk) end
 end
 
 function MODELS.WordPiece(model, vocabulary, d)
@@ -91,7 +91,7 @@ function MODELS.WordLevel(model, vocabulary, d)
   unknown(vocabulary, get(model, "unk_token", "string", "model"), d)
 end
 
--- Files from before 2021 do not name the type.
+-- Files from before 2021 have no type.
 local function model_type(model, vocabulary)
   if model.type ~= nil then return fields.kind(MODELS, model, "model") end
   local _, _, scored = vocabulary:counts()
@@ -120,8 +120,8 @@ local function describe(vocabulary, whole)
   return d
 end
 
---- Reads the text of a tokenizer.json. Raises by fields.fail.
--- @return vocabulary, description
+--- Read the text of a tokenizer.json. Raises faults of fields.fail.
+-- @return vocabulary (an ane.vocabulary of the core), description (see core.tokenizer)
 function M.read(text)
   local vocabulary, whole, code = core.vocabulary_json(text)
   if not vocabulary then fail(code, "%s", whole) end

@@ -1,5 +1,6 @@
 --- A SentencePiece model (tokenizer.model) as a description for core.tokenizer.
--- Needs ane.core and ane.tokenizer.fields. Semantics: google/sentencepiece, normalizer.cc, bpe_model.cc, unigram_model.cc.
+-- Needs ane.core and ane.tokenizer.fields. The semantics are those of google/sentencepiece: normalizer.cc, bpe_model.cc,
+-- unigram_model.cc.
 -- Usage: `local vocabulary, description, info = sentencepiece.read(bytes)`
 
 local core = require "ane.core"
@@ -7,18 +8,19 @@ local fields = require "ane.tokenizer.fields"
 
 local M = {}
 
+--- The character that stands for a space in pieces.
 local MARK = "\u{2581}"
 
---- Bits of ane_added_flags: found in the normalised text; made by the model alone.
+--- Bits of ane_added_flags: a token that is found in the normalised text; a token that only the model makes.
 local LATE, BY_MODEL = 8, 64
 
 local MODEL_TYPES = { "unigram", "scores", "words", "characters" }
 
--- The steps of Normalizer::Normalize. Without remove_extra_whitespaces the mark is put before whatever is there, so it comes
--- first; with it a text of nothing but blanks gets none.
+-- The steps of Normalizer::Normalize. With remove_extra_whitespaces a text of blanks gets no dummy prefix, so the prefix is
+-- added after blanks are removed; without, it is added first.
 local function normalisers(info)
   local out = {}
-  local function add(kind, from, to) out[#out + 1] = { kind = kind, from = from, to = to } end
+  local function add(kind, from, to) out[#out + 1] = { kind = kind, from = from, to = to, place = "normalizer_spec" } end
   local front = info.add_dummy_prefix and not info.whitespace_suffix
   local space = info.escape_whitespaces and MARK or " "
   if front and not info.remove_extra_whitespaces then add("prepend", nil, " ") end
@@ -45,19 +47,20 @@ local function decoders(info)
   return out
 end
 
---- Reads the bytes of a model. Raises by fields.fail.
--- @return vocabulary, description, fields of the model (bos, eos, pad, unk: ids or nil)
+--- Read the bytes of a model. Raises failures of fields.fail.
+-- @return vocabulary (an ane.vocabulary of the core), description (see core.tokenizer), fields of the model (bos, eos, pad,
+-- unk: ids or nil)
 function M.read(bytes)
   local vocabulary, info, code = core.vocabulary_sentencepiece(bytes)
   if not vocabulary then fields.fail(code, "%s", info) end
   local kind = MODEL_TYPES[info.model_type]
   if kind ~= "unigram" and kind ~= "scores" then
-    fields.fail("unsupported", "model type %s; known are unigram and BPE", kind or info.model_type)
+    fields.fail("unsupported", "model type '%s' is not supported; known are unigram and BPE", kind or info.model_type)
   end
-  if not info.unk then fields.fail("format", "no piece is the unknown one") end
-  if info.denormaliser ~= "" then fields.fail("unsupported", "denormalizer_spec: rules for decoding") end
+  if not info.unk then fields.fail("format", "no piece has the type UNKNOWN") end
+  if info.denormaliser ~= "" then fields.fail("unsupported", "denormalizer_spec: rules for decoding are not supported") end
   if info.user_blanks and info.remove_extra_whitespaces then
-    fields.fail("unsupported", "user-defined pieces with spaces, where remove_extra_whitespaces takes spaces away")
+    fields.fail("unsupported", "user-defined pieces with spaces are not supported together with remove_extra_whitespaces")
   end
   for _, name in ipairs { "bos", "eos", "pad" } do
     if info[name] < 0 or info[name] >= info.n then info[name] = nil end

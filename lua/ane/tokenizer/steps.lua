@@ -1,6 +1,7 @@
---- The steps of a tokenizer.json (Hugging Face tokenizers library) as steps of csrc/text: normalisers, pre-tokenizers,
--- decoders, post-processors.
--- Needs ane.core and ane.tokenizer.fields. The semantics are those of that library's version 0.23.
+--- The sections normalizer, pre_tokenizer, decoder and post_processor of a tokenizer.json as steps of csrc/text.
+-- Needs ane.core and ane.tokenizer.fields. The semantics are those of version 0.23 of the Hugging Face tokenizers library.
+-- A step is a table with a kind and its arguments, as csrc/text/text.h defines them. `place` is its field in the file, for the
+-- messages of csrc/text: "normalizer.normalizers[0].content".
 
 local core = require "ane.core"
 local fields = require "ane.tokenizer.fields"
@@ -10,17 +11,17 @@ local M = {}
 local get, fail = fields.get, fields.fail
 
 --- A pattern given as {"String": text} or {"Regex": text}.
--- @return its text, and whether it is plain
+-- @return the text, and whether it is plain text
 local function pattern(object, path)
   local p = get(object, "pattern", "object", path)
   local text, plain = p.String, true
   if text == nil then text, plain = p.Regex, false end
   fields.check(text, "string", path .. ".pattern")
-  if text:find("\0", 1, true) then fail("unsupported", "%s.pattern: holds a NUL", path) end
+  if text:find("\0", 1, true) then fail("unsupported", "%s.pattern: contains a NUL", path) end
   return text, plain
 end
 
--- Calls known[type] for each object of a list.
+-- Calls known[object.type](object, place, ...) for each object of a list.
 local function each(known, list, path, ...)
   for i, object in ipairs(list) do
     local place = ("%s[%d]"):format(path, i - 1)
@@ -30,10 +31,11 @@ end
 
 -- ---- Normalisers ---------------------------------------------------------------------------------------------------
 
+-- Each appends the steps of one object to `out`.
 local NORMALISERS = {}
 
 local function simple(kind)
-  return function(_, _, out) out[#out + 1] = { kind = kind } end
+  return function(_, path, out) out[#out + 1] = { kind = kind, place = path } end
 end
 
 for type_name, kind in pairs {
@@ -55,29 +57,33 @@ end
 function NORMALISERS.Replace(object, path, out)
   local text, plain = pattern(object, path)
   if text == "" then fail("unsupported", "%s.pattern: is empty", path) end
-  out[#out + 1] = { kind = plain and "replace" or "pattern", from = text, to = get(object, "content", "string", path) }
+  out[#out + 1] = {
+    kind = plain and "replace" or "pattern", from = text, to = get(object, "content", "string", path), place = path .. ".content",
+  }
 end
 
-function NORMALISERS.Prepend(object, path, out) out[#out + 1] = { kind = "prepend", to = get(object, "prepend", "string", path) } end
+function NORMALISERS.Prepend(object, path, out)
+  out[#out + 1] = { kind = "prepend", to = get(object, "prepend", "string", path), place = path .. ".prepend" }
+end
 
 function NORMALISERS.Precompiled(object, path, out)
   local blob = core.base64_decode(get(object, "precompiled_charsmap", "string", path))
-  if not blob then fail("format", "%s.precompiled_charsmap: is no base64", path) end
-  out[#out + 1] = { kind = "charsmap_clusters", from = blob }
+  if not blob then fail("format", "%s.precompiled_charsmap: wanted base64", path) end
+  out[#out + 1] = { kind = "charsmap_clusters", from = blob, place = path .. ".precompiled_charsmap" }
 end
 
 function NORMALISERS.BertNormalizer(object, path, out)
   local lowercase = get(object, "lowercase", "boolean", path)
   if get(object, "clean_text", "boolean", path) then out[#out + 1] = { kind = "clean" } end
-  if get(object, "handle_chinese_chars", "boolean", path) then out[#out + 1] = { kind = "apart_han" } end
+  if get(object, "handle_chinese_chars", "boolean", path) then out[#out + 1] = { kind = "apart_han", place = path } end
   if get(object, "strip_accents", "boolean", path, lowercase) then
-    out[#out + 1] = { kind = "nfd" }
+    out[#out + 1] = { kind = "nfd", place = path }
     out[#out + 1] = { kind = "strip_nonspacing" }
   end
-  if lowercase then out[#out + 1] = { kind = "lower" } end
+  if lowercase then out[#out + 1] = { kind = "lower", place = path } end
 end
 
---- Steps of the section "normalizer".
+--- The steps of the section "normalizer", or of nil.
 function M.normalisers(section)
   local out = {}
   if section then fields.kind(NORMALISERS, section, "normalizer")(section, "normalizer", out) end
@@ -88,7 +94,7 @@ end
 
 local GPT2 = [['s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+]]
 
---- \w of Rust's regex crate: Alphabetic, M, Nd, Pc, Join_Control.
+--- The inside of a set for \w of Rust's regex crate: Alphabetic, M, Nd, Pc, Join_Control.
 local WORD = [[\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200C}\x{200D}\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189}]]
 
 local PUNCTUATION = [=[[!-/:-@\[-`{-~\p{P}]]=]
@@ -116,16 +122,16 @@ function SPLITS.Split(object, path, out)
   }
 end
 
--- The last step may become a property of the model (see M.splits): {alphabet = true}.
+-- M.splits may replace a last step with alphabet = true by a property of the model.
 function SPLITS.ByteLevel(object, path, out)
-  if get(object, "add_prefix_space", "boolean", path) then out[#out + 1] = { change = { kind = "prefix", to = " " } } end
+  if get(object, "add_prefix_space", "boolean", path) then out[#out + 1] = { change = { kind = "prefix", to = " ", place = path } } end
   if get(object, "use_regex", "boolean", path, true) then out[#out + 1] = { pattern = GPT2, behaviour = "isolated" } end
-  out[#out + 1] = { alphabet = true, change = { kind = "alphabet" } }
+  out[#out + 1] = { alphabet = true, change = { kind = "alphabet", place = path } }
 end
 
 local SCHEMES = { always = true, first = true, never = true }
 
--- add_prefix_space is the older form of prepend_scheme.
+-- prepend_scheme, or add_prefix_space in older files.
 local function scheme(object, path)
   local name = get(object, "prepend_scheme", "string", path, "always")
   if not SCHEMES[name] then fail("unsupported", "%s.prepend_scheme: '%s' is not supported", path, name) end
@@ -134,8 +140,10 @@ end
 
 function SPLITS.Metaspace(object, path, out)
   local mark, when = fields.character(object, "replacement", path), scheme(object, path)
-  out[#out + 1] = { change = { kind = "replace", from = " ", to = mark } }
-  if when ~= "never" then out[#out + 1] = { change = { kind = "prefix", to = mark }, only_first = when == "first" } end
+  out[#out + 1] = { change = { kind = "replace", from = " ", to = mark, place = path } }
+  if when ~= "never" then
+    out[#out + 1] = { change = { kind = "prefix", to = mark, place = path }, only_first = when == "first" }
+  end
   if get(object, "split", "boolean", path, true) then
     out[#out + 1] = { pattern = mark, literal = true, behaviour = "merged_with_next" }
   end
@@ -171,9 +179,9 @@ function SPLITS.FixedLength(object, path, out)
   out[#out + 1] = { pattern = ("(?m:.{1,%d})"):format(length), behaviour = "isolated" }
 end
 
---- Steps of the section "pre_tokenizer".
--- @param bytes whether the model can take bytes where it should get their spellings in GPT-2's alphabet
--- @return steps, and whether the model has to
+--- The steps of the section "pre_tokenizer", or of nil.
+-- @param bytes can the model take bytes instead of their spellings in GPT-2's alphabet?
+-- @return the steps, and whether the model must take bytes
 function M.splits(section, bytes)
   local out = {}
   if section then fields.kind(SPLITS, section, "pre_tokenizer")(section, "pre_tokenizer", out) end
@@ -197,7 +205,9 @@ function DECODERS.Fuse(_, _, out) out[#out + 1] = { kind = "fuse" } end
 function DECODERS.Replace(object, path, out)
   local text, plain = pattern(object, path)
   if text == "" then fail("unsupported", "%s.pattern: is empty", path) end
-  out[#out + 1] = { kind = plain and "replace" or "pattern", from = text, to = get(object, "content", "string", path) }
+  out[#out + 1] = {
+    kind = plain and "replace" or "pattern", from = text, to = get(object, "content", "string", path), place = path .. ".content",
+  }
 end
 
 function DECODERS.Strip(object, path, out)
@@ -224,7 +234,7 @@ function DECODERS.BPEDecoder(object, path, out)
   out[#out + 1] = { kind = "suffix", from = suffix }
 end
 
---- Steps of the section "decoder".
+--- The steps of the section "decoder", or of nil.
 function M.decoders(section)
   if not section then return { { kind = "spaced" } } end
   local out = {}
@@ -234,7 +244,7 @@ end
 
 -- ---- Post-processors -----------------------------------------------------------------------------------------------
 
--- What they add to a single text: out.head and out.tail, lists of ids.
+-- Each sets out.head and out.tail, the lists of ids before and after a single text.
 local PROCESSORS = {}
 
 function PROCESSORS.ByteLevel() end
@@ -243,7 +253,7 @@ local function append_ids(list, ids, path)
   for i, id in ipairs(ids) do list[#list + 1] = fields.check(id, "natural", ("%s[%d]"):format(path, i - 1)) end
 end
 
--- Parts of a template: the text itself once, tokens around it.
+-- A template has the text once, and tokens around it.
 function PROCESSORS.TemplateProcessing(object, path, out)
   local tokens = get(object, "special_tokens", "object", path)
   local head, tail, seen = {}, {}, false
@@ -251,7 +261,7 @@ function PROCESSORS.TemplateProcessing(object, path, out)
     local place = ("%s.single[%d]"):format(path, i - 1)
     fields.check(part, "object", place)
     if part.Sequence ~= nil then
-      if seen then fail("unsupported", "%s: the text stands in the template twice", place) end
+      if seen then fail("unsupported", "%s: the template has the text twice", place) end
       if get(get(part, "Sequence", "object", place), "id", "string", place) ~= "A" then fail("format", "%s: wanted sequence A", place) end
       seen = true
     else
@@ -282,7 +292,7 @@ function PROCESSORS.Sequence(object, path, out)
   each(PROCESSORS, get(object, "processors", "array", path), path .. ".processors", out)
 end
 
---- Ids before and behind a text, by the section "post_processor".
+--- The ids before and after a text, by the section "post_processor" or nil.
 -- @return two lists
 function M.ends(section)
   local out = { head = {}, tail = {} }

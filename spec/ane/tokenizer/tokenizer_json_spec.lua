@@ -16,6 +16,52 @@ describe("ane.tokenizer, of a tokenizer.json", function()
     return code
   end
 
+  local function replace(from, to) return { type = "Replace", pattern = { String = from }, content = to } end
+
+  local function chain(key, n, make)
+    local list = {}
+    for i = 1, n do list[i] = make(i) end
+    return { type = "Sequence", [key] = list }
+  end
+
+  -- a -> b * 100 -> c * 10,000 -> ...
+  local function explosion(i) return replace(string.char(96 + i), string.char(97 + i):rep(100)) end
+
+  it("limits the growth of a text in normalisers, and names the normaliser", function()
+    local t = assert(pipelines.open(set, { name = "x", model = "bytes", normalizer = chain("normalizers", 4, explosion) }))
+    local ids, message, code = t:encode "a"
+    assert.same({ nil, "range" }, { ids, code })
+    assert.is_truthy(message:find("normalizer.normalizers[2].content makes a text of more than 65568 bytes", 1, true), message)
+    assert.is_truthy(message:find("the most is 32 bytes for each byte of the text and 65536 more", 1, true), message)
+    assert.equal(1, #assert(t:encode "x")) -- the limit is for what a text becomes
+    local pattern = { type = "Replace", pattern = { Regex = "x" }, content = ("y"):rep(70000) }
+    t = assert(pipelines.open(set, { name = "x", model = "bytes", normalizer = pattern }))
+    assert.is_truthy(select(2, t:encode "x"):find("normalizer.content makes a text of more", 1, true))
+  end)
+
+  it("limits the growth over all parts of a text", function()
+    local added = { { id = 60000, content = "<s>", special = true, normalized = false } }
+    local t = assert(pipelines.open(set, {
+      name = "x", model = "bytes", normalizer = replace("a", ("b"):rep(60000)), added_tokens = added,
+    }))
+    assert.equal(60000, #assert(t:encode "a"))
+    assert.equal("range", (select(3, t:encode("a<s>a<s>a", { special = true }))))
+  end)
+
+  it("limits the growth of a text in pre-tokenizers", function()
+    local doubled = chain("pretokenizers", 40, function() return { type = "ByteLevel", add_prefix_space = false, use_regex = false } end)
+    local t = assert(pipelines.open(set, { name = "x", model = "bytes", pre_tokenizer = doubled }))
+    local ids, message, code = t:encode "\u{e9}"
+    assert.same({ nil, "range" }, { ids, code })
+    assert.is_truthy(message:find("pre_tokenizer.pretokenizers[", 1, true), message)
+  end)
+
+  it("limits the growth of tokens in decoders, and names the decoder", function()
+    assert.equal("range", refused("decoder.decoders[2].content makes texts of more than", { decoder = chain("decoders", 4, explosion) }))
+    local pattern = { type = "Replace", pattern = { Regex = "a" }, content = ("b"):rep(70000) }
+    assert.equal("range", refused("decoder.content makes texts of more than", { decoder = pattern }))
+  end)
+
   it("refuses what it does not know, and says where it stands", function()
     local split = { type = "Split", pattern = { Regex = "x" }, behavior = "Removed", invert = false }
     for part, fields in pairs {
