@@ -40,8 +40,8 @@ const char *ane_path_tail(const char *path);
 
 /* ---- JSON --------------------------------------------------------------------------------------------------------*/
 
-/* An array or object; names that appear twice are refused. The caller frees it by json_decref. `at`: where the text lies
- * in its file, for the message. */
+/* An array or object; equal names are a fault. The caller frees it by json_decref. `at`: the byte of the file where the text
+ * begins, for the message. Errors: ANE_FORMAT, ANE_NOMEM. */
 ane_status ane_json_parse(json_t **out, const void *text, uint64_t size, uint64_t at, struct ane_error *err);
 /* "a string", ...; "missing" for NULL. */
 const char *ane_json_kind(const json_t *v);

@@ -70,7 +70,7 @@ enum { MAX_BYTES = 1 << 20 };
 ane_status mlpackage_manifest(struct ane_arena *arena, const char *manifest, const char **location, struct ane_error *err) {
   struct manifest m = {arena, manifest, err};
   struct ane_map map;
-  json_error_t why;
+  json_t *root;
   ane_status st = ane_map_open(&map, manifest, err);
   if (st) return st;
   if (map.size == 0 || map.size > MAX_BYTES) {
@@ -78,9 +78,9 @@ ane_status mlpackage_manifest(struct ane_arena *arena, const char *manifest, con
     ane_map_close(&map);
     return st;
   }
-  json_t *root = json_loadb((const char *)map.data, (size_t)map.size, JSON_REJECT_DUPLICATES, &why);
+  st = ane_json_parse(&root, map.data, map.size, 0, err);
   ane_map_close(&map);
-  if (!root) return fail(&m, ANE_FORMAT, "line %d: %s", why.line, why.text);
+  if (st) return ane_fail_in(err, st, "%s", ane_path_tail(manifest));
   st = read_items(&m, root, location);
   json_decref(root);
   return st;

@@ -10,11 +10,10 @@
 
 /* model.decoder.filename of a genai_config.json; "model.onnx" where it names none. The name must stay in the folder. */
 static ane_status read_filename(const struct ane_map *map, const char *path, char *name, size_t room, struct ane_error *err) {
-  json_error_t why;
-  json_t *root = json_loadb((const char *)map->data, (size_t)map->size, JSON_REJECT_DUPLICATES, &why);
-  if (!root) return ane_fail(err, ANE_FORMAT, "%s: line %d: %s", ane_path_tail(path), why.line, why.text);
+  json_t *root;
+  ane_status st = ane_json_parse(&root, map->data, map->size, 0, err);
+  if (st) return ane_fail_in(err, st, "%s", ane_path_tail(path));
   const char *file = json_string_value(json_object_get(json_object_get(json_object_get(root, "model"), "decoder"), "filename"));
-  ane_status st = ANE_OK;
   if (!file) file = "model.onnx";
   if (strlen(file) >= room || !*file || strpbrk(file, "/\\:") || strcmp(file, "..") == 0) {
     char q[ANE_QUOTE_TEXT];

@@ -59,9 +59,9 @@ describe("a manifest", function()
   end
 
   it("must be JSON with all its keys", function()
-    refused("Manifest.json: line 1:", nil, nil, nil, "{")
-    refused("Manifest.json: line 1:", nil, nil, nil, '{"a": 1, "a": 2}')
-    refused("Manifest.json: line 1:", nil, nil, nil, ("["):rep(100000))
+    refused("Manifest.json: the JSON is broken at byte", nil, nil, nil, "{")
+    refused("Manifest.json: the JSON is broken at byte", nil, nil, nil, '{"a": 1, "a": 2}')
+    refused("Manifest.json: the JSON is broken at byte", nil, nil, nil, ("["):rep(100000))
     refused("Manifest.json: has no fileFormatVersion", nil, nil, nil, "[]")
     refused("Manifest.json: the file is empty", nil, nil, nil, "")
     refused("Manifest.json: is larger than a manifest is", nil, nil, nil, (" "):rep(2 ^ 20 + 1))

@@ -225,6 +225,23 @@ describe("a malformed safetensors file", function()
     assert.is_true(refused > 2 * head)
   end)
 
+  -- jansson allocates by itself, so only a limit of the system makes it fail. The sanitizers need room of their own.
+  if not (os.getenv "ANE_BUILD" or ""):find "sanitize" then
+    it("says that memory is short where the JSON reader runs out of it", function()
+      local tensors = {}
+      for i = 1, 20000 do tensors[i] = { name = ("model.layers.%d.weight"):format(i), dtype = "U8", shape = { 1 }, data = "a" } end
+      local script = ("local s, m, c = require 'ane.core'.open('%s') print(s and 'ok' or c, m)"):format(temp { tensors = tensors })
+      local command, seen = "ulimit -v %d; LUA_CPATH='%s' lua5.4 -e \"%s\" 2>/dev/null", {}
+      for kilobytes = 12000, 60000, 1600 do
+        local pipe = assert(io.popen(command:format(kilobytes, package.cpath, script)))
+        local word = pipe:read("a"):match "^%w+"
+        pipe:close()
+        if word then seen[word] = true end -- without: Lua itself did not start
+      end
+      assert.same({ ok = true, memory = true }, seen)
+    end)
+  end
+
   it("is refused without leaks when any allocation fails", function()
     local path = temp(tiny())
     local failures = 0
