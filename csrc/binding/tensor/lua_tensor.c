@@ -31,7 +31,8 @@ static void check_colon(lua_State *L) {
   lua_getfield(L, -1, "__names");
   bool is_method = ar.name && lua_getfield(L, -1, ar.name) != LUA_TNIL && lua_rawequal(L, -1, -4);
   if (is_method)
-    luaL_error(L, "%s: called on a %s instead of a tensor; write tensor:%s(...), with a colon", ar.name, luaL_typename(L, 1), ar.name);
+    luaL_error(L, "%s: called on a %s instead of a tensor; write tensor:%s(...), with a colon", ar.name, luaL_typename(L, 1),
+               ar.name);
   lua_pop(L, ar.name ? 4 : 3);
 }
 
@@ -63,24 +64,30 @@ static struct ane_shape check_shape(lua_State *L, int arg) {
   return s;
 }
 
+/* Raises when the values at arg do not fill the shape. Nothing is allocated before. */
+static void check_values(lua_State *L, int arg, const struct ane_shape *shape) {
+  uint64_t count, got = lua_rawlen(L, arg);
+  if (!ane_shape_count(shape, &count) || count > (uint64_t)INT64_MAX / sizeof(float)) return; /* bind_tensor_new refuses it */
+  if (lua_type(L, arg) == LUA_TTABLE && got != count)
+    luaL_error(L, "the shape asks for %I values, the list has %I", (LUAI_UACINT)count, (LUAI_UACINT)got);
+  if (lua_type(L, arg) == LUA_TSTRING && got != count * sizeof(float))
+    luaL_error(L, "the shape asks for %I bytes, the string has %I", (LUAI_UACINT)(count * sizeof(float)), (LUAI_UACINT)got);
+}
+
 /* core.tensor(shape, values): values = a flat list of numbers, raw float32 bytes, or nothing (zeros). */
 static int tensor_make(lua_State *L) {
   struct ane_shape shape = check_shape(L, 1);
   int kind = lua_type(L, 2);
   if (kind != LUA_TNONE && kind != LUA_TNIL && kind != LUA_TTABLE && kind != LUA_TSTRING)
     return luaL_typeerror(L, 2, "list of numbers, string of float32 bytes, or nil");
+  check_values(L, 2, &shape);
   float *data = bind_tensor_new(L, &shape);
   uint64_t count = bind_check_tensor(L, -1)->count;
   if (kind == LUA_TSTRING) {
     size_t size;
     const char *bytes = lua_tolstring(L, 2, &size);
-    if (size != count * sizeof(float))
-      return luaL_error(L, "the shape asks for %I bytes, the string has %I", (LUAI_UACINT)(count * sizeof(float)),
-                        (LUAI_UACINT)size);
     if (size) memcpy(data, bytes, size);
   } else if (kind == LUA_TTABLE) {
-    uint64_t got = lua_rawlen(L, 2);
-    if (got != count) return luaL_error(L, "the shape asks for %I values, the list has %I", (LUAI_UACINT)count, (LUAI_UACINT)got);
     for (uint64_t i = 0; i < count; i++) {
       int ok;
       lua_rawgeti(L, 2, (lua_Integer)i + 1);

@@ -53,6 +53,8 @@ describe("tensors", function()
       { "at least 2 dimensions", function() t:row(1):row(1) end },
       { "12 bytes", function() core.tensor({ 3 }, "12345") end },
       { "3 values", function() core.tensor({ 3 }, { 1, 2 }) end },
+      { "asks for 1099511627776 values, the list has 3", function() core.tensor({ 1 << 40 }, { 1, 2, 3 }) end },
+      { "asks for 4398046511104 bytes, the string has 4", function() core.tensor({ 1 << 40 }, "abcd") end },
       { "not a number", function() core.tensor({ 2 }, { 1, {} }) end },
       { "not negative", function() core.tensor { -1 } end },
       { "5 dimensions", function() core.tensor { 1, 1, 1, 1, 1, 1 } end },
