@@ -252,6 +252,18 @@ local function drop(self, length)
   return self.session:rewind(length)
 end
 
+-- The logits after a logits_processor, which returns a tensor as long as the logits, or nothing.
+local function processed(returned, logits)
+  if returned == nil then return logits end
+  if (getmetatable(returned) or {}).__name ~= "ane.tensor" then
+    error("logits_processor must return a tensor, or nothing, has returned a " .. type(returned), 0)
+  end
+  if #returned ~= #logits then
+    error(("logits_processor must return a tensor of %d numbers, or nothing, has returned one of %d"):format(#logits, #returned), 0)
+  end
+  return returned
+end
+
 -- The next token from the logits at hand.
 local function choose(self)
   local session, opts = self.session, self.opts
@@ -263,11 +275,7 @@ local function choose(self)
   local raw = session:logits(self.row)
   local logits = raw
   if opts.logits_processor then
-    local changed = opts.logits_processor(logits, self.all)
-    if changed ~= nil and type(changed) ~= "userdata" then
-      error("logits_processor must return a tensor, or nothing, has returned a " .. type(changed), 0)
-    end
-    logits = changed or logits
+    logits = processed(opts.logits_processor(logits, self.all), logits)
   end
   local id, message, code = self.sampler:next(logits, #self.all, self.all)
   if not id then return nil, message, code end

@@ -225,5 +225,10 @@ describe("generate", function()
     for _, value in ipairs { 3, "x", {}, true } do
       assert.error_matches(wrong { logits_processor = function() return value end }, "must return a tensor, or nothing, has returned a")
     end
+    for _, length in ipairs { 0, 3, 301 } do
+      local processor = function() return require("ane.core").tensor { length } end
+      assert.error_matches(wrong { logits_processor = processor },
+        "logits_processor must return a tensor of 300 numbers, or nothing, has returned one of " .. length .. "$")
+    end
   end)
 end)
