@@ -1,8 +1,8 @@
 --- JSON for template variables and for `tojson`: a strict decoder that keeps the order of keys, and Python's json.dumps.
 -- Needs ane.jinja.limits, number, sort and value. The decoder follows RFC 8259: no comments, no NaN, valid UTF-8, whole
--- surrogate pairs. It is not core.json_decode, which neither keeps the order of keys nor integers beyond 64 bits; and
--- ane.jinja needs no C module of this project. Of equal keys the last value wins at the position of the first, as in a Python dict. Both directions take
--- time and memory in proportion to the text.
+-- surrogate pairs. Of equal keys the last value wins at the position of the first, as in a Python dict. Both directions take
+-- time and memory in proportion to the text. core.json_decode keeps neither the order of keys nor integers beyond 64 bits,
+-- both of which `tojson` writes; ane.jinja also needs no C module of this project.
 -- Usage: `local vars, err = json.decode('{"messages": []}')`
 
 local limits = require "ane.jinja.limits"
