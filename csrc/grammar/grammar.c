@@ -94,6 +94,7 @@ ane_status ane_grammar_choice(struct ane_grammar **out, const struct ane_bytes *
 
 void ane_grammar_destroy(struct ane_grammar *g) {
   if (!g) return;
+  mask_cache_free(g->cache);
   if (g->kind == ENGINE_JSON) {
     json_machine_free(&g->machine);
     schema_free(&g->schema);

@@ -192,6 +192,8 @@ static bool other_may_come(struct json_machine *m, const struct frame *f, uint32
   return !changed || json_alive(m, f, status);
 }
 
+bool json_key_other(struct json_machine *m, const struct json_state *st) { return other_may_come(m, st->frame, st->tuple); }
+
 static bool range_allowed(const struct json_state *st) {
   for (uint32_t k = st->lo; k < st->hi; k++)
     if (is_named(st->allowed, k)) return true;
@@ -292,7 +294,7 @@ bool json_key_end(struct json_machine *m, struct json_state *st) {
   struct frame *f = copy_frame(m, old);
   expr_id *es = json_alloc(m, t->n, sizeof *es);
   if (!f || !es) return false;
-  f->key_hash = json_mix(st->hash, 0x6b6579);
+  f->key_hash = json_mix(st->hash, JSON_KEY_END);
   if (st->lo < st->hi && t->names[st->lo].len == st->depth) {
     uint32_t k = st->lo;
     if (!is_named(st->allowed, k)) return false;

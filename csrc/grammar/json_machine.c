@@ -80,6 +80,12 @@ static bool end_string(struct json_machine *m, struct json_state *st) {
   return json_done(m, st, results, hash);
 }
 
+bool json_string_viable(struct json_machine *m, const struct json_state *st) {
+  struct json_state probe = *st;
+  probe.failed = 0;
+  return judge_string(m, &probe);
+}
+
 /* One byte of a decoded string. */
 static bool content(struct json_machine *m, struct json_state *st, uint8_t byte) {
   if (st->mode == MODE_KEY) return json_key_byte(m, st, byte);
@@ -119,6 +125,7 @@ static int hex_digit(uint8_t c) {
 }
 
 static bool any_escape(struct json_machine *m, const struct json_state *st) {
+  if (m->tape->canonical) return some_char(m, st, 0, 0x1f) || (st->escape == ESC_BACKSLASH && (some_char(m, st, '"', '"') || some_char(m, st, '\\', '\\')));
   return some_char(m, st, 'a', 'z') || some_char(m, st, 0, 0x10ffff);
 }
 
@@ -130,6 +137,10 @@ static bool hex_byte(struct json_machine *m, struct json_state *st, uint8_t byte
   int left = (low ? ESC_LOW_LAST : ESC_HEX_LAST) - st->escape; /* digits behind this one */
   st->code = st->code * 16 + (uint32_t)d;
   uint32_t lo = st->code << 4 * left, hi = lo + (1u << 4 * left) - 1;
+  if (m->tape->canonical) {
+    if (low || lo > 0x1f) return false;
+    hi = ANE_MIN(hi, 0x1f);
+  }
   if (low) {
     lo = ANE_MAX(lo, 0xdc00);
     hi = ANE_MIN(hi, 0xdfff);
@@ -168,7 +179,7 @@ static bool escape_byte(struct json_machine *m, struct json_state *st, uint8_t b
       return any_escape(m, st);
     }
     const char *at = byte ? strchr(from, byte) : NULL;
-    if (!at) return false;
+    if (!at || (byte == '/' && m->tape->canonical)) return false;
     st->escape = ESC_NONE;
     return content(m, st, (uint8_t)to[at - from]);
   }
@@ -366,6 +377,45 @@ bool json_step(struct json_machine *m, const struct json_state *in, uint8_t byte
   t->bytes[out->position++] = byte;
   bool ok = step(m, out, byte);
   return ok && !m->no_memory && !m->too_large && !m->s->pool.full;
+}
+
+static void set_bytes(uint64_t bits[4], const char *list) {
+  for (; *list; list++) bits[(uint8_t)*list >> 6] |= (uint64_t)1 << (*list & 63);
+}
+
+void json_first_bytes(const struct json_machine *m, const struct json_state *st, uint64_t bits[4]) {
+  static const char blanks[] = " \t\n\r";
+  memset(bits, 0, 4 * sizeof *bits);
+  switch ((json_mode)st->mode) {
+  case MODE_STRING:
+  case MODE_KEY: {
+    if (st->escape) set_bytes(bits, "\"\\/bfnrtu0123456789abcdefABCDEF");
+    else if (st->mode == MODE_STRING || st->other || st->need) memset(bits, 0xff, 4 * sizeof *bits);
+    else {
+      set_bytes(bits, "\"\\");
+      const struct typed *t = st->frame->typed;
+      for (uint32_t k = st->lo; k < st->hi; k++)
+        if (t->names[k].len > st->depth) {
+          uint8_t b = (uint8_t)t->names[k].data[st->depth];
+          bits[b >> 6] |= (uint64_t)1 << (b & 63);
+        }
+    }
+    return;
+  }
+  case MODE_NUMBER: set_bytes(bits, "0123456789.eE+-,]}"); break;
+  case MODE_WORD: {
+    char one[2] = {words[st->word][st->part], 0};
+    set_bytes(bits, one);
+    return;
+  }
+  case MODE_VALUE: set_bytes(bits, "\"{[-0123456789tfn"); break;
+  case MODE_OPENED: set_bytes(bits, st->frame->object ? "\"}" : "\"{[-0123456789tfn]"); break;
+  case MODE_MEMBER: set_bytes(bits, "\""); break;
+  case MODE_COLON: set_bytes(bits, ":"); break;
+  case MODE_NEXT: set_bytes(bits, st->frame->object ? ",}" : ",]"); break;
+  case MODE_END: break;
+  }
+  if (m->max_spaces > 0) set_bytes(bits, m->separators ? " " : blanks);
 }
 
 bool json_accepts(struct json_machine *m, const struct json_state *st) {

@@ -120,6 +120,7 @@ struct json_state {
 struct json_tape {
   uint8_t *bytes; /* the text so far: numbers are read again */
   size_t room_bytes;
+  bool canonical; /* of escapes only those that JSON needs are taken: of the ways to spell a text one is offered */
   /* Frames are made in blocks that a mark can be rewound to. */
   uint8_t **blocks;
   uint32_t n_blocks, room_blocks;
@@ -187,7 +188,14 @@ bool json_key_byte(struct json_machine *m, struct json_state *st, uint8_t byte);
 bool json_key_end(struct json_machine *m, struct json_state *st);
 bool json_key_may_come(struct json_machine *m, const struct json_state *st);
 
-enum { JSON_STRING_END = 0x2222 }; /* mixed into the hash of a whole string */
+/* For masks: whether a name that is not listed may go on, a string may go on, from the tuple and length of the state. */
+bool json_key_other(struct json_machine *m, const struct json_state *st);
+bool json_string_viable(struct json_machine *m, const struct json_state *st);
+
+enum { JSON_STRING_END = 0x2222, JSON_KEY_END = 0x6b6579 }; /* mixed into the hash of a whole string, of a whole name */
+
+/* Bytes that may follow, at least: a filter before a step. */
+void json_first_bytes(const struct json_machine *m, const struct json_state *st, uint64_t bits[4]);
 
 static inline uint64_t json_mix(uint64_t h, uint64_t v) {
   h = (h ^ v) * 0x9e3779b97f4a7c15u;

@@ -2,17 +2,9 @@
 #include "base/alloc.h"
 #include "grammar/engine.h"
 #include "grammar/regex_internal.h"
-#include "grammar/token_tree.h"
+#include "grammar/mask.h"
 
 #include <string.h>
-
-struct ane_matcher {
-  struct ane_grammar *g;
-  struct json_tape tape;
-  union engine_state *states; /* [n + 1]: behind each push */
-  uint32_t n, room;
-  union engine_state *path; /* [TOKEN_LONGEST + 1]: along a token */
-};
 
 static void use(struct ane_matcher *m) { m->g->machine.tape = &m->tape; }
 static union engine_state *now(struct ane_matcher *m) { return &m->states[m->n]; }
@@ -71,6 +63,7 @@ ane_status ane_matcher_forced(struct ane_matcher *m, char *bytes, size_t room, s
   struct json_tape *tape = &m->tape;
   struct json_mark mark = json_mark_of(&m->g->machine);
   union engine_state st = *now(m);
+  tape->canonical = true;
   for (*n = 0; *n < room && !engine_accepts(m->g, &st); (*n)++) {
     union engine_state next, found = st;
     int choices = 0;
@@ -85,38 +78,21 @@ ane_status ane_matcher_forced(struct ane_matcher *m, char *bytes, size_t room, s
     st = found;
   }
   if (m->g->kind == ENGINE_JSON) json_rewind(&m->g->machine, mark);
+  tape->canonical = false;
   return engine_failed(m->g, err);
-}
-
-/* ---- Masks -------------------------------------------------------------------------------------------------------*/
-
-static uint32_t allow(const struct ane_token_tree *t, uint32_t token, uint32_t *mask) {
-  uint32_t n = 0;
-  for (; token; token = t->twin[token - 1], n++) mask[(token - 1) >> 5] |= (uint32_t)1 << ((token - 1) & 31);
-  return n;
-}
-
-/* Tokens of the nodes from..to that the grammar takes from path[0] on. */
-static uint32_t walk(struct ane_matcher *m, const struct ane_token_tree *t, uint32_t from, uint32_t to, uint32_t *mask) {
-  uint32_t n = 0;
-  for (uint32_t i = from; i < to;) {
-    const struct token_node *x = &t->nodes[i];
-    if (!engine_step(m->g, &m->path[x->depth - 1], x->byte, &m->path[x->depth])) {
-      i = x->skip;
-      continue;
-    }
-    if (x->token) n += allow(t, x->token, mask);
-    i++;
-  }
-  return n;
 }
 
 ane_status ane_matcher_mask(struct ane_matcher *m, const struct ane_token_tree *t, uint32_t *mask, uint32_t *n, struct ane_error *err) {
   use(m);
   memset(mask, 0, t->words * sizeof *mask);
-  struct json_mark mark = m->tape.n_blocks ? json_mark_of(&m->g->machine) : (struct json_mark){0, 0};
+  struct json_mark mark = json_mark_of(&m->g->machine);
+  struct masking k = {.m = m, .t = t, .mask = mask};
   m->path[0] = *now(m);
-  *n = walk(m, t, 0, t->n_nodes, mask);
+  m->tape.canonical = true;
+  if (m->g->kind != ENGINE_JSON || !mask_string(&k)) mask_walk(&k, t->nodes, 0, t->n_nodes);
+  m->tape.canonical = false;
   json_rewind(&m->g->machine, mark);
+  *n = 0;
+  for (uint32_t i = 0; i < t->words; i++) *n += (uint32_t)__builtin_popcount(mask[i]);
   return engine_failed(m->g, err);
 }

@@ -2,6 +2,7 @@
 #ifndef ANE_GRAMMAR_TOKEN_TREE_H
 #define ANE_GRAMMAR_TOKEN_TREE_H
 
+#include "base/arena.h"
 #include "grammar/grammar.h"
 
 enum { TOKEN_LONGEST = 1024 }; /* bytes; longer tokens are never allowed */
@@ -13,12 +14,51 @@ struct token_node {
   uint8_t byte;
 };
 
+/* What the bytes of a node's path are as the inside of a JSON string. */
+enum {
+  LEX_PLAIN,   /* characters, the last one whole */
+  LEX_PARTIAL, /* characters, the last one not whole */
+  LEX_ESCAPE,  /* a backslash stands on the path before the end of the string */
+  LEX_QUOTE,   /* characters, then the quote that ends the string */
+  LEX_BEHIND,  /* bytes behind that quote */
+  LEX_BAD      /* nothing that stands in a string */
+};
+
+enum { TOKEN_CHARS = 32 }; /* counts of characters that have a mask of their own */
+
+/* Tokens that end a string: what stands before the quote, and one class for each text from the quote on. */
+struct closing_token {
+  uint32_t token, chars;
+  uint32_t prefix; /* bytes before the quote */
+  bool escaped;    /* a backslash is among them */
+};
+
 struct ane_token_tree {
+  uint64_t serial;  /* no other tree of the process has it */
   struct token_node *nodes;
+  uint8_t *lex;     /* [n_nodes] */
+  uint16_t *chars;  /* [n_nodes] characters of the path, up to the quote */
+  uint16_t *quote;  /* [n_nodes] depth of the quote that ends the string; 0: none on the path */
   uint32_t n_nodes;
   uint32_t n_tokens, words; /* words of a mask */
   uint32_t *twin;           /* [n_tokens] the next token of the same bytes + 1 */
   uint32_t longest;         /* bytes of the longest token */
+  uint32_t most_chars;      /* of a token inside a string */
+  /* inside[k]: the tokens that stay inside a string and add at most k characters, one that is not whole counted; the last: all. */
+  uint32_t *inside[TOKEN_CHARS + 1];
+  uint32_t n_inside[TOKEN_CHARS + 1];
+  uint32_t *many;           /* [n_many] nodes of tokens inside a string with TOKEN_CHARS characters or more */
+  uint32_t n_many;
+  /* The classes of the tokens that end a string, as a tree: token of a node is the class + 1. */
+  struct token_node *closings;
+  uint32_t n_closings;
+  uint32_t n_classes;
+  uint32_t *class_start;    /* [n_classes + 1] into class_tokens */
+  struct closing_token *class_tokens;
+  uint32_t *class_of;       /* [n_tokens] class + 1; 0: it ends no string */
+  const uint8_t **bytes;    /* [n_tokens] into the arena */
+  uint32_t *lengths;        /* [n_tokens] */
+  struct ane_arena arena;
 };
 
 #endif

@@ -1,0 +1,30 @@
+/* Which tokens may come: what the files of matchers share. */
+#ifndef ANE_GRAMMAR_MASK_H
+#define ANE_GRAMMAR_MASK_H
+
+#include "grammar/engine.h"
+#include "grammar/token_tree.h"
+
+struct ane_matcher {
+  struct ane_grammar *g;
+  struct json_tape tape;
+  union engine_state *states; /* [n + 1]: behind each push */
+  uint32_t n, room;
+  union engine_state *path; /* [TOKEN_LONGEST + 1]: along a token */
+};
+
+/* One mask that is being made. */
+struct masking {
+  struct ane_matcher *m;
+  const struct ane_token_tree *t;
+  uint32_t *mask;
+};
+
+/* Walks the nodes from..to of a tree, byte by byte from path[depth - 1] on; allows the tokens of those that the grammar takes. */
+void mask_walk(struct masking *k, const struct token_node *nodes, uint32_t from, uint32_t to);
+void mask_allow(struct masking *k, uint32_t token); /* a token + 1, and its twins */
+/* Masks inside JSON strings and names, by what is known of the vocabulary ahead. false: the state is another one, or one that
+ * has to be walked. */
+bool mask_string(struct masking *k);
+
+#endif

@@ -1,0 +1,102 @@
+-- Masks: the tokens that may come are those that a push takes, found one by one.
+local core = require "ane.core"
+
+-- Tokens of one to three parts: characters, parts of characters, what ends strings and what comes behind.
+local function vocabulary()
+  local parts = { "a", "b", "name", "1", "23", "-", ".", "e", " ", '"', ",", ":", "{", "}", "[", "]", "\u{e9}", "\xc3", "\xa9",
+    "\xf0\x9f", "\x98\x80", "\n", "\\n", "\\\"", "\\", "u00", "1f", "true", "nul", "l", "x-", "0123456789abcdef0123456789abcdef" }
+  local list, seen = {}, {}
+  local function add(text)
+    if not seen[text] then
+      seen[text] = true
+      list[#list + 1] = text
+    end
+  end
+  for _, a in ipairs(parts) do
+    add(a)
+    for _, b in ipairs(parts) do
+      add(a .. b)
+      add(a .. b .. '"')
+      add('"' .. a .. b)
+      add(a .. '"' .. b)
+      add(a .. '":' .. b)
+      add(a .. '","' .. b)
+    end
+  end
+  list[#list + 1] = "a" -- two tokens of one spelling
+  list[#list + 1] = "" -- one of none
+  return list
+end
+
+local SCHEMAS = {
+  "true",
+  '{"type": "object", "properties": {"a": {"type": "string"}, "name": {"type": "integer"}, "ab": {"maxLength": 3}}, '
+    .. '"required": ["name"]}',
+  '{"type": "object", "properties": {"a": {"enum": ["a", "ab", 1]}, "name": {"$ref": "#"}}, "additionalProperties": false}',
+  '{"type": "object", "patternProperties": {"^x-": {"type": "null"}, "a$": {"type": "string"}}, "additionalProperties": false}',
+  '{"type": "object", "propertyNames": {"maxLength": 2}, "additionalProperties": {"pattern": "^[ab]+$", "maxLength": 4}}',
+  '{"type": "array", "uniqueItems": true, "items": {"type": ["string", "object", "integer"]}}',
+  '{"type": "array", "items": {"anyOf": [{"type": "string", "pattern": "^a[^b]*$"}, {"type": "object", "required": ["a"]}]}}',
+  '{"anyOf": [{"properties": {"a": {"const": "a"}, "b": {"type": "integer"}}, "required": ["a", "b"]}, '
+    .. '{"properties": {"a": {"const": "b"}, "b": {"type": "string"}}, "required": ["a", "b"]}], "type": "object"}',
+  '{"oneOf": [{"type": "string", "minLength": 2}, {"type": "string", "pattern": "a"}]}',
+  '{"type": "string", "maxLength": 40, "pattern": "^[^1]*$"}',
+  '{"type": "string", "minLength": 3, "maxLength": 33}',
+  '{"not": {"type": "object", "required": ["a"]}, "maxProperties": 1}',
+}
+
+-- Small steps along texts that the grammar takes: one allowed token after the other, by a fixed sequence of numbers.
+local function check(grammar, tree, list, seed)
+  local matcher = assert(grammar:matcher())
+  for _ = 1, 5 do
+    local allowed = assert(matcher:allowed(tree))
+    local set = {}
+    for _, id in ipairs(allowed) do set[id] = true end
+    local before, wrong = matcher:pushes(), {}
+    for id, token in ipairs(list) do
+      local taken = token ~= "" and matcher:push(token)
+      if taken then matcher:rewind(before) end
+      local spelled = token:find "\\u" or token:find "\\$" or token:find "^u00" -- an escape that is not needed is taken, but not offered
+      if not spelled and (taken or false) ~= (set[id - 1] or false) then wrong[#wrong + 1] = ("%q"):format(token) end
+    end
+    assert.same({}, wrong)
+    if #allowed == 0 then return end
+    seed = (seed * 1103515245 + 12345) % 0x7fffffff
+    assert.is_true(matcher:push(list[allowed[seed % #allowed + 1] + 1]))
+  end
+end
+
+describe("masks", function()
+  local list = vocabulary()
+  local tree = assert(core.token_tree(list))
+
+  for _, text in ipairs(SCHEMAS) do
+    it("hold the tokens that a push takes: " .. text:sub(1, 90), function()
+      local grammar = assert(core.grammar("json_schema", text))
+      for seed = 1, 3 do check(grammar, tree, list, seed * 7919) end
+    end)
+  end
+
+  it("hold for patterns and choices", function()
+    for seed = 1, 4 do
+      check(assert(core.grammar("regex", "(a|name|\u{e9}){3,9}(?!1)[\\d.]+")), tree, list, seed)
+      check(assert(core.grammar("choice", { "aab", "name1", "name23" })), tree, list, seed)
+    end
+  end)
+
+  it("set the logits of all other tokens to minus infinity, and keep end tokens where the text may end", function()
+    local matcher = assert(assert(core.grammar("regex", "ab?")):matcher())
+    local small = assert(core.token_tree { "a", "b", "ab", "c", "" })
+    local function left(ends)
+      local logits = core.tensor({ 6 }, { 1, 2, 3, 4, 5, 6 })
+      local n = assert(matcher:mask(small, logits, ends))
+      return n, logits:totable()
+    end
+    local no = -math.huge
+    assert.same({ 2, { 1, no, 3, no, no, no } }, { left { [4] = true } })
+    matcher:push "a"
+    assert.same({ 1, { no, 2, no, no, 5, no } }, { left { [4] = true } })
+    matcher:push "b"
+    assert.same({ 0, { no, no, no, no, 5, no } }, { left { [4] = true } })
+  end)
+end)
