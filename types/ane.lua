@@ -366,7 +366,7 @@ function model:weights_report() end
 ---@class ane.quantise_options
 ---@field weights ane.gguf_type
 ---@field mixed? table pattern to type, or a list of {pattern, type}
----@field fallback? ane.gguf_type where rows are not whole blocks; default "fp16"
+---@field fallback? ane.gguf_type where rows are not whole blocks; default the nearest type of a like size (q4_k: "q5_0")
 ---@field importance? table<string, ane.tensor|number[]> a weight for each column, by tensor name
 ---@field threads? integer
 ---@field progress? fun(stage: string, done: integer, total: integer)

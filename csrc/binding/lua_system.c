@@ -237,6 +237,33 @@ static int catch_interrupts(lua_State *L) {
   return 0;
 }
 
+static volatile sig_atomic_t terminated;
+
+static void on_terminate(int signal) {
+  terminated = 1;
+  on_interrupt(signal);
+}
+
+/* catch_termination(on): while on, SIGTERM raises "interrupted!" in the main coroutine, so that what is being written is
+ * cleaned up, and terminated() tells it from Ctrl-C; off: SIGTERM ends the process */
+static int catch_termination(lua_State *L) {
+  bool on = lua_toboolean(L, 1);
+  struct sigaction action = {.sa_handler = on ? on_terminate : SIG_DFL};
+  lua_rawgeti(L, LUA_REGISTRYINDEX, LUA_RIDX_MAINTHREAD);
+  lua_State *main = lua_tothread(L, -1);
+  guard_interrupts(L, main);
+  if (on) interrupted = main;
+  if (on) terminated = 0;
+  sigaction(SIGTERM, &action, NULL);
+  return 0;
+}
+
+/* terminated() -> has SIGTERM come since catch_termination(true)? */
+static int was_terminated(lua_State *L) {
+  lua_pushboolean(L, terminated != 0);
+  return 1;
+}
+
 /* glob(pattern, name) -> is the pattern found anywhere in the name? See base/glob.h. */
 static int glob(lua_State *L) {
   lua_pushboolean(L, ane_glob(luaL_checkstring(L, 1), luaL_checkstring(L, 2)));
@@ -259,6 +286,8 @@ static const luaL_Reg functions[] = {
     {"terminal_mode", terminal_mode},
     {"list_dir", list_dir},
     {"catch_interrupts", catch_interrupts},
+    {"catch_termination", catch_termination},
+    {"terminated", was_terminated},
     {"glob", glob},
     {NULL, NULL},
 };

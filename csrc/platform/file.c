@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -34,16 +35,60 @@ static const char *real_target(const char *path, char buf[PATH_MAX]) {
   return path;
 }
 
-/* Creates a file "path.<pid>-<n>.tmp". Not by mkstemp: the mode must follow the umask. */
+/* ---- Temporary files -----------------------------------------------------------------------------------------------*/
+
+/* Takes the lock that a writer holds for as long as it lives; fine where the file system has no locks. */
+static bool lock(int fd, int how) { return flock(fd, how) == 0 || errno == ENOLCK || errno == EOPNOTSUPP; }
+
+/* Creates and locks a file "path.<pid>-<n>.tmp". Not by mkstemp: the mode must follow the umask. */
 static int open_temp(struct ane_file_writer *w, size_t room) {
   static _Atomic unsigned counter;
   for (int tries = 0; tries < 100; tries++) {
+    struct stat st;
     snprintf(w->temp, room, "%s.%ld-%u.tmp", w->path, (long)getpid(), atomic_fetch_add(&counter, 1));
     int fd = open(w->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd >= 0 || (errno != EINTR && errno != EEXIST)) return fd;
+    if (fd < 0 && errno != EINTR && errno != EEXIST) return fd;
+    if (fd < 0) continue;
+    /* Between open and lock a sweep may have removed the file. */
+    if (lock(fd, LOCK_EX) && fstat(fd, &st) == 0 && st.st_nlink > 0) return fd;
+    close(fd);
   }
   return -1;
 }
+
+struct sweep {
+  const char *path, *base;
+  size_t folder; /* length of the folder part of path, with its slash */
+};
+
+/* Removes the temporary file of a writer that was killed: nobody has it locked. */
+static bool sweep_one(void *arg, const char *name) {
+  struct sweep *s = arg;
+  char path[PATH_MAX];
+  struct stat mine, there;
+  if (!ane_is_temp(name, s->base)) return true;
+  if (snprintf(path, sizeof path, "%.*s%s", (int)s->folder, s->path, name) >= (int)sizeof path) return true;
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (fd < 0) return true;
+  /* Where the writer has just renamed it, the name leads nowhere, or to the file of another one. */
+  bool dead = flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &mine) == 0 && S_ISREG(mine.st_mode) && lstat(path, &there) == 0 &&
+              mine.st_ino == there.st_ino && mine.st_dev == there.st_dev;
+  if (dead) unlink(path);
+  close(fd);
+  return true;
+}
+
+/* Removes what writers of `path` that were killed have left beside it. */
+static void sweep(const char *path) {
+  const char *slash = strrchr(path, '/');
+  struct sweep s = {path, slash ? slash + 1 : path, slash ? (size_t)(slash + 1 - path) : 0};
+  char parent[PATH_MAX];
+  if (s.folder >= sizeof parent) return;
+  snprintf(parent, sizeof parent, "%.*s", (int)s.folder, path);
+  (void)ane_folder_each(s.folder ? parent : ".", sweep_one, &s, NULL);
+}
+
+/* ---- Writing -------------------------------------------------------------------------------------------------------*/
 
 static void release(struct ane_file_writer *w) {
   ane_free(w->path);
@@ -66,6 +111,7 @@ ane_status ane_file_create(struct ane_file_writer *w, const char *path, struct a
     release(w);
     return ane_fail(err, ANE_NOMEM, "%s: not enough memory to write", path);
   }
+  sweep(w->path);
   w->fd = open_temp(w, room);
   if (w->fd < 0) {
     ane_fail(err, ANE_IO, "%s: cannot create: %s", path, strerror(errno));
@@ -133,16 +179,13 @@ void ane_sync_folder_of(char *path) {
 
 ane_status ane_file_commit(struct ane_file_writer *w, struct ane_error *err) {
   if (!w->temp) return ane_fail(err, ANE_INVALID, "the writer is closed");
-  bool ok = ane_fd_sync(w->fd) == 0;
-  int why = errno;
-  if (close(w->fd) != 0 && ok && errno != EINTR) ok = false, why = errno;
-  w->fd = -1;
-  if (ok && rename(w->temp, w->path) != 0) ok = false, why = errno;
-  if (!ok) {
-    ane_fail(err, ANE_IO, "%s: cannot write: %s", w->path, strerror(why));
+  /* The file is closed after the rename: until then its lock keeps sweeps away. */
+  if (ane_fd_sync(w->fd) != 0 || rename(w->temp, w->path) != 0) {
+    ane_fail(err, ANE_IO, "%s: cannot write: %s", w->path, strerror(errno));
     ane_file_abandon(w);
     return ANE_IO;
   }
+  close(w->fd);
   ane_sync_folder_of(w->path);
   release(w);
   return ANE_OK;

@@ -65,8 +65,7 @@ static char *resolve(const char *path) {
   return copy_path(path, len);
 }
 
-/* Does `name` look like the temporary name of a folder called base: "base.<digits>-<digits>.tmp"? */
-static bool is_temp(const char *name, const char *base) {
+bool ane_is_temp(const char *name, const char *base) {
   size_t n = strlen(base);
   if (strncmp(name, base, n) != 0 || name[n] != '.') return false;
   const char *s = name + n + 1;
@@ -86,7 +85,7 @@ struct sweep {
 static bool sweep_one(void *arg, const char *name) {
   struct sweep *s = arg;
   char path[PATH_MAX];
-  if (!is_temp(name, s->base)) return true;
+  if (!ane_is_temp(name, s->base)) return true;
   if (snprintf(path, sizeof path, "%.*s%s", (int)s->folder, s->path, name) >= (int)sizeof path) return true;
   int fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECTORY | O_NOFOLLOW);
   if (fd < 0) return true;

@@ -68,7 +68,8 @@ void ane_map_close(struct ane_map *map);
 /* Lets the system drop [offset, offset + size) from memory; it stays readable. */
 void ane_map_drop(const struct ane_map *map, uint64_t offset, uint64_t size);
 
-/* A file that appears whole or not at all: written beside its final place under a temporary name. */
+/* A file that appears whole or not at all: written beside its final place under a temporary name, which is locked while its
+ * writer lives. What writers of the same file that were killed have left there is removed by the next one. */
 struct ane_file_writer {
   int fd;
   char *path, *temp;

@@ -8,6 +8,8 @@
 bool ane_fd_write(int fd, const void *data, size_t size);
 /* Syncs to the disk. 0, or -1 with errno. */
 int ane_fd_sync(int fd);
+/* Is `name` the temporary name of what is to be called base: "base.<digits>-<digits>.tmp"? */
+bool ane_is_temp(const char *name, const char *base);
 /* Makes a rename in the folder of `path` durable. Ignores errors: some file systems cannot sync folders, and the rename has been
  * done. Cuts `path` at its last slash. */
 void ane_sync_folder_of(char *path);

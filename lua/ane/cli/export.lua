@@ -7,6 +7,7 @@ local packages = require "ane.cli.packages"
 
 local M = {}
 
+M.writes = true
 M.summary = "Write a model as Core ML packages for the Neural Engine, with a manifest; no Mac and no Python needed."
 
 function M.options(parser)

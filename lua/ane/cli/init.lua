@@ -1,16 +1,18 @@
 --- The command `ane`: finds the subcommand, parses its options, turns failures into one line and an exit code.
--- Needs argparse and the modules of the commands. Usage: `os.exit(cli.main(arg))`
+-- Needs ane.core, argparse and the modules of the commands. Usage: `os.exit(cli.main(arg))`
 --
 -- A command is a name in M.commands and a file of that name beside this one, which returns
 --   summary           a sentence
 --   options(parser)   adds arguments and options (ane.cli.options has those that several commands share)
 --   run(args)         gives true; or nil, message, code. The code "usage" stands for wrong usage (options.wrong)
+--   writes            true where it writes a model: SIGTERM then cleans up as Ctrl-C does
 -- To add one: the name, the file, its spec in spec/ane/cli, a line in README.md or docs/guide.md, and with --json a row in
 -- docs/json.md. The help, the specs of all commands and `ane help NAME` take it from the list.
 --
--- Exit codes: 0; 1 failure; 2 wrong usage; 130 interrupted.
+-- Exit codes: 0; 1 failure; 2 wrong usage; 130 interrupted; 143 terminated.
 
 local argparse = require "argparse"
+local core = require "ane.core"
 
 local M = {}
 
@@ -135,7 +137,9 @@ end
 
 -- The exit code of a command; failures are reported.
 local function run_command(args)
-  local ran, done, message, code = pcall(module_of(args.command).run, args)
+  local command = module_of(args.command)
+  if command.writes then core.catch_termination(true) end
+  local ran, done, message, code = pcall(command.run, args)
   if not ran then
     message = without_place(done)
     if not is_usage(message, args) then error(done, 0) end
@@ -189,10 +193,11 @@ end
 -- @return the exit code
 function M.main(argv)
   local ok, result = run(argv)
+  core.catch_termination(false)
   if ok then return result end
   if M.interrupted(result) then
     io.stderr:write "\n"
-    return 130
+    return core.terminated() and 143 or 130
   end
   complain(M.has(argv[1]) and argv[1], result)
   return 1

@@ -8,6 +8,7 @@ local types = require "ane.quantise.types"
 
 local M = {}
 
+M.writes = true
 M.summary = "Write a model as GGUF with its weights in another type, and show what that costs."
 
 local WEIGHT_TYPE = { type = "string", check = types.fault }
@@ -18,7 +19,8 @@ function M.options(parser)
   options.add(parser, "--weights", "Type of the weights: " .. table.concat(types.names, ", ") .. ". Vectors, norms and routers stay fp32.",
     WEIGHT_TYPE):argname "W"
   options.mixed(parser, "--mixed", types.fault)
-  options.add(parser, "--fallback", "Type where rows are not whole blocks; default fp16.", WEIGHT_TYPE):argname "W"
+  options.add(parser, "--fallback", "Type where rows are not whole blocks; default the nearest one of a like size (q4_k: q5_0).", WEIGHT_TYPE)
+    :argname "W"
   parser:option("--calibrate", "Text whose activations guide q2_k .. q6_k. It is read first, with the weights as stored.")
     :argname "FILE"
   options.threads(parser)
@@ -44,6 +46,7 @@ local function show(report)
   io.stdout:write(("%s: weights %s, %s of tensors became a file of %s, %.1f s\n"):format(report.path, report.weights,
     common.bytes(report.bytes_before), common.bytes(report.bytes_after), report.seconds))
   if other > 0 then io.stdout:write(("%d tensors have another type, since their rows are not whole blocks\n"):format(other)) end
+  if report.warning then io.stderr:write("ane quantise: warning: ", report.warning, "\n") end
   if report.note then io.stdout:write(report.note, "\n") end
   return true
 end

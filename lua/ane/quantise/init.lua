@@ -1,5 +1,6 @@
 --- Writes a model as GGUF with its weights in other types.
--- Needs ane.core, ane.quantise.types, ane.quantise.gguf, ane.util.failure, ane.util.schema and ane.model.weights.
+-- Needs ane.core, ane.quantise.types, ane.quantise.gguf, ane.util.failure, ane.util.schema, ane.util.units and
+-- ane.model.weights.
 -- Usage: `local report = assert(quantise.run(source, "out.gguf", {weights = "q4_k", mixed = {attn_v = "q6_k"}}))`
 
 local core = require "ane.core"
@@ -7,6 +8,7 @@ local failure = require "ane.util.failure"
 local schema = require "ane.util.schema"
 local types = require "ane.quantise.types"
 local held = require "ane.model.weights"
+local units = require "ane.util.units"
 
 local try = failure.try
 
@@ -20,7 +22,8 @@ local function check_mixed(mixed) return held.rules_fault(mixed, types.fault) en
 --   weights: a type by name (ane.quantise.types); needed
 --   mixed: other types for the tensors whose names match a pattern: {attn_v = "q6_k"}, or a list of {pattern, type}, of
 --     which the last match counts. A pattern is text found anywhere in the name; * stands for any characters, ? for one
---   fallback: for tensors whose rows are not whole blocks of their type; default "fp16"
+--   fallback: for tensors whose rows are not whole blocks of their type; default the nearest type of a like size (q4_k: q5_0,
+--     q5_k: q5_1, q6_k: q8_0, q3_k and q2_k: q4_0), and fp16 where that does not fit either
 --   importance: tensor name (of either file) -> list or tensor with a weight for each column, for the types that search (q2_k ..
 --     q6_k); ane.evaluate.calibrate makes it
 --   threads: default the physical cores
@@ -28,7 +31,7 @@ local function check_mixed(mixed) return held.rules_fault(mixed, types.fault) en
 M.rules = {
   weights = { type = "string", check = check_type },
   mixed = { type = "table", check = check_mixed },
-  fallback = { type = "string", check = check_type, default = "fp16" },
+  fallback = { type = "string", check = check_type },
   importance = { type = "table" },
   threads = { type = "integer", min = 1, max = 1024 },
   progress = { type = "callable" },
@@ -65,12 +68,9 @@ local function choose(t, rules, opts)
   else
     t.to = ruled(rules, t.name) or opts.weights
     if t.plain and not PLAIN[t.to] then t.to, t.note = "fp16", t.plain end
-    if columns(t) % types.known[t.to].block ~= 0 then
-      local wanted = t.to
-      t.to = opts.fallback
-      if columns(t) % types.known[t.to].block ~= 0 then t.to = "fp16" end
-      t.note = ("rows of %d are not whole blocks of %s"):format(columns(t), wanted)
-    end
+    local wanted = t.to
+    t.to = types.fit(wanted, columns(t), opts.fallback)
+    if t.to ~= wanted then t.note = ("rows of %d are not whole blocks of %s"):format(columns(t), wanted) end
   end
 end
 
@@ -172,6 +172,9 @@ local function write_all(plan, out, opts)
     report.bytes_before = report.bytes_before + (t.bytes or 0)
   end
   try(writer:commit())
+  if report.bytes_after > plan.bytes then
+    report.warning = ("the file has %s, more than the %s of its source"):format(units.bytes(report.bytes_after), units.bytes(plan.bytes))
+  end
   report.seconds = core.clock() - started
   return report
 end
@@ -191,7 +194,7 @@ end
 -- What is to be written. A fault of the source is a message.
 local function plan_of(planner, source, out)
   local plan, message, code = failure.border(source:path(), planner.plan, source, out)
-  if plan then plan.path = source:path() end
+  if plan then plan.path, plan.bytes = source:path(), source:bytes() end
   return plan, message, code
 end
 
@@ -200,7 +203,7 @@ end
 -- @param out path of the GGUF file
 -- @param opts see rules
 -- @param level as error()'s: who is to blame for wrong options
--- @return the report: path, architecture, weights, bytes_before, bytes_after, seconds, note (or nil), tensors = list of {name,
+-- @return the report: path, architecture, weights, bytes_before, bytes_after, seconds, note and warning (or nil), tensors = list of {name,
 -- shape, from, to, bytes_before, bytes_after, exact, max_abs, rms, snr_db (nil where exact), note (or nil)}; or nil,
 -- message, code
 -- @raise where an option is unknown or wrong

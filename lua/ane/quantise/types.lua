@@ -25,6 +25,19 @@ table.sort(M.names, function(a, b)
   return a.order < b.order
 end)
 
+-- The nearest type with blocks of 32, for rows that are not whole blocks of 256. As llama.cpp chooses (llama-quant.cpp, 2025), but
+-- q4_0 where it takes iq4_nl: both have 4.5 bits, and no file is written with iq4_nl here.
+local NEAREST = { q2_k = "q4_0", q3_k = "q4_0", q4_k = "q5_0", q5_k = "q5_1", q6_k = "q8_0" }
+
+--- The type for rows of so many columns where `name` is asked for.
+-- @param fallback a type by name, instead of the nearest one; or nil
+-- @return name where rows are whole blocks of it; else the fallback; fp16 where that does not fit either
+function M.fit(name, columns, fallback)
+  if columns % M.known[name].block == 0 then return name end
+  local other = fallback or NEAREST[name] or "fp16"
+  return columns % M.known[other].block == 0 and other or "fp16"
+end
+
 -- Schemes of weights in memory or in Core ML packages, where a message should say more than "unknown".
 local ELSEWHERE = {
   int8 = "a scheme of weights in memory", ["int8-channel"] = "a scheme of weights in memory",

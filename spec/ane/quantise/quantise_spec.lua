@@ -75,7 +75,7 @@ describe("ane.quantise", function()
     local report = assert(quantise.run(source, path(), { weights = "q4_k" }))
     assert.same({
       ["token_embd.weight"] = "q4_k", ["blk.0.attn_norm.weight"] = "fp32", ["blk.0.attn_q.weight"] = "q4_k",
-      ["blk.0.attn_v.weight"] = "q4_k", ["blk.0.attn_v.bias"] = "fp32", ["blk.0.ffn_down.weight"] = "fp16",
+      ["blk.0.attn_v.weight"] = "q4_k", ["blk.0.attn_v.bias"] = "fp32", ["blk.0.ffn_down.weight"] = "q5_0",
       ["blk.0.ffn_odd.weight"] = "fp16", ["blk.0.ffn_gate_inp.weight"] = "fp32", ["blk.0.ffn_up_exps.weight"] = "q4_k",
       ["blk.0.shortconv.conv.weight"] = "fp32", ["blk.1.attn_v.weight"] = "q4_k", ["rope_freqs.weight"] = "fp32",
     }, types_of(report))
@@ -93,6 +93,27 @@ describe("ane.quantise", function()
       local want = source:read(t.name)
       assert.is_true(out:read(t.name) == testing.decode(new.dtype, testing.encode(new.dtype, want)), t.name)
     end
+  end)
+
+  it("falls back to the nearest type of a like size", function()
+    local source <close> = zoo()
+    for _, case in ipairs { { "q2_k", "q4_0" }, { "q3_k", "q4_0" }, { "q4_k", "q5_0" }, { "q5_k", "q5_1" }, { "q6_k", "q8_0" } } do
+      local report = assert(quantise.run(source, path(), { weights = case[1] }))
+      local types = types_of(report)
+      assert.same({ case[2], "fp16" }, { types["blk.0.ffn_down.weight"], types["blk.0.ffn_odd.weight"] })
+      for _, t in ipairs(report.tensors) do
+        if t.name == "blk.0.ffn_down.weight" then assert.matches("not whole blocks of " .. case[1], t.note) end
+      end
+    end
+  end)
+
+  it("warns of a file that is larger than its source", function()
+    local source <close> = zoo()
+    assert.is_nil(assert(quantise.run(source, path(), { weights = "q4_0" })).warning)
+    local small <close> = assert(core.open(path()))
+    local report = assert(quantise.run(small, path "large.gguf", { weights = "fp32" }))
+    assert.is_true(report.bytes_after > small:bytes())
+    assert.matches("^the file has [%d.]+ kB, more than the [%d.]+ kB of its source$", report.warning)
   end)
 
   it("says for each tensor what it cost", function()

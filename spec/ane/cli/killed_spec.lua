@@ -1,0 +1,78 @@
+-- What a quantise that is ended from outside leaves behind.
+local command = require "support.command"
+local core = require "ane.core"
+local tiny = require "support.tiny"
+
+-- A command that is stopped in the middle: it reads its model, has begun to write and then waits in its progress.
+local SLOW = [[
+  package.path, package.cpath = %q, %q
+  require("ane.cli.common").progress = function()
+    return function(stage) while stage == "quantise" do end end
+  end
+  os.exit(require("ane.cli").main { "quantise", %q, %q, "--weights", "q8_0" })
+]]
+
+local folder
+
+before_each(function()
+  folder = os.tmpname()
+  os.remove(folder)
+  assert(os.execute(("mkdir '%s'"):format(folder)))
+end)
+
+after_each(function() os.execute(("rm -r '%s'"):format(folder)) end)
+
+local function names()
+  local list = core.list_dir(folder)
+  table.sort(list)
+  return list
+end
+
+-- Starts the slow command, waits until its temporary file is there, sends the signal.
+-- @return exit code
+local function killed(signal)
+  local script = folder .. "/slow.lua"
+  assert(core.write_file(script, SLOW:format(package.path, package.cpath, tiny.path(), folder .. "/out.gguf")))
+  local lines = {
+    ("%s %s >/dev/null 2>&1 & pid=$!"):format(os.getenv "LUA" or "lua5.4", script),
+    ("n=0; until ls %s/out.gguf.*.tmp >/dev/null 2>&1 || [ $n -gt 400 ]; do sleep 0.05; n=$((n+1)); done"):format(folder),
+    "sleep 0.1; kill -" .. signal .. " $pid; wait $pid; echo $?",
+  }
+  local pipe <close> = assert(io.popen("exec 2>/dev/null\n" .. table.concat(lines, "\n")))
+  local code = pipe:read "n"
+  os.remove(script)
+  return code
+end
+
+describe("a quantise that is ended", function()
+  it("by SIGTERM leaves nothing behind", function()
+    assert.equal(143, killed "TERM")
+    assert.same({}, names())
+  end)
+
+  it("by SIGINT leaves nothing behind", function()
+    assert.equal(130, killed "INT")
+    assert.same({}, names())
+  end)
+
+  it("by SIGKILL leaves a file that the next run removes", function()
+    assert.equal(137, killed "KILL")
+    assert.equal(1, #names())
+    assert.matches("^out%.gguf%.%d+%-%d+%.tmp$", names()[1])
+    local code = command.run { "quantise", tiny.path(), folder .. "/out.gguf", "--weights", "q8_0", "--no-progress" }
+    assert.equal(0, code)
+    assert.same({ "out.gguf" }, names())
+  end)
+end)
+
+describe("the temporary file of a writer that lives", function()
+  it("is left alone by another writer of the same file", function()
+    local first <close> = assert(core.gguf_writer(folder .. "/out.gguf", 1))
+    assert(first:set("general.architecture", "string", "x"))
+    assert(first:begin())
+    assert(core.write_file(folder .. "/out.gguf", "other"))
+    assert(first:commit())
+    assert.same({ "out.gguf" }, names())
+    assert.equal("GGUF", core.read_file(folder .. "/out.gguf"):sub(1, 4))
+  end)
+end)
