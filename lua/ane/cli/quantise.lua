@@ -19,7 +19,7 @@ function M.options(parser)
   options.add(parser, "--weights", "Type of the weights: " .. table.concat(types.names, ", ") .. ". Vectors, norms and routers stay fp32.",
     WEIGHT_TYPE):argname "W"
   options.mixed(parser, "--mixed", types.fault)
-  options.add(parser, "--fallback", "Type where rows are not whole blocks; default the nearest one of a like size (q4_k: q5_0).", WEIGHT_TYPE)
+  options.add(parser, "--fallback", "Type where rows are not whole blocks; default the nearest of a like size (q4_k: q5_0).", WEIGHT_TYPE)
     :argname "W"
   parser:option("--calibrate", "Text whose activations guide q2_k .. q6_k. It is read first, with the weights as stored.")
     :argname "FILE"

@@ -351,11 +351,11 @@ describe("ane quantise", function()
 
   it("fails in one line", function()
     for _, case in ipairs {
-      { 1, "give %-%-weights: fp32, fp16", {} },
+      { 2, "give %-%-weights: fp32, fp16", {} },
       { 2, "int8.*a scheme of weights in memory, not of GGUF files: choose fp32", { "--weights", "int8" } },
       { 2, "'attn_v' is not PATTERN=TYPE", { "--weights", "q8_0", "--mixed", "attn_v" } },
       { 2, "the type for 'attn_v' is \"q9\": choose", { "--weights", "q8_0", "--mixed", "attn_v=q9" } },
-      { 1, 'no tensor that can change its type matches "nothing"', { "--weights", "q8_0", "--mixed", "nothing=q8_0" } },
+      { 2, 'no tensor that can change its type matches "nothing"', { "--weights", "q8_0", "--mixed", "nothing=q8_0" } },
     } do
       local code, out, err = command.run { "quantise", tiny.path(), path(), table.unpack(case[3]) }
       assert.same({ case[1], "" }, { code, out })
