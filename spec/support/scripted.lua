@@ -92,6 +92,13 @@ function Session:logits(row)
   return t
 end
 
+function Session:recall()
+  if self.row_count then return true end
+  local last = self.ids[self.length]
+  self:rewind(self.length - 1)
+  return self:feed(last, { want = "last" })
+end
+
 function Session:rewind(n)
   self.ids = table.move(self.ids, 1, n, 1, {})
   self.length, self.row_count = n, nil

@@ -1,7 +1,9 @@
 --- Conversations: messages to a prompt through the model's own chat template, and an object that keeps the conversation.
--- Needs ane.generate, jinja, methods, schema and stream. A model without a template is an error, never another template.
+-- Needs ane.core (JSON), ane.generate, ane.generate.stream, ane.jinja, ane.util.methods and ane.util.schema. A model without a template is
+-- an error, never another template.
 -- Usage: `local chat = model:chat {system = "Be brief."}; print(chat:say "Who are you?")`
 
+local core = require "ane.core"
 local generate = require "ane.generate"
 local methods = require "ane.util.methods"
 local schema = require "ane.util.schema"
@@ -184,30 +186,64 @@ end
 
 -- ---- The conversation ------------------------------------------------------------------------------------------------
 
-local RULES = schema.merge(generate.rules, M.rules, {
+--- Options of a conversation, over those of generate and of the template.
+--   overflow: what happens where the messages do not fit the context: "error" (default) refuses, "drop" forgets the oldest turns.
+--     Messages of the system that stand first stay, and so does the last turn; what is left fills three quarters of the context, so that
+--     it does not happen with each reply. `dropped` of the result counts the messages
+M.say_rules = schema.merge(generate.rules, M.rules, {
+  overflow = { type = "string", choices = { "error", "drop" }, default = "error" },
+})
+local RULES = schema.merge(M.say_rules, {
   system = { type = "string" },
   messages = { type = "table" },
+  restore = { type = "string" },
 })
-local SAY = schema.merge(generate.rules, M.rules)
+local SAY = M.say_rules
 
 local Chat = {}
 Chat.__index = Chat
 Chat.__name = "ane.chat"
 
+-- The messages of a file that Chat:save wrote, and a session with its state.
+local function restored(model, path)
+  local session, message, code = model:session()
+  if not session then return nil, message, code end
+  local ok, note
+  ok, note, code = session:restore(path)
+  local saved = ok and core.json_decode(note or "")
+  if not ok or type(saved) ~= "table" or type(saved.messages) ~= "table" then
+    session:close()
+    if not ok then return nil, note, code end
+    return nil, path .. " holds a session without a conversation", "format"
+  end
+  return session, setmetatable(saved.messages, nil)
+end
+
 --- Makes a conversation with a model; `model:chat(opts)` does this.
 -- @param model an ane.model
--- @param opts system: text of a first message; messages: a conversation to go on with; all else as defaults of say
+-- @param opts system: text of a first message; messages: a conversation to go on with; restore: path of a file that save wrote; all
+-- else as defaults of say
 -- @param level for misuse, as error()'s
--- @return a chat with messages (a list, free to be read and changed), last (details of the last reply), session; or nil,
--- message, code
+-- @return a chat with messages (a list, free to be read and changed), last (details of the last reply), session (from the first
+-- reply on); or nil, message, code
 function M.new(model, opts, level)
-  opts = schema.check(RULES, opts, "chat", (level or 1) + 1)
+  level = level or 1
+  opts = schema.check(RULES, opts, "chat", level + 1)
+  if opts.restore and (opts.messages or opts.system) then
+    error("chat: option restore brings the messages: give no messages and no system", level + 1)
+  end
   local ok, message, code = choose(model.tokenizer, opts)
   if not ok then return nil, message, code end
-  local messages = table.move(opts.messages or {}, 1, #(opts.messages or {}), 1, {})
+  local session, messages = nil, nil
+  if opts.restore then
+    session, messages, code = restored(model, opts.restore)
+    if not session then return nil, messages, code end
+  else
+    messages = table.move(opts.messages or {}, 1, #(opts.messages or {}), 1, {})
+  end
   if opts.system then table.insert(messages, 1, { role = "system", content = opts.system }) end
-  opts.system, opts.messages = nil, nil
-  return setmetatable({ model = model, messages = messages, _defaults = opts }, Chat)
+  opts.system, opts.messages, opts.restore = nil, nil, nil
+  return setmetatable({ model = model, messages = messages, session = session, _defaults = opts }, Chat)
 end
 
 -- Options of one reply over those of the conversation; level: of the method's caller, as error()'s.
@@ -240,6 +276,67 @@ local function as_utf8(text)
   return text
 end
 
+-- ---- The end of the context ---------------------------------------------------------------------------------------------
+
+-- The first messages, which are of the system: their number.
+local function leading(messages)
+  local n = 0
+  while messages[n + 1] and messages[n + 1].role == "system" do n = n + 1 end
+  return n
+end
+
+-- The place of the first message from `at` on that is the user's; nil: there is none.
+local function next_user(messages, at)
+  for i = at, #messages do
+    if messages[i].role == "user" then return i end
+  end
+end
+
+-- Removes the oldest turn: all from the first message that is not the system's to before the next one of the user.
+-- @return the removed messages; nil where only one turn is left
+local function drop_turn(messages)
+  local first = leading(messages) + 1
+  local following = next_user(messages, first + 1)
+  if not following then return nil end
+  local gone = table.move(messages, first, following - 1, 1, {})
+  for _ = 1, #gone do table.remove(messages, first) end
+  return gone
+end
+
+-- Puts messages back where drop_turn took them from.
+local function put_back(messages, gone)
+  local first = leading(messages) + 1
+  for i, message in ipairs(gone) do table.insert(messages, first + i - 1, message) end
+end
+
+-- The prompt of the messages, fitted to the context as the option overflow says.
+-- @return ids, list of the messages that were dropped; or nil, message, code: then none was
+local function prompt(self, opts)
+  local messages, tokenizer, context = self.messages, self.model.tokenizer, self.session.context
+  local room = context // 4
+  local ids, message, code = M.encode(tokenizer, messages, opts)
+  if not ids then return nil, message, code end
+  local least, dropped = math.min(opts.max_tokens or room, room), {}
+  if opts.overflow == "drop" and #ids + least > context then
+    while ids and #ids + room > context do
+      local gone = drop_turn(messages)
+      if not gone then break end
+      table.move(gone, 1, #gone, #dropped + 1, dropped)
+      ids, message, code = M.encode(tokenizer, messages, opts)
+    end
+  end
+  if ids and #ids <= context then return ids, dropped end
+  if ids then
+    local what = opts.overflow == "drop" and "its last turn alone does not fit: shorten it, or load the model with a larger context" or
+      'remove messages, begin a new chat, load the model with a larger context, or set overflow = "drop", which forgets the oldest turns'
+    message, code = ("the conversation has %d tokens, the context holds %d: %s"):format(#ids, context, what), "range"
+  end
+  put_back(messages, dropped)
+  return nil, message, code
+end
+
+-- ---- Replies ------------------------------------------------------------------------------------------------------------
+
 -- Starts a reply to what was said; on failure the messages are as before.
 local function reply(self, said, opts, what)
   if self._closed then error("chat is closed", 3) end
@@ -248,15 +345,22 @@ local function reply(self, said, opts, what)
   opts = options(self, opts, what, 3)
   local messages = self.messages
   local added = add(messages, said)
-  local run, ids, message, code
-  ids, message, code = M.encode(self.model.tokenizer, messages, opts)
-  if ids and not self.session then self.session, message, code = self.model:session() end
-  if ids and self.session then run, message, code = generate.start(self.session, self.model.tokenizer, ids, opts) end
+  local run, ids, dropped, message, code
+  if not self.session then self.session, message, code = self.model:session() end
+  if self.session then
+    ids, dropped, code = prompt(self, opts)
+    message = dropped
+  end
+  if ids then
+    run, message, code = generate.start(self.session, self.model.tokenizer, ids, opts)
+    if not run then put_back(messages, dropped) end
+  end
   if not run then
     for _ = 1, added do table.remove(messages) end
     return nil, message, code
   end
   run.result.timings.load_s = self.model.load_s
+  run.result.dropped = #dropped > 0 and #dropped or nil
   self._replying = true
   return stream.new(run, function(pieces)
     self._replying = false
@@ -298,6 +402,21 @@ function Chat:render(opts)
   local text, message, code = M.render(self.model.tokenizer, self.messages, options(self, opts, "render", 2))
   if not text then return nil, message, code end
   return text
+end
+
+--- Writes the conversation to a file: its messages and its session, so that `model:chat {restore = path}` goes on without computing
+-- anything again. Options are not kept.
+-- @return true; or nil, message, code
+function Chat:save(path)
+  schema.argument({ type = "string" }, path, "save: path", 2)
+  if self._closed then error("chat is closed", 2) end
+  if self._replying then error("chat: the reply before is not complete; close its stream first", 2) end
+  local message, code
+  if not self.session then self.session, message, code = self.model:session() end
+  if not self.session then return nil, message, code end
+  local ok
+  ok, message, code = self.session:save(path, core.json_encode { messages = self.messages })
+  return ok, message, code
 end
 
 --- Frees the conversation's session. Closing twice is fine.

@@ -185,11 +185,17 @@ end
 local function prefill(self)
   local started = core.clock()
   local session, ids = self.session, self.all
-  local common = math.min(M.common_prefix(session.ids, ids), #ids - 1) -- the last one is fed for its logits
-  local ok, message, code = session:rewind(common)
-  if not ok then return nil, message, code end
-  local rest = common == 0 and ids or table.move(ids, common + 1, #ids, 1, {})
-  ok, message, code = session:feed(rest, { want = "last", progress = self.opts.progress })
+  local common = M.common_prefix(session.ids, ids)
+  local ok, message, code
+  if common == #ids and session.length == #ids then
+    ok, message, code = session:recall(self.plain and "argmax" or "last")
+  else
+    common = math.min(common, #ids - 1) -- the last one is fed for its logits
+    ok, message, code = session:rewind(common)
+    if not ok then return nil, message, code end
+    local rest = common == 0 and ids or table.move(ids, common + 1, #ids, 1, {})
+    ok, message, code = session:feed(rest, { want = "last", progress = self.opts.progress })
+  end
   self.result.timings.prefill_s = core.clock() - started
   self.result.timings.cached_tokens = common
   return ok, message, code
@@ -385,6 +391,18 @@ function Run:next()
   end
   if #self.result.ids == count then return nil end
   return id
+end
+
+--- After the end: makes the session hold the prompt and all of the reply, so that it can go on from there. Where the reply has ended
+-- at the end of the context its last token has no place.
+-- @return true; or nil, message, code
+function Run:settle()
+  local session, n = self.session, #self.all
+  if not self.begun then return true end
+  self.draft = nil
+  if session.length > n then return session:rewind(n) end -- what was drafted
+  if session.length < n - 1 or session.length == n or n > session.context then return true end
+  return session:feed(self.all[n], { want = "last" })
 end
 
 --- Text so far.

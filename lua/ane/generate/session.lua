@@ -1,10 +1,38 @@
---- Sessions: the cached past of one sequence, fed with tokens, asked for logits.
--- Needs ane.util.methods, ane.util.schema and a program of ane.core. Calls longer than one chunk are cut here, so that an interrupt, a
--- stop flag or a callback acts between chunks; results do not depend on the cut.
+--- Sessions: the cached past of one sequence, fed with tokens, asked for logits. The one interface to all engines: generation, chat
+-- and all else in Lua that computes with a model know nothing of what lies below.
+-- Needs ane.generate, ane.generate.stream, ane.util.methods and ane.util.schema, and a program: of ane.core (recipes), ane.onnx or ane.coreml.
 -- Usage: `local s <close> = model:session(); s:feed({1, 2, 3}, {want = "all"}); print(s.length, s:argmax(), s:logits(-1):topk(5))`
+--
+-- The interface. What fails gives nil, message, code, and leaves the session as it was unless it says otherwise; misuse raises.
+--   feed(ids, opts)      adds tokens behind those that are cached. Checks all of them first: an id that the model has not, or more
+--                        tokens than the context has room for, is code "range". Long feeds run in chunks: code "stopped" after
+--                        stop(), or what a callback raises, leaves the chunks before it in place
+--   rows()               rows of the last feed: 1 for want = "last", one for each token for "all" and "argmax", 0 for "none". 0 after
+--                        rewind and in a fork; 1 after restore of a session that is not empty
+--   logits(i), argmax(i), topk(k, i)   of a row, from 1, or negative from the end; default -1. argmax: of equal logits the lowest id
+--   recall(want)         makes the row of the last token available: nothing is computed where the last feed has left it, else the last
+--                        token is fed again
+--   rewind(n)            forgets all from position n on; feeding the same tokens again gives the same rows (see exact)
+--   fork()               a second session with the same past and no rows
+--   save(path, note), restore(path)    tokens, states and the logits of the last token, as a file that appears whole or not at all.
+--                        A file of another model, of other options, of another engine or of another version of the arithmetic is
+--                        code "state", a damaged one "format", one that is longer than the context "range"
+--   stop(), unstop()     ends the feed in progress before its next chunk, or else the next feed; takes that back
+--   generate(opts), stream(opts)       continues from what is cached; what the reply holds is cached afterwards
+--   part(n)              of models that see tokens on both sides
+--   kv_bytes(), close()
+--   length, ids, context, closed, stopping, n_ids, searches: see PROPERTIES
+--   exact                rows do not depend on how tokens are cut into feeds: to the bit
+--   switch_at            sequences longer than this have other rope factors, for all positions; nil: none have
+--
+-- A program has session{context, kv}, max_chunk(), context(), n_ids() and exact(). What its session() gives, the core below, has
+-- feed(ids, want, until), rows, logits, argmax, length, ids, kv_bytes, rewind, part, save(path, note), restore(path, context), fork
+-- and close, for at most max_chunk tokens at a time.
 
+local generate = require "ane.generate"
 local methods = require "ane.util.methods"
 local schema = require "ane.util.schema"
+local stream = require "ane.generate.stream"
 
 local M = {}
 
@@ -46,6 +74,13 @@ local function check_ids(ids, vocab)
   return ids
 end
 
+-- Of a restored session whose file has no logits: its last token is fed again when its row is asked for.
+local function recall_restored(self, what)
+  if not self._restored then return end
+  local ok, message = self:recall()
+  if not ok then error(what .. ": " .. message, 3) end
+end
+
 -- What one chunk's rows were, for a feed of several chunks: results of the core last only until the next chunk.
 local function keep(rows, core, want)
   for i = 1, want == "none" and 0 or core:rows() do
@@ -78,7 +113,7 @@ function Session:feed(ids, opts)
   end
   local size = math.min(self._program:max_chunk(), opts.chunk or math.huge)
   local several = n > size and (opts.want == "all" or opts.want == "argmax") and not opts.each
-  self._rows, self._best_only = several and {} or nil, opts.want == "argmax"
+  self._rows, self._best_only, self._restored = several and {} or nil, opts.want == "argmax", nil
   for first = 1, n, size do
     if self._stop then
       self._stop, self._rows = nil, nil
@@ -104,6 +139,7 @@ end
 --- Number of rows of the last feed that can be asked for.
 function Session:rows()
   local core = opened(self)
+  if self._restored then return 1 end
   return self._rows and #self._rows or core:rows()
 end
 
@@ -112,6 +148,7 @@ end
 -- @raise where the last feed did not ask for logits
 function Session:logits(i)
   local core = opened(self)
+  recall_restored(self, "logits")
   local at = row_of(i, self:rows(), "logits")
   if self._best_only then error("logits: the last feed wanted \"argmax\", which keeps no logits", 2) end
   if self._rows then return self._rows[at].logits end
@@ -123,6 +160,7 @@ end
 -- @return its id, its logit
 function Session:argmax(i)
   local core = opened(self)
+  recall_restored(self, "argmax")
   local at = row_of(i, self:rows(), "argmax")
   local row = self._rows and self._rows[at]
   if not row then return core:argmax(at) end
@@ -140,6 +178,28 @@ function Session:topk(k, i)
   return self:logits(at):topk(k)
 end
 
+--- Makes the row of the last token available, as row -1. Where the last feed has not left it (after rewind, in a fork, after want =
+-- "none", or "argmax" where logits are wanted) the last token is fed again.
+-- @param want "last" (default: logits), or "argmax": the best token will do
+-- @return true; or nil, message, code: "invalid" where the session is empty, "stopped" after stop(); what fails while the token is
+-- fed again leaves the session shorter by it
+function Session:recall(want)
+  local core = opened(self)
+  schema.argument({ type = "string", choices = { "last", "argmax" } }, want or "last", "recall: want", 2)
+  local n = core:length()
+  if n == 0 then return nil, "the session is empty: feed it tokens first", "invalid" end
+  if self._stop then
+    self._stop = nil
+    return nil, "stopped before the last token was fed again", "stopped"
+  end
+  if core:rows() > 0 and (want == "argmax" or not self._best_only) then return true end
+  local last = core:ids()[n]
+  self._rows, self._best_only, self._restored = nil, nil, nil
+  local ok, message, code = core:rewind(n - 1)
+  if ok then ok, message, code = core:feed({ last }, "last") end
+  return ok, message, code
+end
+
 --- Forgets all tokens from position n on. The logits of the last feed are gone.
 -- @param n the length to go back to, 0 .. length; negative: so many tokens fewer
 -- @return true; or nil, message, code
@@ -147,7 +207,7 @@ function Session:rewind(n)
   local core = opened(self)
   local length = core:length()
   schema.argument({ type = "integer", min = -length, max = length }, n, "rewind: length", 2)
-  self._rows = nil
+  self._rows, self._restored = nil, nil
   return core:rewind(n < 0 and length + n or n)
 end
 
@@ -158,25 +218,32 @@ end
 function Session:part(n)
   local core = opened(self)
   schema.argument({ type = "integer", min = 0 }, n, "part: tokens before", 2)
-  self._rows = nil
+  self._rows, self._restored = nil, nil
   return core:part(n)
 end
 
---- Writes tokens and state to a file (whole or not at all).
+--- Writes tokens, states and the logits of the last token (where the last feed has kept them) to a file, whole or not at all.
+-- @param path of the file
+-- @param note a text of the caller's that is kept with them, or nil
 -- @return true; or nil, message, code
-function Session:save(path)
+function Session:save(path, note)
   local core = opened(self)
-  return core:save(schema.argument({ type = "string" }, path, "save: path", 2))
+  schema.argument({ type = "string" }, path, "save: path", 2)
+  if note ~= nil then schema.argument({ type = "string" }, note, "save: note", 2) end
+  return core:save(path, note)
 end
 
---- Reads what save wrote with the same model and options. A failure leaves the session as it was.
--- @return true; or nil, message, code: "state" says what differs
+--- Reads what save wrote with the same model and options. The row of the last token is then at hand: from the file, or computed when
+-- it is first asked for. A failure leaves the session as it was.
+-- @return true, the note (nil: there is none); or nil, message, code: "state" where the file is of another model, engine, option or
+-- version, "format" where it is damaged or no saved session, "range" where it does not fit the context
 function Session:restore(path)
   local core = opened(self)
   schema.argument({ type = "string" }, path, "restore: path", 2)
   local ok, note, code = core:restore(path, self.context)
-  if ok then self._rows, self._best_only = nil, nil end
-  return ok, note, code
+  if not ok then return nil, note, code end
+  self._rows, self._best_only, self._restored = nil, nil, core:length() > 0 and core:rows() == 0
+  return true, note
 end
 
 --- A second session with the same past (without the logits of the last feed).
@@ -184,8 +251,68 @@ end
 function Session:fork()
   local core, message, code = opened(self):fork()
   if not core then return nil, message, code end
-  return M.wrap(core, self._program, self.context, self._owner)
+  return M.wrap(core, self._program, self.context, self._owner, self._host)
 end
+
+-- ---- Replies ------------------------------------------------------------------------------------------------------------
+
+local RULES = schema.merge(generate.rules, { details = { type = "boolean", default = false } })
+
+--- Begins a reply that belongs to a session: when it has ended, the session holds all of it.
+-- @param self the session
+-- @param ids the whole prompt; what the session holds is kept as far as it is a start of it
+-- @param opts checked options of ane.generate
+-- @param level of the public function that was called, as error()'s
+-- @return a stream; or nil, message, code
+function M.reply(self, ids, opts, level)
+  if self._replying then error("session: the reply before is not complete; close its stream first", level + 1) end
+  local host = self._host or {}
+  if host.unsupported then return nil, host.unsupported, "unsupported" end
+  opts.eos = opts.eos or host.eos_ids
+  local run, message, code = generate.start(self, host.tokenizer, ids, opts)
+  if not run then return nil, message, code end
+  run.result.timings.load_s = host.load_s
+  self._replying = true
+  return stream.new(run, function(_, collected)
+    self._replying = nil
+    if self._core and not collected then
+      self:unstop()
+      run:settle()
+    end
+  end, host.streams)
+end
+
+local function reply(self, opts, what)
+  local ids = opened(self):ids()
+  opts = schema.check(RULES, opts, what, 3)
+  if #ids == 0 then return nil, "the session is empty: feed it tokens first", "invalid" end
+  local pieces, message, code = M.reply(self, ids, opts, 3)
+  if not pieces then return nil, message, code end
+  return pieces, opts
+end
+
+--- Continues from what is cached: what was fed or restored. The session then holds the reply too, so that the next call goes on.
+-- @param opts as of model:generate, without those that are about prompts
+-- @return the text (a list of ids where the model has no tokenizer), or with details a table; or nil, message, code
+function Session:generate(opts)
+  local pieces <close>, checked, code = reply(self, opts, "generate")
+  if not pieces then return nil, checked, code end
+  local result, message
+  result, message, code = pieces:finish()
+  if not result then return nil, message, code end
+  if checked.details then return result end
+  return result.text or result.ids
+end
+
+--- The same piece by piece: `for piece in s:stream { max_tokens = 20 } do io.write(piece) end`.
+-- @return an iterator as model:stream gives; or nil, message, code
+function Session:stream(opts)
+  local pieces, message, code = reply(self, opts, "stream")
+  if not pieces then return nil, message, code end
+  return pieces, nil, nil, pieces
+end
+
+-- ---- Life ---------------------------------------------------------------------------------------------------------------
 
 --- Ends the feed in progress before its next chunk (called from a callback, hook or other coroutine), or the next feed,
 -- with nil, message, "stopped".
@@ -248,29 +375,36 @@ function meta:__tostring()
 end
 
 --- Wraps a session of the core.
--- @param core the userdata
+-- @param core what program:session() gives
 -- @param program the program it belongs to
 -- @param context the most tokens it holds
 -- @param owner table in which it stands as a key while open (the model closes those when it is closed)
-function M.wrap(core, program, context, owner)
+-- @param host what replies need of the model: tokenizer, eos_ids, streams (their registry), load_s, unsupported (why there are none)
+function M.wrap(core, program, context, owner, host)
   local exact, switch_at = program:exact()
   local self = setmetatable({
-    _core = core, _program = program, n_ids = program:n_ids(), _owner = owner, context = context, exact = exact, switch_at = switch_at,
+    _core = core, _program = program, n_ids = program:n_ids(), _owner = owner, _host = host, context = context, exact = exact,
+    switch_at = switch_at,
   }, meta)
   if owner then owner[self] = true end
   return self
 end
 
 --- Opens a session on a program.
--- @param program of ane.core
+-- @param program see the head of this file
 -- @param opts context (tokens), kv ("fp16", "fp32", "int8")
--- @param owner see wrap
+-- @param owner, host see wrap
 -- @return a session; or nil, message, code
-function M.open(program, opts, owner)
+function M.open(program, opts, owner, host)
   local context = opts.context or program:context()
   local core, message, code = program:session { context = context, kv = opts.kv }
   if not core then return nil, message, code end
-  return M.wrap(core, program, context, owner)
+  return M.wrap(core, program, context, owner, host)
+end
+
+--- Is this an open session of this owner?
+function M.is_of(value, owner)
+  return getmetatable(value) == meta and rawget(value, "_core") ~= nil and rawget(value, "_owner") == owner
 end
 
 return M

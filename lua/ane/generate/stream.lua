@@ -11,7 +11,7 @@ Stream.__name = "ane.stream"
 
 --- Wraps a run.
 -- @param run of ane.generate
--- @param release function() called once, when the reply has ended, failed or was closed
+-- @param release function(stream, collected) called once, when the reply has ended, failed or was closed; collected: by the collector
 -- @param registry table in which it stands as a key until then
 function M.new(run, release, registry)
   local self = setmetatable({ run = run, result = run.result, _release = release, _registry = registry }, Stream)
@@ -59,6 +59,10 @@ end
 
 --- Ends the reply now and gives its session back. A reply that was not complete has result.stop = "closed".
 function Stream:close()
+  return self:_end(false)
+end
+
+function Stream:_end(collected)
   if self._closed then return end
   self._closed = true
   if self._registry then self._registry[self] = nil end
@@ -67,11 +71,11 @@ function Stream:close()
     self.run.done = true
     result.stop, result.text = "closed", self.run:text()
   end
-  self._release(self)
+  self._release(self, collected)
 end
 
 Stream.__close = Stream.close
-Stream.__gc = Stream.close
+function Stream:__gc() self:_end(true) end
 methods.guard(Stream, Stream, "stream")
 
 return M

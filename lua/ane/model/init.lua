@@ -101,7 +101,7 @@ function Model:session(opts)
   if opts.context and opts.context > most then
     error(("session: option context must be 1 .. %d (as the model was loaded), is %d"):format(most, opts.context), 2)
   end
-  return session.open(bundle.program, { context = opts.context, kv = opts.kv or self.kv }, self._sessions)
+  return session.open(bundle.program, { context = opts.context, kv = opts.kv or self.kv }, self._sessions, self._host)
 end
 
 -- The session that calls of generate and stream share, one at a time; a second one at once gets its own.
@@ -141,6 +141,7 @@ local function prompt_ids(self, prompt, opts, level)
 end
 
 local RULES = schema.merge(generate.rules, chat.rules, {
+  session = { type = "table" }, -- of this model: the reply is computed in it
   special = { type = "boolean", default = false }, -- control tokens spelled in the prompt's text are those tokens
   details = { type = "boolean", default = false },
 })
@@ -149,11 +150,18 @@ local function start(self, prompt, opts, what)
   opened(self)
   opts = schema.check(RULES, opts, what, 3)
   opts.eos = opts.eos or self._bundle.eos_ids
-  if self._bundle.config.kind == "token_classifier" then
-    return nil, tostring(self) .. " is a token classifier: it labels tokens (classify), and writes none", "unsupported"
+  if opts.session and not session.is_of(opts.session, self._sessions) then
+    error(what .. ": option session must be an open session of this model", 3)
   end
+  if self._host.unsupported then return nil, self._host.unsupported, "unsupported" end
   local ids, message, code = prompt_ids(self, prompt, opts, 4)
   if not ids then return nil, message, code end
+  if opts.session then
+    local pieces
+    pieces, message, code = session.reply(opts.session, ids, opts, 3)
+    if not pieces then return nil, message, code end
+    return pieces, opts
+  end
   local used
   used, message, code = borrow(self)
   if not used then return nil, message, code end
@@ -408,10 +416,16 @@ end
 --- A model of a loaded bundle {program, source, tokenizer, architecture, config}.
 -- @param facts path, kv, load_s
 function M.wrap(bundle, facts)
-  return setmetatable({
+  local self = setmetatable({
     _bundle = bundle, _sessions = setmetatable({}, { __mode = "k" }), _streams = setmetatable({}, { __mode = "k" }),
     tokenizer = bundle.tokenizer, path = facts.path, kv = facts.kv or "fp16", load_s = facts.load_s or 0,
   }, meta)
+  self._host = {
+    tokenizer = bundle.tokenizer, eos_ids = bundle.eos_ids, streams = self._streams, load_s = self.load_s,
+    unsupported = bundle.config.kind == "token_classifier" and
+      tostring(self) .. " is a token classifier: it labels tokens (classify), and writes none" or nil,
+  }
+  return self
 end
 
 return M
