@@ -144,7 +144,7 @@ end
 --- Forgets all; what is fed next is the part of a longer sequence that stands behind n tokens.
 function Session:part(n)
   if not self.engine.bidirectional then
-    return nil, "a part of a sequence needs what stands before it: this model sees all of the past", "unsupported"
+    return nil, "this model sees all of the past: a part of a sequence cannot be fed alone", "unsupported"
   end
   local ok, message, code = self:rewind(0)
   if ok then self.origin = n end

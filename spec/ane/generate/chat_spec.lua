@@ -221,3 +221,100 @@ describe("a conversation", function()
     assert.same(bare:generate({ 1, 2 }, { max_tokens = 3 }), ids)
   end)
 end)
+
+describe("a saved conversation", function()
+  local model
+  local path = os.tmpname()
+  setup(function() model = tiny.load() end)
+  teardown(function()
+    model:close()
+    os.remove(path)
+  end)
+
+  it("goes on as if it had not been left, without computing anything again", function()
+    local opts = { system = "Be brief.", max_tokens = 6, ignore_eos = true }
+    local c <close> = assert(model:chat(opts))
+    assert(c:say "Hello")
+    assert.is_true(c:save(path))
+    local cached = c.session.length
+    local want = assert(c:say "And now?")
+    local again <close> = assert(model:chat { restore = path, max_tokens = 6, ignore_eos = true })
+    assert.equal(cached, again.session.length)
+    assert.same({ "system", "user", "assistant" }, { again.messages[1].role, again.messages[2].role, again.messages[3].role })
+    assert.equal(want, assert(again:say "And now?"))
+    assert.equal(c.last.timings.cached_tokens, again.last.timings.cached_tokens)
+    assert.same(c.messages, again.messages)
+  end)
+
+  it("may hold messages only, with what tools said", function()
+    local messages = {
+      { role = "user", content = "\u{E9}", extra = { list = { 1, 2.5, "x" }, flag = true } },
+      { role = "assistant", content = "y" },
+    }
+    local c <close> = assert(model:chat { messages = messages })
+    assert(c:save(path))
+    local again <close> = assert(model:chat { restore = path })
+    assert.same("\u{E9}", again.messages[1].content)
+    assert.equal(2.5, again.messages[1].extra.list[2])
+    assert.equal(0, again.session.length)
+    assert.equal(c:render(), again:render())
+  end)
+
+  it("is refused where the file holds none", function()
+    local s <close> = assert(model:session())
+    assert(s:feed { 1, 2, 3 })
+    for _, note in ipairs { false, "text", '{"messages": 3}' } do
+      assert(s:save(path, note or nil))
+      assert.same({ nil, path .. " holds a session without a conversation", "format" }, { model:chat { restore = path } })
+    end
+    local c, _, code = model:chat { restore = "/nowhere/at/all" }
+    assert.same({ nil, "io" }, { c, code })
+    assert.error_matches(function() model:chat { restore = path, system = "x" } end, "restore brings the messages")
+  end)
+end)
+
+describe("the end of the context", function()
+  local model
+  setup(function() model = tiny.load(nil, { context = 300 }) end)
+  teardown(function() model:close() end)
+
+  local function ask(c, i) return c:say(("Question %d, which is not short."):format(i)) end
+
+  it("is an error that says what to do", function()
+    local c <close> = assert(model:chat { system = "Be brief.", max_tokens = 20, ignore_eos = true })
+    local i, text, message, code = 0, nil, nil, nil
+    repeat
+      i = i + 1
+      text, message, code = ask(c, i)
+    until not text
+    assert.equal("range", code)
+    assert.matches("the conversation has %d+ tokens, the context holds 300: remove messages, .* or set overflow = \"drop\"", message)
+    assert.equal("assistant", c.messages[#c.messages].role)
+    assert.is_string(c:say("Shorter?", { overflow = "drop" }))
+    assert.is_true(c.last.dropped > 0)
+  end)
+
+  it("makes the oldest turns go, and keeps the system's message", function()
+    local c <close> = assert(model:chat { system = "Be brief.", max_tokens = 20, ignore_eos = true, overflow = "drop" })
+    local dropped = 0
+    for i = 1, 20 do
+      assert.is_string(ask(c, i))
+      dropped = dropped + (c.last.dropped or 0)
+      assert.same({ "system", "Be brief." }, { c.messages[1].role, c.messages[1].content })
+      assert.equal("user", c.messages[2].role)
+      assert.equal(1 + 2 * i - dropped, #c.messages)
+      assert.equal("length", c.last.stop)
+    end
+    assert.is_true(dropped >= 10)
+  end)
+
+  it("refuses a turn that does not fit alone, and forgets nothing", function()
+    local c <close> = assert(model:chat { system = "Be brief.", max_tokens = 20, ignore_eos = true, overflow = "drop" })
+    assert(c:say "Hello")
+    local text, message, code = c:say(("word "):rep(400))
+    assert.same({ nil, "range" }, { text, code })
+    assert.matches("its last turn alone does not fit", message)
+    assert.same({ "Be brief.", "Hello" }, { c.messages[1].content, c.messages[2].content })
+    assert.equal(3, #c.messages)
+  end)
+end)
