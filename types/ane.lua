@@ -282,8 +282,11 @@ local model = {}
 ---@field skip_special? boolean
 ---@field special? boolean control tokens spelled in the prompt are those tokens
 ---@field details? boolean generate gives a table
+---@field session? ane.session of this model: the reply is computed in it, and it holds the reply afterwards (model:generate and model:stream)
 ---@field progress? ane.progress
 
+--- Callbacks (`progress`, `logits_processor`) run between C calls: they may yield, and what they raise ends the call. A reply ends early
+--- by pieces:stop(), model:stop(), by leaving the loop, or by what a callback raises; what was computed stays cached.
 ---@class ane.result
 ---@field text string?
 ---@field ids integer[]
@@ -291,11 +294,19 @@ local model = {}
 ---@field stop ane.stop_reason
 ---@field stop_string? string
 ---@field eos_id? integer
+---@field dropped? integer messages that a chat has forgotten to make room (overflow = "drop")
 ---@field seed integer
 ---@field logprobs? { id: integer, logprob: number, top: number[][] }[]
 ---@field timings { load_s: number, prefill_s: number, decode_s: number, first_token_s: number, prompt_tokens: integer, cached_tokens: integer, tokens: integer, head?: { searched: integer, share: number }, speculation?: { calls: integer, drafted: integer, accepted: integer, speedup: number } }
 
---- Continues a prompt.
+--- Continues a prompt. A reply without max_tokens goes on until an end token or the end of the context; `stop` of the details says which.
+---
+--- With option session the session holds prompt and reply afterwards; what it held before is kept as far as it is a start of the prompt.
+--- ```lua
+--- local s <close> = model:session()
+--- print(model:generate("Once upon", { session = s, max_tokens = 20 }))
+--- print(s:generate { max_tokens = 20 }) -- goes on
+--- ```
 ---@param prompt ane.prompt
 ---@param opts? ane.generate_options
 ---@return string|integer[]|ane.result|nil reply
@@ -303,7 +314,15 @@ local model = {}
 ---@return ane.code? code
 function model:generate(prompt, opts) end
 
---- Continues a prompt piece by piece: `for piece in model:stream("Once") do io.write(piece) end`.
+--- Continues a prompt piece by piece: `for piece in model:stream("Once") do io.write(piece) end`. A reply may take turns with others, in
+--- a coroutine or in a plain loop:
+--- ```lua
+--- local a, b = model:stream("One"), model:stream("Two")
+--- repeat
+---   local x, y = a:next(), b:next()
+---   io.write(x or "", y or "")
+--- until not x and not y
+--- ```
 ---@param prompt ane.prompt
 ---@param opts? ane.generate_options
 ---@return ane.pieces? pieces
@@ -311,11 +330,21 @@ function model:generate(prompt, opts) end
 ---@return ane.code? code
 function model:stream(prompt, opts) end
 
----@class ane.chat_options: ane.generate_options
----@field system? string
----@field messages? ane.message[]
+---@class ane.say_options: ane.generate_options
+---@field overflow? "error"|"drop" where the messages do not fit the context: refuse (default), or forget the oldest turns. Leading messages of the system and the last turn stay; what is left fills three quarters of the context; `dropped` of the result counts the messages
 
---- Opens a conversation.
+---@class ane.chat_options: ane.say_options
+---@field system? string
+---@field messages? ane.message[] a conversation to go on with
+---@field restore? string path of a file that chat:save wrote; brings the messages and the session
+
+--- Opens a conversation. The options are the defaults of each reply.
+--- ```lua
+--- local chat <close> = assert(model:chat { system = "Be brief.", overflow = "drop" })
+--- print(chat:say "Who are you?")
+--- assert(chat:save "talk.ane")
+--- local again <close> = assert(model:chat { restore = "talk.ane" })
+--- ```
 ---@param opts? ane.chat_options
 ---@return ane.chat? chat
 ---@return string? message
@@ -455,6 +484,7 @@ function model:info() end
 --- Frees the model and closes its sessions. Closing twice is fine; any other use of a closed model raises.
 function model:close() end
 
+--- A reply in progress. Leaving a `for` loop over it closes it.
 ---@class ane.pieces
 ---@field result ane.result complete when the loop has ended
 ---@overload fun(): string|integer|nil
@@ -479,22 +509,30 @@ function pieces:stop() end
 function pieces:close() end
 
 ---@class ane.chat
----@field messages ane.message[]
----@field last ane.result?
----@field session ane.session?
+---@field messages ane.message[] free to be read and changed
+---@field last ane.result? details of the last reply; stop = "context": the context's end has cut it
+---@field session ane.session? its cached past, from the first reply, save or restore on
 local chat = {}
 
---- Says something and gives the reply as text.
----@param said? string|ane.message|ane.message[]
----@param opts? ane.generate_options
+--- Says something and gives the reply as text. On failure the messages are as before. Code "range": the conversation does not fit the
+--- context (see overflow).
+---@param said? string|ane.message|ane.message[] nil: replies to the messages as they are
+---@param opts? ane.say_options
 ---@return string? text
 ---@return string? message
 ---@return ane.code? code
 function chat:say(said, opts) end
 
---- Says something and gives the reply piece by piece.
+--- Says something and gives the reply piece by piece. One reply at a time; a reply that is broken off is kept in the messages as far as it
+--- went.
+--- ```lua
+--- for piece in chat:stream "Tell me more" do
+---   io.write(piece)
+---   if enough() then break end
+--- end
+--- ```
 ---@param said? string|ane.message|ane.message[]
----@param opts? ane.generate_options
+---@param opts? ane.say_options
 ---@return ane.pieces? pieces
 ---@return string? message
 ---@return ane.code? code
@@ -507,13 +545,25 @@ function chat:stream(said, opts) end
 ---@return ane.code? code
 function chat:render(opts) end
 
+--- Writes messages and session to a file, whole or not at all. model:chat { restore = path } goes on without computing anything again.
+---@param path string
+---@return boolean? ok
+---@return string? message
+---@return ane.code? code
+function chat:save(path) end
+
 --- Closes the chat and its session.
 function chat:close() end
 
+--- The cached past of one sequence. Sessions of all engines answer alike: results, messages and codes are the same.
 ---@class ane.session
 ---@field length integer tokens cached
----@field ids integer[]
+---@field ids integer[] a copy
 ---@field context integer
+---@field n_ids integer ids 0 .. n_ids - 1 may be fed
+---@field exact boolean logits do not depend on how tokens are cut into feeds
+---@field switch_at? integer sequences longer than this have other rope factors
+---@field stopping boolean stop was called and no feed has seen it yet
 ---@field closed boolean
 local session = {}
 
@@ -546,6 +596,32 @@ function session:argmax(row) end
 ---@return number[][] list of {id, logit}, best first
 function session:topk(k, row) end
 
+--- Makes the row of the last token available as row -1: nothing is computed where the last feed has left it, else (after rewind, in a fork,
+--- after want = "none") the last token is fed again.
+---@param want? "last"|"argmax" argmax: the best token will do; default "last", logits
+---@return boolean? ok
+---@return string? message
+---@return ane.code? code
+function session:recall(want) end
+
+--- Continues from what is cached, fed or restored. The session then holds the reply too, so that the next call goes on from there.
+--- ```lua
+--- assert(s:feed(model.tokenizer:encode "The sky is"))
+--- print(s:generate { max_tokens = 8 }, s:generate { max_tokens = 8, temperature = 0.8 })
+--- ```
+---@param opts? ane.generate_options
+---@return string|integer[]|ane.result|nil reply
+---@return string? message
+---@return ane.code? code
+function session:generate(opts) end
+
+--- The same piece by piece.
+---@param opts? ane.generate_options
+---@return ane.pieces? pieces
+---@return string? message
+---@return ane.code? code
+function session:stream(opts) end
+
 --- Forgets all tokens from position n on. The output rows are gone.
 ---@param n integer the length to go back to; negative: so many tokens fewer
 ---@return boolean? ok
@@ -558,21 +634,24 @@ function session:rewind(n) end
 ---@return true?, string? message, string? code
 function session:part(n) end
 
---- Writes tokens and state to a file, whole or not at all.
+--- Writes tokens, states and the logits of the last token (where the last feed has kept them) to a file, whole or not at all.
 ---@param path string
+---@param note? string a text of the caller's that is kept with them
 ---@return boolean? ok
 ---@return string? message
 ---@return ane.code? code
-function session:save(path) end
+function session:save(path, note) end
 
---- Reads what save wrote with the same model and options. A failure leaves the session as it was.
+--- Reads what save wrote with the same model and options; the row of the last token is then at hand. A failure leaves the session as it was.
+--- Code "state": a file of another model, option, engine or version of the arithmetic; "format": damaged, or no saved session; "range": longer
+--- than the context.
 ---@param path string
 ---@return boolean? ok
----@return string? message
+---@return string? note or the message
 ---@return ane.code? code
 function session:restore(path) end
 
---- A second session with the same past.
+--- A second session with the same past, without its rows.
 ---@return ane.session? session
 ---@return string? message
 ---@return ane.code? code
