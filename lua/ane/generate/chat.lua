@@ -234,7 +234,7 @@ function M.new(model, opts, level)
   end
   local ok, message, code = choose(model.tokenizer, opts)
   if not ok then return nil, message, code end
-  local session, messages = nil, nil
+  local session, messages
   if opts.restore then
     session, messages, code = restored(model, opts.restore)
     if not session then return nil, messages, code end

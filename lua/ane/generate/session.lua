@@ -1,6 +1,7 @@
 --- Sessions: the cached past of one sequence, fed with tokens, asked for logits. The one interface to all engines: generation, chat
 -- and all else in Lua that computes with a model know nothing of what lies below.
--- Needs ane.generate, ane.generate.stream, ane.util.methods and ane.util.schema, and a program: of ane.core (recipes), ane.onnx or ane.coreml.
+-- Needs ane.generate, ane.generate.stream, ane.util.methods, ane.util.schema, and a program: of ane.core (recipes), ane.onnx or
+-- ane.coreml.
 -- Usage: `local s <close> = model:session(); s:feed({1, 2, 3}, {want = "all"}); print(s.length, s:argmax(), s:logits(-1):topk(5))`
 --
 -- The interface. What fails gives nil, message, code, and leaves the session as it was unless it says otherwise; misuse raises.

@@ -282,7 +282,7 @@ describe("the end of the context", function()
 
   it("is an error that says what to do", function()
     local c <close> = assert(model:chat { system = "Be brief.", max_tokens = 20, ignore_eos = true })
-    local i, text, message, code = 0, nil, nil, nil
+    local i, text, message, code = 0
     repeat
       i = i + 1
       text, message, code = ask(c, i)
