@@ -1,4 +1,4 @@
-/* From the graph of a recipe to Core ML packages: where it is cut, what the laws of the Neural Engine say of it. */
+/* From the graph of a recipe to Core ML packages: its shards, their operations, and where these are predicted to run. */
 #ifndef ANE_MIL_MIL_H
 #define ANE_MIL_MIL_H
 

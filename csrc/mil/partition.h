@@ -1,21 +1,20 @@
-/* Cuts the graph of a model into shards, each to become a package of its own.
+/* Partitions the graph of a model into shards, each to become a package of its own.
  *
- * The graph is what a recipe builds, after dead_code only: nodes of layer N are called "layers.N. ...", in ascending order of
- * N. What stands before the first layer belongs to the first shard, what stands behind the last one to each slice of the
- * head. Two things are the host's and in no shard: the embedding (a table in a file) and the rope tables (inputs of the
- * packages that use them).
+ * The graph is what a recipe builds, after dead_code only. Nodes of layer N are called "layers.N. ...", in ascending order of N.
+ * Nodes before the first layer belong to the first shard, nodes behind the last one to each slice of the head. The host runs two
+ * kinds of nodes, which are in no shard: the embedding (a table in a file) and the rope tables (inputs of the packages).
  *
- *   LAYERS   layers first .. last. Where a layer has experts and is above the law, its LAYERS shard ends before them. Where what
- * is left of a layer is above the law by itself, it is `parts` shards, cut between any nodes: as few as keep the law, and of
- *            those cuts one over which the fewest channels go (between attention and feed-forward, where that will do). A matrix
- *            that is above the law by itself stays whole, alone but for vectors
- *   EXPERTS  experts [from, to) of the mixture `split` in layer first == last. It adds to the sum of the shard before: the
- *            mixture's result is among its `ins` if from > 0, and the only one of its `outs` if to < the number of experts:
- *            then it is the sum so far. The last slice goes on with what follows in the layer, up to the next mixture
- *   HEAD     rows [from, to) of the projection `split`; the final norm stands in each slice
- *   WHOLE    everything in one (ane_partition_whole)
+ *   LAYERS   Layers first .. last. A layer above the size limit that has experts ends before them. What is above the size limit
+ *            without experts is split between nodes into `parts` shards: the fewest that keep the limit, and of those divisions
+ *            one whose edges the fewest channels cross (between attention and feed-forward, where that will do). A matrix that is
+ *            above the limit by itself stays whole, alone but for vectors.
+ *   EXPERTS  Experts [from, to) of the mixture `split` in layer first == last. Each slice adds to the sum of the slice before:
+ *            the mixture's result is one of its `ins` if from > 0, and its only one of `outs` if to < the number of experts. The
+ *            last slice also holds what follows in the layer, up to the next mixture.
+ *   HEAD     Rows [from, to) of the projection `split`. The final norm is in each slice.
+ *   WHOLE    Everything (ane_partition_whole).
  *
- * `take` nodes are in the shards; there every column of a call is wanted (the host passes only those to the head). */
+ * `gather` nodes are in the shards. In a package every token of a call is an output row: the host gives the head no others. */
 #ifndef ANE_MIL_PARTITION_H
 #define ANE_MIL_PARTITION_H
 
@@ -35,20 +34,20 @@ struct ane_shard {
   int64_t from, to;     /* HEAD: rows of its weight; EXPERTS: experts; WHOLE: all rows */
   const int32_t *nodes; /* in order; `split` is one of them */
   int32_t n_nodes;
-  /* Values that come from the embedding or from shards before; that go to shards behind or are results of the graph. In the
-   * order in which they are made. */
+  /* ins: values of the embedding or of shards before. outs: values for shards behind, and results of the graph. In the order in
+   * which they are made. */
   const int32_t *ins, *outs;
   int32_t n_ins, n_outs;
-  const int32_t *states; /* values of kind STATE; attention to both sides has none (see ane_partition_has_state) */
+  const int32_t *states; /* values of kind STATE; see ane_partition_has_state */
   int32_t n_states;
-  const int32_t *ropes; /* results of rope_table nodes that nodes here use */
+  const int32_t *ropes; /* results of rope_table nodes that the nodes use */
   int32_t n_ropes;
   const int32_t *consts; /* weights, each once, in the order of use */
   int32_t n_consts;
   uint64_t bytes; /* of the weights, as the caller counts them */
-  /* The residual stream: of what crosses the edge before (behind) the shard the value made last, where the edge lies between
-   * layers and the value is one of `ins` (`outs`) and has the embedding's channels. It is called "hidden" ("hidden_out"),
-   * which is no more than a name: what is passed where is settled by the values. ANE_NONE: there is none. */
+  /* The residual stream: of the values that cross the edge before (behind) the shard the one made last, where the edge lies
+   * between layers and the value is one of `ins` (`outs`) and has the embedding's shape. Packages call it "hidden"
+   * ("hidden_out"); which value goes where does not depend on that name. ANE_NONE: there is none. */
   int32_t hidden_in, hidden_out;
 };
 
@@ -64,14 +63,15 @@ struct ane_partition {
 
 /* How large shards may be. */
 struct ane_partition_limits {
-  uint64_t target;     /* bytes that a shard of several layers, and a slice of the head, stays within */
+  uint64_t target;     /* most bytes of a shard of several layers, and of a slice of the head */
   uint64_t size_limit; /* bytes above which a layer is split: at its experts, or else between nodes */
   int64_t rows;        /* of a slice of the head */
   int32_t head_slices; /* 0: as few as target and rows allow; else this many (at least as many as rows allow) */
   int64_t row_align;   /* slices of the head begin at multiples of it; 0: anywhere */
   int32_t layers;      /* most layers of a shard; 0: any number */
-  int32_t
-      expert_parts; /* 0: as few as the law allows: 1, 2, 4, ... up to one an expert; else this many (at most one an expert) */
+  /* Slices of a mixture. 0: as few as the size limit allows, 1, 2, 4, ... up to one an expert; else this many, at most one an
+   * expert. */
+  int32_t expert_parts;
 };
 /* 200 MB, 250 MB, 65,536 rows; MB = 10^6 bytes. */
 struct ane_partition_limits ane_partition_default_limits(void);
@@ -87,7 +87,8 @@ ane_status ane_partition_whole(struct ane_partition **out, const struct ane_grap
                                struct ane_error *err);
 void ane_partition_free(struct ane_partition *partition); /* NULL is fine */
 
-/* Does a package keep the state that is input `input` of the node? Attention to both sides sees the tokens of its call only. */
+/* Does a package hold the state that is input `input` of the node? Bidirectional attention needs none: it sees the tokens of its
+ * call only. */
 bool ane_partition_has_state(const struct ane_graph *g, int32_t node, int32_t input);
 
 #endif

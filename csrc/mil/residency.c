@@ -9,7 +9,7 @@ const char *ane_residency_verdict_name(ane_residency_verdict v) {
   return names[v];
 }
 
-/* ---- Tests: one a row of residency.def, or shared by several --------------------------------------------------------------*/
+/* ---- Tests: each serves one or several rows of residency.def -------------------------------------------------------------*/
 
 /* What is judged; the other one is NULL. */
 struct subject {
@@ -35,7 +35,7 @@ static bool rule_state_width(const struct subject *s) { return s->op->state_last
 
 static bool within(uint64_t bytes, uint64_t above, uint64_t most) { return bytes > above * MB && bytes <= most * MB; }
 static bool rule_size_planned(const struct subject *s) { return s->package->bytes <= 200ull * MB; }
-static bool rule_size_law(const struct subject *s) { return within(s->package->bytes, 200, 250); }
+static bool rule_size_limit(const struct subject *s) { return within(s->package->bytes, 200, 250); }
 static bool rule_size_over(const struct subject *s) { return within(s->package->bytes, 250, 1000); }
 static bool rule_size_fail(const struct subject *s) { return s->package->bytes > 1000ull * MB; }
 static bool rule_states(const struct subject *s) { return s->package->n_states > 0; }
@@ -58,7 +58,7 @@ static bool (*const tests[])(const struct subject *) = {
 #undef ANE_RESIDENCY_RULE
 };
 
-_Static_assert(ANE_COUNT(rules) <= 64, "findings hold a bit for each law");
+_Static_assert(ANE_COUNT(rules) <= 64, "findings hold a bit for each rule");
 
 const struct ane_residency_rule *ane_residency_rule_at(int i) { return i >= 0 && i < (int)ANE_COUNT(rules) ? &rules[i] : NULL; }
 
@@ -96,7 +96,7 @@ static int64_t widest(const struct ane_value *v) {
   return most;
 }
 
-/* Rows of a slice count, not those of the whole matrix. */
+/* Of a slice of the head its own rows count, not those of the whole matrix. */
 static int64_t widest_of(const struct ane_graph *g, const struct ane_shard *p, int32_t node) {
   const struct ane_node *n = &g->nodes[node];
   bool sliced = p->kind == ANE_SHARD_HEAD && p->split != ANE_NONE && node >= p->split;
@@ -104,10 +104,10 @@ static int64_t widest_of(const struct ane_graph *g, const struct ane_shard *p, i
   for (int32_t j = 0; j < n->n_inputs; j++) {
     if (n->inputs[j] == ANE_NONE) continue;
     const struct ane_value *v = &g->values[n->inputs[j]];
-    bool cut = sliced && (node == p->split ? j > 0 : true);
-    int64_t w = v->kind == ANE_VALUE_STATE ? 0 : widest(v); /* positions of a state are no channels */
-    if (cut && node == p->split && v->shape.rank == 2) w = v->shape.dim[1];
-    if (cut && (node != p->split || v->shape.rank == 1)) w = 0;
+    bool in_slice = sliced && (node != p->split || j > 0);
+    int64_t w = v->kind == ANE_VALUE_STATE ? 0 : widest(v); /* the positions of a state do not count */
+    if (in_slice && node == p->split && v->shape.rank == 2) w = v->shape.dim[1];
+    if (in_slice && (node != p->split || v->shape.rank == 1)) w = 0;
     most = ANE_MAX(most, w);
   }
   for (int32_t j = 0; j < n->n_outputs; j++) most = ANE_MAX(most, sliced ? p->to - p->from : widest(&g->values[n->outputs[j]]));
@@ -130,7 +130,7 @@ struct ane_residency_finding ane_residency_judge_node(const struct ane_graph *g,
     if (!ane_partition_is_matrix(g, node, j)) continue;
     struct ane_weight_spec spec = ane_weight_spec_fit(specs[v], g->values[v].shape.dim[0], g->values[v].shape.dim[1]);
     x.projection = true;
-    if (!x.has_weights || spec.scheme > x.scheme) x.scheme = spec.scheme; /* schemes are listed from the safest on */
+    if (!x.has_weights || spec.scheme > x.scheme) x.scheme = spec.scheme; /* the enum begins with the safest scheme */
     x.has_weights = true;
   }
   return ane_residency_judge_op(&x);
@@ -162,8 +162,8 @@ uint64_t ane_partition_scheme_bytes(void *arg, const struct ane_graph *g, int32_
 /* ---- Chips ---------------------------------------------------------------------------------------------------------*/
 
 static const struct ane_chip chips[] = {
-#define ANE_CHIP(name, cores, tops, gpu, least, most, bandwidth, target, law, source)                                            \
-  {name, cores, gpu, tops, bandwidth, least, most, target * 1000000ull, law * 1000000ull, source},
+#define ANE_CHIP(name, cores, tops, gpu, least, most, bandwidth, target, size_limit, source)                                     \
+  {name, cores, gpu, tops, bandwidth, least, most, target * 1000000ull, size_limit * 1000000ull, source},
 #include "mil/chips.def"
 #undef ANE_CHIP
 };

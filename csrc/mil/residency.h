@@ -1,5 +1,5 @@
-/* Where operations are predicted to run, and why: every verdict is a row of residency.def. Nothing here ran on a Neural Engine.
- */
+/* Predicts where operations and packages run. Every verdict is a row of residency.def, which names its source. Nothing here was
+ * measured on a Neural Engine. */
 #ifndef ANE_MIL_RESIDENCY_H
 #define ANE_MIL_RESIDENCY_H
 
@@ -13,7 +13,7 @@ typedef enum {
   ANE_RESIDENCY_ENGINE,
   ANE_RESIDENCY_RISK,
   ANE_RESIDENCY_CPU
-} ane_residency_verdict; /* ascending: the worst decides */
+} ane_residency_verdict; /* ascending: the worst verdict decides */
 /* "engine", "risk", "cpu" */
 const char *ane_residency_verdict_name(ane_residency_verdict v);
 
@@ -25,10 +25,10 @@ struct ane_residency_rule {
   ane_residency_verdict verdict;
   const char *text, *source;
 };
-/* Law i of the list, NULL behind the last. */
+/* Rule i of the list, NULL behind the last. */
 const struct ane_residency_rule *ane_residency_rule_at(int i);
 
-/* What a law looks at: an operation ... */
+/* What a rule looks at: an operation ... */
 struct ane_residency_op {
   bool projection; /* convolution with constant kernel */
   bool has_weights;
@@ -36,7 +36,7 @@ struct ane_residency_op {
   bool int8_activations, fp32, top_k;
   bool state_write;
   int64_t state_last; /* last dimension of the states that it writes; 0: none */
-  int64_t most;       /* largest dimension of its tensors; T is not counted */
+  int64_t most;       /* largest dimension of its tensors, T aside */
   int32_t rank;
 };
 /* ... or a package. */
@@ -48,7 +48,8 @@ struct ane_residency_package {
   ane_mil_layout layout;
 };
 
-/* Which laws speak: bit i of `laws` is law i. The verdict is the worst among them, `law` the first that gives it. */
+/* The rules that hold: bit i of `rules` is rule i. `verdict` is the worst of theirs, `rule` the first rule that gives it
+ * (ANE_NONE: no rule holds). */
 struct ane_residency_finding {
   ane_residency_verdict verdict;
   int rule;
@@ -60,13 +61,13 @@ struct ane_residency_finding ane_residency_judge_package(const struct ane_reside
 /* A node of a recipe's graph in a shard; `specs`: the scheme of each value of the graph (see ane_partition_scheme_bytes). */
 struct ane_residency_finding ane_residency_judge_node(const struct ane_graph *g, const struct ane_shard *p, int32_t node,
                                                       const struct ane_weight_spec *specs, const struct ane_mil_options *o);
-/* Operation i of a function's block. ANE_NONE of `law` for what takes no time: const, constexpr_*. */
+/* Operation i of a function's block. Constants (const, constexpr_*) take no time: `rule` is ANE_NONE. */
 struct ane_residency_finding ane_residency_judge_mil(const struct ane_mil_function *f, uint32_t i);
 struct ane_residency_package ane_residency_package_of(const struct ane_shard *p, const struct ane_mil_options *o);
 
 /* ---- Weights by shape ------------------------------------------------------------------------------------------------*/
 
-/* Is input `input` of the node a matrix that takes a scheme? Vectors, and kernels over tokens, are fp16. */
+/* Is input `input` of the node a matrix that can have a scheme? Vectors, and kernels of causal convolutions, are fp16. */
 bool ane_partition_is_matrix(const struct ane_graph *g, int32_t node, int32_t input);
 /* For ane_partition_make; arg: struct ane_weight_spec[n_values], the scheme asked for of each value. */
 uint64_t ane_partition_scheme_bytes(void *arg, const struct ane_graph *g, int32_t node, int32_t input, int64_t rows);

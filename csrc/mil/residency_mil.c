@@ -1,10 +1,10 @@
-/* Operations of an ML Program as the rules see them: a convolution is judged by the scheme of its weight, which another
- * operation yields. */
+/* Operations of an ML Program as the rules see them. A convolution is judged by the scheme of its weight, which is the output of
+ * another operation. */
 #include "mil/residency.h"
 
 #include <string.h>
 
-/* Index of the operation before `end` that gives the value of this name, or `end`. */
+/* Index of the operation before `end` whose output has this name, or `end`. */
 static uint32_t maker(const struct ane_mil_block *b, uint32_t end, const char *name) {
   for (uint32_t i = end; i-- > 0;)
     for (uint32_t j = 0; j < b->ops[i].n_outputs; j++)
@@ -12,14 +12,15 @@ static uint32_t maker(const struct ane_mil_block *b, uint32_t end, const char *n
   return end;
 }
 
-/* A parameter that is an attribute (schemes of iOS 16) or an input bound to a value (iOS 18); NULL otherwise. */
+/* The value of a parameter: an attribute (constexpr operations of iOS 16), or an input bound to a value (iOS 18); NULL otherwise.
+ */
 static const struct ane_mil_value *parameter(const struct ane_mil_op *op, const char *name) {
   const struct ane_mil_value *v = ane_mil_op_attr(op, name);
   const struct ane_mil_arg *a = v ? NULL : ane_mil_op_arg(op, name);
   return v ? v : a && a->n_bindings == 1 ? a->bindings[0].value : NULL;
 }
 
-static bool form_of(const struct ane_mil_op *op, ane_weight_scheme *out) {
+static bool scheme_of(const struct ane_mil_op *op, ane_weight_scheme *out) {
   const struct ane_mil_value *scale = parameter(op, "scale"), *data = parameter(op, "data");
   bool one = scale && scale->count == 1;
   if (strcmp(op->type, "const") == 0)
@@ -37,7 +38,8 @@ static bool form_of(const struct ane_mil_op *op, ane_weight_scheme *out) {
   return true;
 }
 
-static void weigh(const struct ane_mil_block *b, uint32_t i, struct ane_residency_op *x) {
+/* Fills what x says of the operation's weight. */
+static void read_weight(const struct ane_mil_block *b, uint32_t i, struct ane_residency_op *x) {
   const struct ane_mil_op *op = &b->ops[i];
   const struct ane_mil_arg *w = ane_mil_op_arg(op, "weight");
   if (!w || w->n_bindings != 1) return;
@@ -46,7 +48,7 @@ static void weigh(const struct ane_mil_block *b, uint32_t i, struct ane_residenc
     x->scheme = ANE_WEIGHT_FP16;
     x->has_weights = true;
   } else if (at < i) {
-    x->has_weights = form_of(&b->ops[at], &x->scheme);
+    x->has_weights = scheme_of(&b->ops[at], &x->scheme);
   }
   x->projection = x->has_weights && strcmp(op->type, "conv") == 0;
   for (uint32_t j = 0; at < i && j < b->ops[at].n_outputs; j++)
@@ -67,7 +69,7 @@ struct ane_residency_finding ane_residency_judge_mil(const struct ane_mil_functi
   struct ane_residency_op x = {0};
   if (strcmp(op->type, "const") == 0 || strncmp(op->type, "constexpr_", 10) == 0)
     return (struct ane_residency_finding){ANE_RESIDENCY_ENGINE, ANE_NONE, 0};
-  weigh(&f->block, i, &x);
+  read_weight(&f->block, i, &x);
   x.int8_activations = strcmp(op->type, "quantize") == 0 || strcmp(op->type, "dequantize") == 0;
   x.top_k = strcmp(op->type, "topk") == 0;
   x.state_write = strcmp(op->type, "write_state") == 0;

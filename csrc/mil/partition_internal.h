@@ -1,0 +1,73 @@
+/* What the files of the partition share: partition.c (the driver), partition_layers.c, partition_mixture.c, partition_head.c
+ * (which shards there are) and partition_lists.c (what each shard takes and gives). */
+#ifndef ANE_MIL_PARTITION_INTERNAL_H
+#define ANE_MIL_PARTITION_INTERNAL_H
+
+#include "mil/partition.h"
+
+/* Nodes [lo, hi) of the graph. */
+struct span {
+  int32_t lo, hi;
+};
+
+/* A partition while it is made. */
+struct partitioner {
+  struct ane_partition *partition;
+  const struct ane_graph *g;
+  const struct ane_partition_limits *limits; /* NULL: everything in one shard */
+  ane_partition_bytes_fn bytes;
+  void *arg;
+  int32_t *section;   /* [n_nodes] the layer of each node; nodes before layer 0 have 0, those behind the layers n_layers */
+  int32_t *last_use;  /* [n_values] the last node that uses the value, INT32_MAX for results, ANE_NONE for none */
+  int32_t *mark;      /* [n_values] the last `stamp` under which the value was seen */
+  int32_t *list;      /* [n_nodes + n_values] scratch for one list */
+  struct span *spans; /* [n_shards] the nodes of each shard; slices of a head or a mixture share theirs */
+  int32_t room, stamp;
+};
+
+/* ---- partition.c ---------------------------------------------------------------------------------------------------*/
+
+/* Does the host run the node? It looks up embeddings and makes rope tables. Dead nodes count too. */
+static inline bool partition_is_host(const struct ane_node *n) {
+  return n->dead || n->op == ANE_OP_EMBED || n->op == ANE_OP_ROPE_TABLE;
+}
+/* Does the shard need input j of node i? A slice of a mixture needs its own experts only. */
+bool partition_takes(const struct ane_shard *p, int32_t i, int32_t j);
+/* Bytes of the constants that the shard has in these nodes, each once. */
+uint64_t partition_count_bytes(struct partitioner *c, const struct ane_shard *p, struct span s);
+/* The same for nodes that are in no slice. */
+uint64_t partition_span_bytes(struct partitioner *c, struct span s);
+/* Nodes of layer l; l = n_layers: those behind the layers. */
+struct span partition_layer_span(const struct partitioner *c, int32_t l);
+/* Adds a shard, counts its bytes. ANE_NOMEM. */
+ane_status partition_add(struct partitioner *c, struct ane_shard p, struct span s, struct ane_error *err);
+
+/* ---- partition_layers.c, partition_mixture.c -----------------------------------------------------------------------*/
+
+/* Adds the shards of all layers. */
+ane_status partition_layers(struct partitioner *c, struct ane_error *err);
+/* Adds the shards of nodes of one layer that are above the size limit: split between nodes; one shard where there is no way. */
+ane_status partition_split_layer(struct partitioner *c, int32_t layer, struct span s, struct ane_error *err);
+/* Is the layer to be split at its mixtures? */
+bool partition_has_split_mixture(struct partitioner *c, struct span s);
+/* Has it a mixture of two experts or more? */
+bool partition_has_mixture(const struct ane_graph *g, struct span s);
+/* Adds the shards of a layer whose mixtures are shards of their own. */
+ane_status partition_mixtures(struct partitioner *c, int32_t layer, struct span s, struct ane_error *err);
+
+/* ---- partition_head.c ----------------------------------------------------------------------------------------------*/
+
+/* The head: the projection whose rows are the channels of the result, with nothing behind it but ops on each channel by itself.
+ * ANE_NONE: the graph has none. */
+int32_t partition_find_head(const struct ane_graph *g);
+/* Rows of its weight; 0 for ANE_NONE. */
+int64_t partition_head_rows(const struct ane_graph *g, int32_t head);
+/* Adds the slices of the head with all that stands behind the layers. */
+ane_status partition_head(struct partitioner *c, struct ane_error *err);
+
+/* ---- partition_lists.c ---------------------------------------------------------------------------------------------*/
+
+/* Fills the shard's lists: nodes, ins, outs, states, ropes, consts, hidden_in and hidden_out. */
+ane_status partition_fill_lists(struct partitioner *c, struct ane_shard *p, struct span s, struct ane_error *err);
+
+#endif
