@@ -60,6 +60,8 @@ struct ane_op_info {
 const struct ane_op_info *ane_op_info(ane_op op);
 /* The op of this name, or ANE_OP_COUNT. */
 ane_op ane_op_from_name(const char *name);
+/* ANE_INVALID, with the valid names, unless `act` names an activation function of glu and act. */
+ane_status ane_activation_check(const char *act, struct ane_error *err);
 
 typedef enum { ANE_VALUE_INPUT, ANE_VALUE_CONST, ANE_VALUE_STATE, ANE_VALUE_RESULT } ane_value_kind;
 

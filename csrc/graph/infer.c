@@ -46,7 +46,7 @@ struct infer_out infer_activation(int64_t channels, int64_t tokens) {
   return (struct infer_out){{4, {1, channels, tokens, 1}}, ANE_F32};
 }
 
-ane_status infer_check_act(const char *act, struct ane_error *err) {
+ane_status ane_activation_check(const char *act, struct ane_error *err) {
   static const char *const known[] = {"silu", "gelu_tanh", "gelu_erf", "sigmoid"};
   for (size_t i = 0; i < ANE_COUNT(known); i++)
     if (strcmp(act, known[i]) == 0) return ANE_OK;

@@ -133,7 +133,7 @@ ane_status infer_same(const struct ane_graph *g, const struct ane_node *n, struc
     return ane_fail(err, ANE_SHAPE, "%s is %s but %s is %s", a->name, ane_shape_text(&a->shape, s), b->name,
                     ane_shape_text(&b->shape, t));
   }
-  if ((n->op == ANE_OP_GLU || n->op == ANE_OP_ACT) && (st = infer_check_act(ane_node_string(n, "act"), err))) return st;
+  if ((n->op == ANE_OP_GLU || n->op == ANE_OP_ACT) && (st = ane_activation_check(ane_node_string(n, "act"), err))) return st;
   out[0] = infer_activation(infer_channels(a), infer_tokens(a));
   return ANE_OK;
 }
@@ -168,7 +168,7 @@ ane_status infer_linear(const struct ane_graph *g, const struct ane_node *n, str
       (glu && count != 2) || (residual && count != 1))
     return ane_fail(err, ANE_INVALID, "linear of %" PRId64 " matrices with %d inputs and %d outputs", count, n->n_inputs,
                     n->n_outputs);
-  if (glu && (st = infer_check_act(ane_node_string(n, "act"), err))) return st;
+  if (glu && (st = ane_activation_check(ane_node_string(n, "act"), err))) return st;
   if ((st = infer_want_vector(infer_in(g, n, 2), infer_channels(x), "norm weight", err))) return st;
   for (int i = 0; i < count; i++) {
     const struct ane_value *w = infer_in(g, n, 3 + 2 * i);

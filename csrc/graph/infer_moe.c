@@ -48,7 +48,8 @@ ane_status infer_experts(const struct ane_graph *g, const struct ane_node *n, st
   if (count < 1 || count > ANE_MAX_EXPERTS || n->n_inputs != 2 + 6 * count)
     return ane_fail(err, ANE_INVALID, "%" PRId64 " experts with %d inputs", count, n->n_inputs);
   if (infer_channels(route) % 2 || infer_tokens(route) != infer_tokens(x)) return infer_bad(route, "the output of route", err);
-  if (strcmp(ane_node_string(n, "act"), "swiglu_oai") != 0 && (st = infer_check_act(ane_node_string(n, "act"), err))) return st;
+  if (strcmp(ane_node_string(n, "act"), "swiglu_oai") != 0 && (st = ane_activation_check(ane_node_string(n, "act"), err)))
+    return st;
   for (int64_t e = 0; e < count; e++)
     if ((st = check_expert(g, n, (int)(2 + 6 * e), infer_channels(x), err))) return st;
   out[0] = infer_activation(infer_channels(x), infer_tokens(x));

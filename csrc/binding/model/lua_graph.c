@@ -363,6 +363,14 @@ static int meth_passes(lua_State *L) {
   return 1;
 }
 
+/* check_activation(name) -> true; or nil, a message with the valid names, code */
+static int check_activation(lua_State *L) {
+  struct ane_error err;
+  if (ane_activation_check(luaL_checkstring(L, 1), &err)) return bind_fail(L, &err);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
 static int meth_tostring(lua_State *L) {
   struct bind_graph *ud = luaL_checkudata(L, 1, GRAPH_CLASS);
   if (ud->graph)
@@ -381,4 +389,6 @@ void bind_graph(lua_State *L) {
   bind_class(L, GRAPH_CLASS, methods, meta);
   lua_pushcfunction(L, graph_new);
   lua_setfield(L, -2, "graph");
+  lua_pushcfunction(L, check_activation);
+  lua_setfield(L, -2, "check_activation");
 }

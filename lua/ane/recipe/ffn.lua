@@ -1,5 +1,7 @@
 --- Feed-forward blocks.
--- Usage (in a recipe): `x = b:add(x, ffn.gated(b, b:rms_norm(x, "ffn_norm"), "silu"))`
+-- Needs ane.core. Usage (in a recipe): `x = b:add(x, ffn.gated(b, b:rms_norm(x, "ffn_norm"), "silu"))`
+
+local core = require "ane.core"
 
 local M = {}
 
@@ -14,9 +16,14 @@ end
 
 --- down(act(gate(x)) * up(x)) (Shazeer 2020, "GLU Variants Improve Transformer"). Weights: ffn_gate, ffn_up, ffn_down; biases as
 -- cfg.mlp_bias says.
--- @param act the activation where the configuration names none
+-- @param act the activation of a configuration without one: "silu", "gelu_tanh", "gelu_erf", "sigmoid"; default "silu"
+-- @raise when act is unknown, whether or not the configuration has an activation
 -- @param opts fused (true: gate and up are the upper and the lower half of the rows of ffn_up)
 function M.gated(b, x, act, opts)
+  if act ~= nil then
+    local ok, message = core.check_activation(act)
+    if not ok then error("ffn.gated: " .. message, 0) end
+  end
   local gate, up = linear(b, x, opts and opts.fused)
   return b:linear(b:glu(gate, up, b.cfg.act or act), "ffn_down", { bias = b.cfg.mlp_bias })
 end

@@ -362,6 +362,14 @@ describe("loading a folder", function()
     assert.matches("role nonsense has no tensor name in Hugging Face files: the recipe's names.hf must give one", message, 1, true)
   end)
 
+  it("refuses an unknown activation of a recipe, also where the configuration has one", function()
+    local ffn = require "ane.recipe.ffn"
+    local recipe = { architectures = { "llama" }, build = function(b) return ffn.gated(b, b:embed "token_embd", "silou") end }
+    local b, message = load(folder(), { recipe = recipe })
+    assert.is_nil(b)
+    assert.matches("ffn.gated: activation silou is unknown; known are: silu, gelu_tanh, gelu_erf, sigmoid", message, 1, true)
+  end)
+
   it("takes a recipe's own names, defaults and keys", function()
     local seen
     local recipe = {
