@@ -416,7 +416,7 @@ local function too_many(name, node)
   fail("type", "macro %s takes not more than %d argument(s)", name, #node.parameters)
 end
 
--- The keyword arguments without those that were taken: kwargs.map has lost the taken keys.
+-- The keyword arguments that no parameter took. The taken ones are gone from kwargs.map, but not from kwargs.keys.
 local function rest_of(rt, kwargs)
   local keys = {}
   for _, key in ipairs(kwargs.keys) do

@@ -1,8 +1,8 @@
---- Expressions of a template, from tokens to a tree; the methods are part of ane.jinja.parser.
--- Needs ane.jinja.grammar and value. Each node has tag, at and: const v; name; attr object, name; item object, key;
--- slice object, start, stop, step; call callee, args, kwargs, star, stars; filter and test with object, name and the
--- fields of a call; not, neg, pos with a; bin op, a, b; and, or, concat, list, tuple with items; dict with keys, values;
--- compare first, ops, rest; cond test, a, b; attr_target name, attr.
+--- The expressions of a template, from tokens to a tree. The methods belong to the parser of ane.jinja.parser.
+-- Needs ane.jinja.grammar and value. Each node has tag, at (byte in the source), and by tag: const v; name; attr object, name;
+-- item object, key; slice object, start, stop, step; call callee, args, kwargs, star, stars; filter and test with object, name
+-- and the fields of a call; not, neg, pos with a; bin op, a, b; and, or, concat, list, tuple with items; dict with keys,
+-- values; compare first, ops, rest; cond test, a, b; attr_target name, attr.
 -- Usage: `local node = self:expression()` in a parser.
 
 local grammar = require "ane.jinja.grammar"
@@ -10,7 +10,7 @@ local value = require "ane.jinja.value"
 
 local M = {}
 
---- Deepest nesting of an expression, and the most operators in one chain; Python has limits of the same size.
+--- The deepest nesting of an expression, and the most operators in one chain. Python has similar limits.
 M.MAX_DEPTH = 400
 M.MAX_CHAIN = 1000
 
@@ -80,7 +80,7 @@ function Parser:leave(node)
   return node
 end
 
--- Count a link of a chain such as a + a + a: each is a level of the tree too.
+-- Count one operator of a chain such as a + a + a. Each operator adds a level to the tree.
 function Parser:link(count, at)
   if count >= M.MAX_CHAIN then self:fail(at, "more than %d operators in a row", M.MAX_CHAIN) end
   return count + 1
@@ -98,7 +98,7 @@ function Parser:expression()
   return self:leave(node)
 end
 
--- Operands of an associative word or sign, as one flat node.
+-- A parser of an associative operator: all operands become items of one node.
 local function flat(tag, matches, operand)
   return function(self)
     local at = self:position()
@@ -113,7 +113,7 @@ local function flat(tag, matches, operand)
   end
 end
 
--- Operands of operators of one rank, to the left.
+-- A parser of left-associative operators of one precedence.
 local function left(operators, operand)
   return function(self)
     local node, count = self[operand](self), 0
@@ -139,7 +139,7 @@ end
 
 local COMPARE = { ["=="] = true, ["!="] = true, ["<"] = true, ["<="] = true, [">"] = true, [">="] = true }
 
--- The comparison at the current token, taken; nil when there is none.
+-- Consume and return the comparison operator at the current token; nil when there is none.
 function Parser:comparison_operator()
   local op = self.kind
   if COMPARE[op] then
@@ -175,7 +175,7 @@ Parser.concatenation = flat("concat", function(self) return self.kind == "~" end
 Parser.product = left({ ["*"] = true, ["/"] = true, ["//"] = true, ["%"] = true }, "power")
 Parser.power = left({ ["**"] = true }, "unary")
 
--- Filters and tests bind weaker than a sign: -1|abs is (-1)|abs, but the operand of the sign takes none itself.
+-- Filters and tests bind weaker than a sign: -1|abs is (-1)|abs. without_filters: for the operand of a sign.
 function Parser:unary(without_filters)
   local at = self:position()
   local node
@@ -237,8 +237,8 @@ end
 local TUPLE_END = { end_print = true, end_block = true, [")"] = true }
 
 --- An expression, or a tuple when there are commas.
--- options: conditional (inline ifs are taken), in_parentheses (may be empty), until_words (names that end it),
--- target (names only), with_namespace (ns.attr among the names)
+-- options: conditional (inline ifs are allowed), in_parentheses (it may be empty), until_words (set of names that end it),
+-- target (names only), with_namespace (also ns.attr)
 function Parser:tuple(options)
   local at, items, is_tuple = self:position(), {}, false
   while true do
@@ -269,7 +269,7 @@ local function check_target(self, node)
   end
 end
 
---- What an assignment, a for or a with stores to.
+--- The target of an assignment, a for or a with.
 function Parser:target(until_words, with_namespace)
   local words = {}
   for _, word in ipairs(until_words or {}) do words[word] = true end
@@ -351,7 +351,7 @@ function Parser:dotted(node)
   self:fail(self:position(), "expected name or number, got %s", self:describe())
 end
 
--- One part between the brackets: an expression, or start, stop and step of a slice.
+-- One part of a subscript: an expression, or the start, stop and step of a slice.
 function Parser:subscript_part()
   local at, parts, n = self:position(), {}, 1
   if self.kind ~= ":" then
@@ -408,7 +408,7 @@ function Parser:argument(node)
   end
 end
 
--- Arguments in parentheses, put into a node.
+-- Parse arguments in parentheses into a node.
 function Parser:arguments(node)
   node.args, node.kwargs = {}, {}
   self:expect "("
@@ -434,7 +434,7 @@ function Parser:dotted_name()
   return name
 end
 
---- A chain of filters on a node, or, with nil, on what a block captures. inline: the first has no "|" before it.
+--- A chain of filters on a node, or on the text of a block (nil). inline: the first filter has no "|" before it.
 function Parser:filters(node, inline)
   local count = 0
   while inline or self.kind == "|" do
@@ -449,7 +449,7 @@ end
 
 local STARTS_ARGUMENT = { name = true, string = true, number = true, ["["] = true, ["{"] = true }
 
---- A test at its "is".
+--- A test. The current token is its "is".
 function Parser:test(object)
   local at = self:position()
   self:advance()

@@ -1,7 +1,7 @@
---- The tokens of a template: LPeg patterns for what stands inside tags, and the rules for the text between them.
--- Needs LPeg, ane.jinja.number, text and value. A template becomes three arrays of equal length: kinds, values and
--- byte positions. Kinds: data, begin_print, end_print, begin_block, end_block, name, string, number, eof; an operator is its
--- own kind. Rules: jinja2/lexer.py of Jinja 3.1 with trim_blocks and lstrip_blocks on and keep_trailing_newline off.
+--- The tokens of a template: LPeg patterns for the inside of tags, and the white space rules for the text between tags.
+-- Needs LPeg, ane.jinja.number, text and value. The tokens are three arrays of equal length: kinds, values and byte positions.
+-- The kinds are data, begin_print, end_print, begin_block, end_block, name, string, number, eof, and each operator itself.
+-- The rules are those of jinja2/lexer.py of Jinja 3.1 with trim_blocks, lstrip_blocks and no keep_trailing_newline.
 -- Usage: `local tokens = grammar.tokens(grammar.normalise(source))`
 
 local lpeg = require "lpeg"
@@ -44,7 +44,7 @@ local function token(kind, pattern)
   return Cc(kind) * Cp() * C(pattern)
 end
 
--- Tokens up to the next bracket, or outside of brackets up to the end of the tag.
+-- A pattern for the tokens up to the next bracket, or up to the end of the tag. ending: of the tag; nil within brackets.
 local function run(ending)
   local op = ending and operator - ending or operator
   return Ct((space + token("float", float) + token("integer", integer) + token("name", name) + token("string", string)
@@ -64,7 +64,7 @@ local SIMPLE_ESCAPE = {
 }
 local HEX_ESCAPE = { x = 2, u = 4, U = 8 }
 
--- Python's unicode-escape codec; an unknown escape stays as it is.
+-- A string literal without its quotes and escapes, as Python's unicode-escape codec has it. Unknown escapes stay.
 local function unescape(literal, at)
   local s = literal:sub(2, -2)
   if not s:find("\\", 1, true) then return s end
@@ -119,7 +119,7 @@ function Lexer:put(kind, v, at)
   self.n, self.kinds[n], self.values[n], self.at[n] = n, kind, v, at
 end
 
--- One run of tokens; returns the byte after it.
+-- Put the tokens that a pattern matches; returns the byte after them.
 function Lexer:take_run(pattern, at)
   local found = pattern:match(self.src, at)
   for i = 1, #found - 1, 3 do
@@ -133,7 +133,7 @@ function Lexer:take_run(pattern, at)
   return found[#found]
 end
 
--- The inside of a tag from a byte on, up to its end; returns the text of the end and the byte after it.
+-- Put the tokens of a tag from a byte on; returns the text of its end, the first byte of that text and the byte after it.
 function Lexer:take_tag(mode, at)
   local src, open = self.src, {}
   while true do
@@ -156,7 +156,8 @@ function Lexer:take_tag(mode, at)
   end
 end
 
--- White space in front of a tag goes by its sign, or, for all but print tags, when it is all there is on the line.
+-- Put the text before a tag. The sign "-" removes white space at its end; without a sign, a block or comment removes the white
+-- space before it when its line has nothing else.
 function Lexer:put_data(from, to, sign, is_print)
   local data = self.src:sub(from, to)
   if sign == "-" then
@@ -168,7 +169,7 @@ function Lexer:put_data(from, to, sign, is_print)
   if data ~= "" then self:put("data", data, from) end
 end
 
--- The byte after the end of a block or comment: "-" takes all white space along, "+" none, the plain end a newline.
+-- The byte where the text goes on after a tag: "-" removes all white space there, "+" none, a plain block or comment one newline.
 function Lexer:after_end(mark, at)
   local after = at
   if mark:sub(1, 1) == "-" then
@@ -189,7 +190,7 @@ function Lexer:take_comment(begin)
   return sign, mark .. "#}", close + 2
 end
 
--- Text between raw and endraw.
+-- Put the text between raw and endraw.
 function Lexer:take_raw(begin, inside)
   self.at_line_start = self.src:sub(inside - 1, inside - 1) == "\n"
   local at = inside
@@ -205,7 +206,7 @@ function Lexer:take_raw(begin, inside)
   end
 end
 
--- What begins at a "{": returns the byte where the text goes on.
+-- Put the text before a "{" and the tokens of the tag that begins there; returns the byte where the text goes on.
 function Lexer:take_markup(from, begin)
   local src = self.src
   local c = src:sub(begin + 1, begin + 1)
@@ -229,7 +230,7 @@ function Lexer:take_markup(from, begin)
   return self:after_end(mark, after)
 end
 
---- Line ends become "\n", and the last one goes (keep_trailing_newline is off).
+--- A source with "\n" as line ends and without the last one.
 function M.normalise(source)
   if source:find("\r", 1, true) then source = source:gsub("\r\n?", "\n") end
   if source:sub(-1) == "\n" then source = source:sub(1, -2) end
@@ -252,7 +253,7 @@ function M.tokens(src)
   return lexer
 end
 
---- Line and column (both from 1, the column in characters) of a byte of a source.
+--- The line and column of a byte of a source, both from 1; columns count characters.
 function M.position(src, at)
   local line, start = 1, 1
   while true do
@@ -265,7 +266,7 @@ end
 
 M.fail = stop
 
---- Raise a fault for what jinja2 has and this engine has not.
+--- Raise a fault for a part of jinja2 that this engine leaves out.
 function M.unsupported(at, fmt, ...)
   error({ code = "unsupported", message = fmt:format(...), at = at }, 0)
 end

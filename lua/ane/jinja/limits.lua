@@ -1,9 +1,9 @@
 --- Template faults, and the budget of one render.
--- Needs nothing. A chat template is a program from a model file, so every operation pays before it works. Two counters limit
--- a render: `steps` limits time, `memory` limits bytes. A step stands for at most about 0.4 microseconds on one core of 2024.
--- A render that pays honestly ends within about 2 seconds and 256 MB under the default limits.
--- Prices by the kind of work on n bytes: scan (memcmp, memcpy), read (patterns, UTF-8 decoding), walk (Lua code per
--- character). A budget `rt` may be nil in the functions that say so: compiling and converting are limited by the input size.
+-- Needs nothing. A chat template is a program from a model file, so every operation pays before it works. Two counters limit a
+-- render: `steps` limits time, `memory` limits bytes. A step is at most about 0.4 microseconds of one core of 2024, so a render
+-- under the default limits takes at most about 2 seconds and 256 MB. The price of n bytes depends on the work: scan (memcmp,
+-- memcpy), read (patterns, UTF-8 decoding), walk (Lua code per character). spec/ane/jinja/budget_spec.lua holds every operation
+-- to its price. The budget `rt` may be nil in `make`: compiling and converting are limited by the size of their input.
 -- Usage: `local rt = limits.new({ steps = 1000 }); limits.tick(rt); limits.fail("type", "expected %s", "a string")`
 
 local M = {}
@@ -66,7 +66,7 @@ function M.walk(rt, n)
   tick(rt, 1 + (n >> 1))
 end
 
---- Pay for a plain search for m bytes among n. string.find stops at each occurrence of the first byte and compares there.
+--- Pay for a plain search for m bytes among n. string.find compares at each occurrence of the first byte.
 function M.search(rt, n, m)
   if n >= m and n > 63 then tick(rt, (n >> 6) + ((n - m + 1) * m >> 12)) end
 end
@@ -99,7 +99,7 @@ function M.table(rt, n)
   make(rt, M.OBJECT + n * M.ITEM)
 end
 
---- The same for a list whose length the template chooses.
+--- Pay for a new list of n items whose length the template chooses.
 function M.items(rt, n)
   if n > M.MAX_ITEMS then fail("limit", "a list of more than %d items", M.MAX_ITEMS) end
   M.table(rt, n)

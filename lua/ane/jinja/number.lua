@@ -13,11 +13,12 @@ local function overflow()
   fail("limit", "integers beyond 64 bits are not supported in arithmetic")
 end
 
--- The smallest float with a full mantissa.
+-- The smallest normal float.
 local SMALLEST_NORMAL = 2.0 ^ -1022
 
---- The shortest text that reads back as the same float, laid out as Python's repr() does. 15 digits of a normal float are
--- exact where fewer suffice, apart from zeros at the end; subnormal floats try each number of digits.
+--- The shortest text that reads back as the same float, in the layout of Python's repr(). A normal float whose shortest text
+-- has at most 15 digits prints these digits and zeros at a precision of 15, so only 15, 16 and 17 digits are tried. A subnormal
+-- float tries every precision.
 function M.float_text(x)
   if x ~= x then return "nan" end
   if x == math.huge then return "inf" elseif x == -math.huge then return "-inf" end
@@ -114,7 +115,7 @@ function M.neg(a)
   return -a
 end
 
---- A float without its fraction, as an int.
+--- int(x) of a float: rounded towards zero.
 function M.truncate(x)
   if mtype(x) == "integer" then return x end
   if x ~= x then fail("value", "cannot convert float NaN to integer") end
@@ -195,7 +196,7 @@ function M.parse_int(text, base)
   return nil
 end
 
--- Is a text without sign digits with an optional fraction and exponent, as float() takes it? No pattern backtracks here.
+-- Does float() accept a text without a sign as digits with an optional fraction and exponent? No pattern here backtracks.
 local function is_decimal(s)
   local at = #s:match("^%d*") + 1
   local digits = at - 1

@@ -1,6 +1,7 @@
---- From tokens to a tree, by recursive descent; the shapes of the language follow jinja2/parser.py of Jinja 3.1.
--- Needs ane.jinja.expression and grammar. A node is a table with `tag`, `at` (byte in the source) and the fields named where it
--- is made. Usage: `local body = parser.parse(source)` with a normalised source; raises syntax and unsupported faults.
+--- A recursive-descent parser from tokens to a tree. The grammar follows jinja2/parser.py of Jinja 3.1.
+-- Needs ane.jinja.expression and grammar. A node is a table with `tag`, `at` (byte in the source) and fields by tag, which the
+-- function that makes it lists. Usage: `local body = parser.parse(source)` with a normalised source; raises syntax and
+-- unsupported faults.
 
 local expression = require "ane.jinja.expression"
 local grammar = require "ane.jinja.grammar"
@@ -13,19 +14,19 @@ M.MAX_NESTING = 60
 local Parser = setmetatable({}, { __index = expression.Parser })
 Parser.__index = Parser
 
--- What jinja2 knows and a single chat template has no use for.
+-- Tags of jinja2 that a single chat template does not need.
 local UNSUPPORTED = { extends = 1, include = 1, import = 1, from = 1, block = 1, autoescape = 1, trans = 1, debug = 1 }
 
 local STATEMENTS = {}
 
--- Statements up to one of the end tags, which stays the current token.
+-- The statements up to one of the end tags, which becomes the current token.
 function Parser:body(...)
   self:skip ":"
   self:expect "end_block"
   return self:statements(...)
 end
 
--- The same, and past the end tag.
+-- The statements up to the end tag, which is consumed.
 function Parser:last_body(end_tag)
   local body = self:body(end_tag)
   self:advance()
@@ -55,7 +56,7 @@ function Parser:statement(opened, ends)
   return node
 end
 
--- Statements up to one of the end tags, or to the end of the source when there are none.
+-- The statements up to one of the end tags, or up to the end of the source when there are no end tags.
 function Parser:statements(...)
   local ends, body = { ... }, {}
   while true do
@@ -172,7 +173,7 @@ STATEMENTS["with"] = function(self, at)
   return node
 end
 
--- transformers' AssistantTracker: the marks of what an assistant wrote; only its body counts here.
+-- transformers' AssistantTracker marks the text of an assistant. Here the block is its body.
 STATEMENTS["generation"] = function(self, at)
   return { tag = "generation", at = at, parameters = {}, defaults = {}, body = self:last_body "endgeneration" }
 end

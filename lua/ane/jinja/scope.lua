@@ -68,7 +68,7 @@ local function layer(t)
   return setmetatable({}, { __index = t })
 end
 
--- The frame as a branch of an if sees and changes it. It holds the changes only, so an if costs no more than its own names.
+-- The frame of one branch of an if. It stores only the changes over the outer frame, so an if costs no more than its own names.
 function Frame:branch()
   return setmetatable({
     parent = self.parent, fn = self.fn, slots = self.slots,
@@ -134,7 +134,7 @@ local function visit_if(frame, node)
   frame:merge(branches)
 end
 
--- Of statements with a frame of their own, only the parts outside of it.
+-- By tag. A statement with its own frame is visited here only in its parts outside of that frame.
 local VISIT = {
   data = function() end,
   print = function(frame, node) read(frame, node.value) end,
