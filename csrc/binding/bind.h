@@ -99,6 +99,7 @@ void bind_export(lua_State *L);
 void bind_testing(lua_State *L);
 void bind_testing_matmul(lua_State *L);
 void bind_testing_kernels(lua_State *L);
+void bind_testing_base(lua_State *L);
 void bind_testing_exec(lua_State *L);
 void bind_testing_package(lua_State *L);
 

@@ -34,6 +34,7 @@ EXPORT int luaopen_ane_core(lua_State *L) {
   bind_testing(L);
   bind_testing_matmul(L);
   bind_testing_kernels(L);
+  bind_testing_base(L);
   bind_testing_exec(L);
   bind_testing_package(L);
   lua_setfield(L, -2, "testing");
