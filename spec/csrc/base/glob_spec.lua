@@ -10,7 +10,8 @@ end
 describe("a name pattern", function()
   it("is found anywhere in the name", function()
     local cases = {
-      { "attn", "blk.0.attn_q.weight", true }, { "", "", true }, { "", "x", true }, { "x", "", false }, { "*", "", true }, { "?", "", false },
+      { "attn", "blk.0.attn_q.weight", true }, { "", "", true }, { "", "x", true }, { "x", "", false }, { "*", "", true },
+      { "?", "", false },
       { "blk.?.attn", "blk.0.attn_q", true }, { "blk.?.attn", "blk.10.attn_q", false }, { "blk.*.attn", "blk.10.attn_q", true },
       { "q*weight", "blk.0.attn_q.weight", true }, { "q.bias", "blk.0.attn_q.weight", false }, { "a*b*c", "xaxxbbxcx", true },
       { "a*b*c", "acb", false }, { "**", "a", true }, { "a**b", "ab", true }, { ".", "abc", false }, { "[a]", "a", false },

@@ -16,8 +16,8 @@ describe("the JSON reader", function()
   it("keeps integers of 64 bits and makes the others floats", function()
     local cases = {
       ["0"] = 0, ["-1"] = -1, ["9223372036854775807"] = math.maxinteger, ["-9223372036854775808"] = math.mininteger,
-      ["9223372036854775808"] = 2.0 ^ 63, ["-9223372036854775809"] = -2.0 ^ 63, ["1.0"] = 1.0, ["1e2"] = 100.0, ["-0"] = -0.0, ["1E-2"] = 0.01,
-      ["0.1"] = 0.1, ["5e-324"] = 5e-324,
+      ["9223372036854775808"] = 2.0 ^ 63, ["-9223372036854775809"] = -2.0 ^ 63, ["1.0"] = 1.0, ["1e2"] = 100.0, ["-0"] = -0.0,
+      ["1E-2"] = 0.01, ["0.1"] = 0.1, ["5e-324"] = 5e-324,
     }
     for text, value in pairs(cases) do
       local got = events(text)[1]
@@ -33,8 +33,10 @@ describe("the JSON reader", function()
   it("names what is wrong, with line and column in characters", function()
     local cases = {
       { "", "the text ends where a value should be", 1, 1 }, { "[1,\n é]", "wanted a value", 2, 2 }, { '["é", x]', "wanted a value", 1, 7 },
-      { '"abc', "the text ends inside a string", 1, 5 }, { '"a\nb"', "control character in a string", 1, 3 }, { '"\\x"', "unknown escape", 1, 2 },
-      { '"\\ud800"', "malformed \\u escape", 1, 2 }, { '"\\udc00\\ud800"', "malformed \\u escape", 1, 2 }, { '"\\u12"', "malformed \\u escape", 1, 2 },
+      { '"abc', "the text ends inside a string", 1, 5 }, { '"a\nb"', "control character in a string", 1, 3 },
+      { '"\\x"', "unknown escape", 1, 2 },
+      { '"\\ud800"', "malformed \\u escape", 1, 2 }, { '"\\udc00\\ud800"', "malformed \\u escape", 1, 2 },
+      { '"\\u12"', "malformed \\u escape", 1, 2 },
       { '"\xC0\x80"', "invalid UTF-8", 1, 2 }, { '"\xED\xA0\x80"', "invalid UTF-8", 1, 2 }, { '"a\xE2\x82"', "invalid UTF-8", 1, 3 },
       { "-", "wanted a digit behind the minus sign", 1, 1 }, { "[1.]", "wanted a digit behind the point", 1, 2 },
       { "1e+", "wanted a digit in the exponent", 1, 1 }, { "1e999", "the number is too large", 1, 1 }, { "nul", "wanted a value", 1, 1 },

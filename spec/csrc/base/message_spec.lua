@@ -18,7 +18,10 @@ describe("a message", function()
     local bytes = tag(1, 0) .. varint(150) .. tag(2, 2) .. varint(7) .. "testing" .. tag(536870911, 5) .. ("<f"):pack(1.5)
       .. tag(4, 1) .. ("<d"):pack(-2) .. tag(5, 0) .. varint(-1) .. tag(6, 2) .. varint(0)
     assert.same({
-      { { 1, 0, 150 }, { 2, 2, "testing" }, { 536870911, 5, 0x3FC00000 }, { 4, 1, (("<i8"):unpack(("<d"):pack(-2))) }, { 5, 0, -1 }, { 6, 2, "" } },
+      {
+        { 1, 0, 150 }, { 2, 2, "testing" }, { 536870911, 5, 0x3FC00000 }, { 4, 1, (("<i8"):unpack(("<d"):pack(-2))) }, { 5, 0, -1 },
+        { 6, 2, "" },
+      },
       false,
     }, { testing.message(bytes) })
     assert.equal("\x08\x96\x01", tag(1, 0) .. varint(150)) -- the page's example

@@ -23,7 +23,8 @@ describe("dtypes", function()
   end)
 
   it("give the bytes of whole blocks only", function()
-    assert.same({ 0, 34, 144 * 1000 }, { testing.dtype_bytes("q8_0", 0), testing.dtype_bytes("q8_0", 32), testing.dtype_bytes("q4_k", 256000) })
+    assert.same({ 0, 34, 144 * 1000 },
+      { testing.dtype_bytes("q8_0", 0), testing.dtype_bytes("q8_0", 32), testing.dtype_bytes("q4_k", 256000) })
     assert.is_nil(testing.dtype_bytes("q8_0", 33))
     assert.is_nil(testing.dtype_bytes("q4_k", 128))
     assert.is_nil(testing.dtype_bytes("fp64", 1 << 62)) -- overflows
@@ -62,7 +63,9 @@ describe("small floats", function()
       local exponent, mantissa = code >> 10, code & 0x3FF
       values[code] = exponent == 0 and mantissa * 2.0 ^ -24 or (1024 + mantissa) * 2.0 ^ (exponent - 25)
     end
-    local xs = { 0, 1, 65504, 65519, 65519.996, 65520, 70000, 2.0 ^ -14, 2.0 ^ -24, 2.0 ^ -25, 2.0 ^ -25 * 1.0001, 2.0 ^ -26, 0.1, 1 / 3, 1e-5, 1e-7 }
+    local xs = {
+      0, 1, 65504, 65519, 65519.996, 65520, 70000, 2.0 ^ -14, 2.0 ^ -24, 2.0 ^ -25, 2.0 ^ -25 * 1.0001, 2.0 ^ -26, 0.1, 1 / 3, 1e-5, 1e-7,
+    }
     for i = 1, 12 do xs[#xs + 1] = 1 + i * 2.0 ^ -12 end -- ties and their neighbours
     for i = 1, 12 do xs[#xs + 1] = i * 2.0 ^ -26 end
     for _, x in ipairs(xs) do
@@ -82,7 +85,8 @@ describe("small floats", function()
     end
     for _, nan in ipairs { 0x7FC00000, 0x7F800001, 0xFFFFFFFF } do
       local h, back, b, again = testing.half(nan)
-      for _, pair in ipairs { { h, 0x7C00, 0x3FF }, { back, 0x7F800000, 0x7FFFFF }, { b, 0x7F80, 0x7F }, { again, 0x7F800000, 0x7FFFFF } } do
+      local parts = { { h, 0x7C00, 0x3FF }, { back, 0x7F800000, 0x7FFFFF }, { b, 0x7F80, 0x7F }, { again, 0x7F800000, 0x7FFFFF } }
+      for _, pair in ipairs(parts) do
         assert.is_true(pair[1] & pair[2] == pair[2] and pair[1] & pair[3] ~= 0)
       end
     end
