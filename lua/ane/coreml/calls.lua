@@ -1,8 +1,8 @@
---- Calls of package sets: of how many columns they may be, and which function of each package takes one.
--- Needs nothing. Usage: `local sizes = calls.sizes(packages); local columns, tokens = calls.choose(program, n, length)`
+--- Calls of package sets: of what sizes they may be, and which function of each package takes one.
+-- Needs nothing. Usage: `local sizes = calls.sizes(packages); local size, tokens = calls.choose(program, n, length)`
 --
--- A function takes T columns, or a range of them, and sees as many positions as its `context` says. Sizes are ranges {low, high} of
--- columns, ascending and apart, that every package of the set has a function for.
+-- A function takes T tokens, or a range of them, and sees as many positions as its `context` says. Sizes are ranges {low, high} of
+-- tokens, ascending and apart, that every package of the set has a function for.
 
 local M = {}
 
@@ -43,7 +43,7 @@ function M.sizes(packages)
   return merged(sizes or {})
 end
 
---- Does a package take a call of n columns?
+--- Does a package take a call of n tokens?
 function M.takes(p, n)
   for _, f in ipairs(p.functions) do
     if f.low <= n and n <= f.high then return true end
@@ -51,7 +51,7 @@ function M.takes(p, n)
   return false
 end
 
---- The function of a package for n columns, of which the last stands at position `upto` - 1: the one that sees the fewest positions.
+--- The function of a package for n tokens, the last of them at position `upto` - 1: the one that sees the fewest positions.
 -- @return function; nil: there is none
 function M.function_for(p, n, upto)
   local best
@@ -72,11 +72,11 @@ local function around(sizes, n)
   return below, above
 end
 
---- The next call for n tokens, all of them or some: its columns, and how many of them are tokens (the others are padding). A call is
--- padded where more than half of it is tokens, or where there is no smaller one.
+--- The next call for n tokens, all of them or some: its size, and how many of the n it takes (the rest is padding). A call is padded
+-- where more than half of it is tokens, or where there is no smaller one.
 -- @param program sizes; whole: all tokens in one call; exact_calls: no padding
--- @param room columns at most
--- @return columns, tokens; nil: no call fits
+-- @param room largest size
+-- @return size, tokens; nil: no call fits
 function M.choose(program, n, room)
   local below, above = around(program.sizes, n)
   if above and above > room then above = nil end
