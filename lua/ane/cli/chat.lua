@@ -16,6 +16,8 @@ function M.options(parser)
   parser:option("-p --prompt", "Say this, print the reply and end."):argname "TEXT"
   options.max_tokens(parser)
   options.sampling(parser)
+  parser:option("--overflow", "At the end of the context: drop forgets the oldest turns (not the system message), error refuses."):choices {
+    "drop", "error" }:default "drop"
   parser:flag("--timings --stats", "Show speed on standard error after each reply.")
 end
 
@@ -42,6 +44,8 @@ local function answer(chat, said, args)
     return true
   end
   if not pieces then return nil, message end
+  local dropped = pieces.result.dropped
+  if dropped then common.remark(args, "the context is full: the oldest %d messages are forgotten", dropped) end
   common.check_cut(args, pieces.result, chat.model)
   if args.timings then io.stderr:write("[", common.speed(pieces.result.timings, pieces.result.stop), "]\n") end
   return true
@@ -182,7 +186,7 @@ function M.run(args)
   local model <close>, message = common.load(args)
   if not model then return nil, message end
   local opts = options.generation(args)
-  opts.system, opts.progress = args.system, common.progress(args)
+  opts.system, opts.overflow, opts.progress = args.system, args.overflow, common.progress(args)
   local chat
   chat, message = model:chat(opts)
   if not chat then return nil, message end

@@ -370,6 +370,16 @@ describe("ane chat", function()
     assert.matches("\n/foo", out)
   end)
 
+  it("forgets the oldest turns at the end of the context and says so, or refuses", function()
+    local lines = ("This is a question.\n"):rep(12)
+    local code, _, err = command.run({ "chat", path, "-n", "4", "-c", "300", "--system", "S" }, lines)
+    assert.equal(0, code, err)
+    assert.matches("^ane chat: the context is full: the oldest %d+ messages are forgotten\n", err)
+    code, _, err = command.run({ "chat", path, "-n", "4", "-c", "300", "--overflow", "error" }, lines)
+    assert.equal(1, code)
+    assert.matches("the conversation has %d+ tokens, the context holds 300: remove messages", err)
+  end)
+
   it("saves a conversation and goes on with it", function()
     local saved = file ""
     local code, _, err = command.run({ "chat", path, "-n", "2", "--system", "S" }, "Hi\n/save " .. saved .. "\n")
