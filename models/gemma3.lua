@@ -6,12 +6,14 @@
 -- the 1 added. Five sliding layers, then a full one, or as layer_types says: sliding layers turn by their own base without
 -- scaling. The score scale is query_pre_attn_scalar^-0.5; GGUF does not store it: then head_dim^-0.5, but
 -- (d_model / n_head)^-0.5 in the 27B (62 layers). attn_logit_softcapping has no effect in this family.
+-- EmbeddingGemma (use_bidirectional_attention; GGUF's gemma-embedding) sees tokens on both sides: all of them, or in sliding layers those
+-- nearer than sliding_window / 2 + 1. GGUF holds the dense layers behind its pooling.
 
 local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
 local head = require "ane.recipe.head"
 
-local M = { architectures = { "gemma3", "gemma3_text" }, version = 1 }
+local M = { architectures = { "gemma3", "gemma3_text", "gemma-embedding" }, version = 1 }
 
 M.names = { hf = {
   post_attention_norm = "post_attention_layernorm", ffn_norm = "pre_feedforward_layernorm", post_ffw_norm = "post_feedforward_layernorm",
@@ -29,18 +31,37 @@ local function near_rope(cfg)
   return cfg.ropes and cfg.ropes.sliding_attention or { theta = cfg.rope.local_theta or 10000.0, dims = cfg.rope.dims }
 end
 
+-- Does a token see those behind it? Then the names of weights that ane.embed reads are known.
+local function sees_both_sides(b, cfg)
+  if cfg.architecture == "gemma-embedding" then
+    for _, role in ipairs { "dense_2", "dense_3" } do b:ignore(role) end
+    cfg.both_sides = true
+  end
+  cfg.both_sides = cfg.both_sides or cfg.meta("use_bidirectional_attention", "flag")
+  return cfg.both_sides
+end
+
+-- The keys that a layer sees: window and ahead of attention.gqa. Two-sided windows count the own key on both sides.
+local function reach(window, both)
+  if not both then return window end
+  if not window then return nil, attention.ALL end
+  return window // 2 + 1, window // 2
+end
+
 function M.build(b, cfg)
   local full = b:rope_table(cfg.rope, "rope_full")
   local near = b:rope_table(near_rope(cfg), "rope_sliding")
   local scalar = cfg.meta("query_pre_attn_scalar", "positive") or usual_scalar(cfg)
   local pattern = cfg.meta("sliding_window_pattern", "count") or 6 -- every sixth layer sees all keys
+  local both = sees_both_sides(b, cfg)
   cfg.meta "attn_logit_softcapping" -- known, and without effect
   local x = b:scale(b:embed "token_embd", math.sqrt(cfg.d_model)) -- [1, d_model, T, 1]
   for i = 0, cfg.n_layer - 1 do
     b:layer(i, function()
       local window = attention.window(cfg, i, (i + 1) % pattern ~= 0)
+      local seen, ahead = reach(window, both)
       local a = attention.gqa(b, b:rms_norm(x, "attn_norm"), {
-        rope = window and near or full, qk_norm = "before_rope", scale = scalar ^ -0.5, window = window,
+        rope = window and near or full, qk_norm = "before_rope", scale = scalar ^ -0.5, window = seen, ahead = ahead,
       })
       x = b:add(x, b:rms_norm(a, "post_attention_norm"))
       local m = ffn.gated(b, b:rms_norm(x, "ffn_norm"), "gelu_tanh")

@@ -458,6 +458,41 @@ function model:export(out, opts) end
 ---@field last integer
 ---@field replacement? string of redact
 
+---@class ane.embed_options
+---@field prompt? string name of one of the model's prompts, which stands before each text
+---@field prefix? string this text stands before each text instead
+---@field dims? integer the first so many numbers only
+---@field normalise? boolean vectors of length 1; default what the model says
+---@field max_length? integer texts are cut to so many tokens
+---@field special? boolean control tokens spelled in a text are those tokens
+---@field details? boolean
+
+--- Embeddings of texts, by an embedding model.
+---@param input string|integer[]|string[]|integer[][]
+---@param opts? ane.embed_options
+---@return ane.tensor|table|nil embeddings [dims], of a list [n, dims]; with details a table: embeddings [n, dims], dim, tokens
+---@return string? message
+---@return ane.code? code
+function model:embed(input, opts) end
+
+--- How alike texts or embeddings are, by the measure that the model names; cosine where it names none.
+---@param a string|string[]|ane.tensor
+---@param b string|string[]|ane.tensor
+---@param opts? ane.embed_options for texts
+---@return number|ane.tensor|nil likeness where a or b is a list a tensor [#a, #b]
+---@return string? message
+---@return ane.code? code
+function model:similarity(a, b, opts) end
+
+--- Scores documents for a query, by a cross-encoder or Qwen3-Reranker.
+---@param query string? nil: the documents are lists of token ids, query and document as the model takes them
+---@param documents string[]|integer[][]
+---@param opts? { instruction?: string, max_length?: integer, special?: boolean, raw?: boolean }
+---@return number[]? scores
+---@return integer[]|string|nil order places of the documents, best first; or the message
+---@return ane.code? code
+function model:rerank(query, documents, opts) end
+
 --- Finds the spans that a token classifier labels.
 ---@param input string|integer[]
 ---@param opts? { threshold?: number, window?: integer, details?: boolean }

@@ -23,6 +23,23 @@ local tokenizer = {}
 ---@return ane.code? code
 function tokenizer:encode(text, opts) end
 
+--- Ids of a text between the tokens that its family puts around one, as an encoder takes it.
+---@param text string
+---@param opts? { special?: boolean, max_length?: integer } max_length: tokens, those around included
+---@return integer[]? ids
+---@return string? message
+---@return ane.code? code
+function tokenizer:sequence(text, opts) end
+
+--- Ids and token types of two texts, as the tokenizers library joins and cuts them.
+---@param first string
+---@param second string
+---@param opts? { special?: boolean, max_length?: integer }
+---@return integer[]? ids
+---@return integer[]|string|nil types or the message
+---@return ane.code? code
+function tokenizer:pair(first, second, opts) end
+
 --- Turns ids into a text. Raises when an id is outside of the vocabulary (0 to #tokenizer - 1); a decoder of stream() takes it.
 ---@param ids integer|integer[]
 ---@param opts? { skip_special?: boolean, utf8?: "raw"|"replace" }
@@ -123,6 +140,11 @@ function tensor:sort() end
 ---@param other ane.tensor
 ---@return number
 function tensor:dot(other) end
+
+--- Of a matrix [n, c]: the dot product of each row and a vector of c elements.
+---@param x ane.tensor
+---@return ane.tensor product [n]
+function tensor:times(x) end
 
 --- The differences from another tensor of the same shape.
 ---@param other ane.tensor

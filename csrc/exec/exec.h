@@ -159,6 +159,7 @@ void ane_session_stop(struct ane_session *s);
 struct ane_run_item {
   struct ane_session *session; /* each at most once in a run */
   const int32_t *ids;          /* 0 .. vocab - 1 */
+  const int32_t *types;        /* token types, n of them; NULL: all 0. Models without token types do not read them */
   int64_t n;                   /* >= 1; the sum over items <= the program's chunk */
   int64_t until;               /* length of the session at the end of this feed, which may take several runs; 0: of this run */
   ane_want want;
@@ -183,6 +184,19 @@ const char *ane_program_value(const struct ane_program *p, int32_t i, int64_t *c
 
 /* Output rows of the session's last run; 0 after a rewind or ANE_WANT_NONE, 1 after a restore that brought logits. */
 int64_t ane_session_rows(const struct ane_session *s);
+/* How the rows of a run become one vector: the first or the last; the mean; the largest of each channel; the sum divided by the
+ * root of the number of rows; the mean weighted by 1, 2, 3, ... from row 0 on. As sentence-transformers' Pooling. */
+typedef enum {
+  ANE_POOLING_CLS,
+  ANE_POOLING_LAST,
+  ANE_POOLING_MEAN,
+  ANE_POOLING_MAX,
+  ANE_POOLING_MEAN_SQRT,
+  ANE_POOLING_WEIGHTED_MEAN
+} ane_pooling;
+/* The rows [from, rows) of the session's last run as one vector of vocab floats. false: there are no such
+ * rows. */
+bool ane_session_pooled(const struct ane_session *s, ane_pooling pooling, int64_t from, float *out);
 /* Logits of a row, vocab floats; NULL where there are none (ANE_WANT_ARGMAX, row out of range). Valid until the session's next
  * run, rewind or end. */
 const float *ane_session_logits(const struct ane_session *s, int64_t row);

@@ -69,7 +69,7 @@ ane_status planner_matrix(struct planner *pl, int32_t value, const struct slot *
   return ANE_OK;
 }
 
-/* A run has three inputs: ids, positions and out_rows. Each has one op that may read it. */
+/* A run has four inputs. These ops may read them. */
 static bool may_read(const struct ane_node *n, int i, const struct ane_value *v) {
   static const struct {
     ane_op op;
@@ -77,11 +77,13 @@ static bool may_read(const struct ane_node *n, int i, const struct ane_value *v)
     const char *name;
     int64_t dim;
   } readers[] = {{ANE_OP_EMBED, 0, "ids", ANE_DIM_TOKENS},
+                 {ANE_OP_EMBED, 0, "types", ANE_DIM_TOKENS},
+                 {ANE_OP_EMBED, 0, "positions", ANE_DIM_TOKENS},
                  {ANE_OP_ROPE_TABLE, 0, "positions", ANE_DIM_TOKENS},
                  {ANE_OP_GATHER, 1, "out_rows", ANE_DIM_OUT_ROWS}};
   for (size_t r = 0; r < ANE_COUNT(readers); r++)
-    if (readers[r].op == n->op && readers[r].input == i)
-      return strcmp(readers[r].name, v->name) == 0 && v->shape.dim[1] == readers[r].dim;
+    if (readers[r].op == n->op && readers[r].input == i && strcmp(readers[r].name, v->name) == 0)
+      return v->shape.dim[1] == readers[r].dim;
   return false;
 }
 

@@ -20,6 +20,7 @@ struct kv_spec {
 /* The tokens of the current run, in the order of its items. */
 struct token_lists {
   int32_t ids[MAX_CHUNK];
+  int32_t types[MAX_CHUNK];
   int32_t positions[MAX_CHUNK]; /* in the session's state */
   int32_t angles[MAX_CHUNK];    /* in the sequence: what rope rotates by */
   bool long_rope[MAX_CHUNK];    /* the token's sequence uses the long rope factors */
@@ -38,7 +39,8 @@ struct ane_program {
   struct slot *slots;      /* by value of the graph */
   int32_t n_slots;
   const struct slot *result;
-  int64_t vocab, n_ids; /* logits per row; rows of the embedding: valid ids are 0 .. n_ids - 1 */
+  int64_t vocab, n_ids;         /* logits per row; rows of the embedding: valid ids are 0 .. n_ids - 1 */
+  int64_t n_types, n_positions; /* rows of the tables of token types and positions; 0: the model has none */
   struct matrix *matrices;
   int32_t n_matrices;
   uint8_t *slab; /* packed groups of all matrices */

@@ -121,6 +121,10 @@ static ane_status check_item(const struct ane_program *p, const struct ane_run_i
     return ane_fail(err, ANE_RANGE,
                     "context exceeded: %" PRId64 " positions are used and %" PRId64 " ids are fed, the session holds %" PRId64,
                     s->length, it->n, s->context);
+  for (int64_t i = 0; it->types && p->n_types && i < it->n; i++)
+    if (it->types[i] < 0 || it->types[i] >= p->n_types)
+      return ane_fail(err, ANE_RANGE, "token type %" PRId32 " at position %" PRId64 " is not in 0 .. %" PRId64, it->types[i],
+                      s->length + i, p->n_types - 1);
   return ane_ids_check(it->ids, it->n, p->n_ids, s->length, err);
 }
 
@@ -163,6 +167,7 @@ static void fill_lists(struct token_lists *c, struct run *r) {
     const struct ane_run_item *it = &r->items[i];
     for (int64_t j = 0; j < it->n; j++, col++) {
       c->ids[col] = it->ids[j];
+      c->types[col] = it->types ? it->types[j] : 0;
       c->positions[col] = (int32_t)(it->session->length + j);
       c->angles[col] = c->positions[col] + (int32_t)it->session->origin;
       c->long_rope[col] = it->session->long_rope;
@@ -170,6 +175,7 @@ static void fill_lists(struct token_lists *c, struct run *r) {
     }
   }
   r->ids = c->ids;
+  r->types = c->types;
   r->positions = c->positions;
   r->angles = c->angles;
   r->out_rows = c->out_rows;

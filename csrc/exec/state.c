@@ -142,6 +142,8 @@ ane_status ane_session_rewind(struct ane_session *s, int64_t length, struct ane_
 ane_status ane_session_part(struct ane_session *s, int64_t origin, struct ane_error *err) {
   if (!s->program->bidirectional)
     return ane_fail(err, ANE_UNSUPPORTED, "this model sees all of the past: a part of a sequence cannot be fed alone");
+  if (s->program->n_positions && origin > 0)
+    return ane_fail(err, ANE_UNSUPPORTED, "this model has embeddings of positions: a part of a sequence cannot be fed alone");
   if (origin < 0 || origin >= 1 << 24)
     return ane_fail(err, ANE_RANGE, "a part begins at %" PRId64 ", not in 0 .. 2^24 - 1", origin);
   ane_status st = ane_session_rewind(s, 0, err);

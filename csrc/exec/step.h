@@ -44,6 +44,7 @@ typedef void (*prefetch_fn)(const struct thread_ctx *tc, const struct step *s, s
 typedef void (*act_fn)(const float *g, const float *u, float *y, int64_t n);
 
 enum { MAX_LINEAR = 8 }; /* matrices of one linear step */
+enum { EMBED_IDS, EMBED_TYPES, EMBED_POSITIONS };
 
 /* The weights of one expert. */
 struct expert {
@@ -65,6 +66,7 @@ struct step {
     struct {
       const struct ane_tensor *table;
       ane_decode_fn decode;
+      int list; /* what its rows are looked up by */
     } embed;
     struct {
       int count;

@@ -1,19 +1,25 @@
-/* embed: rows of a table by id, decoded from where they are stored. gather: the tokens that are output rows. */
+/* embed: rows of a table by id, token type or position, decoded from where they are stored. gather: the tokens that are output
+ * rows. */
 #include "exec/planner.h"
 #include "exec/thread_ctx.h"
 
+#include <inttypes.h>
 #include <string.h>
+
+static const int32_t *list_of(const struct run *r, const struct step *s) {
+  return s->embed.list == EMBED_IDS ? r->ids : s->embed.list == EMBED_TYPES ? r->types : r->positions;
+}
 
 static void run_embed(struct thread_ctx *tc, const struct step *s) {
   float *out = thread_data(tc, s->out[0]);
   const struct ane_tensor *t = s->embed.table;
+  const int32_t *list = list_of(tc->r, s);
   int64_t c = s->out[0]->channels, from, to;
   size_t row = (size_t)(t->bytes / (uint64_t)t->shape.dim[0]);
   ane_split(tc->tokens, tc->thread, tc->threads, &from, &to);
-  for (int64_t i = from; t->gather && i < to; i++) ane_gather_floats(t, tc->r->ids[i], out + i * c);
+  for (int64_t i = from; t->gather && i < to; i++) ane_gather_floats(t, list[i], out + i * c);
   if (t->gather) return;
-  for (int64_t i = from; i < to; i++)
-    s->embed.decode((const uint8_t *)t->data + (size_t)tc->r->ids[i] * row, out + i * c, (uint64_t)c);
+  for (int64_t i = from; i < to; i++) s->embed.decode((const uint8_t *)t->data + (size_t)list[i] * row, out + i * c, (uint64_t)c);
 }
 
 static void run_gather(struct thread_ctx *tc, const struct step *s) {
@@ -23,6 +29,21 @@ static void run_gather(struct thread_ctx *tc, const struct step *s) {
   ane_split(tc->tokens, tc->thread, tc->threads, &from, &to);
   for (int64_t i = from; i < to; i++)
     memcpy(out + i * c, x + tc->r->out_rows[tc->first_out_row + i] * c, (size_t)c * sizeof *out);
+}
+
+/* The smallest of the tables that a list is looked up in; 0: none yet. */
+static void limit(int64_t *rows, int64_t table) { *rows = *rows ? ANE_MIN(*rows, table) : table; }
+
+/* Which list the step reads, and how large its numbers may be. */
+static ane_status plan_list(struct planner *pl, const struct ane_node *n, struct step *s, int64_t rows, struct ane_error *err) {
+  struct ane_program *p = pl->p;
+  const char *name = pl->g->values[n->inputs[0]].name;
+  s->embed.list = strcmp(name, "types") == 0 ? EMBED_TYPES : strcmp(name, "positions") == 0 ? EMBED_POSITIONS : EMBED_IDS;
+  limit(s->embed.list == EMBED_IDS ? &p->n_ids : s->embed.list == EMBED_TYPES ? &p->n_types : &p->n_positions, rows);
+  if (p->n_positions && p->o.context > p->n_positions)
+    return ane_fail(err, ANE_RANGE, "context is %" PRId64 ", the model has embeddings for %" PRId64 " positions", p->o.context,
+                    p->n_positions);
+  return ANE_OK;
 }
 
 ane_status plan_embed(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
@@ -42,6 +63,5 @@ ane_status plan_embed(struct planner *pl, const struct ane_node *n, struct step 
   *table = t->data;
   s->embed.table = table;
   s->run = run_embed;
-  pl->p->n_ids = t->shape.dim[0];
-  return ANE_OK;
+  return plan_list(pl, n, s, t->shape.dim[0], err);
 }

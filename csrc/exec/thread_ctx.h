@@ -9,8 +9,8 @@ struct run {
   struct ane_program *p;
   const struct ane_run_item *items;
   int32_t n_items;
-  int64_t tokens;                                     /* of all items */
-  const int32_t *ids, *positions, *angles, *out_rows; /* struct token_lists */
+  int64_t tokens;                                             /* of all items */
+  const int32_t *ids, *types, *positions, *angles, *out_rows; /* struct token_lists */
   int64_t n_out_rows;
   float *results; /* [n_out_rows][vocab]; NULL: only the best ids are kept */
   int32_t *best;  /* [n_out_rows] */

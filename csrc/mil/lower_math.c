@@ -1,6 +1,8 @@
 /* Projections, and what works on each number or moves channels. */
 #include "mil/lower_internal.h"
 
+#include <string.h>
+
 /* Of the head only the rows of its slice. */
 void lower_conv1x1(struct lower *l, struct mil_build *b, const struct ane_node *n) {
   const struct ane_shard *p = l->shard;
@@ -77,6 +79,11 @@ void lower_gather(struct lower *l, struct mil_build *b, const struct ane_node *n
 /* ids [1, T] -> rows [T, C] -> [C, T] */
 void lower_embed(struct lower *l, struct mil_build *b, const struct ane_node *n) {
   const struct ane_shape *s = &l->g->values[n->inputs[1]].shape;
+  const char *list = l->g->values[n->inputs[0]].name;
+  if (strcmp(list, "ids") != 0) {
+    mil_build_fail(b, ane_fail(b->err, ANE_UNSUPPORTED, "an embedding by %s has no lowering to MIL", list));
+    return;
+  }
   struct ane_mil_type type = ane_mil_tensor_type(ANE_MIL_INT32, 2, (int64_t[]){1, l->t});
   mil_value ids = lower_input(l, "ids", ANE_MIL_PORT_IDS, ANE_NONE, 0, type);
   mil_value table = lower_plain(l, n->inputs[1], 0, s->dim[0], 2, s->dim, 0, 1);

@@ -1,5 +1,8 @@
 -- Each example runs on a tiny model.
+local core = require "ane.core"
+local hf = require "support.hf"
 local tiny = require "support.tiny"
+local tree = require "support.tree"
 
 -- Runs an example; what it wrote.
 local function run(name, args, input)
@@ -34,6 +37,25 @@ describe("examples", function()
     assert.matches("^model %(llama", out)
     assert.matches("\nHello", out)
     assert.matches("ended by %a+\n$", out)
+  end)
+
+  it("search", function()
+    local folder = tree.folder()
+    assert(core.write_file(folder .. "/a.txt", "The cat sat on the mat.\n\nParis is the capital of France.\n"))
+    assert(core.write_file(folder .. "/b.txt", "Rain falls from clouds."))
+    local question = "Paris is the capital of France."
+    local out = run("search", { hf.path "bert", folder, question })
+    assert.matches("^1.000  " .. folder:gsub("%p", "%%%0") .. "/a.txt: Paris is the capital of France.\n", out)
+    local ranked = run("search", { hf.path "bert", folder, question, hf.path "cross_encoder" })
+    local function lines(text)
+      local list = {}
+      for line in text:gmatch "[^\n]+" do list[#list + 1] = line end
+      table.sort(list)
+      return list
+    end
+    assert.equal(3, #lines(out))
+    assert.same(lines(out), lines(ranked))
+    tree.remove(folder)
   end)
 
   it("stream", function()

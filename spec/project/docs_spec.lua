@@ -5,7 +5,11 @@ local tiny = require "support.tiny"
 local tree = require "support.tree"
 
 local MODEL = "models%-cache/SmolLM2%-135M%-Instruct%.Q4_1%.gguf"
-local FILTER = "spec/fixtures/hf/privacy_filter" -- stands for "privacy-filter"
+-- Folders that stand for models of these names.
+local FOLDERS = {
+  ["privacy-filter"] = "spec/fixtures/hf/privacy_filter", ["all-MiniLM-L6-v2"] = "spec/fixtures/hf/bert",
+  ["cross-encoder"] = "spec/fixtures/hf/cross_encoder",
+}
 
 local README = tree.read "README.md"
 local PAGES = { "README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md" }
@@ -31,7 +35,10 @@ end
 -- Runs Lua code in an empty folder, with the modules of this tree.
 local function run_lua(script)
   local folder = tree.folder()
-  script = script:gsub(MODEL, pwd() .. "/" .. tiny.path()):gsub('"privacy%-filter"', ("%q"):format(pwd() .. "/" .. FILTER))
+  script = script:gsub(MODEL, pwd() .. "/" .. tiny.path())
+  script = script:gsub('ane.load "([%w-]+)"', function(name)
+    return FOLDERS[name] and ("ane.load %q"):format(pwd() .. "/" .. FOLDERS[name])
+  end)
   local file <close> = assert(io.open(folder .. "/page.lua", "w"))
   file:write(script)
   file:close()

@@ -48,10 +48,11 @@ local LUA = {
   ["coreml"] = "core util generate model recipe tokenizer",
   ["onnx"] = "core util generate model recipe tokenizer",
   ["classify"] = "core util model",
-  ["model"] = "core util generate recipe tokenizer quantise coreml onnx classify",
+  ["embed"] = "core util model tokenizer",
+  ["model"] = "core util generate recipe tokenizer quantise coreml onnx classify embed",
   ["evaluate"] = "core util model recipe",
   ["ane"] = "core util model generate coreml evaluate grammar",
-  ["cli"] = "core util jinja tokenizer generate grammar model quantise coreml classify evaluate ane argparse readline",
+  ["cli"] = "core util jinja tokenizer generate grammar model quantise coreml classify embed evaluate ane argparse readline",
   ["examples"] = "ane recipe",
 }
 

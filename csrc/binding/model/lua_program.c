@@ -336,8 +336,8 @@ static int meth_session(lua_State *L) {
   return bind_session_open(L, box, context, t);
 }
 
-/* run(items [, want]) -> true; or nil, message, code. items: list of {session, ids}, all fed in one run: weights are read
- * once for all. The ids of all together are at most max_chunk(). want as in session:feed, default "last" */
+/* run(items [, want]) -> true; or nil, message, code. items: list of {session, ids [, token types]}, all fed in one run:
+ * weights are read once for all. The ids of all together are at most max_chunk(). want as in session:feed, default "last" */
 static int meth_run(lua_State *L) {
   struct bind_program_box *box = check_program(L, 1), *other;
   luaL_checktype(L, 2, LUA_TTABLE);
@@ -346,7 +346,7 @@ static int meth_run(lua_State *L) {
   struct ane_error err;
   luaL_argcheck(L, n >= 1 && n <= 4096, 2, "1 .. 4096 items wanted");
   struct ane_run_item *items = lua_newuserdatauv(L, (size_t)n * sizeof *items, 0);
-  luaL_checkstack(L, (int)n + 8, "too many items");
+  luaL_checkstack(L, 2 * (int)n + 8, "too many items");
   for (lua_Unsigned i = 0; i < n; i++) {
     size_t count;
     luaL_argcheck(L, lua_rawgeti(L, 2, (lua_Integer)i + 1) == LUA_TTABLE, 2, "each item is a list {session, ids}");
@@ -357,8 +357,13 @@ static int meth_run(lua_State *L) {
     luaL_argcheck(L, other == box, 2, "a session of another program");
     items[i].ids = bind_ids(L, item + 2, &count);
     items[i].n = (int64_t)count;
-    lua_replace(L, item); /* the ids stay on the stack, hence alive */
-    lua_settop(L, item);
+    if (lua_rawgeti(L, item, 3) != LUA_TNIL) {
+      items[i].types = bind_ids(L, lua_gettop(L), &count);
+      luaL_argcheck(L, (int64_t)count == items[i].n, 2, "as many token types as ids wanted");
+      lua_replace(L, item + 1); /* ids and types stay on the stack, hence alive */
+    }
+    lua_copy(L, item + 3, item);
+    lua_settop(L, item + 1);
   }
   if (ane_run(box->program, items, (int32_t)n, &err)) return bind_fail(L, &err);
   lua_pushboolean(L, 1);

@@ -197,6 +197,18 @@ static int meth_logits(lua_State *L) {
   return 1;
 }
 
+/* pooled(how [, from]) -> tensor [vocab]: the rows from `from` on (from 1) as one vector, see ane_pooling */
+static int meth_pooled(lua_State *L) {
+  static const char *const names[] = {"cls", "last", "mean", "max", "mean_sqrt", "weighted_mean", NULL};
+  struct lua_session *ud = check_session(L, 1);
+  ane_pooling how = (ane_pooling)luaL_checkoption(L, 2, NULL, names);
+  int64_t from = bind_opt_integer(L, 3, 1, 1, INT32_MAX) - 1, rows = ane_session_rows(ud->session);
+  if (from >= rows || !ane_session_logits(ud->session, 0)) return bind_no_row(L, rows);
+  struct ane_shape s = {1, {ane_program_info(ud->box->program).vocab}};
+  ane_session_pooled(ud->session, how, from, bind_tensor_new(L, &s));
+  return 1;
+}
+
 /* argmax([row]) -> id, logit */
 static int meth_argmax(lua_State *L) {
   struct lua_session *ud = check_session(L, 1);
@@ -295,13 +307,12 @@ static int meth_tostring(lua_State *L) {
 }
 
 void bind_session(lua_State *L) {
-  static const luaL_Reg methods[] = {{"feed", meth_feed},   {"logits", meth_logits},     {"argmax", meth_argmax},
-                                     {"rows", meth_rows},   {"length", meth_length},     {"context", meth_context},
-                                     {"ids", meth_ids},     {"kv_bytes", meth_kv_bytes}, {"replayed", meth_replayed},
-                                     {"trace", meth_trace}, {"squares", meth_squares},   {"rewind", meth_rewind},
-                                     {"part", meth_part},   {"save", meth_save},         {"restore", meth_restore},
-                                     {"fork", meth_fork},   {"stop", meth_stop},         {"close", meth_close},
-                                     {NULL, NULL}};
+  static const luaL_Reg methods[] = {
+      {"feed", meth_feed},         {"logits", meth_logits},   {"argmax", meth_argmax},   {"rows", meth_rows},
+      {"length", meth_length},     {"context", meth_context}, {"ids", meth_ids},         {"kv_bytes", meth_kv_bytes},
+      {"replayed", meth_replayed}, {"trace", meth_trace},     {"squares", meth_squares}, {"rewind", meth_rewind},
+      {"part", meth_part},         {"save", meth_save},       {"restore", meth_restore}, {"fork", meth_fork},
+      {"stop", meth_stop},         {"close", meth_close},     {"pooled", meth_pooled},   {NULL, NULL}};
   static const luaL_Reg meta[] = {{"__gc", meth_close}, {"__close", meth_close}, {"__tostring", meth_tostring}, {NULL, NULL}};
   static const luaL_Reg none[] = {{NULL, NULL}}, trace_meta[] = {{"__gc", trace_gc}, {NULL, NULL}};
   bind_class(L, SESSION_CLASS, methods, meta);

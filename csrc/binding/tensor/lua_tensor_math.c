@@ -171,6 +171,28 @@ static int meth_dot(lua_State *L) {
   return 1;
 }
 
+/* The sum of n products, in four sums of their own. */
+static double dot_of(const float *a, const float *b, int64_t n) {
+  double sum[4] = {0};
+  int64_t i = 0;
+  for (; i + 4 <= n; i += 4)
+    for (int j = 0; j < 4; j++) sum[j] += (double)a[i + j] * (double)b[i + j];
+  for (; i < n; i++) sum[0] += (double)a[i] * (double)b[i];
+  return sum[0] + sum[1] + (sum[2] + sum[3]);
+}
+
+/* times(x) of a matrix [N, C] and a vector [C] -> tensor [N]: the dot product of each row and x */
+static int meth_times(lua_State *L) {
+  const struct bind_tensor *m = bind_check_tensor(L, 1), *x = bind_check_tensor(L, 2);
+  luaL_argcheck(L, m->shape.rank == 2, 1, "a matrix wanted");
+  int64_t n = m->shape.dim[0], c = m->shape.dim[1];
+  luaL_argcheck(L, x->count == (uint64_t)c, 2, "a vector with an element for each column of the matrix wanted");
+  struct ane_shape s = {1, {n}};
+  float *out = bind_tensor_new(L, &s);
+  for (int64_t i = 0; i < n; i++) out[i] = (float)dot_of(m->data + i * c, x->data, c);
+  return 1;
+}
+
 /* ---- Plots -------------------------------------------------------------------------------------------------------*/
 
 /* bins(n, low, high) -> list: elements in each of n equal parts of [low, high] (high belongs to the last) */
@@ -217,8 +239,8 @@ static int meth_pool(lua_State *L) {
 
 void bind_tensor_math(lua_State *L) {
   static const luaL_Reg methods[] = {
-      {"slice", meth_slice}, {"reshape", meth_reshape}, {"abs", meth_abs},   {"sort", meth_sort}, {"compare", meth_compare},
-      {"dot", meth_dot},     {"bins", meth_bins},       {"pool", meth_pool}, {NULL, NULL},
+      {"slice", meth_slice}, {"reshape", meth_reshape}, {"abs", meth_abs},   {"sort", meth_sort},   {"compare", meth_compare},
+      {"dot", meth_dot},     {"bins", meth_bins},       {"pool", meth_pool}, {"times", meth_times}, {NULL, NULL},
   };
   static const luaL_Reg meta[] = {
       {"__add", meta_add}, {"__sub", meta_sub}, {"__mul", meta_mul}, {"__div", meta_div}, {"__unm", meta_unm}, {NULL, NULL},

@@ -91,6 +91,13 @@ function M.list(values)
   return core.json_array(values)
 end
 
+--- The lines of standard input.
+function M.lines()
+  local list = {}
+  for line in io.stdin.read, io.stdin, "l" do list[#list + 1] = line end
+  return list
+end
+
 --- A text in quotes, on one line.
 function M.quote(text)
   return (("%q"):format(text):gsub("\\\n", "\\n"))

@@ -146,6 +146,13 @@ local RULES = schema.merge(generate.rules, chat.rules, {
   details = { type = "boolean", default = false },
 })
 
+-- What models that write no text do.
+local SILENT = {
+  token_classifier = "is a token classifier: it labels tokens (classify)",
+  embedding = "is an embedding model: it makes vectors of texts (embed)",
+  reranker = "is a reranker: it scores texts (rerank)",
+}
+
 local function start(self, prompt, opts, what)
   opened(self)
   opts = schema.check(RULES, opts, what, 3)
@@ -278,6 +285,39 @@ function Model:redact(text, opts)
   opened(self)
   local redacted, spans, code = require("ane.classify.redact").redact(self, text, opts, 2)
   return redacted, spans, code
+end
+
+--- Embeddings of texts, by an embedding model.
+-- @param input a text, a list of token ids, or a list of texts or of lists of ids
+-- @param opts prompt, prefix, dims, normalise, max_length, special, details: see ane.embed
+-- @return tensor [dims], of a list [n, dims]; with details a table {embeddings = tensor [n, dims], dim, tokens = list}; or nil,
+-- message, code
+function Model:embed(input, opts)
+  opened(self)
+  local vectors, message, code = require("ane.embed").embed(self, input, opts, 2)
+  return vectors, message, code -- no tail call: the level of errors counts this function
+end
+
+--- Scores documents for a query, by a cross-encoder or Qwen3-Reranker.
+-- @param query a text; nil: the documents are lists of token ids, query and document as the model takes them
+-- @param documents list of texts
+-- @param opts instruction, max_length, special, raw: see ane.embed.rerank
+-- @return list of scores, one a document; list of the documents' places, best first; or nil, message, code
+function Model:rerank(query, documents, opts)
+  opened(self)
+  local scores, order, code = require("ane.embed.rerank").rerank(self, query, documents, opts, 2)
+  return scores, order, code
+end
+
+--- How alike texts or embeddings are, by the measure that the model names (cosine, dot, euclidean, manhattan: the greater the
+-- more alike).
+-- @param a, b each a text, a list of texts, or what embed gave
+-- @param opts those of embed, for texts
+-- @return a number; where a or b is a list a tensor [#a, #b]; or nil, message, code
+function Model:similarity(a, b, opts)
+  opened(self)
+  local result, message, code = require("ane.embed").similarity(self, a, b, opts, 2)
+  return result, message, code
 end
 
 --- Ends the replies in progress at their next token or prefill chunk, with stop = "stopped".
@@ -420,10 +460,10 @@ function M.wrap(bundle, facts)
     _bundle = bundle, _sessions = setmetatable({}, { __mode = "k" }), _streams = setmetatable({}, { __mode = "k" }),
     tokenizer = bundle.tokenizer, path = facts.path, kv = facts.kv or "fp16", load_s = facts.load_s or 0,
   }, meta)
+  local other = SILENT[bundle.config.kind]
   self._host = {
     tokenizer = bundle.tokenizer, eos_ids = bundle.eos_ids, streams = self._streams, load_s = self.load_s,
-    unsupported = bundle.config.kind == "token_classifier" and
-      tostring(self) .. " is a token classifier: it labels tokens (classify), and writes none" or nil,
+    unsupported = other and ("%s %s, and writes none"):format(tostring(self), other),
   }
   return self
 end

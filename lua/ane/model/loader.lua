@@ -38,8 +38,13 @@ local function find_recipe(architecture, given)
   return r
 end
 
--- Tokens of one run. A model that sees tokens on both sides takes a whole text at once.
-local function chunk_of(cfg, context) return cfg.kind == "token_classifier" and math.min(context, 4096) or 512 end
+-- Tokens of one run. A model that sees tokens on both sides takes a whole text at once; one that gives embeddings takes many short
+-- texts as well.
+local MOST_TOKENS, MANY_TEXTS = 4096, 2048
+local function chunk_of(cfg, context)
+  if cfg.kind == "token_classifier" then return math.min(context, MOST_TOKENS) end
+  return cfg.kind and math.min(math.max(context, MANY_TEXTS), MOST_TOKENS) or 512
+end
 
 --- Plans what a recipe builds for this machine.
 -- @param r the recipe
@@ -50,14 +55,16 @@ function M.plan(r, cfg, source, opts)
   local graph, message, code = recipe.build(r, cfg, source)
   if not graph then return nil, message, code end
   local _ <close> = graph -- the program keeps what it needs
+  local context = opts.context
+  if not opts.context_given and cfg.max_positions then context = math.min(context, cfg.max_positions) end
   local ok, program
   ok, message, code = graph:passes(opts.pipeline or "cpu")
   if not ok then return nil, ("%s: %s"):format(source:path(), message), code end
   local progress = opts.progress
   program, message, code = core.program(graph, {
     isa = opts.isa, threads = opts.threads, int8 = opts.activations ~= "fp32", head = opts.head, weights = opts.weights,
-    mixed = weights.rules(opts.mixed), importance = opts.importance and weights.importance(opts.importance), context = opts.context,
-    chunk = chunk_of(cfg, opts.context), progress = progress and function(done, total) progress("load", done, total) end,
+    mixed = weights.rules(opts.mixed), importance = opts.importance and weights.importance(opts.importance), context = context,
+    chunk = chunk_of(cfg, context), progress = progress and function(done, total) progress("load", done, total) end,
   })
   if not program then return nil, ("%s: %s"):format(source:path(), message), code end
   return program
@@ -128,7 +135,7 @@ function M.complete(path, r, cfg, source, opts)
   if tokenizer then tokenizer.eos_ids = eos_ids end
   local options = {}
   for key, value in pairs(opts) do options[key] = value end
-  options.context = opts.context or default_context(cfg, opts.kv)
+  options.context, options.context_given = opts.context or default_context(cfg, opts.kv), opts.context ~= nil
   local fits, program
   fits, message, code = check_context(cfg, options.context)
   if not fits then return nil, ("%s: %s"):format(path, message), code end
@@ -136,7 +143,7 @@ function M.complete(path, r, cfg, source, opts)
   if not program then return nil, message, code end
   return {
     program = program, source = source, config = cfg, tokenizer = tokenizer or nil, tokenizer_error = tokenizer_error, eos_ids = eos_ids,
-    architecture = cfg.architecture, recipe = r, bytes = source:bytes(), context = options.context, options = options,
+    architecture = cfg.architecture, recipe = r, bytes = source:bytes(), context = program:context(), options = options,
   }
 end
 

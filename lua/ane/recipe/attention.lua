@@ -3,6 +3,9 @@
 
 local M = {}
 
+--- For `ahead`: all keys of the sequence.
+M.ALL = 1 << 30
+
 -- q [1, n_head * head_dim, T, 1], k and v [1, n_head_kv * head_dim, T, 1]
 local function linear(b, x, fused)
   local cfg, bias = b.cfg, b.cfg.attention_bias
@@ -26,7 +29,8 @@ end
 -- @param x normed input [1, d_model, T, 1]
 -- @param opts fused (true: q, k and v are the rows of one weight, attn_qkv), rope (a table from b:rope_table; nil: none),
 -- layout (default the configuration's), qk_norm (nil | "before_rope" | "after_rope"), norm_offset (added to the q and k norm
--- weights; default the configuration's), scale (default head_dim^-0.5), window (keys seen, its own included; nil: all), softcap
+-- weights; default the configuration's), scale (default head_dim^-0.5), window (keys seen, its own included; nil: all), softcap,
+-- ahead (keys seen behind the own one; nil: none, ALL: the whole sequence), sinks, sink_scale: see builder
 -- @return [1, d_model, T, 1]
 function M.gqa(b, x, opts)
   local cfg = b.cfg

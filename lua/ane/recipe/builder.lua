@@ -112,7 +112,14 @@ end
 function Builder:ignore(role) self.used[self.names(role, self.index) .. ".weight"] = true end
 
 --- Rows of a table by token id. [1, d_model, T, 1]
-function Builder:embed(role) return self:_add("embed", role, { self.ids, (self:_tensor(role, ".weight")) }) end
+-- @param opts by ("positions" or "types": by position or token type instead), from (the table begins at this row, 0-based)
+function Builder:embed(role, opts)
+  opts = opts or {}
+  if opts.by == "types" and not self.types then self.types = self.graph:input("types", "int32", { 1, "T" }) end
+  local list = opts.by and self[opts.by] or self.ids
+  local to = opts.from and self:rows(role)
+  return self:_add("embed", role, { list, self:weight(role, { from = opts.from, to = to, matrix = opts.by ~= nil }) })
+end
 
 --- Projection (1x1 convolution) by the weight of a role. -> [1, N, T, 1]
 -- @param opts bias (true: with the role's bias; false: without; nil: with it where the file has one); from, to (of the weight
@@ -135,6 +142,12 @@ function Builder:rms_norm(x, role, opts)
   opts = opts or {}
   return self:_add("rms_norm", role, { x, opts.weight or (self:_tensor(role, ".weight")) },
     { eps = opts.eps or self.cfg.norm_eps, groups = opts.groups or 1, offset = opts.offset or self.cfg.norm_offset or 0 })
+end
+
+--- (x - mean) / deviation * weight + bias, where the file has one. opts: eps (default the configuration's norm_eps)
+function Builder:layer_norm(x, role, opts)
+  local bias = self:weight(role, { suffix = ".bias", optional = true })
+  return self:_add("layer_norm", role, { x, (self:_tensor(role, ".weight")), bias }, { eps = opts and opts.eps or self.cfg.norm_eps })
 end
 
 --- Cosines and sines of all positions; made once for each distinct rope.

@@ -28,4 +28,11 @@ function M.gated(b, x, act, opts)
   return b:linear(b:glu(gate, up, b.cfg.act or act), "ffn_down", { bias = b.cfg.mlp_bias })
 end
 
+--- down(act(up(x))). Weights: ffn_up, ffn_down; biases as cfg.mlp_bias says.
+-- @param act the activation where the configuration names none
+function M.plain(b, x, act)
+  local bias = b.cfg.mlp_bias
+  return b:linear(b:act(b:linear(x, "ffn_up", { bias = bias }), b.cfg.act or act), "ffn_down", { bias = bias })
+end
+
 return M

@@ -184,18 +184,20 @@ local function open(folder)
   local ids = special_ids(side, finder(vocabulary, d))
   for _, key in ipairs { "bos", "eos", "pad" } do ids[key] = ids[key] or info and info[key] end
   ids.unk = ids.unk or d.unk
+  local head, tail = d.head or {}, d.tail or {} -- of the post-processor
   local add_bos, add_eos = default_ends(d, side["tokenizer_config.json"], ids, info ~= nil)
   local raw, message, code = core.tokenizer(vocabulary, d)
   if not raw then fail(code, "%s: %s", name, message) end
   return {
     raw = raw, bos = ids.bos, eos = ids.eos, unk = ids.unk, pad = ids.pad, add_bos = add_bos, add_eos = add_eos,
+    head = #head > 0 and head or nil, tail = #tail > 0 and tail or nil, pair = d.pair,
     ends = reply_ends(side), chat_templates = chat_templates(folder, side),
   }
 end
 
 --- Open the tokenizer of a folder, or of the folder of a tokenizer.json or tokenizer.model.
--- @return {raw (core tokenizer), bos, eos, unk, pad (ids or nil), add_bos, add_eos, ends (ids that end a reply),
--- chat_templates (texts by name)}; or nil, message, code: "notfound" when there is no tokenizer
+-- @return {raw (core tokenizer), bos, eos, unk, pad (ids or nil), add_bos, add_eos, ends (ids that end a reply), head, tail, pair (of the
+-- post-processor, or nil), chat_templates (texts by name)}; or nil, message, code: "notfound" when there is no tokenizer
 function M.open(path)
   local folder = path
   if core.path_kind(path) == "file" then folder = path:match "^(.*)/[^/]*$" or "." end

@@ -71,6 +71,8 @@ local function make(raw, special, ends, templates)
     _raw = raw,
     bos = special.bos, eos = special.eos, eot = special.eot, eom = special.eom, unk = special.unk, pad = special.pad,
     add_bos = special.add_bos, add_eos = special.add_eos,
+    _head = special.head or { special.add_bos and special.bos or nil }, _tail = special.tail or { special.add_eos and special.eos or nil },
+    _pair = special.pair,
     eos_ids = find_ends(raw, special, ends),
     chat_templates = templates,
   }, Tokenizer)
@@ -131,6 +133,68 @@ function Tokenizer:encode(text, opts)
   local spans = {}
   for i = 1, #ids do spans[i] = { flat[2 * i - 1], flat[2 * i] } end
   return ids, spans
+end
+
+local AROUND = {
+  special = { type = "boolean", default = false },
+  max_length = { type = "integer", min = 1 },
+}
+
+local function body_of(self, text, special) return self:encode(text, { special = special, bos = false, eos = false }) end
+
+-- The first n of a list.
+local function cut(list, n) return #list > n and table.move(list, 1, math.max(n, 0), 1, {}) or list end
+
+--- Ids of a text as an encoder takes it: between the tokens that the family puts around one, cut to a length.
+-- @param opts special: as for encode; max_length: tokens, those around included
+-- @return list of ids; or nil, message, code
+function Tokenizer:sequence(text, opts)
+  schema.argument({ type = "string" }, text, "sequence: text", 2)
+  opts = schema.check(AROUND, opts, "sequence", 2)
+  local body, message, code = body_of(self, text, opts.special)
+  if not body then return nil, message, code end
+  local head, tail = self._head, self._tail
+  if opts.max_length then body = cut(body, opts.max_length - #head - #tail) end
+  local ids = table.move(head, 1, #head, 1, {})
+  table.move(body, 1, #body, #ids + 1, ids)
+  return table.move(tail, 1, #tail, #ids + 1, ids)
+end
+
+-- Lengths of two texts that together have at most `room` tokens: the longer is cut first (tokenizers library, LongestFirst).
+local function shares(a, b, room)
+  if a + b <= room then return a, b end
+  local short = math.min(a, b)
+  local long = short > room and short or math.max(short, room - short)
+  if short + long > room then
+    short = room // 2
+    long = short + room % 2
+  end
+  if a > b then return long, short end
+  return short, long
+end
+
+--- Ids and token types of two texts, as the tokenizers library joins them.
+-- @param opts as for sequence
+-- @return list of ids, list of token types; or nil, message, code
+function Tokenizer:pair(first, second, opts)
+  schema.argument({ type = "string" }, first, "pair: first", 2)
+  schema.argument({ type = "string" }, second, "pair: second", 2)
+  opts = schema.check(AROUND, opts, "pair", 2)
+  local parts = self._pair or { { text = 1, type = 0 }, { text = 2, type = 0 } }
+  local texts, room = {}, opts.max_length or math.maxinteger
+  for i, text in ipairs { first, second } do
+    local message, code
+    texts[i], message, code = body_of(self, text, opts.special)
+    if not texts[i] then return nil, message, code end
+  end
+  for _, part in ipairs(parts) do room = room - (part.id and 1 or 0) end
+  local lengths = { shares(#texts[1], #texts[2], math.max(room, 0)) }
+  local ids, types = {}, {}
+  for _, part in ipairs(parts) do
+    local list = part.id and { part.id } or cut(texts[part.text], lengths[part.text])
+    for _, id in ipairs(list) do ids[#ids + 1], types[#types + 1] = id, part.type end
+  end
+  return ids, types
 end
 
 local function check_id(id, size, what)

@@ -115,7 +115,7 @@ local function describe(vocabulary, whole)
   local bytes = d.model == "merges" and not d.byte_fallback and d.prefix .. d.suffix == ""
   d.splits, d.byte_level = steps.splits(section(whole, "pre_tokenizer"), bytes)
   d.decoders = steps.decoders(section(whole, "decoder"))
-  d.head, d.tail = steps.ends(section(whole, "post_processor"))
+  d.head, d.tail, d.pair = steps.ends(section(whole, "post_processor"))
   d.added = added_tokens(get(whole, "added_tokens", "array", "", {}))
   return d
 end

@@ -244,13 +244,35 @@ end
 
 -- ---- Post-processors -----------------------------------------------------------------------------------------------
 
--- Each sets out.head and out.tail, the lists of ids before and after a single text.
+-- Each sets out.head and out.tail, the lists of ids before and after a single text, and out.pair, what two texts become: a list of
+-- {id, type} and {text = 1 or 2, type}.
 local PROCESSORS = {}
 
 function PROCESSORS.ByteLevel() end
 
 local function append_ids(list, ids, path)
   for i, id in ipairs(ids) do list[#list + 1] = fields.check(id, "natural", ("%s[%d]"):format(path, i - 1)) end
+end
+
+local TEXTS = { A = 1, B = 2 }
+
+-- Parts of the template of two texts.
+local function pair_of(object, path, tokens)
+  local list = {}
+  for i, part in ipairs(get(object, "pair", "array", path, {})) do
+    local place = ("%s.pair[%d]"):format(path, i - 1)
+    local is_text = fields.check(part, "object", place).Sequence ~= nil
+    local inner = get(part, is_text and "Sequence" or "SpecialToken", "object", place)
+    local name, kind = get(inner, "id", "string", place), get(inner, "type_id", "natural", place, 0)
+    if is_text then
+      list[#list + 1] = { text = TEXTS[name] or fail("format", "%s: wanted sequence A or B", place), type = kind }
+    else
+      local ids = {}
+      append_ids(ids, get(get(tokens, name, "object", path .. ".special_tokens"), "ids", "array", path), path .. ".special_tokens." .. name)
+      for _, id in ipairs(ids) do list[#list + 1] = { id = id, type = kind } end
+    end
+  end
+  return list
 end
 
 -- A template has the text once, and tokens around it.
@@ -273,7 +295,7 @@ function PROCESSORS.TemplateProcessing(object, path, out)
   if not seen then fail("unsupported", "%s.single: the template has no place for the text", path) end
   if #head + #tail == 0 then return end
   if #out.head + #out.tail > 0 then fail("unsupported", "%s: a second post-processor that adds tokens", path) end
-  out.head, out.tail = head, tail
+  out.head, out.tail, out.pair = head, tail, pair_of(object, path, tokens)
 end
 
 local function named_id(object, key, path)
@@ -283,21 +305,38 @@ end
 
 function PROCESSORS.BertProcessing(object, path, out)
   if #out.head + #out.tail > 0 then fail("unsupported", "%s: a second post-processor that adds tokens", path) end
-  out.head, out.tail = { named_id(object, "cls", path) }, { named_id(object, "sep", path) }
+  local cls, sep = named_id(object, "cls", path), named_id(object, "sep", path)
+  out.head, out.tail, out.pair = { cls }, { sep }, M.bert_pair(cls, sep)
 end
 
-PROCESSORS.RobertaProcessing = PROCESSORS.BertProcessing
+function PROCESSORS.RobertaProcessing(object, path, out)
+  PROCESSORS.BertProcessing(object, path, out)
+  out.pair = M.roberta_pair(out.head[1], out.tail[1])
+end
+
+--- [CLS] a [SEP] b [SEP]: the second text and its end have type 1.
+function M.bert_pair(cls, sep)
+  return { { id = cls, type = 0 }, { text = 1, type = 0 }, { id = sep, type = 0 }, { text = 2, type = 1 }, { id = sep, type = 1 } }
+end
+
+--- <s> a </s></s> b </s>
+function M.roberta_pair(cls, sep)
+  return {
+    { id = cls, type = 0 }, { text = 1, type = 0 }, { id = sep, type = 0 }, { id = sep, type = 0 }, { text = 2, type = 0 },
+    { id = sep, type = 0 },
+  }
+end
 
 function PROCESSORS.Sequence(object, path, out)
   each(PROCESSORS, get(object, "processors", "array", path), path .. ".processors", out)
 end
 
 --- The ids before and after a text, by the section "post_processor" or nil.
--- @return two lists
+-- @return two lists; what two texts become: see PROCESSORS (nil: one after the other)
 function M.ends(section)
   local out = { head = {}, tail = {} }
   if section then fields.kind(PROCESSORS, section, "post_processor")(section, "post_processor", out) end
-  return out.head, out.tail
+  return out.head, out.tail, out.pair
 end
 
 return M

@@ -31,8 +31,8 @@ describe("a plan", function()
   local refused = {
     { "an activation that a run cannot give", "y = add(x, given)" .. TAIL,
       "y: graph input given can only feed embed, rope_table or gather" },
-    { "positions looked up as ids", "y = embed(positions, table)" .. TAIL,
-      "y: graph input positions can only feed embed, rope_table or gather" },
+    { "output rows looked up as ids", "y = embed(out_rows, table)\n out = conv1x1(y, w)\n give out",
+      "y: graph input out_rows can only feed embed, rope_table or gather" },
     { "columns taken by ids", "y = gather(x, ids)\n t = gather(y, out_rows)\n out = conv1x1(t, w)\n give out",
       "y: graph input ids can only feed embed, rope_table or gather" },
     { "attention on output rows",

@@ -152,6 +152,13 @@ local function end_ids(source)
   return ids[1] and ids
 end
 
+-- What llama.cpp's pooling types make of hidden states: 1 mean, 2 first token, 3 last token, 4 scores.
+local function task_of(source, arch)
+  local type = whole(source, arch, "pooling_type", false, 0) or 0
+  if type > 4 then fail(source, "metadata key %s.pooling_type is %d, known are 0 to 4", arch, type) end
+  return type == 4 and "reranker" or type > 0 and "embedding" or nil
+end
+
 --- The configuration (see ane.model.config).
 function M.read(source)
   local arch = M.architecture(source)
@@ -163,7 +170,10 @@ function M.read(source)
   cfg.n_head_kv = per_layer(source, cfg, "n_head_kv", "attention.head_count_kv") or cfg.n_head
   cfg.head_dim = whole(source, arch, "attention.key_length", false, 1)
   check_heads(source, arch, cfg)
-  cfg.norm_eps = positive(source, arch, "attention.layer_norm_rms_epsilon") or 1e-5
+  cfg.norm_eps = positive(source, arch, "attention.layer_norm_rms_epsilon") or
+    positive(source, arch, "attention.layer_norm_epsilon") or 1e-5
+  cfg.task = task_of(source, arch)
+  function cfg.holds(name) return source:tensor(name) ~= nil end
   cfg.context_length = whole(source, arch, "context_length", false, 1)
   cfg.vocab_size = whole(source, arch, "vocab_size", false, 1)
   local window = whole(source, arch, "attention.sliding_window", false, 0)

@@ -355,6 +355,15 @@ local function attach_keys(self, cfg)
   end
 end
 
+-- "embedding" where a modules.json beside the weights pools hidden states (sentence-transformers); nil otherwise.
+local function task_of(self)
+  local text = self.folder and core.read_file(self.folder .. "/modules.json")
+  local modules = text and core.json_decode(text)
+  for _, module in ipairs(type(modules) == "table" and modules or {}) do
+    if type(module) == "table" and tostring(module.type):find "Pooling$" then return "embedding" end
+  end
+end
+
 local function architecture_of(self)
   local name = self:string "model_type"
   return name or self:fail("format", "key model_type is missing: wanted the name of an architecture")
@@ -371,6 +380,10 @@ function M.read(source)
     self:fail("unsupported", "key text_config: '%s' takes more than text, which is not known here; known are text models", cfg.architecture)
   end
   refuse_quantised(self)
+  function cfg.holds(name) return source:tensor(name) ~= nil end
+  -- Checkpoints of the model without its head.
+  if cfg.holds "embed_tokens.weight" and not cfg.holds "model.embed_tokens.weight" then cfg.bare_names = true end
+  cfg.task = task_of(self)
   cfg.n_layer, cfg.d_model = self:required "num_hidden_layers", self:required "hidden_size"
   cfg.n_head = self:required "num_attention_heads"
   cfg.n_head_kv = self:whole("num_key_value_heads", 1) or cfg.n_head
@@ -382,6 +395,7 @@ function M.read(source)
   cfg.d_ff, cfg.vocab_size = self:whole("intermediate_size", 1), self:whole("vocab_size", 1)
   cfg.context_length = self:whole("max_position_embeddings", 1)
   cfg.norm_eps = self:number "rms_norm_eps" or self:number "norm_eps" or self:number "norm_epsilon"
+    or self:number "layer_norm_eps" or self:number "layer_norm_epsilon"
   cfg.act = read_act(self)
   cfg.tied = self:flag "tie_word_embeddings"
   cfg.attention_bias, cfg.mlp_bias = self:flag "attention_bias", self:flag "mlp_bias"

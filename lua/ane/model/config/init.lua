@@ -20,6 +20,10 @@
 --   meta(key, kind)           any other key: of the architecture in GGUF ("attention.scale"), of config.json; or nil. kind (nil:
 --                             anything): "number", "positive", "whole" (0 or more), "count" (1 or more), "flag", "list" (of
 --                             numbers) or "object"; raises {message, code} where it is of another kind
+--   task                      "embedding" or "reranker": what a decoder's hidden states are for; nil: logits
+--   kind, both_sides, max_positions   what recipes say of models that write no text: "token_classifier", "embedding" or "reranker";
+--                             every token sees all others; rows of the table of positions
+--   holds(name)               has the source a tensor of this name?
 --   tensors                   set of names that the reader took: no weights of the computation
 --   unread()                  hf: a key that changes the result but was not asked for by meta(), and its value; or nil
 --

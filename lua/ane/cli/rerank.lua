@@ -1,0 +1,41 @@
+--- `ane rerank`: a score for each line of standard input.
+-- Needs ane.cli.common, ane.cli.options and ane.embed.rerank.
+
+local common = require "ane.cli.common"
+local options = require "ane.cli.options"
+local rerank = require "ane.embed.rerank"
+
+local M = {}
+
+M.summary = "Score each line of standard input as an answer to a query."
+
+function M.options(parser)
+  options.model(parser)
+  options.add(parser, "-q --query", "The query.", rerank.rules.instruction):argname "TEXT"
+  options.add(parser, "--instruction", "What the query asks for, where the model has a place for it.", rerank.rules.instruction)
+    :argname "TEXT"
+  options.add(parser, "--ids", "Score these token ids, query and document as the model takes them: 1,2,3. May be given several times.",
+    options.ids):count "*":argname "IDS"
+  options.add(parser, "--max-length", "Cut pairs to N tokens.", rerank.rules.max_length):argname "N"
+  parser:flag("--raw", "Scores before sigmoid or softmax.")
+  options.json(parser)
+end
+
+function M.run(args)
+  local ids = args.ids and #args.ids > 0 and args.ids
+  if not ids and not args.query then return options.wrong "give --query or --ids" end
+  if ids and args.query then return options.wrong "--ids stand for query and document: give no --query" end
+  local model <close>, message = common.load(args)
+  if not model then return nil, message end
+  local documents = ids or common.lines()
+  local opts = { instruction = args.instruction, max_length = args.max_length, raw = args.raw }
+  local scores, order = model:rerank(args.query, documents, opts)
+  if not scores then return nil, order end
+  if args.json then return common.print_json { scores = common.list(scores) } end
+  for _, i in ipairs(order) do
+    io.stdout:write(("%10.4f  %s\n"):format(scores[i], ids and table.concat(documents[i], ",") or documents[i]))
+  end
+  return true
+end
+
+return M

@@ -1,0 +1,104 @@
+--- Many sequences through a model, several in each run: the weights are read once for all of them.
+-- Needs nothing but the model's program.
+-- Usage: `local b <close> = batch.new(bundle, "fp16"); b:each(sequences, "all", function(i, session) ... end)`
+--
+-- Sequences are sorted by length, so that those of one run are alike and sessions stay small.
+
+local M = {}
+
+-- Tokens and sequences of a run. More tokens make no run faster, and their activations leave the caches.
+local MOST_TOKENS, MOST_SEQUENCES = 1024, 64
+
+local Batch = {}
+Batch.__index = Batch
+
+--- A batch with its own sessions. Close it.
+-- @param bundle of a loaded model
+-- @param kv type of the state
+function M.new(bundle, kv)
+  local program = bundle.program
+  return setmetatable({ program = program, kv = kv, sessions = {}, context = 0, most = math.min(MOST_TOKENS, program:max_chunk()) }, Batch)
+end
+
+function Batch:close()
+  for _, session in ipairs(self.sessions) do session:close() end
+  self.sessions = {}
+end
+Batch.__close = Batch.close
+
+-- `n` empty sessions that hold `length` tokens.
+local function ready(self, n, length)
+  if length > self.context then
+    self:close()
+    self.context = length
+  end
+  for i = 1, n do
+    local ok, message, code
+    if self.sessions[i] then ok, message, code = self.sessions[i]:rewind(0)
+    else
+      self.sessions[i], message, code = self.program:session { context = self.context, kv = self.kv }
+      ok = self.sessions[i]
+    end
+    if not ok then return nil, message, code end
+  end
+  return true
+end
+
+-- The last place of a run that begins at place `first` of the order.
+local function extent(self, sequences, order, first)
+  local total, last = #sequences[order[first]].ids, first
+  while last < #order and last - first + 1 < MOST_SEQUENCES do
+    total = total + #sequences[order[last + 1]].ids
+    if total > self.most then break end
+    last = last + 1
+  end
+  return last
+end
+
+-- Runs the sequences of places first .. last; one that is longer than a run goes in pieces.
+local function run(self, sequences, order, first, last, want)
+  local ok, message, code = ready(self, last - first + 1, #sequences[order[first]].ids) -- the longest comes first
+  if not ok then return nil, message, code end
+  local one, chunk = sequences[order[first]], self.program:max_chunk()
+  if #one.ids > chunk then
+    for at = 1, #one.ids, chunk do
+      local final = at + chunk > #one.ids
+      local piece = table.move(one.ids, at, math.min(at + chunk - 1, #one.ids), 1, {})
+      ok, message, code = self.sessions[1]:feed(piece, final and want or "none", #one.ids)
+      if not ok then return nil, message, code end
+    end
+    return true
+  end
+  local items = {}
+  for place = first, last do
+    local s = sequences[order[place]]
+    items[#items + 1] = { self.sessions[place - first + 1], s.ids, s.types }
+  end
+  return self.program:run(items, want)
+end
+
+--- Runs all sequences.
+-- @param sequences list of {ids = list, types = list of token types (nil: all 0)}; none empty
+-- @param want "last" or "all": the rows that sessions hold then
+-- @param each function(i, session): called once for each sequence, in any order
+-- @return true; or nil, message, code
+function Batch:each(sequences, want, each)
+  local order = {}
+  for i = 1, #sequences do order[i] = i end
+  table.sort(order, function(a, b)
+    local x, y = #sequences[a].ids, #sequences[b].ids
+    if x ~= y then return x > y end
+    return a < b
+  end)
+  local first = 1
+  while first <= #order do
+    local last = extent(self, sequences, order, first)
+    local ok, message, code = run(self, sequences, order, first, last, want)
+    if not ok then return nil, message, code end
+    for place = first, last do each(order[place], self.sessions[place - first + 1]) end
+    first = last + 1
+  end
+  return true
+end
+
+return M

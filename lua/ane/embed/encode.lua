@@ -1,0 +1,66 @@
+--- Inputs of encoders: one or many, texts or lists of ids, as sequences cut to the model's length.
+-- Needs ane.model where it checks. Usage: `local sequences, single = encode.inputs(bundle, {"a", "b"}, {max_length = 256})`
+
+local M = {}
+
+--- Most tokens of a sequence.
+function M.most(bundle)
+  local program = bundle.program
+  if bundle.config.both_sides then return math.min(program:context(), program:max_chunk()) end
+  return program:context()
+end
+
+local function check_ids(bundle, ids, level)
+  local known, most = bundle.program:n_ids(), M.most(bundle)
+  for i, id in ipairs(ids) do
+    if math.type(id) ~= "integer" or id < 0 then error(("entry %d of the ids is %s, not a token id"):format(i, tostring(id)), level + 1) end
+    if id >= known then return nil, ("id %d at place %d is not in 0 .. %d"):format(id, i, known - 1), "range" end
+  end
+  if #ids == 0 then return nil, "the list of ids is empty", "range" end
+  if #ids > most then return nil, ("%d ids, the model takes at most %d"):format(#ids, most), "range" end
+  return { ids = ids }
+end
+
+--- The tokenizer of a model.
+-- @return tokenizer; or nil, message, code
+function M.tokenizer(bundle)
+  if bundle.tokenizer then return bundle.tokenizer end
+  local why = bundle.tokenizer_error
+  return nil, "the model has no tokenizer: give token ids instead of texts" .. (why and " (" .. why .. ")" or ""), "unsupported"
+end
+
+-- A text or a list of ids as a sequence; a text behind opts.prefix.
+local function one(bundle, input, opts, level)
+  if type(input) == "table" then return check_ids(bundle, input, level + 1) end
+  local tokenizer, message, code = M.tokenizer(bundle)
+  if not tokenizer then return nil, message, code end
+  local ids
+  ids, message, code = tokenizer:sequence((opts.prefix or "") .. input, { special = opts.special, max_length = opts.max_length })
+  if not ids then return nil, message, code end
+  if #ids == 0 then return nil, "a text is empty: the model has no tokens to put around it", "range" end
+  return { ids = ids }
+end
+
+--- Sequences of an input: a text, a list of ids, or a list of either.
+-- @param opts prefix (before each text), special, max_length
+-- @param what the input is called in errors, raised at `level`
+-- @return list of {ids}, is it one input alone; or nil, message, code
+function M.inputs(bundle, input, opts, what, level)
+  local kind = type(input)
+  local single = kind == "string" or kind == "table" and math.type(input[1]) == "integer"
+  if kind ~= "string" and kind ~= "table" then
+    error(("%s must be a text, a list of token ids, or a list of them, is a %s"):format(what, kind), level + 1)
+  end
+  local out = {}
+  for i, entry in ipairs(single and { input } or input) do
+    if type(entry) ~= "string" and type(entry) ~= "table" then
+      error(("%s: entry %d is a %s, not a text or a list of token ids"):format(what, i, type(entry)), level + 1)
+    end
+    local sequence, message, code = one(bundle, entry, opts, level + 1)
+    if not sequence then return nil, single and message or ("entry %d: %s"):format(i, message), code end
+    out[i] = sequence
+  end
+  return out, single
+end
+
+return M

@@ -1,0 +1,216 @@
+--- Embeddings: texts to vectors, and how alike two vectors are.
+-- Needs ane.embed.batch, ane.embed.encode, ane.embed.modules, ane.core, ane.model and ane.util.schema.
+-- Usage: `local v = assert(model:embed("a text")); local list = assert(model:embed({"a", "b"}, {prompt = "query"}))`
+
+local batch = require "ane.embed.batch"
+local core = require "ane.core"
+local encode = require "ane.embed.encode"
+local modules = require "ane.embed.modules"
+local schema = require "ane.util.schema"
+
+local M = {}
+
+--- Options of embed.
+--   prompt: name of one of the model's prompts, which stands before each text; default what the model says
+--   prefix: this text stands before each text instead
+--   dims: the first so many numbers only (Matryoshka embeddings)
+--   normalise: true or false: vectors of length 1; default what the model says
+--   max_length: texts are cut to so many tokens; default what the model says, at most what it takes
+--   special: control tokens spelled in a text are those tokens (false)
+--   details: the result is a table with embeddings (tensor [texts, dims]), dim and tokens (of each text)
+M.rules = {
+  prompt = { type = "string" },
+  prefix = { type = "string" },
+  dims = { type = "integer", min = 1 },
+  normalise = { type = "boolean" },
+  max_length = { type = "integer", min = 1 },
+  special = { type = "boolean", default = false },
+  details = { type = "boolean", default = false },
+}
+
+-- What is known of a model's embeddings, read once.
+local function modules_of(model, bundle)
+  if bundle.config.kind ~= "embedding" then
+    local what = bundle.config.kind == "reranker" and "it scores pairs of texts (rerank)" or "it has no pooling"
+    return nil, ("%s gives no embeddings: %s"):format(tostring(model), what), "unsupported"
+  end
+  if not bundle.modules then
+    local message, code
+    bundle.modules, message, code = modules.read(bundle)
+    if not bundle.modules then return nil, message, code end
+  end
+  return bundle.modules
+end
+
+local function names(prompts)
+  local list = {}
+  for name in pairs(prompts) do list[#list + 1] = name end
+  table.sort(list)
+  return #list > 0 and "its prompts are " .. table.concat(list, ", ") or "it has none (prefix gives one as text)"
+end
+
+-- The text before each text; nil: none.
+local function prefix_of(made, opts)
+  if opts.prefix then return opts.prefix end
+  local name = opts.prompt or made.default_prompt
+  if not name then return nil end
+  local text = made.prompts[name]
+  if not text then return nil, ("the model has no prompt '%s'; %s"):format(name, names(made.prompts)), "invalid" end
+  return text
+end
+
+-- Tokens of the prefix that pooling leaves out.
+local function prompt_tokens(bundle, made, prefix)
+  if made.include_prompt or not prefix then return 0 end
+  local tokenizer = bundle.tokenizer
+  if not tokenizer then return 0 end
+  local ids, message, code = tokenizer:sequence(prefix)
+  if not ids then return nil, message, code end
+  local last = ids[#ids]
+  return #ids - (last and tokenizer:token_type(last) == "control" and 1 or 0)
+end
+
+local function joined(list)
+  if #list == 1 then return list[1] end
+  local all = {}
+  for _, v in ipairs(list) do table.move(v:totable(), 1, #v, #all + 1, all) end
+  return core.tensor({ #all }, all)
+end
+
+local function scaled_to_one(v)
+  local length = math.sqrt(v:dot(v))
+  return length > 0 and v * (1 / math.max(length, 1e-12)) or v
+end
+
+local function tanh(v)
+  local list = v:totable()
+  for i, x in ipairs(list) do
+    local e = math.exp(-2 * math.abs(x))
+    list[i] = (x < 0 and -1 or 1) * (1 - e) / (1 + e)
+  end
+  return core.tensor({ #list }, list)
+end
+
+-- The embedding of a sequence, by the rows that its session holds.
+local function vector_of(made, session, from, opts)
+  local parts = {}
+  for i, how in ipairs(made.poolings) do parts[i] = session:pooled(how, from) end
+  local v = joined(parts)
+  for _, dense in ipairs(made.dense) do
+    v = dense.weight:times(v)
+    if dense.bias then v = v + dense.bias end
+    if dense.act == "tanh" then v = tanh(v) end
+  end
+  if opts.dims and opts.dims < #v then v = v:slice(1, 1, opts.dims) end
+  local normalise = opts.normalise
+  if normalise == nil then normalise = made.normalise end
+  return normalise and scaled_to_one(v) or v
+end
+
+-- Do poolings need the last row only?
+local function wanted_rows(made)
+  for _, how in ipairs(made.poolings) do
+    if how ~= "last" then return "all" end
+  end
+  return "last"
+end
+
+local function run(model, bundle, made, sequences, from, opts)
+  local runs <close> = batch.new(bundle, model.kv)
+  local want, vectors = wanted_rows(made), {}
+  local ok, message, code = runs:each(sequences, want, function(i, session)
+    local first = want == "last" and 1 or math.min(from, #sequences[i].ids - 1) + 1
+    vectors[i] = vector_of(made, session, first, opts)
+  end)
+  if not ok then return nil, message, code end
+  return vectors
+end
+
+local function stacked(vectors)
+  local raw = {}
+  for i, v in ipairs(vectors) do raw[i] = v:tostring() end
+  return core.tensor({ #vectors, vectors[1] and #vectors[1] or 0 }, table.concat(raw))
+end
+
+--- Embeddings. See Model:embed.
+function M.embed(model, input, opts, level)
+  opts = schema.check(M.rules, opts, "embed", level + 1)
+  local bundle = require("ane.model").bundle(model, level + 1)
+  local made, message, code = modules_of(model, bundle)
+  if not made then return nil, message, code end
+  local prefix, from, sequences, single
+  prefix, message, code = prefix_of(made, opts)
+  if code then return nil, message, code end
+  from, message, code = prompt_tokens(bundle, made, prefix)
+  if not from then return nil, message, code end
+  local most = math.min(opts.max_length or made.max_length or math.maxinteger, encode.most(bundle))
+  sequences, single, code = encode.inputs(bundle, input, { prefix = prefix, special = opts.special, max_length = most }, "embed: the input",
+    level + 1)
+  if not sequences then return nil, single, code end
+  if #sequences == 0 then return nil, "no texts are given", "range" end
+  local vectors
+  vectors, message, code = run(model, bundle, made, sequences, from, opts)
+  if not vectors then return nil, message, code end
+  if single and not opts.details then return vectors[1] end
+  local all = stacked(vectors)
+  if not opts.details then return all end
+  local tokens = {}
+  for i, s in ipairs(sequences) do tokens[i] = #s.ids end
+  return { embeddings = all, dim = #vectors[1], tokens = tokens }
+end
+
+-- ---- Similarity ------------------------------------------------------------------------------------------------------------
+
+local MEASURES = {
+  cosine = function(a, b)
+    local lengths = math.sqrt(a:dot(a) * b:dot(b))
+    return lengths > 0 and a:dot(b) / lengths or 0.0
+  end,
+  dot = function(a, b) return a:dot(b) end,
+  euclidean = function(a, b)
+    local d = a - b
+    return -math.sqrt(d:dot(d))
+  end,
+  manhattan = function(a, b)
+    local sum = 0.0
+    for _, x in ipairs((a - b):totable()) do sum = sum + math.abs(x) end
+    return -sum
+  end,
+}
+
+-- Vectors of an argument: a text, a list of texts, or what embed gave. The rows as a list, and was it a single one?
+local function vectors_of(model, x, opts, level)
+  local message, code
+  if type(x) == "string" or type(x) == "table" then
+    x, message, code = M.embed(model, x, opts, level + 1)
+    if not x then return nil, message, code end
+  end
+  if type(x) ~= "userdata" or not x.shape then error("similarity: wanted texts or embeddings, got a " .. type(x), level + 1) end
+  if #x:shape() == 1 then return { x }, true end
+  local rows = {}
+  for i = 1, x:shape()[1] do rows[i] = x[i] end
+  return rows, false
+end
+
+--- How alike texts or embeddings are. See Model:similarity.
+function M.similarity(model, a, b, opts, level)
+  opts = schema.check(M.rules, opts, "similarity", level + 1)
+  local bundle = require("ane.model").bundle(model, level + 1)
+  local made, message, code = modules_of(model, bundle)
+  if not made then return nil, message, code end
+  local measure = MEASURES[made.similarity or "cosine"]
+  if not measure then return nil, ("similarity_fn_name '%s' is not known"):format(made.similarity), "unsupported" end
+  local rows, columns, one, other
+  rows, one, code = vectors_of(model, a, opts, level + 1)
+  if not rows then return nil, one, code end
+  columns, other, code = vectors_of(model, b, opts, level + 1)
+  if not columns then return nil, other, code end
+  if one and other then return measure(rows[1], columns[1]) end
+  local list = {}
+  for _, r in ipairs(rows) do
+    for _, c in ipairs(columns) do list[#list + 1] = measure(r, c) end
+  end
+  return core.tensor({ #rows, #columns }, list)
+end
+
+return M

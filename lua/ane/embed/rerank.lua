@@ -1,0 +1,192 @@
+--- Scores of documents for a query: cross-encoders, and language models that answer yes or no.
+-- Needs ane.core, ane.embed.batch, ane.embed.encode, ane.model, ane.tokenizer.fields and ane.util.schema.
+-- Usage: `local scores, order = model:rerank("a question", {"a passage", "another"}); print(scores[order[1]])`
+--
+-- A cross-encoder reads query and document as one pair and scores the first token; a single score goes through a sigmoid unless
+-- config.json names another activation (sentence-transformers). Qwen3-Reranker reads a fixed template; its score is the softmax of the
+-- logits of "yes" and "no" behind it.
+
+local batch = require "ane.embed.batch"
+local core = require "ane.core"
+local encode = require "ane.embed.encode"
+local fields = require "ane.tokenizer.fields"
+local schema = require "ane.util.schema"
+
+local M = {}
+
+--- Options of rerank.
+--   instruction: what the query asks for; of models whose template has a place for it
+--   max_length: pairs are cut to so many tokens; default what the model takes
+--   special: control tokens spelled in the texts are those tokens (false)
+--   raw: scores before the activation (false)
+M.rules = {
+  instruction = { type = "string" },
+  max_length = { type = "integer", min = 1 },
+  special = { type = "boolean", default = false },
+  raw = { type = "boolean", default = false },
+}
+
+local function sigmoid(x) return 1 / (1 + math.exp(-x)) end
+
+-- ---- Cross-encoders --------------------------------------------------------------------------------------------------------
+
+local ACTIVATIONS = { Identity = function(x) return x end, Sigmoid = sigmoid }
+
+-- The function that a score goes through.
+local function activation(cfg)
+  local name
+  if cfg.format == "hf" then
+    local more = cfg.meta("sentence_transformers", "object")
+    name = more and more.activation_fn or cfg.meta "sbert_ce_default_activation_function"
+  end
+  if name == nil or name == core.null then return sigmoid end
+  local f = ACTIVATIONS[tostring(name):match "[^.]*$"]
+  local what = "activation %s of the scores is not known; known are Identity and Sigmoid"
+  if not f then return nil, what:format(tostring(name)), "unsupported" end
+  return f
+end
+
+local function pair(bundle, query, document, opts)
+  local ids, types, code = bundle.tokenizer:pair(query, document, { special = opts.special, max_length = opts.max_length })
+  if not ids then return nil, types, code end
+  return { ids = ids, types = types }
+end
+
+local function cross_encoder(bundle)
+  if bundle.program:vocab() ~= 1 then
+    return nil, ("the classifier has %d labels, a reranker has one"):format(bundle.program:vocab()), "unsupported"
+  end
+  local f, message, code = activation(bundle.config)
+  if not f then return nil, message, code end
+  return {
+    sequence = pair, want = "all",
+    score = function(session, raw)
+      local x = session:logits(1):totable()[1]
+      return raw and x or f(x)
+    end,
+  }
+end
+
+-- ---- Language models that answer yes or no -----------------------------------------------------------------------------------
+
+local INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
+local PREFIX = "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct provided. "
+  .. "Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n"
+local SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+local BODY = "<Instruct>: %s\n<Query>: %s\n<Document>: %s"
+
+local function joined(a, b, c)
+  local ids = table.move(a, 1, #a, 1, {})
+  table.move(b, 1, #b, #ids + 1, ids)
+  return table.move(c, 1, #c, #ids + 1, ids)
+end
+
+-- The template of Qwen3-Reranker: the text between prefix and suffix is cut.
+local function template(bundle, query, document, opts)
+  local function ids_of(text, special) return bundle.tokenizer:encode(text, { special = special, bos = false, eos = false }) end
+  local prefix, suffix = ids_of(PREFIX, true), ids_of(SUFFIX, true)
+  local body, message, code = ids_of(BODY:format(opts.instruction or INSTRUCTION, query, document), opts.special)
+  if not (prefix and suffix and body) then return nil, message, code end
+  local room = opts.max_length - #prefix - #suffix
+  local what = "max_length is %d, the template alone has %d tokens"
+  if room < 1 then return nil, what:format(opts.max_length, #prefix + #suffix), "range" end
+  if #body > room then body = table.move(body, 1, room, 1, {}) end
+  return { ids = joined(prefix, body, suffix) }
+end
+
+-- Softmax of two logits: that of the first.
+local function of_two(yes, no) return sigmoid(yes - no) end
+
+local function single_id(tokenizer, word)
+  local ids = tokenizer:encode(word, { bos = false, eos = false })
+  return ids and #ids == 1 and ids[1] or nil
+end
+
+local function answers(bundle)
+  local tokenizer, message, code = encode.tokenizer(bundle)
+  if not tokenizer then return nil, message, code end
+  local yes, no = single_id(tokenizer, "yes"), single_id(tokenizer, "no")
+  if not (yes and no and tokenizer:id "<|im_start|>") then return nil, "the model is no reranker that is known here", "unsupported" end
+  return {
+    sequence = template, want = "last",
+    score = function(session, raw)
+      local row = session:logits(1)
+      local a, b = row[yes + 1], row[no + 1]
+      return raw and a - b or of_two(a, b)
+    end,
+  }
+end
+
+-- A reranker of llama.cpp, whose head has the rows of "yes" and "no" only.
+local function two_rows(bundle)
+  if bundle.program:vocab() ~= 2 then
+    return nil, ("the head has %d rows, wanted those of yes and no"):format(bundle.program:vocab()), "unsupported"
+  end
+  return {
+    sequence = template, want = "last",
+    score = function(session, raw)
+      local row = session:logits(1):totable()
+      return raw and row[1] - row[2] or of_two(row[1], row[2])
+    end,
+  }
+end
+
+-- How the model scores.
+local function scorer(model, bundle)
+  local cfg = bundle.config
+  if cfg.kind == "reranker" and cfg.both_sides then return cross_encoder(bundle) end
+  if cfg.kind == "reranker" then return two_rows(bundle) end
+  if cfg.kind == nil and cfg.architecture == "qwen3" then return answers(bundle) end
+  return nil, ("%s is no reranker"):format(tostring(model)), "unsupported"
+end
+
+-- ---- All -------------------------------------------------------------------------------------------------------------------
+
+-- Sequences of the documents: with a query pairs of texts, without one ids as the model takes them.
+local function sequences_of(bundle, how, query, documents, opts, level)
+  if query == nil then
+    local list, single, code = encode.inputs(bundle, documents, {}, "rerank: the documents", level + 1)
+    return list, single, code
+  end
+  local tokenizer, message, code = encode.tokenizer(bundle)
+  if not tokenizer then return nil, message, code end
+  local out = {}
+  for i, document in ipairs(documents) do
+    if type(document) ~= "string" then error(("rerank: document %d is a %s, not a text"):format(i, type(document)), level + 1) end
+    out[i], message, code = how.sequence(bundle, query, document, opts)
+    if not out[i] then return nil, message, code end
+  end
+  return out
+end
+
+-- Places of the documents, the best first.
+local function best_first(scores)
+  local order = {}
+  for i = 1, #scores do order[i] = i end
+  table.sort(order, function(a, b)
+    if scores[a] ~= scores[b] then return scores[a] > scores[b] end
+    return a < b
+  end)
+  return order
+end
+
+--- Scores documents. See Model:rerank.
+function M.rerank(model, query, documents, opts, level)
+  opts = schema.check(M.rules, opts, "rerank", level + 1)
+  if query ~= nil then schema.argument({ type = "string" }, query, "rerank: the query", level + 1) end
+  schema.argument({ type = "table" }, documents, "rerank: the documents", level + 1)
+  local bundle = require("ane.model").bundle(model, level + 1)
+  local how, message, code = fields.try(scorer, model, bundle)
+  if not how then return nil, message, code end
+  opts.max_length = math.min(opts.max_length or math.maxinteger, encode.most(bundle))
+  local sequences
+  sequences, message, code = sequences_of(bundle, how, query, documents, opts, level + 1)
+  if not sequences then return nil, message, code end
+  local runs <close>, scores = batch.new(bundle, model.kv), {}
+  local ok
+  ok, message, code = runs:each(sequences, how.want, function(i, session) scores[i] = how.score(session, opts.raw) end)
+  if not ok then return nil, message, code end
+  return scores, best_first(scores)
+end
+
+return M

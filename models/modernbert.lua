@@ -1,0 +1,77 @@
+--- ModernBERT.
+-- Warner et al. 2024, "Smarter, Better, Faster, Longer: A Modern Bidirectional Encoder".
+--
+-- Quirks: norms are LayerNorms before each block, mostly without bias; the first layer has none before its attention, its input being
+-- normed already. Every third layer sees all tokens, the others those at a distance of up to local_attention / 2; both kinds have their
+-- own rope base. q, k and v are one matrix, and so are the input of the activation and its gate: act(first half) * second half. Sequence
+-- classifiers of Hugging Face files put a dense layer, an activation and a norm before the scores.
+
+local attention = require "ane.recipe.attention"
+local ffn = require "ane.recipe.ffn"
+local head = require "ane.recipe.head"
+
+local M = { architectures = { "modernbert", "modern-bert" }, version = 1 }
+
+local GLOBAL = { token_embd = "embeddings.tok_embeddings", token_embd_norm = "embeddings.norm", output_norm = "final_norm" }
+local LAYER = {
+  attn_norm = "attn_norm", attn_qkv = "attn.Wqkv", attn_output = "attn.Wo", ffn_norm = "mlp_norm", ffn_up = "mlp.Wi", ffn_down = "mlp.Wo",
+}
+local CLASSIFIER = { cls = "head.dense", ["cls.norm"] = "head.norm", ["cls.output"] = "classifier" }
+
+M.names = {
+  hf = function(cfg)
+    local prefix = cfg.holds "model.final_norm.weight" and "model." or ""
+    return function(role, layer)
+      if layer then return ("%slayers.%d.%s"):format(prefix, layer, LAYER[role] or role) end
+      return CLASSIFIER[role] or prefix .. (GLOBAL[role] or role)
+    end
+  end,
+}
+M.defaults = { hf = {
+  norm_eps = 1e-5, act = "gelu_erf", attention_bias = false, mlp_bias = false,
+  keys = { global_attn_every_n_layers = 3, local_attention = 128, global_rope_theta = 160000.0, local_rope_theta = 10000.0 },
+} }
+M.ignore = { "^decoder%.", "^head%." } -- of a model of masked words
+
+-- Ropes of the layers that see all and of the others.
+local function ropes(cfg)
+  if cfg.ropes then return cfg.ropes.full_attention, cfg.ropes.sliding_attention end
+  if cfg.format == "gguf" then
+    return cfg.rope, { theta = cfg.rope.local_theta or 10000.0, dims = cfg.rope.dims }
+  end
+  return { theta = cfg.meta("global_rope_theta", "positive"), dims = cfg.rope.dims },
+    { theta = cfg.meta("local_rope_theta", "positive"), dims = cfg.rope.dims }
+end
+
+-- Does layer i see the near tokens only?
+local function is_local(cfg, i)
+  if cfg.layer_types then return cfg.layer_types[i + 1] == "sliding_attention" end
+  return i % (cfg.meta("global_attn_every_n_layers", "count") or 3) ~= 0
+end
+
+-- Tokens on each side that a local layer sees.
+local function side(cfg)
+  local whole = cfg.format == "hf" and cfg.meta("local_attention", "count") or cfg.sliding_window or 128
+  return whole // 2
+end
+
+function M.build(b, cfg)
+  local full, near = ropes(cfg)
+  full, near = b:rope_table(full, "rope_full"), b:rope_table(near, "rope_local")
+  local x = b:layer_norm(b:embed "token_embd", "token_embd_norm") -- [1, d_model, T, 1]
+  local act = cfg.act
+  for i = 0, cfg.n_layer - 1 do
+    b:layer(i, function()
+      local near_only = is_local(cfg, i)
+      x = b:add(x, attention.gqa(b, b:has "attn_norm" and b:layer_norm(x, "attn_norm") or x, {
+        fused = true, rope = near_only and near or full, window = near_only and side(cfg) + 1 or nil,
+        ahead = near_only and side(cfg) or attention.ALL,
+      }))
+      x = b:add(x, ffn.gated(b, b:layer_norm(x, "ffn_norm"), act or "gelu_erf", { fused = true }))
+    end)
+  end
+  x = b:layer_norm(b:gather(x), "output_norm")
+  return head.encoder(b, x, { act = act or "gelu_erf", norm = "cls.norm" })
+end
+
+return M

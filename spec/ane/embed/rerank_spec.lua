@@ -1,0 +1,59 @@
+-- Scores of documents: what sentence-transformers' CrossEncoder gives (spec/golden/embedding_texts.py), options, refusals.
+local ane = require "ane"
+local core = require "ane.core"
+local hf = require "support.hf"
+
+local GOLDEN = assert(core.json_decode(assert(core.read_file(hf.path "bert" .. "/texts.json"))))
+
+local model
+setup(function() model = assert(ane.load(hf.path "cross_encoder", { activations = "fp32", threads = 2 })) end)
+teardown(function() model:close() end)
+
+local function documents()
+  local list = {}
+  for i, row in ipairs(GOLDEN.texts) do list[i] = row.text end
+  return list
+end
+
+describe("rerank", function()
+  it("gives the scores of sentence-transformers, and the order", function()
+    local scores, order = assert(model:rerank(GOLDEN.query, documents()))
+    assert.equal(#GOLDEN.scores, #scores)
+    for i, want in ipairs(GOLDEN.scores) do assert.near(want, scores[i], 1e-3) end
+    for k = 2, #order do assert.is_true(scores[order[k - 1]] >= scores[order[k]]) end
+  end)
+
+  it("reads the second text with token type 1", function()
+    local ids, types = model.tokenizer:pair("a cat", "the moon")
+    local typed = model:rerank("a cat", { "the moon" })[1]
+    assert.is_true(math.abs(typed - model:rerank(nil, { ids })[1]) > 1e-3)
+    assert.equal(1, types[#types])
+  end)
+
+  it("takes no documents, and cuts pairs", function()
+    assert.same({ {}, {} }, { model:rerank("a", {}) })
+    local long = ("moon "):rep(300)
+    local cut = model.tokenizer:pair("a cat", long, { max_length = 20 })
+    assert.equal(20, #cut)
+    assert.near(model:rerank("a cat", { long }, { max_length = 20 })[1], model:rerank("a cat", { model.tokenizer:decode(
+      table.move(cut, #cut - 15, #cut - 1, 1, {})) })[1], 1)
+  end)
+
+  it("refuses and raises", function()
+    local bert <close> = assert(ane.load(hf.path "bert"))
+    local llama <close> = assert(ane.load(hf.path "llama"))
+    assert.matches("is no reranker", (select(2, bert:rerank("a", { "b" }))))
+    assert.matches("is no reranker", (select(2, llama:rerank("a", { "b" }))))
+    local bare <close> = assert(ane.load(hf.path "cross_encoder_xlmr"))
+    assert.matches("the model has no tokenizer", (select(2, bare:rerank("a", { "b" }))))
+    assert.matches("gives no embeddings: it scores pairs of texts", (select(2, model:embed "a")))
+    assert.has_error(function() model:rerank("a", { 1 }) end, "rerank: document 1 is a number, not a text")
+    assert.has_error(function() model:rerank(1, {}) end)
+  end)
+
+  it("refuses a classifier with several labels and an activation that is not known", function()
+    local odd <close> = hf.changed("cross_encoder", function(cfg) cfg.sentence_transformers.activation_fn = "torch.nn.GELU" end)
+    local m <close> = assert(ane.load(odd.name))
+    assert.matches("activation torch.nn.GELU of the scores is not known", (select(2, m:rerank(nil, { { 1, 2 } }))))
+  end)
+end)
