@@ -410,7 +410,7 @@ function model:quantise(out, opts) end
 
 ---@class ane.plan_options
 ---@field weights? string int8 (default), int8-channel, int4-block, int4-block64, lut4, lut4-g8, lut4-g16, lut4-g32, fp16
----@field mixed? table<string, string> glob over weights' names to form
+---@field mixed? table<string, string> glob over weights' names to scheme
 ---@field context? integer
 ---@field max_t? integer tokens of a call at most; default 4, or the context if that is less
 ---@field fixed_t? integer[] fixed numbers of tokens, each with packages of its own, or functions
@@ -418,7 +418,8 @@ function model:quantise(out, opts) end
 ---@field functions? "one"|"many" many: a function for each T and context in the same packages, on one copy of the weights
 ---@field chip? string "M1" .. "M4 Max"
 ---@field target? integer bytes of a package planned for
----@field law? integer bytes above which a layer is cut: at its experts, or between its blocks
+---@field size_limit? integer bytes above which a layer is partitioned: at its experts, or between its blocks
+---@field law? integer the old name of size_limit
 ---@field rows? integer of a slice of the head
 ---@field slices? integer of the head
 ---@field layers? integer most in a package
@@ -429,7 +430,7 @@ function model:quantise(out, opts) end
 
 --- Plans the model for the Neural Engine; the plan prints as a table.
 ---@param opts? ane.plan_options
----@return table? plan packages, residency, laws, bytes, largest, state_bytes, embed_bytes, reported; dot(), svg()
+---@return table? plan packages, residency, laws (residency rules that hold), bytes, largest, state_bytes, embed_bytes, reported; dot(), svg()
 ---@return string? message
 ---@return ane.code? code
 function model:plan(opts) end

@@ -22,7 +22,7 @@ local function hex(s) return (s:gsub(".", function(c) return ("%02x"):format(c:b
 
 for name, o in pairs(MODELS) do
   local p <close> = lowered.open("spec/fixtures/hf/" .. name, o)
-  local piece, calls, ids, at = p.pieces[1], {}, programs.ids(9, 40, 7), 0
+  local piece, calls, ids, at = p.shards[1], {}, programs.ids(9, 40, 7), 0
   local program = piece.program
   piece.program = {
     run = function(_, inputs, state)

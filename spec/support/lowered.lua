@@ -52,7 +52,7 @@ function M.wrap(graph, o)
       piece.programs[f] = assert(piece.package:program { ["function"] = f.name, precision = o.precision or "fp32", threads = 1 })
     end
     piece.program = piece.programs[piece]
-    self.pieces[i] = piece
+    self.shards[i] = piece
   end
   exporter:close()
   graph:close()
@@ -66,7 +66,7 @@ function M.open(path, o) return M.wrap(M.graph(path), o) end
 --- Begins a new sequence.
 function Lowered:reset()
   self.position = 0
-  for _, p in ipairs(self.pieces) do p.state = #p.states > 0 and assert(p.package:state()) or nil end
+  for _, p in ipairs(self.shards) do p.state = #p.states > 0 and assert(p.package:state()) or nil end
 end
 
 local function ints(shape, list)
@@ -130,7 +130,7 @@ end
 --- Outputs of all pieces by role for ids that follow those fed before; edges by their name.
 function Lowered:run(ids)
   local values, last = {}, {}
-  for _, p in ipairs(self.pieces) do
+  for _, p in ipairs(self.shards) do
     local f, inputs = taker(self, p, #ids), {}
     for _, port in ipairs(f.inputs) do inputs[port.name] = MAKE[port.role](self, port, ids, values) end
     local out = assert((f == p and p.program or p.programs[f]):run(inputs, p.state))
@@ -168,12 +168,12 @@ function Lowered:feed_in(ids, steps)
 end
 
 function Lowered:close()
-  for _, p in ipairs(self.pieces) do
+  for _, p in ipairs(self.shards) do
     for _, program in pairs(p.programs) do program:close() end
     p.package:close()
     assert(os.execute(("rm -r '%s'"):format(p.folder)))
   end
-  self.pieces = {}
+  self.shards = {}
 end
 Lowered.__close = Lowered.close
 

@@ -1,5 +1,5 @@
-/* core.mil_plan(graph, options): where a graph is cut for Core ML packages and what the laws say; the lists of laws, chips
- * and schemes of weights. */
+/* core.mil_plan(graph, options): the shards of a graph, and what the residency rules say of them; the lists of rules, chips and
+ * schemes of weights. Keys "law" and "laws" are those of --json. */
 #include "binding/coreml/bind_mil.h"
 #include "binding/formats/bind_package.h"
 
@@ -86,12 +86,12 @@ static int64_t table_rows(const struct ane_graph *g, const struct ane_weight_spe
   return most;
 }
 
-/* target, law, rows, slices, layers, expert_parts */
+/* target, size_limit, rows, slices, layers, expert_parts */
 static void read_limits(lua_State *L, int t, const struct ane_graph *g, const struct ane_weight_spec *specs,
                         struct ane_partition_limits *l) {
   *l = ane_partition_default_limits();
   l->target = (uint64_t)bind_opt_integer_option(L, t, "target", (int64_t)l->target, 1, INT64_MAX);
-  l->size_limit = (uint64_t)bind_opt_integer_option(L, t, "law", (int64_t)l->size_limit, 1, INT64_MAX);
+  l->size_limit = (uint64_t)bind_opt_integer_option(L, t, "size_limit", (int64_t)l->size_limit, 1, INT64_MAX);
   l->rows = bind_opt_integer_option(L, t, "rows", l->rows, 1, INT32_MAX);
   l->head_slices = (int32_t)bind_opt_integer_option(L, t, "slices", 0, 0, INT32_MAX);
   l->layers = (int32_t)bind_opt_integer_option(L, t, "layers", 0, 0, INT32_MAX);
@@ -173,7 +173,7 @@ static void push_nodes(lua_State *L, const struct planned *x, const struct ane_s
   lua_setfield(L, -2, "nodes");
 }
 
-/* `functions` of the shard at the top; what the laws ask of them. */
+/* Sets `functions` of the shard at the top, and what the residency rules look at in `package`. */
 static ane_status push_functions(lua_State *L, const struct planned *x, const struct ane_shard *p,
                                  struct ane_residency_package *package, struct ane_error *err) {
   struct ane_arena arena = {0};
@@ -222,7 +222,7 @@ static ane_status push_shard(lua_State *L, const struct planned *x, const struct
 }
 
 /* mil_plan(graph, options) -> {layers, rows, embedding = {name, shape}, shards}; or nil, message, code. Options: weights
- * (scheme), schemes ({constant = scheme}), target, law (bytes), rows, slices, layers, expert_parts, whole; context, max_t,
+ * (scheme), schemes ({constant = scheme}), target, size_limit (bytes), rows, slices, layers, expert_parts, whole; context, max_t,
  * fixed_t, layout, norm; functions (list of {fixed_t or max_t, context}) */
 static int mil_plan(lua_State *L) {
   const struct ane_graph *g = bind_check_graph(L, 1)->graph;
@@ -252,7 +252,7 @@ static int mil_plan(lua_State *L) {
     if (push_shard(L, &x, &c->shards[i], &err)) return bind_fail(L, &err);
     lua_rawseti(L, -2, i + 1);
   }
-  lua_setfield(L, -2, "pieces");
+  lua_setfield(L, -2, "shards");
   return 1;
 }
 
@@ -263,8 +263,8 @@ static int partition_close(lua_State *L) {
   return 0;
 }
 
-/* mil_judge(package) -> {engine, risk, cpu (convolutions with weights, by predicted device), laws = {id = times}}: the operations
- * of the default function as they lie in the package */
+/* mil_judge(package) -> {engine, risk, cpu (convolutions with weights, by predicted device), laws = {id = times}}: the
+ * operations of the default function as they are in the package */
 static int mil_judge(lua_State *L) {
   const struct ane_mil_model *m = bind_check_package(L, 1)->p->model;
   const struct ane_mil_function *f = ane_mil_function(m, m->default_function);
@@ -290,19 +290,19 @@ static int mil_judge(lua_State *L) {
 static int mil_rules(lua_State *L) {
   lua_newtable(L);
   for (int i = 0; ane_residency_rule_at(i); i++) {
-    const struct ane_residency_rule *l = ane_residency_rule_at(i);
+    const struct ane_residency_rule *rule = ane_residency_rule_at(i);
     lua_createtable(L, 0, 5);
-    bind_set_text(L, "id", l->id);
-    bind_set_text(L, "scope", l->scope == ANE_RESIDENCY_OP ? "op" : "package");
-    bind_set_text(L, "verdict", ane_residency_verdict_name(l->verdict));
-    bind_set_text(L, "text", l->text);
-    bind_set_text(L, "source", l->source);
+    bind_set_text(L, "id", rule->id);
+    bind_set_text(L, "scope", rule->scope == ANE_RESIDENCY_OP ? "op" : "package");
+    bind_set_text(L, "verdict", ane_residency_verdict_name(rule->verdict));
+    bind_set_text(L, "text", rule->text);
+    bind_set_text(L, "source", rule->source);
     lua_rawseti(L, -2, i + 1);
   }
   return 1;
 }
 
-/* mil_chips() -> list of {name, ane_cores, ane_tops, gpu_cores, bandwidth (GB/s), memory = {least, most} (GB), target, law
+/* mil_chips() -> list of {name, ane_cores, ane_tops, gpu_cores, bandwidth (GB/s), memory = {least, most} (GB), target, size_limit
  * (bytes), source} */
 static int mil_chips(lua_State *L) {
   lua_newtable(L);
@@ -316,7 +316,7 @@ static int mil_chips(lua_State *L) {
     bind_set_integer(L, "memory_min", c->memory_min);
     bind_set_integer(L, "memory_max", c->memory_max);
     bind_set_integer(L, "target", (lua_Integer)c->target);
-    bind_set_integer(L, "law", (lua_Integer)c->size_limit);
+    bind_set_integer(L, "size_limit", (lua_Integer)c->size_limit);
     lua_pushnumber(L, c->ane_tops);
     lua_setfield(L, -2, "ane_tops");
     lua_pushnumber(L, c->bandwidth);

@@ -44,8 +44,9 @@ function M.options(parser)
   options.add(parser, "--experts", "How mixtures are partitioned: auto (as few shards as the size limit allows), whole, halves, each.",
     rules.experts):argname "HOW"
   options.add(parser, "--target", "Megabytes of weights that a package is planned for.", megabytes):argname "MB"
-  options.add(parser, "--law", "Megabytes of weights above which a layer is partitioned, at its experts or between its blocks.", megabytes)
-    :argname "MB"
+  options.add(parser, "--size-limit", "Megabytes of weights above which a layer is partitioned, at its experts or between its blocks.",
+    megabytes):argname "MB"
+  options.add(parser, "--law", "The old name of --size-limit.", megabytes):argname "MB"
   options.add(parser, "--chip", "Chip whose limits hold (M1 .. M4 Max); default M4 Max.", rules.chip):argname "NAME"
   parser:option("--layout", "ct1: [1, C, T, 1]; c1t: [1, C, 1, T]."):choices(rules.layout.choices)
   parser:option("--norm", "RMSNorm as doubled LayerNorm, or in fp32."):choices(rules.norm.choices)
@@ -64,8 +65,8 @@ function M.check_context(args)
 end
 
 local PLAIN = {
-  "weights", "context", "max_t", "fixed_t", "functions", "tiers", "slices", "layers", "experts", "target", "law", "chip", "layout", "norm",
-  "rope",
+  "weights", "context", "max_t", "fixed_t", "functions", "tiers", "slices", "layers", "experts", "target", "size_limit", "law", "chip",
+  "layout", "norm", "rope",
 }
 
 --- The options that were given, as ane.coreml.plan takes them.

@@ -1,9 +1,9 @@
---- How large a model is for the Neural Engine: weights a form, states a context, and what bandwidth alone would allow.
+--- How large a model is for the Neural Engine: weights by scheme, states by context, and the speed that bandwidth alone would allow.
 -- Needs ane.core, ane.coreml.plan and ane.util.schema. Usage: `print(size.of_path("model.gguf"))`
 --
--- Rules of thumb from reports: decode reads all weights and the whole state once a token, so bandwidth / bytes is the limit; practice
--- reached 40 to 70 % of it. A call of a package costs 0.1 to 2.3 ms beside its work, by two sources that differ. Every figure is
--- "about".
+-- Rules of thumb from reports. Decoding reads all weights and the whole state once a token, so bandwidth / bytes is the limit; practice
+-- reached 40 to 70 % of it. A call of a package costs 0.1 to 2.3 ms besides its work, by two sources that differ. Every figure is
+-- approximate.
 
 local core = require "ane.core"
 local planner = require "ane.coreml.plan"
@@ -18,33 +18,34 @@ M.practice = { 0.4, 0.7 }
 M.dispatch = { least = 0.1e-3, most = 2.3e-3,
   source = "0.1-0.23 ms on M5 Pro (astronomical#540); 2.3 ms (john-rocky/CoreML-LLM:docs/MLX_GAP_ANALYSIS.md)" }
 
---- Contexts that are told.
+--- Contexts that are listed.
 M.tiers = { 128, 256, 512, 2048 }
 
-local function totals(graph, bundle, opts, form)
+-- Bytes and packages of a scheme; and the shards of its last part.
+local function totals(graph, bundle, opts, scheme)
   local own = {}
   for key, value in pairs(opts) do own[key] = value end
-  own.weights = form
+  own.weights = scheme
   local parts, message, code = planner.parts(bundle.config, own, graph)
   if not parts then return nil, message, code end
-  local row, written, cuts = { weights = form, bytes = 0, largest = 0, disk_bytes = 0 }, {}, nil
+  local row, written, partition = { weights = scheme, bytes = 0, largest = 0, disk_bytes = 0 }, {}, nil
   for _, part in ipairs(parts) do
-    cuts, message, code = core.mil_plan(graph, planner.core_options(graph, bundle.config, own, part))
-    if not cuts then return nil, message, code end
-    for i, name in ipairs(planner.package_names(cuts.pieces, part)) do
-      if not written[name] then row.disk_bytes = row.disk_bytes + cuts.pieces[i].bytes end
+    partition, message, code = core.mil_plan(graph, planner.core_options(graph, bundle.config, own, part))
+    if not partition then return nil, message, code end
+    for i, name in ipairs(planner.package_names(partition.shards, part)) do
+      if not written[name] then row.disk_bytes = row.disk_bytes + partition.shards[i].bytes end
       written[name] = true
     end
   end
-  row.packages = #cuts.pieces
-  for _, p in ipairs(cuts.pieces) do row.bytes, row.largest = row.bytes + p.bytes, math.max(row.largest, p.bytes) end
-  row.dispatch_s = { #cuts.pieces * M.dispatch.least, #cuts.pieces * M.dispatch.most }
-  return row, cuts
+  row.packages = #partition.shards
+  for _, p in ipairs(partition.shards) do row.bytes, row.largest = row.bytes + p.bytes, math.max(row.largest, p.bytes) end
+  row.dispatch_s = { #partition.shards * M.dispatch.least, #partition.shards * M.dispatch.most }
+  return row, partition
 end
 
-local function states(cuts, context)
+local function states(partition, context)
   local sum = 0
-  for _, p in ipairs(cuts.pieces) do
+  for _, p in ipairs(partition.shards) do
     for _, s in ipairs(p.states) do
       local n = 2
       for _, d in ipairs(s.shape) do n = n * (d == "context" and context or d) end
@@ -108,22 +109,22 @@ function M.of(bundle, opts)
       contexts = {},
     context = planner.context(cfg, opts), predicted = true, dispatch_source = M.dispatch.source,
   }
-  local chosen, cuts
-  for i, form in ipairs(core.mil_schemes()) do
-    local row, c, why = totals(graph, bundle, opts, form)
+  local chosen, partition
+  for i, scheme in ipairs(core.mil_schemes()) do
+    local row, c, why = totals(graph, bundle, opts, scheme)
     if not row then return nil, c, why end
     out.forms[i] = row
-    if form == opts.weights then chosen, cuts = row, c end
-    if form == "fp16" then out.parameters = row.bytes // 2 end
+    if scheme == opts.weights then chosen, partition = row, c end
+    if scheme == "fp16" then out.parameters = row.bytes // 2 end
   end
   local stateful = cfg.kind ~= "token_classifier"
   for _, tier in ipairs(stateful and M.tiers or {}) do
-    if tier <= (cfg.context_length or tier) then out.contexts[#out.contexts + 1] = { context = tier, bytes = states(cuts, tier) } end
+    if tier <= (cfg.context_length or tier) then out.contexts[#out.contexts + 1] = { context = tier, bytes = states(partition, tier) } end
   end
-  local table_shape = cuts.embedding and cuts.embedding.shape or { 0, 0 }
+  local table_shape = partition.embedding and partition.embedding.shape or { 0, 0 }
   out.embed_bytes = 2 * table_shape[1] * table_shape[2]
   out.bytes, out.packages = chosen.bytes, chosen.packages
-  out.state_bytes = stateful and states(cuts, out.context) or 0
+  out.state_bytes = stateful and states(partition, out.context) or 0
   out.chips = chips(chosen.bytes, out.state_bytes, chosen.packages)
   return setmetatable(out, meta)
 end

@@ -246,8 +246,9 @@ function Model:quantise(out, opts)
   return report, message, code -- no tail call: the level of errors counts this function
 end
 
---- Plans the model for the Neural Engine: packages, bytes, predicted residency, each law with its verdict. See ane.coreml.plan.
--- @param opts weights, mixed, context, chip, target, law, rows, slices, layers, experts, max_t, fixed_t, layout, norm
+--- Plans the model for the Neural Engine: packages, bytes, predicted residency, each residency rule with its verdict. See
+-- ane.coreml.plan.
+-- @param opts weights, mixed, context, chip, target, size_limit, rows, slices, layers, experts, max_t, fixed_t, layout, norm
 -- @return a plan, which prints as a table and has dot() and svg(); or nil, message, code
 function Model:plan(opts)
   local bundle, planner = opened(self), require "ane.coreml.plan"

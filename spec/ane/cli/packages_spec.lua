@@ -34,7 +34,7 @@ describe("ane export", function()
   it("writes functions, tiers, parts of layers and rope tables", function()
     local out = temp()
     local options = { "export", tiny.path(), out, "--context", "32", "--functions", "many", "--fixed-t", "1,4", "--tiers", "8",
-      "--rope", "constants", "--law", "0.03", "--target", "0.03" }
+      "--rope", "constants", "--size-limit", "0.03", "--target", "0.03" }
     local report = command.json(options)
     local first = report.shards[1]
     assert.same({ "t1_c32", "t1_c8", "t4_c8", "t4_c32" }, first.functions)

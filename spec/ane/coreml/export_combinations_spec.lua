@@ -63,7 +63,7 @@ local function options_of(case, source, classifier)
     for _, p in ipairs(assert(source:plan(o)).packages) do
       if p.kind == "layers" then largest = math.max(largest, p.bytes) end
     end
-    o.law, o.target, o.experts, o.chip = largest // 3, largest // 3, "halves", "M1"
+    o.size_limit, o.target, o.experts, o.chip = largest // 3, largest // 3, "halves", "M1"
   end
   o.argmax = case.argmax
   return o

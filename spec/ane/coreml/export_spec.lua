@@ -71,7 +71,7 @@ describe("export", function()
         for _, p in ipairs(source:plan({ context = 64, weights = case.weights, layers = 1 }).packages) do
           if p.kind == "layers" then largest = math.max(largest, p.bytes) end
         end
-        case.context, case.law, case.target = 64, largest // 3, largest // 3
+        case.context, case.size_limit, case.target = 64, largest // 3, largest // 3
         assert(source:export(out, case))
         local parts = 0
         for _, p in ipairs(meta(out).layers) do parts = parts + (p.parts and 1 or 0) end

@@ -58,6 +58,13 @@ describe("plan of a configuration", function()
     end
   end)
 
+  it("takes law, the old name of size_limit", function()
+    local new, old = plan("zaya1-8b", { size_limit = 100000000 }), plan("zaya1-8b", { law = 100000000 })
+    assert.same({ 100000000, 100000000 }, { new.law, old.law })
+    assert.is_true(#new.packages > 45)
+    assert.equal(tostring(new), tostring(old))
+  end)
+
   it("cuts mixtures as asked", function()
     assert.equal(8 * 129 + 1, #plan("privacy-filter", { experts = "each" }).packages)
     assert.equal(8 * 3 + 1, #plan("privacy-filter", { experts = "halves" }).packages)
@@ -119,7 +126,7 @@ describe("plan of a configuration", function()
     assert.matches("none.json", message)
     assert.equal("io", code)
     assert.error_matches(function() planner.of_path(config "qwen2.5-0.5b", { weights = "int3" }) end, "option weights is \"int3\": choose")
-    assert.error_matches(function() planner.of_path(config "qwen2.5-0.5b", { mixed = { a = "int3" } }) end, "mixed has form")
+    assert.error_matches(function() planner.of_path(config "qwen2.5-0.5b", { mixed = { a = "int3" } }) end, "mixed has scheme")
     local path = os.tmpname() .. ".json"
     core.write_file(path, '{"model_type":"llama","hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4,"vocab_size":100}')
     p, message = planner.of_path(path)

@@ -109,9 +109,10 @@ describe("lowered graphs", function()
   end
 
   local CUTS = {
-    { name = "a layer a package, half of the head", target = 1, law = 10 ^ 12 // 1 | 0, slices = 2, steps = { 1, 4, 3, 1 } },
-    { name = "an expert a package", target = 1, law = 1, slices = 3, layout = "c1t", steps = { 4, 5 } },
-    { name = "half of the experts a package", target = 1, law = 1, expert_parts = 2, slices = 1, rope = "constants", steps = { 2, 1, 6 } },
+    { name = "a layer a package, half of the head", target = 1, size_limit = 10 ^ 12 // 1 | 0, slices = 2, steps = { 1, 4, 3, 1 } },
+    { name = "an expert a package", target = 1, size_limit = 1, slices = 3, layout = "c1t", steps = { 4, 5 } },
+    { name = "half of the experts a package", target = 1, size_limit = 1, expert_parts = 2, slices = 1, rope = "constants",
+      steps = { 2, 1, 6 } },
   }
 
   for _, name in ipairs { "hf/lfm2_moe-odd", "hf/privacy_filter-odd", "hf/zaya-odd", "gguf/gemma3-odd.gguf" } do
@@ -123,7 +124,7 @@ describe("lowered graphs", function()
         local p <close> = lowered.open(path_of(name), o)
         local least, wrong = compare(p:feed_in(IDS, steps), want)
         assert.is_true(least > 1 - 1e-8 and wrong == 0, ("%s: cosine %.10f, %d other tokens"):format(cut.name, least, wrong))
-        made[#made + 1] = #p.pieces
+        made[#made + 1] = #p.shards
       end
       assert.is_true(made[1] > 2)
       if name:find "hf/" then assert.is_true(made[2] > made[1] and made[3] > made[1] and made[3] < made[2]) end

@@ -93,7 +93,7 @@ local function check(name, opts)
   for _, n in ipairs(nodes) do
     if n.op == "embed" then available[n.name] = true end
   end
-  for i, p in ipairs(plan.pieces) do
+  for i, p in ipairs(plan.shards) do
     for _, n in ipairs(p.nodes) do
       assert.is_true(place[n.name] == nil or p.kind ~= "layers", name .. ": twice " .. n.name)
       place[n.name] = i
@@ -113,7 +113,7 @@ local function check(name, opts)
   end
   for _, n in ipairs(nodes) do assert.equal(not HOST[n.op], place[n.name] ~= nil, name .. ": " .. n.name) end
   local given = g:dump():match "give (%S+)"
-  for _, p in ipairs(plan.pieces) do
+  for _, p in ipairs(plan.shards) do
     if p.kind == "head" then assert.same({ [given] = true }, set(p.outs)) end
   end
   return plan, slices, consts
@@ -124,8 +124,8 @@ describe("cuts", function()
     for _, name in ipairs(MODELS) do
       for _, target in ipairs { 1, 5000, 20000, 1 << 40 } do
         for _, parts in ipairs { 0, 1, 2, 3, 1000 } do
-          local plan, slices = check(name, { weights = "fp16", target = target, law = 2 * target, rows = 100, expert_parts = parts })
-          for _, p in ipairs(plan.pieces) do
+          local plan, slices = check(name, { weights = "fp16", target = target, size_limit = 2 * target, rows = 100, expert_parts = parts })
+          for _, p in ipairs(plan.shards) do
             if p.kind == "head" and p.split then assert.equal(plan.rows, slices[p.split]) end
             if p.kind == "layers" and p.first ~= p.last then assert.is_true(p.bytes <= target) end
             if p.kind == "head" then assert.is_true(p.to - p.from <= 100 and (p.bytes <= target or p.to - p.from == 1)) end
@@ -137,9 +137,9 @@ describe("cuts", function()
 
   it("hold each layer once, in order", function()
     for _, name in ipairs(MODELS) do
-      local plan = check(name, { weights = "fp16", target = 9000, law = 9000 })
+      local plan = check(name, { weights = "fp16", target = 9000, size_limit = 9000 })
       local next_layer, next_part = 0, 0
-      for _, p in ipairs(plan.pieces) do
+      for _, p in ipairs(plan.shards) do
         if p.kind == "layers" and p.parts then
           assert.same({ next_layer, next_layer, next_part }, { p.first, p.last, p.part })
           next_part = p.part + 1 < p.parts and p.part + 1 or 0
@@ -157,10 +157,10 @@ describe("cuts", function()
 
   it("give few pieces of even size", function()
     local g <close> = programs.graph "llama-q8_0" -- 3 layers
-    local one = cut(g, { layers = 1 }).pieces[1].bytes
+    local one = cut(g, { layers = 1 }).shards[1].bytes
     local function count(target)
       local out = {}
-      for i, p in ipairs(cut(g, { target = target }).pieces) do
+      for i, p in ipairs(cut(g, { target = target }).shards) do
         if p.kind == "layers" then out[i] = p.last - p.first + 1 end
       end
       return out
@@ -175,7 +175,7 @@ describe("cuts", function()
     for _, name in ipairs { "llama-q8_0", "gemma3-odd", HF .. "phi3", HF .. "hunyuan_v1_dense", HF .. "lfm2-odd" } do
       local g <close> = programs.graph(name)
       local layers = {}
-      for _, p in ipairs(cut(g, { weights = "fp16", layers = 1, law = 1 << 40 }).pieces) do
+      for _, p in ipairs(cut(g, { weights = "fp16", layers = 1, size_limit = 1 << 40 }).shards) do
         if p.kind == "layers" then layers[p.first] = p end
       end
       local most = 0
@@ -183,7 +183,7 @@ describe("cuts", function()
       local before = 0
       for _, law in ipairs { most, most - 1, most * 2 // 3, most // 2, most // 4, most // 16 } do
         local count, bytes = {}, {}
-        for _, p in ipairs(check(name, { weights = "fp16", law = law, target = law, rows = 1000 }).pieces) do
+        for _, p in ipairs(check(name, { weights = "fp16", size_limit = law, target = law, rows = 1000 }).shards) do
           if p.kind == "layers" and not p.parts then assert.is_true(p.bytes <= law, name) end
           if p.kind == "layers" and p.parts then
             assert.is_true(layers[p.first].bytes > law, name)
@@ -204,8 +204,8 @@ describe("cuts", function()
     end
     -- 4 attention matrices and 3 of feed-forward: where two parts do, the stream alone goes from one to the other
     local g <close> = programs.graph "llama-q8_0"
-    local one = cut(g, { layers = 1 }).pieces[1]
-    local parts = cut(g, { law = one.bytes * 2 // 3, target = one.bytes * 2 // 3 }).pieces
+    local one = cut(g, { layers = 1 }).shards[1]
+    local parts = cut(g, { size_limit = one.bytes * 2 // 3, target = one.bytes * 2 // 3 }).shards
     assert.same({ 2, 2 }, { parts[1].parts, parts[2].parts })
     assert.same({ 1, 1 }, { #parts[1].outs, #parts[2].ins })
     assert.equal(64, parts[1].outs[1].shape[2])
@@ -214,7 +214,7 @@ describe("cuts", function()
 
   it("cut what stands before the experts of a layer too", function()
     local dense, experts = 0, 0
-    for _, p in ipairs(check(HF .. "zaya-odd", { weights = "fp16", law = 6000, target = 6000, rows = 1000 }).pieces) do
+    for _, p in ipairs(check(HF .. "zaya-odd", { weights = "fp16", size_limit = 6000, target = 6000, rows = 1000 }).shards) do
       if p.parts then dense = dense + 1 end
       if p.kind == "experts" then experts = experts + 1 end
     end
@@ -225,11 +225,11 @@ describe("cuts", function()
     local g <close> = programs.graph(HF .. "qwen2_moe-odd")
     local whole = cut(g, { weights = "fp16", layers = 1 })
     local most = 0
-    for _, p in ipairs(whole.pieces) do most = math.max(most, p.kind == "layers" and p.bytes or 0) end
+    for _, p in ipairs(whole.shards) do most = math.max(most, p.kind == "layers" and p.bytes or 0) end
     local last
     for _, law in ipairs { most, most - 1, most // 3, 1 } do
       local n = 0
-      for _, p in ipairs(cut(g, { weights = "fp16", layers = 1, law = law }).pieces) do
+      for _, p in ipairs(cut(g, { weights = "fp16", layers = 1, size_limit = law }).shards) do
         if p.kind == "experts" then
           n = n + 1
           assert.is_true(p.bytes <= law or p.to - p.from == 1)
@@ -245,11 +245,11 @@ describe("cuts", function()
 
   it("slice a head at whole tables", function()
     local g <close> = programs.graph "llama-q8_0" -- 1024 rows
-    for _, p in ipairs(cut(g, { weights = "lut4-g32", slices = 7 }).pieces) do
+    for _, p in ipairs(cut(g, { weights = "lut4-g32", slices = 7 }).shards) do
       if p.kind == "head" then assert.equal(0, p.from % 32) end
     end
     local odd = {}
-    for _, p in ipairs(cut(g, { weights = "int8", slices = 7 }).pieces) do
+    for _, p in ipairs(cut(g, { weights = "int8", slices = 7 }).shards) do
       if p.kind == "head" then odd[#odd + 1] = p.to - p.from end
     end
     assert.same({ 146, 146, 146, 147, 146, 146, 147 }, odd)
@@ -258,23 +258,23 @@ describe("cuts", function()
   it("put all in one piece", function()
     for _, name in ipairs(MODELS) do
       local plan = check(name, { weights = "fp16", whole = true })
-      assert.equal(1, #plan.pieces)
-      assert.equal("whole", plan.pieces[1].kind)
+      assert.equal(1, #plan.shards)
+      assert.equal("whole", plan.shards[1].kind)
     end
   end)
 
   it("call the residual stream hidden, between layers only", function()
     local g <close> = programs.graph(HF .. "zaya-odd")
     local plan = cut(g, { weights = "fp16", layers = 1, expert_parts = 2 })
-    for i, p in ipairs(plan.pieces) do
-      local before = plan.pieces[i - 1]
+    for i, p in ipairs(plan.shards) do
+      local before = plan.shards[i - 1]
       if before then assert.equal(before.hidden_out, p.hidden_in) end
     end
-    assert.is_nil(plan.pieces[1].hidden_out)
-    assert.is_nil(plan.pieces[2].hidden_out)
-    assert.equal(plan.pieces[4].hidden_in, plan.pieces[3].hidden_out)
-    assert.is_truthy(plan.pieces[3].hidden_out)
-    assert.same({ "layers.0.down", plan.pieces[3].hidden_out }, { plan.pieces[4].ins[1].name, plan.pieces[4].ins[2].name })
+    assert.is_nil(plan.shards[1].hidden_out)
+    assert.is_nil(plan.shards[2].hidden_out)
+    assert.equal(plan.shards[4].hidden_in, plan.shards[3].hidden_out)
+    assert.is_truthy(plan.shards[3].hidden_out)
+    assert.same({ "layers.0.down", plan.shards[3].hidden_out }, { plan.shards[4].ins[1].name, plan.shards[4].ins[2].name })
   end)
 
   it("refuse fused graphs and layers that are not in order", function()
@@ -308,7 +308,7 @@ describe("laws", function()
     return cut(g, opts)
   end
   local function node(p, name)
-    for _, piece in ipairs(p.pieces) do
+    for _, piece in ipairs(p.shards) do
       for _, n in ipairs(piece.nodes) do
         if n.name == name then return n.finding, piece.finding end
       end
@@ -336,7 +336,7 @@ describe("laws", function()
   it("judge packages by bytes, states and T", function()
     local function laws(opts, i)
       local out = {}
-      for _, id in ipairs(plan("llama-q8_0", opts).pieces[i].finding) do out[id] = true end
+      for _, id in ipairs(plan("llama-q8_0", opts).shards[i].finding) do out[id] = true end
       return out
     end
     assert.is_true(laws({}, 1)["state-count"])

@@ -143,17 +143,17 @@ end
 local function write_part(run, part)
   local options = planner.core_options(run.graph, run.config, run.opts, part)
   options.argmax, options.threads, options.importance = run.opts.argmax, run.opts.threads, run.opts.importance
-  local cuts = try(core.mil_plan(run.graph, options))
+  local partition = try(core.mil_plan(run.graph, options))
   local exporter <close> = try(core.mil_exporter(run.graph, options))
-  local names = planner.package_names(cuts.pieces, part)
-  local profile = { fixed_t = part.fixed_t, context = part.context, tiered = part.tiered, many = part[1] and part, cuts = cuts,
+  local names = planner.package_names(partition.shards, part)
+  local profile = { fixed_t = part.fixed_t, context = part.context, tiered = part.tiered, many = part[1] and part, partition = partition,
                     tables = try(exporter:tables()), names = names, entries = {} }
   for i, name in ipairs(names) do
     profile.entries[i] = write_piece(run, exporter, i, name)
-    run.done = run.done + cuts.pieces[i].bytes
+    run.done = run.done + partition.shards[i].bytes
     if run.progress then run.progress("export", run.done, run.total) end
   end
-  if not run.embedding and cuts.embedding then
+  if not run.embedding and partition.embedding then
     run.embedding = try(exporter:table(run.folder:path() .. "/embed.bin"))
   end
   return profile
@@ -162,13 +162,13 @@ end
 local function total_bytes(run, parts)
   local sum = 0
   for _, part in ipairs(parts) do
-    local cuts = try(core.mil_plan(run.graph, planner.core_options(run.graph, run.config, run.opts, part)))
-    for _, p in ipairs(cuts.pieces) do sum = sum + p.bytes end
+    local partition = try(core.mil_plan(run.graph, planner.core_options(run.graph, run.config, run.opts, part)))
+    for _, p in ipairs(partition.shards) do sum = sum + p.bytes end
   end
   return sum
 end
 
--- Removes what an export with other cuts, or one that was killed, has left.
+-- Removes what an export with other shards, or one that was killed, has left.
 local function keep_only(folder, wanted)
   for _, name in ipairs(try(core.list_dir(folder:path()))) do
     if not wanted[name] then try(folder:remove(name)) end
@@ -187,7 +187,7 @@ local function each_package(profiles, fn)
   local seen = {}
   for _, profile in ipairs(profiles) do
     for i, name in ipairs(profile.names) do
-      if not seen[name] then fn(name, profile.cuts.pieces[i], profile.entries[i], profile) end
+      if not seen[name] then fn(name, profile.partition.shards[i], profile.entries[i], profile) end
       seen[name] = true
     end
   end

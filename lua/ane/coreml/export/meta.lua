@@ -58,7 +58,7 @@ end
 local function packages(profile, is_classifier)
   local list = {}
   for i, name in ipairs(profile.names) do
-    list[i] = package(name, profile.cuts.pieces[i], profile.entries[i], profile, is_classifier)
+    list[i] = package(name, profile.partition.shards[i], profile.entries[i], profile, is_classifier)
   end
   return array(list)
 end
@@ -128,9 +128,9 @@ local function most_t(run, profile)
 end
 
 -- Experts of a mixture, where all mixtures have as many.
-local function expert_count(cuts)
+local function expert_count(partition)
   local most = {}
-  for _, p in ipairs(cuts.pieces) do
+  for _, p in ipairs(partition.shards) do
     if p.kind == "experts" then most[p.split] = math.max(most[p.split] or 0, p.to) end
   end
   local _, first = next(most)
@@ -142,7 +142,7 @@ end
 
 --- The object.
 -- @param run of ane.coreml.export: config, opts, bundle, embedding
--- @param profiles list of {fixed_t, context, many (all variants, where they are functions), cuts, tables, names, entries}
+-- @param profiles list of {fixed_t, context, many (all variants, where they are functions), partition, tables, names, entries}
 -- @param files of ane.coreml.export.tokens; hashes
 function M.of(run, profiles, files)
   local cfg, last = run.config, profiles[#profiles]
@@ -156,7 +156,7 @@ function M.of(run, profiles, files)
   end
   local out = {
     format_version = 1, kind = is_classifier and "token_classifier" or "causal", model_family = cfg.architecture,
-    model_name = cfg.name or run.bundle.source:path():match "([^/]+)/*$", d_model = cfg.d_model, n_layers = last.cuts.layers,
+    model_name = cfg.name or run.bundle.source:path():match "([^/]+)/*$", d_model = cfg.d_model, n_layers = last.partition.layers,
       n_heads = cfg.n_head,
     n_kv_heads = cfg.n_head_kv, d_head = cfg.head_dim, d_ff = cfg.d_ff, max_seq_len = context,
     vocab_size = run.embedding and run.embedding.rows or cfg.vocab_size,
@@ -164,7 +164,7 @@ function M.of(run, profiles, files)
     layout = run.opts.layout, norm = run.opts.norm, weights = run.opts.weights, mixed = run.opts.mixed,
     rope = plain(cfg.ropes or cfg.rope), ropes = ropes(last.tables, context), labels = cfg.labels and array(cfg.labels),
     reach = cfg.reach, eos_ids = array(run.bundle.eos_ids or cfg.eos_ids or {}), bos_id = cfg.bos_id, tokenizer = files.tokenizer,
-    embed_bin = run.embedding and "embed.bin" or nil, n_experts = expert_count(last.cuts), packages = list, layers = array(layers),
+    embed_bin = run.embedding and "embed.bin" or nil, n_experts = expert_count(last.partition), packages = list, layers = array(layers),
     lm_head_shards = array(slices), expert_packages = array(experts), states = array(states), tensors_between = array(between),
     hashes = hashes(profiles, run.embedding), files = files_of(profiles, run.embedding, files),
   }

@@ -2,7 +2,7 @@
 -- Needs ane.coreml.plan.show. Usage: `io.write(draw.svg(plan))`
 --
 -- SVG: a row of boxes a package, in the order of calls, as long as its weights; inside, a bar of its convolutions by predicted
--- device. The dashed line is the law, the dotted one what is planned for.
+-- device. The dashed line is the size limit, the dotted one what is planned for.
 
 local show = require "ane.coreml.plan.show"
 
@@ -96,8 +96,8 @@ end
 
 --- The plan as an SVG picture.
 function M.svg(plan)
-  local chip_law, target = plan.law, plan.target
-  local most = math.max(plan.largest, plan.largest > target / 4 and chip_law or 0, 1)
+  local size_limit, target = plan.law, plan.target
+  local most = math.max(plan.largest, plan.largest > target / 4 and size_limit or 0, 1)
   local scale, height = WIDTH / most, TOP + #plan.packages * ROW + 16
   local out = {
     ('<svg xmlns="http://www.w3.org/2000/svg" width="1160" height="%d" viewBox="0 0 1160 %d" '
@@ -112,7 +112,7 @@ function M.svg(plan)
   }
   legend(out)
   if target <= most then limit(out, LEFT + target * scale, height, "2 3", "planned " .. show.bytes(target), "end") end
-  if chip_law <= most then limit(out, LEFT + chip_law * scale, height, "6 3", "law " .. show.bytes(chip_law), "start") end
+  if size_limit <= most then limit(out, LEFT + size_limit * scale, height, "6 3", "limit " .. show.bytes(size_limit), "start") end
   for i, p in ipairs(plan.packages) do package(out, p, TOP + (i - 1) * ROW, scale) end
   out[#out + 1] = "</svg>\n"
   return table.concat(out, "\n")

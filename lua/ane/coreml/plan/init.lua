@@ -1,9 +1,10 @@
---- Plans a model for the Neural Engine: packages, bytes, and where each operation is predicted to run, with the law that says so.
+--- Plans a model for the Neural Engine: packages, bytes, and where each operation is predicted to run, with the rule that says so.
 -- Needs ane.core, ane.model.loader, ane.coreml.plan.*, ane.recipe.shapes and ane.util.schema.
 -- Usage: `print(plan.of_path("model.gguf"))`
 --
--- Cuts and laws are the core's (csrc/mil/partition.h, residency.def); bytes come from the shapes of the weights. Nothing here was measured
--- on a Neural Engine: every verdict is a prediction.
+-- A plan goes this way: M.open reads a model or a configuration; M.graph builds its graph; M.parts says what packages are written as
+-- a whole; the core partitions the graph (csrc/mil/partition.h) and judges it by the residency rules (residency.def); summary adds up.
+-- Bytes come from the shapes of the weights. Nothing here was measured on a Neural Engine: every verdict is a prediction.
 
 local core = require "ane.core"
 local loader = require "ane.model.loader"
@@ -15,7 +16,7 @@ local trace = require "ane.model.trace"
 
 local M = {}
 
---- Ways to cut a mixture -> parts; "auto": as few as the law allows.
+--- Ways to split a mixture -> slices; "auto": as few as the size limit allows.
 M.experts = { auto = 0, whole = 1, halves = 2, each = 1 << 20 }
 
 local function chip_names()
@@ -24,13 +25,14 @@ local function chip_names()
   return names
 end
 
-local function known_forms(mixed)
+local function known_schemes(mixed)
   local known = {}
   for _, name in ipairs(core.mil_schemes()) do known[name] = true end
-  for pattern, form in pairs(mixed) do
-    if type(pattern) ~= "string" then return "must be a table {pattern = form}" end
-    if not known[form] then return ("has form %q for %q: choose %s"):format(tostring(form), pattern, table.concat(core.mil_schemes(),
-      ", ")) end
+  for pattern, scheme in pairs(mixed) do
+    if type(pattern) ~= "string" then return "must be a table {pattern = scheme}" end
+    if not known[scheme] then
+      return ("has scheme %q for %q: choose %s"):format(tostring(scheme), pattern, table.concat(core.mil_schemes(), ", "))
+    end
   end
 end
 
@@ -42,22 +44,24 @@ local function wrong_profiles(list)
 end
 
 --- Options of plan.
---   weights: form of the matrices (int8, int8-channel, int4-block, lut4, ..., fp16); mixed: {pattern = form}: for weights whose
---   names fit the pattern, or contain it where none fits
+--   weights: scheme of the matrices (int8, int8-channel, int4-block, lut4, ..., fp16)
+--   mixed: {pattern = scheme}, for weights whose names fit the pattern, or contain it where none fits
 --   context: positions that the states hold; max_t: tokens of a call at most (4, or the context if that is less)
 --   fixed_t: list of fixed T, instead (classifiers)
 --   functions: "one" (each T or context has packages of its own) or "many" (each package has a function for each T and context, on one
 --   copy of the weights, over the same states; fixed_t then is { 1, 4, 128 } where neither it nor tiers are given)
 --   tiers: list of smaller contexts that are exported too: attention over the first positions only
---   chip: whose limits hold; target, law: bytes of a package planned for and at most; rows: of a slice of the head
---   slices: of the head; layers: most in a package; experts: auto, whole, halves or each
+--   chip: whose limits hold
+--   target: bytes of a package planned for; size_limit: bytes above which a layer is partitioned further (old name: law)
+--   rows: of a slice of the head; slices: of the head; layers: most in a package; experts: auto, whole, halves or each
 --   layout: ct1 or c1t; norm: doubled or fp32; rope: tables as inputs, or as constants
 M.rules = {
   weights = { type = "string", choices = core.mil_schemes(), default = "int8" },
-  mixed = { type = "table", check = known_forms },
+  mixed = { type = "table", check = known_schemes },
   context = { type = "integer", min = 1, max = 1 << 24 },
   chip = { type = "string", choices = chip_names(), default = "M4 Max" },
-  target = { type = "integer", min = 1 }, law = { type = "integer", min = 1 }, rows = { type = "integer", min = 1, max = 1 << 30 },
+  target = { type = "integer", min = 1 }, size_limit = { type = "integer", min = 1 }, law = { type = "integer", min = 1 },
+  rows = { type = "integer", min = 1, max = 1 << 30 },
   slices = { type = "integer", min = 1, max = 1 << 20 }, layers = { type = "integer", min = 1, max = 1 << 20 },
   experts = { type = "string", choices = { "auto", "whole", "halves", "each" }, default = "auto" },
   max_t = { type = "integer", min = 1, max = 1 << 20 },
@@ -110,10 +114,10 @@ function M.open(path, opts)
   return { source = source, config = cfg, recipe = r, blank = file ~= nil }
 end
 
---- The graph of a bundle, ready to be cut.
+--- The graph of a bundle, ready to be partitioned.
 -- @return graph; or nil, message, code
 function M.graph(bundle)
-  if not bundle.recipe then return nil, "this model was not built by a recipe: it cannot be cut into packages", "unsupported" end
+  if not bundle.recipe then return nil, "this model was not built by a recipe: it cannot become packages", "unsupported" end
   local graph, message, code = require("ane.recipe").build(bundle.recipe, bundle.config, bundle.source)
   if not graph then return nil, message, code end
   local ok
@@ -131,28 +135,29 @@ local function any_fits(graph, glob)
   return false
 end
 
--- The glob for weights' whole names that a pattern stands for: itself where that fits any, else what contains it; nil: nothing fits.
+-- The glob that a pattern stands for: the pattern where it fits the whole name of any weight, else whatever contains it; nil: nothing
+-- fits.
 local function glob_of(graph, pattern)
   if any_fits(graph, pattern) then return pattern end
   local around = "*" .. pattern .. "*"
   return any_fits(graph, around) and around or nil
 end
 
--- Weights whose names fit a pattern, each with its form; the longest pattern that fits wins, of equal ones the later by name.
-local function forms_of(graph, mixed)
-  local patterns, forms = {}, {}
+-- Weights whose names fit a pattern, each with its scheme. The longest pattern that fits wins, of equal ones the later by name.
+local function schemes_of(graph, mixed)
+  local patterns, schemes = {}, {}
   for pattern in pairs(mixed or {}) do patterns[#patterns + 1] = pattern end
   table.sort(patterns, function(a, b) return #a < #b or #a == #b and a < b end)
   for _, pattern in ipairs(patterns) do
     local glob = glob_of(graph, pattern)
     for _, w in ipairs(glob and graph:consts() or {}) do
-      if trace.fits(w.name, { glob }) then forms[w.name] = mixed[pattern] end
+      if trace.fits(w.name, { glob }) then schemes[w.name] = mixed[pattern] end
     end
   end
-  return forms
+  return schemes
 end
 
---- Profiles of fixed T: those asked for; 128, 256 and 512 for models that see tokens on both sides; for others none, or those of
+--- Profiles of fixed T: those asked for; 128, 256 and 512 for bidirectional models; for others none, or those of
 -- many_t that fit the context.
 function M.profiles(cfg, opts)
   if opts.fixed_t then return opts.fixed_t end
@@ -165,8 +170,8 @@ function M.profiles(cfg, opts)
   return list
 end
 
---- Positions of the states; of a model without states, which sees the tokens of one call, those of the call. Where none are asked for
--- 512, or the model's if that is less.
+--- Positions of the states. A model without states sees the tokens of one call: those of the call. Where none are asked for 512, or
+-- the model's if that is less.
 -- @param fixed_t T of the profile, or nil
 function M.context(cfg, opts, fixed_t)
   if fixed_t and cfg.kind == "token_classifier" then return fixed_t end
@@ -176,9 +181,9 @@ end
 --- Ways to call the model: each T with each context that holds it, the largest last.
 -- @return list of {fixed_t (nil: 1 .. max_t), context, tiered (true: there are several contexts)}; or nil, message, code
 function M.variants(cfg, opts)
-  local both_sides, list = cfg.kind == "token_classifier", {}
+  local bidirectional, list = cfg.kind == "token_classifier", {}
   local profiles = M.profiles(cfg, opts)
-  if opts.tiers and both_sides then
+  if opts.tiers and bidirectional then
     return nil, "option tiers: this model sees the tokens of one call, its contexts are those of fixed_t", "unsupported"
   end
   for i = 1, math.max(#profiles, 1) do
@@ -217,20 +222,21 @@ end
 --- Bytes of a package that are planned for, and at most: the chip's, unless said.
 function M.limits(opts)
   local chip = M.chip(opts.chip)
-  local target = opts.target or math.min(chip.target, opts.law or chip.target)
-  return target, opts.law or math.max(chip.law, target)
+  local limit = opts.size_limit or opts.law
+  local target = opts.target or math.min(chip.target, limit or chip.target)
+  return target, limit or math.max(chip.size_limit, target)
 end
 
 --- Options as core.mil_plan and core.mil_exporter take them.
 -- @param opts checked options of plan
 -- @param variant one of variants; or all of them, which become functions
 function M.core_options(graph, cfg, opts, variant)
-  local target, law = M.limits(opts)
+  local target, size_limit = M.limits(opts)
   local fixed_t, functions, context = variant.fixed_t, nil, variant.context
   if variant[1] then functions, context = functions_of(cfg, variant), variant[#variant].context end
   return {
-    weights = opts.weights, schemes = forms_of(graph, opts.mixed), target = target, law = law, rows = opts.rows, slices = opts.slices,
-      layers = opts.layers,
+    weights = opts.weights, schemes = schemes_of(graph, opts.mixed), target = target, size_limit = size_limit,
+    rows = opts.rows, slices = opts.slices, layers = opts.layers,
     expert_parts = M.experts[opts.experts], context = context, max_t = opts.max_t, fixed_t = fixed_t, functions = functions,
     layout = opts.layout, norm = opts.norm, rope = opts.rope,
   }
@@ -268,28 +274,28 @@ function M.parts(cfg, opts, graph)
   return opts.functions == "many" and { variants } or variants
 end
 
---- The name of a piece's package. slice: number of the head's slice, 0-based; variant: as core_options takes it, may be nil.
-function M.package_name(piece, slice, variant)
+--- The name of a shard's package. slice: number of the head's slice, 0-based; variant: as core_options takes it, may be nil.
+function M.package_name(shard, slice, variant)
   local name
-  if piece.kind == "layers" then
-    name = piece.first == piece.last and ("layer_%02d"):format(piece.first) or ("layer_%02d-%02d"):format(piece.first, piece.last)
-    if piece.parts then name = ("%s_part_%02d"):format(name, piece.part) end
-  elseif piece.kind == "experts" then
-    name = ("layer_%02d_experts_%03d-%03d"):format(piece.first, piece.from, piece.to - 1)
-    if piece.mixture then name = name .. "_" .. piece.mixture end
+  if shard.kind == "layers" then
+    name = shard.first == shard.last and ("layer_%02d"):format(shard.first) or ("layer_%02d-%02d"):format(shard.first, shard.last)
+    if shard.parts then name = ("%s_part_%02d"):format(name, shard.part) end
+  elseif shard.kind == "experts" then
+    name = ("layer_%02d_experts_%03d-%03d"):format(shard.first, shard.from, shard.to - 1)
+    if shard.mixture then name = name .. "_" .. shard.mixture end
   else
     name = ("lm_head_%02d"):format(slice)
   end
   local v = variant or {}
   if v.fixed_t then name = ("%s_t%d"):format(name, v.fixed_t) end
-  if v.tiered and piece.reads_keys then name = ("%s_c%d"):format(name, v.context) end
+  if v.tiered and shard.reads_keys then name = ("%s_c%d"):format(name, v.context) end
   return name .. ".mlpackage"
 end
 
---- Names of all pieces of a cut, each once.
-function M.package_names(pieces, variant)
+--- Names of the packages of all shards, each once.
+function M.package_names(shards, variant)
   local names, seen, slice = {}, {}, 0
-  for i, p in ipairs(pieces) do
+  for i, p in ipairs(shards) do
     names[i] = M.package_name(p, slice, variant)
     if p.kind == "head" then slice = slice + 1 end
     if seen[names[i]] then -- a second mixture in a layer
@@ -305,30 +311,31 @@ end
 
 local WORSE = { engine = 1, risk = 2, cpu = 3 }
 
--- Convolutions by predicted device, and the laws that spoke, into the piece and the totals.
-local function count(piece, totals, spoke)
+-- Adds up a shard: convolutions by predicted device, into it and the totals; the rules that hold, into `held` (id -> times).
+local function count(shard, totals, held)
   local convs = { engine = 0, risk = 0, cpu = 0 }
-  local worst = piece.finding.verdict
+  local worst = shard.finding.verdict
   local function note(finding)
-    for _, id in ipairs(finding) do spoke[id] = (spoke[id] or 0) + 1 end
+    for _, id in ipairs(finding) do held[id] = (held[id] or 0) + 1 end
   end
-  note(piece.finding)
-  for _, n in ipairs(piece.nodes) do
-    local v = piece.finding.verdict == "cpu" and "cpu" or n.finding.verdict
+  note(shard.finding)
+  for _, n in ipairs(shard.nodes) do
+    local v = shard.finding.verdict == "cpu" and "cpu" or n.finding.verdict
     convs[v] = convs[v] + n.convs
     if n.finding.verdict == "cpu" then worst = "cpu" end
     note(n.finding)
   end
   for v, n in pairs(convs) do totals[v] = totals[v] + n end
-  piece.convs, piece.verdict = convs, worst
+  shard.convs, shard.verdict = convs, worst
 end
 
-local function laws_that(spoke)
+-- The rules that hold, the worst verdicts first.
+local function rules_that_hold(held)
   local list = {}
-  for _, law in ipairs(core.mil_rules()) do
-    if spoke[law.id] then
-      law.times = spoke[law.id]
-      list[#list + 1] = law
+  for _, rule in ipairs(core.mil_rules()) do
+    if held[rule.id] then
+      rule.times = held[rule.id]
+      list[#list + 1] = rule
     end
   end
   table.sort(list, function(a, b) return WORSE[a.verdict] > WORSE[b.verdict] end)
@@ -343,9 +350,9 @@ local function report_of(cfg)
   end
 end
 
-local function state_bytes(pieces, context)
+local function state_bytes(shards, context)
   local sum = 0
-  for _, p in ipairs(pieces) do
+  for _, p in ipairs(shards) do
     for _, s in ipairs(p.states) do
       local n = 2
       for _, d in ipairs(s.shape) do n = n * (d == "context" and context or d) end
@@ -361,52 +368,54 @@ local meta = { __name = "ane.plan", __tostring = show.text, __index = {
   svg = function(self) return require("ane.coreml.plan.draw").svg(self) end,
 } }
 
-local function cut(graph, cfg, opts, variant)
-  local cuts, message, code = core.mil_plan(graph, M.core_options(graph, cfg, opts, variant))
-  if not cuts then return nil, message, code end
-  local names = M.package_names(cuts.pieces, variant)
-  for i, p in ipairs(cuts.pieces) do p.name = names[i] end
-  return cuts
+-- The shards of a variant, each with the name of its package.
+local function partition(graph, cfg, opts, variant)
+  local partitioned, message, code = core.mil_plan(graph, M.core_options(graph, cfg, opts, variant))
+  if not partitioned then return nil, message, code end
+  local names = M.package_names(partitioned.shards, variant)
+  for i, p in ipairs(partitioned.shards) do p.name = names[i] end
+  return partitioned
 end
 
-local function summary(cuts, bundle, opts, profiles, copies)
+local function summary(partitioned, bundle, opts, profiles, copies)
   local cfg = bundle.config
   local out = {
     path = bundle.source:path(), architecture = cfg.architecture, kind = cfg.kind or "causal", weights = opts.weights, mixed = opts.mixed,
     chip = opts.chip, context = M.context(cfg, opts, profiles[#profiles]), max_t = opts.max_t, profiles = profiles,
     copies = copies, layout = opts.layout, norm = opts.norm, rope = opts.rope, functions = opts.functions, tiers = opts.tiers,
-    layers = cuts.layers, rows = cuts.rows, packages = cuts.pieces, residency = { engine = 0, risk = 0, cpu = 0 },
+    layers = partitioned.layers, rows = partitioned.rows, packages = partitioned.shards, residency = { engine = 0, risk = 0, cpu = 0 },
     bytes = 0, largest = 0, embed_bytes = 0, predicted = true,
   }
   out.target, out.law = M.limits(opts)
-  if cuts.embedding then
-    out.embed_bytes = 2 * cuts.embedding.shape[1] * cuts.embedding.shape[2]
+  if partitioned.embedding then
+    out.embed_bytes = 2 * partitioned.embedding.shape[1] * partitioned.embedding.shape[2]
   end
-  local spoke = {}
-  for _, p in ipairs(cuts.pieces) do
-    count(p, out.residency, spoke)
+  local held = {}
+  for _, p in ipairs(partitioned.shards) do
+    count(p, out.residency, held)
     out.bytes, out.largest = out.bytes + p.bytes, math.max(out.largest, p.bytes)
   end
-  out.state_bytes = state_bytes(cuts.pieces, out.context)
-  out.laws, out.reported = laws_that(spoke), report_of(cfg)
+  out.state_bytes = state_bytes(partitioned.shards, out.context)
+  out.laws, out.reported = rules_that_hold(held), report_of(cfg)
   return setmetatable(out, meta)
 end
 
 --- Plans an open bundle (of ane.model.loader, or of M.open).
 -- @param opts checked options
 -- @return plan: prints as a table; fields bytes, largest, state_bytes, embed_bytes, layers, packages = list of {name, kind, first,
--- last, part, parts (of a layer above the law), from, to, bytes, verdict, convs, finding, ins, outs, states, nodes, functions (list of
--- {name, fixed_t or max_t, context})}, copies (sets of packages: one for each T and context where functions is "one"), residency
--- (convolutions by predicted device), laws, reported; methods dot(), svg(); or nil, message, code
+-- last, part, parts (of a layer above the size limit), from, to, bytes, verdict, convs, finding, ins, outs, states, nodes, functions
+-- (list of {name, fixed_t or max_t, context})}, copies (sets of packages: one for each T and context where functions is "one"), residency
+-- (convolutions by predicted device), laws (residency rules that hold: id, verdict, text, source, times), law (the size limit),
+-- reported; methods dot(), svg(); or nil, message, code
 function M.of(bundle, opts)
   local graph <close>, message, code = M.graph(bundle)
   if not graph then return nil, message, code end
-  local parts, cuts
+  local parts, partitioned
   parts, message, code = M.parts(bundle.config, opts, graph)
   if not parts then return nil, message, code end
-  cuts, message, code = cut(graph, bundle.config, opts, parts[#parts])
-  if not cuts then return nil, message, code end
-  return summary(cuts, bundle, opts, M.profiles(bundle.config, opts), #parts)
+  partitioned, message, code = partition(graph, bundle.config, opts, parts[#parts])
+  if not partitioned then return nil, message, code end
+  return summary(partitioned, bundle, opts, M.profiles(bundle.config, opts), #parts)
 end
 
 --- Plans a model file, a folder, or a configuration without weights.

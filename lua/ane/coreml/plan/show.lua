@@ -13,12 +13,11 @@ function M.content(p)
   return p.to and ("rows %d-%d"):format(p.from, p.to - 1) or "head"
 end
 
-local MOST = 60 -- packages in full; of more the alike are told together
+local MOST = 60 -- packages that are listed; of more the first and the last ones are
 
 local function row(p)
   return ("%-34s %-24s %10s  %5d %5d %5d  %3d  %s"):format(p.name, M.content(p), M.bytes(p.bytes), p.convs.engine, p.convs.risk,
-    p.convs.cpu,
-    #p.states, p.verdict)
+    p.convs.cpu, #p.states, p.verdict)
 end
 
 local function packages(plan, out)
@@ -59,7 +58,7 @@ function M.calls(plan)
   return table.concat(what, "; ") .. ", each with packages of its own"
 end
 
---- The plan as a table of packages, totals, laws and reports.
+--- The plan as a table of packages, totals, residency rules and reports.
 function M.text(plan)
   local out = { ("%s: %s, %s, %s weights, context %d, for %s (predicted: nothing was run on a Neural Engine)"):format(plan.path,
     plan.architecture, plan.kind, plan.weights, plan.context, plan.chip) }
@@ -71,10 +70,10 @@ function M.text(plan)
   out[#out + 1] = ("convolutions predicted: %d of %d on the engine, %d at risk, %d on the CPU"):format(r.engine, total, r.risk, r.cpu)
   local calls = M.calls(plan)
   if calls then out[#out + 1] = calls end
-  out[#out + 1] = "laws that spoke (times):"
-  for _, law in ipairs(plan.laws) do
-    out[#out + 1] = ("  %-6s %-13s %s"):format(law.verdict, law.id, wrap(("(%d) %s [%s]"):format(law.times, law.text, law.source),
-      110, (" "):rep(23)))
+  out[#out + 1] = "residency rules that hold (times):"
+  for _, rule in ipairs(plan.laws) do
+    local text = ("(%d) %s [%s]"):format(rule.times, rule.text, rule.source)
+    out[#out + 1] = ("  %-6s %-13s %s"):format(rule.verdict, rule.id, wrap(text, 110, (" "):rep(23)))
   end
   if plan.reported then
     out[#out + 1] = "reported: " .. wrap(plan.reported.reported, 120, (" "):rep(10))
