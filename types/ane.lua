@@ -9,7 +9,7 @@ local ane = {}
 
 ---@alias ane.kv "fp16"|"fp32"|"int8"
 ---@alias ane.code "memory"|"io"|"format"|"unsupported"|"invalid"|"shape"|"notfound"|"range"|"state"|"stopped"|"template"
----@alias ane.stop_reason "eos"|"stop"|"length"|"context"|"repeat"|"stopped"|"closed"
+---@alias ane.stop_reason "eos"|"grammar"|"stop"|"length"|"context"|"repeat"|"stopped"|"closed"
 ---@alias ane.progress fun(stage: string, done: integer, total: integer)
 ---@alias ane.message { role: string, content: string, [string]: any }
 ---@alias ane.prompt string|integer[]|ane.message[]
@@ -279,6 +279,7 @@ local model = {}
 ---@field logprobs? integer
 ---@field speculate? boolean|{ max?: integer, corpus?: string|integer[] }
 ---@field logits_processor? fun(logits: ane.tensor, ids: integer[]): ane.tensor?
+---@field grammar? ane.grammar the reply is a text of it
 ---@field skip_special? boolean
 ---@field special? boolean control tokens spelled in the prompt are those tokens
 ---@field details? boolean generate gives a table
@@ -293,6 +294,7 @@ local model = {}
 ---@field prompt_ids integer[]
 ---@field stop ane.stop_reason
 ---@field stop_string? string
+---@field grammar_complete? boolean with a grammar: whether the reply is a whole text of it
 ---@field eos_id? integer
 ---@field dropped? integer messages that a chat has forgotten to make room (overflow = "drop")
 ---@field seed integer

@@ -58,13 +58,16 @@ void ane_matcher_destroy(struct ane_matcher *m);
 /* The same where the grammar is gone already. */
 void ane_matcher_abandon(struct ane_matcher *m);
 
-/* Takes the bytes of a token, all or none. *taken: whether the grammar allows them. Errors: ANE_RANGE (a limit), ANE_NOMEM. */
-ane_status ane_matcher_push(struct ane_matcher *m, const char *bytes, size_t n, bool *taken, struct ane_error *err);
+/* Takes the bytes of a token, all or none. *taken: whether the grammar allows them. canonical: only what a mask offers, which is of
+ * the ways to spell JSON strings without needless escapes and integers without point and exponent. Errors: ANE_RANGE (a limit), ANE_NOMEM. */
+ane_status ane_matcher_push(struct ane_matcher *m, const char *bytes, size_t n, bool canonical, bool *taken, struct ane_error *err);
 /* Pushes so far, each of which can be undone; and back to `n` of them. */
 uint32_t ane_matcher_pushes(const struct ane_matcher *m);
 void ane_matcher_rewind(struct ane_matcher *m, uint32_t n);
 /* Whether the text is complete as it is. */
 bool ane_matcher_accepts(struct ane_matcher *m);
+/* Whether it is, and no byte may follow. Errors: as for push. */
+ane_status ane_matcher_finished(struct ane_matcher *m, bool *finished, struct ane_error *err);
 /* Bit i of mask[(size + 31) / 32] is set where token i may come. *n: how many. Errors: as for push. */
 ane_status ane_matcher_mask(struct ane_matcher *m, const struct ane_token_tree *t, uint32_t *mask, uint32_t *n, struct ane_error *err);
 /* The bytes that must come, as far as there is no choice, up to room; *n how many. Nothing where the text may end. */

@@ -263,6 +263,7 @@ static bool number_byte(struct json_machine *m, struct json_state *st, uint8_t b
   if (t->all_true) return number_viable(&plain, s, len, part);
   for (uint32_t i = 0; i < n; i++) {
     if (t->e[i] < 2) failed[i] = t->e[i] == EXPR_FALSE;
+    else if (m->tape->canonical && t->ruled[i] && t->rules[i].integer && part >= NUMBER_POINT) failed[i] = true;
     else if (t->ruled[i]) failed[i] = !number_viable(&t->rules[i], s, len, part);
     else failed[i] = judge_number(m, t->e[i], s, len, part, NULL) == STATUS_FALSE;
     any |= failed[i];

@@ -120,7 +120,7 @@ struct json_state {
 struct json_tape {
   uint8_t *bytes; /* the text so far: numbers are read again */
   size_t room_bytes;
-  bool canonical; /* of escapes only those that JSON needs are taken: of the ways to spell a text one is offered */
+  bool canonical; /* of the ways to spell a value few are taken: escapes that JSON needs, integers without point and exponent */
   /* Frames are made in blocks that a mark can be rewound to. */
   uint8_t **blocks;
   uint32_t n_blocks, room_blocks;

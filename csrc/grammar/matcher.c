@@ -37,13 +37,16 @@ void ane_matcher_abandon(struct ane_matcher *m) {
   ane_free(m);
 }
 
-ane_status ane_matcher_push(struct ane_matcher *m, const char *bytes, size_t n, bool *taken, struct ane_error *err) {
+ane_status ane_matcher_push(struct ane_matcher *m, const char *bytes, size_t n, bool canonical, bool *taken, struct ane_error *err) {
   *taken = false;
   if (!re_grow((void **)&m->states, &m->room, m->n + 1, sizeof *m->states)) return ane_fail(err, ANE_NOMEM, "no memory for a matcher");
   use(m);
   union engine_state st = *now(m);
-  for (size_t i = 0; i < n; i++)
-    if (!engine_step(m->g, &st, (uint8_t)bytes[i], &st)) return engine_failed(m->g, err);
+  m->tape.canonical = canonical;
+  size_t i = 0;
+  while (i < n && engine_step(m->g, &st, (uint8_t)bytes[i], &st)) i++;
+  m->tape.canonical = false;
+  if (i < n) return engine_failed(m->g, err);
   m->states[++m->n] = st;
   *taken = true;
   return ANE_OK;
@@ -56,6 +59,16 @@ void ane_matcher_rewind(struct ane_matcher *m, uint32_t n) { m->n = ANE_MIN(n, m
 bool ane_matcher_accepts(struct ane_matcher *m) {
   use(m);
   return engine_accepts(m->g, now(m));
+}
+
+ane_status ane_matcher_finished(struct ane_matcher *m, bool *finished, struct ane_error *err) {
+  use(m);
+  struct json_mark mark = json_mark_of(&m->g->machine);
+  union engine_state next;
+  *finished = engine_accepts(m->g, now(m));
+  for (int b = 0; b < 256 && *finished; b++) *finished = !engine_step(m->g, now(m), (uint8_t)b, &next);
+  json_rewind(&m->g->machine, mark);
+  return engine_failed(m->g, err);
 }
 
 ane_status ane_matcher_forced(struct ane_matcher *m, char *bytes, size_t room, size_t *n, struct ane_error *err) {
@@ -77,7 +90,7 @@ ane_status ane_matcher_forced(struct ane_matcher *m, char *bytes, size_t room, s
     if (m->g->kind == ENGINE_JSON) tape->bytes[found.json.position - 1] = (uint8_t)bytes[*n];
     st = found;
   }
-  if (m->g->kind == ENGINE_JSON) json_rewind(&m->g->machine, mark);
+  json_rewind(&m->g->machine, mark);
   tape->canonical = false;
   return engine_failed(m->g, err);
 }

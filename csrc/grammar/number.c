@@ -302,14 +302,14 @@ static bool scientific(const struct number_rule *r, const char *digits, size_t n
 }
 
 bool number_viable(const struct number_rule *r, const char *s, size_t len, number_part part) {
-  if (len > NUMBER_LONGEST) return false;
+  if (len > NUMBER_LONGEST || (len > NUMBER_LONGEST - 4 && !number_whole(part))) return false; /* there is room to become whole */
   bool plain = !r->integer && !r->has_min && !r->has_max && !r->has_step && !r->points;
   if (part >= NUMBER_E) {
     size_t e = 0;
     while (s[e] != 'e' && s[e] != 'E') e++;
     return plain ? len - e <= 6 : exponent_viable(r, s, e, s + e + 1, len - e - 1);
   }
-  if (plain) return len < NUMBER_LONGEST || number_whole(part);
+  if (plain) return true;
   bool negative = len > 0 && s[0] == '-';
   if (part == NUMBER_NONE || part == NUMBER_SIGN) {
     for (int sign = part == NUMBER_SIGN; sign < (part == NUMBER_SIGN || negative ? 2 : 2); sign++) {

@@ -154,14 +154,14 @@ static int matcher_close(lua_State *L) {
   return 0;
 }
 
-/* matcher:push(bytes) -> whether they were taken; or nil, message, code */
+/* matcher:push(bytes, canonical) -> whether they were taken; or nil, message, code */
 static int matcher_push(lua_State *L) {
   struct lua_matcher *ud = check_matcher(L);
   size_t n;
   const char *s = luaL_checklstring(L, 2, &n);
   struct ane_error err;
   bool taken;
-  if (ane_matcher_push(ud->m, s, n, &taken, &err)) return bind_fail(L, &err);
+  if (ane_matcher_push(ud->m, s, n, lua_toboolean(L, 3), &taken, &err)) return bind_fail(L, &err);
   lua_pushboolean(L, taken);
   return 1;
 }
@@ -180,6 +180,16 @@ static int matcher_rewind(lua_State *L) {
 
 static int matcher_accepts(lua_State *L) {
   lua_pushboolean(L, ane_matcher_accepts(check_matcher(L)->m));
+  return 1;
+}
+
+/* matcher:finished() -> whether the text is complete and nothing may follow; or nil, message, code */
+static int matcher_finished(lua_State *L) {
+  struct lua_matcher *ud = check_matcher(L);
+  struct ane_error err;
+  bool finished;
+  if (ane_matcher_finished(ud->m, &finished, &err)) return bind_fail(L, &err);
+  lua_pushboolean(L, finished);
   return 1;
 }
 
@@ -266,7 +276,7 @@ static const luaL_Reg grammar_meta[] = {{"__gc", grammar_close}, {"__close", gra
 static const luaL_Reg tree_methods[] = {{"close", tree_close}, {NULL, NULL}};
 static const luaL_Reg tree_meta[] = {{"__gc", tree_close}, {"__close", tree_close}, {NULL, NULL}};
 static const luaL_Reg matcher_methods[] = {
-    {"close", matcher_close}, {"push", matcher_push}, {"pushes", matcher_pushes}, {"rewind", matcher_rewind}, {"accepts", matcher_accepts},
+    {"close", matcher_close}, {"push", matcher_push}, {"pushes", matcher_pushes}, {"rewind", matcher_rewind}, {"accepts", matcher_accepts}, {"finished", matcher_finished},
     {"forced", matcher_forced}, {"allowed", matcher_allowed}, {"count", matcher_count}, {"mask", matcher_mask}, {NULL, NULL},
 };
 static const luaL_Reg matcher_meta[] = {{"__gc", matcher_close}, {"__close", matcher_close}, {NULL, NULL}};

@@ -4,6 +4,7 @@
 -- Usage: `local run = generate.start(session, tokenizer, ids, opts); for piece in function() return run:next() end do ... end`
 
 local core = require "ane.core"
+local constrain = require "ane.generate.constrain"
 local sampler = require "ane.generate.sampler"
 local schema = require "ane.util.schema"
 local speculate = require "ane.generate.speculate"
@@ -25,6 +26,10 @@ local function check_ngram(v)
     if math.type(n) ~= "integer" or n < 1 then return ("must have a positive integer as %s"):format(key) end
   end
   if not v.size then return "must have a size" end
+end
+
+local function check_grammar(v)
+  if (getmetatable(v) or {}).__name ~= "ane.grammar" then return "must be a grammar, as ane.grammar makes them" end
 end
 
 local MOST_DRAFTED = 7 -- one call takes the last token and these
@@ -66,6 +71,8 @@ end
 --   skip_special: false shows control tokens in the text
 --   speculate: true, or {max = drafted tokens of a call, corpus = path of a text or list of ids}: tokens that earlier text
 --   proposes are checked several in one call, where that pays (ane.generate.speculate). The reply is the same to the last token
+--   grammar: of ane.grammar; the reply is a text of it. Tokens that must come are taken without asking the model. result.stop is
+--   "grammar" where nothing may follow, result.grammar_complete says whether the reply is a whole text of the grammar
 --   progress: function("prefill", done, total)
 M.rules = schema.merge(sampler.rules, {
   max_tokens = { type = "integer", min = 0 },
@@ -77,6 +84,7 @@ M.rules = schema.merge(sampler.rules, {
   logits_processor = { type = "callable" },
   skip_special = { type = "boolean", default = true },
   speculate = { type = { "boolean", "table" }, check = check_speculate },
+  grammar = { type = "table", check = check_grammar },
   progress = { type = "callable" },
 })
 
@@ -160,21 +168,29 @@ function M.start(session, tokenizer, ids, opts)
     ahead, message, code = ahead_of(session, tokenizer, ids, opts.speculate)
     if not ahead then return nil, message, code end
   end
+  local ends = opts.ignore_eos and {} or set_of(opts.eos or tokenizer and tokenizer.eos_ids)
+  local grammar
+  if opts.grammar then
+    if not tokenizer then return nil, "option grammar needs a tokenizer", "unsupported" end
+    grammar, message, code = constrain.start(opts.grammar, tokenizer, ends)
+    if not grammar then return nil, message, code end
+  end
   local all = table.move(ids, 1, #ids, 1, {})
   local strings = opts.stop or {}
   local self = setmetatable({
-    session = session, opts = opts, all = all, ahead = ahead, row = -1,
+    session = session, opts = opts, all = all, ahead = ahead, row = -1, grammar = grammar,
     decoder = tokenizer and tokenizer:stream { skip_special = opts.skip_special },
     sampler = sampler.new(opts),
     watch = stops.watch(type(strings) == "table" and strings or { strings }),
     repeats = repeats_of(opts.stop_ngram),
-    eos = opts.ignore_eos and {} or set_of(opts.eos or tokenizer and tokenizer.eos_ids),
+    eos = ends,
     pieces = {},
   }, Run)
   self.searches = session.searches
   self.plain = self.sampler.plain and not opts.logits_processor and not opts.logprobs
   self.result = {
     ids = {}, prompt_ids = ids, seed = self.sampler.seed, logprobs = opts.logprobs and {} or nil,
+    grammar_complete = grammar and false,
     timings = { prefill_s = 0, decode_s = 0, prompt_tokens = #ids, cached_tokens = 0, tokens = 0 },
   }
   if self.decoder then self.decoder:push(ids[#ids]) end -- a leading space is dropped only from the start of the whole text
@@ -214,12 +230,13 @@ end
 -- Feeds the last token, with what is drafted behind it. Row i of the logits then follows the i-th token fed.
 local function step(self)
   local session, all, ahead = self.session, self.all, self.ahead
-  if session.length ~= #all - 1 then -- fed before, but no token was chosen: a callback raised
+  if session.length > #all - 1 then -- fed before, but no token was chosen: a callback raised
     local ok, message, code = session:rewind(#all - 1)
     if not ok then return nil, message, code end
   end
+  local waiting = #all - session.length -- more than one behind tokens that a grammar forced
   local draft, agreed
-  local most = ahead and most_drafted(self) or 0
+  local most = ahead and waiting == 1 and most_drafted(self) or 0
   self.unchecked = nil
   if most > 0 then
     draft, agreed = ahead.drafter:draft(most)
@@ -228,12 +245,14 @@ local function step(self)
     draft = length > 0 and table.move(draft, 1, length, 1, {}) or nil
   end
   local fed = draft and table.move(draft, 1, #draft, 2, { all[#all] }) or all[#all]
+  if waiting > 1 then fed = table.move(all, session.length + 1, #all, 1, {}) end
   local started = core.clock()
-  local ok, message, code = session:feed(fed, { want = self.plain and "argmax" or draft and "all" or "last" })
+  self.want = self.plain and "argmax" or draft and "all" or "last"
+  local ok, message, code = session:feed(fed, { want = self.want })
   local seconds = core.clock() - started
   self.row = draft and 1 or -1
   self.draft = draft and { ids = draft, agreed = agreed, seconds = seconds }
-  if ok and ahead and not draft then ahead.pace:stepped(seconds) end
+  if ok and ahead and not draft and waiting == 1 then ahead.pace:stepped(seconds) end
   return ok, message, code
 end
 
@@ -270,23 +289,54 @@ local function processed(returned, logits)
   return returned
 end
 
+-- Makes all logits of the last token's row at hand, where only the best id was asked for; a draft is given up.
+local function look_again(self)
+  local draft, row = self.draft, self.row
+  if self.want ~= "argmax" then return true end
+  if draft then self.ahead.pace:checked(draft.agreed, #draft.ids, row - 1, draft.seconds) end
+  self.draft, self.row, self.want = nil, -1, "last"
+  local ok, message, code = self.session:rewind(#self.all - 1)
+  if not ok then return nil, message, code end
+  return self.session:feed(self.all[#self.all], { want = "last" })
+end
+
+-- The best token, where no option changes logits. A grammar is asked whether it takes that one; only where it does not a mask is made.
+-- @return id; nil where it may not come; nil, message, code
+local function choose_plain(self)
+  local best, value = self.session:argmax(self.row)
+  if value == -math.huge then return nil, "no token has a number above minus infinity: nothing to choose from", "invalid" end
+  if not self.grammar then return best end
+  local taken, message, code = self.grammar:take(best)
+  if taken then return best end
+  if taken == false then return nil, look_again(self) end
+  return nil, message, code
+end
+
 -- The next token from the logits at hand.
 local function choose(self)
   local session, opts = self.session, self.opts
   if self.plain then
-    local best, value = session:argmax(self.row)
-    if value > -math.huge then return best end
-    return nil, "no token has a number above minus infinity: nothing to choose from", "invalid"
+    local id, message, code = choose_plain(self)
+    if id or message ~= true then return id, message, code end
   end
   local raw = session:logits(self.row)
   local logits = raw
   if opts.logits_processor then
     logits = processed(opts.logits_processor(logits, self.all), logits)
   end
+  if self.grammar then
+    local ok, message, code = self.grammar:mask(logits)
+    if not ok then return nil, message, code end
+  end
   local id, message, code = self.sampler:next(logits, #self.all, self.all)
   if not id then return nil, message, code end
+  if self.grammar then
+    local taken
+    taken, message, code = self.grammar:take(id)
+    if not taken then return nil, message or "option grammar: the chosen token may not come", code or "invalid" end
+  end
   if opts.logprobs then
-    if opts.logits_processor then raw = session:logits(self.row) end -- the processor may have changed the first copy
+    if opts.logits_processor or self.grammar then raw = session:logits(self.row) end -- the processor may have changed the first copy
     local logprob, top = sampler.logprobs(raw, id, opts.logprobs)
     table.insert(self.result.logprobs, { id = id, logprob = logprob, top = top })
   end
@@ -302,6 +352,7 @@ local function finish(self, reason, found)
     if not found then tail = tail .. self.watch:flush() end
   end
   self.done = true
+  if self.grammar then self.result.grammar_complete = self.grammar:complete() end
   self.result.stop = found and "stop" or reason
   self.result.stop_string = found
   return tail
@@ -321,8 +372,31 @@ local function take(self, id)
   if self.decoder then text, found = self.watch:push(self.decoder:push(id)) end
   if found then return text .. finish(self, "stop", found) end
   if self.repeats and self.repeats:push(result.ids) then return text .. finish(self, "repeat") end
+  if self.grammar and self.grammar:finished() then return text .. finish(self, "grammar") end
   if opts.max_tokens and #result.ids >= opts.max_tokens then return text .. finish(self, "length") end
   if #self.all > self.session.context then return text .. finish(self, "context") end
+  return text
+end
+
+-- Takes the tokens that the grammar forces. With logprobs, which are a model's, or a logits_processor none are.
+-- @return their text behind `text`; or nil, message, code
+local function take_forced(self, text)
+  if not self.grammar or self.opts.logprobs or self.opts.logits_processor then return text end
+  while not self.done do
+    local id = self.grammar:next_forced()
+    if not id then break end
+    if self.draft then
+      local ok, message, code = compare(self, id)
+      if not ok then return nil, message, code end
+    end
+    local length = #self.all
+    text = text .. take(self, id)
+    if self.ahead then self.ahead.drafter:push(id) end
+    if self.done and self.draft then
+      local ok, message, code = drop(self, length)
+      if not ok then return nil, message, code end
+    end
+  end
   return text
 end
 
@@ -368,13 +442,17 @@ local function advance(self)
     self.unchecked = nil
     timings.speculation = self.ahead.pace:stats()
   end
+  if piece and not self.done then
+    piece, message, code = take_forced(self, piece)
+    timings.tokens = #self.result.ids
+  end
   timings.first_token_s = timings.first_token_s or timings.prefill_s + timings.decode_s
   timings.head = head_use(self)
   return piece, message, code, id
 end
 
 --- The next piece: text (maybe empty, while bytes or a possible stop string are held back), or an id where there is no
--- tokenizer. nil when the reply has ended (see result.stop: eos, stop, length, context, repeat, stopped); nil, message,
+-- tokenizer. nil when the reply has ended (see result.stop: eos, grammar, stop, length, context, repeat, stopped); nil, message,
 -- code where something failed.
 function Run:next()
   if self.done then return nil end

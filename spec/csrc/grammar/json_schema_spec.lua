@@ -98,7 +98,7 @@ describe("JSON Schema", function()
       return matcher:allowed(tokens)
     end
     assert.same({ 3 }, next_ids("", '{"type": "integer", "minimum": 10, "maximum": 12}'))
-    assert.same({ 3, 4, 7, 15 }, next_ids("1", '{"type": "integer", "minimum": 10, "maximum": 12}'))
+    assert.same({ 3, 4, 7 }, next_ids("1", '{"type": "integer", "minimum": 10, "maximum": 12}'))
     assert.same({ 2 }, next_ids('["a","', '{"items": {"enum": ["a", "b"]}, "uniqueItems": true, "maxItems": 3,'
       .. ' "not": {"prefixItems": [{"const": "a"}, {"const": "a"}]}}'))
     assert.same({ 12 }, next_ids('["a","b"', '{"items": {"enum": ["a", "b"]}, "uniqueItems": true}'))

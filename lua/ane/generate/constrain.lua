@@ -1,0 +1,83 @@
+--- A grammar along a reply: which token may come, what must come, and whether the reply is complete.
+-- Needs ane.core. The vocabulary's tree is made once for each tokenizer.
+-- Usage: `local c = assert(constrain.start(grammar, tokenizer, ends)); if c:take(id) then ... end`
+
+local core = require "ane.core"
+
+local M = {}
+
+local Constraint = {}
+Constraint.__index = Constraint
+Constraint.__name = "ane.constraint"
+
+local trees = setmetatable({}, { __mode = "k" })
+
+local function tree_of(tokenizer)
+  local raw = tokenizer._raw
+  if not trees[raw] then
+    local tree, message, code = core.token_tree(raw)
+    if not tree then return nil, message, code end
+    trees[raw] = tree
+  end
+  return trees[raw]
+end
+
+--- Begins a reply.
+-- @param grammar of ane.grammar
+-- @param tokenizer whose tokens the reply is of
+-- @param ends set of the ids that end a reply: they may come only where the grammar takes the text as it is
+-- @return a constraint; or nil, message, code
+function M.start(grammar, tokenizer, ends)
+  local tree, message, code = tree_of(tokenizer)
+  if not tree then return nil, message, code end
+  local matcher
+  matcher, message, code = grammar:matcher()
+  if not matcher then return nil, message, code end
+  return setmetatable({ matcher = matcher, tree = tree, tokenizer = tokenizer, ends = ends, forced = {} }, Constraint)
+end
+
+--- Takes a token that was chosen, if it may come.
+-- @return whether it may; or nil, message, code
+function Constraint:take(id)
+  if self.ends[id] then return self.matcher:accepts() end
+  local kind = self.tokenizer:token_type(id)
+  if kind ~= "normal" and kind ~= "user" and kind ~= "byte" then return false end
+  local bytes = self.tokenizer:token(id)
+  if bytes == "" then return false end
+  return self.matcher:push(bytes, true)
+end
+
+--- Bans what may not come: its logits become minus infinity.
+-- @return true; or nil, message, code, also where no token may come
+function Constraint:mask(logits)
+  local n, message, code = self.matcher:mask(self.tree, logits, self.ends)
+  if not n then return nil, message, code end
+  if n == 0 and not (next(self.ends) and self.matcher:accepts()) then
+    return nil, "option grammar: no token of the vocabulary may come next", "unsupported"
+  end
+  return true
+end
+
+--- Whether the text is complete, and whether nothing may follow it.
+function Constraint:complete() return self.matcher:accepts() end
+
+function Constraint:finished() return self.matcher:finished() end
+
+--- Tokens that must come now, taken one after the other without asking a model. The last token of a forced text is left: what
+-- comes behind it may belong to the same token.
+-- @return id or nil
+function Constraint:next_forced()
+  if #self.forced == 0 then
+    local text = self.matcher:forced()
+    if not text or #text < 2 then return nil end
+    local ids = self.tokenizer:encode(text, { bos = false, eos = false })
+    if not ids or #ids < 2 then return nil end
+    for i = #ids - 1, 1, -1 do self.forced[#self.forced + 1] = ids[i] end
+  end
+  local id = table.remove(self.forced)
+  if self:take(id) then return id end
+  self.forced = {}
+  return nil
+end
+
+return M

@@ -1,0 +1,73 @@
+-- Replies under a grammar, by a tiny model that knows nothing of JSON: what comes is valid all the same.
+local ane = require "ane"
+local core = require "ane.core"
+local tiny = require "support.tiny"
+
+local SCHEMA = {
+  type = "object", required = { "kind", "n" }, additionalProperties = false,
+  properties = { kind = { enum = { "alpha", "alphabet", "beta" } }, n = { type = "integer", minimum = 10, maximum = 99 } },
+}
+
+describe("generate with a grammar", function()
+  local model
+
+  setup(function() model = tiny.load() end)
+  teardown(function() model:close() end)
+
+  local function reply(grammar, opts)
+    opts = opts or {}
+    opts.grammar, opts.details, opts.max_tokens = grammar, true, opts.max_tokens or 200
+    return assert(model:generate("Hello", opts))
+  end
+
+  it("replies with texts of it, whatever is drawn", function()
+    local grammar = assert(ane.grammar.json_schema(SCHEMA))
+    for seed = 1, 12 do
+      local result = reply(grammar, { temperature = 1.5, seed = seed })
+      assert.same({ "grammar", true }, { result.stop, result.grammar_complete })
+      assert.is_true(grammar:matches(result.text), result.text)
+      local value = assert(core.json_decode(result.text))
+      assert.is_true(value.n >= 10 and value.n <= 99)
+    end
+    local greedy = reply(grammar)
+    assert.is_true(grammar:matches(greedy.text))
+    assert.is_true(greedy.grammar_complete)
+  end)
+
+  it("takes the best token that may come, drafted or not", function()
+    for _, grammar in ipairs { assert(ane.grammar.regex "[a-z ]{20,60}"), assert(ane.grammar.json_schema(SCHEMA)),
+      assert(ane.grammar.choice { "one two three four", "one two six" }) } do
+      local plain = reply(grammar)
+      assert.same(plain.ids, reply(grammar, { speculate = true }).ids)
+      -- The same by masks alone.
+      assert.same(plain.text, reply(grammar, { logit_bias = { [1] = 0 } }).text)
+    end
+  end)
+
+  it("says where a reply ends early", function()
+    local result = reply(assert(ane.grammar.regex "[a-z]{500}"), { max_tokens = 4 })
+    assert.same({ "length", false }, { result.stop, result.grammar_complete })
+  end)
+
+  it("lets an end token come only where the text is whole", function()
+    local grammar = assert(ane.grammar.regex "(ab)+")
+    local eos = model.tokenizer.eos_ids[1]
+    local result = reply(grammar, { logit_bias = { [eos] = 1000 } })
+    assert.same({ "ab", "eos", true }, { result.text, result.stop, result.grammar_complete })
+    result = reply(grammar, { ignore_eos = true, max_tokens = 9 })
+    assert.equal("length", result.stop)
+    assert.is_nil(result.text:gsub("ab", ""):match "^[^a]")
+  end)
+
+  it("streams, and holds in a chat", function()
+    local grammar = assert(ane.grammar.choice { "yes", "no" })
+    local pieces = {}
+    for piece in model:stream("Hello", { grammar = grammar, max_tokens = 20 }) do pieces[#pieces + 1] = piece end
+    local text = table.concat(pieces)
+    assert.is_true(text == "yes" or text == "no")
+  end)
+
+  it("wants a grammar", function()
+    assert.has_error(function() model:generate("Hello", { grammar = { type = "object" } }) end)
+  end)
+end)
