@@ -49,7 +49,8 @@ local ane = {}
 ---@field choice fun(list: string[]): ane.grammar?, string?, ane.code? one of the strings
 ---@field is fun(value: any): boolean
 
---- Loads a model.
+--- Loads a model. Its files are mapped while it is open. Where another program truncates one, the system ends this process with SIGBUS
+--- when the missing part is read; replacing a file by renaming does no harm.
 ---@param path string a GGUF file, or the first of a split one; a folder with safetensors and config.json; an ONNX file or bundle
 ---@param opts? ane.load_options
 ---@return ane.model? model
@@ -58,7 +59,7 @@ local ane = {}
 function ane.load(path, opts) end
 
 --- Makes a recipe known, for architectures that ane.models has no file for.
----@param recipe { architectures: string[], build: fun(b: table, cfg: table): any, version?: integer, ignore?: string[] }
+---@param recipe { architectures: string[], build: (fun(b: ane.builder, cfg: table): any), version?: integer, ignore?: string[] }
 function ane.register(recipe) end
 
 ---Proposes the next tokens of a text from what it has said before.
@@ -82,7 +83,7 @@ function ane.tensor(values, shape) end
 ---@return ane.code? code
 function ane.check(model, golden, opts) end
 
---- Collects what the columns of each weight are multiplied by on a text: the importance that load and export take.
+--- Collects the mean square of each weight's input columns on a text: the importance (imatrix) that load and export take.
 ---@param model ane.model
 ---@param input string|integer[]|table[] a text, token ids, or a list of both
 ---@param opts? { tokens?: integer, chunk?: integer, progress?: ane.progress }

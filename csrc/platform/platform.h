@@ -52,8 +52,9 @@ uint64_t ane_memory_available(void);
 
 /* ---- Files -------------------------------------------------------------------------------------------------------*/
 
-/* A whole file mapped for reading. The address is page aligned; an empty file has data = NULL. The mapping is private,
- * and the file must not be truncated while it is mapped. */
+/* A whole file mapped for reading. The address is page aligned; an empty file has data = NULL. The mapping is private. Where
+ * another process truncates the file, reading a page beyond its new end raises SIGBUS, which ends the process: nothing here
+ * handles that signal. A file that is replaced by a rename keeps its old contents in the mapping. */
 struct ane_map {
   const uint8_t *data;
   uint64_t size;

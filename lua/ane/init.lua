@@ -1,5 +1,5 @@
 --- ane: language models in Lua.
--- Needs ane.core and ane.util.tensor_view; the rest is loaded when first used.
+-- Needs ane.core and ane.util.tensor_view; other modules are loaded at their first use.
 -- Usage: `local ane = require "ane"; local model = assert(ane.load("model.gguf")); print(model:generate("The sky is"))`
 
 local core = require "ane.core"
@@ -16,8 +16,10 @@ M.null = core.null
 M.grammar = setmetatable({}, { __index = function(_, name) return require("ane.grammar")[name] end })
 
 --- Loads a model.
--- @param path a file (GGUF), or a folder with safetensors and config.json
--- @param opts context, threads, weights, activations, kv, recipe, isa, progress: see ane.model
+-- The files are mapped while the model is open. Where another program truncates one, the system ends this process with SIGBUS when the
+-- missing part is read. A file that is replaced by renaming a new one over it does no harm.
+-- @param path a GGUF file; a folder with safetensors and config.json; an ONNX file or bundle; a folder with Core ML packages
+-- @param opts context, threads, weights, mixed, activations, kv, head, engine, recipe, isa, progress, ...: see ane.model
 -- @return a model; or nil, message, code
 function M.load(path, opts)
   return require("ane.model").load(path, opts)
@@ -38,8 +40,8 @@ function M.check(model, golden, opts)
   return require("ane.evaluate.check").check(model, golden, opts)
 end
 
---- Collects what the columns of each weight are multiplied by on a text: the importance that guides int4-block and lut4 (options
--- of load and export) and the searching types of quantise. See ane.evaluate.calibrate.
+--- Collects the mean square of each weight's input columns on a text: the importance (imatrix) that guides int4-block and lut4
+-- (options of load and export) and q2_k .. q6_k of quantise. See ane.evaluate.calibrate.
 -- @param model built by a recipe
 -- @param input a text, a list of token ids, or a list of texts and lists
 -- @param opts tokens, chunk, progress

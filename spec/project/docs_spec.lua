@@ -201,7 +201,7 @@ describe("the documents", function()
 
   it("have a reference that is made from the types of now", function()
     local reference = dofile "scripts/reference.lua"
-    local classes, aliases = reference.read(tree.read "types/ane.lua" .. tree.read "types/tensor.lua")
+    local classes, aliases = reference.read(tree.read "types/ane.lua" .. tree.read "types/tensor.lua" .. tree.read "types/recipe.lua")
     assert.is_true(reference.markdown(classes, aliases) == tree.read "docs/reference.md", "docs/reference.md is old: run make doc")
     local with, all, without = reference.coverage(classes)
     assert.equal(all, with, "functions without a description: " .. table.concat(without, " "))
@@ -209,7 +209,7 @@ describe("the documents", function()
 end)
 
 describe("the types for editors", function()
-  local STUB = tree.read "types/ane.lua" .. tree.read "types/tensor.lua"
+  local STUB = tree.read "types/ane.lua" .. tree.read "types/tensor.lua" .. tree.read "types/recipe.lua"
 
   local function declared(class)
     local set = {}

@@ -23,7 +23,7 @@ local function sorted(t)
   return keys
 end
 
--- A value in one line; what is long is cut.
+-- A value in one line; a long one is shortened.
 local function brief(value)
   if type(value) == "string" then
     local line = #value > 60 and value:sub(1, 57) .. "..." or value
@@ -67,7 +67,10 @@ end
 local function show(info)
   if info.packages then show_packages(info) else show_file(info) end
   write("architecture: %s", info.architecture or "none named")
-  for _, key in ipairs(sorted(info.config or {})) do write("  %-24s %s", key, brief(info.config[key])) end
+  for _, key in ipairs(sorted(info.config or {})) do
+    local value = info.config[key]
+    if type(value) ~= "table" or next(value) ~= nil then write("  %-24s %s", key, brief(value)) end
+  end
   if not info.packages then show_tensors(info) end
   if info.keys then
     write "metadata:"
@@ -97,7 +100,7 @@ local function show_report(rows)
   end
 end
 
--- Facts of the file alone: also for one that has no recipe. A package set tells all when it is loaded.
+-- Facts of the file alone, also of one that has no recipe. A package set gives all facts when it is loaded.
 local function file_facts(path, keys)
   if require("ane.coreml.set").find(path) then return {} end
   local source <close>, message = core.open(path)
@@ -134,7 +137,7 @@ local function package_info(args)
   return true
 end
 
--- Why a file that could be read may still not run: that is news of the file, no failure of the command.
+-- Codes of a file that can be read but not run here: the command describes the file and says why.
 local DESCRIBED = { format = true, notfound = true, shape = true, unsupported = true }
 
 function M.run(args)

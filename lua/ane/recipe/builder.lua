@@ -1,9 +1,13 @@
---- What a recipe builds with: a graph, a configuration, and weights by role.
--- Needs ane.core. Recipe API version 1: the methods of this class and the modules beside it.
+--- The builder that a recipe works with: a graph, a configuration, and weights by role.
+-- Needs ane.core and ane.recipe.rope. Recipe API version 1: the methods of this class without a leading "_", and the modules beside
+-- this one. types/recipe.lua lists them for the reference; a spec holds both lists to each other.
 --
--- Every activation is [1, C, T, 1]; values are opaque. A weight is asked for by its role ("attn_q"); inside
--- b:layer(i, ...) that is layer i's. Names in dumps follow the scopes ("layers.3.attn_q"); an error raised inside a
--- scope starts with its path.
+-- A value is one tensor of the graph. Recipes treat it as opaque. An activation is fp32 [1, C, T, 1]: channels C, tokens T; behind
+-- `gather` T is the number of output rows W. A weight is asked for by its role ("attn_q", see ane.recipe.names); inside
+-- b:layer(i, ...) it is layer i's. Scopes name the nodes ("layers.3.attn_q"); an error raised in a scope begins with its path.
+--
+-- Fields: cfg (the configuration, see ane.model.config), ids and positions (values, int32 [1, T]), out_rows (value, int32 [1, W]: the
+-- tokens whose logits are asked for), index (the layer of b:layer, or nil), soft_experts (see ane.recipe.moe).
 --
 -- Usage (in a recipe): `local x = b:embed "token_embd"; x = b:linear(x, "attn_q")`
 
@@ -15,10 +19,11 @@ Builder.__index = Builder
 
 local M = { version = 1 }
 
---- A builder for one model.
--- @param cfg configuration (ane.model.config); also b.cfg
--- @param source where the weights are
+--- Makes a builder for one model.
+-- @param cfg configuration (ane.model.config)
+-- @param source an open source that holds the weights
 -- @param names function(role, layer) -> tensor name without ".weight" or ".bias"; see ane.recipe.names
+-- @return the builder
 function M.new(cfg, source, names)
   local g = assert(core.graph(cfg.architecture))
   local b = setmetatable({ cfg = cfg, graph = g, source = source, names = names, path = {}, used = {}, record = {} }, Builder)
@@ -38,8 +43,8 @@ function Builder:_name(name)
   return n == 1 and full or full .. "_" .. n
 end
 
--- record[value] says how each value was made, {op, inputs, attrs, name} or {weight, from, to, index, transposed}, for those who
--- compare what was built with something else.
+-- Adds a node. record[value] holds how each value was made, {op, inputs, attrs, name} or {weight, from, to, index, transposed};
+-- ane.onnx.match compares it with an imported graph.
 function Builder:_add(op, name, inputs, attrs)
   local full = self:_name(name)
   local value = self.graph:add(op, full, inputs, attrs)
@@ -47,7 +52,9 @@ function Builder:_add(op, name, inputs, attrs)
   return value
 end
 
---- Runs fn with `name` put before the names of what it builds and before its errors.
+--- Runs a function whose nodes and errors have `name` before theirs.
+-- @param name part of the path: "attn"
+-- @param fn function() that builds
 function Builder:scope(name, fn)
   local path = self.path
   path[#path + 1] = name
@@ -59,15 +66,17 @@ function Builder:scope(name, fn)
   path[#path] = nil
 end
 
---- A scope "layers.i" in which roles are those of layer i (0-based).
+--- Runs a function in the scope "layers.i", in which roles are those of layer i.
+-- @param i layer, 0-based
+-- @param fn function() that builds
 function Builder:layer(i, fn)
   self.index = i
   self:scope("layers." .. i, fn)
   self.index = nil
 end
 
--- The tensor of a role in the source: what is known of it (nil: there is none) and its name. A source that knows shapes by
--- role (ane.recipe.shapes) is told the role and the layer.
+-- The tensor of a role in the source: its description (nil: there is none) and its name. A source that knows shapes by role
+-- (ane.recipe.shapes) gets the role and the layer.
 function Builder:_find(role, suffix, expert)
   local name = self.names(role, self.index)
   name = (expert and name:format(expert) or name) .. suffix
@@ -92,10 +101,16 @@ function Builder:_tensor(role, suffix)
   return self:_const(name, name), info
 end
 
---- Has the source the weight of this role?
+--- Does the source hold the tensor of this role?
+-- @param role of the weight
+-- @param suffix of the name; default ".weight"
+-- @return boolean
 function Builder:has(role, suffix) return (self:_find(role, suffix or ".weight")) ~= nil end
 
 --- Do the weights of two roles hold the same numbers?
+-- @param role of a matrix that the source holds
+-- @param other role of another one
+-- @return boolean; false where the shapes or the stored bytes differ
 function Builder:same(role, other)
   local a, b = self.names(role, self.index) .. ".weight", self.names(other, self.index) .. ".weight"
   local x, y = self.source:tensor(a), self.source:tensor(b)
@@ -108,11 +123,15 @@ function Builder:same(role, other)
   return true
 end
 
---- The file may hold the weight of this role, and the computation does without it.
+--- Says that the computation does not need the weight of this role, which the file may hold.
+-- @param role of the weight
 function Builder:ignore(role) self.used[self.names(role, self.index) .. ".weight"] = true end
 
---- Rows of a table by token id. [1, d_model, T, 1]
--- @param opts by ("positions" or "types": by position or token type instead), from (the table begins at this row, 0-based)
+--- Rows of a table by token id, position or token type.
+-- @param role of the table [n, d_model]
+-- @param opts by (nil: token ids; "positions"; "types": token types, an input of the graph from then on), from (the table begins at
+-- this row, 0-based)
+-- @return value [1, d_model, T, 1]
 function Builder:embed(role, opts)
   opts = opts or {}
   if opts.by == "types" and not self.types then self.types = self.graph:input("types", "int32", { 1, "T" }) end
@@ -121,37 +140,52 @@ function Builder:embed(role, opts)
   return self:_add("embed", role, { list, self:weight(role, { from = opts.from, to = to, matrix = opts.by ~= nil }) })
 end
 
---- Projection (1x1 convolution) by the weight of a role. -> [1, N, T, 1]
--- @param opts bias (true: with the role's bias; false: without; nil: with it where the file has one); from, to (of the weight
--- and the bias these rows only, 0-based, to excluded), name (of the value; default the role)
+--- Projection by the weight of a role: W x + b, a 1x1 convolution.
+-- @param x value [1, C, T, 1]
+-- @param role of the weight [N, C] and of the bias [N]
+-- @param opts bias (true: with the role's bias; false: without; nil: with it where the file has one); from, to (only these rows of
+-- the weight and the bias, 0-based, `to` excluded); name (of the value; default the role)
+-- @return value [1, N, T, 1]; with from and to N = to - from
 function Builder:linear(x, role, opts)
   opts = opts or {}
   local bias = opts.bias ~= false and self:weight(role, { suffix = ".bias", optional = not opts.bias, from = opts.from, to = opts.to })
   return self:_add("conv1x1", opts.name or role, { x, self:weight(role, { from = opts.from, to = opts.to, matrix = true }), bias })
 end
 
---- Number of rows that the weight of a role has in the file.
+--- Rows of the weight of a role: its output features, as the file holds it.
+-- @param role of the weight
+-- @return integer; raises where the file has no such weight
 function Builder:rows(role)
   local info, name = self:_find(role, ".weight")
   return info and info.shape[1] or error(("no tensor %s in %s"):format(name, self.source:path()), 0)
 end
 
---- x / rms(x) * (weight + offset). opts: groups (norm each group of channels by itself, default 1), offset (default the
--- configuration's norm_offset, else 0), eps (default the configuration's norm_eps), weight (a value, instead of the role's).
+--- RMSNorm: x / sqrt(mean(x^2) + eps) * (weight + offset).
+-- @param x value [1, C, T, 1]
+-- @param role of the weight [C / groups]
+-- @param opts groups (each group of C / groups channels is normed by itself; default 1), offset (default cfg.norm_offset, else 0), eps
+-- (default cfg.norm_eps), weight (a value instead of the role's)
+-- @return value [1, C, T, 1]
 function Builder:rms_norm(x, role, opts)
   opts = opts or {}
   return self:_add("rms_norm", role, { x, opts.weight or (self:_tensor(role, ".weight")) },
     { eps = opts.eps or self.cfg.norm_eps, groups = opts.groups or 1, offset = opts.offset or self.cfg.norm_offset or 0 })
 end
 
---- (x - mean) / deviation * weight + bias, where the file has one. opts: eps (default the configuration's norm_eps)
+--- LayerNorm: (x - mean) / sqrt(variance + eps) * weight + bias; with the role's bias where the file has one.
+-- @param x value [1, C, T, 1]
+-- @param role of the weight [C] and the bias [C]
+-- @param opts eps (default cfg.norm_eps)
+-- @return value [1, C, T, 1]
 function Builder:layer_norm(x, role, opts)
   local bias = self:weight(role, { suffix = ".bias", optional = true })
   return self:_add("layer_norm", role, { x, (self:_tensor(role, ".weight")), bias }, { eps = opts and opts.eps or self.cfg.norm_eps })
 end
 
---- Cosines and sines of all positions; made once for each distinct rope.
--- @param r see ane.recipe.rope
+--- Cosines and sines of all positions, for `rope`. A recipe makes one for each distinct rope.
+-- @param r the rope: cfg.rope, or one of cfg.ropes; see ane.recipe.rope
+-- @param name of the value; default "rope"
+-- @return value [1, dims, T, 1]: dims / 2 cosines, then as many sines
 function Builder:rope_table(r, name)
   if not r or not r.dims then error("rope_parameters names no rope for these layers", 0) end
   local f, magnitude, long = rope.frequencies(r)
@@ -159,15 +193,25 @@ function Builder:rope_table(r, name)
     { inv_freq = f, magnitude = magnitude, long_freq = long, original = long and r.original_context, fp16 = r.fp16 })
 end
 
---- Turns the heads of x. layout: "half" (pairs i, i + r/2) or "interleaved" (2i, 2i + 1); default the configuration's.
+--- Rotates the first `dims` channels of each head by the angles of a table.
+-- @param x value [1, heads * head_dim, T, 1]
+-- @param tab value of rope_table
+-- @param name of the value
+-- @param opts heads; layout: "half" (pairs i, i + dims / 2) or "interleaved" (pairs 2i, 2i + 1); default cfg.rope.layout, else "half"
+-- @return value [1, heads * head_dim, T, 1]
 function Builder:rope(x, tab, name, opts)
   local layout = opts.layout or self.cfg.rope and self.cfg.rope.layout or "half"
   return self:_add("rope", name, { x, tab }, { heads = opts.heads, layout = layout })
 end
 
---- Causal attention with its key-value state.
--- opts: heads, kv_heads, head_dim, scale, window (0: all), softcap (0: none), ahead (keys seen behind the own one; 0:
--- causal), sinks (vector, one score a head), sink_scale (default 1)
+--- Grouped-query attention with its own key and value cache.
+-- @param q value [1, heads * head_dim, T, 1]
+-- @param k value [1, kv_heads * head_dim, T, 1]
+-- @param v value, as k
+-- @param opts heads, kv_heads, head_dim, scale (of the scores); window (keys that a query sees, its own included; 0 or nil: all), ahead
+-- (keys behind its own that a query sees; 0 or nil: causal), softcap (c tanh(score / c); 0 or nil: none), sinks (value [heads]: a
+-- score without a value for each head), sink_scale (default 1)
+-- @return value [1, heads * head_dim, T, 1]
 function Builder:attention(q, k, v, opts)
   local shape = { 1, opts.kv_heads, "context", opts.head_dim }
   local ks, vs = self.graph:state(self:_name "k_cache", shape), self.graph:state(self:_name "v_cache", shape)
@@ -176,28 +220,65 @@ function Builder:attention(q, k, v, opts)
       softcap = opts.softcap or 0, sink_scale = opts.sink_scale or 1 })
 end
 
---- act(gate) * up; act: "silu", "gelu_tanh", "gelu_erf", "sigmoid".
+--- Gated linear unit: act(gate) * up.
+-- @param gate value [1, C, T, 1]
+-- @param up value [1, C, T, 1]
+-- @param act activation function: "silu", "gelu_tanh", "gelu_erf" or "sigmoid"
+-- @return value [1, C, T, 1]
 function Builder:glu(gate, up, act) return self:_add("glu", "glu", { gate, up }, { act = act }) end
+
+--- Activation function, elementwise.
+-- @param x value [1, C, T, 1]
+-- @param act "silu", "gelu_tanh", "gelu_erf" or "sigmoid"
+-- @return value [1, C, T, 1]
 function Builder:act(x, act) return self:_add("act", act, { x }, { act = act }) end
+
+--- Sum, elementwise.
+-- @param a value [1, C, T, 1]
+-- @param b value of the same shape
+-- @return value of that shape
 function Builder:add(a, b) return self:_add("add", "add", { a, b }) end
+
+--- Product, elementwise.
+-- @param a value [1, C, T, 1]
+-- @param b value of the same shape
+-- @return value of that shape
 function Builder:mul(a, b) return self:_add("mul", "mul", { a, b }) end
+
+--- Product with a number.
+-- @param x value [1, C, T, 1]
+-- @param by number
+-- @return value [1, C, T, 1]
 function Builder:scale(x, by) return self:_add("scale", "scale", { x }, { by = by }) end
---- cap * tanh(x / cap)
+
+--- Soft cap, elementwise: cap * tanh(x / cap).
+-- @param x value [1, C, T, 1]
+-- @param cap number above 0
+-- @return value [1, C, T, 1]
 function Builder:softcap(x, cap) return self:_add("softcap", "softcap", { x }, { cap = cap }) end
---- Channels [from, to), 0-based.
+
+--- Some consecutive channels.
+-- @param x value [1, C, T, 1]
+-- @param from first channel, 0-based
+-- @param to channel behind the last one
+-- @return value [1, to - from, T, 1]
 function Builder:slice(x, from, to) return self:_add("slice", "slice", { x }, { from = from, to = to }) end
---- Keeps the tokens whose output rows are asked for. What follows is computed for those only.
+
+--- The tokens whose logits are asked for (b.out_rows). What follows is computed for those only.
+-- @param x value [1, C, T, 1]
+-- @return value [1, C, W, 1]
 function Builder:gather(x) return self:_add("gather", "gather", { x, self.out_rows }) end
 
---- The old name of gather, kept for one version.
+--- The old name of `gather`, kept for one version.
 Builder.take = Builder.gather
 
---- A weight by role, or a view of it.
--- @param opts suffix (default ".weight"), optional; expert = e (stands for the %d of the role's name); index = i
--- (slice i, 0-based, of the outermost dimension, which goes), from, to
--- (rows of what is left, 0-based, to excluded), transposed (what is left is stored [in, out]), matrix (a vector is the only row
--- of one: GGUF drops dimensions of 1)
--- @return value; false where it is optional and not there
+--- A weight by role, or a view of one.
+-- @param role of the weight
+-- @param opts suffix of the name (default ".weight"); optional (true: the weight may be absent); expert = e (replaces the %d of the
+-- role's name); index = i (slice i, 0-based, of the outermost dimension, which the view has not); from, to (rows of the rest, 0-based,
+-- `to` excluded); transposed (true: the rest is stored [in, out]); matrix (true: a vector is a matrix of one row, since GGUF drops
+-- dimensions of 1)
+-- @return value of the stored or viewed shape; false where it is optional and absent
 function Builder:weight(role, opts)
   opts = opts or {}
   local info, name = self:_find(role, opts.suffix or ".weight", opts.expert)
@@ -211,33 +292,67 @@ function Builder:weight(role, opts)
   return self:_const(name, label, { index = opts.index, from = opts.from, to = opts.to, transposed = opts.transposed, row = row })
 end
 
---- Channels of a, then of b.
+--- Channels of two values, one behind the other.
+-- @param a value [1, A, T, 1]
+-- @param b value [1, B, T, 1]
+-- @return value [1, A + B, T, 1]
 function Builder:concat(a, b) return self:_add("concat", "concat", { a, b }) end
---- (x + bias) * scale, by vectors (see weight); either may be false.
+
+--- Channel-wise affine map: (x + bias) * scale.
+-- @param x value [1, C, T, 1]
+-- @param bias vector [C] (see weight), or false
+-- @param scale vector [C], or false
+-- @param name of the value; default "affine"
+-- @return value [1, C, T, 1]
 function Builder:affine(x, bias, scale, name)
   return self:_add("affine", name or "affine", { x, bias or false, scale or false })
 end
---- Each of `groups` groups of n channels times sqrt(n) / max(|group|, eps), times its weight.
+
+--- L2 norm by groups: each group of n channels times sqrt(n) / max(|group|, 1.2e-7), times the group's weight.
+-- @param x value [1, C, T, 1]
+-- @param weight vector [groups], or false
+-- @param groups number of groups; n = C / groups
+-- @param name of the value; default "l2_norm"
+-- @return value [1, C, T, 1]
 function Builder:l2_norm(x, weight, groups, name)
   return self:_add("l2_norm", name or "l2_norm", { x, weight or false }, { groups = groups })
 end
---- Each head `times` times in a row; the mean over runs of `times` heads.
+
+--- Each head `times` times in a row: key heads for their query heads.
+-- @param x value [1, heads * n, T, 1]
+-- @param heads of x
+-- @param times how often each head comes
+-- @return value [1, heads * times * n, T, 1]
 function Builder:repeat_heads(x, heads, times) return self:_add("repeat_heads", "repeat_heads", { x }, { heads = heads, times = times }) end
+
+--- The mean of each run of `times` heads: the reverse of repeat_heads.
+-- @param x value [1, heads * n, T, 1]
+-- @param heads of x, a multiple of `times`
+-- @param times heads of one mean
+-- @return value [1, heads / times * n, T, 1]
 function Builder:mean_heads(x, heads, times) return self:_add("mean_heads", "mean_heads", { x }, { heads = heads, times = times }) end
 
---- Causal convolution over tokens. opts: weight, bias, before (x before the first token), groups, taps (K), name
+--- Causal convolution over tokens, with its own state: y[t] = bias + sum over k of weight[k] x[t - K + 1 + k].
+-- @param x value [1, C, T, 1]
+-- @param opts weight (value [N, C / groups, K], or [C, K] for a depthwise convolution), taps (K), groups (default 1), bias (value [N]),
+-- before (value [C]: x at the positions before the first token; default zeros), name (of the value; default "conv")
+-- @return value [1, N, T, 1]
 function Builder:conv_causal(x, opts)
   local state = self.graph:state(self:_name "conv_cache", { 1, self:channels(x), opts.taps - 1, 1 })
   local inputs = { x, opts.weight, opts.bias or false, opts.before or false, state }
   return self:_add("conv_causal", opts.name or "conv", inputs, { groups = opts.groups })
 end
 
---- The column of the token before.
+--- The value of the previous token, with its own state; zeros before the first token.
+-- @param x value [1, C, T, 1]
+-- @return value [1, C, T, 1]
 function Builder:delay(x)
   return self:_add("delay", "delay", { x, self.graph:state(self:_name "delay_cache", { 1, self:channels(x), 1, 1 }) })
 end
 
---- Number of channels of a value.
+--- Channels of a value.
+-- @param x value [1, C, T, 1]
+-- @return integer C
 function Builder:channels(x) return self.graph:shape(x)[2] end
 
 return M

@@ -335,6 +335,7 @@ describe("ane info", function()
     local code, out = command.run { "info", path, "--keys" }
     assert.equal(0, code)
     assert.matches("architecture: llama", out)
+    assert.not_matches("{}", out, 1, true)
     assert.matches("q8_0 +%d+ tensors", out)
     assert.matches("runs with: ", out)
     assert.matches("general.architecture", out)
