@@ -19,11 +19,11 @@ while true do
     end
     io.write "\n"
   else
-    io.write("(", message, ")\n") -- the context is full, for one; what was said is forgotten
+    io.write("(", message, ")\n") -- such as a full context; the messages are as before
   end
 end
 
--- What was said is a plain list of messages. Only what is new was computed for each reply:
+-- The messages are a plain list. Each reply computes only what is new:
 if chat.last then
   local t = chat.last.timings
   print(("%d messages; of the last prompt's %d tokens %d were known"):format(#chat.messages, t.prompt_tokens, t.cached_tokens))

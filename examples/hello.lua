@@ -9,7 +9,7 @@ local model <close> = assert(ane.load(path))
 print(model)
 print(text .. assert(model:generate(text, { max_tokens = 16 })))
 
--- The same with all that is known about it.
+-- The same with all details of the reply.
 local reply = assert(model:generate(text, { max_tokens = 16, details = true, logprobs = 3 }))
 for _, token in ipairs(reply.logprobs) do
   local word = model.tokenizer:token(token.id):gsub("\n", "\\n")

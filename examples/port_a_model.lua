@@ -3,9 +3,9 @@
 --
 -- 1. Make a golden where transformers is installed: python3 examples/make_golden.py MODEL FOLDER 5,60,17 ...
 -- 2. Look at config.json and at the names of the tensors (`ane info FOLDER`); take the nearest recipe of models/ as a guess.
--- 3. `ane check`, mend what it names, again. A recipe is a page: a role ("attn_q") is a weight, with its bias where the
---    file has one; the names of Hugging Face files are known, others go into the recipe's `names`.
--- 4. Put the recipe into models/<architecture>.lua: from then on ane.load finds it by itself.
+-- 3. Run `ane check`, correct what it names, and repeat. A role ("attn_q") stands for a weight, with its bias where the file has
+--    one. The names of Hugging Face files are known; others go into the recipe's `names`.
+-- 4. Put the recipe into models/<architecture>.lua: ane.load then finds it.
 
 local ane = require "ane"
 local attention = require "ane.recipe.attention"
@@ -13,7 +13,7 @@ local ffn = require "ane.recipe.ffn"
 
 local folder = arg[1]
 
--- What differs from llama is a table here, so that the steps below can be seen. Yours is plain code.
+-- The differences from llama are a table here, so that the steps below can change them. Your recipe is plain code.
 local function recipe(is)
   local function build(b, cfg)
     local function norm(x, role) return b:rms_norm(x, role, { offset = is.norm_offset }) end
@@ -39,17 +39,17 @@ local function try(what, is)
   return report
 end
 
--- First guess: it is a llama. hidden.0 is off by one factor: the cause is named.
+-- First guess: a llama. hidden.0 differs by one factor; the check names the cause.
 try("as llama", {})
 
--- Mended, hidden.1 drifts, from the first norm on: its convention is another one.
+-- Next hidden.1 drifts, from the first norm on: its convention differs.
 try("with the embedding scaled", { embed_scaled = true })
 
 -- Everything agrees, and the tokens are those of transformers.
 local gemma = { embed_scaled = true, norm_offset = 1 }
 assert(try("with norms by 1 + w", gemma).ok)
 
--- Known from now on in this process, as if it were in models/. Any value can be looked at.
+-- The recipe is now known in this process, as if it were in models/. Any value can be traced.
 ane.register(recipe(gemma))
 local model <close> = assert(ane.load(folder))
 local t = assert(model:trace({ 5, 60, 17 }, "layers.0.*"))

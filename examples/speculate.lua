@@ -1,5 +1,5 @@
--- Greedy decoding that drafts the next tokens from what the text has said before and checks them in one call: the loop that
--- `speculate = true` runs, without its care for when that pays. The text is that of plain decoding, to the last token.
+-- Greedy decoding that drafts the next tokens from earlier text and checks them in one call: the loop of `speculate = true`, which
+-- also decides when drafting pays. The text equals that of plain decoding, to the last token.
 -- Usage: lua5.4 examples/speculate.lua MODEL.gguf ["Text to continue"]
 
 local ane = require "ane"
@@ -14,13 +14,13 @@ assert(session:feed(table.move(ids, 1, #ids - 1, 1, {}), { want = "none" }))
 while #ids < wanted do
   local draft = drafter:draft(math.min(7, wanted - #ids)) or {}
   local fed = table.move(draft, 1, #draft, 2, { ids[#ids] })
-  assert(session:feed(fed, { want = "argmax" })) -- one reading of the weights for all of them
+  assert(session:feed(fed, { want = "argmax" })) -- the weights are read once for all of them
   calls = calls + 1
   for row = 1, #fed do
-    local id = session:argmax(row) -- what comes behind the row-th token fed
+    local id = session:argmax(row) -- the token behind the row-th token fed
     ids[#ids + 1] = id
     drafter:push(id)
-    if id ~= draft[row] or #ids == wanted then break end -- what was fed behind is not what the model says
+    if id ~= draft[row] or #ids == wanted then break end -- the rest of the draft differs from the model's choice
   end
   assert(session:rewind(math.min(session.length, #ids - 1)))
 end

@@ -1,4 +1,4 @@
--- Writes a reply as it comes, ends it early, and shows that a seed means one text.
+-- Writes a reply piece by piece, ends it early, and shows that a seed fixes the text.
 -- Usage: lua5.4 examples/stream.lua MODEL.gguf ["Text to continue"]
 
 local ane = require "ane"
@@ -15,7 +15,7 @@ for piece in pieces do
 end
 io.write("\n[", pieces.result.stop, "]\n")
 
--- The same seed gives the same text, also when it comes as one.
+-- The same seed gives the same text without streaming.
 assert(model:generate(text, opts) == pieces.result.text)
 
 -- A loop may be left at any time; two replies may take turns.

@@ -2,10 +2,10 @@
 -- Gemma team 2025, "Gemma 3 Technical Report".
 --
 -- Quirks: the embedding is multiplied by sqrt(d_model), the tied head is not. Each branch is normed before and after
--- (post_attention_norm, post_ffw_norm) and q and k per head before rope. Norms multiply by 1 + w; GGUF stores the weights with
--- the 1 added. Five sliding layers, then a full one, or as layer_types says: sliding layers turn by their own base without
--- scaling. The score scale is query_pre_attn_scalar^-0.5; GGUF does not store it: then head_dim^-0.5, but
--- (d_model / n_head)^-0.5 in the 27B (62 layers). attn_logit_softcapping has no effect in this family.
+-- (post_attention_norm, post_ffw_norm); q and k are normed per head before rope. Norms multiply by 1 + w; GGUF stores 1 + w. Every
+-- sixth layer has full attention, the others slide, unless layer_types says otherwise. Sliding layers have their own rope base
+-- without scaling. The score scale is query_pre_attn_scalar^-0.5. GGUF does not store it: head_dim^-0.5, in the 27B (62 layers)
+-- (d_model / n_head)^-0.5. attn_logit_softcapping has no effect in this family.
 -- EmbeddingGemma (use_bidirectional_attention; GGUF's gemma-embedding) sees tokens on both sides: all of them, or in sliding layers those
 -- nearer than sliding_window / 2 + 1. GGUF holds the dense layers behind its pooling.
 
@@ -23,10 +23,10 @@ M.defaults = { hf = {
   keys = { query_pre_attn_scalar = 256 },
 } }
 
--- What GGUF does not store.
+-- The score scale of GGUF files, which do not store it.
 local function usual_scalar(cfg) return cfg.n_layer == 62 and cfg.d_model / cfg.n_head or cfg.head_dim end
 
--- Rope of the sliding layers: one of its own, or the other's with another base and no scaling.
+-- Rope of the sliding layers: their own, or that of the full layers with another base and without scaling.
 local function near_rope(cfg)
   return cfg.ropes and cfg.ropes.sliding_attention or { theta = cfg.rope.local_theta or 10000.0, dims = cfg.rope.dims }
 end

@@ -2,7 +2,7 @@
 -- Liquid AI 2025, "LFM2 Technical Report".
 --
 -- Quirks: most layers are gated short convolutions, some are attention with normed q and k (before rope). The final norm
--- is called embedding_norm (token_embd_norm) though it stands behind the last layer. Experts are chosen by
+-- is called embedding_norm (token_embd_norm) but follows the last layer. Experts are chosen by
 -- sigmoid(router) + bias and weighted by the sigmoid alone, divided by their sum + 1e-6.
 
 local attention = require "ane.recipe.attention"

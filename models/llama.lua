@@ -1,8 +1,8 @@
---- Llama, SmolLM2, Mistral and what else is converted to GGUF as "llama".
+--- Llama, SmolLM2, Mistral and other models that are converted to GGUF as "llama".
 -- Touvron et al. 2023, "LLaMA: Open and Efficient Foundation Language Models"; GQA as in Llama 2 and 3.
 --
--- Quirks: the GGUF converter permutes the rows of attn_q and attn_k (and their biases) so that the pairs of a rotation
--- stand side by side, hence layout "interleaved"; Hugging Face files pair i with i + r/2. Llama 3's rope scaling is a tensor of
+-- Quirks: the GGUF converter permutes the rows of attn_q and attn_k (and their biases): rope pairs 2i with 2i + 1, layout
+-- "interleaved". Hugging Face files pair i with i + r/2. Llama 3's rope scaling is a tensor of
 -- divisors in GGUF, rope_freqs.weight. GGUF uses biases where the file has them. No output.weight: the head is the embedding.
 
 local attention = require "ane.recipe.attention"

@@ -1,8 +1,8 @@
 --- OLMo 2.
 -- OLMo team 2025, "2 OLMo 2 Furious".
 --
--- Quirks: no norm stands before a branch; its output is normed before it joins the residual stream. q and k are normed over
--- their whole width, all heads together, before rope.
+-- Quirks: the input of a branch is not normed; its output is normed before it is added to the residual stream. q and k are normed
+-- over their whole width, all heads together, before rope.
 
 local ffn = require "ane.recipe.ffn"
 local head = require "ane.recipe.head"

@@ -17,7 +17,7 @@ local NAMES = {
   down = "mlp.experts.down_proj", down_bias = "mlp.experts.down_proj_bias", sinks = "self_attn.sinks", output = "score",
 }
 
--- The original files.
+-- Names in the original files.
 local ORIGINAL = {
   token_embd = "embedding", output_norm = "norm", output = "unembedding", attn_norm = "attn.norm", attn_qkv = "attn.qkv",
   attn_output = "attn.out", sinks = "attn.sinks", ffn_norm = "mlp.norm", ffn_gate_inp = "mlp.gate", gate_up = "mlp.swiglu",
@@ -60,12 +60,12 @@ local function labels(cfg)
   return list
 end
 
--- Sizes by the keys of either kind of config.json.
+-- Sizes, by the keys of config.json of both file layouts.
 local function settings(cfg)
   local limit, alpha = cfg.meta("swiglu_limit", "number"), cfg.meta("swiglu_alpha", "number")
   if not is_original(cfg) then
     local rope = cfg.rope
-    if not cfg.meta "rope_parameters" and not cfg.meta "rope_scaling" then -- what transformers takes then
+    if not cfg.meta "rope_parameters" and not cfg.meta "rope_scaling" then -- the default of transformers
       rope = { theta = rope.theta, dims = rope.dims, scaling = "yarn", factor = 32, truncate = false, original_context = 4096 }
     end
     return {
@@ -102,7 +102,7 @@ function M.shapes(cfg, t)
   }
 end
 
--- Norm by the weight of a role, which the original files call a scale.
+-- Norm by the weight of a role. The original files call it a scale.
 local function norm(b, x, role, s)
   return b:rms_norm(x, role, { weight = b:weight(role, { suffix = s.original and ".scale" or nil }) })
 end

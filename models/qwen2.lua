@@ -1,6 +1,6 @@
 --- Qwen2 and Qwen2.5, dense.
--- Qwen team 2024, "Qwen2 Technical Report". As llama, with biases on q, k and v and nowhere else (used because the file has
--- them), rope that pairs i with i + r/2, and the embedding as head in the small sizes.
+-- Qwen team 2024, "Qwen2 Technical Report". As llama, with biases on q, k and v only (the file has them), rope that pairs i with
+-- i + r/2, and the embedding as head in the small sizes.
 --
 -- Quirks: config.json names a sliding_window that released models do not use. Only with use_sliding_window do layers slide, those
 -- from max_window_layers on; a list layer_types wins.

@@ -1,6 +1,6 @@
 --- Qwen1.5 and Qwen2 mixture of experts.
 -- Qwen team 2024, "Qwen2 Technical Report". Attention as in qwen2; the feed-forward is the sum of the k chosen experts,
--- weighted by the softmax over all of them, and of a shared one under a gate of its own, sigmoid(w x).
+-- weighted by the softmax over all experts, and of a shared expert times its own gate, sigmoid(w x).
 
 local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
@@ -18,7 +18,7 @@ M.names = {
   },
 }
 
--- count, k, norm of the experts; sparse(i): has layer i experts?
+-- Of the experts: count, k, norm; sparse(i): does layer i have experts?
 local function settings(cfg)
   local gguf = cfg.format == "gguf"
   local dense, step = {}, cfg.meta("decoder_sparse_step", "count") or 1
@@ -41,7 +41,7 @@ local function experts(b, x, s)
   return b:add(moe.experts(b, x, route, list, { act = act }), shared)
 end
 
--- Keys that layer i sees. Without layer_types every other layer below max_window_layers slides, the first one too.
+-- Attention window of layer i. Without layer_types the layers 0, 2, 4, ... below max_window_layers slide.
 local function window(cfg, i)
   if not cfg.meta("use_sliding_window", "flag") then return nil end
   return attention.window(cfg, i, i % 2 == 0 and i < (cfg.meta("max_window_layers", "whole") or 28))

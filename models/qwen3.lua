@@ -1,9 +1,9 @@
 --- Qwen3, dense.
--- Qwen team 2025, "Qwen3 Technical Report". As qwen2 without its biases, with q and k normed per head before rope, and heads
--- whose width is not d_model / n_head.
+-- Qwen team 2025, "Qwen3 Technical Report". As qwen2 without biases. q and k are normed per head before rope. head_dim is
+-- not d_model / n_head.
 --
--- Quirks: config.json names a sliding_window that counts only with use_sliding_window; then the layers from max_window_layers on
--- slide, or those that layer_types names.
+-- Quirks: sliding_window of config.json applies only with use_sliding_window; then the layers from max_window_layers on slide, or
+-- those that layer_types names.
 
 local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"

@@ -1,11 +1,11 @@
 --- ZAYA1: compressed convolutional attention and a mixture of experts whose router carries a state from layer to layer.
 -- Zyphra 2025, "ZAYA1"; "Compressed Convolutional Attention" (Figliolia et al. 2025).
 --
--- Quirks: both branches join the residual stream by S(x, h) = (x + bias) scale + (h + residual bias) residual scale, the
--- bias before the scale. q and k together pass a depthwise and a grouped causal convolution, whose zeros stand before the
--- first one only (so the second sees the first one's bias there), then a mean of both is added, then each head is brought
--- to length sqrt(head_dim), k times a temperature. Half of the value channels are those of the token before. The router
--- adds its own state of the layer below; one expert a token, or none (the last slot of the router).
+-- Quirks: both branches are added to the residual stream by S(x, h) = (x + bias) scale + (h + residual bias) residual scale. q and k
+-- together pass a depthwise and a grouped causal convolution. Only the first one is padded with zeros, so the second one sees the
+-- first one's bias there. Then a mean of q and k is added, and each head is scaled to length sqrt(head_dim), k also by a
+-- temperature. Half of the value channels are those of the previous token. The router adds its own state of the layer below. A
+-- token has one expert, or none (the last slot of the router).
 --
 -- Two file layouts: transformers' (layers of attention and experts), and the original (alternating layers, the scales of a
 -- join stored at the input of the next layer).
@@ -43,12 +43,12 @@ for _, s in ipairs(SCALES) do
 end
 M.names = { hf = NAMES }
 
--- The two layouts: where block i's parts stand. in_a, in_m: layer of its attention and experts; join(b, i, "a" | "m") gives
+-- The two layouts: the places of the parts of block i. in_a, in_m: layer of its attention and experts; join(b, i, "a" | "m") gives
 -- role prefix and layer of the scales behind that branch; rope and window of the attention.
 local function transformers_layout(cfg)
   local half = cfg.head_dim // 2
   local ropes = cfg.ropes or { hybrid = cfg.rope, hybrid_sliding = cfg.rope }
-  if not cfg.meta "rope_parameters" then -- what transformers takes then
+  if not cfg.meta "rope_parameters" then -- the default of transformers
     ropes = { hybrid = { theta = 5e6, dims = half }, hybrid_sliding = { theta = 1e4, dims = half } }
   end
   local L = { prefix = "", blocks = cfg.n_layer, heads = cfg.n_head }
@@ -75,7 +75,7 @@ local function original_layout(cfg)
     return "last.", nil
   end
   function L.start() return "res.", 0 end
-  -- swa_layers counts the tokens seen before the own one.
+  -- swa_layers counts the keys before a query's own.
   function L.sliding(i)
     local before = windows[2 * i + 1] or 0
     return before > 0 and before + 1 or nil
@@ -94,13 +94,13 @@ local function scales(b, prefix, layer, which)
   return v
 end
 
--- S(x, h); prefix, layer: where its four vectors stand.
+-- S(x, h); prefix and layer of the roles of its four vectors.
 local function join(b, x, h, prefix, layer)
   local function v(which) return scales(b, prefix, layer, which) end
   return b:add(b:affine(h, v "residual_bias", v "residual_scale"), b:affine(x, v "hidden_states_bias", v "hidden_states_scale"))
 end
 
--- Value channels of the token before. Before the first one x is 0, not the projection: its bias stays.
+-- Value channels of the previous token. Before the first one x is 0, so the projection is its bias.
 local function v_before(b, x, role)
   local v, bias = b:delay(b:linear(x, role, { bias = false })), b:weight(role, { suffix = ".bias", optional = true })
   return bias and b:affine(v, bias, false, "v_bias") or v
@@ -130,7 +130,7 @@ local function cca(b, cfg, L, x, rope, window)
   return b:linear(o, p .. "o")
 end
 
--- Router of a normed x; `below` is the state of the layer below (nil in the first). Gives the route and the own state.
+-- Router of a normed x; `below` is the state of the layer below (nil in the first). Gives the route and its own state.
 local function router(b, L, x, below)
   local p = L.prefix
   local r = b:linear(x, p .. "down")

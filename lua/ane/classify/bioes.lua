@@ -1,7 +1,7 @@
---- From scores of labels per token to spans: the best path by Viterbi among those that BIOES allows.
+--- Spans from the scores of labels per token: the best path that BIOES allows (Viterbi).
 -- Needs nothing. Labels: O, and for each kind B-kind (begin), I-kind (inside), E-kind (end), S-kind (single). B and I are
--- followed by I or E of their kind; O, E and S by O, B or S of any. A text begins with O, B or S and ends with O, E or S.
--- BILOU's L and U are E and S; a kind without E may end anywhere (BIO).
+-- followed by I or E of their kind; O, E and S are followed by O, B or S of any kind. A text begins with O, B or S and ends with O,
+-- E or S. BILOU's L and U are E and S; a kind without E may end anywhere (BIO).
 -- Usage: `local d = bioes.decoder(bioes.grammar(labels)); d:push(row); ...; local spans = d:finish()`
 
 local M = {}
@@ -33,7 +33,7 @@ function M.grammar(labels)
   return g
 end
 
--- Stands for what is no number or minus infinity; its double is finite.
+-- Replaces NaN and minus infinity. Twice this value is finite.
 local LEAST = -1e300
 
 --- Log-softmax of a list of numbers.
@@ -54,16 +54,16 @@ end
 local Decoder = {}
 Decoder.__index = Decoder
 
---- A decoder that takes tokens one by one and gives spans as soon as no later token can change them.
+--- A decoder that takes tokens one by one and gives a span as soon as no later token can change it.
 -- @param grammar see grammar()
 function M.decoder(grammar)
   return setmetatable({
-    g = grammar, score = nil, n = 0, first = 1, -- tokens seen; the first one that is not decided
-    back = {}, logp = {}, path = {}, open = nil, -- by token: classes before each class; log probabilities; decided classes
+    g = grammar, score = nil, n = 0, first = 1, -- tokens pushed; the first undecided one
+    back = {}, logp = {}, path = {}, open = nil, -- by token: best predecessor of each class; log probabilities; decided classes
   }, Decoder)
 end
 
--- Can a span, or nothing, end with this class?
+-- Calls fn(class) for each class that may end a text: O, and the last class of a span.
 local function each_end(g, fn)
   fn(g.outside)
   for _, kind in ipairs(g.kinds) do
@@ -78,7 +78,7 @@ end
 
 local NEVER = -math.huge
 
--- The best class after which anything may begin; ties: the lower class.
+-- The best class behind which any span may begin; of equal ones the lower class.
 local function best_end(g, score)
   local best, at = NEVER, nil
   each_end(g, function(class)
@@ -111,7 +111,7 @@ function Decoder:push(row)
   self.score, self.back[self.n], self.logp[self.n] = score, back, logp
 end
 
--- Follows a class of the last token back; its class at each undecided token.
+-- The classes of the undecided tokens on the best path to a class of the last token.
 local function trace(self, class)
   local path = {}
   for t = self.n, self.first, -1 do
@@ -121,7 +121,7 @@ local function trace(self, class)
   return path
 end
 
--- Takes the classes of tokens up to `last` as decided, and gives the spans that end there.
+-- Decides the classes of tokens up to `last`. Gives the spans that end there.
 local function decide(self, path, last)
   local spans = {}
   for t = self.first, last do
@@ -143,7 +143,7 @@ local function decide(self, path, last)
   return spans
 end
 
---- Spans that are certain now: all paths that could still win agree on them.
+--- Spans on which all paths that can still win agree.
 -- @return list of {label, first, last (tokens, from 1), score = mean probability of the path's classes}; and the number of
 -- tokens that are decided; and their classes by token, since the last call
 function Decoder:take()
@@ -161,7 +161,7 @@ function Decoder:take()
   return decide(self, common, agreed), agreed, common
 end
 
---- The end of the text: the spans that were left.
+--- Ends the text: the remaining spans.
 -- @return as take()
 function Decoder:finish()
   if self.n < self.first then return {}, self.n, {} end

@@ -1,9 +1,9 @@
 --- Token classification: windows over ids, labels, spans with byte offsets.
 -- Needs ane.classify.bioes, core, model and schema. Usage: `for _, s in ipairs(model:classify(text)) do print(s.label, s.text) end`
 --
--- A model that sees tokens on both sides takes a sequence at once. A longer one is run in windows that overlap: a label
--- depends on at most `reach` tokens on each side (layers x window of the attention), so only the labels of a window that
--- have as many neighbours in it are taken, and they are those of a run of the whole sequence.
+-- A model that sees tokens on both sides takes a sequence at once. A longer sequence runs in windows that overlap. A label
+-- depends on at most `reach` tokens on each side (layers x attention window). A window gives only the labels of tokens that have
+-- that many neighbours in it, so they equal those of one run over the whole sequence.
 
 local bioes = require "ane.classify.bioes"
 local core = require "ane.core"
@@ -12,10 +12,10 @@ local schema = require "ane.util.schema"
 local M = {}
 
 --- Options of classify.
---   threshold: spans with a lower score are left out (0)
+--   threshold: spans with a lower score are left out; default 0
 --   window: most tokens of one run; default what the model takes
---   details: the result is a table with spans, ids, labels (the best one of each token, by itself), path (those of the best
---   legal path), logits (tensor [tokens, labels])
+--   details: the result is a table with spans, ids, labels (the best of each token alone), path (those of the best legal path),
+--   logits (tensor [tokens, labels])
 M.rules = {
   threshold = { type = "number", min = 0, max = 1, default = 0 },
   window = { type = "integer", min = 1 },
@@ -27,7 +27,7 @@ M.rules = {
 local Run = {}
 Run.__index = Run
 
---- Labels for tokens that come bit by bit.
+--- Labels tokens that are pushed in several parts.
 -- @param model a token classifier
 -- @param opts window; each = function(t, logits) called with the row of each token t (from 1), in order
 -- @return run; or nil, message, code
@@ -45,7 +45,7 @@ function M.run(model, opts)
   if not session then return nil, message, code end
   return setmetatable({
     session = session, window = math.min(opts.window or most, most), reach = cfg.reach, each = opts.each,
-    decoder = bioes.decoder(grammar), ids = {}, n = 0, done = 0, -- ids by place; tokens known; tokens with labels
+    decoder = bioes.decoder(grammar), ids = {}, n = 0, done = 0, -- ids by index; tokens pushed; tokens with labels
   }, Run)
 end
 
@@ -53,17 +53,17 @@ end
 function Run:close() self.session:close() end
 Run.__close = Run.close
 
--- Windows keep the positions that their tokens have in the whole sequence and begin at a tile of the attention, so that they give
--- the bits of a run of the whole. Beyond EXACT tokens, which no run takes, angles of such positions would lose precision.
+-- A window keeps the positions of its tokens in the whole sequence and begins at a KV tile, so its results equal those of a run
+-- over the whole sequence to the bit. Beyond EXACT tokens, which no run takes, rope angles of such positions lose precision.
 local TILE, EXACT = 64, 1 << 15
 
--- The first token of the window that is next.
+-- The first token of the next window.
 local function window_start(self)
   local tile = self.window > 2 * self.reach + TILE and TILE or 1
   return math.max(self.done - self.reach, 0) // tile * tile + 1
 end
 
--- Runs tokens [first, last] and takes the labels of those from `done` + 1 up to `upto`.
+-- Runs tokens [first, last] and decodes the labels of those from `done` + 1 up to `upto`.
 local function run_window(self, first, last, upto)
   local s = self.session
   local ok, message, code = s:part(last <= EXACT and first - 1 or 0)
@@ -78,7 +78,7 @@ local function run_window(self, first, last, upto)
   return true
 end
 
--- Can a sequence longer than one run be cut into windows?
+-- Can a sequence longer than one run be split into windows?
 local function check_window(self)
   if not self.reach then return nil, ("%d tokens, the model takes at most %d"):format(self.n, self.window), "range" end
   if self.window <= 2 * self.reach then
@@ -88,12 +88,12 @@ local function check_window(self)
   return true
 end
 
--- Runs what can be run: windows behind which tokens are known, or all where the text is at its end.
+-- Runs the windows that are complete; at the end of the text (final) all of them.
 local function advance(self, final)
   while self.done < self.n do
     local ok, message, code
     if self.n <= self.window then
-      if not final then return true end -- maybe one run takes all
+      if not final then return true end -- one run may take all
       return run_window(self, 1, self.n, self.n)
     end
     ok, message, code = check_window(self)
@@ -111,7 +111,7 @@ local function advance(self, final)
   return true
 end
 
---- Takes more tokens.
+--- Adds tokens.
 -- @param ids list
 -- @return true; or nil, message, code
 function Run:push(ids)
@@ -120,13 +120,13 @@ function Run:push(ids)
   return advance(self, false)
 end
 
---- Spans that are certain now, the number of tokens decided, and their classes; see bioes.
+--- Spans that no later token can change, the number of decided tokens, and their classes; see bioes.
 function Run:take() return self.decoder:take() end
 
---- The first token of a span that has begun and whose end is not decided; nil where there is none.
+--- The first token of an open span: its end is not decided. nil where there is none.
 function Run:open_since() return self.decoder.open and self.decoder.open.first end
 
---- The end of the text.
+--- Ends the text.
 -- @return the last spans, number of tokens, classes; or nil, message, code
 function Run:finish()
   local ok, message, code = advance(self, true)
@@ -156,7 +156,7 @@ function Batch:close()
 end
 Batch.__close = Batch.close
 
--- `n` sessions that hold `length` tokens, empty.
+-- Makes `n` empty sessions ready that hold `length` tokens each.
 local function ready(self, n, length)
   if length > self.context then
     self:close()
@@ -174,7 +174,7 @@ local function ready(self, n, length)
   return true
 end
 
--- Where the run that begins with sequence `first` ends, and the longest of its sequences.
+-- The last sequence of the run that begins with sequence `first`, and the length of its longest sequence.
 local function extent(self, sequences, first)
   local most, total, longest, last = self.program:max_chunk(), 0, 0, first
   for i = first, math.min(first + self.size - 1, #sequences) do
@@ -212,12 +212,12 @@ end
 
 local function is_inside_char(byte) return byte and byte >= 0x80 and byte < 0xC0 end
 
---- Bytes that a run of tokens stands for, without spaces at the ends, never cut inside a character.
+--- Bytes of consecutive tokens, without blanks at the ends. They never begin or end inside a character.
 -- @param first, last token numbers
 -- @param starts, stops by token: its bytes (from 1, both included; stop < start: none)
 -- @param text, base: byte i of the whole text is byte i - base of `text`
--- @param used the last byte that other spans have (nil: none); what is left behind it may be nothing
--- @return start, stop; nil where they stand for nothing
+-- @param used the last byte of other spans (nil: none); the bytes begin behind it
+-- @return start, stop; nil where no bytes are left
 function M.bytes(first, last, starts, stops, text, base, used)
   local start, stop
   for t = first, last do
@@ -230,7 +230,7 @@ function M.bytes(first, last, starts, stops, text, base, used)
   while is_inside_char(text:byte(from)) and from > 1 do from = from - 1 end
   while is_inside_char(text:byte(to + 1)) do to = to + 1 end
   local rest = used and from <= used - base
-  if rest then from = used - base + 1 end -- before blanks are taken away: so it does not matter whether that text is still there
+  if rest then from = used - base + 1 end -- before blanks are removed: the text in front of it may be gone already
   if to < from then return nil end
   local trimmed, behind = text:match("^%s*()", from), to
   while behind >= trimmed and text:find("^%s", behind) do behind = behind - 1 end
@@ -239,9 +239,9 @@ function M.bytes(first, last, starts, stops, text, base, used)
   return from + base, to + base
 end
 
---- Puts bytes to spans of tokens, in place; spans that stand for no bytes, or for none that the one before has not, go.
+--- Gives spans of tokens their bytes, in place. A span without bytes of its own is dropped.
 -- @param spans list of {label, first, last, score}
--- @param at {starts, stops, text, base, used = last byte taken}; used is brought up to date
+-- @param at {starts, stops, text, base, used = last byte of the spans before}; used is updated
 -- @param threshold least score
 -- @return list of {label, start, stop, text, score, first, last}
 function M.place(spans, at, threshold)
@@ -259,7 +259,7 @@ end
 
 -- ---- Whole texts -------------------------------------------------------------------------------------------------------
 
--- Ids of the input; and by token its first and its last byte, where the input is a text.
+-- Ids of the input; where it is a text also the first and the last byte of each token.
 local function read_input(model, input, level)
   if type(input) == "string" then
     if not model.tokenizer then return nil, "the model has no tokenizer: give token ids instead of text", "unsupported" end

@@ -1,10 +1,10 @@
---- Replaces what a token classifier finds in a text, also in texts that come piece by piece.
+--- Replaces the spans that a token classifier finds in a text. A text may come in parts.
 -- Needs ane.classify, schema and siphash. Usage: `print(model:redact "My name is Ada.")`
 --
--- A long text is taken in segments, cut where its tokens do not depend on the other side: behind a line end or before a
--- space, and only where encoding both sides apart gives the tokens of both together. Without such a place (tokenizers that
--- see whole texts) the segment grows. Labels come from windows over the tokens (ane.classify), so the result is that of
--- one run over the whole text, and memory holds a segment, a window and the spans that are not decided yet.
+-- A long text is split into segments where its tokens do not depend on the other side: behind a line end or before a space, and
+-- only where both sides encoded separately give the tokens of both together. Without such a place (tokenizers that see whole texts)
+-- the segment grows. Labels come from windows over the tokens (ane.classify), so the result equals one run over the whole text.
+-- Memory holds a segment, a window and the undecided spans.
 
 local classify = require "ane.classify"
 local schema = require "ane.util.schema"
@@ -13,12 +13,12 @@ local siphash = require "ane.util.siphash"
 local M = {}
 
 --- Options.
---   pseudonyms: each original gets a name of its own, the same for the same original, as [PERSON_1]; with `key` a name
---   that depends on the original and the key alone, as [PERSON_3f29c01d77aa]
---   key: secret of those names
+--   pseudonyms: equal originals get the same name, [PERSON_1]; with `key` a name that depends on the original and the key only,
+--   [PERSON_3f29c01d77aa]
+--   key: secret that those names are made from
 --   replace: function(span) -> text, instead; span = {label, text, start, stop, score}
 --   threshold, window: as for classify
---   segment: bytes after which a place to cut is looked for
+--   segment: bytes after which a text is split
 M.rules = {
   pseudonyms = { type = "boolean", default = false },
   key = { type = "string" },
@@ -28,7 +28,7 @@ M.rules = {
   segment = { type = "integer", min = 16, default = 1 << 16 },
 }
 
--- ---- What stands for a span --------------------------------------------------------------------------------------------
+-- ---- Replacements ------------------------------------------------------------------------------------------------------
 
 local function tag(label) return (label:upper():gsub("[^%w]+", "_")) end
 
@@ -55,7 +55,7 @@ end
 
 -- ---- Segments ----------------------------------------------------------------------------------------------------------
 
--- Bytes on both sides of a cut that are encoded to see whether it changes tokens; places that are tried.
+-- Bytes on both sides of a split that are encoded to see whether it changes tokens; number of places that are tried.
 local CONTEXT, TRIES = 256, 12
 
 local function back_to_char(text, at)
@@ -63,7 +63,7 @@ local function back_to_char(text, at)
   return at
 end
 
--- Are the tokens around a cut behind byte `at` the same when both sides are encoded apart?
+-- Are the tokens around byte `at` the same when the text is split behind it?
 local function is_clean(tokenizer, text, at)
   local first = back_to_char(text, math.max(at - CONTEXT, 1))
   local last = back_to_char(text, math.min(at + CONTEXT, #text) + 1) - 1
@@ -78,10 +78,10 @@ local function is_clean(tokenizer, text, at)
   return true
 end
 
--- Before a letter or digit: behind a line end, else before a space.
+-- Places before a letter or digit: behind a line end, else before a space.
 local PLACES = { "\n()%f[%w]", "[%w%p]() %w" }
 
--- The last place in the second half of a text behind which it may be cut; nil where none is found.
+-- The last place in the second half of a text behind which it can be split; nil where there is none.
 local function find_cut(tokenizer, text)
   local half = #text // 2
   local tail = text:sub(half + 1)
@@ -100,7 +100,7 @@ local Stream = {}
 Stream.__index = Stream
 Stream.__name = "ane.redaction"
 
---- Starts a redaction of a text that comes piece by piece.
+--- Starts a redaction of a text that comes in parts.
 -- @return stream with push(bytes) -> text, spans; finish() -> text, spans; close(); or nil, message, code
 function M.stream(model, opts, level)
   opts = schema.check(M.rules, opts, "redact", (level or 1) + 1)
@@ -109,9 +109,9 @@ function M.stream(model, opts, level)
   if not run then return nil, message, code end
   return setmetatable({
     tokenizer = model.tokenizer, run = run, opts = opts, replace = replacer(opts),
-    pending = {}, size = 0, look_at = opts.segment,         -- bytes not encoded yet; the size at which a cut is looked for
-    text = "", base = 0, starts = {}, stops = {}, n = 0,    -- bytes from base + 1 that are not written; bytes of tokens
-    encoded = 0, used = 0, decided = 0, begun = false,      -- bytes encoded; last byte written or replaced; tokens decided
+    pending = {}, size = 0, look_at = opts.segment,         -- bytes not encoded yet; the size from which they are split
+    text = "", base = 0, starts = {}, stops = {}, n = 0,    -- bytes from base + 1, not written yet; bytes of tokens
+    encoded = 0, used = 0, decided = 0, begun = false,      -- bytes encoded; last byte of a span; tokens decided
   }, Stream)
 end
 
@@ -134,7 +134,7 @@ local function encode(self, segment, final)
   return self.run:push(ids)
 end
 
--- The last byte that no token behind token `last` reaches.
+-- The last byte before all tokens behind token `last`.
 local function safe_byte(self, last)
   local first = self.encoded + 1
   for t = last + 1, self.n do
@@ -143,7 +143,7 @@ local function safe_byte(self, last)
   return back_to_char(self.text, first - self.base) + self.base - 1
 end
 
--- Writes what is certain: the text up to the last byte of the decided tokens, with spans replaced.
+-- The text up to the last byte of the decided tokens, with spans replaced.
 local function emit(self, spans, decided, final)
   local placed, out = classify.place(spans, self, self.opts.threshold), {}
   local at = self.base -- bytes up to here are written
@@ -162,8 +162,8 @@ local function emit(self, spans, decided, final)
   return table.concat(out), placed
 end
 
---- Takes more bytes.
--- @return the text that is ready now and the spans replaced in it; or nil, message, code
+--- Adds bytes.
+-- @return the text that is ready and the spans replaced in it; or nil, message, code
 function Stream:push(bytes)
   self.pending[#self.pending + 1], self.size = bytes, self.size + #bytes
   if self.size < self.look_at then return "", {} end
@@ -179,7 +179,7 @@ function Stream:push(bytes)
   return emit(self, spans, decided, false)
 end
 
---- The end of the text.
+--- Ends the text.
 -- @return the rest and its spans; or nil, message, code
 function Stream:finish()
   local ok, message, code = encode(self, table.concat(self.pending), true)

@@ -196,12 +196,12 @@ function SEQUENCES.json(rows, out)
   return common.print_json(out)
 end
 
-local function run_sequences(model, args, o, form)
+local function run_sequences(model, args, o, format)
   local rows, message = require("ane.evaluate.bench_sequences").run(model, {
     numbers = args.sequences, prompt = o.prompt, tokens = o.tokens, repetitions = args.repetitions,
   })
   if not rows then return nil, message end
-  return SEQUENCES[form](rows, facts(model, args))
+  return SEQUENCES[format](rows, facts(model, args))
 end
 
 local SENTENCES = {}
@@ -232,12 +232,12 @@ function SENTENCES.json(out)
   return common.print_json(out)
 end
 
-local function run_classifier(model, args, form)
+local function run_classifier(model, args, format)
   local rates, message = classify(model, args)
   if not rates then return nil, message end
   local out = facts(model, args)
   out.sentences, out.sentence_tokens, out.batch = rates, args.sentence_tokens, args.batch
-  return SENTENCES[form](out)
+  return SENTENCES[format](out)
 end
 
 -- A loop, since a list may be longer than a call may have arguments.
@@ -268,14 +268,14 @@ function M.run(args)
     return options.wrong "--sequences takes one number of --prompt-tokens and one of --gen-tokens, each 1 or more"
   end
   local context = context_of(args, o)
-  local form = args.json and "json" or args.output or "text"
+  local format = args.json and "json" or args.output or "text"
   local model <close>, message = common.load(args, { context = args.context or context })
   if not model then return nil, message end
-  if model.config.kind == "token_classifier" then return run_classifier(model, args, form) end
+  if model.config.kind == "token_classifier" then return run_classifier(model, args, format) end
   local ok
   ok, message = check_own(model, args, context)
   if not ok then return nil, message end
-  if args.sequences then return run_sequences(model, args, { prompt = o.prompts[1], tokens = o.gens[1] }, form) end
+  if args.sequences then return run_sequences(model, args, { prompt = o.prompts[1], tokens = o.gens[1] }, format) end
   if o.longest == 0 then return options.wrong "nothing to measure: give one of --prompt-tokens, --gen-tokens" end
   local rows
   rows, message = bench.run(model, {
@@ -285,7 +285,7 @@ function M.run(args)
   if not rows then return nil, message end
   local out = facts(model, args)
   out.first_token_s = rows.first_s
-  return SHOW[form](rows, out)
+  return SHOW[format](rows, out)
 end
 
 return M

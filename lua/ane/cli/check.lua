@@ -6,17 +6,17 @@ local options = require "ane.cli.options"
 
 local M = {}
 
-M.summary = "Compare a model with a golden, layer by layer, and say where it drifts and why."
+M.summary = "Compare a model with a golden, layer by layer, and show where and why it drifts."
 
 function M.options(parser)
   options.model(parser)
   parser:argument("golden", "golden.json, or the folder that holds it. Its tensors are in the safetensors file beside it.")
   parser:option("--prompt", "Use only this prompt of the golden."):argname "NAME"
-  parser:flag("--no-hints", "Do not look for causes.")
+  parser:flag("--no-hints", "Do not search for causes.")
   options.json(parser)
 end
 
---- Exit code 0 says that the comparison was made; with --json `ok` says how it went, else a drift is a failure.
+--- Exit code 0 says that the comparison was made. With --json `ok` is its result; without, a drift is a failure.
 function M.run(args)
   local model <close>, message, code = common.load(args, { activations = args.activations or "fp32" })
   if not model then return nil, message, code end

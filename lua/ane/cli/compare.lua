@@ -1,4 +1,4 @@
---- `ane compare`: what the weights of a second model cost.
+--- `ane compare`: the cost of a changed model against its source.
 -- Needs ane.cli.common, ane.cli.options, ane.evaluate.compare, ane.evaluate.gate, ane.model and ane.model.weights.
 
 local common = require "ane.cli.common"

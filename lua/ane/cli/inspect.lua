@@ -1,4 +1,4 @@
---- Values as text for people: tables laid out, tensors and other objects by their own tostring.
+--- Values as text for people: tables with their parts, tensors and other objects by their own tostring.
 -- Needs nothing. Usage: `print(inspect.text({1, 2, {name = "x"}}))`
 
 local M = {}

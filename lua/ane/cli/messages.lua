@@ -1,10 +1,10 @@
 --- Conversations in JSON files: a list of messages, or an object with `messages` and more.
--- Needs ane.jinja, whose decoder keeps the order of keys, as templates that print tools and calls see it.
+-- Needs ane.jinja: its decoder keeps the order of keys, which templates that print tools and calls show.
 -- Usage: `local c, message = messages.decode('[{"role": "user", "content": "Hi"}]')`
 
 local M = {}
 
---- Takes a text apart.
+--- Reads a JSON text.
 -- @return {messages, tools, documents, template_vars}; or nil, message
 function M.decode(text)
   local value, message = require("ane.jinja").decode(text)

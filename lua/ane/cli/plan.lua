@@ -1,4 +1,4 @@
---- `ane plan`: what a model becomes on the Neural Engine, before anything is written.
+--- `ane plan`: the Core ML packages that a model would become, before anything is written.
 -- Needs ane.cli.common, ane.cli.options, ane.cli.packages and ane.coreml.plan.
 
 local common = require "ane.cli.common"

@@ -1,8 +1,8 @@
 --- `ane predict`: runs a Core ML package on the calls of a case file.
 -- Needs ane.cli.common, ane.cli.options, ane.core, ane.util.keys and ane.coreml.package.
 -- A case: {calls = [{inputs = {name = {shape, dtype, data}}, outputs, state, reset_state, function}], tolerance = {atol, rtol},
--- tolerance_fp16}. Calls with the same `state` share one set of states; outputs that a call gives are compared. null is the same as
--- a key that is not there.
+-- tolerance_fp16}. Calls with the same `state` share one set of states. The outputs that a call lists are compared. null is the same
+-- as an absent key.
 
 local core = require "ane.core"
 local common = require "ane.cli.common"
@@ -56,7 +56,7 @@ local function same_shape(a, b)
   return true
 end
 
--- The largest error of a result, and whether it holds: |got - want| <= atol + rtol |want|; integers must be equal.
+-- The largest error of a result, and whether it is within the tolerance: |got - want| <= atol + rtol |want|; integers must be equal.
 local function compare(got, want, exact, tolerance)
   local worst, ok = 0, #got == #want
   for i = 1, math.min(#got, #want) do
@@ -79,7 +79,7 @@ local function tolerance_of(case, precision)
   return { atol = tonumber(t.atol) or 1e-4, rtol = tonumber(t.rtol) or 1e-4 }
 end
 
--- One output as it is written, with the comparison where the call gives what to expect.
+-- One output for the result, with the comparison where the call gives expected values.
 local function describe(result, want, tolerance)
   local data = numbers(result)
   local out = { shape = common.list(shape_of(result)), data = common.list(data) }
@@ -181,7 +181,7 @@ local function show(calls)
   end
 end
 
---- Exit code 0 says that all calls ran; with --json `ok` says whether the outputs are right, else a wrong one is a failure.
+--- Exit code 0 says that all calls ran. With --json `ok` says whether the outputs are right; without, a wrong output is a failure.
 function M.run(args)
   local case, message = read_case(args.case)
   if not case then return nil, message end

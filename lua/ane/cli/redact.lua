@@ -23,7 +23,7 @@ function M.options(parser)
   parser:flag("--json", "Write one JSON object: spans, and the text where no output file is given.")
 end
 
--- Takes the input through a stream; write gets each piece of text. The list of spans; or nil, message.
+-- Redacts the input through a stream; write(text) gets each part. The list of spans (where keep is true); or nil, message.
 local function pump(input, stream, write, keep)
   local spans = {}
   local function take(text, some)
@@ -40,7 +40,7 @@ local function pump(input, stream, write, keep)
   return spans
 end
 
--- The input file, and where the text goes: an output file is written beside its name and renamed when it is whole.
+-- The input file and the output file (or nil), which is written under another name and renamed when it is whole.
 local function open_files(args)
   local input, output, message = io.stdin
   if args.file ~= "-" then

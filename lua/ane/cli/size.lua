@@ -1,4 +1,4 @@
---- `ane size`: bytes of a model in packages, and what a chip's bandwidth would allow.
+--- `ane size`: bytes of a model in packages, and the speed that the bandwidth of chips allows.
 -- Needs ane.cli.common, ane.cli.options, ane.cli.packages and ane.coreml.size.
 
 local common = require "ane.cli.common"

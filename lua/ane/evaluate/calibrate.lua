@@ -1,11 +1,11 @@
---- What the columns of each weight are multiplied by: mean squares of activations on a text, the importance that guides
--- int4-block and lut4 at load, q2_k .. q6_k in files, and the forms of exported packages.
+--- Importance (imatrix): the mean square of each input column of a weight, on a text. It guides int4-block and lut4 at load,
+-- q2_k .. q6_k in files, and the schemes of exported packages.
 -- Needs ane.core, ane.model, ane.model.trace, ane.util.failure and ane.util.schema. Usage:
 --   local importance = assert(calibrate.run(model, text)); model:close()
 --   local small = ane.load(path, {weights = "lut4", importance = importance})
 --
--- A layer's error is the error of W x; with W rounded to W + E its mean square is, but for correlations of x, the sum over
--- columns of mean(x_c^2) E_rc^2 (the diagonal of the second moment: Hassibi and Stork 1993; as "imatrix" in llama.cpp).
+-- With W rounded to W + E the mean square of the error of W x is, without correlations of x, the sum over columns c of
+-- mean(x_c^2) E_rc^2 (the diagonal of the second moment: Hassibi and Stork 1993).
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
@@ -18,7 +18,7 @@ local try = failure.try
 local M = {}
 
 --- Options of run.
---   tokens: most tokens that are read; default 2048
+--   tokens: most tokens to read; default 2048
 --   chunk: tokens read from an empty cache at a time; default 256
 --   progress: function(stage, done, total)
 M.rules = {
@@ -27,8 +27,10 @@ M.rules = {
   progress = { type = "callable" },
 }
 
---- Runs of ids, each for an empty cache: of a text, a list of ids, or a list of those.
--- @param chunk most ids of a run; most: of all
+--- Splits an input into runs of ids, each for an empty cache.
+-- @param input a text, a list of ids, or a list of those
+-- @param chunk most ids of a run
+-- @param most most ids of all runs; nil: no limit
 -- @return list of lists of ids; or nil, message, code
 function M.runs(model, input, chunk, most)
   local lists, out = {}, {}
@@ -56,7 +58,7 @@ function M.runs(model, input, chunk, most)
   return out
 end
 
--- Input values of matrices, each once, and value -> names of the matrices that meet it.
+-- Input values of matrices, each once; and value -> names of the matrices that it is multiplied by.
 local function inputs_of(program)
   local names, weights = {}, {}
   for _, m in ipairs(program:info().matrices) do
@@ -97,7 +99,7 @@ local function collect(bundle, kv, runs, opts)
     for _, name in ipairs(list) do
       local squares = sums[value] and sums[value] / tokens
       importance[name] = squares
-      importance[name:match "^[^%[]+"] = squares -- a view: rows, or an expert, of a tensor of this name
+      importance[name:match "^[^%[]+"] = squares -- a view (rows, or an expert) of a tensor of this name
     end
   end
   return importance
@@ -107,9 +109,8 @@ end
 -- @param model built by a recipe
 -- @param input a text, a list of token ids, or a list of texts and lists
 -- @param opts see rules
--- @return tensor name (and name of a view, as weights_report has it) -> tensor [columns]; weights that meet no value with a
--- name of its own (the second matrix of an expert)
--- are not in it; or nil, message, code
+-- @return tensor name (and name of a view, as weights_report has it) -> tensor [columns]; without weights whose input has no name (the
+-- second matrix of an expert); or nil, message, code
 function M.run(model, input, opts)
   opts = schema.check(M.rules, opts, "calibrate", 2)
   schema.argument({ type = { "string", "table" } }, input, "calibrate: input", 2)
@@ -120,7 +121,7 @@ function M.run(model, input, opts)
   end)
 end
 
---- Writes importance as a file, whole or not at all, and reads it: text lines "name count" each before that many float32.
+--- Writes importance to a file, whole or not at all. Format: a first line, then for each tensor a line "name count" and count float32.
 function M.save(importance, path)
   local names, parts = {}, { "ane importance 1\n" }
   for name in pairs(importance) do names[#names + 1] = name end
@@ -132,12 +133,13 @@ function M.save(importance, path)
   return core.write_file(path, table.concat(parts))
 end
 
---- @return name -> tensor; or nil, message, code
+--- Reads such a file.
+-- @return name -> tensor; or nil, message, code
 function M.load(path)
   local text, message, code = core.read_file(path)
   if not text then return nil, message, code end
   local at = #"ane importance 1\n" + 1
-  if text:sub(1, at - 1) ~= "ane importance 1\n" then return nil, path .. ": is no file of importance", "format" end
+  if text:sub(1, at - 1) ~= "ane importance 1\n" then return nil, path .. ": is not a file of importance", "format" end
   local importance = {}
   while at <= #text do
     local name, count, from = text:match("^(%g+) (%d+)\n()", at)

@@ -1,8 +1,8 @@
---- What a change to a model costs: two models read the same text, and their distributions of the next token are compared.
+--- Cost of a change to a model: two models read the same text, and their distributions of the next token are compared.
 -- Needs ane.core, ane.util.failure and ane.util.schema. Usage: `local r = assert(compare.run(a, b, text)); print(r.kl.mean, r.top1)`
 --
--- The text is cut into windows, each read from an empty cache; every token of a window but its first is scored: KL(A || B) of
--- the two predictions for it (in nats), whether both hold the same token for the best, and how likely each thought it.
+-- The text is split into windows, each read from an empty cache. Every token of a window but its first is scored: KL(A || B) of the
+-- two predictions (nats), whether both have the same best token, and the probability that each gives to the token.
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
@@ -20,9 +20,9 @@ M.rules = {
   progress = { type = "callable" },
 }
 
--- Logits of both models are held for so many bytes' worth of positions at a time.
+-- Bytes of logits of both models that are held at a time.
 local MOST_BYTES = 16 << 20
--- Divergences kept for the median: beyond these every other one is dropped, again and again.
+-- Most divergences kept for the median. At this number every other one is dropped, and from then on only every other one is kept.
 local MOST_KEPT = 1 << 18
 
 -- ---- Statistics ------------------------------------------------------------------------------------------------------
@@ -40,7 +40,7 @@ local function keep(tally, kl)
   tally.kept, tally.stride = half, 2 * tally.stride
 end
 
--- One scored token: logits of both models before it, its id, its place in the text.
+-- Scores a token. a, b: logits of both models before it; id; at: its index in the text.
 local function score(tally, a, b, id, at)
   local kl, best_a, best_b, log_a, log_b = core.divergence(a, b, id)
   keep(tally, kl)
@@ -78,7 +78,7 @@ local function read_window(a, b, vocab, ids, first, last, start, tally)
     try(b:feed(start, { want = "none" }))
   end
   local step = math.max(1, MOST_BYTES // (8 * vocab))
-  for from = first, last - 1, step do -- the last token is only predicted
+  for from = first, last - 1, step do -- the last token is not fed
     local to = math.min(from + step - 1, last - 1)
     local part = table.move(ids, from, to, 1, {})
     try(a:feed(part, { want = "all" }))
@@ -87,7 +87,7 @@ local function read_window(a, b, vocab, ids, first, last, start, tally)
   end
 end
 
--- Ids of the text by both tokenizers, which must agree, and the token that begins a text (or nil).
+-- Ids of the text, on which both tokenizers must agree, and the token that begins a text (or nil).
 local function read_text(a, b, text)
   if type(text) == "table" then return text end
   if not a.tokenizer then failure.raise("unsupported", "the first model has no tokenizer: give token ids") end
@@ -130,7 +130,8 @@ local function compare(a, b, text, opts)
 end
 
 --- Compares two loaded models on a text.
--- @param a the model to be held to, b the one that was changed; their vocabularies are equal
+-- @param a the reference model
+-- @param b the changed model, with an equal vocabulary
 -- @param text a text, or a list of token ids
 -- @param opts see rules
 -- @return table: tokens, scored, chunk, kl = {mean, median, p99, max, max_at (index of the token)}, top1 (share of tokens

@@ -1,9 +1,9 @@
---- The quality gate of a quantised model: hidden states, logits and best tokens against the model that it was made of.
+--- The quality gate of a quantised model: its hidden states, logits and best tokens against those of its source.
 -- Needs ane.evaluate.calibrate, ane.model, ane.model.trace, ane.util.failure and ane.util.schema. Usage:
 --   local report = assert(gate.run(reference, small, {"The sky is", "Once upon"})); print(report); assert(report.ok)
 --
--- Practice on the Neural Engine: well-converted int8 has cosines above 0.999; what lies between 0.92 and 0.97 is a bug, not
--- noise: look at the norm convention, the embedding's scale, the place of the softcap.
+-- Experience on the Neural Engine: a correct int8 conversion has cosines above 0.999. A cosine of 0.92 to 0.97 is a bug, not noise:
+-- the norm convention, the scale of the embedding or the place of the soft cap.
 
 local calibrate = require "ane.evaluate.calibrate"
 local failure = require "ane.util.failure"
@@ -20,9 +20,9 @@ M.OK, M.WARNING = 0.97, 0.999
 
 --- Options of run.
 --   chunk: tokens read from an empty cache at a time; default 256
---   tokens: most tokens that are read
---   hidden: function(model, ids) -> tensor [tokens, channels], the final hidden states; default those of models that are built
---     by a recipe. nil (nothing) where a model shows none
+--   tokens: most tokens to read
+--   hidden: function(model, ids) -> tensor [tokens, channels], the final hidden states, or nil where a model has none to show;
+--     default M.hidden, for models that a recipe built
 --   progress: function(stage, done, total)
 M.rules = {
   chunk = { type = "integer", min = 1, default = 256 },
@@ -31,10 +31,10 @@ M.rules = {
   progress = { type = "callable" },
 }
 
--- A gap above which a best token counts as clear.
+-- Gap of the two best logits above which a best token counts as clear.
 local CLEAR = 0.5
 
--- The value that the head multiplies: what the last matrix meets.
+-- The input of the head: that of the last matrix.
 local function head_input(program)
   local matrices = program:info().matrices
   for i = #matrices, 1, -1 do
@@ -42,7 +42,8 @@ local function head_input(program)
   end
 end
 
---- Final hidden states of a model that was built by a recipe, after the last norm: [tokens, channels]; nil where it was not.
+--- Final hidden states, behind the last norm.
+-- @return tensor [tokens, channels]; nil where no recipe built the model; or nil, message, code
 function M.hidden(model, ids)
   local bundle = model_of.bundle(model, 2)
   if not bundle.options or not bundle.recipe then return nil end
@@ -106,7 +107,7 @@ local function verdict(report)
   local least = report.logits.cosine
   if report.hidden then least = math.min(least, report.hidden.cosine) end
   report.cosine = least
-  report.ok = least >= M.OK -- not so where it is no number
+  report.ok = least >= M.OK -- false for NaN
   report.warning = least < M.WARNING or least ~= least
   report.verdict = not report.ok and "fail" or report.warning and "warning" or "ok"
 end
@@ -147,9 +148,9 @@ local function gate(a, b, input, opts)
   return setmetatable(report, Report)
 end
 
---- Holds a model to the one that it was made of. For the cost of the weights alone both should run with fp32 activations.
--- @param a the model to be held to
--- @param b the one that was changed: loaded with other weights, or a package set
+--- Compares a model with its source. With fp32 activations in both, the result is the cost of the weights alone.
+-- @param a the source
+-- @param b the changed model: loaded with other weights, or a package set
 -- @param input a text, a list of token ids, or a list of texts and lists: each a prompt for an empty cache
 -- @param opts see rules
 -- @return report: ok (cosines of hidden states and logits >= 0.97), warning (below 0.999), verdict ("ok", "warning", "fail"),

@@ -1,13 +1,13 @@
---- Reference outputs of a model: golden.json with token ids and what they lead to, tensors in the safetensors file beside
--- it. examples/make_golden.py makes one of any transformers model.
+--- Reference outputs of a model: golden.json with token ids and greedy tokens, and tensors in the safetensors file beside it.
+-- examples/make_golden.py makes one from any transformers model.
 -- Needs ane.core. Usage: `local g = assert(golden.open "golden.json"); print(g.prompts[1].name, g:tensor "short.logits")`
 --
 -- golden.json: prompts = list of {name, input_ids, greedy (tokens that follow, the best each time; optional)}; labels
 -- (list, token classifiers). Tensors, float32, <prompt>.<what>:
 --   logits            [T, V] at all positions
---   hidden.0          [T, C] input of layer 0, behind any scaling of the embedding
+--   hidden.0          [T, C] input of layer 0, after any scaling of the embedding
 --   hidden.<i>        [T, C] output of layer i - 1
---   hidden.final      [T, C] behind the last norm
+--   hidden.final      [T, C] after the last norm
 --   <value>           [T, C'] any value as model:values() names it: layers.3.attn_q
 
 local core = require "ane.core"
@@ -20,7 +20,7 @@ Golden.__name = "ane.golden"
 
 local function fault(path, what) return nil, path .. ": " .. what, "format" end
 
--- A list of integers as Lua has them; nil where it is something else.
+-- A list of Lua integers; nil where the value is something else.
 local function integers(list)
   if type(list) ~= "table" then return nil end
   local out = {}
@@ -52,7 +52,7 @@ end
 
 --- Opens a golden.
 -- @param path golden.json, or a folder that holds one
--- @param only the name of the only prompt wanted; default all
+-- @param only name of the only prompt to use; default all
 -- @return golden: path, prompts = list of {name, ids, greedy}, labels; or nil, message, code
 function M.open(path, only)
   if core.path_kind(path) == "folder" then path = path .. "/golden.json" end

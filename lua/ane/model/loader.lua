@@ -12,7 +12,7 @@ local M = {}
 --- Makes a recipe known (ane.register).
 M.register = recipe.register
 
--- Heads that keep keys and values, over all layers.
+-- Key-value heads of all layers together.
 local function kv_heads(cfg)
   local list = cfg.per_layer and cfg.per_layer.n_head_kv
   if not list then return cfg.n_layer * cfg.n_head_kv end
@@ -21,7 +21,7 @@ local function kv_heads(cfg)
   return sum
 end
 
--- Tokens of a default context: the model's, at most 4096, and no more KV than half of the free memory holds.
+-- Tokens of a default context: the model's own, at most 4096 and what half of the free memory holds.
 local function default_context(cfg, kv)
   local bytes = ({ fp16 = 2, fp32 = 4, int8 = 1 })[kv]
   local a_token = 2 * kv_heads(cfg) * cfg.head_dim * bytes
@@ -38,18 +38,19 @@ local function find_recipe(architecture, given)
   return r
 end
 
--- Tokens of one run. A model that sees tokens on both sides takes a whole text at once; one that gives embeddings takes many short
--- texts as well.
+-- Tokens of one run (the chunk). A model that sees tokens on both sides takes a whole text at once. One that gives embeddings also
+-- takes many short texts.
 local MOST_TOKENS, MANY_TEXTS = 4096, 2048
 local function chunk_of(cfg, context)
   if cfg.kind == "token_classifier" then return math.min(context, MOST_TOKENS) end
   return cfg.kind and math.min(math.max(context, MANY_TEXTS), MOST_TOKENS) or 512
 end
 
---- Plans what a recipe builds for this machine.
+--- Plans the graph of a recipe for this machine.
 -- @param r the recipe
--- @param cfg, source what it builds with
--- @param opts as load's, context given; pipeline (default "cpu"; "cpu-plain" keeps every value of the recipe in sight)
+-- @param cfg the configuration
+-- @param source of the weights
+-- @param opts as load's, context given; pipeline (default "cpu"; "cpu-plain" keeps every value of the recipe)
 -- @return program; or nil, message, code
 function M.plan(r, cfg, source, opts)
   local graph, message, code = recipe.build(r, cfg, source)
@@ -70,7 +71,7 @@ function M.plan(r, cfg, source, opts)
   return program
 end
 
--- Rope of plain dynamic scaling is another one for each length beyond the model's own: sessions stay below.
+-- Rope with plain dynamic scaling changes with each length beyond the model's own: sessions stay below it.
 local function check_context(cfg, context)
   for _, rope in pairs(cfg.ropes or { cfg.rope }) do
     if rope.limit and context > rope.limit then
@@ -104,14 +105,14 @@ local function end_ids(cfg, tokenizer)
   return ids
 end
 
---- What a source is: its recipe and its configuration.
+--- The recipe and the configuration of a source.
 -- @param opts recipe
 -- @return recipe, configuration; or nil, message, code
 function M.identify(source, path, opts)
   local architecture, cfg, r, message, code
   architecture, message, code = config.architecture(source)
   if not architecture then return nil, message, code end
-  -- Before the configuration: the keys of an unknown architecture may mean anything.
+  -- Before the configuration: the keys of an unknown architecture have unknown meanings.
   r, message, code = find_recipe(architecture, opts.recipe)
   if not r then return nil, ("%s: %s"):format(path, message), code end
   cfg, message, code = config.read(source)

@@ -1,4 +1,4 @@
---- Where the time of a model goes: its steps summed by block, beside what each must read and compute.
+--- Profile of a model: the time of its steps by block, with the bytes and operations of each.
 -- Needs ane.model. Usage: `profile.start(model); model:generate("Hi"); print(profile.text(profile.take(model)))`
 
 local M = {}
@@ -9,7 +9,7 @@ local function program_of(model, level)
   return program
 end
 
---- Begins to count, from zero.
+--- Starts counting from zero.
 -- @return true; or nil, message, code ("unsupported": the engine that runs graphs op by op)
 function M.start(model)
   local program, message, code = program_of(model, 2)
@@ -17,7 +17,7 @@ function M.start(model)
   return program:profile(true)
 end
 
---- Ends counting.
+--- Stops counting.
 -- @return true; or nil, message, code
 function M.stop(model)
   local program, message, code = program_of(model, 2)
@@ -25,7 +25,7 @@ function M.stop(model)
   return program:profile(false)
 end
 
--- The same step of all layers has one name.
+-- The name of a step without its layer: "layers.*.attn_q".
 local function block_of(name) return (name:gsub("%f[%w](%d+)%f[%W]", "*")) end
 
 local function contains(list, value)
@@ -35,7 +35,7 @@ local function contains(list, value)
   return false
 end
 
--- Adds the names of a step's weights to those of its row, without what all of a layer have in common.
+-- Adds the names of a step's weights to those of its row, without the prefix of the layer.
 local function add_weights(names, step)
   for _, name in ipairs(step.weights) do
     name = name:gsub("^.*%f[%w]%d+%.", ""):gsub("%.weight$", "")
@@ -43,7 +43,7 @@ local function add_weights(names, step)
   end
 end
 
---- What was counted since start or the last take; counting goes on from zero.
+--- The counts since start or the last take. Counting goes on from zero.
 -- @return list, longest first, of {name (numbers of layers as *), op, weights (list of names), steps, runs,
 -- seconds, bytes, ops}; its field total is the sum of all; or nil, message, code
 function M.take(model)
@@ -86,7 +86,7 @@ local function line(row, total)
   return (text:gsub("%s+$", ""))
 end
 
---- The rows as a table, longest first; GB/s and GOPS of what a block must read and compute.
+--- The rows as a table, longest first, with GB/s and GOPS of each block.
 -- @param rows as take gives them
 function M.text(rows)
   local lines = { HEAD }

@@ -1,5 +1,5 @@
---- Intermediate values of a model by name. The fast program hides what stood between fused steps, so a second one is
--- planned from the same source, without fusion, when the first trace asks for it; it is freed with the model.
+--- Intermediate values of a model by name. Fused steps hide the values between them, so the first trace plans a second program from
+-- the same source without fusion. It is freed with the model.
 -- Needs ane.model.loader, ane.util.schema and ane.util.tensor_view.
 -- Usage: `local t = model:trace(ids, "layers.3.*"); print(t["layers.3.attn_q"])`
 
@@ -15,7 +15,7 @@ local function pattern_of(glob)
   return "^" .. pattern .. "$"
 end
 
---- Does a name fit one of the globs?
+--- Does a name match one of the globs?
 function M.fits(name, globs)
   for _, glob in ipairs(globs) do
     if name:find(pattern_of(glob)) then return true end
@@ -23,9 +23,10 @@ function M.fits(name, globs)
   return false
 end
 
---- Plans the program that shows all values.
+--- Plans the program that keeps all values.
 -- @param bundle of ane.model.loader
--- @param recipe, config: others than the bundle's, for experiments
+-- @param recipe instead of the bundle's, for experiments
+-- @param config instead of the bundle's
 -- @return program; or nil, message, code
 function M.plan(bundle, recipe, config)
   local opts = {}
@@ -34,11 +35,11 @@ function M.plan(bundle, recipe, config)
   return loader.plan(recipe or bundle.recipe, config or bundle.config, bundle.source, opts)
 end
 
---- The program of a bundle that shows all values, planned at the first call.
+--- The program of a bundle that keeps all values, planned at the first call.
 -- @return program; or nil, message, code
 function M.program(bundle)
   if not bundle.options then
-    return nil, "this model was not built by a recipe: its values have no names", "unsupported"
+    return nil, "no recipe built this model: its values have no names", "unsupported"
   end
   if not bundle.plain then
     local program, message, code = M.plan(bundle)
@@ -63,7 +64,7 @@ end
 function M.run(program, ids, names, kv)
   local most = program:max_chunk()
   if #ids < 1 or #ids > most then
-    return nil, ("a trace takes 1 .. %d tokens in one run, got %d: cut the input"):format(most, #ids), "range"
+    return nil, ("a trace takes 1 .. %d tokens in one run, got %d: shorten the input"):format(most, #ids), "range"
   end
   local session <close>, message, code = program:session { context = math.max(#ids, 1), kv = kv }
   if not session then return nil, message, code end
@@ -78,7 +79,7 @@ function M.values(bundle)
   return program:values()
 end
 
--- The names that fit; nil, message, code where a glob fits none.
+-- The names that match; nil, message, code where a glob matches none.
 local function select_names(program, globs)
   local names, seen = {}, {}
   for _, value in ipairs(program:values()) do
@@ -90,7 +91,7 @@ local function select_names(program, globs)
     end
   end
   for i, glob in ipairs(globs) do
-    if not seen[i] then return nil, ("trace: no value fits '%s'; model:values() lists them"):format(glob), "notfound" end
+    if not seen[i] then return nil, ("trace: no value matches '%s'; model:values() lists them"):format(glob), "notfound" end
   end
   return names
 end
@@ -107,7 +108,7 @@ function M.trace(bundle, ids, globs, kv)
   return M.run(program, ids, names, kv)
 end
 
---- Globs as a caller may give them: a string, a list of strings, nothing (all).
+--- The globs of an argument: a string, a list of strings, or nil (all).
 function M.globs(patterns, level)
   if patterns == nil then return { "*" } end
   if type(patterns) == "string" then return { patterns } end

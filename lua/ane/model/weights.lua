@@ -1,4 +1,4 @@
---- Names of the ways to hold weights, rules by pattern, and the report of what they cost.
+--- Types of weights in memory: their names, rules by pattern, and the report of their errors.
 -- Needs ane.core. Usage: `local rules = weights.rules {attn_v = "q6_k", {"ffn_down", "int8"}}`
 
 local core = require "ane.core"
@@ -27,7 +27,7 @@ end
 local known = {}
 for _, name in ipairs(M.names) do known[name] = true end
 
---- What is wrong with a name; nil: nothing.
+--- What is wrong with the name of a type; nil: nothing.
 function M.fault(name)
   if known[name] then return nil end
   return ("is %q: choose %s"):format(name, table.concat(M.names, ", "))
@@ -47,8 +47,8 @@ function M.rules_fault(mixed, fault)
   end
 end
 
---- Rules in their order: list of {pattern, name, ordered}. Those of a table have none among themselves: where two of them fit
--- one tensor and differ, that is an error.
+--- Rules in their order: list of {pattern, name, ordered}. Rules that are keys of a table have no order: it is an error where two of
+-- them match one tensor and differ.
 function M.rules(mixed)
   local rules, keys = {}, {}
   for i, row in ipairs(mixed or {}) do rules[i] = { row[1], row[2], true } end
@@ -60,7 +60,7 @@ function M.rules(mixed)
   return rules
 end
 
---- Adds rms and snr_db (nil where exact) to a row with max_abs, by sums of squares.
+--- Adds exact, rms and snr_db (nil where exact) to a row, from sums of squares.
 function M.measure(row, count, error, signal)
   row.exact = error == 0
   row.rms = count > 0 and math.sqrt(error / count) or 0.0
@@ -68,10 +68,10 @@ function M.measure(row, count, error, signal)
   return row
 end
 
---- What each weight matrix of a program is held as and what that left.
+--- The type of each weight matrix of a program, and its error.
 -- @param matrices of program:info()
--- @return list of {name, rows, cols, from (type as stored), weights (as held), form and activations (of its kernel), bytes,
--- exact, max_abs, rms, snr_db (nil where exact)}
+-- @return list of {name, rows, cols, from (type as stored), weights (type in memory), form (the layout), activations (of its kernel),
+-- bytes, exact, max_abs, rms, snr_db (nil where exact)}
 function M.report(matrices)
   local list = {}
   for i, m in ipairs(matrices or {}) do
@@ -83,7 +83,7 @@ function M.report(matrices)
   return list
 end
 
---- Weights of columns by tensor name, as core.program takes them; raises where one is no list of numbers.
+--- Importance by tensor name, as core.program takes it; raises where a value is not a list of numbers.
 -- @param importance name -> list or tensor
 function M.importance(importance)
   local out = {}

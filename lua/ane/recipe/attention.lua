@@ -29,9 +29,9 @@ end
 -- @param x normed input [1, d_model, T, 1]
 -- @param opts fused (true: q, k and v are the rows of one weight, attn_qkv), rope (a table from b:rope_table; nil: none),
 -- layout (default the configuration's), qk_norm (nil | "before_rope" | "after_rope"), norm_offset (added to the q and k norm
--- weights; default the configuration's), scale (default head_dim^-0.5), window (keys seen, its own included; nil: all), softcap,
--- ahead (keys seen behind the own one; nil: none, ALL: the whole sequence), sinks, sink_scale: see builder
--- @return [1, d_model, T, 1]
+-- weights; default the configuration's), scale (default head_dim^-0.5), window (keys that a query sees, its own included; nil: all),
+-- softcap, ahead (keys behind its own that a query sees; nil: none, ALL: the whole sequence), sinks, sink_scale: see the builder
+-- @return value [1, d_model, T, 1]
 function M.gqa(b, x, opts)
   local cfg = b.cfg
   local heads, kv_heads = cfg.n_head, cfg.n_head_kv
@@ -53,9 +53,9 @@ function M.gqa(b, x, opts)
   return b:linear(o, "attn_output", { bias = cfg.attention_bias })
 end
 
---- Keys that layer i sees.
+--- Attention window of layer i.
 -- @param i layer, 0-based
--- @param sliding does it slide, where the configuration has no layer_types
+-- @param sliding whether the layer slides; used where the configuration has no layer_types
 -- @return cfg.sliding_window for a sliding layer; nil (all) for one with full attention
 function M.window(cfg, i, sliding)
   local word = cfg.layer_types and cfg.layer_types[i + 1]

@@ -18,7 +18,7 @@ end
 -- cfg.mlp_bias says.
 -- @param act the activation of a configuration without one: "silu", "gelu_tanh", "gelu_erf", "sigmoid"; default "silu"
 -- @raise when act is unknown, whether or not the configuration has an activation
--- @param opts fused (true: gate and up are the upper and the lower half of the rows of ffn_up)
+-- @param opts fused (true: gate is the first half of the rows of ffn_up, up the second)
 function M.gated(b, x, act, opts)
   if act ~= nil then
     local ok, message = core.check_activation(act)
@@ -29,7 +29,7 @@ function M.gated(b, x, act, opts)
 end
 
 --- down(act(up(x))). Weights: ffn_up, ffn_down; biases as cfg.mlp_bias says.
--- @param act the activation where the configuration names none
+-- @param act activation function where the configuration names none
 function M.plain(b, x, act)
   local bias = b.cfg.mlp_bias
   return b:linear(b:act(b:linear(x, "ffn_up", { bias = bias }), b.cfg.act or act), "ffn_down", { bias = bias })

@@ -1,4 +1,4 @@
---- From the residual stream to logits, for the wanted positions only.
+--- LM head: from the residual stream to the logits of the output rows.
 -- Usage (in a recipe): `return head.lm(b, x)`
 
 local M = {}
@@ -31,8 +31,8 @@ local function pooled(b, x)
   return b:has "cls.output" and b:linear(x, "cls.output") or error("no tensor cls.output.weight: the scores of a reranker", 0)
 end
 
---- Final norm, then the output matrix, or the embedding where the configuration says so. Where it does not say, the file does,
--- by having an output matrix or none; one that has another than the embedding is not tied, whatever the configuration says.
+--- Final norm, then the output matrix; the embedding where the configuration ties them. Where the configuration does not say, a
+-- file without an output matrix is tied. A file whose output matrix differs from the embedding is not tied, whatever it says.
 -- @param opts norm (role, default "output_norm"), offset (of the norm's weight), softcap (of the logits)
 -- @return logits [1, n_vocab, W, 1]; [1, d_model, W, 1] of a file that gives embeddings
 function M.lm(b, x, opts)

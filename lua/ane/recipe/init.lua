@@ -4,9 +4,9 @@
 -- A recipe is a table: architectures = list of the names it serves, of GGUF and of config.json; build = function(b, cfg) ->
 -- logits; version = the recipe API it was written for (builder.version). Optional:
 --   names = {hf = {role = name}, gguf = ...}   where tensors are not called as in ane.recipe.names
---   defaults = {hf = {field = value}, ...}     configuration fields of that format where the file leaves them nil; tables
---                                              are filled field by field. norm_offset: what is added to norm weights;
---                                              keys = {key = value}: what cfg.meta gives where the file has no such key
+--   defaults = {hf = {field = value}, ...}     values of configuration fields that a file of that format leaves nil; tables
+--                                              are filled field by field. norm_offset: a number added to norm weights;
+--                                              keys = {key = value}: results of cfg.meta for keys that the file has not
 --   ignore = list of patterns of tensor names that the computation does not need
 --   shapes = function(cfg) -> {role = shape}   of weights that are not as in ane.recipe.shapes, for plans of a config.json
 --                                              without weights
@@ -20,14 +20,16 @@ local M = {}
 
 local registered = {}
 
--- "some-name" may live in models/some_name.lua. The name comes from a file: nothing but letters, digits, - and _
--- may reach require.
+-- "some-name" is in models/some_name.lua. The name comes from a model file, so only letters, digits, - and _ reach require.
 local function module_name(architecture)
   if #architecture > 64 or not architecture:find "^[%w_-]+$" then return nil end
   return "ane.models." .. architecture:gsub("-", "_")
 end
 
---- Is `r` a usable recipe? Raises with what is wrong.
+--- Checks a recipe; raises with what is wrong.
+-- @param r the recipe
+-- @param where prefix of messages
+-- @return r
 function M.check(r, where)
   local function bad(what) error(("%s: %s"):format(where, what), 0) end
   if type(r) ~= "table" then bad("a recipe is a table, got a " .. type(r)) end
@@ -43,13 +45,13 @@ function M.check(r, where)
   return r
 end
 
---- Makes a recipe known for this process; it goes before those in ane.models.
+--- Makes a recipe known in this process. It wins over those in ane.models.
 function M.register(r)
   M.check(r, "register")
   for _, name in ipairs(r.architectures) do registered[name] = r end
 end
 
--- The recipes of ane.models, by their files' names: for name, recipe in each_model() do. Files that do not load are left out.
+-- Iterates over the recipes of ane.models: file name, recipe. Files that do not load are left out.
 local function each_model()
   local llama = package.searchpath("ane.models.llama", package.path)
   local files = llama and core.list_dir(llama:match "^(.*)/[^/]*$") or {}
@@ -116,7 +118,7 @@ function M.from_file(path)
   return r
 end
 
--- Buffers that old files carry and their models compute themselves.
+-- Buffers of old files, which the computation does not need.
 local BUFFERS = { "%.rotary_emb%.inv_freq$" }
 
 local function matches(name, patterns)
@@ -126,7 +128,7 @@ local function matches(name, patterns)
   return false
 end
 
--- Weights that the file holds and the recipe never asked for: the file is not what the recipe computes.
+-- Refuses weights that the file holds and the recipe does not use: the file holds another model than the recipe computes.
 local function check_unused(r, b)
   local read = b.cfg.tensors or {}
   for _, t in ipairs(b.source:tensors()) do
@@ -140,7 +142,7 @@ local function check_unused(r, b)
   return nil, ("%s: key %s is %s, which the recipe for %s does not compute"):format(path, key, value, b.cfg.architecture), "unsupported"
 end
 
--- Fills what is nil in t, field by field.
+-- Fills the nil fields of t.
 local function fill(t, defaults)
   for key, value in pairs(defaults) do
     if type(value) == "table" then
@@ -152,9 +154,8 @@ local function fill(t, defaults)
   end
 end
 
--- Sees to it that a recipe asks for the lists of one number a layer, where the file has such: one that computes with the
--- plain field would go wrong.
--- @return function() -> true; or nil, message, code where a list was not asked for
+-- Checks that a recipe uses the lists with one number a layer that the file has: the plain field alone would be wrong.
+-- @return function() -> true; or nil, message, code where the recipe did not use a list
 local function watch_per_layer(cfg, source)
   local lists, asked = cfg.per_layer, {}
   if not lists then return function() return true end end
@@ -174,9 +175,9 @@ local function watch_per_layer(cfg, source)
   end
 end
 
---- Fills what the file leaves open, as this architecture means it.
+--- Fills the fields that the file leaves nil with the defaults of the architecture.
 -- @param r the recipe
--- @param cfg configuration as ane.config.read gives it
+-- @param cfg configuration as ane.model.config.read gives it
 function M.complete(r, cfg)
   local defaults = r.defaults and r.defaults[cfg.format] or {}
   local fields, stored, keys = {}, cfg.meta, defaults.keys
@@ -196,7 +197,7 @@ function M.complete(r, cfg)
 end
 
 --- Builds and checks the graph of a model.
--- @param examine (or nil) function(b, logits) -> true; or nil, message, code: looks at what the recipe built (see ane.recipe.builder)
+-- @param examine (or nil) function(b, logits) -> true; or nil, message, code: checks the built graph (see ane.recipe.builder)
 -- @return graph; or nil, message, code
 function M.build(r, cfg, source, examine)
   local complete, why, word = failure.border(source:path(), function()

@@ -2,23 +2,27 @@
 -- Shazeer et al. 2017, "Outrageously Large Neural Networks". Usage (in a recipe):
 -- `y = moe.experts(b, x, moe.route(b, logits, {k = 4, score = "sigmoid"}), moe.list(b, 32, roles), {act = "silu"})`
 --
--- Routing is a value of its own, so that the executor reads only the chosen experts' weights, and the engine side may run
--- all of them with masked weights (b.soft_experts = true makes such a graph).
+-- Routing is a value of its own: the executor reads only the weights of the chosen experts. With b.soft_experts = true all experts run
+-- with masked weights, as a static graph must.
 
 local M = {}
 
---- Which experts each token goes to.
--- @param logits [1, E, T, 1]
+--- Chooses the experts of each token.
+-- @param logits of the router [1, E, T, 1]
 -- @param opts k; score: "softmax" (over all), "sigmoid" or "softmax_topk" (over the chosen); bias (vector, added for the
 -- choice only, or false); norm (weights divided by their sum + norm_eps); scale (of the weights)
+-- @return value [1, 2 k, T, 1]: k expert numbers, then their weights
 function M.route(b, logits, opts)
   return b:_add("route", "route", { logits, opts.bias or false },
     { k = opts.k, score = opts.score, norm = opts.norm and 1 or 0, norm_eps = opts.norm_eps or 0, scale = opts.scale or 1 })
 end
 
---- The weighted sum of the chosen experts.
+--- The weighted sum of the outputs of the chosen experts.
+-- @param x value [1, C, T, 1]
+-- @param route value of M.route
 -- @param list see M.list
 -- @param opts act ("silu", "gelu_tanh", ..., or "swiglu_oai" with limit and alpha)
+-- @return value [1, C, T, 1]
 function M.experts(b, x, route, list, opts)
   local inputs = { x, route }
   for _, e in ipairs(list) do
@@ -40,7 +44,7 @@ local function one(b, role, e, view)
   return b:weight(role, view)
 end
 
---- The weights of all experts, {gate, up, down, gate_bias, up_bias, down_bias} each.
+--- The weights of all experts: list of {gate, up, down, gate_bias, up_bias, down_bias}.
 -- @param count number of experts
 -- @param roles gate, up, down; or gate_up (rows of gate, then of up) and down; gate_up_bias, down_bias
 -- @param opts inner (rows of gate; with gate_up), transposed (stored [in, out])

@@ -1,5 +1,5 @@
 --- Tensor names by role, for each file format.
--- Roles are GGUF's words (the GGUF specification's standardised tensor names).
+-- Roles are the standardised tensor names of the GGUF specification.
 -- Usage: `local name = names.of("hf", {attn_q_norm = "self_attn.query_layernorm"}); name("attn_q", 3)`
 
 local M = {}
@@ -32,7 +32,7 @@ function FORMATS.hf(own)
   end
 end
 
--- ONNX graphs have no names to go by: what was found in one is called by its role, layers.3.attn_q; of experts each by itself.
+-- Names in ONNX graphs mean nothing. A weight found in one is named by its role, layers.3.attn_q; each expert has its own.
 function FORMATS.onnx(own)
   return function(role, layer)
     local name = own[role] or role
@@ -43,8 +43,8 @@ end
 
 --- The names of one format.
 -- @param format "gguf", "hf" or "onnx" (cfg.format)
--- @param own table role -> name that goes before the common ones (a recipe's names[format]); inside layers without the
--- layer's prefix; or function(cfg, common) that gives the names itself, common(own) being those of the format
+-- @param own role -> name, which wins over the common ones (a recipe's names[format]), without the prefix of the layer; or
+-- function(cfg, common) -> function(role, layer), where common(own) gives the names of the format
 -- @param cfg the configuration (for such a function)
 -- @return function(role, layer): layer is 0-based, nil outside layers; the name lacks ".weight" or ".bias"
 function M.of(format, own, cfg)
@@ -52,8 +52,8 @@ function M.of(format, own, cfg)
   return FORMATS[format](own or {})
 end
 
---- The names that a recipe's weights have in a source: those of its format; without the leading "model." where
--- cfg.bare_names says that they are held so (GGUF has 63 bytes for a name).
+--- The names of a recipe's weights in a source: those of its format, without the leading "model." where cfg.bare_names says so (GGUF
+-- has 63 bytes for a name).
 function M.for_source(r, cfg)
   local name = M.of(cfg.format, r.names and r.names[cfg.format], cfg)
   if not cfg.bare_names then return name end

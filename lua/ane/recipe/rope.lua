@@ -8,7 +8,7 @@ local keys = require "ane.util.keys"
 
 local M = {}
 
--- How each scaling changes f in place: function(f, r, n) -> factor on cosine and sine (default 1), frequencies beyond
+-- Each scaling changes f in place: function(f, r, n) -> factor on cosine and sine (default 1), list of frequencies beyond
 -- r.original_context (default the same).
 local SCALINGS = {}
 
@@ -21,7 +21,7 @@ function SCALINGS.linear(f, r, n)
   for t = 1, n do f[t] = f[t] / r.factor end
 end
 
--- Long waves are slowed by the factor, short ones kept, those between blended.
+-- Long waves are divided by the factor, short ones are kept, those between are blended.
 function SCALINGS.llama3(f, r, n)
   local low, high = r.original_context / r.low_freq_factor, r.original_context / r.high_freq_factor
   for t = 1, n do
@@ -35,7 +35,7 @@ function SCALINGS.llama3(f, r, n)
   end
 end
 
--- One set of divisors up to the original context, another beyond it; the factor on cosine and sine is the same for both.
+-- One set of divisors up to the original context, another beyond it. The factor on cosine and sine is the same for both.
 function SCALINGS.longrope(f, r, n)
   if not r.short_factors or not r.long_factors then error("rope scaling longrope: the short or the long factors are missing", 0) end
   if #r.short_factors ~= n or #r.long_factors ~= n then
@@ -48,7 +48,7 @@ function SCALINGS.longrope(f, r, n)
   return r.attn_factor or (factor > 1 and math.sqrt(1 + math.log(factor) / math.log(original)) or 1), long
 end
 
--- With alpha a larger base. Without, the base grows with a length beyond r.limit only: whoever loads stays below.
+-- With alpha the base is larger. Without, the base grows only with lengths beyond r.limit, and the loader keeps sessions below it.
 function SCALINGS.dynamic(f, r, n)
   if not r.alpha then return end
   local base = r.theta * r.alpha ^ (r.dims / (r.dims - 2))
@@ -82,11 +82,11 @@ end
 
 --- Angular frequencies of one rope.
 -- @param r inv_freq (the frequencies themselves, with magnitude and long_freq, of files that hold tables), or theta (base), dims
--- (rotary size), and where scaled: scaling and what belongs to it (ane.model.config); divisors: a list
--- of dims / 2 numbers that divide the frequencies (llama 3 in GGUF)
+-- (rotary size) and, where the rope is scaled, scaling and its fields (ane.model.config); divisors: list of
+-- dims / 2 numbers that divide the frequencies (llama 3 in GGUF)
 -- @return list of dims / 2 frequencies (radians a position); factor on cosine and sine; longrope: the list for lengths
 -- beyond r.original_context
--- @raise where the scaling is unknown: another would give wrong text in silence
+-- @raise where the scaling is unknown
 function M.frequencies(r)
   if r.inv_freq then return r.inv_freq, r.magnitude or 1.0, r.long_freq end
   if r.dims > MOST_DIMS then error(("rope has %s dimensions, at most %d are supported"):format(r.dims, MOST_DIMS), 0) end

@@ -1,13 +1,13 @@
---- A source without weights: shapes by role, from the configuration alone. What a recipe builds on it can be planned.
+--- A source without weights: shapes by role, from the configuration alone. A graph built on it can be planned.
 -- Needs nothing. Usage: `local source = shapes.source("config.json"); recipe.build(r, cfg, source)`
 --
--- Roles (see ane.recipe.names) that most models share have their shapes here; a recipe adds its own, or others, in
--- `shapes = function(cfg) return {role = shape} end`. Keys are roles for weights, "role.bias" for biases; a shape is a list of
--- numbers, or false where there is no such tensor. A role without a shape is a tensor that is not there.
+-- The shapes of roles (see ane.recipe.names) that most models share are here. A recipe adds or replaces some by
+-- `shapes = function(cfg) return {role = shape} end`. A key is a role for a weight, "role.bias" for a bias; a shape is a list of
+-- numbers, or false: no such tensor. A role without a shape has no tensor.
 
 local M = {}
 
--- The weights of llama and its relatives, as files of transformers have them.
+-- The weights of llama and related architectures, as in files of transformers.
 local function common(cfg)
   local d, f, hd = cfg.d_model, cfg.d_ff, cfg.head_dim
   local q, kv = cfg.n_head * hd, cfg.n_head_kv * hd
@@ -22,7 +22,7 @@ local function common(cfg)
   return t
 end
 
---- Gives the weights of these roles a bias, one number a row.
+--- Adds a bias to the weights of these roles, one number a row.
 function M.biases(t, roles)
   for _, role in ipairs(roles) do t[role .. ".bias"] = { t[role][1] } end
   return t
@@ -63,7 +63,7 @@ function Source:tensor(name, role, suffix)
   return self.last
 end
 
---- The shape of a tensor that was just looked up as a constant; view: index, from, to, transposed (see the builder's weight).
+--- The tensor that was looked up last, as a constant without values. view: index, from, to, transposed (see the builder's weight).
 function Source:blank(graph, name, label, view)
   local shape = table.move(self.last.shape, 1, #self.last.shape, 1, {})
   assert(self.last.name == name, "looked up just before")

@@ -1,5 +1,5 @@
 --- Progress of long work: a bar on standard error where that is a terminal, nothing elsewhere.
--- Needs ane.core (clock, isatty). What takes a `progress` option takes a function(stage, done, total): this makes one.
+-- Needs ane.core. A `progress` option is a function(stage, done, total); this module makes one.
 -- Usage: `ane.load(path, {progress = progress.bar()})`
 
 local core = require "ane.core"
@@ -10,7 +10,7 @@ local WIDTH = 30
 local INTERVAL = 0.05 -- seconds between two drawings
 
 --- A progress function that draws a bar, or one that does nothing where standard error is no terminal.
--- @param out a file to draw to; default io.stderr (it is then asked whether that is a terminal)
+-- @param out a file to draw to; default io.stderr (and then only where that is a terminal)
 function M.bar(out)
   if not out then
     if not core.isatty(2) then return function() end end

@@ -12,7 +12,7 @@ local function is_callable(v)
   return type(v) == "function" or type(mt) == "table" and mt.__call ~= nil
 end
 
--- In each: does the value fit, and what it is called in messages.
+-- Of each type: the check, and its name in messages.
 local TYPES = {
   integer = { function(v) return math.type(v) == "integer" end, "an integer" },
   number = { function(v) return type(v) == "number" and v == v end, "a number" },
@@ -55,7 +55,7 @@ local function range_of(rule)
   return rule.min and ("%s or more"):format(rule.min) or ("%s or less"):format(rule.max)
 end
 
--- nil, or what is wrong with v.
+-- What is wrong with v; nil: nothing.
 local function fault(rule, v)
   local ok, wanted = fits(rule, v)
   if not ok then return ("must be %s, is %s"):format(wanted, shown(v)) end

@@ -33,7 +33,7 @@ function M.hash(key, text)
   return a ~ b ~ c ~ d
 end
 
---- A key of a password of any length; one of 16 bytes is the key itself.
+--- The key of a password of any length. A password of 16 bytes is the key itself.
 function M.key(password)
   if #password == 16 then return password end
   local zero = ("\0"):rep(16)

@@ -11,7 +11,7 @@ local M = {}
 local BLOCKS = { " ", "\u{2581}", "\u{2582}", "\u{2583}", "\u{2584}", "\u{2585}", "\u{2586}", "\u{2587}", "\u{2588}" }
 local ASCII = { " ", ".", ":", "-", "=", "+", "*", "#", "@" }
 
--- Does the terminal say that it shows UTF-8?
+-- Does the locale say that the terminal shows UTF-8?
 local function is_utf8()
   local locale = os.getenv "LC_ALL" or os.getenv "LC_CTYPE" or os.getenv "LANG" or ""
   return locale:lower():find "utf%-?8" ~= nil
@@ -29,7 +29,7 @@ local HEAT = {
   ascii = { type = "boolean" },
 }
 
--- Least and greatest of the elements that are finite; nil where there are none.
+-- Least and greatest finite element; nil where there is none.
 local function range(t)
   local low, high = math.huge, -math.huge
   if #t > 0 then low, high = t:min(), t:max() end
@@ -41,10 +41,10 @@ local function range(t)
   if low <= high then return low, high end
 end
 
---- How many elements lie in each of equal parts between the least and the greatest (those that are not finite: in none).
+--- Histogram of the finite elements, in bins of equal width between the least and the greatest.
 -- @param t a tensor
 -- @param opts bins (10), width of the longest bar (40), ascii (default: unless the locale is UTF-8)
--- @return text, one line a part: its lower end, a bar, the count
+-- @return text, one line a bin: its lower end, a bar, the count
 function M.histogram(t, opts)
   opts = schema.check(HISTOGRAM, opts, "histogram", 2)
   local low, high = range(t)

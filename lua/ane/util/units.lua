@@ -1,4 +1,4 @@
---- Numbers as people read them.
+--- Numbers as text for people.
 -- Needs nothing. Usage: `print(units.bytes(1500000))` -- 1.5 MB
 
 local M = {}

@@ -1,4 +1,4 @@
---- Why a model drifts from a golden: what the numbers say by themselves, then the known traps, tried one by one.
+--- Causes of a drift from a golden: what the numbers show, then known mistakes of porting, tried one by one.
 -- Needs ane.evaluate.check.places and variants, ane.recipe and trace. Usage: `report.hints = hints.find(report, bundle, g, kv)`
 
 local places = require "ane.evaluate.check.places"
@@ -8,9 +8,9 @@ local variants = require "ane.evaluate.check.variants"
 
 local M = {}
 
--- ---- What the numbers say ------------------------------------------------------------------------------------------
+-- ---- Numbers -----------------------------------------------------------------------------------------------------------
 
--- Golden = r * ours at all places? r; nil where not.
+-- The factor r with golden = r * ours everywhere; nil where there is none.
 local function ratio_of(row)
   if row.shapes or row.cosine ~= row.cosine or row.cosine <= 0.9999 then return nil end
   local r = row.golden:dot(row.ours) / row.ours:dot(row.ours)
@@ -48,7 +48,7 @@ local function cap_of(x, y)
   return error_of(c) < 2e-3 and c or nil
 end
 
--- At most so many elements of a row's tensors take part in fitting a curve.
+-- Most elements of a tensor that a curve is fitted to.
 local SAMPLE = 2000
 
 local function sampled(t)
@@ -70,7 +70,7 @@ local function softcap_hint(row)
   return c and { kind = "softcap", certain = true, text = text:format(c, c) } or nil
 end
 
--- Does d = golden - ours hold one number a channel, whatever the token?
+-- Is golden - ours the same for every token?
 local function bias_hint(row)
   if row.shapes or row.ours:shape()[1] < 2 then return nil end
   local d = row.golden - row.ours
@@ -81,7 +81,7 @@ local function bias_hint(row)
   return { kind = "bias", certain = false, text = text:format(row.name) }
 end
 
--- How the error goes over positions.
+-- Does the error begin behind the first token?
 local function position_hint(row)
   local n = row.ours:shape()[1]
   if row.shapes or n < 2 then return nil end
@@ -94,7 +94,7 @@ end
 
 -- ---- Experiments ---------------------------------------------------------------------------------------------------
 
--- What an experiment has to mend: the first drifting row of the residual stream, else the logits.
+-- The value that an experiment must correct: the first drifting row of the residual stream, else the logits.
 local function target_of(report, g)
   if report.first then
     local row = report.first
@@ -108,7 +108,7 @@ local function target_of(report, g)
   end
 end
 
--- The configuration cut behind the layer that matters: less to load.
+-- The configuration without the layers behind the drifting one: less to load.
 local function cut(cfg, place)
   local layer = math.tointeger(tonumber(place:match "^hidden%.(%d+)$"))
   if not layer or layer >= cfg.n_layer then return cfg end
@@ -118,7 +118,7 @@ local function cut(cfg, place)
   return out
 end
 
--- The value at the target's place in a model built with these variants; nil where nothing changes or it cannot be built.
+-- The target's value in a model built with these variants; nil where they change nothing or the model cannot be built.
 local function rebuilt(chosen, target, bundle, kv)
   local cfg = cut(bundle.config, target.place)
   local changed = variants.recipe(bundle.recipe, chosen)
@@ -148,7 +148,7 @@ local function texts(chosen)
   return table.concat(list, "; and ")
 end
 
--- Tries each variant on top of `first`. The results that mend the target; else the best one.
+-- Tries each variant in addition to `first`. The results that correct the target, and the best one.
 local function try_all(list, first, target, bundle, kv, limits)
   local good, best = {}, nil
   for _, variant in ipairs(list) do
@@ -202,7 +202,7 @@ local function experiment(report, bundle, g, kv, hints)
     if #good == 0 and (not best or best.cosine <= first.cosine) then best = first end
   end
   local known, of_kind = {}, {}
-  for _, hint in ipairs(hints) do known[hint.kind] = hint.certain or nil end -- the numbers have said it already
+  for _, hint in ipairs(hints) do known[hint.kind] = hint.certain or nil end -- the numbers show it already
   for _, result in ipairs(good) do
     local kind = result.chosen[1].kind
     if not of_kind[kind] or result.scaled < of_kind[kind].scaled then of_kind[kind] = result end
@@ -220,7 +220,9 @@ end
 
 --- Looks for the cause of a drift.
 -- @param report of ane.evaluate.check, with its rows
--- @param bundle, g, kv the model's bundle, the golden, the format of states
+-- @param bundle of the model
+-- @param g the golden
+-- @param kv type of the cached state
 -- @return list of {kind, text, certain}; kinds: embed, norm, eps, rope, qk_norm, scale, softcap, window, activation, gate,
 -- head, bias, unused, position
 function M.find(report, bundle, g, kv)

@@ -1,4 +1,4 @@
---- Compares a model with a golden: logits, greedy tokens, and layer by layer what it computes on the way.
+--- Compares a model with a golden: logits, greedy tokens, and the values of each layer.
 -- Needs ane.evaluate.check.hints, places and report, ane.core, golden, model, schema and trace.
 -- Usage: `print(assert(ane.check(model, "golden.json")))`
 
@@ -17,8 +17,7 @@ local RULES = {
   hints = { type = "boolean", default = true },
 }
 
--- How near is near enough. fp32: largest |d| / (1 + |golden|), the noise of another order of sums; else cosine, since
--- activations are rounded to 8 bits.
+-- Limits. fp32 activations: largest |d| / (1 + |golden|), the noise of another order of sums. int8 activations: cosine.
 local SCALED, COSINE, COSINE_QUANTISED = 2e-3, 0.998, 0.997
 
 local PLAIN = { fp32 = true, fp16 = true, bf16 = true, fp64 = true }
@@ -36,13 +35,13 @@ local function limits_of(bundle)
   return { cosine = is_quantised(bundle) and COSINE_QUANTISED or COSINE }
 end
 
--- Rows of q and k weights may be stored in another order than the golden's (GGUF files of llama): the same model.
+-- GGUF files of llama store the rows of q and k in another order than the golden: the same model.
 local function is_permuted(ours, want, limits)
   local d = ours:sort():compare(want:sort())
   return limits.scaled and d.max_scaled <= limits.scaled or limits.cosine and d.cosine >= limits.cosine or false
 end
 
--- A row of a table: how far `ours` is from `want`. Shapes that differ are a row that says so.
+-- A row of the report: the distance of `ours` from `want`, or the shapes where they differ.
 local function compare(name, value, prompt, ours, want, limits)
   local row = { name = name, value = value, prompt = prompt, ours = ours, golden = want }
   local a, b = ours:shape(), want:shape()
@@ -124,7 +123,7 @@ local function check_values(bundle, g, prompt, limits, kv)
   return rows
 end
 
--- Of two rows of one name, that of the prompt which is further off.
+-- Of two rows of one name the one with the larger error.
 local function worse(a, b)
   if not a or a.ok ~= b.ok then return (not a or a.ok) and b or a end
   return b.max_scaled > a.max_scaled and b or a
@@ -154,7 +153,7 @@ local function first_bad(rows)
   end
 end
 
--- All prompts' logits as one line, nil where the golden has none.
+-- The logits of all prompts together; nil where the golden has none.
 local function sum_up(outputs)
   local all = { max_abs = 0, max_scaled = 0, rms = 0, cosine = 1, argmax_agree = 0, ok = true }
   local tokens, square, greedy = 0, 0, nil
@@ -175,10 +174,10 @@ end
 --- Compares a model with a golden.
 -- @param model a loaded model; activations = "fp32" is the reference that goldens are made for
 -- @param path golden.json (see ane.evaluate.golden), or the folder that holds it
--- @param opts prompt (name of the only prompt to take), hints (default true: where something drifts, known traps are tried
--- one by one on rebuilt models)
--- @return report, whose tostring is a table for people: ok; layers = list of {name, value (ours), prompt (the one that
--- is furthest off), max_abs, max_scaled = largest |d| / (1 + |golden|), rms, cosine, ok}; blocks = the same for values that the
+-- @param opts prompt (name of the only prompt to use), hints (default true: where a value drifts, known mistakes are tried one by
+-- one on rebuilt models)
+-- @return report, whose tostring is a table for people: ok; layers = list of {name, value (ours), prompt (the one with
+-- the largest error), max_abs, max_scaled = largest |d| / (1 + |golden|), rms, cosine, ok}; blocks = the same for values that the
 -- golden has by name (permuted: the same numbers in another order);
 -- logits = {max_abs, max_scaled, rms, cosine, argmax_agree (0 .. 1), ok}, outputs = the same by prompt; greedy_equal (nil:
 -- the golden has no tokens); first = the first row that drifts, first_block; hints = list of {text, kind, certain};

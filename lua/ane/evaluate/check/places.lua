@@ -1,4 +1,4 @@
---- Which values of a model stand for what a golden calls hidden.0, hidden.1, ...
+--- Maps the names of a golden (hidden.0, hidden.1, ...) to values of a model.
 -- Needs nothing. Usage: `local places = places.find(program:values(), cfg)`
 
 local M = {}
@@ -7,7 +7,7 @@ local M = {}
 -- @param values list of {name, channels}, in the order in which they are computed
 -- @param cfg d_model, n_layer
 -- @return table: hidden.0 .. hidden.<n_layer>, hidden.final -> name of a value (the last of the right width before the
--- first layer, in each layer, behind the last one); logits -> the last value
+-- first layer, in each layer, after the last one); logits -> the last value
 function M.find(values, cfg)
   local places, layer = {}, -1
   for i, value in ipairs(values) do

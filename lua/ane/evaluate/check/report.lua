@@ -21,7 +21,7 @@ end
 
 local function header(title) return ("%-24s %-28s %10s %10s %10s"):format(title, "our value", "max |d|", "rms", "cosine") end
 
--- Blocks are many: those are shown that stand in the layer of the first one that drifts.
+-- Adds the first block that drifts and those of its layer: the list of all blocks is long.
 local function add_blocks(lines, rows, first)
   local layer = first and first.name:match "^layers%.%d+%."
   local drifting = 0
@@ -82,7 +82,7 @@ local function plain_list(rows)
   return out
 end
 
---- Everything but the tensors, for JSON: what is not finite becomes 1e308, a cosine that is no number 0.
+--- The report without tensors, for JSON. Infinity becomes 1e308, NaN 0.
 function Report:data()
   local outputs = {}
   for i, out in ipairs(self.outputs) do

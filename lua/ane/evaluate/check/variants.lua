@@ -1,8 +1,8 @@
---- Known traps of porting, each as a change of what a recipe builds: the check rebuilds the model with one of them and
--- sees whether the drift goes.
--- Needs nothing. A variant is {kind, text, install = function(b, base, cfg, touch) -> function(result) -> result, or nothing}:
--- install puts methods into builder b that stand before the class's own (`base`); the function it may return changes the
--- logits. A variant that changes nothing in a model calls nothing of `b.touch`.
+--- Known mistakes of porting, each as a change of what a recipe builds. The check rebuilds the model with one of them and sees
+-- whether the drift goes.
+-- Needs nothing. A variant is {kind, text, install = function(b, base, cfg, touch) -> function(result) -> result, or nothing}.
+-- install overrides methods of builder b; `base` has the original ones. The function that it may return changes the logits. A
+-- variant calls touch() where it changes something in the model.
 -- Usage: `for _, v in ipairs(variants.list(cfg)) do ... end`
 
 local M = {}
@@ -16,7 +16,7 @@ end
 
 local function is_qk(role) return role:find "_[qk]_norm$" ~= nil end
 
--- Weights of norms with 1 added, or no longer.
+-- Adds 1 to the weights of norms, or no longer adds it.
 local function norm_offset(which, wanted)
   return function(b, base, _, touch)
     function b:rms_norm(x, role, opts)
@@ -46,7 +46,7 @@ local function norm_variants(list)
   end
 end
 
--- Norm of q and k on the other side of the rotation.
+-- Norms q and k after rope instead of before, or the other way round.
 local function swap_qk_norm(b, base, _, touch)
   local held, turned = {}, {}
   function b:rms_norm(x, role, opts)
@@ -99,7 +99,7 @@ local function rope_variants(list)
                       text = "order of norm and rope: q and k are normed on the other side of the rotation (qk_norm of attention.gqa)" }
 end
 
--- Attention with other attributes; change(opts, cfg) gives them, nil where there is nothing to change.
+-- Attention with other attributes. change(opts, cfg) gives them; nil where there is nothing to change.
 local function attention(kind, text, change)
   return { kind = kind, text = text, install = function(b, base, cfg, touch)
     function b:attention(q, k, v, opts)
@@ -175,7 +175,7 @@ local function embed_variants(list, cfg)
     end }
 end
 
--- The matrix of the head: `role` instead of the other one.
+-- Uses the weight of `role` as the matrix of the head.
 local function head(from, to, text)
   return { kind = "head", text = text, install = function(b, base, _, touch)
     function b:linear(x, role, opts)
@@ -188,7 +188,7 @@ local function head(from, to, text)
   end }
 end
 
--- Soft caps of anything but the logits go to the logits.
+-- Moves soft caps of other values to the logits.
 local function move_softcap(b, base, cfg, touch)
   local cap
   function b:softcap(x, by)
@@ -222,7 +222,7 @@ local function head_variants(list, cfg)
   end
 end
 
---- All variants for a configuration, the likeliest first.
+--- All variants for a configuration, the most likely first.
 function M.list(cfg)
   local list = {}
   embed_variants(list, cfg)
@@ -234,9 +234,9 @@ function M.list(cfg)
   return list
 end
 
---- A recipe that builds as `r` does, with changes. Weights that it does not use are no fault.
--- @param chosen list of variants, laid over each other
--- @return recipe; a table in which build leaves b, the builder
+--- A recipe that builds as `r` does, with changes. It may leave weights unused.
+-- @param chosen list of variants, applied in order
+-- @return recipe; a table in which build stores b, the builder
 function M.recipe(r, chosen)
   local seen = { touched = {} }
   local changed = setmetatable({ ignore = { "" } }, { __index = r })

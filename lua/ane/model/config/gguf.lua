@@ -40,15 +40,15 @@ local function whole(source, arch, key, required, least)
   return v and check_whole(source, arch .. "." .. key, v, least)
 end
 
--- A number greater than zero, where it is there.
+-- A number greater than zero, or nil.
 local function positive(source, arch, key)
   local v = number(source, arch, key)
   if v and v <= 0 then fail(source, "metadata key %s.%s is %s, wanted a number above 0", arch, key, v) end
   return v
 end
 
--- A whole number, or a list of one a layer: then the largest, and where they differ the list is cfg.per_layer[field]. In
--- lists 0 is fine: a layer without such heads (lfm2's convolutions).
+-- A whole number, or the largest of a list with one a layer; where they differ the list is cfg.per_layer[field]. A list may hold
+-- 0: a layer without such heads (convolutions of lfm2).
 local function per_layer(source, cfg, field, key)
   local name = cfg.architecture .. "." .. key
   local list = source:meta(name)
@@ -66,7 +66,7 @@ local function per_layer(source, cfg, field, key)
   return most
 end
 
--- Sizes that must divide one another: a recipe would only say that shapes do not fit.
+-- Checks sizes that must divide one another: a recipe could only report shapes.
 local function check_heads(source, arch, cfg)
   if cfg.n_head % cfg.n_head_kv ~= 0 then
     fail(source, "metadata key %s.attention.head_count is %d, no multiple of attention.head_count_kv, %d", arch, cfg.n_head, cfg.n_head_kv)
@@ -120,8 +120,7 @@ local function read_rope(source, cfg)
   return rope
 end
 
--- Which layers slide: every one but each n-th, or as a list of booleans says. As the words of config.json; nil where the file
--- does not say.
+-- Which layers slide, in the words of config.json: all but every n-th, or by a list of booleans. nil where the file does not say.
 local function read_layer_types(source, cfg)
   local name = cfg.architecture .. ".attention.sliding_window_pattern"
   local v = source:meta(name)
@@ -140,8 +139,8 @@ local function read_layer_types(source, cfg)
   return list
 end
 
--- Ids that the tokenizer's keys name; nil where they name none, and where there is a vocabulary: the tokenizer then knows
--- which of them end a reply.
+-- Ids that the tokenizer's keys name; nil where they name none, and where the file has a vocabulary: the tokenizer then gives the
+-- ids that end a reply.
 local function end_ids(source)
   if source:meta_len "tokenizer.ggml.tokens" then return nil end
   local ids = {}

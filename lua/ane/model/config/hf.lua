@@ -4,7 +4,7 @@
 --
 -- Keys come in two generations. Old: rope_theta, rope_scaling (null or a dict whose type is under `type` or `rope_type`),
 -- torch_dtype. New: rope_parameters (one dict, or one for each word of layer_types), dtype. Where both stand, the new one
--- wins. What would change the result and is not known here is an error.
+-- wins. An unknown key that would change the result is an error.
 
 local ceilings = require "ane.model.config.ceilings"
 local core = require "ane.core"
@@ -13,7 +13,7 @@ local keys = require "ane.util.keys"
 
 local M = {}
 
--- config.json while it is read: path (for messages), folder, raw (the decoded object).
+-- Reader of one config.json: path (for messages), folder, raw (the decoded object).
 local Reader = {}
 Reader.__index = Reader
 
@@ -26,8 +26,8 @@ local function decode(path, text)
   return raw
 end
 
--- A source may be a folder, a file in one, or a GGUF that holds the files' texts; one without weights names its configuration
--- itself (config_path).
+-- Opens the configuration of a source: a folder, a file in one, or a GGUF that holds the texts of both files. A source without
+-- weights names its configuration (config_path).
 local function open(source)
   local path = source:path()
   if source:format() == "gguf" then
@@ -59,7 +59,7 @@ end
 
 local function present(v) if v ~= core.null then return v end end
 
--- A value in a message.
+-- A value as messages show it.
 local function kind(v)
   if v == core.null then return "null" end
   if type(v) == "string" then return ("'%s'"):format(#v > 60 and v:sub(1, 60) .. "..." or v) end
@@ -134,14 +134,14 @@ end
 
 -- ---- Rope ----------------------------------------------------------------------------------------------------------------
 
--- What each type reads from its dict into the rope; the formulas are in ane.recipe.rope.
+-- Keys of each scaling type, read from its dict into the rope; the formulas are in ane.recipe.rope.
 local SCALINGS = {}
 
 local function factor_of(self, p, where)
   return self:positive("factor", p, where) or self:fail("format", "key %sfactor is missing", where)
 end
 
--- One dict for all layers gives way to the key at the top, as in transformers.
+-- The key at the top wins over one dict for all layers, as in transformers.
 local function original_of(self, p, where)
   local key = "original_max_position_embeddings"
   local nested = p ~= self.raw.rope_parameters and p ~= self.raw.rope_scaling
@@ -149,7 +149,7 @@ local function original_of(self, p, where)
     self:fail("format", "key %soriginal_max_position_embeddings is missing", where)
 end
 
--- The factor, where none is named.
+-- The factor where no key gives one.
 local function stretch_of(self, rope) return (self:whole("max_position_embeddings", 1) or rope.original_context) / rope.original_context end
 
 SCALINGS["default"] = function() end
@@ -176,7 +176,7 @@ local function yarn_magnitude(factor, mscale, mscale_all_dim)
 end
 
 function SCALINGS.yarn(self, rope, p, where)
-  if p.long_factor then return SCALINGS.longrope(self, rope, p, where) end -- Phi-3's first files call longrope so
+  if p.long_factor then return SCALINGS.longrope(self, rope, p, where) end -- the first files of Phi-3 call longrope "su" or "yarn"
   rope.scaling, rope.original_context = "yarn", original_of(self, p, where)
   rope.factor = self:positive("factor", p, where) or stretch_of(self, rope)
   rope.beta_fast, rope.beta_slow = self:positive("beta_fast", p, where), self:positive("beta_slow", p, where)
@@ -249,7 +249,7 @@ local function read_ropes(self, cfg)
   end
   cfg.ropes = {}
   for layer, inner in pairs(p) do
-    local beside = layer == "rope_type" and inner == "default" -- in the published ZAYA1, where it means nothing
+    local beside = layer == "rope_type" and inner == "default" -- stands in the published ZAYA1 without a meaning
     if inner ~= core.null and not beside then
       if type(inner) ~= "table" then self:fail("format", "key %s.%s is %s, wanted an object", key, layer, kind(inner)) end
       cfg.ropes[layer] = read_rope(self, cfg, inner, ("%s.%s."):format(key, layer))
@@ -315,7 +315,7 @@ local function read_layer_types(self, cfg)
   return list
 end
 
--- Keys that change the result without a trace in the tensors -> the value that changes nothing. Absent, null and false are
+-- Keys that change the result but no tensor -> the neutral value. Absent, null and false are
 -- neutral everywhere. A recipe that computes one asks for it by cfg.meta.
 local SIGNIFICANT = {
   attn_logit_softcapping = false, final_logit_softcapping = false, logits_soft_cap = false, query_pre_attn_scalar = false,
@@ -372,7 +372,7 @@ end
 --- model_type; raises where there is none.
 function M.architecture(source) return architecture_of(open(source)) end
 
---- The configuration (see ane.model.config); raises where a key is wrong or not known.
+--- The configuration (see ane.model.config); raises where a key is wrong or unknown.
 function M.read(source)
   local self = open(source)
   local cfg = { format = "hf", architecture = architecture_of(self), folder = self.folder, bare_names = self.folder == nil, tensors = {} }
