@@ -69,17 +69,18 @@ local function undo(messages)
   end
 end
 
-local function save(chat, path)
+-- Writes the conversation: its messages as JSON where the name ends with .json, else with its session, so that going on computes
+-- nothing again.
+local function save(talk, path)
+  local chat = talk.chat
+  if not path:find "%.json$" then return chat:save(path) end
   local text = core.json_encode({ messages = core.json_array(chat.messages) }, { sort = true })
   return core.write_file(path, text .. "\n")
 end
 
--- Messages of a JSON file: a list, or an object with `messages`.
-local function read_messages(path)
-  local text, message = core.read_file(path)
-  if not text then return nil, message end
-  local value
-  value, message = core.json_decode(text)
+-- Messages of a JSON text: a list, or an object with `messages`.
+local function read_messages(path, text)
+  local value, message = core.json_decode(text)
   if not value then return nil, ("%s: %s"):format(path, message) end
   local list = type(value) == "table" and (value.messages or value)
   for i, m in ipairs(type(list) == "table" and list or { false }) do
@@ -90,7 +91,29 @@ local function read_messages(path)
   return list
 end
 
--- In the order of /help: name, argument, help, run(chat, argument) -> true; or nil, message; "quit" ends the program.
+-- Goes on with the conversation of a file: one of /save, or messages as JSON.
+local function load_file(talk, path)
+  local text, message = core.read_file(path)
+  if not text then return nil, message end
+  if text:find "^%s*[%[{]" then
+    local messages
+    messages, message = read_messages(path, text)
+    if messages then replace(talk.chat.messages, 1, messages) end
+    return messages and true, message
+  end
+  local opts = { restore = path }
+  for key, value in pairs(talk.opts) do
+    if key ~= "system" then opts[key] = value end
+  end
+  local chat
+  chat, message = talk.model:chat(opts)
+  if not chat then return nil, message end
+  talk.chat:close()
+  talk.chat = chat
+  return true
+end
+
+-- In the order of /help: name, argument, help, run(talk, argument) -> true; or nil, message; "quit" ends the program.
 local COMMANDS
 COMMANDS = {
   { "/help", nil, "show this", function()
@@ -101,23 +124,18 @@ COMMANDS = {
     io.stdout:write "Ctrl-C ends a reply, or clears the line; a second one ends the program, as Ctrl-D does.\n"
     return true
   end },
-  { "/reset", nil, "forget the conversation; the system message stays", function(chat)
-    replace(chat.messages, kept(chat.messages) + 1, {})
+  { "/reset", nil, "forget the conversation; the system message stays", function(talk)
+    replace(talk.chat.messages, kept(talk.chat.messages) + 1, {})
     return true
   end },
-  { "/undo", nil, "forget the last question and its reply", function(chat)
-    undo(chat.messages)
+  { "/undo", nil, "forget the last question and its reply", function(talk)
+    undo(talk.chat.messages)
     return true
   end },
-  { "/save", "FILE", "write the conversation to a file", save },
-  { "/load", "FILE", "go on with the conversation of a file", function(chat, path)
-    local messages, message = read_messages(path)
-    if not messages then return nil, message end
-    replace(chat.messages, 1, messages)
-    return true
-  end },
-  { "/prompt", nil, "show the prompt as the template makes it", function(chat)
-    local text, message = chat:render()
+  { "/save", "FILE", "write the conversation to a file; with a name that ends with .json the messages only", save },
+  { "/load", "FILE", "go on with the conversation of a file", load_file },
+  { "/prompt", nil, "show the prompt as the template makes it", function(talk)
+    local text, message = talk.chat:render()
     if not text then return nil, message end
     io.stdout:write(text, "\n")
     return true
@@ -129,7 +147,7 @@ COMMANDS = {
 local ALIASES = { ["/clear"] = "/reset", ["/exit"] = "/quit" }
 
 -- Runs a line that begins with a slash: true, or "quit"; or nil, message.
-local function command(chat, text)
+local function command(talk, text)
   local name, argument = text:match "^(%S+)%s*(.-)%s*$"
   name = ALIASES[name] or name
   local names = {}
@@ -138,7 +156,7 @@ local function command(chat, text)
     if row[1] == name then
       if row[2] and argument == "" then return nil, ("%s needs a %s"):format(name, row[2]) end
       if not row[2] and argument ~= "" then return nil, name .. " takes no argument" end
-      return row[4](chat, argument)
+      return row[4](talk, argument)
     end
   end
   return nil, ("there is no command '%s': choose %s (a text that begins with a slash is written with two)"):format(name,
@@ -159,23 +177,24 @@ local function read_turn(reader)
 end
 
 -- Takes one turn: true, or "quit"; or nil, message.
-local function turn(chat, text, args)
+local function turn(talk, text, args)
   if text:match "^%s*$" then return true end
-  if text:sub(1, 2) == "//" then return answer(chat, text:sub(2), args) end
-  if text:sub(1, 1) == "/" then return command(chat, text) end
-  return answer(chat, text, args)
+  if text:sub(1, 2) == "//" then return answer(talk.chat, text:sub(2), args) end
+  if text:sub(1, 1) == "/" then return command(talk, text) end
+  return answer(talk.chat, text, args)
 end
 
 -- Turns until the end of input or /quit. Where input comes from no terminal, a failure ends the conversation.
-local function converse(chat, args)
+-- @param talk {model, opts (of the chat), chat}; /load replaces the chat
+local function converse(talk, args)
   local terminal = core.isatty(0)
-  if terminal then io.stdout:write(tostring(chat.model), ", /help for help\n") end
+  if terminal then io.stdout:write(tostring(talk.model), ", /help for help\n") end
   local reader = line.reader { history = "chat", terminal = terminal }
   while true do
     local text = read_turn(reader)
     if text == nil then return true end
     local done, message = true, nil
-    if text then done, message = turn(chat, text, args) end
+    if text then done, message = turn(talk, text, args) end
     if done == "quit" then return true end
     if not done and not terminal then return nil, message end
     if not done then io.stderr:write(message, "\n") end
@@ -191,7 +210,7 @@ function M.run(args)
   chat, message = model:chat(opts)
   if not chat then return nil, message end
   if args.prompt then return answer(chat, args.prompt, args) end
-  return converse(chat, args)
+  return converse({ model = model, opts = opts, chat = chat }, args)
 end
 
 return M

@@ -383,22 +383,40 @@ describe("ane chat", function()
 
   it("saves a conversation and goes on with it", function()
     local saved = file ""
+    local function talk(...)
+      local lines = { ... }
+      local code, out, err = command.run({ "chat", path, "-n", "2", "--timings" }, table.concat(lines, "\n"))
+      assert.equal(0, code, err)
+      return out, err
+    end
+    local code, whole, err = command.run({ "chat", path, "-n", "2", "--system", "S" }, "Hi\n/save " .. saved .. "\nAnd?\n/prompt\n")
+    assert.equal(0, code, err)
+    local resumed, timings = talk("/load " .. saved, "And?", "/prompt")
+    assert.equal(resumed, whole:sub(-#resumed))
+    assert.matches("prompt %d+ tokens", timings)
+    local status, _, fault = command.run({ "chat", path, "-n", "2" }, "/load " .. path .. "\n")
+    assert.equal(1, status)
+    assert.matches("llama%-q8_0", fault)
+  end)
+
+  it("saves messages as JSON, and goes on with them", function()
+    local saved = file "" .. ".json"
+    files[#files + 1] = saved
     local code, _, err = command.run({ "chat", path, "-n", "2", "--system", "S" }, "Hi\n/save " .. saved .. "\n")
     assert.equal(0, code, err)
-    local messages = core.json_decode(core.read_file(saved)).messages
     local roles = {}
-    for i, m in ipairs(messages) do roles[i] = m.role end
+    for i, m in ipairs(core.json_decode(core.read_file(saved)).messages) do roles[i] = m.role end
     assert.same({ "system", "user", "assistant" }, roles)
     local _, first = command.run({ "chat", path, "-n", "2" }, "/load " .. saved .. "\n/prompt\n")
     local _, second = command.run({ "chat", path, "-n", "2", "--system", "S" }, "Hi\n/prompt\n")
     assert.equal(first, (second:match "(<|.*)$"))
     local list = file '[{"role": "user", "content": "Hi"}]'
     assert.equal(0, (command.run({ "chat", path, "-n", "2" }, "/load " .. list)))
-    for _, wrong in ipairs { "{}", "[1]", "[", '{"messages": 1}' } do
+    for _, wrong in ipairs { "[1]", "[", '{"messages": 1}' } do
       local name = file(wrong)
       code, _, err = command.run({ "chat", path, "-n", "2" }, "/load " .. name)
-      assert.equal(wrong == "{}" and 0 or 1, code, wrong .. err)
-      if wrong ~= "{}" then assert.matches(name, err, 1, true) end
+      assert.equal(1, code, wrong .. err)
+      assert.matches(name, err, 1, true)
     end
   end)
 
