@@ -381,7 +381,7 @@ function model:trace(input, patterns) end
 ---@field cols integer
 ---@field from string type as stored
 ---@field weights string as held
----@field form string of the kernel
+---@field form string layout of the kernel
 ---@field activations string that it meets
 ---@field bytes integer
 ---@field exact boolean
