@@ -342,6 +342,7 @@ local function reply(self, said, opts, what)
   if self._closed then error("chat is closed", 3) end
   if self.model.closed then error("model is closed", 3) end
   if self._replying then error("chat: the reply before is not complete; close its stream first", 3) end
+  if self.session and self.session._replying then error("chat: its session computes another reply; close that stream first", 3) end
   opts = options(self, opts, what, 3)
   local messages = self.messages
   local added = add(messages, said)
@@ -361,9 +362,9 @@ local function reply(self, said, opts, what)
   end
   run.result.timings.load_s = self.model.load_s
   run.result.dropped = #dropped > 0 and #dropped or nil
-  self._replying = true
+  self._replying, self.session._replying = true, true
   return stream.new(run, function(pieces)
-    self._replying = false
+    self._replying, self.session._replying = false, nil
     self.last = pieces.result
     if not self.session.closed then self.session:unstop() end
     local text = as_utf8(pieces.result.text or "")

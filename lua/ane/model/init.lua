@@ -185,8 +185,9 @@ end
 --- Continues a prompt.
 -- @param prompt a text, a list of token ids, or a list of messages (put through the model's chat template)
 -- @param opts see ane.generate and ane.generate.chat; special = true: control tokens spelled in the text are those tokens;
--- details = true: the result is a table with text, ids, prompt_ids, stop ("eos", "stop", "length", "context", "repeat",
--- "stopped"), stop_string, seed, logprobs (list of {id, logprob, top}) and timings
+-- session: one of this model, in which the reply is computed: what it holds is kept as far as it is a start of the prompt, and it
+-- holds prompt and reply afterwards; details = true: the result is a table with text, ids, prompt_ids, stop ("eos", "stop",
+-- "length", "context", "repeat", "stopped"), stop_string, seed, logprobs (list of {id, logprob, top}) and timings
 -- @return the text (a list of ids where the model has no tokenizer), or the table; or nil, message, code
 function Model:generate(prompt, opts)
   local pieces <close>, checked, code = start(self, prompt, opts, "generate")
@@ -209,7 +210,8 @@ function Model:stream(prompt, opts)
 end
 
 --- A conversation. See ane.generate.chat.
--- @param opts system (text), tools, messages (a conversation to go on with), any option of generate as default
+-- @param opts system (text), tools, messages (a conversation to go on with), restore (path of a file that chat:save wrote), overflow
+-- ("error", "drop"), any option of generate as default
 -- @return a chat; or nil, message, code
 function Model:chat(opts)
   opened(self)

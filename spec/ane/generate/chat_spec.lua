@@ -246,6 +246,22 @@ describe("a saved conversation", function()
     assert.same(c.messages, again.messages)
   end)
 
+  it("has a session that computes one reply at a time", function()
+    local c <close> = assert(model:chat { max_tokens = 4, ignore_eos = true })
+    assert(c:say "Hello")
+    do
+      local pieces <close> = c:stream "And?"
+      pieces:next()
+      assert.error_matches(function() c.session:generate() end, "the reply before is not complete")
+    end
+    do
+      local pieces <close> = c.session:stream { max_tokens = 4 }
+      pieces:next()
+      assert.error_matches(function() c:say "x" end, "its session computes another reply")
+    end
+    assert.is_string(c:say "Go on")
+  end)
+
   it("may hold messages only, with what tools said", function()
     local messages = {
       { role = "user", content = "\u{E9}", extra = { list = { 1, 2.5, "x" }, flag = true } },
