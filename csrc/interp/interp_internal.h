@@ -136,12 +136,13 @@ ane_status interp_prune(struct ane_interp *g, struct ane_error *err);
 ane_status interp_fold(struct ane_interp *g, struct ane_error *err);
 ane_status interp_ready(struct ane_interp *g, struct ane_error *err);
 ane_status interp_live(struct ane_interp *g, struct ane_error *err);
-/* What the node makes of its constants, or what another function has made of the same (interp_share.c); and the end of it. */
+/* Prepares the constants of a node, or shares what another function has prepared of the same ones (interp_share.c); gives that
+ * up. */
 ane_status interp_prepare(struct ane_interp *g, struct interp_node *n, struct ane_prim_call *c, struct ane_error *err);
 void interp_give_up(struct ane_interp *g, struct interp_node *n);
 
-/* One more input, behind those of the file: the positions whose logits are wanted. false: the graph has not the form in
- * which the last product can be limited to some positions. */
+/* One more input, behind those of the file: the output rows. false: the last product of the
+ * graph cannot be limited to some positions. */
 ane_status interp_trim_head(struct ane_interp *g, int32_t logits, bool *done, struct ane_error *err);
 
 /* The value an input of a node names as a constant, or NULL. */

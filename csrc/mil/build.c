@@ -32,14 +32,14 @@ void mil_build_no_memory(struct mil_build *b) {
 }
 
 /* `size` bytes of the arena; NULL, noted, where there are none. */
-static void *take(struct mil_build *b, size_t count, size_t size) {
+static void *allocate(struct mil_build *b, size_t count, size_t size) {
   void *p = b->status ? NULL : ane_arena_array(b->arena, ANE_MAX(count, (size_t)1), size);
   if (!p) mil_build_no_memory(b);
   return p;
 }
 
 static const void *keep(struct mil_build *b, const void *data, size_t count, size_t size) {
-  void *p = take(b, count, size);
+  void *p = allocate(b, count, size);
   return p && count ? memcpy(p, data, count * size) : p;
 }
 
@@ -70,7 +70,7 @@ static const char *scoped_name(struct mil_build *b, const char *name) {
 }
 
 static mil_value new_value(struct mil_build *b, const char *name, struct ane_mil_type type) {
-  struct ane_mil_named_type *v = take(b, 1, sizeof *v);
+  struct ane_mil_named_type *v = allocate(b, 1, sizeof *v);
   if (!v) return &nothing;
   *v = (struct ane_mil_named_type){name, type};
   return v;
@@ -94,7 +94,7 @@ static struct ane_mil_value text_value(struct mil_build *b, const char *s) {
 
 /* The attribute `name`, which every operation has, behind n others. */
 static struct ane_mil_attr *with_name(struct mil_build *b, const struct ane_mil_attr *others, uint32_t n, const char *name) {
-  struct ane_mil_attr *a = take(b, n + 1, sizeof *a);
+  struct ane_mil_attr *a = allocate(b, n + 1, sizeof *a);
   if (!a) return NULL;
   if (n) memcpy(a, others, n * sizeof *a);
   a[n] = (struct ane_mil_attr){"name", text_value(b, name)};
@@ -102,11 +102,11 @@ static struct ane_mil_attr *with_name(struct mil_build *b, const struct ane_mil_
 }
 
 static const struct ane_mil_arg *make_args(struct mil_build *b, const struct mil_arg *args, int n, uint32_t *count) {
-  struct ane_mil_arg *list = take(b, (size_t)n, sizeof *list);
+  struct ane_mil_arg *list = allocate(b, (size_t)n, sizeof *list);
   *count = 0;
   for (int i = 0; list && i < n; i++) {
     int parts = args[i].n ? args[i].n : args[i].value ? 1 : 0;
-    struct ane_mil_binding *bind = parts ? take(b, (size_t)parts, sizeof *bind) : NULL;
+    struct ane_mil_binding *bind = parts ? allocate(b, (size_t)parts, sizeof *bind) : NULL;
     if (!bind) continue;
     for (int j = 0; j < parts; j++) bind[j].name = args[i].n ? args[i].list[j]->name : args[i].value->name;
     list[(*count)++] = (struct ane_mil_arg){args[i].name, bind, (uint32_t)parts};
@@ -147,7 +147,7 @@ void mil_write_state(struct mil_build *b, mil_value state, mil_value data) {
 
 mil_value mil_topk(struct mil_build *b, mil_value x, int k, int axis) {
   if (b->status) return &nothing;
-  struct ane_mil_named_type *out = take(b, 2, sizeof *out);
+  struct ane_mil_named_type *out = allocate(b, 2, sizeof *out);
   if (!out) return &nothing;
   struct mil_arg args[] = {{"x", x},
                            {"k", mil_int(b, k)},
@@ -211,7 +211,7 @@ static mil_value small(struct mil_build *b, ane_mil_dtype t, const int32_t *v, i
   bool whole = len < (int)sizeof text;
   mil_value old = b->status ? &nothing : whole ? known(b, text) : NULL;
   if (old) return old;
-  uint8_t *bytes = take(b, (size_t)count, t == ANE_MIL_BOOL ? 1 : sizeof *v);
+  uint8_t *bytes = allocate(b, (size_t)count, t == ANE_MIL_BOOL ? 1 : sizeof *v);
   if (!bytes) return &nothing;
   for (int i = 0; i < count; i++) {
     if (t == ANE_MIL_BOOL)
@@ -243,7 +243,7 @@ mil_value mil_text(struct mil_build *b, const char *s) {
 
 /* n numbers as fp16, fp32 or int32. */
 static void *rounded(struct mil_build *b, ane_mil_dtype t, const float *data, uint64_t n) {
-  uint8_t *out = take(b, (size_t)n, t == ANE_MIL_FP16 ? 2 : 4);
+  uint8_t *out = allocate(b, (size_t)n, t == ANE_MIL_FP16 ? 2 : 4);
   for (uint64_t i = 0; out && i < n; i++) {
     uint16_t h = ane_f32_f16(data[i]);
     int32_t whole = (int32_t)data[i];
@@ -290,8 +290,8 @@ mil_value mil_weight(struct mil_build *b, const char *name, const struct ane_mil
     op.attrs = with_name(b, w->params, w->n_params, name);
   } else {
     const struct ane_mil_attr *params = keep(b, w->params, w->n_params, sizeof *params);
-    struct ane_mil_binding *bind = take(b, w->n_params, sizeof *bind);
-    struct ane_mil_arg *args = take(b, w->n_params, sizeof *args);
+    struct ane_mil_binding *bind = allocate(b, w->n_params, sizeof *bind);
+    struct ane_mil_arg *args = allocate(b, w->n_params, sizeof *args);
     for (uint32_t i = 0; params && bind && args && i < w->n_params; i++) {
       bind[i].value = &params[i].value;
       args[i] = (struct ane_mil_arg){params[i].name, &bind[i], 1};

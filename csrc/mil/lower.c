@@ -65,7 +65,8 @@ static void make_late(struct lower *l, int32_t value) {
   if (v->kind == ANE_VALUE_RESULT && l->g->nodes[v->node].op == ANE_OP_EMBED && l->o->embed)
     lower_embed(l, &l->b, &l->g->nodes[v->node]);
   if (!x->flat && !x->heads && !l->b.status)
-    mil_build_fail(&l->b, ane_fail(l->b.err, ANE_INVALID, "%s is made in no node of the piece and does not come in", v->name));
+    mil_build_fail(&l->b,
+                   ane_fail(l->b.err, ANE_INVALID, "%s is neither made by a node of the shard nor one of its inputs", v->name));
 }
 
 mil_value lower_flat(struct lower *l, int32_t value) {

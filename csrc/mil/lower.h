@@ -2,17 +2,17 @@
  * an interpreter.
  *
  * Tensors. Every activation is [1, C, T, 1], or [1, C, 1, T] by option: the same numbers in the same order. T is the number of
- * columns (tokens) of a call: 1 .. max_t, or fixed. Every projection is a conv with a kernel [C_out, C_in, 1, 1].
+ * tokens of a call: 1 .. max_t, or fixed. Every projection is a conv with a kernel [C_out, C_in, 1, 1].
  *
  * Features of the function (struct ane_mil_port says what each one is; `act` is fp16, or fp32 with that option):
  *   inputs
  *     ids            int32 [1, T]           with options.embed, where the shard has the embedding
  *     hidden         act [1, C, T, 1]       the value shard.hidden_in, or the result of the embed node
  *     EDGE           act [1, C, T, 1]       other values of shard.ins, by their graph name made an identifier
- *     position       int32 [1]              columns that are in the states already
- *     cos_N, sin_N   act [1, r/2, T, 1]     cos(p f_i) magnitude of rope N (ane_mil_ropes) at the positions p of the columns
+ *     position       int32 [1]              tokens that are in the states already
+ *     cos_N, sin_N   act [1, r/2, T, 1]     cos(p f_i) magnitude of rope N (ane_mil_ropes) at the positions p of the tokens
  *     mask_N         act [1, 1, T, context] added to the scores of mask N (ane_mil_masks): 0 where key j is seen, -1e4 where not.
- *                                           [1, 1, T, T] for attention to both sides, which has no state; T is then fixed
+ *                                           [1, 1, T, T] for bidirectional attention, which has no state; T is then fixed
  *   outputs
  *     hidden_out     act [1, C, T, 1]       the value shard.hidden_out
  *     EDGE, EDGE_out act [1, C, T, 1]       other values of shard.outs; _out where the value also comes in (sums of experts)
@@ -21,9 +21,9 @@
  *                                           slice) and that logit
  *   states           fp16, names from the graph
  *     keys, values   [1, kv_heads, held, head_dim]
- *     columns        [1, C, K - 1, 1] (in the other layout [1, C, 1, K - 1]): the last K - 1 inputs of a convolution over
- *                    tokens, less what stands before the first one: zeros, always, mean the start of a sequence
- * Results of route nodes are no list of experts here but a weight for every slot, zero where not chosen: [1, E, T, 1].
+ *     columns        [1, C, K - 1, 1] (in the other layout [1, C, 1, K - 1]): a ring, the last K - 1 inputs of a causal
+ *                    convolution minus the inputs before the first token: zeros always mean the start of a sequence
+ * The result of a route node is not a list of experts but a weight for every expert, zero where it is not chosen: [1, E, T, 1].
  * Only features that the shard uses are there. Order: as listed; edges in the order of shard.ins and outs, states as used.
  *
  * Opset: the lowest that serves the features: CoreML8 (specification 9) with states, weights of iOS 18's schemes or several
@@ -45,20 +45,20 @@ typedef enum { ANE_MIL_CT1, ANE_MIL_C1T } ane_mil_layout; /* [1, C, T, 1], [1, C
 /* RMSNorm: layer_norm of [x, -x] (no squares that overflow), or mean of squares in fp32 between casts. */
 typedef enum { ANE_MIL_NORM_DOUBLED, ANE_MIL_NORM_FP32 } ane_mil_norm;
 typedef enum { ANE_MIL_ROPE_INPUTS, ANE_MIL_ROPE_CONSTANTS } ane_mil_rope;
-/* Columns that `take` hands on: all, or the last one. */
-typedef enum { ANE_MIL_TAKE_ALL, ANE_MIL_TAKE_LAST } ane_mil_gather;
+/* The tokens that `gather` keeps: all, or the last one. */
+typedef enum { ANE_MIL_GATHER_ALL, ANE_MIL_GATHER_LAST } ane_mil_gather;
 
 /* ---- Weights -------------------------------------------------------------------------------------------------------*/
 
-/* A constant that an operation wants. */
+/* A constant that an operation needs. */
 struct ane_mil_weight_ask {
   const struct ane_graph *graph;
   int32_t value;    /* the constant in the graph */
-  int64_t from, to; /* rows [from, to) of its outermost dimension, all of which are wanted */
-  bool matrix; /* of a projection: any scheme will do. Else (vectors, convolutions over tokens, tables): plain, of type `dtype` */
+  int64_t from, to; /* rows [from, to) of its outermost dimension, all of which are needed */
+  bool matrix;      /* of a projection: any scheme will do. Else (vectors, causal convolutions, tables): plain, of type `dtype` */
   ane_mil_dtype dtype; /* the operation computes in it: fp16 or fp32 */
   int32_t version;     /* of the specification: which schemes there are */
-  int32_t rank;        /* shape wanted; the same elements in the same order as in the graph */
+  int32_t rank;        /* of the shape that is asked for; the same elements in the same order as in the graph */
   int64_t dim[ANE_MIL_RANK];
   float add, times; /* (element + add) * times; 0 and 1 for matrices */
 };
@@ -86,7 +86,7 @@ struct ane_mil_options {
   ane_mil_layout layout;
   ane_mil_norm norm;
   ane_mil_rope rope;
-  ane_mil_gather take;
+  ane_mil_gather gather;
   int64_t context;          /* positions that attention sees, >= 1 */
   int64_t held;             /* positions that the states hold, and rope tables that are constants; at least context; 0: as many */
   int64_t max_t;            /* T is 1 .. max_t, by default 1 */

@@ -19,7 +19,7 @@ struct lower {
   const struct ane_shard *shard;
   const struct ane_mil_options *o;
   int token_axis;         /* 2, or 3 in the other layout */
-  int64_t t;              /* columns of a call, ANE_MIL_UNKNOWN: 1 .. max_t */
+  int64_t t;              /* tokens of a call, ANE_MIL_UNKNOWN: 1 .. max_t */
   int32_t node;           /* index of the node that is being lowered */
   struct lowered *values; /* by value of the graph */
   struct ane_mil_ropes ropes;

@@ -73,7 +73,7 @@ void lower_mean_heads(struct lower *l, struct mil_build *b, const struct ane_nod
 
 void lower_gather(struct lower *l, struct mil_build *b, const struct ane_node *n) {
   mil_value x = lower_in(l, n, 0);
-  lower_out(l, n, l->o->take == ANE_MIL_TAKE_LAST ? mil_slice(b, x, l->token_axis, -1, MIL_END, 1) : x);
+  lower_out(l, n, l->o->gather == ANE_MIL_GATHER_LAST ? mil_slice(b, x, l->token_axis, -1, MIL_END, 1) : x);
 }
 
 /* ids [1, T] -> rows [T, C] -> [C, T] */

@@ -53,7 +53,7 @@ static mil_value swiglu_oai(struct lower *l, const struct ane_node *n, mil_value
 }
 
 /* One projection of an expert; its weight is input `at` of the node, its bias the one behind it. */
-static mil_value project(struct lower *l, const struct ane_node *n, int at, mil_value x) {
+static mil_value linear(struct lower *l, const struct ane_node *n, int at, mil_value x) {
   int64_t rows = l->g->values[n->inputs[at]].shape.dim[0];
   mil_value bias = lower_plain(l, ane_node_input(n, at + 1), 0, rows, 1, &rows, 0, 1);
   return mil_conv(&l->b, x, lower_matrix(l, n->inputs[at], 0, rows), bias, 1);
@@ -62,10 +62,10 @@ static mil_value project(struct lower *l, const struct ane_node *n, int at, mil_
 static mil_value expert(struct lower *l, const struct ane_node *n, int64_t e, mil_value x) {
   const char *act = ane_node_string(n, "act");
   int at = (int)(2 + 6 * e);
-  mil_value gate = project(l, n, at, x), up = project(l, n, at + 2, x);
+  mil_value gate = linear(l, n, at, x), up = linear(l, n, at + 2, x);
   mil_value inner =
       strcmp(act, "swiglu_oai") == 0 ? swiglu_oai(l, n, gate, up) : mil_mul(&l->b, mil_activation(&l->b, act, gate), up);
-  return project(l, n, at + 4, inner);
+  return linear(l, n, at + 4, inner);
 }
 
 /* Slots beyond the experts add nothing. In a slice of the experts the sum goes on from what comes in. */

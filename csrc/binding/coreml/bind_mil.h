@@ -1,4 +1,4 @@
-/* What the binding files for Core ML packages share: options from Lua tables, and cuts that Lua owns. */
+/* What the binding files for Core ML packages share: options from Lua tables, and partitions that Lua owns. */
 #ifndef ANE_BINDING_BIND_MIL_H
 #define ANE_BINDING_BIND_MIL_H
 
@@ -11,14 +11,13 @@ void bind_mil_options(lua_State *L, int t, struct ane_mil_options *o);
 struct ane_mil_profile *bind_mil_profiles(lua_State *L, int t, const struct ane_mil_options *o, uint32_t *n);
 /* Pushes {name, fixed_t or max_t, context (where it makes a difference)}. */
 void bind_mil_push_function(lua_State *L, const struct ane_mil_function_plan *f);
-/* The scheme asked for of each value of the graph: `weights`, but for those constants that `schemes` names. A userdata, pushed.
- */
+/* Pushes a userdata: the scheme that is asked for of each value of the graph, `weights` or what `schemes` has for its name. */
 struct ane_weight_spec *bind_mil_schemes(lua_State *L, int t, const struct ane_graph *g);
-/* The cut that the table asks for (`whole`: one shard). */
+/* The partition that the table asks for (`whole`: one shard). */
 ane_status bind_mil_partition(lua_State *L, int t, const struct ane_graph *g, struct ane_weight_spec *specs,
                               struct ane_partition **out, struct ane_error *err);
 
-/* A cut owned by a userdata, which is pushed, empty. */
+/* A partition that a userdata owns. It is pushed empty. */
 struct bind_partition {
   struct ane_partition *partition;
 };

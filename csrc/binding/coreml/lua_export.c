@@ -75,7 +75,7 @@ static void exporter_options(lua_State *L, int t, struct ane_mil_options *o) {
   lua_getfield(L, t, "take");
   const char *take = luaL_optstring(L, -1, "all");
   if (strcmp(take, "all") != 0 && strcmp(take, "last") != 0) luaL_error(L, "option take is %s; known are: all, last", take);
-  o->take = *take == 'l' ? ANE_MIL_TAKE_LAST : ANE_MIL_TAKE_ALL;
+  o->gather = *take == 'l' ? ANE_MIL_GATHER_LAST : ANE_MIL_GATHER_ALL;
   lua_getfield(L, t, "embed");
   o->embed = lua_toboolean(L, -1);
   lua_pop(L, 2);

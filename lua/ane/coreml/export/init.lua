@@ -117,8 +117,8 @@ local function collect_errors(list)
   end
 end
 
--- Writes piece i, or finds it written. Gives its entry of the record: bytes, sha256, files, ports, functions, weights.
-local function write_piece(run, exporter, i, name)
+-- Writes shard i, or finds it written. Gives its entry of the record: bytes, sha256, files, ports, functions, weights.
+local function write_shard(run, exporter, i, name)
   if run.written[name] then return run.written[name] end -- another variant has the same
   local entry = is_done(run.folder, run.record, name)
   if entry then
@@ -149,7 +149,7 @@ local function write_part(run, part)
   local profile = { fixed_t = part.fixed_t, context = part.context, tiered = part.tiered, many = part[1] and part, partition = partition,
                     tables = try(exporter:tables()), names = names, entries = {} }
   for i, name in ipairs(names) do
-    profile.entries[i] = write_piece(run, exporter, i, name)
+    profile.entries[i] = write_shard(run, exporter, i, name)
     run.done = run.done + partition.shards[i].bytes
     if run.progress then run.progress("export", run.done, run.total) end
   end
@@ -182,7 +182,7 @@ local function names_of(functions)
   return names
 end
 
--- fn(name, piece, entry, profile) for each package, once.
+-- fn(name, shard, entry, profile) for each package, once.
 local function each_package(profiles, fn)
   local seen = {}
   for _, profile in ipairs(profiles) do
@@ -274,7 +274,7 @@ end
 -- @param opts see rules
 -- @return report: path, ok, shards = list of {path, kind, bytes, weight_bytes, sha256, layers = {first, last} (with part = {i from 0,
 -- of how many} where one layer is several) or rows = {from, to} (not included) or experts, functions (names, where there are several),
--- verdict, residency (convolutions by predicted device, laws that spoke of the operations)}, kept (packages of an earlier run),
+-- verdict, residency (convolutions by predicted device, residency rules that hold of the operations)}, kept (packages of an earlier run),
 -- weights = list of {name, form, bytes, max_abs, snr_db}, embed_bytes, weight_bytes, seconds; or nil, message, code
 -- @raise where an option is unknown or wrong
 function M.run(bundle, out, opts, level)

@@ -40,18 +40,18 @@ local function functions(entry, profile, is_classifier)
   return array(list)
 end
 
-local function package(name, piece, entry, profile, is_classifier)
+local function package(name, shard, entry, profile, is_classifier)
   local out = {
-    path = name, kind = piece.kind, bytes = entry.bytes, sha256 = entry.sha256, weight_bytes = piece.bytes,
-    specification_version = entry.version, fixed_t = profile.fixed_t, predicted = piece.finding.verdict,
+    path = name, kind = shard.kind, bytes = entry.bytes, sha256 = entry.sha256, weight_bytes = shard.bytes,
+    specification_version = entry.version, fixed_t = profile.fixed_t, predicted = shard.finding.verdict,
     inputs = ports(entry.inputs, profile.tables, is_classifier), outputs = ports(entry.outputs, profile.tables, is_classifier),
     states = ports(entry.states, profile.tables), functions = functions(entry, profile, is_classifier),
   }
   for _, f in ipairs(out.functions or {}) do out.default_function = out.default_function or f.name end
-  if piece.kind == "layers" or piece.kind == "experts" then out.start, out["end"] = piece.first, piece.last end
-  out.part, out.parts = piece.part, piece.parts
-  if piece.kind == "experts" then out.experts, out.mixture = array { piece.from, piece.to }, piece.split end
-  if piece.kind == "head" then out.vocab_start, out.vocab_end = piece.from or 0, piece.to or 0 end
+  if shard.kind == "layers" or shard.kind == "experts" then out.start, out["end"] = shard.first, shard.last end
+  out.part, out.parts = shard.part, shard.parts
+  if shard.kind == "experts" then out.experts, out.mixture = array { shard.from, shard.to }, shard.split end
+  if shard.kind == "head" then out.vocab_start, out.vocab_end = shard.from or 0, shard.to or 0 end
   return out
 end
 
