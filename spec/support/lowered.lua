@@ -33,7 +33,7 @@ local function fresh()
   return ("%s-%d.mlpackage"):format(path, count)
 end
 
---- Writes all pieces of a graph and makes them ready to run. The graph is closed.
+--- Writes all shards of a graph and makes them ready to run. The graph is closed.
 -- @param graph unfused
 -- @param o options of core.mil_exporter (context 32, whole true, fp32 true, weights "plain", where not given); precision of the
 -- run; host_embed: function(ids) -> tensor [T, C], where the embedding is not in the package
@@ -41,18 +41,18 @@ function M.wrap(graph, o)
   local opts = { context = 32, whole = true, fp32 = true, weights = "plain", embed = not o.host_embed, max_t = 8 }
   for key, value in pairs(o) do opts[key] = value end
   local exporter = assert(core.mil_exporter(graph, opts))
-  local self = setmetatable({ pieces = {}, tables = exporter:tables(), opts = opts, host_embed = o.host_embed }, Lowered)
+  local self = setmetatable({ shards = {}, tables = exporter:tables(), opts = opts, host_embed = o.host_embed }, Lowered)
   for i = 1, exporter:count() do
     local folder = fresh()
-    local piece = assert(exporter:write(i, folder, o.wrote))
-    piece.folder = folder
-    piece.package = assert(core.package(folder))
-    piece.programs = {}
-    for _, f in ipairs(piece.functions or { piece }) do
-      piece.programs[f] = assert(piece.package:program { ["function"] = f.name, precision = o.precision or "fp32", threads = 1 })
+    local shard = assert(exporter:write(i, folder, o.wrote))
+    shard.folder = folder
+    shard.package = assert(core.package(folder))
+    shard.programs = {}
+    for _, f in ipairs(shard.functions or { shard }) do
+      shard.programs[f] = assert(shard.package:program { ["function"] = f.name, precision = o.precision or "fp32", threads = 1 })
     end
-    piece.program = piece.programs[piece]
-    self.shards[i] = piece
+    shard.program = shard.programs[shard]
+    self.shards[i] = shard
   end
   exporter:close()
   graph:close()
@@ -117,7 +117,7 @@ function MAKE.mask(self, port, ids)
   return core.tensor({ 1, 1, t, keys }, data)
 end
 
--- What of a piece takes n columns: the piece, or its function that sees the fewest positions.
+-- What of a shard takes n columns: the shard, or its function that sees the fewest positions.
 local function taker(self, p, n)
   local best
   for _, f in ipairs(p.functions or {}) do
@@ -127,7 +127,7 @@ local function taker(self, p, n)
   return best or not p.functions and p or error(("no function takes %d columns at %d"):format(n, self.position))
 end
 
---- Outputs of all pieces by role for ids that follow those fed before; edges by their name.
+--- Outputs of all shards by role for ids that follow those fed before; edges by their name.
 function Lowered:run(ids)
   local values, last = {}, {}
   for _, p in ipairs(self.shards) do

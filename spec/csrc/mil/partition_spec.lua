@@ -120,7 +120,7 @@ local function check(name, opts)
 end
 
 describe("cuts", function()
-  it("cover every node once, and pass on what the next pieces need", function()
+  it("cover every node once, and pass on what the next shards need", function()
     for _, name in ipairs(MODELS) do
       for _, target in ipairs { 1, 5000, 20000, 1 << 40 } do
         for _, parts in ipairs { 0, 1, 2, 3, 1000 } do
@@ -155,7 +155,7 @@ describe("cuts", function()
     end
   end)
 
-  it("give few pieces of even size", function()
+  it("give few shards of even size", function()
     local g <close> = programs.graph "llama-q8_0" -- 3 layers
     local one = cut(g, { layers = 1 }).shards[1].bytes
     local function count(target)
