@@ -1,4 +1,4 @@
-/* Activations prepared for a kind of matrix: which kind, how many bytes, where the parts lie. */
+/* Prepared activations: the type for a layout, sizes, and where the parts lie in memory. */
 #include "kernels/kernels_internal.h"
 
 ane_activation_type ane_activation_type_for(ane_layout f, bool int8, bool bf16_dot) {
@@ -7,20 +7,22 @@ ane_activation_type ane_activation_type_for(ane_layout f, bool int8, bool bf16_d
   return f == ANE_LAYOUT_BF16 && bf16_dot ? ANE_ACTIVATION_BF16 : ANE_ACTIVATION_F32;
 }
 
-/* Bytes of a block's marks for t columns: whole vectors of 64, but for a single column. */
+/* Row length of the outlier flags of t tokens: a multiple of 64, so that vectors may read beyond the last; 1 for one token. */
 static int64_t outlier_row(int64_t t) { return t == 1 ? 1 : (int64_t)ane_align_up((size_t)t, 64); }
 
-static size_t part(int64_t t, int64_t each, size_t bytes) { return ane_align_up((size_t)t * (size_t)each * bytes, 64); }
+/* Bytes of an array [t][each] of elements of `bytes`, aligned. */
+static size_t array_bytes(int64_t t, int64_t each, size_t bytes) { return ane_align_up((size_t)t * (size_t)each * bytes, 64); }
 
-/* F32 needs no memory where the caller points f32 at rows it already has. */
+/* F32 needs no memory where f32 points at rows of the caller. */
 size_t ane_activations_bytes(ane_activation_type kind, int64_t t, int64_t cols) {
   int64_t nb = (int64_t)ane_div_up((size_t)cols, ANE_BLOCK);
   switch (kind) {
     case ANE_ACTIVATION_I8:
-      return part(t, nb * ANE_BLOCK, 1) + 3 * part(t, nb, 4) + part(t, nb, 8) + part(outlier_row(t), nb, 1) +
-             part(outlier_row(t), nb * ANE_BLOCK, 1) + part(outlier_row(t), nb, 4) + part(outlier_row(t), nb, 8);
-    case ANE_ACTIVATION_BF16: return part(t, cols + (cols & 1), 2);
-    default: return part(t, cols, 4);
+      return array_bytes(t, nb * ANE_BLOCK, 1) + 3 * array_bytes(t, nb, 4) + array_bytes(t, nb, 8) +
+             array_bytes(outlier_row(t), nb, 1) + array_bytes(outlier_row(t), nb * ANE_BLOCK, 1) +
+             array_bytes(outlier_row(t), nb, 4) + array_bytes(outlier_row(t), nb, 8);
+    case ANE_ACTIVATION_BF16: return array_bytes(t, cols + (cols & 1), 2);
+    default: return array_bytes(t, cols, 4);
   }
 }
 
@@ -32,14 +34,14 @@ void ane_activations_place(struct ane_activations *a, ane_activation_type kind, 
     case ANE_ACTIVATION_I8:
       a->outlier_ld = outlier_row(t);
       a->q = (const int8_t *)at;
-      a->d = (const float *)(at += part(t, nb * ANE_BLOCK, 1));
-      a->dsum = (const float *)(at += part(t, nb, 4));
-      a->isum = (const int32_t *)(at += part(t, nb, 4));
-      a->minus_sum = (const int32_t *)(at += part(t, nb, 8));
-      a->outlier = at += part(t, nb, 4);
-      a->residual = (const int8_t *)(at += part(a->outlier_ld, nb, 1));
-      a->d_residual = (const float *)(at += part(a->outlier_ld, nb * ANE_BLOCK, 1));
-      a->residual_isum = (const int32_t *)(at + part(a->outlier_ld, nb, 4));
+      a->d = (const float *)(at += array_bytes(t, nb * ANE_BLOCK, 1));
+      a->dsum = (const float *)(at += array_bytes(t, nb, 4));
+      a->isum = (const int32_t *)(at += array_bytes(t, nb, 4));
+      a->minus_sum = (const int32_t *)(at += array_bytes(t, nb, 8));
+      a->outlier = at += array_bytes(t, nb, 4);
+      a->residual = (const int8_t *)(at += array_bytes(a->outlier_ld, nb, 1));
+      a->d_residual = (const float *)(at += array_bytes(a->outlier_ld, nb * ANE_BLOCK, 1));
+      a->residual_isum = (const int32_t *)(at + array_bytes(a->outlier_ld, nb, 4));
       break;
     case ANE_ACTIVATION_BF16: a->bf16 = (const uint16_t *)at; break;
     default: a->f32 = (const float *)at; a->ld = cols;

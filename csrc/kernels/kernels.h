@@ -1,7 +1,7 @@
 /* Arithmetic of the CPU executor: one table of functions per ISA level. No threads, no malloc, no graph here: a caller
  * hands out ranges and scratch memory.
  *
- * The order of every floating-point operation is fixed for each output, whatever the range, the number of columns T or
+ * The order of every floating-point operation is fixed for each output, whatever the range, the number of tokens T or
  * the level, and is written beside each function. Integer dots are exact. `ref` is the same arithmetic in scalar C with
  * fmaf, so all levels agree to the bit wherever a comment does not say otherwise (bf16 dots).
  *
@@ -42,8 +42,8 @@ struct ane_packed {
   const uint8_t *data;
   const float *row_scale;     /* I8: [groups * 16]; else NULL */
   const float *lut;           /* LUT4: [groups][2][16], a table for each 8 rows; else NULL */
-  const uint8_t *low_nibbles; /* Q8_0_SPLIT: behind data, the lower halves of the codes, row after row: [groups * 16][cols / 2] */
-  const uint8_t *scales;      /* Q8_0_SPLIT: behind those once more the scales: fp16 [groups * 16][cols / 32] */
+  const uint8_t *low_nibbles; /* Q8_0_SPLIT: behind data, low nibbles of the codes by rows: [groups * 16][cols / 2] */
+  const uint8_t *scales;      /* Q8_0_SPLIT: behind those, the scales by rows: fp16 [groups * 16][cols / 32] */
 };
 
 /* The layout for a stored type and row length: ROWS where none fits. */
@@ -64,52 +64,50 @@ void ane_pack_rows(const struct ane_packed *w, ane_dtype t, const void *rows, si
 
 typedef enum { ANE_ACTIVATION_F32, ANE_ACTIVATION_I8, ANE_ACTIVATION_BF16, ANE_ACTIVATION_COUNT } ane_activation_type;
 
-/* What the columns of a product are, as prepared for one kind of matrix. cols_pad: cols rounded up to 32 (I8) or 2
- * (BF16); the padding is zero. nb = cols_pad / 32. */
+/* The activations of a product, prepared for one activation type. cols_pad: cols rounded up to 32 (I8) or 2 (BF16); the padding
+ * is zero. nb = cols_pad / 32. */
 struct ane_activations {
   ane_activation_type kind;
   int64_t t, cols;
   const float *f32; /* F32: [t][ld] */
   int64_t ld;
   const int8_t *q;          /* I8: [t][cols_pad] */
-  bool precise;             /* I8: large values are told apart closely (quantise_i8) */
+  bool precise;             /* I8: limits of outliers are lower (quantise_i8) */
   const float *d;           /* I8: [t][nb] scale of q */
   const int32_t *isum;      /* I8: [t][nb][2] sums of q over each 16 */
   const int32_t *minus_sum; /* I8: [t][nb] minus the sum of q over the block */
-  int64_t outlier_ld;       /* columns a row of the next four, which go by blocks: 1, or t rounded up to 64 */
-  const uint8_t *outlier;   /* I8: [nb][outlier_ld] bit i: columns 4 i .. 4 i + 3 of the block have residual code; 64 may be read
-                               from any on */
+  int64_t outlier_ld;       /* row length of the next four, which go by blocks: 1, or t rounded up to 64 */
+  const uint8_t *outlier; /* I8: [nb][outlier_ld] bit i: columns 4 i .. 4 i + 3 of the block have residual codes; 64 bytes may be
+                             read from any on */
   const int8_t
       *residual; /* I8: [nb][outlier_ld][32] x = d * (q + 128 residual). This and the next two are set where outlier is not 0 */
   const float *d_residual;      /* I8: [nb][outlier_ld] 128 d */
   const int32_t *residual_isum; /* I8: [nb][outlier_ld][2] of residual */
-  const float *dsum;            /* I8: [t][nb] d times the sum over the block, rounded: what a minimum is multiplied by */
+  const float *dsum;            /* I8: [t][nb] d times the sum over the block, rounded: the factor of minima */
   const uint16_t *bf16;         /* BF16: [t][cols_pad] */
 };
 
-/* The kind of activation a layout meets at this level when the user asks for int8 or fp32 activations. */
+/* The activation type of a layout at a level, for int8 or fp32 activations. */
 ane_activation_type ane_activation_type_for(ane_layout f, bool int8, bool bf16_dot);
-/* Bytes of the prepared layout of t columns, each part 64-byte aligned; and the pointers into such memory. */
+/* Bytes of t tokens, each array 64-byte aligned; and placement in such memory, with precise = true. */
 size_t ane_activations_bytes(ane_activation_type kind, int64_t t, int64_t cols);
-void ane_activations_place(struct ane_activations *a, ane_activation_type kind, int64_t t, int64_t cols,
-                           void *memory); /* fine: true */
-/* Columns [from, from + n) of a. */
+void ane_activations_place(struct ane_activations *a, ane_activation_type kind, int64_t t, int64_t cols, void *memory);
+/* Tokens [from, from + n) of a. */
 struct ane_activations ane_activations_rows(const struct ane_activations *a, int64_t from, int64_t n);
 
 /* ---- Bounds of products ------------------------------------------------------------------------------------------*/
 
-/* The layout Q8_0_SPLIT holds a Q8_0 matrix in two halves, so that from 9/16 of the bytes (data) it can be told how large each
- * product can be at most, and from the lower half of one row (lower, scales) how large that one is; a search for the largest
- * multiplies only what can still win. A group of data is cols / 32 blocks of 304 bytes: nibbles of the upper four bits as in Q4_0
- * (256), the scales (32), and for each row the norm over the block of what the nibbles leave, low - 7.5, in steps of 1 /
- * ANE_BOUND_STEPS, rounded up (16). In `lower` byte i of a block's 16 holds columns i and, above, i + 16. */
+/* The layout Q8_0_SPLIT holds the high and low nibbles of a Q8_0 matrix apart. From `data`, 9/16 of the bytes, follows an upper
+ * bound of each product; from low_nibbles and scales of one row follows a tight bound of its product. The pruned head multiplies
+ * only rows that can still win. A group of data is cols / 32 blocks of 304 bytes: high nibbles as in Q4_0 (256), scales (32), and
+ * for each row the norm over the block of low - 7.5, in steps of 1 / ANE_BOUND_STEPS, rounded up (16). In low_nibbles byte i of a
+ * block's 16 holds column i in its low and column i + 16 in its high nibble. */
 enum { ANE_BOUND_STEPS = 6 };
-/* Of one token, for each block: what multiplies the dots and the scale; the norm of x in units of the steps; and what all
- * roundings of the bounds and of the product can come to, both for a scale of 1. A dot is 32 * upper * q + start, or 2 * lower *
- * q + start_low. */
+/* A block of one token. by: factor of dot * scale; norm: of x, in units of the steps; slack: limit of all rounding errors of the
+ * bound and of the product; both for a scale of 1. The dots are 32 * high * q + start and 2 * low * q + start_low. */
 struct ane_bound_block {
   float by, norm, slack;
-  int32_t start, start_low; /* -241 and -15 * sum of q: code - 128 = 16 upper - 120.5 + (low - 7.5) */
+  int32_t start, start_low; /* -241 and -15 * sum of q: code - 128 = 16 high - 120.5 + (low - 7.5) */
 };
 /* x: I8, its first token. */
 void ane_bound_prepare(const struct ane_activations *x, struct ane_bound_block *out);
@@ -146,7 +144,7 @@ enum { ANE_ATT_ROWS = 192 };
 
 /* ---- The table ---------------------------------------------------------------------------------------------------*/
 
-/* y[t][r] for the rows of groups [g_from, g_to) and all columns of x. Per output, with nb blocks of 32 in ascending order
+/* y[t][r] for the rows of groups [g_from, g_to) and all tokens of x. Per output, with nb blocks of 32 in ascending order
  *   F32   acc = fma(w[k], x[k], acc) for k = 0, 1, ..., w the dequantised weight in float32
  *         (scale * (code - zero), then + min where there is one, each rounded; scale of two levels = product, rounded;
  *         N4, N8: scale * (code - zero point), one rounding)
@@ -154,9 +152,10 @@ enum { ANE_ATT_ROWS = 192 };
  *         with a minimum: acc = fma(min, dsum, acc)
  *         two scales: f = (float)i0 * s0; f = fma((float)i1, s1, f)
  *         layout I8: f = (float)i
- *         the outlier blocks a second time, with residual for q and d_residual for d, to a sum of their own: rest = fma(f,
- * d_residual, rest); at the end acc + rest, of layout I8 times row_scale BF16  one bf16 dot step per pair of columns, ascending
- * (rounding as the instruction) out[t * ld_out + r]; rows >= w->rows are not written. scratch: ane_matmul_scratch() bytes,
+ *         outlier blocks once more, with residual for q and d_residual for d, to a sum of their own:
+ *         residual_sum = fma(f, d_residual, residual_sum); at the end acc + residual_sum, for layout I8 times row_scale
+ *   BF16  one bf16 dot for each pair of columns, ascending (rounding as the instruction)
+ * The result goes to out[t * ld_out + r]; rows >= w->rows are not written. scratch: ane_matmul_scratch() bytes,
  * 64-byte aligned, one for each thread. x->kind must be one that ane_activation_type_for gives for the layout. */
 typedef void (*ane_matmul_fn)(const struct ane_packed *w, const struct ane_activations *x, int64_t g_from, int64_t g_to,
                               float *out, int64_t ld_out, void *scratch);
@@ -167,9 +166,9 @@ struct ane_kernels {
   ane_matmul_fn matmul[ANE_LAYOUT_COUNT][ANE_ACTIVATION_COUNT]; /* NULL where the pair is not offered */
 
   /* Of a Q8_0_SPLIT matrix: bound[r] >= what matmul gives for row r of the groups [g_from, g_to) and the first token of x, all 16
-   * rows of a group; not a number where x is not. By Cauchy and Schwarz a block's share is at most scale * d * (dot of the upper
-   * codes) + |scale| * |low - 7.5| * |d q|. base[r] is the same without the second term: to be added to is what the lower codes
-   * give. The rounding of bounds is free. */
+   * rows of a group; NaN where x has NaN. By Cauchy and Schwarz the share of a block is at most scale * d * (dot of the high
+   * nibbles)
+   * + |scale| * |low - 7.5| * |d q|. base[r] is the bound without the second term. Rounding of bounds is not fixed. */
   void (*upper_bound)(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
                       int64_t g_from, int64_t g_to, float *bound, float *base);
   /* bound[i] >= what matmul gives for row rows[i], above it by no more than roundings; base as upper_bound gave it. */
@@ -178,11 +177,11 @@ struct ane_kernels {
 
   /* Fill rows [t_from, t_to) of prepared activations from x [t][ld].
    * I8, each block of 32: amax = max |x|; d = amax / 127; q = round to nearest even of x * (127 / amax), the quotient rounded
-   * once. A few large values would take the digits of all others: where amax^2 > limit = sum(amax^2) * (over / nb), the sum over
-   * the blocks of this token by 16 lanes as below, without fma, max(sqrt(limit) * part, amax * (127 / 16319)) stands for amax
-   * (over and part: ANE_OUTLIER_*, by `precise`), and what goes beyond 127 gets a second code: for each four columns with such a
-   * one, v being the whole numbers, residual = (v + 64) >> 7 and q = v - 128 residual. Where amax < 2^-100: d = 0, q = 0. NaN or
-   * infinite x give unspecified but in-range codes. */
+   * once. A block with amax^2 > limit is an outlier block; limit = sum(amax^2) * (over / nb), the sum over the blocks of the
+   * token by 16 lanes as below, without fma; over and part: ANE_OUTLIER_*, by `precise`. There max(sqrt(limit) * part, amax *
+   * (127 / 16319)) takes the place of amax, giving whole numbers v. Each four columns with one beyond 127 have residual codes:
+   * residual = (v + 64) >> 7 and q = v - 128 residual. Where amax < 2^-100: d = 0, q = 0. NaN or infinite x give unspecified
+   * codes in range. */
   void (*quantise_i8)(const struct ane_activations *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to);
   void (*convert_bf16)(const struct ane_activations *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to);
 
@@ -246,19 +245,19 @@ size_t ane_attention_scratch(int64_t n_heads, int64_t kv_heads, int64_t head_dim
 /* The table of a level; the level must be available. Tables are static; two calls give the same pointer. */
 const struct ane_kernels *ane_kernels_get(ane_isa isa);
 
-/* ---- Limits of the machine (limits.c): what benches and profiles set kernels beside -----------------------------------*/
+/* ---- Limits of the machine (limits.c), which benchmarks and profiles compare kernels with -----------------------------------*/
 
-/* Loops on registers only, for one thread, of the instructions that an available level has. Each returns the number of
- * operations done (a multiply and an add are two): 8-bit dot products, bf16 dot products (vdpbf16ps), fp32 fused multiply-adds; 0
- * where the level has no such instruction or it is not known here. The dot of avxvnni and avx512vnni is vpdpbusd; that of avx2
- * and avx512 is what 32 columns of 4-bit codes need: eight vpmaddubsw, seven vpaddw, one vpmaddwd and one vpaddd. */
+/* Loops of one thread on registers, with instructions of an available level. Each returns its number of operations (a multiply
+ * and an add are two): 8-bit dot products, bf16 dot products (vdpbf16ps), fp32 fused multiply-adds; 0 where the level has no such
+ * instruction or it is not known here. The dot of avxvnni and avx512vnni is vpdpbusd; that of avx2 and avx512 is what 32 columns
+ * of 4-bit codes need: eight vpmaddubsw, seven vpaddw, one vpmaddwd and one vpaddd. */
 double ane_limit_dot(ane_isa isa, int64_t steps);
 double ane_limit_bf16(ane_isa isa, int64_t steps);
 double ane_limit_fma(ane_isa isa, int64_t steps);
-/* Reads every byte of p, size in whole 128 bytes; the result only keeps the reads alive. */
+/* Reads all bytes of p; size is a multiple of 128. The result has no meaning: it keeps the reads from being removed. */
 uint64_t ane_limit_read(const void *p, size_t size);
 
-/* Buffer of the read test, far beyond any cache; the most threads of a pool to measure with. */
+/* Bytes of the read test, more than caches hold; most threads of a pool. */
 enum { ANE_LIMIT_BYTES = 512 << 20, ANE_LIMIT_THREADS = 256 };
 
 /* All threads of a pool together. 0: not known here. */

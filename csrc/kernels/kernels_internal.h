@@ -43,7 +43,7 @@ void ane_kernels_init_arm(struct ane_kernels *k, ane_isa isa);
 /* 32 columns of a quantised group, read back one by one: value = scale * (code - zero) + min. */
 struct ane_block {
   uint8_t code[ANE_BLOCK][ANE_GROUP];
-  float scale[2][ANE_GROUP]; /* for each half of the columns; equal where the layout has one scale. I8: 1 */
+  float scale[2][ANE_GROUP]; /* of each 16 columns; equal where the layout has one scale; 1 for I8 */
   float min[ANE_GROUP];      /* 0 where the layout has none */
   float offset[ANE_GROUP];   /* N4, N8: zero - zero point; the value is scale * (code - zero + offset), and min scale * offset */
 };
@@ -56,31 +56,27 @@ void ane_pack_split(const struct ane_packed *w, const uint8_t *rows, size_t stri
 /* Columns [k, k + n) of group g as floats [n][16], any layout. k is a multiple of ANE_PANEL, n <= ANE_PANEL;
  * rows that do not exist are zeros. tmp: [16][ANE_PANEL] floats, used by ROWS only, whose type must have a decoder. */
 enum { ANE_PANEL = 256 };
-/* What ane_matmul_scratch gives for any matrix: each level divides it up as it likes. */
+/* Bytes that ane_matmul_scratch gives for any matrix; each level divides them as it likes. */
 enum { ANE_SCRATCH = 1024 * 1024 };
 void ane_read_panel(const struct ane_packed *w, int64_t g, int64_t k, int n, float *panel, float *tmp);
 
 /* Codes of activations: q alone reaches 127; with a residual code, 127 * 128 + 63. */
 enum { ANE_CODE_MAX = 127, ANE_OUTLIER_MAX = 16319 };
-/* How much larger than the others (in squares) a block's largest value must be for residual code, and what of the limit its scale
- * is then made for; the finer pair for the products that attention, routing and results hang on. Simulated on SmolLM2-135M and
- * Qwen2.5-0.5B, KL divergence from fp32 activations in 1e-3 (it scatters by a tenth) and fours of columns with residual code a
- * block, averaged over the matrices: fine 2 and 1/4, else 4 and 0.35 (kept; most of the fours are in q, k and v, which are
- * small): 1.28 and 0.27, 0.14 and 0.17; 3 and 1/4 everywhere: 1.35 and 0.22, 0.20 and 0.16; of these without any in q, k and
- * v 2.84 and 0.34, in the attention's output 1.34 and 0.23, in gate and up 1.71 and 0.26, in down 1.58 and 0.27; 3 and 1/2
- * everywhere 1.46 and 0.25; 15 bits for whole blocks above 2: 1.12 and 0.17, 0.87 and 0.73; 8 bits alone: 3.79 and 0.63. */
+/* A block is an outlier where the square of its largest value is above OVER times the mean of these squares over the blocks of
+ * the token. Its scale is then made for PART of the root of that limit. The precise pair holds for products that attention,
+ * routing and logits depend on. Chosen by experiment: docs/notes/activation-outliers.md. */
 #define ANE_OUTLIER_OVER_PRECISE 2.0f
 #define ANE_OUTLIER_PART_PRECISE 0.25f
 #define ANE_OUTLIER_OVER 4.0f
 #define ANE_OUTLIER_PART 0.35f
-#define ANE_BOUND_START 0x1p-120f /* of sums that bound a product: above all that numbers too small for their digits can lose */
+#define ANE_BOUND_START 0x1p-120f /* start of the sums of a bound: above the error of all subnormal numbers */
 #define ANE_TINY 0x1p-100f /* blocks with no larger value are zero: their scales and inverses stay finite, normal numbers */
 
 static inline float ane_outlier_over(bool precise) { return precise ? ANE_OUTLIER_OVER_PRECISE : ANE_OUTLIER_OVER; }
 static inline float ane_outlier_part(bool precise) { return precise ? ANE_OUTLIER_PART_PRECISE : ANE_OUTLIER_PART; }
 
-/* The square of a block's largest value above which it is outlier, from those of all blocks of the token. Written without
- * fma and in lanes, so that it comes out the same wherever it is compiled. */
+/* The limit of a token: blocks whose largest value squared is above it are outliers. amax: the largest values of its nb blocks.
+ * No fma and 16 partial sums, so that all levels agree to the bit. */
 static inline float ane_outlier_limit(const float *amax, int64_t nb, bool precise) {
   float l[16] = {0};
   int64_t b = 0;
@@ -92,7 +88,7 @@ static inline float ane_outlier_limit(const float *amax, int64_t nb, bool precis
   return l[0] * (ane_outlier_over(precise) / (float)nb);
 }
 
-/* What 127 steps of a outlier block come to; root: that of the limit. */
+/* The value that code 127 stands for in an outlier block. root: square root of the limit. */
 static inline float ane_outlier_span(float amax, float root, bool precise) {
   float least = amax * ((float)ANE_CODE_MAX / (float)ANE_OUTLIER_MAX), part = ane_outlier_part(precise) * root;
   return part > least ? part : least;

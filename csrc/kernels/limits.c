@@ -5,7 +5,7 @@
 #include <string.h>
 
 #if defined(__x86_64__)
-/* Of a level that the machine has. */
+/* The level must be available. */
 double ane_limit_dot(ane_isa isa, int64_t steps) {
   switch (isa) {
     case ANE_ISA_AVX2: return limit_dot_avx2(steps);
@@ -72,7 +72,7 @@ static void work(void *arg, int thread, int threads) {
 static double best(struct ane_pool *pool, struct job *j, int runs) {
   double rate = 0;
   for (int r = 0; r < runs; r++) {
-    memset(j->ops, 0, sizeof j->ops); /* not all threads have to take part */
+    memset(j->ops, 0, sizeof j->ops); /* a thread may take no part */
     double start = ane_clock(), sum = 0;
     ane_pool_run(pool, work, j);
     double seconds = ane_clock() - start;

@@ -28,7 +28,8 @@ struct layout_columns {
 INLINE struct layout_columns layout_columns(ane_layout f) {
   switch (f) {
 #define ANE_LAYOUT(id, name, unit, bits, zero, subs, scale, min, int8)                                                           \
-  case ANE_LAYOUT_##id: return (struct layout_columns){unit, bits, zero, subs, LAYOUT_##scale, LAYOUT_##min};
+  case ANE_LAYOUT_##id:                                                                                                          \
+    return (struct layout_columns){unit, bits, zero, subs, LAYOUT_##scale, LAYOUT_##min};
 #include "kernels/layout.def"
 #undef ANE_LAYOUT
     default: return (struct layout_columns){0};

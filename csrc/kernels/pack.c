@@ -1,4 +1,4 @@
-/* Packed layouts: what they are, which stored type fits which, and repacking. Every rule is lossless.
+/* Packed layouts: their bytes, the layout of each stored type, and repacking. All repacking is lossless.
  *
  * A group is 16 rows, r = 0..15; a unit covers `unit` columns of all of them. The plane of four columns 4v .. 4v + 3 is
  * 64 bytes, byte 4 r + i for row r and column 4v + i: the operand of one 8-bit dot of 16 lanes. Planes of 32 columns are
@@ -6,9 +6,9 @@
  *
  *   nibbles (256 bytes)     for p = 0..3 64 bytes: low nibbles are plane p, high nibbles plane p + 4
  *   fifth bits (64 bytes)   bit v of byte 4 r + i is bit 4 of the code at plane v
- *   upper bits (128 bytes)  for h = 0, 1 64 bytes: bits 2k, 2k + 1 are bits 4 and 5 of the code at plane 4 h + k
+ *   bits 4 and 5 (128 bytes)  for h = 0, 1 64 bytes: bits 2k, 2k + 1 are bits 4 and 5 of the code at plane 4 h + k
  *   codes (512 bytes)       eight planes of whole bytes
- *   halves (32 bytes)       one fp16 for each row
+ *   fp16 (32 bytes)         a number of each row
  *
  * Byte offsets within a unit:
  *
@@ -20,7 +20,7 @@
  *   Q5_0   0 nibbles   256 fifth     320 scale
  *   Q5_1   0 nibbles   256 fifth     320 scale   352 min
  *   Q8_0   0 codes     512 scale
- *   Q8_0_SPLIT     0 nibbles (the upper four bits)   256 scale   288 u8[16] norms; the rest behind all groups (kernels.h)
+ *   Q8_0_SPLIT   0 high nibbles   256 scale   288 u8[16] norms; low nibbles and scales lie behind all groups (kernels.h)
  *   I8     0 codes
  *   LUT4   0 nibbles
  *   N4     0 nibbles   256 float[16] scales   320 u8[16] zero points
@@ -31,8 +31,8 @@
  *   Q5_K   0 scale     32 min     64 + 32 b: u8[16] sub-scales, u8[16] sub-minima     320 + 320 b: nibbles, fifth
  *   Q6_K   0 scale     32 + 32 b: 2 x i8[16] sub-scales     288 + 384 b: nibbles, upper
  *
- * with b = 0..7 the block of 32 columns. The min of Q4_K and Q5_K is the stored one with its sign turned, so that it is
- * added. Codes of Q8_0 and I8 are the stored ones + 128, those of N* as they are. Stored layouts: quant/blocks.h. */
+ * b = 0..7 is the block of 32 columns. The min of Q4_K and Q5_K is the negated stored one, so that it is added. Codes of Q8_0
+ * and I8 are the stored ones + 128; codes of the others are as stored. Stored blocks: quant/blocks.h. */
 #include "kernels/matmul_layouts.h"
 
 #include "tensor/half.h"
@@ -56,7 +56,7 @@ static const ane_layout of_dtype[ANE_DTYPE_COUNT] = {
 
 ane_layout ane_layout_for(ane_dtype t, int64_t cols) {
   ane_layout f = of_dtype[t];
-  if (f == ANE_LAYOUT_BF16 || f == ANE_LAYOUT_I8) return f; /* with LUT4 the only ones whose last unit may be filled up */
+  if (f == ANE_LAYOUT_BF16 || f == ANE_LAYOUT_I8) return f; /* like LUT4, their last unit may be padded */
   return cols % layouts[f].unit ? ANE_LAYOUT_ROWS : f;
 }
 
@@ -67,7 +67,7 @@ bool ane_layout_group_bytes(ane_layout f, int64_t cols, size_t *bytes) {
 
 /* ---- Floats ------------------------------------------------------------------------------------------------------*/
 
-/* Tiles of 16 columns keep both sides in the first-level cache, whatever the row stride is. */
+/* Tiles of 16 columns: source and destination stay in the first-level cache for any row stride. */
 static void pack_f32(const uint8_t *rows, size_t stride, int n_rows, int64_t cols, uint8_t *dst) {
   for (int64_t k = 0; k < cols; k += 16) {
     int64_t n = ANE_MIN(cols - k, 16);
@@ -104,7 +104,7 @@ static void pack_bf16(const uint8_t *rows, size_t stride, int n_rows, int64_t co
 
 /* ---- Blocks of 32 ------------------------------------------------------------------------------------------------*/
 
-/* Bit i of the low half of byte b to bit 8 i, bit i of its high half to bit 8 i + 1; for all bytes. */
+/* Moves bit i of the low nibble of byte b to bit 8 i, bit i of its high nibble to bit 8 i + 1. */
 #define SPREAD(b)                                                                                                                \
   (((b)&1u) | ((b)&2u) << 7 | ((b)&4u) << 14 | ((b)&8u) << 21 | ((b)&16u) >> 3 | ((b)&32u) << 4 | ((b)&64u) << 11 |              \
    ((b)&128u) << 18)
@@ -113,28 +113,28 @@ static void pack_bf16(const uint8_t *rows, size_t stride, int n_rows, int64_t co
 #define SPREAD_64(b) SPREAD_16(b), SPREAD_16((b) + 16), SPREAD_16((b) + 32), SPREAD_16((b) + 48)
 static const uint32_t spread[256] = {SPREAD_64(0u), SPREAD_64(64u), SPREAD_64(128u), SPREAD_64(192u)};
 
-/* Bit 4 v + i of x to bit 8 i + v: the fifth bits of 32 columns of one row, from column order to plane order. A table, since
- * the loading of models waits for this. */
+/* Moves bit 4 v + i of x to bit 8 i + v: the fifth bits of 32 columns of one row, from column order to plane order. The table
+ * makes loading faster. */
 static inline uint32_t fifth_bits(uint32_t x) {
   return spread[x & 255] | spread[x >> 8 & 255] << 2 | spread[x >> 16 & 255] << 4 | spread[x >> 24] << 6;
 }
 
-/* Where the pieces of a stored block and of a packed unit begin; 0: not there. */
+/* Offsets of the parts of a stored block and of a packed unit; 0: no such part. */
 struct legacy {
-  uint8_t block, min_at, residual_at, low_at;
+  uint8_t block, min_at, fifth_at, low_at;
   uint16_t fifth, scale, min;
 };
 static const struct legacy q4_0 = {18, 0, 0, 2, 0, 256, 0}, q4_1 = {20, 2, 0, 4, 0, 256, 288}, q5_0 = {22, 0, 2, 6, 256, 320, 0},
                            q5_1 = {24, 2, 4, 8, 256, 320, 352};
 
-/* Stored nibble bytes j = 0..15 hold columns j and j + 16: just what a packed piece holds, so words only move. */
+/* Stored nibble bytes j = 0..15 hold columns j and j + 16, as a packed piece does: words move unchanged. */
 static inline __attribute__((always_inline)) void pack_legacy(const struct legacy *l, size_t unit, const uint8_t *rows,
                                                               size_t stride, int n_rows, int64_t cols, uint8_t *dst) {
   for (int64_t u = 0; u < cols / 32; u++, dst += unit)
     for (int r = 0; r < n_rows; r++) {
       const uint8_t *src = rows + (size_t)r * stride + (size_t)u * l->block;
       for (int p = 0; p < 4; p++) ane_put_word(dst + 64 * p + 4 * r, ane_word(src + l->low_at + 4 * p));
-      if (l->fifth) ane_put_word(dst + l->fifth + 4 * r, fifth_bits(ane_word(src + l->residual_at)));
+      if (l->fifth) ane_put_word(dst + l->fifth + 4 * r, fifth_bits(ane_word(src + l->fifth_at)));
       ane_put_half(dst + l->scale + 2 * r, ane_half(src));
       if (l->min) ane_put_half(dst + l->min + 2 * r, ane_half(src + l->min_at));
     }
@@ -150,14 +150,14 @@ static void pack_q8_0(const uint8_t *rows, size_t stride, int n_rows, int64_t co
 }
 
 /* Stored blocks: one or two scales, the zero point where there is one scale, the codes. */
-static void pack_nbits(int bits, bool halves, const uint8_t *rows, size_t stride, int n_rows, int64_t cols, uint8_t *dst) {
-  size_t codes = bits == 4 ? 256 : 512, head = halves ? 8 : 5, block = head + (bits == 4 ? 16 : 32);
-  for (int64_t u = 0; u < cols / 32; u++, dst += codes + (halves ? 128 : 80))
+static void pack_nbits(int bits, bool two_scales, const uint8_t *rows, size_t stride, int n_rows, int64_t cols, uint8_t *dst) {
+  size_t codes = bits == 4 ? 256 : 512, head = two_scales ? 8 : 5, block = head + (bits == 4 ? 16 : 32);
+  for (int64_t u = 0; u < cols / 32; u++, dst += codes + (two_scales ? 128 : 80))
     for (int r = 0; r < n_rows; r++) {
       const uint8_t *src = rows + (size_t)r * stride + block * (size_t)u;
       for (int v = 0; v < (bits == 4 ? 4 : 8); v++) ane_put_word(dst + 64 * v + 4 * r, ane_word(src + head + 4 * (size_t)v));
       ane_put_word(dst + codes + 4 * r, ane_word(src));
-      if (halves)
+      if (two_scales)
         ane_put_word(dst + codes + 64 + 4 * r, ane_word(src + 4));
       else
         dst[codes + 64 + (size_t)r] = src[4];
@@ -274,7 +274,7 @@ static void pack_q6_k(const uint8_t *rows, size_t stride, int n_rows, int64_t co
 
 void ane_pack_group(ane_layout f, ane_dtype t, const void *rows, size_t row_bytes, int n_rows, int64_t cols, void *dst) {
   const uint8_t *src = rows;
-  (void)t; /* the layout says it: ROWS is never packed, the others have one stored type each */
+  (void)t; /* each of these layouts has one stored type */
   if (n_rows < ANE_GROUP) {
     size_t bytes;
     if (ane_layout_group_bytes(f, cols, &bytes)) memset(dst, 0, bytes);
@@ -303,23 +303,23 @@ void ane_pack_group(ane_layout f, ane_dtype t, const void *rows, size_t row_byte
   }
 }
 
-/* ---- In their place ------------------------------------------------------------------------------------------------*/
+/* ---- In memory ------------------------------------------------------------------------------------------------*/
 
-static bool halves(const struct ane_packed *w, size_t *low_nibbles, size_t *scales) {
+static bool split_bytes(const struct ane_packed *w, size_t *low_nibbles, size_t *scales) {
   size_t rows = (size_t)w->groups * ANE_GROUP, cols = w->layout == ANE_LAYOUT_Q8_0_SPLIT ? (size_t)w->cols : 0;
   return ane_mul_size(rows, cols / 2, low_nibbles) && ane_mul_size(rows, cols / ANE_BLOCK * 2, scales);
 }
 
 bool ane_packed_bytes(const struct ane_packed *w, size_t *bytes) {
   size_t low_nibbles, scales;
-  return halves(w, &low_nibbles, &scales) && ane_mul_size((size_t)w->groups, w->group_bytes, bytes) &&
+  return split_bytes(w, &low_nibbles, &scales) && ane_mul_size((size_t)w->groups, w->group_bytes, bytes) &&
          ane_add_size(*bytes, low_nibbles, bytes) && ane_add_size(*bytes, scales, bytes);
 }
 
 void ane_packed_place(struct ane_packed *w, const void *memory) {
   size_t low_nibbles, scales;
   w->data = memory;
-  if (w->layout != ANE_LAYOUT_Q8_0_SPLIT || !halves(w, &low_nibbles, &scales)) return;
+  if (w->layout != ANE_LAYOUT_Q8_0_SPLIT || !split_bytes(w, &low_nibbles, &scales)) return;
   w->low_nibbles = w->data + (size_t)w->groups * w->group_bytes;
   w->scales = w->low_nibbles + low_nibbles;
 }

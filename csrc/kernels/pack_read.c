@@ -6,14 +6,14 @@
 
 #include <string.h>
 
-/* Codes of 32 columns from their pieces; fifth or upper may be NULL. */
-static void read_nibbles(const uint8_t *low, const uint8_t *fifth, const uint8_t *upper, struct ane_block *out) {
+/* Codes of 32 columns from their pieces. fifth: bit 4, two_bits: bits 4 and 5; either may be NULL. */
+static void read_nibbles(const uint8_t *low, const uint8_t *fifth, const uint8_t *two_bits, struct ane_block *out) {
   for (int c = 0; c < ANE_BLOCK; c++)
     for (int r = 0; r < ANE_GROUP; r++) {
       int v = c / 4, at = 4 * r + c % 4;
       int code = v < 4 ? low[64 * v + at] & 15 : low[64 * (v - 4) + at] >> 4;
       if (fifth) code |= (fifth[at] >> v & 1) << 4;
-      if (upper) code |= (upper[64 * (v / 4) + at] >> 2 * (v % 4) & 3) << 4;
+      if (two_bits) code |= (two_bits[64 * (v / 4) + at] >> 2 * (v % 4) & 3) << 4;
       out->code[c][r] = (uint8_t)code;
     }
 }

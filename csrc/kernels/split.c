@@ -1,4 +1,4 @@
-/* Q8_0 in two halves (Q8_0_SPLIT): packing, and the parts of bounds that depend on x only. */
+/* Q8_0_SPLIT: packing of Q8_0 into high and low nibbles, and the terms of bounds that depend on activations only. */
 #include "kernels/kernels_internal.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@ static inline bytes16 load16(const void *p) {
   return v;
 }
 
-/* Sum of l (15 - l) over 16 values 0 .. 15, in four parts of 16 bits. */
+/* Sum of l (15 - l) over 16 values 0 .. 15, as four 16-bit sums. */
 static inline uint64_t products(bytes16 low) {
   halves8 even = (halves8)low & 0x00FF, odd = (halves8)low >> 8;
   halves8 sum = even * (15 - even) + odd * (15 - odd);
@@ -22,11 +22,12 @@ static inline uint64_t products(bytes16 low) {
   return parts[0] + parts[1];
 }
 
-/* 32 stored codes in two halves; returns the norm of what the upper leaves. Codes are the stored ones + 128. */
-static inline uint8_t pack_block(const uint8_t *codes, uint8_t *upper, uint8_t *low_nibbles) {
+/* Splits 32 stored codes + 128 into high and low nibbles. Returns the norm of low - 7.5 over the block, in steps of 1 /
+ * ANE_BOUND_STEPS, rounded up. */
+static inline uint8_t pack_block(const uint8_t *codes, uint8_t *high_nibbles, uint8_t *low_nibbles) {
   bytes16 a = load16(codes) ^ 0x80, b = load16(codes + 16) ^ 0x80, low = a & 15, high = b & 15;
   bytes16 u = (a >> 4) | (b & 0xF0), l = low | (high << 4);
-  memcpy(upper, &u, 16);
+  memcpy(high_nibbles, &u, 16);
   memcpy(low_nibbles, &l, 16);
   /* The sum of (2 l - 15)^2 = 225 - 4 l (15 - l) over all 32. */
   uint64_t taken = ((products(low) + products(high)) * 0x0001000100010001) >> 48;
@@ -49,9 +50,9 @@ void ane_pack_split(const struct ane_packed *w, const uint8_t *rows, size_t stri
     }
     for (size_t b = 0; b < nb; b++) {
       const uint8_t *src = rows + (size_t)r * stride + 34 * b;
-      uint8_t upper[16], *to = group + 304 * b;
-      to[288 + r] = pack_block(src + 2, upper, low_nibbles + 16 * b);
-      for (int v = 0; v < 4; v++) ane_put_word(to + 64 * v + 4 * r, ane_word(upper + 4 * v));
+      uint8_t high[16], *to = group + 304 * b;
+      to[288 + r] = pack_block(src + 2, high, low_nibbles + 16 * b);
+      for (int v = 0; v < 4; v++) ane_put_word(to + 64 * v + 4 * r, ane_word(high + 4 * v));
       ane_put_half(to + 256 + 2 * r, ane_half(src));
       ane_put_half(scales + 2 * b, ane_half(src));
     }

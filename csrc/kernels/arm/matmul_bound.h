@@ -1,19 +1,19 @@
-/* Upper bounds of the products of one token and a Q8_0_SPLIT matrix: of all rows by the upper halves of the codes, of some rows
- * by the lower. A template: the includer first includes matmul_i8.h, for its dot(), and gives
+/* Upper bounds of the products of one token and a Q8_0_SPLIT matrix: of all rows by the high nibbles of the codes, of some rows
+ * by the low nibbles. A template: the includer first includes matmul_i8.h, for its dot(), and gives
  *
  *   row_dot(c, q)   four sums of 32 products in all: of c[0], c[1] (0 .. 15) and the 32 codes at q */
-#ifndef ANE_KERNELS_ARM_MATMUL_UPPER_H
-#define ANE_KERNELS_ARM_MATMUL_UPPER_H
+#ifndef ANE_KERNELS_ARM_MATMUL_BOUND_H
+#define ANE_KERNELS_ARM_MATMUL_BOUND_H
 
-enum { UPPER_BLOCK = 304, ROWS_AHEAD = 4 };
+enum { SPLIT_BLOCK = 304, ROWS_AHEAD = 4 };
 
-/* One group. Parts side by side, so that each block is walked once. */
-INLINE void upper_group(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
+/* One group, all parts at once. */
+INLINE void bound_group(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
                         const uint8_t *from, float *bound, float *base) {
-  float32x4_t acc[PARTS], left[PARTS];
+  float32x4_t acc[PARTS], norm_sum[PARTS];
 #pragma GCC unroll 4
-  for (int i = 0; i < PARTS; i++) acc[i] = vdupq_n_f32(ANE_BOUND_START), left[i] = vdupq_n_f32(0);
-  for (int64_t b = 0; b < w->cols / ANE_BLOCK; b++, from += UPPER_BLOCK) {
+  for (int i = 0; i < PARTS; i++) acc[i] = vdupq_n_f32(ANE_BOUND_START), norm_sum[i] = vdupq_n_f32(0);
+  for (int64_t b = 0; b < w->cols / ANE_BLOCK; b++, from += SPLIT_BLOCK) {
     const struct ane_bound_block at = blocks[b];
     const int64_t outlier = b * x->outlier_ld;
 #pragma GCC unroll 4
@@ -27,23 +27,23 @@ INLINE void upper_group(const struct ane_packed *w, const struct ane_activations
       const float32x4_t scale = load_half(from + 256 + 8 * i), size = vabsq_f32(scale);
       acc[i] = vfmaq_n_f32(acc[i], vmulq_f32(dots, scale), at.by);
       acc[i] = vfmaq_n_f32(acc[i], size, at.slack);
-      left[i] = vfmaq_f32(left[i], size, vmulq_n_f32(load_u8(from + 288 + 4 * i), at.norm));
+      norm_sum[i] = vfmaq_f32(norm_sum[i], size, vmulq_n_f32(load_u8(from + 288 + 4 * i), at.norm));
     }
   }
 #pragma GCC unroll 4
   for (int i = 0; i < PARTS; i++) {
     vst1q_f32(base + LANES * i, acc[i]);
-    vst1q_f32(bound + LANES * i, vaddq_f32(acc[i], left[i]));
+    vst1q_f32(bound + LANES * i, vaddq_f32(acc[i], norm_sum[i]));
   }
 }
 
 static void upper_bound(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
                         int64_t g_from, int64_t g_to, float *bound, float *base) {
   for (int64_t g = g_from; g < g_to; g++)
-    upper_group(w, x, blocks, w->data + (size_t)g * w->group_bytes, bound + g * ANE_GROUP, base + g * ANE_GROUP);
+    bound_group(w, x, blocks, w->data + (size_t)g * w->group_bytes, bound + g * ANE_GROUP, base + g * ANE_GROUP);
 }
 
-INLINE float one_row(const struct ane_activations *x, const struct ane_bound_block *blocks, int64_t nb, const uint8_t *low,
+INLINE float low_row(const struct ane_activations *x, const struct ane_bound_block *blocks, int64_t nb, const uint8_t *low,
                      const uint8_t *scales) {
   float32x4_t acc = vdupq_n_f32(0);
   float start = 0;
@@ -72,7 +72,7 @@ static void row_bound(const struct ane_packed *w, const struct ane_activations *
       for (int64_t at = 0; at < nb * 2 + 63; at += 64) __builtin_prefetch((const void *)((uintptr_t)scales + (uintptr_t)at));
     }
     if (i >= 0)
-      bound[i] = base[rows[i]] + one_row(x, blocks, nb, w->low_nibbles + rows[i] * nb * 16, w->scales + rows[i] * nb * 2);
+      bound[i] = base[rows[i]] + low_row(x, blocks, nb, w->low_nibbles + rows[i] * nb * 16, w->scales + rows[i] * nb * 2);
   }
 }
 

@@ -1,6 +1,5 @@
-/* Products with 8-bit activations. A template: the includer first includes matmul_tile.h and gives FEW (columns up to which a
- * block is unpacked for them alone, at most FUSED_NT), TILE_NT (columns of a tile, at most 4) and the integer dots, whose results
- * are exact, so that all levels agree to the bit:
+/* Products with 8-bit activations. A template: the includer first includes matmul_tile.h and gives FEW (most tokens of `fused`,
+ * at most FUSED_NT), TILE_NT (tokens of a tile, at most 4) and the integer dots, whose results are exact:
  *
  *   dot(f, planes, start, c, q)   four rows: start + sum of c[v] * q[4 v ..] over `planes` planes (4 or 8) of layout f
  *   panel_codes(c, to)            writes the eight planes of four rows (128 bytes) as tile_dots wants them
@@ -8,48 +7,48 @@
  *                                 sum[i][t] = start[t] + planes [from, from + planes) of part i (at codes + 128 i) times those
  *                                 of column t (at q[t]), for two parts and nt columns
  *
- * Few columns: each block is unpacked to registers and meets them at once (`fused`). More: a group is unpacked to a panel in
- * scratch, and a tile of 8 rows x TILE_NT columns keeps its sums in registers (`tile`). Both do the same operations in the
- * same order for each output. The residual code of outlier blocks meet the same codes column by column.
+ * T <= FEW tokens: `fused` unpacks each block to registers and multiplies it with all tokens. More tokens: `unpack_panel` unpacks
+ * a group to a panel in scratch memory, and `tile` keeps the sums of 8 rows x TILE_NT tokens in registers. Both do the same
+ * operations in the same order for each output. Residual codes of outlier blocks meet the same planes, token by token.
  *
- * Panel, for each block one record: codes [PARTS][128], scales [subs][16], minima [16]. Longer rows than a panel holds are
- * done in pieces, the sums waiting in `out` and in `rest`. */
+ * A panel has a record for each block: codes [PARTS][128], scales [subs][16], minima [16]. A row longer than a panel holds goes
+ * piece by piece; its sums wait in `out` and `residual_sums`. */
 #ifndef ANE_KERNELS_ARM_MATMUL_I8_H
 #define ANE_KERNELS_ARM_MATMUL_I8_H
 
-enum { I8_PANEL_BYTES = 256 * 1024, CODES = 128 * PARTS, REST_NT = 1024 /* most columns of a run */ };
-_Static_assert(I8_PANEL_BYTES + 4 * REST_NT * ANE_GROUP <= ANE_SCRATCH, "the scratch of a product");
+enum { I8_PANEL_BYTES = 256 * 1024, CODES = 128 * PARTS, RUN_NT = 1024 /* most tokens of a run */ };
+_Static_assert(I8_PANEL_BYTES + 4 * RUN_NT * ANE_GROUP <= ANE_SCRATCH, "the scratch of a product");
 
 INLINE int record_bytes(ane_layout f) { return CODES + 64 * (layout_subs(f) + (layout_has_min(f) ? 1 : 0)); }
 
-/* One call's constants, and the piece [b_from, b_to) of the blocks and the run [t_from, t_to) of the columns being done. */
+/* Constants of a call, the current piece of blocks [b_from, b_to) and the current run of tokens [t_from, t_to). */
 struct i8_job {
   const struct ane_packed *w;
   const struct ane_activations *x;
   float *out;
   int64_t ld_out, nb, b_from, b_to, t_from, t_to;
   uint8_t *panel;
-  float *rest; /* [t_to - t_from][16]: the sums of residual code */
+  float *residual_sums; /* [t_to - t_from][16]: sums of residual codes */
 };
 
-/* What the dots of half `half` of a block start from: - zero * sum of q. With one scale a block is one half. */
+/* Start value of the dots of half `half` of a block: -zero * sum of q. With one scale a block has one start value. */
 INLINE int32_t start_of(ane_layout f, const int32_t *isum, int half) {
   return zero_left(f) ? -zero_left(f) * (layout_subs(f) == 2 ? isum[half] : isum[0] + isum[1]) : 0;
 }
 
-/* The scaled dot of half `half`, `before` being that of the half before. */
+/* The scaled dot of half `half` of the columns. before: the scaled dot of the first half. */
 INLINE float32x4_t scaled(ane_layout f, int half, int32x4_t sum, float32x4_t scale, float32x4_t before) {
   const float32x4_t x = vcvtq_f32_s32(sum);
   return layout_scale(f) == LAYOUT_NONE ? x : half == 0 ? vmulq_f32(x, scale) : vfmaq_f32(before, x, scale);
 }
 
-/* acc += the scaled dot, and the minimum's part. */
+/* acc += scaled dot * d, and minimum * dsum where the layout has minima. */
 INLINE float32x4_t add_block(ane_layout f, float32x4_t dot, float32x4_t min, float d, float dsum, float32x4_t acc) {
   acc = vfmaq_n_f32(acc, dot, d);
   return layout_has_min(f) ? vfmaq_n_f32(acc, min, dsum) : acc;
 }
 
-/* The scaled dot of four rows of a block with one column's codes q, whose half sums are at isum. */
+/* The scaled dot of four rows of a block with the codes q of one token. isum: sums of q over each 16. */
 INLINE float32x4_t block_dot(ane_layout f, const int8x16_t *c, const float32x4_t *scale, const int32_t *isum, const int8_t *q) {
   float32x4_t sum = scale[0];
 #pragma GCC unroll 2
@@ -59,16 +58,16 @@ INLINE float32x4_t block_dot(ane_layout f, const int8x16_t *c, const float32x4_t
   return sum;
 }
 
-/* nt columns from t0 on times group g, straight from the packed layout. */
+/* Multiplies group g with tokens [t0, t0 + nt), from the packed layout. */
 INLINE void fused(ane_layout f, int nt, const struct i8_job *j, int64_t g, int64_t t0) {
   const struct ane_packed *w = j->w;
   const uint8_t *group = w->data + (size_t)g * w->group_bytes;
   const struct ane_activations x = ane_activations_rows(j->x, t0, nt);
-  float32x4_t acc[PARTS][FUSED_NT], rest[PARTS][FUSED_NT];
+  float32x4_t acc[PARTS][FUSED_NT], residual_sum[PARTS][FUSED_NT];
 #pragma GCC unroll 4
   for (int i = 0; i < PARTS; i++)
 #pragma GCC unroll 4
-    for (int t = 0; t < nt; t++) acc[i][t] = rest[i][t] = vdupq_n_f32(0);
+    for (int t = 0; t < nt; t++) acc[i][t] = residual_sum[i][t] = vdupq_n_f32(0);
   for (int64_t b = 0; b < j->nb; b++) {
     const struct at at = block_at(f, group, b);
 #pragma GCC unroll 4
@@ -85,9 +84,9 @@ INLINE void fused(ane_layout f, int nt, const struct i8_job *j, int64_t g, int64
         const float32x4_t sum = block_dot(f, c, scale, x.isum + block * 2, x.q + block * ANE_BLOCK);
         acc[i][t] = add_block(f, sum, min, x.d[block], x.dsum[block], acc[i][t]);
         if (x.outlier[outlier])
-          rest[i][t] =
-              vfmaq_n_f32(rest[i][t], block_dot(f, c, scale, x.residual_isum + outlier * 2, x.residual + outlier * ANE_BLOCK),
-                          x.d_residual[outlier]);
+          residual_sum[i][t] = vfmaq_n_f32(
+              residual_sum[i][t], block_dot(f, c, scale, x.residual_isum + outlier * 2, x.residual + outlier * ANE_BLOCK),
+              x.d_residual[outlier]);
       }
     }
   }
@@ -96,7 +95,7 @@ INLINE void fused(ane_layout f, int nt, const struct i8_job *j, int64_t g, int64
 #pragma GCC unroll 4
     for (int t = 0; t < nt; t++) {
       const int64_t row = g * ANE_GROUP + i * LANES;
-      acc[i][t] = vaddq_f32(acc[i][t], rest[i][t]);
+      acc[i][t] = vaddq_f32(acc[i][t], residual_sum[i][t]);
       if (layout_scale(f) == LAYOUT_NONE) acc[i][t] = vmulq_f32(acc[i][t], vld1q_f32(w->row_scale + row));
       v_store_n(j->out + (t0 + t) * j->ld_out + row, acc[i][t], w->rows - row);
     }
@@ -120,8 +119,8 @@ INLINE void unpack_panel(ane_layout f, const struct i8_job *j, int64_t g) {
   }
 }
 
-/* The scaled dots of parts p and p + 1 of a record with nt columns, whose codes are at q and half sums at isum, columns nb
- * blocks apart. */
+/* The scaled dots of parts p and p + 1 of a record with nt tokens. q, isum: codes of the first token and their sums over each 16;
+ * those of the next token lie nb blocks behind. */
 INLINE void record_dots(ane_layout f, int nt, const uint8_t *record, int p, const int8_t *q, const int32_t *isum, int64_t nb,
                         float32x4_t dots[TILE_PARTS][TILE_NT]) {
   const int planes = 8 / layout_subs(f);
@@ -145,13 +144,13 @@ INLINE void record_dots(ane_layout f, int nt, const uint8_t *record, int p, cons
   }
 }
 
-/* rest of the run's columns takes in the residual code of the piece, parts p and p + 1. */
-INLINE void panel_rest(ane_layout f, const struct i8_job *j, int p) {
+/* residual_sums += residual codes of the piece, for parts p and p + 1 and the tokens of the run. */
+INLINE void panel_residuals(ane_layout f, const struct i8_job *j, int p) {
   const struct ane_activations *x = j->x;
   for (int64_t b = j->b_from; b < j->b_to; b++)
     for (int64_t t = j->t_from; t < j->t_to; t++) {
       const int64_t at = b * x->outlier_ld + t;
-      float *sums = j->rest + (t - j->t_from) * ANE_GROUP + p * LANES;
+      float *sums = j->residual_sums + (t - j->t_from) * ANE_GROUP + p * LANES;
       float32x4_t dots[TILE_PARTS][TILE_NT];
       if (!x->outlier[at]) continue;
       record_dots(f, 1, j->panel + (b - j->b_from) * record_bytes(f), p, x->residual + at * ANE_BLOCK, x->residual_isum + 2 * at,
@@ -162,8 +161,8 @@ INLINE void panel_rest(ane_layout f, const struct i8_job *j, int p) {
     }
 }
 
-/* Parts p and p + 1 of group g times nt columns from t0 on; with the last piece rest is added. f stands for all layouts with the
- * same arithmetic. */
+/* Multiplies parts p and p + 1 of group g with tokens [t0, t0 + nt). The last piece adds residual_sums. f stands for all layouts
+ * with the same arithmetic. */
 INLINE void tile(ane_layout f, int nt, const struct i8_job *j, int64_t g, int p, int64_t t0) {
   const int64_t row = g * ANE_GROUP + p * LANES, left = j->w->rows - row;
   float *out = j->out + t0 * j->ld_out + row;
@@ -192,21 +191,20 @@ INLINE void tile(ane_layout f, int nt, const struct i8_job *j, int64_t g, int p,
 #pragma GCC unroll 4
     for (int t = 0; t < nt; t++) {
       if (j->b_to == j->nb) {
-        acc[i][t] = vaddq_f32(acc[i][t], vld1q_f32(j->rest + (t0 + t - j->t_from) * ANE_GROUP + (p + i) * LANES));
+        acc[i][t] = vaddq_f32(acc[i][t], vld1q_f32(j->residual_sums + (t0 + t - j->t_from) * ANE_GROUP + (p + i) * LANES));
         if (layout_scale(f) == LAYOUT_NONE) acc[i][t] = vmulq_f32(acc[i][t], vld1q_f32(j->w->row_scale + row + i * LANES));
       }
       v_store_n(out + t * j->ld_out + i * LANES, acc[i][t], left - i * LANES);
     }
 }
 
-/* The columns of the run for the panel of group g, in tiles of equal width as far as possible; rows that do not exist are left
- * out. */
+/* The tokens of the run for the panel of group g, in tiles of nearly equal width. Parts without rows are skipped. */
 INLINE void tiles(ane_layout f, const struct i8_job *j, int64_t g) {
   const int64_t n = (j->t_to - j->t_from + TILE_NT - 1) / TILE_NT;
   const int rows = ane_group_rows(j->w, g);
-  if (!j->b_from) memset(j->rest, 0, sizeof(float) * (size_t)((j->t_to - j->t_from) * ANE_GROUP));
+  if (!j->b_from) memset(j->residual_sums, 0, sizeof(float) * (size_t)((j->t_to - j->t_from) * ANE_GROUP));
   for (int p = 0; p * LANES < rows; p += TILE_PARTS) {
-    panel_rest(f, j, p);
+    panel_residuals(f, j, p);
     for (int64_t i = 0, t = j->t_from; i < n; i++) {
       const int nt = (int)((j->t_to - t) / (n - i));
       switch (nt) {
@@ -250,10 +248,10 @@ INLINE tiles_fn tiles_of(ane_layout f) {
 
 INLINE void panels(ane_layout f, tiles_fn run, struct i8_job *j, int64_t from, int64_t to) {
   const int64_t piece = I8_PANEL_BYTES / record_bytes(f);
-  j->rest = (float *)(j->panel + I8_PANEL_BYTES);
+  j->residual_sums = (float *)(j->panel + I8_PANEL_BYTES);
   for (int64_t g = from; g < to; g++)
     for (j->t_from = 0; j->t_from < j->x->t; j->t_from = j->t_to) {
-      j->t_to = ANE_MIN(j->t_from + REST_NT, j->x->t);
+      j->t_to = ANE_MIN(j->t_from + RUN_NT, j->x->t);
       for (j->b_from = 0; j->b_from < j->nb; j->b_from = j->b_to) {
         j->b_to = ANE_MIN(j->b_from + piece, j->nb);
         unpack_panel(f, j, g);
@@ -262,9 +260,8 @@ INLINE void panels(ane_layout f, tiles_fn run, struct i8_job *j, int64_t from, i
     }
 }
 
-INLINE void i8_product(ane_layout f, tiles_fn run, const struct ane_packed *w,
-                       const struct ane_activations *x, int64_t g_from, int64_t g_to, float *out, int64_t ld_out,
-                       uint8_t *scratch) {
+INLINE void i8_product(ane_layout f, tiles_fn run, const struct ane_packed *w, const struct ane_activations *x, int64_t g_from,
+                       int64_t g_to, float *out, int64_t ld_out, uint8_t *scratch) {
   const int64_t nb = (int64_t)ane_div_up((size_t)w->cols, ANE_BLOCK);
   struct i8_job j = {.w = w, .x = x, .out = out, .ld_out = ld_out, .nb = nb, .b_to = nb, .panel = scratch};
   if (x->t > FEW) {

@@ -1,12 +1,12 @@
-/* Sizes that the 8-bit kernels of all ARM levels share, and the panel and tile of the levels that dot one column at a time. */
+/* Sizes that the 8-bit kernels of all ARM levels share, and panel and tile of levels that multiply one token at a time. */
 #ifndef ANE_KERNELS_ARM_MATMUL_TILE_H
 #define ANE_KERNELS_ARM_MATMUL_TILE_H
 
 #include "kernels/arm/matmul_unpack.h"
 
 enum {
-  FUSED_NT = 3,  /* most columns that meet a block in registers: 4 parts x 3 sums, the codes of one part */
-  TILE_PARTS = 2 /* a tile: 8 rows x TILE_NT columns, a sum and a total each */
+  FUSED_NT = 3,  /* most tokens of `fused`: registers hold 4 parts x 3 sums and the codes of one part */
+  TILE_PARTS = 2 /* a tile: 8 rows x TILE_NT tokens, a sum and a total each */
 };
 
 /* For a level with TILE_NT and dot() of matmul_i8.h, a macro since the functions inline it: planes stay as they are. */

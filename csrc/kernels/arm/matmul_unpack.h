@@ -17,7 +17,7 @@ INLINE float32x4_t load_s8(const uint8_t *p) { return vcvtq_f32_s32(vmovl_s16(vg
 
 /* ---- Blocks ------------------------------------------------------------------------------------------------------*/
 
-/* What codes lie above the value after unpacking: bytes are made signed by it, so nothing is left. */
+/* The zero of unpacked codes: bytes are signed after unpacking, so theirs is 0. */
 INLINE int zero_left(ane_layout f) { return layout_bits(f) == 8 ? 0 : layout_zero(f); }
 
 /* c with those bits of h that are set in mask; c has none there. */
@@ -77,7 +77,7 @@ INLINE void load_rows(const uint8_t *p, size_t stride, uint8x16_t out[4]) {
   out[3] = vreinterpretq_u8_u64(vtrn2q_u64(d, e));
 }
 
-/* As unpack_codes, of block b of group g, wherever its codes lie. codes: block_at's. */
+/* The eight planes of block b of group g. codes: from block_at. */
 INLINE void unpack_block(ane_layout f, const struct ane_packed *w, int64_t g, int64_t b, const uint8_t *codes, int part,
                          int8x16_t code[8]) {
   if (!layout_is_split(f)) {
@@ -90,9 +90,9 @@ INLINE void unpack_block(ane_layout f, const struct ane_packed *w, int64_t g, in
   load_rows(w->low_nibbles + (size_t)(g * ANE_GROUP + part * LANES) * row + 16 * b, row, low);
 #pragma GCC unroll 4
   for (int v = 0; v < 4; v++) { /* the shift and insert keeps the other four bits */
-    const uint8x16_t upper = vld1q_u8(codes + 64 * v + 16 * part);
-    code[v] = vreinterpretq_s8_u8(veorq_u8(vsliq_n_u8(low[v], upper, 4), flip));
-    code[v + 4] = vreinterpretq_s8_u8(veorq_u8(vsriq_n_u8(upper, low[v], 4), flip));
+    const uint8x16_t high = vld1q_u8(codes + 64 * v + 16 * part);
+    code[v] = vreinterpretq_s8_u8(veorq_u8(vsliq_n_u8(low[v], high, 4), flip));
+    code[v + 4] = vreinterpretq_s8_u8(veorq_u8(vsriq_n_u8(high, low[v], 4), flip));
   }
 }
 

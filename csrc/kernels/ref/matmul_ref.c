@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { COLUMNS = 64 }; /* columns of x whose sums are held at once; a block is decoded once for all of them */
+enum { COLUMNS = 64 }; /* tokens whose sums are held at once; a block is decoded once for all of them */
 
 static void store(const struct ane_packed *w, int64_t g, int n, float acc[][ANE_GROUP], float *out, int64_t ld_out) {
   for (int t = 0; t < n; t++) memcpy(out + t * ld_out + g * ANE_GROUP, acc[t], sizeof(float) * (size_t)ane_group_rows(w, g));
@@ -32,7 +32,7 @@ static void matmul_f32(const struct ane_packed *w, const struct ane_activations 
     }
 }
 
-/* The scaled dots of a block with 32 codes of one column. */
+/* The scaled dots of a block with 32 codes of one token. */
 static void dot_block(const struct ane_packed *w, const struct ane_layout_info *f, const struct ane_block *block, const int8_t *q,
                       float v[ANE_GROUP]) {
   for (int r = 0; r < ANE_GROUP; r++) {
@@ -47,10 +47,10 @@ static void dot_block(const struct ane_packed *w, const struct ane_layout_info *
   }
 }
 
-/* Block b of column t: its share of acc and, if it is outlier, of rest. */
+/* Adds the products of block b and token t to acc and, in an outlier block, those of the residual codes to residual_sum. */
 static void add_block(const struct ane_packed *w, const struct ane_layout_info *f, const struct ane_block *block,
                       const struct ane_activations *x, int64_t t, int64_t b, int64_t nb, float acc[ANE_GROUP],
-                      float rest[ANE_GROUP]) {
+                      float residual_sum[ANE_GROUP]) {
   int64_t at = t * nb + b;
   float v[ANE_GROUP];
   dot_block(w, f, block, x->q + at * ANE_BLOCK, v);
@@ -61,7 +61,7 @@ static void add_block(const struct ane_packed *w, const struct ane_layout_info *
   at = b * x->outlier_ld + t;
   if (!x->outlier[at]) return;
   dot_block(w, f, block, x->residual + at * ANE_BLOCK, v);
-  for (int r = 0; r < ANE_GROUP; r++) rest[r] = fmaf(v[r], x->d_residual[at], rest[r]);
+  for (int r = 0; r < ANE_GROUP; r++) residual_sum[r] = fmaf(v[r], x->d_residual[at], residual_sum[r]);
 }
 
 static void matmul_i8(const struct ane_packed *w, const struct ane_activations *x, int64_t g_from, int64_t g_to, float *out,
@@ -71,30 +71,29 @@ static void matmul_i8(const struct ane_packed *w, const struct ane_activations *
   (void)scratch;
   for (int64_t g = g_from; g < g_to; g++)
     for (int64_t t0 = 0; t0 < x->t; t0 += COLUMNS) {
-      float acc[COLUMNS][ANE_GROUP] = {{0}}, rest[COLUMNS][ANE_GROUP] = {{0}};
+      float acc[COLUMNS][ANE_GROUP] = {{0}}, residual_sum[COLUMNS][ANE_GROUP] = {{0}};
       int nt = (int)ANE_MIN(x->t - t0, COLUMNS);
       for (int64_t b = 0; b < nb; b++) {
         struct ane_block block;
         ane_read_block(w, g, b, &block);
-        for (int t = 0; t < nt; t++) add_block(w, f, &block, x, t0 + t, b, nb, acc[t], rest[t]);
+        for (int t = 0; t < nt; t++) add_block(w, f, &block, x, t0 + t, b, nb, acc[t], residual_sum[t]);
       }
       for (int t = 0; t < nt; t++)
         for (int r = 0; r < ANE_GROUP; r++) {
-          acc[t][r] += rest[t][r];
+          acc[t][r] += residual_sum[t][r];
           if (w->layout == ANE_LAYOUT_I8) acc[t][r] *= w->row_scale[g * ANE_GROUP + r];
         }
       store(w, g, nt, acc, out + t0 * ld_out, ld_out);
     }
 }
 
-/* x * inverse to the nearest whole number. Only what is not finite lies beyond the limits: -limit, as the vector
- * conversions give. */
+/* x * inverse to the nearest whole number; -limit where x is not finite, as the vector conversions give. */
 static int32_t code_of(float x, float inverse, int32_t limit) {
   float v = x * inverse;
   return fabsf(v) <= (float)limit + 0.5f ? (int32_t)nearbyintf(v) : -limit;
 }
 
-/* The residual code of block `at` of those that go by blocks, from its whole numbers v. What is left goes to q. */
+/* Splits the whole numbers v of outlier block `at` into residual codes and q. */
 static void split_outlier(const struct ane_activations *a, int64_t at, const int32_t v[ANE_BLOCK], int8_t *q) {
   int8_t *residual = (int8_t *)a->residual + at * ANE_BLOCK;
   int32_t *isum = (int32_t *)a->residual_isum + 2 * at;
@@ -109,7 +108,7 @@ static void split_outlier(const struct ane_activations *a, int64_t at, const int
   }
 }
 
-/* Block b of column t of the prepared activations from n <= 32 values, the largest of which is amax. */
+/* Quantises block b of token t from n <= 32 values. amax: the largest magnitude. */
 static void quantise_block(const struct ane_activations *a, int64_t t, int64_t b, int64_t nb, const float *x, int n, float amax,
                            float limit) {
   const int64_t at = t * nb + b, at_outlier = b * a->outlier_ld + t;
@@ -155,7 +154,7 @@ static void convert_bf16(const struct ane_activations *a, const float *x, int64_
   }
 }
 
-/* The whole number that a column of the first token stands for. */
+/* The whole number of column c of the first token. */
 static int32_t column_code(const struct ane_activations *x, int64_t c) {
   int64_t at = c / ANE_BLOCK * x->outlier_ld;
   return x->outlier[at] ? x->q[c] + 128 * x->residual[at * ANE_BLOCK + c % ANE_BLOCK] : x->q[c];
@@ -166,7 +165,7 @@ static void upper_bound(const struct ane_packed *w, const struct ane_activations
   for (int64_t g = g_from; g < g_to; g++)
     for (int r = 0; r < ANE_GROUP; r++) {
       const uint8_t *from = w->data + (size_t)g * w->group_bytes;
-      float acc = ANE_BOUND_START, left = 0;
+      float acc = ANE_BOUND_START, norm_sum = 0;
       for (int64_t b = 0; b < w->cols / ANE_BLOCK; b++, from += 304) {
         int32_t dot = 0;
         for (int c = 0; c < ANE_BLOCK; c++)
@@ -174,10 +173,10 @@ static void upper_bound(const struct ane_packed *w, const struct ane_activations
         float scale = ane_f16_f32(ane_half(from + 256 + 2 * r));
         acc = fmaf((float)(32 * dot + blocks[b].start) * scale, blocks[b].by, acc);
         acc = fmaf(fabsf(scale), blocks[b].slack, acc);
-        left = fmaf(fabsf(scale), (float)from[288 + r] * blocks[b].norm, left);
+        norm_sum = fmaf(fabsf(scale), (float)from[288 + r] * blocks[b].norm, norm_sum);
       }
       base[g * ANE_GROUP + r] = acc;
-      bound[g * ANE_GROUP + r] = acc + left;
+      bound[g * ANE_GROUP + r] = acc + norm_sum;
     }
 }
 

@@ -1,10 +1,10 @@
 /* Quantises activations by blocks of 32. A template: include the lanes first. The same steps as quantise_i8 of ref. */
-#ifndef ANE_KERNELS_X86_MATMUL_ACTS_H
-#define ANE_KERNELS_X86_MATMUL_ACTS_H
+#ifndef ANE_KERNELS_X86_MATMUL_ACTIVATIONS_H
+#define ANE_KERNELS_X86_MATMUL_ACTIVATIONS_H
 
 #include <string.h>
 
-/* 32 codes of x * inverse in column order. What is no number or beyond an int32 becomes the least int32 and then -127. */
+/* 32 codes of x * inverse in column order. NaN and values beyond int32 become the least int32, then -127. */
 INLINE __m256i block_codes(const float *x, float inverse) {
 #if defined(__AVX512F__)
   const __m512 by = _mm512_set1_ps(inverse);
@@ -21,20 +21,20 @@ INLINE __m256i block_codes(const float *x, float inverse) {
   return _mm256_max_epi8(packed, _mm256_set1_epi8(-127));
 }
 
-/* Where any of four neighbouring bits of m is set: the lowest of the four. */
+/* Bit 4 i is set where any of bits 4 i .. 4 i + 3 of m is. */
 INLINE uint32_t fours(uint32_t m) {
   m |= m >> 1;
   return (m | m >> 2) & 0x11111111;
 }
 
-/* Every fourth bit of m, together. */
+/* Bits 0, 4, 8 .. 28 of m as eight bits. */
 INLINE uint32_t every_fourth(uint32_t m) {
   m = (m | m >> 3) & 0x03030303;
   m = (m | m >> 6) & 0x000F000F;
   return (m | m >> 12) & 0xFF;
 }
 
-/* The same of a outlier block: which fours of columns have residual code, these, and the codes. */
+/* The codes of an outlier block. outlier: a bit for each four columns with residual codes; residual: these. */
 INLINE __m256i block_outlier(const float *x, float inverse, uint32_t *outlier, __m256i *residual) {
 #if defined(__AVX512F__)
   const __m512 by = _mm512_set1_ps(inverse);
@@ -80,7 +80,7 @@ INLINE __m256i block_outlier(const float *x, float inverse, uint32_t *outlier, _
 #endif
 }
 
-/* Up to LANES blocks of a token: the first `whole` of them from x on, then, where there is one more, `last`. */
+/* Up to LANES blocks of a token: `whole` of them at x, then `last` where n > whole. */
 struct blocks {
   const float *x, *last;
   int n, whole;
@@ -127,7 +127,7 @@ INLINE int32_t half_sums(__m256i codes, int32_t *isum) {
   return _mm_cvtsi128_si32(_mm_add_epi32(first, second));
 }
 
-/* Block `at`, `at_outlier` among those that go by blocks, from 32 values. */
+/* Quantises one block of 32 values. at: its index by tokens; at_outlier: by blocks. */
 INLINE void quantise_block(const struct ane_activations *a, int64_t at, int64_t at_outlier, const float *x, bool is_outlier,
                            float inverse, float d) {
   __m256i residual, codes;
@@ -147,8 +147,7 @@ INLINE void quantise_block(const struct ane_activations *a, int64_t at, int64_t 
   ((float *)a->dsum)[at] = d * (float)(sum + low);
 }
 
-/* Four blocks from `at` on that are not outlier, the first of them `at_outlier` among those that go by blocks; their steps are at
- * step. */
+/* Quantises four blocks without outliers. at, at_outlier: the first block by tokens and by blocks; step: their scales. */
 INLINE void quantise_four(const struct ane_activations *a, int64_t at, int64_t at_outlier, const float *x, const float *inverse,
                           const float *step) {
   __m256i sums[4];
@@ -169,8 +168,8 @@ INLINE void quantise_four(const struct ane_activations *a, int64_t at, int64_t a
   _mm_storeu_ps((float *)a->dsum + at, _mm_mul_ps(_mm_loadu_ps(step), _mm_cvtepi32_ps(all)));
 }
 
-/* From the largest values of LANES blocks: which are outlier (the bits), their steps and the inverses of these, 0 where the block
- * is tiny. least: what 127 steps of a outlier block come to at least. */
+/* Scales d of LANES blocks with the largest values amax, and 127 / span; both 0 for tiny blocks. Returns a bit for each outlier
+ * block. least: lower limit of the span of an outlier block. */
 INLINE uint32_t scales_of(vf amax, float limit, float least, vf *d, vf *inverse) {
   const vf most = vf_set(ANE_CODE_MAX), tiny = vf_set(ANE_TINY);
   vf span = vf_max(vf_mul(amax, vf_set((float)ANE_CODE_MAX / (float)ANE_OUTLIER_MAX)), vf_set(least));
@@ -191,7 +190,7 @@ INLINE uint32_t scales_of(vf amax, float limit, float least, vf *d, vf *inverse)
 #endif
 }
 
-/* The blocks k, from block b0 of column t on; their largest values are in d. */
+/* Quantises the blocks k, from block b0 of token t on. d holds their largest values. */
 INLINE void quantise_run(const struct ane_activations *a, int64_t t, int64_t nb, int64_t b0, const struct blocks *k, float limit,
                          float least) {
   float *d = (float *)a->d + t * nb + b0, inverse[LANES], step[LANES];
@@ -212,13 +211,13 @@ INLINE void quantise_run(const struct ane_activations *a, int64_t t, int64_t nb,
   }
 }
 
-/* Those of the token at row that begin with block b. */
+/* Blocks of the token at row, from block b on. */
 INLINE struct blocks blocks_at(const float *row, const float *last, int64_t b, int64_t nb, int64_t whole) {
   return (struct blocks){row + b * ANE_BLOCK, last, (int)ANE_MIN(nb - b, LANES), (int)ANE_MIN(whole - b, LANES)};
 }
 
 static void quantise_i8(const struct ane_activations *activations, const float *x, int64_t ld, int64_t t_from, int64_t t_to) {
-  const struct ane_activations own = *activations, *a = &own; /* no store can change its pointers */
+  const struct ane_activations own = *activations, *a = &own; /* a copy: stores cannot change its pointers */
   const int64_t nb = (int64_t)ane_div_up((size_t)a->cols, ANE_BLOCK), whole = a->cols / ANE_BLOCK;
   for (int64_t t = t_from; t < t_to; t++) {
     const float *row = x + t * ld;

@@ -1,17 +1,17 @@
-/* Upper bounds of the products of one token and a Q8_0_SPLIT matrix: of all rows by the upper halves of the codes, of some rows
- * by the lower. A template: include the lanes and matmul_i8.h first. */
-#ifndef ANE_KERNELS_X86_MATMUL_UPPER_H
-#define ANE_KERNELS_X86_MATMUL_UPPER_H
+/* Upper bounds of the products of one token and a Q8_0_SPLIT matrix: of all rows by the high nibbles of the codes, of some rows
+ * by the low nibbles. A template: include the lanes and matmul_i8.h first. */
+#ifndef ANE_KERNELS_X86_MATMUL_BOUND_H
+#define ANE_KERNELS_X86_MATMUL_BOUND_H
 
-enum { UPPER_BLOCK = 304, ROWS_AHEAD = 4 };
+enum { SPLIT_BLOCK = 304, ROWS_AHEAD = 4 };
 
-INLINE void upper_vector(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
+INLINE void bound_vector(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
                          const uint8_t *group, int part, float *bound, float *base) {
-  vf acc = vf_set(ANE_BOUND_START), left = vf_zero();
+  vf acc = vf_set(ANE_BOUND_START), norm_sum = vf_zero();
   for (int64_t b = 0; b < w->cols / ANE_BLOCK; b++) {
-    const uint8_t *from = group + b * UPPER_BLOCK;
+    const uint8_t *from = group + b * SPLIT_BLOCK;
     vi c[8], sum[FUSED_NT] = {vi_zero()}, run[FUSED_NT];
-    if (part == 0) look_ahead(group, w->group_bytes, 1, (size_t)b * UPPER_BLOCK, (UPPER_BLOCK + 63) / 64);
+    if (part == 0) prefetch_ahead(group, w->group_bytes, 1, (size_t)b * SPLIT_BLOCK, (SPLIT_BLOCK + 63) / 64);
     unpack_codes(ANE_LAYOUT_Q4_0, from, part, false, c);
     fused_dots(ANE_LAYOUT_Q4_0, 1, c, 8, x->q + b * ANE_BLOCK, 0, sum, run);
     if (x->outlier[b * x->outlier_ld]) {
@@ -23,20 +23,20 @@ INLINE void upper_vector(const struct ane_packed *w, const struct ane_activation
     vf scale = vf_half(from + 256 + part * LANES * 2), size = vf_abs(scale);
     acc = vf_fma(vf_mul(dot, scale), vf_set(blocks[b].by), acc);
     acc = vf_fma(size, vf_set(blocks[b].slack), acc);
-    left = vf_fma(size, vf_mul(vf_u8(from + 288 + part * LANES), vf_set(blocks[b].norm)), left);
+    norm_sum = vf_fma(size, vf_mul(vf_u8(from + 288 + part * LANES), vf_set(blocks[b].norm)), norm_sum);
   }
   vf_store(base + part * LANES, acc);
-  vf_store(bound + part * LANES, vf_add(acc, left));
+  vf_store(bound + part * LANES, vf_add(acc, norm_sum));
 }
 
 static void upper_bound(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
                         int64_t g_from, int64_t g_to, float *bound, float *base) {
   for (int64_t g = g_from; g < g_to; g++)
     for (int part = 0; part < PARTS; part++)
-      upper_vector(w, x, blocks, w->data + (size_t)g * w->group_bytes, part, bound + g * ANE_GROUP, base + g * ANE_GROUP);
+      bound_vector(w, x, blocks, w->data + (size_t)g * w->group_bytes, part, bound + g * ANE_GROUP, base + g * ANE_GROUP);
 }
 
-/* Eight sums, of four products each: 15 * 127 * 2 stays below 32768. */
+/* Eight sums of four products each; 15 * 127 * 2 is below 32768. */
 INLINE __m256i low_dot(__m256i codes, const int8_t *q) {
   __m256i pairs = _mm256_maddubs_epi16(codes, _mm256_loadu_si256((const void *)q));
   return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
@@ -48,7 +48,7 @@ INLINE float sum_of_8(__m256 v) {
   return _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)));
 }
 
-INLINE float one_row(const struct ane_activations *x, const struct ane_bound_block *blocks, int64_t nb, const uint8_t *low,
+INLINE float low_row(const struct ane_activations *x, const struct ane_bound_block *blocks, int64_t nb, const uint8_t *low,
                      const uint8_t *scales) {
   const __m128i nibble = _mm_set1_epi8(15);
   __m256 acc = _mm256_setzero_ps();
@@ -77,7 +77,7 @@ static void row_bound(const struct ane_packed *w, const struct ane_activations *
       for (int64_t at = 0; at < nb * 2 + 63; at += 64) _mm_prefetch((const char *)scales + at, _MM_HINT_T0);
     }
     if (i >= 0)
-      bound[i] = base[rows[i]] + one_row(x, blocks, nb, w->low_nibbles + rows[i] * nb * 16, w->scales + rows[i] * nb * 2);
+      bound[i] = base[rows[i]] + low_row(x, blocks, nb, w->low_nibbles + rows[i] * nb * 16, w->scales + rows[i] * nb * 2);
   }
 }
 

@@ -8,7 +8,7 @@
 #include <immintrin.h>
 
 enum { LANES = 8, F32_NV = 2, F32_NT = 6 };
-/* FEW: columns up to which a block is unpacked again for each run of them; measured on Zen 5, as the sizes of tiles. */
+/* FEW: most tokens of `fused`. FEW and the sizes of tiles are measured on Zen 5. */
 #ifdef ANE_LANES_VNNI
 enum { I8_NV = 2, I8_NT = 6, FUSED_NT = 4, FEW = 3, SIGNED_BYTES = 0 };
 #else
@@ -51,7 +51,7 @@ INLINE void vi_rows(const uint8_t *p, size_t stride, vi out[4]) {
   out[3] = _mm256_unpackhi_epi64(d, e);
 }
 
-/* Which of the first n bytes at p are not 0; MARKS bytes may be read. */
+/* A bit for each of the first n bytes at p that is not 0; MARKS bytes may be read. */
 enum { MARKS = 32 };
 INLINE uint64_t vi_marks(const uint8_t *p, int64_t n) {
   uint64_t m = (uint32_t)~_mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_loadu_si256((const __m256i *)p), _mm256_setzero_si256()));
@@ -93,23 +93,24 @@ INLINE vf vf_max_each(const vf a[LANES]) {
   return _mm256_max_ps(_mm256_permute2f128_ps(four[0], four[1], 0x20), _mm256_permute2f128_ps(four[0], four[1], 0x31));
 }
 
-/* A table of 16; codes 0 .. 15 count in it. */
+/* A table of 16 floats; codes 0 .. 15 are indices. */
 struct vf_tables {
   vf a, b;
 };
 INLINE struct vf_tables vf_tables_load(const float *p) { return (struct vf_tables){vf_load(p), vf_load(p + 8)}; }
 INLINE vf vf_table(struct vf_tables t, vi code) {
-  vf low = _mm256_permutevar8x32_ps(t.a, code), high = _mm256_permutevar8x32_ps(t.b, code); /* by three bits; the fourth picks */
+  vf low = _mm256_permutevar8x32_ps(t.a, code),
+     high = _mm256_permutevar8x32_ps(t.b, code); /* three bits index, the fourth selects */
   return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(code, 28)));
 }
 
-/* The compiler must not sum in another order: it would hold all products at once, in memory. */
+/* Keeps the compiler from reordering sums: it would hold all products at once, in memory. */
 #define KEEP_ORDER(v) __asm__("" : "+x"(v))
 
-/* One step of a dot over eight planes: sums += code * q. `part` collects 16-bit sums from `first` to `last`. */
-INLINE void dot_step(vi *sum, vi *part, vi code, vi q, bool is_signed, bool first, bool last) {
+/* One step of a dot over eight planes: sums += code * q. `run` collects 16-bit sums from `first` to `last`. */
+INLINE void dot_step(vi *sum, vi *run, vi code, vi q, bool is_signed, bool first, bool last) {
 #ifdef ANE_LANES_VNNI
-  (void)part, (void)is_signed, (void)first, (void)last;
+  (void)run, (void)is_signed, (void)first, (void)last;
   *sum = _mm256_dpbusd_avx_epi32(*sum, code, q);
 #else
   if (is_signed) { /* |code| * (q with the sign of code): at most 128 * 127 * 2, so it fits */
@@ -117,10 +118,10 @@ INLINE void dot_step(vi *sum, vi *part, vi code, vi q, bool is_signed, bool firs
     code = _mm256_abs_epi8(code);
   }
   vi product = _mm256_maddubs_epi16(code, q);
-  *part = first ? product : _mm256_add_epi16(*part, product);
-  KEEP_ORDER(*part);
+  *run = first ? product : _mm256_add_epi16(*run, product);
+  KEEP_ORDER(*run);
   if (!last) return;
-  *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(*part, _mm256_set1_epi16(1)));
+  *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(*run, _mm256_set1_epi16(1)));
   KEEP_ORDER(*sum);
 #endif
 }

@@ -8,7 +8,7 @@
 #include <immintrin.h>
 
 enum { LANES = 16, F32_NV = 2, F32_NT = 6 };
-/* FEW: columns up to which a block is unpacked again for each run of them; measured on Zen 5, as the sizes of tiles. */
+/* FEW: most tokens of `fused`. FEW and the sizes of tiles are measured on Zen 5. */
 #ifdef ANE_LANES_VNNI
 enum { I8_NV = 2, I8_NT = 6, FUSED_NT = 8, FEW = 16, SIGNED_BYTES = 0 };
 #else
@@ -54,7 +54,7 @@ INLINE void vi_rows(const uint8_t *p, size_t stride, vi out[4]) {
   out[3] = _mm512_unpackhi_epi64(d, e);
 }
 
-/* Which of the first n bytes at p are not 0; MARKS bytes may be read. */
+/* A bit for each of the first n bytes at p that is not 0; MARKS bytes may be read. */
 enum { MARKS = 64 };
 INLINE uint64_t vi_marks(const uint8_t *p, int64_t n) {
   uint64_t m = _mm512_cmpneq_epi8_mask(_mm512_loadu_si512(p), _mm512_setzero_si512());
@@ -96,7 +96,7 @@ INLINE vf vf_max_each(const vf a[LANES]) {
   return _mm512_max_ps(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xDD));
 }
 
-/* Two tables of 16, for the lanes 0 .. 7 and 8 .. 15; codes 0 .. 15 count in them. */
+/* Two tables of 16 floats, for lanes 0 .. 7 and 8 .. 15; codes 0 .. 15 are indices. */
 struct vf_tables {
   vf a, b;
 };
@@ -109,10 +109,10 @@ INLINE vf vf_table(struct vf_tables t, vi code) {
 /* As in matmul_lanes_avx2.h. */
 #define KEEP_ORDER(v) __asm__("" : "+v"(v))
 
-/* One step of a dot over eight planes: sums += code * q. `part` collects 16-bit sums from `first` to `last`. */
-INLINE void dot_step(vi *sum, vi *part, vi code, vi q, bool is_signed, bool first, bool last) {
+/* One step of a dot over eight planes: sums += code * q. `run` collects 16-bit sums from `first` to `last`. */
+INLINE void dot_step(vi *sum, vi *run, vi code, vi q, bool is_signed, bool first, bool last) {
 #ifdef ANE_LANES_VNNI
-  (void)part, (void)is_signed, (void)first, (void)last;
+  (void)run, (void)is_signed, (void)first, (void)last;
   *sum = _mm512_dpbusd_epi32(*sum, code, q);
 #else
   if (is_signed) { /* |code| * (q with the sign of code): at most 128 * 127 * 2, so it fits */
@@ -120,10 +120,10 @@ INLINE void dot_step(vi *sum, vi *part, vi code, vi q, bool is_signed, bool firs
     code = _mm512_abs_epi8(code);
   }
   vi product = _mm512_maddubs_epi16(code, q);
-  *part = first ? product : _mm512_add_epi16(*part, product);
-  KEEP_ORDER(*part);
+  *run = first ? product : _mm512_add_epi16(*run, product);
+  KEEP_ORDER(*run);
   if (!last) return;
-  *sum = _mm512_add_epi32(*sum, _mm512_madd_epi16(*part, _mm512_set1_epi16(1)));
+  *sum = _mm512_add_epi32(*sum, _mm512_madd_epi16(*run, _mm512_set1_epi16(1)));
   KEEP_ORDER(*sum);
 #endif
 }

@@ -9,19 +9,19 @@
 
 enum { PARTS = ANE_GROUP / LANES };
 
-/* log2 of what unpacked codes still lie above the value: nothing where the codes were made signed. */
+/* log2 of the zero of unsigned codes. */
 INLINE int zero_shift(ane_layout f) { return layout_zero(f) ? __builtin_ctz((unsigned)layout_zero(f)) : 0; }
-/* Is a correction by sum(q) needed after the dot? */
+/* Does the dot need a correction by the sum of q? */
 INLINE bool has_zero(ane_layout f) { return layout_zero(f) && !(SIGNED_BYTES && layout_bits(f) == 8); }
 
-/* All lines of the block that lies AHEAD of block b. */
-INLINE void look_ahead_block(ane_layout f, const struct ane_packed *w, const uint8_t *group, int groups, int64_t b) {
-  look_ahead(group, w->group_bytes, groups, (size_t)b * (size_t)block_bytes(f), (block_bytes(f) + 63) / 64);
+/* Prefetches all lines of the block AHEAD bytes behind block b. */
+INLINE void prefetch_ahead_block(ane_layout f, const struct ane_packed *w, const uint8_t *group, int groups, int64_t b) {
+  prefetch_ahead(group, w->group_bytes, groups, (size_t)b * (size_t)block_bytes(f), (block_bytes(f) + 63) / 64);
 }
 
 /* The eight planes of a block. part: which vector of the group. */
 INLINE void unpack_codes(ane_layout f, const uint8_t *p, int part, bool make_signed, vi c[8]) {
-  const vi nibble = vi_byte(0x0F), fifth = vi_byte(0x10), upper = vi_byte(0x30);
+  const vi nibble = vi_byte(0x0F), fifth = vi_byte(0x10), two_bits = vi_byte(0x30);
   p += part * LANES * 4;
   if (layout_bits(f) == 8) {
 #pragma GCC unroll 8
@@ -34,7 +34,7 @@ INLINE void unpack_codes(ane_layout f, const uint8_t *p, int part, bool make_sig
     c[v] = vi_and(x, nibble);
     c[v + 4] = vi_and(vi_shr(x, 4), nibble);
   }
-  if (layout_bits(f) == 5) { /* bit v to bit 4; a shift of 16 bits never brings a bit of the other byte there */
+  if (layout_bits(f) == 5) { /* bit v to bit 4; shifts of 16 bits bring no bit of the other byte there */
     vi h = vi_load(p + 256);
     c[0] = vi_or_and(c[0], vi_shl(h, 4), fifth);
     c[1] = vi_or_and(c[1], vi_shl(h, 3), fifth);
@@ -50,15 +50,15 @@ INLINE void unpack_codes(ane_layout f, const uint8_t *p, int part, bool make_sig
     for (int half = 0; half < 2; half++) {
       vi h = vi_load(p + 256 + 64 * half);
       vi *to = c + 4 * half;
-      to[0] = vi_or_and(to[0], vi_shl(h, 4), upper);
-      to[1] = vi_or_and(to[1], vi_shl(h, 2), upper);
-      to[2] = vi_or_and(to[2], h, upper);
-      to[3] = vi_or_and(to[3], vi_shr(h, 2), upper);
+      to[0] = vi_or_and(to[0], vi_shl(h, 4), two_bits);
+      to[1] = vi_or_and(to[1], vi_shl(h, 2), two_bits);
+      to[2] = vi_or_and(to[2], h, two_bits);
+      to[3] = vi_or_and(to[3], vi_shr(h, 2), two_bits);
     }
   }
 }
 
-/* Block b of group g, wherever its codes lie. codes: block_at's. */
+/* The eight planes of block b of group g. codes: from block_at. */
 INLINE void unpack_block(ane_layout f, const struct ane_packed *w, int64_t g, int64_t b, const uint8_t *codes, int part,
                          bool make_signed, vi c[8]) {
   if (!layout_is_split(f)) {
@@ -69,7 +69,7 @@ INLINE void unpack_block(ane_layout f, const struct ane_packed *w, int64_t g, in
   const size_t row = (size_t)w->cols / 2;
   const uint8_t *low = w->low_nibbles + (size_t)(g * ANE_GROUP) * row;
   vi l[4];
-  if (part == 0) look_ahead_group(low, row * ANE_GROUP, (size_t)b * 256, 4);
+  if (part == 0) prefetch_ahead_group(low, row * ANE_GROUP, (size_t)b * 256, 4);
   vi_rows(low + (size_t)(part * LANES) * row + 16 * b, row, l);
 #pragma GCC unroll 4
   for (int v = 0; v < 4; v++) {
@@ -106,8 +106,8 @@ INLINE vf unpack_min(ane_layout f, struct at a, int part) {
   }
 }
 
-/* How many 16-bit products of each code width may be added before they overflow: 15 * 127 * 2 * 8, 31 * 127 * 2 * 4 and
- * 63 * 127 * 2 * 2 are below 32768. Bytes: none. */
+/* 16-bit products of each code width that may be added without overflow: 15 * 127 * 2 * 8, 31 * 127 * 2 * 4 and
+ * 63 * 127 * 2 * 2 are below 32768. Products of bytes are not added. */
 INLINE int layout_run(ane_layout f) {
   switch (layout_bits(f)) {
     case 4: return 8 / layout_subs(f);

@@ -1,0 +1,114 @@
+/* The outlier path of products with 8-bit activations: residual codes of outlier blocks times the planes of weights. A part of
+ * matmul_i8.h, which includes it.
+ *
+ * Few blocks are outliers, seldom for all tokens of a tile, and most have residual codes in one or two planes. So they are
+ * multiplied token by token, in few planes where that is enough. Their sums are kept apart from those of the other codes and
+ * added at the end. */
+#ifndef ANE_KERNELS_X86_MATMUL_OUTLIERS_H
+#define ANE_KERNELS_X86_MATMUL_OUTLIERS_H
+
+/* Returns residual_sum + residual codes of one block and token times planes c. isum: sums of the codes over each 16; d: their
+ * scale. */
+INLINE vf add_residual(ane_layout f, const vi c[8], const vf scale[2], const int8_t *residual, const int32_t *isum, float d,
+                       int shift, vf residual_sum) {
+  vf dot = residual_sum;
+#pragma GCC unroll 2
+  for (int half = 0; half < layout_subs(f); half++) {
+    int planes = 8 / layout_subs(f), chain = planes / RESIDUAL_CHAINS;
+    const int8_t *q = residual + ANE_BLOCK / layout_subs(f) * half;
+    vi sum[RESIDUAL_CHAINS][FUSED_NT] = {{residual_start(f, isum, shift, half)}}, run[FUSED_NT];
+#pragma GCC unroll 2
+    for (int i = 0; i < RESIDUAL_CHAINS; i++) {
+      if (i) sum[i][0] = vi_zero();
+      fused_dots(f, 1, c + planes * half + chain * i, chain, q + 4 * chain * i, 0, sum[i], run);
+    }
+    dot = scaled(f, half, RESIDUAL_CHAINS == 1 ? sum[0][0] : vi_add(sum[0][0], sum[RESIDUAL_CHAINS - 1][0]), scale[half], dot);
+  }
+  return vf_fma(dot, vf_set(d), residual_sum);
+}
+
+/* Lists the outliers of the piece. For each block, tokens with residual codes in one or two planes of one half go to the front of
+ * the list, in order; all others go to its end, backwards. */
+INLINE void list_outliers(ane_layout f, const struct i8_job *j) {
+  const struct ane_activations *x = j->x;
+  const int64_t n = j->t_to - j->t_from;
+  uint32_t *few = j->outliers, *many = j->outliers + (j->b_to - j->b_from) * n;
+  for (int64_t b = j->b_from; b < j->b_to; b++) {
+    const uint8_t *outlier = x->outlier + b * x->outlier_ld + j->t_from;
+    struct outlier_ends *ends = &j->ends[b - j->b_from];
+    for (int64_t t0 = 0; t0 < n; t0 += MARKS)
+      for (uint64_t m = vi_marks(outlier + t0, n - t0); m; m &= m - 1) {
+        uint32_t t = (uint32_t)t0 + (uint32_t)__builtin_ctzll(m), planes = outlier[t], more = planes & (planes - 1);
+        uint32_t v = (uint32_t)__builtin_ctz(planes), u = more ? (uint32_t)__builtin_ctz(more) : v ^ 1;
+        bool is_few = !(more & (more - 1)) && (layout_subs(f) == 1 || v / 4 == u / 4);
+        uint32_t *to = is_few ? few : many - 1;
+        *to = t << 6 | v << 3 | u;
+        few += is_few;
+        many -= !is_few;
+      }
+    *ends = (struct outlier_ends){(uint32_t)(few - j->outliers), (uint32_t)(many - j->outliers)};
+  }
+}
+
+/* A block as add_outlier reads it: planes and scales of the panel; residual codes, their sums over each 16 and their scales, of
+ * each token. */
+struct outlier_block {
+  const uint8_t *codes;
+  const float *scales;
+  const int8_t *residual;
+  const int32_t *isum;
+  const float *d;
+  int shift;
+};
+
+/* residual_sum of token t += residual codes times planes: all planes, or only v and u, which lie in one half. */
+INLINE void add_outlier(ane_layout f, int nv, const struct outlier_block k, int64_t t, bool all, int v, int u,
+                        float *restrict residual_sum) {
+  const int8_t *q = k.residual + t * ANE_BLOCK;
+  const int planes = 8 / layout_subs(f), halves = all ? layout_subs(f) : 1, dots = all ? planes : 2;
+  vf dot[PANEL_NV];
+#pragma GCC unroll 2
+  for (int h = 0; h < halves; h++) {
+    int half = all || layout_subs(f) == 1 ? h : v / 4;
+    vi sum[PANEL_NV], run[PANEL_NV];
+    sum[0] = sum[nv - 1] = residual_start(f, k.isum + 2 * t, k.shift, half);
+#pragma GCC unroll 8
+    for (int p = 0; p < dots; p++) {
+      int64_t plane = all ? half * planes + p : p ? u : v;
+      vi word = vi_word(q + 4 * plane);
+#pragma GCC unroll 2
+      for (int i = 0; i < nv; i++)
+        dot_step(&sum[i], &run[i], vi_load(k.codes + (8 * i + plane) * PLANE), word, layout_bits(f) == 8, true, true);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < nv; i++) dot[i] = scaled(f, h, sum[i], vf_load(k.scales + (half * PANEL_NV + i) * LANES), dot[i]);
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < nv; i++)
+    vf_store(residual_sum + (t * PANEL_NV + i) * LANES,
+             vf_fma(dot[i], vf_set(k.d[t]), vf_load(residual_sum + (t * PANEL_NV + i) * LANES)));
+}
+
+/* residual_sums += residual codes of block b for the tokens of the run. */
+INLINE void block_residuals(ane_layout f, int nv, const struct i8_job *j, int64_t b, const uint8_t *record) {
+  const struct outlier_ends *ends = &j->ends[b - j->b_from], *before = ends - 1;
+  const int64_t first = b * j->x->outlier_ld + j->t_from;
+  const struct outlier_block k = {record,
+                                  (const float *)(record + PANEL_NV * 8 * PLANE),
+                                  j->x->residual + first * ANE_BLOCK,
+                                  j->x->residual_isum + 2 * first,
+                                  j->x->d_residual + first,
+                                  j->shift};
+  const uint32_t *end = j->outliers + ends->few, *last = j->outliers + before->many;
+  float *restrict residual_sum = j->residual_sums;
+  for (const uint32_t *e = j->outliers + before->few; e < end; e++)
+    add_outlier(f, nv, k, *e >> 6, false, *e >> 3 & 7, *e & 7, residual_sum);
+  for (const uint32_t *e = j->outliers + ends->many; e < last; e++) add_outlier(f, nv, k, *e >> 6, true, 0, 0, residual_sum);
+}
+
+INLINE void panel_residuals(ane_layout f, int nv, const struct i8_job *j) {
+  if (!j->b_from) memset(j->residual_sums, 0, sizeof(float) * (size_t)((j->t_to - j->t_from) * PANEL_NV * LANES));
+  for (int64_t b = j->b_from; b < j->b_to; b++) block_residuals(f, nv, j, b, j->panel + (b - j->b_from) * record_bytes(f));
+}
+
+#endif
