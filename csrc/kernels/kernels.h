@@ -147,10 +147,11 @@ enum { ANE_ATT_ROWS = 192 };
 /* y[t][r] for the rows of groups [g_from, g_to) and all tokens of x. Per output, with nb blocks of 32 in ascending order
  *   F32   acc = fma(w[k], x[k], acc) for k = 0, 1, ..., w the dequantised weight in float32
  *         (scale * (code - zero), then + min where there is one, each rounded; scale of two levels = product, rounded;
- *         N4, N8: scale * (code - zero point), one rounding)
+ *         N4, N8: scale * (code - zero point), one rounding; codes of a table: its value for code - zero)
  *   I8    i = sum code * q - zero * sum q;  f = (float)i * scale;  acc = fma(f, d, acc);
  *         with a minimum: acc = fma(min, dsum, acc)
  *         two scales: f = (float)i0 * s0; f = fma((float)i1, s1, f)
+ *         with a minimum for each 16 columns after each of these f = fma((float)sum of their q, its minimum, f)
  *         layout I8: f = (float)i
  *         outlier blocks once more, with residual for q and d_residual for d, to a sum of their own:
  *         residual_sum = fma(f, d_residual, residual_sum); at the end acc + residual_sum, for layout I8 times row_scale

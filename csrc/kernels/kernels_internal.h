@@ -40,15 +40,20 @@ void ane_matmul_bf16dot(struct ane_kernels *k);
 void ane_kernels_init_x86(struct ane_kernels *k, ane_isa isa);
 void ane_kernels_init_arm(struct ane_kernels *k, ane_isa isa);
 
-/* 32 columns of a quantised group, read back one by one: value = scale * (code - zero) + min. */
+/* 32 columns of a quantised group, read back one by one: value = scale * (code - zero) + min + sub_min; one minimum at most is
+ * not 0. */
 struct ane_block {
   uint8_t code[ANE_BLOCK][ANE_GROUP];
-  float scale[2][ANE_GROUP]; /* of each 16 columns; equal where the layout has one scale; 1 for I8 */
-  float min[ANE_GROUP];      /* 0 where the layout has none */
-  float offset[ANE_GROUP];   /* N4, N8: zero - zero point; the value is scale * (code - zero + offset), and min scale * offset */
+  float scale[2][ANE_GROUP];   /* of each 16 columns; equal where the layout has one scale; 1 for I8 */
+  float min[ANE_GROUP];        /* 0 where the layout has none */
+  float sub_min[2][ANE_GROUP]; /* of each 16 columns; 0 where the layout has none */
+  float offset[ANE_GROUP]; /* N4, N8: zero - zero point; the value is scale * (code - zero + offset), and min scale * offset */
 };
 /* Block b of group g; the layout must have int8_activations. */
 void ane_read_block(const struct ane_packed *w, int64_t g, int64_t b, struct ane_block *out);
+
+/* pack_codes.c: ane_pack_group for types that ane_codes_reader reads. */
+void ane_pack_codes(ane_layout f, ane_dtype t, const uint8_t *rows, size_t stride, int n_rows, int64_t cols, uint8_t *dst);
 
 /* split.c: rows of Q8_0 to group g of a Q8_0_SPLIT matrix. */
 void ane_pack_split(const struct ane_packed *w, const uint8_t *rows, size_t stride, int n_rows, int64_t g);

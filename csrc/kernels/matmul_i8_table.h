@@ -9,14 +9,14 @@
                          int64_t ld_out, void *scratch) {                                                                        \
     i8_product(ANE_LAYOUT_##f, tiles_of(ANE_LAYOUT_##f), w, x, g_from, g_to, out, ld_out, scratch);                              \
   }
-#define ANE_LAYOUT(id, name, unit, bits, zero, subs, scale, min, int8) MATMUL_I8_##int8(id)
+#define ANE_LAYOUT(id, name, unit, bits, table, zero, subs, scale, min, int8) MATMUL_I8_##int8(id)
 #include "kernels/layout.def"
 #undef ANE_LAYOUT
 
 INLINE void overlay_i8(struct ane_kernels *k) {
 #define PLACE_0(f)
 #define PLACE_1(f) k->matmul[ANE_LAYOUT_##f][ANE_ACTIVATION_I8] = matmul_##f;
-#define ANE_LAYOUT(id, name, unit, bits, zero, subs, scale, min, int8) PLACE_##int8(id)
+#define ANE_LAYOUT(id, name, unit, bits, table, zero, subs, scale, min, int8) PLACE_##int8(id)
 #include "kernels/layout.def"
 #undef ANE_LAYOUT
 #undef PLACE_0

@@ -3,7 +3,7 @@
  *
  * Blocks are 32 columns of a group of 16 rows. A unit of 32 columns is: codes, scales, minima. A unit of 256 columns is: fp16
  * scales, fp16 minima (where there are any), for each block the integers of its scales and then of its minima, for each block its
- * codes. */
+ * codes. Minima of each 16 columns are nibbles above those of the scales. */
 #ifndef ANE_KERNELS_MATMUL_LAYOUTS_H
 #define ANE_KERNELS_MATMUL_LAYOUTS_H
 
@@ -15,21 +15,24 @@ enum layout_numbers {
   LAYOUT_NONE,
   LAYOUT_F16,
   LAYOUT_F32,
+  LAYOUT_E8M0,
+  LAYOUT_UNIT,
   LAYOUT_F16_U8,
   LAYOUT_F16_I8,
+  LAYOUT_F16_U4,
   LAYOUT_POINT,
   LAYOUT_NORM,
 };
 
 struct layout_columns {
-  int unit, bits, zero, subs;
+  int unit, bits, table, zero, subs;
   enum layout_numbers scale, min;
 };
 INLINE struct layout_columns layout_columns(ane_layout f) {
   switch (f) {
-#define ANE_LAYOUT(id, name, unit, bits, zero, subs, scale, min, int8)                                                           \
+#define ANE_LAYOUT(id, name, unit, bits, table, zero, subs, scale, min, int8)                                                    \
   case ANE_LAYOUT_##id:                                                                                                          \
-    return (struct layout_columns){unit, bits, zero, subs, LAYOUT_##scale, LAYOUT_##min};
+    return (struct layout_columns){unit, bits, table, zero, subs, LAYOUT_##scale, LAYOUT_##min};
 #include "kernels/layout.def"
 #undef ANE_LAYOUT
     default: return (struct layout_columns){0};
@@ -37,13 +40,21 @@ INLINE struct layout_columns layout_columns(ane_layout f) {
 }
 
 INLINE int layout_bits(ane_layout f) { return layout_columns(f).bits; }
+INLINE bool layout_has_table(ane_layout f) { return layout_columns(f).table; }
+/* Bits of an unpacked code. */
+INLINE int layout_width(ane_layout f) { return layout_has_table(f) ? 8 : layout_bits(f); }
 INLINE int layout_zero(ane_layout f) { return layout_columns(f).zero; }
 INLINE int layout_subs(ane_layout f) { return layout_columns(f).subs; }
 INLINE enum layout_numbers layout_scale(ane_layout f) { return layout_columns(f).scale; }
 INLINE enum layout_numbers layout_min(ane_layout f) { return layout_columns(f).min; }
 /* Has each block a zero point of its own? Then the minimum is scale * (zero - zero point). */
 INLINE bool layout_has_offset(ane_layout f) { return layout_min(f) == LAYOUT_POINT; }
-INLINE bool layout_has_min(ane_layout f) { return layout_min(f) != LAYOUT_NONE && layout_min(f) != LAYOUT_NORM; }
+/* Has each block a minimum? */
+INLINE bool layout_has_min(ane_layout f) {
+  return layout_min(f) == LAYOUT_F16 || layout_min(f) == LAYOUT_F16_U8 || layout_min(f) == LAYOUT_POINT;
+}
+/* Have each 16 columns a minimum? */
+INLINE bool layout_has_sub_min(ane_layout f) { return layout_min(f) == LAYOUT_F16_U4; }
 INLINE bool layout_is_split(ane_layout f) { return layout_min(f) == LAYOUT_NORM; }
 /* Are units 256 columns, whose scales have two levels? */
 INLINE bool layout_is_k(ane_layout f) { return layout_columns(f).unit == 256; }
@@ -51,7 +62,8 @@ INLINE bool layout_is_k(ane_layout f) { return layout_columns(f).unit == 256; }
 /* Bytes of a number of 16 rows; with two levels those of the integer. */
 INLINE int numbers_bytes(enum layout_numbers kind) {
   switch (kind) {
-    case LAYOUT_NONE: return 0;
+    case LAYOUT_NONE:
+    case LAYOUT_UNIT: return 0;
     case LAYOUT_F16: return 32;
     case LAYOUT_F32: return 64;
     default: return 16;
@@ -61,9 +73,9 @@ INLINE int numbers_bytes(enum layout_numbers kind) {
 INLINE int code_bytes(ane_layout f) { return layout_is_split(f) ? 256 : 64 * layout_bits(f); }
 /* Bytes of a block's scales and minima, without those of the unit. */
 INLINE int scale_bytes(ane_layout f) { return layout_subs(f) * numbers_bytes(layout_scale(f)); }
-INLINE int min_bytes(ane_layout f) { return numbers_bytes(layout_min(f)); }
+INLINE int min_bytes(ane_layout f) { return layout_has_sub_min(f) ? 0 : numbers_bytes(layout_min(f)); }
 /* Bytes of a unit's fp16 numbers. */
-INLINE int head_bytes(ane_layout f) { return layout_is_k(f) ? layout_has_min(f) ? 64 : 32 : 0; }
+INLINE int head_bytes(ane_layout f) { return layout_is_k(f) ? layout_min(f) ? 64 : 32 : 0; }
 INLINE int unit_bytes(ane_layout f) {
   const struct layout_columns c = layout_columns(f);
   if (c.unit < ANE_BLOCK) return 2 * c.unit * c.bits;

@@ -7,6 +7,8 @@
  *   nibbles (256 bytes)     for p = 0..3 64 bytes: low nibbles are plane p, high nibbles plane p + 4
  *   fifth bits (64 bytes)   bit v of byte 4 r + i is bit 4 of the code at plane v
  *   bits 4 and 5 (128 bytes)  for h = 0, 1 64 bytes: bits 2k, 2k + 1 are bits 4 and 5 of the code at plane 4 h + k
+ *   crumbs (128 bytes)      for h = 0, 1 64 bytes: bits 2k, 2k + 1 are bits 0 and 1 of the code at plane 4 h + k
+ *   third bits (64 bytes)   bit v of byte 4 r + i is bit 2 of the code at plane v
  *   codes (512 bytes)       eight planes of whole bytes
  *   fp16 (32 bytes)         a number of each row
  *
@@ -31,8 +33,18 @@
  *   Q5_K   0 scale     32 min     64 + 32 b: u8[16] sub-scales, u8[16] sub-minima     320 + 320 b: nibbles, fifth
  *   Q6_K   0 scale     32 + 32 b: 2 x i8[16] sub-scales     288 + 384 b: nibbles, upper
  *
- * b = 0..7 is the block of 32 columns. The min of Q4_K and Q5_K is the negated stored one, so that it is added. Codes of Q8_0
- * and I8 are the stored ones + 128; codes of the others are as stored. Stored blocks: quant/blocks.h. */
+ *   IQ4_NL 0 nibbles   256 scale
+ *   MXFP4  0 nibbles   256 u8[16] exponents
+ *   NVFP4  0 nibbles   256 scale of the first 16 columns   288 of the others
+ *   T4_K   0 scale     32 + 16 b: i8[16] sub-scales        160 + 256 b: nibbles
+ *   T3_K   0 scale     32 + 16 b: i8[16] sub-scales        160 + 192 b: crumbs, third
+ *   T3_KH  0 scale     32 + 32 b: 2 x i8[16] sub-scales    288 + 192 b: crumbs, third
+ *   Q3_K   0 scale     32 + 32 b: 2 x i8[16] sub-scales    288 + 192 b: crumbs, third
+ *   Q2_K   0 scale     32 min     64 + 32 b: 2 x u8[16], low nibbles sub-scales, high nibbles sub-minima     320 + 128 b: crumbs
+ *   TQ     0 scale     32 + 128 b: crumbs
+ *
+ * b = 0..7 is the block of 32 columns. The min of Q4_K, Q5_K and Q2_K is the negated stored one, so that it is added. Codes of
+ * Q8_0 and I8 are the stored ones + 128; codes of the others are as stored. Stored blocks: quant/blocks.h. */
 #include "kernels/matmul_layouts.h"
 
 #include "tensor/half.h"
@@ -40,8 +52,13 @@
 #include <string.h>
 
 static const struct ane_layout_info layouts[ANE_LAYOUT_COUNT] = {
-#define ANE_LAYOUT(id, name, unit, bits, zero, subs, scale, min, int8)                                                           \
-  [ANE_LAYOUT_##id] = {name, unit, zero, subs, LAYOUT_##min != LAYOUT_NONE && LAYOUT_##min != LAYOUT_NORM, int8},
+#define ANE_LAYOUT(id, name, unit, bits, table, zero, subs, scale, min, int8)                                                    \
+  [ANE_LAYOUT_##id] = {name,                                                                                                     \
+                       unit,                                                                                                     \
+                       zero,                                                                                                     \
+                       subs,                                                                                                     \
+                       LAYOUT_##min != LAYOUT_NONE && LAYOUT_##min != LAYOUT_NORM && LAYOUT_##min != LAYOUT_F16_U4,              \
+                       int8},
 #include "kernels/layout.def"
 #undef ANE_LAYOUT
 };
@@ -274,7 +291,6 @@ static void pack_q6_k(const uint8_t *rows, size_t stride, int n_rows, int64_t co
 
 void ane_pack_group(ane_layout f, ane_dtype t, const void *rows, size_t row_bytes, int n_rows, int64_t cols, void *dst) {
   const uint8_t *src = rows;
-  (void)t; /* each of these layouts has one stored type */
   if (n_rows < ANE_GROUP) {
     size_t bytes;
     if (ane_layout_group_bytes(f, cols, &bytes)) memset(dst, 0, bytes);
@@ -298,8 +314,8 @@ void ane_pack_group(ane_layout f, ane_dtype t, const void *rows, size_t row_byte
     case ANE_LAYOUT_I8: pack_i8(src, row_bytes, n_rows, cols, dst); break;
     case ANE_LAYOUT_LUT4: pack_lut4(src, row_bytes, n_rows, cols, dst); break;
     case ANE_LAYOUT_Q8_0_SPLIT: /* ane_pack_rows */
-    case ANE_LAYOUT_ROWS:
-    case ANE_LAYOUT_COUNT: break;
+    case ANE_LAYOUT_ROWS: break;
+    default: ane_pack_codes(f, t, rows, row_bytes, n_rows, cols, dst); /* types with codes of at most four bits */
   }
 }
 

@@ -4,6 +4,7 @@
 #include "quant/quant.h"
 #include "tensor/half.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Codes of 32 columns from their pieces. fifth: bit 4, two_bits: bits 4 and 5; either may be NULL. */
@@ -15,6 +16,15 @@ static void read_nibbles(const uint8_t *low, const uint8_t *fifth, const uint8_t
       if (fifth) code |= (fifth[at] >> v & 1) << 4;
       if (two_bits) code |= (two_bits[64 * (v / 4) + at] >> 2 * (v % 4) & 3) << 4;
       out->code[c][r] = (uint8_t)code;
+    }
+}
+
+/* Codes of 2 or 3 bits. */
+static void read_crumbs(const uint8_t *crumbs, const uint8_t *third, struct ane_block *out) {
+  for (int c = 0; c < ANE_BLOCK; c++)
+    for (int r = 0; r < ANE_GROUP; r++) {
+      int v = c / 4, at = 4 * r + c % 4, code = crumbs[64 * (v / 4) + at] >> 2 * (v % 4) & 3;
+      out->code[c][r] = (uint8_t)(third ? code | (third[at] >> v & 1) << 2 : code);
     }
 }
 
@@ -30,6 +40,9 @@ static void read_numbers(enum layout_numbers kind, const uint8_t *unit, const ui
       case LAYOUT_F32: memcpy(&out[r], p + 4 * r, sizeof out[r]); break;
       case LAYOUT_F16_U8: out[r] = ane_f16_f32(ane_half(unit + 2 * r)) * (float)p[r]; break;
       case LAYOUT_F16_I8: out[r] = ane_f16_f32(ane_half(unit + 2 * r)) * (float)(int8_t)p[r]; break;
+      case LAYOUT_F16_U4: out[r] = ane_f16_f32(ane_half(unit + 2 * r)) * (float)(p[r] & 15); break;
+      case LAYOUT_UNIT: out[r] = ane_f16_f32(ane_half(unit + 2 * r)); break;
+      case LAYOUT_E8M0: out[r] = ldexpf(1, p[r] - 128); break;
       default: out[r] = 1;
     }
 }
@@ -43,6 +56,14 @@ static void read_split(const struct ane_packed *w, int64_t g, int64_t b, const u
       out->code[c][r] = (uint8_t)(out->code[c][r] << 4 | (low[r * (w->cols / 2) + c % 16] >> (c < 16 ? 0 : 4) & 15));
 }
 
+/* The values of codes that are indices, with 128 added. */
+static void read_values(ane_layout f, const struct ane_code_values *k, struct ane_block *out) {
+  for (int c = 0; c < ANE_BLOCK; c++)
+    for (int r = 0; r < ANE_GROUP; r++) out->code[c][r] = (uint8_t)(k->value[out->code[c][r]] + 128);
+  for (int half = 0; half < 2 && layout_is_k(f); half++)
+    for (int r = 0; r < ANE_GROUP; r++) out->scale[half][r] *= k->factor;
+}
+
 void ane_read_block(const struct ane_packed *w, int64_t g, int64_t b, struct ane_block *out) {
   const ane_layout f = w->layout;
   const struct at at = block_at(f, w->data + (size_t)g * w->group_bytes, b);
@@ -50,6 +71,8 @@ void ane_read_block(const struct ane_packed *w, int64_t g, int64_t b, struct ane
   memset(out, 0, sizeof *out);
   if (layout_is_split(f))
     read_split(w, g, b, at.codes, out);
+  else if (bits <= 3)
+    read_crumbs(at.codes, bits == 3 ? at.codes + 128 : NULL, out);
   else if (bits == 8)
     read_codes(at.codes, out);
   else
@@ -57,6 +80,10 @@ void ane_read_block(const struct ane_packed *w, int64_t g, int64_t b, struct ane
   for (int half = 0; half < 2; half++)
     read_numbers(layout_scale(f), at.unit, at.scales + (layout_subs(f) == 2 ? half : 0) * numbers_bytes(layout_scale(f)),
                  out->scale[half]);
+  if (layout_has_table(f)) read_values(f, ane_code_values(w->dtype), out);
+  for (int half = 0; half < 2 && layout_has_sub_min(f); half++)
+    for (int r = 0; r < ANE_GROUP; r++)
+      out->sub_min[half][r] = ane_f16_f32(ane_half(at.unit + 32 + 2 * r)) * (float)(at.scales[16 * half + r] >> 4);
   if (layout_has_offset(f))
     for (int r = 0; r < ANE_GROUP; r++) {
       out->offset[r] = (float)(layout_zero(f) - at.minima[r]);
@@ -78,7 +105,7 @@ static void read_rows(const struct ane_packed *w, int64_t g, int64_t k, int n, f
 
 static void read_quantised(const struct ane_packed *w, int64_t g, int64_t k, int n, float *panel) {
   const struct ane_layout_info *f = ane_layout_info(w->layout);
-  bool min = f->has_min && !layout_has_offset(w->layout);
+  bool min = f->has_min && !layout_has_offset(w->layout), sub_min = layout_has_sub_min(w->layout);
   for (int j = 0; j < n; j += ANE_BLOCK) {
     struct ane_block b;
     ane_read_block(w, g, (k + j) / ANE_BLOCK, &b);
@@ -89,7 +116,7 @@ static void read_quantised(const struct ane_packed *w, int64_t g, int64_t k, int
     for (int c = 0; c < ANE_MIN(n - j, ANE_BLOCK); c++)
       for (int r = 0; r < ANE_GROUP; r++) {
         float value = b.scale[c / 16][r] * ((float)(b.code[c][r] - f->zero) + b.offset[r]);
-        panel[(j + c) * ANE_GROUP + r] = min ? value + b.min[r] : value;
+        panel[(j + c) * ANE_GROUP + r] = min ? value + b.min[r] : sub_min ? value + b.sub_min[c / 16][r] : value;
       }
   }
 }

@@ -43,7 +43,7 @@ typedef ANE_BLOCK {
   uint16_t d;
   uint8_t qs[16];
 }
-ane_block_iq4_nl; /* d * table[q] */
+ane_block_iq4_nl; /* d * table[q] (codes.c) */
 typedef ANE_BLOCK { uint8_t e, qs[16]; }
 ane_block_mxfp4; /* 2^(e - 128) * table[q] (values doubled) */
 
@@ -222,8 +222,5 @@ static inline uint8_t ane_iq_signs(uint32_t seven) {
 
 /* e8m0 scale of mxfp4, halved because the table's values are doubled: 2^(e - 128), subnormal for e < 2. */
 static inline uint32_t ane_e8m0_half_bits(uint8_t e) { return e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23; }
-
-/* Values of iq4_nl and iq4_xs; E2M1 values doubled (OCP Microscaling Formats 1.0) of mxfp4 and nvfp4. */
-extern const int8_t ane_iq4_values[16], ane_e2m1_values[16];
 
 #endif

@@ -24,6 +24,26 @@ ane_encode_fn ane_encoder(ane_dtype t);
  * where no encoder exists. */
 bool ane_encode(ane_dtype t, const float *src, const float *importance, void *dst, uint64_t n);
 
+/* ---- Codes ---------------------------------------------------------------------------------------------------------*/
+
+/* 32 columns of a block of a type with codes of at most four bits: what packed layouts are made of. */
+struct ane_codes {
+  uint8_t code[32];
+  uint16_t d[2]; /* fp16 scale of the block (NVFP4: of each 16 columns; MXFP4: the e8m0 byte) */
+  uint16_t min;  /* Q2_K: fp16, of the minima that are subtracted */
+  int8_t sub[2]; /* integers that multiply d: the first for all columns, or one for each 16; Q2_K: nibbles, scale and minimum */
+};
+/* Reads the s-th 32 columns of a block; fields that the type has not are left alone. */
+typedef void (*ane_codes_fn)(const void *block, int s, struct ane_codes *out);
+ane_codes_fn ane_codes_reader(ane_dtype t); /* NULL: the type has none */
+
+/* Where codes count in a table: value = scale * factor * value[code], factor a power of two. */
+struct ane_code_values {
+  int8_t value[16];
+  float factor;
+};
+const struct ane_code_values *ane_code_values(ane_dtype t); /* NULL: codes are numbers */
+
 /* ---- Whole tensors -----------------------------------------------------------------------------------------------*/
 
 /* Rows of a tensor (all dimensions but the innermost; rank 0 and 1: one row) on their way into another type. */

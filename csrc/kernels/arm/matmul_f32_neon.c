@@ -117,14 +117,15 @@ INLINE void unpack_table(const struct job *j, int64_t g, int part, int half, con
 INLINE void unpack_panel(ane_layout f, const struct job *j, int64_t g, float *panel) {
   const struct ane_packed *w = j->w;
   const uint8_t *group = w->data + (size_t)g * w->group_bytes;
+  const struct code_table values = code_table(f, w);
   for (int64_t c0 = 0; c0 < j->n; c0 += ANE_BLOCK)
     for (int part = 0; part < PARTS; part++) {
       const struct at at = block_at(f, group, (j->k + c0) / ANE_BLOCK);
       int8x16_t c[8];
-      unpack_codes(f, at.codes, part, c);
-      const float32x4_t min = layout_has_offset(f) ? unpack_offset(f, at, part)
-                              : layout_has_min(f)  ? unpack_min(f, at, part)
-                                                   : vdupq_n_f32(0);
+      unpack_block(f, w, g, (j->k + c0) / ANE_BLOCK, at.codes, part, values, c);
+      float32x4_t min = layout_has_offset(f) ? unpack_offset(f, at, part)
+                        : layout_has_min(f)  ? unpack_min(f, at, part)
+                                             : vdupq_n_f32(0);
 #pragma GCC unroll 2
       for (int half = 0; half < 2; half++) {
         if (f == ANE_LAYOUT_LUT4) {
@@ -132,14 +133,15 @@ INLINE void unpack_panel(ane_layout f, const struct job *j, int64_t g, float *pa
           continue;
         }
         const float32x4_t scale =
-            f == ANE_LAYOUT_I8 ? vld1q_f32(w->row_scale + g * ANE_GROUP + part * LANES) : unpack_scale(f, at, part, half);
+            f == ANE_LAYOUT_I8 ? vld1q_f32(w->row_scale + g * ANE_GROUP + part * LANES) : unpack_scale(f, at, values, part, half);
+        if (layout_has_sub_min(f)) min = unpack_sub_min(at, part, half);
 #pragma GCC unroll 16
         for (int i = 0; i < 16; i++) { /* byte i % 4 of each word, its sign spread */
           int32x4_t code = vreinterpretq_s32_s8(c[4 * half + i / 4]);
           code = vshlq_s32(vshlq_s32(code, vdupq_n_s32(24 - 8 * (i % 4))), vdupq_n_s32(-24));
           const float32x4_t number = vcvtq_f32_s32(vsubq_s32(code, vdupq_n_s32(zero_left(f))));
           float32x4_t value = vmulq_f32(scale, layout_has_offset(f) ? vaddq_f32(number, min) : number);
-          if (layout_has_min(f) && !layout_has_offset(f)) value = vaddq_f32(value, min);
+          if (layout_has_sub_min(f) || (layout_has_min(f) && !layout_has_offset(f))) value = vaddq_f32(value, min);
           vst1q_f32(panel + (c0 + 16 * half + i) * ANE_GROUP + part * LANES, value);
         }
       }

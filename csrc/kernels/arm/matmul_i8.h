@@ -19,7 +19,9 @@
 enum { I8_PANEL_BYTES = 256 * 1024, CODES = 128 * PARTS, RUN_NT = 1024 /* most tokens of a run */ };
 _Static_assert(I8_PANEL_BYTES + 4 * RUN_NT * ANE_GROUP <= ANE_SCRATCH, "the scratch of a product");
 
-INLINE int record_bytes(ane_layout f) { return CODES + 64 * (layout_subs(f) + (layout_has_min(f) ? 1 : 0)); }
+INLINE int record_bytes(ane_layout f) {
+  return CODES + 64 * (layout_subs(f) + (layout_has_min(f) ? 1 : layout_has_sub_min(f) ? 2 : 0));
+}
 
 /* Constants of a call, the current piece of blocks [b_from, b_to) and the current run of tokens [t_from, t_to). */
 struct i8_job {
@@ -42,6 +44,11 @@ INLINE float32x4_t scaled(ane_layout f, int half, int32x4_t sum, float32x4_t sca
   return layout_scale(f) == LAYOUT_NONE ? x : half == 0 ? vmulq_f32(x, scale) : vfmaq_f32(before, x, scale);
 }
 
+/* dot += sum of q over 16 columns times their minimum. */
+INLINE float32x4_t add_sub_min(ane_layout f, float32x4_t dot, float32x4_t min, int32_t isum) {
+  return layout_has_sub_min(f) ? vfmaq_n_f32(dot, min, (float)isum) : dot;
+}
+
 /* acc += scaled dot * d, and minimum * dsum where the layout has minima. */
 INLINE float32x4_t add_block(ane_layout f, float32x4_t dot, float32x4_t min, float d, float dsum, float32x4_t acc) {
   acc = vfmaq_n_f32(acc, dot, d);
@@ -49,12 +56,15 @@ INLINE float32x4_t add_block(ane_layout f, float32x4_t dot, float32x4_t min, flo
 }
 
 /* The scaled dot of four rows of a block with the codes q of one token. isum: sums of q over each 16. */
-INLINE float32x4_t block_dot(ane_layout f, const int8x16_t *c, const float32x4_t *scale, const int32_t *isum, const int8_t *q) {
+INLINE float32x4_t block_dot(ane_layout f, const int8x16_t *c, const float32x4_t *scale, const float32x4_t *sub_min,
+                             const int32_t *isum, const int8_t *q) {
   float32x4_t sum = scale[0];
 #pragma GCC unroll 2
-  for (int half = 0; half < layout_subs(f); half++)
+  for (int half = 0; half < layout_subs(f); half++) {
     sum = scaled(f, half, dot(f, 8 / layout_subs(f), vdupq_n_s32(start_of(f, isum, half)), c + 4 * half, q + 16 * half),
                  scale[half], sum);
+    sum = add_sub_min(f, sum, sub_min[half], isum[half]);
+  }
   return sum;
 }
 
@@ -63,6 +73,7 @@ INLINE void fused(ane_layout f, int nt, const struct i8_job *j, int64_t g, int64
   const struct ane_packed *w = j->w;
   const uint8_t *group = w->data + (size_t)g * w->group_bytes;
   const struct ane_activations x = ane_activations_rows(j->x, t0, nt);
+  const struct code_table table = code_table(f, w);
   float32x4_t acc[PARTS][FUSED_NT], residual_sum[PARTS][FUSED_NT];
 #pragma GCC unroll 4
   for (int i = 0; i < PARTS; i++)
@@ -73,20 +84,23 @@ INLINE void fused(ane_layout f, int nt, const struct i8_job *j, int64_t g, int64
 #pragma GCC unroll 4
     for (int i = 0; i < PARTS; i++) {
       int8x16_t c[8];
-      float32x4_t scale[2];
-      unpack_block(f, w, g, b, at.codes, i, c);
+      float32x4_t scale[2], sub_min[2];
+      unpack_block(f, w, g, b, at.codes, i, table, c);
 #pragma GCC unroll 2
-      for (int half = 0; half < layout_subs(f); half++) scale[half] = unpack_scale(f, at, i, half);
+      for (int half = 0; half < layout_subs(f); half++) scale[half] = unpack_scale(f, at, table, i, half);
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; half++) sub_min[half] = layout_has_sub_min(f) ? unpack_sub_min(at, i, half) : vdupq_n_f32(0);
       const float32x4_t min = layout_has_min(f) ? unpack_min(f, at, i) : vdupq_n_f32(0);
 #pragma GCC unroll 4
       for (int t = 0; t < nt; t++) {
         const int64_t block = t * j->nb + b, outlier = b * x.outlier_ld + t;
-        const float32x4_t sum = block_dot(f, c, scale, x.isum + block * 2, x.q + block * ANE_BLOCK);
+        const float32x4_t sum = block_dot(f, c, scale, sub_min, x.isum + block * 2, x.q + block * ANE_BLOCK);
         acc[i][t] = add_block(f, sum, min, x.d[block], x.dsum[block], acc[i][t]);
         if (x.outlier[outlier])
-          residual_sum[i][t] = vfmaq_n_f32(
-              residual_sum[i][t], block_dot(f, c, scale, x.residual_isum + outlier * 2, x.residual + outlier * ANE_BLOCK),
-              x.d_residual[outlier]);
+          residual_sum[i][t] =
+              vfmaq_n_f32(residual_sum[i][t],
+                          block_dot(f, c, scale, sub_min, x.residual_isum + outlier * 2, x.residual + outlier * ANE_BLOCK),
+                          x.d_residual[outlier]);
       }
     }
   }
@@ -103,17 +117,21 @@ INLINE void fused(ane_layout f, int nt, const struct i8_job *j, int64_t g, int64
 
 INLINE void unpack_panel(ane_layout f, const struct i8_job *j, int64_t g) {
   const uint8_t *group = j->w->data + (size_t)g * j->w->group_bytes;
+  const struct code_table table = code_table(f, j->w);
   uint8_t *to = j->panel;
   for (int64_t b = j->b_from; b < j->b_to; b++, to += record_bytes(f)) {
     const struct at at = block_at(f, group, b);
     float *scales = (float *)(to + CODES), *minima = scales + layout_subs(f) * ANE_GROUP;
     for (int i = 0; i < PARTS; i++) {
       int8x16_t c[8];
-      unpack_block(f, j->w, g, b, at.codes, i, c);
+      unpack_block(f, j->w, g, b, at.codes, i, table, c);
       panel_codes(c, (int8_t *)to + 128 * i);
 #pragma GCC unroll 2
       for (int half = 0; half < layout_subs(f); half++)
-        vst1q_f32(scales + half * ANE_GROUP + i * LANES, unpack_scale(f, at, i, half));
+        vst1q_f32(scales + half * ANE_GROUP + i * LANES, unpack_scale(f, at, table, i, half));
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; half++)
+        if (layout_has_sub_min(f)) vst1q_f32(minima + half * ANE_GROUP + i * LANES, unpack_sub_min(at, i, half));
       if (layout_has_min(f)) vst1q_f32(minima + i * LANES, unpack_min(f, at, i));
     }
   }
@@ -140,6 +158,10 @@ INLINE void record_dots(ane_layout f, int nt, const uint8_t *record, int p, cons
       const float32x4_t scale = vld1q_f32(scales + half * ANE_GROUP + i * LANES);
 #pragma GCC unroll 4
       for (int t = 0; t < nt; t++) dots[i][t] = scaled(f, half, sum[i][t], scale, half ? dots[i][t] : scale);
+      if (!layout_has_sub_min(f)) continue;
+      const float32x4_t min = vld1q_f32(scales + (2 + half) * ANE_GROUP + i * LANES);
+#pragma GCC unroll 4
+      for (int t = 0; t < nt; t++) dots[i][t] = add_sub_min(f, dots[i][t], min, isum[t * nb * 2 + half]);
     }
   }
 }
@@ -234,16 +256,24 @@ TILES(Q6_K)
 TILES(Q8_0)
 TILES(I8)
 TILES(N4)
+TILES(Q2_K)
+TILES(Q3_K)
+TILES(TQ)
 TILES(N8)
 TILES(N4H)
 TILES(N8H)
 
 INLINE tiles_fn tiles_of(ane_layout f) {
-  const int bits = layout_bits(f);
+  const int bits = layout_width(f);
   if (layout_scale(f) == LAYOUT_NONE) return tiles_I8;
-  if (layout_subs(f) == 2) return bits == 8 ? tiles_N8H : bits == 4 ? tiles_N4H : tiles_Q6_K;
+  if (layout_subs(f) == 2)
+    return layout_has_sub_min(f) ? tiles_Q2_K
+           : bits == 8           ? tiles_N8H
+           : bits == 3           ? tiles_Q3_K
+           : bits == 4           ? tiles_N4H
+                                 : tiles_Q6_K;
   if (layout_has_min(f)) return !layout_zero(f) ? tiles_Q4_1 : bits == 8 ? tiles_N8 : tiles_N4;
-  return bits == 8 ? tiles_Q8_0 : bits == 5 ? tiles_Q5_0 : tiles_Q4_0;
+  return bits == 8 ? tiles_Q8_0 : bits == 5 ? tiles_Q5_0 : bits == 4 ? tiles_Q4_0 : tiles_TQ;
 }
 
 INLINE void panels(ane_layout f, tiles_fn run, struct i8_job *j, int64_t from, int64_t to) {

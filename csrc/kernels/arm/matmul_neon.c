@@ -6,7 +6,7 @@
 enum { FEW = 2, TILE_NT = 2 };
 
 INLINE int32x4_t dot(ane_layout f, int planes, int32x4_t sum, const int8x16_t *c, const int8_t *q) {
-  const int run = layout_bits(f) == 8 ? 2 : planes;
+  const int run = layout_width(f) == 8 ? 2 : planes;
 #pragma GCC unroll 4
   for (int from = 0; from < planes; from += run) {
     int16x8_t low, high; /* rows 0 and 1, rows 2 and 3: four sums each */

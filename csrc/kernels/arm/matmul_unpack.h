@@ -5,6 +5,7 @@
 
 #include "kernels/matmul_layouts.h"
 #include "kernels/vec/vec_neon.h"
+#include "quant/quant.h"
 
 enum { LANES = VL, PARTS = ANE_GROUP / LANES };
 
@@ -12,22 +13,68 @@ enum { LANES = VL, PARTS = ANE_GROUP / LANES };
 
 /* Four fp16 as floats; four bytes as floats. */
 INLINE float32x4_t load_half(const uint8_t *p) { return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p))); }
-INLINE float32x4_t load_u8(const uint8_t *p) { return vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(ane_word(p)))))); }
+INLINE uint32x4_t load_bytes(const uint8_t *p) { return vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(ane_word(p))))); }
+INLINE float32x4_t load_u8(const uint8_t *p) { return vcvtq_f32_u32(load_bytes(p)); }
 INLINE float32x4_t load_s8(const uint8_t *p) { return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8(ane_word(p)))))); }
+
+/* 2^(byte - 128) of four bytes; bytes 0 and 1 are subnormal numbers: the second term. */
+INLINE float32x4_t load_e8m0(const uint8_t *p) {
+  const int32x4_t e = vreinterpretq_s32_u32(load_bytes(p));
+  const int32x4_t normal = vshlq_n_s32(vsubq_s32(e, vdupq_n_s32(1)), 23),
+                  subnormal = vshlq_n_s32(vaddq_s32(e, vdupq_n_s32(1)), 21);
+  return vreinterpretq_f32_s32(vmaxq_s32(normal, subnormal));
+}
 
 /* ---- Blocks ------------------------------------------------------------------------------------------------------*/
 
 /* The zero of unpacked codes: bytes are signed after unpacking, so theirs is 0. */
-INLINE int zero_left(ane_layout f) { return layout_bits(f) == 8 ? 0 : layout_zero(f); }
+INLINE int zero_left(ane_layout f) { return layout_width(f) == 8 ? 0 : layout_zero(f); }
 
 /* c with those bits of h that are set in mask; c has none there. */
 INLINE uint8x16_t with_bits(uint8x16_t c, uint8x16_t h, uint8x16_t mask) { return vbslq_u8(mask, h, c); }
+
+/* The values of a layout with a table, and what scales are multiplied by. Else not used. */
+struct code_table {
+  int8x16_t values;
+  float factor;
+};
+INLINE struct code_table code_table(ane_layout f, const struct ane_packed *w) {
+  if (!layout_has_table(f)) return (struct code_table){vdupq_n_s8(0), 0};
+  const struct ane_code_values *k = ane_code_values(w->dtype);
+  return (struct code_table){vld1q_s8(k->value), k->factor};
+}
+
+/* Codes of 2 or 3 bits. p: of the part. */
+INLINE void unpack_crumbs(ane_layout f, const uint8_t *p, uint8x16_t c[8]) {
+  const uint8x16_t crumb = vdupq_n_u8(3), third = vdupq_n_u8(4);
+#pragma GCC unroll 2
+  for (int half = 0; half < 2; half++) {
+    const uint8x16_t x = vld1q_u8(p + 64 * half);
+    uint8x16_t *to = c + 4 * half;
+    to[0] = vandq_u8(x, crumb);
+    to[1] = vandq_u8(vshrq_n_u8(x, 2), crumb);
+    to[2] = vandq_u8(vshrq_n_u8(x, 4), crumb);
+    to[3] = vshrq_n_u8(x, 6);
+  }
+  if (layout_bits(f) == 2) return;
+  const uint8x16_t h = vld1q_u8(p + 128); /* bit v to bit 2 */
+  c[0] = with_bits(c[0], vshlq_n_u8(h, 2), third);
+  c[1] = with_bits(c[1], vshlq_n_u8(h, 1), third);
+  c[2] = with_bits(c[2], h, third);
+  c[3] = with_bits(c[3], vshrq_n_u8(h, 1), third);
+  c[4] = with_bits(c[4], vshrq_n_u8(h, 2), third);
+  c[5] = with_bits(c[5], vshrq_n_u8(h, 3), third);
+  c[6] = with_bits(c[6], vshrq_n_u8(h, 4), third);
+  c[7] = with_bits(c[7], vshrq_n_u8(h, 5), third);
+}
 
 /* The eight planes of part `part` of the block whose codes are at p: bytes signed, the others 0 .. 63. */
 INLINE void unpack_codes(ane_layout f, const uint8_t *p, int part, int8x16_t code[8]) {
   uint8x16_t c[8];
   p += 16 * part;
-  if (layout_bits(f) == 8) {
+  if (layout_bits(f) <= 3) {
+    unpack_crumbs(f, p, c);
+  } else if (layout_bits(f) == 8) {
 #pragma GCC unroll 8
     for (int v = 0; v < 8; v++) c[v] = veorq_u8(vld1q_u8(p + 64 * v), vdupq_n_u8(0x80));
   } else {
@@ -79,9 +126,12 @@ INLINE void load_rows(const uint8_t *p, size_t stride, uint8x16_t out[4]) {
 
 /* The eight planes of block b of group g. codes: from block_at. */
 INLINE void unpack_block(ane_layout f, const struct ane_packed *w, int64_t g, int64_t b, const uint8_t *codes, int part,
-                         int8x16_t code[8]) {
+                         struct code_table table, int8x16_t code[8]) {
   if (!layout_is_split(f)) {
     unpack_codes(f, codes, part, code);
+#pragma GCC unroll 8
+    for (int v = 0; v < 8; v++)
+      if (layout_has_table(f)) code[v] = vqtbl1q_s8(table.values, vreinterpretq_u8_s8(code[v]));
     return;
   }
   const size_t row = (size_t)w->cols / 2;
@@ -97,14 +147,18 @@ INLINE void unpack_block(ane_layout f, const struct ane_packed *w, int64_t g, in
 }
 
 /* Scales of half `half` of the columns; 1 where the layout has none. */
-INLINE float32x4_t unpack_scale(ane_layout f, struct at a, int part, int half) {
+INLINE float32x4_t unpack_scale(ane_layout f, struct at a, struct code_table table, int part, int half) {
   const uint8_t *p = a.scales + (layout_subs(f) == 2 ? half : 0) * numbers_bytes(layout_scale(f));
-  const float32x4_t unit = layout_is_k(f) ? load_half(a.unit + 8 * part) : vdupq_n_f32(0);
+  float32x4_t unit = layout_is_k(f) ? load_half(a.unit + 8 * part) : vdupq_n_f32(0);
+  if (layout_is_k(f) && layout_has_table(f)) unit = vmulq_n_f32(unit, table.factor);
   switch (layout_scale(f)) {
     case LAYOUT_F16: return load_half(p + 8 * part);
     case LAYOUT_F32: return vreinterpretq_f32_u8(vld1q_u8(p + 16 * part));
     case LAYOUT_F16_U8: return vmulq_f32(unit, load_u8(p + 4 * part));
     case LAYOUT_F16_I8: return vmulq_f32(unit, load_s8(p + 4 * part));
+    case LAYOUT_F16_U4: return vmulq_f32(unit, vcvtq_f32_u32(vandq_u32(load_bytes(p + 4 * part), vdupq_n_u32(15))));
+    case LAYOUT_UNIT: return unit;
+    case LAYOUT_E8M0: return load_e8m0(p + 4 * part);
     default: return vdupq_n_f32(1);
   }
 }
@@ -116,10 +170,16 @@ INLINE float32x4_t unpack_offset(ane_layout f, struct at a, int part) {
 
 INLINE float32x4_t unpack_min(ane_layout f, struct at a, int part) {
   switch (layout_min(f)) {
-    case LAYOUT_POINT: return vmulq_f32(unpack_scale(f, a, part, 0), unpack_offset(f, a, part));
+    case LAYOUT_POINT: return vmulq_f32(vreinterpretq_f32_u8(vld1q_u8(a.scales + 16 * part)), unpack_offset(f, a, part));
     case LAYOUT_F16: return load_half(a.minima + 8 * part);
     default: return vmulq_f32(load_half(a.unit + 32 + 8 * part), load_u8(a.minima + 4 * part));
   }
+}
+
+/* Minimum of half `half` of the columns. */
+INLINE float32x4_t unpack_sub_min(struct at a, int part, int half) {
+  const uint32x4_t high = vshrq_n_u32(load_bytes(a.scales + 16 * half + 4 * part), 4);
+  return vmulq_f32(load_half(a.unit + 32 + 8 * part), vcvtq_f32_u32(high));
 }
 
 #endif

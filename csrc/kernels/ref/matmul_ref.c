@@ -1,5 +1,5 @@
 /* Matrix products in scalar C: the truth for all levels. Every layout, float and 8-bit activations. */
-#include "kernels/kernels_internal.h"
+#include "kernels/matmul_layouts.h"
 
 #include "tensor/half.h"
 
@@ -36,13 +36,19 @@ static void matmul_f32(const struct ane_packed *w, const struct ane_activations 
 static void dot_block(const struct ane_packed *w, const struct ane_layout_info *f, const struct ane_block *block, const int8_t *q,
                       float v[ANE_GROUP]) {
   for (int r = 0; r < ANE_GROUP; r++) {
-    int32_t i[2] = {0, 0};
-    for (int c = 0; c < ANE_BLOCK; c++) i[c / 16] += (block->code[c][r] - f->zero) * q[c];
+    int32_t i[2] = {0, 0}, sum[2] = {0, 0};
+    for (int c = 0; c < ANE_BLOCK; c++) {
+      i[c / 16] += (block->code[c][r] - f->zero) * q[c];
+      sum[c / 16] += q[c];
+    }
     if (w->layout == ANE_LAYOUT_I8)
       v[r] = (float)(i[0] + i[1]);
     else if (f->subs == 1)
       v[r] = (float)(i[0] + i[1]) * block->scale[0][r];
-    else
+    else if (layout_has_sub_min(w->layout)) {
+      v[r] = fmaf((float)sum[0], block->sub_min[0][r], (float)i[0] * block->scale[0][r]);
+      v[r] = fmaf((float)sum[1], block->sub_min[1][r], fmaf((float)i[1], block->scale[1][r], v[r]));
+    } else
       v[r] = fmaf((float)i[1], block->scale[1][r], (float)i[0] * block->scale[0][r]);
   }
 }

@@ -107,24 +107,26 @@ INLINE void f32_unpack(ane_layout f, const struct f32_job *j, int64_t vc, float 
   const struct ane_packed *w = j->w;
   int part = (int)(vc % PARTS);
   const uint8_t *group = w->data + (size_t)(vc / PARTS) * w->group_bytes;
+  const struct code_table values = code_table(f, w, false);
   struct vf_tables table;
   if (f == ANE_LAYOUT_LUT4) table = vf_tables_load(w->lut + vc * LANES * 2);
   for (int64_t c0 = 0; c0 < j->n; c0 += ANE_BLOCK) {
     struct at at = block_at(f, group, (j->k + c0) / ANE_BLOCK);
     if (part == 0) prefetch_ahead_block(f, w, group, j->groups, (j->k + c0) / ANE_BLOCK);
     vi c[8];
-    unpack_block(f, w, vc / PARTS, (j->k + c0) / ANE_BLOCK, at.codes, part, false, c);
+    unpack_block(f, w, vc / PARTS, (j->k + c0) / ANE_BLOCK, at.codes, part, false, values, c);
     vf min = layout_has_offset(f) ? unpack_offset(f, at, part) : layout_has_min(f) ? unpack_min(f, at, part) : vf_zero();
 #pragma GCC unroll 2
     for (int half = 0; half < 2; half++) {
-      vf scale = f == ANE_LAYOUT_I8 ? vf_load(w->row_scale + vc * LANES) : unpack_scale(f, at, part, half);
+      vf scale = f == ANE_LAYOUT_I8 ? vf_load(w->row_scale + vc * LANES) : unpack_scale(f, at, values, part, half);
+      if (layout_has_sub_min(f)) min = unpack_sub_min(at, part, half);
 #pragma GCC unroll 16
       for (int i = 0; i < 16; i++) {
         vi code = vi_and(vi_shr_by(c[4 * half + i / 4], 8 * (i % 4)), vi_set(255));
         vf number = vf_int(vi_sub(code, vi_set(layout_zero(f))));
         vf value =
             f == ANE_LAYOUT_LUT4 ? vf_table(table, code) : vf_mul(scale, layout_has_offset(f) ? vf_add(number, min) : number);
-        if (layout_has_min(f) && !layout_has_offset(f)) value = vf_add(value, min);
+        if (layout_has_sub_min(f) || (layout_has_min(f) && !layout_has_offset(f))) value = vf_add(value, min);
         vf_store(panel + (c0 + 16 * half + i) * ANE_GROUP, value);
       }
     }

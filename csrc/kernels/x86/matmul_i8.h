@@ -15,7 +15,7 @@
  *              | each LANES x 4 bytes     |                          |  vector 1 [ ] [ ]  ..  [ ]
  *     scales   | sub 0: LANES floats      | sub 0                    |
  *              | sub 1, where subs is 2   | sub 1                    |  for each block: integer dots of the 8 planes
- *     minima   | LANES floats             |                          |  with the tokens' codes, times scale, times d
+ *     minima   | as scales, or one        |                          |  with the tokens' codes, times scale, times d
  *              +--------------------------+--------------------------+
  *
  * A row longer than a panel holds goes piece by piece; its sums wait in `out` and `residual_sums`. Tokens go by runs of at most
@@ -38,7 +38,7 @@ _Static_assert(I8_PANEL_BYTES + 4 * RUN_NT * PANEL_NV * LANES + 8 * (MAX_RECORDS
                "the scratch of a product");
 
 INLINE int record_bytes(ane_layout f) {
-  return PANEL_NV * (8 * PLANE + LANES * 4 * (layout_subs(f) + (layout_has_min(f) ? 1 : 0)));
+  return PANEL_NV * (8 * PLANE + LANES * 4 * (layout_subs(f) + (layout_has_min(f) ? 1 : layout_has_sub_min(f) ? 2 : 0)));
 }
 
 /* Parts of the list of outliers at the end of a block: tokens with one or two planes end at `few`, others begin at `many`. */
@@ -91,6 +91,11 @@ INLINE vf scaled(ane_layout f, int half, vi sum, vf scale, vf before) {
   return layout_scale(f) == LAYOUT_NONE ? x : half == 0 ? vf_mul(x, scale) : vf_fma(x, scale, before);
 }
 
+/* dot += sum of q over 16 columns times their minimum. */
+INLINE vf add_sub_min(ane_layout f, vf dot, vf min, const int32_t *isum) {
+  return layout_has_sub_min(f) ? vf_fma(vf_int(vi_word(isum)), min, dot) : dot;
+}
+
 /* acc += scaled dot * d, and minimum * dsum where the layout has minima. */
 INLINE vf add_block(ane_layout f, vf dot, vf min, float d, float dsum, vf acc) {
   acc = vf_fma(dot, vf_set(d), acc);
@@ -104,7 +109,7 @@ INLINE void fused_dots(ane_layout f, int nt, const vi c[], int planes, const int
   for (int v = 0; v < planes; v++)
 #pragma GCC unroll 8
     for (int t = 0; t < nt; t++)
-      dot_step(&sum[t], &run[t], c[v], vi_word(q + t * ld + 4 * v), layout_bits(f) == 8, v % layout_run(f) == 0,
+      dot_step(&sum[t], &run[t], c[v], vi_word(q + t * ld + 4 * v), layout_width(f) == 8, v % layout_run(f) == 0,
                v % layout_run(f) == layout_run(f) - 1);
 }
 
@@ -115,6 +120,7 @@ INLINE void fused(ane_layout f, int nt, const struct i8_job *j, int64_t vc, int6
   const struct ane_packed *w = j->w;
   const uint8_t *group = w->data + (size_t)(vc / PARTS) * w->group_bytes;
   int part = (int)(vc % PARTS);
+  const struct code_table table = code_table(f, w, SIGNED_BYTES);
   vf acc[FUSED_NT], dot[FUSED_NT], residual_sum[FUSED_NT];
   const int8_t *q = j->x->q + t0 * j->nb * ANE_BLOCK;
   const uint8_t *outlier = j->x->outlier + t0;
@@ -126,8 +132,8 @@ INLINE void fused(ane_layout f, int nt, const struct i8_job *j, int64_t vc, int6
     struct at at = block_at(f, group, b);
     vi c[8], sum[FUSED_NT], run[FUSED_NT];
     if (part == 0) prefetch_ahead_block(f, w, group, 1, b);
-    unpack_block(f, w, vc / PARTS, b, at.codes, part, SIGNED_BYTES, c);
-    vf min = layout_has_min(f) ? unpack_min(f, at, part) : vf_zero(), scale[2];
+    unpack_block(f, w, vc / PARTS, b, at.codes, part, SIGNED_BYTES, table, c);
+    vf min = layout_has_min(f) ? unpack_min(f, at, part) : vf_zero(), scale[2], sub_min[2] = {vf_zero(), vf_zero()};
 #pragma GCC unroll 2
     for (int half = 0; half < layout_subs(f); half++) {
       int planes = 8 / layout_subs(f), from = planes * half;
@@ -135,9 +141,13 @@ INLINE void fused(ane_layout f, int nt, const struct i8_job *j, int64_t vc, int6
 #pragma GCC unroll 8
       for (int t = 0; t < nt; t++) sum[t] = has_zero(f) ? vi_word(start + t * j->start_ld) : vi_zero();
       fused_dots(f, nt, c + from, planes, q + b * ANE_BLOCK + 4 * from, j->nb * ANE_BLOCK, sum, run);
-      scale[half] = unpack_scale(f, at, part, half);
+      scale[half] = unpack_scale(f, at, table, part, half);
+      if (layout_has_sub_min(f)) sub_min[half] = unpack_sub_min(at, part, half);
 #pragma GCC unroll 8
-      for (int t = 0; t < nt; t++) dot[t] = scaled(f, half, sum[t], scale[half], dot[t]);
+      for (int t = 0; t < nt; t++) {
+        dot[t] = scaled(f, half, sum[t], scale[half], dot[t]);
+        dot[t] = add_sub_min(f, dot[t], sub_min[half], j->x->isum + 2 * ((t0 + t) * j->nb + b) + half);
+      }
     }
 #pragma GCC unroll 8
     for (int t = 0; t < nt; t++) acc[t] = add_block(f, dot[t], min, d[t * j->nb + b], dsum[t * j->nb + b], acc[t]);
@@ -145,7 +155,7 @@ INLINE void fused(ane_layout f, int nt, const struct i8_job *j, int64_t vc, int6
     for (int t = 0; t < nt; t++)
       if (outlier[b * j->x->outlier_ld + t]) {
         int64_t at_x = b * j->x->outlier_ld + t0 + t;
-        residual_sum[t] = add_residual(f, c, scale, j->x->residual + at_x * ANE_BLOCK, j->x->residual_isum + 2 * at_x,
+        residual_sum[t] = add_residual(f, c, scale, sub_min, j->x->residual + at_x * ANE_BLOCK, j->x->residual_isum + 2 * at_x,
                                        j->x->d_residual[at_x], j->shift, residual_sum[t]);
       }
   }
@@ -160,6 +170,7 @@ INLINE void fused(ane_layout f, int nt, const struct i8_job *j, int64_t vc, int6
 }
 
 INLINE void unpack_panel(ane_layout f, const struct i8_job *j, int64_t vc, int nv, uint8_t *to) {
+  const struct code_table table = code_table(f, j->w, SIGNED_BYTES);
   for (int64_t b = j->b_from; b < j->b_to; b++, to += record_bytes(f)) {
     float *scales = (float *)(to + PANEL_NV * 8 * PLANE), *minima = scales + layout_subs(f) * PANEL_NV * LANES;
     for (int i = 0; i < nv; i++) {
@@ -168,12 +179,15 @@ INLINE void unpack_panel(ane_layout f, const struct i8_job *j, int64_t vc, int n
       struct at at = block_at(f, group, b);
       vi c[8];
       if (part == 0) prefetch_ahead_block(f, j->w, group, PANEL_NV / PARTS, b);
-      unpack_block(f, j->w, (vc + i) / PARTS, b, at.codes, part, SIGNED_BYTES, c);
+      unpack_block(f, j->w, (vc + i) / PARTS, b, at.codes, part, SIGNED_BYTES, table, c);
 #pragma GCC unroll 8
       for (int v = 0; v < 8; v++) vi_store(to + (8 * i + v) * PLANE, c[v]);
 #pragma GCC unroll 2
       for (int half = 0; half < layout_subs(f); half++)
-        vf_store(scales + (half * PANEL_NV + i) * LANES, unpack_scale(f, at, part, half));
+        vf_store(scales + (half * PANEL_NV + i) * LANES, unpack_scale(f, at, table, part, half));
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; half++)
+        if (layout_has_sub_min(f)) vf_store(minima + (half * PANEL_NV + i) * LANES, unpack_sub_min(at, part, half));
       if (layout_has_min(f)) vf_store(minima + i * LANES, unpack_min(f, at, part));
     }
   }
@@ -199,7 +213,7 @@ INLINE void tile_dots(ane_layout f, int nv, int nt, const uint8_t *codes, int pl
       for (int i = 0; i < nv; i++)
 #pragma GCC unroll 2
         for (int k = 0; k < n; k++)
-          dot_step(&sum[i][t], &run[i][t], c[k][i], word[k], layout_bits(f) == 8, (v0 + k) % layout_run(f) == 0,
+          dot_step(&sum[i][t], &run[i][t], c[k][i], word[k], layout_width(f) == 8, (v0 + k) % layout_run(f) == 0,
                    (v0 + k) % layout_run(f) == layout_run(f) - 1);
     }
   }
@@ -241,6 +255,10 @@ INLINE void tile(ane_layout f, int nv, int nt, const struct i8_job *j, int64_t v
         vf scale = vf_load(scales + (half * PANEL_NV + i) * LANES);
 #pragma GCC unroll 8
         for (int t = 0; t < nt; t++) dot[i][t] = scaled(f, half, sum[i][t], scale, dot[i][t]);
+        if (!layout_has_sub_min(f)) continue;
+        const vf min = vf_load(minima + (half * PANEL_NV + i) * LANES);
+#pragma GCC unroll 8
+        for (int t = 0; t < nt; t++) dot[i][t] = add_sub_min(f, dot[i][t], min, j->x->isum + 2 * ((t0 + t) * j->nb + b) + half);
       }
     }
 #pragma GCC unroll 2
@@ -304,11 +322,12 @@ TILES(Q4_1)
 TILES(Q6_K)
 TILES(I8)
 TILES(N4)
+TILES(Q2_K)
 #ifdef ANE_LANES_VNNI
 #define BY_WIDTH(f, four, five, six, eight) four
 #else /* codes of different widths add up a different number of products in 16 bits */
 #define BY_WIDTH(f, four, five, six, eight)                                                                                      \
-  (layout_bits(f) == 8 ? eight : layout_bits(f) == 6 ? six : layout_bits(f) == 5 ? five : four)
+  (layout_width(f) == 8 ? eight : layout_width(f) == 6 ? six : layout_width(f) == 5 ? five : four)
 TILES(Q5_0)
 TILES(Q5_1)
 TILES(Q8_0)
@@ -323,6 +342,7 @@ TILES(N8H)
 
 INLINE tiles_fn tiles_of(ane_layout f) {
   if (layout_scale(f) == LAYOUT_NONE) return tiles_I8;
+  if (layout_has_sub_min(f)) return tiles_Q2_K;
   if (layout_subs(f) == 2) return BY_WIDTH(f, tiles_two, tiles_Q6_K, tiles_Q6_K, tiles_N8H);
   if (layout_has_min(f) && layout_zero(f)) return BY_WIDTH(f, tiles_N4, tiles_N4, tiles_N4, tiles_N8);
   if (layout_has_min(f)) return BY_WIDTH(f, tiles_Q4_1, tiles_Q5_1, tiles_Q5_1, tiles_N8);

@@ -32,6 +32,9 @@ INLINE vi vi_shl_by(vi a, int n) { return _mm256_sll_epi32(a, _mm_cvtsi32_si128(
 INLINE vi vi_shr_by(vi a, int n) { return _mm256_srl_epi32(a, _mm_cvtsi32_si128(n)); }
 INLINE vi vi_times_128(vi a) { return _mm256_slli_epi32(a, 7); }
 INLINE vi vi_set(int n) { return _mm256_set1_epi32(n); }
+/* 16 bytes in each 128 bits; of them the bytes that codes 0 .. 15 are indices of. */
+INLINE vi vi_table(const void *p) { return _mm256_broadcastsi128_si256(_mm_loadu_si128(p)); }
+INLINE vi vi_lookup(vi table, vi code) { return _mm256_shuffle_epi8(table, code); }
 /* Shifts of 16-bit parts by a literal. */
 #define vi_shl(a, n) _mm256_slli_epi16(a, n)
 #define vi_shr(a, n) _mm256_srli_epi16(a, n)
@@ -77,7 +80,15 @@ INLINE vf vf_abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
 INLINE vf vf_int(vi a) { return _mm256_cvtepi32_ps(a); }
 INLINE vf vf_bits(vi a) { return _mm256_castsi256_ps(a); }
 INLINE vf vf_half(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128(p)); }
-INLINE vf vf_u8(const void *p) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p))); }
+/* Bytes of LANES rows as words, and as floats: whole, low nibbles, high nibbles; and 2^(byte - 128). */
+INLINE vi vi_u8(const void *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64(p)); }
+INLINE vf vf_u8(const void *p) { return vf_int(vi_u8(p)); }
+INLINE vf vf_low(const void *p) { return vf_int(vi_and(vi_u8(p), vi_set(15))); }
+INLINE vf vf_high(const void *p) { return vf_int(vi_shr_by(vi_u8(p), 4)); }
+INLINE vf vf_e8m0(const void *p) { /* bytes 0 and 1 are subnormal numbers: the second term */
+  const vi e = vi_u8(p);
+  return vf_max(vf_bits(vi_shl_by(vi_add(e, vi_set(-1)), 23)), vf_bits(vi_shl_by(vi_add(e, vi_set(1)), 21)));
+}
 INLINE vf vf_i8(const void *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p))); }
 
 /* Lane i: the largest lane of a[i]. */

@@ -9,8 +9,8 @@
 
 /* Returns residual_sum + residual codes of one block and token times planes c. isum: sums of the codes over each 16; d: their
  * scale. */
-INLINE vf add_residual(ane_layout f, const vi c[8], const vf scale[2], const int8_t *residual, const int32_t *isum, float d,
-                       int shift, vf residual_sum) {
+INLINE vf add_residual(ane_layout f, const vi c[8], const vf scale[2], const vf sub_min[2], const int8_t *residual,
+                       const int32_t *isum, float d, int shift, vf residual_sum) {
   vf dot = residual_sum;
 #pragma GCC unroll 2
   for (int half = 0; half < layout_subs(f); half++) {
@@ -23,6 +23,7 @@ INLINE vf add_residual(ane_layout f, const vi c[8], const vf scale[2], const int
       fused_dots(f, 1, c + planes * half + chain * i, chain, q + 4 * chain * i, 0, sum[i], run);
     }
     dot = scaled(f, half, RESIDUAL_CHAINS == 1 ? sum[0][0] : vi_add(sum[0][0], sum[RESIDUAL_CHAINS - 1][0]), scale[half], dot);
+    dot = add_sub_min(f, dot, sub_min[half], isum + half);
   }
   return vf_fma(dot, vf_set(d), residual_sum);
 }
@@ -78,10 +79,14 @@ INLINE void add_outlier(ane_layout f, int nv, const struct outlier_block k, int6
       vi word = vi_word(q + 4 * plane);
 #pragma GCC unroll 2
       for (int i = 0; i < nv; i++)
-        dot_step(&sum[i], &run[i], vi_load(k.codes + (8 * i + plane) * PLANE), word, layout_bits(f) == 8, true, true);
+        dot_step(&sum[i], &run[i], vi_load(k.codes + (8 * i + plane) * PLANE), word, layout_width(f) == 8, true, true);
     }
 #pragma GCC unroll 2
-    for (int i = 0; i < nv; i++) dot[i] = scaled(f, h, sum[i], vf_load(k.scales + (half * PANEL_NV + i) * LANES), dot[i]);
+    for (int i = 0; i < nv; i++) {
+      dot[i] = scaled(f, h, sum[i], vf_load(k.scales + (half * PANEL_NV + i) * LANES), dot[i]);
+      if (layout_has_sub_min(f)) /* minima lie behind the scales of both halves */
+        dot[i] = add_sub_min(f, dot[i], vf_load(k.scales + ((2 + half) * PANEL_NV + i) * LANES), k.isum + 2 * t + half);
+    }
   }
 #pragma GCC unroll 2
   for (int i = 0; i < nv; i++)

@@ -6,23 +6,62 @@
 #define ANE_KERNELS_X86_MATMUL_UNPACK_H
 
 #include "kernels/x86/matmul_prefetch.h"
+#include "quant/quant.h"
 
 enum { PARTS = ANE_GROUP / LANES };
 
 /* log2 of the zero of unsigned codes. */
 INLINE int zero_shift(ane_layout f) { return layout_zero(f) ? __builtin_ctz((unsigned)layout_zero(f)) : 0; }
 /* Does the dot need a correction by the sum of q? */
-INLINE bool has_zero(ane_layout f) { return layout_zero(f) && !(SIGNED_BYTES && layout_bits(f) == 8); }
+INLINE bool has_zero(ane_layout f) { return layout_zero(f) && !(SIGNED_BYTES && layout_width(f) == 8); }
 
 /* Prefetches all lines of the block AHEAD bytes behind block b. */
 INLINE void prefetch_ahead_block(ane_layout f, const struct ane_packed *w, const uint8_t *group, int groups, int64_t b) {
   prefetch_ahead(group, w->group_bytes, groups, (size_t)b * (size_t)block_bytes(f), (block_bytes(f) + 63) / 64);
 }
 
-/* The eight planes of a block. part: which vector of the group. */
+/* The values of a layout with a table: bytes, signed or with 128 added, and what scales are multiplied by. Else not used. */
+struct code_table {
+  vi values;
+  vf factor;
+};
+INLINE struct code_table code_table(ane_layout f, const struct ane_packed *w, bool make_signed) {
+  if (!layout_has_table(f)) return (struct code_table){vi_zero(), vf_zero()};
+  const struct ane_code_values *k = ane_code_values(w->dtype);
+  return (struct code_table){vi_xor(vi_table(k->value), vi_byte(make_signed ? 0 : 0x80)), vf_set(k->factor)};
+}
+
+/* Codes of 2 or 3 bits. */
+INLINE void unpack_crumbs(ane_layout f, const uint8_t *p, vi c[8]) {
+  const vi crumb = vi_byte(0x03), third = vi_byte(0x04);
+#pragma GCC unroll 2
+  for (int half = 0; half < 2; half++) {
+    vi x = vi_load(p + 64 * half), *to = c + 4 * half;
+    to[0] = vi_and(x, crumb);
+    to[1] = vi_and(vi_shr(x, 2), crumb);
+    to[2] = vi_and(vi_shr(x, 4), crumb);
+    to[3] = vi_and(vi_shr(x, 6), crumb);
+  }
+  if (layout_bits(f) == 2) return;
+  vi h = vi_load(p + 128); /* bit v to bit 2 */
+  c[0] = vi_or_and(c[0], vi_shl(h, 2), third);
+  c[1] = vi_or_and(c[1], vi_shl(h, 1), third);
+  c[2] = vi_or_and(c[2], h, third);
+  c[3] = vi_or_and(c[3], vi_shr(h, 1), third);
+  c[4] = vi_or_and(c[4], vi_shr(h, 2), third);
+  c[5] = vi_or_and(c[5], vi_shr(h, 3), third);
+  c[6] = vi_or_and(c[6], vi_shr(h, 4), third);
+  c[7] = vi_or_and(c[7], vi_shr(h, 5), third);
+}
+
+/* The eight planes of a block, before a table. part: which vector of the group. */
 INLINE void unpack_codes(ane_layout f, const uint8_t *p, int part, bool make_signed, vi c[8]) {
   const vi nibble = vi_byte(0x0F), fifth = vi_byte(0x10), two_bits = vi_byte(0x30);
   p += part * LANES * 4;
+  if (layout_bits(f) <= 3) {
+    unpack_crumbs(f, p, c);
+    return;
+  }
   if (layout_bits(f) == 8) {
 #pragma GCC unroll 8
     for (int v = 0; v < 8; v++) c[v] = make_signed ? vi_xor(vi_load(p + 64 * v), vi_byte(0x80)) : vi_load(p + 64 * v);
@@ -60,9 +99,12 @@ INLINE void unpack_codes(ane_layout f, const uint8_t *p, int part, bool make_sig
 
 /* The eight planes of block b of group g. codes: from block_at. */
 INLINE void unpack_block(ane_layout f, const struct ane_packed *w, int64_t g, int64_t b, const uint8_t *codes, int part,
-                         bool make_signed, vi c[8]) {
+                         bool make_signed, struct code_table table, vi c[8]) {
   if (!layout_is_split(f)) {
     unpack_codes(f, codes, part, make_signed, c);
+#pragma GCC unroll 8
+    for (int v = 0; v < 8; v++)
+      if (layout_has_table(f)) c[v] = vi_lookup(table.values, c[v]);
     return;
   }
   const vi nibble = vi_byte(0x0F), above = vi_byte(0xF0), flip = vi_byte(make_signed ? 0x80 : 0);
@@ -81,14 +123,18 @@ INLINE void unpack_block(ane_layout f, const struct ane_packed *w, int64_t g, in
 }
 
 /* Scale of half `half` of the columns; 1 where the layout has none. */
-INLINE vf unpack_scale(ane_layout f, struct at a, int part, int half) {
+INLINE vf unpack_scale(ane_layout f, struct at a, struct code_table table, int part, int half) {
   const uint8_t *p = a.scales + (layout_subs(f) == 2 ? half : 0) * numbers_bytes(layout_scale(f));
-  const vf unit = layout_is_k(f) ? vf_half(a.unit + part * LANES * 2) : vf_zero();
+  vf unit = layout_is_k(f) ? vf_half(a.unit + part * LANES * 2) : vf_zero();
+  if (layout_is_k(f) && layout_has_table(f)) unit = vf_mul(unit, table.factor);
   switch (layout_scale(f)) {
     case LAYOUT_F16: return vf_half(p + part * LANES * 2);
     case LAYOUT_F32: return vf_load((const float *)(const void *)(p + part * LANES * 4));
     case LAYOUT_F16_U8: return vf_mul(unit, vf_u8(p + part * LANES));
     case LAYOUT_F16_I8: return vf_mul(unit, vf_i8(p + part * LANES));
+    case LAYOUT_F16_U4: return vf_mul(unit, vf_low(p + part * LANES));
+    case LAYOUT_UNIT: return unit;
+    case LAYOUT_E8M0: return vf_e8m0(p + part * LANES);
     default: return vf_set(1);
   }
 }
@@ -100,16 +146,24 @@ INLINE vf unpack_offset(ane_layout f, struct at a, int part) {
 
 INLINE vf unpack_min(ane_layout f, struct at a, int part) {
   switch (layout_min(f)) {
-    case LAYOUT_POINT: return vf_mul(unpack_scale(f, a, part, 0), unpack_offset(f, a, part));
+    case LAYOUT_POINT:
+      return vf_mul(vf_load((const float *)(const void *)(a.scales + part * LANES * 4)), unpack_offset(f, a, part));
     case LAYOUT_F16: return vf_half(a.minima + part * LANES * 2);
     default: return vf_mul(vf_half(a.unit + 32 + part * LANES * 2), vf_u8(a.minima + part * LANES));
   }
 }
 
+/* Minimum of half `half` of the columns. */
+INLINE vf unpack_sub_min(struct at a, int part, int half) {
+  return vf_mul(vf_half(a.unit + 32 + part * LANES * 2), vf_high(a.scales + 16 * half + part * LANES));
+}
+
 /* 16-bit products of each code width that may be added without overflow: 15 * 127 * 2 * 8, 31 * 127 * 2 * 4 and
  * 63 * 127 * 2 * 2 are below 32768. Products of bytes are not added. */
 INLINE int layout_run(ane_layout f) {
-  switch (layout_bits(f)) {
+  switch (layout_width(f)) {
+    case 2:
+    case 3:
     case 4: return 8 / layout_subs(f);
     case 5: return 4;
     case 6: return 2;

@@ -55,11 +55,26 @@ local types = {
   nbits8 = {32, 37, {}, function(s, c) return word(s, 0) * (s:byte(c + 6) - s:byte(5)) end, {0}},
   nbits4_16 = {32, 24, {}, function(s, c) return word(s, c // 16 * 4) * (nibble(s, 8, c) - 8) end, {0, 4}},
   nbits8_16 = {32, 40, {}, function(s, c) return word(s, c // 16 * 4) * (s:byte(c + 9) - 128) end, {0, 4}},
-  iq4_nl = {32, 18, {0}, function(s, c)
-    local values = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
-    return half(s, 0) * values[nibble(s, 2, c) + 1]
-  end},
 }
+
+-- Types whose decoders are checked against ggml's blocks (spec/csrc/quant/codec_spec.lua): columns and bytes a block, its fp16 fields,
+-- and what must be done to random bytes so that no scale is infinite.
+local function by_decoder(name, block, bytes, halves, mend)
+  local last, values
+  types[name] = {block, bytes, halves, function(s, c)
+    if s ~= last then last, values = s, floats.unpack(testing.decode(name, s)) end
+    return values[c + 1]
+  end, nil, mend}
+end
+for name, row in pairs {
+  iq4_nl = {32, 18, {0}}, iq4_xs = {256, 136, {0}}, q2_k = {256, 84, {80, 82}}, q3_k = {256, 110, {108}}, iq3_s = {256, 110, {0}},
+  iq3_xxs = {256, 98, {0}}, iq2_xxs = {256, 66, {0}}, iq2_xs = {256, 74, {0}}, iq2_s = {256, 82, {0}}, iq1_s = {256, 50, {0}},
+  tq1_0 = {256, 54, {52}}, tq2_0 = {256, 66, {64}}, nvfp4 = {64, 36, {}},
+  iq1_m = {256, 56, {}, function(s) return s:sub(1, 55) .. string.char(s:byte(56) & 15 | 0x20) end}, -- d: a nibble of each scale word
+  mxfp4 = {32, 17, {}, function(s) return string.char(s:byte(1) % 16 + 110) .. s:sub(2) end},
+} do
+  by_decoder(name, table.unpack(row, 1, 4))
+end
 types.halves = types.q8_0 -- the same rows in two halves
 local names = {}
 for name in pairs(types) do names[#names + 1] = name end
@@ -74,7 +89,7 @@ end
 
 -- rows x cols of stored blocks: random bits, the fp16 fields small numbers of both signs.
 local function stored(name, rows, cols, seed)
-  local block, bytes, halves, _, words = table.unpack(types[name])
+  local block, bytes, halves, _, words, mend = table.unpack(types[name], 1, 6)
   local n, r = rows * cols // block, floats.random(seed)
   if name == "fp32" then return floats.uniform(math.min(n, 4999), seed, 1):rep(n // 4999 + 1):sub(1, 4 * n) end
   local parts = {}
@@ -98,7 +113,7 @@ local function stored(name, rows, cols, seed)
       s = s:sub(1, w) .. string.pack("<f", (r() - 0.5) * 0.01) .. s:sub(w + 5)
     end
     if name == "nbits4" then s = s:sub(1, 4) .. string.char(math.floor(r() * 16)) .. s:sub(6) end
-    parts[i] = s
+    parts[i] = mend and mend(s) or s
   end
   return table.concat(parts)
 end
@@ -125,7 +140,7 @@ local function pack(name, rows, cols, bytes)
   return testing.matmul_pack(name, rows, cols, bytes, name == "int8" and scales(rows) or nil)
 end
 local function offered(name, act)
-  return act == "fp32" or act == "int8" and types[name][1] > 1 and name ~= "iq4_nl" or act == "int8" and name == "int8"
+  return act == "fp32" or act == "int8" and types[name][1] > 1 or act == "int8" and name == "int8"
 end
 
 -- A matrix of codes 0 .. 15 and two tables for each 16 rows; and value(row, column).
