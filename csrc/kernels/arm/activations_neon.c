@@ -20,7 +20,7 @@ INLINE int8x16_t bytes_of(const int32x4_t v[4]) {
                      vmovn_s16(vcombine_s16(vmovn_s32(v[2]), vmovn_s32(v[3]))));
 }
 
-/* Block `at`, `at_outlier` among those that go by blocks, from 32 values. span: what 127 steps come to. */
+/* Quantises one block of 32 values. at: its index by tokens; at_outlier: by blocks; span: the value that code 127 stands for. */
 INLINE void quantise_block(const struct ane_activations *a, int64_t at, int64_t at_outlier, const float *x, bool is_outlier,
                            float span) {
   int8_t *q = (int8_t *)a->q + at * ANE_BLOCK, *residual = (int8_t *)a->residual + at_outlier * ANE_BLOCK;
@@ -44,9 +44,9 @@ INLINE void quantise_block(const struct ane_activations *a, int64_t at, int64_t 
     vst1q_s8(q + 16 * half, codes);
     sum += isum[half] = vaddlvq_s8(codes);
     if (!is_outlier) continue;
-    const int8x16_t residual = bytes_of(h);
-    vst1q_s8(residual + 16 * half, residual);
-    sum += 128 * (residual_isum[half] = vaddlvq_s8(residual));
+    const int8x16_t residual_codes = bytes_of(h);
+    vst1q_s8(residual + 16 * half, residual_codes);
+    sum += 128 * (residual_isum[half] = vaddlvq_s8(residual_codes));
   }
   ((int32_t *)a->minus_sum)[at] = -isum[0] - isum[1];
   ((float *)a->d)[at] = d;
