@@ -14,7 +14,7 @@ local ane = {}
 ---@alias ane.message { role: string, content: string, [string]: any }
 ---@alias ane.prompt string|integer[]|ane.message[]
 
----@alias ane.weights "file"|"int8"|"int8-channel"|"int4-block"|"int4-block64"|"lut4"|"lut4-g8"|"lut4-g16"|"lut4-g32"|"fp16"|"bf16"|"fp32"|"q8_0"|"q6_k"|"q5_1"|"q5_0"|"q5_k"|"q4_1"|"q4_0"|"q4_k"
+---@alias ane.weights "file"|"int8"|"int8-channel"|"int4-block"|"int4-block64"|"lut4"|"lut4-g8"|"lut4-g16"|"lut4-g32"|"fp16"|"bf16"|"fp32"|"q8_0"|"q6_k"|"q5_1"|"q5_0"|"q5_k"|"q4_1"|"q4_0"|"q4_k"|"q3_k"|"q2_k"
 
 ---@class ane.load_options
 ---@field context? integer most tokens of a session; default: least of the model's own, 4096, what fits half of free memory
