@@ -336,8 +336,9 @@ static int meth_session(lua_State *L) {
   return bind_session_open(L, box, context, t);
 }
 
-/* run(items [, want]) -> true; or nil, message, code. items: list of {session, ids [, token types]}, all fed in one run:
- * weights are read once for all. The ids of all together are at most max_chunk(). want as in session:feed, default "last" */
+/* run(items [, want]) -> true; or nil, message, code. items: list of {session, ids [, token types], want = , until = }, all fed
+ * in one run: weights are read once for all. The ids of all together are at most max_chunk(). want and until as in
+ * session:feed; the want of an item goes before that of the run (default "last") */
 static int meth_run(lua_State *L) {
   struct bind_program_box *box = check_program(L, 1), *other;
   luaL_checktype(L, 2, LUA_TTABLE);
@@ -355,6 +356,10 @@ static int meth_run(lua_State *L) {
     lua_rawgeti(L, item, 2);
     items[i] = (struct ane_run_item){.session = bind_check_session(L, item + 1, &other), .want = wanted};
     luaL_argcheck(L, other == box, 2, "a session of another program");
+    if (lua_getfield(L, item, "want") != LUA_TNIL) items[i].want = bind_want(L, item + 3);
+    lua_getfield(L, item, "until");
+    items[i].until = bind_opt_integer(L, item + 4, 0, 0, INT32_MAX);
+    lua_settop(L, item + 2);
     items[i].ids = bind_ids(L, item + 2, &count);
     items[i].n = (int64_t)count;
     if (lua_rawgeti(L, item, 3) != LUA_TNIL) {

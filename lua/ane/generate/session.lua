@@ -124,7 +124,8 @@ function Session:feed(ids, opts)
     local want = (opts.want ~= "last" or last == n) and opts.want or "none"
     local part = (first == 1 and last == n) and ids or table.move(ids, first, last, 1, {})
     local ok
-    ok, message, code = core:feed(part, want, length + n)
+    local compute = self._compute
+    if compute then ok, message, code = compute(core, part, want, length + n) else ok, message, code = core:feed(part, want, length + n) end
     if not ok then
       self._rows = nil
       return nil, message, code
@@ -326,6 +327,29 @@ end
 function Session:unstop()
   opened(self)
   self._stop = nil
+end
+
+--- Sets what computes the chunks of a feed, in place of the core: function(core, ids, want, until) -> true; or nil, message, code.
+-- For pools, which compute several sessions in one run. nil: the core again.
+function Session:compute_with(fn)
+  self._compute = fn
+end
+
+--- The session of the core, for pools; nil while it has none.
+function Session:raw() return self._core end
+
+--- Gives the session another one of the core, empty, in place of its own, which is closed. For pools; nil: none for now.
+function Session:replace_raw(core)
+  if self._core then self._core:close() end
+  self._core, self._rows = core, nil
+end
+
+--- Takes the session of the core out of this one, which is closed by that.
+function Session:release_raw()
+  local core = self._core
+  self._core, self._rows = nil, nil
+  if self._owner then self._owner[self] = nil end
+  return core
 end
 
 --- Bytes of cached state that the tokens so far occupy.

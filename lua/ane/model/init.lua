@@ -153,16 +153,24 @@ local SILENT = {
   reranker = "is a reranker: it scores texts (rerank)",
 }
 
-local function start(self, prompt, opts, what)
+-- Ids of a prompt and the checked options of its reply; or nil, message, code. Raises at `level`, 1 being this function.
+local function prepare(self, prompt, opts, what, rules, level)
   opened(self)
-  opts = schema.check(RULES, opts, what, 3)
+  opts = schema.check(rules, opts, what, level)
   opts.eos = opts.eos or self._bundle.eos_ids
   if opts.session and not session.is_of(opts.session, self._sessions) then
-    error(what .. ": option session must be an open session of this model", 3)
+    error(what .. ": option session must be an open session of this model", level)
   end
   if self._host.unsupported then return nil, self._host.unsupported, "unsupported" end
-  local ids, message, code = prompt_ids(self, prompt, opts, 4)
+  local ids, message, code = prompt_ids(self, prompt, opts, level + 1)
   if not ids then return nil, message, code end
+  return ids, opts
+end
+
+local function start(self, prompt, opts, what)
+  local ids, message, code = prepare(self, prompt, opts, what, RULES, 4)
+  if not ids then return nil, message, code end
+  opts = message
   if opts.session then
     local pieces
     pieces, message, code = session.reply(opts.session, ids, opts, 3)
@@ -207,6 +215,36 @@ function Model:stream(prompt, opts)
   local pieces, message, code = start(self, prompt, opts, "stream")
   if not pieces then return nil, message, code end
   return pieces, nil, nil, pieces
+end
+
+local POOLED -- options of requests of a pool: RULES and more
+
+--- A pool: many replies at once, computed in shared steps. See ane.pool.
+-- @param opts sessions (replies at once; default 32), step_tokens (most tokens of a step; 256), memory (of all cached states: "2G"), context and
+-- kv (of each session), on_work (called when an idle pool gets work)
+-- @return a pool; or nil, message, code
+function Model:pool(opts)
+  local bundle, pools = opened(self), require "ane.pool"
+  opts = schema.check(pools.rules, opts, "pool", 2)
+  POOLED = POOLED or schema.merge(RULES, pools.request_rules)
+  return pools.new({
+    program = bundle.program,
+    open = function(o) return self:session(o) end,
+    prepare = function(prompt, o, level) return prepare(self, prompt, o, "add", POOLED, level + 1) end,
+    start = function(s, ids, o) return generate.start(s, self.tokenizer, ids, o) end,
+  }, opts)
+end
+
+--- Continues many prompts, as many at once as a pool of `sessions` computes. Each reply is the one that generate gives for its prompt.
+-- @param prompts list of prompts, as generate takes them
+-- @param opts those of generate, for all of them; sessions, step_tokens, memory: of the pool; on_reply = function(i, result) as each ends
+-- @return list of what generate gives for each: texts (ids without a tokenizer), or tables with details = true; false where a prompt
+-- failed; and, where some did, a table of {message, code} by their places. nil, message, code where nothing could begin
+function Model:generate_many(prompts, opts)
+  opened(self)
+  schema.argument({ type = "table" }, prompts, "generate_many: prompts", 2)
+  local replies, failed, code = require("ane.pool.many").run(self, prompts, opts)
+  return replies, failed, code
 end
 
 --- A conversation. See ane.generate.chat.

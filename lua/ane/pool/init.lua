@@ -1,0 +1,356 @@
+--- Many sequences on one model: requests share the steps of the executor, so that the weights are read once for all of them.
+-- Needs ane.core, ane.generate.session, ane.pool.request, ane.pool.sessions and ane.util.schema. A step computes one mixed batch of at most
+-- `step_tokens` tokens: the next token, or a draft, of every running reply, and parts of the prompts that are being read, in equal shares.
+-- The bits of a reply do not depend on what else is in the batch.
+-- Usage: `local pool = model:pool { sessions = 8 }; local a, b = pool:add "One", pool:add "Two"; pool:run(); print(a.result.text)`
+
+local core = require "ane.core"
+local request = require "ane.pool.request"
+local schema = require "ane.util.schema"
+local sessions = require "ane.pool.sessions"
+
+local M = {}
+
+local Pool = {}
+Pool.__index = Pool
+Pool.__name = "ane.pool"
+
+-- A feed of at most so many tokens is a decode: it goes before prompts, and whole.
+local DECODE = 8
+
+local UNITS = { [""] = 1, k = 1 << 10, m = 1 << 20, g = 1 << 30 }
+
+-- Bytes of "2G", "512M" or a number; nil where it is neither.
+local function bytes_of(v)
+  if math.type(v) == "integer" then return v > 0 and v or nil end
+  local number, unit = tostring(v):lower():match "^(%d+%.?%d*)%s*([kmg]?)i?b?$"
+  return number and math.floor(tonumber(number) * UNITS[unit]) or nil
+end
+
+local function check_memory(v)
+  if not bytes_of(v) then return "must be a number of bytes, or a text like \"2G\" or \"512M\"" end
+end
+
+--- Options of model:pool.
+--   sessions: replies that are computed at once; the others wait
+--   step_tokens: most tokens of a step
+--   memory: bytes of cached state of all sessions, a number or a text ("2G"); where it runs out the newest reply is put off and computed
+--   again later, with the same result
+--   context, kv: of each session, as for model:session
+--   on_work: function(pool), called when a request is added to a pool that is idle
+M.rules = {
+  sessions = { type = "integer", min = 1, max = 1024, default = 32 },
+  step_tokens = { type = "integer", min = 16, max = 512, default = 256 },
+  memory = { type = { "integer", "string" }, check = check_memory },
+  context = { type = "integer", min = 1 },
+  kv = { type = "string", choices = { "fp16", "fp32", "int8" } },
+  on_work = { type = "callable" },
+}
+
+--- Options of pool:add beside those of generate: priority (higher goes first; default 0), time_limit (seconds, from the call on).
+M.request_rules = {
+  priority = { type = "integer", default = 0 },
+  time_limit = { type = "number", above = 0 },
+}
+
+--- Makes a pool.
+-- @param engine what the model gives it: program, open(opts) -> session, prepare(prompt, opts, level) -> ids, checked options (with
+-- those of request_rules) or nil, message, code; start(session, ids, opts) -> run
+-- @param opts checked (see rules)
+function M.new(engine, opts)
+  local program = engine.program
+  local room = program.max_chunk and program:max_chunk() or opts.step_tokens
+  return setmetatable({
+    _engine = engine, _opts = opts, _step_tokens = math.min(opts.step_tokens, room), _count = 0, _waiting = {}, _running = {},
+    _sessions = sessions.new(engine, { context = opts.context, kv = opts.kv, most = opts.sessions,
+      memory = opts.memory and bytes_of(opts.memory) or math.huge }),
+    _stats = { steps = 0, prompt_tokens = 0, reply_tokens = 0, cached_tokens = 0, replayed_tokens = 0, preempted = 0, largest_step = 0, seconds = 0 },
+  }, Pool)
+end
+
+local function opened(self)
+  return self._engine or error("pool is closed", 3)
+end
+
+-- Requests in the order in which they are served.
+local function by_rank(a, b)
+  if a.priority ~= b.priority then return a.priority > b.priority end
+  return a.number < b.number
+end
+
+--- Adds a request. It begins with the next step.
+-- @param prompt a text, a list of token ids or a list of messages, as for model:generate
+-- @param opts those of generate, and priority, time_limit
+-- @return a request; or nil, message, code
+function Pool:add(prompt, opts)
+  local ids, checked, code = opened(self).prepare(prompt, opts, 3)
+  if not ids then return nil, checked, code end
+  if #ids == 0 then return nil, "the prompt is empty: there is no token to continue", "invalid" end
+  local idle = self:idle()
+  self._count = self._count + 1
+  local made = request.new(self, {
+    ids = ids, opts = checked, priority = checked.priority, number = self._count,
+    deadline = checked.time_limit and core.clock() + checked.time_limit,
+  })
+  table.insert(self._waiting, made)
+  table.sort(self._waiting, by_rank)
+  if idle and self._opts.on_work then self._opts.on_work(self) end
+  return made
+end
+
+--- Is there nothing to compute?
+function Pool:idle() return #self._waiting == 0 and #self._running == 0 end
+
+local function remove(list, item)
+  for i = 1, #list do
+    if list[i] == item then return table.remove(list, i) end
+  end
+end
+
+-- A request has ended: its session is kept for prompts that begin alike.
+function Pool:_released(r)
+  remove(self._waiting, r)
+  remove(self._running, r)
+  if r.session then
+    r.session:compute_with(nil)
+    self._sessions:give_back(r.session, r.preempted)
+  end
+  if r.run then
+    self._stats.reply_tokens = self._stats.reply_tokens + #r.result.ids
+    self._stats.cached_tokens = self._stats.cached_tokens + r.result.timings.cached_tokens
+  end
+end
+
+-- Ends what was stopped, and what has no time left.
+local function sweep(self)
+  local now = core.clock()
+  for _, list in ipairs { self._waiting, self._running } do
+    for i = #list, 1, -1 do
+      local r = list[i]
+      if r.deadline and now > r.deadline and not r.stopping then r.stopping, r.timed_out = true, true end
+      if r.stopping then
+        if r.item and not r.preempted then r:computed(nil, "stopped", "stopped") else r:complete "stopped" end
+      end
+    end
+  end
+end
+
+-- Begins requests while sessions are free.
+local function admit(self)
+  while #self._waiting > 0 and #self._running < self._opts.sessions do
+    local r = self._waiting[1]
+    local session, message, code = self._sessions:take(r.ids)
+    if not session then
+      if code == "memory" and #self._running > 0 then return end -- waits for a reply to end
+      r:fail(message, code)
+    else
+      table.remove(self._waiting, 1)
+      table.insert(self._running, r)
+      r:begin(session, self._engine.start)
+    end
+  end
+end
+
+-- Frees the states of the newest replies until the rest fits; one goes on in any case.
+local function preempt(self, order, active)
+  for i = #order, 1, -1 do
+    if active <= 1 or not self._sessions:over() then return active end
+    local r = order[i]
+    if r.item and not r.preempted then
+      local held = self._sessions:preempt(r.session)
+      r.preempted, r.item.replay = r.item.replay or held, nil -- of a replay that goes on, the session holds a part
+      self._stats.preempted = self._stats.preempted + 1
+      active = active - 1
+    end
+  end
+  return active
+end
+
+-- Gives states back to preempted replies, in their order, while they fit; to the first one in any case where nothing else goes on.
+local function readmit(self, order, active)
+  for _, r in ipairs(order) do
+    if r.preempted then
+      if active > 0 and not self._sessions:fits(#r.preempted + #r.item.ids) then return end
+      local ok, message, code = self._sessions:reopen(r.session)
+      if not ok then
+        if active == 0 then r:fail(message, code) end
+        return
+      end
+      r.item.replay, r.item.replayed, r.preempted = #r.preempted > 0 and r.preempted or nil, 0, nil
+      active = active + 1
+    end
+  end
+end
+
+-- Keeps the states within the memory that they may take.
+local function balance(self)
+  self._sessions:trim()
+  local order, active = table.move(self._running, 1, #self._running, 1, {}), 0
+  table.sort(order, by_rank)
+  for _, r in ipairs(order) do
+    if not r.preempted then active = active + 1 end
+  end
+  active = preempt(self, order, active)
+  readmit(self, order, active)
+end
+
+-- Tokens that an item has still to feed, of its replay or of itself; is it a decode?
+local function left(item)
+  if item.replay then return #item.replay - item.replayed, false end
+  return #item.ids - item.fed, #item.ids <= DECODE
+end
+
+-- The next n tokens of an item, as a run of the program takes them.
+local function part_of(r, n)
+  local item = r.item
+  if item.replay then
+    local ids = table.move(item.replay, item.replayed + 1, item.replayed + n, 1, {})
+    return { r.session:raw(), ids, "none", #item.replay + #item.ids, request = r, n = n }
+  end
+  local whole = item.fed == 0 and n == #item.ids
+  local ids = whole and item.ids or table.move(item.ids, item.fed + 1, item.fed + n, 1, {})
+  local want = item.fed + n < #item.ids and item.want == "last" and "none" or item.want
+  return { r.session:raw(), ids, want, item.upto, request = r, n = n }
+end
+
+-- The batch of a step: decodes first, each whole; then prompts in equal shares. A decode that does not fit is first in the next one.
+local function batch_of(self)
+  local items, room, prompts = {}, self._step_tokens, {}
+  for _, r in ipairs(self._running) do
+    if r.item and not r.preempted then
+      local n, decode = left(r.item)
+      if not decode then
+        prompts[#prompts + 1] = r
+      elseif n <= room then
+        items[#items + 1] = part_of(r, n)
+        room = room - n
+      end
+    end
+  end
+  table.sort(prompts, by_rank)
+  if #prompts > 0 and room < self._step_tokens // 4 then room = self._step_tokens // 4 end -- prompts go on beside any number of replies
+  for i, r in ipairs(prompts) do
+    local share = (room + #prompts - i) // (#prompts - i + 1)
+    local n = math.min(left(r.item), share)
+    -- Rows of several tokens are asked for together.
+    if not r.item.replay and (r.item.want == "all" or r.item.want == "argmax") then n = n == #r.item.ids and n or 0 end
+    if n > 0 then
+      items[#items + 1] = part_of(r, n)
+      room = room - n
+    end
+  end
+  return items
+end
+
+-- Feeds of want "all" or "argmax" that are longer than a share: alone, so that they do not wait for ever.
+local function alone(self)
+  for _, r in ipairs(self._running) do
+    if r.item and not r.preempted then return { part_of(r, math.min(left(r.item), self._step_tokens)) } end
+  end
+  return {}
+end
+
+-- Computes a batch; what fails together is tried one by one, so that the fault is that of one request.
+local function compute(self, items)
+  local program = self._engine.program
+  if program.run then
+    local ok = program:run(items)
+    if ok then return end
+  end
+  for _, item in ipairs(items) do
+    local ok, message, code = item[1]:feed(item[2], item.want, item["until"])
+    if not ok then item.failed = { message, code } end
+  end
+end
+
+-- Notes what was fed, and lets requests go on whose feed is complete.
+local function deliver(self, items)
+  for _, part in ipairs(items) do
+    local r = part.request
+    local item = r.item
+    if r.done then -- ended by another one's callback
+    elseif part.failed then
+      r:computed(nil, part.failed[1], part.failed[2])
+    elseif item.replay then
+      item.replayed = item.replayed + part.n
+      self._stats.replayed_tokens = self._stats.replayed_tokens + part.n
+      if item.replayed == #item.replay then item.replay = nil end
+    else
+      item.fed = item.fed + part.n
+      if #item.ids > DECODE then self._stats.prompt_tokens = self._stats.prompt_tokens + part.n end
+      if item.fed == #item.ids then r:computed(true) end
+    end
+  end
+end
+
+--- Computes one batch. A call takes as long as `step_tokens` tokens at most.
+-- @return the tokens that were computed, 0 where callbacks only went on; nil where the pool is idle
+-- @raise inside a callback of one of its requests
+function Pool:step()
+  opened(self)
+  if self._stepping then error("step: the pool computes already (called from a callback)", 2) end
+  self._stepping = true
+  local ok, tokens = pcall(self._step, self)
+  self._stepping = nil
+  if not ok then error(tokens, 0) end
+  return tokens
+end
+
+function Pool:_step()
+  sweep(self)
+  admit(self)
+  for _, r in ipairs(table.move(self._running, 1, #self._running, 1, {})) do
+    if r.state == "paused" then r:continue() end
+  end
+  if self:idle() then return nil end
+  balance(self)
+  local items = batch_of(self)
+  if #items == 0 then items = alone(self) end
+  local stats, total = self._stats, 0
+  for _, item in ipairs(items) do total = total + item.n end
+  if total > 0 then
+    local started = core.clock()
+    compute(self, items)
+    stats.seconds = stats.seconds + core.clock() - started
+    stats.steps, stats.largest_step = stats.steps + 1, math.max(stats.largest_step, total)
+    deliver(self, items)
+    -- The first becomes the last: decodes that do not fit in a step take turns.
+    if #self._running > self._step_tokens then table.insert(self._running, table.remove(self._running, 1)) end
+  end
+  return total
+end
+
+--- Steps until the pool is idle.
+function Pool:run()
+  while self:step() do end
+end
+
+--- What the pool has done: steps, prompt_tokens and reply_tokens (computed), cached_tokens (of prompts, not computed), replayed_tokens (computed
+-- again after a preemption), preempted, largest_step, seconds (in the executor), and what is there now: running, waiting, cached (idle
+-- sessions), kv_bytes.
+function Pool:stats()
+  opened(self)
+  local out = { running = #self._running, waiting = #self._waiting, cached = self._sessions:cached(), kv_bytes = self._sessions:bytes() }
+  for key, value in pairs(self._stats) do out[key] = value end
+  return out
+end
+
+--- Ends all requests and frees their sessions. Closing twice is fine.
+function Pool:close()
+  if not self._engine then return end
+  for _, list in ipairs { self._waiting, self._running } do
+    for i = #list, 1, -1 do list[i]:close() end
+  end
+  self._sessions:close()
+  self._engine = nil
+end
+
+Pool.__close = Pool.close
+Pool.__gc = Pool.close
+
+function Pool:__tostring()
+  if not self._engine then return "pool (closed)" end
+  return ("pool (%d running, %d waiting)"):format(#self._running, #self._waiting)
+end
+
+return M

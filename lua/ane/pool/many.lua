@@ -1,0 +1,46 @@
+--- A list of prompts through a pool.
+-- Needs nothing. Usage: `local replies, failed = many.run(model, { "One", "Two" }, { max_tokens = 8 })`
+
+local M = {}
+
+-- Options of generate_many that are the pool's.
+local POOL = { sessions = true, step_tokens = true, memory = true, context = true, kv = true }
+
+--- Runs all prompts. See Model:generate_many.
+function M.run(model, prompts, opts)
+  local of_pool, of_request, on_reply = {}, {}, nil
+  for key, value in pairs(opts or {}) do
+    if key == "on_reply" then on_reply = value elseif POOL[key] then of_pool[key] = value else of_request[key] = value end
+  end
+  local pool <close> = model:pool(of_pool)
+  local replies, failed, requests = {}, nil, {}
+  local function settle(i, message, code)
+    failed = failed or {}
+    replies[i], failed[i] = false, { message, code }
+  end
+  for i, prompt in ipairs(prompts) do
+    local request, message, code = pool:add(prompt, of_request)
+    requests[i] = request or false
+    if not request then settle(i, message, code) end
+  end
+  local left = #prompts
+  while left > 0 do
+    local busy = pool:step()
+    left = 0
+    for i, request in ipairs(requests) do
+      if request and request.done then
+        requests[i] = false
+        if request.raised then error(request.message, 0) end
+        local result = request.result
+        if request.message then settle(i, request.message, request.code) else replies[i] = of_request.details and result or result.text or result.ids end
+        if on_reply then on_reply(i, result) end
+      elseif request then
+        left = left + 1
+      end
+    end
+    if not busy then break end
+  end
+  return replies, failed
+end
+
+return M

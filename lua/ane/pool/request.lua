@@ -1,0 +1,163 @@
+--- A request of a pool: a reply that is computed together with others, as an iterator over its pieces.
+-- Needs ane.core. The decode loop of ane.generate runs in a coroutine. Where its session would compute, the coroutine yields what is to be
+-- computed, and the pool resumes it when that is done. So every option of generate works here as it does alone.
+-- Usage: `local request = pool:add("Once"); for piece in request do io.write(piece) end; print(request.result.stop)`
+
+local core = require "ane.core"
+
+local M = {}
+
+local Request = {}
+Request.__index = Request
+Request.__name = "ane.request"
+
+-- What a coroutine of a request yields first when its session has something to compute. What a callback yields is anything else.
+local COMPUTE = {}
+
+--- Makes a request. Its coroutine begins with begin().
+-- @param pool of ane.pool
+-- @param fields ids (the prompt), opts (of generate, checked), priority, deadline (a time of core.clock(), or nil), number
+function M.new(pool, fields)
+  local self = setmetatable({
+    pool = pool, ids = fields.ids, opts = fields.opts, priority = fields.priority, deadline = fields.deadline, number = fields.number,
+    arrived = core.clock(), state = "waiting", done = false, result = { ids = {}, prompt_ids = fields.ids }, _pieces = {}, _first = 1,
+  }, Request)
+  return self
+end
+
+-- Runs the coroutine until its session has something to compute, a callback yields, or the reply ends.
+local function resume(self, ...)
+  local results = table.pack(coroutine.resume(self._thread, ...))
+  if not results[1] then
+    self:fail(results[2], nil, true)
+  elseif coroutine.status(self._thread) == "dead" then
+    local message, code = results[2], results[3]
+    if message then self:fail(message, code) else self:complete() end
+  elseif results[2] == COMPUTE then
+    self.item = { ids = results[3], fed = 0, want = results[4], upto = results[5] }
+    self.state = "running"
+  else
+    self.item, self.state = nil, "paused" -- a callback yields: it goes on with the next step
+  end
+end
+
+--- Begins the reply in a session.
+-- @param session of ane.generate.session
+-- @param start function(session, ids, opts) -> run of ane.generate; or nil, message, code
+function Request:begin(session, start)
+  self.session = session
+  session:compute_with(function(_, ids, want, upto) return coroutine.yield(COMPUTE, ids, want, upto) end)
+  self._thread = coroutine.create(function()
+    local run, message, code = start(session, self.ids, self.opts)
+    if not run then return message, code end
+    self.run, self.result = run, run.result
+    while true do
+      local piece
+      piece, message, code = run:next()
+      if message then return message, code end
+      if piece == nil then return nil end
+      self.first_at = self.first_at or core.clock()
+      if piece ~= "" then self._pieces[#self._pieces + 1] = piece end
+      if run.done then return nil end
+    end
+  end)
+  resume(self)
+end
+
+--- What was asked for is computed: goes on to what is next.
+-- @param ok true; or nil with message and code
+function Request:computed(ok, message, code)
+  self.item = nil
+  resume(self, ok, message, code)
+end
+
+--- Goes on after a callback yielded.
+function Request:continue() resume(self) end
+
+-- Ends the request; the pool takes its session back.
+local function ended(self)
+  self.done, self.item, self.state, self._thread = true, nil, "done", nil
+  self.ended_at = core.clock()
+  self.pool:_released(self)
+end
+
+--- Ends the request with a failure.
+-- @param raised true: a callback raised; next() raises it again
+function Request:fail(message, code, raised)
+  self.message, self.code, self.raised = message, code, raised
+  if self.run then self.run.done = true end
+  self.result.stop = self.result.stop or "failed"
+  ended(self)
+end
+
+--- Ends the request with what it has.
+-- @param reason result.stop where the reply did not end by itself
+function Request:complete(reason)
+  local result = self.result
+  if reason and not result.stop then
+    result.stop = reason
+    if self.run then
+      self.run.done = true
+      result.text = self.run:text()
+    else
+      result.text = ""
+    end
+  end
+  if self.timed_out and result.stop == "stopped" then result.stop = "time" end
+  ended(self)
+end
+
+--- The next piece, stepping the pool until there is one; nil at the end; nil, message, code where the request failed.
+-- @raise what a callback of the request raised
+function Request:next()
+  while true do
+    local piece = self:poll()
+    if piece ~= nil then return piece end
+    if self.done then
+      if self.raised then error(self.message, 0) end
+      return nil, self.message, self.code
+    end
+    self.pool:step()
+  end
+end
+
+--- A piece that is there already, or nil. Steps nothing.
+function Request:poll()
+  local first = self._first
+  local piece = self._pieces[first]
+  if piece ~= nil then
+    self._pieces[first] = nil
+    self._first = first + 1
+  end
+  return piece
+end
+
+function Request:__call()
+  local piece, message = self:next()
+  if piece == nil and message then error(message, 2) end
+  return piece
+end
+
+--- Steps the pool until the reply is complete.
+-- @return the result; or nil, message, code
+function Request:finish()
+  repeat
+    local piece, message, code = self:next()
+    if message then return nil, message, code end
+  until piece == nil
+  return self.result
+end
+
+--- Ends the reply before its next computation: result.stop is then "stopped".
+function Request:stop()
+  self.stopping = true
+end
+
+--- Ends the reply now. A reply that was not complete has result.stop = "closed".
+function Request:close()
+  if not self.done then self:complete "closed" end
+end
+
+Request.__close = Request.close
+
+return M

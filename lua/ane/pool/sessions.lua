@@ -1,0 +1,131 @@
+--- The sessions of a pool: a free one for each request, with the longest known start of its prompt, within a memory budget.
+-- Needs nothing. Sessions whose reply has ended are kept, the least recently used go first. A prompt that begins like what a session holds
+-- takes that session over, or a fork of it where the session still has use for the rest.
+-- Usage: `local all = sessions.new(engine, { most = 8, memory = 2 << 30 }); local s = all:take(ids)`
+
+local M = {}
+
+local Sessions = {}
+Sessions.__index = Sessions
+
+-- A start that is shorter is computed again: a fork copies all that its source holds.
+local WORTH_A_FORK = 32
+
+--- @param engine open(opts) -> session of ane.generate.session; or nil, message, code
+-- @param opts context, kv (of each session), most (busy and idle ones), memory (bytes)
+function M.new(engine, opts)
+  return setmetatable({ _engine = engine, _opts = opts, _busy = {}, _idle = {}, _a_token = 0 }, Sessions)
+end
+
+local function common(a, b, most)
+  local n = math.min(#a, #b, most)
+  for i = 1, n do
+    if a[i] ~= b[i] then return i - 1 end
+  end
+  return n
+end
+
+-- The session with the longest start of ids: {session, common, index in the idle list or nil}.
+local function best_of(self, ids)
+  local best = { common = 0 }
+  for i, s in ipairs(self._idle) do
+    local n = common(s.ids, ids, #ids)
+    if n > best.common then best = { session = s, common = n, idle = i } end
+  end
+  for s in pairs(self._busy) do
+    if s:raw() then
+      local n = common(s.ids, ids, #ids)
+      if n > best.common then best = { session = s, common = n } end
+    end
+  end
+  return best
+end
+
+local function open(self)
+  return self._engine.open { context = self._opts.context, kv = self._opts.kv }
+end
+
+--- A session for a prompt, which may hold some of it already.
+-- @return a session; or nil, message, code
+function Sessions:take(ids)
+  local best = best_of(self, ids)
+  local session, message, code
+  if best.idle and 2 * best.common >= best.session.length then
+    session = table.remove(self._idle, best.idle)
+  elseif best.common >= WORTH_A_FORK and best.session.length <= 8 * best.common then
+    session, message, code = best.session:fork()
+  else
+    session, message, code = open(self)
+  end
+  while not session and code == "memory" and #self._idle > 0 do -- what is kept gives way
+    table.remove(self._idle, 1):close()
+    session, message, code = open(self)
+  end
+  if not session then return nil, message, code end
+  self._busy[session] = true
+  return session
+end
+
+--- A reply has ended: keeps its session, at the end of the list.
+-- @param preempted true: it holds nothing
+function Sessions:give_back(session, preempted)
+  self._busy[session] = nil
+  if preempted or session.closed or session.length == 0 then return session:close() end
+  session:unstop()
+  table.insert(self._idle, session)
+  self:trim()
+end
+
+--- Bytes of cached state of all sessions.
+function Sessions:bytes()
+  local sum = 0
+  for _, s in ipairs(self._idle) do sum = sum + s:kv_bytes() end
+  for s in pairs(self._busy) do
+    if s:raw() then
+      local bytes, length = s:kv_bytes(), s.length
+      sum = sum + bytes
+      if length > 0 then self._a_token = math.max(self._a_token, bytes / math.max(length, 64)) end
+    end
+  end
+  return sum
+end
+
+--- Closes kept sessions, the least recently used first, until their number and all states are within the limits.
+function Sessions:trim()
+  while #self._idle > 0 and (#self._idle > self._opts.most or self:over()) do table.remove(self._idle, 1):close() end
+end
+
+--- Do the states take more memory than they may?
+function Sessions:over() return self._opts.memory < math.huge and self:bytes() > self._opts.memory end
+
+--- Would n more tokens fit?
+function Sessions:fits(n)
+  return self._opts.memory == math.huge or self:bytes() + n * self._a_token <= self._opts.memory
+end
+
+--- Frees the state of a busy session for a while.
+-- @return the ids that it held
+function Sessions.preempt(_, session)
+  local ids = session.ids
+  session:replace_raw(nil)
+  return ids
+end
+
+--- Gives a preempted session an empty state.
+-- @return true; or nil, message, code
+function Sessions:reopen(session)
+  local fresh, message, code = open(self)
+  if not fresh then return nil, message, code end
+  session:replace_raw(fresh:release_raw())
+  return true
+end
+
+--- How many sessions are kept idle.
+function Sessions:cached() return #self._idle end
+
+function Sessions:close()
+  for _, s in ipairs(self._idle) do s:close() end
+  self._idle = {}
+end
+
+return M

@@ -1,0 +1,282 @@
+-- Pools: replies that are computed together are those computed alone, whatever the schedule.
+local ane = require "ane"
+local core = require "ane.core"
+local tiny = require "support.tiny"
+
+-- Every architecture: rings of sliding windows, states of convolutions, mixtures, longrope.
+local MODELS = {
+  "gguf/llama-kquants.gguf", "gguf/llama-mixed.gguf", "gguf/qwen2-bf16.gguf", "gguf/gemma3-odd.gguf", "hf/gemma3_softcap",
+  "hf/hunyuan_v1_dense", "hf/lfm2-odd", "hf/lfm2_moe-odd", "hf/phi3", "hf/qwen2_moe_window-odd", "hf/qwen3-odd", "hf/smollm3-odd",
+  "hf/zaya-odd", "gguf/olmo2-odd.gguf",
+}
+
+-- A stream of whole numbers 0 .. n - 1.
+local function numbers(seed)
+  local at = 0
+  return function(n)
+    at = at + 1
+    return math.floor(core.random(seed, at) * n)
+  end
+end
+
+local function ids_of(random, n, vocab)
+  local ids = {}
+  for i = 1, n do ids[i] = random(vocab) end
+  return ids
+end
+
+-- A processor that writes down all logits it sees, to the bit.
+local function recorder()
+  local seen = {}
+  return seen, function(logits)
+    local list = logits:totable()
+    seen[#seen + 1] = string.pack(("f"):rep(math.min(#list, 200)), table.unpack(list, 1, math.min(#list, 200)))
+  end
+end
+
+-- A random request: prompt and options, without those that only say when.
+local function random_request(random, vocab, starts)
+  local ids = {}
+  if random(2) == 0 and #starts > 0 then table.move(starts[1 + random(#starts)], 1, 40, 1, ids) end
+  local tail = ids_of(random, 1 + random(70), vocab)
+  table.move(tail, 1, #tail, #ids + 1, ids)
+  local opts = { max_tokens = 1 + random(12), ignore_eos = true }
+  if random(2) == 0 then opts.temperature, opts.seed, opts.top_k = 0.9, random(1000), 20 end
+  if random(3) == 0 then opts.speculate = true end
+  return { ids = ids, opts = opts, record = random(3) == 0 }
+end
+
+local function with_recorder(request)
+  local opts = {}
+  for key, value in pairs(request.opts) do opts[key] = value end
+  local seen
+  if request.record then seen, opts.logits_processor = recorder() end
+  opts.details = nil
+  return opts, seen
+end
+
+-- What each request gives alone: ids and logits.
+local function alone(model, requests)
+  local want = {}
+  for i, r in ipairs(requests) do
+    local opts, seen = with_recorder(r)
+    opts.details = true
+    local result = assert(model:generate(r.ids, opts))
+    want[i] = { ids = result.ids, logits = seen and table.concat(seen) }
+  end
+  return want
+end
+
+describe("a pool", function()
+  for at, name in ipairs(MODELS) do
+    it("gives each reply that it has alone, whatever the schedule: " .. name, function()
+      local random = numbers(at)
+      local kv = ({ "fp16", "int8", "fp32" })[1 + at % 3]
+      local model <close> = assert(ane.load("spec/fixtures/" .. name, { context = 256, threads = 1 + at % 2, kv = kv }))
+      local vocab = model.vocab
+      local starts = { ids_of(random, 40, vocab), ids_of(random, 40, vocab) }
+      local requests = {}
+      for i = 1, 9 do requests[i] = random_request(random, vocab, starts) end
+      local want = alone(model, requests)
+      for _, limits in ipairs { { sessions = 4, step_tokens = 16 }, { sessions = 3, step_tokens = 64, memory = 40000 } } do
+        local pool <close> = model:pool(limits)
+        local made, logits, cancelled = {}, {}, {}
+        local next_one = 1
+        while next_one <= #requests or not pool:idle() do
+          if next_one <= #requests and random(2) == 0 then
+            local opts, seen = with_recorder(requests[next_one])
+            opts.priority = random(3)
+            made[next_one], logits[next_one] = assert(pool:add(requests[next_one].ids, opts)), seen
+            next_one = next_one + 1
+          end
+          if next_one > 4 and random(30) == 0 then
+            local i = 1 + random(next_one - 1)
+            if not made[i].done then
+              made[i]:stop()
+              cancelled[i] = true
+            end
+          end
+          pool:step()
+        end
+        for i, r in ipairs(made) do
+          assert.is_nil(r.message)
+          local got = r.result.ids
+          if cancelled[i] then
+            assert.is_true(r.result.stop == "stopped" or r.result.stop == "length")
+            assert.same(table.move(want[i].ids, 1, #got, 1, {}), got)
+          else
+            assert.same(want[i].ids, got)
+            if logits[i] then assert.is_true(table.concat(logits[i]) == want[i].logits, "logits of request " .. i) end
+          end
+        end
+      end
+    end)
+  end
+
+  it("puts the newest reply off where states take too much memory, and loses nothing", function()
+    local model <close> = tiny.load(nil, { context = 512 })
+    local random = numbers(5)
+    local prompts, want = {}, {}
+    for i = 1, 4 do
+      prompts[i] = ids_of(random, 100 + 30 * i, model.vocab)
+      want[i] = model:generate(prompts[i], { max_tokens = 20, ignore_eos = true, details = true }).ids
+    end
+    local s <close> = assert(model:session())
+    assert(s:feed(prompts[4]))
+    local pool <close> = model:pool { sessions = 4, memory = 2 * s:kv_bytes() }
+    local made = {}
+    for i, ids in ipairs(prompts) do made[i] = assert(pool:add(ids, { max_tokens = 20, ignore_eos = true })) end
+    pool:run()
+    for i, r in ipairs(made) do assert.same(want[i], r.result.ids) end
+    assert.is_true(pool:stats().preempted > 0 and pool:stats().replayed_tokens > 0)
+  end)
+
+  it("begins behind the longest start that a session holds", function()
+    local model <close> = tiny.load(nil, { context = 512 })
+    local random = numbers(9)
+    local start = ids_of(random, 200, model.vocab)
+    local pool <close> = model:pool { sessions = 4 }
+    local results = {}
+    for i = 1, 4 do
+      local ids = table.move(start, 1, #start, 1, {})
+      ids[#ids + 1] = i
+      local r = assert(pool:add(ids, { max_tokens = 6, ignore_eos = true }))
+      if i == 1 then assert(r:finish()) end -- the others begin together, while its session is idle
+      results[i] = r
+    end
+    pool:run()
+    for i = 2, 4 do
+      assert.equal(200, results[i].result.timings.cached_tokens)
+      local ids = table.move(start, 1, #start, 1, {})
+      ids[#ids + 1] = i
+      assert.same(model:generate(ids, { max_tokens = 6, ignore_eos = true, details = true }).ids, results[i].result.ids)
+    end
+    assert.equal(600, pool:stats().cached_tokens)
+  end)
+
+  it("does not let a long prompt hold up a short one", function()
+    local model <close> = tiny.load(nil, { context = 1024 })
+    local random = numbers(3)
+    local pool <close> = model:pool { sessions = 4, step_tokens = 32 }
+    local long = assert(pool:add(ids_of(random, 900, model.vocab), { max_tokens = 1 }))
+    pool:step()
+    pool:step()
+    local short = assert(pool:add(ids_of(random, 10, model.vocab), { max_tokens = 1, ignore_eos = true }))
+    pool:step()
+    assert.is_true(short.done or (pool:step() and short.done))
+    assert.is_false(long.done)
+    -- And running replies go on beside a prompt, whatever is being read.
+    local reply = assert(pool:add({ 1, 2 }, { max_tokens = 50, ignore_eos = true }))
+    pool:step()
+    local before = #reply.result.ids
+    for _ = 1, 3 do pool:step() end
+    assert.equal(before + 3, #reply.result.ids)
+    long:close()
+    reply:close()
+  end)
+
+  it("serves higher priorities first", function()
+    local model <close> = tiny.load()
+    local pool <close> = model:pool { sessions = 1 }
+    local order = {}
+    local function note(name) return function() order[#order + 1] = name end end
+    for i, name in ipairs { "first", "low", "high" } do
+      assert(pool:add({ i }, { max_tokens = 1, ignore_eos = true, priority = ({ 0, -1, 5 })[i], logits_processor = note(name) }))
+    end
+    pool:run()
+    assert.same({ "high", "first", "low" }, order)
+  end)
+
+  it("ends a reply at its time limit, when it is stopped and when it is closed", function()
+    local model <close> = tiny.load(nil, { context = 512 })
+    local pool <close> = model:pool { sessions = 2 }
+    local late = assert(pool:add({ 1 }, { max_tokens = 400, ignore_eos = true, time_limit = 1e-9 }))
+    local stopped = assert(pool:add({ 1 }, { max_tokens = 400, ignore_eos = true }))
+    local closed = assert(pool:add({ 1 }, { max_tokens = 400, ignore_eos = true }))
+    local waiting = assert(pool:add({ 1 }, { max_tokens = 400, ignore_eos = true }))
+    pool:step()
+    pool:step()
+    stopped:stop()
+    closed:close()
+    waiting:stop()
+    pool:run()
+    assert.equal("time", late.result.stop)
+    assert.equal("stopped", stopped.result.stop)
+    assert.is_true(#stopped.result.ids > 0)
+    assert.equal("closed", closed.result.stop)
+    assert.equal("stopped", waiting.result.stop)
+    assert.equal(0, pool:stats().running)
+  end)
+
+  it("lets callbacks yield, and ends only the request whose callback raises", function()
+    local model <close> = tiny.load()
+    local pool <close> = model:pool { sessions = 3 }
+    local paused = 0
+    local yielding = assert(pool:add({ 1, 2 }, { max_tokens = 4, ignore_eos = true, logits_processor = function()
+      paused = paused + 1
+      coroutine.yield "anything"
+    end }))
+    local raising = assert(pool:add({ 1, 2 }, { max_tokens = 4, logits_processor = function() error("my own", 0) end }))
+    local plain = assert(pool:add({ 1, 2 }, { max_tokens = 4, ignore_eos = true }))
+    pool:run()
+    assert.equal(4, paused)
+    assert.same(model:generate({ 1, 2 }, { max_tokens = 4, ignore_eos = true, details = true }).ids, plain.result.ids)
+    assert.same(plain.result.ids, yielding.result.ids)
+    assert.has_error(function() raising:finish() end, "my own")
+    local ok, message = pcall(function()
+      local again
+      again = assert(pool:add({ 1 }, { max_tokens = 2, logits_processor = function() pool:step() end }))
+      again:finish()
+    end)
+    assert.is_false(ok)
+    assert.matches("computes already", message)
+  end)
+
+  it("takes turns with other code: an iterator, a coroutine, a call that is told of work", function()
+    local model <close> = tiny.load()
+    local woken = 0
+    local pool <close> = model:pool { sessions = 2, on_work = function() woken = woken + 1 end }
+    local a = assert(pool:add({ 3 }, { max_tokens = 5, ignore_eos = true }))
+    local b = assert(pool:add({ 4 }, { max_tokens = 5, ignore_eos = true }))
+    assert.equal(1, woken)
+    local count = 0
+    for piece in a do
+      assert.is_not_nil(piece)
+      count = count + 1
+    end
+    assert.is_true(count > 0)
+    assert.is_true(#b.result.ids >= 4) -- computed beside it
+    assert(b:finish())
+    assert.is_nil(pool:step())
+  end)
+
+  it("refuses what it cannot do", function()
+    local model <close> = tiny.load(nil, { context = 64 })
+    local pool <close> = model:pool()
+    local _, message, code = pool:add({})
+    assert.equal("invalid", code)
+    local r = assert(pool:add(ids_of(numbers(1), 65, model.vocab)))
+    _, message, code = r:finish()
+    assert.equal("range", code)
+    assert.matches("65 tokens, the context holds 64", message)
+    assert.has_error(function() pool:add({ 1 }, { priorities = 1 }) end)
+    assert.has_error(function() model:pool { memory = "lots" } end)
+    pool:close()
+    assert.has_error(function() pool:step() end)
+  end)
+
+  it("computes lists: model:generate_many", function()
+    local model <close> = tiny.load()
+    local prompts = { { 1, 2 }, { 3 }, { 99999999 }, { 4, 5, 6 } }
+    local replies, failed = model:generate_many(prompts, { max_tokens = 4, ignore_eos = true, sessions = 2 })
+    for i, ids in ipairs(prompts) do
+      if i == 3 then
+        assert.is_false(replies[i])
+        assert.equal("range", failed[i][2])
+      else
+        assert.same(model:generate(ids, { max_tokens = 4, ignore_eos = true }), replies[i])
+      end
+    end
+    assert.same({}, (model:generate_many({}, {})))
+  end)
+end)
