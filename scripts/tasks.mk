@@ -107,7 +107,7 @@ arm:
 # ---- Documents -------------------------------------------------------------------------------------------------------
 
 doc:
-	@$(LUA) scripts/reference.lua types/ane.lua types/tensor.lua types/recipe.lua > docs/reference.md.tmp && mv docs/reference.md.tmp docs/reference.md
+	@$(LUA) scripts/reference.lua types/ane.lua $(filter-out types/ane.lua,$(sort $(wildcard types/*.lua))) > docs/reference.md.tmp && mv docs/reference.md.tmp docs/reference.md
 
 # ---- Benchmarks ------------------------------------------------------------------------------------------------------
 

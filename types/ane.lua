@@ -9,7 +9,7 @@ local ane = {}
 
 ---@alias ane.kv "fp16"|"fp32"|"int8"
 ---@alias ane.code "memory"|"io"|"format"|"unsupported"|"invalid"|"shape"|"notfound"|"range"|"state"|"stopped"|"template"
----@alias ane.stop_reason "eos"|"grammar"|"stop"|"length"|"context"|"repeat"|"stopped"|"closed"
+---@alias ane.stop_reason "eos"|"grammar"|"stop"|"length"|"context"|"repeat"|"stopped"|"closed"|"time"
 ---@alias ane.progress fun(stage: string, done: integer, total: integer)
 ---@alias ane.message { role: string, content: string, [string]: any }
 ---@alias ane.prompt string|integer[]|ane.message[]
@@ -353,6 +353,36 @@ function model:stream(prompt, opts) end
 ---@return string? message
 ---@return ane.code? code
 function model:chat(opts) end
+
+---@class ane.pool_options
+---@field sessions? integer replies that are computed at once, default 32; the others wait
+---@field step_tokens? integer most tokens of a step, default 256
+---@field memory? integer|string bytes of cached state of all sessions, "2G"; where it runs out the newest reply is computed again later
+---@field context? integer of each session
+---@field kv? ane.kv
+---@field on_work? fun(pool: ane.pool) called when an idle pool gets a request
+
+--- Opens a pool: many replies at once, computed in shared steps. Each has the bits that it has alone.
+---
+--- ```lua
+--- local pool <close> = assert(model:pool { sessions = 8 })
+--- local one, two = pool:add("One", { max_tokens = 8 }), pool:add("Two", { max_tokens = 8 })
+--- pool:run()
+--- print(one.result.text, two.result.text)
+--- ```
+---@param opts? ane.pool_options
+---@return ane.pool? pool
+---@return string? message
+---@return ane.code? code
+function model:pool(opts) end
+
+--- Continues many prompts in a pool. Each reply is the one that generate gives for its prompt.
+---@param prompts ane.prompt[]
+---@param opts? table those of generate, for all; sessions, step_tokens, memory, context, kv of the pool; on_reply = function(i, result)
+---@return table? replies what generate gives for each; false where a prompt failed
+---@return table<integer, { [1]: string, [2]: ane.code? }>|string|nil failed messages and codes by place; or the message
+---@return ane.code? code
+function model:generate_many(prompts, opts) end
 
 --- Opens a session: the cached past of one sequence.
 ---@param opts? { context?: integer, kv?: ane.kv }

@@ -58,6 +58,14 @@ describe("examples", function()
     tree.remove(folder)
   end)
 
+  it("many", function()
+    local out = run("many", { tiny.path(), "2" })
+    for _, name in ipairs { "Ada", "Ivy" } do
+      for turn = 1, 2 do assert.matches(("%s, turn %d: "):format(name, turn), out) end
+    end
+    assert.matches("%d+ steps, %d+ tokens of prompts computed and [1-9]%d* known already", out)
+  end)
+
   it("stream", function()
     local out = run("stream", { tiny.path() })
     assert.matches("^Once upon a time", out)

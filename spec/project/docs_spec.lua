@@ -75,6 +75,12 @@ local function row(name)
   return list, line
 end
 
+-- The files in types/, types/ane.lua first.
+local STUB = tree.read "types/ane.lua"
+for _, path in ipairs(tree.files("types", "lua")) do
+  if path ~= "types/ane.lua" then STUB = STUB .. tree.read(path) end
+end
+
 describe("the documents", function()
   it("begin with a command that works within the first 20 lines of README.md", function()
     local _, lines = README:match("^(.-)\n```sh\n"):gsub("\n", "")
@@ -201,7 +207,7 @@ describe("the documents", function()
 
   it("have a reference that is made from the types of now", function()
     local reference = dofile "scripts/reference.lua"
-    local classes, aliases = reference.read(tree.read "types/ane.lua" .. tree.read "types/tensor.lua" .. tree.read "types/recipe.lua")
+    local classes, aliases = reference.read(STUB)
     assert.is_true(reference.markdown(classes, aliases) == tree.read "docs/reference.md", "docs/reference.md is old: run make doc")
     local with, all, without = reference.coverage(classes)
     assert.equal(all, with, "functions without a description: " .. table.concat(without, " "))
@@ -209,7 +215,6 @@ describe("the documents", function()
 end)
 
 describe("the types for editors", function()
-  local STUB = tree.read "types/ane.lua" .. tree.read "types/tensor.lua" .. tree.read "types/recipe.lua"
 
   local function declared(class)
     local set = {}
@@ -234,10 +239,13 @@ describe("the types for editors", function()
     local session <close> = model:session()
     local chat <close> = model:chat()
     local pieces <close> = model:stream("a", { max_tokens = 1 })
+    local pool <close> = model:pool()
+    local request <close> = pool:add "a"
     local functions = {}
     for name, f in pairs(ane) do functions[name] = type(f) == "function" or nil end
     local there = {
       ane = functions, model = methods(model), session = methods(session), chat = methods(chat), pieces = methods(pieces),
+      pool = methods(pool), request = methods(request),
       tokenizer = methods(model.tokenizer), decoder = methods(model.tokenizer:stream()),
     }
     for class, names in pairs(there) do assert.same(names, declared(class), class) end

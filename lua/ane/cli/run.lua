@@ -14,8 +14,9 @@ function M.options(parser)
   options.model(parser)
   parser:mutex(
     parser:option("-p --prompt", "Text to continue; - is standard input, as without any prompt. A last newline of a file or of standard "
-      .. "input is dropped."):argname "TEXT",
+      .. "input is dropped. Given several times, the prompts are computed together."):count "*":argname "TEXT",
     parser:option("-f --file", "Text file to continue."):argname "FILE",
+    parser:option("--prompts", "File with a prompt in each line, computed together; - is standard input."):argname "FILE",
     options.add(parser, "--ids", "Token ids to continue: 1,2,3.", options.ids):argname "IDS",
     parser:option("--messages", "JSON file with a list of messages, for the chat template; - is standard input."):argname "FILE")
   parser:option("-s --system", "System message. The prompt is then a user's message, and both go through the chat template.")
@@ -60,7 +61,7 @@ local function prompt_of(args)
     if args.ids then return args.ids, {} end
     return read_messages(args.messages)
   end
-  local text, message, code = args.prompt, nil, nil
+  local text, message, code = args.prompt[1], nil, nil
   if not text and not args.file and core.isatty(0) then
     return options.wrong "give one of --prompt, --file, --ids, --messages, or a text on standard input"
   end
@@ -72,14 +73,56 @@ end
 
 -- ---- The reply -----------------------------------------------------------------------------------------------------------
 
-local function print_result(result)
+local function fields_of(result)
   local out = {
     prompt_ids = common.list(result.prompt_ids), ids = common.list(result.ids), text = result.text or core.null,
     stop = result.stop, timings = result.timings, seed = result.seed, stop_string = result.stop_string,
   }
   if result.logprobs then out.logprobs = common.list(result.logprobs) end
-  return common.print_json(out)
+  return out
 end
+
+-- ---- Several prompts -----------------------------------------------------------------------------------------------------
+
+-- The list of prompts; nil where there is one, or none; or nil, message, code.
+local function prompts_of(args)
+  if args.prompts then
+    local text, message, code = common.read(args.prompts)
+    if not text then return nil, message, code end
+    local list = {}
+    for line in text:gmatch "[^\r\n]+" do list[#list + 1] = line end
+    if #list == 0 then return options.wrong("%s has no line with a prompt", args.prompts == "-" and "standard input" or args.prompts) end
+    return list
+  end
+  return #args.prompt > 1 and args.prompt or nil
+end
+
+-- Continues all prompts in a pool. Each reply is the one that its prompt has alone.
+local function run_many(args, prompts)
+  if args.profile then return options.wrong "--profile goes with one prompt" end
+  local model <close>, message = common.load(args)
+  if not model then return nil, message end
+  local opts = options.generation(args)
+  opts.ignore_eos, opts.special, opts.logprobs, opts.details = args.ignore_eos, args.special, args.logprobs, true
+  if args.system then
+    for i, text in ipairs(prompts) do prompts[i] = { { role = "system", content = args.system }, { role = "user", content = text } } end
+  end
+  local replies, failed = model:generate_many(prompts, opts)
+  if not replies then return nil, failed end
+  local out = {}
+  for i, result in ipairs(replies) do
+    local fault = failed and failed[i]
+    out[i] = fault and { error = fault[1], code = fault[2] } or fields_of(result)
+    if not args.json then
+      local text = fault and "(" .. fault[1] .. ")" or result.text or table.concat(result.ids, " ")
+      io.stdout:write(("-- %d of %d\n"):format(i, #replies), text, "\n")
+    end
+  end
+  if args.json then return common.print_json { replies = common.list(out) } end
+  return true
+end
+
+-- ---- One prompt ----------------------------------------------------------------------------------------------------------
 
 -- Counts the prefill apart from decoding: gives a function that shows both tables.
 local function profiled(model, opts)
@@ -112,7 +155,11 @@ end
 function M.run(args)
   if args.profile and args.json then return options.wrong "--profile and --json: choose one" end
   if args.logprobs and not args.json then return options.wrong "--logprobs needs --json" end
-  local prompt, more, code = prompt_of(args)
+  local prompts, more, code = prompts_of(args)
+  if more then return nil, more, code end
+  if prompts then return run_many(args, prompts) end
+  local prompt
+  prompt, more, code = prompt_of(args)
   if not prompt then return nil, more, code end
   local model <close>, message = common.load(args)
   if not model then return nil, message end
@@ -129,7 +176,7 @@ function M.run(args)
   local result
   result, message = model:generate(prompt, opts)
   if not result then return nil, message end
-  return print_result(result)
+  return common.print_json(fields_of(result))
 end
 
 return M

@@ -331,21 +331,21 @@ end
 
 --- Sets what computes the chunks of a feed, in place of the core: function(core, ids, want, until) -> true; or nil, message, code.
 -- For pools, which compute several sessions in one run. nil: the core again.
-function Session:compute_with(fn)
+function Session:_compute_with(fn)
   self._compute = fn
 end
 
 --- The session of the core, for pools; nil while it has none.
-function Session:raw() return self._core end
+function Session:_raw() return self._core end
 
 --- Gives the session another one of the core, empty, in place of its own, which is closed. For pools; nil: none for now.
-function Session:replace_raw(core)
+function Session:_replace_raw(core)
   if self._core then self._core:close() end
   self._core, self._rows = core, nil
 end
 
 --- Takes the session of the core out of this one, which is closed by that.
-function Session:release_raw()
+function Session:_release_raw()
   local core = self._core
   self._core, self._rows = nil, nil
   if self._owner then self._owner[self] = nil end

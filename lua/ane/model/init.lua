@@ -91,16 +91,21 @@ function M.load(path, opts)
   return M.wrap(bundle, { path = path, kv = opts.kv, load_s = core.clock() - started })
 end
 
+-- Raises, at the level of the method's caller, where a session's context is above the model's.
+local function check_context(self, context, what)
+  local most = self._bundle.program:context()
+  if context and context > most then
+    error(("%s: option context must be 1 .. %d (as the model was loaded), is %d"):format(what, most, context), 3)
+  end
+end
+
 --- A session of its own: the low-level way to feed tokens and read logits.
 -- @param opts context (tokens, up to the model's), kv ("fp16", "fp32", "int8")
 -- @return a session; or nil, message, code
 function Model:session(opts)
   local bundle = opened(self)
   opts = schema.check(SESSION, opts, "session", 2)
-  local most = bundle.program:context()
-  if opts.context and opts.context > most then
-    error(("session: option context must be 1 .. %d (as the model was loaded), is %d"):format(most, opts.context), 2)
-  end
+  check_context(self, opts.context, "session")
   return session.open(bundle.program, { context = opts.context, kv = opts.kv or self.kv }, self._sessions, self._host)
 end
 
@@ -220,17 +225,22 @@ end
 local POOLED -- options of requests of a pool: RULES and more
 
 --- A pool: many replies at once, computed in shared steps. See ane.pool.
--- @param opts sessions (replies at once; default 32), step_tokens (most tokens of a step; 256), memory (of all cached states: "2G"), context and
--- kv (of each session), on_work (called when an idle pool gets work)
+-- @param opts sessions (replies at once; default 32), step_tokens (most tokens of a step; 256), memory (of all cached states: "2G"),
+-- context and kv (of each session), on_work (called when an idle pool gets work)
 -- @return a pool; or nil, message, code
 function Model:pool(opts)
   local bundle, pools = opened(self), require "ane.pool"
   opts = schema.check(pools.rules, opts, "pool", 2)
   POOLED = POOLED or schema.merge(RULES, pools.request_rules)
+  if self._host.unsupported then return nil, self._host.unsupported, "unsupported" end
+  check_context(self, opts.context, "pool")
   return pools.new({
     program = bundle.program,
     open = function(o) return self:session(o) end,
-    prepare = function(prompt, o, level) return prepare(self, prompt, o, "add", POOLED, level + 1) end,
+    prepare = function(prompt, o, level)
+      if o and o.session then error("add: option session does not go with a pool, which has sessions of its own", level) end
+      return prepare(self, prompt, o, "add", POOLED, level + 1)
+    end,
     start = function(s, ids, o) return generate.start(s, self.tokenizer, ids, o) end,
   }, opts)
 end

@@ -1,12 +1,11 @@
 --- Many sequences on one model: requests share the steps of the executor, so that the weights are read once for all of them.
--- Needs ane.core, ane.generate.session, ane.pool.request, ane.pool.sessions and ane.util.schema. A step computes one mixed batch of at most
+-- Needs ane.core, ane.pool.request and ane.pool.sessions. A step computes one mixed batch of at most
 -- `step_tokens` tokens: the next token, or a draft, of every running reply, and parts of the prompts that are being read, in equal shares.
 -- The bits of a reply do not depend on what else is in the batch.
 -- Usage: `local pool = model:pool { sessions = 8 }; local a, b = pool:add "One", pool:add "Two"; pool:run(); print(a.result.text)`
 
 local core = require "ane.core"
 local request = require "ane.pool.request"
-local schema = require "ane.util.schema"
 local sessions = require "ane.pool.sessions"
 
 local M = {}
@@ -64,7 +63,10 @@ function M.new(engine, opts)
     _engine = engine, _opts = opts, _step_tokens = math.min(opts.step_tokens, room), _count = 0, _waiting = {}, _running = {},
     _sessions = sessions.new(engine, { context = opts.context, kv = opts.kv, most = opts.sessions,
       memory = opts.memory and bytes_of(opts.memory) or math.huge }),
-    _stats = { steps = 0, prompt_tokens = 0, reply_tokens = 0, cached_tokens = 0, replayed_tokens = 0, preempted = 0, largest_step = 0, seconds = 0 },
+    _stats = {
+      steps = 0, prompt_tokens = 0, reply_tokens = 0, cached_tokens = 0, replayed_tokens = 0, preempted = 0, largest_step = 0, seconds = 0,
+      dropped = 0,
+    },
   }, Pool)
 end
 
@@ -112,7 +114,7 @@ function Pool:_released(r)
   remove(self._waiting, r)
   remove(self._running, r)
   if r.session then
-    r.session:compute_with(nil)
+    r.session:_compute_with(nil)
     self._sessions:give_back(r.session, r.preempted)
   end
   if r.run then
@@ -129,7 +131,7 @@ local function sweep(self)
       local r = list[i]
       if r.deadline and now > r.deadline and not r.stopping then r.stopping, r.timed_out = true, true end
       if r.stopping then
-        if r.item and not r.preempted then r:computed(nil, "stopped", "stopped") else r:complete "stopped" end
+        if r.item and not r.preempted then r:_computed(nil, "stopped", "stopped") else r:_complete "stopped" end
       end
     end
   end
@@ -142,11 +144,11 @@ local function admit(self)
     local session, message, code = self._sessions:take(r.ids)
     if not session then
       if code == "memory" and #self._running > 0 then return end -- waits for a reply to end
-      r:fail(message, code)
+      r:_fail(message, code)
     else
       table.remove(self._waiting, 1)
       table.insert(self._running, r)
-      r:begin(session, self._engine.start)
+      r:_begin(session, self._engine.start)
     end
   end
 end
@@ -173,7 +175,7 @@ local function readmit(self, order, active)
       if active > 0 and not self._sessions:fits(#r.preempted + #r.item.ids) then return end
       local ok, message, code = self._sessions:reopen(r.session)
       if not ok then
-        if active == 0 then r:fail(message, code) end
+        if active == 0 then r:_fail(message, code) end
         return
       end
       r.item.replay, r.item.replayed, r.preempted = #r.preempted > 0 and r.preempted or nil, 0, nil
@@ -205,12 +207,12 @@ local function part_of(r, n)
   local item = r.item
   if item.replay then
     local ids = table.move(item.replay, item.replayed + 1, item.replayed + n, 1, {})
-    return { r.session:raw(), ids, "none", #item.replay + #item.ids, request = r, n = n }
+    return { r.session:_raw(), ids, "none", #item.replay + #item.ids, request = r, n = n }
   end
   local whole = item.fed == 0 and n == #item.ids
   local ids = whole and item.ids or table.move(item.ids, item.fed + 1, item.fed + n, 1, {})
   local want = item.fed + n < #item.ids and item.want == "last" and "none" or item.want
-  return { r.session:raw(), ids, want, item.upto, request = r, n = n }
+  return { r.session:_raw(), ids, want, item.upto, request = r, n = n }
 end
 
 -- The batch of a step: decodes first, each whole; then prompts in equal shares. A decode that does not fit is first in the next one.
@@ -265,20 +267,22 @@ end
 
 -- Notes what was fed, and lets requests go on whose feed is complete.
 local function deliver(self, items)
+  local stats = self._stats
   for _, part in ipairs(items) do
     local r = part.request
     local item = r.item
-    if r.done then -- ended by another one's callback
-    elseif part.failed then
-      r:computed(nil, part.failed[1], part.failed[2])
+    if part.failed and not r.done then
+      r:_computed(nil, part.failed[1], part.failed[2])
+    elseif r.done then
+      stats.dropped = stats.dropped + part.n -- a callback of another request has ended it
     elseif item.replay then
       item.replayed = item.replayed + part.n
-      self._stats.replayed_tokens = self._stats.replayed_tokens + part.n
+      stats.replayed_tokens = stats.replayed_tokens + part.n
       if item.replayed == #item.replay then item.replay = nil end
     else
       item.fed = item.fed + part.n
-      if #item.ids > DECODE then self._stats.prompt_tokens = self._stats.prompt_tokens + part.n end
-      if item.fed == #item.ids then r:computed(true) end
+      if #item.ids > DECODE then stats.prompt_tokens = stats.prompt_tokens + part.n end
+      if item.fed == #item.ids then r:_computed(true) end
     end
   end
 end
@@ -300,7 +304,7 @@ function Pool:_step()
   sweep(self)
   admit(self)
   for _, r in ipairs(table.move(self._running, 1, #self._running, 1, {})) do
-    if r.state == "paused" then r:continue() end
+    if r.state == "paused" then r:_continue() end
   end
   if self:idle() then return nil end
   balance(self)
@@ -325,9 +329,9 @@ function Pool:run()
   while self:step() do end
 end
 
---- What the pool has done: steps, prompt_tokens and reply_tokens (computed), cached_tokens (of prompts, not computed), replayed_tokens (computed
--- again after a preemption), preempted, largest_step, seconds (in the executor), and what is there now: running, waiting, cached (idle
--- sessions), kv_bytes.
+--- What the pool has done: steps, prompt_tokens and reply_tokens (computed), cached_tokens (of prompts, not computed), replayed_tokens
+-- (computed again after a preemption), dropped (computed for replies that had been ended), preempted, largest_step, seconds (in the
+-- executor), and what is there now: running, waiting, cached (idle sessions), kv_bytes.
 function Pool:stats()
   opened(self)
   local out = { running = #self._running, waiting = #self._waiting, cached = self._sessions:cached(), kv_bytes = self._sessions:bytes() }

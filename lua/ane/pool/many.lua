@@ -32,7 +32,8 @@ function M.run(model, prompts, opts)
         requests[i] = false
         if request.raised then error(request.message, 0) end
         local result = request.result
-        if request.message then settle(i, request.message, request.code) else replies[i] = of_request.details and result or result.text or result.ids end
+        replies[i] = of_request.details and result or result.text or result.ids
+        if request.message then settle(i, request.message, request.code) end
         if on_reply then on_reply(i, result) end
       elseif request then
         left = left + 1

@@ -14,7 +14,7 @@ Request.__name = "ane.request"
 -- What a coroutine of a request yields first when its session has something to compute. What a callback yields is anything else.
 local COMPUTE = {}
 
---- Makes a request. Its coroutine begins with begin().
+--- Makes a request. Its coroutine begins with _begin().
 -- @param pool of ane.pool
 -- @param fields ids (the prompt), opts (of generate, checked), priority, deadline (a time of core.clock(), or nil), number
 function M.new(pool, fields)
@@ -29,10 +29,10 @@ end
 local function resume(self, ...)
   local results = table.pack(coroutine.resume(self._thread, ...))
   if not results[1] then
-    self:fail(results[2], nil, true)
+    self:_fail(results[2], nil, true)
   elseif coroutine.status(self._thread) == "dead" then
     local message, code = results[2], results[3]
-    if message then self:fail(message, code) else self:complete() end
+    if message then self:_fail(message, code) else self:_complete() end
   elseif results[2] == COMPUTE then
     self.item = { ids = results[3], fed = 0, want = results[4], upto = results[5] }
     self.state = "running"
@@ -44,9 +44,9 @@ end
 --- Begins the reply in a session.
 -- @param session of ane.generate.session
 -- @param start function(session, ids, opts) -> run of ane.generate; or nil, message, code
-function Request:begin(session, start)
+function Request:_begin(session, start)
   self.session = session
-  session:compute_with(function(_, ids, want, upto) return coroutine.yield(COMPUTE, ids, want, upto) end)
+  session:_compute_with(function(_, ids, want, upto) return coroutine.yield(COMPUTE, ids, want, upto) end)
   self._thread = coroutine.create(function()
     local run, message, code = start(session, self.ids, self.opts)
     if not run then return message, code end
@@ -66,13 +66,13 @@ end
 
 --- What was asked for is computed: goes on to what is next.
 -- @param ok true; or nil with message and code
-function Request:computed(ok, message, code)
+function Request:_computed(ok, message, code)
   self.item = nil
   resume(self, ok, message, code)
 end
 
 --- Goes on after a callback yielded.
-function Request:continue() resume(self) end
+function Request:_continue() resume(self) end
 
 -- Ends the request; the pool takes its session back.
 local function ended(self)
@@ -83,7 +83,7 @@ end
 
 --- Ends the request with a failure.
 -- @param raised true: a callback raised; next() raises it again
-function Request:fail(message, code, raised)
+function Request:_fail(message, code, raised)
   self.message, self.code, self.raised = message, code, raised
   if self.run then self.run.done = true end
   self.result.stop = self.result.stop or "failed"
@@ -92,7 +92,7 @@ end
 
 --- Ends the request with what it has.
 -- @param reason result.stop where the reply did not end by itself
-function Request:complete(reason)
+function Request:_complete(reason)
   local result = self.result
   if reason and not result.stop then
     result.stop = reason
@@ -155,7 +155,7 @@ end
 
 --- Ends the reply now. A reply that was not complete has result.stop = "closed".
 function Request:close()
-  if not self.done then self:complete "closed" end
+  if not self.done then self:_complete "closed" end
 end
 
 Request.__close = Request.close

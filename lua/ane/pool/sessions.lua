@@ -33,7 +33,7 @@ local function best_of(self, ids)
     if n > best.common then best = { session = s, common = n, idle = i } end
   end
   for s in pairs(self._busy) do
-    if s:raw() then
+    if s:_raw() then
       local n = common(s.ids, ids, #ids)
       if n > best.common then best = { session = s, common = n } end
     end
@@ -81,7 +81,7 @@ function Sessions:bytes()
   local sum = 0
   for _, s in ipairs(self._idle) do sum = sum + s:kv_bytes() end
   for s in pairs(self._busy) do
-    if s:raw() then
+    if s:_raw() then
       local bytes, length = s:kv_bytes(), s.length
       sum = sum + bytes
       if length > 0 then self._a_token = math.max(self._a_token, bytes / math.max(length, 64)) end
@@ -107,7 +107,7 @@ end
 -- @return the ids that it held
 function Sessions.preempt(_, session)
   local ids = session.ids
-  session:replace_raw(nil)
+  session:_replace_raw(nil)
   return ids
 end
 
@@ -116,7 +116,7 @@ end
 function Sessions:reopen(session)
   local fresh, message, code = open(self)
   if not fresh then return nil, message, code end
-  session:replace_raw(fresh:release_raw())
+  session:_replace_raw(fresh:_release_raw())
   return true
 end
 

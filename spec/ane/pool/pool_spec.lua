@@ -253,11 +253,12 @@ describe("a pool", function()
   it("refuses what it cannot do", function()
     local model <close> = tiny.load(nil, { context = 64 })
     local pool <close> = model:pool()
-    local _, message, code = pool:add({})
+    local _, empty, code = pool:add({})
     assert.equal("invalid", code)
+    assert.matches("the prompt is empty", empty)
     local r = assert(pool:add(ids_of(numbers(1), 65, model.vocab)))
-    _, message, code = r:finish()
-    assert.equal("range", code)
+    local _, message, why = r:finish()
+    assert.equal("range", why)
     assert.matches("65 tokens, the context holds 64", message)
     assert.has_error(function() pool:add({ 1 }, { priorities = 1 }) end)
     assert.has_error(function() model:pool { memory = "lots" } end)
@@ -278,5 +279,18 @@ describe("a pool", function()
       end
     end
     assert.same({}, (model:generate_many({}, {})))
+  end)
+
+  it("serves the command: several prompts, and a file of them", function()
+    local command = require "support.command"
+    local one = command.json { "run", tiny.path(), "-p", "One", "-n", "3" }
+    local two = command.json { "run", tiny.path(), "-p", "Two two", "-n", "3" }
+    local both = command.json { "run", tiny.path(), "-p", "One", "-p", "Two two", "-n", "3" }
+    assert.same({ one.ids, two.ids }, { both.replies[1].ids, both.replies[2].ids })
+    local file = command.json({ "run", tiny.path(), "--prompts", "-", "-n", "3" }, "One\n\nTwo two\n")
+    assert.same({ one.ids, two.ids }, { file.replies[1].ids, file.replies[2].ids })
+    local status, _, message = command.run({ "run", tiny.path(), "--prompts", "-", "-n", "3" }, "\n")
+    assert.equal(2, status)
+    assert.matches("no line with a prompt", message)
   end)
 end)
