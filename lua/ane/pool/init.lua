@@ -207,12 +207,12 @@ local function part_of(r, n)
   local item = r.item
   if item.replay then
     local ids = table.move(item.replay, item.replayed + 1, item.replayed + n, 1, {})
-    return { r.session:_raw(), ids, "none", #item.replay + #item.ids, request = r, n = n }
+    return { r.session:_raw(), ids, want = "none", ["until"] = #item.replay + #item.ids, request = r, n = n }
   end
   local whole = item.fed == 0 and n == #item.ids
   local ids = whole and item.ids or table.move(item.ids, item.fed + 1, item.fed + n, 1, {})
   local want = item.fed + n < #item.ids and item.want == "last" and "none" or item.want
-  return { r.session:_raw(), ids, want, item.upto, request = r, n = n }
+  return { r.session:_raw(), ids, want = want, ["until"] = item.upto, request = r, n = n }
 end
 
 -- The batch of a step: decodes first, each whole; then prompts in equal shares. A decode that does not fit is first in the next one.
