@@ -79,6 +79,12 @@ local function make(raw, special, ends, templates)
 end
 
 local function from_source(source)
+  local wordpiece = require "ane.tokenizer.wordpiece"
+  if wordpiece.is_in(source) then
+    local found, why, word = wordpiece.open(source)
+    if not found then return nil, why, word end
+    return make(found.raw, found, found.ends, found.chat_templates)
+  end
   local raw, message, code = core.tokenizer(source)
   if not raw then return nil, message, code end
   return make(raw, raw:special(), nil, raw:chat_templates())

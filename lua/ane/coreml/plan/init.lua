@@ -118,6 +118,8 @@ end
 -- @return graph; or nil, message, code
 function M.graph(bundle)
   if not bundle.recipe then return nil, "this model was not built by a recipe: it cannot become packages", "unsupported" end
+  local task = bundle.config.task
+  if task then return nil, ("an %s model is not exported as packages yet"):format(task), "unsupported" end
   local graph, message, code = require("ane.recipe").build(bundle.recipe, bundle.config, bundle.source)
   if not graph then return nil, message, code end
   local ok

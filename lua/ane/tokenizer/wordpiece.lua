@@ -1,0 +1,76 @@
+--- The WordPiece vocabulary of a GGUF file (tokenizer.ggml.model "bert") as a tokenizer.json.
+-- Needs ane.core, ane.tokenizer.fields, ane.tokenizer.json and ane.tokenizer.steps. Usage: `local found = wordpiece.open(source)`
+--
+-- llama.cpp's converter writes "\u{2581}word" for a token that begins a word and "ing" for "##ing"; control tokens stay as they are. The
+-- file does not say whether texts are lowercased: they are unless a token that begins a word has a capital letter.
+
+local core = require "ane.core"
+local fields = require "ane.tokenizer.fields"
+local json = require "ane.tokenizer.json"
+local steps = require "ane.tokenizer.steps"
+
+local M = {}
+
+local MARK, CONTROL = "\u{2581}", 3
+-- Ids of llama.cpp where a file names none. The key of [SEP] is spelled so.
+local IDS = { bos = 101, seperator = 102, unknown = 100, padding = 0 }
+
+--- Has the source such a vocabulary?
+function M.is_in(source) return source:format() == "gguf" and source:meta "tokenizer.ggml.model" == "bert" end
+
+-- vocab {token = id}, list of control tokens, is it cased?
+local function vocabulary(source)
+  local tokens, kinds = source:meta "tokenizer.ggml.tokens", source:meta "tokenizer.ggml.token_type" or {}
+  if type(tokens) ~= "table" or #tokens == 0 then fields.fail("format", "metadata key tokenizer.ggml.tokens is missing") end
+  local vocab, added, cased = {}, {}, false
+  for i, token in ipairs(tokens) do
+    local word = token:sub(1, #MARK) == MARK and token:sub(#MARK + 1)
+    if kinds[i] == CONTROL then
+      added[#added + 1] = {
+        id = i - 1, content = token, special = true, single_word = false, lstrip = false, rstrip = false, normalized = false,
+      }
+    elseif word then cased = cased or word:find "^%u" ~= nil end
+    vocab[kinds[i] == CONTROL and token or word or "##" .. token] = i - 1
+  end
+  return vocab, core.json_array(added), cased, tokens
+end
+
+local function special_id(source, name, tokens)
+  local id = source:meta(("tokenizer.ggml.%s_token_id"):format(name)) or IDS[name]
+  if math.type(id) ~= "integer" or not tokens[id + 1] then
+    fields.fail("format", "metadata key tokenizer.ggml.%s_token_id is %s, the vocabulary has %d tokens", name, tostring(id), #tokens)
+  end
+  return id
+end
+
+local function open(source)
+  local vocab, added, cased, tokens = vocabulary(source)
+  local cls, sep = special_id(source, "bos", tokens), special_id(source, "seperator", tokens)
+  local unk, pad = special_id(source, "unknown", tokens), special_id(source, "padding", tokens)
+  local text = core.json_encode {
+    version = "1.0", added_tokens = added,
+    normalizer = { type = "BertNormalizer", clean_text = true, handle_chinese_chars = true, lowercase = not cased },
+    pre_tokenizer = { type = "BertPreTokenizer" }, decoder = { type = "WordPiece", prefix = "##", cleanup = true },
+    model = {
+      type = "WordPiece", unk_token = tokens[unk + 1], continuing_subword_prefix = "##", max_input_chars_per_word = 100, vocab = vocab,
+    },
+  }
+  local words, d = json.read(text)
+  d.head, d.tail = { cls }, { sep }
+  local raw, message, code = core.tokenizer(words, d)
+  if not raw then fields.fail(code, "%s", message) end
+  return {
+    raw = raw, bos = cls, eos = sep, unk = unk, pad = pad, add_bos = true, add_eos = true, head = d.head, tail = d.tail,
+    pair = steps.bert_pair(cls, sep), ends = {}, chat_templates = {},
+  }
+end
+
+--- Opens the tokenizer of a source.
+-- @return what ane.tokenizer.folder gives; or nil, message, code
+function M.open(source)
+  local found, message, code = fields.try(open, source)
+  if not found then return nil, ("%s: %s"):format(source:path(), message), code end
+  return found
+end
+
+return M
