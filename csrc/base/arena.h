@@ -1,4 +1,4 @@
-/* Bump allocator: many small things with one life time, freed at once. */
+/* Bump allocator: many small allocations of one lifetime, freed at once. */
 #ifndef ANE_BASE_ARENA_H
 #define ANE_BASE_ARENA_H
 
@@ -9,13 +9,13 @@ struct ane_arena {
   struct ane_arena_block *head; /* zero-initialised = empty */
 };
 
-/* `size` zeroed bytes, 16-byte aligned, alive until ane_arena_free; NULL where there is no memory. */
+/* `size` zeroed bytes, 16-byte aligned, valid until ane_arena_free. NULL: out of memory. */
 void *ane_arena_alloc(struct ane_arena *arena, size_t size);
-/* The same for an array, overflow checked. */
+/* The same for an array. NULL also where count * size overflows. */
 void *ane_arena_array(struct ane_arena *arena, size_t count, size_t size);
-/* Copy of s[0..len) with a NUL behind. */
+/* A NUL-terminated copy of s[0..len). */
 char *ane_arena_strndup(struct ane_arena *arena, const char *s, size_t len);
-/* Frees everything; the arena is empty and usable again. */
+/* Frees everything. The arena is then empty and usable. */
 void ane_arena_free(struct ane_arena *arena);
 
 #endif

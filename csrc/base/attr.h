@@ -22,7 +22,7 @@ static inline bool ane_add_size(size_t a, size_t b, size_t *out) { return !__bui
 static inline bool ane_mul_u64(uint64_t a, uint64_t b, uint64_t *out) { return !__builtin_mul_overflow(a, b, out); }
 static inline bool ane_add_u64(uint64_t a, uint64_t b, uint64_t *out) { return !__builtin_add_overflow(a, b, out); }
 
-/* Smallest multiple of `align` (a power of two) that is >= n. The caller knows that n + align does not overflow. */
+/* The smallest multiple of `align` (a power of two) that is >= n. n + align must not overflow. */
 static inline size_t ane_align_up(size_t n, size_t align) { return (n + align - 1) & ~(align - 1); }
 
 static inline size_t ane_div_up(size_t n, size_t d) { return n / d + (n % d != 0); }

@@ -4,8 +4,8 @@
 
 #include "base/attr.h"
 
-/* A window onto bytes that someone else owns. After the first read beyond the end `bad` is set, and that read and all
- * later ones give zeros (or NULL), so a parser may check once after a group of reads. */
+/* Reads borrowed bytes. The first read beyond the end sets `bad`; that read and all later ones give zeros (or NULL), so a parser
+ * may check once after a group of reads. */
 struct ane_reader {
   const uint8_t *data;
   size_t size, pos;
@@ -36,7 +36,7 @@ struct ane_buffer {
   size_t size, room;
 };
 
-/* Appends; false where there is no memory (the buffer is then as before). */
+/* Appends. false: out of memory; the buffer is unchanged. */
 ANE_NODISCARD bool ane_buffer_append(struct ane_buffer *b, const void *data, size_t size);
 /* Makes room for `extra` more bytes. */
 ANE_NODISCARD bool ane_buffer_reserve(struct ane_buffer *b, size_t extra);

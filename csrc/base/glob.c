@@ -1,6 +1,6 @@
 #include "base/glob.h"
 
-/* From here on, to anywhere. After a * only its own end can move: a later * makes up for what an earlier one took. */
+/* Does s begin with the pattern? Backtracks to the last * only: a later * can match whatever an earlier one left. */
 static bool begins(const char *p, const char *s) {
   const char *star = NULL, *at = NULL;
   while (*p) {

@@ -4,7 +4,7 @@
 
 #include "base/attr.h"
 
-/* Is the pattern found anywhere in the name? * stands for any characters, ? for one; all others for themselves. */
+/* Does the pattern occur anywhere in the name? * matches any characters, ? one; every other character matches itself. */
 bool ane_glob(const char *pattern, const char *name);
 
 #endif

@@ -42,7 +42,7 @@ char ane_json_peek(struct ane_json *j) {
 
 /* ---- Strings -----------------------------------------------------------------------------------------------------*/
 
-/* Moves over plain characters, up to a quote, a backslash or a fault. */
+/* Skips plain characters, up to a quote, a backslash or a fault. */
 static bool plain_run(struct ane_json *j) {
   const unsigned char *p = (const unsigned char *)j->p, *end = (const unsigned char *)j->end;
   while (p < end && *p != '"' && *p != '\\') {
@@ -54,7 +54,7 @@ static bool plain_run(struct ane_json *j) {
   return p < end || ane_json_fail(j, j->end, "the text ends inside a string");
 }
 
-/* Four hex digits; -1 where they are none. */
+/* The value of four hex digits; -1: they are not hex digits. */
 static int32_t hex4(const char *s, const char *end) {
   int32_t v = 0;
   if (end - s < 4) return -1;
@@ -67,7 +67,7 @@ static int32_t hex4(const char *s, const char *end) {
   return v;
 }
 
-/* The code point of an escape \uXXXX or \uXXXX\uXXXX whose first digit is at j->p, moving behind it; -1: malformed. */
+/* Reads an escape \uXXXX or \uXXXX\uXXXX whose first digit is at j->p. Returns its code point; -1: malformed. */
 static int32_t unicode_escape(struct ane_json *j) {
   int32_t c = hex4(j->p, j->end);
   if (c < 0) return -1;
@@ -101,7 +101,7 @@ static bool add_utf8(struct ane_json *j, int32_t c) {
   return ane_buffer_append(j->scratch, s, n) || no_memory(j);
 }
 
-/* One escape behind its backslash. */
+/* Reads one escape, after its backslash. */
 static bool escape(struct ane_json *j) {
   static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
   const char *at = j->p - 1, *found;
@@ -142,7 +142,7 @@ static const char *skip_digits(const char *p) {
   return p;
 }
 
-/* strtod where the locale's decimal point is not '.', so that it stops before `end`. */
+/* strtod for locales whose decimal point is not '.'. */
 static bool number_by_copy(struct ane_json *j, const char *start, const char *end, double *d) {
   char *copy = ane_strndup(start, (size_t)(end - start));
   if (!copy) return no_memory(j);
@@ -153,7 +153,7 @@ static bool number_by_copy(struct ane_json *j, const char *start, const char *en
   return true;
 }
 
-/* Where the number that starts at j->p ends, by the grammar; NULL: a fault. */
+/* The end of the number at j->p by the grammar; NULL: a fault. */
 static const char *number_end(struct ane_json *j, bool *is_float) {
   const char *start = j->p, *p = start + (*start == '-'), *digits = p;
   p = *p == '0' ? p + 1 : skip_digits(p);

@@ -13,38 +13,37 @@ enum { ANE_JSON_DEPTH = 512 };
 struct ane_json {
   const char *text, *p, *end; /* *end must be NUL */
   const char *why;            /* NULL: no fault yet */
-  bool no_memory;             /* the fault is none of the text */
+  bool no_memory;             /* out of memory: the text is not at fault */
   int depth;                  /* of open arrays and objects */
   struct ane_buffer *scratch; /* the caller's: holds strings that had escapes */
 };
 
-/* Starts on text[0..len), which a NUL follows; skips a byte order mark. */
+/* Starts on text[0..len), which must be NUL-terminated. Skips a byte order mark. */
 void ane_json_start(struct ane_json *j, const char *text, size_t len, struct ane_buffer *scratch);
-/* The first character of the next value, blanks skipped: one of { [ " n t f or, of a number, - or a digit; else a fault
- * and NUL. */
+/* Skips blanks and returns the first character of the next value: one of { [ " n t f, or for a number - or a digit. NUL: a
+ * fault. */
 char ane_json_peek(struct ane_json *j);
-/* A string; the bytes stay until the next string is read. They are well-formed UTF-8 and may hold NUL. */
+/* Reads a string. The bytes are valid until the next string is read; they are well-formed UTF-8 and may contain NUL. */
 bool ane_json_string(struct ane_json *j, const char **s, size_t *len);
-/* A number: an integer where it is written as one and fits into 64 bits, else a double; "-0" is a double. */
+/* Reads a number: an integer where it is written as one and fits into 64 bits, else a double. "-0" is a double. */
 bool ane_json_number(struct ane_json *j, bool *integer, int64_t *i, double *d);
-/* null, true or false. */
+/* Reads null, true or false. */
 bool ane_json_word(struct ane_json *j, const char *word);
 
-/* Into an array ('[') or object ('{') that is next. */
+/* Enters the array ('[') or object ('{') that comes next. */
 bool ane_json_enter(struct ane_json *j, char bracket);
-/* Whether one more element or member comes: `first` is whether none has come yet. At the end of the array or object it
- * is closed, *more is false. */
+/* *more: does another element or member follow? first: none has been read yet. At the end it leaves the array or object. */
 bool ane_json_next(struct ane_json *j, char bracket, bool first, bool *more);
-/* The name of a member and the colon behind it. */
+/* Reads the name of a member and the colon after it. */
 bool ane_json_name(struct ane_json *j, const char **s, size_t *len);
 /* Moves past the next value, whatever it is. */
 bool ane_json_skip(struct ane_json *j);
-/* Whether only blanks are left. */
+/* Are only blanks left? */
 bool ane_json_finish(struct ane_json *j);
 
-/* Sets the fault; always false. */
+/* Sets the fault. Always returns false. */
 bool ane_json_fail(struct ane_json *j, const char *at, const char *why);
-/* The place of the fault; columns count characters. */
+/* The line and column of the fault, from 1. Columns count characters. */
 void ane_json_place(const struct ane_json *j, int *line, int *column);
 
 #endif

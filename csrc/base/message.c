@@ -1,6 +1,6 @@
 #include "base/message.h"
 
-/* At most ten bytes, the last of which has one bit. */
+/* At most ten bytes; the tenth holds one bit. */
 static uint64_t varint(struct ane_reader *r) {
   uint64_t v = 0;
   for (unsigned shift = 0; shift < 70; shift += 7) {
@@ -27,7 +27,7 @@ bool ane_message_next(struct ane_reader *r, struct ane_message_field *f) {
       f->data = ane_read_bytes(r, f->value);
       f->size = (size_t)f->value;
       break;
-    default: r->bad = true; /* groups have been gone since proto2 */
+    default: r->bad = true; /* groups are not supported */
   }
   return !r->bad;
 }

@@ -1,5 +1,5 @@
-/* Protocol buffer messages (protobuf.dev, "Encoding"), field by field, for formats that need a handful of fields. Nothing is
- * copied and nothing is recursive: who wants a field's own fields opens a reader on its bytes. */
+/* Protocol buffer messages (protobuf.dev, "Encoding"), field by field, for formats that need few fields. Nothing is copied and
+ * nothing is recursive: for nested fields the caller opens a reader on a field's bytes. */
 #ifndef ANE_BASE_MESSAGE_H
 #define ANE_BASE_MESSAGE_H
 
@@ -10,12 +10,12 @@ typedef enum { ANE_MESSAGE_VARINT = 0, ANE_MESSAGE_64 = 1, ANE_MESSAGE_BYTES = 2
 struct ane_message_field {
   uint32_t number;
   ane_message_type type;
-  uint64_t value;      /* of a number; a float is its bits */
+  uint64_t value;      /* of numbers; of floats the bits */
   const uint8_t *data; /* ANE_MESSAGE_BYTES: data[0..size) in the message */
   size_t size;
 };
 
-/* The next field; false at the end, or where the message is broken: r->bad is then set. */
+/* Reads the next field. false: the end, or with r->bad set a malformed message. */
 bool ane_message_next(struct ane_reader *r, struct ane_message_field *f);
 
 #endif

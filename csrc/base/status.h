@@ -1,7 +1,7 @@
-/* The one list of status codes, and the error record that carries place and cause.
+/* Status codes, and the error record that names place and cause.
  *
- * A function that can fail returns `ane_status` and takes `struct ane_error *err` last. err may be NULL: the text is
- * then dropped. On success err is left as it was. */
+ * A function that can fail returns `ane_status` and takes `struct ane_error *err` last. err may be NULL: there is no text then.
+ * On success err is unchanged. */
 #ifndef ANE_BASE_STATUS_H
 #define ANE_BASE_STATUS_H
 
@@ -29,14 +29,13 @@ typedef enum {
 
 struct ane_error {
   ane_status code;
-  char text[512]; /* NUL-terminated; longer messages are cut at a code point */
+  char text[512]; /* NUL-terminated; longer messages are truncated at a code point */
 };
 
-/* Fills *err (if not NULL) from a printf format and returns `code`, so that `return ane_fail(...)` reads well. */
+/* Fills *err (if not NULL) from a printf format. Returns `code`, for use as `return ane_fail(...)`. */
 ane_status ane_fail(struct ane_error *err, ane_status code, const char *fmt, ...) ANE_PRINTF(3, 4);
 
-/* Puts "prefix: " before the message that err already holds; returns err's code (ANE_INVALID if err is NULL).
- * Used where a caller knows the place: the file, the layer, the tensor. */
+/* Prepends "prefix: " to the message in err, sets and returns `code`. For callers that know the place: file, layer or tensor. */
 ane_status ane_fail_in(struct ane_error *err, ane_status code, const char *fmt, ...) ANE_PRINTF(3, 4);
 
 /* The word of a code, as in ANE_STATUS_LIST. Never NULL. */

@@ -1,8 +1,7 @@
-/* What every class of the Lua binding shares: userdata that are closed before they are open, and the one way in which
- * a status becomes Lua values.
+/* What all classes of the Lua binding share: userdata, arguments, options, results and errors.
  *
- * Rule: make the userdata first (zeroed = closed, metatable set), acquire into it afterwards; __gc and __close accept
- * the closed state. So nothing leaks wherever Lua raises. */
+ * Rule: create the userdata first (zeroed = closed, metatable set), then acquire into it. __gc and __close accept the closed
+ * state, so nothing leaks wherever Lua raises. */
 #ifndef ANE_BINDING_BIND_H
 #define ANE_BINDING_BIND_H
 
@@ -29,11 +28,11 @@ lua_Integer bind_opt_integer(lua_State *L, int arg, lua_Integer def, lua_Integer
  * stack): every entry in [0, INT32_MAX]. Raises on anything else, naming the index. *n gets the length. */
 int32_t *bind_ids(lua_State *L, int arg, size_t *n);
 
-/* Pushes true; or, where st is a failure, nil, message, code. Gives the number pushed. */
+/* Pushes true; or after a failure nil, message, code. Returns the number of values. */
 int bind_done(lua_State *L, ane_status st, const struct ane_error *err);
 
-/* Rows of logits of a session's last feed: the argument, 1-based or negative from the end (default: the last), as 0-based, -1
- * where there is no such row; and the error for that. */
+/* The argument as a row of `rows`: from 1, or negative from the end; default: the last. Returns it from 0; -1: no such row, for
+ * which bind_no_row raises. */
 int64_t bind_row(lua_State *L, int arg, int64_t rows);
 int bind_no_row(lua_State *L, int64_t rows);
 /* Pushes a list of n ids. */
@@ -62,8 +61,8 @@ int bind_choice_option(lua_State *L, int t, const char *name, const char *const 
 
 /* ---- Progress --------------------------------------------------------------------------------------------------------*/
 
-/* What stands first in the argument of callbacks while something is made ready: the progress function runs in protected
- * mode; what it raises is kept, and raised once the thing is whole or gone. */
+/* The first member of the argument of callbacks. The progress function runs in protected mode; its error stays on the stack, and
+ * the caller raises it when nothing is half made. */
 struct bind_progress {
   lua_State *L;
   int function; /* its stack index, 0: none */

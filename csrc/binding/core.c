@@ -1,4 +1,4 @@
-/* luaopen_ane_core: the table `ane.core`, on which lua/ane builds the public module. */
+/* luaopen_ane_core: the table `ane.core`, the C core of the public module in lua/ane. */
 #include "binding/bind.h"
 
 #define EXPORT __attribute__((visibility("default")))

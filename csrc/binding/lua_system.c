@@ -58,7 +58,7 @@ static int clock_now(lua_State *L) {
   return 1;
 }
 
-/* limits(threads, level) -> {read (bytes a second), dot, bf16, fma (operations a second; nil: not known here)}; or nil, message,
+/* limits(threads, level) -> {read (bytes per second), dot, bf16, fma (operations per second; nil: unknown)}; or nil, message,
  * code */
 static int limits(lua_State *L) {
   struct ane_pool *pool;
@@ -96,7 +96,7 @@ static int memory(lua_State *L) {
   return 1;
 }
 
-/* path_kind(path) -> "file", "folder", "other", or nil where nothing is there */
+/* path_kind(path) -> "file", "folder", "other"; nil: does not exist */
 static int path_kind(lua_State *L) {
   switch (ane_path_kind(check_path(L, 1))) {
     case 'f': lua_pushliteral(L, "file"); break;
@@ -107,7 +107,7 @@ static int path_kind(lua_State *L) {
   return 1;
 }
 
-/* Names are gathered before Lua is asked for anything, so nothing is open while it may raise. */
+/* Collects the names before any call of Lua, so that nothing is open where Lua raises. */
 static bool add_name(void *arg, const char *name) { return ane_buffer_append(arg, name, strlen(name) + 1); }
 
 /* list_dir(path) -> list of names, in no order; or nil, message, code */
@@ -167,14 +167,14 @@ static int is_tty(lua_State *L) {
   return 1;
 }
 
-/* wait_input(fd): returns when the file can be read, is at its end or fails, or when a signal came */
+/* wait_input(fd): waits until the file can be read, is at its end or fails, or a signal has come */
 static int wait_input(lua_State *L) {
   struct pollfd file = {.fd = (int)bind_integer(L, 1, 0, INT32_MAX), .events = POLLIN};
   (void)poll(&file, 1, -1);
   return 0;
 }
 
-/* terminal_mode(fd) -> how a terminal reads and writes, as bytes; nil where the file is none
+/* terminal_mode(fd) -> the mode of a terminal, as bytes; nil: not a terminal
  * terminal_mode(fd, bytes): sets it */
 static int terminal_mode(lua_State *L) {
   struct termios mode;
@@ -192,7 +192,7 @@ static int terminal_mode(lua_State *L) {
   return 1;
 }
 
-/* The state that Ctrl-C shall reach. Only the command asks for this: a library leaves signals to its host. */
+/* The Lua state that Ctrl-C interrupts. Only the command sets it: a library leaves signals to its host. */
 static lua_State *volatile interrupted;
 
 static void raise_interrupt(lua_State *L, lua_Debug *ar) {
@@ -207,7 +207,7 @@ static void on_interrupt(int signal) {
   if (interrupted) lua_sethook(interrupted, raise_interrupt, LUA_MASKCALL | LUA_MASKRET | LUA_MASKLINE | LUA_MASKCOUNT, 1);
 }
 
-/* The end of the state that Ctrl-C reaches: signals no longer touch it. */
+/* At the end of that state: signals no longer use it. */
 static int forget_interrupts(lua_State *L) {
   lua_State *const *guard = luaL_checkudata(L, 1, INTERRUPT_CLASS);
   if (interrupted == *guard) interrupted = NULL;
@@ -224,8 +224,8 @@ static void guard_interrupts(lua_State *L, lua_State *main) {
   lua_pop(L, 1);
 }
 
-/* catch_interrupts(on): while on, every SIGINT raises "interrupted!" in the main coroutine, not only the first as with the
- * stand-alone interpreter's own handler; off: SIGINT ends the process, and one that has not been raised yet is dropped */
+/* catch_interrupts(on): while on, every SIGINT raises "interrupted!" in the main coroutine; the handler of the stand-alone
+ * interpreter raises only at the first. Off: SIGINT ends the process, and a pending one is dropped */
 static int catch_interrupts(lua_State *L) {
   struct sigaction action = {.sa_handler = lua_toboolean(L, 1) ? on_interrupt : SIG_DFL};
   lua_rawgeti(L, LUA_REGISTRYINDEX, LUA_RIDX_MAINTHREAD);
@@ -244,8 +244,8 @@ static void on_terminate(int signal) {
   on_interrupt(signal);
 }
 
-/* catch_termination(on): while on, SIGTERM raises "interrupted!" in the main coroutine, so that what is being written is
- * cleaned up, and terminated() tells it from Ctrl-C; off: SIGTERM ends the process */
+/* catch_termination(on): while on, SIGTERM raises "interrupted!" in the main coroutine, so that unfinished files are removed;
+ * terminated() tells it from Ctrl-C. Off: SIGTERM ends the process */
 static int catch_termination(lua_State *L) {
   bool on = lua_toboolean(L, 1);
   struct sigaction action = {.sa_handler = on ? on_terminate : SIG_DFL};
@@ -264,7 +264,7 @@ static int was_terminated(lua_State *L) {
   return 1;
 }
 
-/* glob(pattern, name) -> is the pattern found anywhere in the name? See base/glob.h. */
+/* glob(pattern, name) -> does the pattern occur anywhere in the name? See base/glob.h. */
 static int glob(lua_State *L) {
   lua_pushboolean(L, ane_glob(luaL_checkstring(L, 1), luaL_checkstring(L, 2)));
   return 1;

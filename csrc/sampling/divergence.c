@@ -1,3 +1,4 @@
+/* Kullback-Leibler divergence of two rows of logits. */
 #include "sampling/sampling.h"
 
 #include <math.h>
@@ -13,6 +14,6 @@ struct ane_divergence ane_diverge(const float *a, const float *b, int32_t n) {
     double log_a = (double)a[i] - d.whole_a;
     if (log_a > -100) kl += (double)expf((float)log_a) * (log_a - ((double)b[i] - d.whole_b)); /* e^-100 is no float32 */
   }
-  d.kl = kl > 0 || isnan(kl) ? kl : 0; /* what rounding leaves below zero is zero */
+  d.kl = kl > 0 || isnan(kl) ? kl : 0; /* rounding may leave a negative number */
   return d;
 }

@@ -1,3 +1,4 @@
+/* Counter-based random numbers: Philox4x32-10. */
 #include "sampling/sampling.h"
 
 /* Multipliers and Weyl increments of Philox4x32 (Salmon et al. 2011, section 3.3; Random123 philox.h). */

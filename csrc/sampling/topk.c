@@ -1,4 +1,4 @@
-/* Selection by a heap of the k best so far, its worst at the root: one comparison for nearly all of the n. */
+/* Selection by a heap of the k best so far, the worst at its root: most of the n entries cost one comparison. */
 #include "sampling/sampling.h"
 
 static inline bool better(struct ane_ranked a, struct ane_ranked b) {
@@ -6,7 +6,7 @@ static inline bool better(struct ane_ranked a, struct ane_ranked b) {
   return a.value > b.value || b.value != b.value;
 }
 
-/* Moves heap[at] down to its place. */
+/* Restores the heap below heap[at]. */
 static void sift(struct ane_ranked *heap, int32_t at, int32_t n) {
   struct ane_ranked moved = heap[at];
   for (int64_t child; (child = 2 * (int64_t)at + 1) < n; at = (int32_t)child) {
@@ -22,9 +22,9 @@ void ane_topk(const float *row, int32_t n, int32_t k, struct ane_ranked *out) {
   for (int32_t i = 0; i < k; i++) out[i] = (struct ane_ranked){i, row[i]};
   for (int32_t i = k / 2; i-- > 0;) sift(out, i, k);
   for (int32_t i = k; i < n; i++) {
-    if (row[i] <= out[0].value) continue; /* of equals the one before is better */
+    if (row[i] <= out[0].value) continue; /* of equal values the earlier one is better */
     struct ane_ranked next = {i, row[i]};
-    if (!better(next, out[0])) continue; /* NaN on a side */
+    if (!better(next, out[0])) continue; /* one of them is NaN */
     out[0] = next;
     sift(out, 0, k);
   }

@@ -19,7 +19,7 @@ static uint32_t pair(const struct ane_tokenizer *t, const char *at, const struct
   return s->key == key ? s->rank : ANE_NO_RANK;
 }
 
-/* A piece that merges may join or make. */
+/* The id of a part or result of merges. */
 static int32_t part(const struct ane_tokenizer *t, const char *s, size_t len) {
   int32_t id = ane_tokenizer_id(t, s, len);
   if (id < 0 || (t->flags && t->flags[id] & ANE_ADDED_OUTSIDE)) return ANE_NO_TOKEN;
@@ -64,7 +64,7 @@ ane_status ane_bpe_init(struct ane_tokenizer *t, const struct ane_tokenizer_desc
   return st;
 }
 
-/* The token of the whole piece where the rule asks for it. */
+/* The token of the whole piece, if the rule uses it. */
 static ane_status whole_token(struct ane_encode_run *run, const char *s, size_t len, int32_t *id, struct ane_error *err) {
   const struct ane_tokenizer *t = run->t;
   *id = ANE_NO_TOKEN;
@@ -82,7 +82,7 @@ static ane_status whole_token(struct ane_encode_run *run, const char *s, size_t 
   return ANE_OK;
 }
 
-/* The token of one character, s[0..n), of a piece that ends at `end`; with the prefix, the suffix that its place asks for. */
+/* The token of one character, s[0..n), of a piece that ends at `end`, with prefix or suffix by its position. */
 static int32_t character(struct ane_encode_run *run, const char *piece, const char *s, size_t n, const char *end) {
   const struct ane_tokenizer *t = run->t;
   struct ane_text prefix = s > piece ? t->prefix : (struct ane_text){0}, suffix = s + n == end ? t->suffix : (struct ane_text){0};
@@ -95,7 +95,7 @@ static int32_t character(struct ane_encode_run *run, const char *piece, const ch
   return ane_model_token(t, (const char *)b->data, b->size, run->special);
 }
 
-/* Whether there is a token for each of these bytes. */
+/* Is there a token for each of these bytes? */
 static bool has_bytes(const struct ane_tokenizer *t, const char *s, size_t n) {
   for (size_t i = 0; i < n; i++)
     if (t->byte_ids[(unsigned char)s[i]] < 0) return false;
@@ -123,8 +123,8 @@ static void set_symbols(struct ane_encode_run *run, struct ane_symbol *sym, cons
   }
 }
 
-/* Symbols that will be left out join the one before, those at the beginning the one behind, so that they part no
- * neighbours. false: none is left. */
+/* Joins skipped symbols to the previous symbol, those at the beginning to the next one, so that their neighbours can merge.
+ * false: no symbol is left. */
 static bool close_gaps(struct ane_symbol *sym, uint32_t n) {
   uint32_t last = UINT32_MAX, lost = 0;
   for (uint32_t p = 0, len; p < n; p += len) {

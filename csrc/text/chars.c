@@ -1,4 +1,4 @@
-/* Questions about characters. */
+/* Properties of characters. */
 #include "text/text_internal.h"
 
 #include <utf8proc.h>
@@ -35,7 +35,7 @@ bool ane_char_is_word(int32_t c) {
   if (c == 0x200C || c == 0x200D) return true;
   if ((c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) ||
       (c >= 0x1F170 && c <= 0x1F189))
-    return true; /* Other_Alphabetic outside of M */
+    return true; /* Other_Alphabetic outside category M */
   switch (utf8proc_category(c)) {
     case UTF8PROC_CATEGORY_LU:
     case UTF8PROC_CATEGORY_LL:

@@ -24,7 +24,7 @@ static uint32_t unit(const struct ane_charsmap *m, uint32_t i) {
 
 static uint32_t offset(uint32_t u) { return (u >> 10) << ((u & 1u << 9) >> 6); }
 
-/* The shortest or longest rule that s[0..len) begins with: its text, or NULL; *used gets the length of what it is for. */
+/* The replacement of the shortest or longest rule that s[0..len) begins with, or NULL. *used: the length of what it replaces. */
 static const char *rule(const struct ane_charsmap *m, const char *s, size_t len, bool shortest, size_t *used) {
   const char *found = NULL;
   uint32_t at = offset(unit(m, 0));
@@ -44,7 +44,7 @@ static const char *rule(const struct ane_charsmap *m, const char *s, size_t len,
   return found;
 }
 
-/* Where the grapheme cluster (Unicode Standard Annex 29) ends that begins at s. */
+/* The length of the grapheme cluster (Unicode Standard Annex 29) at s. */
 static size_t cluster_end(const char *s, size_t len) {
   utf8proc_int32_t state = 0;
   size_t n, at;
@@ -63,8 +63,8 @@ static bool put_rule(struct ane_rewrite *r, size_t n, const char *text) {
   return ane_rewrite_put(r, n, text, len);
 }
 
-/* As the tokenizers library does it (normalizers/precompiled.rs): a cluster below six bytes as a whole, by the rule that
- * its beginning has; else character by character, again by the beginning. */
+/* As in the tokenizers library (normalizers/precompiled.rs): a cluster of less than six bytes becomes the replacement of the rule
+ * that it begins with; else each character does so. */
 static bool clusters(struct ane_rewrite *r, const struct ane_charsmap *m) {
   enum { SMALL = 6 };
   const char *s = (const char *)r->from->bytes.data;

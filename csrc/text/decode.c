@@ -1,5 +1,5 @@
-/* The text of a token. The steps before tokens are joined run once per token, into a table. A token that decodes differently in
- * the first or the last place is decoded again there. */
+/* The text of a token. Steps on single tokens run once per token, into a table. A token that decodes differently as the first or
+ * last one is decoded again there. */
 #include "base/alloc.h"
 #include "text/text_internal.h"
 
@@ -7,7 +7,7 @@
 
 /* ---- Steps for one token -----------------------------------------------------------------------------------------*/
 
-/* A place in a list of tokens. */
+/* The position in a list of tokens. */
 struct place {
   bool first, last;
 };
@@ -17,7 +17,7 @@ struct work {
   struct ane_buffer *b;
   struct ane_matcher *m; /* open where patterns need it */
   size_t limit;          /* the most bytes after a step */
-  uint32_t step;         /* the decoder under way */
+  uint32_t step;         /* the current decoder */
   bool full;             /* it exceeds the limit */
 };
 
@@ -38,7 +38,7 @@ static size_t replaced_size(const struct ane_buffer *b, struct ane_text from, st
   return size;
 }
 
-/* Every `from` by `to`. */
+/* Replaces every `from` by `to`. */
 static bool replace(struct work *w, struct ane_text from, struct ane_text to) {
   struct ane_buffer *b = w->b, out = {0};
   const char *s = (const char *)b->data, *hit = from.len && b->size ? memmem(s, b->size, from.data, from.len) : NULL;
@@ -67,7 +67,7 @@ static bool normalise(struct work *w, const struct ane_change *steps, uint32_t n
   return ok;
 }
 
-/* A character away from the ends. */
+/* Removes a character at the ends. */
 static void strip(struct ane_buffer *b, const struct ane_decode_step *d) {
   size_t n = d->from.len, start = 0, size = b->size;
   for (uint32_t i = 0; i < d->start && size - start >= n && memcmp(b->data + start, d->from.data, n) == 0; i++) start += n;
@@ -84,7 +84,7 @@ static bool prepend(struct ane_buffer *b, const char *s, size_t n) {
   return true;
 }
 
-/* Whether b began with it. */
+/* Removes the prefix from b. Did b begin with it? */
 static bool drop_front(struct ane_buffer *b, struct ane_text prefix) {
   if (b->size < prefix.len || (prefix.len && memcmp(b->data, prefix.data, prefix.len) != 0)) return false;
   b->size -= prefix.len;
@@ -92,7 +92,7 @@ static bool drop_front(struct ane_buffer *b, struct ane_text prefix) {
   return true;
 }
 
-/* The list of the tokenizers library (decoders/wordpiece.rs, cleanup), in its order. */
+/* Replacements of the tokenizers library (decoders/wordpiece.rs, cleanup), in its order. */
 static bool cleanup(struct work *w) {
   static const char *const pairs[][2] = {{" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
                                          {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
@@ -133,7 +133,7 @@ static bool step(const struct ane_tokenizer *t, uint32_t i, struct place place, 
   return true;
 }
 
-/* The spelling of a token as decoders see it: as the normalisers leave it, for a token that text spells so. */
+/* The spelling of a token as decoders see it: normalised, where text contains the token in that spelling. */
 static bool spelling(const struct ane_tokenizer *t, uint32_t id, struct work *w) {
   struct ane_text s = t->pieces[id];
   if (!t->flags || !(t->flags[id] & ANE_ADDED_NORMALISED) || !t->n_normalisers) return set(w->b, s.data, s.len);
@@ -170,7 +170,7 @@ static bool unmark(struct ane_text s, struct work *w) {
   return set(w->b, s.data, s.len) && replace(w, mark, space);
 }
 
-/* Only normal, unused and byte tokens are spelled in some code; the others are plain text. */
+/* Normal, unused and byte tokens are spelled in an alphabet; the others are plain text. */
 static bool decode_plain(const struct ane_tokenizer *t, uint32_t id, const struct ane_tokenizer_desc *d, struct work *w) {
   struct ane_text s = t->pieces[id];
   bool normal = t->types[id] == ANE_TOKEN_NORMAL || t->types[id] == ANE_TOKEN_UNUSED;
@@ -202,7 +202,7 @@ static ane_status copy_steps(struct ane_tokenizer *t, const struct ane_tokenizer
   return ANE_OK;
 }
 
-/* Which steps see single tokens, and what is to do with the whole text. */
+/* Finds which steps see single tokens, and what happens to the whole text. */
 static ane_status arrange(struct ane_tokenizer *t, struct ane_error *err) {
   bool fused = false;
   for (uint32_t i = 0; i < t->n_decoders; i++) {
@@ -242,7 +242,7 @@ static ane_status fill_failed(const struct ane_tokenizer *t, const struct work *
                   (int)ANE_MIN(place.len, (size_t)200), place.data, ANE_NORMALISE_GROWTH, ANE_NORMALISE_SLACK);
 }
 
-/* All texts in blocks of the arena; those that are spelled so lie in `pieces`. */
+/* Texts go to blocks of the arena; those that equal the spelling are shared with `pieces`. */
 static ane_status fill(struct ane_tokenizer *t, const struct ane_tokenizer_desc *d, struct ane_matcher *m, struct ane_buffer *b,
                        struct ane_error *err) {
   enum { BLOCK = 65536 };

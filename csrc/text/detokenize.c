@@ -1,11 +1,11 @@
-/* Tokens to bytes, a stream at a time. */
+/* Token ids to text: streams and whole lists. */
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "text/text_internal.h"
 
 #include <string.h>
 
-/* Appends all but a sequence at the end that more bytes could complete. */
+/* Appends all bytes but an incomplete sequence at the end. */
 static bool write_whole(struct ane_decoder *d, const char *s, size_t len, struct ane_buffer *out) {
   size_t old = out->size;
   if (!ane_buffer_reserve(out, d->n_held + len)) return false;
@@ -26,7 +26,7 @@ static bool write_ending(const struct ane_tokenizer *t, struct ane_decoder *d, u
   return ok;
 }
 
-/* The next part of the text, from which characters may have to go at the ends. */
+/* Appends the next part of the text, without characters that are stripped at its ends. */
 static bool write_text(const struct ane_tokenizer *t, struct ane_decoder *d, const char *s, size_t len, struct ane_buffer *out) {
   size_t n = t->strip.len, keep;
   uint32_t ending = 0;
@@ -79,7 +79,7 @@ bool ane_decoder_flush(const struct ane_tokenizer *t, struct ane_decoder *d, str
 
 /* ---- Whole lists -------------------------------------------------------------------------------------------------*/
 
-/* A run of byte tokens, the first of which is ids[0]: *used gets how many ids it has. */
+/* Appends a run of byte tokens that begins at ids[0]. *used: the number of its ids. */
 static bool write_run(const struct ane_tokenizer *t, struct ane_decoder *d, const int32_t *ids, size_t n, bool skip, size_t *used,
                       struct ane_buffer *out) {
   struct ane_buffer bytes = {0};

@@ -25,8 +25,8 @@ static bool cluster_room(struct cluster *c, size_t extra) {
   return true;
 }
 
-/* Appends the decomposition of c; *starts gets whether no normal form can join it to what lies before: its first code
- * point is no mark and no vowel or final of Hangul. */
+/* Appends the decomposition of c. *starts: no normal form can compose it with earlier characters, since its first code point is
+ * no mark and no vowel or final of Hangul. */
 static bool decompose(struct cluster *out, utf8proc_int32_t c, int options, bool *starts) {
   int boundary = 0;
   if (!cluster_room(out, LONGEST)) return false;
@@ -59,7 +59,7 @@ static void reorder(struct cluster *c) {
   }
 }
 
-/* Writes the cluster that covers the next n bytes. */
+/* Writes the cluster, which replaces the next n bytes. */
 static bool put_cluster(struct ane_rewrite *r, size_t n, struct cluster *c, bool compose, struct ane_buffer *text) {
   reorder(c);
   if (compose) {
@@ -76,7 +76,7 @@ static bool put_cluster(struct ane_rewrite *r, size_t n, struct cluster *c, bool
   return ane_rewrite_put(r, n, text->data, text->size);
 }
 
-/* The character at p (n bytes) joins the cluster under way, which began at r->at, or ends it and begins the next. */
+/* The character at p (n bytes) joins the current cluster, which began at r->at, or ends it and begins the next. */
 static bool add_character(struct ane_rewrite *r, size_t p, size_t n, struct cluster *c, bool compose, int options,
                           struct ane_buffer *text) {
   utf8proc_int32_t point, fresh[LONGEST];
@@ -110,7 +110,7 @@ bool ane_rewrite_form(struct ane_rewrite *r, ane_normaliser_kind kind) {
       p += (size_t)n;
       continue;
     }
-    /* All but the last of several ASCII characters, or bytes that are no text, pass at once. */
+    /* ASCII characters but the last, and ill-formed bytes, pass at once. */
     if (c.n) ok = put_cluster(r, p - r->at, &c, compose, &text);
     p = n < 0 ? p + (size_t)-n : plain - 1;
     if (ok) ok = ane_rewrite_copy(r, p - r->at);

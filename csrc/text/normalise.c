@@ -1,4 +1,4 @@
-/* Normaliser steps, each of which keeps track of where its bytes came from. */
+/* Normaliser steps. Each records where its bytes came from. */
 #include "base/alloc.h"
 #include "text/text_internal.h"
 

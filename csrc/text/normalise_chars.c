@@ -1,9 +1,9 @@
-/* Normaliser steps that look at one character at a time. */
+/* Normaliser steps that change single characters. */
 #include "text/text_internal.h"
 
 #include <utf8proc.h>
 
-/* What a character becomes: n code points, of which there are at most three; SAME: itself. */
+/* A character becomes n code points, at most three; SAME: it stays. */
 enum { SAME = -1 };
 
 static bool mark(utf8proc_category_t k) {
@@ -71,7 +71,7 @@ static int step(ane_normaliser_kind kind, int32_t c, int32_t out[3]) {
   }
 }
 
-/* The character of `n` bytes that is next becomes points[0..count). */
+/* Replaces the next character, of n bytes, by points[0..count). */
 static bool write(struct ane_rewrite *r, size_t n, const int32_t *points, int count) {
   utf8proc_uint8_t text[12];
   size_t len = 0;
@@ -79,7 +79,7 @@ static bool write(struct ane_rewrite *r, size_t n, const int32_t *points, int co
   return ane_rewrite_put(r, n, text, len);
 }
 
-/* Every byte by itself, so that spans tell bytes apart. */
+/* One edit per byte, so that spans distinguish bytes. */
 static bool spell(struct ane_rewrite *r) {
   while (r->at < r->end) {
     char out[2];

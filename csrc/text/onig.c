@@ -32,7 +32,7 @@ struct set_name {
   const char *name, *items;
 };
 
-/* Names that mean another set in a POSIX bracket than as a property. */
+/* Names whose set in a POSIX bracket differs from the property. */
 static const struct set_name brackets[] = {
     {"word", POSIX_WORD},
     {"punct", "\\p{P}\\p{S}"},
@@ -100,7 +100,7 @@ struct onig {
   int depth;                /* of classes */
   size_t groups[MAX_DEPTH]; /* where each open group begins in out */
   int n_groups;
-  size_t atom; /* where what a quantifier would repeat begins; SIZE_MAX: nothing */
+  size_t atom; /* start of what a quantifier would repeat; SIZE_MAX: nothing */
 };
 
 static void refuse(struct onig *o, const char *what) {
@@ -131,7 +131,7 @@ static const char *find_name(const struct set_name *list, size_t n, const char *
   return NULL;
 }
 
-/* The items of a named set: s[0..n), which may begin with '^'. *negated is turned over by that. bracket: of [:name:]. */
+/* The items of a named set s[0..n). A leading '^' inverts *negated. bracket: of [:name:]. */
 static void named(struct onig *o, const char *s, size_t n, bool bracket, bool *negated, char items[256]) {
   char name[NAME];
   size_t len = 0;
@@ -154,8 +154,7 @@ static void named(struct onig *o, const char *s, size_t n, bool bracket, bool *n
     snprintf(items, 256, len > 2 && is_script(name) ? "\\p{sc:%.*s}" : "\\p{%.*s}", (int)n, s);
 }
 
-/* The set that the escape at o->p stands for, which is moved over: true, with its items and whether it is their complement.
- * false: a character, or nothing that is a set; o->p stays. */
+/* Reads an escape that is a set: its items, and whether it is their complement. false: it is not a set; o->p stays. */
 static bool set_escape(struct onig *o, char items[256], bool *negated) {
   static const struct {
     char letter;
@@ -182,7 +181,7 @@ static bool set_escape(struct onig *o, char items[256], bool *negated) {
   return false;
 }
 
-/* An escape of a single character, at o->p, moved over. */
+/* Reads the escape of a single character at o->p. */
 static void char_escape(struct onig *o, struct ane_buffer *out) {
   char text[12];
   size_t n;
@@ -207,14 +206,14 @@ static void char_escape(struct onig *o, struct ane_buffer *out) {
 
 /* ---- Classes -----------------------------------------------------------------------------------------------------*/
 
-/* Between two && of a class: what PCRE2's classes can hold, and expressions for the rest, each behind a '|'. */
+/* An operand of && in a class: the items that a class of PCRE2 can have, and expressions for the rest, each after a '|'. */
 struct operand {
   struct ane_buffer items, others;
 };
 
 static void class(struct onig *o, struct ane_buffer *out);
 
-/* A set inside of a class. The complement of one property is a property. */
+/* A set inside a class. The complement of one property is a property. */
 static void add_set(struct onig *o, struct operand *x, char *items, bool negated) {
   const char *close = strchr(items, '}');
   if (negated && strcmp(items, SPACES) == 0) {
@@ -231,7 +230,7 @@ static void add_set(struct onig *o, struct operand *x, char *items, bool negated
   if (o->p[0] == '-' && o->p[1] != ']') refuse(o, "a range that begins with a set");
 }
 
-/* [:name:] at o->p, moved over; false where there is none. */
+/* Reads [:name:] at o->p. false: there is none. */
 static bool posix(struct onig *o, struct operand *x) {
   char items[256];
   bool negated = false;
@@ -265,7 +264,7 @@ static void class_item(struct onig *o, struct operand *x) {
   }
 }
 
-/* Appends the operand as an expression for one character; complement: of those that it has not. */
+/* Appends the operand as an expression for one character; complement: for one that is not in it. */
 static void add_operand(struct onig *o, struct ane_buffer *out, const struct operand *x, bool complement) {
   const char *others = (const char *)x->others.data;
   if (!x->items.size && !x->others.size) refuse(o, "an empty class");
@@ -284,7 +283,7 @@ static void add_operand(struct onig *o, struct ane_buffer *out, const struct ope
   }
 }
 
-/* One operand, up to && or the end. Frees nothing. */
+/* Reads one operand, up to && or the end. Frees nothing. */
 static void operand(struct onig *o, struct operand *x, bool first) {
   if (first && *o->p == ']') { /* as in PCRE2: at the beginning it is a character */
     add_to(o, &x->items, "\\]", 2);
@@ -294,7 +293,7 @@ static void operand(struct onig *o, struct operand *x, bool first) {
   if (!*o->p) refuse(o, "a class without end");
 }
 
-/* The class at o->p, moved over. */
+/* Reads the class at o->p. */
 static void class(struct onig *o, struct ane_buffer *out) {
   struct ane_buffer whole = {0};
   int n = 0;
@@ -334,7 +333,7 @@ static void open_group(struct onig *o) {
   o->groups[o->n_groups++] = o->out->size;
 }
 
-/* "(?imx-imx" behind the two first characters; what follows is ':' or ')'. */
+/* Reads the options of "(?imx-imx", after its first two characters; ':' or ')' follows. */
 static void options(struct onig *o, size_t n) {
   bool whole = o->p[2 + n] == ')';
   if (whole && o->atom != SIZE_MAX) refuse(o, "an option in the middle of an alternative");
@@ -373,7 +372,7 @@ static void end_group(struct onig *o) {
   o->p++;
 }
 
-/* Puts "(?:" before the atom and ")" behind what there is. */
+/* Puts the atom in "(?:" and ")". */
 static void wrap(struct onig *o) {
   size_t size = o->out->size - o->atom;
   add(o, "(?:)");
@@ -384,7 +383,7 @@ static void wrap(struct onig *o) {
   at[size + 3] = ')';
 }
 
-/* {n} {n,} {,n} {n,m} at o->p; false where the brace is a character. */
+/* Reads {n} {n,} {,n} {n,m} at o->p. false: the brace is a character. */
 static bool interval(struct onig *o) {
   static const char digits[] = "0123456789";
   const char *p = o->p + 1;

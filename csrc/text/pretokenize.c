@@ -7,8 +7,8 @@
 
 #include <string.h>
 
-/* Past these limits a pattern gives up with an error instead of stalling the process. One match may take some steps for
- * every byte of its text (a run of blanks is one match), and no power of that. Heap in KiB. */
+/* A pattern beyond these limits is an error. One match may take a number of steps linear in the bytes of its text (a run of
+ * blanks is one match). Heap in KiB. */
 enum {
   LEAST_STEPS = 10 * 1000 * 1000,
   STEPS_A_BYTE = 16,
@@ -129,7 +129,7 @@ void ane_matcher_limit(struct ane_matcher *m, size_t len) {
 
 /* ---- Steps -------------------------------------------------------------------------------------------------------*/
 
-/* One walk through the steps; `pattern` is the step under way. */
+/* A walk through the steps; `pattern` is the current one. */
 struct walk {
   const struct ane_pattern *pattern, *end;
   struct ane_matcher *m;
@@ -139,7 +139,7 @@ struct walk {
 
 static ane_status step(const struct walk *w, const char *s, size_t len, struct ane_error *err);
 
-/* A piece is done with this step. */
+/* Passes a piece to the next step. */
 static ane_status give(const struct walk *w, const char *s, size_t len, struct ane_error *err) {
   if (!len) return ANE_OK;
   if (w->pattern + 1 == w->end) return w->fn(w->context, s, len, err);
@@ -148,12 +148,12 @@ static ane_status give(const struct walk *w, const char *s, size_t len, struct a
   return step(&next, s, len, err);
 }
 
-/* Matches and gaps of one text, in order, become pieces; [start, end) is not given yet, others may join it. */
+/* Turns matches and gaps of one text, in order, into pieces. [start, end) is pending: others may join it. */
 struct cutter {
   const struct walk *w;
   const char *s;
   size_t start, end;
-  bool last; /* what the segment before was: a match? */
+  bool last; /* was the previous segment a match? */
 };
 
 static ane_status flush(struct cutter *c, struct ane_error *err) {
@@ -167,7 +167,7 @@ static size_t forward(const char *s, size_t at, size_t end, size_t k) {
   return at;
 }
 
-/* Groups of three characters of the match [a, b), the shorter one first. */
+/* Splits the match [a, b) into groups of three characters, the shorter one first. */
 static ane_status threes(struct cutter *c, size_t a, size_t b, bool cuts_only, struct ane_error *err) {
   size_t n = 0;
   ane_status st = cuts_only ? ANE_OK : flush(c, err);
@@ -180,7 +180,7 @@ static ane_status threes(struct cutter *c, size_t a, size_t b, bool cuts_only, s
   return st || cuts_only ? st : flush(c, err);
 }
 
-/* [a, b) begins where c->end is; empty matches are such, too. */
+/* Adds the segment [a, b), which begins at c->end and may be an empty match. */
 static ane_status segment(struct cutter *c, size_t a, size_t b, bool match, struct ane_error *err) {
   bool joins = false;
   ane_status st;

@@ -1,6 +1,6 @@
-/* The named pre-tokenizers: patterns of the published tokenizer.json (or tiktoken) files of the model families, in that
- * syntax. Facts gathered from those files and from llama.cpp, src/llama-vocab.cpp, which spells some of them around the
- * limits of std::regex; here they stand as the models were trained with. */
+/* The named pre-tokenizers: patterns of the published tokenizer.json (or tiktoken) files of the model families, in that syntax.
+ * Sources: those files, and llama.cpp, src/llama-vocab.cpp, which rewrites some of them for std::regex. Here they are as the
+ * models were trained with. */
 #include "text/text.h"
 
 #include <string.h>
@@ -24,7 +24,7 @@
 #define BLOOM " ?[^(\\s|.,!?\\x{2026}\\x{3002}\\x{FF0C}\\x{3001}\\x{964}\\x{6D4}\\x{60C})]+"
 #define OLD_CJK "[\\x{4E00}-\\x{9FA5}\\x{800}-\\x{4E00}\\x{AC00}-\\x{D7FF}]+"
 
-/* Letters of deepseek-llm: those with case, as Unicode had them when its tokenizer was made. */
+/* Letters of deepseek-llm: those with case in the Unicode version of its tokenizer. */
 #define DEEPSEEK_LETTERS                                                                                                         \
   "A-Za-z\\x{B5}\\x{C0}-\\x{D6}\\x{D8}-\\x{F6}\\x{F8}-\\x{1BA}\\x{1BC}-\\x{1BF}\\x{1C4}-\\x{293}\\x{295}-\\x{2AF}"               \
   "\\x{370}-\\x{373}\\x{376}\\x{377}\\x{37B}-\\x{37D}\\x{37F}\\x{386}\\x{388}-\\x{38A}\\x{38C}\\x{38E}-\\x{3A1}"                 \
@@ -64,14 +64,14 @@ static const struct ane_split seed_coder[] = {{ENGLISH "|" WORD "|\\p{N}{1}| ?[^
 static const struct ane_split bailing[] = {
     {"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"},
 };
-/* Possessive here, equal there: nothing follows the repeated group, and a letter never begins a mark or a space. It keeps
- * the matcher's stack flat on long words. */
+/* Possessive, unlike the original, with the same matches: nothing follows the repeated group, and a letter never begins a mark or
+ * a space. It keeps the matcher's stack small on long words. */
 static const struct ane_split exaone_moe[] = {
     {ENGLISH "|[^\\r\\n\\p{L}\\p{N}]?(?:\\p{L}\\p{M}*+(?: \\p{L}\\p{M}*+)*+)++|\\p{N}| "
              "?[^\\s\\p{L}\\p{N}]+[\\r\\n/]?|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"},
 };
-/* The lookbehind is ours: behind a blank that is no line end the run of blanks has none either (else its start had matched
- * up to there), and looking again from each of its pieces would take the square of its length. */
+/* The original has no lookbehind. It changes no match: after a blank that is no line end the rest of the run has no line end
+ * either, else the match from its start had reached it. Without it, searching again from each piece takes quadratic time. */
 static const struct ane_split jais2[] = {
     {ENGLISH "|" WORD "|\\p{N}{1,3}|" SIGNS
              "[\\r\\n]*|(?<![^\\S\\r\\n])\\s*[\\r\\n]+|\\s{512}(?!\\S)|\\s{256}(?!\\S)|\\s{128}(?!\\S)|\\s{64}(?!\\S)"
@@ -79,8 +79,8 @@ static const struct ane_split jais2[] = {
 };
 static const struct ane_split o200k[] = {{O200K("\\p{N}{1,3}", ENGLISH "?")}};
 static const struct ane_split tekken[] = {{O200K("\\p{N}", "")}};
-/* "\d{1,3}(?=(?:\d{3})*\b)" without its square of time on a long run of digits: runs that end at a word's end are cut in
- * threes from the right; the others are skipped as a whole. */
+/* "\d{1,3}(?=(?:\d{3})*\b)" in linear time: runs of digits that end at a word boundary are split in threes from the right; the
+ * others are skipped whole. */
 static const struct ane_split tiny_aya[] = {
     {"\\d++(?:(?![\\p{L}\\p{M}\\p{N}\\p{Pc}])|(*SKIP)(*FAIL))", ANE_SPLIT_THREES},
     {O200K("\\p{N}{1,3}", ENGLISH "?")},

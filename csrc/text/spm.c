@@ -1,5 +1,5 @@
-/* BPE as SentencePiece does it (Kudo, Richardson 2018; bpe_model.cc): two neighbours merge if what they spell together is
- * a token, the highest score first. Characters that are in no token at the end fall back to bytes. */
+/* BPE of SentencePiece (Kudo, Richardson 2018; bpe_model.cc): two neighbours merge if they spell a token together, the highest
+ * score first. Characters that are in no token at the end become byte tokens. */
 #include "text/text_internal.h"
 
 #include <string.h>
@@ -27,13 +27,13 @@ void ane_spm_init(struct ane_tokenizer *t) {
     if (t->types[i] != ANE_TOKEN_NORMAL && t->types[i] != ANE_TOKEN_USER) continue;
     for (size_t p = 3; p + 3 <= s.len && t->words_apart; p++)
       if (memcmp(s.data + p, mark, 3) == 0 && memcmp(s.data + p - 3, mark, 3) != 0) t->words_apart = false;
-    /* A mark that begins behind one or two bytes: no character fits, unless it is ASCII or two bytes long. */
+    /* A mark after one or two bytes: only characters of one or two bytes fit before it. */
     for (size_t p = 1; p < 3 && p + 3 <= s.len; p++)
       if (memcmp(s.data + p, mark, 3) == 0) t->words_apart = false;
   }
 }
 
-/* Where the word that begins at s ends: before the next mark behind another character. */
+/* The length of the word at s: it ends before the next mark that follows another character. */
 static size_t word_end(const char *s, size_t len) {
   size_t p = 0;
   while (len - p >= 3 && memcmp(s + p, mark, 3) == 0) p += 3;

@@ -1,11 +1,11 @@
-/* Splits and changes in the order of the description: the patterns up to the first change run on the text as it lies, the
- * others on what the changes made of it. Pieces go to the model from the last stage. */
+/* Splits and changes in the order of the description. Patterns before the first change run on the text itself, later ones on the
+ * changed text. The last stage passes its pieces to the model. */
 #include "base/alloc.h"
 #include "text/text_internal.h"
 
 #include <string.h>
 
-/* ---- Making ------------------------------------------------------------------------------------------------------*/
+/* ---- Creating ----------------------------------------------------------------------------------------------------*/
 
 static ane_status add_step(struct ane_tokenizer *t, const struct ane_split *split, struct ane_error *err) {
   if (!split->change) {
@@ -39,7 +39,7 @@ ane_status ane_stages_init(struct ane_tokenizer *t, const struct ane_tokenizer_d
 
 /* ---- Splitting ---------------------------------------------------------------------------------------------------*/
 
-/* Splits text whose bad bytes are pieces of their own. */
+/* Splits text; ill-formed bytes are pieces of their own. */
 static ane_status split_text(struct ane_encode_run *run, uint32_t first, uint32_t n, const char *s, size_t len, ane_piece_fn fn,
                              void *context, struct ane_error *err) {
   ane_status st = ANE_OK;
@@ -60,7 +60,7 @@ static ane_status encode_piece(void *context, const char *piece, size_t len, str
 
 /* ---- Changing ----------------------------------------------------------------------------------------------------*/
 
-/* Where pieces are collected: of which text. */
+/* Collects pieces of a text. */
 struct collector {
   const char *base;
   struct ane_pieces *pieces;
@@ -84,7 +84,7 @@ static ane_status collect(void *context, const char *piece, size_t len, struct a
   return add_piece(c->pieces, start, start + len, err);
 }
 
-/* Whether something may be put before the piece: it is text, and there is no cut just because of a byte that is none. */
+/* May a prefix be put before the piece? Not where it is an ill-formed byte, or follows one. */
 static bool may_begin(const char *s, struct ane_piece piece) {
   size_t n;
   if (ane_utf8_run(s + piece.start, piece.end - piece.start) == 0) return false;
@@ -160,7 +160,7 @@ static size_t edit_at(const struct ane_aligned *a, size_t x) {
   return low;
 }
 
-/* The text from s on, in memory of its own, with its edits; the first one says where it began. */
+/* Copies the text from s on, with its edits; the first edit gives its origin. */
 static ane_status copy_text(struct ane_encode_run *run, const char *s, size_t len, struct ane_aligned *out,
                             struct ane_error *err) {
   struct ane_aligned whole = {.bytes = {(uint8_t *)(uintptr_t)run->base, (size_t)(s - run->base) + len, 0}};

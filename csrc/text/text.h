@@ -1,18 +1,18 @@
-/* Text to token ids and back: a pipeline that is described by plain data, so that a GGUF vocabulary, a tokenizer.json and
- * a SentencePiece model become the same object.
+/* Text to token ids and back. Plain data describe the pipeline, so a GGUF vocabulary, a tokenizer.json and a SentencePiece model
+ * become the same object.
  *
  *   bytes -> added tokens cut out (leftmost, longest) -> normalisers -> late added tokens -> splits -> model -> head, tail
  *
- * Input need not be UTF-8. A byte that is no part of a valid sequence is a piece of its own: it is encoded as that byte
- * (its byte-level token, or <0xNN>), and no pattern and no normaliser sees it. So decode(encode(text)) == text for every
- * byte string wherever the vocabulary is byte-level and has all 256 bytes. */
+ * Input need not be UTF-8. A byte of an ill-formed sequence is a piece of its own: it becomes the token of that byte (byte-level,
+ * or <0xNN>), and no pattern and no normaliser sees it. So decode(encode(text)) == text for every byte string if the vocabulary
+ * is byte-level and has all 256 bytes. */
 #ifndef ANE_TEXT_TEXT_H
 #define ANE_TEXT_TEXT_H
 
 #include "base/status.h"
 #include "base/utf8.h"
 
-/* Bytes that someone else owns; may hold NUL, need not be UTF-8. */
+/* Borrowed bytes. They may contain NUL and need not be UTF-8. */
 struct ane_text {
   const char *data;
   size_t len;
@@ -30,7 +30,7 @@ typedef enum {
   ANE_TOKEN_BYTE     /* <0xNN> */
 } ane_token_type;
 
-/* The kinds whose comment names a type of tokenizer.json do what the Hugging Face tokenizers library does there. */
+/* A kind whose comment names a type of tokenizer.json does the same as the Hugging Face tokenizers library. */
 typedef enum {
   ANE_NORMALISE_REPLACE, /* every `from` (not empty) by `to` */
   ANE_NORMALISE_PREPEND, /* `to` before a text that is not empty */
@@ -41,7 +41,7 @@ typedef enum {
   ANE_NORMALISE_NFKD,
   ANE_NORMALISE_PATTERN,  /* every match of the pattern `from` by `to`, which is plain text */
   ANE_NORMALISE_PREFIX,   /* as PREPEND, but not before a text that begins with `to` */
-  ANE_NORMALISE_APPEND,   /* `to` behind a text that is not empty */
+  ANE_NORMALISE_APPEND,   /* `to` after a text that is not empty */
   ANE_NORMALISE_TRIM_END, /* `from` away from the end, as often as it stands there; then `to` there, unless the text was empty */
   ANE_NORMALISE_LOWER,    /* Lowercase: the full mapping of each character by itself */
   ANE_NORMALISE_STRIP_LEFT,       /* White_Space away from the beginning */
@@ -59,12 +59,12 @@ typedef enum {
 struct ane_normaliser {
   ane_normaliser_kind kind;
   struct ane_text from, to;
-  struct ane_text place; /* its field in the file, for messages: "normalizer.normalizers[0].content"; or empty */
+  struct ane_text place; /* for messages, its field in the file: "normalizer.normalizers[0].content"; or empty */
 };
 
-/* Normalisers may lengthen a text, and each step of a chain multiplies what the step before made. The text after any step has at
- * most this many bytes per byte of the text, and a constant more. NFKD lengthens by up to 11, the alphabet of GPT-2 by 2. The
- * steps of pre-tokenizers have the same limit, and so have the decoders of all tokens over their spellings. */
+/* Normalisers may lengthen a text, and steps multiply. The text after any step has at most GROWTH bytes per byte of the input,
+ * plus SLACK. NFKD lengthens by up to 11, the alphabet of GPT-2 by 2. The same limit holds for the steps of pre-tokenizers, and
+ * for decoders over the spelling of a token. */
 enum { ANE_NORMALISE_GROWTH = 32, ANE_NORMALISE_SLACK = 65536 };
 
 struct ane_buffer;
@@ -78,21 +78,21 @@ typedef enum {
   ANE_SPLIT_ISOLATED,             /* matches and gaps are pieces */
   ANE_SPLIT_REMOVED,              /* only gaps are */
   ANE_SPLIT_MERGED_WITH_PREVIOUS, /* a match ends the gap before it */
-  ANE_SPLIT_MERGED_WITH_NEXT,     /* a match begins the gap behind it */
+  ANE_SPLIT_MERGED_WITH_NEXT,     /* a match begins the gap after it */
   ANE_SPLIT_CONTIGUOUS,           /* neighbouring matches are one piece */
   ANE_SPLIT_THREES,               /* ISOLATED, then matches are cut in groups of three characters counted from the right */
   ANE_SPLIT_CUT_THREES            /* only cuts, before each such whole group; what is left of the first stays with the gap */
 } ane_split_behaviour;
 
-/* One pre-tokenizer step, applied to every piece that the step before made; a pattern sees nothing beyond its piece.
- * Patterns are in the syntax of tokenizer.json files (Oniguruma, Ruby syntax: see onig.c). An empty match cuts. */
+/* One pre-tokenizer step, applied to every piece of the previous step. A pattern sees its piece only. Patterns have the syntax of
+ * tokenizer.json files (Oniguruma, Ruby syntax: see onig.c). An empty match splits. */
 struct ane_split {
   const char *pattern; /* NULL where `change` is set */
   ane_split_behaviour behaviour;
   bool invert;                         /* matches are gaps, gaps are matches */
   bool literal;                        /* the pattern is plain text */
-  const struct ane_normaliser *change; /* instead of splitting, each piece is changed so; */
-  bool only_first;                     /* but only where it stands at the very beginning of the text as given */
+  const struct ane_normaliser *change; /* changes each piece instead of splitting it */
+  bool only_first;                     /* changes only the piece at the beginning of the input */
 };
 
 typedef enum {
@@ -109,29 +109,29 @@ typedef enum { ANE_WHOLE_NEVER, ANE_WHOLE_ALWAYS, ANE_WHOLE_NEWLINES } ane_whole
 /* How an added token (of type CONTROL, USER or UNKNOWN) is found in text. */
 enum ane_added_flags {
   ANE_ADDED_SINGLE_WORD = 1, /* not beside a character of a word */
-  ANE_ADDED_LSTRIP = 2,      /* takes the White_Space before it along */
-  ANE_ADDED_RSTRIP = 4,      /* and that behind it */
+  ANE_ADDED_LSTRIP = 2,      /* includes the White_Space before it */
+  ANE_ADDED_RSTRIP = 4,      /* includes the White_Space after it */
   ANE_ADDED_LATE = 8,        /* looked for in the normalised text */
   ANE_ADDED_NORMALISED = 16, /* LATE, and spelled there as the normalisers spell it */
-  ANE_ADDED_OUTSIDE = 32,    /* the model knows no such token: it comes from text in no other way */
-  ANE_ADDED_MODEL = 64       /* comes from text by the model alone */
+  ANE_ADDED_OUTSIDE = 32,    /* not in the model's vocabulary: the model never produces it */
+  ANE_ADDED_MODEL = 64       /* only the model produces it */
 };
 
-/* Decoding of one token after the other; the names are those of tokenizer.json's decoders. All before FUSE or BYTE_LEVEL
- * see single tokens, STRIP behind those sees the whole text. */
+/* Decoder steps, named as in tokenizer.json. Steps before FUSE or BYTE_LEVEL see single tokens; STRIP after these sees the whole
+ * text. */
 typedef enum {
   ANE_DECODE_REPLACE,    /* `from` by `to` */
   ANE_DECODE_PATTERN,    /* matches of `from` by `to` */
   ANE_DECODE_BYTES,      /* ByteFallback: <0xNN> is that byte */
-  ANE_DECODE_FUSE,       /* tokens behind each other are one text */
-  ANE_DECODE_STRIP,      /* the character `from` away, up to `start` times in front, up to `stop` times at the end */
+  ANE_DECODE_FUSE,       /* joins the tokens to one text */
+  ANE_DECODE_STRIP,      /* removes the character `from`, up to `start` times in front, up to `stop` times at the end */
   ANE_DECODE_METASPACE,  /* `from` by a space; with `start` by nothing in the first token */
-  ANE_DECODE_WORDPIECE,  /* but in the first token: `from` away in front, else a space before it */
-  ANE_DECODE_CLEANUP,    /* spaces before English punctuation and endings away */
+  ANE_DECODE_WORDPIECE,  /* except in the first token: removes `from` in front, else puts a space before it */
+  ANE_DECODE_CLEANUP,    /* removes spaces before English punctuation and contractions */
   ANE_DECODE_SUFFIX,     /* BPEDecoder: `from` by a space, by nothing in the last token */
   ANE_DECODE_BYTE_LEVEL, /* GPT-2's alphabet to bytes; tokens with other characters stay */
   ANE_DECODE_SPACED,     /* a space before every token but the first: what the library does without a decoder */
-  ANE_DECODE_LEAD        /* `from` away in front of the first token, once; with `start` of each token before any text */
+  ANE_DECODE_LEAD        /* removes `from` in front of the first token, once; with `start` of each token before any text */
 } ane_decode_kind;
 
 struct ane_decode_step {
@@ -161,10 +161,10 @@ struct ane_tokenizer_desc {
   bool byte_level;    /* tokens spell bytes in the alphabet of GPT-2 (256 printable characters) */
   bool byte_fallback; /* a character without token becomes <0xNN> tokens */
   ane_whole_rule whole;
-  bool library_rules;             /* as the tokenizers library has them: a merge of no tokens is an error, of two equal merges the
-                                     last counts, and characters that are left out do not keep their neighbours from merging;
-                                     without: such merges are left out, the first counts, neighbours stay apart */
-  bool single;                    /* UNIGRAM: sums in single precision, tokens of type USER get a bonus, as in SentencePiece */
+  bool library_rules; /* the rules of the tokenizers library: a merge of unknown tokens is an error, of two equal merges
+                         the last counts, and neighbours of skipped characters may merge. Else: such merges are
+                         skipped, the first counts, and these neighbours never merge */
+  bool single;        /* UNIGRAM: sums in single precision, tokens of type USER get a bonus, as in SentencePiece */
   struct ane_text prefix, suffix; /* MERGES: of a character that does not begin, that ends a piece; WORDPIECE: prefix */
   uint32_t max_chars;             /* WORDPIECE: a longer piece is unknown */
   const struct ane_normaliser *normalisers;
@@ -178,12 +178,12 @@ struct ane_tokenizer_desc {
   struct ane_text unk_text; /* what the unknown token decodes to; data NULL: as it is spelled */
 
   int32_t bos, eos;           /* or ANE_NO_TOKEN */
-  const int32_t *head, *tail; /* what stands before and behind a text instead of bos and eos */
+  const int32_t *head, *tail; /* ids before and after a text, instead of bos and eos */
   uint32_t n_head, n_tail;
-  int32_t unk;           /* what becomes of characters without token, or ANE_NO_TOKEN: left out */
+  int32_t unk;           /* the token of characters without one; ANE_NO_TOKEN: they are skipped */
   bool unk_needed;       /* without unk they are an error instead */
   bool fuse_unk;         /* neighbouring unknown characters are one such token */
-  bool add_bos, add_eos; /* the model's wish; see ane_encode_flags */
+  bool add_bos, add_eos; /* the model's defaults; see ane_encode_flags */
 };
 
 /* ---- Pre-tokenizers by name --------------------------------------------------------------------------------------*/
@@ -227,8 +227,8 @@ struct ane_encoding {
   size_t n, room;
 };
 
-/* Replaces what out holds. Bytes for which a byte-level vocabulary has no token, and characters without token where there
- * is neither byte fallback nor an unknown token, are left out, as the tokenizers library does.
+/* Replaces the contents of out. Skips, as the tokenizers library does, bytes for which a byte-level vocabulary has no token, and
+ * characters without token where there is neither byte fallback nor an unknown token.
  * Errors: ANE_NOMEM; ANE_RANGE where one piece is 4 GiB or more, a pattern gives up at its limits, or a normaliser makes more
  * than ANE_NORMALISE_GROWTH allows; ANE_FORMAT where an unknown token is needed and there is none. */
 ane_status ane_tokenizer_encode(const struct ane_tokenizer *t, struct ane_text text, unsigned flags, struct ane_encoding *out,
@@ -239,7 +239,7 @@ uint32_t ane_tokenizer_size(const struct ane_tokenizer *t);
 /* The token as the vocabulary spells it, and its type. id < size. */
 struct ane_text ane_tokenizer_piece(const struct ane_tokenizer *t, uint32_t id);
 ane_token_type ane_tokenizer_type(const struct ane_tokenizer *t, uint32_t id);
-/* The bytes a token stands for in text. Ids beyond the vocabulary (models pad their head) stand for nothing. */
+/* The bytes of a token in text. Ids beyond the vocabulary (models pad their head) have none. */
 struct ane_text ane_tokenizer_bytes(const struct ane_tokenizer *t, uint32_t id);
 /* The lowest id that is spelled so, or ANE_NO_TOKEN. */
 int32_t ane_tokenizer_id(const struct ane_tokenizer *t, const char *piece, size_t len);
@@ -247,26 +247,26 @@ int32_t ane_tokenizer_id(const struct ane_tokenizer *t, const char *piece, size_
 /* ---- Decoding ----------------------------------------------------------------------------------------------------*/
 
 /* State of one stream of tokens; start from {0}. Output is never cut inside a UTF-8 sequence: the last bytes of a push
- * are held back while more bytes could complete them. Bytes that cannot become UTF-8 any more pass as they are. Also held
- * back are characters that would go if the text ended here, and the last token where it depends on being the last. */
+ * are held back while more bytes could complete them. Bytes that can no longer become UTF-8 pass unchanged. Also held back are
+ * characters that would be removed if the text ended here, and a token that decodes differently as the last one. */
 struct ane_decoder {
   char held[4];
   uint8_t n_held;
-  bool begun;    /* a token came */
-  bool has_last; /* `last` waits for the next one */
+  bool begun;    /* a token has been pushed */
+  bool has_last; /* `last` waits for the next token */
   uint32_t last;
-  uint32_t stripped; /* characters that went from the beginning; UINT32_MAX: no more will */
+  uint32_t stripped; /* characters removed at the beginning; UINT32_MAX: no more will be */
   uint32_t ending;   /* characters held back at the end */
 };
 
-/* Appends to out what is whole after this token. skip: control and unknown tokens give nothing. false: no memory. */
+/* Appends the text that is complete after this token. skip: control and unknown tokens have no text. false: out of memory. */
 ANE_NODISCARD bool ane_decoder_push(const struct ane_tokenizer *t, struct ane_decoder *d, uint32_t id, bool skip,
                                     struct ane_buffer *out);
-/* Appends the held bytes and makes the decoder new. */
+/* Appends the held bytes and resets the decoder. */
 ANE_NODISCARD bool ane_decoder_flush(const struct ane_tokenizer *t, struct ane_decoder *d, struct ane_buffer *out);
 
-/* Appends the text of a whole list of ids. replace: what is no UTF-8 becomes U+FFFD, one for each maximal subpart, or
- * where the vocabulary has ANE_DECODE_BYTES one for each byte of a run of byte tokens that is not well-formed. */
+/* Appends the text of a whole list of ids. replace: ill-formed UTF-8 becomes U+FFFD, one per maximal subpart; with
+ * ANE_DECODE_BYTES one per byte of an ill-formed run of byte tokens. */
 ANE_NODISCARD bool ane_tokenizer_decode(const struct ane_tokenizer *t, const int32_t *ids, size_t n, bool skip, bool replace,
                                         struct ane_buffer *out);
 

@@ -7,17 +7,17 @@
 #include "base/strmap.h"
 #include "text/text.h"
 
-/* PCRE2's types, without its header (which wants a macro before it). */
+/* Types of PCRE2, without its header, which needs a macro before it. */
 struct pcre2_real_code_8;
 struct pcre2_real_match_data_8;
 struct pcre2_real_match_context_8;
 struct pcre2_real_general_context_8;
 struct pcre2_real_jit_stack_8;
 
-/* ---- Text that remembers where it came from (rewrite.c) ----------------------------------------------------------*/
+/* ---- Text with its origin (rewrite.c) ----------------------------------------------------------------------------*/
 
-/* Bytes [out, out + out_len) stand for bytes [in, in + in_len) of the original. Sorted by out, without overlap; bytes
- * between two edits are copies, so a position x behind edit e stands for x - (e.out + e.out_len) + (e.in + e.in_len). */
+/* Bytes [out, out + out_len) come from bytes [in, in + in_len) of the original. Edits are sorted by out and do not overlap. Bytes
+ * between two edits are copies: position x after edit e comes from x - (e.out + e.out_len) + (e.in + e.in_len). */
 struct ane_edit {
   size_t out, out_len, in, in_len;
 };
@@ -29,32 +29,32 @@ struct ane_aligned {
 };
 
 void ane_aligned_free(struct ane_aligned *a);
-/* The original bytes of [start, end). *cursor is an index into edits, at first 0; later calls must not go back. */
+/* The original bytes of [start, end). *cursor is an index into edits, initially 0; positions of later calls must not decrease. */
 struct ane_span ane_aligned_span(const struct ane_aligned *a, size_t start, size_t end, size_t *cursor);
 
-/* Reads from[at..end) in order and writes `to`, whose edits speak of the original. */
+/* Reads from[at..end) in order and writes `to`, whose edits refer to the original. */
 struct ane_rewrite {
   const struct ane_aligned *from;
   struct ane_aligned *to;
   size_t at, end;
   size_t cursor; /* first edit of `from` that does not end before `at` */
-  bool edits;    /* keep them */
+  bool edits;    /* record edits */
   size_t limit;  /* the most bytes that `to` may have */
   bool full;     /* a call failed at the limit */
 };
 
-/* The next n bytes pass as they are; become text[0..len). false: no memory, or r->full. */
+/* Copies the next n bytes; replaces them by text[0..len). false: out of memory, or r->full. */
 ANE_NODISCARD bool ane_rewrite_copy(struct ane_rewrite *r, size_t n);
 ANE_NODISCARD bool ane_rewrite_put(struct ane_rewrite *r, size_t n, const void *text, size_t len);
-/* normal_form.c, normalise_chars.c: the step over what is left, by kind. false: no memory, or r->full. */
+/* normal_form.c, normalise_chars.c: run a step of this kind over the rest. false: out of memory, or r->full. */
 ANE_NODISCARD bool ane_rewrite_form(struct ane_rewrite *r, ane_normaliser_kind kind);
 ANE_NODISCARD bool ane_rewrite_chars(struct ane_rewrite *r, ane_normaliser_kind kind);
 
 /* ---- Characters (chars.c) ----------------------------------------------------------------------------------------*/
 
-/* The code point at s[0..len), len > 0, and its length; -1 and the length of the maximal subpart where it is none. */
+/* The code point at s[0..len), len > 0, and its length. Ill-formed: -1 and the length of the maximal subpart. */
 int32_t ane_char_at(const char *s, size_t len, size_t *n);
-/* The code point that ends at s[len], len > 0; -1 and 1 where there is none. */
+/* The code point that ends at s[len], len > 0, and its length. Ill-formed: -1 and 1. */
 int32_t ane_char_before(const char *s, size_t len, size_t *n);
 bool ane_char_is_space(int32_t c); /* White_Space (Unicode 15, PropList.txt) */
 bool ane_char_is_word(int32_t c);  /* \w of Unicode Technical Standard 18, annex C */
@@ -63,7 +63,7 @@ bool ane_char_is_word(int32_t c);  /* \w of Unicode Technical Standard 18, annex
 
 struct ane_trie_node {
   int32_t token;           /* or ANE_NO_TOKEN */
-  uint32_t child, sibling; /* indices; 0 = none (node 0 is the root and nobody's child) */
+  uint32_t child, sibling; /* indices; 0: none (node 0 is the root) */
   uint8_t byte;
 };
 
@@ -71,10 +71,10 @@ struct ane_trie_node {
 struct ane_trie {
   struct ane_trie_node *nodes;
   uint32_t n, room;
-  uint8_t first[256]; /* whether any key begins with this byte */
+  uint8_t first[256]; /* does any key begin with this byte? */
 };
 
-/* The first of two equal keys stays. false: no memory (or 2^32 nodes). */
+/* Adds a key; of two equal keys the first stays. false: out of memory, or 2^32 nodes. */
 ANE_NODISCARD bool ane_trie_add(struct ane_trie *t, const char *key, size_t len, int32_t token);
 /* The longest key that s[0..n) begins with, among tokens whose types[token] is a bit of `admitted`; *len gets its length. */
 int32_t ane_trie_longest(const struct ane_trie *t, const uint8_t *types, unsigned admitted, const char *s, size_t n, size_t *len);
@@ -94,7 +94,7 @@ ane_status ane_onig_translate(const char *pattern, struct ane_buffer *out, struc
 ane_status ane_pattern_compile(struct ane_pattern *p, const struct ane_split *split, struct ane_error *err);
 void ane_pattern_free(struct ane_pattern *p);
 
-/* What one thread needs to match. Zero-initialised = closed. */
+/* The memory of one thread for matching. Zero-initialised = closed. */
 struct ane_matcher {
   struct pcre2_real_match_data_8 *data;
   struct pcre2_real_match_context_8 *context;
@@ -104,23 +104,23 @@ struct ane_matcher {
 ane_status ane_matcher_open(struct ane_matcher *m, struct ane_error *err);
 void ane_matcher_close(struct ane_matcher *m);
 
-/* Where a walk over the matches of one text is. Start from {.none = true}. */
+/* The state of a walk over the matches of one text. Start from {.none = true}. */
 struct ane_matches {
-  size_t from, last; /* where to look next; where the last match ended */
-  bool none;         /* there was none yet */
+  size_t from, last; /* start of the next search; end of the last match */
+  bool none;         /* no match yet */
 };
 
-/* The next match in s[0..len), well-formed UTF-8; range gets where it begins and ends. It may be empty, but not where the
- * match before it ended. Once before a walk, ane_matcher_limit. */
+/* Finds the next match in s[0..len), well-formed UTF-8; range gets its start and end. A match may be empty, but not at the end of
+ * the previous one. Call ane_matcher_limit once before a walk. */
 ane_status ane_pattern_next(const struct ane_pattern *p, struct ane_matcher *m, const char *s, size_t len,
                             struct ane_matches *walk, bool *found, size_t range[2], struct ane_error *err);
 /* Limits the work of each match by the length of its text. */
 void ane_matcher_limit(struct ane_matcher *m, size_t len);
 
-/* Called with each piece, in order; the pointer lies in the text given. */
+/* Called with each piece, in order. `piece` points into the text. */
 typedef ane_status (*ane_piece_fn)(void *context, const char *piece, size_t len, struct ane_error *err);
 
-/* Splits s[0..len), well-formed UTF-8, by patterns[0..n) and gives away the pieces that are not empty. */
+/* Splits s[0..len), well-formed UTF-8, by patterns[0..n) and calls fn with each piece that is not empty. */
 ane_status ane_pretokenize(const struct ane_pattern *patterns, uint32_t n, struct ane_matcher *m, const char *s, size_t len,
                            ane_piece_fn fn, void *context, struct ane_error *err);
 
@@ -130,12 +130,12 @@ ane_status ane_pretokenize(const struct ane_pattern *patterns, uint32_t n, struc
 struct ane_charsmap {
   const uint8_t *units; /* of a double array (Yata's darts-clone), 4 bytes each, little endian */
   uint32_t n_units;
-  const char *texts; /* what rules become, each with a NUL behind */
+  const char *texts; /* replacements of rules, NUL-terminated */
   size_t n_texts;
 };
 
 ane_status ane_charsmap_open(struct ane_charsmap *m, struct ane_text blob, struct ane_error *err);
-/* keep: keys that no rule touches, or NULL. false: no memory, or r->full. */
+/* keep: keys that no rule changes, or NULL. false: out of memory, or r->full. */
 ANE_NODISCARD bool ane_rewrite_charsmap(struct ane_rewrite *r, const struct ane_charsmap *m, bool clusters,
                                         const struct ane_trie *keep, const uint8_t *types);
 
@@ -146,11 +146,11 @@ struct ane_change {
   struct ane_charsmap charsmap;
 };
 
-/* Copies the texts into the arena. ane_change_close is fine also after a failure. */
+/* Copies the texts into the arena. ane_change_close may be called after a failure too. */
 ane_status ane_change_open(struct ane_change *c, struct ane_arena *arena, const struct ane_normaliser *n, struct ane_error *err);
 void ane_change_close(struct ane_change *c);
 
-/* What a change may need beside its text. */
+/* What a change may need besides its text. */
 struct ane_change_context {
   struct ane_matcher *matcher; /* open; may be NULL without patterns */
   const struct ane_trie *keep; /* for charsmaps */
@@ -158,16 +158,16 @@ struct ane_change_context {
   size_t limit; /* the most bytes after a step; 0: ane_normalise_limit of the text */
 };
 
-/* The most bytes that steps may make of a text of len bytes. */
+/* The most bytes that a text of len bytes may have after a step. */
 size_t ane_normalise_limit(size_t len);
 
-/* Runs the change over what r has left. Errors: ANE_NOMEM, ANE_RANGE (a pattern gives up, or the limit of r). */
+/* Runs the change over the rest of r. Errors: ANE_NOMEM, ANE_RANGE (a pattern exceeds its limits, or the limit of r). */
 ane_status ane_change_run(const struct ane_change *c, struct ane_rewrite *r, const struct ane_change_context *x,
                           struct ane_error *err);
 /* The error of a rewrite of n bytes that failed: ANE_RANGE at the limit, else ANE_NOMEM. */
 ane_status ane_change_failed(const struct ane_change *c, const struct ane_rewrite *r, size_t n, struct ane_error *err);
-/* Runs the steps over `in`; out is filled (it must be zeroed) and freed by ane_aligned_free, also after a failure.
- * Without keep_edits the text alone is made. */
+/* Runs the steps over `in` and fills out, which must be zeroed; ane_aligned_free frees it, also after a failure. keep_edits
+ * false: only the text is made. */
 ane_status ane_normalise(const struct ane_change *steps, uint32_t n, const struct ane_change_context *x, struct ane_text in,
                          bool keep_edits, struct ane_aligned *out, struct ane_error *err);
 
@@ -180,7 +180,7 @@ struct ane_symbol {
   int32_t id;
   uint32_t len, prev; /* bytes; position of the symbol before, or UINT32_MAX */
   uint32_t rank;      /* of merging it with the next symbol: lower goes first; ANE_NO_RANK: never */
-  int32_t merged;     /* what that would make */
+  int32_t merged;     /* the token that this merge makes */
 };
 
 struct ane_merge_work {
@@ -195,10 +195,10 @@ struct ane_tokenizer;
 typedef uint32_t (*ane_pair_fn)(const struct ane_tokenizer *t, const char *at, const struct ane_symbol *a,
                                 const struct ane_symbol *b, int32_t *merged);
 
-/* Room for a piece of n bytes; false: no memory. */
+/* Makes room for a piece of n bytes. false: out of memory. */
 ANE_NODISCARD bool ane_merge_reserve(struct ane_merge_work *w, size_t n);
 /* Merges the symbols of piece[0..n) (id, len, prev set) until no pair has a rank: lowest rank first, leftmost among
- * equals. O(n log n) time. false: no memory. */
+ * equals. O(n log n) time. false: out of memory. */
 ANE_NODISCARD bool ane_merge(struct ane_merge_work *w, const struct ane_tokenizer *t, const char *piece, uint32_t n,
                              ane_pair_fn pair);
 void ane_merge_free(struct ane_merge_work *w);
@@ -211,7 +211,7 @@ struct ane_pair_slot {
   int32_t merged;
 };
 
-/* A prefix tree for reading: the children of a node lie behind each other, sorted by byte. */
+/* A read-only prefix tree: the children of a node are consecutive, sorted by byte. */
 struct ane_prefix_node {
   int32_t token; /* or ANE_NO_TOKEN */
   uint32_t child;
@@ -219,7 +219,7 @@ struct ane_prefix_node {
   uint8_t byte;
 };
 
-/* Patterns behind a change of each piece. */
+/* Patterns that follow a change of each piece. */
 struct ane_stage {
   struct ane_change change;
   bool only_first;
@@ -230,7 +230,7 @@ struct ane_tokenizer {
   struct ane_arena arena;
   uint32_t n;
   struct ane_text *pieces; /* [n] as the vocabulary spells them */
-  struct ane_text *bytes;  /* [n] as they stand in text, behind others */
+  struct ane_text *bytes;  /* [n] their bytes in text, after other tokens */
   uint8_t *types;          /* [n] */
   uint8_t *flags;          /* [n] or NULL */
   double *scores;          /* [n] or NULL */
@@ -240,7 +240,7 @@ struct ane_tokenizer {
 
   ane_model_kind model;
   bool byte_level, fuse_unk, unk_needed, library_rules, single;
-  bool words_apart; /* SCORES: no token has U+2581 behind another character, so text may be cut there */
+  bool words_apart; /* SCORES: no token has U+2581 after another character, so text may be split there */
   ane_whole_rule whole;
   struct ane_text prefix, suffix;
   uint32_t max_chars;
@@ -262,10 +262,10 @@ struct ane_tokenizer {
   struct ane_decode_step *decoders;
   uint32_t n_decoders, n_alone;            /* all; those that see single tokens */
   struct ane_change *decoder_changes;      /* [n_decoders], used by REPLACE and PATTERN */
-  bool byte_runs, place_first, place_last; /* a token decodes otherwise in the first, in the last place */
-  bool lead_all;                           /* the first place is that of every token until some text came */
-  bool unk_text;                           /* the unknown token is no spelling */
-  struct ane_text strip;                   /* of the whole text: the character, */
+  bool byte_runs, place_first, place_last; /* some token decodes differently as the first, as the last one */
+  bool lead_all;                           /* every token before any text decodes as the first one */
+  bool unk_text;                           /* the unknown token has a text of its own */
+  struct ane_text strip;                   /* character that is removed from the whole text, and how often at its ends */
   uint32_t strip_start, strip_stop;
 };
 
@@ -295,21 +295,21 @@ struct ane_encode_run {
   size_t nodes_room;
   struct ane_matcher matcher;
   struct ane_buffer spelled;         /* a piece in GPT-2's alphabet; a part of a word with its prefix or suffix */
-  const char *base;                  /* of the fragment under way, as the model sees it */
-  size_t offset;                     /* of that fragment in the text as given */
-  const struct ane_aligned *aligned; /* or NULL: the fragment is as given */
+  const char *base;                  /* start of the current fragment, as the model sees it */
+  size_t offset;                     /* of that fragment in the input */
+  const struct ane_aligned *aligned; /* NULL: the fragment is unchanged input */
   size_t cursor;
-  size_t normalised, staged; /* bytes that normalisers and stages made of the fragments so far; at most limit each */
+  size_t normalised, staged; /* bytes that normalisers and stages have made so far; at most limit each */
   size_t limit;
 };
 
-/* Appends one id that stands for piece[0..len); ANE_NO_TOKEN appends nothing. */
+/* Appends the id of piece[0..len); ANE_NO_TOKEN appends nothing. */
 ane_status ane_emit(struct ane_encode_run *run, int32_t id, const char *piece, size_t len, struct ane_error *err);
-/* Appends what becomes of an unknown stretch: its bytes, the unknown token, nothing. *fused (may be NULL): the stretch before
- * was unknown too, and its token is the last one. */
+/* Appends the ids of unknown text: byte tokens, the unknown token, or none. *fused (may be NULL): the text before was unknown
+ * too, and its token is the last one. */
 ane_status ane_emit_unknown(struct ane_encode_run *run, const char *s, size_t len, bool *fused, struct ane_error *err);
-/* The token that the model may make of these bytes of text: not a control (unless asked for by `special`), unknown, unused
- * or byte token. */
+/* The token of these bytes of text that the model may produce: no control token (except with `special`), no unknown, unused or
+ * byte token. */
 int32_t ane_model_token(const struct ane_tokenizer *t, const char *s, size_t len, bool special);
 /* Appends the symbols of a merged piece. */
 ane_status ane_emit_symbols(struct ane_encode_run *run, const char *piece, size_t len, struct ane_error *err);
@@ -329,23 +329,23 @@ ane_status ane_unigram_encode(struct ane_encode_run *run, const char *piece, siz
 ane_status ane_wordpiece_encode(struct ane_encode_run *run, const char *piece, size_t len, struct ane_error *err);
 ane_status ane_word_encode(struct ane_encode_run *run, const char *piece, size_t len, struct ane_error *err);
 
-/* stages.c: splits and changes, then the model. The text lies in run->base. */
+/* stages.c: splits and changes, then the model. s points into run->base. */
 ane_status ane_stages_init(struct ane_tokenizer *t, const struct ane_tokenizer_desc *d, struct ane_error *err);
 ane_status ane_stages_encode(struct ane_encode_run *run, const char *s, size_t len, struct ane_error *err);
 
 /* added.c: fills added, late, keep; finds them. */
 ane_status ane_added_init(struct ane_tokenizer *t, struct ane_error *err);
-/* The next added token in s[*at..len); id ANE_NO_TOKEN: none is left. [*start, *end) is what it takes, not before `taken`;
- * *at gets where to look next. */
+/* Finds the next added token in s[*at..len). ANE_NO_TOKEN: none is left. [*start, *end) is its text, from `taken` on at the
+ * earliest; *at gets the start of the next search. */
 int32_t ane_added_next(const struct ane_tokenizer *t, const struct ane_trie *trie, unsigned admitted, const char *s, size_t len,
                        size_t taken, size_t *at, size_t *start, size_t *end);
 
-/* GPT-2's alphabet (alphabet.c): the bytes that a token spells, or false where it has a character outside of it.
- * out has room for len bytes. */
+/* GPT-2's alphabet (alphabet.c): the bytes that a token spells. false: it has a character outside the alphabet. out has room for
+ * len bytes. */
 bool ane_alphabet_decode(const char *s, size_t len, char *out, size_t *out_len);
 /* Spelling of one byte: one or two bytes into out. */
 size_t ane_alphabet_spell(unsigned byte, char out[2]);
-/* Appends the spelling of bytes; false: no memory. */
+/* Appends the spelling of bytes. false: out of memory. */
 ANE_NODISCARD bool ane_alphabet_encode(const char *s, size_t len, struct ane_buffer *out);
 
 /* Value of <0xNN>, or -1. */
@@ -355,7 +355,7 @@ ane_status ane_vocab_init(struct ane_tokenizer *t, const struct ane_tokenizer_de
 
 /* decode.c: the steps, and `bytes` by them. */
 ane_status ane_decode_init(struct ane_tokenizer *t, const struct ane_tokenizer_desc *desc, struct ane_error *err);
-/* Appends what a token decodes to in a place that the table `bytes` does not cover. false: no memory (or a pattern gave up). */
+/* Appends the text of a token as the first or last one. false: out of memory, or a pattern exceeds its limits. */
 ANE_NODISCARD bool ane_decode_token(const struct ane_tokenizer *t, uint32_t id, bool first, bool last, struct ane_buffer *out);
 void ane_decode_close(struct ane_tokenizer *t);
 

@@ -1,4 +1,4 @@
-/* The pipeline. */
+/* The tokenizer: life cycle, and the pipeline of encode. */
 #include "base/alloc.h"
 #include "text/text_internal.h"
 
@@ -11,7 +11,7 @@ static bool copy_text(struct ane_arena *arena, struct ane_text s, struct ane_tex
   return out->data != NULL;
 }
 
-/* What stands before or behind a text: the list, or the one token. */
+/* The ids before or after a text: the list, or the single token. */
 static bool copy_ends(struct ane_tokenizer *t, const int32_t *list, uint32_t n, int32_t one, int32_t **out, uint32_t *n_out) {
   if (!n && one != ANE_NO_TOKEN) {
     list = &one;
@@ -105,7 +105,7 @@ static bool grow(struct ane_encoding *e, bool spans) {
   return true;
 }
 
-/* Appends an id with its span in the text as given. */
+/* Appends an id with its span in the input. */
 static ane_status append(struct ane_encode_run *run, int32_t id, size_t start, size_t end, struct ane_error *err) {
   struct ane_encoding *e = run->out;
   if (e->n == e->room && !grow(e, run->spans)) return ane_fail(err, ANE_NOMEM, "no memory for %zu tokens", e->n + 1);
@@ -174,7 +174,7 @@ ane_status ane_model_encode(struct ane_encode_run *run, const char *piece, size_
   return ANE_OK;
 }
 
-/* Normalised text, in which late added tokens may stand. */
+/* Encodes normalised text, which may contain late added tokens. */
 static ane_status encode_normalised(struct ane_encode_run *run, size_t len, struct ane_error *err) {
   const struct ane_tokenizer *t = run->t;
   const char *s = run->base;
@@ -190,7 +190,7 @@ static ane_status encode_normalised(struct ane_encode_run *run, size_t len, stru
   return st || done == len ? st : ane_stages_encode(run, s + done, len - done, err);
 }
 
-/* Text between two added tokens: text.data[start..end). */
+/* Encodes text between two added tokens: text.data[start..end). */
 static ane_status encode_fragment(struct ane_encode_run *run, struct ane_text text, size_t start, size_t end,
                                   struct ane_error *err) {
   const struct ane_tokenizer *t = run->t;
@@ -215,7 +215,7 @@ static ane_status encode_fragment(struct ane_encode_run *run, struct ane_text te
   return st;
 }
 
-/* The tokens before (or behind) a text, which stand for nothing of it. */
+/* Appends the tokens before (or after) a text; their spans are empty. */
 static ane_status append_all(struct ane_encode_run *run, const int32_t *ids, uint32_t n, size_t at, struct ane_error *err) {
   ane_status st = ANE_OK;
   for (uint32_t i = 0; i < n && !st; i++) st = append(run, ids[i], at, at, err);

@@ -1,4 +1,4 @@
-/* Added tokens by prefix. Children are linked lists: the few hundred added tokens of a model share long prefixes. */
+/* A trie of added tokens. Children are linked lists: a model's few hundred added tokens share long prefixes. */
 #include "base/alloc.h"
 #include "text/text_internal.h"
 

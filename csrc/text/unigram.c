@@ -1,7 +1,6 @@
-/* The unigram model (Kudo 2018): of all ways to cut a piece into tokens the one with the largest sum of scores, found by
- * Viterbi's algorithm. Characters without token count a penalty below the lowest score. Ties go to the cut that is found
- * first, going through the starts from left to right and the lengths from short to long, as in the tokenizers library and
- * in SentencePiece (unigram_model.cc, EncodeOptimized). */
+/* The unigram model (Kudo 2018): the segmentation of a piece with the largest sum of scores, found by Viterbi's algorithm.
+ * Characters without token count a penalty below the lowest score. Of equal sums the one found first wins, starts from left to
+ * right and lengths from short to long, as in the tokenizers library and in SentencePiece (unigram_model.cc, EncodeOptimized). */
 #include "base/alloc.h"
 #include "text/text_internal.h"
 
@@ -28,12 +27,12 @@ static bool in_model(const struct ane_tokenizer *t, uint32_t i) {
   return made || (!t->single && t->types[i] != ANE_TOKEN_UNUSED);
 }
 
-/* What build has to do for one node: sorted[from..to) share the first `depth` bytes. */
+/* A node to build: sorted[from..to) share the first `depth` bytes. */
 struct range {
   uint32_t from, to;
 };
 
-/* Children of the node at `depth` from its range of sorted spellings; pieces that end here are its token. */
+/* Makes the children of a node at `depth` from its range of sorted spellings; a spelling that ends here is its token. */
 static uint32_t expand(const struct ane_tokenizer *t, const struct ane_text **sorted, struct range r, size_t depth,
                        struct ane_prefix_node *node, struct ane_prefix_node *children, struct range *ranges) {
   uint32_t n = 0;
@@ -48,7 +47,7 @@ static uint32_t expand(const struct ane_tokenizer *t, const struct ane_text **so
   return n;
 }
 
-/* Level by level, so that children lie together. `room` is one more than the bytes of all spellings. */
+/* Builds level by level, so that children are consecutive. room: bytes of all spellings, plus one. */
 static bool build(struct ane_tokenizer *t, const struct ane_text **sorted, uint32_t n, size_t room) {
   struct range *ranges = ane_malloc(room * sizeof *ranges);
   struct ane_prefix_node *nodes = ranges ? ane_malloc(room * sizeof *nodes) : NULL;
@@ -111,13 +110,13 @@ static const struct ane_prefix_node *descend(const struct ane_tokenizer *t, cons
 static void offer(const struct ane_tokenizer *t, struct ane_unigram_node *nodes, size_t from, size_t to, double score,
                   int32_t id) {
   double sum = score + nodes[from].score;
-  if (t->single && id == t->unk) sum = (double)(float)sum; /* there the others are compared in double precision */
+  if (t->single && id == t->unk) sum = (double)(float)sum; /* SentencePiece compares the others in double precision */
   struct ane_unigram_node *end = &nodes[to];
   if (end->start != UINT32_MAX && !(sum > end->score)) return;
   *end = (struct ane_unigram_node){t->single ? (double)(float)sum : sum, (uint32_t)from, id};
 }
 
-/* All tokens that begin at p, and the unknown one where no token is as long as the character. */
+/* Relaxes all tokens that begin at p, and the unknown token where no token covers just the character. */
 static size_t offer_all(struct ane_encode_run *run, const char *s, size_t p, size_t len) {
   const struct ane_tokenizer *t = run->t;
   const struct ane_prefix_node *node = t->tree;
@@ -141,14 +140,14 @@ static size_t offer_all(struct ane_encode_run *run, const char *s, size_t p, siz
 
 /* ---- Output ------------------------------------------------------------------------------------------------------*/
 
-/* An unknown stretch, which may be spelled as a token by chance. */
+/* Emits unknown text, which a token may happen to spell. */
 static ane_status emit_unknown(struct ane_encode_run *run, const char *s, size_t len, struct ane_error *err) {
   int32_t id = run->t->single ? ANE_NO_TOKEN : ane_model_token(run->t, s, len, run->special);
   return id >= 0 ? ane_emit(run, id, s, len, err) : ane_emit_unknown(run, s, len, NULL, err);
 }
 
-/* The best path, whose ends have been chained forwards: nodes[p].start is where the token that begins at p ends. Neighbouring
- * unknown characters are one stretch. */
+/* Emits the best path, linked forwards: nodes[p].start is the end of the token that begins at p. Neighbouring unknown characters
+ * are emitted together. */
 static ane_status emit_path(struct ane_encode_run *run, const char *s, size_t len, struct ane_error *err) {
   const struct ane_unigram_node *nodes = run->nodes;
   int32_t unk = run->t->unk;
@@ -176,7 +175,7 @@ ane_status ane_unigram_encode(struct ane_encode_run *run, const char *s, size_t 
   }
   for (size_t i = 0; i <= len; i++) run->nodes[i] = (struct ane_unigram_node){0, UINT32_MAX, ANE_NO_TOKEN};
   for (size_t p = 0; p < len;) p += offer_all(run, s, p, len);
-  /* Turned round in place: each node gets the end and the id of the token that begins there. */
+  /* Reverses the links in place: each node gets the end and the id of the token that begins there. */
   uint32_t end = (uint32_t)len;
   struct ane_unigram_node at = run->nodes[len];
   while (end) {

@@ -1,4 +1,4 @@
-/* The token table: spellings, the bytes they stand for, and the ways back. */
+/* The token table: spellings, their bytes, and the reverse. */
 #include "text/text_internal.h"
 
 #include <math.h>
@@ -50,8 +50,8 @@ static ane_status check(const struct ane_tokenizer_desc *d, struct ane_error *er
   return ANE_OK;
 }
 
-/* All spellings in one block behind each other. false: no memory; *twice gets a token that is spelled as one before, if such
- * are looked for. */
+/* Copies all spellings to one block. false: out of memory. *twice: a token with the spelling of an earlier one, where that is an
+ * error. */
 static bool copy_pieces(struct ane_tokenizer *t, const struct ane_tokenizer_desc *d, uint32_t *twice) {
   size_t total = 0;
   for (uint32_t i = 0; i < t->n; i++)
@@ -113,7 +113,7 @@ ane_status ane_vocab_init(struct ane_tokenizer *t, const struct ane_tokenizer_de
   return ANE_OK;
 }
 
-/* ---- Questions ---------------------------------------------------------------------------------------------------*/
+/* ---- Look-ups ----------------------------------------------------------------------------------------------------*/
 
 uint32_t ane_tokenizer_size(const struct ane_tokenizer *t) { return t->n; }
 

@@ -1,4 +1,4 @@
-/* Models of whole words and their parts. */
+/* WordPiece, and the model of whole words. */
 #include "text/text_internal.h"
 
 #include <string.h>
@@ -8,7 +8,7 @@ ane_status ane_word_encode(struct ane_encode_run *run, const char *s, size_t len
   return id >= 0 ? ane_emit(run, id, s, len, err) : ane_emit_unknown(run, s, len, NULL, err);
 }
 
-/* Length of the longest token that s[at..len) begins with, behind the prefix where at > 0; 0: none. */
+/* Length of the longest token that s[at..len) begins with, with the prefix where at > 0. 0: none. */
 static size_t longest(struct ane_encode_run *run, const char *s, size_t at, size_t len, int32_t *id) {
   const struct ane_tokenizer *t = run->t;
   struct ane_text prefix = at ? t->prefix : (struct ane_text){0};
@@ -43,6 +43,6 @@ ane_status ane_wordpiece_encode(struct ane_encode_run *run, const char *s, size_
     st = ane_emit(run, id, s + at, n, err);
   }
   if (st || n) return st;
-  e->n = had; /* no part counts where one is unknown */
+  e->n = had; /* one unknown part makes the whole word unknown */
   return ane_emit_unknown(run, s, len, NULL, err);
 }

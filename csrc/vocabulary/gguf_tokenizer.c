@@ -1,4 +1,4 @@
-/* The tokenizer that the metadata of a GGUF file describe. */
+/* Reads the tokenizer from the metadata of a GGUF file. */
 #include "vocabulary/vocabulary.h"
 
 #include <inttypes.h>
@@ -7,7 +7,7 @@
 
 #define KEY "tokenizer.ggml."
 
-/* The value at a key if there is one: *out is NULL otherwise. Fails where it is of another kind. */
+/* The value of a key; *out is NULL where there is none. Fails where it is of another kind. */
 static ane_status want(const struct gguf_tokenizer *g, const char *key, ane_meta_kind kind, const struct ane_meta **out,
                        struct ane_error *err) {
   static const char *const names[] = {"a signed integer", "an unsigned integer", "a float", "a bool", "a string", "an array"};
@@ -24,8 +24,8 @@ static ane_status want_bool(const struct gguf_tokenizer *g, const char *key, boo
   return st;
 }
 
-/* Files without such a token leave the key out, or write -1 in one of its widths. `lenient`: an id beyond the vocabulary
- * counts as none (some published files pad with a token they do not have; nothing is ever looked up by it). */
+/* Files without such a token leave the key out, or write -1 in some width. lenient: an id beyond the vocabulary counts as none;
+ * some published files have such a padding token, which is never used. */
 static ane_status want_id(const struct gguf_tokenizer *g, const char *key, bool lenient, int32_t *id, struct ane_error *err) {
   const struct ane_meta *m = ane_source_meta(g->source, key);
   if (!m) return ANE_OK;
@@ -54,7 +54,7 @@ static ane_status want_texts(struct gguf_tokenizer *g, const char *key, const st
   return ANE_OK;
 }
 
-/* An array of one number for each token, of this type: *out stays NULL where there is none. */
+/* An array of one number per token, of this type. *out stays NULL where there is none. */
 static ane_status want_numbers(const struct gguf_tokenizer *g, const char *key, ane_dtype dtype, const struct ane_meta **out,
                                struct ane_error *err) {
   ane_status st = want(g, key, ANE_META_ARRAY, out, err);
@@ -101,7 +101,7 @@ static void add_normaliser(struct gguf_tokenizer *g, ane_normaliser_kind kind, c
 
 #define MARK "\xE2\x96\x81" /* U+2581, SentencePiece's space */
 
-/* model "llama": SentencePiece. Defaults as llama.cpp has them: bos 1, eos 2, unknown 0, bos added, a space in front. */
+/* model "llama": SentencePiece. Defaults are those of llama.cpp: bos 1, eos 2, unknown 0, bos added, a space in front. */
 static ane_status describe_scores(struct gguf_tokenizer *g, struct ane_error *err) {
   struct ane_tokenizer_desc *d = &g->desc;
   bool prefix = true, squeeze = false;
@@ -149,7 +149,7 @@ static ane_status unknown_name(const char *key, const struct ane_meta *found, co
   return ane_fail(err, ANE_UNSUPPORTED, "%s is '%.*s'; known are %s", key, len, found->s.data, known);
 }
 
-/* One name for each list of splits, and how many more there are. */
+/* Appends one name for each list of splits, and the number of other names. */
 static void known_pretokenizers(char *out, size_t size) {
   uint32_t n, left;
   const struct ane_pretokenizer *list = ane_pretokenizer_list(&n);
@@ -165,7 +165,7 @@ static void known_pretokenizers(char *out, size_t size) {
   snprintf(out + at, size - at, "%u more", (unsigned)left);
 }
 
-/* model "gpt2": merges, behind a pre-tokenizer that the file names. */
+/* model "gpt2": merges, after a pre-tokenizer that the file names. */
 static ane_status describe_merges(struct gguf_tokenizer *g, const char *implied, struct ane_error *err) {
   struct ane_tokenizer_desc *d = &g->desc;
   const struct ane_meta *m;
@@ -199,7 +199,7 @@ static ane_status describe_specials(struct gguf_tokenizer *g, struct ane_error *
       (st = want_id(g, KEY "padding_token_id", true, &g->pad, err)) || (st = want_bool(g, KEY "add_bos_token", &add_bos, err)) ||
       (st = want_bool(g, KEY "add_eos_token", &d->add_eos, err)))
     return st;
-  /* The wish of the family needs a token; the file's own wish without one is an error (vocab.c). */
+  /* The family's default applies only where the token exists. The file's own setting without the token is an error (vocab.c). */
   if (d->bos == ANE_NO_TOKEN && !ane_source_meta(g->source, KEY "add_bos_token")) add_bos = false;
   d->add_bos = add_bos;
   d->unk = d->model == ANE_MODEL_SCORES ? g->unk : ANE_NO_TOKEN;

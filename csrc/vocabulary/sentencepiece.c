@@ -13,7 +13,7 @@ static double float_of(uint64_t bits) {
 
 static struct ane_text text_of(const struct ane_message_field *f) { return (struct ane_text){(const char *)f->data, f->size}; }
 
-/* A field of another type than it should have is no field (the rule of protocol buffers for unknown fields). */
+/* A field of an unexpected type is ignored, by the rule of protocol buffers for unknown fields. */
 static bool is(const struct ane_message_field *f, uint32_t number, ane_message_type type) {
   return f->number == number && f->type == type;
 }

@@ -12,7 +12,8 @@ void vocabulary_free(struct vocabulary *v) {
   *v = (struct vocabulary){0};
 }
 
-/* The list of n things of `size` bytes, perhaps elsewhere, with room for one more; NULL: no memory, the list stays. */
+/* Makes room for one more element of `size` bytes. Returns the list, which may have moved. NULL: out of memory; the list stays.
+ */
 static void *grown(void *list, size_t n, size_t *room, size_t size) {
   size_t more = *room ? *room * 2 : 1024, bytes;
   if (n < *room) return list;
@@ -29,7 +30,7 @@ bool vocabulary_add(struct vocabulary *v, const struct vocabulary_entry *e) {
   return true;
 }
 
-/* false: no memory. */
+/* false: out of memory. */
 static bool add_merge(struct vocabulary *v, struct ane_text left, struct ane_text right) {
   struct ane_token_pair *merges = grown(v->merges, v->n_merges, &v->merges_room, sizeof *merges);
   if (!merges) return false;
@@ -45,7 +46,7 @@ static bool no_memory(struct ane_json *j) {
   return ane_json_fail(j, j->p, "not enough memory");
 }
 
-/* A string that stays: in the text, or where it has escapes in the arena. `why` is said of what is no string. */
+/* Reads a string that stays valid: in the text, or in the arena where it has escapes. why: the fault where it is not a string. */
 static bool read_text(struct vocabulary *v, struct ane_json *j, const char *why, struct ane_text *out) {
   char c = ane_json_peek(j);
   if (!c) return false;

@@ -1,4 +1,4 @@
-/* A vocabulary on its way from a file to a tokenizer: spellings, ids, scores, types, merges. */
+/* Vocabularies as files hold them, read for a tokenizer: spellings, ids, scores, types, merges. */
 #ifndef ANE_VOCABULARY_VOCABULARY_H
 #define ANE_VOCABULARY_VOCABULARY_H
 
@@ -23,15 +23,15 @@ struct vocabulary {
   struct ane_token_pair *merges;
   size_t n_merges, merges_room;
   bool scored; /* the entries have scores */
-  bool unique; /* no two may be spelled alike */
+  bool unique; /* two entries of one spelling are an error */
 };
 
 void vocabulary_free(struct vocabulary *v);
-/* false: no memory. */
+/* false: out of memory. */
 bool vocabulary_add(struct vocabulary *v, const struct vocabulary_entry *e);
 
 /* The values of "vocab" (an object of ids, or a list of pairs of spelling and score) and "merges" (strings with one space, or
- * pairs) in a tokenizer.json. false: a fault of the text. */
+ * pairs) in a tokenizer.json. false: the text is faulty. */
 bool vocabulary_read_tokens(struct vocabulary *v, struct ane_json *j);
 bool vocabulary_read_merges(struct vocabulary *v, struct ane_json *j);
 

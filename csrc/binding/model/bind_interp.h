@@ -6,8 +6,8 @@
 #include "binding/formats/bind_source.h"
 #include "interp/interp.h"
 
-/* Options isa, threads, progress(done, total) from the table at `arg`; *load must live as long as o is used. s: where the
- * weights come from, its pages are given up as they are packed; NULL: they stay. */
+/* Reads options isa, threads, progress(done, total) from the table at `arg`. *load must outlive the use of o. s: source of the
+ * weights, whose pages are dropped as they are packed; NULL: they stay. */
 struct bind_loading {
   struct bind_progress progress; /* first */
   struct ane_source *source;

@@ -17,7 +17,7 @@ struct bind_graph {
 };
 struct bind_graph *bind_check_graph(lua_State *L, int arg);
 
-/* A program, shared by the Lua value that made it and by its sessions; the last owner frees it and its sources. */
+/* A program, owned by its Lua value and its sessions. The last owner frees it and its sources. */
 struct bind_program_box {
   struct ane_program *program;
   struct ane_source *sources[BIND_MAX_SOURCES];
@@ -27,7 +27,7 @@ void bind_program_release(struct bind_program_box *box);
 
 /* The open session at `arg` and the program it belongs to; raises otherwise. */
 struct ane_session *bind_check_session(lua_State *L, int arg, struct bind_program_box **box);
-/* Pushes a session of the box's program (which gets one more owner), or nil, message, code; gives the number pushed. */
+/* Pushes a session of the box's program, which becomes another owner; or nil, message, code. Returns the number of values. */
 int bind_session_open(lua_State *L, struct bind_program_box *box, int64_t context, ane_dtype kv);
 
 #endif

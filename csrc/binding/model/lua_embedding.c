@@ -1,5 +1,4 @@
-/* core.embedding(beside, location, rows, width): a table of fp16 rows in a file, mapped; rows are decoded when they are asked
- * for. */
+/* core.embedding(beside, location, rows, width): a mapped file of fp16 rows, decoded on access. */
 #include "binding/tensor/bind_tensor.h"
 
 #include "base/bytes.h"
@@ -15,8 +14,8 @@ struct lua_embedding {
   int64_t rows, width; /* 0: closed */
 };
 
-/* embedding(beside, location, rows, width) -> table of the file `location` in the folder of the file `beside`, out of which it
- * may not lead; or nil, message, code */
+/* embedding(beside, location, rows, width) -> the file `location` in the folder of the file `beside`, which it must not leave; or
+ * nil, message, code */
 static int embedding_open(lua_State *L) {
   const char *beside = luaL_checkstring(L, 1), *location = luaL_checkstring(L, 2);
   int64_t rows = bind_integer(L, 3, 1, INT32_MAX), width = bind_integer(L, 4, 1, INT32_MAX);
@@ -40,7 +39,7 @@ static int embedding_close(lua_State *L) {
   return 0;
 }
 
-/* take(ids, columns, scale) -> ane.tensor [1, width, columns, 1]: column t is row ids[t], zeros behind the last id */
+/* take(ids, columns, scale) -> ane.tensor [1, width, columns, 1]: column t is row ids[t]; zeros after the last id */
 static int embedding_take(lua_State *L) {
   const struct lua_embedding *ud = luaL_checkudata(L, 1, EMBEDDING_CLASS);
   size_t n;

@@ -39,7 +39,7 @@ static int meth_close(lua_State *L) {
   return 0;
 }
 
-/* Misuse of the builder raises; the message says which node. */
+/* Raises for misuse of the builder; the message names the node. */
 static int raise(lua_State *L, const struct ane_error *err) { return luaL_error(L, "%s", err->text); }
 
 static int push_value(lua_State *L, int32_t value) {
@@ -121,8 +121,8 @@ static int64_t const_field(lua_State *L, int arg, const char *name, int64_t def,
   return lua_isnoneornil(L, arg) ? def : bind_opt_integer_option(L, arg, name, def, lo, hi);
 }
 
-/* Cuts a view out of a tensor: `row`: a vector as a matrix of one row; `index` of the outermost dimension (which goes), then rows
- * [from, to) of what is left; transposed: what is left is stored as [in, out] and seen as [out, in]. */
+/* Makes a view of a tensor. row: a vector becomes a matrix of one row. index: selects in the outermost dimension, which is
+ * dropped. from, to: rows [from, to) of the rest. transposed: the rest is stored as [in, out] and seen as [out, in]. */
 static void cut_const(lua_State *L, int arg, struct ane_tensor *t) {
   const struct ane_dtype_info *d = ane_dtype_info(t->dtype);
   if (lua_isnoneornil(L, arg)) return;
@@ -160,7 +160,7 @@ static void cut_const(lua_State *L, int arg, struct ane_tensor *t) {
   s->dim[0] = to - from;
 }
 
-/* Rows [from, to) of a tensor whose rows lie in parts: they must lie in one. */
+/* Rows [from, to) of a tensor that consists of parts. They must be in one part. */
 static void partition_parts(lua_State *L, int arg, const struct ane_source_tensor *t, struct ane_tensor *view) {
   int64_t rows = t->tensor.shape.dim[0], from = const_field(L, arg, "from", 0, 0, rows - 1),
           to = const_field(L, arg, "to", rows, from + 1, rows), at = 0;
@@ -199,7 +199,7 @@ static int meth_const(lua_State *L) {
   return ane_graph_const(ud->graph, name, &view, &v, &err) ? raise(L, &err) : push_value(L, v);
 }
 
-/* blank(name, shape) -> value: a constant of which only the shape is known, for plans. No program can be made of the graph. */
+/* blank(name, shape) -> value: a constant without data, for export plans. The graph cannot become a program. */
 static int meth_blank(lua_State *L) {
   struct bind_graph *ud = bind_check_graph(L, 1);
   struct ane_tensor t = {.dtype = ANE_F16};
@@ -250,7 +250,7 @@ static int check_inputs(lua_State *L, const struct ane_graph *g, const char *nod
   return n;
 }
 
-/* The list of numbers at the top of the stack, in a buffer that Lua owns and that stays on the stack below it. */
+/* The list of numbers at the top of the stack, in a buffer of Lua's, which stays on the stack below it. */
 static struct ane_attr check_floats(lua_State *L, const char *name) {
   lua_Unsigned n = lua_rawlen(L, -1);
   if (n > MAX_FLOATS) luaL_error(L, "attribute %s has more than %d numbers", name, MAX_FLOATS);
@@ -335,7 +335,7 @@ static int meth_dump(lua_State *L) {
     ane_buffer_free(&text);
     return luaL_error(L, "no memory to print the graph");
   }
-  /* The buffer is freed before anything can raise but lua_pushlstring itself, which raises only where memory is out. */
+  /* Only lua_pushlstring can raise before the buffer is freed, and only where memory is out. */
   lua_pushlstring(L, (const char *)text.data, text.size);
   ane_buffer_free(&text);
   return 1;

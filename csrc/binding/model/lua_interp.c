@@ -145,7 +145,7 @@ static int meth_dump(lua_State *L) {
 
 /* ---- Running -------------------------------------------------------------------------------------------------------*/
 
-/* The tensor {dtype=, shape=, data= (bytes)} at the top of the stack as a view of its bytes; raises where it is none. */
+/* The tensor {dtype=, shape=, data= (bytes)} at the top of the stack, as a view of its bytes. Raises where it is malformed. */
 static void read_tensor(lua_State *L, const char *name, struct ane_dyn *t) {
   size_t len;
   if (!lua_istable(L, -1)) luaL_error(L, "input %s is missing", name);

@@ -1,5 +1,4 @@
-/* core.graph_program(source, options): a language model that runs its imported graph, and the states and rows of its sequences.
- */
+/* core.graph_program(source, options): a language model that runs its imported graph op by op, and its sessions. */
 #include "binding/model/bind_interp.h"
 #include "binding/model/bind_saved.h"
 #include "binding/tensor/bind_tensor.h"
@@ -11,7 +10,7 @@
 #define PROGRAM_CLASS "ane.graph_program"
 #define SESSION_CLASS "ane.graph_session"
 
-/* Shared by the program's value and its sessions; the last owner frees it. */
+/* Owned by the program's value and its sessions. The last owner frees it. */
 struct box {
   struct ane_lm *lm;
   struct ane_source *source;
@@ -176,7 +175,7 @@ static int program_states(lua_State *L) {
   return 1;
 }
 
-/* fingerprint() -> integer: whether a saved state fits */
+/* fingerprint() -> integer; a saved state fits where it is equal */
 static int program_fingerprint(lua_State *L) {
   return lua_pushinteger(L, (lua_Integer)ane_lm_fingerprint(check_program(L, 1)->lm)), 1;
 }

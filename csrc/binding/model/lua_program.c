@@ -1,4 +1,4 @@
-/* core.program(graph, options): the graph planned for this CPU. */
+/* core.program(graph, options): a graph planned for this CPU. */
 #include "binding/model/bind_model.h"
 #include "binding/model/bind_saved.h"
 
@@ -33,7 +33,7 @@ struct importance {
   const float *values;
   int64_t cols;
 };
-/* What the packing callbacks need. */
+/* The argument of the packing callbacks. */
 struct loading {
   struct bind_progress progress; /* first */
   const struct bind_program_box *box;
@@ -41,13 +41,13 @@ struct loading {
   int n_importance;
 };
 
-/* Stored bytes that have been copied may leave memory. */
+/* Drops stored bytes from memory once they are packed. */
 static void on_release(void *arg, const void *data, uint64_t bytes) {
   const struct loading *l = arg;
   bind_release(l->box->sources, l->box->n_sources, data, bytes);
 }
 
-/* A way to hold weights by its name, the value on top of the stack; `what` begins the message. */
+/* The encoding of weights that the string at the top of the stack names. `what` begins the message. */
 static struct ane_weights_encoding check_weights(lua_State *L, const char *what) {
   struct ane_weights_encoding encoding = {.kind = ANE_WEIGHTS_FILE};
   const char *w = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
@@ -73,7 +73,7 @@ static struct ane_weights_encoding check_weights(lua_State *L, const char *what)
   return encoding;
 }
 
-/* mixed: list of {pattern, weights, ordered}. The rules lie in a userdata that stays on the stack, patterns in the table. */
+/* mixed: list of {pattern, weights, ordered}. The rules are in a userdata that stays on the stack, the patterns in the table. */
 static void mixed_field(lua_State *L, int t, struct ane_program_options *o) {
   lua_getfield(L, t, "mixed");
   if (lua_isnil(L, -1)) return;
@@ -96,7 +96,7 @@ static void mixed_field(lua_State *L, int t, struct ane_program_options *o) {
   }
 }
 
-/* importance: name of a weight -> float32 bytes, one for each column. */
+/* importance: name of a weight -> float32 bytes, one per input column. */
 static void importance_field(lua_State *L, int t, struct loading *load) {
   lua_getfield(L, t, "importance");
   if (lua_isnil(L, -1)) return;
@@ -202,9 +202,9 @@ static void push_matrix(lua_State *L, const struct ane_matrix_info *m) {
 }
 
 /* info() -> table: isa, threads, activations, context, chunk, vocab, weight_bytes, scratch_bytes, kv_bytes_per_token,
- * steps, matrices = list of {name, rows, cols, stored, dtype, form, act, bytes, input (name of the value it meets, or nil),
- * weights (form of packages, or nil); where it was re-encoded max_abs, error, signal (sums of squares of before - after, and of
- * before)} */
+ * steps, matrices = list of {name, rows, cols, stored, dtype, form, act, bytes, input (name of the value that it is multiplied
+ * by, or nil), weights (scheme of packages, or nil); where it was re-encoded max_abs, error, signal (sums of squares of before -
+ * after, and of before)} */
 static int meth_info(lua_State *L) {
   struct ane_program *p = check_program(L, 1)->program;
   struct ane_program_info i = ane_program_info(p);
@@ -229,8 +229,8 @@ static int meth_info(lua_State *L) {
   return 1;
 }
 
-/* profile(on) -> true; profile() -> list of {name, op, runs, seconds, bytes, ops, weights (names)}, steps in order, nil where
- * none is on */
+/* profile(on) -> true; profile() -> list of {name, op, runs, seconds, bytes, ops, weights (names)}, in the order of steps; nil:
+ * profiling is off */
 static int meth_profile(lua_State *L) {
   struct ane_program *p = check_program(L, 1)->program;
   struct ane_step_profile row;
@@ -296,7 +296,7 @@ static int meth_n_ids(lua_State *L) {
   return 1;
 }
 
-/* exact() -> true: results do not depend on how tokens are cut into runs; and the length beyond which a sequence has other
+/* exact() -> true: results do not depend on how tokens are divided into runs; and the length above which a sequence uses the long
  * rope factors, or nil */
 static int meth_exact(lua_State *L) {
   int64_t at = ane_program_info(check_program(L, 1)->program).long_rope_after;

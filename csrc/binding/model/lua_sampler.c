@@ -1,5 +1,5 @@
-/* Class "ane.sampler": the chain of csrc/sampling over tensors, with its scratch kept between draws; and the functions
- * core.sampler, core.logprobs, core.softmax, core.random. Options come checked from lua/ane/sampler.lua. */
+/* Class "ane.sampler": the filters of csrc/sampling over tensors, with scratch that is kept between draws; and the functions
+ * core.sampler, core.logprobs, core.softmax, core.random. lua/ane/generate/sampler.lua has checked the options. */
 #include "binding/tensor/bind_tensor.h"
 #include "sampling/sampling.h"
 
@@ -12,7 +12,7 @@ enum { BIAS = 1, SCRATCH = 2 };
 
 struct lua_sampler {
   struct ane_sampling how;
-  int32_t room; /* ids that the scratch is made for */
+  int32_t room; /* size of the scratch in ids */
   float *work;
   struct ane_ranked *ranked;
 };

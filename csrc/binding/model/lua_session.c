@@ -50,7 +50,7 @@ static int meth_close(lua_State *L) {
 }
 
 /* feed(ids [, want [, until]]) -> true; or nil, message, code. want: none, last (default), all, argmax. until: the length
- * of the session when all pieces of one feed are in (default: after this one); see ane_run_item */
+ * of the session at the end of a feed of several runs (default: of this one); see ane_run_item */
 static int meth_feed(lua_State *L) {
   struct lua_session *ud = check_session(L, 1);
   struct ane_run_item item = {.session = ud->session, .want = bind_want(L, 3)};
@@ -62,14 +62,14 @@ static int meth_feed(lua_State *L) {
   return bind_done(L, ane_run(ud->box->program, &item, 1, &err), &err);
 }
 
-/* What a trace collects: for each name asked for, [cols][channels]. */
+/* What a trace collects: for each wanted name [tokens][channels]. */
 struct trace {
   int n;
   const char **names;
   struct trace_value {
     float *data;
     double *sums;
-    int64_t cols, channels;
+    int64_t tokens, channels;
   } * values;
   bool no_memory;
 };
@@ -80,8 +80,8 @@ static struct trace_value *find_value(struct trace *t, const char *name) {
   return NULL;
 }
 
-/* Keeps sums of squares, [channels], in double precision while they grow. */
-static void on_squares(void *arg, const char *name, const float *data, int64_t first, int64_t cols, int64_t channels) {
+/* Adds up squares, [channels], in double precision. */
+static void on_squares(void *arg, const char *name, const float *data, int64_t first, int64_t tokens, int64_t channels) {
   struct trace *t = arg;
   struct trace_value *v = find_value(t, name);
   (void)first;
@@ -90,22 +90,22 @@ static void on_squares(void *arg, const char *name, const float *data, int64_t f
     t->no_memory = true;
     return;
   }
-  v->cols += cols, v->channels = channels;
-  for (int64_t i = 0; i < cols; i++)
+  v->tokens += tokens, v->channels = channels;
+  for (int64_t i = 0; i < tokens; i++)
     for (int64_t c = 0; c < channels; c++) v->sums[c] += (double)data[i * channels + c] * (double)data[i * channels + c];
 }
 
-static void on_tap(void *arg, const char *name, const float *data, int64_t first, int64_t cols, int64_t channels) {
+static void on_tap(void *arg, const char *name, const float *data, int64_t first, int64_t tokens, int64_t channels) {
   struct trace *t = arg;
   struct trace_value *v = find_value(t, name);
   if (!v || t->no_memory) return;
-  float *more = ane_realloc(v->data, (size_t)((first + cols) * channels) * sizeof *more);
+  float *more = ane_realloc(v->data, (size_t)((first + tokens) * channels) * sizeof *more);
   if (!more) {
     t->no_memory = true;
     return;
   }
-  memcpy(more + first * channels, data, (size_t)(cols * channels) * sizeof *more);
-  v->data = more, v->cols = first + cols, v->channels = channels;
+  memcpy(more + first * channels, data, (size_t)(tokens * channels) * sizeof *more);
+  v->data = more, v->tokens = first + tokens, v->channels = channels;
 }
 
 static int trace_gc(lua_State *L) {
@@ -120,7 +120,7 @@ static int trace_gc(lua_State *L) {
   return 0;
 }
 
-/* A trace of the names listed at `arg`; names stay alive in that table. */
+/* A trace of the names listed at `arg`; that table keeps the names alive. */
 static struct trace *check_names(lua_State *L, int arg) {
   luaL_checktype(L, arg, LUA_TTABLE);
   struct trace *t = bind_new(L, TRACE_CLASS, sizeof *t, 0);
@@ -138,8 +138,8 @@ static struct trace *check_names(lua_State *L, int arg) {
   return t;
 }
 
-/* Feeds the ids at 2 to the session at 1 and collects the names listed at 3; pushes the table for what was collected. NULL:
- * nil, message, code were pushed instead. `what` stands in the message where memory ends. */
+/* Feeds the ids at 2 to the session at 1, collects the names listed at 3, and pushes a table for the results. NULL: it pushed
+ * nil, message, code instead. `what` names the results in the message where memory ends. */
 static struct trace *run_traced(lua_State *L, ane_want want, ane_tap_fn tap, const char *what) {
   struct lua_session *ud = check_session(L, 1);
   struct ane_run_item item = {.session = ud->session, .want = want};
@@ -164,7 +164,7 @@ static int meth_trace(lua_State *L) {
   if (!t) return 3;
   for (int i = 0; i < t->n; i++) {
     if (!t->values[i].data) continue;
-    struct ane_shape s = {2, {t->values[i].cols, t->values[i].channels}};
+    struct ane_shape s = {2, {t->values[i].tokens, t->values[i].channels}};
     memcpy(bind_tensor_new(L, &s), t->values[i].data, (size_t)(s.dim[0] * s.dim[1]) * sizeof(float));
     lua_setfield(L, -2, t->names[i]);
   }
@@ -181,7 +181,7 @@ static int meth_squares(lua_State *L) {
     if (!v->sums) continue;
     struct ane_shape s = {1, {v->channels}};
     float *out = bind_tensor_new(L, &s);
-    for (int64_t c = 0; c < v->channels; c++) out[c] = (float)(v->sums[c] / (double)v->cols);
+    for (int64_t c = 0; c < v->channels; c++) out[c] = (float)(v->sums[c] / (double)v->tokens);
     lua_setfield(L, -2, t->names[i]);
   }
   return 1;
