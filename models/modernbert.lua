@@ -70,6 +70,8 @@ function M.build(b, cfg)
       x = b:add(x, ffn.gated(b, b:layer_norm(x, "ffn_norm"), act or "gelu_erf", { fused = true }))
     end)
   end
+  local pooling = cfg.format == "hf" and b:has "cls.output" and cfg.meta "classifier_pooling" or "cls"
+  if pooling ~= "cls" then error(("classifier_pooling is '%s', known is cls"):format(tostring(pooling)), 0) end
   x = b:layer_norm(b:gather(x), "output_norm")
   return head.encoder(b, x, { act = act or "gelu_erf", norm = "cls.norm" })
 end

@@ -2,6 +2,7 @@
 local ane = require "ane"
 local core = require "ane.core"
 local hf = require "support.hf"
+local writer = require "support.safetensors_writer"
 
 local GOLDEN = assert(core.json_decode(assert(core.read_file(hf.path "bert" .. "/texts.json"))))
 
@@ -49,6 +50,18 @@ describe("rerank", function()
     assert.matches("gives no embeddings: it scores pairs of texts", (select(2, model:embed "a")))
     assert.has_error(function() model:rerank("a", { 1 }) end, "rerank: document 1 is a number, not a text")
     assert.has_error(function() model:rerank(1, {}) end)
+  end)
+
+  it("refuses a classifier of ModernBERT that pools otherwise than by the first token", function()
+    local source <close> = assert(core.open(hf.path "modernbert"))
+    local tensors = {}
+    for i, t in ipairs(source:tensors()) do
+      tensors[i] = { name = t.name, dtype = "F32", shape = t.shape, data = assert(source:read(t.name)) }
+    end
+    tensors[#tensors + 1] = { name = "classifier.weight", dtype = "F32", shape = { 1, 64 }, data = ("\0"):rep(256) }
+    local odd <close> = hf.changed("modernbert", function() end)
+    writer.write(odd.name .. "/model.safetensors", { tensors = tensors })
+    assert.matches("classifier_pooling is 'mean', known is cls", (select(2, ane.load(odd.name))))
   end)
 
   it("refuses a classifier with several labels and an activation that is not known", function()
