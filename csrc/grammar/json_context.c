@@ -173,7 +173,7 @@ static int by_number(const void *x, const void *y) {
   return (a > b) - (a < b);
 }
 
-static bool fill_atoms(struct json_machine *m, const struct place *p, struct typed *t) {
+static bool fill_atoms(struct json_machine *m, const struct place *p, struct typed *t, uint8_t type) {
   uint32_t *list = NULL, room = 0;
   bool ok = true;
   for (uint32_t i = 0; i < p->n && ok; i++) ok = collect(m, t->e[i], &list, &t->n, &room);
@@ -184,7 +184,7 @@ static bool fill_atoms(struct json_machine *m, const struct place *p, struct typ
     qsort(t->atoms, t->n, sizeof *list, by_number);
   }
   ane_free(list);
-  for (uint32_t i = 0; ok && i < t->n; i++) {
+  for (uint32_t i = 0; ok && type == T_ARRAY && i < t->n; i++) {
     t->counts |= m->s->atoms[t->atoms[i]].has_contains;
     t->unique |= m->s->atoms[t->atoms[i]].unique;
   }
@@ -285,7 +285,7 @@ struct typed *json_typed(struct json_machine *m, struct place *p, uint8_t type) 
   bool ok = true;
   if (type == T_STRING) ok = fill_strings(m, p, t);
   if (type == T_NUMBER) ok = fill_numbers(m, p, t);
-  if (type & (T_ARRAY | T_OBJECT)) ok = fill_atoms(m, p, t);
+  if (type & (T_ARRAY | T_OBJECT)) ok = fill_atoms(m, p, t, type);
   if (ok && type == T_OBJECT) ok = fill_names(m, t) && fill_children(m, t) && fill_keys(m, t);
   if (!ok || m->no_memory || m->too_large || m->s->pool.full) return NULL;
   return *slot = t;
