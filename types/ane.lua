@@ -47,7 +47,16 @@ local ane = {}
 ---@field json fun(opts?: { blanks?: integer }): ane.grammar?, string?, ane.code? any JSON text
 ---@field regex fun(pattern: string): ane.grammar?, string?, ane.code? texts that an ECMA-262 pattern matches from end to end
 ---@field choice fun(list: string[]): ane.grammar?, string?, ane.code? one of the strings
+---@field gbnf fun(text: string): ane.grammar?, string?, ane.code? texts of a grammar in llama.cpp's EBNF; the first rule is root
+---@field lark fun(text: string): ane.grammar?, string?, ane.code? texts of a grammar in Lark's form; the first rule is start
+---@field rules fun(pattern: ane.pattern|table): ane.grammar?, string?, ane.code? texts of a pattern, or of a table of rules whose first entry names the first one
+---@field P fun(v: string|integer|ane.pattern|table): ane.pattern a text, n characters, or a table of rules
+---@field S fun(set: string): ane.pattern one of these characters
+---@field R fun(...: string): ane.pattern one character of the ranges
+---@field V fun(name: string): ane.pattern the rule of that name
 ---@field is fun(value: any): boolean
+
+---@class ane.pattern joins by * (one behind the other), + (either), ^ n (n or more; at most -n)
 
 --- Loads a model. Its files are mapped while it is open. Where another program truncates one, the system ends this process with SIGBUS
 --- when the missing part is read; replacing a file by renaming does no harm.

@@ -9,18 +9,23 @@
 
 bool engine_step(struct ane_grammar *g, const union engine_state *in, uint8_t byte, union engine_state *out) {
   if (g->kind == ENGINE_JSON) return json_step(&g->machine, &in->json, byte, &out->json);
+  if (g->kind == ENGINE_RULES) {
+    out->rules = rules_next(&g->rules, in->rules, byte);
+    return out->rules != 0;
+  }
   out->regex = re_next(&g->pool, in->regex, byte);
   return out->regex != 0 && !g->pool.full;
 }
 
 bool engine_accepts(struct ane_grammar *g, const union engine_state *st) {
+  if (g->kind == ENGINE_RULES) return g->rules.sets[st->rules].accepts;
   return g->kind == ENGINE_JSON ? json_accepts(&g->machine, &st->json) : g->pool.states[st->regex].accepts;
 }
 
 ane_status engine_failed(const struct ane_grammar *g, struct ane_error *err) {
   if (g->kind == ENGINE_JSON) return json_machine_failed(&g->machine, err);
-  if (g->pool.no_memory) return ane_fail(err, ANE_NOMEM, "no memory to follow the grammar");
-  if (g->pool.full) return ane_fail(err, ANE_RANGE, "the grammar needs more states than its limits allow");
+  if (g->pool.no_memory || g->rules.no_memory) return ane_fail(err, ANE_NOMEM, "no memory to follow the grammar");
+  if (g->pool.full || g->rules.too_large) return ane_fail(err, ANE_RANGE, "the grammar needs more states than its limits allow");
   return ANE_OK;
 }
 
@@ -92,13 +97,28 @@ ane_status ane_grammar_choice(struct ane_grammar **out, const struct ane_bytes *
   return begin(out, g, re, engine_failed(g, err), err);
 }
 
+ane_status ane_grammar_rules(struct ane_grammar **out, const struct ane_rule *rules, size_t n, struct ane_error *err) {
+  struct ane_grammar *g = *out = plain_grammar();
+  if (!g) return ane_fail(err, ANE_NOMEM, "no memory for a grammar");
+  g->kind = ENGINE_RULES;
+  ane_status st = rules_make(&g->rules, &g->pool, rules, n, &g->start.rules, err);
+  if (st == ANE_OK) st = engine_failed(g, err);
+  if (st) {
+    ane_grammar_destroy(g);
+    *out = NULL;
+  }
+  return st;
+}
+
 void ane_grammar_destroy(struct ane_grammar *g) {
   if (!g) return;
   mask_cache_free(g->cache);
+  mask_states_free(g->masks);
   if (g->kind == ENGINE_JSON) {
     json_machine_free(&g->machine);
     schema_free(&g->schema);
   }
+  rules_free(&g->rules);
   re_pool_free(&g->pool);
   ane_free(g);
 }

@@ -37,6 +37,25 @@ ane_status ane_grammar_regex(struct ane_grammar **out, const char *pattern, size
 /* One of n texts. Errors: ANE_INVALID (none), ANE_RANGE, ANE_NOMEM. */
 ane_status ane_grammar_choice(struct ane_grammar **out, const struct ane_bytes *texts, size_t n, struct ane_error *err);
 
+/* A part of a rule. */
+struct ane_rule_symbol {
+  enum { ANE_RULE_REFERENCE, ANE_RULE_LITERAL, ANE_RULE_PATTERN, ANE_RULE_PATTERN_NO_CASE } kind;
+  uint32_t rule;         /* of a reference: 0-based */
+  struct ane_bytes text; /* of the others */
+};
+struct ane_rule_alternative {
+  const struct ane_rule_symbol *symbols;
+  size_t n; /* 0: the empty text */
+};
+struct ane_rule {
+  const struct ane_rule_alternative *alternatives;
+  size_t n;
+};
+
+/* Texts of the first of n rules: any context-free grammar over literals and patterns. A text is taken where some way to read it
+ * exists: patterns need not match as much as they could. Errors: as for regex. */
+ane_status ane_grammar_rules(struct ane_grammar **out, const struct ane_rule *rules, size_t n, struct ane_error *err);
+
 void ane_grammar_destroy(struct ane_grammar *g); /* NULL is fine; its matchers may only be abandoned */
 
 /* ---- Vocabularies ------------------------------------------------------------------------------------------------*/

@@ -23,6 +23,8 @@ struct masking {
 /* Walks the nodes from..to of a tree, byte by byte from path[depth - 1] on; allows the tokens of those that the grammar takes. */
 void mask_walk(struct masking *k, const struct token_node *nodes, uint32_t from, uint32_t to);
 void mask_allow(struct masking *k, uint32_t token); /* a token + 1, and its twins */
+/* Masks of automata and rules, whose states come again: each is walked once. */
+void mask_state(struct masking *k);
 /* Masks inside JSON strings and names, by what is known of the vocabulary ahead. false: the state is another one, or one that
  * has to be walked. */
 bool mask_string(struct masking *k);

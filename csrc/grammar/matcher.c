@@ -102,7 +102,8 @@ ane_status ane_matcher_mask(struct ane_matcher *m, const struct ane_token_tree *
   struct masking k = {.m = m, .t = t, .mask = mask};
   m->path[0] = *now(m);
   m->tape.canonical = true;
-  if (m->g->kind != ENGINE_JSON || !mask_string(&k)) mask_walk(&k, t->nodes, 0, t->n_nodes);
+  if (m->g->kind != ENGINE_JSON) mask_state(&k);
+  else if (!mask_string(&k)) mask_walk(&k, t->nodes, 0, t->n_nodes);
   m->tape.canonical = false;
   json_rewind(&m->g->machine, mark);
   *n = 0;

@@ -66,20 +66,88 @@ static struct ane_json_options json_options(lua_State *L, int table) {
   return how;
 }
 
-/* core.grammar("json_schema", text, {lenient=, blanks=}), core.grammar("regex", pattern), core.grammar("choice", list of strings)
- * -> grammar; or nil, message, code. blanks: at most so many wherever JSON allows them; without: a space behind , and : at most */
+/* One symbol at the top of the stack: the number of a rule, or a string: "=" and a literal, "/" and a pattern, "~" and one of either
+ * case. */
+static struct ane_rule_symbol check_symbol(lua_State *L) {
+  struct ane_rule_symbol s = {0};
+  if (lua_isinteger(L, -1)) {
+    lua_Integer rule = lua_tointeger(L, -1);
+    if (rule < 1 || rule > INT32_MAX) luaL_error(L, "rule %d does not exist", (int)rule);
+    s.kind = ANE_RULE_REFERENCE;
+    s.rule = (uint32_t)rule - 1;
+    return s;
+  }
+  size_t n = 0;
+  const char *text = lua_type(L, -1) == LUA_TSTRING ? lua_tolstring(L, -1, &n) : "";
+  if (n == 0 || !strchr("=/~", *text)) luaL_error(L, "a symbol must be the number of a rule or a text with its kind, is a %s", luaL_typename(L, -1));
+  s.kind = *text == '=' ? ANE_RULE_LITERAL : *text == '/' ? ANE_RULE_PATTERN : ANE_RULE_PATTERN_NO_CASE;
+  s.text = (struct ane_bytes){text + 1, n - 1};
+  return s;
+}
+
+static size_t list_length(lua_State *L) {
+  luaL_checktype(L, -1, LUA_TTABLE);
+  return (size_t)ANE_MIN(luaL_len(L, -1), (lua_Integer)1 << 20);
+}
+
+/* The rules of the table at `arg`, a list of lists of lists of symbols, in memory of Lua's. Memory is pushed: one value a rule and one
+ * an alternative, kept in a table. */
+static struct ane_rule *check_rules(lua_State *L, int arg, size_t *n) {
+  lua_newtable(L);
+  int keep = lua_gettop(L);
+  lua_Integer kept = 0;
+  lua_pushvalue(L, arg);
+  *n = list_length(L);
+  struct ane_rule *rules = lua_newuserdatauv(L, (*n + 1) * sizeof *rules, 0);
+  lua_rawseti(L, keep, ++kept);
+  for (size_t i = 0; i < *n; i++) {
+    lua_rawgeti(L, -1, (lua_Integer)i + 1);
+    size_t n_alternatives = list_length(L);
+    struct ane_rule_alternative *alternatives = lua_newuserdatauv(L, (n_alternatives + 1) * sizeof *alternatives, 0);
+    lua_rawseti(L, keep, ++kept);
+    for (size_t k = 0; k < n_alternatives; k++) {
+      lua_rawgeti(L, -1, (lua_Integer)k + 1);
+      size_t n_symbols = list_length(L);
+      struct ane_rule_symbol *symbols = lua_newuserdatauv(L, (n_symbols + 1) * sizeof *symbols, 0);
+      lua_rawseti(L, keep, ++kept);
+      for (size_t j = 0; j < n_symbols; j++) {
+        lua_rawgeti(L, -1, (lua_Integer)j + 1);
+        symbols[j] = check_symbol(L); /* the table holds the string */
+        lua_pop(L, 1);
+      }
+      alternatives[k] = (struct ane_rule_alternative){symbols, n_symbols};
+      lua_pop(L, 1);
+    }
+    rules[i] = (struct ane_rule){alternatives, n_alternatives};
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
+  return rules;
+}
+
+/* core.grammar("json_schema", text, {lenient=, blanks=}), core.grammar("regex", pattern), core.grammar("choice", list of strings),
+ * core.grammar("rules", list of rules) -> grammar; or nil, message, code. blanks: at most so many wherever JSON allows them; without:
+ * a space behind , and : at most */
 static int grammar_make(lua_State *L) {
-  static const char *const kinds[] = {"json_schema", "regex", "choice", NULL};
+  enum { SCHEMA, REGEX, CHOICE, RULES };
+  static const char *const kinds[] = {"json_schema", "regex", "choice", "rules", NULL};
   int kind = luaL_checkoption(L, 1, NULL, kinds);
   size_t len = 0, n = 0;
-  const char *text = kind == 2 ? NULL : luaL_checklstring(L, 2, &len);
-  const struct ane_bytes *texts = kind == 2 ? check_texts(L, 2, &n) : NULL;
+  const char *text = kind == SCHEMA || kind == REGEX ? luaL_checklstring(L, 2, &len) : NULL;
   struct ane_json_options how = json_options(L, 3);
   struct lua_grammar *ud = bind_new(L, GRAMMAR, sizeof *ud, 0);
+  int self = lua_gettop(L);
+  const struct ane_bytes *texts = kind == CHOICE ? check_texts(L, 2, &n) : NULL;
+  const struct ane_rule *rules = kind == RULES ? check_rules(L, 2, &n) : NULL;
   struct ane_error err;
-  ane_status st = kind == 0   ? ane_grammar_json_schema(&ud->g, text, len, &how, &err)
-                  : kind == 1 ? ane_grammar_regex(&ud->g, text, len, &err)
-                              : ane_grammar_choice(&ud->g, texts, n, &err);
+  ane_status st = ANE_OK;
+  switch (kind) {
+  case SCHEMA: st = ane_grammar_json_schema(&ud->g, text, len, &how, &err); break;
+  case REGEX: st = ane_grammar_regex(&ud->g, text, len, &err); break;
+  case CHOICE: st = ane_grammar_choice(&ud->g, texts, n, &err); break;
+  default: st = ane_grammar_rules(&ud->g, rules, n, &err); break;
+  }
+  lua_settop(L, self);
   return st ? bind_fail(L, &err) : 1;
 }
 

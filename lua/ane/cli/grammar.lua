@@ -8,11 +8,13 @@ local options = require "ane.cli.options"
 
 local M = {}
 
-M.summary = "Check texts against a JSON Schema or a pattern, or time the masks of a grammar."
+M.summary = "Check texts against a JSON Schema, a pattern or a grammar, or time its masks."
 
 function M.options(parser)
   parser:option("--json-schema", "JSON Schema."):argname "FILE"
   parser:option("--regex", "Pattern that matches a whole text (ECMA-262)."):argname "PATTERN"
+  parser:option("--gbnf", "Grammar in llama.cpp's EBNF."):argname "FILE"
+  parser:option("--lark", "Grammar in Lark's form."):argname "FILE"
   parser:option("--instances", "Texts to check: each line a JSON string; default: standard input is one text."):argname "FILE"
   parser:option("--model", "Model, tokenizer.json or folder whose tokens --time is about."):argname "MODEL"
   parser:flag("--time", "Time the masks along the texts.")
@@ -24,10 +26,15 @@ end
 
 -- A function that makes the grammar; or nil, message.
 local function maker(args)
-  if (args.json_schema ~= nil) == (args.regex ~= nil) then return options.wrong "give --json-schema or --regex" end
-  if args.regex then return function() return grammar.regex(args.regex) end end
-  local text, message = core.read_file(args.json_schema)
+  local given, count = nil, 0
+  for _, name in ipairs { "json_schema", "regex", "gbnf", "lark" } do
+    if args[name] then given, count = name, count + 1 end
+  end
+  if count ~= 1 then return nil, "give one of --json-schema, --regex, --gbnf, --lark" end
+  if given == "regex" then return function() return grammar.regex(args.regex) end end
+  local text, message = core.read_file(args[given])
   if not text then return nil, message end
+  if given ~= "json_schema" then return function() return grammar[given](text) end end
   return function() return grammar.json_schema(text, { strict = not args.lenient, blanks = args.blanks }) end
 end
 

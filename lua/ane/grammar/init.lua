@@ -1,4 +1,4 @@
---- Grammars for constrained replies: JSON by schema, patterns, choices. What a grammar cannot enforce is an error when it is made.
+--- Grammars for constrained replies: JSON by schema, patterns, choices, rules. What a grammar cannot enforce is an error when it is made.
 -- Needs ane.core and ane.util.schema. A grammar is given to generate, stream and chat as their option `grammar`.
 -- Usage: `local g = assert(grammar.json_schema {type = "object", properties = {n = {type = "integer"}}}); g:matches '{"n": 3}'`
 
@@ -60,6 +60,36 @@ function M.choice(list)
   schema.argument({ type = "table" }, list, "choice: list", 2)
   return make("choice", list)
 end
+
+--- Patterns that join as those of LPeg do: P, S, R, V and the operators * + ^. `rules` makes a grammar of one. Unlike LPeg's, choices are
+-- not ordered and repetition is not possessive: a text is taken where some way to read it exists.
+for _, name in ipairs { "P", "S", "R", "V" } do
+  M[name] = function(...) return require("ane.grammar.rules")[name](...) end
+end
+
+--- Texts that a pattern matches from end to end.
+-- @param pattern made with P, S, R, V; or a table of rules, whose first entry names the first one
+-- @return a grammar; or nil, message, code
+function M.rules(pattern)
+  local list, message, code = require("ane.grammar.rules").lower(pattern)
+  if not list then return nil, message, code end
+  return make("rules", list)
+end
+
+local function read(name, text)
+  schema.argument({ type = "string" }, text, name .. ": text", 3)
+  local pattern, message, code = require("ane.grammar." .. name).read(text)
+  if not pattern then return nil, message, code end
+  return M.rules(pattern)
+end
+
+--- A grammar in GBNF, the EBNF of llama.cpp; the first rule is `root`.
+-- @return a grammar; or nil, message, code
+function M.gbnf(text) return read("gbnf", text) end
+
+--- A grammar in Lark's form; the first rule is `start`.
+-- @return a grammar; or nil, message, code
+function M.lark(text) return read("lark", text) end
 
 --- Is this a grammar?
 function M.is(value) return getmetatable(value) == Grammar end

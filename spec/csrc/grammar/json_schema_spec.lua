@@ -29,7 +29,8 @@ local ROWS = {
   { '{"prefixItems": [{"type": "string"}, {"type": "integer"}], "items": false}', { "[]", '["a"]', '["a",1]' }, { "[1]", '["a",1,2]' } },
   { '{"items": [{"const": 1}], "additionalItems": {"const": 2}}', { "[1, 2, 2]", "[]" }, { "[2]", "[1,1]" } },
   { '{"contains": {"minimum": 5}, "minContains": 2, "maxContains": 3}', { "[5, 1, 6]", "[5,5,5]" }, { "[5]", "[5,5,5,5]", "[]" } },
-  { '{"uniqueItems": true, "contains": true, "maxContains": 2, "required": ["a"]}', { '{"a": 1, "b": 1}', "[1, 2]" }, { "[1, 1]", "[]", "{}" } },
+  { '{"uniqueItems": true, "contains": true, "maxContains": 2, "required": ["a"]}', { '{"a": 1, "b": 1}', "[1, 2]" },
+    { "[1, 1]", "[]", "{}" } },
   { '{"uniqueItems": true}', { '[1, "1", [1], {"a": 1, "b": 2}]' },
     { "[1, 1.0]", '["a", "\\u0061"]', '[{"a":1,"b":2},{"b":2,"a":1}]', "[[],[]]" } },
   { '{"type": "object", "properties": {"a": {"type": "integer"}, "ab": {"type": "string"}}, "required": ["a"],'

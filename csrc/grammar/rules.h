@@ -1,0 +1,54 @@
+/* Context-free grammars over patterns, read by Earley's method (1970) a byte at a time. Sets of items are interned by content, so that
+ * texts which stand alike are one state, and steps between states are kept: free text costs what an automaton costs. */
+#ifndef ANE_GRAMMAR_RULES_H
+#define ANE_GRAMMAR_RULES_H
+
+#include "base/arena.h"
+#include "grammar/grammar.h"
+#include "grammar/regex.h"
+
+/* A place in a rule: what comes next there. Behind each alternative stands an end. */
+struct rule_place {
+  enum { PLACE_END, PLACE_RULE, PLACE_TEXT } kind;
+  uint32_t which; /* PLACE_RULE, PLACE_END: the rule; PLACE_TEXT: an expression of the pool */
+};
+
+struct rule_item {
+  uint32_t place;  /* that is read next */
+  uint32_t origin; /* the set in which the alternative was begun; RULES_SELF: the item's own */
+  uint32_t state;  /* PLACE_TEXT: of the automaton */
+};
+
+struct rule_set {
+  struct rule_item *items; /* sorted; those at an end are left out */
+  uint32_t n;
+  bool accepts;
+  uint32_t *next; /* [256] set + 1; 1: dead; 0: not known */
+};
+
+#define RULES_SELF UINT32_MAX
+
+struct rules {
+  struct ane_arena arena;
+  struct re_pool *pool;
+  struct rule_place *places;
+  uint32_t n_places, room_places;
+  uint32_t *first;         /* [n_rules + 1] into starts */
+  uint32_t *starts;        /* places at which alternatives begin */
+  uint32_t n_rules;
+  bool *nullable;          /* [n_rules] */
+  struct rule_set *sets;   /* 0 is dead */
+  uint32_t n_sets, room_sets;
+  uint32_t *table, table_size;
+  struct rule_item *work;  /* the set that is made */
+  uint32_t n_work, room_work;
+  uint32_t *slots, n_slots; /* of the items in work */
+  bool no_memory, too_large;
+};
+
+/* Takes the description over (see ane_grammar_rules); *start: the set before the first byte. */
+ane_status rules_make(struct rules *r, struct re_pool *pool, const struct ane_rule *list, size_t n, uint32_t *start, struct ane_error *err);
+void rules_free(struct rules *r);
+uint32_t rules_next(struct rules *r, uint32_t set, uint8_t byte); /* 0: no text goes on so, or a limit */
+
+#endif

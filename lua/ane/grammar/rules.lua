@@ -1,0 +1,164 @@
+--- Patterns that join as those of LPeg do, and their way to the rules of the core.
+-- Needs ane.core. A pattern is a tree; lower() turns a table of named ones into lists of alternatives of symbols, as core.grammar takes
+-- them. Repetition is left recursion, which the core reads in constant time a step.
+-- Usage: `local P, S, V = rules.P, rules.S, rules.V; local g = rules.lower({ "list", list = P "[" * V "list"^0 * P "]" })`
+
+local M = {}
+
+local Pattern = {}
+Pattern.__index = Pattern
+Pattern.__name = "ane.grammar.pattern"
+
+local function node(kind, fields)
+  fields.kind = kind
+  return setmetatable(fields, Pattern)
+end
+
+local function is(v) return getmetatable(v) == Pattern end
+
+--- The kinds of patterns: literal(text), regex(text, no_case), reference(name), sequence(list), choice(list), times(of, low, high).
+function M.literal(text) return node("literal", { text = text }) end
+
+function M.regex(text, no_case) return node("regex", { text = text, no_case = no_case }) end
+
+function M.reference(name) return node("reference", { name = name }) end
+
+function M.sequence(list) return #list == 1 and list[1] or node("sequence", { list = list }) end
+
+function M.choice(list) return #list == 1 and list[1] or node("choice", { list = list }) end
+
+function M.times(of, low, high)
+  if low == 1 and high == 1 then return of end
+  return node("times", { of = of, low = low, high = high })
+end
+
+--- As LPeg's: a text stands for itself, n for any n characters, a table for a grammar (its first entry names the first rule).
+function M.P(v)
+  if is(v) then return v end
+  if type(v) == "string" then return M.literal(v) end
+  if math.type(v) == "integer" and v >= 0 then return M.regex(("[\\s\\S]{%d}"):format(v)) end
+  if type(v) == "table" then return node("grammar", { rules = v }) end
+  error("P: must be a string, a number of characters, a pattern or a table of rules, is a " .. type(v), 2)
+end
+
+-- A character inside [...] of a pattern.
+local function class_character(c) return ("\\u{%x}"):format(utf8.codepoint(c)) end
+
+--- One character of those in a text.
+function M.S(set)
+  local parts = {}
+  for _, c in utf8.codes(set) do parts[#parts + 1] = class_character(utf8.char(c)) end
+  return M.regex("[" .. table.concat(parts) .. "]")
+end
+
+--- One character in the ranges "az", "09", ...
+function M.R(...)
+  local parts = {}
+  for _, range in ipairs { ... } do
+    local first, last = utf8.codepoint(range, 1), utf8.codepoint(range, utf8.offset(range, 2))
+    parts[#parts + 1] = class_character(utf8.char(first)) .. "-" .. class_character(utf8.char(last))
+  end
+  return M.regex("[" .. table.concat(parts) .. "]")
+end
+
+--- The rule of that name.
+M.V = M.reference
+
+function Pattern.__mul(a, b) return M.sequence { M.P(a), M.P(b) } end
+
+function Pattern.__add(a, b) return M.choice { M.P(a), M.P(b) } end
+
+--- p^n: n or more; p^-n: at most n.
+function Pattern.__pow(a, n)
+  if n < 0 then return M.times(M.P(a), 0, -n) end
+  return M.times(M.P(a), n, nil)
+end
+
+local MOST_COPIES = 10000 -- of a part that is repeated so many times
+
+-- Lists of rules in the making: rules[i] is a list of alternatives.
+local Lowering = {}
+Lowering.__index = Lowering
+
+local function new_rule(self)
+  self.rules[#self.rules + 1] = {}
+  return #self.rules
+end
+
+function Lowering:grammar(p, names)
+  local own, scope = p.rules, setmetatable({}, { __index = names })
+  local first = own[1]
+  for name in pairs(own) do
+    if name ~= 1 then scope[name] = new_rule(self) end
+  end
+  if type(first) ~= "string" then
+    scope[1] = new_rule(self)
+    self:fill(scope[1], M.P(first), scope)
+    first = 1
+  end
+  for name, body in pairs(own) do
+    if name ~= 1 then self:fill(scope[name], M.P(body), scope) end
+  end
+  return { scope[first] or error(("rule %s is not defined"):format(first), 0) }
+end
+
+-- of{low, high}: copies, and for the open end a rule that calls itself in front.
+function Lowering:times(p, names)
+  self.copies = self.copies + p.low + (p.high or 0)
+  if self.copies > MOST_COPIES then error("repetitions of more than " .. MOST_COPIES .. " parts", 0) end
+  local symbols = {}
+  local part = new_rule(self)
+  self:fill(part, p.of, names)
+  for _ = 1, p.low do symbols[#symbols + 1] = part end
+  if not p.high then
+    local more = new_rule(self)
+    self.rules[more] = { {}, { more, part } }
+    symbols[#symbols + 1] = more
+  else
+    local last
+    for _ = p.low + 1, p.high do
+      local maybe = new_rule(self)
+      self.rules[maybe] = { {}, { part, last } }
+      last = maybe
+    end
+    symbols[#symbols + 1] = last
+  end
+  return symbols
+end
+
+-- The symbols of a pattern, in order.
+function Lowering:symbols(p, names)
+  if p.kind == "literal" then return p.text == "" and {} or { "=" .. p.text } end
+  if p.kind == "regex" then return { (p.no_case and "~" or "/") .. p.text } end
+  if p.kind == "reference" then return { names[p.name] or error(("rule %s is not defined"):format(p.name), 0) } end
+  if p.kind == "grammar" then return self:grammar(p, names) end
+  if p.kind == "times" then return self:times(p, names) end
+  if p.kind == "choice" then
+    local rule = new_rule(self)
+    self:fill(rule, p, names)
+    return { rule }
+  end
+  local all = {}
+  for _, part in ipairs(p.list) do
+    for _, symbol in ipairs(self:symbols(part, names)) do all[#all + 1] = symbol end
+  end
+  return all
+end
+
+-- Makes a pattern the body of a rule.
+function Lowering:fill(rule, p, names)
+  local alternatives = {}
+  for _, part in ipairs(p.kind == "choice" and p.list or { p }) do alternatives[#alternatives + 1] = self:symbols(part, names) end
+  self.rules[rule] = alternatives
+end
+
+--- Rules of a pattern, for core.grammar.
+-- @return list; or nil, message, code where a name is not defined
+function M.lower(pattern)
+  local self = setmetatable({ rules = {}, copies = 0 }, Lowering)
+  local ok, message = pcall(function() self:fill(new_rule(self), M.P(pattern), {}) end)
+  if not ok then return nil, message, "invalid" end
+  return self.rules
+end
+
+return M

@@ -1,0 +1,120 @@
+-- Context-free grammars: by patterns that join, by GBNF, by Lark's form.
+local core = require "ane.core"
+local grammar = require "ane.grammar"
+
+local function check(g, good, bad)
+  for _, text in ipairs(good) do assert.is_true(g:matches(text), text) end
+  for _, text in ipairs(bad) do assert.is_false(g:matches(text), text) end
+end
+
+local GOOD, BAD = { "1", "1+2*(3-4)", "((7))", "12*(3)/4" }, { "", "1+", "(1", "1)", "a", "()" }
+
+describe("patterns that join", function()
+  local P, S, R, V = grammar.P, grammar.S, grammar.R, grammar.V
+
+  it("are grammars with rules that call each other", function()
+    check(assert(grammar.rules {
+      "sum", sum = V "product" * (S "+-" * V "product") ^ 0, product = V "value" * (S "*/" * V "value") ^ 0,
+      value = R "09" ^ 1 + P "(" * V "sum" * ")",
+    }), GOOD, BAD)
+  end)
+
+  it("repeat, choose and follow each other", function()
+    check(assert(grammar.rules(P "a" ^ 2 * (P "b" + "c") ^ -2 * P(1))), { "aax", "aaab\u{e9}", "aabc\n", "aab" }, { "aa", "ab", "aabcbb" })
+    check(assert(grammar.rules(P "" + "x")), { "", "x" }, { "xx" })
+    check(assert(grammar.rules { "s", s = V "s" * "a" + "" }), { "", "aaa" }, { "b" })
+    check(assert(grammar.rules { "s", s = P "a" * V "s" * "b" + "" }), { "", "aabb" }, { "aab", "ba" })
+    check(assert(grammar.rules { "s", s = V "e" * V "e" * "x", e = P "y" ^ 0 }), { "x", "yx", "yyyx" }, { "y", "xy" })
+  end)
+
+  it("read long and ambiguous texts in little time", function()
+    local g = assert(grammar.rules { "s", s = V "s" * V "s" + "a" })
+    local started = os.clock()
+    assert.is_true(g:matches(("a"):rep(60)))
+    assert.is_true(assert(grammar.rules { "e", e = P "(" * V "e" * ")" + "" }):matches(("("):rep(2000) .. (")"):rep(2000)))
+    assert.is_true(os.clock() - started < 30)
+  end)
+
+  it("are refused where no text fulfils them, or a name is missing", function()
+    for _, case in ipairs {
+      { { "s", s = V "t" }, "rule t is not defined" }, { { "s", s = P "a" * V "s" }, "no text fulfils the grammar" },
+      { P "a" ^ 20000, "repetitions of more than 10000 parts" },
+    } do
+      local g, message, code = grammar.rules(case[1])
+      assert.same({ nil, case[2], "invalid" }, { g, message, code })
+    end
+  end)
+
+  it("say which tokens may come", function()
+    local matcher = assert(assert(grammar.rules { "s", s = P "[" * (R "09" + V "s") ^ 0 * "]" }):matcher())
+    local tree = assert(core.token_tree { "[", "]", "1", "[1", "]]", "a", "12]" })
+    assert.same({ 0, 3 }, matcher:allowed(tree))
+    matcher:push "["
+    assert.same({ 0, 1, 2, 3, 6 }, matcher:allowed(tree))
+    matcher:push "["
+    assert.same({ 0, 1, 2, 3, 4, 6 }, matcher:allowed(tree))
+    matcher:push "]]"
+    assert.same({}, matcher:allowed(tree))
+    assert.is_true(matcher:finished())
+  end)
+end)
+
+describe("GBNF", function()
+  it("is read", function()
+    check(assert(grammar.gbnf [[
+      # sums
+      root ::= product ([-+] product)*
+      product ::= value ([*/] value)*
+      value ::= [0-9]+ | "(" root ")"
+    ]]), GOOD, BAD)
+    check(assert(grammar.gbnf 'root ::= "\\x41\\n" [^a-c\\]]{2,3} .? "\\""'),
+      { 'A\nxy"', 'A\nxyz\u{e9}"' }, { 'A\nxa"', 'A\nx"', 'A\nx]"' })
+    check(assert(grammar.gbnf 'root ::= a-b\na-b ::= "x" |\n "y" ("z" |\n "w")'), { "x", "yz", "yw" }, { "y" })
+  end)
+
+  it("is refused with its place", function()
+    for text, why in pairs {
+      ['root ::= "a'] = 'line 1, column 12: a " is not closed', ["a ::= b"] = "there is no rule root",
+      ["root = a"] = "column 6: wanted ::=",
+      ['root ::= "a"\nroot ::= "b"'] = "the rule root is there twice",
+      ["root ::= b"] = "rule b is not defined",
+      ["root ::= (" .. ("("):rep(60000)] = "groups are nested more than 200 deep",
+    } do
+      local g, message = grammar.gbnf(text)
+      assert.is_nil(g)
+      assert.is_truthy(message:find(why, 1, true), message)
+    end
+  end)
+end)
+
+describe("Lark's form", function()
+  it("is read", function()
+    local g = assert(grammar.lark [[
+      // sums
+      ?start: product (("+" | "-") product)* -> sum
+      product.2: value
+        | product ("*" | "/") value
+      value: INT | "(" start ")"
+      %import common.INT
+      %ignore " "
+    ]])
+    check(g, { "1", "1 + 2*( 3-4) ", " 12" }, { "1 2", "1+", "( 1", "1\n2" })
+    check(assert(grammar.lark 'start: "a"i /b+/i ["c".."e"] ("x" | NAME)~2\nNAME: /[A-Z]/ DIGIT*\nDIGIT: "0".."9"'),
+      { "Abxx", "aBBdxQ12", "abZ1Z" }, { "abx", "abfxx", "aqxx" })
+    check(assert(grammar.lark "start: ESCAPED_STRING (\",\" SIGNED_NUMBER)*\n%import common (ESCAPED_STRING, SIGNED_NUMBER)"),
+      { '"a\\"b",-1.5e3,2' }, { '"a"b"', '"a",' })
+  end)
+
+  it("is refused with its place where a part is not supported", function()
+    for text, why in pairs {
+      ["start: /(a)\\1/"] = "back references are not supported", ["start: a{b}"] = "templates are not supported",
+      ['start: "a'] = 'a " is not closed', ["a: b"] = "there is no rule start", ["start: b"] = "rule b is not defined",
+      ["%declare A\nstart: A"] = "%declare is not supported", ["%import common.NOTHING\nstart: A"] = "common.NOTHING is not known",
+      ["start: /a/x"] = "flags other than",
+    } do
+      local g, message = grammar.lark(text)
+      assert.is_nil(g, text)
+      assert.is_truthy(message:find(why, 1, true), message)
+    end
+  end)
+end)
