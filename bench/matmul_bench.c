@@ -111,7 +111,8 @@ static void bench_layout(const struct ane_kernels *k, ane_dtype t, int64_t rows,
   for (int64_t g = 0; g < w.groups; g++) {
     for (int r = 0; r < ANE_GROUP; r++) random_row(stored + (size_t)r * row_bytes, row_bytes);
     double start = ane_clock();
-    for (int i = 0; i < 4; i++) ane_pack_group(w.layout, t, stored, row_bytes, ANE_GROUP, cols, memory + (size_t)g * w.group_bytes);
+    for (int i = 0; i < 4; i++)
+      ane_pack_group(w.layout, t, stored, row_bytes, ANE_GROUP, cols, memory + (size_t)g * w.group_bytes);
     pack_time += (ane_clock() - start) / 4;
   }
   for (int64_t i = 0; i < w.groups * ANE_GROUP; i++) scale[i] = 0.01f;
@@ -166,7 +167,8 @@ int main(int argc, char **argv) {
   ane_isa isa = best ? ane_isa_best() : ane_isa_from_name(argv[2]);
   int threads = argc > 4 ? atoi(argv[4]) : 0;
   bool known = argc <= 1 || !strcmp(argv[1], "all");
-  for (int t = 0; t < ANE_DTYPE_COUNT; t++) known |= argc > 1 && has_layout((ane_dtype)t) && !strcmp(argv[1], ane_dtype_info((ane_dtype)t)->name);
+  for (int t = 0; t < ANE_DTYPE_COUNT; t++)
+    known |= argc > 1 && has_layout((ane_dtype)t) && !strcmp(argv[1], ane_dtype_info((ane_dtype)t)->name);
   if (!known) return wrong("type", argv[1]);
   if (isa == ANE_ISA_COUNT || !ane_isa_available(isa)) return wrong("level", argv[2]);
   if (argc > 3 && strcmp(argv[3], "int8") && strcmp(argv[3], "fp32")) return wrong("kind of activations", argv[3]);

@@ -29,16 +29,21 @@
 #define PCHAR(extra) "(?:[A-Za-z0-9._~!$&'()*+,;=:@" extra "-]|" PCT ")"
 #define USER(extra) "(?:(?:[A-Za-z0-9._~!$&'()*+,;=:" extra "-]|" PCT ")*@)?"
 #define NAME(extra) "(?:[A-Za-z0-9._~!$&'()*+,;=" extra "-]|" PCT ")*"
-#define AUTHORITY(extra) USER(extra) "(?:\\[(?:" IPV6 "|[vV][0-9A-Fa-f]+\\.[A-Za-z0-9._~!$&'()*+,;=:-]+)\\]|" NAME(extra) ")(?::\\d*)?"
+#define AUTHORITY(extra)                                                                                                         \
+  USER(extra) "(?:\\[(?:" IPV6 "|[vV][0-9A-Fa-f]+\\.[A-Za-z0-9._~!$&'()*+,;=:-]+)\\]|" NAME(extra) ")(?::\\d*)?"
 #define HIER(extra)                                                                                                              \
-  "(?://" AUTHORITY(extra) "(?:/" PCHAR(extra) "*)*|/(?:" PCHAR(extra) "+(?:/" PCHAR(extra) "*)*)?|" PCHAR(extra) "+(?:/" PCHAR(extra) "*)*|)"
+  "(?://" AUTHORITY(extra) "(?:/" PCHAR(extra) "*)*|/(?:" PCHAR(extra) "+(?:/" PCHAR(extra) "*)*)?|" PCHAR(extra) "+(?:/" PCHAR( \
+      extra) "*)*|)"
 #define TAIL(extra, query) "(?:\\?(?:" PCHAR(extra query) "|[/?])*)?(?:#(?:" PCHAR(extra) "|[/?])*)?"
 #define ABSOLUTE(extra, query) "[A-Za-z][A-Za-z0-9+.-]*:" HIER(extra) TAIL(extra, query)
 /* The first segment of a relative path has no colon. */
 #define SEGMENT_NC(extra) "(?:[A-Za-z0-9._~!$&'()*+,;=@" extra "-]|" PCT ")+"
 #define RELATIVE(extra, query)                                                                                                   \
-  "(?://" AUTHORITY(extra) "(?:/" PCHAR(extra) "*)*|/(?:" PCHAR(extra) "+(?:/" PCHAR(extra) "*)*)?|" SEGMENT_NC(extra) "(?:/" PCHAR(extra) "*)*|)" TAIL(extra, query)
-#define UCS "\\u00a0-\\ud7ff\\uf900-\\ufdcf\\ufdf0-\\uffef\\u{10000}-\\u{1fffd}\\u{20000}-\\u{2fffd}\\u{30000}-\\u{3fffd}\\u{e1000}-\\u{efffd}"
+  "(?://" AUTHORITY(extra) "(?:/" PCHAR(extra) "*)*|/(?:" PCHAR(extra) "+(?:/" PCHAR(extra) "*)*)?|" SEGMENT_NC(                 \
+      extra) "(?:/" PCHAR(extra) "*)*|)" TAIL(extra, query)
+#define UCS                                                                                                                      \
+  "\\u00a0-\\ud7ff\\uf900-\\ufdcf\\ufdf0-\\uffef\\u{10000}-\\u{1fffd}\\u{20000}-\\u{2fffd}\\u{30000}-\\u{3fffd}\\u{e1000}-\\u{"  \
+  "efffd}"
 #define PRIVATE "\\ue000-\\uf8ff"
 #define POINTER "(?:/(?:[^~/]|~[01])*)*"
 #define VARIABLE "(?:[A-Za-z0-9_]|" PCT ")(?:\\.?(?:[A-Za-z0-9_]|" PCT "))*(?::[1-9]\\d{0,3}|\\*)?"
@@ -51,7 +56,8 @@ static const struct {
     {"date-time", DATE "[Tt]" TIME},
     {"duration", "P(?:\\d+W|" DAYS "(?:" HOURS ")?|" HOURS ")"},
     {"email", "(?:" ATEXT "+(?:\\." ATEXT "+)*|\"(?:[ !#-\\[\\]-~]|\\\\[ -~])*\")@(?:" HOST "|\\[(?:" IPV4 "|IPv6:" IPV6 ")\\])"},
-    {"idn-email", UTEXT "+(?:\\." UTEXT "+)*@(?:" HOST "|[A-Za-z0-9\\u0080-\\u{10ffff}](?:[A-Za-z0-9\\u0080-\\u{10ffff}.-]*[A-Za-z0-9\\u0080-\\u{10ffff}])?)"},
+    {"idn-email", UTEXT "+(?:\\." UTEXT "+)*@(?:" HOST
+                        "|[A-Za-z0-9\\u0080-\\u{10ffff}](?:[A-Za-z0-9\\u0080-\\u{10ffff}.-]*[A-Za-z0-9\\u0080-\\u{10ffff}])?)"},
     {"hostname", "(?!.{254})(?!(?:.*\\.)?..--)" HOST},
     {"idn-hostname", "(?!.{254})(?!(?:.*\\.)?..--)" HOST},
     {"ipv4", IPV4},

@@ -3,8 +3,8 @@
  * A grammar is compiled once. A matcher follows one text; it can go back to any place before. Everything is exact in bytes, so
  * tokens may end inside a character. A grammar adds to its automata while it is used: it and its matchers belong to one thread.
  *
- * Nothing is taken for granted: what a keyword or construct cannot enforce is an error when the grammar is made, and a limit that is
- * reached while a text is followed is an error then. */
+ * Nothing is taken for granted: what a keyword or construct cannot enforce is an error when the grammar is made, and a limit that
+ * is reached while a text is followed is an error then. */
 #ifndef ANE_GRAMMAR_GRAMMAR_H
 #define ANE_GRAMMAR_GRAMMAR_H
 
@@ -29,7 +29,8 @@ struct ane_json_options {
 /* JSON that fulfils a schema (2020-12, and older spellings), given as JSON text. "true" takes every JSON text.
  * Errors, beginning with keyword and path: ANE_FORMAT (no JSON), ANE_INVALID (a keyword's value; no value fulfils the schema),
  * ANE_UNSUPPORTED (cannot be enforced), ANE_RANGE (a limit), ANE_NOMEM. */
-ane_status ane_grammar_json_schema(struct ane_grammar **out, const char *text, size_t len, const struct ane_json_options *options, struct ane_error *err);
+ane_status ane_grammar_json_schema(struct ane_grammar **out, const char *text, size_t len, const struct ane_json_options *options,
+                                   struct ane_error *err);
 
 /* Texts that a pattern matches from end to end (ECMA-262 syntax). Errors: ANE_INVALID, ANE_UNSUPPORTED, ANE_RANGE, ANE_NOMEM. */
 ane_status ane_grammar_regex(struct ane_grammar **out, const char *pattern, size_t len, struct ane_error *err);
@@ -77,9 +78,11 @@ void ane_matcher_destroy(struct ane_matcher *m);
 /* The same where the grammar is gone already. */
 void ane_matcher_abandon(struct ane_matcher *m);
 
-/* Takes the bytes of a token, all or none. *taken: whether the grammar allows them. canonical: only what a mask offers, which is of
- * the ways to spell JSON strings without needless escapes and integers without point and exponent. Errors: ANE_RANGE (a limit), ANE_NOMEM. */
-ane_status ane_matcher_push(struct ane_matcher *m, const char *bytes, size_t n, bool canonical, bool *taken, struct ane_error *err);
+/* Takes the bytes of a token, all or none. *taken: whether the grammar allows them. canonical: only what a mask offers, which is
+ * of the ways to spell JSON strings without needless escapes and integers without point and exponent. Errors: ANE_RANGE (a
+ * limit), ANE_NOMEM. */
+ane_status ane_matcher_push(struct ane_matcher *m, const char *bytes, size_t n, bool canonical, bool *taken,
+                            struct ane_error *err);
 /* Pushes so far, each of which can be undone; and back to `n` of them. */
 uint32_t ane_matcher_pushes(const struct ane_matcher *m);
 void ane_matcher_rewind(struct ane_matcher *m, uint32_t n);
@@ -88,7 +91,8 @@ bool ane_matcher_accepts(struct ane_matcher *m);
 /* Whether it is, and no byte may follow. Errors: as for push. */
 ane_status ane_matcher_finished(struct ane_matcher *m, bool *finished, struct ane_error *err);
 /* Bit i of mask[(size + 31) / 32] is set where token i may come. *n: how many. Errors: as for push. */
-ane_status ane_matcher_mask(struct ane_matcher *m, const struct ane_token_tree *t, uint32_t *mask, uint32_t *n, struct ane_error *err);
+ane_status ane_matcher_mask(struct ane_matcher *m, const struct ane_token_tree *t, uint32_t *mask, uint32_t *n,
+                            struct ane_error *err);
 /* The bytes that must come, as far as there is no choice, up to room; *n how many. Nothing where the text may end. */
 ane_status ane_matcher_forced(struct ane_matcher *m, char *bytes, size_t room, size_t *n, struct ane_error *err);
 

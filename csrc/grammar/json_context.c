@@ -88,7 +88,8 @@ struct place *json_place(struct json_machine *m, const expr_id *goals, uint32_t 
   if (m->n_places >= MAX_PLACES || n >= GOAL_FALSE) return m->too_large = true, NULL;
   struct place *p = keep(m, 1, sizeof *p);
   expr_id *copy = keep(m, n, sizeof *copy);
-  if (!p || !copy || !re_grow((void **)&m->places, &m->room_places, m->n_places, sizeof *m->places)) return m->no_memory = true, NULL;
+  if (!p || !copy || !re_grow((void **)&m->places, &m->room_places, m->n_places, sizeof *m->places))
+    return m->no_memory = true, NULL;
   if (n > 0) memcpy(copy, goals, n * sizeof *copy);
   *p = (struct place){.goals = copy, .n = n, .number = m->n_places};
   m->places[m->n_places] = p;
@@ -207,7 +208,8 @@ static bool fill_names(struct json_machine *m, struct typed *t) {
   n = 0;
   for (uint32_t i = 0; i < t->n; i++) {
     const struct atom *a = &s->atoms[t->atoms[i]];
-    for (uint32_t k = 0; k < a->n_properties; k++) t->names[n++] = (struct member_name){a->properties[k].name, a->properties[k].len};
+    for (uint32_t k = 0; k < a->n_properties; k++)
+      t->names[n++] = (struct member_name){a->properties[k].name, a->properties[k].len};
     for (uint32_t k = 0; k < a->n_required; k++) t->names[n++] = (struct member_name){a->required[k].data, a->required[k].len};
   }
   if (n > 1) qsort(t->names, (size_t)n, sizeof *t->names, by_name);
@@ -234,8 +236,10 @@ static bool fill_children(struct json_machine *m, struct typed *t) {
                                  property ? a.properties[j].len : a.required[j - a.n_properties].len};
       const struct member_name *at = bsearch(&name, t->names, t->n_names, sizeof name, by_name);
       size_t cell = (size_t)(at - t->names) * t->n + i;
-      if (!property) t->required[cell] = true;
-      else if (plain) t->children[cell] = expr_types(m->s, a.properties[j].value) ? a.properties[j].value : EXPR_FALSE;
+      if (!property)
+        t->required[cell] = true;
+      else if (plain)
+        t->children[cell] = expr_types(m->s, a.properties[j].value) ? a.properties[j].value : EXPR_FALSE;
     }
   }
   return true;
@@ -259,11 +263,14 @@ static bool fill_keys(struct json_machine *m, struct typed *t) {
         t->names_part[i] = NO_LIMIT;
         break;
       }
-      uint32_t state = re_begin(&s->pool, names ? expr_strings(s, expr_for(s, a.names, T_STRING), true) : a.patterns[k].re), part = 0;
+      uint32_t state = re_begin(&s->pool, names ? expr_strings(s, expr_for(s, a.names, T_STRING), true) : a.patterns[k].re),
+               part = 0;
       while (part < t->n_key && states[part] != state) part++;
       if (part == t->n_key) states[t->n_key++] = state;
-      if (names) t->names_part[i] = part;
-      else t->pattern_part[at++] = part;
+      if (names)
+        t->names_part[i] = part;
+      else
+        t->pattern_part[at++] = part;
     }
   }
   t->key_tuple = json_tuple(m, states, t->n_key);
@@ -300,28 +307,28 @@ status3 json_judge(const struct json_machine *m, const struct typed *t, expr_id 
   const struct expr *x = &m->s->exprs[e];
   uint32_t sure = 0, open = 0;
   switch (x->kind) {
-  case EXPR_ATOM: {
-    const uint32_t *at = t->n == 1 ? t->atoms : bsearch(&x->atom, t->atoms, t->n, sizeof *t->atoms, by_number);
-    return (status3)status[at - t->atoms];
-  }
-  case EXPR_NOT: return invert(json_judge(m, t, x->list[0], status));
-  case EXPR_AND:
-  case EXPR_OR: {
-    status3 final = x->kind == EXPR_AND ? STATUS_FALSE : STATUS_TRUE;
-    for (uint32_t i = 0; i < x->n; i++) {
-      status3 one = json_judge(m, t, x->list[i], status);
-      if (one == final) return final;
-      open += one == STATUS_OPEN;
+    case EXPR_ATOM: {
+      const uint32_t *at = t->n == 1 ? t->atoms : bsearch(&x->atom, t->atoms, t->n, sizeof *t->atoms, by_number);
+      return (status3)status[at - t->atoms];
     }
-    return open ? STATUS_OPEN : invert(final);
-  }
-  case EXPR_ONE:
-    for (uint32_t i = 0; i < x->n; i++) {
-      status3 one = json_judge(m, t, x->list[i], status);
-      sure += one == STATUS_TRUE;
-      open += one == STATUS_OPEN;
+    case EXPR_NOT: return invert(json_judge(m, t, x->list[0], status));
+    case EXPR_AND:
+    case EXPR_OR: {
+      status3 final = x->kind == EXPR_AND ? STATUS_FALSE : STATUS_TRUE;
+      for (uint32_t i = 0; i < x->n; i++) {
+        status3 one = json_judge(m, t, x->list[i], status);
+        if (one == final) return final;
+        open += one == STATUS_OPEN;
+      }
+      return open ? STATUS_OPEN : invert(final);
     }
-    return sure > 1 ? STATUS_FALSE : open ? STATUS_OPEN : sure == 1 ? STATUS_TRUE : STATUS_FALSE;
+    case EXPR_ONE:
+      for (uint32_t i = 0; i < x->n; i++) {
+        status3 one = json_judge(m, t, x->list[i], status);
+        sure += one == STATUS_TRUE;
+        open += one == STATUS_OPEN;
+      }
+      return sure > 1 ? STATUS_FALSE : open ? STATUS_OPEN : sure == 1 ? STATUS_TRUE : STATUS_FALSE;
   }
   return STATUS_OPEN;
 }

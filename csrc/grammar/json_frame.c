@@ -19,7 +19,8 @@ void *json_alloc(struct json_machine *m, size_t n, size_t size) {
   if (t->n_blocks == 0 || t->used + bytes > BLOCK) {
     uint32_t next = t->n_blocks == 0 ? 0 : t->block + 1;
     if (next == t->n_blocks) {
-      if (!re_grow((void **)&t->blocks, &t->room_blocks, t->n_blocks, sizeof *t->blocks) || !(t->blocks[next] = ane_malloc(BLOCK))) {
+      if (!re_grow((void **)&t->blocks, &t->room_blocks, t->n_blocks, sizeof *t->blocks) ||
+          !(t->blocks[next] = ane_malloc(BLOCK))) {
         m->no_memory = true;
         return NULL;
       }
@@ -33,7 +34,9 @@ void *json_alloc(struct json_machine *m, size_t n, size_t size) {
   return memset(p, 0, bytes);
 }
 
-struct json_mark json_mark_of(const struct json_machine *m) { return (struct json_mark){m->tape->block, m->tape->used}; }
+struct json_mark json_mark_of(const struct json_machine *m) {
+  return (struct json_mark){m->tape->block, m->tape->used};
+}
 void json_rewind(struct json_machine *m, struct json_mark mark) {
   m->tape->block = mark.block;
   m->tape->used = mark.used;
@@ -47,7 +50,7 @@ static struct frame *copy_frame(struct json_machine *m, const struct frame *f) {
 
 /* ---- What can still be -------------------------------------------------------------------------------------------*/
 
-bool json_alive(struct json_machine *m, const struct frame *f, const uint8_t *status) {
+static bool json_alive(struct json_machine *m, const struct frame *f, const uint8_t *status) {
   uint32_t n = f->place->n;
   bool fixed[64], any = false, *failed = n <= ANE_COUNT(fixed) ? fixed : json_alloc(m, n, sizeof *failed);
   if (!failed) return false;
@@ -77,7 +80,9 @@ bool json_survives(struct json_machine *m, const struct frame *f, const bool *fa
 
 /* ---- Atoms -------------------------------------------------------------------------------------------------------*/
 
-static const struct atom *atom_at(const struct json_machine *m, const struct typed *t, uint32_t i) { return &m->s->atoms[t->atoms[i]]; }
+static const struct atom *atom_at(const struct json_machine *m, const struct typed *t, uint32_t i) {
+  return &m->s->atoms[t->atoms[i]];
+}
 
 static bool is_named(const uint64_t *named, uint32_t i) { return named[i >> 6] >> (i & 63) & 1; }
 
@@ -89,7 +94,8 @@ static uint32_t missing(const struct typed *t, const uint64_t *named, uint32_t i
 }
 
 /* Status of the object's i-th atom with so many members; final: no more come. */
-static status3 object_status(const struct json_machine *m, const struct typed *t, uint32_t i, uint32_t count, const uint64_t *named, bool final) {
+static status3 object_status(const struct json_machine *m, const struct typed *t, uint32_t i, uint32_t count,
+                             const uint64_t *named, bool final) {
   const struct atom *a = atom_at(m, t, i);
   uint32_t lacking = a->n_required ? missing(t, named, i) : 0;
   if (final) return lacking || count < a->min_properties || count > a->max_properties ? STATUS_FALSE : STATUS_TRUE;
@@ -97,12 +103,14 @@ static status3 object_status(const struct json_machine *m, const struct typed *t
   return a->monotone && !lacking && count >= a->min_properties ? STATUS_TRUE : STATUS_OPEN;
 }
 
-static status3 array_status(const struct json_machine *m, const struct typed *t, uint32_t i, uint32_t count, const uint32_t *contains, bool final) {
+static status3 array_status(const struct json_machine *m, const struct typed *t, uint32_t i, uint32_t count,
+                            const uint32_t *contains, bool final) {
   const struct atom *a = atom_at(m, t, i);
   uint32_t found = contains ? contains[i] : 0;
   if (count > a->max_items || (a->has_contains && found > a->max_contains)) return STATUS_FALSE;
   if (final) return count < a->min_items || (a->has_contains && found < a->min_contains) ? STATUS_FALSE : STATUS_TRUE;
-  if (a->has_contains && found < a->min_contains && (uint64_t)count + (a->min_contains - found) > a->max_items) return STATUS_FALSE;
+  if (a->has_contains && found < a->min_contains && (uint64_t)count + (a->min_contains - found) > a->max_items)
+    return STATUS_FALSE;
   return STATUS_OPEN;
 }
 
@@ -113,7 +121,8 @@ static uint8_t *statuses(struct json_machine *m, const struct frame *f, bool fin
   for (uint32_t i = 0; status && i < t->n; i++) {
     status[i] = f->status[i];
     if (status[i] == STATUS_OPEN)
-      status[i] = (uint8_t)(f->object ? object_status(m, t, i, f->count, f->named, final) : array_status(m, t, i, f->count, f->contains, final));
+      status[i] = (uint8_t)(f->object ? object_status(m, t, i, f->count, f->named, final)
+                                      : array_status(m, t, i, f->count, f->contains, final));
   }
   return status;
 }
@@ -129,7 +138,8 @@ static bool name_may_come(struct json_machine *m, const struct frame *f, uint32_
     status[i] = f->status[i];
     if (status[i] != STATUS_OPEN) continue;
     const struct atom *a = atom_at(m, t, i);
-    if (t->children[(size_t)k * t->n + i] == EXPR_FALSE) status[i] = STATUS_FALSE;
+    if (t->children[(size_t)k * t->n + i] == EXPR_FALSE)
+      status[i] = STATUS_FALSE;
     else if (a->max_properties != NO_LIMIT || a->monotone) {
       named[k >> 6] |= (uint64_t)1 << (k & 63);
       status[i] = (uint8_t)object_status(m, t, i, f->count + 1, named, false);
@@ -181,12 +191,15 @@ static bool other_may_come(struct json_machine *m, const struct frame *f, uint32
   for (uint32_t i = 0; i < t->n; i++) {
     const struct atom *a = atom_at(m, t, i);
     bool possible = expr_types(m->s, a->additional) != 0;
-    for (uint32_t k = 0; k < a->n_patterns; k++) possible |= parts[t->pattern_part[at++]] != 0 && expr_types(m->s, a->patterns[k].value);
+    for (uint32_t k = 0; k < a->n_patterns; k++)
+      possible |= parts[t->pattern_part[at++]] != 0 && expr_types(m->s, a->patterns[k].value);
     if (t->names_part[i] != NO_LIMIT && !parts[t->names_part[i]]) possible = false;
     status[i] = f->status[i];
     if (status[i] != STATUS_OPEN) continue;
-    if (!possible) status[i] = STATUS_FALSE;
-    else if (a->max_properties != NO_LIMIT || a->monotone) status[i] = (uint8_t)object_status(m, t, i, f->count + 1, f->named, false);
+    if (!possible)
+      status[i] = STATUS_FALSE;
+    else if (a->max_properties != NO_LIMIT || a->monotone)
+      status[i] = (uint8_t)object_status(m, t, i, f->count + 1, f->named, false);
     changed |= status[i] != STATUS_OPEN;
   }
   return !changed || json_alive(m, f, status);
@@ -454,8 +467,10 @@ bool json_done(struct json_machine *m, struct json_state *st, const bool *result
   if (!f || !status) return false;
   memcpy(status, old->status, t->n);
   f->count++;
-  if (f->object) f->hash += json_mix(f->key_hash, hash);
-  else f->hash = json_mix(f->hash, hash);
+  if (f->object)
+    f->hash += json_mix(f->key_hash, hash);
+  else
+    f->hash = json_mix(f->hash, hash);
   for (uint32_t i = 0; i < t->n; i++)
     if (status[i] == STATUS_OPEN && c->goal[i] < GOAL_FALSE && !results[c->goal[i]]) status[i] = STATUS_FALSE;
   if (t->counts) {

@@ -54,7 +54,8 @@ static bool judge_string(struct json_machine *m, struct json_state *st) {
   if (n == 1) { /* nearly always */
     uint32_t s = parts->states[0];
     const struct re_node *x = re_at(&m->s->pool, m->s->pool.states[s].re);
-    bool failed = !s || (uint64_t)st->length + x->least > t->max[0] || (x->most != RE_INF && (uint64_t)st->length + x->most < t->min[0]);
+    bool failed =
+        !s || (uint64_t)st->length + x->least > t->max[0] || (x->most != RE_INF && (uint64_t)st->length + x->most < t->min[0]);
     return !failed || note_failed(m, st, &failed, 1);
   }
   bool fixed[64], any = false, *failed = n <= ANE_COUNT(fixed) ? fixed : json_alloc(m, n, sizeof *failed);
@@ -62,7 +63,8 @@ static bool judge_string(struct json_machine *m, struct json_state *st) {
   for (uint32_t i = 0; i < n; i++) {
     uint32_t s = parts->states[i];
     const struct re_node *x = re_at(&m->s->pool, m->s->pool.states[s].re);
-    failed[i] = !s || (uint64_t)st->length + x->least > t->max[i] || (x->most != RE_INF && (uint64_t)st->length + x->most < t->min[i]);
+    failed[i] =
+        !s || (uint64_t)st->length + x->least > t->max[i] || (x->most != RE_INF && (uint64_t)st->length + x->most < t->min[i]);
     any |= failed[i];
   }
   return !any || note_failed(m, st, failed, n);
@@ -76,7 +78,8 @@ static bool end_string(struct json_machine *m, struct json_state *st) {
   if (t->all_true) return done_plain(m, st, hash);
   bool fixed[64], *results = n <= ANE_COUNT(fixed) ? fixed : json_alloc(m, n, sizeof *results);
   if (!results) return false;
-  for (uint32_t i = 0; i < n; i++) results[i] = m->s->pool.states[parts->states[i]].accepts && st->length >= t->min[i] && st->length <= t->max[i];
+  for (uint32_t i = 0; i < n; i++)
+    results[i] = m->s->pool.states[parts->states[i]].accepts && st->length >= t->min[i] && st->length <= t->max[i];
   return json_done(m, st, results, hash);
 }
 
@@ -100,7 +103,8 @@ static bool content_char(struct json_machine *m, struct json_state *st, uint32_t
   if (c < 0x80) return content(m, st, (uint8_t)c);
   if (c < 0x800) return content(m, st, (uint8_t)(0xc0 | c >> 6)) && content(m, st, (uint8_t)(0x80 | (c & 63)));
   if (c < 0x10000)
-    return content(m, st, (uint8_t)(0xe0 | c >> 12)) && content(m, st, (uint8_t)(0x80 | (c >> 6 & 63))) && content(m, st, (uint8_t)(0x80 | (c & 63)));
+    return content(m, st, (uint8_t)(0xe0 | c >> 12)) && content(m, st, (uint8_t)(0x80 | (c >> 6 & 63))) &&
+           content(m, st, (uint8_t)(0x80 | (c & 63)));
   return content(m, st, (uint8_t)(0xf0 | c >> 18)) && content(m, st, (uint8_t)(0x80 | (c >> 12 & 63))) &&
          content(m, st, (uint8_t)(0x80 | (c >> 6 & 63))) && content(m, st, (uint8_t)(0x80 | (c & 63)));
 }
@@ -118,14 +122,25 @@ static bool some_char(struct json_machine *m, const struct json_state *st, uint3
   return false;
 }
 
-enum { ESC_NONE, ESC_BACKSLASH, ESC_HEX, ESC_HEX_LAST = ESC_HEX + 3, ESC_LOW_BACKSLASH, ESC_LOW_U, ESC_LOW_HEX, ESC_LOW_LAST = ESC_LOW_HEX + 3 };
+enum {
+  ESC_NONE,
+  ESC_BACKSLASH,
+  ESC_HEX,
+  ESC_HEX_LAST = ESC_HEX + 3,
+  ESC_LOW_BACKSLASH,
+  ESC_LOW_U,
+  ESC_LOW_HEX,
+  ESC_LOW_LAST = ESC_LOW_HEX + 3
+};
 
 static int hex_digit(uint8_t c) {
   return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
 }
 
 static bool any_escape(struct json_machine *m, const struct json_state *st) {
-  if (m->tape->canonical) return some_char(m, st, 0, 0x1f) || (st->escape == ESC_BACKSLASH && (some_char(m, st, '"', '"') || some_char(m, st, '\\', '\\')));
+  if (m->tape->canonical)
+    return some_char(m, st, 0, 0x1f) ||
+           (st->escape == ESC_BACKSLASH && (some_char(m, st, '"', '"') || some_char(m, st, '\\', '\\')));
   return some_char(m, st, 'a', 'z') || some_char(m, st, 0, 0x10ffff);
 }
 
@@ -225,7 +240,8 @@ static bool string_byte(struct json_machine *m, struct json_state *st, uint8_t b
 /* ---- Numbers -----------------------------------------------------------------------------------------------------*/
 
 /* A goal of a number; whole: the number is complete, d its value. */
-static status3 judge_number(struct json_machine *m, expr_id e, const char *s, size_t len, number_part part, const struct decimal *d) {
+static status3 judge_number(struct json_machine *m, expr_id e, const char *s, size_t len, number_part part,
+                            const struct decimal *d) {
   if (e < 2) return e == EXPR_TRUE ? STATUS_TRUE : STATUS_FALSE;
   const struct expr *x = &m->s->exprs[e];
   uint32_t sure = 0, open = 0, wrong = 0;
@@ -241,10 +257,10 @@ static status3 judge_number(struct json_machine *m, expr_id e, const char *s, si
     wrong += one == STATUS_FALSE;
   }
   switch (x->kind) {
-  case EXPR_NOT: return sure ? STATUS_FALSE : wrong ? STATUS_TRUE : STATUS_OPEN;
-  case EXPR_AND: return wrong ? STATUS_FALSE : open ? STATUS_OPEN : STATUS_TRUE;
-  case EXPR_OR: return sure ? STATUS_TRUE : open ? STATUS_OPEN : STATUS_FALSE;
-  default: return sure > 1 ? STATUS_FALSE : open ? STATUS_OPEN : sure == 1 ? STATUS_TRUE : STATUS_FALSE;
+    case EXPR_NOT: return sure ? STATUS_FALSE : wrong ? STATUS_TRUE : STATUS_OPEN;
+    case EXPR_AND: return wrong ? STATUS_FALSE : open ? STATUS_OPEN : STATUS_TRUE;
+    case EXPR_OR: return sure ? STATUS_TRUE : open ? STATUS_OPEN : STATUS_FALSE;
+    default: return sure > 1 ? STATUS_FALSE : open ? STATUS_OPEN : sure == 1 ? STATUS_TRUE : STATUS_FALSE;
   }
 }
 
@@ -262,10 +278,14 @@ static bool number_byte(struct json_machine *m, struct json_state *st, uint8_t b
   static const struct number_rule plain = {0};
   if (t->all_true) return number_viable(&plain, s, len, part);
   for (uint32_t i = 0; i < n; i++) {
-    if (t->e[i] < 2) failed[i] = t->e[i] == EXPR_FALSE;
-    else if (m->tape->canonical && t->ruled[i] && t->rules[i].integer && part >= NUMBER_POINT) failed[i] = true;
-    else if (t->ruled[i]) failed[i] = !number_viable(&t->rules[i], s, len, part);
-    else failed[i] = judge_number(m, t->e[i], s, len, part, NULL) == STATUS_FALSE;
+    if (t->e[i] < 2)
+      failed[i] = t->e[i] == EXPR_FALSE;
+    else if (m->tape->canonical && t->ruled[i] && t->rules[i].integer && part >= NUMBER_POINT)
+      failed[i] = true;
+    else if (t->ruled[i])
+      failed[i] = !number_viable(&t->rules[i], s, len, part);
+    else
+      failed[i] = judge_number(m, t->e[i], s, len, part, NULL) == STATUS_FALSE;
     any |= failed[i];
   }
   return !any || note_failed(m, st, failed, n);
@@ -297,67 +317,67 @@ static bool blank(struct json_machine *m, struct json_state *st, uint8_t byte) {
 static bool value_byte(struct json_machine *m, struct json_state *st, uint8_t byte) {
   st->hash = 0;
   switch (byte) {
-  case '{': return enter(m, st, T_OBJECT) && json_open(m, st, true);
-  case '[': return enter(m, st, T_ARRAY) && json_open(m, st, false);
-  case '"':
-    if (!enter(m, st, T_STRING)) return false;
-    st->mode = MODE_STRING;
-    st->escape = st->need = 0;
-    st->length = 0;
-    st->tuple = st->typed->tuple;
-    return judge_string(m, st);
-  case 'n':
-  case 'f':
-  case 't':
-    st->word = byte == 'n' ? 0 : byte == 'f' ? 1 : 2;
-    st->mode = MODE_WORD;
-    st->part = 1;
-    return enter(m, st, byte == 'n' ? T_NULL : byte == 'f' ? T_FALSE : T_TRUE) != NULL;
-  default:
-    if (byte != '-' && (byte < '0' || byte > '9')) return false;
-    if (!enter(m, st, T_NUMBER)) return false;
-    st->mode = MODE_NUMBER;
-    st->start = st->position - 1;
-    st->part = NUMBER_NONE;
-    return number_byte(m, st, byte);
+    case '{': return enter(m, st, T_OBJECT) && json_open(m, st, true);
+    case '[': return enter(m, st, T_ARRAY) && json_open(m, st, false);
+    case '"':
+      if (!enter(m, st, T_STRING)) return false;
+      st->mode = MODE_STRING;
+      st->escape = st->need = 0;
+      st->length = 0;
+      st->tuple = st->typed->tuple;
+      return judge_string(m, st);
+    case 'n':
+    case 'f':
+    case 't':
+      st->word = byte == 'n' ? 0 : byte == 'f' ? 1 : 2;
+      st->mode = MODE_WORD;
+      st->part = 1;
+      return enter(m, st, byte == 'n' ? T_NULL : byte == 'f' ? T_FALSE : T_TRUE) != NULL;
+    default:
+      if (byte != '-' && (byte < '0' || byte > '9')) return false;
+      if (!enter(m, st, T_NUMBER)) return false;
+      st->mode = MODE_NUMBER;
+      st->start = st->position - 1;
+      st->part = NUMBER_NONE;
+      return number_byte(m, st, byte);
   }
 }
 
 static bool step(struct json_machine *m, struct json_state *st, uint8_t byte) {
   switch ((json_mode)st->mode) {
-  case MODE_STRING:
-  case MODE_KEY: return string_byte(m, st, byte);
-  case MODE_NUMBER:
-    if (number_step((number_part)st->part, (char)byte)) return number_byte(m, st, byte);
-    st->position--; /* the number ends before this byte */
-    if (!end_number(m, st)) return false;
-    st->position++;
-    return step(m, st, byte);
-  case MODE_WORD:
-    if (byte != (uint8_t)words[st->word][st->part]) return false;
-    st->part++;
-    return words[st->word][st->part] || done_plain(m, st, 0x100 + st->word);
-  default: break;
+    case MODE_STRING:
+    case MODE_KEY: return string_byte(m, st, byte);
+    case MODE_NUMBER:
+      if (number_step((number_part)st->part, (char)byte)) return number_byte(m, st, byte);
+      st->position--; /* the number ends before this byte */
+      if (!end_number(m, st)) return false;
+      st->position++;
+      return step(m, st, byte);
+    case MODE_WORD:
+      if (byte != (uint8_t)words[st->word][st->part]) return false;
+      st->part++;
+      return words[st->word][st->part] || done_plain(m, st, 0x100 + st->word);
+    default: break;
   }
   if (is_blank(byte)) return blank(m, st, byte);
   switch ((json_mode)st->mode) {
-  case MODE_VALUE: return value_byte(m, st, byte);
-  case MODE_OPENED:
-    if (byte == (st->frame->object ? '}' : ']')) return json_close(m, st);
-    if (st->frame->object) break;
-    return json_element(m, st) && value_byte(m, st, byte);
-  case MODE_MEMBER: break;
-  case MODE_COLON:
-    st->mode = MODE_VALUE;
-    st->spaces = 0;
-    return byte == ':';
-  case MODE_NEXT:
-    if (byte == (st->frame->object ? '}' : ']')) return json_close(m, st);
-    if (byte != ',') return false;
-    st->spaces = 0;
-    st->mode = st->frame->object ? MODE_MEMBER : MODE_VALUE;
-    return st->frame->object ? json_key_may_come(m, st) : json_element(m, st);
-  default: return false;
+    case MODE_VALUE: return value_byte(m, st, byte);
+    case MODE_OPENED:
+      if (byte == (st->frame->object ? '}' : ']')) return json_close(m, st);
+      if (st->frame->object) break;
+      return json_element(m, st) && value_byte(m, st, byte);
+    case MODE_MEMBER: break;
+    case MODE_COLON:
+      st->mode = MODE_VALUE;
+      st->spaces = 0;
+      return byte == ':';
+    case MODE_NEXT:
+      if (byte == (st->frame->object ? '}' : ']')) return json_close(m, st);
+      if (byte != ',') return false;
+      st->spaces = 0;
+      st->mode = st->frame->object ? MODE_MEMBER : MODE_VALUE;
+      return st->frame->object ? json_key_may_come(m, st) : json_element(m, st);
+    default: return false;
   }
   if (byte != '"') return false;
   st->mode = MODE_KEY;
@@ -388,33 +408,35 @@ void json_first_bytes(const struct json_machine *m, const struct json_state *st,
   static const char blanks[] = " \t\n\r";
   memset(bits, 0, 4 * sizeof *bits);
   switch ((json_mode)st->mode) {
-  case MODE_STRING:
-  case MODE_KEY: {
-    if (st->escape) set_bytes(bits, "\"\\/bfnrtu0123456789abcdefABCDEF");
-    else if (st->mode == MODE_STRING || st->other || st->need) memset(bits, 0xff, 4 * sizeof *bits);
-    else {
-      set_bytes(bits, "\"\\");
-      const struct typed *t = st->frame->typed;
-      for (uint32_t k = st->lo; k < st->hi; k++)
-        if (t->names[k].len > st->depth) {
-          uint8_t b = (uint8_t)t->names[k].data[st->depth];
-          bits[b >> 6] |= (uint64_t)1 << (b & 63);
-        }
+    case MODE_STRING:
+    case MODE_KEY: {
+      if (st->escape)
+        set_bytes(bits, "\"\\/bfnrtu0123456789abcdefABCDEF");
+      else if (st->mode == MODE_STRING || st->other || st->need)
+        memset(bits, 0xff, 4 * sizeof *bits);
+      else {
+        set_bytes(bits, "\"\\");
+        const struct typed *t = st->frame->typed;
+        for (uint32_t k = st->lo; k < st->hi; k++)
+          if (t->names[k].len > st->depth) {
+            uint8_t b = (uint8_t)t->names[k].data[st->depth];
+            bits[b >> 6] |= (uint64_t)1 << (b & 63);
+          }
+      }
+      return;
     }
-    return;
-  }
-  case MODE_NUMBER: set_bytes(bits, "0123456789.eE+-,]}"); break;
-  case MODE_WORD: {
-    char one[2] = {words[st->word][st->part], 0};
-    set_bytes(bits, one);
-    return;
-  }
-  case MODE_VALUE: set_bytes(bits, "\"{[-0123456789tfn"); break;
-  case MODE_OPENED: set_bytes(bits, st->frame->object ? "\"}" : "\"{[-0123456789tfn]"); break;
-  case MODE_MEMBER: set_bytes(bits, "\""); break;
-  case MODE_COLON: set_bytes(bits, ":"); break;
-  case MODE_NEXT: set_bytes(bits, st->frame->object ? ",}" : ",]"); break;
-  case MODE_END: break;
+    case MODE_NUMBER: set_bytes(bits, "0123456789.eE+-,]}"); break;
+    case MODE_WORD: {
+      char one[2] = {words[st->word][st->part], 0};
+      set_bytes(bits, one);
+      return;
+    }
+    case MODE_VALUE: set_bytes(bits, "\"{[-0123456789tfn"); break;
+    case MODE_OPENED: set_bytes(bits, st->frame->object ? "\"}" : "\"{[-0123456789tfn]"); break;
+    case MODE_MEMBER: set_bytes(bits, "\""); break;
+    case MODE_COLON: set_bytes(bits, ":"); break;
+    case MODE_NEXT: set_bytes(bits, st->frame->object ? ",}" : ",]"); break;
+    case MODE_END: break;
   }
   if (m->max_spaces > 0) set_bytes(bits, m->separators ? " " : blanks);
 }

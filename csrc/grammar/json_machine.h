@@ -25,27 +25,27 @@ struct member_name {
 
 /* A place for a value, once the type is known. Goals are the expressions that are followed there. */
 struct typed {
-  expr_id *e;       /* [n_goals] for the type */
-  bool all_true;    /* every value of the type fulfils every goal */
+  expr_id *e;    /* [n_goals] for the type */
+  bool all_true; /* every value of the type fulfils every goal */
   /* strings */
-  uint32_t tuple;   /* of the goals */
+  uint32_t tuple;      /* of the goals */
   uint32_t *min, *max; /* [n_goals] characters */
   /* numbers */
   struct number_rule *rules; /* [n_goals] */
-  bool *ruled;      /* [n_goals] the rule is all there is to the goal */
+  bool *ruled;               /* [n_goals] the rule is all there is to the goal */
   /* arrays and objects */
-  uint32_t *atoms;  /* [n], rising */
+  uint32_t *atoms; /* [n], rising */
   uint32_t n;
-  bool counts;      /* some array atom has contains */
-  bool unique;      /* some array atom has uniqueItems */
+  bool counts;               /* some array atom has contains */
+  bool unique;               /* some array atom has uniqueItems */
   struct member_name *names; /* [n_names], sorted: all that the atoms name */
   uint32_t n_names;
-  expr_id *children; /* [n_names * n] */
-  bool *required;    /* [n_names * n] */
-  uint32_t key_tuple;    /* the patterns of the names, then propertyNames of the atoms that have it */
-  uint32_t n_key;        /* parts of that tuple */
+  expr_id *children;      /* [n_names * n] */
+  bool *required;         /* [n_names * n] */
+  uint32_t key_tuple;     /* the patterns of the names, then propertyNames of the atoms that have it */
+  uint32_t n_key;         /* parts of that tuple */
   uint32_t *pattern_part; /* of the patterns of all atoms, one after the other: their part of the tuple */
-  uint32_t *names_part;  /* [n] part of the tuple; NO_LIMIT: any name */
+  uint32_t *names_part;   /* [n] part of the tuple; NO_LIMIT: any name */
 };
 
 /* A place for a value: the goals that the value is judged by. */
@@ -79,41 +79,47 @@ struct frame {
   struct typed *typed;
   bool object, hashing; /* hashing: some array around it compares its elements */
   uint16_t depth;
-  uint32_t count;         /* members or elements that are complete */
-  const uint8_t *status;  /* [n] status3 of the atoms */
-  const uint32_t *contains; /* [n] elements that count so far, or NULL */
-  const uint64_t *named;  /* bits of the names that came */
+  uint32_t count;            /* members or elements that are complete */
+  const uint8_t *status;     /* [n] status3 of the atoms */
+  const uint32_t *contains;  /* [n] elements that count so far, or NULL */
+  const uint64_t *named;     /* bits of the names that came */
   const struct seen *others; /* other names; elements, where they are compared */
-  uint64_t hash;          /* of what came so far */
+  uint64_t hash;             /* of what came so far */
   const struct child *child; /* of the member or element that is read */
   uint64_t key_hash;
 };
 
 typedef enum {
-  MODE_VALUE, MODE_STRING, MODE_NUMBER, MODE_WORD, MODE_OPENED, /* behind { or [ */
+  MODE_VALUE,
+  MODE_STRING,
+  MODE_NUMBER,
+  MODE_WORD,
+  MODE_OPENED, /* behind { or [ */
   MODE_MEMBER, /* behind , in an object */
-  MODE_KEY, MODE_COLON, MODE_NEXT, /* behind a value: , or the end */
+  MODE_KEY,
+  MODE_COLON,
+  MODE_NEXT, /* behind a value: , or the end */
   MODE_END
 } json_mode;
 
 struct json_state {
-  const struct frame *frame;  /* the innermost one; NULL: the value itself */
-  const struct place *place;  /* of the value that is read */
+  const struct frame *frame; /* the innermost one; NULL: the value itself */
+  const struct place *place; /* of the value that is read */
   struct typed *typed;
-  const uint64_t *allowed;    /* MODE_KEY: names that may come */
+  const uint64_t *allowed; /* MODE_KEY: names that may come */
   uint64_t hash;
-  uint64_t failed;            /* of the first 64 goals */
-  uint32_t position;          /* bytes so far */
-  uint32_t start;             /* of the number */
-  uint32_t tuple, length;     /* of the string: parts, characters */
-  uint32_t lo, hi, depth;     /* MODE_KEY: names that begin so, bytes of them */
-  uint32_t code;              /* escape that is read */
-  uint16_t high;              /* first half of a surrogate pair */
+  uint64_t failed;        /* of the first 64 goals */
+  uint32_t position;      /* bytes so far */
+  uint32_t start;         /* of the number */
+  uint32_t tuple, length; /* of the string: parts, characters */
+  uint32_t lo, hi, depth; /* MODE_KEY: names that begin so, bytes of them */
+  uint32_t code;          /* escape that is read */
+  uint16_t high;          /* first half of a surrogate pair */
   uint8_t mode, escape, spaces;
-  uint8_t part;               /* of a number; of a word, the place in it */
-  uint8_t need, from, to;     /* bytes of the character that are missing, and bounds of the next one */
+  uint8_t part;           /* of a number; of a word, the place in it */
+  uint8_t need, from, to; /* bytes of the character that are missing, and bounds of the next one */
   uint8_t word;
-  bool other;                 /* MODE_KEY: a name that is not among the names may come */
+  bool other; /* MODE_KEY: a name that is not among the names may come */
 };
 
 /* What belongs to one text. Zero-initialised = empty. */
@@ -130,16 +136,16 @@ struct json_tape {
 
 struct json_machine {
   struct schema *s;
-  struct ane_arena arena;     /* contexts; live as long as the machine */
+  struct ane_arena arena; /* contexts; live as long as the machine */
   struct tuple *tuples;
   uint32_t n_tuples, room_tuples;
   uint32_t *tuple_table, tuple_table_size;
   struct place **places;
   uint32_t n_places, room_places;
   uint32_t *place_table, place_table_size;
-  struct json_tape *tape;     /* of the text that is followed: whoever steps sets it */
-  uint32_t max_spaces;        /* at each place where blanks may stand; only behind , and : where `separators` */
-  bool separators;            /* blanks: at most max_spaces spaces behind , and : */
+  struct json_tape *tape; /* of the text that is followed: whoever steps sets it */
+  uint32_t max_spaces;    /* at each place where blanks may stand; only behind , and : where `separators` */
+  bool separators;        /* blanks: at most max_spaces spaces behind , and : */
   bool no_memory, too_large;
 };
 
@@ -172,8 +178,6 @@ status3 json_judge(const struct json_machine *m, const struct typed *t, expr_id 
 
 /* Whether the text can still fulfil the root where these goals of the value in f's child are false. */
 bool json_survives(struct json_machine *m, const struct frame *f, const bool *failed, uint32_t n);
-/* The same where the atoms of f have this status. */
-bool json_alive(struct json_machine *m, const struct frame *f, const uint8_t *status);
 /* Opens the array or object whose place and type the state holds; false: nothing can fulfil it. */
 bool json_open(struct json_machine *m, struct json_state *st, bool object);
 bool json_close(struct json_machine *m, struct json_state *st);

@@ -97,22 +97,20 @@ static struct jv *value(struct reading *r, int depth) {
   double d;
   char c = ane_json_peek(&r->j);
   switch (c) {
-  case '{': v->kind = JV_OBJECT; return members(r, v, depth) ? v : NULL;
-  case '[': v->kind = JV_ARRAY; return elements(r, v, depth) ? v : NULL;
-  case '"':
-    v->kind = JV_STRING;
-    return ane_json_string(&r->j, &s, &v->len) && copy(r, s, v->len, &v->text) ? v : NULL;
-  case 'n': v->kind = JV_NULL; return ane_json_word(&r->j, "null") ? v : NULL;
-  case 't': v->kind = JV_TRUE; return ane_json_word(&r->j, "true") ? v : NULL;
-  case 'f': v->kind = JV_FALSE; return ane_json_word(&r->j, "false") ? v : NULL;
-  case 0: return NULL;
-  default:
-    v->kind = JV_NUMBER;
-    s = r->j.p;
-    if (!ane_json_number(&r->j, &integer, &i, &d)) return NULL;
-    while (s < r->j.p && (*s == ' ' || *s == '\t' || *s == '\n' || *s == '\r')) s++;
-    v->len = (size_t)(r->j.p - s);
-    return copy(r, s, v->len, &v->text) ? v : NULL;
+    case '{': v->kind = JV_OBJECT; return members(r, v, depth) ? v : NULL;
+    case '[': v->kind = JV_ARRAY; return elements(r, v, depth) ? v : NULL;
+    case '"': v->kind = JV_STRING; return ane_json_string(&r->j, &s, &v->len) && copy(r, s, v->len, &v->text) ? v : NULL;
+    case 'n': v->kind = JV_NULL; return ane_json_word(&r->j, "null") ? v : NULL;
+    case 't': v->kind = JV_TRUE; return ane_json_word(&r->j, "true") ? v : NULL;
+    case 'f': v->kind = JV_FALSE; return ane_json_word(&r->j, "false") ? v : NULL;
+    case 0: return NULL;
+    default:
+      v->kind = JV_NUMBER;
+      s = r->j.p;
+      if (!ane_json_number(&r->j, &integer, &i, &d)) return NULL;
+      while (s < r->j.p && (*s == ' ' || *s == '\t' || *s == '\n' || *s == '\r')) s++;
+      v->len = (size_t)(r->j.p - s);
+      return copy(r, s, v->len, &v->text) ? v : NULL;
   }
 }
 

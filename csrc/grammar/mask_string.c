@@ -1,5 +1,5 @@
-/* Masks inside JSON strings. Most tokens stay inside the string: they are known ahead by the number of characters they add, or are
- * found by walking the string's automaton alone. Those that end it are alike from the quote on: each class is judged once. */
+/* Masks inside JSON strings. Most tokens stay inside the string: they are known ahead by the number of characters they add, or
+ * are found by walking the string's automaton alone. Those that end it are alike from the quote on: each class is judged once. */
 #include "base/alloc.h"
 #include "grammar/mask.h"
 #include "grammar/regex_internal.h"
@@ -20,7 +20,7 @@ struct inside {
   uint32_t whole;          /* tuple whose only part takes every text, or that has no part: the tuple never changes */
   struct verdict verdicts[32];
   uint32_t n_verdicts;
-  uint8_t *viable;         /* of tuples: 0 not known, 1 yes, 2 no */
+  uint8_t *viable; /* of tuples: 0 not known, 1 yes, 2 no */
   uint32_t n_viable;
 };
 
@@ -70,7 +70,8 @@ static const uint64_t *verdict(struct inside *in, uint32_t tuple, uint32_t lengt
   } else {
     const struct tuple *parts = &in->m->tuples[tuple];
     for (uint32_t i = 0; i < parts->n; i++) {
-      bool holds = in->m->s->pool.states[parts->states[i]].accepts && length >= probe.typed->min[i] && length <= probe.typed->max[i];
+      bool holds =
+          in->m->s->pool.states[parts->states[i]].accepts && length >= probe.typed->min[i] && length <= probe.typed->max[i];
       key = json_mix(key, holds);
     }
   }
@@ -124,7 +125,8 @@ static bool may_go_on(struct inside *in, uint32_t tuple, uint32_t length) {
     if (parts->n == 1 && lengths) {
       uint32_t s = parts->states[0];
       const struct re_node *x = re_at(&in->m->s->pool, in->m->s->pool.states[s].re);
-      if (s && (uint64_t)length + x->least <= t->max[0] && (x->most == RE_INF || (uint64_t)length + x->most >= t->min[0])) return true;
+      if (s && (uint64_t)length + x->least <= t->max[0] && (x->most == RE_INF || (uint64_t)length + x->most >= t->min[0]))
+        return true;
     }
   }
   if (!lengths && tuple < in->n_viable && in->viable[tuple]) return in->viable[tuple] == 1;
@@ -208,8 +210,10 @@ static bool walk_escape(struct inside *in, struct walked *w, uint32_t node, cons
       i = nodes[i].skip - 1;
       continue;
     }
-    if (!engine_step(k->m->g, &path[d - 1], nodes[i].byte, &path[d])) i = nodes[i].skip - 1;
-    else if (nodes[i].token) mask_allow(k, nodes[i].token);
+    if (!engine_step(k->m->g, &path[d - 1], nodes[i].byte, &path[d]))
+      i = nodes[i].skip - 1;
+    else if (nodes[i].token)
+      mask_allow(k, nodes[i].token);
   }
   k->mask = mask;
   return true;
@@ -245,23 +249,23 @@ static bool walk_strings(struct inside *in, struct walked *w, bool lengths_apart
   for (uint32_t i = 0; i < t->n_nodes && ok && !in->m->too_large && !in->m->s->pool.full;) {
     const struct token_node *x = &t->nodes[i];
     switch (t->lex[i]) {
-    case LEX_PLAIN:
-    case LEX_PARTIAL: {
-      uint32_t to = json_tuple_next(in->m, tuples[x->depth - 1], x->byte);
-      if (lengths_apart ? !in->m->tuples[to].states[0] : !may_go_on(in, to, in->st->length + t->chars[i])) break;
-      tuples[x->depth] = to;
-      bytes[x->depth - 1] = x->byte;
-      ok = note_plain(in, w, i, to, lengths_apart);
-      i++;
-      continue;
-    }
-    case LEX_QUOTE:
-      if (lengths_apart && !in->m->s->pool.states[in->m->tuples[tuples[x->depth - 1]].states[0]].accepts) break;
-      ok = re_grow((void **)&w->ends, &w->room_ends, w->n_ends, sizeof *w->ends);
-      if (ok) w->ends[w->n_ends++] = (struct string_end){i, tuples[x->depth - 1]};
-      break;
-    case LEX_ESCAPE: ok = walk_escape(in, w, i, bytes); break;
-    default: break;
+      case LEX_PLAIN:
+      case LEX_PARTIAL: {
+        uint32_t to = json_tuple_next(in->m, tuples[x->depth - 1], x->byte);
+        if (lengths_apart ? !in->m->tuples[to].states[0] : !may_go_on(in, to, in->st->length + t->chars[i])) break;
+        tuples[x->depth] = to;
+        bytes[x->depth - 1] = x->byte;
+        ok = note_plain(in, w, i, to, lengths_apart);
+        i++;
+        continue;
+      }
+      case LEX_QUOTE:
+        if (lengths_apart && !in->m->s->pool.states[in->m->tuples[tuples[x->depth - 1]].states[0]].accepts) break;
+        ok = re_grow((void **)&w->ends, &w->room_ends, w->n_ends, sizeof *w->ends);
+        if (ok) w->ends[w->n_ends++] = (struct string_end){i, tuples[x->depth - 1]};
+        break;
+      case LEX_ESCAPE: ok = walk_escape(in, w, i, bytes); break;
+      default: break;
     }
     i = x->skip;
   }
@@ -335,8 +339,10 @@ static bool try_kept(struct inside *in) {
 
 static void walk_now(struct inside *in) {
   struct walked w = {.mask = ane_calloc(in->k->t->words, sizeof *w.mask)};
-  if (!w.mask) in->m->no_memory = true;
-  else if (walk_strings(in, &w, false)) use_walked(in, &w, NO_LIMIT);
+  if (!w.mask)
+    in->m->no_memory = true;
+  else if (walk_strings(in, &w, false))
+    use_walked(in, &w, NO_LIMIT);
   free_walked(&w);
 }
 
@@ -386,8 +392,10 @@ static void whole_inside(struct inside *in) {
   uint32_t max = in->is_key || in->m->tuples[st->tuple].n == 0 ? NO_LIMIT : st->typed->max[0];
   uint64_t left = max == NO_LIMIT ? UINT32_MAX : max < st->length ? 0 : max - st->length;
   const uint32_t *from = NULL;
-  if (left >= t->most_chars) from = t->inside[TOKEN_CHARS];
-  else if (left < TOKEN_CHARS) from = t->inside[left];
+  if (left >= t->most_chars)
+    from = t->inside[TOKEN_CHARS];
+  else if (left < TOKEN_CHARS)
+    from = t->inside[left];
   else { /* between: the few that are longer than the last mask knows */
     memcpy(in->k->mask, t->inside[TOKEN_CHARS - 1], t->words * sizeof *from);
     for (uint32_t i = 0; i < t->n_many; i++)
@@ -428,7 +436,8 @@ bool mask_string(struct masking *k) {
   if (whole && !(in.exact_ends && !in.is_key)) {
     whole_inside(&in);
     plain_ends(&in);
-  } else if (!try_kept(&in)) walk_now(&in);
+  } else if (!try_kept(&in))
+    walk_now(&in);
   if (in.is_key) walk_names(&in);
   ane_free(in.viable);
   return true;

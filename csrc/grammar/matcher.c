@@ -37,9 +37,11 @@ void ane_matcher_abandon(struct ane_matcher *m) {
   ane_free(m);
 }
 
-ane_status ane_matcher_push(struct ane_matcher *m, const char *bytes, size_t n, bool canonical, bool *taken, struct ane_error *err) {
+ane_status ane_matcher_push(struct ane_matcher *m, const char *bytes, size_t n, bool canonical, bool *taken,
+                            struct ane_error *err) {
   *taken = false;
-  if (!re_grow((void **)&m->states, &m->room, m->n + 1, sizeof *m->states)) return ane_fail(err, ANE_NOMEM, "no memory for a matcher");
+  if (!re_grow((void **)&m->states, &m->room, m->n + 1, sizeof *m->states))
+    return ane_fail(err, ANE_NOMEM, "no memory for a matcher");
   use(m);
   union engine_state st = *now(m);
   m->tape.canonical = canonical;
@@ -95,15 +97,18 @@ ane_status ane_matcher_forced(struct ane_matcher *m, char *bytes, size_t room, s
   return engine_failed(m->g, err);
 }
 
-ane_status ane_matcher_mask(struct ane_matcher *m, const struct ane_token_tree *t, uint32_t *mask, uint32_t *n, struct ane_error *err) {
+ane_status ane_matcher_mask(struct ane_matcher *m, const struct ane_token_tree *t, uint32_t *mask, uint32_t *n,
+                            struct ane_error *err) {
   use(m);
   memset(mask, 0, t->words * sizeof *mask);
   struct json_mark mark = json_mark_of(&m->g->machine);
   struct masking k = {.m = m, .t = t, .mask = mask};
   m->path[0] = *now(m);
   m->tape.canonical = true;
-  if (m->g->kind != ENGINE_JSON) mask_state(&k);
-  else if (!mask_string(&k)) mask_walk(&k, t->nodes, 0, t->n_nodes);
+  if (m->g->kind != ENGINE_JSON)
+    mask_state(&k);
+  else if (!mask_string(&k))
+    mask_walk(&k, t->nodes, 0, t->n_nodes);
   m->tape.canonical = false;
   json_rewind(&m->g->machine, mark);
   *n = 0;

@@ -31,8 +31,10 @@ bool decimal_read(struct decimal *d, const char *s, size_t len) {
   while (last > p && (last[-1] == '0' || last[-1] == '.')) last--;
   d->digits = p;
   for (const char *q = p; q < last; q++) d->n += digit(*q);
-  if (d->n == 0) d->negative = false;
-  else d->exponent = e + (point ? (p < point ? point - p : point + 1 - p) : mark - p);
+  if (d->n == 0)
+    d->negative = false;
+  else
+    d->exponent = e + (point ? (p < point ? point - p : point + 1 - p) : mark - p);
   return true;
 }
 
@@ -54,7 +56,7 @@ static int compare_magnitude(const struct decimal *a, const struct decimal *b) {
   return 0;
 }
 
-int decimal_compare(const struct decimal *a, const struct decimal *b) {
+static int decimal_compare(const struct decimal *a, const struct decimal *b) {
   if (a->negative != b->negative) return a->negative ? -1 : 1;
   int c = compare_magnitude(a, b);
   return a->negative ? -c : c;
@@ -150,18 +152,18 @@ bool number_impossible(const struct number_rule *r) {
 
 number_part number_step(number_part part, char c) {
   switch (part) {
-  case NUMBER_NONE:
-    if (c == '-') return NUMBER_SIGN; /* fall through */
-  case NUMBER_SIGN: return c == '0' ? NUMBER_ZERO : digit(c) ? NUMBER_INT : NUMBER_NONE;
-  case NUMBER_INT:
-    if (digit(c)) return NUMBER_INT; /* fall through */
-  case NUMBER_ZERO: return c == '.' ? NUMBER_POINT : c == 'e' || c == 'E' ? NUMBER_E : NUMBER_NONE;
-  case NUMBER_POINT: return digit(c) ? NUMBER_FRACTION : NUMBER_NONE;
-  case NUMBER_FRACTION: return digit(c) ? NUMBER_FRACTION : c == 'e' || c == 'E' ? NUMBER_E : NUMBER_NONE;
-  case NUMBER_E:
-    if (c == '+' || c == '-') return NUMBER_E_SIGN; /* fall through */
-  case NUMBER_E_SIGN:
-  case NUMBER_EXPONENT: return digit(c) ? NUMBER_EXPONENT : NUMBER_NONE;
+    case NUMBER_NONE:
+      if (c == '-') return NUMBER_SIGN; /* fall through */
+    case NUMBER_SIGN: return c == '0' ? NUMBER_ZERO : digit(c) ? NUMBER_INT : NUMBER_NONE;
+    case NUMBER_INT:
+      if (digit(c)) return NUMBER_INT; /* fall through */
+    case NUMBER_ZERO: return c == '.' ? NUMBER_POINT : c == 'e' || c == 'E' ? NUMBER_E : NUMBER_NONE;
+    case NUMBER_POINT: return digit(c) ? NUMBER_FRACTION : NUMBER_NONE;
+    case NUMBER_FRACTION: return digit(c) ? NUMBER_FRACTION : c == 'e' || c == 'E' ? NUMBER_E : NUMBER_NONE;
+    case NUMBER_E:
+      if (c == '+' || c == '-') return NUMBER_E_SIGN; /* fall through */
+    case NUMBER_E_SIGN:
+    case NUMBER_EXPONENT: return digit(c) ? NUMBER_EXPONENT : NUMBER_NONE;
   }
   return NUMBER_NONE;
 }
@@ -223,15 +225,19 @@ static bool span_fits(const struct number_rule *r, const char *s, size_t len, in
     int c = decimal_compare(top, &r->min);
     if (c < 0 || (c == 0 && (top_out || r->above_min))) return false;
     c = decimal_compare(bottom, &r->min);
-    if (c < 0) bottom = &r->min, bottom_out = r->above_min;
-    else if (c == 0) bottom_out |= r->above_min;
+    if (c < 0)
+      bottom = &r->min, bottom_out = r->above_min;
+    else if (c == 0)
+      bottom_out |= r->above_min;
   }
   if (r->has_max) {
     int c = decimal_compare(bottom, &r->max);
     if (c > 0 || (c == 0 && (bottom_out || r->below_max))) return false;
     c = decimal_compare(top, &r->max);
-    if (c > 0) top = &r->max, top_out = r->below_max;
-    else if (c == 0) top_out |= r->below_max;
+    if (c > 0)
+      top = &r->max, top_out = r->below_max;
+    else if (c == 0)
+      top_out |= r->below_max;
   }
   if (!r->integer && !r->has_step) return true;
   /* A multiple between bottom and top, in units of 10^-scale. */
@@ -242,7 +248,9 @@ static bool span_fits(const struct number_rule *r, const char *s, size_t len, in
   for (int i = 0; i < 3; i++)
     if (all[i]->n > 0 && all[i]->n - all[i]->exponent > scale) scale = all[i]->n - all[i]->exponent;
   __int128 b, t, m, unit;
-  if (scale > 30 || !scaled(bottom, (int)scale, &b) || !scaled(top, (int)scale, &t) || !scaled(step, (int)scale, &m) || !scaled(&one, (int)scale, &unit)) return true;
+  if (scale > 30 || !scaled(bottom, (int)scale, &b) || !scaled(top, (int)scale, &t) || !scaled(step, (int)scale, &m) ||
+      !scaled(&one, (int)scale, &unit))
+    return true;
   if (r->integer && m % unit != 0) { /* integers that are multiples: of the least common multiple */
     __int128 x = m, y = unit;
     while (y) {
@@ -323,7 +331,8 @@ bool number_viable(const struct number_rule *r, const char *s, size_t len, numbe
   size_t n = len - negative;
   int fraction = point ? (int)(s + len - point - 1) : 0;
   if (part == NUMBER_ZERO) return span_fits(r, digits, n, 0, 0, negative);
-  if (!r->integer && digits[0] != '0' && (n == 1 || point == digits + 1) && scientific(r, digits, n, fraction, negative)) return true;
+  if (!r->integer && digits[0] != '0' && (n == 1 || point == digits + 1) && scientific(r, digits, n, fraction, negative))
+    return true;
   if (part == NUMBER_POINT || part == NUMBER_FRACTION) return span_fits(r, digits, n, fraction, 0, negative);
   /* More digits of the integer part may follow. */
   const struct decimal *far = negative ? (r->has_min ? &r->min : NULL) : (r->has_max ? &r->max : NULL);

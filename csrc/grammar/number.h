@@ -5,7 +5,7 @@
 #include "base/status.h"
 
 enum {
-  NUMBER_LONGEST = 96,    /* characters of a number that is accepted */
+  NUMBER_LONGEST = 96, /* characters of a number that is accepted */
   NUMBER_MAX_EXPONENT = 9999
 };
 
@@ -13,14 +13,13 @@ enum {
  * digits may have one decimal point between them. */
 struct decimal {
   const char *digits;
-  int n;       /* digits without the point */
+  int n; /* digits without the point */
   bool negative;
   int64_t exponent;
 };
 
 /* false: s[0..len) is no number of JSON. */
 bool decimal_read(struct decimal *d, const char *s, size_t len);
-int decimal_compare(const struct decimal *a, const struct decimal *b);
 bool decimal_is_integer(const struct decimal *d);
 uint64_t decimal_hash(const struct decimal *d);
 
@@ -43,11 +42,23 @@ bool number_join(struct number_rule *r, const struct number_rule *more);
 bool number_impossible(const struct number_rule *r);
 
 /* Where in a number a text ends. */
-typedef enum { NUMBER_NONE, NUMBER_SIGN, NUMBER_ZERO, NUMBER_INT, NUMBER_POINT, NUMBER_FRACTION, NUMBER_E, NUMBER_E_SIGN, NUMBER_EXPONENT } number_part;
+typedef enum {
+  NUMBER_NONE,
+  NUMBER_SIGN,
+  NUMBER_ZERO,
+  NUMBER_INT,
+  NUMBER_POINT,
+  NUMBER_FRACTION,
+  NUMBER_E,
+  NUMBER_E_SIGN,
+  NUMBER_EXPONENT
+} number_part;
 
 /* The part behind one more character; NUMBER_NONE: no number goes on so. */
 number_part number_step(number_part part, char c);
-static inline bool number_whole(number_part p) { return p == NUMBER_ZERO || p == NUMBER_INT || p == NUMBER_FRACTION || p == NUMBER_EXPONENT; }
+static inline bool number_whole(number_part p) {
+  return p == NUMBER_ZERO || p == NUMBER_INT || p == NUMBER_FRACTION || p == NUMBER_EXPONENT;
+}
 /* Whether s[0..len), which ends in `part`, is or can become a number that fulfils the rule. It may say so wrongly only for a step
  * together with very long numbers. A mantissa with several digits before the
  * point, or of an integer, is judged as if no exponent followed. */

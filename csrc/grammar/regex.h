@@ -24,12 +24,12 @@ typedef enum { RE_AT_START, RE_AFTER_OTHER, RE_AFTER_WORD } re_before;
 
 struct re_node {
   uint8_t kind;
-  bool nullable;   /* matches the empty text, where no assertion is inside */
-  bool asserts;    /* an assertion is inside: nullable depends on the place */
-  bool looks_back; /* ^ or \b is inside: derivatives depend on the place */
-  bool boolean;    /* an intersection or a complement is inside: it may be empty though it is not RE_NONE */
-  uint32_t a, b;   /* operands, or the number of a byte set */
-  uint32_t lo, hi; /* of a repetition */
+  bool nullable;        /* matches the empty text, where no assertion is inside */
+  bool asserts;         /* an assertion is inside: nullable depends on the place */
+  bool looks_back;      /* ^ or \b is inside: derivatives depend on the place */
+  bool boolean;         /* an intersection or a complement is inside: it may be empty though it is not RE_NONE */
+  uint32_t a, b;        /* operands, or the number of a byte set */
+  uint32_t lo, hi;      /* of a repetition */
   uint32_t least, most; /* characters of the shortest and longest match; most RE_INF: no bound */
 };
 
@@ -40,11 +40,11 @@ struct re_set {
 /* A state of the automaton: an expression at a place. */
 struct re_state {
   ane_re re;
-  uint8_t before;   /* re_before; RE_AFTER_OTHER where the expression does not ask */
+  uint8_t before; /* re_before; RE_AFTER_OTHER where the expression does not ask */
   bool accepts;
-  uint8_t alive;    /* 0 not known, 1 some text leads to acceptance, 2 none does */
-  bool whole;       /* every text leads to acceptance */
-  uint32_t *next;   /* [256] state + 1; 0 not known yet; NULL: no byte was tried */
+  uint8_t alive;  /* 0 not known, 1 some text leads to acceptance, 2 none does */
+  bool whole;     /* every text leads to acceptance */
+  uint32_t *next; /* [256] state + 1; 0 not known yet; NULL: no byte was tried */
 };
 
 struct re_pool {
@@ -77,8 +77,6 @@ bool re_pool_init(struct re_pool *p); /* false: no memory */
 void re_pool_free(struct re_pool *p);
 
 /* Constructors; they simplify, so that equal languages of simple forms are equal numbers. */
-ane_re re_set_of(struct re_pool *p, const struct re_set *set);
-ane_re re_byte(struct re_pool *p, uint8_t byte);
 ane_re re_literal(struct re_pool *p, const char *s, size_t len);
 ane_re re_cat(struct re_pool *p, ane_re a, ane_re b);
 ane_re re_alt(struct re_pool *p, ane_re a, ane_re b);
@@ -87,7 +85,7 @@ ane_re re_not(struct re_pool *p, ane_re a);
 ane_re re_repeat(struct re_pool *p, ane_re a, uint32_t lo, uint32_t hi);
 /* Zero-width: what follows begins with a match of a, or with none. */
 ane_re re_ahead(struct re_pool *p, ane_re a, bool negative);
-ane_re re_start(struct re_pool *p);                  /* ^ */
+ane_re re_start(struct re_pool *p);                   /* ^ */
 ane_re re_boundary(struct re_pool *p, bool negative); /* \b, \B */
 /* Characters lo..hi (code points without surrogates) as UTF-8. */
 ane_re re_chars(struct re_pool *p, uint32_t lo, uint32_t hi);
@@ -101,9 +99,9 @@ ane_re re_choice(struct re_pool *p, struct re_text *texts, size_t n);
 
 /* What a pattern matches. */
 enum re_syntax {
-  RE_SEARCH = 1,   /* a match anywhere in the text is enough (JSON Schema); without it the whole text is matched */
-  RE_DOT_ALL = 2,  /* . matches line ends too */
-  RE_NO_CASE = 4   /* ASCII letters of either case */
+  RE_SEARCH = 1,  /* a match anywhere in the text is enough (JSON Schema); without it the whole text is matched */
+  RE_DOT_ALL = 2, /* . matches line ends too */
+  RE_NO_CASE = 4  /* ASCII letters of either case */
 };
 /* ECMA-262 patterns (flag u), and what Python's re shares with them. Errors: ANE_UNSUPPORTED (names the construct and the
  * place: back references, look-behind, ...), ANE_INVALID (no pattern), ANE_RANGE (a limit), ANE_NOMEM. */

@@ -12,9 +12,7 @@ static uint64_t mix(uint64_t h, uint64_t v) {
   return h ^ h >> 29;
 }
 
-static uint64_t hash_node(const struct re_node *n) {
-  return mix(mix(mix(mix(n->kind, n->a), n->b), n->lo), n->hi);
-}
+static uint64_t hash_node(const struct re_node *n) { return mix(mix(mix(mix(n->kind, n->a), n->b), n->lo), n->hi); }
 
 static bool same_node(const struct re_node *x, const struct re_node *y) {
   return x->kind == y->kind && x->a == y->a && x->b == y->b && x->lo == y->lo && x->hi == y->hi;
@@ -60,41 +58,37 @@ static void derive_facts(const struct re_pool *p, struct re_node *n) {
   if (n->kind <= RE_KIND_ALL) return;
   const struct re_node *a = &p->nodes[n->kind == RE_KIND_SET ? RE_NONE : n->a], *b = &p->nodes[n->b];
   switch (n->kind) {
-  case RE_KIND_SET:
-    n->least = n->most = continues(&p->sets[n->a]) ? 0 : 1;
-    return;
-  case RE_KIND_CAT:
-    n->nullable = a->nullable && b->nullable;
-    n->least = sum(a->least, b->least);
-    n->most = sum(a->most, b->most);
-    break;
-  case RE_KIND_ALT:
-    n->nullable = a->nullable || b->nullable;
-    n->least = ANE_MIN(a->least, b->least);
-    n->most = ANE_MAX(a->most, b->most);
-    break;
-  case RE_KIND_AND:
-    n->nullable = a->nullable && b->nullable;
-    n->least = ANE_MAX(a->least, b->least);
-    n->most = ANE_MIN(a->most, b->most);
-    break;
-  case RE_KIND_NOT:
-    n->nullable = !a->nullable;
-    n->most = RE_INF;
-    break;
-  case RE_KIND_REPEAT:
-    n->nullable = n->lo == 0 || a->nullable;
-    n->least = product(a->least, n->lo);
-    n->most = product(a->most, n->hi);
-    break;
-  case RE_KIND_AHEAD:
-    n->nullable = n->lo ? !a->nullable : a->nullable;
-    break;
-  default:
-    break;
+    case RE_KIND_SET: n->least = n->most = continues(&p->sets[n->a]) ? 0 : 1; return;
+    case RE_KIND_CAT:
+      n->nullable = a->nullable && b->nullable;
+      n->least = sum(a->least, b->least);
+      n->most = sum(a->most, b->most);
+      break;
+    case RE_KIND_ALT:
+      n->nullable = a->nullable || b->nullable;
+      n->least = ANE_MIN(a->least, b->least);
+      n->most = ANE_MAX(a->most, b->most);
+      break;
+    case RE_KIND_AND:
+      n->nullable = a->nullable && b->nullable;
+      n->least = ANE_MAX(a->least, b->least);
+      n->most = ANE_MIN(a->most, b->most);
+      break;
+    case RE_KIND_NOT:
+      n->nullable = !a->nullable;
+      n->most = RE_INF;
+      break;
+    case RE_KIND_REPEAT:
+      n->nullable = n->lo == 0 || a->nullable;
+      n->least = product(a->least, n->lo);
+      n->most = product(a->most, n->hi);
+      break;
+    case RE_KIND_AHEAD: n->nullable = n->lo ? !a->nullable : a->nullable; break;
+    default: break;
   }
   bool two = n->kind == RE_KIND_CAT || n->kind == RE_KIND_ALT || n->kind == RE_KIND_AND;
-  n->asserts = n->kind == RE_KIND_START || n->kind == RE_KIND_BOUNDARY || n->kind == RE_KIND_AHEAD || a->asserts || (two && b->asserts);
+  n->asserts =
+      n->kind == RE_KIND_START || n->kind == RE_KIND_BOUNDARY || n->kind == RE_KIND_AHEAD || a->asserts || (two && b->asserts);
   n->looks_back = n->kind == RE_KIND_START || n->kind == RE_KIND_BOUNDARY || a->looks_back || (two && b->looks_back);
   n->boolean = n->kind == RE_KIND_AND || n->kind == RE_KIND_NOT || n->kind == RE_KIND_START || n->kind == RE_KIND_BOUNDARY ||
                n->kind == RE_KIND_AHEAD || a->boolean || (two && b->boolean);
@@ -118,6 +112,8 @@ no_memory:
   p->full = p->no_memory = true;
   return RE_NONE;
 }
+
+static ane_re re_set_of(struct re_pool *p, const struct re_set *set);
 
 bool re_pool_init(struct re_pool *p) {
   memset(p, 0, sizeof *p);
@@ -149,7 +145,7 @@ void re_pool_free(struct re_pool *p) {
 
 /* ---- Constructors ------------------------------------------------------------------------------------------------*/
 
-ane_re re_set_of(struct re_pool *p, const struct re_set *set) {
+static ane_re re_set_of(struct re_pool *p, const struct re_set *set) {
   if (!(set->bits[0] | set->bits[1] | set->bits[2] | set->bits[3])) return RE_NONE;
   uint32_t i = 0;
   while (i < p->n_sets && memcmp(&p->sets[i], set, sizeof *set)) i++;
@@ -163,7 +159,7 @@ ane_re re_set_of(struct re_pool *p, const struct re_set *set) {
   return make(p, (struct re_node){.kind = RE_KIND_SET, .a = i});
 }
 
-ane_re re_byte(struct re_pool *p, uint8_t byte) {
+static ane_re re_byte(struct re_pool *p, uint8_t byte) {
   if (p->byte_re[byte] == RE_NONE) {
     struct re_set s = {{0}};
     s.bits[byte >> 6] = (uint64_t)1 << (byte & 63);
@@ -205,8 +201,12 @@ ane_re re_cat(struct re_pool *p, ane_re a, ane_re b) {
 }
 
 /* One list of ALT or AND, lowest number first. */
-static ane_re head_of(const struct re_pool *p, uint8_t kind, ane_re re) { return p->nodes[re].kind == kind ? p->nodes[re].a : re; }
-static ane_re rest_of(const struct re_pool *p, uint8_t kind, ane_re re) { return p->nodes[re].kind == kind ? p->nodes[re].b : RE_NONE; }
+static ane_re head_of(const struct re_pool *p, uint8_t kind, ane_re re) {
+  return p->nodes[re].kind == kind ? p->nodes[re].a : re;
+}
+static ane_re rest_of(const struct re_pool *p, uint8_t kind, ane_re re) {
+  return p->nodes[re].kind == kind ? p->nodes[re].b : RE_NONE;
+}
 
 /* The union of two lists that are sorted by number. RE_NONE ends a list. */
 static ane_re merge(struct re_pool *p, uint8_t kind, ane_re a, ane_re b) {
@@ -289,7 +289,9 @@ ane_re re_ahead(struct re_pool *p, ane_re a, bool negative) {
   return make(p, (struct re_node){.kind = RE_KIND_AHEAD, .a = re_cat(p, a, RE_ALL), .lo = negative});
 }
 ane_re re_start(struct re_pool *p) { return make(p, (struct re_node){.kind = RE_KIND_START}); }
-ane_re re_boundary(struct re_pool *p, bool negative) { return make(p, (struct re_node){.kind = RE_KIND_BOUNDARY, .lo = negative}); }
+ane_re re_boundary(struct re_pool *p, bool negative) {
+  return make(p, (struct re_node){.kind = RE_KIND_BOUNDARY, .lo = negative});
+}
 
 /* ---- Characters and lists ----------------------------------------------------------------------------------------*/
 
@@ -340,7 +342,8 @@ ane_re re_chars(struct re_pool *p, uint32_t lo, uint32_t hi) {
     uint32_t lo, hi;
     unsigned lead;
     int more;
-  } rows[] = {{0, 0x7f, 0, 0}, {0x80, 0x7ff, 0xc0, 1}, {0x800, 0xd7ff, 0xe0, 2}, {0xe000, 0xffff, 0xe0, 2}, {0x10000, 0x10ffff, 0xf0, 3}};
+  } rows[] = {
+      {0, 0x7f, 0, 0}, {0x80, 0x7ff, 0xc0, 1}, {0x800, 0xd7ff, 0xe0, 2}, {0xe000, 0xffff, 0xe0, 2}, {0x10000, 0x10ffff, 0xf0, 3}};
   ane_re re = RE_NONE;
   for (size_t i = 0; i < ANE_COUNT(rows); i++) {
     uint32_t from = ANE_MAX(lo, rows[i].lo), to = ANE_MIN(hi, rows[i].hi);

@@ -52,8 +52,10 @@ static void tidy(struct ranges *r) {
     }
   uint32_t n = 0;
   for (uint32_t i = 0; i < r->n; i++) {
-    if (n > 0 && r->list[i].lo <= r->list[n - 1].hi + 1) r->list[n - 1].hi = ANE_MAX(r->list[n - 1].hi, r->list[i].hi);
-    else r->list[n++] = r->list[i];
+    if (n > 0 && r->list[i].lo <= r->list[n - 1].hi + 1)
+      r->list[n - 1].hi = ANE_MAX(r->list[n - 1].hi, r->list[i].hi);
+    else
+      r->list[n++] = r->list[i];
   }
   r->n = n;
 }
@@ -95,7 +97,7 @@ static ane_re expression_of(struct parser *ps, struct ranges *r) {
 static const struct range digits[] = {{'0', '9'}};
 static const struct range words[] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
 /* WhiteSpace and LineTerminator of ECMA-262. */
-static const struct range spaces[] = {{9, 13},         {' ', ' '},       {0xa0, 0xa0},     {0x1680, 0x1680}, {0x2000, 0x200a},
+static const struct range spaces[] = {{9, 13},          {' ', ' '},       {0xa0, 0xa0},     {0x1680, 0x1680}, {0x2000, 0x200a},
                                       {0x2028, 0x2029}, {0x202f, 0x202f}, {0x205f, 0x205f}, {0x3000, 0x3000}, {0xfeff, 0xfeff}};
 
 /* \d \w \s, and their complements in upper case. */
@@ -115,10 +117,29 @@ static bool add_shorthand(struct parser *ps, struct ranges *r, char which) {
 static const struct {
   const char *name, *category;
 } categories[] = {
-    {"Letter", "L"}, {"Uppercase_Letter", "Lu"}, {"Lowercase_Letter", "Ll"}, {"Titlecase_Letter", "Lt"}, {"Modifier_Letter", "Lm"},
-    {"Other_Letter", "Lo"}, {"Mark", "M"}, {"Number", "N"}, {"Decimal_Number", "Nd"}, {"digit", "Nd"}, {"Letter_Number", "Nl"},
-    {"Other_Number", "No"}, {"Punctuation", "P"}, {"punct", "P"}, {"Symbol", "S"}, {"Separator", "Z"}, {"Space_Separator", "Zs"}, {"Other", "C"},
-    {"Control", "Cc"}, {"cntrl", "Cc"}, {"Format", "Cf"}, {"Math_Symbol", "Sm"}, {"Currency_Symbol", "Sc"},
+    {"Letter", "L"},
+    {"Uppercase_Letter", "Lu"},
+    {"Lowercase_Letter", "Ll"},
+    {"Titlecase_Letter", "Lt"},
+    {"Modifier_Letter", "Lm"},
+    {"Other_Letter", "Lo"},
+    {"Mark", "M"},
+    {"Number", "N"},
+    {"Decimal_Number", "Nd"},
+    {"digit", "Nd"},
+    {"Letter_Number", "Nl"},
+    {"Other_Number", "No"},
+    {"Punctuation", "P"},
+    {"punct", "P"},
+    {"Symbol", "S"},
+    {"Separator", "Z"},
+    {"Space_Separator", "Zs"},
+    {"Other", "C"},
+    {"Control", "Cc"},
+    {"cntrl", "Cc"},
+    {"Format", "Cf"},
+    {"Math_Symbol", "Sm"},
+    {"Currency_Symbol", "Sc"},
 };
 
 /* \p{...} behind its letter. */
@@ -140,8 +161,10 @@ static bool add_property(struct parser *ps, struct ranges *r, bool negative) {
     const char *is = utf8proc_category_string((utf8proc_int32_t)c);
     if (is[0] != name[0] || (name[1] && is[1] != name[1])) continue;
     found = true;
-    if (own.n > 0 && own.list[own.n - 1].hi == c - 1) own.list[own.n - 1].hi = c;
-    else ok = add(ps, &own, c, c);
+    if (own.n > 0 && own.list[own.n - 1].hi == c - 1)
+      own.list[own.n - 1].hi = c;
+    else
+      ok = add(ps, &own, c, c);
   }
   if (ok && !found) {
     fail(ps, ANE_INVALID, "an unknown Unicode category");
@@ -211,29 +234,32 @@ static uint32_t unicode_escape(struct parser *ps) {
 static uint32_t escaped(struct parser *ps) {
   char c = peek(ps);
   switch (c) {
-  case 't': ps->at++; return '\t';
-  case 'n': ps->at++; return '\n';
-  case 'r': ps->at++; return '\r';
-  case 'v': ps->at++; return '\v';
-  case 'f': ps->at++; return '\f';
-  case 'x': ps->at++; return hex(ps, 2);
-  case 'u': ps->at++; return unicode_escape(ps);
-  case 'c': {
-    ps->at++;
-    char l = peek(ps);
-    if (!((l >= 'a' && l <= 'z') || (l >= 'A' && l <= 'Z'))) fail(ps, ANE_INVALID, "\\c needs a letter");
-    ps->at++;
-    return (uint32_t)l % 32;
-  }
-  case '0':
-    ps->at++;
-    if (peek(ps) >= '0' && peek(ps) <= '9') fail(ps, ANE_UNSUPPORTED, "octal escapes are not supported");
-    return 0;
-  default:
-    if (c >= '1' && c <= '9') fail(ps, ANE_UNSUPPORTED, "back references are not supported");
-    else if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) fail(ps, c == 'k' ? ANE_UNSUPPORTED : ANE_INVALID, "an unknown escape");
-    else if (ps->at >= ps->len) fail(ps, ANE_INVALID, "the pattern ends behind a backslash");
-    return ps->status ? 0 : character(ps);
+    case 't': ps->at++; return '\t';
+    case 'n': ps->at++; return '\n';
+    case 'r': ps->at++; return '\r';
+    case 'v': ps->at++; return '\v';
+    case 'f': ps->at++; return '\f';
+    case 'x': ps->at++; return hex(ps, 2);
+    case 'u': ps->at++; return unicode_escape(ps);
+    case 'c': {
+      ps->at++;
+      char l = peek(ps);
+      if (!((l >= 'a' && l <= 'z') || (l >= 'A' && l <= 'Z'))) fail(ps, ANE_INVALID, "\\c needs a letter");
+      ps->at++;
+      return (uint32_t)l % 32;
+    }
+    case '0':
+      ps->at++;
+      if (peek(ps) >= '0' && peek(ps) <= '9') fail(ps, ANE_UNSUPPORTED, "octal escapes are not supported");
+      return 0;
+    default:
+      if (c >= '1' && c <= '9')
+        fail(ps, ANE_UNSUPPORTED, "back references are not supported");
+      else if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'))
+        fail(ps, c == 'k' ? ANE_UNSUPPORTED : ANE_INVALID, "an unknown escape");
+      else if (ps->at >= ps->len)
+        fail(ps, ANE_INVALID, "the pattern ends behind a backslash");
+      return ps->status ? 0 : character(ps);
   }
 }
 
@@ -255,8 +281,10 @@ static bool class_member(struct parser *ps, struct ranges *r, bool *single, uint
     if (e == 'b') {
       ps->at++;
       *c = 8;
-    } else *c = escaped(ps);
-  } else *c = character(ps);
+    } else
+      *c = escaped(ps);
+  } else
+    *c = character(ps);
   return ps->status == ANE_OK;
 }
 
@@ -270,14 +298,17 @@ static ane_re class_of(struct parser *ps) {
     if (peek(ps) == '-' && ps->at + 1 < ps->len && ps->text[ps->at + 1] != ']') {
       ps->at++;
       if (!class_member(ps, &r, &last_single, &hi)) break;
-      if (single && last_single && hi >= lo) add(ps, &r, lo, hi);
-      else if (single && last_single) fail(ps, ANE_INVALID, "a range is the wrong way round");
+      if (single && last_single && hi >= lo)
+        add(ps, &r, lo, hi);
+      else if (single && last_single)
+        fail(ps, ANE_INVALID, "a range is the wrong way round");
       else { /* Annex B: a - beside \d and its like is itself */
         add(ps, &r, '-', '-');
         if (single) add(ps, &r, lo, lo);
         if (last_single) add(ps, &r, hi, hi);
       }
-    } else if (single) add(ps, &r, lo, lo);
+    } else if (single)
+      add(ps, &r, lo, lo);
   }
   if (!take(ps, ']')) fail(ps, ANE_INVALID, "[ is not closed");
   /* The other case belongs to the set before it is inverted. */
@@ -318,9 +349,12 @@ static ane_re alternatives(struct parser *ps);
 static ane_re group(struct parser *ps) {
   int look = 0;
   if (take(ps, '?')) {
-    if (take(ps, ':')) look = 0;
-    else if (take(ps, '=')) look = 1;
-    else if (take(ps, '!')) look = 2;
+    if (take(ps, ':'))
+      look = 0;
+    else if (take(ps, '='))
+      look = 1;
+    else if (take(ps, '!'))
+      look = 2;
     else {
       bool named = take(ps, 'P'); /* Python's spelling */
       if (!take(ps, '<')) return fail(ps, ANE_UNSUPPORTED, named ? "(?P is not supported here" : "this group is not supported");
@@ -338,36 +372,36 @@ static ane_re group(struct parser *ps) {
 static ane_re atom(struct parser *ps) {
   char c = peek(ps);
   switch (c) {
-  case '(': ps->at++; return group(ps);
-  case '[': ps->at++; return class_of(ps);
-  case '.': ps->at++; return dot(ps);
-  case '^': ps->at++; return re_start(ps->p);
-  case '$': ps->at++; return re_ahead(ps->p, RE_ANY_BYTE, true);
-  case '*':
-  case '+':
-  case '?': return fail(ps, ANE_INVALID, "nothing to repeat");
-  case '\\': {
-    ps->at++;
-    char e = peek(ps);
-    if (e == 'b' || e == 'B') {
+    case '(': ps->at++; return group(ps);
+    case '[': ps->at++; return class_of(ps);
+    case '.': ps->at++; return dot(ps);
+    case '^': ps->at++; return re_start(ps->p);
+    case '$': ps->at++; return re_ahead(ps->p, RE_ANY_BYTE, true);
+    case '*':
+    case '+':
+    case '?': return fail(ps, ANE_INVALID, "nothing to repeat");
+    case '\\': {
       ps->at++;
-      return re_boundary(ps->p, e == 'B');
+      char e = peek(ps);
+      if (e == 'b' || e == 'B') {
+        ps->at++;
+        return re_boundary(ps->p, e == 'B');
+      }
+      if (e && strchr("dDwWsSpP", e)) {
+        struct ranges r = {0};
+        ps->at++;
+        bool ok = e == 'p' || e == 'P' ? add_property(ps, &r, e == 'P') : add_shorthand(ps, &r, e);
+        ane_re re = ok ? expression_of(ps, &r) : RE_NONE;
+        ane_free(r.list);
+        return re;
+      }
+      uint32_t v = escaped(ps);
+      return ps->status ? RE_NONE : single(ps, v);
     }
-    if (e && strchr("dDwWsSpP", e)) {
-      struct ranges r = {0};
-      ps->at++;
-      bool ok = e == 'p' || e == 'P' ? add_property(ps, &r, e == 'P') : add_shorthand(ps, &r, e);
-      ane_re re = ok ? expression_of(ps, &r) : RE_NONE;
-      ane_free(r.list);
-      return re;
+    default: {
+      uint32_t v = character(ps);
+      return ps->status ? RE_NONE : single(ps, v);
     }
-    uint32_t v = escaped(ps);
-    return ps->status ? RE_NONE : single(ps, v);
-  }
-  default: {
-    uint32_t v = character(ps);
-    return ps->status ? RE_NONE : single(ps, v);
-  }
   }
 }
 
@@ -379,18 +413,22 @@ static bool counts(struct parser *ps, uint32_t *lo, uint32_t *hi) {
   int i = 0;
   for (; at < ps->len && ps->text[at] != '}'; at++) {
     char c = ps->text[at];
-    if (c == ',' && i == 0 && given[0]) i = 1;
+    if (c == ',' && i == 0 && given[0])
+      i = 1;
     else if (c >= '0' && c <= '9') {
       given[i] = true;
       v[i] = ANE_MIN(v[i] * 10 + (uint64_t)(c - '0'), (uint64_t)UINT32_MAX);
-    } else return false;
+    } else
+      return false;
   }
   if (at >= ps->len || !given[0]) return false;
   ps->at = at + 1;
   *lo = (uint32_t)v[0];
   *hi = i == 0 ? *lo : given[1] ? (uint32_t)v[1] : RE_INF;
-  if (*lo > RE_MAX_REPEAT || (*hi > RE_MAX_REPEAT && *hi != RE_INF)) fail(ps, ANE_RANGE, "a count above 100000");
-  else if (*hi < *lo) fail(ps, ANE_INVALID, "the counts are the wrong way round");
+  if (*lo > RE_MAX_REPEAT || (*hi > RE_MAX_REPEAT && *hi != RE_INF))
+    fail(ps, ANE_RANGE, "a count above 100000");
+  else if (*hi < *lo)
+    fail(ps, ANE_INVALID, "the counts are the wrong way round");
   return true;
 }
 
@@ -403,12 +441,14 @@ static ane_re repeated(struct parser *ps) {
       ps->at++;
       if (c == '+') lo = 1;
       if (c == '?') hi = 1;
-    } else if (c != '{' || !counts(ps, &lo, &hi)) break;
+    } else if (c != '{' || !counts(ps, &lo, &hi))
+      break;
     if (ps->status) return RE_NONE;
     if (peek(ps) == '+') return fail(ps, ANE_UNSUPPORTED, "possessive repetition is not supported");
     take(ps, '?'); /* lazy: the same texts */
     uint8_t kind = re_at(ps->p, re)->kind;
-    if (kind == RE_KIND_AHEAD || kind == RE_KIND_START || kind == RE_KIND_BOUNDARY) return fail(ps, ANE_INVALID, "nothing to repeat");
+    if (kind == RE_KIND_AHEAD || kind == RE_KIND_START || kind == RE_KIND_BOUNDARY)
+      return fail(ps, ANE_INVALID, "nothing to repeat");
     re = re_repeat(ps->p, re, lo, hi);
   }
   return re;
@@ -474,7 +514,8 @@ static ane_re open_back(struct parser *ps, ane_re re, int depth) {
     heads[n++] = re_at(p, re)->a;
   }
   struct re_node last = *re_at(p, re);
-  if (is_end(p, re)) re = RE_EMPTY;
+  if (is_end(p, re))
+    re = RE_EMPTY;
   else if (last.kind == RE_KIND_ALT && last.asserts) {
     re = open_back(ps, last.a, depth + 1);
     for (ane_re rest = last.b; rest != RE_NONE;) {
@@ -482,7 +523,8 @@ static ane_re open_back(struct parser *ps, ane_re re, int depth) {
       re = re_alt(p, re, open_back(ps, r.kind == RE_KIND_ALT ? r.a : rest, depth + 1));
       rest = r.kind == RE_KIND_ALT ? r.b : RE_NONE;
     }
-  } else re = re_cat(p, re, RE_ALL);
+  } else
+    re = re_cat(p, re, RE_ALL);
   while (n > 0) re = re_cat(p, heads[--n], re);
   ane_free(heads);
   return re;
@@ -502,6 +544,8 @@ ane_status re_parse(struct re_pool *p, const char *text, size_t len, unsigned sy
   /* Anywhere: any text before, any behind. An anchor at an end makes those empty. */
   *out = syntax & RE_SEARCH ? open_front(p, open_back(&ps, re, 0)) : re;
   if (ps.status) return ps.status;
-  if (p->full) return p->no_memory ? ane_fail(err, ANE_NOMEM, "no memory for the pattern") : ane_fail(err, ANE_RANGE, "the pattern is too large");
+  if (p->full)
+    return p->no_memory ? ane_fail(err, ANE_NOMEM, "no memory for the pattern")
+                        : ane_fail(err, ANE_RANGE, "the pattern is too large");
   return ANE_OK;
 }

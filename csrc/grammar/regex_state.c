@@ -14,9 +14,7 @@ struct place {
   re_before before;
 };
 
-static bool is_word(unsigned b) {
-  return (b >= '0' && b <= '9') || (b >= 'A' && b <= 'Z') || (b >= 'a' && b <= 'z') || b == '_';
-}
+static bool is_word(unsigned b) { return (b >= '0' && b <= '9') || (b >= 'A' && b <= 'Z') || (b >= 'a' && b <= 'z') || b == '_'; }
 
 static bool has(const struct re_set *s, uint8_t b) { return s->bits[b >> 6] >> (b & 63) & 1; }
 
@@ -26,21 +24,21 @@ static bool accepts(const struct re_pool *p, ane_re re, re_before before) {
     const struct re_node *n = &p->nodes[re];
     if (!n->asserts) return n->nullable;
     switch (n->kind) {
-    case RE_KIND_CAT:
-    case RE_KIND_AND:
-      if (!accepts(p, n->a, before)) return false;
-      re = n->b;
-      continue;
-    case RE_KIND_ALT:
-      if (accepts(p, n->a, before)) return true;
-      re = n->b;
-      continue;
-    case RE_KIND_NOT: return !accepts(p, n->a, before);
-    case RE_KIND_REPEAT: return n->lo == 0 || accepts(p, n->a, before);
-    case RE_KIND_AHEAD: return accepts(p, n->a, before) != (n->lo != 0);
-    case RE_KIND_START: return before == RE_AT_START;
-    case RE_KIND_BOUNDARY: return (before == RE_AFTER_WORD) != (n->lo != 0);
-    default: return n->nullable;
+      case RE_KIND_CAT:
+      case RE_KIND_AND:
+        if (!accepts(p, n->a, before)) return false;
+        re = n->b;
+        continue;
+      case RE_KIND_ALT:
+        if (accepts(p, n->a, before)) return true;
+        re = n->b;
+        continue;
+      case RE_KIND_NOT: return !accepts(p, n->a, before);
+      case RE_KIND_REPEAT: return n->lo == 0 || accepts(p, n->a, before);
+      case RE_KIND_AHEAD: return accepts(p, n->a, before) != (n->lo != 0);
+      case RE_KIND_START: return before == RE_AT_START;
+      case RE_KIND_BOUNDARY: return (before == RE_AFTER_WORD) != (n->lo != 0);
+      default: return n->nullable;
     }
   }
 }
@@ -53,23 +51,23 @@ static ane_re after_empty(const struct place *at, ane_re re) {
   struct re_node n = p->nodes[re];
   if (!n.asserts) return n.nullable ? RE_ALL : RE_NONE;
   switch (n.kind) {
-  case RE_KIND_CAT:
-  case RE_KIND_AND: {
-    ane_re a = after_empty(at, n.a);
-    return a == RE_NONE ? a : re_and(p, a, after_empty(at, n.b));
-  }
-  case RE_KIND_ALT: return re_alt(p, after_empty(at, n.a), after_empty(at, n.b));
-  case RE_KIND_REPEAT: return n.lo == 0 ? RE_ALL : after_empty(at, n.a);
-  case RE_KIND_AHEAD: {
-    ane_re d = derive(at, n.a);
-    return n.lo ? re_not(p, d) : d;
-  }
-  case RE_KIND_START: return at->before == RE_AT_START ? RE_ALL : RE_NONE;
-  case RE_KIND_BOUNDARY: {
-    bool edge = (at->before == RE_AFTER_WORD) != is_word(at->byte);
-    return edge != (n.lo != 0) ? RE_ALL : RE_NONE;
-  }
-  default: return n.nullable ? RE_ALL : RE_NONE;
+    case RE_KIND_CAT:
+    case RE_KIND_AND: {
+      ane_re a = after_empty(at, n.a);
+      return a == RE_NONE ? a : re_and(p, a, after_empty(at, n.b));
+    }
+    case RE_KIND_ALT: return re_alt(p, after_empty(at, n.a), after_empty(at, n.b));
+    case RE_KIND_REPEAT: return n.lo == 0 ? RE_ALL : after_empty(at, n.a);
+    case RE_KIND_AHEAD: {
+      ane_re d = derive(at, n.a);
+      return n.lo ? re_not(p, d) : d;
+    }
+    case RE_KIND_START: return at->before == RE_AT_START ? RE_ALL : RE_NONE;
+    case RE_KIND_BOUNDARY: {
+      bool edge = (at->before == RE_AFTER_WORD) != is_word(at->byte);
+      return edge != (n.lo != 0) ? RE_ALL : RE_NONE;
+    }
+    default: return n.nullable ? RE_ALL : RE_NONE;
   }
 }
 
@@ -83,39 +81,39 @@ static ane_re consume(const struct place *at, ane_re re, ane_re rest) {
     struct re_node n = p->nodes[re];
     ane_re one = RE_NONE;
     switch (n.kind) {
-    case RE_KIND_NONE:
-    case RE_KIND_EMPTY:
-    case RE_KIND_AHEAD:
-    case RE_KIND_START:
-    case RE_KIND_BOUNDARY: break;
-    case RE_KIND_ALL: one = re_cat(p, RE_ALL, rest); break;
-    case RE_KIND_SET: one = has(&p->sets[n.a], at->byte) ? rest : RE_NONE; break;
-    case RE_KIND_ALT:
-      for (;;) {
-        one = re_alt(p, one, consume(at, n.a, rest));
-        if (p->nodes[n.b].kind != RE_KIND_ALT) break;
-        n = p->nodes[n.b];
+      case RE_KIND_NONE:
+      case RE_KIND_EMPTY:
+      case RE_KIND_AHEAD:
+      case RE_KIND_START:
+      case RE_KIND_BOUNDARY: break;
+      case RE_KIND_ALL: one = re_cat(p, RE_ALL, rest); break;
+      case RE_KIND_SET: one = has(&p->sets[n.a], at->byte) ? rest : RE_NONE; break;
+      case RE_KIND_ALT:
+        for (;;) {
+          one = re_alt(p, one, consume(at, n.a, rest));
+          if (p->nodes[n.b].kind != RE_KIND_ALT) break;
+          n = p->nodes[n.b];
+        }
+        one = re_alt(p, one, consume(at, n.b, rest));
+        break;
+      case RE_KIND_REPEAT: {
+        ane_re more = re_repeat(p, n.a, n.lo ? n.lo - 1 : 0, n.hi == RE_INF ? RE_INF : n.hi - 1);
+        one = consume(at, n.a, re_cat(p, more, rest));
+        break;
       }
-      one = re_alt(p, one, consume(at, n.b, rest));
-      break;
-    case RE_KIND_REPEAT: {
-      ane_re more = re_repeat(p, n.a, n.lo ? n.lo - 1 : 0, n.hi == RE_INF ? RE_INF : n.hi - 1);
-      one = consume(at, n.a, re_cat(p, more, rest));
-      break;
-    }
-    case RE_KIND_CAT: {
-      one = consume(at, n.a, re_cat(p, n.b, rest));
-      all = re_alt(p, all, re_and(p, condition, one));
-      ane_re empty = after_empty(at, n.a);
-      if (empty == RE_NONE) return all;
-      condition = re_and(p, condition, empty);
-      re = n.b;
-      continue;
-    }
-    /* Intersections and complements are whole texts: nothing comes behind them. */
-    case RE_KIND_AND: one = re_and(p, derive(at, n.a), derive(at, n.b)); break;
-    case RE_KIND_NOT: one = re_not(p, derive(at, n.a)); break;
-    default: break;
+      case RE_KIND_CAT: {
+        one = consume(at, n.a, re_cat(p, n.b, rest));
+        all = re_alt(p, all, re_and(p, condition, one));
+        ane_re empty = after_empty(at, n.a);
+        if (empty == RE_NONE) return all;
+        condition = re_and(p, condition, empty);
+        re = n.b;
+        continue;
+      }
+      /* Intersections and complements are whole texts: nothing comes behind them. */
+      case RE_KIND_AND: one = re_and(p, derive(at, n.a), derive(at, n.b)); break;
+      case RE_KIND_NOT: one = re_not(p, derive(at, n.a)); break;
+      default: break;
     }
     return re_alt(p, all, re_and(p, condition, one));
   }
@@ -159,7 +157,8 @@ static uint32_t state_of(struct re_pool *p, ane_re re, re_before before) {
     return 0;
   }
   if (!re_grow((void **)&p->states, &p->room_states, p->n_states, sizeof *p->states)) goto no_memory;
-  p->states[p->n_states] = (struct re_state){.re = re, .before = (uint8_t)before, .accepts = accepts(p, re, before), .whole = re == RE_ALL};
+  p->states[p->n_states] =
+      (struct re_state){.re = re, .before = (uint8_t)before, .accepts = accepts(p, re, before), .whole = re == RE_ALL};
   p->state_table[at] = p->n_states;
   return p->n_states++;
 no_memory:

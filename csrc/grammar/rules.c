@@ -21,7 +21,8 @@ static ane_status text_of(struct rules *r, const struct ane_rule_symbol *s, ane_
 
 static ane_status add_place(struct rules *r, struct rule_place p, struct ane_error *err) {
   if (r->n_places >= MAX_PLACES) return ane_fail(err, ANE_RANGE, "the grammar is too large");
-  if (!re_grow((void **)&r->places, &r->room_places, r->n_places, sizeof p)) return ane_fail(err, ANE_NOMEM, "no memory for a grammar");
+  if (!re_grow((void **)&r->places, &r->room_places, r->n_places, sizeof p))
+    return ane_fail(err, ANE_NOMEM, "no memory for a grammar");
   r->places[r->n_places++] = p;
   return ANE_OK;
 }
@@ -46,7 +47,8 @@ static ane_status add_alternative(struct rules *r, uint32_t rule, const struct a
 static ane_status read_rules(struct rules *r, const struct ane_rule *list, size_t n, struct ane_error *err) {
   size_t total = 0;
   for (size_t i = 0; i < n; i++) total += list[i].n;
-  if (n == 0 || n > MAX_RULES || total > MAX_PLACES) return ane_fail(err, ANE_RANGE, "%zu rules: 1 to %d are possible", n, MAX_RULES);
+  if (n == 0 || n > MAX_RULES || total > MAX_PLACES)
+    return ane_fail(err, ANE_RANGE, "%zu rules: 1 to %d are possible", n, MAX_RULES);
   r->n_rules = (uint32_t)n;
   r->first = ane_arena_array(&r->arena, n + 1, sizeof *r->first);
   r->starts = ane_arena_array(&r->arena, total + 1, sizeof *r->starts);
@@ -78,9 +80,12 @@ static ane_status prune(struct rules *r, struct ane_error *err) {
           bool all = true;
           for (uint32_t p = r->starts[k]; all && r->places[p].kind != PLACE_END; p++) {
             const struct rule_place *x = &r->places[p];
-            if (x->kind == PLACE_RULE) all = known[x->which];
-            else if (pass) all = r->pool->states[re_begin(r->pool, x->which)].accepts;
-            else all = re_begin(r->pool, x->which) != 0;
+            if (x->kind == PLACE_RULE)
+              all = known[x->which];
+            else if (pass)
+              all = r->pool->states[re_begin(r->pool, x->which)].accepts;
+            else
+              all = re_begin(r->pool, x->which) != 0;
           }
           if (all) changed = known[i] = true;
         }
@@ -112,8 +117,10 @@ static void add(struct rules *r, struct rule_item item) {
   if ((r->n_work + 1) * 2 > r->n_slots) {
     uint32_t n = r->n_slots ? r->n_slots * 2 : 128, *slots = r->n_work >= MAX_ITEMS ? NULL : ane_calloc(n, sizeof *slots);
     if (!slots) {
-      if (r->n_work >= MAX_ITEMS) r->too_large = true;
-      else r->no_memory = true;
+      if (r->n_work >= MAX_ITEMS)
+        r->too_large = true;
+      else
+        r->no_memory = true;
       return;
     }
     for (uint32_t i = 0; i < r->n_work; i++) {
@@ -208,7 +215,8 @@ static uint32_t finish_set(struct rules *r) {
   uint32_t at = hash_set(r->work, n, accepts) & (r->table_size - 1);
   for (; r->table[at]; at = (at + 1) & (r->table_size - 1)) {
     const struct rule_set *s = &r->sets[r->table[at]];
-    if (s->n == n && s->accepts == accepts && (n == 0 || memcmp(s->items, r->work, n * sizeof *s->items) == 0)) return r->table[at];
+    if (s->n == n && s->accepts == accepts && (n == 0 || memcmp(s->items, r->work, n * sizeof *s->items) == 0))
+      return r->table[at];
   }
   if (r->n_sets >= MAX_SETS) return r->too_large = true, 0;
   struct rule_item *items = ane_arena_array(&r->arena, n + 1, sizeof *items);
@@ -222,7 +230,8 @@ static uint32_t finish_set(struct rules *r) {
 uint32_t rules_next(struct rules *r, uint32_t set, uint8_t byte) {
   if (set == 0) return 0;
   if (r->sets[set].next && r->sets[set].next[byte]) return r->sets[set].next[byte] - 1;
-  if (!r->sets[set].next && !(r->sets[set].next = ane_arena_array(&r->arena, 256, sizeof(uint32_t)))) return r->no_memory = true, 0;
+  if (!r->sets[set].next && !(r->sets[set].next = ane_arena_array(&r->arena, 256, sizeof(uint32_t))))
+    return r->no_memory = true, 0;
   r->pool->step_limit = r->pool->steps + RE_MAX_STEPS;
   for (uint32_t i = 0; i < r->sets[set].n; i++) {
     struct rule_item x = r->sets[set].items[i];
@@ -239,7 +248,8 @@ uint32_t rules_next(struct rules *r, uint32_t set, uint8_t byte) {
 
 /* ---- The whole ---------------------------------------------------------------------------------------------------*/
 
-ane_status rules_make(struct rules *r, struct re_pool *pool, const struct ane_rule *list, size_t n, uint32_t *start, struct ane_error *err) {
+ane_status rules_make(struct rules *r, struct re_pool *pool, const struct ane_rule *list, size_t n, uint32_t *start,
+                      struct ane_error *err) {
   memset(r, 0, sizeof *r);
   r->pool = pool;
   ane_status st = read_rules(r, list, n, err);
@@ -248,7 +258,8 @@ ane_status rules_make(struct rules *r, struct re_pool *pool, const struct ane_ru
   uint32_t root = r->n_places; /* one rule more around the first: its end is that of the text */
   if (st == ANE_OK) st = add_place(r, (struct rule_place){PLACE_RULE, 0}, err);
   if (st == ANE_OK) st = add_place(r, (struct rule_place){PLACE_END, r->n_rules}, err);
-  if (st == ANE_OK && !re_grow((void **)&r->sets, &r->room_sets, 0, sizeof *r->sets)) st = ane_fail(err, ANE_NOMEM, "no memory for a grammar");
+  if (st == ANE_OK && !re_grow((void **)&r->sets, &r->room_sets, 0, sizeof *r->sets))
+    st = ane_fail(err, ANE_NOMEM, "no memory for a grammar");
   if (st) return st;
   r->sets[0] = (struct rule_set){.n = 0};
   r->n_sets = 1;

@@ -1,5 +1,5 @@
-/* Context-free grammars over patterns, read by Earley's method (1970) a byte at a time. Sets of items are interned by content, so that
- * texts which stand alike are one state, and steps between states are kept: free text costs what an automaton costs. */
+/* Context-free grammars over patterns, read by Earley's method (1970) a byte at a time. Sets of items are interned by content, so
+ * that texts which stand alike are one state, and steps between states are kept: free text costs what an automaton costs. */
 #ifndef ANE_GRAMMAR_RULES_H
 #define ANE_GRAMMAR_RULES_H
 
@@ -33,21 +33,22 @@ struct rules {
   struct re_pool *pool;
   struct rule_place *places;
   uint32_t n_places, room_places;
-  uint32_t *first;         /* [n_rules + 1] into starts */
-  uint32_t *starts;        /* places at which alternatives begin */
+  uint32_t *first;  /* [n_rules + 1] into starts */
+  uint32_t *starts; /* places at which alternatives begin */
   uint32_t n_rules;
-  bool *nullable;          /* [n_rules] */
-  struct rule_set *sets;   /* 0 is dead */
+  bool *nullable;        /* [n_rules] */
+  struct rule_set *sets; /* 0 is dead */
   uint32_t n_sets, room_sets;
   uint32_t *table, table_size;
-  struct rule_item *work;  /* the set that is made */
+  struct rule_item *work; /* the set that is made */
   uint32_t n_work, room_work;
   uint32_t *slots, n_slots; /* of the items in work */
   bool no_memory, too_large;
 };
 
 /* Takes the description over (see ane_grammar_rules); *start: the set before the first byte. */
-ane_status rules_make(struct rules *r, struct re_pool *pool, const struct ane_rule *list, size_t n, uint32_t *start, struct ane_error *err);
+ane_status rules_make(struct rules *r, struct re_pool *pool, const struct ane_rule *list, size_t n, uint32_t *start,
+                      struct ane_error *err);
 void rules_free(struct rules *r);
 uint32_t rules_next(struct rules *r, uint32_t set, uint8_t byte); /* 0: no text goes on so, or a limit */
 

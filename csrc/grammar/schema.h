@@ -23,14 +23,14 @@ struct jv_member {
 };
 struct jv {
   jv_kind kind;
-  uint32_t node;         /* number as a schema + 1; 0: not known as one */
-  const char *text;      /* of a string (decoded), of a number (as it is spelled) */
-  size_t len;            /* of the text; elements, members */
-  struct jv **items;     /* JV_ARRAY */
+  uint32_t node;             /* number as a schema + 1; 0: not known as one */
+  const char *text;          /* of a string (decoded), of a number (as it is spelled) */
+  size_t len;                /* of the text; elements, members */
+  struct jv **items;         /* JV_ARRAY */
   struct jv_member *members; /* JV_OBJECT; of equal names the last one is kept */
-  const struct jv *parent; /* NULL: the root */
-  const char *key;         /* its name in the parent; NULL: an element */
-  uint32_t index;          /* its place in the parent */
+  const struct jv *parent;   /* NULL: the root */
+  const char *key;           /* its name in the parent; NULL: an element */
+  uint32_t index;            /* its place in the parent */
 };
 
 /* Reads a whole text. What is made lives in the arena. Errors: ANE_FORMAT (place and cause), ANE_RANGE (depth), ANE_NOMEM. */
@@ -71,13 +71,13 @@ struct pattern_property {
 #define NO_LIMIT UINT32_MAX
 
 struct atom {
-  uint8_t types;     /* that are allowed */
-  uint8_t bare;      /* types of which every value is */
-  uint8_t possible;  /* types of which some value is */
+  uint8_t types;    /* that are allowed */
+  uint8_t bare;     /* types of which every value is */
+  uint8_t possible; /* types of which some value is */
   /* strings */
-  ane_re re;         /* of the decoded text */
+  ane_re re; /* of the decoded text */
   uint32_t min_length, max_length;
-  uint32_t n_texts;  /* the strings are a list of so many; 0: no list */
+  uint32_t n_texts; /* the strings are a list of so many; 0: no list */
   /* numbers */
   struct number_rule number;
   /* arrays */
@@ -117,7 +117,8 @@ struct schema_options {
 
 /* Compiles a schema. Errors: ANE_FORMAT (the text), ANE_INVALID (a keyword's value; no value fulfils the schema),
  * ANE_UNSUPPORTED (cannot be enforced), ANE_RANGE (limits), ANE_NOMEM; the message begins with keyword and path. */
-ane_status schema_compile(struct schema *s, const char *text, size_t len, const struct schema_options *options, struct ane_error *err);
+ane_status schema_compile(struct schema *s, const char *text, size_t len, const struct schema_options *options,
+                          struct ane_error *err);
 void schema_free(struct schema *s);
 
 /* Expressions; equal ones are one number. EXPR_FALSE at a lack of memory, s->pool.full is then set. */
@@ -126,7 +127,9 @@ expr_id expr_not(struct schema *s, expr_id a);
 /* Numbers of values that fulfil it: how many at most; NO_LIMIT: no such number is known. */
 uint32_t expr_count(const struct schema *s, expr_id e);
 expr_id expr_of(struct schema *s, expr_kind kind, const expr_id *list, uint32_t n);
-static inline expr_id expr_two(struct schema *s, expr_kind kind, expr_id a, expr_id b) { return expr_of(s, kind, (expr_id[]){a, b}, 2); }
+static inline expr_id expr_two(struct schema *s, expr_kind kind, expr_id a, expr_id b) {
+  return expr_of(s, kind, (expr_id[]){a, b}, 2);
+}
 /* What is left of an expression once the type of the value is known. */
 expr_id expr_for(struct schema *s, expr_id e, uint8_t type);
 /* Types of which some value may fulfil it: least fixed point over atoms, conjunctions judged part by part. */
@@ -134,8 +137,6 @@ uint8_t expr_types(const struct schema *s, expr_id e);
 ane_status schema_possible(struct schema *s, struct ane_error *err);
 /* The expression of a member's name in an atom. */
 expr_id atom_member(struct schema *s, const struct atom *a, const char *name, size_t len);
-/* Whether a whole text is one of re. */
-bool re_matches(struct re_pool *p, ane_re re, const char *s, size_t len);
 /* The strings that fulfil an expression. */
 ane_re expr_strings(struct schema *s, expr_id e, bool lengths);
 

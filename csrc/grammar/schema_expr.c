@@ -15,7 +15,8 @@ static uint32_t hash_expr(const struct expr *e) {
 }
 
 static bool same_expr(const struct expr *a, const struct expr *b) {
-  return a->kind == b->kind && a->atom == b->atom && a->n == b->n && (a->n == 0 || memcmp(a->list, b->list, a->n * sizeof *a->list) == 0);
+  return a->kind == b->kind && a->atom == b->atom && a->n == b->n &&
+         (a->n == 0 || memcmp(a->list, b->list, a->n * sizeof *a->list) == 0);
 }
 
 static uint8_t types_of(const struct schema *s, const struct expr *e) {
@@ -25,14 +26,14 @@ static uint8_t types_of(const struct schema *s, const struct expr *e) {
     some |= expr_types(s, e->list[i]);
   }
   switch (e->kind) {
-  case EXPR_ATOM: return s->atoms[e->atom].possible;
-  case EXPR_AND: return all;
-  case EXPR_OR:
-  case EXPR_ONE: return some;
-  case EXPR_NOT: { /* only what an atom takes whole is known to leave nothing */
-    const struct expr *of = &s->exprs[e->list[0]];
-    return of->kind == EXPR_ATOM ? T_ALL & ~s->atoms[of->atom].bare : T_ALL;
-  }
+    case EXPR_ATOM: return s->atoms[e->atom].possible;
+    case EXPR_AND: return all;
+    case EXPR_OR:
+    case EXPR_ONE: return some;
+    case EXPR_NOT: { /* only what an atom takes whole is known to leave nothing */
+      const struct expr *of = &s->exprs[e->list[0]];
+      return of->kind == EXPR_ATOM ? T_ALL & ~s->atoms[of->atom].bare : T_ALL;
+    }
   }
   return T_ALL;
 }
@@ -96,8 +97,10 @@ static int by_number(const void *x, const void *y) {
 static expr_id one_of(struct schema *s, expr_id *list, uint32_t n) {
   uint32_t out = 0, sure = 0;
   for (uint32_t i = 0; i < n; i++) {
-    if (list[i] == EXPR_TRUE) sure++;
-    else if (list[i] != EXPR_FALSE) list[out++] = list[i];
+    if (list[i] == EXPR_TRUE)
+      sure++;
+    else if (list[i] != EXPR_FALSE)
+      list[out++] = list[i];
   }
   if (sure > 1) return EXPR_FALSE;
   if (out == 0) return sure ? EXPR_TRUE : EXPR_FALSE;
@@ -110,7 +113,8 @@ static expr_id one_of(struct schema *s, expr_id *list, uint32_t n) {
 expr_id expr_of(struct schema *s, expr_kind kind, const expr_id *parts, uint32_t n) {
   const expr_id neutral = kind == EXPR_AND ? EXPR_TRUE : EXPR_FALSE, final = kind == EXPR_AND ? EXPR_FALSE : EXPR_TRUE;
   uint32_t total = 0, out = 0;
-  for (uint32_t i = 0; i < n; i++) total += parts[i] >= 2 && kind != EXPR_ONE && s->exprs[parts[i]].kind == kind ? s->exprs[parts[i]].n : 1;
+  for (uint32_t i = 0; i < n; i++)
+    total += parts[i] >= 2 && kind != EXPR_ONE && s->exprs[parts[i]].kind == kind ? s->exprs[parts[i]].n : 1;
   expr_id *list = ane_malloc((total + 1) * sizeof *list), result;
   if (!list) {
     s->pool.full = s->pool.no_memory = true;
@@ -126,7 +130,8 @@ expr_id expr_of(struct schema *s, expr_kind kind, const expr_id *parts, uint32_t
     if (e && e->kind == kind) {
       memcpy(list + out, e->list, e->n * sizeof *list);
       out += e->n;
-    } else list[out++] = parts[i];
+    } else
+      list[out++] = parts[i];
   }
   if (out > 1) qsort(list, out, sizeof *list, by_number);
   n = out;
@@ -173,33 +178,34 @@ ane_re expr_strings(struct schema *s, expr_id e, bool lengths) {
   struct expr x = s->exprs[e];
   ane_re re = x.kind == EXPR_AND ? RE_ALL : RE_NONE;
   switch (x.kind) {
-  case EXPR_ATOM: {
-    const struct atom *a = &s->atoms[x.atom];
-    if (!(a->types & T_STRING)) return RE_NONE;
-    if (!lengths || (a->min_length == 0 && a->max_length == NO_LIMIT)) return a->re;
-    return re_and(p, a->re, re_repeat(p, re_any_char(p), a->min_length, a->max_length));
-  }
-  case EXPR_NOT: return re_not(p, expr_strings(s, x.list[0], lengths));
-  case EXPR_AND:
-    for (uint32_t i = 0; i < x.n; i++) re = re_and(p, re, expr_strings(s, x.list[i], lengths));
-    return re;
-  case EXPR_OR:
-    for (uint32_t i = 0; i < x.n; i++) re = re_alt(p, re, expr_strings(s, x.list[i], lengths));
-    return re;
-  case EXPR_ONE: { /* once, and not twice */
-    ane_re twice = RE_NONE;
-    for (uint32_t i = 0; i < x.n; i++) {
-      ane_re one = expr_strings(s, x.list[i], lengths);
-      twice = re_alt(p, twice, re_and(p, re, one));
-      re = re_alt(p, re, one);
+    case EXPR_ATOM: {
+      const struct atom *a = &s->atoms[x.atom];
+      if (!(a->types & T_STRING)) return RE_NONE;
+      if (!lengths || (a->min_length == 0 && a->max_length == NO_LIMIT)) return a->re;
+      return re_and(p, a->re, re_repeat(p, re_any_char(p), a->min_length, a->max_length));
     }
-    return re_and(p, re, re_not(p, twice));
-  }
+    case EXPR_NOT: return re_not(p, expr_strings(s, x.list[0], lengths));
+    case EXPR_AND:
+      for (uint32_t i = 0; i < x.n; i++) re = re_and(p, re, expr_strings(s, x.list[i], lengths));
+      return re;
+    case EXPR_OR:
+      for (uint32_t i = 0; i < x.n; i++) re = re_alt(p, re, expr_strings(s, x.list[i], lengths));
+      return re;
+    case EXPR_ONE: { /* once, and not twice */
+      ane_re twice = RE_NONE;
+      for (uint32_t i = 0; i < x.n; i++) {
+        ane_re one = expr_strings(s, x.list[i], lengths);
+        twice = re_alt(p, twice, re_and(p, re, one));
+        re = re_alt(p, re, one);
+      }
+      return re_and(p, re, re_not(p, twice));
+    }
   }
   return re;
 }
 
-bool re_matches(struct re_pool *p, ane_re re, const char *text, size_t len) {
+/* Whether a whole text is one of re. */
+static bool re_matches(struct re_pool *p, ane_re re, const char *text, size_t len) {
   uint32_t state = re_begin(p, re);
   for (size_t i = 0; i < len && state; i++) state = re_next(p, state, (uint8_t)text[i]);
   return state && p->states[state].accepts;
@@ -210,19 +216,20 @@ uint32_t expr_count(const struct schema *s, expr_id e) {
   const struct expr *x = &s->exprs[e];
   uint64_t n = x->kind == EXPR_AND ? NO_LIMIT : 0;
   switch (x->kind) {
-  case EXPR_ATOM: {
-    const struct atom *a = &s->atoms[x->atom];
-    uint8_t t = a->types;
-    if (t & (T_ARRAY | T_OBJECT) || (t & T_STRING && !a->n_texts) || (t & T_NUMBER && !a->number.points)) return NO_LIMIT;
-    return (t & T_STRING ? a->n_texts : 0) + (t & T_NUMBER ? a->number.n_points : 0) + !!(t & T_NULL) + !!(t & T_FALSE) + !!(t & T_TRUE);
-  }
-  case EXPR_NOT: return NO_LIMIT;
-  case EXPR_AND:
-    for (uint32_t i = 0; i < x->n; i++) n = ANE_MIN(n, expr_count(s, x->list[i]));
-    return (uint32_t)n;
-  default:
-    for (uint32_t i = 0; i < x->n; i++) n = ANE_MIN(n + expr_count(s, x->list[i]), (uint64_t)NO_LIMIT);
-    return (uint32_t)n;
+    case EXPR_ATOM: {
+      const struct atom *a = &s->atoms[x->atom];
+      uint8_t t = a->types;
+      if (t & (T_ARRAY | T_OBJECT) || (t & T_STRING && !a->n_texts) || (t & T_NUMBER && !a->number.points)) return NO_LIMIT;
+      return (t & T_STRING ? a->n_texts : 0) + (t & T_NUMBER ? a->number.n_points : 0) + !!(t & T_NULL) + !!(t & T_FALSE) +
+             !!(t & T_TRUE);
+    }
+    case EXPR_NOT: return NO_LIMIT;
+    case EXPR_AND:
+      for (uint32_t i = 0; i < x->n; i++) n = ANE_MIN(n, expr_count(s, x->list[i]));
+      return (uint32_t)n;
+    default:
+      for (uint32_t i = 0; i < x->n; i++) n = ANE_MIN(n + expr_count(s, x->list[i]), (uint64_t)NO_LIMIT);
+      return (uint32_t)n;
   }
 }
 
@@ -288,7 +295,8 @@ ane_status schema_possible(struct schema *s, struct ane_error *err) {
     p->step_limit = p->steps + RE_MAX_STEPS;
     const struct re_node *n = re_at(p, a->re);
     a->possible = a->types & (T_NULL | T_FALSE | T_TRUE);
-    if (a->types & T_STRING && a->min_length <= a->max_length && n->least <= a->max_length && n->most >= a->min_length && re_alive(p, a->re, RE_AT_START))
+    if (a->types & T_STRING && a->min_length <= a->max_length && n->least <= a->max_length && n->most >= a->min_length &&
+        re_alive(p, a->re, RE_AT_START))
       a->possible |= T_STRING;
     if (a->types & T_NUMBER && !number_impossible(&a->number)) a->possible |= T_NUMBER;
   }
@@ -308,6 +316,8 @@ ane_status schema_possible(struct schema *s, struct ane_error *err) {
       changed |= won != 0;
     }
   }
-  if (p->full) return p->no_memory ? ane_fail(err, ANE_NOMEM, "no memory for the schema") : ane_fail(err, ANE_RANGE, "the schema's patterns are too large");
+  if (p->full)
+    return p->no_memory ? ane_fail(err, ANE_NOMEM, "no memory for the schema")
+                        : ane_fail(err, ANE_RANGE, "the schema's patterns are too large");
   return ANE_OK;
 }

@@ -37,7 +37,8 @@ expr_id load_fail(struct loading *l, ane_status status, const struct jv *at, con
   vsnprintf(what, sizeof what, fmt, args);
   va_end(args);
   path_of(at, path, sizeof path);
-  l->status = keyword ? ane_fail(l->err, status, "%s at %s: %s", keyword, path, what) : ane_fail(l->err, status, "%s: %s", path, what);
+  l->status =
+      keyword ? ane_fail(l->err, status, "%s at %s: %s", keyword, path, what) : ane_fail(l->err, status, "%s: %s", path, what);
   return EXPR_FALSE;
 }
 
@@ -53,13 +54,22 @@ struct atom *load_atom(struct loading *l, uint32_t *number) {
     if (!l->status) l->status = ane_fail(l->err, ANE_NOMEM, "no memory for the schema");
     return NULL;
   }
-  struct atom *a = &s->atoms[*number = s->n_atoms++];
-  *a = (struct atom){.types = T_ALL, .re = RE_ALL, .max_length = NO_LIMIT, .items = EXPR_TRUE, .contains = EXPR_TRUE, .max_items = NO_LIMIT,
-                     .max_contains = NO_LIMIT, .additional = EXPR_TRUE, .names = EXPR_TRUE, .max_properties = NO_LIMIT};
+  struct atom *a = &s->atoms[ *number = s->n_atoms++];
+  *a = (struct atom){.types = T_ALL,
+                     .re = RE_ALL,
+                     .max_length = NO_LIMIT,
+                     .items = EXPR_TRUE,
+                     .contains = EXPR_TRUE,
+                     .max_items = NO_LIMIT,
+                     .max_contains = NO_LIMIT,
+                     .additional = EXPR_TRUE,
+                     .names = EXPR_TRUE,
+                     .max_properties = NO_LIMIT};
   return a;
 }
 
-bool load_count(struct loading *l, struct jv *v, const char *keyword, uint32_t *out) {
+/* A whole number >= 0 as the value of a keyword; capped at NO_LIMIT - 1. false: it is none, or the keyword is not there. */
+static bool load_count(struct loading *l, struct jv *v, const char *keyword, uint32_t *out) {
   struct jv *n = jv_get(v, keyword);
   struct decimal d;
   if (!n) return false;
@@ -68,7 +78,8 @@ bool load_count(struct loading *l, struct jv *v, const char *keyword, uint32_t *
     return false;
   }
   uint64_t k = 0;
-  if (d.exponent > 9) k = NO_LIMIT - 1;
+  if (d.exponent > 9)
+    k = NO_LIMIT - 1;
   else {
     const char *p = d.digits;
     for (int64_t i = 0; i < d.exponent; i++) {
@@ -90,6 +101,8 @@ static struct jv *keyword(struct loading *l, struct jv *v, const char *name, jv_
   }
   return k;
 }
+
+static expr_id load_values(struct loading *l, struct jv *const *values, size_t n);
 
 /* ---- Values ------------------------------------------------------------------------------------------------------*/
 
@@ -127,7 +140,7 @@ static expr_id array_value(struct loading *l, const struct jv *v) {
 }
 
 /* Scalars are one atom together; each array and object is its own. */
-expr_id load_values(struct loading *l, struct jv *const *values, size_t n) {
+static expr_id load_values(struct loading *l, struct jv *const *values, size_t n) {
   uint32_t n_texts = 0, n_points = 0, id;
   struct re_text *texts = load_alloc(l, n, sizeof *texts);
   struct decimal *points = load_alloc(l, n, sizeof *points);
@@ -137,19 +150,19 @@ expr_id load_values(struct loading *l, struct jv *const *values, size_t n) {
   for (size_t i = 0; i < n && !l->status; i++) {
     const struct jv *v = values[i];
     switch (v->kind) {
-    case JV_NULL: types |= T_NULL; break;
-    case JV_FALSE: types |= T_FALSE; break;
-    case JV_TRUE: types |= T_TRUE; break;
-    case JV_NUMBER:
-      types |= T_NUMBER;
-      n_points += decimal_read(&points[n_points], v->text, v->len);
-      break;
-    case JV_STRING:
-      types |= T_STRING;
-      texts[n_texts++] = (struct re_text){v->text, v->len};
-      break;
-    case JV_ARRAY: all = expr_two(l->s, EXPR_OR, all, array_value(l, v)); break;
-    case JV_OBJECT: all = expr_two(l->s, EXPR_OR, all, object_value(l, v)); break;
+      case JV_NULL: types |= T_NULL; break;
+      case JV_FALSE: types |= T_FALSE; break;
+      case JV_TRUE: types |= T_TRUE; break;
+      case JV_NUMBER:
+        types |= T_NUMBER;
+        n_points += decimal_read(&points[n_points], v->text, v->len);
+        break;
+      case JV_STRING:
+        types |= T_STRING;
+        texts[n_texts++] = (struct re_text){v->text, v->len};
+        break;
+      case JV_ARRAY: all = expr_two(l->s, EXPR_OR, all, array_value(l, v)); break;
+      case JV_OBJECT: all = expr_two(l->s, EXPR_OR, all, object_value(l, v)); break;
     }
   }
   if (l->status || !types) return all;
@@ -168,8 +181,9 @@ static void read_type(struct loading *l, struct jv *v, struct atom *a) {
   static const struct {
     const char *name;
     uint8_t type;
-  } rows[] = {{"null", T_NULL},     {"boolean", T_FALSE | T_TRUE}, {"number", T_NUMBER}, {"integer", T_NUMBER},
-              {"string", T_STRING}, {"array", T_ARRAY},            {"object", T_OBJECT}};
+  } rows[] = {{"null", T_NULL},      {"boolean", T_FALSE | T_TRUE}, {"number", T_NUMBER},
+              {"integer", T_NUMBER}, {"string", T_STRING},          {"array", T_ARRAY},
+              {"object", T_OBJECT}};
   struct jv *t = jv_get(v, "type");
   if (!t) return;
   struct jv *const *list = t->kind == JV_ARRAY ? t->items : &t;
@@ -204,13 +218,17 @@ static void read_numbers(struct loading *l, struct jv *v, struct atom *a) {
     struct jv *x = jv_get(v, names[i]);
     if (!x || x->kind == JV_FALSE) continue;
     if (x->kind == JV_TRUE) { /* draft 4: of the bound beside it */
-      if (i == 0) r->above_min = r->has_min;
-      else r->below_max = r->has_max;
+      if (i == 0)
+        r->above_min = r->has_min;
+      else
+        r->below_max = r->has_max;
       continue;
     }
     struct number_rule more = {0};
-    if (i == 0) read_bound(l, v, names[i], &more.has_min, &more.min), more.above_min = true;
-    else read_bound(l, v, names[i], &more.has_max, &more.max), more.below_max = true;
+    if (i == 0)
+      read_bound(l, v, names[i], &more.has_min, &more.min), more.above_min = true;
+    else
+      read_bound(l, v, names[i], &more.has_max, &more.max), more.below_max = true;
     number_join(r, &more);
   }
   read_bound(l, v, "multipleOf", &r->has_step, &r->step);
@@ -224,7 +242,8 @@ static void read_format(struct loading *l, struct jv *v, struct atom *a) {
   ane_re re;
   if (!f) return;
   if (!schema_format(f->text, f->len, &pattern)) {
-    if (!l->options->lenient) load_fail(l, ANE_UNSUPPORTED, v, "format", "'%.60s' is not known (strict = false passes over it)", f->text);
+    if (!l->options->lenient)
+      load_fail(l, ANE_UNSUPPORTED, v, "format", "'%.60s' is not known (strict = false passes over it)", f->text);
     return;
   }
   bool wide = jv_is(f, "int64");
@@ -237,8 +256,10 @@ static void read_format(struct loading *l, struct jv *v, struct atom *a) {
   }
   if (!pattern) return;
   struct ane_error err;
-  if (re_parse(&l->s->pool, pattern, strlen(pattern), 0, &re, &err)) load_fail(l, err.code, v, "format", "%s", err.text);
-  else a->re = re_and(&l->s->pool, a->re, re);
+  if (re_parse(&l->s->pool, pattern, strlen(pattern), 0, &re, &err))
+    load_fail(l, err.code, v, "format", "%s", err.text);
+  else
+    a->re = re_and(&l->s->pool, a->re, re);
 }
 
 static void read_strings(struct loading *l, struct jv *v, struct atom *a) {
@@ -249,8 +270,10 @@ static void read_strings(struct loading *l, struct jv *v, struct atom *a) {
   load_count(l, v, "maxLength", &a->max_length);
   if (p) {
     ane_status st = re_parse(&l->s->pool, p->text, p->len, RE_SEARCH, &re, &err);
-    if (st) load_fail(l, st, v, "pattern", "%s", err.text);
-    else a->re = re_and(&l->s->pool, a->re, re);
+    if (st)
+      load_fail(l, st, v, "pattern", "%s", err.text);
+    else
+      a->re = re_and(&l->s->pool, a->re, re);
   }
   read_format(l, v, a);
   const struct re_node *n = re_at(&l->s->pool, a->re);
@@ -280,7 +303,8 @@ static void read_arrays(struct loading *l, struct jv *v, struct atom *a) {
     load_count(l, v, "maxContains", &a->max_contains);
   }
   struct jv *unique = jv_get(v, "uniqueItems");
-  if (unique && unique->kind != JV_TRUE && unique->kind != JV_FALSE) load_fail(l, ANE_INVALID, v, "uniqueItems", "must be true or false");
+  if (unique && unique->kind != JV_TRUE && unique->kind != JV_FALSE)
+    load_fail(l, ANE_INVALID, v, "uniqueItems", "must be true or false");
   a->unique = unique && unique->kind == JV_TRUE;
 }
 
@@ -335,7 +359,9 @@ static uint8_t bare_types(const struct atom *a) {
   const struct number_rule *r = &a->number;
   if (a->re == RE_ALL && a->min_length == 0 && a->max_length == NO_LIMIT) t |= T_STRING;
   if (!r->integer && !r->has_min && !r->has_max && !r->has_step && !r->points) t |= T_NUMBER;
-  if (a->n_prefix == 0 && a->items == EXPR_TRUE && !a->has_contains && a->min_items == 0 && a->max_items == NO_LIMIT && !a->unique) t |= T_ARRAY;
+  if (a->n_prefix == 0 && a->items == EXPR_TRUE && !a->has_contains && a->min_items == 0 && a->max_items == NO_LIMIT &&
+      !a->unique)
+    t |= T_ARRAY;
   bool free_members = a->n_properties == 0 && a->n_patterns == 0 && a->additional == EXPR_TRUE && a->names == EXPR_TRUE;
   if (free_members && a->n_required == 0 && a->min_properties == 0 && a->max_properties == NO_LIMIT) t |= T_OBJECT;
   return t & a->types;
@@ -374,7 +400,8 @@ static expr_id own_atom(struct loading *l, struct jv *v) {
   read_arrays(l, v, &a);
   read_objects(l, v, &a);
   l->s->atoms[id] = a;
-  bool members = a.n_prefix || a.items_schema || a.has_contains || a.n_properties || a.n_patterns || a.additional_schema || a.names_schema;
+  bool members =
+      a.n_prefix || a.items_schema || a.has_contains || a.n_properties || a.n_patterns || a.additional_schema || a.names_schema;
   if (!members && a.types == T_ALL && bare_types(&a) == T_ALL) {
     l->s->n_atoms--;
     return EXPR_TRUE;
@@ -432,7 +459,8 @@ static expr_id read_dependent(struct loading *l, struct jv *v, const char *name)
       a->required = required;
       a->n_required = n;
       then = expr_atom(l->s, id);
-    } else then = load_node(l, m->value);
+    } else
+      then = load_node(l, m->value);
     all = expr_two(l->s, EXPR_AND, all, expr_two(l->s, EXPR_OR, expr_not(l->s, load_has(l, m->name, m->len)), then));
   }
   return all;
@@ -485,7 +513,8 @@ expr_id load_node(struct loading *l, struct jv *v) {
   if (v->kind != JV_OBJECT) return load_fail(l, ANE_INVALID, v, NULL, "a schema must be an object, true or false");
   if (v->node == 0) {
     if (l->n_nodes >= MAX_NODES) return load_fail(l, ANE_RANGE, v, NULL, "more than %d schemas", MAX_NODES);
-    if (!re_grow((void **)&l->nodes, &l->room_nodes, l->n_nodes, sizeof *l->nodes)) return load_fail(l, ANE_NOMEM, v, NULL, "no memory");
+    if (!re_grow((void **)&l->nodes, &l->room_nodes, l->n_nodes, sizeof *l->nodes))
+      return load_fail(l, ANE_NOMEM, v, NULL, "no memory");
     l->nodes[l->n_nodes] = (struct node){.v = v};
     v->node = ++l->n_nodes;
   }
@@ -504,7 +533,8 @@ expr_id load_node(struct loading *l, struct jv *v) {
 
 /* ---- The whole ---------------------------------------------------------------------------------------------------*/
 
-ane_status schema_compile(struct schema *s, const char *text, size_t len, const struct schema_options *options, struct ane_error *err) {
+ane_status schema_compile(struct schema *s, const char *text, size_t len, const struct schema_options *options,
+                          struct ane_error *err) {
   struct jv *root;
   memset(s, 0, sizeof *s);
   if (!re_pool_init(&s->pool)) return ane_fail(err, ANE_NOMEM, "no memory for the schema");
@@ -519,7 +549,8 @@ ane_status schema_compile(struct schema *s, const char *text, size_t len, const 
   }
   ane_free(l.nodes);
   if (st == ANE_OK && s->pool.full)
-    st = s->pool.no_memory ? ane_fail(err, ANE_NOMEM, "no memory for the schema") : ane_fail(err, ANE_RANGE, "the schema's patterns are too large");
+    st = s->pool.no_memory ? ane_fail(err, ANE_NOMEM, "no memory for the schema")
+                           : ane_fail(err, ANE_RANGE, "the schema's patterns are too large");
   if (st == ANE_OK) st = schema_possible(s, err);
   if (st == ANE_OK && !expr_types(s, s->root)) st = ane_fail(err, ANE_INVALID, "#: no value fulfils the schema");
   if (st) schema_free(s);

@@ -24,17 +24,14 @@ struct loading {
 };
 
 /* Sets the error "keyword at #/path: ..." and gives EXPR_FALSE; the first one counts. */
-expr_id load_fail(struct loading *l, ane_status status, const struct jv *at, const char *keyword, const char *fmt, ...) ANE_PRINTF(5, 6);
+expr_id load_fail(struct loading *l, ane_status status, const struct jv *at, const char *keyword, const char *fmt, ...)
+    ANE_PRINTF(5, 6);
 /* The expression of a schema. */
 expr_id load_node(struct loading *l, struct jv *v);
 /* An atom that any value fulfils; NULL: no memory. *number is its number. It is good until the next one is made. */
 struct atom *load_atom(struct loading *l, uint32_t *number);
 /* Allocation in the schema's arena; NULL: no memory, and the error is set. */
 void *load_alloc(struct loading *l, size_t n, size_t size);
-/* A whole number >= 0 as the value of a keyword; capped at NO_LIMIT - 1. false: it is none, or the keyword is not there. */
-bool load_count(struct loading *l, struct jv *v, const char *keyword, uint32_t *out);
-/* A value as a schema: enum and const. */
-expr_id load_values(struct loading *l, struct jv *const *values, size_t n);
 /* "has this member": objects only. */
 expr_id load_has(struct loading *l, const char *name, size_t len);
 /* unevaluatedProperties and unevaluatedItems of an object. */

@@ -65,12 +65,15 @@ static size_t tidy_path(char *s, size_t from, size_t len) {
 }
 
 /* base and reference as one URI without fragment (5.2.2), in the arena. */
-static bool join(struct schema_ids *ids, const char *base, size_t base_len, const char *ref, size_t len, const char **out, size_t *out_len) {
+static bool join(struct schema_ids *ids, const char *base, size_t base_len, const char *ref, size_t len, const char **out,
+                 size_t *out_len) {
   if (len == 0) return *out = base, *out_len = base_len, true;
   size_t keep = 0;
   if (scheme_length(ref, len) == 0) {
-    if (len >= 2 && ref[0] == '/' && ref[1] == '/') keep = scheme_length(base, base_len);
-    else if (ref[0] == '/') keep = path_start(base, base_len);
+    if (len >= 2 && ref[0] == '/' && ref[1] == '/')
+      keep = scheme_length(base, base_len);
+    else if (ref[0] == '/')
+      keep = path_start(base, base_len);
     else {
       keep = base_len;
       size_t start = path_start(base, base_len);
@@ -128,9 +131,24 @@ typedef enum { HOLDS_SCHEMA, HOLDS_SCHEMAS, HOLDS_DATA } holding; /* one or a li
 
 /* What the value of a keyword is: identifiers stand only in schemas. */
 static holding what_holds(const char *keyword) {
-  static const char *const one[] = {"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "items", "prefixItems", "additionalItems", "contains",
-                                    "additionalProperties", "propertyNames", "unevaluatedItems", "unevaluatedProperties", "contentSchema"};
-  static const char *const named[] = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"};
+  static const char *const one[] = {"allOf",
+                                    "anyOf",
+                                    "oneOf",
+                                    "not",
+                                    "if",
+                                    "then",
+                                    "else",
+                                    "items",
+                                    "prefixItems",
+                                    "additionalItems",
+                                    "contains",
+                                    "additionalProperties",
+                                    "propertyNames",
+                                    "unevaluatedItems",
+                                    "unevaluatedProperties",
+                                    "contentSchema"};
+  static const char *const named[] = {"properties",  "patternProperties", "$defs",
+                                      "definitions", "dependentSchemas",  "dependencies"};
   for (size_t i = 0; i < ANE_COUNT(one); i++)
     if (strcmp(keyword, one[i]) == 0) return HOLDS_SCHEMA;
   for (size_t i = 0; i < ANE_COUNT(named); i++)
@@ -170,7 +188,10 @@ static void walk(struct schema_ids *ids, struct jv *v, const char *base, size_t 
     m->value->parent = v;
     m->value->key = m->name;
     m->value->index = (uint32_t)i;
-    walk(ids, m->value, base, base_len, is == HOLDS_SCHEMA ? what_holds(m->name) : is == HOLDS_SCHEMAS ? HOLDS_SCHEMA : HOLDS_DATA);
+    walk(ids, m->value, base, base_len,
+         is == HOLDS_SCHEMA    ? what_holds(m->name)
+         : is == HOLDS_SCHEMAS ? HOLDS_SCHEMA
+                               : HOLDS_DATA);
   }
 }
 
@@ -207,7 +228,8 @@ static size_t decode(char *s, size_t len) {
     if (s[i] == '%' && i + 2 < len && hex_digit(s[i + 1]) >= 0 && hex_digit(s[i + 2]) >= 0) {
       s[n++] = (char)(hex_digit(s[i + 1]) * 16 + hex_digit(s[i + 2]));
       i += 2;
-    } else s[n++] = s[i];
+    } else
+      s[n++] = s[i];
   }
   return n;
 }
@@ -216,8 +238,10 @@ static size_t decode(char *s, size_t len) {
 static struct jv *child(const struct jv *v, char *s, size_t len) {
   size_t n = 0;
   for (size_t i = 0; i < len; i++) {
-    if (s[i] == '~' && i + 1 < len && (s[i + 1] == '0' || s[i + 1] == '1')) s[n++] = s[++i] == '0' ? '~' : '/';
-    else s[n++] = s[i];
+    if (s[i] == '~' && i + 1 < len && (s[i + 1] == '0' || s[i + 1] == '1'))
+      s[n++] = s[++i] == '0' ? '~' : '/';
+    else
+      s[n++] = s[i];
   }
   if (v->kind == JV_ARRAY) {
     size_t at = 0;

@@ -54,8 +54,9 @@ static void gather_joined(struct gathering *g, struct jv *v, expr_id when, int d
 }
 
 static void gather(struct gathering *g, struct jv *v, expr_id when, int depth) {
-  static const char *const names[] = {"properties", "patternProperties", "additionalProperties", "unevaluatedProperties",
-                                      "prefixItems", "items", "contains", "unevaluatedItems"};
+  static const char *const names[] = {
+      "properties", "patternProperties", "additionalProperties", "unevaluatedProperties", "prefixItems",
+      "items",      "contains",          "unevaluatedItems"};
   bool members = strcmp(g->keyword, "unevaluatedProperties") == 0, any = false;
   if (v->kind != JV_OBJECT || g->l->status || when == EXPR_FALSE) return;
   for (size_t i = members ? 0 : 4; i < (members ? 4 : 8); i++) any |= jv_get(v, names[i]) != NULL;
@@ -88,7 +89,8 @@ static expr_id members_case(struct gathering *g, const bool *on, const struct jv
   for (uint32_t i = 0; i <= g->n; i++) {
     struct jv *v = i < g->n ? g->units[i].v : g->at, *p = jv_get(v, "properties"), *q = jv_get(v, "patternProperties");
     if (i < g->n && !on[i]) continue;
-    for (size_t k = 0; p && k < p->len; k++) list[n++] = (struct property){.name = p->members[k].name, .len = p->members[k].len, .value = EXPR_TRUE};
+    for (size_t k = 0; p && k < p->len; k++)
+      list[n++] = (struct property){.name = p->members[k].name, .len = p->members[k].len, .value = EXPR_TRUE};
     for (size_t k = 0; q && k < q->len; k++) {
       patterns[m].value = EXPR_TRUE;
       if (re_parse(&l->s->pool, q->members[k].name, q->members[k].len, RE_SEARCH, &patterns[m++].re, NULL))
@@ -110,12 +112,14 @@ static expr_id elements_case(struct gathering *g, const bool *on, struct jv *res
   uint32_t n = 0, id;
   expr_id free_items = load_node(l, rest);
   for (uint32_t i = 0; i <= g->n; i++) {
-    struct jv *v = i < g->n ? g->units[i].v : g->at, *items = jv_get(v, "items"), *prefix = jv_get(v, "prefixItems"), *contains = jv_get(v, "contains");
+    struct jv *v = i < g->n ? g->units[i].v : g->at, *items = jv_get(v, "items"), *prefix = jv_get(v, "prefixItems"),
+              *contains = jv_get(v, "contains");
     if (i < g->n && !on[i]) continue;
     if (items && items->kind == JV_ARRAY) {
       if (jv_get(v, "additionalItems")) return EXPR_TRUE;
       prefix = items;
-    } else if (items) return EXPR_TRUE;
+    } else if (items)
+      return EXPR_TRUE;
     if (i < g->n && jv_get(v, "unevaluatedItems")) return EXPR_TRUE;
     if (prefix) n = ANE_MAX(n, (uint32_t)prefix->len);
     if (contains) free_items = expr_two(l->s, EXPR_OR, free_items, load_node(l, contains));
@@ -140,7 +144,9 @@ static expr_id cases(struct gathering *g, struct jv *rest, bool members) {
     uint32_t k = 0;
     while (k < n && conditions[k] != g->units[i].when) k++;
     if (g->units[i].when == EXPR_TRUE || k < n) continue;
-    if (n == MAX_CONDITIONS) return load_fail(g->l, ANE_UNSUPPORTED, g->at, g->keyword, "more than %d schemas that may hold or not beside it", MAX_CONDITIONS);
+    if (n == MAX_CONDITIONS)
+      return load_fail(g->l, ANE_UNSUPPORTED, g->at, g->keyword, "more than %d schemas that may hold or not beside it",
+                       MAX_CONDITIONS);
     conditions[n++] = g->units[i].when;
   }
   for (uint32_t mask = 0; mask < 1u << n && !g->l->status; mask++) {
@@ -151,7 +157,8 @@ static expr_id cases(struct gathering *g, struct jv *rest, bool members) {
       for (uint32_t k = 0; k < n; k++)
         if (conditions[k] == g->units[i].when) on[i] = mask >> k & 1;
     }
-    for (uint32_t k = 0; k < n; k++) when = expr_two(s, EXPR_AND, when, mask >> k & 1 ? conditions[k] : expr_not(s, conditions[k]));
+    for (uint32_t k = 0; k < n; k++)
+      when = expr_two(s, EXPR_AND, when, mask >> k & 1 ? conditions[k] : expr_not(s, conditions[k]));
     if (when == EXPR_FALSE) continue;
     expr_id then = members ? members_case(g, on, rest) : elements_case(g, on, rest);
     all = expr_two(s, EXPR_AND, all, expr_two(s, EXPR_OR, expr_not(s, when), then));

@@ -71,7 +71,9 @@ struct lexer {
   uint16_t quote;
 };
 
-static int hex_digit(uint8_t c) { return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1; }
+static int hex_digit(uint8_t c) {
+  return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
+}
 
 /* Escapes that a mask offers: those that JSON needs. */
 static bool escape_step(struct lexer *l, uint8_t b) {
@@ -241,7 +243,8 @@ static bool make(struct ane_token_tree *t, const struct ane_bytes *tokens, struc
 
 ane_status ane_token_tree_make(struct ane_token_tree **out, const struct ane_bytes *tokens, uint32_t n, struct ane_error *err) {
   *out = NULL;
-  if (n == 0 || n > MAX_TOKENS) return ane_fail(err, ANE_INVALID, "a vocabulary of %u tokens: 1 to %d are possible", (unsigned)n, MAX_TOKENS);
+  if (n == 0 || n > MAX_TOKENS)
+    return ane_fail(err, ANE_INVALID, "a vocabulary of %u tokens: 1 to %d are possible", (unsigned)n, MAX_TOKENS);
   struct ane_token_tree *t = ane_calloc(1, sizeof *t);
   struct entry *list = ane_malloc(n * sizeof *list);
   bool ok = t && list;

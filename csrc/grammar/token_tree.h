@@ -34,30 +34,31 @@ struct closing_token {
 };
 
 struct ane_token_tree {
-  uint64_t serial;  /* no other tree of the process has it */
+  uint64_t serial; /* no other tree of the process has it */
   struct token_node *nodes;
-  uint8_t *lex;     /* [n_nodes] */
-  uint16_t *chars;  /* [n_nodes] characters of the path, up to the quote */
-  uint16_t *quote;  /* [n_nodes] depth of the quote that ends the string; 0: none on the path */
+  uint8_t *lex;    /* [n_nodes] */
+  uint16_t *chars; /* [n_nodes] characters of the path, up to the quote */
+  uint16_t *quote; /* [n_nodes] depth of the quote that ends the string; 0: none on the path */
   uint32_t n_nodes;
   uint32_t n_tokens, words; /* words of a mask */
   uint32_t *twin;           /* [n_tokens] the next token of the same bytes + 1 */
   uint32_t longest;         /* bytes of the longest token */
   uint32_t most_chars;      /* of a token inside a string */
-  /* inside[k]: the tokens that stay inside a string and add at most k characters, one that is not whole counted; the last: all. */
+  /* inside[k]: the tokens that stay inside a string and add at most k characters, one that is not whole counted; the last: all.
+   */
   uint32_t *inside[TOKEN_CHARS + 1];
   uint32_t n_inside[TOKEN_CHARS + 1];
-  uint32_t *many;           /* [n_many] nodes of tokens inside a string with TOKEN_CHARS characters or more */
+  uint32_t *many; /* [n_many] nodes of tokens inside a string with TOKEN_CHARS characters or more */
   uint32_t n_many;
   /* The classes of the tokens that end a string, as a tree: token of a node is the class + 1. */
   struct token_node *closings;
   uint32_t n_closings;
   uint32_t n_classes;
-  uint32_t *class_start;    /* [n_classes + 1] into class_tokens */
+  uint32_t *class_start; /* [n_classes + 1] into class_tokens */
   struct closing_token *class_tokens;
-  uint32_t *class_of;       /* [n_tokens] class + 1; 0: it ends no string */
-  const uint8_t **bytes;    /* [n_tokens] into the arena */
-  uint32_t *lengths;        /* [n_tokens] */
+  uint32_t *class_of;    /* [n_tokens] class + 1; 0: it ends no string */
+  const uint8_t **bytes; /* [n_tokens] into the arena */
+  uint32_t *lengths;     /* [n_tokens] */
   struct ane_arena arena;
 };
 

@@ -66,8 +66,8 @@ static struct ane_json_options json_options(lua_State *L, int table) {
   return how;
 }
 
-/* One symbol at the top of the stack: the number of a rule, or a string: "=" and a literal, "/" and a pattern, "~" and one of either
- * case. */
+/* One symbol at the top of the stack: the number of a rule, or a string: "=" and a literal, "/" and a pattern, "~" and one of
+ * either case. */
 static struct ane_rule_symbol check_symbol(lua_State *L) {
   struct ane_rule_symbol s = {0};
   if (lua_isinteger(L, -1)) {
@@ -79,7 +79,8 @@ static struct ane_rule_symbol check_symbol(lua_State *L) {
   }
   size_t n = 0;
   const char *text = lua_type(L, -1) == LUA_TSTRING ? lua_tolstring(L, -1, &n) : "";
-  if (n == 0 || !strchr("=/~", *text)) luaL_error(L, "a symbol must be the number of a rule or a text with its kind, is a %s", luaL_typename(L, -1));
+  if (n == 0 || !strchr("=/~", *text))
+    luaL_error(L, "a symbol must be the number of a rule or a text with its kind, is a %s", luaL_typename(L, -1));
   s.kind = *text == '=' ? ANE_RULE_LITERAL : *text == '/' ? ANE_RULE_PATTERN : ANE_RULE_PATTERN_NO_CASE;
   s.text = (struct ane_bytes){text + 1, n - 1};
   return s;
@@ -90,8 +91,8 @@ static size_t list_length(lua_State *L) {
   return (size_t)ANE_MIN(luaL_len(L, -1), (lua_Integer)1 << 20);
 }
 
-/* The rules of the table at `arg`, a list of lists of lists of symbols, in memory of Lua's. Memory is pushed: one value a rule and one
- * an alternative, kept in a table. */
+/* The rules of the table at `arg`, a list of lists of lists of symbols, in memory of Lua's. Memory is pushed: one value a rule
+ * and one an alternative, kept in a table. */
 static struct ane_rule *check_rules(lua_State *L, int arg, size_t *n) {
   lua_newtable(L);
   int keep = lua_gettop(L);
@@ -125,9 +126,9 @@ static struct ane_rule *check_rules(lua_State *L, int arg, size_t *n) {
   return rules;
 }
 
-/* core.grammar("json_schema", text, {lenient=, blanks=}), core.grammar("regex", pattern), core.grammar("choice", list of strings),
- * core.grammar("rules", list of rules) -> grammar; or nil, message, code. blanks: at most so many wherever JSON allows them; without:
- * a space behind , and : at most */
+/* core.grammar("json_schema", text, {lenient=, blanks=}), core.grammar("regex", pattern), core.grammar("choice", list of
+ * strings), core.grammar("rules", list of rules) -> grammar; or nil, message, code. blanks: at most so many wherever JSON allows
+ * them; without: a space behind , and : at most */
 static int grammar_make(lua_State *L) {
   enum { SCHEMA, REGEX, CHOICE, RULES };
   static const char *const kinds[] = {"json_schema", "regex", "choice", "rules", NULL};
@@ -142,10 +143,10 @@ static int grammar_make(lua_State *L) {
   struct ane_error err;
   ane_status st = ANE_OK;
   switch (kind) {
-  case SCHEMA: st = ane_grammar_json_schema(&ud->g, text, len, &how, &err); break;
-  case REGEX: st = ane_grammar_regex(&ud->g, text, len, &err); break;
-  case CHOICE: st = ane_grammar_choice(&ud->g, texts, n, &err); break;
-  default: st = ane_grammar_rules(&ud->g, rules, n, &err); break;
+    case SCHEMA: st = ane_grammar_json_schema(&ud->g, text, len, &how, &err); break;
+    case REGEX: st = ane_grammar_regex(&ud->g, text, len, &err); break;
+    case CHOICE: st = ane_grammar_choice(&ud->g, texts, n, &err); break;
+    default: st = ane_grammar_rules(&ud->g, rules, n, &err); break;
   }
   lua_settop(L, self);
   return st ? bind_fail(L, &err) : 1;
@@ -183,7 +184,8 @@ static int tree_make(lua_State *L) {
   struct ane_error err;
   struct ane_bytes *tokens;
   lua_settop(L, 1);
-  if (lua_istable(L, 1)) tokens = check_texts(L, 1, &n);
+  if (lua_istable(L, 1))
+    tokens = check_texts(L, 1, &n);
   else {
     const struct ane_tokenizer *t = bind_check_tokenizer(L, 1);
     n = ane_tokenizer_size(t);
@@ -215,8 +217,10 @@ static int matcher_close(lua_State *L) {
   struct lua_matcher *ud = luaL_checkudata(L, 1, MATCHER);
   lua_getiuservalue(L, 1, 1);
   struct lua_grammar *g = lua_touserdata(L, -1);
-  if (g && g->g) ane_matcher_destroy(ud->m);
-  else if (ud->m) ane_matcher_abandon(ud->m);
+  if (g && g->g)
+    ane_matcher_destroy(ud->m);
+  else if (ud->m)
+    ane_matcher_abandon(ud->m);
   ane_free(ud->mask);
   memset(ud, 0, sizeof *ud);
   return 0;
@@ -344,8 +348,17 @@ static const luaL_Reg grammar_meta[] = {{"__gc", grammar_close}, {"__close", gra
 static const luaL_Reg tree_methods[] = {{"close", tree_close}, {NULL, NULL}};
 static const luaL_Reg tree_meta[] = {{"__gc", tree_close}, {"__close", tree_close}, {NULL, NULL}};
 static const luaL_Reg matcher_methods[] = {
-    {"close", matcher_close}, {"push", matcher_push}, {"pushes", matcher_pushes}, {"rewind", matcher_rewind}, {"accepts", matcher_accepts}, {"finished", matcher_finished},
-    {"forced", matcher_forced}, {"allowed", matcher_allowed}, {"count", matcher_count}, {"mask", matcher_mask}, {NULL, NULL},
+    {"close", matcher_close},
+    {"push", matcher_push},
+    {"pushes", matcher_pushes},
+    {"rewind", matcher_rewind},
+    {"accepts", matcher_accepts},
+    {"finished", matcher_finished},
+    {"forced", matcher_forced},
+    {"allowed", matcher_allowed},
+    {"count", matcher_count},
+    {"mask", matcher_mask},
+    {NULL, NULL},
 };
 static const luaL_Reg matcher_meta[] = {{"__gc", matcher_close}, {"__close", matcher_close}, {NULL, NULL}};
 static const luaL_Reg functions[] = {{"grammar", grammar_make}, {"token_tree", tree_make}, {NULL, NULL}};

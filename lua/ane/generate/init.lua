@@ -479,8 +479,9 @@ function Run:settle()
   if not self.begun then return true end
   self.draft = nil
   if session.length > n then return session:rewind(n) end -- what was drafted
-  if session.length < n - 1 or session.length == n or n > session.context then return true end
-  return session:feed(self.all[n], { want = "last" })
+  if session.length == n or n > session.context then return true end
+  if n - session.length > math.max(1, #self.result.ids) then return true end -- stopped while the prompt was read
+  return session:feed(table.move(self.all, session.length + 1, n, 1, {}), { want = "last" }) -- the last token, and what was forced
 end
 
 --- Text so far.
