@@ -70,6 +70,8 @@ describe("on ARM", function()
 
   it("models give golden logits and tokens, sessions and generation work", function()
     passes("max", "'--filter=llama%-kquants' spec/models/golden_spec.lua")
-    for _, name in ipairs { "model/model", "generate/session", "generate/generate", "util/isa" } do passes("max", "spec/ane/" .. name .. "_spec.lua") end
+    for _, name in ipairs { "model/model", "generate/session", "generate/generate", "util/isa" } do
+      passes("max", "spec/ane/" .. name .. "_spec.lua")
+    end
   end)
 end)

@@ -1,5 +1,6 @@
 --- Token classification: windows over ids, labels, spans with byte offsets.
--- Needs ane.classify.bioes, core, model and schema. Usage: `for _, s in ipairs(model:classify(text)) do print(s.label, s.text) end`
+-- Needs ane.classify.bioes, ane.core, ane.model, ane.util.empty_sessions and ane.util.schema.
+-- Usage: `for _, s in ipairs(model:classify(text)) do print(s.label, s.text) end`
 --
 -- A model that sees tokens on both sides takes a sequence at once. A longer sequence runs in windows that overlap. A label
 -- depends on at most `reach` tokens on each side (layers x attention window). A window gives only the labels of tokens that have
@@ -7,6 +8,7 @@
 
 local bioes = require "ane.classify.bioes"
 local core = require "ane.core"
+local empty_sessions = require "ane.util.empty_sessions"
 local schema = require "ane.util.schema"
 
 local M = {}
@@ -147,32 +149,14 @@ function M.batch(model, size)
   local run <close>, message, code = M.run(model, {}) -- is it a classifier?
   if not run then return nil, message, code end
   local bundle = require("ane.model").bundle(model, 2)
-  return setmetatable({ program = bundle.program, grammar = run.decoder.g, kv = model.kv, size = size, sessions = {}, context = 0 }, Batch)
+  return setmetatable({
+    program = bundle.program, grammar = run.decoder.g, size = size,
+    sessions = empty_sessions.new(bundle.program, model.kv),
+  }, Batch)
 end
 
-function Batch:close()
-  for _, session in ipairs(self.sessions) do session:close() end
-  self.sessions = {}
-end
+function Batch:close() self.sessions:close() end
 Batch.__close = Batch.close
-
--- Makes `n` empty sessions ready that hold `length` tokens each.
-local function ready(self, n, length)
-  if length > self.context then
-    self:close()
-    self.context = length
-  end
-  for i = 1, n do
-    local ok, message, code
-    if self.sessions[i] then ok, message, code = self.sessions[i]:rewind(0)
-    else
-      self.sessions[i], message, code = self.program:session { context = self.context, kv = self.kv }
-      ok = self.sessions[i]
-    end
-    if not ok then return nil, message, code end
-  end
-  return true
-end
 
 -- The last sequence of the run that begins with sequence `first`, and the length of its longest sequence.
 local function extent(self, sequences, first)
@@ -192,7 +176,7 @@ function Batch:spans(sequences)
   local out, first = {}, 1
   while first <= #sequences do
     local last, longest = extent(self, sequences, first)
-    local ok, message, code = ready(self, last - first + 1, longest)
+    local ok, message, code = self.sessions:ready(last - first + 1, longest)
     if not ok then return nil, message, code end
     local items = {}
     for i = first, last do items[#items + 1] = { self.sessions[i - first + 1], sequences[i] } end

@@ -1,8 +1,10 @@
 --- Many sequences through a model, several in each run: the weights are read once for all of them.
--- Needs nothing but the model's program.
+-- Needs ane.util.empty_sessions and the model's program.
 -- Usage: `local b <close> = batch.new(bundle, "fp16"); b:each(sequences, "all", function(i, session) ... end)`
 --
 -- Sequences are sorted by length, so that those of one run are alike and sessions stay small.
+
+local empty_sessions = require "ane.util.empty_sessions"
 
 local M = {}
 
@@ -17,32 +19,12 @@ Batch.__index = Batch
 -- @param kv type of the state
 function M.new(bundle, kv)
   local program = bundle.program
-  return setmetatable({ program = program, kv = kv, sessions = {}, context = 0, most = math.min(MOST_TOKENS, program:max_chunk()) }, Batch)
+  local most = math.min(MOST_TOKENS, program:max_chunk())
+  return setmetatable({ program = program, sessions = empty_sessions.new(program, kv), most = most }, Batch)
 end
 
-function Batch:close()
-  for _, session in ipairs(self.sessions) do session:close() end
-  self.sessions = {}
-end
+function Batch:close() self.sessions:close() end
 Batch.__close = Batch.close
-
--- `n` empty sessions that hold `length` tokens.
-local function ready(self, n, length)
-  if length > self.context then
-    self:close()
-    self.context = length
-  end
-  for i = 1, n do
-    local ok, message, code
-    if self.sessions[i] then ok, message, code = self.sessions[i]:rewind(0)
-    else
-      self.sessions[i], message, code = self.program:session { context = self.context, kv = self.kv }
-      ok = self.sessions[i]
-    end
-    if not ok then return nil, message, code end
-  end
-  return true
-end
 
 -- The last place of a run that begins at place `first` of the order.
 local function extent(self, sequences, order, first)
@@ -57,7 +39,7 @@ end
 
 -- Runs the sequences of places first .. last; one that is longer than a run goes in pieces.
 local function run(self, sequences, order, first, last, want)
-  local ok, message, code = ready(self, last - first + 1, #sequences[order[first]].ids) -- the longest comes first
+  local ok, message, code = self.sessions:ready(last - first + 1, #sequences[order[first]].ids) -- the longest comes first
   if not ok then return nil, message, code end
   local one, chunk = sequences[order[first]], self.program:max_chunk()
   if #one.ids > chunk then
