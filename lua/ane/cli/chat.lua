@@ -146,6 +146,16 @@ COMMANDS = {
 -- Names of before.
 local ALIASES = { ["/clear"] = "/reset", ["/exit"] = "/quit" }
 
+-- Runs a row of COMMANDS; Ctrl-C breaks it off and the conversation goes on.
+local function run_command(row, talk, argument)
+  core.catch_interrupts(true)
+  local ok, done, message = pcall(row[4], talk, argument)
+  core.catch_interrupts(false)
+  if ok then return done, message end
+  if not require("ane.cli").interrupted(done) then error(done, 0) end
+  return nil, row[1] .. ": interrupted"
+end
+
 -- Runs a line that begins with a slash: true, or "quit"; or nil, message.
 local function command(talk, text)
   local name, argument = text:match "^(%S+)%s*(.-)%s*$"
@@ -156,7 +166,7 @@ local function command(talk, text)
     if row[1] == name then
       if row[2] and argument == "" then return nil, ("%s needs a %s"):format(name, row[2]) end
       if not row[2] and argument ~= "" then return nil, name .. " takes no argument" end
-      return row[4](talk, argument)
+      return run_command(row, talk, argument)
     end
   end
   return nil, ("there is no command '%s': choose %s (a text that begins with a slash is written with two)"):format(name,
