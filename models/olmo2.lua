@@ -1,13 +1,16 @@
---- OLMo 2.
--- OLMo team 2025, "2 OLMo 2 Furious".
+--- OLMo 2 and OLMo 3.
+-- OLMo team 2025, "2 OLMo 2 Furious" and "Olmo 3".
 --
 -- Quirks: the input of a branch is not normed; its output is normed before it is added to the residual stream. q and k are normed
--- over their whole width, all heads together, before rope.
+-- over their whole width, all heads together, before rope. In OLMo 3 every fourth layer sees all keys, the others slide, unless
+-- layer_types says otherwise; only layers that see all keys have the scaled rope. GGUF calls both olmo2: one with a sliding window is
+-- OLMo 3.
 
+local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
 local head = require "ane.recipe.head"
 
-local M = { architectures = { "olmo2" }, version = 1 }
+local M = { architectures = { "olmo2", "olmo3" }, version = 1 }
 
 M.names = { hf = { post_attention_norm = "post_attention_layernorm", post_ffw_norm = "post_feedforward_layernorm" } }
 M.defaults = { hf = { norm_eps = 1e-5, tied = false, attention_bias = false, mlp_bias = false } }
@@ -17,23 +20,28 @@ function M.shapes(cfg)
 end
 
 -- x [1, d_model, T, 1]
-local function attention(b, cfg, x, rope)
+local function attend(b, cfg, x, rope, window)
   local heads, kv_heads, bias = cfg.n_head, cfg.n_head_kv, { bias = cfg.attention_bias }
   local q = b:rms_norm(b:linear(x, "attn_q", bias), "attn_q_norm") -- one group: n_head * head_dim weights
   local k = b:rms_norm(b:linear(x, "attn_k", bias), "attn_k_norm")
   q, k = b:rope(q, rope, "q_rope", { heads = heads }), b:rope(k, rope, "k_rope", { heads = kv_heads })
   local o = b:attention(q, k, b:linear(x, "attn_v", bias), {
-    heads = heads, kv_heads = kv_heads, head_dim = cfg.head_dim, scale = cfg.head_dim ^ -0.5,
+    heads = heads, kv_heads = kv_heads, head_dim = cfg.head_dim, scale = cfg.head_dim ^ -0.5, window = window,
   })
   return b:linear(o, "attn_output", bias)
 end
 
 function M.build(b, cfg)
   local x = b:embed "token_embd" -- [1, d_model, T, 1]
-  local rope = b:rope_table(cfg.rope)
+  local full = b:rope_table(cfg.rope)
+  local slides = cfg.architecture == "olmo3" or cfg.format == "gguf" and cfg.sliding_window ~= nil
+  local plain = cfg.ropes and cfg.ropes.sliding_attention or { theta = cfg.rope.theta, dims = cfg.rope.dims }
+  local near = slides and b:rope_table(plain, "rope_sliding") or nil
   for i = 0, cfg.n_layer - 1 do
     b:layer(i, function()
-      x = b:add(x, b:rms_norm(attention(b, cfg, x, rope), "post_attention_norm"))
+      local window = attention.window(cfg, i, slides and (i + 1) % 4 ~= 0)
+      local a = attend(b, cfg, x, window and near or full, window)
+      x = b:add(x, b:rms_norm(a, "post_attention_norm"))
       x = b:add(x, b:rms_norm(ffn.gated(b, x, "silu"), "post_ffw_norm"))
     end)
   end

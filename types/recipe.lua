@@ -151,6 +151,13 @@ function builder:scale(x, by) end
 ---@return ane.value
 function builder:softcap(x, cap) end
 
+--- Product with a factor that grows with the position p: 1 + beta ln(1 + floor(p / original)).
+---@param x ane.value [1, C, T, 1]
+---@param beta number
+---@param original integer positions of the factor 1
+---@return ane.value value [1, C, T, 1]
+function builder:position_scale(x, beta, original) end
+
 --- Channel-wise affine map: (x + bias) * scale.
 ---@param x ane.value [1, C, T, 1]
 ---@param bias ane.value|false vector [C]

@@ -80,6 +80,7 @@ static bool may_read(const struct ane_node *n, int i, const struct ane_value *v)
                  {ANE_OP_EMBED, 0, "types", ANE_DIM_TOKENS},
                  {ANE_OP_EMBED, 0, "positions", ANE_DIM_TOKENS},
                  {ANE_OP_ROPE_TABLE, 0, "positions", ANE_DIM_TOKENS},
+                 {ANE_OP_POSITION_SCALE, 1, "positions", ANE_DIM_TOKENS},
                  {ANE_OP_GATHER, 1, "out_rows", ANE_DIM_OUT_ROWS}};
   for (size_t r = 0; r < ANE_COUNT(readers); r++)
     if (readers[r].op == n->op && readers[r].input == i && strcmp(readers[r].name, v->name) == 0)
@@ -93,7 +94,8 @@ static ane_status check_node(const struct planner *pl, const struct ane_node *n,
     if (n->inputs[i] == ANE_NONE) continue;
     const struct ane_value *v = &pl->g->values[n->inputs[i]];
     if (v->kind == ANE_VALUE_INPUT && !may_read(n, i, v))
-      return ane_fail(err, ANE_UNSUPPORTED, "%s: graph input %s can only feed embed, rope_table or gather", n->name, v->name);
+      return ane_fail(err, ANE_UNSUPPORTED, "%s: graph input %s can only feed embed, rope_table, position_scale or gather",
+                      n->name, v->name);
     if (v->kind == ANE_VALUE_CONST && v->shape.rank == 4)
       return ane_fail(err, ANE_UNSUPPORTED, "%s: constant %s cannot be an activation", n->name, v->name);
     if (ane_op_info(n->op)->mixes_tokens && i == 0 && v->shape.dim[2] != ANE_DIM_TOKENS)

@@ -100,6 +100,10 @@ struct step {
       bool half, fp16;
     } rope;
     struct {
+      float beta;
+      int64_t original; /* positions of the factor 1 */
+    } position_scale;
+    struct {
       act_fn act;
       float by;
       int64_t from;

@@ -1,4 +1,5 @@
-/* rope_table: cosines and sines of the run's positions, once for all layers. rope: rotates heads by the table. */
+/* rope_table: cosines and sines of the run's positions, once for all layers. rope: rotates heads by the table.
+ * position_scale: a factor for each position. */
 #include "exec/planner.h"
 #include "exec/thread_ctx.h"
 
@@ -61,4 +62,22 @@ ane_status plan_rope(struct planner *pl, const struct ane_node *n, struct step *
     return ane_fail(err, ANE_UNSUPPORTED, "two rope tables have long_freq with different values of `original`");
   pl->p->long_rope_after = at;
   return copy_floats(pl, ane_node_attr(n, "long_freq"), &s->rope.long_freq, err);
+}
+
+static void run_position_scale(struct thread_ctx *tc, const struct step *s) {
+  int64_t c = s->in[0]->channels, from, to;
+  ane_split(tc->tokens, tc->thread, tc->threads, &from, &to);
+  for (int64_t t = from; t < to; t++) {
+    float by = 1.0f + s->position_scale.beta * logf(1.0f + (float)(tc->r->angles[t] / s->position_scale.original));
+    tc->k->scale(thread_data(tc, s->in[0]) + t * c, by, thread_data(tc, s->out[0]) + t * c, c);
+  }
+}
+
+ane_status plan_position_scale(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
+  (void)err;
+  s->run = run_position_scale;
+  s->in[0] = planner_slot(pl, n->inputs[0]);
+  s->position_scale.beta = (float)ane_node_float(n, "beta");
+  s->position_scale.original = ane_node_int(n, "original");
+  return ANE_OK;
 }

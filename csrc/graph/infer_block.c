@@ -50,6 +50,17 @@ ane_status infer_rope_table(const struct ane_graph *g, const struct ane_node *n,
   return ANE_OK;
 }
 
+ane_status infer_position_scale(const struct ane_graph *g, const struct ane_node *n, struct infer_out *out,
+                                struct ane_error *err) {
+  const struct ane_value *x = infer_in(g, n, 0), *p = infer_in(g, n, 1);
+  ane_status st = infer_want_activation(x, err);
+  if (st) return st;
+  if (p->dtype != ANE_I32 || p->shape.rank != 2 || p->shape.dim[0] != 1) return infer_bad(p, "positions int32[1, T]", err);
+  if (ane_node_int(n, "original") < 1) return ane_fail(err, ANE_INVALID, "original must be above 0");
+  out[0] = infer_activation(infer_channels(x), infer_tokens(x));
+  return ANE_OK;
+}
+
 static ane_status check_layout(const struct ane_node *n, struct ane_error *err) {
   const char *s = ane_node_string(n, "layout");
   if (strcmp(s, "half") == 0 || strcmp(s, "interleaved") == 0) return ANE_OK;

@@ -67,6 +67,20 @@ static mil_value positions(struct lower *l) {
   return mil_add(b, mil_op(b, "range_1d", NULL, ane_mil_tensor_type(ANE_MIL_INT32, 1, &l->t), args, 3), lower_position(l));
 }
 
+/* x times its factors of all positions, [1, 1, context], gathered. */
+void lower_position_scale(struct lower *l, struct mil_build *b, const struct ane_node *n) {
+  int64_t context = lower_held(l), original = ane_node_int(n, "original");
+  float beta = (float)ane_node_float(n, "beta"), *data = ane_arena_array(b->arena, (size_t)context, sizeof *data);
+  if (!data) {
+    mil_build_no_memory(b);
+    return;
+  }
+  for (int64_t p = 0; p < context; p++) data[p] = 1.0f + beta * logf(1.0f + (float)(p / original));
+  mil_value table = mil_tensor(b, "factors", b->dtype, 4, (int64_t[]){1, 1, 1, context}, data);
+  mil_value by = mil_gather(b, table, positions(l), 3);
+  lower_out(l, n, mil_mul(b, lower_in(l, n, 0), lower_as_flat(l, by, 1)));
+}
+
 static void gather_tables(struct lower *l, const struct ane_node *n, mil_value *cos, mil_value *sin) {
   struct mil_build *b = &l->b;
   int64_t original = ane_node_int(n, "original");

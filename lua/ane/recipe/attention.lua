@@ -30,7 +30,8 @@ end
 -- @param opts fused (true: q, k and v are the rows of one weight, attn_qkv), rope (a table from b:rope_table; nil: none),
 -- layout (default the configuration's), qk_norm (nil | "before_rope" | "after_rope"), norm_offset (added to the q and k norm
 -- weights; default the configuration's), scale (default head_dim^-0.5), window (keys that a query sees, its own included; nil: all),
--- softcap, ahead (keys behind its own that a query sees; nil: none, ALL: the whole sequence), sinks, sink_scale: see the builder
+-- softcap, ahead (keys behind its own that a query sees; nil: none, ALL: the whole sequence), sinks, sink_scale: see the builder;
+-- growth ({beta, original}: q grows with the position, see the builder's position_scale)
 -- @return value [1, d_model, T, 1]
 function M.gqa(b, x, opts)
   local cfg = b.cfg
@@ -41,6 +42,7 @@ function M.gqa(b, x, opts)
     k = b:rms_norm(k, "attn_k_norm", { groups = kv_heads, offset = opts.norm_offset })
   end
   if opts.qk_norm == "before_rope" then norm() end
+  if opts.growth then q = b:position_scale(q, opts.growth.beta, opts.growth.original) end
   if opts.rope then
     q = b:rope(q, opts.rope, "q_rope", { heads = heads, layout = opts.layout })
     k = b:rope(k, opts.rope, "k_rope", { heads = kv_heads, layout = opts.layout })

@@ -204,6 +204,15 @@ function Builder:rope(x, tab, name, opts)
   return self:_add("rope", name, { x, tab }, { heads = opts.heads, layout = layout })
 end
 
+--- Product with a factor that grows with the position p: 1 + beta ln(1 + floor(p / original)).
+-- @param x value [1, C, T, 1]
+-- @param beta number
+-- @param original positions of the factor 1, integer above 0
+-- @return value [1, C, T, 1]
+function Builder:position_scale(x, beta, original)
+  return self:_add("position_scale", "position_scale", { x, self.positions }, { beta = beta, original = original })
+end
+
 --- Grouped-query attention with its own key and value cache.
 -- @param q value [1, heads * head_dim, T, 1]
 -- @param k value [1, kv_heads * head_dim, T, 1]

@@ -33,11 +33,14 @@ end
 
 --- Final norm, then the output matrix; the embedding where the configuration ties them. Where the configuration does not say, a
 -- file without an output matrix is tied. A file whose output matrix differs from the embedding is not tied, whatever it says.
--- @param opts norm (role, default "output_norm"), offset (of the norm's weight), softcap (of the logits)
+-- @param opts norm (role, default "output_norm"), offset (of the norm's weight), layer_norm (true: a LayerNorm), scale (factor of the
+-- logits), softcap (of the logits)
 -- @return logits [1, n_vocab, W, 1]; [1, d_model, W, 1] of a file that gives embeddings
 function M.lm(b, x, opts)
   opts = opts or {}
-  x = b:rms_norm(b:gather(x), opts.norm or "output_norm", { offset = opts.offset })
+  local role = opts.norm or "output_norm"
+  x = b:gather(x)
+  x = opts.layer_norm and b:layer_norm(x, role) or b:rms_norm(x, role, { offset = opts.offset })
   local states = pooled(b, x)
   if states then return states end
   local own = b:has "output" or b.cfg.tied == false
@@ -46,6 +49,7 @@ function M.lm(b, x, opts)
     b:ignore "output"
   end
   x = b:linear(x, own and "output" or "token_embd")
+  if opts.scale then x = b:scale(x, opts.scale) end
   return opts.softcap and b:softcap(x, opts.softcap) or x
 end
 

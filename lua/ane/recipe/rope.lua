@@ -55,6 +55,13 @@ function SCALINGS.dynamic(f, r, n)
   for t = 1, n do f[t] = base ^ (-2 * (t - 1) / r.dims) end
 end
 
+--- Factor of YaRN on cosine and sine with the two mscales of DeepSeek (transformers, modeling_rope_utils).
+-- @param factor of the context; mscale, all: numbers
+function M.yarn_magnitude(factor, mscale, all)
+  local function m(scale) return factor > 1 and 0.1 * scale * math.log(factor) + 1 or 1.0 end
+  return m(mscale) / m(all)
+end
+
 -- YaRN blends f and f / factor over a ramp of dimensions.
 function SCALINGS.yarn(f, r, n)
   need_factor(r)

@@ -390,7 +390,7 @@ describe("loading a folder", function()
     assert.equal("shape", code)
     b, message, code = load(folder(set { model_type = "mystery" }))
     assert.is_nil(b)
-    assert.matches("architecture 'mystery' is not known; known are: .*gemma3, gemma3_text, hunyuan%-dense, .*llama", message)
+    assert.matches("architecture 'mystery' is not known; known are: .*gemma3, gemma3_text, .*hunyuan%-dense, .*llama", message)
     assert.equal("unsupported", code)
   end)
 

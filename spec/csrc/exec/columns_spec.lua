@@ -188,6 +188,17 @@ describe("channels", function()
     end
   end)
 
+  it("position_scale: a factor for each position", function()
+    for _, original in ipairs { 1, 4 } do
+      local text = ("y = position_scale(x, positions) {beta=0.3 original=%d}"):format(original)
+      check({ channels = 5, out = 5, text = text }, function(x, _, t)
+        local y = {}
+        for i, v in ipairs(x) do y[i] = v * (1 + 0.3 * math.log(1 + (t - 1) // original)) end
+        return y
+      end)
+    end
+  end)
+
   it("concat, slice, mul, act", function()
     check({ channels = 9, out = 7, text = "a = slice(x) {from=2 to=6}\nb = slice(x) {from=6 to=9}\ny = concat(b, a)" }, function(x)
       return { x[7], x[8], x[9], x[3], x[4], x[5], x[6] }

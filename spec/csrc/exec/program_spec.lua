@@ -30,11 +30,11 @@ end
 describe("a plan", function()
   local refused = {
     { "an activation that a run cannot give", "y = add(x, given)" .. TAIL,
-      "y: graph input given can only feed embed, rope_table or gather" },
+      "y: graph input given can only feed embed, rope_table, position_scale or gather" },
     { "output rows looked up as ids", "y = embed(out_rows, table)\n out = conv1x1(y, w)\n give out",
-      "y: graph input out_rows can only feed embed, rope_table or gather" },
+      "y: graph input out_rows can only feed embed, rope_table, position_scale or gather" },
     { "columns taken by ids", "y = gather(x, ids)\n t = gather(y, out_rows)\n out = conv1x1(t, w)\n give out",
-      "y: graph input ids can only feed embed, rope_table or gather" },
+      "y: graph input ids can only feed embed, rope_table, position_scale or gather" },
     { "attention on output rows",
       "z = gather(x, out_rows)\n y = attention(z, z, z, ks, vs) {heads=2 kv_heads=2}\n out = conv1x1(y, w)\n give out",
       "y: attention cannot follow gather" },

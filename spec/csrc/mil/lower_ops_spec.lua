@@ -101,6 +101,12 @@ describe("lowered ops", function()
     end
   end)
 
+  it("grow with the position", function()
+    for _, original in ipairs { 1, 3 } do
+      check { channels = 10, out = 10, text = ("y = position_scale(x, positions) {beta=0.3 original=%d}"):format(original) }
+    end
+  end)
+
   it("turn heads: both layouts, all of a head and a part", function()
     for _, layout in ipairs { "half", "interleaved" } do
       for _, freq in ipairs { "1 0.3 0.05 0.01", "1 0.2" } do

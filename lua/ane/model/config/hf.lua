@@ -1,5 +1,5 @@
 --- Configuration from config.json and generation_config.json, as the transformers library writes them.
--- Needs ane.core, ane.model.config.ceilings, ane.util.failure and ane.util.keys.
+-- Needs ane.core, ane.model.config.ceilings, ane.recipe.rope, ane.util.failure and ane.util.keys.
 -- Usage: `local cfg = require("ane.model.config.hf").read(source)`; raises {message, code}.
 --
 -- Keys come in two generations. Old: rope_theta, rope_scaling (null or a dict whose type is under `type` or `rope_type`),
@@ -10,6 +10,7 @@ local ceilings = require "ane.model.config.ceilings"
 local core = require "ane.core"
 local failure = require "ane.util.failure"
 local keys = require "ane.util.keys"
+local magnitude = require("ane.recipe.rope").yarn_magnitude
 
 local M = {}
 
@@ -169,12 +170,6 @@ function SCALINGS.llama3(self, rope, p, where)
   end
 end
 
--- Magnitude of YaRN with the two mscales of DeepSeek.
-local function yarn_magnitude(factor, mscale, mscale_all_dim)
-  local function m(scale) return factor > 1 and 0.1 * scale * math.log(factor) + 1 or 1.0 end
-  return m(mscale) / m(mscale_all_dim)
-end
-
 function SCALINGS.yarn(self, rope, p, where)
   if p.long_factor then return SCALINGS.longrope(self, rope, p, where) end -- the first files of Phi-3 call longrope "su" or "yarn"
   rope.scaling, rope.original_context = "yarn", original_of(self, p, where)
@@ -183,7 +178,9 @@ function SCALINGS.yarn(self, rope, p, where)
   rope.truncate = self:flag("truncate", p, where)
   rope.attn_factor = self:positive("attention_factor", p, where)
   local mscale, all = self:number("mscale", p, where), self:number("mscale_all_dim", p, where)
-  if not rope.attn_factor and (mscale or 0) ~= 0 and (all or 0) ~= 0 then rope.attn_factor = yarn_magnitude(rope.factor, mscale, all) end
+  if not rope.attn_factor and (mscale or 0) ~= 0 and (all or 0) ~= 0 then
+    rope.attn_factor = magnitude(rope.factor, mscale, all)
+  end
 end
 
 function SCALINGS.longrope(self, rope, p, where)
@@ -249,7 +246,8 @@ local function read_ropes(self, cfg)
   end
   cfg.ropes = {}
   for layer, inner in pairs(p) do
-    local beside = layer == "rope_type" and inner == "default" -- stands in the published ZAYA1 without a meaning
+    -- Without a meaning: rope_type stands in the published ZAYA1, both where transformers saved an OLMo 3 of old keys.
+    local beside = layer == "rope_type" and inner == "default" or layer == "rope_theta" and type(inner) == "number"
     if inner ~= core.null and not beside then
       if type(inner) ~= "table" then self:fail("format", "key %s.%s is %s, wanted an object", key, layer, kind(inner)) end
       cfg.ropes[layer] = read_rope(self, cfg, inner, ("%s.%s."):format(key, layer))

@@ -1,0 +1,48 @@
+--- Mistral, Ministral and Ministral 3.
+-- Jiang et al. 2023, "Mistral 7B"; Mistral AI 2026, "Ministral 3". As llama with a sliding window, in all layers or in those that
+-- layer_types names.
+--
+-- Quirks: q of Ministral 3 is multiplied by 1 + beta ln(1 + floor(p / original context)) at position p (llama_4_scaling_beta). Its YaRN
+-- has mscale = mscale_all_dim: cosine and sine keep their size, and so do the scores. As in llama, GGUF permutes q and k for
+-- neighbouring pairs. Files of Mistral 7B as GGUF are called llama.
+
+local attention = require "ane.recipe.attention"
+local ffn = require "ane.recipe.ffn"
+local head = require "ane.recipe.head"
+local ropes = require "ane.recipe.rope"
+
+local M = { architectures = { "ministral3", "mistral3", "mistral", "ministral" }, version = 1 }
+
+M.defaults = {
+  gguf = { rope = { layout = "interleaved" } },
+  hf = { norm_eps = 1e-6, tied = false, attention_bias = false, mlp_bias = false },
+}
+
+-- How q grows with the position: {beta, original}; nil: not at all.
+local function growth(cfg)
+  if cfg.format == "gguf" then
+    local beta = cfg.meta("attention.temperature_scale", "positive")
+    local original = cfg.meta("rope.scaling.original_context_length", "count") or cfg.context_length
+    return beta and { beta = beta, original = original } or nil
+  end
+  local r = cfg.meta("rope_parameters", "object") or {}
+  local beta = tonumber(r.llama_4_scaling_beta)
+  return beta and beta ~= 0 and { beta = beta, original = math.tointeger(r.original_max_position_embeddings) or cfg.context_length } or nil
+end
+
+function M.build(b, cfg)
+  local x = b:embed "token_embd" -- [1, d_model, T, 1]
+  local all = cfg.format == "gguf" and cfg.meta("rope.scaling.yarn_log_multiplier", "positive")
+  if all then cfg.rope.attn_factor = ropes.yarn_magnitude(cfg.rope.factor, 1, all) end
+  local rope, grows = b:rope_table(cfg.rope), growth(cfg)
+  for i = 0, cfg.n_layer - 1 do
+    b:layer(i, function()
+      local window = attention.window(cfg, i, cfg.sliding_window ~= nil)
+      x = b:add(x, attention.gqa(b, b:rms_norm(x, "attn_norm"), { rope = rope, window = window, growth = grows }))
+      x = b:add(x, ffn.gated(b, b:rms_norm(x, "ffn_norm"), "silu"))
+    end)
+  end
+  return head.lm(b, x) -- [1, n_vocab, W, 1]
+end
+
+return M

@@ -1,0 +1,65 @@
+--- Qwen3, mixture of experts.
+-- Qwen team 2025, "Qwen3 Technical Report". Attention as in qwen3: q and k are normed per head before rope. The feed-forward is
+-- the sum of the k chosen experts, weighted by the softmax over all experts; there is no shared expert.
+--
+-- Quirks: norm_topk_prob divides the weights by their sum; GGUF does not store it, and files of this architecture mean true. Layers in
+-- mlp_only_layers, and those that decoder_sparse_step leaves out, have a dense feed-forward. A sliding window applies to all layers.
+
+local attention = require "ane.recipe.attention"
+local ffn = require "ane.recipe.ffn"
+local head = require "ane.recipe.head"
+local moe = require "ane.recipe.moe"
+
+local M = { architectures = { "qwen3_moe", "qwen3moe" }, version = 1 }
+
+M.names = {
+  hf = {
+    ffn_gate_inp = "mlp.gate", ffn_gate_exps = "mlp.experts.%d.gate_proj", ffn_up_exps = "mlp.experts.%d.up_proj",
+    ffn_down_exps = "mlp.experts.%d.down_proj",
+  },
+}
+M.defaults = { hf = { norm_eps = 1e-6, tied = false, attention_bias = false } }
+
+-- Of the experts: count, k, norm; sparse(i): does layer i have experts?
+local function settings(cfg)
+  local gguf = cfg.format == "gguf"
+  local dense, step = {}, cfg.meta("decoder_sparse_step", "count") or 1
+  for _, i in ipairs(cfg.meta("mlp_only_layers", "list") or {}) do dense[i] = true end
+  return {
+    count = cfg.meta(gguf and "expert_count" or "num_experts", "count") or cfg.meta("num_local_experts", "count"),
+    k = cfg.meta(gguf and "expert_used_count" or "num_experts_per_tok", "count"),
+    norm = gguf or cfg.meta("norm_topk_prob", "flag") or false,
+    sparse = function(i) return not dense[i] and (i + 1) % step == 0 end,
+  }
+end
+
+local function experts(b, x, s)
+  local route = moe.route(b, b:linear(x, "ffn_gate_inp"), { k = s.k, score = "softmax", norm = s.norm })
+  local list = moe.list(b, s.count, { gate = "ffn_gate_exps", up = "ffn_up_exps", down = "ffn_down_exps" })
+  return moe.experts(b, x, route, list, { act = b.cfg.act or "silu" })
+end
+
+function M.shapes(cfg)
+  local d, inner = cfg.d_model, cfg.meta("moe_intermediate_size", "count")
+  return {
+    ffn_gate_inp = { settings(cfg).count, d },
+    ffn_gate_exps = { inner, d }, ffn_up_exps = { inner, d }, ffn_down_exps = { d, inner },
+  }
+end
+
+function M.build(b, cfg)
+  local s = settings(cfg)
+  local x = b:embed "token_embd" -- [1, d_model, T, 1]
+  local rope = b:rope_table(cfg.rope)
+  local window = cfg.meta("use_sliding_window", "flag") and cfg.sliding_window or nil
+  for i = 0, cfg.n_layer - 1 do
+    b:layer(i, function()
+      x = b:add(x, attention.gqa(b, b:rms_norm(x, "attn_norm"), { rope = rope, qk_norm = "before_rope", window = window }))
+      local h = b:rms_norm(x, "ffn_norm")
+      x = b:add(x, s.sparse(i) and experts(b, h, s) or ffn.gated(b, h, "silu"))
+    end)
+  end
+  return head.lm(b, x) -- [1, n_vocab, W, 1]
+end
+
+return M

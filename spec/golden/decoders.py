@@ -1,0 +1,260 @@
+#!/usr/bin/env python3
+"""Makes spec/fixtures/hf/NAME-odd with goldens of transformers, and spec/fixtures/gguf/NAME-odd.gguf where llama.cpp knows the
+architecture: random decoders of awkward sizes, in the order of MODELS.
+
+Run from the top folder: python3 spec/golden/decoders.py [NAME ...]  (torch, transformers 5, gguf 0.19, safetensors). The environment
+variable LLAMA_PYTHON names an interpreter with llama-cpp-python: its logits of the GGUF files are compared with those of transformers.
+"""
+import glob
+import json
+import os
+import re
+import subprocess
+import sys
+
+import gguf
+import numpy as np
+import torch
+import transformers
+from safetensors.numpy import save_file
+from safetensors.torch import load_file
+
+HF, GGUF = "spec/fixtures/hf", "spec/fixtures/gguf"
+VOCAB = 71
+LLAMA = """
+import json, sys, llama_cpp, numpy as np
+m = llama_cpp.Llama(sys.argv[1], logits_all=True, n_ctx=256, verbose=False, n_threads=1, flash_attn=False)
+ids = json.loads(sys.argv[2]); m.eval(ids)
+np.save(sys.argv[3], np.array(m.scores[:len(ids)]))
+"""
+
+
+def rope(theta, **more):
+    return {"rope_type": "default", "rope_theta": theta, **more}
+
+
+def common(**more):
+    c = dict(vocab_size=VOCAB, hidden_size=48, intermediate_size=44, num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=2,
+             max_position_embeddings=256, bos_token_id=1, eos_token_id=2, pad_token_id=0, tie_word_embeddings=False,
+             rope_parameters=rope(5000.0))
+    return {**c, **more}
+
+
+def spread(model, seed):
+    """Weights far from their initial values: norms near 1 and tiny matrices would hide mistakes. All are exact in bfloat16."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for key, p in list(model.named_parameters()) + [(k, b) for k, b in model.named_buffers() if "bias" in k and b.is_floating_point()]:
+            if key.endswith("A_log"):
+                p.uniform_(-1.0, 1.5)
+            elif key.endswith(("dt_bias", "sinks", "correction_bias")) or p.dim() == 1 and key.endswith("bias"):
+                p.normal_(0, 0.3)
+            elif p.dim() <= 1:
+                p.copy_(p + torch.randn_like(p) * 0.2)
+            elif "conv" in key and p.dim() == 3:
+                p.normal_(0, 0.5)
+            else:
+                p.normal_(0, (1.5 if p.shape[-1] > 8 else 0.8) / p.shape[-1] ** 0.5)
+            p.copy_(p.bfloat16().float())
+
+
+def prompts():
+    rng = np.random.default_rng(7)
+    return {"short": rng.integers(3, VOCAB, 5).tolist(), "long": rng.integers(3, VOCAB, 37).tolist(), "one": [9]}
+
+
+def golden(folder, model):
+    tensors, out = {}, {"kind": "causal", "computed_with": "transformers " + transformers.__version__ + ", float32", "prompts": []}
+    for name, ids in prompts().items():
+        with torch.no_grad():
+            logits = model(torch.tensor([ids]), use_cache=False).logits[0]
+            tensors[name + ".logits"] = logits.numpy().copy()
+            x = list(ids)
+            for _ in range(10):
+                x.append(int(model(torch.tensor([x]), use_cache=False).logits[0, -1].argmax()))
+        out["prompts"].append({"name": name, "input_ids": ids, "greedy": x[len(ids):]})
+    with open(f"{folder}/golden.json", "w") as f:
+        json.dump(out, f)
+    save_file(tensors, f"{folder}/golden.safetensors")
+    return tensors["long.logits"]
+
+
+def permute(w, heads):
+    """Rows (t, t + d/2) of each head become (2t, 2t + 1), as the converter does for llama."""
+    return w.reshape(heads, 2, w.shape[0] // heads // 2, *w.shape[1:]).swapaxes(1, 2).reshape(w.shape)
+
+
+def stacked(weights):
+    """Experts of their own (".experts.3.") as one tensor."""
+    out, groups = {}, {}
+    for key, a in weights.items():
+        m = re.match(r"(.*\.experts)\.(\d+)\.(.*)", key)
+        if m:
+            groups.setdefault(m[1] + "." + m[3], {})[int(m[2])] = a
+        else:
+            out[key] = a
+    for key, parts in groups.items():
+        out[key] = np.stack([parts[i] for i in range(len(parts))])
+    return out
+
+
+def write_gguf(path, m, cfg, weights):
+    arch = next(a for a, name in gguf.MODEL_ARCH_NAMES.items() if name == m["gguf"])
+    names = gguf.get_tensor_name_map(arch, cfg.num_hidden_layers)
+    w = gguf.GGUFWriter(path, m["gguf"])
+    w.add_block_count(cfg.num_hidden_layers)
+    w.add_embedding_length(cfg.hidden_size)
+    w.add_context_length(cfg.max_position_embeddings)
+    w.add_vocab_size(cfg.vocab_size)
+    w.add_string("tokenizer.ggml.model", "none")
+    if "head_count" not in m.get("own", ()):
+        w.add_head_count(cfg.num_attention_heads)
+        w.add_head_count_kv(cfg.num_key_value_heads)
+    if "key_length" not in m.get("own", ()):
+        hd = getattr(cfg, "head_dim", None) or cfg.hidden_size // cfg.num_attention_heads
+        w.add_key_length(hd)
+        w.add_value_length(hd)
+        r = cfg.rope_parameters or {}
+        r = r.get("full_attention", r)
+        w.add_rope_dimension_count(int(hd * r.get("partial_rotary_factor", 1)))
+        w.add_rope_freq_base(r.get("rope_theta", 10000.0))
+    if "feed_forward" not in m.get("own", ()):
+        w.add_feed_forward_length(cfg.intermediate_size)
+    eps = getattr(cfg, "rms_norm_eps", None) or getattr(cfg, "layer_norm_epsilon", None)
+    if eps:
+        w.add_layer_norm_rms_eps(eps)
+    m["keys"](w, cfg)
+    change = m.get("change", lambda key, a, cfg: [(key, a)])
+    for old, tensor in stacked(weights).items():
+        if old == "lm_head.weight" and cfg.tie_word_embeddings:
+            continue
+        for key, a in change(old, tensor, cfg):
+            name = names.get_name(key, try_suffixes=(".weight", ".bias")) or key
+            if not re.search(r"\.(weight|bias)$|ssm_(a|d)$", name):
+                name += ".weight"
+            flat = a.ndim < 2 or "ssm_" in name and "ssm_in" not in name and "ssm_out" not in name or "ffn_gate_inp" in name
+            w.add_tensor(name, np.ascontiguousarray(a, dtype=np.float32 if flat else np.float16))
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
+def compare(path, ids, want):
+    python = os.environ.get("LLAMA_PYTHON")
+    if not python:
+        return
+    r = subprocess.run([python, "-c", LLAMA, path, json.dumps(ids), "/tmp/llama_logits.npy"], capture_output=True, text=True)
+    if r.returncode:
+        print(path, "llama.cpp fails:", r.stderr[-400:])
+    else:
+        print(path, "llama.cpp is at most", abs(np.load("/tmp/llama_logits.npy") - want).max(), "off")
+
+
+def make(name, m, seed):
+    cls = getattr(transformers, m["model"])
+    cfg = getattr(transformers, m["config"])(**m["values"])
+    cfg._attn_implementation = "eager"
+    model = cls(cfg)
+    spread(model, seed)
+    folder = f"{HF}/{name}-odd"
+    os.makedirs(folder, exist_ok=True)
+    for old in glob.glob(folder + "/*"):
+        os.remove(old)
+    model.bfloat16().save_pretrained(folder)
+    for extra in ("generation_config.json",):
+        if os.path.exists(f"{folder}/{extra}"):
+            os.remove(f"{folder}/{extra}")
+    m.get("finish", lambda folder, cfg: None)(folder, cfg)
+    model = cls.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    want = golden(folder, model)
+    for file in glob.glob(folder + "/*"):
+        os.chmod(file, 0o644)
+    if m.get("gguf"):
+        weights = {k: v.float().numpy() for k, v in load_file(f"{folder}/model.safetensors").items()}
+        path = f"{GGUF}/{name}-odd.gguf"
+        write_gguf(path, m, cfg, weights)
+        compare(path, prompts()["long"], want)
+
+
+# ---- What files of each architecture hold beside the common keys --------------------------------------------------------------
+
+def turned(key, a, cfg):
+    if ".q_proj." in key:
+        a = permute(a, cfg.num_attention_heads)
+    if ".k_proj." in key:
+        a = permute(a, cfg.num_key_value_heads)
+    return [(key, a)]
+
+
+def qwen3moe_keys(w, cfg):
+    w.add_expert_count(cfg.num_experts)
+    w.add_expert_used_count(cfg.num_experts_per_tok)
+    w.add_expert_feed_forward_length(cfg.moe_intermediate_size)
+
+
+def olmo3_keys(w, cfg):
+    w.add_sliding_window(cfg.sliding_window)
+    w.add_sliding_window_pattern([t == "sliding_attention" for t in cfg.layer_types])
+
+
+def granite_keys(w, cfg):
+    w.add_embedding_scale(cfg.embedding_multiplier)
+    w.add_residual_scale(cfg.residual_multiplier)
+    w.add_attention_scale(cfg.attention_multiplier)
+    w.add_logit_scale(cfg.logits_scaling)
+
+
+def ministral3_keys(w, cfg):
+    r = cfg.rope_parameters
+    w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    w.add_rope_scaling_factor(r["factor"])
+    w.add_rope_scaling_yarn_beta_fast(r["beta_fast"])
+    w.add_rope_scaling_yarn_beta_slow(r["beta_slow"])
+    w.add_rope_scaling_yarn_log_mul(r["mscale_all_dim"])
+    w.add_rope_scaling_orig_ctx_len(r["original_max_position_embeddings"])
+    w.add_attn_temperature_scale(r["llama_4_scaling_beta"])
+
+
+def cohere2_keys(w, cfg):
+    w.add_logit_scale(cfg.logit_scale)
+    w.add_layer_norm_eps(cfg.layer_norm_eps)
+    if hasattr(cfg, "sliding_window"):
+        w.add_sliding_window(cfg.sliding_window)
+
+
+def layer_norm_keys(w, cfg):
+    w.add_layer_norm_eps(cfg.norm_epsilon)
+
+
+MODELS = {
+    # Seven experts, all but one layer sparse, weights not normalised: GGUF cannot say so.
+    "qwen3_moe": dict(config="Qwen3MoeConfig", model="Qwen3MoeForCausalLM", gguf="qwen3moe", keys=qwen3moe_keys, values=common(
+        head_dim=14, num_experts=7, num_experts_per_tok=3, moe_intermediate_size=20, norm_topk_prob=True)),
+    "qwen3_moe_plain": dict(config="Qwen3MoeConfig", model="Qwen3MoeForCausalLM", values=common(
+        head_dim=14, num_experts=7, num_experts_per_tok=2, moe_intermediate_size=20, norm_topk_prob=False, decoder_sparse_step=2,
+        use_sliding_window=True, sliding_window=6)),
+    # Three heads on one; the fourth layer sees all keys, with YaRN.
+    "olmo3": dict(config="Olmo3Config", model="Olmo3ForCausalLM", gguf="olmo2", keys=olmo3_keys, values=common(
+        hidden_size=42, num_attention_heads=3, num_key_value_heads=1, num_hidden_layers=5, sliding_window=7,
+        rope_parameters={"sliding_attention": rope(5000.0), "full_attention": rope(5000.0)})),
+    "glm4": dict(config="Glm4Config", model="Glm4ForCausalLM", gguf="glm4", keys=lambda w, cfg: None, values=common(
+        head_dim=12, attention_bias=True, rope_parameters=rope(5000.0, partial_rotary_factor=0.5))),
+    "cohere2": dict(config="Cohere2Config", model="Cohere2ForCausalLM", gguf="cohere2", keys=cohere2_keys, values=common(
+        tie_word_embeddings=True, num_hidden_layers=5, sliding_window=6, logit_scale=0.4)),
+    "cohere": dict(config="CohereConfig", model="CohereForCausalLM", gguf="command-r", keys=cohere2_keys, values=common(
+        tie_word_embeddings=True, logit_scale=0.4, attention_bias=False)),
+    "starcoder2": dict(config="Starcoder2Config", model="Starcoder2ForCausalLM", gguf="starcoder2", keys=layer_norm_keys, values=common(
+        sliding_window=None, tie_word_embeddings=True)),
+    "granite": dict(config="GraniteConfig", model="GraniteForCausalLM", gguf="granite", keys=granite_keys, change=turned, values=common(
+        embedding_multiplier=7.0, logits_scaling=3.0, residual_multiplier=0.4, attention_multiplier=0.2)),
+    "ministral3": dict(config="Ministral3Config", model="Ministral3ForCausalLM", gguf="mistral3", keys=ministral3_keys, change=turned,
+                       values=common(head_dim=14, rope_parameters=rope(
+                           5000.0, rope_type="yarn", factor=8.0, original_max_position_embeddings=8, beta_fast=32.0, beta_slow=1.0,
+                           mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.2))),
+}
+
+if __name__ == "__main__":
+    for number, (name, m) in enumerate(MODELS.items()):
+        if not sys.argv[1:] or name in sys.argv[1:]:
+            make(name, m, 100 + number)

@@ -1,0 +1,6 @@
+-- GLM-4 against transformers: spec/golden/decoders.py made the fixtures.
+local decoders = require "support.decoders"
+
+describe("GLM-4", function()
+  for _, case in ipairs(decoders.cases "glm4") do it(table.unpack(case)) end
+end)

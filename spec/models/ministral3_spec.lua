@@ -1,0 +1,6 @@
+-- Ministral 3 against transformers: spec/golden/decoders.py made the fixtures.
+local decoders = require "support.decoders"
+
+describe("Ministral 3", function()
+  for _, case in ipairs(decoders.cases "ministral3") do it(table.unpack(case)) end
+end)
