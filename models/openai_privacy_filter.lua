@@ -7,6 +7,8 @@
 
 local attention = require "ane.recipe.attention"
 local moe = require "ane.recipe.moe"
+local names = require "ane.recipe.names"
+local shapes = require "ane.recipe.shapes"
 
 local M = { architectures = { "openai_privacy_filter", "privacy_filter" }, version = 1 }
 
@@ -93,7 +95,7 @@ end
 
 function M.shapes(cfg, t)
   local s, d, inner = settings(cfg), cfg.d_model, cfg.d_ff
-  for _, role in ipairs { "attn_q", "attn_k", "attn_v", "attn_qkv", "attn_output" } do t[role .. ".bias"] = { t[role][1] } end
+  shapes.biases(t, names.with_bias "attention_bias")
   local n = #labels(cfg)
   return {
     sinks = { cfg.n_head }, ffn_gate_inp = { s.experts, d }, ["ffn_gate_inp.bias"] = { s.experts }, gate_up = { s.experts, d, 2 * inner },

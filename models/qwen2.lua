@@ -8,13 +8,14 @@
 local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
 local head = require "ane.recipe.head"
+local shapes = require "ane.recipe.shapes"
 
 local M = { architectures = { "qwen2" }, version = 1 }
 
 M.defaults = { hf = { norm_eps = 1e-6, tied = false } }
 
 function M.shapes(_, t)
-  for _, role in ipairs { "attn_q", "attn_k", "attn_v" } do t[role .. ".bias"] = { t[role][1] } end
+  shapes.biases(t, { "attn_q", "attn_k", "attn_v" })
   return { ["attn_output.bias"] = false }
 end
 

@@ -6,6 +6,7 @@ local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
 local head = require "ane.recipe.head"
 local moe = require "ane.recipe.moe"
+local shapes = require "ane.recipe.shapes"
 
 local M = { architectures = { "qwen2_moe", "qwen2moe" }, version = 1, defaults = { hf = { norm_eps = 1e-6, tied = false } } }
 
@@ -51,7 +52,7 @@ function M.shapes(cfg, t)
   local d, inner = cfg.d_model, cfg.meta("moe_intermediate_size", "count")
   local shared = cfg.meta("shared_expert_intermediate_size", "count")
   if cfg.meta("qkv_bias", "flag") ~= false then
-    for _, role in ipairs { "attn_q", "attn_k", "attn_v" } do t[role .. ".bias"] = { t[role][1] } end
+    shapes.biases(t, { "attn_q", "attn_k", "attn_v" })
   end
   return {
     ffn_gate_inp = { cfg.meta("num_experts", "count"), d },

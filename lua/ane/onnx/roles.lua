@@ -1,9 +1,10 @@
 --- From a lifted graph to what recipes ask for: a configuration, and weights by role.
--- Needs ane.onnx.lift. Roles are those of ane.recipe.names. Nothing here has to be right for every graph: ane.onnx.match compares
+-- Needs ane.onnx.lift and ane.recipe.names, which names the roles. Nothing here has to be right for every graph: ane.onnx.match compares
 -- what a recipe makes of it with the graph.
 -- Usage: `local model = roles.find(lift, logits)` -> {cfg fields, weights = {["layers.0.attn_q"] = {w, b}}}
 
 local lift = require "ane.onnx.lift"
+local names = require "ane.recipe.names"
 
 local refuse = lift.refuse
 
@@ -33,9 +34,12 @@ local function join(...)
   return out
 end
 
-local function put(model, layer, role, w, b, shape)
-  local name = layer and ("layers.%d.%s"):format(layer, role) or role
-  model.weights[name] = { w = w, b = b, shape = shape or { rows(w), w[1].piece.cols } }
+local name_of = names.of "onnx" -- function(role, layer)
+
+-- expert: number of the expert whose weight it is, or nil
+local function put(model, layer, role, w, b, shape, expert)
+  local name = name_of(role, layer)
+  model.weights[expert and name:format(expert) or name] = { w = w, b = b, shape = shape or { rows(w), w[1].piece.cols } }
 end
 
 local function put_linear(model, layer, role, e, node)
@@ -116,9 +120,9 @@ end
 local function experts(model, layer, e)
   local r = e.route
   for i, x in ipairs(e.list) do
-    put(model, layer, ("ffn_gate_exps.%d"):format(i - 1), x.gate)
-    put(model, layer, ("ffn_up_exps.%d"):format(i - 1), x.up)
-    put(model, layer, ("ffn_down_exps.%d"):format(i - 1), x.down)
+    put(model, layer, "ffn_gate_exps", x.gate, nil, nil, i - 1)
+    put(model, layer, "ffn_up_exps", x.up, nil, nil, i - 1)
+    put(model, layer, "ffn_down_exps", x.down, nil, nil, i - 1)
   end
   put_linear(model, layer, "ffn_gate_inp", r.x, e.node)
   if r.bias then put(model, layer, "exp_probs_b", r.bias, nil, { rows(r.bias) }) end

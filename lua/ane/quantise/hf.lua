@@ -23,7 +23,8 @@ local try = failure.try
 
 -- Each: name in GGUF; biases = roles that may have one; act; values(set, cfg, source, name); tensors(add, cfg); fault(cfg) ->
 -- what readers of that architecture would compute otherwise, or nil; pair = roles whose rows are turned; norm_add.
-local ALL_BIASES = { attn_q = true, attn_k = true, attn_v = true, attn_output = true, ffn_gate = true, ffn_up = true, ffn_down = true }
+local ALL_BIASES = {}
+for _, row in ipairs(names.ROLES) do ALL_BIASES[row[1]] = row.bias ~= nil end
 local QKV_BIASES = { attn_q = true, attn_k = true, attn_v = true }
 
 local function floats(list)
@@ -249,15 +250,6 @@ end
 
 -- ---- Tensors -----------------------------------------------------------------------------------------------------------
 
--- Roles as they stand in files, of a layer and outside layers. exps: one tensor an expert, stacked in GGUF.
-local OUTSIDE = { "token_embd", "output_norm", "output" }
-local LAYER = {
-  "attn_norm", "attn_q", "attn_q_norm", "attn_k", "attn_k_norm", "attn_v", "attn_qkv", "attn_output", "post_attention_norm",
-  "shortconv.in_proj", "shortconv.conv", "shortconv.out_proj", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down", "post_ffw_norm",
-  "ffn_gate_inp", "exp_probs_b", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps", "ffn_gate_inp_shexp", "ffn_gate_shexp", "ffn_up_shexp",
-  "ffn_down_shexp",
-}
-
 local function squeeze(shape)
   local out = {}
   for _, n in ipairs(shape) do
@@ -291,7 +283,7 @@ function Gather:vector(name, from, add, by)
   self.list[#self.list + 1] = { name = name, shape = squeeze(t.shape), dtype = "fp32", bytes = t.bytes, parts = { part } }
 end
 
--- Experts one by one, or already stacked, as [experts, out, in].
+-- Experts that stand in the folder one by one, stacked as [experts, out, in].
 function Gather:stack(name, pattern, count)
   local parts, shape, bytes, dtype = {}, nil, 0, nil
   for e = 0, count - 1 do
@@ -305,14 +297,16 @@ function Gather:stack(name, pattern, count)
   if shape then self.list[#self.list + 1] = { name = name, shape = shape, dtype = dtype, bytes = bytes, parts = parts } end
 end
 
-function Gather:role(role, layer)
+-- The weight of a role, and its bias; row: of names.ROLES.
+function Gather:role(row, layer)
+  local role = row[1]
   local called, from = pcall(self.hf, role, layer)
   if not called then return end -- a role that this architecture has not
   local to, arch, cfg = self.gguf(role, layer), self.arch, self.cfg
   if from:find("%d", 1, true) then
     self:stack(to .. ".weight", from, cfg.meta("num_experts", "count") or 0)
-  elseif role == "exp_probs_b" then
-    self:take(to .. ".bias", from, {})
+  elseif row.suffix then
+    self:take(to .. row.suffix, from, {})
   else
     local by = arch.norm_scale and arch.norm_scale(role, cfg) or 1
     if by ~= 1 then return self:vector(to .. ".weight", from .. ".weight", arch.norm_add, by) end
@@ -333,11 +327,13 @@ local function gather(arch, r, cfg, source)
   end
   if arch.tensors then arch.tensors(add, cfg) end
   if cfg.rope and cfg.rope.scaling == "llama3" then add("rope_freqs.weight", llama3_divisors(cfg.rope)) end
-  for _, role in ipairs(OUTSIDE) do
-    if role ~= "output" or not cfg.tied then self:role(role) end
+  for _, row in ipairs(names.ROLES) do
+    if row.outside and not (row[1] == "output" and cfg.tied) then self:role(row) end
   end
   for layer = 0, cfg.n_layer - 1 do
-    for _, role in ipairs(LAYER) do self:role(role, layer) end
+    for _, row in ipairs(names.ROLES) do
+      if not row.outside then self:role(row, layer) end
+    end
   end
   return self
 end

@@ -4,15 +4,80 @@
 
 local M = {}
 
--- Names in the checkpoints of transformers; those of a layer stand below model.layers.i.
-local HF = {
-  token_embd = "model.embed_tokens", output_norm = "model.norm", output = "lm_head",
+--- Every role that recipes share, once, in the order in which llama.cpp's converter writes the tensors of a layer. A row:
+--   [1]      the role
+--   outside  true: the weight belongs to no layer
+--   hf       its name in checkpoints of transformers, below model.layers.i for a layer's. nil: each recipe gives its own
+--   bias     the key of the configuration that says whether the weight has a bias: attention_bias or mlp_bias
+--   suffix   what follows the name in GGUF files; default ".weight"
+--   fp32     true: quantised files keep it as fp32
+M.ROLES = {
+  { "token_embd", outside = true, hf = "model.embed_tokens" },
+  { "output_norm", outside = true, hf = "model.norm", fp32 = true },
+  { "output", outside = true, hf = "lm_head" },
+  { "attn_norm", hf = "input_layernorm", fp32 = true },
+  { "attn_q", hf = "self_attn.q_proj", bias = "attention_bias" },
+  { "attn_q_norm", hf = "self_attn.q_norm", fp32 = true },
+  { "attn_k", hf = "self_attn.k_proj", bias = "attention_bias" },
+  { "attn_k_norm", hf = "self_attn.k_norm", fp32 = true },
+  { "attn_v", hf = "self_attn.v_proj", bias = "attention_bias" },
+  { "attn_qkv", hf = "self_attn.qkv_proj", bias = "attention_bias" },
+  { "attn_sinks", fp32 = true },
+  { "attn_output", hf = "self_attn.o_proj", bias = "attention_bias" },
+  { "post_attention_norm", fp32 = true },
+  { "shortconv.in_proj" },
+  { "shortconv.conv", fp32 = true },
+  { "shortconv.out_proj" },
+  { "ffn_norm", hf = "post_attention_layernorm", fp32 = true },
+  { "ffn_gate", hf = "mlp.gate_proj", bias = "mlp_bias" },
+  { "ffn_up", hf = "mlp.up_proj", bias = "mlp_bias" },
+  { "ffn_down", hf = "mlp.down_proj", bias = "mlp_bias" },
+  { "post_ffw_norm", fp32 = true },
+  { "ffn_gate_inp", fp32 = true },
+  { "exp_probs_b", suffix = ".bias", fp32 = true },
+  { "ffn_gate_exps" },
+  { "ffn_up_exps" },
+  { "ffn_down_exps" },
+  { "ffn_gate_inp_shexp", fp32 = true },
+  { "ffn_gate_shexp" },
+  { "ffn_up_shexp" },
+  { "ffn_down_shexp" },
 }
-local HF_LAYER = {
-  attn_norm = "input_layernorm", attn_q = "self_attn.q_proj", attn_k = "self_attn.k_proj", attn_v = "self_attn.v_proj",
-  attn_qkv = "self_attn.qkv_proj", attn_output = "self_attn.o_proj", attn_q_norm = "self_attn.q_norm", attn_k_norm = "self_attn.k_norm",
-  ffn_norm = "post_attention_layernorm", ffn_gate = "mlp.gate_proj", ffn_up = "mlp.up_proj", ffn_down = "mlp.down_proj",
+
+local HF, HF_LAYER = {}, {} -- role -> name outside layers, and below a layer
+for _, row in ipairs(M.ROLES) do (row.outside and HF or HF_LAYER)[row[1]] = row.hf end
+
+--- The roles whose biases depend on a key of the configuration.
+-- @param key "attention_bias" or "mlp_bias"
+-- @return list of roles
+function M.with_bias(key)
+  local list = {}
+  for _, row in ipairs(M.ROLES) do
+    if row.bias == key then list[#list + 1] = row[1] end
+  end
+  return list
+end
+
+-- Patterns of names that stay fp32, besides the roles that say so: all norms; roles of models that have no recipe here; names in
+-- Hugging Face files, which architectures without a GGUF form keep (ane.quantise.hf).
+local FP32 = {
+  "norm", "^rope_", "ssm_conv", "position_embd", "token_types", "attn_rel_b",
+  "router", "conv_qk", "conv%.conv", "mlp%.gate%.", "feed_forward%.gate%.", "shared_expert_gate", "balancing", "sinks", "bias$",
 }
+for _, row in ipairs(M.ROLES) do
+  if row.fp32 then FP32[#FP32 + 1] = (row[1]:gsub("%.", "%%.")) end
+end
+
+--- Does a tensor of this name stay fp32 in quantised files? Such tensors are small, and every token's result depends on them, or code
+-- reads them that knows no blocks.
+-- @param name as it stands in a GGUF file
+-- @return boolean
+function M.keeps_fp32(name)
+  for _, pattern in ipairs(FP32) do
+    if name:find(pattern) then return true end
+  end
+  return false
+end
 
 local FORMATS = {}
 

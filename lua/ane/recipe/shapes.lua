@@ -1,9 +1,11 @@
 --- A source without weights: shapes by role, from the configuration alone. A graph built on it can be planned.
--- Needs nothing. Usage: `local source = shapes.source("config.json"); recipe.build(r, cfg, source)`
+-- Needs ane.recipe.names. Usage: `local source = shapes.source("config.json"); recipe.build(r, cfg, source)`
 --
 -- The shapes of roles (see ane.recipe.names) that most models share are here. A recipe adds or replaces some by
 -- `shapes = function(cfg) return {role = shape} end`. A key is a role for a weight, "role.bias" for a bias; a shape is a list of
 -- numbers, or false: no such tensor. A role without a shape has no tensor.
+
+local names = require "ane.recipe.names"
 
 local M = {}
 
@@ -17,8 +19,9 @@ local function common(cfg)
     attn_q = { q, d }, attn_k = { kv, d }, attn_v = { kv, d }, attn_qkv = { q + 2 * kv, d }, attn_output = { d, q },
     attn_q_norm = { hd }, attn_k_norm = { hd }, ffn_gate = { f, d }, ffn_up = { f, d }, ffn_down = { d, f },
   }
-  if cfg.attention_bias then M.biases(t, { "attn_q", "attn_k", "attn_v", "attn_qkv", "attn_output" }) end
-  if cfg.mlp_bias then M.biases(t, { "ffn_gate", "ffn_up", "ffn_down" }) end
+  for _, key in ipairs { "attention_bias", "mlp_bias" } do
+    if cfg[key] then M.biases(t, names.with_bias(key)) end
+  end
   return t
 end
 
