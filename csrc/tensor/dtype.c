@@ -6,8 +6,8 @@
 #include <string.h>
 
 static const struct ane_dtype_info infos[] = {
-#define ANE_DTYPE(id, name, block, bytes, gguf, st, onnx, mil, codec, layout, file_type, mixed)                                  \
-  [ANE_##id] = {#name, block, bytes, gguf, st, onnx, mil, file_type, mixed},
+#define ANE_DTYPE(id, name, block, bytes, gguf, st, onnx, mil, codec, layout, file_type, mixed, nearest)                         \
+  [ANE_##id] = {#name, block, bytes, gguf, st, onnx, mil, file_type, mixed, nearest},
 #include "tensor/dtype.def"
 #undef ANE_DTYPE
 };

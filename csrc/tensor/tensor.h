@@ -19,6 +19,7 @@ struct ane_dtype_info {
   const char *safetensors; /* NULL: none */
   int onnx, mil;           /* 0: none */
   int file_type, mixed;    /* LLAMA_FTYPE of GGUF files mostly of this type (-1: none is written), of mixed ones (0: none) */
+  const char *nearest;     /* type for rows that are not whole blocks of this one; NULL: none */
 };
 
 /* Facts about a type. `t` must be one of the enumerators. */

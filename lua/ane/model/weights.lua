@@ -11,17 +11,24 @@ M.names = {
   "file", "int8", "int8-channel", "int4-block", "int4-block64", "lut4", "lut4-g8", "lut4-g16", "lut4-g32", "fp16", "bf16", "fp32",
 }
 
--- And the quant types that can be encoded and have a layout, largest first; of two of one size the one with smaller blocks.
-do
-  local rows = {}
-  for order, row in ipairs(core.dtypes()) do
-    if row.block > 1 and row.encodes and row.packed then row.order, rows[#rows + 1] = order, row end
+--- Rows of core.dtypes() for which keep(row) is true, largest first; of two of one size the one with smaller blocks.
+-- @return list of rows
+function M.by_size(keep)
+  local rows, order = {}, {}
+  for i, row in ipairs(core.dtypes()) do
+    order[row] = i
+    if keep(row) then rows[#rows + 1] = row end
   end
   table.sort(rows, function(a, b)
     if a.bits ~= b.bits then return a.bits > b.bits end
-    return a.order < b.order
+    return order[a] < order[b]
   end)
-  for _, row in ipairs(rows) do M.names[#M.names + 1] = row.name end
+  return rows
+end
+
+-- And the quant types that can be encoded and have a layout.
+for _, row in ipairs(M.by_size(function(row) return row.block > 1 and row.encodes and row.packed end)) do
+  M.names[#M.names + 1] = row.name
 end
 
 local known = {}

@@ -22,8 +22,8 @@ local function check_mixed(mixed) return held.rules_fault(mixed, types.fault) en
 --   weights: a type by name (ane.quantise.types); needed
 --   mixed: other types for the tensors whose names match a pattern: {attn_v = "q6_k"}, or a list of {pattern, type}, of
 --     which the last match counts. A pattern is text found anywhere in the name; * stands for any characters, ? for one
---   fallback: for tensors whose rows are not whole blocks of their type; default the nearest type of a like size (q4_k: q5_0,
---     q5_k: q5_1, q6_k: q8_0, q3_k and q2_k: q4_0), and fp16 where that does not fit either
+--   fallback: for tensors whose rows are not whole blocks of their type; default the nearest type of a like size (column `nearest`
+--     of dtype.def; q4_k: q5_0), and fp16 where that does not fit either
 --   importance: tensor name (of either file) -> list or tensor with a weight for each column, for the types that search (q2_k ..
 --     q6_k); ane.evaluate.calibrate makes it
 --   threads: default the physical cores
@@ -57,8 +57,6 @@ end
 
 local function columns(t) return t.shape[#t.shape] or 1 end
 
-local PLAIN = { fp32 = true, fp16 = true, bf16 = true }
-
 -- Sets t.to and t.note for a planned tensor.
 local function choose(t, rules, opts)
   if types.is_data(t.dtype) then
@@ -67,7 +65,7 @@ local function choose(t, rules, opts)
     t.to = "fp32"
   else
     t.to = ruled(rules, t.name) or opts.weights
-    if t.plain and not PLAIN[t.to] then t.to, t.note = "fp16", t.plain end
+    if t.plain and types.known[t.to].block > 1 then t.to, t.note = "fp16", t.plain end
     local wanted = t.to
     t.to = types.fit(wanted, columns(t), opts.fallback)
     if t.to ~= wanted then t.note = ("rows of %d are not whole blocks of %s"):format(columns(t), wanted) end
