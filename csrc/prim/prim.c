@@ -1,4 +1,4 @@
-/* The list of ops, and how one is called. */
+/* The list of primitives, and the checks around a call. */
 #include "prim/prim_internal.h"
 
 #include "base/alloc.h"
@@ -15,7 +15,7 @@ static const struct {
 #undef ANE_PRIM
 };
 
-/* Ops that look at their constants before they run. `packs`: the inputs that are read only then. */
+/* Ops with a prepare step, which reads constant inputs before the first run. `packs`: inputs that only this step reads. */
 static const struct {
   ane_prim op;
   prim_prepare_fn prepare;
@@ -33,7 +33,7 @@ static const struct {
 
 /* ---- Parameters of an op -------------------------------------------------------------------------------------------*/
 
-/* The next parameter of a list: its place and length without the mark behind it; NULL at the end. */
+/* The next parameter of a list: its name, *len without the mark behind it, and the mark; NULL at the end. */
 static const char *next_param(const char **list, size_t *len, char *mark) {
   const char *p = *list;
   size_t n = strcspn(p, " ");
@@ -71,7 +71,7 @@ const struct ane_dyn *prim_in(const struct ane_prim_call *c, const char *name) {
   return i >= 0 && i < c->n_in ? c->in[i] : NULL;
 }
 
-/* All that must be there is, and nothing else. */
+/* Checks that every required input is present, and nothing beyond the parameters. */
 static ane_status check_inputs(struct ane_prim_call *c) {
   const char *list = ops[c->op].params, *p;
   size_t len;

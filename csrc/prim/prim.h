@@ -1,10 +1,10 @@
-/* Primitive ops: the ops of Core ML's MIL and of ONNX (with ONNX Runtime's contrib ops), one plain kernel each, on tensors
- * whose shapes are known only when they run. prim.def lists them.
+/* Primitive ops: the ops of Core ML's MIL and of ONNX (with ONNX Runtime's contrib ops), one plain kernel each. Shapes of tensors
+ * are known only at run time. prim.def lists the ops.
  *
- * Numbers: whatever type of float goes in, arithmetic is float32 (sums in float64 where no matrix kernel does them) and
- * float results are float32. Integers are computed in 64 bits and kept in the type of the first operand.
- * All parameters of an op are inputs, as in MIL: an axis is a tensor of one integer. A kernel reads them by name, absent
- * ones have their defaults. So one kernel serves parameters that are constant and parameters that are computed. */
+ * All floats are computed in float32, and float results are float32; sums are float64 where no matrix kernel makes them. Integers
+ * are computed in 64 bits and stored in the type of the first operand.
+ * All parameters of an op are inputs, as in MIL: an axis is a tensor of one integer. A kernel reads its parameters by name and
+ * has a default for each optional one. So the same kernel serves constant and computed parameters. */
 #ifndef ANE_PRIM_PRIM_H
 #define ANE_PRIM_PRIM_H
 
@@ -16,7 +16,7 @@ enum { ANE_PRIM_MAX_OUTPUTS = 256 };
 
 /* ---- Coded constants -------------------------------------------------------------------------------------------------*/
 
-/* A constant of float32 numbers that are computed from stored codes whenever they are read; products pack them without that.
+/* A float32 constant that is stored as codes. Its elements are decoded whenever they are read; products pack the codes.
  * Element i of dim (row-major) has code i and belongs to group sum over k of (index_k / block_k) * step_k:
  *   table NULL   scale[group] * (code - offset[group])      (offset NULL: 0)
  *   else         table[group * entries + code]              (codes are below entries) */
@@ -30,9 +30,9 @@ struct ane_coded {
   const float *scale, *offset, *table;
   int64_t entries;
 };
-/* Joins axes that need not be told apart; afterwards 1 <= rank. To be called once the fields are set. */
+/* Merges neighbouring axes where groups allow it; afterwards rank >= 1. Call it when all fields are set. */
 void ane_coded_simplify(struct ane_coded *w);
-/* Elements from .. from + n - 1. */
+/* Decodes elements from .. from + n - 1. */
 void ane_coded_read(const struct ane_coded *w, int64_t from, int64_t n, float *out);
 /* Bytes of the codes of n elements. */
 uint64_t ane_coded_bytes(const struct ane_coded *w, int64_t n);
@@ -54,14 +54,14 @@ struct ane_prim_info {
   bool variadic;
 };
 struct ane_prim_info ane_prim_info(ane_prim op);
-/* Place of a parameter in the inputs of an op, or -1. */
+/* Index of a parameter among the inputs of an op, or -1. */
 int ane_prim_param(ane_prim op, const char *name);
 
-/* What an op has made of its constant inputs (packed weights). */
+/* What an op prepares from its constant inputs: packed weights. */
 struct ane_prim_state;
 void ane_prim_state_free(struct ane_prim_state *s); /* NULL is fine */
 uint64_t ane_prim_state_bytes(const struct ane_prim_state *s);
-/* No codes are read in place any more: all are in packed layouts. */
+/* Are all weights in packed layouts, so that the stored codes are no longer read? */
 bool ane_prim_state_packed(const struct ane_prim_state *s);
 /* Rows of the (first) matrix: the channels that a product with it gives. */
 int64_t ane_prim_state_rows(const struct ane_prim_state *s);
@@ -72,23 +72,23 @@ struct ane_prim_call {
   int n_in;
   struct ane_dyn *out; /* n_out of them, empty; dropped by the caller, also after a failure */
   int n_out;
-  const bool *wanted;                 /* which outputs someone uses; NULL: all */
+  const bool *wanted;                 /* which outputs are used; NULL: all */
   const struct ane_prim_state *state; /* from ane_prim_prepare, or NULL */
   struct ane_dyn_memory *memory;
   const struct ane_kernels *kernels;
   struct ane_pool *pool;
   struct ane_error *err;
-  /* The kernel's own: */
+  /* Private to the kernel: */
   ane_status status; /* first failure of a parameter */
   struct ane_dyn_block *temps;
 };
 
-/* Runs the op. Errors: ANE_SHAPE, ANE_INVALID (parameters), ANE_RANGE (too large; index outside), ANE_UNSUPPORTED,
- * ANE_NOMEM. The message begins with the parameter or the fault; the caller knows the node. */
+/* Runs the op. Errors: ANE_SHAPE, ANE_INVALID (parameters), ANE_RANGE (too large; index outside), ANE_UNSUPPORTED, ANE_NOMEM.
+ * The message does not name the node: the caller does. */
 ane_status ane_prim_run(struct ane_prim_call *c);
-/* Checks what the constant inputs allow to check, and packs weights; *state may stay NULL. c->in has constants only. */
+/* Checks the constant inputs and packs weights. c->in holds constants only. *state stays NULL where nothing is packed. */
 ane_status ane_prim_prepare(struct ane_prim_call *c, struct ane_prim_state **state);
-/* true: input `i` is only read through the state, so its bytes may leave memory once the op is prepared. */
+/* Is input `i` read only by ane_prim_prepare? Its bytes may leave memory once the op is prepared. */
 bool ane_prim_packs(ane_prim op, int i);
 
 #endif

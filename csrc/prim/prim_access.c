@@ -11,7 +11,7 @@
 
 ane_status prim_fail(struct ane_prim_call *c, ane_status code, const char *fmt, ...) {
   char text[480];
-  if (c->status) return c->status; /* the first one counts */
+  if (c->status) return c->status; /* the first error counts */
   va_list ap;
   va_start(ap, fmt);
   vsnprintf(text, sizeof text, fmt, ap);
@@ -39,7 +39,7 @@ static int64_t element_i64(ane_dtype t, const uint8_t *p, int64_t i) {
   }
 }
 
-/* Any float to a 64-bit integer, towards zero; what does not fit saturates, NaN is 0. */
+/* Converts a float to a 64-bit integer, towards zero. Saturates outside the range; NaN gives 0. */
 static int64_t truncate_f32(float f) {
   if (f != f) return 0;
   if (f >= 0x1p63f) return INT64_MAX;
@@ -166,7 +166,7 @@ ane_dtype prim_dtype(struct ane_prim_call *c, const char *name, ane_dtype def) {
   if (t == ANE_BOOL || t == ANE_I64 || t == ANE_U64 || t == ANE_I32 || t == ANE_U32 || t == ANE_I16 || t == ANE_U16 ||
       t == ANE_I8 || t == ANE_U8)
     return t;
-  prim_fail(c, ANE_UNSUPPORTED, "%s is \"%s\", no type that results can have", name, text);
+  prim_fail(c, ANE_UNSUPPORTED, "%s is \"%s\", which no result can have", name, text);
   return ANE_F32;
 }
 
@@ -226,7 +226,7 @@ static void copy_run(uint8_t *dst, int64_t dst_step, const uint8_t *src, int64_t
     memcpy(dst + (size_t)(i * dst_step) * size, src + (ptrdiff_t)(i * src_step) * (ptrdiff_t)size, size);
 }
 
-/* One run along the last axis for each place of the others. */
+/* Copies one run along the last axis for each index of the other axes. */
 static void copy_blocks(uint8_t *dst, const uint8_t *src, size_t size, int rank, const int64_t *dim, const int64_t *ds,
                         const int64_t *ss) {
   int64_t at[ANE_DYN_RANK] = {0}, outer = 1, n = rank ? dim[rank - 1] : 1, d = 0, s = 0;

@@ -1,4 +1,4 @@
-/* Attention: the core that all its forms share, and those of MIL and of the standard's opset 23. */
+/* Attention: the core that all variants share, MIL's scaled_dot_product_attention, and Attention of ONNX opset 23. */
 #include "prim/prim_internal.h"
 
 #include <inttypes.h>
@@ -7,13 +7,13 @@
 
 /* ---- Core ----------------------------------------------------------------------------------------------------------*/
 
-struct attend_job {
-  const struct prim_attend *a;
+struct attention_job {
+  const struct prim_attention_args *a;
   float *scores; /* t for each thread */
   double *sums;  /* dv for each thread */
 };
 
-static float score_of(const struct prim_attend *a, const float *q, const float *k, int64_t bias) {
+static float score_of(const struct prim_attention_args *a, const float *q, const float *k, int64_t bias) {
   double dot = 0;
   for (int64_t i = 0; i < a->d; i++) dot += (double)q[i] * (double)k[i];
   float s = (float)dot * a->scale;
@@ -23,8 +23,8 @@ static float score_of(const struct prim_attend *a, const float *q, const float *
   return s;
 }
 
-static void attend_one(const struct attend_job *j, int64_t b, int64_t h, int64_t i, float *score, double *sum) {
-  const struct prim_attend *a = j->a;
+static void attention_row(const struct attention_job *j, int64_t b, int64_t h, int64_t i, float *score, double *sum) {
+  const struct prim_attention_args *a = j->a;
   int64_t kv = h / (a->heads / a->kv_heads), from = a->first[b * a->s + i], to = a->last[b * a->s + i];
   const float *q = a->q + b * a->q_stride[0] + h * a->q_stride[1] + i * a->q_stride[2];
   const float *k = a->k + b * a->k_stride[0] + kv * a->k_stride[1], *v = a->v + b * a->v_stride[0] + kv * a->v_stride[1];
@@ -47,26 +47,26 @@ static void attend_one(const struct attend_job *j, int64_t b, int64_t h, int64_t
   for (int64_t d = 0; d < a->dv; d++) y[d] = total > 0 ? (float)(sum[d] / total) : 0;
 }
 
-static void attend_range(void *arg, int64_t from, int64_t to, int thread) {
-  const struct attend_job *j = arg;
-  const struct prim_attend *a = j->a;
+static void attention_range(void *arg, int64_t from, int64_t to, int thread) {
+  const struct attention_job *j = arg;
+  const struct prim_attention_args *a = j->a;
   for (int64_t n = from; n < to; n++)
-    attend_one(j, n / (a->heads * a->s), n / a->s % a->heads, n % a->s, j->scores + thread * a->t, j->sums + thread * a->dv);
+    attention_row(j, n / (a->heads * a->s), n / a->s % a->heads, n % a->s, j->scores + thread * a->t, j->sums + thread * a->dv);
 }
 
-ane_status prim_attention_core(struct ane_prim_call *c, const struct prim_attend *a) {
+ane_status prim_attention_core(struct ane_prim_call *c, const struct prim_attention_args *a) {
   int threads = prim_threads(c);
-  struct attend_job j = {a, prim_temp(c, (uint64_t)(threads * a->t) * sizeof(float)),
-                         prim_temp(c, (uint64_t)(threads * a->dv) * sizeof(double))};
+  struct attention_job j = {a, prim_temp(c, (uint64_t)(threads * a->t) * sizeof(float)),
+                            prim_temp(c, (uint64_t)(threads * a->dv) * sizeof(double))};
   if (c->status) return c->status;
   int64_t n = a->batch * a->heads * a->s;
-  prim_parallel(c, n, (double)n * (double)a->t * (double)(a->d + a->dv), attend_range, &j);
+  prim_parallel(c, n, (double)n * (double)a->t * (double)(a->d + a->dv), attention_range, &j);
   return c->status;
 }
 
-/* ---- Of the standard -----------------------------------------------------------------------------------------------*/
+/* ---- ONNX ---------------------------------------------------------------------------------------------------------*/
 
-/* [batch, heads, positions, width] of a 3-D or 4-D operand, with its strides. */
+/* An operand of rank 3 or 4 as [batch, heads, positions, width], with its strides. */
 struct part {
   int64_t batch, heads, n, d, stride[3];
 };
@@ -83,7 +83,8 @@ static bool part_of(const struct ane_dyn *t, int64_t heads, struct part *p) {
   return true;
 }
 
-/* present = past ++ new as [batch, heads, past + n, d], in output `out` (or a temporary where nobody wants it). */
+/* present = concat(past, new), [batch, heads, past + n, d], in output `out`, or in temporary memory if nothing uses that
+ * output. */
 static const float *extend(struct ane_prim_call *c, int out, const struct ane_dyn *past, const struct ane_dyn *t,
                            const struct part *p, int64_t *total) {
   int64_t n = past ? past->dim[2] : 0, dim[4] = {p->batch, p->heads, n + p->n, p->d};
@@ -106,8 +107,8 @@ static bool past_fits(const struct ane_dyn *past, const struct part *p) {
   return !past || (past->rank == 4 && past->dim[0] == p->batch && past->dim[1] == p->heads && past->dim[3] == p->d);
 }
 
-/* A mask that broadcasts to [batch, heads, s, t]. */
-static ane_status read_mask(struct ane_prim_call *c, const struct ane_dyn *m, struct prim_attend *a) {
+/* Reads a mask that broadcasts to [batch, heads, s, t]. */
+static ane_status read_mask(struct ane_prim_call *c, const struct ane_dyn *m, struct prim_attention_args *a) {
   int64_t full[4] = {a->batch, a->heads, a->s, a->t}, dim[ANE_DYN_RANK];
   int rank;
   char x[ANE_DYN_TEXT], y[ANE_DYN_TEXT];
@@ -122,8 +123,9 @@ static ane_status read_mask(struct ane_prim_call *c, const struct ane_dyn *m, st
   return c->status;
 }
 
-/* Which keys each query sees: all, or those up to its own place when the queries are the last of t. */
-static ane_status see(struct ane_prim_call *c, struct prim_attend *a, bool causal, int64_t before) {
+/* Sets the keys that each query sees: all of them; or, if causal, those up to its own position, which is `before` plus its
+ * index. */
+static ane_status set_visible(struct ane_prim_call *c, struct prim_attention_args *a, bool causal, int64_t before) {
   int64_t n = a->batch * a->s, *first = prim_temp(c, (uint64_t)n * sizeof *first),
           *last = prim_temp(c, (uint64_t)n * sizeof *last);
   for (int64_t i = 0; !c->status && i < n; i++) first[i] = 0, last[i] = causal ? ANE_MIN(before + i % a->s + 1, a->t) : a->t;
@@ -139,7 +141,7 @@ ane_status prim_attention(struct ane_prim_call *c) {
   bool causal = prim_bool(c, "is_causal", false);
   struct part a, b, d;
   char x[ANE_DYN_TEXT], y[ANE_DYN_TEXT];
-  struct prim_attend j = {.softcap = prim_float(c, "softcap", 0)};
+  struct prim_attention_args j = {.softcap = prim_float(c, "softcap", 0)};
   if (c->status) return c->status;
   bool fits = part_of(q, qh, &a) && part_of(k, kh, &b) && part_of(v, kh, &d) && a.batch == b.batch && b.batch == d.batch &&
               a.d == b.d && b.heads == d.heads && b.n == d.n;
@@ -155,7 +157,7 @@ ane_status prim_attention(struct ane_prim_call *c) {
   j.q = prim_f32(c, q);
   int64_t flat[3] = {a.batch, a.n, a.heads * d.d}, deep[4] = {a.batch, a.heads, a.n, d.d};
   j.y = prim_out(c, 0, ANE_F32, q->rank, q->rank == 3 ? flat : deep);
-  if (c->status || (mask && read_mask(c, mask, &j)) || see(c, &j, causal, t - b.n)) return c->status;
+  if (c->status || (mask && read_mask(c, mask, &j)) || set_visible(c, &j, causal, t - b.n)) return c->status;
   memcpy(j.q_stride, a.stride, sizeof a.stride);
   int64_t ks[3] = {b.heads * t * b.d, t * b.d, b.d}, vs[3] = {b.heads * t * d.d, t * d.d, d.d};
   int64_t ys3[3] = {a.n * a.heads * d.d, d.d, a.heads * d.d}, ys4[3] = {a.heads * a.n * d.d, a.n * d.d, d.d};
@@ -165,7 +167,7 @@ ane_status prim_attention(struct ane_prim_call *c) {
   return prim_attention_core(c, &j);
 }
 
-/* MIL: leading dimensions of all operands are the same, no grouping. */
+/* MIL: all operands have the same leading dimensions, and each query head has a key head of its own. */
 ane_status prim_scaled_dot_product_attention(struct ane_prim_call *c) {
   const struct ane_dyn *q = c->in[0], *k = c->in[1], *v = c->in[2], *mask = prim_in(c, "attn_mask");
   int64_t n = 1, dim[ANE_DYN_RANK];
@@ -176,7 +178,7 @@ ane_status prim_scaled_dot_product_attention(struct ane_prim_call *c) {
     return prim_fail(c, ANE_SHAPE, "query, key and value do not fit together");
   memcpy(dim, q->dim, sizeof dim);
   dim[r - 1] = v->dim[r - 1];
-  struct prim_attend j = {
+  struct prim_attention_args j = {
       .batch = n, .heads = 1, .kv_heads = 1, .s = q->dim[r - 2], .t = k->dim[r - 2], .d = q->dim[r - 1], .dv = v->dim[r - 1]};
   j.scale = 1 / sqrtf((float)ANE_MAX(j.d, 1));
   j.q = prim_f32(c, q), j.k = prim_f32(c, k), j.v = prim_f32(c, v);
@@ -185,7 +187,7 @@ ane_status prim_scaled_dot_product_attention(struct ane_prim_call *c) {
   j.k_stride[0] = j.t * j.d, j.k_stride[2] = j.d;
   j.v_stride[0] = j.t * j.dv, j.v_stride[2] = j.dv;
   j.y_stride[0] = j.s * j.dv, j.y_stride[2] = j.dv;
-  if (mask) { /* spread to all leading dimensions: the core knows two of them */
+  if (mask) { /* broadcast to all leading dimensions: the core has strides for two of them only */
     int64_t full[ANE_DYN_RANK], out[ANE_DYN_RANK], stride[ANE_DYN_RANK];
     int rank;
     memcpy(full, q->dim, sizeof full);
@@ -207,5 +209,5 @@ ane_status prim_scaled_dot_product_attention(struct ane_prim_call *c) {
       return prim_fail(c, ANE_UNSUPPORTED, "attn_mask of type %s", ane_dtype_info(t)->name);
     j.bias_stride[0] = j.s * j.t, j.bias_stride[2] = j.t, j.bias_stride[3] = 1;
   }
-  return see(c, &j, false, 0) ? c->status : prim_attention_core(c, &j);
+  return set_visible(c, &j, false, 0) ? c->status : prim_attention_core(c, &j);
 }

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-/* n results along the last axis; an operand whose step is 0 is repeated. */
+/* Computes n results along the last axis. A step of 0 repeats the operand's element. */
 typedef void (*run2)(const void *a, int64_t sa, const void *b, int64_t sb, void *y, int64_t n);
 
 #define RUN(name, in, out, expr)                                                                                                 \
@@ -17,7 +17,7 @@ typedef void (*run2)(const void *a, int64_t sa, const void *b, int64_t sb, void 
     }                                                                                                                            \
   }
 
-/* Integers wrap: computed without sign, so that nothing is undefined. */
+/* Integers wrap. They are computed unsigned, since signed overflow is undefined. */
 #define WRAP(op) ((int64_t)((uint64_t)x op(uint64_t) y))
 
 static int64_t div_to_zero(int64_t x, int64_t y) { return y == 0 ? 0 : y == -1 ? (int64_t)(0 - (uint64_t)x) : x / y; }
@@ -81,7 +81,7 @@ RUN(logical_or_i, int64_t, uint8_t, x != 0 || y != 0)
 RUN(logical_xor_f, float, uint8_t, (x != 0) != (y != 0))
 RUN(logical_xor_i, int64_t, uint8_t, (x != 0) != (y != 0))
 
-/* Calls run along the last axis for each place of the others. Sizes are bytes of an element. */
+/* Calls `run` along the last axis for each index of the other axes. Sizes are bytes of an element. */
 static void walk2(run2 run, int rank, const int64_t *dim, const void *a, const int64_t *sa, const void *b, const int64_t *sb,
                   size_t in, void *y, size_t out) {
   int64_t at[ANE_DYN_RANK] = {0}, outer = 1, n = rank ? dim[rank - 1] : 1, ia = 0, ib = 0;
@@ -104,7 +104,7 @@ static ane_status result_shape(struct ane_prim_call *c, const struct ane_dyn *a,
   return prim_fail(c, ANE_SHAPE, "%s and %s do not fit together", ane_dyn_text(a, ta), ane_dyn_text(b, tb));
 }
 
-/* compare: the result is bool, else of the operands' type. */
+/* compare: the result is bool; else it has the type of the operands. */
 static ane_status binary(struct ane_prim_call *c, run2 floats, run2 integers, bool compare) {
   const struct ane_dyn *a = c->in[0], *b = c->in[1];
   int64_t dim[ANE_DYN_RANK], sa[ANE_DYN_RANK], sb[ANE_DYN_RANK];
@@ -165,7 +165,7 @@ ane_status prim_pow(struct ane_prim_call *c) {
   return c->status;
 }
 
-/* Elements of the chosen operand, whatever their type: both have one size. */
+/* Copies elements of the chosen operand. Both operands have the same element size. */
 static void select_elements(const uint8_t *cond, const int64_t *sc, const char *a, const int64_t *sa, const char *b,
                             const int64_t *sb, size_t size, int rank, const int64_t *dim, char *y, int64_t n) {
   int64_t at[ANE_DYN_RANK] = {0}, ic = 0, ia = 0, ib = 0;
@@ -179,7 +179,7 @@ static void select_elements(const uint8_t *cond, const int64_t *sc, const char *
   }
 }
 
-/* Both operands in one type: floats if one is. */
+/* An operand in the common type of both: float32 if one of them is a float. */
 static const void *operand(struct ane_prim_call *c, const struct ane_dyn *t, ane_dtype as) {
   if (as == ANE_F32) return prim_f32(c, t);
   if (t->dtype == as) return t->data;

@@ -1,4 +1,4 @@
-/* Constants that are stored as codes: reading them as floats, and as matrices for products. */
+/* Constants that are stored as codes: decoding to floats, and matrices for products. */
 #include "prim/prim_internal.h"
 
 #include "base/bytes.h"
@@ -11,9 +11,9 @@
 void ane_coded_simplify(struct ane_coded *w) {
   int n = 0;
   for (int k = 0; k < w->rank; k++) {
-    if (w->dim[k] == 1) continue; /* its only block is number 0 */
+    if (w->dim[k] == 1) continue; /* its only block has index 0 */
     bool whole = w->block[k] == w->dim[k], first = n == 1 && w->block[0] != w->dim[0];
-    if (n > 0 && whole && !first) { /* rows keep their axis: products look for it */
+    if (n > 0 && whole && !first) { /* the axis of rows stays apart: products need it */
       w->dim[n - 1] *= w->dim[k];
       w->block[n - 1] *= w->dim[k];
       continue;
@@ -27,7 +27,7 @@ void ane_coded_simplify(struct ane_coded *w) {
 
 uint64_t ane_coded_bytes(const struct ane_coded *w, int64_t n) { return ((uint64_t)n * (uint64_t)w->bits + 7) / 8; }
 
-/* Code i of less than 8 bits, from the low bits on; it may run into the next byte. */
+/* Code i of fewer than 8 bits, lowest bits first. It may continue in the next byte. */
 static inline int bits_at(const uint8_t *p, int bits, int64_t i) {
   int64_t at = i * bits;
   int low = (int)(at & 7), v = p[at >> 3] >> low;
@@ -37,7 +37,7 @@ static inline int bits_at(const uint8_t *p, int bits, int64_t i) {
 
 static inline int sign_extend(int v, int bits) { return (v ^ 1 << (bits - 1)) - (1 << (bits - 1)); }
 
-/* n codes from number `at` on as numbers. */
+/* Codes at .. at + n - 1 as numbers. */
 static void read_codes(const struct ane_coded *w, int64_t at, int64_t n, float *out) {
   const uint8_t *p = w->codes;
   switch (w->bits) {
@@ -84,7 +84,7 @@ void ane_coded_read(const struct ane_coded *w, int64_t from, int64_t n, float *o
 
 /* ---- Matrices ------------------------------------------------------------------------------------------------------*/
 
-/* How groups lie on [rows, cols]; false where they do not follow rows and columns. */
+/* How groups map to [rows, cols]; grid_of fails if a group does not depend on row and column blocks alone. */
 struct grid {
   int64_t row_block, row_step, col_block, col_step;
 };
@@ -114,7 +114,7 @@ static bool all_equal(const float *v, int64_t n, float x) {
   return true;
 }
 
-/* NaN is not: its bits may change. */
+/* Is each value exactly representable in fp16? NaN is not: its bits may change. */
 static bool all_halves(const float *v, int64_t n) {
   for (int64_t i = 0; i < n; i++)
     if (!(ane_f16_f32(ane_f32_f16(v[i])) == v[i])) return false;
@@ -176,7 +176,7 @@ static void pack_groups(void *arg, int64_t from, int64_t to, int thread) {
   }
 }
 
-/* Codes that the kernels know as they are, decoded to panels: 4 or 8 bits. */
+/* Keeps codes of 4 or 8 bits as they are stored. Products decode them to panels. */
 static ane_status keep_codes(struct ane_prim_call *c, struct prim_matrix *m, const struct ane_coded *w, const struct grid *g) {
   int64_t n = n_groups(w);
   float *scales, *zeros;

@@ -23,7 +23,8 @@ static ane_status read_list(struct ane_prim_call *c, const char *name, int n, in
   return c->status;
 }
 
-/* Padding: `before` and the size of the result. "same": ceil(x / stride); an odd rest goes after, with same_lower before. */
+/* Reads the padding: `before` and the size of the result. "same": ceil(x / stride); an odd element goes behind, with
+ * same_lower before. */
 static ane_status read_padding(struct ane_prim_call *c, struct conv *v) {
   char text[PRIM_TEXT];
   int64_t pad[2 * SPATIAL] = {0};
@@ -65,7 +66,7 @@ static ane_status read_conv(struct ane_prim_call *c, struct conv *v) {
   return read_padding(c, v);
 }
 
-/* Offset in one channel of x that tap `tap` of output place `at` meets; -1: in the padding. */
+/* Offset within a channel of x of what tap `tap` reads for output position `at`; -1: padding. */
 static int64_t source(const struct conv *v, int64_t at, int64_t tap) {
   int64_t offset = 0, step = 1;
   for (int i = v->s - 1; i >= 0; i--) {
@@ -85,25 +86,25 @@ static int64_t product(int n, const int64_t *dim) {
   return p;
 }
 
-struct turn {
+struct transpose {
   const float *x;
   float *y;
   int64_t rows, cols;
 };
 
 static void turn_rows(void *arg, int64_t from, int64_t to, int thread ANE_UNUSED) {
-  const struct turn *t = arg;
+  const struct transpose *t = arg;
   for (int64_t r = from; r < to; r++)
     for (int64_t c = 0; c < t->cols; c++) t->y[r * t->cols + c] = t->x[c * t->rows + r];
 }
 
-/* x [cols, rows] to y [rows, cols] */
-static void turn(const struct ane_prim_call *c, const float *x, float *y, int64_t rows, int64_t cols) {
-  struct turn t = {x, y, rows, cols};
+/* Transposes x [cols, rows] to y [rows, cols]. */
+static void transpose(const struct ane_prim_call *c, const float *x, float *y, int64_t rows, int64_t cols) {
+  struct transpose t = {x, y, rows, cols};
   prim_parallel(c, rows, (double)rows * (double)cols, turn_rows, &t);
 }
 
-/* A kernel of one tap without padding: the product of a matrix with the columns of x. */
+/* A kernel of one tap without padding is a matrix product over the positions of x. */
 static bool is_product(const struct conv *v) {
   bool plain = v->taps == 1;
   for (int i = 0; i < v->s; i++) plain = plain && v->stride[i] == 1 && v->before[i] == 0 && v->y[i] == v->x[i];
@@ -122,13 +123,13 @@ static ane_status by_columns(struct ane_prim_call *c, const struct conv *v, cons
       prim_multiply(c, m, from, 1, v->in, bias, to, v->out);
       continue;
     }
-    turn(c, from, rows, n, v->in);
-    if (!prim_multiply(c, m, rows, n, v->in, bias, out, v->out)) turn(c, out, to, v->out, n);
+    transpose(c, from, rows, n, v->in);
+    if (!prim_multiply(c, m, rows, n, v->in, bias, out, v->out)) transpose(c, out, to, v->out, n);
   }
   return c->status;
 }
 
-/* Without groups: all that an output place meets in one row, then a product of matrices. */
+/* Without groups (im2col): the inputs of an output position become one row, and the rows a matrix product. */
 static ane_status by_matrix(struct ane_prim_call *c, const struct conv *v, const struct prim_matrix *m, const float *x,
                             const float *bias, float *y) {
   int64_t places = product(v->s, v->y), area = product(v->s, v->x), k = v->in * v->taps;
@@ -186,7 +187,7 @@ ane_status prim_conv(struct ane_prim_call *c) {
   return c->status;
 }
 
-/* A weight without groups as a matrix [out, in * taps]. */
+/* Packs a weight without groups as a matrix [out, in * taps]. */
 ane_status prim_prepare_conv(struct ane_prim_call *c, struct ane_prim_state **state) {
   const struct ane_dyn *w = prim_in(c, "weight");
   if (!w || !prim_is_float(w->dtype) || w->rank < 3 || w->count == 0 || prim_int(c, "groups", 1) != 1 || c->status)
@@ -202,7 +203,7 @@ ane_status prim_prepare_conv(struct ane_prim_call *c, struct ane_prim_state **st
   return prim_matrix_float(c, &(*state)->m[0], as_is ? w->dtype : ANE_F32, data, w->dim[0], cols, cols, 1);
 }
 
-/* y[t] = sum over taps j of w[j] x[t - (k - 1) + j], what lies before the first column comes from `past` (zeros without). */
+/* y[t] = sum over taps j of w[j] x[t - (k - 1) + j]. Positions before the first come from `past`, or are zeros. */
 ane_status prim_causal_conv(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0], *w = c->in[1], *bias = prim_in(c, "bias"), *past = prim_in(c, "past");
   char text[PRIM_TEXT], a[ANE_DYN_TEXT], b[ANE_DYN_TEXT];

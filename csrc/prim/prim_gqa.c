@@ -1,5 +1,5 @@
-/* GroupQueryAttention of ONNX Runtime (ContribOperators.md): packed or separate q, k, v; rotation; caches that grow, that
- * are shared buffers, or that slide. */
+/* GroupQueryAttention of ONNX Runtime (ContribOperators.md): packed or separate q, k, v; rope; caches that grow, that are
+ * shared buffers, or that slide. */
 #include "prim/prim_internal.h"
 
 #include <inttypes.h>
@@ -14,7 +14,7 @@ struct gqa {
   int64_t past_rows;     /* rows of the past tensors */
   const int64_t *valid;  /* seqlens_k: [batch], valid keys after this step - 1 */
   int64_t total;         /* total_sequence_length */
-  int64_t rows;          /* keys of the step: of the tensors attended to */
+  int64_t rows;          /* keys of this step: rows of k and v */
   float *q, *k, *v;      /* q [batch, s, heads, d]; k, v [batch, kv_heads, rows, d] */
   int64_t *first, *last; /* [batch, s] */
 };
@@ -34,7 +34,7 @@ static ane_status read_heads(struct ane_prim_call *c, int64_t *heads, int64_t *k
   if (prim_bool(c, "do_rotary", false) && c->n_in <= ane_prim_param(c->op, "sin_cache"))
     return prim_fail(c, ANE_INVALID, "do_rotary is set, the tables are missing");
   if (prim_in(c, "q_norm_weight") || prim_in(c, "k_norm_weight"))
-    return prim_fail(c, ANE_UNSUPPORTED, "norms of q and k inside the attention");
+    return prim_fail(c, ANE_UNSUPPORTED, "the op's own norms of q and k are not supported");
   return c->status;
 }
 
@@ -129,12 +129,13 @@ static int64_t sliding_rows(int64_t t, int64_t capacity, int64_t window) {
   return t <= capacity ? t : t - step * ((t - capacity + step - 1) / step);
 }
 
-/* Rows of the past that hold something, for batch entry b. */
+/* Rows of the past in use, for batch entry b. */
 static int64_t held(const struct gqa *g, int64_t b) {
   return g->sliding ? sliding_rows(before(g, b), g->past_rows, g->window) : before(g, b);
 }
 
-/* The new rows of k and v and all of q, rotated; k and v behind what the cache holds. */
+/* Gathers the operands of the step: all of q and the new rows of k, rotated, and the new rows of v. k and v follow the cached
+ * rows. */
 static void gather_step(const struct gqa *g, const struct tables *t, const float *q, const float *k, const float *v,
                         int64_t q_row, int64_t kv_row) {
   for (int64_t b = 0; b < g->batch; b++)
@@ -162,8 +163,8 @@ static void copy_past(const struct gqa *g, const float *pk, const float *pv) {
     }
 }
 
-/* Which keys each query sees, as rows of k and v. */
-static void see(const struct gqa *g) {
+/* Sets the keys that each query sees, as rows of k and v. */
+static void set_visible(const struct gqa *g) {
   for (int64_t b = 0; b < g->batch; b++)
     for (int64_t i = 0; i < g->s; i++) {
       int64_t own = held(g, b) + i, *first = &g->first[b * g->s + i], *last = &g->last[b * g->s + i];
@@ -172,7 +173,7 @@ static void see(const struct gqa *g) {
     }
 }
 
-/* Sliding caches: the last rows of the step, at the front of a tensor of the cache's capacity. */
+/* Sliding caches: copies the last rows of the step to the front of a tensor of the cache's capacity. */
 static ane_status slide(struct ane_prim_call *c, const struct gqa *g) {
   int64_t dim[4] = {g->batch, g->kv_heads, g->past_rows, g->d};
   for (int out = 1; out <= 2; out++) {
@@ -189,7 +190,7 @@ static ane_status slide(struct ane_prim_call *c, const struct gqa *g) {
   return c->status;
 }
 
-/* Memory of the step: presents that grow are outputs at once. */
+/* Allocates the memory of the step. Presents that grow are written to the outputs directly. */
 static ane_status make_room(struct ane_prim_call *c, struct gqa *g) {
   g->rows = g->sliding ? 0 : ANE_MAX(g->past_rows, g->total);
   for (int64_t b = 0; b < g->batch; b++) g->rows = ANE_MAX(g->rows, held(g, b) + g->s);
@@ -207,20 +208,20 @@ static ane_status make_room(struct ane_prim_call *c, struct gqa *g) {
 
 /* ---- The op --------------------------------------------------------------------------------------------------------*/
 
-static ane_status attend(struct ane_prim_call *c, const struct gqa *g) {
+static ane_status run_attention(struct ane_prim_call *c, const struct gqa *g) {
   const struct ane_dyn *bias = prim_in(c, "attention_bias"), *sink = prim_in(c, "head_sink");
-  struct prim_attend a = {.batch = g->batch,
-                          .heads = g->heads,
-                          .kv_heads = g->kv_heads,
-                          .s = g->s,
-                          .t = g->rows,
-                          .d = g->d,
-                          .dv = g->d,
-                          .q = g->q,
-                          .k = g->k,
-                          .v = g->v,
-                          .first = g->first,
-                          .last = g->last};
+  struct prim_attention_args a = {.batch = g->batch,
+                                  .heads = g->heads,
+                                  .kv_heads = g->kv_heads,
+                                  .s = g->s,
+                                  .t = g->rows,
+                                  .d = g->d,
+                                  .dv = g->d,
+                                  .q = g->q,
+                                  .k = g->k,
+                                  .v = g->v,
+                                  .first = g->first,
+                                  .last = g->last};
   a.scale = prim_float(c, "scale", 0);
   if (a.scale == 0) a.scale = 1 / sqrtf((float)g->d);
   a.softcap = prim_float(c, "softcap", 0);
@@ -266,7 +267,7 @@ ane_status prim_group_query_attention(struct ane_prim_call *c) {
   if (!key) k += hd, v += hd + kd;
   copy_past(&g, pk, pv);
   gather_step(&g, &t, q, k, v, key ? hd : hd + 2 * kd, key ? kd : hd + 2 * kd);
-  see(&g);
-  if (attend(c, &g)) return c->status;
+  set_visible(&g);
+  if (run_attention(c, &g)) return c->status;
   return g.sliding ? slide(c, &g) : c->status;
 }

@@ -1,10 +1,10 @@
-/* Elements chosen by index, and written by index. Negative indices count from the end. */
+/* Gather and scatter. Negative indices count from the end. */
 #include "prim/prim_internal.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-/* An index into n elements; false where outside (c->status is then set). */
+/* Resolves an index into n elements. false where it is outside; c->status is then set. */
 static bool resolve(struct ane_prim_call *c, int64_t i, int64_t n, int64_t *out) {
   *out = i < 0 ? i + n : i;
   if (*out >= 0 && *out < n) return true;
@@ -14,8 +14,8 @@ static bool resolve(struct ane_prim_call *c, int64_t i, int64_t n, int64_t *out)
 
 /* ---- gather --------------------------------------------------------------------------------------------------------*/
 
-/* x is [batch, outer, n, inner], indices [batch, m]: result [batch, outer, m, inner]. Rows are taken as stored and turned
- * into floats afterwards: the table may be a large constant of another float type. */
+/* x is [batch, outer, n, inner], indices [batch, m]: result [batch, outer, m, inner]. Rows are copied as stored and converted
+ * to floats afterwards, since the table may be a large constant of another float type. */
 static ane_status gather_rows(struct ane_prim_call *c, const struct ane_dyn *x, const int64_t *index, int64_t batch,
                               int64_t outer, int64_t n, int64_t inner, int64_t m, int rank, const int64_t *dim) {
   bool floats = prim_is_float(x->dtype), direct = ane_dtype_info(x->dtype)->block == 1;
@@ -85,9 +85,9 @@ ane_status prim_gather_columns(struct ane_prim_call *c) {
   return c->status;
 }
 
-/* ---- By places -----------------------------------------------------------------------------------------------------*/
+/* ---- By coordinates -----------------------------------------------------------------------------------------------*/
 
-/* Calls on each place of `at` within dim, row-major; false ends. */
+/* Advances the coordinates `at` within dim, row-major; false at the end. */
 static bool next_place(int rank, const int64_t *dim, int64_t *at) {
   for (int i = rank - 1; i >= 0; i--) {
     if (++at[i] < dim[i]) return true;
@@ -104,7 +104,7 @@ static bool smaller(struct ane_prim_call *c, const struct ane_dyn *x, const stru
   return ok;
 }
 
-/* Offset in x of the place `at` of indices, with `index` along axis. */
+/* Offset in x of the coordinates `at` of indices, with `index` along axis. */
 static int64_t place(int rank, const int64_t *stride, const int64_t *at, int axis, int64_t index) {
   int64_t o = 0;
   for (int i = 0; i < rank; i++) o += (i == axis ? index : at[i]) * stride[i];
@@ -191,11 +191,11 @@ static void merge_i64(enum mode m, int64_t *y, const int64_t *u, int64_t n) {
   }
 }
 
-/* A copy of data that can be written, and the updates, both as floats or as 64-bit integers. */
+/* A writable copy of data, and the updates, both as floats or as 64-bit integers. */
 struct scatter {
   bool floats;
   enum mode mode;
-  void *y; /* the result, or what becomes it */
+  void *y; /* the result, or what is converted to it */
   const void *u;
 };
 

@@ -1,4 +1,4 @@
-/* What the kernels share: parameters, memory, loops. */
+/* What the kernels share: parameters, memory, loops, matrices. */
 #ifndef ANE_PRIM_INTERNAL_H
 #define ANE_PRIM_INTERNAL_H
 
@@ -15,24 +15,24 @@ const struct ane_dyn *prim_in(const struct ane_prim_call *c, const char *name);
 /* Where the variadic inputs begin; they end at c->n_in. */
 int prim_first(const struct ane_prim_call *c);
 
-/* One number; `def` where absent. A wrong one (more elements, a text, out of int64) sets c->status. */
+/* One number; `def` where absent. A wrong one (several elements, a text, outside int64) sets c->status. */
 int64_t prim_int(struct ane_prim_call *c, const char *name, int64_t def);
 float prim_float(struct ane_prim_call *c, const char *name, float def);
 bool prim_bool(struct ane_prim_call *c, const char *name, bool def);
-/* An axis of a tensor of this rank, negative from the end; c->status where outside. */
+/* An axis of a tensor of this rank; negative ones count from the end. c->status is set where it is outside. */
 int prim_axis(struct ane_prim_call *c, const char *name, int64_t def, int rank);
-/* A list of at most `most` integers; -1 where absent or wrong (then c->status). */
+/* A list of at most `most` integers; -1 where absent, or wrong (c->status is then set). */
 int prim_ints(struct ane_prim_call *c, const char *name, int64_t *out, int most);
 /* A text (uint8 tensor), `def` where absent; "" where too long. */
 enum { PRIM_TEXT = 64 };
 const char *prim_text(struct ane_prim_call *c, const char *name, const char *def, char out[PRIM_TEXT]);
 /* The dtype that a text names (fp16, bf16, fp64, ... are fp32 here); `def` where absent. */
 ane_dtype prim_dtype(struct ane_prim_call *c, const char *name, ane_dtype def);
-/* Several axes as a mask of bits; all where absent. */
+/* Several axes as a bit mask; all axes where absent. */
 uint32_t prim_axes(struct ane_prim_call *c, const char *name, int rank);
 
-/* All elements as floats or as integers, in memory that lasts until the call ends; NULL: no memory, c->status is set.
- * A pointer into the tensor itself where the type allows. */
+/* All elements as floats or as integers, in memory that lasts until the call ends; NULL: no memory, c->status is set. Points
+ * into the tensor itself where its type allows. */
 const float *prim_f32(struct ane_prim_call *c, const struct ane_dyn *t);
 const int64_t *prim_i64(struct ane_prim_call *c, const struct ane_dyn *t);
 
@@ -50,7 +50,7 @@ static inline bool prim_is_float(ane_dtype t) {
 void *prim_temp(struct ane_prim_call *c, uint64_t bytes);
 /* Output i with this shape; its data, not zeroed (never NULL for an empty one); NULL: c->status is set. */
 void *prim_out(struct ane_prim_call *c, int i, ane_dtype t, int rank, const int64_t *dim);
-/* Output i = another view of the same elements. dim must have as many. */
+/* Output i is a view of the elements of t with another shape. dim must have as many elements. */
 ane_status prim_view(struct ane_prim_call *c, int i, const struct ane_dyn *t, int rank, const int64_t *dim);
 /* Writes 64-bit integers as elements of an integer type or bool; wraps. */
 void prim_store(ane_dtype t, void *dst, const int64_t *src, int64_t n);
@@ -73,23 +73,23 @@ static inline size_t prim_width(ane_dtype t) { return ane_dtype_info(t)->bytes; 
 
 /* Copies an n-dimensional block of elements of `size` bytes: dst is dense, src is strided (in elements). */
 void prim_copy(void *dst, const void *src, size_t size, int rank, const int64_t *dim, const int64_t *stride);
-/* The other way round: dst is strided, src dense. */
+/* The inverse: dst is strided, src is dense. */
 void prim_copy_into(void *dst, const void *src, size_t size, int rank, const int64_t *dim, const int64_t *stride);
 
 /* ---- Threads -------------------------------------------------------------------------------------------------------*/
 
-/* Calls fn(arg, from, to, thread) over ranges of [0, n); in one piece where `work` (about multiply-adds) is small. */
+/* Calls fn(arg, from, to, thread) over ranges of [0, n); one call for all where `work` (about multiply-adds) is small. */
 typedef void (*prim_range_fn)(void *arg, int64_t from, int64_t to, int thread);
 void prim_parallel(const struct ane_prim_call *c, int64_t n, double work, prim_range_fn fn, void *arg);
 static inline int prim_threads(const struct ane_prim_call *c) { return ane_pool_threads(c->pool); }
 
 /* ---- Matrices ------------------------------------------------------------------------------------------------------*/
 
-/* Weights [rows, cols] as something that yields 16 rows at a time. Stored codes stay stored and are decoded to float32
- * when they are used; float weights are packed once. */
+/* A weight matrix [rows, cols] that products read 16 rows at a time. Float weights are packed once. Stored codes stay as they
+ * are and are decoded to float32 when they are used. */
 struct prim_matrix {
   int64_t rows, cols;
-  struct ane_packed packed; /* layout ROWS: not packed, decode below */
+  struct ane_packed packed; /* layout ROWS: not packed, the fields below say how to decode */
   void *memory;
   uint64_t bytes; /* of memory */
   /* Codes. Element (r, k) has code number r * row_stride + k * col_stride (in codes), and scale and zero point number
@@ -106,7 +106,7 @@ struct prim_matrix {
 
 struct ane_prim_state {
   int n;
-  struct prim_matrix m[]; /* as the op numbers them */
+  struct prim_matrix m[]; /* in the order of the op's inputs */
 };
 struct ane_prim_state *prim_state_new(struct ane_prim_call *c, int n);
 
@@ -117,7 +117,7 @@ ane_status prim_matrix_float(struct ane_prim_call *c, struct prim_matrix *m, ane
  * panels below yields the same float32 numbers. */
 ane_status prim_matrix_coded(struct ane_prim_call *c, struct prim_matrix *m, const struct ane_coded *w, int64_t rows,
                              int64_t cols);
-/* Memory for scales and zeros behind a matrix of codes; the caller fills them. */
+/* Allocates the scales and zeros of a matrix of codes. The caller fills them. */
 ane_status prim_matrix_scales(struct ane_prim_call *c, struct prim_matrix *m, int64_t n, bool zeros, float **scales,
                               float **zero_points);
 void prim_matrix_free(struct prim_matrix *m);
@@ -145,9 +145,9 @@ ane_status prim_prepare_qmoe(struct ane_prim_call *c, struct ane_prim_state **st
 
 /* ---- Attention -----------------------------------------------------------------------------------------------------*/
 
-/* softmax(scale q k + bias) v for each batch entry, head and query. Strides are in elements; queries' head h uses key head
- * h / (heads / kv_heads). Query (b, i) sees keys first[b * s + i] .. last[b * s + i] - 1; none: zeros. */
-struct prim_attend {
+/* softmax(scale q k + bias) v for each batch entry, head and query. Strides are in elements. Query head h uses key head h /
+ * (heads / kv_heads). Query (b, i) sees keys first[b * s + i] .. last[b * s + i] - 1; if there are none, its result is zeros. */
+struct prim_attention_args {
   int64_t batch, heads, kv_heads, s, t, d, dv;
   const float *q, *k, *v;
   float *y;
@@ -157,9 +157,9 @@ struct prim_attend {
   const uint8_t *mask;                                        /* 0 hides; NULL: none */
   int64_t bias_stride[4];                                     /* of bias and mask: batch, head, query, key; 0 repeats */
   const int64_t *first, *last;
-  const float *sink; /* [heads]: one more score without a value; NULL: none */
+  const float *sink; /* [heads]: a score that has no value, in the sum of each softmax; NULL: none */
 };
-ane_status prim_attention_core(struct ane_prim_call *c, const struct prim_attend *a);
+ane_status prim_attention_core(struct ane_prim_call *c, const struct prim_attention_args *a);
 
 /* Rotates the first `dims` channels of one head in place by a row of the tables (dims / 2 cosines and sines). */
 void prim_rotate(float *x, const float *cos, const float *sin, int64_t dims, bool interleaved);

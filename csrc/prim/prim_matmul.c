@@ -1,16 +1,15 @@
-/* Products of matrices. Weights that are constant go through packed matrices; everything else is summed in float64,
- * ascending along the common axis. */
+/* Matrix products. Constant weights are packed. All other products are summed in float64, ascending along the common axis. */
 #include "prim/prim_internal.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-/* One operand as [batch..., rows, cols] whatever its rank and flags: 1-D x is a row, 1-D y a column. */
+/* An operand as [batch..., rows, cols]: 1-D x is a row, 1-D y a column. */
 struct side {
   int64_t rows, cols, row_stride, col_stride, batch_stride[ANE_DYN_RANK];
 };
 
-static struct side side_of(const struct ane_dyn *t, bool turned, bool left) {
+static struct side side_of(const struct ane_dyn *t, bool transposed, bool left) {
   struct side s = {1, 1, 0, 0, {0}};
   int64_t a = t->rank >= 2 ? t->dim[t->rank - 2]
               : left       ? 1
@@ -18,10 +17,10 @@ static struct side side_of(const struct ane_dyn *t, bool turned, bool left) {
           b = t->rank >= 2 ? t->dim[t->rank - 1]
               : left       ? t->dim[0]
                            : 1;
-  s.rows = turned ? b : a;
-  s.cols = turned ? a : b;
-  s.row_stride = turned ? 1 : b;
-  s.col_stride = turned ? b : 1;
+  s.rows = transposed ? b : a;
+  s.cols = transposed ? a : b;
+  s.row_stride = transposed ? 1 : b;
+  s.col_stride = transposed ? b : 1;
   return s;
 }
 
@@ -150,13 +149,13 @@ ane_status prim_matmul(struct ane_prim_call *c) {
   return c->status;
 }
 
-/* A constant [k, n] (or [n, k], turned) of floats becomes a packed matrix [n, k]. */
+/* Packs a constant of floats [k, n] (transposed: [n, k]) as a matrix [n, k]. */
 ane_status prim_prepare_matmul(struct ane_prim_call *c, struct ane_prim_state **state) {
   const struct ane_dyn *y = prim_in(c, c->op == ANE_PRIM_linear ? "weight" : "y");
-  bool turned = c->op == ANE_PRIM_linear || prim_bool(c, "transpose_y", false);
+  bool transposed = c->op == ANE_PRIM_linear || prim_bool(c, "transpose_y", false);
   if (c->status || !y || y->rank != 2 || !prim_is_float(y->dtype) || y->count == 0) return c->status;
-  int64_t n = y->dim[!turned], k = y->dim[turned], row = turned ? k : 1, col = turned ? 1 : n;
-  if (y->coded && turned) {
+  int64_t n = y->dim[!transposed], k = y->dim[transposed], row = transposed ? k : 1, col = transposed ? 1 : n;
+  if (y->coded && transposed) {
     if ((*state = prim_state_new(c, 1))) prim_matrix_coded(c, &(*state)->m[0], y->coded, n, k);
     return c->status;
   }
@@ -183,8 +182,7 @@ ane_status prim_linear(struct ane_prim_call *c) {
 
 /* ---- einsum --------------------------------------------------------------------------------------------------------*/
 
-/* Letters of an equation and their sizes. Letters of the result come first, so that a place is one of the result and one
- * of the sum. */
+/* Letters of an equation and their sizes. Letters of the result come first, those that are summed over follow. */
 struct letters {
   char name[52];
   int64_t size[52];
@@ -259,7 +257,7 @@ ane_status prim_einsum(struct ane_prim_call *c) {
       return prim_fail(c, ANE_SHAPE, "operand %d does not fit the equation \"%s\"", i + 1, text);
   bool empty = false;
   for (int i = 0; i < l.n; i++) {
-    if (l.size[i] < 0) return prim_fail(c, ANE_INVALID, "the equation \"%s\" makes a letter from nothing", text);
+    if (l.size[i] < 0) return prim_fail(c, ANE_INVALID, "the equation \"%s\" has a result letter that no operand has", text);
     if (i < l.n_out)
       dim[i] = l.size[i];
     else

@@ -1,5 +1,5 @@
 /* Weight matrices: packed floats, or stored codes that are decoded 16 rows at a time. Both end in the matrix kernel for
- * float32 columns, so the order of each sum is the kernel's: ascending k, whatever the number of columns. */
+ * float32 activations, so the kernel fixes the order of each sum: ascending k, for any number of tokens. */
 #include "prim/prim_internal.h"
 
 #include "base/alloc.h"
@@ -28,11 +28,11 @@ struct packing {
   const uint8_t *data;
   int64_t row_stride, col_stride;
   uint8_t *dst;
-  uint8_t *rows;    /* a copy of 16 rows for each thread, where they do not lie one after the other */
+  uint8_t *rows;    /* a copy of 16 rows for each thread, where rows are not contiguous */
   size_t row_bytes; /* of that copy */
 };
 
-/* Columns of 16 floats as they lie. */
+/* Copies groups whose columns of 16 floats are contiguous in the source. */
 static void copy_columns(const struct packing *p, int64_t first, int64_t n, uint8_t *dst) {
   for (int64_t k = 0; k < p->m->cols; k++) {
     memcpy(dst + 64 * k, p->data + 4 * (size_t)(first + k * p->col_stride), (size_t)n * 4);
@@ -103,7 +103,7 @@ static inline float code_value(const struct prim_matrix *m, int64_t code, int64_
   return ((float)q - (m->zeros ? m->zeros[scale] : m->zero_default)) * m->scales[scale];
 }
 
-/* 4-bit codes without sign in blocks of whole bytes: two values a byte from a table of the block's 16 values. */
+/* Unsigned 4-bit codes in blocks of whole bytes. A table of the block's 16 values gives two values for each byte. */
 static void decode_nibbles(const struct prim_matrix *m, int64_t r, float *out) {
   const uint8_t *p = m->codes + r * m->row_stride / 2;
   int64_t scale = r * m->scale_row;

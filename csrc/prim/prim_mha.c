@@ -1,4 +1,5 @@
-/* MultiHeadAttention of ONNX Runtime (ContribOperators.md): separate q, k, v of [batch, length, hidden], all heads alike. */
+/* MultiHeadAttention of ONNX Runtime (ContribOperators.md): separate q, k, v of [batch, length, hidden], with the same number
+ * of heads. */
 #include "prim/prim_internal.h"
 
 #include <inttypes.h>
@@ -32,7 +33,7 @@ static ane_status read_sizes(struct ane_prim_call *c, struct mha *m) {
   return c->status;
 }
 
-/* past ++ (new + bias), [batch, heads, past + new, d], as output `out` or in temporary memory. */
+/* concat(past, new + bias), [batch, heads, past + new, d], as output `out` or in temporary memory. */
 static const float *keys_of(struct ane_prim_call *c, const struct mha *m, int out, const struct ane_dyn *t,
                             const struct ane_dyn *past, int64_t d, const float *bias) {
   int64_t total = m->past + m->new_keys, dim[4] = {m->batch, m->heads, total, d};
@@ -52,7 +53,7 @@ static const float *keys_of(struct ane_prim_call *c, const struct mha *m, int ou
 }
 
 /* attention_bias and key_padding_mask (0: add mask_filter_value) as one bias of [batch, heads or 1, s, total]. */
-static ane_status read_bias(struct ane_prim_call *c, const struct mha *m, struct prim_attend *a) {
+static ane_status read_bias(struct ane_prim_call *c, const struct mha *m, struct prim_attention_args *a) {
   const struct ane_dyn *bias = prim_in(c, "attention_bias"), *pad = prim_in(c, "key_padding_mask");
   char text[ANE_DYN_TEXT];
   int64_t total = a->t, full[4] = {m->batch, m->heads, m->s, total}, dim[ANE_DYN_RANK], stride[ANE_DYN_RANK] = {0};
@@ -96,16 +97,16 @@ ane_status prim_multi_head_attention(struct ane_prim_call *c) {
   for (int64_t i = 0; i < m.batch * m.s * hd; i++) q[i] = v[i] + (add ? add[i % hd] : 0);
   for (int64_t i = 0; i < m.batch * m.s; i++)
     first[i] = 0, last[i] = causal ? ANE_MAX(ANE_MIN(total - m.s + i % m.s + 1, total), 0) : total;
-  struct prim_attend a = {.batch = m.batch,
-                          .heads = m.heads,
-                          .kv_heads = m.heads,
-                          .s = m.s,
-                          .t = total,
-                          .d = m.d,
-                          .dv = m.dv,
-                          .q = q,
-                          .first = first,
-                          .last = last};
+  struct prim_attention_args a = {.batch = m.batch,
+                                  .heads = m.heads,
+                                  .kv_heads = m.heads,
+                                  .s = m.s,
+                                  .t = total,
+                                  .d = m.d,
+                                  .dv = m.dv,
+                                  .q = q,
+                                  .first = first,
+                                  .last = last};
   a.k = keys_of(c, &m, 1, c->in[1], prim_in(c, "past_key"), m.d, add ? add + hd : NULL);
   a.v = keys_of(c, &m, 2, c->in[2], prim_in(c, "past_value"), m.dv, add ? add + 2 * hd : NULL);
   a.scale = prim_float(c, "scale", 0);

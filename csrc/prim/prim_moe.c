@@ -1,5 +1,5 @@
-/* Mixtures of experts: MoE and QMoE of ONNX Runtime (ContribOperators.md). Only the chosen experts are multiplied; their
- * shares are added in ascending order of experts. */
+/* Mixtures of experts: MoE and QMoE of ONNX Runtime (ContribOperators.md). Only the chosen experts are computed. Their
+ * weighted results are added in ascending order of experts. */
 #include "prim/prim_internal.h"
 
 #include <inttypes.h>
@@ -152,7 +152,7 @@ static ane_status read_options(struct ane_prim_call *c, struct moe *m) {
 
 /* ---- Choice --------------------------------------------------------------------------------------------------------*/
 
-/* share[t][e]: what expert e adds to token t, 0 where it was not chosen; chosen[t][e] says whether it was. */
+/* share[t][e]: the weight of expert e for token t, 0 where it is not chosen; chosen[t][e]: whether it is. */
 static void choose(const struct moe *m, int64_t t, float *share, uint8_t *chosen) {
   const float *logit = m->router + t * m->experts;
   double total = 0, sum = 0;
@@ -189,7 +189,7 @@ static float swiglu(const struct moe *m, float g, float l) {
   return g / (1 + expf(-m->alpha * g)) * (l + m->beta);
 }
 
-/* h [n][rows of fc1] to [n][inner] in place; up: [n][inner] or NULL. */
+/* Applies the activation function: h [n][rows of fc1] to [n][inner], in place; up: [n][inner] or NULL. */
 static void activate_rows(const struct moe *m, float *h, int64_t rows, const float *up, int64_t n) {
   for (int64_t t = 0; t < n; t++)
     for (int64_t i = 0; i < m->inner; i++) {
@@ -203,7 +203,7 @@ static void activate_rows(const struct moe *m, float *h, int64_t rows, const flo
         v = swiglu(m, row[i], l);
       else
         v = activate(m, row[i]) * (up ? l : 1);
-      h[t * m->inner + i] = v; /* never behind what is still to be read: inner <= rows */
+      h[t * m->inner + i] = v; /* this place has been read already: inner <= rows */
     }
 }
 

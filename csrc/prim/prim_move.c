@@ -1,4 +1,4 @@
-/* Elements in another order or arrangement; none is computed. */
+/* Ops that move elements and compute nothing. */
 #include "prim/prim_internal.h"
 
 #include <inttypes.h>
@@ -28,15 +28,15 @@ ane_status prim_transpose(struct ane_prim_call *c) {
 
 /* ---- Joining -------------------------------------------------------------------------------------------------------*/
 
-/* The result is [outer, sum of n_i, inner]; part i fills [outer, n_i, inner] of it. interleave: element by element along
- * the axis, one of each part in turn (all parts alike). */
+/* The result is [outer, sum of n_i, inner]; operand i fills [outer, n_i, inner] of it. interleave: along the axis, elements of
+ * all operands alternate (operands have the same shape). */
 static ane_status join(struct ane_prim_call *c, int axis, int rank, const int64_t *dim, bool interleave) {
   int first = prim_first(c), parts = c->n_in - first;
   int64_t outer = 1, inner = 1, at = 0, total = dim[axis];
   ane_dtype t = ANE_F32, own;
   for (int i = 0; i < axis; i++) outer *= dim[i];
   for (int i = axis + 1; i < rank; i++) inner *= dim[i];
-  for (int i = 0; i < parts; i++) { /* floats win; else the first one's type */
+  for (int i = 0; i < parts; i++) { /* float32 if one is a float; else the type of the first */
     bool f = prim_is_float(c->in[first + i]->dtype);
     if (i == 0) (void)prim_elements(c, c->in[first], &t);
     if (f) t = ANE_F32;
@@ -98,25 +98,25 @@ ane_status prim_stack(struct ane_prim_call *c) {
   return c->status ? c->status : join(c, axis, a->rank + 1, dim, false);
 }
 
-/* ---- Cutting -------------------------------------------------------------------------------------------------------*/
+/* ---- Slicing ------------------------------------------------------------------------------------------------------*/
 
-/* What a slice takes of each axis: count elements from `begin`, `step` apart. */
-struct cut {
+/* What a slice reads of each axis: count elements from `begin`, `step` apart. */
+struct slice {
   int64_t begin[ANE_DYN_RANK], step[ANE_DYN_RANK], count[ANE_DYN_RANK];
   uint32_t squeeze; /* axes that are dropped: count is 1 */
 };
 
-static int64_t offset_of(const struct ane_dyn *x, const struct cut *k, int64_t stride[ANE_DYN_RANK]) {
+static int64_t offset_of(const struct ane_dyn *x, const struct slice *k, int64_t stride[ANE_DYN_RANK]) {
   int64_t own[ANE_DYN_RANK], offset = 0;
   prim_strides(x->rank, x->dim, own);
   for (int i = 0; i < x->rank; i++) {
-    if (k->count[i] > 0) offset += k->begin[i] * own[i]; /* an empty cut may begin at the end */
+    if (k->count[i] > 0) offset += k->begin[i] * own[i]; /* an empty slice may begin at the end */
     stride[i] = own[i] * k->step[i];
   }
   return offset;
 }
 
-static ane_status take(struct ane_prim_call *c, int out, const struct ane_dyn *x, const struct cut *k) {
+static ane_status copy_slice(struct ane_prim_call *c, int out, const struct ane_dyn *x, const struct slice *k) {
   int64_t stride[ANE_DYN_RANK], dim[ANE_DYN_RANK];
   int rank = 0;
   ane_dtype t;
@@ -152,29 +152,29 @@ ane_status prim_split(struct ane_prim_call *c) {
                      whole);
   int64_t at = 0;
   for (int i = 0; i < n && !c->status; i++) {
-    struct cut k = {.squeeze = 0};
+    struct slice k = {.squeeze = 0};
     for (int a = 0; a < x->rank; a++) k.step[a] = 1, k.count[a] = x->dim[a];
     k.begin[axis] = at;
     k.count[axis] = sizes[i];
     at += sizes[i];
-    if (prim_wanted(c, i)) take(c, i, x, &k);
+    if (prim_wanted(c, i)) copy_slice(c, i, x, &k);
   }
   return c->status;
 }
 
-/* Elements from `from` towards `to` (not included) in steps. */
+/* Number of elements from `from` towards `to` (excluded) in steps. */
 static int64_t count_between(int64_t from, int64_t to, int64_t step) {
   if (step > 0) return from < to ? (to - from - 1) / step + 1 : 0;
   return from > to ? (from - to - 1) / -step + 1 : 0;
 }
 
-/* The three masks and the stride of MIL's slices. */
-static ane_status read_cut(struct ane_prim_call *c, const struct ane_dyn *x, struct cut *k) {
+/* Reads the masks and the stride of MIL's slices. */
+static ane_status read_slice(struct ane_prim_call *c, const struct ane_dyn *x, struct slice *k) {
   int64_t begin[ANE_DYN_RANK], end[ANE_DYN_RANK], step[ANE_DYN_RANK], bm[ANE_DYN_RANK], em[ANE_DYN_RANK], sm[ANE_DYN_RANK];
   int n[6] = {prim_ints(c, "begin", begin, ANE_DYN_RANK), prim_ints(c, "end", end, ANE_DYN_RANK),
               prim_ints(c, "stride", step, ANE_DYN_RANK), prim_ints(c, "begin_mask", bm, ANE_DYN_RANK),
               prim_ints(c, "end_mask", em, ANE_DYN_RANK), prim_ints(c, "squeeze_mask", sm, ANE_DYN_RANK)};
-  *k = (struct cut){.squeeze = 0};
+  *k = (struct slice){.squeeze = 0};
   for (int i = 0; i < 6 && !c->status; i++)
     if (n[i] >= 0 && n[i] != x->rank) prim_fail(c, ANE_SHAPE, "a list of %d entries for %d dimensions", n[i], x->rank);
   for (int i = 0; i < x->rank && !c->status; i++) {
@@ -198,13 +198,13 @@ static ane_status read_cut(struct ane_prim_call *c, const struct ane_dyn *x, str
 }
 
 ane_status prim_slice_by_index(struct ane_prim_call *c) {
-  struct cut k;
-  return read_cut(c, c->in[0], &k) ? c->status : take(c, 0, c->in[0], &k);
+  struct slice k;
+  return read_slice(c, c->in[0], &k) ? c->status : copy_slice(c, 0, c->in[0], &k);
 }
 
 ane_status prim_slice_by_size(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0];
-  struct cut k = {.squeeze = 0};
+  struct slice k = {.squeeze = 0};
   int a = prim_ints(c, "begin", k.begin, ANE_DYN_RANK), b = prim_ints(c, "size", k.count, ANE_DYN_RANK);
   if (!c->status && (a != x->rank || b != x->rank))
     prim_fail(c, ANE_SHAPE, "lists of %d and %d entries for %d dimensions", a, b, x->rank);
@@ -215,13 +215,13 @@ ane_status prim_slice_by_size(struct ane_prim_call *c) {
     if (k.begin[i] < 0 || k.count[i] < 0 || k.begin[i] > x->dim[i] || k.count[i] > x->dim[i] - k.begin[i])
       prim_fail(c, ANE_RANGE, "%" PRId64 " elements at %" PRId64 " of %" PRId64, k.count[i], k.begin[i], x->dim[i]);
   }
-  return c->status ? c->status : take(c, 0, x, &k);
+  return c->status ? c->status : copy_slice(c, 0, x, &k);
 }
 
 ane_status prim_slice_by_axes(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0];
   int64_t from[ANE_DYN_RANK], to[ANE_DYN_RANK], axes[ANE_DYN_RANK], steps[ANE_DYN_RANK];
-  struct cut k = {.squeeze = 0};
+  struct slice k = {.squeeze = 0};
   int n = prim_ints(c, "starts", from, ANE_DYN_RANK), m = prim_ints(c, "ends", to, ANE_DYN_RANK),
       na = prim_ints(c, "axes", axes, ANE_DYN_RANK), ns = prim_ints(c, "steps", steps, ANE_DYN_RANK);
   uint32_t seen = 0;
@@ -236,22 +236,22 @@ ane_status prim_slice_by_axes(struct ane_prim_call *c) {
     int64_t d = x->dim[a], lo = s > 0 ? 0 : -1, hi = s > 0 ? d : d - 1;
     int64_t b = from[i] < 0 ? from[i] + d : from[i], e = to[i] < 0 ? to[i] + d : to[i];
     seen |= 1u << a;
-    b = ANE_MIN(ANE_MAX(b, 0), hi); /* a start before the axis begins at its first element also backwards */
+    b = ANE_MIN(ANE_MAX(b, 0), hi); /* with a negative step too, a start before the axis means its first element */
     e = ANE_MIN(ANE_MAX(e, lo), hi + (s > 0 ? 0 : 1));
     k.begin[a] = b;
     k.step[a] = s;
     k.count[a] = count_between(b, e, s);
   }
-  return take(c, 0, x, &k);
+  return copy_slice(c, 0, x, &k);
 }
 
 ane_status prim_slice_update(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0], *u = c->in[1];
-  struct cut k;
+  struct slice k;
   ane_dtype t, tu;
   int64_t stride[ANE_DYN_RANK], n = 1;
   char a[ANE_DYN_TEXT], b[ANE_DYN_TEXT];
-  if (read_cut(c, x, &k)) return c->status;
+  if (read_slice(c, x, &k)) return c->status;
   int rank = 0;
   bool same = true;
   for (int i = 0; i < x->rank; i++) {
@@ -315,17 +315,17 @@ ane_status prim_tile(struct ane_prim_call *c) {
 ane_status prim_reverse(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0];
   uint32_t mask = prim_axes(c, "axes", x->rank);
-  struct cut k = {.squeeze = 0};
+  struct slice k = {.squeeze = 0};
   for (int i = 0; i < x->rank; i++) {
     bool back = mask >> i & 1;
     k.begin[i] = back ? ANE_MAX(x->dim[i] - 1, 0) : 0;
     k.step[i] = back ? -1 : 1;
     k.count[i] = x->dim[i];
   }
-  return c->status ? c->status : take(c, 0, x, &k);
+  return c->status ? c->status : copy_slice(c, 0, x, &k);
 }
 
-/* Where element i of a padded axis comes from; -1: from nowhere (constant). */
+/* Source index of element i of a padded axis; -1: the constant. */
 static int64_t pad_source(int64_t i, int64_t n, const char *mode) {
   if (i >= 0 && i < n) return i;
   if (*mode == 'r' && mode[2] == 'p') return i < 0 ? 0 : n - 1; /* replicate */
@@ -373,7 +373,7 @@ ane_status prim_pad(struct ane_prim_call *c) {
   return c->status;
 }
 
-/* Zeros below (upper) or above the k-th diagonal of the last two axes. */
+/* Sets elements below (upper) or above the k-th diagonal of the last two axes to zero. */
 ane_status prim_trilu(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0];
   int64_t k = prim_int(c, "k", 0);

@@ -1,4 +1,4 @@
-/* Softmax and norms. Each row on its own; sums in float64. */
+/* Softmax and norms. Each row is computed alone; sums are float64. */
 #include "prim/prim_internal.h"
 
 #include <math.h>
@@ -19,7 +19,7 @@ static void softmax_rows(void *arg, int64_t from, int64_t to, int thread ANE_UNU
     float *y = r->y + (x - r->x), top = -INFINITY;
     double sum = 0;
     for (int64_t i = 0; i < r->n; i++) top = fmaxf(top, x[i * r->inner]);
-    if (top == -INFINITY) top = 0; /* all hidden: 0 / 0 gives NaN, as the definition does */
+    if (top == -INFINITY) top = 0; /* all keys hidden: 0 / 0 gives NaN, as the definition does */
     for (int64_t i = 0; i < r->n; i++) {
       float e = expf(x[i * r->inner] - top);
       y[i * r->inner] = r->log ? x[i * r->inner] - top : e;
@@ -101,8 +101,8 @@ static ane_status norm(struct ane_prim_call *c, int first, bool centre) {
   return c->status;
 }
 
-/* Any axes: x is turned so that they stand last, and the result turned back. The sums are those of the other way. */
-static ane_status norm_turned(struct ane_prim_call *c, uint32_t mask) {
+/* Any axes: transposes x so that they are last, normalises, and transposes back. The order of each sum is the same. */
+static ane_status norm_transposed(struct ane_prim_call *c, uint32_t mask) {
   const struct ane_dyn *x = c->in[0], *gamma = prim_in(c, "gamma"), *beta = prim_in(c, "beta");
   struct norm m = {.n = 1, .centre = true, .epsilon = (double)prim_float(c, "epsilon", 1e-5f)};
   int64_t own[ANE_DYN_RANK], dim[ANE_DYN_RANK], stride[ANE_DYN_RANK], outer = 1;
@@ -137,7 +137,7 @@ ane_status prim_layer_norm(struct ane_prim_call *c) {
   if (c->status) return c->status;
   bool last = true;
   for (int i = first; i < end; i++) last = last && mask >> i & 1;
-  return last && first < end ? norm(c, first, true) : norm_turned(c, mask);
+  return last && first < end ? norm(c, first, true) : norm_transposed(c, mask);
 }
 
 ane_status prim_rms_norm(struct ane_prim_call *c) {

@@ -1,4 +1,4 @@
-/* Stored codes: dequantize, quantize, products with codes, rows of tables of codes. */
+/* Quantised codes: dequantize, quantize, products with codes, gather from tables of codes. */
 #include "prim/prim_internal.h"
 
 #include <inttypes.h>
@@ -9,11 +9,10 @@ static bool power_of_two(int64_t n) { return n > 0 && (n & (n - 1)) == 0; }
 
 /* ---- dequantize, quantize ------------------------------------------------------------------------------------------*/
 
-/* How scales lie beside x: x is [outer, n, inner] around the axis, and an element uses scale number
- * (outer * blocks + i / block) * inner + inner's index with blocks along the axis, number i with one for each place of the
- * axis, number 0 with a single one. */
+/* Which scale an element uses. x is [outer, n, inner] around the axis. Element (o, i, j) uses scale number (o * blocks + i /
+ * block) * inner + j with blocks along the axis, scale i with one for each index of the axis, scale 0 with a single one. */
 struct grid {
-  int64_t n, inner, blocks, block; /* block 0: one scale for each place of the axis; n 0: a single one */
+  int64_t n, inner, blocks, block; /* block 0: one scale for each index of the axis; n 0: a single one */
   int axis;
 };
 
@@ -65,7 +64,7 @@ ane_status prim_dequantize(struct ane_prim_call *c) {
   return c->status;
 }
 
-/* The type of the zero point, else output_dtype, else uint8; 4-bit types stay in whole bytes. */
+/* The result has the type of the zero point, else output_dtype, else uint8. 4-bit types stay in whole bytes. */
 ane_status prim_quantize(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0], *scale = c->in[1], *zero = prim_in(c, "zero_point");
   struct grid g;
@@ -123,7 +122,7 @@ ane_status prim_prepare_matmul_dequantize(struct ane_prim_call *c, struct ane_pr
   return c->status;
 }
 
-/* Makes the state where there is none from constants; *own is to be freed. */
+/* Prepares the state of this call, if constants did not give one. The caller frees *own. */
 static const struct ane_prim_state *state_of(struct ane_prim_call *c, prim_prepare_fn prepare, struct ane_prim_state **own) {
   *own = NULL;
   if (c->state) return c->state;
@@ -232,7 +231,7 @@ struct table {
   int bits;
   bool is_signed, packed; /* packed: several codes in a byte of the last axis, each row of zero points padded to a whole byte */
   int64_t rows, n, block, nb; /* data [rows, n] codes, scales [rows, nb] */
-  float *row_scales;          /* nb: of the row at hand; the whole table may be large and of another type */
+  float *row_scales;          /* nb: of the current row, since the whole table may be large and of another type */
 };
 
 static ane_status read_table(struct ane_prim_call *c, struct table *t) {
@@ -284,7 +283,7 @@ static void table_row(const struct table *t, int64_t r, float *out) {
   }
 }
 
-/* Rows along axis 0; an index outside gives zeros. */
+/* Gathers rows along axis 0. An index outside gives zeros. */
 ane_status prim_gather_block_quantized(struct ane_prim_call *c) {
   const struct ane_dyn *indices = c->in[1];
   struct table t = {.data = c->in[0], .scales = c->in[2], .zero = prim_in(c, "zero_points")};

@@ -1,4 +1,4 @@
-/* Reductions, running sums, the k best. Sums of floats are kept in float64. */
+/* Reductions, cumulative sums, top k. Sums of floats are kept in float64. */
 #include "prim/prim_internal.h"
 
 #include <math.h>
@@ -29,7 +29,7 @@ static ane_status plan(struct ane_prim_call *c, const struct ane_dyn *x, uint32_
   return c->status;
 }
 
-/* The next place of a set of axes; *offset follows. */
+/* Advances to the next index of a set of axes and updates *offset. */
 static void step(int n, const int64_t *dim, const int64_t *stride, int64_t *at, int64_t *offset) {
   for (int i = n - 1; i >= 0; i--) {
     *offset += stride[i];
@@ -133,7 +133,7 @@ static struct lines lines_of(const struct ane_dyn *x, int axis) {
   return l;
 }
 
-/* -1, 0, 1: how a stands to b; NaN is above all numbers. */
+/* Compares a with b: -1, 0 or 1; NaN is above all numbers. */
 static int compare_f32(float a, float b) {
   if (a != a || b != b) return (a != a) - (b != b);
   return (a > b) - (a < b);
@@ -200,7 +200,7 @@ ane_status prim_cumsum(struct ane_prim_call *c) {
   return c->status;
 }
 
-/* ---- The k best ----------------------------------------------------------------------------------------------------*/
+/* ---- Top k --------------------------------------------------------------------------------------------------------*/
 
 struct candidate {
   float f;

@@ -1,4 +1,4 @@
-/* Memory that lasts for a call, and the results of a call. */
+/* Memory of a call, and its results. */
 #include "prim/prim_internal.h"
 
 void *prim_temp(struct ane_prim_call *c, uint64_t bytes) {

@@ -1,4 +1,4 @@
-/* Rotary embedding (Su et al., "RoFormer", 2021), in the forms of com.microsoft and of opset 23. */
+/* Rotary embedding (Su et al., "RoFormer", 2021), as com.microsoft and opset 23 define it. */
 #include "prim/prim_internal.h"
 
 #include <inttypes.h>
@@ -18,7 +18,7 @@ struct rope {
   int64_t b_stride, h_stride, n_stride;
   int64_t dims, rows;       /* rotated channels; rows of a table */
   const float *cos, *sin;   /* [rows, dims / 2], or [batch, n, dims / 2] where positions is NULL */
-  const int64_t *positions; /* [batch, n], or one: the first */
+  const int64_t *positions; /* [batch, n], or one number: the position of the first token */
   bool one;
 };
 
@@ -64,7 +64,7 @@ ane_status prim_rotary_embedding(struct ane_prim_call *c) {
   int64_t heads = prim_int(c, "num_heads", 0), dim = prim_int(c, "dim", 0), half = cos->rank ? cos->dim[cos->rank - 1] : 0;
   struct rope r = {0};
   if (half < 1 || sin->rank != cos->rank || sin->count != cos->count || cos->rank < 2)
-    return prim_fail(c, ANE_SHAPE, "cos and sin are no tables of one shape");
+    return prim_fail(c, ANE_SHAPE, "cos and sin are not tables of the same shape");
   if (c->status || read_x(c, x, heads, half, dim, &r)) return c->status;
   r.rows = cos->count / half;
   if (p && check_positions(c, p, &r)) return c->status;

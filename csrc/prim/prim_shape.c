@@ -1,11 +1,11 @@
-/* Shapes as values, other views of the same elements, tensors made from nothing. */
+/* Shapes as values, views with another shape, and tensors made from parameters alone. */
 #include "prim/prim_internal.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
-/* A bound as ONNX's Shape has it: negative from the end, then clamped. */
+/* A bound of ONNX's Shape: negative ones count from the end, then it is clamped. */
 static int64_t clamp_axis(int64_t a, int rank) {
   if (a < 0) a += rank;
   return a < 0 ? 0 : a > rank ? rank : a;
@@ -89,7 +89,7 @@ ane_status prim_squeeze(struct ane_prim_call *c) {
   return c->status ? c->status : prim_view(c, 0, x, rank, dim);
 }
 
-/* ---- From nothing --------------------------------------------------------------------------------------------------*/
+/* ---- Creation -----------------------------------------------------------------------------------------------------*/
 
 ane_status prim_fill(struct ane_prim_call *c) {
   const struct ane_dyn *value = prim_in(c, "value");
@@ -144,7 +144,7 @@ ane_status prim_range_1d(struct ane_prim_call *c) {
   return c->status;
 }
 
-/* values = [off, on]; depth columns on the new axis; negative indices count from the end, others outside give no "on". */
+/* values = [off, on]; depth columns on the new axis. Negative indices count from the end; indices outside leave the row off. */
 ane_status prim_one_hot(struct ane_prim_call *c) {
   const struct ane_dyn *x = c->in[0], *values = prim_in(c, "values");
   int64_t depth = prim_int(c, "depth", 0), dim[ANE_DYN_RANK + 1], inner = 1;

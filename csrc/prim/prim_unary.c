@@ -43,7 +43,7 @@ MAP(tanh, tanhf(x))
 MAP(softplus, x > 0 ? x + log1pf(expf(-x)) : log1pf(expf(x)))
 MAP(softsign, x / (1 + fabsf(x)))
 
-/* With parameters; the defaults are MIL's, or ONNX's where MIL has none. */
+/* Ops with parameters. Defaults are MIL's, or ONNX's where MIL has none. */
 #define MAP2(name, expr, pa, da, pb, db)                                                                                         \
   static float name##_f(float x, float a ANE_UNUSED, float b ANE_UNUSED) { return expr; }                                        \
   ane_status prim_##name(struct ane_prim_call *c) {                                                                              \
@@ -76,7 +76,7 @@ ane_status prim_gelu(struct ane_prim_call *c) {
   return prim_fail(c, ANE_INVALID, "mode is \"%s\"; known are EXACT, TANH_APPROXIMATION, SIGMOID_APPROXIMATION", mode);
 }
 
-/* ---- Integers too --------------------------------------------------------------------------------------------------*/
+/* ---- Floats and integers ------------------------------------------------------------------------------------------*/
 
 static ane_status map_both(struct ane_prim_call *c, map_fn floats, int64_t (*integers)(int64_t x)) {
   const struct ane_dyn *x = c->in[0];
@@ -120,7 +120,8 @@ static ane_status classify(struct ane_prim_call *c, bool nan) {
 ane_status prim_isnan(struct ane_prim_call *c) { return classify(c, true); }
 ane_status prim_isinf(struct ane_prim_call *c) { return classify(c, false); }
 
-/* Bounds may be absent. NaN stays; a lower bound above the upper gives the upper, as min(max(x, alpha), beta) does. */
+/* Bounds may be absent. NaN stays. Where the lower bound is above the upper, the result is the upper, as in min(max(x, alpha),
+ * beta). */
 static float clip_f(float x, float a, float b) {
   x = x < a ? a : x;
   return x > b ? b : x;
