@@ -1,6 +1,6 @@
-/* Imported graphs (ONNX, Core ML), run op by op on the primitive kernels (prim/prim.h): whatever its shapes, a graph whose ops
- * are known runs. A graph is built once from a file: ops are translated, constants folded, weights packed, and each value is
- * given up after its last use. On top of it, a language model: sessions that feed tokens and carry the graph's caches. */
+/* Imported graphs (ONNX, Core ML), run op by op on the primitive kernels (prim/prim.h). A graph runs if its ops are known,
+ * whatever its shapes. It is built once from a file: ops are translated, constants folded, weights packed. A run frees each
+ * value after its last use. On top of it, language models: sessions that feed tokens and carry the graph's caches. */
 #ifndef ANE_INTERP_INTERP_H
 #define ANE_INTERP_INTERP_H
 
@@ -12,7 +12,7 @@
 
 struct ane_interp;
 
-/* Packed weights of the functions of one package: those that read the same constants share them. It must outlive the graphs. */
+/* Packed weights that the functions of one package share where they read the same constants. It must outlive the graphs. */
 struct ane_interp_shared;
 ane_status ane_interp_shared_create(struct ane_interp_shared **out, struct ane_error *err);
 void ane_interp_shared_destroy(struct ane_interp_shared *s); /* NULL is fine; its graphs must be gone */
@@ -20,12 +20,13 @@ void ane_interp_shared_destroy(struct ane_interp_shared *s); /* NULL is fine; it
 struct ane_interp_options {
   ane_isa isa; /* an available level */
   int threads; /* 1 .. 1024 */
-  /* Called on the caller's thread while the graph is made ready, nodes done. May be NULL. */
+  /* Called on the caller's thread while the graph is prepared, with the number of nodes that are done. May be NULL. */
   void (*progress)(void *arg, uint64_t done, uint64_t total);
-  bool fp16;             /* Core ML: results whose type is fp16 are rounded to it after each op; else all floats are float32 */
-  struct ane_pool *pool; /* to run on (then `threads` is not looked at), must outlive the graph; NULL: one of its own */
-  struct ane_interp_shared *shared; /* of graphs of the same model in memory; NULL: nothing is shared */
-  /* Called when the stored bytes of a weight have been packed for good. May be NULL. */
+  bool fp16; /* Core ML: results of type fp16 are rounded to fp16 after each op; else all floats stay float32 */
+  struct ane_pool
+      *pool; /* runs the graph, and `threads` is ignored; must outlive the graph. NULL: the graph makes a pool of its own */
+  struct ane_interp_shared *shared; /* for graphs of the same model in memory; NULL: nothing is shared */
+  /* Called once the stored bytes of a weight are packed and no longer read. May be NULL. */
   void (*release)(void *arg, const void *data, uint64_t bytes);
   void *arg;
 };
@@ -41,12 +42,12 @@ struct ane_interp_info {
  * ANE_SHAPE (a node's constants), ANE_RANGE (a constant that is too large), ANE_NOMEM. */
 ane_status ane_interp_from_onnx(struct ane_interp **out, const struct ane_source *s, const struct ane_interp_options *o,
                                 struct ane_error *err);
-/* A function (NULL: the default one) of a Core ML package or of a model in memory, whose blobs must have their data; m must
- * outlive the result. Constants of constexpr ops stay codes: products pack them, others decode them when they run; sparse ones
- * and tables of vectors are decoded here. Errors as above, and ANE_NOTFOUND (no such function), ANE_FORMAT. */
+/* A function (NULL: the default one) of a Core ML package or of a model in memory, whose blobs must be loaded; m must outlive
+ * the result. Constants of constexpr ops stay codes: products pack them, other ops decode them at run time. Sparse ones and
+ * tables of vectors are decoded here. Errors as above, and ANE_NOTFOUND (no such function), ANE_FORMAT. */
 ane_status ane_interp_from_mil(struct ane_interp **out, const struct ane_mil_model *m, const char *function,
                                const struct ane_interp_options *o, struct ane_error *err);
-/* Is every op known, with each of its attributes and inputs? Nothing is made ready. Errors as above, of the nodes alone. */
+/* Is every op known, with its attributes and inputs? Nothing is prepared. Errors as above, of the nodes alone. */
 ane_status ane_interp_check_onnx(const struct ane_source *s, struct ane_error *err);
 void ane_interp_destroy(struct ane_interp *g); /* NULL is fine */
 struct ane_interp_info ane_interp_info(const struct ane_interp *g);
@@ -54,24 +55,24 @@ struct ane_interp_info ane_interp_info(const struct ane_interp *g);
 /* Inputs and outputs as the file declares them. Floats of any type are float32 when the graph runs. */
 const struct ane_onnx_io *ane_interp_input(const struct ane_interp *g, int32_t i);
 const struct ane_onnx_io *ane_interp_output(const struct ane_interp *g, int32_t i);
-/* Their number by name, or -1. */
+/* Index of an input or output by name, or -1. */
 int32_t ane_interp_find(const struct ane_interp *g, const char *name, bool output);
 /* One line a node: name, op, inputs; false where there is no memory. */
 bool ane_interp_print(const struct ane_interp *g, struct ane_buffer *out);
 
-/* Runs the graph once. inputs: one for each input, in order; outputs: as many as the graph has, zeroed; they belong to the
- * caller (ane_dyn_drop with the same memory), also what is there after a failure. One run at a time. `wanted`: which
- * outputs are asked for, or NULL: all. The error's text begins with the node's name. */
+/* Runs the graph once; one run at a time. inputs: one for each input, in order. outputs: one for each output, zeroed; they
+ * belong to the caller (ane_dyn_drop with the same memory), those of a failed run too. `wanted`: which outputs are computed;
+ * NULL: all. The error's text begins with the node's name. */
 ane_status ane_interp_run(struct ane_interp *g, struct ane_dyn_memory *m, const struct ane_dyn *inputs, struct ane_dyn *outputs,
                           struct ane_error *err);
 
 /* ---- States of Core ML functions -----------------------------------------------------------------------------------*/
 
-/* One set of a model's states, in float32: all functions that name one share it. */
+/* One set of a model's states, in float32. All functions that name a state share it. */
 struct ane_interp_states;
 
-/* Zeros. The tensors live in `memory`, which must outlive the set. Errors: ANE_SHAPE (functions that name one state with
- * different shapes), ANE_UNSUPPORTED, ANE_NOMEM. */
+/* All states are zeros. The tensors live in `memory`, which must outlive the set. Errors: ANE_SHAPE (two functions declare one
+ * state with different shapes), ANE_UNSUPPORTED, ANE_NOMEM. */
 ane_status ane_interp_states_create(struct ane_interp_states **out, const struct ane_mil_model *m, struct ane_dyn_memory *memory,
                                     struct ane_error *err);
 void ane_interp_states_destroy(struct ane_interp_states *s); /* NULL is fine */
@@ -79,15 +80,15 @@ int32_t ane_interp_states_count(const struct ane_interp_states *s);
 const char *ane_interp_states_name(const struct ane_interp_states *s, int32_t i);
 /* fp32 of the declared shape; valid until the next run, reset or set. */
 const struct ane_dyn *ane_interp_states_tensor(const struct ane_interp_states *s, int32_t i);
-/* Elements to write to, in place; NULL: no memory. */
+/* Elements of a state, writable in place; NULL: no memory. */
 float *ane_interp_states_data(struct ane_interp_states *s, int32_t i, struct ane_error *err);
 ane_status ane_interp_states_reset(struct ane_interp_states *s, struct ane_error *err);
-/* Both are of the same model, maybe with different memory. */
+/* Both sets belong to the same model. Their memory may differ. */
 ane_status ane_interp_states_copy(struct ane_interp_states *to, const struct ane_interp_states *from, struct ane_error *err);
 
-/* Runs a Core ML function with its states, which the run changes (`m` is then their memory; NULL where the function has none).
- * Inputs are checked against their declared types and ranges. After a failure in the middle states may hold part of an update:
- * the set then refuses to run until it is reset. */
+/* Runs a Core ML function with its states, which the run changes; `m` is their memory, NULL where the function has none.
+ * Inputs are checked against their declared types and ranges. A run that fails half-way may leave states partly updated: the
+ * set then refuses to run until it is reset. */
 ane_status ane_interp_run_states(struct ane_interp *g, struct ane_dyn_memory *m, struct ane_interp_states *s,
                                  const struct ane_dyn *inputs, struct ane_dyn *outputs, struct ane_error *err);
 
@@ -96,7 +97,7 @@ ane_status ane_interp_run_states(struct ane_interp *g, struct ane_dyn_memory *m,
 struct ane_lm;
 struct ane_lm_session;
 
-/* A cache: what output `present` gives is the next call's input `past`. */
+/* A cache: the output `present` of a call is the input `past` of the next. */
 struct ane_lm_state {
   const char *past, *present;
   int64_t rows; /* capacity of a sliding cache; 0: as the graph says */
@@ -110,12 +111,12 @@ struct ane_lm_options {
   const char *logits;                     /* the output */
   const struct ane_lm_state *states;
   int32_t n_states;
-  int64_t kv_heads, head_size; /* for caches whose dimensions are symbols; 0: not known */
+  int64_t kv_heads, head_size; /* for caches whose dimensions are symbols; 0: unknown */
   int64_t context, chunk;      /* most positions of a session, most tokens of a run */
 };
 
-/* Takes the graph over, also on failure. Errors: ANE_NOTFOUND (a name that the graph has not), ANE_UNSUPPORTED (an input
- * that nobody fills; a cache of unknown size). */
+/* Takes ownership of the graph, also on failure. Errors: ANE_NOTFOUND (the graph has no input or output of a name),
+ * ANE_UNSUPPORTED (an input that no option names; a cache of unknown size). */
 ane_status ane_lm_create(struct ane_lm **out, struct ane_interp *g, const struct ane_lm_options *o, struct ane_error *err);
 void ane_lm_destroy(struct ane_lm *m); /* NULL is fine; its sessions must be gone */
 struct ane_interp *ane_lm_graph(const struct ane_lm *m);
@@ -123,29 +124,29 @@ int64_t ane_lm_vocab(const struct ane_lm *m);
 int64_t ane_lm_context(const struct ane_lm *m);
 int64_t ane_lm_chunk(const struct ane_lm *m);
 
-/* Fingerprint of the graph, its constants (of large ones a sample) and the kernels: whether a saved state fits. */
+/* Fingerprint of the graph, its constants (of large ones a sample) and the kernels. A saved state fits only if it is equal. */
 uint64_t ane_lm_fingerprint(const struct ane_lm *m);
 
-/* The states of a sequence: name of the input; whether it grows by a row for each token (else it forgets: convolutions, sliding
- * windows); its elements, fp32, when the sequence has so many tokens. i: 0 .. ane_lm_states(m) - 1. */
+/* The states of a sequence: name of the input; whether it grows by a row for each token (else it keeps the last positions
+ * only: convolutions, sliding windows); the number of its elements, fp32, after `length` tokens. i: 0 .. ane_lm_states(m) - 1. */
 int32_t ane_lm_states(const struct ane_lm *m);
 const char *ane_lm_state_name(const struct ane_lm *m, int32_t i);
 bool ane_lm_state_grows(const struct ane_lm *m, int32_t i);
 int64_t ane_lm_state_count(const struct ane_lm *m, int32_t i, int64_t length);
 
-/* One sequence: its states and the rows of its last feed. Its tokens are the caller's to keep. Results may depend in their last
- * bits on how tokens are cut into feeds. */
+/* One sequence: its states and the rows of its last feed. The caller keeps the tokens. The last bits of results may depend on
+ * how tokens are divided into feeds. */
 ane_status ane_lm_session_create(struct ane_lm_session **out, struct ane_lm *m, struct ane_error *err);
 void ane_lm_session_destroy(struct ane_lm_session *s); /* NULL is fine */
 int64_t ane_lm_length(const struct ane_lm_session *s);
-/* After a failure the session is as before, but for its rows. Errors: ANE_INVALID (n), ANE_RANGE (an id, the context), and those
- * of ane_interp_run. */
+/* A failed feed leaves the session as it was, but without rows. Errors: ANE_INVALID (n), ANE_RANGE (an id, the context), and
+ * those of ane_interp_run. */
 ane_status ane_lm_feed(struct ane_lm_session *s, const int32_t *ids, int64_t n, ane_want want, struct ane_error *err);
 /* Valid until the session changes. */
 const struct ane_dyn *ane_lm_state(const struct ane_lm_session *s, int32_t i);
-/* The states of a sequence of `length` tokens: of each what data[i] points to, or, where it is NULL, what the session has, cut to
- * `length` where it grows. Drops the rows. A failure leaves the session as it was. Errors: ANE_RANGE (a state that grows is
- * shorter than `length`), ANE_NOMEM. */
+/* Sets the states of a sequence of `length` tokens. data[i] gives the elements of state i; NULL keeps what the session has,
+ * truncated to `length` rows if it grows. Drops the rows. A failure leaves the session as it was. Errors: ANE_RANGE (a state
+ * that grows is shorter than `length`), ANE_NOMEM. */
 ane_status ane_lm_put(struct ane_lm_session *s, int64_t length, const float *const *data, struct ane_error *err);
 /* A second session with the same states, without the rows. */
 ane_status ane_lm_copy(struct ane_lm_session **out, const struct ane_lm_session *s, struct ane_error *err);

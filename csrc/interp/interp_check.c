@@ -1,4 +1,5 @@
-/* Inputs of a Core ML function against what it declares: type, rank, dimensions, ranges; absent ones with their defaults. */
+/* Checks inputs of a Core ML function against their declarations: type, rank, dimensions, ranges. Absent inputs get their
+ * defaults. */
 #include "interp/interp_internal.h"
 
 #include <inttypes.h>
@@ -8,7 +9,7 @@
 
 static bool is_float(ane_dtype t) { return t == ANE_F32 || t == ANE_F16 || t == ANE_BF16 || t == ANE_F64; }
 
-/* Bytes of "1..4 elements" and the like. */
+/* Bytes of a text such as "1..4 elements". */
 enum { BOUNDS_TEXT = 64 };
 
 static bool in_range(const struct ane_mil_feature *f, const struct ane_dyn *t, int32_t *axis) {
@@ -78,7 +79,7 @@ static double element(const struct ane_dyn *t, int64_t i) {
   }
 }
 
-/* Numbers of another type, if each of them is one of the declared type. */
+/* Converts numbers of another type, if each of them is one of the declared type. */
 static ane_status check_numbers(const struct ane_onnx_io *io, const struct ane_dyn *t, struct ane_error *err) {
   double low, high;
   if (io->dtype == t->dtype || !bounds(io->dtype, &low, &high)) return ANE_OK;
@@ -136,7 +137,7 @@ ane_status interp_input(const struct ane_interp *g, int32_t i, const struct ane_
   struct ane_dyn t = *in;
   *out = (struct ane_dyn){0};
   if (!t.data && t.rank == 0 && t.count == 0) return fill_default(g, i, m, out, err);
-  if (io->rank == 0 && t.rank == 1 && t.dim[0] == 1) t.rank = 0; /* described with the shape [1] */
+  if (io->rank == 0 && t.rank == 1 && t.dim[0] == 1) t.rank = 0; /* described with the shape [1]: a scalar */
   ane_status st = check_shape(g, i, &t, err);
   if (st) return st;
   if (ane_dtype_info(t.dtype)->block != 1 || t.dtype == ANE_F8E4M3 || t.dtype == ANE_F8E5M2)

@@ -1,11 +1,11 @@
-/* ONNX ops that are several primitives, or one whose parameters are not copied as they stand. */
+/* ONNX ops that become several primitives, or one whose parameters need work. */
 #include "interp/interp_onnx.h"
 
 #include <string.h>
 
 enum { NONE = INTERP_NONE, MAX_IN = 8 };
 
-/* Names of the outputs of the steps: the node's own value for the last one. */
+/* Names the outputs of the steps: the last step gets the node's own output. */
 static ane_status step(struct onnx_import *t, const struct ane_onnx_node *n, ane_prim op, const int32_t *in, int n_in,
                        int32_t *out) {
   ane_status st = *out == NONE ? interp_value(t->g, n->name, out, t->err) : ANE_OK;
@@ -17,7 +17,7 @@ static ane_status step2(struct onnx_import *t, const struct ane_onnx_node *n, an
   return step(t, n, op, in, 2, out);
 }
 
-/* Only these attributes, only so many inputs and outputs. */
+/* Refuses attributes, inputs and outputs beyond those listed. */
 static ane_status only(struct onnx_import *t, const struct ane_onnx_node *n, const char *const *attrs, int n_in, int n_out) {
   for (int32_t i = 0; i < n->n_attrs; i++) {
     bool known = false;
@@ -59,7 +59,7 @@ static ane_status fused_matmul(struct onnx_import *t, const struct ane_onnx_node
   if (!onnx_int(n, "transA", &ta) || !onnx_int(n, "transB", &tb) || !onnx_int(n, "transBatchA", &ba) ||
       !onnx_int(n, "transBatchB", &bb) || !onnx_float(n, "alpha", &alpha))
     return wrong_type(t, n);
-  if (ba || bb) return onnx_node_fail(t, n, ANE_UNSUPPORTED, "turned batch dimensions");
+  if (ba || bb) return onnx_node_fail(t, n, ANE_UNSUPPORTED, "transposed batch dimensions");
   int32_t out = n->out[0];
   return product(t, n, ta != 0, tb != 0, alpha, &out);
 }
@@ -86,7 +86,7 @@ static ane_status gemm(struct onnx_import *t, const struct ane_onnx_node *n) {
 
 static ane_status conv(struct onnx_import *t, const struct ane_onnx_node *n) {
   const struct ane_onnx_attr *pads = ane_onnx_attr(n, "pads"), *ap = ane_onnx_attr(n, "auto_pad");
-  int64_t turned[6];
+  int64_t pairs[6];
   int32_t pad = NONE, type = NONE;
   const char *name = pads ? "custom" : "valid";
   if (ap && ap->type == ANE_ONNX_STRING && strcmp(ap->s.data, "SAME_UPPER") == 0)
@@ -96,9 +96,9 @@ static ane_status conv(struct onnx_import *t, const struct ane_onnx_node *n) {
   else if (ap && (ap->type != ANE_ONNX_STRING || (strcmp(ap->s.data, "NOTSET") != 0 && strcmp(ap->s.data, "VALID") != 0)))
     return wrong_type(t, n);
   if (pads && (pads->type != ANE_ONNX_INTS || pads->n % 2 || pads->n > 6)) return wrong_type(t, n);
-  for (size_t i = 0; pads && i < pads->n / 2; i++) turned[2 * i] = pads->ints[i], turned[2 * i + 1] = pads->ints[i + pads->n / 2];
+  for (size_t i = 0; pads && i < pads->n / 2; i++) pairs[2 * i] = pads->ints[i], pairs[2 * i + 1] = pads->ints[i + pads->n / 2];
   ane_status st = interp_text(t->g, name, strlen(name), &type, t->err);
-  if (!st && pads) st = interp_ints(t->g, turned, (int64_t)pads->n, false, &pad, t->err);
+  if (!st && pads) st = interp_ints(t->g, pairs, (int64_t)pads->n, false, &pad, t->err);
   size_t before = t->block->buffer.size;
   if (!st)
     st = onnx_map(t, n, ANE_PRIM_conv,
@@ -113,7 +113,7 @@ static ane_status conv(struct onnx_import *t, const struct ane_onnx_node *n) {
 
 /* ---- Norms ---------------------------------------------------------------------------------------------------------*/
 
-/* axes axis .. -1: their number is not known before the run, so the list is made of a shape. */
+/* The axes axis .. -1. The rank is not known before the run, so a primitive computes the list from the shape. */
 static ane_status norm_axes(struct onnx_import *t, const struct ane_onnx_node *n, int64_t axis, int32_t x, int32_t *out) {
   int32_t shape = NONE, in[3], rank = NONE, start = NONE, one = NONE;
   int64_t single[1] = {axis}, step_by = 1;
@@ -126,7 +126,7 @@ static ane_status norm_axes(struct onnx_import *t, const struct ane_onnx_node *n
     for (int64_t i = 0; i < k; i++) list[i] = axis + i;
     return interp_ints(t->g, list, k, false, out, t->err);
   }
-  in[0] = x; /* range(axis, rank) with rank = size(shape(x)) */
+  in[0] = x; /* range(axis, rank), where rank = size(shape(x)) */
   st = step(t, n, ANE_PRIM_shape, in, 1, &shape);
   if (!st) st = step(t, n, ANE_PRIM_size, &shape, 1, &rank);
   if (!st) st = interp_ints(t->g, &axis, 1, true, &start, t->err);
@@ -154,7 +154,7 @@ static ane_status layer_norm(struct onnx_import *t, const struct ane_onnx_node *
   return layer_norm_of(t, n, n->in[0], onnx_in(t, n, 1), onnx_in(t, n, 2), axis, epsilon);
 }
 
-/* t = x + skip (+ bias), outputs: the norm of t, two that only training uses, t. */
+/* t = x + skip (+ bias). Outputs: the norm of t; two that only training uses; t. */
 static ane_status skip_norm(struct onnx_import *t, const struct ane_onnx_node *n, bool rms) {
   static const char *const attrs[] = {"epsilon", NULL};
   float epsilon = 1e-12f;
@@ -163,7 +163,7 @@ static ane_status skip_norm(struct onnx_import *t, const struct ane_onnx_node *n
   if (st) return st;
   if (!onnx_float(n, "epsilon", &epsilon)) return wrong_type(t, n);
   if ((n->n_out > 1 && n->out[1] != NONE) || (n->n_out > 2 && n->out[2] != NONE))
-    return onnx_node_fail(t, n, ANE_UNSUPPORTED, "outputs 2 and 3 are those of training");
+    return onnx_node_fail(t, n, ANE_UNSUPPORTED, "outputs 2 and 3 are for training only");
   st = step2(t, n, ANE_PRIM_add, n->in[0], onnx_in(t, n, 1), bias == NONE ? &sum : &part);
   if (!st && bias != NONE) st = step2(t, n, ANE_PRIM_add, part, bias, &sum);
   if (st) return st;
@@ -225,7 +225,7 @@ static ane_status quick_gelu(struct onnx_import *t, const struct ane_onnx_node *
   return st ? st : step2(t, n, ANE_PRIM_mul, n->in[0], gate, &out);
 }
 
-/* ---- Types, sums of several, the rest ------------------------------------------------------------------------------*/
+/* ---- Types, sums of several operands, others -----------------------------------------------------------------------*/
 
 static ane_status cast(struct onnx_import *t, const struct ane_onnx_node *n) {
   static const char *const attrs[] = {"to", "saturate", "round_mode", NULL};
@@ -240,10 +240,10 @@ static ane_status cast(struct onnx_import *t, const struct ane_onnx_node *n) {
     st = interp_text(t->g, info->name, strlen(info->name), &in[1], t->err);
     return st ? st : step(t, n, ANE_PRIM_cast, in, 2, &out);
   }
-  return onnx_node_fail(t, n, ANE_UNSUPPORTED, "to is %d, no type that results can have", (int)to);
+  return onnx_node_fail(t, n, ANE_UNSUPPORTED, "to is %d, which no result can have", (int)to);
 }
 
-/* Max, Min, Sum of any number of operands, from the left; Mean divides at the end. */
+/* Max, Min, Sum of any number of operands, left to right. Mean divides the sum at the end. */
 static ane_status several(struct onnx_import *t, const struct ane_onnx_node *n, ane_prim op, bool mean) {
   static const char *const attrs[] = {NULL};
   int32_t acc = n->n_in ? n->in[0] : NONE, out = n->out[0], by;
@@ -269,7 +269,7 @@ static ane_status mod(struct onnx_import *t, const struct ane_onnx_node *n) {
   return onnx_map(t, n, fmod ? ANE_PRIM_fmod : ANE_PRIM_mod, "x=0 y=1 !fmod");
 }
 
-/* From opset 18 (sums: 13) the axes are an input; without them all axes, or none with noop_with_empty_axes. */
+/* From opset 18 on (sums: 13) the axes are an input. Without axes all of them are reduced, or none with noop_with_empty_axes. */
 static ane_status reduce(struct onnx_import *t, const struct ane_onnx_node *n) {
   static const struct {
     const char *op;
@@ -296,7 +296,7 @@ static ane_status reduce(struct onnx_import *t, const struct ane_onnx_node *n) {
   return onnx_node_fail(t, n, ANE_UNSUPPORTED, "the op is not known");
 }
 
-/* The k largest; largest 0: the smallest. */
+/* The k largest elements; with largest 0 the k smallest. */
 static ane_status topk(struct onnx_import *t, const struct ane_onnx_node *n) {
   int64_t largest = 1;
   if (!onnx_int(n, "largest", &largest)) return wrong_type(t, n);
@@ -305,12 +305,12 @@ static ane_status topk(struct onnx_import *t, const struct ane_onnx_node *n) {
                           : "x=0 k=1 axis=@axis sort=@sorted output_indices_dtype='int64 ascending=#1 !largest");
 }
 
-/* ONNX lists all begins, then all ends; MIL a pair for each axis. A constant is rearranged here. */
+/* ONNX lists all begins, then all ends; MIL has a pair for each axis. The constant is rearranged here. */
 static ane_status pad(struct onnx_import *t, const struct ane_onnx_node *n) {
   const struct ane_onnx_attr *mode = ane_onnx_attr(n, "mode");
   static const char *const attrs[] = {"mode", NULL};
   int32_t pads = onnx_in(t, n, 1), in[4] = {NONE, NONE, NONE, NONE}, out;
-  int64_t turned[2 * ANE_DYN_RANK];
+  int64_t pairs[2 * ANE_DYN_RANK];
   ane_status st = only(t, n, attrs, 3, 1);
   if (st) return st;
   const struct ane_dyn *list = pads != NONE && t->g->values[pads].constant ? &t->g->values[pads].data : NULL;
@@ -321,14 +321,14 @@ static ane_status pad(struct onnx_import *t, const struct ane_onnx_node *n) {
   if (!list || list->dtype != ANE_I64 || list->count % 2 || list->count > 2 * ANE_DYN_RANK)
     return onnx_node_fail(t, n, ANE_UNSUPPORTED, "pads are not a constant list of int64");
   for (int64_t i = 0; i < list->count / 2; i++)
-    for (int k = 0; k < 2; k++) memcpy(&turned[2 * i + k], (const char *)list->data + (size_t)(i + k * list->count / 2) * 8, 8);
+    for (int k = 0; k < 2; k++) memcpy(&pairs[2 * i + k], (const char *)list->data + (size_t)(i + k * list->count / 2) * 8, 8);
   in[0] = n->in[0], in[3] = onnx_in(t, n, 2), out = n->out[0];
-  st = interp_ints(t->g, turned, list->count, false, &in[1], t->err);
+  st = interp_ints(t->g, pairs, list->count, false, &in[1], t->err);
   if (!st) st = interp_text(t->g, name, strlen(name), &in[2], t->err);
   return st ? st : step(t, n, ANE_PRIM_pad, in, 4, &out);
 }
 
-/* Nothing is dropped when a model runs; the mask is not offered. */
+/* Inference drops nothing. The mask output is not supported. */
 static ane_status dropout(struct onnx_import *t, const struct ane_onnx_node *n) {
   static const char *const attrs[] = {"ratio", "seed", "is_test", NULL};
   int32_t out = n->n_out ? n->out[0] : NONE;

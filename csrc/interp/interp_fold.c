@@ -1,9 +1,9 @@
-/* Nodes that depend on constants only are run once, and weights are packed. */
+/* Constant folding: runs nodes whose inputs are constant once, and packs weights. */
 #include "interp/interp_internal.h"
 
 #include <inttypes.h>
 
-/* A folded constant may have this many bytes; larger ones are computed at each call (those of large weights are fused). */
+/* Largest folded constant in bytes. Larger ones are computed at each call (those that come from large weights are fused). */
 #define FOLD_LIMIT (UINT64_C(64) << 20)
 
 enum { MAX_OUT = 8, MAX_IN = 64 };
@@ -50,7 +50,8 @@ static ane_status fold_node(struct ane_interp *g, struct interp_node *n, struct 
     else
       g->values[n->out[i]].data = out[i], g->values[n->out[i]].constant = true;
   }
-  if (st == ANE_RANGE && g->memory.refused > 0 && g->memory.refused <= most) return ANE_OK; /* stays in the graph */
+  if (st == ANE_RANGE && g->memory.refused > 0 && g->memory.refused <= most)
+    return ANE_OK; /* too large to fold: the node stays in the graph */
   if (st) return named(n, st, err);
   n->dead = true;
   g->info.n_folded++;
@@ -99,7 +100,7 @@ static ane_status ready_block(struct ane_interp *g, struct interp_block *b, stru
     }
     const struct ane_dyn *in[MAX_IN];
     if (n->kind != INTERP_PRIM) continue;
-    if (n->n_in > MAX_IN) continue; /* only joins are that wide */
+    if (n->n_in > MAX_IN) continue; /* only joins have more inputs */
     struct ane_prim_call c = call_of(g, n, in, NULL, err);
     st = interp_prepare(g, n, &c, err);
     if (st) return named(n, st, err);

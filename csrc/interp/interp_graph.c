@@ -1,4 +1,4 @@
-/* Life of a graph, and the pieces of which importers build it. */
+/* Life of a graph, and the functions with which importers build it. */
 #include "interp/interp_internal.h"
 
 #include "base/alloc.h"
@@ -7,7 +7,7 @@
 
 ane_status interp_no_memory(struct ane_error *err) { return ane_fail(err, ANE_NOMEM, "no memory for the graph"); }
 
-/* The array moves when a value is added. */
+/* Adding a value may move the array. */
 static struct interp_value *values_of(struct ane_interp *g) { return (struct interp_value *)(void *)g->value_buffer.data; }
 
 static ane_status add_value(struct ane_interp *g, const struct interp_value *v, int32_t *out, struct ane_error *err) {
@@ -105,7 +105,7 @@ void ane_interp_destroy(struct ane_interp *g) {
   ane_free(g);
 }
 
-/* Every step between import and run; a changed graph goes through them again. */
+/* All steps between import and run. A changed graph goes through them again. */
 static ane_status finish(struct ane_interp *g, struct ane_error *err) {
   ane_status st = interp_fuse(g, err);
   if (!st) st = interp_prune(g, err);

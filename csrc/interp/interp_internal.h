@@ -11,23 +11,24 @@ struct interp_value {
   const char *name;
   bool constant;
   struct ane_dyn data;        /* constant: borrowed from the file or the arena, or folded (block set) */
-  int32_t uses;               /* by living nodes and as an output */
-  struct interp_block *block; /* where it is made; NULL: input or constant */
-  int32_t node;               /* index of its maker there */
-  int32_t last;               /* index there of the last node that uses it */
+  int32_t uses;               /* number of uses by living nodes and as an output */
+  struct interp_block *block; /* the block of the node that makes it; NULL: input or constant */
+  int32_t node;               /* index of that node in the block */
+  int32_t last;               /* index in that block of the last node that uses it */
 };
 
-/* What a graph with types says of a result. */
+/* What the declared type of a result asks for. */
 struct interp_result {
-  ane_dtype dtype; /* as kept: floats are fp32 */
+  ane_dtype dtype; /* as stored: floats are fp32 */
   bool round;      /* to fp16 */
   const struct ane_mil_type *type;
 };
 
 /* PRIM   runs one primitive
- * IF     in[0] the condition, blocks[0] where true, blocks[1] where not
- * WHILE  in the first values, out the last ones; blocks[0] gives the condition, blocks[1] the next values, both of block inputs
- * READ   out[0] is state number `at` as it is now; WRITE: in[0] is the state from now on */
+ * IF     in[0] is the condition, blocks[0] runs where it is true, blocks[1] where it is false
+ * WHILE  in: the first values, out: the last ones; blocks[0] gives the condition, blocks[1] the next values, both from the
+ * block's inputs
+ * READ   out[0] is the present value of state `at`; WRITE: in[0] becomes the value of state `at` */
 typedef enum { INTERP_PRIM, INTERP_IF, INTERP_WHILE, INTERP_READ, INTERP_WRITE } interp_kind;
 
 struct interp_node {
@@ -39,14 +40,14 @@ struct interp_node {
   const struct interp_result *results; /* n_out, or NULL */
   int32_t n_in, n_out, n_drop;
   int32_t *in, *out;
-  int32_t *drop; /* values that nobody needs after this node */
-  bool *wanted;  /* n_out */
+  int32_t *drop; /* values whose last use is this node */
+  bool *wanted;  /* which outputs are used [n_out] */
   struct ane_prim_state *state;
   struct interp_shared_state *shared; /* owns `state`; NULL: the node does */
   struct interp_block *blocks[2];
 };
 
-/* A list of nodes in order; the outputs are those of an If's branch (or of the graph). */
+/* A list of nodes in order. Its outputs are those of the graph, of a branch or of a loop's block. */
 struct interp_block {
   struct ane_buffer buffer; /* of struct interp_node, while it is built */
   struct interp_node *nodes;
@@ -60,7 +61,7 @@ struct ane_interp {
   const struct ane_mil_model *mil; /* Core ML */
   const struct ane_mil_function *function;
   const struct ane_mil_feature **features; /* of inputs; NULL where not described */
-  const char **states;                     /* names, as nodes number them */
+  const char **states;                     /* names, by the nodes' state numbers */
   int32_t n_states;
   const struct ane_onnx_io *io_in, *io_out;
   struct ane_interp_options options;
@@ -71,7 +72,7 @@ struct ane_interp {
   struct interp_value *values;
   int32_t n_values;
   struct interp_block main;
-  int32_t *inputs; /* values of onnx->graph.inputs, then of those added */
+  int32_t *inputs; /* values of onnx->graph.inputs, then of inputs added here */
   int32_t n_inputs, n_added;
   struct ane_dyn_memory memory; /* folded constants */
   struct ane_interp_info info;
@@ -81,7 +82,7 @@ struct ane_interp {
 /* ---- Building ------------------------------------------------------------------------------------------------------*/
 
 ane_status interp_value(struct ane_interp *g, const char *name, int32_t *out, struct ane_error *err);
-/* Constants: from memory that lives as long as the graph. */
+/* A constant whose memory lives as long as the graph. */
 ane_status interp_constant(struct ane_interp *g, const char *name, const struct ane_dyn *t, int32_t *out, struct ane_error *err);
 ane_status interp_ints(struct ane_interp *g, const int64_t *v, int64_t n, bool scalar, int32_t *out, struct ane_error *err);
 ane_status interp_float(struct ane_interp *g, float v, int32_t *out, struct ane_error *err);
@@ -89,24 +90,24 @@ ane_status interp_text(struct ane_interp *g, const char *s, size_t len, int32_t 
 /* Adds a node; in and out are copied. */
 ane_status interp_add(struct ane_interp *g, struct interp_block *b, ane_prim op, const char *name, const int32_t *in,
                       int32_t n_in, const int32_t *out, int32_t n_out, struct ane_error *err);
-/* Puts a node whose arrays live in the arena. */
+/* Appends a node whose arrays live in the arena. */
 ane_status interp_put(struct ane_interp *g, struct interp_block *b, const struct interp_node *n, struct ane_error *err);
-/* The buffer of a block becomes its list. */
+/* Moves the nodes from a block's buffer to its list. */
 ane_status interp_close_block(struct ane_interp *g, struct interp_block *b, struct ane_error *err);
 ane_status interp_no_memory(struct ane_error *err);
 
-/* Translation of an ONNX graph into g->main (interp_onnx.c), of a MIL function (interp_mil.c). */
+/* Translate an ONNX graph (interp_onnx.c) or a MIL function (interp_mil.c) into g->main. */
 ane_status interp_import_onnx(struct ane_interp *g, struct ane_error *err);
 ane_status interp_import_mil(struct ane_interp *g, struct ane_error *err);
 
-/* Result k of a node becomes what its type says: cast, rounded; errors: ANE_SHAPE where it does not fit (interp_state.c). */
+/* Casts and rounds result k of a node as its declared type asks; ANE_SHAPE where the shape differs (interp_state.c). */
 ane_status interp_settle(struct ane_interp *g, const struct interp_node *n, int32_t k, struct ane_dyn_memory *m,
                          struct ane_dyn *t, struct ane_error *err);
-/* Elements of a coded tensor, or a copy of one without a block; others are kept as they are. */
+/* The elements of a coded tensor, decoded; a copy of a tensor without a block; otherwise another reference. */
 ane_status interp_solid(const struct ane_dyn *t, struct ane_dyn_memory *m, struct ane_dyn *out, struct ane_error *err);
 /* "conv", "if", ... */
 const char *interp_kind_name(const struct interp_node *n);
-/* Input i as the function declares it: checked and, where it is of another type, converted into *out (interp_check.c). */
+/* Input i as the function declares it: checked and, if it has another type, converted into *out (interp_check.c). */
 ane_status interp_input(const struct ane_interp *g, int32_t i, const struct ane_dyn *in, struct ane_dyn_memory *m,
                         struct ane_dyn *out, struct ane_error *err);
 
@@ -121,50 +122,50 @@ struct ane_interp_states {
   int32_t n;
   bool spoiled;
 };
-/* The number of a state by name, or -1. */
+/* Index of a state by name, or -1. */
 int32_t interp_state_find(const struct ane_interp_states *s, const char *name);
 
 /* Passes over the translated graph, in this order (interp_passes.c, interp_fold.c):
- * fuse   products with turned or dequantised constants read the stored ones
- * prune  nodes that nobody needs die
- * fold   nodes of constants are run once
+ * fuse   products with transposed or dequantised constants read the stored ones
+ * prune  removes nodes whose results are not used
+ * fold   runs nodes of constants once
  * prune  again
- * ready  weights are packed
- * live   last uses */
+ * ready  packs weights
+ * live   finds last uses */
 ane_status interp_fuse(struct ane_interp *g, struct ane_error *err);
 ane_status interp_prune(struct ane_interp *g, struct ane_error *err);
 ane_status interp_fold(struct ane_interp *g, struct ane_error *err);
 ane_status interp_ready(struct ane_interp *g, struct ane_error *err);
 ane_status interp_live(struct ane_interp *g, struct ane_error *err);
-/* Prepares the constants of a node, or shares what another function has prepared of the same ones (interp_share.c); gives that
- * up. */
+/* Prepares the constants of a node, or shares what another function prepared from the same ones (interp_share.c). Gives up the
+ * node's reference to them. */
 ane_status interp_prepare(struct ane_interp *g, struct interp_node *n, struct ane_prim_call *c, struct ane_error *err);
 void interp_give_up(struct ane_interp *g, struct interp_node *n);
 
-/* One more input, behind those of the file: the output rows. false: the last product of the
- * graph cannot be limited to some positions. */
+/* Adds an input behind those of the file: the output rows. *done false: the last product of the graph cannot be limited to
+ * some positions. */
 ane_status interp_trim_head(struct ane_interp *g, int32_t logits, bool *done, struct ane_error *err);
 
-/* The value an input of a node names as a constant, or NULL. */
+/* The input of a node for this parameter, if it is a constant; else NULL. */
 const struct ane_dyn *interp_const_in(const struct ane_interp *g, const struct interp_node *n, const char *param);
 
 /* ---- Language models -----------------------------------------------------------------------------------------------*/
 
 struct lm_state {
   int32_t input, output;
-  struct ane_dyn first; /* shape of an empty cache; data: zeros, NULL where it has no elements */
-  bool grows;           /* rows of dim 2 are positions: rewound by cutting */
+  struct ane_dyn first; /* an empty cache; data: zeros, or NULL where it has no elements */
+  bool grows;           /* rows of dim 2 are positions: rewind truncates them */
 };
 
 struct ane_lm {
   struct ane_interp *graph;
-  int32_t ids, mask, positions, past_length, total_length, logits; /* numbers of inputs and of the output; -1: none */
-  bool trimmed;                                                    /* the graph takes the wanted positions as its last input */
+  int32_t ids, mask, positions, past_length, total_length, logits; /* indices of inputs and of the output; -1: none */
+  bool trimmed;                                                    /* the graph takes the output rows as its last input */
   struct lm_state *states;
   int32_t n_states;
   int64_t context, chunk, vocab;
   uint64_t fingerprint;
-  struct ane_dyn_memory memory; /* zeros of first states */
+  struct ane_dyn_memory memory; /* memory of the empty caches */
 };
 
 #endif

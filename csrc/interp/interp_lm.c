@@ -1,4 +1,4 @@
-/* A language model made of an imported graph: which input is what, and what the caches are at the beginning. */
+/* A language model from an imported graph: the meaning of its inputs, and its empty caches. */
 #include "interp/interp_internal.h"
 
 #include "base/alloc.h"
@@ -30,13 +30,13 @@ static ane_status find_all(struct ane_lm *m, const struct ane_lm_options *o, str
   return st;
 }
 
-/* Every input of the graph is filled by someone. */
+/* Checks that each input of the graph has a meaning. */
 static ane_status check_filled(const struct ane_lm *m, struct ane_error *err) {
   for (int32_t i = 0; i < ane_interp_info(m->graph).n_inputs; i++) {
     bool filled = i == m->ids || i == m->mask || i == m->positions || i == m->past_length || i == m->total_length;
     for (int32_t k = 0; k < m->n_states; k++) filled = filled || m->states[k].input == i;
     if (!filled)
-      return ane_fail(err, ANE_UNSUPPORTED, "input %.100s: nobody knows what it is", ane_interp_input(m->graph, i)->name);
+      return ane_fail(err, ANE_UNSUPPORTED, "input %.100s: its meaning is not known", ane_interp_input(m->graph, i)->name);
   }
   return ANE_OK;
 }
@@ -50,7 +50,7 @@ static ane_status check_type(const struct ane_lm *m, int32_t input, struct ane_e
 
 /* ---- Caches --------------------------------------------------------------------------------------------------------*/
 
-/* The grouped attention that reads a cache as its past keys or values; NULL where none does. */
+/* The attention node that reads a cache as its past keys or values; NULL where there is none. */
 static const struct interp_node *reader_of(const struct ane_interp *g, int32_t value) {
   for (int32_t i = 0; i < g->main.n_nodes; i++) {
     const struct interp_node *n = &g->main.nodes[i];
@@ -61,7 +61,7 @@ static const struct interp_node *reader_of(const struct ane_interp *g, int32_t v
   return NULL;
 }
 
-/* A parameter that is one constant int64, else 0. */
+/* A parameter that is one constant int64; else 0. */
 static int64_t number(const struct ane_interp *g, const struct interp_node *n, const char *param) {
   const struct ane_dyn *t = n ? interp_const_in(g, n, param) : NULL;
   int64_t v = 0;
@@ -69,7 +69,7 @@ static int64_t number(const struct ane_interp *g, const struct interp_node *n, c
   return v;
 }
 
-/* Channels of a value that a product with constant weights makes, maybe with a bias; 0: not known. */
+/* Channels of a value that a product with constant weights makes, with or without a bias; 0: unknown. */
 static int64_t channels_of(const struct ane_interp *g, int32_t value) {
   while (value != INTERP_NONE && g->values[value].block == &g->main && g->values[value].node >= 0) {
     const struct interp_node *n = &g->main.nodes[g->values[value].node];
@@ -84,7 +84,7 @@ static int64_t channels_of(const struct ane_interp *g, int32_t value) {
   return 0;
 }
 
-/* Width of a head, from the attention's query: packed with keys and values where those are absent. 0: not known. */
+/* Width of a head, from the query of the attention, which also holds keys and values if those are absent. 0: unknown. */
 static ane_status head_width(const struct ane_interp *g, const struct interp_node *n, int64_t *out, struct ane_error *err) {
   int64_t heads = number(g, n, "num_heads"), kv = number(g, n, "kv_num_heads"), channels = n ? channels_of(g, n->in[0]) : 0;
   *out = 0;
@@ -99,8 +99,8 @@ static ane_status head_width(const struct ane_interp *g, const struct interp_nod
   return ANE_OK;
 }
 
-/* The first state of a cache: its declared shape with batch 1 and, where it grows, no rows. Symbols in other places are
- * filled from the attention that reads it or from the options ([batch, heads, rows, width]). */
+/* The empty cache: its declared shape with batch 1 and, if it grows, no rows. Other symbolic dimensions come from the
+ * attention that reads it or from the options ([batch, heads, rows, width]). */
 static ane_status first_state(struct ane_lm *m, const struct ane_lm_options *o, int32_t i, struct ane_error *err) {
   struct lm_state *s = &m->states[i];
   const struct ane_onnx_io *io = ane_interp_input(m->graph, s->input);
@@ -132,7 +132,7 @@ static ane_status first_state(struct ane_lm *m, const struct ane_lm_options *o, 
 
 /* ---- Fingerprint ---------------------------------------------------------------------------------------------------*/
 
-/* FNV-1a over what makes two graphs give different states: kernels, ops, constants' shapes and the ends of their bytes. */
+/* FNV-1a over all that gives two graphs different states: kernels, ops, shapes of constants and the ends of their bytes. */
 static void mix(uint64_t *h, const void *data, size_t n) {
   for (size_t i = 0; i < n; i++) *h = (*h ^ ((const uint8_t *)data)[i]) * 0x100000001b3u;
 }

@@ -1,4 +1,5 @@
-/* MIL operations to primitives: by the table mil.def where an op is one, by functions where it is several. */
+/* Translates MIL operations to primitives: by the table mil.def where an op is one primitive, by functions where it is
+ * several. */
 #include "interp/interp_mil.h"
 
 #include <inttypes.h>
@@ -40,7 +41,7 @@ ane_status mil_define(struct mil_import *t, const char *name, const struct mil_n
   uint32_t at = (uint32_t)(t->rows.size / sizeof *n), old;
   if (!ane_strmap_put(&t->names, name, strlen(name), at, &old)) return interp_no_memory(t->err);
   if (old == UINT32_MAX) return ane_buffer_append(&t->rows, n, sizeof *n) ? ANE_OK : interp_no_memory(t->err);
-  ((struct mil_name *)(void *)t->rows.data)[old] = *n; /* of a block that has ended */
+  ((struct mil_name *)(void *)t->rows.data)[old] = *n; /* a name of a block that has ended */
   return ANE_OK;
 }
 
@@ -50,7 +51,7 @@ static bool mil_is_float(ane_mil_dtype t) {
   return t == ANE_MIL_FP16 || t == ANE_MIL_FP32 || t == ANE_MIL_FP64 || t == ANE_MIL_BF16;
 }
 
-/* What a type asks of a result. */
+/* What the declared types ask of the results. */
 static ane_status results(struct mil_import *t, const struct ane_mil_op *op, bool moves, const struct interp_result **out) {
   struct interp_result *r = ane_arena_array(&t->g->arena, (size_t)op->n_outputs + 1, sizeof *r);
   if (!r) return interp_no_memory(t->err);
@@ -81,7 +82,7 @@ ane_status mil_constant(struct mil_import *t, const char *name, const struct ane
   return interp_constant(t->g, name, &d, out, t->err);
 }
 
-/* One binding of a parameter as a value. */
+/* A binding of a parameter as a value. */
 static ane_status binding(struct mil_import *t, const struct ane_mil_op *op, const struct ane_mil_binding *b, int32_t *out) {
   if (b->value) {
     ane_status st = mil_constant(t, "", b->value, out);
@@ -139,7 +140,7 @@ ane_status mil_step(struct mil_import *t, const struct ane_mil_op *op, ane_prim 
 
 /* ---- Mappings ------------------------------------------------------------------------------------------------------*/
 
-/* The item of a mapping that speaks of a parameter of the primitive ("p=..."): what stands behind the '=', or NULL. */
+/* The item of a mapping for a parameter of the primitive ("p=..."): the text behind the '=', or NULL. */
 static const char *mapped(const char *mapping, const char *param, size_t len, size_t *n) {
   for (const char *p = mapping; *p; p += strspn(p, " ")) {
     size_t all = strcspn(p, " ");
@@ -149,7 +150,7 @@ static const char *mapped(const char *mapping, const char *param, size_t len, si
   return NULL;
 }
 
-/* Does the mapping use the op's parameter, or leave it out? */
+/* Does the mapping name the op's parameter, as a source or as one to ignore? */
 static bool mentions(const char *mapping, const char *name) {
   size_t len = strlen(name);
   for (const char *p = mapping; *p; p += strspn(p, " ")) {
@@ -228,7 +229,7 @@ static ane_status import_block(struct mil_import *t, const struct ane_mil_block 
   for (uint32_t i = 0; !st && i < b->n_inputs; i++) {
     st = interp_value(t->g, b->inputs[i].name, &to->inputs[i], t->err);
     if (st) break;
-    t->g->values[to->inputs[i]].block = to; /* nobody makes it, but the block gives it up */
+    t->g->values[to->inputs[i]].block = to; /* no node makes it, but it is freed with the block's values */
     struct mil_name n = {.value = to->inputs[i], .type = &b->inputs[i].type, .state = -1};
     st = mil_define(t, b->inputs[i].name, &n);
   }
@@ -293,7 +294,7 @@ static ane_status state_op(struct mil_import *t, const struct ane_mil_op *op, bo
   return st ? st : interp_put(t->g, t->block, &n, t->err);
 }
 
-/* coreml_update_state(state, value) -> value: the write and the read behind it. */
+/* coreml_update_state(state, value) -> value: a write, then a read. */
 static ane_status update_state(struct mil_import *t, const struct ane_mil_op *op) {
   const struct ane_mil_arg *a = ane_mil_op_arg(op, "state");
   const struct mil_name *s = a && a->n_bindings == 1 && a->bindings[0].name ? mil_find(t, a->bindings[0].name) : NULL;
@@ -358,7 +359,7 @@ static ane_status add_input(struct mil_import *t, const struct ane_mil_named_typ
     return ane_fail(t->err, ANE_UNSUPPORTED, "input %.100s has a type that is not supported", in->name);
   ane_status st = interp_value(g, in->name, &n.value, t->err);
   if (st) return st;
-  g->values[n.value].block = &g->main; /* node INTERP_NONE: nobody makes it, but the main block gives it up */
+  g->values[n.value].block = &g->main; /* node INTERP_NONE: no node makes it, but it is freed with the main block's values */
   describe(&io[g->n_inputs], in->name, &in->type, n.value);
   if (d) g->features[g->n_inputs] = ane_mil_feature(d->inputs, d->n_inputs, in->name);
   g->inputs[g->n_inputs++] = n.value;

@@ -1,4 +1,4 @@
-/* MIL ops that are several primitives, or one in another guise. */
+/* MIL ops that become several primitives, or one of another name. */
 #include "interp/interp_mil.h"
 
 #include <inttypes.h>
@@ -12,7 +12,7 @@ static ane_status last(struct mil_import *t, const struct ane_mil_op *op, ane_pr
   return st ? st : mil_add(t, op, prim, moves, in, n_in, out);
 }
 
-/* Parameters in order; those that may be absent have a '?'. What the op has besides is refused. */
+/* Reads parameters in order; a '?' marks optional ones. Other parameters of the op are refused. */
 static ane_status params(struct mil_import *t, const struct ane_mil_op *op, const char *const *names, int32_t n, int32_t *out) {
   for (uint32_t i = 0; i < op->n_inputs; i++) {
     bool known = false;
@@ -33,7 +33,7 @@ static ane_status number(struct mil_import *t, float v, int32_t *out) { return i
 
 /* ---- Shapes --------------------------------------------------------------------------------------------------------*/
 
-/* 0 copies a dimension: that of the same index, from iOS17 on the one as far from the end. */
+/* 0 copies a dimension: the one of the same index, from iOS17 on the one with the same distance from the end. */
 static ane_status reshape(struct mil_import *t, const struct ane_mil_op *op) {
   static const char *const names[] = {"x", "shape"};
   int64_t from_end = ane_mil_opset_version(t->g->function->opset) >= 8, zero = 0;
@@ -56,7 +56,7 @@ static ane_status fill_like(struct mil_import *t, const struct ane_mil_op *op) {
 
 /* ---- Products ------------------------------------------------------------------------------------------------------*/
 
-/* Integers have no packed weights: x W^T + b. */
+/* x W^T + b of integers, for which there are no packed weights. */
 static ane_status linear(struct mil_import *t, const struct ane_mil_op *op) {
   static const char *const names[] = {"x", "weight", "?bias"};
   int32_t in[3], mm[4] = {0, 0, INTERP_NONE, 0}, add[2];

@@ -1,8 +1,7 @@
-/* constexpr_* operations: constants that are stored as codes. iOS16 has all parameters as attributes. iOS18 has inputs that are
- * bound to values in place, or to the outputs of other constexpr operations.
- *
- * Codes with scales and codes with tables of numbers stay codes (struct ane_coded). All else becomes floats here. Tables are in
- * interp_mil_lut.c, masks in interp_mil_sparse.c. */
+/* constexpr_* operations: constants that are stored as codes. iOS16 has all parameters as attributes. iOS18 has inputs, bound to
+ * values or to the outputs of other constexpr operations.
+ * Codes with scales and codes with tables of numbers stay codes (struct ane_coded). All others become floats here. Tables are
+ * in interp_mil_lut.c, masks in interp_mil_sparse.c. */
 #include "interp/interp_mil_const.h"
 
 #include "tensor/half.h"
@@ -10,7 +9,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* ---- Parameters ---------------------------------------------------------------------------------------------------*/
+/* ---- Parameters ----------------------------------------------------------------------------------------------------*/
 
 const struct ane_mil_value *mil_const_stored(const struct mil_import *t, const struct ane_mil_op *op, const char *name) {
   const struct ane_mil_value *v = ane_mil_op_attr(op, name);
@@ -50,7 +49,7 @@ float *mil_const_floats(struct mil_import *t, const struct ane_mil_value *v) {
   return out;
 }
 
-/* ---- Results ------------------------------------------------------------------------------------------------------*/
+/* ---- Results -------------------------------------------------------------------------------------------------------*/
 
 static bool same_shape(const struct ane_mil_type *type, int32_t rank, const int64_t *dim) {
   return type->kind == ANE_MIL_TENSOR && type->rank == rank && memcmp(type->dim, dim, (size_t)rank * sizeof *dim) == 0;
@@ -86,7 +85,7 @@ ane_status mil_const_give_stored(struct mil_import *t, const struct ane_mil_op *
   return st ? st : mil_define(t, op->outputs[k].name, &name);
 }
 
-/* Where tables of other operations need floats and not codes: small ones. */
+/* Tables of at most this many elements are decoded, since other operations may need floats. */
 enum { SMALL = 1 << 16 };
 
 ane_status mil_const_give_codes(struct mil_import *t, const struct ane_mil_op *op, struct ane_coded *w) {
@@ -139,9 +138,9 @@ struct ane_coded *mil_const_codes(struct mil_import *t, const struct ane_mil_op 
   return w;
 }
 
-/* ---- Scales -------------------------------------------------------------------------------------------------------*/
+/* ---- Scales --------------------------------------------------------------------------------------------------------*/
 
-/* iOS16: w = scale (q - zero_point), both one number or one for each place of `axis`. */
+/* iOS16: w = scale (q - zero_point). Each of both is one number, or one for each index of `axis`. */
 static ane_status affine(struct mil_import *t, const struct ane_mil_op *op) {
   const struct ane_mil_value *q = mil_const_tensor(t, op, "quantized_data", ANE_DYN_RANK),
                              *s = mil_const_tensor(t, op, "scale", 1), *z = mil_const_tensor(t, op, "zero_point", 1),
@@ -160,7 +159,7 @@ static ane_status affine(struct mil_import *t, const struct ane_mil_op *op) {
   if (most > 1) w->block[axis] = 1, w->step[axis] = 1;
   float *scale = mil_const_floats(t, s), *zero = scale ? mil_const_floats(t, z) : NULL;
   if (!zero) return ANE_NOMEM;
-  if (most > 1 && (s->count == 1 || z->count == 1)) { /* one of them for all */
+  if (most > 1 && (s->count == 1 || z->count == 1)) { /* one number for the whole axis */
     float *both = ane_arena_array(&t->g->arena, (size_t)most, sizeof *both), **single = s->count == 1 ? &scale : &zero;
     if (!both) return interp_no_memory(t->err);
     for (uint64_t i = 0; i < most; i++) both[i] = **single;
@@ -214,7 +213,7 @@ static ane_status blockwise(struct mil_import *t, const struct ane_mil_op *op) {
   return st ? st : mil_const_give_codes(t, op, w);
 }
 
-/* ---- Cast ---------------------------------------------------------------------------------------------------------*/
+/* ---- Cast ----------------------------------------------------------------------------------------------------------*/
 
 static ane_status cast(struct mil_import *t, const struct ane_mil_op *op) {
   const struct ane_mil_value *v = mil_const_tensor(t, op, "source_val", ANE_DYN_RANK);
@@ -223,7 +222,7 @@ static ane_status cast(struct mil_import *t, const struct ane_mil_op *op) {
                                      : mil_op_fail(t, op, ANE_UNSUPPORTED, "source_val is %s", ane_mil_dtype_name(v->type.dtype));
 }
 
-/* ---- Dispatch -----------------------------------------------------------------------------------------------------*/
+/* ---- Dispatch ------------------------------------------------------------------------------------------------------*/
 
 ane_status mil_constexpr(struct mil_import *t, const struct ane_mil_op *op, bool *done) {
   static const struct {

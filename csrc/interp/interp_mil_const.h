@@ -16,12 +16,12 @@ const struct ane_mil_value *mil_const_tensor(const struct mil_import *t, const s
 /* All elements as floats; NULL: no memory, the error is set. */
 float *mil_const_floats(struct mil_import *t, const struct ane_mil_value *v);
 
-/* Output k = n floats of this shape, which other constexpr operations may read too. Takes data. */
+/* Output k becomes n floats of this shape. Other constexpr operations may read it too. Takes ownership of data. */
 ane_status mil_const_give_floats(struct mil_import *t, const struct ane_mil_op *op, uint32_t k, int32_t rank, const int64_t *dim,
                                  float *data, uint64_t n);
-/* Output k = a stored value as it is. */
+/* Output k becomes a stored value as it is. */
 ane_status mil_const_give_stored(struct mil_import *t, const struct ane_mil_op *op, uint32_t k, const struct ane_mil_value *v);
-/* Output 0 = codes, for primitives to decode. */
+/* Output 0 becomes codes, which primitives decode. */
 ane_status mil_const_give_codes(struct mil_import *t, const struct ane_mil_op *op, struct ane_coded *w);
 /* Codes of a stored value, without scales or tables; NULL: the error is set. */
 struct ane_coded *mil_const_codes(struct mil_import *t, const struct ane_mil_op *op, const struct ane_mil_value *v);
@@ -37,10 +37,10 @@ ane_status mil_const_scaled(struct mil_import *t, const struct ane_mil_op *op, c
 
 /* constexpr_lut_to_dense */
 ane_status mil_const_lut(struct mil_import *t, const struct ane_mil_op *op);
-/* Codes of `index` with tables [*groups, 2^n, V] (iOS18). V > 1: mil_const_vectors reads them. */
+/* Codes of `index` with tables [*groups, 2^n, V] (iOS18). V > 1: use mil_const_vectors to decode them. */
 ane_status mil_const_table(struct mil_import *t, const struct ane_mil_op *op, const struct ane_mil_value *index,
                            const struct ane_mil_value *lut, struct ane_coded **out);
-/* Decodes tables of vectors: each index gives V values along vector_axis. *data: [dim], *total elements. */
+/* Decodes tables of vectors: each index gives V elements along vector_axis. *data: [dim], *total elements. */
 ane_status mil_const_vectors(struct mil_import *t, const struct ane_mil_op *op, const struct ane_coded *w,
                              const struct ane_mil_value *lut, float **data, int64_t *dim, int64_t *total);
 

@@ -1,11 +1,11 @@
-/* constexpr_sparse_*: elements that are there where a mask of bits says so, plain, scaled or by table. */
+/* constexpr_sparse_*: a mask of bits says which elements are stored, plain, scaled or by table. All others are zero. */
 #include "interp/interp_mil_const.h"
 
 #include <inttypes.h>
 
 static bool bit(const struct ane_mil_value *mask, uint64_t i) { return ((const uint8_t *)mask->data)[i >> 3] >> (i & 7) & 1; }
 
-/* Nonzero data spread by a mask of n bits. */
+/* Spreads the nonzero data by a mask of n bits. */
 static ane_status spread(struct mil_import *t, const struct ane_mil_op *op, const struct ane_mil_value *mask,
                          const struct ane_mil_value *data, uint64_t n, float **out) {
   uint64_t at = 0;
@@ -48,7 +48,7 @@ ane_status mil_const_sparse(struct mil_import *t, const struct ane_mil_op *op) {
   return st ? st : mil_const_give_floats(t, op, 0, rank, dim, all, (uint64_t)n);
 }
 
-/* The elements of `all` under the mask, as output 1; the mask as output 0. */
+/* Output 1 becomes the elements of `all` under the mask, output 0 the mask. */
 static ane_status give_sparse(struct mil_import *t, const struct ane_mil_op *op, const struct ane_mil_value *mask, float *all) {
   uint64_t n = 0;
   if (op->n_outputs != 2) return mil_op_fail(t, op, ANE_FORMAT, "has %" PRIu32 " outputs, wanted two", op->n_outputs);
@@ -59,7 +59,7 @@ static ane_status give_sparse(struct mil_import *t, const struct ane_mil_op *op,
   return st ? st : mil_const_give_floats(t, op, 1, 1, dim, all, n);
 }
 
-/* The numbers that codes under a mask stand for, as outputs. */
+/* Decodes codes under a mask and sets the outputs. */
 static ane_status give_decoded(struct mil_import *t, const struct ane_mil_op *op, const struct ane_mil_value *mask,
                                struct ane_coded *w) {
   float *all = ane_arena_array(&t->g->arena, (size_t)mask->count + 1, sizeof *all);
@@ -87,7 +87,7 @@ ane_status mil_const_sparse_scaled(struct mil_import *t, const struct ane_mil_op
   return st ? st : give_decoded(t, op, mask, w);
 }
 
-/* The indices under a mask as one byte each, 0 where the mask has no bit. */
+/* The indices under a mask, a byte each; 0 where the bit is not set. */
 static ane_status dense_indices(struct mil_import *t, const struct ane_mil_op *op, const struct ane_mil_value *mask,
                                 const struct ane_mil_value *data, struct ane_mil_value *out) {
   float *all;
@@ -104,7 +104,7 @@ static ane_status dense_indices(struct mil_import *t, const struct ane_mil_op *o
   return ANE_OK;
 }
 
-/* The mask of `total` elements of vectors of v elements each: that of their indices. NULL: the error is set. */
+/* The mask of `total` elements, in vectors of v, from the mask of their indices. NULL: the error is set. */
 static struct ane_mil_value *mask_of_vectors(struct mil_import *t, const struct ane_mil_op *op, const struct ane_mil_value *mask,
                                              int64_t v, const int64_t *dim, int64_t total) {
   struct ane_mil_value *wide = ane_arena_alloc(&t->g->arena, sizeof *wide);
@@ -128,14 +128,14 @@ static struct ane_mil_value *mask_of_vectors(struct mil_import *t, const struct 
   return wide;
 }
 
-/* Codes of bytes with a table that has 2^bits entries, as the type of the indices says. */
+/* Codes of one byte, with a table of 2^bits entries, as the type of the indices says. */
 static ane_status table_of_bytes(struct mil_import *t, const struct ane_mil_op *op, const struct ane_mil_value *index,
                                  uint32_t bits, const struct ane_mil_value *lut, struct ane_coded **w) {
   int32_t rank = index->type.rank;
   struct ane_mil_value full = *lut;
   if (lut->type.rank != rank + 2 || lut->type.dim[rank] != INT64_C(1) << bits)
     return mil_op_fail(t, op, ANE_SHAPE, "lut does not fit the indices");
-  full.type.dim[rank] = 256; /* what codes of a byte ask for */
+  full.type.dim[rank] = 256; /* codes of a byte need 256 entries */
   ane_status st = mil_const_table(t, op, index, &full, w);
   if (!st) (*w)->entries = INT64_C(1) << bits;
   return st;

@@ -1,4 +1,4 @@
-/* ONNX nodes to primitives: by the table onnx.def where an op is one primitive, by a function where it is several. */
+/* Translates ONNX nodes to primitives: by the table onnx.def where an op is one primitive, by functions where it is several. */
 #include "interp/interp_onnx.h"
 
 #include <inttypes.h>
@@ -73,7 +73,7 @@ bool onnx_float(const struct ane_onnx_node *n, const char *name, float *out) {
 
 /* ---- Mappings ------------------------------------------------------------------------------------------------------*/
 
-/* One item of a mapping: "p=0", "!a", "?a=0". Everything points into the mapping. */
+/* One item of a mapping: "p=0", "!a", "?a=0". Its texts point into the mapping. */
 struct item {
   char mark;        /* '!' or '?', else 0 */
   const char *name; /* of the parameter, or of the attribute */
@@ -106,7 +106,7 @@ static bool has_value(const struct ane_onnx_attr *a, const struct item *it) {
   return (a->type == ANE_ONNX_INT && (double)a->i == want) || (a->type == ANE_ONNX_FLOAT && (double)a->f == want);
 }
 
-/* Every attribute is named by the mapping, and every input; else the result would not be what the file says. */
+/* Checks that the mapping names every attribute and every input of the node. Ignoring one would change the result. */
 static ane_status check_named(struct onnx_import *t, const struct ane_onnx_node *n, const char *mapping) {
   for (int32_t i = 0; i < n->n_attrs; i++) {
     const struct ane_onnx_attr *a = &n->attrs[i];
@@ -250,7 +250,7 @@ ane_status onnx_if(struct onnx_import *t, const struct ane_onnx_node *n) {
   return interp_put(t->g, t->block, &node, t->err);
 }
 
-/* Values of the document keep their numbers; more are added behind them. */
+/* Values of the document keep their indices. Others follow. */
 ane_status interp_import_onnx(struct ane_interp *g, struct ane_error *err) {
   struct onnx_import t = {g, &g->main, err};
   const struct ane_onnx *doc = g->onnx;
@@ -265,7 +265,8 @@ ane_status interp_import_onnx(struct ane_interp *g, struct ane_error *err) {
   if (!st && !g->inputs) st = interp_no_memory(err);
   for (int32_t i = 0; !st && i < g->n_inputs; i++) {
     g->inputs[i] = doc->graph.inputs[i].value;
-    g->values[g->inputs[i]].block = &g->main; /* node INTERP_NONE: nobody makes it, but the main block gives it up */
+    g->values[g->inputs[i]].block =
+        &g->main; /* node INTERP_NONE: no node makes it, but it is freed with the main block's values */
   }
   return st ? st : import_block(&t, &doc->graph, &g->main);
 }

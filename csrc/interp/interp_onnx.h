@@ -1,4 +1,4 @@
-/* Translation of ONNX nodes, as its two files share it. */
+/* Translation of ONNX nodes: what its two files share. */
 #ifndef ANE_INTERP_ONNX_H
 #define ANE_INTERP_ONNX_H
 
@@ -8,7 +8,7 @@
 
 struct onnx_import {
   struct ane_interp *g;
-  struct interp_block *block; /* where nodes go */
+  struct interp_block *block; /* receives the nodes */
   struct ane_error *err;
 };
 
@@ -16,14 +16,14 @@ ane_status onnx_node_fail(const struct onnx_import *t, const struct ane_onnx_nod
     ANE_PRINTF(4, 5);
 /* Input i as a value, or INTERP_NONE. */
 int32_t onnx_in(const struct onnx_import *t, const struct ane_onnx_node *n, int i);
-/* *out is left as it is where the attribute is absent; false where it is of another type. */
+/* Leaves *out as it is where the attribute is absent. false: it has another type. */
 bool onnx_int(const struct ane_onnx_node *n, const char *name, int64_t *out);
 bool onnx_float(const struct ane_onnx_node *n, const char *name, float *out);
 
-/* The node as one primitive, by a mapping as in onnx.def. */
+/* Adds the node as one primitive, by a mapping as in onnx.def. */
 ane_status onnx_map(struct onnx_import *t, const struct ane_onnx_node *n, ane_prim prim, const char *mapping);
 ane_status onnx_if(struct onnx_import *t, const struct ane_onnx_node *n);
-/* Ops that are several primitives (interp_compose.c); *done is false where it knows none of the name. */
+/* Ops of several primitives (interp_compose.c). *done is false for other ops. */
 ane_status onnx_compose(struct onnx_import *t, const struct ane_onnx_node *n, bool *done);
 
 #endif

@@ -1,11 +1,11 @@
-/* Passes over the translated graph: what nobody needs dies, products read stored constants, last uses are noted. */
+/* Passes over the translated graph: prune unused nodes, let products read stored constants, find last uses. */
 #include "interp/interp_internal.h"
 
 #include <string.h>
 
 /* ---- Uses ----------------------------------------------------------------------------------------------------------*/
 
-/* Adds `by` to the uses of all that the living nodes of a block read, and of its outputs. */
+/* Adds `by` to the use counts of all values that the living nodes of a block read, and of its outputs. */
 static void count_block(struct ane_interp *g, const struct interp_block *b, int by);
 
 static void count_node(struct ane_interp *g, const struct interp_node *n, int by) {
@@ -21,7 +21,7 @@ static void count_block(struct ane_interp *g, const struct interp_block *b, int 
   for (int32_t i = 0; i < b->n_outputs; i++) g->values[b->outputs[i]].uses += by;
 }
 
-/* Does a node change a state somewhere inside? */
+/* Does the node change a state, itself or in its blocks? */
 static bool writes(const struct interp_node *n) {
   bool found = false;
   for (int k = 0; k < 2 && n->blocks[k]; k++)
@@ -32,7 +32,7 @@ static bool writes(const struct interp_node *n) {
   return found;
 }
 
-/* From the end: a node whose results nobody uses releases what it reads. */
+/* Walks from the end: removing an unused node releases the values that it reads. */
 static void prune_block(struct ane_interp *g, struct interp_block *b) {
   for (int32_t i = b->n_nodes - 1; i >= 0; i--) {
     struct interp_node *n = &b->nodes[i];
@@ -69,39 +69,39 @@ static int32_t input_of(const struct interp_node *n, const char *param) {
   return i >= 0 && i < n->n_in ? n->in[i] : INTERP_NONE;
 }
 
-/* A two-dimensional constant, turned: the constant's value, or none. */
-static int32_t turned_constant(const struct ane_interp *g, int32_t value) {
+/* The constant of which `value` is the two-dimensional transpose; INTERP_NONE: it is none. */
+static int32_t transposed_constant(const struct ane_interp *g, int32_t value) {
   const struct interp_node *n = maker(g, value);
   if (!n || n->op != ANE_PRIM_transpose) return INTERP_NONE;
   const struct ane_dyn *x = interp_const_in(g, n, "x");
   return x && x->rank == 2 && (input_of(n, "perm") == INTERP_NONE || interp_const_in(g, n, "perm")) ? n->in[0] : INTERP_NONE;
 }
 
-/* perm of a two-dimensional transpose: [1, 0] or absent; [0, 1] changes nothing. */
-static bool really_turns(const struct ane_interp *g, int32_t value) {
+/* Does a two-dimensional transpose by this perm change anything? [1, 0] and absent do, [0, 1] does not. */
+static bool is_transpose(const struct ane_interp *g, int32_t value) {
   const struct ane_dyn *perm = interp_const_in(g, maker(g, value), "perm");
   return !perm || (perm->count == 2 && perm->dtype == ANE_I64 && ((const uint8_t *)perm->data)[0] != 0);
 }
 
 static bool flag(const struct ane_interp *g, const struct interp_node *n, const char *param) {
   const struct ane_dyn *t = interp_const_in(g, n, param);
-  return t && t->count == 1 && ((const uint8_t *)t->data)[0] != 0; /* booleans are constants of 0 and 1 of any integer type */
+  return t && t->count == 1 && ((const uint8_t *)t->data)[0] != 0; /* booleans are constants of 0 and 1, of any integer type */
 }
 
-/* matmul(x, transpose(w)) reads w itself: large weights are then neither copied nor turned at each call. */
-static ane_status fuse_turned(struct ane_interp *g, struct interp_node *n, struct ane_error *err) {
-  int32_t w = turned_constant(g, n->in[1]);
-  if (w == INTERP_NONE || !really_turns(g, n->in[1])) return ANE_OK;
-  int64_t turn = !flag(g, n, "transpose_y");
+/* matmul(x, transpose(w)) reads w itself: large weights are neither copied nor transposed at each call. */
+static ane_status fuse_transposed(struct ane_interp *g, struct interp_node *n, struct ane_error *err) {
+  int32_t w = transposed_constant(g, n->in[1]);
+  if (w == INTERP_NONE || !is_transpose(g, n->in[1])) return ANE_OK;
+  int64_t transpose = !flag(g, n, "transpose_y");
   int32_t *in = ane_arena_array(&g->arena, 4, sizeof *in);
   if (!in) return interp_no_memory(err);
   in[0] = n->in[0], in[1] = w, in[2] = input_of(n, "transpose_x");
   n->in = in;
   n->n_in = 4;
-  return interp_ints(g, &turn, 1, true, &in[3], err);
+  return interp_ints(g, &transpose, 1, true, &in[3], err);
 }
 
-/* matmul(x, dequantize(codes)) decodes a few rows at a time instead of keeping the whole matrix as floats. */
+/* matmul(x, dequantize(codes)) decodes a few rows at a time; the whole matrix never exists as floats. */
 static ane_status fuse_dequantize(struct ane_interp *g, struct interp_node *n, struct ane_error *err) {
   const struct interp_node *d = maker(g, n->in[1]);
   if (!d || d->op != ANE_PRIM_dequantize || flag(g, n, "transpose_x") || flag(g, n, "transpose_y")) return ANE_OK;
@@ -119,13 +119,13 @@ static ane_status fuse_dequantize(struct ane_interp *g, struct interp_node *n, s
   return ANE_OK;
 }
 
-/* gather(transpose(w), i) along the first axis: columns of w. */
+/* gather(transpose(w), i) along the first axis reads columns of w. */
 static void fuse_gather(const struct ane_interp *g, struct interp_node *n) {
-  int32_t w = turned_constant(g, n->in[0]);
+  int32_t w = transposed_constant(g, n->in[0]);
   const struct ane_dyn *axis = interp_const_in(g, n, "axis");
   bool first = input_of(n, "axis") == INTERP_NONE ||
                (axis && axis->count == 1 && axis->dtype == ANE_I64 && ((const uint8_t *)axis->data)[0] == 0);
-  if (w == INTERP_NONE || !really_turns(g, n->in[0]) || !first || input_of(n, "batch_dims") != INTERP_NONE) return;
+  if (w == INTERP_NONE || !is_transpose(g, n->in[0]) || !first || input_of(n, "batch_dims") != INTERP_NONE) return;
   n->op = ANE_PRIM_gather_columns;
   n->in[0] = w;
   n->n_in = 2;
@@ -141,7 +141,7 @@ static ane_status fuse_block(struct ane_interp *g, struct interp_block *b, struc
     } else if (n->kind != INTERP_PRIM) {
       continue;
     } else if (n->op == ANE_PRIM_matmul) {
-      st = fuse_turned(g, n, err);
+      st = fuse_transposed(g, n, err);
       if (!st) st = fuse_dequantize(g, n, err);
     } else if (n->op == ANE_PRIM_gather) {
       fuse_gather(g, n);
@@ -154,7 +154,7 @@ ane_status interp_fuse(struct ane_interp *g, struct ane_error *err) { return fus
 
 /* ---- The head ------------------------------------------------------------------------------------------------------*/
 
-/* Does each row of the result depend on the same row of x only? Other operands must be constants of one row at most. */
+/* Does each row of the result depend on the same row of x only? Other operands must be constants of at most one row. */
 static bool row_by_row(const struct ane_interp *g, const struct interp_node *n) {
   static const ane_prim ops[] = {ANE_PRIM_add,  ANE_PRIM_sub,  ANE_PRIM_mul,      ANE_PRIM_real_div,
                                  ANE_PRIM_tanh, ANE_PRIM_cast, ANE_PRIM_identity, ANE_PRIM_clip};
@@ -172,7 +172,7 @@ static bool is_product(const struct ane_interp *g, const struct interp_node *n) 
   return n->op == ANE_PRIM_matmul && n->state && !flag(g, n, "transpose_x");
 }
 
-/* A node before index `at`. */
+/* Inserts a node before index `at`. */
 static ane_status insert(struct ane_interp *g, struct interp_block *b, int32_t at, const struct interp_node *n,
                          struct ane_error *err) {
   struct interp_node *nodes = ane_arena_array(&g->arena, (size_t)b->n_nodes + 1, sizeof *nodes);
@@ -200,11 +200,11 @@ ane_status interp_trim_head(struct ane_interp *g, int32_t logits, bool *done, st
   int32_t at = g->values[v].node, wanted, taken, axis,
           *inputs = ane_arena_array(&g->arena, (size_t)(g->n_inputs + g->n_added) + 1, sizeof *inputs);
   int64_t rows = -2;
-  struct interp_node take = {.name = "wanted positions", .op = ANE_PRIM_gather, .n_in = 3, .n_out = 1};
+  struct interp_node take = {.name = "output rows", .op = ANE_PRIM_gather, .n_in = 3, .n_out = 1};
   take.in = ane_arena_array(&g->arena, 3, sizeof *take.in);
   take.out = ane_arena_array(&g->arena, 1, sizeof *take.out);
   if (!inputs || !take.in || !take.out) return interp_no_memory(err);
-  ane_status st = interp_value(g, "wanted positions", &wanted, err);
+  ane_status st = interp_value(g, "output rows", &wanted, err);
   if (!st) st = interp_value(g, "wanted rows", &taken, err);
   if (!st) st = interp_ints(g, &rows, 1, true, &axis, err);
   if (st) return st;
@@ -223,14 +223,14 @@ ane_status interp_trim_head(struct ane_interp *g, int32_t logits, bool *done, st
 
 /* ---- Last uses -----------------------------------------------------------------------------------------------------*/
 
-/* Where a pass stands: one entry for each block around it. */
+/* The position of a pass: one entry for each enclosing block. */
 struct place {
   const struct place *outer;
   const struct interp_block *block;
   int32_t node;
 };
 
-/* The value is last used at the node of its own block that holds the place. */
+/* Notes a use at this position. The last use belongs to a node of the block that made the value. */
 static void used_at(struct ane_interp *g, const struct place *p, int32_t value) {
   struct interp_value *v = value == INTERP_NONE ? NULL : &g->values[value];
   for (; v && !v->constant && p; p = p->outer)
@@ -251,8 +251,8 @@ static void mark_block(struct ane_interp *g, const struct interp_block *b, const
   for (int32_t i = 0; i < b->n_outputs; i++) used_at(g, &end, b->outputs[i]);
 }
 
-/* Values of the block by the node that uses them last: first counted, then listed. Inputs of the graph count as made in
- * the main block. */
+/* Lists the values of the block by the node that uses them last: counts first, then fills. Inputs of the graph count as made
+ * in the main block. */
 static ane_status list_drops(struct ane_interp *g, struct interp_block *b, struct ane_error *err) {
   for (int32_t i = 0; i < b->n_nodes; i++) {
     struct interp_node *n = &b->nodes[i];

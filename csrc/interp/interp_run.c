@@ -1,4 +1,4 @@
-/* One pass over a graph: each node is called, its results are kept until their last use. */
+/* Runs a graph: calls each node, and keeps its results until their last use. */
 #include "interp/interp_internal.h"
 
 #include "base/alloc.h"
@@ -8,7 +8,7 @@
 struct run {
   struct ane_interp *g;
   struct ane_interp_states *states;
-  const int32_t *state_of; /* number in `states` of each of the graph's */
+  const int32_t *state_of; /* index in `states` of each of the graph's states */
   bool wrote;              /* a state has been changed */
   struct ane_dyn_memory *m;
   struct ane_dyn *slots;     /* one for each value */
@@ -61,21 +61,21 @@ static ane_status run_if(struct run *r, const struct interp_node *n) {
     ane_dyn_keep(v);
     r->slots[n->out[i]] = *v;
   }
-  for (int32_t i = 0; i < b->n_outputs; i++) { /* a value that several outputs name is dropped once: it is empty then */
+  for (int32_t i = 0; i < b->n_outputs; i++) { /* drops a value once if several outputs name it: it is empty then */
     const struct interp_value *v = &r->g->values[b->outputs[i]];
     if (v->block == b) ane_dyn_drop(r->m, &r->slots[b->outputs[i]]);
   }
   return st;
 }
 
-/* Values that live in a block's slots and outlive its nodes. */
+/* Drops values of a block's slots that outlive its nodes. */
 static void drop_list(struct run *r, const struct interp_block *b, const int32_t *list, int32_t n) {
   for (int32_t i = 0; i < n; i++)
     if (r->g->values[list[i]].block == b) ane_dyn_drop(r->m, &r->slots[list[i]]);
 }
 
-/* Runs a block of a loop on `cur` and takes its outputs to `next`. */
-static ane_status run_turn(struct run *r, const struct interp_block *b, const struct ane_dyn *cur, struct ane_dyn *next) {
+/* Runs a loop's block on `cur` and moves its outputs to `next`. */
+static ane_status run_iteration(struct run *r, const struct interp_block *b, const struct ane_dyn *cur, struct ane_dyn *next) {
   for (int32_t i = 0; i < b->n_inputs; i++) {
     ane_dyn_keep(&cur[i]);
     r->slots[b->inputs[i]] = cur[i];
@@ -93,17 +93,17 @@ static ane_status run_turn(struct run *r, const struct interp_block *b, const st
 
 static ane_status condition(struct run *r, const struct interp_block *b, const struct ane_dyn *cur, bool *on) {
   struct ane_dyn c = {0};
-  ane_status st = run_turn(r, b, cur, &c);
+  ane_status st = run_iteration(r, b, cur, &c);
   if (!st && (c.count != 1 || c.dtype != ANE_BOOL)) st = ane_fail(r->err, ANE_SHAPE, "the condition is no single bool");
   *on = !st && *(const uint8_t *)c.data != 0;
   ane_dyn_drop(r->m, &c);
   return st;
 }
 
-enum { MOST_TURNS = 1 << 24 };
+enum { MOST_ITERATIONS = 1 << 24 };
 
 static ane_status run_while(struct run *r, const struct interp_node *n) {
-  int32_t k = n->n_in, turns = 0;
+  int32_t k = n->n_in, rounds = 0;
   struct ane_dyn *cur = ane_calloc(2 * (size_t)k + 1, sizeof *cur), *next = cur ? cur + k : NULL;
   if (!cur) return interp_no_memory(r->err);
   for (int32_t i = 0; i < k; i++) {
@@ -113,8 +113,8 @@ static ane_status run_while(struct run *r, const struct interp_node *n) {
   bool on = true;
   ane_status st = condition(r, n->blocks[0], cur, &on);
   while (!st && on) {
-    if (++turns > MOST_TURNS) st = ane_fail(r->err, ANE_RANGE, "more than %d turns", (int)MOST_TURNS);
-    if (!st) st = run_turn(r, n->blocks[1], cur, next);
+    if (++rounds > MOST_ITERATIONS) st = ane_fail(r->err, ANE_RANGE, "more than %d iterations", (int)MOST_ITERATIONS);
+    if (!st) st = run_iteration(r, n->blocks[1], cur, next);
     for (int32_t i = 0; i < k; i++) {
       ane_dyn_drop(r->m, &cur[i]);
       cur[i] = next[i];

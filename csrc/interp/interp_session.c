@@ -9,7 +9,7 @@
 struct ane_lm_session {
   struct ane_lm *lm;
   struct ane_dyn_memory memory;
-  struct ane_dyn *states; /* one for each of the model's; own their blocks, or are its first states */
+  struct ane_dyn *states; /* one for each state of the model; either owners of their blocks, or the model's empty caches */
   int64_t length;
   struct ane_dyn logits; /* of the last feed: [.., rows, vocab], or empty */
   int64_t rows;
@@ -23,12 +23,12 @@ static void drop_rows(struct ane_lm_session *s) {
   s->rows = 0;
 }
 
-/* The states of a sequence of length 0. */
+/* Sets the states of an empty sequence. */
 static void reset(struct ane_lm_session *s) {
   for (int32_t i = 0; i < s->lm->n_states; i++) {
     ane_dyn_drop(&s->memory, &s->states[i]);
     s->states[i] = s->lm->states[i].first;
-    ane_dyn_keep(&s->states[i]); /* never the last owner: that is the model */
+    ane_dyn_keep(&s->states[i]); /* never the last owner: the model is one */
   }
   s->length = 0;
   drop_rows(s);
@@ -61,7 +61,7 @@ int64_t ane_lm_length(const struct ane_lm_session *s) { return s->length; }
 
 /* ---- A call --------------------------------------------------------------------------------------------------------*/
 
-/* Integers as input i wants them: from, from + step, ...; ids NULL, or their values. */
+/* Integers as input i declares them: the values of ids; or, where ids is NULL, from, from + step, ... */
 static ane_status integers(struct ane_lm_session *s, int32_t i, int32_t rank, int64_t n, int64_t from, int64_t step,
                            const int32_t *ids, struct ane_dyn *out, struct ane_error *err) {
   bool declared = i < ane_interp_info(s->lm->graph).n_inputs;
@@ -80,7 +80,7 @@ static ane_status integers(struct ane_lm_session *s, int32_t i, int32_t rank, in
   return st;
 }
 
-/* Rank of a length as declared: a number, or a list of one. */
+/* Declared rank of a length: 0 for a number, 1 for a list of one. */
 static int32_t length_rank(const struct ane_lm *m, int32_t i) { return ane_interp_input(m->graph, i)->rank == 1 ? 1 : 0; }
 
 static ane_status fill_inputs(struct ane_lm_session *s, const int32_t *ids, int64_t n, ane_want want, struct ane_dyn *in,
@@ -103,7 +103,7 @@ static ane_status fill_inputs(struct ane_lm_session *s, const int32_t *ids, int6
   return st;
 }
 
-/* What the graph gave becomes the session's: rows of logits as wanted, states of the shapes that the model has. */
+/* Checks the outputs of a run: rows of logits as asked for, states of the declared shapes. */
 static ane_status check_outputs(const struct ane_lm_session *s, const struct ane_dyn *out, int64_t n, ane_want want,
                                 struct ane_error *err) {
   const struct ane_lm *m = s->lm;
@@ -144,7 +144,7 @@ static ane_status run(struct ane_lm_session *s, const int32_t *ids, int64_t n, a
     s->rows = ane_want_rows(want, n);
     s->logits = out[m->logits];
     out[m->logits] = (struct ane_dyn){0};
-    s->logits.data = (const float *)s->logits.data + (rows - s->rows) * m->vocab; /* the last ones, where there are more */
+    s->logits.data = (const float *)s->logits.data + (rows - s->rows) * m->vocab; /* keeps the last rows only */
     s->best_only = want == ANE_WANT_ARGMAX;
   }
   for (int32_t i = 0; in && i <= info.n_inputs; i++) ane_dyn_drop(&s->memory, &in[i]);
@@ -212,7 +212,7 @@ static void copy_rows(struct ane_dyn *t, const struct ane_dyn *from) {
     memcpy((char *)ane_dyn_data(t) + h * rows * row, (const char *)from->data + h * (size_t)from->dim[2] * row, rows * row);
 }
 
-/* State i after `length` tokens, from `data` or from what the session has. */
+/* State i after `length` tokens, from `data` or from the session's present state. */
 static ane_status make_state(struct ane_lm_session *s, int32_t i, int64_t length, const float *data, struct ane_dyn *out,
                              struct ane_error *err) {
   const struct ane_dyn *old = &s->states[i];

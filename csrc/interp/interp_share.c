@@ -1,18 +1,18 @@
-/* Packed weights that functions of one package share. What a product packs depends on its constant inputs alone: where another
- * function has the same ones, which then lie at the same place of the same file, it takes what is there. */
+/* Packed weights that functions of one package share. A product packs its constant inputs only. Where another function has the
+ * same constants, at the same place of the same file, it takes the packed weights. */
 #include "interp/interp_internal.h"
 
 #include "base/alloc.h"
 
 #include <string.h>
 
-/* Constants of up to this many bytes are compared by content, others by where they lie. */
+/* Constants of up to this many bytes are compared by content, larger ones by address. */
 enum { BY_CONTENT = 256 };
 
 struct interp_shared_state {
   struct ane_prim_state *state;
   struct ane_buffer key;
-  const struct ane_interp *maker; /* whose memory the key points into; NULL: it is gone, nobody finds the entry any more */
+  const struct ane_interp *maker; /* the key points into its memory; NULL: it is gone, and no key matches the entry */
   int refs;
   struct interp_shared_state *next;
 };
@@ -32,7 +32,7 @@ void ane_interp_shared_destroy(struct ane_interp_shared *s) { ane_free(s); }
 
 static bool put(struct ane_buffer *b, const void *data, size_t size) { return size == 0 || ane_buffer_append(b, data, size); }
 
-/* Groups of scales of a coded constant. */
+/* Number of groups of scales of a coded constant. */
 static int64_t groups_of(const struct ane_coded *w) {
   int64_t last = 0;
   for (int32_t k = 0; k < w->rank; k++) last += (w->dim[k] - 1) / w->block[k] * w->step[k];
@@ -65,7 +65,7 @@ static bool put_constant(struct ane_buffer *b, const struct ane_dyn *t) {
   return put(b, &data, sizeof data);
 }
 
-/* Large folded constants have no place of their own: nothing is known by them. */
+/* Does each large constant have an address in the file? Folded ones do not, so they cannot be compared. */
 static bool has_place(const struct ane_prim_call *c) {
   bool ok = true;
   for (int i = 0; i < c->n_in; i++) ok &= !c->in[i] || !c->in[i]->block || ane_dyn_bytes(c->in[i]) <= BY_CONTENT;
@@ -88,7 +88,7 @@ static struct interp_shared_state *find(const struct ane_interp_shared *s, const
   return NULL;
 }
 
-/* Keeps what was made, where nothing of it is read in place. */
+/* Keeps prepared weights for other functions, if no stored bytes are read in place. */
 static ane_status keep(struct ane_interp *g, struct interp_node *n, struct ane_buffer *key, struct ane_error *err) {
   if (!n->state || !ane_prim_state_packed(n->state)) return ANE_OK;
   struct interp_shared_state *e = ane_calloc(1, sizeof *e);

@@ -1,4 +1,4 @@
-/* States of Core ML functions, and what types ask of results. */
+/* States of Core ML functions, and casts of results to their declared types. */
 #include "interp/interp_internal.h"
 
 #include "base/alloc.h"
@@ -46,7 +46,7 @@ static void declared_text(const struct ane_mil_type *type, char out[ANE_DYN_TEXT
   ane_dyn_text(&t, out);
 }
 
-/* A tensor whose elements others see too is copied first. */
+/* Rounds in place. Copies the tensor first if it has other owners. */
 static ane_status round_to_half(struct ane_dyn_memory *m, struct ane_dyn *t, struct ane_error *err) {
   struct ane_dyn to = *t;
   bool shared = !ane_dyn_alone(t);
@@ -156,7 +156,7 @@ const struct ane_dyn *ane_interp_states_tensor(const struct ane_interp_states *s
 
 float *ane_interp_states_data(struct ane_interp_states *s, int32_t i, struct ane_error *err) {
   struct ane_dyn *t = &s->list[i].t;
-  if (!ane_dyn_alone(t)) { /* an output of the last run may show it */
+  if (!ane_dyn_alone(t)) { /* an output of the last run may be a view of it */
     struct ane_dyn own = *t;
     if (ane_dyn_alloc(s->memory, &own, err)) return NULL;
     memcpy(ane_dyn_data(&own), t->data, (size_t)ane_dyn_bytes(t));

@@ -64,7 +64,7 @@ ane_status prim_attention_core(struct ane_prim_call *c, const struct prim_attent
   return c->status;
 }
 
-/* ---- ONNX ---------------------------------------------------------------------------------------------------------*/
+/* ---- ONNX ----------------------------------------------------------------------------------------------------------*/
 
 /* An operand of rank 3 or 4 as [batch, heads, positions, width], with its strides. */
 struct part {

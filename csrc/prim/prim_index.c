@@ -85,7 +85,7 @@ ane_status prim_gather_columns(struct ane_prim_call *c) {
   return c->status;
 }
 
-/* ---- By coordinates -----------------------------------------------------------------------------------------------*/
+/* ---- By coordinates ------------------------------------------------------------------------------------------------*/
 
 /* Advances the coordinates `at` within dim, row-major; false at the end. */
 static bool next_place(int rank, const int64_t *dim, int64_t *at) {

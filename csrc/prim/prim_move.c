@@ -98,7 +98,7 @@ ane_status prim_stack(struct ane_prim_call *c) {
   return c->status ? c->status : join(c, axis, a->rank + 1, dim, false);
 }
 
-/* ---- Slicing ------------------------------------------------------------------------------------------------------*/
+/* ---- Slicing -------------------------------------------------------------------------------------------------------*/
 
 /* What a slice reads of each axis: count elements from `begin`, `step` apart. */
 struct slice {

@@ -89,7 +89,7 @@ ane_status prim_squeeze(struct ane_prim_call *c) {
   return c->status ? c->status : prim_view(c, 0, x, rank, dim);
 }
 
-/* ---- Creation -----------------------------------------------------------------------------------------------------*/
+/* ---- Creation ------------------------------------------------------------------------------------------------------*/
 
 ane_status prim_fill(struct ane_prim_call *c) {
   const struct ane_dyn *value = prim_in(c, "value");

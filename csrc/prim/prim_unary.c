@@ -76,7 +76,7 @@ ane_status prim_gelu(struct ane_prim_call *c) {
   return prim_fail(c, ANE_INVALID, "mode is \"%s\"; known are EXACT, TANH_APPROXIMATION, SIGMOID_APPROXIMATION", mode);
 }
 
-/* ---- Floats and integers ------------------------------------------------------------------------------------------*/
+/* ---- Floats and integers -------------------------------------------------------------------------------------------*/
 
 static ane_status map_both(struct ane_prim_call *c, map_fn floats, int64_t (*integers)(int64_t x)) {
   const struct ane_dyn *x = c->in[0];

@@ -9,8 +9,8 @@
 
 /* ---- Blocks --------------------------------------------------------------------------------------------------------*/
 
-/* Classes are 64 x 1, 1.5, 2, 3, 4, 6, ... bytes: at most a third is wasted, and tensors that grow a row at a time stay in
- * a class for long. */
+/* Block sizes are 64 x 1, 1.5, 2, 3, 4, 6, ... bytes. At most a third is wasted, and a tensor that grows row by row rarely
+ * changes its size class. */
 static uint32_t class_of(uint64_t bytes, uint64_t *size) {
   uint64_t step = 64;
   uint32_t c = 0;

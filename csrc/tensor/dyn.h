@@ -1,7 +1,6 @@
 /* Dynamic tensors: tensors whose shapes are known only when a program runs, and the memory that holds them.
- *
- * A tensor is a small struct. Its elements lie in a reference-counted block of an ane_dyn_memory, or in memory of someone
- * else that outlives it. Not for several threads: reference counts are plain integers. */
+ * A tensor is a small struct. Its elements lie in a reference-counted block of an ane_dyn_memory, or in borrowed memory that
+ * outlives it. Not thread-safe: reference counts are plain integers. */
 #ifndef ANE_TENSOR_DYN_H
 #define ANE_TENSOR_DYN_H
 
@@ -11,7 +10,8 @@ enum { ANE_DYN_RANK = 8 };
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------*/
 
-/* A block of memory. `next` links free blocks of a size class; the owner of a block in use may link it too. */
+/* A block of memory. `next` links the free blocks of a size class; the owner of a block in use may use it for lists of its
+ * own. */
 struct ane_dyn_block {
   struct ane_dyn_block *next;
   uint32_t refs, size_class;
@@ -19,10 +19,10 @@ struct ane_dyn_block {
   _Alignas(64) unsigned char data[];
 };
 
-/* An arena that grows. A block that is given back serves later requests of about its size. */
+/* Memory that grows. A freed block serves later requests of about its size. */
 struct ane_dyn_memory {
   uint64_t limit;                  /* no single block may be larger; 0: no limit */
-  uint64_t refused;                /* the last size that was beyond the limit */
+  uint64_t refused;                /* the last size that exceeded the limit */
   uint64_t used, peak;             /* bytes in blocks handed out */
   uint64_t held;                   /* bytes in all blocks */
   struct ane_dyn_block *free[128]; /* by size class */
@@ -31,14 +31,14 @@ void ane_dyn_memory_free(struct ane_dyn_memory *m); /* all blocks must have been
 
 /* A block with one owner, not zeroed. NULL: ANE_RANGE (above the limit) or ANE_NOMEM. */
 struct ane_dyn_block *ane_dyn_block_new(struct ane_dyn_memory *m, uint64_t bytes, struct ane_error *err);
-/* One owner less. */
+/* Drops one reference. The last one frees the block. */
 void ane_dyn_block_give(struct ane_dyn_memory *m, struct ane_dyn_block *b);
 
 /* ---- Tensors -----------------------------------------------------------------------------------------------------*/
 
 struct ane_coded; /* prim/prim.h */
 
-/* Row-major, no gaps. 4-bit types lie two a byte over the flat array, low nibble first. A copy of the struct is a view that
+/* Row-major and dense. 4-bit types lie two a byte over the flat array, low nibble first. A copy of the struct is a view that
  * must not outlive the block; ane_dyn_keep makes it an owner. */
 struct ane_dyn {
   ane_dtype dtype;
@@ -49,10 +49,10 @@ struct ane_dyn {
   struct ane_dyn_block *block;   /* NULL: borrowed for as long as the graph lives */
   const struct ane_coded *coded; /* not NULL: elements are computed from codes, dtype is fp32 and data NULL */
 };
-/* One owner more, one less (the struct is then empty: dtype 0, count 0, data NULL). */
+/* Adds a reference; drops one and empties the struct (dtype 0, count 0, data NULL). */
 void ane_dyn_keep(const struct ane_dyn *t);
 void ane_dyn_drop(struct ane_dyn_memory *m, struct ane_dyn *t);
-/* Has the tensor one owner only? Then its elements may be changed. */
+/* Is this the only reference? Then the elements may be changed. */
 bool ane_dyn_alone(const struct ane_dyn *t);
 /* Memory for a tensor whose dtype, rank and dim are set. Fills count, data, block. Errors: ANE_RANGE, ANE_NOMEM. */
 ane_status ane_dyn_alloc(struct ane_dyn_memory *m, struct ane_dyn *t, struct ane_error *err);

@@ -1,4 +1,4 @@
-/* Rows of matrices that do not lie as rows: see struct ane_gather. */
+/* Rows of matrices that are not stored as rows: see struct ane_gather. */
 #include "tensor/tensor.h"
 
 #include <math.h>
@@ -19,7 +19,7 @@ static int unsigned_code(const void *data, int bits, int64_t i) {
   return ((const uint8_t *)data)[bit / 8] >> (bit & 7) & ((1 << bits) - 1);
 }
 
-/* Codes as unsigned numbers: signed ones are moved up by half their range, with their zero points. */
+/* Added to signed codes and to their zero points, to make them unsigned. */
 static int lift_of(const struct ane_gather *g) { return g->is_signed ? 1 << (g->bits - 1) : 0; }
 
 static int code_at(const struct ane_gather *g, int64_t i) {
@@ -38,7 +38,7 @@ static int64_t scale_index(const struct ane_gather *g, int64_t r, int64_t c) {
   return g->scale_base + r / g->row_block * g->scale_row + block_of(g, c) * g->scale_col;
 }
 
-/* The zero point of scale number k, without the lift. */
+/* Zero point number k, without the lift. */
 static float zero_at(const struct ane_gather *g, int64_t k) {
   if (!g->zeros) return g->zero_default;
   if (!g->zero_bits) return float_at(g->zeros, g->zero_dtype, k);
@@ -110,7 +110,8 @@ static void nibbles(const uint8_t q[32], uint8_t out[16]) {
   for (int i = 0; i < 16; i++) out[i] = (uint8_t)(q[i] | q[i + 16] << 4);
 }
 
-/* The head of the block from column c on: its scales, as the type has them, and its zero point. Gives the bytes written. */
+/* Writes the head of the block from column c on: its scales, as the type has them, and its zero point. Returns the bytes
+ * written. */
 static size_t block_head(const struct ane_gather *g, ane_dtype t, int64_t r, int64_t c, uint8_t *dst) {
   int64_t k = scale_index(g, r, c);
   if (t == ANE_Q4_0 || t == ANE_Q8_0) {

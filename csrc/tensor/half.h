@@ -33,7 +33,7 @@ static inline uint16_t ane_f32_f16(float f) {
   if (u > 0x7F800000) return (uint16_t)(sign | 0x7E00);  /* NaN */
   if (u >= 0x477FF000) return (uint16_t)(sign | 0x7C00); /* 65520 and above round to infinity */
   if (u < 0x38800000) {                                  /* below 2^-14: subnormal in steps of 2^-24 */
-    float scaled = ane_bits_f32(u) + 0.5f;               /* 0.5 has an ulp of 2^-24, so the addition rounds as wanted */
+    float scaled = ane_bits_f32(u) + 0.5f;               /* 0.5 has an ulp of 2^-24, so the addition rounds as needed */
     return (uint16_t)(sign | (ane_f32_bits(scaled) - 0x3F000000));
   }
   u += 0xFFF + (u >> 13 & 1);

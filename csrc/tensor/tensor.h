@@ -46,11 +46,11 @@ bool ane_shape_equal(const struct ane_shape *a, const struct ane_shape *b);
 enum { ANE_SHAPE_TEXT = 112 };
 const char *ane_shape_text(const struct ane_shape *s, char out[ANE_SHAPE_TEXT]);
 
-/* A matrix whose rows are made when they are read: turned, every n-th row of another, or codes whose scales and zero points
- * lie elsewhere. Elements are counted from `data`: (r, c) is number base + r * row_step + c * col_step of the stored ones,
- * which are plain floats (bits 0), or codes of 2, 4 or 8 bits, lower bits first. Of codes the value is
- * (code - zero) * scale, one product of two floats; scale and zero of (r, c) are number
- * k = scale_base + r / row_block * scale_row + (g_idx ? g_idx[c] : c / block) * scale_col of theirs. */
+/* A matrix whose rows are made when they are read: transposed, every n-th row of another, or codes whose scales and zero
+ * points lie elsewhere. Elements are counted from `data`: (r, c) is number base + r * row_step + c * col_step of the stored
+ * ones, which are plain floats (bits 0), or codes of 2, 4 or 8 bits, lower bits first. Of codes the value is (code - zero) *
+ * scale, one product of two floats. Scale and zero point of (r, c) have the index k = scale_base + r / row_block * scale_row +
+ * (g_idx ? g_idx[c] : c / block) * scale_col. */
 struct ane_gather {
   const void *data;
   uint64_t bytes;  /* of data */
@@ -69,8 +69,8 @@ struct ane_gather {
   const int32_t *g_idx; /* maybe unaligned; NULL: none */
 };
 
-/* Dense row-major tensor. The one who made it says who owns `data`: an ane_tensor is only a view. Rows of block types
- * are whole blocks: dim[rank-1] is a multiple of the block. */
+/* Dense row-major tensor. It is only a view: whoever makes it says who owns `data`. Rows of block types are whole blocks:
+ * dim[rank-1] is a multiple of the block. */
 struct ane_tensor {
   ane_dtype dtype;
   struct ane_shape shape;
@@ -83,10 +83,10 @@ struct ane_tensor {
   int64_t row0;
 };
 
-/* The type in which rows of `cols` columns of a matrix [rows, cols] come out with nothing lost: that of plain elements, a
- * block type whose scales and zero points hold the stored ones, else fp32. */
+/* The type that holds rows of `cols` columns of a matrix [rows, cols] without loss: that of plain elements, a block type whose
+ * scales and zero points can hold the stored ones, else fp32. */
 ane_dtype ane_gather_dtype(const struct ane_gather *g, int64_t rows, int64_t cols);
-/* Row `row` of a tensor [rows, cols] with a gather, in the tensor's type; as floats. */
+/* Row `row` of a tensor [rows, cols] with a gather, in the tensor's type; or as floats. */
 void ane_gather_row(const struct ane_tensor *t, int64_t row, void *dst);
 void ane_gather_floats(const struct ane_tensor *t, int64_t row, float *dst);
 
