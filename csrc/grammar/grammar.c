@@ -8,7 +8,8 @@
 /* ---- Engines -----------------------------------------------------------------------------------------------------*/
 
 bool engine_step(struct ane_grammar *g, const union engine_state *in, uint8_t byte, union engine_state *out) {
-  if (g->kind == ENGINE_JSON) return json_step(&g->machine, &in->json, byte, &out->json);
+  if (g->kind == ENGINE_JSON) return json_step(&g->values[0]->machine, &in->json, byte, &out->json);
+  if (g->kind == ENGINE_PARTS) return parts_step(g, &in->parts, byte, &out->parts);
   if (g->kind == ENGINE_RULES) {
     out->rules = rules_next(&g->rules, in->rules, byte);
     return out->rules != 0;
@@ -19,11 +20,21 @@ bool engine_step(struct ane_grammar *g, const union engine_state *in, uint8_t by
 
 bool engine_accepts(struct ane_grammar *g, const union engine_state *st) {
   if (g->kind == ENGINE_RULES) return g->rules.sets[st->rules].accepts;
-  return g->kind == ENGINE_JSON ? json_accepts(&g->machine, &st->json) : g->pool.states[st->regex].accepts;
+  if (g->kind == ENGINE_PARTS) return parts_accepts(g, &st->parts);
+  return g->kind == ENGINE_JSON ? json_accepts(&g->values[0]->machine, &st->json) : g->pool.states[st->regex].accepts;
+}
+
+struct json_values *engine_values(const struct ane_grammar *g, const union engine_state *st) {
+  if (g->kind == ENGINE_JSON) return g->values[0];
+  uint32_t value = g->kind == ENGINE_PARTS ? g->parts.nodes[st->parts.node].value : 0;
+  return value ? g->values[value - 1] : NULL;
 }
 
 ane_status engine_failed(const struct ane_grammar *g, struct ane_error *err) {
-  if (g->kind == ENGINE_JSON) return json_machine_failed(&g->machine, err);
+  for (uint32_t i = 0; i < g->n_values; i++) {
+    ane_status st = g->values[i]->machine.s ? json_machine_failed(&g->values[i]->machine, err) : ANE_OK;
+    if (st) return st;
+  }
   if (g->pool.no_memory || g->rules.no_memory) return ane_fail(err, ANE_NOMEM, "no memory to follow the grammar");
   if (g->pool.full || g->rules.too_large) return ane_fail(err, ANE_RANGE, "the grammar needs more states than its limits allow");
   return ANE_OK;
@@ -31,23 +42,40 @@ ane_status engine_failed(const struct ane_grammar *g, struct ane_error *err) {
 
 /* ---- Grammars ----------------------------------------------------------------------------------------------------*/
 
+ane_status json_values_make(struct json_values *v, const char *text, size_t len, const struct ane_json_options *options,
+                            struct ane_error *err) {
+  struct schema_options how = {.lenient = options && options->lenient};
+  ane_status st = schema_compile(&v->schema, text, len, &how, err);
+  if (st == ANE_OK) st = json_machine_make(&v->machine, &v->schema, &v->start, err);
+  if (st == ANE_OK && options) {
+    v->machine.separators = !options->free_blanks;
+    v->machine.max_spaces = options->max_blanks;
+  }
+  return st;
+}
+
+static void json_values_free(struct json_values *v) {
+  mask_cache_free(v->cache);
+  json_machine_free(&v->machine);
+  schema_free(&v->schema);
+  ane_free(v);
+}
+
 ane_status ane_grammar_json_schema(struct ane_grammar **out, const char *text, size_t len, const struct ane_json_options *options,
                                    struct ane_error *err) {
   struct ane_grammar *g = *out = ane_calloc(1, sizeof *g);
   if (!g) return ane_fail(err, ANE_NOMEM, "no memory for a grammar");
   g->kind = ENGINE_JSON;
-  struct schema_options how = {.lenient = options && options->lenient};
-  ane_status st = schema_compile(&g->schema, text, len, &how, err);
-  if (st == ANE_OK) st = json_machine_make(&g->machine, &g->schema, &g->start.json, err);
+  g->values = ane_calloc(1, sizeof *g->values);
+  struct json_values *v = g->values ? ane_calloc(1, sizeof *v) : NULL;
+  if (v) g->values[g->n_values++] = v;
+  ane_status st = v ? json_values_make(v, text, len, options, err) : ane_fail(err, ANE_NOMEM, "no memory for a grammar");
   if (st) {
     ane_grammar_destroy(g);
     *out = NULL;
     return st;
   }
-  if (options) {
-    g->machine.separators = !options->free_blanks;
-    g->machine.max_spaces = options->max_blanks;
-  }
+  g->start.json = v->start;
   return ANE_OK;
 }
 
@@ -110,14 +138,25 @@ ane_status ane_grammar_rules(struct ane_grammar **out, const struct ane_rule *ru
   return st;
 }
 
+ane_status ane_grammar_parts(struct ane_grammar **out, const struct ane_part *parts, size_t n, const uint32_t *ends,
+                             size_t n_ends, const struct ane_json_options *options, struct ane_error *err) {
+  struct ane_grammar *g = *out = plain_grammar();
+  if (!g) return ane_fail(err, ANE_NOMEM, "no memory for a grammar");
+  g->kind = ENGINE_PARTS;
+  ane_status st = parts_make(g, parts, n, ends, n_ends, options, err);
+  if (st) {
+    ane_grammar_destroy(g);
+    *out = NULL;
+  }
+  return st;
+}
+
 void ane_grammar_destroy(struct ane_grammar *g) {
   if (!g) return;
-  mask_cache_free(g->cache);
   mask_states_free(g->masks);
-  if (g->kind == ENGINE_JSON) {
-    json_machine_free(&g->machine);
-    schema_free(&g->schema);
-  }
+  for (uint32_t i = 0; i < g->n_values; i++) json_values_free(g->values[i]);
+  ane_free(g->values);
+  parts_free(&g->parts);
   rules_free(&g->rules);
   re_pool_free(&g->pool);
   ane_free(g);

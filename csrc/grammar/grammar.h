@@ -57,6 +57,20 @@ struct ane_rule {
  * exists: patterns need not match as much as they could. Errors: as for regex. */
 ane_status ane_grammar_rules(struct ane_grammar **out, const struct ane_rule *rules, size_t n, struct ane_error *err);
 
+/* A piece of text between two places, numbered from 0. */
+struct ane_part {
+  enum { ANE_PART_LITERAL, ANE_PART_PATTERN, ANE_PART_JSON } kind;
+  uint32_t from, to;
+  struct ane_bytes text; /* the literal; the pattern (ECMA-262); the schema of the value, as JSON text */
+};
+
+/* Texts of parts that lead from place 0 to one of the ends: calls of tools, say. From a place lead several literals, none a start
+ * of another, or one pattern or one JSON value. A pattern or value goes on as long as it can: what stands behind it must not
+ * begin with a byte that it could take. Errors: ANE_INVALID (the places do not fit together), ANE_UNSUPPORTED (a pattern that
+ * takes the empty text); else as for json_schema and regex. */
+ane_status ane_grammar_parts(struct ane_grammar **out, const struct ane_part *parts, size_t n, const uint32_t *ends,
+                             size_t n_ends, const struct ane_json_options *options, struct ane_error *err);
+
 void ane_grammar_destroy(struct ane_grammar *g); /* NULL is fine; its matchers may only be abandoned */
 
 /* ---- Vocabularies ------------------------------------------------------------------------------------------------*/

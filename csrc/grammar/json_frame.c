@@ -34,12 +34,12 @@ void *json_alloc(struct json_machine *m, size_t n, size_t size) {
   return memset(p, 0, bytes);
 }
 
-struct json_mark json_mark_of(const struct json_machine *m) {
-  return (struct json_mark){m->tape->block, m->tape->used};
+struct json_mark json_mark_of(const struct json_tape *t) {
+  return (struct json_mark){t->block, t->used};
 }
-void json_rewind(struct json_machine *m, struct json_mark mark) {
-  m->tape->block = mark.block;
-  m->tape->used = mark.used;
+void json_rewind(struct json_tape *t, struct json_mark mark) {
+  t->block = mark.block;
+  t->used = mark.used;
 }
 
 static struct frame *copy_frame(struct json_machine *m, const struct frame *f) {

@@ -445,9 +445,9 @@ bool json_accepts(struct json_machine *m, const struct json_state *st) {
   if (st->mode == MODE_END) return true;
   if (st->mode != MODE_NUMBER || st->frame) return false;
   struct json_state probe = *st;
-  struct json_mark mark = json_mark_of(m);
+  struct json_mark mark = json_mark_of(m->tape);
   bool ok = end_number(m, &probe);
-  json_rewind(m, mark);
+  json_rewind(m->tape, mark);
   return ok;
 }
 

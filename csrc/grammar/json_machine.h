@@ -163,8 +163,8 @@ bool json_step(struct json_machine *m, const struct json_state *in, uint8_t byte
 /* Whether the text may end here. */
 bool json_accepts(struct json_machine *m, const struct json_state *st);
 ane_status json_machine_failed(const struct json_machine *m, struct ane_error *err);
-struct json_mark json_mark_of(const struct json_machine *m);
-void json_rewind(struct json_machine *m, struct json_mark mark);
+struct json_mark json_mark_of(const struct json_tape *t);
+void json_rewind(struct json_tape *t, struct json_mark mark);
 
 /* ---- Between the files ---------------------------------------------------------------------------------------------*/
 

@@ -14,7 +14,8 @@ struct verdict {
 
 struct inside {
   struct masking *k;
-  struct json_machine *m;
+  struct json_values *values;
+  struct json_machine *m; /* of them */
   const struct json_state *st;
   bool is_key, exact_ends; /* exact_ends: what the string holds matters behind it */
   uint32_t whole;          /* tuple whose only part takes every text, or that has no part: the tuple never changes */
@@ -299,7 +300,7 @@ static void use_walked(struct inside *in, const struct walked *w, uint32_t max) 
 
 /* The walk from the state's tuple, made once; NULL: it cannot be kept. */
 static struct walked *kept_walk(struct inside *in, bool limited) {
-  struct ane_grammar *g = in->k->m->g;
+  struct json_values *g = in->values;
   const struct ane_token_tree *t = in->k->t;
   if (!g->cache || g->cache->serial != t->serial) {
     mask_cache_free(g->cache);
@@ -421,10 +422,12 @@ static bool few_texts(const struct json_machine *m, const struct json_state *st)
 
 bool mask_string(struct masking *k) {
   const struct json_state *st = &k->m->path[0].json;
-  struct json_machine *m = &k->m->g->machine;
+  struct json_values *values = engine_values(k->m->g, &k->m->path[0]);
+  if (!values) return false;
+  struct json_machine *m = &values->machine;
   if ((st->mode != MODE_STRING && st->mode != MODE_KEY) || st->escape || st->need || few_texts(m, st)) return false;
   const struct json_state copy = *st;
-  struct inside in = {.k = k, .m = m, .st = &copy, .is_key = st->mode == MODE_KEY};
+  struct inside in = {.k = k, .values = values, .m = m, .st = &copy, .is_key = st->mode == MODE_KEY};
   const struct frame *f = st->frame;
   in.exact_ends = f && (f->hashing || (in.is_key && f->others));
   if (in.is_key && !st->other) return false; /* names alone: few ways */

@@ -6,7 +6,9 @@
 
 #include <string.h>
 
-static void use(struct ane_matcher *m) { m->g->machine.tape = &m->tape; }
+static void use(struct ane_matcher *m) {
+  for (uint32_t i = 0; i < m->g->n_values; i++) m->g->values[i]->machine.tape = &m->tape;
+}
 static union engine_state *now(struct ane_matcher *m) { return &m->states[m->n]; }
 
 ane_status ane_matcher_make(struct ane_matcher **out, struct ane_grammar *g, struct ane_error *err) {
@@ -25,7 +27,8 @@ ane_status ane_matcher_make(struct ane_matcher **out, struct ane_grammar *g, str
 }
 
 void ane_matcher_destroy(struct ane_matcher *m) {
-  if (m && m->g->machine.tape == &m->tape) m->g->machine.tape = NULL;
+  for (uint32_t i = 0; m && i < m->g->n_values; i++)
+    if (m->g->values[i]->machine.tape == &m->tape) m->g->values[i]->machine.tape = NULL;
   ane_matcher_abandon(m);
 }
 
@@ -65,34 +68,32 @@ bool ane_matcher_accepts(struct ane_matcher *m) {
 
 ane_status ane_matcher_finished(struct ane_matcher *m, bool *finished, struct ane_error *err) {
   use(m);
-  struct json_mark mark = json_mark_of(&m->g->machine);
+  struct json_mark mark = json_mark_of(&m->tape);
   union engine_state next;
   *finished = engine_accepts(m->g, now(m));
   for (int b = 0; b < 256 && *finished; b++) *finished = !engine_step(m->g, now(m), (uint8_t)b, &next);
-  json_rewind(&m->g->machine, mark);
+  json_rewind(&m->tape, mark);
   return engine_failed(m->g, err);
 }
 
 ane_status ane_matcher_forced(struct ane_matcher *m, char *bytes, size_t room, size_t *n, struct ane_error *err) {
   use(m);
   struct json_tape *tape = &m->tape;
-  struct json_mark mark = json_mark_of(&m->g->machine);
+  struct json_mark mark = json_mark_of(&m->tape);
   union engine_state st = *now(m);
   tape->canonical = true;
   for (*n = 0; *n < room && !engine_accepts(m->g, &st); (*n)++) {
-    union engine_state next, found = st;
+    union engine_state next;
     int choices = 0;
     for (int b = 0; b < 256 && choices < 2; b++)
       if (engine_step(m->g, &st, (uint8_t)b, &next)) {
         choices++;
-        found = next;
         bytes[*n] = (char)b;
       }
-    if (choices != 1) break;
-    if (m->g->kind == ENGINE_JSON) tape->bytes[found.json.position - 1] = (uint8_t)bytes[*n];
-    st = found;
+    if (choices != 1 || !engine_step(m->g, &st, (uint8_t)bytes[*n], &st))
+      break; /* once more: the tape holds the last byte tried */
   }
-  json_rewind(&m->g->machine, mark);
+  json_rewind(&m->tape, mark);
   tape->canonical = false;
   return engine_failed(m->g, err);
 }
@@ -101,16 +102,16 @@ ane_status ane_matcher_mask(struct ane_matcher *m, const struct ane_token_tree *
                             struct ane_error *err) {
   use(m);
   memset(mask, 0, t->words * sizeof *mask);
-  struct json_mark mark = json_mark_of(&m->g->machine);
+  struct json_mark mark = json_mark_of(&m->tape);
   struct masking k = {.m = m, .t = t, .mask = mask};
   m->path[0] = *now(m);
   m->tape.canonical = true;
-  if (m->g->kind != ENGINE_JSON)
+  if (m->g->kind == ENGINE_REGEX || m->g->kind == ENGINE_RULES)
     mask_state(&k);
   else if (!mask_string(&k))
     mask_walk(&k, t->nodes, 0, t->n_nodes);
   m->tape.canonical = false;
-  json_rewind(&m->g->machine, mark);
+  json_rewind(&m->tape, mark);
   *n = 0;
   for (uint32_t i = 0; i < t->words; i++) *n += (uint32_t)__builtin_popcount(mask[i]);
   return engine_failed(m->g, err);

@@ -126,26 +126,67 @@ static struct ane_rule *check_rules(lua_State *L, int arg, size_t *n) {
   return rules;
 }
 
+/* The parts of the list at `arg`, each {from, to, kind, text} with places from 1, in memory of Lua's, which is pushed. */
+static struct ane_part *check_parts(lua_State *L, int arg, size_t *n) {
+  static const char *const kinds[] = {[ANE_PART_LITERAL] = "literal", [ANE_PART_PATTERN] = "pattern", [ANE_PART_JSON] = "json"};
+  lua_pushvalue(L, arg);
+  *n = list_length(L);
+  lua_pop(L, 1);
+  struct ane_part *list = lua_newuserdatauv(L, (*n + 1) * sizeof *list, 0);
+  for (size_t i = 0; i < *n; i++) {
+    lua_rawgeti(L, arg, (lua_Integer)i + 1);
+    luaL_checktype(L, -1, LUA_TTABLE);
+    for (int k = 1; k <= 4; k++) lua_rawgeti(L, -k, k);
+    const char *kind = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "";
+    size_t which = 0;
+    while (which < ANE_COUNT(kinds) && strcmp(kinds[which], kind) != 0) which++;
+    if (which == ANE_COUNT(kinds) || lua_type(L, -1) != LUA_TSTRING) luaL_error(L, "part %d is no part", (int)i + 1);
+    list[i].kind = which;
+    list[i].from = (uint32_t)bind_integer(L, -4, 1, INT32_MAX) - 1;
+    list[i].to = (uint32_t)bind_integer(L, -3, 1, INT32_MAX) - 1;
+    list[i].text.data = lua_tolstring(L, -1, &list[i].text.len); /* the table holds the string */
+    lua_pop(L, 5);
+  }
+  return list;
+}
+
+/* The places of the list in the field `ends` of a table, in memory of Lua's, which is pushed. */
+static uint32_t *check_ends(lua_State *L, int table, size_t *n) {
+  lua_getfield(L, table, "ends");
+  *n = list_length(L);
+  uint32_t *list = lua_newuserdatauv(L, (*n + 1) * sizeof *list, 0);
+  for (size_t i = 0; i < *n; i++) {
+    lua_rawgeti(L, -2, (lua_Integer)i + 1);
+    list[i] = (uint32_t)bind_integer(L, -1, 1, INT32_MAX) - 1;
+    lua_pop(L, 1);
+  }
+  return list;
+}
+
 /* core.grammar("json_schema", text, {lenient=, blanks=}), core.grammar("regex", pattern), core.grammar("choice", list of
- * strings), core.grammar("rules", list of rules) -> grammar; or nil, message, code. blanks: at most so many wherever JSON allows
- * them; without: a space behind , and : at most */
+ * strings), core.grammar("rules", list of rules), core.grammar("parts", list of {from, to, kind, text} with a field ends, a list
+ * of places; {lenient=, blanks=}) -> grammar; or nil, message, code. blanks: at most so many wherever JSON allows them; without:
+ * a space behind , and : at most */
 static int grammar_make(lua_State *L) {
-  enum { SCHEMA, REGEX, CHOICE, RULES };
-  static const char *const kinds[] = {"json_schema", "regex", "choice", "rules", NULL};
+  enum { SCHEMA, REGEX, CHOICE, RULES, PARTS };
+  static const char *const kinds[] = {"json_schema", "regex", "choice", "rules", "parts", NULL};
   int kind = luaL_checkoption(L, 1, NULL, kinds);
-  size_t len = 0, n = 0;
+  size_t len = 0, n = 0, n_ends = 0;
   const char *text = kind == SCHEMA || kind == REGEX ? luaL_checklstring(L, 2, &len) : NULL;
   struct ane_json_options how = json_options(L, 3);
   struct lua_grammar *ud = bind_new(L, GRAMMAR, sizeof *ud, 0);
   int self = lua_gettop(L);
   const struct ane_bytes *texts = kind == CHOICE ? check_texts(L, 2, &n) : NULL;
   const struct ane_rule *rules = kind == RULES ? check_rules(L, 2, &n) : NULL;
+  const struct ane_part *parts = kind == PARTS ? check_parts(L, 2, &n) : NULL;
+  const uint32_t *ends = kind == PARTS ? check_ends(L, 2, &n_ends) : NULL;
   struct ane_error err;
   ane_status st = ANE_OK;
   switch (kind) {
     case SCHEMA: st = ane_grammar_json_schema(&ud->g, text, len, &how, &err); break;
     case REGEX: st = ane_grammar_regex(&ud->g, text, len, &err); break;
     case CHOICE: st = ane_grammar_choice(&ud->g, texts, n, &err); break;
+    case PARTS: st = ane_grammar_parts(&ud->g, parts, n, ends, n_ends, &how, &err); break;
     default: st = ane_grammar_rules(&ud->g, rules, n, &err); break;
   }
   lua_settop(L, self);
@@ -178,23 +219,27 @@ static const struct ane_token_tree *check_tree(lua_State *L, int arg) {
   return ud->t;
 }
 
-/* core.token_tree(tokenizer or list of strings) -> tree; or nil, message, code. Control tokens of a tokenizer are not in it. */
+/* core.token_tree(tokenizer or list of strings, spelled) -> tree; or nil, message, code. Of the control tokens of a tokenizer
+ * only those are in it whose spelling is in the list `spelled`. */
 static int tree_make(lua_State *L) {
-  size_t n = 0;
+  size_t n = 0, n_spelled = 0;
   struct ane_error err;
   struct ane_bytes *tokens;
-  lua_settop(L, 1);
+  lua_settop(L, 2);
   if (lua_istable(L, 1))
     tokens = check_texts(L, 1, &n);
   else {
     const struct ane_tokenizer *t = bind_check_tokenizer(L, 1);
+    const struct ane_bytes *spelled = lua_isnoneornil(L, 2) ? NULL : check_texts(L, 2, &n_spelled);
     n = ane_tokenizer_size(t);
     tokens = lua_newuserdatauv(L, (n + 1) * sizeof *tokens, 0);
     for (uint32_t i = 0; i < n; i++) {
       ane_token_type type = ane_tokenizer_type(t, i);
       bool text = type == ANE_TOKEN_NORMAL || type == ANE_TOKEN_USER || type == ANE_TOKEN_BYTE;
-      struct ane_text b = text ? ane_tokenizer_bytes(t, i) : (struct ane_text){0};
-      tokens[i] = (struct ane_bytes){b.data, b.len};
+      struct ane_text b = text ? ane_tokenizer_bytes(t, i) : ane_tokenizer_piece(t, i);
+      for (size_t k = 0; k < n_spelled && !text; k++)
+        text = b.len == spelled[k].len && memcmp(b.data, spelled[k].data, b.len) == 0;
+      tokens[i] = text ? (struct ane_bytes){b.data, b.len} : (struct ane_bytes){0};
     }
   }
   struct lua_tree *ud = bind_new(L, TREE, sizeof *ud, 0);

@@ -91,6 +91,17 @@ function M.gbnf(text) return read("gbnf", text) end
 -- @return a grammar; or nil, message, code
 function M.lark(text) return read("lark", text) end
 
+--- Texts of parts that lead from place 1 to an end: literals, patterns and JSON values one behind the other, such as calls of tools.
+-- From a place lead several literals, none a start of another, or one pattern or one JSON value. A pattern or value goes on as long as
+-- it can: what stands behind it must not begin with a byte that it could take.
+-- @param list of {from, to, kind, text}: places, "literal" | "pattern" | "json", the literal, pattern or schema (JSON text); its field
+-- ends is the list of the places where a text may end
+-- @return a grammar; or nil, message, code
+function M.parts(list)
+  schema.argument({ type = "table" }, list, "parts: list", 2)
+  return make("parts", list)
+end
+
 --- Is this a grammar?
 function M.is(value) return getmetatable(value) == Grammar end
 

@@ -1,0 +1,37 @@
+/* Texts of parts: literals, patterns and JSON values one behind the other, as an automaton whose edges are the parts. */
+#ifndef ANE_GRAMMAR_PARTS_H
+#define ANE_GRAMMAR_PARTS_H
+
+#include "base/arena.h"
+#include "grammar/json_machine.h"
+#include "grammar/regex.h"
+
+struct parts_link {
+  struct parts_link *next;
+  uint32_t to;
+  uint8_t byte;
+};
+
+/* A place, or a place inside a literal. */
+struct parts_node {
+  struct parts_link *links; /* bytes of literals */
+  uint32_t value;           /* index of the JSON values that come here + 1 */
+  uint32_t pattern;         /* state of the automaton that comes here */
+  uint32_t after;           /* node behind the value or pattern */
+  bool accepts;
+};
+
+struct parts_state {
+  struct json_state json; /* first: the state of engines with values is read as this. Counts the bytes of values so far */
+  uint32_t node;
+  uint32_t regex; /* of a node with a pattern */
+};
+
+struct parts {
+  struct ane_arena arena;   /* of the links */
+  struct parts_node *nodes; /* the first n_places: the places themselves */
+  uint32_t n_nodes, room_nodes;
+  uint32_t n_places;
+};
+
+#endif
