@@ -5,11 +5,12 @@
 ---@field _VERSION string
 ---@field null lightuserdata JSON null, where a value is needed for it
 ---@field grammar ane.grammar_lib grammars for constrained replies
+---@field tools ane.tools_lib calls of tools in replies
 local ane = {}
 
 ---@alias ane.kv "fp16"|"fp32"|"int8"
 ---@alias ane.code "memory"|"io"|"format"|"unsupported"|"invalid"|"shape"|"notfound"|"range"|"state"|"stopped"|"template"
----@alias ane.stop_reason "eos"|"grammar"|"stop"|"length"|"context"|"repeat"|"stopped"|"closed"|"time"
+---@alias ane.stop_reason "eos"|"grammar"|"tool_calls"|"stop"|"length"|"context"|"repeat"|"stopped"|"closed"|"time"
 ---@alias ane.progress fun(stage: string, done: integer, total: integer)
 ---@alias ane.message { role: string, content: string, [string]: any }
 ---@alias ane.prompt string|integer[]|ane.message[]
@@ -45,6 +46,7 @@ local ane = {}
 ---@class ane.grammar_lib
 ---@field json_schema fun(schema: string|table|boolean, opts?: ane.grammar_options): ane.grammar?, string?, ane.code? JSON that fulfils a JSON Schema
 ---@field json fun(opts?: { blanks?: integer }): ane.grammar?, string?, ane.code? any JSON text
+---@field parts fun(list: table, opts?: ane.grammar_options): ane.grammar?, string?, ane.code? literals, patterns and JSON values one behind the other: edges {from, to, kind, text} between places, with the field ends
 ---@field regex fun(pattern: string): ane.grammar?, string?, ane.code? texts that an ECMA-262 pattern matches from end to end
 ---@field choice fun(list: string[]): ane.grammar?, string?, ane.code? one of the strings
 ---@field gbnf fun(text: string): ane.grammar?, string?, ane.code? texts of a grammar in llama.cpp's EBNF; the first rule is root
@@ -265,8 +267,34 @@ function package_state:close() end
 ---@field closed boolean
 local model = {}
 
+--- A tool, as OpenAI's clients describe it.
+---@class ane.tool
+---@field type "function"
+---@field function { name: string, description?: string, parameters?: table } parameters: JSON Schema of the arguments, an object
+
+--- A call of a tool, in results and in messages.
+---@class ane.tool_call
+---@field id string
+---@field type "function"
+---@field function { name: string, arguments: string } arguments: JSON text that fulfils the tool's schema
+
+--- A call begins with id and name; its arguments follow in parts.
+---@class ane.tool_delta
+---@field index integer of the call, from 1
+---@field id? string
+---@field name? string
+---@field arguments? string the next part of the JSON text
+
+---@class ane.tools_lib
+---@field parse fun(text: string, opts: { form?: string, template?: string }): string?, ane.tool_call[]|string, ane.code? the text of a reply that is no call, and its calls
+---@field arguments fun(call: ane.tool_call): table?, string?, ane.code? the arguments of a call as a table
+
 ---@class ane.template_options
----@field tools? table[]
+---@field tools? ane.tool[]|string what the reply may call, a list or its JSON text (which keeps the order of keys for the template)
+---@field tool_choice? "auto"|"none"|"required"|string|table text or calls (default), no calls, calls, or one call of the tool of this name
+---@field parallel_tool_calls? boolean false: one call at most
+---@field tool_form? string the form of calls, where the template does not tell it
+---@field on_tool_call? fun(delta: ane.tool_delta) told of each call as it comes
 ---@field documents? table[]
 ---@field template? string name of one of the model's templates
 ---@field template_vars? table<string, any>
@@ -304,7 +332,9 @@ local model = {}
 ---@field prompt_ids integer[]
 ---@field stop ane.stop_reason
 ---@field stop_string? string
----@field grammar_complete? boolean with a grammar: whether the reply is a whole text of it
+---@field grammar_complete? boolean with a grammar or tools: whether the reply is a whole text of it, with all its calls
+---@field tool_calls? ane.tool_call[] the calls that are whole; stop is "tool_calls" where the reply ended with one
+---@field tool_call_cut? ane.tool_call the last call, where the reply was cut off in it
 ---@field eos_id? integer
 ---@field dropped? integer messages that a chat has forgotten to make room (overflow = "drop")
 ---@field seed integer
@@ -597,7 +627,7 @@ local chat = {}
 ---@param said? string|ane.message|ane.message[] nil: replies to the messages as they are
 ---@param opts? ane.say_options
 ---@return string? text
----@return string? message
+---@return ane.tool_call[]|string|nil calls of tools, or the message of what failed
 ---@return ane.code? code
 function chat:say(said, opts) end
 

@@ -15,6 +15,9 @@ M.null = core.null
 --- Grammars for constrained replies: json_schema, json, regex, choice. See ane.grammar.
 M.grammar = setmetatable({}, { __index = function(_, name) return require("ane.grammar")[name] end })
 
+--- Calls of tools in replies: parse, arguments. See ane.tools.
+M.tools = setmetatable({}, { __index = function(_, name) return require("ane.tools")[name] end })
+
 --- Loads a model.
 -- The files are mapped while the model is open. Where another program truncates one, the system ends this process with SIGBUS when the
 -- missing part is read. A file that is replaced by renaming a new one over it does no harm.

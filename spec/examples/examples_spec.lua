@@ -39,6 +39,38 @@ describe("examples", function()
     assert.matches("ended by %a+\n$", out)
   end)
 
+  it("agent", function()
+    local folder = tree.folder()
+    assert(core.write_file(folder .. "/notes.txt", "Ada comes on Tuesday.\nBuy milk.\n"))
+    local script = tree.read "examples/agent.lua"
+    -- The tiny model's template takes no tools: its calls are those of a script.
+    local said = {
+      { nil, { { id = "1", ["function"] = { name = "calculate", arguments = '{"expression": "2^3 * (1 + 2)"}' } },
+        { id = "2", ["function"] = { name = "search", arguments = '{"text": "ada"}' } },
+        { id = "3", ["function"] = { name = "calculate", arguments = '{"expression": "os.exit()"}' } } } },
+      { "Done." },
+    }
+    local results
+    local chat = setmetatable({ say = function(_, what)
+      if type(what) == "table" then results = what end
+      local turn = table.remove(said, 1)
+      return turn[1] or "", turn[2]
+    end }, { __close = function() end })
+    local model = setmetatable({ chat = function() return chat end }, { __close = function() end })
+    local out = {}
+    local env = setmetatable({
+      arg = { "model", folder, "Now?" },
+      io = setmetatable({ write = function(...) out[#out + 1] = table.concat { ... } end }, { __index = io }),
+      require = function() return { load = function() return model end, tools = require "ane.tools" } end,
+    }, { __index = _G })
+    assert(load(script, "agent", "t", env))()
+    assert.matches('calculate {"expression": "2^3 %* %(1 %+ 2%)"} %-> 24', table.concat(out))
+    assert.matches("Done.\n$", table.concat(out))
+    assert.equal(folder .. "/notes.txt: Ada comes on Tuesday.", results[2].content)
+    assert.matches("^only numbers", results[3].content)
+    tree.remove(folder)
+  end)
+
   it("search", function()
     local folder = tree.folder()
     assert(core.write_file(folder .. "/a.txt", "The cat sat on the mat.\n\nParis is the capital of France.\n"))

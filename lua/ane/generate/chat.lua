@@ -8,21 +8,21 @@ local generate = require "ane.generate"
 local methods = require "ane.util.methods"
 local schema = require "ane.util.schema"
 local stream = require "ane.generate.stream"
+local tools = require "ane.tools"
 
 local M = {}
 
---- Options of the template, as ane.util.schema takes them.
---   tools: list of function descriptions; documents: list of documents; both as transformers' apply_chat_template takes them
+--- Options of the template, as ane.util.schema takes them, with those of ane.tools.
+--   documents: list of documents, as transformers' apply_chat_template takes them
 --   template: name of one of the model's templates; default "tool_use" where tools are given and it exists, else "default"
 --   template_vars: more variables for the template, such as {enable_thinking = false}
 --   special_in_messages: control tokens spelled in the messages are those tokens (as transformers does), not text
-M.rules = {
-  tools = { type = "table" },
+M.rules = schema.merge(tools.rules, {
   documents = { type = "table" },
   template = { type = "string" },
   template_vars = { type = "table" },
   special_in_messages = { type = "boolean", default = false },
-}
+})
 
 local function names_of(templates)
   local names = {}
@@ -40,8 +40,7 @@ local function choose(tokenizer, opts)
   end
   local name = opts.template
   if not name then
-    local with_tools = opts.tools and next(opts.tools) ~= nil
-    name = with_tools and templates.tool_use and "tool_use" or "default"
+    name = tools.offered(opts) and templates.tool_use and "tool_use" or "default"
   end
   local source = templates[name]
   if not source then
@@ -76,7 +75,8 @@ local SPECIAL = { "bos", "eos", "unk", "pad" }
 local function variables(tokenizer, messages, opts, prompt)
   local null = require("ane.jinja").null
   local vars = {
-    messages = messages, tools = opts.tools or null, documents = opts.documents or null, add_generation_prompt = prompt,
+    messages = messages, tools = opts.tool_choice ~= "none" and tools.for_template(opts.tools) or null,
+    documents = opts.documents or null, add_generation_prompt = prompt,
   }
   for _, name in ipairs(SPECIAL) do
     local id = tokenizer[name]
@@ -100,6 +100,9 @@ function M.render(tokenizer, messages, opts)
   local template, message
   template, message, code = compile(source)
   if not template then return nil, message, code end
+  messages, message, code = tools.messages(messages, source)
+  if not messages then return nil, message, code end
+  if tools.offered(opts) then messages = tools.inject(messages, opts.tools, source) end
   local vars = variables(tokenizer, messages, opts, opts.add_generation_prompt ~= false)
   vars, message = require("ane.jinja").from_lua(vars, "chat")
   if not vars then return nil, message, "invalid" end
@@ -166,6 +169,14 @@ local function encode_masked(tokenizer, text, found)
     if not first then return ids end
     at = last + 1
   end
+end
+
+--- What a reply to messages needs that may call tools: see ane.tools.plan.
+function M.calls(tokenizer, opts)
+  if not tools.offered(opts) then return nil end
+  local source, message, code = choose(tokenizer, opts)
+  if not source then return nil, message, code end
+  return tools.plan(source, opts)
 end
 
 --- Messages to token ids. Control tokens that the messages spell stay text, unless opts.special_in_messages.
@@ -353,7 +364,8 @@ local function reply(self, said, opts, what)
     message = dropped
   end
   if ids then
-    run, message, code = generate.start(self.session, self.model.tokenizer, ids, opts)
+    opts.calls, message, code = M.calls(self.model.tokenizer, opts)
+    if not message then run, message, code = generate.start(self.session, self.model.tokenizer, ids, opts) end
     if not run then put_back(messages, dropped) end
   end
   if not run then
@@ -371,7 +383,7 @@ local function reply(self, said, opts, what)
     if pieces.result.stop == "closed" and text == "" then
       for _ = 1, added do table.remove(messages) end
     else
-      messages[#messages + 1] = { role = "assistant", content = text }
+      messages[#messages + 1] = { role = "assistant", content = text, tool_calls = pieces.result.tool_calls }
     end
   end, self.model._streams)
 end
@@ -379,14 +391,14 @@ end
 --- Says something and gives the whole reply. Both are then in `messages`.
 -- @param said a text of the user, a message, a list of messages, or nil to go on from the messages as they are
 -- @param opts any option of generate and of the template
--- @return the text; or nil, message, code
+-- @return the text, list of the tools' calls (nil: none); or nil, message, code
 function Chat:say(said, opts)
   local pieces <close>, message, code = reply(self, said, opts, "say")
   if not pieces then return nil, message, code end
   local result
   result, message, code = pieces:finish()
   if not result then return nil, message, code end
-  return result.text
+  return result.text, result.tool_calls
 end
 
 --- The same piece by piece: `for piece in chat:stream "Hi" do io.write(piece) end`.

@@ -12,39 +12,53 @@ Constraint.__name = "ane.constraint"
 
 local trees = setmetatable({}, { __mode = "k" })
 
-local function tree_of(tokenizer)
-  local raw = tokenizer._raw
-  if not trees[raw] then
-    local tree, message, code = core.token_tree(raw)
+-- The tree of a tokenizer's vocabulary; of its control tokens those are in it that `spelled` lists.
+local function tree_of(tokenizer, spelled)
+  local raw, key = tokenizer._raw, table.concat(spelled, "\0")
+  trees[raw] = trees[raw] or {}
+  if not trees[raw][key] then
+    local tree, message, code = core.token_tree(raw, spelled)
     if not tree then return nil, message, code end
-    trees[raw] = tree
+    trees[raw][key] = tree
   end
-  return trees[raw]
+  return trees[raw][key]
 end
 
 --- Begins a reply.
 -- @param grammar of ane.grammar
 -- @param tokenizer whose tokens the reply is of
 -- @param ends set of the ids that end a reply: they may come only where the grammar takes the text as it is
+-- @param spelled list of control tokens that stand for the text which spells them; default none
 -- @return a constraint; or nil, message, code
-function M.start(grammar, tokenizer, ends)
-  local tree, message, code = tree_of(tokenizer)
+function M.start(grammar, tokenizer, ends, spelled)
+  spelled = spelled or {}
+  local tree, message, code = tree_of(tokenizer, spelled)
   if not tree then return nil, message, code end
   local matcher
   matcher, message, code = grammar:matcher()
   if not matcher then return nil, message, code end
-  return setmetatable({ matcher = matcher, tree = tree, tokenizer = tokenizer, ends = ends, forced = {} }, Constraint)
+  local controls = {}
+  for _, piece in ipairs(spelled) do controls[tokenizer:id(piece)] = piece end
+  return setmetatable({
+    matcher = matcher, tree = tree, tokenizer = tokenizer, ends = ends, controls = controls, forced = {},
+  }, Constraint)
+end
+
+--- The text that a token stands for; nil: it may not come in one.
+function Constraint:spell(id)
+  if self.controls[id] then return self.controls[id] end
+  local kind = self.tokenizer:token_type(id)
+  if kind ~= "normal" and kind ~= "user" and kind ~= "byte" then return nil end
+  local bytes = self.tokenizer:token(id)
+  return bytes ~= "" and bytes or nil
 end
 
 --- Takes a token that was chosen, if it may come.
 -- @return whether it may; or nil, message, code
 function Constraint:take(id)
   if self.ends[id] then return self.matcher:accepts() end
-  local kind = self.tokenizer:token_type(id)
-  if kind ~= "normal" and kind ~= "user" and kind ~= "byte" then return false end
-  local bytes = self.tokenizer:token(id)
-  if bytes == "" then return false end
-  return self.matcher:push(bytes, true)
+  local bytes = self:spell(id)
+  return bytes ~= nil and self.matcher:push(bytes, true)
 end
 
 --- Bans what may not come: its logits become minus infinity.
@@ -70,7 +84,7 @@ function Constraint:next_forced()
   if #self.forced == 0 then
     local text = self.matcher:forced()
     if not text or #text < 2 then return nil end
-    local ids = self.tokenizer:encode(text, { bos = false, eos = false })
+    local ids = self.tokenizer:encode(text, { bos = false, eos = false, special = next(self.controls) ~= nil })
     if not ids or #ids < 2 then return nil end
     for i = #ids - 1, 1, -1 do self.forced[#self.forced + 1] = ids[i] end
   end

@@ -4,6 +4,7 @@
 -- Usage: `local run = generate.start(session, tokenizer, ids, opts); for piece in function() return run:next() end do ... end`
 
 local core = require "ane.core"
+local calling = require "ane.generate.calling"
 local constrain = require "ane.generate.constrain"
 local sampler = require "ane.generate.sampler"
 local schema = require "ane.util.schema"
@@ -156,7 +157,7 @@ end
 -- @param session what it holds already is kept as far as it is a start of ids; the rest is forgotten
 -- @param tokenizer or nil: pieces are then token ids
 -- @param ids the prompt, at least one token
--- @param opts checked options (see rules)
+-- @param opts checked options (see rules); calls: of ane.tools.plan, where the reply may call tools
 -- @return a run; or nil, message, code ("range" where the prompt does not fit; "unsupported" where speculate is impossible)
 function M.start(session, tokenizer, ids, opts)
   if #ids == 0 then return nil, "the prompt is empty: there is no token to continue", "invalid" end
@@ -170,9 +171,13 @@ function M.start(session, tokenizer, ids, opts)
   end
   local ends = opts.ignore_eos and {} or set_of(opts.eos or tokenizer and tokenizer.eos_ids)
   local grammar
-  if opts.grammar then
+  if opts.grammar or opts.calls then
     if not tokenizer then return nil, "option grammar needs a tokenizer", "unsupported" end
-    grammar, message, code = constrain.start(opts.grammar, tokenizer, ends)
+    if opts.calls then
+      grammar, message, code = calling.constraint(opts.calls, opts.grammar, tokenizer, ends)
+    else
+      grammar, message, code = constrain.start(opts.grammar, tokenizer, ends)
+    end
     if not grammar then return nil, message, code end
   end
   local all = table.move(ids, 1, #ids, 1, {})
@@ -186,11 +191,12 @@ function M.start(session, tokenizer, ids, opts)
     eos = ends,
     pieces = {},
   }, Run)
+  if opts.calls then self.decoder, self.watch, self.reader = calling.view(opts.calls, tokenizer, opts, self.watch) end
   self.searches = session.searches
   self.plain = self.sampler.plain and not opts.logits_processor and not opts.logprobs
   self.result = {
     ids = {}, prompt_ids = ids, seed = self.sampler.seed, logprobs = opts.logprobs and {} or nil,
-    grammar_complete = grammar and false,
+    grammar_complete = grammar and false or nil,
     timings = { prefill_s = 0, decode_s = 0, prompt_tokens = #ids, cached_tokens = 0, tokens = 0 },
   }
   if self.decoder then self.decoder:push(ids[#ids]) end -- a leading space is dropped only from the start of the whole text
@@ -333,6 +339,12 @@ local function choose(self)
   if self.grammar then
     local taken
     taken, message, code = self.grammar:take(id)
+    while taken == false and self.grammar.banned do -- in free text a token may turn out to begin a call that is none
+      logits:set(id + 1, -math.huge)
+      id, message, code = self.sampler:next(logits, #self.all, self.all)
+      if not id then return nil, message, code end
+      taken, message, code = self.grammar:take(id)
+    end
     if not taken then return nil, message or "option grammar: the chosen token may not come", code or "invalid" end
   end
   if opts.logprobs then
@@ -354,6 +366,7 @@ local function finish(self, reason, found)
   self.done = true
   if self.grammar then self.result.grammar_complete = self.grammar:complete() end
   self.result.stop = found and "stop" or reason
+  if self.reader then calling.settle(self.reader, self.result) end
   self.result.stop_string = found
   return tail
 end

@@ -96,10 +96,12 @@ function M.lark(text) return read("lark", text) end
 -- it can: what stands behind it must not begin with a byte that it could take.
 -- @param list of {from, to, kind, text}: places, "literal" | "pattern" | "json", the literal, pattern or schema (JSON text); its field
 -- ends is the list of the places where a text may end
+-- @param opts strict, blanks: as for json_schema
 -- @return a grammar; or nil, message, code
-function M.parts(list)
+function M.parts(list, opts)
   schema.argument({ type = "table" }, list, "parts: list", 2)
-  return make("parts", list)
+  opts = schema.check(JSON, opts, "parts", 2)
+  return make("parts", list, { lenient = not opts.strict, blanks = opts.blanks })
 end
 
 --- Is this a grammar?

@@ -168,7 +168,8 @@ local function prepare(self, prompt, opts, what, rules, level)
   end
   if self._host.unsupported then return nil, self._host.unsupported, "unsupported" end
   local ids, message, code = prompt_ids(self, prompt, opts, level + 1)
-  if not ids then return nil, message, code end
+  if ids and opts.tools and type(prompt[1]) == "table" then opts.calls, message, code = chat.calls(self.tokenizer, opts) end
+  if not ids or message then return nil, message, code end
   return ids, opts
 end
 

@@ -1,0 +1,226 @@
+--- Replies that may call tools: free text until a call begins, then the grammar of calls; and their text, without the calls.
+-- Needs ane.generate.constrain and ane.tools.reader. A plan is what ane.tools.plan gives.
+-- Usage: `local c = assert(calling.constraint(plan, nil, tokenizer, ends)); local view = calling.view(plan, tokenizer, true)`
+
+local constrain = require "ane.generate.constrain"
+local reader = require "ane.tools.reader"
+
+local M = {}
+
+-- Control tokens that a form's calls are written with.
+local function controls_of(form, tokenizer)
+  local list = { form.first, form.call, form.last, form.quote or "" }
+  table.move(form.others or {}, 1, #(form.others or {}), #list + 1, list)
+  table.move(form.triggers, 1, #form.triggers, #list + 1, list)
+  local found, seen = {}, {}
+  for _, text in ipairs(list) do
+    for _, id in ipairs(tokenizer:encode(text, { special = true, bos = false, eos = false }) or {}) do
+      if tokenizer:token_type(id) == "control" and not seen[id] then found[#found + 1] = tokenizer:piece(id) end
+      seen[id] = true
+    end
+  end
+  table.sort(found)
+  return found
+end
+
+-- ---- Which tokens may come -----------------------------------------------------------------------------------------------
+
+local Lazy = {}
+Lazy.__index = Lazy
+Lazy.__name = "ane.constraint"
+
+-- Bytes of a reply in which a trigger that counts at the beginning must stand.
+local BEGINNING = 64
+
+-- Where a call begins in the text since the beginning, or the end of it; nil: nowhere.
+local function find_trigger(self, text)
+  local first
+  for _, form in ipairs { self.form, self.form.bare } do
+    for _, trigger in ipairs(form.triggers) do
+      local at
+      if not form.at_start then
+        at = text:find(trigger, 1, true)
+      elseif not self.passed then
+        at = text:match("^%s*()" .. trigger:gsub("%p", "%%%0"))
+      end
+      if at and (not first or at < first) then first = at end
+    end
+  end
+  return first
+end
+
+--- Takes a token that was chosen, if it may come: any, until the text begins a call.
+-- @return whether it may; or nil, message, code
+function Lazy:take(id)
+  if self.calling then return self.inner:take(id) end
+  if self.inner.ends[id] then return true end
+  local text = self.tail .. (self.inner:spell(id) or "")
+  local at = find_trigger(self, text)
+  if at then
+    local taken, message, code = self.inner.matcher:push(text:sub(at), true)
+    if taken == nil then return nil, message, code end
+    if not taken then
+      self.banned[id] = true
+      return false
+    end
+    self.calling = true
+  end
+  self.banned = {}
+  self.passed = self.passed or #text > BEGINNING
+  self.tail = self.passed and text:sub(-self.longest) or text
+  return true
+end
+
+--- Bans what may not come: in free text, the tokens that begin a call as no tool is called.
+-- @return true; or nil, message, code
+function Lazy:mask(logits)
+  if self.calling then return self.inner:mask(logits) end
+  for id in pairs(self.banned) do logits:set(id + 1, -math.huge) end
+  return true
+end
+
+function Lazy:complete() return not self.calling or self.inner:complete() end
+
+function Lazy:finished() return self.calling and self.inner:finished() end
+
+function Lazy:next_forced() return self.calling and self.inner:next_forced() or nil end
+
+-- Replies that are calls or a text of another grammar.
+local Either = {}
+Either.__index = Either
+Either.__name = "ane.constraint"
+
+--- Takes a token in each that goes on so.
+function Either:take(id)
+  local left = {}
+  for _, one in ipairs(self.open) do
+    local taken, message, code = one:take(id)
+    if taken == nil then return nil, message, code end
+    if taken then left[#left + 1] = one end
+  end
+  if #left == 0 then return false end
+  self.open = left
+  return true
+end
+
+function Either:mask(logits)
+  if #self.open == 1 then return self.open[1]:mask(logits) end
+  local kept, first = {}, self.open[1]
+  for i = 2, #self.open do
+    local one = self.open[i]
+    local ids, message, code = one.matcher:allowed(one.tree)
+    if not ids then return nil, message, code end
+    if one.matcher:accepts() then
+      for id in pairs(one.ends) do ids[#ids + 1] = id end
+    end
+    for _, id in ipairs(ids) do kept[id] = logits:get(id + 1) end
+  end
+  local n, message, code = first.matcher:mask(first.tree, logits, first.ends)
+  if not n then return nil, message, code end
+  for id, value in pairs(kept) do logits:set(id + 1, value) end
+  return true
+end
+
+function Either:complete()
+  for _, one in ipairs(self.open) do
+    if one:complete() then return true end
+  end
+  return false
+end
+
+function Either:finished()
+  for _, one in ipairs(self.open) do
+    if not one:finished() then return false end
+  end
+  return true
+end
+
+function Either:next_forced() return #self.open == 1 and self.open[1]:next_forced() or nil end
+
+--- What may come in a reply.
+-- @param plan of ane.tools
+-- @param grammar of the replies that are no calls, or nil
+-- @param tokenizer, ends as for ane.generate.constrain
+-- @return a constraint; or nil, message, code
+function M.constraint(plan, grammar, tokenizer, ends)
+  local inner, message, code = constrain.start(plan.grammar, tokenizer, ends, controls_of(plan.form, tokenizer))
+  if not inner then return nil, message, code end
+  if plan.required then return inner end
+  if grammar then
+    local other
+    other, message, code = constrain.start(grammar, tokenizer, ends)
+    if not other then return nil, message, code end
+    return setmetatable({ open = { inner, other } }, Either)
+  end
+  local longest = 0
+  for _, trigger in ipairs(plan.form.triggers) do longest = math.max(longest, #trigger) end
+  return setmetatable({ inner = inner, form = plan.form, tail = "", longest = longest, banned = {} }, Lazy)
+end
+
+-- ---- What was said, and what was called ----------------------------------------------------------------------------------
+
+local View = {}
+View.__index = View
+
+--- The text of tokens, with the control tokens that calls are written with.
+function View:push(id)
+  if self.skip_special and not self.controls[id] and self.tokenizer:token_type(id) == "control" then return "" end
+  return self.decoder:push(id)
+end
+
+function View:flush() return self.decoder:flush() end
+
+local Split = {}
+Split.__index = Split
+
+-- Tells the deltas; a callback may yield.
+local function tell(self, deltas)
+  if not self.plan.on_tool_call then return end
+  for _, delta in ipairs(deltas) do self.plan.on_tool_call(delta) end
+end
+
+--- Takes text of the reply.
+-- @return what is no call, as far as no stop string can touch it; the stop string that was found
+function Split:push(text)
+  local said, deltas = self.reader:push(text)
+  tell(self, deltas)
+  return self.watch:push(said)
+end
+
+function Split:flush()
+  local text = self.reader:finish()
+  local said, found = self.watch:push(text)
+  if found then return said end
+  return said .. self.watch:flush()
+end
+
+--- At the end of a reply: what was called, in its result. tool_calls lists the calls that are whole; a last one that is not is
+-- tool_call_cut. A reply that ended by itself behind calls has stop = "tool_calls".
+function M.settle(r, result)
+  local list, whole = r.calls, r.complete
+  if #list > 0 and not whole then
+    result.tool_call_cut = list[#list]
+    list = table.move(list, 1, #list - 1, 1, {})
+  end
+  if #list == 0 then return end
+  result.tool_calls = list
+  if whole and (result.stop == "eos" or result.stop == "grammar") then result.stop = "tool_calls" end
+end
+
+--- How a reply is read.
+-- @param plan of ane.tools
+-- @param tokenizer of the model
+-- @param opts skip_special
+-- @param watch of ane.generate.stops: for the text that is no call
+-- @return decoder, watch: in place of those of other replies; the reader
+function M.view(plan, tokenizer, opts, watch)
+  local controls = {}
+  for _, piece in ipairs(controls_of(plan.form, tokenizer)) do controls[tokenizer:id(piece)] = true end
+  local view = setmetatable({
+    tokenizer = tokenizer, controls = controls, skip_special = opts.skip_special, decoder = tokenizer:stream { skip_special = false },
+  }, View)
+  local r = reader.new(plan.form, { within = plan.required, at_start = opts.grammar ~= nil })
+  return view, setmetatable({ plan = plan, reader = r, watch = watch }, Split), r
+end
+
+return M

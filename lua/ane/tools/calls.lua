@@ -1,0 +1,309 @@
+--- The grammar of calls: a family's form with the tools' schemas in it. Needs ane.core, ane.grammar and ane.tools.reader.
+-- Usage: `local g = assert(calls.grammar(form, {{name = "f", parameters = {type = "object"}}}, {many = true}))`
+
+local core = require "ane.core"
+local grammar = require "ane.grammar"
+local reader = require "ane.tools.reader"
+
+local M = {}
+
+-- ---- Schemas -------------------------------------------------------------------------------------------------------------
+
+-- Keywords whose value is an object; an empty Lua table is one there.
+local OBJECTS = { "properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "additionalProperties", "items" }
+
+--- A copy of a schema in which empty tables are objects where a schema has objects.
+-- @param empty function that makes an empty object
+function M.with_objects(schema, empty, depth)
+  depth = depth or 0
+  if type(schema) ~= "table" or depth > 64 then return schema end
+  local function object(value)
+    if type(value) == "table" and next(value) == nil then return empty() end
+    return value
+  end
+  local copy = setmetatable({}, getmetatable(schema))
+  for key, value in pairs(schema) do copy[key] = M.with_objects(value, empty, depth + 1) end
+  for _, key in ipairs(OBJECTS) do
+    copy[key] = object(copy[key])
+    if type(copy[key]) == "table" and next(copy[key]) then
+      for name, value in pairs(copy[key]) do copy[key][name] = object(value) end
+    end
+  end
+  return copy
+end
+
+local function empty_object() return core.json_decode "{}" end
+
+-- Keywords beside which `properties` does not list all that may come.
+local OPEN = {
+  "additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames", "allOf", "anyOf", "oneOf", "if", "not", "$ref",
+  "dependentSchemas", "minProperties",
+}
+
+local function is_open(schema)
+  for _, key in ipairs(OPEN) do
+    if schema[key] ~= nil then return true end
+  end
+  return false
+end
+
+--- The schema of a tool's arguments: an object. Without a word about other members there are only those that it lists.
+-- @param parameters of the tool: a schema, or nil for a tool without parameters
+-- @return a table; or nil, message, code
+function M.schema_of(parameters)
+  if parameters == nil or parameters == core.null then parameters = {} end
+  if type(parameters) ~= "table" then return nil, "parameters must be a schema of an object, is a " .. type(parameters), "invalid" end
+  local schema = M.with_objects(parameters, empty_object)
+  if schema.type == nil then schema.type = "object" end
+  if schema.type ~= "object" then
+    return nil, ('parameters must be a schema of an object, has the type %s'):format(core.json_encode(schema.type)), "invalid"
+  end
+  if not is_open(schema) then schema.additionalProperties = false end
+  if schema.properties == nil and not is_open(parameters) then schema.properties = empty_object() end
+  return schema
+end
+
+-- ---- Parts ---------------------------------------------------------------------------------------------------------------
+
+local Builder = {}
+Builder.__index = Builder
+
+function Builder:place()
+  self.places = self.places + 1
+  return self.places
+end
+
+function Builder:add(from, to, kind, text) self.parts[#self.parts + 1] = { from, to, kind, text } end
+
+-- An edge through a literal; an empty one is none: then the places are one.
+function Builder:literal(from, text, to)
+  to = to or (text == "" and from or self:place())
+  if text ~= "" then self:add(from, to, "literal", text) end
+  return to
+end
+
+local NOTES = {
+  type = true, description = true, title = true, default = true, examples = true, ["$schema"] = true, ["$comment"] = true,
+  ["$defs"] = true, definitions = true,
+}
+
+-- nil where each keyword of a schema is a note or one of the list; else message, code.
+local function refuse_others(schema, known, path)
+  for key in pairs(schema) do
+    if not NOTES[key] and not known[key] then
+      return ("%s: %s cannot be enforced in this model's form of tool calls"):format(key, path .. "/" .. key), "unsupported"
+    end
+  end
+end
+
+local function sorted_names(properties)
+  local names = {}
+  for name in pairs(properties or {}) do names[#names + 1] = name end
+  table.sort(names)
+  return names
+end
+
+local MEMBERS = { properties = true, required = true, additionalProperties = true }
+
+-- Members one behind the other, in the order of their names; those that are not required may be left out. Each is written by
+-- member(from, name, schema) -> place behind it, behind the literal `before(name)`.
+-- @param close literal behind the last one, up to the place `to`
+function Builder:members(from, schema, close, to, before, member)
+  local required = {}
+  for _, name in ipairs(schema.required or {}) do required[name] = true end
+  local names = sorted_names(schema.properties)
+  -- Places from which the next member may come, with what stands between it and what came.
+  local open = { { from, "" } }
+  for _, name in ipairs(names) do
+    local begins = self:place()
+    for _, at in ipairs(open) do self:add(at[1], begins, "literal", at[2] .. before(name)) end
+    local behind, message, code = member(begins, name, schema.properties[name])
+    if not behind then return nil, message, code end
+    if required[name] then open = {} end
+    open[#open + 1] = { behind, self.comma }
+  end
+  for _, at in ipairs(open) do self:add(at[1], to, "literal", close) end
+  return to
+end
+
+local ARGUMENTS = {}
+
+function ARGUMENTS.json(self, from, tail, to, schema)
+  local behind = tail == "" and to or self:place()
+  self:add(from, behind, "json", core.json_encode(schema))
+  if tail ~= "" then self:add(behind, to, "literal", tail) end
+  return true
+end
+
+-- A value as JSON: what its schema refers to is found in the whole one.
+local function value_text(schema, root)
+  if type(schema) ~= "table" then return core.json_encode(schema) end
+  local copy = {}
+  for key, value in pairs(schema) do copy[key] = value end
+  copy["$defs"], copy.definitions = copy["$defs"] or root["$defs"], copy.definitions or root.definitions
+  if next(copy) == nil then return "true" end
+  return core.json_encode(copy)
+end
+
+function ARGUMENTS.python(self, from, tail, to, schema)
+  local message, code = refuse_others(schema, MEMBERS, "")
+  if message then return nil, message, code end
+  return self:members(from, schema, tail, to, function(name) return name .. "=" end, function(at, _, value)
+    local behind = self:place()
+    self:add(at, behind, "json", value_text(value, schema))
+    return behind
+  end)
+end
+
+-- Whether JSON and the form write the values of a schema alike.
+local function is_plain(schema)
+  local kind = schema.type
+  if kind == "array" then return type(schema.items) == "table" and is_plain(schema.items) end
+  if kind == "integer" or kind == "number" or kind == "boolean" or kind == "null" then return true end
+  for _, value in ipairs(schema.enum or {}) do
+    if type(value) == "string" or type(value) == "table" then return false end
+  end
+  return schema.enum ~= nil
+end
+
+local STRING = { minLength = true, maxLength = true, enum = true, const = true }
+
+-- A text between the form's quotation marks.
+local function gemma_string(self, from, schema, path)
+  local message, code = refuse_others(schema, STRING, path)
+  if message then return nil, message, code end
+  local quote, behind = self.form.quote, self:place()
+  for _, value in ipairs(schema.enum or { schema.const }) do
+    if type(value) ~= "string" then return nil, "enum: " .. path .. "/enum mixes texts and other values", "unsupported" end
+    self:add(from, behind, "literal", quote .. value .. quote)
+  end
+  if schema.enum or schema.const then return behind end
+  local inside = self:literal(from, quote)
+  local escaped = quote:gsub("[%p]", "\\%0"):gsub('\\([<>"])', "%1")
+  local most = schema.maxLength and math.tointeger(schema.maxLength) or ""
+  self:add(inside, behind, "pattern", ("(?:(?!%s)[^]){%d,%s}%s"):format(escaped, schema.minLength or 0, most, escaped))
+  return behind
+end
+
+local gemma_value
+
+-- from: behind the opening brace.
+local function gemma_object(self, from, to, schema, path, tail)
+  local message, code = refuse_others(schema, MEMBERS, path)
+  if message then return nil, message, code end
+  return self:members(from, schema, "}" .. tail, to, function(name) return name .. ":" end, function(at, name, value)
+    return gemma_value(self, at, value, path .. "/properties/" .. name)
+  end)
+end
+
+local function gemma_array(self, from, schema, path)
+  local message, code = refuse_others(schema, { items = true }, path)
+  if message then return nil, message, code end
+  if type(schema.items) ~= "table" then return nil, "items: " .. path .. "/items is missing", "unsupported" end
+  local open, behind = self:literal(from, "["), self:place()
+  local first, next_one
+  first, message, code = gemma_value(self, open, schema.items, path .. "/items")
+  if not first then return nil, message, code end
+  self:add(open, behind, "literal", "]")
+  self:add(first, behind, "literal", "]")
+  next_one, message, code = gemma_value(self, self:literal(first, self.comma), schema.items, path .. "/items")
+  if not next_one then return nil, message, code end
+  self:add(next_one, behind, "literal", "]")
+  self:add(next_one, self:repeats(first), "literal", self.comma)
+  return behind
+end
+
+-- The place behind the comma that follows the first element.
+function Builder:repeats(first)
+  for i = #self.parts, 1, -1 do
+    local part = self.parts[i]
+    if part[1] == first and part[4] == self.comma then return part[2] end
+  end
+end
+
+function gemma_value(self, from, schema, path)
+  if type(schema) ~= "table" then return nil, path .. ": a schema without a type", "unsupported" end
+  if is_plain(schema) then
+    local behind = self:place()
+    self:add(from, behind, "json", core.json_encode(schema))
+    return behind
+  end
+  if schema.type == "string" or schema.enum and schema.type == nil then return gemma_string(self, from, schema, path) end
+  if schema.type == "object" then return gemma_object(self, self:literal(from, "{"), self:place(), schema, path, "") end
+  if schema.type == "array" then return gemma_array(self, from, schema, path) end
+  return nil, ("type: %s cannot be enforced in this model's form of tool calls"):format(path .. "/type"), "unsupported"
+end
+
+-- The brace belongs to the name: no name is then the start of another.
+function ARGUMENTS.gemma(self, from, tail, to, schema) return gemma_object(self, from, to, schema, "", tail) end
+
+-- ---- The whole -----------------------------------------------------------------------------------------------------------
+
+-- What stands behind the name of a tool, up to the end of its call.
+function Builder:call(from, tool, to)
+  local at, i = from, 1
+  while i <= #self.layout do
+    local part, tail = self.layout[i], self.layout[i + 1]
+    if type(part) == "string" then
+      at = self:literal(at, part, i == #self.layout and to or nil)
+    elseif part[1] == "id" then
+      local behind = i == #self.layout and to or self:place()
+      self:add(at, behind, "pattern", ("[A-Za-z0-9]{%d}"):format(self.form.id_length))
+      at = behind
+    elseif part[1] == "arguments" then
+      local literal = type(tail) == "string" and tail or ""
+      local behind = i + (literal == "" and 0 or 1) >= #self.layout and to or self:place()
+      local ok, message, code = ARGUMENTS[self.form.arguments](self, at, literal, behind, tool.schema)
+      if not ok then return nil, message, code end
+      at = behind
+      if literal ~= "" then i = i + 1 end
+    end
+    i = i + 1
+  end
+  return true
+end
+
+-- Calls of tools in a form, from place 1 on. true; or nil, message, code.
+function Builder:calls(form, tools, many)
+  local layout, heads = reader.layout(form)
+  table.remove(layout, 1) -- the name
+  self.form, self.comma = form, form.arguments == "gemma" and "," or ", "
+  local done = self:place() -- behind a call
+  for _, tool in ipairs(tools) do
+    -- What stands in the layout behind the name belongs to the name: no name is then the start of another.
+    local literal = type(layout[1]) == "string"
+    local mark = literal and layout[1] or form.arguments == "gemma" and "{" or ""
+    local named = self:place()
+    for _, head in ipairs(heads) do
+      self:add(1, named, "literal", form.first .. head .. tool.name .. mark)
+      if many and form.between then self:add(done, named, "literal", form.between .. head .. tool.name .. mark) end
+    end
+    self.layout = not literal and layout or table.move(layout, 2, #layout, 1, {})
+    local ok, message, code = self:call(named, tool, done)
+    if not ok then return nil, ("%s: parameters: %s"):format(tool.name, message), code end
+  end
+  table.insert(self.parts.ends, form.last == "" and done or self:literal(done, form.last))
+  return true
+end
+
+--- The grammar of one or several calls of tools.
+-- @param form of ane.tools.forms
+-- @param tools list of {name, schema (see schema_of)}
+-- @param opts many: several calls may come
+-- @return a grammar, whose texts begin with the form's `first`; or nil, message, code: the message names the tool
+function M.grammar(form, tools, opts)
+  local self = setmetatable({ parts = { ends = {} }, places = 1 }, Builder)
+  for _, way in ipairs { form, form.bare } do
+    local ok, message, code = self:calls(way, tools, opts.many)
+    if not ok then return nil, "tools: " .. message, code end
+  end
+  local made, message, code = grammar.parts(self.parts, { strict = false })
+  if made then return made end
+  for _, tool in ipairs(tools) do -- which one it is
+    local _, fault, why = grammar.json_schema(tool.schema, { strict = false })
+    if fault then return nil, ("tools: %s: parameters: %s"):format(tool.name, fault), why end
+  end
+  return nil, "tools: " .. message, code
+end
+
+return M

@@ -1,0 +1,143 @@
+--- How model families write calls of tools: a row for each form. Needs nothing.
+-- A template is matched by what it spells: the form is that with which it writes the calls of earlier turns, or which it asks for.
+-- Usage: `local form, message = forms.of(template)`
+
+local M = {}
+
+-- Small models leave the tags out: Qwen2.5-Coder writes the call alone.
+local BARE = {
+  first = "", call = '{"name": "{name}", "arguments": {arguments}}', between = "\n", last = "", triggers = { '{"name"' }, at_start = true,
+  arguments = "json",
+}
+
+--- The rows, in the order in which they are tried.
+--   name      of the form, for the option tool_form
+--   has       texts that a template of the family spells, all of them; lacks: texts that it does not spell
+--   first     text before the first call, behind the reply's opening; "" where there is none
+--   call      a call: {name}, {id} (letters and digits, as many as id_length) and {arguments} stand for its parts
+--   others    other ways in which models of the family begin a call, up to its name
+--   between   text between two calls; nil: a reply has one call at most
+--   last      text behind the last call
+--   triggers  texts from which on a reply must be a call; default: the beginning of a call up to the name's quotation mark
+--   at_start  the triggers count at the beginning of a reply only
+--   arguments how arguments are written: "json", "python" (name=value, as in a call of Python), "gemma" ({name:value}, texts between
+--             `quote`)
+--   bare      a second form that models of the family fall into, a row of its own
+--   writes    the template does not write calls of earlier turns: they are put into the content of their messages
+--   inject    the template takes the tools as JSON in the field `tools` of the system's message
+-- Sources: the models' own templates and cards; what llama.cpp and vLLM parse (common/chat.cpp, tool_parsers/).
+M.rows = {
+  { -- Qwen2.5, Qwen3, Hermes 2 Pro and 3, SmolLM3
+    name = "hermes", has = { "<tool_call>", '"arguments"' }, lacks = { "<function=", "<arg_key>" },
+    first = "", call = '<tool_call>\n{"name": "{name}", "arguments": {arguments}}\n</tool_call>', between = "\n", last = "",
+    triggers = { "<tool_call>" }, arguments = "json", bare = BARE,
+  },
+  { -- the same where the template only spells the tags, as in <tool_call></tool_call>
+    name = "hermes", has = { "<tool_call>", "arguments" }, lacks = { "<function=", "<arg_key>" },
+    first = "", call = '<tool_call>\n{"name": "{name}", "arguments": {arguments}}\n</tool_call>', between = "\n", last = "",
+    triggers = { "<tool_call>" }, arguments = "json", bare = BARE,
+  },
+  { -- Functionary 3.1, Llama 3 with tags
+    name = "functionary", has = { "<function=" }, lacks = { "<parameter=", "<tool_call>" },
+    first = "", call = "<function={name}>{arguments}</function>", between = "\n", last = "",
+    triggers = { "<function=" }, arguments = "json",
+  },
+  { -- Llama 3.1, 3.2, 3.3
+    name = "llama3", has = { "ipython", '"parameters": ' },
+    first = "", call = '{"name": "{name}", "parameters": {arguments}}',
+    others = { '{"type": "function", "name": "', '<|python_tag|>{"name": "', '<|python_tag|>{"type": "function", "name": "' }, last = "",
+    triggers = { '{"name"', '{"type": "function"', "<|python_tag|>" }, at_start = true, arguments = "json",
+  },
+  { -- Mistral Small 3.2, Devstral (tokenizer v11)
+    name = "mistral-v11", has = { "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]" },
+    first = "", call = "[TOOL_CALLS]{name}[CALL_ID]{id}[ARGS]{arguments}", id_length = 9, between = "", last = "",
+    triggers = { "[TOOL_CALLS]" }, arguments = "json",
+  },
+  { -- Magistral, Ministral 3 (tokenizer v13)
+    name = "mistral-v13", has = { "[TOOL_CALLS]", "[ARGS]" },
+    first = "", call = "[TOOL_CALLS]{name}[ARGS]{arguments}", between = "", last = "",
+    triggers = { "[TOOL_CALLS]" }, arguments = "json",
+  },
+  { -- Mistral 7B v0.3, Mixtral 8x22B (tokenizer v3)
+    name = "mistral-v3", has = { "[TOOL_CALLS] [" },
+    first = "[TOOL_CALLS] [", call = '{"name": "{name}", "arguments": {arguments}, "id": "{id}"}', id_length = 9, between = ", ",
+    last = "]", triggers = { "[TOOL_CALLS]" }, arguments = "json",
+  },
+  { -- Mistral Nemo, Small 3.1 (tokenizer v7 and Tekken)
+    name = "mistral-nemo", has = { "[TOOL_CALLS]" },
+    first = "[TOOL_CALLS][", call = '{"name": "{name}", "arguments": {arguments}, "id": "{id}"}', id_length = 9, between = ", ",
+    last = "]", triggers = { "[TOOL_CALLS]" }, arguments = "json",
+  },
+  { -- Phi-4-mini
+    name = "phi4", has = { "<|tool|>" },
+    first = "<|tool_call|>[", call = '{"name": "{name}", "arguments": {arguments}}', between = ", ", last = "]<|/tool_call|>",
+    triggers = { "<|tool_call|>" }, arguments = "json", writes = true, inject = true,
+  },
+  { -- LFM2, LFM2.5
+    name = "lfm2", has = { "<|tool_list_start|>" },
+    first = "<|tool_call_start|>[", call = "{name}({arguments})", between = ", ", last = "]<|tool_call_end|>",
+    triggers = { "<|tool_call_start|>" }, arguments = "python", writes = true,
+  },
+  { -- LFM2.5, whose template has no mark around the list of tools
+    name = "lfm2", has = { "<|tool_call_start|>" },
+    first = "<|tool_call_start|>[", call = "{name}({arguments})", between = ", ", last = "]<|tool_call_end|>",
+    triggers = { "<|tool_call_start|>" }, arguments = "python", writes = true,
+  },
+  { -- FunctionGemma
+    name = "functiongemma", has = { "<start_function_call>" },
+    first = "", call = "<start_function_call>call:{name}{arguments}<end_function_call>", between = "", last = "",
+    triggers = { "<start_function_call>" }, arguments = "gemma", quote = "<escape>",
+  },
+  { -- Gemma 4
+    name = "gemma4", has = { "<|tool_call>" },
+    first = "", call = "<|tool_call>call:{name}{arguments}<tool_call|>", between = "", last = "",
+    triggers = { "<|tool_call>" }, arguments = "gemma", quote = '<|"|>',
+  },
+}
+
+local function spells(text, list)
+  for _, word in ipairs(list) do
+    if not text:find(word, 1, true) then return false end
+  end
+  return true
+end
+
+local function spells_none(text, list)
+  for _, word in ipairs(list or {}) do
+    if text:find(word, 1, true) then return false end
+  end
+  return true
+end
+
+--- The names of all forms, once each, in the order of the rows.
+function M.names()
+  local names, seen = {}, {}
+  for _, row in ipairs(M.rows) do
+    if not seen[row.name] then names[#names + 1] = row.name end
+    seen[row.name] = true
+  end
+  return names
+end
+
+--- The row of a name; nil where there is none.
+function M.named(name)
+  for _, row in ipairs(M.rows) do
+    if row.name == name then return row end
+  end
+end
+
+--- The form of a chat template.
+-- @param template its text
+-- @return a row; or nil, message, code ("unsupported")
+function M.of(template)
+  for _, row in ipairs(M.rows) do
+    if spells(template, row.has) and spells_none(template, row.lacks) then return row end
+  end
+  if not template:find("tools", 1, true) then
+    return nil, "the model's chat template takes no tools", "unsupported"
+  end
+  return nil, "the form of tool calls in the model's chat template is not known; where it is one of these, say so with tool_form: "
+    .. table.concat(M.names(), ", "), "unsupported"
+end
+
+return M

@@ -1,0 +1,275 @@
+--- Calls of tools: descriptions in OpenAI's form, the family's form of calls, the grammar of a reply that may hold calls, and what was
+-- called. generate, stream, chat and pools use it for their options `tools`, `tool_choice`, `parallel_tool_calls` and `tool_form`; a
+-- program needs it only for texts that came from elsewhere.
+-- Needs ane.core, ane.tools.forms, calls, literals, reader; ane.jinja when messages are prepared.
+-- Usage: `local text, calls = require("ane.tools").parse(reply, {form = "hermes"}); print(calls[1]["function"].name)`
+
+local calls = require "ane.tools.calls"
+local core = require "ane.core"
+local forms = require "ane.tools.forms"
+local literals = require "ane.tools.literals"
+local reader = require "ane.tools.reader"
+
+local M = {}
+
+--- Options, as ane.util.schema takes them.
+--   tools: list of {type = "function", ["function"] = {name, description, parameters = JSON Schema}}, or of what stands under "function";
+--     or the list as JSON text, which keeps the order of keys for the template
+--   tool_choice: "auto" (default: text or calls), "none" (the template sees no tools), "required" (calls), or a tool's name, also as
+--     {type = "function", ["function"] = {name =}}: one call of that tool
+--   parallel_tool_calls: false: one call at most
+--   tool_form: name of a form (ane.tools.forms), for templates whose form is not known
+--   on_tool_call: function(delta), called when a call begins: {index =, id =, name =}, and with each part of its arguments: {index =,
+--     arguments =}; index counts from 1
+M.rules = {
+  tools = { type = { "table", "string" } },
+  tool_choice = { type = { "string", "table" } },
+  parallel_tool_calls = { type = "boolean", default = true },
+  tool_form = { type = "string", choices = forms.names() },
+  on_tool_call = { type = "callable" },
+}
+
+-- Values of ane.jinja have a kind in their metatable; a dict is {keys, map}.
+local function kind_of(v)
+  local mt = getmetatable(v)
+  return type(mt) == "table" and mt.kind or nil
+end
+
+-- A value of ane.jinja, or a plain one, as a plain one.
+local function plain(v)
+  if type(v) ~= "table" then return v end
+  local kind = kind_of(v)
+  if kind == "none" then return core.null end
+  local copy = setmetatable({}, not kind and getmetatable(v) or nil)
+  for key, item in pairs(kind == "dict" and v.map or v) do copy[key] = plain(item) end
+  return kind == "dict" and next(copy) == nil and core.json_decode "{}" or copy
+end
+
+local function is_object(v) return type(v) == "table" and getmetatable(v) ~= getmetatable(core.json_decode "[]") end
+
+-- What a tool is described as: {name, schema}; or nil, message, code.
+local function described(tool, i)
+  local function wrong(what) return nil, ("tools: entry %d %s"):format(i, what), "invalid" end
+  if type(tool) ~= "table" then return wrong("must be a table, is a " .. type(tool)) end
+  if tool.type ~= nil and tool.type ~= "function" and tool["function"] == nil and tool.parameters == nil then
+    return nil, ('tools: entry %d has the type %s: only "function" is known'):format(i, core.json_encode(tool.type)), "unsupported"
+  end
+  local f = tool["function"] or tool
+  if not is_object(f) then return wrong "has no table under \"function\"" end
+  if type(f.name) ~= "string" then return wrong "has no name" end
+  if not f.name:match "^[%w_.-]+$" or #f.name > 64 then
+    return wrong(("has the name %q: a name is 1 .. 64 letters, digits, _, - and ."):format(f.name))
+  end
+  local schema, message, code = calls.schema_of(f.parameters)
+  if not schema then return nil, ("tools: %s: %s"):format(f.name, message), code end
+  return { name = f.name, schema = schema }
+end
+
+--- Checks descriptions of tools.
+-- @param list see rules
+-- @return list of {name, schema}; or nil, message, code ("invalid", "unsupported", "format" for JSON text)
+function M.check(list)
+  local message, code
+  if type(list) == "string" then
+    list, message, code = core.json_decode(list)
+    if list == nil then return nil, "tools: " .. message, code end
+    if type(list) ~= "table" then return nil, "tools: must be a list", "invalid" end
+  end
+  list = plain(list)
+  local out, seen = {}, {}
+  if #list == 0 and next(list) ~= nil then return nil, "tools: must be a list of tools", "invalid" end
+  for i, tool in ipairs(list) do
+    out[i], message, code = described(tool, i)
+    if not out[i] then return nil, message, code end
+    if seen[out[i].name] then return nil, ("tools: two have the name %s"):format(out[i].name), "invalid" end
+    seen[out[i].name] = true
+  end
+  return out
+end
+
+-- The choice as "auto", "none", "required" or {name =}; or nil, message, code.
+local function choice_of(choice, tools)
+  choice = choice or "auto"
+  if choice == "auto" or choice == "none" or choice == "required" then return choice end
+  local name = choice
+  if type(choice) == "table" then name = (choice["function"] or choice).name end
+  local names = {}
+  for i, tool in ipairs(tools) do
+    if tool.name == name then return { name = name, tool = tool } end
+    names[i] = tool.name
+  end
+  return nil, ('tool_choice must be "auto", "none", "required" or one of the tools (%s), is %s'):format(
+    table.concat(names, ", "), type(name) == "string" and ("%q"):format(name) or "a table without a name"), "invalid"
+end
+
+--- Whether options offer tools to a template: some are given, and the choice is not "none".
+function M.offered(opts)
+  if not opts.tools or opts.tool_choice == "none" then return false end
+  if type(opts.tools) == "string" then return not opts.tools:match "^%s*%[%s*%]%s*$" end
+  return next(opts.tools) ~= nil
+end
+
+local grammars = setmetatable({}, { __mode = "v" })
+
+-- The grammar of calls; the same for the same tools.
+local function grammar_of(form, tools, many)
+  local key = core.json_encode { form.name, form.first, tools, many }
+  local message, code
+  if not grammars[key] then
+    local made
+    made, message, code = calls.grammar(form, tools, { many = many })
+    if not made then return nil, message, code end
+    grammars[key] = made
+  end
+  return grammars[key]
+end
+
+--- What a reply needs that may call tools.
+-- @param template the text of the model's chat template
+-- @param opts see rules
+-- @return {form, grammar (of the calls), required (the reply is nothing else), many}; nil where no tools are offered; or nil, message, code
+function M.plan(template, opts)
+  if not M.offered(opts) then return nil end
+  local tools, message, code = M.check(opts.tools)
+  if not tools then return nil, message, code end
+  local form, choice
+  if opts.tool_form then form = forms.named(opts.tool_form) else form, message, code = forms.of(template) end
+  if not form then return nil, message, code end
+  choice, message, code = choice_of(opts.tool_choice, tools)
+  if not choice then return nil, message, code end
+  local one = type(choice) == "table"
+  local many = form.between ~= nil and not one and opts.parallel_tool_calls ~= false
+  local grammar
+  grammar, message, code = grammar_of(form, one and { choice.tool } or tools, many)
+  if not grammar then return nil, message, code end
+  return { form = form, grammar = grammar, required = choice ~= "auto", many = many, on_tool_call = opts.on_tool_call }
+end
+
+--- Reads the calls in a whole reply.
+-- @param text with control tokens spelled
+-- @param opts form: name of a form, or template: a chat template's text
+-- @return the text that is no call; list of calls as in messages: {id, type = "function", ["function"] = {name, arguments = JSON text}};
+-- or nil, message, code
+function M.parse(text, opts)
+  local form, message, code
+  if opts.form then form = forms.named(opts.form) else form, message, code = forms.of(opts.template) end
+  if not form then
+    message = message or ("form must be one of %s, is %q"):format(table.concat(forms.names(), ", "), tostring(opts.form))
+    return nil, message, code or "invalid"
+  end
+  local r = reader.new(form)
+  local said = r:push(text)
+  local rest, complete = r:finish()
+  if #r.calls > 0 and not complete then r.calls[#r.calls] = nil end
+  return said .. rest, r.calls
+end
+
+--- The arguments of a call as a table.
+-- @param call as in result.tool_calls
+-- @return a table (ane.null is JSON's null); or nil, message, code
+function M.arguments(call)
+  return core.json_decode(call["function"].arguments)
+end
+
+-- ---- Messages ------------------------------------------------------------------------------------------------------------
+
+local function get(t, key)
+  if kind_of(t) == "dict" then return t.map[key] end
+  return t[key]
+end
+
+-- A copy of a table or dict with other values for some keys.
+local function with(t, changes)
+  local dict = kind_of(t) == "dict"
+  local map, keys = {}, dict and table.move(t.keys, 1, #t.keys, 1, {}) or nil
+  for key, value in pairs(dict and t.map or t) do map[key] = value end
+  for key, value in pairs(changes) do
+    if dict and map[key] == nil then keys[#keys + 1] = key end
+    map[key] = value
+  end
+  return setmetatable(dict and { keys = keys, map = map } or map, getmetatable(t))
+end
+
+-- A call as templates take it: its arguments are a value, in the order of the text.
+local function call_for_template(call)
+  local f = get(call, "function")
+  local text = type(f) == "table" and get(f, "arguments")
+  if type(text) ~= "string" then return call end
+  local value = require("ane.jinja").decode(text ~= "" and text or "{}")
+  if value == nil then return call end
+  return with(call, { ["function"] = with(f, { arguments = value }) })
+end
+
+-- Calls of an earlier turn as text in the family's form; nil, message where they cannot be written.
+local function written(list, form)
+  local parts = {}
+  for i, call in ipairs(list) do
+    local f = call["function"] or call
+    local arguments, message = literals.from_json(f.arguments or "{}", form)
+    if not arguments then return nil, ("call of %s: %s"):format(tostring(f.name), message) end
+    local fields = { name = f.name, id = call.id or "", arguments = arguments }
+    parts[i] = form.call:gsub("{(%l+)}", fields)
+  end
+  return form.first .. table.concat(parts, form.between) .. form.last
+end
+
+-- The calls of a message; nil: it has none.
+local function calls_of(message)
+  local list = type(message) == "table" and get(message, "tool_calls")
+  return type(list) == "table" and list[1] and list or nil
+end
+
+--- Messages as the family's template takes them: arguments that are JSON text become values, a missing content is empty, and calls that
+-- the template does not write are put into the content.
+-- @param messages list
+-- @param template its text
+-- @return a list; or nil, message, code
+function M.messages(messages, template)
+  local form, out
+  for i, message in ipairs(messages) do
+    local list = calls_of(message)
+    if list then
+      out = out or table.move(messages, 1, #messages, 1, setmetatable({}, getmetatable(messages)))
+      form = form or forms.of(template) or {}
+      local content = get(message, "content")
+      if type(content) ~= "string" then content = "" end
+      if form.writes and not template:find("tool_calls", 1, true) then
+        local text, fault = written(plain(list), form)
+        if not text then return nil, ("messages[%d]: %s"):format(i - 1, fault), "invalid" end
+        out[i] = { role = get(message, "role"), content = content .. text }
+      else
+        local calls_too = setmetatable({}, getmetatable(list))
+        for k, call in ipairs(list) do calls_too[k] = call_for_template(call) end
+        out[i] = with(message, { content = content, tool_calls = calls_too })
+      end
+    end
+  end
+  return out or messages
+end
+
+--- The tools as a variable of templates, in the order of their text where they are one.
+function M.for_template(list)
+  local jinja = require "ane.jinja"
+  if type(list) == "string" then return jinja.decode(list) end
+  if type(list) ~= "table" or kind_of(list) then return list end
+  return calls.with_objects(list, function() return jinja.dict {} end)
+end
+
+--- Where a template takes its tools in the system's message: messages with them there.
+-- @return messages, true where it does
+function M.inject(messages, list, template)
+  local form = forms.of(template)
+  if not form or not form.inject then return messages, false end
+  local functions = {}
+  for i, tool in ipairs(type(list) == "string" and core.json_decode(list) or plain(list)) do functions[i] = tool["function"] or tool end
+  local out = table.move(messages, 1, #messages, 1, setmetatable({}, getmetatable(messages)))
+  local fields = { tools = core.json_encode(functions) }
+  if out[1] and get(out[1], "role") == "system" then
+    out[1] = with(out[1], fields)
+  else
+    table.insert(out, 1, { role = "system", content = "", tools = fields.tools })
+  end
+  return out, true
+end
+
+return M

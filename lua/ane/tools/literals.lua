@@ -1,0 +1,201 @@
+--- Arguments of calls, as families write them, and as JSON. Needs ane.core and ane.jinja.
+-- "python": name=value, as in a call of Python, read up to before the closing bracket. "gemma": {name:value}, with texts between
+-- quotation marks of the form's own. Values of JSON are read in both.
+-- Usage: `literals.to_json('city="Rom", days=[1, 2]', {arguments = "python"}) --> {"city": "Rom", "days": [1, 2]}`
+
+local core = require "ane.core"
+
+local M = {}
+
+local MAX_DEPTH = 64
+
+--- A scanner of one JSON value, which must be an object, over pieces of text.
+-- @return function(piece) -> bytes of the piece that belong to the value, whether it is complete
+function M.json_scan()
+  local depth, quoted, escaped = 0, false, false
+  return function(piece)
+    for i = 1, #piece do
+      local c = piece:sub(i, i)
+      if escaped then
+        escaped = false
+      elseif quoted then
+        if c == "\\" then escaped = true elseif c == '"' then quoted = false end
+      elseif c == '"' then
+        quoted = true
+      elseif c == "{" or c == "[" then
+        depth = depth + 1
+      elseif c == "}" or c == "]" then
+        depth = depth - 1
+        if depth == 0 then return i, true end
+      end
+    end
+    return #piece, false
+  end
+end
+
+local CLOSING = { ["("] = ")", ["["] = "]", ["{"] = "}" }
+
+-- The end of the text that begins at `at`; nil: it is not whole.
+local function text_end(text, at, form)
+  if form.quote and text:sub(at, at + #form.quote - 1) == form.quote then
+    local _, stop = text:find(form.quote, at + #form.quote, true)
+    return stop
+  end
+  local mark = text:sub(at, at)
+  local i = at + 1
+  while i <= #text do
+    local c = text:sub(i, i)
+    if c == "\\" then i = i + 1 elseif c == mark then return i end
+    i = i + 1
+  end
+end
+
+local function is_quote(text, at, form)
+  local c = text:sub(at, at)
+  return c == '"' or c == "'" and form.arguments == "python" or form.quote and text:sub(at, at + #form.quote - 1) == form.quote
+end
+
+--- How much of a text the arguments are that it begins with; nil where they are not whole.
+function M.last_of(text, form)
+  local open, at = {}, 1
+  if form.arguments == "python" then open[1] = ")" end
+  while at <= #text do
+    local c = text:sub(at, at)
+    if is_quote(text, at, form) then
+      at = text_end(text, at, form)
+      if not at then return nil end
+    elseif CLOSING[c] then
+      open[#open + 1] = CLOSING[c]
+    elseif c == open[#open] then
+      open[#open] = nil
+      if #open == 0 then return form.arguments == "python" and at - 1 or at end
+    end
+    at = at + 1
+  end
+end
+
+-- ---- To JSON -------------------------------------------------------------------------------------------------------------
+
+local WORDS = { True = "true", False = "false", None = "null", ["true"] = "true", ["false"] = "false", null = "null" }
+
+local ESCAPES = { n = "\n", t = "\t", r = "\r", b = "\b", f = "\f", ["0"] = "\0", a = "\a", v = "\v" }
+
+local function unescape(text)
+  text = text:gsub("\\u(%x%x%x%x)", function(hex)
+    local code = tonumber(hex, 16)
+    return code < 0xd800 or code > 0xdfff and utf8.char(code) or nil
+  end)
+  return (text:gsub("\\(.)", function(c) return ESCAPES[c] or c end))
+end
+
+local Parser = {}
+Parser.__index = Parser
+
+function Parser:blank() self.at = self.text:match("^%s*()", self.at) end
+
+function Parser:take(word)
+  self:blank()
+  if self.text:sub(self.at, self.at + #word - 1) ~= word then return false end
+  self.at = self.at + #word
+  return true
+end
+
+function Parser:string()
+  local stop = text_end(self.text, self.at, self.form)
+  if not stop then return nil end
+  local quote = self.form.quote
+  local plain = quote and self.text:sub(self.at, self.at + #quote - 1) == quote
+  local raw = plain and self.text:sub(self.at + #quote, stop - #quote) or self.text:sub(self.at + 1, stop - 1)
+  local double = self.text:sub(self.at, self.at) == '"'
+  local whole = self.text:sub(self.at, stop)
+  self.at = stop + 1
+  if plain then return core.json_encode(raw) end
+  if double and core.json_decode("[" .. whole .. "]") then return whole end
+  return core.json_encode(unescape(raw))
+end
+
+-- Values up to a closing mark, with separators between them.
+function Parser:list(close, item, depth)
+  local out = {}
+  if self:take(close) then return out end
+  repeat
+    out[#out + 1] = item(self, depth)
+    if not out[#out] then return nil end
+    if self:take(close) then return out end
+  until not self:take "," or self:take(close)
+  return close == "" and out or nil
+end
+
+function Parser:pair(depth)
+  self:blank()
+  local name
+  if is_quote(self.text, self.at, self.form) then
+    name = self:string()
+  else
+    local word, stop = self.text:match("^([%w_.$-]+)()", self.at)
+    if not word then return nil end
+    name, self.at = core.json_encode(word), stop
+  end
+  if not name or not (self:take ":" or self:take "=") then return nil end
+  local value = self:value(depth)
+  return value and name .. ": " .. value
+end
+
+function Parser:value(depth)
+  depth = (depth or 0) + 1
+  if depth > MAX_DEPTH then return nil end
+  self:blank()
+  if is_quote(self.text, self.at, self.form) then return self:string() end
+  if self:take "[" then
+    local list = self:list("]", Parser.value, depth)
+    return list and "[" .. table.concat(list, ", ") .. "]"
+  end
+  if self:take "{" then
+    local list = self:list("}", Parser.pair, depth)
+    return list and "{" .. table.concat(list, ", ") .. "}"
+  end
+  local word, stop = self.text:match("^([%w_.+-]+)()", self.at)
+  if not word then return nil end
+  self.at = stop
+  if WORDS[word] then return WORDS[word] end
+  return core.json_decode("[" .. word .. "]") and word or nil
+end
+
+--- Arguments as a JSON object, in their order.
+-- @param text the arguments, as last_of finds them
+-- @return JSON text; nil where they cannot be read
+function M.to_json(text, form)
+  local parser = setmetatable({ text = text, at = 1, form = form }, Parser)
+  if form.arguments == "gemma" then return parser:value() end
+  parser.text = text .. ")"
+  local list = parser:list(")", Parser.pair, 0)
+  return list and "{" .. table.concat(list, ", ") .. "}" or nil
+end
+
+-- ---- From JSON -----------------------------------------------------------------------------------------------------------
+
+local function python_value(v)
+  if v == true then return "True" end
+  if v == false then return "False" end
+  if v == core.null then return "None" end
+  return core.json_encode(v)
+end
+
+--- A call's arguments in the family's form, for turns that a template does not write itself.
+-- @param arguments JSON text of an object, or a table
+-- @return text; or nil, message
+function M.from_json(arguments, form)
+  if form.arguments == "json" then
+    return type(arguments) == "string" and arguments or core.json_encode(arguments)
+  end
+  local value, message = arguments, nil
+  if type(arguments) == "string" then value, message = core.json_decode(arguments) end
+  if type(value) ~= "table" then return nil, message or "arguments must be an object" end
+  local names, list = {}, {}
+  for name in pairs(value) do names[#names + 1] = tostring(name) end
+  table.sort(names)
+  for i, name in ipairs(names) do list[i] = name .. "=" .. python_value(value[name]) end
+  return table.concat(list, ", ")
+end
+
+return M

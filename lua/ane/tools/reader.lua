@@ -1,0 +1,292 @@
+--- Reads the calls of tools in a reply, piece by piece. Needs ane.core and ane.tools.literals.
+-- Usage: `local r = reader.new(form); local text, deltas = r:push(piece); ... r:finish(); r.calls`
+
+local core = require "ane.core"
+local literals = require "ane.tools.literals"
+
+local M = {}
+
+local Reader = {}
+Reader.__index = Reader
+
+local NAME = "^[%w_.-]*"
+
+-- The parts of a call: list of texts and {slot}.
+local function parts_of(call)
+  local list, at = {}, 1
+  for text, slot, stop in call:gmatch "(.-){(%l+)}()" do
+    if text ~= "" then list[#list + 1] = text end
+    list[#list + 1] = { slot }
+    at = stop
+  end
+  if at <= #call then list[#list + 1] = call:sub(at) end
+  return list
+end
+
+--- The parts of a form's call, and how calls begin.
+-- @return list of literals and {"name" | "id" | "arguments"}, the first of them behind the beginning; list of beginnings, up to the
+-- name of the tool
+function M.layout(form)
+  local parts = parts_of(form.call)
+  local heads = { type(parts[1]) == "string" and table.remove(parts, 1) or "" }
+  for _, other in ipairs(form.others or {}) do heads[#heads + 1] = other end
+  return parts, heads
+end
+
+local ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+local made = 0
+
+--- An id for a call: nine letters and digits, as Mistral's templates want them.
+function M.fresh_id()
+  made = made + 1
+  local _, low, high = core.random(os.time() ~ math.floor(core.clock() * 1e9), made)
+  local bits, id = (high << 32 | low) & math.maxinteger, {}
+  for i = 1, 9 do
+    local at = bits % #ALPHABET + 1
+    id[i] = ALPHABET:sub(at, at)
+    bits = bits // #ALPHABET
+  end
+  return table.concat(id)
+end
+
+--- A reader.
+-- @param form of ane.tools.forms
+-- @param opts within: the reply is calls from its beginning on; at_start: calls may begin nowhere else
+function M.new(form, opts)
+  local ways = {}
+  for i, way in ipairs { form, form.bare } do
+    local parts, heads = M.layout(way)
+    local starts, nexts = {}, {}
+    for k, head in ipairs(heads) do
+      starts[k] = way.first .. head
+      if way.between then nexts[k] = way.between .. head end
+    end
+    ways[i] = { form = way, parts = parts, starts = starts, nexts = nexts }
+  end
+  return setmetatable({
+    ways = ways, calls = {}, buffer = "", at_start = opts and opts.at_start,
+    state = opts and opts.within and "start" or "text", begun = false,
+  }, Reader)
+end
+
+-- How far the longest text of a list that the buffer begins with goes. 0: none; nil: more is needed to tell.
+local function begin(buffer, list)
+  local longest, open = 0, false
+  for _, text in ipairs(list) do
+    if buffer:sub(1, #text) == text then
+      longest = math.max(longest, #text)
+    elseif #buffer < #text and text:sub(1, #buffer) == buffer then
+      open = true
+    end
+  end
+  if open and longest == 0 then return nil end
+  return longest
+end
+
+-- Where a trigger stands that counts at the beginning alone; else how much is held back.
+local function trigger_at_start(self, triggers)
+  if self.begun then return nil, 0 end
+  local blank = #self.buffer:match "^%s*"
+  local n = begin(self.buffer:sub(blank + 1), triggers)
+  if n == nil then return nil, #self.buffer end
+  return n > 0 and blank + 1 or nil, 0
+end
+
+-- Where a trigger stands in the buffer; else how much of its end may begin one.
+local function trigger_anywhere(self, triggers)
+  local buffer, first, held = self.buffer, nil, 0
+  for _, trigger in ipairs(triggers) do
+    local at = buffer:find(trigger, 1, true)
+    if at and (not first or at < first) then first = at end
+    for n = math.min(#trigger - 1, #buffer), held + 1, -1 do
+      if buffer:sub(-n) == trigger:sub(1, n) then
+        held = n
+        break
+      end
+    end
+  end
+  return first, held
+end
+
+-- The first trigger of all ways; else how much of the buffer's end is held back.
+local function find_trigger(self)
+  local first, held = nil, 0
+  for _, way in ipairs(self.ways) do
+    local find = (self.at_start or way.form.at_start) and trigger_at_start or trigger_anywhere
+    local at, kept = find(self, way.form.triggers)
+    if at and (not first or at < first) then first = at end
+    held = math.max(held, kept)
+  end
+  return first, held
+end
+
+local function advance(self, n) self.buffer = self.buffer:sub(n + 1) end
+
+local function delta(self, fields)
+  fields.index = #self.calls
+  self.deltas[#self.deltas + 1] = fields
+end
+
+-- What each state does with the buffer: true where it went on to another one.
+local STATES = {}
+
+function STATES.text(self)
+  local at, held = find_trigger(self)
+  if at then
+    self.out[#self.out + 1] = self.buffer:sub(1, at - 1)
+    advance(self, at - 1)
+    self.state = "start"
+    return true
+  end
+  local text = self.buffer:sub(1, #self.buffer - held)
+  if text:find "%S" then self.begun = true end
+  self.out[#self.out + 1] = text
+  advance(self, #text)
+end
+
+-- Begins a call, n bytes of whose beginning are there.
+local function start(self, n)
+  advance(self, n)
+  self.at, self.state = 1, "part"
+  self.calls[#self.calls + 1] = { id = M.fresh_id(), type = "function", ["function"] = { name = "", arguments = "" } }
+  self.complete = false
+  return true
+end
+
+function STATES.start(self)
+  local open = self.buffer == ""
+  for _, way in ipairs(self.ways) do
+    local n = begin(self.buffer, way.starts)
+    if n and n > 0 then
+      self.form, self.parts, self.nexts = way.form, way.parts, way.nexts
+      return start(self, n)
+    end
+    open = open or n == nil
+  end
+  if open then return false end
+  self.state = "broken"
+  return true
+end
+
+function STATES.part(self)
+  local part = self.parts[self.at]
+  if not part then
+    self.complete, self.state = true, "behind"
+    return true
+  end
+  if type(part) == "string" then
+    local n = begin(self.buffer, { part })
+    if n == nil then return false end
+    if n == 0 then self.state = "broken" else
+      advance(self, n)
+      self.at = self.at + 1
+    end
+    return true
+  end
+  return STATES[part[1]](self)
+end
+
+function STATES.name(self)
+  local name = self.buffer:match(NAME)
+  if #name == #self.buffer then return false end
+  advance(self, #name)
+  self.calls[#self.calls]["function"].name = name
+  self.at = self.at + 1
+  local follows = self.parts[self.at + 1]
+  if not (type(follows) == "table" and follows[1] == "id") then
+    delta(self, { id = self.calls[#self.calls].id, name = name })
+  end
+  return true
+end
+
+function STATES.id(self)
+  local id = self.buffer:match(NAME)
+  if #id < self.form.id_length then return false end
+  id = id:sub(1, self.form.id_length)
+  advance(self, #id)
+  local call = self.calls[#self.calls]
+  if call["function"].arguments == "" then -- else it was told already
+    call.id = id
+    delta(self, { id = id, name = call["function"].name })
+  end
+  self.at = self.at + 1
+  return true
+end
+
+function STATES.arguments(self)
+  if self.buffer == "" then return false end
+  local call = self.calls[#self.calls]["function"]
+  local text, done
+  if self.form.arguments == "json" then
+    self.scan = self.scan or literals.json_scan()
+    local n
+    n, done = self.scan(self.buffer)
+    text = self.buffer:sub(1, n)
+    advance(self, n)
+  else
+    local n = literals.last_of(self.buffer, self.form)
+    if not n then return false end
+    text = literals.to_json(self.buffer:sub(1, n), self.form)
+    if not text then
+      self.state = "broken"
+      return true
+    end
+    advance(self, n)
+    done = true
+  end
+  call.arguments = call.arguments .. text
+  if text ~= "" then delta(self, { arguments = text }) end
+  if done then self.at, self.scan = self.at + 1, nil end
+  return done
+end
+
+-- Behind a call: another one, the end of all, or text.
+function STATES.behind(self)
+  if self.buffer == "" then return false end
+  local list = table.move(self.nexts, 1, #self.nexts, 1, {})
+  if self.form.last ~= "" then list[#list + 1] = self.form.last end
+  local n = begin(self.buffer, list)
+  if n == nil then return false end
+  if n == #self.form.last and n > 0 and self.buffer:sub(1, n) == self.form.last then
+    advance(self, n)
+    self.state, self.begun = "text", true
+    return true
+  end
+  if n == 0 then
+    self.state, self.begun = "text", true
+    return true
+  end
+  return start(self, n)
+end
+
+-- What is no call after all: kept as text.
+function STATES.broken(self)
+  self.out[#self.out + 1] = self.buffer
+  if self.complete == false then self.calls[#self.calls], self.complete = nil, nil end
+  self.buffer = ""
+end
+
+--- Takes more of the reply.
+-- @param text whole characters
+-- @return the text that is no call; list of deltas: {index =, id =, name =} when a call has begun, then {index =, arguments =} with the
+-- next part of its arguments (JSON); index counts from 1
+function Reader:push(text)
+  self.buffer = self.buffer .. text
+  self.out, self.deltas = {}, {}
+  while STATES[self.state](self) do end
+  return table.concat(self.out), self.deltas
+end
+
+--- Whether text belongs to a call or to what stands around it.
+function Reader:within() return self.state ~= "text" end
+
+--- At the end of the reply: what was held back.
+-- @return text; whether the last call is whole (nil: there is none)
+function Reader:finish()
+  local text = self.buffer
+  self.buffer = ""
+  if self.state == "text" or self.state == "start" or self.state == "broken" then return text, self.complete end
+  return "", self.complete
+end
+
+return M

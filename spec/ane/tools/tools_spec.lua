@@ -1,0 +1,262 @@
+-- Calls of tools: forms by template, their grammar, and what is read from replies.
+local core = require "ane.core"
+local calls = require "ane.tools.calls"
+local forms = require "ane.tools.forms"
+local jinja = require "ane.jinja"
+local reader = require "ane.tools.reader"
+local tools = require "ane.tools"
+
+local WEATHER = { type = "function", ["function"] = { name = "get_weather", description = "Tells the weather.", parameters = {
+  type = "object", required = { "city" },
+  properties = { city = { type = "string" }, days = { type = "integer", minimum = 1, maximum = 9 }, wet = { type = "boolean" } } } } }
+local GET = { type = "function", ["function"] = { name = "get", parameters = { type = "object", properties = {} } } }
+
+-- Arguments as a form writes them: of the first tool, of the second, and some that the schema forbids.
+local function written(form)
+  if form.arguments == "json" then return '{"city": "R\u{f4}m {1}", "days": 3}', "{}", '{"city": "x", "days": 33}' end
+  if form.arguments == "python" then return 'city="R\u{f4}m {1}", days=3', "", 'city="x", days=33' end
+  local function city(text, days) return ("{city:%s%s%s,days:%d}"):format(form.quote, text, form.quote, days) end
+  return city("R\u{f4}m {1}", 3), "{}", city("x", 33)
+end
+
+local function call(form, name, arguments)
+  return (form.call:gsub("{(%l+)}", { name = name, id = "a1B2c3D4e", arguments = (arguments:gsub("%%", "%%%%")) }))
+end
+
+-- A reply that calls both tools, or the first one where a form has one call at most.
+local function reply(form, first, second)
+  local text = form.first .. call(form, "get_weather", first)
+  if form.between then text = text .. form.between .. call(form, "get", second) end
+  return text .. form.last
+end
+
+local function templates()
+  local file = assert(io.open("spec/fixtures/chat_template_golden.json", "rb"))
+  local list, out = assert(core.json_decode(file:read "a")).templates, {}
+  file:close()
+  for _, entry in ipairs(list) do out[entry.name] = entry.template end
+  return out
+end
+
+describe("the form of calls", function()
+  it("is found by the template", function()
+    local list = templates()
+    for name, want in pairs { ["qwen2.5"] = "hermes", llama3 = "llama3", mistral = "mistral-v3", ["phi4-mini"] = "phi4", lfm2 = "lfm2" } do
+      assert.equal(want, (assert(forms.of(list[name]))).name)
+    end
+    local function of(text) return (assert(forms.of(text))).name end
+    assert.equal("mistral-nemo", of "{{ '[TOOL_CALLS][' }}")
+    assert.equal("mistral-v11", of "[TOOL_CALLS]x[CALL_ID]y[ARGS]z")
+    assert.equal("mistral-v13", of "[TOOL_CALLS]x[ARGS]z")
+    assert.equal("functionary", of "{% for t in tools %}<function=name>{}</function>")
+    assert.equal("functiongemma", of "<start_function_call>call:")
+    assert.equal("gemma4", of "<|tool_call>call:")
+  end)
+
+  it("is an error where it is not known, never another one", function()
+    for _, text in ipairs { "{{ tools }}<tool_call><function=x><parameter=y>", "{{ tools }}<tool_call>f<arg_key>", "{{ tools }}" } do
+      local form, message, code = forms.of(text)
+      assert.same({ nil, "unsupported" }, { form, code })
+      assert.matches("not known; where it is one of these, say so with tool_form: hermes, functionary", message)
+    end
+    local form, message, code = forms.of "{{ messages }}"
+    assert.same({ nil, "the model's chat template takes no tools", "unsupported" }, { form, message, code })
+  end)
+end)
+
+describe("calls", function()
+  local list = assert(tools.check { WEATHER, GET })
+
+  for _, name in ipairs(forms.names()) do
+    local form = forms.named(name)
+
+    it("of the form " .. name .. " are what its grammar takes", function()
+      local first, second, wrong = written(form)
+      local grammar = assert(calls.grammar(form, list, { many = true }))
+      assert.is_true(grammar:matches(reply(form, first, second)))
+      assert.is_false(grammar:matches(reply(form, wrong, second)))
+      assert.is_false(grammar:matches(reply(form, second, second)))
+      assert.is_false(grammar:matches(form.first .. call(form, "set", second) .. form.last))
+      local one = assert(calls.grammar(form, list, { many = false }))
+      assert.is_true(one:matches(form.first .. call(form, "get_weather", first) .. form.last))
+      if form.between then assert.is_false(one:matches(reply(form, first, second))) end
+    end)
+
+    it("of the form " .. name .. " are read in pieces of any size", function()
+      local first, second = written(form)
+      local text = (form.at_start and "" or "Let me see. ") .. reply(form, first, second)
+      for size = 1, 9 do
+        local r, said, told = reader.new(form), {}, {}
+        for at = 1, #text, size do
+          local more, deltas = r:push(text:sub(at, at + size - 1))
+          said[#said + 1] = more
+          for _, d in ipairs(deltas) do
+            local entry = told[d.index] or { arguments = "" }
+            told[d.index] = entry
+            if d.name then entry.name, entry.id = d.name, d.id else entry.arguments = entry.arguments .. d.arguments end
+          end
+        end
+        local rest, whole = r:finish()
+        said[#said + 1] = rest
+        assert.is_true(whole)
+        assert.equal(form.at_start and "" or "Let me see. ", table.concat(said))
+        assert.equal(form.between and 2 or 1, #r.calls)
+        for i, c in ipairs(r.calls) do
+          assert.same({ name = c["function"].name, id = c.id, arguments = c["function"].arguments }, told[i])
+          assert.equal(9, #c.id)
+        end
+        assert.equal("get_weather", r.calls[1]["function"].name)
+        assert.same({ city = "R\u{f4}m {1}", days = 3 }, core.json_decode(r.calls[1]["function"].arguments))
+        if form.between then assert.same({ "get", "{}" }, { r.calls[2]["function"].name, r.calls[2]["function"].arguments }) end
+      end
+    end)
+  end
+
+  it("that are not whole are left out", function()
+    local text, found = tools.parse('One.\n<tool_call>\n{"name": "get", "arguments": {"a": [1', { form = "hermes" })
+    assert.same({ "One.\n", {} }, { text, found })
+    text, found = tools.parse("a <tool_call> is a tag", { form = "hermes" })
+    assert.same({ "a <tool_call> is a tag", {} }, { text, found })
+  end)
+
+  it("may be written without tags by small models", function()
+    local said, found = tools.parse('{"name": "get", "arguments": {"a": 1}}\n{"name": "f", "arguments": {}}', { form = "hermes" })
+    assert.equal("", said)
+    assert.same({ a = 1 }, tools.arguments(found[1]))
+    assert.same({ "get", '{"a": 1}', "f" },
+      { found[1]["function"].name, found[1]["function"].arguments, found[2]["function"].name })
+    local grammar = assert(calls.grammar(forms.named "hermes", list, {}))
+    assert.is_true(grammar:matches '{"name": "get", "arguments": {}}')
+    assert.is_false(grammar:matches '{"name": "get", "arguments": {}}\n</tool_call>')
+  end)
+
+  it("of Llama 3 may begin otherwise", function()
+    for _, text in ipairs { '{"type": "function", "name": "get", "parameters": {}}', '<|python_tag|>{"name": "get", "parameters": {}}' } do
+      assert.is_true(assert(calls.grammar(forms.named "llama3", list, {})):matches(text))
+      local _, found = tools.parse(text, { form = "llama3" })
+      assert.equal("get", found[1]["function"].name)
+    end
+  end)
+
+  it("in the style of Python are read as such", function()
+    local text = "<|tool_call_start|>[f(a='it\\'s', b=[1, {'k': True}], c=None, d=\"x\\ty\")]<|tool_call_end|>"
+    local _, found = tools.parse(text, { form = "lfm2" })
+    assert.same({ a = "it's", b = { 1, { k = true } }, c = core.null, d = "x\ty" }, core.json_decode(found[1]["function"].arguments))
+  end)
+
+  it("in Gemma's style nest", function()
+    local nested = assert(tools.check { { name = "f", parameters = { type = "object", required = { "a" }, properties = {
+      a = { type = "array", items = { type = "object", properties = { k = { type = "string", enum = { "x", "xy" } } } } },
+      n = { type = "array", items = { type = "number" } }, s = { type = "string", maxLength = 3 } } } } })
+    local grammar = assert(calls.grammar(forms.named "gemma4", nested, {}))
+    local function text(arguments) return "<|tool_call>call:f" .. arguments .. "<tool_call|>" end
+    local Q = '<|"|>'
+    assert.is_true(grammar:matches(text("{a:[{k:" .. Q .. "xy" .. Q .. "},{}],n:[1, 2.5],s:" .. Q .. "a|b" .. Q .. "}")))
+    assert.is_true(grammar:matches(text "{a:[]}"))
+    assert.is_false(grammar:matches(text("{a:[{k:" .. Q .. "y" .. Q .. "}]}")))
+    assert.is_false(grammar:matches(text("{a:[],s:" .. Q .. "four" .. Q .. "}")))
+    local _, found = tools.parse(text("{a:[{k:" .. Q .. "x" .. Q .. "}],n:[1, 2.5]}"), { form = "gemma4" })
+    assert.same({ a = { { k = "x" } }, n = { 1, 2.5 } }, core.json_decode(found[1]["function"].arguments))
+  end)
+
+  it("are constrained by each schema, or it is an error that names tool, keyword and path", function()
+    local function fault(form, parameters)
+      local grammar, message = calls.grammar(forms.named(form), assert(tools.check { { name = "f", parameters = parameters } }), {})
+      assert.is_nil(grammar)
+      return message
+    end
+    local odd = { type = "object", properties = { a = { type = "string", pattern = "(?<=x)y" } } }
+    assert.matches("^tools: f: parameters: pattern", fault("hermes", odd))
+    assert.matches("^tools: f: parameters: pattern: /properties/a/pattern", fault("gemma4", odd))
+    assert.matches("^tools: f: parameters: minProperties: /minProperties cannot", fault("lfm2", { type = "object", minProperties = 1 }))
+    -- A format that is not known is a note.
+    assert.is_truthy(calls.grammar(forms.named "hermes", assert(tools.check {
+      { name = "f", parameters = { type = "object", properties = { a = { type = "string", format = "city" } } } } }), {}))
+  end)
+
+  it("have the members that a schema lists, and no others where it says nothing", function()
+    local function takes(parameters, arguments)
+      local grammar = assert(calls.grammar(forms.named "functionary", assert(tools.check { { name = "f", parameters = parameters } }), {}))
+      return grammar:matches("<function=f>" .. arguments .. "</function>")
+    end
+    assert.is_true(takes(nil, "{}"))
+    assert.is_false(takes(nil, '{"a": 1}'))
+    assert.is_false(takes({ properties = { a = {} } }, '{"b": 1}'))
+    assert.is_true(takes({ properties = { a = {} }, additionalProperties = true }, '{"b": 1}'))
+    assert.is_true(takes({ ["$ref"] = "#/$defs/x", ["$defs"] = { x = { properties = { a = {} } } } }, '{"b": 1}'))
+  end)
+end)
+
+describe("descriptions of tools", function()
+  local function fault(list)
+    local checked, message, code = tools.check(list)
+    assert.is_nil(checked)
+    return message, code
+  end
+
+  it("are checked", function()
+    assert.matches("entry 1 must be a table", (fault { "f" }))
+    assert.matches("entry 2 has no name", (fault { GET, { type = "function", ["function"] = {} } }))
+    assert.matches('name "a b"', (fault { { name = "a b" } }))
+    assert.matches("two have the name get", (fault { GET, GET }))
+    assert.matches('f: parameters must be a schema of an object, has the type "string"',
+      (fault { { name = "f", parameters = { type = "string" } } }))
+    assert.matches("must be a list of tools", (fault { name = "f" }))
+    assert.same({ "unsupported" }, { select(2, fault { { type = "web_search" } }) })
+    assert.matches("^tools: ", (fault "[1"))
+  end)
+
+  it("may be JSON text or values of a template", function()
+    local text = core.json_encode { WEATHER }
+    assert.equal("get_weather", assert(tools.check(text))[1].name)
+    local decoded = assert(tools.check(jinja.decode(text)))
+    assert.equal("integer", decoded[1].schema.properties.days.type)
+  end)
+
+  it("are chosen from", function()
+    local plan = assert(tools.plan("<tool_call>\"arguments\"tools", { tools = { WEATHER, GET }, tool_choice = { type = "function",
+      ["function"] = { name = "get" } } }))
+    assert.is_true(plan.required)
+    assert.is_false(plan.grammar:matches '<tool_call>\n{"name": "get_weather", "arguments": {"city": "x"}}\n</tool_call>')
+    assert.is_nil((tools.plan("", { tools = { GET }, tool_choice = "none" })))
+    assert.is_nil((tools.plan("", { tools = {} })))
+    local none, message = tools.plan("x tools", { tools = { GET }, tool_choice = "set", tool_form = "hermes" })
+    assert.is_nil(none)
+    assert.matches('tool_choice must be "auto", "none", "required" or one of the tools %(get%), is "set"', message)
+  end)
+end)
+
+describe("messages with calls", function()
+  local CALL = { id = "a1B2c3D4e", type = "function", ["function"] = { name = "get_weather", arguments = '{"z": 1, "city": "Rom"}' } }
+
+  local function render(template, messages)
+    local vars = { messages = assert(tools.messages(messages, template)) }
+    return (assert(assert(jinja.compile(template)):render(assert(jinja.from_lua(vars, "x")))))
+  end
+
+  it("give arguments as values, in their order, and a content", function()
+    local messages = { { role = "assistant", tool_calls = { CALL } } }
+    local template = "{{ messages[0].content + '|' }}{{ messages[0].tool_calls[0].function.arguments | tojson }}"
+    assert.equal('|{"z": 1, "city": "Rom"}', render(template, messages))
+    assert.equal('{"z": 1, "city": "Rom"}', messages[1].tool_calls[1]["function"].arguments)
+    local decoded = jinja.decode(core.json_encode(messages))
+    assert.equal('|{"z": 1, "city": "Rom"}', render(template, decoded))
+  end)
+
+  it("are written where the template does not do so", function()
+    assert.equal('Hm.<|tool_call_start|>[get_weather(city="Rom", z=1)]<|tool_call_end|>',
+      render("{{ messages[0].content }}{# <|tool_list_start|> #}", { { role = "assistant", content = "Hm.", tool_calls = { CALL } } }))
+    assert.equal('<|tool_call|>[{"name": "get_weather", "arguments": {"z": 1, "city": "Rom"}}]<|/tool_call|>',
+      render("{{ messages[0].content }}{# <|tool|> #}", { { role = "assistant", tool_calls = { CALL } } }))
+  end)
+
+  it("show the tools to templates that look for them in the system's message", function()
+    local messages, injected = tools.inject({ { role = "user", content = "x" } }, { GET }, "<|tool|>")
+    assert.is_true(injected)
+    assert.same({ "system", "", "user" }, { messages[1].role, messages[1].content, messages[2].role })
+    assert.equal("get", core.json_decode(messages[1].tools)[1].name)
+    messages = tools.inject({ { role = "system", content = "s" } }, { GET }, "<|tool|>")
+    assert.same({ 1, "s" }, { #messages, messages[1].content })
+    assert.is_false((select(2, tools.inject({}, { GET }, "<tool_call>"))))
+  end)
+end)
