@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "graph/graph.h"
 #include "kernels/kernels.h"
+#include "kv/kv.h"
 #include "platform/platform.h"
 #include "quant/quant.h"
 #include "session/session.h"
@@ -122,10 +123,16 @@ void ane_program_poison(struct ane_program *p);
 
 /* ---- Session -------------------------------------------------------------------------------------------------------*/
 
-/* kv: ANE_F16, ANE_F32 or ANE_I8. context: at most the program's. Address space for the whole context is reserved now; memory
- * is committed as positions are written. */
+/* The state of a session lies in pages of 64 positions, which it takes as it grows, and shares with its forks and with all that
+ * began behind the same prefix. Who writes to a shared page gets a copy of its own. */
+
+/* A store of pages for sessions of this program with kv ANE_F16, ANE_F32 or ANE_I8. The caller is its first owner. NULL: no
+ * memory. */
+struct ane_kv_store *ane_program_store(const struct ane_program *p, ane_dtype kv, struct ane_error *err);
+/* kv: ANE_F16, ANE_F32 or ANE_I8. context: at most the program's. store: of ane_program_store with the same kv, which becomes the
+ * session's as well; NULL: one that belongs to the program. */
 ane_status ane_session_create(struct ane_session **out, struct ane_program *p, int64_t context, ane_dtype kv,
-                              struct ane_error *err);
+                              struct ane_kv_store *store, struct ane_error *err);
 void ane_session_destroy(struct ane_session *s); /* NULL is fine */
 
 int64_t ane_session_length(const struct ane_session *s);
@@ -142,8 +149,17 @@ ane_status ane_session_rewind(struct ane_session *s, int64_t length, struct ane_
  * bidirectional models. Where origin is a multiple of ANE_TILE, positions whose whole window was fed get the bits of a run of the
  * whole sequence. Rewinding to 0 ends it. */
 ane_status ane_session_part(struct ane_session *s, int64_t origin, struct ane_error *err);
-/* A second session with the same past. */
+/* A second session with the same past, which copies only the rings. */
 ane_status ane_session_fork(struct ane_session **out, const struct ane_session *s, struct ane_error *err);
+/* Adds what the session holds to a tree of prefixes of the same store; all: the last page too where it is partly filled, else
+ * whole pages only. Pages that cannot be gone on from are left out: none of a bidirectional program is kept. Errors: ANE_NOMEM.
+ */
+ane_status ane_session_keep(const struct ane_session *s, struct ane_kv_prefixes *t, bool all, struct ane_error *err);
+/* Gives an empty session the longest known start of ids[0 .. n - 1), of a sequence that will have n ids; copies none of its
+ * pages. Returns its length: 0 where nothing is known or the session is not empty. */
+int64_t ane_session_begin(struct ane_session *s, struct ane_kv_prefixes *t, const int32_t *ids, int64_t n);
+/* The length that ane_session_begin would give. */
+int64_t ane_program_known(const struct ane_program *p, const struct ane_kv_prefixes *t, const int32_t *ids, int64_t n);
 /* Writes ids, state, the logits of the last token where the last run kept them, and a note to a file, whole or not at all, and
  * reads them back. Restoring needs the same program (graph, weights, kv type, ISA level): ANE_STATE names what differs. A failed
  * restore leaves the session unchanged. note: as ane_saved_note fills it. */

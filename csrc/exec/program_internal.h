@@ -5,6 +5,7 @@
 
 #include "exec/pruned_head.h"
 #include "exec/step.h"
+#include "kv/kv.h"
 
 #include <stdatomic.h>
 
@@ -51,9 +52,11 @@ struct ane_program {
   int64_t *ring_channels; /* channels of each ring */
   int32_t n_rings;
   int64_t ring_length, ring_taps; /* positions each ring holds; most that a step looks back, its own included */
-  bool bidirectional;             /* some token sees later ones: a run takes a whole sequence */
-  int64_t long_rope_after;        /* sequences longer than this use the long rope factors; 0: there are none */
-  uint64_t fingerprint;           /* of graph, weights and arithmetic: whether a saved state fits */
+  struct ane_kv_store
+      *stores[ANE_DTYPE_COUNT]; /* pages of the sessions that share none with others, by kv type; NULL: none yet */
+  bool bidirectional;           /* some token sees later ones: a run takes a whole sequence */
+  int64_t long_rope_after;      /* sequences longer than this use the long rope factors; 0: there are none */
+  uint64_t fingerprint;         /* of graph, weights and arithmetic: whether a saved state fits */
   /* Scratch: one block, and the parts of it */
   uint8_t *scratch;
   size_t scratch_bytes, activation_bytes;

@@ -140,7 +140,7 @@ ane_status session_room(struct ane_session *s, int64_t rows, struct ane_error *e
   return ANE_OK;
 }
 
-/* Checks every item before any session changes. Rows of logits are only enlarged. */
+/* Checks every item before any session changes. Room for rows and pages is only added. */
 static ane_status check_items(struct ane_program *p, const struct ane_run_item *items, int32_t n, int64_t *tokens,
                               struct ane_error *err) {
   *tokens = 0;
@@ -155,7 +155,9 @@ static ane_status check_items(struct ane_program *p, const struct ane_run_item *
   for (int32_t i = 0; i < n; i++)
     if (atomic_exchange(&items[i].session->stop, false)) return ane_fail(err, ANE_STOPPED, "stopped");
   for (int32_t i = 0; i < n; i++) {
-    ane_status st = session_room(items[i].session, items[i].want == ANE_WANT_ARGMAX ? 0 : out_rows_of(&items[i]), err);
+    struct ane_session *s = items[i].session;
+    ane_status st = session_room(s, items[i].want == ANE_WANT_ARGMAX ? 0 : out_rows_of(&items[i]), err);
+    if (!st) st = state_own(s, s->length, items[i].n, err);
     if (st) return st;
   }
   return ANE_OK;
@@ -191,6 +193,7 @@ static void finish(const struct run *r, const float *rows) {
     struct ane_session *s = it->session;
     int64_t n = out_rows_of(it);
     memcpy(s->ids + s->length, it->ids, (size_t)it->n * sizeof *s->ids);
+    for (int64_t page = s->length / ANE_TILE; page < (s->length + it->n) / ANE_TILE; page++) s->pages[page]->whole = true;
     s->length += it->n;
     if (r->p->n_rings) s->ring_low = ANE_MAX(s->ring_low, s->length - r->p->ring_length);
     s->rows = n;
@@ -224,6 +227,8 @@ ane_status run_replay(struct ane_session *s, int64_t length, struct ane_error *e
   while (s->length < length) {
     struct ane_run_item it = {.session = s, .ids = s->ids + s->length, .n = ANE_MIN(length - s->length, p->o.chunk)};
     if (atomic_exchange(&s->stop, false)) return ane_fail(err, ANE_STOPPED, "stopped");
+    ane_status st = state_own(s, s->length, it.n, err);
+    if (st) return st;
     run_items(p, &it, 1, NULL, NULL, NULL);
     s->replayed += it.n;
   }

@@ -13,21 +13,12 @@ static struct ane_saved_key key_of(const struct ane_session *s) {
   return (struct ane_saved_key){engine, s->program->fingerprint};
 }
 
-struct saver {
-  const struct ane_session *s;
-  struct ane_saved_writer *w;
-};
-
-static bool save_range(void *arg, int layer, size_t offset, size_t bytes) {
-  struct saver *v = arg;
-  return ane_saved_write(v->w, state_bytes(v->s, layer) + offset, bytes) == ANE_OK;
-}
+static bool save_range(void *arg, uint8_t *data, size_t bytes) { return ane_saved_write(arg, data, bytes) == ANE_OK; }
 
 ane_status ane_session_save(const struct ane_session *s, const char *path, const struct ane_session_note *note,
                             struct ane_error *err) {
   struct ane_saved_writer w;
   struct ane_saved_key key = key_of(s);
-  struct saver v = {s, &w};
   uint8_t past[PAST];
   size_t row = (size_t)s->program->vocab * sizeof(float);
   const float *logits = ane_session_logits(s, s->rows - 1);
@@ -40,7 +31,7 @@ ane_status ane_session_save(const struct ane_session *s, const char *path, const
   ane_saved_chunk(&w, "past", sizeof past);
   ane_saved_write(&w, past, sizeof past);
   ane_saved_chunk(&w, "state", ane_session_kv_bytes(s));
-  state_each_used(s, save_range, &v);
+  state_each_used(s, save_range, &w);
   if (logits) ane_saved_chunk(&w, "logits", row), ane_saved_write(&w, logits, row);
   if (note->text) ane_saved_chunk(&w, "note", note->bytes), ane_saved_write(&w, note->text, note->bytes);
   return ane_saved_commit(&w);
@@ -88,23 +79,22 @@ static ane_status find_all(struct ane_session *s, const struct ane_saved *file, 
   return st;
 }
 
-struct restorer {
-  struct ane_session *s;
-  const uint8_t *data;
-};
-
-static bool restore_range(void *arg, int layer, size_t offset, size_t bytes) {
-  struct restorer *v = arg;
-  memcpy(state_bytes(v->s, layer) + offset, v->data, bytes);
-  v->data += bytes;
+/* arg: what is to be read next. */
+static bool restore_range(void *arg, uint8_t *data, size_t bytes) {
+  const uint8_t **from = arg;
+  memcpy(data, *from, bytes);
+  *from += bytes;
   return true;
 }
 
 static void adopt(struct ane_session *s, const struct found *f) {
-  struct restorer v = {s, f->state};
+  const uint8_t *state = f->state;
+  int64_t whole = f->length / ANE_TILE;
   s->length = f->length;
   memcpy(s->ids, f->ids, (size_t)s->length * sizeof *s->ids);
-  state_each_used(s, restore_range, &v);
+  state_each_used(s, restore_range, &state);
+  for (int64_t i = 0; i < whole; i++) s->pages[i]->whole = s->program->n_rings == 0;
+  border_from_rings(s, whole * ANE_TILE, f->length);
   s->long_rope = f->long_rope;
   s->ring_low = f->ring_low;
   s->rows = f->logits ? 1 : 0;
@@ -121,6 +111,7 @@ ane_status ane_session_restore(struct ane_session *s, const char *path, struct a
   ane_status st = ane_saved_open(&file, path, &key, err);
   if (st) return st;
   st = find_all(s, &file, &f, err);
+  if (!st) st = state_own(s, 0, f.length, err);
   if (!st) st = ane_saved_note(&file, note, err);
   if (!st) adopt(s, &f);
   ane_saved_close(&file);

@@ -4,22 +4,20 @@
 
 #include "exec/program_internal.h"
 
-/* Keys and values of one layer. Owns `memory`; `kv` points into it. */
-struct kv_state {
-  struct ane_kv kv;
-  void *memory;
-  size_t bytes;
-};
-
 struct ane_session {
   struct ane_program *program; /* borrowed: it outlives the session */
   int64_t context, length;
   int64_t origin; /* tokens of the sequence before position 0 of the state; rope counts them */
   ane_dtype kv_dtype;
-  int32_t *ids;        /* [context] */
-  struct kv_state *kv; /* [n_kv] */
-  float *rings;        /* all rings, one after another: [ring_length][channels] each */
-  int64_t ring_low;    /* lowest position that the rings still hold */
+  int32_t *ids;               /* [context] */
+  struct ane_kv_store *store; /* of the pages; the session is one of its owners */
+  struct ane_kv_page **pages; /* [pages of the context]: n_pages of them are there, some shared with other sessions */
+  uint8_t **data;             /* their memory */
+  int64_t n_pages;
+  struct ane_kv *kv; /* [n_kv]: where each layer lies in a page; all point to `data` */
+  float *rings;      /* all rings, one after another: [ring_length][channels] each */
+  int64_t ring_low;  /* lowest position that the rings still hold */
+  size_t border;     /* where the border rows lie in a page */
   /* Results of the last run */
   int64_t rows, room_rows;
   ane_want want;
@@ -31,15 +29,22 @@ struct ane_session {
   _Atomic bool stop;
 };
 
-/* Calls fn for each range of bytes of the state that `length` positions use: first the rings (layer STATE_RINGS), then for each
- * layer and head the first tiles of K, of V, and of their scales. `offset` counts from state_bytes of the layer. Ends at the
- * first false and returns it. */
-enum { STATE_RINGS = -1 };
-uint8_t *state_bytes(const struct ane_session *s, int layer);
-bool state_each_used(const struct ane_session *s, bool (*fn)(void *arg, int layer, size_t offset, size_t bytes), void *arg);
+/* Makes the session the only owner of the pages of positions [from, from + n), and brings those that are missing. What the first
+ * `length` positions hold stays. ANE_NOMEM: the state is as it was. */
+ane_status state_own(struct ane_session *s, int64_t from, int64_t n, struct ane_error *err);
+
+/* Calls fn for each range of bytes of the state that `length` positions use: first the rings, then for each layer and head the
+ * tiles of K, of V, and of their scales, in ascending order. Ends at the first false and returns it. bytes only: data may be
+ * NULL, since the pages need not be there. */
+bool state_each_used(const struct ane_session *s, bool (*fn)(void *arg, uint8_t *data, size_t bytes), void *arg);
 
 /* Channels of position `pos` in a ring, which holds the last ring_length positions. */
 float *ring_at(const struct ane_session *s, int ring, int64_t pos);
+/* The same beside the pages: the last positions of each page, as many as the next token looks back to. So a sequence can go on
+ * behind any whole page. NULL: `pos` is none of them. */
+float *border_at(const struct ane_session *s, int ring, int64_t pos);
+/* Copies border rows of the positions [from, to) from the rings, which must hold them; or to the rings. */
+void border_from_rings(const struct ane_session *s, int64_t from, int64_t to);
 
 /* run.c: feeds the first `length` of the session's own ids again, from an empty state. After ANE_STOPPED the session is shorter
  * and consistent. */

@@ -5,50 +5,114 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Bytes of one tile of one head: K or V. */
-static size_t tile_bytes(const struct ane_session *s, int layer) {
-  return (size_t)s->program->kv[layer].head_dim * ANE_TILE * ane_dtype_info(s->kv_dtype)->bytes;
+_Static_assert((int)ANE_TILE == (int)ANE_KV_POSITIONS, "a page holds a tile of each head");
+
+static int64_t pages_of(int64_t positions) { return (positions + ANE_TILE - 1) / ANE_TILE; }
+
+/* Where layer `layer` lies in a page, from `at` on: K of all heads, V, then the scales of both. Returns its end. */
+static size_t layout_layer(const struct ane_program *p, int layer, ane_dtype dtype, size_t at, struct ane_kv *out) {
+  const struct kv_spec *spec = &p->kv[layer];
+  size_t scales = dtype == ANE_I8 ? (size_t)spec->heads * ANE_TILE * sizeof(float) : 0;
+  size_t tile = (size_t)spec->head_dim * ANE_TILE * ane_dtype_info(dtype)->bytes, half = (size_t)spec->heads * tile;
+  *out = (struct ane_kv){.dtype = dtype, .heads = spec->heads, .head_dim = spec->head_dim, .tile_bytes = tile};
+  out->k = at;
+  out->v = out->k + half;
+  out->k_scale = out->v + half;
+  out->v_scale = out->k_scale + scales;
+  return out->v_scale + scales;
 }
 
-static ane_status open_kv(struct ane_session *s, int layer, struct ane_error *err) {
-  const struct kv_spec *spec = &s->program->kv[layer];
-  struct kv_state *kv = &s->kv[layer];
-  int64_t tiles = (s->context + ANE_TILE - 1) / ANE_TILE;
-  size_t half, scales = 0;
-  if (!ane_mul_size((size_t)(spec->heads * tiles), tile_bytes(s, layer), &half))
-    return ane_fail(err, ANE_NOMEM, "a context of %" PRId64 " is too large", s->context);
-  if (s->kv_dtype == ANE_I8) scales = (size_t)(spec->heads * tiles) * ANE_TILE * sizeof(float);
-  half = ane_align_up(half, 64);
-  kv->bytes = 2 * half + 2 * scales;
-  kv->memory = ane_pages_alloc(kv->bytes, false);
-  if (!kv->memory)
-    return ane_fail(err, ANE_NOMEM, "no memory for a context of %" PRId64 " (%zu bytes per layer)", s->context, kv->bytes);
-  uint8_t *m = kv->memory;
-  kv->kv = (struct ane_kv){
-      .dtype = s->kv_dtype, .heads = spec->heads, .head_dim = spec->head_dim, .tiles = tiles, .k = m, .v = m + half};
-  if (scales) {
-    kv->kv.k_scale = (float *)(void *)(m + 2 * half);
-    kv->kv.v_scale = (float *)(void *)(m + 2 * half + scales);
+/* Positions before a page's end that it holds rows of all rings for. */
+static int64_t border_rows(const struct ane_program *p) {
+  int64_t rows = p->n_rings ? p->ring_taps - 1 : 0;
+  return rows <= ANE_TILE ? rows : 0;
+}
+
+static int64_t ring_channels(const struct ane_program *p, int rings) {
+  int64_t channels = 0;
+  for (int i = 0; i < rings; i++) channels += p->ring_channels[i];
+  return channels;
+}
+
+/* Bytes of a page: all layers, then the border rows. */
+static size_t page_layout(const struct ane_program *p, ane_dtype dtype, struct ane_kv *layers, size_t *border) {
+  size_t at = 0;
+  for (int i = 0; i < p->n_kv; i++) at = layout_layer(p, i, dtype, at, &layers[i]);
+  *border = at;
+  return at + (size_t)(ring_channels(p, p->n_rings) * border_rows(p)) * sizeof(float);
+}
+
+struct ane_kv_store *ane_program_store(const struct ane_program *p, ane_dtype kv, struct ane_error *err) {
+  size_t border;
+  struct ane_kv *layers = ane_malloc((size_t)p->n_kv * sizeof *layers);
+  struct ane_kv_store *store = NULL;
+  if (layers)
+    store = ane_kv_store_create(ANE_MAX(page_layout(p, kv, layers, &border), (size_t)1), (int32_t)pages_of(p->o.chunk) + 1);
+  ane_free(layers);
+  if (!store) ane_fail(err, ANE_NOMEM, "no memory for a store of pages");
+  return store;
+}
+
+/* The store of sessions that were given none. */
+static struct ane_kv_store *default_store(struct ane_program *p, ane_dtype kv, struct ane_error *err) {
+  if (!p->stores[kv]) p->stores[kv] = ane_program_store(p, kv, err);
+  return p->stores[kv];
+}
+
+static ane_status no_page(const struct ane_session *s, struct ane_error *err) {
+  return ane_fail(err, ANE_NOMEM, "no memory for %" PRId64 " positions of a session (%zu bytes each %d)", s->length,
+                  ane_kv_store_page_bytes(s->store), ANE_TILE);
+}
+
+ane_status state_own(struct ane_session *s, int64_t from, int64_t n, struct ane_error *err) {
+  for (int64_t i = from / ANE_TILE; i < pages_of(from + n); i++) {
+    if (i == s->n_pages) {
+      if (!(s->pages[i] = ane_kv_page_new(s->store))) return no_page(s, err);
+      s->n_pages++;
+    } else if (!ane_kv_page_own(&s->pages[i], i * ANE_TILE < s->length)) {
+      return no_page(s, err);
+    }
+    s->pages[i]->whole = false;
+    s->data[i] = s->pages[i]->data;
   }
   return ANE_OK;
 }
 
-/* Floats of all rings. */
-static int64_t ring_floats(const struct ane_program *p) {
-  int64_t channels = 0;
-  for (int32_t i = 0; i < p->n_rings; i++) channels += p->ring_channels[i];
-  return channels * p->ring_length;
+/* Lets go of the pages from `from` on. */
+static void release_pages(struct ane_session *s, int64_t from) {
+  while (s->n_pages > from) ane_kv_page_release(s->pages[--s->n_pages]);
 }
+
+/* Floats of all rings. */
+static int64_t ring_floats(const struct ane_program *p) { return ring_channels(p, p->n_rings) * p->ring_length; }
 
 float *ring_at(const struct ane_session *s, int ring, int64_t pos) {
   const struct ane_program *p = s->program;
-  int64_t before = 0;
-  for (int i = 0; i < ring; i++) before += p->ring_channels[i];
-  return s->rings + before * p->ring_length + pos % p->ring_length * p->ring_channels[ring];
+  return s->rings + ring_channels(p, ring) * p->ring_length + pos % p->ring_length * p->ring_channels[ring];
 }
 
+float *border_at(const struct ane_session *s, int ring, int64_t pos) {
+  const struct ane_program *p = s->program;
+  int64_t rows = border_rows(p), row = pos % ANE_TILE - (ANE_TILE - rows);
+  if (row < 0) return NULL;
+  float *border = (float *)(void *)(s->data[pos / ANE_TILE] + s->border);
+  return border + ring_channels(p, ring) * rows + row * p->ring_channels[ring];
+}
+
+/* Copies the border rows of the positions [from, to), from the rings or to them. */
+static void copy_borders(const struct ane_session *s, int64_t from, int64_t to, bool to_rings) {
+  const struct ane_program *p = s->program;
+  for (int ring = 0; ring < p->n_rings; ring++)
+    for (int64_t pos = from; pos < to; pos++) {
+      float *border = border_at(s, ring, pos), *row = ring_at(s, ring, pos);
+      if (border) memcpy(to_rings ? row : border, to_rings ? border : row, (size_t)p->ring_channels[ring] * sizeof *row);
+    }
+}
+
+void border_from_rings(const struct ane_session *s, int64_t from, int64_t to) { copy_borders(s, from, to, false); }
+
 ane_status ane_session_create(struct ane_session **out, struct ane_program *p, int64_t context, ane_dtype kv,
-                              struct ane_error *err) {
+                              struct ane_kv_store *store, struct ane_error *err) {
   *out = NULL;
   if (context < 1 || context > p->o.context)
     return ane_fail(err, ANE_RANGE, "context is %" PRId64 ", not in 1 .. %" PRId64, context, p->o.context);
@@ -62,24 +126,29 @@ ane_status ane_session_create(struct ane_session **out, struct ane_program *p, i
   s->kv_dtype = kv;
   s->ids = ane_malloc((size_t)context * sizeof *s->ids);
   s->kv = ane_calloc((size_t)p->n_kv, sizeof *s->kv);
+  s->pages = ane_calloc((size_t)pages_of(context), sizeof *s->pages);
+  s->data = ane_calloc((size_t)pages_of(context), sizeof *s->data);
   s->rings = ane_calloc((size_t)ring_floats(p), sizeof *s->rings);
   s->best = ane_malloc((size_t)p->o.chunk * sizeof *s->best);
   s->best_logit = ane_malloc((size_t)p->o.chunk * sizeof *s->best_logit);
-  if (!s->ids || !s->kv || !s->rings || !s->best || !s->best_logit)
+  if (!s->ids || !s->kv || !s->pages || !s->data || !s->rings || !s->best || !s->best_logit)
     st = ane_fail(err, ANE_NOMEM, "no memory for a session of %" PRId64, context);
-  for (int i = 0; !st && i < p->n_kv; i++) st = open_kv(s, i, err);
-  if (st)
-    ane_session_destroy(s);
-  else
-    *out = s;
-  return st;
+  if (!st && !store && !(store = default_store(p, kv, err))) st = ANE_NOMEM;
+  if (st) return ane_session_destroy(s), st;
+  s->store = ane_kv_store_retain(store);
+  page_layout(p, kv, s->kv, &s->border);
+  for (int i = 0; i < p->n_kv; i++) s->kv[i].pages = s->data;
+  *out = s;
+  return ANE_OK;
 }
 
 void ane_session_destroy(struct ane_session *s) {
   if (!s) return;
-  for (int i = 0; s->kv && i < s->program->n_kv; i++)
-    if (s->kv[i].memory) ane_pages_free(s->kv[i].memory, s->kv[i].bytes);
+  release_pages(s, 0);
+  ane_kv_store_release(s->store);
   ane_free(s->kv);
+  ane_free(s->pages);
+  ane_free(s->data);
   ane_free(s->rings);
   ane_free(s->ids);
   ane_free(s->logits);
@@ -94,29 +163,33 @@ int64_t ane_session_context(const struct ane_session *s) { return s->context; }
 const int32_t *ane_session_ids(const struct ane_session *s) { return s->ids; }
 void ane_session_stop(struct ane_session *s) { atomic_store(&s->stop, true); }
 
-bool state_each_used(const struct ane_session *s, bool (*fn)(void *arg, int layer, size_t offset, size_t bytes), void *arg) {
-  size_t used = (size_t)(s->length + ANE_TILE - 1) / ANE_TILE;
-  size_t rings = (size_t)ring_floats(s->program) * sizeof *s->rings;
-  if (used && rings && !fn(arg, STATE_RINGS, 0, rings)) return false;
-  for (int l = 0; used && l < s->program->n_kv; l++) {
-    const struct ane_kv *kv = &s->kv[l].kv;
-    const uint8_t *base = s->kv[l].memory;
-    size_t tile = tile_bytes(s, l), scale = ANE_TILE * sizeof(float);
-    for (int64_t h = 0; h < kv->heads; h++) {
-      size_t at = (size_t)(h * kv->tiles);
-      size_t k = (size_t)((const uint8_t *)kv->k - base) + at * tile, v = (size_t)((const uint8_t *)kv->v - base) + at * tile;
-      if (!fn(arg, l, k, used * tile) || !fn(arg, l, v, used * tile)) return false;
-      if (!kv->k_scale) continue;
-      size_t ks = (size_t)((const uint8_t *)kv->k_scale - base) + at * scale,
-             vs = (size_t)((const uint8_t *)kv->v_scale - base) + at * scale;
-      if (!fn(arg, l, ks, used * scale) || !fn(arg, l, vs, used * scale)) return false;
+typedef bool (*range_fn)(void *arg, uint8_t *data, size_t bytes);
+
+/* A part of each used tile: n bytes at `offset` in its page. */
+static bool each_tile(const struct ane_session *s, size_t offset, size_t n, range_fn fn, void *arg) {
+  for (int64_t i = 0; i < pages_of(s->length); i++)
+    if (!fn(arg, i < s->n_pages ? s->data[i] + offset : NULL, n)) return false;
+  return true;
+}
+
+bool state_each_used(const struct ane_session *s, range_fn fn, void *arg) {
+  size_t rings = (size_t)ring_floats(s->program) * sizeof *s->rings, scale = ANE_TILE * sizeof(float);
+  if (s->length && rings && !fn(arg, (uint8_t *)(void *)s->rings, rings)) return false;
+  for (int l = 0; l < s->program->n_kv; l++) {
+    const struct ane_kv *kv = &s->kv[l];
+    for (size_t h = 0; h < (size_t)kv->heads; h++) {
+      size_t tile = kv->tile_bytes;
+      if (!each_tile(s, kv->k + h * tile, tile, fn, arg) || !each_tile(s, kv->v + h * tile, tile, fn, arg)) return false;
+      if (kv->dtype != ANE_I8) continue;
+      if (!each_tile(s, kv->k_scale + h * scale, scale, fn, arg) || !each_tile(s, kv->v_scale + h * scale, scale, fn, arg))
+        return false;
     }
   }
   return true;
 }
 
-static bool add_bytes(void *arg, int layer, size_t offset, size_t bytes) {
-  (void)layer, (void)offset;
+static bool add_bytes(void *arg, uint8_t *data, size_t bytes) {
+  (void)data;
   *(uint64_t *)arg += bytes;
   return true;
 }
@@ -136,6 +209,8 @@ ane_status ane_session_rewind(struct ane_session *s, int64_t length, struct ane_
   if (length == 0) s->ring_low = s->origin = 0;
   s->length = length;
   s->rows = 0;
+  /* A few pages are kept: a sequence that is checked and taken back, or the next one, soon writes to them. */
+  release_pages(s, pages_of(length) + pages_of(s->program->o.chunk) + 1);
   return ANE_OK;
 }
 
@@ -151,31 +226,63 @@ ane_status ane_session_part(struct ane_session *s, int64_t origin, struct ane_er
   return st;
 }
 
-uint8_t *state_bytes(const struct ane_session *s, int layer) {
-  return layer == STATE_RINGS ? (uint8_t *)(void *)s->rings : s->kv[layer].memory;
-}
-
-struct copy {
-  const struct ane_session *from;
-  struct ane_session *to;
-};
-
-static bool copy_bytes(void *arg, int layer, size_t offset, size_t bytes) {
-  const struct copy *c = arg;
-  memcpy(state_bytes(c->to, layer) + offset, state_bytes(c->from, layer) + offset, bytes);
-  return true;
-}
-
 ane_status ane_session_fork(struct ane_session **out, const struct ane_session *s, struct ane_error *err) {
-  ane_status st = ane_session_create(out, s->program, s->context, s->kv_dtype, err);
+  ane_status st = ane_session_create(out, s->program, s->context, s->kv_dtype, s->store, err);
   if (st) return st;
-  struct copy c = {s, *out};
-  memcpy((*out)->ids, s->ids, (size_t)s->length * sizeof *s->ids);
-  (*out)->length = s->length;
-  (*out)->long_rope = s->long_rope;
-  (*out)->ring_low = s->ring_low;
-  state_each_used(s, copy_bytes, &c);
+  struct ane_session *to = *out;
+  memcpy(to->ids, s->ids, (size_t)s->length * sizeof *s->ids);
+  memcpy(to->rings, s->rings, (size_t)ring_floats(s->program) * sizeof *s->rings);
+  to->n_pages = pages_of(s->length);
+  for (int64_t i = 0; i < to->n_pages; i++) {
+    to->pages[i] = ane_kv_page_retain(s->pages[i]);
+    to->data[i] = s->data[i];
+  }
+  to->length = s->length;
+  to->long_rope = s->long_rope;
+  to->ring_low = s->ring_low;
   return ANE_OK;
+}
+
+/* ---- Known prefixes ------------------------------------------------------------------------------------------------*/
+
+/* Can sequences of this program begin behind a prefix of another one? Not where tokens see later ones, and not where the next
+ * token looks back further than the pages hold. */
+static bool has_prefixes(const struct ane_program *p) { return !p->bidirectional && (!p->n_rings || border_rows(p) > 0); }
+
+ane_status ane_session_keep(const struct ane_session *s, struct ane_kv_prefixes *t, bool all, struct ane_error *err) {
+  int64_t n = s->length / ANE_TILE * ANE_TILE;
+  bool rings = s->program->n_rings > 0;
+  if (!has_prefixes(s->program)) return ANE_OK;
+  for (int64_t i = 0; rings && i < n / ANE_TILE; i++)
+    if (!s->pages[i]->whole) n = i * ANE_TILE;
+  if (all && !rings) n = s->length;
+  return ane_kv_prefixes_keep(t, s->long_rope, s->ids, n, s->pages) ? ane_fail(err, ANE_NOMEM, "no memory for a prefix") : ANE_OK;
+}
+
+/* Which of the prefixes of equal ids a sequence of `total` tokens goes on from. */
+static uint32_t prefix_key(const struct ane_program *p, int64_t total) {
+  return p->long_rope_after && total > p->long_rope_after;
+}
+
+int64_t ane_program_known(const struct ane_program *p, const struct ane_kv_prefixes *t, const int32_t *ids, int64_t n) {
+  return has_prefixes(p) ? ane_kv_prefixes_known(t, prefix_key(p, n), ids, ANE_MAX(n - 1, (int64_t)0), p->n_rings > 0) : 0;
+}
+
+int64_t ane_session_begin(struct ane_session *s, struct ane_kv_prefixes *t, const int32_t *ids, int64_t n) {
+  const struct ane_program *p = s->program;
+  int64_t most = ANE_MIN(n - 1, s->context);
+  if (s->length || most < 1 || !has_prefixes(p)) return 0;
+  release_pages(s, 0);
+  s->length = ane_kv_prefixes_find(t, prefix_key(p, n), ids, most, p->n_rings > 0, s->pages);
+  s->n_pages = pages_of(s->length);
+  for (int64_t i = 0; i < s->n_pages; i++) s->data[i] = s->pages[i]->data;
+  memcpy(s->ids, ids, (size_t)s->length * sizeof *ids);
+  s->rows = 0;
+  if (s->length == 0) return 0;
+  s->long_rope = prefix_key(p, n);
+  s->ring_low = ANE_MAX(s->length - border_rows(p), (int64_t)0);
+  copy_borders(s, s->ring_low, s->length, true);
+  return s->length;
 }
 
 int64_t ane_session_rows(const struct ane_session *s) { return s->rows; }

@@ -9,7 +9,7 @@
 enum { LEAST_ROWS = 24, BLOCKS_PER_THREAD = 8, TILES_PER_PART = 4, SPLIT_FROM_TILES = 8, KEY_RUN = 32 };
 
 static const struct ane_kv *kv_of(const struct run *r, const struct step *s, int32_t item) {
-  return &r->items[item].session->kv[s->attention.kv].kv;
+  return &r->items[item].session->kv[s->attention.kv];
 }
 
 /* Norm and rope of n consecutive heads of token `col`, in the order that the node says. */
@@ -144,17 +144,17 @@ static void run_attention(struct thread_ctx *tc, const struct step *s) {
   }
 }
 
-/* One token over many tiles: the first tile of the thread's tasks. Keys of all heads are consecutive, then the values. */
+/* One token over many tiles: the first tile of the thread's tasks. */
 static void attention_prefetch(const struct thread_ctx *tc, const struct step *s, struct prefetch *a) {
   int64_t from, to, begin, end;
   if (!is_split(tc, s, &from, &to)) return;
   const struct ane_kv *kv = kv_of(tc->r, s, 0);
   int64_t runs = part_runs(to - from);
   ane_split(kv->heads * runs, tc->thread, tc->threads, &begin, &end);
-  size_t tile = (size_t)(ANE_TILE * kv->head_dim) * ane_dtype_info(kv->dtype)->bytes;
-  size_t at = (size_t)(begin / runs * kv->tiles + from + begin % runs * TILES_PER_PART) * tile;
-  prefetch_add(a, (const uint8_t *)kv->k + at, ANE_MIN(tile, (size_t)PREFETCH_BYTES / 2));
-  prefetch_add(a, (const uint8_t *)kv->v + at, ANE_MIN(tile, (size_t)PREFETCH_BYTES / 2));
+  int64_t h = begin / runs, tile = from + begin % runs * TILES_PER_PART;
+  if (h >= kv->heads) return; /* the thread has no task */
+  prefetch_add(a, ane_kv_k(kv, h, tile), ANE_MIN(kv->tile_bytes, (size_t)PREFETCH_BYTES / 2));
+  prefetch_add(a, ane_kv_v(kv, h, tile), ANE_MIN(kv->tile_bytes, (size_t)PREFETCH_BYTES / 2));
 }
 
 /* Counts keys and values of each visible tile once. A query and key take 2 * head_dim operations for the score, and as many for

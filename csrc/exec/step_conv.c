@@ -90,16 +90,19 @@ static void run_delay(struct thread_ctx *tc, const struct step *s) {
   }
 }
 
-/* Writes the last tokens of each item to its ring. */
+/* Writes the last tokens of each item to its ring, and those at the ends of pages to the pages. */
 static void write_rings(const struct thread_ctx *tc, const struct step *s) {
   int64_t c = s->in[0]->channels, first = 0;
   for (int32_t i = 0; i < tc->r->n_items; first += tc->r->items[i++].n) {
     const struct ane_run_item *it = &tc->r->items[i];
     int64_t from, to, skip = ANE_MAX(it->n - tc->p->ring_length, (int64_t)0);
-    ane_split(it->n - skip, tc->thread, tc->threads, &from, &to);
-    for (int64_t j = skip + from; j < skip + to; j++)
-      memcpy(ring_at(it->session, s->conv.ring, it->session->length + j), thread_data(tc, s->in[0]) + (first + j) * c,
-             (size_t)c * sizeof(float));
+    ane_split(it->n, tc->thread, tc->threads, &from, &to);
+    for (int64_t j = from; j < to; j++) {
+      const float *x = thread_data(tc, s->in[0]) + (first + j) * c;
+      float *border = border_at(it->session, s->conv.ring, it->session->length + j);
+      if (j >= skip) memcpy(ring_at(it->session, s->conv.ring, it->session->length + j), x, (size_t)c * sizeof *x);
+      if (border) memcpy(border, x, (size_t)c * sizeof *x);
+    }
   }
 }
 

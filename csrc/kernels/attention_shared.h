@@ -17,14 +17,6 @@ static inline int64_t ane_att_first(const struct ane_attention *a, int64_t p) {
 
 static inline int64_t ane_att_last(const struct ane_attention *a, int64_t p) { return ANE_MIN(p + a->ahead, a->pos + a->t - 1); }
 
-/* First element of tile `tile` of kv head h, K and V alike; the first of its 64 scales. */
-static inline int64_t ane_att_tile(const struct ane_kv *kv, int64_t h, int64_t tile) {
-  return (h * kv->tiles + tile) * ANE_TILE * kv->head_dim;
-}
-static inline int64_t ane_att_scales(const struct ane_kv *kv, int64_t h, int64_t tile) {
-  return (h * kv->tiles + tile) * ANE_TILE;
-}
-
 /* head_dim rounded up to whole vectors of 16: the row length in scratch. */
 static inline int64_t ane_att_pad(int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
 

@@ -116,15 +116,31 @@ void ane_bound_prepare(const struct ane_activations *x, struct ane_bound_block *
 
 enum { ANE_TILE = 64 }; /* positions a tile; tile i holds positions [64 i, 64 i + 64) */
 
-/* Keys and values of one layer: for each head, tiles in order. K tiles are transposed, [head_dim][64], V tiles are
- * [64][head_dim]. fp16, fp32 or int8; int8 has one fp32 scale per position and head for K and for V. Memory beyond what
- * was written is zero (or stale after a rewind, always finite). */
+/* Keys and values of one layer. A tile is held in a page, with the tiles of the other heads and layers: K tiles are
+ * transposed, [head_dim][64], V tiles are [64][head_dim]. fp16, fp32 or int8; int8 has one fp32 scale per position and head
+ * for K and for V. Memory beyond what was written is zero (or stale after a rewind, always finite). */
 struct ane_kv {
   ane_dtype dtype; /* ANE_F16, ANE_F32, ANE_I8 */
-  int64_t heads, head_dim, tiles;
-  void *k, *v;              /* [heads][tiles][head_dim][64], [heads][tiles][64][head_dim] */
-  float *k_scale, *v_scale; /* int8: [heads][tiles][64] */
+  int64_t heads, head_dim;
+  size_t tile_bytes;       /* of one head's K or V */
+  uint8_t *const *pages;   /* the page of each tile */
+  size_t k, v;             /* where in a page [heads][head_dim][64] and [heads][64][head_dim] begin, bytes */
+  size_t k_scale, v_scale; /* int8: where [heads][64] begin */
 };
+
+/* K, V and their 64 scales of one tile of kv head h. Tiles are 64-byte aligned. */
+static inline void *ane_kv_k(const struct ane_kv *kv, int64_t h, int64_t tile) {
+  return kv->pages[tile] + kv->k + (size_t)h * kv->tile_bytes;
+}
+static inline void *ane_kv_v(const struct ane_kv *kv, int64_t h, int64_t tile) {
+  return kv->pages[tile] + kv->v + (size_t)h * kv->tile_bytes;
+}
+static inline float *ane_kv_k_scale(const struct ane_kv *kv, int64_t h, int64_t tile) {
+  return (float *)(void *)(kv->pages[tile] + kv->k_scale) + h * ANE_TILE;
+}
+static inline float *ane_kv_v_scale(const struct ane_kv *kv, int64_t h, int64_t tile) {
+  return (float *)(void *)(kv->pages[tile] + kv->v_scale) + h * ANE_TILE;
+}
 
 /* One attention call: queries at positions pos .. pos + t - 1, keys 0 .. pos + t - 1 already written. Query head h uses
  * kv head h / (n_heads / kv->heads). Key j is visible to the query at p iff j <= p + ahead and j > p - window (window 0:

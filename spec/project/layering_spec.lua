@@ -6,10 +6,10 @@ local tree = require "support.tree"
 local C = {
   base = "", platform = "", session = "platform", tensor = "platform", text = "", sampling = "", grammar = "", vocabulary = "text formats",
   formats = "platform tensor", quant = "platform tensor", graph = "tensor", passes = "tensor quant graph",
-  mil = "tensor quant formats graph passes", kernels = "platform tensor quant", exec = "platform session tensor quant graph kernels",
+  mil = "tensor quant formats graph passes", kernels = "platform tensor quant", kv = "platform", exec = "platform session tensor quant graph kernels kv",
   prim = "platform tensor quant kernels", interp = "platform session tensor formats prim kernels",
   coreml = "platform tensor",
-  binding = "platform session tensor text sampling grammar formats vocabulary quant graph passes mil kernels exec prim interp coreml",
+  binding = "platform session tensor text sampling grammar formats vocabulary quant graph passes mil kernels kv exec prim interp coreml",
 }
 
 -- Seen from outside besides X/X.h: functions small enough to be inline, and parts that few who use the folder need.

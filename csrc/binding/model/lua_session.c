@@ -36,7 +36,7 @@ int bind_session_open(lua_State *L, struct bind_program_box *box, int64_t contex
   struct lua_session *ud = bind_new(L, SESSION_CLASS, sizeof *ud, 0);
   struct ane_error err;
   adopt(ud, box);
-  if (ane_session_create(&ud->session, box->program, context, kv, &err)) return bind_fail(L, &err);
+  if (ane_session_create(&ud->session, box->program, context, kv, NULL, &err)) return bind_fail(L, &err);
   return 1;
 }
 

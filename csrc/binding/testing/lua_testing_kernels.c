@@ -130,10 +130,29 @@ static const float *floats(lua_State *L, int t, const char *name, lua_Integer n)
   return check_floats(L, lua_gettop(L), n, false);
 }
 
+/* A cache of `tiles` pages, each with K, V and their scales of all heads; the pages lie in memory in descending order. */
+struct test_kv {
+  struct ane_kv kv;
+  int64_t tiles;
+};
+
+/* Bytes of all heads' K, or V, of a tile; of their scales. */
+static size_t tile_half(const struct ane_kv *kv) { return (size_t)kv->heads * kv->tile_bytes; }
+static size_t tile_scales(const struct ane_kv *kv) { return (size_t)kv->heads * ANE_TILE * sizeof(float); }
+
+/* Fills a page with finite garbage from *x. Bytes below 0x7B make finite numbers of every kind: the largest fp16 exponent is 30.
+ */
+static void spoil(const struct ane_kv *kv, uint8_t *page, uint32_t *x) {
+  for (size_t i = 0; i < kv->k_scale; i++, *x = *x * 1664525u + 1013904223u)
+    page[i] = (uint8_t)((*x >> 24) % 0x7B | (*x >> 8 & 0x80));
+  float *scales = (float *)(void *)(page + kv->k_scale);
+  for (int64_t i = 0; i < 2 * kv->heads * ANE_TILE; i++) scales[i] = (float)(i % 7) * 1e3f;
+}
+
 /* A cache with keys and values of `count` positions from the table's k and v, [count][kv_heads][head_dim], from position `start`
  * on, `run` positions a call (0: all in one); before that filled with finite garbage where the table has `stale`. Leaves its
  * memory on the stack. */
-static struct ane_kv new_kv(lua_State *L, int t, const struct ane_kernels *writer, int64_t count) {
+static struct test_kv new_kv(lua_State *L, int t, const struct ane_kernels *writer, int64_t count) {
   lua_getfield(L, t, "dtype");
   const char *name = luaL_optstring(L, -1, "fp16");
   const int64_t start = bind_opt_integer_option(L, t, "start", 0, INT64_MIN, INT64_MAX),
@@ -142,46 +161,53 @@ static struct ane_kv new_kv(lua_State *L, int t, const struct ane_kernels *write
                                : strcmp(name, "fp32") == 0 ? ANE_F32
                                                            : ANE_F16,
                       .heads = bind_opt_integer_option(L, t, "kv_heads", 1, INT64_MIN, INT64_MAX),
-                      .head_dim = bind_opt_integer_option(L, t, "head_dim", 64, INT64_MIN, INT64_MAX),
-                      .tiles = (start + count + ANE_TILE - 1) / ANE_TILE};
-  const size_t n = (size_t)(kv.heads * kv.tiles * ANE_TILE), elements = n * (size_t)kv.head_dim;
-  const size_t size = elements * (kv.dtype == ANE_I8 ? 1 : kv.dtype == ANE_F16 ? 2 : 4);
+                      .head_dim = bind_opt_integer_option(L, t, "head_dim", 64, INT64_MIN, INT64_MAX)};
+  const int64_t tiles = (start + count + ANE_TILE - 1) / ANE_TILE;
+  kv.tile_bytes = (size_t)(kv.head_dim * ANE_TILE) * (kv.dtype == ANE_I8 ? 1 : kv.dtype == ANE_F16 ? 2 : 4);
+  kv.v = kv.k + tile_half(&kv);
+  kv.k_scale = kv.v + tile_half(&kv);
+  kv.v_scale = kv.k_scale + tile_scales(&kv);
+  const size_t page = kv.v_scale + tile_scales(&kv);
   const int stale = (int)bind_opt_integer_option(L, t, "stale", 0, INT64_MIN, INT64_MAX);
-  kv.k = new_bytes(L, size, false);
-  kv.v = new_bytes(L, size, false);
-  kv.k_scale = new_bytes(L, n * sizeof(float), false);
-  kv.v_scale = new_bytes(L, n * sizeof(float), false);
-  /* Bytes below 0x7B make finite numbers of every kind: the largest fp16 exponent is 30. */
+  uint8_t *memory = new_bytes(L, page * (size_t)tiles, true), **pages = new_bytes(L, (size_t)tiles * sizeof *pages, true);
   uint32_t x = (uint32_t)stale * 2654435761u;
-  for (size_t i = 0; i < size; i++, x = x * 1664525u + 1013904223u) {
-    ((uint8_t *)kv.k)[i] = stale ? (uint8_t)((x >> 24) % 0x7B | (x >> 8 & 0x80)) : 0;
-    ((uint8_t *)kv.v)[i] = stale ? (uint8_t)((x >> 16 & 0xFF) % 0x7B | (x >> 9 & 0x80)) : 0;
+  memset(memory, 0, page * (size_t)tiles);
+  for (int64_t i = 0; i < tiles; i++) {
+    pages[i] = memory + (size_t)(tiles - 1 - i) * page;
+    if (stale) spoil(&kv, pages[i], &x);
   }
-  for (size_t i = 0; i < n; i++) kv.k_scale[i] = kv.v_scale[i] = stale ? (float)(i % 7) * 1e3f : 0;
+  kv.pages = pages;
   const int64_t row = kv.heads * kv.head_dim;
   const float *k = floats(L, t, "k", count * row), *v = floats(L, t, "v", count * row);
   for (int64_t p = 0, some; p < count; p += some) {
     some = run > 0 ? ANE_MIN(run, count - p) : count;
     writer->kv_write(&kv, start + p, some, k + p * row, v + p * row, row, 0, kv.heads);
   }
-  return kv;
+  return (struct test_kv){kv, tiles};
+}
+
+/* Pushes a part of each tile, at `offset` in its page, by head and tile: n bytes for each. */
+static void push_tiles(lua_State *L, const struct test_kv *t, size_t offset, size_t n) {
+  luaL_Buffer b;
+  luaL_buffinit(L, &b);
+  for (int64_t h = 0; h < t->kv.heads; h++)
+    for (int64_t i = 0; i < t->tiles; i++) luaL_addlstring(&b, (const char *)t->kv.pages[i] + offset + (size_t)h * n, n);
+  luaL_pushresult(&b);
 }
 
 /* kv_write(level, {dtype, kv_heads, head_dim, count, start, run, k, v, stale}) -> bytes of K, V, scales of K, scales of V */
 static int kv_write(lua_State *L) {
-  struct ane_kv kv = new_kv(L, 2, check_kernels(L, 1), bind_opt_integer_option(L, 2, "count", 1, INT64_MIN, INT64_MAX));
-  const size_t n = (size_t)(kv.heads * kv.tiles * ANE_TILE);
-  const size_t size = n * (size_t)kv.head_dim * (kv.dtype == ANE_I8 ? 1 : kv.dtype == ANE_F16 ? 2 : 4);
-  lua_pushlstring(L, kv.k, size);
-  lua_pushlstring(L, kv.v, size);
-  lua_pushlstring(L, (const char *)kv.k_scale, n * sizeof(float));
-  lua_pushlstring(L, (const char *)kv.v_scale, n * sizeof(float));
+  const struct test_kv t = new_kv(L, 2, check_kernels(L, 1), bind_opt_integer_option(L, 2, "count", 1, INT64_MIN, INT64_MAX));
+  push_tiles(L, &t, t.kv.k, t.kv.tile_bytes);
+  push_tiles(L, &t, t.kv.v, t.kv.tile_bytes);
+  push_tiles(L, &t, t.kv.k_scale, ANE_TILE * sizeof(float));
+  push_tiles(L, &t, t.kv.v_scale, ANE_TILE * sizeof(float));
   return 4;
 }
 
 /* Tiles one by one into parts, merged. */
-static void by_parts(lua_State *L, const struct ane_kernels *k, const struct ane_attention *a, void *scratch) {
-  const int64_t tiles = a->kv->tiles, size = ane_part_floats(a);
+static void by_parts(lua_State *L, const struct ane_kernels *k, const struct ane_attention *a, int64_t tiles, void *scratch) {
+  const int64_t size = ane_part_floats(a);
   float *part = new_bytes(L, (size_t)(tiles * size) * sizeof(float), false);
   for (int64_t h = 0; h < a->kv->heads; h++)
     for (int64_t t = 0; t < a->t; t++) {
@@ -201,8 +227,9 @@ static int attention(lua_State *L) {
   enum { GAP = 3 };
   const int64_t t = bind_opt_integer_option(L, 2, "t", 1, INT64_MIN, INT64_MAX),
                 pos = bind_opt_integer_option(L, 2, "pos", 0, INT64_MIN, INT64_MAX);
-  struct ane_kv kv =
+  const struct test_kv cache =
       new_kv(L, 2, ane_kernels_get(ANE_ISA_REF), bind_opt_integer_option(L, 2, "count", pos + t, INT64_MIN, INT64_MAX));
+  const struct ane_kv kv = cache.kv;
   const int64_t heads = bind_opt_integer_option(L, 2, "n_heads", kv.heads, INT64_MIN, INT64_MAX), row = heads * kv.head_dim;
   struct ane_attention a = {.kv = &kv,
                             .ld_q = row,
@@ -224,7 +251,7 @@ static int attention(lua_State *L) {
   memset(out, 0xFF, size);
   void *scratch = new_bytes(L, ane_attention_scratch(heads, kv.heads, kv.head_dim), true);
   memset(scratch, 0xFF, ane_attention_scratch(heads, kv.heads, kv.head_dim));
-  if (how == 2) by_parts(L, k, &a, scratch);
+  if (how == 2) by_parts(L, k, &a, cache.tiles, scratch);
   for (int64_t h = 0; h < kv.heads && how < 2; h++)
     for (int64_t i = 0, step = how == 0 ? t : 1; i < t; i += step) k->attention(&a, h, i, i + step, scratch);
   luaL_Buffer b;

@@ -18,14 +18,16 @@ size_t ane_attention_scratch(ANE_UNUSED int64_t n_heads, ANE_UNUSED int64_t kv_h
 static void tile_of_query(const struct ane_attention *a, const float *q, int64_t h, int64_t p, int64_t tile, float *part) {
   const struct ane_kv *kv = a->kv;
   const bool i8 = kv->dtype == ANE_I8;
-  const int64_t hd = kv->head_dim, base = ane_att_tile(kv, h, tile), scales = ane_att_scales(kv, h, tile);
+  const void *k = ane_kv_k(kv, h, tile), *v = ane_kv_v(kv, h, tile);
+  const float *k_scale = i8 ? ane_kv_k_scale(kv, h, tile) : NULL, *v_scale = i8 ? ane_kv_v_scale(kv, h, tile) : NULL;
+  const int64_t hd = kv->head_dim;
   const int64_t first = ANE_MAX(ane_att_first(a, p) - tile * ANE_TILE, 0),
                 last = ANE_MIN(ane_att_last(a, p) - tile * ANE_TILE, ANE_TILE - 1);
   float s[ANE_TILE], lane[16] = {0}, *o = part + 2, m = -INFINITY;
   for (int64_t j = first; j <= last; j++) {
     float sum = 0;
-    for (int64_t d = 0; d < hd; d++) sum = fmaf(q[d], ane_att_element(kv, kv->k, base + d * ANE_TILE + j), sum);
-    if (i8) sum *= kv->k_scale[scales + j];
+    for (int64_t d = 0; d < hd; d++) sum = fmaf(q[d], ane_att_element(kv, k, d * ANE_TILE + j), sum);
+    if (i8) sum *= k_scale[j];
     s[j] = sum * a->scale;
     if (a->softcap > 0) s[j] = v_softcap(s[j], a->softcap);
     m = v_max(s[j], m);
@@ -34,8 +36,8 @@ static void tile_of_query(const struct ane_attention *a, const float *q, int64_t
   for (int64_t j = first; j <= last; j++) {
     float w = v_exp_low(s[j] - m);
     lane[j % 16] += w;
-    if (i8) w *= kv->v_scale[scales + j];
-    for (int64_t d = 0; d < hd; d++) o[d] = fmaf(w, ane_att_element(kv, kv->v, base + j * hd + d), o[d]);
+    if (i8) w *= v_scale[j];
+    for (int64_t d = 0; d < hd; d++) o[d] = fmaf(w, ane_att_element(kv, v, j * hd + d), o[d]);
   }
   for (int64_t d = 0; d < hd; d++) o[d] += 0.0f;
   for (int width = 8; width; width /= 2)
@@ -126,15 +128,15 @@ static void store(const struct ane_kv *kv, void *base, int64_t i, float x, float
 static void write_token(const struct ane_kv *kv, int64_t pos, const float *k, const float *v, int64_t h_from, int64_t h_to) {
   const int64_t hd = kv->head_dim, tile = pos / ANE_TILE, j = pos % ANE_TILE;
   for (int64_t h = h_from; h < h_to; h++) {
-    const int64_t base = ane_att_tile(kv, h, tile), scales = ane_att_scales(kv, h, tile);
+    void *to_k = ane_kv_k(kv, h, tile), *to_v = ane_kv_v(kv, h, tile);
     float ik = 0, iv = 0;
     if (kv->dtype == ANE_I8) {
-      kv->k_scale[scales + j] = code_scale(k + h * hd, hd, &ik);
-      kv->v_scale[scales + j] = code_scale(v + h * hd, hd, &iv);
+      ane_kv_k_scale(kv, h, tile)[j] = code_scale(k + h * hd, hd, &ik);
+      ane_kv_v_scale(kv, h, tile)[j] = code_scale(v + h * hd, hd, &iv);
     }
     for (int64_t d = 0; d < hd; d++) {
-      store(kv, kv->k, base + d * ANE_TILE + j, k[h * hd + d], ik);
-      store(kv, kv->v, base + j * hd + d, v[h * hd + d], iv);
+      store(kv, to_k, d * ANE_TILE + j, k[h * hd + d], ik);
+      store(kv, to_v, j * hd + d, v[h * hd + d], iv);
     }
   }
 }

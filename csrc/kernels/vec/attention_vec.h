@@ -15,7 +15,8 @@ static const int64_t bytes[] = {4, 2, 1};
 struct work {
   const struct ane_attention *a;
   int64_t group, hd, pad;
-  int64_t tile, scales, ld_v; /* the tile at hand, where its scales begin */
+  int64_t tile, ld_v;             /* the tile at hand */
+  const float *k_scale, *v_scale; /* int8: its scales */
   int kind_k, kind_v;
   const void *k, *v;            /* [hd][64], [64][ld_v] */
   float *tile_k, *tile_v;       /* converted: [hd][64], [64][pad] */
@@ -156,7 +157,7 @@ V_FN void finish_keys(const struct work *w, const struct panel *p, const int row
   for (int r = 0; r < rows; r++) {
     float *s = p->s + r * ANE_TILE + j;
     vf v = v_load(s);
-    if (i8) v = v_mul(v, v_load(a->kv->k_scale + w->scales + j));
+    if (i8) v = v_mul(v, v_load(w->k_scale + j));
     v = v_mul(v, v_set(a->scale));
     if (a->softcap > 0) v = v_softcap(v, v_set(a->softcap));
     if (hide) v = v_keep_range(v, j, p->first[r], p->last[r]);
@@ -190,7 +191,7 @@ V_FN void exponentials(const int rows, const bool i8, const struct work *w, stru
         float *s = p->s + r * ANE_TILE + j + x * VL;
         const vf e = v_exp_low(v_sub(v_load(s), v_set(p->m[r])));
         l[r][x] = v_add(l[r][x], e);
-        v_store(s, i8 ? v_mul(e, v_load(w->a->kv->v_scale + w->scales + j + x * VL)) : e);
+        v_store(s, i8 ? v_mul(e, v_load(w->v_scale + j + x * VL)) : e);
       }
   v_fold_each(l, rows, p->l);
 }
@@ -284,11 +285,10 @@ static void to_floats(const struct ane_kv *kv, const void *from, int64_t n, int6
 static void use_tile(struct work *w, int64_t h, int64_t tile, bool convert) {
   const struct ane_kv *kv = w->a->kv;
   const int kind = kv->dtype == ANE_F16 ? F16 : kv->dtype == ANE_I8 ? I8 : F32;
-  const int64_t base = ane_att_tile(kv, h, tile);
   w->tile = tile;
-  w->scales = ane_att_scales(kv, h, tile);
-  w->k = (const char *)kv->k + base * bytes[kind];
-  w->v = (const char *)kv->v + base * bytes[kind];
+  w->k = ane_kv_k(kv, h, tile);
+  w->v = ane_kv_v(kv, h, tile);
+  if (kind == I8) w->k_scale = ane_kv_k_scale(kv, h, tile), w->v_scale = ane_kv_v_scale(kv, h, tile);
   w->kind_k = w->kind_v = kind;
   w->ld_v = w->hd;
   convert = convert && kind != F32;
@@ -532,19 +532,19 @@ WRITE_HEAD(int8_t, i8)
 /* The part of one tile: n tokens from position pos on, which end with the tile at the latest. */
 static void write_tile(const struct ane_kv *kv, int64_t h, int64_t pos, int64_t n, const float *k, const float *v, int64_t ld) {
   const int64_t hd = kv->head_dim, tile = pos / ANE_TILE, j = pos % ANE_TILE;
-  const int64_t base = ane_att_tile(kv, h, tile), at_k = base + j, at_v = base + j * hd;
+  void *to_k = ane_kv_k(kv, h, tile), *to_v = ane_kv_v(kv, h, tile);
   if (kv->dtype == ANE_F16) {
-    write_f16((uint16_t *)kv->k + at_k, (uint16_t *)kv->v + at_v, k, v, ld, hd, n, NULL, NULL);
+    write_f16((uint16_t *)to_k + j, (uint16_t *)to_v + j * hd, k, v, ld, hd, n, NULL, NULL);
   } else if (kv->dtype == ANE_I8) {
     float ik[ANE_TILE], iv[ANE_TILE];
-    const int64_t at = ane_att_scales(kv, h, tile) + j;
+    float *k_scale = ane_kv_k_scale(kv, h, tile) + j, *v_scale = ane_kv_v_scale(kv, h, tile) + j;
     for (int64_t t = 0; t < n; t++) {
-      kv->k_scale[at + t] = code_scale(k + t * ld, hd, &ik[t]);
-      kv->v_scale[at + t] = code_scale(v + t * ld, hd, &iv[t]);
+      k_scale[t] = code_scale(k + t * ld, hd, &ik[t]);
+      v_scale[t] = code_scale(v + t * ld, hd, &iv[t]);
     }
-    write_i8((int8_t *)kv->k + at_k, (int8_t *)kv->v + at_v, k, v, ld, hd, n, ik, iv);
+    write_i8((int8_t *)to_k + j, (int8_t *)to_v + j * hd, k, v, ld, hd, n, ik, iv);
   } else {
-    write_f32((float *)kv->k + at_k, (float *)kv->v + at_v, k, v, ld, hd, n, NULL, NULL);
+    write_f32((float *)to_k + j, (float *)to_v + j * hd, k, v, ld, hd, n, NULL, NULL);
   }
 }
 

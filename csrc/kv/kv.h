@@ -1,0 +1,77 @@
+/* Pages of cached state that sessions share, and the tree of known prefixes. A page holds the state of ANE_KV_POSITIONS
+ * consecutive positions of one sequence, for all layers; what lies where in it is the business of the session's owner. Nothing
+ * here is safe to use from two threads at a time. */
+#ifndef ANE_KV_KV_H
+#define ANE_KV_KV_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { ANE_KV_POSITIONS = 64 }; /* positions a page */
+
+/* ---- Pages ---------------------------------------------------------------------------------------------------------*/
+
+struct ane_kv_store;
+
+/* A page with its owners counted. Who writes to a page must be its only owner (ane_kv_page_own). */
+struct ane_kv_page {
+  uint8_t *data; /* page_bytes of the store, 64-byte aligned */
+  int32_t refs;
+  bool whole; /* a mark of the owners: all positions, and what lies beside them, are written */
+  struct ane_kv_store *store;
+  struct ane_kv_page *next; /* of the store's spare pages */
+};
+
+/* A store of pages of page_bytes bytes. At most `spare` released pages are kept for reuse; the others go back to the system.
+ * NULL: out of memory. It begins with one owner; the last one that releases it frees it. */
+struct ane_kv_store *ane_kv_store_create(size_t page_bytes, int32_t spare);
+struct ane_kv_store *ane_kv_store_retain(struct ane_kv_store *s);
+void ane_kv_store_release(struct ane_kv_store *s); /* NULL is fine */
+/* Bytes of all pages that have an owner, each counted once. */
+uint64_t ane_kv_store_bytes(const struct ane_kv_store *s);
+size_t ane_kv_store_page_bytes(const struct ane_kv_store *s);
+
+/* A page of zeros with one owner; NULL: out of memory. */
+struct ane_kv_page *ane_kv_page_new(struct ane_kv_store *s);
+struct ane_kv_page *ane_kv_page_retain(struct ane_kv_page *p);
+void ane_kv_page_release(struct ane_kv_page *p); /* NULL is fine */
+/* Makes *p a page that the caller alone owns: itself, or a new one in its place, with its contents if `copy`, else of zeros.
+ * false: out of memory, *p is unchanged. */
+bool ane_kv_page_own(struct ane_kv_page **p, bool copy);
+
+/* ---- Known prefixes ------------------------------------------------------------------------------------------------*/
+
+/* The prefixes of sequences that ended, or that are far enough to be of use: a tree of pages, each under the ids of its
+ * positions. It owns its pages beside the sessions that use them. A key keeps apart sequences that are equal in ids and differ in
+ * state. */
+struct ane_kv_prefixes;
+
+struct ane_kv_prefixes *ane_kv_prefixes_create(void);    /* NULL: out of memory */
+void ane_kv_prefixes_destroy(struct ane_kv_prefixes *t); /* NULL is fine */
+
+/* Adds the first n positions, 64 to a page; where n is no multiple of 64 the last page is partly filled, and may be of use to
+ * sequences that share only its first positions. Pages that are known already are not added again; they become the most recently
+ * used. ANE_NOMEM: what was added before stays. */
+ane_status ane_kv_prefixes_keep(struct ane_kv_prefixes *t, uint32_t key, const int32_t *ids, int64_t n,
+                                struct ane_kv_page *const *pages);
+/* The longest known start of ids[0 .. n), in whole pages if `whole`. Writes the pages of its positions to `pages`, which has room
+ * for (n + 63) / 64, each with the caller as an owner; they become the most recently used. Returns its length. */
+int64_t ane_kv_prefixes_find(struct ane_kv_prefixes *t, uint32_t key, const int32_t *ids, int64_t n, bool whole,
+                             struct ane_kv_page **pages);
+/* The length only. Changes nothing. */
+int64_t ane_kv_prefixes_known(const struct ane_kv_prefixes *t, uint32_t key, const int32_t *ids, int64_t n, bool whole);
+/* Forgets pages that only the tree owns, the least recently used first, until `bytes` are freed or no such page is left. Returns
+ * the bytes freed. */
+uint64_t ane_kv_prefixes_forget(struct ane_kv_prefixes *t, uint64_t bytes);
+/* Pages in the tree. */
+int64_t ane_kv_prefixes_count(const struct ane_kv_prefixes *t);
+/* Calls fn for each sequence of the tree that no other one continues, the least recently used first: its ids and pages, with the
+ * number of positions; valid during the call. fn must not change the tree. Ends at the first status that is not ANE_OK, which it
+ * returns. ANE_NOMEM: no memory for the lists. */
+typedef ane_status (*ane_kv_prefix_fn)(void *arg, uint32_t key, const int32_t *ids, int64_t n, struct ane_kv_page *const *pages);
+ane_status ane_kv_prefixes_each(const struct ane_kv_prefixes *t, ane_kv_prefix_fn fn, void *arg);
+
+#endif
