@@ -82,6 +82,7 @@ void bind_grammar(lua_State *L);
 void bind_graph(lua_State *L);
 void bind_program(lua_State *L);
 void bind_session(lua_State *L);
+void bind_prefixes(lua_State *L);
 void bind_saved(lua_State *L);
 void bind_sampler(lua_State *L);
 void bind_json(lua_State *L);

@@ -18,6 +18,7 @@ EXPORT int luaopen_ane_core(lua_State *L) {
   bind_graph(L);
   bind_program(L);
   bind_session(L);
+  bind_prefixes(L);
   bind_saved(L);
   bind_sampler(L);
   bind_json(L);

@@ -160,6 +160,13 @@ ane_status ane_session_keep(const struct ane_session *s, struct ane_kv_prefixes 
 int64_t ane_session_begin(struct ane_session *s, struct ane_kv_prefixes *t, const int32_t *ids, int64_t n);
 /* The length that ane_session_begin would give. */
 int64_t ane_program_known(const struct ane_program *p, const struct ane_kv_prefixes *t, const int32_t *ids, int64_t n);
+/* Writes a tree of prefixes of pages of `store`, of kv type `kv`, to a file, whole or not at all, and adds what such a file holds
+ * to a tree, the most recently used of it up to `most` bytes. As for sessions, only the same program reads it: ANE_STATE names
+ * what differs, ANE_FORMAT what is damaged; the tree is then as it was. ANE_NOMEM: a part of them may have been added. */
+ane_status ane_program_save_prefixes(const struct ane_program *p, struct ane_kv_prefixes *t, ane_dtype kv,
+                                     const struct ane_kv_store *store, const char *path, struct ane_error *err);
+ane_status ane_program_restore_prefixes(const struct ane_program *p, struct ane_kv_prefixes *t, ane_dtype kv,
+                                        struct ane_kv_store *store, const char *path, uint64_t most, struct ane_error *err);
 /* Writes ids, state, the logits of the last token where the last run kept them, and a note to a file, whole or not at all, and
  * reads them back. Restoring needs the same program (graph, weights, kv type, ISA level): ANE_STATE names what differs. A failed
  * restore leaves the session unchanged. note: as ane_saved_note fills it. */

@@ -94,7 +94,7 @@ static void adopt(struct ane_session *s, const struct found *f) {
   memcpy(s->ids, f->ids, (size_t)s->length * sizeof *s->ids);
   state_each_used(s, restore_range, &state);
   for (int64_t i = 0; i < whole; i++) s->pages[i]->whole = s->program->n_rings == 0;
-  border_from_rings(s, whole * ANE_TILE, f->length);
+  state_copy_borders(s, whole * ANE_TILE, f->length, false);
   s->long_rope = f->long_rope;
   s->ring_low = f->ring_low;
   s->rows = f->logits ? 1 : 0;

@@ -33,6 +33,11 @@ struct ane_session {
  * `length` positions hold stays. ANE_NOMEM: the state is as it was. */
 ane_status state_own(struct ane_session *s, int64_t from, int64_t n, struct ane_error *err);
 
+/* Lets go of the pages from number `from` on. */
+void state_release(struct ane_session *s, int64_t from);
+/* Pages of so many positions. */
+static inline int64_t pages_of(int64_t positions) { return (positions + ANE_TILE - 1) / ANE_TILE; }
+
 /* Calls fn for each range of bytes of the state that `length` positions use: first the rings, then for each layer and head the
  * tiles of K, of V, and of their scales, in ascending order. Ends at the first false and returns it. bytes only: data may be
  * NULL, since the pages need not be there. */
@@ -43,8 +48,10 @@ float *ring_at(const struct ane_session *s, int ring, int64_t pos);
 /* The same beside the pages: the last positions of each page, as many as the next token looks back to. So a sequence can go on
  * behind any whole page. NULL: `pos` is none of them. */
 float *border_at(const struct ane_session *s, int ring, int64_t pos);
-/* Copies border rows of the positions [from, to) from the rings, which must hold them; or to the rings. */
-void border_from_rings(const struct ane_session *s, int64_t from, int64_t to);
+/* How many such positions a page has; 0: the program has no rings, or they look back further than a page. */
+int64_t border_rows(const struct ane_program *p);
+/* Copies border rows of the positions [from, to) from the rings, which must hold them, or to the rings. */
+void state_copy_borders(const struct ane_session *s, int64_t from, int64_t to, bool to_rings);
 
 /* run.c: feeds the first `length` of the session's own ids again, from an empty state. After ANE_STOPPED the session is shorter
  * and consistent. */

@@ -7,8 +7,6 @@
 
 _Static_assert((int)ANE_TILE == (int)ANE_KV_POSITIONS, "a page holds a tile of each head");
 
-static int64_t pages_of(int64_t positions) { return (positions + ANE_TILE - 1) / ANE_TILE; }
-
 /* Where layer `layer` lies in a page, from `at` on: K of all heads, V, then the scales of both. Returns its end. */
 static size_t layout_layer(const struct ane_program *p, int layer, ane_dtype dtype, size_t at, struct ane_kv *out) {
   const struct kv_spec *spec = &p->kv[layer];
@@ -22,8 +20,7 @@ static size_t layout_layer(const struct ane_program *p, int layer, ane_dtype dty
   return out->v_scale + scales;
 }
 
-/* Positions before a page's end that it holds rows of all rings for. */
-static int64_t border_rows(const struct ane_program *p) {
+int64_t border_rows(const struct ane_program *p) {
   int64_t rows = p->n_rings ? p->ring_taps - 1 : 0;
   return rows <= ANE_TILE ? rows : 0;
 }
@@ -78,8 +75,7 @@ ane_status state_own(struct ane_session *s, int64_t from, int64_t n, struct ane_
   return ANE_OK;
 }
 
-/* Lets go of the pages from `from` on. */
-static void release_pages(struct ane_session *s, int64_t from) {
+void state_release(struct ane_session *s, int64_t from) {
   while (s->n_pages > from) ane_kv_page_release(s->pages[--s->n_pages]);
 }
 
@@ -99,8 +95,7 @@ float *border_at(const struct ane_session *s, int ring, int64_t pos) {
   return border + ring_channels(p, ring) * rows + row * p->ring_channels[ring];
 }
 
-/* Copies the border rows of the positions [from, to), from the rings or to them. */
-static void copy_borders(const struct ane_session *s, int64_t from, int64_t to, bool to_rings) {
+void state_copy_borders(const struct ane_session *s, int64_t from, int64_t to, bool to_rings) {
   const struct ane_program *p = s->program;
   for (int ring = 0; ring < p->n_rings; ring++)
     for (int64_t pos = from; pos < to; pos++) {
@@ -108,8 +103,6 @@ static void copy_borders(const struct ane_session *s, int64_t from, int64_t to, 
       if (border) memcpy(to_rings ? row : border, to_rings ? border : row, (size_t)p->ring_channels[ring] * sizeof *row);
     }
 }
-
-void border_from_rings(const struct ane_session *s, int64_t from, int64_t to) { copy_borders(s, from, to, false); }
 
 ane_status ane_session_create(struct ane_session **out, struct ane_program *p, int64_t context, ane_dtype kv,
                               struct ane_kv_store *store, struct ane_error *err) {
@@ -144,7 +137,7 @@ ane_status ane_session_create(struct ane_session **out, struct ane_program *p, i
 
 void ane_session_destroy(struct ane_session *s) {
   if (!s) return;
-  release_pages(s, 0);
+  state_release(s, 0);
   ane_kv_store_release(s->store);
   ane_free(s->kv);
   ane_free(s->pages);
@@ -210,7 +203,7 @@ ane_status ane_session_rewind(struct ane_session *s, int64_t length, struct ane_
   s->length = length;
   s->rows = 0;
   /* A few pages are kept: a sequence that is checked and taken back, or the next one, soon writes to them. */
-  release_pages(s, pages_of(length) + pages_of(s->program->o.chunk) + 1);
+  state_release(s, pages_of(length) + pages_of(s->program->o.chunk) + 1);
   return ANE_OK;
 }
 
@@ -241,48 +234,6 @@ ane_status ane_session_fork(struct ane_session **out, const struct ane_session *
   to->long_rope = s->long_rope;
   to->ring_low = s->ring_low;
   return ANE_OK;
-}
-
-/* ---- Known prefixes ------------------------------------------------------------------------------------------------*/
-
-/* Can sequences of this program begin behind a prefix of another one? Not where tokens see later ones, and not where the next
- * token looks back further than the pages hold. */
-static bool has_prefixes(const struct ane_program *p) { return !p->bidirectional && (!p->n_rings || border_rows(p) > 0); }
-
-ane_status ane_session_keep(const struct ane_session *s, struct ane_kv_prefixes *t, bool all, struct ane_error *err) {
-  int64_t n = s->length / ANE_TILE * ANE_TILE;
-  bool rings = s->program->n_rings > 0;
-  if (!has_prefixes(s->program)) return ANE_OK;
-  for (int64_t i = 0; rings && i < n / ANE_TILE; i++)
-    if (!s->pages[i]->whole) n = i * ANE_TILE;
-  if (all && !rings) n = s->length;
-  return ane_kv_prefixes_keep(t, s->long_rope, s->ids, n, s->pages) ? ane_fail(err, ANE_NOMEM, "no memory for a prefix") : ANE_OK;
-}
-
-/* Which of the prefixes of equal ids a sequence of `total` tokens goes on from. */
-static uint32_t prefix_key(const struct ane_program *p, int64_t total) {
-  return p->long_rope_after && total > p->long_rope_after;
-}
-
-int64_t ane_program_known(const struct ane_program *p, const struct ane_kv_prefixes *t, const int32_t *ids, int64_t n) {
-  return has_prefixes(p) ? ane_kv_prefixes_known(t, prefix_key(p, n), ids, ANE_MAX(n - 1, (int64_t)0), p->n_rings > 0) : 0;
-}
-
-int64_t ane_session_begin(struct ane_session *s, struct ane_kv_prefixes *t, const int32_t *ids, int64_t n) {
-  const struct ane_program *p = s->program;
-  int64_t most = ANE_MIN(n - 1, s->context);
-  if (s->length || most < 1 || !has_prefixes(p)) return 0;
-  release_pages(s, 0);
-  s->length = ane_kv_prefixes_find(t, prefix_key(p, n), ids, most, p->n_rings > 0, s->pages);
-  s->n_pages = pages_of(s->length);
-  for (int64_t i = 0; i < s->n_pages; i++) s->data[i] = s->pages[i]->data;
-  memcpy(s->ids, ids, (size_t)s->length * sizeof *ids);
-  s->rows = 0;
-  if (s->length == 0) return 0;
-  s->long_rope = prefix_key(p, n);
-  s->ring_low = ANE_MAX(s->length - border_rows(p), (int64_t)0);
-  copy_borders(s, s->ring_low, s->length, true);
-  return s->length;
 }
 
 int64_t ane_session_rows(const struct ane_session *s) { return s->rows; }

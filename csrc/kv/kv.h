@@ -68,10 +68,16 @@ int64_t ane_kv_prefixes_known(const struct ane_kv_prefixes *t, uint32_t key, con
 uint64_t ane_kv_prefixes_forget(struct ane_kv_prefixes *t, uint64_t bytes);
 /* Pages in the tree. */
 int64_t ane_kv_prefixes_count(const struct ane_kv_prefixes *t);
-/* Calls fn for each sequence of the tree that no other one continues, the least recently used first: its ids and pages, with the
- * number of positions; valid during the call. fn must not change the tree. Ends at the first status that is not ANE_OK, which it
- * returns. ANE_NOMEM: no memory for the lists. */
-typedef ane_status (*ane_kv_prefix_fn)(void *arg, uint32_t key, const int32_t *ids, int64_t n, struct ane_kv_page *const *pages);
-ane_status ane_kv_prefixes_each(const struct ane_kv_prefixes *t, ane_kv_prefix_fn fn, void *arg);
+/* A page of the tree as a list of all shows it. */
+struct ane_kv_prefix {
+  int64_t above; /* number of the page that it continues, counted from 0 in the order of the list; -1: it begins a sequence */
+  uint32_t key;
+  int32_t n; /* positions that are filled */
+  const int32_t *ids;
+  struct ane_kv_page *page;
+};
+/* Calls fn for each page of the tree, the most recently used first, and so each behind the one that it continues. fn must not
+ * change the tree. Ends at the first false. */
+void ane_kv_prefixes_each(struct ane_kv_prefixes *t, bool (*fn)(void *arg, const struct ane_kv_prefix *p), void *arg);
 
 #endif

@@ -11,6 +11,7 @@ struct node {
   struct node *above, *below, *sibling; /* below: the first child; sibling: the next child of the same node */
   struct node *later, *earlier;         /* by use */
   struct ane_kv_page *page;
+  int64_t number; /* in the list of all, while that is walked */
   uint32_t key;
   int32_t depth; /* pages from the start of the sequence, this one included */
   int32_t n;     /* positions that are filled */
@@ -167,24 +168,12 @@ uint64_t ane_kv_prefixes_forget(struct ane_kv_prefixes *t, uint64_t bytes) {
 
 int64_t ane_kv_prefixes_count(const struct ane_kv_prefixes *t) { return t->count; }
 
-static ane_status call(const struct ane_kv_prefixes *t, const struct node *leaf, ane_kv_prefix_fn fn, void *arg) {
-  int64_t n = (int64_t)(leaf->depth - 1) * ANE_KV_POSITIONS + leaf->n;
-  int32_t *ids = ane_malloc((size_t)n * sizeof *ids);
-  struct ane_kv_page **pages = ane_malloc((size_t)leaf->depth * sizeof *pages);
-  for (const struct node *at = leaf; ids && pages && at != &t->root; at = at->above) {
-    memcpy(ids + (int64_t)(at->depth - 1) * ANE_KV_POSITIONS, at->ids, (size_t)at->n * sizeof *ids);
-    pages[at->depth - 1] = at->page;
+void ane_kv_prefixes_each(struct ane_kv_prefixes *t, bool (*fn)(void *arg, const struct ane_kv_prefix *p), void *arg) {
+  int64_t number = 0;
+  for (struct node *n = t->latest; n; n = n->earlier) {
+    n->number = number++;
+    struct ane_kv_prefix p = {
+        .above = n->above == &t->root ? -1 : n->above->number, .key = n->key, .n = n->n, .ids = n->ids, .page = n->page};
+    if (!fn(arg, &p)) return;
   }
-  ane_status st = ids && pages ? fn(arg, leaf->key, ids, n, pages) : ANE_NOMEM;
-  ane_free(ids);
-  ane_free(pages);
-  return st;
-}
-
-ane_status ane_kv_prefixes_each(const struct ane_kv_prefixes *t, ane_kv_prefix_fn fn, void *arg) {
-  for (const struct node *n = t->oldest; n; n = n->later) {
-    ane_status st = n->below ? ANE_OK : call(t, n, fn, arg);
-    if (st) return st;
-  }
-  return ANE_OK;
 }

@@ -5,8 +5,8 @@ local tree = require "support.tree"
 -- only X/X.h and lists (.def) are seen from outside.
 local C = {
   base = "", platform = "", session = "platform", tensor = "platform", text = "", sampling = "", grammar = "", vocabulary = "text formats",
-  formats = "platform tensor", quant = "platform tensor", graph = "tensor", passes = "tensor quant graph",
-  mil = "tensor quant formats graph passes", kernels = "platform tensor quant", kv = "platform", exec = "platform session tensor quant graph kernels kv",
+  formats = "platform tensor", quant = "platform tensor", graph = "tensor", passes = "tensor quant graph", kv = "platform",
+  mil = "tensor quant formats graph passes", kernels = "platform tensor quant", exec = "platform session tensor quant graph kernels kv",
   prim = "platform tensor quant kernels", interp = "platform session tensor formats prim kernels",
   coreml = "platform tensor",
   binding = "platform session tensor text sampling grammar formats vocabulary quant graph passes mil kernels kv exec prim interp coreml",

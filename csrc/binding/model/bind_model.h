@@ -27,7 +27,20 @@ void bind_program_release(struct bind_program_box *box);
 
 /* The open session at `arg` and the program it belongs to; raises otherwise. */
 struct ane_session *bind_check_session(lua_State *L, int arg, struct bind_program_box **box);
-/* Pushes a session of the box's program, which becomes another owner; or nil, message, code. Returns the number of values. */
-int bind_session_open(lua_State *L, struct bind_program_box *box, int64_t context, ane_dtype kv);
+/* Pushes a session of the box's program, which becomes another owner; or nil, message, code. store: of its pages, NULL: the
+ * program's. Returns the number of values. */
+int bind_session_open(lua_State *L, struct bind_program_box *box, int64_t context, ane_dtype kv, struct ane_kv_store *store);
+
+/* Known prefixes, and the store of their pages. Another owner of the program. */
+struct bind_prefixes {
+  struct ane_kv_prefixes *tree; /* NULL: closed */
+  struct ane_kv_store *store;
+  struct bind_program_box *box;
+  ane_dtype kv;
+};
+/* The open prefixes at `arg`; raises otherwise. */
+struct bind_prefixes *bind_check_prefixes(lua_State *L, int arg);
+/* Pushes new ones; or nil, message, code. Returns the number of values. */
+int bind_prefixes_open(lua_State *L, struct bind_program_box *box, ane_dtype kv);
 
 #endif

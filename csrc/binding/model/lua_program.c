@@ -323,18 +323,30 @@ static int meth_dump(lua_State *L) {
   return ok ? 1 : luaL_error(L, "no memory to print the program");
 }
 
-/* session{context=, kv=} -> session; or nil, message, code */
+/* The type of cached state at stack index `at`; fp16 where absent. */
+static ane_dtype check_kv(lua_State *L, int at) {
+  size_t len;
+  const char *kv = luaL_optlstring(L, at, "fp16", &len);
+  ane_dtype t = ane_dtype_from_name(kv, len);
+  if (t != ANE_F16 && t != ANE_F32 && t != ANE_I8) luaL_error(L, "option kv is %s; known are: fp16, fp32, int8", kv);
+  return t;
+}
+
+/* session{context=, kv=, prefixes= (what is to share its pages)} -> session; or nil, message, code */
 static int meth_session(lua_State *L) {
   struct bind_program_box *box = check_program(L, 1);
   luaL_checktype(L, 2, LUA_TTABLE);
   lua_Integer context = bind_integer_option(L, 2, "context", 1, INT32_MAX);
   lua_getfield(L, 2, "kv");
-  size_t len;
-  const char *kv = luaL_optlstring(L, -1, "fp16", &len);
-  ane_dtype t = ane_dtype_from_name(kv, len);
-  if (t != ANE_F16 && t != ANE_F32 && t != ANE_I8) return luaL_error(L, "option kv is %s; known are: fp16, fp32, int8", kv);
-  return bind_session_open(L, box, context, t);
+  ane_dtype kv = check_kv(L, -1);
+  if (lua_getfield(L, 2, "prefixes") == LUA_TNIL) return bind_session_open(L, box, context, kv, NULL);
+  const struct bind_prefixes *p = bind_check_prefixes(L, lua_gettop(L));
+  if (p->box != box || p->kv != kv) return luaL_error(L, "option prefixes is of another program or type of kv");
+  return bind_session_open(L, box, context, kv, p->store);
 }
+
+/* prefixes([kv]) -> known prefixes, none yet; or nil, message, code */
+static int meth_prefixes(lua_State *L) { return bind_prefixes_open(L, check_program(L, 1), check_kv(L, 2)); }
 
 /* run(items [, want]) -> true; or nil, message, code. items: list of {session, ids [, token types], want = , until = }, all fed
  * in one run: weights are read once for all. The ids of all together are at most max_chunk(). want and until as in
@@ -384,11 +396,11 @@ static int meth_tostring(lua_State *L) {
 }
 
 void bind_program(lua_State *L) {
-  static const luaL_Reg methods[] = {
-      {"session", meth_session}, {"info", meth_info},   {"max_chunk", meth_max_chunk}, {"context", meth_context},
-      {"vocab", meth_vocab},     {"n_ids", meth_n_ids}, {"exact", meth_exact},         {"head", meth_head},
-      {"profile", meth_profile}, {"run", meth_run},     {"values", meth_values},       {"dump", meth_dump},
-      {"close", meth_close},     {NULL, NULL}};
+  static const luaL_Reg methods[] = {{"session", meth_session},     {"prefixes", meth_prefixes}, {"info", meth_info},
+                                     {"max_chunk", meth_max_chunk}, {"context", meth_context},   {"vocab", meth_vocab},
+                                     {"n_ids", meth_n_ids},         {"exact", meth_exact},       {"head", meth_head},
+                                     {"profile", meth_profile},     {"run", meth_run},           {"values", meth_values},
+                                     {"dump", meth_dump},           {"close", meth_close},       {NULL, NULL}};
   static const luaL_Reg meta[] = {{"__gc", meth_close}, {"__close", meth_close}, {"__tostring", meth_tostring}, {NULL, NULL}};
   bind_class(L, PROGRAM_CLASS, methods, meta);
   lua_pushcfunction(L, program_new);

@@ -32,11 +32,11 @@ static void adopt(struct lua_session *ud, struct bind_program_box *box) {
   box->refs++;
 }
 
-int bind_session_open(lua_State *L, struct bind_program_box *box, int64_t context, ane_dtype kv) {
+int bind_session_open(lua_State *L, struct bind_program_box *box, int64_t context, ane_dtype kv, struct ane_kv_store *store) {
   struct lua_session *ud = bind_new(L, SESSION_CLASS, sizeof *ud, 0);
   struct ane_error err;
   adopt(ud, box);
-  if (ane_session_create(&ud->session, box->program, context, kv, NULL, &err)) return bind_fail(L, &err);
+  if (ane_session_create(&ud->session, box->program, context, kv, store, &err)) return bind_fail(L, &err);
   return 1;
 }
 
@@ -293,6 +293,25 @@ static int meth_fork(lua_State *L) {
   return 1;
 }
 
+/* keep(prefixes [, all]) -> true; or nil, message, code: adds what the session holds; all: a last page that is partly filled too
+ */
+static int meth_keep(lua_State *L) {
+  struct lua_session *ud = check_session(L, 1);
+  const struct bind_prefixes *p = bind_check_prefixes(L, 2);
+  struct ane_error err;
+  return bind_done(L, ane_session_keep(ud->session, p->tree, lua_toboolean(L, 3), &err), &err);
+}
+
+/* begin(prefixes, ids) -> length: gives an empty session the longest known start of a prompt, less than all of it */
+static int meth_begin(lua_State *L) {
+  struct lua_session *ud = check_session(L, 1);
+  const struct bind_prefixes *p = bind_check_prefixes(L, 2);
+  size_t n;
+  const int32_t *ids = bind_ids(L, 3, &n);
+  lua_pushinteger(L, ane_session_begin(ud->session, p->tree, ids, (int64_t)n));
+  return 1;
+}
+
 static int meth_stop(lua_State *L) {
   ane_session_stop(check_session(L, 1)->session);
   return 0;
@@ -307,12 +326,14 @@ static int meth_tostring(lua_State *L) {
 }
 
 void bind_session(lua_State *L) {
-  static const luaL_Reg methods[] = {
-      {"feed", meth_feed},         {"logits", meth_logits},   {"argmax", meth_argmax},   {"rows", meth_rows},
-      {"length", meth_length},     {"context", meth_context}, {"ids", meth_ids},         {"kv_bytes", meth_kv_bytes},
-      {"replayed", meth_replayed}, {"trace", meth_trace},     {"squares", meth_squares}, {"rewind", meth_rewind},
-      {"part", meth_part},         {"save", meth_save},       {"restore", meth_restore}, {"fork", meth_fork},
-      {"stop", meth_stop},         {"close", meth_close},     {"pooled", meth_pooled},   {NULL, NULL}};
+  static const luaL_Reg methods[] = {{"feed", meth_feed},   {"logits", meth_logits},     {"argmax", meth_argmax},
+                                     {"rows", meth_rows},   {"length", meth_length},     {"context", meth_context},
+                                     {"ids", meth_ids},     {"kv_bytes", meth_kv_bytes}, {"replayed", meth_replayed},
+                                     {"trace", meth_trace}, {"squares", meth_squares},   {"rewind", meth_rewind},
+                                     {"part", meth_part},   {"save", meth_save},         {"restore", meth_restore},
+                                     {"fork", meth_fork},   {"keep", meth_keep},         {"begin", meth_begin},
+                                     {"stop", meth_stop},   {"close", meth_close},       {"pooled", meth_pooled},
+                                     {NULL, NULL}};
   static const luaL_Reg meta[] = {{"__gc", meth_close}, {"__close", meth_close}, {"__tostring", meth_tostring}, {NULL, NULL}};
   static const luaL_Reg none[] = {{NULL, NULL}}, trace_meta[] = {{"__gc", trace_gc}, {NULL, NULL}};
   bind_class(L, SESSION_CLASS, methods, meta);
