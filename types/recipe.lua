@@ -31,6 +31,11 @@ function builder:layer(i, fn) end
 ---@return boolean
 function builder:has(role, suffix) end
 
+--- Does the source hold the parameter of this role in blocks (MXFP4)?
+---@param role string of a parameter whose name has no suffix
+---@return boolean
+function builder:packed(role) end
+
 --- Do the weights of two roles hold the same numbers?
 ---@param role string of a matrix that the source holds
 ---@param other string of another one

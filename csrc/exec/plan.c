@@ -38,12 +38,18 @@ ane_status planner_vector(struct planner *pl, int32_t value, float offset, const
   const struct ane_value *v = &pl->g->values[value];
   ane_decode_fn decode = ane_decoder(v->dtype);
   uint64_t n, bytes;
-  if (v->kind != ANE_VALUE_CONST || v->data.transposed || v->data.gather || !decode || !ane_shape_count(&v->shape, &n) ||
+  if (v->kind != ANE_VALUE_CONST || v->data.transposed || !decode || !ane_shape_count(&v->shape, &n) ||
       !ane_dtype_bytes(v->dtype, n, &bytes))
     return ane_fail(err, ANE_UNSUPPORTED, "%s (%s) cannot be used as a vector", v->name, ane_dtype_info(v->dtype)->name);
   float *f = ane_arena_array(&pl->p->arena, (size_t)n, sizeof *f);
   if (!f) return no_memory(err);
-  decode(v->data.data, f, n);
+  if (v->data.gather) {
+    struct ane_tensor row = v->data;
+    row.shape = (struct ane_shape){2, {1, (int64_t)n}};
+    ane_gather_floats(&row, 0, f);
+  } else {
+    decode(v->data.data, f, n);
+  }
   if (offset != 0)
     for (uint64_t i = 0; i < n; i++) f[i] += offset;
   *out = f;

@@ -20,6 +20,9 @@ ane_status ane_safetensors_read(struct ane_source *s, struct ane_error *err);
 /* files[0] is the index; it makes way for the files that the index names, which lie in its folder. */
 ane_status ane_safetensors_read_index(struct ane_source *s, struct ane_error *err);
 
+/* Makes one tensor of each pair NAME_blocks, NAME_scales of MXFP4, and indexes again. */
+ane_status ane_safetensors_join_mxfp4(struct ane_source *s, struct ane_error *err);
+
 /* Fills by_name; a name that appears twice is ANE_FORMAT. */
 ane_status ane_source_index_tensors(struct ane_source *s, struct ane_error *err);
 

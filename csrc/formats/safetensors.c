@@ -233,7 +233,8 @@ ane_status ane_safetensors_read(struct ane_source *s, struct ane_error *err) {
   if (st) return st;
   s->tensors = p.tensors;
   s->n_tensors = p.n_tensors;
-  return ane_source_index_tensors(s, err);
+  st = ane_source_index_tensors(s, err);
+  return st ? st : ane_safetensors_join_mxfp4(s, err);
 }
 
 /* ---- Several files -----------------------------------------------------------------------------------------------*/
@@ -352,6 +353,7 @@ static ane_status read_map(struct ane_source *s, const json_t *map, const char *
   if (!st) st = ane_source_index_tensors(s, err);
   if (st) return st;
   st = check_map(s, map, err);
+  if (!st) st = ane_safetensors_join_mxfp4(s, err);
   return st ? ane_fail_in(err, st, "%s", ane_path_tail(index)) : ANE_OK;
 }
 

@@ -14,6 +14,9 @@ static float float_at(const void *p, ane_dtype t, int64_t i) {
   return f;
 }
 
+/* E2M1: sign, two bits of exponent, one of mantissa. */
+static const float FP4[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+
 static int unsigned_code(const void *data, int bits, int64_t i) {
   int64_t bit = i * bits;
   return ((const uint8_t *)data)[bit / 8] >> (bit & 7) & ((1 << bits) - 1);
@@ -63,6 +66,7 @@ static bool zeros_are(const struct ane_gather *g, int64_t rows, int64_t blocks, 
 ane_dtype ane_gather_dtype(const struct ane_gather *g, int64_t rows, int64_t cols) {
   if (!g->bits) return g->dtype == ANE_F16 || g->dtype == ANE_BF16 ? g->dtype : ANE_F32;
   int64_t blocks = (cols + g->block - 1) / g->block;
+  if (g->fp4) return cols % 32 ? ANE_F32 : ANE_MXFP4;
   if (g->g_idx || cols % 32 || (blocks > 1 && g->block % 16)) return ANE_F32;
   bool wide = blocks == 1 || g->block % 32 == 0;
   float half = g->bits == 8 ? 128 : 8;
@@ -85,6 +89,10 @@ void ane_gather_floats(const struct ane_tensor *t, int64_t row, float *dst) {
       continue;
     }
     int64_t k = scale_index(g, r, c);
+    if (g->fp4) {
+      dst[c] = ldexpf(FP4[unsigned_code(g->data, 4, at)], ((const uint8_t *)g->scales)[k] - 127);
+      continue;
+    }
     if (k != seen) {
       scale = float_at(g->scales, g->scale_dtype, k);
       zero = zero_at(g, k) + (float)lift_of(g);
@@ -114,6 +122,10 @@ static void nibbles(const uint8_t q[32], uint8_t out[16]) {
  * written. */
 static size_t block_head(const struct ane_gather *g, ane_dtype t, int64_t r, int64_t c, uint8_t *dst) {
   int64_t k = scale_index(g, r, c);
+  if (t == ANE_MXFP4) {
+    *dst = ((const uint8_t *)g->scales)[k];
+    return 1;
+  }
   if (t == ANE_Q4_0 || t == ANE_Q8_0) {
     memcpy(dst, (const char *)g->scales + 2 * k, 2);
     return 2;
@@ -130,7 +142,7 @@ static size_t block_head(const struct ane_gather *g, ane_dtype t, int64_t r, int
 }
 
 static void block_row(const struct ane_gather *g, ane_dtype t, int64_t r, int64_t cols, uint8_t *dst) {
-  bool narrow = t == ANE_Q4_0 || t == ANE_N4 || t == ANE_N4H;
+  bool narrow = t == ANE_Q4_0 || t == ANE_N4 || t == ANE_N4H || t == ANE_MXFP4;
   for (int64_t c = 0; c < cols; c += 32) {
     uint8_t q[32];
     block_codes(g, r, c, q);

@@ -56,7 +56,7 @@ struct ane_gather {
   uint64_t bytes;  /* of data */
   ane_dtype dtype; /* of plain elements */
   int bits;
-  bool is_signed;
+  bool is_signed, fp4; /* fp4: codes are E2M1 floats, in blocks of 32, scales bytes of exponents s: 2^(s - 127) */
   int64_t base, row_step, col_step;
   const void *scales;
   ane_dtype scale_dtype;

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 import transformers
 from safetensors.numpy import save_file
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file as save_weights
 
 HF, GGUF = "spec/fixtures/hf", "spec/fixtures/gguf"
 VOCAB = 71
@@ -132,7 +132,7 @@ def write_gguf(path, m, cfg, weights):
             name = names.get_name(key, try_suffixes=(".weight", ".bias")) or key
             if not re.search(r"\.(weight|bias)$|ssm_(a|d)$", name):
                 name += ".weight"
-            flat = a.ndim < 2 or "ssm_" in name and "ssm_in" not in name and "ssm_out" not in name or "ffn_gate_inp" in name
+            flat = a.ndim < 2 or name.endswith(".bias") or "ssm_" in name and "ssm_in" not in name and "ssm_out" not in name or "ffn_gate_inp" in name
             w.add_tensor(name, np.ascontiguousarray(a, dtype=np.float32 if flat else np.float16))
     w.write_header_to_file()
     w.write_kv_data_to_file()
@@ -165,8 +165,12 @@ def make(name, m, seed):
     for extra in ("generation_config.json",):
         if os.path.exists(f"{folder}/{extra}"):
             os.remove(f"{folder}/{extra}")
-    m.get("finish", lambda folder, cfg: None)(folder, cfg)
-    model = cls.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    values = m.get("finish", lambda folder, cfg: None)(folder, cfg)
+    if values:  # of weights that transformers does not read from the file by itself
+        model = cls(cfg).eval()
+        model.load_state_dict(values)
+    else:
+        model = cls.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
     want = golden(folder, model)
     for file in glob.glob(folder + "/*"):
         os.chmod(file, 0o644)
@@ -227,6 +231,60 @@ def layer_norm_keys(w, cfg):
     w.add_layer_norm_eps(cfg.norm_epsilon)
 
 
+def gpt_oss_keys(w, cfg):
+    w.add_expert_count(cfg.num_local_experts)
+    w.add_expert_used_count(cfg.num_experts_per_tok)
+    w.add_expert_feed_forward_length(cfg.intermediate_size)
+    w.add_sliding_window(cfg.sliding_window)
+    r = cfg.rope_parameters
+    w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    w.add_rope_scaling_factor(r["factor"])
+    w.add_rope_scaling_orig_ctx_len(r["original_max_position_embeddings"])
+
+
+def gpt_oss_parts(key, a, cfg):
+    if key.endswith("sinks"):
+        return [(key + ".weight", a)]
+    if "experts" not in key:
+        return [(key, a)]
+    layer = key.split(".")[2]
+    suffix = ".bias" if key.endswith("_bias") else ".weight"
+    a = a if suffix == ".bias" else a.swapaxes(1, 2)
+    if "down" in key:
+        return [(f"blk.{layer}.ffn_down_exps{suffix}", a)]
+    return [(f"blk.{layer}.ffn_gate_exps{suffix}", a[:, 0::2]), (f"blk.{layer}.ffn_up_exps{suffix}", a[:, 1::2])]
+
+
+def pack_mxfp4(folder, cfg):
+    """Experts as MXFP4; gives the values that they stand for. Blocks of 32 columns, lower nibble first, exponents of 2^(s - 127)."""
+    levels = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
+    out, values = {}, {}
+    for key, t in load_file(f"{folder}/model.safetensors").items():
+        if not key.endswith(("gate_up_proj", "down_proj")):
+            out[key], values[key] = t, t.float()
+            continue
+        a = t.float().numpy().swapaxes(1, 2)
+        a = a.reshape(*a.shape[:2], -1, 32)
+        e = np.floor(np.log2(abs(a).max(-1))) - 2
+        codes = abs(a[..., None] / 2.0 ** e[..., None, None] - levels).argmin(-1).astype(np.uint8)
+        back = (levels[codes] * 2.0 ** e[..., None]).reshape(*codes.shape[:2], -1).swapaxes(1, 2)
+        values[key] = torch.from_numpy(np.ascontiguousarray(back, dtype=np.float32))
+        out[key + "_blocks"] = torch.from_numpy(np.ascontiguousarray(codes[..., 0::2] | codes[..., 1::2] << 4))
+        out[key + "_scales"] = torch.from_numpy(np.ascontiguousarray((e + 127).astype(np.uint8)))
+    save_weights(out, f"{folder}/model.safetensors", metadata={"format": "pt"})
+    with open(f"{folder}/config.json") as f:
+        config = json.load(f)
+    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": [
+        "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}
+    with open(f"{folder}/config.json", "w") as f:
+        json.dump(config, f, indent=1)
+    return values
+
+
+GPT_OSS = common(head_dim=12, hidden_size=64, intermediate_size=32, num_local_experts=5, num_experts_per_tok=3, sliding_window=6,
+                 rope_parameters=rope(5000.0, rope_type="yarn", factor=4.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+                                      original_max_position_embeddings=16))
+
 MODELS = {
     # Seven experts, all but one layer sparse, weights not normalised: GGUF cannot say so.
     "qwen3_moe": dict(config="Qwen3MoeConfig", model="Qwen3MoeForCausalLM", gguf="qwen3moe", keys=qwen3moe_keys, values=common(
@@ -252,6 +310,9 @@ MODELS = {
                        values=common(head_dim=14, rope_parameters=rope(
                            5000.0, rope_type="yarn", factor=8.0, original_max_position_embeddings=8, beta_fast=32.0, beta_slow=1.0,
                            mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.2))),
+    # Widths of 64 and 32, since blocks have 32 columns.
+    "gpt_oss": dict(config="GptOssConfig", model="GptOssForCausalLM", gguf="gpt-oss", keys=gpt_oss_keys, change=gpt_oss_parts, values=GPT_OSS),
+    "gpt_oss_mxfp4": dict(config="GptOssConfig", model="GptOssForCausalLM", finish=pack_mxfp4, values=GPT_OSS),
 }
 
 if __name__ == "__main__":

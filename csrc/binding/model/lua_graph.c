@@ -121,9 +121,33 @@ static int64_t const_field(lua_State *L, int arg, const char *name, int64_t def,
   return lua_isnoneornil(L, arg) ? def : bind_opt_integer_option(L, arg, name, def, lo, hi);
 }
 
+/* Rows from, from + step, ... of a matrix, or elements of a vector; transposed as for cut_const. */
+static void step_const(lua_State *L, struct bind_graph *ud, int64_t from, int64_t step, bool transposed, struct ane_tensor *t) {
+  struct ane_shape *s = &t->shape;
+  if (s->rank < 1 || s->rank > 2 || t->transposed || (ane_dtype_info(t->dtype)->block != 1 && !t->gather))
+    luaL_error(L, "such a view of the tensor does not exist");
+  struct ane_gather *g = ane_arena_alloc(&ud->graph->arena, sizeof *g);
+  if (!g) luaL_error(L, "not enough memory");
+  int64_t rows = transposed ? s->dim[1] : s->dim[0], columns = s->rank < 2 ? 1 : transposed ? s->dim[0] : s->dim[1];
+  int64_t row_step = transposed ? 1 : columns, col_step = transposed ? s->dim[1] : 1;
+  *g = (struct ane_gather){.data = t->data, .bytes = t->bytes, .dtype = t->dtype, .row_step = row_step, .col_step = col_step};
+  if (t->gather) *g = *t->gather;
+  int64_t first = t->gather ? t->row0 + from : from;
+  g->base += first * g->row_step;
+  g->scale_base += first * g->scale_row;
+  g->row_step *= step;
+  g->scale_row *= step;
+  if (s->rank == 1) g->col_step = g->row_step, g->row_step = 0;
+  *s = (struct ane_shape){s->rank, {(rows - from + step - 1) / step, columns}};
+  t->gather = g;
+  t->row0 = 0;
+  if (!g->bits) t->dtype = ane_gather_dtype(g, s->dim[0], columns);
+}
+
 /* Makes a view of a tensor. row: a vector becomes a matrix of one row. index: selects in the outermost dimension, which is
- * dropped. from, to: rows [from, to) of the rest. transposed: the rest is stored as [in, out] and seen as [out, in]. */
-static void cut_const(lua_State *L, int arg, struct ane_tensor *t) {
+ * dropped. from, to: rows [from, to) of the rest. step: rows from, from + step, ... transposed: the rest is stored as [in, out]
+ * and seen as [out, in]. */
+static void cut_const(lua_State *L, struct bind_graph *ud, int arg, struct ane_tensor *t) {
   const struct ane_dtype_info *d = ane_dtype_info(t->dtype);
   if (lua_isnoneornil(L, arg)) return;
   luaL_checktype(L, arg, LUA_TTABLE);
@@ -134,7 +158,10 @@ static void cut_const(lua_State *L, int arg, struct ane_tensor *t) {
   int64_t index = const_field(L, arg, "index", -1, 0, s->rank ? s->dim[0] - 1 : -1);
   if (index >= 0) {
     t->bytes /= (uint64_t)s->dim[0];
-    t->data = (const char *)t->data + (uint64_t)index * t->bytes;
+    if (t->gather)
+      t->row0 += index * s->dim[1];
+    else
+      t->data = (const char *)t->data + (uint64_t)index * t->bytes;
     for (uint32_t i = 1; i < s->rank; i++) s->dim[i - 1] = s->dim[i];
     s->rank--;
   }
@@ -145,6 +172,11 @@ static void cut_const(lua_State *L, int arg, struct ane_tensor *t) {
   int64_t rows = transposed ? s->dim[1] : s->dim[0];
   if (rows < 1) luaL_error(L, "such a view of the tensor does not exist: it has no rows");
   int64_t from = const_field(L, arg, "from", 0, 0, rows - 1), to = const_field(L, arg, "to", rows, from + 1, rows);
+  int64_t step = const_field(L, arg, "step", 1, 1, rows);
+  if (step > 1) {
+    step_const(L, ud, from, step, transposed, t);
+    return;
+  }
   if (t->gather) {
     if (transposed || s->rank != 2) luaL_error(L, "such a view of the tensor does not exist");
     t->row0 += from;
@@ -181,7 +213,8 @@ static void partition_parts(lua_State *L, int arg, const struct ane_source_tenso
   luaL_error(L, "rows %I to %I of %s lie in several parts", (LUAI_UACINT)from, (LUAI_UACINT)to, t->name);
 }
 
-/* const(name, source, tensor [, {index =, from =, to =, transposed =}]) -> value: a tensor of the source, or a view of it */
+/* const(name, source, tensor [, {index =, from =, to =, step =, transposed =}]) -> value: a tensor of the source, or a view of it
+ */
 static int meth_const(lua_State *L) {
   struct bind_graph *ud = bind_check_graph(L, 1);
   const char *name = luaL_checkstring(L, 2), *tensor = luaL_checkstring(L, 4);
@@ -194,7 +227,7 @@ static int meth_const(lua_State *L) {
   if (t->parts)
     partition_parts(L, 5, t, &view);
   else
-    cut_const(L, 5, &view);
+    cut_const(L, ud, 5, &view);
   keep_source(L, ud, s);
   return ane_graph_const(ud->graph, name, &view, &v, &err) ? raise(L, &err) : push_value(L, v);
 }

@@ -107,6 +107,14 @@ end
 -- @return boolean
 function Builder:has(role, suffix) return (self:_find(role, suffix or ".weight")) ~= nil end
 
+--- Does the source hold the parameter of this role in blocks (MXFP4)? Files of transformers turn the axes of others.
+-- @param role of a parameter whose name has no suffix
+-- @return boolean
+function Builder:packed(role)
+  local info = self:_find(role, "")
+  return info ~= nil and info.dtype == "mxfp4"
+end
+
 --- Do the weights of two roles hold the same numbers?
 -- @param role of a matrix that the source holds
 -- @param other role of another one
@@ -285,8 +293,8 @@ Builder.take = Builder.gather
 -- @param role of the weight
 -- @param opts suffix of the name (default ".weight"); optional (true: the weight may be absent); expert = e (replaces the %d of the
 -- role's name); index = i (slice i, 0-based, of the outermost dimension, which the view has not); from, to (rows of the rest, 0-based,
--- `to` excluded); transposed (true: the rest is stored [in, out]); matrix (true: a vector is a matrix of one row, since GGUF drops
--- dimensions of 1)
+-- `to` excluded); step (only rows from, from + step, ...); transposed (true: the rest is stored [in, out]); matrix (true: a vector is
+-- a matrix of one row, since GGUF drops dimensions of 1)
 -- @return value of the stored or viewed shape; false where it is optional and absent
 function Builder:weight(role, opts)
   opts = opts or {}
@@ -296,6 +304,10 @@ function Builder:weight(role, opts)
     error(("no tensor %s in %s"):format(name, self.source:path()), 0)
   end
   local row = opts.matrix and #info.shape == 1
+  if opts.step then
+    local label = ("%s[%s,%d::%d%s]"):format(name, opts.index or "", opts.from, opts.step, opts.transposed and ",t" or "")
+    return self:_const(name, label, { index = opts.index, from = opts.from, step = opts.step, transposed = opts.transposed })
+  end
   if not (opts.index or opts.from or opts.transposed or row) then return self:_const(name, name) end
   local label = ("%s[%s,%s:%s%s]"):format(name, opts.index or "", opts.from or "", opts.to or "", opts.transposed and ",t" or "")
   return self:_const(name, label, { index = opts.index, from = opts.from, to = opts.to, transposed = opts.transposed, row = row })

@@ -39,15 +39,26 @@ local function one(b, role, e, view)
     view.expert = e
   else
     view.index = e
-    if not b:has(role) then view.suffix = "" end -- stacked parameters of transformers have no .weight
+    if not view.suffix and not b:has(role) then view.suffix = "" end -- stacked parameters of transformers have no .weight
   end
   return b:weight(role, view)
 end
 
+-- The rows of gate and those of up in one tensor: one after the other, or in turns.
+local function halves(b, role, e, opts)
+  local inner, t = opts.inner, opts.transposed
+  if opts.interleaved then
+    return one(b, role, e, { from = 0, step = 2, transposed = t }), one(b, role, e, { from = 1, step = 2, transposed = t })
+  end
+  return one(b, role, e, { from = 0, to = inner, transposed = t }), one(b, role, e, { from = inner, to = 2 * inner, transposed = t })
+end
+
 --- The weights of all experts: list of {gate, up, down, gate_bias, up_bias, down_bias}.
 -- @param count number of experts
--- @param roles gate, up, down; or gate_up (rows of gate, then of up) and down; gate_up_bias, down_bias
--- @param opts inner (rows of gate; with gate_up), transposed (stored [in, out])
+-- @param roles gate, up, down; or gate_up (rows of gate, then of up) and down; gate_up_bias, down_bias; or gate_bias, up_bias and
+-- down_bias, whose names end in .bias
+-- @param opts inner (rows of gate; with gate_up), transposed (stored [in, out]), interleaved (true: the rows of gate_up are gate 0, up 0,
+-- gate 1, ...)
 function M.list(b, count, roles, opts)
   opts = opts or {}
   local inner, t, list = opts.inner, opts.transposed, {}
@@ -56,16 +67,17 @@ function M.list(b, count, roles, opts)
   for e = 0, count - 1 do
     local x = { down = one(b, roles.down, e, { transposed = t }) }
     if roles.gate_up then
-      x.gate = one(b, roles.gate_up, e, { from = 0, to = inner, transposed = t })
-      x.up = one(b, roles.gate_up, e, { from = inner, to = 2 * inner, transposed = t })
+      x.gate, x.up = halves(b, roles.gate_up, e, opts)
     else
       x.gate, x.up = one(b, roles.gate, e, { transposed = t }), one(b, roles.up, e, { transposed = t })
     end
     if roles.gate_up_bias then
-      x.gate_bias = one(b, roles.gate_up_bias, e, { from = 0, to = inner })
-      x.up_bias = one(b, roles.gate_up_bias, e, { from = inner, to = 2 * inner })
+      x.gate_bias, x.up_bias = halves(b, roles.gate_up_bias, e, { inner = inner, interleaved = opts.interleaved })
     end
-    if roles.down_bias then x.down_bias = one(b, roles.down_bias, e, {}) end
+    if roles.gate_bias then
+      x.gate_bias, x.up_bias = one(b, roles.gate_bias, e, { suffix = ".bias" }), one(b, roles.up_bias, e, { suffix = ".bias" })
+    end
+    if roles.down_bias then x.down_bias = one(b, roles.down_bias, e, { suffix = roles.gate_bias and ".bias" or nil }) end
     list[e + 1] = x
   end
   return list

@@ -66,14 +66,16 @@ function Source:tensor(name, role, suffix)
   return self.last
 end
 
---- The tensor that was looked up last, as a constant without values. view: index, from, to, transposed (see the builder's weight).
+--- The tensor that was looked up last, as a constant without values. view: index, from, to, step, transposed (see the builder's weight).
 function Source:blank(graph, name, label, view)
   local shape = table.move(self.last.shape, 1, #self.last.shape, 1, {})
   assert(self.last.name == name, "looked up just before")
   view = view or {}
   if view.index then table.remove(shape, 1) end
   if view.transposed then shape[1], shape[2] = shape[2], shape[1] end
-  if view.from or view.to then shape[1] = (view.to or shape[1]) - (view.from or 0) end
+  if view.step then
+    shape[1] = (shape[1] - view.from + view.step - 1) // view.step
+  elseif view.from or view.to then shape[1] = (view.to or shape[1]) - (view.from or 0) end
   return graph:blank(label, shape)
 end
 

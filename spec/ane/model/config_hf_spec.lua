@@ -200,7 +200,7 @@ describe("config.json", function()
     { "an unknown activation", { hidden_act = "relu2" },
       "key hidden_act: activation 'relu2' is not known; known are: gelu, gelu_new, gelu_pytorch_tanh, silu, swish", "unsupported" },
     { "quantised weights", { quantization_config = { quant_method = "gptq", bits = 4 } },
-      "key quantization_config: weights quantised by 'gptq' are not known; known are plain weights", "unsupported" },
+      "key quantization_config: weights quantised by 'gptq' are not known; known are mxfp4 and plain weights", "unsupported" },
     { "images besides text", { text_config = { hidden_size = 3 } }, "key text_config: 'llama' takes more than text", "unsupported" },
     { "layer types for other layers", { layer_types = { "full_attention", "full_attention" } },
       "key layer_types has 2 words, wanted one for each of 1 layers" },

@@ -278,7 +278,8 @@ local function refuse_quantised(self)
     local q = present(self.raw[key])
     if q ~= nil then
       local method = type(q) == "table" and (present(q.quant_method) or present(q.format)) or "?"
-      self:fail("unsupported", "key %s: weights quantised by '%s' are not known; known are plain weights (F32, F16, BF16, F8)", key, method)
+      local what = "key %s: weights quantised by '%s' are not known; known are mxfp4 and plain weights (F32, F16, BF16, F8)"
+      if method ~= "mxfp4" then self:fail("unsupported", what, key, method) end
     end
   end
 end

@@ -1,0 +1,77 @@
+/* MXFP4 in files of transformers (gpt-oss): NAME_blocks u8 [E, rows, columns / 32, 16], whose nibbles are E2M1 floats, lower bits
+ * first, and NAME_scales u8 [E, rows, columns / 32], the exponents s of 2^(s - 127). Both become one tensor, NAME
+ * [E, rows, columns], which is read by a gather. */
+#include "formats/formats_internal.h"
+
+#include <string.h>
+
+static const char BLOCKS[] = "_blocks", SCALES[] = "_scales";
+
+/* The name without its ending; NULL: it ends otherwise, or there is no memory. */
+static char *stem_of(struct ane_source *s, const char *name, const char *ending) {
+  size_t n = strlen(name), cut = strlen(ending);
+  if (n <= cut || strcmp(name + n - cut, ending) != 0) return NULL;
+  return ane_arena_strndup(&s->arena, name, n - cut);
+}
+
+/* The scales that belong to these blocks; NULL where the shapes do not say so. */
+static const struct ane_source_tensor *scales_of(const struct ane_source *s, const struct ane_source_tensor *blocks,
+                                                 const char *stem) {
+  for (uint32_t i = 0; i < s->n_tensors; i++) {
+    const struct ane_source_tensor *t = &s->tensors[i];
+    const struct ane_shape *a = &blocks->tensor.shape, *b = &t->tensor.shape;
+    size_t n = strlen(stem);
+    if (strncmp(t->name, stem, n) != 0 || strcmp(t->name + n, SCALES) != 0) continue;
+    bool fit =
+        t->tensor.dtype == ANE_U8 && b->rank == 3 && a->dim[0] == b->dim[0] && a->dim[1] == b->dim[1] && a->dim[2] == b->dim[2];
+    return fit ? t : NULL;
+  }
+  return NULL;
+}
+
+static ane_status join(struct ane_source *s, struct ane_source_tensor *blocks, const struct ane_source_tensor *scales,
+                       const char *name, struct ane_error *err) {
+  struct ane_gather *g = ane_arena_alloc(&s->arena, sizeof *g);
+  if (!g) return ane_fail(err, ANE_NOMEM, "not enough memory");
+  const struct ane_shape *b = &blocks->tensor.shape;
+  int64_t columns = b->dim[2] * 32;
+  *g = (struct ane_gather){.data = blocks->tensor.data,
+                           .bytes = blocks->tensor.bytes,
+                           .bits = 4,
+                           .fp4 = true,
+                           .row_step = columns,
+                           .col_step = 1,
+                           .scales = scales->tensor.data,
+                           .scale_dtype = ANE_U8,
+                           .scale_row = b->dim[2],
+                           .scale_col = 1,
+                           .block = 32,
+                           .row_block = 1};
+  blocks->name = name;
+  blocks->tensor.dtype = ANE_MXFP4;
+  blocks->tensor.shape = (struct ane_shape){3, {b->dim[0], b->dim[1], columns}};
+  blocks->tensor.gather = g;
+  return ANE_OK;
+}
+
+ane_status ane_safetensors_join_mxfp4(struct ane_source *s, struct ane_error *err) {
+  bool found = false;
+  for (uint32_t i = 0; i < s->n_tensors; i++) {
+    struct ane_source_tensor *t = &s->tensors[i];
+    if (t->tensor.dtype != ANE_U8 || t->tensor.shape.rank != 4 || t->tensor.shape.dim[3] != 16) continue;
+    char *stem = stem_of(s, t->name, BLOCKS);
+    const struct ane_source_tensor *scales = stem ? scales_of(s, t, stem) : NULL;
+    if (!scales) continue;
+    uint32_t drop = (uint32_t)(scales - s->tensors);
+    ane_status st = join(s, t, scales, stem, err);
+    if (st) return st;
+    memmove(s->tensors + drop, s->tensors + drop + 1, (s->n_tensors - drop - 1) * sizeof *s->tensors);
+    s->n_tensors--;
+    if (drop < i) i--;
+    found = true;
+  }
+  if (!found) return ANE_OK;
+  ane_strmap_free(&s->by_name);
+  s->by_name = (struct ane_strmap){0};
+  return ane_source_index_tensors(s, err);
+}
