@@ -3,6 +3,7 @@
 #include "base/glob.h"
 #include "exec/planner.h"
 #include "tensor/half.h"
+#include "tensor/rows.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -117,27 +118,10 @@ static int group_rows(const struct matrix *m, int64_t g) {
 /* Must rows be gathered before they can be packed? */
 static bool scattered(const struct matrix *m) { return m->stored.transposed || m->stored.gather; }
 
-/* n rows of group g of a transposed matrix [R, C], stored as [C, ld], copied row by row. */
-static void gather_rows(const struct matrix *m, int64_t g, int n, uint8_t *rows) {
-  size_t size = ane_dtype_info(m->stored.dtype)->bytes;
-  const uint8_t *base = (const uint8_t *)m->stored.data + (size_t)g * ANE_GROUP * size;
-  for (int64_t c = 0; c < m->packed.cols; c++, base += (size_t)m->stored.ld * size)
-    for (int r = 0; r < n; r++)
-      memcpy(rows + ((size_t)r * (size_t)m->packed.cols + (size_t)c) * size, base + (size_t)r * size, size);
-}
-
 /* The stored rows of group g, consecutive. */
 static const uint8_t *stored_rows(const struct packing *k, int64_t g, int thread) {
-  const struct ane_packed *w = &k->m->packed;
-  if (!scattered(k->m)) return (const uint8_t *)k->m->stored.data + (size_t)(g * ANE_GROUP) * w->row_bytes;
-  uint8_t *rows = k->gathered + (size_t)thread * ANE_GROUP * w->row_bytes;
-  if (k->m->stored.gather) {
-    for (int i = 0; i < group_rows(k->m, g); i++)
-      ane_gather_row(&k->m->stored, g * ANE_GROUP + i, rows + (size_t)i * w->row_bytes);
-    return rows;
-  }
-  gather_rows(k->m, g, group_rows(k->m, g), rows);
-  return rows;
+  uint8_t *copy = k->gathered ? k->gathered + (size_t)thread * ANE_GROUP * k->m->packed.row_bytes : NULL;
+  return ane_tensor_rows(&k->m->stored, g * ANE_GROUP, group_rows(k->m, g), k->m->packed.row_bytes, copy);
 }
 
 static void decode_group(const struct packing *k, int64_t g, int thread, float *rows) {

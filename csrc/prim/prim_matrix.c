@@ -3,6 +3,7 @@
 #include "prim/prim_internal.h"
 
 #include "base/alloc.h"
+#include "tensor/rows.h"
 
 #include <string.h>
 
@@ -55,10 +56,7 @@ static void pack_groups(void *arg, int64_t from, int64_t to, int thread) {
     size_t step = (size_t)p->row_stride * size;
     if (p->col_stride != 1) {
       uint8_t *copy = p->rows + (size_t)thread * ANE_GROUP * p->row_bytes;
-      for (int64_t k = 0; k < m->cols; k++)
-        for (int64_t r = 0; r < n; r++)
-          memcpy(copy + (size_t)r * p->row_bytes + (size_t)k * size,
-                 p->data + (size_t)((first + r) * p->row_stride + k * p->col_stride) * size, size);
+      ane_copy_matrix(rows, size, p->row_stride, p->col_stride, n, m->cols, copy, p->row_bytes);
       rows = copy;
       step = p->row_bytes;
     }

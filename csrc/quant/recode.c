@@ -2,6 +2,7 @@
 #include "quant/quant.h"
 
 #include "base/alloc.h"
+#include "tensor/rows.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -18,7 +19,7 @@ struct recoding {
   int64_t room;              /* rows of a block */
   _Atomic int64_t next;
   float *plain;               /* threads x 2 x cols: a row, and what its bytes give back */
-  uint8_t *gathered;          /* threads x src_row, where the source is transposed */
+  uint8_t *gathered;          /* threads x src_row, where rows do not lie as rows */
   uint8_t *out;               /* room x dst_row */
   struct ane_measure *errors; /* room; summed up in the order of rows, so that a report does not depend on the threads */
 };
@@ -32,13 +33,7 @@ static int64_t source_row(const struct ane_recode *r, int64_t i) {
 }
 
 static const uint8_t *row_bytes(const struct recoding *k, int64_t i, uint8_t *gathered) {
-  const struct ane_tensor *t = k->r->src;
-  int64_t row = source_row(k->r, i);
-  if (!t->transposed) return (const uint8_t *)t->data + (size_t)row * k->src_row;
-  size_t size = ane_dtype_info(t->dtype)->bytes;
-  const uint8_t *at = (const uint8_t *)t->data + (size_t)row * size;
-  for (int64_t c = 0; c < k->cols; c++, at += (size_t)t->ld * size) memcpy(gathered + (size_t)c * size, at, size);
-  return gathered;
+  return ane_tensor_rows(k->r->src, source_row(k->r, i), 1, k->src_row, gathered);
 }
 
 struct ane_measure ane_measure(const float *want, const float *got, int64_t n) {
@@ -155,7 +150,7 @@ ane_status ane_recode_rows(struct ane_pool *pool, const struct ane_recode *r, an
   if (!ane_mul_size(threads * 2 * sizeof(float), (size_t)k.cols, &floats) || !ane_mul_size((size_t)k.room, k.dst_row, &bytes))
     return ane_fail(err, ANE_SHAPE, "its size overflows");
   k.plain = ane_malloc(same_bytes(r) ? 0 : floats);
-  k.gathered = ane_malloc(r->src->transposed ? threads * k.src_row : 0);
+  k.gathered = ane_malloc(r->src->transposed || r->src->gather ? threads * k.src_row : 0);
   k.out = ane_malloc(bytes);
   k.errors = ane_calloc((size_t)k.room, sizeof *k.errors);
   if (!k.plain || !k.gathered || !k.out || !k.errors)

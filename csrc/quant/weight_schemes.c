@@ -1,6 +1,8 @@
 /* Names, shapes and sizes of the schemes, and the rows of tensors. */
 #include "quant/weight_schemes.h"
 
+#include "tensor/rows.h"
+
 #include <string.h>
 
 struct row {
@@ -69,17 +71,18 @@ static void read_plain(const void *arg, int64_t from, int64_t n, float *dst) {
 }
 
 static void read_transposed(const void *arg, int64_t from, int64_t n, float *dst) {
-  enum { PIECE = 256 };
+  enum { ROWS_AT_ONCE = 16, PIECE = 64, MAX_BYTES = 8 };
   const struct ane_tensor *t = arg;
   ane_decode_fn decode = ane_decoder(t->dtype);
   size_t size = ane_dtype_info(t->dtype)->bytes;
   int64_t cols = t->shape.dim[1];
-  float piece[PIECE];
-  for (int64_t c = 0; c < cols; c++)
-    for (int64_t r = 0; r < n; r += PIECE) {
-      int64_t m = ANE_MIN(n - r, PIECE);
-      decode((const uint8_t *)t->data + (size_t)(c * t->ld + from + r) * size, piece, (uint64_t)m);
-      for (int64_t i = 0; i < m; i++) dst[(r + i) * cols + c] = piece[i];
+  uint8_t piece[ROWS_AT_ONCE * PIECE * MAX_BYTES];
+  for (int64_t r = 0; r < n; r += ROWS_AT_ONCE)
+    for (int64_t c = 0; c < cols; c += PIECE) {
+      int64_t height = ANE_MIN(n - r, ROWS_AT_ONCE), width = ANE_MIN(cols - c, PIECE);
+      const uint8_t *src = (const uint8_t *)t->data + (size_t)(c * t->ld + from + r) * size;
+      ane_copy_matrix(src, size, 1, t->ld, height, width, piece, PIECE * MAX_BYTES);
+      for (int64_t i = 0; i < height; i++) decode(piece + i * PIECE * MAX_BYTES, dst + (r + i) * cols + c, (uint64_t)width);
     }
 }
 

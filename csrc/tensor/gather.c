@@ -1,5 +1,5 @@
 /* Rows of matrices that are not stored as rows: see struct ane_gather. */
-#include "tensor/tensor.h"
+#include "tensor/rows.h"
 
 #include <math.h>
 #include <string.h>
@@ -156,6 +156,24 @@ static void block_row(const struct ane_gather *g, ane_dtype t, int64_t r, int64_
   }
 }
 
+static inline __attribute__((always_inline)) void copy_elements(const uint8_t *src, size_t size, int64_t row_step,
+                                                                int64_t col_step, int64_t rows, int64_t cols, uint8_t *dst,
+                                                                size_t dst_step) {
+  for (int64_t c = 0; c < cols; c++)
+    for (int64_t r = 0; r < rows; r++)
+      memcpy(dst + (size_t)r * dst_step + (size_t)c * size, src + (size_t)(r * row_step + c * col_step) * size, size);
+}
+
+void ane_copy_matrix(const void *src, size_t size, int64_t row_step, int64_t col_step, int64_t rows, int64_t cols, void *dst,
+                     size_t dst_step) {
+  switch (size) { /* constants: copies without calls */
+    case 1: copy_elements(src, 1, row_step, col_step, rows, cols, dst, dst_step); break;
+    case 2: copy_elements(src, 2, row_step, col_step, rows, cols, dst, dst_step); break;
+    case 4: copy_elements(src, 4, row_step, col_step, rows, cols, dst, dst_step); break;
+    default: copy_elements(src, 8, row_step, col_step, rows, cols, dst, dst_step); break;
+  }
+}
+
 void ane_gather_row(const struct ane_tensor *t, int64_t row, void *dst) {
   const struct ane_gather *g = t->gather;
   int64_t r = t->row0 + row, cols = t->shape.dim[1];
@@ -163,9 +181,19 @@ void ane_gather_row(const struct ane_tensor *t, int64_t row, void *dst) {
     ane_gather_floats(t, row, dst);
   } else if (!g->bits) {
     size_t size = ane_dtype_info(t->dtype)->bytes;
-    const char *from = (const char *)g->data + (size_t)(g->base + r * g->row_step) * size;
-    for (int64_t c = 0; c < cols; c++, from += (size_t)g->col_step * size) memcpy((char *)dst + (size_t)c * size, from, size);
+    ane_copy_matrix((const char *)g->data + (size_t)(g->base + r * g->row_step) * size, size, 0, g->col_step, 1, cols, dst, 0);
   } else {
     block_row(g, t->dtype, r, cols, dst);
   }
+}
+
+const void *ane_tensor_rows(const struct ane_tensor *t, int64_t from, int64_t n, size_t row_bytes, void *copy) {
+  if (t->gather) {
+    for (int64_t i = 0; i < n; i++) ane_gather_row(t, from + i, (char *)copy + (size_t)i * row_bytes);
+    return copy;
+  }
+  if (!t->transposed) return (const char *)t->data + (size_t)from * row_bytes;
+  size_t size = ane_dtype_info(t->dtype)->bytes;
+  ane_copy_matrix((const char *)t->data + (size_t)from * size, size, 1, t->ld, n, t->shape.dim[1], copy, row_bytes);
+  return copy;
 }
