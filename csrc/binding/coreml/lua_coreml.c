@@ -5,8 +5,6 @@
 #include "coreml/coreml.h"
 #include "platform/platform.h"
 
-#include <string.h>
-
 #define PROGRAM_CLASS "ane.coreml_program"
 #define STATE_CLASS "ane.coreml_state"
 
@@ -70,15 +68,11 @@ static int program_close(lua_State *L) {
 
 static int program_info(lua_State *L) {
   struct ane_coreml_info i = ane_coreml_info(check_program(L, 1)->program);
-  const struct {
-    const char *name;
-    lua_Integer v;
-  } numbers[] = {{"operations", i.n_operations},
-                 {"on_engine", i.on_engine},
-                 {"convolutions", i.n_convs},
-                 {"convolutions_on_engine", i.convs_on_engine}};
-  lua_createtable(L, 0, ANE_COUNT(numbers));
-  for (size_t k = 0; k < ANE_COUNT(numbers); k++) lua_pushinteger(L, numbers[k].v), lua_setfield(L, -2, numbers[k].name);
+  lua_createtable(L, 0, 4);
+  bind_set_integer(L, "operations", i.n_operations);
+  bind_set_integer(L, "on_engine", i.on_engine);
+  bind_set_integer(L, "convolutions", i.n_convs);
+  bind_set_integer(L, "convolutions_on_engine", i.convs_on_engine);
   return 1;
 }
 
@@ -92,50 +86,21 @@ static bool same_package(lua_State *L, int program, int state) {
   return same;
 }
 
-struct results {
-  const struct ane_coreml *program;
-  struct ane_dyn *list;
-};
-
-/* (struct results *) -> table; raises where memory is short */
-static int push_results(lua_State *L) {
-  const struct results *r = lua_touserdata(L, 1);
-  int32_t n = ane_coreml_info(r->program).n_outputs;
-  lua_createtable(L, 0, n);
-  for (int32_t i = 0; i < n; i++) {
-    bind_dyn_push(L, &r->list[i]);
-    lua_setfield(L, -2, ane_coreml_output(r->program, i)->name);
-  }
-  return 1;
-}
+static const char *input_name(const void *program, int32_t i) { return ane_coreml_input(program, i)->name; }
+static const char *output_name(const void *program, int32_t i) { return ane_coreml_output(program, i)->name; }
 
 /* run(inputs, state or nil) -> outputs by name; or nil, message, code */
 static int program_run(lua_State *L) {
   struct lua_coreml *ud = check_program(L, 1);
   struct lua_coreml_state *s = lua_isnoneornil(L, 3) ? NULL : check_state(L, 3);
   struct ane_coreml_info info = ane_coreml_info(ud->program);
+  struct bind_names inputs = {input_name, ud->program, info.n_inputs}, outputs = {output_name, ud->program, info.n_outputs};
   struct ane_error err;
   luaL_checktype(L, 2, LUA_TTABLE);
   if (s && !same_package(L, 1, 3)) return luaL_error(L, "the state belongs to another package");
-  struct ane_dyn *in = lua_newuserdatauv(L, (size_t)(info.n_inputs + 1) * sizeof *in, 0);
-  for (int32_t i = 0; i < info.n_inputs; i++) {
-    const char *name = ane_coreml_input(ud->program, i)->name;
-    lua_getfield(L, 2, name);
-    bind_dyn_read(L, name, &in[i]);
-    lua_pop(L, 1);
-  }
-  struct results r = {ud->program, lua_newuserdatauv(L, (size_t)(info.n_outputs + 1) * sizeof *r.list, 0)};
-  memset(r.list, 0, (size_t)(info.n_outputs + 1) * sizeof *r.list);
-  ane_status st = ane_coreml_run(ud->program, &ud->memory, s ? s->states : NULL, in, r.list, &err);
-  int failed = LUA_OK;
-  if (!st) {
-    lua_pushcfunction(L, push_results);
-    lua_pushlightuserdata(L, &r);
-    failed = lua_pcall(L, 1, 1, 0);
-  }
-  for (int32_t i = 0; i < info.n_outputs; i++) ane_dyn_drop(&ud->memory, &r.list[i]);
-  if (failed) return lua_error(L);
-  return st ? bind_fail(L, &err) : 1;
+  struct ane_dyn *in = bind_dyn_inputs(L, 2, &inputs), *out = bind_dyn_list(L, outputs.n);
+  ane_status st = ane_coreml_run(ud->program, &ud->memory, s ? s->states : NULL, in, out, &err);
+  return bind_dyn_results(L, st, &err, &outputs, out, &ud->memory);
 }
 
 /* ---- States --------------------------------------------------------------------------------------------------------*/
@@ -171,19 +136,21 @@ static int state_reset(lua_State *L) {
   return 1;
 }
 
+static const char *name_of(const void *states, int32_t i) { return ane_coreml_states_name(states, i); }
+
+static struct bind_names names_of(const struct ane_coreml_states *s) {
+  return (struct bind_names){name_of, s, ane_coreml_states_count(s)};
+}
+
 static int state_names(lua_State *L) {
-  const struct ane_coreml_states *s = check_state(L, 1)->states;
-  lua_newtable(L);
-  for (int32_t i = 0; i < ane_coreml_states_count(s); i++)
-    lua_pushstring(L, ane_coreml_states_name(s, i)), lua_rawseti(L, -2, i + 1);
+  struct bind_names names = names_of(check_state(L, 1)->states);
+  bind_names_push(L, &names);
   return 1;
 }
 
 static int32_t state_index(lua_State *L, const struct ane_coreml_states *s) {
-  const char *name = luaL_checkstring(L, 2);
-  for (int32_t i = 0; i < ane_coreml_states_count(s); i++)
-    if (strcmp(ane_coreml_states_name(s, i), name) == 0) return i;
-  return luaL_error(L, "there is no state %s", name);
+  struct bind_names names = names_of(s);
+  return bind_names_index(L, 2, &names, "state");
 }
 
 /* (struct ane_dyn *) -> value */

@@ -5,7 +5,6 @@
 #include "binding/tensor/bind_tensor.h"
 
 #include "base/alloc.h"
-#include "base/bytes.h"
 
 #include <string.h>
 
@@ -109,78 +108,23 @@ static int program_close(lua_State *L) {
   return 0;
 }
 
-static int program_info(lua_State *L) {
-  struct ane_interp_info i = ane_interp_info(check_program(L, 1)->graph);
-  const struct {
-    const char *name;
-    lua_Integer v;
-  } numbers[] = {{"threads", i.threads},
-                 {"nodes", i.n_nodes},
-                 {"folded", i.n_folded},
-                 {"weight_bytes", (lua_Integer)i.weight_bytes},
-                 {"constant_bytes", (lua_Integer)i.constant_bytes}};
-  lua_createtable(L, 0, 6);
-  lua_pushstring(L, ane_isa_name(i.isa));
-  lua_setfield(L, -2, "isa");
-  for (size_t k = 0; k < ANE_COUNT(numbers); k++) lua_pushinteger(L, numbers[k].v), lua_setfield(L, -2, numbers[k].name);
-  return 1;
-}
-
-static int program_dump(lua_State *L) {
-  struct ane_buffer text = {0};
-  bool ok = ane_interp_print(check_program(L, 1)->graph, &text);
-  if (ok) lua_pushlstring(L, (const char *)text.data, text.size);
-  ane_buffer_free(&text);
-  return ok ? 1 : luaL_error(L, "no memory to print the program");
-}
+static int program_info(lua_State *L) { return bind_interp_info(L, check_program(L, 1)->graph); }
+static int program_dump(lua_State *L) { return bind_interp_dump(L, check_program(L, 1)->graph, "program"); }
 
 /* ---- Running -------------------------------------------------------------------------------------------------------*/
-
-struct outputs {
-  const struct ane_interp *graph;
-  struct ane_dyn *list;
-};
-
-/* (struct outputs *) -> table; raises where memory is short */
-static int push_outputs(lua_State *L) {
-  const struct outputs *o = lua_touserdata(L, 1);
-  int32_t n = ane_interp_info(o->graph).n_outputs;
-  lua_createtable(L, 0, n);
-  for (int32_t i = 0; i < n; i++) {
-    bind_dyn_push(L, &o->list[i]);
-    lua_setfield(L, -2, ane_interp_output(o->graph, i)->name);
-  }
-  return 1;
-}
 
 /* run(inputs, state or nil) -> outputs by name; or nil, message, code */
 static int program_run(lua_State *L) {
   struct lua_predict *ud = check_program(L, 1);
   struct lua_states *s = lua_isnoneornil(L, 3) ? NULL : check_states(L, 3);
   struct ane_dyn_memory *memory = s ? &s->memory : &ud->memory;
-  struct ane_interp_info info = ane_interp_info(ud->graph);
+  struct bind_names inputs = bind_interp_inputs(ud->graph), outputs = bind_interp_outputs(ud->graph);
   struct ane_error err;
   luaL_checktype(L, 2, LUA_TTABLE);
   if (s && s->box != ud->box) return luaL_error(L, "the state belongs to another package");
-  struct ane_dyn *in = lua_newuserdatauv(L, (size_t)(info.n_inputs + 1) * sizeof *in, 0);
-  for (int32_t i = 0; i < info.n_inputs; i++) {
-    const char *name = ane_interp_input(ud->graph, i)->name;
-    lua_getfield(L, 2, name);
-    bind_dyn_read(L, name, &in[i]);
-    lua_pop(L, 1);
-  }
-  struct outputs o = {ud->graph, lua_newuserdatauv(L, (size_t)(info.n_outputs + 1) * sizeof *o.list, 0)};
-  memset(o.list, 0, (size_t)(info.n_outputs + 1) * sizeof *o.list);
-  ane_status st = ane_interp_run_states(ud->graph, memory, s ? s->states : NULL, in, o.list, &err);
-  int failed = LUA_OK;
-  if (!st) {
-    lua_pushcfunction(L, push_outputs);
-    lua_pushlightuserdata(L, &o);
-    failed = lua_pcall(L, 1, 1, 0);
-  }
-  for (int32_t i = 0; i < info.n_outputs; i++) ane_dyn_drop(memory, &o.list[i]);
-  if (failed) return lua_error(L);
-  return st ? bind_fail(L, &err) : 1;
+  struct ane_dyn *in = bind_dyn_inputs(L, 2, &inputs), *out = bind_dyn_list(L, outputs.n);
+  ane_status st = ane_interp_run_states(ud->graph, memory, s ? s->states : NULL, in, out, &err);
+  return bind_dyn_results(L, st, &err, &outputs, out, memory);
 }
 
 /* ---- States --------------------------------------------------------------------------------------------------------*/
@@ -215,19 +159,21 @@ static int state_reset(lua_State *L) {
   return 1;
 }
 
+static const char *name_of(const void *states, int32_t i) { return ane_interp_states_name(states, i); }
+
+static struct bind_names names_of(const struct ane_interp_states *s) {
+  return (struct bind_names){name_of, s, ane_interp_states_count(s)};
+}
+
 static int state_names(lua_State *L) {
-  const struct ane_interp_states *s = check_states(L, 1)->states;
-  lua_newtable(L);
-  for (int32_t i = 0; i < ane_interp_states_count(s); i++)
-    lua_pushstring(L, ane_interp_states_name(s, i)), lua_rawseti(L, -2, i + 1);
+  struct bind_names names = names_of(check_states(L, 1)->states);
+  bind_names_push(L, &names);
   return 1;
 }
 
 static int32_t state_index(lua_State *L, const struct ane_interp_states *s) {
-  const char *name = luaL_checkstring(L, 2);
-  for (int32_t i = 0; i < ane_interp_states_count(s); i++)
-    if (strcmp(ane_interp_states_name(s, i), name) == 0) return i;
-  return luaL_error(L, "there is no state %s", name);
+  struct bind_names names = names_of(s);
+  return bind_names_index(L, 2, &names, "state");
 }
 
 /* get(name) -> ane.tensor, a copy */

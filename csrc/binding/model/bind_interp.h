@@ -4,6 +4,7 @@
 
 #include "binding/bind.h"
 #include "binding/formats/bind_source.h"
+#include "binding/tensor/bind_dyn.h"
 #include "interp/interp.h"
 
 /* Reads options isa, threads, progress(done, total) from the table at `arg`. *load must outlive the use of o. s: source of the
@@ -13,5 +14,11 @@ struct bind_loading {
   struct ane_source *source;
 };
 void bind_interp_options(lua_State *L, int arg, struct ane_source *s, struct ane_interp_options *o, struct bind_loading *load);
+
+/* Methods of everything that runs an imported graph: push one value. `what` is "graph" or "program", for the error. */
+int bind_interp_info(lua_State *L, const struct ane_interp *g); /* {isa, threads, nodes, folded, weight_bytes, constant_bytes} */
+int bind_interp_dump(lua_State *L, const struct ane_interp *g, const char *what); /* text of the nodes */
+struct bind_names bind_interp_inputs(const struct ane_interp *g);
+struct bind_names bind_interp_outputs(const struct ane_interp *g);
 
 #endif

@@ -118,92 +118,58 @@ static int push_ios(lua_State *L, const struct ane_interp *g, bool outputs) {
 static int meth_inputs(lua_State *L) { return push_ios(L, check_interp(L, 1)->graph, false); }
 static int meth_outputs(lua_State *L) { return push_ios(L, check_interp(L, 1)->graph, true); }
 
-static int meth_info(lua_State *L) {
-  struct ane_interp_info i = ane_interp_info(check_interp(L, 1)->graph);
+int bind_interp_info(lua_State *L, const struct ane_interp *g) {
+  struct ane_interp_info i = ane_interp_info(g);
   lua_createtable(L, 0, 6);
-  lua_pushstring(L, ane_isa_name(i.isa));
-  lua_setfield(L, -2, "isa");
-  const struct {
-    const char *name;
-    lua_Integer v;
-  } numbers[] = {{"threads", i.threads},
-                 {"nodes", i.n_nodes},
-                 {"folded", i.n_folded},
-                 {"weight_bytes", (lua_Integer)i.weight_bytes},
-                 {"constant_bytes", (lua_Integer)i.constant_bytes}};
-  for (size_t k = 0; k < ANE_COUNT(numbers); k++) lua_pushinteger(L, numbers[k].v), lua_setfield(L, -2, numbers[k].name);
+  bind_set_text(L, "isa", ane_isa_name(i.isa));
+  bind_set_integer(L, "threads", i.threads);
+  bind_set_integer(L, "nodes", i.n_nodes);
+  bind_set_integer(L, "folded", i.n_folded);
+  bind_set_integer(L, "weight_bytes", (lua_Integer)i.weight_bytes);
+  bind_set_integer(L, "constant_bytes", (lua_Integer)i.constant_bytes);
   return 1;
 }
 
-static int meth_dump(lua_State *L) {
+int bind_interp_dump(lua_State *L, const struct ane_interp *g, const char *what) {
   struct ane_buffer text = {0};
-  bool ok = ane_interp_print(check_interp(L, 1)->graph, &text);
+  bool ok = ane_interp_print(g, &text);
   if (ok) lua_pushlstring(L, (const char *)text.data, text.size);
   ane_buffer_free(&text);
-  return ok ? 1 : luaL_error(L, "no memory to print the graph");
+  return ok ? 1 : luaL_error(L, "no memory to print the %s", what);
+}
+
+static int meth_info(lua_State *L) { return bind_interp_info(L, check_interp(L, 1)->graph); }
+static int meth_dump(lua_State *L) { return bind_interp_dump(L, check_interp(L, 1)->graph, "graph"); }
+
+static const char *input_name(const void *g, int32_t i) { return ane_interp_input(g, i)->name; }
+static const char *output_name(const void *g, int32_t i) { return ane_interp_output(g, i)->name; }
+
+struct bind_names bind_interp_inputs(const struct ane_interp *g) {
+  return (struct bind_names){input_name, g, ane_interp_info(g).n_inputs};
+}
+
+struct bind_names bind_interp_outputs(const struct ane_interp *g) {
+  return (struct bind_names){output_name, g, ane_interp_info(g).n_outputs};
 }
 
 /* ---- Running -------------------------------------------------------------------------------------------------------*/
 
-/* The tensor {dtype=, shape=, data= (bytes)} at the top of the stack, as a view of its bytes. Raises where it is malformed. */
-static void read_tensor(lua_State *L, const char *name, struct ane_dyn *t) {
-  size_t len;
-  if (!lua_istable(L, -1)) luaL_error(L, "input %s is missing", name);
-  lua_getfield(L, -1, "dtype");
-  const char *dtype = luaL_optlstring(L, -1, "", &len);
-  t->dtype = ane_dtype_from_name(dtype, len);
-  if (t->dtype == ANE_DTYPE_COUNT || ane_dtype_info(t->dtype)->block > 2) luaL_error(L, "input %s: dtype is %s", name, dtype);
-  lua_getfield(L, -2, "shape");
-  t->rank = lua_istable(L, -1) ? (int32_t)lua_rawlen(L, -1) : ANE_DYN_RANK + 1;
-  if (t->rank > ANE_DYN_RANK) luaL_error(L, "input %s: shape is no list of at most %d dimensions", name, ANE_DYN_RANK);
-  t->count = 1;
-  for (int32_t i = 0; i < t->rank; i++) {
-    lua_rawgeti(L, -1, i + 1);
-    t->dim[i] = lua_tointeger(L, -1);
-    if (t->dim[i] < 0 || __builtin_mul_overflow(t->count, t->dim[i], &t->count))
-      luaL_error(L, "input %s: dimension %d is %I", name, (int)i + 1, (LUAI_UACINT)t->dim[i]);
-    lua_pop(L, 1);
-  }
-  lua_getfield(L, -3, "data");
-  t->data = luaL_optlstring(L, -1, "", &len);
-  if (len != ane_dyn_bytes(t))
-    luaL_error(L, "input %s: data has %I bytes, the shape wants %I", name, (LUAI_UACINT)len, (LUAI_UACINT)ane_dyn_bytes(t));
-  lua_pop(L, 3); /* the string lives in the caller's table */
-}
-
-static void push_tensor(lua_State *L, const struct ane_dyn *t) {
-  lua_createtable(L, 0, 3);
-  lua_pushstring(L, ane_dtype_info(t->dtype)->name);
-  lua_setfield(L, -2, "dtype");
-  lua_createtable(L, t->rank, 0);
-  for (int32_t i = 0; i < t->rank; i++) lua_pushinteger(L, t->dim[i]), lua_rawseti(L, -2, i + 1);
-  lua_setfield(L, -2, "shape");
-  lua_pushlstring(L, t->count ? t->data : "", (size_t)ane_dyn_bytes(t));
-  lua_setfield(L, -2, "data");
-}
-
 /* run(inputs) -> outputs, both name -> {dtype, shape, data}; or nil, message, code */
 static int meth_run(lua_State *L) {
   struct lua_interp *ud = check_interp(L, 1);
-  struct ane_interp_info info = ane_interp_info(ud->graph);
+  struct bind_names inputs = bind_interp_inputs(ud->graph), outputs = bind_interp_outputs(ud->graph);
   struct ane_error err;
-  luaL_checktype(L, 2, LUA_TTABLE);
-  struct ane_dyn *in = lua_newuserdatauv(L, (size_t)(info.n_inputs + 1) * sizeof *in, 0);
-  memset(in, 0, (size_t)(info.n_inputs + 1) * sizeof *in);
-  for (int32_t i = 0; i < info.n_inputs; i++) {
-    const char *name = ane_interp_input(ud->graph, i)->name;
-    lua_getfield(L, 2, name);
-    read_tensor(L, name, &in[i]);
-    lua_pop(L, 1);
-  }
+  struct ane_dyn *in = bind_dyn_inputs(L, 2, &inputs);
+  for (int32_t i = 0; i < inputs.n; i++)
+    if (!in[i].data) luaL_error(L, "input %s is missing", inputs.name(inputs.of, i));
   drop_outputs(ud);
-  if (!(ud->outputs = ane_calloc((size_t)info.n_outputs + 1, sizeof *ud->outputs))) return luaL_error(L, "no memory for outputs");
+  if (!(ud->outputs = ane_calloc((size_t)outputs.n + 1, sizeof *ud->outputs))) return luaL_error(L, "no memory for outputs");
   ane_status st = ane_interp_run(ud->graph, &ud->memory, in, ud->outputs, &err);
   if (st) return bind_fail(L, &err);
-  lua_createtable(L, 0, info.n_outputs);
-  for (int32_t i = 0; i < info.n_outputs; i++) {
-    push_tensor(L, &ud->outputs[i]);
-    lua_setfield(L, -2, ane_interp_output(ud->graph, i)->name);
+  lua_createtable(L, 0, outputs.n);
+  for (int32_t i = 0; i < outputs.n; i++) {
+    bind_dyn_push_bytes(L, &ud->outputs[i]);
+    lua_setfield(L, -2, outputs.name(outputs.of, i));
   }
   return 1;
 }

@@ -39,7 +39,7 @@ void bind_dyn_read(lua_State *L, const char *name, struct ane_dyn *t) {
   lua_getfield(L, -1, "dtype");
   const char *dtype = luaL_optlstring(L, -1, "", &len);
   t->dtype = ane_dtype_from_name(dtype, len);
-  if (t->dtype == ANE_DTYPE_COUNT || ane_dtype_info(t->dtype)->block != 1) luaL_error(L, "input %s: dtype is %s", name, dtype);
+  if (t->dtype == ANE_DTYPE_COUNT || ane_dtype_info(t->dtype)->block > 2) luaL_error(L, "input %s: dtype is %s", name, dtype);
   lua_pop(L, 1);
   read_shape(L, name, t);
   lua_getfield(L, -1, "data");
@@ -64,6 +64,14 @@ static int64_t integer_at(const struct ane_dyn *t, int64_t i) {
   }
 }
 
+/* Sets dtype and shape of the table at the top of the stack. */
+static void set_type(lua_State *L, const struct ane_dyn *t) {
+  bind_set_text(L, "dtype", ane_dtype_info(t->dtype)->name);
+  lua_createtable(L, t->rank, 0);
+  for (int32_t i = 0; i < t->rank; i++) lua_pushinteger(L, t->dim[i]), lua_rawseti(L, -2, i + 1);
+  lua_setfield(L, -2, "shape");
+}
+
 void bind_dyn_push(lua_State *L, const struct ane_dyn *t) {
   if (t->dtype == ANE_F32 && t->rank <= (int32_t)ANE_MAX_RANK) {
     struct ane_shape s = {.rank = (uint32_t)t->rank};
@@ -82,9 +90,72 @@ void bind_dyn_push(lua_State *L, const struct ane_dyn *t) {
       lua_pushinteger(L, integer_at(t, i));
     lua_rawseti(L, -2, i + 1);
   }
-  lua_createtable(L, t->rank, 0);
-  for (int32_t i = 0; i < t->rank; i++) lua_pushinteger(L, t->dim[i]), lua_rawseti(L, -2, i + 1);
-  lua_setfield(L, -2, "shape");
-  lua_pushstring(L, ane_dtype_info(t->dtype)->name);
-  lua_setfield(L, -2, "dtype");
+  set_type(L, t);
+}
+
+void bind_dyn_push_bytes(lua_State *L, const struct ane_dyn *t) {
+  lua_createtable(L, 0, 3);
+  set_type(L, t);
+  bind_set_bytes(L, "data", t->count ? t->data : "", (size_t)ane_dyn_bytes(t));
+}
+
+/* ---- Tensors by name -------------------------------------------------------------------------------------------------*/
+
+void bind_names_push(lua_State *L, const struct bind_names *names) {
+  lua_createtable(L, names->n, 0);
+  for (int32_t i = 0; i < names->n; i++) lua_pushstring(L, names->name(names->of, i)), lua_rawseti(L, -2, i + 1);
+}
+
+int32_t bind_names_index(lua_State *L, int arg, const struct bind_names *names, const char *what) {
+  const char *name = luaL_checkstring(L, arg);
+  for (int32_t i = 0; i < names->n; i++)
+    if (strcmp(names->name(names->of, i), name) == 0) return i;
+  return luaL_error(L, "there is no %s %s", what, name);
+}
+
+struct ane_dyn *bind_dyn_list(lua_State *L, int32_t n) {
+  size_t bytes = ((size_t)n + 1) * sizeof(struct ane_dyn);
+  return memset(lua_newuserdatauv(L, bytes, 0), 0, bytes);
+}
+
+struct ane_dyn *bind_dyn_inputs(lua_State *L, int arg, const struct bind_names *names) {
+  luaL_checktype(L, arg, LUA_TTABLE);
+  struct ane_dyn *list = bind_dyn_list(L, names->n);
+  for (int32_t i = 0; i < names->n; i++) {
+    const char *name = names->name(names->of, i);
+    lua_getfield(L, arg, name);
+    bind_dyn_read(L, name, &list[i]);
+    lua_pop(L, 1);
+  }
+  return list;
+}
+
+struct results {
+  const struct bind_names *names;
+  const struct ane_dyn *list;
+};
+
+/* (struct results *) -> table; raises where memory is short */
+static int push_results(lua_State *L) {
+  const struct results *r = lua_touserdata(L, 1);
+  lua_createtable(L, 0, r->names->n);
+  for (int32_t i = 0; i < r->names->n; i++) {
+    bind_dyn_push(L, &r->list[i]);
+    lua_setfield(L, -2, r->names->name(r->names->of, i));
+  }
+  return 1;
+}
+
+int bind_dyn_results(lua_State *L, ane_status st, const struct ane_error *err, const struct bind_names *names,
+                     struct ane_dyn *results, struct ane_dyn_memory *memory) {
+  struct results r = {names, results};
+  int failed = LUA_OK;
+  if (!st) {
+    lua_pushcfunction(L, push_results);
+    lua_pushlightuserdata(L, &r);
+    failed = lua_pcall(L, 1, 1, 0);
+  }
+  for (int32_t i = 0; i < names->n; i++) ane_dyn_drop(memory, &results[i]);
+  if (failed) return lua_error(L);
+  return st ? bind_fail(L, err) : 1;
 }

@@ -10,5 +10,30 @@
 void bind_dyn_read(lua_State *L, const char *name, struct ane_dyn *t);
 /* Pushes an ane.tensor of floats of at most 5 dimensions; else {shape, dtype, numbers or booleans as a list}. */
 void bind_dyn_push(lua_State *L, const struct ane_dyn *t);
+/* Pushes {dtype, shape, data (bytes)}. */
+void bind_dyn_push_bytes(lua_State *L, const struct ane_dyn *t);
+
+/* ---- Tensors by name -------------------------------------------------------------------------------------------------*/
+
+/* The names of n inputs, outputs or states: name(of, i) is number i, from 0. */
+struct bind_names {
+  const char *(*name)(const void *of, int32_t i);
+  const void *of;
+  int32_t n;
+};
+
+/* Pushes the list of names. */
+void bind_names_push(lua_State *L, const struct bind_names *names);
+/* The number of the name at `arg`; raises "there is no <what> <name>". */
+int32_t bind_names_index(lua_State *L, int arg, const struct bind_names *names, const char *what);
+
+/* The tensors of the table at `arg` by name, as bind_dyn_read reads them, in a list that Lua owns, pushed on the stack. */
+struct ane_dyn *bind_dyn_inputs(lua_State *L, int arg, const struct bind_names *names);
+/* An empty list for n results, which Lua owns, pushed on the stack. */
+struct ane_dyn *bind_dyn_list(lua_State *L, int32_t n);
+/* After a run: pushes a table of the results by name, or nil, message and code where `st` says that it failed; then drops the
+ * results. Returns the number of values. Raises where Lua's memory is short. */
+int bind_dyn_results(lua_State *L, ane_status st, const struct ane_error *err, const struct bind_names *names,
+                     struct ane_dyn *results, struct ane_dyn_memory *memory);
 
 #endif
