@@ -13,7 +13,8 @@
 --     },
 --   })
 --
--- Shapes are outermost first (the file has them the other way round). `general.alignment` among the values is obeyed.
+-- Shapes are outermost first (the file has them the other way round). `general.alignment` among the values is obeyed,
+-- unless the file's own `alignment` says how its data lie.
 -- Wrong on request: file { magic, n_tensors, n_values, tail = bytes behind the data, data = replaces the data section };
 -- value { type_id, key_len, raw = bytes for the value }; array { type_id, count }; tensor { n_dims, dims = as in the
 -- file, type_id, offset, name_len }. A number written as a string ("\1\0...") goes into the file as it is.
@@ -101,13 +102,13 @@ local function padding(n, alignment) return ("\0"):rep(-n % alignment) end
 
 --- The bytes of a file, and the byte at which its data begins.
 function M.bytes(file)
-  local values, tensors, alignment = file.values or {}, file.tensors or {}, 32
+  local values, tensors, alignment = file.values or {}, file.tensors or {}, file.alignment or 32
   local head = {
     file.magic or "GGUF", int("<I4", file.version or 3), int("<I8", file.n_tensors or #tensors), int("<I8", file.n_values or #values),
   }
   for _, v in ipairs(values) do
     head[#head + 1] = encode_value(v)
-    if v[1] == "general.alignment" and v[2] == "uint32" and v[3] >= 1 then alignment = v[3] end
+    if not file.alignment and v[1] == "general.alignment" and v[2] == "uint32" and v[3] >= 1 then alignment = v[3] end
   end
   local data, at = {}, 0
   for _, t in ipairs(tensors) do

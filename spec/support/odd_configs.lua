@@ -1,6 +1,7 @@
 --- Configurations with one fault each: every key of config.json missing, or replaced by something odd.
 --
---   for where, change in odd.changes(cfg) do ... change(copy) ... end   -- where: "rope_scaling.factor = 1e308"
+--   for _, c in ipairs(odd.changes(cfg)) do ... c.change(copy) ... end   -- c.where: "rope_scaling.factor = 1e308"
+--   odd.try(bad, c.where, load, path)
 
 local core = require "ane.core"
 
@@ -51,6 +52,22 @@ function M.changes(cfg)
     end
   end
   return out
+end
+
+--- Calls a way in and adds what is wrong with it to the list: it raised, it gave no code, it took longer than 10 s.
+-- @return what fn returned; nothing where it raised
+function M.try(bad, where, fn, ...)
+  local started = os.clock()
+  local called, result, message, code = pcall(fn, ...)
+  local seconds = os.clock() - started
+  if not called then bad[#bad + 1] = ("%s: raised %s"):format(where, result)
+  elseif result == nil and (type(message) ~= "string" or type(code) ~= "string") then
+    bad[#bad + 1] = ("%s: no message and code: %s, %s"):format(where, message, code)
+  elseif result == nil and (message:find "%.lua:%d" or message:find("attempt to", 1, true)) then
+    bad[#bad + 1] = ("%s: an error of Lua as message: %s"):format(where, message)
+  end
+  if seconds > 10 then bad[#bad + 1] = ("%s: %.1f s"):format(where, seconds) end
+  if called then return result, message, code end
 end
 
 return M

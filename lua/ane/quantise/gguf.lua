@@ -17,7 +17,9 @@ end
 
 --- The plan of an open GGUF source.
 function M.plan(source)
-  local plan = { architecture = source:meta "general.architecture", tensors = {} }
+  local architecture = source:meta "general.architecture"
+  if type(architecture) ~= "string" then architecture = nil end
+  local plan = { architecture = architecture, tensors = {} }
   for i, t in ipairs(source:tensors()) do
     plan.tensors[i] = {
       name = t.name, shape = t.shape, dtype = t.dtype, bytes = t.bytes, parts = { { source = source, name = t.name } },

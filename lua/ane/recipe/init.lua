@@ -213,7 +213,9 @@ function M.build(r, cfg, source, examine)
   if not fine then return nil, message, code end
   if not ok and result.code then return nil, result.message, result.code end -- of a key of the configuration
   if not ok then
+    -- the core raises for the builder: its line says nothing about the file
     local where = result.path and result.path .. ": " or ""
+    result.message = result.message:gsub("[^%s:]*ane/recipe/builder%.lua:%d+: ", "")
     return nil, ("%s: %s%s"):format(source:path(), where, result.message), "shape"
   end
   local given, complaint = pcall(b.graph.results, b.graph, result)

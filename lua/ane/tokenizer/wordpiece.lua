@@ -24,6 +24,9 @@ local function vocabulary(source)
   if type(tokens) ~= "table" or #tokens == 0 then fields.fail("format", "metadata key tokenizer.ggml.tokens is missing") end
   local vocab, added, cased = {}, {}, false
   for i, token in ipairs(tokens) do
+    if type(token) ~= "string" then
+      fields.fail("format", "metadata key tokenizer.ggml.tokens holds a %s at index %d, wanted strings", type(token), i - 1)
+    end
     local word = token:sub(1, #MARK) == MARK and token:sub(#MARK + 1)
     if kinds[i] == CONTROL then
       added[#added + 1] = {

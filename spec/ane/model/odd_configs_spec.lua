@@ -5,6 +5,8 @@ local odd = require "support.odd_configs"
 local planner = require "ane.coreml.plan"
 local quantise = require "ane.quantise"
 
+local try = odd.try
+
 local HF, ONNX = "spec/fixtures/hf/", "spec/fixtures/onnx/"
 
 -- Every STEP-th change is tried; each folder begins elsewhere. All of them take some minutes.
@@ -41,20 +43,6 @@ local function write(dtype)
   local source <close>, message, code = core.open(folder)
   if not source then return nil, message, code end
   return quantise.run(source, folder .. "/out.gguf", { weights = dtype, threads = 1 })
-end
-
--- Adds what is wrong with a way in to the list: it raised, it gave no code, it took long.
-local function try(bad, where, fn, ...)
-  local started = os.clock()
-  local called, result, message, code = pcall(fn, ...)
-  local seconds = os.clock() - started
-  if not called then bad[#bad + 1] = ("%s: raised %s"):format(where, result)
-  elseif result == nil and (type(message) ~= "string" or type(code) ~= "string") then
-    bad[#bad + 1] = ("%s: no message and code: %s, %s"):format(where, message, code)
-  elseif result == nil and (message:find "%.lua:%d" or message:find("attempt to", 1, true)) then
-    bad[#bad + 1] = ("%s: an error of Lua as message: %s"):format(where, message)
-  end
-  if seconds > 10 then bad[#bad + 1] = ("%s: %.1f s"):format(where, seconds) end
 end
 
 -- Calls fn(where) for every STEP-th change of the configuration in `from`, which stands changed in the folder then.
