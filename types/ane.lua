@@ -264,6 +264,7 @@ function package_state:close() end
 ---@field config table
 ---@field engine "recipe"|"graph"|"packages" "graph": an ONNX graph, run op by op; "packages": a package set
 ---@field engine_reason string? why the graph runs
+---@field warnings string[] what load has to say, empty where nothing: a context that is longer than the model's own
 ---@field closed boolean
 local model = {}
 
@@ -589,7 +590,7 @@ function model:stop() end
 ---@return table
 function model:info() end
 
---- Frees the model and closes its sessions. Closing twice is fine; any other use of a closed model raises.
+--- Frees the model and closes its pools and sessions: replies of a pool that are not complete end with `stop = "closed"`. Closing twice is fine; any other use of a closed model, pool or session raises.
 function model:close() end
 
 --- A reply in progress. Leaving a `for` loop over it closes it.

@@ -45,8 +45,8 @@ end
 -- @param context tokens that were asked for, or nil
 -- @param own tokens of the model's own context, or nil
 function M.check_context(args, context, own)
-  if not context or not own or context <= own then return end
-  M.remark(args, "a context of %d tokens is longer than the %d that the model was made for: text beyond those may be wrong", context, own)
+  local warning = require("ane.model.loader").context_warning(context, own)
+  if warning then M.remark(args, "%s", warning) end
 end
 
 --- Loads the model of the options.
@@ -67,7 +67,7 @@ function M.load(args, extra)
   for key, value in pairs(extra or {}) do opts[key] = value end
   local model, message, code = require("ane.model").load(args.model, opts)
   if not model then return nil, message, code end
-  M.check_context(args, args.context, model.config.context_length)
+  for _, warning in ipairs(model.warnings) do M.remark(args, "%s", warning) end
   return model
 end
 

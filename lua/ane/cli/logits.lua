@@ -51,7 +51,6 @@ function M.run(args)
   local extra = args.ids and not args.context and { context = #args.ids } or nil -- all that will be fed
   local model <close>, message = common.load(args, extra)
   if not model then return nil, message end
-  if extra then common.check_context(args, extra.context, model.config.context_length) end
   local ids, positions = args.ids
   if not ids then
     if not model.tokenizer then return nil, "the model has no tokenizer: give --ids" end

@@ -86,9 +86,11 @@ function M.load(path, opts)
   opts.progress = opts.progress or nil
   local started = core.clock()
   local bundle
-  bundle, message, code = require("ane.model.loader").load(path, opts)
+  local loader = require "ane.model.loader"
+  bundle, message, code = loader.load(path, opts)
   if not bundle then return nil, message, code end
-  return M.wrap(bundle, { path = path, kv = opts.kv, load_s = core.clock() - started })
+  local warning = loader.context_warning(opts.context, bundle.config.context_length)
+  return M.wrap(bundle, { path = path, kv = opts.kv, load_s = core.clock() - started, warnings = { warning } })
 end
 
 -- Raises, at the level of the method's caller, where a session's context is above the model's.
@@ -235,7 +237,7 @@ function Model:pool(opts)
   POOLED = POOLED or schema.merge(RULES, pools.request_rules)
   if self._host.unsupported then return nil, self._host.unsupported, "unsupported" end
   check_context(self, opts.context, "pool")
-  return pools.new({
+  local pool = pools.new({
     program = bundle.program,
     open = function(o) return self:session(o) end,
     prepare = function(prompt, o, level)
@@ -244,6 +246,8 @@ function Model:pool(opts)
     end,
     start = function(s, ids, o) return generate.start(s, self.tokenizer, ids, o) end,
   }, opts)
+  self._pools[pool] = true
+  return pool
 end
 
 --- Continues many prompts, as many at once as a pool of `sessions` computes. Each reply is the one that generate gives for its prompt.
@@ -456,21 +460,23 @@ function Model:weights_report()
   return weights.report(opened(self).program:info().matrices)
 end
 
---- Frees the model and closes its sessions. Closing twice is fine; any other use of a closed model raises.
+--- Frees the model and closes its pools and sessions: replies of a pool that are not complete end with stop = "closed". Closing twice
+-- is fine; any other use of a closed model, pool or session raises.
 function Model:close()
   local bundle = self._bundle
   if not bundle then return end
   self._bundle, self._idle = nil, nil
   local open = {}
+  for p in pairs(self._pools) do open[#open + 1] = p end
   for s in pairs(self._sessions) do open[#open + 1] = s end
-  for _, s in ipairs(open) do s:close() end
+  for _, user in ipairs(open) do user:close() end
   if bundle.plain then require("ane.model.trace").close(bundle) end
   bundle.program:close()
   if bundle.source and bundle.source.close then bundle.source:close() end
 end
 
 -- Properties: context (tokens), vocab, architecture, config, engine ("recipe" | "graph"), engine_reason (why the graph; or nil),
--- closed; fields: tokenizer (or nil), path, kv, load_s.
+-- closed; fields: tokenizer (or nil), path, kv, load_s, warnings (list of what load has to say: a context above the model's own).
 local PROPERTIES = {
   context = function(self) return opened(self).program:context() end,
   vocab = function(self) return opened(self).program:vocab() end,
@@ -506,10 +512,11 @@ function M.bundle(model, level)
 end
 
 --- A model of a loaded bundle {program, source, tokenizer, architecture, config}.
--- @param facts path, kv, load_s
+-- @param facts path, kv, load_s, warnings
 function M.wrap(bundle, facts)
   local self = setmetatable({
-    _bundle = bundle, _sessions = setmetatable({}, { __mode = "k" }), _streams = setmetatable({}, { __mode = "k" }),
+    _bundle = bundle, _sessions = setmetatable({}, { __mode = "k" }), _pools = setmetatable({}, { __mode = "k" }),
+    _streams = setmetatable({}, { __mode = "k" }), warnings = facts.warnings or {},
     tokenizer = bundle.tokenizer, path = facts.path, kv = facts.kv or "fp16", load_s = facts.load_s or 0,
   }, meta)
   local other = SILENT[bundle.config.kind]

@@ -148,6 +148,14 @@ function M.complete(path, r, cfg, source, opts)
   }
 end
 
+--- What to say of a context that is longer than the model's own; nil: nothing.
+-- @param context tokens that were asked for, or nil
+-- @param own tokens of the model's own context, or nil
+function M.context_warning(context, own)
+  if not context or not own or context <= own then return nil end
+  return ("a context of %d tokens is longer than the %d that the model was made for: text beyond those may be wrong"):format(context, own)
+end
+
 --- Opens a file or folder, builds its graph and packs its weights.
 -- @param path a GGUF file, or the first of a split one; a folder with safetensors and config.json, or a file in it
 -- @param opts threads, isa, activations ("int8" | "fp32"), kv, weights, context (nil: chosen), recipe, progress

@@ -13,6 +13,15 @@ describe("load", function()
     end
   end)
 
+  it("says where the context is longer than the model's own", function()
+    local model <close> = tiny.load(nil, { context = 64 })
+    assert.same({}, model.warnings)
+    local own = model.config.context_length
+    local long <close> = tiny.load(nil, { context = own + 1 })
+    local want = "a context of %d tokens is longer than the %d that the model was made for: text beyond those may be wrong"
+    assert.same({ want:format(own + 1, own) }, long.warnings)
+  end)
+
   it("raises on misuse, naming the option, at the caller's line", function()
     local cases = {
       { { thread = 1 }, 'unknown option "thread"; the options are activations, backend, context,' },

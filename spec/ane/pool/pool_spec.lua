@@ -131,6 +131,37 @@ describe("a pool", function()
     assert.is_true(pool:stats().preempted > 0 and pool:stats().replayed_tokens > 0)
   end)
 
+  it("is closed with its model: what is not complete ends as closed, and any use raises", function()
+    for steps = 0, 3 do
+      local model = tiny.load(nil, { context = 128 })
+      local pool = model:pool { sessions = 2 }
+      local made = {}
+      for i = 1, 3 do made[i] = assert(pool:add({ 1, 2, i + 2 }, { max_tokens = i == 1 and 2 or 20, ignore_eos = true })) end
+      for _ = 1, steps do pool:step() end
+      local ended = made[1].done
+      model:close()
+      for i, r in ipairs(made) do
+        assert.is_true(r.done)
+        assert.equal(i == 1 and ended and "length" or "closed", r.result.stop)
+        assert.is_string(r.result.text)
+      end
+      assert.equal("pool (closed)", tostring(pool))
+      assert.error_matches(function() pool:step() end, "^pool is closed$")
+      assert.error_matches(function() pool:add { 1 } end, "^pool is closed$")
+      assert.is_nil(made[3]:next())
+      pool:close()
+    end
+  end)
+
+  it("may lose its model in a callback", function()
+    local model = tiny.load(nil, { context = 128 })
+    local pool = model:pool { sessions = 2 }
+    local one = assert(pool:add({ 1, 2, 3 }, { max_tokens = 9, ignore_eos = true, progress = function() model:close() end }))
+    local two = assert(pool:add({ 1, 2, 4 }, { max_tokens = 9, ignore_eos = true }))
+    pcall(pool.run, pool)
+    assert.same({ "closed", "closed", true, true }, { one.result.stop, two.result.stop, one.done, two.done })
+  end)
+
   it("begins behind the longest start that a session holds", function()
     local model <close> = tiny.load(nil, { context = 512 })
     local random = numbers(9)
