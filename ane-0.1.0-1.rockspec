@@ -2,7 +2,7 @@ rockspec_format = "3.0"
 package = "ane"
 version = "0.1.0-1"
 source = {
-  url = "file://ane-0.1.0.tar.gz", -- packed with this file into a rock: make dist
+  url = "file://ane-0.1.0.tar.gz", -- in the rock that make dist packs; a published rockspec names an address (CONTRIBUTING.md)
   dir = "ane-0.1.0",
 }
 description = {
