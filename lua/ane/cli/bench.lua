@@ -269,12 +269,13 @@ function M.run(args)
   end
   local context = context_of(args, o)
   local format = args.json and "json" or args.output or "text"
-  local model <close>, message = common.load(args, { context = args.context or context })
+  local model <close>, message = common.load(args, { context = args.context or context }, true)
   if not model then return nil, message end
   if model.config.kind == "token_classifier" then return run_classifier(model, args, format) end
   local ok
   ok, message = check_own(model, args, context)
   if not ok then return nil, message end
+  common.show_warnings(args, model)
   if args.sequences then return run_sequences(model, args, { prompt = o.prompts[1], tokens = o.gens[1] }, format) end
   if o.longest == 0 then return options.wrong "nothing to measure: give one of --prompt-tokens, --gen-tokens" end
   local rows

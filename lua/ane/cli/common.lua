@@ -49,10 +49,16 @@ function M.check_context(args, context, own)
   if warning then M.remark(args, "%s", warning) end
 end
 
+--- Prints what loading had to say.
+function M.show_warnings(args, model)
+  for _, warning in ipairs(model.warnings) do M.remark(args, "%s", warning) end
+end
+
 --- Loads the model of the options.
 -- @param extra options of load that win over those given
+-- @param silent true: the caller calls show_warnings
 -- @return a model; or nil, message, code
-function M.load(args, extra)
+function M.load(args, extra, silent)
   local importance
   if args.calibrate then
     local message, code
@@ -67,7 +73,7 @@ function M.load(args, extra)
   for key, value in pairs(extra or {}) do opts[key] = value end
   local model, message, code = require("ane.model").load(args.model, opts)
   if not model then return nil, message, code end
-  for _, warning in ipairs(model.warnings) do M.remark(args, "%s", warning) end
+  if not silent then M.show_warnings(args, model) end
   return model
 end
 
