@@ -20,7 +20,8 @@ local COMPUTE = {}
 function M.new(pool, fields)
   local self = setmetatable({
     pool = pool, ids = fields.ids, opts = fields.opts, priority = fields.priority, deadline = fields.deadline, number = fields.number,
-    arrived = core.clock(), state = "waiting", done = false, result = { ids = {}, prompt_ids = fields.ids }, _pieces = {}, _first = 1,
+    arrived = core.clock(), state = "waiting", done = false, result = { ids = {}, prompt_ids = fields.ids }, _pieces = {},
+    _first = 1, _last = 0,
   }, Request)
   return self
 end
@@ -57,7 +58,10 @@ function Request:_begin(session, start)
       if message then return message, code end
       if piece == nil then return nil end
       self.first_at = self.first_at or core.clock()
-      if piece ~= "" then self._pieces[#self._pieces + 1] = piece end
+      if piece ~= "" then
+        self._last = self._last + 1
+        self._pieces[self._last] = piece
+      end
       if run.done then return nil end
     end
   end)

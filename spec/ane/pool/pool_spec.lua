@@ -281,6 +281,22 @@ describe("a pool", function()
     assert.is_nil(pool:step())
   end)
 
+  it("gives every piece, however they are fetched", function()
+    local model <close> = tiny.load()
+    local pool <close> = model:pool()
+    local opts = { max_tokens = 40, ignore_eos = true }
+    local a, b = assert(pool:add({ 3 }, opts)), assert(pool:add({ 4 }, opts))
+    local polled, iterated = {}, {}
+    for piece in a do
+      iterated[#iterated + 1] = piece
+      for more in function() return b:poll() end do polled[#polled + 1] = more end
+    end
+    pool:run()
+    for more in function() return b:poll() end do polled[#polled + 1] = more end
+    assert.equal(a.result.text, table.concat(iterated))
+    assert.equal(b.result.text, table.concat(polled))
+  end)
+
   it("refuses what it cannot do", function()
     local model <close> = tiny.load(nil, { context = 64 })
     local pool <close> = model:pool()
