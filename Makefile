@@ -50,6 +50,13 @@ ifneq ($(findstring darwin,$(shell $(CC) -dumpmachine 2>/dev/null)),)
 else
   SOURCES += csrc/coreml/coreml_none.c
 endif
+# `ane serve` needs libmicrohttpd; without its headers the rest is built.
+ifeq ($(shell printf '\043include <microhttpd.h>\n' | $(CC) $(CPPFLAGS) $(CFLAGS) -E - >/dev/null 2>&1 && echo yes),yes)
+  SOURCES := $(filter-out csrc/http/http_none.c,$(SOURCES))
+  LIBS += -lmicrohttpd
+else
+  SOURCES := $(filter-out csrc/http/%,$(SOURCES)) csrc/http/http_none.c
+endif
 # X.proto becomes gen/.../X.pb-c.c and .h.
 PROTOS := $(patsubst csrc/%.proto,$(BUILD)/gen/%.pb-c,$(wildcard csrc/*/proto/*.proto))
 OBJECTS := $(addprefix $(BUILD)/,$(addsuffix .o,$(basename $(SOURCES)))) $(PROTOS:=.o)

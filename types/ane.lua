@@ -131,6 +131,14 @@ function ane.calibrate(model, input, opts) end
 ---@return ane.code? code
 function ane.gate(a, b, input, opts) end
 
+--- Serves a model over HTTP: OpenAI's API.
+---@param model ane.model
+---@param opts? ane.serve_options
+---@return ane.server? server it answers in run() or turn()
+---@return string? message
+---@return ane.code? code
+function ane.serve(model, opts) end
+
 --- Reads tensors: of a .npy file one, of a safetensors or GGUF file a table by name.
 ---@param path string
 ---@return ane.tensor|table<string, ane.tensor>|nil tensors

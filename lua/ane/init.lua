@@ -86,6 +86,15 @@ function M.package(path, opts)
   return require("ane.coreml.package").open(path, opts)
 end
 
+--- Serves a model over HTTP: OpenAI's API and a chat page. See ane.serve.
+-- @param model a loaded one
+-- @param opts host, port, sessions, queue, api_key, cert, key, cors, names, defaults, time_limit, ...
+-- @return a server: port, run(), turn(wait), stop(), stats(), close(); or nil, message, code
+function M.serve(model, opts)
+  local server, message, code = require("ane.serve").new(model, opts, 2, M._VERSION)
+  return server, message, code -- no tail call: the level of errors counts this function
+end
+
 local function shape_of(values)
   local shape = {}
   while type(values) == "table" do

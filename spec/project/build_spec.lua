@@ -19,7 +19,9 @@ describe("the build", function()
     local bad = {}
     for _, path in ipairs(tree.files("csrc", "c")) do
       local object = build .. "/" .. path:gsub("%.c$", ".o")
-      if not path:match "_avx" and not path:match "/arm/" then
+      local built = io.open(object, "rb") -- not what stands in for a library that is there, and the other way round
+      if built then built:close() end
+      if built and not path:match "_avx" and not path:match "/arm/" then
         local _, text = tree.run(("objdump -d --no-show-raw-insn '%s' | grep -m 1 -E '%%[yz]mm' || true"):format(object))
         if text ~= "" then bad[#bad + 1] = object .. ": " .. text end
       end

@@ -8,8 +8,9 @@ local C = {
   formats = "platform tensor", quant = "platform tensor", graph = "tensor", passes = "tensor quant graph", kv = "platform",
   mil = "tensor quant formats graph passes", kernels = "platform tensor quant", exec = "platform session tensor quant graph kernels kv",
   prim = "platform tensor quant kernels", interp = "platform session tensor formats prim kernels",
-  coreml = "platform tensor",
-  binding = "platform session tensor text sampling grammar formats vocabulary quant graph passes mil kernels kv exec prim interp coreml",
+  coreml = "platform tensor", http = "platform",
+  binding = "platform session tensor text sampling grammar formats vocabulary quant graph passes mil kernels kv exec prim interp coreml "
+    .. "http",
 }
 
 -- Seen from outside besides X/X.h: functions small enough to be inline, and parts that few who use the folder need.
@@ -21,7 +22,7 @@ local INNER = {
   ["formats/proto"] = "", -- headers are made from .proto files
   ["formats/onnx"] = "formats/proto", ["formats/mil"] = "formats/proto", ["formats/mlpackage"] = "formats/mil",
   ["binding/tensor"] = "", ["binding/formats"] = "binding/tensor", ["binding/text"] = "binding/formats",
-  ["binding/model"] = "binding/tensor binding/formats", ["binding/grammar"] = "binding/tensor binding/text",
+  ["binding/model"] = "binding/tensor binding/formats", ["binding/grammar"] = "binding/tensor binding/text", ["binding/http"] = "",
   ["binding/coreml"] = "binding/tensor binding/formats binding/model", ["binding/testing"] = "binding/tensor binding/model",
   ["kernels/vec"] = "", ["kernels/ref"] = "kernels/vec", ["kernels/x86"] = "kernels/vec", ["kernels/arm"] = "kernels/vec",
 }
@@ -44,6 +45,7 @@ local LUA = {
   ["models"] = "recipe",
   ["grammar"] = "core util",
   ["pool"] = "core util",
+  ["serve"] = "core util grammar",
   ["tools"] = "core grammar jinja",
   ["generate"] = "core util jinja tools",
   ["quantise"] = "core util model recipe tokenizer",
@@ -53,8 +55,8 @@ local LUA = {
   ["embed"] = "core util model tokenizer",
   ["model"] = "core util generate pool recipe tokenizer quantise coreml onnx classify embed",
   ["evaluate"] = "core util model recipe",
-  ["ane"] = "core util model generate coreml evaluate grammar tools",
-  ["cli"] = "core util jinja tokenizer generate grammar model quantise coreml classify embed evaluate ane argparse readline",
+  ["ane"] = "core util model generate coreml evaluate grammar tools serve",
+  ["cli"] = "core util jinja tokenizer generate grammar model quantise coreml classify embed evaluate serve ane argparse readline",
   ["examples"] = "ane recipe",
 }
 

@@ -1,0 +1,194 @@
+/* Answers, as the owner writes them and libmicrohttpd fetches them. */
+#include "http/http_internal.h"
+
+#include "base/alloc.h"
+#include "platform/platform.h"
+
+#include <string.h>
+#include <strings.h>
+
+enum { BLOCK = 16 << 10 }; /* bytes that libmicrohttpd fetches at most at once */
+
+const struct ane_http_request *ane_http_request(const struct ane_http_exchange *x) { return &x->request; }
+
+const char *ane_http_header(const struct ane_http_exchange *x, const char *name) {
+  const char *p = x->request.path + strlen(x->request.path) + 1;
+  const char *end = (const char *)x->head.data + x->head.size;
+  while (p < end) {
+    const char *value = p + strlen(p) + 1;
+    if (strcasecmp(p, name) == 0) return value;
+    p = value + strlen(value) + 1;
+  }
+  return NULL;
+}
+
+bool ane_http_add_header(struct ane_http_exchange *x, const char *name, const char *value) {
+  if (!*name || strpbrk(name, " \t\r\n:") || strpbrk(value, "\r\n")) return false;
+  return ane_buffer_append(&x->headers, name, strlen(name) + 1) && ane_buffer_append(&x->headers, value, strlen(value) + 1);
+}
+
+/* Puts the headers into a response. */
+static bool add_headers(const struct ane_http_exchange *x, struct MHD_Response *r) {
+  const char *p = (const char *)x->headers.data, *end = p + x->headers.size;
+  while (p < end) {
+    const char *value = p + strlen(p) + 1;
+    if (MHD_add_response_header(r, p, value) != MHD_YES) return false;
+    p = value + strlen(value) + 1;
+  }
+  return true;
+}
+
+/* ---- With the lock held --------------------------------------------------------------------------------------------------*/
+
+void ane_http_unref(struct ane_http_exchange *x) {
+  struct ane_http *h = x->server;
+  if (--x->refs) return;
+  if (x->previous)
+    x->previous->next = x->next;
+  else
+    h->exchanges = x->next;
+  if (x->next) x->next->previous = x->previous;
+  h->bodies -= x->counted;
+  h->refs--; /* the owner of the server, or this call's caller, holds another one */
+  if (x->response) MHD_destroy_response(x->response);
+  ane_buffer_free(&x->head);
+  ane_buffer_free(&x->body);
+  ane_buffer_free(&x->headers);
+  ane_buffer_free(&x->output);
+  ane_free(x);
+}
+
+void ane_http_resume(struct ane_http_exchange *x) {
+  if (!x->suspended) return;
+  x->suspended = false;
+  MHD_resume_connection(x->connection);
+}
+
+/* Ends the exchange without a whole answer. */
+static void cut_off(struct ane_http_exchange *x) {
+  x->broken = true;
+  ane_http_resume(x);
+}
+
+/* ---- In libmicrohttpd's thread -------------------------------------------------------------------------------------------*/
+
+/* What is there of the output; waits where there is nothing yet. */
+static ssize_t fetch(void *cls, ANE_UNUSED uint64_t position, char *to, size_t room) {
+  struct ane_http_exchange *x = cls;
+  pthread_mutex_lock(&x->server->lock);
+  size_t n = ANE_MIN(x->output.size - x->sent, room);
+  ssize_t result = (ssize_t)n;
+  if (x->broken || (x->server->stopping && !x->ended)) {
+    result = MHD_CONTENT_READER_END_WITH_ERROR;
+  } else if (n) {
+    memcpy(to, x->output.data + x->sent, n);
+    x->sent += n;
+    if (x->sent == x->output.size) x->sent = x->output.size = 0;
+  } else if (x->ended) {
+    result = MHD_CONTENT_READER_END_OF_STREAM;
+  } else {
+    x->suspended = true;
+    MHD_suspend_connection(x->connection);
+  }
+  pthread_mutex_unlock(&x->server->lock);
+  return result;
+}
+
+/* ---- In the owner's thread -----------------------------------------------------------------------------------------------*/
+
+/* Hands a response over. */
+static ane_status hand_over(struct ane_http_exchange *x, int status, struct MHD_Response *response, struct ane_error *err) {
+  if (!response || !add_headers(x, response)) {
+    if (response) MHD_destroy_response(response);
+    return ane_fail(err, ANE_NOMEM, "answer: out of memory");
+  }
+  pthread_mutex_lock(&x->server->lock);
+  bool left = !x->connection;
+  if (left) {
+    MHD_destroy_response(response);
+  } else {
+    x->status = status;
+    x->response = response;
+    ane_http_resume(x);
+  }
+  pthread_mutex_unlock(&x->server->lock);
+  return left ? ane_fail(err, ANE_STOPPED, "the client has left") : ANE_OK;
+}
+
+/* From now on the client has only so long to read. */
+static void finish(struct ane_http_exchange *x) {
+  pthread_mutex_lock(&x->server->lock);
+  x->ended = true;
+  if (x->line) x->line->deadline = ane_clock() + x->server->limits.receive_s;
+  if (x->streaming) ane_http_resume(x);
+  pthread_mutex_unlock(&x->server->lock);
+}
+
+ane_status ane_http_reply(struct ane_http_exchange *x, int status, const void *body, size_t size, struct ane_error *err) {
+  finish(x);
+  return hand_over(x, status, MHD_create_response_from_buffer(size, (void *)body, MHD_RESPMEM_MUST_COPY), err);
+}
+
+ane_status ane_http_begin(struct ane_http_exchange *x, int status, const char *probe, struct ane_error *err) {
+  if (strlen(probe) >= sizeof x->probe) return ane_fail(err, ANE_INVALID, "a probe of %zu bytes", strlen(probe));
+  memcpy(x->probe, probe, strlen(probe) + 1);
+  pthread_mutex_lock(&x->server->lock);
+  x->streaming = true;
+  pthread_mutex_unlock(&x->server->lock);
+  return hand_over(x, status, MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK, fetch, x, NULL), err);
+}
+
+/* Moves what waits to the front of the buffer where that is worth it. */
+static void compact(struct ane_http_exchange *x) {
+  if (x->sent < x->output.size / 2) return;
+  memmove(x->output.data, x->output.data + x->sent, x->output.size - x->sent);
+  x->output.size -= x->sent;
+  x->sent = 0;
+}
+
+ane_status ane_http_write(struct ane_http_exchange *x, const void *data, size_t size, struct ane_error *err) {
+  ane_status st = ANE_OK;
+  pthread_mutex_lock(&x->server->lock);
+  if (x->gone || !x->connection) {
+    st = ane_fail(err, ANE_STOPPED, "the client has left");
+  } else if (x->output.size - x->sent + size > x->server->limits.output_bytes) {
+    x->gone = true;
+    cut_off(x);
+    st = ane_fail(err, ANE_STOPPED, "the client does not read");
+  } else {
+    compact(x);
+    if (!ane_buffer_append(&x->output, data, size))
+      st = ane_fail(err, ANE_NOMEM, "answer: out of memory");
+    else if (!x->response)
+      ane_http_resume(x);
+  }
+  pthread_mutex_unlock(&x->server->lock);
+  return st;
+}
+
+void ane_http_end(struct ane_http_exchange *x) { finish(x); }
+
+size_t ane_http_pending(const struct ane_http_exchange *x) {
+  pthread_mutex_lock(&x->server->lock);
+  size_t n = x->output.size - x->sent;
+  pthread_mutex_unlock(&x->server->lock);
+  return n;
+}
+
+bool ane_http_gone(const struct ane_http_exchange *x) {
+  pthread_mutex_lock(&x->server->lock);
+  bool gone = x->gone || !x->connection;
+  pthread_mutex_unlock(&x->server->lock);
+  return gone;
+}
+
+void ane_http_release(struct ane_http_exchange *x) {
+  if (!x) return;
+  struct ane_http *h = x->server;
+  pthread_mutex_lock(&h->lock);
+  h->refs++; /* for this call */
+  if (!x->ended && x->connection) cut_off(x);
+  ane_http_unref(x);
+  pthread_mutex_unlock(&h->lock);
+  ane_http_drop(h);
+}

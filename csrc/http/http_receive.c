@@ -1,0 +1,230 @@
+/* Requests as libmicrohttpd reads them, in its thread. */
+#include "http/http_internal.h"
+
+#include "base/alloc.h"
+#include "base/sha256.h"
+#include "platform/platform.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+enum {
+  UNAUTHORISED_BODY = 64 << 10, /* bytes of a body that are kept without the secret: the answer needs none */
+  DISCARDED = 1 << 20,          /* bytes beyond the limit that are read, so that the client sees the answer */
+};
+
+void ane_http_hash(const char *secret, char out[65]) {
+  struct ane_sha256 s;
+  ane_sha256_begin(&s);
+  ane_sha256_add(&s, secret, strlen(secret));
+  ane_sha256_end(&s, out);
+}
+
+static bool same_hash(const char a[65], const char b[65]) {
+  unsigned difference = 0;
+  for (int i = 0; i < 64; i++) difference |= (unsigned)(a[i] ^ b[i]);
+  return difference == 0;
+}
+
+static bool is_secret(const struct ane_http *h, const char *given) {
+  char hash[65];
+  if (!given) return false;
+  ane_http_hash(given, hash);
+  return same_hash(hash, h->secret);
+}
+
+static bool authorised(const struct ane_http *h, struct MHD_Connection *c) {
+  if (!h->secured) return true;
+  const char *bearer = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization");
+  if (bearer && strncasecmp(bearer, "Bearer ", 7) == 0 && is_secret(h, bearer + 7)) return true;
+  return is_secret(h, MHD_lookup_connection_value(c, MHD_HEADER_KIND, "X-API-Key"));
+}
+
+static bool add_text(struct ane_buffer *b, const char *s) { return ane_buffer_append(b, s, strlen(s) + 1); }
+
+/* Copies a header. */
+static enum MHD_Result add_header(void *cls, ANE_UNUSED enum MHD_ValueKind kind, const char *name, const char *value) {
+  struct ane_http_exchange *x = cls;
+  return add_text(&x->head, name) && add_text(&x->head, value ? value : "") ? MHD_YES : MHD_NO;
+}
+
+/* The length that a request announces; 0: none. */
+static size_t announced(struct MHD_Connection *c) {
+  const char *text = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Content-Length");
+  return text ? (size_t)strtoull(text, NULL, 10) : 0;
+}
+
+static size_t body_limit(const struct ane_http_exchange *x) {
+  size_t most = x->server->limits.body_bytes;
+  return x->request.authorised ? most : ANE_MIN(most, (size_t)UNAUTHORISED_BODY);
+}
+
+/* An exchange with the head of its request. NULL: out of memory. */
+static struct ane_http_exchange *make_exchange(struct ane_http *h, struct MHD_Connection *c, const char *url, const char *method,
+                                               const char *version) {
+  struct ane_http_exchange *x = ane_calloc(1, sizeof *x);
+  if (!x) return NULL;
+  bool ok = add_text(&x->head, method) && add_text(&x->head, url);
+  int count = ok ? MHD_get_connection_values(c, MHD_HEADER_KIND, NULL, NULL) : 0;
+  if (!ok || MHD_get_connection_values(c, MHD_HEADER_KIND, add_header, x) != count) {
+    ane_buffer_free(&x->head);
+    ane_free(x);
+    return NULL;
+  }
+  x->server = h;
+  x->connection = c;
+  x->line = *(struct ane_http_line **)MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+  x->http11 = strcmp(version, MHD_HTTP_VERSION_1_1) == 0;
+  x->request.method = (const char *)x->head.data;
+  x->request.path = x->request.method + strlen(method) + 1;
+  x->request.authorised = authorised(h, c);
+  x->request.body = "";
+  x->refs = 1;
+  return x;
+}
+
+static void link_exchange(struct ane_http *h, struct ane_http_exchange *x) {
+  pthread_mutex_lock(&h->lock);
+  x->next = h->exchanges;
+  if (x->next) x->next->previous = x;
+  h->exchanges = x;
+  h->refs++;
+  pthread_mutex_unlock(&h->lock);
+}
+
+/* Whether `more` bytes of all bodies may be kept; notes them. */
+static bool take_room(struct ane_http_exchange *x, size_t more) {
+  struct ane_http *h = x->server;
+  pthread_mutex_lock(&h->lock);
+  bool room = more <= h->limits.bodies_bytes && h->bodies <= h->limits.bodies_bytes - more;
+  if (room) h->bodies += more, x->counted += more;
+  pthread_mutex_unlock(&h->lock);
+  return room;
+}
+
+/* Keeps a part of the body, or notes why not. false: the connection is to be closed. */
+static bool keep(struct ane_http_exchange *x, const char *data, size_t size) {
+  struct ane_http_request *r = &x->request;
+  r->size += size;
+  if (r->size > body_limit(x)) r->too_large = true;
+  if (!r->too_large && !r->crowded && !take_room(x, size)) r->crowded = true;
+  if (r->too_large || r->crowded) return r->size <= body_limit(x) + DISCARDED;
+  return ane_buffer_append(&x->body, data, size);
+}
+
+/* The request is complete: the owner may take it. The connection waits. */
+static enum MHD_Result complete(struct ane_http_exchange *x) {
+  struct ane_http *h = x->server;
+  struct ane_http_request *r = &x->request;
+  if (r->too_large || r->crowded) ane_buffer_free(&x->body);
+  if (!ane_buffer_append(&x->body, "", 1)) return MHD_NO;
+  r->size = x->body.size - 1;
+  r->body = (const char *)x->body.data;
+  pthread_mutex_lock(&h->lock);
+  bool stopping = h->stopping;
+  if (!stopping) {
+    x->answered = true;
+    x->refs++;
+    x->line->deadline = INFINITY;
+    x->suspended = true;
+    MHD_suspend_connection(x->connection);
+    if (h->last)
+      h->last->after = x;
+    else
+      h->first = x;
+    h->last = x;
+    ane_http_wake(h);
+  }
+  pthread_mutex_unlock(&h->lock);
+  return stopping ? MHD_NO : MHD_YES;
+}
+
+/* Gives libmicrohttpd the answer; waits where there is none yet. */
+static enum MHD_Result answer(struct ane_http_exchange *x) {
+  struct ane_http *h = x->server;
+  enum MHD_Result result = MHD_YES;
+  pthread_mutex_lock(&h->lock);
+  struct MHD_Response *response = x->response;
+  if (response) {
+    x->response = NULL;
+  } else if (x->broken || h->stopping) {
+    result = MHD_NO;
+  } else {
+    x->suspended = true;
+    MHD_suspend_connection(x->connection);
+  }
+  pthread_mutex_unlock(&h->lock);
+  if (response) {
+    result = MHD_queue_response(x->connection, (unsigned)x->status, response);
+    MHD_destroy_response(response);
+  }
+  return result;
+}
+
+enum MHD_Result ane_http_on_request(void *cls, struct MHD_Connection *c, const char *url, const char *method, const char *version,
+                                    const char *data, size_t *size, void **exchange) {
+  struct ane_http *h = cls;
+  struct ane_http_exchange *x = *exchange;
+  if (!x) {
+    x = make_exchange(h, c, url, method, version);
+    if (!x) return MHD_NO;
+    *exchange = x;
+    link_exchange(h, x);
+    /* A body that is announced as too large is not asked for: the answer goes out instead, and the connection is closed. */
+    if (announced(c) <= body_limit(x)) return MHD_YES;
+    x->request.too_large = true;
+    return complete(x);
+  }
+  if (*size) {
+    if (!keep(x, data, *size)) return MHD_NO;
+    *size = 0;
+    return MHD_YES;
+  }
+  return x->answered ? answer(x) : complete(x);
+}
+
+void ane_http_on_completed(void *cls, ANE_UNUSED struct MHD_Connection *c, void **exchange,
+                           ANE_UNUSED enum MHD_RequestTerminationCode code) {
+  struct ane_http *h = cls;
+  struct ane_http_exchange *x = *exchange;
+  if (!x) return;
+  pthread_mutex_lock(&h->lock);
+  x->gone = x->gone || !x->ended;
+  x->line->deadline = ane_clock() + h->limits.receive_s;
+  x->connection = NULL;
+  x->line = NULL;
+  x->suspended = false;
+  ane_http_unref(x);
+  pthread_mutex_unlock(&h->lock);
+  *exchange = NULL;
+}
+
+void ane_http_on_line(void *cls, struct MHD_Connection *c, void **line, enum MHD_ConnectionNotificationCode code) {
+  struct ane_http *h = cls;
+  struct ane_http_line *l = *line;
+  pthread_mutex_lock(&h->lock);
+  if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+    l = ane_calloc(1, sizeof *l);
+    *line = l;
+    if (l) {
+      l->fd = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+      l->deadline = ane_clock() + h->limits.receive_s;
+      l->next = h->lines;
+      if (l->next) l->next->previous = l;
+      h->lines = l;
+      h->open++;
+    }
+  } else if (l) {
+    if (l->previous)
+      l->previous->next = l->next;
+    else
+      h->lines = l->next;
+    if (l->next) l->next->previous = l->previous;
+    h->open--;
+    ane_free(l);
+    *line = NULL;
+  }
+  pthread_mutex_unlock(&h->lock);
+}

@@ -1,0 +1,103 @@
+--- `ane serve`: a model over HTTP.
+-- Needs ane.cli.common, ane.cli.options, ane.core and ane.serve.
+
+local common = require "ane.cli.common"
+local core = require "ane.core"
+local options = require "ane.cli.options"
+local serve = require "ane.serve"
+
+local M = {}
+
+M.summary = "Serve a model over HTTP: OpenAI's API and a chat page."
+
+function M.options(parser)
+  options.model(parser)
+  parser:option("--host", "Address to listen on; 0.0.0.0 is every one of the machine. Default 127.0.0.1, this machine alone.")
+    :argname "ADDRESS"
+  options.add(parser, "--port", "Port; 0 takes one that is free. Default 8080.", serve.rules.port):argname "N"
+  options.add(parser, "--sessions", "Replies that are computed at once. Default 4.", serve.rules.sessions):argname "N"
+  options.add(parser, "--queue", "Requests that may wait beside those; more are answered with status 503. Default 64.", serve.rules.queue)
+    :argname "N"
+  parser:option("--memory", "Most memory for the state of all replies: 2G, 512M."):argname "SIZE"
+  parser:option("--api-key", "Key that requests must give; @FILE reads it from a file, which other users of the machine cannot see "
+    .. "in the list of processes."):argname "KEY|@FILE"
+  parser:option("--tls-cert", "PEM file of a certificate, for HTTPS."):argname "FILE"
+  parser:option("--tls-key", "PEM file of its private key."):argname "FILE"
+  parser:option("--cors", "Origin whose pages may ask, such as https://example.org; * is all."):argname "ORIGIN"
+  parser:option("--alias", "One more name of the model, for clients that ask for it by that. May be given several times."):count "*"
+    :argname "NAME"
+  options.add(parser, "--temperature", "Of requests that name none; default 1, as the API says.", serve.defaults.temperature):argname "X"
+  options.add(parser, "--top-p", "Of requests that name none.", serve.defaults.top_p):argname "X"
+  options.add(parser, "--top-k", "Of requests that name none.", serve.defaults.top_k):argname "N"
+  options.add(parser, "--min-p", "Of requests that name none.", serve.defaults.min_p):argname "X"
+  options.add(parser, "--time-limit", "Seconds of a reply, waiting included; it is then cut off.", serve.rules.time_limit):argname "S"
+  options.add(parser, "--max-body", "Bytes of a request's body. Default 8388608.", serve.rules.max_body):argname "N"
+  options.add(parser, "--connections", "Connections at once. Default 256.", serve.rules.connections):argname "N"
+  options.add(parser, "--grace", "Seconds that replies have to end after SIGTERM or Ctrl-C; a second one ends them. Default 30.",
+    serve.rules.grace):argname "S"
+  parser:flag("--metrics", "Answer /metrics, for Prometheus.")
+  parser:flag("--quiet", "No line for each answer on standard error.")
+end
+
+-- The text of a file; or nil, message, code.
+local function read(path)
+  if not path then return nil end
+  return core.read_file(path)
+end
+
+-- The key of --api-key.
+local function key_of(given)
+  if not given or given:sub(1, 1) ~= "@" then return given end
+  local text, message, code = core.read_file(given:sub(2))
+  if not text then return nil, message, code end
+  text = text:gsub("%s+$", "")
+  if text == "" then return nil, given:sub(2) .. " holds no key", "invalid" end
+  return text
+end
+
+local function stamp() return os.date "!%Y-%m-%dT%H:%M:%SZ" end
+
+local function write_line(line) io.stderr:write(stamp(), " ", line, "\n") end
+
+-- Options of ane.serve.
+local function settings(args)
+  local key, message, code = key_of(args.api_key)
+  if args.api_key and not key then return nil, message, code end
+  local out = {
+    host = args.host, port = args.port, sessions = args.sessions, queue = args.queue, memory = args.memory, api_key = key, cors = args.cors,
+    names = args.alias, time_limit = args.time_limit, max_body = args.max_body, connections = args.connections, grace = args.grace,
+    metrics = args.metrics or false, log = not args.quiet and write_line or nil, complain = write_line,
+    defaults = { temperature = args.temperature, top_p = args.top_p, top_k = args.top_k, min_p = args.min_p },
+  }
+  for name, path in pairs { cert = args.tls_cert, key = args.tls_key } do
+    out[name], message, code = read(path)
+    if not out[name] then return nil, message, code end
+  end
+  return out
+end
+
+function M.run(args)
+  if not core.http_available() then
+    return nil, "this build has no server: install libmicrohttpd's headers (Debian: libmicrohttpd-dev) and build again", "unsupported"
+  end
+  if (args.tls_cert == nil) ~= (args.tls_key == nil) then return options.wrong "--tls-cert and --tls-key go together" end
+  local opts, message, code = settings(args)
+  if not opts then return nil, message, code end
+  local model <close>, why = common.load(args)
+  if not model then return nil, why end
+  local server
+  server, message, code = require("ane").serve(model, opts)
+  if not server then return nil, message, code end
+  local _ <close> = server
+  local host = args.host or "127.0.0.1"
+  local shown = host:find(":", 1, true) and "[" .. host .. "]" or host
+  io.stdout:write(("%s listens on http%s://%s:%d\n"):format(server.id, opts.cert and "s" or "", shown, server.port))
+  io.stdout:flush()
+  if not opts.api_key and host ~= "127.0.0.1" and host ~= "localhost" and host ~= "::1" then
+    common.remark(args, "anyone who reaches %s may use this server: --api-key asks for a key", host)
+  end
+  if not server:run { signals = true } then common.remark(args, "stopped before all replies had ended") end
+  return true
+end
+
+return M

@@ -1,0 +1,90 @@
+--- A request and its answer, as handlers see them: whole JSON answers and streams of events.
+-- Needs ane.core and ane.serve.errors.
+-- Usage: `call:json(200, { status = "ok" })`, or `call:begin(); call:event { text = "a" }; call:finish "[DONE]"`
+
+local core = require "ane.core"
+
+local M = {}
+
+local Call = {}
+Call.__index = Call
+
+-- Lines of an event stream that clients pass over.
+local PROBE = ":\n\n"
+
+local JSON = "application/json; charset=utf-8"
+
+--- Wraps an exchange of core.http.
+-- @param exchange which the call owns
+-- @param on_end function(call), called once, when it was answered or given up
+function M.new(exchange, on_end)
+  local self = exchange:request()
+  self.exchange, self.on_end, self.started, self.headers = exchange, on_end, core.clock(), {}
+  return setmetatable(self, Call)
+end
+
+local function ended(self, status)
+  if self.done then return end
+  self.done, self.status = true, self.status or status
+  self.exchange:close()
+  self.on_end(self)
+end
+
+local function headers_of(self, type, more)
+  local all = { ["Content-Type"] = type, ["X-Content-Type-Options"] = "nosniff", ["Cache-Control"] = "no-store" }
+  for name, value in pairs(self.headers) do all[name] = value end
+  for name, value in pairs(more or {}) do all[name] = value end
+  return all
+end
+
+--- Answers with a text.
+function Call:text(status, type, text, headers)
+  if self.done then return end
+  self.exchange:reply(status, headers_of(self, type, headers), text)
+  ended(self, status)
+end
+
+--- Answers with a value as JSON.
+function Call:json(status, value, headers) self:text(status, JSON, core.json_encode(value), headers) end
+
+--- Answers with a failure of ane.serve.errors; in a stream, as its last event.
+function Call:fail(failure)
+  if self.done then return end
+  if not self.streaming then return self:json(failure.status, failure:object(), failure.headers) end
+  self.status = failure.status
+  self:event(failure:object())
+  self:finish()
+end
+
+--- Begins a stream of events.
+function Call:begin()
+  self.streaming = true
+  self.status = 200
+  self.exchange:begin(200, headers_of(self, "text/event-stream; charset=utf-8", { ["X-Accel-Buffering"] = "no" }), PROBE)
+end
+
+--- Adds an event.
+-- @param value for JSON
+-- @param name of the event, where it has one
+function Call:event(value, name)
+  if self.done then return end
+  local head = name and "event: " .. name .. "\ndata: " or "data: "
+  if not self.exchange:write(head .. core.json_encode(value) .. "\n\n") then self.left = true end
+end
+
+--- Ends a stream.
+-- @param last text of a last event, or nil
+function Call:finish(last)
+  if self.done then return end
+  if last then self.exchange:write("data: " .. last .. "\n\n") end
+  self.exchange:finish()
+  ended(self, 200)
+end
+
+--- Has the client left?
+function Call:gone() return not self.done and (self.left or self.exchange:gone()) end
+
+--- Gives the call up: the connection is closed.
+function Call:drop() ended(self, 499) end
+
+return M

@@ -1,0 +1,146 @@
+--- POST /v1/completions.
+-- Needs ane.core and ane.serve.fields, logprobs, sampling.
+
+local core = require "ane.core"
+local fields = require "ane.serve.fields"
+local logprobs = require "ane.serve.logprobs"
+local sampling = require "ane.serve.sampling"
+
+local M = {}
+
+-- Prompts of one request.
+local MOST_PROMPTS = 64
+
+--- The fields of a request.
+M.rules = fields.merge(sampling.openai, {
+  prompt = { type = { "string", "table" }, required = true },
+  max_tokens = { type = "integer", min = 0, default = 16 },
+  logprobs = { type = "integer", min = 0, max = sampling.most_logprobs },
+  echo = { type = "boolean", default = false },
+  suffix = { only = { "" } },
+  best_of = { only = { 1 } },
+  response_format = sampling.response_format,
+})
+
+--- Prompts of a field: a text, a list of ids, or a list of those.
+-- @param server whose model's ids are meant
+-- @return list of texts and lists of ids
+function M.prompts(server, prompt, path)
+  local list = prompt
+  if type(prompt) == "string" or math.type(prompt[1]) == "integer" then list = { prompt } end
+  if #list == 0 then fields.wrong(path, "is empty") end
+  if #list > MOST_PROMPTS then fields.wrong(path, "has %d prompts, at most %d are supported", #list, MOST_PROMPTS) end
+  local out = {}
+  for i, one in ipairs(list) do
+    local at = #list > 1 and ("%s[%d]"):format(path, i - 1) or path
+    if type(one) == "table" then
+      out[i] = table.move(one, 1, #one, 1, {})
+      for _, id in ipairs(one) do
+        if math.type(id) ~= "integer" or id < 0 or id >= server.model.vocab then
+          fields.wrong(at, "holds what is no token id of 0 .. %d", server.model.vocab - 1)
+        end
+      end
+    elseif type(one) == "string" then
+      out[i] = one
+    else
+      fields.wrong(at, "must be a text or a list of token ids")
+    end
+  end
+  return out
+end
+
+-- ---- The form of the answer ----------------------------------------------------------------------------------------------
+
+local Form = {}
+Form.__index = Form
+
+local function object(self, choices)
+  return { id = self.id, object = "text_completion", created = self.created, model = self.model, choices = core.json_array(choices) }
+end
+
+-- Log probabilities of the tokens that were not sent yet; null where none are asked for.
+local function new_logprobs(self, job, i)
+  local entries = self.logprobs and job.requests[i].result.logprobs
+  if not entries then return core.null end
+  local first, offset = (self.sent[i] or 0) + 1, self.offset[i] or 0
+  self.sent[i] = #entries
+  local value = logprobs.completion(self.tokenizer, entries, first, nil, offset)
+  for _, token in ipairs(value.tokens) do offset = offset + (utf8.len(token) or #token) end
+  self.offset[i] = offset
+  return value
+end
+
+local function chunk(self, job, i, text, reason)
+  local value = object(self, { { index = i - 1, text = text, logprobs = new_logprobs(self, job, i), finish_reason = reason or core.null } })
+  if self.usage then value.usage = core.null end
+  job.call:event(value)
+end
+
+function Form:open(job)
+  for i, text in pairs(self.echo) do chunk(self, job, i, text) end
+end
+
+function Form:piece(job, i, text) chunk(self, job, i, text) end
+
+function Form:closed(job, i) chunk(self, job, i, "", sampling.reason(job.requests[i].result)) end
+
+function Form:close(job)
+  if self.usage then
+    local value = object(self)
+    value.usage = self:count(job)
+    job.call:event(value)
+  end
+  job.call:finish "[DONE]"
+end
+
+-- Usage: the n replies of a prompt count it once.
+function Form:count(job)
+  local results = job:results()
+  for i, result in ipairs(results) do result.own_prompt = (i - 1) % self.n == 0 end
+  return sampling.usage(results)
+end
+
+function Form:whole(job)
+  local choices = {}
+  for i, result in ipairs(job:results()) do
+    choices[i] = {
+      index = i - 1, text = (self.echo[i] or "") .. result.text, logprobs = new_logprobs(self, job, i),
+      finish_reason = sampling.reason(result),
+    }
+  end
+  local value = object(self, choices)
+  value.usage = self:count(job)
+  return value
+end
+
+-- ---- The endpoint --------------------------------------------------------------------------------------------------------
+
+local function text_of(server, prompt)
+  return type(prompt) == "string" and prompt or server.model.tokenizer:decode(prompt, { utf8 = "replace" })
+end
+
+function M.handle(server, call, body)
+  local values = fields.check(M.rules, body)
+  server:check_model(values.model)
+  local prompts = M.prompts(server, values.prompt, "prompt")
+  local base = sampling.options(server, values, values.response_format)
+  base.max_tokens, base.logprobs = values.max_tokens, values.logprobs
+  if values.echo and values.logprobs then fields.unsupported("echo", "does not go with logprobs here") end
+  local form = setmetatable({
+    id = server:new_id "cmpl-", created = os.time(), model = server.id, logprobs = values.logprobs, tokenizer = server.model.tokenizer,
+    usage = values.stream_options and values.stream_options.include_usage, sent = {}, offset = {}, echo = {}, n = values.n,
+  }, Form)
+  local asked = {}
+  for p, prompt in ipairs(prompts) do
+    for k = 1, values.n do
+      local opts = {}
+      for key, value in pairs(base) do opts[key] = value end
+      if opts.seed then opts.seed = opts.seed + k - 1 end
+      asked[(p - 1) * values.n + k] = { prompt = prompt, opts = opts }
+      if values.echo then form.echo[#asked] = text_of(server, prompt) end
+    end
+  end
+  server:generate(call, asked, form, values.stream)
+end
+
+return M

@@ -1,0 +1,94 @@
+--- Checks of request bodies: types, ranges, and that no field is unknown. null is as good as absent.
+-- Needs ane.core, ane.serve.errors, ane.util.keys and ane.util.schema.
+-- A rule is one of ane.util.schema, with: list or object = true (which kind of table), fields = rules of the object's own fields,
+-- only = list of the values that are supported, unused = true (accepted; it changes nothing here), required = true.
+-- Usage: `local values = fields.check({ n = { type = "integer", min = 1 } }, body)`
+
+local core = require "ane.core"
+local errors = require "ane.serve.errors"
+local keys_of = require "ane.util.keys"
+local schema = require "ane.util.schema"
+
+local M = {}
+
+local null = core.null
+
+-- "array" or "object", as JSON spelled a table.
+local function kind_of(v)
+  local mt = getmetatable(v)
+  return type(mt) == "table" and mt.__jsontype or "object"
+end
+
+--- Is this a JSON array?
+function M.is_list(v) return type(v) == "table" and kind_of(v) == "array" end
+
+--- Is this a JSON object?
+function M.is_object(v) return type(v) == "table" and kind_of(v) == "object" end
+
+--- Throws a failure that names a field.
+function M.wrong(path, format, ...)
+  errors.raise(400, ("field %s %s"):format(path, format:format(...)), { param = path, code = "invalid_value" })
+end
+
+--- Throws the failure of a field or value that exists elsewhere but not here.
+function M.unsupported(path, format, ...)
+  errors.raise(400, ("field %s %s"):format(path, format:format(...)), { param = path, code = "unsupported_parameter" })
+end
+
+local function check_only(rule, value, path)
+  local list = {}
+  for i, one in ipairs(rule.only) do
+    if value == one then return end
+    list[i] = core.json_encode(one)
+  end
+  if #list == 0 then M.unsupported(path, "is not supported") end
+  M.unsupported(path, "is supported only as %s", table.concat(list, ", "))
+end
+
+local function check_value(rule, value, path)
+  if rule.only then return check_only(rule, value, path) or value end
+  if rule.list and not M.is_list(value) then M.wrong(path, "must be a list") end
+  if rule.object and not M.is_object(value) then M.wrong(path, "must be an object") end
+  if rule.fields and type(value) == "table" then return M.check(rule.fields, value, path) end
+  if not rule.type then return value end
+  local ok, result = pcall(schema.argument, rule, value, "field " .. path, 0)
+  if not ok then errors.raise(400, result, { param = path, code = "invalid_value" }) end
+  return result
+end
+
+--- Checks an object.
+-- @param rules name -> rule
+-- @param body from JSON
+-- @param at path of the object, for messages; nil: the body itself
+-- @return table of the fields that are given and not null, with defaults
+-- @raise a failure of ane.serve.errors that names the field
+function M.check(rules, body, at)
+  local function path_of(name) return at and at .. "." .. tostring(name) or tostring(name) end
+  if not M.is_object(body) then
+    if at then M.wrong(at, "must be an object") end
+    errors.raise(400, "the body must be a JSON object", { code = "invalid_json" })
+  end
+  local out = {}
+  for name, value in pairs(body) do
+    local rule = rules[name]
+    if not rule then
+      errors.raise(400, ("unknown field %s; the fields are %s"):format(path_of(name), table.concat(keys_of(rules), ", ")),
+        { param = path_of(name), code = "unknown_parameter" })
+    end
+    if value ~= null then out[name] = check_value(rule, value, path_of(name)) end
+  end
+  for name, rule in pairs(rules) do
+    if out[name] == nil then
+      if rule.required then
+        errors.raise(400, ("field %s is missing"):format(path_of(name)), { param = path_of(name), code = "missing_parameter" })
+      end
+      out[name] = rule.default
+    end
+  end
+  return out
+end
+
+--- Rules of several tables in one; later ones win.
+M.merge = schema.merge
+
+return M

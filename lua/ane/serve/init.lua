@@ -1,0 +1,395 @@
+--- An HTTP server for one model: OpenAI's API, a chat page, and a few endpoints of llama-server.
+-- Needs ane.core, ane.serve.call, errors, job, routes, metrics and ane.util.schema. libmicrohttpd reads and writes the sockets in a thread
+-- of its own (csrc/http); all else happens in turns: take requests, compute one step of the pool, pass on what it gave.
+-- Usage: `local server = assert(ane.serve(model, { port = 8080 })); print(server.port); server:run()`
+
+local core = require "ane.core"
+local calls = require "ane.serve.call"
+local errors = require "ane.serve.errors"
+local jobs = require "ane.serve.job"
+local metrics = require "ane.serve.metrics"
+local routes = require "ane.serve.routes"
+local schema = require "ane.util.schema"
+
+local M = {}
+
+local function check_names(list)
+  for _, name in ipairs(list) do
+    if type(name) ~= "string" or name == "" then return "must be a list of names" end
+  end
+end
+
+--- Options.
+--   host, port: where it listens; port 0 takes one that is free
+--   sessions: replies that are computed at once; queue: requests that may wait for one; more are answered with status 503
+--   step_tokens, memory: of the pool (ane.pool)
+--   api_key: what requests must give as bearer token, or as X-API-Key
+--   cert, key: PEM texts of a certificate and its private key, for TLS
+--   cors: the origin whose pages may ask, or "*"
+--   names: list of names of the model beside that of its file
+--   defaults: temperature, top_p, top_k, min_p, repeat_penalty of requests that do not say (the API's own: 1, 1, and none)
+--   time_limit: seconds of a reply, waiting included; it then ends as if max_tokens were reached
+--   max_body, max_header: bytes of a request; connections: at once; receive_time: seconds for a request to come in and for a finished
+--     answer to be read
+--   metrics: true answers /metrics
+--   grace: seconds that replies have to end after stop()
+--   log: function(line), called for each answer; complain: function(line), for faults of the server
+M.rules = {
+  host = { type = "string", default = "127.0.0.1" },
+  port = { type = "integer", min = 0, max = 65535, default = 8080 },
+  sessions = { type = "integer", min = 1, max = 1024, default = 4 },
+  queue = { type = "integer", min = 0, max = 1 << 20, default = 64 },
+  step_tokens = { type = "integer", min = 16, max = 512 },
+  memory = { type = { "integer", "string" } },
+  api_key = { type = "string", check = function(key) return key == "" and "is empty" or nil end },
+  cert = { type = "string" },
+  key = { type = "string" },
+  cors = { type = "string" },
+  names = { type = "table", check = check_names },
+  defaults = { type = "table" },
+  time_limit = { type = "number", min = 0.001 },
+  max_body = { type = "integer", min = 1024, max = 1 << 30, default = 8 << 20 },
+  max_header = { type = "integer", min = 1024, max = 1 << 20, default = 16 << 10 },
+  connections = { type = "integer", min = 1, max = 65535, default = 256 },
+  receive_time = { type = "number", min = 0.1, max = 86400, default = 60 },
+  metrics = { type = "boolean", default = false },
+  grace = { type = "number", min = 0, default = 30 },
+  log = { type = "callable" },
+  complain = { type = "callable" },
+}
+
+--- Rules of the option defaults.
+M.defaults = {
+  temperature = { type = "number", min = 0, max = 2, default = 1 },
+  top_p = { type = "number", min = 0, max = 1 },
+  top_k = { type = "integer", min = 0 },
+  min_p = { type = "number", min = 0, max = 1 },
+  repeat_penalty = { type = "number", min = 1e-6 },
+}
+
+local Server = {}
+Server.__index = Server
+Server.__name = "ane.server"
+
+-- Bodies that may be held at once: so many of the largest.
+local BODIES = 16
+
+-- Seconds between looks at the sockets while nothing is computed.
+local IDLE = 0.25
+
+-- What a model of each kind can do; other kinds write texts.
+local KINDS = { token_classifier = "labels", embedding = "vectors", reranker = "scores" }
+
+-- The name of a model: its file's.
+local function name_of(model)
+  local name = (model.path or "model"):gsub("/+$", ""):match "([^/]+)$" or "model"
+  return (name:gsub("%.gguf$", ""))
+end
+
+local function listen(opts)
+  return core.http {
+    host = opts.host, port = opts.port, cert = opts.cert, key = opts.key, secret = opts.api_key, connections = opts.connections,
+    header_bytes = opts.max_header, body_bytes = opts.max_body, bodies_bytes = BODIES * opts.max_body, receive_s = opts.receive_time,
+  }
+end
+
+--- Makes a server, which listens from now on. It answers in turn() or run().
+-- @param model a loaded one; the server does not close it
+-- @param opts see rules
+-- @param level for misuse, as error()'s
+-- @param version of the library
+-- @return a server with port, id (the model's name), stopping; or nil, message, code
+function M.new(model, opts, level, version)
+  opts = schema.check(M.rules, opts, "serve", (level or 1) + 1)
+  local defaults = schema.check(M.defaults, opts.defaults, "serve: defaults", (level or 1) + 1)
+  if (opts.cert == nil) ~= (opts.key == nil) then error("serve: options cert and key go together", (level or 1) + 1) end
+  local kind = KINDS[model.config.kind] or "text"
+  local pool, http, message, code
+  if kind == "text" then
+    pool, message, code = model:pool { sessions = opts.sessions, step_tokens = opts.step_tokens, memory = opts.memory }
+    if not pool then return nil, message, code end
+  end
+  http, message, code = listen(opts)
+  if not http then
+    if pool then pool:close() end
+    return nil, message, code
+  end
+  local self = setmetatable({
+    model = model, opts = opts, defaults = defaults, kind = kind, pool = pool, id = name_of(model), started = os.time(), port = http:port(),
+    version = version or "", metrics = metrics.new(), _http = http, _jobs = {}, _replies = 0, _ids = 0, _since = core.clock(),
+    _seed = os.time() ~ math.floor(core.clock() * 1e9),
+  }, Server)
+  self.ids = { self.id, table.unpack(opts.names or {}) }
+  return self
+end
+
+-- ---- What handlers use ---------------------------------------------------------------------------------------------------
+
+--- A new id for an answer.
+function Server:new_id(prefix)
+  self._ids = self._ids + 1
+  local _, a, b, c = core.random(self._seed, self._ids)
+  return ("%s%08x%08x%08x"):format(prefix, a, b, c)
+end
+
+--- Throws where a request names another model.
+function Server:check_model(name)
+  if name == nil then return end
+  for _, id in ipairs(self.ids) do
+    if id == name then return end
+  end
+  errors.raise(404, ("the model %q is not here; there is %s"):format(name, table.concat(self.ids, ", ")),
+    { param = "model", code = "model_not_found" })
+end
+
+-- Seconds after which a place may be free: as long as replies took of late, for those who wait.
+local function retry_after(self)
+  local each = self.metrics:mean_seconds()
+  return math.max(1, math.min(60, math.ceil(each * (self._replies / self.opts.sessions))))
+end
+
+--- Adds replies to the pool for a call; they are answered in the turns to come.
+-- @param asked list of {prompt, opts}
+-- @param form see ane.serve.job
+-- @return the job
+-- @raise a failure: 503 where the queue is full
+function Server:generate(call, asked, form, stream)
+  local opts = self.opts
+  if self._replies + #asked > opts.sessions + opts.queue then
+    if #asked > opts.sessions + opts.queue then
+      errors.raise(400, ("%d replies are asked for, at most %d are computed"):format(#asked, opts.sessions + opts.queue), { param = "n" })
+    end
+    self.metrics:add "rejected"
+    errors.raise(503, "the queue is full", { code = "queue_full", headers = { ["Retry-After"] = tostring(retry_after(self)) } })
+  end
+  local job = jobs.new(self, call, asked, form, stream)
+  job.count = #asked
+  self._replies = self._replies + #asked
+  self._jobs[#self._jobs + 1] = job
+  return job
+end
+
+--- Says that something is wrong with the server itself.
+function Server:complain(text)
+  if self.opts.complain then self.opts.complain(text) end
+end
+
+-- ---- Requests ------------------------------------------------------------------------------------------------------------
+
+-- Notes an answer.
+local function note(self, call)
+  local seconds = core.clock() - call.started
+  self.metrics:answered(call.route and call.route[2] or "other", call.status or 0, seconds)
+  if self.opts.log then
+    self.opts.log(("%s %s %d %.3f s"):format(call.method, call.route and call.route[2] or "(unknown path)", call.status or 0, seconds))
+  end
+end
+
+-- Headers for pages of other origins; throws where a page may not ask.
+local function check_origin(self, call)
+  local origin = call.exchange:header "Origin"
+  if not origin then return end
+  local host = call.exchange:header "Host"
+  local own = origin:match "^https?://(.+)$"
+  if own and host and own:lower() == host:lower() then return end
+  local cors = self.opts.cors
+  if cors == "*" or cors == origin then
+    call.headers["Access-Control-Allow-Origin"] = cors
+    if cors ~= "*" then call.headers["Vary"] = "Origin" end
+    return
+  end
+  errors.raise(403, "pages of other origins may not ask this server", { code = "origin_not_allowed" })
+end
+
+local function preflight(call)
+  call:text(204, "text/plain", "", {
+    ["Access-Control-Allow-Methods"] = "GET, POST, OPTIONS", ["Access-Control-Max-Age"] = "86400",
+    ["Access-Control-Allow-Headers"] = "Authorization, Content-Type, X-API-Key, X-Requested-With, " ..
+      "X-Stainless-Arch, X-Stainless-Lang, X-Stainless-OS, X-Stainless-Package-Version, X-Stainless-Retry-Count, " ..
+      "X-Stainless-Runtime, X-Stainless-Runtime-Version, X-Stainless-Timeout",
+  })
+end
+
+-- A host name that stands for this machine itself, or a number.
+local function is_local(host)
+  local name = (host or ""):gsub(":%d+$", ""):lower()
+  return name == "" or name == "localhost" or name:match "^%d+%.%d+%.%d+%.%d+$" ~= nil or name:match "^%[" ~= nil
+end
+
+-- A page whose name was made to lead here is no page of ours: without a key, only names of this machine are taken where it listens
+-- for this machine alone.
+local function check_host(self, call)
+  local opts = self.opts
+  if opts.api_key or not is_local(opts.host) or opts.host == "0.0.0.0" or opts.host == "::" then return end
+  if not is_local(call.exchange:header "Host") then
+    errors.raise(403, "without an API key this server answers to localhost and numeric addresses only", { code = "host_not_allowed" })
+  end
+end
+
+-- The body of a POST as a table.
+local function read_body(call)
+  if call.too_large then errors.raise(413, "the body is too large", { code = "body_too_large" }) end
+  if call.crowded then errors.raise(503, "too many bodies at once", { headers = { ["Retry-After"] = "2" } }) end
+  local type = (call.exchange:header "Content-Type" or ""):lower()
+  if not type:match "^application/json%s*$" and not type:match "^application/json%s*;" then
+    errors.raise(415, "the Content-Type must be application/json", { code = "unsupported_media_type" })
+  end
+  local body, message = core.json_decode(call.body)
+  if body == nil then errors.raise(400, "the body is not JSON: " .. message, { code = "invalid_json" }) end
+  return body
+end
+
+local function find_route(call)
+  local route, id, allowed = routes.find(call.method, call.path)
+  if route then return route, id end
+  if #allowed == 0 then errors.raise(404, "there is no such path", { code = "not_found" }) end
+  errors.raise(405, ("the method must be %s"):format(table.concat(allowed, " or ")),
+    { code = "method_not_allowed", headers = { Allow = table.concat(allowed, ", ") } })
+end
+
+local WHAT = { text = "writes no text", labels = "labels no tokens", vectors = "makes no embeddings", scores = "scores no texts" }
+
+-- Answers a request, or makes a job of it. Throws failures.
+local function answer(self, call)
+  check_host(self, call)
+  check_origin(self, call)
+  if call.method == "OPTIONS" then return preflight(call) end
+  local route, id = find_route(call)
+  call.route = route
+  if not route.open and not call.authorised then
+    errors.raise(401, "the API key is missing or wrong", { code = "invalid_api_key", headers = { ["WWW-Authenticate"] = "Bearer" } })
+  end
+  if self.stopping and call.method == "POST" then
+    errors.raise(503, "the server is stopping", { headers = { ["Retry-After"] = "10" } })
+  end
+  local body = route[1] == "POST" and read_body(call) or nil
+  call.body = nil
+  if route.needs and route.needs ~= self.kind then
+    errors.raise(400, ("the model %s %s"):format(self.id, WHAT[route.needs]), { code = "unsupported" })
+  end
+  routes.handler(route)(self, call, body, id)
+end
+
+local function handle(self, exchange)
+  local call = calls.new(exchange, function(call) note(self, call) end)
+  local ok, failure = pcall(answer, self, call)
+  if ok then return end
+  if not errors.is(failure) then
+    self:complain("a fault while answering " .. (call.route and call.route[2] or "?") .. ": " .. tostring(failure))
+    failure = errors.new(500, "a fault of the server")
+  end
+  call:fail(failure)
+end
+
+-- ---- Turns ---------------------------------------------------------------------------------------------------------------
+
+local function take_requests(self)
+  for exchange in function() return self._http:take() end do handle(self, exchange) end
+end
+
+-- A job is over.
+local function done(self, i)
+  local job = table.remove(self._jobs, i)
+  self._replies = self._replies - job.count
+  self.metrics:job(job)
+end
+
+-- One step of the pool. What it raises is a fault of ours, of which no reply can be known to be right.
+local function step(self)
+  local ok, raised = pcall(self.pool.step, self.pool)
+  if ok then return end
+  self:complain("a fault while computing: " .. tostring(raised))
+  for i = #self._jobs, 1, -1 do
+    self._jobs[i]:fail(errors.new(500, "a fault of the server"))
+    done(self, i)
+  end
+end
+
+-- Ends the replies whose client has left.
+local function sweep(self)
+  for i = #self._jobs, 1, -1 do
+    if self._jobs[i].call:gone() then
+      self._jobs[i]:cancel()
+      self.metrics:add "cancelled"
+      done(self, i)
+    end
+  end
+end
+
+local function pass_on(self)
+  local i = 1
+  while i <= #self._jobs do
+    if self._jobs[i]:advance() then done(self, i) else i = i + 1 end
+  end
+end
+
+--- One turn: answers what has come, computes one step, passes on what it gave. With nothing to do it waits for a request.
+-- @param wait seconds at most; default: until there is one
+-- @return true; false where the server was stopped and all is answered
+function Server:turn(wait)
+  local http = self._http or error("server is closed", 2)
+  if #self._jobs == 0 and not (self.stopping and http:busy() == 0) then
+    http:wait(math.min(wait or IDLE, IDLE))
+  end
+  http:look()
+  take_requests(self)
+  sweep(self)
+  if #self._jobs > 0 then
+    step(self)
+    pass_on(self)
+  elseif self.stopping then
+    return http:busy() > 0 and core.clock() < self.deadline
+  end
+  return not (self.deadline and core.clock() > self.deadline)
+end
+
+--- Accepts no more requests. Replies in progress have `grace` seconds to end.
+function Server:stop()
+  if self.stopping then return end
+  self.stopping, self.deadline = true, core.clock() + self.opts.grace
+  self._http:quiesce()
+end
+
+--- Answers until it is stopped, by stop() or, with signals, by SIGINT or SIGTERM: the first lets replies end, the second does not.
+-- @param opts signals: true catches them
+-- @return true where all replies have ended; false where some were cut off
+function Server:run(opts)
+  local http = self._http or error("server is closed", 2)
+  local signals = opts and opts.signals
+  if signals then http:catch_signals(true) end
+  while self:turn() do
+    local seen = signals and http:signals() or 0
+    if seen > 0 then self:stop() end
+    if seen > 1 then break end
+  end
+  return #self._jobs == 0
+end
+
+--- What it has done: replies (running and waiting now), connections, seconds, and the counts of ane.serve.metrics.
+function Server:stats()
+  local out = { replies = self._replies, connections = self._http:connections(), seconds = core.clock() - self._since }
+  for key, value in pairs(self.metrics.counts) do out[key] = value end
+  return out
+end
+
+--- Closes all connections. Closing twice is fine.
+function Server:close()
+  if not self._http then return end
+  for i = #self._jobs, 1, -1 do
+    self._jobs[i]:cancel()
+    done(self, i)
+  end
+  self._http:close()
+  self._http = nil
+  if self.pool then self.pool:close() end
+end
+
+Server.__close = Server.close
+Server.__gc = Server.close
+
+function Server:__tostring()
+  if not self._http then return "server (closed)" end
+  return ("server (%s, port %d, %d replies)"):format(self.id, self.port, self._replies)
+end
+
+return M

@@ -1,0 +1,120 @@
+--- A call that waits for replies of the pool: it takes their pieces after each step, and gives them to the endpoint's form of answer.
+-- Needs ane.serve.errors.
+-- Usage: `server:generate(call, { { prompt = messages, opts = opts } }, form)`
+--
+-- A form has methods; for whole answers: whole(job) -> value for JSON. For streams: open(job), piece(job, i, text), closed(job, i) and
+-- close(job), which write events, and, if it likes, after(job, i), called for each reply after each step.
+
+local errors = require "ane.serve.errors"
+
+local M = {}
+
+local Job = {}
+Job.__index = Job
+
+-- Ends the requests that were added before one failed.
+local function close_all(requests)
+  for _, r in ipairs(requests) do r:close() end
+end
+
+-- Adds a request; throws where it is refused.
+local function add(server, asked)
+  local ok, r, message, code = pcall(server.pool.add, server.pool, asked.prompt, asked.opts)
+  if not ok then errors.raise(400, (tostring(r):gsub("^%S+%.lua:%d+: ", ""):gsub("^add: ", "")), { code = "invalid_value" }) end
+  if not r then error(errors.of(message, code), 0) end
+  local context = server.model.context
+  if #r.ids >= context then
+    r:close()
+    errors.raise(400, ("the prompt has %d tokens, the context holds %d"):format(#r.ids, context), { code = "context_length_exceeded" })
+  end
+  return r
+end
+
+--- Adds requests to the pool.
+-- @param asked list of {prompt, opts}
+-- @param form see above
+-- @param stream whether pieces are sent as they come
+-- @raise a failure of ane.serve.errors
+function M.new(server, call, asked, form, stream)
+  local self = setmetatable({ server = server, call = call, form = form, stream = stream, requests = {}, open = #asked, ended = {} }, Job)
+  for i, one in ipairs(asked) do
+    local ok, r = pcall(add, server, one)
+    if not ok then
+      close_all(self.requests)
+      error(r, 0)
+    end
+    self.requests[i] = r
+  end
+  if stream then
+    call:begin()
+    form:open(self)
+  end
+  return self
+end
+
+--- Results of the replies, in order.
+function Job:results()
+  local list = {}
+  for i, r in ipairs(self.requests) do list[i] = r.result end
+  return list
+end
+
+--- Ends all replies and answers with a failure.
+function Job:fail(failure)
+  close_all(self.requests)
+  self.call:fail(failure)
+end
+
+local function fail(self, r)
+  if r.raised then self.server:complain("a reply failed: " .. tostring(r.message)) end
+  self:fail(r.raised and errors.new(500, "the reply failed") or errors.of(r.message, r.code))
+end
+
+-- Pieces that have come since the last time, as one text.
+local function pieces_of(r)
+  local first = r:poll()
+  if not first then return "" end
+  local list = { first }
+  for piece in function() return r:poll() end do list[#list + 1] = piece end
+  return table.concat(list)
+end
+
+-- The reply of place i has ended; false: the job has.
+local function close_one(self, i, r)
+  if r.message then
+    fail(self, r)
+    return false
+  end
+  if r.result.stop == "stopped" or r.result.stop == "closed" then
+    self:fail(errors.new(503, "the server is stopping", { headers = { ["Retry-After"] = "10" } }))
+    return false
+  end
+  self.open = self.open - 1
+  self.ended[i] = true
+  if self.stream then self.form:closed(self, i) end
+  return true
+end
+
+--- Takes what has come. Called after each step.
+-- @return true when the job is done
+function Job:advance()
+  for i, r in ipairs(self.requests) do
+    if not self.ended[i] then
+      local text = self.stream and pieces_of(r)
+      if text and text ~= "" then self.form:piece(self, i, text) end
+      if self.stream and self.form.after then self.form:after(self, i) end
+      if r.done and not close_one(self, i, r) then return true end
+    end
+  end
+  if self.open > 0 then return false end
+  if self.stream then self.form:close(self) else self.call:json(200, self.form:whole(self)) end
+  return true
+end
+
+--- The client has left: ends the replies before their next step.
+function Job:cancel()
+  close_all(self.requests)
+  self.call:drop()
+end
+
+return M

@@ -1,0 +1,51 @@
+--- Log probabilities in OpenAI's forms.
+-- Needs ane.core. An entry is of result.logprobs: {id, logprob, top = list of pairs}.
+-- Usage: `choice.logprobs = { content = logprobs.chat(tokenizer, entries), refusal = core.null }`
+
+local core = require "ane.core"
+
+local M = {}
+
+-- JSON has no infinity; the API's smallest number stands for it.
+local function finite(x) return x < -9999 and -9999.0 or x end
+
+local function token_of(tokenizer, id, logprob)
+  local text = tokenizer:token(id) or ""
+  return { token = text, logprob = finite(logprob), bytes = core.json_array { text:byte(1, -1) } }
+end
+
+--- The form of chats: a list of {token, logprob, bytes, top_logprobs}.
+-- @param first, last places in the list of entries
+function M.chat(tokenizer, entries, first, last)
+  local list = core.json_array()
+  for i = first or 1, last or #entries do
+    local entry = entries[i]
+    local one = token_of(tokenizer, entry.id, entry.logprob)
+    one.top_logprobs = core.json_array()
+    for k, other in ipairs(entry.top or {}) do one.top_logprobs[k] = token_of(tokenizer, other[1], other[2]) end
+    list[#list + 1] = one
+  end
+  return list
+end
+
+--- The form of completions: {tokens, token_logprobs, top_logprobs, text_offset}.
+-- @param offset characters of the text before the first entry
+function M.completion(tokenizer, entries, first, last, offset)
+  local out = {
+    tokens = core.json_array(), token_logprobs = core.json_array(), top_logprobs = core.json_array(), text_offset = core.json_array(),
+  }
+  for i = first or 1, last or #entries do
+    local entry = entries[i]
+    local text, n = tokenizer:token(entry.id) or "", #out.tokens + 1
+    out.tokens[n], out.token_logprobs[n], out.text_offset[n] = text, finite(entry.logprob), offset
+    local top = core.json_object()
+    for _, other in ipairs(entry.top or {}) do
+      top[tokenizer:token(other[1]) or ""] = finite(other[2])
+    end
+    out.top_logprobs[n] = top
+    offset = offset + (utf8.len(text) or #text)
+  end
+  return out
+end
+
+return M

@@ -1,0 +1,85 @@
+--- Messages as OpenAI's API takes them, as the chat template does.
+-- Needs ane.serve.fields. Contents that are lists of texts become one text; images, sounds and files are refused by name.
+-- Usage: `local list = messages.read(body.messages, "messages")`
+
+local fields = require "ane.serve.fields"
+
+local M = {}
+
+local ROLES = { "system", "developer", "user", "assistant", "tool" }
+
+local CALL = {
+  id = { type = "string" },
+  type = { type = "string", only = { "function" } },
+  index = { type = "integer" },
+  ["function"] = {
+    object = true, required = true,
+    fields = { name = { type = "string", required = true }, arguments = { type = "string", default = "{}" } },
+  },
+}
+
+local MESSAGE = {
+  role = { type = "string", choices = ROLES, required = true },
+  content = { type = { "string", "table" } },
+  name = { type = "string" },
+  tool_call_id = { type = "string" },
+  tool_calls = { list = true },
+  reasoning_content = { type = "string" },
+  refusal = { only = {} },
+  audio = { only = {} },
+  function_call = { only = {} },
+  annotations = { list = true, unused = true },
+}
+
+-- Types of content that are texts.
+local TEXTS = { text = true, input_text = true, output_text = true }
+
+--- The text of a content: a string, or a list of parts.
+function M.text_of(content, path)
+  if type(content) == "string" then return content end
+  if not fields.is_list(content) then fields.wrong(path, "must be a text or a list of parts") end
+  local texts = {}
+  for i, part in ipairs(content) do
+    local at = ("%s[%d]"):format(path, i - 1)
+    if not fields.is_object(part) then fields.wrong(at, "must be an object") end
+    if not TEXTS[part.type] then fields.unsupported(at .. ".type", "is %s: only texts are supported", tostring(part.type)) end
+    local checked = fields.check({
+      type = { type = "string" }, text = { type = "string", required = true }, annotations = { list = true, unused = true },
+      logprobs = { list = true, unused = true },
+    }, part, at)
+    texts[i] = checked.text
+  end
+  return table.concat(texts)
+end
+
+local function calls_of(list, path)
+  local out = {}
+  for i, call in ipairs(list) do
+    local checked = fields.check(CALL, call, ("%s[%d]"):format(path, i - 1))
+    checked.type, checked.index = "function", nil
+    out[i] = checked
+  end
+  return out
+end
+
+--- Checks a list of messages.
+-- @param list of JSON
+-- @param path of the field
+-- @return list for the template
+function M.read(list, path)
+  if #list == 0 then fields.wrong(path, "is empty") end
+  local out = {}
+  for i, message in ipairs(list) do
+    local at = ("%s[%d]"):format(path, i - 1)
+    local checked = fields.check(MESSAGE, message, at)
+    if checked.role == "developer" then checked.role = "system" end
+    if checked.content then checked.content = M.text_of(checked.content, at .. ".content") end
+    if checked.tool_calls then checked.tool_calls = calls_of(checked.tool_calls, at .. ".tool_calls") end
+    if not checked.content and not checked.tool_calls then fields.wrong(at .. ".content", "is missing") end
+    checked.content, checked.annotations = checked.content or "", nil
+    out[i] = checked
+  end
+  return out
+end
+
+return M

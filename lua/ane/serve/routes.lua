@@ -1,0 +1,41 @@
+--- The endpoints: a row each.
+-- Needs nothing; a row's module is loaded when it is first asked for.
+-- Usage: `local route, id, allowed = routes.find("POST", "/v1/chat/completions")`
+
+local M = {}
+
+-- method, path (a last "*" stands for an id), module, function (default handle); open: no key is needed; needs: a kind of model
+M.rows = {
+  { "GET", "/", "about", "page", open = true },
+  { "GET", "/health", "about", "health", open = true },
+  { "GET", "/v1/health", "about", "health", open = true },
+  { "GET", "/v1/models", "about", "models" },
+  { "GET", "/v1/models/*", "about", "model" },
+  { "GET", "/props", "about", "props" },
+  { "POST", "/v1/chat/completions", "chat", needs = "text" },
+  { "POST", "/v1/completions", "completions", needs = "text" },
+}
+
+-- The id of a path that fits a row; nil: it does not.
+local function fits(row, path)
+  local start = row[2]:match "^(.*)%*$"
+  if not start then return row[2] == path and "" or nil end
+  return #path > #start and path:sub(1, #start) == start and path:sub(#start + 1) or nil
+end
+
+--- The row of a request.
+-- @return row, the id of its path; or nil, nil, list of the methods that the path has
+function M.find(method, path)
+  local allowed = {}
+  for _, row in ipairs(M.rows) do
+    local id = fits(row, path)
+    if id and (row[1] == method or row[1] == "GET" and method == "HEAD") then return row, id end
+    if id then allowed[#allowed + 1] = row[1] end
+  end
+  return nil, nil, allowed
+end
+
+--- The function that answers a row's requests: function(server, call, body, id).
+function M.handler(row) return require("ane.serve." .. row[3])[row[4] or "handle"] end
+
+return M

@@ -1,0 +1,197 @@
+-- The server's endpoints of generated text, over real sockets.
+local ane = require "ane"
+local http = require "support.http"
+local tiny = require "support.tiny"
+
+if not http.available then
+  describe("the server", function() pending "needs libmicrohttpd and lua-socket" end)
+  return
+end
+
+local HELLO = { { role = "user", content = "Hello" } }
+
+local model, server
+
+setup(function()
+  model = tiny.load()
+  server = assert(ane.serve(model, { port = 0, sessions = 2, queue = 4 }))
+end)
+
+teardown(function()
+  server:close()
+  model:close()
+end)
+
+-- What the model answers without a server.
+local function alone(prompt, opts)
+  opts.details = true
+  return assert(model:generate(prompt, opts))
+end
+
+-- A body of a chat, with more fields.
+local function chat(fields)
+  local body = { messages = HELLO, max_tokens = 12, temperature = 0 }
+  for key, value in pairs(fields or {}) do body[key] = value end
+  return body
+end
+
+describe("POST /v1/chat/completions", function()
+  it("gives the reply that the model gives", function()
+    local want = alone(HELLO, { max_tokens = 12 })
+    local answer = http.post(server, "/v1/chat/completions", chat())
+    assert.equal(200, answer.status)
+    local value = answer.json
+    assert.equal("chat.completion", value.object)
+    assert.equal("llama-q8_0", value.model)
+    assert.matches("^chatcmpl%-%x+$", value.id)
+    assert.equal(1, #value.choices)
+    assert.equal("assistant", value.choices[1].message.role)
+    assert.equal((want.text:gsub("[\x80-\xff]+", "?")), (value.choices[1].message.content:gsub("[\x80-\xff]+", "?")))
+    assert.equal("length", value.choices[1].finish_reason)
+    assert.equal(#want.prompt_ids, value.usage.prompt_tokens)
+    assert.equal(12, value.usage.completion_tokens)
+    assert.equal(#want.prompt_ids + 12, value.usage.total_tokens)
+  end)
+
+  it("streams the same", function()
+    local whole = http.post(server, "/v1/chat/completions", chat()).json
+    local answer = http.post(server, "/v1/chat/completions", chat { stream = true, stream_options = { include_usage = true } })
+    assert.equal("text/event-stream; charset=utf-8", answer.headers["content-type"])
+    local events = http.events(answer.body)
+    assert.equal("[DONE]", events[#events])
+    assert.equal("assistant", events[1].choices[1].delta.role)
+    local text, reason = "", nil
+    for i = 1, #events - 1 do
+      local event = events[i]
+      assert.equal("chat.completion.chunk", event.object)
+      assert.equal(events[1].id, event.id)
+      local choice = event.choices[1]
+      if choice then
+        text = text .. (choice.delta.content or "")
+        reason = choice.finish_reason ~= ane.null and choice.finish_reason or reason
+      end
+    end
+    assert.equal("length", reason)
+    assert.equal(whole.choices[1].message.content, text)
+    assert.equal(12, events[#events - 1].usage.completion_tokens)
+    assert.same({}, { table.unpack(events[#events - 1].choices) })
+  end)
+
+  it("samples with a seed as the model does, n times", function()
+    local body = chat { temperature = 0.9, seed = 5, n = 2, top_p = 0.95 }
+    local choices = http.post(server, "/v1/chat/completions", body).json.choices
+    assert.equal(2, #choices)
+    for i, choice in ipairs(choices) do
+      local want = alone(HELLO, { max_tokens = 12, temperature = 0.9, seed = 4 + i, top_p = 0.95 })
+      assert.equal((want.text:gsub("[\x80-\xff]+", "?")), (choice.message.content:gsub("[\x80-\xff]+", "?")))
+      assert.equal(i - 1, choice.index)
+    end
+  end)
+
+  it("gives log probabilities, whole and streamed", function()
+    local want = alone(HELLO, { max_tokens = 12, logprobs = 2 }).logprobs
+    local body = chat { logprobs = true, top_logprobs = 2 }
+    local content = http.post(server, "/v1/chat/completions", body).json.choices[1].logprobs.content
+    assert.equal(12, #content)
+    for i, entry in ipairs(content) do
+      assert.is_true(math.abs(entry.logprob - want[i].logprob) < 1e-9)
+      assert.equal(2, #entry.top_logprobs)
+      assert.equal(string.char(table.unpack(entry.bytes)), model.tokenizer:token(want[i].id))
+    end
+    body.stream = true
+    local streamed = 0
+    for _, event in ipairs(http.events(http.post(server, "/v1/chat/completions", body).body)) do
+      local choice = event ~= "[DONE]" and event.choices[1]
+      if choice and choice.logprobs ~= ane.null then streamed = streamed + #choice.logprobs.content end
+    end
+    assert.equal(12, streamed)
+  end)
+
+  it("stops at a string and takes a bias", function()
+    local plain = http.post(server, "/v1/chat/completions", chat()).json.choices[1].message.content
+    local stop = plain:match "%a%a+"
+    local answer = http.post(server, "/v1/chat/completions", chat { stop = stop }).json.choices[1]
+    assert.equal("stop", answer.finish_reason)
+    assert.equal(plain:sub(1, plain:find(stop, 1, true) - 1), answer.message.content)
+    local first = alone(HELLO, { max_tokens = 1 }).ids[1]
+    local other = http.post(server, "/v1/chat/completions", chat { logit_bias = { [tostring(first)] = -100 } }).json
+    assert.not_equal(plain, other.choices[1].message.content)
+  end)
+
+  it("keeps to a JSON schema", function()
+    local schema = { type = "object", properties = { ok = { type = "boolean" } }, required = { "ok" }, additionalProperties = false }
+    local answer = http.post(server, "/v1/chat/completions", chat {
+      max_tokens = 60, response_format = { type = "json_schema", json_schema = { name = "x", schema = schema } },
+    }).json.choices[1]
+    assert.equal("stop", answer.finish_reason)
+    assert.equal("boolean", type(require("ane.core").json_decode(answer.message.content).ok))
+    local refused = http.post(server, "/v1/chat/completions", chat {
+      response_format = { type = "json_schema", json_schema = { name = "x", schema = { type = "object", ["$recursiveRef"] = "#" } } },
+    })
+    assert.equal(400, refused.status)
+    assert.equal("response_format", refused.json.error.param)
+  end)
+
+  it("names the field that it does not take", function()
+    for field, value in pairs {
+      frobnicate = 1, max_tokens = 0, temperature = 3, n = 0, frequency_penalty = 1, store = true, functions = {}, tool_choice = "required",
+      logit_bias = { x = 1 }, stop = { "" }, top_logprobs = 2,
+    } do
+      local answer = http.post(server, "/v1/chat/completions", chat { [field] = value })
+      assert.equal(400, answer.status, field)
+      assert.equal(field, answer.json.error.param)
+      assert.equal("invalid_request_error", answer.json.error.type)
+      assert.matches(field, answer.json.error.message, 1, true)
+    end
+    local image = { { role = "user", content = { { type = "image_url", image_url = { url = "x" } } } } }
+    local answer = http.post(server, "/v1/chat/completions", chat { messages = image })
+    assert.equal("messages[0].content[0].type", answer.json.error.param)
+  end)
+
+  it("refuses another model's name and a prompt beyond the context", function()
+    local answer = http.post(server, "/v1/chat/completions", chat { model = "gpt-9" })
+    assert.equal(404, answer.status)
+    assert.equal("model_not_found", answer.json.error.code)
+    answer = http.post(server, "/v1/chat/completions", chat { messages = { { role = "user", content = ("word "):rep(6000) } } })
+    assert.equal(400, answer.status)
+    assert.equal("context_length_exceeded", answer.json.error.code)
+  end)
+end)
+
+describe("POST /v1/completions", function()
+  it("continues texts and lists of ids", function()
+    local want = { alone("Once", { max_tokens = 6 }), alone({ 5, 6, 7 }, { max_tokens = 6 }) }
+    local answer = http.post(server, "/v1/completions", { prompt = "Once", max_tokens = 6, temperature = 0, echo = true })
+    assert.equal(200, answer.status)
+    assert.equal("Once" .. want[1].text, answer.json.choices[1].text)
+    answer = http.post(server, "/v1/completions", { prompt = { { 5, 6, 7 }, { 5, 6, 7 } }, max_tokens = 6, temperature = 0 })
+    assert.equal(2, #answer.json.choices)
+    assert.equal(6, answer.json.usage.prompt_tokens)
+    assert.equal(12, answer.json.usage.completion_tokens)
+    assert.equal((want[2].text:gsub("[\x80-\xff]+", "?")), (answer.json.choices[2].text:gsub("[\x80-\xff]+", "?")))
+  end)
+
+  it("streams with log probabilities", function()
+    local body = { prompt = "Once", max_tokens = 6, temperature = 0, stream = true, logprobs = 1 }
+    local events = http.events(http.post(server, "/v1/completions", body).body)
+    local tokens, text = 0, ""
+    for i = 1, #events - 1 do
+      local choice = events[i].choices[1]
+      text = text .. choice.text
+      if choice.logprobs ~= ane.null then tokens = tokens + #choice.logprobs.tokens end
+    end
+    assert.equal(6, tokens)
+    assert.equal(alone("Once", { max_tokens = 6 }).text, text)
+  end)
+end)
+
+describe("what the server says of itself", function()
+  it("is its health and its model", function()
+    assert.equal("ok", http.get(server, "/health").json.status)
+    local list = http.get(server, "/v1/models").json
+    assert.equal("llama-q8_0", list.data[1].id)
+    assert.equal("model", http.get(server, "/v1/models/llama-q8_0").json.object)
+    assert.equal(404, http.get(server, "/v1/models/other").status)
+    assert.equal(2, http.get(server, "/props").json.total_slots)
+  end)
+end)
