@@ -1,8 +1,9 @@
 /* Speed of matrix products beside the machine's limits: `matmul_bench [type|all [isa|best [int8|fp32 [threads]]]]`.
  *
- * For each type, shape, thread count and T: the best of many runs. T = 1 and 8 walk through copies of the matrix of 96 MB
- * in all, as a model's layers do, and are compared with reading memory; T = 512 uses one matrix and is compared with a
- * loop of dots on registers. Limits are measured again beside every line, since other work may share the machine. */
+ * For each type, shape, thread count and T: the best of many runs. T up to 32 walks through copies of the matrix of 96 MB
+ * in all, as a model's layers do, and is compared with reading memory, with a loop of dots on registers, and with T = 1.
+ * T = 512 uses one matrix and is compared with the loop of dots. Limits are measured again beside every line, since other
+ * work may share the machine. One block of activations in 16 has outliers, as in SmolLM2 and Qwen2.5. */
 
 #include "base/alloc.h"
 #include "kernels/kernels.h"
@@ -14,6 +15,8 @@
 #include <string.h>
 
 enum { SCRATCH = 1 << 20, MAX_THREADS = 64 };
+
+static const int64_t tokens[] = {1, 2, 4, 8, 16, 32, 512};
 
 struct job {
   const struct ane_kernels *k;
@@ -71,26 +74,29 @@ static void best_of(struct ane_pool *pool, int runs, ane_pool_fn a, ane_pool_fn 
     }
 }
 
-static void bench_pair(struct ane_pool *pool, struct job *j, int64_t t, int64_t copies, bool bandwidth) {
+/* Operations a second that the job's kind of dot can reach: the best of some runs. */
+static double dot_limit(struct ane_pool *pool, struct job *j) {
+  double best[2], ops = 0;
+  best_of(pool, 2, run_limit, run_limit, j, best);
+  for (int i = 0; i < ane_pool_threads(pool); i++) ops += j->ops[i];
+  return ops / ANE_MIN(best[0], best[1]);
+}
+
+/* One line. *one: seconds of T = 1, which comes first. */
+static void bench_tokens(struct ane_pool *pool, struct job *j, int64_t t, int64_t copies, double *one) {
+  const bool few = t <= 32;
   double best[2];
-  int threads = ane_pool_threads(pool);
-  double ops = 2.0 * (double)j->w->rows * (double)j->w->cols * (double)t,
-         bytes = (double)j->w->groups * (double)j->w->group_bytes;
-  if (bandwidth) {
-    j->from = 0, j->to = copies;
-    best_of(pool, 9, run_product, run_read, j, best);
-    double got = bytes * (double)copies / best[0] * 1e-9, limit = bytes * (double)copies / best[1] * 1e-9;
-    printf("  %dthr T=%-3d %6.1f GB/s %5.1f%% of %5.1f, %7.1f GOPS", threads, (int)t, got, 100 * got / limit, limit,
-           ops * (double)copies / best[0] * 1e-9);
-  } else {
-    j->from = 0, j->to = 1;
-    best_of(pool, 25, run_product, run_limit, j, best);
-    double limit = 0;
-    for (int i = 0; i < threads; i++) limit += j->ops[i];
-    limit /= best[1];
-    printf("  %dthr T=%-3d %7.1f GOPS %5.1f%% of %6.1f", threads, (int)t, ops / best[0] * 1e-9, 100 * ops / best[0] / limit,
-           limit * 1e-9);
-  }
+  j->from = 0, j->to = few ? copies : 1;
+  best_of(pool, few ? 9 : 25, run_product, few ? run_read : run_limit, j, best);
+  double ops = 2.0 * (double)j->w->rows * (double)j->w->cols * (double)(t * j->to), limit = dot_limit(pool, j),
+         bytes = (double)j->w->groups * (double)j->w->group_bytes * (double)j->to;
+  printf("  %dthr T=%-3d %7.1f GOPS %5.1f%% of %6.1f", ane_pool_threads(pool), (int)t, ops / best[0] * 1e-9,
+         100 * ops / best[0] / limit, limit * 1e-9);
+  if (t == 1) *one = best[0];
+  if (few)
+    printf(", %5.1f GB/s %5.1f%% of %5.1f, %5.2f x T=1", bytes / best[0] * 1e-9, 100 * best[1] / best[0], bytes / best[1] * 1e-9,
+           best[0] / *one);
+  printf("\n");
   fflush(stdout);
 }
 
@@ -123,6 +129,8 @@ static void bench_layout(const struct ane_kernels *k, ane_dtype t, int64_t rows,
     all[c].data = memory + (size_t)c * bytes;
   }
   for (int64_t i = 0; i < t_max * cols; i++) x[i] = (float)(next() >> 8) * 0x1p-24f - 0.5f;
+  for (int64_t i = 0; i < t_max * cols; i += ANE_BLOCK)
+    if (next() >> 28 == 0) x[i + (next() >> 27)] = x[i + (next() >> 27)] = 3;
   ane_activation_type act = ane_activation_type_for(w.layout, int8, k->bf16_dot);
   printf("%-5s %s %dx%d  pack %.1f GB/s\n", ane_layout_info(w.layout)->name,
          act == ANE_ACTIVATION_I8     ? "i8"
@@ -133,7 +141,9 @@ static void bench_layout(const struct ane_kernels *k, ane_dtype t, int64_t rows,
     struct ane_pool *pool;
     if (only_threads && threads != only_threads) continue;
     if (ane_pool_create(&pool, threads, NULL)) return;
-    for (int64_t n = 1; n <= t_max; n *= n == 1 ? 8 : 64) {
+    double one = 0;
+    for (size_t i = 0; i < ANE_COUNT(tokens); i++) {
+      const int64_t n = tokens[i];
       size_t size = ane_activations_bytes(act, n, cols);
       void *mem = ane_pages_alloc(size, true);
       ane_activations_place(&j.x, act, n, cols, mem);
@@ -143,10 +153,9 @@ static void bench_layout(const struct ane_kernels *k, ane_dtype t, int64_t rows,
         k->convert_bf16(&j.x, x, cols, 0, n);
       else
         j.x.f32 = x;
-      bench_pair(pool, &j, n, copies, n <= 8);
+      bench_tokens(pool, &j, n, copies, &one);
       ane_pages_free(mem, size);
     }
-    printf("\n");
     ane_pool_destroy(pool);
   }
   ane_pages_free(memory, bytes * (size_t)copies);
