@@ -82,7 +82,8 @@ static void finish_groups(const struct thread_ctx *tc, const struct step *s, con
   }
 }
 
-/* Row groups of a task. Few tokens: about 32 KB of weights, for an even load. Many tokens: four, which share what a product does
+/* Row groups of a task. Few tokens: about 32 KB of weights, for an even load, and pairs of groups where several tokens share
+ * them. Many tokens: four, which share what a product does
  * once per call, or two where four would load the threads less evenly. Never more rows than an epilogue's temporary holds. */
 static int64_t groups_per_task(const struct thread_ctx *tc, const struct matrix *w) {
   int64_t most = tc->p->temp_rows * (tc->p->o.chunk / tc->tokens) / ANE_GROUP;
@@ -92,7 +93,8 @@ static int64_t groups_per_task(const struct thread_ctx *tc, const struct matrix 
     return ANE_MIN((int64_t)(even ? 4 : 2), most);
   }
   size_t bytes = ANE_MAX(w->packed.group_bytes, (size_t)1);
-  return ANE_MIN(ANE_MAX((int64_t)(TASK_BYTES / bytes), (int64_t)1), most);
+  int64_t groups = (int64_t)(TASK_BYTES / bytes), pair = tc->tokens > 1 ? 2 : 1;
+  return ANE_MIN(ANE_MAX(groups / pair * pair, pair), most);
 }
 
 /* Matrices that tasks count through: the two of a gated act share theirs. */

@@ -10,16 +10,16 @@ INLINE void bound_vector(const struct ane_packed *w, const struct ane_activation
   vf acc = vf_set(ANE_BOUND_START), norm_sum = vf_zero();
   for (int64_t b = 0; b < w->cols / ANE_BLOCK; b++) {
     const uint8_t *from = group + b * SPLIT_BLOCK;
-    vi c[8], sum[FUSED_NT] = {vi_zero()}, run[FUSED_NT];
+    vi c[8], sum[1][FUSED_NT] = {{vi_zero()}}, run[1][FUSED_NT];
     if (part == 0) prefetch_ahead(group, w->group_bytes, 1, (size_t)b * SPLIT_BLOCK, (SPLIT_BLOCK + 63) / 64);
     unpack_codes(ANE_LAYOUT_Q4_0, from, part, false, c);
-    fused_dots(ANE_LAYOUT_Q4_0, 1, c, 8, x->q + b * ANE_BLOCK, 0, sum, run);
+    fused_dots(ANE_LAYOUT_Q4_0, 1, 1, (const vi(*)[8])c, 0, 8, x->q + b * ANE_BLOCK, 0, sum, run);
     if (x->outlier[b * x->outlier_ld]) {
-      vi residual[FUSED_NT] = {vi_zero()};
-      fused_dots(ANE_LAYOUT_Q4_0, 1, c, 8, x->residual + b * x->outlier_ld * ANE_BLOCK, 0, residual, run);
-      sum[0] = vi_add(sum[0], vi_times_128(residual[0]));
+      vi residual[1][FUSED_NT] = {{vi_zero()}};
+      fused_dots(ANE_LAYOUT_Q4_0, 1, 1, (const vi(*)[8])c, 0, 8, x->residual + b * x->outlier_ld * ANE_BLOCK, 0, residual, run);
+      sum[0][0] = vi_add(sum[0][0], vi_times_128(residual[0][0]));
     }
-    vf dot = vf_int(vi_add(vi_shl_by(sum[0], 5), vi_set(blocks[b].start)));
+    vf dot = vf_int(vi_add(vi_shl_by(sum[0][0], 5), vi_set(blocks[b].start)));
     vf scale = vf_half(from + 256 + part * LANES * 2), size = vf_abs(scale);
     acc = vf_fma(vf_mul(dot, scale), vf_set(blocks[b].by), acc);
     acc = vf_fma(size, vf_set(blocks[b].slack), acc);

@@ -1,6 +1,7 @@
 /* Products with 8-bit activations. A template: include the lanes and matmul_unpack.h first.
  *
- * T <= FEW tokens: `fused` unpacks a block of a vector of rows to registers and multiplies it with all tokens.
+ * T <= FEW tokens: `fused` unpacks a block of one or two vectors of rows to registers and multiplies it with the tokens of a run;
+ * two vectors share each load of activations. `fused_finish` adds the residual codes.
  *
  *   packed group (16 rows)            registers                  registers
  *   block b: codes, scale, min  ->    8 planes [LANES x 4]   x   4 codes of token t  ->  sum[t] [LANES]
@@ -102,71 +103,76 @@ INLINE vf add_block(ane_layout f, vf dot, vf min, float d, float dsum, vf acc) {
   return layout_has_min(f) ? vf_fma(min, vf_set(dsum), acc) : acc;
 }
 
-/* sum[t] += planes c times the codes at q + t * ld. */
-INLINE void fused_dots(ane_layout f, int nt, const vi c[], int planes, const int8_t *q, int64_t ld, vi sum[FUSED_NT],
-                       vi run[FUSED_NT]) {
+/* sum[i][t] += planes c[i] of nv vectors times the codes at q + t * ld. */
+INLINE void fused_dots(ane_layout f, int nv, int nt, const vi c[][8], int from, int planes, const int8_t *q, int64_t ld,
+                       vi sum[][FUSED_NT], vi run[][FUSED_NT]) {
 #pragma GCC unroll 8
   for (int v = 0; v < planes; v++)
 #pragma GCC unroll 8
-    for (int t = 0; t < nt; t++)
-      dot_step(&sum[t], &run[t], c[v], vi_word(q + t * ld + 4 * v), layout_width(f) == 8, v % layout_run(f) == 0,
-               v % layout_run(f) == layout_run(f) - 1);
+    for (int t = 0; t < nt; t++) {
+      const vi word = vi_word(q + t * ld + 4 * v);
+#pragma GCC unroll 2
+      for (int i = 0; i < nv; i++)
+        dot_step(&sum[i][t], &run[i][t], c[i][from + v], word, layout_width(f) == 8, v % layout_run(f) == 0,
+                 v % layout_run(f) == layout_run(f) - 1);
+    }
 }
 
 #include "kernels/x86/matmul_outliers.h"
 
-/* Multiplies vector vc with tokens [t0, t0 + nt), from the packed layout. */
-INLINE void fused(ane_layout f, int nt, const struct i8_job *j, int64_t vc, int64_t t0) {
+/* out[i][t] = vector vc + i times token t0 + t without its residual codes, from the packed layout. */
+INLINE void fused(ane_layout f, int nv, int nt, const struct i8_job *j, int64_t vc, int64_t t0, vf out[FUSED_NV][FUSED_NT]) {
   const struct ane_packed *w = j->w;
-  const uint8_t *group = w->data + (size_t)(vc / PARTS) * w->group_bytes;
-  int part = (int)(vc % PARTS);
   const struct code_table table = code_table(f, w, SIGNED_BYTES);
-  vf acc[FUSED_NT], dot[FUSED_NT], residual_sum[FUSED_NT];
+  vf acc[FUSED_NV][FUSED_NT], dot[FUSED_NV][FUSED_NT];
   const int8_t *q = j->x->q + t0 * j->nb * ANE_BLOCK;
-  const uint8_t *outlier = j->x->outlier + t0;
   const float *d = j->x->d + t0 * j->nb, *dsum = j->x->dsum + t0 * j->nb;
   const int32_t *start_sums = j->start_sums + t0 * j->start_ld;
+#pragma GCC unroll 2
+  for (int i = 0; i < nv; i++)
 #pragma GCC unroll 8
-  for (int t = 0; t < nt; t++) acc[t] = residual_sum[t] = vf_zero();
+    for (int t = 0; t < nt; t++) acc[i][t] = vf_zero();
   for (int64_t b = 0; b < j->nb; b++) {
-    struct at at = block_at(f, group, b);
-    vi c[8], sum[FUSED_NT], run[FUSED_NT];
-    if (part == 0) prefetch_ahead_block(f, w, group, 1, b);
-    unpack_block(f, w, vc / PARTS, b, at.codes, part, SIGNED_BYTES, table, c);
-    vf min = layout_has_min(f) ? unpack_min(f, at, part) : vf_zero(), scale[2], sub_min[2] = {vf_zero(), vf_zero()};
+    vi c[FUSED_NV][8], sum[FUSED_NV][FUSED_NT], run[FUSED_NV][FUSED_NT];
+    struct at at[FUSED_NV];
+#pragma GCC unroll 2
+    for (int i = 0; i < nv; i++) {
+      const uint8_t *group = w->data + (size_t)((vc + i) / PARTS) * w->group_bytes;
+      const int part = (int)((vc + i) % PARTS);
+      at[i] = block_at(f, group, b);
+      if (part == 0) prefetch_ahead_block(f, w, group, nv > PARTS ? nv / PARTS : 1, b);
+      unpack_block(f, w, (vc + i) / PARTS, b, at[i].codes, part, SIGNED_BYTES, table, c[i]);
+    }
 #pragma GCC unroll 2
     for (int half = 0; half < layout_subs(f); half++) {
-      int planes = 8 / layout_subs(f), from = planes * half;
+      const int planes = 8 / layout_subs(f), from = planes * half;
       const int32_t *start = start_sums + layout_subs(f) * b + half;
 #pragma GCC unroll 8
-      for (int t = 0; t < nt; t++) sum[t] = has_zero(f) ? vi_word(start + t * j->start_ld) : vi_zero();
-      fused_dots(f, nt, c + from, planes, q + b * ANE_BLOCK + 4 * from, j->nb * ANE_BLOCK, sum, run);
-      scale[half] = unpack_scale(f, at, table, part, half);
-      if (layout_has_sub_min(f)) sub_min[half] = unpack_sub_min(at, part, half);
+      for (int t = 0; t < nt; t++) sum[0][t] = sum[nv - 1][t] = has_zero(f) ? vi_word(start + t * j->start_ld) : vi_zero();
+      fused_dots(f, nv, nt, c, from, planes, q + b * ANE_BLOCK + 4 * from, j->nb * ANE_BLOCK, sum, run);
+#pragma GCC unroll 2
+      for (int i = 0; i < nv; i++) {
+        const int part = (int)((vc + i) % PARTS);
+        const vf scale = unpack_scale(f, at[i], table, part, half);
+        const vf sub_min = layout_has_sub_min(f) ? unpack_sub_min(at[i], part, half) : vf_zero();
 #pragma GCC unroll 8
-      for (int t = 0; t < nt; t++) {
-        dot[t] = scaled(f, half, sum[t], scale[half], dot[t]);
-        dot[t] = add_sub_min(f, dot[t], sub_min[half], j->x->isum + 2 * ((t0 + t) * j->nb + b) + half);
+        for (int t = 0; t < nt; t++) {
+          dot[i][t] = scaled(f, half, sum[i][t], scale, dot[i][t]);
+          dot[i][t] = add_sub_min(f, dot[i][t], sub_min, j->x->isum + 2 * ((t0 + t) * j->nb + b) + half);
+        }
       }
     }
+#pragma GCC unroll 2
+    for (int i = 0; i < nv; i++) {
+      const vf min = layout_has_min(f) ? unpack_min(f, at[i], (int)((vc + i) % PARTS)) : vf_zero();
 #pragma GCC unroll 8
-    for (int t = 0; t < nt; t++) acc[t] = add_block(f, dot[t], min, d[t * j->nb + b], dsum[t * j->nb + b], acc[t]);
-#pragma GCC unroll 1
-    for (int t = 0; t < nt; t++)
-      if (outlier[b * j->x->outlier_ld + t]) {
-        int64_t at_x = b * j->x->outlier_ld + t0 + t;
-        residual_sum[t] = add_residual(f, c, scale, sub_min, j->x->residual + at_x * ANE_BLOCK, j->x->residual_isum + 2 * at_x,
-                                       j->x->d_residual[at_x], j->shift, residual_sum[t]);
-      }
+      for (int t = 0; t < nt; t++) acc[i][t] = add_block(f, dot[i][t], min, d[t * j->nb + b], dsum[t * j->nb + b], acc[i][t]);
+    }
   }
-  int64_t row = vc * LANES;
-  if (row >= w->rows) return;
+#pragma GCC unroll 2
+  for (int i = 0; i < nv; i++)
 #pragma GCC unroll 8
-  for (int t = 0; t < nt; t++) {
-    acc[t] = vf_add(acc[t], residual_sum[t]);
-    if (layout_scale(f) == LAYOUT_NONE) acc[t] = vf_mul(acc[t], vf_load(w->row_scale + row));
-    vf_store_n(j->out + (t0 + t) * j->ld_out + row, acc[t], w->rows - row);
-  }
+    for (int t = 0; t < nt; t++) out[i][t] = acc[i][t];
 }
 
 INLINE void unpack_panel(ane_layout f, const struct i8_job *j, int64_t vc, int nv, uint8_t *to) {
@@ -370,31 +376,48 @@ INLINE void panels(ane_layout f, tiles_fn run, struct i8_job *j, int64_t from, i
   }
 }
 
-/* All tokens for one vector of rows, in runs of nearly equal width. */
-INLINE void fused_tokens(ane_layout f, const struct i8_job *j, int64_t vc) {
-  int64_t n = (j->x->t + FUSED_NT - 1) / FUSED_NT;
-  for (int64_t i = 0, t = 0; i < n; i++) {
-    int nt = (int)((j->x->t - t) / (n - i));
-    switch (nt) {
-      case 1: fused(f, 1, j, vc, t); break;
-      case 2: fused(f, 2, j, vc, t); break;
-      case 3: fused(f, 3, j, vc, t); break;
-      case 4: fused(f, 4, j, vc, t); break;
-      case 5:
-        if (FUSED_NT >= 5) fused(f, 5, j, vc, t);
-        break;
-      case 6:
-        if (FUSED_NT >= 6) fused(f, 6, j, vc, t);
-        break;
-      case 7:
-        if (FUSED_NT >= 7) fused(f, 7, j, vc, t);
-        break;
-      case 8:
-        if (FUSED_NT >= 8) fused(f, 8, j, vc, t);
-        break;
-    }
-    t += nt;
+/* Vectors [vc, vc + nv) and the tokens of one run. */
+INLINE void fused_run(ane_layout f, int nv, const struct i8_job *j, int64_t vc, const struct fused_run *r) {
+  vf out[FUSED_NV][FUSED_NT];
+  switch (r->nt) {
+    case 1:
+      if (nv == 1) fused(f, nv, 1, j, vc, r->t0, out);
+      break;
+    case 2: fused(f, nv, 2, j, vc, r->t0, out); break;
+    case 3: fused(f, nv, 3, j, vc, r->t0, out); break;
+    case 4: fused(f, nv, 4, j, vc, r->t0, out); break;
+    case 5:
+      if (FUSED_NT >= 5 && nv == 2) fused(f, nv, 5, j, vc, r->t0, out);
+      break;
+    case 6:
+      if (FUSED_NT >= 6 && nv == 2) fused(f, nv, 6, j, vc, r->t0, out);
+      break;
+    case 7:
+      if (FUSED_NT >= 7 && nv == 2) fused(f, nv, 7, j, vc, r->t0, out);
+      break;
+    case 8:
+      if (FUSED_NT >= 8 && nv == 2) fused(f, nv, 8, j, vc, r->t0, out);
+      break;
   }
+  fused_finish(f, nv, j, vc, r, out);
+}
+
+/* Vectors from vc on, nv at a time, as far as whole ones end before `to`. Returns the first that is left. */
+INLINE int64_t fused_vectors(ane_layout f, int nv, const struct i8_job *j, int64_t vc, int64_t to, int32_t *blocks) {
+  struct fused_run runs[FEW];
+  if (vc + nv > to) return vc;
+  const int n = make_fused_runs(j, nv == 1 ? FUSED_NT1 : FUSED_NT, runs, blocks);
+  for (; vc + nv <= to; vc += nv)
+    for (int i = 0; i < n; i++) fused_run(f, nv, j, vc, &runs[i]);
+  return vc;
+}
+
+/* Groups [g_from, g_to) from the packed layout. blocks: room for [FEW][nb]. */
+INLINE void fused_groups(ane_layout f, const struct i8_job *j, int64_t g_from, int64_t g_to, int32_t *blocks) {
+  int64_t vc = g_from * PARTS, to = g_to * PARTS;
+  if (has_zero(f)) make_start_sums(f, j);
+  if (FUSED_NV == 2 && j->x->t > 1) vc = fused_vectors(f, FUSED_NV, j, vc, to, blocks);
+  fused_vectors(f, 1, j, vc, to, blocks);
 }
 
 INLINE void i8_product(ane_layout f, tiles_fn run, const struct ane_packed *w, const struct ane_activations *x, int64_t g_from,
@@ -409,10 +432,9 @@ INLINE void i8_product(ane_layout f, tiles_fn run, const struct ane_packed *w, c
                      .start_sums = (int32_t *)(void *)scratch,
                      .start_ld = start_ld,
                      .shift = zero_shift(f)};
-  if (x->t <= FEW && x->t * start_ld * 4 <= ANE_SCRATCH) {
-    if (has_zero(f)) make_start_sums(f, &j);
-    for (int64_t vc = g_from * PARTS; vc < g_to * PARTS; vc++) fused_tokens(f, &j, vc);
-  } else
+  if (x->t <= FEW && (x->t * start_ld + FEW * nb) * 4 <= ANE_SCRATCH)
+    fused_groups(f, &j, g_from, g_to, j.start_sums + x->t * start_ld);
+  else
     panels(f, run, &j, g_from * PARTS, g_to * PARTS, scratch);
 }
 

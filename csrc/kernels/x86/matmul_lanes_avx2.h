@@ -8,11 +8,12 @@
 #include <immintrin.h>
 
 enum { LANES = 8, F32_NV = 2, F32_NT = 6 };
-/* FEW: most tokens of `fused`. FEW and the sizes of tiles are measured on Zen 5. */
+/* FEW: most tokens of the fused way. FUSED_NV: its vectors at a time; FUSED_NT: most tokens of a run, FUSED_NT1: with one vector.
+ * These and the sizes of tiles are measured on Zen 5. */
 #ifdef ANE_LANES_VNNI
-enum { I8_NV = 2, I8_NT = 6, FUSED_NT = 4, FEW = 3, SIGNED_BYTES = 0 };
+enum { I8_NV = 2, I8_NT = 6, FUSED_NT = 4, FUSED_NT1 = 4, FUSED_NV = 1, FEW = 3, SIGNED_BYTES = 0 };
 #else
-enum { I8_NV = 2, I8_NT = 4, FUSED_NT = 4, FEW = 4, SIGNED_BYTES = 1 };
+enum { I8_NV = 2, I8_NT = 4, FUSED_NT = 4, FUSED_NT1 = 4, FUSED_NV = 1, FEW = 4, SIGNED_BYTES = 1 };
 #endif
 
 typedef __m256i vi;

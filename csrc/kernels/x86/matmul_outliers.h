@@ -16,16 +16,87 @@ INLINE vf add_residual(ane_layout f, const vi c[8], const vf scale[2], const vf 
   for (int half = 0; half < layout_subs(f); half++) {
     int planes = 8 / layout_subs(f), chain = planes / RESIDUAL_CHAINS;
     const int8_t *q = residual + ANE_BLOCK / layout_subs(f) * half;
-    vi sum[RESIDUAL_CHAINS][FUSED_NT] = {{residual_start(f, isum, shift, half)}}, run[FUSED_NT];
+    vi sum[RESIDUAL_CHAINS][FUSED_NT] = {{residual_start(f, isum, shift, half)}}, run[1][FUSED_NT];
 #pragma GCC unroll 2
     for (int i = 0; i < RESIDUAL_CHAINS; i++) {
       if (i) sum[i][0] = vi_zero();
-      fused_dots(f, 1, c + planes * half + chain * i, chain, q + 4 * chain * i, 0, sum[i], run);
+      fused_dots(f, 1, 1, (const vi(*)[8])c, planes * half + chain * i, chain, q + 4 * chain * i, 0, &sum[i], run);
     }
     dot = scaled(f, half, RESIDUAL_CHAINS == 1 ? sum[0][0] : vi_add(sum[0][0], sum[RESIDUAL_CHAINS - 1][0]), scale[half], dot);
     dot = add_sub_min(f, dot, sub_min[half], isum + half);
   }
   return vf_fma(dot, vf_set(d), residual_sum);
+}
+
+/* A run of tokens of `fused`: [t0, t0 + nt), and the blocks in which one of them is an outlier, in ascending order. */
+struct fused_run {
+  int64_t t0;
+  int nt;
+  int32_t n_blocks, *blocks;
+};
+
+/* A byte that is not 0 for each of nt <= 8 tokens with residual codes. */
+INLINE uint64_t outlier_bytes(const uint8_t *outlier, int nt) {
+  uint64_t m;
+  memcpy(&m, outlier, 8);
+  return nt < 8 ? m & (((uint64_t)1 << 8 * nt) - 1) : m;
+}
+
+/* Divides the tokens into runs of nearly equal width, at most `most`. blocks: room for [runs][nb]. Returns the number of runs. */
+INLINE int make_fused_runs(const struct i8_job *j, int most, struct fused_run *runs, int32_t *blocks) {
+  const int n = (int)((j->x->t + most - 1) / most);
+  int64_t t = 0;
+  for (int i = 0; i < n; i++, blocks += j->nb) {
+    struct fused_run *r = &runs[i];
+    *r = (struct fused_run){.t0 = t, .nt = (int)((j->x->t - t) / (n - i)), .blocks = blocks};
+    for (int64_t b = 0; b < j->nb; b++) {
+      blocks[r->n_blocks] = (int32_t)b;
+      r->n_blocks += outlier_bytes(j->x->outlier + b * j->x->outlier_ld + t, r->nt) != 0;
+    }
+    t += r->nt;
+  }
+  return n;
+}
+
+/* sum[t] += residual codes of block b times vector vc, for the tokens of the run that have some. */
+INLINE void fused_residuals(ane_layout f, const struct i8_job *j, int64_t vc, int64_t b, const struct fused_run *r, vf *sum) {
+  const struct ane_activations *x = j->x;
+  const struct code_table table = code_table(f, j->w, SIGNED_BYTES);
+  const int part = (int)(vc % PARTS);
+  const struct at at = block_at(f, j->w->data + (size_t)(vc / PARTS) * j->w->group_bytes, b);
+  const int64_t first = b * x->outlier_ld + r->t0;
+  vi c[8];
+  vf scale[2], sub_min[2];
+  unpack_block(f, j->w, vc / PARTS, b, at.codes, part, SIGNED_BYTES, table, c);
+#pragma GCC unroll 2
+  for (int half = 0; half < layout_subs(f); half++) {
+    scale[half] = unpack_scale(f, at, table, part, half);
+    sub_min[half] = layout_has_sub_min(f) ? unpack_sub_min(at, part, half) : vf_zero();
+  }
+  for (uint64_t m = outlier_bytes(x->outlier + first, r->nt); m;) {
+    const int t = __builtin_ctzll(m) / 8;
+    m &= ~((uint64_t)0xFF << 8 * t);
+    sum[t] = add_residual(f, c, scale, sub_min, x->residual + (first + t) * ANE_BLOCK, x->residual_isum + 2 * (first + t),
+                          x->d_residual[first + t], j->shift, sum[t]);
+  }
+}
+
+/* Adds the residual codes of the run to sums of vectors [vc, vc + nv), scales and stores them. Blocks with outliers are unpacked
+ * a second time: kept out of the loop over all blocks, they cost it neither registers nor mispredicted branches. */
+INLINE void fused_finish(ane_layout f, int nv, const struct i8_job *j, int64_t vc, const struct fused_run *r,
+                         vf sum[FUSED_NV][FUSED_NT]) {
+  for (int i = 0; i < nv; i++) {
+    const int64_t row = (vc + i) * LANES;
+    vf residual_sum[FUSED_NT];
+    if (row >= j->w->rows) return;
+    for (int t = 0; t < r->nt; t++) residual_sum[t] = vf_zero();
+    for (int32_t k = 0; k < r->n_blocks; k++) fused_residuals(f, j, vc + i, r->blocks[k], r, residual_sum);
+    for (int t = 0; t < r->nt; t++) {
+      vf y = vf_add(sum[i][t], residual_sum[t]);
+      if (layout_scale(f) == LAYOUT_NONE) y = vf_mul(y, vf_load(j->w->row_scale + row));
+      vf_store_n(j->out + (r->t0 + t) * j->ld_out + row, y, j->w->rows - row);
+    }
+  }
 }
 
 /* Lists the outliers of the piece. For each block, tokens with residual codes in one or two planes of one half go to the front of
