@@ -86,6 +86,20 @@ static void visible_tiles(const struct step *s, int64_t p, int64_t *from, int64_
 
 static int64_t part_runs(int64_t tiles) { return (tiles + TILES_PER_PART - 1) / TILES_PER_PART; }
 
+/* Sets the hint at what the thread reads next: the first tile of unit `unit` of item `item`, where units of an item are its kv
+ * heads. first: the item's first token. */
+static void hint_next(const struct thread_ctx *tc, const struct step *s, int64_t unit, int32_t item, int64_t first,
+                      struct ane_attention *a) {
+  const struct run *r = tc->r;
+  for (; item < r->n_items && unit >= s->attention.kv_heads; unit -= s->attention.kv_heads) first += r->items[item++].n;
+  if (item == r->n_items) return;
+  const struct ane_kv *kv = kv_of(r, s, item);
+  int64_t tile, unused;
+  visible_tiles(s, r->positions[first], &tile, &unused);
+  a->next_k = ane_kv_k(kv, unit, tile);
+  a->next_v = ane_kv_v(kv, unit, tile);
+}
+
 /* One token of one session: parts by kv head and run of tiles, a barrier, then a merge by kv head. */
 static void attention_split(struct thread_ctx *tc, const struct step *s, const struct ane_attention *a, int64_t tile_from,
                             int64_t tile_to) {
@@ -137,6 +151,7 @@ static void run_attention(struct thread_ctx *tc, const struct step *s) {
       int64_t h = (next - before) % s->attention.kv_heads, b = blocks - 1 - (next - before) / s->attention.kv_heads;
       int64_t q0 = b * block, q1 = ANE_MIN(q0 + block, n);
       struct ane_attention a = attention_of(tc, s, i, first);
+      if (n == 1) hint_next(tc, s, next - before + tc->threads, i, first, &a);
       prepare_queries(tc, s, h, first + q0, first + q1);
       tc->k->attention(&a, h, q0, q1, tc->mem + tc->p->thread_kernel);
     }

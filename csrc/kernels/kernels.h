@@ -151,8 +151,9 @@ struct ane_attention {
   float *out;     /* the same shape, row stride ld_out */
   int64_t ld_q, ld_out;
   int64_t t, n_heads, pos, window, ahead;
-  float scale, softcap; /* score = scale * q.k; softcap c > 0: c * tanh(score / c) */
-  const float *sinks;   /* [n_heads]: a score that takes part in the softmax and has no value; NULL: none */
+  float scale, softcap;        /* score = scale * q.k; softcap c > 0: c * tanh(score / c) */
+  const float *sinks;          /* [n_heads]: a score that takes part in the softmax and has no value; NULL: none */
+  const void *next_k, *next_v; /* a hint: the tiles that the thread reads after this call, NULL: not known */
 };
 
 /* Rows (a query of one head) that share one pass over the tiles in a call of `attention`. */

@@ -19,6 +19,7 @@ struct work {
   const float *k_scale, *v_scale; /* int8: its scales */
   int kind_k, kind_v;
   const void *k, *v;            /* [hd][64], [64][ld_v] */
+  intptr_t ahead_k, ahead_v;    /* bytes from the stored tile to the one that is read next */
   float *tile_k, *tile_v;       /* converted: [hd][64], [64][pad] */
   float *q, *o, *big_m, *big_l; /* [ROWS][pad], [ROWS][pad], [ROWS], [ROWS] */
   float *s, *part;              /* scores, then p: [PANEL][64]; o: [PANEL][pad] */
@@ -48,10 +49,6 @@ V_FN vf load_as(int kind, const void *p, int64_t i) {
 enum { MOST_VECS = 8 };
 #define VECS_FOR(rows) ((rows) == 1 ? MOST_VECS : ANE_MIN((V_REGISTERS - 1) / ((rows) + 1), MOST_VECS))
 
-/* Stored tiles are read once, from memory: each cache line is asked for this far ahead, about a tile of 64 x 64 fp16
- * (measured on Zen 5 at depth 65536: 42 GB/s without, 55 with; half or twice as far is worse). */
-enum { AHEAD = 8192 };
-
 /* What becomes of the sums of a block. PLAIN: they are stored. SCORES: times `scale`; the largest of each lane of a row is kept.
  * VALUES: they join what stands in c: fma(sum + 0, add[r], c keep[r]). */
 enum { PLAIN, SCORES, VALUES };
@@ -59,6 +56,7 @@ struct ending {
   float scale;
   vf *largest;             /* [rows] */
   const float *keep, *add; /* [rows] */
+  intptr_t ahead;          /* of stored tiles, which are read once, from memory: distance of the lines to prefetch */
 };
 
 /* c[r][x] = sum over k ascending of fma(a[r][k], b[k][x], .) for `rows` rows and `vecs` vectors of x, all in registers. */
@@ -76,7 +74,8 @@ V_FN void block(const int rows, const int vecs, const int kind, const int end, i
     for (int x = 0; x < vecs; x++) w[x] = load_as(kind, b, k * ldb + x * VL);
     if (kind != F32)
 #pragma GCC unroll 8
-      for (int x = 0; x < vecs; x += 64 / (VL * width)) __builtin_prefetch((const char *)b + (k * ldb + x * VL) * width + AHEAD);
+      for (int x = 0; x < vecs; x += 64 / (VL * width))
+        __builtin_prefetch((const char *)((uintptr_t)b + (uintptr_t)((k * ldb + x * VL) * width + e->ahead)));
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
       vf f = v_set(a[r * lda + k]);
@@ -220,7 +219,7 @@ V_FN void score_rows(const int rows, const struct work *w, struct panel *p, cons
   const bool plain =
       has_ending(w->kind_k, rows) && !i8 && !(a->softcap > 0) && p->first[rows - 1] <= p->from && p->last[0] >= p->to - 1;
   vf largest[ANE_ATT_PANEL];
-  const struct ending e = {.scale = a->scale, .largest = largest};
+  const struct ending e = {.scale = a->scale, .largest = largest, .ahead = w->ahead_k};
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++) largest[r] = v_set(-__builtin_inff());
   product(plain ? scores_f32 : plain_blocks(w->kind_k), w->kind_k, rows, (p->to - p->from) / VL, w->hd, q, ldq,
@@ -254,10 +253,11 @@ static void panel_exponentials(const struct work *w, struct panel *p) {
     FOR_ROWS(p->rows, exponentials, false, w, p)
 }
 
-/* Step 3: o, yet without the + 0, to `out` [rows][pad]; with an ending joined to what is there (VALUES). */
-static void panel_values(const struct work *w, const struct panel *p, float *out, const struct ending *e) {
-  product(e ? values_f32 : plain_blocks(w->kind_v), w->kind_v, p->rows, w->pad / VL, p->end - p->begin, p->s + p->begin, ANE_TILE,
-          (const char *)w->v + p->begin * w->ld_v * bytes[w->kind_v], w->ld_v, out, w->pad, e);
+/* Step 3: o, yet without the + 0, to `out` [rows][pad]; join: joined to what is there (VALUES). */
+static void panel_values(const struct work *w, const struct panel *p, float *out, bool join) {
+  const struct ending e = {.keep = p->old, .add = p->new, .ahead = w->ahead_v};
+  product(join ? values_f32 : plain_blocks(w->kind_v), w->kind_v, p->rows, w->pad / VL, p->end - p->begin, p->s + p->begin,
+          ANE_TILE, (const char *)w->v + p->begin * w->ld_v * bytes[w->kind_v], w->ld_v, out, w->pad, &e);
 }
 
 enum { FEW_ROWS = 2 * ANE_ATT_PANEL }; /* so many read a tile as it is stored */
@@ -280,9 +280,19 @@ static void to_floats(const struct ane_kv *kv, const void *from, int64_t n, int6
     convert_rows(F32, kv, from, n, hd, to, pad);
 }
 
+/* Sets what is prefetched while the tile at hand is read: the head's next tile, behind the last one what the caller reads next.
+ */
+static void look_ahead(struct work *w, int64_t h, int64_t tile, bool last) {
+  const struct ane_attention *a = w->a;
+  const void *k = a->next_k, *v = a->next_v;
+  if (!last) k = ane_kv_k(a->kv, h, tile + 1), v = ane_kv_v(a->kv, h, tile + 1);
+  w->ahead_k = k ? (intptr_t)((uintptr_t)k - (uintptr_t)w->k) : 0;
+  w->ahead_v = v ? (intptr_t)((uintptr_t)v - (uintptr_t)w->v) : 0;
+}
+
 /* The tile as stored or, for more rows, as floats in scratch. A value row that is no whole number of vectors must be
  * copied in any case: a load past it could leave the cache. */
-static void use_tile(struct work *w, int64_t h, int64_t tile, bool convert) {
+static void use_tile(struct work *w, int64_t h, int64_t tile, bool last, bool convert) {
   const struct ane_kv *kv = w->a->kv;
   const int kind = kv->dtype == ANE_F16 ? F16 : kv->dtype == ANE_I8 ? I8 : F32;
   w->tile = tile;
@@ -291,6 +301,7 @@ static void use_tile(struct work *w, int64_t h, int64_t tile, bool convert) {
   if (kind == I8) w->k_scale = ane_kv_k_scale(kv, h, tile), w->v_scale = ane_kv_v_scale(kv, h, tile);
   w->kind_k = w->kind_v = kind;
   w->ld_v = w->hd;
+  look_ahead(w, h, tile, last);
   convert = convert && kind != F32;
   if (convert) {
     to_floats(kv, w->k, w->hd, ANE_TILE, w->tile_k, ANE_TILE);
@@ -369,9 +380,9 @@ static void attend_tile(struct work *w, int64_t begin, int64_t from, int64_t to)
     for (int x = 0; x < some; x++) {
       float *o = w->o + (p[x].row - begin) * w->pad;
       if (has_ending(w->kind_v, p[x].rows)) {
-        panel_values(w, &p[x], o, &(struct ending){.keep = p[x].old, .add = p[x].new});
+        panel_values(w, &p[x], o, true);
       } else {
-        panel_values(w, &p[x], w->part, NULL);
+        panel_values(w, &p[x], w->part, false);
         combine_values(w, &p[x], o);
       }
     }
@@ -397,12 +408,13 @@ static void attend(struct work *w, int64_t h, int64_t begin, int64_t end) {
     w->big_l[r - begin] = 0;
   }
   memset(w->o, 0, (size_t)((end - begin) * w->pad) * sizeof(float));
-  for (int64_t tile = ane_att_first(a, p0) / ANE_TILE; tile <= ane_att_last(a, p1) / ANE_TILE; tile++) {
+  const int64_t last_tile = ane_att_last(a, p1) / ANE_TILE;
+  for (int64_t tile = ane_att_first(a, p0) / ANE_TILE; tile <= last_tile; tile++) {
     /* The queries from `tile` on (less those ahead) see it, by a window only as far as its last key is inside. */
     int64_t from = ANE_MAX((tile * ANE_TILE - a->ahead - a->pos) * w->group, begin), to = end;
     if (a->window > 0) to = ANE_MIN((tile * ANE_TILE + ANE_TILE - 1 + a->window - a->pos) * w->group, end);
     if (from >= to) continue;
-    use_tile(w, h, tile, to - from > FEW_ROWS);
+    use_tile(w, h, tile, tile == last_tile, to - from > FEW_ROWS);
     attend_tile(w, begin, from, to);
   }
   for (int64_t r = begin; r < end; r++) {
@@ -425,14 +437,14 @@ static void attention_part(const struct ane_attention *a, int64_t h, int64_t t, 
   struct work w;
   if (tile < ane_att_first(a, p) / ANE_TILE || tile > ane_att_last(a, p) / ANE_TILE) return;
   work_init(&w, a, scratch);
-  use_tile(&w, h, tile, w.group > FEW_ROWS);
+  use_tile(&w, h, tile, tile == ane_att_last(a, p) / ANE_TILE, w.group > FEW_ROWS);
   struct panel now = {.s = w.s};
   const int64_t panels = (w.group + ANE_ATT_PANEL - 1) / ANE_ATT_PANEL;
   for (int64_t i = 0; i < panels; i++) {
     const int64_t g0 = w.group * i / panels, g1 = w.group * (i + 1) / panels, row = t * w.group + g0;
     panel_scores(&w, &now, row, (int)(g1 - g0), a->q + row_at(&w, h, row, a->ld_q), w.hd);
     panel_exponentials(&w, &now);
-    panel_values(&w, &now, w.part, NULL);
+    panel_values(&w, &now, w.part, false);
     for (int64_t g = g0; g < g1; g++) {
       float *to = part + g * (2 + w.hd);
       const float *o = w.part + (g - g0) * w.pad;
