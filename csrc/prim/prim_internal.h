@@ -101,7 +101,7 @@ struct prim_matrix {
   const float *scales; /* converted; in memory */
   const float *zeros;  /* one for each scale, or NULL: zero_default */
   float zero_default;
-  const int32_t *g_idx; /* [cols], or NULL */
+  const uint8_t *g_idx; /* int32 [cols], maybe unaligned; or NULL */
 };
 
 struct ane_prim_state {

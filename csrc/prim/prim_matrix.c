@@ -95,6 +95,14 @@ ane_status prim_matrix_scales(struct ane_prim_call *c, struct prim_matrix *m, in
   return c->status;
 }
 
+/* The block of scales that column k belongs to. */
+static inline int64_t block_of(const struct prim_matrix *m, int64_t k) {
+  int32_t block;
+  if (!m->g_idx) return k / m->block;
+  memcpy(&block, m->g_idx + 4 * k, sizeof block);
+  return block;
+}
+
 static inline float code_value(const struct prim_matrix *m, int64_t code, int64_t scale) {
   int q = prim_code(m->codes, m->bits, code);
   if (m->is_signed) q = (q ^ 1 << (m->bits - 1)) - (1 << (m->bits - 1));
@@ -122,7 +130,7 @@ static void read_row(const struct prim_matrix *m, int64_t r, float *out) {
     return;
   }
   for (int64_t k = 0; k < m->cols; k++) {
-    int64_t block = m->g_idx ? m->g_idx[k] : k / m->block;
+    int64_t block = block_of(m, k);
     out[k] = code_value(m, r * m->row_stride + k * m->col_stride, r / m->row_block * m->scale_row + block * m->scale_col);
   }
 }
@@ -135,7 +143,7 @@ static void decode_panel(const struct prim_matrix *m, int64_t first, int64_t n, 
     return;
   }
   for (int64_t k = 0; k < m->cols; k++) {
-    int64_t block = m->g_idx ? m->g_idx[k] : k / m->block;
+    int64_t block = block_of(m, k);
     for (int64_t r = 0; r < ANE_GROUP; r++) {
       int64_t row = first + r;
       panel[k * ANE_GROUP + r] =

@@ -175,11 +175,14 @@ static ane_status nbits_zeros(struct ane_prim_call *c, const struct ane_dyn *zer
 }
 
 static ane_status nbits_g_idx(struct ane_prim_call *c, const struct ane_dyn *g, int64_t k, int64_t nb) {
-  if (g->dtype != ANE_I32 || g->count < k || (uintptr_t)g->data % 4)
-    return prim_fail(c, ANE_SHAPE, "g_idx is no int32 list of %" PRId64, k);
-  const int32_t *v = g->data;
-  for (int64_t i = 0; i < k; i++)
-    if (v[i] < 0 || v[i] >= nb) return prim_fail(c, ANE_RANGE, "g_idx holds %d, not one of %" PRId64 " blocks", (int)v[i], nb);
+  char text[ANE_DYN_TEXT];
+  if (g->dtype != ANE_I32 || g->count < k)
+    return prim_fail(c, ANE_SHAPE, "g_idx is %s, wanted %" PRId64 " elements of int32", ane_dyn_text(g, text), k);
+  for (int64_t i = 0; i < k; i++) {
+    int32_t v;
+    memcpy(&v, (const uint8_t *)g->data + 4 * i, sizeof v);
+    if (v < 0 || v >= nb) return prim_fail(c, ANE_RANGE, "g_idx holds %d, not one of %" PRId64 " blocks", (int)v, nb);
+  }
   return c->status;
 }
 
