@@ -57,6 +57,12 @@ ifeq ($(shell printf '\043include <microhttpd.h>\n' | $(CC) $(CPPFLAGS) $(CFLAGS
 else
   SOURCES := $(filter-out csrc/http/%,$(SOURCES)) csrc/http/http_none.c
 endif
+# `ane pull` opens libcurl when it runs; to build it the headers are enough, and without them the rest is built.
+ifeq ($(shell printf '\043include <curl/curl.h>\n' | $(CC) $(CPPFLAGS) $(CFLAGS) -E - >/dev/null 2>&1 && echo yes),yes)
+  SOURCES := $(filter-out csrc/fetch/fetch_none.c,$(SOURCES))
+else
+  SOURCES := $(filter-out csrc/fetch/fetch.c,$(SOURCES))
+endif
 # X.proto becomes gen/.../X.pb-c.c and .h.
 PROTOS := $(patsubst csrc/%.proto,$(BUILD)/gen/%.pb-c,$(wildcard csrc/*/proto/*.proto))
 OBJECTS := $(addprefix $(BUILD)/,$(addsuffix .o,$(basename $(SOURCES)))) $(PROTOS:=.o)

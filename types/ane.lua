@@ -69,6 +69,14 @@ local ane = {}
 ---@return ane.code? code
 function ane.load(path, opts) end
 
+--- Fetches a model of the Hugging Face hub into the hub's cache; nothing is fetched that is there.
+---@param name string "hf:OWNER/NAME", with ":Q4_K_M" or ":FILE" for one of several models, "@REVISION" for another than main
+---@param opts? { progress?: fun(name: string, done: integer, total: integer), offline?: boolean, fallback?: boolean } fallback: take what the cache has where the hub cannot be reached
+---@return string? path for load
+---@return { repo: string, commit: string?, files: string[]?, fetched: integer, bytes: integer?, cached: boolean }|string|nil info or the message of what failed
+---@return ane.code? code
+function ane.pull(name, opts) end
+
 --- Makes a recipe known, for architectures that ane.models has no file for.
 ---@param recipe { architectures: string[], build: (fun(b: ane.builder, cfg: table): any), version?: integer, ignore?: string[] }
 function ane.register(recipe) end

@@ -32,6 +32,7 @@ EXPORT int luaopen_ane_core(lua_State *L) {
   bind_embedding(L);
   bind_export(L);
   bind_http(L);
+  bind_fetch(L);
   lua_newtable(L);
   bind_testing(L);
   bind_testing_matmul(L);

@@ -28,6 +28,15 @@ function M.load(path, opts)
   return require("ane.model").load(path, opts)
 end
 
+--- Fetches a model of the Hugging Face hub into its cache. See ane.hub.
+-- @param name "hf:OWNER/NAME", with ":Q4_K_M" or ":FILE" for one of several models
+-- @param opts progress, offline, fallback
+-- @return path for load, table of facts; or nil, message, code
+function M.pull(name, opts)
+  local path, info, code = require("ane.hub").pull(name, opts)
+  return path, info, code
+end
+
 --- Makes a recipe known, for architectures that ane.models has no file for.
 -- @param recipe a table as the files of ane.models return it
 function M.register(recipe)

@@ -8,9 +8,9 @@ local C = {
   formats = "platform tensor", quant = "platform tensor", graph = "tensor", passes = "tensor quant graph", kv = "platform",
   mil = "tensor quant formats graph passes", kernels = "platform tensor quant", exec = "platform session tensor quant graph kernels kv",
   prim = "platform tensor quant kernels", interp = "platform session tensor formats prim kernels",
-  coreml = "platform tensor", http = "platform",
+  coreml = "platform tensor", http = "platform", fetch = "",
   binding = "platform session tensor text sampling grammar formats vocabulary quant graph passes mil kernels kv exec prim interp coreml "
-    .. "http",
+    .. "http fetch",
 }
 
 -- Seen from outside besides X/X.h: functions small enough to be inline, and parts that few who use the folder need.
@@ -23,6 +23,7 @@ local INNER = {
   ["formats/onnx"] = "formats/proto", ["formats/mil"] = "formats/proto", ["formats/mlpackage"] = "formats/mil",
   ["binding/tensor"] = "", ["binding/formats"] = "binding/tensor", ["binding/text"] = "binding/formats",
   ["binding/model"] = "binding/tensor binding/formats", ["binding/grammar"] = "binding/tensor binding/text", ["binding/http"] = "",
+  ["binding/fetch"] = "",
   ["binding/coreml"] = "binding/tensor binding/formats binding/model", ["binding/testing"] = "binding/tensor binding/model",
   ["kernels/vec"] = "", ["kernels/ref"] = "kernels/vec", ["kernels/x86"] = "kernels/vec", ["kernels/arm"] = "kernels/vec",
 }
@@ -47,6 +48,7 @@ local LUA = {
   ["pool"] = "core util",
   ["serve"] = "core util grammar",
   ["tools"] = "core grammar jinja",
+  ["hub"] = "core util",
   ["generate"] = "core util jinja tools",
   ["quantise"] = "core util model recipe tokenizer",
   ["coreml"] = "core util generate model recipe tokenizer",
@@ -55,8 +57,8 @@ local LUA = {
   ["embed"] = "core util model tokenizer",
   ["model"] = "core util generate pool recipe tokenizer quantise coreml onnx classify embed",
   ["evaluate"] = "core util model recipe",
-  ["ane"] = "core util model generate coreml evaluate grammar tools serve",
-  ["cli"] = "core util jinja tokenizer generate grammar model quantise coreml classify embed evaluate serve ane argparse readline",
+  ["ane"] = "core util model generate coreml evaluate grammar tools serve hub",
+  ["cli"] = "core util jinja tokenizer generate grammar model quantise coreml classify embed evaluate serve hub ane argparse readline",
   ["examples"] = "ane recipe",
 }
 

@@ -54,6 +54,17 @@ function M.show_warnings(args, model)
   for _, warning in ipairs(model.warnings) do M.remark(args, "%s", warning) end
 end
 
+--- The path of a model: a name of a hub is fetched first.
+-- @return path; or nil, message, code
+function M.path(args, name)
+  local hub = require "ane.hub"
+  if not hub.is_name(name) then return name end
+  local path, info, code = hub.pull(name, { progress = M.progress(args), fallback = true })
+  if not path then return nil, info, code end
+  if info.message then M.remark(args, "%s; taken from the cache", info.message) end
+  return path
+end
+
 --- Loads the model of the options.
 -- @param extra options of load that win over those given
 -- @param silent true: the caller calls show_warnings

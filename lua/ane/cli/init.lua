@@ -19,7 +19,7 @@ local M = {}
 --- Subcommands in the order of the help.
 M.commands = {
   "run", "chat", "repl", "info", "tokenize", "logits", "render", "classify", "redact", "check", "quantise", "compare",
-  "plan", "size", "export", "bench", "predict", "grammar", "embed", "rerank", "serve",
+  "plan", "size", "export", "bench", "predict", "grammar", "embed", "rerank", "serve", "pull",
 }
 
 local function module_of(name)
@@ -135,11 +135,21 @@ end
 
 -- ---- Running -------------------------------------------------------------------------------------------------------------
 
+-- Runs a command; a model that is named as one of a hub is fetched first.
+local function run_with_model(command, args)
+  local path, message, code = require("ane.cli.common").path(args, args.model)
+  if message then return nil, message, code end
+  args.model = path
+  local done
+  done, message, code = command.run(args)
+  return done, message, code
+end
+
 -- The exit code of a command; failures are reported.
 local function run_command(args)
   local command = module_of(args.command)
   if command.writes then core.catch_termination(true) end
-  local ran, done, message, code = pcall(command.run, args)
+  local ran, done, message, code = pcall(run_with_model, command, args)
   if not ran then
     message = without_place(done)
     if not is_usage(message, args) then error(done, 0) end

@@ -1,0 +1,39 @@
+--- `ane pull`: fetches a model by name. Needs ane.cli.common, ane.cli.options, ane.hub and ane.util.units.
+
+local common = require "ane.cli.common"
+local hub = require "ane.hub"
+local options = require "ane.cli.options"
+
+local M = {}
+
+M.summary = "Fetch a model of the Hugging Face hub into its cache, and say where it is."
+
+function M.options(parser)
+  parser:argument("name", "hf:OWNER/NAME, with :QUANTISATION (Q4_K_M) or :FILE for one of several models, @REVISION for another than main.")
+    :argname "NAME"
+  parser:flag("--offline", "Take what the cache has.")
+  parser:flag("--no-progress", "Show no progress.")
+  options.json(parser)
+  parser:epilog("HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_CACHE are read as by the hub's own programs.")
+end
+
+function M.run(args)
+  local name = hub.is_name(args.name) and args.name or "hf:" .. args.name
+  local what, message = hub.parse(name)
+  if not what then return options.wrong("%s", message) end
+  local path, info, code = hub.pull(name, { progress = common.progress(args), offline = args.offline or nil })
+  if not path then return nil, info, code end
+  if args.json then
+    return common.print_json {
+      path = path, repo = info.repo, commit = info.commit, files = common.list(info.files or {}), fetched = info.fetched,
+      bytes = info.bytes, cached = info.cached,
+    }
+  end
+  if not args.no_progress and info.bytes then
+    common.remark(args, "%s: %d files, %s, %d of them fetched", info.repo, #info.files, common.bytes(info.bytes), info.fetched)
+  end
+  io.stdout:write(path, "\n")
+  return true
+end
+
+return M
