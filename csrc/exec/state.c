@@ -43,8 +43,7 @@ struct ane_kv_store *ane_program_store(const struct ane_program *p, ane_dtype kv
   size_t border;
   struct ane_kv *layers = ane_malloc((size_t)p->n_kv * sizeof *layers);
   struct ane_kv_store *store = NULL;
-  if (layers)
-    store = ane_kv_store_create(ANE_MAX(page_layout(p, kv, layers, &border), (size_t)1), (int32_t)pages_of(p->o.chunk) + 1);
+  if (layers) store = ane_kv_store_create(ANE_MAX(page_layout(p, kv, layers, &border), (size_t)1));
   ane_free(layers);
   if (!store) ane_fail(err, ANE_NOMEM, "no memory for a store of pages");
   return store;

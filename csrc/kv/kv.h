@@ -15,6 +15,7 @@ enum { ANE_KV_POSITIONS = 64 }; /* positions a page */
 /* ---- Pages ---------------------------------------------------------------------------------------------------------*/
 
 struct ane_kv_store;
+struct ane_kv_slab;
 
 /* A page with its owners counted. Who writes to a page must be its only owner (ane_kv_page_own). */
 struct ane_kv_page {
@@ -22,12 +23,12 @@ struct ane_kv_page {
   int32_t refs;
   bool whole; /* a mark of the owners: all positions, and what lies beside them, are written */
   struct ane_kv_store *store;
-  struct ane_kv_page *next; /* of the store's spare pages */
+  struct ane_kv_slab *slab; /* of the store */
 };
 
-/* A store of pages of page_bytes bytes. At most `spare` released pages are kept for reuse; the others go back to the system.
- * NULL: out of memory. It begins with one owner; the last one that releases it frees it. */
-struct ane_kv_store *ane_kv_store_create(size_t page_bytes, int32_t spare);
+/* A store of pages of page_bytes bytes, which it takes from the system by eight and gives back when all eight are released. NULL:
+ * out of memory. It begins with one owner; the last one that releases it frees it. */
+struct ane_kv_store *ane_kv_store_create(size_t page_bytes);
 struct ane_kv_store *ane_kv_store_retain(struct ane_kv_store *s);
 void ane_kv_store_release(struct ane_kv_store *s); /* NULL is fine */
 /* Bytes of all pages that have an owner, each counted once. */

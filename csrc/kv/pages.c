@@ -1,4 +1,5 @@
-/* Pages of cached state, counted by their owners. */
+/* Pages of cached state, counted by their owners. They come in slabs, so that the system can give huge pages: attention reads a
+ * tile here and a tile there, and each would cost a walk of the page tables. */
 #include "kv/kv.h"
 
 #include "base/alloc.h"
@@ -6,16 +7,27 @@
 
 #include <string.h>
 
-struct ane_kv_store {
-  size_t page_bytes;
-  int64_t owned;             /* pages that have an owner */
-  struct ane_kv_page *spare; /* released pages, n_spare of them */
-  int32_t n_spare, most_spare, refs;
+enum { SLAB_PAGES = 8 };
+
+struct ane_kv_slab {
+  struct ane_kv_slab *next;
+  uint8_t *data;
+  int32_t used;     /* pages that have an owner */
+  uint32_t touched; /* bits of the pages that had one: they are not zero any more */
+  struct ane_kv_page pages[SLAB_PAGES];
 };
 
-struct ane_kv_store *ane_kv_store_create(size_t page_bytes, int32_t spare) {
+struct ane_kv_store {
+  size_t page_bytes;
+  int64_t owned; /* pages that have an owner */
+  struct ane_kv_slab *slabs;
+  int32_t idle; /* slabs without any such page: one is kept */
+  int32_t refs;
+};
+
+struct ane_kv_store *ane_kv_store_create(size_t page_bytes) {
   struct ane_kv_store *s = ane_calloc(1, sizeof *s);
-  if (s) *s = (struct ane_kv_store){.page_bytes = page_bytes, .most_spare = spare, .refs = 1};
+  if (s) *s = (struct ane_kv_store){.page_bytes = ane_align_up(page_bytes, 64), .refs = 1};
   return s;
 }
 
@@ -24,54 +36,58 @@ struct ane_kv_store *ane_kv_store_retain(struct ane_kv_store *s) {
   return s;
 }
 
-static void free_page(struct ane_kv_page *p) {
-  ane_pages_free(p->data, p->store->page_bytes);
-  ane_free(p);
+static void free_slab(struct ane_kv_store *s, struct ane_kv_slab *b) {
+  struct ane_kv_slab **at = &s->slabs;
+  while (*at != b) at = &(*at)->next;
+  *at = b->next;
+  ane_pages_free(b->data, SLAB_PAGES * s->page_bytes);
+  ane_free(b);
 }
 
 void ane_kv_store_release(struct ane_kv_store *s) {
   if (!s || --s->refs > 0) return;
-  for (struct ane_kv_page *p = s->spare, *next; p; p = next) {
-    next = p->next;
-    free_page(p);
-  }
+  while (s->slabs) free_slab(s, s->slabs);
   ane_free(s);
 }
 
 uint64_t ane_kv_store_bytes(const struct ane_kv_store *s) { return (uint64_t)s->owned * s->page_bytes; }
 size_t ane_kv_store_page_bytes(const struct ane_kv_store *s) { return s->page_bytes; }
 
-/* A page that is nobody's yet. zeroed: else it may be stale. */
-static struct ane_kv_page *any_page(struct ane_kv_store *s, bool zeroed) {
-  struct ane_kv_page *p = s->spare;
-  if (p) {
-    s->spare = p->next;
-    s->n_spare--;
-    if (zeroed) memset(p->data, 0, s->page_bytes);
-    return p;
-  }
-  p = ane_malloc(sizeof *p);
-  uint8_t *data = p ? ane_pages_alloc(s->page_bytes, false) : NULL;
-  if (!data) {
-    ane_free(p);
+static struct ane_kv_slab *new_slab(struct ane_kv_store *s) {
+  struct ane_kv_slab *b = ane_calloc(1, sizeof *b);
+  if (b && !(b->data = ane_pages_alloc(SLAB_PAGES * s->page_bytes, true))) {
+    ane_free(b);
     return NULL;
   }
-  *p = (struct ane_kv_page){.data = data, .store = s};
-  return p;
+  if (!b) return NULL;
+  for (int i = 0; i < SLAB_PAGES; i++)
+    b->pages[i] = (struct ane_kv_page){.data = b->data + (size_t)i * s->page_bytes, .store = s, .slab = b};
+  b->next = s->slabs;
+  s->slabs = b;
+  s->idle++;
+  return b;
 }
 
-static struct ane_kv_page *adopt(struct ane_kv_page *p) {
-  if (!p) return NULL;
+/* A page with the caller as its owner. zeroed: else it may be stale. */
+static struct ane_kv_page *take_page(struct ane_kv_store *s, bool zeroed) {
+  struct ane_kv_slab *b = s->slabs;
+  while (b && b->used == SLAB_PAGES) b = b->next;
+  if (!b && !(b = new_slab(s))) return NULL;
+  int i = 0;
+  while (b->pages[i].refs > 0) i++;
+  struct ane_kv_page *p = &b->pages[i];
+  if (zeroed && b->touched >> i & 1) memset(p->data, 0, s->page_bytes);
+  b->touched |= 1u << i;
+  s->idle -= b->used++ == 0;
+  s->owned++;
   p->refs = 1;
   p->whole = false;
-  p->next = NULL;
-  p->store->owned++;
-  ane_kv_store_retain(p->store);
+  ane_kv_store_retain(s); /* a page is an owner of its store */
   return p;
 }
 
 struct ane_kv_page *ane_kv_page_new(struct ane_kv_store *s) {
-  return adopt(any_page(s, true));
+  return take_page(s, true);
 }
 
 struct ane_kv_page *ane_kv_page_retain(struct ane_kv_page *p) {
@@ -82,20 +98,19 @@ struct ane_kv_page *ane_kv_page_retain(struct ane_kv_page *p) {
 void ane_kv_page_release(struct ane_kv_page *p) {
   if (!p || --p->refs > 0) return;
   struct ane_kv_store *s = p->store;
+  struct ane_kv_slab *b = p->slab;
   s->owned--;
-  if (s->n_spare < s->most_spare) {
-    p->next = s->spare;
-    s->spare = p;
-    s->n_spare++;
-  } else {
-    free_page(p);
+  s->idle += --b->used == 0;
+  if (s->idle > 1) {
+    s->idle--;
+    free_slab(s, b);
   }
-  ane_kv_store_release(s); /* a page is an owner of its store */
+  ane_kv_store_release(s);
 }
 
 bool ane_kv_page_own(struct ane_kv_page **p, bool copy) {
   if ((*p)->refs == 1) return true;
-  struct ane_kv_page *own = adopt(any_page((*p)->store, !copy));
+  struct ane_kv_page *own = take_page((*p)->store, !copy);
   if (!own) return false;
   if (copy) memcpy(own->data, (*p)->data, own->store->page_bytes);
   ane_kv_page_release(*p);

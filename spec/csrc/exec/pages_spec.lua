@@ -68,7 +68,9 @@ describe("sessions that share pages", function()
   end
 
   it("stay as they were where a page cannot be copied", function()
-    local prefixes <close> = assert(p:prefixes()) -- a store without spare pages
+    local prefixes <close> = assert(p:prefixes())
+    local filler <close> = open(p, prefixes) -- with it the first eight pages of the store are taken
+    assert(filler:feed(programs.ids(320, 77, 9), "none"))
     local from <close> = open(p, prefixes)
     assert(from:feed(programs.ids(100, 77, 1), "none"))
     local to <close> = assert(from:fork())
