@@ -2,7 +2,7 @@
 -- Cohere 2024, "Command R7B"; Team Cohere 2025, "Command A: An Enterprise-Ready Large Language Model".
 --
 -- Quirks: one LayerNorm without bias a layer; attention and feed-forward both read it, and both are added to the residual stream.
--- Rope turns neighbouring pairs (2i, 2i + 1). In cohere2 only sliding layers have rope, and every fourth sees all keys without it; in
+-- Rope rotates neighbouring pairs (2i, 2i + 1). In cohere2 only sliding layers have rope, and every fourth sees all keys without it; in
 -- cohere all see all keys with rope. Logits are multiplied by logit_scale. The head is the embedding.
 
 local attention = require "ane.recipe.attention"
@@ -30,9 +30,9 @@ function M.build(b, cfg)
   local rope = b:rope_table(cfg.rope)
   for i = 0, cfg.n_layer - 1 do
     b:layer(i, function()
-      local turns, window = reach(cfg, i)
+      local rotates, window = reach(cfg, i)
       local h = b:layer_norm(x, "attn_norm")
-      local a = attention.gqa(b, h, { rope = turns and rope or nil, window = window })
+      local a = attention.gqa(b, h, { rope = rotates and rope or nil, window = window })
       x = b:add(b:add(x, a), ffn.gated(b, h, "silu"))
     end)
   end

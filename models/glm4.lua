@@ -1,7 +1,7 @@
 --- GLM-4 (GLM-4-9B-0414, GLM-4-32B-0414, GLM-Z1).
 -- GLM team 2024, "ChatGLM: A Family of Large Language Models from GLM-130B to GLM-4 All Tools".
 --
--- Quirks: each branch is normed before and after. Rope turns neighbouring pairs (2i, 2i + 1) of the first half of a head. gate and up
+-- Quirks: each branch is normed before and after. Rope rotates neighbouring pairs (2i, 2i + 1) of the first half of a head. gate and up
 -- are the rows of one weight (ffn_up in GGUF).
 
 local attention = require "ane.recipe.attention"

@@ -3,7 +3,7 @@
 --
 -- Quirks: even layers slide, odd ones see all keys, unless layer_types says otherwise. The softmax of each head has a sink; YaRN rope
 -- without truncation; biases everywhere. Experts are chosen by the k best logits and weighted by the softmax of these; rows of gate
--- and up stand in turns, gate is clamped from above, up on both sides. Files hold experts in MXFP4 (as stored [out, in]) or
+-- and up alternate, gate is clamped from above, up on both sides. Files hold experts in MXFP4 (as stored [out, in]) or
 -- unpacked ([in, out]). In GGUF gate and up are apart, and ffn_norm is called post_attention_norm.
 
 local attention = require "ane.recipe.attention"

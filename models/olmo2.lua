@@ -20,7 +20,7 @@ function M.shapes(cfg)
 end
 
 -- x [1, d_model, T, 1]
-local function attend(b, cfg, x, rope, window)
+local function attention_block(b, cfg, x, rope, window)
   local heads, kv_heads, bias = cfg.n_head, cfg.n_head_kv, { bias = cfg.attention_bias }
   local q = b:rms_norm(b:linear(x, "attn_q", bias), "attn_q_norm") -- one group: n_head * head_dim weights
   local k = b:rms_norm(b:linear(x, "attn_k", bias), "attn_k_norm")
@@ -40,7 +40,7 @@ function M.build(b, cfg)
   for i = 0, cfg.n_layer - 1 do
     b:layer(i, function()
       local window = attention.window(cfg, i, slides and (i + 1) % 4 ~= 0)
-      local a = attend(b, cfg, x, window and near or full, window)
+      local a = attention_block(b, cfg, x, window and near or full, window)
       x = b:add(x, b:rms_norm(a, "post_attention_norm"))
       x = b:add(x, b:rms_norm(ffn.gated(b, x, "silu"), "post_ffw_norm"))
     end)

@@ -16,7 +16,7 @@ M.defaults = {
 }
 
 -- function(i): does layer i have rope?
-local function turning(cfg)
+local function rotating(cfg)
   local list, interval = cfg.meta("no_rope_layers", "list"), cfg.meta("no_rope_layer_interval", "count") or 4
   if list and #list ~= cfg.n_layer then
     error(("no_rope_layers has %d numbers, wanted one for each of %d layers"):format(#list, cfg.n_layer), 0)
@@ -29,12 +29,12 @@ end
 
 function M.build(b, cfg)
   local x = b:embed "token_embd" -- [1, d_model, T, 1]
-  local rope, turns = b:rope_table(cfg.rope), turning(cfg)
+  local rope, rotates = b:rope_table(cfg.rope), rotating(cfg)
   local slides = cfg.meta("use_sliding_window", "flag") and cfg.sliding_window
   for i = 0, cfg.n_layer - 1 do
     b:layer(i, function()
-      local window = attention.window(cfg, i, slides and not turns(i))
-      x = b:add(x, attention.gqa(b, b:rms_norm(x, "attn_norm"), { rope = turns(i) and rope or nil, window = window }))
+      local window = attention.window(cfg, i, slides and not rotates(i))
+      x = b:add(x, attention.gqa(b, b:rms_norm(x, "attn_norm"), { rope = rotates(i) and rope or nil, window = window }))
       x = b:add(x, ffn.gated(b, b:rms_norm(x, "ffn_norm"), "silu"))
     end)
   end

@@ -205,7 +205,7 @@ ane_status interp_trim_head(struct ane_interp *g, int32_t logits, bool *done, st
   take.out = ane_arena_array(&g->arena, 1, sizeof *take.out);
   if (!inputs || !take.in || !take.out) return interp_no_memory(err);
   ane_status st = interp_value(g, "output rows", &wanted, err);
-  if (!st) st = interp_value(g, "wanted rows", &taken, err);
+  if (!st) st = interp_value(g, "gathered rows", &taken, err);
   if (!st) st = interp_ints(g, &rows, 1, true, &axis, err);
   if (st) return st;
   take.in[0] = n->in[0], take.in[1] = wanted, take.in[2] = axis;

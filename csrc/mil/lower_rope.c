@@ -1,4 +1,4 @@
-/* Rope: tables that come in, or lie in the package; and the turn itself. */
+/* Rope: tables from an input or from the package, and the rotation itself. */
 #include "mil/lower_internal.h"
 
 #include <inttypes.h>
@@ -141,6 +141,6 @@ void lower_rope(struct lower *l, struct mil_build *b, const struct ane_node *n) 
     lower_out_heads(l, n, mil_concat(b, y, rest ? 3 : 2, 2, false), heads);
     return;
   }
-  mil_value turned = mil_concat(b, y, 2, 2, true);
-  lower_out_heads(l, n, rest ? mil_concat2(b, turned, rest, 2) : turned, heads);
+  mil_value rotated = mil_concat(b, y, 2, 2, true);
+  lower_out_heads(l, n, rest ? mil_concat2(b, rotated, rest, 2) : rotated, heads);
 }

@@ -92,7 +92,7 @@ struct transpose {
   int64_t rows, cols;
 };
 
-static void turn_rows(void *arg, int64_t from, int64_t to, int thread ANE_UNUSED) {
+static void transpose_rows(void *arg, int64_t from, int64_t to, int thread ANE_UNUSED) {
   const struct transpose *t = arg;
   for (int64_t r = from; r < to; r++)
     for (int64_t c = 0; c < t->cols; c++) t->y[r * t->cols + c] = t->x[c * t->rows + r];
@@ -101,7 +101,7 @@ static void turn_rows(void *arg, int64_t from, int64_t to, int thread ANE_UNUSED
 /* Transposes x [cols, rows] to y [rows, cols]. */
 static void transpose(const struct ane_prim_call *c, const float *x, float *y, int64_t rows, int64_t cols) {
   struct transpose t = {x, y, rows, cols};
-  prim_parallel(c, rows, (double)rows * (double)cols, turn_rows, &t);
+  prim_parallel(c, rows, (double)rows * (double)cols, transpose_rows, &t);
 }
 
 /* A kernel of one tap without padding is a matrix product over the positions of x. */

@@ -108,7 +108,7 @@ local function vector_of(made, session, from, opts)
 end
 
 -- Do poolings need the last row only?
-local function wanted_rows(made)
+local function rows_needed(made)
   for _, how in ipairs(made.poolings) do
     if how ~= "last" then return "all" end
   end
@@ -117,7 +117,7 @@ end
 
 local function run(model, bundle, made, sequences, from, opts)
   local runs <close> = batch.new(bundle, model.kv)
-  local want, vectors = wanted_rows(made), {}
+  local want, vectors = rows_needed(made), {}
   local ok, message, code = runs:each(sequences, want, function(i, session)
     local first = want == "last" and 1 or math.min(from, #sequences[i].ids - 1) + 1
     vectors[i] = vector_of(made, session, first, opts)

@@ -8,7 +8,7 @@ return function(RULES, M)
   -- ---- Rope ----------------------------------------------------------------------------------------------------------
 
   local function rope(x, head, layout, table_, node)
-    if table_.dims > head then refuse(node, "turns %d channels of heads of %d", table_.dims, head) end
+    if table_.dims > head then refuse(node, "rotates %d channels of heads of %d", table_.dims, head) end
     return { e = { op = "rope", node = node, x = x.e, heads = x.e.channels // head, layout = layout, rope = table_,
       channels = x.e.channels }, dims = x.dims }
   end
@@ -24,7 +24,7 @@ return function(RULES, M)
     local tab = given and probe.spelled_rope(lift, node, cos, sin) or probe.rope(lift, node, cos, sin, positions)
     if (at.scale or 1) ~= 1 or (at.is_packed_batching or 0) ~= 0 then refuse(node, "has an attribute that no recipe knows") end
     local width = at.rotary_embedding_dim or 0
-    if width ~= 0 and width ~= tab.dims then refuse(node, "turns %d channels by a table for %d", width, tab.dims) end
+    if width ~= 0 and width ~= tab.dims then refuse(node, "rotates %d channels by a table for %d", width, tab.dims) end
     local head
     if #x.dims == 4 then
       head = M.inner(x)
@@ -33,25 +33,25 @@ return function(RULES, M)
       local heads = at.num_heads or 0
       head = heads > 0 and x.e.channels // heads or tab.dims
     end
-    if not head or x.e.channels % head ~= 0 then refuse(node, "turns something else than heads") end
+    if not head or x.e.channels % head ~= 0 then refuse(node, "rotates something else than heads") end
     return rope(x, head, layout_of(at.interleaved), tab, node)
   end
 
-  -- Spelled out: x * cos + half_turn(x) * sin. First: x times a value that is no constant.
-  function M.turn(node, x, by)
+  -- Spelled out: x * cos + rotate_half(x) * sin. First: x times a value that is no constant.
+  function M.rope_term(node, x, by)
     if not M.inner(x) then refuse(node, "multiplies by something that no recipe does") end
-    return { e = { op = "turned", node = node, x = x.e, by = by, channels = x.e.channels }, dims = x.dims }
+    return { e = { op = "rope_term", node = node, x = x.e, by = by, channels = x.e.channels }, dims = x.dims }
   end
 
   function M.rotated(lift, node, a, b)
-    if a.e.op ~= "turned" or b.e.op ~= "turned" or b.e.x.op ~= "half_turn" then return nil end
-    local turned, x = b.e.x, a.e.x
-    local whole = x == turned.x and turned.rotary == turned.head
-    local part = x.op == "part" and x.x == turned.x and x.from == 0 and x.to == turned.rotary
+    if a.e.op ~= "rope_term" or b.e.op ~= "rope_term" or b.e.x.op ~= "rotate_half" then return nil end
+    local term, x = b.e.x, a.e.x
+    local whole = x == term.x and term.rotary == term.head
+    local part = x.op == "part" and x.x == term.x and x.from == 0 and x.to == term.rotary
     if not (whole or part) then return nil end
-    local tab = probe.spelled_rope(lift, node, a.e.by, b.e.by, turned.rotary)
-    if whole then return rope({ e = x, dims = a.dims }, turned.head, "half", tab, node) end
-    return { e = { op = "rope_part", x = x.x, rotary = turned.rotary, layout = "half", rope = tab, channels = x.channels }, dims = a.dims }
+    local tab = probe.spelled_rope(lift, node, a.e.by, b.e.by, term.rotary)
+    if whole then return rope({ e = x, dims = a.dims }, term.head, "half", tab, node) end
+    return { e = { op = "rope_part", x = x.x, rotary = term.rotary, layout = "half", rope = tab, channels = x.channels }, dims = a.dims }
   end
 
   -- ---- Caches --------------------------------------------------------------------------------------------------------

@@ -4,16 +4,16 @@ local graph = require "ane.onnx.graph"
 
 -- Constants that only lie otherwise: -> value, transposed
 local function stored(lift, v)
-  local g, turned = lift.graph, false
+  local g, transposed = lift.graph, false
   for _ = 1, 16 do
     v = g:through(v)
     local node = g.maker[v]
     if not node or node.op ~= "Transpose" or not g.static[v] then break end
     local perm = node.attrs.perm
     if perm and not (#perm == 2 and perm[1] == 1 and perm[2] == 0) then break end
-    turned, v = not turned, node.inputs[1]
+    transposed, v = not transposed, node.inputs[1]
   end
-  return v, turned
+  return v, transposed
 end
 
 -- Dimensions after a Reshape to `want`; nil where the sizes do not fit.
@@ -66,16 +66,16 @@ return function(RULES, M)
   M.reshaped = reshaped
 
   --- The weight of a product: [rows, cols] of what comes out and goes in. `v` is the [cols, rows] input of a MatMul, or with
-  -- `turned` [rows, cols].
-  local function matrix(lift, v, turned, node)
+  -- `transposed` [rows, cols].
+  local function matrix(lift, v, transposed, node)
     local g = lift.graph
     local at, t = stored(lift, v)
-    if t then turned = not turned end
+    if t then transposed = not transposed end
     local c, maker = g:constant(at), g.maker[at]
     if c then
       if #c.shape ~= 2 then refuse(node, "multiplies by a constant of %d dimensions", #c.shape) end
-      local rows, cols = c.shape[turned and 1 or 2], c.shape[turned and 2 or 1]
-      return { kind = "plain", data = at, rows = rows, cols = cols, transposed = not turned }
+      local rows, cols = c.shape[transposed and 1 or 2], c.shape[transposed and 2 or 1]
+      return { kind = "plain", data = at, rows = rows, cols = cols, transposed = not transposed }
     end
     if maker and maker.op == "DequantizeLinear" then
       local data, shape = reshaped(lift, maker.inputs[1])
@@ -83,10 +83,9 @@ return function(RULES, M)
       if not shape or #shape ~= 2 or not g:constant(scales) then refuse(maker, "dequantises what is no constant matrix") end
       local axis = maker.attrs.axis or 1
       return {
-        kind = "dequantize", data = data, scales = scales, zeros = zeros > 0 and g:through(zeros) or 0, axis = axis < 0 and axis + 2 or
-          axis,
-        block = maker.attrs.block_size or 0, transposed = not turned, rows = shape[turned and 1 or 2], cols = shape[turned and 2 or 1],
-          zero_default = 0.0,
+        kind = "dequantize", data = data, scales = scales, zeros = zeros > 0 and g:through(zeros) or 0,
+        axis = axis < 0 and axis + 2 or axis, block = maker.attrs.block_size or 0, transposed = not transposed,
+        rows = shape[transposed and 1 or 2], cols = shape[transposed and 2 or 1], zero_default = 0.0,
       }
     end
     return refuse(node, "multiplies two activations, or by a weight that is made in another way")
@@ -124,7 +123,7 @@ return function(RULES, M)
 
   function RULES.Gemm(lift, node)
     local at = node.attrs
-    if (at.alpha or 1) ~= 1 or (at.transA or 0) ~= 0 then refuse(node, "scales or turns its product") end
+    if (at.alpha or 1) ~= 1 or (at.transA or 0) ~= 0 then refuse(node, "scales or transposes its product") end
     local x = lift:columns(node.inputs[1], node)
     local piece = matrix(lift, node.inputs[2], (at.transB or 0) ~= 0, node)
     local bias
@@ -369,7 +368,7 @@ return function(RULES, M)
       local e = { op = "rms_norm", node = node, x = x.e.x, channels = x.e.channels, groups = x.e.channels // x.e.n, w = w, eps = x.e.eps }
       return { e = e, dims = x.dims }
     end
-    return M.turn(node, x, b)
+    return M.rope_term(node, x, b)
   end
 
   function RULES.Div(lift, node)

@@ -1,4 +1,4 @@
---- Lifting: ops that only lay tensors out anew, and cuts and joins of channels. See ane.onnx.lift.
+--- Lifting: ops that only change the layout of tensors, slices and joins of channels. See ane.onnx.lift.
 
 return function(RULES, M)
   local refuse = M.refuse
@@ -7,7 +7,7 @@ return function(RULES, M)
   RULES.Identity, RULES.Dropout = keep, keep
 
   function RULES.Cast(lift, node)
-    if not lift.graph:is_float(node.outputs[1]) then refuse(node, "turns activations into integers") end
+    if not lift.graph:is_float(node.outputs[1]) then refuse(node, "casts activations to integers") end
     return lift:value(node.inputs[1])
   end
 
@@ -93,7 +93,7 @@ return function(RULES, M)
     return M.seen(x, dims)
   end
 
-  -- ---- Cuts ----------------------------------------------------------------------------------------------------------
+  -- ---- Slices --------------------------------------------------------------------------------------------------------
 
   -- The rows [from, from + n) of a list of segments {piece, from, step, n}.
   local function rows(segments, from, n)
@@ -116,19 +116,19 @@ return function(RULES, M)
   end
 
   -- Channels [from, to) of dimension `axis` (1-based): of the outermost channels a slice, of the innermost in a head a part.
-  local function cut(x, axis, from, to, node)
+  local function slice_axis(x, axis, from, to, node)
     local dim, dims = x.dims[axis], table.move(x.dims, 1, #x.dims, 1, {})
     local atoms = M.atoms { dim }
     local size = M.dim_size(dim)
     if from == 0 and to == size then return x end
-    if #atoms ~= 1 or atoms[1].kind ~= "c" then refuse(node, "cuts something else than channels") end
+    if #atoms ~= 1 or atoms[1].kind ~= "c" then refuse(node, "slices something else than channels") end
     local a = atoms[1]
     local whole = a.stride * a.size == x.e.channels
     if whole and not (a.stride == 1 and #x.dims == 4) then
       dims[axis] = { M.atom("c", to - from, a.stride) }
       return { e = M.slice(x.e, from * a.stride, (to - from) * a.stride, node), dims = dims }
     end
-    if a.stride ~= 1 or axis ~= #x.dims then refuse(node, "cuts inside the channels of heads") end
+    if a.stride ~= 1 or axis ~= #x.dims then refuse(node, "slices inside the channels of heads") end
     local of = x.e
     if of.op == "part" then of, from, to, size = of.x, from + x.e.from, to + x.e.from, x.e.head end
     dims[axis] = { M.atom("c", to - from, 1) }
@@ -151,10 +151,10 @@ return function(RULES, M)
     local out, at = {}, 0
     for i = 1, count do
       local n = sizes and sizes[i] or math.min((size + count - 1) // count, size - at)
-      out[i] = cut(x, axis, at, at + n, node)
+      out[i] = slice_axis(x, axis, at, at + n, node)
       at = at + n
     end
-    if at ~= size then refuse(node, "cuts %d of %d", at, size) end
+    if at ~= size then refuse(node, "splits %d of %d", at, size) end
     return out
   end
 
@@ -174,9 +174,9 @@ return function(RULES, M)
       if from < 0 then from = from + size end
       if to < 0 then to = to + size end
       from, to = math.min(math.max(from, 0), size), math.min(math.max(to, 0), size)
-      if to <= from then refuse(node, "cuts nothing out") end
+      if to <= from then refuse(node, "slices nothing") end
       local narrow = x.e.op == "embed" and axis == #x.dims and from == 0 and to < size and M.narrow(x.e, to)
-      x = narrow and M.columns(narrow) or cut(x, axis, from, to, node)
+      x = narrow and M.columns(narrow) or slice_axis(x, axis, from, to, node)
     end
     return x
   end
@@ -184,18 +184,18 @@ return function(RULES, M)
   -- ---- Joins ---------------------------------------------------------------------------------------------------------
 
   -- [-second half | first half] of the first r channels of each head.
-  local function half_turn(a, b)
+  local function rotate_half(a, b)
     if a.e.op ~= "neg" or a.e.x.op ~= "part" or b.e.op ~= "part" or a.e.x.x ~= b.e.x then return nil end
     local second, first = a.e.x, b.e
     local r = second.to
     if first.from ~= 0 or first.to * 2 ~= r or second.from ~= first.to or second.head ~= first.head then return nil end
     local dims = table.move(b.dims, 1, #b.dims, 1, {})
     dims[#dims] = { M.atom("c", r, 1) }
-    return { e = { op = "half_turn", x = first.x, rotary = r, head = first.head, channels = first.x.channels // first.head * r },
+    return { e = { op = "rotate_half", x = first.x, rotary = r, head = first.head, channels = first.x.channels // first.head * r },
       dims = dims }
   end
 
-  -- The turned part of each head, then the rest of it.
+  -- The rotated part of each head, then the rest of it.
   local function rope_and_rest(a, b)
     local e = a.e
     if e.op ~= "rope_part" or b.e.op ~= "part" or b.e.x ~= e.x or b.e.from ~= e.rotary or b.e.to ~= b.e.head then return nil end
@@ -212,7 +212,7 @@ return function(RULES, M)
     if #inputs ~= 2 then refuse(node, "joins activations in a way that no recipe does") end
     local a, b = lift:value(inputs[1]), lift:value(inputs[2])
     local axis = axis_of(node.attrs.axis, a, node)
-    return axis == #a.dims and (half_turn(a, b) or rope_and_rest(a, b)) or refuse(node, "joins activations in a way that no recipe does")
+    return axis == #a.dims and (rotate_half(a, b) or rope_and_rest(a, b)) or refuse(node, "joins activations in a way that no recipe does")
   end
 
   -- ---- Repeats -------------------------------------------------------------------------------------------------------

@@ -135,7 +135,7 @@ function OPS:rope(e, r)
   local same = same_list(tab.inv_freq, e.rope.inv_freq) and same_list(tab.long_freq or nil, e.rope.long_freq) and
     near(tab.magnitude, e.rope.magnitude, 1e-3)
   if not same or (e.rope.original or 0) ~= (tab.original or 0) or
-    (e.rope.fp16 or false) ~= (tab.fp16 or false) then return self:differs(e, "turns otherwise than the recipe") end
+    (e.rope.fp16 or false) ~= (tab.fp16 or false) then return self:differs(e, "rotates otherwise than the recipe") end
   return self:same(e.x, r.inputs[1])
 end
 
@@ -180,7 +180,7 @@ OPS.scale, OPS.softcap = with_number("scale", "by"), with_number("softcap", "cap
 
 function OPS:slice(e, r)
   if not self:op(e, r, "slice") then return false end
-  if e.from ~= r.attrs.from or e.to ~= r.attrs.to then return self:differs(e, "cuts other channels than the recipe") end
+  if e.from ~= r.attrs.from or e.to ~= r.attrs.to then return self:differs(e, "slices other channels than the recipe") end
   return self:same(e.x, r.inputs[1])
 end
 

@@ -203,15 +203,15 @@ local function settle(t, i, f)
   return down > 0 and up / down or f
 end
 
--- The frequencies of a table from its phases at rows 1, 2, 4, ..: each step says which turn the next is in.
+-- The frequencies of a table from its phases at rows 1, 2, 4, ..: each step says how many full rotations the next row has made.
 local function frequencies(node, t)
   local list, sum, n = {}, 0, 0
   for i = 0, t.half - 1 do
     local f, row = 0, 1
     while row < t.rows do
       local phase = math.atan(t.sin(row, i), t.cos(row, i))
-      local turns = math.floor((f * row - phase) / (2 * math.pi) + 0.5)
-      f = row == 1 and phase or (phase + 2 * math.pi * turns) / row
+      local rotations = math.floor((f * row - phase) / (2 * math.pi) + 0.5)
+      f = row == 1 and phase or (phase + 2 * math.pi * rotations) / row
       row = row * 2
     end
     if is_half(t) then f = settle(t, i, f) end
@@ -227,7 +227,7 @@ local function frequencies(node, t)
       local phase = row * list[i + 1]
       local c, s = t.cos(row, i) - magnitude * math.cos(phase), t.sin(row, i) - magnitude * math.sin(phase)
       if not (math.abs(c) <= CLOSE * magnitude and math.abs(s) <= CLOSE * magnitude) then refuse(node,
-        "has tables that are no turns by a constant speed") end
+        "has tables that no constant frequencies give") end
     end
   end
   return list, magnitude
@@ -268,7 +268,7 @@ end
 -- @param positions value; 0: those of the tokens
 -- @return {dims, inv_freq, magnitude, long_freq, original}
 function M.rope(lift, node, cos, sin, positions)
-  if (cos or 0) <= 0 or (sin or 0) <= 0 then refuse(node, "turns without tables") end
+  if (cos or 0) <= 0 or (sin or 0) <= 0 then refuse(node, "rotates without tables") end
   check_positions(lift, node, positions)
   return once(lift, ("rope %d %d %s"):format(cos, sin, positions > 0), function()
     check_free(lift, node, cos)
@@ -287,13 +287,13 @@ function M.spelled_rope(lift, node, cos, sin, dims)
     check_free(lift, node, sin)
     local most = math.max(math.min(lift.context or 4096, 8192), 64)
     local made = make_rope(node, function(total) return table_of(lift, node, cos, sin, 0, math.max(total, 32), dup) end, most)
-    if dims and made.dims ~= dims then refuse(node, "turns %d channels by tables for %d", dims, made.dims) end
+    if dims and made.dims ~= dims then refuse(node, "rotates %d channels by tables for %d", dims, made.dims) end
     local later = table_of(lift, node, cos, sin, most - 3, 2, dup)
     for row = 0, 1 do
       for i = 0, later.half - 1 do
         local phase = (most - 3 + row) * (made.long_freq or made.inv_freq)[i + 1]
         if math.abs(later.cos(row, i) - made.magnitude * math.cos(phase)) > 2 * CLOSE then refuse(node,
-          "turns by something else than positions") end
+          "rotates by something else than positions") end
       end
     end
     return made

@@ -92,8 +92,8 @@ end
 
 -- Attributes and inputs that nobody knows change the result: what the graph engine refuses is no recipe's either.
 local function check_known(source, logits)
-  local cut <close> = assert(core.onnx_part(source, { logits }, {}))
-  local known, message = core.interp_check(cut)
+  local part <close> = assert(core.onnx_part(source, { logits }, {}))
+  local known, message = core.interp_check(part)
   if not known then graph.refuse(nil, "%s", message) end
 end
 

@@ -246,7 +246,7 @@ local function read_windows(model, cfg)
     if words[i + 1] == "conv" then any = true end
     local r = model.ropes[i]
     if r then
-      if ropes[words[i + 1]] and not same_rope(ropes[words[i + 1]], r) then refuse(nil, "layers turn by different tables") end
+      if ropes[words[i + 1]] and not same_rope(ropes[words[i + 1]], r) then refuse(nil, "layers rotate by different tables") end
       ropes[words[i + 1]] = ropes[words[i + 1]] or r
     end
   end

@@ -1,5 +1,5 @@
 --- The engine of ONNX graphs: a graph that runs op by op, and the states of its sequences.
--- Needs ane.generate.op_session. Results may depend in their last bits on how tokens are cut into calls.
+-- Needs ane.generate.op_session. Results may depend in their last bits on how tokens are divided into calls.
 -- Usage: `local program = require("ane.onnx.session").program(raw); local s = program:session()`
 
 local op_session = require "ane.generate.op_session"

@@ -22,7 +22,7 @@ local try = failure.try
 -- ---- What the architectures have besides the common keys ------------------------------------------------------------
 
 -- Each: name in GGUF; biases = roles that may have one; act; values(set, cfg, source, name); tensors(add, cfg); fault(cfg) ->
--- what readers of that architecture would compute otherwise, or nil; pair = roles whose rows are turned; norm_add.
+-- what readers of that architecture would compute otherwise, or nil; pair = roles whose rows are permuted; norm_add.
 local ALL_BIASES = {}
 for _, row in ipairs(names.ROLES) do ALL_BIASES[row[1]] = row.bias ~= nil end
 local QKV_BIASES = { attn_q = true, attn_k = true, attn_v = true }
@@ -74,9 +74,9 @@ local SMOLLM3 = { name = "smollm3", pair = { attn_q = true, attn_k = true }, val
 function SMOLLM3.fault(cfg)
   local list, interval = cfg.meta("no_rope_layers", "list"), cfg.meta("no_rope_layer_interval", "count") or 4
   for i = 1, cfg.n_layer do
-    local turns = i % interval ~= 0
-    if list then turns = list[i] ~= 0 end
-    if turns ~= (i % 4 ~= 0) then return "rope in other layers than three of four" end
+    local rotates = i % interval ~= 0
+    if list then rotates = list[i] ~= 0 end
+    if rotates ~= (i % 4 ~= 0) then return "rope in other layers than three of four" end
   end
   if cfg.meta("use_sliding_window", "flag") then return "layers with a sliding window" end
   for _, word in ipairs(cfg.layer_types or {}) do

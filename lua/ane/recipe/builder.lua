@@ -107,7 +107,7 @@ end
 -- @return boolean
 function Builder:has(role, suffix) return (self:_find(role, suffix or ".weight")) ~= nil end
 
---- Does the source hold the parameter of this role in blocks (MXFP4)? Files of transformers turn the axes of others.
+--- Does the source hold the parameter of this role in blocks (MXFP4)? Files of transformers transpose others.
 -- @param role of a parameter whose name has no suffix
 -- @return boolean
 function Builder:packed(role)

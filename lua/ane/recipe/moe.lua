@@ -44,7 +44,7 @@ local function one(b, role, e, view)
   return b:weight(role, view)
 end
 
--- The rows of gate and those of up in one tensor: one after the other, or in turns.
+-- The rows of gate and those of up in one tensor: one after the other, or alternating.
 local function halves(b, role, e, opts)
   local inner, t = opts.inner, opts.transposed
   if opts.interleaved then

@@ -83,11 +83,11 @@ describe("probing", function()
     assert.is_true(math.abs(rope.magnitude - 1.2) < 1e-5)
     for i, f in ipairs(want) do assert.is_true(math.abs(rope.inv_freq[i] - f) < 1e-4 * f + 1e-7, rope.inv_freq[i]) end
     assert.is_nil(rope.long_freq)
-    refused("no turns by a constant speed", probe.rope, (function()
+    refused("no constant frequencies give", probe.rope, (function()
       local odd = lift_of(rows(function(p) return math.cos(p * p) end), rows(function(p) return math.sin(p * p) end))
       odd.graph.static = { true, true }
       return odd
     end)(), NODE, 1, 2, 0)
-    refused("turns without tables", probe.rope, lift, NODE, 0, 2, 0)
+    refused("rotates without tables", probe.rope, lift, NODE, 0, 2, 0)
   end)
 end)

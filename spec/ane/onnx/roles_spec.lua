@@ -136,7 +136,7 @@ describe("roles of weights", function()
     local function two(a, b) return head(ffn(attention(ffn(attention(embedding(), a)), b))) end
     refused("has scale 0.25, a layer before it 0.5", roles.find, two({}, { scale = 0.25 }))
     refused("layers have windows of 5 and of 6", function() roles.config(roles.find(two({ window = 5 }, { window = 6 })), FACTS) end)
-    refused("layers turn by different tables", function()
+    refused("layers rotate by different tables", function()
       roles.config(roles.find(two({}, { rope = { dims = 4, inv_freq = { 1, 0.2 }, magnitude = 1 } })), FACTS)
     end)
     refused("no layer has attention", function() roles.config(roles.find(head(ffn(convolution(embedding())))), FACTS) end)

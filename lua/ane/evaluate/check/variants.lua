@@ -48,18 +48,18 @@ end
 
 -- Norms q and k after rope instead of before, or the other way round.
 local function swap_qk_norm(b, base, _, touch)
-  local held, turned = {}, {}
+  local held, rotated = {}, {}
   function b:rms_norm(x, role, opts)
     local which = role:match "_([qk])_norm$"
     if not which then return base.rms_norm(self, x, role, opts) end
-    local turn = turned[which]
-    turned[which] = nil
-    if not turn then
+    local rope = rotated[which]
+    rotated[which] = nil
+    if not rope then
       held[which] = { role, opts }
       return x
     end
     touch()
-    return base.rope(self, base.rms_norm(self, x, role, opts), table.unpack(turn, 1, 3))
+    return base.rope(self, base.rms_norm(self, x, role, opts), table.unpack(rope, 1, 3))
   end
   function b:rope(x, tab, name, opts)
     local which = name and name:match "^([qk])_"
@@ -70,7 +70,7 @@ local function swap_qk_norm(b, base, _, touch)
       return base.rms_norm(self, base.rope(self, x, tab, name, opts), norm[1], norm[2])
     end
     if which and self:has("attn_" .. which .. "_norm") then
-      turned[which] = { tab, name, opts }
+      rotated[which] = { tab, name, opts }
       return x
     end
     return base.rope(self, x, tab, name, opts)
