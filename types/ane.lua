@@ -33,6 +33,8 @@ local ane = {}
 ---@field verify? boolean true: hash all files of a Core ML package set before it is opened; default: sizes only
 ---@field isa? string caps the kernels; default: ANE_ISA of the environment, else the best of the machine
 ---@field soft_experts? boolean true: all experts of a mixture run, with masked weights; default: the chosen ones
+---@field adapters? string|ane.adapter_choice[] LoRA adapters of all sessions that are not given others
+---@field merge? boolean true: the adapters are merged into the weights, which are then fp32 where `weights` names no other type
 ---@field progress? ane.progress|boolean true: a bar where standard error is a terminal
 
 ---@class ane.grammar_options
@@ -269,6 +271,28 @@ function package_state:copy() end
 --- Frees the states.
 function package_state:close() end
 
+--- What `adapters` lists: a path, an adapter, or one of them with a scale.
+---@alias ane.adapter_choice string|ane.adapter|{ path?: string, adapter?: ane.adapter, scale?: number }
+
+--- A LoRA adapter of a model.
+---@class ane.adapter
+---@field path string
+---@field scale number factor of all that it adds
+---@field rank integer the largest of its ranks
+---@field modules integer weights that it changes
+---@field bytes integer of memory
+---@field sha256 string of its files
+---@field closed boolean
+local adapter = {}
+
+--- The same adapter with another scale.
+---@param scale number
+---@return ane.adapter
+function adapter:with(scale) end
+
+--- Frees it as soon as no session carries it.
+function adapter:close() end
+
 ---@class ane.model
 ---@field tokenizer ane.tokenizer?
 ---@field path string
@@ -337,6 +361,7 @@ local model = {}
 ---@field grammar? ane.grammar the reply is a text of it
 ---@field skip_special? boolean
 ---@field special? boolean control tokens spelled in the prompt are those tokens
+---@field adapters? string|ane.adapter_choice[] of this reply, in place of the model's own; {}: none
 ---@field details? boolean generate gives a table
 ---@field session? ane.session of this model: the reply is computed in it, and it holds the reply afterwards (model:generate and model:stream)
 ---@field progress? ane.progress
@@ -396,6 +421,7 @@ function model:stream(prompt, opts) end
 ---@field system? string
 ---@field messages? ane.message[] a conversation to go on with
 ---@field restore? string path of a file that chat:save wrote; brings the messages and the session
+---@field adapters? string|ane.adapter_choice[] of the conversation
 
 --- Opens a conversation. The options are the defaults of each reply.
 --- ```lua
@@ -440,8 +466,17 @@ function model:pool(opts) end
 ---@return ane.code? code
 function model:generate_many(prompts, opts) end
 
+--- Loads a LoRA adapter, for `adapters` of session, generate, chat and a pool's requests. The weights stay as they are, so sessions with
+--- different adapters share them. A path in `adapters` loads it as well.
+---@param path string a PEFT folder, or a GGUF adapter
+---@param opts? { scale?: number } factor of all that the adapter adds; default 1, 0: nothing
+---@return ane.adapter? adapter
+---@return string? message names the tensor where it is for another base
+---@return ane.code? code
+function model:adapter(path, opts) end
+
 --- Opens a session: the cached past of one sequence.
----@param opts? { context?: integer, kv?: ane.kv }
+---@param opts? { context?: integer, kv?: ane.kv, adapters?: string|ane.adapter_choice[] }
 ---@return ane.session? session
 ---@return string? message
 ---@return ane.code? code
@@ -689,6 +724,7 @@ function chat:close() end
 ---@field exact boolean logits do not depend on how tokens are cut into feeds
 ---@field switch_at? integer sequences longer than this have other rope factors
 ---@field stopping boolean stop was called and no feed has seen it yet
+---@field adapters_key? string tells sessions with other adapters apart; nil: the model's own
 ---@field closed boolean
 local session = {}
 

@@ -12,6 +12,7 @@ EXPORT int luaopen_ane_core(lua_State *L) {
   bind_tensor(L);
   bind_source(L);
   bind_gguf(L);
+  bind_merged(L);
   bind_tokenizer(L);
   bind_vocabulary(L);
   bind_grammar(L);
@@ -19,6 +20,7 @@ EXPORT int luaopen_ane_core(lua_State *L) {
   bind_program(L);
   bind_session(L);
   bind_prefixes(L);
+  bind_adapter(L);
   bind_saved(L);
   bind_sampler(L);
   bind_json(L);

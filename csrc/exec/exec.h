@@ -158,8 +158,9 @@ ane_status ane_session_keep(const struct ane_session *s, struct ane_kv_prefixes 
 /* Gives an empty session the longest known start of ids[0 .. n - 1), of a sequence that will have n ids; copies none of its
  * pages. Returns its length: 0 where nothing is known or the session is not empty. */
 int64_t ane_session_begin(struct ane_session *s, struct ane_kv_prefixes *t, const int32_t *ids, int64_t n);
-/* The length that ane_session_begin would give. */
-int64_t ane_program_known(const struct ane_program *p, const struct ane_kv_prefixes *t, const int32_t *ids, int64_t n);
+/* The length that ane_session_begin would give to a session with this key of its adapters (ane_session_adapters_key). */
+int64_t ane_program_known(const struct ane_program *p, const struct ane_kv_prefixes *t, uint64_t adapters, const int32_t *ids,
+                          int64_t n);
 /* Writes a tree of prefixes of pages of `store`, of kv type `kv`, to a file, whole or not at all, and adds what such a file holds
  * to a tree, the most recently used of it up to `most` bytes. As for sessions, only the same program reads it: ANE_STATE names
  * what differs, ANE_FORMAT what is damaged; the tree is then as it was. ANE_NOMEM: a part of them may have been added. */
@@ -176,6 +177,43 @@ ane_status ane_session_restore(struct ane_session *s, const char *path, struct a
 /* Sets the flag that ends the next run with ANE_STOPPED before it starts. That run clears it. May be called from a signal handler
  * or another thread. */
 void ane_session_stop(struct ane_session *s);
+
+/* ---- Adapters (LoRA, Hu et al. 2021) ----------------------------------------------------------------------------------*/
+
+/* Adds scale * B (A x) to the products of some matrices and to the rows of some embeddings, for the tokens of the sessions that
+ * carry it. The weights of the program stay as they are, so one program serves any number of adapters at once. */
+struct ane_adapter;
+
+/* What an adapter adds to one weight. All is copied. */
+struct ane_adapter_part {
+  const char *weight; /* name of the matrix, as ane_matrix_info gives it; of the embedding's table */
+  bool embedding;     /* a is [cols][rank], a row for each id; the ids' embeddings are changed, not the products */
+  int64_t rank;       /* 0: the part has only a bias */
+  float scale;        /* alpha / rank, or what else the file means by it */
+  const float *a;     /* [rank][cols] */
+  const float *b;     /* [rows][rank] */
+  const float *bias;  /* [rows], added as it is; or NULL */
+  int64_t rows, cols; /* as the file has them; checked */
+};
+
+/* hash: of the adapter's contents; it becomes part of the key of saved sessions. The program outlives the adapter. Errors:
+ * ANE_NOTFOUND (no such weight), ANE_UNSUPPORTED (a weight that no plain product reads), ANE_SHAPE, ANE_INVALID (two parts for a
+ * weight; an element that is not finite), ANE_NOMEM; all name the weight. */
+ane_status ane_adapter_create(struct ane_adapter **out, struct ane_program *p, const struct ane_adapter_part *parts, int32_t n,
+                              uint64_t hash, struct ane_error *err);
+/* One more owner, and one less; the last one frees. NULL is fine. Sessions own the adapters that they carry. */
+void ane_adapter_retain(struct ane_adapter *a);
+void ane_adapter_release(struct ane_adapter *a);
+uint64_t ane_adapter_bytes(const struct ane_adapter *a);
+
+enum { ANE_SESSION_ADAPTERS = 16 }; /* that a session can carry */
+/* Gives an empty session its adapters in place of those that it had: list[i] with the factor scales[i]. A factor of 0 leaves the
+ * adapter out. A fork carries what its source carries. Errors: ANE_STATE (the session holds tokens), ANE_INVALID (an adapter of
+ * another program, a factor that is not finite), ANE_RANGE (too many), ANE_NOMEM. */
+ane_status ane_session_adapt(struct ane_session *s, struct ane_adapter *const *list, const float *scales, int32_t n,
+                             struct ane_error *err);
+/* Tells states under other adapters or scales apart; 0: the session carries none. */
+uint64_t ane_session_adapters_key(const struct ane_session *s);
 
 /* ---- Run -----------------------------------------------------------------------------------------------------------*/
 

@@ -420,6 +420,7 @@ void ane_program_destroy(struct ane_program *p) {
   if (p->result_block) ane_pages_free(p->result_block, p->result_block_bytes);
   for (int i = 0; i < ANE_DTYPE_COUNT; i++) ane_kv_store_release(p->stores[i]);
   ane_free(p->aux);
+  ane_free(p->adapter_scratch.memory);
   ane_free(p->profile);
   ane_arena_free(&p->arena);
   ane_free(p);

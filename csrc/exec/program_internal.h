@@ -18,6 +18,12 @@ struct kv_spec {
   int64_t heads, head_dim;
 };
 
+/* The tokens of an item whose session carries adapters: [from, to) of the run, and its output rows. */
+struct adapted {
+  const struct session_adapters *adapters;
+  int64_t from, to, row_from, row_to;
+};
+
 /* The tokens of the current run, in the order of its items. */
 struct token_lists {
   int32_t ids[MAX_CHUNK];
@@ -28,6 +34,13 @@ struct token_lists {
   int32_t out_rows[MAX_CHUNK];  /* tokens that are output rows, ascending */
   int32_t best[MAX_CHUNK];      /* per output row: the best id and its logit */
   float best_logit[MAX_CHUNK];
+  struct adapted adapted[MAX_CHUNK]; /* items whose sessions carry adapters */
+};
+
+/* What adapters need while they run. Grows when a session takes adapters, never during a run. */
+struct adapter_scratch {
+  int64_t ranks; /* floats of A x for a token: the sum of the ranks of a session's adapters in one step, at most */
+  float *memory; /* shared [chunk][ranks]; then for each thread [ranks], and ADAPTER_TEMP floats */
 };
 
 struct ane_program {
@@ -75,6 +88,7 @@ struct ane_program {
   struct prefetch *prefetch; /* [threads] */
   struct token_lists *token_lists;
   struct pruned_head pruned_head;
+  struct adapter_scratch adapter_scratch;
   struct ane_step_profile *profile; /* [n_steps + 1]; NULL: off */
 };
 

@@ -167,6 +167,12 @@ static void fill_lists(struct token_lists *c, struct run *r) {
   int64_t col = 0;
   for (int32_t i = 0; i < r->n_items; i++) {
     const struct ane_run_item *it = &r->items[i];
+    if (it->session->adapters.n)
+      c->adapted[r->n_adapted++] = (struct adapted){.adapters = &it->session->adapters,
+                                                    .from = col,
+                                                    .to = col + it->n,
+                                                    .row_from = r->n_out_rows,
+                                                    .row_to = r->n_out_rows + out_rows_of(it)};
     for (int64_t j = 0; j < it->n; j++, col++) {
       c->ids[col] = it->ids[j];
       c->types[col] = it->types ? it->types[j] : 0;
@@ -181,6 +187,7 @@ static void fill_lists(struct token_lists *c, struct run *r) {
   r->positions = c->positions;
   r->angles = c->angles;
   r->out_rows = c->out_rows;
+  r->adapted = c->adapted;
   r->best = c->best;
   r->best_logit = c->best_logit;
 }
@@ -214,7 +221,7 @@ static void run_items(struct ane_program *p, const struct ane_run_item *items, i
   struct run r = {.p = p, .items = items, .n_items = n_items, .results = results, .tap = tap, .tap_arg = tap_arg};
   for (int32_t i = 0; i < n_items; i++) r.tokens += items[i].n;
   fill_lists(p->token_lists, &r);
-  r.pruned = pruned_head_applies(p, &r);
+  r.pruned = !adapter_on_head(&r) && pruned_head_applies(p, &r);
   run_all(&r);
   finish(&r, results);
 }

@@ -10,7 +10,7 @@ static const char engine[] = "recipe";
 enum { FLAG_LONG_ROPE = 1, PAST = 16 };
 
 static struct ane_saved_key key_of(const struct ane_session *s) {
-  return (struct ane_saved_key){engine, s->program->fingerprint};
+  return (struct ane_saved_key){engine, s->program->fingerprint ^ ane_session_adapters_key(s)};
 }
 
 static bool save_range(void *arg, uint8_t *data, size_t bytes) { return ane_saved_write(arg, data, bytes) == ANE_OK; }

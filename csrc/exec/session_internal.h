@@ -2,6 +2,7 @@
 #ifndef ANE_EXEC_SESSION_INTERNAL_H
 #define ANE_EXEC_SESSION_INTERNAL_H
 
+#include "exec/adapter.h"
 #include "exec/program_internal.h"
 
 struct ane_session {
@@ -24,6 +25,7 @@ struct ane_session {
   float *logits; /* [room_rows][vocab] */
   int32_t *best; /* [chunk] */
   float *best_logit;
+  struct session_adapters adapters;
   bool long_rope;   /* the state was computed with the long rope factors */
   int64_t replayed; /* tokens fed again */
   _Atomic bool stop;

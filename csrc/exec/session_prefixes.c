@@ -1,6 +1,6 @@
 /* Known prefixes of a program's sequences: what sessions keep and begin from, and their file. The file has the parts "form" (u32
- * kv type, u32 reserved, u64 bytes of a page, u64 pages), "tree" (of each page i64 number of the one that it continues, u32 key,
- * u32 positions, i32 ids[64]; the most recently used first) and "pages" (their bytes, in that order). */
+ * kv type, u32 reserved, u64 bytes of a page, u64 pages), "tree" (of each page i64 number of the one that it continues, u64 key,
+ * u32 positions, u32 reserved, i32 ids[64]; the most recently used first) and "pages" (their bytes, in that order). */
 #include "base/alloc.h"
 #include "exec/session_internal.h"
 
@@ -8,13 +8,16 @@
 #include <string.h>
 
 static const char engine[] = "recipe pages";
-enum { FORM = 24, ENTRY = 16 + 4 * ANE_KV_POSITIONS };
+enum { FORM = 24, ENTRY = 24 + 4 * ANE_KV_POSITIONS };
 
 /* ---- Sessions ------------------------------------------------------------------------------------------------------*/
 
 /* Can sequences of this program begin behind a prefix of another one? Not where tokens see later ones, and not where the next
  * token looks back further than the pages hold. */
 static bool has_prefixes(const struct ane_program *p) { return !p->bidirectional && (!p->n_rings || border_rows(p) > 0); }
+
+/* Keeps prefixes of equal ids apart that were computed under other adapters or rope factors. */
+static uint64_t key_of(uint64_t adapters, bool long_rope) { return adapters << 1 ^ long_rope; }
 
 ane_status ane_session_keep(const struct ane_session *s, struct ane_kv_prefixes *t, bool all, struct ane_error *err) {
   int64_t n = s->length / ANE_TILE * ANE_TILE;
@@ -23,16 +26,19 @@ ane_status ane_session_keep(const struct ane_session *s, struct ane_kv_prefixes 
   for (int64_t i = 0; rings && i < n / ANE_TILE; i++)
     if (!s->pages[i]->whole) n = i * ANE_TILE;
   if (all && !rings) n = s->length;
-  return ane_kv_prefixes_keep(t, s->long_rope, s->ids, n, s->pages) ? ane_fail(err, ANE_NOMEM, "no memory for a prefix") : ANE_OK;
+  return ane_kv_prefixes_keep(t, key_of(ane_session_adapters_key(s), s->long_rope), s->ids, n, s->pages)
+             ? ane_fail(err, ANE_NOMEM, "no memory for a prefix")
+             : ANE_OK;
 }
 
-/* Which of the prefixes of equal ids a sequence of `total` tokens goes on from. */
-static uint32_t prefix_key(const struct ane_program *p, int64_t total) {
-  return p->long_rope_after && total > p->long_rope_after;
-}
+/* Does a sequence of `total` tokens use the long rope factors? */
+static bool is_long(const struct ane_program *p, int64_t total) { return p->long_rope_after && total > p->long_rope_after; }
 
-int64_t ane_program_known(const struct ane_program *p, const struct ane_kv_prefixes *t, const int32_t *ids, int64_t n) {
-  return has_prefixes(p) ? ane_kv_prefixes_known(t, prefix_key(p, n), ids, ANE_MAX(n - 1, (int64_t)0), p->n_rings > 0) : 0;
+int64_t ane_program_known(const struct ane_program *p, const struct ane_kv_prefixes *t, uint64_t adapters, const int32_t *ids,
+                          int64_t n) {
+  return has_prefixes(p)
+             ? ane_kv_prefixes_known(t, key_of(adapters, is_long(p, n)), ids, ANE_MAX(n - 1, (int64_t)0), p->n_rings > 0)
+             : 0;
 }
 
 int64_t ane_session_begin(struct ane_session *s, struct ane_kv_prefixes *t, const int32_t *ids, int64_t n) {
@@ -40,13 +46,13 @@ int64_t ane_session_begin(struct ane_session *s, struct ane_kv_prefixes *t, cons
   int64_t most = ANE_MIN(n - 1, s->context);
   if (s->length || most < 1 || !has_prefixes(p)) return 0;
   state_release(s, 0);
-  s->length = ane_kv_prefixes_find(t, prefix_key(p, n), ids, most, p->n_rings > 0, s->pages);
+  s->length = ane_kv_prefixes_find(t, key_of(ane_session_adapters_key(s), is_long(p, n)), ids, most, p->n_rings > 0, s->pages);
   s->n_pages = pages_of(s->length);
   for (int64_t i = 0; i < s->n_pages; i++) s->data[i] = s->pages[i]->data;
   memcpy(s->ids, ids, (size_t)s->length * sizeof *ids);
   s->rows = 0;
   if (s->length == 0) return 0;
-  s->long_rope = prefix_key(p, n);
+  s->long_rope = is_long(p, n);
   s->ring_low = ANE_MAX(s->length - border_rows(p), (int64_t)0);
   state_copy_borders(s, s->ring_low, s->length, true);
   return s->length;
@@ -57,9 +63,9 @@ int64_t ane_session_begin(struct ane_session *s, struct ane_kv_prefixes *t, cons
 static bool save_entry(void *arg, const struct ane_kv_prefix *p) {
   uint8_t entry[ENTRY] = {0};
   ane_store_u64(entry, (uint64_t)p->above);
-  ane_store_u32(entry + 8, p->key);
-  ane_store_u32(entry + 12, (uint32_t)p->n);
-  for (int32_t i = 0; i < p->n; i++) ane_store_u32(entry + 16 + 4 * i, (uint32_t)p->ids[i]);
+  ane_store_u64(entry + 8, p->key);
+  ane_store_u32(entry + 16, (uint32_t)p->n);
+  for (int32_t i = 0; i < p->n; i++) ane_store_u32(entry + 24 + 4 * i, (uint32_t)p->ids[i]);
   return ane_saved_write(arg, entry, sizeof entry) == ANE_OK;
 }
 
@@ -94,14 +100,14 @@ struct found {
 };
 
 static int64_t above_of(const struct found *f, int64_t i) { return (int64_t)ane_load_u64(f->tree + i * ENTRY); }
-static int64_t filled(const struct found *f, int64_t i) { return (int64_t)ane_load_u32(f->tree + i * ENTRY + 12); }
+static int64_t filled(const struct found *f, int64_t i) { return (int64_t)ane_load_u32(f->tree + i * ENTRY + 16); }
 
 static ane_status check_entry(const struct ane_program *p, const struct found *f, int64_t i) {
   const uint8_t *entry = f->tree + i * ENTRY;
   int64_t above = above_of(f, i), n = filled(f, i);
   bool ok = above >= -1 && above < i && n >= 1 && n <= ANE_KV_POSITIONS && (above < 0 || filled(f, above) == ANE_KV_POSITIONS) &&
-            ane_load_u32(entry + 8) <= 1 && (n == ANE_KV_POSITIONS || p->n_rings == 0);
-  for (int64_t j = 0; ok && j < n; j++) ok = ane_load_u32(entry + 16 + 4 * j) < (uint64_t)p->n_ids;
+            (n == ANE_KV_POSITIONS || p->n_rings == 0);
+  for (int64_t j = 0; ok && j < n; j++) ok = ane_load_u32(entry + 24 + 4 * j) < (uint64_t)p->n_ids;
   return ok ? ANE_OK : ANE_FORMAT;
 }
 
@@ -126,12 +132,12 @@ static ane_status find_all(const struct ane_program *p, const struct ane_saved *
 static ane_status keep_sequence(struct ane_kv_prefixes *t, const struct found *f, int64_t i, int64_t depth, int32_t *ids,
                                 struct ane_kv_page **pages) {
   int64_t n = (depth - 1) * ANE_KV_POSITIONS + filled(f, i);
-  uint32_t key = ane_load_u32(f->tree + i * ENTRY + 8);
+  uint64_t key = ane_load_u64(f->tree + i * ENTRY + 8);
   for (int64_t at = i; at >= 0; at = above_of(f, at)) {
     depth--;
     pages[depth] = f->made[at];
     for (int64_t j = 0; j < filled(f, at); j++)
-      ids[depth * ANE_KV_POSITIONS + j] = (int32_t)ane_load_u32(f->tree + at * ENTRY + 16 + 4 * j);
+      ids[depth * ANE_KV_POSITIONS + j] = (int32_t)ane_load_u32(f->tree + at * ENTRY + 24 + 4 * j);
   }
   return ane_kv_prefixes_keep(t, key, ids, n, pages);
 }

@@ -138,6 +138,7 @@ void ane_session_destroy(struct ane_session *s) {
   if (!s) return;
   state_release(s, 0);
   ane_kv_store_release(s->store);
+  session_adapters_drop(&s->adapters);
   ane_free(s->kv);
   ane_free(s->pages);
   ane_free(s->data);
@@ -232,6 +233,7 @@ ane_status ane_session_fork(struct ane_session **out, const struct ane_session *
   to->length = s->length;
   to->long_rope = s->long_rope;
   to->ring_low = s->ring_low;
+  session_adapters_share(&to->adapters, &s->adapters);
   return ANE_OK;
 }
 

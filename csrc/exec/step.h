@@ -64,6 +64,7 @@ struct step {
   int64_t temp_floats;                        /* least size of a thread's thread_temp */
   union {                                     /* by op */
     struct {
+      const char *name; /* of the table */
       const struct ane_tensor *table;
       ane_decode_fn decode;
       int list; /* what its rows are looked up by */

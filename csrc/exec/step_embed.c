@@ -1,5 +1,6 @@
 /* embed: rows of a table by id, token type or position, decoded from where they are stored. gather: the tokens that are output
  * rows. */
+#include "exec/adapter.h"
 #include "exec/planner.h"
 #include "exec/thread_ctx.h"
 
@@ -17,9 +18,12 @@ static void run_embed(struct thread_ctx *tc, const struct step *s) {
   int64_t c = s->out[0]->channels, from, to;
   size_t row = (size_t)(t->bytes / (uint64_t)t->shape.dim[0]);
   ane_split(tc->tokens, tc->thread, tc->threads, &from, &to);
-  for (int64_t i = from; t->gather && i < to; i++) ane_gather_floats(t, list[i], out + i * c);
-  if (t->gather) return;
-  for (int64_t i = from; i < to; i++) s->embed.decode((const uint8_t *)t->data + (size_t)list[i] * row, out + i * c, (uint64_t)c);
+  for (int64_t i = from; i < to; i++)
+    if (t->gather)
+      ane_gather_floats(t, list[i], out + i * c);
+    else
+      s->embed.decode((const uint8_t *)t->data + (size_t)list[i] * row, out + i * c, (uint64_t)c);
+  if (tc->r->n_adapted) adapter_embed(tc, s, list, from, to, out);
 }
 
 static void run_gather(struct thread_ctx *tc, const struct step *s) {
@@ -53,6 +57,8 @@ ane_status plan_embed(struct planner *pl, const struct ane_node *n, struct step 
     return ANE_OK;
   }
   const struct ane_value *t = &pl->g->values[n->inputs[1]];
+  if (!(s->embed.name = ane_arena_strndup(&pl->p->arena, t->name, strlen(t->name))))
+    return ane_fail(err, ANE_NOMEM, "no memory for the program");
   s->embed.decode = ane_decoder(t->dtype);
   uint64_t row;
   if (t->kind != ANE_VALUE_CONST || t->data.transposed || !s->embed.decode ||

@@ -3,6 +3,7 @@
  *
  * One token: every thread prepares the input for itself, which saves a barrier. More tokens: the threads divide the tokens,
  * synchronise, and multiply. A task is a run of row groups. Each output is the same whichever thread computes it. */
+#include "exec/adapter.h"
 #include "exec/planner.h"
 #include "exec/thread_ctx.h"
 
@@ -40,6 +41,7 @@ void linear_prepare_alone(const struct thread_ctx *tc, const struct step *s, str
   for (int a = 0; a < ANE_ACTIVATION_COUNT; a++) memory[a] = tc->mem + tc->p->thread_activations[a];
   set_up_activations(tc, s, memory, out);
   prepare(tc, s, out, (float *)(void *)(tc->mem + tc->p->thread_normed), 0, tc->tokens);
+  out->low = tc->r->n_adapted ? adapter_down(tc, s, &out->a[ANE_ACTIVATION_F32], 0, tc->tokens) : NULL;
 }
 
 static void prepare_shared(const struct thread_ctx *tc, const struct step *s, struct prepared *out) {
@@ -47,10 +49,11 @@ static void prepare_shared(const struct thread_ctx *tc, const struct step *s, st
   int64_t from, to;
   ane_split(tc->tokens, tc->thread, tc->threads, &from, &to);
   prepare(tc, s, out, tc->p->normed, from, to);
+  out->low = tc->r->n_adapted ? adapter_down(tc, s, &out->a[ANE_ACTIVATION_F32], from, to) : NULL;
   thread_barrier(tc);
 }
 
-/* y[t][r] for row groups [g0, g1) of matrix m, with bias, into dst[t * ld + (r - first row)]. */
+/* y[t][r] for row groups [g0, g1) of matrix m, with bias and adapters, into dst[t * ld + (r - first row)]. */
 static void multiply(const struct thread_ctx *tc, const struct step *s, const struct prepared *in, int m, int64_t g0, int64_t g1,
                      float *dst, int64_t ld) {
   const struct matrix *w = s->linear.w[m];
@@ -61,6 +64,7 @@ static void multiply(const struct thread_ctx *tc, const struct step *s, const st
                                                       tc->mem + tc->p->thread_kernel);
   if (s->linear.bias[m])
     for (int64_t t = 0; t < tc->tokens; t++) tc->k->add(dst + t * ld, s->linear.bias[m] + r0, dst + t * ld, rows);
+  if (in->low) adapter_up(tc, s, in->low, m, g0, g1, dst, ld);
 }
 
 /* Row groups [g0, g1) of matrix m, with epilogue. */

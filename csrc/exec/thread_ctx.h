@@ -12,6 +12,8 @@ struct run {
   int64_t tokens;                                             /* of all items */
   const int32_t *ids, *types, *positions, *angles, *out_rows; /* struct token_lists */
   int64_t n_out_rows;
+  const struct adapted *adapted; /* n_adapted items, ascending */
+  int32_t n_adapted;
   float *results; /* [n_out_rows][vocab]; NULL: only the best ids are kept */
   int32_t *best;  /* [n_out_rows] */
   float *best_logit;
@@ -88,6 +90,7 @@ bool prefetch_more(struct prefetch *a);
 /* Input prepared for a product, by activation type. */
 struct prepared {
   struct ane_activations a[ANE_ACTIVATION_COUNT];
+  const float *low; /* the input through the A of the sessions' adapters (adapter.h); NULL: no session of the run has any */
 };
 /* Prepares the input of a linear step in the thread's own scratch. For one token. */
 void linear_prepare_alone(const struct thread_ctx *tc, const struct step *s, struct prepared *out);

@@ -34,6 +34,57 @@ struct ane_source *ane_source_derive(struct ane_source *s) {
   return d;
 }
 
+/* Copies an entry of an overlay; gives it memory where it has none. */
+static ane_status overlay_tensor(struct ane_source *d, const struct ane_source_tensor *from, struct ane_source_tensor *to,
+                                 struct ane_error *err) {
+  uint64_t count;
+  *to = *from;
+  to->name = ane_arena_strndup(&d->arena, from->name, strlen(from->name));
+  if (!to->name) return ane_fail(err, ANE_NOMEM, "no memory for tensor %s", from->name);
+  if (from->tensor.data) return ANE_OK;
+  if (!ane_shape_count(&from->tensor.shape, &count) || count > SIZE_MAX / sizeof(float))
+    return ane_fail(err, ANE_SHAPE, "tensor %s is too large", from->name);
+  to->tensor = (struct ane_tensor){.dtype = ANE_F32, .shape = from->tensor.shape, .bytes = count * sizeof(float)};
+  to->offset = 0;
+  float *data = ane_arena_array(&d->arena, (size_t)count, sizeof *data);
+  if (!data) return ane_fail(err, ANE_NOMEM, "no memory for tensor %s (%" PRIu64 " bytes)", from->name, to->tensor.bytes);
+  memset(data, 0, (size_t)to->tensor.bytes);
+  to->tensor.data = data;
+  return ANE_OK;
+}
+
+static ane_status overlay_fill(struct ane_source *d, const struct ane_source_tensor *list, uint32_t n, struct ane_error *err) {
+  const struct ane_source *s = d->parent;
+  d->onnx = s->onnx;
+  d->values = s->values, d->keys = s->keys, d->n_values = s->n_values;
+  d->tensors = ane_arena_array(&d->arena, (size_t)s->n_tensors + n, sizeof *d->tensors);
+  if (!d->tensors || !ane_strmap_reserve(&d->by_key, s->n_values)) return ane_fail(err, ANE_NOMEM, "not enough memory");
+  for (uint32_t i = 0; i < s->n_values; i++)
+    if (!ane_strmap_put(&d->by_key, s->keys[i], strlen(s->keys[i]), i, NULL))
+      return ane_fail(err, ANE_NOMEM, "not enough memory");
+  memcpy(d->tensors, s->tensors, (size_t)s->n_tensors * sizeof *d->tensors);
+  d->n_tensors = s->n_tensors;
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t at = ane_strmap_get(&s->by_name, list[i].name, strlen(list[i].name));
+    if (at == UINT32_MAX) at = d->n_tensors++;
+    ane_status st = overlay_tensor(d, &list[i], &d->tensors[at], err);
+    if (st) return st;
+  }
+  return ane_source_index_tensors(d, err);
+}
+
+ane_status ane_source_overlay(struct ane_source **out, struct ane_source *s, const struct ane_source_tensor *list, uint32_t n,
+                              struct ane_error *err) {
+  *out = NULL;
+  struct ane_source *d = ane_source_derive(s);
+  ane_status st = d ? overlay_fill(d, list, n, err) : ane_fail(err, ANE_NOMEM, "not enough memory");
+  if (st)
+    ane_source_close(d);
+  else
+    *out = d;
+  return st;
+}
+
 const struct ane_source_tensor *ane_source_tensor(const struct ane_source *s, const char *name) {
   uint32_t i = ane_strmap_get(&s->by_name, name, strlen(name));
   return i == UINT32_MAX ? NULL : &s->tensors[i];
@@ -51,7 +102,8 @@ bool ane_source_holds(const struct ane_source *s, const char *path) {
 }
 
 void ane_source_drop(const struct ane_source *s, const struct ane_source_tensor *t) {
-  ane_map_drop(&s->files[t->file].map, t->offset, t->tensor.bytes);
+  const struct ane_map *m = &s->files[t->file].map;
+  if ((const uint8_t *)t->tensor.data == (const uint8_t *)m->data + t->offset) ane_map_drop(m, t->offset, t->tensor.bytes);
 }
 
 ane_status ane_source_index_tensors(struct ane_source *s, struct ane_error *err) {

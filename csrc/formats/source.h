@@ -79,6 +79,11 @@ struct ane_source {
  * found beside it. A folder opens by what is in it: model.safetensors, or the files of model.safetensors.index.json. *out is NULL
  * on failure. Errors: ANE_IO, ANE_FORMAT (names file, tensor or key, byte), ANE_UNSUPPORTED, ANE_NOMEM. */
 ane_status ane_source_open(struct ane_source **out, const char *path, struct ane_error *err);
+/* A source with the tensors and metadata of `s`, which stays open with it, and some of its tensors replaced by those of the same
+ * name in `list`; the others of the list stand behind all. An entry without data is fp32, and gets zeros of its shape, which the
+ * caller fills; one with data borrows it. Errors: ANE_NOMEM, ANE_SHAPE. */
+ane_status ane_source_overlay(struct ane_source **out, struct ane_source *s, const struct ane_source_tensor *list, uint32_t n,
+                              struct ane_error *err);
 /* Gives up one ownership; the last one frees. NULL is fine. */
 void ane_source_close(struct ane_source *s);
 /* One more owner: whoever keeps pointers into the source. Not for several threads at once. */

@@ -56,14 +56,14 @@ void ane_kv_prefixes_destroy(struct ane_kv_prefixes *t); /* NULL is fine */
 /* Adds the first n positions, 64 to a page; where n is no multiple of 64 the last page is partly filled, and may be of use to
  * sequences that share only its first positions. Pages that are known already are not added again; they become the most recently
  * used. ANE_NOMEM: what was added before stays. */
-ane_status ane_kv_prefixes_keep(struct ane_kv_prefixes *t, uint32_t key, const int32_t *ids, int64_t n,
+ane_status ane_kv_prefixes_keep(struct ane_kv_prefixes *t, uint64_t key, const int32_t *ids, int64_t n,
                                 struct ane_kv_page *const *pages);
 /* The longest known start of ids[0 .. n), in whole pages if `whole`. Writes the pages of its positions to `pages`, which has room
  * for (n + 63) / 64, each with the caller as an owner; they become the most recently used. Returns its length. */
-int64_t ane_kv_prefixes_find(struct ane_kv_prefixes *t, uint32_t key, const int32_t *ids, int64_t n, bool whole,
+int64_t ane_kv_prefixes_find(struct ane_kv_prefixes *t, uint64_t key, const int32_t *ids, int64_t n, bool whole,
                              struct ane_kv_page **pages);
 /* The length only. Changes nothing. */
-int64_t ane_kv_prefixes_known(const struct ane_kv_prefixes *t, uint32_t key, const int32_t *ids, int64_t n, bool whole);
+int64_t ane_kv_prefixes_known(const struct ane_kv_prefixes *t, uint64_t key, const int32_t *ids, int64_t n, bool whole);
 /* Forgets pages that only the tree owns, the least recently used first, until `bytes` are freed or no such page is left. Returns
  * the bytes freed. */
 uint64_t ane_kv_prefixes_forget(struct ane_kv_prefixes *t, uint64_t bytes);
@@ -72,7 +72,7 @@ int64_t ane_kv_prefixes_count(const struct ane_kv_prefixes *t);
 /* A page of the tree as a list of all shows it. */
 struct ane_kv_prefix {
   int64_t above; /* number of the page that it continues, counted from 0 in the order of the list; -1: it begins a sequence */
-  uint32_t key;
+  uint64_t key;
   int32_t n; /* positions that are filled */
   const int32_t *ids;
   struct ane_kv_page *page;

@@ -12,7 +12,7 @@ struct node {
   struct node *later, *earlier;         /* by use */
   struct ane_kv_page *page;
   int64_t number; /* in the list of all, while that is walked */
-  uint32_t key;
+  uint64_t key;
   int32_t depth; /* pages from the start of the sequence, this one included */
   int32_t n;     /* positions that are filled */
   int32_t ids[ANE_KV_POSITIONS];
@@ -65,14 +65,14 @@ void ane_kv_prefixes_destroy(struct ane_kv_prefixes *t) {
 }
 
 /* Positions in which a node agrees with ids[0 .. n). */
-static int64_t agreement(const struct node *c, uint32_t key, const int32_t *ids, int64_t n) {
+static int64_t agreement(const struct node *c, uint64_t key, const int32_t *ids, int64_t n) {
   int64_t most = ANE_MIN(n, (int64_t)c->n), i = 0;
   while (c->key == key && i < most && c->ids[i] == ids[i]) i++;
   return c->key == key ? i : 0;
 }
 
 /* The child that agrees longest with ids[0 .. n); NULL: none agrees in the first id. */
-static struct node *best_child(const struct node *above, uint32_t key, const int32_t *ids, int64_t n, int64_t *agreed) {
+static struct node *best_child(const struct node *above, uint64_t key, const int32_t *ids, int64_t n, int64_t *agreed) {
   struct node *best = NULL;
   *agreed = 0;
   for (struct node *c = above->below; c && *agreed < ANE_KV_POSITIONS; c = c->sibling) {
@@ -82,7 +82,7 @@ static struct node *best_child(const struct node *above, uint32_t key, const int
   return best;
 }
 
-static struct node *add_child(struct ane_kv_prefixes *t, struct node *above, uint32_t key, const int32_t *ids, int64_t n,
+static struct node *add_child(struct ane_kv_prefixes *t, struct node *above, uint64_t key, const int32_t *ids, int64_t n,
                               struct ane_kv_page *page) {
   struct node *c = ane_calloc(1, sizeof *c);
   if (!c) return NULL;
@@ -97,7 +97,7 @@ static struct node *add_child(struct ane_kv_prefixes *t, struct node *above, uin
 
 /* The child for a page of n positions: a known one that has all of them, or a new one in the place of those that it goes beyond.
  */
-static struct node *child_for(struct ane_kv_prefixes *t, struct node *above, uint32_t key, const int32_t *ids, int64_t n,
+static struct node *child_for(struct ane_kv_prefixes *t, struct node *above, uint64_t key, const int32_t *ids, int64_t n,
                               struct ane_kv_page *page) {
   int64_t agreed;
   struct node *c = best_child(above, key, ids, n, &agreed);
@@ -110,7 +110,7 @@ static struct node *child_for(struct ane_kv_prefixes *t, struct node *above, uin
   return made;
 }
 
-ane_status ane_kv_prefixes_keep(struct ane_kv_prefixes *t, uint32_t key, const int32_t *ids, int64_t n,
+ane_status ane_kv_prefixes_keep(struct ane_kv_prefixes *t, uint64_t key, const int32_t *ids, int64_t n,
                                 struct ane_kv_page *const *pages) {
   struct node *at = &t->root;
   for (int64_t first = 0; first < n; first += ANE_KV_POSITIONS) {
@@ -124,7 +124,7 @@ ane_status ane_kv_prefixes_keep(struct ane_kv_prefixes *t, uint32_t key, const i
 }
 
 /* The last node of the longest known start, and its length. */
-static struct node *longest(const struct ane_kv_prefixes *t, uint32_t key, const int32_t *ids, int64_t n, bool whole,
+static struct node *longest(const struct ane_kv_prefixes *t, uint64_t key, const int32_t *ids, int64_t n, bool whole,
                             int64_t *length) {
   struct node *at = NULL;
   const struct node *above = &t->root;
@@ -140,13 +140,13 @@ static struct node *longest(const struct ane_kv_prefixes *t, uint32_t key, const
   return at;
 }
 
-int64_t ane_kv_prefixes_known(const struct ane_kv_prefixes *t, uint32_t key, const int32_t *ids, int64_t n, bool whole) {
+int64_t ane_kv_prefixes_known(const struct ane_kv_prefixes *t, uint64_t key, const int32_t *ids, int64_t n, bool whole) {
   int64_t length;
   longest(t, key, ids, n, whole, &length);
   return length;
 }
 
-int64_t ane_kv_prefixes_find(struct ane_kv_prefixes *t, uint32_t key, const int32_t *ids, int64_t n, bool whole,
+int64_t ane_kv_prefixes_find(struct ane_kv_prefixes *t, uint64_t key, const int32_t *ids, int64_t n, bool whole,
                              struct ane_kv_page **pages) {
   int64_t length;
   struct node *last = longest(t, key, ids, n, whole, &length);

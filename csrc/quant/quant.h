@@ -44,6 +44,21 @@ struct ane_code_values {
 };
 const struct ane_code_values *ane_code_values(ane_dtype t); /* NULL: codes are numbers */
 
+/* ---- Adapters ------------------------------------------------------------------------------------------------------*/
+
+/* What an adapter changes in a matrix. */
+struct ane_lora {
+  int64_t rank;
+  float scale;            /* of B A */
+  float blend;            /* share of the change: 1 all of it, 0 none */
+  const float *a, *b;     /* [rank][cols], [rows][rank]; NULL: there is no product */
+  const float *magnitude; /* DoRA: [rows], the norms of the changed rows (Liu et al. 2024); NULL: LoRA */
+  const float *values;    /* [rows][cols]: the whole matrix that takes the place of w; NULL: w stays */
+};
+/* w [rows][cols] += blend * (what the adapter makes of w - w). Sums over ranks ascending, in fp32; norms in double. temp: [cols].
+ */
+void ane_lora_merge(float *w, int64_t rows, int64_t cols, const struct ane_lora *l, float *temp);
+
 /* ---- Whole tensors -----------------------------------------------------------------------------------------------*/
 
 /* Rows of a tensor (all dimensions but the innermost; rank 0 and 1: one row) on their way into another type. */

@@ -8,7 +8,7 @@ local MODEL = "models%-cache/SmolLM2%-135M%-Instruct%.Q4_1%.gguf"
 -- Folders that stand for models of these names.
 local FOLDERS = {
   ["privacy-filter"] = "spec/fixtures/hf/privacy_filter", ["all-MiniLM-L6-v2"] = "spec/fixtures/hf/bert",
-  ["cross-encoder"] = "spec/fixtures/hf/cross_encoder",
+  ["cross-encoder"] = "spec/fixtures/hf/cross_encoder", ["llama-base"] = "spec/fixtures/hf/llama",
 }
 
 local README = tree.read "README.md"
@@ -36,9 +36,10 @@ end
 local function run_lua(script)
   local folder = tree.folder()
   script = script:gsub(MODEL, pwd() .. "/" .. tiny.path())
-  script = script:gsub('ane.load "([%w-]+)"', function(name)
-    return FOLDERS[name] and ("ane.load %q"):format(pwd() .. "/" .. FOLDERS[name])
+  script = script:gsub('ane.load(%(?) ?"([%w-]+)"', function(open, name)
+    return FOLDERS[name] and ("ane.load%s %q"):format(open, pwd() .. "/" .. FOLDERS[name])
   end)
+  script = script:gsub('"adapters/%w+"', ("%q"):format(pwd() .. "/spec/fixtures/hf/lora_llama"))
   local file <close> = assert(io.open(folder .. "/page.lua", "w"))
   file:write(script)
   file:close()
@@ -178,7 +179,7 @@ describe("the documents", function()
 
   it("list the options of load and generate, and no others", function()
     local schema = require "ane.util.schema"
-    local generate = schema.merge(require("ane.generate").rules, require("ane.generate.chat").rules, { special = {} })
+    local generate = schema.merge(require("ane.generate").rules, require("ane.generate.chat").rules, { special = {}, adapters = {} })
     for section, rules in pairs { ["Loading a model"] = require("ane.model").rules, ["Generating text"] = generate } do
       local named, count = options_of(section)
       assert.is_true(count > 10)

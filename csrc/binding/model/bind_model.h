@@ -22,11 +22,19 @@ struct bind_program_box {
   struct ane_program *program;
   struct ane_source *sources[BIND_MAX_SOURCES];
   int n_sources, refs;
+  struct ane_adapter *adapters[ANE_SESSION_ADAPTERS]; /* of sessions that are not given others; owned */
+  float scales[ANE_SESSION_ADAPTERS];
+  int n_adapters;
 };
 void bind_program_release(struct bind_program_box *box);
 
 /* The open session at `arg` and the program it belongs to; raises otherwise. */
 struct ane_session *bind_check_session(lua_State *L, int arg, struct bind_program_box **box);
+/* program:adapter; see lua_adapter.c. */
+int bind_adapter_new(lua_State *L, struct bind_program_box *box);
+/* The list {{adapter, scale}, ...} at `arg`; returns its length. Raises where it is something else. */
+int bind_adapters(lua_State *L, int arg, struct ane_adapter *list[ANE_SESSION_ADAPTERS], float scales[ANE_SESSION_ADAPTERS]);
+
 /* Pushes a session of the box's program, which becomes another owner; or nil, message, code. store: of its pages, NULL: the
  * program's. Returns the number of values. */
 int bind_session_open(lua_State *L, struct bind_program_box *box, int64_t context, ane_dtype kv, struct ane_kv_store *store);

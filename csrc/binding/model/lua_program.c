@@ -17,6 +17,7 @@ struct lua_program {
 
 void bind_program_release(struct bind_program_box *box) {
   if (!box || --box->refs > 0) return;
+  while (box->n_adapters > 0) ane_adapter_release(box->adapters[--box->n_adapters]);
   ane_program_destroy(box->program);
   while (box->n_sources > 0) ane_source_close(box->sources[--box->n_sources]);
   ane_free(box);
@@ -348,6 +349,21 @@ static int meth_session(lua_State *L) {
 /* prefixes([kv]) -> known prefixes, none yet; or nil, message, code */
 static int meth_prefixes(lua_State *L) { return bind_prefixes_open(L, check_program(L, 1), check_kv(L, 2)); }
 
+/* adapter(parts, hash) -> adapter; or nil, message, code: see lua_adapter.c */
+static int meth_adapter(lua_State *L) { return bind_adapter_new(L, check_program(L, 1)); }
+
+/* adapt(list): sessions made from now on carry the adapters of {{adapter, scale}, ...}, until they are given others */
+static int meth_adapt(lua_State *L) {
+  struct bind_program_box *box = check_program(L, 1);
+  struct ane_adapter *list[ANE_SESSION_ADAPTERS];
+  int n = bind_adapters(L, 2, list, box->scales);
+  for (int i = 0; i < n; i++) ane_adapter_retain(list[i]);
+  while (box->n_adapters > 0) ane_adapter_release(box->adapters[--box->n_adapters]);
+  memcpy(box->adapters, list, (size_t)n * sizeof *list);
+  box->n_adapters = n;
+  return 0;
+}
+
 /* run(items [, want]) -> true; or nil, message, code. items: list of {session, ids [, token types], want = , until = }, all fed
  * in one run: weights are read once for all. The ids of all together are at most max_chunk(). want and until as in
  * session:feed; the want of an item goes before that of the run (default "last") */
@@ -396,11 +412,23 @@ static int meth_tostring(lua_State *L) {
 }
 
 void bind_program(lua_State *L) {
-  static const luaL_Reg methods[] = {{"session", meth_session},     {"prefixes", meth_prefixes}, {"info", meth_info},
-                                     {"max_chunk", meth_max_chunk}, {"context", meth_context},   {"vocab", meth_vocab},
-                                     {"n_ids", meth_n_ids},         {"exact", meth_exact},       {"head", meth_head},
-                                     {"profile", meth_profile},     {"run", meth_run},           {"values", meth_values},
-                                     {"dump", meth_dump},           {"close", meth_close},       {NULL, NULL}};
+  static const luaL_Reg methods[] = {{"session", meth_session},
+                                     {"prefixes", meth_prefixes},
+                                     {"info", meth_info},
+                                     {"max_chunk", meth_max_chunk},
+                                     {"context", meth_context},
+                                     {"vocab", meth_vocab},
+                                     {"n_ids", meth_n_ids},
+                                     {"exact", meth_exact},
+                                     {"head", meth_head},
+                                     {"profile", meth_profile},
+                                     {"run", meth_run},
+                                     {"values", meth_values},
+                                     {"dump", meth_dump},
+                                     {"close", meth_close},
+                                     {"adapter", meth_adapter},
+                                     {"adapt", meth_adapt},
+                                     {NULL, NULL}};
   static const luaL_Reg meta[] = {{"__gc", meth_close}, {"__close", meth_close}, {"__tostring", meth_tostring}, {NULL, NULL}};
   bind_class(L, PROGRAM_CLASS, methods, meta);
   lua_pushcfunction(L, program_new);

@@ -36,7 +36,9 @@ int bind_session_open(lua_State *L, struct bind_program_box *box, int64_t contex
   struct lua_session *ud = bind_new(L, SESSION_CLASS, sizeof *ud, 0);
   struct ane_error err;
   adopt(ud, box);
-  if (ane_session_create(&ud->session, box->program, context, kv, store, &err)) return bind_fail(L, &err);
+  if (ane_session_create(&ud->session, box->program, context, kv, store, &err) ||
+      ane_session_adapt(ud->session, box->adapters, box->scales, box->n_adapters, &err))
+    return bind_fail(L, &err);
   return 1;
 }
 
@@ -285,6 +287,22 @@ static int meth_restore(lua_State *L) {
   return 2;
 }
 
+/* adapt(list) -> true; or nil, message, code. The empty session carries the adapters of {{adapter, scale}, ...} from now on. */
+static int meth_adapt(lua_State *L) {
+  struct lua_session *ud = check_session(L, 1);
+  struct ane_adapter *list[ANE_SESSION_ADAPTERS];
+  float scales[ANE_SESSION_ADAPTERS];
+  struct ane_error err;
+  int n = bind_adapters(L, 2, list, scales);
+  return bind_done(L, ane_session_adapt(ud->session, list, scales, n, &err), &err);
+}
+
+/* adapters_key() -> integer that tells states under other adapters apart; 0: none */
+static int meth_adapters_key(lua_State *L) {
+  lua_pushinteger(L, (lua_Integer)ane_session_adapters_key(check_session(L, 1)->session));
+  return 1;
+}
+
 static int meth_fork(lua_State *L) {
   struct lua_session *from = check_session(L, 1), *ud = bind_new(L, SESSION_CLASS, sizeof *ud, 0);
   struct ane_error err;
@@ -326,13 +344,29 @@ static int meth_tostring(lua_State *L) {
 }
 
 void bind_session(lua_State *L) {
-  static const luaL_Reg methods[] = {{"feed", meth_feed},   {"logits", meth_logits},     {"argmax", meth_argmax},
-                                     {"rows", meth_rows},   {"length", meth_length},     {"context", meth_context},
-                                     {"ids", meth_ids},     {"kv_bytes", meth_kv_bytes}, {"replayed", meth_replayed},
-                                     {"trace", meth_trace}, {"squares", meth_squares},   {"rewind", meth_rewind},
-                                     {"part", meth_part},   {"save", meth_save},         {"restore", meth_restore},
-                                     {"fork", meth_fork},   {"keep", meth_keep},         {"begin", meth_begin},
-                                     {"stop", meth_stop},   {"close", meth_close},       {"pooled", meth_pooled},
+  static const luaL_Reg methods[] = {{"feed", meth_feed},
+                                     {"logits", meth_logits},
+                                     {"argmax", meth_argmax},
+                                     {"rows", meth_rows},
+                                     {"length", meth_length},
+                                     {"context", meth_context},
+                                     {"ids", meth_ids},
+                                     {"kv_bytes", meth_kv_bytes},
+                                     {"replayed", meth_replayed},
+                                     {"trace", meth_trace},
+                                     {"squares", meth_squares},
+                                     {"rewind", meth_rewind},
+                                     {"part", meth_part},
+                                     {"save", meth_save},
+                                     {"restore", meth_restore},
+                                     {"fork", meth_fork},
+                                     {"keep", meth_keep},
+                                     {"begin", meth_begin},
+                                     {"stop", meth_stop},
+                                     {"close", meth_close},
+                                     {"pooled", meth_pooled},
+                                     {"adapt", meth_adapt},
+                                     {"adapters_key", meth_adapters_key},
                                      {NULL, NULL}};
   static const luaL_Reg meta[] = {{"__gc", meth_close}, {"__close", meth_close}, {"__tostring", meth_tostring}, {NULL, NULL}};
   static const luaL_Reg none[] = {{NULL, NULL}}, trace_meta[] = {{"__gc", trace_gc}, {NULL, NULL}};

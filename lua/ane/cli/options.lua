@@ -76,6 +76,15 @@ function M.rule(fault)
   end
 end
 
+--- For add: "DIR=0.5" or "DIR" as {path, scale}.
+function M.adapter(text)
+  local path, scale = text:match "^(.+)=([^=/]*)$"
+  if not path then return text ~= "" and { path = text, scale = 1 } or nil, "the path is empty" end
+  local number = tonumber(scale)
+  if not number then return nil, ("the scale of '%s' is '%s', which is no number"):format(path, scale) end
+  return { path = path, scale = number }
+end
+
 -- ---- Options that several commands have ----------------------------------------------------------------------------------
 
 local MIXED = "Another type for weights whose names contain PATTERN (* and ? stand for any characters, any one). "
@@ -113,6 +122,16 @@ function M.json(parser)
   parser:flag("--json", "Write one JSON object.")
 end
 
+--- --adapter, --merge
+-- @param merges true: the command merges them in any case
+function M.adapters(parser, merges)
+  local help = "LoRA adapter: a PEFT folder or a GGUF file, and a factor of what it adds (default 1). May be given several times."
+  M.add(parser, "--adapter", merges and help .. " It is merged into the weights." or help, M.adapter):count "*":argname "DIR[=SCALE]"
+  if not merges then
+    parser:flag("--merge", "Merge the adapters into the weights, which are then fp32 where --weights names no other type.")
+  end
+end
+
 --- The model and the options of loading it; optional: the model may be left out.
 function M.model(parser, optional)
   local rules = model.rules
@@ -131,6 +150,7 @@ function M.model(parser, optional)
     .. "default auto: pruned where the head has 48 MB or more.", rules.head):argname "H"
   parser:option("--engine", "How an ONNX model runs; default recipe where one matches, else graph."):choices(rules.engine.choices)
   M.recipe(parser)
+  M.adapters(parser)
   parser:flag("--verify", "Hash all files of a package set before it is opened. By default only their sizes are checked.")
   M.progress(parser)
 end

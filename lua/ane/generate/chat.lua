@@ -205,6 +205,7 @@ M.say_rules = schema.merge(generate.rules, M.rules, {
   overflow = { type = "string", choices = { "error", "drop" }, default = "error" },
 })
 local RULES = schema.merge(M.say_rules, {
+  adapters = { type = { "table", "string" } }, -- as model:session takes them
   system = { type = "string" },
   messages = { type = "table" },
   restore = { type = "string" },
@@ -216,8 +217,8 @@ Chat.__index = Chat
 Chat.__name = "ane.chat"
 
 -- The messages of a file that Chat:save wrote, and a session with its state.
-local function restored(model, path)
-  local session, message, code = model:session()
+local function restored(model, path, adapters)
+  local session, message, code = model:session { adapters = adapters }
   if not session then return nil, message, code end
   local ok, note
   ok, note, code = session:restore(path)
@@ -232,8 +233,8 @@ end
 
 --- Makes a conversation with a model; `model:chat(opts)` does this.
 -- @param model an ane.model
--- @param opts system: text of a first message; messages: a conversation to go on with; restore: path of a file that save wrote; all
--- else as defaults of say
+-- @param opts system: text of a first message; messages: a conversation to go on with; restore: path of a file that save wrote;
+-- adapters: as model:session takes them; all else as defaults of say
 -- @param level for misuse, as error()'s
 -- @return a chat with messages (a list, free to be read and changed), last (details of the last reply), session (from the first
 -- reply on); or nil, message, code
@@ -247,14 +248,15 @@ function M.new(model, opts, level)
   if not ok then return nil, message, code end
   local session, messages
   if opts.restore then
-    session, messages, code = restored(model, opts.restore)
+    session, messages, code = restored(model, opts.restore, opts.adapters)
     if not session then return nil, messages, code end
   else
     messages = table.move(opts.messages or {}, 1, #(opts.messages or {}), 1, {})
   end
   if opts.system then table.insert(messages, 1, { role = "system", content = opts.system }) end
-  opts.system, opts.messages, opts.restore = nil, nil, nil
-  return setmetatable({ model = model, messages = messages, session = session, _defaults = opts }, Chat)
+  local adapters = opts.adapters
+  opts.system, opts.messages, opts.restore, opts.adapters = nil, nil, nil, nil
+  return setmetatable({ model = model, messages = messages, session = session, _defaults = opts, _adapters = adapters }, Chat)
 end
 
 -- Options of one reply over those of the conversation; level: of the method's caller, as error()'s.
@@ -358,7 +360,7 @@ local function reply(self, said, opts, what)
   local messages = self.messages
   local added = add(messages, said)
   local run, ids, dropped, message, code
-  if not self.session then self.session, message, code = self.model:session() end
+  if not self.session then self.session, message, code = self.model:session { adapters = self._adapters } end
   if self.session then
     ids, dropped, code = prompt(self, opts)
     message = dropped
@@ -425,7 +427,7 @@ function Chat:save(path)
   if self._closed then error("chat is closed", 2) end
   if self._replying then error("chat: the reply before is not complete; close its stream first", 2) end
   local message, code
-  if not self.session then self.session, message, code = self.model:session() end
+  if not self.session then self.session, message, code = self.model:session { adapters = self._adapters } end
   if not self.session then return nil, message, code end
   local ok
   ok, message, code = self.session:save(path, core.json_encode { messages = self.messages })

@@ -253,7 +253,7 @@ end
 function Session:fork()
   local core, message, code = opened(self):fork()
   if not core then return nil, message, code end
-  return M.wrap(core, self._program, self.context, self._owner, self._host)
+  return M.wrap(core, self._program, self.context, self._owner, self._host, self._adapters)
 end
 
 -- ---- Replies ------------------------------------------------------------------------------------------------------------
@@ -366,14 +366,16 @@ function Session:close()
 end
 
 -- Properties: length (tokens cached), ids (their list, a copy), context (the most that fit), closed, stopping (stop was called
--- and no feed has seen it yet); n_ids (ids 0 .. n_ids - 1 may be fed); exact (results do not depend on how tokens are cut into
--- feeds), switch_at (sequences longer than this have other rope factors; nil: none has); searches (of the pruned head, since loading
--- and by all sessions of the program: {tokens, bytes read, bytes of the whole head}; nil where the head is never pruned).
+-- and no feed has seen it yet); adapters_key (tells sessions with other adapters apart; nil: the model's own); n_ids (ids
+-- 0 .. n_ids - 1 may be fed); exact (results do not depend on how tokens are cut into feeds), switch_at (sequences longer than
+-- this have other rope factors; nil: none has); searches (of the pruned head, since loading and by all
+-- sessions of the program: {tokens, bytes read, bytes of the whole head}; nil where the head is never pruned).
 local PROPERTIES = {
   length = function(self) return opened(self):length() end,
   ids = function(self) return opened(self):ids() end,
   closed = function(self) return self._core == nil end,
   stopping = function(self) return self._stop == true end,
+  adapters_key = function(self) return self._adapters and self._adapters.key end,
   searches = function(self)
     local program = self._program
     if not program.head then return nil end
@@ -405,11 +407,12 @@ end
 -- @param context the most tokens it holds
 -- @param owner table in which it stands as a key while open (the model closes those when it is closed)
 -- @param host what replies need of the model: tokenizer, eos_ids, streams (their registry), load_s, unsupported (why there are none)
-function M.wrap(core, program, context, owner, host)
+-- @param adapters that it carries in place of the program's own, as ane.model.adapters resolves them; nil: none were chosen
+function M.wrap(core, program, context, owner, host, adapters)
   local exact, switch_at = program:exact()
   local self = setmetatable({
     _core = core, _program = program, n_ids = program:n_ids(), _owner = owner, _host = host, context = context, exact = exact,
-    switch_at = switch_at,
+    switch_at = switch_at, _adapters = adapters or nil,
   }, meta)
   if owner then owner[self] = true end
   return self
@@ -417,14 +420,22 @@ end
 
 --- Opens a session on a program.
 -- @param program see the head of this file
--- @param opts context (tokens), kv ("fp16", "fp32", "int8")
+-- @param opts context (tokens), kv ("fp16", "fp32", "int8"), adapters (as wrap)
 -- @param owner, host see wrap
 -- @return a session; or nil, message, code
 function M.open(program, opts, owner, host)
   local context = opts.context or program:context()
   local core, message, code = program:session { context = context, kv = opts.kv }
   if not core then return nil, message, code end
-  return M.wrap(core, program, context, owner, host)
+  if opts.adapters then
+    local ok
+    ok, message, code = core:adapt(opts.adapters)
+    if not ok then
+      core:close()
+      return nil, message, code
+    end
+  end
+  return M.wrap(core, program, context, owner, host, opts.adapters)
 end
 
 --- Is this an open session of this owner?

@@ -1,7 +1,8 @@
 --- A loaded model: generate, stream, chat, session, info, close.
--- Needs ane.generate.chat, core, generate, isa, loader, methods, progress, schema, session, stream and weights.
+-- Needs ane.model.adapters, ane.generate.chat, core, generate, isa, loader, methods, progress, schema, session, stream and weights.
 -- Usage: `local model = assert(require("ane.model").load("SmolLM2.gguf", {threads = 2})); print(model:generate("The sky is"))`
 
+local adapters = require "ane.model.adapters"
 local chat = require "ane.generate.chat"
 local core = require "ane.core"
 local generate = require "ane.generate"
@@ -37,6 +38,9 @@ local KV = { "fp16", "fp32", "int8" }
 --   isa: caps the kernels; default the environment's ANE_ISA, else the best of the machine
 --   soft_experts: true runs all experts of a mixture with masked weights, as a static graph must; false (the default) only
 --   the chosen ones. Results are equal within rounding
+--   adapters: LoRA adapters that all sessions carry which are not given others: a path, or a list of paths and of {path = ..., scale =
+--   ...}; see ane.model.adapters
+--   merge: true merges the adapters into the weights, which are then fp32 where `weights` names no other type
 --   progress: function(stage, done, total), or true for a bar on a terminal
 M.rules = {
   context = { type = "integer", min = 1, max = 1 << 31 },
@@ -54,10 +58,13 @@ M.rules = {
   verify = { type = "boolean" },
   isa = { type = "string" },
   soft_experts = { type = "boolean" },
+  adapters = adapters.paths_rule,
+  merge = { type = "boolean" },
   progress = { type = { "callable", "boolean" } },
 }
 
 local SESSION = {
+  adapters = adapters.rule,
   context = { type = "integer", min = 1 },
   kv = { type = "string", choices = KV },
 }
@@ -84,13 +91,24 @@ function M.load(path, opts)
   opts.kv = opts.kv or (opts.activations == "fp32" and "fp32" or "fp16")
   if opts.progress == true then opts.progress = progress.bar() end
   opts.progress = opts.progress or nil
+  opts.adapters = opts.adapters and adapters.entries(opts.adapters)
   local started = core.clock()
   local bundle
   local loader = require "ane.model.loader"
   bundle, message, code = loader.load(path, opts)
   if not bundle then return nil, message, code end
   local warning = loader.context_warning(opts.context, bundle.config.context_length)
-  return M.wrap(bundle, { path = path, kv = opts.kv, load_s = core.clock() - started, warnings = { warning } })
+  local model = M.wrap(bundle, { path = path, kv = opts.kv, load_s = core.clock() - started, warnings = { warning } })
+  if not opts.adapters then return model end
+  if opts.merge then
+    model._merged = opts.adapters
+    return model
+  end
+  local ok
+  ok, message, code = adapters.set_default(model, bundle, opts.adapters)
+  if ok then return model end
+  model:close()
+  return nil, message, code
 end
 
 -- Raises, at the level of the method's caller, where a session's context is above the model's.
@@ -102,21 +120,39 @@ local function check_context(self, context, what)
 end
 
 --- A session of its own: the low-level way to feed tokens and read logits.
--- @param opts context (tokens, up to the model's), kv ("fp16", "fp32", "int8")
+-- @param opts context (tokens, up to the model's), kv ("fp16", "fp32", "int8"), adapters (in place of the model's own; see adapter)
 -- @return a session; or nil, message, code
 function Model:session(opts)
   local bundle = opened(self)
   opts = schema.check(SESSION, opts, "session", 2)
   check_context(self, opts.context, "session")
-  return session.open(bundle.program, { context = opts.context, kv = opts.kv or self.kv }, self._sessions, self._host)
+  local chosen, message, code = adapters.resolve(self, bundle, opts.adapters)
+  if chosen == nil then return nil, message, code end
+  return session.open(bundle.program, { context = opts.context, kv = opts.kv or self.kv, adapters = chosen }, self._sessions, self._host)
 end
 
--- The session that calls of generate and stream share, one at a time; a second one at once gets its own.
-local function borrow(self)
+--- Loads a LoRA adapter, for `adapters` of session, generate and a pool's requests. It is added to the products of the weights while
+-- the model runs; the weights stay as they are.
+-- @param path a PEFT folder or a GGUF adapter
+-- @param opts scale: a factor of all that the adapter adds (default 1; 0: nothing)
+-- @return an adapter: path, scale, sha256, rank (the largest), modules (number), bytes, with(scale), close(); or nil, message, code:
+-- "notfound" and "shape" where it is for another base
+function Model:adapter(path, opts)
+  local bundle = opened(self)
+  local made, message, code = adapters.load(self, bundle, path, opts, 2)
+  return made, message, code
+end
+
+-- The session that calls of generate and stream share, one at a time; a second one at once gets its own, and so does one with other
+-- adapters.
+local function borrow(self, wanted)
+  local chosen, message, code = adapters.resolve(self, opened(self), wanted)
+  if chosen == nil then return nil, message, code end
   local idle = self._idle
   self._idle = nil
-  if idle and not idle.closed then return idle end
-  return session.open(opened(self).program, { kv = self.kv }, self._sessions)
+  if idle and not idle.closed and idle.adapters_key == (chosen and chosen.key) then return idle end
+  if idle then idle:close() end
+  return session.open(opened(self).program, { kv = self.kv, adapters = chosen }, self._sessions)
 end
 
 local function give_back(self, used)
@@ -149,6 +185,7 @@ end
 
 local RULES = schema.merge(generate.rules, chat.rules, {
   session = { type = "table" }, -- of this model: the reply is computed in it
+  adapters = adapters.rule, -- of this reply, in place of the model's own
   special = { type = "boolean", default = false }, -- control tokens spelled in the prompt's text are those tokens
   details = { type = "boolean", default = false },
 })
@@ -168,6 +205,7 @@ local function prepare(self, prompt, opts, what, rules, level)
   if opts.session and not session.is_of(opts.session, self._sessions) then
     error(what .. ": option session must be an open session of this model", level)
   end
+  if opts.session and opts.adapters then error(what .. ": option adapters does not go with a session, which has its own", level) end
   if self._host.unsupported then return nil, self._host.unsupported, "unsupported" end
   local ids, message, code = prompt_ids(self, prompt, opts, level + 1)
   if ids and opts.tools and type(prompt[1]) == "table" then opts.calls, message, code = chat.calls(self.tokenizer, opts) end
@@ -186,7 +224,7 @@ local function start(self, prompt, opts, what)
     return pieces, opts
   end
   local used
-  used, message, code = borrow(self)
+  used, message, code = borrow(self, opts.adapters)
   if not used then return nil, message, code end
   local run
   run, message, code = generate.start(used, self.tokenizer, ids, opts)
@@ -239,10 +277,18 @@ function Model:pool(opts)
   check_context(self, opts.context, "pool")
   local pool = pools.new({
     program = bundle.program,
-    open = function(o) return self:session(o) end,
+    open = function(o, chosen)
+      return session.open(bundle.program, { context = o.context, kv = o.kv or self.kv, adapters = chosen }, self._sessions, self._host)
+    end,
     prepare = function(prompt, o, level)
       if o and o.session then error("add: option session does not go with a pool, which has sessions of its own", level) end
-      return prepare(self, prompt, o, "add", POOLED, level + 1)
+      local ids, checked, code = prepare(self, prompt, o, "add", POOLED, level + 1)
+      if not ids then return nil, checked, code end
+      local chosen, message
+      chosen, message, code = adapters.resolve(self, bundle, checked.adapters)
+      if chosen == nil then return nil, message, code end
+      checked.adapters = chosen or nil
+      return ids, checked
     end,
     start = function(s, ids, o) return generate.start(s, self.tokenizer, ids, o) end,
   }, opts)
@@ -431,7 +477,7 @@ end
 -- @return table: path, format, bytes, parameters, tensors (by type), architecture, config (hyperparameters), isa, threads,
 -- activations, kv, context, vocab, engine ("recipe", "packages", or "graph": op by op, then engine_reason says why), kernels (forms
 -- of the weights in use), weight_bytes, scratch_bytes, load_s; of a package set packages = list of {path, kind, bytes,
--- functions (names, where there are several)}
+-- functions (names, where there are several)}; adapters = list of {path, scale, merged} that it was loaded with
 function Model:info()
   local bundle = opened(self)
   local info = self._described
@@ -449,6 +495,7 @@ function Model:info()
   out.engine, out.engine_reason, out.packages = bundle.engine or "recipe", bundle.engine_reason, bundle.packages
   out.isa, out.threads, out.activations, out.kv = program.isa, program.threads, program.activations, self.kv
   out.context, out.vocab = bundle.program:context(), bundle.program:vocab()
+  out.adapters = adapters.describe(self)
   out.kernels, out.matrices = kernels_of(program.matrices), program.matrices
   out.weight_bytes, out.scratch_bytes, out.load_s = program.weight_bytes, program.scratch_bytes, self.load_s
   return out
@@ -471,6 +518,7 @@ function Model:close()
   for s in pairs(self._sessions) do open[#open + 1] = s end
   for _, user in ipairs(open) do user:close() end
   if bundle.plain then require("ane.model.trace").close(bundle) end
+  adapters.close(self)
   bundle.program:close()
   if bundle.source and bundle.source.close then bundle.source:close() end
 end

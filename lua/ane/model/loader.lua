@@ -1,7 +1,8 @@
 --- From a path to a planned program.
--- Needs ane.model.config, ane.core, ane.coreml.set, ane.recipe, ane.tokenizer and ane.model.weights.
+-- Needs ane.adapter, ane.model.config, ane.core, ane.coreml.set, ane.recipe, ane.tokenizer and ane.model.weights.
 -- Usage: `local bundle = assert(loader.load(path, opts))`
 
+local adapter = require "ane.adapter"
 local config = require "ane.model.config"
 local core = require "ane.core"
 local recipe = require "ane.recipe"
@@ -51,9 +52,13 @@ end
 -- @param cfg the configuration
 -- @param source of the weights
 -- @param opts as load's, context given; pipeline (default "cpu"; "cpu-plain" keeps every value of the recipe)
--- @return program; or nil, message, code
+-- @return program, the places that adapters may act at (ane.adapter.places); or nil, message, code
 function M.plan(r, cfg, source, opts)
-  local graph, message, code = recipe.build(r, cfg, source)
+  local places
+  local graph, message, code = recipe.build(r, cfg, source, function(b)
+    places = adapter.places(b, r)
+    return true
+  end)
   if not graph then return nil, message, code end
   local _ <close> = graph -- the program keeps what it needs
   local context = opts.context
@@ -68,7 +73,32 @@ function M.plan(r, cfg, source, opts)
     chunk = chunk_of(cfg, context), progress = progress and function(done, total) progress("load", done, total) end,
   })
   if not program then return nil, ("%s: %s"):format(source:path(), message), code end
-  return program
+  return program, places
+end
+
+--- The weights of a model with adapters merged into them.
+-- @param adapters list of {path, scale}
+-- @return a source, which keeps the given one open; or nil, message, code
+function M.merged(r, cfg, source, adapters)
+  local places
+  local graph, message, code = recipe.build(r, cfg, source, function(b)
+    places = adapter.places(b, r)
+    return true
+  end)
+  if not graph then return nil, message, code end
+  graph:close()
+  local files <close> = setmetatable({}, { __close = function(list)
+    for _, entry in ipairs(list) do entry.file:close() end
+  end })
+  for i, entry in ipairs(adapters) do
+    local file
+    file, message, code = adapter.read(entry.path)
+    if not file then return nil, message, code end
+    files[i] = { file = file, scale = entry.scale }
+  end
+  local merged
+  merged, message, code = adapter.merged(files, places, source)
+  return merged, message, code
 end
 
 -- Rope with plain dynamic scaling changes with each length beyond the model's own: sessions stay below it.
@@ -140,11 +170,17 @@ function M.complete(path, r, cfg, source, opts)
   local fits, program
   fits, message, code = check_context(cfg, options.context)
   if not fits then return nil, ("%s: %s"):format(path, message), code end
+  if opts.merge and opts.adapters then
+    source, message, code = M.merged(r, cfg, source, opts.adapters)
+    if not source then return nil, message, code end
+  end
+  local places
   program, message, code = M.plan(r, cfg, source, options)
   if not program then return nil, message, code end
+  places = message
   return {
-    program = program, source = source, config = cfg, tokenizer = tokenizer or nil, tokenizer_error = tokenizer_error, eos_ids = eos_ids,
-    architecture = cfg.architecture, recipe = r, bytes = source:bytes(), context = program:context(), options = options,
+    program = program, places = places, source = source, config = cfg, tokenizer = tokenizer or nil, tokenizer_error = tokenizer_error,
+    eos_ids = eos_ids, architecture = cfg.architecture, recipe = r, bytes = source:bytes(), context = program:context(), options = options,
   }
 end
 
@@ -163,12 +199,18 @@ end
 -- context, options (as plan takes them)}; or nil, message, code
 function M.load(path, opts)
   local set = require "ane.coreml.set"
-  if set.find(path) then return set.load(path, opts) end
+  if set.find(path) then
+    if opts.adapters then return nil, ("%s: adapters are for safetensors and GGUF files, not for packages"):format(path), "unsupported" end
+    return set.load(path, opts)
+  end
   for _, name in ipairs { "precision", "backend", "verify" } do
     if opts[name] then return nil, ("%s: option %s is for package sets"):format(path, name), "unsupported" end
   end
   local source, message, code = core.open(path)
   if not source then return nil, message, code end
+  if source:format() == "onnx" and opts.adapters then
+    return nil, ("%s: adapters are for safetensors and GGUF files, not for ONNX"):format(path), "unsupported"
+  end
   if source:format() == "onnx" then return require("ane.onnx").load(source, path, opts) end
   local r, cfg
   r, cfg, code = M.identify(source, path, opts)

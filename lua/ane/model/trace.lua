@@ -3,6 +3,7 @@
 -- Needs ane.model.loader, ane.util.schema and ane.util.tensor_view.
 -- Usage: `local t = model:trace(ids, "layers.3.*"); print(t["layers.3.attn_q"])`
 
+local adapters = require "ane.model.adapters"
 local loader = require "ane.model.loader"
 local schema = require "ane.util.schema"
 require "ane.util.tensor_view"
@@ -32,7 +33,13 @@ function M.plan(bundle, recipe, config)
   local opts = {}
   for key, value in pairs(bundle.options) do opts[key] = value end
   opts.pipeline, opts.progress = "cpu-plain", nil
-  return loader.plan(recipe or bundle.recipe, config or bundle.config, bundle.source, opts)
+  local program, message, code = loader.plan(recipe or bundle.recipe, config or bundle.config, bundle.source, opts)
+  if not program then return nil, message, code end
+  local ok
+  ok, message, code = adapters.repeat_default(bundle, program)
+  if ok then return program end
+  program:close()
+  return nil, message, code
 end
 
 --- The program of a bundle that keeps all values, planned at the first call.

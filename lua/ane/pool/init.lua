@@ -53,8 +53,8 @@ M.request_rules = {
 }
 
 --- Makes a pool.
--- @param engine what the model gives it: program, open(opts) -> session, prepare(prompt, opts, level) -> ids, checked options (with
--- those of request_rules) or nil, message, code; start(session, ids, opts) -> run
+-- @param engine what the model gives it: program, open(opts, adapters) -> session, prepare(prompt, opts, level) -> ids, checked
+-- options (with those of request_rules) or nil, message, code; start(session, ids, opts) -> run
 -- @param opts checked (see rules)
 function M.new(engine, opts)
   local program = engine.program
@@ -141,7 +141,7 @@ end
 local function admit(self)
   while #self._waiting > 0 and #self._running < self._opts.sessions do
     local r = self._waiting[1]
-    local session, message, code = self._sessions:take(r.ids)
+    local session, message, code = self._sessions:take(r.ids, r.opts.adapters)
     if not session then
       if code == "memory" and #self._running > 0 then return end -- waits for a reply to end
       r:_fail(message, code)

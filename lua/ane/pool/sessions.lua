@@ -25,15 +25,15 @@ local function common(a, b, most)
   return n
 end
 
--- The session with the longest start of ids: {session, common, index in the idle list or nil}.
-local function best_of(self, ids)
-  local best = { common = 0 }
+-- The session with these adapters and the longest start of ids: {session, common, index in the idle list or nil}.
+local function best_of(self, ids, adapters)
+  local best, key = { common = 0 }, adapters and adapters.key
   for i, s in ipairs(self._idle) do
-    local n = common(s.ids, ids, #ids)
+    local n = s.adapters_key == key and common(s.ids, ids, #ids) or 0
     if n > best.common then best = { session = s, common = n, idle = i } end
   end
   for s in pairs(self._busy) do
-    if s:_raw() then
+    if s:_raw() and s.adapters_key == key then
       local n = common(s.ids, ids, #ids)
       if n > best.common then best = { session = s, common = n } end
     end
@@ -41,25 +41,26 @@ local function best_of(self, ids)
   return best
 end
 
-local function open(self)
-  return self._engine.open { context = self._opts.context, kv = self._opts.kv }
+local function open(self, adapters)
+  return self._engine.open({ context = self._opts.context, kv = self._opts.kv }, adapters)
 end
 
 --- A session for a prompt, which may hold some of it already.
+-- @param adapters that the session carries (ane.model.adapters); nil: the model's own
 -- @return a session; or nil, message, code
-function Sessions:take(ids)
-  local best = best_of(self, ids)
+function Sessions:take(ids, adapters)
+  local best = best_of(self, ids, adapters)
   local session, message, code
   if best.idle and 2 * best.common >= best.session.length then
     session = table.remove(self._idle, best.idle)
   elseif best.common >= WORTH_A_FORK and best.session.length <= 8 * best.common then
     session, message, code = best.session:fork()
   else
-    session, message, code = open(self)
+    session, message, code = open(self, adapters)
   end
   while not session and code == "memory" and #self._idle > 0 do -- what is kept gives way
     table.remove(self._idle, 1):close()
-    session, message, code = open(self)
+    session, message, code = open(self, adapters)
   end
   if not session then return nil, message, code end
   self._busy[session] = true
@@ -114,7 +115,7 @@ end
 --- Gives a preempted session an empty state.
 -- @return true; or nil, message, code
 function Sessions:reopen(session)
-  local fresh, message, code = open(self)
+  local fresh, message, code = open(self, session._adapters)
   if not fresh then return nil, message, code end
   session:_replace_raw(fresh:_release_raw())
   return true

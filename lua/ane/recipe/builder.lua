@@ -43,8 +43,8 @@ function Builder:_name(name)
   return n == 1 and full or full .. "_" .. n
 end
 
--- Adds a node. record[value] holds how each value was made, {op, inputs, attrs, name} or {weight, from, to, index, transposed};
--- ane.onnx.match compares it with an imported graph.
+-- Adds a node. record[value] holds how each value was made, {op, inputs, attrs, name} or {weight, from, to, index, transposed, role,
+-- layer, label (of the graph's constant)}; ane.onnx.match compares it with an imported graph, ane.adapter.places finds weights in it.
 function Builder:_add(op, name, inputs, attrs)
   local full = self:_name(name)
   local value = self.graph:add(op, full, inputs, attrs)
@@ -83,14 +83,15 @@ function Builder:_find(role, suffix, expert)
   return self.source:tensor(name, role, suffix, self.index), name
 end
 
--- The same, as a constant of the graph; view as for weight.
-function Builder:_const(name, label, view)
+-- The tensor of this name as a constant of the graph; view as for weight.
+function Builder:_const(name, label, view, role)
   self.used[name] = true
   local value
   if self.source.blank then value = self.source:blank(self.graph, name, label, view)
   else value = self.graph:const(label, self.source, name, view) end
   view = view or {}
-  self.record[value] = { weight = name, from = view.from, to = view.to, index = view.index, transposed = view.transposed }
+  self.record[value] = { weight = name, from = view.from, to = view.to, index = view.index, step = view.step, transposed = view.transposed,
+    role = role, layer = self.index, label = label }
   return value
 end
 
@@ -98,7 +99,7 @@ end
 function Builder:_tensor(role, suffix)
   local info, name = self:_find(role, suffix)
   if not info then error(("no tensor %s in %s"):format(name, self.source:path()), 0) end
-  return self:_const(name, name), info
+  return self:_const(name, name, nil, role), info
 end
 
 --- Does the source hold the tensor of this role?
@@ -306,11 +307,11 @@ function Builder:weight(role, opts)
   local row = opts.matrix and #info.shape == 1
   if opts.step then
     local label = ("%s[%s,%d::%d%s]"):format(name, opts.index or "", opts.from, opts.step, opts.transposed and ",t" or "")
-    return self:_const(name, label, { index = opts.index, from = opts.from, step = opts.step, transposed = opts.transposed })
+    return self:_const(name, label, { index = opts.index, from = opts.from, step = opts.step, transposed = opts.transposed }, role)
   end
-  if not (opts.index or opts.from or opts.transposed or row) then return self:_const(name, name) end
+  if not (opts.index or opts.from or opts.transposed or row) then return self:_const(name, name, nil, role) end
   local label = ("%s[%s,%s:%s%s]"):format(name, opts.index or "", opts.from or "", opts.to or "", opts.transposed and ",t" or "")
-  return self:_const(name, label, { index = opts.index, from = opts.from, to = opts.to, transposed = opts.transposed, row = row })
+  return self:_const(name, label, { index = opts.index, from = opts.from, to = opts.to, transposed = opts.transposed, row = row }, role)
 end
 
 --- Channels of two values, one behind the other.

@@ -1,0 +1,257 @@
+--- LoRA adapters: what a file of them adds to the weights of a model, while it runs or merged.
+-- Needs ane.core, ane.adapter.gguf, peft, places and ane.util.failure. Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language
+-- Models"; Kalajdzievski 2023 (rank-stabilised scaling); Liu et al. 2024 (DoRA, merged only).
+-- Usage: `local file <close> = assert(adapter.read("folder")); local handle = assert(adapter.load(file, program, places, source))`
+
+local core = require "ane.core"
+local failure = require "ane.util.failure"
+local gguf = require "ane.adapter.gguf"
+local peft = require "ane.adapter.peft"
+local places = require "ane.adapter.places"
+
+local raise, try = failure.raise, failure.try
+
+local M = {}
+
+--- The places of a model, for load and merged: see ane.adapter.places.
+M.places = places.of
+
+local File = {}
+File.__index = File
+function File:close() self.source:close() end
+File.__close = File.close
+
+--- Reads what an adapter says; its tensors stay in the file until they are asked for.
+-- @param path a folder with adapter_config.json and adapter_model.safetensors (PEFT), or a GGUF adapter
+-- @return a file, to be closed; or nil, message, code
+function M.read(path)
+  local file, message, code = failure.border(path, peft.find(path) and peft.read or gguf.read, path)
+  if not file then return nil, message, code end
+  return setmetatable(file, File)
+end
+
+-- ---- Tensors -----------------------------------------------------------------------------------------------------------
+
+-- A matrix of float32 bytes [rows, cols], turned.
+local function turned(bytes, rows, cols)
+  local out, n = {}, 0
+  for c = 0, cols - 1 do
+    for r = 0, rows - 1 do
+      n = n + 1
+      out[n] = bytes:sub(4 * (r * cols + c) + 1, 4 * (r * cols + c) + 4)
+    end
+  end
+  return table.concat(out)
+end
+
+-- Rows of `width` float32, in the order that the model's file has. pairs of transformers: i with i + n / 2 of each head; of GGUF: 2i
+-- with 2i + 1.
+local function permuted(bytes, width, heads, to_gguf)
+  local size, out = 4 * width, {}
+  local rows = #bytes // size
+  local half = rows // heads // 2
+  for head = 0, heads - 1 do
+    local first = 2 * half * head
+    for i = 0, 2 * half - 1 do
+      local from = to_gguf and first + i // 2 + i % 2 * half or first + i % half * 2 + i // half
+      out[#out + 1] = bytes:sub(from * size + 1, (from + 1) * size)
+    end
+  end
+  return table.concat(out)
+end
+
+-- The values of a module's tensor whose rows are output features, in the order of the model's file.
+local function rows_of(file, place, where, t, width)
+  local bytes = try(file.source:read(t.name))
+  if not place.heads or file.naming == where.format then return bytes end
+  return permuted(bytes, width, place.heads, where.format == "gguf")
+end
+
+local function count(shape)
+  local n = 1
+  for _, d in ipairs(shape) do n = n * d end
+  return n
+end
+
+-- Holds a tensor to the weight that it is for.
+local function check_shape(file, place, source, m)
+  local weight = source:tensor(place.weight)
+  local rows, cols = weight.shape[1], weight.shape[2] or 1
+  if #weight.shape == 1 then rows, cols = 1, weight.shape[1] end
+  if place.kind == "embedding" then rows, cols = cols, rows end
+  if m.rank and (m.rows ~= rows or m.cols ~= cols) then
+    raise("shape", "%s: tensors %s and %s are for a weight of [%d, %d], %s of %s has [%d, %d]: an adapter of another base", file.path,
+      m.a.name, m.b.name, m.rows, m.cols, place.weight, source:path(), rows, cols)
+  end
+  for part, wanted in pairs { magnitude = rows, low_bias = rows, values = rows * cols } do
+    if m[part] and count(m[part].shape) ~= wanted then
+      raise("shape", "%s: tensor %s has %d elements, %s of %s wants %d", file.path, m[part].name, count(m[part].shape), place.weight,
+        source:path(), wanted)
+    end
+  end
+end
+
+local function first_tensor(m) return m.a or m.b or m.values or m.bias or m.magnitude or m.low_bias end
+
+-- The places of a module, checked; raises where the model has no such module.
+local function find(file, where, source, m)
+  if file.architecture and file.architecture ~= where.architecture then
+    raise("invalid", "%s: is for the architecture %s, the model is %s", file.path, file.architecture, where.architecture)
+  end
+  local found = places.find(where, file.naming, m.module)
+  local list = {}
+  for _, place in ipairs(found or {}) do
+    if place.kind == "other" or (place.kind == "embedding") == m.embedding or not m.rank then list[#list + 1] = place end
+  end
+  if #list == 0 then
+    raise("notfound", "%s: tensor %s is for module %s, which %s (%s) has not", file.path, first_tensor(m).name, m.module, source:path(),
+      where.architecture)
+  end
+  for _, place in ipairs(list) do check_shape(file, place, source, m) end
+  return list
+end
+
+-- Is a whole weight of the file that of the model?
+local function unchanged(file, place, where, source, t)
+  local width = source:tensor(place.weight).shape[2] or 1
+  return rows_of(file, place, where, t, width) == try(source:read(place.weight))
+end
+
+-- What the file's bias is above the model's, float32 bytes; nil where there is none.
+local function bias_of(file, place, where, source, m)
+  if not m.bias then return nil end
+  if not place.bias then
+    raise("notfound", "%s: tensor %s is a bias, and %s of %s has none", file.path, m.bias.name, place.weight, source:path())
+  end
+  local new, old = core.tensor({ count(m.bias.shape) }, rows_of(file, place, where, m.bias, 1)), try(source:read(place.bias))
+  if #old ~= 4 * #new then
+    raise("shape", "%s: tensor %s has %d elements, %s of %s has %d", file.path, m.bias.name, #new, place.bias, source:path(), #old // 4)
+  end
+  return (new - core.tensor({ #new }, old)):tostring()
+end
+
+-- ---- While it runs -----------------------------------------------------------------------------------------------------
+
+local function refuse(file, tensor, why)
+  raise("unsupported", "%s: tensor %s %s: load the model with merge = true", file.path, tensor.name, why)
+end
+
+-- Raises where a module cannot be added while the model runs.
+local function check_unmerged(file, place, where, source, m)
+  if m.magnitude then refuse(file, m.magnitude, "is of DoRA, which is computed merged only") end
+  if m.values and not unchanged(file, place, where, source, m.values) then refuse(file, m.values, "takes the place of a whole weight") end
+  if place.kind == "other" then refuse(file, first_tensor(m), "is for a weight of a fused step or a norm") end
+end
+
+-- The product of a module, for the rows of the weight that a place has.
+local function part_of(file, place, where, source, m)
+  check_unmerged(file, place, where, source, m)
+  local first, last = (place.from or 0) + 1, place.to
+  local part = { weight = place.label, embedding = place.kind == "embedding", rank = m.rank or 0, scale = m.scale or 1, cols = m.cols }
+  local bias = bias_of(file, place, where, source, m)
+  if m.low_bias then
+    local low = core.tensor({ m.rows }, rows_of(file, place, where, m.low_bias, 1)) * m.scale
+    bias = (bias and core.tensor({ m.rows }, bias) + low or low):tostring()
+  end
+  local weight = source:tensor(place.weight)
+  part.rows = (last or (part.embedding and weight.shape[2] or weight.shape[1])) - first + 1
+  part.cols = part.cols or weight.shape[2]
+  part.bias = bias and bias:sub(4 * first - 3, last and 4 * last or -1)
+  if not m.rank then return part.bias and part end
+  part.a = try(file.source:read(m.a.name))
+  if part.embedding and not m.by_rows then part.a = turned(part.a, m.rank, m.cols) end
+  local b = rows_of(file, place, where, m.b, m.rank)
+  part.b = b:sub(4 * m.rank * (first - 1) + 1, last and 4 * m.rank * last or -1)
+  return part
+end
+
+--- Makes an adapter of a program.
+-- @param file of read
+-- @param program of ane.core
+-- @param where the places of the model
+-- @param source of the model's weights
+-- @return adapter of ane.core, to be closed; or nil, message, code
+function M.load(file, program, where, source)
+  return failure.catch(function()
+    local parts = {}
+    for _, m in ipairs(file.modules) do
+      for _, place in ipairs(find(file, where, source, m)) do parts[#parts + 1] = part_of(file, place, where, source, m) or nil end
+    end
+    local made, message, code = program:adapter(parts, math.tointeger(tonumber("0x" .. file.sha256:sub(1, 16))))
+    if not made then raise(code, "%s: %s", file.path, message) end
+    return made
+  end)
+end
+
+-- ---- Merged ------------------------------------------------------------------------------------------------------------
+
+-- The change of a weight, as core.merged takes it.
+local function change_of(file, place, where, source, m, blend)
+  local change = { rank = m.rank, scale = m.scale, blend = blend }
+  local width = source:tensor(place.weight).shape[2] or 1
+  if m.values then change.values = rows_of(file, place, where, m.values, width) end
+  if m.magnitude then change.magnitude = rows_of(file, place, where, m.magnitude, 1) end
+  if not m.rank then return change end
+  if place.kind ~= "embedding" then
+    change.a, change.b = try(file.source:read(m.a.name)), rows_of(file, place, where, m.b, m.rank)
+    return change
+  end
+  if m.magnitude then raise("unsupported", "%s: tensor %s is of DoRA of an embedding", file.path, m.magnitude.name) end
+  local a = try(file.source:read(m.a.name))
+  change.a = turned(try(file.source:read(m.b.name)), m.rows, m.rank)
+  change.b = m.by_rows and a or turned(a, m.rank, m.cols)
+  return change
+end
+
+-- The edits of all files, by the tensors that they change.
+local function edits_of(files, where, source)
+  local edits, order = {}, {}
+  local function edit(name, from)
+    if not edits[name] then
+      edits[name] = { name = name, from = from, changes = {} }
+      order[#order + 1] = edits[name]
+    end
+    return edits[name].changes
+  end
+  local function add(file, scale, place, m)
+    if place.index then refuse(file, first_tensor(m), "is for one of several experts that one tensor holds") end
+    local name = place.role == "output" and where.output or place.weight
+    if m.rank or m.values then table.insert(edit(name, place.weight), change_of(file, place, where, source, m, scale)) end
+    if m.bias or m.low_bias then
+      if not place.bias then bias_of(file, place, where, source, { bias = m.bias or m.low_bias }) end
+      local changes = edit(place.bias, place.bias)
+      if m.bias then changes[#changes + 1] = { values = rows_of(file, place, where, m.bias, 1), blend = scale } end
+      if m.low_bias then
+        local low = core.tensor({ m.rows }, rows_of(file, place, where, m.low_bias, 1)) * m.scale
+        changes[#changes + 1] = { rank = 1, a = low:tostring(), b = string.pack("<f", 1), blend = scale }
+      end
+    end
+  end
+  for _, entry in ipairs(files) do
+    for _, m in ipairs(entry.file.modules) do
+      local list, seen = find(entry.file, where, source, m), {}
+      for _, place in ipairs(list) do
+        if not seen[place.weight] then -- the parts of a fused weight change with it
+          seen[place.weight] = true
+          add(entry.file, entry.scale, place, m)
+        end
+      end
+    end
+  end
+  -- A head that is tied stays as it is where only the embedding changes.
+  local head = where.head
+  if head and head.weight ~= where.output and edits[head.weight] and not edits[where.output] then
+    order[#order + 1] = { name = where.output, from = head.weight, alias = true }
+  end
+  return order
+end
+
+--- The weights of a model with adapters merged into them: changed tensors are fp32.
+-- @param files list of {file, scale}
+-- @param where, source as for load
+-- @return a source, which keeps the given one open; or nil, message, code
+function M.merged(files, where, source)
+  return failure.catch(function() return try(core.merged(source, edits_of(files, where, source))) end)
+end
+
+return M

@@ -1,0 +1,191 @@
+--- Reads adapters in the layout of PEFT: a folder with adapter_config.json and adapter_model.safetensors.
+-- Needs ane.core and ane.util.failure. Format: huggingface.co/docs/peft, "Checkpoint format". Usage: `local file = peft.read "folder"`
+
+local core = require "ane.core"
+local failure = require "ane.util.failure"
+
+local raise, try = failure.raise, failure.try
+
+local M = {}
+
+-- Fields that change the computation and are not known here: any value but nil, null, false and empty lists is refused.
+local REFUSED = {
+  "layer_replication", "target_parameters", "trainable_token_indices", "alora_invocation_tokens", "megatron_config", "velora_config",
+  "monteclora_config", "arrow_config",
+}
+local KNOWN_USE = { use_dora = true, use_rslora = true }
+
+local function is_set(v)
+  return v ~= nil and v ~= core.null and v ~= false and not (type(v) == "table" and next(v) == nil)
+end
+
+local function check_config(path, config)
+  if config.peft_type ~= "LORA" then
+    raise("unsupported", "%s: peft_type is %s, only LORA adapters are known", path, tostring(config.peft_type))
+  end
+  for _, key in ipairs(REFUSED) do
+    if is_set(config[key]) then raise("unsupported", "%s: %s is set, which is not supported", path, key) end
+  end
+  for key, value in pairs(config) do
+    if key:find "^use_" and is_set(value) and not KNOWN_USE[key] then
+      raise("unsupported", "%s: %s is set, which is not supported", path, key)
+    end
+  end
+  if math.type(config.r) ~= "integer" or config.r < 1 then
+    raise("format", "%s: r is %s, wanted a whole number", path, tostring(config.r))
+  end
+  if type(config.lora_alpha) ~= "number" then
+    raise("format", "%s: lora_alpha is %s, wanted a number", path, tostring(config.lora_alpha))
+  end
+end
+
+-- A regular expression of a pattern table as a Lua pattern. Known is what both write alike: ., *, +, ?, sets, and escapes.
+local function lua_pattern(path, key)
+  local out, at = {}, 1
+  local text = key:gsub("^%^", ""):gsub("%$$", "")
+  while at <= #text do
+    local set, escaped, c = text:match("^%[[^%]\\%%]+%]", at), text:match("^\\(.)", at), text:sub(at, at)
+    if not (set or escaped) and c:find "[][(){}|\\^$]" then
+      raise("unsupported", "%s: the pattern %q is a regular expression of a kind that is not supported", path, key)
+    end
+    out[#out + 1] = set or escaped and "%" .. escaped or c:find "[%%-]" and "%" .. c or c
+    at = at + (set and #set or escaped and 2 or 1)
+  end
+  return table.concat(out)
+end
+
+-- The patterns of rank_pattern or alpha_pattern in the order of the file, of which the first match counts: the decoded table has
+-- none, so that each key is looked for in the text.
+local function patterns(path, text, config, field)
+  local list, from = {}, text:find(('"%s"'):format(field), 1, true) or 1
+  for key, value in pairs(type(config[field]) == "table" and config[field] or {}) do
+    if type(value) ~= "number" then raise("format", "%s: %s[%q] is no number", path, field, key) end
+    list[#list + 1] = { at = text:find(core.json_encode(key), from, true) or 0, key = key, value = value, pattern = lua_pattern(path, key) }
+  end
+  table.sort(list, function(a, b)
+    if a.at ~= b.at then return a.at < b.at end
+    return a.key < b.key
+  end)
+  return list
+end
+
+-- Does a pattern match the end of a module's name, from its begin or from behind a dot?
+local function matches(pattern, module)
+  if module:find("^" .. pattern .. "$") then return true end
+  for at in module:gmatch "%.()" do
+    if module:sub(at):find("^" .. pattern .. "$") then return true end
+  end
+  return false
+end
+
+local function find(list, module, default)
+  for _, row in ipairs(list) do
+    if matches(row.pattern, module) then return row.value end
+  end
+  return default
+end
+
+-- What the end of a tensor's name says. Names of weights that the whole model has stand last.
+local PARTS = {
+  { ".lora_A.weight", "a" }, { ".lora_B.weight", "b" }, { ".lora_embedding_A", "a", true }, { ".lora_embedding_B", "b", true },
+  { ".lora_magnitude_vector", "magnitude" }, { ".lora_magnitude_vector.weight", "magnitude" }, { ".lora_B.bias", "low_bias" },
+  { ".base_layer.weight", "values" }, { ".base_layer.bias", "bias" }, { ".modules_to_save.weight", "values" },
+  { ".modules_to_save.bias", "bias" }, { ".weight", "values" }, { ".bias", "bias" },
+}
+
+local function classify(name)
+  local plain = name:match "^base_model%.model%.(.+)$"
+  for _, row in ipairs(plain and PARTS or {}) do
+    local ending, part, embedding = row[1], row[2], row[3]
+    if plain:sub(-#ending) == ending then return plain:sub(1, -#ending - 1), part, embedding end
+  end
+end
+
+local function ends_with(module, name) return module == name or module:sub(-#name - 1) == "." .. name end
+
+-- Is a module that has a product among target_modules, where those are a list of names?
+local function is_target(config, module)
+  local list = config.target_modules
+  if type(list) ~= "table" then return true end -- a regular expression, "all-linear", or none
+  for _, name in ipairs(list) do
+    if type(name) == "string" and ends_with(module, name) then return true end
+  end
+  return false
+end
+
+local function collect(path, source, config)
+  local modules, order = {}, {}
+  for _, t in ipairs(source:tensors()) do
+    local module, part, embedding = classify(t.name)
+    if not module then raise("format", "%s: tensor %s is none of a LoRA adapter", path, t.name) end
+    local m = modules[module]
+    if not m then
+      m = { module = module, embedding = false }
+      modules[module] = m
+      order[#order + 1] = m
+    end
+    if m[part] then raise("format", "%s: tensors %s and %s say the same", path, m[part].name, t.name) end
+    m[part], m.embedding = t, m.embedding or embedding or false
+    if (part == "a" or part == "b") and not is_target(config, module) then
+      raise("format", "%s: tensor %s is of module %s, which target_modules does not name", path, t.name, module)
+    end
+  end
+  return order
+end
+
+-- Sets rank and scale of a module with a product.
+local function measure(path, m, config, ranks, alphas)
+  if not m.a and not m.b then
+    if m.magnitude or m.low_bias then
+      raise("format", "%s: tensor %s has no lora_A and lora_B beside it", path, (m.magnitude or m.low_bias).name)
+    end
+    return
+  end
+  if not m.a or not m.b then raise("format", "%s: tensor %s has no partner", path, (m.a or m.b).name) end
+  if #m.a.shape ~= 2 or #m.b.shape ~= 2 then raise("shape", "%s: tensors %s and %s are no matrices", path, m.a.name, m.b.name) end
+  local rank = find(ranks, m.module, config.r)
+  if m.a.shape[1] ~= rank or m.b.shape[2] ~= rank then
+    raise("shape", "%s: tensors %s [%d, %d] and %s [%d, %d] are not of rank %d, which the configuration gives", path, m.a.name,
+      m.a.shape[1], m.a.shape[2], m.b.name, m.b.shape[1], m.b.shape[2], rank)
+  end
+  local alpha = find(alphas, m.module, config.lora_alpha)
+  m.rank, m.scale = rank, alpha / (config.use_rslora == true and math.sqrt(rank) or rank)
+  m.rows, m.cols = m.b.shape[1], m.a.shape[2]
+  if config.use_dora == true and not m.magnitude then
+    raise("format", "%s: use_dora is set, and module %s has no lora_magnitude_vector", path, m.module)
+  end
+end
+
+--- Is there an adapter of PEFT at this path?
+-- @return the path of adapter_config.json, that of adapter_model.safetensors; nil: there is none
+function M.find(path)
+  local folder = path:match "^(.*)/adapter_model%.safetensors$" or path
+  local config = folder .. "/adapter_config.json"
+  if core.path_kind(config) == "file" then return config, folder .. "/adapter_model.safetensors" end
+end
+
+--- Reads what an adapter says of each module. Its tensors stay in the file until they are asked for.
+-- @param path folder
+-- @return {path, source (open), modules = list of {module, rank, scale, rows, cols, a, b, embedding, magnitude, low_bias, bias,
+-- values: tensors of the source}, naming = "hf", sha256}; raises failures
+function M.read(path)
+  local config_path, data_path = M.find(path)
+  local text = try(core.read_file(config_path))
+  local config, fault = core.json_decode(text)
+  if type(config) ~= "table" then raise("format", "%s: %s", config_path, fault or "no object") end
+  check_config(config_path, config)
+  if core.path_kind(data_path) ~= "file" then raise("notfound", "%s: no adapter_model.safetensors beside it", config_path) end
+  local source = try(core.open(data_path))
+  local ok, result = pcall(function()
+    local modules = collect(data_path, source, config)
+    local ranks, alphas = patterns(config_path, text, config, "rank_pattern"), patterns(config_path, text, config, "alpha_pattern")
+    for _, m in ipairs(modules) do measure(data_path, m, config, ranks, alphas) end
+    local sha256 = core.sha256(text .. try(core.sha256_file(data_path)))
+    return { path = path, source = source, modules = modules, naming = "hf", sha256 = sha256 }
+  end)
+  if ok then return result end
+  source:close()
+  error(result, 0)
+end
+
+return M

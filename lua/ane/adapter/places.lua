@@ -1,0 +1,97 @@
+--- Where in a model adapters can act: the weights that a recipe has used, by the names that adapters call them.
+-- Needs ane.recipe.names. Usage: `local places = places.of(builder, recipe)` in the `examine` of ane.recipe.build
+
+local names = require "ane.recipe.names"
+
+local M = {}
+
+-- What stands before the layers in some files, and in others not.
+local PREFIXES = { "model.", "language_model.", "text_model.", "transformer." }
+
+--- The name of a module without what only says which part of a larger model it is in.
+function M.bare(module)
+  for _, prefix in ipairs(PREFIXES) do
+    if module:sub(1, #prefix) == prefix then return M.bare(module:sub(#prefix + 1)) end
+  end
+  return module
+end
+
+-- The names of a format for a recipe; nil where it has none.
+local function namer(r, cfg, format)
+  if format == cfg.format then return names.for_source(r, cfg) end
+  local ok, name = pcall(names.of, format, r.names and r.names[format], cfg)
+  return ok and name or nil
+end
+
+-- Rope pairs of neighbours in GGUF, and of halves in the files of transformers: the converter permutes the rows of q and k.
+local function permutes(r)
+  local function layout(format)
+    local rope = r.defaults and r.defaults[format] and r.defaults[format].rope
+    return rope and rope.layout or "half"
+  end
+  return layout "gguf" == "interleaved" and layout "hf" == "half"
+end
+
+local KINDS = { conv1x1 = "linear", embed = "embedding" }
+
+-- One place for each use of a weight: {kind, role, layer, weight (tensor), label (of the matrix), from, to, bias (tensor), heads (whose
+-- rows GGUF permutes)}.
+local function uses_of(b, r)
+  local list, seen = {}, {}
+  for _, node in pairs(b.record) do
+    for i, value in ipairs(node.op and node.inputs or {}) do
+      local weight = value and b.record[value]
+      if weight and weight.weight and weight.role then
+        local kind = i == 2 and KINDS[node.op] or "other"
+        local role = weight.role
+        if weight.index or weight.step then kind = "other" end
+        if kind == "linear" and role == "token_embd" then role = "output" end -- a head that is tied
+        local key = ("%s %s %s"):format(kind, role, weight.label)
+        local bias = node.op == "conv1x1" and node.inputs[3] and b.record[node.inputs[3]]
+        if not seen[key] and weight.weight:find "%.weight$" then
+          seen[key] = true
+          list[#list + 1] = {
+            kind = kind, role = role, layer = weight.layer, weight = weight.weight, label = weight.label, from = weight.from,
+            to = weight.to, index = weight.index, bias = bias and bias.weight or nil,
+            heads = permutes(r) and (role == "attn_q" and b.cfg.n_head or role == "attn_k" and b.cfg.n_head_kv) or nil,
+          }
+        end
+      end
+    end
+  end
+  return list
+end
+
+--- The places of a built model.
+-- @param b the builder, after the recipe has built
+-- @param r the recipe
+-- @return {hf = module -> list of places, gguf = the same by tensor names without ".weight", format, output (name of the head's weight
+-- where the model is tied)}
+function M.of(b, r)
+  local out = { hf = {}, gguf = {}, format = b.cfg.format, architecture = b.cfg.architecture }
+  local function add(format, place)
+    local name = namer(r, b.cfg, format)
+    local ok, module = pcall(name, place.role, place.layer)
+    if not ok then return end
+    if format == "hf" then module = M.bare(module) end
+    out[format][module] = out[format][module] or {}
+    table.insert(out[format][module], place)
+  end
+  for _, place in ipairs(uses_of(b, r)) do
+    for _, format in ipairs { "hf", "gguf" } do
+      if namer(r, b.cfg, format) then add(format, place) end
+    end
+    if place.role == "output" then out.head = place end
+  end
+  local ok, head = pcall(b.names, "output")
+  out.output = ok and head .. ".weight" or nil
+  return out
+end
+
+--- The places of a module of an adapter; nil where the model has none.
+-- @param naming "hf" or "gguf"
+function M.find(places, naming, module)
+  return places[naming][naming == "hf" and M.bare(module) or module]
+end
+
+return M

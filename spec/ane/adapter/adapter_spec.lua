@@ -1,0 +1,350 @@
+-- LoRA adapters: while the model runs, merged, chosen per session and request, and what is refused.
+local adapters = require "support.adapters"
+local ane = require "ane"
+local st = require "support.safetensors_writer"
+local tree = require "support.tree"
+
+local LLAMA, PHI3, GEMMA3 = "spec/fixtures/hf/llama", "spec/fixtures/hf/phi3", "spec/fixtures/hf/gemma3"
+local IDS = { 1, 17, 5, 200, 31, 9, 77, 4, 8, 15, 16, 23 }
+
+local made = {}
+local function keep(path)
+  made[#made + 1] = path
+  return path
+end
+
+local function logits(model, opts)
+  local session <close> = assert(model:session(opts))
+  assert(session:feed(IDS, { want = "all" }))
+  local rows = {}
+  for i = 1, session:rows() do rows[i] = session:logits(i):tostring() end
+  return table.concat(rows)
+end
+
+local function apart(a, b)
+  assert(#a == #b)
+  local most = 0
+  for i = 1, #a, 4 do most = math.max(most, math.abs(string.unpack("<f", a, i) - string.unpack("<f", b, i))) end
+  return most
+end
+
+local function load(path, opts)
+  local all = { activations = "fp32", threads = 2 }
+  for key, value in pairs(opts or {}) do all[key] = value end
+  return ane.load(path, all)
+end
+
+-- The logits of a model with an adapter, while it runs and merged; both within 1e-4.
+local function both(path, adapter)
+  local base <close> = assert(load(path))
+  local running <close> = assert(load(path, { adapters = { adapter } }))
+  local merged <close> = assert(load(path, { adapters = { adapter }, merge = true }))
+  local a, b, c = logits(base), logits(running), logits(merged)
+  assert.is_true(apart(a, b) > 0.01)
+  assert.is_true(apart(b, c) < 1e-4, "apart by " .. apart(b, c))
+  return b, a
+end
+
+local ATTENTION, ALL = { "q_proj", "v_proj" }, { "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj" }
+
+local function folder(path, targets, config, seed)
+  return keep(adapters.peft { tensors = adapters.pairs_of(path, targets, config and config.r or 4, seed or 1), config = config })
+end
+
+local function fails(code, pattern, path, adapter, opts)
+  local all = { adapters = { adapter } }
+  for key, value in pairs(opts or {}) do all[key] = value end
+  local model, message, word = load(path, all)
+  if model then model:close() end
+  assert.is_nil(model)
+  assert.equal(code, word)
+  assert.is_truthy(message:find(pattern), message)
+end
+
+describe("LoRA adapters", function()
+  teardown(function() for _, path in ipairs(made) do st.remove(path) end end)
+
+  describe("of PEFT", function()
+    it("give while they run what merged weights give", function()
+      both(LLAMA, folder(LLAMA, ALL))
+      both(PHI3, folder(PHI3, { "qkv_proj", "o_proj", "gate_up_proj", "down_proj" }))
+      both(GEMMA3, folder(GEMMA3, ALL, { r = 20, lora_alpha = 3 }))
+    end)
+
+    it("give the logits that transformers gives", function()
+      local golden = assert(require("ane.core").json_decode(tree.read "spec/fixtures/hf/lora_llama/golden.json"))
+      local values = assert(ane.tensors "spec/fixtures/hf/lora_llama/golden.safetensors")
+      local model <close> = assert(load(LLAMA, { adapters = "spec/fixtures/hf/lora_llama" }))
+      for _, prompt in ipairs(golden.prompts) do
+        local session <close> = assert(model:session())
+        assert(session:feed(prompt.input_ids, { want = "all" }))
+        local want = values[prompt.name .. ".logits"]
+        for i = 1, session:rows() do
+          local row, wanted = session:logits(i), want:row(i)
+          for k = 1, #row do assert.is_true(math.abs(row:get(k) - wanted:get(k)) <= 2e-3 * (1 + math.abs(wanted:get(k)))) end
+        end
+      end
+    end)
+
+    it("act on the embedding and on the head, of tied models apart", function()
+      for _, path in ipairs { LLAMA, GEMMA3 } do
+        local source <close> = assert(require("ane.core").open(path))
+        local rows, width = table.unpack(source:tensor("model.embed_tokens.weight").shape)
+        local head = adapters.pair("lm_head", width, rows, 4, 5)
+        local embedding = {
+          adapters.tensor("base_model.model.model.embed_tokens.lora_embedding_A", { 4, rows }, 7),
+          adapters.tensor("base_model.model.model.embed_tokens.lora_embedding_B", { width, 4 }, 8),
+        }
+        local first = both(path, keep(adapters.peft { tensors = head }))
+        local second = both(path, keep(adapters.peft { tensors = embedding }))
+        assert.is_true(apart(first, second) > 0.01)
+        both(path, keep(adapters.peft { tensors = { head[1], head[2], embedding[1], embedding[2] } }))
+      end
+    end)
+
+    it("change nothing with the scale 0, and more with a larger one", function()
+      local adapter = folder(LLAMA, ATTENTION)
+      local base <close> = assert(load(LLAMA))
+      local zero <close> = assert(load(LLAMA, { adapters = { { path = adapter, scale = 0 } } }))
+      local half <close> = assert(load(LLAMA, { adapters = { { path = adapter, scale = 0.5 } } }))
+      local whole <close> = assert(load(LLAMA, { adapters = adapter }))
+      local a = logits(base)
+      assert.equal(a, logits(zero))
+      assert.is_true(apart(a, logits(half)) < apart(a, logits(whole)))
+    end)
+
+    it("scale by alpha / r, by alpha / sqrt(r), and by patterns of which the first counts", function()
+      local tensors = adapters.pairs_of(LLAMA, ATTENTION, 4, 1)
+      local function of(config)
+        local model <close> = assert(load(LLAMA, { adapters = { keep(adapters.peft { tensors = tensors, config = config }) } }))
+        return logits(model)
+      end
+      local two = of { lora_alpha = 8 }
+      assert.equal(two, of { lora_alpha = 4, use_rslora = true })
+      assert.equal(two, of { lora_alpha = 1, alpha_pattern = { [".*_proj"] = 8 } })
+      assert.equal(two, of { lora_alpha = 1, alpha_pattern = { ["q_proj"] = 8, ["self_attn\\.v_proj"] = 8 } })
+      assert.not_equal(two, of { lora_alpha = 8, alpha_pattern = { ["layers.0.self_attn.q_proj"] = 1 } })
+      assert.equal(two, of { r = 16, lora_alpha = 8, rank_pattern = { q_proj = 4, v_proj = 4 } })
+    end)
+
+    it("have biases, of the products of B and of whole modules", function()
+      local source <close> = assert(require("ane.core").open "spec/fixtures/hf/qwen2_swa")
+      local rows, cols = table.unpack(source:tensor("model.layers.0.self_attn.q_proj.weight").shape)
+      local stem = "base_model.model.model.layers.0.self_attn.q_proj"
+      local pair = adapters.pair("model.layers.0.self_attn.q_proj", cols, rows, 4, 3)
+      both("spec/fixtures/hf/qwen2_swa", keep(adapters.peft { tensors = {
+        pair[1], pair[2], adapters.tensor(stem .. ".base_layer.bias", { rows }, 9), adapters.tensor(stem .. ".lora_B.bias", { rows }, 10),
+      } }))
+    end)
+
+    it("of DoRA are computed merged and refused otherwise", function()
+      local module = "model.layers.1.mlp.down_proj"
+      local source <close> = assert(require("ane.core").open(LLAMA))
+      local rows, cols = table.unpack(source:tensor(module .. ".weight").shape)
+      local w, pair = source:read(module .. ".weight"), adapters.pair(module, cols, rows, 4, 3)
+      local magnitude = adapters.tensor("base_model.model." .. module .. ".lora_magnitude_vector", { rows }, 4, 1)
+      local adapter = keep(adapters.peft { tensors = { pair[1], pair[2], magnitude }, config = { use_dora = true } })
+      fails("unsupported", "lora_magnitude_vector.*merge = true", LLAMA, adapter)
+      local merged = assert(require("ane.model.loader")).merged
+      local r, cfg = require("ane.model.loader").identify(source, LLAMA, {})
+      local changed <close> = assert(merged(r, cfg, source, { { path = adapter, scale = 1 } }))
+      local got, a, b, m = ane.tensor(changed:read(module .. ".weight")), pair[1].data, pair[2].data, magnitude.data
+      local function at(bytes, i) return (string.unpack("<f", bytes, 4 * i + 1)) end
+      for row = 0, rows - 1, 7 do
+        local v, sum = {}, 0
+        for c = 0, cols - 1 do
+          v[c] = at(w, row * cols + c)
+          for k = 0, 3 do v[c] = v[c] + 2 * at(b, row * 4 + k) * at(a, k * cols + c) end
+          sum = sum + v[c] ^ 2
+        end
+        for c = 0, cols - 1 do
+          local want = v[c] * at(m, row) / math.sqrt(sum)
+          assert.is_true(math.abs(got:get(row * cols + c + 1) - want) < 1e-5 * (1 + math.abs(want)))
+        end
+      end
+    end)
+
+    it("with whole modules are merged, and refused otherwise unless they are the model's", function()
+      local source <close> = assert(require("ane.core").open(LLAMA))
+      local shape, bytes = source:tensor("lm_head.weight").shape, source:read "lm_head.weight"
+      local pairs_ = adapters.pairs_of(LLAMA, ATTENTION, 4, 1)
+      local name = "base_model.model.lm_head.weight"
+      local function with(t)
+        local tensors = table.move(pairs_, 1, #pairs_, 1, {})
+        tensors[#tensors + 1] = t
+        return keep(adapters.peft { tensors = tensors, config = { modules_to_save = { "lm_head" } } })
+      end
+      both(LLAMA, with { name = name, dtype = "F32", shape = shape, data = bytes })
+      local other = with(adapters.tensor(name, shape, 3))
+      fails("unsupported", "lm_head%.weight takes the place", LLAMA, other)
+      local model <close> = assert(load(LLAMA, { adapters = { other }, merge = true }))
+      assert.is_true(#logits(model) > 0)
+    end)
+  end)
+
+  describe("in GGUF, and in the other format than the base", function()
+    it("give what the same adapter of PEFT gives", function()
+      local path = os.tmpname()
+      made[#made + 1] = path
+      local source <close> = assert(require("ane.core").open(LLAMA))
+      assert(require("ane.quantise").run(source, path, { weights = "fp32" }))
+      local names = { q_proj = "attn_q", v_proj = "attn_v", down_proj = "ffn_down" }
+      local tensors, other = adapters.pairs_of(LLAMA, { "q_proj", "v_proj", "down_proj" }, 4, 1), {}
+      for i, t in ipairs(tensors) do
+        local layer, module, part = t.name:match "layers%.(%d+)%.[%w_]+%.([%w_]+)%.lora_([AB])"
+        other[i] = { name = ("blk.%s.%s.weight.lora_%s"):format(layer, names[module], part:lower()), shape = t.shape, data = t.data }
+      end
+      local peft = keep(adapters.peft { tensors = tensors })
+      local plain = keep(adapters.gguf { tensors = other, alpha = 8, architecture = "llama" })
+      local a <close> = assert(load(LLAMA, { adapters = { peft } }))
+      local b <close> = assert(load(path, { adapters = { peft } }))
+      local first = logits(a)
+      assert.is_true(apart(first, logits(b)) < 1e-4)
+      -- The rows of q lie otherwise in GGUF: the same numbers are another adapter, the same on both bases.
+      local c <close> = assert(load(path, { adapters = { plain } }))
+      local d <close> = assert(load(LLAMA, { adapters = { plain } }))
+      local second = logits(c)
+      assert.is_true(apart(second, logits(d)) < 1e-4)
+      assert.is_true(apart(first, second) > 1e-3)
+      local e <close> = assert(load(path, { adapters = { plain }, merge = true }))
+      assert.is_true(apart(second, logits(e)) < 1e-4)
+      fails("invalid", "architecture qwen2", path, keep(adapters.gguf { tensors = other, alpha = 8, architecture = "qwen2" }))
+    end)
+  end)
+
+  describe("chosen", function()
+    it("by a session, by a reply, for one model", function()
+      local one, two = folder(LLAMA, ATTENTION, nil, 1), folder(LLAMA, ALL, nil, 50)
+      local model <close> = assert(load(LLAMA, { activations = "int8" }))
+      local plain = logits(model)
+      local first = assert(model:adapter(one))
+      assert.equal(4, first.rank)
+      local a, b = logits(model, { adapters = { first } }), logits(model, { adapters = { two } })
+      assert.is_true(a ~= plain and b ~= plain and a ~= b)
+      assert.equal(plain, logits(model))
+      assert.equal(plain, logits(model, { adapters = { first:with(0) } }))
+      assert.not_equal(a, logits(model, { adapters = { first, { path = two, scale = 0.5 } } }))
+      local opts = { max_tokens = 8, details = true, logprobs = 1 }
+      local function reply(list)
+        opts.adapters = list
+        return assert(model:generate(IDS, opts)).logprobs[1].logprob
+      end
+      local of_plain, of_one = reply(nil), reply { one }
+      assert.not_equal(of_plain, of_one)
+      assert.equal(of_plain, reply(nil))
+      assert.equal(of_one, reply { first })
+    end)
+
+    it("survive forks and rewinds, and keep saved sessions apart", function()
+      local adapter = folder(LLAMA, ALL)
+      local model <close> = assert(load(LLAMA))
+      local session <close> = assert(model:session { adapters = { adapter } })
+      assert(session:feed(IDS))
+      local want = session:logits():tostring()
+      local fork <close> = assert(session:fork())
+      assert(fork:rewind(4))
+      assert(fork:feed(table.move(IDS, 5, #IDS, 1, {})))
+      assert.equal(want, fork:logits():tostring())
+      local path = keep(os.tmpname())
+      assert(session:save(path))
+      local same <close> = assert(model:session { adapters = { adapter } })
+      local other <close> = assert(model:session())
+      local half <close> = assert(model:session { adapters = { { path = adapter, scale = 0.5 } } })
+      assert(same:restore(path))
+      assert.equal(want, same:logits():tostring())
+      assert.equal("state", select(3, other:restore(path)))
+      assert.equal("state", select(3, half:restore(path)))
+    end)
+
+    it("keep known prefixes apart", function()
+      local adapter, ids = folder(LLAMA, ALL), {}
+      for i = 1, 140 do ids[i] = 1 + i * 7 % 900 end
+      local model <close> = assert(load(LLAMA))
+      local prefixes <close> = assert(require("ane.model").bundle(model, 1).program:prefixes(model.kv))
+      local one <close> = assert(model:session { adapters = { adapter } })
+      assert(one:feed(ids))
+      assert(one:_raw():keep(prefixes, false))
+      local key = one:_raw():adapters_key()
+      assert.equal(128, prefixes:known(ids, key))
+      assert.equal(0, prefixes:known(ids))
+      local path = keep(os.tmpname())
+      assert(prefixes:save(path))
+      local again <close> = assert(require("ane.model").bundle(model, 1).program:prefixes(model.kv))
+      assert(again:restore(path))
+      assert.equal(128, again:known(ids, key))
+      assert.equal(0, again:known(ids, key + 1))
+    end)
+
+    it("by the requests of a pool: ten at once give what each gives alone", function()
+      local list = {}
+      for i = 1, 9 do list[i] = folder(LLAMA, i % 2 == 0 and ALL or ATTENTION, { r = i, lora_alpha = 2 * i }, 100 * i) end
+      local model <close> = assert(load(LLAMA, { activations = "int8" }))
+      local alone, together = {}, {}
+      local opts = { max_tokens = 12, details = true, logprobs = 1, ignore_eos = true }
+      for i = 0, 9 do
+        opts.adapters = list[i] and { list[i] } or nil
+        alone[i] = assert(model:generate(IDS, opts))
+      end
+      local pool <close> = assert(model:pool { sessions = 10 })
+      for round = 1, 2 do -- the second finds the sessions of the first
+        for i = 0, 9 do
+          opts.adapters = list[i] and { list[i] } or nil
+          together[i] = assert(pool:add(IDS, opts))
+        end
+        pool:run()
+        for i = 0, 9 do
+          assert.same(alone[i].ids, together[i].result.ids)
+          for k, row in ipairs(alone[i].logprobs) do assert.equal(row.logprob, together[i].result.logprobs[k].logprob, round) end
+        end
+      end
+      assert.not_same(alone[0].logprobs, alone[1].logprobs)
+    end)
+  end)
+
+  describe("are refused by name", function()
+    it("where a tensor is stray, has no partner, or stands for another base", function()
+      local tensors = adapters.pairs_of(LLAMA, ATTENTION, 4, 1)
+      local function with(t, config)
+        local list = table.move(tensors, 1, #tensors, 1, {})
+        list[#list + 1] = t
+        return keep(adapters.peft { tensors = list, config = config })
+      end
+      local c = adapters.tensor("base_model.model.model.layers.0.lora_C", { 2 }, 1)
+      fails("format", "base_model%.model%.model%.layers%.0%.lora_C is none", LLAMA, with(c))
+      fails("format", "stray is none", LLAMA, with(adapters.tensor("stray", { 2 }, 1)))
+      local lone = adapters.pair("model.layers.0.self_attn.o_proj", 64, 64, 4, 1)[1]
+      fails("format", "o_proj%.lora_A%.weight has no partner", LLAMA, with(lone))
+      fails("format", "q_proj.*target_modules does not name", LLAMA, with(nil, { target_modules = { "v_proj" } }))
+      local function q_of(layer, cols)
+        local module = ("model.layers.%d.self_attn.q_proj"):format(layer)
+        return keep(adapters.peft { tensors = adapters.pair(module, cols, 96, 4, 1) })
+      end
+      fails("notfound", "layers%.99%..*has not", LLAMA, q_of(99, 64))
+      fails("shape", "q_proj.*for a weight of %[96, 65%]", LLAMA, q_of(0, 65))
+      fails("shape", "not of rank 5", LLAMA, keep(adapters.peft { tensors = tensors, config = { r = 5 } }))
+    end)
+
+    it("where the configuration asks for what is not known", function()
+      local tensors = adapters.pairs_of(LLAMA, ATTENTION, 4, 1)
+      local function of(config) return keep(adapters.peft { tensors = tensors, config = config }) end
+      fails("unsupported", "peft_type is LOHA", LLAMA, of { peft_type = "LOHA" })
+      fails("unsupported", "use_qalora is set", LLAMA, of { use_qalora = true })
+      fails("unsupported", "layer_replication is set", LLAMA, of { layer_replication = { { 0, 2 } } })
+      fails("unsupported", "regular expression", LLAMA, of { alpha_pattern = { ["(q|v)_proj"] = 3 } })
+      fails("format", "use_dora is set", LLAMA, of { use_dora = true })
+    end)
+
+    it("where there is none, or the model is no recipe's", function()
+      fails("io", "no%-such", LLAMA, "no-such-folder")
+      fails("unsupported", "not for ONNX", "spec/fixtures/onnx/odd", folder(LLAMA, ATTENTION))
+    end)
+
+    it("where options are wrong", function()
+      assert.error_matches(function() load(LLAMA, { adapters = { 5 } }) end, "option adapters must be a path")
+      assert.error_matches(function() load(LLAMA, { adapters = { { path = "x", strength = 1 } } }) end, "has no field strength")
+      local model <close> = assert(load(LLAMA))
+      local session <close> = assert(model:session())
+      assert.error_matches(function() model:generate(IDS, { session = session, adapters = {} }) end, "does not go with a session")
+    end)
+  end)
+end)
