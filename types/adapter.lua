@@ -1,5 +1,5 @@
----@meta
--- LoRA adapters: what model:adapter gives.
+---@meta ane
+-- Types of LoRA adapters. See types/ane.lua.
 
 --- What `adapters` lists: a path, an adapter, or one of them with a scale.
 ---@alias ane.adapter_choice string|ane.adapter|{ path?: string, adapter?: ane.adapter, scale?: number }
