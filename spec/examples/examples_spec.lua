@@ -71,6 +71,53 @@ describe("examples", function()
     tree.remove(folder)
   end)
 
+  it("luv", function()
+    local there, uv = pcall(require, "luv")
+    if not there then
+      print "examples/luv.lua is not run: there is no luv (Debian: lua-luv)"
+      return
+    end
+    local out = uv.new_pipe()
+    local process = assert(uv.spawn("lua5.4", {
+      args = { "examples/luv.lua", tiny.path() }, stdio = { nil, out, nil },
+      env = { "LUA_PATH=" .. package.path, "LUA_CPATH=" .. package.cpath, "PATH=" .. os.getenv "PATH" },
+    }, function() end))
+    local port, replies, ended, stuck = nil, {}, 0, uv.new_timer()
+    -- A client that says its lines and waits for the end of the replies, or leaves at the first piece.
+    local function talk(i, lines, leaves)
+      local client = uv.new_tcp()
+      replies[i] = { pieces = 0, text = "" }
+      client:connect("127.0.0.1", port, function(failed)
+        assert(not failed, failed)
+        client:write(lines, function() if not leaves then client:shutdown() end end)
+        client:read_start(function(_, bytes)
+          if bytes then replies[i].pieces, replies[i].text = replies[i].pieces + 1, replies[i].text .. bytes end
+          if bytes and not leaves then return end
+          client:close()
+          ended = ended + 1
+          if ended == 4 then uv.stop() end
+        end)
+      end)
+    end
+    out:read_start(function(_, bytes)
+      port = port or bytes and tonumber(bytes:match "port (%d+)")
+      if not port or replies[1] then return end
+      talk(1, "Once upon a time\nThe end\n")
+      talk(2, "The sky\n")
+      talk(3, "One, two")
+      talk(4, "Gone\n", true)
+    end)
+    stuck:start(60000, 0, function() uv.stop() end)
+    uv.run()
+    process:kill "sigint"
+    out:close()
+    stuck:close()
+    uv.run()
+    assert.equal(4, ended)
+    for i = 1, 3 do assert.matches("\n$", replies[i].text) end
+    assert.is_true(replies[1].pieces + replies[2].pieces + replies[3].pieces > 3, "the replies came in one piece")
+  end)
+
   it("search", function()
     local folder = tree.folder()
     assert(core.write_file(folder .. "/a.txt", "The cat sat on the mat.\n\nParis is the capital of France.\n"))

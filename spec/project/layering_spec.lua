@@ -60,7 +60,7 @@ local LUA = {
   ["evaluate"] = "core util model recipe",
   ["ane"] = "core util model generate coreml evaluate grammar tools serve hub",
   ["cli"] = "core util jinja tokenizer generate grammar model quantise coreml classify embed evaluate serve hub ane argparse readline",
-  ["examples"] = "ane recipe",
+  ["examples"] = "ane recipe luv",
 }
 
 local function words(list)
