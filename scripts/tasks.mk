@@ -126,7 +126,7 @@ $(BUILD)/bench/%: $(BUILD)/bench/%.o $(filter-out $(BUILD)/csrc/binding/%,$(OBJE
 # ---- Installing ------------------------------------------------------------------------------------------------------
 
 # Not in the package: what only the build reads.
-LUA_FILES := $(patsubst lua/%,%,$(shell find lua/ane -name '*.lua'))
+LUA_FILES := $(patsubst lua/%,%,$(shell find lua/ane -name '*.lua' -o -name '*.html'))
 MODEL_FILES := $(wildcard models/*.lua)
 LIBDIR = $(DESTDIR)$(INST_LIBDIR)
 LUADIR = $(DESTDIR)$(INST_LUADIR)

@@ -86,9 +86,9 @@ static struct MHD_Daemon *start_daemon(struct ane_http *h, const struct ane_http
   struct MHD_Daemon *d = MHD_start_daemon(
       flags, o->port, NULL, NULL, ane_http_on_request, h, MHD_OPTION_EXTERNAL_LOGGER, note, h, MHD_OPTION_NOTIFY_COMPLETED,
       ane_http_on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, ane_http_on_line, h, MHD_OPTION_SOCK_ADDR, at->ai_addr,
-      MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_CONNECTION_LIMIT, (unsigned)o->connections,
-      MHD_OPTION_CONNECTION_MEMORY_LIMIT, o->header_bytes + (size_t)(32 << 10), MHD_OPTION_CONNECTION_TIMEOUT,
-      (unsigned)ceil(o->receive_s), MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_ARRAY, o->cert ? tls : none, MHD_OPTION_END);
+      MHD_OPTION_CONNECTION_LIMIT, (unsigned)o->connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+      o->header_bytes + (size_t)(32 << 10), MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)ceil(o->receive_s),
+      MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_ARRAY, o->cert ? tls : none, MHD_OPTION_END);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   return d;
 }

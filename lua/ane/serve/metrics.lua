@@ -1,5 +1,7 @@
 --- Counts of what a server does, and their form for Prometheus.
--- Needs nothing. Usage: `local m = metrics.new(); m:add "rejected"; m:answered("/health", 200, 0.001)`
+-- Needs ane.serve.errors. Usage: `local m = metrics.new(); m:add "rejected"; m:answered("/health", 200, 0.001)`
+
+local errors = require "ane.serve.errors"
 
 local M = {}
 
@@ -40,5 +42,53 @@ end
 
 --- Seconds of a reply of late.
 function Metrics:mean_seconds() return self.recent end
+
+-- ---- GET /metrics --------------------------------------------------------------------------------------------------------
+
+-- name, kind, help, value(server)
+local ROWS = {
+  { "ane_replies", "gauge", "Replies that are computed or wait.", function(server) return server:stats().replies end },
+  { "ane_connections", "gauge", "Open connections.", function(server) return server:stats().connections end },
+  { "ane_prompt_tokens_total", "counter", "Tokens of prompts.", function(server) return server.metrics.counts.prompt_tokens end },
+  { "ane_cached_tokens_total", "counter", "Tokens of prompts that were not computed again.",
+    function(server) return server.metrics.counts.cached_tokens end },
+  { "ane_reply_tokens_total", "counter", "Tokens of replies.", function(server) return server.metrics.counts.reply_tokens end },
+  { "ane_rejected_total", "counter", "Requests that found the queue full.", function(server) return server.metrics.counts.rejected end },
+  { "ane_cancelled_total", "counter", "Replies whose client left.", function(server) return server.metrics.counts.cancelled end },
+  { "ane_steps_total", "counter", "Steps of the pool.", function(server) return server.pool and server.pool:stats().steps or 0 end },
+  { "ane_step_seconds_total", "counter", "Seconds in steps of the pool.",
+    function(server) return server.pool and server.pool:stats().seconds or 0 end },
+}
+
+-- Lines of one metric, in Prometheus' text form.
+local function head(lines, name, kind, help)
+  lines[#lines + 1] = ("# HELP %s %s"):format(name, help)
+  lines[#lines + 1] = ("# TYPE %s %s"):format(name, kind)
+end
+
+-- The counts of answers by path and status, sorted.
+local function answers(self, lines, name, place)
+  local list = {}
+  for path, of_path in pairs(self.answers) do
+    for status, row in pairs(of_path) do list[#list + 1] = ('%s{path="%s",status="%d"} %.14g'):format(name, path, status, row[place]) end
+  end
+  table.sort(list)
+  table.move(list, 1, #list, #lines + 1, lines)
+end
+
+--- GET /metrics, where the option metrics is on.
+function M.handle(server, call)
+  if not server.opts.metrics then errors.raise(404, "metrics are off: --metrics turns them on", { code = "not_found" }) end
+  local lines = {}
+  for _, row in ipairs(ROWS) do
+    head(lines, row[1], row[2], row[3])
+    lines[#lines + 1] = ("%s %.14g"):format(row[1], row[4](server))
+  end
+  head(lines, "ane_requests_total", "counter", "Answers by path and status.")
+  answers(server.metrics, lines, "ane_requests_total", 1)
+  head(lines, "ane_request_seconds_total", "counter", "Seconds of those.")
+  answers(server.metrics, lines, "ane_request_seconds_total", 2)
+  call:text(200, "text/plain; version=0.0.4; charset=utf-8", table.concat(lines, "\n") .. "\n")
+end
 
 return M

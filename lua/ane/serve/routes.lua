@@ -14,6 +14,15 @@ M.rows = {
   { "GET", "/props", "about", "props" },
   { "POST", "/v1/chat/completions", "chat", needs = "text" },
   { "POST", "/v1/completions", "completions", needs = "text" },
+  { "POST", "/v1/responses", "responses", needs = "text" },
+  { "POST", "/completion", "completion", needs = "text" },
+  { "POST", "/v1/embeddings", "vectors", "embeddings", needs = "vectors" },
+  { "POST", "/v1/rerank", "vectors", "rerank", needs = "scores" },
+  { "POST", "/classify", "labels", "classify", needs = "labels" },
+  { "POST", "/redact", "labels", "redact", needs = "labels" },
+  { "POST", "/tokenize", "tokens", "tokenize" },
+  { "POST", "/detokenize", "tokens", "detokenize" },
+  { "GET", "/metrics", "metrics" },
 }
 
 -- The id of a path that fits a row; nil: it does not.

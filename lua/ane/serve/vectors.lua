@@ -1,0 +1,90 @@
+--- POST /v1/embeddings, for embedding models, and /v1/rerank, for rerankers.
+-- Needs ane.core and ane.serve.base64, completions, errors, fields. A request is computed in one go: others wait.
+
+local base64 = require "ane.serve.base64"
+local completions = require "ane.serve.completions"
+local core = require "ane.core"
+local errors = require "ane.serve.errors"
+local fields = require "ane.serve.fields"
+
+local M = {}
+
+local EMBEDDINGS = {
+  model = { type = "string" },
+  input = { type = { "string", "table" }, required = true },
+  dimensions = { type = "integer", min = 1 },
+  encoding_format = { type = "string", choices = { "float", "base64" }, default = "float" },
+  prompt_name = { type = "string" },
+  user = { type = "string", unused = true },
+}
+
+-- Calls a method of the model; its misuse is the request's.
+local function ask(param, f, ...)
+  local results = table.pack(pcall(f, ...))
+  if not results[1] then
+    local message = tostring(results[2]):gsub("^%S+%.lua:%d+: ", "")
+    errors.raise(400, message, { param = param, code = "invalid_value" })
+  end
+  if results[2] == nil then error(errors.of(results[3], results[4], param), 0) end
+  return table.unpack(results, 2, results.n)
+end
+
+local function embedding(row, format)
+  if format == "base64" then return base64.encode(row:tostring()) end
+  return core.json_array(row:totable())
+end
+
+--- POST /v1/embeddings
+function M.embeddings(server, call, body)
+  local values = fields.check(EMBEDDINGS, body)
+  server:check_model(values.model)
+  local inputs = completions.prompts(server, values.input, "input")
+  local model = server.model
+  local result = ask("input", model.embed, model, inputs, { dims = values.dimensions, prompt = values.prompt_name, details = true })
+  if values.dimensions and result.dim ~= values.dimensions then
+    fields.wrong("dimensions", "is %d: the model's vectors have %d numbers", values.dimensions, result.dim)
+  end
+  local data, tokens = core.json_array(), 0
+  for i = 1, #inputs do
+    data[i] = { object = "embedding", index = i - 1, embedding = embedding(result.embeddings[i], values.encoding_format) }
+    tokens = tokens + result.tokens[i]
+  end
+  call:json(200, { object = "list", model = server.id, data = data, usage = { prompt_tokens = tokens, total_tokens = tokens } })
+end
+
+local RERANK = {
+  model = { type = "string" },
+  query = { type = "string", required = true },
+  documents = { list = true, required = true },
+  top_n = { type = "integer", min = 1 },
+  return_documents = { type = "boolean", default = false },
+  instruction = { type = "string" },
+}
+
+local MOST_DOCUMENTS = 1000
+
+--- POST /v1/rerank, in the form of Jina and Cohere.
+function M.rerank(server, call, body)
+  local values = fields.check(RERANK, body)
+  server:check_model(values.model)
+  local documents = {}
+  if #values.documents > MOST_DOCUMENTS then fields.wrong("documents", "has more than %d texts", MOST_DOCUMENTS) end
+  for i, document in ipairs(values.documents) do
+    local text = type(document) == "table" and document.text or document
+    if type(text) ~= "string" then fields.wrong(("documents[%d]"):format(i - 1), "must be a text") end
+    documents[i] = text
+  end
+  if #documents == 0 then fields.wrong("documents", "is empty") end
+  local model = server.model
+  local scores, order = ask("documents", model.rerank, model, values.query, documents, { instruction = values.instruction })
+  local results = core.json_array()
+  for place = 1, math.min(values.top_n or #order, #order) do
+    local i = order[place]
+    results[place] = {
+      index = i - 1, relevance_score = scores[i], document = values.return_documents and { text = documents[i] } or nil,
+    }
+  end
+  call:json(200, { id = server:new_id "rerank-", model = server.id, results = results })
+end
+
+return M

@@ -1,0 +1,186 @@
+-- The endpoints beside chats and completions: tokens, embeddings, reranking, labels, responses, llama-server's, metrics, the page.
+local ane = require "ane"
+local core = require "ane.core"
+local filter = require "support.filter"
+local http = require "support.http"
+local tiny = require "support.tiny"
+
+if not http.available then
+  describe("the server's other endpoints", function() pending "needs libmicrohttpd and lua-socket" end)
+  return
+end
+
+-- Calls f with a model of a fixture and a server of it.
+local function with(path, f, opts)
+  local model <close> = path == "filter" and filter.load() or path and assert(ane.load("spec/fixtures/hf/" .. path)) or tiny.load()
+  opts = opts or {}
+  opts.port = 0
+  local server <close> = assert(ane.serve(model, opts))
+  f(server, model)
+end
+
+local function near(a, b) assert.is_true(math.abs(a - b) < 1e-6, ("%g is not %g"):format(a, b)) end
+
+describe("POST /tokenize and /detokenize", function()
+  it("are the model's tokenizer", function()
+    with(nil, function(server, model)
+      local ids = model.tokenizer:encode("Hello world", { bos = false, eos = false })
+      assert.same(ids, setmetatable(http.post(server, "/tokenize", { content = "Hello world" }).json.tokens, nil))
+      local pieces = http.post(server, "/tokenize", { content = "Hello", with_pieces = true }).json.tokens
+      assert.equal("integer", math.type(pieces[1].id))
+      assert.equal("Hello world", http.post(server, "/detokenize", { tokens = ids }).json.content)
+      assert.equal("tokens[0]", http.post(server, "/detokenize", { tokens = { 1 << 40 } }).json.error.param)
+      assert.equal(400, http.post(server, "/v1/embeddings", { input = "a" }).status)
+    end)
+  end)
+end)
+
+describe("POST /v1/embeddings", function()
+  it("gives the vectors of the model, as numbers and as base64", function()
+    with("bert", function(server, model)
+      local texts = { "a cat", "a dog and a cat" }
+      local want = model:embed(texts)
+      local answer = http.post(server, "/v1/embeddings", { input = texts }).json
+      assert.equal(2, #answer.data)
+      for i = 1, 2 do
+        for k, x in ipairs(answer.data[i].embedding) do near(want[i][k], x) end
+      end
+      assert.is_true(answer.usage.prompt_tokens > 5)
+      local coded = http.post(server, "/v1/embeddings", { input = texts[1], encoding_format = "base64" }).json.data[1].embedding
+      assert.equal(0, #coded % 4)
+      local bytes = want[1]:tostring()
+      local bits, n, decoded = 0, 0, {}
+      for c in coded:gmatch "[%w+/]" do
+        local v = ("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"):find(c, 1, true) - 1
+        bits, n = bits << 6 | v, n + 6
+        if n >= 8 then
+          n = n - 8
+          decoded[#decoded + 1] = string.char(bits >> n & 255)
+          bits = bits & ((1 << n) - 1)
+        end
+      end
+      assert.is_true(table.concat(decoded) == bytes)
+      assert.equal(400, http.post(server, "/v1/embeddings", { input = texts, dimensions = 100000 }).status)
+      assert.equal(400, http.post(server, "/v1/completions", { prompt = "a" }).status)
+    end)
+  end)
+end)
+
+describe("POST /v1/rerank", function()
+  it("gives the scores of the model, best first", function()
+    with("cross_encoder", function(server, model)
+      local documents = { "one", "two words", "three words here" }
+      local scores, order = model:rerank("words", documents)
+      local body = { query = "words", documents = documents, top_n = 2, return_documents = true }
+      local results = http.post(server, "/v1/rerank", body).json.results
+      assert.equal(2, #results)
+      for place, result in ipairs(results) do
+        assert.equal(order[place] - 1, result.index)
+        near(scores[order[place]], result.relevance_score)
+        assert.equal(documents[order[place]], result.document.text)
+      end
+    end)
+  end)
+end)
+
+describe("POST /classify and /redact", function()
+  it("are the model's", function()
+    with("filter", function(server, model)
+      local text = "Write to Alice Smith at alice@example.org today."
+      local want = model:classify(text)
+      local spans = http.post(server, "/classify", { input = text }).json.spans
+      assert.equal(#want, #spans)
+      for i, span in ipairs(spans) do assert.equal(want[i].text, text:sub(span.start + 1, span["end"])) end
+      assert.equal(model:redact(text), http.post(server, "/redact", { input = text }).json.text)
+    end)
+  end)
+end)
+
+describe("POST /v1/responses", function()
+  it("gives the reply of a chat, whole and as events", function()
+    with(nil, function(server)
+      local want = http.post(server, "/v1/chat/completions", {
+        messages = { { role = "system", content = "Be brief." }, { role = "user", content = "Hi" } }, temperature = 0, max_tokens = 9,
+      }).json.choices[1].message.content
+      local body = { input = "Hi", instructions = "Be brief.", temperature = 0, max_output_tokens = 9 }
+      local answer = http.post(server, "/v1/responses", body).json
+      assert.equal("response", answer.object)
+      assert.equal("incomplete", answer.status)
+      assert.equal(want, answer.output[1].content[1].text)
+      assert.equal(9, answer.usage.output_tokens)
+      body.stream, body.input = true, { { role = "user", content = { { type = "input_text", text = "Hi" } } } }
+      local events = http.events(http.post(server, "/v1/responses", body).body)
+      local text = ""
+      for i, event in ipairs(events) do
+        assert.equal(i - 1, event.sequence_number)
+        if event.type == "response.output_text.delta" then text = text .. event.delta end
+      end
+      assert.equal("response.created", events[1].type)
+      assert.equal("response.incomplete", events[#events].type)
+      assert.equal(want, text)
+      assert.equal("previous_response_id", http.post(server, "/v1/responses", { input = "a", previous_response_id = "x" }).json.error.param)
+    end)
+  end)
+end)
+
+describe("POST /completion", function()
+  it("answers as llama-server does", function()
+    with(nil, function(server)
+      local answer = http.post(server, "/completion", { prompt = "Once", n_predict = 7, temperature = 0 }).json
+      assert.is_true(answer.stop)
+      assert.equal("limit", answer.stop_type)
+      assert.equal(7, answer.tokens_predicted)
+      local events = http.events(http.post(server, "/completion", { prompt = "Once", n_predict = 7, temperature = 0, stream = true }).body)
+      local text = ""
+      for _, event in ipairs(events) do text = text .. event.content end
+      assert.equal(answer.content, text)
+      assert.is_true(events[#events].stop)
+    end)
+  end)
+end)
+
+describe("GET /metrics", function()
+  it("counts, where it is asked for", function()
+    with(nil, function(server) assert.equal(404, http.get(server, "/metrics").status) end)
+    with(nil, function(server)
+      http.post(server, "/v1/completions", { prompt = { 3, 4 }, max_tokens = 5, ignore_eos = true })
+      local answer = http.get(server, "/metrics")
+      assert.matches("text/plain", answer.headers["content-type"], 1, true)
+      assert.matches("\nane_reply_tokens_total 5\n", answer.body)
+      assert.matches("\nane_prompt_tokens_total 2\n", answer.body)
+      assert.matches('\nane_requests_total{path="/v1/completions",status="200"} 1\n', answer.body)
+    end, { metrics = true })
+  end)
+end)
+
+describe("GET /", function()
+  it("is a page that asks nobody else", function()
+    with(nil, function(server)
+      local answer = http.get(server, "/")
+      assert.equal(200, answer.status)
+      assert.matches("default-src 'none'", answer.headers["content-security-policy"], 1, true)
+      assert.is_nil(answer.body:find "https?://")
+      assert.is_nil(answer.body:find "innerHTML")
+      assert.equal(answer.headers["content-length"], http.request(server, "HEAD", "/").headers["content-length"])
+    end)
+  end)
+end)
+
+describe("HTTPS", function()
+  it("gives the same", function()
+    local made = os.execute "command -v openssl >/dev/null && command -v curl >/dev/null"
+    if not made then pending "needs openssl and curl" end
+    local folder = os.tmpname()
+    os.remove(folder)
+    assert(os.execute(("mkdir '%s' && cd '%s' && openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout key "
+      .. "-out cert 2>/dev/null"):format(folder, folder)))
+    with(nil, function(server)
+      assert(os.execute(("cd '%s' && (curl -sk --max-time 20 https://127.0.0.1:%d/health > out; echo done > done) &"):format(folder,
+        server.port)))
+      local deadline = core.clock() + 20
+      while core.path_kind(folder .. "/done") == nil and core.clock() < deadline do server:turn(0.02) end
+      assert.equal('{"status":"ok"}', core.read_file(folder .. "/out"))
+    end, { cert = core.read_file(folder .. "/cert"), key = core.read_file(folder .. "/key") })
+    os.execute(("rm -r '%s'"):format(folder))
+  end)
+end)

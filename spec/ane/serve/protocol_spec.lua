@@ -1,0 +1,340 @@
+-- How the server treats connections: wrong requests, limits, clients that leave, are slow or say nothing, its key, its end.
+local ane = require "ane"
+local core = require "ane.core"
+local http = require "support.http"
+local tiny = require "support.tiny"
+
+if not http.available then
+  describe("the server's protocol", function() pending "needs libmicrohttpd and lua-socket" end)
+  return
+end
+
+local model
+
+setup(function() model = tiny.load() end)
+teardown(function() model:close() end)
+
+local open = {}
+
+-- A server that the spec's end closes.
+local function serve(opts)
+  opts = opts or {}
+  opts.port = 0
+  local server = assert(ane.serve(model, opts))
+  open[#open + 1] = server
+  return server
+end
+
+after_each(function()
+  for _, server in ipairs(open) do server:close() end
+  open = {}
+end)
+
+-- A completion of n tokens.
+local function completion(n, more)
+  local body = { prompt = "a", max_tokens = n, temperature = 0, ignore_eos = true }
+  for key, value in pairs(more or {}) do body[key] = value end
+  return body
+end
+
+-- A request that is sent, on a connection that stays open.
+local function start(server, body)
+  local c = http.open(server)
+  c:send(http.text("POST", "/v1/completions", body))
+  return c
+end
+
+-- Turns until the server has so many replies.
+local function wait_for(server, n)
+  local deadline = core.clock() + 15
+  repeat
+    server:turn(0.01)
+    assert.is_true(core.clock() < deadline, "the server has " .. server:stats().replies .. " replies")
+  until server:stats().replies == n
+end
+
+local function turns(server, n)
+  for _ = 1, n do server:turn(0.01) end
+end
+
+describe("a wrong request", function()
+  it("to an unknown path, by a wrong method or of a wrong type is refused in OpenAI's form", function()
+    local server = serve()
+    local answer = http.get(server, "/v2/chat")
+    assert.equal(404, answer.status)
+    assert.equal("not_found", answer.json.error.code)
+    answer = http.get(server, "/v1/completions")
+    assert.equal(405, answer.status)
+    assert.equal("POST", answer.headers.allow)
+    answer = http.post(server, "/v1/completions", "{}", { ["Content-Type"] = "text/plain" })
+    assert.equal(415, answer.status)
+  end)
+
+  it("that is no JSON is told the place, and never the text", function()
+    local server = serve()
+    for _, body in ipairs { "", "{", '{"prompt": secret}', "[1]", '"text"', '{"prompt":"a","prompt":"b"}', "\255" } do
+      local answer = http.post(server, "/v1/completions", body)
+      assert.equal(400, answer.status, body)
+      assert.equal("invalid_json", answer.json.error.code)
+      assert.is_nil(answer.body:find "secret")
+    end
+    assert.equal(400, http.post(server, "/v1/completions", ("["):rep(100000)).status)
+    assert.equal("missing_parameter", http.post(server, "/v1/completions", "{}").json.error.code)
+  end)
+
+  it("that is no HTTP at all ends its connection alone", function()
+    local server = serve { receive_time = 0.5 }
+    for _, text in ipairs { "\0\1\2\3\r\n\r\n", "GET\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", ("x"):rep(70000) } do
+      local c = http.open(server)
+      c:send(text)
+      assert.is_not_nil(c:drain(), text:sub(1, 10))
+      c:close()
+    end
+    assert.equal(200, http.get(server, "/health").status)
+  end)
+
+  it("of a size beyond the limits is refused", function()
+    local server = serve { max_body = 2000, max_header = 4096 }
+    assert.equal(413, http.post(server, "/v1/completions", completion(1, { prompt = ("a"):rep(3000) })).status)
+    -- Without a length, in chunks.
+    local c = http.open(server)
+    c:send "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    for _ = 1, 5 do c:send("400\r\n" .. ("a"):rep(0x400) .. "\r\n") end
+    c:send "0\r\n\r\n"
+    assert.equal(413, c:answer().status)
+    c:close()
+    local answer = http.request(server, "GET", "/health", nil, { ["X-Long"] = ("a"):rep(60000) })
+    assert.is_true(answer == nil or answer.status == 431)
+  end)
+end)
+
+describe("a connection", function()
+  it("serves several requests, also where they come at once", function()
+    local server = serve()
+    local c = http.open(server)
+    local text = http.text("POST", "/v1/completions", completion(4))
+    c:send(text .. http.text("GET", "/health") .. text)
+    local first, second, third = c:answer(), c:answer(), c:answer()
+    assert.equal(200, first.status)
+    assert.same({ status = "ok" }, second.json)
+    assert.equal(first.json.choices[1].text, third.json.choices[1].text)
+    c:close()
+  end)
+
+  it("that closes its sending side gets its answer", function()
+    local server = serve()
+    local want = http.post(server, "/v1/completions", completion(40)).json.choices[1].text
+    local c = start(server, completion(40))
+    c:half_close()
+    assert.equal(want, c:answer().json.choices[1].text)
+    c:close()
+    c = start(server, completion(40, { stream = true }))
+    c:half_close()
+    local events = http.events(c:answer().body)
+    assert.equal("[DONE]", events[#events])
+    c:close()
+  end)
+
+  it("that sends slowly is closed when its time is over", function()
+    local server = serve { receive_time = 0.4 }
+    local c = http.open(server)
+    local started, closed = core.clock(), false
+    while not closed and core.clock() - started < 10 do
+      c:send "X"
+      c:wait(function() return nil end, 0.05)
+      closed = c.closed
+    end
+    assert.is_true(closed)
+    assert.is_true(core.clock() - started < 8)
+    c:close()
+  end)
+
+  it("that says nothing is closed too, and others are served meanwhile", function()
+    local server = serve { receive_time = 0.5 }
+    local silent = http.open(server)
+    assert.equal(200, http.post(server, "/v1/completions", completion(3)).status)
+    assert.equal("", silent:drain(10))
+    silent:close()
+  end)
+end)
+
+describe("a client that leaves", function()
+  it("ends its reply, streamed or not", function()
+    for _, stream in ipairs { false, true } do
+      local server = serve()
+      local c = start(server, completion(3000, { stream = stream }))
+      wait_for(server, 1)
+      turns(server, 3)
+      c:close()
+      local steps = server.pool:stats().steps
+      for _ = 1, 50 do
+        if server:stats().cancelled == 1 then break end
+        server:turn(0.01)
+      end
+      assert.equal(1, server:stats().cancelled)
+      assert.equal(0, server:stats().replies)
+      assert.is_true(server.pool:stats().steps - steps < 10)
+    end
+  end)
+
+  it("ends it while the prompt is read, and while it waits", function()
+    local server = serve { sessions = 1, step_tokens = 16 }
+    local reading = start(server, completion(5, { prompt = ("word "):rep(150) }))
+    local waiting = start(server, completion(5))
+    wait_for(server, 2)
+    assert.equal(0, server.pool:stats().reply_tokens)
+    waiting:close()
+    reading:close()
+    for _ = 1, 8 do
+      if server:stats().replies == 0 then break end
+      server:turn(0.01)
+    end
+    assert.equal(2, server:stats().cancelled)
+    assert.equal(0, server.pool:stats().reply_tokens)
+    assert.is_true(server.pool:stats().prompt_tokens < 300)
+  end)
+end)
+
+describe("a full queue", function()
+  it("is answered with 503 and the time to come back", function()
+    local server = serve { sessions = 1, queue = 1 }
+    local a, b = start(server, completion(200)), start(server, completion(3))
+    wait_for(server, 2)
+    local answer = http.post(server, "/v1/completions", completion(3))
+    assert.equal(503, answer.status)
+    assert.equal("queue_full", answer.json.error.code)
+    assert.is_true(tonumber(answer.headers["retry-after"]) >= 1)
+    assert.equal(1, server:stats().rejected)
+    assert.equal(200, a:answer().status)
+    assert.equal(200, b:answer().status)
+    a:close()
+    b:close()
+    assert.equal(400, http.post(server, "/v1/completions", completion(3, { n = 3 })).status)
+  end)
+end)
+
+describe("a client that does not read", function()
+  it("does not stop the others, and loses its reply at the limit", function()
+    local server = serve { sessions = 2 }
+    local slow = start(server, completion(3900, { stream = true, logprobs = 20, logit_bias = { ["5"] = 100 } }))
+    slow.tcp:setoption("keepalive", false)
+    wait_for(server, 1)
+    assert.equal(200, http.post(server, "/v1/completions", completion(10)).status)
+    for _ = 1, 6000 do
+      if server:stats().replies == 0 then break end
+      server:turn(0.01)
+    end
+    assert.equal(0, server:stats().replies)
+    slow:close()
+  end)
+end)
+
+describe("who may ask", function()
+  it("is who has the key", function()
+    local server = serve { api_key = "open sesame" }
+    assert.equal(200, http.get(server, "/health").status)
+    for _, headers in ipairs { {}, { Authorization = "Bearer wrong" }, { Authorization = "open sesame" }, { ["X-API-Key"] = "open" } } do
+      local answer = http.get(server, "/v1/models", headers)
+      assert.equal(401, answer.status)
+      assert.equal("Bearer", answer.headers["www-authenticate"])
+      assert.equal("invalid_api_key", answer.json.error.code)
+    end
+    assert.equal(200, http.get(server, "/v1/models", { Authorization = "Bearer open sesame" }).status)
+    assert.equal(200, http.get(server, "/v1/models", { ["X-API-Key"] = "open sesame" }).status)
+    assert.equal(401, http.post(server, "/v1/completions", completion(1)).status)
+  end)
+
+  it("is no page of another origin, unless it is named", function()
+    local server = serve()
+    local own = { Origin = "http://localhost", Host = "localhost" }
+    assert.equal(200, http.get(server, "/health", own).status)
+    assert.equal(403, http.get(server, "/health", { Origin = "https://example.org" }).status)
+    local other = serve { cors = "https://example.org" }
+    local answer = http.request(other, "OPTIONS", "/v1/completions", nil, { Origin = "https://example.org" })
+    assert.equal(204, answer.status)
+    assert.equal("https://example.org", answer.headers["access-control-allow-origin"])
+    assert.equal("Origin", answer.headers.vary)
+    assert.equal(403, http.get(other, "/health", { Origin = "https://example.com" }).status)
+    assert.equal("*", http.get(serve { cors = "*" }, "/health", { Origin = "https://a.example" }).headers["access-control-allow-origin"])
+  end)
+
+  it("is not who comes by a name that leads here from elsewhere", function()
+    local server = serve()
+    local c = http.open(server)
+    c:send "GET /v1/models HTTP/1.1\r\nHost: evil.example\r\n\r\n"
+    assert.equal(403, c:answer().status)
+    c:close()
+  end)
+end)
+
+describe("the log", function()
+  it("holds no prompts and no keys", function()
+    local lines = {}
+    local server = serve { api_key = "sesame", log = function(line) lines[#lines + 1] = line end }
+    http.post(server, "/v1/completions", completion(2, { prompt = "my secret" }), { Authorization = "Bearer sesame" })
+    http.get(server, "/sesame/secret")
+    assert.equal(2, #lines)
+    assert.matches("^POST /v1/completions 200 [%d.]+ s$", lines[1])
+    assert.matches("^GET %(unknown path%) 404 [%d.]+ s$", lines[2])
+  end)
+end)
+
+describe("the end", function()
+  it("lets replies end and takes no new requests", function()
+    local server = serve()
+    local want = http.post(server, "/v1/completions", completion(60)).json.choices[1].text
+    local c, kept = start(server, completion(60)), http.open(server)
+    wait_for(server, 1)
+    server:stop()
+    kept:send(http.text("POST", "/v1/completions", completion(2)))
+    assert.is_nil(select(2, pcall(http.open, server)).tcp)
+    local more = true
+    while more do more = server:turn(0.01) end
+    assert.equal(want, c:answer().json.choices[1].text)
+    local answer = kept:answer()
+    assert.is_true(answer == nil or answer.status == 503)
+    c:close()
+    kept:close()
+  end)
+
+  it("cuts replies off when the grace is over", function()
+    local server = serve { grace = 0.05 }
+    local c = start(server, completion(3000))
+    wait_for(server, 1)
+    server:stop()
+    local more, started = true, core.clock()
+    while more and core.clock() - started < 10 do more = server:turn(0.01) end
+    assert.is_false(more)
+    server:close()
+    c:drain(1)
+    c:close()
+  end)
+
+  it("closes with replies in progress, and refuses to be used afterwards", function()
+    local server = serve()
+    local c = start(server, completion(3000, { stream = true }))
+    wait_for(server, 1)
+    server:close()
+    server:close()
+    c.server = nil
+    assert.is_not_nil(c:drain(5))
+    c:close()
+    assert.has_error(function() server:turn() end, "server is closed")
+    assert.equal("server (closed)", tostring(server))
+  end)
+end)
+
+describe("ane.serve", function()
+  it("refuses what it cannot do", function()
+    assert.has_error(function() ane.serve(model, { prot = 1 }) end)
+    assert.has_error(function() ane.serve(model, { cert = "x" }) end)
+    local server = serve()
+    local none, message, code = ane.serve(model, { port = server.port })
+    assert.is_nil(none)
+    assert.equal("io", code)
+    assert.matches("cannot listen on 127.0.0.1 port " .. server.port, message, 1, true)
+    none, message = ane.serve(model, { port = 0, cert = "no", key = "no" })
+    assert.is_nil(none)
+    assert.is_string(message)
+  end)
+end)
