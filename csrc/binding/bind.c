@@ -38,6 +38,13 @@ lua_Integer bind_opt_integer(lua_State *L, int arg, lua_Integer def, lua_Integer
   return lua_isnoneornil(L, arg) ? def : bind_integer(L, arg, lo, hi);
 }
 
+const char *bind_text(lua_State *L, int arg) {
+  size_t len;
+  const char *s = luaL_checklstring(L, arg, &len);
+  luaL_argcheck(L, strlen(s) == len, arg, "holds a NUL byte");
+  return s;
+}
+
 int32_t *bind_ids(lua_State *L, int arg, size_t *n) {
   if (lua_isinteger(L, arg)) {
     int32_t *one = lua_newuserdatauv(L, sizeof *one, 0);

@@ -24,6 +24,9 @@ int bind_fail(lua_State *L, const struct ane_error *err);
 lua_Integer bind_integer(lua_State *L, int arg, lua_Integer lo, lua_Integer hi);
 lua_Integer bind_opt_integer(lua_State *L, int arg, lua_Integer def, lua_Integer lo, lua_Integer hi);
 
+/* A string argument that C reads up to its NUL; raises where it holds another one. */
+const char *bind_text(lua_State *L, int arg);
+
 /* The integer sequence at `arg` (a table of ids, or one integer) into a Lua-owned buffer (a userdata pushed on the
  * stack): every entry in [0, INT32_MAX]. Raises on anything else, naming the index. *n gets the length. */
 int32_t *bind_ids(lua_State *L, int arg, size_t *n);

@@ -16,13 +16,6 @@
 #define NAMES_CLASS "ane.names"
 #define INTERRUPT_CLASS "ane.interrupts"
 
-static const char *check_path(lua_State *L, int arg) {
-  size_t len;
-  const char *s = luaL_checklstring(L, arg, &len);
-  luaL_argcheck(L, strlen(s) == len, arg, "holds a NUL byte");
-  return s;
-}
-
 /* isa_list() -> names of the kernel levels this machine can run, weakest first */
 static int isa_list(lua_State *L) {
   lua_Integer n = 0;
@@ -98,7 +91,7 @@ static int memory(lua_State *L) {
 
 /* path_kind(path) -> "file", "folder", "other"; nil: does not exist */
 static int path_kind(lua_State *L) {
-  switch (ane_path_kind(check_path(L, 1))) {
+  switch (ane_path_kind(bind_text(L, 1))) {
     case 'f': lua_pushliteral(L, "file"); break;
     case 'd': lua_pushliteral(L, "folder"); break;
     case 'o': lua_pushliteral(L, "other"); break;
@@ -114,7 +107,7 @@ static bool add_name(void *arg, const char *name) { return ane_buffer_append(arg
 static int list_dir(lua_State *L) {
   struct ane_buffer *names = bind_new(L, NAMES_CLASS, sizeof *names, 0);
   struct ane_error err;
-  if (ane_folder_each(check_path(L, 1), add_name, names, &err)) return bind_fail(L, &err);
+  if (ane_folder_each(bind_text(L, 1), add_name, names, &err)) return bind_fail(L, &err);
   lua_newtable(L);
   lua_Integer n = 0;
   for (size_t at = 0; at < names->size; at += strlen((const char *)names->data + at) + 1) {
@@ -131,7 +124,7 @@ static int names_gc(lua_State *L) {
 
 /* write_file(path, bytes) -> true; or nil, message, code. The file appears whole or stays as it was. */
 static int write_file(lua_State *L) {
-  const char *path = check_path(L, 1);
+  const char *path = bind_text(L, 1);
   size_t len;
   const char *bytes = luaL_checklstring(L, 2, &len);
   struct ane_file_writer w;
@@ -152,7 +145,7 @@ static int map_close(lua_State *L) {
 
 /* read_file(path) -> bytes; or nil, message, code */
 static int read_file(lua_State *L) {
-  const char *path = check_path(L, 1);
+  const char *path = bind_text(L, 1);
   struct ane_map *map = bind_new(L, MAP_CLASS, sizeof *map, 0); /* owns the mapping if lua_pushlstring raises */
   struct ane_error err;
   if (ane_map_open(map, path, &err)) return bind_fail(L, &err);

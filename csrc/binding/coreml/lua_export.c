@@ -241,9 +241,7 @@ static ane_status write_shard(struct lua_exporter *ud, int32_t i, const char *pa
 static int exporter_write(lua_State *L) {
   struct lua_exporter *ud = check_exporter(L);
   int32_t i = (int32_t)bind_integer(L, 2, 1, ud->partition->n_shards) - 1;
-  size_t len;
-  const char *path = luaL_checklstring(L, 3, &len);
-  luaL_argcheck(L, strlen(path) == len, 3, "holds a NUL byte");
+  const char *path = bind_text(L, 3);
   luaL_checkstack(L, 16, "export");
   struct writing x = {.L = L, .ud = ud, .wrote = lua_isfunction(L, 4) ? 4 : 0};
   struct shard_written w = {0};
@@ -344,9 +342,7 @@ static ane_status write_table(const struct bind_graph *owner, int32_t v, struct 
 /* table(path) -> {rows, columns, bytes, sha256}: the table of the embedding as fp16 rows; or nil, message, code */
 static int exporter_table(lua_State *L) {
   struct lua_exporter *ud = check_exporter(L);
-  size_t len;
-  const char *path = luaL_checklstring(L, 2, &len);
-  luaL_argcheck(L, strlen(path) == len, 2, "holds a NUL byte");
+  const char *path = bind_text(L, 2);
   int32_t v = ud->partition->table;
   if (v == ANE_NONE || ud->owner->blank) return luaL_error(L, "the graph has no table of embeddings");
   struct ane_file_writer w;

@@ -1,5 +1,6 @@
 /* core.mil_plan(graph, options): the shards of a graph, and what the residency rules say of them; the lists of rules, chips and
  * schemes of weights. Keys "law" and "laws" are those of --json. */
+#include "binding/model/bind_model.h"
 #include "binding/coreml/bind_mil.h"
 #include "binding/formats/bind_package.h"
 
@@ -122,24 +123,13 @@ static void push_finding(lua_State *L, const char *key, struct ane_residency_fin
   lua_setfield(L, -2, key);
 }
 
-static void push_shape(lua_State *L, const struct ane_shape *s) {
-  lua_createtable(L, (int)s->rank, 0);
-  for (uint32_t i = 0; i < s->rank; i++) {
-    if (s->dim[i] >= 0)
-      lua_pushinteger(L, s->dim[i]);
-    else
-      lua_pushstring(L, s->dim[i] == ANE_DIM_TOKENS ? "T" : s->dim[i] == ANE_DIM_OUT_ROWS ? "W" : "context");
-    lua_rawseti(L, -2, (lua_Integer)i + 1);
-  }
-}
-
 /* A list of {name, shape}. */
 static void push_values(lua_State *L, const char *key, const struct ane_graph *g, const int32_t *list, int32_t n) {
   lua_createtable(L, n, 0);
   for (int32_t i = 0; i < n; i++) {
     lua_createtable(L, 0, 2);
     bind_set_text(L, "name", g->values[list[i]].name);
-    push_shape(L, &g->values[list[i]].shape);
+    bind_push_shape(L, &g->values[list[i]].shape);
     lua_setfield(L, -2, "shape");
     lua_rawseti(L, -2, i + 1);
   }

@@ -13,13 +13,6 @@ struct lua_folder {
   struct ane_folder_writer w; /* zeroed: closed */
 };
 
-static const char *check_text(lua_State *L, int arg) {
-  size_t len;
-  const char *s = luaL_checklstring(L, arg, &len);
-  luaL_argcheck(L, strlen(s) == len, arg, "holds a NUL byte");
-  return s;
-}
-
 static struct lua_folder *check_folder(lua_State *L) {
   struct lua_folder *ud = luaL_checkudata(L, 1, FOLDER_CLASS);
   if (!ud->w.temp) luaL_error(L, "folder is closed");
@@ -29,7 +22,7 @@ static struct lua_folder *check_folder(lua_State *L) {
 /* folder(path) -> folder: PATH.partial with what an earlier run has left in it, locked; or nil, message, code ("state": another
  * one is writing) */
 static int folder_open(lua_State *L) {
-  const char *path = check_text(L, 1);
+  const char *path = bind_text(L, 1);
   struct lua_folder *ud = bind_new(L, FOLDER_CLASS, sizeof *ud, 0);
   struct ane_error err;
   if (ane_folder_resume(&ud->w, path, &err)) return bind_fail(L, &err);
@@ -65,13 +58,13 @@ static int meth_abandon(lua_State *L) {
 /* remove(name) -> true; or nil, message, code */
 static int meth_remove(lua_State *L) {
   struct ane_error err;
-  return done(L, ane_folder_remove(&check_folder(L)->w, check_text(L, 2), &err), &err);
+  return done(L, ane_folder_remove(&check_folder(L)->w, bind_text(L, 2), &err), &err);
 }
 
 /* make(name) -> true; or nil, message, code: a folder inside */
 static int meth_make(lua_State *L) {
   struct ane_error err;
-  return done(L, ane_folder_make(&check_folder(L)->w, check_text(L, 2), &err), &err);
+  return done(L, ane_folder_make(&check_folder(L)->w, bind_text(L, 2), &err), &err);
 }
 
 static int meth_path(lua_State *L) {
@@ -100,7 +93,7 @@ static void hash_map(const struct ane_map *m, char out[ANE_SHA256_TEXT]) {
 
 /* sha256_file(path) -> hexadecimal digits, bytes; or nil, message, code */
 static int sha256_file(lua_State *L) {
-  const char *path = check_text(L, 1);
+  const char *path = bind_text(L, 1);
   struct ane_map *map = bind_new(L, HASHED_CLASS, sizeof *map, 0);
   struct ane_error err;
   char out[ANE_SHA256_TEXT];

@@ -1,4 +1,5 @@
 /* core.gguf_writer(path, threads): a GGUF file written tensor by tensor, re-encoded on the way. */
+#include "binding/tensor/bind_tensor.h"
 #include "binding/formats/bind_source.h"
 
 #include "kernels/kernels.h"
@@ -28,13 +29,6 @@ static struct lua_gguf *check_writer(lua_State *L) {
   return ud;
 }
 
-static const char *check_name(lua_State *L, int arg) {
-  size_t len;
-  const char *s = luaL_checklstring(L, arg, &len);
-  luaL_argcheck(L, strlen(s) == len, arg, "holds a NUL byte");
-  return s;
-}
-
 static int done(lua_State *L, ane_status st, const struct ane_error *err) {
   if (st) return bind_fail(L, err);
   lua_pushboolean(L, 1);
@@ -43,7 +37,7 @@ static int done(lua_State *L, ane_status st, const struct ane_error *err) {
 
 /* gguf_writer(path, threads) -> writer; or nil, message, code */
 static int writer_new(lua_State *L) {
-  const char *path = check_name(L, 1);
+  const char *path = bind_text(L, 1);
   int threads = (int)bind_integer(L, 2, 1, 1024);
   struct lua_gguf *ud = bind_new(L, WRITER_CLASS, sizeof *ud, 0);
   struct ane_error err;
@@ -148,7 +142,7 @@ static struct ane_meta to_array(lua_State *L, int idx, bool strings, ane_dtype t
  * the value is a list of such. */
 static int meth_set(lua_State *L) {
   struct lua_gguf *ud = check_writer(L);
-  const char *key = check_name(L, 2);
+  const char *key = bind_text(L, 2);
   size_t len;
   const char *type = luaL_checklstring(L, 3, &len);
   bool list = len > 2 && strcmp(type + len - 2, "[]") == 0;
@@ -171,7 +165,7 @@ static int meth_set(lua_State *L) {
 static int meth_copy(lua_State *L) {
   struct lua_gguf *ud = check_writer(L);
   const struct ane_source *s = bind_check_source(L, 2);
-  const char *key = check_name(L, 3);
+  const char *key = bind_text(L, 3);
   const struct ane_meta *m = ane_source_meta(s, key);
   struct ane_error err;
   if (!m) return done(L, ane_fail(&err, ANE_NOTFOUND, "%s: no metadata key %s", s->path, key), &err);
@@ -180,19 +174,11 @@ static int meth_copy(lua_State *L) {
 
 /* ---- Tensors -----------------------------------------------------------------------------------------------------*/
 
-static ane_dtype check_dtype(lua_State *L, int arg) {
-  size_t len;
-  const char *name = luaL_checklstring(L, arg, &len);
-  ane_dtype t = ane_dtype_from_name(name, len);
-  luaL_argcheck(L, t != ANE_DTYPE_COUNT, arg, "no such dtype");
-  return t;
-}
-
 /* add(name, dtype, shape) -> bytes; or nil, message, code. shape: outermost first */
 static int meth_add(lua_State *L) {
   struct lua_gguf *ud = check_writer(L);
-  const char *name = check_name(L, 2);
-  ane_dtype t = check_dtype(L, 3);
+  const char *name = bind_text(L, 2);
+  ane_dtype t = bind_check_dtype(L, 3);
   luaL_checktype(L, 4, LUA_TTABLE);
   struct ane_shape shape = {(uint32_t)ANE_MIN(lua_rawlen(L, 4), (lua_Unsigned)ANE_MAX_RANK), {0}};
   for (uint32_t i = 0; i < shape.rank; i++) {
@@ -274,7 +260,7 @@ static void push_error(lua_State *L, const struct ane_recode_error *e) {
 static int meth_send(lua_State *L) {
   struct lua_gguf *ud = check_writer(L);
   struct ane_source *s = bind_check_source(L, 2);
-  const char *name = check_name(L, 3);
+  const char *name = bind_text(L, 3);
   const struct ane_source_tensor *t = ane_source_tensor(s, name);
   struct ane_error err;
   if (!t) return done(L, ane_fail(&err, ANE_NOTFOUND, "%s: no tensor %s", s->path, name), &err);

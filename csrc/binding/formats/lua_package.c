@@ -33,17 +33,9 @@ void bind_package_release(struct bind_package *b) {
 
 static const struct ane_mlpackage *check_package(lua_State *L) { return bind_check_package(L, 1)->p; }
 
-/* A string argument that the C side may read up to its NUL. */
-static const char *check_text(lua_State *L, int arg) {
-  size_t len;
-  const char *s = luaL_checklstring(L, arg, &len);
-  luaL_argcheck(L, strlen(s) == len, arg, "holds a NUL byte");
-  return s;
-}
-
 /* package(path) -> package; or nil, message, code */
 static int package_open(lua_State *L) {
-  const char *path = check_text(L, 1);
+  const char *path = bind_text(L, 1);
   struct lua_package *ud = bind_new(L, PACKAGE_CLASS, sizeof *ud, 0);
   struct ane_error err;
   struct bind_package *box = ud->box = ane_calloc(1, sizeof *ud->box);
@@ -279,8 +271,8 @@ static void push_strings(lua_State *L, const struct ane_mil_value *v) {
  * of its output; with `parameter` of what an operation holds in place under that name. Or nil, message, code */
 static int meth_value(lua_State *L) {
   const struct ane_mlpackage *p = check_package(L);
-  const char *output = check_text(L, 2), *name = lua_isnoneornil(L, 3) ? "val" : check_text(L, 3);
-  const char *function = lua_isnoneornil(L, 4) ? p->model->default_function : check_text(L, 4);
+  const char *output = bind_text(L, 2), *name = lua_isnoneornil(L, 3) ? "val" : bind_text(L, 3);
+  const char *function = lua_isnoneornil(L, 4) ? p->model->default_function : bind_text(L, 4);
   struct ane_error err;
   const struct ane_mil_function *f = ane_mil_function(p->model, function);
   const struct ane_mil_op *op = f ? find_op(&f->block, output) : NULL;
@@ -311,7 +303,7 @@ static int meth_value(lua_State *L) {
 static int meth_rewrite(lua_State *L) {
   const struct ane_mlpackage *p = check_package(L);
   struct ane_error err;
-  if (ane_mlpackage_rewrite(p, check_text(L, 2), &err)) return bind_fail(L, &err);
+  if (ane_mlpackage_rewrite(p, bind_text(L, 2), &err)) return bind_fail(L, &err);
   lua_pushboolean(L, 1);
   return 1;
 }

@@ -19,17 +19,9 @@ struct ane_source *bind_check_source(lua_State *L, int arg) {
   return ud->source;
 }
 
-/* A string argument that the C side may read up to its NUL. */
-static const char *check_name(lua_State *L, int arg) {
-  size_t len;
-  const char *s = luaL_checklstring(L, arg, &len);
-  luaL_argcheck(L, strlen(s) == len, arg, "holds a NUL byte");
-  return s;
-}
-
 /* open(path) -> source; or nil, message, code */
 static int source_open(lua_State *L) {
-  const char *path = check_name(L, 1);
+  const char *path = bind_text(L, 1);
   struct lua_source *ud = bind_new(L, SOURCE_CLASS, sizeof *ud, 0);
   struct ane_error err;
   if (ane_source_open(&ud->source, path, &err)) return bind_fail(L, &err);
@@ -185,7 +177,7 @@ static int meth_tensor(lua_State *L) {
 /* holds(path) -> is this path one of the source's files, under whatever name? */
 static int meth_holds(lua_State *L) {
   const struct ane_source *s = bind_check_source(L, 1);
-  lua_pushboolean(L, ane_source_holds(s, check_name(L, 2)));
+  lua_pushboolean(L, ane_source_holds(s, bind_text(L, 2)));
   return 1;
 }
 

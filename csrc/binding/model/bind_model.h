@@ -16,6 +16,8 @@ struct bind_graph {
   bool blank; /* has constants without data */
 };
 struct bind_graph *bind_check_graph(lua_State *L, int arg);
+/* Pushes the dimensions of a value's shape as a list; open ones are "T", "W" and "context". */
+void bind_push_shape(lua_State *L, const struct ane_shape *s);
 
 /* A program, owned by its Lua value and its sessions. The last owner frees it and its sources. */
 struct bind_program_box {

@@ -72,7 +72,7 @@ static void check_shape(lua_State *L, int arg, struct ane_shape *s) {
   }
 }
 
-static void push_shape(lua_State *L, const struct ane_shape *s) {
+void bind_push_shape(lua_State *L, const struct ane_shape *s) {
   lua_createtable(L, (int)s->rank, 0);
   for (uint32_t i = 0; i < s->rank; i++) {
     if (s->dim[i] >= 0)
@@ -253,7 +253,7 @@ static int meth_consts(lua_State *L) {
     lua_createtable(L, 0, 2);
     lua_pushstring(L, g->values[i].name);
     lua_setfield(L, -2, "name");
-    push_shape(L, &g->values[i].shape);
+    bind_push_shape(L, &g->values[i].shape);
     lua_setfield(L, -2, "shape");
     lua_rawseti(L, -2, ++n);
   }
@@ -356,7 +356,7 @@ static int meth_results(lua_State *L) {
 /* shape(value) -> list; symbols as in check_shape */
 static int meth_shape(lua_State *L) {
   const struct ane_graph *g = bind_check_graph(L, 1)->graph;
-  push_shape(L, &g->values[check_value(L, g, 2)].shape);
+  bind_push_shape(L, &g->values[check_value(L, g, 2)].shape);
   return 1;
 }
 

@@ -20,6 +20,9 @@ float *bind_tensor_new(lua_State *L, const struct ane_shape *shape);
 /* The tensor at `arg`; raises otherwise. */
 struct bind_tensor *bind_check_tensor(lua_State *L, int arg);
 
+/* The element type whose name is at `arg`; raises otherwise. */
+ane_dtype bind_check_dtype(lua_State *L, int arg);
+
 /* Adds slices, comparison and arithmetic: methods to the table at the top of the stack, metamethods to the one below. */
 void bind_tensor_math(lua_State *L);
 

@@ -36,6 +36,14 @@ static void check_colon(lua_State *L) {
   lua_pop(L, ar.name ? 4 : 3);
 }
 
+ane_dtype bind_check_dtype(lua_State *L, int arg) {
+  size_t len;
+  const char *name = luaL_checklstring(L, arg, &len);
+  ane_dtype t = ane_dtype_from_name(name, len);
+  luaL_argcheck(L, t != ANE_DTYPE_COUNT, arg, "no such dtype");
+  return t;
+}
+
 struct bind_tensor *bind_check_tensor(lua_State *L, int arg) {
   if (arg == 1 && !luaL_testudata(L, 1, BIND_TENSOR)) check_colon(L);
   return luaL_checkudata(L, arg, BIND_TENSOR);

@@ -1,4 +1,5 @@
 /* core.testing: the internals that specs reach; nothing else may use it. One luaL_Reg list a topic. */
+#include "binding/tensor/bind_tensor.h"
 #include "binding/bind.h"
 
 #include "base/alloc.h"
@@ -29,17 +30,9 @@ static const luaL_Reg alloc_functions[] = {
 
 /* ---- Codecs ------------------------------------------------------------------------------------------------------*/
 
-static ane_dtype check_dtype(lua_State *L, int arg) {
-  size_t len;
-  const char *name = luaL_checklstring(L, arg, &len);
-  ane_dtype t = ane_dtype_from_name(name, len);
-  luaL_argcheck(L, t != ANE_DTYPE_COUNT, arg, "no such dtype");
-  return t;
-}
-
 /* decode(dtype, bytes) -> float32 bytes; nil where the type has no decoder */
 static int decode(lua_State *L) {
-  ane_dtype t = check_dtype(L, 1);
+  ane_dtype t = bind_check_dtype(L, 1);
   size_t len;
   const char *bytes = luaL_checklstring(L, 2, &len);
   const struct ane_dtype_info *info = ane_dtype_info(t);
@@ -56,7 +49,7 @@ static int decode(lua_State *L) {
 
 /* encode(dtype, float32 bytes [, float32 bytes of the importance]) -> bytes; nil where the type has no encoder */
 static int encode(lua_State *L) {
-  ane_dtype t = check_dtype(L, 1);
+  ane_dtype t = bind_check_dtype(L, 1);
   size_t len;
   const char *bytes = luaL_checklstring(L, 2, &len);
   const struct ane_dtype_info *info = ane_dtype_info(t);
@@ -107,7 +100,7 @@ static void push_weights(lua_State *L, const struct ane_weights *w) {
 static int encode_weights(lua_State *L) {
   struct ane_weight_spec spec;
   luaL_argcheck(L, ane_weight_spec_from_name(luaL_checkstring(L, 1), &spec), 1, "no such scheme");
-  ane_dtype t = check_dtype(L, 2);
+  ane_dtype t = bind_check_dtype(L, 2);
   size_t len, weighted;
   const char *bytes = luaL_checklstring(L, 3, &len);
   int64_t rows = bind_integer(L, 4, 1, 1 << 30), cols = bind_integer(L, 5, 1, 1 << 30);
