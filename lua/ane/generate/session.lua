@@ -388,13 +388,7 @@ local PROPERTIES = {
 local meta = { __name = "ane.session.handle", __gc = Session.close, __close = Session.close, __names = Session }
 methods.guard(Session, meta, "session")
 
-function meta:__index(key)
-  local method = Session[key]
-  if method ~= nil then return method end
-  local property = PROPERTIES[key]
-  if property then return property(self) end
-  return nil
-end
+meta.__index = methods.index(Session, PROPERTIES)
 
 function meta:__tostring()
   if not self._core then return "session (closed)" end

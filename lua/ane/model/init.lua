@@ -539,13 +539,7 @@ local PROPERTIES = {
 local meta = { __name = "ane.model", __gc = Model.close, __close = Model.close, __names = Model }
 methods.guard(Model, meta, "model")
 
-function meta:__index(key)
-  local method = Model[key]
-  if method ~= nil then return method end
-  local property = PROPERTIES[key]
-  if property then return property(self) end
-  return nil
-end
+meta.__index = methods.index(Model, PROPERTIES)
 
 function meta:__tostring()
   if not self._bundle then return "model (closed)" end

@@ -1,5 +1,5 @@
 --- Methods that say so where they are called with a dot: `model.generate("hi")` instead of `model:generate("hi")`.
--- Needs nothing. Usage, behind the last method of a class: `methods.guard(Chat, Chat, "chat")`
+-- Also objects with properties. Needs nothing. Usage, behind the last method of a class: `methods.guard(Chat, Chat, "chat")`
 
 local M = {}
 
@@ -24,6 +24,19 @@ function M.guard(class, metatable, what)
         return method(self, ...)
       end
     end
+  end
+end
+
+--- The __index of objects with methods and properties.
+-- @param class table of methods
+-- @param properties name -> function(self) -> value; nil under other names
+function M.index(class, properties)
+  return function(self, key)
+    local method = class[key]
+    if method ~= nil then return method end
+    local property = properties[key]
+    if property then return property(self) end
+    return nil
   end
 end
 
