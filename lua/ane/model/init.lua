@@ -150,7 +150,7 @@ local function borrow(self, wanted)
   if chosen == nil then return nil, message, code end
   local idle = self._idle
   self._idle = nil
-  if idle and not idle.closed and idle.adapters_key == (chosen and chosen.key) then return idle end
+  if idle and not idle.closed and idle.adapters_key == (chosen and chosen.key or nil) then return idle end
   if idle then idle:close() end
   return session.open(opened(self).program, { kv = self.kv, adapters = chosen }, self._sessions)
 end
