@@ -418,6 +418,7 @@ function model:chat(opts) end
 ---@field sessions? integer replies that are computed at once, default 32; the others wait
 ---@field step_tokens? integer most tokens of a step, default 256
 ---@field memory? integer|string bytes of cached state of all sessions, "2G"; where it runs out the newest reply is computed again later
+---@field prefix_memory? integer|string bytes of the prefixes that are kept of replies that have ended, within memory; default 1G, at most a quarter of free memory
 ---@field context? integer of each session
 ---@field kv? ane.kv
 ---@field on_work? fun(pool: ane.pool) called when an idle pool gets a request

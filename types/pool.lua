@@ -28,8 +28,22 @@ function pool:run() end
 ---@return boolean
 function pool:idle() end
 
+--- Writes the prefixes that are known to a folder, so that another process begins behind them.
+---@param folder string made where it is not there
+---@return true? ok
+---@return string? message
+---@return ane.code? code
+function pool:save(folder) end
+
+--- Reads what save wrote with the same model and options. A file of another model, or a damaged one, is refused; nothing of it is used.
+---@param folder string
+---@return true? ok
+---@return string? message
+---@return ane.code? code
+function pool:load(folder) end
+
 --- What was computed (steps, prompt_tokens, reply_tokens, cached_tokens, replayed_tokens, preempted, largest_step, seconds) and what is
---- there (running, waiting, cached, kv_bytes).
+--- there (running, waiting, cached, kv_bytes, prefix_bytes). States that several replies share count once.
 ---@return table<string, number>
 function pool:stats() end
 

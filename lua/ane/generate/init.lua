@@ -246,7 +246,7 @@ local function step(self)
   self.unchecked = nil
   if most > 0 then
     draft, agreed = ahead.drafter:draft(most)
-    local length = draft and ahead.pace:length(agreed, most) or 0
+    local length = draft and ahead.pace:length(agreed, most, session.price) or 0
     if draft and length == 0 then self.unchecked = { id = draft[1], agreed = agreed } end
     draft = length > 0 and table.move(draft, 1, length, 1, {}) or nil
   end
@@ -255,7 +255,7 @@ local function step(self)
   local started = core.clock()
   self.want = self.plain and "argmax" or draft and "all" or "last"
   local ok, message, code = session:feed(fed, { want = self.want })
-  local seconds = core.clock() - started
+  local seconds = session.price and session.price(draft and #draft or 0) or core.clock() - started
   self.row = draft and 1 or -1
   self.draft = draft and { ids = draft, agreed = agreed, seconds = seconds }
   if ok and ahead and not draft and waiting == 1 then ahead.pace:stepped(seconds) end

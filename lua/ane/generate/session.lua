@@ -24,6 +24,7 @@
 --   kv_bytes(), close()
 --   length, ids, context, closed, stopping, n_ids, searches: see PROPERTIES
 --   exact                rows do not depend on how tokens are cut into feeds: to the bit
+--   price                in a pool: function(more) -> what a feed of 1 + more tokens costs, as a multiple of a single one's
 --   switch_at            sequences longer than this have other rope factors, for all positions; nil: none have
 --
 -- A program has session{context, kv}, max_chunk(), context(), n_ids() and exact(). What its session() gives, the core below, has
@@ -331,8 +332,9 @@ end
 
 --- Sets what computes the chunks of a feed, in place of the core: function(core, ids, want, until) -> true; or nil, message, code.
 -- For pools, which compute several sessions in one run. nil: the core again.
-function Session:_compute_with(fn)
-  self._compute = fn
+-- @param price function(more) -> what so many tokens more cost, as a multiple of a single one; nil: not known
+function Session:_compute_with(fn, price)
+  self._compute, self.price = fn, price
 end
 
 --- The session of the core, for pools; nil while it has none.
@@ -414,12 +416,13 @@ end
 
 --- Opens a session on a program.
 -- @param program see the head of this file
--- @param opts context (tokens), kv ("fp16", "fp32", "int8"), adapters (as wrap)
+-- @param opts context (tokens), kv ("fp16", "fp32", "int8"), adapters (as wrap), prefixes (of the core, whose store of pages is to be
+-- shared; for pools)
 -- @param owner, host see wrap
 -- @return a session; or nil, message, code
 function M.open(program, opts, owner, host)
   local context = opts.context or program:context()
-  local core, message, code = program:session { context = context, kv = opts.kv }
+  local core, message, code = program:session { context = context, kv = opts.kv, prefixes = opts.prefixes }
   if not core then return nil, message, code end
   if opts.adapters then
     local ok

@@ -118,8 +118,10 @@ local function class_of(agreed)
   end
 end
 
--- Seconds of a call of t tokens as a multiple of one: measured, or from the next smaller one measured.
-local function relative_cost(self, t)
+-- Seconds of a call of t tokens as a multiple of one: told, measured, or from the next smaller one measured.
+local function relative_cost(self, t, price)
+  local told = price and price(t - 1)
+  if told then return told end
   for known = t, 2, -1 do
     local c = self.cost[known]
     if c then return c / self.cost[1] + SLOPE * (t - known) end
@@ -130,13 +132,15 @@ end
 --- How many tokens of a draft to check.
 -- @param agreed as Drafter:draft gives it
 -- @param most no more than this
+-- @param price function(k) -> what a call of k tokens more costs, as a multiple of a plain step, in a pool; nil, or gives nil: what was
+-- measured counts
 -- @return 0: none, a plain step is the better choice
-function Pace:length(agreed, most)
+function Pace:length(agreed, most, price)
   if not self.cost[1] then return 0 end -- first learn what a plain step takes
   local room = GRACE + (BUDGET * self.spent - self.lost) / self.cost[1] -- plain steps that may be lost
   local best, best_rate, tokens, right = 0, WORTH, 1, 1
   for k = 1, math.min(most, self.most) do
-    local cost = relative_cost(self, k + 1)
+    local cost = relative_cost(self, k + 1, price)
     if cost - 1 > room then break end
     right = right * self.chance[class_of(agreed + k - 1)]
     tokens = tokens + right -- one for sure, and each drafted one if it and all before it are right

@@ -267,7 +267,7 @@ local POOLED -- options of requests of a pool: RULES and more
 
 --- A pool: many replies at once, computed in shared steps. See ane.pool.
 -- @param opts sessions (replies at once; default 32), step_tokens (most tokens of a step; 256), memory (of all cached states: "2G"),
--- context and kv (of each session), on_work (called when an idle pool gets work)
+-- prefix_memory (of kept prefixes), context and kv (of each session), on_work (called when an idle pool gets work)
 -- @return a pool; or nil, message, code
 function Model:pool(opts)
   local bundle, pools = opened(self), require "ane.pool"
@@ -275,23 +275,26 @@ function Model:pool(opts)
   POOLED = POOLED or schema.merge(RULES, pools.request_rules)
   if self._host.unsupported then return nil, self._host.unsupported, "unsupported" end
   check_context(self, opts.context, "pool")
-  local pool = pools.new({
+  local pool, message, code = pools.new({
     program = bundle.program,
     open = function(o, chosen)
-      return session.open(bundle.program, { context = o.context, kv = o.kv or self.kv, adapters = chosen }, self._sessions, self._host)
+      return session.open(bundle.program, { context = o.context, kv = opts.kv or self.kv, adapters = chosen, prefixes = o.prefixes },
+        self._sessions, self._host)
     end,
+    prefixes = bundle.program.prefixes and function() return bundle.program:prefixes(opts.kv or self.kv) end,
     prepare = function(prompt, o, level)
       if o and o.session then error("add: option session does not go with a pool, which has sessions of its own", level) end
-      local ids, checked, code = prepare(self, prompt, o, "add", POOLED, level + 1)
-      if not ids then return nil, checked, code end
-      local chosen, message
-      chosen, message, code = adapters.resolve(self, bundle, checked.adapters)
-      if chosen == nil then return nil, message, code end
+      local ids, checked, fault = prepare(self, prompt, o, "add", POOLED, level + 1)
+      if not ids then return nil, checked, fault end
+      local chosen, why
+      chosen, why, fault = adapters.resolve(self, bundle, checked.adapters)
+      if chosen == nil then return nil, why, fault end
       checked.adapters = chosen or nil
       return ids, checked
     end,
     start = function(s, ids, o) return generate.start(s, self.tokenizer, ids, o) end,
   }, opts)
+  if not pool then return nil, message, code end
   self._pools[pool] = true
   return pool
 end

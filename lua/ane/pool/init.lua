@@ -1,10 +1,12 @@
 --- Many sequences on one model: requests share the steps of the executor, so that the weights are read once for all of them.
--- Needs ane.core, ane.pool.request and ane.pool.sessions. A step computes one mixed batch of at most
+-- Needs ane.core, ane.pool.prefixes, ane.pool.price, ane.pool.request and ane.pool.sessions. A step computes one mixed batch of at most
 -- `step_tokens` tokens: the next token, or a draft, of every running reply, and parts of the prompts that are being read, in equal shares.
 -- The bits of a reply do not depend on what else is in the batch.
 -- Usage: `local pool = model:pool { sessions = 8 }; local a, b = pool:add "One", pool:add "Two"; pool:run(); print(a.result.text)`
 
 local core = require "ane.core"
+local prefixes = require "ane.pool.prefixes"
+local price = require "ane.pool.price"
 local request = require "ane.pool.request"
 local sessions = require "ane.pool.sessions"
 
@@ -16,6 +18,18 @@ Pool.__name = "ane.pool"
 
 -- A feed of at most so many tokens is a decode: it goes before prompts, and whole.
 local DECODE = 8
+
+-- A request waits for another one that computes at least so many positions of its prompt: a page.
+local WORTH_WAITING = 64
+
+-- What a token more costs, as a part of a step of one token, where steps have not told.
+local SLOPE = 0.15
+
+-- Most bytes of known prefixes where nothing is said, and the share of free memory that they may take.
+local PREFIX_MEMORY, PREFIX_SHARE = 1 << 30, 4
+
+-- The file of known prefixes in a folder.
+local FILE = "/prefixes.ane"
 
 local UNITS = { [""] = 1, k = 1 << 10, m = 1 << 20, g = 1 << 30 }
 
@@ -35,12 +49,15 @@ end
 --   step_tokens: most tokens of a step
 --   memory: bytes of cached state of all sessions, a number or a text ("2G"); where it runs out the newest reply is put off and computed
 --   again later, with the same result
+--   prefix_memory: bytes of the prefixes that are kept of replies that have ended, within `memory`; default 1G, at most a quarter of
+--   free memory
 --   context, kv: of each session, as for model:session
 --   on_work: function(pool), called when a request is added to a pool that is idle
 M.rules = {
   sessions = { type = "integer", min = 1, max = 1024, default = 32 },
   step_tokens = { type = "integer", min = 16, max = 512, default = 256 },
   memory = { type = { "integer", "string" }, check = check_memory },
+  prefix_memory = { type = { "integer", "string" }, check = check_memory },
   context = { type = "integer", min = 1 },
   kv = { type = "string", choices = { "fp16", "fp32", "int8" } },
   on_work = { type = "callable" },
@@ -52,17 +69,32 @@ M.request_rules = {
   time_limit = { type = "number", above = 0 },
 }
 
+-- What a pool computes in: sessions that share pages where the program has them.
+local function sessions_of(engine, opts)
+  local memory = opts.memory and bytes_of(opts.memory) or math.huge
+  if not engine.prefixes then
+    return sessions.new(engine, { context = opts.context, kv = opts.kv, most = opts.sessions, memory = memory })
+  end
+  local free = core.memory().available
+  local most = opts.prefix_memory and bytes_of(opts.prefix_memory)
+    or math.min(PREFIX_MEMORY, free and free > 0 and free // PREFIX_SHARE or PREFIX_MEMORY)
+  return prefixes.new(engine, { context = opts.context, memory = memory, prefix_memory = most })
+end
+
 --- Makes a pool.
--- @param engine what the model gives it: program, open(opts, adapters) -> session, prepare(prompt, opts, level) -> ids, checked
--- options (with those of request_rules) or nil, message, code; start(session, ids, opts) -> run
+-- @param engine what the model gives it: program, open(opts, adapters) -> session, prefixes() -> known prefixes of the core (nil: it has
+-- none), prepare(prompt, opts, level) -> ids, checked options (with those of request_rules) or nil, message, code; start(session, ids,
+-- opts) -> run
 -- @param opts checked (see rules)
+-- @return a pool; or nil, message, code
 function M.new(engine, opts)
+  local held, message, code = sessions_of(engine, opts)
+  if not held then return nil, message, code end
   local program = engine.program
   local room = program.max_chunk and program:max_chunk() or opts.step_tokens
   return setmetatable({
     _engine = engine, _opts = opts, _step_tokens = math.min(opts.step_tokens, room), _count = 0, _waiting = {}, _running = {},
-    _sessions = sessions.new(engine, { context = opts.context, kv = opts.kv, most = opts.sessions,
-      memory = opts.memory and bytes_of(opts.memory) or math.huge }),
+    _sessions = held, _price = price.new(), _last = 0,
     _stats = {
       steps = 0, prompt_tokens = 0, reply_tokens = 0, cached_tokens = 0, replayed_tokens = 0, preempted = 0, largest_step = 0, seconds = 0,
       dropped = 0,
@@ -114,7 +146,7 @@ function Pool:_released(r)
   remove(self._waiting, r)
   remove(self._running, r)
   if r.session then
-    r.session:_compute_with(nil)
+    r.session:_compute_with(nil, nil)
     self._sessions:give_back(r.session, r.preempted)
   end
   if r.run then
@@ -137,18 +169,55 @@ local function sweep(self)
   end
 end
 
--- Begins requests while sessions are free.
+-- Positions that the prompts of two requests share; counted once.
+local function shared(r, other)
+  local known = r.shares[other]
+  if known then return known end
+  local a, b, n = r.ids, other.ids, 0
+  local most = math.min(#a, #b) - 1
+  while n < most and a[n + 1] == b[n + 1] do n = n + 1 end
+  r.shares[other] = n
+  return n
+end
+
+-- Does a running request compute a part of this one's prompt that is not known yet? Then it is read once for both.
+local function is_ahead(self, r)
+  if not self._engine.prefixes or r.opts.adapters then return false end
+  local known
+  for _, other in ipairs(self._running) do
+    local item = other.item
+    if item and not other.preempted and not other.opts.adapters and #item.ids > DECODE then
+      local n = shared(r, other) // WORTH_WAITING * WORTH_WAITING
+      known = known or self._sessions:known(r.ids)
+      if n >= known + WORTH_WAITING and other.session.length < n then return true end
+    end
+  end
+  return false
+end
+
+-- Begins a waiting request. false: memory has to become free first.
+local function begin(self, at)
+  local r = self._waiting[at]
+  local session, message, code = self._sessions:take(r.ids, r.opts.adapters)
+  if not session and code == "memory" and #self._running > 0 then return false end
+  if not session then
+    r:_fail(message, code)
+    return true
+  end
+  table.remove(self._waiting, at)
+  table.insert(self._running, r)
+  r:_begin(session, self._engine.start)
+  return true
+end
+
+-- Begins requests while sessions are free. Those behind another one's prefix let others go first.
 local function admit(self)
-  while #self._waiting > 0 and #self._running < self._opts.sessions do
-    local r = self._waiting[1]
-    local session, message, code = self._sessions:take(r.ids, r.opts.adapters)
-    if not session then
-      if code == "memory" and #self._running > 0 then return end -- waits for a reply to end
-      r:_fail(message, code)
-    else
-      table.remove(self._waiting, 1)
-      table.insert(self._running, r)
-      r:_begin(session, self._engine.start)
+  local at, most = 1, 2 * self._opts.sessions
+  while at <= math.min(#self._waiting, most) and #self._running < self._opts.sessions do
+    if is_ahead(self, self._waiting[at]) then
+      at = at + 1
+    elseif not begin(self, at) then
+      return
     end
   end
 end
@@ -173,12 +242,12 @@ local function readmit(self, order, active)
   for _, r in ipairs(order) do
     if r.preempted then
       if active > 0 and not self._sessions:fits(#r.preempted + #r.item.ids) then return end
-      local ok, message, code = self._sessions:reopen(r.session)
-      if not ok then
+      local known, message, code = self._sessions:reopen(r.session, r.preempted)
+      if not known then
         if active == 0 then r:_fail(message, code) end
         return
       end
-      r.item.replay, r.item.replayed, r.preempted = #r.preempted > 0 and r.preempted or nil, 0, nil
+      r.item.replay, r.item.replayed, r.preempted = #r.preempted > known and r.preempted or nil, known, nil
       active = active + 1
     end
   end
@@ -277,11 +346,15 @@ local function deliver(self, items)
       stats.dropped = stats.dropped + part.n -- a callback of another request has ended it
     elseif item.replay then
       item.replayed = item.replayed + part.n
+      self._sessions:note(r.session)
       stats.replayed_tokens = stats.replayed_tokens + part.n
       if item.replayed == #item.replay then item.replay = nil end
     else
       item.fed = item.fed + part.n
-      if #item.ids > DECODE then stats.prompt_tokens = stats.prompt_tokens + part.n end
+      if #item.ids > DECODE then
+        stats.prompt_tokens = stats.prompt_tokens + part.n
+        self._sessions:note(r.session)
+      end
       if item.fed == #item.ids then r:_computed(true) end
     end
   end
@@ -315,7 +388,10 @@ function Pool:_step()
   if total > 0 then
     local started = core.clock()
     compute(self, items)
-    stats.seconds = stats.seconds + core.clock() - started
+    local seconds = core.clock() - started
+    self._last = total
+    self._price:stepped(total, seconds)
+    stats.seconds = stats.seconds + seconds
     stats.steps, stats.largest_step = stats.steps + 1, math.max(stats.largest_step, total)
     deliver(self, items)
     -- The first becomes the last: decodes that do not fit in a step take turns.
@@ -329,12 +405,39 @@ function Pool:run()
   while self:step() do end
 end
 
+--- What `more` tokens in the next step cost a reply, as a multiple of what its next token costs: a draft is worth that only if it
+-- brings more.
+function Pool:_price_of(more)
+  return self._price:of(more, #self._running, math.max(self._last, #self._running)) or 1 + SLOPE * more * #self._running
+end
+
+--- Writes the known prefixes to a folder, which is made, as one file that appears whole or not at all.
+-- @param folder its path
+-- @return true; or nil, message, code
+function Pool:save(folder)
+  opened(self)
+  local ok, message, code = core.make_folder(folder)
+  if not ok then return nil, message, code end
+  return self._sessions:save(folder .. FILE)
+end
+
+--- Reads what save wrote with the same model and options; requests then begin behind it.
+-- @param folder its path
+-- @return true; or nil, message, code: "state" where the file is of another model, engine, option or version, "format" where it is
+-- damaged; nothing of it is used then
+function Pool:load(folder)
+  opened(self)
+  return self._sessions:load(folder .. FILE)
+end
+
 --- What the pool has done: steps, prompt_tokens and reply_tokens (computed), cached_tokens (of prompts, not computed), replayed_tokens
 -- (computed again after a preemption), dropped (computed for replies that had been ended), preempted, largest_step, seconds (in the
--- executor), and what is there now: running, waiting, cached (idle sessions), kv_bytes.
+-- executor), and what is there now: running, waiting, cached (idle sessions, of
+-- programs that share no pages), kv_bytes (of all states, shared ones once), prefix_bytes (of known prefixes).
 function Pool:stats()
   opened(self)
-  local out = { running = #self._running, waiting = #self._waiting, cached = self._sessions:cached(), kv_bytes = self._sessions:bytes() }
+  local out = { running = #self._running, waiting = #self._waiting, cached = self._sessions:cached(), kv_bytes = self._sessions:bytes(),
+    prefix_bytes = self._sessions:known_bytes() }
   for key, value in pairs(self._stats) do out[key] = value end
   return out
 end

@@ -4,7 +4,7 @@
 local M = {}
 
 -- Options of generate_many that are the pool's.
-local POOL = { sessions = true, step_tokens = true, memory = true, context = true, kv = true }
+local POOL = { sessions = true, step_tokens = true, memory = true, prefix_memory = true, context = true, kv = true }
 
 --- Runs all prompts. See Model:generate_many.
 function M.run(model, prompts, opts)

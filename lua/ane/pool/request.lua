@@ -20,8 +20,8 @@ local COMPUTE = {}
 function M.new(pool, fields)
   local self = setmetatable({
     pool = pool, ids = fields.ids, opts = fields.opts, priority = fields.priority, deadline = fields.deadline, number = fields.number,
-    arrived = core.clock(), state = "waiting", done = false, result = { ids = {}, prompt_ids = fields.ids }, _pieces = {},
-    _first = 1, _last = 0,
+    arrived = core.clock(), state = "waiting", shares = setmetatable({}, { __mode = "k" }), -- see ane.pool: shared
+    done = false, result = { ids = {}, prompt_ids = fields.ids }, _pieces = {}, _first = 1, _last = 0,
   }, Request)
   return self
 end
@@ -47,7 +47,8 @@ end
 -- @param start function(session, ids, opts) -> run of ane.generate; or nil, message, code
 function Request:_begin(session, start)
   self.session = session
-  session:_compute_with(function(_, ids, want, upto) return coroutine.yield(COMPUTE, ids, want, upto) end)
+  session:_compute_with(function(_, ids, want, upto) return coroutine.yield(COMPUTE, ids, want, upto) end,
+    function(more) return self.pool:_price_of(more) end)
   self._thread = coroutine.create(function()
     local run, message, code = start(session, self.ids, self.opts)
     if not run then return message, code end

@@ -1,4 +1,5 @@
---- The sessions of a pool: a free one for each request, with the longest known start of its prompt, within a memory budget.
+--- The sessions of a pool whose program shares no pages (ane.pool.prefixes): a free one for each request, with the longest known start
+-- of its prompt, within a memory budget.
 -- Needs nothing. Sessions whose reply has ended are kept, the least recently used go first. A prompt that begins like what a session holds
 -- takes that session over, or a fork of it where the session still has use for the rest.
 -- Usage: `local all = sessions.new(engine, { most = 8, memory = 2 << 30 }); local s = all:take(ids)`
@@ -113,13 +114,20 @@ function Sessions.preempt(_, session)
 end
 
 --- Gives a preempted session an empty state.
--- @return true; or nil, message, code
+-- @return 0, the number of its ids that it holds again; or nil, message, code
 function Sessions:reopen(session)
   local fresh, message, code = open(self, session._adapters)
   if not fresh then return nil, message, code end
   session:_replace_raw(fresh:_release_raw())
-  return true
+  return 0
 end
+
+--- What ane.pool.prefixes does more.
+function Sessions.known() return 0 end
+function Sessions.note() end
+function Sessions.known_bytes() return 0 end
+function Sessions.save() return nil, "sessions of this engine share no prefixes", "unsupported" end
+Sessions.load = Sessions.save
 
 --- How many sessions are kept idle.
 function Sessions:cached() return #self._idle end

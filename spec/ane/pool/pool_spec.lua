@@ -341,3 +341,93 @@ describe("a pool", function()
     assert.matches("no line with a prompt", message)
   end)
 end)
+
+describe("prompts of a pool that begin alike", function()
+  local function with(start, ...)
+    local ids = table.move(start, 1, #start, 1, {})
+    for _, id in ipairs { ... } do ids[#ids + 1] = id end
+    return ids
+  end
+
+  it("are read once, also where all come at the same time", function()
+    local model <close> = tiny.load(nil, { context = 512 })
+    local random = numbers(19)
+    local start = ids_of(random, 300, model.vocab)
+    local pool <close> = model:pool { sessions = 32, step_tokens = 64 }
+    local made = {}
+    for i = 1, 40 do made[i] = assert(pool:add(with(start, i, 2), { max_tokens = 3, ignore_eos = true })) end
+    pool:run()
+    for i, r in ipairs(made) do
+      assert.same(model:generate(with(start, i, 2), { max_tokens = 3, ignore_eos = true, details = true }).ids, r.result.ids)
+    end
+    local stats = pool:stats()
+    assert.is_true(stats.prompt_tokens <= 300 + 40 * 46, stats.prompt_tokens) -- the prefix once, its last 44 by some
+    assert.is_true(stats.cached_tokens >= 39 * 256, stats.cached_tokens)
+  end)
+
+  it("take the memory of one prefix and of their tails", function()
+    local model <close> = tiny.load(nil, { context = 512 })
+    local random = numbers(23)
+    local start = ids_of(random, 320, model.vocab)
+    local pool <close> = model:pool { sessions = 32 }
+    assert(assert(pool:add(with(start, 1), { max_tokens = 1 })):finish())
+    local page = pool:stats().prefix_bytes // 6
+    assert.equal(6 * page, pool:stats().kv_bytes)
+    for i = 1, 32 do assert(pool:add(with(start, i + 1), { max_tokens = 20, ignore_eos = true })) end
+    for _ = 1, 4 do pool:step() end
+    assert.equal(32, pool:stats().running)
+    assert.equal((5 + 1 + 32) * page, pool:stats().kv_bytes) -- the prefix, the first tail, 32 tails
+  end)
+
+  it("give known prefixes up within the limit of their memory, the least recently used first", function()
+    local model <close> = tiny.load(nil, { context = 512 })
+    local random = numbers(29)
+    local s <close> = assert(model:session())
+    assert(s:feed(ids_of(random, 64, model.vocab)))
+    local pool <close> = model:pool { prefix_memory = 6 * s:kv_bytes() }
+    for _ = 1, 8 do
+      assert(assert(pool:add(ids_of(random, 100, model.vocab), { max_tokens = 2 })):finish())
+      assert.is_true(pool:stats().prefix_bytes <= 6 * s:kv_bytes())
+    end
+    assert.is_true(pool:stats().prefix_bytes >= 4 * s:kv_bytes())
+  end)
+
+  it("are known in another process: save and load", function()
+    local folder = os.tmpname()
+    os.remove(folder)
+    local model <close> = tiny.load(nil, { context = 512 })
+    local start = ids_of(numbers(31), 200, model.vocab)
+    do
+      local pool <close> = model:pool()
+      assert(assert(pool:add(start, { max_tokens = 2, ignore_eos = true })):finish())
+      assert(pool:save(folder))
+    end
+    local pool <close> = model:pool()
+    assert(pool:load(folder))
+    local r = assert(pool:add(with(start, 5), { max_tokens = 4, ignore_eos = true }))
+    assert(r:finish())
+    assert.equal(200, r.result.timings.cached_tokens)
+    assert.same(model:generate(with(start, 5), { max_tokens = 4, ignore_eos = true, details = true }).ids, r.result.ids)
+    local path = folder .. "/prefixes.ane"
+    local bytes = assert(core.read_file(path))
+    core.write_file(path, bytes:sub(1, -2))
+    local ok, message, code = pool:load(folder)
+    assert.same({ nil, "format" }, { ok, code })
+    assert.matches("damaged", message)
+    os.remove(path)
+    assert.equal("io", select(3, pool:load(folder)))
+    os.remove(folder)
+  end)
+
+  it("are those of the turns before: a later turn begins behind them", function()
+    local model <close> = tiny.load(nil, { context = 512 })
+    local pool <close> = model:pool()
+    local first = ids_of(numbers(37), 90, model.vocab)
+    local r = assert(pool:add(first, { max_tokens = 30, ignore_eos = true }))
+    assert(r:finish())
+    local second = with(first, table.unpack(r.result.ids))
+    local again = assert(pool:add(with(second, 1, 2, 3), { max_tokens = 2 }))
+    assert(again:finish())
+    assert.is_true(again.result.timings.cached_tokens >= 90 + 29)
+  end)
+end)
