@@ -31,6 +31,11 @@ function builder:layer(i, fn) end
 ---@return boolean
 function builder:has(role, suffix) end
 
+--- Rows of each slice of a stacked weight.
+---@param role string of the weight [slices, rows, columns]
+---@return integer
+function builder:slices(role) end
+
 --- Does the source hold the parameter of this role in blocks (MXFP4)?
 ---@param role string of a parameter whose name has no suffix
 ---@return boolean
@@ -208,6 +213,21 @@ function builder:conv_causal(x, opts) end
 ---@param x ane.value [1, C, T, 1]
 ---@return ane.value value [1, C, T, 1]
 function builder:delay(x) end
+
+--- The scan of Mamba-2, with its own state.
+---@param x ane.value [1, heads * width + 2 * groups * n, T, 1]: x, B and C
+---@param dt ane.value [1, heads, T, 1]
+---@param opts { heads: integer, width: integer, groups: integer, n: integer, decay: ane.value, d?: ane.value, dt_bias?: ane.value, log?: boolean, low?: number, high?: number } log: decay holds log(-A); low, high: limits of the step
+---@return ane.value value [1, heads * width, T, 1]
+function builder:ssm_scan(x, dt, opts) end
+
+--- The gated delta rule, with its own state.
+---@param x ane.value [1, 2 * key_heads * n + heads * width, T, 1]: q, k and v
+---@param a ane.value [1, heads, T, 1]
+---@param b ane.value [1, heads, T, 1]
+---@param opts { heads: integer, key_heads: integer, n: integer, width: integer, decay: ane.value, dt_bias?: ane.value, log?: boolean, by_turns?: boolean } by_turns: head h has key head h modulo key_heads
+---@return ane.value value [1, heads * width, T, 1]
+function builder:delta_rule(x, a, b, opts) end
 
 --- The tokens whose logits are asked for. What follows is computed for those only.
 ---@param x ane.value [1, C, T, 1]

@@ -23,11 +23,16 @@ static ane_status no_memory(struct ane_error *err) { return ane_fail(err, ANE_NO
 
 const struct slot *planner_slot(struct planner *pl, int32_t value) { return value == ANE_NONE ? NULL : &pl->p->slots[value]; }
 
+static void relu(const float *g, const float *u, float *y, int64_t n) {
+  for (int64_t i = 0; i < n; i++) y[i] = (g[i] > 0 ? g[i] : 0) * (u ? u[i] : 1.0f);
+}
+
 ane_status planner_act(const struct ane_kernels *k, const char *name, act_fn *act, struct ane_error *err) {
   *act = strcmp(name, "silu") == 0        ? k->silu
          : strcmp(name, "gelu_tanh") == 0 ? k->gelu_tanh
          : strcmp(name, "gelu_erf") == 0  ? k->gelu_erf
          : strcmp(name, "sigmoid") == 0   ? k->sigmoid
+         : strcmp(name, "relu") == 0      ? relu
                                           : NULL;
   return *act ? ANE_OK : ane_fail(err, ANE_UNSUPPORTED, "no kernel for activation %s", name);
 }
@@ -176,17 +181,34 @@ static ane_status plan_ring(struct planner *pl, const struct ane_node *n, struct
   return ANE_OK;
 }
 
+/* Gives an ssm_scan or delta_rule node its state, which belongs to it alone. */
+static ane_status plan_recurrent_state(struct planner *pl, const struct ane_node *n, struct ane_error *err) {
+  struct ane_program *p = pl->p;
+  const struct ane_value *s = &pl->g->values[n->inputs[5]];
+  if (pl->recurrent_of[n->inputs[5]] >= 0)
+    return ane_fail(err, ANE_UNSUPPORTED, "%s: state %s belongs to another node", n->name, s->name);
+  pl->recurrent_of[n->inputs[5]] = p->n_recurrent;
+  p->recurrent[p->n_recurrent++] = p->recurrent_floats;
+  p->recurrent_floats += s->shape.dim[1] * s->shape.dim[2] * s->shape.dim[3];
+  return ANE_OK;
+}
+
 /* Numbers layer states in the order of the graph's nodes. K and V come in pairs. */
 static ane_status plan_states(struct planner *pl, struct ane_error *err) {
   const struct ane_graph *g = pl->g;
   struct ane_program *p = pl->p;
   p->kv = ane_arena_array(&p->arena, (size_t)g->n_values, sizeof *p->kv);
   p->ring_channels = ane_arena_array(&p->arena, (size_t)g->n_values, sizeof *p->ring_channels);
-  if (!p->kv || !p->ring_channels) return no_memory(err);
+  p->recurrent = ane_arena_array(&p->arena, (size_t)g->n_values, sizeof *p->recurrent);
+  if (!p->kv || !p->ring_channels || !p->recurrent) return no_memory(err);
   for (int32_t i = 0; i < g->n_nodes; i++) {
     const struct ane_node *n = &g->nodes[i];
     if (n->op == ANE_OP_CONV_CAUSAL || n->op == ANE_OP_DELAY) {
       ane_status st = plan_ring(pl, n, err);
+      if (st) return st;
+    }
+    if (n->op == ANE_OP_SSM_SCAN || n->op == ANE_OP_DELTA_RULE) {
+      ane_status st = plan_recurrent_state(pl, n, err);
       if (st) return st;
     }
     if (n->op != ANE_OP_ATTENTION && n->op != ANE_OP_FUSED_ATTENTION) continue;
@@ -337,9 +359,12 @@ static ane_status plan_arrays(struct planner *pl, struct ane_error *err) {
   pl->matrix_of = ane_malloc(n * sizeof *pl->matrix_of);
   pl->kv_of = ane_malloc(n * sizeof *pl->kv_of);
   pl->ring_of = ane_malloc(n * sizeof *pl->ring_of);
+  pl->recurrent_of = ane_malloc(n * sizeof *pl->recurrent_of);
   pl->precise = ane_calloc(n, sizeof *pl->precise);
-  if (!p->slots || !p->matrices || !pl->matrix_of || !pl->kv_of || !pl->ring_of || !pl->precise) return no_memory(err);
+  if (!p->slots || !p->matrices || !pl->matrix_of || !pl->kv_of || !pl->ring_of || !pl->recurrent_of || !pl->precise)
+    return no_memory(err);
   memset(pl->ring_of, 0xFF, n * sizeof *pl->ring_of);
+  memset(pl->recurrent_of, 0xFF, n * sizeof *pl->recurrent_of);
   memset(pl->matrix_of, 0xFF, n * sizeof *pl->matrix_of);
   memset(pl->kv_of, 0xFF, n * sizeof *pl->kv_of);
   mark_precise(pl);
@@ -402,6 +427,7 @@ ane_status ane_program_create(struct ane_program **out, const struct ane_graph *
   ane_free(pl.matrix_of);
   ane_free(pl.kv_of);
   ane_free(pl.ring_of);
+  ane_free(pl.recurrent_of);
   ane_free(pl.precise);
   if (st) {
     ane_program_destroy(p);

@@ -7,10 +7,11 @@
 struct planner {
   struct ane_program *p;
   const struct ane_graph *g;
-  int32_t *matrix_of; /* by value: index of its matrix, or -1 */
-  int32_t *kv_of;     /* by value of a K or V state: index of the layer's state, or -1 */
-  int32_t *ring_of;   /* by value of a ring state: index of the ring, or -1 */
-  bool *precise;      /* by value: the product that makes it takes precise activations */
+  int32_t *matrix_of;    /* by value: index of its matrix, or -1 */
+  int32_t *kv_of;        /* by value of a K or V state: index of the layer's state, or -1 */
+  int32_t *ring_of;      /* by value of a ring state: index of the ring, or -1 */
+  int32_t *recurrent_of; /* by value of a recurrent state: its index, or -1 */
+  bool *precise;         /* by value: the product that makes it takes precise activations */
 };
 
 /* Fills step s from node n. Errors: ANE_UNSUPPORTED, ANE_NOMEM. */

@@ -66,10 +66,12 @@ struct ane_program {
   int32_t n_rings;
   int64_t ring_length, ring_taps; /* positions each ring holds; most that a step looks back, its own included */
   struct ane_kv_store
-      *stores[ANE_DTYPE_COUNT]; /* pages of the sessions that share none with others, by kv type; NULL: none yet */
-  bool bidirectional;           /* some token sees later ones: a run takes a whole sequence */
-  int64_t long_rope_after;      /* sequences longer than this use the long rope factors; 0: there are none */
-  uint64_t fingerprint;         /* of graph, weights and arithmetic: whether a saved state fits */
+      *stores[ANE_DTYPE_COUNT];         /* pages of the sessions that share none with others, by kv type; NULL: none yet */
+  int64_t *recurrent, recurrent_floats; /* where each recurrent state begins among the floats of all; their number */
+  int32_t n_recurrent;
+  bool bidirectional;      /* some token sees later ones: a run takes a whole sequence */
+  int64_t long_rope_after; /* sequences longer than this use the long rope factors; 0: there are none */
+  uint64_t fingerprint;    /* of graph, weights and arithmetic: whether a saved state fits */
   /* Scratch: one block, and the parts of it */
   uint8_t *scratch;
   size_t scratch_bytes, activation_bytes;

@@ -1,6 +1,6 @@
 /* Active threads run each step, then synchronise. */
 #include "base/alloc.h"
-#include "exec/session_internal.h"
+#include "exec/session_recurrent.h"
 #include "exec/thread_ctx.h"
 
 #include <inttypes.h>
@@ -219,17 +219,20 @@ static void finish(const struct run *r, const float *rows) {
 static void run_items(struct ane_program *p, const struct ane_run_item *items, int32_t n_items, float *results, ane_tap_fn tap,
                       void *tap_arg) {
   struct run r = {.p = p, .items = items, .n_items = n_items, .results = results, .tap = tap, .tap_arg = tap_arg};
-  for (int32_t i = 0; i < n_items; i++) r.tokens += items[i].n;
+  for (int32_t i = 0; i < n_items; i++) {
+    r.tokens += items[i].n;
+    recurrent_begin(items[i].session, items[i].n);
+  }
   fill_lists(p->token_lists, &r);
   r.pruned = !adapter_on_head(&r) && pruned_head_applies(p, &r);
   run_all(&r);
   finish(&r, results);
 }
 
-ane_status run_replay(struct ane_session *s, int64_t length, struct ane_error *err) {
+ane_status run_replay(struct ane_session *s, int64_t from, int64_t length, struct ane_error *err) {
   struct ane_program *p = s->program;
-  s->length = 0;
-  s->ring_low = 0;
+  s->length = from;
+  if (from == 0) s->ring_low = 0;
   s->rows = 0;
   while (s->length < length) {
     struct ane_run_item it = {.session = s, .ids = s->ids + s->length, .n = ANE_MIN(length - s->length, p->o.chunk)};
@@ -249,7 +252,7 @@ static ane_status choose_rope(struct ane_program *p, const struct ane_run_item *
     bool long_rope = ANE_MAX(items[i].until, s->length + items[i].n) > p->long_rope_after;
     if (s->long_rope == long_rope) continue;
     s->long_rope = long_rope;
-    ane_status st = run_replay(s, s->length, err); /* does nothing where the session is empty */
+    ane_status st = run_replay(s, 0, s->length, err); /* does nothing where the session is empty */
     if (st) return st;
   }
   return ANE_OK;

@@ -1,7 +1,7 @@
 /* Saved sessions: parts "ids" (i32 each), "past" (u32 kv type, u32 flags, u64 lowest position that the rings hold), "state" (its
  * used ranges in the order of state_each_used), "logits" (fp32, of the last token, where the last run has kept them) and "note".
  * Heads and dimensions follow from the fingerprint; the reserved context may differ between writer and reader. */
-#include "exec/session_internal.h"
+#include "exec/session_recurrent.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -97,6 +97,7 @@ static void adopt(struct ane_session *s, const struct found *f) {
   state_copy_borders(s, whole * ANE_TILE, f->length, false);
   s->long_rope = f->long_rope;
   s->ring_low = f->ring_low;
+  recurrent_forget(s);
   s->rows = f->logits ? 1 : 0;
   if (!f->logits) return;
   s->want = ANE_WANT_LAST;

@@ -5,6 +5,8 @@
 #include "exec/adapter.h"
 #include "exec/program_internal.h"
 
+enum { RECURRENT_COPIES = 2 };
+
 struct ane_session {
   struct ane_program *program; /* borrowed: it outlives the session */
   int64_t context, length;
@@ -18,7 +20,10 @@ struct ane_session {
   struct ane_kv *kv; /* [n_kv]: where each layer lies in a page; all point to `data` */
   float *rings;      /* all rings, one after another: [ring_length][channels] each */
   int64_t ring_low;  /* lowest position that the rings still hold */
-  size_t border;     /* where the border rows lie in a page */
+  float
+      *recurrent; /* the recurrent states, then RECURRENT_COPIES earlier ones (session_recurrent.c); NULL: the program has none */
+  int64_t recurrent_at[RECURRENT_COPIES]; /* tokens that each copy has seen; -1: no copy */
+  size_t border;                          /* where the border rows lie in a page */
   /* Results of the last run */
   int64_t rows, room_rows;
   ane_want want;
@@ -55,9 +60,9 @@ int64_t border_rows(const struct ane_program *p);
 /* Copies border rows of the positions [from, to) from the rings, which must hold them, or to the rings. */
 void state_copy_borders(const struct ane_session *s, int64_t from, int64_t to, bool to_rings);
 
-/* run.c: feeds the first `length` of the session's own ids again, from an empty state. After ANE_STOPPED the session is shorter
- * and consistent. */
-ane_status run_replay(struct ane_session *s, int64_t length, struct ane_error *err);
+/* run.c: feeds the session's own ids [from, length) again, from a state that has seen the first `from` of them. After ANE_STOPPED
+ * the session is shorter and consistent. */
+ane_status run_replay(struct ane_session *s, int64_t from, int64_t length, struct ane_error *err);
 /* run.c: makes room for rows of logits. Those that are there stay. */
 ane_status session_room(struct ane_session *s, int64_t rows, struct ane_error *err);
 

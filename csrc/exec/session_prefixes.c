@@ -13,8 +13,10 @@ enum { FORM = 24, ENTRY = 24 + 4 * ANE_KV_POSITIONS };
 /* ---- Sessions ------------------------------------------------------------------------------------------------------*/
 
 /* Can sequences of this program begin behind a prefix of another one? Not where tokens see later ones, and not where the next
- * token looks back further than the pages hold. */
-static bool has_prefixes(const struct ane_program *p) { return !p->bidirectional && (!p->n_rings || border_rows(p) > 0); }
+ * token looks back further than the pages hold, or to a recurrent state. */
+static bool has_prefixes(const struct ane_program *p) {
+  return !p->bidirectional && !p->n_recurrent && (!p->n_rings || border_rows(p) > 0);
+}
 
 /* Keeps prefixes of equal ids apart that were computed under other adapters or rope factors. */
 static uint64_t key_of(uint64_t adapters, bool long_rope) { return adapters << 1 ^ long_rope; }

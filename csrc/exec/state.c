@@ -1,6 +1,6 @@
 /* Sessions: ids, KV states and rings, rewind and fork, results. */
 #include "base/alloc.h"
-#include "exec/session_internal.h"
+#include "exec/session_recurrent.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -123,7 +123,7 @@ ane_status ane_session_create(struct ane_session **out, struct ane_program *p, i
   s->rings = ane_calloc((size_t)ring_floats(p), sizeof *s->rings);
   s->best = ane_malloc((size_t)p->o.chunk * sizeof *s->best);
   s->best_logit = ane_malloc((size_t)p->o.chunk * sizeof *s->best_logit);
-  if (!s->ids || !s->kv || !s->pages || !s->data || !s->rings || !s->best || !s->best_logit)
+  if (!recurrent_open(s) || !s->ids || !s->kv || !s->pages || !s->data || !s->rings || !s->best || !s->best_logit)
     st = ane_fail(err, ANE_NOMEM, "no memory for a session of %" PRId64, context);
   if (!st && !store && !(store = default_store(p, kv, err))) st = ANE_NOMEM;
   if (st) return ane_session_destroy(s), st;
@@ -143,6 +143,7 @@ void ane_session_destroy(struct ane_session *s) {
   ane_free(s->pages);
   ane_free(s->data);
   ane_free(s->rings);
+  ane_free(s->recurrent);
   ane_free(s->ids);
   ane_free(s->logits);
   ane_free(s->best);
@@ -167,7 +168,9 @@ static bool each_tile(const struct ane_session *s, size_t offset, size_t n, rang
 
 bool state_each_used(const struct ane_session *s, range_fn fn, void *arg) {
   size_t rings = (size_t)ring_floats(s->program) * sizeof *s->rings, scale = ANE_TILE * sizeof(float);
+  size_t recurrent = (size_t)s->program->recurrent_floats * sizeof *s->recurrent;
   if (s->length && rings && !fn(arg, (uint8_t *)(void *)s->rings, rings)) return false;
+  if (s->length && recurrent && !fn(arg, (uint8_t *)(void *)s->recurrent, recurrent)) return false;
   for (int l = 0; l < s->program->n_kv; l++) {
     const struct ane_kv *kv = &s->kv[l];
     for (size_t h = 0; h < (size_t)kv->heads; h++) {
@@ -196,9 +199,10 @@ uint64_t ane_session_kv_bytes(const struct ane_session *s) {
 ane_status ane_session_rewind(struct ane_session *s, int64_t length, struct ane_error *err) {
   if (length < 0 || length > s->length)
     return ane_fail(err, ANE_RANGE, "cannot rewind to %" PRId64 ": the session holds %" PRId64 " positions", length, s->length);
+  if (s->program->n_recurrent && length > 0 && length < s->length) return run_replay(s, recurrent_rewind(s, length), length, err);
   /* The next token looks back ring_taps - 1 positions. Where the rings no longer hold them, they are computed again. */
   if (s->program->n_rings && length > 0 && ANE_MAX(length - (s->program->ring_taps - 1), (int64_t)0) < s->ring_low)
-    return run_replay(s, length, err);
+    return run_replay(s, 0, length, err);
   if (length == 0) s->ring_low = s->origin = 0;
   s->length = length;
   s->rows = 0;
@@ -225,6 +229,7 @@ ane_status ane_session_fork(struct ane_session **out, const struct ane_session *
   struct ane_session *to = *out;
   memcpy(to->ids, s->ids, (size_t)s->length * sizeof *s->ids);
   memcpy(to->rings, s->rings, (size_t)ring_floats(s->program) * sizeof *s->rings);
+  if (s->recurrent) memcpy(to->recurrent, s->recurrent, (size_t)s->program->recurrent_floats * sizeof *s->recurrent);
   to->n_pages = pages_of(s->length);
   for (int64_t i = 0; i < to->n_pages; i++) {
     to->pages[i] = ane_kv_page_retain(s->pages[i]);

@@ -3,6 +3,7 @@
 #define ANE_EXEC_STEP_H
 
 #include "exec/exec.h"
+#include "kernels/recurrent.h"
 #include "quant/weight_schemes.h"
 
 /* A weight matrix. Owned by the program. */
@@ -121,11 +122,21 @@ struct step {
       const struct ane_packed *matrix;     /* grouped: one per group; NULL: depthwise */
     } conv;
     struct {
+      struct ane_recurrent_kernels kernels;
+      int state; /* index of the state in a session */
+      int64_t heads, groups, n, width;
+      const float *a, *d, *dt_bias; /* a: negative */
+      float low, high;
+      bool by_turns;
+    } recurrent;
+    struct {
       int64_t k;
       int score;
       bool norm;
       float norm_eps, scale;
       const float *bias;
+      int64_t groups, groups_kept, group_best;
+      float dropped; /* key of the experts of other groups */
     } route;
     struct {
       int64_t count, k, inner;

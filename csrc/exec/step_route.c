@@ -28,6 +28,24 @@ static void choose(const float *key, int64_t n, int64_t k, int32_t *chosen) {
     if (taken[e]) *chosen++ = (int32_t)e;
 }
 
+/* Leaves only the best groups of consecutive experts: a group counts as the sum of its best keys. Keys of the others become
+ * those of no choice. */
+static void keep_groups(const struct step *s, float *key, int64_t n) {
+  float sum[ANE_MAX_EXPERTS];
+  int32_t best[ANE_MAX_EXPERTS];
+  int64_t groups = s->route.groups, each = n / groups;
+  bool kept[ANE_MAX_EXPERTS] = {false};
+  for (int64_t g = 0; g < groups; g++) {
+    choose(key + g * each, each, s->route.group_best, best);
+    sum[g] = 0;
+    for (int64_t i = 0; i < s->route.group_best; i++) sum[g] += key[g * each + best[i]];
+  }
+  choose(sum, groups, s->route.groups_kept, best);
+  for (int64_t i = 0; i < s->route.groups_kept; i++) kept[best[i]] = true;
+  for (int64_t e = 0; e < n; e++)
+    if (!kept[e / each]) key[e] = s->route.dropped;
+}
+
 static void route_token(const struct step *s, const float *logits, int64_t n, float *out) {
   float score[ANE_MAX_EXPERTS], key[ANE_MAX_EXPERTS], weight[ANE_MAX_CHOSEN] = {0}, sum = 0;
   int32_t chosen[ANE_MAX_CHOSEN];
@@ -39,6 +57,7 @@ static void route_token(const struct step *s, const float *logits, int64_t n, fl
   else
     memcpy(score, logits, (size_t)n * sizeof *score);
   for (int64_t e = 0; e < n; e++) key[e] = s->route.bias ? score[e] + s->route.bias[e] : score[e];
+  if (s->route.groups > 1) keep_groups(s, key, n);
   choose(key, n, k, chosen);
   for (int64_t j = 0; j < k; j++) weight[j] = score[chosen[j]];
   if (s->route.score == SOFTMAX_TOPK) softmax(weight, weight, k);
@@ -67,5 +86,9 @@ ane_status plan_route(struct planner *pl, const struct ane_node *n, struct step 
   s->route.norm = ane_node_int(n, "norm") != 0;
   s->route.norm_eps = (float)ane_node_float(n, "norm_eps");
   s->route.scale = (float)ane_node_float(n, "scale");
+  s->route.groups = ane_node_int(n, "groups");
+  s->route.groups_kept = ane_node_int(n, "groups_kept");
+  s->route.group_best = ane_node_int(n, "group_best");
+  s->route.dropped = s->route.groups > 1 ? 0.0f : -INFINITY;
   return planner_vector(pl, ane_node_input(n, 1), 0, &s->route.bias, err);
 }

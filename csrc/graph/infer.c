@@ -47,10 +47,10 @@ struct infer_out infer_activation(int64_t channels, int64_t tokens) {
 }
 
 ane_status ane_activation_check(const char *act, struct ane_error *err) {
-  static const char *const known[] = {"silu", "gelu_tanh", "gelu_erf", "sigmoid"};
+  static const char *const known[] = {"silu", "gelu_tanh", "gelu_erf", "sigmoid", "relu"};
   for (size_t i = 0; i < ANE_COUNT(known); i++)
     if (strcmp(act, known[i]) == 0) return ANE_OK;
-  return ane_fail(err, ANE_INVALID, "activation %s is unknown; known are: silu, gelu_tanh, gelu_erf, sigmoid", act);
+  return ane_fail(err, ANE_INVALID, "activation %s is unknown; known are: silu, gelu_tanh, gelu_erf, sigmoid, relu", act);
 }
 
 static const infer_fn infers[] = {

@@ -18,6 +18,10 @@ ane_status infer_route(const struct ane_graph *g, const struct ane_node *n, stru
   if (k < 1 || k > infer_channels(x) || k > ANE_MAX_CHOSEN || infer_channels(x) > ANE_MAX_EXPERTS)
     return ane_fail(err, ANE_SHAPE, "%" PRId64 " of %" PRId64 " experts; at most %d of %d", k, infer_channels(x), ANE_MAX_CHOSEN,
                     ANE_MAX_EXPERTS);
+  int64_t groups = ane_node_int(n, "groups"), kept = ane_node_int(n, "groups_kept"), best = ane_node_int(n, "group_best");
+  if (groups < 1 || infer_channels(x) % groups || kept < 1 || kept > groups || best < 1 || best > infer_channels(x) / groups)
+    return ane_fail(err, ANE_SHAPE, "%" PRId64 " of %" PRId64 " groups by their best %" PRId64 " do not fit %" PRId64 " experts",
+                    kept, groups, best, infer_channels(x));
   if ((st = infer_want_vector(infer_in(g, n, 1), infer_channels(x), "bias", err))) return st;
   out[0] = infer_activation(2 * k, infer_tokens(x));
   return ANE_OK;

@@ -77,7 +77,7 @@ mil_value mil_cast(struct mil_build *b, mil_value x, ane_mil_dtype t) {
 }
 
 mil_value mil_activation(struct mil_build *b, const char *act, mil_value x) {
-  if (strcmp(act, "silu") == 0 || strcmp(act, "sigmoid") == 0) return mil_unary(b, act, x);
+  if (strcmp(act, "silu") == 0 || strcmp(act, "sigmoid") == 0 || strcmp(act, "relu") == 0) return mil_unary(b, act, x);
   struct mil_arg args[] = {{"x", x}, {"mode", mil_text(b, strcmp(act, "gelu_tanh") == 0 ? "TANH_APPROXIMATION" : "EXACT")}};
   return mil_op(b, "gelu", NULL, x->type, args, 2);
 }

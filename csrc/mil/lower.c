@@ -5,7 +5,8 @@
 
 void lower_none(struct lower *l, struct mil_build *b, const struct ane_node *n) {
   (void)l;
-  mil_build_fail(b, ane_fail(b->err, ANE_UNSUPPORTED, "op %s has no lowering to MIL", ane_op_info(n->op)->name));
+  mil_build_fail(
+      b, ane_fail(b->err, ANE_UNSUPPORTED, "op %s has no lowering to MIL: its layers stay on the CPU", ane_op_info(n->op)->name));
 }
 
 /* The lowering of each op: the column `lowering` of op.def. */

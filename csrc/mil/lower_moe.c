@@ -23,6 +23,10 @@ static mil_value chosen(struct lower *l, mil_value key, int64_t k) {
 
 void lower_route(struct lower *l, struct mil_build *b, const struct ane_node *n) {
   const char *score = ane_node_string(n, "score");
+  if (ane_node_int(n, "groups") > 1) {
+    mil_build_fail(b, ane_fail(b->err, ANE_UNSUPPORTED, "a router that chooses groups of experts first has no lowering to MIL"));
+    return;
+  }
   mil_value logits = lower_in(l, n, 0), bias = lower_vector(l, ane_node_input(n, 1), 1, 0, 1);
   bool over_chosen = strcmp(score, "softmax_topk") == 0;
   mil_value w = over_chosen                     ? logits

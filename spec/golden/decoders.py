@@ -104,7 +104,7 @@ def write_gguf(path, m, cfg, weights):
     w = gguf.GGUFWriter(path, m["gguf"])
     w.add_block_count(cfg.num_hidden_layers)
     w.add_embedding_length(cfg.hidden_size)
-    w.add_context_length(cfg.max_position_embeddings)
+    w.add_context_length(getattr(cfg, "max_position_embeddings", 256))
     w.add_vocab_size(cfg.vocab_size)
     w.add_string("tokenizer.ggml.model", "none")
     if "head_count" not in m.get("own", ()):
@@ -130,7 +130,7 @@ def write_gguf(path, m, cfg, weights):
             continue
         for key, a in change(old, tensor, cfg):
             name = names.get_name(key, try_suffixes=(".weight", ".bias")) or key
-            if not re.search(r"\.(weight|bias)$|ssm_(a|d)$", name):
+            if not re.search(r"\.(weight|bias)$|ssm_(a|d)$|ffn_norm$", name):
                 name += ".weight"
             flat = a.ndim < 2 or name.endswith(".bias") or "ssm_" in name and "ssm_in" not in name and "ssm_out" not in name or "ffn_gate_inp" in name
             w.add_tensor(name, np.ascontiguousarray(a, dtype=np.float32 if flat else np.float16))
@@ -281,6 +281,106 @@ def pack_mxfp4(folder, cfg):
     return values
 
 
+def ssm_keys(w, taps, inner, n, heads, groups):
+    w.add_ssm_conv_kernel(taps)
+    w.add_ssm_inner_size(inner)
+    w.add_ssm_state_size(n)
+    w.add_ssm_time_step_rank(heads)
+    w.add_ssm_group_count(groups)
+
+
+def ssm_parts(key, a, groups):
+    if key.endswith("A_log"):
+        return [(key, -np.exp(a)[:, None])]
+    if key.endswith(".D"):
+        return [(key, a[:, None])]
+    if key.endswith("dt_bias"):
+        return [(key.replace("dt_bias", "dt_proj.bias"), a)]
+    if key.endswith("conv1d.weight"):
+        return [(key, a[:, 0])]
+    if key.endswith(("mixer.norm.weight", "mamba.norm.weight")):
+        return [(key, a.reshape(groups, -1))]
+    return [(key, a)]
+
+
+def mamba2_keys(w, cfg):
+    w.add_head_count(0)
+    w.add_feed_forward_length(0)
+    ssm_keys(w, cfg.conv_kernel, cfg.num_heads * cfg.head_dim, cfg.state_size, cfg.num_heads, cfg.n_groups)
+
+
+def granite_hybrid_keys(w, cfg):
+    granite_keys(w, cfg)
+    kinds = cfg.layer_types
+    w.add_head_count_kv([cfg.num_key_value_heads if "full" in k else 0 for k in kinds])
+    w.add_expert_shared_feed_forward_length(cfg.shared_intermediate_size)
+    if cfg.num_local_experts:
+        w.add_expert_count(cfg.num_local_experts)
+        w.add_expert_used_count(cfg.num_experts_per_tok)
+    w.add_rope_scaling_finetuned(cfg.position_embedding_type == "rope")
+    w.add_head_count(cfg.num_attention_heads)
+    ssm_keys(w, cfg.mamba_d_conv, cfg.mamba_n_heads * cfg.mamba_d_head, cfg.mamba_d_state, cfg.mamba_n_heads, cfg.mamba_n_groups)
+
+
+def granite_hybrid_parts(key, a, cfg):
+    layer = key.split(".")[2] if ".layers." in key else ""
+    half = lambda i: np.split(a, 2, axis=-2)[i]  # noqa: E731
+    if cfg.position_embedding_type == "rope":
+        key, a = turned(key, a, cfg)[0]
+    if "block_sparse_moe.input_linear" in key:
+        return [(f"blk.{layer}.ffn_gate_exps.weight", half(0)), (f"blk.{layer}.ffn_up_exps.weight", half(1))]
+    if "shared_mlp.input_linear" in key:
+        end = "_shexp" if cfg.num_local_experts else ""
+        return [(f"blk.{layer}.ffn_gate{end}.weight", half(0)), (f"blk.{layer}.ffn_up{end}.weight", half(1))]
+    if "shared_mlp.output_linear" in key:
+        return [(f"blk.{layer}.ffn_down{'_shexp' if cfg.num_local_experts else ''}.weight", a)]
+    return ssm_parts(key, a, cfg.mamba_n_groups)
+
+
+def falcon_h1_keys(w, cfg):
+    ssm_keys(w, cfg.mamba_d_conv, cfg.mamba_d_ssm, cfg.mamba_d_state, cfg.mamba_n_heads, cfg.mamba_n_groups)
+
+
+def falcon_h1_parts(key, a, cfg):
+    by = {"embed_tokens": cfg.embedding_multiplier, "lm_head": cfg.lm_head_multiplier, "gate_proj": cfg.mlp_multipliers[0],
+          "down_proj": cfg.mlp_multipliers[1], "q_proj": cfg.attention_in_multiplier, "v_proj": cfg.attention_in_multiplier,
+          "k_proj": cfg.attention_in_multiplier * cfg.key_multiplier, "o_proj": cfg.attention_out_multiplier,
+          "out_proj": cfg.ssm_out_multiplier}
+    for word, factor in by.items():
+        if word in key:
+            a = a * factor
+    if "mamba.in_proj" in key:
+        i, n = cfg.mamba_d_ssm, cfg.mamba_n_groups * cfg.mamba_d_state
+        m = cfg.ssm_multipliers
+        a = a * np.repeat(m, [i, i, n, n, cfg.mamba_n_heads])[:, None] * cfg.ssm_in_multiplier
+    return ssm_parts(key, a, cfg.mamba_n_groups)
+
+
+def nemotron_h_keys(w, cfg):
+    kinds = cfg.layers_block_type
+    width = {"mlp": cfg.intermediate_size, "moe": cfg.moe_intermediate_size}
+    w.add_head_count(cfg.num_attention_heads)
+    w.add_head_count_kv([cfg.num_key_value_heads if "full" in k else 0 for k in kinds])
+    w.add_feed_forward_length([width.get(k, 0) for k in kinds])
+    ssm_keys(w, cfg.conv_kernel, cfg.mamba_num_heads * cfg.mamba_head_dim, cfg.ssm_state_size, cfg.mamba_num_heads, cfg.n_groups)
+    w.add_expert_count(cfg.n_routed_experts)
+    w.add_expert_used_count(cfg.num_experts_per_tok)
+    w.add_expert_shared_count(cfg.n_shared_experts)
+    w.add_expert_feed_forward_length(cfg.moe_intermediate_size)
+    w.add_expert_shared_feed_forward_length(cfg.moe_shared_expert_intermediate_size)
+    w.add_expert_weights_norm(cfg.norm_topk_prob)
+    w.add_expert_weights_scale(cfg.routed_scaling_factor)
+    w.add_expert_group_count(cfg.n_group)
+    w.add_layer_norm_eps(cfg.layer_norm_epsilon)
+
+
+def nemotron_h_parts(key, a, cfg):
+    if key.endswith("e_score_correction_bias"):
+        return [(key.replace("e_score_correction_bias", "e_score_correction.bias"), a)]
+    m = re.match(r".*layers\.(\d+)\.mixer\.experts\.(up|down)_proj", key)
+    return [(f"blk.{m[1]}.ffn_{m[2]}_exps.weight", a)] if m else ssm_parts(key, a, cfg.n_groups)
+
+
 GPT_OSS = common(head_dim=12, hidden_size=64, intermediate_size=32, num_local_experts=5, num_experts_per_tok=3, sliding_window=6,
                  rope_parameters=rope(5000.0, rope_type="yarn", factor=4.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
                                       original_max_position_embeddings=16))
@@ -313,6 +413,40 @@ MODELS = {
     # Widths of 64 and 32, since blocks have 32 columns.
     "gpt_oss": dict(config="GptOssConfig", model="GptOssForCausalLM", gguf="gpt-oss", keys=gpt_oss_keys, change=gpt_oss_parts, values=GPT_OSS),
     "gpt_oss_mxfp4": dict(config="GptOssConfig", model="GptOssForCausalLM", finish=pack_mxfp4, values=GPT_OSS),
+    # A state of 9 by heads of 6, three groups; a finite range of time steps.
+    "mamba2": dict(config="Mamba2Config", model="Mamba2ForCausalLM", gguf="mamba2", keys=mamba2_keys,
+                   own=("head_count", "key_length", "feed_forward"), change=lambda key, a, cfg: ssm_parts(key, a, cfg.n_groups), values=dict(
+                       vocab_size=VOCAB, hidden_size=36, num_hidden_layers=3, num_heads=12, head_dim=6, state_size=9, n_groups=3, expand=2,
+                       conv_kernel=3, chunk_size=8, bos_token_id=1, eos_token_id=2, pad_token_id=0, tie_word_embeddings=False)),
+    "mamba2_clamp": dict(config="Mamba2Config", model="Mamba2ForCausalLM", values=dict(
+        vocab_size=VOCAB, hidden_size=24, num_hidden_layers=2, num_heads=3, head_dim=16, state_size=5, n_groups=1, expand=2, conv_kernel=4,
+        chunk_size=4, bos_token_id=1, eos_token_id=2, pad_token_id=0, tie_word_embeddings=True, use_bias=True, time_step_limit=[0.3, 0.9])),
+    "granitemoehybrid": dict(
+        config="GraniteMoeHybridConfig", model="GraniteMoeHybridForCausalLM", gguf="granitehybrid", keys=granite_hybrid_keys,
+        own=("head_count",), change=granite_hybrid_parts, values=common(
+            layer_types=["mamba", "attention", "mamba"], num_local_experts=5, num_experts_per_tok=2, shared_intermediate_size=26,
+            intermediate_size=20, mamba_n_heads=6, mamba_d_head=16, mamba_n_groups=1, mamba_d_state=7, mamba_d_conv=4, mamba_expand=2,
+            mamba_chunk_size=8, position_embedding_type="nope", embedding_multiplier=3.0, logits_scaling=2.0, residual_multiplier=0.4,
+            attention_multiplier=0.2)),
+    # No experts, two groups, rope.
+    "granitemoehybrid_dense": dict(
+        config="GraniteMoeHybridConfig", model="GraniteMoeHybridForCausalLM", gguf="granitehybrid", keys=granite_hybrid_keys,
+        own=("head_count",), change=granite_hybrid_parts, values=common(
+            layer_types=["mamba", "attention", "mamba"], num_local_experts=0, num_experts_per_tok=0, shared_intermediate_size=26,
+            intermediate_size=26, mamba_n_heads=6, mamba_d_head=16, mamba_n_groups=2, mamba_d_state=7, mamba_d_conv=4, mamba_expand=2,
+            mamba_chunk_size=8, position_embedding_type="rope", embedding_multiplier=3.0, logits_scaling=2.0, residual_multiplier=0.4,
+            attention_multiplier=0.2)),
+    "falcon_h1": dict(config="FalconH1Config", model="FalconH1ForCausalLM", gguf="falcon-h1", keys=falcon_h1_keys, change=falcon_h1_parts, values=common(
+        head_dim=8, mamba_d_ssm=60, mamba_n_heads=6, mamba_d_head=10, mamba_n_groups=2, mamba_d_state=11, mamba_d_conv=4, mamba_chunk_size=8,
+        mamba_rms_norm=True, mamba_norm_before_gate=False, attention_in_multiplier=0.9, attention_out_multiplier=0.8, key_multiplier=0.6,
+        embedding_multiplier=2.0, lm_head_multiplier=0.5, mlp_multipliers=[0.9, 0.7], ssm_in_multiplier=1.25, ssm_out_multiplier=0.6,
+        ssm_multipliers=[0.8, 0.7, 0.9, 1.1, 0.6])),
+    "nemotron_h": dict(config="NemotronHConfig", model="NemotronHForCausalLM", gguf="nemotron_h_moe", keys=nemotron_h_keys, own=("head_count", "feed_forward"),
+                       change=nemotron_h_parts, values=common(
+        layers_block_type=["mamba", "moe", "attention", "mlp", "mamba"], head_dim=12, ssm_state_size=7, mamba_num_heads=6, mamba_head_dim=10, n_groups=2,
+        conv_kernel=4, expand=2, chunk_size=8, n_routed_experts=6, n_shared_experts=1, moe_intermediate_size=20,
+        moe_shared_expert_intermediate_size=24, num_experts_per_tok=2, routed_scaling_factor=1.7, n_group=1, topk_group=1,
+        norm_topk_prob=True, use_mamba_kernels=False, num_hidden_layers=5)),
 }
 
 if __name__ == "__main__":

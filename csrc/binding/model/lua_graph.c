@@ -144,14 +144,18 @@ static void step_const(lua_State *L, struct bind_graph *ud, int64_t from, int64_
   if (!g->bits) t->dtype = ane_gather_dtype(g, s->dim[0], columns);
 }
 
-/* Makes a view of a tensor. row: a vector becomes a matrix of one row. index: selects in the outermost dimension, which is
- * dropped. from, to: rows [from, to) of the rest. step: rows from, from + step, ... transposed: the rest is stored as [in, out]
- * and seen as [out, in]. */
+/* Makes a view of a tensor. flat: all of it is a vector. row: a vector becomes a matrix of one row. index: selects in the
+ * outermost dimension, which is dropped. from, to: rows [from, to) of the rest. step: rows from, from + step, ... transposed: the
+ * rest is stored as [in, out] and seen as [out, in]. */
 static void cut_const(lua_State *L, struct bind_graph *ud, int arg, struct ane_tensor *t) {
   const struct ane_dtype_info *d = ane_dtype_info(t->dtype);
   if (lua_isnoneornil(L, arg)) return;
   luaL_checktype(L, arg, LUA_TTABLE);
   struct ane_shape *s = &t->shape;
+  lua_getfield(L, arg, "flat");
+  uint64_t count;
+  if (lua_toboolean(L, -1) && !t->gather && ane_shape_count(s, &count)) *s = (struct ane_shape){1, {(int64_t)count}};
+  lua_pop(L, 1);
   lua_getfield(L, arg, "row");
   if (lua_toboolean(L, -1) && s->rank == 1) *s = (struct ane_shape){2, {1, s->dim[0]}};
   lua_pop(L, 1);

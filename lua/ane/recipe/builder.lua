@@ -108,6 +108,14 @@ end
 -- @return boolean
 function Builder:has(role, suffix) return (self:_find(role, suffix or ".weight")) ~= nil end
 
+--- Rows of each slice of a stacked weight: dimension 1 of [slices, rows, columns].
+-- @param role of the weight
+-- @return integer
+function Builder:slices(role)
+  local info, name = self:_find(role, ".weight")
+  return info and info.shape[2] or error(("no tensor %s in %s"):format(name, self.source:path()), 0)
+end
+
 --- Does the source hold the parameter of this role in blocks (MXFP4)? Files of transformers transpose others.
 -- @param role of a parameter whose name has no suffix
 -- @return boolean
@@ -173,11 +181,13 @@ end
 -- @param x value [1, C, T, 1]
 -- @param role of the weight [C / groups]
 -- @param opts groups (each group of C / groups channels is normed by itself; default 1), offset (default cfg.norm_offset, else 0), eps
--- (default cfg.norm_eps), weight (a value instead of the role's)
+-- (default cfg.norm_eps), weight (a value instead of the role's; false: none)
 -- @return value [1, C, T, 1]
 function Builder:rms_norm(x, role, opts)
   opts = opts or {}
-  return self:_add("rms_norm", role, { x, opts.weight or (self:_tensor(role, ".weight")) },
+  local weight = opts.weight
+  if weight == nil then weight = self:_tensor(role, ".weight") end
+  return self:_add("rms_norm", role, { x, weight },
     { eps = opts.eps or self.cfg.norm_eps, groups = opts.groups or 1, offset = opts.offset or self.cfg.norm_offset or 0 })
 end
 
@@ -295,7 +305,7 @@ Builder.take = Builder.gather
 -- @param opts suffix of the name (default ".weight"); optional (true: the weight may be absent); expert = e (replaces the %d of the
 -- role's name); index = i (slice i, 0-based, of the outermost dimension, which the view has not); from, to (rows of the rest, 0-based,
 -- `to` excluded); step (only rows from, from + step, ...); transposed (true: the rest is stored [in, out]); matrix (true: a vector is
--- a matrix of one row, since GGUF drops dimensions of 1)
+-- a matrix of one row, since GGUF drops dimensions of 1), flat (true: all of it as a vector)
 -- @return value of the stored or viewed shape; false where it is optional and absent
 function Builder:weight(role, opts)
   opts = opts or {}
@@ -309,6 +319,7 @@ function Builder:weight(role, opts)
     local label = ("%s[%s,%d::%d%s]"):format(name, opts.index or "", opts.from, opts.step, opts.transposed and ",t" or "")
     return self:_const(name, label, { index = opts.index, from = opts.from, step = opts.step, transposed = opts.transposed }, role)
   end
+  if opts.flat then return self:_const(name, name .. "[flat]", { flat = true }, role) end
   if not (opts.index or opts.from or opts.transposed or row) then return self:_const(name, name, nil, role) end
   local label = ("%s[%s,%s:%s%s]"):format(name, opts.index or "", opts.from or "", opts.to or "", opts.transposed and ",t" or "")
   return self:_const(name, label, { index = opts.index, from = opts.from, to = opts.to, transposed = opts.transposed, row = row }, role)
@@ -370,6 +381,31 @@ end
 -- @return value [1, C, T, 1]
 function Builder:delay(x)
   return self:_add("delay", "delay", { x, self.graph:state(self:_name "delay_cache", { 1, self:channels(x), 1, 1 }) })
+end
+
+--- The scan of Mamba-2, with its own state (see csrc/graph/op.def).
+-- @param x value [1, heads * width + 2 * groups * n, T, 1]: x, B and C, one behind the other
+-- @param dt value [1, heads, T, 1]
+-- @param opts heads, width, groups, n; decay, d, dt_bias (values [heads]; d and dt_bias may be false), log (true: decay holds log(-A);
+-- false: A), low and high (limits of the step; nil: none)
+-- @return value [1, heads * width, T, 1]
+function Builder:ssm_scan(x, dt, opts)
+  local state = self.graph:state(self:_name "ssm_state", { 1, opts.heads, opts.n, opts.width })
+  return self:_add("ssm_scan", "ssm_scan", { x, dt, opts.decay, opts.d or false, opts.dt_bias or false, state },
+    { groups = opts.groups, low = opts.low or 0, high = opts.high or 0, log = opts.log and 1 or 0 })
+end
+
+--- The gated delta rule, with its own state (see csrc/graph/op.def).
+-- @param x value [1, 2 * key_heads * n + heads * width, T, 1]: q, k and v, one behind the other
+-- @param a value [1, heads, T, 1]: what decay comes from
+-- @param b value [1, heads, T, 1]: what the weight of a token comes from
+-- @param opts heads, key_heads, n, width; decay, dt_bias (values [heads]), log (as for ssm_scan), by_turns (true: head h has key head h
+-- modulo key_heads)
+-- @return value [1, heads * width, T, 1]
+function Builder:delta_rule(x, a, b, opts)
+  local state = self.graph:state(self:_name "delta_state", { 1, opts.heads, opts.n, opts.width })
+  return self:_add("delta_rule", "delta_rule", { x, a, b, opts.decay, opts.dt_bias or false, state },
+    { key_heads = opts.key_heads, log = opts.log and 1 or 0, by_turns = opts.by_turns and 1 or 0 })
 end
 
 --- Channels of a value.

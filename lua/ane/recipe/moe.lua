@@ -10,11 +10,13 @@ local M = {}
 --- Chooses the experts of each token.
 -- @param logits of the router [1, E, T, 1]
 -- @param opts k; score: "softmax" (over all), "sigmoid" or "softmax_topk" (over the chosen); bias (vector, added for the
--- choice only, or false); norm (weights divided by their sum + norm_eps); scale (of the weights)
+-- choice only, or false); norm (weights divided by their sum + norm_eps); scale (of the weights); groups (of experts; only the
+-- groups_kept best are chosen from, by the sum of their group_best best scores)
 -- @return value [1, 2 k, T, 1]: k expert numbers, then their weights
 function M.route(b, logits, opts)
   return b:_add("route", "route", { logits, opts.bias or false },
-    { k = opts.k, score = opts.score, norm = opts.norm and 1 or 0, norm_eps = opts.norm_eps or 0, scale = opts.scale or 1 })
+    { k = opts.k, score = opts.score, norm = opts.norm and 1 or 0, norm_eps = opts.norm_eps or 0, scale = opts.scale or 1,
+      groups = opts.groups or 1, groups_kept = opts.groups_kept or 1, group_best = opts.group_best or 1 })
 end
 
 --- The weighted sum of the outputs of the chosen experts.

@@ -71,6 +71,11 @@ function Source:blank(graph, name, label, view)
   local shape = table.move(self.last.shape, 1, #self.last.shape, 1, {})
   assert(self.last.name == name, "looked up just before")
   view = view or {}
+  if view.flat then
+    local n = 1
+    for _, d in ipairs(shape) do n = n * d end
+    shape = { n }
+  end
   if view.index then table.remove(shape, 1) end
   if view.transposed then shape[1], shape[2] = shape[2], shape[1] end
   if view.step then

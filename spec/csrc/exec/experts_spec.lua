@@ -287,7 +287,7 @@ describe("a graph of experts", function()
     refused("y = experts(x, r, w, -, -, -, d, -)", "the weight is absent")
     refused("y = experts(x, r, w, -, w, -, -, -)", "the weight is absent")
     refused("y = experts(x, z, w, -, w, -, d, -)", "z is fp32%[1, 3, %?, 1%], wanted the output of route")
-    refused("y = experts(x, r, w, -, w, -, d, -) {act=relu}", "activation relu is unknown")
+    refused("y = experts(x, r, w, -, w, -, d, -) {act=elu}", "activation elu is unknown")
   end)
 
   -- Expert numbers are indices: anything else of an even width would be read as such.

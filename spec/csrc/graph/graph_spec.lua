@@ -69,7 +69,7 @@ describe("shape inference", function()
       "node: t [1, 8, ?, 1] and k [1, 4, ?, 1] have different tokens" },
     { "glu", { "x", "x" }, { act = "gelu_erf" }, "1, 8, T, 1" },
     { "glu", { "x", "y" }, nil, "node: x is [1, 8, ?, 1] but y is [1, 6, ?, 1]" },
-    { "act", { "x" }, { act = "relu" }, "node: activation relu is unknown; known are: silu, gelu_tanh, gelu_erf, sigmoid" },
+    { "act", { "x" }, { act = "elu" }, "node: activation elu is unknown; known are: silu, gelu_tanh, gelu_erf, sigmoid, relu" },
     { "add", { "x", "x" }, nil, "1, 8, T, 1" },
     { "add", { "x", "t" }, nil, "node: x is [1, 8, ?, 1] but t is [1, 8, ?, 1]" },
     { "mul", { "x", "y" }, nil, "node: x is [1, 8, ?, 1] but y is [1, 6, ?, 1]" },

@@ -164,8 +164,11 @@ function M.read(source)
   local cfg = { format = "gguf", architecture = arch, name = source:meta "general.name", per_layer = {}, tensors = {} }
   cfg.n_layer = whole(source, arch, "block_count", true, 1)
   cfg.d_model = whole(source, arch, "embedding_length", true, 1)
-  cfg.d_ff = per_layer(source, cfg, "d_ff", "feed_forward_length")
-  cfg.n_head = whole(source, arch, "attention.head_count", true, 1)
+  local scans = source:meta(arch .. ".ssm.inner_size") ~= nil -- may do without attention and feed-forward
+  if not (scans and source:meta(arch .. ".feed_forward_length") == 0) then
+    cfg.d_ff = per_layer(source, cfg, "d_ff", "feed_forward_length")
+  end
+  cfg.n_head = math.max(whole(source, arch, "attention.head_count", true, scans and 0 or 1), 1)
   cfg.n_head_kv = per_layer(source, cfg, "n_head_kv", "attention.head_count_kv") or cfg.n_head
   cfg.head_dim = whole(source, arch, "attention.key_length", false, 1)
   check_heads(source, arch, cfg)

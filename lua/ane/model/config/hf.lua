@@ -20,7 +20,9 @@ Reader.__index = Reader
 
 function Reader:fail(code, fmt, ...) failure.raise(code, "%s: %s", self.path, fmt:format(...)) end
 
+-- Python writes numbers without end as Infinity, which is no JSON: they become null.
 local function decode(path, text)
+  text = text:gsub("([:%[,]%s*)%-?Infinity(%s*[,%]}])", "%1null%2")
   local raw, message, code = core.json_decode(text)
   if not raw then failure.raise(code, "%s: %s", path, message) end
   if type(raw) ~= "table" or (#raw > 0) then failure.raise("format", "%s: is no JSON object", path) end
@@ -383,8 +385,11 @@ function M.read(source)
   -- Checkpoints of the model without its head.
   if cfg.holds "embed_tokens.weight" and not cfg.holds "model.embed_tokens.weight" then cfg.bare_names = true end
   cfg.task = task_of(self)
-  cfg.n_layer, cfg.d_model = self:required "num_hidden_layers", self:required "hidden_size"
-  cfg.n_head = self:required "num_attention_heads"
+  local pattern = self:string "hybrid_override_pattern" -- a letter a layer
+  local kinds = self:list("layers_block_type", "string")
+  cfg.n_layer = pattern and #pattern or kinds and #kinds or self:required "num_hidden_layers"
+  cfg.d_model = self:required "hidden_size"
+  cfg.n_head = self:whole("num_attention_heads", 1) or self:whole("num_heads", 1) or self:required "num_attention_heads"
   cfg.n_head_kv = self:whole("num_key_value_heads", 1) or cfg.n_head
   cfg.head_dim = self:whole("head_dim", 1) or cfg.d_model // cfg.n_head
   if cfg.head_dim < 1 or cfg.head_dim > ceilings.of "head_dim" then

@@ -1,0 +1,79 @@
+--- The Mamba-2 block.
+-- Dao and Gu 2024, "Transformers are SSMs". Usage (in a recipe): `x = b:add(x, mamba2.block(b, b:rms_norm(x, "attn_norm"), settings))`
+
+local M = {}
+
+--- Sizes by the keys of GGUF, which all architectures share.
+function M.of_gguf(cfg)
+  local inner, heads = cfg.meta("ssm.inner_size", "count"), cfg.meta("ssm.time_step_rank", "count")
+  if not inner or not heads then error("metadata keys ssm.inner_size and ssm.time_step_rank are missing", 0) end
+  return {
+    heads = heads, width = inner // heads, groups = cfg.meta("ssm.group_count", "count") or 1, n = cfg.meta("ssm.state_size", "count"),
+    taps = cfg.meta("ssm.conv_kernel", "count"), log = false,
+  }
+end
+
+--- Names of the block's weights in files of transformers, below `prefix` ("mamba").
+function M.names(prefix)
+  return {
+    ssm_in = prefix .. ".in_proj", ssm_conv1d = prefix .. ".conv1d", ssm_dt = prefix .. ".dt_bias", ssm_a = prefix .. ".A_log",
+    ssm_d = prefix .. ".D", ssm_norm = prefix .. ".norm", ssm_out = prefix .. ".out_proj",
+  }
+end
+
+--- Shapes of the block's weights, for plans.
+function M.shapes(cfg, s)
+  local inner = s.heads * s.width
+  local mixed = inner + 2 * s.groups * s.n
+  return {
+    ssm_in = { inner + mixed + s.heads, cfg.d_model }, ssm_conv1d = { mixed, 1, s.taps }, ["ssm_conv1d.bias"] = { mixed },
+    ssm_dt = { s.heads }, ssm_a = { s.heads }, ssm_d = { s.heads }, ssm_norm = { inner }, ssm_out = { cfg.d_model, inner },
+  }
+end
+
+-- Rows [from, to) of ssm_in, times a factor.
+local function rows(b, x, name, from, n, by)
+  local y = b:linear(x, "ssm_in", { from = from, to = from + n, name = name })
+  return by and by ~= 1 and b:scale(y, by) or y
+end
+
+-- z [1, inner, T, 1]; x | B | C [1, inner + 2 groups n, T, 1]; dt [1, heads, T, 1]
+local function project(b, x, s)
+  local inner, states, by = s.heads * s.width, s.groups * s.n, s.factors
+  local z = rows(b, x, "ssm_z", 0, inner, by and by[1])
+  local dt = rows(b, x, "ssm_dt", 2 * inner + 2 * states, s.heads, by and by[5])
+  if not by then return z, rows(b, x, "ssm_xbc", inner, inner + 2 * states), dt end
+  local u = rows(b, x, "ssm_x", inner, inner, by[2])
+  local bc = b:concat(rows(b, x, "ssm_b", 2 * inner, states, by[3]), rows(b, x, "ssm_c", 2 * inner + states, states, by[4]))
+  return z, b:concat(u, bc), dt
+end
+
+-- The gated norm: y silu(z), each of the groups normed by itself; the weight differs from group to group.
+local function gated_norm(b, y, z, s)
+  y = b:glu(z, y, "silu")
+  if s.plain then return y end
+  local n = b:rms_norm(y, "ssm_norm", { groups = s.groups, weight = false, offset = 0, eps = s.eps })
+  return b:affine(n, false, b:weight("ssm_norm", { flat = true }), "ssm_norm")
+end
+
+--- out(norm(scan(silu(conv(x | B | C)), dt) * silu(z))) with z | x | B | C | dt = in(x).
+-- Weights: ssm_in, ssm_conv1d (with its bias where the file has one), ssm_dt (dt's bias), ssm_a, ssm_d, ssm_norm, ssm_out.
+-- @param x normed input [1, d_model, T, 1]
+-- @param s heads, width, groups, n (state size), taps (of the convolution), log (true: ssm_a holds log(-A)), low, high (limits of the time
+-- step; nil: none), plain (true: gated without a norm), eps (of the norm; default the configuration's), factors (of z, x, B, C, dt; nil:
+-- 1)
+-- @return value [1, d_model, T, 1]
+function M.block(b, x, s)
+  local gguf = b.cfg.format == "gguf"
+  local z, mixed, dt = project(b, x, s)
+  local bias = b:weight("ssm_conv1d", { suffix = ".bias", optional = true })
+  local conv = b:conv_causal(mixed, { weight = b:weight "ssm_conv1d", bias = bias, groups = b:channels(mixed), taps = s.taps })
+  local y = b:ssm_scan(b:act(conv, "silu"), dt, {
+    heads = s.heads, width = s.width, groups = s.groups, n = s.n, log = s.log ~= false, low = s.low, high = s.high,
+    decay = b:weight("ssm_a", { suffix = "" }), d = b:weight("ssm_d", { suffix = "" }),
+    dt_bias = b:weight("ssm_dt", { suffix = gguf and ".bias" or "" }),
+  })
+  return b:linear(gated_norm(b, y, z, s), "ssm_out")
+end
+
+return M

@@ -1,0 +1,87 @@
+--- Falcon-H1: attention and Mamba-2 side by side in each layer.
+-- Zuo et al. 2025, "Falcon-H1: A Family of Hybrid-Head Language Models".
+--
+-- Quirks: many multipliers in config.json; GGUF's converter folds them into the weights, and its ffn_norm has no .weight behind it.
+-- mamba_rms_norm false: the scan is gated without a norm.
+
+local ffn = require "ane.recipe.ffn"
+local head = require "ane.recipe.head"
+local mamba2 = require "ane.recipe.mamba2"
+
+local M = { architectures = { "falcon_h1", "falcon-h1" }, version = 1 }
+
+local NAMES = mamba2.names "mamba"
+for role, name in pairs {
+  ffn_norm = "pre_ff_layernorm", ffn_gate = "feed_forward.gate_proj", ffn_up = "feed_forward.up_proj",
+  ffn_down = "feed_forward.down_proj", output_norm = "model.final_layernorm",
+} do NAMES[role] = name end
+M.names = { gguf = { output_norm = "output_norm" }, hf = NAMES }
+M.defaults = { hf = { norm_eps = 1e-5, tied = false, attention_bias = false, mlp_bias = false, rope = { theta = 1e5 } } }
+
+-- The multipliers.
+local function factors(cfg)
+  local function get(key) return cfg.meta(key, "number") or 1 end
+  local mlp = cfg.meta("mlp_multipliers", "list") or { 1, 1 }
+  return {
+    embedding = get "embedding_multiplier", logits = get "lm_head_multiplier", attention_in = get "attention_in_multiplier",
+    attention_out = get "attention_out_multiplier", key = get "key_multiplier", ssm_in = get "ssm_in_multiplier",
+    ssm_out = get "ssm_out_multiplier", gate = mlp[1], down = mlp[2],
+  }
+end
+
+-- Of the Mamba-2 blocks. GGUF keeps the gated norm's weight where there is one.
+local function state_space(cfg)
+  if cfg.format == "gguf" then
+    local s = mamba2.of_gguf(cfg)
+    s.plain = not cfg.holds "blk.0.ssm_norm.weight"
+    return s
+  end
+  if cfg.meta("mamba_rms_norm", "flag") and cfg.meta("mamba_norm_before_gate", "flag") ~= false then
+    error("mamba_norm_before_gate (a norm before the gate) is not computed", 0)
+  end
+  local heads = cfg.meta("mamba_n_heads", "count") or 128
+  local inner = cfg.meta("mamba_d_ssm", "count") or (cfg.meta("mamba_expand", "count") or 2) * cfg.d_model
+  return {
+    heads = heads, width = inner // heads, groups = cfg.meta("mamba_n_groups", "count") or 1,
+    n = cfg.meta("mamba_d_state", "count") or 256, taps = cfg.meta("mamba_d_conv", "count") or 4,
+    plain = not cfg.meta("mamba_rms_norm", "flag"), factors = cfg.meta("ssm_multipliers", "list"),
+  }
+end
+
+function M.shapes(cfg) return mamba2.shapes(cfg, state_space(cfg)) end
+
+local function attend(b, cfg, x, rope, f)
+  local heads, kv_heads, bias = cfg.n_head, cfg.n_head_kv, { bias = cfg.attention_bias }
+  local q, k = b:linear(x, "attn_q", bias), b:scale(b:linear(x, "attn_k", bias), f.key)
+  q, k = b:rope(q, rope, "q_rope", { heads = heads }), b:rope(k, rope, "k_rope", { heads = kv_heads })
+  local o = b:attention(q, k, b:linear(x, "attn_v", bias), {
+    heads = heads, kv_heads = kv_heads, head_dim = cfg.head_dim, scale = cfg.head_dim ^ -0.5,
+  })
+  return b:linear(o, "attn_output", bias)
+end
+
+local function feed_forward(b, cfg, x, f)
+  if f.gate == 1 and f.down == 1 then return ffn.gated(b, x, "silu") end
+  local bias = { bias = cfg.mlp_bias }
+  local y = b:glu(b:scale(b:linear(x, "ffn_gate", bias), f.gate), b:linear(x, "ffn_up", bias), cfg.act or "silu")
+  return b:scale(b:linear(y, "ffn_down", bias), f.down)
+end
+
+function M.build(b, cfg)
+  local f, s = factors(cfg), state_space(cfg)
+  local x = b:scale(b:embed "token_embd", f.embedding) -- [1, d_model, T, 1]
+  local rope = b:rope_table(cfg.rope)
+  for i = 0, cfg.n_layer - 1 do
+    b:layer(i, function()
+      local h = b:rms_norm(x, "attn_norm")
+      local y = b:scale(mamba2.block(b, b:scale(h, f.ssm_in), s), f.ssm_out)
+      local a = b:scale(attend(b, cfg, b:scale(h, f.attention_in), rope, f), f.attention_out)
+      x = b:add(x, b:add(y, a))
+      local norm = not b:has "ffn_norm" and b:weight("ffn_norm", { suffix = "" }) or nil
+      x = b:add(x, feed_forward(b, cfg, b:rms_norm(x, "ffn_norm", { weight = norm }), f))
+    end)
+  end
+  return head.lm(b, x, { scale = f.logits }) -- [1, n_vocab, W, 1]
+end
+
+return M

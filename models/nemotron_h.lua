@@ -1,0 +1,121 @@
+--- Nemotron-H and Nemotron 3 Nano: one mixer a layer, Mamba-2, attention, feed-forward or experts.
+-- NVIDIA 2025, "Nemotron-H: A Family of Accurate and Efficient Hybrid Mamba-Transformer Models".
+--
+-- Quirks: hybrid_override_pattern has a letter a layer: M Mamba-2, * attention (without rope), - feed-forward, E experts; new files name
+-- them in layers_block_type. GGUF: no kv heads and no feed-forward width in Mamba-2 layers. Feed-forward and experts are
+-- down(relu(up(x))^2). Experts are chosen by sigmoid(router) + bias, weighted by the sigmoid alone. The time step is at least
+-- time_step_min.
+
+local attention = require "ane.recipe.attention"
+local head = require "ane.recipe.head"
+local mamba2 = require "ane.recipe.mamba2"
+local moe = require "ane.recipe.moe"
+
+local M = { architectures = { "nemotron_h", "nemotron_h_moe" }, version = 1 }
+
+local NAMES = mamba2.names "mixer"
+for role, name in pairs {
+  attn_norm = "norm", attn_q = "mixer.q_proj", attn_k = "mixer.k_proj", attn_v = "mixer.v_proj", attn_output = "mixer.o_proj",
+  ffn_up = "mixer.up_proj", ffn_down = "mixer.down_proj", ffn_gate_inp = "mixer.gate", exp_probs_b = "mixer.gate.e_score_correction_bias",
+  ffn_up_exps = "mixer.experts.%d.up_proj", ffn_down_exps = "mixer.experts.%d.down_proj",
+  ffn_up_shexp = "mixer.shared_experts.up_proj", ffn_down_shexp = "mixer.shared_experts.down_proj",
+} do NAMES[role] = name end
+
+-- Published files say backbone, files that transformers saves say model.
+local function names_of(cfg, common)
+  local names, top = common(NAMES), cfg.holds "backbone.embeddings.weight" and "backbone." or "model."
+  return function(role, layer)
+    if role == "token_embd" then return top .. "embeddings" end
+    if role == "output_norm" then return top .. "norm_f" end
+    return (names(role, layer):gsub("^model%.", top))
+  end
+end
+
+M.names = { hf = names_of }
+M.defaults = { hf = { norm_eps = 1e-5, tied = false, attention_bias = false, keys = { norm_topk_prob = true } } }
+
+local LETTERS = { M = "mamba", ["*"] = "attention", ["-"] = "mlp", E = "moe" }
+local WORDS = { full_attention = "attention", linear_attention = "mamba" } -- of newer files
+
+-- The kind of layer i: "mamba", "attention", "mlp" or "moe".
+local function kinds(cfg)
+  local list, pattern = cfg.meta "layers_block_type", cfg.meta "hybrid_override_pattern"
+  if cfg.layer_types then list = cfg.layer_types end
+  if type(pattern) == "string" then
+    return function(i) return LETTERS[pattern:sub(i + 1, i + 1)] or error("hybrid_override_pattern: no letter for layer " .. i, 0) end
+  end
+  if list then return function(i) return WORDS[list[i + 1]] or list[i + 1] end end
+  local kv, width = cfg.per_layer.n_head_kv, cfg.per_layer.d_ff
+  return function(i)
+    if kv and kv[i + 1] > 0 then return "attention" end
+    if not width or width[i + 1] == 0 then return "mamba" end
+    return cfg.holds(("blk.%d.ffn_gate_inp.weight"):format(i)) and "moe" or "mlp"
+  end
+end
+
+local function state_space(cfg)
+  if cfg.format == "gguf" then return mamba2.of_gguf(cfg) end
+  return {
+    heads = cfg.meta("mamba_num_heads", "count") or 128, width = cfg.meta("mamba_head_dim", "count") or 64,
+    groups = cfg.meta("n_groups", "count") or 8, n = cfg.meta("ssm_state_size", "count") or 128,
+    taps = cfg.meta("conv_kernel", "count") or 4, low = cfg.meta("time_step_min", "number") or 0.001,
+  }
+end
+
+local function mixture(cfg)
+  local gguf = cfg.format == "gguf"
+  local function get(hf, other, kind) return cfg.meta(gguf and other or hf, kind) end
+  return {
+    count = get("n_routed_experts", "expert_count", "count"), k = get("num_experts_per_tok", "expert_used_count", "count"),
+    norm = get("norm_topk_prob", "expert_weights_norm", "flag"), scale = get("routed_scaling_factor", "expert_weights_scale", "number"),
+    groups = get("n_group", "expert_group_count", "count") or 1, kept = get("topk_group", "expert_group_used_count", "count") or 1,
+  }
+end
+
+-- down(relu(up(x))^2)
+local function squared(b, x, up, down)
+  local y = b:linear(x, up)
+  return b:linear(b:glu(y, y, "relu"), down)
+end
+
+local function experts(b, x, e)
+  local gguf = b.cfg.format == "gguf"
+  local bias = b:weight("exp_probs_b", { suffix = gguf and ".bias" or "", optional = true })
+  local route = moe.route(b, b:linear(x, "ffn_gate_inp"), {
+    k = e.k, score = "sigmoid", bias = bias, norm = e.norm, norm_eps = 1e-20, scale = e.scale, groups = e.groups, groups_kept = e.kept,
+    group_best = math.min(2, e.count // e.groups),
+  })
+  local list = moe.list(b, e.count, { gate = "ffn_up_exps", up = "ffn_up_exps", down = "ffn_down_exps" })
+  local y = moe.experts(b, x, route, list, { act = "relu" }) -- relu(g) u with g = u
+  if not b:has "ffn_up_shexp" then return y end
+  return b:add(y, squared(b, x, "ffn_up_shexp", "ffn_down_shexp"))
+end
+
+function M.shapes(cfg)
+  local t, d, e = mamba2.shapes(cfg, state_space(cfg)), cfg.d_model, mixture(cfg)
+  local inner = cfg.meta("moe_intermediate_size", "count") or cfg.d_ff
+  local shared = cfg.meta("moe_shared_expert_intermediate_size", "count") or inner
+  t.ffn_gate_inp, t.exp_probs_b = e.count and { e.count, d }, e.count and { e.count }
+  t.ffn_up_exps, t.ffn_down_exps, t.ffn_up_shexp, t.ffn_down_shexp = { inner, d }, { d, inner }, { shared, d }, { d, shared }
+  return t
+end
+
+function M.build(b, cfg)
+  local kind, s, e = kinds(cfg), state_space(cfg), mixture(cfg)
+  local mixers = {
+    mamba = function(h) return mamba2.block(b, h, s) end,
+    attention = function(h) return attention.gqa(b, h, {}) end,
+    mlp = function(h) return squared(b, h, "ffn_up", "ffn_down") end,
+    moe = function(h) return experts(b, h, e) end,
+  }
+  local x = b:embed "token_embd" -- [1, d_model, T, 1]
+  for i = 0, cfg.n_layer - 1 do
+    b:layer(i, function()
+      local mixer = mixers[kind(i)] or error(("'%s' is no kind of layer"):format(tostring(kind(i))), 0)
+      x = b:add(x, mixer(b:rms_norm(x, "attn_norm")))
+    end)
+  end
+  return head.lm(b, x) -- [1, n_vocab, W, 1]
+end
+
+return M
