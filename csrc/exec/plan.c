@@ -1,10 +1,8 @@
 /* Graph to program: a step for every node, a slot for every value, scratch for every thread. */
 #include "base/alloc.h"
 #include "exec/planner.h"
-#include "exec/thread_ctx.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 ane_status plan_none(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
@@ -224,120 +222,6 @@ static ane_status plan_states(struct planner *pl, struct ane_error *err) {
   return ANE_OK;
 }
 
-static uint64_t hash_bytes(uint64_t h, const void *data, size_t n) {
-  const uint8_t *b = data;
-  for (size_t i = 0; i < n; i++) h = (h ^ b[i]) * 0x100000001b3u;
-  return h;
-}
-
-/* FNV-1a over the text of the graph, the bytes of every weight (samples of large ones), their layouts and activation types.
- * Tells whether a saved state fits. */
-static uint64_t fingerprint(const struct ane_program *p, const struct ane_graph *g, const struct ane_buffer *text) {
-  enum { SAMPLES = 64, SAMPLE = 16, WHOLE = 4096 };
-  uint64_t h = hash_bytes(0xcbf29ce484222325u, text->data, text->size);
-  for (int32_t i = 0; i < g->n_values; i++) {
-    const struct ane_tensor *t = &g->values[i].data;
-    if (g->values[i].kind != ANE_VALUE_CONST) continue;
-    if (t->bytes <= WHOLE)
-      h = hash_bytes(h, t->data, (size_t)t->bytes);
-    else
-      for (uint64_t at = 0; at + SAMPLE <= t->bytes; at += t->bytes / SAMPLES)
-        h = hash_bytes(h, (const uint8_t *)t->data + at, SAMPLE);
-  }
-  for (int32_t i = 0; i < p->n_matrices; i++) {
-    const ane_layout layout = p->matrices[i].packed.layout; /* a split head holds the same numbers */
-    const int32_t held[] = {(int32_t)(layout == ANE_LAYOUT_Q8_0_SPLIT ? ANE_LAYOUT_Q8_0 : layout),
-                            (int32_t)p->matrices[i].packed.dtype, (int32_t)p->matrices[i].activation_type};
-    h = hash_bytes(h, held, sizeof held);
-  }
-  const int32_t options[] = {p->o.int8, (int32_t)p->o.isa, (int32_t)p->o.weights.kind};
-  return hash_bytes(h, options, sizeof options);
-}
-
-/* Adds the errors of re-encoded weights: they tell schemes, and the importance that guided them, apart. */
-static uint64_t fingerprint_packed(const struct ane_program *p) {
-  uint64_t h = p->fingerprint;
-  for (int32_t i = 0; i < p->n_matrices; i++)
-    if (p->matrices[i].recoded) h = hash_bytes(h, &p->matrices[i].error.error, sizeof(double));
-  return h;
-}
-
-/* Adds `size` bytes to a running total, which stays a multiple of 64. Returns where they begin. */
-static size_t reserve(size_t *total, size_t size) {
-  size_t at = *total;
-  *total += ane_align_up(size, 64);
-  return at;
-}
-
-/* The most that a step needs, for the shared scratch and for that of a thread. */
-struct scratch_needs {
-  int64_t cols[ANE_ACTIVATION_COUNT], channels, part, temp;
-  size_t kernel, shared;
-};
-
-static void scratch_needs_of(const struct ane_program *p, struct scratch_needs *w) {
-  for (int32_t i = 0; i < p->n_steps; i++) {
-    const struct step *s = &p->steps[i];
-    w->kernel = ANE_MAX(w->kernel, s->kernel_bytes);
-    w->shared = ANE_MAX(w->shared, s->shared_bytes);
-    w->temp = ANE_MAX(w->temp, s->temp_floats);
-    if (s->op == ane_op_info(ANE_OP_LINEAR)) {
-      for (int m = 0; m < s->linear.count; m++) {
-        const struct matrix *x = s->linear.w[m];
-        w->cols[x->activation_type] = ANE_MAX(w->cols[x->activation_type], x->packed.cols);
-        w->channels = ANE_MAX(w->channels, x->packed.cols);
-        w->kernel = ANE_MAX(w->kernel, ane_matmul_scratch(&x->packed));
-      }
-    } else if (s->op == ane_op_info(ANE_OP_FUSED_ATTENTION) || s->op == ane_op_info(ANE_OP_ATTENTION)) {
-      w->kernel = ANE_MAX(w->kernel, ane_attention_scratch(s->attention.heads, s->attention.kv_heads, s->attention.head_dim));
-      w->part = ANE_MAX(w->part, s->attention.heads * (2 + s->attention.head_dim));
-    }
-  }
-}
-
-static ane_status plan_scratch(struct ane_program *p, size_t activations, struct ane_error *err) {
-  struct scratch_needs w = {0};
-  scratch_needs_of(p, &w);
-  int64_t chunk = p->o.chunk, tiles = (p->o.context + ANE_TILE - 1) / ANE_TILE;
-  size_t total = 0, at[ANE_ACTIVATION_COUNT], normed, parts, counters, claimed, prefetch, thread_mem, shared;
-  p->activation_bytes = activations;
-  reserve(&total, activations);
-  for (int a = 0; a < ANE_ACTIVATION_COUNT; a++) {
-    size_t bytes = a == ANE_ACTIVATION_F32 || !w.cols[a] ? 0 : ane_activations_bytes((ane_activation_type)a, chunk, w.cols[a]);
-    at[a] = reserve(&total, bytes);
-    p->thread_activations[a] =
-        reserve(&p->thread_bytes,
-                a == ANE_ACTIVATION_F32 || !w.cols[a] ? 0 : ane_activations_bytes((ane_activation_type)a, 1, w.cols[a]));
-  }
-  normed = reserve(&total, (size_t)(chunk * w.channels) * sizeof(float));
-  parts = reserve(&total, (size_t)(tiles * w.part) * sizeof(float));
-  shared = reserve(&total, w.shared);
-  counters = reserve(&total, (size_t)p->n_steps * 2 * sizeof *p->counters);
-  p->claimed_stride = (int64_t)ane_align_up((size_t)p->n_steps, 64 / sizeof *p->claimed);
-  claimed = reserve(&total, (size_t)(p->claimed_stride * p->o.threads) * sizeof *p->claimed);
-  prefetch = reserve(&total, (size_t)p->o.threads * sizeof *p->prefetch);
-  p->thread_normed = reserve(&p->thread_bytes, (size_t)w.channels * sizeof(float));
-  p->temp_rows = 64;
-  p->thread_temp = reserve(&p->thread_bytes, (size_t)ANE_MAX(2 * chunk * p->temp_rows, w.temp) * sizeof(float));
-  p->thread_kernel = reserve(&p->thread_bytes, w.kernel);
-  p->thread_bytes = ane_align_up(p->thread_bytes, 4096);
-  thread_mem = reserve(&total, p->thread_bytes * (size_t)p->o.threads);
-  p->scratch_bytes = total;
-  p->scratch = ane_pages_alloc(total, false); /* small pages: a short prompt commits little of it */
-  if (!p->scratch) return ane_fail(err, ANE_NOMEM, "no memory for %zu bytes of activations", total);
-  for (int a = 0; a < ANE_ACTIVATION_COUNT; a++) p->activations[a] = p->scratch + at[a];
-  p->normed = (float *)(void *)(p->scratch + normed);
-  p->shared = p->scratch + shared;
-  p->parts = (float *)(void *)(p->scratch + parts);
-  p->counters = (_Atomic int64_t *)(void *)(p->scratch + counters);
-  p->claimed = (_Atomic int64_t *)(void *)(p->scratch + claimed);
-  p->prefetch = (struct prefetch *)(void *)(p->scratch + prefetch);
-  p->thread_mem = p->scratch + thread_mem;
-  p->result_block_bytes = (size_t)p->vocab * OUT_ROWS_BLOCK * sizeof(float);
-  p->result_block = ane_pages_alloc(p->result_block_bytes, false);
-  return p->result_block ? ANE_OK : no_memory(err);
-}
-
 static ane_status find_result(struct planner *pl, struct ane_error *err) {
   const struct ane_graph *g = pl->g;
   const struct ane_value *v = &g->values[g->results[0]];
@@ -385,7 +269,7 @@ static ane_status plan_all(struct planner *pl, struct ane_error *err) {
   if (!ane_graph_print(pl->g, &text))
     st = no_memory(err);
   else
-    p->fingerprint = fingerprint(p, pl->g, &text);
+    p->fingerprint = fingerprint_graph(p, pl->g, &text);
   ane_buffer_free(&text);
   if (!st) st = weights_pack(p, err);
   p->fingerprint = fingerprint_packed(p);
@@ -456,66 +340,4 @@ void ane_program_poison(struct ane_program *p) {
   memset(p->scratch, 0xFF, (size_t)((uint8_t *)p->counters - p->scratch));
   memset(p->thread_mem, 0xFF, p->thread_bytes * (size_t)p->o.threads);
   memset(p->result_block, 0xFF, p->result_block_bytes);
-}
-
-struct ane_program_info ane_program_info(const struct ane_program *p) {
-  struct ane_program_info i = {.isa = p->o.isa,
-                               .threads = p->o.threads,
-                               .context = p->o.context,
-                               .chunk = p->o.chunk,
-                               .n_ids = p->n_ids,
-                               .vocab = p->vocab,
-                               .int8 = p->o.int8,
-                               .weight_bytes = p->slab_bytes,
-                               .scratch_bytes = p->scratch_bytes + p->result_block_bytes,
-                               .n_matrices = p->n_matrices,
-                               .n_steps = p->n_steps,
-                               .long_rope_after = p->long_rope_after};
-  for (int32_t l = 0; l < p->n_kv; l++) i.kv_bytes_per_token += (uint64_t)(p->kv[l].heads * p->kv[l].head_dim) * 4;
-  return i;
-}
-
-const char *ane_program_value(const struct ane_program *p, int32_t i, int64_t *channels) {
-  for (int32_t v = 0; v < p->n_slots; v++) {
-    if (!p->slots[v].name || i-- > 0) continue;
-    if (channels) *channels = p->slots[v].channels;
-    return p->slots[v].name;
-  }
-  return NULL;
-}
-
-struct ane_matrix_info ane_program_matrix(const struct ane_program *p, int32_t i) {
-  static const char *const names[] = {"fp32", "int8", "bf16"};
-  const struct matrix *m = &p->matrices[i];
-  const struct ane_packed *w = &m->packed;
-  size_t bytes = m->stored.bytes;
-  if (w->layout != ANE_LAYOUT_ROWS) ane_packed_bytes(w, &bytes);
-  return (struct ane_matrix_info){.name = m->name,
-                                  .layout = ane_layout_info(w->layout)->name,
-                                  .activations = names[m->activation_type],
-                                  .dtype = w->dtype,
-                                  .stored = m->stored.dtype,
-                                  .input = m->input,
-                                  .weights = m->by_scheme ? ane_weight_spec_name(m->spec) : NULL,
-                                  .rows = w->rows,
-                                  .cols = w->cols,
-                                  .bytes = bytes,
-                                  .recoded = m->recoded,
-                                  .error = m->error};
-}
-
-bool ane_program_print(const struct ane_program *p, struct ane_buffer *out) {
-  for (int32_t i = 0; i < p->n_steps; i++) {
-    const struct step *s = &p->steps[i];
-    char line[256];
-    int n = snprintf(line, sizeof line, "%-12s %-40s", s->op->name, s->name);
-    if (n < 0 || !ane_buffer_append(out, line, ANE_MIN((size_t)n, sizeof line - 1))) return false;
-    for (int o = 0; o < MAX_LINEAR && s->out[o]; o++) {
-      n = snprintf(line, sizeof line, " @%zu x %" PRId64 "%s", s->out[o]->offset, s->out[o]->channels,
-                   s->out[o]->result ? " result" : "");
-      if (n < 0 || !ane_buffer_append(out, line, (size_t)n)) return false;
-    }
-    if (!ane_buffer_append(out, "\n", 1)) return false;
-  }
-  return true;
 }

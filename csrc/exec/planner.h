@@ -1,4 +1,5 @@
-/* Planning: graph to program. plan.c drives the builders, one per op; memplan.c places values; weights.c packs matrices. */
+/* Planning: graph to program. plan.c drives the builders, one per op; memplan.c places values; plan_scratch.c allocates scratch
+ * memory; weights.c packs matrices. */
 #ifndef ANE_EXEC_PLANNER_H
 #define ANE_EXEC_PLANNER_H
 
@@ -35,6 +36,15 @@ const struct slot *planner_slot(struct planner *pl, int32_t value);
 
 /* memplan.c: gives every result value of the graph its slot. *bytes is the size of the activation arena. */
 ane_status memplan(struct planner *pl, size_t *bytes, struct ane_error *err);
+
+/* plan_scratch.c: allocates the scratch memory. activations: bytes of the activation arena. */
+ane_status plan_scratch(struct ane_program *p, size_t activations, struct ane_error *err);
+
+/* fingerprint.c: FNV-1a over the text of the graph, the bytes of every weight (samples of large ones), their layouts and
+ * activation types. Tells whether a saved state fits. */
+uint64_t fingerprint_graph(const struct ane_program *p, const struct ane_graph *g, const struct ane_buffer *text);
+/* The fingerprint with the errors of re-encoded weights, which tell schemes, and the importance that guided them, apart. */
+uint64_t fingerprint_packed(const struct ane_program *p);
 
 /* weights.c: chooses a matrix's layout and the activation type that it takes. */
 ane_status weights_describe(const struct ane_program *p, struct matrix *m, struct ane_error *err);
