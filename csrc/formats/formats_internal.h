@@ -17,16 +17,16 @@ ane_status ane_onnx_read(struct ane_source *s, struct ane_error *err);
 /* The model file of a folder that is an ONNX bundle (ane_malloc memory); NULL where it is none. */
 ane_status ane_onnx_find(const char *folder, char **model, struct ane_error *err);
 ane_status ane_safetensors_read(struct ane_source *s, struct ane_error *err);
-/* files[0] is the index; it makes way for the files that the index names, which lie in its folder. */
+/* files[0] is the index. The files that the index names, in its folder, replace it. */
 ane_status ane_safetensors_read_index(struct ane_source *s, struct ane_error *err);
 
 /* Makes one tensor of each pair NAME_blocks, NAME_scales of MXFP4, and indexes again. */
 ane_status ane_safetensors_join_mxfp4(struct ane_source *s, struct ane_error *err);
 
-/* Fills by_name; a name that appears twice is ANE_FORMAT. */
+/* Fills by_name. ANE_FORMAT where a name appears twice. */
 ane_status ane_source_index_tensors(struct ane_source *s, struct ane_error *err);
 
-/* An empty source that keeps s and has its files; ANE_NOMEM as NULL. */
+/* An empty source that owns a reference to s and shares its files; NULL: no memory. */
 struct ane_source *ane_source_derive(struct ane_source *s);
 
 /* Text from a file, made fit for a message: control bytes and broken UTF-8 become '?', long texts are cut. */

@@ -63,7 +63,7 @@ struct part {
 
 static ane_status no_memory(const struct part *p) { return ane_fail(p->err, ANE_NOMEM, "not enough memory"); }
 
-/* Are `bytes` more bytes there? */
+/* Fails unless `bytes` more bytes follow. */
 static ane_status need(const struct part *p, uint64_t bytes) {
   uint64_t left = ane_reader_left(&p->r);
   if (bytes <= left) return ANE_OK;
@@ -71,7 +71,7 @@ static ane_status need(const struct part *p, uint64_t bytes) {
                   p->r.pos, left);
 }
 
-/* Can `count` things of at least `least` bytes each follow? */
+/* Fails unless `count` elements of at least `least` bytes each can follow. */
 static ane_status fits(const struct part *p, uint64_t count, uint64_t least, uint64_t limit, const char *what) {
   uint64_t left = ane_reader_left(&p->r);
   if (count > limit) return ane_fail(p->err, ANE_FORMAT, "%" PRIu64 " %s, the limit is %" PRIu64, count, what, limit);
@@ -118,7 +118,7 @@ static ane_status read_scalar(struct part *p, uint32_t type, struct ane_meta *ou
   if (st) return st;
   out->kind = types[type].kind;
   out->dtype = types[type].dtype;
-  /* As an array of one: the same code knows every type. */
+  /* Reads it as an array of one element, so that one function knows every type. */
   struct ane_meta one = {.kind = ANE_META_ARRAY};
   one.a.kind = out->kind;
   one.a.dtype = types[type].dtype;
@@ -133,7 +133,7 @@ static ane_status read_scalar(struct part *p, uint32_t type, struct ane_meta *ou
   return out->kind == ANE_META_BOOL ? check_bools(p, one.a.data, 1) : ANE_OK;
 }
 
-/* The loop of vocabularies and merges: 300,000 strings in a few ms. */
+/* Reads the strings of vocabularies and merges: 300,000 of them in a few ms. */
 static ane_status read_strings(struct part *p, struct ane_meta *items, uint64_t count) {
   struct ane_reader *r = &p->r;
   for (uint64_t i = 0; i < count; i++) {
@@ -225,7 +225,7 @@ static ane_status unknown_type(const struct part *p, uint32_t id) {
   return ane_fail(p->err, ANE_UNSUPPORTED, "unknown tensor type %" PRIu32 "; known are %s", id, names);
 }
 
-/* Shape (outermost first, the file has it the other way round), type and size. */
+/* Reads shape (outermost first; the file has innermost first), type and size. */
 static ane_status read_layout(struct part *p, struct ane_tensor *t) {
   ane_status st = need(p, 4);
   if (st) return st;
@@ -265,14 +265,14 @@ static ane_status read_tensor_info(struct part *p, uint32_t i) {
   if (st) return ane_fail_in(p->err, st, "tensor %" PRIu32 " of %" PRIu32 " at byte %zu", i + 1, p->n_tensors, at);
   st = read_layout(p, &t->tensor);
   if (st) return tensor_fail(p, t->name, at, st);
-  t->offset = ane_read_u64(&p->r); /* still without the begin of the data */
+  t->offset = ane_read_u64(&p->r); /* the start of the data is added later */
   t->file = p->file;
   if (t->offset % p->alignment == 0) return ANE_OK;
   st = ane_fail(p->err, ANE_FORMAT, "its offset %" PRIu64 " is no multiple of the alignment %" PRIu64, t->offset, p->alignment);
   return tensor_fail(p, t->name, at, st);
 }
 
-/* Offsets become positions in the file, data pointers are set; nothing reaches beyond the end. */
+/* Turns offsets into positions in the file and sets data pointers. Fails where data reach beyond the end of the file. */
 static ane_status place_tensors(struct part *p) {
   uint64_t size = p->r.size, start = (p->r.pos + p->alignment - 1) & ~(p->alignment - 1);
   uint64_t room = start < size ? size - start : 0;
@@ -302,7 +302,7 @@ static ane_status check_overlap(const struct part *p) {
   const struct ane_source_tensor *t = p->tensors;
   uint32_t n = p->n_tensors, i = 1;
   while (i < n && t[i].offset >= t[i - 1].offset + t[i - 1].tensor.bytes) i++;
-  if (i >= n) return ANE_OK; /* writers put them down in order */
+  if (i >= n) return ANE_OK; /* writers store tensors in order */
   const struct ane_source_tensor **sorted = ane_malloc(n * sizeof *sorted);
   if (!sorted) return no_memory(p);
   for (i = 0; i < n; i++) sorted[i] = &t[i];
@@ -361,9 +361,9 @@ static ane_status read_part(struct part *p) {
 
 /* ---- Split files -------------------------------------------------------------------------------------------------*/
 
-/* What a part says of itself; a whole file is part 0 of 1. */
+/* What a part says about the split. A whole file is part 0 of 1. */
 struct split {
-  uint64_t no, count, tensors; /* tensors of all parts; UINT64_MAX: not said */
+  uint64_t no, count, tensors; /* of all parts; UINT64_MAX: not given */
 };
 
 static ane_status split_key(const struct part *p, const char *key, uint64_t *n) {
@@ -385,8 +385,8 @@ static ane_status split_of(const struct part *p, struct split *out) {
   return ANE_OK;
 }
 
-/* "base-00002-of-00003.gguf" in the arena, from the path of part `no`; NULL where the path is not so named (*named is
- * then false) or memory is short. Parts count from 1 in names, from 0 in split.no. */
+/* "base-00002-of-00003.gguf" in the arena, from the path of part `no`. NULL where the path has no such name (*named is then
+ * false) or there is no memory. Parts count from 1 in names, from 0 in split.no. */
 static char *part_path(struct ane_source *s, const struct split *sp, uint64_t no, bool *named) {
   char end[40];
   int n = snprintf(end, sizeof end, "-%05" PRIu64 "-of-%05" PRIu64 ".gguf", sp->no + 1, sp->count);
@@ -433,7 +433,7 @@ static ane_status find_parts(const struct part *p, const struct split *sp) {
   return ane_fail(p->err, ANE_IO, "%s: of its %" PRIu64 " parts, missing: %s", ane_path_tail(s->path), sp->count, names);
 }
 
-/* Reads part i, whose metadata holds nothing that the source keeps. */
+/* Reads part i. The source keeps nothing of its metadata. */
 static ane_status read_further(struct part *p, const struct split *first) {
   struct ane_source_file *f = &p->s->files[p->file];
   ane_status st = ane_map_open(&f->map, f->path, p->err);
@@ -446,7 +446,7 @@ static ane_status read_further(struct part *p, const struct split *first) {
                   ane_path_tail(f->path), sp.no + 1, sp.count, p->file + 1, first->count);
 }
 
-/* All parts' tensors as one list in s->tensors. `parts` holds sp->count parts, the first is read. */
+/* Joins the tensors of all parts in s->tensors. `parts` holds sp->count parts, of which the first has been read. */
 static ane_status join_parts(struct ane_source *s, struct part *parts, const struct split *sp) {
   ane_status st = ANE_OK;
   uint64_t total = parts[0].n_tensors;
@@ -488,7 +488,7 @@ static ane_status read_others(struct part *p, const struct split *sp) {
 ane_status ane_gguf_read(struct ane_source *s, struct ane_error *err) {
   struct part p = {.s = s, .err = err};
   ane_status st = read_part(&p);
-  s->by_key = p.by_key; /* also on failure: the source frees it */
+  s->by_key = p.by_key; /* on failure too: the source frees it */
   if (st) return st;
   s->keys = p.keys;
   s->values = p.values;

@@ -1,5 +1,5 @@
-/* Writes GGUF version 3; the layout is drawn in gguf.c. Values and tensor infos gather in memory (a vocabulary is a few
- * MB), the data streams. */
+/* Writes GGUF version 3; the layout is drawn in gguf.c. Values and tensor infos are collected in memory (a vocabulary takes a
+ * few MB), data are written at once. */
 #include "formats/formats_internal.h"
 #include "formats/gguf_write.h"
 
@@ -119,7 +119,7 @@ static ane_status set_alignment(struct ane_gguf_writer *w, const struct ane_meta
   return ANE_OK;
 }
 
-/* A copy of the name in the arena, new in the map. */
+/* Copies the name into the arena and adds it to the map. Fails where the map has it. */
 static ane_status keep_name(struct ane_gguf_writer *w, struct ane_strmap *map, const char **name, uint32_t index, size_t max,
                             struct ane_error *err) {
   size_t len = strlen(*name);
@@ -138,7 +138,7 @@ ane_status ane_gguf_add_value(struct ane_gguf_writer *w, const char *key, const 
   if (!st && !put_string(&w->values, key, strlen(key))) st = no_memory(err);
   if (!st) st = put_value(&w->values, m, err);
   if (st) {
-    w->broken = true; /* half a value may stand in the buffer */
+    w->broken = true; /* the buffer may hold half a value */
     return ane_fail_in(err, st, "key %s", ane_quote(text, key, strlen(key)));
   }
   w->n_values++;
@@ -195,7 +195,7 @@ static bool put_info(struct ane_buffer *b, const struct pending *p, uint64_t off
   return ok && put(b, (uint64_t)ane_dtype_info(p->dtype)->gguf, 4) && put(b, offset, 8);
 }
 
-/* What stands before the data. */
+/* Encodes all that precedes the data: header, values, tensor infos. */
 static ane_status gather_head(struct ane_gguf_writer *w, struct ane_buffer *b, struct ane_error *err) {
   bool ok = ane_buffer_append(b, "GGUF", 4) && put(b, VERSION, 4) && put(b, w->n_tensors, 8) && put(b, w->n_values, 8) &&
             ane_buffer_append(b, w->values.data, w->values.size);
@@ -291,7 +291,7 @@ ane_status ane_gguf_commit(struct ane_gguf_writer *w, struct ane_error *err) {
   if (w->at < w->n_tensors)
     return ane_fail(err, ANE_INVALID, "tensor %s is not complete: %" PRIu64 " bytes are missing", w->tensors[w->at].name,
                     ane_gguf_wanted(w, NULL, NULL));
-  w->broken = true; /* whatever comes, nothing more goes into this file */
+  w->broken = true; /* on success and on failure: nothing more is written to this file */
   return ane_file_commit(&w->file, err);
 }
 

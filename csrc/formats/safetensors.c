@@ -29,7 +29,7 @@ struct part {
   uint32_t file; /* index into s->files */
   json_t *header;
   const uint8_t *data;  /* behind the header */
-  uint64_t start, room; /* where in the file the data begin, and their bytes */
+  uint64_t start, room; /* position of the data in the file, and their number of bytes */
   struct ane_source_tensor *tensors;
   uint32_t n_tensors;
 };
@@ -80,7 +80,7 @@ static ane_status read_shape(const struct part *p, const json_t *info, struct an
   return ANE_OK;
 }
 
-/* data_offsets, held against the data that there are. */
+/* Reads data_offsets and checks them against the size of the data. */
 static ane_status read_offsets(const struct part *p, const json_t *info, uint64_t *begin, uint64_t *end) {
   const json_t *v = json_object_get(info, "data_offsets");
   if (!json_is_array(v) || json_array_size(v) != 2 || !ane_json_count(json_array_get(v, 0), begin) ||
@@ -111,7 +111,8 @@ static ane_status read_tensor(const struct part *p, const json_t *info, struct a
   return ANE_OK;
 }
 
-/* By place; where nothing is stored the empty one first, so that each begins where the one before it ends. */
+/* Orders tensors by position. Empty ones come first at equal positions, so that each tensor begins where the one before it
+ * ends. */
 static int by_place(const void *a, const void *b) {
   const struct ane_source_tensor *x = a, *y = b;
   if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;
@@ -183,7 +184,7 @@ static ane_status keep_metadata(const struct part *p, const json_t *meta) {
   return ANE_OK;
 }
 
-/* __metadata__ maps strings to strings; of several files the first one's is kept. */
+/* __metadata__ maps strings to strings. Of several files the first one's is kept. */
 static ane_status read_metadata(const struct part *p) {
   const json_t *meta = json_object_get(p->header, "__metadata__");
   if (!meta || json_is_null(meta)) return ANE_OK;
@@ -239,7 +240,7 @@ ane_status ane_safetensors_read(struct ane_source *s, struct ane_error *err) {
 
 /* ---- Several files -----------------------------------------------------------------------------------------------*/
 
-/* A name in the folder of the index, no way out of it. */
+/* Is it the name of a file in the folder of the index? */
 static bool is_plain(const char *name) {
   return *name && !strpbrk(name, "/\\") && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
 }
@@ -251,7 +252,7 @@ static const char *file_name(const char *path) {
 
 static int by_name(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
 
-/* The names of the files, sorted, each once: *count of them, borrowed from the map. */
+/* Sorted names of the files, each once; they borrow from the map. *count is their number. */
 static ane_status list_files(const json_t *map, const char ***out, uint32_t *count, struct ane_error *err) {
   const char *key, **names = ane_calloc(json_object_size(map), sizeof *names);
   json_t *v;
@@ -277,7 +278,7 @@ static ane_status list_files(const json_t *map, const char ***out, uint32_t *cou
   return kept <= MAX_FILES ? ANE_OK : ane_fail(err, ANE_FORMAT, "weight_map names %zu files, the limit is %d", kept, MAX_FILES);
 }
 
-/* s->files becomes the list of names, none mapped yet. All are looked for, so that a message can name those missing. */
+/* Fills s->files with names, none mapped yet. Looks for all of them, so that a message can list those that are missing. */
 static ane_status place_files(struct ane_source *s, const char *const *names, uint32_t count, struct ane_error *err) {
   const char *index = s->files[0].path;
   size_t folder = (size_t)(file_name(index) - index);
@@ -302,7 +303,7 @@ static ane_status place_files(struct ane_source *s, const char *const *names, ui
   return ANE_OK;
 }
 
-/* Maps and reads all files; their tensors become one list. */
+/* Maps and reads all files and joins their tensors in one list. */
 static ane_status read_parts(struct ane_source *s, uint32_t count, struct ane_error *err) {
   struct part *parts = ane_calloc(count, sizeof *parts);
   if (!parts) return no_memory(err);
@@ -327,7 +328,7 @@ static ane_status read_parts(struct ane_source *s, uint32_t count, struct ane_er
   return st;
 }
 
-/* Every tensor of the map is in the file that the map says. Files may hold more. */
+/* Checks that each tensor of the map is in the file that the map names. Files may hold more. */
 static ane_status check_map(const struct ane_source *s, const json_t *map, struct ane_error *err) {
   const char *name;
   json_t *v;

@@ -7,14 +7,14 @@
 
 static const char BLOCKS[] = "_blocks", SCALES[] = "_scales";
 
-/* The name without its ending; NULL: it ends otherwise, or there is no memory. */
+/* The name without its ending; NULL: it has another ending, or there is no memory. */
 static char *stem_of(struct ane_source *s, const char *name, const char *ending) {
   size_t n = strlen(name), cut = strlen(ending);
   if (n <= cut || strcmp(name + n - cut, ending) != 0) return NULL;
   return ane_arena_strndup(&s->arena, name, n - cut);
 }
 
-/* The scales that belong to these blocks; NULL where the shapes do not say so. */
+/* The scales of these blocks; NULL where there are none of a fitting shape. */
 static const struct ane_source_tensor *scales_of(const struct ane_source *s, const struct ane_source_tensor *blocks,
                                                  const char *stem) {
   for (uint32_t i = 0; i < s->n_tensors; i++) {

@@ -85,7 +85,7 @@ typedef ANE_BLOCK {
 }
 ane_block_q6_k;
 
-/* Grid types: an index names 8 (iq2, iq1) or 4 (iq3) magnitudes; signs are a bit an element. */
+/* Grid types: an index selects 8 (iq2, iq1) or 4 (iq3) magnitudes; each element has a sign bit. */
 /* qs: 8 x { 4 index bytes, u32: 4 x 7 sign bits (ane_iq_signs), 4 bits s }. d * (0.5 + s) * 0.25 */
 typedef ANE_BLOCK {
   uint16_t d;

@@ -11,8 +11,8 @@
 
 /* ---- Values --------------------------------------------------------------------------------------------------------*/
 
-/* Of IQ1, IQ2 and IQ3 the code is the index of a magnitude, and above it a bit for the sign (IQ1: of the delta). Of IQ1 the
- * values are 8 * (-1, 0 or 1, plus or minus 1/8). */
+/* The code of IQ1, IQ2 and IQ3 is the index of a magnitude, with the sign as the bit above it (IQ1: the sign of the delta).
+ * Values of IQ1 are 8 * (-1, 0 or 1, plus or minus 1/8). */
 static const struct ane_code_values iq4 = {{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}, 1},
                                     e2m1 = {{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}, 1},
                                     iq3_s = {{1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15}, 1},
@@ -61,7 +61,7 @@ static void read_nvfp4(const void *block, int s, struct ane_codes *out) {
   }
 }
 
-/* Two bits of 32 bytes, run s % 4 of them. */
+/* Unpacks 2-bit codes: run s % 4 of 32 bytes. */
 static void crumbs(const uint8_t *qs, int s, uint8_t *code) {
   for (int l = 0; l < 32; l++) code[l] = qs[s / 4 * 32 + l] >> s % 4 * 2 & 3;
 }
@@ -83,8 +83,8 @@ static void read_q3_k(const void *block, int s, struct ane_codes *out) {
   for (int l = 0; l < 32; l++) out->code[l] |= (uint8_t)((b->hmask[l] >> s & 1) << 2);
 }
 
-/* Digit `power` of a byte, a fraction of 256 to the base 3: byte * 3^power mod 256 is what is left, times 3 / 256 its first
- * digit. */
+/* Ternary digit `power` of a byte, which is a fraction of 256 to the base 3: byte * 3^power mod 256 is the remaining fraction,
+ * and its product with 3 / 256 has the digit before the point. */
 static uint8_t trit(uint8_t byte, int power) {
   static const uint8_t powers[5] = {1, 3, 9, 27, 81};
   return (uint8_t)((uint8_t)(byte * powers[power]) * 3 >> 8);
@@ -109,11 +109,11 @@ static void read_tq2_0(const void *block, int s, struct ane_codes *out) {
   crumbs(b->qs, s, out->code);
 }
 
-/* Eight codes of a grid point of two bits an element; bit l of signs goes above code l. */
+/* Eight codes of a grid point with two bits an element. Bit l of signs becomes the sign of code l. */
 static void grid8(uint16_t grid, uint8_t signs, uint8_t *code) {
   for (int l = 0; l < 8; l++) code[l] = (uint8_t)((grid >> 2 * l & 3) | (signs >> l & 1) << 2);
 }
-/* Four of a point of four bits an element. */
+/* Four codes of a grid point with four bits an element. */
 static void grid4(uint16_t grid, int signs, uint8_t *code) {
   for (int l = 0; l < 4; l++) code[l] = (uint8_t)((grid >> 4 * l & 7) | (signs >> l & 1) << 3);
 }
@@ -197,7 +197,7 @@ static const struct coded {
 ane_codes_fn ane_codes_reader(ane_dtype t) { return types[t].read; }
 const struct ane_code_values *ane_code_values(ane_dtype t) { return types[t].values; }
 
-/* value = d * sub * factor * values[code]: all products but the last are exact. */
+/* value = d * sub * factor * values[code]. All products but the last are exact. */
 static void decode(ane_dtype t, const uint8_t *src, float *dst, uint64_t n) {
   const struct ane_dtype_info *info = ane_dtype_info(t);
   const struct coded *k = &types[t];

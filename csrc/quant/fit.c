@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-/* Four lanes: SSE2 and NEON have them without being asked for. */
+/* Four lanes: SSE2 and NEON have them on every machine. */
 typedef float f4 __attribute__((vector_size(16)));
 typedef int32_t i4 __attribute__((vector_size(16)));
 
@@ -34,7 +34,7 @@ struct ane_span ane_span_of(const float *x, const float *w, int n) {
 
 static inline float inverse(float v) {
   float inv = v != 0 ? 1 / v : 0;
-  return fabsf(inv) < 1e30f ? inv : 0; /* a scale so small that nothing but zero can be meant */
+  return fabsf(inv) < 1e30f ? inv : 0; /* with a smaller scale all elements are zero */
 }
 
 float ane_span_code(const struct ane_span *s, struct ane_line l, int top, float *q) {
@@ -59,7 +59,7 @@ struct ane_code_sums ane_span_sums(const struct ane_span *s, const float *q) {
   return (struct ane_code_sums){total(sq), total(sqq), total(sxq)};
 }
 
-/* As ane_span_code followed by ane_span_sums, keeping nothing but the sums. */
+/* The sums of ane_span_sums for the codes of ane_span_code, without storing the codes. */
 static struct ane_code_sums sums_at(const struct ane_span *s, float inv, float bias, float top) {
   f4 sq = all(0), sqq = all(0), sxq = all(0), inv4 = all(inv), bias4 = all(bias + 0.5f), top4 = all(top);
   for (int i = 0; i < s->n; i += 4) {
@@ -79,7 +79,7 @@ struct best {
   float error; /* of the fitted line, by the normal equations */
 };
 
-/* Least squares for fixed codes; *line and its error (infinite where the codes determine none). */
+/* Least squares for fixed codes: *line and its error (infinite where the codes do not determine a line). */
 static float solve(const struct ane_span *s, struct ane_code_sums c, bound b, float half, struct ane_line *line) {
   if (b == SIGNED) { /* in terms of q - half */
     float qq = c.qq - 2 * half * c.q + half * half * s->sum_w, xq = c.xq - half * s->sum_wx;
@@ -110,7 +110,7 @@ static bool consider(const struct ane_span *s, float inv, float bias, int top, b
   return true;
 }
 
-/* Rounds at the best line and fits again while that helps. */
+/* Alternates between rounding at the best line and fitting, while the error falls. */
 static void settle(const struct ane_span *s, int top, bound b, struct best *best) {
   for (int i = 0; i < 4 && best->error < INFINITY; i++) {
     float inv = inverse(best->line.scale);
@@ -133,7 +133,7 @@ struct ane_line ane_fit_range(const struct ane_span *s, int top) {
 }
 
 struct ane_line ane_fit_signed(const struct ane_span *s, int half) {
-  float far = 0; /* the element of largest magnitude: it gets the end of the range that has one code more */
+  float far = 0; /* the element of largest magnitude; it takes the end of the range that has one code more */
   for (int i = 0; i < s->n; i++)
     if (fabsf(s->x[i]) > fabsf(far)) far = s->x[i];
   struct best best = {{0, 0}, INFINITY};
@@ -151,7 +151,7 @@ struct ane_line ane_fit_positive(const struct ane_span *s, int half) {
   float far = 0;
   for (int i = 0; i < s->n; i++) far = ANE_MAX(far, fabsf(s->x[i]));
   struct best best = {{0, 0}, INFINITY};
-  for (int k = -10; far > 0 && k <= 15; k++) { /* around half - 1 and half: the ends of the codes */
+  for (int k = -10; far > 0 && k <= 15; k++) { /* scales around half - 1 and half, the ends of the codes */
     float inv = ((float)half - 1 + 0.1f * (float)k) / far;
     if (inv < INFINITY) consider(s, inv, (float)half, 2 * half - 1, SIGNED, &best);
   }

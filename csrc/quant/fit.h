@@ -1,8 +1,7 @@
-/* Nearest codes under a scale, and the scale (and offset) that a run of codes wants: what the searching encoders share.
- *
- * A span is one sub-block of 16, 32 or 64 elements with their weights. Codes are whole numbers 0 .. top, held as floats while
- * they are searched; x is approximated by scale * q + offset. All sums run in four lanes in one fixed order, so that bytes
- * do not depend on the machine. */
+/* Nearest codes for a scale, and the scale (and offset) of a run of codes: shared by the encoders that search.
+ * A span is one sub-block of 16, 32 or 64 elements with their weights. Codes are integers 0 .. top, stored as floats during
+ * the search; x is approximated by scale * q + offset. All sums run in four lanes in one fixed order, so bytes do not depend
+ * on the machine. */
 #ifndef ANE_QUANT_FIT_H
 #define ANE_QUANT_FIT_H
 
@@ -34,8 +33,8 @@ struct ane_span ane_span_of(const float *x, const float *w, int n);
 float ane_span_code(const struct ane_span *s, struct ane_line l, int top, float *q);
 struct ane_code_sums ane_span_sums(const struct ane_span *s, const float *q);
 
-/* The line with offset <= 0 and scale >= 0 whose nearest codes 0 .. top leave about the least weighted squared error:
- * rounding at a grid of scales around the range, a least squares fit for each, then alternately until it stands still. */
+/* The line with offset <= 0 and scale >= 0 whose nearest codes 0 .. top have nearly the least weighted squared error: rounding
+ * at a grid of scales around the range, a least squares fit for each, then both in alternation until nothing changes. */
 struct ane_line ane_fit_range(const struct ane_span *s, int top);
 /* The scale (of either sign) for x ~ scale * (q - half), q in 0 .. 2 half - 1; the offset is -half * scale. */
 struct ane_line ane_fit_signed(const struct ane_span *s, int half);

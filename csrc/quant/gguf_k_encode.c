@@ -1,11 +1,9 @@
-/* Encoders of the super-block types Q2_K to Q6_K, from their layouts in blocks.h.
- *
- * Two levels are searched. First each sub-block by itself: the scale (and minimum) with the least weighted squared error,
- * its codes being the nearest ones (fit.h). Then the super-block: fp16 factors d and dmin, and for every sub-block those
- * neighbouring whole scales and minima under which re-rounded codes leave the least error; then d and dmin by least
- * squares for all codes at once, and the codes again, while the error falls.
- *
- * The weight of an element is its importance (what a calibration says of its column; 1 without). */
+/* Encoders of the super-block types Q2_K to Q6_K, for the layouts in blocks.h.
+ * The search has two levels. First each sub-block: the scale (and minimum) whose nearest codes have the least weighted squared
+ * error (fit.h). Then the super-block: fp16 factors d and dmin; for every sub-block those neighbouring integer scales and minima
+ * whose re-rounded codes have the least error; then d and dmin by least squares for all codes at once, and the codes again, while
+ * the error falls.
+ * The weight of an element is the importance of its column (1 without). */
 #include "quant/blocks.h"
 #include "quant/fit.h"
 #include "quant/quant_internal.h"
@@ -21,12 +19,12 @@ struct layout {
   int subs, len;          /* sub-blocks and their elements */
   int top;                /* codes 0 .. top */
   int half;               /* 0: there are minima */
-  int scale_lo, scale_hi; /* whole scales (and minima) */
+  int scale_lo, scale_hi; /* range of integer scales (and minima) */
 };
 static const struct layout q2_k = {16, 16, 3, 0, 0, 15}, q3_k = {16, 16, 7, 4, -32, 31}, q4_k = {8, 32, 15, 0, 0, 63},
                            q5_k = {8, 32, 31, 0, 0, 63}, q6_k = {16, 16, 63, 32, -128, 127};
 
-/* What a super-block is approximated by; d and dmin are exact in fp16. */
+/* The approximation of a super-block; d and dmin are exact in fp16. */
 struct choice {
   float d, dmin, error;
   int scale[MAX_SUBS], min[MAX_SUBS];
@@ -42,7 +40,7 @@ struct super {
 
 /* ---- Super-blocks ------------------------------------------------------------------------------------------------*/
 
-/* Beyond this no fp16 factor reaches; squares still sum up in float32. */
+/* Larger values exceed all fp16 factors; below it, squares do not overflow in float32. */
 #define LARGEST 1e9f
 
 static float usable(float v) { return v > -LARGEST ? v < LARGEST ? v : LARGEST : v <= -LARGEST ? -LARGEST : 0; }
@@ -62,7 +60,7 @@ static void super_fill(struct super *s, const struct layout *l, const float *src
 /* The fp16 nearest to v, kept finite. */
 static float in_half(float v) { return ane_f16_f32(ane_f32_f16(ANE_MAX(ANE_MIN(v, 65504.0f), -65504.0f))); }
 
-/* The fp16 for v / steps. Among subnormals, 2^-24 apart, the next larger one where the nearest would leave the last step
+/* The fp16 for v / steps. Among subnormals, 2^-24 apart, it is the next larger one if the nearest makes the last step fall
  * short of v. */
 static float factor(float v, int steps) {
   uint16_t h = ane_f32_f16(in_half(v / (float)steps));
@@ -72,7 +70,7 @@ static float factor(float v, int steps) {
 
 static int whole(float v, int lo, int hi) { return v > (float)lo ? v < (float)hi ? (int)floorf(v) : hi : lo; }
 
-/* Whole scale and minimum of sub-block j under c->d and c->dmin, with codes and error. */
+/* Integer scale and minimum of sub-block j for c->d and c->dmin, with codes and error. */
 struct trial {
   int scale, min;
   float error, q[ANE_SPAN_MAX];
@@ -86,7 +84,7 @@ static void try_one(const struct super *s, int j, const struct choice *c, int sc
   if (t.error < best->error) *best = t;
 }
 
-/* The minimum (in units of dmin, not yet whole) that suits the codes at this scale. */
+/* The minimum, in units of dmin and before rounding, that fits the codes at this scale. */
 static float wanted_min(const struct super *s, int j, const struct choice *c, int scale) {
   const struct ane_span *span = &s->span[j];
   struct ane_line line = {c->d * (float)scale, s->want[j].offset};
@@ -115,7 +113,7 @@ static void choose(const struct super *s, struct choice *c) {
   }
 }
 
-/* The factors by least squares for the codes in c; those of c where the codes determine none. */
+/* The factors by least squares for the codes in c; the present ones where the codes do not determine them. */
 static void refit(const struct super *s, const struct choice *c, float *d, float *dmin) {
   double uu = 0, uv = 0, vv = 0, xu = 0, xv = 0; /* x ~ d u + dmin v, u = scale (q - half), v = -min */
   double half = s->l->half;
@@ -139,14 +137,14 @@ static void refit(const struct super *s, const struct choice *c, float *d, float
   }
 }
 
-/* First factors: the largest scale and minimum take the largest whole number. */
+/* First factors: the largest scale and minimum become the largest integer. */
 static void first_factors(const struct super *s, struct choice *c) {
   float scale = 0, min = 0;
   for (int j = 0; j < s->l->subs; j++) {
     if (fabsf(s->want[j].scale) > fabsf(scale)) scale = s->want[j].scale;
     min = ANE_MAX(min, -s->want[j].offset);
   }
-  int far = s->l->half ? s->l->scale_lo : s->l->scale_hi; /* of a signed range the end that has one more */
+  int far = s->l->half ? s->l->scale_lo : s->l->scale_hi; /* the end of a signed range that has one integer more */
   c->d = factor(scale, far);
   c->dmin = s->l->half ? 0 : factor(min, s->l->scale_hi);
 }

@@ -79,14 +79,14 @@ static float largest(const float *x) {
   return best;
 }
 
-/* Around zero: the largest element becomes -half exactly. Returns d. */
+/* Symmetric: the element of largest magnitude becomes exactly -half. Returns d. */
 static float quantise_signed(const float *x, uint8_t *q, int half) {
   float d = largest(x) / (float)-half, id = inverse(d);
   for (int l = 0; l < ANE_QK; l++) q[l] = truncate(x[l] * id + ((float)half + 0.5f), 2 * half - 1);
   return d;
 }
 
-/* From the smallest (*min) to the largest in `steps` steps. Returns d. */
+/* From the smallest element (*min) to the largest in `steps` steps. Returns d. */
 static float quantise_range(const float *x, uint8_t *q, int steps, float *min) {
   float lo = x[0], hi = x[0];
   for (int l = 1; l < ANE_QK; l++) {

@@ -1,4 +1,4 @@
-/* Blocks of 32 with fp32 scales: what codes with scales and zero points elsewhere are gathered to. Drawn in blocks.h. */
+/* Blocks of 32 with fp32 scales, gathered from codes whose scales and zero points lie elsewhere. Drawn in blocks.h. */
 #include "quant/quant_internal.h"
 
 #include "quant/blocks.h"

@@ -1,6 +1,6 @@
-/* Optimal k-means in one dimension: clusters of sorted values are intervals, and the best split into k of them follows from
- * the best splits of all beginnings into k - 1; the split point only moves up with the end (Wu, 1991: Optimal quantization by
- * matrix searching), so halving finds a row of it in n log n steps. */
+/* Optimal k-means in one dimension. Clusters of sorted values are intervals. The best split into k intervals follows from the
+ * best splits of all prefixes into k - 1, and the split point grows with the end (Wu, 1991: Optimal quantization by matrix
+ * searching), so divide and conquer finds a row of splits in n log n steps. */
 #include "quant/palette.h"
 
 #include "tensor/half.h"
@@ -17,8 +17,8 @@ uint32_t ane_palette_key(float x) {
 
 static float value_of(uint32_t key) { return ane_f16_f32((uint16_t)(key & 0x8000 ? key & 0x7FFF : 0xFFFF - key)); }
 
-/* Points in ascending order with their sums: of points [0, i) the weights are w[i], the weighted values s[i]. Values are
- * taken from the mean, so that sums of squares do not drown what tells them apart. */
+/* Points in ascending order with prefix sums: points [0, i) have the weight w[i] and the weighted sum s[i]. Values are
+ * relative to the mean, so that sums of squares keep their precision. */
 struct points {
   int n;
   double mean;
@@ -54,7 +54,7 @@ static struct points gather(const uint64_t weight[ANE_PALETTE_KEYS], struct memo
   return p;
 }
 
-/* Neighbours to runs: a new one where another 680th of the range, of the weight, or of the points begins. */
+/* Merges neighbours into runs. A new run begins at each 680th of the range, of the weight, and of the points. */
 static int make_runs(const struct points *p, struct memory *m) {
   enum { PARTS = RUNS / 3 - 2 };
   double range = p->x[p->n - 1] - p->x[0], total = p->w[p->n];
@@ -71,13 +71,13 @@ static int make_runs(const struct points *p, struct memory *m) {
   return n;
 }
 
-/* What one entry for runs [i, j] takes from the sum of squares. */
+/* By how much one entry for runs [i, j] reduces the sum of squares. */
 static inline double gain_of(const struct memory *m, int i, int j) {
   double w = m->run_w[j + 1] - m->run_w[i], s = m->run_s[j + 1] - m->run_s[i];
   return s * s / w;
 }
 
-/* Row `k` of the splits for ends [lo, hi], whose last intervals begin in [from, to]. */
+/* Row `k` of the splits, for ends [lo, hi] whose last intervals begin in [from, to]. */
 static void split(struct memory *m, int k, int lo, int hi, int from, int to) {
   if (lo > hi) return;
   const double *before = m->gain[(k + 1) & 1];
@@ -92,7 +92,7 @@ static void split(struct memory *m, int k, int lo, int hi, int from, int to) {
   split(m, k, mid + 1, hi, best, to);
 }
 
-/* First points of the K intervals; n >= K runs. */
+/* First points of the K intervals; needs n >= K runs. */
 static void best_split(struct memory *m, int n, int first[K + 1]) {
   for (int j = 0; j < n; j++) m->gain[0][j] = gain_of(m, 0, j);
   for (int k = 1; k < K; k++) split(m, k, k, n - 1, k, n - 1);

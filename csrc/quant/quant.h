@@ -6,8 +6,8 @@
 #include "platform/platform.h"
 #include "tensor/tensor.h"
 
-/* Decodes n elements of one row: n is a multiple of the type's block. src needs no alignment. Cannot fail: every bit
- * pattern decodes to something (maybe infinity or NaN), table indices are masked. */
+/* Decodes n elements of one row, where n is a multiple of the type's block. src needs no alignment. Cannot fail: every bit
+ * pattern decodes to some value (infinity and NaN included), and table indices are masked. */
 typedef void (*ane_decode_fn)(const void *src, float *dst, uint64_t n);
 
 /* The decoder of a type; plain types included. NULL for types without (bool, int4, uint4, 64-bit integers). */
@@ -19,25 +19,25 @@ ane_decode_fn ane_decoder(ane_dtype t);
 typedef void (*ane_encode_fn)(const float *src, void *dst, uint64_t n);
 ane_encode_fn ane_encoder(ane_dtype t);
 
-/* Encodes n elements of a row with a weight >= 0 for the squared error of each (importance: n values, such as the mean
- * square of what each column is multiplied by; NULL: all equal). Types whose encoder does not search ignore it. False
- * where no encoder exists. */
+/* Encodes n elements of a row with a weight >= 0 for the squared error of each: importance has n values, such as the mean
+ * square of what each column is multiplied by; NULL: all equal. Encoders that do not search ignore it. False where no encoder
+ * exists. */
 bool ane_encode(ane_dtype t, const float *src, const float *importance, void *dst, uint64_t n);
 
 /* ---- Codes ---------------------------------------------------------------------------------------------------------*/
 
-/* 32 columns of a block of a type with codes of at most four bits: what packed layouts are made of. */
+/* 32 columns of a block whose codes have at most four bits. Packed layouts are made from them. */
 struct ane_codes {
   uint8_t code[32];
   uint16_t d[2]; /* fp16 scale of the block (NVFP4: of each 16 columns; MXFP4: the e8m0 byte) */
   uint16_t min;  /* Q2_K: fp16, of the minima that are subtracted */
   int8_t sub[2]; /* integers that multiply d: the first for all columns, or one for each 16; Q2_K: nibbles, scale and minimum */
 };
-/* Reads the s-th 32 columns of a block; fields that the type has not are left alone. */
+/* Reads the s-th 32 columns of a block. Fields that the type does not have stay as they are. */
 typedef void (*ane_codes_fn)(const void *block, int s, struct ane_codes *out);
 ane_codes_fn ane_codes_reader(ane_dtype t); /* NULL: the type has none */
 
-/* Where codes count in a table: value = scale * factor * value[code], factor a power of two. */
+/* The values of codes that are table indices: value = scale * factor * value[code], where factor is a power of two. */
 struct ane_code_values {
   int8_t value[16];
   float factor;
@@ -61,32 +61,32 @@ void ane_lora_merge(float *w, int64_t rows, int64_t cols, const struct ane_lora 
 
 /* ---- Whole tensors -----------------------------------------------------------------------------------------------*/
 
-/* Rows of a tensor (all dimensions but the innermost; rank 0 and 1: one row) on their way into another type. */
+/* How rows of a tensor (all dimensions but the innermost; rank 0 and 1: one row) become another type. */
 struct ane_recode {
   const struct ane_tensor *src; /* a checked view */
   int64_t from, to;             /* its rows [from, to); to < 0: to the end */
-  int64_t pair;                 /* 0; or even, a head's rows: row 2t comes from t, row 2t + 1 from t + pair / 2 of each head.
-                                 * from and to are multiples of it. The rows of a 1-D tensor are then its elements */
-  float add;                    /* to every element */
-  ane_dtype dtype;              /* what to write: the same type (then bytes are copied), or one with an encoder */
-  const float *importance;      /* a weight for each column, or NULL: see ane_encode */
+  int64_t pair; /* 0; or even, the rows of a head: row 2t comes from t, row 2t + 1 from t + pair / 2 of each head (permuted rope).
+                   from and to are multiples of it. The rows of a 1-D tensor are then its elements */
+  float add;    /* added to every element */
+  ane_dtype dtype;         /* the type to write: the same type (bytes are copied), or one with an encoder */
+  const float *importance; /* a weight for each column, or NULL: see ane_encode */
 };
 
-/* Sums over all elements that went through, added to what is there. Copied bytes count with no error and no signal. */
+/* Sums over all converted elements, added to the present values. Copied bytes add no error and no signal. */
 struct ane_recode_error {
   uint64_t count;
   double max_abs;       /* largest |before - after| */
   double error, signal; /* sums of the squares of before - after, and of before */
 };
 
-/* What n elements became: sums in one fixed order. bad: the first element that was not finite before, else the first that is
- * not finite now; -1: none. */
+/* Errors of n elements, summed in one fixed order. bad: index of the first element that was not finite before, else of the
+ * first that is not finite afterwards; -1: none. */
 struct ane_measure {
   double max_abs, error, signal;
   int64_t bad;
 };
 struct ane_measure ane_measure(const float *want, const float *got, int64_t n);
-/* Adds what n elements left. */
+/* Adds the errors of n elements. */
 static inline void ane_recode_add(struct ane_recode_error *total, const struct ane_measure *m, uint64_t n) {
   if (m->max_abs > total->max_abs) total->max_abs = m->max_abs;
   total->error += m->error;
@@ -94,7 +94,7 @@ static inline void ane_recode_add(struct ane_recode_error *total, const struct a
   total->count += n;
 }
 
-/* Takes `size` bytes, the next rows. */
+/* Receives `size` bytes, the next rows. */
 typedef ane_status (*ane_recode_sink)(void *arg, const void *data, size_t size, struct ane_error *err);
 
 /* Sends the rows through in order, about a million elements at a time, on all threads of the pool; the sink runs on the

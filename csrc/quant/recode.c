@@ -24,7 +24,7 @@ struct recoding {
   struct ane_measure *errors; /* room; summed up in the order of rows, so that a report does not depend on the threads */
 };
 
-/* The row of the source that becomes row i. */
+/* The source row that becomes row i. */
 static int64_t source_row(const struct ane_recode *r, int64_t i) {
   i += r->from;
   if (!r->pair) return i;
@@ -48,7 +48,7 @@ struct ane_measure ane_measure(const float *want, const float *got, int64_t n) {
       signal[j] += x * x;
     }
   for (int j = 0; j < LANES; j++) m.max_abs = fmax(m.max_abs, max[j]), m.error += error[j], m.signal += signal[j];
-  for (int64_t i = 0; !isfinite(m.error) && i < n; i++) { /* one NaN spoils its whole block: what came in goes first */
+  for (int64_t i = 0; !isfinite(m.error) && i < n; i++) { /* one NaN spoils its block, so the source is looked at first */
     bool at_fault = m.bad < 0 ? !isfinite(want[i] - got[i]) : isfinite(want[m.bad]) && !isfinite(want[i]);
     if (at_fault) m.bad = i;
   }
@@ -71,7 +71,7 @@ static void recode_rows(void *arg, int thread, int threads) {
   }
 }
 
-/* Same type, nothing to change: the bytes as they are. */
+/* Same type and no change: copies the bytes. */
 static void copy_rows(struct recoding *k) {
   for (int64_t i = 0; i < k->rows; i++) {
     uint8_t *out = k->out + (size_t)i * k->dst_row;
@@ -111,7 +111,7 @@ static ane_status recode_blocks(struct recoding *k, struct ane_pool *pool, ane_r
   return ANE_OK;
 }
 
-/* Rows and columns; 1-D tensors and scalars are one row, unless their elements are to change places. */
+/* Rows and columns. 1-D tensors and scalars are one row, unless their elements are permuted. */
 static bool matrix_of(const struct ane_recode *r, int64_t *rows, int64_t *cols) {
   const struct ane_tensor *t = r->src;
   uint64_t count;
@@ -127,7 +127,7 @@ static ane_status check(const struct ane_recode *r, struct recoding *k, struct a
   uint64_t src_row, dst_row;
   if (!matrix_of(r, &rows, &k->cols)) return ane_fail(err, ANE_SHAPE, "its size overflows");
   if (!same_bytes(r) && !ane_decoder(r->src->dtype)) return ane_fail(err, ANE_UNSUPPORTED, "%s cannot be decoded", from->name);
-  if (!same_bytes(r) && !ane_encoder(r->dtype)) return ane_fail(err, ANE_UNSUPPORTED, "nothing here encodes %s", to->name);
+  if (!same_bytes(r) && !ane_encoder(r->dtype)) return ane_fail(err, ANE_UNSUPPORTED, "%s has no encoder", to->name);
   if (!ane_dtype_bytes(r->src->dtype, (uint64_t)k->cols, &src_row) || !ane_dtype_bytes(r->dtype, (uint64_t)k->cols, &dst_row))
     return ane_fail(err, ANE_SHAPE, "a row of %" PRId64 " is not whole blocks of %s and %s", k->cols, from->name, to->name);
   k->to = r->to < 0 ? rows : r->to;

@@ -1,4 +1,4 @@
-/* Weights to codes: what a matrix has in common, tiles of rows, whole matrices on all threads, and back. */
+/* Encodes weights: parameters of a whole matrix, tiles of rows, whole matrices on all threads; and decodes them. */
 #include "quant/weight_schemes.h"
 
 #include "base/alloc.h"
@@ -13,7 +13,7 @@
 
 /* ---- Codes ---------------------------------------------------------------------------------------------------------*/
 
-/* The smallest fp16 that is not below amax / 127, so that no code is clamped; 65504 where there is none. */
+/* The smallest fp16 that is at least amax / 127, so that no code is clamped; 65504 where there is none. */
 static uint16_t int8_scale(float amax) {
   uint16_t h = ane_f32_f16(amax / 127.0f), most = 0x7BFF;
   if (h > most) h = most;
@@ -21,8 +21,8 @@ static uint16_t int8_scale(float amax) {
   return h;
 }
 
-/* To the nearest whole number, even where two are as near: 1.5 * 2^23 has a last place of 1, so the addition rounds, and its
- * low byte is the number. Limits come first; NaN ends at one of them. */
+/* Rounds to the nearest integer, ties to even: 1.5 * 2^23 has a unit in the last place of 1, so the addition rounds, and its
+ * low byte is the integer. Values are clamped first; NaN becomes one of the limits. */
 static void int8_codes(const float *x, int64_t n, float scale, uint8_t *codes) {
   if (scale == 0) memset(codes, 0, (size_t)n);
   for (int64_t i = 0; scale != 0 && i < n; i++) {
@@ -58,7 +58,7 @@ static uint16_t int4_block(const float *x, const float *w, int n, uint8_t *codes
 
 /* ---- Importance ----------------------------------------------------------------------------------------------------*/
 
-/* Weights of columns as whole numbers, the mean being 1024: sums of them do not depend on their order. */
+/* Weights of columns as integers with a mean of 1024, so that sums do not depend on their order. */
 static uint32_t whole_weight(const float *importance, double per_mean, int64_t c) {
   double v = importance ? rint((double)importance[c] * per_mean) : 1;
   return v >= 1 ? v <= 0x1p24 ? (uint32_t)v : 1u << 24 : 1;
@@ -70,7 +70,7 @@ static double weight_per_mean(const float *importance, int64_t cols) {
   return sum > 0 ? 1024.0 * (double)cols / sum : 0;
 }
 
-/* Counts a row; false where an element is not finite as fp16. */
+/* Counts a row in the bins; false where an element is not finite in fp16. */
 static bool count_row(const float *x, int64_t cols, const float *importance, double per_mean, uint64_t *bins) {
   bool fine = true;
   for (int64_t c = 0; c < cols; c++) {
@@ -244,7 +244,7 @@ struct encoding {
   struct ane_measure *errors; /* of tiles; summed up in their order. bad: of the whole matrix, a row */
 };
 
-/* Codes of 4 bits, an even number before `at`. */
+/* Stores 4-bit codes; `at` is even. */
 static void put_nibbles(uint8_t *payload, int64_t at, const uint8_t *codes, int64_t n) {
   uint8_t *to = payload + at / 2;
   int64_t i = 0;
@@ -309,7 +309,7 @@ static ane_status check_slice(const struct ane_weight_rows *src, struct ane_weig
   return ANE_OK;
 }
 
-/* The parts of the result, and what is the same for all rows. */
+/* Allocates the parts of the result and sets what all rows share. */
 static bool make_parts(struct ane_weights *w, const struct ane_weight_fit *fit) {
   w->payload = ane_malloc((size_t)w->sizes.payload);
   if (w->sizes.scales) w->scales = ane_malloc((size_t)w->sizes.scales * sizeof *w->scales);
@@ -359,7 +359,7 @@ void ane_weights_free(struct ane_weights *w) {
   *w = (struct ane_weights){0};
 }
 
-/* ---- Back ----------------------------------------------------------------------------------------------------------*/
+/* ---- Decoding ------------------------------------------------------------------------------------------------------*/
 
 static inline int nibble(const uint8_t *payload, int64_t i) { return payload[i / 2] >> 4 * (i & 1) & 15; }
 

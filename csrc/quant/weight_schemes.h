@@ -43,7 +43,7 @@ const char *ane_weight_spec_list(int i);
  * multiple of their rows these are halved, down to 8, and then there is one table for all. Idempotent. */
 struct ane_weight_spec ane_weight_spec_fit(struct ane_weight_spec s, int64_t rows, int64_t cols);
 
-/* Bytes of the parts of a matrix in a scheme that fits it; false on overflow. */
+/* Sizes of the parts of a matrix in a scheme that fits it; false on overflow. */
 struct ane_weight_sizes {
   uint64_t payload;     /* codes, or the fp16 weights themselves */
   uint64_t scales, lut; /* numbers of fp16 values, not bytes */
@@ -65,7 +65,7 @@ ane_status ane_weight_rows_of(const struct ane_tensor *t, struct ane_weight_rows
 
 /* ---- Encoding --------------------------------------------------------------------------------------------------------*/
 
-/* What belongs to the whole matrix, whichever of its rows are encoded: made once, then used for all its slices. */
+/* Parameters of the whole matrix: made once, then used for all slices of rows. */
 struct ane_weight_fit {
   struct ane_weight_spec spec; /* fits the matrix */
   float scale;                 /* INT8 */
@@ -111,11 +111,11 @@ struct ane_weight_tile {
 };
 /* Scratch memory of one thread for ane_weight_encode_tile, bytes; any alignment that malloc gives. */
 size_t ane_weight_tile_scratch(const struct ane_weight_fit *fit, int64_t cols);
-/* rows: [n, cols], the first of them a multiple of the table's rows. On one thread. Elements that are not finite give some
- * code. */
+/* Encodes rows [n, cols], the first of them a multiple of the table's rows, on one thread. Elements that are not finite give
+ * arbitrary codes. */
 void ane_weight_encode_tile(const struct ane_weight_fit *fit, const float *rows, int n, int64_t cols, const float *importance,
                             void *scratch, struct ane_weight_tile *out);
-/* Its values, to dst [n, cols]. */
+/* Decodes a tile to dst [n, cols]. */
 void ane_weight_decode_tile(const struct ane_weight_fit *fit, const struct ane_weight_tile *tile, int n, int64_t cols,
                             float *dst);
 

@@ -6,7 +6,7 @@
 #include "formats/mil/mil_spec.h"
 #include "formats/proto/coreml.pb-c.h"
 
-/* Most elements that a shape may have: what counts from there cannot overflow, in bits either. */
+/* Largest number of elements of a shape. Sizes of smaller shapes cannot overflow, in bits either. */
 #define MIL_MAX_COUNT (UINT64_C(1) << 57)
 
 /* ArrayFeatureType.ArrayDataType (FeatureTypes.proto) and the same type of MIL. X(number, dtype) */
@@ -30,7 +30,7 @@ struct mil_unpack {
 };
 
 ane_status mil_no_memory(struct ane_error *err);
-/* Arrays are never NULL where there is memory. */
+/* Arrays in the arena. NULL means no memory, for n = 0 too. */
 void *mil_array(struct ane_arena *arena, size_t n, size_t size);
 /* Copy into the arena; absent strings become "". */
 ane_status mil_copy(struct mil_unpack *u, const char *s, const char **out);
@@ -42,14 +42,14 @@ struct mil_pack {
   struct ane_arena arena; /* of the messages */
   ane_mil_place_fn place;
   void *arg;
-  ane_status st; /* of the first failure: messages are built on, but not used */
+  ane_status st; /* the first failure; messages are still built, but not used */
   struct ane_error *err;
 };
 
 /* An initialised message, an array of n pointers; NULL where there is no memory, then p->st says so. */
 void *mil_message(struct mil_pack *p, const ProtobufCMessageDescriptor *d);
 void *mil_list(struct mil_pack *p, size_t n);
-/* The first failure is kept. */
+/* Keeps the first failure. */
 void mil_pack_fail(struct mil_pack *p, ane_status st, const char *what, const char *name);
 /* A string as protobuf-c's messages want it. */
 char *mil_string(const char *s);

@@ -1,6 +1,5 @@
-/* The structs of mil_spec.h into protobuf messages, and those into bytes: types, values, operations, functions.
- *
- * protobuf-c writes fields in the order of their numbers; with the maps sorted here the bytes depend on the model alone. */
+/* The structs of mil_spec.h as protobuf messages, and those as bytes: types, values, operations, functions.
+ * protobuf-c writes fields in the order of their numbers, and maps are sorted here. So the bytes depend on the model alone. */
 #include "formats/mil/mil_internal.h"
 
 #include "base/alloc.h"
@@ -188,7 +187,7 @@ static void pack_items(struct mil_pack *p, const struct ane_mil_value *v, AneMl_
     m->tuple = l;
 }
 
-/* Is the value what its type says? A model that was read is; one that was built may not be. */
+/* Does the value agree with its type? A model that was read does; one that was built may not. */
 static bool is_sound(const struct ane_mil_value *v) {
   uint64_t count, bytes = 0;
   bool tensor = v->type.kind == ANE_MIL_TENSOR;

@@ -26,7 +26,7 @@ static bool plain(unsigned char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '@' || c == '.';
 }
 
-/* A text in quotes, what cannot be seen as \xNN. */
+/* A text in quotes; bytes that cannot be printed become \xNN. */
 static bool put_text(struct ane_buffer *b, const char *s) {
   bool ok = put(b, "\"");
   for (; ok && *s; s++) {
@@ -36,14 +36,14 @@ static bool put_text(struct ane_buffer *b, const char *s) {
   return ok && put(b, "\"");
 }
 
-/* Identifiers as they are. */
+/* Identifiers stay without quotes. */
 static bool put_name(struct ane_buffer *b, const char *s) {
   size_t n = 0;
   while (plain((unsigned char)s[n])) n++;
   return n && !s[n] ? ane_buffer_append(b, s, n) : put_text(b, s);
 }
 
-/* With a point, whatever the locale of the process has. */
+/* With a decimal point, in every locale. */
 static bool put_float(struct ane_buffer *b, double f, int digits) {
   char text[64], out[64];
   size_t n = 0;
@@ -83,7 +83,7 @@ static bool put_type(struct ane_buffer *b, const struct ane_mil_type *t) {
 static bool put_hash(struct ane_buffer *b, const struct ane_mil_value *v) {
   struct ane_mil_hash h = {0};
   if (!v->data && v->bytes)
-    return put(b, " ") && put_text(b, v->file ? v->file : "") && put(b, ":%" PRIu64, v->offset); /* not looked for yet */
+    return put(b, " ") && put_text(b, v->file ? v->file : "") && put(b, ":%" PRIu64, v->offset); /* not loaded yet */
   ane_mil_hash_add(&h, v->data, (size_t)v->bytes);
   return put(b, " #%016" PRIx64, ane_mil_hash_end(&h));
 }

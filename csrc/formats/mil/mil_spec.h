@@ -1,11 +1,10 @@
-/* An ML Program as plain structs: what the Model and MIL messages of a .mlpackage say (proto/coreml.proto), both ways.
- * What the operations compute is not known here.
- *
- * Everything hangs in one arena, and is only pointed to: who builds a model to be written may mix arena, static and stack
- * memory as he likes. In models that were read
- *   - maps (inputs and attributes of operations, functions, metadata) are sorted by key, as bytes compare; no key comes twice;
- *   - all names are there (never NULL, "" only where the file may leave them out) and hold no NUL, but any other bytes;
- *   - no nested thing is deeper than the protobuf messages may be (100). */
+/* An ML Program as plain structs: what the Model and MIL messages of a .mlpackage contain (proto/coreml.proto), for reading and
+ * writing. What operations compute is not known here.
+ * All pointers are borrowed, usually from one arena. Who builds a model may mix arena, static and stack memory. In models that
+ * were read
+ *   - maps (inputs and attributes of operations, functions, metadata) are sorted by key, in byte order, and no key comes twice;
+ *   - all names are present (never NULL; "" only where the file may omit them) and hold no NUL, but may hold any other bytes;
+ *   - nesting is not deeper than protobuf allows (100). */
 #ifndef ANE_FORMATS_MIL_SPEC_H
 #define ANE_FORMATS_MIL_SPEC_H
 
@@ -54,8 +53,8 @@ bool ane_mil_type_equal(const struct ane_mil_type *a, const struct ane_mil_type 
 /* ---- Values ------------------------------------------------------------------------------------------------------*/
 
 typedef enum {
-  ANE_MIL_NUMBERS = 1, /* a tensor that lies in the model file */
-  ANE_MIL_STRINGS,     /* a tensor of strings, there too */
+  ANE_MIL_NUMBERS = 1, /* a tensor stored in the model file */
+  ANE_MIL_STRINGS,     /* a tensor of strings, stored in the model file */
   ANE_MIL_BLOB,        /* a tensor in a weight file */
   ANE_MIL_ITEMS,       /* a list, tuple or dictionary */
 } ane_mil_value_kind;
@@ -146,7 +145,7 @@ const struct ane_mil_arg *ane_mil_op_arg(const struct ane_mil_op *op, const char
 typedef enum {
   ANE_MIL_ARRAY = 1,
   ANE_MIL_ARRAY_STATE,
-  /* What an ML Program for a language model does not have: read, so that it can be told, but not written. */
+  /* A feature that language models do not need: read, so that it can be reported, but never written. */
   ANE_MIL_OTHER,
 } ane_mil_feature_kind;
 
@@ -196,8 +195,8 @@ enum { ANE_MIL_MIN_VERSION = 6, ANE_MIL_MAX_VERSION = 10 };
 
 struct ane_mil_model {
   int32_t version; /* specificationVersion */
-  /* One for each function, in the order of the file. Files with the only function `main` may describe it in the model
-   * itself: `multi` is then false. */
+  /* One for each function, in file order. A file whose only function is `main` may describe it in the model itself; `multi` is
+   * then false. */
   const struct ane_mil_interface *interfaces;
   uint32_t n_interfaces;
   bool multi;
@@ -214,22 +213,22 @@ const struct ane_mil_feature *ane_mil_feature(const struct ane_mil_feature *list
 const char *ane_mil_opset(int32_t version);
 int32_t ane_mil_opset_version(const char *opset);
 
-/* Bytes of model.mlmodel into a model with all its checks, those of ane_mil_verify too. Nothing points into `data`
- * afterwards. Blobs are not looked for: their `data` is NULL. *out is NULL on failure.
- * Errors: ANE_FORMAT (function, operation, parameter), ANE_UNSUPPORTED (no ML Program; newer than known), ANE_NOMEM. */
+/* Reads the bytes of model.mlmodel and checks them, with ane_mil_verify too. The model does not point into `data`. Blobs are
+ * not loaded: their `data` is NULL. *out is NULL on failure. Errors: ANE_FORMAT (function, operation, parameter),
+ * ANE_UNSUPPORTED (no ML Program; newer than known), ANE_NOMEM. */
 ane_status ane_mil_unpack(struct ane_arena *arena, const uint8_t *data, size_t size, struct ane_mil_model **out,
                           struct ane_error *err);
 
-/* Where a blob lies in the file to be written, if not where the value says. */
+/* Gives the position of a blob in the file to be written, if it is not the one in the value. */
 typedef void (*ane_mil_place_fn)(void *arg, const struct ane_mil_value *v, const char **file, uint64_t *offset);
 
-/* The other way: appended to `out`. The same model gives the same bytes: maps are written in the order of their keys, numbers
- * packed, zeros left out. The model is verified first. `place` may be NULL. */
+/* Verifies the model and appends its bytes to `out`. The same model gives the same bytes: maps are written in the order of
+ * their keys, numbers packed, zeros left out. `place` may be NULL. */
 ane_status ane_mil_pack(const struct ane_mil_model *m, ane_mil_place_fn place, void *arg, struct ane_buffer *out,
                         struct ane_error *err);
 
-/* What holds in a well-formed program: names are defined once and before they are used, constants are constants, what the
- * description says of a function is what the function has. Errors: ANE_FORMAT, ANE_NOMEM. */
+/* Checks that a program is well formed: names are defined once and before their use, constants are constants, and the
+ * description of each function agrees with it. Errors: ANE_FORMAT, ANE_NOMEM. */
 ane_status ane_mil_verify(const struct ane_mil_model *m, struct ane_error *err);
 
 /* Calls fn for each value of the program, nested ones too, in the order of the file; `op` is NULL for attributes of blocks,
@@ -238,7 +237,7 @@ typedef ane_status (*ane_mil_value_fn)(void *arg, const struct ane_mil_function 
                                        const struct ane_mil_value *v);
 ane_status ane_mil_each_value(const struct ane_mil_model *m, ane_mil_value_fn fn, void *arg);
 
-/* "op conv (y)" for messages, made fit to be shown. */
+/* "op conv (y)" for messages, without control characters. */
 enum { ANE_MIL_OP_TEXT = 200 };
 const char *ane_mil_op_text(char out[ANE_MIL_OP_TEXT], const struct ane_mil_op *op);
 
@@ -246,8 +245,8 @@ const char *ane_mil_op_text(char out[ANE_MIL_OP_TEXT], const struct ane_mil_op *
  * are printed as a hash of their bytes). False where there is no memory. */
 bool ane_mil_print(const struct ane_mil_model *m, struct ane_buffer *out);
 
-/* 64 bits that depend on every byte of what was added, in order, however it was cut. Zero-initialised = nothing added. Not
- * against those who want equal hashes. */
+/* A hash of 64 bits of all bytes added, in order, however they are divided into calls. Zero-initialised: nothing added. It
+ * does not resist deliberate collisions. */
 struct ane_mil_hash {
   uint64_t sum, pending, size;
 };

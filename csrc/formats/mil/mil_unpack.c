@@ -18,19 +18,19 @@ ane_status mil_copy(struct mil_unpack *u, const char *s, const char **out) {
   return *out ? ANE_OK : mil_no_memory(u->err);
 }
 
-/* A name that has to be there. */
+/* Copies a name that must be present. */
 static ane_status copy_name(struct mil_unpack *u, const char *s, const char *what, const char **out) {
   return s && *s ? mil_copy(u, s, out) : ane_fail(u->err, ANE_FORMAT, "%s has no name", what);
 }
 
-/* Puts what was wrong inside something named before the error. */
+/* Puts the name of the enclosing item before the error. */
 static ane_status in_name(struct mil_unpack *u, ane_status st, const char *what, const char *name) {
   char q[ANE_QUOTE_TEXT];
   const char *s = name ? name : "";
   return st ? ane_fail_in(u->err, st, "%s%s", what, ane_quote(q, s, strlen(s))) : ANE_OK;
 }
 
-/* The keys of a map that was sorted: none twice. `step`: bytes from one `const char *` to the next. */
+/* Fails where a sorted map has a key twice. `step`: bytes from one `const char *` to the next. */
 static ane_status check_keys(struct mil_unpack *u, const void *first, size_t n, size_t step, const char *what) {
   const char *last = NULL, *key;
   char q[ANE_QUOTE_TEXT];
@@ -172,10 +172,10 @@ enum mil_field mil_field_of(ane_mil_dtype t) {
 
 /* What a TensorValue holds. */
 struct held {
-  int fields; /* how many of the oneof are there; it should be one */
+  int fields; /* number of fields of the oneof that are present; it should be 1 */
   enum mil_field field;
   const void *values;
-  size_t n, step; /* numbers and their size in memory; of `bytes` the bytes */
+  size_t n, step; /* number of elements and their size in memory; for `bytes` the number of bytes */
 };
 
 static struct held find_held(const struct mil_unpack *u, const AneMl__TensorValue *t) {
@@ -209,7 +209,7 @@ static ane_status unpack_strings(struct mil_unpack *u, const struct held *h, str
   return ANE_OK;
 }
 
-/* int16 and uint16 are written as int32: the numbers have to fit. */
+/* int16 and uint16 are stored as int32. Fails where a number does not fit its type. */
 static ane_status check_ints(struct mil_unpack *u, ane_mil_dtype t, const int32_t *values, size_t n) {
   int32_t low = t == ANE_MIL_INT16 ? INT16_MIN : 0, high = t == ANE_MIL_INT16 ? INT16_MAX : UINT16_MAX;
   for (size_t i = 0; t != ANE_MIL_INT32 && i < n; i++)
@@ -289,7 +289,7 @@ static ane_status unpack_dictionary(struct mil_unpack *u, const AneMl__Dictionar
   return ANE_OK;
 }
 
-/* Lists, tuples, dictionaries: as many items of the types that the type says. */
+/* Lists, tuples, dictionaries: checks number and types of the items against the type. */
 static ane_status check_items(struct mil_unpack *u, const struct ane_mil_value *v) {
   const struct ane_mil_type *t = &v->type;
   uint64_t want = t->kind == ANE_MIL_TUPLE                    ? t->n_items
@@ -392,7 +392,7 @@ static ane_status unpack_op(struct mil_unpack *u, const AneMl__Operation *o, str
   return st;
 }
 
-/* An operation as errors name it, from the message. */
+/* Puts the operation's type and output, from the message, before an error. */
 static ane_status in_op(struct mil_unpack *u, ane_status st, const AneMl__Operation *o) {
   struct ane_mil_named_type first = {.name = o->n_outputs && o->outputs[0]->name ? o->outputs[0]->name : ""};
   struct ane_mil_op op = {.type = o->type ? o->type : "", .outputs = &first, .n_outputs = 1};

@@ -30,7 +30,7 @@ static ane_status fail_name(struct verify *v, const char *fmt, const char *name)
 /* Valid until the next definition. */
 static struct name *row(const struct verify *v, uint32_t i) { return (struct name *)(void *)v->rows.data + i; }
 
-/* What has the name where we are; NULL: nothing. */
+/* The definition that a name refers to at this point; NULL: none. */
 static struct name *find(const struct verify *v, const char *name) {
   uint32_t i = ane_strmap_get(&v->names, name, strlen(name));
   return i != UINT32_MAX && row(v, i)->live ? row(v, i) : NULL;
@@ -43,7 +43,7 @@ static ane_status define(struct verify *v, const struct ane_mil_named_type *t) {
   if (old == UINT32_MAX) {
     if (!ane_buffer_append(&v->rows, &fresh, sizeof fresh)) return mil_no_memory(v->err);
   } else {
-    /* A block that has ended may have used the name: its sibling may again. */
+    /* a name may be defined again once the block that defined it has ended */
     if (row(v, old)->live) return fail_name(v, "is defined twice", t->name);
     *row(v, old) = fresh;
     index = old;
@@ -55,7 +55,7 @@ static ane_status use(struct verify *v, const char *name) {
   return find(v, name) ? ANE_OK : fail_name(v, "is used, but not defined before", name);
 }
 
-/* Ends a block: what was defined since the scope had `from` bytes is not seen any more. */
+/* Ends a block: hides the names defined since the scope had `from` bytes. */
 static void leave(struct verify *v, size_t from) {
   for (size_t i = from; i < v->scope.size; i += sizeof(uint32_t)) {
     uint32_t index;
@@ -102,7 +102,7 @@ static ane_status verify_op(struct verify *v, const struct ane_mil_op *op) {
   return st;
 }
 
-/* The block stays open. */
+/* Verifies a block and leaves it open: the caller still sees its names. */
 static ane_status verify_block(struct verify *v, const struct ane_mil_block *b) {
   ane_status st = ANE_OK;
   for (uint32_t i = 0; !st && i < b->n_inputs; i++) st = define(v, &b->inputs[i]);
@@ -118,7 +118,8 @@ static ane_status verify_block(struct verify *v, const struct ane_mil_block *b) 
 
 /* ---- Description against function --------------------------------------------------------------------------------------*/
 
-/* A feature says dimensions where the function has none (unknown), and [1] for rank 0. Outputs may say nothing. */
+/* Does the description agree with the type? It gives numbers where the function has unknown dimensions, and [1] for rank 0.
+ * Outputs may omit the shape. */
 static bool fits(const struct ane_mil_feature *f, const struct ane_mil_type *t, bool output) {
   const struct ane_mil_dims *s = &f->shape;
   if (output && s->rank == 0) return true;
@@ -157,7 +158,7 @@ static ane_status verify_features(struct verify *v, const struct ane_mil_feature
   return ANE_OK;
 }
 
-/* While the function's block is open. */
+/* Verifies the description of a function while the function's block is open. */
 static ane_status verify_interface(struct verify *v, const struct ane_mil_function *f, const struct ane_mil_interface *d) {
   if (!d) return ane_fail(v->err, ANE_FORMAT, "is not described");
   for (uint32_t i = 0; i < f->n_inputs; i++) find(v, f->inputs[i].name)->input = true;
@@ -197,7 +198,7 @@ static ane_status verify_function(struct verify *v, const struct ane_mil_model *
   return st;
 }
 
-/* Some lists of functions are searched from the front. */
+/* Bounds linear searches through the list of functions. */
 enum { MAX_FUNCTIONS = 4096 };
 
 ane_status ane_mil_verify(const struct ane_mil_model *m, struct ane_error *err) {

@@ -25,7 +25,7 @@ static ane_status find_file(struct opening *o, const char *name, struct ane_mlpa
   if (p->n_files == MAX_FILES) return ane_fail(o->err, ANE_UNSUPPORTED, "more than %d weight files", MAX_FILES);
   if (!p->files && !(p->files = ane_arena_array(&p->arena, MAX_FILES, sizeof *p->files)))
     return ane_fail(o->err, ANE_NOMEM, "not enough memory");
-  *out = &p->files[p->n_files++]; /* counted at once: what of it is open is closed with the package */
+  *out = &p->files[p->n_files++]; /* counted before it is complete: closing the package closes what is open */
   (*out)->name = name;
   return mlpackage_weights_open(&p->arena, *out, p->model_path, o->err);
 }
@@ -47,7 +47,7 @@ static ane_status visit(void *arg, const struct ane_mil_function *f, const struc
                         const struct ane_mil_value *v) {
   struct opening *o = arg;
   if (v->kind != ANE_MIL_BLOB) return ANE_OK;
-  /* The model was made for this package, in its arena: nobody else sees it yet. */
+  /* The model lies in this package's own arena, and nothing else refers to it yet. */
   ane_status st = find_blob(o, (struct ane_mil_value *)(uintptr_t)v);
   if (!st) return ANE_OK;
   char q[ANE_QUOTE_TEXT], text[ANE_MIL_OP_TEXT];

@@ -34,10 +34,9 @@ struct ane_mlpackage {
   struct ane_arena arena;
 };
 
-/* Reads the model and maps the weights; all blobs are checked: afterwards all values have their data. Paths in the files
- * may not leave the folder, nor lead through symbolic links (but for those of model hubs' caches, see
- * ane_map_open_beside). *out is NULL on failure. Errors: ANE_IO, ANE_FORMAT (file, function, operation, parameter),
- * ANE_UNSUPPORTED, ANE_NOMEM. */
+/* Reads the model, maps the weight files and checks all blobs; afterwards all values have their data. Paths in the files may
+ * not leave the folder or follow symbolic links (except those of model hubs' caches, see ane_map_open_beside). *out is NULL on
+ * failure. Errors: ANE_IO, ANE_FORMAT (file, function, operation, parameter), ANE_UNSUPPORTED, ANE_NOMEM. */
 ane_status ane_mlpackage_open(struct ane_mlpackage **out, const char *path, struct ane_error *err);
 /* NULL is fine. */
 void ane_mlpackage_close(struct ane_mlpackage *p);
@@ -49,22 +48,22 @@ void ane_mlpackage_close(struct ane_mlpackage *p);
 
 struct ane_mlpackage_writer;
 
-/* Begins a package that will be at `path`. An older package there (or an empty folder) is replaced by the commit; anything
- * else is left alone, an error. Nothing is kept in memory of the weights but 24 bytes a blob. */
+/* Begins a package that will be at `path`. The commit replaces an older package there, or an empty folder; anything else is an
+ * error and stays as it is. Of the weights only 24 bytes a blob stay in memory. */
 ane_status ane_mlpackage_create(struct ane_mlpackage_writer **out, const char *path, struct ane_error *err);
-/* Begins a blob of `count` elements, when the one before has all its bytes. *offset is for ane_mil_value.offset. */
+/* Begins a blob of `count` elements; the blob before must be complete. *offset is for ane_mil_value.offset. */
 ane_status ane_mlpackage_blob(struct ane_mlpackage_writer *w, ane_mil_dtype dtype, uint64_t count, uint64_t *offset,
                               struct ane_error *err);
-/* The next bytes of the blob, as ane_mil_value.data has them, in pieces of any size. */
+/* Writes the next bytes of the blob, laid out as ane_mil_value.data, in portions of any size. */
 ane_status ane_mlpackage_data(struct ane_mlpackage_writer *w, const void *data, size_t size, struct ane_error *err);
-/* Writes the model, syncs all and puts the package in its place: killed at any moment, the old one or the new one is there.
- * The blobs of the model must have been written. The same calls write the same bytes. Frees the writer, also on
- * failure; the old package is then as it was. */
+/* Writes the model, syncs all files and renames the package into place. A process that is killed leaves the old package or the
+ * new one. The blobs of the model must have been written. The same calls write the same bytes. Frees the writer, also on
+ * failure; the old package is then unchanged. */
 ane_status ane_mlpackage_commit(struct ane_mlpackage_writer *w, const struct ane_mil_model *m, struct ane_error *err);
 /* Drops what was written. NULL is fine. */
 void ane_mlpackage_abandon(struct ane_mlpackage_writer *w);
 
-/* Writes a package that was read once more, its used weights in the order in which the model names them. */
+/* Writes a package again after reading it, with its used weights in the order in which the model names them. */
 ane_status ane_mlpackage_rewrite(const struct ane_mlpackage *p, const char *path, struct ane_error *err);
 
 #endif

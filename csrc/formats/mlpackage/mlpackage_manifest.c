@@ -1,4 +1,4 @@
-/* Manifest.json of a package: what lies where. */
+/* Manifest.json of a package: the items and their paths. */
 #include "formats/mlpackage/mlpackage_internal.h"
 
 #include "base/alloc.h"
@@ -24,7 +24,7 @@ static ane_status fail(struct manifest *m, ane_status code, const char *fmt, ...
   return ane_fail(m->err, code, "%s: %s", ane_path_tail(m->path), text);
 }
 
-/* One item: its four texts, a path that stays in Data/ and leads to something. */
+/* Checks an item: its four texts, and a path that stays in Data/ and exists. */
 static ane_status check_item(struct manifest *m, const char *id, const json_t *item, const char **location) {
   static const char *const keys[] = {"path", "name", "author", "description"};
   char q[ANE_QUOTE_TEXT], p[ANE_QUOTE_TEXT];
@@ -64,7 +64,7 @@ static ane_status read_items(struct manifest *m, const json_t *root, const char 
   return *location ? ANE_OK : fail(m, ANE_FORMAT, "rootModelIdentifier \"%s\" is no item", ane_quote(q, id, strlen(id)));
 }
 
-/* Manifests have two items; nothing good comes of a large one. */
+/* A manifest has two items; a larger file is refused. */
 enum { MAX_BYTES = 1 << 20 };
 
 ane_status mlpackage_manifest(struct ane_arena *arena, const char *manifest, const char **location, struct ane_error *err) {

@@ -17,7 +17,7 @@ static struct record load_record(const uint8_t *p) {
 
 /* ---- Walking over the records ------------------------------------------------------------------------------------------*/
 
-/* What is wrong with record `i` at `at`; its data is known to lie in the file afterwards. */
+/* Checks record `i` at byte `at`. On success its data lie within the file. */
 static ane_status check_record(const struct ane_map *map, uint64_t i, uint64_t at, struct record *r, struct ane_error *err) {
   if (at > map->size || map->size - at < BLOB_RECORD)
     return ane_fail(err, ANE_FORMAT, "the file ends before blob %" PRIu64 " of those that its header counts", i + 1);
@@ -39,7 +39,7 @@ static ane_status check_record(const struct ane_map *map, uint64_t i, uint64_t a
   return ANE_OK;
 }
 
-/* Offsets of all records into `list`. */
+/* Collects the offsets of all records in `list`. */
 static ane_status walk_records(const struct ane_map *map, struct ane_buffer *list, struct ane_error *err) {
   if (map->size < BLOB_HEADER) return ane_fail(err, ANE_FORMAT, "%" PRIu64 " bytes are no weight file", map->size);
   uint32_t count = ane_load_u32(map->data), version = ane_load_u32(map->data + 4);
@@ -51,7 +51,7 @@ static ane_status walk_records(const struct ane_map *map, struct ane_buffer *lis
     ane_status st = check_record(map, i, at, &r, err);
     if (st) return st;
     if (!ane_buffer_append(list, &at, sizeof at)) return ane_fail(err, ANE_NOMEM, "not enough memory");
-    at = r.offset + r.bytes; /* in the file, so there is room for the alignment */
+    at = r.offset + r.bytes; /* no overflow: the data lie within the file */
     at += (BLOB_ALIGN - at % BLOB_ALIGN) % BLOB_ALIGN;
   }
   if (at < map->size)
@@ -110,7 +110,7 @@ ane_status mlpackage_weights_find(struct ane_mlpackage_file *f, const struct ane
   if (r.code != ane_mil_dtype_blob(t))
     return ane_fail(err, ANE_FORMAT, "the blob at %" PRIu64 " has type code %" PRIu32 ", wanted %" PRIu32 " for %s", v->offset,
                     r.code, ane_mil_dtype_blob(t), ane_mil_dtype_name(t));
-  uint64_t bits = v->count * ane_mil_dtype_bits(t); /* no overflow: the count is that of a checked type */
+  uint64_t bits = v->count * ane_mil_dtype_bits(t); /* no overflow: the type has been checked */
   if (r.bytes != v->bytes || r.padding != v->bytes * 8 - bits)
     return ane_fail(err, ANE_FORMAT,
                     "the blob at %" PRIu64 " has %" PRIu64 " bytes with %" PRIu64 " unused bits, wanted %" PRIu64

@@ -1,4 +1,4 @@
-/* Writing a package: blobs as they come, then the model and the manifest, then all of it into its place. */
+/* Writes a package: blobs as they come, then the model and the manifest; then renames it into place. */
 #include "formats/mlpackage/mlpackage_internal.h"
 
 #include "base/alloc.h"
@@ -10,7 +10,7 @@
 #define DATA "Data/" MLPACKAGE_AUTHOR
 enum { BUFFER_SIZE = 1 << 18 };
 
-/* A blob that has been begun. */
+/* A blob that was begun. */
 struct written {
   uint64_t offset, bytes;
   uint32_t code;
@@ -20,8 +20,8 @@ struct ane_mlpackage_writer {
   struct ane_folder_writer folder;
   struct ane_folder_file weights; /* open from the first blob on */
   struct ane_buffer blobs;        /* of struct written, ascending */
-  uint64_t at, left;              /* bytes of the weight file, still to come for the blob */
-  struct ane_mil_hash hash;       /* of the weight file but for its header */
+  uint64_t at, left;              /* position in the weight file; bytes that the blob still lacks */
+  struct ane_mil_hash hash;       /* of the weight file without its header */
   uint8_t *pending;               /* BUFFER_SIZE bytes, of which n_pending wait to be written */
   size_t n_pending;
   bool broken; /* a write has failed */
@@ -54,13 +54,13 @@ static void store(uint8_t *p, uint64_t n, int bytes) {
 }
 
 static ane_status begin_weights(struct ane_mlpackage_writer *w, struct ane_error *err) {
-  uint8_t header[BLOB_HEADER] = {0}; /* it is filled in at the end */
+  uint8_t header[BLOB_HEADER] = {0}; /* the final header is written at the end */
   ane_status st = ane_folder_make(&w->folder, DATA "/weights", err);
   if (!st) st = ane_folder_open(&w->folder, DATA "/weights/weight.bin", &w->weights, err);
   return st ? st : append(w, header, sizeof header, err);
 }
 
-/* Is the blob before complete? */
+/* Fails unless the blob before is complete. */
 static ane_status check_complete(const struct ane_mlpackage_writer *w, struct ane_error *err) {
   if (w->broken) return ane_fail(err, ANE_IO, "the weights could not be written");
   return w->left ? ane_fail(err, ANE_INVALID, "the last blob lacks %" PRIu64 " bytes", w->left) : ANE_OK;
@@ -101,7 +101,8 @@ static ane_status end_weights(struct ane_mlpackage_writer *w, struct ane_error *
   uint8_t header[8];
   ane_status st = check_complete(w, err);
   if (st) return st;
-  if (w->weights.fd < 0) return ane_folder_make(&w->folder, DATA "/weights", err); /* the manifest names it even so */
+  if (w->weights.fd < 0)
+    return ane_folder_make(&w->folder, DATA "/weights", err); /* the manifest names the folder even where there are no weights */
   store(header, w->blobs.size / sizeof(struct written), 4);
   store(header + 4, BLOB_VERSION, 4);
   st = flush(w, err);
@@ -129,7 +130,7 @@ struct checking {
   struct ane_error *err;
 };
 
-/* Has what a value refers to been written? */
+/* Fails unless the blob that a value refers to was written. */
 static ane_status check_blob(void *arg, const struct ane_mil_function *f, const struct ane_mil_op *op, const char *name,
                              const struct ane_mil_value *v) {
   const struct checking *c = arg;
@@ -155,7 +156,7 @@ static ane_status check_blob(void *arg, const struct ane_mil_function *f, const 
                   f ? f->name : "", op ? ane_mil_op_text(text, op) : "", name, v->bytes, offset);
 }
 
-/* An id in the form of a UUID, from content alone: version 8 of RFC 9562. */
+/* An id formatted as a UUID, derived from the content: version 8 of RFC 9562. */
 static void make_id(char out[37], const struct ane_mil_hash *content, const char *name) {
   struct ane_mil_hash h = *content;
   ane_mil_hash_add(&h, name, strlen(name));

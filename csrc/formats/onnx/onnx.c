@@ -1,5 +1,5 @@
-/* The ONNX reader: bytes are walked and unpacked (wire.c), then names, functions and tensors become the structs of
- * onnx.h, and the initialisers the tensors of the source. */
+/* The ONNX reader: bytes are checked and unpacked (wire.c); names, functions and tensors become the structs of onnx.h, and
+ * initialisers become tensors of the source. */
 #include "formats/onnx/onnx_internal.h"
 
 #include "base/alloc.h"
@@ -37,7 +37,7 @@ const struct ane_onnx_attr *ane_onnx_attr(const struct ane_onnx_node *n, const c
 
 /* ---- The source's view ---------------------------------------------------------------------------------------------*/
 
-/* Ranks beyond what ane_shape holds: the outer dimensions become one. */
+/* The shape of a tensor; where the rank exceeds that of ane_shape, the outer dimensions become one. */
 static struct ane_shape shape_of(const struct ane_onnx_tensor *t) {
   struct ane_shape s = {.rank = (uint32_t)ANE_MIN(t->rank, ANE_MAX_RANK)};
   int32_t extra = t->rank - (int32_t)s.rank;
@@ -55,7 +55,8 @@ static ane_status list_tensors(struct onnx_reader *r) {
   if (!s->tensors || !ane_strmap_reserve(&s->by_name, g->n_initializer)) return onnx_no_memory(r);
   for (size_t i = 0; i < g->n_initializer; i++) { /* values begin with the initialisers, in order */
     const struct ane_onnx_tensor *t = v[i].constant;
-    uint64_t nowhere = s->files[0].map.size; /* dropping what lies in the arena must touch no page of the file */
+    uint64_t nowhere =
+        s->files[0].map.size; /* an offset behind the file: dropping what lies in the arena touches no page of it */
     bool mapped = t->file != UINT32_MAX;
     s->tensors[i] = (struct ane_source_tensor){
         v[i].name, {t->dtype, shape_of(t), t->data, t->bytes}, mapped ? t->offset : nowhere, mapped ? t->file : 0};
@@ -85,7 +86,7 @@ static ane_status list_metadata(struct onnx_reader *r) {
       v.s.data = text, v.s.len = strlen(text);
     uint32_t old;
     if (!ane_strmap_put(&s->by_key, key, strlen(key), s->n_values, &old)) return onnx_no_memory(r);
-    if (old != UINT32_MAX) continue; /* the first of a name counts */
+    if (old != UINT32_MAX) continue; /* the first of equal names counts */
     s->keys[s->n_values] = key;
     s->values[s->n_values++] = v;
   }

@@ -1,6 +1,5 @@
-/* An ONNX model as plain structs: every name resolved to a value, local functions inlined, constants with their bytes in
- * hand. What the bytes mean: onnx/onnx.proto and the operator documents of ONNX; what the ops mean is not known here.
- *
+/* An ONNX model as plain structs: every name resolved to a value, local functions inlined, constants with their bytes. Meaning of
+ * the bytes: onnx/onnx.proto and the operator documents of ONNX. The meaning of ops is not known here.
  * All of it lives in the arena of its source. Names are untrusted: any bytes but NUL, any length. */
 #ifndef ANE_FORMATS_ONNX_H
 #define ANE_FORMATS_ONNX_H
@@ -23,7 +22,7 @@ struct ane_onnx_tensor {
 
 struct ane_onnx_value {
   const char *name;
-  const struct ane_onnx_tensor *constant; /* an initialiser or what a Constant node held; NULL: an input or a node's output */
+  const struct ane_onnx_tensor *constant; /* an initialiser, or the value of a Constant node; NULL: an input or a node's output */
 };
 
 struct ane_onnx_text {
@@ -60,10 +59,10 @@ struct ane_onnx_attr {
 };
 
 struct ane_onnx_node {
-  const char *name; /* never empty: the first output's where the file gives none; functions put "caller/" before it */
+  const char *name; /* never empty: the first output's name where the file gives none; inlined nodes have "caller/" before it */
   const char *op;
   const char *domain; /* "": the standard */
-  int64_t opset;      /* version of the domain where the node stands */
+  int64_t opset;      /* version of the domain, in the scope of the node */
   int32_t n_in, n_out, n_attrs;
   const int32_t *in, *out; /* values; -1: absent */
   const struct ane_onnx_attr *attrs;
@@ -79,8 +78,7 @@ struct ane_onnx_io {
   const char *symbol[ANE_ONNX_RANK]; /* NULL: none */
 };
 
-/* Nodes stand in an order in which each uses only what came before it. A subgraph (of If) also uses values of the graphs
- * around it. */
+/* Nodes are in topological order. A subgraph (of If) also uses values of the enclosing graphs. */
 struct ane_onnx_graph {
   struct ane_onnx_node *nodes;
   struct ane_onnx_io *inputs, *outputs; /* inputs without those that an initialiser gives */

@@ -1,4 +1,4 @@
-/* AttributeProto: one value of the type that it says, or a reference to what the caller of a function gave. */
+/* AttributeProto: a value of the type that it names, or a reference to an attribute of the calling node. */
 #include "formats/onnx/onnx_internal.h"
 
 #include "formats/wire.h"
@@ -32,7 +32,7 @@ static ane_status copy_numbers(struct onnx_reader *r, const void *from, size_t n
   return ANE_OK;
 }
 
-/* Files from before types were written: the field that is there tells. */
+/* The type of an attribute in old files, which name none: the field that is present tells. */
 static int guess_type(const AneOnnx__Attribute *a) {
   return a->has_f       ? ANE_ONNX_FLOAT
          : a->has_i     ? ANE_ONNX_INT
@@ -45,7 +45,7 @@ static int guess_type(const AneOnnx__Attribute *a) {
                         : 0;
 }
 
-/* Another value than the type says means that the writer and we disagree about which one counts. */
+/* Are all values in the field of the named type? Otherwise writer and reader may disagree about which value counts. */
 static bool only_of_type(const AneOnnx__Attribute *a, int type) {
   return (type == ANE_ONNX_FLOAT || !a->has_f) && (type == ANE_ONNX_INT || !a->has_i) && (type == ANE_ONNX_STRING || !a->has_s) &&
          (type == ANE_ONNX_TENSOR || !a->t) && (type == ANE_ONNX_GRAPH || !a->g) && (type == ANE_ONNX_FLOATS || !a->n_floats) &&
@@ -71,7 +71,7 @@ static ane_status read_graph(struct onnx_reader *r, const struct onnx_scope *sco
   return onnx_graph(r, scope, a->g, g);
 }
 
-/* What the caller gave, or the function's default, which the caller put into the same list. */
+/* The attribute of the caller, or the function's default, which the caller adds to the same list. */
 static bool refer(const struct onnx_scope *scope, const char *ref, struct ane_onnx_attr *out) {
   for (const struct onnx_scope *s = scope; s; s = s->outer)
     for (int32_t i = 0; i < s->n_given; i++) {

@@ -1,4 +1,4 @@
-/* Numbers of a tensor in another file of the model's folder. */
+/* Tensors whose data lie in another file of the model's folder. */
 #include "formats/onnx/onnx_internal.h"
 
 #include <inttypes.h>
@@ -14,7 +14,7 @@ static bool read_number(const char *s, uint64_t *out) {
   return true;
 }
 
-/* One more file; the list moves to larger memory of the arena where it is full. */
+/* Adds a file. A full list is copied to larger memory of the arena. */
 static ane_status add_file(struct onnx_reader *r, const char *what, const char *location, uint32_t *index) {
   struct ane_source *s = r->s;
   if (s->n_files >= ONNX_MAX_FILES) return onnx_fail(r, ANE_UNSUPPORTED, "more than %d files of external data", ONNX_MAX_FILES);

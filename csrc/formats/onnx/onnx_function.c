@@ -1,4 +1,4 @@
-/* Local functions: found by domain, name and overload; their growth is counted before anything is inlined. */
+/* Local functions: found by domain, name and overload. The number of nodes is counted before anything is inlined. */
 #include "formats/onnx/onnx_internal.h"
 
 #include "base/alloc.h"
@@ -34,7 +34,7 @@ const AneOnnx__Function *onnx_function(const struct onnx_reader *r, const AneOnn
 
 /* ---- Growth --------------------------------------------------------------------------------------------------------*/
 
-/* For each function the nodes that its body comes to: 0 not counted yet, BUSY being counted. */
+/* Number of nodes that each function becomes when inlined: 0 not counted yet, BUSY being counted. */
 enum { BUSY = -1 };
 struct counter {
   struct onnx_reader *r;
@@ -47,7 +47,7 @@ static ane_status count_call(struct counter *c, uint32_t index, int calls, int64
   const AneOnnx__Function *f = c->r->model->functions[index];
   char q[ANE_QUOTE_TEXT];
   ane_quote(q, onnx_text(f->name), strlen(onnx_text(f->name)));
-  if (c->counts[index] == BUSY) return onnx_fail(c->r, ANE_FORMAT, "local function %s calls itself", q);
+  if (c->counts[index] == BUSY) return onnx_fail(c->r, ANE_FORMAT, "local function %s is recursive", q);
   if (calls > ONNX_MAX_CALLS)
     return onnx_fail(c->r, ANE_FORMAT, "local function %s: calls are nested deeper than %d", q, ONNX_MAX_CALLS);
   if (c->counts[index] == 0) {
@@ -61,7 +61,7 @@ static ane_status count_call(struct counter *c, uint32_t index, int calls, int64
   return ANE_OK;
 }
 
-/* Adds the nodes to *total, which each step keeps below 2 * ONNX_MAX_NODES. */
+/* Adds the nodes to *total, which stays below 2 * ONNX_MAX_NODES at each step. */
 static ane_status count_nodes(struct counter *c, AneOnnx__Node **nodes, size_t n, int calls, int64_t *total) {
   for (size_t i = 0; i < n; i++) {
     uint32_t f = function_index(c->r, nodes[i]);
@@ -81,7 +81,7 @@ static ane_status count_nodes(struct counter *c, AneOnnx__Node **nodes, size_t n
   return ANE_OK;
 }
 
-/* The functions' names; keys live in the source's arena. */
+/* Maps the functions by name; keys live in the source's arena. */
 static ane_status list_functions(struct onnx_reader *r) {
   for (size_t i = 0; i < r->model->n_functions; i++) {
     const AneOnnx__Function *f = r->model->functions[i];

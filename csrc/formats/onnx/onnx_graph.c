@@ -1,5 +1,5 @@
-/* Graphs: names become values, each made once and before it is used; calls of local functions are replaced by their
- * bodies; Constant nodes become constants. */
+/* Graphs: names become values, each made once and before its use. Bodies replace calls of local functions. Constant nodes
+ * become constants. */
 #include "formats/onnx/onnx_internal.h"
 
 #include <inttypes.h>
@@ -85,7 +85,7 @@ static ane_status read_inputs(struct build *b, const struct onnx_scope *scope, A
       return onnx_fail(b->r, ANE_FORMAT,
                        "node %s: input %s is made only by a later node: the graph has a cycle or is not in order",
                        label(scope, node, l), q);
-    return onnx_fail(b->r, ANE_FORMAT, "node %s: input %s is made by nobody", label(scope, node, l), q);
+    return onnx_fail(b->r, ANE_FORMAT, "node %s: no node makes its input %s", label(scope, node, l), q);
   }
   return ANE_OK;
 }
@@ -131,7 +131,7 @@ static ane_status constant_of(struct build *b, const char *l, const struct ane_o
   *t = (struct ane_onnx_tensor){.name = "", .dtype = whole ? ANE_I64 : ANE_F32, .count = 1, .file = UINT32_MAX};
   if (list) t->rank = 1, t->dim[0] = (int64_t)a->n, t->count = a->n;
   t->bytes = t->count * (whole ? 8 : 4);
-  t->data = list ? (const uint8_t *)a->ints : (const uint8_t *)&a->i; /* the union's members begin at one place */
+  t->data = list ? (const uint8_t *)a->ints : (const uint8_t *)&a->i; /* all members of the union begin at the same address */
   *out = t;
   return ANE_OK;
 }
@@ -181,7 +181,7 @@ static ane_status bind_results(struct build *b, struct onnx_scope *scope, const 
     if (!*n->output[i]) continue;
     int32_t v = lookup(inner, f->output[i]);
     if (v < 0)
-      return onnx_fail(b->r, ANE_FORMAT, "node %s: output %s of the function is made by nobody", l,
+      return onnx_fail(b->r, ANE_FORMAT, "node %s: no node makes output %s of the function", l,
                        ane_quote(q, f->output[i], strlen(f->output[i])));
     ane_status st = bind(b->r, scope, n->output[i], v, l);
     if (st) return st;
@@ -315,7 +315,7 @@ static ane_status read_io(struct onnx_reader *r, const AneOnnx__ValueInfo *v, co
   return ANE_OK;
 }
 
-/* The names in scope are those of initialisers. */
+/* Reads the declared inputs; the names in scope are those of initialisers. */
 static ane_status read_inputs_of(struct onnx_reader *r, struct onnx_scope *scope, const AneOnnx__Graph *g,
                                  struct ane_onnx_graph *out) {
   size_t initialised = r->values.size / sizeof(struct ane_onnx_value);
@@ -323,7 +323,7 @@ static ane_status read_inputs_of(struct onnx_reader *r, struct onnx_scope *scope
   for (size_t i = 0; i < g->n_input; i++) {
     const char *name = onnx_text(g->input[i]->name);
     uint32_t known = ane_strmap_get(&scope->names, name, strlen(name));
-    if (known != UINT32_MAX && known < initialised) continue; /* an input with a default: the initialiser is used */
+    if (known != UINT32_MAX && known < initialised) continue; /* an input with a default value: the initialiser is used */
     struct ane_onnx_io *io = &out->inputs[out->n_inputs];
     ane_status st = read_io(r, g->input[i], "input", io);
     if (!st) st = add_value(r, scope, name, NULL, &io->value);
@@ -344,7 +344,7 @@ static ane_status read_outputs_of(struct onnx_reader *r, const struct onnx_scope
     ane_status st = read_io(r, g->output[i], "output", io);
     if (st) return st;
     io->value = lookup(scope, name);
-    if (io->value < 0) return onnx_fail(r, ANE_FORMAT, "output %s is made by nobody", ane_quote(q, name, strlen(name)));
+    if (io->value < 0) return onnx_fail(r, ANE_FORMAT, "no node makes output %s", ane_quote(q, name, strlen(name)));
     out->n_outputs++;
   }
   return ANE_OK;

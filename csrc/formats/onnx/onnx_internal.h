@@ -30,9 +30,9 @@ ane_status onnx_no_memory(struct onnx_reader *r);
 void *onnx_array(struct onnx_reader *r, size_t n, size_t size);
 const char *onnx_copy(struct onnx_reader *r, const char *s);
 
-/* A tensor of the file with its bytes checked and in hand. `what` names it in errors: "tensor x", "attribute value". */
+/* Reads a tensor of the file, checks it and gives its bytes. `what` names it in errors: "tensor x", "attribute value". */
 ane_status onnx_tensor(struct onnx_reader *r, const AneOnnx__Tensor *t, const char *what, struct ane_onnx_tensor *out);
-/* Bytes of a tensor in another file of the model's folder: `bytes` of them are wanted. */
+/* Finds the `bytes` bytes of a tensor that lie in another file of the model's folder. */
 ane_status onnx_external(struct onnx_reader *r, const AneOnnx__Tensor *t, const char *what, uint64_t bytes,
                          struct ane_onnx_tensor *out);
 
@@ -43,12 +43,12 @@ struct onnx_scope {
   const char *prefix; /* put before the names of nodes and values: "" or "call/" */
   AneOnnx__OperatorSetId **opsets;
   size_t n_opsets;
-  /* In the body of a function: what ref_attr_name means. */
+  /* In the body of a function: the attributes that ref_attr_name refers to. */
   const struct ane_onnx_attr *given;
   int32_t n_given;
 };
 
-/* An attribute; *present is false where it refers to one that the caller did not give. Graphs are read in `scope`. */
+/* Reads an attribute. *present is false where it refers to one that the caller does not give. Graphs are read in `scope`. */
 ane_status onnx_attribute(struct onnx_reader *r, const struct onnx_scope *scope, const char *node, const AneOnnx__Attribute *a,
                           struct ane_onnx_attr *out, bool *present);
 ane_status onnx_graph(struct onnx_reader *r, const struct onnx_scope *outer, const AneOnnx__Graph *g, struct ane_onnx_graph *out);
