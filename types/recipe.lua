@@ -31,6 +31,12 @@ function builder:layer(i, fn) end
 ---@return boolean
 function builder:has(role, suffix) end
 
+--- The only number of a weight; nil where the file has no such weight or no values.
+---@param role string of the weight [1]
+---@param suffix? string
+---@return number?
+function builder:number(role, suffix) end
+
 --- Rows of each slice of a stacked weight.
 ---@param role string of the weight [slices, rows, columns]
 ---@return integer
@@ -176,18 +182,27 @@ function builder:position_scale(x, beta, original) end
 ---@return ane.value value [1, C, T, 1]
 function builder:affine(x, bias, scale, name) end
 
---- Some consecutive channels.
----@param x ane.value [1, C, T, 1]
+--- Some consecutive channels, of each head.
+---@param x ane.value [1, heads * C, T, 1]
 ---@param from integer first channel, 0-based
 ---@param to integer channel behind the last one
----@return ane.value value [1, to - from, T, 1]
-function builder:slice(x, from, to) end
+---@param heads? integer default 1
+---@return ane.value value [1, heads * (to - from), T, 1]
+function builder:slice(x, from, to, heads) end
 
---- Channels of two values, one behind the other.
----@param a ane.value [1, A, T, 1]
----@param b ane.value [1, B, T, 1]
----@return ane.value value [1, A + B, T, 1]
-function builder:concat(a, b) end
+--- Channels of two values, one behind the other, head by head.
+---@param a ane.value [1, heads * A, T, 1]
+---@param b ane.value [1, heads * B, T, 1]
+---@param heads? integer default 1
+---@return ane.value value [1, heads * (A + B), T, 1]
+function builder:concat(a, b, heads) end
+
+--- Each head times a matrix of its own.
+---@param x ane.value [1, heads * C, T, 1]
+---@param weights ane.value[] [N, C], one a head
+---@param name string
+---@return ane.value value [1, heads * N, T, 1]
+function builder:head_linear(x, weights, name) end
 
 --- Each head `times` times in a row: key heads for their query heads.
 ---@param x ane.value [1, heads * n, T, 1]

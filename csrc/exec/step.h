@@ -108,7 +108,7 @@ struct step {
     struct {
       act_fn act;
       float by;
-      int64_t from;
+      int64_t from, heads;
     } math;
     struct {
       const float *bias, *weight;
@@ -121,6 +121,11 @@ struct step {
       const float *weight, *bias, *before; /* depthwise [taps][C]; [C_out]; [C] */
       const struct ane_packed *matrix;     /* grouped: one per group; NULL: depthwise */
     } conv;
+    struct {
+      int64_t heads;
+      const struct matrix **list;
+      bool precise;
+    } head_linear;
     struct {
       struct ane_recurrent_kernels kernels;
       int state; /* index of the state in a session */
@@ -136,7 +141,6 @@ struct step {
       float norm_eps, scale;
       const float *bias;
       int64_t groups, groups_kept, group_best;
-      float dropped; /* key of the experts of other groups */
     } route;
     struct {
       int64_t count, k, inner;

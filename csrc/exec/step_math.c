@@ -32,11 +32,10 @@ static void run_softcap(struct thread_ctx *tc, const struct step *s) {
 }
 
 static void run_slice(struct thread_ctx *tc, const struct step *s) {
-  int64_t c = s->out[0]->channels, from, to;
-  ane_split(tc->tokens, tc->thread, tc->threads, &from, &to);
-  for (int64_t t = from; t < to; t++)
-    memcpy(thread_data(tc, s->out[0]) + t * c, thread_data(tc, s->in[0]) + t * s->in[0]->channels + s->math.from,
-           (size_t)c * sizeof(float));
+  int64_t heads = s->math.heads, c = s->out[0]->channels / heads, ld = s->in[0]->channels / heads, from, to;
+  ane_split(tc->tokens * heads, tc->thread, tc->threads, &from, &to);
+  for (int64_t i = from; i < to; i++)
+    memcpy(thread_data(tc, s->out[0]) + i * c, thread_data(tc, s->in[0]) + i * ld + s->math.from, (size_t)c * sizeof(float));
 }
 
 ane_status plan_math(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
@@ -58,6 +57,7 @@ ane_status plan_math(struct planner *pl, const struct ane_node *n, struct step *
     case ANE_OP_SLICE:
       s->run = run_slice;
       s->math.from = ane_node_int(n, "from");
+      s->math.heads = ane_node_int(n, "heads");
       return ANE_OK;
     default: return planner_act(k, ane_node_string(n, "act"), &s->math.act, err);
   }

@@ -8,11 +8,11 @@
 static void run_concat(struct thread_ctx *tc, const struct step *s) {
   const float *a = thread_data(tc, s->in[0]), *b = thread_data(tc, s->in[1]);
   float *out = thread_data(tc, s->out[0]);
-  int64_t ca = s->in[0]->channels, cb = s->in[1]->channels, from, to;
-  ane_split(tc->tokens, tc->thread, tc->threads, &from, &to);
-  for (int64_t t = from; t < to; t++) {
-    memcpy(out + t * (ca + cb), a + t * ca, (size_t)ca * sizeof *out);
-    memcpy(out + t * (ca + cb) + ca, b + t * cb, (size_t)cb * sizeof *out);
+  int64_t heads = s->mix.groups, ca = s->in[0]->channels / heads, cb = s->in[1]->channels / heads, from, to;
+  ane_split(tc->tokens * heads, tc->thread, tc->threads, &from, &to);
+  for (int64_t i = from; i < to; i++) {
+    memcpy(out + i * (ca + cb), a + i * ca, (size_t)ca * sizeof *out);
+    memcpy(out + i * (ca + cb) + ca, b + i * cb, (size_t)cb * sizeof *out);
   }
 }
 
@@ -78,6 +78,7 @@ ane_status plan_mix(struct planner *pl, const struct ane_node *n, struct step *s
   switch (n->op) {
     case ANE_OP_CONCAT:
       s->run = run_concat;
+      s->mix.groups = ane_node_int(n, "heads");
       s->in[1] = planner_slot(pl, n->inputs[1]);
       return ANE_OK;
     case ANE_OP_AFFINE: {

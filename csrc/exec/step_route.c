@@ -28,8 +28,8 @@ static void choose(const float *key, int64_t n, int64_t k, int32_t *chosen) {
     if (taken[e]) *chosen++ = (int32_t)e;
 }
 
-/* Leaves only the best groups of consecutive experts: a group counts as the sum of its best keys. Keys of the others become
- * those of no choice. */
+/* Leaves only the best groups of consecutive experts: a group counts as the sum of its best keys. The others cannot be
+ * chosen. */
 static void keep_groups(const struct step *s, float *key, int64_t n) {
   float sum[ANE_MAX_EXPERTS];
   int32_t best[ANE_MAX_EXPERTS];
@@ -43,7 +43,7 @@ static void keep_groups(const struct step *s, float *key, int64_t n) {
   choose(sum, groups, s->route.groups_kept, best);
   for (int64_t i = 0; i < s->route.groups_kept; i++) kept[best[i]] = true;
   for (int64_t e = 0; e < n; e++)
-    if (!kept[e / each]) key[e] = s->route.dropped;
+    if (!kept[e / each]) key[e] = -INFINITY;
 }
 
 static void route_token(const struct step *s, const float *logits, int64_t n, float *out) {
@@ -89,6 +89,5 @@ ane_status plan_route(struct planner *pl, const struct ane_node *n, struct step 
   s->route.groups = ane_node_int(n, "groups");
   s->route.groups_kept = ane_node_int(n, "groups_kept");
   s->route.group_best = ane_node_int(n, "group_best");
-  s->route.dropped = s->route.groups > 1 ? 0.0f : -INFINITY;
   return planner_vector(pl, ane_node_input(n, 1), 0, &s->route.bias, err);
 }

@@ -23,6 +23,24 @@ ane_status infer_conv1x1(const struct ane_graph *g, const struct ane_node *n, st
   return ANE_OK;
 }
 
+ane_status infer_head_linear(const struct ane_graph *g, const struct ane_node *n, struct infer_out *out, struct ane_error *err) {
+  const struct ane_value *x = infer_in(g, n, 0), *first = infer_in(g, n, 1);
+  int64_t heads = n->n_inputs - 1;
+  ane_status st = infer_want_activation(x, err);
+  if (st) return st;
+  if (infer_channels(x) % heads)
+    return ane_fail(err, ANE_SHAPE, "%" PRId64 " heads do not divide %" PRId64 " channels", heads, infer_channels(x));
+  for (int i = 1; i < n->n_inputs; i++) {
+    const struct ane_value *w = infer_in(g, n, i);
+    if ((st = infer_want_matrix(w, infer_channels(x) / heads, err))) return st;
+    if (w->shape.dim[0] != first->shape.dim[0])
+      return ane_fail(err, ANE_SHAPE, "%s has %" PRId64 " rows, %s %" PRId64, w->name, w->shape.dim[0], first->name,
+                      first->shape.dim[0]);
+  }
+  out[0] = infer_activation(heads * first->shape.dim[0], infer_tokens(x));
+  return ANE_OK;
+}
+
 ane_status infer_norm(const struct ane_graph *g, const struct ane_node *n, struct infer_out *out, struct ane_error *err) {
   const struct ane_value *x = infer_in(g, n, 0);
   int64_t groups = ane_node_int(n, "groups");
@@ -154,9 +172,12 @@ ane_status infer_slice(const struct ane_graph *g, const struct ane_node *n, stru
   int64_t from = ane_node_int(n, "from"), to = ane_node_int(n, "to");
   ane_status st = infer_want_activation(x, err);
   if (st) return st;
-  if (from < 0 || to <= from || to > infer_channels(x))
-    return ane_fail(err, ANE_SHAPE, "channels %" PRId64 " to %" PRId64 " of %" PRId64, from, to, infer_channels(x));
-  out[0] = infer_activation(to - from, infer_tokens(x));
+  int64_t heads = ane_node_int(n, "heads");
+  if (heads < 1 || infer_channels(x) % heads)
+    return ane_fail(err, ANE_SHAPE, "%" PRId64 " heads do not divide %" PRId64 " channels", heads, infer_channels(x));
+  if (from < 0 || to <= from || to > infer_channels(x) / heads)
+    return ane_fail(err, ANE_SHAPE, "channels %" PRId64 " to %" PRId64 " of %" PRId64, from, to, infer_channels(x) / heads);
+  out[0] = infer_activation(heads * (to - from), infer_tokens(x));
   return ANE_OK;
 }
 

@@ -8,6 +8,10 @@ ane_status infer_concat(const struct ane_graph *g, const struct ane_node *n, str
   ane_status st;
   if ((st = infer_want_activation(a, err)) || (st = infer_want_activation(b, err))) return st;
   if (infer_tokens(a) != infer_tokens(b)) return ane_fail(err, ANE_SHAPE, "%s and %s have different tokens", a->name, b->name);
+  int64_t heads = ane_node_int(n, "heads");
+  if (heads < 1 || infer_channels(a) % heads || infer_channels(b) % heads)
+    return ane_fail(err, ANE_SHAPE, "%" PRId64 " heads do not divide %" PRId64 " and %" PRId64 " channels", heads,
+                    infer_channels(a), infer_channels(b));
   out[0] = infer_activation(infer_channels(a) + infer_channels(b), infer_tokens(a));
   return ANE_OK;
 }

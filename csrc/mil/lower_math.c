@@ -12,6 +12,22 @@ void lower_conv1x1(struct lower *l, struct mil_build *b, const struct ane_node *
   lower_out(l, n, mil_conv(b, lower_in(l, n, 0), lower_matrix(l, n->inputs[1], from, to), bias, 1));
 }
 
+/* Each head by its own convolution. */
+void lower_head_linear(struct lower *l, struct mil_build *b, const struct ane_node *n) {
+  int64_t heads = n->n_inputs - 1;
+  mil_value x = lower_in(l, n, 0), *list = ane_arena_array(b->arena, (size_t)heads, sizeof *list);
+  int64_t c = mil_dim(x, 1) / heads;
+  if (!list) {
+    mil_build_no_memory(b);
+    return;
+  }
+  for (int64_t h = 0; h < heads; h++) {
+    int64_t rows = l->g->values[n->inputs[1 + h]].shape.dim[0];
+    list[h] = mil_conv(b, mil_slice(b, x, 1, h * c, (h + 1) * c, 1), lower_matrix(l, n->inputs[1 + h], 0, rows), NULL, 1);
+  }
+  lower_out(l, n, heads > 1 ? mil_concat(b, list, (int)heads, 1, false) : list[0]);
+}
+
 void lower_glu(struct lower *l, struct mil_build *b, const struct ane_node *n) {
   mil_value gate = mil_activation(b, ane_node_string(n, "act"), lower_in(l, n, 0));
   lower_out(l, n, mil_mul(b, gate, lower_in(l, n, 1)));
@@ -36,10 +52,22 @@ void lower_softcap(struct lower *l, struct mil_build *b, const struct ane_node *
 }
 
 void lower_slice(struct lower *l, struct mil_build *b, const struct ane_node *n) {
+  int64_t heads = ane_node_int(n, "heads");
+  if (heads > 1) {
+    mil_value x = lower_heads(l, n->inputs[0], heads);
+    lower_out_heads(l, n, mil_slice(b, x, 2, ane_node_int(n, "from"), ane_node_int(n, "to"), 1), heads);
+    return;
+  }
   lower_out(l, n, mil_slice(b, lower_in(l, n, 0), 1, ane_node_int(n, "from"), ane_node_int(n, "to"), 1));
 }
 
 void lower_concat(struct lower *l, struct mil_build *b, const struct ane_node *n) {
+  int64_t heads = ane_node_int(n, "heads");
+  if (heads > 1) {
+    mil_value x = mil_concat2(b, lower_heads(l, n->inputs[0], heads), lower_heads(l, n->inputs[1], heads), 2);
+    lower_out_heads(l, n, x, heads);
+    return;
+  }
   lower_out(l, n, mil_concat2(b, lower_in(l, n, 0), lower_in(l, n, 1), 1));
 }
 

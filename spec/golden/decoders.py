@@ -381,6 +381,73 @@ def nemotron_h_parts(key, a, cfg):
     return [(f"blk.{m[1]}.ffn_{m[2]}_exps.weight", a)] if m else ssm_parts(key, a, cfg.n_groups)
 
 
+def qwen35_keys(w, cfg):
+    ssm_keys(w, cfg.linear_conv_kernel_dim, cfg.linear_num_value_heads * cfg.linear_value_head_dim, cfg.linear_key_head_dim,
+             cfg.linear_num_value_heads, cfg.linear_num_key_heads)
+    w.add_uint32("qwen35.full_attention_interval", 4)
+    w.add_rope_dimension_sections([1, 1, 0, 0])
+
+
+def qwen35_parts(key, a, cfg):
+    """Value heads in turns of key heads, norms plus 1."""
+    keys, heads, width = cfg.linear_num_key_heads, cfg.linear_num_value_heads, cfg.linear_value_head_dim
+    first = 2 * keys * cfg.linear_key_head_dim
+
+    def turns(x, n):  # rows of heads of n
+        return x.reshape(keys, heads // keys, n, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)
+    if key.endswith(("layernorm.weight", "q_norm.weight", "k_norm.weight", "model.norm.weight")):
+        a = a + 1
+    if key.endswith(("in_proj_qkv.weight", "conv1d.weight")):
+        a = np.concatenate([a[:first], turns(a[first:], width)])
+    if key.endswith("in_proj_z.weight"):
+        a = turns(a, width)
+    if key.endswith(("in_proj_a.weight", "in_proj_b.weight", "A_log", "dt_bias")):
+        a = turns(a, 1)
+    if key.endswith("linear_attn.out_proj.weight"):
+        a = turns(np.ascontiguousarray(a.T), width).T
+    if key.endswith("A_log"):
+        return [(key, -np.exp(a))]
+    if key.endswith("dt_bias"):
+        return [(key.replace("dt_bias", "dt_proj.bias"), a)]
+    return [(key, a[:, 0] if key.endswith("conv1d.weight") else a)]
+
+
+def deepseek2_keys(w, cfg):
+    w.add_head_count(cfg.num_attention_heads)
+    w.add_head_count_kv(1)
+    w.add_key_length(cfg.kv_lora_rank + cfg.qk_rope_head_dim)
+    w.add_value_length(cfg.kv_lora_rank)
+    w.add_key_length_mla(cfg.qk_nope_head_dim + cfg.qk_rope_head_dim)
+    w.add_value_length_mla(cfg.v_head_dim)
+    w.add_kv_lora_rank(cfg.kv_lora_rank)
+    if cfg.q_lora_rank:
+        w.add_q_lora_rank(cfg.q_lora_rank)
+    r = cfg.rope_parameters
+    w.add_rope_dimension_count(cfg.qk_rope_head_dim)
+    w.add_rope_freq_base(r["rope_theta"])
+    if r["rope_type"] == "yarn":
+        w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        w.add_rope_scaling_factor(r["factor"])
+        w.add_rope_scaling_orig_ctx_len(r["original_max_position_embeddings"])
+        w.add_rope_scaling_yarn_log_mul(0.1 * r["mscale_all_dim"])
+    w.add_leading_dense_block_count(cfg.first_k_dense_replace)
+    w.add_expert_count(cfg.n_routed_experts)
+    w.add_expert_used_count(cfg.num_experts_per_tok)
+    w.add_expert_shared_count(cfg.n_shared_experts)
+    w.add_expert_feed_forward_length(cfg.moe_intermediate_size)
+    w.add_expert_weights_scale(cfg.routed_scaling_factor)
+    w.add_expert_weights_norm(False)
+    w.add_expert_gating_func(gguf.ExpertGatingFuncType.SOFTMAX)
+
+
+def deepseek2_parts(key, a, cfg):
+    if "kv_b_proj" in key:
+        layer = key.split(".")[2]
+        k, v = np.split(a.reshape(cfg.num_attention_heads, -1, a.shape[1]), [cfg.qk_nope_head_dim], axis=1)
+        return [(f"blk.{layer}.attn_k_b.weight", k.swapaxes(1, 2)), (f"blk.{layer}.attn_v_b.weight", v)]
+    return [(key, a)]
+
+
 GPT_OSS = common(head_dim=12, hidden_size=64, intermediate_size=32, num_local_experts=5, num_experts_per_tok=3, sliding_window=6,
                  rope_parameters=rope(5000.0, rope_type="yarn", factor=4.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
                                       original_max_position_embeddings=16))
@@ -447,6 +514,37 @@ MODELS = {
         conv_kernel=4, expand=2, chunk_size=8, n_routed_experts=6, n_shared_experts=1, moe_intermediate_size=20,
         moe_shared_expert_intermediate_size=24, num_experts_per_tok=2, routed_scaling_factor=1.7, n_group=1, topk_group=1,
         norm_topk_prob=True, use_mamba_kernels=False, num_hidden_layers=5)),
+    # Three value heads a key head.
+    "qwen3_5": dict(config="Qwen3_5TextConfig", model="Qwen3_5ForCausalLM", gguf="qwen35", keys=qwen35_keys, change=qwen35_parts, values=common(
+        num_hidden_layers=5, head_dim=16, linear_conv_kernel_dim=4, linear_key_head_dim=8, linear_value_head_dim=8, linear_num_key_heads=2,
+        linear_num_value_heads=6, layer_types=["linear_attention"] * 3 + ["full_attention", "linear_attention"],
+        rope_parameters=rope(5000.0, partial_rotary_factor=0.25, mrope_section=[1, 1, 0], mrope_interleaved=True))),
+    "qwen3_5_narrow": dict(config="Qwen3_5TextConfig", model="Qwen3_5ForCausalLM", values=common(
+        num_hidden_layers=4, head_dim=16, linear_conv_kernel_dim=3, linear_key_head_dim=6, linear_value_head_dim=5, linear_num_key_heads=2,
+        linear_num_value_heads=6, layer_types=["linear_attention", "full_attention"] * 2,
+        rope_parameters=rope(5000.0, partial_rotary_factor=0.5, mrope_section=[2, 1, 1], mrope_interleaved=True))),
+    # Two layers of six share keys and values; wider heads in full layers.
+    "gemma4": dict(config="Gemma4TextConfig", model="Gemma4ForCausalLM", values=common(
+        num_hidden_layers=6, head_dim=10, global_head_dim=16, hidden_size_per_layer_input=6, vocab_size_per_layer_input=VOCAB,
+        num_kv_shared_layers=2, use_double_wide_mlp=True, sliding_window=7, final_logit_softcapping=20.0, tie_word_embeddings=True,
+        layer_types=["sliding_attention", "full_attention"] * 3, hidden_activation="gelu_pytorch_tanh", rope_parameters={
+            "sliding_attention": rope(1000.0), "full_attention": rope(5000.0, rope_type="proportional", partial_rotary_factor=0.25)})),
+    "deepseek_v2": dict(
+        config="DeepseekV2Config", model="DeepseekV2ForCausalLM", gguf="deepseek2", keys=deepseek2_keys, change=deepseek2_parts,
+        own=("head_count", "key_length"), values=common(
+            num_attention_heads=3, num_key_value_heads=3, kv_lora_rank=20, q_lora_rank=22, qk_nope_head_dim=10, qk_rope_head_dim=6,
+            v_head_dim=14, n_routed_experts=6, n_shared_experts=1, num_experts_per_tok=2, moe_intermediate_size=20,
+            first_k_dense_replace=1, routed_scaling_factor=1.3, norm_topk_prob=False, topk_method="greedy", n_group=1, topk_group=1,
+            rope_parameters=rope(5000.0, rope_type="yarn", factor=4.0, original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0,
+                                 mscale=0.8, mscale_all_dim=0.8))),
+    "deepseek_v2_groups": dict(config="DeepseekV2Config", model="DeepseekV2ForCausalLM", values=common(
+        num_attention_heads=4, num_key_value_heads=4, kv_lora_rank=20, q_lora_rank=None, qk_nope_head_dim=10, qk_rope_head_dim=6,
+        v_head_dim=8, n_routed_experts=6, n_shared_experts=2, num_experts_per_tok=3, moe_intermediate_size=20, first_k_dense_replace=0,
+        routed_scaling_factor=2.5, norm_topk_prob=False, topk_method="group_limited_greedy", n_group=3, topk_group=2)),
+    "glm4_moe_lite": dict(config="Glm4MoeLiteConfig", model="Glm4MoeLiteForCausalLM", values=common(
+        num_attention_heads=4, num_key_value_heads=4, kv_lora_rank=20, q_lora_rank=18, qk_nope_head_dim=10, qk_rope_head_dim=6,
+        v_head_dim=14, n_routed_experts=6, n_shared_experts=1, num_experts_per_tok=2, moe_intermediate_size=20, first_k_dense_replace=1,
+        routed_scaling_factor=1.8, norm_topk_prob=True, n_group=2, topk_group=1, mlp_layer_types=["dense", "sparse", "sparse"])),
 }
 
 if __name__ == "__main__":

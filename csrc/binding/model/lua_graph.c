@@ -169,6 +169,15 @@ static void cut_const(lua_State *L, struct bind_graph *ud, int arg, struct ane_t
     for (uint32_t i = 1; i < s->rank; i++) s->dim[i - 1] = s->dim[i];
     s->rank--;
   }
+  int64_t part = const_field(L, arg, "part_from", -1, 0, s->rank == 2 ? s->dim[0] - 1 : -1);
+  if (part >= 0) { /* stored rows, before they are turned */
+    int64_t n = const_field(L, arg, "part_rows", 1, 1, s->dim[0] - part);
+    if (t->gather) luaL_error(L, "such a view of the tensor does not exist");
+    t->bytes /= (uint64_t)s->dim[0];
+    t->data = (const char *)t->data + (uint64_t)part * t->bytes;
+    t->bytes *= (uint64_t)n;
+    s->dim[0] = n;
+  }
   lua_getfield(L, arg, "transposed");
   bool transposed = lua_toboolean(L, -1);
   lua_pop(L, 1);

@@ -108,6 +108,19 @@ end
 -- @return boolean
 function Builder:has(role, suffix) return (self:_find(role, suffix or ".weight")) ~= nil end
 
+--- The only number of a weight, as a number; nil where the file has no such weight or no values (plans).
+-- @param role of the weight [1]
+-- @param suffix of the name; default ".weight"
+function Builder:number(role, suffix)
+  local info, name = self:_find(role, suffix or ".weight")
+  if not info then return nil end
+  self.used[name] = true
+  if self.source.blank then return nil end
+  local raw, message = self.source:read(name)
+  if not raw or #raw ~= 4 then error(("tensor %s: %s"):format(name, message or "wanted one number"), 0) end
+  return (string.unpack("<f", raw))
+end
+
 --- Rows of each slice of a stacked weight: dimension 1 of [slices, rows, columns].
 -- @param role of the weight
 -- @return integer
@@ -285,12 +298,15 @@ function Builder:scale(x, by) return self:_add("scale", "scale", { x }, { by = b
 -- @return value [1, C, T, 1]
 function Builder:softcap(x, cap) return self:_add("softcap", "softcap", { x }, { cap = cap }) end
 
---- Some consecutive channels.
--- @param x value [1, C, T, 1]
+--- Some consecutive channels, of each head.
+-- @param x value [1, heads * C, T, 1]
 -- @param from first channel, 0-based
 -- @param to channel behind the last one
--- @return value [1, to - from, T, 1]
-function Builder:slice(x, from, to) return self:_add("slice", "slice", { x }, { from = from, to = to }) end
+-- @param heads default 1
+-- @return value [1, heads * (to - from), T, 1]
+function Builder:slice(x, from, to, heads)
+  return self:_add("slice", "slice", { x }, { from = from, to = to, heads = heads })
+end
 
 --- The tokens whose logits are asked for (b.out_rows). What follows is computed for those only.
 -- @param x value [1, C, T, 1]
@@ -305,7 +321,8 @@ Builder.take = Builder.gather
 -- @param opts suffix of the name (default ".weight"); optional (true: the weight may be absent); expert = e (replaces the %d of the
 -- role's name); index = i (slice i, 0-based, of the outermost dimension, which the view has not); from, to (rows of the rest, 0-based,
 -- `to` excluded); step (only rows from, from + step, ...); transposed (true: the rest is stored [in, out]); matrix (true: a vector is
--- a matrix of one row, since GGUF drops dimensions of 1), flat (true: all of it as a vector)
+-- a matrix of one row, since GGUF drops dimensions of 1), flat (true: all of it as a vector),
+-- part ({first, rows}: only these stored rows; transposed then turns them)
 -- @return value of the stored or viewed shape; false where it is optional and absent
 function Builder:weight(role, opts)
   opts = opts or {}
@@ -319,17 +336,32 @@ function Builder:weight(role, opts)
     local label = ("%s[%s,%d::%d%s]"):format(name, opts.index or "", opts.from, opts.step, opts.transposed and ",t" or "")
     return self:_const(name, label, { index = opts.index, from = opts.from, step = opts.step, transposed = opts.transposed }, role)
   end
+  if opts.part then
+    local from, n = opts.part[1], opts.part[2]
+    local label = ("%s[%d+%d%s]"):format(name, from, n, opts.transposed and ",t" or "")
+    return self:_const(name, label, { part_from = from, part_rows = n, transposed = opts.transposed }, role)
+  end
   if opts.flat then return self:_const(name, name .. "[flat]", { flat = true }, role) end
   if not (opts.index or opts.from or opts.transposed or row) then return self:_const(name, name, nil, role) end
   local label = ("%s[%s,%s:%s%s]"):format(name, opts.index or "", opts.from or "", opts.to or "", opts.transposed and ",t" or "")
   return self:_const(name, label, { index = opts.index, from = opts.from, to = opts.to, transposed = opts.transposed, row = row }, role)
 end
 
---- Channels of two values, one behind the other.
--- @param a value [1, A, T, 1]
--- @param b value [1, B, T, 1]
--- @return value [1, A + B, T, 1]
-function Builder:concat(a, b) return self:_add("concat", "concat", { a, b }) end
+--- Channels of two values, one behind the other, head by head.
+-- @param a value [1, heads * A, T, 1]
+-- @param b value [1, heads * B, T, 1]
+-- @param heads default 1
+-- @return value [1, heads * (A + B), T, 1]
+function Builder:concat(a, b, heads) return self:_add("concat", "concat", { a, b }, { heads = heads }) end
+
+--- Each head times a matrix of its own.
+-- @param x value [1, heads * C, T, 1]
+-- @param weights list of values [N, C], one a head
+-- @param name of the value
+-- @return value [1, heads * N, T, 1]
+function Builder:head_linear(x, weights, name)
+  return self:_add("head_linear", name, table.move(weights, 1, #weights, 2, { x }))
+end
 
 --- Channel-wise affine map: (x + bias) * scale.
 -- @param x value [1, C, T, 1]

@@ -48,6 +48,11 @@ function SCALINGS.longrope(f, r, n)
   return r.attn_factor or (factor > 1 and math.sqrt(1 + math.log(factor) / math.log(original)) or 1), long
 end
 
+-- Pairs behind the first ones stay.
+function SCALINGS.proportional(f, r, n)
+  for t = r.turned + 1, n do f[t] = 0.0 end
+end
+
 -- With alpha the base is larger. Without, the base grows only with lengths beyond r.limit, and the loader keeps sessions below it.
 function SCALINGS.dynamic(f, r, n)
   if not r.alpha then return end

@@ -3,7 +3,7 @@
 --
 -- The shapes of roles (see ane.recipe.names) that most models share are here. A recipe adds or replaces some by
 -- `shapes = function(cfg) return {role = shape} end`. A key is a role for a weight, "role.bias" for a bias; a shape is a list of
--- numbers, or false: no such tensor. A role without a shape has no tensor.
+-- numbers, or false: no such tensor, or function(layer) -> shape. A role without a shape has no tensor.
 
 local names = require "ane.recipe.names"
 
@@ -54,8 +54,9 @@ function Source:learn(cfg, own)
 end
 
 --- {shape} of a role, or nil.
-function Source:tensor(name, role, suffix)
+function Source:tensor(name, role, suffix, layer)
   local shape = self.rules[suffix == ".bias" and role .. suffix or role]
+  if type(shape) == "function" then shape = shape(layer) end
   if not shape then return nil end
   for i = 1, #shape do
     if math.type(shape[i]) ~= "integer" or shape[i] < 1 then
@@ -71,6 +72,7 @@ function Source:blank(graph, name, label, view)
   local shape = table.move(self.last.shape, 1, #self.last.shape, 1, {})
   assert(self.last.name == name, "looked up just before")
   view = view or {}
+  if view.part_rows then shape[1] = view.part_rows end
   if view.flat then
     local n = 1
     for _, d in ipairs(shape) do n = n * d end

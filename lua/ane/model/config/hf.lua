@@ -208,6 +208,14 @@ function SCALINGS.dynamic(self, rope, p, where)
   if not rope.limit then self:fail("format", "key max_position_embeddings is missing: rope type dynamic needs it") end
 end
 
+-- The first pairs of a head turn, the others do not; frequencies are those of the whole head, which is global_head_dim wide (Gemma 4).
+function SCALINGS.proportional(self, rope, p, where)
+  local d = self:whole("global_head_dim", 1) or self:whole("head_dim", 1)
+  for _, layer in pairs(self:object "per_layer_config" or {}) do d = self:whole("head_dim", 1, layer, "per_layer_config.") or d end
+  rope.turned = math.floor(d * (self:positive("partial_rotary_factor", p, where) or 1) / 2)
+  rope.scaling, rope.dims = "proportional", d
+end
+
 -- One dict -> rope. Keys missing from it stand at the top of config.json in old files.
 local function read_rope(self, cfg, p, where)
   local partial = self:positive("partial_rotary_factor", p, where) or self:positive "partial_rotary_factor" or 1
@@ -391,7 +399,8 @@ function M.read(source)
   cfg.d_model = self:required "hidden_size"
   cfg.n_head = self:whole("num_attention_heads", 1) or self:whole("num_heads", 1) or self:required "num_attention_heads"
   cfg.n_head_kv = self:whole("num_key_value_heads", 1) or cfg.n_head
-  cfg.head_dim = self:whole("head_dim", 1) or cfg.d_model // cfg.n_head
+  -- Of latent attention only a part of a head turns.
+  cfg.head_dim = self:whole("qk_rope_head_dim", 1) or self:whole("head_dim", 1) or cfg.d_model // cfg.n_head
   if cfg.head_dim < 1 or cfg.head_dim > ceilings.of "head_dim" then
     self:fail("format", "hidden_size %d of %d heads gives heads of %d, wanted 1 to %d", cfg.d_model, cfg.n_head, cfg.head_dim,
       ceilings.of "head_dim")

@@ -32,6 +32,7 @@
 --   "linear"    factor
 --   "llama3"    factor, low_freq_factor, high_freq_factor, original_context
 --   "yarn"      factor, original_context, beta_fast, beta_slow, truncate, attn_factor
+--   "proportional"  turned (pairs that turn; the others stay)
 --   "longrope"  short_factors, long_factors (dims / 2 numbers each), original_context, factor, attn_factor
 --   inv_freq    the frequencies themselves instead of theta and scaling, with magnitude, long_freq, original_context and fp16
 --   "dynamic"   alpha; or without it: factor, limit (positions up to which it changes nothing)

@@ -1,0 +1,70 @@
+--- Multi-head latent attention.
+-- DeepSeek-AI 2024, "DeepSeek-V2: A Strong, Economical, and Efficient Mixture-of-Experts Language Model".
+--
+-- In the absorbed form: a query meets the latents themselves, since q (W_k c) = (W_k^T q) c. The cache holds the latents and the turned
+-- part of the keys, for all heads together. This form is used for prompts too, so the bits do not depend on how the tokens come.
+-- Usage (in a recipe): `x = b:add(x, latent.attention(b, b:rms_norm(x, "attn_norm"), rope, sizes))`
+
+local M = {}
+
+-- The matrices of keys ([latent, nope] a head) and of values ([value, latent] a head).
+local function matrices(b, s)
+  local keys, values = {}, {}
+  for h = 0, b.cfg.n_head - 1 do
+    if b.cfg.format == "gguf" and b:has "attn_k_b" then
+      keys[h + 1], values[h + 1] = b:weight("attn_k_b", { index = h }), b:weight("attn_v_b", { index = h })
+    else
+      local at = h * (s.nope + s.value)
+      keys[h + 1] = b:weight("attn_kv_b", { part = { at, s.nope }, transposed = true })
+      values[h + 1] = b:weight("attn_kv_b", { part = { at + s.nope, s.value } })
+    end
+  end
+  return keys, values
+end
+
+-- [1, n_head * (nope + rope), T, 1]
+local function queries(b, x, s)
+  if not s.q_rank then return b:linear(x, "attn_q", { bias = false }) end
+  local down = b:rms_norm(b:linear(x, "attn_q_a"), "attn_q_a_norm", { eps = s.eps })
+  return b:linear(down, "attn_q_b", { bias = false })
+end
+
+--- Latent attention.
+-- Weights: attn_q, or attn_q_a, attn_q_a_norm and attn_q_b; attn_kv_a_mqa, attn_kv_a_norm; attn_kv_b, or attn_k_b and attn_v_b;
+-- attn_output.
+-- @param x normed input [1, d_model, T, 1]
+-- @param rope table
+-- @param s rank (of the latents), q_rank (nil: queries have none), nope, rope, value (widths of a head's parts), scale (of scores), layout
+-- (of rope), eps (of the norms of latents)
+-- @return value [1, d_model, T, 1]
+function M.attention(b, x, rope, s)
+  local heads, d = b.cfg.n_head, s.nope + s.rope
+  local keys, values = matrices(b, s)
+  local q = queries(b, x, s)
+  local near = b:head_linear(b:slice(q, 0, s.nope, heads), keys, "q_latent")
+  local turned = b:rope(b:slice(q, s.nope, d, heads), rope, "q_rope", { heads = heads, layout = s.layout })
+  local both = b:linear(x, "attn_kv_a_mqa")
+  local c = b:rms_norm(b:slice(both, 0, s.rank), "attn_kv_a_norm", { eps = s.eps })
+  local k = b:concat(c, b:rope(b:slice(both, s.rank, s.rank + s.rope), rope, "k_rope", { heads = 1, layout = s.layout }))
+  local width = s.rank + s.rope
+  local o = b:attention(b:concat(near, turned, heads), k, k, { heads = heads, kv_heads = 1, head_dim = width, scale = s.scale })
+  return b:linear(b:head_linear(b:slice(o, 0, s.rank, heads), values, "v_head"), "attn_output")
+end
+
+--- Names of the weights in files of transformers.
+M.names = {
+  attn_q_a = "self_attn.q_a_proj", attn_q_a_norm = "self_attn.q_a_layernorm", attn_q_b = "self_attn.q_b_proj",
+  attn_kv_a_mqa = "self_attn.kv_a_proj_with_mqa", attn_kv_a_norm = "self_attn.kv_a_layernorm", attn_kv_b = "self_attn.kv_b_proj",
+}
+
+--- Shapes of the weights, for plans.
+function M.shapes(cfg, s)
+  local d, q = cfg.d_model, cfg.n_head * (s.nope + s.rope)
+  return {
+    attn_q = not s.q_rank and { q, d }, attn_q_a = s.q_rank and { s.q_rank, d }, attn_q_a_norm = s.q_rank and { s.q_rank },
+    attn_q_b = s.q_rank and { q, s.q_rank }, attn_kv_a_mqa = { s.rank + s.rope, d }, attn_kv_a_norm = { s.rank },
+    attn_kv_b = { cfg.n_head * (s.nope + s.value), s.rank }, attn_output = { d, cfg.n_head * s.value }, attn_k = false, attn_v = false,
+  }
+end
+
+return M

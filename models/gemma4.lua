@@ -1,0 +1,103 @@
+--- Gemma 4, text (E2B, E4B and the dense ones).
+-- Gemma team 2026, "Gemma 4".
+--
+-- Quirks: norms multiply by w. Each branch is normed before and after. Full layers have wider heads (global_head_dim, or in newer files
+-- per_layer_config) and a rope that turns the first pairs of a head only; scores are not scaled; q and k are normed per head, v without
+-- a weight. The last layers have no keys and values of their own: they take those of the last layer of their kind before them. Each
+-- layer adds a gated projection of its slice of a second embedding, and its output is multiplied by a number. Logits are capped.
+
+local ffn = require "ane.recipe.ffn"
+local head = require "ane.recipe.head"
+local per_layer = require "ane.recipe.per_layer"
+
+local M = { architectures = { "gemma4", "gemma4_text" }, version = 1 }
+
+M.names = { hf = {
+  post_attention_norm = "post_attention_layernorm", ffn_norm = "pre_feedforward_layernorm", post_ffw_norm = "post_feedforward_layernorm",
+  per_layer_token_embd = "model.embed_tokens_per_layer", per_layer_model_proj = "model.per_layer_model_projection",
+  per_layer_proj_norm = "model.per_layer_projection_norm", inp_gate = "per_layer_input_gate", proj = "per_layer_projection",
+  post_norm = "post_per_layer_input_norm", layer_output_scale = "layer_scalar",
+} }
+M.defaults = { hf = { norm_eps = 1e-6, tied = true, attention_bias = false, sliding_window = 512, act = "gelu_tanh" } }
+
+-- Of layer i: kind ("full" or "near"), d (head width), kv_heads, window, k_eq_v (values are the keys before their norm).
+local function layer_of(cfg, i)
+  local word = cfg.layer_types and cfg.layer_types[i + 1]
+  if word == "sliding_attention" then
+    return { kind = "near", d = cfg.head_dim, kv_heads = cfg.n_head_kv, window = cfg.sliding_window }
+  end
+  if word ~= "full_attention" then error(("layer_types[%d] is %s"):format(i, tostring(word)), 0) end
+  local same, own = cfg.meta("attention_k_eq_v", "flag"), (cfg.meta("per_layer_config", "object") or {})[tostring(i)] or {}
+  return {
+    kind = "full", k_eq_v = same, d = math.tointeger(own.head_dim) or cfg.meta("global_head_dim", "count") or cfg.head_dim,
+    kv_heads = math.tointeger(own.num_key_value_heads) or same and cfg.meta("num_global_key_value_heads", "count") or cfg.n_head_kv,
+  }
+end
+
+-- Keys and values, normed and turned.
+local function keys(b, x, l, rope)
+  local k = b:linear(x, "attn_k", { bias = b.cfg.attention_bias })
+  local v = l.k_eq_v and k or b:linear(x, "attn_v", { bias = b.cfg.attention_bias })
+  k = b:rope(b:rms_norm(k, "attn_k_norm", { groups = l.kv_heads }), rope, "k_rope", { heads = l.kv_heads })
+  return k, b:rms_norm(v, "attn_v_norm", { groups = l.kv_heads, weight = false })
+end
+
+-- shared: kind -> {k, v} of the last layer that has its own.
+local function attend(b, x, l, rope, shared)
+  local heads, bias = b.cfg.n_head, { bias = b.cfg.attention_bias }
+  local q = b:rms_norm(b:linear(x, "attn_q", bias), "attn_q_norm", { groups = heads })
+  q = b:rope(q, rope, "q_rope", { heads = heads })
+  if not l.shares then shared[l.kind] = table.pack(keys(b, x, l, rope)) end
+  local k, v = table.unpack(shared[l.kind] or error("no layer before it has keys and values", 0))
+  local o = b:attention(q, k, v, { heads = heads, kv_heads = l.kv_heads, head_dim = l.d, scale = 1, window = l.window })
+  return b:linear(o, "attn_output", bias)
+end
+
+function M.shapes(cfg, t)
+  local d, width = cfg.d_model, cfg.meta("hidden_size_per_layer_input", "whole") or 0
+  local own = cfg.n_layer - (cfg.meta("num_kv_shared_layers", "whole") or 0)
+  local function feed(i) return cfg.d_ff * (cfg.meta("use_double_wide_mlp", "flag") and i >= own and 2 or 1) end
+  local function by_heads(fn)
+    return function(i)
+      local l = layer_of(cfg, i)
+      return fn(l.d, l.kv_heads)
+    end
+  end
+  t.attn_q = by_heads(function(h) return { cfg.n_head * h, d } end)
+  t.attn_k = by_heads(function(h, kv) return { kv * h, d } end)
+  t.attn_output = by_heads(function(h) return { d, cfg.n_head * h } end)
+  t.attn_q_norm = by_heads(function(h) return { h } end)
+  t.attn_v, t.attn_k_norm = t.attn_k, t.attn_q_norm
+  t.ffn_gate, t.ffn_down = function(i) return { feed(i), d } end, function(i) return { d, feed(i) } end
+  t.ffn_up = t.ffn_gate
+  if width == 0 then return nil end
+  return {
+    per_layer_token_embd = { cfg.vocab_size, cfg.n_layer * width }, per_layer_model_proj = { cfg.n_layer * width, d },
+    per_layer_proj_norm = { width }, inp_gate = { width, d }, proj = { d, width }, post_norm = { d },
+  }
+end
+
+function M.build(b, cfg)
+  if cfg.format ~= "hf" then error("GGUF files of Gemma 4 are not known here; known are folders", 0) end
+  if cfg.meta("enable_moe_block", "flag") then error("enable_moe_block (experts beside the feed-forward) is not computed", 0) end
+  local ropes = { near = cfg.ropes and cfg.ropes.sliding_attention or cfg.rope, full = cfg.rope }
+  local tables = { near = b:rope_table(ropes.near, "rope_sliding"), full = b:rope_table(ropes.full, "rope_full") }
+  local own, shared = cfg.n_layer - (cfg.meta("num_kv_shared_layers", "whole") or 0), {}
+  local x = b:scale(b:embed "token_embd", math.sqrt(cfg.d_model)) -- [1, d_model, T, 1]
+  local extra = per_layer.inputs(b, x, cfg.meta("hidden_size_per_layer_input", "whole") or 0)
+  for i = 0, cfg.n_layer - 1 do
+    b:layer(i, function()
+      local l = layer_of(cfg, i)
+      l.shares = i >= own
+      local a = attend(b, b:rms_norm(x, "attn_norm"), l, tables[l.kind], shared)
+      x = b:add(x, b:rms_norm(a, "post_attention_norm"))
+      local m = ffn.gated(b, b:rms_norm(x, "ffn_norm"), "gelu_tanh")
+      x = b:add(x, b:rms_norm(m, "post_ffw_norm"))
+      if extra then x = b:add(x, per_layer.branch(b, x, extra(i))) end
+      x = b:scale(x, b:number("layer_output_scale", "") or 1)
+    end)
+  end
+  return head.lm(b, x, { softcap = cfg.meta("final_logit_softcapping", "number") }) -- [1, n_vocab, W, 1]
+end
+
+return M

@@ -1,0 +1,7 @@
+-- DeepSeek-V2 against transformers: spec/golden/decoders.py made the fixtures.
+local decoders = require "support.decoders"
+
+describe("DeepSeek-V2", function()
+  for _, case in ipairs(decoders.cases "deepseek_v2") do it(table.unpack(case)) end
+  for _, case in ipairs(decoders.cases("deepseek_v2_groups", { folder_only = true })) do it(table.unpack(case)) end
+end)

@@ -1,0 +1,6 @@
+-- GLM-4.7-Flash against transformers: spec/golden/decoders.py made the fixtures.
+local decoders = require "support.decoders"
+
+describe("GLM-4.7-Flash", function()
+  for _, case in ipairs(decoders.cases("glm4_moe_lite", { folder_only = true })) do it(table.unpack(case)) end
+end)
