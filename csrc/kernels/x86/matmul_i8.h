@@ -1,7 +1,7 @@
 /* Products with 8-bit activations. A template: include the lanes and matmul_unpack.h first.
  *
  * T <= FEW tokens: `fused` unpacks a block of one or two vectors of rows to registers and multiplies it with the tokens of a run;
- * two vectors share each load of activations. `fused_finish` adds the residual codes.
+ * two vectors share each load of activations. Up to FUSED_NT1 tokens wait for memory, which one vector at a time reads faster.
  *
  *   packed group (16 rows)            registers                  registers
  *   block b: codes, scale, min  ->    8 planes [LANES x 4]   x   4 codes of token t  ->  sum[t] [LANES]
@@ -26,6 +26,9 @@
 #define ANE_KERNELS_X86_MATMUL_I8_H
 
 #include <string.h>
+
+/* Keeps the compiler from moving a sum behind the branches that follow: it would keep all operands of the sum for that. */
+#define FINISH_SUM(v) __asm__ volatile("" : "+v"(v))
 
 enum {
   PANEL_NV = 2,
@@ -120,7 +123,7 @@ INLINE void fused_dots(ane_layout f, int nv, int nt, const vi c[][8], int from, 
 
 #include "kernels/x86/matmul_outliers.h"
 
-/* out[i][t] = vector vc + i times token t0 + t without its residual codes, from the packed layout. */
+/* out[i][t] = vector vc + i times token t0 + t, from the packed layout; with two vectors without the residual codes. */
 INLINE void fused(ane_layout f, int nv, int nt, const struct i8_job *j, int64_t vc, int64_t t0, vf out[FUSED_NV][FUSED_NT]) {
   const struct ane_packed *w = j->w;
   const struct code_table table = code_table(f, w, SIGNED_BYTES);
@@ -128,6 +131,9 @@ INLINE void fused(ane_layout f, int nv, int nt, const struct i8_job *j, int64_t 
   const int8_t *q = j->x->q + t0 * j->nb * ANE_BLOCK;
   const float *d = j->x->d + t0 * j->nb, *dsum = j->x->dsum + t0 * j->nb;
   const int32_t *start_sums = j->start_sums + t0 * j->start_ld;
+  vf residual_sum[FUSED_NT];
+#pragma GCC unroll 8
+  for (int t = 0; t < nt; t++) residual_sum[t] = vf_zero();
 #pragma GCC unroll 2
   for (int i = 0; i < nv; i++)
 #pragma GCC unroll 8
@@ -135,6 +141,7 @@ INLINE void fused(ane_layout f, int nv, int nt, const struct i8_job *j, int64_t 
   for (int64_t b = 0; b < j->nb; b++) {
     vi c[FUSED_NV][8], sum[FUSED_NV][FUSED_NT], run[FUSED_NV][FUSED_NT];
     struct at at[FUSED_NV];
+    vf scale[FUSED_NV][2], sub_min[FUSED_NV][2];
 #pragma GCC unroll 2
     for (int i = 0; i < nv; i++) {
       const uint8_t *group = w->data + (size_t)((vc + i) / PARTS) * w->group_bytes;
@@ -153,12 +160,12 @@ INLINE void fused(ane_layout f, int nv, int nt, const struct i8_job *j, int64_t 
 #pragma GCC unroll 2
       for (int i = 0; i < nv; i++) {
         const int part = (int)((vc + i) % PARTS);
-        const vf scale = unpack_scale(f, at[i], table, part, half);
-        const vf sub_min = layout_has_sub_min(f) ? unpack_sub_min(at[i], part, half) : vf_zero();
+        scale[i][half] = unpack_scale(f, at[i], table, part, half);
+        sub_min[i][half] = layout_has_sub_min(f) ? unpack_sub_min(at[i], part, half) : vf_zero();
 #pragma GCC unroll 8
         for (int t = 0; t < nt; t++) {
-          dot[i][t] = scaled(f, half, sum[i][t], scale, dot[i][t]);
-          dot[i][t] = add_sub_min(f, dot[i][t], sub_min, j->x->isum + 2 * ((t0 + t) * j->nb + b) + half);
+          dot[i][t] = scaled(f, half, sum[i][t], scale[i][half], dot[i][t]);
+          dot[i][t] = add_sub_min(f, dot[i][t], sub_min[i][half], j->x->isum + 2 * ((t0 + t) * j->nb + b) + half);
         }
       }
     }
@@ -168,11 +175,20 @@ INLINE void fused(ane_layout f, int nv, int nt, const struct i8_job *j, int64_t 
 #pragma GCC unroll 8
       for (int t = 0; t < nt; t++) acc[i][t] = add_block(f, dot[i][t], min, d[t * j->nb + b], dsum[t * j->nb + b], acc[i][t]);
     }
+#pragma GCC unroll 8
+    for (int t = 0; nv == 1 && t < nt; t++) FINISH_SUM(acc[0][t]);
+#pragma GCC unroll 1
+    for (int t = 0; nv == 1 && t < nt; t++) {
+      const int64_t at_x = b * j->x->outlier_ld + t0 + t;
+      if (j->x->outlier[at_x])
+        residual_sum[t] = add_residual(f, c[0], scale[0], sub_min[0], j->x->residual + at_x * ANE_BLOCK,
+                                       j->x->residual_isum + 2 * at_x, j->x->d_residual[at_x], j->shift, residual_sum[t]);
+    }
   }
 #pragma GCC unroll 2
   for (int i = 0; i < nv; i++)
 #pragma GCC unroll 8
-    for (int t = 0; t < nt; t++) out[i][t] = acc[i][t];
+    for (int t = 0; t < nt; t++) out[i][t] = nv == 1 ? vf_add(acc[i][t], residual_sum[t]) : acc[i][t];
 }
 
 INLINE void unpack_panel(ane_layout f, const struct i8_job *j, int64_t vc, int nv, uint8_t *to) {
@@ -406,7 +422,7 @@ INLINE void fused_run(ane_layout f, int nv, const struct i8_job *j, int64_t vc, 
 INLINE int64_t fused_vectors(ane_layout f, int nv, const struct i8_job *j, int64_t vc, int64_t to, int32_t *blocks) {
   struct fused_run runs[FEW];
   if (vc + nv > to) return vc;
-  const int n = make_fused_runs(j, nv == 1 ? FUSED_NT1 : FUSED_NT, runs, blocks);
+  const int n = make_fused_runs(j, nv == 1 ? FUSED_NT1 : FUSED_NT, nv == 2, runs, blocks);
   for (; vc + nv <= to; vc += nv)
     for (int i = 0; i < n; i++) fused_run(f, nv, j, vc, &runs[i]);
   return vc;
@@ -416,7 +432,7 @@ INLINE int64_t fused_vectors(ane_layout f, int nv, const struct i8_job *j, int64
 INLINE void fused_groups(ane_layout f, const struct i8_job *j, int64_t g_from, int64_t g_to, int32_t *blocks) {
   int64_t vc = g_from * PARTS, to = g_to * PARTS;
   if (has_zero(f)) make_start_sums(f, j);
-  if (FUSED_NV == 2 && j->x->t > 1) vc = fused_vectors(f, FUSED_NV, j, vc, to, blocks);
+  if (FUSED_NV == 2 && j->x->t > FUSED_NT1) vc = fused_vectors(f, FUSED_NV, j, vc, to, blocks);
   fused_vectors(f, 1, j, vc, to, blocks);
 }
 

@@ -42,14 +42,15 @@ INLINE uint64_t outlier_bytes(const uint8_t *outlier, int nt) {
   return nt < 8 ? m & (((uint64_t)1 << 8 * nt) - 1) : m;
 }
 
-/* Divides the tokens into runs of nearly equal width, at most `most`. blocks: room for [runs][nb]. Returns the number of runs. */
-INLINE int make_fused_runs(const struct i8_job *j, int most, struct fused_run *runs, int32_t *blocks) {
+/* Divides the tokens into runs of nearly equal width, at most `most`; list: lists their blocks with outliers. blocks: room for
+ * [runs][nb]. Returns the number of runs. */
+INLINE int make_fused_runs(const struct i8_job *j, int most, bool list, struct fused_run *runs, int32_t *blocks) {
   const int n = (int)((j->x->t + most - 1) / most);
   int64_t t = 0;
   for (int i = 0; i < n; i++, blocks += j->nb) {
     struct fused_run *r = &runs[i];
     *r = (struct fused_run){.t0 = t, .nt = (int)((j->x->t - t) / (n - i)), .blocks = blocks};
-    for (int64_t b = 0; b < j->nb; b++) {
+    for (int64_t b = 0; list && b < j->nb; b++) {
       blocks[r->n_blocks] = (int32_t)b;
       r->n_blocks += outlier_bytes(j->x->outlier + b * j->x->outlier_ld + t, r->nt) != 0;
     }
@@ -81,18 +82,19 @@ INLINE void fused_residuals(ane_layout f, const struct i8_job *j, int64_t vc, in
   }
 }
 
-/* Adds the residual codes of the run to sums of vectors [vc, vc + nv), scales and stores them. Blocks with outliers are unpacked
- * a second time: kept out of the loop over all blocks, they cost it neither registers nor mispredicted branches. */
+/* Scales and stores sums of vectors [vc, vc + nv), after adding the residual codes of the run where there are two. Blocks with
+ * outliers are unpacked a second time: kept out of the loop over all blocks, they cost it neither registers nor mispredicted
+ * branches. */
 INLINE void fused_finish(ane_layout f, int nv, const struct i8_job *j, int64_t vc, const struct fused_run *r,
                          vf sum[FUSED_NV][FUSED_NT]) {
   for (int i = 0; i < nv; i++) {
     const int64_t row = (vc + i) * LANES;
     vf residual_sum[FUSED_NT];
     if (row >= j->w->rows) return;
-    for (int t = 0; t < r->nt; t++) residual_sum[t] = vf_zero();
-    for (int32_t k = 0; k < r->n_blocks; k++) fused_residuals(f, j, vc + i, r->blocks[k], r, residual_sum);
+    for (int t = 0; nv == 2 && t < r->nt; t++) residual_sum[t] = vf_zero();
+    for (int32_t k = 0; nv == 2 && k < r->n_blocks; k++) fused_residuals(f, j, vc + i, r->blocks[k], r, residual_sum);
     for (int t = 0; t < r->nt; t++) {
-      vf y = vf_add(sum[i][t], residual_sum[t]);
+      vf y = nv == 2 ? vf_add(sum[i][t], residual_sum[t]) : sum[i][t];
       if (layout_scale(f) == LAYOUT_NONE) y = vf_mul(y, vf_load(j->w->row_scale + row));
       vf_store_n(j->out + (r->t0 + t) * j->ld_out + row, y, j->w->rows - row);
     }
