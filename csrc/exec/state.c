@@ -10,8 +10,8 @@ _Static_assert((int)ANE_TILE == (int)ANE_KV_POSITIONS, "a page holds a tile of e
 /* Where layer `layer` lies in a page, from `at` on: K of all heads, V, then the scales of both. Returns its end. */
 static size_t layout_layer(const struct ane_program *p, int layer, ane_dtype dtype, size_t at, struct ane_kv *out) {
   const struct kv_spec *spec = &p->kv[layer];
-  size_t scales = dtype == ANE_I8 ? (size_t)spec->heads * ANE_TILE * sizeof(float) : 0;
-  size_t tile = (size_t)spec->head_dim * ANE_TILE * ane_dtype_info(dtype)->bytes, half = (size_t)spec->heads * tile;
+  size_t scales = ane_kv_has_scales(dtype) ? (size_t)spec->heads * ANE_TILE * sizeof(float) : 0;
+  size_t tile = ane_kv_tile_bytes(dtype, spec->head_dim), half = (size_t)spec->heads * tile;
   *out = (struct ane_kv){.dtype = dtype, .heads = spec->heads, .head_dim = spec->head_dim, .tile_bytes = tile};
   out->k = at;
   out->v = out->k + half;
@@ -108,8 +108,8 @@ ane_status ane_session_create(struct ane_session **out, struct ane_program *p, i
   *out = NULL;
   if (context < 1 || context > p->o.context)
     return ane_fail(err, ANE_RANGE, "context is %" PRId64 ", not in 1 .. %" PRId64, context, p->o.context);
-  if (kv != ANE_F16 && kv != ANE_F32 && kv != ANE_I8)
-    return ane_fail(err, ANE_INVALID, "kv is %s; choose fp16, fp32 or int8", ane_dtype_info(kv)->name);
+  if (kv != ANE_F16 && kv != ANE_F32 && kv != ANE_I8 && kv != ANE_I16)
+    return ane_fail(err, ANE_INVALID, "kv is %s; choose int16, fp16, fp32 or int8", ane_dtype_info(kv)->name);
   struct ane_session *s = ane_calloc(1, sizeof *s);
   ane_status st = s ? ANE_OK : ane_fail(err, ANE_NOMEM, "no memory for a session");
   if (st) return st;
@@ -176,7 +176,7 @@ bool state_each_used(const struct ane_session *s, range_fn fn, void *arg) {
     for (size_t h = 0; h < (size_t)kv->heads; h++) {
       size_t tile = kv->tile_bytes;
       if (!each_tile(s, kv->k + h * tile, tile, fn, arg) || !each_tile(s, kv->v + h * tile, tile, fn, arg)) return false;
-      if (kv->dtype != ANE_I8) continue;
+      if (!ane_kv_has_scales(kv->dtype)) continue;
       if (!each_tile(s, kv->k_scale + h * scale, scale, fn, arg) || !each_tile(s, kv->v_scale + h * scale, scale, fn, arg))
         return false;
     }

@@ -117,18 +117,27 @@ void ane_bound_prepare(const struct ane_activations *x, struct ane_bound_block *
 enum { ANE_TILE = 64 }; /* positions a tile; tile i holds positions [64 i, 64 i + 64) */
 
 /* Keys and values of one layer. A tile is held in a page, with the tiles of the other heads and layers: K tiles are
- * transposed, [head_dim][64], V tiles are [64][head_dim]. fp16, fp32 or int8; int8 has one fp32 scale per position and head
- * for K and for V. Memory beyond what was written is zero (or stale after a rewind, always finite). */
+ * transposed, [head_dim][64], V tiles are [64][head_dim]. fp16, fp32, int8 or int16; integers have one fp32 scale per position
+ * and head for K and for V. int16 holds codes up to 4095 (2047 where heads have more than 128 dimensions, 1023 above 512) in
+ * pairs: K [head_dim / 2, rounded up][64][2], V [32][head_dim][2]. Memory beyond what was written is zero (or stale after a
+ * rewind, always finite). */
 struct ane_kv {
-  ane_dtype dtype; /* ANE_F16, ANE_F32, ANE_I8 */
+  ane_dtype dtype; /* ANE_F16, ANE_F32, ANE_I8, ANE_I16 */
   int64_t heads, head_dim;
   size_t tile_bytes;       /* of one head's K or V */
   uint8_t *const *pages;   /* the page of each tile */
   size_t k, v;             /* where in a page [heads][head_dim][64] and [heads][64][head_dim] begin, bytes */
-  size_t k_scale, v_scale; /* int8: where [heads][64] begin */
+  size_t k_scale, v_scale; /* integers: where [heads][64] begin */
 };
 
 /* K, V and their 64 scales of one tile of kv head h. Tiles are 64-byte aligned. */
+/* Bytes of a tile of one head. */
+static inline size_t ane_kv_tile_bytes(ane_dtype dtype, int64_t head_dim) {
+  const size_t dims = (size_t)(dtype == ANE_I16 ? head_dim + head_dim % 2 : head_dim);
+  return ANE_TILE * dims * ane_dtype_info(dtype)->bytes;
+}
+/* Has the type scales for each position and head? */
+static inline bool ane_kv_has_scales(ane_dtype dtype) { return dtype == ANE_I8 || dtype == ANE_I16; }
 static inline void *ane_kv_k(const struct ane_kv *kv, int64_t h, int64_t tile) {
   return kv->pages[tile] + kv->k + (size_t)h * kv->tile_bytes;
 }
@@ -231,7 +240,8 @@ struct ane_kernels {
   void (*rope)(float *x, const float *cs, int64_t n_heads, int64_t head_dim, int64_t r, bool neox);
 
   /* Writes keys and values of n tokens (k, v: [n][heads][head_dim], row stride ld) at positions pos .. pos + n - 1, heads
-   * [h_from, h_to). fp16: nearest even. int8: scale = max|x| / 127 over the head, codes to nearest even of x * (127 / max|x|). */
+   * [h_from, h_to). fp16: nearest even. integers: scale = max|x| / c over the head, c the largest code
+   * (127 for int8), codes to nearest even of x * (c / max|x|). */
   void (*kv_write)(const struct ane_kv *kv, int64_t pos, int64_t n, const float *k, const float *v, int64_t ld, int64_t h_from,
                    int64_t h_to);
 
@@ -239,6 +249,9 @@ struct ane_kernels {
    *   s_j = scale * (sum over d ascending of fma(q_d, k_jd)) (int8: * k_scale_j before scale), capped, hidden keys -inf;
    *   m = max s_j; p_j = exp(s_j - m); l = sum p_j over 16 lanes as above; o_d = fma(p_j, v_jd, o_d) for ascending j
    *   (int8: p_j * v_scale_j rounded first), + 0 at the end, so that a -0 cannot tell of hidden keys.
+   * int16: queries have codes and scales as keys have. s_j = ((float)(sum of codes of q times codes of k_j) * k_scale_j) *
+   *   (q_scale * scale); w_j = p_j * v_scale_j, w its largest; u_j = nearest even of w_j * (8191 / w);
+   *   o_d = (float)(sum of u_j times codes of v_jd) * (w / 8191). The sums are exact.
    * attention: combines the tiles in ascending order from M = -inf, L = 0, O = 0 and skips tiles in which nothing is
    *   visible: M' = max(M, m), a = exp(M - M'), b = exp(m - M'), L = fma(l, b, L a), O = fma(o, b, O a); writes O / L;
    *   with a sink S first M' = max(M, S), a = exp(M - M'), L = fma(L, a, exp(S - M')), O = O a.

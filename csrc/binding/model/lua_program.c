@@ -329,7 +329,8 @@ static ane_dtype check_kv(lua_State *L, int at) {
   size_t len;
   const char *kv = luaL_optlstring(L, at, "fp16", &len);
   ane_dtype t = ane_dtype_from_name(kv, len);
-  if (t != ANE_F16 && t != ANE_F32 && t != ANE_I8) luaL_error(L, "option kv is %s; known are: fp16, fp32, int8", kv);
+  if (t != ANE_F16 && t != ANE_F32 && t != ANE_I8 && t != ANE_I16)
+    luaL_error(L, "option kv is %s; known are: int16, fp16, fp32, int8", kv);
   return t;
 }
 

@@ -157,13 +157,11 @@ static struct test_kv new_kv(lua_State *L, int t, const struct ane_kernels *writ
   const char *name = luaL_optstring(L, -1, "fp16");
   const int64_t start = bind_opt_integer_option(L, t, "start", 0, INT64_MIN, INT64_MAX),
                 run = bind_opt_integer_option(L, t, "run", 0, INT64_MIN, INT64_MAX);
-  struct ane_kv kv = {.dtype = strcmp(name, "int8") == 0   ? ANE_I8
-                               : strcmp(name, "fp32") == 0 ? ANE_F32
-                                                           : ANE_F16,
+  struct ane_kv kv = {.dtype = ane_dtype_from_name(name, strlen(name)),
                       .heads = bind_opt_integer_option(L, t, "kv_heads", 1, INT64_MIN, INT64_MAX),
                       .head_dim = bind_opt_integer_option(L, t, "head_dim", 64, INT64_MIN, INT64_MAX)};
   const int64_t tiles = (start + count + ANE_TILE - 1) / ANE_TILE;
-  kv.tile_bytes = (size_t)(kv.head_dim * ANE_TILE) * (kv.dtype == ANE_I8 ? 1 : kv.dtype == ANE_F16 ? 2 : 4);
+  kv.tile_bytes = ane_kv_tile_bytes(kv.dtype, kv.head_dim);
   kv.v = kv.k + tile_half(&kv);
   kv.k_scale = kv.v + tile_half(&kv);
   kv.v_scale = kv.k_scale + tile_scales(&kv);

@@ -7,39 +7,111 @@
 #include "kernels/mathfn.h"
 
 /* Scratch of any level: a K tile [head_dim][64], a V tile [64][pad], rows of q and of O, [ROWS][pad] each, scores of
- * panels [PANELS * PANEL][64], the sums of one [PANEL][pad]; M and L of the rows are there too. */
+ * panels [PANELS * PANEL][64] and their int16 codes, the sums of one [PANEL][pad]; M, L and scales of the rows are there too. */
 size_t ane_attention_scratch(ANE_UNUSED int64_t n_heads, ANE_UNUSED int64_t kv_heads, int64_t head_dim) {
   int64_t pad = ane_att_pad(head_dim);
-  int64_t floats = 2 * ANE_TILE * pad + 2 * ANE_ATT_ROWS * (pad + 1) + ANE_ATT_PANEL * (ANE_ATT_PANELS * ANE_TILE + pad);
+  int64_t floats =
+      2 * ANE_TILE * pad + ANE_ATT_ROWS * (2 * pad + 3) + ANE_ATT_PANEL * (ANE_ATT_PANELS * (ANE_TILE + ANE_TILE / 2) + pad);
   return ane_align_up((size_t)floats * sizeof(float), 64) + 64;
+}
+
+/* Scale of codes up to `most`, and its inverse. */
+static float code_scale(const float *x, int64_t n, float most, float *inverse) {
+  float amax = 0;
+  for (int64_t i = 0; i < n; i++) amax = v_max(v_abs(x[i]), amax);
+  *inverse = amax > ane_att_least(most) && amax < INFINITY ? most / amax : 0.0f;
+  return *inverse > 0 ? amax / most : 0.0f;
+}
+
+/* Nearest even by the sum with 1.5 * 2^23; |x * inverse| <= most up to rounding, NaN and infinity give some code. */
+static int16_t code(float x, float inverse, float most) {
+  float q = v_max(v_set(-most), v_min(v_set(most), x * inverse));
+  return (int16_t)(uint16_t)ane_f32_bits(q + 0x1.8p23f);
+}
+
+/* One query (position p) over the visible keys [first, last] of one tile of kv head h. */
+struct row {
+  const struct ane_kv *kv;
+  const void *k, *v;
+  const float *k_scale, *v_scale; /* NULL: none */
+  int64_t first, last;
+  float scale, softcap, s[ANE_TILE]; /* s: scores, then weights */
+};
+
+/* Scores of float queries. */
+static void float_scores(struct row *r, const float *q) {
+  for (int64_t j = r->first; j <= r->last; j++) {
+    float sum = 0;
+    for (int64_t d = 0; d < r->kv->head_dim; d++) sum = fmaf(q[d], ane_att_element(r->kv, r->k, ane_att_k(r->kv, d, j)), sum);
+    if (r->k_scale) sum *= r->k_scale[j];
+    r->s[j] = sum * r->scale;
+  }
+}
+
+/* Scores of queries in int16 codes. */
+static void code_scores(struct row *r, const float *q) {
+  const float most = ane_att_most(r->kv);
+  float inverse, scale = code_scale(q, r->kv->head_dim, most, &inverse) * r->scale;
+  for (int64_t j = r->first; j <= r->last; j++) {
+    int32_t sum = 0;
+    for (int64_t d = 0; d < r->kv->head_dim; d++)
+      sum += code(q[d], inverse, most) * ((const int16_t *)r->k)[ane_att_k(r->kv, d, j)];
+    r->s[j] = (float)sum * r->k_scale[j] * scale;
+  }
+}
+
+/* o = sum of the weights times values. */
+static void float_values(const struct row *r, float *o) {
+  for (int64_t d = 0; d < r->kv->head_dim; d++) {
+    o[d] = 0;
+    for (int64_t j = r->first; j <= r->last; j++)
+      o[d] = fmaf(r->s[j], ane_att_element(r->kv, r->v, ane_att_v(r->kv, j, d)), o[d]);
+    o[d] += 0.0f;
+  }
+}
+static void code_values(const struct row *r, float *o) {
+  float most = 0;
+  for (int64_t j = r->first; j <= r->last; j++) most = v_max(r->s[j], most);
+  const bool any = most > ane_att_least(ANE_ATT_WEIGHT);
+  const float inverse = any ? ANE_ATT_WEIGHT / most : 0, scale = any ? most / ANE_ATT_WEIGHT : 0;
+  for (int64_t d = 0; d < r->kv->head_dim; d++) {
+    int32_t sum = 0;
+    for (int64_t j = r->first; j <= r->last; j++)
+      sum += code(r->s[j], inverse, ANE_ATT_WEIGHT) * ((const int16_t *)r->v)[ane_att_v(r->kv, j, d)];
+    o[d] = (float)sum * scale;
+  }
 }
 
 /* (m, l, o[head_dim]) of one query (position p) over the visible keys of one tile. */
 static void tile_of_query(const struct ane_attention *a, const float *q, int64_t h, int64_t p, int64_t tile, float *part) {
   const struct ane_kv *kv = a->kv;
-  const bool i8 = kv->dtype == ANE_I8;
-  const void *k = ane_kv_k(kv, h, tile), *v = ane_kv_v(kv, h, tile);
-  const float *k_scale = i8 ? ane_kv_k_scale(kv, h, tile) : NULL, *v_scale = i8 ? ane_kv_v_scale(kv, h, tile) : NULL;
-  const int64_t hd = kv->head_dim;
-  const int64_t first = ANE_MAX(ane_att_first(a, p) - tile * ANE_TILE, 0),
-                last = ANE_MIN(ane_att_last(a, p) - tile * ANE_TILE, ANE_TILE - 1);
-  float s[ANE_TILE], lane[16] = {0}, *o = part + 2, m = -INFINITY;
-  for (int64_t j = first; j <= last; j++) {
-    float sum = 0;
-    for (int64_t d = 0; d < hd; d++) sum = fmaf(q[d], ane_att_element(kv, k, d * ANE_TILE + j), sum);
-    if (i8) sum *= k_scale[j];
-    s[j] = sum * a->scale;
-    if (a->softcap > 0) s[j] = v_softcap(s[j], a->softcap);
-    m = v_max(s[j], m);
+  const bool i16 = kv->dtype == ANE_I16, scaled = ane_kv_has_scales(kv->dtype);
+  struct row r = {.kv = kv,
+                  .k = ane_kv_k(kv, h, tile),
+                  .v = ane_kv_v(kv, h, tile),
+                  .k_scale = scaled ? ane_kv_k_scale(kv, h, tile) : NULL,
+                  .v_scale = scaled ? ane_kv_v_scale(kv, h, tile) : NULL,
+                  .first = ANE_MAX(ane_att_first(a, p) - tile * ANE_TILE, 0),
+                  .last = ANE_MIN(ane_att_last(a, p) - tile * ANE_TILE, ANE_TILE - 1),
+                  .scale = a->scale};
+  float lane[16] = {0}, m = -INFINITY;
+  if (i16)
+    code_scores(&r, q);
+  else
+    float_scores(&r, q);
+  for (int64_t j = r.first; j <= r.last; j++) {
+    if (a->softcap > 0) r.s[j] = v_softcap(r.s[j], a->softcap);
+    m = v_max(r.s[j], m);
   }
-  for (int64_t d = 0; d < hd; d++) o[d] = 0;
-  for (int64_t j = first; j <= last; j++) {
-    float w = v_exp_low(s[j] - m);
-    lane[j % 16] += w;
-    if (i8) w *= v_scale[j];
-    for (int64_t d = 0; d < hd; d++) o[d] = fmaf(w, ane_att_element(kv, v, j * hd + d), o[d]);
+  for (int64_t j = r.first; j <= r.last; j++) {
+    r.s[j] = v_exp_low(r.s[j] - m);
+    lane[j % 16] += r.s[j];
+    if (scaled) r.s[j] *= r.v_scale[j];
   }
-  for (int64_t d = 0; d < hd; d++) o[d] += 0.0f;
+  if (i16)
+    code_values(&r, part + 2);
+  else
+    float_values(&r, part + 2);
   for (int width = 8; width; width /= 2)
     for (int i = 0; i < width; i++) lane[i] += lane[i + width];
   part[0] = m;
@@ -102,25 +174,13 @@ static void attention_merge(const struct ane_attention *a, int64_t h, int64_t t,
 
 /* ---- The cache ---------------------------------------------------------------------------------------------------*/
 
-/* Scale of one head's int8 codes, and its inverse. The inverse overflows at 2^-121: up to 2^-120 all codes are 0. */
-static float code_scale(const float *x, int64_t n, float *inverse) {
-  float amax = 0;
-  for (int64_t i = 0; i < n; i++) amax = v_max(v_abs(x[i]), amax);
-  *inverse = amax > 0x1p-120f && amax < INFINITY ? 127.0f / amax : 0.0f;
-  return *inverse > 0 ? amax / 127.0f : 0.0f;
-}
-
-/* Nearest even by the sum with 1.5 * 2^23; |x * inverse| <= 127 up to rounding, NaN and infinity give some code. */
-static int8_t code(float x, float inverse) {
-  float q = v_max(v_set(-127.0f), v_min(v_set(127.0f), x * inverse));
-  return (int8_t)(uint8_t)ane_f32_bits(q + 0x1.8p23f);
-}
-
 static void store(const struct ane_kv *kv, void *base, int64_t i, float x, float inverse) {
   if (kv->dtype == ANE_F16)
     ((uint16_t *)base)[i] = ane_f32_f16(x);
   else if (kv->dtype == ANE_I8)
-    ((int8_t *)base)[i] = code(x, inverse);
+    ((int8_t *)base)[i] = (int8_t)code(x, inverse, ane_att_most(kv));
+  else if (kv->dtype == ANE_I16)
+    ((int16_t *)base)[i] = code(x, inverse, ane_att_most(kv));
   else
     ((float *)base)[i] = x;
 }
@@ -130,14 +190,15 @@ static void write_token(const struct ane_kv *kv, int64_t pos, const float *k, co
   for (int64_t h = h_from; h < h_to; h++) {
     void *to_k = ane_kv_k(kv, h, tile), *to_v = ane_kv_v(kv, h, tile);
     float ik = 0, iv = 0;
-    if (kv->dtype == ANE_I8) {
-      ane_kv_k_scale(kv, h, tile)[j] = code_scale(k + h * hd, hd, &ik);
-      ane_kv_v_scale(kv, h, tile)[j] = code_scale(v + h * hd, hd, &iv);
+    if (ane_kv_has_scales(kv->dtype)) {
+      ane_kv_k_scale(kv, h, tile)[j] = code_scale(k + h * hd, hd, ane_att_most(kv), &ik);
+      ane_kv_v_scale(kv, h, tile)[j] = code_scale(v + h * hd, hd, ane_att_most(kv), &iv);
     }
     for (int64_t d = 0; d < hd; d++) {
-      store(kv, to_k, d * ANE_TILE + j, k[h * hd + d], ik);
-      store(kv, to_v, j * hd + d, v[h * hd + d], iv);
+      store(kv, to_k, ane_att_k(kv, d, j), k[h * hd + d], ik);
+      store(kv, to_v, ane_att_v(kv, j, d), v[h * hd + d], iv);
     }
+    if (kv->dtype == ANE_I16 && hd % 2) ((int16_t *)to_k)[ane_att_k(kv, hd, j)] = 0;
   }
 }
 

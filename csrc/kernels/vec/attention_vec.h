@@ -9,8 +9,8 @@
 
 #include <string.h>
 
-enum { F32, F16, I8 }; /* kinds of the second factor of a product, and their bytes */
-static const int64_t bytes[] = {4, 2, 1};
+enum { F32, F16, I8, I16 }; /* kinds of the second factor of a product, and their bytes */
+static const int64_t bytes[] = {4, 2, 1, 2};
 
 struct work {
   const struct ane_attention *a;
@@ -22,7 +22,9 @@ struct work {
   intptr_t ahead_k, ahead_v;    /* bytes from the stored tile to the one that is read next */
   float *tile_k, *tile_v;       /* converted: [hd][64], [64][pad] */
   float *q, *o, *big_m, *big_l; /* [ROWS][pad], [ROWS][pad], [ROWS], [ROWS] */
+  float *q_scale;               /* int16: [ROWS], of the codes in q, [ROWS][pad] int16, times that of scores */
   float *s, *part;              /* scores, then p: [PANEL][64]; o: [PANEL][pad] */
+  int16_t *codes;               /* int16: of p, [PANEL][64] */
 };
 
 /* Up to PANEL rows on their way through the tile at hand. */
@@ -34,6 +36,8 @@ struct panel {
   float m[16], l[16];                                /* largest score, sum of p */
   float old[16], new[16];                            /* factors of O and of o in their sum */
   float *s;                                          /* scores, then p: [rows][64] */
+  int16_t *codes;                                    /* int16: codes of p, [rows][64] */
+  float o_scale[16];                                 /* int16: of the sums of values */
 };
 
 /* ---- Products ----------------------------------------------------------------------------------------------------*/
@@ -128,7 +132,7 @@ BLOCKS_OF(blocks_i8, I8, PLAIN, FEW)
 /* Only where a tile of floats meets many rows, in panels of four at least (see FEW_ROWS). */
 BLOCKS_OF(scores_f32, F32, SCORES, NONE)
 BLOCKS_OF(values_f32, F32, VALUES, NONE)
-V_FN bool has_ending(int kind, int rows) { return kind == F32 && rows >= 4; }
+V_FN bool has_ending(int kind, int rows) { return (kind == F32 || kind == I16) && rows >= 4; }
 
 /* The product for any number of vectors, cut into blocks as even as possible. fn: those of `kind`. */
 static void product(const block_fn *fn, int kind, int rows, int64_t vecs, int64_t n, const float *a, int64_t lda, const void *b,
@@ -146,18 +150,20 @@ static void product(const block_fn *fn, int kind, int rows, int64_t vecs, int64_
 }
 static const block_fn *plain_blocks(int kind) { return kind == F32 ? blocks_f32 : kind == F16 ? blocks_f16 : blocks_i8; }
 
+#include "kernels/vec/attention_i16.h"
+
 /* ---- One panel, one tile -----------------------------------------------------------------------------------------*/
 
-/* Scales, caps and hides VL products of each row, keys j on; largest: of each lane so far. */
+/* Scales (int16: they are scaled), caps and hides VL products of each row, keys j on; largest: of each lane so far. */
 V_FN void finish_keys(const struct work *w, const struct panel *p, const int rows, int64_t j, bool hide, vf *largest) {
   const struct ane_attention *a = w->a;
-  const bool i8 = a->kv->dtype == ANE_I8;
+  const bool i8 = a->kv->dtype == ANE_I8, i16 = a->kv->dtype == ANE_I16;
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++) {
     float *s = p->s + r * ANE_TILE + j;
     vf v = v_load(s);
     if (i8) v = v_mul(v, v_load(w->k_scale + j));
-    v = v_mul(v, v_set(a->scale));
+    if (!i16) v = v_mul(v, v_set(a->scale));
     if (a->softcap > 0) v = v_softcap(v, v_set(a->softcap));
     if (hide) v = v_keep_range(v, j, p->first[r], p->last[r]);
     v_store(s, v);
@@ -175,24 +181,30 @@ V_FN void finish_scores(const struct work *w, const struct panel *p, const int r
       finish_keys(w, p, rows, j, false, largest);
 }
 
-/* s becomes p = exp(s - m) (int8: times the scale of the value); l: the sums of the p. All rows side by side, keys ascending. */
-V_FN void exponentials(const int rows, const bool i8, const struct work *w, struct panel *p) {
-  vf l[ANE_ATT_PANEL][V_PARTS];
+/* s becomes p = exp(s - m), times the scale of the value where there is one; l: the sums of the p; most: the largest of what s
+ * becomes. All rows side by side, keys ascending. */
+V_FN void exponentials(const int rows, const int kind, const struct work *w, struct panel *p) {
+  vf l[ANE_ATT_PANEL][V_PARTS], most[ANE_ATT_PANEL];
 #pragma GCC unroll 8
-  for (int r = 0; r < rows; r++)
+  for (int r = 0; r < rows; r++) {
+    most[r] = v_set(0);
 #pragma GCC unroll 4
     for (int x = 0; x < V_PARTS; x++) l[r][x] = v_set(0);
+  }
   for (int64_t j = p->from; j < p->to; j += 16)
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
       for (int x = 0; x < V_PARTS; x++) {
         float *s = p->s + r * ANE_TILE + j + x * VL;
-        const vf e = v_exp_low(v_sub(v_load(s), v_set(p->m[r])));
+        vf e = v_exp_low(v_sub(v_load(s), v_set(p->m[r])));
         l[r][x] = v_add(l[r][x], e);
-        v_store(s, i8 ? v_mul(e, v_load(w->v_scale + j + x * VL)) : e);
+        if (kind != F32) e = v_mul(e, v_load(w->v_scale + j + x * VL));
+        if (kind == I16) most[r] = v_max(e, most[r]);
+        v_store(s, e);
       }
   v_fold_each(l, rows, p->l);
+  if (kind == I16) weight_codes(rows, most, p);
 }
 
 /* Which keys the panel's rows see. */
@@ -212,16 +224,22 @@ static void panel_keys(const struct work *w, struct panel *p, int64_t row, int r
   p->to = (p->end + 15) / 16 * 16;
 }
 
-/* Products with q [rows], stride ldq, finished; m. Where nothing is left to do but to scale them, the product does it. */
+/* Products with q [rows], stride ldq, finished; m. int16: q is the first row of codes. Where nothing is left to do but to scale
+ * them, the product does it. */
 V_FN void score_rows(const int rows, const struct work *w, struct panel *p, const float *q, int64_t ldq) {
   const struct ane_attention *a = w->a;
-  const bool i8 = a->kv->dtype == ANE_I8;
-  const bool plain =
-      has_ending(w->kind_k, rows) && !i8 && !(a->softcap > 0) && p->first[rows - 1] <= p->from && p->last[0] >= p->to - 1;
+  const bool all = !(a->softcap > 0) && p->first[rows - 1] <= p->from && p->last[0] >= p->to - 1;
+  const bool plain = all && has_ending(w->kind_k, rows) && a->kv->dtype != ANE_I8;
   vf largest[ANE_ATT_PANEL];
   const struct ending e = {.scale = a->scale, .largest = largest, .ahead = w->ahead_k};
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++) largest[r] = v_set(-__builtin_inff());
+  if (w->kind_k == I16) {
+    code_scores(rows, w, p, q, all ? largest : NULL);
+    if (!all) finish_scores(w, p, rows, largest);
+    v_largest_each(largest, rows, p->m);
+    return;
+  }
   product(plain ? scores_f32 : plain_blocks(w->kind_k), w->kind_k, rows, (p->to - p->from) / VL, w->hd, q, ldq,
           (const char *)w->k + p->from * bytes[w->kind_k], ANE_TILE, p->s + p->from, ANE_TILE, &e);
   if (!plain) finish_scores(w, p, rows, largest);
@@ -248,14 +266,20 @@ static void panel_scores(const struct work *w, struct panel *p, int64_t row, int
 /* Step 2: p, l. */
 static void panel_exponentials(const struct work *w, struct panel *p) {
   if (w->a->kv->dtype == ANE_I8)
-    FOR_ROWS(p->rows, exponentials, true, w, p)
+    FOR_ROWS(p->rows, exponentials, I8, w, p)
+  else if (w->a->kv->dtype == ANE_I16)
+    FOR_ROWS(p->rows, exponentials, I16, w, p)
   else
-    FOR_ROWS(p->rows, exponentials, false, w, p)
+    FOR_ROWS(p->rows, exponentials, F32, w, p)
 }
 
 /* Step 3: o, yet without the + 0, to `out` [rows][pad]; join: joined to what is there (VALUES). */
 static void panel_values(const struct work *w, const struct panel *p, float *out, bool join) {
   const struct ending e = {.keep = p->old, .add = p->new, .ahead = w->ahead_v};
+  if (w->kind_v == I16) {
+    code_values(w, p, out, join);
+    return;
+  }
   product(join ? values_f32 : plain_blocks(w->kind_v), w->kind_v, p->rows, w->pad / VL, p->end - p->begin, p->s + p->begin,
           ANE_TILE, (const char *)w->v + p->begin * w->ld_v * bytes[w->kind_v], w->ld_v, out, w->pad, &e);
 }
@@ -294,14 +318,18 @@ static void look_ahead(struct work *w, int64_t h, int64_t tile, bool last) {
  * copied in any case: a load past it could leave the cache. */
 static void use_tile(struct work *w, int64_t h, int64_t tile, bool last, bool convert) {
   const struct ane_kv *kv = w->a->kv;
-  const int kind = kv->dtype == ANE_F16 ? F16 : kv->dtype == ANE_I8 ? I8 : F32;
+  const int kind = kv->dtype == ANE_F16 ? F16 : kv->dtype == ANE_I8 ? I8 : kv->dtype == ANE_I16 ? I16 : F32;
   w->tile = tile;
   w->k = ane_kv_k(kv, h, tile);
   w->v = ane_kv_v(kv, h, tile);
-  if (kind == I8) w->k_scale = ane_kv_k_scale(kv, h, tile), w->v_scale = ane_kv_v_scale(kv, h, tile);
+  if (ane_kv_has_scales(kv->dtype)) w->k_scale = ane_kv_k_scale(kv, h, tile), w->v_scale = ane_kv_v_scale(kv, h, tile);
   w->kind_k = w->kind_v = kind;
   w->ld_v = w->hd;
   look_ahead(w, h, tile, last);
+  if (kind == I16) {
+    if (w->pad != w->hd) pad_code_values(w);
+    return;
+  }
   convert = convert && kind != F32;
   if (convert) {
     to_floats(kv, w->k, w->hd, ANE_TILE, w->tile_k, ANE_TILE);
@@ -354,7 +382,9 @@ static void work_init(struct work *w, const struct ane_attention *a, void *scrat
   w->s = p, p += ANE_ATT_PANELS * ANE_ATT_PANEL * ANE_TILE;
   w->part = p, p += ANE_ATT_PANEL * w->pad;
   w->big_m = p, p += ANE_ATT_ROWS;
-  w->big_l = p;
+  w->big_l = p, p += ANE_ATT_ROWS;
+  w->q_scale = p, p += ANE_ATT_ROWS;
+  w->codes = (int16_t *)(void *)p;
 }
 
 /* Where a row (counted from query 0 of the call) lies in q or out. */
@@ -371,6 +401,7 @@ static void attend_tile(struct work *w, int64_t begin, int64_t from, int64_t to)
     const int some = (int)ANE_MIN(n - i, ANE_ATT_PANELS);
     for (int x = 0; x < some; row += p[x++].rows) {
       p[x].s = w->s + x * ANE_ATT_PANEL * ANE_TILE;
+      p[x].codes = w->codes + x * ANE_ATT_PANEL * ANE_TILE;
       panel_scores(w, &p[x], row, (int)(least + (i + x < more)), w->q + (row - begin) * w->pad, w->pad);
     }
     for (int x = 0; x < some; x++) {
@@ -403,7 +434,11 @@ static void attend(struct work *w, int64_t h, int64_t begin, int64_t end) {
   const struct ane_attention *a = w->a;
   const int64_t p0 = a->pos + begin / w->group, p1 = a->pos + (end - 1) / w->group;
   for (int64_t r = begin; r < end; r++) {
-    memcpy(w->q + (r - begin) * w->pad, a->q + row_at(w, h, r, a->ld_q), (size_t)w->hd * sizeof(float));
+    const float *q = a->q + row_at(w, h, r, a->ld_q);
+    if (a->kv->dtype == ANE_I16)
+      code_query(w, r - begin, q);
+    else
+      memcpy(w->q + (r - begin) * w->pad, q, (size_t)w->hd * sizeof(float));
     w->big_m[r - begin] = -__builtin_inff();
     w->big_l[r - begin] = 0;
   }
@@ -438,11 +473,16 @@ static void attention_part(const struct ane_attention *a, int64_t h, int64_t t, 
   if (tile < ane_att_first(a, p) / ANE_TILE || tile > ane_att_last(a, p) / ANE_TILE) return;
   work_init(&w, a, scratch);
   use_tile(&w, h, tile, tile == ane_att_last(a, p) / ANE_TILE, w.group > FEW_ROWS);
-  struct panel now = {.s = w.s};
+  struct panel now = {.s = w.s, .codes = w.codes};
   const int64_t panels = (w.group + ANE_ATT_PANEL - 1) / ANE_ATT_PANEL;
   for (int64_t i = 0; i < panels; i++) {
     const int64_t g0 = w.group * i / panels, g1 = w.group * (i + 1) / panels, row = t * w.group + g0;
-    panel_scores(&w, &now, row, (int)(g1 - g0), a->q + row_at(&w, h, row, a->ld_q), w.hd);
+    const float *q = a->q + row_at(&w, h, row, a->ld_q);
+    if (a->kv->dtype == ANE_I16) {
+      for (int64_t g = g0; g < g1; g++) code_query(&w, g - g0, q + (g - g0) * w.hd);
+      q = w.q;
+    }
+    panel_scores(&w, &now, row, (int)(g1 - g0), q, w.hd);
     panel_exponentials(&w, &now);
     panel_values(&w, &now, w.part, false);
     for (int64_t g = g0; g < g1; g++) {
@@ -482,15 +522,6 @@ static void attention_merge(const struct ane_attention *a, int64_t h, int64_t t,
 }
 
 /* ---- The cache ---------------------------------------------------------------------------------------------------*/
-
-/* As code_scale of attention_ref.c. */
-static float code_scale(const float *x, int64_t n, float *inverse) {
-  vf m = v_set(0);
-  for (int64_t i = 0; i < n; i += VL) m = v_max(v_abs(v_load_n(x + i, n - i)), m);
-  const float amax = v_largest(m);
-  *inverse = amax > 0x1p-120f && amax < __builtin_inff() ? 127.0f / amax : 0.0f;
-  return *inverse > 0 ? amax / 127.0f : 0.0f;
-}
 
 V_FN void encode_f32(float *p, vf x, ANE_UNUSED vf inverse) { v_store(p, x); }
 V_FN void encode_f16(uint16_t *p, vf x, ANE_UNUSED vf inverse) { v_store_f16(p, x); }
@@ -547,14 +578,19 @@ static void write_tile(const struct ane_kv *kv, int64_t h, int64_t pos, int64_t 
   void *to_k = ane_kv_k(kv, h, tile), *to_v = ane_kv_v(kv, h, tile);
   if (kv->dtype == ANE_F16) {
     write_f16((uint16_t *)to_k + j, (uint16_t *)to_v + j * hd, k, v, ld, hd, n, NULL, NULL);
-  } else if (kv->dtype == ANE_I8) {
+  } else if (ane_kv_has_scales(kv->dtype)) {
+    const float most = ane_att_most(kv);
     float ik[ANE_TILE], iv[ANE_TILE];
     float *k_scale = ane_kv_k_scale(kv, h, tile) + j, *v_scale = ane_kv_v_scale(kv, h, tile) + j;
     for (int64_t t = 0; t < n; t++) {
-      k_scale[t] = code_scale(k + t * ld, hd, &ik[t]);
-      v_scale[t] = code_scale(v + t * ld, hd, &iv[t]);
+      k_scale[t] = code_scale(k + t * ld, hd, most, &ik[t]);
+      v_scale[t] = code_scale(v + t * ld, hd, most, &iv[t]);
     }
-    write_i8((int8_t *)to_k + j, (int8_t *)to_v + j * hd, k, v, ld, hd, n, ik, iv);
+    if (kv->dtype == ANE_I8)
+      write_i8((int8_t *)to_k + j, (int8_t *)to_v + j * hd, k, v, ld, hd, n, ik, iv);
+    else
+      for (int64_t t = 0; t < n; t++)
+        write_i16((int16_t *)to_k, (int16_t *)to_v, j + t, k + t * ld, v + t * ld, hd, most, ik[t], iv[t]);
   } else {
     write_f32((float *)to_k + j, (float *)to_v + j * hd, k, v, ld, hd, n, NULL, NULL);
   }

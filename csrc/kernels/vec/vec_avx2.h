@@ -62,6 +62,22 @@ V_FN void v_store_i8(int8_t *p, vf a) {
   _mm_storel_epi64((__m128i *)p, _mm_packs_epi16(w, w));
 }
 
+typedef __m256i vi;
+typedef __m256i vpairs;
+V_FN vi vi_zero(void) { return _mm256_setzero_si256(); }
+V_FN vpairs v_load_pairs(const int16_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
+V_FN vpairs v_set_pair(const int16_t *p) {
+  int32_t pair;
+  __builtin_memcpy(&pair, p, 4);
+  return _mm256_set1_epi32(pair);
+}
+V_FN vi v_dot(vi sum, vpairs a, vpairs b) { return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)); }
+V_FN vf v_float(vi a) { return _mm256_cvtepi32_ps(a); }
+V_FN void v_store_i16(int16_t *p, vf a) {
+  __m256i i = _mm256_cvtps_epi32(a);
+  _mm_storeu_si128((__m128i *)p, _mm_packs_epi32(_mm256_castsi256_si128(i), _mm256_extracti128_si256(i, 1)));
+}
+
 V_FN vf v_keep_range(vf a, int64_t base, int64_t first, int64_t last) {
   __m256 keep = _mm256_castsi256_ps(_mm256_andnot_si256(v_first_lanes(first - base), v_first_lanes(last + 1 - base)));
   return _mm256_blendv_ps(_mm256_set1_ps(-__builtin_inff()), a, keep);

@@ -55,6 +55,28 @@ V_FN vf v_load_i8(const int8_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_ep
 V_FN void v_store_f16(uint16_t *p, vf a) { _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
 V_FN void v_store_i8(int8_t *p, vf a) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a))); }
 
+/* VL int32, and VL pairs of int16 or one pair VL times. v_dot: each lane's sum takes in the dot of its pairs. */
+typedef __m512i vi;
+typedef __m512i vpairs;
+V_FN vi vi_zero(void) { return _mm512_setzero_si512(); }
+V_FN vpairs v_load_pairs(const int16_t *p) { return _mm512_loadu_si512(p); }
+V_FN vpairs v_set_pair(const int16_t *p) {
+  int32_t pair;
+  __builtin_memcpy(&pair, p, 4);
+  return _mm512_set1_epi32(pair);
+}
+#ifdef V_VNNI
+V_FN vi v_dot(vi sum, vpairs a, vpairs b) { /* with the intrinsic GCC 12 copies and stores every sum at every step */
+  __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+  return sum;
+}
+#else
+V_FN vi v_dot(vi sum, vpairs a, vpairs b) { return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b)); }
+#endif
+V_FN vf v_float(vi a) { return _mm512_cvtepi32_ps(a); }
+/* VL int16; the floats are in -32767 .. 32767. Nearest even. */
+V_FN void v_store_i16(int16_t *p, vf a) { _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(a))); }
+
 /* a in the lanes i with first <= base + i <= last, -inf elsewhere. */
 V_FN vf v_keep_range(vf a, int64_t base, int64_t first, int64_t last) {
   __mmask16 keep = v_first_lanes(last + 1 - base) & (__mmask16)~v_first_lanes(first - base);

@@ -76,6 +76,16 @@ V_FN void v_store_i8(int8_t *p, vf a) {
   memcpy(p, &four, 4);
 }
 
+/* First and second elements of pairs are kept apart. */
+typedef int32x4_t vi;
+typedef int16x4x2_t vpairs;
+V_FN vi vi_zero(void) { return vdupq_n_s32(0); }
+V_FN vpairs v_load_pairs(const int16_t *p) { return vld2_s16(p); }
+V_FN vpairs v_set_pair(const int16_t *p) { return vld2_dup_s16(p); }
+V_FN vi v_dot(vi sum, vpairs a, vpairs b) { return vmlal_s16(vmlal_s16(sum, a.val[0], b.val[0]), a.val[1], b.val[1]); }
+V_FN vf v_float(vi a) { return vcvtq_f32_s32(a); }
+V_FN void v_store_i16(int16_t *p, vf a) { vst1_s16(p, vqmovn_s32(vcvtnq_s32_f32(a))); }
+
 V_FN vf v_keep_range(vf a, int64_t base, int64_t first, int64_t last) {
   uint32x4_t keep = vbicq_u32(v_first_lanes(last + 1 - base), v_first_lanes(first - base));
   return vbslq_f32(keep, a, vdupq_n_f32(-__builtin_inff()));

@@ -397,23 +397,29 @@ INLINE void fused_run(ane_layout f, int nv, const struct i8_job *j, int64_t vc, 
   vf out[FUSED_NV][FUSED_NT];
   switch (r->nt) {
     case 1:
-      if (nv == 1) fused(f, nv, 1, j, vc, r->t0, out);
+      if (nv == 2) return;
+      fused(f, nv, 1, j, vc, r->t0, out);
       break;
     case 2: fused(f, nv, 2, j, vc, r->t0, out); break;
     case 3: fused(f, nv, 3, j, vc, r->t0, out); break;
     case 4: fused(f, nv, 4, j, vc, r->t0, out); break;
     case 5:
-      if (FUSED_NT >= 5 && nv == 2) fused(f, nv, 5, j, vc, r->t0, out);
+      if (FUSED_NT < 5 || nv == 1) return;
+      fused(f, nv, 5, j, vc, r->t0, out);
       break;
     case 6:
-      if (FUSED_NT >= 6 && nv == 2) fused(f, nv, 6, j, vc, r->t0, out);
+      if (FUSED_NT < 6 || nv == 1) return;
+      fused(f, nv, 6, j, vc, r->t0, out);
       break;
     case 7:
-      if (FUSED_NT >= 7 && nv == 2) fused(f, nv, 7, j, vc, r->t0, out);
+      if (FUSED_NT < 7 || nv == 1) return;
+      fused(f, nv, 7, j, vc, r->t0, out);
       break;
     case 8:
-      if (FUSED_NT >= 8 && nv == 2) fused(f, nv, 8, j, vc, r->t0, out);
+      if (FUSED_NT < 8 || nv == 1) return;
+      fused(f, nv, 8, j, vc, r->t0, out);
       break;
+    default: return; /* runs are not longer */
   }
   fused_finish(f, nv, j, vc, r, out);
 }

@@ -16,7 +16,7 @@ local weights = require "ane.model.weights"
 
 local M = {}
 
-local KV = { "fp16", "fp32", "int8" }
+local KV = { "int16", "fp16", "fp32", "int8" }
 
 --- Options of load.
 --   context: most tokens of a session; default the least of the model's own, 4096, and what fits half of free memory
@@ -27,7 +27,8 @@ local KV = { "fp16", "fp32", "int8" }
 --     characters, ? for one
 --   importance: tensor name -> list or tensor with a weight for each column, for int4-block and lut4 (ane.evaluate.calibrate)
 --   activations: "int8" (fast) or "fp32" (reference)
---   kv: "fp16", "fp32" (the default with fp32 activations) or "int8"
+--   kv: "fp16", "fp32" (the default with fp32 activations), "int8", or "int16": codes of 13 bits with a scale for each position
+--     and head, which shortens long prompts
 --   head: how greedy decoding reads an 8-bit LM head: "pruned" skips rows that cannot win, with the same result, "full" reads all
 --     of it; "auto" (default) prunes heads of 48 MB or more
 --   engine: how an ONNX model runs: "graph" (op by op), or "recipe" (rebuilt by a recipe); default recipe where one matches
@@ -120,7 +121,7 @@ local function check_context(self, context, what)
 end
 
 --- A session of its own: the low-level way to feed tokens and read logits.
--- @param opts context (tokens, up to the model's), kv ("fp16", "fp32", "int8"), adapters (in place of the model's own; see adapter)
+-- @param opts context (tokens, up to the model's), kv ("int16", "fp16", "fp32", "int8"), adapters (instead of the model's; see adapter)
 -- @return a session; or nil, message, code
 function Model:session(opts)
   local bundle = opened(self)

@@ -24,7 +24,7 @@ end
 
 -- Tokens of a default context: the model's own, at most 4096 and what half of the free memory holds.
 local function default_context(cfg, kv)
-  local bytes = ({ fp16 = 2, fp32 = 4, int8 = 1 })[kv]
+  local bytes = ({ int16 = 2, fp16 = 2, fp32 = 4, int8 = 1 })[kv]
   local a_token = 2 * kv_heads(cfg) * cfg.head_dim * bytes
   local free = core.memory().available
   local fits = free > 0 and a_token > 0 and free // 2 // a_token or 4096

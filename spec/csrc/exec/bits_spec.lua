@@ -104,7 +104,7 @@ describe("the bits of the logits", function()
         for turn, int8 in ipairs { true, false } do
           local one <close> = programs.open(model, { isa = isa, int8 = int8, threads = 1 })
           local two <close> = programs.open(model, { isa = isa, int8 = int8, threads = 2 })
-          for at, kv in ipairs { "fp16", "fp32", "int8" } do
+          for at, kv in ipairs { "fp16", "fp32", "int8", "int16" } do
             local s <close> = session(one, kv)
             local whole = programs.feed(s, ids)
             for i, name in ipairs(names) do
@@ -143,7 +143,7 @@ describe("the bits of the logits", function()
   it("are the same where one token's keys are shared out among threads", function()
     for _, model in ipairs { "llama-mixed", "gemma3-q8_0" } do
       local ids = ids_of(model, 640)
-      for _, kv in ipairs { "fp16", "fp32", "int8" } do
+      for _, kv in ipairs { "fp16", "fp32", "int8", "int16" } do
         local one <close> = programs.open(model, { context = 700, threads = 1 })
         local s <close> = session(one, kv)
         assert(s:feed(programs.slice(ids, 1, 505), "none"))

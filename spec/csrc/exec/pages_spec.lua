@@ -52,7 +52,7 @@ describe("sessions that share pages", function()
     assert.equal(4 * page, (prefixes:bytes()))
   end)
 
-  for _, kv in ipairs { "fp16", "fp32", "int8" } do
+  for _, kv in ipairs { "fp16", "fp32", "int8", "int16" } do
     it("never see what another one writes: " .. kv, function()
       local ids = programs.ids(150, 77, 1)
       local from <close> = assert(p:session { context = 400, kv = kv })
@@ -94,7 +94,7 @@ describe("a known prefix", function()
     { hf.path "zaya-odd", vocab = 53, borders = true }, { hf.path "qwen2_moe_window-odd", vocab = 53 },
   }
   for _, case in ipairs(CASES) do
-    for _, kv in ipairs { "fp16", "fp32", "int8" } do
+    for _, kv in ipairs { "fp16", "fp32", "int8", "int16" } do
       it(("gives the bits of all its tokens: %s, %s"):format(case[1]:match "[^/]+$", kv), function()
         local p <close> = programs.open(case[1], { context = 320, int8 = true })
         local prefixes <close> = assert(p:prefixes(kv))

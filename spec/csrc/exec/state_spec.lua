@@ -137,7 +137,7 @@ end)
 describe("a saved session", function()
   local p = programs.open("llama-odd", { context = 200 })
 
-  for _, kv in ipairs { "fp16", "fp32", "int8" } do
+  for _, kv in ipairs { "fp16", "fp32", "int8", "int16" } do
     it("comes back with the same future: " .. kv, function()
       local s <close> = session(p, kv)
       assert(s:feed(programs.ids(90, 77, 1), "none"))
