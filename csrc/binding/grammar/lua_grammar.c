@@ -321,16 +321,30 @@ static int matcher_forced(lua_State *L) {
   return 1;
 }
 
-/* Fills the matcher's mask. */
-static ane_status fill_mask(struct lua_matcher *ud, const struct ane_token_tree *t, uint32_t *n, struct ane_error *err) {
-  uint32_t words = (ane_token_tree_size(t) + 31) / 32;
+/* Fills the matcher's mask, which has room for `count` tokens at least. */
+static ane_status fill_mask(struct lua_matcher *ud, const struct ane_token_tree *t, uint64_t count, uint32_t *n,
+                            struct ane_error *err) {
+  uint32_t size = ane_token_tree_size(t), used = (size + 31) / 32;
+  uint32_t words = ANE_MAX(used, (uint32_t)((ANE_MIN(count, (uint64_t)INT32_MAX) + 31) / 32));
   if (ud->words < words) {
     uint32_t *mask = ane_realloc(ud->mask, words * sizeof *mask);
     if (!mask) return ane_fail(err, ANE_NOMEM, "no memory for a mask");
     ud->mask = mask;
     ud->words = words;
   }
+  memset(ud->mask + used, 0, (words - used) * sizeof *ud->mask);
   return ane_matcher_mask(ud->m, t, ud->mask, n, err);
+}
+
+/* The logits of tokens whose bit is not set become -infinity. */
+static void ban(const uint32_t *mask, float *logits, uint64_t count) {
+  for (uint64_t at = 0; at < count; at += 32) {
+    uint32_t bits = mask[at >> 5];
+    uint64_t n = ANE_MIN(count - at, (uint64_t)32);
+    for (uint64_t i = 0; i < n && bits == 0; i++) logits[at + i] = -INFINITY;
+    for (uint64_t i = 0; i < n && bits != 0 && bits != UINT32_MAX; i++)
+      if (!(bits >> i & 1)) logits[at + i] = -INFINITY;
+  }
 }
 
 /* matcher:allowed(tree) -> list of the ids that may come; or nil, message, code */
@@ -339,7 +353,7 @@ static int matcher_allowed(lua_State *L) {
   const struct ane_token_tree *t = check_tree(L, 2);
   uint32_t n;
   struct ane_error err;
-  if (fill_mask(ud, t, &n, &err)) return bind_fail(L, &err);
+  if (fill_mask(ud, t, 0, &n, &err)) return bind_fail(L, &err);
   lua_createtable(L, (int)n, 0);
   lua_Integer at = 0;
   for (uint32_t i = 0; i < ane_token_tree_size(t); i++)
@@ -355,7 +369,7 @@ static int matcher_count(lua_State *L) {
   struct lua_matcher *ud = check_matcher(L);
   uint32_t n;
   struct ane_error err;
-  if (fill_mask(ud, check_tree(L, 2), &n, &err)) return bind_fail(L, &err);
+  if (fill_mask(ud, check_tree(L, 2), 0, &n, &err)) return bind_fail(L, &err);
   lua_pushinteger(L, n);
   return 1;
 }
@@ -366,24 +380,16 @@ static int matcher_mask(lua_State *L) {
   struct lua_matcher *ud = check_matcher(L);
   const struct ane_token_tree *t = check_tree(L, 2);
   struct bind_tensor *logits = bind_check_tensor(L, 3);
-  bool ends = lua_istable(L, 4) && ane_matcher_accepts(ud->m);
-  uint32_t n, size = ane_token_tree_size(t);
+  uint32_t n;
   struct ane_error err;
-  if (fill_mask(ud, t, &n, &err)) return bind_fail(L, &err);
-  for (uint64_t i = 0; i < logits->count; i++) {
-    if (i % 32 == 0 && i + 32 <= ANE_MIN((uint64_t)size, logits->count) && ud->mask[i >> 5] == UINT32_MAX) {
-      i += 31;
-      continue;
+  uint64_t count = ANE_MIN(logits->count, (uint64_t)INT32_MAX);
+  if (fill_mask(ud, t, count, &n, &err)) return bind_fail(L, &err);
+  if (lua_istable(L, 4) && ane_matcher_accepts(ud->m))
+    for (lua_pushnil(L); lua_next(L, 4); lua_pop(L, 1)) {
+      lua_Integer id = lua_isinteger(L, -2) ? lua_tointeger(L, -2) : -1;
+      if (id >= 0 && (uint64_t)id < count && lua_toboolean(L, -1)) ud->mask[id >> 5] |= (uint32_t)1 << (id & 31);
     }
-    if (i < size && ud->mask[i >> 5] >> (i & 31) & 1) continue;
-    if (ends) {
-      lua_rawgeti(L, 4, (lua_Integer)i);
-      bool kept = lua_toboolean(L, -1);
-      lua_pop(L, 1);
-      if (kept) continue;
-    }
-    logits->data[i] = -INFINITY;
-  }
+  ban(ud->mask, logits->data, count);
   lua_pushinteger(L, n);
   return 1;
 }
