@@ -448,6 +448,21 @@ def deepseek2_parts(key, a, cfg):
     return [(key, a)]
 
 
+def among_images(folder, cfg):
+    """The same model as the text part of one that takes images; gives its weights."""
+    weights = load_file(f"{folder}/model.safetensors")
+    out = {"language_model." + key: t for key, t in weights.items()}
+    out["vision_tower.blocks.0.weight"] = out["multi_modal_projector.linear.weight"] = torch.zeros(3, 4)
+    save_weights({k: t.clone() for k, t in out.items()}, f"{folder}/model.safetensors", metadata={"format": "pt"})
+    with open(f"{folder}/config.json") as f:
+        text = json.load(f)
+    whole = {"model_type": "mistral3", "eos_token_id": text.pop("eos_token_id"), "text_config": text, "vision_config": {"hidden_size": 4}}
+    whole["tie_word_embeddings"] = text.pop("tie_word_embeddings")
+    with open(f"{folder}/config.json", "w") as f:
+        json.dump(whole, f, indent=1)
+    return {key: t.float() for key, t in weights.items()}
+
+
 GPT_OSS = common(head_dim=12, hidden_size=64, intermediate_size=32, num_local_experts=5, num_experts_per_tok=3, sliding_window=6,
                  rope_parameters=rope(5000.0, rope_type="yarn", factor=4.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
                                       original_max_position_embeddings=16))
@@ -545,6 +560,16 @@ MODELS = {
         num_attention_heads=4, num_key_value_heads=4, kv_lora_rank=20, q_lora_rank=18, qk_nope_head_dim=10, qk_rope_head_dim=6,
         v_head_dim=14, n_routed_experts=6, n_shared_experts=1, num_experts_per_tok=2, moe_intermediate_size=20, first_k_dense_replace=1,
         routed_scaling_factor=1.8, norm_topk_prob=True, n_group=2, topk_group=1, mlp_layer_types=["dense", "sparse", "sparse"])),
+    # Three streams; two of five layers share keys and values.
+    "gemma3n": dict(config="Gemma3nTextConfig", model="Gemma3nForCausalLM", values=common(
+        num_hidden_layers=5, head_dim=8, hidden_size_per_layer_input=6, vocab_size_per_layer_input=VOCAB, num_kv_shared_layers=2,
+        intermediate_size=[44] * 5, sliding_window=7, final_logit_softcapping=20.0, tie_word_embeddings=True, altup_num_inputs=3,
+        laurel_rank=5, activation_sparsity_pattern=[0.9, 0.0, 0.6, 0.0, 0.0], hidden_activation="gelu_pytorch_tanh",
+        layer_types=["sliding_attention", "full_attention"] * 2 + ["sliding_attention"], rope_parameters={
+            "sliding_attention": rope(1000.0), "full_attention": rope(5000.0)})),
+    "ministral3_images": dict(config="Ministral3Config", model="Ministral3ForCausalLM", finish=among_images, values=common(
+        num_hidden_layers=2, head_dim=10, sliding_window=9, rope_parameters=rope(
+            5000.0, original_max_position_embeddings=10, llama_4_scaling_beta=0.3))),
 }
 
 if __name__ == "__main__":

@@ -1,6 +1,18 @@
 -- Ministral 3 against transformers: spec/golden/decoders.py made the fixtures.
+local ane = require "ane"
 local decoders = require "support.decoders"
+local hf = require "support.hf"
 
 describe("Ministral 3", function()
   for _, case in ipairs(decoders.cases "ministral3") do it(table.unpack(case)) end
+  for _, case in ipairs(decoders.cases("ministral3_images", { folder_only = true, plan = false })) do it(table.unpack(case)) end
+
+  it("is loaded out of a model that takes images, the rest of which is named", function()
+    local model <close> = assert(ane.load(hf.path "ministral3_images-odd", { threads = 1 }))
+    local config = model:info().config
+    assert.equal("ministral3", model.architecture)
+    table.sort(config.ignored)
+    assert.same({ "multi_modal_projector", "vision_tower" }, config.ignored)
+    assert.same({ 2 }, config.eos_ids)
+  end)
 end)

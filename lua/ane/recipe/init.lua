@@ -131,8 +131,15 @@ end
 -- Refuses weights that the file holds and the recipe does not use: the file holds another model than the recipe computes.
 local function check_unused(r, b)
   local read = b.cfg.tensors or {}
+  local prefix, seen = b.cfg.text_prefix, {}
   for _, t in ipairs(b.source:tensors()) do
-    if not (b.used[t.name] or read[t.name] or matches(t.name, BUFFERS) or matches(t.name, r.ignore)) then
+    if prefix and t.name:sub(1, #prefix) ~= prefix and not b.used[t.name] then
+      local part = t.name:gsub("^model%.", ""):match "^[^.]+"
+      if not seen[part] then
+        seen[part], b.cfg.ignored = true, b.cfg.ignored or {}
+        table.insert(b.cfg.ignored, part)
+      end
+    elseif not (b.used[t.name] or read[t.name] or matches(t.name, BUFFERS) or matches(t.name, r.ignore)) then
       local what = "%s: tensor %s is not used by the recipe for %s: the result would be wrong"
       return nil, what:format(b.source:path(), t.name, b.cfg.architecture), "unsupported"
     end

@@ -121,6 +121,14 @@ end
 -- has 63 bytes for a name).
 function M.for_source(r, cfg)
   local name = M.of(cfg.format, r.names and r.names[cfg.format], cfg)
+  local prefix = cfg.text_prefix
+  if prefix then
+    return function(role, layer)
+      local full, n = name(role, layer):gsub("^model%.", (prefix:gsub("%%", "%%%%")))
+      if n == 0 and cfg.holds("language_model." .. full .. ".weight") then return "language_model." .. full end
+      return full
+    end
+  end
   if not cfg.bare_names then return name end
   return function(role, layer) return M.bare(name(role, layer)) end
 end

@@ -186,7 +186,7 @@ describe("config.json", function()
     assert.same({ 3 }, ends { top_k = 1 })
   end)
 
-  local known = "dynamic, linear, llama3, longrope, su, yarn"
+  local known = "dynamic, linear, llama3, longrope, proportional, su, yarn"
   --- what, keys, message, code ("format" where not given)
   local faults = {
     { "a missing size", { hidden_size = core.null }, "key hidden_size is missing" },

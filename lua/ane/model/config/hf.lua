@@ -316,6 +316,17 @@ local function read_ends(self)
   return ids[1] and ids
 end
 
+-- Inner width; the largest where a list has one for each layer.
+local function read_width(self)
+  if type(present(self.raw.intermediate_size)) ~= "table" then return self:whole("intermediate_size", 1) end
+  local most
+  for i in ipairs(self:list("intermediate_size", "number")) do
+    local n = self:whole(i, 1, self.raw.intermediate_size, "intermediate_size.")
+    most = math.max(most or 0, n)
+  end
+  return most
+end
+
 local function read_layer_types(self, cfg)
   local list = self:list("layer_types", "string")
   if list and #list ~= cfg.n_layer then
@@ -373,18 +384,46 @@ local function task_of(self)
   end
 end
 
+-- Where the tensors of a text model stand in files of models that take more than text.
+local PREFIXES = { "model.language_model.", "language_model.model.", "model.text_model." }
+
+-- Of a model that takes more than text: the keys of its text part, with those of the whole that are not of one part; and the prefix of
+-- its tensors. nil: it has no text part that can be told.
+local function text_part(self, source)
+  local text = present(self.raw.text_config)
+  if type(text) ~= "table" or type(text.model_type) ~= "string" then return nil end
+  for _, prefix in ipairs(PREFIXES) do
+    if source:tensor(prefix .. "embed_tokens.weight") then
+      local raw = {}
+      for _, key in ipairs { "tie_word_embeddings", "eos_token_id", "bos_token_id", "pad_token_id", "dtype", "torch_dtype" } do
+        raw[key] = present(self.raw[key])
+      end
+      for key, value in pairs(text) do raw[key] = value end
+      return raw, prefix
+    end
+  end
+end
+
 local function architecture_of(self)
   local name = self:string "model_type"
   return name or self:fail("format", "key model_type is missing: wanted the name of an architecture")
 end
 
 --- model_type; raises where there is none.
-function M.architecture(source) return architecture_of(open(source)) end
+function M.architecture(source)
+  local self = open(source)
+  self.raw = text_part(self, source) or self.raw
+  return architecture_of(self)
+end
 
 --- The configuration (see ane.model.config); raises where a key is wrong or unknown.
 function M.read(source)
   local self = open(source)
-  local cfg = { format = "hf", architecture = architecture_of(self), folder = self.folder, bare_names = self.folder == nil, tensors = {} }
+  local raw, prefix = text_part(self, source)
+  local quantised = self.raw.quantization_config
+  if raw then self.raw, raw.quantization_config = raw, raw.quantization_config or quantised end
+  local cfg = { format = "hf", architecture = architecture_of(self), folder = self.folder, bare_names = self.folder == nil, tensors = {},
+                text_prefix = prefix }
   if present(self.raw.text_config) then
     self:fail("unsupported", "key text_config: '%s' takes more than text, which is not known here; known are text models", cfg.architecture)
   end
@@ -405,7 +444,7 @@ function M.read(source)
     self:fail("format", "hidden_size %d of %d heads gives heads of %d, wanted 1 to %d", cfg.d_model, cfg.n_head, cfg.head_dim,
       ceilings.of "head_dim")
   end
-  cfg.d_ff, cfg.vocab_size = self:whole("intermediate_size", 1), self:whole("vocab_size", 1)
+  cfg.d_ff, cfg.vocab_size = read_width(self), self:whole("vocab_size", 1)
   cfg.context_length = self:whole("max_position_embeddings", 1)
   cfg.norm_eps = self:number "rms_norm_eps" or self:number "norm_eps" or self:number "norm_epsilon"
     or self:number "layer_norm_eps" or self:number "layer_norm_epsilon"

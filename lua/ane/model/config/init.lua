@@ -21,6 +21,8 @@
 --                             anything): "number", "positive", "whole" (0 or more), "count" (1 or more), "flag", "list" (of
 --                             numbers) or "object"; raises {message, code} where it is of another kind
 --   task                      "embedding" or "reranker": what a decoder's hidden states are for; nil: logits
+--   text_prefix, ignored       hf: of a model that takes more than text: where its text part's tensors stand, instead of "model."; list of
+--                             the parts that are left out ("vision_tower")
 --   kind, both_sides, max_positions   what recipes say of models that write no text: "token_classifier", "embedding" or "reranker";
 --                             every token sees all others; rows of the table of positions
 --   holds(name)               has the source a tensor of this name?

@@ -1,0 +1,122 @@
+--- Gemma 3n, text.
+-- Gemma team 2025, "Gemma 3n"; AltUp: Baykal et al. 2023; LAuReL: Menghani et al. 2024.
+--
+-- Quirks: norms multiply by w. Four residual streams (AltUp). Beside attention stands a low-rank branch (LAuReL); their sum is divided by
+-- sqrt(2). v is normed without a weight, scores are not scaled. Some layers keep only gates that are far above the mean of the token
+-- (activation_sparsity_pattern). The last layers take keys and values of the last layer of their kind before them; files may hold weights
+-- that nobody uses. Each layer adds a gated projection of its slice of a second embedding to all streams but the first.
+
+local altup = require "ane.recipe.altup"
+local attention = require "ane.recipe.attention"
+local ffn = require "ane.recipe.ffn"
+local head = require "ane.recipe.head"
+local per_layer = require "ane.recipe.per_layer"
+
+local M = { architectures = { "gemma3n", "gemma3n_text" }, version = 1 }
+
+local NAMES = {
+  post_attention_norm = "post_attention_layernorm", ffn_norm = "pre_feedforward_layernorm", post_ffw_norm = "post_feedforward_layernorm",
+  per_layer_token_embd = "model.embed_tokens_per_layer", per_layer_model_proj = "model.per_layer_model_projection",
+  per_layer_proj_norm = "model.per_layer_projection_norm", inp_gate = "per_layer_input_gate", proj = "per_layer_projection",
+  post_norm = "post_per_layer_input_norm", laurel_l = "laurel.linear_left", laurel_r = "laurel.linear_right",
+  laurel_post_norm = "laurel.post_laurel_norm", altup_router_norm = "altup.router_norm", altup_router = "altup.modality_router",
+  altup_predict_coef = "altup.prediction_coefs", altup_correct_coef = "altup.correction_coefs",
+  altup_correct_scale = "altup.correct_output_scale",
+}
+for i = 1, 7 do
+  NAMES["altup_proj." .. i] = ("model.altup_projections.%d"):format(i - 1)
+  NAMES["altup_unembd_proj." .. i] = ("model.altup_unembed_projections.%d"):format(i - 1)
+end
+M.names = { hf = NAMES }
+M.defaults = { hf = {
+  norm_eps = 1e-6, tied = true, attention_bias = false, sliding_window = 512, act = "gelu_tanh",
+  keys = { altup_num_inputs = 4, hidden_size_per_layer_input = 256, num_kv_shared_layers = 15 },
+} }
+
+-- The x with P(X <= x) = p for a normal X, by bisection.
+local function quantile(p)
+  local function below(x) -- of a normal distribution, by Simpson's rule from 0 to x
+    local n, sum = 400, 0
+    for i = 0, n do
+      local t = x * i / n
+      sum = sum + math.exp(-t * t / 2) * ((i == 0 or i == n) and 1 or i % 2 == 1 and 4 or 2)
+    end
+    return 0.5 + sum * x / n / 3 / math.sqrt(2 * math.pi)
+  end
+  local low, high = -10.0, 10.0
+  for _ = 1, 60 do
+    local mid = (low + high) / 2
+    if below(mid) < p then low = mid else high = mid end
+  end
+  return (low + high) / 2
+end
+
+-- relu(x - mean - k std) of each token. std is the mean of d * d / rms(d), d = x - mean.
+local function far_above(b, x, k)
+  local c, one = b:channels(x), { weight = false, offset = 0, eps = 1e-30 }
+  local function all(v) return b:repeat_heads(v, 1, c) end
+  local d = b:add(x, b:scale(all(b:mean_heads(x, c, c)), -1))
+  local std = b:mean_heads(b:mul(d, b:rms_norm(d, "unit", one)), c, c)
+  return b:act(b:add(d, b:scale(all(std), -k)), "relu")
+end
+
+local function feed_forward(b, x, share)
+  if share == 0 then return ffn.gated(b, x, "gelu_tanh") end
+  local gate = far_above(b, b:linear(x, "ffn_gate", { bias = false }), quantile(share))
+  return b:linear(b:glu(gate, b:linear(x, "ffn_up", { bias = false }), b.cfg.act), "ffn_down", { bias = false })
+end
+
+-- shared: window or "full" -> {k, v} of the last layer that has its own.
+local function attend(b, cfg, x, rope, window, shares, shared)
+  local heads, kv_heads, bias, kind = cfg.n_head, cfg.n_head_kv, { bias = cfg.attention_bias }, window or "full"
+  local q = b:rope(b:rms_norm(b:linear(x, "attn_q", bias), "attn_q_norm", { groups = heads }), rope, "q_rope", { heads = heads })
+  if shares then
+    for _, role in ipairs { "attn_k", "attn_v", "attn_k_norm" } do b:ignore(role) end
+  else
+    local k = b:rms_norm(b:linear(x, "attn_k", bias), "attn_k_norm", { groups = kv_heads })
+    local v = b:rms_norm(b:linear(x, "attn_v", bias), "attn_v_norm", { groups = kv_heads, weight = false })
+    shared[kind] = { b:rope(k, rope, "k_rope", { heads = kv_heads }), v }
+  end
+  local k, v = table.unpack(shared[kind] or error("no layer before it has keys and values", 0))
+  local o = b:attention(q, k, v, { heads = heads, kv_heads = kv_heads, head_dim = cfg.head_dim, scale = 1, window = window })
+  return b:linear(o, "attn_output", bias)
+end
+
+-- What a layer makes of the active stream: attention and LAuReL, then the feed-forward.
+local function active(b, cfg, x, l, shared)
+  local h = b:rms_norm(x, "attn_norm")
+  local low = b:linear(b:linear(h, "laurel_l"), "laurel_r")
+  low = b:add(h, b:rms_norm(low, "laurel_post_norm"))
+  local a = b:rms_norm(attend(b, cfg, h, l.rope, l.window, l.shares, shared), "post_attention_norm")
+  local y = b:scale(b:add(b:add(x, a), low), 2 ^ -0.5)
+  return b:add(y, b:rms_norm(feed_forward(b, b:rms_norm(y, "ffn_norm"), l.share), "post_ffw_norm"))
+end
+
+function M.build(b, cfg)
+  if cfg.format ~= "hf" then error("GGUF files of Gemma 3n are not known here; known are folders", 0) end
+  if (cfg.meta("altup_active_idx", "whole") or 0) ~= 0 then error("altup_active_idx other than 0 is not computed", 0) end
+  local full = b:rope_table(cfg.rope, "rope_full")
+  local near = b:rope_table(cfg.ropes and cfg.ropes.sliding_attention or
+    { theta = cfg.rope.local_theta or 10000.0, dims = cfg.rope.dims }, "rope_sliding")
+  local own, shared = cfg.n_layer - cfg.meta("num_kv_shared_layers", "whole"), {}
+  local sparsity = cfg.meta("activation_sparsity_pattern", "list") or {}
+  local x = b:scale(b:embed "token_embd", math.sqrt(cfg.d_model)) -- [1, d_model, T, 1]
+  local extra = per_layer.inputs(b, x, cfg.meta("hidden_size_per_layer_input", "count"))
+  local streams = altup.streams(b, x, cfg.meta("altup_num_inputs", "count"))
+  for i = 0, cfg.n_layer - 1 do
+    b:layer(i, function()
+      local window = attention.window(cfg, i, (i + 1) % 5 ~= 0)
+      local l = { window = window, rope = window and near or full, shares = i >= own, share = sparsity[i + 1] or 0 }
+      local p = altup.predict(b, streams)
+      streams = altup.correct(b, p, active(b, cfg, p[1], l, shared))
+      local first = streams[1]
+      local scale = b:weight("altup_correct_scale", { suffix = "", optional = true })
+      if scale and cfg.meta("altup_correct_scale", "flag") ~= false then first = b:affine(first, false, scale) end
+      local more = per_layer.branch(b, first, extra(i))
+      for k = 2, #streams do streams[k] = b:add(streams[k], more) end
+    end)
+  end
+  return head.lm(b, altup.joined(b, streams), { softcap = cfg.meta("final_logit_softcapping", "number") }) -- [1, n_vocab, W, 1]
+end
+
+return M
