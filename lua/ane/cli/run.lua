@@ -79,6 +79,7 @@ local function fields_of(result)
     stop = result.stop, timings = result.timings, seed = result.seed, stop_string = result.stop_string,
   }
   if result.logprobs then out.logprobs = common.list(result.logprobs) end
+  if result.tool_calls then out.tool_calls = common.list(result.tool_calls) end
   return out
 end
 
@@ -145,6 +146,9 @@ local function stream(model, prompt, opts, args)
     io.stdout:flush()
   end
   io.stdout:write "\n"
+  for _, call in ipairs(pieces.result.tool_calls or {}) do
+    io.stdout:write(call["function"].name, " ", call["function"].arguments, "\n")
+  end
   io.stdout:flush() -- before what standard error says
   common.check_cut(args, pieces.result, model)
   if args.timings then io.stderr:write("[", common.speed(pieces.result.timings, pieces.result.stop), "]\n") end

@@ -171,6 +171,8 @@ local function encode_masked(tokenizer, text, found)
   end
 end
 
+M.offers_tools = tools.offered
+
 --- What a reply to messages needs that may call tools: see ane.tools.plan.
 function M.calls(tokenizer, opts)
   if not tools.offered(opts) then return nil end

@@ -198,6 +198,13 @@ local SILENT = {
   reranker = "is a reranker: it scores texts (rerank)",
 }
 
+-- What a reply needs that may call tools, nil where none are offered; or nil, message, code.
+local function calls_of(self, prompt, opts)
+  if not chat.offers_tools(opts) then return nil end
+  if type(prompt) == "table" and type(prompt[1]) == "table" then return chat.calls(self.tokenizer, opts) end
+  return nil, "option tools needs a list of messages as the prompt: the chat template shows the tools to the model", "invalid"
+end
+
 -- Ids of a prompt and the checked options of its reply; or nil, message, code. Raises at `level`, 1 being this function.
 local function prepare(self, prompt, opts, what, rules, level)
   opened(self)
@@ -209,7 +216,7 @@ local function prepare(self, prompt, opts, what, rules, level)
   if opts.session and opts.adapters then error(what .. ": option adapters does not go with a session, which has its own", level) end
   if self._host.unsupported then return nil, self._host.unsupported, "unsupported" end
   local ids, message, code = prompt_ids(self, prompt, opts, level + 1)
-  if ids and opts.tools and type(prompt[1]) == "table" then opts.calls, message, code = chat.calls(self.tokenizer, opts) end
+  if ids and opts.tools then opts.calls, message, code = calls_of(self, prompt, opts) end
   if not ids or message then return nil, message, code end
   return ids, opts
 end

@@ -54,6 +54,10 @@ describe("ane run", function()
     want = model:generate({ { role = "user", content = "Hi" } },
       { max_tokens = 1, details = true, template_vars = { date_string = "now" } }).prompt_ids
     assert.same(want, { table.unpack(command.json({ "run", path, "--messages", object, "-n", "1" }).prompt_ids) })
+    local tools = '{"messages": [{"role": "user", "content": "Hi"}], "tools": [{"type": "function", "function": {%s}}]}'
+    assert.is_true(#command.json({ "run", path, "--messages", file(tools:format '"name": "f"'), "-n", "1" }).prompt_ids > #want)
+    local code, _, err = command.run { "run", path, "--messages", file(tools:format ""), "-n", "1" }
+    assert.same({ 1, "ane run: tools: entry 1 has no name\n" }, { code, err })
   end)
 
   it("samples by a seed, stops at texts, gives log probabilities", function()

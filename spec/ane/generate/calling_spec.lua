@@ -181,6 +181,10 @@ describe("replies with tools", function()
     assert.is_truthy(model:generate({ { role = "user", content = "Hi" } },
       { tools = TOOLS, template = "other", tool_form = "llama3", max_tokens = 1 }))
     assert.matches("entry 1 has no name", (fault { tools = { {} } }))
+    local text, why_not, kind = model:generate("Hi", { tools = TOOLS, max_tokens = 1 })
+    assert.same({ nil, "invalid" }, { text, kind })
+    assert.matches("^option tools needs a list of messages", why_not)
+    assert.is_truthy(model:generate("Hi", { tools = {}, max_tokens = 1 }))
     assert.matches("tool_choice must be", (fault { tools = TOOLS, tool_choice = "sub" }))
     local chat <close> = assert(model:chat { tools = { {} } })
     local said, why = chat:say "Hi"
