@@ -19,7 +19,7 @@ static ane_status map_fd(struct ane_map *map, int fd, const char *path, struct a
   if (st.st_size == 0) return ANE_OK;
   if ((uint64_t)st.st_size > SIZE_MAX / 2) return ane_fail(err, ANE_IO, "%s: too large to map", path);
   void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-  if (p == MAP_FAILED) return ane_fail(err, ANE_IO, "%s: cannot map: %s", path, strerror(errno));
+  if (p == MAP_FAILED) return ane_fail(err, errno == ENOMEM ? ANE_NOMEM : ANE_IO, "%s: cannot map: %s", path, strerror(errno));
   *map = (struct ane_map){p, (uint64_t)st.st_size};
   return ANE_OK;
 }
