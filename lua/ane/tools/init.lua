@@ -109,19 +109,34 @@ function M.offered(opts)
   return next(opts.tools) ~= nil
 end
 
-local grammars = setmetatable({}, { __mode = "v" })
+-- Grammars that were made, by their tools: what they have learnt of a vocabulary serves the next reply. Each learns on, up to limits, so it
+-- is made anew after some replies, or where it fails.
+local KEPT, REUSED = 16, 500
+local grammars, order = {}, {}
 
--- The grammar of calls; the same for the same tools.
+local function works(grammar)
+  local matcher = grammar:matcher()
+  local finished = matcher and matcher:finished()
+  if matcher then matcher:close() end
+  return finished ~= nil
+end
+
+-- The grammar of calls; or nil, message, code.
 local function grammar_of(form, tools, many)
-  local key = core.json_encode { form.name, form.first, tools, many }
-  local message, code
-  if not grammars[key] then
-    local made
-    made, message, code = calls.grammar(form, tools, { many = many })
-    if not made then return nil, message, code end
-    grammars[key] = made
+  local key = core.json_encode({ form.name, form.first, tools, many }, { sort = true })
+  local known = grammars[key]
+  if known and known.uses < REUSED and works(known.grammar) then
+    known.uses = known.uses + 1
+    return known.grammar
   end
-  return grammars[key]
+  local made, message, code = calls.grammar(form, tools, { many = many })
+  if not made then return nil, message, code end
+  if not known then
+    order[#order + 1] = key
+    if #order > KEPT then grammars[table.remove(order, 1)] = nil end
+  end
+  grammars[key] = { grammar = made, uses = 1 }
+  return made
 end
 
 --- What a reply needs that may call tools.

@@ -219,6 +219,8 @@ describe("descriptions of tools", function()
     assert.is_true(plan.required)
     assert.is_false(plan.grammar:matches '<tool_call>\n{"name": "get_weather", "arguments": {"city": "x"}}\n</tool_call>')
     assert.is_nil((tools.plan("", { tools = { GET }, tool_choice = "none" })))
+    local same = { tools = core.json_decode(core.json_encode { GET, WEATHER }), tool_form = "hermes" }
+    assert.equal(assert(tools.plan("", same)).grammar, assert(tools.plan("", { tools = { GET, WEATHER }, tool_form = "hermes" })).grammar)
     assert.is_nil((tools.plan("", { tools = {} })))
     local none, message = tools.plan("x tools", { tools = { GET }, tool_choice = "set", tool_form = "hermes" })
     assert.is_nil(none)
