@@ -158,6 +158,90 @@ describe("POST /v1/chat/completions", function()
   end)
 end)
 
+describe("tools", function()
+  -- The template's form is that of Hermes.
+  local TEMPLATE = [[{% if tools %}{{ tools | tojson }}<tool_call>{"name": .., "arguments": ..}</tool_call>{% endif %}
+{%- for m in messages %}
+{{ m.role }}: {{ m.content }}{% for c in m.tool_calls or [] %}<{{ c.function.name }} {{ c.function.arguments | tojson }}>{% endfor %}
+{%- endfor %}
+assistant:]]
+
+  local ADD = {
+    type = "function", ["function"] = {
+      name = "add", description = "Adds.", parameters = {
+        type = "object", required = { "a", "b" }, additionalProperties = false,
+        properties = { a = { type = "integer", minimum = 0, maximum = 99 }, b = { type = "boolean" } },
+      },
+    },
+  }
+
+  local other, served
+
+  setup(function()
+    other = tiny.load()
+    other.tokenizer.chat_templates = { default = TEMPLATE }
+    served = assert(ane.serve(other, { port = 0 }))
+  end)
+
+  teardown(function()
+    served:close()
+    other:close()
+  end)
+
+  local function check(call)
+    assert.equal("function", call.type)
+    assert.equal("add", call["function"].name)
+    local arguments = require("ane.core").json_decode(call["function"].arguments)
+    assert.equal("integer", math.type(arguments.a))
+    assert.equal("boolean", type(arguments.b))
+  end
+
+  it("are called, with arguments of their schema", function()
+    local body = chat { tools = { ADD }, tool_choice = "required", parallel_tool_calls = false, max_tokens = 120 }
+    local choice = http.post(served, "/v1/chat/completions", body).json.choices[1]
+    assert.equal("tool_calls", choice.finish_reason)
+    assert.equal(1, #choice.message.tool_calls)
+    check(choice.message.tool_calls[1])
+    -- The same as a stream.
+    body.stream = true
+    local name, id, arguments, reason
+    for _, event in ipairs(http.events(http.post(served, "/v1/chat/completions", body).body)) do
+      local one = event ~= "[DONE]" and event.choices[1]
+      for _, part in ipairs(one and one.delta.tool_calls or {}) do
+        id, name = part.id or id, part["function"].name or name
+        arguments = (arguments or "") .. part["function"].arguments
+      end
+      if one and one.finish_reason ~= ane.null then reason = one.finish_reason end
+    end
+    assert.equal("tool_calls", reason)
+    assert.is_string(id)
+    check { type = "function", ["function"] = { name = name, arguments = arguments } }
+    assert.equal(choice.message.tool_calls[1]["function"].arguments, arguments)
+  end)
+
+  it("give their results back as messages", function()
+    local call = { id = "call_1", type = "function", ["function"] = { name = "add", arguments = '{"a": 1, "b": true}' } }
+    local answer = http.post(served, "/v1/chat/completions", chat {
+      tools = { ADD }, tool_choice = "none",
+      messages = {
+        { role = "user", content = "1 + true?" }, { role = "assistant", content = ane.null, tool_calls = { call } },
+        { role = "tool", tool_call_id = "call_1", content = "2" },
+      },
+    })
+    assert.equal(200, answer.status)
+    assert.equal("length", answer.json.choices[1].finish_reason)
+  end)
+
+  it("that no form can call, or whose schema cannot be kept, are refused", function()
+    local wrong = { type = "function", ["function"] = { name = "no good", parameters = { type = "object" } } }
+    assert.equal(400, http.post(served, "/v1/chat/completions", chat { tools = { wrong } }).status)
+    local strange = { type = "function", ["function"] = { name = "x", parameters = { type = "object", ["$recursiveRef"] = "#" } } }
+    assert.equal(400, http.post(served, "/v1/chat/completions", chat { tools = { strange } }).status)
+    assert.equal(400, http.post(served, "/v1/chat/completions", chat { tools = { ADD }, tool_choice = { type = "function",
+      ["function"] = { name = "other" } } }).status)
+  end)
+end)
+
 describe("POST /v1/completions", function()
   it("continues texts and lists of ids", function()
     local want = { alone("Once", { max_tokens = 6 }), alone({ 5, 6, 7 }, { max_tokens = 6 }) }

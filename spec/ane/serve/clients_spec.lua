@@ -1,0 +1,36 @@
+-- The official openai client and litellm against the server. ANE_CLIENTS_PYTHON names a Python that has them; default python3.
+local ane = require "ane"
+local core = require "ane.core"
+local http = require "support.http"
+local tiny = require "support.tiny"
+
+local python = os.getenv "ANE_CLIENTS_PYTHON" or "python3"
+
+-- Runs a program of spec/support against a server, which takes its turns meanwhile.
+-- @return what it printed
+local function run(server, program)
+  local out = os.tmpname()
+  local done = out .. ".done"
+  local command = ("(timeout 120 %s spec/support/%s http://127.0.0.1:%d > '%s' 2>&1; echo > '%s') &")
+  assert(os.execute(command:format(python, program, server.port, out, done)))
+  local deadline = core.clock() + 130
+  while core.path_kind(done) == nil and core.clock() < deadline do server:turn(0.05) end
+  local text = core.read_file(out)
+  os.remove(out)
+  os.remove(done)
+  return text
+end
+
+describe("clients of OpenAI's API", function()
+  for _, name in ipairs { "openai", "litellm" } do
+    it("work unchanged: " .. name, function()
+      if not http.available then pending "needs libmicrohttpd and lua-socket" end
+      local there = os.execute(("timeout 60 %s -c 'import %s' >/dev/null 2>&1"):format(python, name))
+      if not there then pending(name .. " is not installed for " .. python) end
+      local model <close> = tiny.load()
+      local server <close> = assert(ane.serve(model, { port = 0, api_key = "sesame" }))
+      local text = run(server, name .. "_client.py")
+      assert.matches('{"ok": true', text, 1, true)
+    end)
+  end
+end)
