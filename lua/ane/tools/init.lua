@@ -205,14 +205,42 @@ local function with(t, changes)
   return setmetatable(dict and { keys = keys, map = map } or map, getmetatable(t))
 end
 
+-- Keys in the order in which models have seen them; others follow by name.
+local ORDER = {}
+for i, key in ipairs { "id", "type", "function", "name", "description", "parameters", "arguments", "properties", "required" } do
+  ORDER[key] = i
+end
+
+local function before(a, b)
+  local x, y = ORDER[a] or math.huge, ORDER[b] or math.huge
+  if x ~= y then return x < y end
+  return tostring(a) < tostring(b)
+end
+
+-- A plain value with the keys of its tables in that order, for templates that print it; values of ane.jinja have an order already.
+local function ordered(v, depth)
+  depth = depth or 0
+  if type(v) ~= "table" or kind_of(v) or depth > 64 then return v end
+  if #v > 0 or next(v) == nil then
+    local list = {}
+    for i, item in ipairs(v) do list[i] = ordered(item, depth + 1) end
+    return setmetatable(list, getmetatable(v))
+  end
+  local keys, pairs_of = {}, {}
+  for key in pairs(v) do keys[#keys + 1] = key end
+  table.sort(keys, before)
+  for i, key in ipairs(keys) do pairs_of[i] = { key, ordered(v[key], depth + 1) } end
+  return require("ane.jinja").dict(pairs_of)
+end
+
 -- A call as templates take it: its arguments are a value, in the order of the text.
 local function call_for_template(call)
   local f = get(call, "function")
   local text = type(f) == "table" and get(f, "arguments")
-  if type(text) ~= "string" then return call end
+  if type(text) ~= "string" then return ordered(call) end
   local value = require("ane.jinja").decode(text ~= "" and text or "{}")
-  if value == nil then return call end
-  return with(call, { ["function"] = with(f, { arguments = value }) })
+  if value == nil then return ordered(call) end
+  return ordered(with(call, { ["function"] = with(f, { arguments = value }) }))
 end
 
 -- Calls of an earlier turn as text in the family's form; nil, message where they cannot be written.
@@ -262,12 +290,12 @@ function M.messages(messages, template)
   return out or messages
 end
 
---- The tools as a variable of templates, in the order of their text where they are one.
+--- The tools as a variable of templates: in the order of their text where they are one, else in that of ORDER.
 function M.for_template(list)
   local jinja = require "ane.jinja"
   if type(list) == "string" then return jinja.decode(list) end
   if type(list) ~= "table" or kind_of(list) then return list end
-  return calls.with_objects(list, function() return jinja.dict {} end)
+  return ordered(calls.with_objects(list, function() return jinja.dict {} end))
 end
 
 --- Where a template takes its tools in the system's message: messages with them there.

@@ -75,7 +75,7 @@ describe("replies with tools", function()
       for _, call in ipairs(result.tool_calls or {}) do
         local arguments = assert(core.json_decode(call["function"].arguments))
         if call["function"].name == "add" then
-          assert.is_true(math.type(arguments.a) == "integer" and arguments.a >= 0 and arguments.a <= 99)
+          assert.is_true(arguments.a >= 0 and arguments.a <= 99 and arguments.a % 1 == 0, call["function"].arguments)
           assert.equal(math.floor(arguments.b), arguments.b) -- of many digits a float
         else
           assert.is_nil(next(arguments))
@@ -160,7 +160,7 @@ describe("replies with tools", function()
     assert.equal("3.", (chat:say(result, { logits_processor = saying "3." })))
     local prompt = assert(chat:render())
     assert.matches('assistant: <add {"a": 1, "b": 2}>tool: 3assistant: 3%.', prompt)
-    assert.matches('"now", "parameters": {"properties": {}, "type": "object"}', prompt)
+    assert.matches('"now", "parameters": {"type": "object", "properties": {}}', prompt)
     local pieces = {}
     for piece in chat:stream("And now?", { logits_processor = saying("It is: " .. NOW) }) do pieces[#pieces + 1] = piece end
     assert.equal("It is: ", table.concat(pieces))

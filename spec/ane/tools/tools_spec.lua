@@ -245,6 +245,18 @@ describe("messages with calls", function()
     assert.equal('|{"z": 1, "city": "Rom"}', render(template, decoded))
   end)
 
+  it("print their keys, and those of tools, in the order that models have seen", function()
+    local messages = { { role = "assistant", tool_calls = { CALL } } }
+    assert.equal('{"id": "a1B2c3D4e", "type": "function", "function": {"name": "get_weather", "arguments": {"z": 1, "city": "Rom"}}}',
+      render("{{ messages[0].tool_calls[0] | tojson }}", messages))
+    local vars = assert(jinja.from_lua({ tools = tools.for_template { WEATHER, GET } }, "x"))
+    local text = assert(assert(jinja.compile "{{ tools | tojson }}"):render(vars))
+    assert.matches('^%[{"type": "function", "function": {"name": "get_weather", "description": "Tells the weather.", "parameters": '
+      .. '{"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer", "maximum": 9, "minimum": 1}, ', text)
+    assert.matches('"required": %["city"%]}}}, {"type": "function", "function": {"name": "get", "parameters": '
+      .. '{"type": "object", "properties": {}}}}%]$', text)
+  end)
+
   it("are written where the template does not do so", function()
     assert.equal('Hm.<|tool_call_start|>[get_weather(city="Rom", z=1)]<|tool_call_end|>',
       render("{{ messages[0].content }}{# <|tool_list_start|> #}", { { role = "assistant", content = "Hm.", tool_calls = { CALL } } }))
