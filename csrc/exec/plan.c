@@ -47,9 +47,9 @@ ane_status planner_vector(struct planner *pl, int32_t value, float offset, const
   float *f = ane_arena_array(&pl->p->arena, (size_t)n, sizeof *f);
   if (!f) return no_memory(err);
   if (v->data.gather) {
-    struct ane_tensor row = v->data;
-    row.shape = (struct ane_shape){2, {1, (int64_t)n}};
-    ane_gather_floats(&row, 0, f);
+    struct ane_tensor rows = v->data; /* of one column each */
+    rows.shape = (struct ane_shape){2, {(int64_t)n, 1}};
+    for (uint64_t i = 0; i < n; i++) ane_gather_floats(&rows, (int64_t)i, f + i);
   } else {
     decode(v->data.data, f, n);
   }

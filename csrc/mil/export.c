@@ -143,7 +143,7 @@ static void read_drained(const void *arg, int64_t from, int64_t n, float *dst) {
 }
 
 static struct ane_weight_rows drain(struct drained *d) {
-  if (!d->e->release || d->stored->transposed) return d->inner;
+  if (!d->e->release || d->stored->transposed || d->stored->gather) return d->inner;
   return (struct ane_weight_rows){.rows = d->inner.rows, .cols = d->inner.cols, .read = read_drained, .arg = d};
 }
 

@@ -137,7 +137,6 @@ static void step_const(lua_State *L, struct bind_graph *ud, int64_t from, int64_
   g->scale_base += first * g->scale_row;
   g->row_step *= step;
   g->scale_row *= step;
-  if (s->rank == 1) g->col_step = g->row_step, g->row_step = 0;
   *s = (struct ane_shape){s->rank, {(rows - from + step - 1) / step, columns}};
   t->gather = g;
   t->row0 = 0;

@@ -188,6 +188,23 @@ describe("channels", function()
     end
   end)
 
+  it("slice, concat and head_linear: head by head", function()
+    check({ channels = 12, out = 6, text = "y = slice(x) {from=1 to=3 heads=3}" }, function(x)
+      return { x[2], x[3], x[6], x[7], x[10], x[11] }
+    end)
+    local text = "a = slice(x) {from=0 to=2}\nb = slice(x) {from=2 to=6}\ny = concat(a, b) {heads=2}"
+    check({ channels = 6, out = 6, text = text }, function(x) return { x[1], x[3], x[4], x[2], x[5], x[6] } end)
+    check({ channels = 8, out = 6, consts = { v = { 3, 4 }, w = { 3, 4 } }, text = "y = head_linear(x, v, w)" }, function(x, g)
+      local y = {}
+      for i = 0, 5 do
+        local m, sum = i < 3 and g.c.v or g.c.w, 0
+        for c = 1, 4 do sum = sum + m[i % 3 * 4 + c] * x[i // 3 * 4 + c] end
+        y[i + 1] = sum
+      end
+      return y
+    end)
+  end)
+
   it("position_scale: a factor for each position", function()
     for _, original in ipairs { 1, 4 } do
       local text = ("y = position_scale(x, positions) {beta=0.3 original=%d}"):format(original)

@@ -101,6 +101,13 @@ describe("lowered ops", function()
     end
   end)
 
+  it("slice, join and multiply head by head", function()
+    check { channels = 12, out = 6, text = "y = slice(x) {from=1 to=3 heads=3}" }
+    check { channels = 12, out = 12, text = "a = slice(x) {from=0 to=4}\nb = slice(x) {from=4 to=12}\ny = concat(b, a) {heads=2}" }
+    check { channels = 12, out = 10, consts = { v = { 5, 6 }, w = { 5, 6 } }, text = "y = head_linear(x, v, w)" }
+    check { channels = 12, out = 5, consts = { v = { 5, 12 } }, text = "y = head_linear(x, v)" }
+  end)
+
   it("grow with the position", function()
     for _, original in ipairs { 1, 3 } do
       check { channels = 10, out = 10, text = ("y = position_scale(x, positions) {beta=0.3 original=%d}"):format(original) }
