@@ -605,6 +605,14 @@ function model:rerank(query, documents, opts) end
 ---@return ane.code? code
 function model:classify(input, opts) end
 
+--- Finds the spans of many inputs, several in a run. Each has the spans that classify gives.
+---@param inputs (string|integer[])[]
+---@param opts? { threshold?: number, window?: integer, details?: boolean }
+---@return (ane.span[]|table|false)[]? spans of each; false where that failed
+---@return table<integer, table>|string|nil failed {message, code} by places; or the message
+---@return ane.code? code
+function model:classify_many(inputs, opts) end
+
 --- Replaces the spans that a token classifier labels.
 ---@param text string
 ---@param opts? { pseudonyms?: boolean, key?: string, replace?: (fun(span: ane.span): string), threshold?: number, window?: integer, segment?: integer }

@@ -13,6 +13,8 @@ local schema = require "ane.util.schema"
 
 local M = {}
 
+local MANY = 32 -- inputs of a run at most
+
 --- Options of classify.
 --   threshold: spans with a lower score are left out; default 0
 --   window: most tokens of one run; default what the model takes
@@ -286,6 +288,48 @@ function M.classify(model, input, opts, level)
   if at then spans = M.place(spans, at, opts.threshold) end
   if not opts.details then return spans end
   return details_of(model.config.labels, ids, rows, path, spans)
+end
+
+-- Fills the spans of all inputs that fit a run, many in a run. Returns true; or nil, message, code.
+local function classify_short(model, list, opts, spans)
+  local batch <close>, message, code = M.batch(model, MANY)
+  if not batch then return nil, message, code end
+  local ids = {}
+  for i, one in ipairs(list) do ids[i] = one.ids end
+  local found
+  found, message, code = batch:spans(ids)
+  if not found then return nil, message, code end
+  for i, one in ipairs(list) do spans[one.place] = one.at and M.place(found[i], one.at, opts.threshold) or found[i] end
+  return true
+end
+
+--- Classifies many inputs, several in a run: each has the spans that it has alone. See Model:classify_many.
+function M.classify_many(model, inputs, opts, level)
+  opts = schema.check(M.rules, opts, "classify_many", level + 1)
+  schema.argument({ type = "table" }, inputs, "classify_many: inputs", level + 1)
+  local bundle = require("ane.model").bundle(model, level + 1)
+  local room = bundle.program.run and not opts.details and not opts.window and bundle.program:max_chunk() or 0
+  local spans, failed, short = {}, nil, {}
+  local function alone(place)
+    local found, message, code = M.classify(model, inputs[place], opts, level + 2)
+    spans[place] = found or false
+    if not found then
+      failed = failed or {}
+      failed[place] = { message, code }
+    end
+  end
+  for place, input in ipairs(inputs) do
+    local ids, at = read_input(model, input, level + 1)
+    if ids and #ids > 0 and #ids <= room then
+      short[#short + 1] = { ids = ids, at = at, place = place }
+    else
+      alone(place)
+    end
+  end
+  if #short > 0 and not classify_short(model, short, opts, spans) then
+    for _, one in ipairs(short) do alone(one.place) end -- the fault is that of one of them
+  end
+  return spans, failed
 end
 
 return M

@@ -1,6 +1,6 @@
 --- `ane bench`: speed of prefill and of decoding, as llama-bench measures them; of a token classifier, sentences a second.
--- Needs ane.classify, ane.cli.common, ane.cli.options, ane.core, ane.coreml.set, ane.evaluate.bench, ane.evaluate.bench_sequences and
--- ane.model.
+-- Needs ane.classify, ane.cli.common, ane.cli.options, ane.core, ane.coreml.set, ane.evaluate.bench, ane.evaluate.bench_pool,
+-- ane.evaluate.bench_sequences and ane.model.
 
 local bench = require "ane.evaluate.bench"
 local common = require "ane.cli.common"
@@ -39,6 +39,12 @@ function M.options(parser)
     parser:flag("--json", "Write one JSON object, as --output json."))
   options.add(parser, "--sequences", "Measure so many sequences at once instead: 1,8,32; each with -p prompt tokens, then -n tokens to "
     .. "decode.", options.integers("number of sequences", 1)):argname "LIST"
+  parser:flag("--pool", "Measure a pool end to end: --requests of -p prompt tokens and -n tokens to decode, which arrive at --rate.")
+  options.add(parser, "--requests", "With --pool: how many.", options.positive):default "32":argname "N"
+  options.add(parser, "--rate", "With --pool: requests a second on average; 0: all at once.", { type = "number", min = 0 })
+    :default "0":argname "R"
+  options.add(parser, "--shared", "With --pool: tokens with which all prompts begin.", options.natural):default "0":argname "N"
+  options.add(parser, "--pool-sessions", "With --pool: replies at once.", options.positive):default "32":argname "N"
   options.add(parser, "--sentence-tokens", "Token classifiers: tokens of a sentence.", options.positive):default "32":argname "N"
   options.add(parser, "-b --batch", "Token classifiers: sentences of one run.", options.positive):default "16":argname "B"
 end
@@ -204,6 +210,48 @@ local function run_sequences(model, args, o, format)
   return SEQUENCES[format](rows, facts(model, args))
 end
 
+-- ---- Pools ---------------------------------------------------------------------------------------------------------------
+
+local POOLS = {}
+
+local function ms(seconds) return seconds and ("%.1f"):format(1000 * seconds) or "" end
+
+function POOLS.text(row, out)
+  write_head(out)
+  io.stdout:write(("%d requests of %d + %d tokens, %s: %.2f requests/s, %.1f reply tokens/s\n"):format(row.requests, row.prompt, row.tokens,
+    row.rate > 0 and ("%.4g a second"):format(row.rate) or "all at once", row.requests_s, row.reply_s))
+  io.stdout:write(("first token: median %s ms, p99 %s ms; between tokens: median %s ms, p99 %s ms\n"):format(ms(row.first_median_s),
+    ms(row.first_p99_s), ms(row.between_median_s), ms(row.between_p99_s)))
+  if row.lua then io.stdout:write(("scheduling: %.1f %% of the time\n"):format(100 * row.lua)) end
+  return true
+end
+
+-- Cells of the table: names, then the row.
+local function pool_cells(row, out)
+  return {
+    { "model", "kernel", "threads", "requests", "a second", "prompt", "tokens", "shared", "requests/s", "reply tokens/s", "first ms",
+      "first p99 ms", "between ms", "between p99 ms" },
+    { out.model, out.kernel, out.threads, row.requests, row.rate, row.prompt, row.tokens, row.shared, ("%.3f"):format(row.requests_s),
+      ("%.1f"):format(row.reply_s), ms(row.first_median_s), ms(row.first_p99_s), ms(row.between_median_s), ms(row.between_p99_s) },
+  }
+end
+
+function POOLS.md(row, out) return write_md(pool_cells(row, out)) end
+function POOLS.csv(row, out) return write_csv(pool_cells(row, out)) end
+
+function POOLS.json(row, out)
+  out.tests = common.list { row }
+  return common.print_json(out)
+end
+
+local function run_pool(model, args, o, format)
+  local row, message = require("ane.evaluate.bench_pool").run(model, {
+    requests = args.requests, rate = args.rate, prompt = o.prompt, tokens = o.tokens, shared = args.shared, sessions = args.pool_sessions,
+  })
+  if not row then return nil, message end
+  return POOLS[format](row, facts(model, args))
+end
+
 local SENTENCES = {}
 
 function SENTENCES.text(out)
@@ -250,7 +298,7 @@ end
 -- Tokens of the context that the tests need; nil for a package set, which has the context that it was written with.
 local function context_of(args, o)
   if require("ane.coreml.set").find(args.model) then return nil end
-  if args.sequences then return o.prompts[1] + o.gens[1] end
+  if args.sequences or args.pool then return o.prompts[1] + o.gens[1] end
   return most(o.depths) + math.max(o.longest, 1)
 end
 
@@ -264,8 +312,10 @@ end
 function M.run(args)
   local o = { prompts = numbers(args, LISTS[1]), gens = numbers(args, LISTS[2]), depths = numbers(args, LISTS[3]) }
   o.longest = math.max(most(o.prompts), most(o.gens))
-  if args.sequences and (o.prompts[1] < 1 or o.gens[1] < 1 or o.prompts[2] or o.gens[2]) then
-    return options.wrong "--sequences takes one number of --prompt-tokens and one of --gen-tokens, each 1 or more"
+  if args.sequences and args.pool then return options.wrong "--sequences and --pool: choose one" end
+  if (args.sequences or args.pool) and (o.prompts[1] < 1 or o.gens[1] < 1 or o.prompts[2] or o.gens[2]) then
+    return options.wrong("%s takes one number of --prompt-tokens and one of --gen-tokens, each 1 or more",
+      args.pool and "--pool" or "--sequences")
   end
   local context = context_of(args, o)
   local format = args.json and "json" or args.output or "text"
@@ -277,6 +327,7 @@ function M.run(args)
   if not ok then return nil, message end
   common.show_warnings(args, model)
   if args.sequences then return run_sequences(model, args, { prompt = o.prompts[1], tokens = o.gens[1] }, format) end
+  if args.pool then return run_pool(model, args, { prompt = o.prompts[1], tokens = o.gens[1] }, format) end
   if o.longest == 0 then return options.wrong "nothing to measure: give one of --prompt-tokens, --gen-tokens" end
   local rows
   rows, message = bench.run(model, {

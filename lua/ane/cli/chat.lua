@@ -1,10 +1,11 @@
 --- `ane chat`: a conversation in the terminal.
--- Needs ane.cli, ane.cli.common, ane.cli.line, ane.cli.options and ane.core.
+-- Needs ane.cli, ane.cli.common, ane.cli.line, ane.cli.options, ane.cli.prompt_cache and ane.core.
 
 local common = require "ane.cli.common"
 local core = require "ane.core"
 local line = require "ane.cli.line"
 local options = require "ane.cli.options"
+local prompt_cache = require "ane.cli.prompt_cache"
 
 local M = {}
 
@@ -18,6 +19,7 @@ function M.options(parser)
   options.sampling(parser)
   parser:option("--overflow", "At the end of the context: drop forgets the oldest turns (not the system message), error refuses."):choices {
     "drop", "error" }:default "drop"
+  prompt_cache.option(parser)
   parser:flag("--timings --stats", "Show speed on standard error after each reply.")
 end
 
@@ -219,8 +221,15 @@ function M.run(args)
   local chat
   chat, message = model:chat(opts)
   if not chat then return nil, message end
-  if args.prompt then return answer(chat, args.prompt, args) end
-  return converse({ model = model, opts = opts, chat = chat }, args)
+  local session
+  session, message = prompt_cache.open(args, model)
+  if session == nil then return nil, message end
+  if session then chat.session = session end
+  local talk = { model = model, opts = opts, chat = chat }
+  local ok, code
+  if args.prompt then ok, message, code = answer(chat, args.prompt, args) else ok, message, code = converse(talk, args) end
+  prompt_cache.save(args, talk.chat.session)
+  return ok, message, code
 end
 
 return M

@@ -1,10 +1,11 @@
 --- `ane run`: continues a prompt.
--- Needs ane.cli.common, ane.cli.messages, ane.cli.options, ane.core and ane.model.profile.
+-- Needs ane.cli.common, ane.cli.messages, ane.cli.options, ane.cli.prompt_cache, ane.core and ane.model.profile.
 
 local common = require "ane.cli.common"
 local core = require "ane.core"
 local options = require "ane.cli.options"
 local profile = require "ane.model.profile"
+local prompt_cache = require "ane.cli.prompt_cache"
 
 local M = {}
 
@@ -26,6 +27,7 @@ function M.options(parser)
   parser:flag("--special", "Control tokens spelled in the prompt are those tokens.")
   options.add(parser, "--logprobs", "With --json: log probabilities of each token and the N best.", options.natural):argname "N"
   options.sampling(parser)
+  prompt_cache.option(parser)
   parser:flag("--timings --stats", "Show speed on standard error.")
   parser:flag("--profile", "Show on standard error where the time went, block by block, with GB/s and GOPS.")
   options.json(parser)
@@ -101,6 +103,7 @@ end
 -- Continues all prompts in a pool. Each reply is the one that its prompt has alone.
 local function run_many(args, prompts)
   if args.profile then return options.wrong "--profile goes with one prompt" end
+  if args.prompt_cache then return options.wrong "--prompt-cache goes with one prompt" end
   local model <close>, message = common.load(args)
   if not model then return nil, message end
   local opts = options.generation(args)
@@ -156,6 +159,14 @@ local function stream(model, prompt, opts, args)
   return true
 end
 
+local function reply(model, prompt, opts, args)
+  if not args.json then return stream(model, prompt, opts, args) end
+  opts.details = true
+  local result, message = model:generate(prompt, opts)
+  if not result then return nil, message end
+  return common.print_json(fields_of(result))
+end
+
 function M.run(args)
   if args.profile and args.json then return options.wrong "--profile and --json: choose one" end
   if args.logprobs and not args.json then return options.wrong "--logprobs needs --json" end
@@ -175,12 +186,14 @@ function M.run(args)
     if not ok then return nil, message end
   end
   opts.progress, opts.ignore_eos, opts.special, opts.logprobs = common.progress(args), args.ignore_eos, args.special, args.logprobs
-  if not args.json then return stream(model, prompt, opts, args) end
-  opts.details = true
-  local result
-  result, message = model:generate(prompt, opts)
-  if not result then return nil, message end
-  return common.print_json(fields_of(result))
+  local session
+  session, message = prompt_cache.open(args, model)
+  if session == nil then return nil, message end
+  opts.session = session or nil
+  local ok
+  ok, message = reply(model, prompt, opts, args)
+  if ok then prompt_cache.save(args, session) end
+  return ok, message
 end
 
 return M

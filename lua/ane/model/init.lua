@@ -390,6 +390,17 @@ function Model:classify(input, opts)
   return spans, message, code -- no tail call: the level of errors counts this function
 end
 
+--- Finds the spans of many inputs, several in a run; each has the spans that classify gives.
+-- @param inputs list of texts or of lists of ids
+-- @param opts as of classify
+-- @return list of what classify gives for each, false where that failed; and, where some did, a table of {message, code} by their
+-- places. nil, message, code where nothing could begin
+function Model:classify_many(inputs, opts)
+  opened(self)
+  local all, failed, code = require("ane.classify").classify_many(self, inputs, opts, 2)
+  return all, failed, code -- no tail call: the level of errors counts this function
+end
+
 --- Replaces the spans that a token classifier labels: by [LABEL], pseudonyms or what a function gives.
 -- @param text of any length; see ane.classify.redact for texts that come piece by piece
 -- @param opts pseudonyms, key, replace, threshold, window, segment: see ane.classify.redact

@@ -111,6 +111,25 @@ describe("classify", function()
     assert.same(likely, some)
   end)
 
+  it("classifies lists, several in a run, and gives each what it has alone", function()
+    local inputs = { TEXT, "", ids_of(40), TEXT:sub(1, 30), { 99999999 }, ids_of(3, 8) }
+    for i = 7, 50 do inputs[i] = ids_of(1 + i % 9, i) end
+    local all, failed = model:classify_many(inputs, { threshold = 0.1 })
+    for i, input in ipairs(inputs) do
+      if i == 5 then
+        assert.is_false(all[i])
+        assert.equal("range", failed[i][2])
+      else
+        assert.same(model:classify(input, { threshold = 0.1 }), all[i])
+      end
+    end
+    inputs[5] = "Ada"
+    all, failed = model:classify_many(inputs)
+    assert.is_nil(failed)
+    for i, input in ipairs(inputs) do assert.same(model:classify(input), all[i]) end
+    assert.same(model:classify(TEXT, { details = true }).path, model:classify_many({ TEXT }, { details = true })[1].path)
+  end)
+
   it("takes empty texts", function()
     assert.same({}, model:classify "")
     assert.same({}, model:classify {})

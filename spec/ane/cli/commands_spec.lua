@@ -243,6 +243,30 @@ describe("ane render", function()
   end)
 end)
 
+describe("--prompt-cache", function()
+  it("keeps the session for the next run, and is named and not used where it does not fit", function()
+    local cache = os.tmpname()
+    os.remove(cache)
+    local args = { "run", path, "-p", "Once upon a time there was", "-n", "4", "--prompt-cache", cache }
+    local first = command.json(args)
+    assert.equal(0, first.timings.cached_tokens)
+    local again = command.json(args)
+    assert.same(first.ids, again.ids)
+    assert.equal(#first.prompt_ids - 1, again.timings.cached_tokens)
+    local bytes = assert(core.read_file(cache))
+    local _, plain = command.run { "run", path, "-p", "Once upon a time there was", "-n", "4" }
+    for _, broken in ipairs { bytes:sub(1, -3), "nothing of the kind", bytes:sub(1, 60) .. "x" .. bytes:sub(62) } do
+      assert(core.write_file(cache, broken))
+      local code, out, err = command.run { "run", path, "-p", "Once upon a time there was", "-n", "4", "--prompt-cache", cache }
+      assert.same({ 0, plain }, { code, out })
+      assert.is_truthy(err:find(cache, 1, true) and err:find("not used", 1, true), err)
+      assert.equal(bytes, core.read_file(cache)) -- and replaced
+    end
+    os.remove(cache)
+    assert.equal(2, (command.run { "run", path, "-p", "a", "-p", "b", "--prompt-cache", cache }))
+  end)
+end)
+
 describe("ane bench", function()
   it("measures as many times as asked", function()
     local r = command.json { "bench", path, "-p", "16", "-n", "4", "-t", "2", "-r", "3", "--no-limits" }
@@ -284,6 +308,24 @@ describe("ane bench", function()
         assert.matches(wrong == "," and "no number of tokens given" or "is not a number of tokens", err)
       end
     end
+  end)
+
+  it("serves requests with a pool", function()
+    local r = command.json { "bench", path, "--pool", "--requests", "6", "-p", "80", "--shared", "70", "-n", "3", "--no-limits" }
+    local t = r.tests[1]
+    assert.same({ "pool", 6, 80, 70, 3 }, { t.test, t.requests, t.prompt, t.shared, t.tokens })
+    for _, key in ipairs { "seconds", "requests_s", "reply_s", "first_median_s", "first_p99_s", "between_median_s", "lua" } do
+      assert.is_true(t[key] > 0, key)
+    end
+    assert.is_true(t.first_p99_s >= t.first_median_s and t.cached_tokens >= 5 * 64)
+    for _, form in ipairs { "text", "md", "csv" } do
+      local code, text = command.run { "bench", path, "--pool", "--requests", "3", "-p", "4", "-n", "2", "--rate", "500", "--no-limits",
+        "-o", form }
+      assert.equal(0, code)
+      assert.matches("3", text)
+    end
+    assert.equal(2, (command.run { "bench", path, "--pool", "--sequences", "2" }))
+    assert.equal(2, (command.run { "bench", path, "--pool", "-p", "0" }))
   end)
 
   it("writes text, Markdown and CSV", function()

@@ -297,6 +297,23 @@ describe("a pool", function()
     assert.equal(b.result.text, table.concat(polled))
   end)
 
+  it("constrains replies by grammars as alone, drafted or not", function()
+    local model <close> = tiny.load()
+    local pool <close> = model:pool { sessions = 4 }
+    local grammars = { assert(ane.grammar.regex "[a-z ]{20,40}"), assert(ane.grammar.choice { "one two three four", "one two six" }) }
+    local made = {}
+    for i = 1, 8 do
+      local opts = { grammar = grammars[1 + i % 2], max_tokens = 60, speculate = i > 4, temperature = i % 3 == 0 and 1 or 0, seed = i }
+      made[i] = { assert(pool:add("Hello", opts)), opts }
+    end
+    pool:run()
+    for _, one in ipairs(made) do
+      one[2].details = true
+      local want = assert(model:generate("Hello", one[2]))
+      assert.same({ want.text, want.stop }, { one[1].result.text, one[1].result.stop })
+    end
+  end)
+
   it("refuses what it cannot do", function()
     local model <close> = tiny.load(nil, { context = 64 })
     local pool <close> = model:pool()

@@ -1,0 +1,38 @@
+--- `--prompt-cache FILE`: the session of a run or a conversation, kept in a file for the next one that begins alike.
+-- Needs ane.cli.common and ane.core. The file is that of session:save: it names model, options and arithmetic, has a checksum and appears
+-- whole or not at all. One that does not fit or is damaged is named on standard error and not used.
+-- Usage: `local session = assert(cache.open(args, model)); ...; cache.save(args, session)`
+
+local common = require "ane.cli.common"
+local core = require "ane.core"
+
+local M = {}
+
+--- Adds the option.
+function M.option(parser)
+  parser:option("--prompt-cache", "Keep what was computed in FILE: the next prompt that begins alike is not computed again so far.")
+    :argname "FILE"
+end
+
+--- A session with what the file holds.
+-- @return a session; false without the option; or nil, message, code
+function M.open(args, model)
+  local path = args.prompt_cache
+  if not path then return false end
+  local session, message, code = model:session()
+  if not session then return nil, message, code end
+  if core.path_kind(path) then
+    local ok, why = session:restore(path)
+    if not ok then common.remark(args, "%s (the prompt cache is not used)", why) end
+  end
+  return session
+end
+
+--- Writes what the session holds. What fails is named on standard error: the reply is there in any case.
+function M.save(args, session)
+  if not args.prompt_cache or not session or session.closed or session.length == 0 then return end
+  local ok, message = session:save(args.prompt_cache)
+  if not ok then common.remark(args, "%s", message) end
+end
+
+return M

@@ -1,0 +1,108 @@
+--- Speed of a pool end to end: requests that arrive at a given rate, as servers see them.
+-- Needs ane.core, ane.evaluate.bench and ane.model. Prompts are random ids; gaps between arrivals are exponential (a Poisson process).
+-- Usage: `local row = assert(pools.run(model, { requests = 64, rate = 4, prompt = 64, tokens = 48 }))`
+
+local bench = require "ane.evaluate.bench"
+local core = require "ane.core"
+
+local M = {}
+
+local SEED = 20261122
+
+-- When each request arrives, seconds from the start; rate 0: all at once.
+local function arrivals(n, rate)
+  local at, list = 0, {}
+  for i = 1, n do
+    if rate > 0 then at = at - math.log(1 - core.random(SEED, i)) / rate end
+    list[i] = at
+  end
+  return list
+end
+
+-- The value below which a share of a list lies, of the list's own values; nil where it is empty.
+local function percentile(list, share)
+  if #list == 0 then return nil end
+  table.sort(list)
+  return list[math.max(1, math.ceil(share * #list))]
+end
+
+-- Prompts of n requests, the first `shared` ids of which are equal.
+local function prompts_of(o, vocab)
+  local start, all = bench.random_ids(o.prompt, vocab, SEED), {}
+  for i = 1, o.requests do
+    all[i] = bench.random_ids(o.prompt, vocab, SEED + i)
+    table.move(start, 1, o.shared, 1, all[i])
+  end
+  return all
+end
+
+-- Notes when the tokens of a request that were not there before came.
+local function note(one, now, first, between)
+  local n = #one.request.result.ids
+  if n == one.seen then return end
+  if one.seen == 0 then
+    first[#first + 1] = now - one.arrived
+    between[#between + 1] = n > 1 and 0 or nil
+  else
+    for _ = 1, n - one.seen do between[#between + 1] = (now - one.last) / (n - one.seen) end
+  end
+  one.seen, one.last = n, now
+end
+
+-- Adds what has arrived by now. Returns the number of the next request.
+local function add_arrived(pool, o, live, next_one, due, prompts, now)
+  while next_one <= o.requests and due[next_one] <= now do
+    local request, message, code = pool:add(prompts[next_one], { max_tokens = o.tokens, ignore_eos = true })
+    if not request then return nil, message, code end
+    live[#live + 1] = { request = request, arrived = due[next_one], seen = 0 }
+    next_one = next_one + 1
+  end
+  return next_one
+end
+
+-- Serves all requests. Seconds, lists of seconds to the first token and between tokens; or nil, message, code.
+local function serve(pool, o, due, prompts)
+  local live, next_one, first, between = {}, 1, {}, {}
+  local started = core.clock()
+  while next_one <= o.requests or #live > 0 do
+    local now, message, code = core.clock() - started
+    next_one, message, code = add_arrived(pool, o, live, next_one, due, prompts, now)
+    if not next_one then return nil, message, code end
+    if pool:step() then
+      now = core.clock() - started
+      for i = #live, 1, -1 do
+        local one = live[i]
+        if one.request.message then return nil, one.request.message, one.request.code end
+        note(one, now, first, between)
+        if one.request.done then table.remove(live, i) end
+      end
+    end
+  end
+  return core.clock() - started, first, between
+end
+
+--- Measures a pool.
+-- @param model a loaded one whose context holds prompt + tokens
+-- @param o requests (how many), rate (arrivals a second; 0: all at once), prompt and tokens (ids of each prompt and reply, 1 or more),
+-- shared (ids with which all prompts begin; default 0), sessions, step_tokens, memory (of the pool)
+-- @return {test = "pool", requests, rate, prompt, tokens, shared, sessions, seconds, requests_s, reply_s (reply tokens a second),
+-- first_median_s, first_p99_s, between_median_s, between_p99_s, lua (share of the time that is not the executor's, of steps only where
+-- all came at once), cached_tokens, preempted}; or nil, message, code
+function M.run(model, o)
+  o.shared = math.min(o.shared or 0, o.prompt - 1)
+  local pool <close>, message, code = model:pool { sessions = o.sessions, step_tokens = o.step_tokens, memory = o.memory }
+  if not pool then return nil, message, code end
+  local vocab = require("ane.model").bundle(model, 2).program:n_ids()
+  local seconds, first, between = serve(pool, o, arrivals(o.requests, o.rate), prompts_of(o, vocab))
+  if not seconds then return nil, first, between end
+  local stats = pool:stats()
+  return {
+    test = "pool", requests = o.requests, rate = o.rate, prompt = o.prompt, tokens = o.tokens, shared = o.shared, sessions = o.sessions,
+    seconds = seconds, requests_s = o.requests / seconds, reply_s = o.requests * o.tokens / seconds,
+    first_median_s = percentile(first, 0.5), first_p99_s = percentile(first, 0.99),
+    between_median_s = percentile(between, 0.5), between_p99_s = percentile(between, 0.99),
+    lua = o.rate == 0 and 1 - stats.seconds / seconds or nil, cached_tokens = stats.cached_tokens, preempted = stats.preempted,
+  }
+end
+
+return M
