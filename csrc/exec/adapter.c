@@ -1,8 +1,8 @@
 /* Adapters: y = W x + sum of scale * B (A x), for the tokens of the sessions that carry them.
  *
- * A and B are packed matrices of their own, fp16 beside int8 activations and fp32 otherwise, which meet fp32 activations. A token
- * gets the same bits whatever else is in the run: products do not depend on the number of tokens, and each session adds its
- * adapters in its own order. */
+ * A and B are fp16 beside int8 activations and fp32 otherwise; they meet fp32 activations. B is a packed matrix. A has few rows,
+ * which lie one after the other: the kernel low_rank divides its sums over lanes. A token gets the same bits whatever else is in
+ * the run: products do not depend on the number of tokens, and each session adds its adapters in its own order. */
 #include "exec/adapter.h"
 
 #include "base/alloc.h"
@@ -16,9 +16,11 @@
 struct part {
   float scale;
   int64_t rank;
-  struct ane_packed a, b; /* [rank, cols] (not of embeddings), [rows, rank] */
-  const float *table;     /* embeddings: [ids][rank] */
-  const float *bias;      /* [rows]; NULL: none */
+  const void *a; /* fp16 or fp32 in the blocks of low_rank; not of embeddings */
+  int64_t cols;
+  struct ane_packed b; /* [rows, rank] */
+  const float *table;  /* embeddings: [ids][rank] */
+  const float *bias;   /* [rows]; NULL: none */
 };
 
 struct ane_adapter {
@@ -29,31 +31,68 @@ struct ane_adapter {
   int32_t *of_matrix; /* [n_matrices]: index of the part, or -1 */
   int32_t *of_step;   /* [n_steps]: of embed steps, the same */
   int64_t ranks;      /* the largest sum of ranks in one step */
-  struct ane_arena arena;
+  uint8_t *slab;      /* all A and B */
+  size_t slab_bytes, used;
+  struct ane_arena arena; /* everything else */
 };
 
 /* ---- Making one ------------------------------------------------------------------------------------------------------*/
 
-/* Packs a matrix of fp32 rows. */
+static bool is_half(const struct ane_adapter *a) { return a->program->o.int8; }
+
+enum { LOW_ROWS = 4, LOW_COLS = 16 }; /* of a block of A, as the kernel low_rank reads it */
+
+/* Bytes of LOW_ROWS rows of A. */
+static size_t low_bytes(const struct ane_adapter *a, int64_t cols) {
+  return ane_align_up((size_t)cols, LOW_COLS) * LOW_ROWS * (is_half(a) ? 2 : 4);
+}
+
+/* A matrix [rows, cols] in packed layout, without its memory. *bytes: what it needs; false: too large. */
+static bool describe(const struct ane_adapter *a, struct ane_packed *w, int64_t rows, int64_t cols, size_t *bytes) {
+  *w = (struct ane_packed){.layout = is_half(a) ? ANE_LAYOUT_F16 : ANE_LAYOUT_F32,
+                           .dtype = is_half(a) ? ANE_F16 : ANE_F32,
+                           .rows = rows,
+                           .cols = cols,
+                           .groups = (rows + ANE_GROUP - 1) / ANE_GROUP};
+  return ane_layout_group_bytes(w->layout, cols, &w->group_bytes) && ane_packed_bytes(w, bytes);
+}
+
+/* Allocates the slab of all A and B, in large pages: a token reads all of it. */
+static ane_status allocate(struct ane_adapter *a, const struct ane_adapter_part *parts, int32_t n, struct ane_error *err) {
+  size_t total = 64;
+  bool fits = true;
+  for (int32_t i = 0; i < n && fits; i++) {
+    const struct ane_adapter_part *q = &parts[i];
+    struct ane_packed w;
+    size_t low = 0, up = 0;
+    if (!q->rank) continue;
+    fits = (q->embedding || ane_mul_size(ane_div_up((size_t)q->rank, LOW_ROWS), low_bytes(a, q->cols), &low)) &&
+           describe(a, &w, q->rows, q->rank, &up) && ane_add_size(total, ane_align_up(low, 64), &total) &&
+           ane_add_size(total, ane_align_up(up, 64), &total);
+  }
+  a->slab = fits ? ane_pages_alloc(total, true) : NULL;
+  if (!a->slab) return ane_fail(err, ANE_NOMEM, "no memory for an adapter");
+  a->slab_bytes = a->bytes = total;
+  return ANE_OK;
+}
+
+/* The next `bytes` bytes of the slab. */
+static uint8_t *take(struct ane_adapter *a, size_t bytes) {
+  uint8_t *at = a->slab + a->used;
+  a->used += ane_align_up(bytes, 64);
+  return at;
+}
+
+/* Packs the fp32 rows of B. */
 static ane_status pack(struct ane_adapter *a, struct ane_packed *w, const float *rows, int64_t n, int64_t cols,
                        struct ane_error *err) {
-  const bool half = a->program->o.int8;
-  *w = (struct ane_packed){.layout = half ? ANE_LAYOUT_F16 : ANE_LAYOUT_F32,
-                           .dtype = half ? ANE_F16 : ANE_F32,
-                           .rows = n,
-                           .cols = cols,
-                           .groups = (n + ANE_GROUP - 1) / ANE_GROUP};
-  size_t bytes, row = (size_t)cols * (half ? 2 : 4);
-  uint8_t *encoded = ane_malloc(ANE_GROUP * row), *memory = NULL;
-  if (encoded && ane_layout_group_bytes(w->layout, cols, &w->group_bytes) && ane_packed_bytes(w, &bytes)) {
-    a->bytes += bytes;
-    memory = ane_arena_alloc(&a->arena, bytes + 64);
-  }
-  if (!memory) {
+  size_t bytes, row = (size_t)cols * (is_half(a) ? 2 : 4);
+  uint8_t *encoded = ane_malloc(ANE_GROUP * row);
+  if (!encoded || !describe(a, w, n, cols, &bytes)) {
     ane_free(encoded);
     return ane_fail(err, ANE_NOMEM, "no memory for an adapter");
   }
-  ane_packed_place(w, (const uint8_t *)ane_align_up((uintptr_t)memory, 64));
+  ane_packed_place(w, take(a, bytes));
   for (int64_t g = 0; g < w->groups; g++) {
     int here = (int)ANE_MIN(n - g * ANE_GROUP, (int64_t)ANE_GROUP);
     for (int i = 0; i < here; i++)
@@ -62,6 +101,20 @@ static ane_status pack(struct ane_adapter *a, struct ane_packed *w, const float 
   }
   ane_free(encoded);
   return ANE_OK;
+}
+
+/* Encodes A in the blocks that low_rank reads. */
+static const void *encode_low(struct ane_adapter *a, const float *rows, int64_t n, int64_t cols) {
+  const size_t four = low_bytes(a, cols), size = is_half(a) ? 2 : 4, bytes = ane_div_up((size_t)n, LOW_ROWS) * four;
+  uint8_t *memory = take(a, bytes);
+  memset(memory, 0, bytes);
+  for (int64_t r = 0; r < n; r++)
+    for (int64_t c = 0; c < cols; c += LOW_COLS) {
+      uint8_t *block = memory + (size_t)(r / LOW_ROWS) * four + (size_t)(c * LOW_ROWS) * size;
+      ane_encoder(is_half(a) ? ANE_F16 : ANE_F32)(rows + r * cols + c, block + (size_t)(r % LOW_ROWS * LOW_COLS) * size,
+                                                  (uint64_t)ANE_MIN(cols - c, (int64_t)LOW_COLS));
+    }
+  return memory;
 }
 
 static const float *copy(struct ane_adapter *a, const float *x, int64_t n) {
@@ -137,9 +190,10 @@ static ane_status fill_part(struct ane_adapter *a, int32_t index, const struct a
   if (q->embedding) {
     part->table = copy(a, q->a, q->rank * q->cols);
     if (!part->table) return ane_fail(err, ANE_NOMEM, "no memory for an adapter");
-  } else if ((st = pack(a, &part->a, q->a, q->rank, q->cols, err))) {
-    return st;
+  } else {
+    part->a = encode_low(a, q->a, q->rank, q->cols);
   }
+  part->cols = q->cols;
   return pack(a, &part->b, q->b, q->rows, q->rank, err);
 }
 
@@ -182,7 +236,8 @@ ane_status ane_adapter_create(struct ane_adapter **out, struct ane_program *p, c
   if (!a) return ane_fail(err, ANE_NOMEM, "no memory for an adapter");
   a->program = p;
   a->hash = hash;
-  ane_status st = fill(a, parts, n, err);
+  ane_status st = allocate(a, parts, n, err);
+  if (!st) st = fill(a, parts, n, err);
   if (st)
     ane_adapter_release(a);
   else
@@ -194,6 +249,7 @@ void ane_adapter_retain(struct ane_adapter *a) { a->refs++; }
 
 void ane_adapter_release(struct ane_adapter *a) {
   if (!a || a->refs-- > 0) return;
+  if (a->slab) ane_pages_free(a->slab, a->slab_bytes);
   ane_arena_free(&a->arena);
   ane_free(a);
 }
@@ -309,9 +365,8 @@ const float *adapter_down(const struct thread_ctx *tc, const struct step *s, con
       for (int m = 0; m < s->linear.count; m++) {
         const struct part *q = part_of_matrix(all->list[j], s->linear.w[m]);
         if (!q || !q->rank) continue;
-        struct ane_activations rows = ane_activations_rows(x, t0, t1 - t0);
         float *out = low + t0 * ld + at;
-        multiply(tc, &q->a, &rows, 0, q->a.groups, out, ld);
+        tc->k->low_rank(q->a, tc->p->o.int8, q->rank, x->f32 + t0 * x->ld, x->ld, t1 - t0, q->cols, out, ld);
         for (int64_t t = 0; t < t1 - t0; t++) tc->k->scale(out + t * ld, q->scale * all->scale[j], out + t * ld, q->rank);
         at += q->rank;
       }

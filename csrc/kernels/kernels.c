@@ -12,6 +12,7 @@ static void build(void) {
     if (!ane_isa_available((ane_isa)isa)) continue;
     ane_matmul_ref(k);
     ane_norm_ref(k);
+    ane_low_rank_ref(k);
     ane_elementwise_ref(k);
     ane_attention_ref(k);
 #if defined(__x86_64__) || defined(__i386__)

@@ -222,6 +222,11 @@ struct ane_kernels {
   void (*layer_norm)(const float *x, int64_t ldx, const float *w, const float *b, float eps, float *y, int64_t ldy, int64_t n,
                      int64_t c);
 
+  /* y[t][r] = sum over c of a[r][c] * x[t][c] by fma, for n tokens and `rank` rows: the A of adapters. a: fp16 (half) or fp32,
+   * for each 4 rows, for each 16 columns [4][16], zeros beyond rank and cols. Row strides of x and y: ldx, ldy. */
+  void (*low_rank)(const void *a, bool half, int64_t rank, const float *x, int64_t ldx, int64_t n, int64_t cols, float *y,
+                   int64_t ldy);
+
   /* Elementwise over n: y = a + b, a * b, a * s, s * tanh(a / s); any of the arrays may be the same. */
   void (*add)(const float *a, const float *b, float *y, int64_t n);
   void (*mul)(const float *a, const float *b, float *y, int64_t n);

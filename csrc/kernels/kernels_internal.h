@@ -7,11 +7,13 @@
 /* Each sets the entries of its family that it has a better function for. ref sets them all. */
 void ane_matmul_ref(struct ane_kernels *k);
 void ane_norm_ref(struct ane_kernels *k);
+void ane_low_rank_ref(struct ane_kernels *k);
 void ane_elementwise_ref(struct ane_kernels *k);
 void ane_attention_ref(struct ane_kernels *k);
 
 void ane_matmul_avx2(struct ane_kernels *k);
 void ane_norm_avx2(struct ane_kernels *k);
+void ane_low_rank_avx2(struct ane_kernels *k);
 void ane_elementwise_avx2(struct ane_kernels *k);
 void ane_attention_avx2(struct ane_kernels *k);
 
@@ -19,6 +21,7 @@ void ane_matmul_avxvnni(struct ane_kernels *k);
 
 void ane_matmul_avx512(struct ane_kernels *k);
 void ane_norm_avx512(struct ane_kernels *k);
+void ane_low_rank_avx512(struct ane_kernels *k);
 void ane_elementwise_avx512(struct ane_kernels *k);
 void ane_attention_avx512(struct ane_kernels *k);
 
@@ -30,6 +33,7 @@ void ane_activations_neon(struct ane_kernels *k);
 void ane_matmul_neon(struct ane_kernels *k);
 void ane_matmul_f32_neon(struct ane_kernels *k);
 void ane_norm_neon(struct ane_kernels *k);
+void ane_low_rank_neon(struct ane_kernels *k);
 void ane_elementwise_neon(struct ane_kernels *k);
 void ane_attention_neon(struct ane_kernels *k);
 

@@ -7,6 +7,7 @@ void ane_kernels_init_arm(struct ane_kernels *k, ane_isa isa) {
   ane_matmul_neon(k);
   ane_matmul_f32_neon(k);
   ane_norm_neon(k);
+  ane_low_rank_neon(k);
   ane_elementwise_neon(k);
   ane_attention_neon(k);
   if (isa < ANE_ISA_DOTPROD) return;

@@ -1,0 +1,71 @@
+/* Products with the A of adapters for any vector length; included by low_rank_<isa>.c after vec_<isa>.h. The 16 lanes of a sum
+ * are V_PARTS vectors. A tile of 4 rows and some tokens keeps its sums in registers and reads the rows once, from the first byte
+ * to the last. */
+#include "kernels/kernels_internal.h"
+
+enum { LOW_ROWS = 4, LOW_TOKENS = V_PARTS == 1 ? 4 : 1, LOW_AHEAD = 1024 }; /* of a tile; bytes that are prefetched */
+
+/* VL elements from element i on. */
+V_FN vf low_load(const bool half, const uint8_t *a, int64_t i) {
+  return half ? v_load_f16((const uint16_t *)(const void *)a + i) : v_load((const float *)(const void *)a + i);
+}
+
+/* Adds 16 columns from c on of 4 rows at a and nt tokens of x to the sums. */
+V_FN void low_step(const bool half, const int nt, const uint8_t *a, const float *x, int64_t ldx, int64_t c, int64_t cols,
+                   vf l[LOW_ROWS][LOW_TOKENS][V_PARTS]) {
+#pragma GCC unroll 4
+  for (int p = 0; p < V_PARTS; p++) {
+    vf v[LOW_TOKENS];
+#pragma GCC unroll 4
+    for (int t = 0; t < nt; t++) v[t] = v_load_n(x + t * ldx + c + p * VL, cols - c - p * VL);
+#pragma GCC unroll 4
+    for (int r = 0; r < LOW_ROWS; r++) {
+      const vf w = low_load(half, a, r * 16 + p * VL);
+#pragma GCC unroll 4
+      for (int t = 0; t < nt; t++) l[r][t][p] = v_fma(w, v[t], l[r][t][p]);
+    }
+  }
+}
+
+/* Rows [0, nr) of 4 at a, tokens [0, nt) of x. Constants after inlining: half, nt. */
+V_FN void low_tile(const bool half, const int nt, int64_t nr, const uint8_t *a, const float *x, int64_t ldx, int64_t cols,
+                   float *y, int64_t ldy) {
+  const int size = LOW_ROWS * 16 * (half ? 2 : 4);
+  vf l[LOW_ROWS][LOW_TOKENS][V_PARTS];
+#pragma GCC unroll 4
+  for (int r = 0; r < LOW_ROWS; r++)
+#pragma GCC unroll 4
+    for (int t = 0; t < nt; t++)
+#pragma GCC unroll 4
+      for (int p = 0; p < V_PARTS; p++) l[r][t][p] = v_set(0);
+  int64_t c = 0;
+  for (; c + 16 <= cols; c += 16, a += size) {
+    for (int i = 0; i < size; i += 64) __builtin_prefetch(a + LOW_AHEAD + i);
+    low_step(half, nt, a, x, ldx, c, c + 16, l);
+  }
+  if (c < cols) low_step(half, nt, a, x, ldx, c, cols, l);
+  for (int t = 0; t < nt; t++)
+    for (int r = 0; r < nr; r++) y[t * ldy + r] = v_fold(l[r][t]);
+}
+
+V_FN void low_rows(const bool half, const int nt, const uint8_t *a, int64_t rank, const float *x, int64_t ldx, int64_t cols,
+                   float *y, int64_t ldy) {
+  const size_t four = ane_align_up((size_t)cols, 16) * LOW_ROWS * (half ? 2 : 4);
+  for (int64_t r = 0; r < rank; r += LOW_ROWS, a += four)
+    low_tile(half, nt, ANE_MIN(rank - r, (int64_t)LOW_ROWS), a, x, ldx, cols, y + r, ldy);
+}
+
+V_FN void low_all(const bool half, const uint8_t *a, int64_t rank, const float *x, int64_t ldx, int64_t n, int64_t cols, float *y,
+                  int64_t ldy) {
+  int64_t t = 0;
+  for (; t + LOW_TOKENS <= n; t += LOW_TOKENS) low_rows(half, LOW_TOKENS, a, rank, x + t * ldx, ldx, cols, y + t * ldy, ldy);
+  for (; t < n; t++) low_rows(half, 1, a, rank, x + t * ldx, ldx, cols, y + t * ldy, ldy);
+}
+
+static void low_rank(const void *a, bool half, int64_t rank, const float *x, int64_t ldx, int64_t n, int64_t cols, float *y,
+                     int64_t ldy) {
+  if (half)
+    low_all(true, a, rank, x, ldx, n, cols, y, ldy);
+  else
+    low_all(false, a, rank, x, ldx, n, cols, y, ldy);
+}
