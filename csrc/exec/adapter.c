@@ -374,6 +374,17 @@ const float *adapter_down(const struct thread_ctx *tc, const struct step *s, con
   return low;
 }
 
+void adapter_prefetch(const struct thread_ctx *tc, const struct step *s, int m, int64_t g0, int64_t g1) {
+  enum { LINE = 64, FEW = 8 };
+  for (int32_t i = 0; tc->tokens <= FEW && i < tc->r->n_adapted; i++)
+    for (int32_t j = 0; j < tc->r->adapted[i].adapters->n; j++) {
+      const struct part *q = part_of_matrix(tc->r->adapted[i].adapters->list[j], s->linear.w[m]);
+      if (!q || !q->rank) continue;
+      const uint8_t *from = q->b.data + (size_t)g0 * q->b.group_bytes, *to = q->b.data + (size_t)g1 * q->b.group_bytes;
+      for (; from < to; from += LINE) __builtin_prefetch(from);
+    }
+}
+
 /* dst[t * ld + r] += (B low)[t][r] for n tokens and row groups [g0, g1), in blocks that temp holds. low: [n][ld_low]. */
 static void add_product(const struct thread_ctx *tc, const struct ane_packed *b, const float *low, int64_t ld_low, int64_t n,
                         int64_t g0, int64_t g1, float *dst, int64_t ld, float *temp) {

@@ -28,6 +28,8 @@ bool adapter_on_head(const struct run *r);
  * adapter_scratch. Steps of one token fill the thread's own row, others the shared rows [from, to). */
 const float *adapter_down(const struct thread_ctx *tc, const struct step *s, const struct ane_activations *x, int64_t from,
                           int64_t to);
+/* Prefetches what the second half will read for row groups [g0, g1) of matrix m, for a call with few tokens. */
+void adapter_prefetch(const struct thread_ctx *tc, const struct step *s, int m, int64_t g0, int64_t g1);
 /* The second half: adds B times that, and biases, to the product of matrix m. Row groups [g0, g1); dst[t * ld + r] is row
  * g0 * 16 + r of token t. */
 void adapter_up(const struct thread_ctx *tc, const struct step *s, const float *low, int m, int64_t g0, int64_t g1, float *dst,

@@ -58,6 +58,7 @@ static void multiply(const struct thread_ctx *tc, const struct step *s, const st
                      float *dst, int64_t ld) {
   const struct matrix *w = s->linear.w[m];
   int64_t r0 = g0 * ANE_GROUP, rows = ANE_MIN(g1 * ANE_GROUP, w->packed.rows) - r0;
+  if (in->low) adapter_prefetch(tc, s, m, g0, g1);
   /* The kernel writes out[t * ld + r] for absolute rows r, so the base is moved back: row r0 goes to dst. */
   tc->k->matmul[w->packed.layout][w->activation_type](&w->packed, &in->a[w->activation_type], g0, g1,
                                                       (float *)((uintptr_t)dst - (uintptr_t)r0 * sizeof(float)), ld,

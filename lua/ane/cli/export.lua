@@ -17,6 +17,7 @@ function M.options(parser)
   parser:flag("--argmax", "The head gives the best row and its value instead of logits.")
   options.threads(parser)
   options.recipe(parser)
+  options.adapters(parser, true)
   options.progress(parser)
   options.json(parser)
 end
@@ -48,6 +49,7 @@ end
 function M.run(args)
   local opts = packages.read(args)
   opts.argmax, opts.threads, opts.recipe, opts.progress = args.argmax, args.threads, args.recipe, common.progress(args)
+  opts.adapters = args.adapter[1] and args.adapter
   packages.check_context(args)
   local report, message = require("ane.coreml.export").of_path(args.model, args.out, opts)
   if not report then return nil, message end

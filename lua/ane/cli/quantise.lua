@@ -23,6 +23,7 @@ function M.options(parser)
     :argname "W"
   parser:option("--calibrate", "Text whose activations guide q2_k .. q6_k. It is read first, with the weights as stored.")
     :argname "FILE"
+  options.adapters(parser, true)
   options.threads(parser)
   options.progress(parser)
   options.json(parser)
@@ -51,6 +52,17 @@ local function show(report)
   return true
 end
 
+-- The source with the adapters of the options merged in; or nil, message, code.
+local function merged(source, args)
+  if not args.adapter[1] then return source end
+  local loader = require "ane.model.loader"
+  local r, cfg, code = loader.identify(source, args.model, {})
+  if not r then return nil, cfg, code end
+  local made, message
+  made, message, code = loader.merged(r, cfg, source, args.adapter)
+  return made, message, code
+end
+
 function M.run(args)
   if not args.weights then return options.wrong("give --weights: %s", table.concat(types.names, ", ")) end
   local source <close>, message = core.open(args.model)
@@ -60,7 +72,10 @@ function M.run(args)
     importance, message = common.calibrate(args)
     if not importance then return nil, message end
   end
-  report, message = require("ane.quantise").run(source, args.out, {
+  local weights
+  weights, message = merged(source, args)
+  if not weights then return nil, message end
+  report, message = require("ane.quantise").run(weights, args.out, {
     weights = args.weights, mixed = args.mixed, fallback = args.fallback,
     importance = importance, threads = args.threads, progress = common.progress(args),
   })

@@ -2,6 +2,7 @@
 local adapters = require "support.adapters"
 local ane = require "ane"
 local st = require "support.safetensors_writer"
+local tiny = require "support.tiny"
 local tree = require "support.tree"
 
 local LLAMA, PHI3, GEMMA3 = "spec/fixtures/hf/llama", "spec/fixtures/hf/phi3", "spec/fixtures/hf/gemma3"
@@ -43,6 +44,12 @@ local function both(path, adapter)
   assert.is_true(apart(a, b) > 0.01)
   assert.is_true(apart(b, c) < 1e-4, "apart by " .. apart(b, c))
   return b, a
+end
+
+-- Dimension i of a tensor.
+local function width_of(path, name, i)
+  local source <close> = assert(require("ane.core").open(path))
+  return source:tensor(name).shape[i]
 end
 
 local ATTENTION, ALL = { "q_proj", "v_proj" }, { "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj" }
@@ -111,6 +118,30 @@ describe("LoRA adapters", function()
       local a = logits(base)
       assert.equal(a, logits(zero))
       assert.is_true(apart(a, logits(half)) < apart(a, logits(whole)))
+    end)
+
+    it("give the same bits at every level of instructions, for any rank and chunk", function()
+      local function of(path, adapter, opts)
+        opts.adapters = { adapter }
+        local model <close> = assert(load(path, opts))
+        return logits(model)
+      end
+      local gguf = tiny.path()
+      for _, rank in ipairs { 1, 7, 18 } do
+        local adapter = folder(LLAMA, ALL, { r = rank })
+        local tensors = adapters.pair("model.layers.1.mlp.down_proj", width_of(gguf, "blk.1.ffn_down.weight", 2),
+          width_of(gguf, "blk.1.ffn_down.weight", 1), rank, rank)
+        local other = keep(adapters.peft { tensors = tensors, config = { r = rank } })
+        for _, level in ipairs(require("ane.core").isa_list()) do
+          assert.equal(of(LLAMA, adapter, { isa = "ref" }), of(LLAMA, adapter, { isa = level }), level)
+          local a = of(gguf, other, { isa = "ref", activations = "int8" })
+          assert.equal(a, of(gguf, other, { isa = level, activations = "int8" }), level)
+        end
+        local model <close> = assert(load(gguf, { activations = "int8", adapters = { other } }))
+        local session <close> = assert(model:session())
+        for _, id in ipairs(IDS) do assert(session:feed(id)) end
+        assert.equal(session:logits():tostring(), logits(model):sub(-4 * model.vocab))
+      end
     end)
 
     it("scale by alpha / r, by alpha / sqrt(r), and by patterns of which the first counts", function()
@@ -210,6 +241,22 @@ describe("LoRA adapters", function()
       assert.is_true(apart(second, logits(e)) < 1e-4)
       fails("invalid", "architecture qwen2", path, keep(adapters.gguf { tensors = other, alpha = 8, architecture = "qwen2" }))
     end)
+  end)
+
+  it("are written merged by export and quantise", function()
+    local command = require "support.command"
+    local adapter, path, out = folder(LLAMA, ALL), os.tmpname(), os.tmpname()
+    made[#made + 1], made[#made + 2] = path, out
+    os.remove(out)
+    local model <close> = assert(load(LLAMA, { adapters = { adapter } }))
+    local want = logits(model)
+    assert.equal(0, (command.run { "quantise", LLAMA, path, "--weights", "fp32", "--adapter", adapter }))
+    local gguf <close> = assert(load(path))
+    assert.is_true(apart(want, logits(gguf)) < 1e-4)
+    assert.equal(0, (command.run { "export", LLAMA, out, "--weights", "fp16", "--adapter", adapter }))
+    local set <close> = assert(ane.load(out))
+    local base <close> = assert(load(LLAMA))
+    assert.is_true(apart(want, logits(set)) < 0.05 * apart(want, logits(base)))
   end)
 
   describe("chosen", function()

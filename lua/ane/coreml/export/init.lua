@@ -289,13 +289,13 @@ function M.run(bundle, out, opts, level)
 end
 
 --- Exports a model file or a folder.
--- @param opts also recipe
+-- @param opts also recipe; adapters (list of {path, scale}, merged into the weights)
 function M.of_path(path, out, opts)
   local own = {}
   for key, value in pairs(opts or {}) do own[key] = value end
-  own.recipe = nil
+  own.recipe, own.adapters = nil, nil
   schema.check(M.rules, own, "export", 2)
-  local bundle, message, code = planner.open(path, { recipe = opts and opts.recipe })
+  local bundle, message, code = planner.open(path, { recipe = opts and opts.recipe, adapters = opts and opts.adapters })
   if not bundle then return nil, message, code end
   local report
   report, message, code = M.run(bundle, out, own, 2)

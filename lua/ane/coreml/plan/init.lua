@@ -101,7 +101,7 @@ local function config_only(path)
 end
 
 --- Opens what can be planned: a model file or folder, or a configuration without weights.
--- @param opts recipe
+-- @param opts recipe; adapters (list of {path, scale}, merged into the weights)
 -- @return {source, config, recipe, blank (true: no weights)}; or nil, message, code
 function M.open(path, opts)
   local file = config_only(path)
@@ -111,6 +111,11 @@ function M.open(path, opts)
   local r, cfg
   r, cfg, code = loader.identify(source, path, opts or {})
   if not r then return nil, cfg, code end
+  if opts and opts.adapters then
+    if file then return nil, path .. ": has no weights to merge adapters into", "unsupported" end
+    source, message, code = loader.merged(r, cfg, source, opts.adapters)
+    if not source then return nil, message, code end
+  end
   return { source = source, config = cfg, recipe = r, blank = file ~= nil }
 end
 
