@@ -50,10 +50,9 @@ ifneq ($(findstring darwin,$(shell $(CC) -dumpmachine 2>/dev/null)),)
 else
   SOURCES += csrc/coreml/coreml_none.c
 endif
-# `ane serve` needs libmicrohttpd; without its headers the rest is built.
+# `ane serve` opens libmicrohttpd when it starts; to build it the headers are enough, and without them the rest is built.
 ifeq ($(shell printf '\043include <microhttpd.h>\n' | $(CC) $(CPPFLAGS) $(CFLAGS) -E - >/dev/null 2>&1 && echo yes),yes)
   SOURCES := $(filter-out csrc/http/http_none.c,$(SOURCES))
-  LIBS += -lmicrohttpd
 else
   SOURCES := $(filter-out csrc/http/%,$(SOURCES)) csrc/http/http_none.c
 endif

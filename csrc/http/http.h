@@ -26,8 +26,8 @@ struct ane_http_options {
                           client has read it. The connection is then closed */
 };
 
-/* Does this build hold libmicrohttpd? */
-bool ane_http_available(void);
+/* Can servers be started: was this built with the headers of libmicrohttpd, and is the library installed? If not, sets err. */
+bool ane_http_available(struct ane_error *err);
 
 /* Listens and starts the thread. Strings of `o` are not used after the call. */
 ane_status ane_http_start(struct ane_http **out, const struct ane_http_options *o, struct ane_error *err);

@@ -32,7 +32,7 @@ static bool add_headers(const struct ane_http_exchange *x, struct MHD_Response *
   const char *p = (const char *)x->headers.data, *end = p + x->headers.size;
   while (p < end) {
     const char *value = p + strlen(p) + 1;
-    if (MHD_add_response_header(r, p, value) != MHD_YES) return false;
+    if (ane_mhd.add_response_header(r, p, value) != MHD_YES) return false;
     p = value + strlen(value) + 1;
   }
   return true;
@@ -50,7 +50,7 @@ void ane_http_unref(struct ane_http_exchange *x) {
   if (x->next) x->next->previous = x->previous;
   h->bodies -= x->counted;
   h->refs--; /* the owner of the server, or this call's caller, holds another one */
-  if (x->response) MHD_destroy_response(x->response);
+  if (x->response) ane_mhd.destroy_response(x->response);
   ane_buffer_free(&x->head);
   ane_buffer_free(&x->body);
   ane_buffer_free(&x->headers);
@@ -61,7 +61,7 @@ void ane_http_unref(struct ane_http_exchange *x) {
 void ane_http_resume(struct ane_http_exchange *x) {
   if (!x->suspended) return;
   x->suspended = false;
-  MHD_resume_connection(x->connection);
+  ane_mhd.resume_connection(x->connection);
 }
 
 /* Ends the exchange without a whole answer. */
@@ -88,7 +88,7 @@ static ssize_t fetch(void *cls, ANE_UNUSED uint64_t position, char *to, size_t r
     result = MHD_CONTENT_READER_END_OF_STREAM;
   } else {
     x->suspended = true;
-    MHD_suspend_connection(x->connection);
+    ane_mhd.suspend_connection(x->connection);
   }
   pthread_mutex_unlock(&x->server->lock);
   return result;
@@ -99,13 +99,13 @@ static ssize_t fetch(void *cls, ANE_UNUSED uint64_t position, char *to, size_t r
 /* Hands a response over. */
 static ane_status hand_over(struct ane_http_exchange *x, int status, struct MHD_Response *response, struct ane_error *err) {
   if (!response || !add_headers(x, response)) {
-    if (response) MHD_destroy_response(response);
+    if (response) ane_mhd.destroy_response(response);
     return ane_fail(err, ANE_NOMEM, "answer: out of memory");
   }
   pthread_mutex_lock(&x->server->lock);
   bool left = !x->connection;
   if (left) {
-    MHD_destroy_response(response);
+    ane_mhd.destroy_response(response);
   } else {
     x->status = status;
     x->response = response;
@@ -126,7 +126,7 @@ static void finish(struct ane_http_exchange *x) {
 
 ane_status ane_http_reply(struct ane_http_exchange *x, int status, const void *body, size_t size, struct ane_error *err) {
   finish(x);
-  return hand_over(x, status, MHD_create_response_from_buffer(size, (void *)body, MHD_RESPMEM_MUST_COPY), err);
+  return hand_over(x, status, ane_mhd.create_response_from_buffer(size, (void *)body, MHD_RESPMEM_MUST_COPY), err);
 }
 
 ane_status ane_http_begin(struct ane_http_exchange *x, int status, const char *probe, struct ane_error *err) {
@@ -135,7 +135,7 @@ ane_status ane_http_begin(struct ane_http_exchange *x, int status, const char *p
   pthread_mutex_lock(&x->server->lock);
   x->streaming = true;
   pthread_mutex_unlock(&x->server->lock);
-  return hand_over(x, status, MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK, fetch, x, NULL), err);
+  return hand_over(x, status, ane_mhd.create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK, fetch, x, NULL), err);
 }
 
 /* Moves what waits to the front of the buffer where that is worth it. */

@@ -4,8 +4,8 @@
 
 #include "base/bytes.h"
 #include "http/http.h"
+#include "http/mhd.h"
 
-#include <microhttpd.h>
 #include <poll.h>
 #include <pthread.h>
 

@@ -1,11 +1,15 @@
 /* A build without libmicrohttpd: no server starts. */
 #include "http/http.h"
 
-bool ane_http_available(void) { return false; }
+bool ane_http_available(struct ane_error *err) {
+  ane_fail(err, ANE_UNSUPPORTED, "built without libmicrohttpd: install its headers (libmicrohttpd-dev) and build again");
+  return false;
+}
 
 ane_status ane_http_start(struct ane_http **out, ANE_UNUSED const struct ane_http_options *o, struct ane_error *err) {
   *out = NULL;
-  return ane_fail(err, ANE_UNSUPPORTED, "built without libmicrohttpd: install its headers (libmicrohttpd-dev) and build again");
+  ane_http_available(err);
+  return ANE_UNSUPPORTED;
 }
 
 /* No server can be there for the calls below; a binding still links to them. */

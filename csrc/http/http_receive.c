@@ -37,9 +37,9 @@ static bool is_secret(const struct ane_http *h, const char *given) {
 
 static bool authorised(const struct ane_http *h, struct MHD_Connection *c) {
   if (!h->secured) return true;
-  const char *bearer = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization");
+  const char *bearer = ane_mhd.lookup_connection_value(c, MHD_HEADER_KIND, "Authorization");
   if (bearer && strncasecmp(bearer, "Bearer ", 7) == 0 && is_secret(h, bearer + 7)) return true;
-  return is_secret(h, MHD_lookup_connection_value(c, MHD_HEADER_KIND, "X-API-Key"));
+  return is_secret(h, ane_mhd.lookup_connection_value(c, MHD_HEADER_KIND, "X-API-Key"));
 }
 
 static bool add_text(struct ane_buffer *b, const char *s) { return ane_buffer_append(b, s, strlen(s) + 1); }
@@ -52,7 +52,7 @@ static enum MHD_Result add_header(void *cls, ANE_UNUSED enum MHD_ValueKind kind,
 
 /* The length that a request announces; 0: none. */
 static size_t announced(struct MHD_Connection *c) {
-  const char *text = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Content-Length");
+  const char *text = ane_mhd.lookup_connection_value(c, MHD_HEADER_KIND, "Content-Length");
   return text ? (size_t)strtoull(text, NULL, 10) : 0;
 }
 
@@ -67,15 +67,15 @@ static struct ane_http_exchange *make_exchange(struct ane_http *h, struct MHD_Co
   struct ane_http_exchange *x = ane_calloc(1, sizeof *x);
   if (!x) return NULL;
   bool ok = add_text(&x->head, method) && add_text(&x->head, url);
-  int count = ok ? MHD_get_connection_values(c, MHD_HEADER_KIND, NULL, NULL) : 0;
-  if (!ok || MHD_get_connection_values(c, MHD_HEADER_KIND, add_header, x) != count) {
+  int count = ok ? ane_mhd.get_connection_values(c, MHD_HEADER_KIND, NULL, NULL) : 0;
+  if (!ok || ane_mhd.get_connection_values(c, MHD_HEADER_KIND, add_header, x) != count) {
     ane_buffer_free(&x->head);
     ane_free(x);
     return NULL;
   }
   x->server = h;
   x->connection = c;
-  x->line = *(struct ane_http_line **)MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+  x->line = *(struct ane_http_line **)ane_mhd.get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
   x->http11 = strcmp(version, MHD_HTTP_VERSION_1_1) == 0;
   x->request.method = (const char *)x->head.data;
   x->request.path = x->request.method + strlen(method) + 1;
@@ -129,7 +129,7 @@ static enum MHD_Result complete(struct ane_http_exchange *x) {
     x->refs++;
     x->line->deadline = INFINITY;
     x->suspended = true;
-    MHD_suspend_connection(x->connection);
+    ane_mhd.suspend_connection(x->connection);
     if (h->last)
       h->last->after = x;
     else
@@ -153,12 +153,12 @@ static enum MHD_Result answer(struct ane_http_exchange *x) {
     result = MHD_NO;
   } else {
     x->suspended = true;
-    MHD_suspend_connection(x->connection);
+    ane_mhd.suspend_connection(x->connection);
   }
   pthread_mutex_unlock(&h->lock);
   if (response) {
-    result = MHD_queue_response(x->connection, (unsigned)x->status, response);
-    MHD_destroy_response(response);
+    result = ane_mhd.queue_response(x->connection, (unsigned)x->status, response);
+    ane_mhd.destroy_response(response);
   }
   return result;
 }
@@ -209,7 +209,7 @@ void ane_http_on_line(void *cls, struct MHD_Connection *c, void **line, enum MHD
     l = ane_calloc(1, sizeof *l);
     *line = l;
     if (l) {
-      l->fd = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+      l->fd = ane_mhd.get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
       l->deadline = ane_clock() + h->limits.receive_s;
       l->next = h->lines;
       if (l->next) l->next->previous = l;

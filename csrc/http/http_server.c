@@ -22,7 +22,7 @@
 /* Sent to a client that has closed its side and to which nothing was sent yet: HTTP/1.1 lets clients discard it. */
 static const char CONTINUE[] = "HTTP/1.1 100 Continue\r\n\r\n";
 
-bool ane_http_available(void) { return true; }
+bool ane_http_available(struct ane_error *err) { return ane_mhd_load(err) == ANE_OK; }
 int ane_http_port(const struct ane_http *h) { return h->port; }
 int ane_http_wake_file(const struct ane_http *h) { return h->wake[1]; }
 
@@ -83,7 +83,7 @@ static struct MHD_Daemon *start_daemon(struct ane_http *h, const struct ane_http
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  struct MHD_Daemon *d = MHD_start_daemon(
+  struct MHD_Daemon *d = ane_mhd.start_daemon(
       flags, o->port, NULL, NULL, ane_http_on_request, h, MHD_OPTION_EXTERNAL_LOGGER, note, h, MHD_OPTION_NOTIFY_COMPLETED,
       ane_http_on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, ane_http_on_line, h, MHD_OPTION_SOCK_ADDR, at->ai_addr,
       MHD_OPTION_CONNECTION_LIMIT, (unsigned)o->connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
@@ -104,7 +104,7 @@ static ane_status listen_at(struct ane_http *h, const struct ane_http_options *o
   int system = errno;
   freeaddrinfo(found);
   if (h->daemon) {
-    h->port = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_BIND_PORT)->port;
+    h->port = ane_mhd.get_daemon_info(h->daemon, MHD_DAEMON_INFO_BIND_PORT)->port;
     return ANE_OK;
   }
   const char *why = h->log[0] ? h->log : strerror(system);
@@ -113,6 +113,8 @@ static ane_status listen_at(struct ane_http *h, const struct ane_http_options *o
 
 ane_status ane_http_start(struct ane_http **out, const struct ane_http_options *o, struct ane_error *err) {
   *out = NULL;
+  ane_status st = ane_mhd_load(err);
+  if (st) return st;
   struct ane_http *h = ane_calloc(1, sizeof *h);
   if (!h) return ane_fail(err, ANE_NOMEM, "server: out of memory");
   pthread_mutex_init(&h->lock, NULL);
@@ -122,7 +124,7 @@ ane_status ane_http_start(struct ane_http **out, const struct ane_http_options *
   h->tls = o->cert != NULL;
   h->secured = o->secret != NULL;
   if (o->secret) ane_http_hash(o->secret, h->secret);
-  ane_status st = open_pipe(h->wake) ? ANE_OK : ane_fail(err, ANE_IO, "server: no pipe: %s", strerror(errno));
+  st = open_pipe(h->wake) ? ANE_OK : ane_fail(err, ANE_IO, "server: no pipe: %s", strerror(errno));
   if (!st) st = listen_at(h, o, err);
   if (st) {
     ane_http_drop(h);
@@ -133,7 +135,7 @@ ane_status ane_http_start(struct ane_http **out, const struct ane_http_options *
 }
 
 void ane_http_quiesce(struct ane_http *h) {
-  MHD_socket listening = MHD_quiesce_daemon(h->daemon);
+  MHD_socket listening = ane_mhd.quiesce_daemon(h->daemon);
   if (listening != MHD_INVALID_SOCKET) close(listening);
 }
 
@@ -147,7 +149,7 @@ void ane_http_stop(struct ane_http *h) {
     ane_http_resume(x); /* libmicrohttpd cannot stop while a connection is suspended */
   }
   pthread_mutex_unlock(&h->lock);
-  MHD_stop_daemon(h->daemon);
+  ane_mhd.stop_daemon(h->daemon);
   struct ane_http_exchange *x;
   while ((x = ane_http_take(h))) ane_http_release(x);
   ane_http_drop(h);

@@ -232,9 +232,11 @@ static int exchange_close(lua_State *L) {
   return 0;
 }
 
-/* http_available() -> is libmicrohttpd built in? */
+/* http_available() -> true; or nil, message, code where no server can be started. */
 static int http_available(lua_State *L) {
-  lua_pushboolean(L, ane_http_available());
+  struct ane_error err;
+  if (!ane_http_available(&err)) return bind_fail(L, &err);
+  lua_pushboolean(L, 1);
   return 1;
 }
 

@@ -77,9 +77,8 @@ local function settings(args)
 end
 
 function M.run(args)
-  if not core.http_available() then
-    return nil, "this build has no server: install libmicrohttpd's headers (Debian: libmicrohttpd-dev) and build again", "unsupported"
-  end
+  local available, lacking, kind = core.http_available()
+  if not available then return nil, lacking, kind end
   if (args.tls_cert == nil) ~= (args.tls_key == nil) then return options.wrong "--tls-cert and --tls-key go together" end
   local opts, message, code = settings(args)
   if not opts then return nil, message, code end
