@@ -1,7 +1,7 @@
 --- DeepSeek-V2, DeepSeek-V2-Lite and GLM-4.7-Flash (glm4_moe_lite): latent attention and experts.
 -- DeepSeek-AI 2024, "DeepSeek-V2"; Z.ai 2026, "GLM-4.7-Flash".
 --
--- Quirks: rope turns neighbouring pairs of a part of each head. Norms of latents have eps 1e-6, whatever rms_norm_eps says. Scaled rope
+-- Quirks: rope rotates neighbouring pairs of a part of each head. Norms of latents have eps 1e-6, whatever rms_norm_eps says. Scaled rope
 -- multiplies the scores by mscale^2. The first layers are dense. DeepSeek-V2 weighs experts by the softmax over all, times a factor, and
 -- norm_topk_prob has no effect; it may choose groups by their best expert first. GLM chooses by sigmoid(router) + bias, weighs by the
 -- normed sigmoid, and groups count as their two best. GGUF calls DeepSeek-V2 and V3 deepseek2.
@@ -27,6 +27,7 @@ local function score_factor(cfg)
   local r = cfg.meta("rope_parameters", "object") or cfg.meta("rope_scaling", "object") or {}
   local all = tonumber(r.mscale_all_dim) or 0
   if cfg.format == "gguf" then all = 10 * (cfg.meta("rope.scaling.yarn_log_multiplier", "number") or 0) end
+  if not cfg.rope then error("key rope_parameters describes no rope for all layers, which latent attention needs", 0) end
   local factor = cfg.rope.scaling and cfg.rope.factor or 1
   return factor > 1 and all ~= 0 and (1 + 0.1 * all * math.log(factor)) ^ 2 or 1
 end

@@ -50,7 +50,7 @@ end
 
 function M.shapes(cfg) return mamba2.shapes(cfg, state_space(cfg)) end
 
-local function attend(b, cfg, x, rope, f)
+local function self_attention(b, cfg, x, rope, f)
   local heads, kv_heads, bias = cfg.n_head, cfg.n_head_kv, { bias = cfg.attention_bias }
   local q, k = b:linear(x, "attn_q", bias), b:scale(b:linear(x, "attn_k", bias), f.key)
   q, k = b:rope(q, rope, "q_rope", { heads = heads }), b:rope(k, rope, "k_rope", { heads = kv_heads })
@@ -75,7 +75,7 @@ function M.build(b, cfg)
     b:layer(i, function()
       local h = b:rms_norm(x, "attn_norm")
       local y = b:scale(mamba2.block(b, b:scale(h, f.ssm_in), s), f.ssm_out)
-      local a = b:scale(attend(b, cfg, b:scale(h, f.attention_in), rope, f), f.attention_out)
+      local a = b:scale(self_attention(b, cfg, b:scale(h, f.attention_in), rope, f), f.attention_out)
       x = b:add(x, b:add(y, a))
       local norm = not b:has "ffn_norm" and b:weight("ffn_norm", { suffix = "" }) or nil
       x = b:add(x, feed_forward(b, cfg, b:rms_norm(x, "ffn_norm", { weight = norm }), f))

@@ -67,7 +67,7 @@ local function feed_forward(b, x, share)
 end
 
 -- shared: window or "full" -> {k, v} of the last layer that has its own.
-local function attend(b, cfg, x, rope, window, shares, shared)
+local function self_attention(b, cfg, x, rope, window, shares, shared)
   local heads, kv_heads, bias, kind = cfg.n_head, cfg.n_head_kv, { bias = cfg.attention_bias }, window or "full"
   local q = b:rope(b:rms_norm(b:linear(x, "attn_q", bias), "attn_q_norm", { groups = heads }), rope, "q_rope", { heads = heads })
   if shares then
@@ -87,7 +87,7 @@ local function active(b, cfg, x, l, shared)
   local h = b:rms_norm(x, "attn_norm")
   local low = b:linear(b:linear(h, "laurel_l"), "laurel_r")
   low = b:add(h, b:rms_norm(low, "laurel_post_norm"))
-  local a = b:rms_norm(attend(b, cfg, h, l.rope, l.window, l.shares, shared), "post_attention_norm")
+  local a = b:rms_norm(self_attention(b, cfg, h, l.rope, l.window, l.shares, shared), "post_attention_norm")
   local y = b:scale(b:add(b:add(x, a), low), 2 ^ -0.5)
   return b:add(y, b:rms_norm(feed_forward(b, b:rms_norm(y, "ffn_norm"), l.share), "post_ffw_norm"))
 end

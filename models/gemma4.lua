@@ -2,7 +2,7 @@
 -- Gemma team 2026, "Gemma 4".
 --
 -- Quirks: norms multiply by w. Each branch is normed before and after. Full layers have wider heads (global_head_dim, or in newer files
--- per_layer_config) and a rope that turns the first pairs of a head only; scores are not scaled; q and k are normed per head, v without
+-- per_layer_config) and a rope that rotates the first pairs of a head only; scores are not scaled; q and k are normed per head, v without
 -- a weight. The last layers have no keys and values of their own: they take those of the last layer of their kind before them. Each
 -- layer adds a gated projection of its slice of a second embedding, and its output is multiplied by a number. Logits are capped.
 
@@ -34,7 +34,7 @@ local function layer_of(cfg, i)
   }
 end
 
--- Keys and values, normed and turned.
+-- Keys and values, normed and rotated.
 local function keys(b, x, l, rope)
   local k = b:linear(x, "attn_k", { bias = b.cfg.attention_bias })
   local v = l.k_eq_v and k or b:linear(x, "attn_v", { bias = b.cfg.attention_bias })
@@ -43,7 +43,7 @@ local function keys(b, x, l, rope)
 end
 
 -- shared: kind -> {k, v} of the last layer that has its own.
-local function attend(b, x, l, rope, shared)
+local function self_attention(b, x, l, rope, shared)
   local heads, bias = b.cfg.n_head, { bias = b.cfg.attention_bias }
   local q = b:rms_norm(b:linear(x, "attn_q", bias), "attn_q_norm", { groups = heads })
   q = b:rope(q, rope, "q_rope", { heads = heads })
@@ -89,7 +89,7 @@ function M.build(b, cfg)
     b:layer(i, function()
       local l = layer_of(cfg, i)
       l.shares = i >= own
-      local a = attend(b, b:rms_norm(x, "attn_norm"), l, tables[l.kind], shared)
+      local a = self_attention(b, b:rms_norm(x, "attn_norm"), l, tables[l.kind], shared)
       x = b:add(x, b:rms_norm(a, "post_attention_norm"))
       local m = ffn.gated(b, b:rms_norm(x, "ffn_norm"), "gelu_tanh")
       x = b:add(x, b:rms_norm(m, "post_ffw_norm"))

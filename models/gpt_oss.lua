@@ -43,7 +43,7 @@ local function weights(b, s)
     })
   end
   local roles = { gate_up = "gate_up", gate_up_bias = "gate_up_bias", down = "ffn_down_exps", down_bias = "down_bias" }
-  local packed = b:packed "gate_up"
+  local packed = b.cfg.quantised_as == "mxfp4" -- such files store [out, in], others [in, out]
   return moe.list(b, s.count, roles, { inner = b.cfg.d_ff, transposed = not packed, interleaved = true })
 end
 

@@ -91,9 +91,9 @@ end
 
 function M.build(b, cfg)
   local f, e, s = factors(cfg), mixture(cfg), state_space(cfg)
-  local turns = cfg.meta "position_embedding_type" == "rope"
-  if cfg.format == "gguf" then turns = cfg.meta "rope.dimension_count" ~= nil and cfg.meta "rope.scaling.finetuned" == true end
-  local rope = turns and b:rope_table(cfg.rope) or nil
+  local has_rope = cfg.meta "position_embedding_type" == "rope"
+  if cfg.format == "gguf" then has_rope = cfg.meta "rope.dimension_count" ~= nil and cfg.meta "rope.scaling.finetuned" == true end
+  local rope = has_rope and b:rope_table(cfg.rope) or nil
   local x = b:scale(b:embed "token_embd", f.embedding) -- [1, d_model, T, 1]
   for i = 0, cfg.n_layer - 1 do
     b:layer(i, function()

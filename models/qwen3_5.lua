@@ -1,7 +1,7 @@
 --- Qwen3.5, dense text models.
 -- Qwen team 2026, "Qwen3.5". Three layers of the gated delta rule to one of gated attention.
 --
--- Quirks: norms multiply by 1 + w, but that of the delta net's output by w. Rope turns the first quarter of a head; its sections
+-- Quirks: norms multiply by 1 + w, but that of the delta net's output by w. Rope rotates the first quarter of a head; its sections
 -- (mrope) are those of images, and mean nothing for text. GGUF (qwen35) stores 1 + w, A = -exp(A_log), and the value heads in an order in
 -- which head h has key head h modulo their number; every full_attention_interval-th layer is attention.
 
@@ -28,7 +28,7 @@ local function settings(cfg)
     local heads = cfg.meta("ssm.time_step_rank", "count")
     return {
       heads = heads, key_heads = cfg.meta("ssm.group_count", "count"), n = cfg.meta("ssm.state_size", "count"),
-      width = cfg.meta("ssm.inner_size", "count") // heads, taps = cfg.meta("ssm.conv_kernel", "count"), log = false, by_turns = true,
+      width = cfg.meta("ssm.inner_size", "count") // heads, taps = cfg.meta("ssm.conv_kernel", "count"), log = false, interleaved = true,
     }
   end
   return {

@@ -8,7 +8,7 @@
 ---@field tools ane.tools_lib calls of tools in replies
 local ane = {}
 
----@alias ane.kv "int16"|"fp16"|"fp32"|"int8"
+---@alias ane.kv "fp16"|"fp32"|"int16"|"int8"
 ---@alias ane.code "memory"|"io"|"format"|"unsupported"|"invalid"|"shape"|"notfound"|"range"|"state"|"stopped"|"template"
 ---@alias ane.stop_reason "eos"|"grammar"|"tool_calls"|"stop"|"length"|"context"|"repeat"|"stopped"|"closed"|"time"
 ---@alias ane.progress fun(stage: string, done: integer, total: integer)

@@ -42,11 +42,6 @@ function builder:number(role, suffix) end
 ---@return integer
 function builder:slices(role) end
 
---- Does the source hold the parameter of this role in blocks (MXFP4)?
----@param role string of a parameter whose name has no suffix
----@return boolean
-function builder:packed(role) end
-
 --- Do the weights of two roles hold the same numbers?
 ---@param role string of a matrix that the source holds
 ---@param other string of another one
@@ -240,7 +235,7 @@ function builder:ssm_scan(x, dt, opts) end
 ---@param x ane.value [1, 2 * key_heads * n + heads * width, T, 1]: q, k and v
 ---@param a ane.value [1, heads, T, 1]
 ---@param b ane.value [1, heads, T, 1]
----@param opts { heads: integer, key_heads: integer, n: integer, width: integer, decay: ane.value, dt_bias?: ane.value, log?: boolean, by_turns?: boolean } by_turns: head h has key head h modulo key_heads
+---@param opts { heads: integer, key_heads: integer, n: integer, width: integer, decay: ane.value, dt_bias?: ane.value, log?: boolean, interleaved?: boolean } interleaved: head h has key head h modulo key_heads
 ---@return ane.value value [1, heads * width, T, 1]
 function builder:delta_rule(x, a, b, opts) end
 

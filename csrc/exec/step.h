@@ -132,7 +132,7 @@ struct step {
       int64_t heads, groups, n, width;
       const float *a, *d, *dt_bias; /* a: negative */
       float low, high;
-      bool by_turns;
+      bool interleaved;
     } recurrent;
     struct {
       int64_t k;

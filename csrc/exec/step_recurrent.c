@@ -64,7 +64,7 @@ static void normed(const float *x, float *y, int64_t n, float by) {
 static void delta_head(const struct thread_ctx *tc, const struct step *s, const struct head *h) {
   int64_t heads = s->recurrent.heads, n = s->recurrent.n, width = s->recurrent.width, ld = s->in[0]->channels;
   int64_t keys = s->recurrent.groups, key = h->number / (heads / keys);
-  if (s->recurrent.by_turns) key = h->number % keys;
+  if (s->recurrent.interleaved) key = h->number % keys;
   float *beta = (float *)(void *)(tc->mem + tc->p->thread_temp), *decay = beta + PIECE, *q = decay + PIECE, *k = q + PIECE * n;
   const float *x = thread_data(tc, s->in[0]) + h->first * ld;
   const float *a_row = thread_data(tc, s->in[1]) + h->first * heads + h->number,
@@ -133,7 +133,7 @@ ane_status plan_recurrent(struct planner *pl, const struct ane_node *n, struct s
   ane_status st = plan_decay(pl, n, n->inputs[delta ? 3 : 2], s, err);
   if (st || (st = planner_vector(pl, n->inputs[4], 0, &s->recurrent.dt_bias, err))) return st;
   if (delta) {
-    s->recurrent.by_turns = ane_node_int(n, "by_turns") != 0;
+    s->recurrent.interleaved = ane_node_int(n, "interleaved") != 0;
     return ANE_OK;
   }
   s->recurrent.low = (float)ane_node_float(n, "low");

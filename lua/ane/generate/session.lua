@@ -416,7 +416,7 @@ end
 
 --- Opens a session on a program.
 -- @param program see the head of this file
--- @param opts context (tokens), kv ("int16", "fp16", "fp32", "int8"), adapters (as wrap), prefixes (of the core, whose pages are to be
+-- @param opts context (tokens), kv ("fp16", "fp32", "int16", "int8"), adapters (as wrap), prefixes (of the core, whose pages are to be
 -- shared; for pools)
 -- @param owner, host see wrap
 -- @return a session; or nil, message, code

@@ -16,7 +16,7 @@ local weights = require "ane.model.weights"
 
 local M = {}
 
-local KV = { "int16", "fp16", "fp32", "int8" }
+local KV = { "fp16", "fp32", "int16", "int8" }
 
 --- Options of load.
 --   context: most tokens of a session; default the least of the model's own, 4096, and what fits half of free memory
@@ -121,7 +121,7 @@ local function check_context(self, context, what)
 end
 
 --- A session of its own: the low-level way to feed tokens and read logits.
--- @param opts context (tokens, up to the model's), kv ("int16", "fp16", "fp32", "int8"), adapters (instead of the model's; see adapter)
+-- @param opts context (tokens, up to the model's), kv ("fp16", "fp32", "int16", "int8"), adapters (instead of the model's; see adapter)
 -- @return a session; or nil, message, code
 function Model:session(opts)
   local bundle = opened(self)

@@ -59,7 +59,7 @@ M.rules = {
   memory = { type = { "integer", "string" }, check = check_memory },
   prefix_memory = { type = { "integer", "string" }, check = check_memory },
   context = { type = "integer", min = 1 },
-  kv = { type = "string", choices = { "int16", "fp16", "fp32", "int8" } },
+  kv = { type = "string", choices = { "fp16", "fp32", "int16", "int8" } },
   on_work = { type = "callable" },
 }
 

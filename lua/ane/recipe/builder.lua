@@ -108,9 +108,10 @@ end
 -- @return boolean
 function Builder:has(role, suffix) return (self:_find(role, suffix or ".weight")) ~= nil end
 
---- The only number of a weight, as a number; nil where the file has no such weight or no values (plans).
+--- Reads the value of a weight with one element.
 -- @param role of the weight [1]
 -- @param suffix of the name; default ".weight"
+-- @return a number; nil if the file has no such weight or holds no values (plans)
 function Builder:number(role, suffix)
   local info, name = self:_find(role, suffix or ".weight")
   if not info then return nil end
@@ -127,14 +128,6 @@ end
 function Builder:slices(role)
   local info, name = self:_find(role, ".weight")
   return info and info.shape[2] or error(("no tensor %s in %s"):format(name, self.source:path()), 0)
-end
-
---- Does the source hold the parameter of this role in blocks (MXFP4)? Files of transformers transpose others.
--- @param role of a parameter whose name has no suffix
--- @return boolean
-function Builder:packed(role)
-  local info = self:_find(role, "")
-  return info ~= nil and info.dtype == "mxfp4"
 end
 
 --- Do the weights of two roles hold the same numbers?
@@ -322,7 +315,7 @@ Builder.take = Builder.gather
 -- role's name); index = i (slice i, 0-based, of the outermost dimension, which the view has not); from, to (rows of the rest, 0-based,
 -- `to` excluded); step (only rows from, from + step, ...); transposed (true: the rest is stored [in, out]); matrix (true: a vector is
 -- a matrix of one row, since GGUF drops dimensions of 1), flat (true: all of it as a vector),
--- part ({first, rows}: only these stored rows; transposed then turns them)
+-- part ({first, rows}: only these stored rows; transposed then transposes them)
 -- @return value of the stored or viewed shape; false where it is optional and absent
 function Builder:weight(role, opts)
   opts = opts or {}
@@ -431,13 +424,13 @@ end
 -- @param x value [1, 2 * key_heads * n + heads * width, T, 1]: q, k and v, one behind the other
 -- @param a value [1, heads, T, 1]: what decay comes from
 -- @param b value [1, heads, T, 1]: what the weight of a token comes from
--- @param opts heads, key_heads, n, width; decay, dt_bias (values [heads]), log (as for ssm_scan), by_turns (true: head h has key head h
--- modulo key_heads)
+-- @param opts heads, key_heads, n, width; decay, dt_bias (values [heads]), log (as for ssm_scan), interleaved (true: head h has key
+-- head h modulo key_heads)
 -- @return value [1, heads * width, T, 1]
 function Builder:delta_rule(x, a, b, opts)
   local state = self.graph:state(self:_name "delta_state", { 1, opts.heads, opts.n, opts.width })
   return self:_add("delta_rule", "delta_rule", { x, a, b, opts.decay, opts.dt_bias or false, state },
-    { key_heads = opts.key_heads, log = opts.log and 1 or 0, by_turns = opts.by_turns and 1 or 0 })
+    { key_heads = opts.key_heads, log = opts.log and 1 or 0, interleaved = opts.interleaved and 1 or 0 })
 end
 
 --- Channels of a value.

@@ -8,14 +8,15 @@ local M = {}
 -- Weights: attn_qkv (rows of q, then k, then v), attn_gate (z), ssm_alpha (a), ssm_beta (b), ssm_conv1d, ssm_dt (bias of a), ssm_a,
 -- ssm_norm, ssm_out.
 -- @param x normed input [1, d_model, T, 1]
--- @param s heads (of values), key_heads, n (of a key), width (of a value), taps, log (true: ssm_a holds log(-A)), by_turns (see delta_rule)
+-- @param s heads (of values), key_heads, n (of a key), width (of a value), taps, log (true: ssm_a holds log(-A)),
+-- interleaved (see delta_rule)
 -- @return value [1, d_model, T, 1]
 function M.block(b, x, s)
   local gguf = b.cfg.format == "gguf"
   local qkv = b:linear(x, "attn_qkv", { bias = false })
   local conv = b:conv_causal(qkv, { weight = b:weight "ssm_conv1d", groups = b:channels(qkv), taps = s.taps })
   local y = b:delta_rule(b:act(conv, "silu"), b:linear(x, "ssm_alpha"), b:linear(x, "ssm_beta"), {
-    heads = s.heads, key_heads = s.key_heads, n = s.n, width = s.width, log = s.log, by_turns = s.by_turns,
+    heads = s.heads, key_heads = s.key_heads, n = s.n, width = s.width, log = s.log, interleaved = s.interleaved,
     decay = b:weight("ssm_a", { suffix = "" }), dt_bias = b:weight("ssm_dt", { suffix = gguf and ".bias" or "" }),
   })
   y = b:rms_norm(y, "ssm_norm", { groups = s.heads, offset = 0 })

@@ -1,7 +1,7 @@
 --- Multi-head latent attention.
 -- DeepSeek-AI 2024, "DeepSeek-V2: A Strong, Economical, and Efficient Mixture-of-Experts Language Model".
 --
--- In the absorbed form: a query meets the latents themselves, since q (W_k c) = (W_k^T q) c. The cache holds the latents and the turned
+-- In the absorbed form: a query meets the latents themselves, since q (W_k c) = (W_k^T q) c. The cache holds the latents and the rotated
 -- part of the keys, for all heads together. This form is used for prompts too, so the bits do not depend on how the tokens come.
 -- Usage (in a recipe): `x = b:add(x, latent.attention(b, b:rms_norm(x, "attn_norm"), rope, sizes))`
 
@@ -42,12 +42,12 @@ function M.attention(b, x, rope, s)
   local keys, values = matrices(b, s)
   local q = queries(b, x, s)
   local near = b:head_linear(b:slice(q, 0, s.nope, heads), keys, "q_latent")
-  local turned = b:rope(b:slice(q, s.nope, d, heads), rope, "q_rope", { heads = heads, layout = s.layout })
+  local rotated = b:rope(b:slice(q, s.nope, d, heads), rope, "q_rope", { heads = heads, layout = s.layout })
   local both = b:linear(x, "attn_kv_a_mqa")
   local c = b:rms_norm(b:slice(both, 0, s.rank), "attn_kv_a_norm", { eps = s.eps })
   local k = b:concat(c, b:rope(b:slice(both, s.rank, s.rank + s.rope), rope, "k_rope", { heads = 1, layout = s.layout }))
   local width = s.rank + s.rope
-  local o = b:attention(b:concat(near, turned, heads), k, k, { heads = heads, kv_heads = 1, head_dim = width, scale = s.scale })
+  local o = b:attention(b:concat(near, rotated, heads), k, k, { heads = heads, kv_heads = 1, head_dim = width, scale = s.scale })
   return b:linear(b:head_linear(b:slice(o, 0, s.rank, heads), values, "v_head"), "attn_output")
 end
 

@@ -50,7 +50,7 @@ end
 
 -- Pairs behind the first ones stay.
 function SCALINGS.proportional(f, r, n)
-  for t = r.turned + 1, n do f[t] = 0.0 end
+  for t = r.rotated + 1, n do f[t] = 0.0 end
 end
 
 -- With alpha the base is larger. Without, the base grows only with lengths beyond r.limit, and the loader keeps sessions below it.

@@ -152,7 +152,7 @@ describe("loading", function()
   end)
 
   it("refuses scaling that it does not know or cannot compute", function()
-    assert.matches("rope scaling sphere is unknown; known are: dynamic, linear, llama3, longrope, yarn",
+    assert.matches("rope scaling sphere is unknown; known are: dynamic, linear, llama3, longrope, proportional, yarn",
       (fault(set("llama.rope.scaling.type", "string", "sphere"))))
     assert.matches("rope scaling linear: the factor is missing", (fault(set("llama.rope.scaling.type", "string", "linear"))))
   end)

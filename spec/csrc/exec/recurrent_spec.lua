@@ -49,13 +49,13 @@ end)
 
 describe("delta_rule", function()
   for _, turns in ipairs { 0, 1 } do
-    it("is the gated delta rule, by_turns " .. turns, function()
+    it("is the gated delta rule, interleaved " .. turns, function()
       local keys, heads, n, v = 2, 4, 6, 3
       local wide = 2 * keys * n + heads * v
       local g = ops.new {
         channels = wide + 2 * heads, out = heads * v, consts = { a = { heads }, bias = { heads } },
         text = ("state s: fp32[1, %d, %d, %d]\nu = slice(x) {from=0 to=%d}\nd = slice(x) {from=%d to=%d}\nb = slice(x) {from=%d to=%d}\n" ..
-          "y = delta_rule(u, d, b, a, bias, s) {key_heads=%d by_turns=%d}"):format(heads, n, v, wide, wide, wide + heads, wide + heads,
+          "y = delta_rule(u, d, b, a, bias, s) {key_heads=%d interleaved=%d}"):format(heads, n, v, wide, wide, wide + heads, wide + heads,
           wide + 2 * heads, keys, turns),
       }
       local function normed(x, at)

@@ -211,8 +211,11 @@ end
 -- The first pairs of a head turn, the others do not; frequencies are those of the whole head, which is global_head_dim wide (Gemma 4).
 function SCALINGS.proportional(self, rope, p, where)
   local d = self:whole("global_head_dim", 1) or self:whole("head_dim", 1)
-  for _, layer in pairs(self:object "per_layer_config" or {}) do d = self:whole("head_dim", 1, layer, "per_layer_config.") or d end
-  rope.turned = math.floor(d * (self:positive("partial_rotary_factor", p, where) or 1) / 2)
+  for i, layer in pairs(self:object "per_layer_config" or {}) do
+    if type(layer) ~= "table" then self:fail("format", "key per_layer_config.%s is %s, wanted an object", i, kind(layer)) end
+    d = self:whole("head_dim", 1, layer, "per_layer_config.") or d
+  end
+  rope.rotated = math.floor(d * (self:positive("partial_rotary_factor", p, where) or 1) / 2)
   rope.scaling, rope.dims = "proportional", d
 end
 
@@ -283,13 +286,15 @@ local function read_act(self)
   return ACTS[name]
 end
 
-local function refuse_quantised(self)
+-- The method by which the weights are quantised: "mxfp4", or nil; fails on others.
+local function quantised_as(self)
   for _, key in ipairs { "quantization_config", "compression_config" } do
     local q = present(self.raw[key])
     if q ~= nil then
       local method = type(q) == "table" and (present(q.quant_method) or present(q.format)) or "?"
       local what = "key %s: weights quantised by '%s' are not known; known are mxfp4 and plain weights (F32, F16, BF16, F8)"
       if method ~= "mxfp4" then self:fail("unsupported", what, key, method) end
+      return method
     end
   end
 end
@@ -318,7 +323,8 @@ end
 
 -- Inner width; the largest where a list has one for each layer.
 local function read_width(self)
-  if type(present(self.raw.intermediate_size)) ~= "table" then return self:whole("intermediate_size", 1) end
+  local width = present(self.raw.intermediate_size)
+  if type(width) ~= "table" then return self:whole("intermediate_size", 1) end
   local most
   for i in ipairs(self:list("intermediate_size", "number")) do
     local n = self:whole(i, 1, self.raw.intermediate_size, "intermediate_size.")
@@ -427,7 +433,7 @@ function M.read(source)
   if present(self.raw.text_config) then
     self:fail("unsupported", "key text_config: '%s' takes more than text, which is not known here; known are text models", cfg.architecture)
   end
-  refuse_quantised(self)
+  cfg.quantised_as = quantised_as(self)
   function cfg.holds(name) return source:tensor(name) ~= nil end
   -- Checkpoints of the model without its head.
   if cfg.holds "embed_tokens.weight" and not cfg.holds "model.embed_tokens.weight" then cfg.bare_names = true end
@@ -438,7 +444,7 @@ function M.read(source)
   cfg.d_model = self:required "hidden_size"
   cfg.n_head = self:whole("num_attention_heads", 1) or self:whole("num_heads", 1) or self:required "num_attention_heads"
   cfg.n_head_kv = self:whole("num_key_value_heads", 1) or cfg.n_head
-  -- Of latent attention only a part of a head turns.
+  -- With latent attention, rope rotates only a part of a head.
   cfg.head_dim = self:whole("qk_rope_head_dim", 1) or self:whole("head_dim", 1) or cfg.d_model // cfg.n_head
   if cfg.head_dim < 1 or cfg.head_dim > ceilings.of "head_dim" then
     self:fail("format", "hidden_size %d of %d heads gives heads of %d, wanted 1 to %d", cfg.d_model, cfg.n_head, cfg.head_dim,
