@@ -12,6 +12,8 @@ local moe = require "ane.recipe.moe"
 
 local M = { architectures = { "gpt_oss", "gpt-oss" }, version = 1 }
 
+M.transposed_experts = true -- checkpoints of transformers store them [experts, in, out]
+
 M.names = {
   gguf = { ffn_norm = "post_attention_norm", sinks = "attn_sinks" },
   hf = {

@@ -12,6 +12,8 @@ local shapes = require "ane.recipe.shapes"
 
 local M = { architectures = { "openai_privacy_filter", "privacy_filter" }, version = 1 }
 
+M.transposed_experts = true -- checkpoints of transformers store them [experts, in, out]
+
 M.defaults = { hf = { norm_eps = 1e-5, rope = { theta = 150000 } } }
 
 local NAMES = {

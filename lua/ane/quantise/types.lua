@@ -1,9 +1,10 @@
 --- The types that GGUF weights can be written in, and which tensors of a model take them.
--- Needs ane.model.weights and ane.recipe.names.
+-- Needs ane.model.weights, ane.recipe and ane.recipe.names.
 -- Usage: `local row = types.known.q4_k; print(row.block, types.stays("blk.0.attn_norm.weight", {576}))`
 
 local held = require "ane.model.weights"
 local names = require "ane.recipe.names"
+local recipe = require "ane.recipe"
 
 local M = {}
 
@@ -49,10 +50,14 @@ function M.stays(name, shape) return #shape < 2 or names.keeps_fp32(name) end
 --- Is this stored type no weight at all?
 function M.is_data(dtype) return dtype == "bool" or dtype:find "^u?int%d+$" ~= nil end
 
---- Why a tensor cannot be written in blocks, or nil.
--- @param architecture as it stands in the GGUF
+--- Says why a tensor cannot be written in blocks.
+-- @param architecture general.architecture of the written file; with "ane-" in front its tensors are those of the source
+-- @param shape of the tensor
+-- @return the reason, or nil
 function M.plain(architecture, shape)
-  if architecture:find "^ane%-.*privacy_filter$" and #shape == 3 then return "experts that are stored [in, out]" end
+  local own = architecture:match "^ane%-(.*)"
+  local r = own and recipe.find(own)
+  if r and r.transposed_experts and #shape == 3 then return "experts that are stored [in, out]" end
 end
 
 return M

@@ -71,6 +71,14 @@ describe("a folder as GGUF", function()
     agrees "gpt_oss_mxfp4-odd"
   end)
 
+  it("keeps experts that are stored [in, out] in a plain type, whatever type is asked for", function()
+    for _, name in ipairs { "gpt_oss-odd", "gpt_oss_mxfp4-odd" } do
+      write(HF .. name, "q8_0")
+      local model <close> = assert(ane.load(path()))
+      assert.equal("gpt_oss", model.architecture)
+    end
+  end)
+
   for name, wanted in pairs(FIXTURES) do
     it("gives the golden of " .. name, function()
       local report = write(HF .. name, "fp32")
