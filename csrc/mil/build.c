@@ -1,4 +1,4 @@
-/* The builder itself: names, constants, operations in order. */
+/* The MIL builder itself: names, constants, and operations in order. */
 #include "mil/build.h"
 
 #include "tensor/half.h"
@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What calls give after a failure: nobody looks at it any more. Its dimensions are harmless. */
+/* Calls return this value after a failure. Nobody reads it any more; its dimensions are harmless. */
 static const struct ane_mil_named_type nothing = {
     "nothing", {.kind = ANE_MIL_TENSOR, .dtype = ANE_MIL_FP32, .rank = 4, .dim = {1, 1, 1, 1, 1, 1, 1, 1}}};
 
@@ -31,7 +31,7 @@ void mil_build_no_memory(struct mil_build *b) {
   if (!b->status) mil_build_fail(b, ane_fail(b->err, ANE_NOMEM, "no memory for the program"));
 }
 
-/* `size` bytes of the arena; NULL, noted, where there are none. */
+/* Allocates `count` elements of `size` bytes in the arena. NULL: out of memory; the failure is noted. */
 static void *allocate(struct mil_build *b, size_t count, size_t size) {
   void *p = b->status ? NULL : ane_arena_array(b->arena, ANE_MAX(count, (size_t)1), size);
   if (!p) mil_build_no_memory(b);
@@ -92,7 +92,7 @@ static struct ane_mil_value text_value(struct mil_build *b, const char *s) {
                                 .strings = keep(b, &kept, 1, sizeof kept)};
 }
 
-/* The attribute `name`, which every operation has, behind n others. */
+/* Appends the attribute `name`, which every operation has, to n others. */
 static struct ane_mil_attr *with_name(struct mil_build *b, const struct ane_mil_attr *others, uint32_t n, const char *name) {
   struct ane_mil_attr *a = allocate(b, n + 1, sizeof *a);
   if (!a) return NULL;
@@ -114,7 +114,7 @@ static const struct ane_mil_arg *make_args(struct mil_build *b, const struct mil
   return list;
 }
 
-/* An operation with the outputs given; its name is that of the first, or `name`. */
+/* Emits an operation with the given outputs. It is named after the first output, or `name`. */
 static void emit(struct mil_build *b, const char *type, const char *name, const struct ane_mil_named_type *outputs,
                  uint32_t n_outputs, const struct mil_arg *args, int n) {
   struct ane_mil_op op = {.type = type, .outputs = outputs, .n_outputs = n_outputs, .n_attrs = 1};
@@ -178,7 +178,7 @@ static mil_value constant(struct mil_build *b, const char *name, struct ane_mil_
   return b->status ? &nothing : out;
 }
 
-/* The constant of this text, or NULL; the text is what makes it equal to another. */
+/* The constant with this text as its key, or NULL. Constants with equal texts are equal. */
 static mil_value known(const struct mil_build *b, const char *text) {
   uint32_t i = ane_strmap_get(&b->constants, text, strlen(text));
   mil_value v = NULL;
@@ -202,7 +202,7 @@ static struct ane_mil_value numbers(struct ane_mil_type type, const void *data, 
   return v;
 }
 
-/* Ints, or flags: n elements, or -1: a scalar. */
+/* A small constant of ints or flags: n elements; n = -1: a scalar. */
 static mil_value small(struct mil_build *b, ane_mil_dtype t, const int32_t *v, int n) {
   char text[NAME_TEXT];
   int len = snprintf(text, sizeof text, "%s %d:", ane_mil_dtype_name(t), n), count = n < 0 ? 1 : n;
@@ -241,7 +241,7 @@ mil_value mil_text(struct mil_build *b, const char *s) {
   return old ? old : share(b, text, text_value(b, s));
 }
 
-/* n numbers as fp16, fp32 or int32. */
+/* Converts n numbers to fp16, fp32 or int32. */
 static void *rounded(struct mil_build *b, ane_mil_dtype t, const float *data, uint64_t n) {
   uint8_t *out = allocate(b, (size_t)n, t == ANE_MIL_FP16 ? 2 : 4);
   for (uint64_t i = 0; out && i < n; i++) {
@@ -274,7 +274,7 @@ mil_value mil_tensor(struct mil_build *b, const char *name, ane_mil_dtype t, int
   return copy ? constant(b, scoped_name(b, name), numbers(ane_mil_tensor_type(t, rank, dim), copy, n)) : &nothing;
 }
 
-/* iOS 16's constexpr operations have their parameters as attributes, iOS 18's as inputs bound to values. */
+/* In iOS 16, constexpr operations take their parameters as attributes; in iOS 18, as inputs bound to values. */
 static bool as_attributes(const struct mil_build *b, const char *op) {
   return strcmp(op, "constexpr_affine_dequantize") == 0 || (b->version < 9 && strcmp(op, "constexpr_blockwise_shift_scale") != 0);
 }

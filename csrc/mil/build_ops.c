@@ -1,5 +1,5 @@
-/* The operations that lowerings use, with the types of their results (coremltools' definitions of iOS 15 to 18). Parameters
- * with a default are written all the same: Core ML asks for them. */
+/* The operations that lowerings use, with their result types (coremltools' definitions for iOS 15 to 18). Parameters that have a
+ * default are written too: Core ML requires them. */
 #include "mil/build.h"
 
 #include <inttypes.h>
@@ -28,7 +28,7 @@ mil_value mil_unary(struct mil_build *b, const char *type, mil_value x) {
   return mil_op(b, type, NULL, x->type, &(struct mil_arg){"x", x}, 1);
 }
 
-/* Aligned at the right; an unknown dimension meets 1 or an unknown one. */
+/* Broadcasts shapes aligned at the right. An unknown dimension matches 1 or another unknown one. */
 static struct ane_mil_type broadcast(struct mil_build *b, const char *op, mil_value x, mil_value y) {
   mil_value wide = x->type.rank >= y->type.rank ? x : y, thin = wide == x ? y : x;
   struct ane_mil_type type = wide->type;
@@ -127,7 +127,7 @@ mil_value mil_concat2(struct mil_build *b, mil_value x, mil_value y, int axis) {
   return mil_concat(b, (mil_value[]){x, y}, 2, axis, false);
 }
 
-/* Masks that are true but for one axis. */
+/* Masks that are true for every axis except one. */
 static mil_value others(struct mil_build *b, int rank, int axis, bool there) {
   bool mask[ANE_MIL_RANK];
   for (int i = 0; i < rank; i++) mask[i] = i != axis || there;
@@ -140,7 +140,7 @@ static mil_value on_axis(struct mil_build *b, int rank, int axis, int32_t v, int
   return mil_ints(b, list, rank);
 }
 
-/* Elements of [from, to) of a dimension of n; unknown where that depends on an unknown n. */
+/* The number of elements in [from, to) of a dimension of size n; unknown if it depends on an unknown n. */
 static int64_t slice_size(int64_t n, int64_t from, int64_t to, int64_t stride) {
   if (n < 0 && from < 0 && to == MIL_END) return -from;
   if (n < 0 && (from < 0 || to < 0 || to == MIL_END)) return ANE_MIL_UNKNOWN;
@@ -183,7 +183,7 @@ mil_value mil_slice_update(struct mil_build *b, mil_value x, mil_value update, i
 
 /* ---- Shapes ------------------------------------------------------------------------------------------------------------*/
 
-/* The number of elements; false where a dimension is unknown. */
+/* The number of elements; false if a dimension is unknown. */
 static bool count_of(const int64_t *dim, int rank, int64_t *n) {
   *n = 1;
   for (int i = 0; i < rank; i++) {
@@ -194,7 +194,7 @@ static bool count_of(const int64_t *dim, int rank, int64_t *n) {
 }
 
 mil_value mil_reshape(struct mil_build *b, mil_value x, int rank, const int64_t *dim) {
-  if (b->status) return x; /* whose shape is not the caller's then */
+  if (b->status) return x; /* after a failure, the shape of x is not the caller's */
   struct ane_mil_type type = ane_mil_tensor_type(x->type.dtype, rank, dim);
   int64_t have, rest = 1;
   int32_t shape[ANE_MIL_RANK];

@@ -1,4 +1,4 @@
-/* Schemes of weights as operations of MIL; matrices on their way into the weight file. */
+/* Writes weights in their schemes as MIL operations, and streams matrices into the weight file. */
 #include "mil/export.h"
 
 #include "mil/partition.h"
@@ -8,10 +8,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Smaller values lie in the model file, as coremltools has them. */
+/* Constants below this size lie in the model file, as coremltools does it. */
 enum { BLOB_FROM = 10 };
 
-/* A constant that lies in the weight file: where else equal bytes are asked for, the same record does. */
+/* A constant in the weight file. A later request for equal bytes uses the same record. */
 struct stored {
   struct ane_mil_type type;
   uint64_t bytes, offset, hash;
@@ -23,12 +23,12 @@ struct exporting {
   struct ane_mlpackage_writer *w;
   struct ane_arena *arena;
   struct ane_error *err;
-  struct ane_strmap known;     /* text of an ask -> index into answers */
+  struct ane_strmap known;     /* text of a request -> index into answers */
   struct ane_buffer answers;   /* of struct ane_mil_weight: functions share them */
   struct ane_buffer constants; /* of struct stored */
 };
 
-/* `count` elements at `data`, which need not outlive the call, as a value. */
+/* Stores `count` elements at `data` as a value. `data` need not outlive the call. */
 static ane_status store(struct exporting *x, struct ane_mil_type type, const void *data, struct ane_mil_value *out) {
   uint64_t count = 1, bytes;
   for (int32_t i = 0; i < type.rank; i++) count *= (uint64_t)type.dim[i];
@@ -46,7 +46,7 @@ static ane_status store(struct exporting *x, struct ane_mil_type type, const voi
   return ANE_OK;
 }
 
-/* n fp16 numbers as fp16 or fp32. */
+/* Stores n fp16 numbers as fp16 or fp32. */
 static ane_status store_halves(struct exporting *x, ane_mil_dtype t, int32_t rank, const int64_t *dim, const uint16_t *v,
                                uint64_t n, struct ane_mil_value *out) {
   struct ane_mil_type type = ane_mil_tensor_type(t, rank, dim);
@@ -92,7 +92,8 @@ static ane_status put_blocks(struct exporting *x, const struct ane_mil_weight_as
   return st ? st : store_halves(x, ask->dtype, 4, dim, w->scales, (uint64_t)(dim[0] * dim[1]), param(out, "scale"));
 }
 
-/* iOS 16 has one table for all, the codes as bytes and the shape apart; iOS 18 a table for some rows. */
+/* iOS 16 has one lookup table for the whole matrix, with the codes as bytes and the shape as a separate parameter. iOS 18 has one
+ * table per run of rows. */
 static ane_status put_table(struct exporting *x, const struct ane_mil_weight_ask *ask, const struct ane_weights *w,
                             struct ane_mil_weight *out) {
   int64_t tables = w->spec.size ? (w->rows + w->spec.size - 1) / w->spec.size : 1, dim[6] = {tables, 1, 1, 1, 16, 1},
@@ -125,10 +126,9 @@ static struct ane_weight_spec spec_of(const struct ane_mil_export *e, int32_t va
   return ane_weight_spec_fit(asked, s->dim[0], s->dim[1]);
 }
 
-/* ---- Weights, one after the other --------------------------------------------------------------------------------------*/
+/* ---- Weights, one after another ---------------------------------------------------------------------------------------- */
 
-/* Rows of a stored matrix whose pages are given back behind the reading, so that no more of the source is in memory than is being
- * worked on. */
+/* Rows of a stored matrix. Pages that have been read are released, so that only the part being processed is in memory. */
 struct drained {
   struct ane_weight_rows inner;
   const struct ane_tensor *stored;
@@ -151,7 +151,7 @@ static ane_status encode(void *arg, struct ane_arena *arena, const struct ane_mi
                          struct ane_error *err) {
   struct exporting *x = arg;
   struct ane_mil_export *e = x->e;
-  bool exact = e->specs == NULL && ask->dtype == ANE_MIL_FP32; /* nothing is asked of the weights, and fp16 would round them */
+  bool exact = e->specs == NULL && ask->dtype == ANE_MIL_FP32; /* no scheme is requested, and fp16 would round the weights */
   if (!ask->matrix || exact) return ane_mil_weight_plain(NULL, arena, ask, out, err);
   int32_t v = ask->value;
   struct drained source = {.stored = &e->graph->values[v].data, .e = e};
@@ -170,7 +170,7 @@ static ane_status encode(void *arg, struct ane_arena *arena, const struct ane_mi
   return st;
 }
 
-/* What was answered once is answered again: functions that ask for the same weight share its record. */
+/* Returns the cached answer to a repeated request: functions that ask for the same weight share its record. */
 static ane_status provide(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask, struct ane_mil_weight *out,
                           struct ane_error *err) {
   struct exporting *x = arg;
@@ -198,7 +198,7 @@ static bool needs_ios18(const struct ane_mil_export *e, const struct ane_shard *
   return false;
 }
 
-/* Does a constant with these bytes lie in the file already? */
+/* Does the file already hold a constant with these bytes? */
 static bool find_stored(const struct exporting *x, const struct ane_mil_value *v, uint64_t hash, uint64_t *offset) {
   const struct stored *list = (const void *)x->constants.data;
   for (size_t i = 0; i < x->constants.size / sizeof *list; i++)
@@ -225,7 +225,7 @@ static ane_status store_constant(struct exporting *x, struct ane_mil_value *v) {
   return st;
 }
 
-/* Constants that lowering left in memory: norms, biases, tables. */
+/* Stores the constants that lowering left in memory: norms, biases, tables. */
 static ane_status store_rest(struct exporting *x, const struct ane_mil_model *m) {
   ane_status st = ANE_OK;
   for (uint32_t f = 0; f < m->program.n_functions; f++) {
@@ -306,7 +306,7 @@ static struct ane_mil_options own_options(struct exporting *x, const struct ane_
   return own;
 }
 
-/* The package of a model whose matrices are in the file. */
+/* Finishes the package of a model whose matrices are in the file. */
 static ane_status finish(struct exporting *x, const struct ane_mil_model *m, ane_status st) {
   if (!st) st = store_rest(x, m);
   if (st)

@@ -1,4 +1,4 @@
-/* The driver: features, nodes in order, the model around them. */
+/* The driver of the lowering: features, nodes in order, and the model that holds them. */
 #include "mil/lower_internal.h"
 
 #include <inttypes.h>
@@ -22,8 +22,8 @@ const char *ane_mil_port_word(ane_mil_port_kind kind) {
   return (size_t)kind < ANE_COUNT(words) ? words[kind] : "?";
 }
 
-/* A name as an identifier of MIL: what is no letter, digit or _ becomes _, before a digit at the start goes one. In the arena;
- * NULL where there is no memory. */
+/* Turns a name into a MIL identifier: every character other than a letter, digit or _ becomes _, and a leading digit gets a _
+ * before it. Allocated in the arena; NULL: out of memory. */
 static char *mil_identifier(struct ane_arena *arena, const char *name) {
   size_t len = strlen(name);
   bool digit = *name >= '0' && *name <= '9';
@@ -38,7 +38,8 @@ static char *mil_identifier(struct ane_arena *arena, const char *name) {
   return out;
 }
 
-/* The channels with which a value of the graph crosses an edge: those of its shape, but slots for the result of a route. */
+/* The number of channels with which a value crosses the edge of a shard: that of its shape, or the number of slots for the result
+ * of a route. */
 static int64_t edge_channels(const struct ane_graph *g, int32_t value) {
   int64_t slots = lower_route_slots(g, value);
   return slots >= 0 ? slots : g->values[value].shape.dim[1];
@@ -59,7 +60,7 @@ mil_value lower_as_flat(struct lower *l, mil_value x, int64_t channels) {
   return mil_reshape(&l->b, x, 4, dim);
 }
 
-/* What no node has made yet: the embedding, where it belongs to the package. */
+/* Makes a value that no node has made yet: the embedding, if it belongs to the package. */
 static void make_late(struct lower *l, int32_t value) {
   const struct ane_value *v = &l->g->values[value];
   struct lowered *x = &l->values[value];
@@ -192,7 +193,7 @@ mil_value lower_position(struct lower *l) {
   return l->position;
 }
 
-/* T is that of the first input that has it. */
+/* T is taken from the first input that has it. */
 mil_value lower_tokens(struct lower *l) {
   if (l->tokens) return l->tokens;
   if (l->t >= 0) return l->tokens = mil_ints(&l->b, &(int32_t){(int32_t)l->t}, 1);
@@ -215,7 +216,7 @@ mil_value lower_on_axis(struct lower *l, int rank, int axis, mil_value v) {
   return mil_concat(&l->b, parts, n, 0, false);
 }
 
-/* All that comes in: the stream first, edges in the order of the shard. */
+/* Declares all inputs: the residual stream first, then the edges in the order of the shard. */
 static void declare_inputs(struct lower *l) {
   const struct ane_shard *p = l->shard;
   for (int32_t i = 0; i < p->n_ins; i++) {
@@ -242,7 +243,7 @@ static void give(struct lower *l, mil_value x, const char *name, ane_mil_port_ki
   add_port(l, &l->outputs, y->name, kind, value, 0, &y->type);
 }
 
-/* logits [1, N, T, 1], or the best row of each column and its logit, [1, T]. */
+/* The head's outputs: logits [1, N, T, 1], or the best row of each token and its logit, [1, T]. */
 static void give_head(struct lower *l, int32_t value, const char *const names[3]) {
   mil_value x = lower_flat(l, value);
   if (l->b.status) return;
@@ -256,7 +257,7 @@ static void give_head(struct lower *l, int32_t value, const char *const names[3]
   give(l, mil_reshape(&l->b, mil_reduce(&l->b, "reduce_max", x, 1), 2, flat), names[2], ANE_MIL_PORT_MAX, ANE_NONE);
 }
 
-/* Names of outputs are taken before any operation is named, so that they do not depend on what is inside. */
+/* Output names are reserved before any operation is named, so that they do not depend on the operations. */
 struct output_name {
   const char *name, *head[3];
 };
@@ -299,7 +300,7 @@ static ane_status lower_nodes(struct lower *l) {
     l->node = l->shard->nodes[i];
     const struct ane_node *n = &l->g->nodes[l->node];
     b->scope = identifier(l, n->name);
-    if (n->op == ANE_OP_EMBED) continue; /* made when asked for, if it belongs to the package */
+    if (n->op == ANE_OP_EMBED) continue; /* made when first used, if it belongs to the package */
     lowerings[n->op](l, b, n);
     if (b->status) return ane_fail_in(b->err, b->status, "%s", n->name);
   }
@@ -316,7 +317,7 @@ static int compare_ports(const struct ane_mil_port *a, const struct ane_mil_port
   return (a->index > b->index) - (a->index < b->index);
 }
 
-/* Stable, few elements. */
+/* A stable sort of few elements. */
 static void sort_ports(struct ane_mil_port *list, uint32_t n) {
   for (uint32_t i = 1; i < n; i++)
     for (uint32_t j = i; j > 0 && compare_ports(&list[j - 1], &list[j]) > 0; j--) {
@@ -351,7 +352,7 @@ static struct ane_mil_feature feature_of(const struct lower *l, const struct ane
     open |= any;
   }
   if (open && output)
-    f.shape.rank = 0; /* the run says it */
+    f.shape.rank = 0; /* known only at run time */
   else if (open)
     f.flexibility = ANE_MIL_RANGE;
   return f;
@@ -425,7 +426,7 @@ static struct ane_mil_lowered *finish(struct lower *l) {
   return r;
 }
 
-/* The first specification with states, iOS 18's schemes of weights and several functions. */
+/* The first specification with states, weights in iOS 18's schemes, and several functions. */
 enum { SEVERAL_VERSION = 9 };
 
 /* ---- Entry -----------------------------------------------------------------------------------------------------------*/

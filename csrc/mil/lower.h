@@ -1,5 +1,5 @@
-/* Lowering: a shard of a recipe's graph (partition.h) becomes an ML Program of MIL primitives, ready for a package writer and for
- * an interpreter.
+/* Lowering turns a shard of a recipe's graph (partition.h) into an ML Program of MIL primitives, which a package writer or an
+ * interpreter takes.
  *
  * Tensors. Every activation is [1, C, T, 1], or [1, C, 1, T] by option: the same numbers in the same order. T is the number of
  * tokens of a call: 1 .. max_t, or fixed. Every projection is a conv with a kernel [C_out, C_in, 1, 1].
@@ -23,15 +23,16 @@
  *     keys, values   [1, kv_heads, held, head_dim]
  *     columns        [1, C, K - 1, 1] (in the other layout [1, C, 1, K - 1]): a ring, the last K - 1 inputs of a causal
  *                    convolution minus the inputs before the first token: zeros always mean the start of a sequence
- * The result of a route node is not a list of experts but a weight for every expert, zero where it is not chosen: [1, E, T, 1].
- * Only features that the shard uses are there. Order: as listed; edges in the order of shard.ins and outs, states as used.
+ * The result of a route node is not a list of experts but a weight for every expert, zero if not chosen: [1, E, T, 1].
+ * A function has only the features that its shard uses, in the order listed: edges in the order of shard.ins and outs, states in
+ * order of use.
  *
- * Opset: the lowest that serves the features: CoreML8 (specification 9) with states, weights of iOS 18's schemes or several
+ * The opset is the lowest that has the features: CoreML8 (specification 9) for states, iOS 18's weight schemes or several
  * functions, else CoreML6.
  *
- * Several functions of one package (ane_mil_join) differ in T and context alone. Those with a smaller context see the first
- * positions of the same states, which hold as many as the largest needs, so that a sequence may go from one function to another.
- */
+ * Several functions of one package (ane_mil_join) differ only in T and context. They share states, which are sized for the
+ * largest context; a function with a smaller context sees the first positions. So a sequence may move from one function to
+ * another. */
 #ifndef ANE_MIL_LOWER_H
 #define ANE_MIL_LOWER_H
 
@@ -42,7 +43,8 @@
 #include "mil/partition.h"
 
 typedef enum { ANE_MIL_CT1, ANE_MIL_C1T } ane_mil_layout; /* [1, C, T, 1], [1, C, 1, T] */
-/* RMSNorm: layer_norm of [x, -x] (no squares that overflow), or mean of squares in fp32 between casts. */
+/* How RMSNorm is computed: as layer_norm of [x, -x], which has no squares that overflow, or as the mean of squares in fp32
+ * between casts. */
 typedef enum { ANE_MIL_NORM_DOUBLED, ANE_MIL_NORM_FP32 } ane_mil_norm;
 typedef enum { ANE_MIL_ROPE_INPUTS, ANE_MIL_ROPE_CONSTANTS } ane_mil_rope;
 /* The tokens that `gather` keeps: all, or the last one. */
@@ -54,17 +56,18 @@ typedef enum { ANE_MIL_GATHER_ALL, ANE_MIL_GATHER_LAST } ane_mil_gather;
 struct ane_mil_weight_ask {
   const struct ane_graph *graph;
   int32_t value;    /* the constant in the graph */
-  int64_t from, to; /* rows [from, to) of its outermost dimension, all of which are needed */
-  bool matrix;      /* of a projection: any scheme will do. Else (vectors, causal convolutions, tables): plain, of type `dtype` */
-  ane_mil_dtype dtype; /* the operation computes in it: fp16 or fp32 */
-  int32_t version;     /* of the specification: which schemes there are */
-  int32_t rank;        /* of the shape that is asked for; the same elements in the same order as in the graph */
+  int64_t from, to; /* rows [from, to) of its outermost dimension; all of them are needed */
+  bool matrix; /* the weight of a projection: any scheme is allowed. Otherwise (vectors, causal convolutions, tables) plain, of
+                  type `dtype` */
+  ane_mil_dtype dtype; /* the type that the operation computes in: fp16 or fp32 */
+  int32_t version;     /* of the specification: it decides which schemes exist */
+  int32_t rank;        /* of the requested shape; same elements in the same order as in the graph */
   int64_t dim[ANE_MIL_RANK];
   float add, times; /* (element + add) * times; 0 and 1 for matrices */
 };
 
-/* The answer: an operation that yields it. `op` is "const" (param val) or "constexpr_..."; its parameters by name. Values may
- * lie in memory (data) or in a weight file (file, offset). */
+/* The answer: the operation that yields the constant. `op` is "const" (parameter val) or "constexpr_...", with its parameters by
+ * name. Values lie in memory (data) or in a weight file (file, offset). */
 enum { ANE_MIL_WEIGHT_PARAMS = 6 };
 struct ane_mil_weight {
   const char *op;
@@ -72,11 +75,11 @@ struct ane_mil_weight {
   struct ane_mil_attr params[ANE_MIL_WEIGHT_PARAMS];
 };
 
-/* What is given lives in `arena` or longer. Called once for each distinct ask, in the order of use. */
+/* Provides a weight. What it returns lives in `arena` or longer. Called once for each distinct request, in order of use. */
 typedef ane_status (*ane_mil_weight_fn)(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask,
                                         struct ane_mil_weight *out, struct ane_error *err);
 
-/* Everything plain, decoded to the type asked for, in memory. arg is not used. */
+/* Provides every weight plain, decoded to the requested type, in memory. arg is unused. */
 ane_status ane_mil_weight_plain(void *arg, struct ane_arena *arena, const struct ane_mil_weight_ask *ask,
                                 struct ane_mil_weight *out, struct ane_error *err);
 
@@ -88,15 +91,15 @@ struct ane_mil_options {
   ane_mil_rope rope;
   ane_mil_gather gather;
   int64_t context;          /* positions that attention sees, >= 1 */
-  int64_t held;             /* positions that the states hold, and rope tables that are constants; at least context; 0: as many */
+  int64_t held;             /* positions that the states and constant rope tables hold; at least context; 0: context */
   int64_t max_t;            /* T is 1 .. max_t, by default 1 */
-  int64_t fixed_t;          /* > 0: T is this, and max_t is not used */
+  int64_t fixed_t;          /* > 0: T is fixed to this, and max_t is ignored */
   const char *function;     /* its name; NULL: "main" */
-  bool several;             /* it is one of several functions of a package: CoreML8, whatever is in it */
-  bool argmax;              /* the head gives argmax and max */
-  bool embed;               /* the table is in the package, instead of with the host */
+  bool several;             /* it is one of several functions of a package: always CoreML8 */
+  bool argmax;              /* the head returns argmax and max */
+  bool embed;               /* the embedding table is in the package, not with the host */
   bool fp32;                /* compute in fp32 (states stay fp16) */
-  bool ios18_weights;       /* the weights have schemes that need CoreML8 */
+  bool ios18_weights;       /* the weights use schemes that need CoreML8 */
   ane_mil_weight_fn weight; /* NULL: ane_mil_weight_plain */
   void *weight_arg;
   const char *description; /* of the model; NULL: none */
@@ -124,7 +127,7 @@ const char *ane_mil_port_word(ane_mil_port_kind kind);
 struct ane_mil_port {
   const char *name; /* of the feature */
   ane_mil_port_kind kind;
-  int32_t value; /* HIDDEN, EDGE and states: the value of the graph, whose name is the edge's; else ANE_NONE */
+  int32_t value; /* HIDDEN, EDGE and states: the value of the graph, whose name is also the edge's; else ANE_NONE */
   int32_t index; /* COS, SIN: number of the rope; MASK: of the mask; else 0 */
   ane_mil_dtype dtype;
   int32_t rank;
@@ -137,26 +140,27 @@ struct ane_mil_lowered {
   uint32_t n_inputs, n_outputs, n_states;
 };
 
-/* Everything lives in the arena (and where the weights say). The graph must be unfused, its dead nodes removed.
- * Errors: ANE_UNSUPPORTED (a fused op; longrope tables as constants beyond the original context; attention to both sides where
- * T is not fixed), ANE_INVALID (an option), ANE_SHAPE, ANE_NOMEM, and what the weights say. The text begins with the node. */
+/* Lowers a shard. Everything lives in the arena (weights where their provider put them). The graph must be unfused, with dead
+ * nodes removed. Errors: ANE_UNSUPPORTED (a fused op; longrope tables as constants beyond the original context; bidirectional
+ * attention if T is not fixed), ANE_INVALID (an option), ANE_SHAPE, ANE_NOMEM, and those of the weight provider. The message
+ * begins with the node. */
 ane_status ane_mil_lower(struct ane_arena *arena, const struct ane_graph *g, const struct ane_shard *shard,
                          const struct ane_mil_options *o, struct ane_mil_lowered **out, struct ane_error *err);
 
-/* One model of several functions, each with a name of its own; the first is the default. It lives in the arena and points into
- * theirs. Errors: ANE_INVALID (a name twice, a function that was not lowered as one of several), ANE_NOMEM, those of
- * ane_mil_verify. */
+/* Joins several functions into one model. Each has its own name; the first is the default. The model lives in the arena and
+ * points into theirs. Errors: ANE_INVALID (a name occurs twice, or a function was not lowered with `several`), ANE_NOMEM, those
+ * of ane_mil_verify. */
 ane_status ane_mil_join(struct ane_arena *arena, struct ane_mil_lowered *const *parts, uint32_t n, struct ane_mil_model **out,
                         struct ane_error *err);
 
 /* ---- What shards of one graph share --------------------------------------------------------------------------------*/
 
-/* The rope tables of a graph, equal ones once: rope N is the result of the node nodes[N]. */
+/* The distinct rope tables of a graph: rope N is the result of the node nodes[N]. */
 struct ane_mil_ropes {
   const int32_t *nodes; /* rope_table nodes, the first of each kind */
   int32_t n;
 };
-/* The masks: pairs of window and ahead, in the order of the first attention that has them. */
+/* The masks: pairs of window and ahead, in the order in which attention first uses them. */
 struct ane_mil_mask {
   int64_t window, ahead;
 };

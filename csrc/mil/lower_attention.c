@@ -1,9 +1,9 @@
-/* Attention on its state. Query heads that share a key head are rows of one matrix, so that keys and values are never
- * repeated: with g query heads a key head,
+/* Attention with its state. Query heads that share a key head become rows of one matrix, so that keys and values are never
+ * repeated. With g query heads per key head:
  *
  *   q [1, kv, g T, d] x keys [1, kv, S, d] -> scores [1, kv, g T, S], + mask, softmax, x values [1, kv, S, d]
  *
- * The mask [1, 1, T, S] is tiled to g T rows once for all attention of the shard. */
+ * The mask [1, 1, T, S] is tiled to g T rows once for all attention ops of the shard. */
 #include "mil/lower_internal.h"
 
 #include <inttypes.h>
@@ -28,7 +28,7 @@ ane_status ane_mil_masks(struct ane_arena *arena, const struct ane_graph *g, str
   return ANE_OK;
 }
 
-/* The node's mask with `times` rows for each token. */
+/* The node's mask, with `times` rows for each token. */
 static struct lowered_mask *mask_of(struct lower *l, const struct ane_node *n, int64_t times) {
   int32_t number = find_mask(l->masks.list, l->masks.n, n);
   struct lowered_mask *m = &l->mask[number];
@@ -52,7 +52,7 @@ static void written_rows(struct lower *l) {
   l->end = lower_on_axis(l, 4, 2, mil_add(&l->b, lower_position(l), lower_tokens(l)));
 }
 
-/* x [1, kv, d, T] goes into the state; gives the positions of it that attention sees. */
+/* Writes x [1, kv, d, T] to the state; returns the positions that attention sees. */
 static mil_value remember(struct lower *l, int32_t state, ane_mil_port_kind kind, mil_value x) {
   struct mil_build *b = &l->b;
   mil_value s = lower_state(l, state, kind, 4, (int64_t[]){1, mil_dim(x, 1), lower_held(l), mil_dim(x, 2)});
@@ -66,12 +66,12 @@ static mil_value remember(struct lower *l, int32_t state, ane_mil_port_kind kind
 
 /* ---- Scores ------------------------------------------------------------------------------------------------------------*/
 
-/* softmax over the keys and one score more a head, which has no value. */
+/* Softmax over the keys and one extra score per head that has no value (attention sink). */
 static mil_value softmax_with_sinks(struct lower *l, const struct ane_node *n, mil_value scores, mil_value mask) {
   struct mil_build *b = &l->b;
   int64_t heads = ane_node_int(n, "heads"), kv = ane_node_int(n, "kv_heads"), keys = mil_dim(scores, 3);
   mil_value sinks = lower_vector(l, ane_node_input(n, 5), 1, 0, ane_node_float(n, "sink_scale"));
-  /* [1, heads, 1, 1] for each of T tokens, whose number only the mask knows. */
+  /* [1, heads, 1, 1] for each of T tokens; T is known only from the mask */
   mil_value column = mil_scale(b, mil_slice(b, mask, 3, 0, 1, 1), 0);
   column = mil_reshape4(b, mil_add(b, column, sinks), 1, kv, mil_dim(mask, 2) < 0 ? -1 : heads / kv * mil_dim(mask, 2), 1);
   return mil_slice(b, mil_softmax(b, mil_concat2(b, scores, column, 3), 3), 3, 0, keys, 1);

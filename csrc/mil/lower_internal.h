@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A value of the graph on its way: as an activation [1, C, T, 1], as heads [1, n, C / n, T], or both. */
+/* A value of the graph during lowering: as an activation [1, C, T, 1], as heads [1, n, C / n, T], or both. */
 struct lowered {
   mil_value flat, heads;
   int64_t n_heads;
@@ -18,20 +18,20 @@ struct lower {
   const struct ane_graph *g;
   const struct ane_shard *shard;
   const struct ane_mil_options *o;
-  int token_axis;         /* 2, or 3 in the other layout */
+  int token_axis;         /* 2, or 3 in the layout [1, C, 1, T] */
   int64_t t;              /* tokens of a call, ANE_MIL_UNKNOWN: 1 .. max_t */
   int32_t node;           /* index of the node that is being lowered */
   struct lowered *values; /* by value of the graph */
   struct ane_mil_ropes ropes;
   struct ane_mil_masks masks;
-  mil_value *cos, *sin; /* by rope: [1, 1, r / 2, T], once asked for */
+  mil_value *cos, *sin; /* by rope: [1, 1, r / 2, T], made on first use */
   struct lowered_mask {
     mil_value given, tiled; /* [1, 1, T, S]; times rows of T: [1, 1, times * T, S] */
     int64_t times;
-  } * mask;                                  /* by mask */
-  mil_value position, tokens, begin, end;    /* int32 [1]; [1]; [4]: of the rows that this call writes; once asked for */
+  } * mask;                               /* by mask */
+  mil_value position, tokens, begin, end; /* int32 [1]; [1]; [4]: bounds of the rows that this call writes; made on first use */
   struct ane_buffer inputs, outputs, states; /* of struct ane_mil_port */
-  struct ane_strmap weights;                 /* text of an ask -> index into kernels */
+  struct ane_strmap weights;                 /* text of a request -> index into kernels */
   struct ane_buffer kernels;                 /* of mil_value */
 };
 
@@ -48,12 +48,12 @@ typedef void (*lower_fn)(struct lower *l, struct mil_build *b, const struct ane_
 /* Value `value` as an activation; as heads [1, heads, C / heads, T]. */
 mil_value lower_flat(struct lower *l, int32_t value);
 mil_value lower_heads(struct lower *l, int32_t value, int64_t heads);
-/* Input i of the node as an activation. */
+/* Input i of the node, as an activation. */
 static inline mil_value lower_in(struct lower *l, const struct ane_node *n, int i) { return lower_flat(l, n->inputs[i]); }
 /* The node's result. */
 void lower_out(struct lower *l, const struct ane_node *n, mil_value x);
 void lower_out_heads(struct lower *l, const struct ane_node *n, mil_value x, int64_t heads);
-/* Any [.., C, .., T] in that order as an activation of `channels`. */
+/* Converts [.., C, .., T] in that order to an activation of `channels` channels. */
 mil_value lower_as_flat(struct lower *l, mil_value x, int64_t channels);
 
 /* ---- Weights -----------------------------------------------------------------------------------------------------------*/
@@ -63,14 +63,14 @@ mil_value lower_matrix(struct lower *l, int32_t value, int64_t from, int64_t to)
 /* A plain constant in this shape: (w + add) * times. NULL where value is ANE_NONE. */
 mil_value lower_plain(struct lower *l, int32_t value, int64_t from, int64_t to, int32_t rank, const int64_t *dim, double add,
                       double times);
-/* The same for all of a vector, along one axis of four. */
+/* The same for a whole vector, along one of four axes. */
 mil_value lower_vector(struct lower *l, int32_t value, int axis, double add, double times);
 
 /* ---- Features ----------------------------------------------------------------------------------------------------------*/
 
 /* The type of an activation of this many channels. */
 struct ane_mil_type lower_type(const struct lower *l, ane_mil_dtype t, int64_t channels);
-/* Inputs, made when first asked for. */
+/* Inputs, declared on first use. */
 mil_value lower_position(struct lower *l); /* int32 [1] */
 mil_value lower_tokens(struct lower *l);   /* T: int32 [1] */
 /* Input `name` of this kind; index as in ane_mil_port. */
@@ -78,12 +78,12 @@ mil_value lower_input(struct lower *l, const char *name, ane_mil_port_kind kind,
                       struct ane_mil_type type);
 /* A state of the graph, for reading and writing. */
 mil_value lower_state(struct lower *l, int32_t value, ane_mil_port_kind kind, int32_t rank, const int64_t *dim);
-/* Positions that the states hold. */
+/* The number of positions that the states hold. */
 static inline int64_t lower_held(const struct lower *l) { return l->o->held ? l->o->held : l->o->context; }
-/* int32 [rank], zeros but for `v`, an int32 [1], at the axis. */
+/* int32 [rank], zero except at the axis, where it is `v`, an int32 [1]. */
 mil_value lower_on_axis(struct lower *l, int rank, int axis, mil_value v);
 
-/* lower_moe.c: slots of the router that made a value, or -1 where none did. */
+/* lower_moe.c: the number of slots of the router that made a value; -1: no router made it. */
 int64_t lower_route_slots(const struct ane_graph *g, int32_t value);
 
 #endif

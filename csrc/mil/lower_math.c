@@ -1,9 +1,9 @@
-/* Projections, and what works on each number or moves channels. */
+/* Projections, and ops that work on single numbers or move channels. */
 #include "mil/lower_internal.h"
 
 #include <string.h>
 
-/* Of the head only the rows of its slice. */
+/* A projection. Of the head, only the rows of the slice are used. */
 void lower_conv1x1(struct lower *l, struct mil_build *b, const struct ane_node *n) {
   const struct ane_shard *p = l->shard;
   bool slice = p->kind == ANE_SHARD_HEAD && p->split == l->node;
@@ -12,7 +12,7 @@ void lower_conv1x1(struct lower *l, struct mil_build *b, const struct ane_node *
   lower_out(l, n, mil_conv(b, lower_in(l, n, 0), lower_matrix(l, n->inputs[1], from, to), bias, 1));
 }
 
-/* Each head by its own convolution. */
+/* Each head is a convolution of its own. */
 void lower_head_linear(struct lower *l, struct mil_build *b, const struct ane_node *n) {
   int64_t heads = n->n_inputs - 1;
   mil_value x = lower_in(l, n, 0), *list = ane_arena_array(b->arena, (size_t)heads, sizeof *list);
@@ -78,7 +78,7 @@ void lower_affine(struct lower *l, struct mil_build *b, const struct ane_node *n
   lower_out(l, n, scale ? mil_mul(b, x, scale) : x);
 }
 
-/* [1, heads, 1, d, T] tiled to [1, heads, times, d, T]; one head is all channels. */
+/* Tiles [1, heads, 1, d, T] to [1, heads, times, d, T]. One head covers all channels. */
 void lower_repeat_heads(struct lower *l, struct mil_build *b, const struct ane_node *n) {
   int64_t heads = ane_node_int(n, "heads"), times = ane_node_int(n, "times");
   mil_value x = lower_in(l, n, 0);

@@ -1,5 +1,5 @@
-/* Soft mixture of experts: the graph is static, so every expert runs for every token, and the weights of those that were not
- * chosen are zero. A route is here a weight for every slot, [1, E, T, 1]. */
+/* Soft mixture of experts. The graph is static, so every expert runs for every token, and experts that were not chosen get weight
+ * zero. Here a route is a weight for every slot, [1, E, T, 1]. */
 #include "mil/lower_internal.h"
 
 int64_t lower_route_slots(const struct ane_graph *g, int32_t value) {
@@ -8,7 +8,7 @@ int64_t lower_route_slots(const struct ane_graph *g, int32_t value) {
   return g->values[g->nodes[v->node].inputs[0]].shape.dim[1];
 }
 
-/* 1 for the k largest of key [1, E, T, 1], else 0; NULL where all are chosen. */
+/* 1 for the k largest of key [1, E, T, 1], else 0. NULL: all are chosen. */
 static mil_value chosen(struct lower *l, mil_value key, int64_t k) {
   struct mil_build *b = &l->b;
   int64_t slots = mil_dim(key, 1);
@@ -34,7 +34,7 @@ void lower_route(struct lower *l, struct mil_build *b, const struct ane_node *n)
                                                 : mil_softmax(b, logits, 1);
   mil_value mask = chosen(l, bias ? mil_add(b, w, bias) : w, ane_node_int(n, "k"));
   if (over_chosen) {
-    /* (mask - 1) 1e4: far below what is chosen, and still finite in fp16. */
+    /* Adds (mask - 1) 1e4: far below any chosen score, and still finite in fp16. */
     if (mask) w = mil_add(b, w, mil_scale(b, mil_binary(b, "sub", mask, mil_number(b, b->dtype, 1)), 1e4));
     w = mil_softmax(b, w, 1);
   }
@@ -56,7 +56,7 @@ static mil_value swiglu_oai(struct lower *l, const struct ane_node *n, mil_value
   return mil_mul(b, u, mil_mul(b, g, mil_unary(b, "sigmoid", mil_scale(b, g, ane_node_float(n, "alpha")))));
 }
 
-/* One projection of an expert; its weight is input `at` of the node, its bias the one behind it. */
+/* One projection of an expert. Its weight is input `at` of the node; the next input is its bias. */
 static mil_value linear(struct lower *l, const struct ane_node *n, int at, mil_value x) {
   int64_t rows = l->g->values[n->inputs[at]].shape.dim[0];
   mil_value bias = lower_plain(l, ane_node_input(n, at + 1), 0, rows, 1, &rows, 0, 1);
@@ -72,7 +72,7 @@ static mil_value expert(struct lower *l, const struct ane_node *n, int64_t e, mi
   return linear(l, n, at + 4, inner);
 }
 
-/* Slots beyond the experts add nothing. In a slice of the experts the sum goes on from what comes in. */
+/* Slots without an expert add nothing. A slice of the experts adds to the sum that comes in. */
 void lower_experts(struct lower *l, struct mil_build *b, const struct ane_node *n) {
   const struct ane_shard *p = l->shard;
   bool slice = p->kind == ANE_SHARD_EXPERTS && p->split == l->node;

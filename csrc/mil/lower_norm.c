@@ -1,9 +1,10 @@
-/* Norms. In fp16 the squares of a row may overflow; layer_norm of [x, -x], whose mean is zero, gives x / rms(x) without them. */
+/* Norms. In fp16 the squares of a row may overflow. layer_norm of [x, -x], whose mean is zero, gives x / rms(x) without that
+ * overflow. */
 #include "mil/lower_internal.h"
 
 #include <math.h>
 
-/* The axis of channels, of an activation and of heads [1, n, d, T]. */
+/* The axis of the channels, for an activation or for heads [1, n, d, T]. */
 static int channel_axis(int64_t groups) { return groups > 1 ? 2 : 1; }
 
 static mil_value grouped(struct lower *l, const struct ane_node *n, int64_t groups) {
@@ -17,7 +18,7 @@ static void give(struct lower *l, const struct ane_node *n, mil_value y, int64_t
     lower_out(l, n, y);
 }
 
-/* eps in fp16 is a multiple of 2^-24; never 0, which would make zeros NaN. */
+/* eps as fp16 holds it, a multiple of 2^-24. It is never 0, which would turn zeros into NaN. */
 static double held_eps(const struct lower *l, double eps) { return l->b.dtype == ANE_MIL_FP16 ? fmax(eps, 0x1p-24) : eps; }
 
 /* x / sqrt(mean x^2 + eps) */
@@ -53,13 +54,13 @@ void lower_layer_norm(struct lower *l, struct mil_build *b, const struct ane_nod
   give(l, n, bias ? mil_add(b, y, bias) : y, groups);
 }
 
-/* sqrt(n) / max(|x|, eps) = 1 / max(rms, eps / sqrt(n)): the norm above, whose eps is added to the mean square instead. */
+/* sqrt(n) / max(|x|, eps) = 1 / max(rms, eps / sqrt(n)). This uses the norm above, which adds eps to the mean square instead. */
 void lower_l2_norm(struct lower *l, struct mil_build *b, const struct ane_node *n) {
   int64_t groups = ane_node_int(n, "groups");
   int axis = channel_axis(groups);
   mil_value x = grouped(l, n, groups);
   double eps = ane_node_float(n, "eps");
   mil_value y = rms(l, x, axis, eps * eps / (double)mil_dim(x, axis));
-  mil_value w = lower_vector(l, ane_node_input(n, 1), 1, 0, 1); /* one a group */
+  mil_value w = lower_vector(l, ane_node_input(n, 1), 1, 0, 1); /* one per group */
   give(l, n, w ? mil_mul(b, y, w) : y, groups);
 }

@@ -1,5 +1,5 @@
-/* Blocks that look back over tokens. A state [1, C, K - 1, 1], a ring, holds the last K - 1 inputs. They are put before the
- * inputs of the call. The ring holds them minus the inputs before the first token, so that zeros always mean the start of a
+/* Blocks that look back over tokens. A ring state [1, C, K - 1, 1] holds the last K - 1 inputs, which are placed before the
+ * inputs of the call. The ring stores them minus the inputs before the first token, so that zeros always mean the start of a
  * sequence. */
 #include "mil/lower_internal.h"
 
@@ -17,15 +17,15 @@ static struct lookback look_back(struct lower *l, int32_t state, mil_value x, in
   c.state = lower_state(l, state, ANE_MIL_PORT_COLUMNS, 4, type.dim);
   mil_value first = lower_vector(l, before, 1, 0, 1); /* NULL: zeros */
   mil_value past = mil_cast(b, mil_read_state(b, c.state), b->dtype);
-  /* The inputs of the call are subtracted from and added to as well: that may round, and results must not depend on how tokens
-   * are divided into calls. */
+  /* The inputs of the call go through the same subtraction and addition. That may round, and results must not depend on how
+   * tokens are divided into calls. */
   if (first) x = mil_binary(b, "sub", x, first);
   c.less = mil_concat2(b, past, x, l->token_axis);
   c.all = first ? mil_add(b, c.less, first) : c.less;
   return c;
 }
 
-/* Keeps the last inputs for the next call. */
+/* Stores the last inputs for the next call. */
 static void keep_last(struct lower *l, const struct lookback *c) {
   struct mil_build *b = &l->b;
   mil_value last = mil_slice_size(b, c->less, l->token_axis, lower_on_axis(l, 4, l->token_axis, lower_tokens(l)), c->count);

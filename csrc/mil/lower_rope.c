@@ -1,4 +1,4 @@
-/* Rope: tables from an input or from the package, and the rotation itself. */
+/* Rope: the tables, which are inputs or constants of the package, and the rotation. */
 #include "mil/lower_internal.h"
 
 #include <inttypes.h>
@@ -31,7 +31,7 @@ ane_status ane_mil_ropes(struct ane_arena *arena, const struct ane_graph *g, str
   return ANE_OK;
 }
 
-/* The tables of all positions, [1, 1, r / 2, context]: the angle is the fp32 product, as the executor has it. */
+/* The tables for all positions, [1, 1, r / 2, context]. The angle is an fp32 product, as in the executor. */
 static mil_value whole_table(struct lower *l, const struct ane_node *n, bool sine) {
   struct mil_build *b = &l->b;
   const struct ane_attr *f = ane_node_attr(n, "inv_freq");
@@ -67,7 +67,7 @@ static mil_value positions(struct lower *l) {
   return mil_add(b, mil_op(b, "range_1d", NULL, ane_mil_tensor_type(ANE_MIL_INT32, 1, &l->t), args, 3), lower_position(l));
 }
 
-/* x times its factors of all positions, [1, 1, context], gathered. */
+/* Multiplies x by the factors of its positions, gathered from those of all positions, [1, 1, context]. */
 void lower_position_scale(struct lower *l, struct mil_build *b, const struct ane_node *n) {
   int64_t context = lower_held(l), original = ane_node_int(n, "original");
   float beta = (float)ane_node_float(n, "beta"), *data = ane_arena_array(b->arena, (size_t)context, sizeof *data);
@@ -120,10 +120,10 @@ static void cos_sin(struct lower *l, int32_t value, mil_value *cos, mil_value *s
   *sin = l->sin[number];
 }
 
-/* Whoever uses the table asks for it then. */
+/* Does nothing: each user of the table asks for it on first use. */
 void lower_rope_table(struct lower *l, struct mil_build *b, const struct ane_node *n) { (void)l, (void)b, (void)n; }
 
-/* (a, b) -> (a cos - b sin, b cos + a sin) for the pairs of the first r dimensions of each head [1, heads, d, T]. */
+/* Maps (a, b) to (a cos - b sin, b cos + a sin) for pairs in the first r dimensions of each head [1, heads, d, T]. */
 void lower_rope(struct lower *l, struct mil_build *b, const struct ane_node *n) {
   int64_t heads = ane_node_int(n, "heads");
   bool half = ane_node_string(n, "layout")[0] == 'h';

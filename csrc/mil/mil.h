@@ -1,4 +1,4 @@
-/* From the graph of a recipe to Core ML packages: its shards, their operations, and where these are predicted to run. */
+/* Turns a recipe's graph into Core ML packages: shards, their operations, and the predicted device of each. */
 #ifndef ANE_MIL_MIL_H
 #define ANE_MIL_MIL_H
 

@@ -1,9 +1,9 @@
 /* The partition of a graph into shards.
  *
  * Every shard is a span of nodes [lo, hi), without those that the host runs. The steps:
- *   1. each node gets its section: a layer, or what stands behind all layers;
+ *   1. each node gets its section: a layer, or the part after all layers;
  *   2. partition_layers.c and partition_head.c choose the spans, by the bytes of the weights in them;
- *   3. partition_lists.c finds what each shard takes in and gives out, from where values are made and last used. */
+ *   3. partition_lists.c finds the inputs and outputs of each shard, from where values are made and last used. */
 #include "mil/partition_internal.h"
 
 #include "base/alloc.h"
@@ -88,7 +88,7 @@ bool partition_takes(const struct ane_shard *p, int32_t i, int32_t j) {
   return p->kind != ANE_SHARD_EXPERTS || i != p->split || j < 2 || ((j - 2) / 6 >= p->from && (j - 2) / 6 < p->to);
 }
 
-/* Rows of the outermost dimension of constant `v`, input j of node i, that the shard holds. */
+/* The number of rows of the outermost dimension of constant `v`, input j of node i, that the shard holds. */
 static int64_t rows_of(const struct ane_shard *p, const struct ane_value *v, int32_t i, int32_t j) {
   bool sliced = p->kind == ANE_SHARD_HEAD && i == p->split && j >= 1;
   return sliced ? p->to - p->from : v->shape.rank ? v->shape.dim[0] : 1;

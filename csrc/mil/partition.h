@@ -1,8 +1,9 @@
-/* Partitions the graph of a model into shards, each to become a package of its own.
+/* Partitions the graph of a model into shards. Each shard becomes a package.
  *
- * The graph is what a recipe builds, after dead_code only. Nodes of layer N are called "layers.N. ...", in ascending order of N.
- * Nodes before the first layer belong to the first shard, nodes behind the last one to each slice of the head. The host runs two
- * kinds of nodes, which are in no shard: the embedding (a table in a file) and the rope tables (inputs of the packages).
+ * The graph is as a recipe builds it, after the pass dead_code only. Nodes of layer N are named "layers.N. ...", in ascending
+ * order of N. Nodes before the first layer belong to the first shard; nodes after the last layer belong to each slice of the
+ * head. The host runs two kinds of nodes, which are in no shard: the embedding (a table in a file) and the rope tables (inputs of
+ * the packages).
  *
  *   LAYERS   Layers first .. last. A layer above the size limit that has experts ends before them. What is above the size limit
  *            without experts is split between nodes into `parts` shards: the fewest that keep the limit, and of those divisions
@@ -14,7 +15,8 @@
  *   HEAD     Rows [from, to) of the projection `split`. The final norm is in each slice.
  *   WHOLE    Everything (ane_partition_whole).
  *
- * `gather` nodes are in the shards. In a package every token of a call is an output row: the host gives the head no others. */
+ * `gather` nodes are in the shards. In a package every token of a call is an output row: the host passes only output rows to the
+ * head. */
 #ifndef ANE_MIL_PARTITION_H
 #define ANE_MIL_PARTITION_H
 
@@ -28,14 +30,14 @@ const char *ane_shard_kind_name(ane_shard_kind kind);
 
 struct ane_shard {
   ane_shard_kind kind;
-  int32_t first, last;  /* layers, 0-based, both included; HEAD: ANE_NONE */
-  int32_t part, parts;  /* LAYERS: which part of layer first == last, from 0, of how many; parts 0: whole layers */
-  int32_t split;        /* EXPERTS: the node of the mixture; HEAD, WHOLE: the head's conv1x1, ANE_NONE where the graph has none */
-  int64_t from, to;     /* HEAD: rows of its weight; EXPERTS: experts; WHOLE: all rows */
+  int32_t first, last; /* layers, 0-based, both included; HEAD: ANE_NONE */
+  int32_t part, parts; /* LAYERS: index of this part of layer first == last, from 0, and number of parts; parts 0: whole layers */
+  int32_t split;       /* EXPERTS: the node of the mixture; HEAD, WHOLE: the head's conv1x1, ANE_NONE where the graph has none */
+  int64_t from, to;    /* HEAD: rows of its weight; EXPERTS: experts; WHOLE: all rows */
   const int32_t *nodes; /* in order; `split` is one of them */
   int32_t n_nodes;
-  /* ins: values of the embedding or of shards before. outs: values for shards behind, and results of the graph. In the order in
-   * which they are made. */
+  /* ins: values of the embedding or of earlier shards. outs: values for later shards, and results of the graph. Both in the order
+   * in which values are made. */
   const int32_t *ins, *outs;
   int32_t n_ins, n_outs;
   const int32_t *states; /* values of kind STATE; see ane_partition_has_state */
@@ -45,14 +47,15 @@ struct ane_shard {
   const int32_t *consts; /* weights, each once, in the order of use */
   int32_t n_consts;
   uint64_t bytes; /* of the weights, as the caller counts them */
-  /* The residual stream: of the values that cross the edge before (behind) the shard the one made last, where the edge lies
-   * between layers and the value is one of `ins` (`outs`) and has the embedding's shape. Packages call it "hidden"
-   * ("hidden_out"); which value goes where does not depend on that name. ANE_NONE: there is none. */
+  /* The residual stream at the edge before the shard (hidden_in) and after it (hidden_out): of the values that cross the edge,
+   * the one that is made last. It exists if the edge lies between layers and the value is in `ins` (`outs`) and has the
+   * embedding's shape. Packages call it "hidden" ("hidden_out"); which value goes where does not depend on that name. ANE_NONE:
+   * there is none. */
   int32_t hidden_in, hidden_out;
 };
 
 struct ane_partition {
-  struct ane_shard *shards; /* in the order of calls */
+  struct ane_shard *shards; /* in the order in which they are called */
   int32_t n_shards;
   int32_t n_layers;
   int32_t embedding; /* result of the embed node, ANE_NONE where there is none */
@@ -66,8 +69,8 @@ struct ane_partition_limits {
   uint64_t target;     /* most bytes of a shard of several layers, and of a slice of the head */
   uint64_t size_limit; /* bytes above which a layer is split: at its experts, or else between nodes */
   int64_t rows;        /* of a slice of the head */
-  int32_t head_slices; /* 0: as few as target and rows allow; else this many (at least as many as rows allow) */
-  int64_t row_align;   /* slices of the head begin at multiples of it; 0: anywhere */
+  int32_t head_slices; /* 0: as few as target and rows allow; else this many (at least as many as `rows` requires) */
+  int64_t row_align;   /* slices of the head begin at multiples of this; 0: anywhere */
   int32_t layers;      /* most layers of a shard; 0: any number */
   /* Slices of a mixture. 0: as few as the size limit allows, 1, 2, 4, ... up to one an expert; else this many, at most one an
    * expert. */
@@ -76,7 +79,7 @@ struct ane_partition_limits {
 /* 200 MB, 250 MB, 65,536 rows; MB = 10^6 bytes. */
 struct ane_partition_limits ane_partition_default_limits(void);
 
-/* Bytes that input `input` of the node takes in a package, of which `rows` rows of the outermost dimension are used. */
+/* The bytes that input `input` of the node takes in a package if `rows` rows of its outermost dimension are used. */
 typedef uint64_t (*ane_partition_bytes_fn)(void *arg, const struct ane_graph *g, int32_t node, int32_t input, int64_t rows);
 
 /* *out is NULL on failure. Errors: ANE_UNSUPPORTED (nodes of the layers are not in order, fused nodes), ANE_NOMEM. */
@@ -87,8 +90,8 @@ ane_status ane_partition_whole(struct ane_partition **out, const struct ane_grap
                                struct ane_error *err);
 void ane_partition_free(struct ane_partition *partition); /* NULL is fine */
 
-/* Does a package hold the state that is input `input` of the node? Bidirectional attention needs none: it sees the tokens of its
- * call only. */
+/* Does a package hold the state that is input `input` of the node? Bidirectional attention needs none: it sees only the tokens of
+ * its call. */
 bool ane_partition_has_state(const struct ane_graph *g, int32_t node, int32_t input);
 
 #endif

@@ -1,4 +1,4 @@
-/* Layers: runs of whole layers, as many in a shard as the target holds; a layer above the size limit is split at its mixtures, or
+/* Layers: each shard takes as many whole layers as the target holds. A layer above the size limit is split at its mixtures, or
  * else between nodes. */
 #include "mil/partition_internal.h"
 
@@ -6,8 +6,8 @@
 
 /* ---- Whole layers -------------------------------------------------------------------------------------------------*/
 
-/* How many shards n layers of these bytes make where no shard but one of a single layer may be above `cap`. ends (may be NULL)
- * gets how many layers stand before the end of each shard. */
+/* The number of shards that n layers of these bytes make if no shard exceeds `cap`, except one of a single layer. ends (may be
+ * NULL) receives the number of layers before the end of each shard. */
 static int32_t pack_layers(const struct partitioner *c, const uint64_t *bytes, int32_t n, uint64_t cap, int32_t *ends) {
   int32_t shards = 0, held = 0;
   uint64_t sum = 0;
@@ -26,7 +26,8 @@ static int32_t pack_layers(const struct partitioner *c, const uint64_t *bytes, i
   return shards + (held > 0);
 }
 
-/* Adds layers [from, to), each whole: as few shards as the target allows, and among those the least bytes in the largest. */
+/* Adds layers [from, to), each whole: as few shards as the target allows, and of those divisions the one with the smallest
+ * largest shard. */
 static ane_status pack_whole_layers(struct partitioner *c, int32_t from, int32_t to, struct ane_error *err) {
   int32_t n = to - from;
   if (n == 0) return ANE_OK;
@@ -36,7 +37,7 @@ static ane_status pack_whole_layers(struct partitioner *c, int32_t from, int32_t
   for (int32_t i = 0; i < n; i++) bytes[i] = partition_span_bytes(c, partition_layer_span(c, from + i));
   uint64_t low = 0, high = c->limits->target;
   int32_t fewest = pack_layers(c, bytes, n, high, NULL);
-  while (low < high) { /* fewer bytes never make fewer shards: search the least cap that gives as few */
+  while (low < high) { /* a lower cap never makes fewer shards: search for the lowest cap that gives as few */
     uint64_t mid = low + (high - low) / 2;
     if (pack_layers(c, bytes, n, mid, NULL) == fewest)
       high = mid;
@@ -56,13 +57,13 @@ static ane_status pack_whole_layers(struct partitioner *c, int32_t from, int32_t
 
 /* ---- One layer in parts -------------------------------------------------------------------------------------------*/
 
-/* Positions between the nodes of a span: position 0 is before the first node, position n behind the last. The best division of
- * the nodes before a position is found from the best ones of all positions before it. */
+/* Positions between the nodes of a span: position 0 is before the first node, position n after the last. Dynamic programming: the
+ * best division of the nodes before a position follows from the best ones of all earlier positions. */
 struct parts {
   struct partitioner *c;
   struct span s;
-  int64_t *channels; /* of the values that cross the position; -1: no shard may end there */
-  int32_t *shards;   /* of the best division: how many; ANE_NONE: there is none */
+  int64_t *channels; /* of the values that cross the position; -1: no shard may end here */
+  int32_t *shards;   /* number of shards in the best division; ANE_NONE: there is none */
   int32_t *from;     /* ... the position where its last shard begins */
   int64_t *crossing; /* ... the channels that cross all its positions */
 };
@@ -72,7 +73,7 @@ static int64_t channels_of(const struct ane_value *v) {
   return n > 0 ? n : 1;
 }
 
-/* Channels of the values that are made before node `at` and used from there on; -1 where a state is used on both sides. */
+/* Channels of the values that are made before node `at` and used at or after it; -1 if a state is used on both sides. */
 static int64_t channels_across(struct partitioner *c, struct span s, int32_t at) {
   const struct ane_graph *g = c->g;
   int64_t sum = 0;
@@ -94,9 +95,9 @@ static int64_t channels_across(struct partitioner *c, struct span s, int32_t at)
   return sum;
 }
 
-/* May these nodes be one shard? Above the size limit only a single matrix may, with no more than vectors beside it. */
+/* May these nodes form one shard? Above the size limit, only a single matrix may, with only vectors beside it. */
 static bool keeps_limit(struct partitioner *c, struct span s) {
-  enum { VECTORS = 64 }; /* vectors are smaller than this part of the limit */
+  enum { VECTORS = 64 }; /* vectors are smaller than 1/64 of the limit */
   uint64_t sum = partition_span_bytes(c, s), most = 0;
   for (int32_t i = s.lo; i < s.hi && sum > c->limits->size_limit; i++) {
     uint64_t own = partition_span_bytes(c, (struct span){i, i + 1});
@@ -105,7 +106,7 @@ static bool keeps_limit(struct partitioner *c, struct span s) {
   return sum <= c->limits->size_limit || (most > 0 && sum - most <= c->limits->size_limit / VECTORS);
 }
 
-/* Fewest shards first, then fewest channels across their edges. false: no division keeps the limit. */
+/* Prefers the fewest shards, then the fewest channels across their edges. false: no division keeps the limit. */
 static bool find_best_parts(struct parts *p) {
   int32_t n = p->s.hi - p->s.lo;
   p->shards[0] = 0;
@@ -141,7 +142,8 @@ ane_status partition_split_layer(struct partitioner *c, int32_t layer, struct sp
     return ane_fail(err, ANE_NOMEM, "no memory to partition layer %" PRId32, layer);
   int32_t count = find_best_parts(&p) ? p.shards[n - 1] : 1;
   if (count == 1) return partition_add(c, shard, s, err);
-  int32_t *ends = p.shards; /* positions where the parts end, written from the last part on; what stood there has been read */
+  int32_t *ends =
+      p.shards; /* positions where the parts end, written from the last part on; the entries overwritten have been read already */
   for (int32_t i = count, at = (int32_t)n - 1; i-- > 0; at = p.from[at]) ends[i] = at;
   ane_status st = ANE_OK;
   shard.parts = count;

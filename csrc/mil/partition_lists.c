@@ -1,5 +1,5 @@
-/* What each shard takes in and gives out. A value crosses the edge of a shard where it is made on one side and used on the other.
- */
+/* Finds the inputs and outputs of each shard. A value crosses the edge of a shard if it is made on one side and used on the
+ * other. */
 #include "mil/partition_internal.h"
 
 #include <string.h>
@@ -15,20 +15,21 @@ static ane_status keep_list(struct partitioner *c, int32_t n, const int32_t **ou
 
 typedef enum { LIST_NONE, LIST_INS, LIST_STATES, LIST_ROPES, LIST_CONSTS } list_kind;
 
-/* The list of the shard that an input of one of its nodes belongs to. */
+/* The list of the shard that an input of one of its nodes goes to. */
 static list_kind list_of(const struct partitioner *c, struct span s, int32_t v) {
   const struct ane_value *x = &c->g->values[v];
   switch (x->kind) {
     case ANE_VALUE_STATE: return LIST_STATES;
     case ANE_VALUE_CONST: return LIST_CONSTS;
     case ANE_VALUE_RESULT: break;
-    default: return LIST_NONE; /* output rows, positions: inputs that the host fills */
+    default: return LIST_NONE; /* output rows and positions: inputs that the host fills */
   }
   if (c->g->nodes[x->node].op == ANE_OP_ROPE_TABLE) return LIST_ROPES;
   return x->node < s.lo || c->g->nodes[x->node].op == ANE_OP_EMBED ? LIST_INS : LIST_NONE;
 }
 
-/* Keeps the list sorted by the node that makes a value. Values that no node makes keep the order of use. */
+/* Inserts a value into the list, which stays sorted by the node that makes each value. Values that no node makes keep their order
+ * of use. */
 static void insert(const struct ane_graph *g, int32_t *list, int32_t n, int32_t v) {
   while (n > 0 && g->values[v].kind == ANE_VALUE_RESULT && g->values[list[n - 1]].node > g->values[v].node) {
     list[n] = list[n - 1];
@@ -74,8 +75,8 @@ static ane_status fill_nodes(struct partitioner *c, struct ane_shard *p, struct 
   return keep_list(c, n, &p->nodes, &p->n_nodes, err);
 }
 
-/* The residual stream at an edge: the value that is made last before node `at` and used from there on, if it has the embedding's
- * shape. The embedding itself counts as made first. */
+/* The residual stream at an edge: of the values made before node `at` and used at or after it, the one made last, if it has the
+ * embedding's shape. The embedding itself counts as made first. */
 static int32_t residual_at(const struct partitioner *c, int32_t at) {
   const struct ane_graph *g = c->g;
   int32_t emb = c->partition->embedding;

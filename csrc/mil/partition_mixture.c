@@ -1,4 +1,4 @@
-/* Mixtures of experts that are shards of their own: slices of the experts, whose sum goes from slice to slice. */
+/* Mixtures of experts as shards of their own: slices of the experts, each of which adds to the sum of the slice before. */
 #include "mil/partition_internal.h"
 
 /* The first mixture in [lo, hi), or hi. */
@@ -16,8 +16,8 @@ static struct ane_shard expert_slice(int32_t layer, int32_t node, int64_t count,
                             .to = count * (part + 1) / parts};
 }
 
-/* How many slices the mixture at `node` becomes: 1, 2, 4, ... up to one an expert, until the largest keeps the size limit. The
- * last slice also has the nodes up to `end`. */
+/* The number of slices for the mixture at `node`: 1, 2, 4, ... up to one per expert, until the largest slice keeps the size
+ * limit. The last slice also has the nodes up to `end`. */
 static int32_t expert_parts(struct partitioner *c, int32_t layer, int32_t node, int32_t end) {
   int64_t count = ane_node_int(&c->g->nodes[node], "count");
   if (c->limits->expert_parts) return (int32_t)ANE_MIN(count, (int64_t)c->limits->expert_parts);

@@ -11,7 +11,7 @@ const char *ane_residency_verdict_name(ane_residency_verdict v) {
 
 /* ---- Tests: each serves one or several rows of residency.def -------------------------------------------------------------*/
 
-/* What is judged; the other one is NULL. */
+/* The subject of a test: an operation or a package; the other pointer is NULL. */
 struct subject {
   const struct ane_residency_op *op;
   const struct ane_residency_package *package;
@@ -96,7 +96,7 @@ static int64_t widest(const struct ane_value *v) {
   return most;
 }
 
-/* Of a slice of the head its own rows count, not those of the whole matrix. */
+/* For a slice of the head, counts its own rows, not those of the whole matrix. */
 static int64_t widest_of(const struct ane_graph *g, const struct ane_shard *p, int32_t node) {
   const struct ane_node *n = &g->nodes[node];
   bool sliced = p->kind == ANE_SHARD_HEAD && p->split != ANE_NONE && node >= p->split;
@@ -105,7 +105,7 @@ static int64_t widest_of(const struct ane_graph *g, const struct ane_shard *p, i
     if (n->inputs[j] == ANE_NONE) continue;
     const struct ane_value *v = &g->values[n->inputs[j]];
     bool in_slice = sliced && (node != p->split || j > 0);
-    int64_t w = v->kind == ANE_VALUE_STATE ? 0 : widest(v); /* the positions of a state do not count */
+    int64_t w = v->kind == ANE_VALUE_STATE ? 0 : widest(v); /* the positions of a state are not counted */
     if (in_slice && node == p->split && v->shape.rank == 2) w = v->shape.dim[1];
     if (in_slice && (node != p->split || v->shape.rank == 1)) w = 0;
     most = ANE_MAX(most, w);

@@ -13,7 +13,7 @@ typedef enum {
   ANE_RESIDENCY_ENGINE,
   ANE_RESIDENCY_RISK,
   ANE_RESIDENCY_CPU
-} ane_residency_verdict; /* ascending: the worst verdict decides */
+} ane_residency_verdict; /* ascending: the worst verdict wins */
 /* "engine", "risk", "cpu" */
 const char *ane_residency_verdict_name(ane_residency_verdict v);
 
@@ -25,18 +25,18 @@ struct ane_residency_rule {
   ane_residency_verdict verdict;
   const char *text, *source;
 };
-/* Rule i of the list, NULL behind the last. */
+/* Rule i of the list; NULL past the end. */
 const struct ane_residency_rule *ane_residency_rule_at(int i);
 
-/* What a rule looks at: an operation ... */
+/* The subject of a rule: an operation ... */
 struct ane_residency_op {
-  bool projection; /* convolution with constant kernel */
+  bool projection; /* a convolution with a constant kernel */
   bool has_weights;
   ane_weight_scheme scheme; /* of its matrix, if it has one */
   bool int8_activations, fp32, top_k;
   bool state_write;
   int64_t state_last; /* last dimension of the states that it writes; 0: none */
-  int64_t most;       /* largest dimension of its tensors, T aside */
+  int64_t most;       /* largest dimension of its tensors except T */
   int32_t rank;
 };
 /* ... or a package. */
@@ -58,10 +58,11 @@ struct ane_residency_finding {
 struct ane_residency_finding ane_residency_judge_op(const struct ane_residency_op *op);
 struct ane_residency_finding ane_residency_judge_package(const struct ane_residency_package *p);
 
-/* A node of a recipe's graph in a shard; `specs`: the scheme of each value of the graph (see ane_partition_scheme_bytes). */
+/* Judges a node of a recipe's graph in a shard. `specs`: the scheme of each value of the graph (see ane_partition_scheme_bytes).
+ * */
 struct ane_residency_finding ane_residency_judge_node(const struct ane_graph *g, const struct ane_shard *p, int32_t node,
                                                       const struct ane_weight_spec *specs, const struct ane_mil_options *o);
-/* Operation i of a function's block. Constants (const, constexpr_*) take no time: `rule` is ANE_NONE. */
+/* Judges operation i of a function's block. Constants (const, constexpr_*) take no time: their `rule` is ANE_NONE. */
 struct ane_residency_finding ane_residency_judge_mil(const struct ane_mil_function *f, uint32_t i);
 struct ane_residency_package ane_residency_package_of(const struct ane_shard *p, const struct ane_mil_options *o);
 
@@ -69,7 +70,7 @@ struct ane_residency_package ane_residency_package_of(const struct ane_shard *p,
 
 /* Is input `input` of the node a matrix that can have a scheme? Vectors, and kernels of causal convolutions, are fp16. */
 bool ane_partition_is_matrix(const struct ane_graph *g, int32_t node, int32_t input);
-/* For ane_partition_make; arg: struct ane_weight_spec[n_values], the scheme asked for of each value. */
+/* For ane_partition_make. arg: struct ane_weight_spec[n_values], the requested scheme of each value. */
 uint64_t ane_partition_scheme_bytes(void *arg, const struct ane_graph *g, int32_t node, int32_t input, int64_t rows);
 
 /* ---- Chips -------------------------------------------------------------------------------------------------------------*/
@@ -82,6 +83,6 @@ struct ane_chip {
   uint64_t target, size_limit; /* bytes of a package: see struct ane_partition_limits */
   const char *source;
 };
-const struct ane_chip *ane_chip_at(int i); /* NULL behind the last */
+const struct ane_chip *ane_chip_at(int i); /* NULL past the end */
 
 #endif

@@ -1,4 +1,4 @@
-/* Operations of an ML Program as the rules see them. A convolution is judged by the scheme of its weight, which is the output of
+/* Presents operations of an ML Program to the rules. A convolution is judged by the scheme of its weight, which is the output of
  * another operation. */
 #include "mil/residency.h"
 
@@ -38,7 +38,7 @@ static bool scheme_of(const struct ane_mil_op *op, ane_weight_scheme *out) {
   return true;
 }
 
-/* Fills what x says of the operation's weight. */
+/* Fills the fields of x that describe the operation's weight. */
 static void read_weight(const struct ane_mil_block *b, uint32_t i, struct ane_residency_op *x) {
   const struct ane_mil_op *op = &b->ops[i];
   const struct ane_mil_arg *w = ane_mil_op_arg(op, "weight");

@@ -1,4 +1,4 @@
-/* Weights as they are: decoded, in memory. */
+/* Plain weights: decoded, in memory. */
 #include "mil/lower.h"
 
 #include "quant/quant.h"
@@ -23,7 +23,7 @@ ane_status ane_mil_weight_plain(void *arg, struct ane_arena *arena, const struct
   (void)arg;
   struct ane_tensor t = ask->graph->values[ask->value].data;
   struct ane_weight_rows rows;
-  /* Kernels over tokens, [C_out, C, K], as a matrix. */
+  /* Kernels over tokens, [C_out, C, K], are flattened to a matrix. */
   for (; t.shape.rank > 2; t.shape.rank--) t.shape.dim[t.shape.rank - 2] *= t.shape.dim[t.shape.rank - 1];
   ane_status st = ane_weight_rows_of(&t, &rows, err);
   if (st) return st;
