@@ -1,4 +1,4 @@
-/* Compiling, loading and describing a function of a Core ML package. Never run on hardware. */
+/* Compiles, loads and describes a function of a Core ML package. Never run on hardware. */
 #import "coreml/coreml_internal.h"
 
 @implementation AneFeature
@@ -32,7 +32,7 @@ bool ane_coreml_dtype(MLMultiArrayDataType type, ane_dtype *dtype) {
 
 /* ---- Compiling -----------------------------------------------------------------------------------------------------*/
 
-/* The compiled model of the package, in a temporary place. Waits. */
+/* Compiles the package into a temporary folder. Blocks until it is done. */
 static ane_status compile(NSURL *package, NSURL *__strong *compiled, struct ane_error *err) API_AVAILABLE(macos(15.0)) {
   dispatch_semaphore_t done = dispatch_semaphore_create(0);
   __block NSURL *result = nil;
@@ -140,7 +140,7 @@ ane_status ane_coreml_create(struct ane_coreml **out, const struct ane_coreml_op
   return ane_fail(err, ANE_UNSUPPORTED, "%s: Core ML runs packages with states on macOS 15 or later only", o->path);
 }
 
-/* The handle's reference is taken back and dropped. */
+/* Takes back the handle's reference and releases it. */
 void ane_coreml_destroy(struct ane_coreml *m) {
   if (!m) return;
   @autoreleasepool {

@@ -1,4 +1,4 @@
-/* Arrays that Core ML reads and writes in place, and what goes in and out of them. Never run on hardware. */
+/* Arrays that Core ML reads and writes in place, and conversions from and to them. Never run on hardware. */
 #import "coreml/coreml_internal.h"
 
 #include "platform/platform.h"
@@ -23,7 +23,7 @@ static MLMultiArray *pixel_array(NSArray<NSNumber *> *shape, size_t width, size_
   return array;
 }
 
-/* Row-major in pages that go when the array goes. */
+/* A row-major array in pages that are freed with the array. */
 static MLMultiArray *page_array(ane_dtype dtype, NSArray<NSNumber *> *shape, size_t count) {
   const size_t size = ANE_MAX(count, 1) * element_bytes(dtype);
   NSMutableArray<NSNumber *> *strides = [NSMutableArray array];
@@ -59,7 +59,7 @@ ane_status ane_coreml_array(MLMultiArray *__strong *out, ane_dtype dtype, int32_
 
 /* ---- Elements ------------------------------------------------------------------------------------------------------*/
 
-/* The shape and the steps, in elements, of an array. */
+/* The shape and the strides, in elements, of an array. */
 struct layout {
   int32_t rank;
   int64_t dim[ANE_DYN_RANK], step[ANE_DYN_RANK], count;
@@ -75,7 +75,7 @@ static struct layout layout_of(NSArray<NSNumber *> *shape, NSArray<NSNumber *> *
   return l;
 }
 
-/* Place of row-major element i. */
+/* The offset of row-major element i. */
 static int64_t place_of(const struct layout *l, int64_t i) {
   int64_t at = 0;
   for (int32_t d = l->rank - 1; d >= 0; d--) {
@@ -85,7 +85,7 @@ static int64_t place_of(const struct layout *l, int64_t i) {
   return at;
 }
 
-/* Number of elements from a row's beginning that stand side by side on both sides. */
+/* The number of elements, from the start of a row, that are contiguous on both sides. */
 static int64_t run_of(const struct layout *l) { return l->rank && l->step[l->rank - 1] == 1 ? l->dim[l->rank - 1] : 1; }
 
 static double number_at(const struct ane_dyn *t, int64_t i) {

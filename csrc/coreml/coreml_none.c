@@ -1,4 +1,4 @@
-/* Core ML on systems that have none: every program is an error, so that callers need not know which system they are on. */
+/* Systems without Core ML: creating a program is an error, so that callers need not know which system they run on. */
 #include "coreml/coreml.h"
 
 bool ane_coreml_available(void) { return false; }
@@ -8,7 +8,7 @@ ane_status ane_coreml_create(struct ane_coreml **out, const struct ane_coreml_op
   return ane_fail(err, ANE_UNSUPPORTED, "%s: Core ML runs packages on macOS 15 or later only", o->path);
 }
 
-/* No program can be there for the calls below; a binding still links to them. */
+/* No program can exist for the calls below; the Lua binding still links to them. */
 void ane_coreml_destroy(ANE_UNUSED struct ane_coreml *m) {}
 struct ane_coreml_info ane_coreml_info(ANE_UNUSED const struct ane_coreml *m) {
   return (struct ane_coreml_info){0};

@@ -1,13 +1,13 @@
-/* Where the operations of a compiled function will run, by MLComputePlan: a package may compile, load and answer right, wholly
- * on the CPU, and nothing but this tells. Never run on hardware. */
+/* Finds where the operations of a compiled function will run, with MLComputePlan. A package may compile, load and give correct
+ * results entirely on the CPU; only this query shows it. Never run on hardware. */
 #import "coreml/coreml_internal.h"
 
-/* Adds the operations of a block, and of the blocks in them. The first convolution that is off the engine goes to *off. */
+/* Counts the operations of a block and of its nested blocks. *off receives the first convolution that is off the engine. */
 static void count_block(MLComputePlan *plan, MLModelStructureProgramBlock *block, struct ane_coreml_info *info, NSString *__strong *off) API_AVAILABLE(macos(15.0)) {
   for (MLModelStructureProgramOperation *op in block.operations) {
     for (MLModelStructureProgramBlock *inner in op.blocks) count_block(plan, inner, info, off);
     MLComputePlanDeviceUsage *usage = [plan computeDeviceUsageForMLProgramOperation:op];
-    if (!usage) continue; /* constants and the like run nowhere */
+    if (!usage) continue; /* constants and similar operations have no device */
     bool engine = [(NSObject *)usage.preferredComputeDevice isKindOfClass:[MLNeuralEngineComputeDevice class]];
     bool conv = [op.operatorName hasSuffix:@".conv"] || [op.operatorName isEqualToString:@"conv"];
     info->n_operations++;

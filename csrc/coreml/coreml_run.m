@@ -1,9 +1,9 @@
-/* Runs and states of a loaded function. Never run on hardware. */
+/* Runs a loaded function and manages its states. Never run on hardware. */
 #import "coreml/coreml_internal.h"
 
 #include <string.h>
 
-enum { MOST_KEPT = 8 }; /* sets of input shapes whose arrays are kept: the T of a package are few */
+enum { MOST_KEPT = 8 }; /* number of input shape sets whose arrays are cached: a package has few values of T */
 
 /* ---- States --------------------------------------------------------------------------------------------------------*/
 
@@ -54,7 +54,7 @@ const char *ane_coreml_states_name(const struct ane_coreml_states *s, int32_t i)
   return NULL;
 }
 
-/* Calls `use` with the array of state i, which is there as long as the call lasts. */
+/* Calls `use` with the array of state i, which is valid during the call. */
 static ane_status with_state(const struct ane_coreml_states *s, int32_t i, struct ane_error *err, ane_status (^use)(MLMultiArray *)) {
   if (i < 0 || i >= ane_coreml_states_count(s)) return ane_fail(err, ANE_NOTFOUND, "there is no state %d", (int)i);
   if (@available(macOS 15.0, *)) {
@@ -84,7 +84,7 @@ ane_status ane_coreml_states_write(struct ane_coreml_states *s, int32_t i, const
   });
 }
 
-/* Both arrays are open inside the inner handler; they have one shape, type and strides. */
+/* Copies a state. Both arrays are open inside the inner handler; they have the same shape, type and strides. */
 static bool copy_state(MLState *to, MLState *from, NSString *name) API_AVAILABLE(macos(15.0)) {
   __block bool same = false;
   [from getMultiArrayForStateNamed:name
@@ -160,8 +160,8 @@ static ane_status buffers_for(AneBuffers *__strong *out, AneCoreMLProgram *progr
   return ANE_OK;
 }
 
-/* The shapes of results are known once there are some: from then on they come in arrays of our own. Without them (no memory, a
- * type that is not ours) Core ML goes on making its own. */
+/* The shapes of results are known after the first run. From then on results are returned in our own arrays. If that is impossible
+ * (no memory, a type that we do not support), Core ML continues to allocate its own. */
 static void keep_outputs(AneCoreMLProgram *program, AneBuffers *b, id<MLFeatureProvider> results) API_AVAILABLE(macos(15.0)) {
   NSMutableDictionary<NSString *, id> *backings = [NSMutableDictionary dictionary];
   for (AneFeature *f in program.outputs) {
