@@ -1,4 +1,4 @@
-/* Added tokens: found in the text by their spelling, before the model runs. */
+/* Added tokens. They are found in the text by their spelling, before the model runs. */
 #include "text/text_internal.h"
 
 #include <string.h>
@@ -8,7 +8,7 @@ static bool is_added(const struct ane_tokenizer *t, uint32_t i) {
          t->pieces[i].len;
 }
 
-/* Adds a token by its normalised spelling; none where that is empty. */
+/* Adds a token by its normalised spelling; adds nothing if that is empty. */
 static ane_status add_normalised(struct ane_tokenizer *t, uint32_t i, struct ane_matcher *m, struct ane_error *err) {
   struct ane_change_context x = {.matcher = m};
   struct ane_aligned a = {0};
@@ -44,7 +44,7 @@ ane_status ane_added_init(struct ane_tokenizer *t, struct ane_error *err) {
   return st;
 }
 
-/* Is s[start..end) without word characters beside it? */
+/* Is s[start..end) free of adjacent word characters? */
 static bool alone(const char *s, size_t len, size_t start, size_t end) {
   size_t n;
   return (start == 0 || !ane_char_is_word(ane_char_before(s, start, &n))) &&
@@ -61,7 +61,7 @@ int32_t ane_added_next(const struct ane_tokenizer *t, const struct ane_trie *tri
     }
     uint8_t flags = t->flags ? t->flags[id] : 0;
     size_t a = p, b = p + n, step;
-    p = b; /* also where the match is rejected: no other match begins inside it */
+    p = b; /* also if the match is rejected: no other match begins inside it */
     if (flags & ANE_ADDED_SINGLE_WORD && !alone(s, len, a, b)) continue;
     if (flags & ANE_ADDED_LSTRIP)
       while (a > taken && ane_char_is_space(ane_char_before(s, a, &step))) a -= step;

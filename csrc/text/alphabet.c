@@ -1,8 +1,8 @@
 /* GPT-2's alphabet: a printable character for every byte. */
 #include "text/text_internal.h"
 
-/* Bytes that are printable in Latin-1 stand for themselves, the other 68 for U+0100 and up, in order: openai/gpt-2,
- * encoder.py, bytes_to_unicode. */
+/* Bytes that are printable in Latin-1 represent themselves; the other 68 map to U+0100 and up, in order (openai/gpt-2,
+ * encoder.py, bytes_to_unicode). */
 static bool printable(unsigned b) { return (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b != 0xAD); }
 
 /* Code point of a byte. */

@@ -1,4 +1,4 @@
-/* Byte pair encoding (Sennrich, Haddow, Birch 2016) with merges looked up by ids: (left, right) -> (rank, merged). */
+/* Byte pair encoding (Sennrich, Haddow, Birch 2016). Merges are looked up by ids: (left, right) -> (rank, merged). */
 #include "text/text_internal.h"
 
 #include <string.h>
@@ -19,7 +19,7 @@ static uint32_t pair(const struct ane_tokenizer *t, const char *at, const struct
   return s->key == key ? s->rank : ANE_NO_RANK;
 }
 
-/* The id of a part or result of merges. */
+/* The id of the part or the result of a merge. */
 static int32_t part(const struct ane_tokenizer *t, const char *s, size_t len) {
   int32_t id = ane_tokenizer_id(t, s, len);
   if (id < 0 || (t->flags && t->flags[id] & ANE_ADDED_OUTSIDE)) return ANE_NO_TOKEN;
@@ -64,7 +64,7 @@ ane_status ane_bpe_init(struct ane_tokenizer *t, const struct ane_tokenizer_desc
   return st;
 }
 
-/* The token of the whole piece, if the rule uses it. */
+/* Emits the token of the whole piece, if the rule applies. */
 static ane_status whole_token(struct ane_encode_run *run, const char *s, size_t len, int32_t *id, struct ane_error *err) {
   const struct ane_tokenizer *t = run->t;
   *id = ANE_NO_TOKEN;
@@ -82,7 +82,7 @@ static ane_status whole_token(struct ane_encode_run *run, const char *s, size_t 
   return ANE_OK;
 }
 
-/* The token of one character, s[0..n), of a piece that ends at `end`, with prefix or suffix by its position. */
+/* The token of one character, s[0..n), of a piece that ends at `end`, with a prefix or suffix depending on its position. */
 static int32_t character(struct ane_encode_run *run, const char *piece, const char *s, size_t n, const char *end) {
   const struct ane_tokenizer *t = run->t;
   struct ane_text prefix = s > piece ? t->prefix : (struct ane_text){0}, suffix = s + n == end ? t->suffix : (struct ane_text){0};
@@ -102,7 +102,7 @@ static bool has_bytes(const struct ane_tokenizer *t, const char *s, size_t n) {
   return true;
 }
 
-/* One symbol per byte, or per character that is a token and per byte of one that is not. */
+/* Makes one symbol per character that is a token, otherwise one per byte. */
 static void set_symbols(struct ane_encode_run *run, struct ane_symbol *sym, const char *s, uint32_t n) {
   const struct ane_tokenizer *t = run->t;
   uint32_t prev = UINT32_MAX, bytes_to = 0;
@@ -123,8 +123,8 @@ static void set_symbols(struct ane_encode_run *run, struct ane_symbol *sym, cons
   }
 }
 
-/* Joins skipped symbols to the previous symbol, those at the beginning to the next one, so that their neighbours can merge.
- * false: no symbol is left. */
+/* Attaches skipped symbols to the previous symbol, and those at the beginning to the next one, so that their neighbours can
+ * merge. false: no symbol is left. */
 static bool close_gaps(struct ane_symbol *sym, uint32_t n) {
   uint32_t last = UINT32_MAX, lost = 0;
   for (uint32_t p = 0, len; p < n; p += len) {

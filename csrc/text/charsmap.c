@@ -1,5 +1,5 @@
 /* SentencePiece's precompiled_charsmap: <bytes of the trie: u32> <trie> <texts>. The trie is a double array of Yata's
- * darts-clone; the value of a rule is where its text begins. The file is not trusted: every index is checked. */
+ * darts-clone. The value of a rule is the offset of its text. The file is not trusted: every index is checked. */
 #include "text/text_internal.h"
 
 #include <utf8proc.h>
@@ -24,7 +24,8 @@ static uint32_t unit(const struct ane_charsmap *m, uint32_t i) {
 
 static uint32_t offset(uint32_t u) { return (u >> 10) << ((u & 1u << 9) >> 6); }
 
-/* The replacement of the shortest or longest rule that s[0..len) begins with, or NULL. *used: the length of what it replaces. */
+/* The replacement of the shortest or longest rule that matches at the start of s[0..len), or NULL. *used: the number of bytes it
+ * replaces. */
 static const char *rule(const struct ane_charsmap *m, const char *s, size_t len, bool shortest, size_t *used) {
   const char *found = NULL;
   uint32_t at = offset(unit(m, 0));
@@ -63,8 +64,8 @@ static bool put_rule(struct ane_rewrite *r, size_t n, const char *text) {
   return ane_rewrite_put(r, n, text, len);
 }
 
-/* As in the tokenizers library (normalizers/precompiled.rs): a cluster of less than six bytes becomes the replacement of the rule
- * that it begins with; else each character does so. */
+/* As in the tokenizers library (normalizers/precompiled.rs): a cluster of less than six bytes is replaced by the rule that it
+ * begins with; otherwise each character is replaced on its own. */
 static bool clusters(struct ane_rewrite *r, const struct ane_charsmap *m) {
   enum { SMALL = 6 };
   const char *s = (const char *)r->from->bytes.data;

@@ -1,5 +1,5 @@
-/* The text of a token. Steps on single tokens run once per token, into a table. A token that decodes differently as the first or
- * last one is decoded again there. */
+/* The text of a token. Steps that see single tokens run once per token and fill a table. A token that decodes differently in the
+ * first or last position is decoded again there. */
 #include "base/alloc.h"
 #include "text/text_internal.h"
 
@@ -67,7 +67,7 @@ static bool normalise(struct work *w, const struct ane_change *steps, uint32_t n
   return ok;
 }
 
-/* Removes a character at the ends. */
+/* Removes a character at both ends. */
 static void strip(struct ane_buffer *b, const struct ane_decode_step *d) {
   size_t n = d->from.len, start = 0, size = b->size;
   for (uint32_t i = 0; i < d->start && size - start >= n && memcmp(b->data + start, d->from.data, n) == 0; i++) start += n;
@@ -133,7 +133,7 @@ static bool step(const struct ane_tokenizer *t, uint32_t i, struct place place, 
   return true;
 }
 
-/* The spelling of a token as decoders see it: normalised, where text contains the token in that spelling. */
+/* The spelling of a token as decoders see it. It is normalised if the text contains the token in that spelling. */
 static bool spelling(const struct ane_tokenizer *t, uint32_t id, struct work *w) {
   struct ane_text s = t->pieces[id];
   if (!t->flags || !(t->flags[id] & ANE_ADDED_NORMALISED) || !t->n_normalisers) return set(w->b, s.data, s.len);
@@ -164,13 +164,13 @@ bool ane_decode_token(const struct ane_tokenizer *t, uint32_t id, bool first, bo
 
 /* ---- Without steps -----------------------------------------------------------------------------------------------*/
 
-/* s with spaces for U+2581. */
+/* Appends s with U+2581 replaced by spaces. */
 static bool unmark(struct ane_text s, struct work *w) {
   static const struct ane_text mark = {"\xE2\x96\x81", 3}, space = {" ", 1};
   return set(w->b, s.data, s.len) && replace(w, mark, space);
 }
 
-/* Normal, unused and byte tokens are spelled in an alphabet; the others are plain text. */
+/* Normal, unused and byte tokens are spelled in an alphabet; others are plain text. */
 static bool decode_plain(const struct ane_tokenizer *t, uint32_t id, const struct ane_tokenizer_desc *d, struct work *w) {
   struct ane_text s = t->pieces[id];
   bool normal = t->types[id] == ANE_TOKEN_NORMAL || t->types[id] == ANE_TOKEN_UNUSED;
@@ -202,7 +202,7 @@ static ane_status copy_steps(struct ane_tokenizer *t, const struct ane_tokenizer
   return ANE_OK;
 }
 
-/* Finds which steps see single tokens, and what happens to the whole text. */
+/* Finds which steps see single tokens and which see the whole text. */
 static ane_status arrange(struct ane_tokenizer *t, struct ane_error *err) {
   bool fused = false;
   for (uint32_t i = 0; i < t->n_decoders; i++) {
@@ -242,7 +242,7 @@ static ane_status fill_failed(const struct ane_tokenizer *t, const struct work *
                   (int)ANE_MIN(place.len, (size_t)200), place.data, ANE_NORMALISE_GROWTH, ANE_NORMALISE_SLACK);
 }
 
-/* Texts go to blocks of the arena; those that equal the spelling are shared with `pieces`. */
+/* Stores the texts in blocks of the arena. A text equal to its spelling is shared with `pieces`. */
 static ane_status fill(struct ane_tokenizer *t, const struct ane_tokenizer_desc *d, struct ane_matcher *m, struct ane_buffer *b,
                        struct ane_error *err) {
   enum { BLOCK = 65536 };

@@ -1,11 +1,11 @@
-/* Token ids to text: streams and whole lists. */
+/* Turns token ids into text, for streams and for whole lists. */
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "text/text_internal.h"
 
 #include <string.h>
 
-/* Appends all bytes but an incomplete sequence at the end. */
+/* Appends all bytes except an incomplete sequence at the end. */
 static bool write_whole(struct ane_decoder *d, const char *s, size_t len, struct ane_buffer *out) {
   size_t old = out->size;
   if (!ane_buffer_reserve(out, d->n_held + len)) return false;
@@ -26,7 +26,7 @@ static bool write_ending(const struct ane_tokenizer *t, struct ane_decoder *d, u
   return ok;
 }
 
-/* Appends the next part of the text, without characters that are stripped at its ends. */
+/* Appends the next part of the text, without the characters that are stripped at its ends. */
 static bool write_text(const struct ane_tokenizer *t, struct ane_decoder *d, const char *s, size_t len, struct ane_buffer *out) {
   size_t n = t->strip.len, keep;
   uint32_t ending = 0;

@@ -1,12 +1,12 @@
-/* The merge loop of both BPE models. Symbols are indexed by their first byte, so that a symbol's length gives its neighbour. A
- * heap entry may be stale: it is valid only if the symbol at its position has its rank. One that has it again is valid, since
- * order depends on rank and position alone. */
+/* The merge loop of both BPE models. Symbols are indexed by their first byte, so a symbol's length leads to its neighbour. A heap
+ * entry may be stale: it is valid only if the symbol at its position has its rank. A symbol may get the same rank again; then the
+ * entry is valid, since the order depends only on rank and position. */
 #include "base/alloc.h"
 #include "text/text_internal.h"
 
 #include <string.h>
 
-enum { SHORT = 48 }; /* up to this many bytes a scan for the lowest rank is faster than the heap */
+enum { SHORT = 48 }; /* up to this many bytes, a scan for the lowest rank is faster than the heap */
 
 bool ane_merge_reserve(struct ane_merge_work *w, size_t n) {
   if (n <= w->room) return true;

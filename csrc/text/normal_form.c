@@ -1,4 +1,4 @@
-/* The four normal forms of Unicode Standard Annex 15, cluster by cluster. */
+/* The four normalisation forms of Unicode Standard Annex 15, one cluster at a time. */
 #include "base/alloc.h"
 #include "text/text_internal.h"
 
@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { LONGEST = 18 }; /* of all decompositions: U+FDFA */
+enum { LONGEST = 18 }; /* longest of all decompositions: U+FDFA */
 
 /* Code points of one cluster, decomposed. */
 struct cluster {
@@ -25,8 +25,8 @@ static bool cluster_room(struct cluster *c, size_t extra) {
   return true;
 }
 
-/* Appends the decomposition of c. *starts: no normal form can compose it with earlier characters, since its first code point is
- * no mark and no vowel or final of Hangul. */
+/* Appends the decomposition of c. *starts: no normalisation form can compose it with earlier characters, since its first code
+ * point is not a mark and not a vowel or final of Hangul. */
 static bool decompose(struct cluster *out, utf8proc_int32_t c, int options, bool *starts) {
   int boundary = 0;
   if (!cluster_room(out, LONGEST)) return false;
@@ -45,8 +45,8 @@ static bool decompose(struct cluster *out, utf8proc_int32_t c, int options, bool
 
 static unsigned rank(utf8proc_int32_t c) { return (unsigned)utf8proc_get_property(c)->combining_class & 0xFF; }
 
-/* Canonical order: a stable sort by combining class of each run of non-starters. By counting, so that long runs of marks
- * stay linear. */
+/* Canonical order: a stable sort of each run of non-starters by combining class. It is a counting sort, so that long runs of
+ * marks take linear time. */
 static void reorder(struct cluster *c) {
   utf8proc_int32_t *p = c->points, *tmp = c->points + c->room;
   for (size_t a = 0, b; a < c->n; a = b + 1) {
@@ -76,7 +76,7 @@ static bool put_cluster(struct ane_rewrite *r, size_t n, struct cluster *c, bool
   return ane_rewrite_put(r, n, text->data, text->size);
 }
 
-/* The character at p (n bytes) joins the current cluster, which began at r->at, or ends it and begins the next. */
+/* Adds the character at p (n bytes) to the current cluster, which began at r->at, or ends that cluster and begins the next. */
 static bool add_character(struct ane_rewrite *r, size_t p, size_t n, struct cluster *c, bool compose, int options,
                           struct ane_buffer *text) {
   utf8proc_int32_t point, fresh[LONGEST];
@@ -110,7 +110,7 @@ bool ane_rewrite_form(struct ane_rewrite *r, ane_normaliser_kind kind) {
       p += (size_t)n;
       continue;
     }
-    /* ASCII characters but the last, and ill-formed bytes, pass at once. */
+    /* ASCII characters except the last, and ill-formed bytes, are complete at once. */
     if (c.n) ok = put_cluster(r, p - r->at, &c, compose, &text);
     p = n < 0 ? p + (size_t)-n : plain - 1;
     if (ok) ok = ane_rewrite_copy(r, p - r->at);

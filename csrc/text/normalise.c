@@ -1,4 +1,4 @@
-/* Normaliser steps. Each records where its bytes came from. */
+/* Normaliser steps. Each records the origin of its bytes. */
 #include "base/alloc.h"
 #include "text/text_internal.h"
 
@@ -77,7 +77,7 @@ ane_status ane_change_failed(const struct ane_change *c, const struct ane_rewrit
 
 /* ---- Patterns ----------------------------------------------------------------------------------------------------*/
 
-/* Matches in the next n bytes, which are well-formed. */
+/* Replaces matches in the next n bytes, which are well-formed. */
 static ane_status replace_matches(const struct ane_change *c, struct ane_rewrite *r, struct ane_matcher *m, size_t n,
                                   struct ane_error *err) {
   struct ane_matches walk = {.none = true};

@@ -3,14 +3,14 @@
 
 #include <utf8proc.h>
 
-/* A character becomes n code points, at most three; SAME: it stays. */
+/* A character becomes n code points, at most three. SAME: it is unchanged. */
 enum { SAME = -1 };
 
 static bool mark(utf8proc_category_t k) {
   return k == UTF8PROC_CATEGORY_MN || k == UTF8PROC_CATEGORY_MC || k == UTF8PROC_CATEGORY_ME;
 }
 
-/* CJK ideographs as BERT has them. */
+/* CJK ideographs as BERT defines them. */
 static bool ideograph(int32_t c) {
   return (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0x3400 && c <= 0x4DBF) || (c >= 0x20000 && c <= 0x2A6DF) ||
          (c >= 0x2A700 && c <= 0x2B73F) || (c >= 0x2B740 && c <= 0x2B81F) || (c >= 0x2B920 && c <= 0x2CEAF) ||
@@ -33,7 +33,7 @@ static int clean(int32_t c, int32_t out[3]) {
   }
 }
 
-/* SentencePiece's nmt rules as the tokenizers library has them (normalizers/unicode.rs, do_nmt). */
+/* SentencePiece's nmt rules as the tokenizers library implements them (normalizers/unicode.rs, do_nmt). */
 static int nmt(int32_t c, int32_t out[3]) {
   if ((c >= 1 && c <= 8) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F) return 0;
   if (c == 9 || c == 10 || c == 12 || c == 13 || c == 0x1680 || (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 ||
@@ -42,7 +42,7 @@ static int nmt(int32_t c, int32_t out[3]) {
   return SAME;
 }
 
-/* Unicode 15, SpecialCasing.txt has one unconditional lower case of two characters. */
+/* SpecialCasing.txt of Unicode 15 has one unconditional lower case of two characters. */
 static int lower(int32_t c, int32_t out[3]) {
   if (c >= 'A' && c <= 'Z') return put(out, c | 32);
   if (c < 0x80) return SAME;

@@ -1,13 +1,12 @@
-/* Patterns of tokenizer.json files are for Oniguruma in its Ruby syntax (doc/RE of kkos/oniguruma); PCRE2 runs them. What
- * the two read alike passes as it is; the rest is spelled in another way here:
+/* Patterns of tokenizer.json files are written for Oniguruma in its Ruby syntax (doc/RE of kkos/oniguruma), but PCRE2 runs them.
+ * Syntax that both read alike is copied; the rest is rewritten here:
  *
  *   \s \S \w \W \h \H \O \uHHHH   other sets, or unknown to PCRE2
  *   \b \B                         by \w as it is here
  *   \p{Han}                       a script there, script extensions here; long names of categories; POSIX names
  *   [a[bc]] [a-z&&[^b]]           sets in sets
  *   (?m)                          the dot matches line ends: (?s) here; ^ and $ are always at lines
- *   a{,3}  a{1,2}+  a{2}?         {0,3}; not possessive; not lazy
- */
+ *   a{,3}  a{1,2}+  a{2}?         {0,3}; not possessive; not lazy */
 #include "text/text_internal.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -18,8 +17,8 @@
 
 enum { MAX_DEPTH = 64, NAME = 48 };
 
-/* White_Space (Unicode 15, PropList.txt). PCRE2's own \s also has U+180E, which is none since Unicode 6.3; ranges are
- * faster than \p{White_Space}. */
+/* White_Space (Unicode 15, PropList.txt). PCRE2's own \s also contains U+180E, which has not been White_Space since Unicode 6.3.
+ * Ranges are faster than \p{White_Space}. */
 #define SPACES "\\t-\\r \\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}"
 /* Alphabetic, M, Nd, Pc; but in [[:word:]] also six numbers of Latin-1 that Oniguruma's table for that block adds. */
 #define POSIX_WORD                                                                                                               \
@@ -32,13 +31,13 @@ struct set_name {
   const char *name, *items;
 };
 
-/* Names whose set in a POSIX bracket differs from the property. */
+/* Names whose set in a POSIX bracket differs from that of the property. */
 static const struct set_name brackets[] = {
     {"word", POSIX_WORD},
     {"punct", "\\p{P}\\p{S}"},
 };
 
-/* `name` of a property or POSIX bracket as the items of a class; lower case, without blanks, '_' and '-'. */
+/* Maps the name of a property or POSIX bracket to the items of a class. Names are in lower case, without blanks, '_' and '-'. */
 static const struct set_name names[] = {
     {"alpha", ALPHA},
     {"digit", "\\p{Nd}"},
@@ -100,7 +99,7 @@ struct onig {
   int depth;                /* of classes */
   size_t groups[MAX_DEPTH]; /* where each open group begins in out */
   int n_groups;
-  size_t atom; /* start of what a quantifier would repeat; SIZE_MAX: nothing */
+  size_t atom; /* start of the item that a quantifier would repeat; SIZE_MAX: none */
 };
 
 static void refuse(struct onig *o, const char *what) {
@@ -131,7 +130,7 @@ static const char *find_name(const struct set_name *list, size_t n, const char *
   return NULL;
 }
 
-/* The items of a named set s[0..n). A leading '^' inverts *negated. bracket: of [:name:]. */
+/* The items of a named set s[0..n). A leading '^' inverts *negated. bracket: the name comes from [:name:]. */
 static void named(struct onig *o, const char *s, size_t n, bool bracket, bool *negated, char items[256]) {
   char name[NAME];
   size_t len = 0;
@@ -154,7 +153,7 @@ static void named(struct onig *o, const char *s, size_t n, bool bracket, bool *n
     snprintf(items, 256, len > 2 && is_script(name) ? "\\p{sc:%.*s}" : "\\p{%.*s}", (int)n, s);
 }
 
-/* Reads an escape that is a set: its items, and whether it is their complement. false: it is not a set; o->p stays. */
+/* Reads an escape that is a set: its items, and whether it is negated. false: it is not a set, and o->p is unchanged. */
 static bool set_escape(struct onig *o, char items[256], bool *negated) {
   static const struct {
     char letter;
@@ -206,7 +205,7 @@ static void char_escape(struct onig *o, struct ane_buffer *out) {
 
 /* ---- Classes -----------------------------------------------------------------------------------------------------*/
 
-/* An operand of && in a class: the items that a class of PCRE2 can have, and expressions for the rest, each after a '|'. */
+/* An operand of && in a class: the items that a PCRE2 class can hold, and expressions for the rest, each after a '|'. */
 struct operand {
   struct ane_buffer items, others;
 };
@@ -285,7 +284,7 @@ static void add_operand(struct onig *o, struct ane_buffer *out, const struct ope
 
 /* Reads one operand, up to && or the end. Frees nothing. */
 static void operand(struct onig *o, struct operand *x, bool first) {
-  if (first && *o->p == ']') { /* as in PCRE2: at the beginning it is a character */
+  if (first && *o->p == ']') { /* at the beginning ']' is a literal character, as in PCRE2 */
     add_to(o, &x->items, "\\]", 2);
     o->p++;
   }
@@ -347,7 +346,7 @@ static void options(struct onig *o, size_t n) {
 static void group(struct onig *o) {
   size_t n = strspn(o->p + 1, "?") ? strspn(o->p + 2, "imx-") : 0;
   const char *close = strchr(o->p, ')');
-  if (o->p[1] == '*' || strncmp(o->p, "(?#", 3) == 0) { /* a verb, a comment */
+  if (o->p[1] == '*' || strncmp(o->p, "(?#", 3) == 0) { /* a verb or a comment */
     if (!close)
       refuse(o, "a group without end");
     else
@@ -372,7 +371,7 @@ static void end_group(struct onig *o) {
   o->p++;
 }
 
-/* Puts the atom in "(?:" and ")". */
+/* Wraps the atom in "(?:" and ")". */
 static void wrap(struct onig *o) {
   size_t size = o->out->size - o->atom;
   add(o, "(?:)");
@@ -383,7 +382,7 @@ static void wrap(struct onig *o) {
   at[size + 3] = ')';
 }
 
-/* Reads {n} {n,} {,n} {n,m} at o->p. false: the brace is a character. */
+/* Reads {n} {n,} {,n} {n,m} at o->p. false: the brace is a literal character. */
 static bool interval(struct onig *o) {
   static const char digits[] = "0123456789";
   const char *p = o->p + 1;

@@ -1,4 +1,4 @@
-/* Splitting by patterns, run by PCRE2 with its JIT compiler. */
+/* Splits text by patterns, which PCRE2 runs with its JIT compiler. */
 #include "base/alloc.h"
 #include "text/text_internal.h"
 
@@ -7,8 +7,8 @@
 
 #include <string.h>
 
-/* A pattern beyond these limits is an error. One match may take a number of steps linear in the bytes of its text (a run of
- * blanks is one match). Heap in KiB. */
+/* Exceeding these limits is an error. The steps of one match are limited to a multiple of the bytes of its text (a run of blanks
+ * is one match). The heap is in KiB. */
 enum {
   LEAST_STEPS = 10 * 1000 * 1000,
   STEPS_A_BYTE = 16,
@@ -59,7 +59,7 @@ ane_status ane_pattern_compile(struct ane_pattern *p, const struct ane_split *sp
   }
   p->behaviour = split->behaviour;
   p->invert = split->invert;
-  pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE); /* where it fails, the interpreter runs */
+  pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE); /* if it fails, the interpreter runs the pattern */
 out:
   ane_buffer_free(&text);
   pcre2_compile_context_free(context);
@@ -148,7 +148,7 @@ static ane_status give(const struct walk *w, const char *s, size_t len, struct a
   return step(&next, s, len, err);
 }
 
-/* Turns matches and gaps of one text, in order, into pieces. [start, end) is pending: others may join it. */
+/* Turns the matches and gaps of one text, in order, into pieces. [start, end) is pending: later segments may join it. */
 struct cutter {
   const struct walk *w;
   const char *s;

@@ -1,6 +1,6 @@
 /* The named pre-tokenizers: patterns of the published tokenizer.json (or tiktoken) files of the model families, in that syntax.
- * Sources: those files, and llama.cpp, src/llama-vocab.cpp, which rewrites some of them for std::regex. Here they are as the
- * models were trained with. */
+ * Sources: those files, and llama.cpp, src/llama-vocab.cpp, which rewrites some of them for std::regex. The patterns here are
+ * those that the models were trained with. */
 #include "text/text.h"
 
 #include <string.h>
@@ -24,7 +24,7 @@
 #define BLOOM " ?[^(\\s|.,!?\\x{2026}\\x{3002}\\x{FF0C}\\x{3001}\\x{964}\\x{6D4}\\x{60C})]+"
 #define OLD_CJK "[\\x{4E00}-\\x{9FA5}\\x{800}-\\x{4E00}\\x{AC00}-\\x{D7FF}]+"
 
-/* Letters of deepseek-llm: those with case in the Unicode version of its tokenizer. */
+/* The letters of deepseek-llm: cased letters in the Unicode version of its tokenizer. */
 #define DEEPSEEK_LETTERS                                                                                                         \
   "A-Za-z\\x{B5}\\x{C0}-\\x{D6}\\x{D8}-\\x{F6}\\x{F8}-\\x{1BA}\\x{1BC}-\\x{1BF}\\x{1C4}-\\x{293}\\x{295}-\\x{2AF}"               \
   "\\x{370}-\\x{373}\\x{376}\\x{377}\\x{37B}-\\x{37D}\\x{37F}\\x{386}\\x{388}-\\x{38A}\\x{38C}\\x{38E}-\\x{3A1}"                 \
@@ -40,7 +40,7 @@
   "\\x{10400}-\\x{1044F}\\x{104B0}-\\x{104D3}\\x{104D8}-\\x{104FB}\\x{10C80}-\\x{10CB2}\\x{10CC0}-\\x{10CF2}"                    \
   "\\x{118A0}-\\x{118DF}\\x{1E900}-\\x{1E943}"
 
-/* Kimi's classes have "&&[^\p{Han}]", which PCRE2 lacks: as complements they need no intersection. */
+/* Kimi's classes contain "&&[^\p{Han}]", which PCRE2 lacks. Written as complements they need no intersection. */
 #define NO_HAN "\\p{N}\\p{P}\\p{S}\\p{Z}\\p{C}\\p{Han}]"
 #define KIMI_UPPER "[^\\p{Ll}" NO_HAN
 #define KIMI_LOWER "[^\\p{Lu}\\p{Lt}" NO_HAN
@@ -64,14 +64,15 @@ static const struct ane_split seed_coder[] = {{ENGLISH "|" WORD "|\\p{N}{1}| ?[^
 static const struct ane_split bailing[] = {
     {"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"},
 };
-/* Possessive, unlike the original, with the same matches: nothing follows the repeated group, and a letter never begins a mark or
- * a space. It keeps the matcher's stack small on long words. */
+/* These quantifiers are possessive, unlike the original's, but match the same: nothing follows the repeated group, and a letter
+ * never begins a mark or a space. This keeps the matcher's stack small on long words. */
 static const struct ane_split exaone_moe[] = {
     {ENGLISH "|[^\\r\\n\\p{L}\\p{N}]?(?:\\p{L}\\p{M}*+(?: \\p{L}\\p{M}*+)*+)++|\\p{N}| "
              "?[^\\s\\p{L}\\p{N}]+[\\r\\n/]?|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"},
 };
-/* The original has no lookbehind. It changes no match: after a blank that is no line end the rest of the run has no line end
- * either, else the match from its start had reached it. Without it, searching again from each piece takes quadratic time. */
+/* The original has no lookbehind. The lookbehind changes no match: after a blank that is not a line end, the rest of the run has
+ * no line end either, otherwise the match from the start of the run would have reached it. Without it, restarting the search at
+ * each piece takes quadratic time. */
 static const struct ane_split jais2[] = {
     {ENGLISH "|" WORD "|\\p{N}{1,3}|" SIGNS
              "[\\r\\n]*|(?<![^\\S\\r\\n])\\s*[\\r\\n]+|\\s{512}(?!\\S)|\\s{256}(?!\\S)|\\s{128}(?!\\S)|\\s{64}(?!\\S)"
@@ -79,8 +80,8 @@ static const struct ane_split jais2[] = {
 };
 static const struct ane_split o200k[] = {{O200K("\\p{N}{1,3}", ENGLISH "?")}};
 static const struct ane_split tekken[] = {{O200K("\\p{N}", "")}};
-/* "\d{1,3}(?=(?:\d{3})*\b)" in linear time: runs of digits that end at a word boundary are split in threes from the right; the
- * others are skipped whole. */
+/* "\d{1,3}(?=(?:\d{3})*\b)" in linear time: runs of digits that end at a word boundary are split in threes from the right; other
+ * runs are skipped whole. */
 static const struct ane_split tiny_aya[] = {
     {"\\d++(?:(?![\\p{L}\\p{M}\\p{N}\\p{Pc}])|(*SKIP)(*FAIL))", ANE_SPLIT_THREES},
     {O200K("\\p{N}{1,3}", ENGLISH "?")},
@@ -110,7 +111,7 @@ static const struct ane_split spark[] = {
     {DEEPSEEK3_WORD "|[\\r\\n]|\\s+(?!\\S)|\\s+"},
     {"\\p{N}"},
 };
-/* The second is "(?=(\d{3})+(?!\d))", cuts without length. */
+/* The second is "(?=(\d{3})+(?!\d))": cuts of zero length. */
 static const struct ane_split superbpe[] = {{"\\p{N}+"}, {"\\d+", ANE_SPLIT_CUT_THREES}};
 static const struct ane_split bloom[] = {{BLOOM}};
 static const struct ane_split viking[] = {{BLOOM}, {"\\p{N}"}};

@@ -1,4 +1,4 @@
-/* Text with its origin, and how a step makes new text of it: by copying and by replacing. */
+/* Text with its origin. A step makes new text from it by copying and replacing. */
 #include "base/alloc.h"
 #include "text/text_internal.h"
 
@@ -22,7 +22,7 @@ static bool add_edit(struct ane_aligned *a, struct ane_edit e) {
   return true;
 }
 
-/* Original position of x, which is after edit i - 1 and before edit i. */
+/* The original position of x, which lies after edit i - 1 and before edit i. */
 static size_t copied(const struct ane_aligned *a, size_t i, size_t x) {
   if (!i) return x;
   const struct ane_edit *e = &a->edits[i - 1];
@@ -60,7 +60,7 @@ bool ane_rewrite_copy(struct ane_rewrite *r, size_t n) {
     const struct ane_edit *e = &r->from->edits[r->cursor];
     size_t a = ANE_MAX(e->out, r->at), b = ANE_MIN(e->out + e->out_len, end);
     if (e->out >= end) break;
-    bool gone = e->out_len == 0 && e->out >= r->at; /* a deletion shifts what follows */
+    bool gone = e->out_len == 0 && e->out >= r->at; /* a deletion shifts the text after it */
     if ((a < b || gone) && !add_edit(r->to, (struct ane_edit){out + (a - r->at), gone ? 0 : b - a, e->in, e->in_len}))
       return false;
     if (e->out + e->out_len > end) break;

@@ -1,12 +1,13 @@
-/* BPE of SentencePiece (Kudo, Richardson 2018; bpe_model.cc): two neighbours merge if they spell a token together, the highest
- * score first. Characters that are in no token at the end become byte tokens. */
+/* BPE of SentencePiece (Kudo, Richardson 2018; bpe_model.cc): two neighbours merge if together they spell a token, the highest
+ * score first. Characters that end up in no token become byte tokens. */
 #include "text/text_internal.h"
 
 #include <string.h>
 
 static const char mark[3] = "\xE2\x96\x81"; /* U+2581, the space */
 
-/* Order-preserving: the higher the score, the lower the number; never ANE_NO_RANK (that would be -NaN). */
+/* Maps a score to a rank, reversing the order: the higher the score, the lower the rank. Never ANE_NO_RANK (that would be -NaN).
+ * */
 static uint32_t rank_of(float score) {
   uint32_t u;
   score += 0.0f; /* -0 and 0 are equal */
@@ -27,7 +28,7 @@ void ane_spm_init(struct ane_tokenizer *t) {
     if (t->types[i] != ANE_TOKEN_NORMAL && t->types[i] != ANE_TOKEN_USER) continue;
     for (size_t p = 3; p + 3 <= s.len && t->words_apart; p++)
       if (memcmp(s.data + p, mark, 3) == 0 && memcmp(s.data + p - 3, mark, 3) != 0) t->words_apart = false;
-    /* A mark after one or two bytes: only characters of one or two bytes fit before it. */
+    /* A mark within the first three bytes: only characters of one or two bytes fit before it. */
     for (size_t p = 1; p < 3 && p + 3 <= s.len; p++)
       if (memcmp(s.data + p, mark, 3) == 0) t->words_apart = false;
   }

@@ -1,4 +1,4 @@
-/* Splits and changes in the order of the description. Patterns before the first change run on the text itself, later ones on the
+/* Splits and changes, in the order of the description. Patterns before the first change run on the text itself, later ones on the
  * changed text. The last stage passes its pieces to the model. */
 #include "base/alloc.h"
 #include "text/text_internal.h"
@@ -39,7 +39,7 @@ ane_status ane_stages_init(struct ane_tokenizer *t, const struct ane_tokenizer_d
 
 /* ---- Splitting ---------------------------------------------------------------------------------------------------*/
 
-/* Splits text; ill-formed bytes are pieces of their own. */
+/* Splits text. Each ill-formed byte is a piece of its own. */
 static ane_status split_text(struct ane_encode_run *run, uint32_t first, uint32_t n, const char *s, size_t len, ane_piece_fn fn,
                              void *context, struct ane_error *err) {
   ane_status st = ANE_OK;
@@ -84,14 +84,14 @@ static ane_status collect(void *context, const char *piece, size_t len, struct a
   return add_piece(c->pieces, start, start + len, err);
 }
 
-/* May a prefix be put before the piece? Not where it is an ill-formed byte, or follows one. */
+/* May a prefix be inserted before the piece? Not if the piece is an ill-formed byte or follows one. */
 static bool may_begin(const char *s, struct ane_piece piece) {
   size_t n;
   if (ane_utf8_run(s + piece.start, piece.end - piece.start) == 0) return false;
   return piece.start == 0 || ane_char_before(s, piece.start, &n) >= 0;
 }
 
-/* Runs the change of one stage over each piece: `to` gets the text, `made` the pieces of it. */
+/* Runs the change of one stage over each piece. `to` receives the text, `made` its pieces. */
 static ane_status change_pieces(struct ane_encode_run *run, const struct ane_stage *stage, const struct ane_aligned *from,
                                 const struct ane_pieces *pieces, struct ane_aligned *to, struct ane_pieces *made,
                                 struct ane_error *err) {
@@ -106,7 +106,7 @@ static ane_status change_pieces(struct ane_encode_run *run, const struct ane_sta
     size_t before;
     bool applies = !prefix || may_begin(s, p);
     if (applies && stage->only_first) applies = run->offset + ane_aligned_span(from, p.start, p.end, &cursor).start == 0;
-    if (p.start > r.at) ok = ane_rewrite_put(&r, p.start - r.at, "", 0); /* what a split removed */
+    if (p.start > r.at) ok = ane_rewrite_put(&r, p.start - r.at, "", 0); /* text that a split removed */
     r.end = p.end;
     before = to->bytes.size;
     if (ok && applies)
@@ -160,7 +160,7 @@ static size_t edit_at(const struct ane_aligned *a, size_t x) {
   return low;
 }
 
-/* Copies the text from s on, with its edits; the first edit gives its origin. */
+/* Copies the text from s on, with its edits. The first edit records its origin. */
 static ane_status copy_text(struct ane_encode_run *run, const char *s, size_t len, struct ane_aligned *out,
                             struct ane_error *err) {
   struct ane_aligned whole = {.bytes = {(uint8_t *)(uintptr_t)run->base, (size_t)(s - run->base) + len, 0}};

@@ -1,4 +1,4 @@
-/* What the files of csrc/text share. */
+/* Shared by the files of csrc/text. */
 #ifndef ANE_TEXT_TEXT_INTERNAL_H
 #define ANE_TEXT_TEXT_INTERNAL_H
 
@@ -7,7 +7,7 @@
 #include "base/strmap.h"
 #include "text/text.h"
 
-/* Types of PCRE2, without its header, which needs a macro before it. */
+/* Types of PCRE2. Its header is not included, since it requires a macro to be defined first. */
 struct pcre2_real_code_8;
 struct pcre2_real_match_data_8;
 struct pcre2_real_match_context_8;
@@ -29,10 +29,11 @@ struct ane_aligned {
 };
 
 void ane_aligned_free(struct ane_aligned *a);
-/* The original bytes of [start, end). *cursor is an index into edits, initially 0; positions of later calls must not decrease. */
+/* The original bytes of [start, end). *cursor is an index into edits, initially 0; positions must not decrease from call to call.
+ * */
 struct ane_span ane_aligned_span(const struct ane_aligned *a, size_t start, size_t end, size_t *cursor);
 
-/* Reads from[at..end) in order and writes `to`, whose edits refer to the original. */
+/* Reads from[at..end) in order and writes `to`. The edits of `to` refer to the original. */
 struct ane_rewrite {
   const struct ane_aligned *from;
   struct ane_aligned *to;
@@ -43,10 +44,10 @@ struct ane_rewrite {
   bool full;     /* a call failed at the limit */
 };
 
-/* Copies the next n bytes; replaces them by text[0..len). false: out of memory, or r->full. */
+/* Copy: copies the next n bytes. Replace: writes text[0..len) in their place. false: out of memory, or r->full. */
 ANE_NODISCARD bool ane_rewrite_copy(struct ane_rewrite *r, size_t n);
 ANE_NODISCARD bool ane_rewrite_put(struct ane_rewrite *r, size_t n, const void *text, size_t len);
-/* normal_form.c, normalise_chars.c: run a step of this kind over the rest. false: out of memory, or r->full. */
+/* normal_form.c, normalise_chars.c: apply a step of this kind to the rest. false: out of memory, or r->full. */
 ANE_NODISCARD bool ane_rewrite_form(struct ane_rewrite *r, ane_normaliser_kind kind);
 ANE_NODISCARD bool ane_rewrite_chars(struct ane_rewrite *r, ane_normaliser_kind kind);
 
@@ -74,9 +75,10 @@ struct ane_trie {
   uint8_t first[256]; /* does any key begin with this byte? */
 };
 
-/* Adds a key; of two equal keys the first stays. false: out of memory, or 2^32 nodes. */
+/* Adds a key. If the key exists, its token stays. false: out of memory, or 2^32 nodes. */
 ANE_NODISCARD bool ane_trie_add(struct ane_trie *t, const char *key, size_t len, int32_t token);
-/* The longest key that s[0..n) begins with, among tokens whose types[token] is a bit of `admitted`; *len gets its length. */
+/* The longest key at the start of s[0..n), of those tokens whose types[token] is a bit of `admitted`. *len receives its length.
+ * */
 int32_t ane_trie_longest(const struct ane_trie *t, const uint8_t *types, unsigned admitted, const char *s, size_t n, size_t *len);
 void ane_trie_free(struct ane_trie *t);
 
@@ -88,13 +90,14 @@ struct ane_pattern {
   bool invert;
 };
 
-/* Appends a pattern in Oniguruma's Ruby syntax as one of PCRE2 that matches the same. Errors: ANE_UNSUPPORTED, ANE_NOMEM. */
+/* Translates a pattern in Oniguruma's Ruby syntax into a PCRE2 pattern that matches the same, and appends it. Errors:
+ * ANE_UNSUPPORTED, ANE_NOMEM. */
 ane_status ane_onig_translate(const char *pattern, struct ane_buffer *out, struct ane_error *err);
 
 ane_status ane_pattern_compile(struct ane_pattern *p, const struct ane_split *split, struct ane_error *err);
 void ane_pattern_free(struct ane_pattern *p);
 
-/* The memory of one thread for matching. Zero-initialised = closed. */
+/* One thread's memory for matching. Zero-initialised = closed. */
 struct ane_matcher {
   struct pcre2_real_match_data_8 *data;
   struct pcre2_real_match_context_8 *context;
@@ -104,14 +107,14 @@ struct ane_matcher {
 ane_status ane_matcher_open(struct ane_matcher *m, struct ane_error *err);
 void ane_matcher_close(struct ane_matcher *m);
 
-/* The state of a walk over the matches of one text. Start from {.none = true}. */
+/* The state of an iteration over the matches of one text. Initialise to {.none = true}. */
 struct ane_matches {
   size_t from, last; /* start of the next search; end of the last match */
   bool none;         /* no match yet */
 };
 
-/* Finds the next match in s[0..len), well-formed UTF-8; range gets its start and end. A match may be empty, but not at the end of
- * the previous one. Call ane_matcher_limit once before a walk. */
+/* Finds the next match in s[0..len), well-formed UTF-8. range receives its start and end. A match may be empty, but not at the
+ * end of the previous one. Call ane_matcher_limit once before an iteration. */
 ane_status ane_pattern_next(const struct ane_pattern *p, struct ane_matcher *m, const char *s, size_t len,
                             struct ane_matches *walk, bool *found, size_t range[2], struct ane_error *err);
 /* Limits the work of each match by the length of its text. */
@@ -120,7 +123,7 @@ void ane_matcher_limit(struct ane_matcher *m, size_t len);
 /* Called with each piece, in order. `piece` points into the text. */
 typedef ane_status (*ane_piece_fn)(void *context, const char *piece, size_t len, struct ane_error *err);
 
-/* Splits s[0..len), well-formed UTF-8, by patterns[0..n) and calls fn with each piece that is not empty. */
+/* Splits s[0..len), well-formed UTF-8, by patterns[0..n) and calls fn with each non-empty piece. */
 ane_status ane_pretokenize(const struct ane_pattern *patterns, uint32_t n, struct ane_matcher *m, const char *s, size_t len,
                            ane_piece_fn fn, void *context, struct ane_error *err);
 
@@ -150,24 +153,25 @@ struct ane_change {
 ane_status ane_change_open(struct ane_change *c, struct ane_arena *arena, const struct ane_normaliser *n, struct ane_error *err);
 void ane_change_close(struct ane_change *c);
 
-/* What a change may need besides its text. */
+/* What a change may need in addition to its text. */
 struct ane_change_context {
   struct ane_matcher *matcher; /* open; may be NULL without patterns */
   const struct ane_trie *keep; /* for charsmaps */
   const uint8_t *types;
-  size_t limit; /* the most bytes after a step; 0: ane_normalise_limit of the text */
+  size_t limit; /* maximum bytes after a step; 0: ane_normalise_limit of the text */
 };
 
-/* The most bytes that a text of len bytes may have after a step. */
+/* The maximum bytes that a text of len bytes may have after a step. */
 size_t ane_normalise_limit(size_t len);
 
-/* Runs the change over the rest of r. Errors: ANE_NOMEM, ANE_RANGE (a pattern exceeds its limits, or the limit of r). */
+/* Applies the change to the rest of r. Errors: ANE_NOMEM, ANE_RANGE (a pattern reaches its limits, or the text the limit of r).
+ * */
 ane_status ane_change_run(const struct ane_change *c, struct ane_rewrite *r, const struct ane_change_context *x,
                           struct ane_error *err);
-/* The error of a rewrite of n bytes that failed: ANE_RANGE at the limit, else ANE_NOMEM. */
+/* The error of a rewrite of n bytes that failed: ANE_RANGE at the limit, otherwise ANE_NOMEM. */
 ane_status ane_change_failed(const struct ane_change *c, const struct ane_rewrite *r, size_t n, struct ane_error *err);
-/* Runs the steps over `in` and fills out, which must be zeroed; ane_aligned_free frees it, also after a failure. keep_edits
- * false: only the text is made. */
+/* Applies the steps to `in` and fills out, which must be zeroed. Free it with ane_aligned_free, also after a failure. If
+ * keep_edits is false, only the text is made. */
 ane_status ane_normalise(const struct ane_change *steps, uint32_t n, const struct ane_change_context *x, struct ane_text in,
                          bool keep_edits, struct ane_aligned *out, struct ane_error *err);
 
@@ -179,7 +183,7 @@ ane_status ane_normalise(const struct ane_change *steps, uint32_t n, const struc
 struct ane_symbol {
   int32_t id;
   uint32_t len, prev; /* bytes; position of the symbol before, or UINT32_MAX */
-  uint32_t rank;      /* of merging it with the next symbol: lower goes first; ANE_NO_RANK: never */
+  uint32_t rank;      /* of merging it with the next symbol: the lowest merges first; ANE_NO_RANK: never */
   int32_t merged;     /* the token that this merge makes */
 };
 
@@ -191,7 +195,7 @@ struct ane_merge_work {
 };
 
 struct ane_tokenizer;
-/* Rank of the pair a, b (a begins at piece[at]) and the token it makes. */
+/* The rank of the pair a, b (a begins at piece[at]) and the token that it makes. */
 typedef uint32_t (*ane_pair_fn)(const struct ane_tokenizer *t, const char *at, const struct ane_symbol *a,
                                 const struct ane_symbol *b, int32_t *merged);
 
@@ -219,7 +223,7 @@ struct ane_prefix_node {
   uint8_t byte;
 };
 
-/* Patterns that follow a change of each piece. */
+/* A change of each piece, and the patterns that follow it. */
 struct ane_stage {
   struct ane_change change;
   bool only_first;
@@ -240,7 +244,7 @@ struct ane_tokenizer {
 
   ane_model_kind model;
   bool byte_level, fuse_unk, unk_needed, library_rules, single;
-  bool words_apart; /* SCORES: no token has U+2581 after another character, so text may be split there */
+  bool words_apart; /* SCORES: no token has U+2581 after another character, so the text may be split there */
   ane_whole_rule whole;
   struct ane_text prefix, suffix;
   uint32_t max_chars;
@@ -251,7 +255,7 @@ struct ane_tokenizer {
   struct ane_pattern *patterns;
   struct ane_stage *stages;
   uint32_t n_normalisers, n_patterns, n_stages, n_first; /* patterns before the first stage */
-  bool needs_first;                                      /* a stage asks where a piece began */
+  bool needs_first;                                      /* some stage needs to know whether a piece begins the text */
   bool needs_matcher;
   struct ane_trie added, late, keep;
   struct ane_pair_slot *pairs; /* open addressing; pair_mask + 1 slots */
@@ -260,18 +264,19 @@ struct ane_tokenizer {
   double unk_score, bonus;
 
   struct ane_decode_step *decoders;
-  uint32_t n_decoders, n_alone;            /* all; those that see single tokens */
-  struct ane_change *decoder_changes;      /* [n_decoders], used by REPLACE and PATTERN */
-  bool byte_runs, place_first, place_last; /* some token decodes differently as the first, as the last one */
-  bool lead_all;                           /* every token before any text decodes as the first one */
-  bool unk_text;                           /* the unknown token has a text of its own */
-  struct ane_text strip;                   /* character that is removed from the whole text, and how often at its ends */
+  uint32_t n_decoders, n_alone;       /* all; those that see single tokens */
+  struct ane_change *decoder_changes; /* [n_decoders], used by REPLACE and PATTERN */
+  bool byte_runs, place_first,
+      place_last;        /* some token decodes differently as the first (place_first) or last one (place_last) */
+  bool lead_all;         /* every token before any text decodes as the first one */
+  bool unk_text;         /* the unknown token has a text of its own */
+  struct ane_text strip; /* character that is removed at the ends of the whole text, and how often */
   uint32_t strip_start, strip_stop;
 };
 
 struct ane_unigram_node {
   double score;
-  uint32_t start; /* or UINT32_MAX: not reached */
+  uint32_t start; /* or UINT32_MAX: unreachable */
   int32_t id;
 };
 
@@ -299,17 +304,17 @@ struct ane_encode_run {
   size_t offset;                     /* of that fragment in the input */
   const struct ane_aligned *aligned; /* NULL: the fragment is unchanged input */
   size_t cursor;
-  size_t normalised, staged; /* bytes that normalisers and stages have made so far; at most limit each */
+  size_t normalised, staged; /* bytes that normalisers and stages have made so far; each is at most limit */
   size_t limit;
 };
 
 /* Appends the id of piece[0..len); ANE_NO_TOKEN appends nothing. */
 ane_status ane_emit(struct ane_encode_run *run, int32_t id, const char *piece, size_t len, struct ane_error *err);
-/* Appends the ids of unknown text: byte tokens, the unknown token, or none. *fused (may be NULL): the text before was unknown
+/* Appends the ids of unknown text: byte tokens, the unknown token, or none. *fused (may be NULL): the preceding text was unknown
  * too, and its token is the last one. */
 ane_status ane_emit_unknown(struct ane_encode_run *run, const char *s, size_t len, bool *fused, struct ane_error *err);
-/* The token of these bytes of text that the model may produce: no control token (except with `special`), no unknown, unused or
- * byte token. */
+/* The token with these bytes that the model may produce: not a control token (except with `special`), and not an unknown, unused
+ * or byte token. */
 int32_t ane_model_token(const struct ane_tokenizer *t, const char *s, size_t len, bool special);
 /* Appends the symbols of a merged piece. */
 ane_status ane_emit_symbols(struct ane_encode_run *run, const char *piece, size_t len, struct ane_error *err);
@@ -333,17 +338,17 @@ ane_status ane_word_encode(struct ane_encode_run *run, const char *piece, size_t
 ane_status ane_stages_init(struct ane_tokenizer *t, const struct ane_tokenizer_desc *d, struct ane_error *err);
 ane_status ane_stages_encode(struct ane_encode_run *run, const char *s, size_t len, struct ane_error *err);
 
-/* added.c: fills added, late, keep; finds them. */
+/* added.c: fills added, late and keep, and finds added tokens. */
 ane_status ane_added_init(struct ane_tokenizer *t, struct ane_error *err);
-/* Finds the next added token in s[*at..len). ANE_NO_TOKEN: none is left. [*start, *end) is its text, from `taken` on at the
- * earliest; *at gets the start of the next search. */
+/* Finds the next added token in s[*at..len). ANE_NO_TOKEN: none is left. [*start, *end) is its text, which begins at `taken` at
+ * the earliest. *at receives the start of the next search. */
 int32_t ane_added_next(const struct ane_tokenizer *t, const struct ane_trie *trie, unsigned admitted, const char *s, size_t len,
                        size_t taken, size_t *at, size_t *start, size_t *end);
 
-/* GPT-2's alphabet (alphabet.c): the bytes that a token spells. false: it has a character outside the alphabet. out has room for
- * len bytes. */
+/* GPT-2's alphabet (alphabet.c): decodes a token's spelling to bytes. false: it has a character outside the alphabet. out has
+ * room for len bytes. */
 bool ane_alphabet_decode(const char *s, size_t len, char *out, size_t *out_len);
-/* Spelling of one byte: one or two bytes into out. */
+/* Writes the spelling of one byte: one or two bytes. */
 size_t ane_alphabet_spell(unsigned byte, char out[2]);
 /* Appends the spelling of bytes. false: out of memory. */
 ANE_NODISCARD bool ane_alphabet_encode(const char *s, size_t len, struct ane_buffer *out);
@@ -353,9 +358,9 @@ int ane_byte_value(struct ane_text s);
 /* vocab.c: fills pieces, types, flags, scores, by_piece, byte_ids. */
 ane_status ane_vocab_init(struct ane_tokenizer *t, const struct ane_tokenizer_desc *desc, struct ane_error *err);
 
-/* decode.c: the steps, and `bytes` by them. */
+/* decode.c: prepares the steps, and fills `bytes` with them. */
 ane_status ane_decode_init(struct ane_tokenizer *t, const struct ane_tokenizer_desc *desc, struct ane_error *err);
-/* Appends the text of a token as the first or last one. false: out of memory, or a pattern exceeds its limits. */
+/* Appends the text of a token in the first or last position. false: out of memory, or a pattern reaches its limits. */
 ANE_NODISCARD bool ane_decode_token(const struct ane_tokenizer *t, uint32_t id, bool first, bool last, struct ane_buffer *out);
 void ane_decode_close(struct ane_tokenizer *t);
 

@@ -1,4 +1,4 @@
-/* The tokenizer: life cycle, and the pipeline of encode. */
+/* The tokenizer: its life cycle, and the encoding pipeline. */
 #include "base/alloc.h"
 #include "text/text_internal.h"
 
@@ -11,7 +11,7 @@ static bool copy_text(struct ane_arena *arena, struct ane_text s, struct ane_tex
   return out->data != NULL;
 }
 
-/* The ids before or after a text: the list, or the single token. */
+/* Copies the ids before or after a text: the list, or the single token. */
 static bool copy_ends(struct ane_tokenizer *t, const int32_t *list, uint32_t n, int32_t one, int32_t **out, uint32_t *n_out) {
   if (!n && one != ANE_NO_TOKEN) {
     list = &one;

@@ -1,6 +1,7 @@
-/* The unigram model (Kudo 2018): the segmentation of a piece with the largest sum of scores, found by Viterbi's algorithm.
- * Characters without token count a penalty below the lowest score. Of equal sums the one found first wins, starts from left to
- * right and lengths from short to long, as in the tokenizers library and in SentencePiece (unigram_model.cc, EncodeOptimized). */
+/* The unigram model (Kudo 2018): Viterbi's algorithm finds the segmentation of a piece with the largest sum of scores. A
+ * character without a token costs a penalty below the lowest score. Of equal sums the first one found wins, with starts from left
+ * to right and lengths from short to long, as in the tokenizers library and in SentencePiece (unigram_model.cc, EncodeOptimized).
+ * */
 #include "base/alloc.h"
 #include "text/text_internal.h"
 
@@ -18,7 +19,7 @@ static int compare(const void *a, const void *b) {
   size_t n = ANE_MIN((*x)->len, (*y)->len);
   int order = memcmp((*x)->data, (*y)->data, n);
   if (!order && (*x)->len != (*y)->len) order = (*x)->len < (*y)->len ? -1 : 1;
-  return order ? order : *x < *y ? -1 : *x > *y; /* of equal spellings the last counts */
+  return order ? order : *x < *y ? -1 : *x > *y; /* of equal spellings the last one counts */
 }
 
 static bool in_model(const struct ane_tokenizer *t, uint32_t i) {
@@ -32,7 +33,7 @@ struct range {
   uint32_t from, to;
 };
 
-/* Makes the children of a node at `depth` from its range of sorted spellings; a spelling that ends here is its token. */
+/* Makes the children of a node at `depth` from its range of sorted spellings. A spelling that ends here sets the node's token. */
 static uint32_t expand(const struct ane_tokenizer *t, const struct ane_text **sorted, struct range r, size_t depth,
                        struct ane_prefix_node *node, struct ane_prefix_node *children, struct range *ranges) {
   uint32_t n = 0;
@@ -47,7 +48,7 @@ static uint32_t expand(const struct ane_tokenizer *t, const struct ane_text **so
   return n;
 }
 
-/* Builds level by level, so that children are consecutive. room: bytes of all spellings, plus one. */
+/* Builds level by level, so that the children of a node are consecutive. room: bytes of all spellings, plus one. */
 static bool build(struct ane_tokenizer *t, const struct ane_text **sorted, uint32_t n, size_t room) {
   struct range *ranges = ane_malloc(room * sizeof *ranges);
   struct ane_prefix_node *nodes = ranges ? ane_malloc(room * sizeof *nodes) : NULL;
@@ -73,7 +74,7 @@ static bool build(struct ane_tokenizer *t, const struct ane_text **sorted, uint3
 
 ane_status ane_unigram_init(struct ane_tokenizer *t, struct ane_error *err) {
   const struct ane_text **sorted = ane_malloc((t->n + (size_t)1) * sizeof *sorted);
-  double low = DBL_MAX, high = t->single ? (double)FLT_MIN : 0; /* SentencePiece begins at FLT_MIN, not below */
+  double low = DBL_MAX, high = t->single ? (double)FLT_MIN : 0; /* SentencePiece starts the maximum at FLT_MIN */
   size_t room = 2;
   uint32_t n = 0;
   if (!sorted) return ane_fail(err, ANE_NOMEM, "no memory for a vocabulary of %u tokens", (unsigned)t->n);
@@ -116,7 +117,7 @@ static void offer(const struct ane_tokenizer *t, struct ane_unigram_node *nodes,
   *end = (struct ane_unigram_node){t->single ? (double)(float)sum : sum, (uint32_t)from, id};
 }
 
-/* Relaxes all tokens that begin at p, and the unknown token where no token covers just the character. */
+/* Offers all tokens that begin at p, and the unknown token if no token covers exactly the character. */
 static size_t offer_all(struct ane_encode_run *run, const char *s, size_t p, size_t len) {
   const struct ane_tokenizer *t = run->t;
   const struct ane_prefix_node *node = t->tree;
@@ -140,14 +141,14 @@ static size_t offer_all(struct ane_encode_run *run, const char *s, size_t p, siz
 
 /* ---- Output ------------------------------------------------------------------------------------------------------*/
 
-/* Emits unknown text, which a token may happen to spell. */
+/* Emits unknown text, which may happen to spell a token. */
 static ane_status emit_unknown(struct ane_encode_run *run, const char *s, size_t len, struct ane_error *err) {
   int32_t id = run->t->single ? ANE_NO_TOKEN : ane_model_token(run->t, s, len, run->special);
   return id >= 0 ? ane_emit(run, id, s, len, err) : ane_emit_unknown(run, s, len, NULL, err);
 }
 
-/* Emits the best path, linked forwards: nodes[p].start is the end of the token that begins at p. Neighbouring unknown characters
- * are emitted together. */
+/* Emits the best path, linked forwards: nodes[p].start is the end of the token that begins at p. Adjacent unknown characters are
+ * emitted together. */
 static ane_status emit_path(struct ane_encode_run *run, const char *s, size_t len, struct ane_error *err) {
   const struct ane_unigram_node *nodes = run->nodes;
   int32_t unk = run->t->unk;
@@ -175,7 +176,7 @@ ane_status ane_unigram_encode(struct ane_encode_run *run, const char *s, size_t 
   }
   for (size_t i = 0; i <= len; i++) run->nodes[i] = (struct ane_unigram_node){0, UINT32_MAX, ANE_NO_TOKEN};
   for (size_t p = 0; p < len;) p += offer_all(run, s, p, len);
-  /* Reverses the links in place: each node gets the end and the id of the token that begins there. */
+  /* Reverses the links in place: each node receives the end and the id of the token that begins there. */
   uint32_t end = (uint32_t)len;
   struct ane_unigram_node at = run->nodes[len];
   while (end) {

@@ -1,4 +1,4 @@
-/* The token table: spellings, their bytes, and the reverse. */
+/* The token table: spellings, their bytes, and the lookup by spelling. */
 #include "text/text_internal.h"
 
 #include <math.h>
@@ -50,7 +50,7 @@ static ane_status check(const struct ane_tokenizer_desc *d, struct ane_error *er
   return ANE_OK;
 }
 
-/* Copies all spellings to one block. false: out of memory. *twice: a token with the spelling of an earlier one, where that is an
+/* Copies all spellings to one block. false: out of memory. *twice: a token repeats the spelling of an earlier one, and that is an
  * error. */
 static bool copy_pieces(struct ane_tokenizer *t, const struct ane_tokenizer_desc *d, uint32_t *twice) {
   size_t total = 0;

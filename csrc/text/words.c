@@ -8,7 +8,7 @@ ane_status ane_word_encode(struct ane_encode_run *run, const char *s, size_t len
   return id >= 0 ? ane_emit(run, id, s, len, err) : ane_emit_unknown(run, s, len, NULL, err);
 }
 
-/* Length of the longest token that s[at..len) begins with, with the prefix where at > 0. 0: none. */
+/* The length of the longest token at the start of s[at..len), with the prefix if at > 0. 0: none. */
 static size_t longest(struct ane_encode_run *run, const char *s, size_t at, size_t len, int32_t *id) {
   const struct ane_tokenizer *t = run->t;
   struct ane_text prefix = at ? t->prefix : (struct ane_text){0};
@@ -18,7 +18,7 @@ static size_t longest(struct ane_encode_run *run, const char *s, size_t at, size
   *id = ANE_NO_TOKEN;
   if (!ane_buffer_append(b, prefix.data, prefix.len) || !ane_buffer_append(b, s + at, n)) return 0;
   for (; n; n--) {
-    if (at + n < len && ((unsigned char)s[at + n] & 0xC0) == 0x80) continue; /* inside of a character */
+    if (at + n < len && ((unsigned char)s[at + n] & 0xC0) == 0x80) continue; /* not a character boundary */
     *id = ane_model_token(t, (const char *)b->data, prefix.len + n, run->special);
     if (*id >= 0) return n;
   }
