@@ -7,7 +7,7 @@
 
 #define KEY "tokenizer.ggml."
 
-/* The value of a key; *out is NULL where there is none. Fails where it is of another kind. */
+/* Reads the value of a key. *out is NULL if the key is missing. Fails if the value is of another kind. */
 static ane_status want(const struct gguf_tokenizer *g, const char *key, ane_meta_kind kind, const struct ane_meta **out,
                        struct ane_error *err) {
   static const char *const names[] = {"a signed integer", "an unsigned integer", "a float", "a bool", "a string", "an array"};
@@ -24,8 +24,8 @@ static ane_status want_bool(const struct gguf_tokenizer *g, const char *key, boo
   return st;
 }
 
-/* Files without such a token leave the key out, or write -1 in some width. lenient: an id beyond the vocabulary counts as none;
- * some published files have such a padding token, which is never used. */
+/* Reads a token id. Files without such a token omit the key or write -1 in some width. lenient: an id beyond the vocabulary
+ * counts as none; some published files have such a padding token, which is never used. */
 static ane_status want_id(const struct gguf_tokenizer *g, const char *key, bool lenient, int32_t *id, struct ane_error *err) {
   const struct ane_meta *m = ane_source_meta(g->source, key);
   if (!m) return ANE_OK;
@@ -54,7 +54,7 @@ static ane_status want_texts(struct gguf_tokenizer *g, const char *key, const st
   return ANE_OK;
 }
 
-/* An array of one number per token, of this type. *out stays NULL where there is none. */
+/* Reads an array of one number per token, of this type. *out stays NULL if there is none. */
 static ane_status want_numbers(const struct gguf_tokenizer *g, const char *key, ane_dtype dtype, const struct ane_meta **out,
                                struct ane_error *err) {
   ane_status st = want(g, key, ANE_META_ARRAY, out, err);
@@ -101,7 +101,8 @@ static void add_normaliser(struct gguf_tokenizer *g, ane_normaliser_kind kind, c
 
 #define MARK "\xE2\x96\x81" /* U+2581, SentencePiece's space */
 
-/* model "llama": SentencePiece. Defaults are those of llama.cpp: bos 1, eos 2, unknown 0, bos added, a space in front. */
+/* Model "llama": SentencePiece. The defaults are those of llama.cpp: bos 1, eos 2, unknown 0, bos added, a space inserted before
+ * the text. */
 static ane_status describe_scores(struct gguf_tokenizer *g, struct ane_error *err) {
   struct ane_tokenizer_desc *d = &g->desc;
   bool prefix = true, squeeze = false;
@@ -123,7 +124,7 @@ static ane_status describe_scores(struct gguf_tokenizer *g, struct ane_error *er
   return ANE_OK;
 }
 
-/* Merges are "left right". A part may begin with the space itself where the alphabet has one: the separator is never the
+/* Merges have the form "left right". A part may begin with a space itself if the alphabet has one, so the separator is never the
  * first byte. */
 static ane_status want_merges(struct gguf_tokenizer *g, struct ane_error *err) {
   const struct ane_text *texts = NULL;
@@ -165,7 +166,7 @@ static void known_pretokenizers(char *out, size_t size) {
   snprintf(out + at, size - at, "%u more", (unsigned)left);
 }
 
-/* model "gpt2": merges, after a pre-tokenizer that the file names. */
+/* Model "gpt2": merges, after the pre-tokenizer that the file names. */
 static ane_status describe_merges(struct gguf_tokenizer *g, const char *implied, struct ane_error *err) {
   struct ane_tokenizer_desc *d = &g->desc;
   const struct ane_meta *m;
@@ -199,7 +200,7 @@ static ane_status describe_specials(struct gguf_tokenizer *g, struct ane_error *
       (st = want_id(g, KEY "padding_token_id", true, &g->pad, err)) || (st = want_bool(g, KEY "add_bos_token", &add_bos, err)) ||
       (st = want_bool(g, KEY "add_eos_token", &d->add_eos, err)))
     return st;
-  /* The family's default applies only where the token exists. The file's own setting without the token is an error (vocab.c). */
+  /* The family's default applies only if the token exists. If the file sets it without the token, that is an error (vocab.c). */
   if (d->bos == ANE_NO_TOKEN && !ane_source_meta(g->source, KEY "add_bos_token")) add_bos = false;
   d->add_bos = add_bos;
   d->unk = d->model == ANE_MODEL_SCORES ? g->unk : ANE_NO_TOKEN;

@@ -46,7 +46,8 @@ static bool no_memory(struct ane_json *j) {
   return ane_json_fail(j, j->p, "not enough memory");
 }
 
-/* Reads a string that stays valid: in the text, or in the arena where it has escapes. why: the fault where it is not a string. */
+/* Reads a string that stays valid: it lies in the text, or in the arena if it has escapes. why: the message if it is not a
+ * string. */
 static bool read_text(struct vocabulary *v, struct ane_json *j, const char *why, struct ane_text *out) {
   char c = ane_json_peek(j);
   if (!c) return false;
@@ -90,7 +91,7 @@ static bool read_ids(struct vocabulary *v, struct ane_json *j) {
   return !j->why;
 }
 
-/* `more` of ane_json_next must be `want`. */
+/* Calls ane_json_next and requires that `more` equals `want`. */
 static bool expect(struct ane_json *j, bool first, bool want, const char *why) {
   bool more;
   return ane_json_next(j, '[', first, &more) && (more == want || ane_json_fail(j, j->p, why));

@@ -1,4 +1,4 @@
-/* Vocabularies as files hold them, read for a tokenizer: spellings, ids, scores, types, merges. */
+/* Vocabularies as files store them, read for a tokenizer: spellings, ids, scores, types, merges. */
 #ifndef ANE_VOCABULARY_VOCABULARY_H
 #define ANE_VOCABULARY_VOCABULARY_H
 
@@ -23,19 +23,19 @@ struct vocabulary {
   struct ane_token_pair *merges;
   size_t n_merges, merges_room;
   bool scored; /* the entries have scores */
-  bool unique; /* two entries of one spelling are an error */
+  bool unique; /* two entries with the same spelling are an error */
 };
 
 void vocabulary_free(struct vocabulary *v);
 /* false: out of memory. */
 bool vocabulary_add(struct vocabulary *v, const struct vocabulary_entry *e);
 
-/* The values of "vocab" (an object of ids, or a list of pairs of spelling and score) and "merges" (strings with one space, or
- * pairs) in a tokenizer.json. false: the text is faulty. */
+/* Read the values of "vocab" (an object of ids, or a list of pairs of spelling and score) and "merges" (strings with one space,
+ * or pairs) in a tokenizer.json. false: the text is malformed. */
 bool vocabulary_read_tokens(struct vocabulary *v, struct ane_json *j);
 bool vocabulary_read_merges(struct vocabulary *v, struct ane_json *j);
 
-/* A SentencePiece model (sentencepiece_model.proto): the pieces go to a vocabulary, and these fields. */
+/* A SentencePiece model (sentencepiece_model.proto). Its pieces go to a vocabulary, the rest to these fields. */
 struct sentencepiece {
   int model_type; /* 1 unigram, 2 BPE, 3 words, 4 characters */
   bool byte_fallback, whitespace_suffix, add_dummy_prefix, remove_extra_whitespaces, escape_whitespaces;
@@ -43,13 +43,13 @@ struct sentencepiece {
   struct ane_text unk_surface, charsmap, denormaliser;
 };
 
-/* Views lie in data[0..size). Errors: ANE_FORMAT, ANE_NOMEM. */
+/* Views point into data[0..size). Errors: ANE_FORMAT, ANE_NOMEM. */
 ane_status sentencepiece_read(struct sentencepiece *s, struct vocabulary *v, const void *data, size_t size,
                               struct ane_error *err);
 
-/* ---- The tokenizer that the metadata of a GGUF file describe (gguf_tokenizer.c) ----*/
+/* ---- The tokenizer in the metadata of a GGUF file (gguf_tokenizer.c) ---- */
 
-/* Views into the source, arrays in the arena, which the caller frees. */
+/* Views point into the source; arrays lie in the arena, which the caller frees. */
 struct gguf_tokenizer {
   const struct ane_source *source;
   struct ane_arena arena;
@@ -58,7 +58,8 @@ struct gguf_tokenizer {
   int32_t eot, eom, unk, pad; /* ids, or ANE_NO_TOKEN */
 };
 
-/* Fills all but `source`, which is set. Errors: ANE_NOTFOUND (no tokenizer), ANE_UNSUPPORTED, ANE_FORMAT, ANE_NOMEM. */
+/* Fills all fields except `source`, which the caller has set. Errors: ANE_NOTFOUND (no tokenizer), ANE_UNSUPPORTED, ANE_FORMAT,
+ * ANE_NOMEM. */
 ane_status gguf_tokenizer_describe(struct gguf_tokenizer *g, struct ane_error *err);
 
 #endif
