@@ -1,4 +1,4 @@
-/* What engines check of a feed. */
+/* Checks of a feed that all engines share. */
 #include "session/session.h"
 
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* Files of saved sessions: a key, and chunks with names. */
+/* Files of saved sessions: a key, and named chunks. */
 #include "session/session.h"
 
 #include "base/alloc.h"

@@ -1,4 +1,4 @@
-/* What the sessions of all engines share: what a feed is asked for, and the file of a saved session. */
+/* Shared by the sessions of all engines: what a feed returns, and the file of a saved session. */
 #ifndef ANE_SESSION_SESSION_H
 #define ANE_SESSION_SESSION_H
 
@@ -8,7 +8,7 @@
 
 /* ---- Feeds ---------------------------------------------------------------------------------------------------------*/
 
-/* The rows that a feed leaves. */
+/* The output rows that a feed leaves. */
 typedef enum {
   ANE_WANT_NONE,
   ANE_WANT_LAST,   /* logits of the last token */
@@ -21,27 +21,27 @@ static inline int64_t ane_want_rows(ane_want want, int64_t n) {
   return want == ANE_WANT_NONE ? 0 : want == ANE_WANT_LAST ? 1 : n;
 }
 
-/* The one check of ids by their values; what is below an engine relies on it. Are all in 0 .. n_ids - 1? first: position of
- * ids[0], for the message. Errors: ANE_RANGE. */
+/* Are all ids in 0 .. n_ids - 1? This is the only check of their values; the layers below an engine rely on it. first: position
+ * of ids[0], for the message. Errors: ANE_RANGE. */
 ane_status ane_ids_check(const int32_t *ids, int64_t n, int64_t n_ids, int64_t first, struct ane_error *err);
 
 /* ---- Saved sessions ------------------------------------------------------------------------------------------------*/
 
-/* The version of the arithmetic. A change that alters one bit of any engine's states or logits raises it: a state of the old
- * bits does not go on as a state of the new ones. */
+/* The version of the arithmetic. A change that alters one bit of any engine's states or logits increments it: a state with the
+ * old bits must not be continued. */
 enum { ANE_ARITHMETIC = 1 };
 
-/* Whose state a file holds. */
+/* Identifies the model whose state a file holds. */
 struct ane_saved_key {
   const char *engine; /* "recipe", "graph", "packages": at most 15 bytes */
-  uint64_t model;     /* fingerprint of all that the state depends on: graph, weights, types, kernels */
+  uint64_t model;     /* fingerprint of everything that the state depends on: graph, weights, types, kernels */
 };
 
-/* A file is, in little endian, "ANESTATE", u32 version, u32 ANE_ARITHMETIC, u64 model, char engine[16] (filled with NUL); then
- * chunks, each u32 bytes of the name, u64 bytes of the data, the name, the data. The last chunk is named "end"; its data is the
- * CRC-32 (zlib) of all bytes before the data, as u32. */
+/* The format of a file, in little endian: "ANESTATE", u32 version, u32 ANE_ARITHMETIC, u64 model, char engine[16] (filled with
+ * NUL); then chunks, each with u32 bytes of the name, u64 bytes of the data, the name, the data. The last chunk is named "end";
+ * its data is the CRC-32 (zlib) of all bytes before the data, as u32. */
 
-/* Writes a file that appears whole or not at all. After a failure the later calls do nothing and give the same status. */
+/* Writes a file that appears whole or not at all. After a failure later calls do nothing and return the same status. */
 struct ane_saved_writer {
   struct ane_file_writer file;
   uint32_t crc;
@@ -49,23 +49,24 @@ struct ane_saved_writer {
   struct ane_error *err; /* may be NULL */
 };
 ane_status ane_saved_create(struct ane_saved_writer *w, const char *path, const struct ane_saved_key *key, struct ane_error *err);
-/* Begins a chunk of `bytes` bytes, which ane_saved_write gives in one or several parts. A name occurs once. */
+/* Begins a chunk of `bytes` bytes, which one or several calls of ane_saved_write provide. Names are unique. */
 ane_status ane_saved_chunk(struct ane_saved_writer *w, const char *name, uint64_t bytes);
 ane_status ane_saved_write(struct ane_saved_writer *w, const void *data, size_t n);
-/* Ends the file and puts it in place; after a failure, of this call or before, nothing is left of it. Always the last call. */
+/* Completes the file and moves it into place. After a failure, of this call or an earlier one, the file is removed. Always the
+ * last call. */
 ane_status ane_saved_commit(struct ane_saved_writer *w);
 
-/* A file that has been checked. */
+/* A file whose contents have been checked. */
 struct ane_saved {
   struct ane_map map;
   const char *path;         /* borrowed */
-  struct ane_reader chunks; /* all but the last */
+  struct ane_reader chunks; /* all except the last */
 };
-/* Errors: ANE_IO; ANE_FORMAT (no saved session, or a damaged one); ANE_STATE (another version of the format or of the arithmetic,
- * another engine, another model). *out is then empty. */
+/* Opens and checks a file. Errors: ANE_IO; ANE_FORMAT (not a saved session, or a damaged one); ANE_STATE (another version of the
+ * format or of the arithmetic, another engine, another model). After an error *out is empty. */
 ane_status ane_saved_open(struct ane_saved *out, const char *path, const struct ane_saved_key *key, struct ane_error *err);
 void ane_saved_close(struct ane_saved *s);
-/* The chunk that begins at *at (0: the first), and moves *at behind it; false behind the last. name is not NUL-terminated. */
+/* Reads the chunk at *at (0: the first) and moves *at past it; false after the last one. name is not NUL-terminated. */
 struct ane_saved_part {
   const char *name;
   const uint8_t *data;
@@ -73,23 +74,23 @@ struct ane_saved_part {
   uint64_t bytes;
 };
 bool ane_saved_next(const struct ane_saved *s, size_t *at, struct ane_saved_part *out);
-/* The data of a chunk; NULL where there is none. */
+/* The data of a chunk; NULL if there is no such chunk. */
 const uint8_t *ane_saved_find(const struct ane_saved *s, const char *name, uint64_t *bytes);
-/* The data of a chunk of just so many bytes. Errors: ANE_FORMAT, which names file and chunk. */
+/* The data of a chunk that must have exactly this many bytes. Errors: ANE_FORMAT, which names file and chunk. */
 ane_status ane_saved_need(const struct ane_saved *s, const char *name, uint64_t bytes, const uint8_t **data,
                           struct ane_error *err);
 
-/* The tokens of the part "ids", i32 each: ids that are not in 0 .. n_ids - 1 are ANE_FORMAT, more than `context` are ANE_RANGE.
- */
+/* The tokens of the part "ids", i32 each. Errors: ANE_FORMAT (an id outside 0 .. n_ids - 1), ANE_RANGE (more than `context` ids).
+ * */
 ane_status ane_saved_ids(const struct ane_saved *s, int64_t n_ids, int64_t context, const uint8_t **ids, int64_t *length,
                          struct ane_error *err);
 
-/* A text of the caller that a file keeps beside the session; text NULL: none. */
+/* A text of the caller that a file stores with the session; text NULL: none. */
 struct ane_session_note {
   const char *text;
   size_t bytes;
 };
-/* Appends the part "note" where there is one: then the buffer has data, also where the text is empty. */
+/* Appends the part "note" if it exists. The buffer then has data, even if the text is empty. */
 ane_status ane_saved_note(const struct ane_saved *s, struct ane_buffer *note, struct ane_error *err);
 
 #endif
