@@ -1,5 +1,5 @@
-/* Pages of cached state, counted by their owners. They come in slabs, so that the system can give huge pages: attention reads a
- * tile here and a tile there, and each would cost a walk of the page tables. */
+/* Reference-counted pages of cached state. They are allocated in slabs, so that the system can provide huge pages: attention
+ * reads single tiles at scattered addresses, and with small pages each would cost a page table walk. */
 #include "kv/kv.h"
 
 #include "base/alloc.h"
@@ -13,7 +13,7 @@ struct ane_kv_slab {
   struct ane_kv_slab *next;
   uint8_t *data;
   int32_t used;     /* pages that have an owner */
-  uint32_t touched; /* bits of the pages that had one: they are not zero any more */
+  uint32_t touched; /* a bit for each page that has ever had an owner and so is no longer zero */
   struct ane_kv_page pages[SLAB_PAGES];
 };
 
@@ -21,7 +21,7 @@ struct ane_kv_store {
   size_t page_bytes;
   int64_t owned; /* pages that have an owner */
   struct ane_kv_slab *slabs;
-  int32_t idle; /* slabs without any such page: one is kept */
+  int32_t idle; /* slabs whose pages all have no owner; one is kept */
   int32_t refs;
 };
 
@@ -68,7 +68,7 @@ static struct ane_kv_slab *new_slab(struct ane_kv_store *s) {
   return b;
 }
 
-/* A page with the caller as its owner. zeroed: else it may be stale. */
+/* Takes a page, with the caller as its owner. If not `zeroed`, it may hold old data. */
 static struct ane_kv_page *take_page(struct ane_kv_store *s, bool zeroed) {
   struct ane_kv_slab *b = s->slabs;
   while (b && b->used == SLAB_PAGES) b = b->next;

@@ -1,6 +1,6 @@
-/* The tree of known prefixes. A node is a page under the ids of its positions; its children continue it. Only leaves are partly
- * filled. All nodes stand in one list by use: whoever uses a node uses all above it, and these count as used later, so that in
- * the list a node stands behind the one above it. */
+/* The tree of known prefixes. A node is a page, stored under the ids of its positions; its children continue it. Only leaves are
+ * partly filled. All nodes form one list in order of use. Using a node also uses all its ancestors, which then count as used
+ * later, so each node comes after its parent in the list. */
 #include "kv/kv.h"
 
 #include "base/alloc.h"
@@ -11,16 +11,16 @@ struct node {
   struct node *above, *below, *sibling; /* below: the first child; sibling: the next child of the same node */
   struct node *later, *earlier;         /* by use */
   struct ane_kv_page *page;
-  int64_t number; /* in the list of all, while that is walked */
+  int64_t number; /* index in the list during a walk of all nodes */
   uint64_t key;
-  int32_t depth; /* pages from the start of the sequence, this one included */
-  int32_t n;     /* positions that are filled */
+  int32_t depth; /* pages from the start of the sequence, including this one */
+  int32_t n;     /* number of positions that are filled */
   int32_t ids[ANE_KV_POSITIONS];
 };
 
 struct ane_kv_prefixes {
-  struct node root;             /* no page; its children are first pages */
-  struct node *latest, *oldest; /* ends of the list by use */
+  struct node root;             /* has no page; its children are first pages */
+  struct node *latest, *oldest; /* ends of the list in order of use */
   int64_t count;
 };
 
@@ -40,7 +40,7 @@ static void put_first(struct ane_kv_prefixes *t, struct node *n) {
   t->latest = n;
 }
 
-/* Moves a node and all above it to the front, those above last. */
+/* Moves a node and then its ancestors to the front of the list. */
 static void use(struct ane_kv_prefixes *t, struct node *n) {
   for (; n && n != &t->root; n = n->above) {
     take_out(t, n);
@@ -60,18 +60,18 @@ static void drop(struct ane_kv_prefixes *t, struct node *n) {
 
 void ane_kv_prefixes_destroy(struct ane_kv_prefixes *t) {
   if (!t) return;
-  while (t->oldest) drop(t, t->oldest); /* a leaf: what is above it stands before it */
+  while (t->oldest) drop(t, t->oldest); /* a leaf: its ancestors come before it */
   ane_free(t);
 }
 
-/* Positions in which a node agrees with ids[0 .. n). */
+/* The number of leading positions in which a node agrees with ids[0 .. n). */
 static int64_t agreement(const struct node *c, uint64_t key, const int32_t *ids, int64_t n) {
   int64_t most = ANE_MIN(n, (int64_t)c->n), i = 0;
   while (c->key == key && i < most && c->ids[i] == ids[i]) i++;
   return c->key == key ? i : 0;
 }
 
-/* The child that agrees longest with ids[0 .. n); NULL: none agrees in the first id. */
+/* The child that agrees with the longest prefix of ids[0 .. n); NULL: no child has the first id. */
 static struct node *best_child(const struct node *above, uint64_t key, const int32_t *ids, int64_t n, int64_t *agreed) {
   struct node *best = NULL;
   *agreed = 0;
@@ -95,8 +95,7 @@ static struct node *add_child(struct ane_kv_prefixes *t, struct node *above, uin
   return c;
 }
 
-/* The child for a page of n positions: a known one that has all of them, or a new one in the place of those that it goes beyond.
- */
+/* The child for a page of n positions: an existing one that has all of them, or a new one that replaces those that it extends. */
 static struct node *child_for(struct ane_kv_prefixes *t, struct node *above, uint64_t key, const int32_t *ids, int64_t n,
                               struct ane_kv_page *page) {
   int64_t agreed;
@@ -123,7 +122,7 @@ ane_status ane_kv_prefixes_keep(struct ane_kv_prefixes *t, uint64_t key, const i
   return ANE_OK;
 }
 
-/* The last node of the longest known start, and its length. */
+/* The last node of the longest known prefix, and the length of that prefix. */
 static struct node *longest(const struct ane_kv_prefixes *t, uint64_t key, const int32_t *ids, int64_t n, bool whole,
                             int64_t *length) {
   struct node *at = NULL;
