@@ -1,11 +1,11 @@
-/* Softmax, filters and the draw. */
+/* Softmax, filters, and the random draw. */
 #include "sampling/sampling.h"
 
 #include <math.h>
 #include <string.h>
 
-/* exp(x) for x <= 0 within 2 units of the last place, 0 below -87: the range reduction and polynomial of Cephes' expf (Moshier).
- * Without branches, so that compilers vectorise loops over it; the same result on every machine. */
+/* exp(x) for x <= 0, within 2 units in the last place; 0 below -87. Uses the range reduction and polynomial of Cephes' expf
+ * (Moshier). It has no branches, so that compilers vectorise loops over it, and gives the same result on every machine. */
 static inline float exp_negative(float x) {
   const float rounder = 0x1.8p23f, log2e = 1.44269504088896341f, ln2_hi = 0.693359375f, ln2_lo = -2.12194440e-4f;
   float inside = x > -87.0f ? x : -87.0f; /* NaN too */
@@ -25,7 +25,7 @@ static inline float exp_negative(float x) {
   return x > -87.0f ? p * power.f : 0.0f;
 }
 
-/* exp((v - max) * scale): 1 where v is max, also where both are infinity (a forced token); 0 for NaN. */
+/* exp((v - max) * scale). It is 1 if v equals max, even if both are infinite (a forced token), and 0 for NaN. */
 static inline float weight(float v, float max, float scale) {
   float w = exp_negative((v - max) * scale);
   return v == max ? 1.0f : w;
@@ -59,14 +59,14 @@ void ane_softmax(const float *row, int32_t n, float temperature, float *out) {
   for (int32_t i = 0; i < n; i++) out[i] = (float)((double)weight(row[i], max, scale) / sum);
 }
 
-/* The row after penalty and bias: `row` itself, or a changed copy in `work`. */
+/* The row after penalty and bias: `row` itself if nothing changes, else a copy in `work`. */
 static const float *adjust(const float *row, int32_t n, const struct ane_sampling *how, const int32_t *recent, size_t n_recent,
                            float *work) {
   bool penalise = how->repeat_penalty != 1 && n_recent > 0;
   if (!penalise && how->n_bias == 0) return row;
   memcpy(work, row, (size_t)n * sizeof *work);
   for (size_t i = 0; penalise && i < n_recent; i++) {
-    int32_t id = recent[i]; /* work[id] comes from row[id], so that a repeat changes nothing */
+    int32_t id = recent[i]; /* work[id] is computed from row[id], so a repeated id has no further effect */
     if (id >= 0 && id < n) work[id] = row[id] > 0 ? row[id] / how->repeat_penalty : row[id] * how->repeat_penalty;
   }
   for (int32_t i = 0; i < how->n_bias; i++) {
@@ -77,8 +77,8 @@ static const float *adjust(const float *row, int32_t n, const struct ane_samplin
   return work;
 }
 
-/* How many of the m best entries top_p and min_p keep; *kept: their mass. *whole: the kept set ends within the m, so more entries
- * would not change it. total: the mass that top_p is relative to. */
+/* How many of the m best entries top_p and min_p keep. *kept: their mass. *whole: the kept set ends within the m, so that more
+ * entries would not change it. total: the mass that top_p is relative to. */
 static int32_t keep(const struct ane_ranked *ranked, int32_t m, const struct ane_sampling *how, double total, double *kept,
                     bool *whole) {
   double sum = 0;
@@ -96,8 +96,8 @@ static int32_t keep(const struct ane_ranked *ranked, int32_t m, const struct ane
   return m;
 }
 
-/* The draw walks the tokens, best first. A few of them have most of the mass, so it ranks FIRST of them, and more only where the
- * filters or the random number need them. */
+/* The draw walks the tokens from the best on. A few tokens have most of the mass, so FIRST of them are ranked at first, and more
+ * only if the filters or the random number need them. */
 enum { FIRST = 64, GROWTH = 8 };
 
 static struct ane_ranked draw(const float *row, int32_t n, const struct ane_sampling *how, float max, double u,
@@ -121,7 +121,7 @@ static struct ane_ranked draw(const float *row, int32_t n, const struct ane_samp
       seen += (double)weight(ranked[i].value, max, scale);
       if (seen > goal) return ranked[i];
     }
-    if (whole || last) return ranked[count - 1]; /* the sum was rounded below the goal */
+    if (whole || last) return ranked[count - 1]; /* rounding left the sum below the random number */
   }
 }
 

@@ -1,4 +1,4 @@
-/* Selection by a heap of the k best so far, the worst at its root: most of the n entries cost one comparison. */
+/* Selection with a heap of the k best entries so far, the worst at its root: most of the n entries cost one comparison. */
 #include "sampling/sampling.h"
 
 static inline bool better(struct ane_ranked a, struct ane_ranked b) {
@@ -6,7 +6,7 @@ static inline bool better(struct ane_ranked a, struct ane_ranked b) {
   return a.value > b.value || b.value != b.value;
 }
 
-/* Restores the heap below heap[at]. */
+/* Sifts heap[at] down. */
 static void sift(struct ane_ranked *heap, int32_t at, int32_t n) {
   struct ane_ranked moved = heap[at];
   for (int64_t child; (child = 2 * (int64_t)at + 1) < n; at = (int32_t)child) {
