@@ -50,7 +50,7 @@ static struct features arm_features(bool dot, bool i8mm, bool bf16) {
 
 #if defined(__x86_64__) || defined(__i386__)
 
-/* Register sets that the system saves at a context switch (XCR0, Intel SDM volume 1, 13.3). */
+/* The register sets that the system saves at a context switch (XCR0, Intel SDM volume 1, 13.3). */
 static uint32_t xcr0(void) {
   uint32_t lo, hi;
   __asm__ volatile("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
@@ -93,7 +93,7 @@ static struct features detect(void) {
 
 #elif defined(__aarch64__) && defined(__linux__)
 
-/* Bits of Linux' arch/arm64/include/uapi/asm/hwcap.h. */
+/* Bits of HWCAP (Linux, arch/arm64/include/uapi/asm/hwcap.h). */
 static struct features detect(void) {
   unsigned long cap = getauxval(AT_HWCAP), cap2 = getauxval(AT_HWCAP2);
   bool dot = (cap >> 20 & 1) && (cap >> 9 & 1) && (cap >> 10 & 1); /* ASIMDDP, FPHP, ASIMDHP */
@@ -120,7 +120,7 @@ bool ane_cpu_has_bf16_dot(void) { return detect().bf16_dot; }
 
 /* ---- Name --------------------------------------------------------------------------------------------------------*/
 
-/* Copies s without blanks at both ends; runs of blanks become one. */
+/* Copies s, trimmed; each run of blanks becomes one. */
 static void copy_trimmed(char *out, size_t size, const char *s) {
   size_t n = 0;
   for (; *s && n + 1 < size; s++) {
@@ -135,7 +135,7 @@ static void copy_trimmed(char *out, size_t size, const char *s) {
 }
 
 #if !defined(__APPLE__)
-/* The value of the first line "label : value" of /proc/cpuinfo. */
+/* Reads the value of the first line "label : value" of /proc/cpuinfo. */
 static void name_from_proc(char *out, size_t size, const char *label) {
   FILE *f = fopen("/proc/cpuinfo", "re");
   if (!f) return;
@@ -174,7 +174,7 @@ void ane_cpu_name(char *out, size_t size) {
 #ifdef __APPLE__
 
 int ane_cpu_cores(void) {
-  /* Performance cores only: a run ends with its slowest thread. */
+  /* Counts performance cores only: a run is as slow as its slowest thread. */
   static const char *const names[] = {"hw.perflevel0.physicalcpu", "hw.physicalcpu"};
   for (size_t i = 0; i < ANE_COUNT(names); i++) {
     int n = 0;
@@ -201,7 +201,7 @@ static long read_number(const char *path) {
   return n;
 }
 
-/* The lowest logical CPU of the core that `cpu` belongs to: the same for all threads of a core. */
+/* The lowest logical CPU of the core that `cpu` belongs to. It identifies the core. */
 static long core_of(int cpu) {
   static const char *const files[] = {"core_cpus_list", "thread_siblings_list"};
   for (size_t i = 0; i < ANE_COUNT(files); i++) {
@@ -213,7 +213,7 @@ static long core_of(int cpu) {
   return cpu;
 }
 
-/* Reads the first two numbers of a file. Returns how many there are: 0 for "max" and for a missing file. */
+/* Reads the first two numbers of a file. Returns how many it found: 0 for "max" and for a missing file. */
 static int read_pair(const char *path, long *a, long *b) {
   FILE *f = fopen(path, "re");
   if (!f) return 0;
@@ -222,7 +222,7 @@ static int read_pair(const char *path, long *a, long *b) {
   return n;
 }
 
-/* CPUs that the cgroup in `folder` grants by quota / period (us), rounded up: file cpu.max of v2, or two files of v1. */
+/* The CPUs that the cgroup in `folder` allows, quota / period (us), rounded up. Reads cpu.max of v2, or two files of v1. */
 static int quota_in(const char *folder, bool v2) {
   char path[PATH_MAX];
   long quota = 0, period = 0, none;
@@ -239,8 +239,8 @@ static int quota_in(const char *folder, bool v2) {
   return (int)ANE_MIN((quota + period - 1) / period, (long)INT32_MAX);
 }
 
-/* The least that the cgroup of the process and its parents grant. A line of /proc/self/cgroup reads "0::/group" (v2) or
- * "4:cpu,cpuacct:/group" (v1). In a container the path may be the host's; its root is what is mounted. */
+/* The smallest CPU limit of the process's cgroup and its parents. A line of /proc/self/cgroup reads "0::/group" (v2) or
+ * "4:cpu,cpuacct:/group" (v1). In a container the path may be the host's, while the mount shows only the container's root. */
 static int quota_cpus(void) {
   FILE *f = fopen("/proc/self/cgroup", "re");
   char line[PATH_MAX];

@@ -1,4 +1,4 @@
-/* Files that appear whole or not at all, paths, and lists of folders. */
+/* Files that appear whole or not at all, paths, and directory listings. */
 #include "platform/platform_internal.h"
 
 #include "base/alloc.h"
@@ -28,7 +28,7 @@ bool ane_path_same(const char *a, const char *b) {
   return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* The file that a symbolic link leads to, so that the link stays; else the path itself. */
+/* The target of a symbolic link, so that the link itself stays; otherwise the path itself. */
 static const char *real_target(const char *path, char buf[PATH_MAX]) {
   struct stat st;
   if (lstat(path, &st) == 0 && S_ISLNK(st.st_mode) && realpath(path, buf)) return buf;
@@ -37,10 +37,10 @@ static const char *real_target(const char *path, char buf[PATH_MAX]) {
 
 /* ---- Temporary files -----------------------------------------------------------------------------------------------*/
 
-/* Takes the lock that a writer holds for as long as it lives; fine where the file system has no locks. */
+/* Takes the lock that a writer holds during its lifetime. Succeeds if the file system has no locks. */
 static bool lock(int fd, int how) { return flock(fd, how) == 0 || errno == ENOLCK || errno == EOPNOTSUPP; }
 
-/* Creates and locks a file "path.<pid>-<n>.tmp". Not by mkstemp: the mode must follow the umask. */
+/* Creates and locks a file "path.<pid>-<n>.tmp". mkstemp is not used, since the mode must follow the umask. */
 static int open_temp(struct ane_file_writer *w, size_t room) {
   static _Atomic unsigned counter;
   for (int tries = 0; tries < 100; tries++) {
@@ -49,7 +49,7 @@ static int open_temp(struct ane_file_writer *w, size_t room) {
     int fd = open(w->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0 && errno != EINTR && errno != EEXIST) return fd;
     if (fd < 0) continue;
-    /* Between open and lock a sweep may have removed the file. */
+    /* A sweep may have removed the file between open and lock. */
     if (lock(fd, LOCK_EX) && fstat(fd, &st) == 0 && st.st_nlink > 0) return fd;
     close(fd);
   }
@@ -58,10 +58,10 @@ static int open_temp(struct ane_file_writer *w, size_t room) {
 
 struct sweep {
   const char *path, *base;
-  size_t folder; /* length of the folder part of path, with its slash */
+  size_t folder; /* length of the folder part of path, including the slash */
 };
 
-/* Removes the temporary file of a writer that was killed: nobody has it locked. */
+/* Removes the temporary file of a writer that was killed, which is one that nobody has locked. */
 static bool sweep_one(void *arg, const char *name) {
   struct sweep *s = arg;
   char path[PATH_MAX];
@@ -70,7 +70,7 @@ static bool sweep_one(void *arg, const char *name) {
   if (snprintf(path, sizeof path, "%.*s%s", (int)s->folder, s->path, name) >= (int)sizeof path) return true;
   int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0) return true;
-  /* Where the writer has just renamed it, the name leads nowhere, or to the file of another one. */
+  /* If its writer has just renamed it, the name is gone or refers to another writer's file. */
   bool dead = flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &mine) == 0 && S_ISREG(mine.st_mode) && lstat(path, &there) == 0 &&
               mine.st_ino == there.st_ino && mine.st_dev == there.st_dev;
   if (dead) unlink(path);
@@ -78,7 +78,7 @@ static bool sweep_one(void *arg, const char *name) {
   return true;
 }
 
-/* Removes what writers of `path` that were killed have left beside it. */
+/* Removes temporary files that killed writers of `path` left beside it. */
 static void sweep(const char *path) {
   const char *slash = strrchr(path, '/');
   struct sweep s = {path, slash ? slash + 1 : path, slash ? (size_t)(slash + 1 - path) : 0};
@@ -98,7 +98,7 @@ static void release(struct ane_file_writer *w) {
 
 ane_status ane_file_create(struct ane_file_writer *w, const char *path, struct ane_error *err) {
   *w = (struct ane_file_writer){.fd = -1};
-  /* A rename would replace a device or a pipe by a file. */
+  /* A rename would replace a device or a pipe with a file. */
   char kind = ane_path_kind(path);
   if (kind == 'd') return ane_fail(err, ANE_IO, "%s: is a folder, wanted a file", path);
   if (kind == 'o') return ane_fail(err, ANE_IO, "%s: is not a regular file", path);
@@ -129,7 +129,7 @@ ane_status ane_file_write(struct ane_file_writer *w, const void *data, size_t si
   return ane_fail(err, ANE_IO, "%s: cannot write: %s", w->path, errno ? strerror(errno) : "no progress");
 }
 
-/* Writes. Beyond the process's limit of file size it fails with EFBIG, and consumes the signal that would end the process. */
+/* Writes. At the process's file size limit it fails with EFBIG and consumes the signal that would end the process. */
 static ssize_t write_quietly(int fd, const void *data, size_t size) {
   sigset_t limit, before, pending;
   sigemptyset(&limit);
@@ -179,7 +179,7 @@ void ane_sync_folder_of(char *path) {
 
 ane_status ane_file_commit(struct ane_file_writer *w, struct ane_error *err) {
   if (!w->temp) return ane_fail(err, ANE_INVALID, "the writer is closed");
-  /* The file is closed after the rename: until then its lock keeps sweeps away. */
+  /* The file is closed only after the rename: its lock keeps sweeps away until then. */
   if (ane_fd_sync(w->fd) != 0 || rename(w->temp, w->path) != 0) {
     ane_fail(err, ANE_IO, "%s: cannot write: %s", w->path, strerror(errno));
     ane_file_abandon(w);

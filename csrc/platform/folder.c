@@ -1,4 +1,4 @@
-/* Folders that appear or are replaced whole or not at all. */
+/* Folders that appear, or are replaced, whole or not at all. */
 #include "platform/platform_internal.h"
 
 #include "base/alloc.h"
@@ -18,13 +18,13 @@
 #endif
 #include <unistd.h>
 
-/* Depth of folders that the project writes. A deeper tree is foreign and stays. */
+/* Maximum depth of the folders that the project writes. A deeper tree is not ours and is not removed. */
 enum { MAX_DEPTH = 32 };
 
 /* ---- Trees ---------------------------------------------------------------------------------------------------------*/
 
-/* Walks the tree of folder fd, which it closes. remove: empties the folder, without following links. Else syncs all folders; the
- * files are already synced. */
+/* Walks the tree of folder fd and closes fd. remove: empties the folder, without following links. Otherwise syncs all folders;
+ * the files are synced already. */
 static bool walk_tree(int fd, bool remove, int depth) {
   DIR *d = fdopendir(fd);
   bool ok = d && depth < MAX_DEPTH;
@@ -53,7 +53,7 @@ static char *copy_path(const char *path, size_t len) {
   return copy;
 }
 
-/* The path of a folder that exists or will exist at `path`, with links resolved; ane_malloc memory. NULL: errno says why. */
+/* The path of the folder that exists or will exist at `path`, with links resolved, in memory from ane_malloc. NULL: see errno. */
 static char *resolve(const char *path) {
   char buf[PATH_MAX];
   struct stat st;
@@ -78,7 +78,7 @@ bool ane_is_temp(const char *name, const char *base) {
 
 struct sweep {
   const char *path, *base;
-  size_t folder; /* length of the folder part of path, with its slash */
+  size_t folder; /* length of the folder part of path, including the slash */
 };
 
 /* Removes a temporary folder that no writer has locked. */
@@ -112,7 +112,7 @@ static void release(struct ane_folder_writer *w) {
   *w = (struct ane_folder_writer){.fd = -1};
 }
 
-/* Creates and locks a folder "path.<pid>-<n>.tmp". false: errno says why. */
+/* Creates and locks a folder "path.<pid>-<n>.tmp". false: see errno. */
 static bool make_temp(struct ane_folder_writer *w, size_t room) {
   static _Atomic unsigned counter;
   for (int tries = 0; tries < 100; tries++) {
@@ -154,7 +154,7 @@ ane_status ane_folder_create(struct ane_folder_writer *w, const char *path, stru
   return ANE_OK;
 }
 
-/* Opens or creates w->temp and locks it. false: errno says why; EWOULDBLOCK: another writer has it. */
+/* Opens or creates w->temp and locks it. false: see errno; EWOULDBLOCK: another writer has it. */
 static bool lock_partial(struct ane_folder_writer *w) {
   for (int tries = 0; tries < 100; tries++) {
     struct stat mine, there;
@@ -163,7 +163,7 @@ static bool lock_partial(struct ane_folder_writer *w) {
     if (w->fd < 0 && errno != ENOENT) return false;
     if (w->fd < 0) continue;
     if (flock(w->fd, LOCK_EX | LOCK_NB) != 0 && errno != ENOLCK && errno != EOPNOTSUPP) return false;
-    /* Its writer may have committed it between open and the lock: then the name leads elsewhere. */
+    /* Its writer may have committed it between open and lock; then the name refers to another folder. */
     if (fstat(w->fd, &mine) == 0 && lstat(w->temp, &there) == 0 && mine.st_ino == there.st_ino && mine.st_dev == there.st_dev)
       return true;
     close(w->fd);
@@ -255,7 +255,7 @@ static _Atomic bool can_swap = true;
 
 void ane_folder_can_swap(bool can) { can_swap = can; }
 
-/* Swaps two folders in one step. -1: errno says why, also where the system cannot. */
+/* Swaps two folders atomically. -1: see errno, also if the system does not support it. */
 static int swap_folders(const char *a, const char *b) {
   errno = ENOSYS;
   if (!can_swap) return -1;
@@ -278,7 +278,7 @@ static bool aside_name(const char *path, char aside[PATH_MAX]) {
   return snprintf(aside, PATH_MAX, "%.*s.old.tmp", (int)ANE_MIN(len, (size_t)PATH_MAX), path) < PATH_MAX;
 }
 
-/* Replaces by two renames. false: errno says why, and nothing has changed. */
+/* Replaces the folder with two renames. false: see errno, and nothing has changed. */
 static bool replace_in_two(const char *temp, const char *path) {
   char aside[PATH_MAX];
   errno = ENAMETOOLONG;
@@ -306,11 +306,11 @@ static void sync_parent(const char *path) {
   if (snprintf(copy, sizeof copy, "%s", path) < (int)sizeof copy) ane_sync_folder_of(copy);
 }
 
-/* Renames into place, syncs, then removes the old folder. */
+/* Moves the new folder into place, syncs, then removes the old one. */
 static bool replace(struct ane_folder_writer *w) {
   char aside[PATH_MAX] = "";
   const char *old = NULL;
-  /* rename works where there is nothing, or an empty folder. */
+  /* rename succeeds if the path does not exist or is an empty folder. */
   if (rename(w->temp, w->path) != 0) {
     if (errno != EEXIST && errno != ENOTEMPTY) return false;
     old = w->temp;

@@ -1,4 +1,4 @@
-/* Pages from the system, and memory in use. */
+/* Pages from the system, and memory use. */
 #include "platform/platform.h"
 
 #include "base/alloc.h"
@@ -19,7 +19,7 @@ static size_t page_size(void) {
   return n > 0 ? (size_t)n : 4096;
 }
 
-/* Lets specs that fail the n-th heap allocation fail allocations of pages too. */
+/* Lets specs that make the n-th heap allocation fail also fail page allocations. */
 static bool heap_refuses(void) {
   void *probe = ane_malloc(1);
   ane_free(probe);
@@ -30,7 +30,7 @@ void *ane_pages_alloc(size_t size, bool huge) {
   size_t page = page_size();
   if (size > SIZE_MAX / 2 || heap_refuses()) return NULL;
   size = ane_align_up(size ? size : 1, page);
-  /* Huge pages need aligned ranges: maps more, and unmaps both ends. */
+  /* Huge pages need aligned ranges: map more, then unmap both ends. */
   size_t slack = huge && size >= HUGE_PAGE ? HUGE_PAGE - page : 0;
   char *p = mmap(NULL, size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) return NULL;
@@ -60,7 +60,7 @@ uint64_t ane_memory_resident(void) {
 
 uint64_t ane_memory_peak(void) {
   struct rusage use;
-  return getrusage(RUSAGE_SELF, &use) == 0 ? (uint64_t)use.ru_maxrss : 0; /* bytes there */
+  return getrusage(RUSAGE_SELF, &use) == 0 ? (uint64_t)use.ru_maxrss : 0; /* macOS counts bytes */
 }
 
 uint64_t ane_memory_available(void) {
@@ -72,7 +72,7 @@ uint64_t ane_memory_available(void) {
 
 #else
 
-/* The number after `label` in a /proc file of lines "Label:   123 kB", in bytes; 0: none. */
+/* The number after `label`, in bytes, in a /proc file with lines "Label: 123 kB"; 0: none. */
 static uint64_t proc_kb(const char *file, const char *label) {
   FILE *f = fopen(file, "re");
   if (!f) return 0;
@@ -86,7 +86,7 @@ static uint64_t proc_kb(const char *file, const char *label) {
 }
 
 uint64_t ane_memory_resident(void) { return proc_kb("/proc/self/status", "VmRSS"); }
-/* Not getrusage: its peak includes that of the program that called exec. */
+/* Does not use getrusage, whose peak includes that of the program that called exec. */
 uint64_t ane_memory_peak(void) { return proc_kb("/proc/self/status", "VmHWM"); }
 uint64_t ane_memory_available(void) { return proc_kb("/proc/meminfo", "MemAvailable"); }
 

@@ -1,19 +1,20 @@
 /* Migration of preempted workers. When another program takes the CPU of a worker, all threads wait for that worker, for some
- * milliseconds. The caller has a CPU and waits, so it lets the worker finish its part of the step there. Then the worker leaves
- * the run, may not use the caller's CPU for a second, and becomes active again when it gets a CPU. */
+ * milliseconds. The caller has a CPU but only waits, so it gives that CPU to the worker, which finishes its part of the step
+ * there. The worker then leaves the run, may not use the caller's CPU for a second, and becomes active again when it gets another
+ * CPU. */
 #include "platform/pool_internal.h"
 
-/* A thread whose CPU time stands still this long has no CPU. */
+/* A thread whose CPU time has not advanced for this long has no CPU. */
 #define STILL_SECONDS 30e-6
-/* The caller looks for preempted workers this often. */
+/* How often the caller looks for preempted workers. */
 #define LOOK_SECONDS 1e-3
 /* Exclusions from the caller's CPU end this long after the last migration. */
 #define EXCLUDE_SECONDS 1.0
-/* The caller is contended if it has no CPU for more than this share of CONTENTION_SECONDS. */
+/* The caller is contended if it lacks a CPU for more than this share of CONTENTION_SECONDS. */
 #define CONTENDED_SHARE 0.2
 #define CONTENTION_SECONDS 20e-3
 
-/* Do others wait for the worker at the current barrier? */
+/* Do other threads wait for the worker at the current barrier? */
 static bool is_missing(const struct ane_pool *p, const struct worker *w) {
   return atomic_load(&w->state) == ACTIVE && !atomic_load(&w->preempted) &&
          atomic_load(&w->barriers) == atomic_load(&p->barriers);
@@ -33,7 +34,7 @@ static void migrate_missing(struct ane_pool *p, struct event *e, uint32_t seen) 
   }
 }
 
-/* Lets worker i run on any CPU but the caller's. */
+/* Lets worker i run on every CPU except the caller's. */
 static void exclude(struct ane_pool *p, int i) {
   p->cpu = thread_cpu();
   p->excluded = p->workers[i].excluded = true;
@@ -65,9 +66,9 @@ void migrate_begin(struct ane_pool *p) {
   }
 }
 
-/* With as many busy programs as CPUs the caller loses its CPU as well. Two threads that each run half of the time seldom run at
- * the same time, and get no more of the machine than one thread that moves to free CPUs. So the workers rest until the caller
- * runs undisturbed. */
+/* If there are as many busy programs as CPUs, the caller loses its CPU as well. Two threads that each run half of the time seldom
+ * run simultaneously, and get no more of the machine than one thread that moves to free CPUs. So the workers stay idle until the
+ * caller runs undisturbed. */
 void migrate_end(struct ane_pool *p, double wall, double used) {
   p->wall += wall;
   p->lost += wall - used - p->slept;

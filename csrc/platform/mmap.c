@@ -35,13 +35,14 @@ ane_status ane_map_open(struct ane_map *map, const char *path, struct ane_error 
   return st;
 }
 
-/* Length of the folder part of a path, with its slash; 0: none. */
+/* Length of the folder part of a path, including the slash; 0: none. */
 static size_t folder_length(const char *path) {
   const char *slash = strrchr(path, '/');
   return slash ? (size_t)(slash + 1 - path) : 0;
 }
 
-/* The layout of model hubs' caches: `path` is a link to a file in the folder that the link `beside` leads to. */
+/* Opens a file in the layout of model hubs' caches: `path` is a link to a file in the folder of the target of the link `beside`.
+ * */
 static int open_linked(const char *beside, const char *path) {
   struct stat st;
   char to[PATH_MAX], target[PATH_MAX];
@@ -53,7 +54,7 @@ static int open_linked(const char *beside, const char *path) {
   return open(target, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW);
 }
 
-/* Opens part by part below the folder and follows no link. */
+/* Opens each path component below the folder in turn, without following links. */
 static int open_below(const char *folder, char *location) {
   int at = open(folder, O_RDONLY | O_CLOEXEC | O_DIRECTORY);
   for (char *part = location, *slash; at >= 0; part = slash + 1) {
@@ -92,7 +93,7 @@ void ane_map_close(struct ane_map *map) {
   *map = (struct ane_map){0};
 }
 
-/* Limits [offset, offset + size) to the file. false: nothing is left. */
+/* Clips [offset, offset + size) to the file. false: nothing is left. */
 static bool clip(const struct ane_map *map, uint64_t offset, uint64_t *size) {
   if (!map->data || offset >= map->size) return false;
   *size = ANE_MIN(*size, map->size - offset);
@@ -106,7 +107,7 @@ static uint64_t page_size(void) {
 
 void ane_map_drop(const struct ane_map *map, uint64_t offset, uint64_t size) {
   if (!clip(map, offset, &size)) return;
-  /* Only whole pages, so that neighbours stay in memory. The last page of the file counts as whole. */
+  /* Only whole pages are dropped, so that neighbouring data stays in memory. The last page of the file counts as whole. */
   uint64_t page = page_size(), from = (offset + page - 1) & ~(page - 1), to = offset + size;
   if (to < map->size) to &= ~(page - 1);
   if (to > from) madvise((void *)(uintptr_t)(map->data + from), (size_t)(to - from), MADV_DONTNEED);

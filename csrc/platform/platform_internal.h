@@ -1,17 +1,17 @@
-/* What file.c and folder.c share. */
+/* Shared by file.c and folder.c. */
 #ifndef ANE_PLATFORM_PLATFORM_INTERNAL_H
 #define ANE_PLATFORM_PLATFORM_INTERNAL_H
 
 #include "platform/platform.h"
 
-/* Writes all of it, over interruptions. false: errno says why, 0: no progress. */
+/* Writes everything, resuming after interruptions. false: see errno; errno 0: no progress. */
 bool ane_fd_write(int fd, const void *data, size_t size);
-/* Syncs to the disk. 0, or -1 with errno. */
+/* Syncs to the disk. Returns 0, or -1 with errno. */
 int ane_fd_sync(int fd);
-/* Is `name` the temporary name of what is to be called base: "base.<digits>-<digits>.tmp"? */
+/* Is `name` a temporary name for base: "base.<digits>-<digits>.tmp"? */
 bool ane_is_temp(const char *name, const char *base);
-/* Makes a rename in the folder of `path` durable. Ignores errors: some file systems cannot sync folders, and the rename has been
- * done. Cuts `path` at its last slash. */
+/* Makes a rename in the folder of `path` durable. Ignores errors: some file systems cannot sync folders, and the rename itself
+ * has succeeded. Truncates `path` at its last slash. */
 void ane_sync_folder_of(char *path);
 
 #endif

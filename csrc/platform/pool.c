@@ -1,4 +1,4 @@
-/* The thread pool. Active threads run a step together and meet at a barrier after it. The last thread to come signals the
+/* The thread pool. Active threads run a step together and meet at a barrier after it. The last thread to arrive signals the
  * barrier's event. Between steps workers may become active or idle. */
 #include "platform/pool_internal.h"
 
@@ -53,8 +53,8 @@ static bool mixed_active(const struct ane_pool *p, int i) {
   return (x ^ x >> 29) >> 13 & 1;
 }
 
-/* Chooses who is active from the next signal of `next_step` on: active workers that are not preempted, and idle ones that have
- * been awake since the last signal. Only while no other thread is active, or all have come. */
+/* Chooses the active workers from the next signal of `next_step` on: those that are active and not preempted, and idle ones that
+ * have been awake since the last signal. Call it only while no other thread is active, or all have arrived. */
 static void choose_active(struct ane_pool *p, bool all) {
   uint32_t now = atomic_load(&p->next_step.generation);
   bool mixed = p->manner == ANE_POOL_MIXED;
@@ -82,7 +82,7 @@ static void end_run(struct ane_pool *p) {
 
 /* ---- Barriers ----------------------------------------------------------------------------------------------------------*/
 
-/* Called by the last thread to come. */
+/* Called by the last thread to arrive. */
 static void pass_barrier(struct ane_pool *p, struct event *e) {
   atomic_store_explicit(&p->arrived, 0, memory_order_relaxed);
   atomic_fetch_add(&p->barriers, 1);
@@ -98,7 +98,7 @@ static void pass_barrier(struct ane_pool *p, struct event *e) {
 static void barrier_wait(struct ane_pool *p, int i, struct event *e, ane_idle_fn idle, void *arg) {
   if (p->active == 1 && e == &p->inside) return;
   uint32_t seen = atomic_load_explicit(&e->generation, memory_order_relaxed);
-  int last = p->active - 1; /* read first: once this thread has come, others may go on and change it */
+  int last = p->active - 1; /* read first: once this thread has arrived, others may continue and change it */
   atomic_store_explicit(&p->workers[i].barriers, atomic_load_explicit(&p->barriers, memory_order_relaxed) + 1,
                         memory_order_relaxed);
   if (atomic_fetch_add(&p->arrived, 1) == last)
@@ -114,7 +114,7 @@ void ane_pool_barrier(struct ane_pool *p, int worker) { barrier_wait(p, worker, 
 
 /* ---- Threads -----------------------------------------------------------------------------------------------------------*/
 
-/* Runs steps as long as the worker is active; as the caller, to the end of the run. */
+/* Runs steps as long as the worker is active; on the caller, until the end of the run. */
 static void run_steps(struct ane_pool *p, int i) {
   struct worker *w = &p->workers[i];
   do {

@@ -1,4 +1,4 @@
-/* What the pool asks of the system: sleep and wake up, CPU time and affinity of threads. */
+/* The system calls of the pool: sleep and wake-up, CPU time and affinity of threads. */
 #include "platform/pool_internal.h"
 
 #ifdef __linux__
@@ -13,7 +13,7 @@
 
 #ifdef __linux__
 
-/* A futex and no lock: a thread that has been woken but gets no CPU must not hold what the others need. */
+/* This uses a futex and no lock: a thread that has been woken but gets no CPU must not hold a lock that others need. */
 
 void event_init(struct event *e) { (void)e; }
 void event_destroy(struct event *e) { (void)e; }
@@ -26,8 +26,8 @@ void event_sleep(struct event *e, uint32_t seen, double seconds) {
   atomic_fetch_sub(&e->sleepers, 1);
 }
 
-/* Either the signalling thread sees the sleeper, or the sleeper sees the new generation: both sides are sequentially consistent.
- */
+/* Either the signalling thread sees the sleeper, or the sleeper sees the new generation, since both sides are sequentially
+ * consistent. */
 void event_signal(struct event *e) {
   atomic_fetch_add(&e->generation, 1);
   if (atomic_load(&e->sleepers) > 0) syscall(SYS_futex, &e->generation, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
