@@ -4,7 +4,7 @@
 
 #include "base/attr.h"
 
-/* As malloc, calloc, realloc and free; a size of 0 gives a unique pointer. NULL: out of memory. */
+/* Like malloc, calloc, realloc and free, except that a size of 0 gives a unique pointer. NULL: out of memory. */
 void *ane_malloc(size_t size) __attribute__((malloc));
 void *ane_calloc(size_t count, size_t size) __attribute__((malloc));
 void *ane_realloc(void *old, size_t size);

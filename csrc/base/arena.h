@@ -1,4 +1,4 @@
-/* Bump allocator: many small allocations of one lifetime, freed at once. */
+/* Bump allocator: many small allocations with one lifetime, freed together. */
 #ifndef ANE_BASE_ARENA_H
 #define ANE_BASE_ARENA_H
 
@@ -11,7 +11,7 @@ struct ane_arena {
 
 /* `size` zeroed bytes, 16-byte aligned, valid until ane_arena_free. NULL: out of memory. */
 void *ane_arena_alloc(struct ane_arena *arena, size_t size);
-/* The same for an array. NULL also where count * size overflows. */
+/* The same for an array. Also NULL if count * size overflows. */
 void *ane_arena_array(struct ane_arena *arena, size_t count, size_t size);
 /* A NUL-terminated copy of s[0..len). */
 char *ane_arena_strndup(struct ane_arena *arena, const char *s, size_t len);

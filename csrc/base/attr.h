@@ -10,13 +10,13 @@
 #define ANE_NODISCARD __attribute__((warn_unused_result))
 #define ANE_UNUSED __attribute__((unused))
 
-/* Number of elements of a true array (not of a pointer). */
+/* The number of elements of a true array (not of a pointer). */
 #define ANE_COUNT(a) (sizeof(a) / sizeof *(a))
 
 #define ANE_MIN(a, b) ((a) < (b) ? (a) : (b))
 #define ANE_MAX(a, b) ((a) > (b) ? (a) : (b))
 
-/* *out = a * b; false on overflow, *out is then unspecified. */
+/* *out = a * b. false on overflow; *out is then unspecified. */
 static inline bool ane_mul_size(size_t a, size_t b, size_t *out) { return !__builtin_mul_overflow(a, b, out); }
 static inline bool ane_add_size(size_t a, size_t b, size_t *out) { return !__builtin_add_overflow(a, b, out); }
 static inline bool ane_mul_u64(uint64_t a, uint64_t b, uint64_t *out) { return !__builtin_mul_overflow(a, b, out); }

@@ -1,6 +1,6 @@
 #include "base/glob.h"
 
-/* Does s begin with the pattern? Backtracks to the last * only: a later * can match whatever an earlier one left. */
+/* Does s begin with the pattern? Backtracks only to the last *: a later * can match whatever an earlier one left. */
 static bool begins(const char *p, const char *s) {
   const char *star = NULL, *at = NULL;
   while (*p) {

@@ -54,7 +54,7 @@ static bool plain_run(struct ane_json *j) {
   return p < end || ane_json_fail(j, j->end, "the text ends inside a string");
 }
 
-/* The value of four hex digits; -1: they are not hex digits. */
+/* The value of four hex digits; -1: not four hex digits. */
 static int32_t hex4(const char *s, const char *end) {
   int32_t v = 0;
   if (end - s < 4) return -1;
@@ -101,7 +101,7 @@ static bool add_utf8(struct ane_json *j, int32_t c) {
   return ane_buffer_append(j->scratch, s, n) || no_memory(j);
 }
 
-/* Reads one escape, after its backslash. */
+/* Reads one escape, starting after its backslash. */
 static bool escape(struct ane_json *j) {
   static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
   const char *at = j->p - 1, *found;
@@ -153,7 +153,7 @@ static bool number_by_copy(struct ane_json *j, const char *start, const char *en
   return true;
 }
 
-/* The end of the number at j->p by the grammar; NULL: a fault. */
+/* The end of the number at j->p according to the grammar; NULL: malformed. */
 static const char *number_end(struct ane_json *j, bool *is_float) {
   const char *start = j->p, *p = start + (*start == '-'), *digits = p;
   p = *p == '0' ? p + 1 : skip_digits(p);

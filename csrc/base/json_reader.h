@@ -1,8 +1,8 @@
-/* Streaming reader of JSON (RFC 8259). It builds no tree: the caller walks the text and keeps what it needs. It serves large
- * documents and exact numbers; formats/json.c says which documents jansson reads, and why. For a tokenizer.json of 10 MB
- * jansson takes 0.37 s, this reader a tenth of that.
+/* A streaming reader of JSON (RFC 8259). It builds no tree: the caller walks the text and keeps what it needs. It is for large
+ * documents and exact numbers; formats/json.c says which documents jansson reads, and why. On a tokenizer.json of 10 MB jansson
+ * takes 0.37 s, this reader a tenth of that.
  *
- * A function returns false at a fault: `why` is the message, `p` the place. The reader is of no use afterwards. */
+ * A function returns false on an error: `why` is the message, `p` the position. The reader cannot be used afterwards. */
 #ifndef ANE_BASE_JSON_READER_H
 #define ANE_BASE_JSON_READER_H
 
@@ -12,38 +12,38 @@ enum { ANE_JSON_DEPTH = 512 };
 
 struct ane_json {
   const char *text, *p, *end; /* *end must be NUL */
-  const char *why;            /* NULL: no fault yet */
-  bool no_memory;             /* out of memory: the text is not at fault */
-  int depth;                  /* of open arrays and objects */
-  struct ane_buffer *scratch; /* the caller's: holds strings that had escapes */
+  const char *why;            /* NULL: no error yet */
+  bool no_memory;             /* out of memory: the text itself is not malformed */
+  int depth;                  /* of nested arrays and objects */
+  struct ane_buffer *scratch; /* owned by the caller; holds strings that had escapes */
 };
 
 /* Starts on text[0..len), which must be NUL-terminated. Skips a byte order mark. */
 void ane_json_start(struct ane_json *j, const char *text, size_t len, struct ane_buffer *scratch);
-/* Skips blanks and returns the first character of the next value: one of { [ " n t f, or for a number - or a digit. NUL: a
- * fault. */
+/* Skips blanks and returns the first character of the next value: one of { [ " n t f, or for a number - or a digit. NUL: an
+ * error. */
 char ane_json_peek(struct ane_json *j);
 /* Reads a string. The bytes are valid until the next string is read; they are well-formed UTF-8 and may contain NUL. */
 bool ane_json_string(struct ane_json *j, const char **s, size_t *len);
-/* Reads a number: an integer where it is written as one and fits into 64 bits, else a double. "-0" is a double. */
+/* Reads a number: an integer if it is written as one and fits into 64 bits, else a double. "-0" is a double. */
 bool ane_json_number(struct ane_json *j, bool *integer, int64_t *i, double *d);
 /* Reads null, true or false. */
 bool ane_json_word(struct ane_json *j, const char *word);
 
-/* Enters the array ('[') or object ('{') that comes next. */
+/* Enters the array ('[') or object ('{') that follows. */
 bool ane_json_enter(struct ane_json *j, char bracket);
-/* *more: does another element or member follow? first: none has been read yet. At the end it leaves the array or object. */
+/* *more: does another element or member follow? first: none has been read yet. At the end, leaves the array or object. */
 bool ane_json_next(struct ane_json *j, char bracket, bool first, bool *more);
 /* Reads the name of a member and the colon after it. */
 bool ane_json_name(struct ane_json *j, const char **s, size_t *len);
-/* Moves past the next value, whatever it is. */
+/* Skips the next value, of any type. */
 bool ane_json_skip(struct ane_json *j);
 /* Are only blanks left? */
 bool ane_json_finish(struct ane_json *j);
 
-/* Sets the fault. Always returns false. */
+/* Records an error. Always returns false. */
 bool ane_json_fail(struct ane_json *j, const char *at, const char *why);
-/* The line and column of the fault, from 1. Columns count characters. */
+/* The line and column of the error, from 1. Columns count characters. */
 void ane_json_place(const struct ane_json *j, int *line, int *column);
 
 #endif

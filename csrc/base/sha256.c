@@ -17,7 +17,7 @@ static inline uint32_t rotate(uint32_t x, int n) { return x >> n | x << (32 - n)
 static inline uint32_t sum0(uint32_t x) { return rotate(x, 2) ^ rotate(x, 13) ^ rotate(x, 22); }
 static inline uint32_t sum1(uint32_t x) { return rotate(x, 6) ^ rotate(x, 11) ^ rotate(x, 25); }
 
-/* One round: d and h change, the names turn from round to round. */
+/* One round: it changes d and h, and the names rotate from round to round. */
 #define ROUND(a, b, c, d, e, f, g, h, i)                                                                                         \
   do {                                                                                                                           \
     uint32_t t_ = (h) + sum1(e) + ((g) ^ ((e) & ((f) ^ (g)))) + K[i] + w[i];                                                     \

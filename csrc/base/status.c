@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Ends a text that filled its buffer before an incomplete UTF-8 sequence. */
+/* Drops an incomplete UTF-8 sequence at the end of a text that was truncated. */
 static void trim_utf8(char *text, size_t len) { text[ane_utf8_whole(text, len)] = '\0'; }
 
 ane_status ane_fail(struct ane_error *err, ane_status code, const char *fmt, ...) {

@@ -1,24 +1,24 @@
-/* Status codes, and the error record that names place and cause.
+/* Status codes, and the error record with the place and cause of an error.
  *
- * A function that can fail returns `ane_status` and takes `struct ane_error *err` last. err may be NULL: there is no text then.
- * On success err is unchanged. */
+ * A function that can fail returns `ane_status` and takes `struct ane_error *err` as its last argument. err may be NULL: then no
+ * message is written. On success err is unchanged. */
 #ifndef ANE_BASE_STATUS_H
 #define ANE_BASE_STATUS_H
 
 #include "base/attr.h"
 
-/* X(name, word): `word` is the third value that Lua sees after nil and the message. */
+/* X(name, word): `word` is the third value that Lua receives after nil and the message. */
 #define ANE_STATUS_LIST(X)                                                                                                       \
   X(OK, "ok")                                                                                                                    \
   X(NOMEM, "memory")            /* an allocation failed */                                                                       \
-  X(IO, "io")                   /* the system refused: open, read, write, map */                                                 \
+  X(IO, "io")                   /* a system call failed: open, read, write, map */                                               \
   X(FORMAT, "format")           /* a file breaks the rules of its format */                                                      \
-  X(UNSUPPORTED, "unsupported") /* well formed, but nothing here handles it */                                                   \
+  X(UNSUPPORTED, "unsupported") /* well formed, but not supported here */                                                        \
   X(INVALID, "invalid")         /* an argument or attribute is out of its range */                                               \
   X(SHAPE, "shape")             /* shapes or dtypes do not fit together */                                                       \
   X(NOTFOUND, "notfound")       /* a name that should exist does not */                                                          \
   X(RANGE, "range")             /* a position or length beyond a limit, such as the context */                                   \
-  X(STATE, "state")             /* a saved state does not belong to this model */                                                \
+  X(STATE, "state")             /* a saved state belongs to another model */                                                     \
   X(STOPPED, "stopped")         /* ended by the caller's stop flag */
 
 typedef enum {
@@ -35,7 +35,7 @@ struct ane_error {
 /* Fills *err (if not NULL) from a printf format. Returns `code`, for use as `return ane_fail(...)`. */
 ane_status ane_fail(struct ane_error *err, ane_status code, const char *fmt, ...) ANE_PRINTF(3, 4);
 
-/* Prepends "prefix: " to the message in err, sets and returns `code`. For callers that know the place: file, layer or tensor. */
+/* Prepends "prefix: " to the message in err, and sets and returns `code`. For callers that know the file, layer or tensor. */
 ane_status ane_fail_in(struct ane_error *err, ane_status code, const char *fmt, ...) ANE_PRINTF(3, 4);
 
 /* The word of a code, as in ANE_STATUS_LIST. Never NULL. */

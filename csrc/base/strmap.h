@@ -1,12 +1,12 @@
-/* Map from byte strings to 32-bit values: open addressing, FNV-1a, keys are not copied. Each map has its own hash seed, so that
- * no file can be made whose keys all collide. */
+/* A map from byte strings to 32-bit values: open addressing, FNV-1a, keys are not copied. Each map has its own hash seed, so that
+ * no file can be crafted whose keys all collide. */
 #ifndef ANE_BASE_STRMAP_H
 #define ANE_BASE_STRMAP_H
 
 #include "base/attr.h"
 
 struct ane_strmap_slot {
-  const char *key; /* NULL = free */
+  const char *key; /* NULL: free */
   uint32_t len, value;
 };
 
@@ -17,8 +17,8 @@ struct ane_strmap {
   uint64_t seed;
 };
 
-/* Maps a new key to `value` and sets *old to UINT32_MAX. A known key keeps its value, which *old gets. old may be NULL. false:
- * out of memory. */
+/* Maps a new key to `value` and sets *old to UINT32_MAX. An existing key keeps its value, which *old receives. old may be NULL.
+ * false: out of memory. */
 ANE_NODISCARD bool ane_strmap_put(struct ane_strmap *m, const char *key, size_t len, uint32_t value, uint32_t *old);
 /* The value of key, or UINT32_MAX. */
 uint32_t ane_strmap_get(const struct ane_strmap *m, const char *key, size_t len);
