@@ -1,8 +1,9 @@
 /* Adapters: y = W x + sum of scale * B (A x), for the tokens of the sessions that carry them.
  *
- * A and B are fp16 beside int8 activations and fp32 otherwise; they meet fp32 activations. B is a packed matrix. A has few rows,
- * which lie one after the other: the kernel low_rank divides its sums over lanes. A token gets the same bits whatever else is in
- * the run: products do not depend on the number of tokens, and each session adds its adapters in its own order. */
+ * A and B are fp16 if the program uses int8 activations, and fp32 otherwise; they are multiplied by fp32 activations. B is a
+ * packed matrix. A has few rows, stored one after another: the kernel low_rank divides each sum over lanes. A token gets the same
+ * bits whatever else is in the run: products do not depend on the number of tokens, and each session adds its adapters in its own
+ * order. */
 #include "exec/adapter.h"
 
 #include "base/alloc.h"
@@ -16,7 +17,7 @@
 struct part {
   float scale;
   int64_t rank;
-  const void *a; /* fp16 or fp32 in the blocks of low_rank; not of embeddings */
+  const void *a; /* fp16 or fp32 in the blocks of low_rank; unused for embeddings */
   int64_t cols;
   struct ane_packed b; /* [rows, rank] */
   const float *table;  /* embeddings: [ids][rank] */
@@ -25,29 +26,29 @@ struct part {
 
 struct ane_adapter {
   struct ane_program *program;
-  int refs; /* owners beside the one who created it */
+  int refs; /* owners in addition to the creator */
   uint64_t hash, bytes;
   struct part *parts;
   int32_t *of_matrix; /* [n_matrices]: index of the part, or -1 */
-  int32_t *of_step;   /* [n_steps]: of embed steps, the same */
+  int32_t *of_step;   /* [n_steps]: the same for embed steps */
   int64_t ranks;      /* the largest sum of ranks in one step */
   uint8_t *slab;      /* all A and B */
   size_t slab_bytes, used;
   struct ane_arena arena; /* everything else */
 };
 
-/* ---- Making one ------------------------------------------------------------------------------------------------------*/
+/* ---- Creation ---------------------------------------------------------------------------------------------------------- */
 
 static bool is_half(const struct ane_adapter *a) { return a->program->o.int8; }
 
-enum { LOW_ROWS = 4, LOW_COLS = 16 }; /* of a block of A, as the kernel low_rank reads it */
+enum { LOW_ROWS = 4, LOW_COLS = 16 }; /* size of a block of A, as the kernel low_rank reads it */
 
 /* Bytes of LOW_ROWS rows of A. */
 static size_t low_bytes(const struct ane_adapter *a, int64_t cols) {
   return ane_align_up((size_t)cols, LOW_COLS) * LOW_ROWS * (is_half(a) ? 2 : 4);
 }
 
-/* A matrix [rows, cols] in packed layout, without its memory. *bytes: what it needs; false: too large. */
+/* Describes a matrix [rows, cols] in packed layout, without its memory. *bytes: the bytes it needs. false: too large. */
 static bool describe(const struct ane_adapter *a, struct ane_packed *w, int64_t rows, int64_t cols, size_t *bytes) {
   *w = (struct ane_packed){.layout = is_half(a) ? ANE_LAYOUT_F16 : ANE_LAYOUT_F32,
                            .dtype = is_half(a) ? ANE_F16 : ANE_F32,
@@ -57,7 +58,7 @@ static bool describe(const struct ane_adapter *a, struct ane_packed *w, int64_t 
   return ane_layout_group_bytes(w->layout, cols, &w->group_bytes) && ane_packed_bytes(w, bytes);
 }
 
-/* Allocates the slab of all A and B, in large pages: a token reads all of it. */
+/* Allocates the slab of all A and B, in huge pages, since each token reads all of it. */
 static ane_status allocate(struct ane_adapter *a, const struct ane_adapter_part *parts, int32_t n, struct ane_error *err) {
   size_t total = 64;
   bool fits = true;
@@ -76,7 +77,7 @@ static ane_status allocate(struct ane_adapter *a, const struct ane_adapter_part 
   return ANE_OK;
 }
 
-/* The next `bytes` bytes of the slab. */
+/* Takes the next `bytes` bytes of the slab. */
 static uint8_t *take(struct ane_adapter *a, size_t bytes) {
   uint8_t *at = a->slab + a->used;
   a->used += ane_align_up(bytes, 64);
@@ -150,7 +151,7 @@ static bool in_linear(const struct ane_program *p, const struct matrix *m) {
   return false;
 }
 
-/* The index of the part in `list`, at each place where `weight` stands; *found: how many. */
+/* Stores the index of the part in `list` wherever `weight` is used; *found: the number of places. */
 static ane_status place_matrix(struct ane_adapter *a, int32_t index, const struct ane_adapter_part *q, struct ane_error *err) {
   const struct ane_program *p = a->program;
   for (int32_t i = 0; i < p->n_matrices; i++) {
@@ -202,7 +203,7 @@ static const struct part *part_of_matrix(const struct ane_adapter *a, const stru
   return i < 0 ? NULL : &a->parts[i];
 }
 
-/* Sum of the ranks in a step. */
+/* The sum of the ranks in a step. */
 static int64_t step_ranks(const struct ane_adapter *a, const struct step *s) {
   int64_t sum = 0;
   if (a->of_step[s->index] >= 0) return a->parts[a->of_step[s->index]].rank;
@@ -272,16 +273,17 @@ uint64_t ane_session_adapters_key(const struct ane_session *s) {
   for (int32_t i = 0; i < s->adapters.n; i++) {
     uint32_t scale;
     memcpy(&scale, &s->adapters.scale[i], sizeof scale);
-    h = (h ^ s->adapters.list[i]->hash ^ scale) * 0x9E3779B97F4A7C15u; /* 2^64 over the golden ratio, as hashes use it */
+    h = (h ^ s->adapters.list[i]->hash ^ scale) *
+        0x9E3779B97F4A7C15u; /* 2^64 divided by the golden ratio, a common hash multiplier */
     h = (h << 31 | h >> 33) + (uint64_t)(i + 1);
   }
   return h;
 }
 
-/* Floats of a thread's part of the scratch. */
+/* The floats of one thread's part of the scratch. */
 static int64_t thread_floats(int64_t ranks) { return ranks + ADAPTER_TEMP; }
 
-/* Makes room for sums of ranks of `ranks`. */
+/* Makes room for steps whose ranks add up to `ranks`. */
 static ane_status reserve(struct ane_program *p, int64_t ranks, struct ane_error *err) {
   struct adapter_scratch *a = &p->adapter_scratch;
   ranks = (int64_t)ane_align_up((size_t)ranks, 16);
@@ -329,7 +331,7 @@ bool adapter_on_head(const struct run *r) {
   return false;
 }
 
-/* The tokens of adapted item i that this step computes: [*from, *to) of them, which may be none. */
+/* The tokens of adapted item i that this step computes: [*from, *to), which may be empty. */
 static const struct session_adapters *tokens_of(const struct thread_ctx *tc, const struct step *s, int32_t i, int64_t *from,
                                                 int64_t *to) {
   const struct adapted *a = &tc->r->adapted[i];
@@ -348,7 +350,7 @@ static float *thread_scratch(const struct thread_ctx *tc) {
 
 static void multiply(const struct thread_ctx *tc, const struct ane_packed *w, const struct ane_activations *x, int64_t g0,
                      int64_t g1, float *out, int64_t ld) {
-  /* The kernel writes out[t * ld + r] for absolute rows r: row g0 * 16 goes to out. */
+  /* The kernel writes out[t * ld + r] for absolute rows r; the base is moved back so that row g0 * 16 goes to out. */
   float *base = (float *)((uintptr_t)out - (uintptr_t)(g0 * ANE_GROUP) * sizeof *out);
   tc->k->matmul[w->layout][ANE_ACTIVATION_F32](w, x, g0, g1, base, ld, tc->mem + tc->p->thread_kernel);
 }
@@ -385,7 +387,7 @@ void adapter_prefetch(const struct thread_ctx *tc, const struct step *s, int m, 
     }
 }
 
-/* dst[t * ld + r] += (B low)[t][r] for n tokens and row groups [g0, g1), in blocks that temp holds. low: [n][ld_low]. */
+/* dst[t * ld + r] += (B low)[t][r] for n tokens and row groups [g0, g1), in blocks that fit into temp. low: [n][ld_low]. */
 static void add_product(const struct thread_ctx *tc, const struct ane_packed *b, const float *low, int64_t ld_low, int64_t n,
                         int64_t g0, int64_t g1, float *dst, int64_t ld, float *temp) {
   enum { GROUPS = 64 };

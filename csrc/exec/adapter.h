@@ -1,4 +1,4 @@
-/* Adapters inside the executor: what a session carries, and what the steps call (adapter.c). */
+/* Adapters inside the executor: what a session holds, and the functions that steps call (adapter.c). */
 #ifndef ANE_EXEC_ADAPTER_H
 #define ANE_EXEC_ADAPTER_H
 
@@ -10,28 +10,28 @@ struct run;
 
 enum { ADAPTER_TEMP = 4096 }; /* floats of a thread's block of B (A x) */
 
-/* The adapters of a session, in the order in which their products are added. The session owns a share of each. */
+/* The adapters of a session, in the order in which their products are added. The session is an owner of each. */
 struct session_adapters {
   int32_t n;
   struct ane_adapter *list[ANE_SESSION_ADAPTERS];
   float scale[ANE_SESSION_ADAPTERS]; /* never 0 */
 };
 void session_adapters_drop(struct session_adapters *s);
-/* to: empty. */
+/* to: must be empty. */
 void session_adapters_share(struct session_adapters *to, const struct session_adapters *from);
 
-/* Does an adapter of the run change the program's last step? Then the head cannot be pruned by its own bounds. */
+/* Does an adapter of the run change the program's last step? Then the head's own bounds do not hold, and it cannot be pruned. */
 bool adapter_on_head(const struct run *r);
 
-/* The first half of a linear step, for tokens [from, to) of its input x (F32, normed where the step norms it): scale * A x for
- * each adapter of the token's session and each matrix of the step, one after the other. The result is [tokens][ranks] of
- * adapter_scratch. Steps of one token fill the thread's own row, others the shared rows [from, to). */
+/* The first half of a linear step, for tokens [from, to) of its input x (F32; normed if the step norms it): scale * A x for each
+ * adapter of the token's session and each matrix of the step, one after another. The result is [tokens][ranks] in
+ * adapter_scratch. A step of one token fills the thread's own row; others fill the shared rows [from, to). */
 const float *adapter_down(const struct thread_ctx *tc, const struct step *s, const struct ane_activations *x, int64_t from,
                           int64_t to);
-/* Prefetches what the second half will read for row groups [g0, g1) of matrix m, for a call with few tokens. */
+/* Prefetches what the second half will read for row groups [g0, g1) of matrix m, in a call with few tokens. */
 void adapter_prefetch(const struct thread_ctx *tc, const struct step *s, int m, int64_t g0, int64_t g1);
-/* The second half: adds B times that, and biases, to the product of matrix m. Row groups [g0, g1); dst[t * ld + r] is row
- * g0 * 16 + r of token t. */
+/* The second half: adds B times the result of the first half, and biases, to the product of matrix m. Row groups [g0, g1); dst[t
+ * * ld + r] is row g0 * 16 + r of token t. */
 void adapter_up(const struct thread_ctx *tc, const struct step *s, const float *low, int m, int64_t g0, int64_t g1, float *dst,
                 int64_t ld);
 /* Adds to the embeddings `out` of tokens [from, to), whose ids are in list. */

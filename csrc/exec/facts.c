@@ -1,4 +1,4 @@
-/* What a program says of itself. */
+/* Facts about a program for its callers. */
 #include "exec/program_internal.h"
 
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* What tells programs apart whose results differ: saved sessions carry it. */
+/* The fingerprint of a program, stored in saved sessions. Programs whose results differ have different fingerprints. */
 #include "exec/planner.h"
 
 static uint64_t hash_bytes(uint64_t h, const void *data, size_t n) {
@@ -20,7 +20,7 @@ uint64_t fingerprint_graph(const struct ane_program *p, const struct ane_graph *
         h = hash_bytes(h, (const uint8_t *)t->data + at, SAMPLE);
   }
   for (int32_t i = 0; i < p->n_matrices; i++) {
-    const ane_layout layout = p->matrices[i].packed.layout; /* a split head holds the same numbers */
+    const ane_layout layout = p->matrices[i].packed.layout; /* a head in the split layout holds the same numbers */
     const int32_t held[] = {(int32_t)(layout == ANE_LAYOUT_Q8_0_SPLIT ? ANE_LAYOUT_Q8_0 : layout),
                             (int32_t)p->matrices[i].packed.dtype, (int32_t)p->matrices[i].activation_type};
     h = hash_bytes(h, held, sizeof held);

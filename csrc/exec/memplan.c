@@ -1,7 +1,7 @@
-/* Liveness to offsets. Every activation gets a slot in one arena; two values share memory only if they never live at the same
- * time. A value is sized for the largest chunk, or for a block of output rows. Greedy by size: the largest value first, each at
- * the lowest offset that no value of an overlapping lifetime uses (Pisarchyk and Lee 2020, "Efficient Memory Management for
- * Deep Neural Net Inference"). */
+/* Assigns offsets from liveness. Every activation gets a slot in one arena; two values share memory only if they are never alive
+ * at the same time. A value is sized for the largest chunk, or for a block of output rows. The method is greedy by size: the
+ * largest value first, each at the lowest offset that no value with an overlapping lifetime uses (Pisarchyk and Lee 2020,
+ * "Efficient Memory Management for Deep Neural Net Inference"). */
 #include "base/alloc.h"
 #include "exec/planner.h"
 
@@ -9,7 +9,7 @@
 #include <string.h>
 
 struct lifetime {
-  int32_t value, first, last; /* first, last: indices of the nodes that make it and that use it last */
+  int32_t value, first, last; /* first, last: indices of the nodes that make it and use it last */
   size_t size, offset;
 };
 
@@ -29,15 +29,15 @@ static int32_t last_use(const struct ane_graph *g, int32_t value, int32_t made) 
   return last;
 }
 
-/* The tail runs after the whole body, once per block of output rows. What it makes or reads lives to the end, from the first
- * tail node on at the latest. */
+/* The tail runs after the whole body, once per block of output rows. Values that it makes or reads stay alive to the end, at the
+ * latest from the first tail node on. */
 static int32_t first_tail(const struct ane_graph *g) {
   int32_t i = 0;
   while (i < g->n_nodes && g->values[g->nodes[i].outputs[0]].shape.dim[2] != ANE_DIM_OUT_ROWS) i++;
   return i;
 }
 
-/* Lowest offset at which `l` overlaps no placed value of an overlapping lifetime. */
+/* The lowest offset at which `l` overlaps no placed value with an overlapping lifetime. */
 static size_t lowest(const struct lifetime *placed, int32_t n, const struct lifetime *l) {
   size_t at = 0;
   for (bool moved = true; moved;) {

@@ -1,4 +1,4 @@
-/* Graph to program: a step for every node, a slot for every value, scratch for every thread. */
+/* Plans a graph into a program: a step for every node, a slot for every value, scratch memory for every thread. */
 #include "base/alloc.h"
 #include "exec/planner.h"
 
@@ -78,7 +78,7 @@ ane_status planner_matrix(struct planner *pl, int32_t value, const struct slot *
   return ANE_OK;
 }
 
-/* A run has four inputs. These ops may read them. */
+/* May this op read input i as one of the four inputs of a run? */
 static bool may_read(const struct ane_node *n, int i, const struct ane_value *v) {
   static const struct {
     ane_op op;
@@ -97,7 +97,7 @@ static bool may_read(const struct ane_node *n, int i, const struct ane_value *v)
   return false;
 }
 
-/* Checks what steps rely on: steps make all activations, and ops that mix tokens work on all tokens. */
+/* Checks the assumptions of steps: every activation is made by a step, and ops that mix tokens work on all tokens. */
 static ane_status check_node(const struct planner *pl, const struct ane_node *n, struct ane_error *err) {
   for (int i = 0; i < n->n_inputs; i++) {
     if (n->inputs[i] == ANE_NONE) continue;
@@ -124,8 +124,8 @@ static ane_status plan_step(struct planner *pl, const struct ane_node *n, struct
   return st ? ane_fail_in(err, st, "%s", n->name) : ANE_OK;
 }
 
-/* Marks precision-critical products: those that give the result, and those that attention compares or a router chooses by, where
- * a small error becomes another choice. Any op but a product may come between. Measured: kernels.h. */
+/* Marks precision-critical products: those that give the result, that attention compares, or by which a router chooses; there a
+ * small error changes a choice. Any op except a product may come between. Measured: kernels.h. */
 static void mark_precise(struct planner *pl) {
   const struct ane_graph *g = pl->g;
   for (int32_t i = 0; i < g->n_results; i++) pl->precise[g->results[i]] = true;
@@ -144,7 +144,7 @@ static void mark_precise(struct planner *pl) {
   }
 }
 
-/* Steps on all tokens first, then those on output rows. No node of the body reads the tail. */
+/* Plans the steps on all tokens first, then those on output rows. No node of the body reads a value of the tail. */
 static ane_status plan_steps(struct planner *pl, struct ane_error *err) {
   const struct ane_graph *g = pl->g;
   struct ane_program *p = pl->p;
@@ -191,7 +191,7 @@ static ane_status plan_recurrent_state(struct planner *pl, const struct ane_node
   return ANE_OK;
 }
 
-/* Numbers layer states in the order of the graph's nodes. K and V come in pairs. */
+/* Numbers layer states in the order of the graph's nodes. K and V states form pairs. */
 static ane_status plan_states(struct planner *pl, struct ane_error *err) {
   const struct ane_graph *g = pl->g;
   struct ane_program *p = pl->p;
@@ -265,7 +265,7 @@ static ane_status plan_all(struct planner *pl, struct ane_error *err) {
     return st;
   pruned_head_plan(p);
   if ((st = plan_scratch(p, activations, err)) || (st = pruned_head_reserve(p, err))) return st;
-  /* Packing calls the caller's progress function, which may destroy the graph: from here on nothing reads it. */
+  /* Packing calls the caller's progress function, which may destroy the graph: nothing reads it from here on. */
   if (!ane_graph_print(pl->g, &text))
     st = no_memory(err);
   else
@@ -273,7 +273,7 @@ static ane_status plan_all(struct planner *pl, struct ane_error *err) {
   ane_buffer_free(&text);
   if (!st) st = weights_pack(p, err);
   p->fingerprint = fingerprint_packed(p);
-  p->o.rules = NULL; /* borrowed for this call only */
+  p->o.rules = NULL; /* borrowed only for this call */
   p->o.n_rules = 0;
   return st;
 }

@@ -1,15 +1,15 @@
-/* The scratch memory of a program: what all threads share, and a part for each thread. */
+/* The scratch memory of a program: a part shared by all threads, and a part for each thread. */
 #include "exec/planner.h"
 #include "exec/thread_ctx.h"
 
-/* Adds `size` bytes to a running total, which stays a multiple of 64. Returns where they begin. */
+/* Adds `size` bytes to a running total, which stays a multiple of 64. Returns the offset of the added bytes. */
 static size_t reserve(size_t *total, size_t size) {
   size_t at = *total;
   *total += ane_align_up(size, 64);
   return at;
 }
 
-/* The most that a step needs, for the shared scratch and for that of a thread. */
+/* The largest needs of any step, for the shared scratch and for that of a thread. */
 struct scratch_needs {
   int64_t cols[ANE_ACTIVATION_COUNT], channels, part, temp;
   size_t kernel, shared;
@@ -63,7 +63,7 @@ ane_status plan_scratch(struct ane_program *p, size_t activations, struct ane_er
   p->thread_bytes = ane_align_up(p->thread_bytes, 4096);
   thread_mem = reserve(&total, p->thread_bytes * (size_t)p->o.threads);
   p->scratch_bytes = total;
-  p->scratch = ane_pages_alloc(total, false); /* small pages: a short prompt commits little of it */
+  p->scratch = ane_pages_alloc(total, false); /* not in huge pages: a short prompt then commits little of it */
   if (!p->scratch) return ane_fail(err, ANE_NOMEM, "no memory for %zu bytes of activations", total);
   for (int a = 0; a < ANE_ACTIVATION_COUNT; a++) p->activations[a] = p->scratch + at[a];
   p->normed = (float *)(void *)(p->scratch + normed);

@@ -1,5 +1,5 @@
-/* Planning: graph to program. plan.c drives the builders, one per op; memplan.c places values; plan_scratch.c allocates scratch
- * memory; weights.c packs matrices. */
+/* Planning turns a graph into a program. plan.c runs the builders, one per op; memplan.c places values; plan_scratch.c allocates
+ * scratch memory; weights.c packs matrices. */
 #ifndef ANE_EXEC_PLANNER_H
 #define ANE_EXEC_PLANNER_H
 
@@ -18,35 +18,36 @@ struct planner {
 /* Fills step s from node n. Errors: ANE_UNSUPPORTED, ANE_NOMEM. */
 typedef ane_status (*plan_fn)(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
 
-/* The builders of op.def, each in step_<step>.c; plan_none, in plan.c, refuses the op. Several ops may share one. */
+/* The builders of op.def, each in step_<step>.c. plan_none, in plan.c, rejects the op. Several ops may share a builder. */
 #define ANE_OP(id, name, kind, min, max, outs, tokens, infer, plan, ...)                                                         \
   ane_status plan_##plan(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err);
 #include "graph/op.def"
 #undef ANE_OP
 
-/* A constant vector as fp32 in the program's arena, `offset` added to each element. *out is NULL where the input is absent. */
+/* A constant vector as fp32 in the program's arena, with `offset` added to each element. *out is NULL if the input is absent. */
 ane_status planner_vector(struct planner *pl, int32_t value, float offset, const float **out, struct ane_error *err);
-/* The matrix of a constant. weights_pack packs it later. input: the slot that it is multiplied by without change, or NULL. */
+/* The matrix of a constant; weights_pack packs it later. input: the slot that it is multiplied by unchanged, or NULL. */
 ane_status planner_matrix(struct planner *pl, int32_t value, const struct slot *input, const struct matrix **out,
                           struct ane_error *err);
-/* The kernel of a named act. */
+/* The kernel of the act with this name. */
 ane_status planner_act(const struct ane_kernels *k, const char *name, act_fn *act, struct ane_error *err);
-/* The slot of a value. NULL where the input is absent. */
+/* The slot of a value. NULL if the input is absent. */
 const struct slot *planner_slot(struct planner *pl, int32_t value);
 
-/* memplan.c: gives every result value of the graph its slot. *bytes is the size of the activation arena. */
+/* memplan.c: gives every result value of the graph a slot. *bytes is the size of the activation arena. */
 ane_status memplan(struct planner *pl, size_t *bytes, struct ane_error *err);
 
 /* plan_scratch.c: allocates the scratch memory. activations: bytes of the activation arena. */
 ane_status plan_scratch(struct ane_program *p, size_t activations, struct ane_error *err);
 
-/* fingerprint.c: FNV-1a over the text of the graph, the bytes of every weight (samples of large ones), their layouts and
- * activation types. Tells whether a saved state fits. */
+/* fingerprint.c: FNV-1a over the text of the graph, the bytes of every weight (samples of large ones), and their layouts and
+ * activation types. It decides whether a saved state fits. */
 uint64_t fingerprint_graph(const struct ane_program *p, const struct ane_graph *g, const struct ane_buffer *text);
-/* The fingerprint with the errors of re-encoded weights, which tell schemes, and the importance that guided them, apart. */
+/* The fingerprint including the errors of re-encoded weights, which differ between schemes and between the importance data used.
+ * */
 uint64_t fingerprint_packed(const struct ane_program *p);
 
-/* weights.c: chooses a matrix's layout and the activation type that it takes. */
+/* weights.c: chooses a matrix's layout and activation type. */
 ane_status weights_describe(const struct ane_program *p, struct matrix *m, struct ane_error *err);
 /* weights.c: allocates the slab and packs all matrices. */
 ane_status weights_pack(struct ane_program *p, struct ane_error *err);

@@ -1,12 +1,12 @@
-/* The rows of a run as one vector (ane_pooling). Sums are kept in double precision. */
+/* Pools the rows of a run into one vector (ane_pooling). Sums are accumulated in double precision. */
 #include "exec/session_internal.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { CHANNELS = 256 }; /* channels that one pass over the rows sums */
+enum { CHANNELS = 256 }; /* channels summed in one pass over the rows */
 
-/* Sums of channels [c, c + n) over rows [from, to). weighted: times r + 1. */
+/* Sums of channels [c, c + n) over rows [from, to). weighted: each row r is multiplied by r + 1. */
 static void sum_rows(const float *x, int64_t width, int64_t from, int64_t to, int64_t c, int64_t n, bool weighted, double *sum) {
   memset(sum, 0, (size_t)n * sizeof *sum);
   for (int64_t r = from; r < to; r++) {

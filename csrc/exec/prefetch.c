@@ -1,5 +1,5 @@
 /* Prefetches weights while a thread waits at a barrier: those of the thread's first tasks in the next product. Only for single
- * tokens. Their products are bound by memory, which would be idle at every barrier and in every small step. */
+ * tokens: their products are memory-bound, and the memory would be idle at every barrier and in every small step. */
 #include "exec/thread_ctx.h"
 
 enum { LOOKAHEAD_STEPS = 3, LINE = 64, LINES_PER_CALL = 4 };

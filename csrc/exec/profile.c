@@ -1,4 +1,4 @@
-/* Time of each step over runs, with the bytes that it must read and the operations that it must do. */
+/* Measures the time of each step over all runs, with the bytes that it must read and the operations that it must do. */
 #include "base/alloc.h"
 #include "exec/program_internal.h"
 

@@ -1,5 +1,5 @@
-/* The planned program: steps, packed weights and all memory that a run uses. Planning fills it (planner.h); a run changes only
- * the scratch part and the counters. */
+/* The planned program: steps, packed weights, and all memory that a run uses. Planning fills it (planner.h); a run changes only
+ * the scratch memory and the counters. */
 #ifndef ANE_EXEC_PROGRAM_INTERNAL_H
 #define ANE_EXEC_PROGRAM_INTERNAL_H
 
@@ -9,7 +9,9 @@
 
 #include <stdatomic.h>
 
-enum { RING_KEEP = 64 };      /* positions a ring keeps beyond what the steps look back: a rewind of up to as many is free */
+enum {
+  RING_KEEP = 64
+}; /* positions that a ring keeps beyond those that steps look back to: a rewind of up to this many needs no recomputation */
 enum { OUT_ROWS_BLOCK = 64 }; /* output rows that one pass through the program's tail takes */
 enum { MAX_CHUNK = 4096 };    /* tokens of a run */
 
@@ -37,9 +39,9 @@ struct token_lists {
   struct adapted adapted[MAX_CHUNK]; /* items whose sessions carry adapters */
 };
 
-/* What adapters need while they run. Grows when a session takes adapters, never during a run. */
+/* Memory for adapters during a run. It grows when a session takes adapters, never during a run. */
 struct adapter_scratch {
-  int64_t ranks; /* floats of A x for a token: the sum of the ranks of a session's adapters in one step, at most */
+  int64_t ranks; /* maximum floats of A x per token: the largest sum of the ranks of a session's adapters in one step */
   float *memory; /* shared [chunk][ranks]; then for each thread [ranks], and ADAPTER_TEMP floats */
 };
 
@@ -49,7 +51,7 @@ struct ane_program {
   struct ane_pool *pool;
   struct ane_arena arena; /* everything small */
   struct step *steps;
-  int32_t n_steps, n_body; /* steps [n_body, n_steps) are the tail: they work on output rows */
+  int32_t n_steps, n_body; /* steps [n_body, n_steps) are the tail, which works on output rows */
   struct slot *slots;      /* by value of the graph */
   int32_t n_slots;
   const struct slot *result;
@@ -64,15 +66,16 @@ struct ane_program {
   int32_t n_kv;
   int64_t *ring_channels; /* channels of each ring */
   int32_t n_rings;
-  int64_t ring_length, ring_taps; /* positions each ring holds; most that a step looks back, its own included */
+  int64_t ring_length,
+      ring_taps; /* positions that each ring holds; the most that a step looks back, including its own position */
   struct ane_kv_store
-      *stores[ANE_DTYPE_COUNT];         /* pages of the sessions that share none with others, by kv type; NULL: none yet */
-  int64_t *recurrent, recurrent_floats; /* where each recurrent state begins among the floats of all; their number */
+      *stores[ANE_DTYPE_COUNT];         /* default page stores by kv type, for sessions that are given none; NULL: none yet */
+  int64_t *recurrent, recurrent_floats; /* offset of each recurrent state among the floats of all; their total */
   int32_t n_recurrent;
   bool bidirectional;      /* some token sees later ones: a run takes a whole sequence */
   int64_t long_rope_after; /* sequences longer than this use the long rope factors; 0: there are none */
-  uint64_t fingerprint;    /* of graph, weights and arithmetic: whether a saved state fits */
-  /* Scratch: one block, and the parts of it */
+  uint64_t fingerprint;    /* of graph, weights and arithmetic: decides whether a saved state fits */
+  /* The scratch memory: one block, and its parts */
   uint8_t *scratch;
   size_t scratch_bytes, activation_bytes;
   uint8_t *activations[ANE_ACTIVATION_COUNT]; /* shared: prepared activations of a chunk */
@@ -84,8 +87,8 @@ struct ane_program {
   float *parts;        /* partial attention of one token over all tiles */
   float *result_block; /* [OUT_ROWS_BLOCK][vocab], committed on use */
   size_t result_block_bytes;
-  _Atomic int64_t *counters; /* [n_steps][2]: next task, where tasks belong to nobody */
-  _Atomic int64_t *claimed;  /* [threads][claimed_stride]: tasks claimed of those that belong to a thread, per step */
+  _Atomic int64_t *counters; /* [n_steps][2]: next task, for tasks that no thread owns */
+  _Atomic int64_t *claimed;  /* [threads][claimed_stride]: per step, how many of a thread's own tasks have been claimed */
   int64_t claimed_stride;
   struct prefetch *prefetch; /* [threads] */
   struct token_lists *token_lists;
@@ -96,7 +99,7 @@ struct ane_program {
 
 /* profile.c: adds one run, from `start` to `now`, to row i. */
 void profile_step(struct ane_program *p, int32_t i, double start, double now);
-/* Adds the product of a matrix and t tokens. */
+/* Adds the cost of the product of a matrix and t tokens. */
 void profile_matrix(const struct ane_packed *w, int64_t t, struct ane_step_profile *p);
 
 #endif

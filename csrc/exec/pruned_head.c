@@ -1,17 +1,17 @@
 /* Finds the best id of one token without reading the whole head. The head is in the split layout (Q8_0_SPLIT). The high nibbles
- * of its codes give an upper bound for each row's product. Rows whose bound is too low are pruned. Of the others the low nibbles
- * are read for a closer bound, and what remains is multiplied by the usual kernel. So id and logit equal those of the whole
- * product to the bit. NaN included: a bound that is NaN prunes nothing.
+ * of its codes give an upper bound for each row's product. Rows whose bound is too low are pruned. For the others the low nibbles
+ * are read, which gives a tighter bound. The rows that remain are multiplied by the usual kernel. So id and logit equal those of
+ * the whole product to the bit, also with NaN: a bound that is NaN prunes nothing.
  *
- * All threads compute bounds. Each multiplies the group with its highest bound. After a barrier the best of these products
- * prunes nearly all other rows. Where too many rows remain, token after token, pruning pauses for some tokens.
- */
+ * All threads compute bounds. Each multiplies the group with its highest bound. After a barrier the best of these products prunes
+ * nearly all other rows. If too many rows remain for several tokens, pruning pauses for some tokens. */
 #include "base/alloc.h"
 #include "exec/thread_ctx.h"
 
 #include <math.h>
 
-/* A smaller head is not pruned. Measured: 30 MB loses 4 to 9 % of a token's time, 38 and 53 MB gain 3 to 7 %, 69 MB 10 %. */
+/* Smaller heads are not pruned. Measured change of a token's time: 30 MB loses 4 to 9 %, 38 and 53 MB gain 3 to 7 %, 69 MB gains
+ * 10 %. */
 enum { PRUNED_FROM_BYTES = 48 * 1000 * 1000 };
 enum { BOUND_GROUPS_PER_TASK = 8, SCAN_GROUPS_PER_TASK = 64, FIRST_PAUSE = 16, LONGEST_PAUSE = 512 };
 
@@ -22,7 +22,7 @@ struct candidate {
   int64_t group, finished, rows; /* the group with the highest bound; groups multiplied; rows whose low nibbles were read */
 };
 
-/* The head's matrix, if it is one Q8_0 matrix whose product is the result; else NULL. */
+/* The head's matrix, if it is a single Q8_0 matrix whose product is the result; otherwise NULL. */
 static const struct matrix *head_matrix(const struct ane_program *p) {
   const struct step *s = &p->steps[p->n_steps - 1];
   if (p->n_steps - p->n_body < 1 || s->op != ane_op_info(ANE_OP_LINEAR) || s->linear.count != 1 || !s->out[0] ||
@@ -71,7 +71,7 @@ ane_status pruned_head_reserve(struct ane_program *p, struct ane_error *err) {
 
 void pruned_head_free(struct ane_program *p) { ane_free(p->pruned_head.bounds); }
 
-/* Bytes that the whole product reads: high nibbles and scales, and low nibbles. */
+/* The bytes that the whole product reads: high nibbles, low nibbles and scales. */
 static uint64_t whole_bytes(const struct ane_packed *w) { return (uint64_t)w->groups * (w->group_bytes + 8 * (uint64_t)w->cols); }
 
 struct ane_head_stats ane_program_head(const struct ane_program *p) {
@@ -86,7 +86,7 @@ bool pruned_head_applies(struct ane_program *p, const struct run *r) {
   return false;
 }
 
-/* Multiplies group g and keeps its best row if that is better; of equal products the lowest id. */
+/* Multiplies group g and keeps its best row if that beats the current best; of equal products, the lowest id. */
 static void finish_group(const struct thread_ctx *tc, const struct ane_activations *x, int64_t g, struct candidate *f) {
   const struct ane_packed *w = tc->p->pruned_head.matrix;
   float y[ANE_GROUP];
@@ -104,7 +104,7 @@ static int64_t bound_tasks(const struct pruned_head *h) {
   return (int64_t)ane_div_up((size_t)h->matrix->groups, BOUND_GROUPS_PER_TASK);
 }
 
-/* Computes bounds of the groups that the thread claims. */
+/* Computes the bounds of the groups that the thread claims. */
 static void bound_groups(struct thread_ctx *tc, const struct step *s, const struct ane_activations *x,
                          const struct ane_bound_block *blocks, struct candidate *f) {
   struct pruned_head *h = &tc->p->pruned_head;
@@ -134,7 +134,7 @@ static bool can_win(const float *bounds, float best) {
   return below < ANE_GROUP;
 }
 
-/* Rows of groups [g0, g1) that their bounds do not prune. */
+/* Counts rows of groups [g0, g1) that their bounds do not prune. */
 static int rows_left(const struct pruned_head *h, int64_t g0, int64_t g1, float best, int32_t *rows) {
   int n = 0;
   for (int64_t g = g0; g < g1; g++) {
@@ -169,7 +169,7 @@ static void scan_groups(struct thread_ctx *tc, const struct step *s, const struc
   }
 }
 
-/* Chooses the best of all candidates, and whether the next token's head is pruned as well. One thread. */
+/* Chooses the best of all candidates, and whether the next token's head is pruned as well. Called on one thread. */
 static void choose_best(const struct thread_ctx *tc) {
   struct pruned_head *h = &tc->p->pruned_head;
   struct candidate best = {.value = -INFINITY, .id = -1};
@@ -182,7 +182,7 @@ static void choose_best(const struct thread_ctx *tc) {
   }
   tc->r->best[0] = ANE_MAX(best.id, 0);
   tc->r->best_logit[0] = best.value;
-  /* Reads that are not consecutive cost half as much again. */
+  /* Non-consecutive reads cost 1.5 times as much. */
   float share =
       (1.5f * (float)read - 0.5f * (float)((uint64_t)h->matrix->groups * h->matrix->group_bytes)) / (float)whole_bytes(h->matrix);
   h->share += (share - h->share) * 0.25f;

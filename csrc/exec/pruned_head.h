@@ -12,19 +12,20 @@ struct pruned_head {
   float *bounds, *bases;           /* [groups * 16] each, as the kernel upper_bound fills them */
   struct candidate *candidates;    /* per thread */
   float share;                     /* running mean: cost of a pruned head as a share of the whole product's */
-  int pause, last_pause;           /* tokens until pruning is tried again; length of the last pause, 0: pruning has paid since */
-  uint64_t pruned, read;           /* tokens whose head was pruned, and bytes of weights that they read */
+  int pause, last_pause; /* tokens until pruning is tried again; length of the last pause, 0: pruning has paid off since */
+  uint64_t pruned, read; /* tokens whose head was pruned, and bytes of weights that they read */
 };
 
-/* Decides whether the head can be pruned and changes its layout. Before scratch is planned. */
+/* Decides whether the head can be pruned and changes its layout. Call it before scratch is planned. */
 void pruned_head_plan(struct ane_program *p);
 ane_status pruned_head_reserve(struct ane_program *p, struct ane_error *err);
 void pruned_head_free(struct ane_program *p);
-/* Is the head of this run pruned? Call once per run: it counts tokens. */
+/* Is the head pruned in this run? Call it once per run, since it counts tokens. */
 bool pruned_head_applies(struct ane_program *p, const struct run *r);
-/* Prefetches the weights of the bounds. A prefetch_fn. */
+/* Prefetches the weights for the bounds. A prefetch_fn. */
 void pruned_head_prefetch(const struct thread_ctx *tc, const struct step *s, struct prefetch *a);
-/* Runs the last step and the choice of the best id. All threads call it; it ends with a barrier before the result is written. */
+/* Runs the last step and the choice of the best id. All threads call it. It ends with a barrier, after which the result is
+ * written. */
 void pruned_head_run(struct thread_ctx *tc);
 
 #endif

@@ -1,4 +1,4 @@
-/* Active threads run each step, then synchronise. */
+/* Runs a program: active threads run each step, then synchronise. */
 #include "base/alloc.h"
 #include "exec/session_recurrent.h"
 #include "exec/thread_ctx.h"
@@ -9,7 +9,7 @@
 /* Steps of the pool: the body, then for each block of output rows the tail and find_best. In a run with a pruned head,
  * pruned_head_run replaces both the program's last step and find_best. */
 
-/* The program step of pool step `at`; n_steps stands for find_best. */
+/* The program step of pool step `at`; n_steps means find_best. */
 static int32_t step_of(const struct run *r, int64_t at) {
   const struct ane_program *p = r->p;
   return (int32_t)(at < p->n_body ? at : p->n_body + (at - p->n_body) % r->tail);
@@ -36,7 +36,7 @@ static void profile_next(struct run *r, int32_t step) {
   r->profiled_from = now;
 }
 
-/* Thread 0 calls it before each step. */
+/* Called on thread 0 before each step. */
 static void between_steps(struct run *r, int64_t at) {
   if (at > 0) reset_counters(r, at - 1);
   if (r->p->profile) profile_next(r, step_of(r, at));
@@ -133,14 +133,14 @@ ane_status session_room(struct ane_session *s, int64_t rows, struct ane_error *e
   size_t bytes;
   if (!ane_mul_size((size_t)rows * sizeof(float), (size_t)s->program->vocab, &bytes))
     return ane_fail(err, ANE_NOMEM, "too many logits");
-  float *bigger = ane_realloc(s->logits, bytes); /* the old rows stay: another item may still fail */
+  float *bigger = ane_realloc(s->logits, bytes); /* the old rows are kept: another item may still fail */
   if (!bigger) return ane_fail(err, ANE_NOMEM, "no memory for %" PRId64 " rows of logits (%zu bytes)", rows, bytes);
   s->logits = bigger;
   s->room_rows = rows;
   return ANE_OK;
 }
 
-/* Checks every item before any session changes. Room for rows and pages is only added. */
+/* Checks every item before any session changes. Until then only room for rows and pages is added. */
 static ane_status check_items(struct ane_program *p, const struct ane_run_item *items, int32_t n, int64_t *tokens,
                               struct ane_error *err) {
   *tokens = 0;
@@ -192,7 +192,7 @@ static void fill_lists(struct token_lists *c, struct run *r) {
   r->best_logit = c->best_logit;
 }
 
-/* Advances the sessions and gives them their rows. */
+/* Advances the sessions and stores their rows. */
 static void finish(const struct run *r, const float *rows) {
   int64_t at = 0;
   for (int32_t i = 0; i < r->n_items; i++) {
@@ -215,7 +215,7 @@ static void finish(const struct run *r, const float *rows) {
   }
 }
 
-/* Runs checked items. results: room for the logits of the output rows; NULL: only their best ids are kept. */
+/* Runs items that have been checked. results: room for the logits of the output rows; NULL: only the best ids are kept. */
 static void run_items(struct ane_program *p, const struct ane_run_item *items, int32_t n_items, float *results, ane_tap_fn tap,
                       void *tap_arg) {
   struct run r = {.p = p, .items = items, .n_items = n_items, .results = results, .tap = tap, .tap_arg = tap_arg};
@@ -252,7 +252,7 @@ static ane_status choose_rope(struct ane_program *p, const struct ane_run_item *
     bool long_rope = ANE_MAX(items[i].until, s->length + items[i].n) > p->long_rope_after;
     if (s->long_rope == long_rope) continue;
     s->long_rope = long_rope;
-    ane_status st = run_replay(s, 0, s->length, err); /* does nothing where the session is empty */
+    ane_status st = run_replay(s, 0, s->length, err); /* does nothing if the session is empty */
     if (st) return st;
   }
   return ANE_OK;
@@ -277,7 +277,7 @@ ane_status ane_run_tapped(struct ane_program *p, const struct ane_run_item *item
     results = shared = ane_malloc((size_t)(rows * p->vocab) * sizeof *shared);
     if (!shared) return ane_fail(err, ANE_NOMEM, "no memory for %" PRId64 " rows of logits", rows);
   }
-  st = choose_rope(p, items, n_items, err); /* last, since it changes sessions */
+  st = choose_rope(p, items, n_items, err); /* last, because it changes sessions */
   if (!st) run_items(p, items, n_items, results, tap, tap_arg);
   ane_free(shared);
   return st;

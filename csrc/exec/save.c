@@ -1,6 +1,6 @@
 /* Saved sessions: parts "ids" (i32 each), "past" (u32 kv type, u32 flags, u64 lowest position that the rings hold), "state" (its
- * used ranges in the order of state_each_used), "logits" (fp32, of the last token, where the last run has kept them) and "note".
- * Heads and dimensions follow from the fingerprint; the reserved context may differ between writer and reader. */
+ * used ranges in the order of state_each_used), "logits" (fp32, of the last token, if the last run kept them) and "note". The
+ * fingerprint determines heads and dimensions; the context size may differ between writer and reader. */
 #include "exec/session_recurrent.h"
 
 #include <inttypes.h>
@@ -37,9 +37,9 @@ ane_status ane_session_save(const struct ane_session *s, const char *path, const
   return ane_saved_commit(&w);
 }
 
-/* What a file holds, once all of it is known to fit the session. */
+/* The contents of a file, after all of it has been checked against the session. */
 struct found {
-  const uint8_t *ids, *state, *logits; /* logits: NULL where there are none */
+  const uint8_t *ids, *state, *logits; /* logits: NULL if there are none */
   int64_t length, ring_low;
   bool long_rope;
 };
@@ -61,7 +61,7 @@ static ane_status find_past(const struct ane_session *s, const struct ane_saved 
 
 static ane_status find_state(struct ane_session *s, const struct ane_saved *file, struct found *f, struct ane_error *err) {
   int64_t length = s->length;
-  s->length = f->length; /* the bytes that this length uses */
+  s->length = f->length; /* the state in the file has the bytes of this length */
   uint64_t bytes = ane_session_kv_bytes(s), row = 0;
   s->length = length;
   ane_status st = ane_saved_need(file, "state", bytes, &f->state, err);
@@ -79,7 +79,7 @@ static ane_status find_all(struct ane_session *s, const struct ane_saved *file, 
   return st;
 }
 
-/* arg: what is to be read next. */
+/* arg: the position to read from next. */
 static bool restore_range(void *arg, uint8_t *data, size_t bytes) {
   const uint8_t **from = arg;
   memcpy(data, *from, bytes);

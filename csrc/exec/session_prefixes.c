@@ -1,6 +1,7 @@
-/* Known prefixes of a program's sequences: what sessions keep and begin from, and their file. The file has the parts "form" (u32
- * kv type, u32 reserved, u64 bytes of a page, u64 pages), "tree" (of each page i64 number of the one that it continues, u64 key,
- * u32 positions, u32 reserved, i32 ids[64]; the most recently used first) and "pages" (their bytes, in that order). */
+/* Known prefixes of a program's sequences: the pages that sessions keep and begin from, and their file format. The file has the
+ * parts "form" (u32 kv type, u32 reserved, u64 bytes of a page, u64 pages), "tree" (of each page i64 number of the one that it
+ * continues, u64 key, u32 positions, u32 reserved, i32 ids[64]; the most recently used first) and "pages" (their bytes, in that
+ * order). */
 #include "base/alloc.h"
 #include "exec/session_internal.h"
 
@@ -12,13 +13,13 @@ enum { FORM = 24, ENTRY = 24 + 4 * ANE_KV_POSITIONS };
 
 /* ---- Sessions ------------------------------------------------------------------------------------------------------*/
 
-/* Can sequences of this program begin behind a prefix of another one? Not where tokens see later ones, and not where the next
- * token looks back further than the pages hold, or to a recurrent state. */
+/* Can sequences of this program continue after a prefix of another one? Not if tokens see later ones, if the next token looks
+ * back further than the border rows, or if the program has a recurrent state. */
 static bool has_prefixes(const struct ane_program *p) {
   return !p->bidirectional && !p->n_recurrent && (!p->n_rings || border_rows(p) > 0);
 }
 
-/* Keeps prefixes of equal ids apart that were computed under other adapters or rope factors. */
+/* Gives prefixes with equal ids different keys if they were computed with different adapters or rope factors. */
 static uint64_t key_of(uint64_t adapters, bool long_rope) { return adapters << 1 ^ long_rope; }
 
 ane_status ane_session_keep(const struct ane_session *s, struct ane_kv_prefixes *t, bool all, struct ane_error *err) {
@@ -94,11 +95,11 @@ ane_status ane_program_save_prefixes(const struct ane_program *p, struct ane_kv_
   return ane_saved_commit(&w);
 }
 
-/* What a file holds, once all of it is known to be sound. */
+/* The contents of a file, after all of it has been checked. */
 struct found {
   const uint8_t *tree, *pages;
   int64_t count;
-  struct ane_kv_page **made; /* [count]: the pages that are read, NULL: not yet */
+  struct ane_kv_page **made; /* [count]: the pages read so far; NULL: not yet read */
 };
 
 static int64_t above_of(const struct found *f, int64_t i) { return (int64_t)ane_load_u64(f->tree + i * ENTRY); }
@@ -130,7 +131,7 @@ static ane_status find_all(const struct ane_program *p, const struct ane_saved *
   return st;
 }
 
-/* Adds the sequence that ends with page i. ids and pages: room for all of it. */
+/* Adds the sequence that ends with page i. ids and pages have room for all of it. */
 static ane_status keep_sequence(struct ane_kv_prefixes *t, const struct found *f, int64_t i, int64_t depth, int32_t *ids,
                                 struct ane_kv_page **pages) {
   int64_t n = (depth - 1) * ANE_KV_POSITIONS + filled(f, i);
@@ -144,7 +145,7 @@ static ane_status keep_sequence(struct ane_kv_prefixes *t, const struct found *f
   return ane_kv_prefixes_keep(t, key, ids, n, pages);
 }
 
-/* Reads the first n pages; adds each sequence of them, the least recently used first. */
+/* Reads the first n pages and adds each sequence of them, the least recently used first. */
 static ane_status adopt(struct ane_kv_prefixes *t, struct ane_kv_store *store, const struct found *f, int64_t n) {
   size_t page = ane_kv_store_page_bytes(store);
   int32_t *ids = ane_malloc((size_t)(n * ANE_KV_POSITIONS) * sizeof *ids);

@@ -1,15 +1,15 @@
-/* Recurrent states of a session: one for each node, of a fixed size, which holds what all tokens so far add up to. Such a state
- * cannot step back, so the session keeps copies of earlier ones, each with the rows of the rings that go with it. A rewind takes
- * the last copy that is early enough and feeds the tokens from there on again. */
+/* The recurrent states of a session: one per node, of a fixed size, accumulated over all tokens so far. Such a state cannot step
+ * back, so the session keeps copies of earlier ones, each with the ring rows that belong to it. A rewind restores the latest copy
+ * that is early enough and feeds the tokens after it again. */
 #include "exec/session_recurrent.h"
 
 #include "base/alloc.h"
 
 #include <string.h>
 
-enum { KEEP = 64 }; /* positions between copies: a rewind of up to as many is near one */
+enum { KEEP = 64 }; /* positions between copies: a rewind of up to this many has a copy nearby */
 
-/* Floats of the ring rows that belong to a position: those that the next token looks back to. */
+/* The floats of the ring rows that belong to a position: those that the next token looks back to. */
 static int64_t row_floats(const struct ane_program *p) {
   int64_t channels = 0;
   for (int32_t i = 0; i < p->n_rings; i++) channels += p->ring_channels[i];
@@ -60,7 +60,7 @@ void recurrent_begin(struct ane_session *s, int64_t n) {
   int64_t *at = s->recurrent_at;
   int last = at[1] > at[0];
   if (at[last] == s->length || (n == 1 && at[last] >= 0 && s->length - at[last] < KEEP)) return;
-  /* The older one stays until the newer one is far enough from it. */
+  /* The older copy stays until the newer one is far enough from it. */
   int to = at[!last] >= 0 && at[last] - at[!last] < KEEP ? last : !last;
   memcpy(copy_at(s, to), s->recurrent, bytes);
   copy_rows(s, copy_at(s, to) + p->recurrent_floats, s->length, false);

@@ -4,15 +4,16 @@
 
 #include "exec/session_internal.h"
 
-/* Allocates the states and their copies; false: no memory. Nothing where the program has none. */
+/* Allocates the states and their copies; does nothing if the program has none. false: out of memory. */
 bool recurrent_open(struct ane_session *s);
-/* State number `state`, [n][width] floats. What it holds is for `length` tokens. */
+/* State number `state`, [n][width] floats, after `length` tokens. */
 float *recurrent_state(const struct ane_session *s, int state);
-/* Before a run of n tokens: zeros at the start of a sequence, else perhaps a copy of where it is. */
+/* Called before a run of n tokens: zeroes the states at the start of a sequence, otherwise may copy the current ones. */
 void recurrent_begin(struct ane_session *s, int64_t n);
-/* Goes back to the last copy of at most `length` tokens and gives their number; 0: there is none, all must be fed again. */
+/* Restores the latest copy of at most `length` tokens and returns its number of tokens; 0: there is none, so all tokens must be
+ * fed again. */
 int64_t recurrent_rewind(struct ane_session *s, int64_t length);
-/* The copies are of another sequence. */
+/* Drops the copies, which belong to another sequence. */
 void recurrent_forget(struct ane_session *s);
 
 #endif

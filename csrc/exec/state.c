@@ -7,7 +7,7 @@
 
 _Static_assert((int)ANE_TILE == (int)ANE_KV_POSITIONS, "a page holds a tile of each head");
 
-/* Where layer `layer` lies in a page, from `at` on: K of all heads, V, then the scales of both. Returns its end. */
+/* Lays out layer `layer` in a page, from `at` on: K of all heads, V, then the scales of both. Returns the end. */
 static size_t layout_layer(const struct ane_program *p, int layer, ane_dtype dtype, size_t at, struct ane_kv *out) {
   const struct kv_spec *spec = &p->kv[layer];
   size_t scales = ane_kv_has_scales(dtype) ? (size_t)spec->heads * ANE_TILE * sizeof(float) : 0;
@@ -49,7 +49,7 @@ struct ane_kv_store *ane_program_store(const struct ane_program *p, ane_dtype kv
   return store;
 }
 
-/* The store of sessions that were given none. */
+/* The store for sessions that are given none. */
 static struct ane_kv_store *default_store(struct ane_program *p, ane_dtype kv, struct ane_error *err) {
   if (!p->stores[kv]) p->stores[kv] = ane_program_store(p, kv, err);
   return p->stores[kv];
@@ -159,7 +159,7 @@ void ane_session_stop(struct ane_session *s) { atomic_store(&s->stop, true); }
 
 typedef bool (*range_fn)(void *arg, uint8_t *data, size_t bytes);
 
-/* A part of each used tile: n bytes at `offset` in its page. */
+/* Visits one part of each used tile: n bytes at `offset` in its page. */
 static bool each_tile(const struct ane_session *s, size_t offset, size_t n, range_fn fn, void *arg) {
   for (int64_t i = 0; i < pages_of(s->length); i++)
     if (!fn(arg, i < s->n_pages ? s->data[i] + offset : NULL, n)) return false;
@@ -200,13 +200,13 @@ ane_status ane_session_rewind(struct ane_session *s, int64_t length, struct ane_
   if (length < 0 || length > s->length)
     return ane_fail(err, ANE_RANGE, "cannot rewind to %" PRId64 ": the session holds %" PRId64 " positions", length, s->length);
   if (s->program->n_recurrent && length > 0 && length < s->length) return run_replay(s, recurrent_rewind(s, length), length, err);
-  /* The next token looks back ring_taps - 1 positions. Where the rings no longer hold them, they are computed again. */
+  /* The next token looks back ring_taps - 1 positions. If the rings no longer hold them, they are recomputed. */
   if (s->program->n_rings && length > 0 && ANE_MAX(length - (s->program->ring_taps - 1), (int64_t)0) < s->ring_low)
     return run_replay(s, 0, length, err);
   if (length == 0) s->ring_low = s->origin = 0;
   s->length = length;
   s->rows = 0;
-  /* A few pages are kept: a sequence that is checked and taken back, or the next one, soon writes to them. */
+  /* Keeps a few pages: a rejected draft, or the next tokens, will soon write to them. */
   state_release(s, pages_of(length) + pages_of(s->program->o.chunk) + 1);
   return ANE_OK;
 }

@@ -1,4 +1,4 @@
-/* What a step is: one node of a planned graph, as the threads run it. Builders (planner.h) fill it once, runs only read it. */
+/* A step is one node of a planned graph, as the threads run it. Builders (planner.h) fill it once; runs only read it. */
 #ifndef ANE_EXEC_STEP_H
 #define ANE_EXEC_STEP_H
 
@@ -17,7 +17,7 @@ struct matrix {
   size_t aux;               /* floats in the program's aux array: row scales, lookup tables */
   bool by_scheme;           /* re-encoded by the package scheme `spec` */
   struct ane_weight_spec spec;
-  bool recoded; /* re-encoded; `error` is what that cost */
+  bool recoded; /* re-encoded; `error` is the resulting error */
   struct ane_recode_error error;
 };
 
@@ -34,10 +34,10 @@ struct step;
 struct thread_ctx;
 struct prefetch;
 
-/* Runs the step's part of one thread. All threads of the step call it. */
+/* Runs one thread's part of the step. All threads of the step call it. */
 typedef void (*step_fn)(struct thread_ctx *tc, const struct step *s);
-/* Adds what the step must read and compute to p (struct ane_step_profile). Thread 0 calls it after its own part, while the
- * step's scratch is still valid. */
+/* Adds the bytes that the step must read and the operations that it must do to p (struct ane_step_profile). Thread 0 calls it
+ * after its own part, while the step's scratch is still valid. */
 typedef void (*cost_fn)(const struct thread_ctx *tc, const struct step *s, struct ane_step_profile *p);
 /* Adds the first weights that the thread will read in this step to `a`. Called before the step begins. */
 typedef void (*prefetch_fn)(const struct thread_ctx *tc, const struct step *s, struct prefetch *a);
@@ -60,15 +60,15 @@ struct step {
   cost_fn cost;                               /* NULL: the step reads neither weights nor state */
   prefetch_fn prefetch;                       /* NULL: nothing to prefetch */
   const struct slot *in[4], *out[MAX_LINEAR]; /* in: x; residual, second operand or k; rope table; v */
-  int32_t index;                              /* among the program's steps: selects its task counters */
-  size_t shared_bytes, kernel_bytes;          /* scratch: for all threads together; of its kernels, per thread */
-  int64_t temp_floats;                        /* least size of a thread's thread_temp */
+  int32_t index;                              /* index among the program's steps: selects its task counters */
+  size_t shared_bytes, kernel_bytes;          /* scratch: shared by all threads; of its kernels, per thread */
+  int64_t temp_floats;                        /* minimum size of a thread's thread_temp */
   union {                                     /* by op */
     struct {
       const char *name; /* of the table */
       const struct ane_tensor *table;
       ane_decode_fn decode;
-      int list; /* what its rows are looked up by */
+      int list; /* the list of row numbers that it looks up */
     } embed;
     struct {
       int count;

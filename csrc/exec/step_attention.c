@@ -1,7 +1,8 @@
-/* attention and fused_attention: norm and rope of q and k in place, k and v into the state, then attention. The threads first
- * divide keys and values of all tokens, then after a barrier blocks of queries. The thread that takes a block also norms and
- * rotates it, so that it comes from memory once. The attention of one token over many tiles is divided by tiles as well; its
- * parts are merged in the order in which one thread would have computed them. */
+/* attention and fused_attention: applies norm and rope to q and k in place, writes k and v to the state, then computes attention.
+ * The threads first divide the keys and values of all tokens; after a barrier they divide blocks of queries. The thread that
+ * takes a block of queries also applies their norm and rope, so that the block is read from memory only once. The attention of
+ * one token over many tiles is also divided by tiles; its parts are merged in the order in which one thread would have computed
+ * them. */
 #include "exec/planner.h"
 #include "exec/session_internal.h"
 #include "exec/thread_ctx.h"
@@ -12,7 +13,7 @@ static const struct ane_kv *kv_of(const struct run *r, const struct step *s, int
   return &r->items[item].session->kv[s->attention.kv];
 }
 
-/* Norm and rope of n consecutive heads of token `col`, in the order that the node says. */
+/* Applies norm and rope to n consecutive heads of token `col`, in the order that the node specifies. */
 static void norm_rope_heads(const struct thread_ctx *tc, const struct step *s, float *x, int64_t n, const float *weight,
                             int64_t col) {
   int64_t d = s->attention.head_dim;
@@ -22,7 +23,7 @@ static void norm_rope_heads(const struct thread_ctx *tc, const struct step *s, f
   if (s->attention.norm == 2) tc->k->rms_norm(x, d, weight, s->attention.eps, x, d, n, d);
 }
 
-/* Norm and rope of the query heads of kv head h, tokens [from, to). */
+/* Applies norm and rope to the query heads of kv head h, tokens [from, to). */
 static void prepare_queries(const struct thread_ctx *tc, const struct step *s, int64_t h, int64_t from, int64_t to) {
   int64_t d = s->attention.head_dim, group = s->attention.heads / s->attention.kv_heads;
   float *q = thread_data(tc, s->in[0]);
@@ -30,7 +31,7 @@ static void prepare_queries(const struct thread_ctx *tc, const struct step *s, i
     norm_rope_heads(tc, s, q + (col * s->attention.heads + h * group) * d, group, s->attention.q_norm, col);
 }
 
-/* Writes keys and values of kv head h to the state: n consecutive tokens of an item, from `col` on. */
+/* Writes keys and values of kv head h to the state: n consecutive tokens of an item, starting at `col`. */
 static void write_keys(const struct thread_ctx *tc, const struct step *s, int32_t item, int64_t h, int64_t col, int64_t n) {
   int64_t d = s->attention.head_dim, row = s->attention.kv_heads * d;
   float *k = thread_data(tc, s->in[1]) + col * row;
@@ -38,13 +39,13 @@ static void write_keys(const struct thread_ctx *tc, const struct step *s, int32_
   tc->k->kv_write(kv_of(tc->r, s, item), tc->r->positions[col], n, k, thread_data(tc, s->in[3]) + col * row, row, h, h + 1);
 }
 
-/* Tokens of an item up to the next multiple of KEY_RUN positions, at most to `end`. */
+/* The number of tokens of an item up to the next multiple of KEY_RUN positions, at most to `end`. */
 static int64_t key_run(const struct run *r, int64_t col, int64_t end) {
   return ANE_MIN(KEY_RUN - r->positions[col] % KEY_RUN, end - col);
 }
 
-/* Writes all keys and values, divided by runs of tokens and heads. queries: prepares the queries too; for single tokens. q, k,
- * table and v are in[0] .. in[3]. */
+/* Writes all keys and values, divided by runs of tokens and by heads. queries: also prepares the queries; for single tokens. q,
+ * k, table and v are in[0] .. in[3]. */
 static void prepare_heads(const struct thread_ctx *tc, const struct step *s, bool queries) {
   const struct run *r = tc->r;
   int64_t kvh = s->attention.kv_heads, task = 0, units = 0, from, to, col = 0, end = 0;
@@ -86,8 +87,8 @@ static void visible_tiles(const struct step *s, int64_t p, int64_t *from, int64_
 
 static int64_t part_runs(int64_t tiles) { return (tiles + TILES_PER_PART - 1) / TILES_PER_PART; }
 
-/* Sets the hint at what the thread reads next: the first tile of unit `unit` of item `item`, where units of an item are its kv
- * heads. first: the item's first token. */
+/* Sets the hint for the data that the thread reads next: the first tile of unit `unit` of item `item`. The units of an item are
+ * its kv heads. first: the item's first token. */
 static void hint_next(const struct thread_ctx *tc, const struct step *s, int64_t unit, int32_t item, int64_t first,
                       struct ane_attention *a) {
   const struct run *r = tc->r;
@@ -100,7 +101,7 @@ static void hint_next(const struct thread_ctx *tc, const struct step *s, int64_t
   a->next_v = ane_kv_v(kv, unit, tile);
 }
 
-/* One token of one session: parts by kv head and run of tiles, a barrier, then a merge by kv head. */
+/* One token of one session: parts by kv head and run of tiles, a barrier, then a merge per kv head. */
 static void attention_split(struct thread_ctx *tc, const struct step *s, const struct ane_attention *a, int64_t tile_from,
                             int64_t tile_to) {
   int64_t kvh = s->attention.kv_heads, size = ane_part_floats(a), tiles = tile_to - tile_from;
@@ -116,15 +117,15 @@ static void attention_split(struct thread_ctx *tc, const struct step *s, const s
     tc->k->attention_merge(a, h, 0, tile_from, tile_to, tc->p->parts + h * tiles * size);
 }
 
-/* Does a single token see enough tiles to be divided by them? */
+/* Does a single token see enough tiles to divide the work by tiles? */
 static bool is_split(const struct thread_ctx *tc, const struct step *s, int64_t *from, int64_t *to) {
   if (tc->r->n_items > 1 || tc->r->items[0].n > 1 || tc->threads == 1) return false;
   visible_tiles(s, tc->r->positions[0], from, to);
   return *to - *from >= SPLIT_FROM_TILES;
 }
 
-/* Queries of an item of n that form a block: as many as share a pass over the tiles, if that leaves each thread enough blocks
- * for an even load. */
+/* The number of queries in a block, for an item of n: as many as share a pass over the tiles, if each thread then has enough
+ * blocks for an even load. */
 static int64_t query_block(const struct thread_ctx *tc, const struct step *s, int64_t n) {
   int64_t group = s->attention.heads / s->attention.kv_heads, most = ANE_MAX(ANE_ATT_ROWS / group, (int64_t)1);
   int64_t share = n * s->attention.kv_heads / (BLOCKS_PER_THREAD * tc->threads), least = (LEAST_ROWS + group - 1) / group;
@@ -142,7 +143,7 @@ static void run_attention(struct thread_ctx *tc, const struct step *s) {
     attention_split(tc, s, &a, from, to);
     return;
   }
-  /* Blocks of queries by kv head. The last block of an item sees most keys, so it goes first. */
+  /* Blocks of queries by kv head. The last block of an item sees the most keys, so it goes first. */
   int64_t next = thread_next(tc, s, 0), before = 0, first = 0;
   for (int32_t i = 0; i < r->n_items; first += r->items[i++].n) {
     int64_t n = r->items[i].n, block = query_block(tc, s, n), blocks = (n + block - 1) / block,
@@ -159,7 +160,7 @@ static void run_attention(struct thread_ctx *tc, const struct step *s) {
   }
 }
 
-/* One token over many tiles: the first tile of the thread's tasks. */
+/* For one token over many tiles: prefetches the first tile of the thread's tasks. */
 static void attention_prefetch(const struct thread_ctx *tc, const struct step *s, struct prefetch *a) {
   int64_t from, to, begin, end;
   if (!is_split(tc, s, &from, &to)) return;
@@ -172,8 +173,8 @@ static void attention_prefetch(const struct thread_ctx *tc, const struct step *s
   prefetch_add(a, ane_kv_v(kv, h, tile), ANE_MIN(kv->tile_bytes, (size_t)PREFETCH_BYTES / 2));
 }
 
-/* Counts keys and values of each visible tile once. A query and key take 2 * head_dim operations for the score, and as many for
- * the sum of values. */
+/* Counts keys and values of each visible tile once. A query and a key take 2 * head_dim operations for the score, and as many for
+ * the weighted sum of values. */
 static void attention_cost(const struct thread_ctx *tc, const struct step *s, struct ane_step_profile *p) {
   for (int32_t i = 0; i < tc->r->n_items; i++) {
     const struct ane_run_item *it = &tc->r->items[i];

@@ -1,5 +1,5 @@
 /* conv_causal and delay: ops that see earlier tokens. Tokens of this run are in the input, older ones in the session's ring
- * (state.c). The ring is written after all threads have read it.
+ * (state.c). The ring is written only after all threads have read it.
  *
  * Depthwise: y = bias, then y += w[k] * x, k ascending; product and sum are rounded separately. Grouped: each group is an fp32
  * matrix [C_out / groups, K * C / groups] over the concatenated taps. */
@@ -19,7 +19,7 @@ static const float *channels_at(const struct thread_ctx *tc, const struct step *
   return ring_at(it->session, s->conv.ring, pos);
 }
 
-/* A token's item. Tokens are visited in ascending order. */
+/* The item of a token. Tokens are visited in ascending order. */
 struct walk {
   int32_t item;
   int64_t first;
@@ -50,7 +50,7 @@ static void run_depthwise(struct thread_ctx *tc, const struct step *s) {
   }
 }
 
-/* One group, tokens [from, to): concatenates the taps, then multiplies. */
+/* Computes one group for tokens [from, to): concatenates the taps, then multiplies. */
 static void group_block(struct thread_ctx *tc, const struct step *s, int64_t g, int64_t from, int64_t to) {
   int64_t in = s->in[0]->channels / s->conv.groups, width = in * s->conv.taps, cout = s->out[0]->channels,
           rows = cout / s->conv.groups;
@@ -90,7 +90,7 @@ static void run_delay(struct thread_ctx *tc, const struct step *s) {
   }
 }
 
-/* Writes the last tokens of each item to its ring, and those at the ends of pages to the pages. */
+/* Writes the last tokens of each item to its ring, and the last tokens of each page to its border rows. */
 static void write_rings(const struct thread_ctx *tc, const struct step *s) {
   int64_t c = s->in[0]->channels, first = 0;
   for (int32_t i = 0; i < tc->r->n_items; first += tc->r->items[i++].n) {
@@ -125,13 +125,13 @@ static void conv_cost(const struct thread_ctx *tc, const struct step *s, struct 
   p->ops += 2.0 * (double)(c * s->conv.taps * tc->tokens);
 }
 
-/* [C, 1, K] to [K][C]. */
+/* Transposes [C, 1, K] to [K][C]. */
 static void transpose_taps(const float *w, float *out, int64_t c, int64_t taps) {
   for (int64_t i = 0; i < c; i++)
     for (int64_t k = 0; k < taps; k++) out[k * c + i] = w[i * taps + k];
 }
 
-/* Group g of [C_out, in, K]: rows [C_out / groups][K * in], packed. */
+/* Packs group g of [C_out, in, K] as rows [C_out / groups][K * in]. */
 static ane_status pack_conv_group(struct planner *pl, const struct step *s, int64_t g, const float *w, float *rows,
                                   struct ane_packed *m, struct ane_error *err) {
   int64_t in = s->in[0]->channels / s->conv.groups, taps = s->conv.taps, n = s->out[0]->channels / s->conv.groups,

@@ -1,5 +1,5 @@
-/* embed: rows of a table by id, token type or position, decoded from where they are stored. gather: the tokens that are output
- * rows. */
+/* embed: looks up rows of a table by id, token type or position, and decodes them from their stored form. gather: copies the
+ * tokens that are output rows. */
 #include "exec/adapter.h"
 #include "exec/planner.h"
 #include "exec/thread_ctx.h"
@@ -35,10 +35,10 @@ static void run_gather(struct thread_ctx *tc, const struct step *s) {
     memcpy(out + i * c, x + tc->r->out_rows[tc->first_out_row + i] * c, (size_t)c * sizeof *out);
 }
 
-/* The smallest of the tables that a list is looked up in; 0: none yet. */
+/* Lowers *rows to the size of the smallest table that a list is looked up in; 0: none yet. */
 static void limit(int64_t *rows, int64_t table) { *rows = *rows ? ANE_MIN(*rows, table) : table; }
 
-/* Which list the step reads, and how large its numbers may be. */
+/* Determines which list the step reads, and the limit of its numbers. */
 static ane_status plan_list(struct planner *pl, const struct ane_node *n, struct step *s, int64_t rows, struct ane_error *err) {
   struct ane_program *p = pl->p;
   const char *name = pl->g->values[n->inputs[0]].name;

@@ -1,6 +1,6 @@
 /* experts: a mixture of gated feed-forward experts. Only the weights of chosen experts are read. Rows (token, choice) are sorted
- * by expert and each expert multiplies its rows. Every token sums its rows in ascending order of expert, so the result does not
- * depend on the other tokens of the run. Soft: every expert takes every token, with weight 0 where it is not chosen. */
+ * by expert, and each expert multiplies its rows. Every token sums its rows in ascending order of expert, so the result does not
+ * depend on the other tokens of the run. Soft experts: every expert takes every token, with weight 0 if it is not chosen. */
 #include "exec/planner.h"
 #include "exec/thread_ctx.h"
 
@@ -11,7 +11,7 @@
 struct expert_rows {
   int32_t *start, *token;    /* [count + 1]: first row of each expert; [rows]: token of a row */
   float *weight, *x, *h, *o; /* [rows]; gathered input [rows][C], if any matrix takes fp32; inner [rows][I]; output [rows][C] */
-  int32_t *row_of;           /* [T][per token]: row of each choice, ascending by expert; -1: adds nothing */
+  int32_t *row_of;           /* [T][per token]: row of each choice, ascending by expert; -1: none */
   struct ane_activations in[ANE_ACTIVATION_COUNT], inner[ANE_ACTIVATION_COUNT];
   size_t bytes;
 };
@@ -24,7 +24,7 @@ static void *carve(uint8_t *base, size_t *at, size_t bytes) {
   return p;
 }
 
-/* Divides the scratch at `base` for so many tokens. base NULL: computes `bytes` only. */
+/* Lays out the scratch at `base` for this many tokens. base NULL: only computes `bytes`. */
 static struct expert_rows expert_rows(const struct step *s, uint8_t *base, int64_t tokens) {
   struct expert_rows y = {0};
   int64_t rows = tokens * rows_per_token(s), c = s->in[0]->channels, inner = s->experts.inner;
@@ -42,7 +42,7 @@ static struct expert_rows expert_rows(const struct step *s, uint8_t *base, int64
     if (base)
       ane_activations_place(&y.in[a], (ane_activation_type)a, rows, c, m),
           ane_activations_place(&y.inner[a], (ane_activation_type)a, rows, inner, n);
-    y.in[a].precise = y.inner[a].precise = false; /* no choice depends on these products */
+    y.in[a].precise = y.inner[a].precise = false; /* nothing is chosen by these products */
   }
   y.in[ANE_ACTIVATION_F32] = (struct ane_activations){.kind = ANE_ACTIVATION_F32, .t = rows, .cols = c, .f32 = y.x, .ld = c};
   y.inner[ANE_ACTIVATION_F32] =
@@ -50,7 +50,7 @@ static struct expert_rows expert_rows(const struct step *s, uint8_t *base, int64
   return y;
 }
 
-/* Expert of choice j of a token, and its weight. A number >= count: none. route: k expert numbers, then k weights. */
+/* The expert of choice j of a token, and its weight. A number >= count: none. route: k expert numbers, then k weights. */
 static int64_t choice(const struct step *s, const float *route, int64_t j, float *weight) {
   int64_t k = s->experts.k;
   if (!s->experts.soft) return *weight = route[k + j], (int64_t)route[j];
@@ -60,7 +60,7 @@ static int64_t choice(const struct step *s, const float *route, int64_t j, float
   return j;
 }
 
-/* Sorts the rows by expert (counting sort, tokens ascending). One thread. */
+/* Sorts the rows by expert (counting sort, tokens ascending). Called on one thread. */
 static void sort_rows(const struct thread_ctx *tc, const struct step *s, struct expert_rows *y) {
   const float *route = thread_data(tc, s->in[1]);
   int64_t per = rows_per_token(s), n = s->experts.count;
@@ -197,7 +197,7 @@ static void run_experts(struct thread_ctx *tc, const struct step *s) {
   sum_rows(tc, s, &y);
 }
 
-/* Counts experts that have rows: no other is read. */
+/* Counts only experts that have rows: no other is read. */
 static void experts_cost(const struct thread_ctx *tc, const struct step *s, struct ane_step_profile *p) {
   struct expert_rows y = expert_rows(s, tc->p->shared, tc->tokens);
   for (int64_t e = 0; e < s->experts.count; e++) {
@@ -228,7 +228,7 @@ static ane_status plan_expert(struct planner *pl, const struct ane_node *n, int 
 ane_status plan_experts(struct planner *pl, const struct ane_node *n, struct step *s, struct ane_error *err) {
   const char *act = ane_node_string(n, "act");
   const struct ane_value *route = &pl->g->values[n->inputs[1]];
-  /* Expert numbers are used as indices: only route guarantees that they ascend without repeats from 0 on. */
+  /* Expert numbers are used as indices, and only route guarantees that they are unique, ascending and not negative. */
   if (route->node == ANE_NONE || pl->g->nodes[route->node].op != ANE_OP_ROUTE)
     return ane_fail(err, ANE_UNSUPPORTED, "%s is not the output of route", route->name);
   s->run = run_experts;

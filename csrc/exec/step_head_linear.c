@@ -1,11 +1,11 @@
-/* head_linear: each head by a matrix of its own, as latent attention takes keys and values apart. A task is a head of some
- * tokens; its input is prepared in the thread's own scratch. */
+/* head_linear: multiplies each head by a matrix of its own, as latent attention does to derive keys and values. A task is one
+ * head of some tokens; its input is prepared in the thread's own scratch. */
 #include "exec/planner.h"
 #include "exec/thread_ctx.h"
 
 enum { BLOCK = 32 }; /* tokens of a task */
 
-/* Tokens [from, from + n) of head h. */
+/* Multiplies tokens [from, from + n) of head h. */
 static void multiply_head(const struct thread_ctx *tc, const struct step *s, int64_t h, int64_t from, int64_t n) {
   const struct matrix *w = s->head_linear.list[h];
   int64_t ld = s->in[0]->channels, c = ld / s->head_linear.heads, ld_out = s->out[0]->channels,

@@ -1,8 +1,8 @@
 /* linear: norms the input, quantises it once, multiplies by one or more matrices, then adds bias or residual or applies a gated
  * act.
  *
- * One token: every thread prepares the input for itself, which saves a barrier. More tokens: the threads divide the tokens,
- * synchronise, and multiply. A task is a run of row groups. Each output is the same whichever thread computes it. */
+ * With one token, every thread prepares the input for itself, which saves a barrier. With more tokens, the threads divide the
+ * tokens, synchronise, and multiply. A task is a run of row groups. Each output is the same whichever thread computes it. */
 #include "exec/adapter.h"
 #include "exec/planner.h"
 #include "exec/thread_ctx.h"
@@ -53,7 +53,7 @@ static void prepare_shared(const struct thread_ctx *tc, const struct step *s, st
   thread_barrier(tc);
 }
 
-/* y[t][r] for row groups [g0, g1) of matrix m, with bias and adapters, into dst[t * ld + (r - first row)]. */
+/* Computes y[t][r] for row groups [g0, g1) of matrix m, with bias and adapters, into dst[t * ld + (r - first row)]. */
 static void multiply(const struct thread_ctx *tc, const struct step *s, const struct prepared *in, int m, int64_t g0, int64_t g1,
                      float *dst, int64_t ld) {
   const struct matrix *w = s->linear.w[m];
@@ -68,7 +68,7 @@ static void multiply(const struct thread_ctx *tc, const struct step *s, const st
   if (in->low) adapter_up(tc, s, in->low, m, g0, g1, dst, ld);
 }
 
-/* Row groups [g0, g1) of matrix m, with epilogue. */
+/* Computes row groups [g0, g1) of matrix m, with the epilogue. */
 static void finish_groups(const struct thread_ctx *tc, const struct step *s, const struct prepared *in, int m, int64_t g0,
                           int64_t g1) {
   int64_t ld = s->out[m]->channels, r0 = g0 * ANE_GROUP, rows = ANE_MIN(g1 * ANE_GROUP, ld) - r0;
@@ -87,9 +87,9 @@ static void finish_groups(const struct thread_ctx *tc, const struct step *s, con
   }
 }
 
-/* Row groups of a task. Few tokens: about 32 KB of weights, for an even load, and pairs of groups where several tokens share
- * them. Many tokens: four, which share what a product does
- * once per call, or two where four would load the threads less evenly. Never more rows than an epilogue's temporary holds. */
+/* The number of row groups per task. With few tokens: about 32 KB of weights, for an even load, and pairs of groups if several
+ * tokens share them. With many tokens: four groups, which share the fixed cost of a product call, or two if four would load the
+ * threads less evenly. Never more rows than an epilogue's temporary holds. */
 static int64_t groups_per_task(const struct thread_ctx *tc, const struct matrix *w) {
   int64_t most = tc->p->temp_rows * (tc->p->o.chunk / tc->tokens) / ANE_GROUP;
   if (tc->tokens > 8) {
@@ -102,14 +102,14 @@ static int64_t groups_per_task(const struct thread_ctx *tc, const struct matrix 
   return ANE_MIN(ANE_MAX(groups / pair * pair, pair), most);
 }
 
-/* Matrices that tasks count through: the two of a gated act share theirs. */
+/* The number of matrices that tasks count through: the two of a gated act count as one. */
 static int task_matrices(const struct step *s) { return s->linear.act ? 1 : s->linear.count; }
 
 static int64_t tasks_of(const struct thread_ctx *tc, const struct matrix *w) {
   return (int64_t)ane_div_up((size_t)w->packed.groups, (size_t)groups_per_task(tc, w));
 }
 
-/* Task i: row groups [*g0, *g1) of matrix *m. Tasks count through all matrices. */
+/* Task i: row groups [*g0, *g1) of matrix *m. Tasks are numbered through all matrices. */
 static void task_at(const struct thread_ctx *tc, const struct step *s, int64_t i, int *m, int64_t *g0, int64_t *g1) {
   for (*m = 0;; ++*m) {
     const struct matrix *w = s->linear.w[*m];
@@ -144,7 +144,7 @@ static void run_linear(struct thread_ctx *tc, const struct step *s) {
   }
 }
 
-/* Weights of the thread's first tasks. */
+/* Prefetches the weights of the thread's first tasks. */
 static void linear_prefetch(const struct thread_ctx *tc, const struct step *s, struct prefetch *a) {
   int64_t from, to, g0, g1;
   int m, both = s->linear.act ? 2 : 1;

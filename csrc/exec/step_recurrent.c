@@ -1,12 +1,12 @@
-/* ssm_scan and delta_rule: blocks whose state holds all earlier tokens. A task is a head of an item; it takes the item's tokens
- * in order, in pieces of PIECE. The state of a head is [n][width]. */
+/* ssm_scan and delta_rule: blocks whose state accumulates all earlier tokens. A task is one head of an item; it takes the item's
+ * tokens in order, PIECE at a time. The state of a head is [n][width]. */
 #include "exec/planner.h"
 #include "exec/session_recurrent.h"
 #include "exec/thread_ctx.h"
 
 #include <math.h>
 
-enum { PIECE = 32 }; /* tokens whose factors, and normed keys and queries, are made at once */
+enum { PIECE = 32 }; /* tokens whose factors, and normed keys and queries, are computed together */
 
 /* A head of one item. */
 struct head {
@@ -51,7 +51,7 @@ static void scan_head(const struct thread_ctx *tc, const struct step *s, const s
   }
 }
 
-/* x / |x| * by, with the length no less than about 1e-3. */
+/* y = x / |x| * by, where |x| is at least about 1e-3. */
 static void normed(const float *x, float *y, int64_t n, float by) {
   float lane[16] = {0};
   for (int64_t i = 0; i < n; i++) lane[i % 16] += x[i] * x[i];
@@ -104,7 +104,7 @@ static void recurrent_cost(const struct thread_ctx *tc, const struct step *s, st
   p->ops += (s->in[2] ? 7.0 : 5.0) * state * (double)tc->tokens;
 }
 
-/* The factors of decay: given, or as the logarithms of their negatives. */
+/* Loads the decay factors, which are given directly or as the logarithms of their negatives. */
 static ane_status plan_decay(struct planner *pl, const struct ane_node *n, int32_t value, struct step *s, struct ane_error *err) {
   const float *a;
   ane_status st = planner_vector(pl, value, 0, &a, err);

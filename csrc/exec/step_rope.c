@@ -1,5 +1,5 @@
-/* rope_table: cosines and sines of the run's positions, once for all layers. rope: rotates heads by the table.
- * position_scale: a factor for each position. */
+/* rope_table: cosines and sines of the run's positions, computed once for all layers. rope: rotates heads by the table.
+ * position_scale: multiplies by a factor for each position. */
 #include "exec/planner.h"
 #include "exec/thread_ctx.h"
 

@@ -1,4 +1,5 @@
-/* route: chooses the experts of a token and their weights. One token at a time and few experts, so plain C. */
+/* route: chooses the experts of a token and their weights. It handles one token at a time and few experts, so plain C suffices.
+ * */
 #include "exec/planner.h"
 #include "exec/thread_ctx.h"
 
@@ -7,7 +8,7 @@
 
 enum { SIGMOID, SOFTMAX, SOFTMAX_TOPK };
 
-/* p = softmax(x) over n elements, the largest subtracted first. Sums in ascending order. p may be x. */
+/* p = softmax(x) over n elements, with the maximum subtracted first. Sums run in ascending order. p may be x. */
 static void softmax(const float *x, float *p, int64_t n) {
   float m = -INFINITY, sum = 0;
   for (int64_t i = 0; i < n; i++) m = fmaxf(m, x[i]);
@@ -15,7 +16,7 @@ static void softmax(const float *x, float *p, int64_t n) {
   for (int64_t i = 0; i < n; i++) p[i] /= sum;
 }
 
-/* Indices of the k largest of key[n], ascending. Of equal keys the lower index. */
+/* The indices of the k largest of key[n], ascending. Of equal keys, the lower index. */
 static void choose(const float *key, int64_t n, int64_t k, int32_t *chosen) {
   bool taken[ANE_MAX_EXPERTS] = {false};
   for (int64_t j = 0; j < k; j++) {
@@ -28,8 +29,8 @@ static void choose(const float *key, int64_t n, int64_t k, int32_t *chosen) {
     if (taken[e]) *chosen++ = (int32_t)e;
 }
 
-/* Leaves only the best groups of consecutive experts: a group counts as the sum of its best keys. The others cannot be
- * chosen. */
+/* Keeps only the best groups of consecutive experts; the score of a group is the sum of its best keys. Experts of other groups
+ * cannot be chosen. */
 static void keep_groups(const struct step *s, float *key, int64_t n) {
   float sum[ANE_MAX_EXPERTS];
   int32_t best[ANE_MAX_EXPERTS];

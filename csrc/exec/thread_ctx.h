@@ -1,4 +1,4 @@
-/* What a step sees while it runs: the run, the thread's view of it, tasks, barriers and prefetch. */
+/* What a step sees while it runs: the run, the thread context, tasks, barriers and prefetch. */
 #ifndef ANE_EXEC_THREAD_CTX_H
 #define ANE_EXEC_THREAD_CTX_H
 
@@ -18,7 +18,7 @@ struct run {
   int32_t *best;  /* [n_out_rows] */
   float *best_logit;
   bool pruned;      /* the head is pruned */
-  int64_t tail;     /* pool steps of a block of output rows: program steps [n_body, n_steps), and the choice of the best ids */
+  int64_t tail;     /* pool steps per block of output rows: program steps [n_body, n_steps), and the choice of the best ids */
   int32_t profiled; /* current row of the profile; -1: none */
   double profiled_from;
   ane_tap_fn tap; /* NULL: none */
@@ -43,17 +43,17 @@ static inline float *thread_data(const struct thread_ctx *tc, const struct slot 
   return (float *)(void *)(tc->p->scratch + slot->offset);
 }
 
-/* Waits until all threads of the step have come. What each wrote before is visible to all after. */
+/* Waits until all threads of the step have arrived. What each wrote before the barrier is visible to all after it. */
 static inline void thread_barrier(const struct thread_ctx *tc) { ane_pool_barrier(tc->p->pool, tc->worker); }
 
-/* The next value of one of the step's two counters, from 0. */
+/* Takes the next value of one of the step's two counters, from 0. */
 static inline int64_t thread_next(const struct thread_ctx *tc, const struct step *s, int counter) {
   return atomic_fetch_add_explicit(&tc->p->counters[2 * s->index + counter], 1, memory_order_relaxed);
 }
 
-/* Claims one of `total` tasks; -1: all are claimed. A thread first claims its own tasks, which are consecutive, so that it
- * reads memory without gaps. Then it steals from the other threads. *stolen: 0 at first; distance to the thread that it now
- * claims from. */
+/* Claims one of `total` tasks; -1: all are claimed. A thread first claims its own tasks, which are consecutive, so that it reads
+ * memory contiguously. Then it steals from other threads. *stolen: 0 at first; then the distance to the thread that it claims
+ * from. */
 static inline int64_t thread_claim(const struct thread_ctx *tc, const struct step *s, int64_t total, int *stolen) {
   for (; *stolen < tc->threads; ++*stolen) {
     int owner = (tc->thread + *stolen) % tc->threads;
@@ -77,9 +77,9 @@ struct prefetch {
     const uint8_t *data, *end;
   } part[2];
 };
-enum { PREFETCH_BYTES = 65536 }; /* of all ranges: what a wait of some microseconds can fetch and the L2 cache holds */
+enum { PREFETCH_BYTES = 65536 }; /* of all ranges: as much as a wait of some microseconds can fetch and the L2 cache holds */
 
-/* Collects what the steps behind `step` read first. */
+/* Collects what the steps after `step` read first. */
 void prefetch_begin(struct prefetch *a, const struct thread_ctx *tc, int32_t step);
 void prefetch_add(struct prefetch *a, const uint8_t *data, size_t bytes);
 /* Prefetches some cache lines. false: nothing is left. */
@@ -90,9 +90,9 @@ bool prefetch_more(struct prefetch *a);
 /* Input prepared for a product, by activation type. */
 struct prepared {
   struct ane_activations a[ANE_ACTIVATION_COUNT];
-  const float *low; /* the input through the A of the sessions' adapters (adapter.h); NULL: no session of the run has any */
+  const float *low; /* the input multiplied by A of the sessions' adapters (adapter.h); NULL: no session of the run has any */
 };
-/* Prepares the input of a linear step in the thread's own scratch. For one token. */
+/* Prepares the input of a linear step in the thread's own scratch, for one token. */
 void linear_prepare_alone(const struct thread_ctx *tc, const struct step *s, struct prepared *out);
 
 #endif

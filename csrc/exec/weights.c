@@ -1,4 +1,4 @@
-/* Weight matrices: chooses the encoding and layout of each, and packs all of them, on every thread, into one slab. */
+/* Weight matrices: chooses the encoding and layout of each, and packs all of them into one slab, using every thread. */
 #include "base/alloc.h"
 #include "base/glob.h"
 #include "exec/planner.h"
@@ -29,7 +29,7 @@ static ane_layout layout_of_scheme(struct ane_weight_spec s) {
   return ANE_LAYOUT_F16;
 }
 
-/* A matrix whose rows are not whole blocks of the wanted type keeps its stored type. */
+/* A matrix whose rows are not whole blocks of the requested type keeps its stored type. */
 static void choose_layout(struct matrix *m, struct ane_weights_encoding encoding) {
   struct ane_packed *w = &m->packed;
   w->dtype = m->stored.dtype;
@@ -100,10 +100,10 @@ struct packing {
   uint8_t
       *thread_mem; /* [threads][thread_bytes]: floats as read, floats as held; from codes_at on codes or encoded rows; scratch */
   size_t thread_bytes, codes_at, scratch_at;
-  uint8_t *gathered; /* [threads][16 rows]: rows of a matrix that is not stored by rows */
+  uint8_t *gathered; /* [threads][16 rows]: gathered rows of a matrix that is not stored by rows */
   size_t encoded_row;
   struct ane_measure *errors; /* per group or tile; NULL: nothing is re-encoded */
-  /* Of a scheme: */
+  /* Used by schemes: */
   struct ane_weight_rows src;
   struct ane_weight_fit fit;
   const float *importance;
@@ -118,7 +118,7 @@ static int group_rows(const struct matrix *m, int64_t g) {
 /* Must rows be gathered before they can be packed? */
 static bool scattered(const struct matrix *m) { return m->stored.transposed || m->stored.gather; }
 
-/* The stored rows of group g, consecutive. */
+/* The stored rows of group g, made contiguous. */
 static const uint8_t *stored_rows(const struct packing *k, int64_t g, int thread) {
   uint8_t *copy = k->gathered ? k->gathered + (size_t)thread * ANE_GROUP * k->m->packed.row_bytes : NULL;
   return ane_tensor_rows(&k->m->stored, g * ANE_GROUP, group_rows(k->m, g), k->m->packed.row_bytes, copy);
@@ -169,7 +169,7 @@ static void q4_0_row(const uint8_t *codes, const uint16_t *scales, int64_t size,
   }
 }
 
-/* Packs n rows of the tile that begins at `row`; only the last group may have fewer than 16 rows. */
+/* Packs n rows of the tile that begins at `row`. Only the last group may have fewer than 16 rows. */
 static void pack_tile(const struct packing *k, int64_t row, int n, const struct ane_weight_tile *t, uint8_t *blocks) {
   const struct ane_packed *w = &k->m->packed;
   float *side = k->p->aux + k->m->aux;
@@ -248,8 +248,8 @@ static ane_status sum_errors(const struct packing *k, int64_t n, int64_t rows, s
   return ANE_OK;
 }
 
-/* Packs n groups or tiles of `rows` rows in pieces. The source of each piece is released before the next begins, so that a large
- * matrix is not in memory twice. */
+/* Packs n groups or tiles of `rows` rows in pieces. The source of each piece is released before the next one begins, so that a
+ * large matrix is not in memory twice. */
 static void pack_pieces(struct packing *k, ane_pool_fn fn, int64_t n, int64_t rows) {
   const struct ane_program *p = k->p;
   const struct ane_packed *w = &k->m->packed;
@@ -339,7 +339,7 @@ ane_status weights_pack(struct ane_program *p, struct ane_error *err) {
   for (int32_t i = 0; i < p->n_matrices; i++) {
     struct matrix *m = &p->matrices[i];
     if ((st = pack_one(p, m, err))) return st;
-    /* Once more as a whole: pages that two pieces share, and matrices not stored by rows. */
+    /* Releases the whole matrix again: for pages that two pieces share, and for matrices not stored by rows. */
     if (p->o.release && m->packed.layout != ANE_LAYOUT_ROWS) p->o.release(p->o.arg, m->stored.data, m->stored.bytes);
     done += m->stored.bytes;
     if (p->o.progress) p->o.progress(p->o.arg, done, bytes);
