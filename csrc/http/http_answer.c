@@ -1,4 +1,4 @@
-/* Answers, as the owner writes them and libmicrohttpd fetches them. */
+/* Responses: the owner writes them and libmicrohttpd fetches them. */
 #include "http/http_internal.h"
 
 #include "base/alloc.h"
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <strings.h>
 
-enum { BLOCK = 16 << 10 }; /* bytes that libmicrohttpd fetches at most at once */
+enum { BLOCK = 16 << 10 }; /* maximum bytes that libmicrohttpd fetches at once */
 
 const struct ane_http_request *ane_http_request(const struct ane_http_exchange *x) { return &x->request; }
 
@@ -49,7 +49,7 @@ void ane_http_unref(struct ane_http_exchange *x) {
     h->exchanges = x->next;
   if (x->next) x->next->previous = x->previous;
   h->bodies -= x->counted;
-  h->refs--; /* the owner of the server, or this call's caller, holds another one */
+  h->refs--; /* the owner of the server, or the caller of this function, holds another reference */
   if (x->response) ane_mhd.destroy_response(x->response);
   ane_buffer_free(&x->head);
   ane_buffer_free(&x->body);
@@ -64,7 +64,7 @@ void ane_http_resume(struct ane_http_exchange *x) {
   ane_mhd.resume_connection(x->connection);
 }
 
-/* Ends the exchange without a whole answer. */
+/* Ends the exchange with an incomplete response. */
 static void cut_off(struct ane_http_exchange *x) {
   x->broken = true;
   ane_http_resume(x);
@@ -72,7 +72,7 @@ static void cut_off(struct ane_http_exchange *x) {
 
 /* ---- In libmicrohttpd's thread -------------------------------------------------------------------------------------------*/
 
-/* What is there of the output; waits where there is nothing yet. */
+/* Returns the output available now; suspends if there is none yet. */
 static ssize_t fetch(void *cls, ANE_UNUSED uint64_t position, char *to, size_t room) {
   struct ane_http_exchange *x = cls;
   pthread_mutex_lock(&x->server->lock);
@@ -96,7 +96,7 @@ static ssize_t fetch(void *cls, ANE_UNUSED uint64_t position, char *to, size_t r
 
 /* ---- In the owner's thread -----------------------------------------------------------------------------------------------*/
 
-/* Hands a response over. */
+/* Passes a response to libmicrohttpd. */
 static ane_status hand_over(struct ane_http_exchange *x, int status, struct MHD_Response *response, struct ane_error *err) {
   if (!response || !add_headers(x, response)) {
     if (response) ane_mhd.destroy_response(response);
@@ -115,7 +115,7 @@ static ane_status hand_over(struct ane_http_exchange *x, int status, struct MHD_
   return left ? ane_fail(err, ANE_STOPPED, "the client has left") : ANE_OK;
 }
 
-/* From now on the client has only so long to read. */
+/* Starts the timeout for the client to read the response. */
 static void finish(struct ane_http_exchange *x) {
   pthread_mutex_lock(&x->server->lock);
   x->ended = true;
@@ -138,7 +138,7 @@ ane_status ane_http_begin(struct ane_http_exchange *x, int status, const char *p
   return hand_over(x, status, ane_mhd.create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK, fetch, x, NULL), err);
 }
 
-/* Moves what waits to the front of the buffer where that is worth it. */
+/* Moves the unsent bytes to the front of the buffer if that is worthwhile. */
 static void compact(struct ane_http_exchange *x) {
   if (x->sent < x->output.size / 2) return;
   memmove(x->output.data, x->output.data + x->sent, x->output.size - x->sent);

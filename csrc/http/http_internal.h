@@ -1,4 +1,4 @@
-/* What the files of the HTTP server share: its state, connections, exchanges. */
+/* Shared by the files of the HTTP server: its state, connections and exchanges. */
 #ifndef ANE_HTTP_HTTP_INTERNAL_H
 #define ANE_HTTP_HTTP_INTERNAL_H
 
@@ -9,7 +9,7 @@
 #include <poll.h>
 #include <pthread.h>
 
-/* A connection, made and freed in libmicrohttpd's thread. */
+/* A connection. It is created and freed in libmicrohttpd's thread. */
 struct ane_http_line {
   struct ane_http_line *previous, *next;
   int fd;
@@ -18,40 +18,40 @@ struct ane_http_line {
 
 struct ane_http_exchange {
   struct ane_http *server;
-  struct ane_http_exchange *previous, *next; /* in the list of exchanges that libmicrohttpd still knows */
-  struct ane_http_exchange *after;           /* in the list of those to be taken */
+  struct ane_http_exchange *previous, *next; /* in the list of exchanges that libmicrohttpd still uses */
+  struct ane_http_exchange *after;           /* in the queue of exchanges to be taken */
   struct MHD_Connection *connection;         /* NULL: libmicrohttpd has completed it */
   struct ane_http_line *line;
   struct ane_http_request request;
   struct ane_buffer head; /* method, path, then name and value of each header, each NUL-terminated */
   struct ane_buffer body;
-  size_t counted;                /* bytes of the body in server->bodies */
+  size_t counted;                /* bytes of the body that are counted in server->bodies */
   struct MHD_Response *response; /* not queued yet */
-  struct ane_buffer headers;     /* of the answer: names and values, each NUL-terminated */
+  struct ane_buffer headers;     /* of the response: names and values, each NUL-terminated */
   struct ane_buffer output;      /* bytes at `sent` .. size wait for the client */
   size_t sent;
   char probe[16];
   int status;
-  int refs; /* the owner, libmicrohttpd */
+  int refs; /* held by the owner and by libmicrohttpd */
   bool http11, suspended, answered, streaming, ended, broken, gone, probed;
 };
 
 struct ane_http {
   struct MHD_Daemon *daemon;
-  pthread_mutex_t lock; /* for all below, and all of the exchanges but `request` */
+  pthread_mutex_t lock; /* protects all fields below, and all fields of the exchanges except `request` */
   struct ane_http_options limits;
   bool tls, secured, stopping;
   char secret[65]; /* hash of the secret, in hexadecimal */
   struct ane_http_line *lines;
   struct ane_http_exchange *exchanges;
-  struct ane_http_exchange *first, *last; /* to be taken */
+  struct ane_http_exchange *first, *last; /* queue of exchanges to be taken */
   size_t bodies;
   int open;
   int port, wake[2]; /* wake: a pipe */
-  int refs;          /* the owner, and exchanges */
+  int refs;          /* held by the owner and by exchanges */
   struct pollfd *files;
   size_t files_room;
-  char log[256]; /* the last that libmicrohttpd said */
+  char log[256]; /* the last message of libmicrohttpd */
 };
 
 /* Callbacks of libmicrohttpd; `cls` is the server. See microhttpd.h. */
@@ -60,16 +60,16 @@ enum MHD_Result ane_http_on_request(void *cls, struct MHD_Connection *c, const c
 void ane_http_on_completed(void *cls, struct MHD_Connection *c, void **exchange, enum MHD_RequestTerminationCode code);
 void ane_http_on_line(void *cls, struct MHD_Connection *c, void **line, enum MHD_ConnectionNotificationCode code);
 
-/* The hash of a secret; two hashes are compared in a time that does not depend on them. */
+/* Hashes a secret. Comparing hashes takes a time that reveals nothing about the secret. */
 void ane_http_hash(const char *secret, char out[65]);
 
-/* Drops a reference. Both with server->lock held: an exchange without references is taken off and freed. */
+/* Drops a reference. Call both with server->lock held. An exchange without references is removed from the list and freed. */
 void ane_http_unref(struct ane_http_exchange *x);
-/* Lets libmicrohttpd go on with the exchange. */
+/* Lets libmicrohttpd resume the exchange. */
 void ane_http_resume(struct ane_http_exchange *x);
 /* Wakes the owner. */
 void ane_http_wake(const struct ane_http *h);
-/* Drops a reference of the server; the last one frees it. The lock is not held. */
+/* Drops a reference to the server; the last one frees it. Call it without the lock. */
 void ane_http_drop(struct ane_http *h);
 
 #endif

@@ -1,4 +1,4 @@
-/* A build without libmicrohttpd: no server starts. */
+/* A build without libmicrohttpd: starting a server is an error. */
 #include "http/http.h"
 
 bool ane_http_available(struct ane_error *err) {
@@ -12,7 +12,7 @@ ane_status ane_http_start(struct ane_http **out, ANE_UNUSED const struct ane_htt
   return ANE_UNSUPPORTED;
 }
 
-/* No server can be there for the calls below; a binding still links to them. */
+/* No server can exist for the calls below; the Lua binding still links to them. */
 int ane_http_port(ANE_UNUSED const struct ane_http *h) { return 0; }
 int ane_http_connections(ANE_UNUSED struct ane_http *h) { return 0; }
 int ane_http_busy(ANE_UNUSED struct ane_http *h) { return 0; }

@@ -1,4 +1,4 @@
-/* Requests as libmicrohttpd reads them, in its thread. */
+/* Receives requests, in libmicrohttpd's thread. */
 #include "http/http_internal.h"
 
 #include "base/alloc.h"
@@ -11,8 +11,8 @@
 #include <strings.h>
 
 enum {
-  UNAUTHORISED_BODY = 64 << 10, /* bytes of a body that are kept without the secret: the answer needs none */
-  DISCARDED = 1 << 20,          /* bytes beyond the limit that are read, so that the client sees the answer */
+  UNAUTHORISED_BODY = 64 << 10, /* bytes of a body that are kept if the request is not authorised: its response needs none */
+  DISCARDED = 1 << 20,          /* bytes beyond the limit that are read, so that the client sees the response */
 };
 
 void ane_http_hash(const char *secret, char out[65]) {
@@ -50,7 +50,7 @@ static enum MHD_Result add_header(void *cls, ANE_UNUSED enum MHD_ValueKind kind,
   return add_text(&x->head, name) && add_text(&x->head, value ? value : "") ? MHD_YES : MHD_NO;
 }
 
-/* The length that a request announces; 0: none. */
+/* The length of the body that a request announces; 0: none. */
 static size_t announced(struct MHD_Connection *c) {
   const char *text = ane_mhd.lookup_connection_value(c, MHD_HEADER_KIND, "Content-Length");
   return text ? (size_t)strtoull(text, NULL, 10) : 0;
@@ -61,7 +61,7 @@ static size_t body_limit(const struct ane_http_exchange *x) {
   return x->request.authorised ? most : ANE_MIN(most, (size_t)UNAUTHORISED_BODY);
 }
 
-/* An exchange with the head of its request. NULL: out of memory. */
+/* Makes an exchange with the head of its request. NULL: out of memory. */
 static struct ane_http_exchange *make_exchange(struct ane_http *h, struct MHD_Connection *c, const char *url, const char *method,
                                                const char *version) {
   struct ane_http_exchange *x = ane_calloc(1, sizeof *x);
@@ -94,7 +94,7 @@ static void link_exchange(struct ane_http *h, struct ane_http_exchange *x) {
   pthread_mutex_unlock(&h->lock);
 }
 
-/* Whether `more` bytes of all bodies may be kept; notes them. */
+/* Reserves `more` bytes in the limit for all bodies. false: the limit would be exceeded. */
 static bool take_room(struct ane_http_exchange *x, size_t more) {
   struct ane_http *h = x->server;
   pthread_mutex_lock(&h->lock);
@@ -104,7 +104,7 @@ static bool take_room(struct ane_http_exchange *x, size_t more) {
   return room;
 }
 
-/* Keeps a part of the body, or notes why not. false: the connection is to be closed. */
+/* Keeps a part of the body, or records why not. false: the connection must be closed. */
 static bool keep(struct ane_http_exchange *x, const char *data, size_t size) {
   struct ane_http_request *r = &x->request;
   r->size += size;
@@ -114,7 +114,7 @@ static bool keep(struct ane_http_exchange *x, const char *data, size_t size) {
   return ane_buffer_append(&x->body, data, size);
 }
 
-/* The request is complete: the owner may take it. The connection waits. */
+/* The request is complete: queues it for the owner and suspends the connection. */
 static enum MHD_Result complete(struct ane_http_exchange *x) {
   struct ane_http *h = x->server;
   struct ane_http_request *r = &x->request;
@@ -141,7 +141,7 @@ static enum MHD_Result complete(struct ane_http_exchange *x) {
   return stopping ? MHD_NO : MHD_YES;
 }
 
-/* Gives libmicrohttpd the answer; waits where there is none yet. */
+/* Passes the response to libmicrohttpd; suspends the connection if there is none yet. */
 static enum MHD_Result answer(struct ane_http_exchange *x) {
   struct ane_http *h = x->server;
   enum MHD_Result result = MHD_YES;
@@ -172,7 +172,7 @@ enum MHD_Result ane_http_on_request(void *cls, struct MHD_Connection *c, const c
     if (!x) return MHD_NO;
     *exchange = x;
     link_exchange(h, x);
-    /* A body that is announced as too large is not asked for: the answer goes out instead, and the connection is closed. */
+    /* If the announced body is too large, it is not requested: the response is sent at once, and the connection is closed. */
     if (announced(c) <= body_limit(x)) return MHD_YES;
     x->request.too_large = true;
     return complete(x);

@@ -1,4 +1,4 @@
-/* The server: its start and end, what wakes its owner, and the look at the sockets. */
+/* The server: start and stop, wake-up of the owner, and checks of the sockets. */
 #include "http/http_internal.h"
 
 #include "base/alloc.h"
@@ -16,10 +16,10 @@
 #include <unistd.h>
 
 #ifndef POLLRDHUP
-#define POLLRDHUP 0 /* then clients are seen to have left when something is written to them */
+#define POLLRDHUP 0 /* without it, a disconnect is noticed only when something is written to the client */
 #endif
 
-/* Sent to a client that has closed its side and to which nothing was sent yet: HTTP/1.1 lets clients discard it. */
+/* Sent to a client that has closed its side and to which nothing has been sent yet: HTTP/1.1 lets clients discard it. */
 static const char CONTINUE[] = "HTTP/1.1 100 Continue\r\n\r\n";
 
 bool ane_http_available(struct ane_error *err) { return ane_mhd_load(err) == ANE_OK; }
@@ -72,7 +72,7 @@ static bool open_pipe(int files[2]) {
   return true;
 }
 
-/* Starts the thread. No signal is delivered to it. */
+/* Starts the thread, with all signals blocked. */
 static struct MHD_Daemon *start_daemon(struct ane_http *h, const struct ane_http_options *o, const struct addrinfo *at) {
   unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
   if (o->cert) flags |= MHD_USE_TLS;
@@ -158,7 +158,7 @@ void ane_http_stop(struct ane_http *h) {
 /* ---- Waking --------------------------------------------------------------------------------------------------------------*/
 
 void ane_http_wake(const struct ane_http *h) {
-  ssize_t ignored = write(h->wake[1], "", 1); /* full: the owner wakes anyway */
+  ssize_t ignored = write(h->wake[1], "", 1); /* if the pipe is full, the owner wakes anyway */
   (void)ignored;
 }
 
@@ -182,8 +182,8 @@ struct ane_http_exchange *ane_http_take(struct ane_http *h) {
 
 /* ---- The look at the sockets ---------------------------------------------------------------------------------------------*/
 
-/* Where the client has closed its side, it may still read. What is sent to a client that does not comes back as an error, which a
- * later look sees. */
+/* A client that has closed its side may still read. If it does not, sending to it results in an error, which a later look sees.
+ * */
 static void probe(struct ane_http_exchange *x) {
   if (x->probed) return;
   x->probed = true;
@@ -194,7 +194,7 @@ static void probe(struct ane_http_exchange *x) {
   }
 }
 
-/* Reads what poll said of an exchange's socket. */
+/* Evaluates the poll events of an exchange's socket. */
 static void judge(struct ane_http_exchange *x, short events) {
   bool closed = (events & POLLRDHUP) != 0;
   if ((events & (POLLHUP | POLLERR | POLLNVAL)) || (closed && x->server->tls))
@@ -203,7 +203,7 @@ static void judge(struct ane_http_exchange *x, short events) {
     probe(x);
 }
 
-/* Is the owner still at work on it? */
+/* Is the owner still working on it? */
 static bool watched(const struct ane_http_exchange *x) { return x->connection && x->answered && !x->ended && !x->gone; }
 
 static bool poll_room(struct ane_http *h, size_t n) {
@@ -234,7 +234,7 @@ void ane_http_look(struct ane_http *h) {
   for (struct ane_http_line *l = h->lines; l; l = l->next) {
     if (now < l->deadline) continue;
     l->deadline = INFINITY;
-    (void)shutdown(l->fd, SHUT_RDWR); /* libmicrohttpd sees the end and closes it */
+    (void)shutdown(l->fd, SHUT_RDWR); /* libmicrohttpd sees the end of the stream and closes the socket */
   }
   look_at_exchanges(h);
   pthread_mutex_unlock(&h->lock);
