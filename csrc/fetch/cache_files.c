@@ -1,4 +1,4 @@
-/* Folders, links and moves by path: see fetch.h. */
+/* Folders, links and moves by path; see fetch.h. */
 #include "fetch/fetch.h"
 
 #include <errno.h>
@@ -68,7 +68,7 @@ ane_status ane_cache_move(const char *from, const char *to, struct ane_error *er
   memcpy(folder, slash ? to : ".", n);
   folder[n] = 0;
   int fd = open(n > 0 ? folder : "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return ANE_OK; /* it is there; the disk may learn of it later */
+  if (fd < 0) return ANE_OK; /* the rename is done; it may reach the disk later */
   fsync(fd);
   close(fd);
   return ANE_OK;

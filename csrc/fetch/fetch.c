@@ -1,5 +1,5 @@
-/* Exchanges over HTTP by libcurl: see fetch.h. The library is opened when it is first needed, so that programs that fetch nothing
- * neither load nor need it. */
+/* HTTP exchanges with libcurl; see fetch.h. The library is loaded on first use, so that programs that fetch nothing neither load
+ * nor need it. */
 #define CURL_DISABLE_TYPECHECK
 #include "fetch/fetch.h"
 
@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Headers turn these into macros. */
+/* The headers of libcurl define these as macros. */
 #undef curl_easy_setopt
 #undef curl_easy_getinfo
 
@@ -47,7 +47,7 @@ static void *symbol(void *library, const char *name) {
   return p;
 }
 
-/* A function pointer from an object pointer, as POSIX allows. */
+/* Converts an object pointer to a function pointer, as POSIX allows. */
 #define FIND(field, name)                                                                                                        \
   do {                                                                                                                           \
     void *p = symbol(library, name);                                                                                             \
@@ -102,7 +102,7 @@ struct ane_fetch {
   uint64_t offset, received;
   size_t most;
   struct text headers, body;
-  bool begun; /* the content's first byte came */
+  bool begun; /* the first byte of the content has arrived */
   bool done, too_large;
   int write_error; /* errno */
   bool no_memory;
@@ -123,7 +123,7 @@ static bool append(struct text *t, const char *data, size_t n) {
   return true;
 }
 
-/* Called for each line of the header; a new answer (100 Continue before 200) begins anew. */
+/* Called for each header line. A new response (after 100 Continue, 200) starts over. */
 static size_t on_header(char *data, size_t size, size_t count, void *arg) {
   struct ane_fetch *f = arg;
   size_t n = size * count;
@@ -135,7 +135,7 @@ static size_t on_header(char *data, size_t size, size_t count, void *arg) {
 
 static bool is_content(const struct ane_fetch *f) { return f->status == 200 || f->status == 206; }
 
-/* The first byte: an answer 200 holds the whole content. */
+/* Called on the first byte. A response with status 200 holds the whole content, so the file is truncated. */
 static bool begin_file(struct ane_fetch *f) {
   if (f->status == 200) f->offset = 0;
   f->received = f->offset;
@@ -216,7 +216,7 @@ static ane_status set_options(struct ane_fetch *f, const struct ane_fetch_reques
   char range[32];
   if (r->offset > 0) {
     snprintf(range, sizeof range, "%llu-", (unsigned long long)r->offset);
-    SET(CURLOPT_RANGE, range); /* libcurl keeps a copy */
+    SET(CURLOPT_RANGE, range); /* libcurl copies the string */
   }
   SET(CURLOPT_URL, r->url);
 #undef SET
@@ -253,7 +253,7 @@ ane_status ane_fetch_begin(struct ane_fetch **out, const struct ane_fetch_reques
   return ANE_OK;
 }
 
-/* What came of the exchange. */
+/* The result of the exchange. */
 static ane_status outcome(struct ane_fetch *f, CURLcode code, struct ane_error *err) {
   if (f->write_error) return ane_fail(err, ANE_IO, "%s: %s", f->path, strerror(f->write_error));
   if (f->no_memory) return ane_fail(err, ANE_NOMEM, "no memory for the answer");
@@ -263,7 +263,7 @@ static ane_status outcome(struct ane_fetch *f, CURLcode code, struct ane_error *
   curl.easy_getinfo(f->easy, CURLINFO_RESPONSE_CODE, &status);
   f->status = (int)status;
   f->done = true;
-  if (!f->begun && is_content(f) && f->fd >= 0 && !begin_file(f)) /* no byte of content */
+  if (!f->begun && is_content(f) && f->fd >= 0 && !begin_file(f)) /* the content was empty */
     return ane_fail(err, ANE_IO, "%s: %s", f->path, strerror(f->write_error));
   return ANE_OK;
 }

@@ -1,4 +1,4 @@
-/* Exchanges over HTTP in builds without libcurl's headers: all of them are errors. */
+/* HTTP exchanges in builds without libcurl's headers: every call is an error. */
 #include "fetch/fetch.h"
 
 static ane_status none(struct ane_error *err) {
@@ -13,7 +13,7 @@ ane_status ane_fetch_begin(struct ane_fetch **out, ANE_UNUSED const struct ane_f
   return none(err);
 }
 
-/* No exchange can be there for the calls below; a binding still links to them. */
+/* No exchange can exist for the calls below; the Lua binding still links to them. */
 ane_status ane_fetch_step(ANE_UNUSED struct ane_fetch *f, ANE_UNUSED uint32_t timeout_ms, ANE_UNUSED bool *done,
                           struct ane_error *err) {
   return none(err);
