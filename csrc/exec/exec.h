@@ -1,6 +1,6 @@
 /* The CPU executor. A graph is planned once into a program (steps, packed weights, one activation arena). A session holds the
- * state of one sequence. A run feeds tokens to sessions. A run of one session does not allocate, except when the rows of logits
- * that the caller keeps first need room. */
+ * state of one sequence. A run feeds tokens to sessions. A run of one session allocates nothing, except once, for the rows of
+ * logits that the caller keeps. */
 #ifndef ANE_EXEC_EXEC_H
 #define ANE_EXEC_EXEC_H
 

@@ -12,7 +12,7 @@ struct pruned_head {
   float *bounds, *bases;           /* [groups * 16] each, as the kernel upper_bound fills them */
   struct candidate *candidates;    /* per thread */
   float share;                     /* running mean: cost of a pruned head as a share of the whole product's */
-  int pause, last_pause; /* tokens until pruning is tried again; length of the last pause, 0: pruning has paid off since */
+  int pause, last_pause; /* tokens until pruning is tried again; length of the last pause, 0: pruning has paid off since then */
   uint64_t pruned, read; /* tokens whose head was pruned, and bytes of weights that they read */
 };
 

@@ -60,7 +60,7 @@ enum MHD_Result ane_http_on_request(void *cls, struct MHD_Connection *c, const c
 void ane_http_on_completed(void *cls, struct MHD_Connection *c, void **exchange, enum MHD_RequestTerminationCode code);
 void ane_http_on_line(void *cls, struct MHD_Connection *c, void **line, enum MHD_ConnectionNotificationCode code);
 
-/* Hashes a secret. Comparing hashes takes a time that reveals nothing about the secret. */
+/* Hashes a secret. Secrets are compared by their hashes, in a time that does not depend on them. */
 void ane_http_hash(const char *secret, char out[65]);
 
 /* Drops a reference. Call both with server->lock held. An exchange without references is removed from the list and freed. */
