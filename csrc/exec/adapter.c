@@ -273,8 +273,7 @@ uint64_t ane_session_adapters_key(const struct ane_session *s) {
   for (int32_t i = 0; i < s->adapters.n; i++) {
     uint32_t scale;
     memcpy(&scale, &s->adapters.scale[i], sizeof scale);
-    h = (h ^ s->adapters.list[i]->hash ^ scale) *
-        0x9E3779B97F4A7C15u; /* 2^64 divided by the golden ratio, a common hash multiplier */
+    h = (h ^ s->adapters.list[i]->hash ^ scale) * 0x9E3779B97F4A7C15u; /* 2^64 / golden ratio, as in hashes */
     h = (h << 31 | h >> 33) + (uint64_t)(i + 1);
   }
   return h;

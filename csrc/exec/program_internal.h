@@ -9,9 +9,7 @@
 
 #include <stdatomic.h>
 
-enum {
-  RING_KEEP = 64
-}; /* positions that a ring keeps beyond those that steps look back to: a rewind of up to this many needs no recomputation */
+enum { RING_KEEP = 64 };      /* positions a ring keeps beyond those that steps look back to: a rewind of up to 64 is free */
 enum { OUT_ROWS_BLOCK = 64 }; /* output rows that one pass through the program's tail takes */
 enum { MAX_CHUNK = 4096 };    /* tokens of a run */
 
@@ -66,8 +64,7 @@ struct ane_program {
   int32_t n_kv;
   int64_t *ring_channels; /* channels of each ring */
   int32_t n_rings;
-  int64_t ring_length,
-      ring_taps; /* positions that each ring holds; the most that a step looks back, including its own position */
+  int64_t ring_length, ring_taps; /* positions per ring; the most that a step looks back, its own included */
   struct ane_kv_store
       *stores[ANE_DTYPE_COUNT];         /* default page stores by kv type, for sessions that are given none; NULL: none yet */
   int64_t *recurrent, recurrent_floats; /* offset of each recurrent state among the floats of all; their total */

@@ -142,8 +142,7 @@ ane_status partition_split_layer(struct partitioner *c, int32_t layer, struct sp
     return ane_fail(err, ANE_NOMEM, "no memory to partition layer %" PRId32, layer);
   int32_t count = find_best_parts(&p) ? p.shards[n - 1] : 1;
   if (count == 1) return partition_add(c, shard, s, err);
-  int32_t *ends =
-      p.shards; /* positions where the parts end, written from the last part on; the entries overwritten have been read already */
+  int32_t *ends = p.shards; /* ends of the parts, written from the last on; entries overwritten have been read */
   for (int32_t i = count, at = (int32_t)n - 1; i-- > 0; at = p.from[at]) ends[i] = at;
   ane_status st = ANE_OK;
   shard.parts = count;

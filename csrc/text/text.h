@@ -165,14 +165,13 @@ struct ane_tokenizer_desc {
                          counts, and neighbours of skipped characters may merge. Otherwise: such merges are skipped, the first
                          counts, and these neighbours never merge */
   bool single;        /* UNIGRAM: sums in single precision, and a bonus for tokens of type USER, as in SentencePiece */
-  struct ane_text prefix,
-      suffix;         /* MERGES: of a character that is not at the start, or is at the end, of a piece; WORDPIECE: prefix */
-  uint32_t max_chars; /* WORDPIECE: a longer piece is unknown */
+  struct ane_text prefix, suffix; /* MERGES: of a character not at the start, at the end of a piece; WORDPIECE: prefix */
+  uint32_t max_chars;             /* WORDPIECE: a longer piece is unknown */
   const struct ane_normaliser *normalisers;
   uint32_t n_normalisers;
   const struct ane_split *splits;
   uint32_t n_splits;
-  const struct ane_decode_step *decoders; /* NULL: the three fields below and byte_level decide */
+  const struct ane_decode_step *decoders; /* NULL: decoding follows the three fields below and byte_level */
   uint32_t n_decoders;
   bool strip_space;         /* decoding removes one leading space: the normalisers insert one before a text */
   bool space_mark;          /* U+2581 in normal tokens decodes as a space */

@@ -264,13 +264,12 @@ struct ane_tokenizer {
   double unk_score, bonus;
 
   struct ane_decode_step *decoders;
-  uint32_t n_decoders, n_alone;       /* all; those that see single tokens */
-  struct ane_change *decoder_changes; /* [n_decoders], used by REPLACE and PATTERN */
-  bool byte_runs, place_first,
-      place_last;        /* some token decodes differently as the first (place_first) or last one (place_last) */
-  bool lead_all;         /* every token before any text decodes as the first one */
-  bool unk_text;         /* the unknown token has a text of its own */
-  struct ane_text strip; /* character that is removed at the ends of the whole text, and how often */
+  uint32_t n_decoders, n_alone;            /* all; those that see single tokens */
+  struct ane_change *decoder_changes;      /* [n_decoders], used by REPLACE and PATTERN */
+  bool byte_runs, place_first, place_last; /* some token decodes differently as the first, as the last */
+  bool lead_all;                           /* every token before any text decodes as the first one */
+  bool unk_text;                           /* the unknown token has a text of its own */
+  struct ane_text strip;                   /* character that is removed at the ends of the whole text, and how often */
   uint32_t strip_start, strip_stop;
 };
 
