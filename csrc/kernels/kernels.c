@@ -1,4 +1,4 @@
-/* The table of each level: ref fills every entry, then the overlays of the architecture replace what they have. */
+/* The table of each level. ref fills every entry; the overlays of the architecture then replace the entries they implement. */
 #include "kernels/kernels_internal.h"
 
 #include <pthread.h>
@@ -29,7 +29,7 @@ const struct ane_kernels *ane_kernels_get(ane_isa isa) {
   return &tables[isa];
 }
 
-/* The largest of what the levels need for one layout; no level's need grows with the number of columns of x. */
+/* The largest need of any level for the layout. No level's need grows with the number of tokens of x. */
 size_t ane_matmul_scratch(const struct ane_packed *w) {
   (void)w;
   return ANE_SCRATCH;

@@ -1,9 +1,9 @@
-/* Arithmetic of the CPU executor: one table of functions per ISA level. No threads, no malloc, no graph here: a caller
- * hands out ranges and scratch memory.
+/* Arithmetic of the CPU executor: one table of functions per ISA level. Kernels know no threads, no malloc and no graph: the
+ * caller passes ranges and scratch memory.
  *
  * The order of every floating-point operation is fixed for each output, whatever the range, the number of tokens T or
  * the level, and is written beside each function. Integer dots are exact. `ref` is the same arithmetic in scalar C with
- * fmaf, so all levels agree to the bit wherever a comment does not say otherwise (bf16 dots).
+ * fmaf, so all levels agree to the bit unless a comment says otherwise (bf16 dots).
  *
  * Activations of T tokens are [T][C] in memory, channels contiguous: the same bytes as [1, C, T, 1] with stride 1 on C. */
 #ifndef ANE_KERNELS_KERNELS_H
@@ -42,11 +42,11 @@ struct ane_packed {
   const uint8_t *data;
   const float *row_scale;     /* I8: [groups * 16]; else NULL */
   const float *lut;           /* LUT4: [groups][2][16], a table for each 8 rows; else NULL */
-  const uint8_t *low_nibbles; /* Q8_0_SPLIT: behind data, low nibbles of the codes by rows: [groups * 16][cols / 2] */
-  const uint8_t *scales;      /* Q8_0_SPLIT: behind those, the scales by rows: fp16 [groups * 16][cols / 32] */
+  const uint8_t *low_nibbles; /* Q8_0_SPLIT: after data, the low nibbles of the codes by rows: [groups * 16][cols / 2] */
+  const uint8_t *scales;      /* Q8_0_SPLIT: after low_nibbles, the scales by rows: fp16 [groups * 16][cols / 32] */
 };
 
-/* The layout for a stored type and row length: ROWS where none fits. */
+/* The layout for a stored type and row length; ROWS if none fits. */
 ane_layout ane_layout_for(ane_dtype t, int64_t cols);
 /* Bytes of one group of 16 rows; false on overflow. */
 bool ane_layout_group_bytes(ane_layout f, int64_t cols, size_t *bytes);
@@ -55,9 +55,9 @@ bool ane_layout_group_bytes(ane_layout f, int64_t cols, size_t *bytes);
 void ane_pack_group(ane_layout f, ane_dtype t, const void *rows, size_t row_bytes, int n_rows, int64_t cols, void *dst);
 /* Bytes of all parts of a matrix whose groups and group_bytes are set, not of ROWS; false on overflow. */
 bool ane_packed_bytes(const struct ane_packed *w, size_t *bytes);
-/* Sets data and what lies behind it; memory: 64-byte aligned. */
+/* Sets data and the pointers to the parts that follow it. memory must be 64-byte aligned. */
 void ane_packed_place(struct ane_packed *w, const void *memory);
-/* Repacks rows of stored type t to group g of a placed matrix, as ane_pack_group; Q8_0_SPLIT takes rows of Q8_0. */
+/* Repacks rows of stored type t to group g of a placed matrix, as ane_pack_group does. Q8_0_SPLIT takes rows of Q8_0. */
 void ane_pack_rows(const struct ane_packed *w, ane_dtype t, const void *rows, size_t row_bytes, int n_rows, int64_t g);
 
 /* ---- Activations -------------------------------------------------------------------------------------------------*/
@@ -76,7 +76,7 @@ struct ane_activations {
   const float *d;           /* I8: [t][nb] scale of q */
   const int32_t *isum;      /* I8: [t][nb][2] sums of q over each 16 */
   const int32_t *minus_sum; /* I8: [t][nb] minus the sum of q over the block */
-  int64_t outlier_ld;       /* row length of the next four, which go by blocks: 1, or t rounded up to 64 */
+  int64_t outlier_ld;       /* row length of the next four arrays, which are ordered by blocks: 1, or t rounded up to 64 */
   const uint8_t *outlier; /* I8: [nb][outlier_ld] bit i: columns 4 i .. 4 i + 3 of the block have residual codes; 64 bytes may be
                              read from any on */
   const int8_t
@@ -97,14 +97,15 @@ struct ane_activations ane_activations_rows(const struct ane_activations *a, int
 
 /* ---- Bounds of products ------------------------------------------------------------------------------------------*/
 
-/* The layout Q8_0_SPLIT holds the high and low nibbles of a Q8_0 matrix apart. From `data`, 9/16 of the bytes, follows an upper
- * bound of each product; from low_nibbles and scales of one row follows a tight bound of its product. The pruned head multiplies
+/* The layout Q8_0_SPLIT stores the high and the low nibbles of a Q8_0 matrix separately. `data`, 9/16 of the bytes, gives an
+ * upper bound of each product; low_nibbles and scales of one row give a tight bound of its product. The pruned head multiplies
  * only rows that can still win. A group of data is cols / 32 blocks of 304 bytes: high nibbles as in Q4_0 (256), scales (32), and
  * for each row the norm over the block of low - 7.5, in steps of 1 / ANE_BOUND_STEPS, rounded up (16). In low_nibbles byte i of a
  * block's 16 holds column i in its low and column i + 16 in its high nibble. */
 enum { ANE_BOUND_STEPS = 6 };
-/* A block of one token. by: factor of dot * scale; norm: of x, in units of the steps; slack: limit of all rounding errors of the
- * bound and of the product; both for a scale of 1. The dots are 32 * high * q + start and 2 * low * q + start_low. */
+/* A block of one token. by: the factor of dot * scale. norm: the norm of x in steps. slack: a limit of all rounding errors of the
+ * bound and of the product. norm and slack are for a scale of 1. The dots are 32 * high * q + start and 2 * low * q + start_low.
+ */
 struct ane_bound_block {
   float by, norm, slack;
   int32_t start, start_low; /* -241 and -15 * sum of q: code - 128 = 16 high - 120.5 + (low - 7.5) */
@@ -116,18 +117,18 @@ void ane_bound_prepare(const struct ane_activations *x, struct ane_bound_block *
 
 enum { ANE_TILE = 64 }; /* positions a tile; tile i holds positions [64 i, 64 i + 64) */
 
-/* Keys and values of one layer. A tile is held in a page, with the tiles of the other heads and layers: K tiles are
- * transposed, [head_dim][64], V tiles are [64][head_dim]. fp16, fp32, int8 or int16; integers have one fp32 scale per position
- * and head for K and for V. int16 holds codes up to 4095 (2047 where heads have more than 128 dimensions, 1023 above 512) in
- * pairs: K [head_dim / 2, rounded up][64][2], V [32][head_dim][2]. Memory beyond what was written is zero (or stale after a
- * rewind, always finite). */
+/* Keys and values of one layer. A page holds a tile together with the tiles of the other heads and layers. K tiles are
+ * transposed, [head_dim][64]; V tiles are [64][head_dim]. The dtype is fp16, fp32, int8 or int16; integers have one fp32 scale
+ * per position and head for K and for V. int16 holds codes up to 4095 (2047 for heads of more than 128 dimensions, 1023 above
+ * 512) in pairs: K [head_dim / 2, rounded up][64][2], V [32][head_dim][2]. Memory beyond what was written is zero (or stale after
+ * a rewind, always finite). */
 struct ane_kv {
   ane_dtype dtype; /* ANE_F16, ANE_F32, ANE_I8, ANE_I16 */
   int64_t heads, head_dim;
   size_t tile_bytes;       /* of one head's K or V */
   uint8_t *const *pages;   /* the page of each tile */
-  size_t k, v;             /* where in a page [heads][head_dim][64] and [heads][64][head_dim] begin, bytes */
-  size_t k_scale, v_scale; /* integers: where [heads][64] begin */
+  size_t k, v;             /* byte offsets of [heads][head_dim][64] and [heads][64][head_dim] in a page */
+  size_t k_scale, v_scale; /* integers: byte offsets of [heads][64] */
 };
 
 /* K, V and their 64 scales of one tile of kv head h. Tiles are 64-byte aligned. */
@@ -136,7 +137,7 @@ static inline size_t ane_kv_tile_bytes(ane_dtype dtype, int64_t head_dim) {
   const size_t dims = (size_t)(dtype == ANE_I16 ? head_dim + head_dim % 2 : head_dim);
   return ANE_TILE * dims * ane_dtype_info(dtype)->bytes;
 }
-/* Has the type scales for each position and head? */
+/* Whether the type has a scale for each position and head. */
 static inline bool ane_kv_has_scales(ane_dtype dtype) { return dtype == ANE_I8 || dtype == ANE_I16; }
 static inline void *ane_kv_k(const struct ane_kv *kv, int64_t h, int64_t tile) {
   return kv->pages[tile] + kv->k + (size_t)h * kv->tile_bytes;
@@ -162,7 +163,7 @@ struct ane_attention {
   int64_t t, n_heads, pos, window, ahead;
   float scale, softcap;        /* score = scale * q.k; softcap c > 0: c * tanh(score / c) */
   const float *sinks;          /* [n_heads]: a score that takes part in the softmax and has no value; NULL: none */
-  const void *next_k, *next_v; /* a hint: the tiles that the thread reads after this call, NULL: not known */
+  const void *next_k, *next_v; /* a hint: the tiles that the thread reads after this call; NULL: unknown */
 };
 
 /* Rows (a query of one head) that share one pass over the tiles in a call of `attention`. */
@@ -179,7 +180,7 @@ enum { ANE_ATT_ROWS = 192 };
  *         two scales: f = (float)i0 * s0; f = fma((float)i1, s1, f)
  *         with a minimum for each 16 columns after each of these f = fma((float)sum of their q, its minimum, f)
  *         layout I8: f = (float)i
- *         outlier blocks once more, with residual for q and d_residual for d, to a sum of their own:
+ *         outlier blocks are added again, with residual for q and d_residual for d, to a separate sum:
  *         residual_sum = fma(f, d_residual, residual_sum); at the end acc + residual_sum, for layout I8 times row_scale
  *   BF16  one bf16 dot for each pair of columns, ascending (rounding as the instruction)
  * The result goes to out[t * ld_out + r]; rows >= w->rows are not written. scratch: ane_matmul_scratch() bytes,
@@ -189,16 +190,16 @@ typedef void (*ane_matmul_fn)(const struct ane_packed *w, const struct ane_activ
 
 struct ane_kernels {
   ane_isa isa;
-  bool bf16_dot;                                                /* BF16 matrices may meet bf16 activations */
+  bool bf16_dot;                                                /* BF16 matrices may take bf16 activations */
   ane_matmul_fn matmul[ANE_LAYOUT_COUNT][ANE_ACTIVATION_COUNT]; /* NULL where the pair is not offered */
 
   /* Of a Q8_0_SPLIT matrix: bound[r] >= what matmul gives for row r of the groups [g_from, g_to) and the first token of x, all 16
-   * rows of a group; NaN where x has NaN. By Cauchy and Schwarz the share of a block is at most scale * d * (dot of the high
-   * nibbles)
+   * rows of a group; NaN where x has NaN. By the Cauchy-Schwarz inequality a block contributes at most scale * d * (dot of the
+   * high nibbles)
    * + |scale| * |low - 7.5| * |d q|. base[r] is the bound without the second term. Rounding of bounds is not fixed. */
   void (*upper_bound)(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
                       int64_t g_from, int64_t g_to, float *bound, float *base);
-  /* bound[i] >= what matmul gives for row rows[i], above it by no more than roundings; base as upper_bound gave it. */
+  /* bound[i] >= what matmul gives for row rows[i], and exceeds it by rounding errors only. base: as upper_bound returned it. */
   void (*row_bound)(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
                     const int32_t *rows, int n, const float *base, float *bound);
 
@@ -206,7 +207,7 @@ struct ane_kernels {
    * I8, each block of 32: amax = max |x|; d = amax / 127; q = round to nearest even of x * (127 / amax), the quotient rounded
    * once. A block with amax^2 > limit is an outlier block; limit = sum(amax^2) * (over / nb), the sum over the blocks of the
    * token by 16 lanes as below, without fma; over and part: ANE_OUTLIER_*, by `precise`. There max(sqrt(limit) * part, amax *
-   * (127 / 16319)) takes the place of amax, giving whole numbers v. Each four columns with one beyond 127 have residual codes:
+   * (127 / 16319)) replaces amax and gives integers v. Each four columns with a |v| above 127 have residual codes:
    * residual = (v + 64) >> 7 and q = v - 128 residual. Where amax < 2^-100: d = 0, q = 0. NaN or infinite x give unspecified
    * codes in range. */
   void (*quantise_i8)(const struct ane_activations *a, const float *x, int64_t ld, int64_t t_from, int64_t t_to);
@@ -241,7 +242,7 @@ struct ane_kernels {
 
   /* Rotates n_heads heads of head_dim in place (x[h * head_dim]), by one row of a table cs = cos[r/2], sin[r/2].
    * neox: pairs (x[t], x[t + r/2]); else (x[2t], x[2t+1]). a' = a cos - b sin, b' = b cos + a sin (two products, one
-   * fma each: a' = fma(a, cos, -(b sin)), b' = fma(b, cos, a sin)). Dimensions from r on stay. */
+   * fma each: a' = fma(a, cos, -(b sin)), b' = fma(b, cos, a sin)). Dimensions from r on are unchanged. */
   void (*rope)(float *x, const float *cs, int64_t n_heads, int64_t head_dim, int64_t r, bool neox);
 
   /* Writes keys and values of n tokens (k, v: [n][heads][head_dim], row stride ld) at positions pos .. pos + n - 1, heads
@@ -253,8 +254,8 @@ struct ane_kernels {
   /* Attention for query heads of kv head h, queries [t_from, t_to), tiles [tile_from, tile_to). Per query and tile:
    *   s_j = scale * (sum over d ascending of fma(q_d, k_jd)) (int8: * k_scale_j before scale), capped, hidden keys -inf;
    *   m = max s_j; p_j = exp(s_j - m); l = sum p_j over 16 lanes as above; o_d = fma(p_j, v_jd, o_d) for ascending j
-   *   (int8: p_j * v_scale_j rounded first), + 0 at the end, so that a -0 cannot tell of hidden keys.
-   * int16: queries have codes and scales as keys have. s_j = ((float)(sum of codes of q times codes of k_j) * k_scale_j) *
+   *   (int8: p_j * v_scale_j rounded first), + 0 at the end, so that no -0 reveals hidden keys.
+   * int16: queries have codes and scales, as keys do. s_j = ((float)(sum of codes of q times codes of k_j) * k_scale_j) *
    *   (q_scale * scale); w_j = p_j * v_scale_j, w its largest; u_j = nearest even of w_j * (8191 / w);
    *   o_d = (float)(sum of u_j times codes of v_jd) * (w / 8191). The sums are exact.
    * attention: combines the tiles in ascending order from M = -inf, L = 0, O = 0 and skips tiles in which nothing is
@@ -269,7 +270,8 @@ struct ane_kernels {
   void (*attention_merge)(const struct ane_attention *a, int64_t h, int64_t t, int64_t tile_from, int64_t tile_to,
                           const float *part);
 
-  /* Largest of n values and its index, the lowest where equal. NaN is never the largest; all NaN gives index 0. */
+  /* The largest of n values and its index; of equal values the lowest index. NaN is never the largest; if all are NaN, index 0.
+   */
   int64_t (*argmax)(const float *x, int64_t n, float *best);
 };
 
@@ -284,19 +286,19 @@ const struct ane_kernels *ane_kernels_get(ane_isa isa);
 /* ---- Limits of the machine (limits.c), which benchmarks and profiles compare kernels with -----------------------------------*/
 
 /* Loops of one thread on registers, with instructions of an available level. Each returns its number of operations (a multiply
- * and an add are two): 8-bit dot products, bf16 dot products (vdpbf16ps), fp32 fused multiply-adds; 0 where the level has no such
- * instruction or it is not known here. The dot of avxvnni and avx512vnni is vpdpbusd; that of avx2 and avx512 is what 32 columns
- * of 4-bit codes need: eight vpmaddubsw, seven vpaddw, one vpmaddwd and one vpaddd. */
+ * and an add are two): 8-bit dot products, bf16 dot products (vdpbf16ps), fp32 fused multiply-adds; 0 if the level has no such
+ * instruction or this file does not know it. The dot of avxvnni and avx512vnni is vpdpbusd; that of avx2 and avx512 is what 32
+ * columns of 4-bit codes need: eight vpmaddubsw, seven vpaddw, one vpmaddwd and one vpaddd. */
 double ane_limit_dot(ane_isa isa, int64_t steps);
 double ane_limit_bf16(ane_isa isa, int64_t steps);
 double ane_limit_fma(ane_isa isa, int64_t steps);
-/* Reads all bytes of p; size is a multiple of 128. The result has no meaning: it keeps the reads from being removed. */
+/* Reads all bytes of p; size is a multiple of 128. The result has no meaning: it keeps the compiler from removing the reads. */
 uint64_t ane_limit_read(const void *p, size_t size);
 
-/* Bytes of the read test, more than caches hold; most threads of a pool. */
+/* The bytes of the read test, more than caches hold, and the most threads of a pool. */
 enum { ANE_LIMIT_BYTES = 512 << 20, ANE_LIMIT_THREADS = 256 };
 
-/* All threads of a pool together. 0: not known here. */
+/* For all threads of a pool together. 0: unknown. */
 struct ane_limits {
   double read;           /* bytes a second from memory */
   double dot, bf16, fma; /* operations a second */

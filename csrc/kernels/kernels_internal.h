@@ -4,7 +4,7 @@
 
 #include "kernels/kernels.h"
 
-/* Each sets the entries of its family that it has a better function for. ref sets them all. */
+/* Each sets the entries for which it has a better function. ref sets them all. */
 void ane_matmul_ref(struct ane_kernels *k);
 void ane_norm_ref(struct ane_kernels *k);
 void ane_low_rank_ref(struct ane_kernels *k);
@@ -45,8 +45,8 @@ void ane_matmul_bf16dot(struct ane_kernels *k);
 void ane_kernels_init_x86(struct ane_kernels *k, ane_isa isa);
 void ane_kernels_init_arm(struct ane_kernels *k, ane_isa isa);
 
-/* 32 columns of a quantised group, read back one by one: value = scale * (code - zero) + min + sub_min; one minimum at most is
- * not 0. */
+/* 32 columns of a quantised group, read back one by one: value = scale * (code - zero) + min + sub_min. At most one of
+ * the minima is not 0. */
 struct ane_block {
   uint8_t code[ANE_BLOCK][ANE_GROUP];
   float scale[2][ANE_GROUP];   /* of each 16 columns; equal where the layout has one scale; 1 for I8 */
@@ -66,21 +66,22 @@ void ane_pack_split(const struct ane_packed *w, const uint8_t *rows, size_t stri
 /* Columns [k, k + n) of group g as floats [n][16], any layout. k is a multiple of ANE_PANEL, n <= ANE_PANEL;
  * rows that do not exist are zeros. tmp: [16][ANE_PANEL] floats, used by ROWS only, whose type must have a decoder. */
 enum { ANE_PANEL = 256 };
-/* Bytes that ane_matmul_scratch gives for any matrix; each level divides them as it likes. */
+/* The bytes that ane_matmul_scratch returns for any matrix. Each level divides them as it needs. */
 enum { ANE_SCRATCH = 1024 * 1024 };
 void ane_read_panel(const struct ane_packed *w, int64_t g, int64_t k, int n, float *panel, float *tmp);
 
 /* Codes of activations: q alone reaches 127; with a residual code, 127 * 128 + 63. */
 enum { ANE_CODE_MAX = 127, ANE_OUTLIER_MAX = 16319 };
 /* A block is an outlier where the square of its largest value is above OVER times the mean of these squares over the blocks of
- * the token. Its scale is then made for PART of the root of that limit. The precise pair holds for products that attention,
+ * the token. Its scale is then made for PART of the root of that limit. The precise pair is used for products that attention,
  * routing and logits depend on. Chosen by experiment: docs/notes/activation-outliers.md. */
 #define ANE_OUTLIER_OVER_PRECISE 2.0f
 #define ANE_OUTLIER_PART_PRECISE 0.25f
 #define ANE_OUTLIER_OVER 4.0f
 #define ANE_OUTLIER_PART 0.35f
 #define ANE_BOUND_START 0x1p-120f /* start of the sums of a bound: above the error of all subnormal numbers */
-#define ANE_TINY 0x1p-100f /* blocks with no larger value are zero: their scales and inverses stay finite, normal numbers */
+#define ANE_TINY 0x1p-100f /* blocks with no larger value become zero, so scales and their inverses are finite, normal numbers   \
+                            */
 
 static inline float ane_outlier_over(bool precise) { return precise ? ANE_OUTLIER_OVER_PRECISE : ANE_OUTLIER_OVER; }
 static inline float ane_outlier_part(bool precise) { return precise ? ANE_OUTLIER_PART_PRECISE : ANE_OUTLIER_PART; }
@@ -104,14 +105,14 @@ static inline float ane_outlier_span(float amax, float root, bool precise) {
   return part > least ? part : least;
 }
 
-/* Rows of group g that exist. */
+/* The number of rows of group g within the matrix. */
 static inline int ane_group_rows(const struct ane_packed *w, int64_t g) {
   int64_t left = w->rows - g * ANE_GROUP;
   return left < ANE_GROUP ? (int)left : ANE_GROUP;
 }
 
-/* Unaligned loads and stores in the order of the machine. Packing does arithmetic on bytes inside words, so that order
- * must be little-endian. */
+/* Unaligned loads and stores in the byte order of the machine. It must be little-endian, because packing does arithmetic on bytes
+ * inside words. */
 static inline uint32_t ane_word(const void *p) {
   uint32_t u;
   __builtin_memcpy(&u, p, 4);

@@ -7,7 +7,7 @@
 #ifndef ANE_KERNELS_MATHFN_H
 #define ANE_KERNELS_MATHFN_H
 
-/* x = n ln 2 + r, |r| <= ln(2) / 2. Adding 1.5 * 2^23 rounds to a whole number, which then stands in the low bits of t.
+/* x = n ln 2 + r, |r| <= ln(2) / 2. Adding 1.5 * 2^23 rounds to an integer, which is then in the low bits of t.
  * ln 2 = hi + lo, hi its nearest float32; n * hi needs no rounding inside the fma, and x - n hi is exact. */
 V_FN vf v_reduce_exp(vf x, vf *t, vf *n) {
   const vf magic = v_set(0x1.8p23f);

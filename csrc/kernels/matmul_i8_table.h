@@ -1,5 +1,5 @@
-/* The end of each machine's matmul_i8.h: a function for every layout that meets 8-bit activations, made of i8_product and
- * tiles_of, and their places in the table of kernels. */
+/* The last part of each architecture's matmul_i8.h: a function for every layout that takes 8-bit activations, made from
+ * i8_product and tiles_of, and the entries of these functions in the kernel table. */
 #ifndef ANE_KERNELS_MATMUL_I8_TABLE_H
 #define ANE_KERNELS_MATMUL_I8_TABLE_H
 

@@ -1,5 +1,5 @@
-/* What the matrix kernels know of a quantised layout: the columns of layout.def, and where the parts of a block lie (drawn in
- * pack.c), as functions that the compiler evaluates, for a layout is a constant wherever a kernel is inlined.
+/* The properties of a quantised layout for the matrix kernels: the columns of layout.def, and the offsets of the parts of a block
+ * (see pack.c). They are functions that the compiler evaluates, because a layout is a constant wherever a kernel is inlined.
  *
  * Blocks are 32 columns of a group of 16 rows. A unit of 32 columns is: codes, scales, minima. A unit of 256 columns is: fp16
  * scales, fp16 minima (where there are any), for each block the integers of its scales and then of its minima, for each block its
@@ -47,19 +47,19 @@ INLINE int layout_zero(ane_layout f) { return layout_columns(f).zero; }
 INLINE int layout_subs(ane_layout f) { return layout_columns(f).subs; }
 INLINE enum layout_numbers layout_scale(ane_layout f) { return layout_columns(f).scale; }
 INLINE enum layout_numbers layout_min(ane_layout f) { return layout_columns(f).min; }
-/* Has each block a zero point of its own? Then the minimum is scale * (zero - zero point). */
+/* Whether each block has a zero point of its own. Then the minimum is scale * (zero - zero point). */
 INLINE bool layout_has_offset(ane_layout f) { return layout_min(f) == LAYOUT_POINT; }
-/* Has each block a minimum? */
+/* Whether each block has a minimum. */
 INLINE bool layout_has_min(ane_layout f) {
   return layout_min(f) == LAYOUT_F16 || layout_min(f) == LAYOUT_F16_U8 || layout_min(f) == LAYOUT_POINT;
 }
-/* Have each 16 columns a minimum? */
+/* Whether each 16 columns have a minimum. */
 INLINE bool layout_has_sub_min(ane_layout f) { return layout_min(f) == LAYOUT_F16_U4; }
 INLINE bool layout_is_split(ane_layout f) { return layout_min(f) == LAYOUT_NORM; }
-/* Are units 256 columns, whose scales have two levels? */
+/* Whether units are 256 columns, with scales of two levels. */
 INLINE bool layout_is_k(ane_layout f) { return layout_columns(f).unit == 256; }
 
-/* Bytes of a number of 16 rows; with two levels those of the integer. */
+/* Bytes of one number for each of 16 rows; with scales of two levels, those of the integer. */
 INLINE int numbers_bytes(enum layout_numbers kind) {
   switch (kind) {
     case LAYOUT_NONE:
@@ -84,7 +84,7 @@ INLINE int unit_bytes(ane_layout f) {
 /* Bytes of a block, its share of the unit's head included. */
 INLINE int block_bytes(ane_layout f) { return unit_bytes(f) / ANE_MAX(layout_columns(f).unit / ANE_BLOCK, 1); }
 
-/* Where block b of a group lies: its unit, its codes, its scales and minima (of two levels: the integers). */
+/* Pointers to block b of a group: its unit, its codes, its scales and its minima (with two levels: the integers). */
 struct at {
   const uint8_t *unit, *codes, *scales, *minima;
 };

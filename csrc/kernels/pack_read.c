@@ -56,7 +56,7 @@ static void read_split(const struct ane_packed *w, int64_t g, int64_t b, const u
       out->code[c][r] = (uint8_t)(out->code[c][r] << 4 | (low[r * (w->cols / 2) + c % 16] >> (c < 16 ? 0 : 4) & 15));
 }
 
-/* The values of codes that are indices, with 128 added. */
+/* Replaces codes that are indices by their values, with 128 added. */
 static void read_values(ane_layout f, const struct ane_code_values *k, struct ane_block *out) {
   for (int c = 0; c < ANE_BLOCK; c++)
     for (int r = 0; r < ANE_GROUP; r++) out->code[c][r] = (uint8_t)(k->value[out->code[c][r]] + 128);

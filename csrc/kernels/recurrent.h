@@ -1,4 +1,4 @@
-/* Kernels of recurrent blocks: one head, some tokens, one after the other, so a state does not depend on how the tokens come.
+/* Kernels of recurrent blocks: one head, tokens in order, so a state does not depend on how the tokens are split into calls.
  * A state is [n][width]; a lane owns a column. Partial sums over n go to four accumulators, by n modulo 4, and are added as
  * (a0 + a1) + (a2 + a3). Rows of tokens are `*_ld` floats apart. Arrays do not overlap. */
 #ifndef ANE_KERNELS_RECURRENT_H
@@ -42,7 +42,7 @@ struct ane_recurrent_kernels {
 /* The kernels of a level. */
 struct ane_recurrent_kernels ane_recurrent_kernels(ane_isa isa);
 
-/* The levels (x86/, arm/); ref is the truth. */
+/* The kernels of the levels (x86/, arm/). ref is the reference. */
 extern const struct ane_recurrent_kernels ane_recurrent_ref, ane_recurrent_avx2, ane_recurrent_avx512, ane_recurrent_neon;
 
 #endif

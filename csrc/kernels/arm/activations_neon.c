@@ -4,11 +4,11 @@
 INLINE float block_max(const float *x) {
   float32x4_t m = vdupq_n_f32(0);
 #pragma GCC unroll 8
-  for (int i = 0; i < ANE_BLOCK; i += LANES) m = vmaxnmq_f32(m, vabsq_f32(vld1q_f32(x + i))); /* a NaN is passed over */
+  for (int i = 0; i < ANE_BLOCK; i += LANES) m = vmaxnmq_f32(m, vabsq_f32(vld1q_f32(x + i))); /* vmaxnm ignores NaN */
   return vmaxnmvq_f32(m);
 }
 
-/* Four values of x * inverse to whole numbers. What is no number or beyond the limit becomes -limit. */
+/* Rounds four values of x * inverse to integers. NaN and values beyond the limit become -limit. */
 INLINE int32x4_t whole_of(const float *x, float inverse, int32_t limit) {
   float32x4_t v = vmulq_n_f32(vld1q_f32(x), inverse);
   uint32x4_t good = vcleq_f32(vabsq_f32(v), vdupq_n_f32((float)limit + 0.5f));

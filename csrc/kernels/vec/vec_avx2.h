@@ -1,4 +1,5 @@
-/* Vectors of 8 floats in AVX2 with FMA and F16C; see vec_avx512.h for what each operation promises. */
+/* Vectors of 8 floats in AVX2 with FMA and F16C. vec_avx512.h documents the operations, and why x86/matmul_lanes_avx2.h is a set
+ * of its own. */
 #ifndef ANE_KERNELS_VEC_AVX2_H
 #define ANE_KERNELS_VEC_AVX2_H
 

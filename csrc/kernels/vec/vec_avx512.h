@@ -1,4 +1,9 @@
-/* Vectors of 16 floats in AVX-512: the operations of vec_scalar.h, and what the kernels in vec/ need beyond them. */
+/* Vectors of 16 floats in AVX-512: the operations of vec_scalar.h, and those that the kernels in vec/ need in addition.
+ *
+ * vec_*.h serve the templates in vec/ and mathfn.h (attention, norms, elementwise functions, low rank, recurrent blocks). All
+ * levels have the same names, so one template serves x86 and NEON. The elements are fp32; fp16, int8 and int16 are loaded and
+ * stored; int16 pairs have a dot. On x86 the matmul templates use x86/matmul_lanes_*.h instead, whose elements are 8-bit codes.
+ * About 15 wrappers are in both under different names: loads, stores, masks and fp32 arithmetic. */
 #ifndef ANE_KERNELS_VEC_AVX512_H
 #define ANE_KERNELS_VEC_AVX512_H
 
@@ -37,8 +42,8 @@ V_FN vf v_pow2(vf t) {
 }
 V_FN vf v_ldexp(vf p, ANE_UNUSED vf t, vf n) { return _mm512_scalef_ps(p, n); }
 
-/* Memory; no alignment is asked for. _n: the first n floats, the others 0 or untouched; n <= 0: none;
- * n >= VL: all, by the plain instruction, so a constant n costs nothing. */
+/* Loads and stores need no alignment. _n: only the first n floats; a load sets the others to 0, a store leaves them unchanged.
+ * n <= 0 means none. n >= VL means all, by the plain instruction, so a constant n costs nothing. */
 V_FN __mmask16 v_first_lanes(int64_t n) { return n <= 0 ? 0 : n >= 16 ? 0xFFFF : (__mmask16)((1u << n) - 1); }
 V_FN vf v_load(const float *p) { return _mm512_loadu_ps(p); }
 V_FN void v_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
@@ -51,11 +56,12 @@ V_FN void v_store_n(float *p, vf a, int64_t n) {
 }
 V_FN vf v_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
 V_FN vf v_load_i8(const int8_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p))); }
-/* VL fp16 or int8; the floats of the second are in -127 .. 127. Nearest even. */
+/* Store VL fp16 or int8, rounded to nearest even. Floats for int8 must be in -127 .. 127. */
 V_FN void v_store_f16(uint16_t *p, vf a) { _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
 V_FN void v_store_i8(int8_t *p, vf a) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a))); }
 
-/* VL int32, and VL pairs of int16 or one pair VL times. v_dot: each lane's sum takes in the dot of its pairs. */
+/* vi: VL int32. vpairs: VL pairs of int16, or one pair repeated VL times. v_dot adds to each lane the dot product of its pairs.
+ */
 typedef __m512i vi;
 typedef __m512i vpairs;
 V_FN vi vi_zero(void) { return _mm512_setzero_si512(); }
@@ -66,7 +72,7 @@ V_FN vpairs v_set_pair(const int16_t *p) {
   return _mm512_set1_epi32(pair);
 }
 #ifdef V_VNNI
-V_FN vi v_dot(vi sum, vpairs a, vpairs b) { /* with the intrinsic GCC 12 copies and stores every sum at every step */
+V_FN vi v_dot(vi sum, vpairs a, vpairs b) { /* with the intrinsic, GCC 12 copies and spills every sum at every step */
   __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
   return sum;
 }
@@ -74,7 +80,7 @@ V_FN vi v_dot(vi sum, vpairs a, vpairs b) { /* with the intrinsic GCC 12 copies 
 V_FN vi v_dot(vi sum, vpairs a, vpairs b) { return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b)); }
 #endif
 V_FN vf v_float(vi a) { return _mm512_cvtepi32_ps(a); }
-/* VL int16; the floats are in -32767 .. 32767. Nearest even. */
+/* Stores VL int16, rounded to nearest even. The floats must be in -32767 .. 32767. */
 V_FN void v_store_i16(int16_t *p, vf a) { _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(a))); }
 
 /* a in the lanes i with first <= base + i <= last, -inf elsewhere. */
@@ -86,7 +92,7 @@ V_FN vf v_keep_range(vf a, int64_t base, int64_t first, int64_t last) {
 V_FN vf v_keep_n(vf a, int64_t n) { return _mm512_maskz_mov_ps(v_first_lanes(n), a); }
 
 V_FN float v_largest(vf a) { return _mm512_reduce_max_ps(a); }
-/* Lane whose value equals b first, or -1. */
+/* The first lane in which a equals b, or -1. */
 V_FN int v_find(vf a, vf b) {
   __mmask16 m = _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ);
   return m ? __builtin_ctz(m) : -1;
@@ -99,7 +105,8 @@ V_FN float v_fold(const vf l[V_PARTS]) {
   return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
 }
 
-/* Lanes i and i + 8, i + 4, i + 2 of rows a and b become neighbours' halves, quarters, pairs: *high has the later ones. */
+/* Each pairs the lanes i of rows a and b with lanes i + 8 (halves), i + 4 (quarters) or i + 2 (pairs). *high holds the upper
+ * lanes. */
 V_FN vf v_halves(vf a, vf b, vf *high) {
   *high = _mm512_shuffle_f32x4(a, b, 0xEE);
   return _mm512_shuffle_f32x4(a, b, 0x44);
@@ -113,7 +120,8 @@ V_FN vf v_pairs(vf a, vf b, vf *high) {
   return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
 }
 V_FN vf v_join(const bool largest, vf a, vf b) { return largest ? v_max(a, b) : v_add(a, b); }
-/* The lanes of each of up to 8 rows become one, in the order of v_fold: two rows by halves, four by quarters, eight by pairs. */
+/* Reduces the lanes of each of up to 8 rows to one value, in the order of v_fold: two rows share a vector after halves, four
+ * after quarters, eight after pairs. */
 V_FN void v_reduce_each(const vf *x, const int rows, const bool largest, float *out) {
   vf two[4], four[2], low, high;
 #pragma GCC unroll 4

@@ -1,4 +1,5 @@
-/* Vectors of 4 floats in NEON of AArch64, which every such machine has; see vec_avx512.h for what each operation promises. */
+/* Vectors of 4 floats in NEON, which every AArch64 machine has. vec_avx512.h documents the operations. arm/matmul_unpack.h uses
+ * this file too: there are no matmul lanes for NEON. */
 #ifndef ANE_KERNELS_VEC_NEON_H
 #define ANE_KERNELS_VEC_NEON_H
 
@@ -21,7 +22,7 @@ V_FN vf v_sub(vf a, vf b) { return vsubq_f32(a, b); }
 V_FN vf v_mul(vf a, vf b) { return vmulq_f32(a, b); }
 V_FN vf v_div(vf a, vf b) { return vdivq_f32(a, b); }
 V_FN vf v_fma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }
-/* By comparison: fmin and fmax would give NaN where either is, and -0 before +0. */
+/* Compared and selected, because vminq and vmaxq return NaN if either operand is NaN, and order -0 before +0. */
 V_FN vf v_min(vf a, vf b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
 V_FN vf v_max(vf a, vf b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
 V_FN vf v_abs(vf a) { return vabsq_f32(a); }
@@ -76,7 +77,7 @@ V_FN void v_store_i8(int8_t *p, vf a) {
   memcpy(p, &four, 4);
 }
 
-/* First and second elements of pairs are kept apart. */
+/* The first and the second elements of pairs are in separate vectors. */
 typedef int32x4_t vi;
 typedef int16x4x2_t vpairs;
 V_FN vi vi_zero(void) { return vdupq_n_s32(0); }
@@ -97,7 +98,7 @@ V_FN float v_largest(vf a) {
   return vgetq_lane_f32(v_max(b, vextq_f32(b, b, 1)), 0);
 }
 V_FN int v_find(vf a, vf b) {
-  /* Of each lane's mask 16 bits. */
+  /* 16 bits of each lane's mask. */
   uint64_t m = vget_lane_u64(vreinterpret_u64_u16(vmovn_u32(vceqq_f32(a, b))), 0);
   return m ? __builtin_ctzll(m) / 16 : -1;
 }

@@ -1,4 +1,5 @@
-/* Vectors of one float: the operations of mathfn.h for `ref`. */
+/* Vectors of one float: the operations that mathfn.h and the other scalar kernels of `ref` need. vec_avx512.h documents the set.
+ */
 #ifndef ANE_KERNELS_VEC_SCALAR_H
 #define ANE_KERNELS_VEC_SCALAR_H
 
@@ -16,7 +17,7 @@ V_FN vf v_sub(vf a, vf b) { return a - b; }
 V_FN vf v_mul(vf a, vf b) { return a * b; }
 V_FN vf v_div(vf a, vf b) { return a / b; }
 V_FN vf v_fma(vf a, vf b, vf c) { return fmaf(a, b, c); }
-/* As the x86 instructions: b where one is NaN or both are zero. */
+/* Return b if one operand is NaN or both are zero, as the x86 instructions do. */
 V_FN vf v_min(vf a, vf b) { return a < b ? a : b; }
 V_FN vf v_max(vf a, vf b) { return a > b ? a : b; }
 V_FN vf v_abs(vf a) { return ane_bits_f32(ane_f32_bits(a) & 0x7FFFFFFF); }

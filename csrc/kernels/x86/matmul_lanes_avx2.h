@@ -1,5 +1,11 @@
-/* Vectors of 8 rows for the matmul templates: a group of 16 rows is two of them. With ANE_LANES_VNNI the 8-bit dot is one
- * instruction; without, products of unsigned codes and signed activations are summed in 16 bits first. */
+/* Vectors of 8 rows for the x86 matmul templates (x86/matmul_*.h); a group of 16 rows is two of them. With ANE_LANES_VNNI the
+ * 8-bit dot is one instruction. Without it, products of unsigned codes and signed activations are first summed in 16 bits.
+ *
+ * The elements are 8-bit codes: vi holds LANES x 4 of them, or LANES int32, or bytes of a lookup table; vf holds LANES floats.
+ * vec/vec_avx2.h is the other set. It serves the fp32 templates of vec/ on all levels. Bit operations, lookups, byte conversions,
+ * tile sizes and dot_step are only here; division, stores of narrower types, sums of lanes and transposition are only there.
+ * Loads, stores, masks and fp32 arithmetic are in both. Both define vf, vi and vi_zero, so a file can include only one. Merging
+ * would need one name for each of these, and the `_n` functions here require n >= 1 and always mask. */
 #ifndef ANE_KERNELS_X86_MATMUL_LANES_AVX2_H
 #define ANE_KERNELS_X86_MATMUL_LANES_AVX2_H
 
@@ -8,8 +14,8 @@
 #include <immintrin.h>
 
 enum { LANES = 8, F32_NV = 2, F32_NT = 6 };
-/* FEW: most tokens of the fused way. FUSED_NV: its vectors at a time; FUSED_NT: most tokens of a run, FUSED_NT1: with one vector.
- * These and the sizes of tiles are measured on Zen 5. */
+/* FEW: the most tokens that `fused` takes. FUSED_NV: the vectors it takes at a time. FUSED_NT: the most tokens of a run;
+ * FUSED_NT1: the same with one vector. These and the tile sizes were measured on Zen 5. */
 #ifdef ANE_LANES_VNNI
 enum { I8_NV = 2, I8_NT = 6, FUSED_NT = 4, FUSED_NT1 = 4, FUSED_NV = 1, FEW = 3, SIGNED_BYTES = 0 };
 #else
@@ -33,14 +39,14 @@ INLINE vi vi_shl_by(vi a, int n) { return _mm256_sll_epi32(a, _mm_cvtsi32_si128(
 INLINE vi vi_shr_by(vi a, int n) { return _mm256_srl_epi32(a, _mm_cvtsi32_si128(n)); }
 INLINE vi vi_times_128(vi a) { return _mm256_slli_epi32(a, 7); }
 INLINE vi vi_set(int n) { return _mm256_set1_epi32(n); }
-/* 16 bytes in each 128 bits; of them the bytes that codes 0 .. 15 are indices of. */
+/* vi_table repeats 16 bytes in each 128 bits; vi_lookup gives the bytes at the indices `code`, 0 .. 15. */
 INLINE vi vi_table(const void *p) { return _mm256_broadcastsi128_si256(_mm_loadu_si128(p)); }
 INLINE vi vi_lookup(vi table, vi code) { return _mm256_shuffle_epi8(table, code); }
-/* Shifts of 16-bit parts by a literal. */
+/* Shift 16-bit elements by a literal. */
 #define vi_shl(a, n) _mm256_slli_epi16(a, n)
 #define vi_shr(a, n) _mm256_srli_epi16(a, n)
 
-/* 16 bytes of each of 8 rows, `stride` apart; out[v]: bytes 4v .. 4v + 3 of all. */
+/* Loads 16 bytes of each of 8 rows, `stride` bytes apart. out[v] holds bytes 4v .. 4v + 3 of all rows. */
 INLINE void vi_rows(const uint8_t *p, size_t stride, vi out[4]) {
   vi a[4];
 #pragma GCC unroll 4
@@ -55,7 +61,7 @@ INLINE void vi_rows(const uint8_t *p, size_t stride, vi out[4]) {
   out[3] = _mm256_unpackhi_epi64(d, e);
 }
 
-/* A bit for each of the first n bytes at p that is not 0; MARKS bytes may be read. */
+/* Returns a bit for each of the first n bytes at p, set if the byte is not 0. Up to MARKS bytes are read. */
 enum { MARKS = 32 };
 INLINE uint64_t vi_marks(const uint8_t *p, int64_t n) {
   uint64_t m = (uint32_t)~_mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_loadu_si256((const __m256i *)p), _mm256_setzero_si256()));
@@ -81,18 +87,18 @@ INLINE vf vf_abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
 INLINE vf vf_int(vi a) { return _mm256_cvtepi32_ps(a); }
 INLINE vf vf_bits(vi a) { return _mm256_castsi256_ps(a); }
 INLINE vf vf_half(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128(p)); }
-/* Bytes of LANES rows as words, and as floats: whole, low nibbles, high nibbles; and 2^(byte - 128). */
+/* Convert a byte of each of LANES rows: to int32; to floats of the byte, its low nibble or its high nibble; to 2^(byte - 128). */
 INLINE vi vi_u8(const void *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64(p)); }
 INLINE vf vf_u8(const void *p) { return vf_int(vi_u8(p)); }
 INLINE vf vf_low(const void *p) { return vf_int(vi_and(vi_u8(p), vi_set(15))); }
 INLINE vf vf_high(const void *p) { return vf_int(vi_shr_by(vi_u8(p), 4)); }
-INLINE vf vf_e8m0(const void *p) { /* bytes 0 and 1 are subnormal numbers: the second term */
+INLINE vf vf_e8m0(const void *p) { /* bytes 0 and 1 give subnormal numbers, which the second term covers */
   const vi e = vi_u8(p);
   return vf_max(vf_bits(vi_shl_by(vi_add(e, vi_set(-1)), 23)), vf_bits(vi_shl_by(vi_add(e, vi_set(1)), 21)));
 }
 INLINE vf vf_i8(const void *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p))); }
 
-/* Lane i: the largest lane of a[i]. */
+/* Lane i of the result is the largest lane of a[i]. */
 INLINE vf vf_max_each(const vf a[LANES]) {
   vf four[2];
 #pragma GCC unroll 2
@@ -105,21 +111,21 @@ INLINE vf vf_max_each(const vf a[LANES]) {
   return _mm256_max_ps(_mm256_permute2f128_ps(four[0], four[1], 0x20), _mm256_permute2f128_ps(four[0], four[1], 0x31));
 }
 
-/* A table of 16 floats; codes 0 .. 15 are indices. */
+/* A table of 16 floats, indexed by codes 0 .. 15. */
 struct vf_tables {
   vf a, b;
 };
 INLINE struct vf_tables vf_tables_load(const float *p) { return (struct vf_tables){vf_load(p), vf_load(p + 8)}; }
 INLINE vf vf_table(struct vf_tables t, vi code) {
   vf low = _mm256_permutevar8x32_ps(t.a, code),
-     high = _mm256_permutevar8x32_ps(t.b, code); /* three bits index, the fourth selects */
+     high = _mm256_permutevar8x32_ps(t.b, code); /* three bits index a half, the fourth selects it */
   return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(code, 28)));
 }
 
-/* Keeps the compiler from reordering sums: it would hold all products at once, in memory. */
+/* Keeps the compiler from reordering sums: it would compute all products first and spill them. */
 #define KEEP_ORDER(v) __asm__("" : "+x"(v))
 
-/* One step of a dot over eight planes: sums += code * q. `run` collects 16-bit sums from `first` to `last`. */
+/* One step of a dot over eight planes: sum += code * q. `run` accumulates 16-bit sums from `first` to `last`. */
 INLINE void dot_step(vi *sum, vi *run, vi code, vi q, bool is_signed, bool first, bool last) {
 #ifdef ANE_LANES_VNNI
   (void)run, (void)is_signed, (void)first, (void)last;

@@ -1,5 +1,6 @@
-/* Vectors of 16 rows for the matmul templates. With ANE_LANES_VNNI the 8-bit dot is one instruction; without, products
- * of unsigned codes and signed activations are summed in 16 bits first. */
+/* Vectors of 16 rows for the x86 matmul templates (x86/matmul_*.h). With ANE_LANES_VNNI the 8-bit dot is one instruction. Without
+ * it, products of unsigned codes and signed activations are first summed in 16 bits. matmul_lanes_avx2.h documents the
+ * operations, and why vec/vec_avx512.h, with fp32 elements, is a set of its own. */
 #ifndef ANE_KERNELS_X86_MATMUL_LANES_AVX512_H
 #define ANE_KERNELS_X86_MATMUL_LANES_AVX512_H
 
@@ -8,8 +9,8 @@
 #include <immintrin.h>
 
 enum { LANES = 16, F32_NV = 2, F32_NT = 6 };
-/* FEW: most tokens of the fused way. FUSED_NV: its vectors at a time; FUSED_NT: most tokens of a run, FUSED_NT1: with one vector.
- * These and the sizes of tiles are measured on Zen 5. */
+/* FEW: the most tokens that `fused` takes. FUSED_NV: the vectors it takes at a time. FUSED_NT: the most tokens of a run;
+ * FUSED_NT1: the same with one vector. These and the tile sizes were measured on Zen 5. */
 #ifdef ANE_LANES_VNNI
 enum { I8_NV = 2, I8_NT = 6, FUSED_NT = 8, FUSED_NT1 = 4, FUSED_NV = 2, FEW = 16, SIGNED_BYTES = 0 };
 #else
@@ -33,14 +34,14 @@ INLINE vi vi_shl_by(vi a, int n) { return _mm512_sll_epi32(a, _mm_cvtsi32_si128(
 INLINE vi vi_shr_by(vi a, int n) { return _mm512_srl_epi32(a, _mm_cvtsi32_si128(n)); }
 INLINE vi vi_times_128(vi a) { return _mm512_slli_epi32(a, 7); }
 INLINE vi vi_set(int n) { return _mm512_set1_epi32(n); }
-/* 16 bytes in each 128 bits; of them the bytes that codes 0 .. 15 are indices of. */
+/* vi_table repeats 16 bytes in each 128 bits; vi_lookup gives the bytes at the indices `code`, 0 .. 15. */
 INLINE vi vi_table(const void *p) { return _mm512_broadcast_i32x4(_mm_loadu_si128(p)); }
 INLINE vi vi_lookup(vi table, vi code) { return _mm512_shuffle_epi8(table, code); }
-/* Shifts of 16-bit parts by a literal. */
+/* Shift 16-bit elements by a literal. */
 #define vi_shl(a, n) _mm512_slli_epi16(a, n)
 #define vi_shr(a, n) _mm512_srli_epi16(a, n)
 
-/* 16 bytes of each of 16 rows, `stride` apart; out[v]: bytes 4v .. 4v + 3 of all. */
+/* Loads 16 bytes of each of 16 rows, `stride` bytes apart. out[v] holds bytes 4v .. 4v + 3 of all rows. */
 INLINE void vi_rows(const uint8_t *p, size_t stride, vi out[4]) {
   vi a[4];
 #pragma GCC unroll 4
@@ -58,7 +59,7 @@ INLINE void vi_rows(const uint8_t *p, size_t stride, vi out[4]) {
   out[3] = _mm512_unpackhi_epi64(d, e);
 }
 
-/* A bit for each of the first n bytes at p that is not 0; MARKS bytes may be read. */
+/* Returns a bit for each of the first n bytes at p, set if the byte is not 0. Up to MARKS bytes are read. */
 enum { MARKS = 64 };
 INLINE uint64_t vi_marks(const uint8_t *p, int64_t n) {
   uint64_t m = _mm512_cmpneq_epi8_mask(_mm512_loadu_si512(p), _mm512_setzero_si512());
@@ -82,18 +83,18 @@ INLINE vf vf_abs(vf a) { return _mm512_abs_ps(a); }
 INLINE vf vf_int(vi a) { return _mm512_cvtepi32_ps(a); }
 INLINE vf vf_bits(vi a) { return _mm512_castsi512_ps(a); }
 INLINE vf vf_half(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(p)); }
-/* Bytes of LANES rows as words, and as floats: whole, low nibbles, high nibbles; and 2^(byte - 128). */
+/* Convert a byte of each of LANES rows: to int32; to floats of the byte, its low nibble or its high nibble; to 2^(byte - 128). */
 INLINE vi vi_u8(const void *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(p)); }
 INLINE vf vf_u8(const void *p) { return vf_int(vi_u8(p)); }
 INLINE vf vf_low(const void *p) { return vf_int(vi_and(vi_u8(p), vi_set(15))); }
 INLINE vf vf_high(const void *p) { return vf_int(vi_shr_by(vi_u8(p), 4)); }
-INLINE vf vf_e8m0(const void *p) { /* bytes 0 and 1 are subnormal numbers: the second term */
+INLINE vf vf_e8m0(const void *p) { /* bytes 0 and 1 give subnormal numbers, which the second term covers */
   const vi e = vi_u8(p);
   return vf_max(vf_bits(vi_shl_by(vi_add(e, vi_set(-1)), 23)), vf_bits(vi_shl_by(vi_add(e, vi_set(1)), 21)));
 }
 INLINE vf vf_i8(const void *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p))); }
 
-/* Lane i: the largest lane of a[i]. */
+/* Lane i of the result is the largest lane of a[i]. */
 INLINE vf vf_max_each(const vf a[LANES]) {
   vf four[4];
 #pragma GCC unroll 4
@@ -108,7 +109,7 @@ INLINE vf vf_max_each(const vf a[LANES]) {
   return _mm512_max_ps(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xDD));
 }
 
-/* Two tables of 16 floats, for lanes 0 .. 7 and 8 .. 15; codes 0 .. 15 are indices. */
+/* Two tables of 16 floats, for lanes 0 .. 7 and 8 .. 15, indexed by codes 0 .. 15. */
 struct vf_tables {
   vf a, b;
 };
@@ -121,7 +122,7 @@ INLINE vf vf_table(struct vf_tables t, vi code) {
 /* As in matmul_lanes_avx2.h. */
 #define KEEP_ORDER(v) __asm__("" : "+v"(v))
 
-/* One step of a dot over eight planes: sums += code * q. `run` collects 16-bit sums from `first` to `last`. */
+/* One step of a dot over eight planes: sum += code * q. `run` accumulates 16-bit sums from `first` to `last`. */
 INLINE void dot_step(vi *sum, vi *run, vi code, vi q, bool is_signed, bool first, bool last) {
 #ifdef ANE_LANES_VNNI
   (void)run, (void)is_signed, (void)first, (void)last;
