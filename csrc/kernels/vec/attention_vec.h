@@ -48,19 +48,19 @@ V_FN vf load_as(int kind, const void *p, int64_t i) {
   return v_load((const float *)p + i);
 }
 
-/* A block keeps its sums, a row of the second factor and one element of the first in registers; with one row the second
- * factor is taken vector by vector. */
+/* A block keeps its sums, a row of the second factor and one element of the first in registers. With one row it loads the second
+ * factor one vector at a time. */
 enum { MOST_VECS = 8 };
 #define VECS_FOR(rows) ((rows) == 1 ? MOST_VECS : ANE_MIN((V_REGISTERS - 1) / ((rows) + 1), MOST_VECS))
 
-/* What becomes of the sums of a block. PLAIN: they are stored. SCORES: times `scale`; the largest of each lane of a row is kept.
- * VALUES: they join what stands in c: fma(sum + 0, add[r], c keep[r]). */
+/* The last step of a block. PLAIN stores the sums. SCORES stores them times `scale` and keeps the largest of each lane of a row.
+ * VALUES combines them with c: fma(sum + 0, add[r], c keep[r]). */
 enum { PLAIN, SCORES, VALUES };
 struct ending {
   float scale;
   vf *largest;             /* [rows] */
   const float *keep, *add; /* [rows] */
-  intptr_t ahead;          /* of stored tiles, which are read once, from memory: distance of the lines to prefetch */
+  intptr_t ahead;          /* prefetch distance in stored tiles, which are read once, from memory */
 };
 
 /* c[r][x] = sum over k ascending of fma(a[r][k], b[k][x], .) for `rows` rows and `vecs` vectors of x, all in registers. */
@@ -129,12 +129,12 @@ typedef void (*block_fn)(int rows, int64_t n, const float *a, int64_t lda, const
 BLOCKS_OF(blocks_f32, F32, PLAIN, FEW)
 BLOCKS_OF(blocks_f16, F16, PLAIN, FEW)
 BLOCKS_OF(blocks_i8, I8, PLAIN, FEW)
-/* Only where a tile of floats meets many rows, in panels of four at least (see FEW_ROWS). */
+/* Only used when a tile of floats serves many rows, in panels of at least four (see FEW_ROWS). */
 BLOCKS_OF(scores_f32, F32, SCORES, NONE)
 BLOCKS_OF(values_f32, F32, VALUES, NONE)
 V_FN bool has_ending(int kind, int rows) { return (kind == F32 || kind == I16) && rows >= 4; }
 
-/* The product for any number of vectors, cut into blocks as even as possible. fn: those of `kind`. */
+/* The product for any number of vectors, divided into blocks of nearly equal width. fn: the block functions of `kind`. */
 static void product(const block_fn *fn, int kind, int rows, int64_t vecs, int64_t n, const float *a, int64_t lda, const void *b,
                     int64_t ldb, float *c, int64_t ldc, const struct ending *e) {
   const int64_t most = VECS_FOR(rows);
@@ -154,7 +154,8 @@ static const block_fn *plain_blocks(int kind) { return kind == F32 ? blocks_f32 
 
 /* ---- One panel, one tile -----------------------------------------------------------------------------------------*/
 
-/* Scales (int16: they are scaled), caps and hides VL products of each row, keys j on; largest: of each lane so far. */
+/* Scales VL products of each row from key j on (int16 products are scaled already), caps them and masks hidden keys. largest: the
+ * largest of each lane so far. */
 V_FN void finish_keys(const struct work *w, const struct panel *p, const int rows, int64_t j, bool hide, vf *largest) {
   const struct ane_attention *a = w->a;
   const bool i8 = a->kv->dtype == ANE_I8, i16 = a->kv->dtype == ANE_I16;
@@ -171,7 +172,7 @@ V_FN void finish_keys(const struct work *w, const struct panel *p, const int row
   }
 }
 
-/* The same for all keys. Those that all rows see are not looked at one by one. */
+/* The same for all keys. Keys that all rows see are not tested one by one. */
 V_FN void finish_scores(const struct work *w, const struct panel *p, const int rows, vf *largest) {
   const int64_t first = p->first[rows - 1], last = p->last[0];
   for (int64_t j = p->from; j < p->to; j += VL)
@@ -207,7 +208,7 @@ V_FN void exponentials(const int rows, const int kind, const struct work *w, str
   if (kind == I16) weight_codes(rows, most, p);
 }
 
-/* Which keys the panel's rows see. */
+/* Sets the range of keys that the panel's rows see. */
 static void panel_keys(const struct work *w, struct panel *p, int64_t row, int rows) {
   const struct ane_attention *a = w->a;
   int64_t pos = a->pos + row / w->group, next = w->group - row % w->group; /* next: the row at which the next query begins */
@@ -224,8 +225,8 @@ static void panel_keys(const struct work *w, struct panel *p, int64_t row, int r
   p->to = (p->end + 15) / 16 * 16;
 }
 
-/* Products with q [rows], stride ldq, finished; m. int16: q is the first row of codes. Where nothing is left to do but to scale
- * them, the product does it. */
+/* Products with q [rows], stride ldq, finished; m. int16: q is the first row of codes. If they only need to be
+ * scaled, the product does it. */
 V_FN void score_rows(const int rows, const struct work *w, struct panel *p, const float *q, int64_t ldq) {
   const struct ane_attention *a = w->a;
   const bool all = !(a->softcap > 0) && p->first[rows - 1] <= p->from && p->last[0] >= p->to - 1;
@@ -257,13 +258,13 @@ V_FN void score_rows(const int rows, const struct work *w, struct panel *p, cons
     case 6: fn(6, __VA_ARGS__); break;                                                                                           \
   }
 
-/* The three steps of a panel. Step 1: which keys, and their scores; m. */
+/* A panel has three steps. Step 1: the range of keys, their scores, and m. */
 static void panel_scores(const struct work *w, struct panel *p, int64_t row, int rows, const float *q, int64_t ldq) {
   panel_keys(w, p, row, rows);
   FOR_ROWS(rows, score_rows, w, p, q, ldq)
 }
 
-/* Step 2: p, l. */
+/* Step 2: p and l. */
 static void panel_exponentials(const struct work *w, struct panel *p) {
   if (w->a->kv->dtype == ANE_I8)
     FOR_ROWS(p->rows, exponentials, I8, w, p)
@@ -273,7 +274,7 @@ static void panel_exponentials(const struct work *w, struct panel *p) {
     FOR_ROWS(p->rows, exponentials, F32, w, p)
 }
 
-/* Step 3: o, yet without the + 0, to `out` [rows][pad]; join: joined to what is there (VALUES). */
+/* Step 3: o, still without the + 0, to `out` [rows][pad]. join: combined with the contents of `out` (VALUES). */
 static void panel_values(const struct work *w, const struct panel *p, float *out, bool join) {
   const struct ending e = {.keep = p->old, .add = p->new, .ahead = w->ahead_v};
   if (w->kind_v == I16) {
@@ -284,9 +285,9 @@ static void panel_values(const struct work *w, const struct panel *p, float *out
           ANE_TILE, (const char *)w->v + p->begin * w->ld_v * bytes[w->kind_v], w->ld_v, out, w->pad, &e);
 }
 
-enum { FEW_ROWS = 2 * ANE_ATT_PANEL }; /* so many read a tile as it is stored */
+enum { FEW_ROWS = 2 * ANE_ATT_PANEL }; /* up to so many rows read a tile in its stored type */
 
-/* n stored rows of hd as floats, zeros behind them up to `pad`. */
+/* Converts n stored rows of hd elements to floats, padded with zeros to `pad`. */
 V_FN void convert_rows(const int kind, const struct ane_kv *kv, const void *from, int64_t n, int64_t hd, float *to, int64_t pad) {
   for (int64_t j = 0; j < n; j++, to += pad) {
     int64_t d = 0;
@@ -304,7 +305,7 @@ static void to_floats(const struct ane_kv *kv, const void *from, int64_t n, int6
     convert_rows(F32, kv, from, n, hd, to, pad);
 }
 
-/* Sets what is prefetched while the tile at hand is read: the head's next tile, behind the last one what the caller reads next.
+/* Sets what is prefetched while the current tile is read: the head's next tile, or after the last one what the caller reads next.
  */
 static void look_ahead(struct work *w, int64_t h, int64_t tile, bool last) {
   const struct ane_attention *a = w->a;
@@ -314,8 +315,8 @@ static void look_ahead(struct work *w, int64_t h, int64_t tile, bool last) {
   w->ahead_v = v ? (intptr_t)((uintptr_t)v - (uintptr_t)w->v) : 0;
 }
 
-/* The tile as stored or, for more rows, as floats in scratch. A value row that is no whole number of vectors must be
- * copied in any case: a load past it could leave the cache. */
+/* Selects the tile in its stored type or, for more rows, converts it to floats in scratch. A value row that is not a whole number
+ * of vectors is always copied: a load past its end could read outside the KV cache. */
 static void use_tile(struct work *w, int64_t h, int64_t tile, bool last, bool convert) {
   const struct ane_kv *kv = w->a->kv;
   const int kind = kv->dtype == ANE_F16 ? F16 : kv->dtype == ANE_I8 ? I8 : kv->dtype == ANE_I16 ? I16 : F32;
@@ -345,8 +346,8 @@ static void use_tile(struct work *w, int64_t h, int64_t tile, bool last, bool co
 
 /* ---- Combining tiles ---------------------------------------------------------------------------------------------*/
 
-/* M and L of the panel's rows take in the tile; row: the first, counted from the first in scratch. Leaves what O and o are to be
- * multiplied by. */
+/* Updates M and L of the panel's rows with the tile, and sets the factors of O and o. row: the panel's first row, relative to the
+ * first in scratch. */
 static void combine_sums(const struct work *w, struct panel *p, int64_t row) {
   for (int r = 0; r < p->rows; r += VL) {
     float *big_m = w->big_m + row + r, *big_l = w->big_l + row + r;
@@ -360,7 +361,7 @@ static void combine_sums(const struct work *w, struct panel *p, int64_t row) {
   }
 }
 
-/* O takes in the sums in w->part. */
+/* Adds the sums in w->part to O. */
 static void combine_values(const struct work *w, const struct panel *p, float *out) {
   for (int r = 0; r < p->rows; r++) {
     const vf old = v_set(p->old[r]), new = v_set(p->new[r]);
@@ -387,13 +388,13 @@ static void work_init(struct work *w, const struct ane_attention *a, void *scrat
   w->codes = (int16_t *)(void *)p;
 }
 
-/* Where a row (counted from query 0 of the call) lies in q or out. */
+/* Index of a row (counted from query 0 of the call) in q or out. */
 static int64_t row_at(const struct work *w, int64_t h, int64_t row, int64_t ld) {
   return row / w->group * ld + (h * w->group + row % w->group) * w->hd;
 }
 
-/* Rows [from, to) over the tile at hand, in panels as even as possible, some side by side: while one waits for its largest score
- * the other computes. `begin` is the first row in scratch. */
+/* Rows [from, to) over the current tile, in panels of nearly equal size. Panels are interleaved: while one waits for its largest
+ * score, the other computes. `begin` is the first row in scratch. */
 static void attend_tile(struct work *w, int64_t begin, int64_t from, int64_t to) {
   const int64_t n = (to - from + ANE_ATT_PANEL - 1) / ANE_ATT_PANEL, least = (to - from) / n, more = (to - from) % n;
   struct panel p[ANE_ATT_PANELS];
@@ -495,7 +496,7 @@ static void attention_part(const struct ane_attention *a, int64_t h, int64_t t, 
   }
 }
 
-/* One head: O stands in out until it is divided. */
+/* Merges one head. O is accumulated in out and divided at the end. */
 static void merge_head(const struct ane_attention *a, int64_t head, const float *part, int64_t stride, int64_t tiles, int64_t hd,
                        float *out) {
   vf big_m = v_set(-__builtin_inff()), big_l = v_set(0);
@@ -532,7 +533,7 @@ V_FN void encode_i8(int8_t *p, vf x, vf inverse) {
 /* Inverses of the scales of VL tokens; NULL: none are used. */
 V_FN vf inverses(const float *p, int64_t t) { return p ? v_load(p + t) : v_set(0); }
 
-/* One head. write_row: a value along its row, what is left of it by way of `tmp`. write_column: the key of one token down a
+/* One head. write_row: a value along its row, an incomplete vector through `tmp`. write_column: the key of one token down a
  * column of its tile. write_columns: those of VL tokens (row stride ld, lane t of `inverse` belongs to token t) down VL columns.
  * write: n tokens of one tile from the given column and row on. */
 #define WRITE_HEAD(type, name)                                                                                                   \
@@ -572,7 +573,7 @@ WRITE_HEAD(float, f32)
 WRITE_HEAD(uint16_t, f16)
 WRITE_HEAD(int8_t, i8)
 
-/* The part of one tile: n tokens from position pos on, which end with the tile at the latest. */
+/* Writes n tokens from position pos on; they must not reach past the end of the tile. */
 static void write_tile(const struct ane_kv *kv, int64_t h, int64_t pos, int64_t n, const float *k, const float *v, int64_t ld) {
   const int64_t hd = kv->head_dim, tile = pos / ANE_TILE, j = pos % ANE_TILE;
   void *to_k = ane_kv_k(kv, h, tile), *to_v = ane_kv_v(kv, h, tile);

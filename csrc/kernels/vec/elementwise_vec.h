@@ -2,7 +2,7 @@
 #include "kernels/kernels_internal.h"
 #include "kernels/mathfn.h"
 
-/* Calls one_vector(..., i, m) for whole vectors and for what is left of n. */
+/* Calls one_vector(..., i, m) for whole vectors and for the remainder of n. */
 #define EACH(n, one_vector, ...)                                                                                                 \
   do {                                                                                                                           \
     int64_t i = 0;                                                                                                               \
@@ -70,7 +70,7 @@ static void rope(float *x, const float *cs, int64_t n_heads, int64_t head_dim, i
   }
 }
 
-/* The largest value of each stretch first, its place afterwards in one stretch only. v_max(x, m) ignores NaN in x. */
+/* Finds the largest value of each stretch first, and then its index in one stretch only. v_max(x, m) ignores NaN in x. */
 enum { STRETCH = 1024 };
 
 static float largest_of(const float *x, int64_t n) {

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-/* Elements of x from i on that fall to part p of the last, incomplete 16. */
+/* The number of elements of x from i on that belong to part p of the last, incomplete 16. */
 #define LEFT(p) (c - i - (p)*VL)
 
 static float sum_squares(const float *x, int64_t c) {

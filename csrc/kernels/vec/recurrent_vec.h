@@ -1,5 +1,5 @@
 /* Recurrent blocks for any vector length; included by recurrent_<isa>.c after vec_<isa>.h. A slice of VL columns of the state
- * takes all tokens before the next one, so that it stays in the L1 cache. */
+ * processes all tokens before the next slice starts, so that it stays in the L1 cache. */
 #include "kernels/recurrent.h"
 
 V_FN vf four(const vf a[4]) { return v_add(v_add(a[0], a[1]), v_add(a[2], a[3])); }

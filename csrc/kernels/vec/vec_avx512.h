@@ -105,8 +105,8 @@ V_FN float v_fold(const vf l[V_PARTS]) {
   return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
 }
 
-/* Each pairs the lanes i of rows a and b with lanes i + 8 (halves), i + 4 (quarters) or i + 2 (pairs). *high holds the upper
- * lanes. */
+/* Interleave rows a and b for a reduction that adds lane i to lane i + 8 (halves), i + 4 (quarters) or i + 2 (pairs): the result
+ * holds the lower lanes of both, *high the upper ones. */
 V_FN vf v_halves(vf a, vf b, vf *high) {
   *high = _mm512_shuffle_f32x4(a, b, 0xEE);
   return _mm512_shuffle_f32x4(a, b, 0x44);

@@ -1,4 +1,4 @@
-/* x86: the overlays of each level on top of those of the weaker ones. */
+/* x86: applies the overlays of each level after those of the weaker levels. */
 #include "kernels/kernels_internal.h"
 
 void ane_kernels_init_x86(struct ane_kernels *k, ane_isa isa) {

@@ -1,5 +1,5 @@
-/* Loops of instructions on registers, for limits_*.c. Written as assembly, so that nothing is moved, merged or left out; each
- * function repeats a body `steps` times, from registers that are all zero, and returns the operations of the bodies. */
+/* Loops of instructions on registers, for limits_*.c. They are assembly, so that the compiler moves, merges and removes nothing.
+ * Each function repeats a body `steps` times, from registers that are all zero, and returns the operations of the bodies. */
 #ifndef ANE_KERNELS_X86_LIMITS_ASM_H
 #define ANE_KERNELS_X86_LIMITS_ASM_H
 

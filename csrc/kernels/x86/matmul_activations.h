@@ -21,7 +21,7 @@ INLINE __m256i block_codes(const float *x, float inverse) {
   return _mm256_max_epi8(packed, _mm256_set1_epi8(-127));
 }
 
-/* Bit 4 i is set where any of bits 4 i .. 4 i + 3 of m is. */
+/* Bit 4 i of the result is set if any of bits 4 i .. 4 i + 3 of m is set. */
 INLINE uint32_t fours(uint32_t m) {
   m |= m >> 1;
   return (m | m >> 2) & 0x11111111;
@@ -34,7 +34,7 @@ INLINE uint32_t every_fourth(uint32_t m) {
   return (m | m >> 12) & 0xFF;
 }
 
-/* The codes of an outlier block. outlier: a bit for each four columns with residual codes; residual: these. */
+/* The codes of an outlier block. outlier: a bit for each four columns with residual codes. residual: the residual codes. */
 INLINE __m256i block_outlier(const float *x, float inverse, uint32_t *outlier, __m256i *residual) {
 #if defined(__AVX512F__)
   const __m512 by = _mm512_set1_ps(inverse);
@@ -87,7 +87,7 @@ struct blocks {
 };
 INLINE const float *block_of(const struct blocks *k, int b) { return b < k->whole ? k->x + b * ANE_BLOCK : k->last; }
 
-/* Lane b: the largest value of block b, 0 where there is none. */
+/* Lane b holds the largest value of block b, or 0 if there is no such block. */
 INLINE vf run_max(const struct blocks *k) {
   vf m[LANES];
 #pragma GCC unroll 16
@@ -117,7 +117,7 @@ INLINE __m256i four_sums(__m256i codes) {
   return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), codes), _mm256_set1_epi16(1));
 }
 
-/* Sums of each half of 32 codes to isum; returns that of all. */
+/* Writes the sum of each half of 32 codes to isum and returns the sum of all. */
 INLINE int32_t half_sums(__m256i codes, int32_t *isum) {
   __m256i sums = four_sums(codes);
   sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32(sums, 0x4E));

@@ -1,5 +1,5 @@
-/* Upper bounds of the products of one token and a Q8_0_SPLIT matrix: of all rows by the high nibbles of the codes, of some rows
- * by the low nibbles. A template: include the lanes and matmul_i8.h first. */
+/* Upper bounds of the products of one token and a Q8_0_SPLIT matrix: for all rows from the high nibbles of the codes, for some
+ * rows from the low nibbles. A template: include the lanes and matmul_i8.h first. */
 #ifndef ANE_KERNELS_X86_MATMUL_BOUND_H
 #define ANE_KERNELS_X86_MATMUL_BOUND_H
 

@@ -1,7 +1,7 @@
 /* Products with float activations. A template: include the lanes and matmul_unpack.h first.
  *
  * Weights are columns of LANES rows, from the matrix (F32, F16, BF16) or from a panel [ANE_PANEL][16] in scratch memory that
- * holds a decoded piece of the rows. Each output is one sum over k in ascending order; between pieces it waits in `out`. */
+ * holds a decoded piece of the rows. Each output is one sum over k in ascending order; between pieces `out` holds it. */
 #ifndef ANE_KERNELS_X86_MATMUL_F32_H
 #define ANE_KERNELS_X86_MATMUL_F32_H
 
@@ -13,7 +13,7 @@ struct f32_job {
   const struct ane_activations *x;
   float *out;
   int64_t ld_out, k, n;
-  int groups; /* that are walked together */
+  int groups; /* processed together */
 };
 
 /* Column k of the rows at p; odd = k & 1, a constant after unrolling. */
@@ -54,7 +54,7 @@ INLINE void f32_tile(ane_layout f, int nv, int nt, const struct f32_job *j, int6
       acc[i][t] = j->k && left > i * LANES ? vf_load_n(out + t * j->ld_out + i * LANES, left - i * LANES) : vf_zero();
   int64_t k = 0;
   for (; k + 1 < n; k += 2) {
-    if (f != ANE_LAYOUT_F32) /* two columns are one line; F32 is read fast without it, and its panels are in the cache */
+    if (f != ANE_LAYOUT_F32) /* two columns are one cache line. F32 needs no prefetch, and its panels are in the cache */
 #pragma GCC unroll 4
       for (int i = 0; i < nv; i += PARTS) prefetch_ahead(p[i], j->w->group_bytes, j->groups, 32 * (size_t)k, 1);
     f32_step(f, nv, nt, p, x, ld, k, 0, acc);

@@ -1,7 +1,8 @@
 /* Products with 8-bit activations. A template: include the lanes and matmul_unpack.h first.
  *
  * T <= FEW tokens: `fused` unpacks a block of one or two vectors of rows to registers and multiplies it with the tokens of a run;
- * two vectors share each load of activations. Up to FUSED_NT1 tokens wait for memory, which one vector at a time reads faster.
+ * two vectors share each load of activations. Up to FUSED_NT1 tokens are bound by memory, which one vector at a time reads
+ * faster.
  *
  *   packed group (16 rows)            registers                  registers
  *   block b: codes, scale, min  ->    8 planes [LANES x 4]   x   4 codes of token t  ->  sum[t] [LANES]
@@ -19,15 +20,16 @@
  *     minima   | as scales, or one        |                          |  with the tokens' codes, times scale, times d
  *              +--------------------------+--------------------------+
  *
- * A row longer than a panel holds goes piece by piece; its sums wait in `out` and `residual_sums`. Tokens go by runs of at most
- * RUN_NT. Both ways do the same operations in the same order for each output, so results are equal to the bit. Residual codes
- * of outlier blocks meet the same planes, in matmul_outliers.h. */
+ * A row that exceeds a panel is processed in pieces; `out` and `residual_sums` hold its sums in between. Tokens are processed in
+ * runs of at most RUN_NT. Both ways do the same operations in the same order for each output, so results are equal to the bit.
+ * matmul_outliers.h multiplies the residual codes of outlier blocks with the same planes. */
 #ifndef ANE_KERNELS_X86_MATMUL_I8_H
 #define ANE_KERNELS_X86_MATMUL_I8_H
 
 #include <string.h>
 
-/* Keeps the compiler from moving a sum behind the branches that follow: it would keep all operands of the sum for that. */
+/* Keeps the compiler from moving a sum past the branches that follow: all operands of the sum would stay in registers until then.
+ */
 #define FINISH_SUM(v) __asm__ volatile("" : "+v"(v))
 
 enum {
@@ -347,7 +349,7 @@ TILES(N4)
 TILES(Q2_K)
 #ifdef ANE_LANES_VNNI
 #define BY_WIDTH(f, four, five, six, eight) four
-#else /* codes of different widths add up a different number of products in 16 bits */
+#else /* the number of products that fit in a 16-bit sum depends on the code width */
 #define BY_WIDTH(f, four, five, six, eight)                                                                                      \
   (layout_width(f) == 8 ? eight : layout_width(f) == 6 ? six : layout_width(f) == 5 ? five : four)
 TILES(Q5_0)

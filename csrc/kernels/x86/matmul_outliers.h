@@ -1,9 +1,9 @@
 /* The outlier path of products with 8-bit activations: residual codes of outlier blocks times the planes of weights. A part of
  * matmul_i8.h, which includes it.
  *
- * Few blocks are outliers, seldom for all tokens of a tile, and most have residual codes in one or two planes. So they are
- * multiplied token by token, in few planes where that is enough. Their sums are kept apart from those of the other codes and
- * added at the end. */
+ * Few blocks are outliers, rarely for all tokens of a tile, and most have residual codes in one or two planes only. So they are
+ * multiplied token by token, and only in those planes. Their sums are separate from those of the other codes and are added at the
+ * end. */
 #ifndef ANE_KERNELS_X86_MATMUL_OUTLIERS_H
 #define ANE_KERNELS_X86_MATMUL_OUTLIERS_H
 
@@ -83,8 +83,8 @@ INLINE void fused_residuals(ane_layout f, const struct i8_job *j, int64_t vc, in
 }
 
 /* Scales and stores sums of vectors [vc, vc + nv), after adding the residual codes of the run where there are two. Blocks with
- * outliers are unpacked a second time: kept out of the loop over all blocks, they cost it neither registers nor mispredicted
- * branches. */
+ * outliers are unpacked a second time here, so that the loop over all blocks needs no registers and no mispredicted branches for
+ * them. */
 INLINE void fused_finish(ane_layout f, int nv, const struct i8_job *j, int64_t vc, const struct fused_run *r,
                          vf sum[FUSED_NV][FUSED_NT]) {
   for (int i = 0; i < nv; i++) {
@@ -157,7 +157,7 @@ INLINE void add_outlier(ane_layout f, int nv, const struct outlier_block k, int6
 #pragma GCC unroll 2
     for (int i = 0; i < nv; i++) {
       dot[i] = scaled(f, h, sum[i], vf_load(k.scales + (half * PANEL_NV + i) * LANES), dot[i]);
-      if (layout_has_sub_min(f)) /* minima lie behind the scales of both halves */
+      if (layout_has_sub_min(f)) /* minima follow the scales of both halves */
         dot[i] = add_sub_min(f, dot[i], vf_load(k.scales + ((2 + half) * PANEL_NV + i) * LANES), k.isum + 2 * t + half);
     }
   }

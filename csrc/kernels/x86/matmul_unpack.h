@@ -12,7 +12,7 @@ enum { PARTS = ANE_GROUP / LANES };
 
 /* log2 of the zero of unsigned codes. */
 INLINE int zero_shift(ane_layout f) { return layout_zero(f) ? __builtin_ctz((unsigned)layout_zero(f)) : 0; }
-/* Does the dot need a correction by the sum of q? */
+/* Whether the dot needs a correction by the sum of q. */
 INLINE bool has_zero(ane_layout f) { return layout_zero(f) && !(SIGNED_BYTES && layout_width(f) == 8); }
 
 /* Prefetches all lines of the block AHEAD bytes behind block b. */
@@ -73,7 +73,7 @@ INLINE void unpack_codes(ane_layout f, const uint8_t *p, int part, bool make_sig
     c[v] = vi_and(x, nibble);
     c[v + 4] = vi_and(vi_shr(x, 4), nibble);
   }
-  if (layout_bits(f) == 5) { /* bit v to bit 4; shifts of 16 bits bring no bit of the other byte there */
+  if (layout_bits(f) == 5) { /* moves bit v to bit 4; a 16-bit shift moves no bit of the other byte there */
     vi h = vi_load(p + 256);
     c[0] = vi_or_and(c[0], vi_shl(h, 4), fifth);
     c[1] = vi_or_and(c[1], vi_shl(h, 3), fifth);
