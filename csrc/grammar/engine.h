@@ -1,4 +1,4 @@
-/* What every kind of grammar is to the code that walks tokens: states that are values, and a step by a byte. */
+/* The interface of every kind of grammar to the code that walks tokens: states are values, and a step consumes one byte. */
 #ifndef ANE_GRAMMAR_ENGINE_H
 #define ANE_GRAMMAR_ENGINE_H
 
@@ -40,7 +40,7 @@ struct ane_grammar {
 
 bool engine_step(struct ane_grammar *g, const union engine_state *in, uint8_t byte, union engine_state *out);
 bool engine_accepts(struct ane_grammar *g, const union engine_state *st);
-/* The values of which the state is in one; NULL: it is in none. Its place in that is st->json. */
+/* The schema's values that the state is inside of; NULL: none. st->json is the state within them. */
 struct json_values *engine_values(const struct ane_grammar *g, const union engine_state *st);
 /* A schema's values. Errors: as ane_grammar_json_schema. */
 ane_status json_values_make(struct json_values *v, const char *text, size_t len, const struct ane_json_options *options,

@@ -1,7 +1,7 @@
 /* Values of "format" as patterns of whole texts. Sources: RFC 3339 (dates, durations), 5321 (mailboxes), 1123 (host names),
- * 2673 and 4291 (addresses), 3986 and 3987 (URI, IRI), 6570 (templates), 6901 (pointers), 4122 (uuid), 4648 (byte). Where a text
- * beyond a pattern would be right too, the pattern takes less: international host names are those in ASCII, and labels of
- * Punycode, which would have to be decoded, are not taken. */
+ * 2673 and 4291 (addresses), 3986 and 3987 (URI, IRI), 6570 (templates), 6901 (pointers), 4122 (uuid), 4648 (byte). Some patterns
+ * accept less than their format allows: international host names are ASCII only, and Punycode labels, which would have to be
+ * decoded, are rejected. */
 #include "grammar/schema.h"
 
 #include <string.h>
@@ -72,7 +72,7 @@ static const struct {
     {"json-pointer", POINTER},
     {"relative-json-pointer", "(?:0|[1-9]\\d*)(?:#|" POINTER ")"},
     /* Of the OpenAPI format registry. */
-    {"byte", NULL}, /* how content is encoded is an annotation, as contentEncoding is */
+    {"byte", NULL}, /* the encoding of content is an annotation, like contentEncoding */
     {"binary", NULL},
     {"password", NULL},
     {"float", NULL},

@@ -89,7 +89,7 @@ static struct ane_grammar *plain_grammar(void) {
   return NULL;
 }
 
-/* Begins with an expression; destroys the grammar where that fails. */
+/* Sets the start state to an expression; destroys the grammar on failure. */
 static ane_status begin(struct ane_grammar **out, struct ane_grammar *g, ane_re re, ane_status st, struct ane_error *err) {
   if (st == ANE_OK) {
     g->start.regex = re_begin(&g->pool, re);

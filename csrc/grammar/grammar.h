@@ -1,16 +1,16 @@
-/* Constrained output: which texts a grammar takes, byte by byte, and which tokens may come next.
+/* Constrained output: which texts a grammar accepts, byte by byte, and which tokens may come next.
  *
- * A grammar is compiled once. A matcher follows one text; it can go back to any place before. Everything is exact in bytes, so
+ * A grammar is compiled once. A matcher follows one text; it can return to any earlier position. Matching is exact in bytes, so
  * tokens may end inside a character. A grammar adds to its automata while it is used: it and its matchers belong to one thread.
  *
- * Nothing is taken for granted: what a keyword or construct cannot enforce is an error when the grammar is made, and a limit that
- * is reached while a text is followed is an error then. */
+ * Nothing is ignored silently. A keyword or construct that cannot be enforced is an error when the grammar is compiled; a limit
+ * that is reached during matching is an error at that point. */
 #ifndef ANE_GRAMMAR_GRAMMAR_H
 #define ANE_GRAMMAR_GRAMMAR_H
 
 #include "base/status.h"
 
-/* Bytes that someone else owns. */
+/* Bytes that another object owns. */
 struct ane_bytes {
   const char *data;
   size_t len;
@@ -21,12 +21,12 @@ struct ane_bytes {
 struct ane_grammar;
 
 struct ane_json_options {
-  bool lenient;        /* annotations that are unknown, such as a format's name, are passed over */
-  bool free_blanks;    /* blanks wherever JSON allows them, up to max_blanks at each place; without: only behind , and : */
+  bool lenient;        /* unknown annotations, such as a format's name, are ignored */
+  bool free_blanks;    /* true: blanks wherever JSON allows them, up to max_blanks at each place; false: only after , and : */
   uint32_t max_blanks; /* 1: compact or with single spaces */
 };
 
-/* JSON that fulfils a schema (2020-12, and older spellings), given as JSON text. "true" takes every JSON text.
+/* JSON that fulfils a schema (2020-12, and older spellings), given as JSON text. "true" accepts every JSON text.
  * Errors, beginning with keyword and path: ANE_FORMAT (no JSON), ANE_INVALID (a keyword's value; no value fulfils the schema),
  * ANE_UNSUPPORTED (cannot be enforced), ANE_RANGE (a limit), ANE_NOMEM. */
 ane_status ane_grammar_json_schema(struct ane_grammar **out, const char *text, size_t len, const struct ane_json_options *options,
@@ -53,8 +53,8 @@ struct ane_rule {
   size_t n;
 };
 
-/* Texts of the first of n rules: any context-free grammar over literals and patterns. A text is taken where some way to read it
- * exists: patterns need not match as much as they could. Errors: as for regex. */
+/* Texts of the first of n rules: any context-free grammar over literals and patterns. A text is accepted if any parse of it
+ * exists: patterns need not match greedily. Errors: as for regex. */
 ane_status ane_grammar_rules(struct ane_grammar **out, const struct ane_rule *rules, size_t n, struct ane_error *err);
 
 /* A piece of text between two places, numbered from 0. */
@@ -64,10 +64,10 @@ struct ane_part {
   struct ane_bytes text; /* the literal; the pattern (ECMA-262); the schema of the value, as JSON text */
 };
 
-/* Texts of parts that lead from place 0 to one of the ends: calls of tools, say. From a place lead several literals, none a start
- * of another, or one pattern or one JSON value. A pattern or value goes on as long as it can: what stands behind it must not
- * begin with a byte that it could take. Errors: ANE_INVALID (the places do not fit together), ANE_UNSUPPORTED (a pattern that
- * takes the empty text); else as for json_schema and regex. */
+/* Texts of parts that lead from place 0 to one of the ends: calls of tools, say. From a place lead several literals, none a
+ * prefix of another, or one pattern or one JSON value. A pattern or value matches greedily: what follows it must not begin with a
+ * byte that it could take. Errors: ANE_INVALID (the places do not fit together), ANE_UNSUPPORTED (a pattern that accepts the
+ * empty text); otherwise as for json_schema and regex. */
 ane_status ane_grammar_parts(struct ane_grammar **out, const struct ane_part *parts, size_t n, const uint32_t *ends,
                              size_t n_ends, const struct ane_json_options *options, struct ane_error *err);
 
@@ -75,7 +75,9 @@ void ane_grammar_destroy(struct ane_grammar *g); /* NULL is fine; its matchers m
 
 /* ---- Vocabularies ------------------------------------------------------------------------------------------------*/
 
-/* The bytes of all tokens as a flat tree, and what is known of them ahead. Immutable: grammars of many threads may share it. */
+/* The bytes of all tokens as a flat tree, with precomputed facts about them. It is immutable: grammars of many threads may share
+ * it.
+ */
 struct ane_token_tree;
 
 /* tokens[i]: the bytes that token i stands for; empty ones are never allowed. n < 2^24. Errors: ANE_INVALID, ANE_NOMEM. */
@@ -89,25 +91,25 @@ struct ane_matcher;
 
 ane_status ane_matcher_make(struct ane_matcher **out, struct ane_grammar *g, struct ane_error *err);
 void ane_matcher_destroy(struct ane_matcher *m);
-/* The same where the grammar is gone already. */
+/* The same if the grammar is already destroyed. */
 void ane_matcher_abandon(struct ane_matcher *m);
 
-/* Takes the bytes of a token, all or none. *taken: whether the grammar allows them. canonical: only what a mask offers, which is
- * of the ways to spell JSON strings without needless escapes and integers without point and exponent. Errors: ANE_RANGE (a
+/* Takes the bytes of a token, all or none. *taken: whether the grammar allows them. canonical: only the spellings that a mask
+ * offers: JSON strings without needless escapes, and integers without point and exponent. Errors: ANE_RANGE (a
  * limit), ANE_NOMEM. */
 ane_status ane_matcher_push(struct ane_matcher *m, const char *bytes, size_t n, bool canonical, bool *taken,
                             struct ane_error *err);
-/* Pushes so far, each of which can be undone; and back to `n` of them. */
+/* The number of pushes so far, and the return to the first `n` of them. */
 uint32_t ane_matcher_pushes(const struct ane_matcher *m);
 void ane_matcher_rewind(struct ane_matcher *m, uint32_t n);
 /* Whether the text is complete as it is. */
 bool ane_matcher_accepts(struct ane_matcher *m);
-/* Whether it is, and no byte may follow. Errors: as for push. */
+/* Whether the text is complete and no byte may follow. Errors: as for push. */
 ane_status ane_matcher_finished(struct ane_matcher *m, bool *finished, struct ane_error *err);
 /* Bit i of mask[(size + 31) / 32] is set where token i may come. *n: how many. Errors: as for push. */
 ane_status ane_matcher_mask(struct ane_matcher *m, const struct ane_token_tree *t, uint32_t *mask, uint32_t *n,
                             struct ane_error *err);
-/* The bytes that must come, as far as there is no choice, up to room; *n how many. Nothing where the text may end. */
+/* The bytes that must come next while there is no choice, up to `room`; *n: their number, 0 if the text may end. */
 ane_status ane_matcher_forced(struct ane_matcher *m, char *bytes, size_t room, size_t *n, struct ane_error *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* Contexts of a schema, made when a text first comes to them. */
+/* Contexts of a schema, made when a text first reaches them. */
 #include "base/alloc.h"
 #include "grammar/json_machine.h"
 #include "grammar/regex_internal.h"
@@ -99,7 +99,7 @@ struct place *json_place(struct json_machine *m, const expr_id *goals, uint32_t 
 
 /* ---- A type at a place -------------------------------------------------------------------------------------------*/
 
-/* Bounds of the length that hold whatever else does: those of a conjunction's atoms. Gives what is left to be matched. */
+/* The bounds of the length that always hold: those of a conjunction's atoms. Returns the remaining expression to match. */
 static ane_re lengths_apart(struct schema *s, expr_id e, uint32_t *min, uint32_t *max) {
   *min = 0;
   *max = NO_LIMIT;

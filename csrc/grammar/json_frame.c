@@ -1,4 +1,4 @@
-/* Arrays and objects while they are read: which members and elements may come, and what they decide. */
+/* Arrays and objects that are being read: which members and elements may come next, and which atoms they decide. */
 #include "base/alloc.h"
 #include "grammar/json_machine.h"
 #include "grammar/regex_internal.h"
@@ -48,7 +48,7 @@ static struct frame *copy_frame(struct json_machine *m, const struct frame *f) {
   return g;
 }
 
-/* ---- What can still be -------------------------------------------------------------------------------------------*/
+/* ---- What is still possible -------------------------------------------------------------------------------------*/
 
 static bool json_alive(struct json_machine *m, const struct frame *f, const uint8_t *status) {
   uint32_t n = f->place->n;
@@ -86,7 +86,7 @@ static const struct atom *atom_at(const struct json_machine *m, const struct typ
 
 static bool is_named(const uint64_t *named, uint32_t i) { return named[i >> 6] >> (i & 63) & 1; }
 
-/* Names that the i-th atom needs and that have not come. */
+/* The names that the i-th atom requires and that are still missing. */
 static uint32_t missing(const struct typed *t, const uint64_t *named, uint32_t i) {
   uint32_t n = 0;
   for (uint32_t k = 0; k < t->n_names; k++) n += t->required[(size_t)k * t->n + i] && !is_named(named, k);
@@ -114,7 +114,7 @@ static status3 array_status(const struct json_machine *m, const struct typed *t,
   return STATUS_OPEN;
 }
 
-/* Statuses of all atoms as the frame stands. */
+/* The statuses of all atoms in the frame's current state. */
 static uint8_t *statuses(struct json_machine *m, const struct frame *f, bool final) {
   const struct typed *t = f->typed;
   uint8_t *status = json_alloc(m, t->n, 1);
@@ -406,7 +406,7 @@ bool json_close(struct json_machine *m, struct json_state *st) {
   return json_done(m, st, results, json_mix(f->hash, f->object ? 0x7b7d : 0x5b5d));
 }
 
-/* Whether an element is one that came before; else it is added. */
+/* Whether an element equals an earlier one; if not, it is added. */
 static bool is_repeated(struct json_machine *m, struct frame *f, uint64_t hash) {
   for (const struct seen *s = f->others; s; s = s->next)
     if (s->hash == hash) return true;
@@ -417,8 +417,8 @@ static bool is_repeated(struct json_machine *m, struct frame *f, uint64_t hash) 
   return false;
 }
 
-/* Whether some text that the state of a regular expression leads to is none of the elements that came; at the end of the budget
- * true is said. */
+/* Whether a text that the state of a regular expression leads to differs from all earlier elements. Returns true when the budget
+ * is spent. */
 static bool some_new(struct re_pool *p, const struct frame *f, uint32_t state, uint64_t hash, int depth, int *budget) {
   if (--*budget <= 0 || depth > 256) return true;
   if (p->states[state].accepts) {

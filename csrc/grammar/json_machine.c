@@ -10,7 +10,7 @@ static const char *const words[] = {"null", "false", "true"};
 
 /* ---- Values ------------------------------------------------------------------------------------------------------*/
 
-/* The context of a type at the state's place; NULL: no value of the type can be. */
+/* The context of a type at the state's place; NULL: no value of the type is possible. */
 static struct typed *enter(struct json_machine *m, struct json_state *st, uint8_t type) {
   struct place *p = m->places[st->place->number];
   struct typed *t = json_typed(m, p, type);
@@ -24,7 +24,7 @@ static struct typed *enter(struct json_machine *m, struct json_state *st, uint8_
   return !any || json_survives(m, st->frame, failed, p->n) ? t : NULL;
 }
 
-/* The value is complete and each goal is what the type says. */
+/* The value is complete; its type alone decides each goal. */
 static bool done_plain(struct json_machine *m, struct json_state *st, uint64_t hash) {
   uint32_t n = st->place->n;
   bool fixed[64], *results = n <= ANE_COUNT(fixed) ? fixed : json_alloc(m, n, sizeof *results);
@@ -45,7 +45,7 @@ static bool note_failed(struct json_machine *m, struct json_state *st, const boo
 
 /* ---- Strings -----------------------------------------------------------------------------------------------------*/
 
-/* Goals that no text that goes on so fulfils. */
+/* The goals that no continuation of this text fulfils. */
 static bool judge_string(struct json_machine *m, struct json_state *st) {
   const struct typed *t = st->typed;
   const struct tuple *parts = &m->tuples[st->tuple];
@@ -307,7 +307,7 @@ static bool end_number(struct json_machine *m, struct json_state *st) {
 
 static bool is_blank(uint8_t c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
-/* Blanks before a value (behind a colon or a comma), a name behind a comma, and where the options say so elsewhere. */
+/* Blanks before a value (after a colon or a comma), before a name after a comma, and elsewhere if the options say so. */
 static bool blank(struct json_machine *m, struct json_state *st, uint8_t byte) {
   bool behind = (st->mode == MODE_VALUE && st->frame && (st->frame->object || st->frame->count > 0)) || st->mode == MODE_MEMBER;
   if (m->separators && (!behind || byte != ' ')) return false;

@@ -1,5 +1,5 @@
-/* A text read byte by byte against a schema. States are values: a step makes a new one and leaves the old one as it was, so a
- * caller goes back by keeping states. What a state points to lives in the machine's arena until it is rewound. */
+/* Reads a text byte by byte against a schema. States are values: a step makes a new state and does not change the old one, so a
+ * caller goes back by keeping states. A state points to memory of the machine's arena, which lives until it is rewound. */
 #ifndef ANE_GRAMMAR_JSON_MACHINE_H
 #define ANE_GRAMMAR_JSON_MACHINE_H
 
@@ -122,11 +122,11 @@ struct json_state {
   bool other; /* MODE_KEY: a name that is not among the names may come */
 };
 
-/* What belongs to one text. Zero-initialised = empty. */
+/* The data of one text. Zero-initialised means empty. */
 struct json_tape {
   uint8_t *bytes; /* the text so far: numbers are read again */
   size_t room_bytes;
-  bool canonical; /* of the ways to spell a value few are taken: escapes that JSON needs, integers without point and exponent */
+  bool canonical; /* accept canonical spellings only: escapes that JSON needs, integers without point and exponent */
   /* Frames are made in blocks that a mark can be rewound to. */
   uint8_t **blocks;
   uint32_t n_blocks, room_blocks;
@@ -158,7 +158,7 @@ struct json_mark {
 ane_status json_machine_make(struct json_machine *m, struct schema *s, struct json_state *start, struct ane_error *err);
 void json_machine_free(struct json_machine *m);
 void json_tape_free(struct json_tape *t);
-/* false: no text goes on so, or a limit was reached (json_machine_failed). in and out may be one. */
+/* false: no text continues with this byte, or a limit was reached (json_machine_failed). in and out may be the same. */
 bool json_step(struct json_machine *m, const struct json_state *in, uint8_t byte, struct json_state *out);
 /* Whether the text may end here. */
 bool json_accepts(struct json_machine *m, const struct json_state *st);
