@@ -45,7 +45,7 @@ static int cpu_cores(lua_State *L) {
   return 1;
 }
 
-/* clock() -> seconds of a clock that only goes forward */
+/* clock() -> seconds of a monotonic clock */
 static int clock_now(lua_State *L) {
   lua_pushnumber(L, ane_clock());
   return 1;
@@ -100,7 +100,7 @@ static int path_kind(lua_State *L) {
   return 1;
 }
 
-/* Collects the names before any call of Lua, so that nothing is open where Lua raises. */
+/* Collects the names before any call of Lua, so that no folder is open when Lua raises. */
 static bool add_name(void *arg, const char *name) { return ane_buffer_append(arg, name, strlen(name) + 1); }
 
 /* list_dir(path) -> list of names, in no order; or nil, message, code */
@@ -122,7 +122,7 @@ static int names_gc(lua_State *L) {
   return 0;
 }
 
-/* write_file(path, bytes) -> true; or nil, message, code. The file appears whole or stays as it was. */
+/* write_file(path, bytes) -> true; or nil, message, code. The file is replaced atomically or is unchanged. */
 static int write_file(lua_State *L) {
   const char *path = bind_text(L, 1);
   size_t len;
@@ -160,7 +160,7 @@ static int is_tty(lua_State *L) {
   return 1;
 }
 
-/* wait_input(fd): waits until the file can be read, is at its end or fails, or a signal has come */
+/* wait_input(fd): waits until the file is readable, at its end or in error, or until a signal arrives */
 static int wait_input(lua_State *L) {
   struct pollfd file = {.fd = (int)bind_integer(L, 1, 0, INT32_MAX), .events = POLLIN};
   (void)poll(&file, 1, -1);
@@ -200,14 +200,14 @@ static void on_interrupt(int signal) {
   if (interrupted) lua_sethook(interrupted, raise_interrupt, LUA_MASKCALL | LUA_MASKRET | LUA_MASKLINE | LUA_MASKCOUNT, 1);
 }
 
-/* At the end of that state: signals no longer use it. */
+/* Runs when that state closes: signals no longer use it. */
 static int forget_interrupts(lua_State *L) {
   lua_State *const *guard = luaL_checkudata(L, 1, INTERRUPT_CLASS);
   if (interrupted == *guard) interrupted = NULL;
   return 0;
 }
 
-/* One guard for the life of the state. */
+/* Creates one guard for the lifetime of the state. */
 static void guard_interrupts(lua_State *L, lua_State *main) {
   if (lua_getfield(L, LUA_REGISTRYINDEX, INTERRUPT_CLASS ".guard") == LUA_TNIL) {
     lua_State **guard = bind_new(L, INTERRUPT_CLASS, sizeof *guard, 0);
@@ -238,7 +238,7 @@ static void on_terminate(int signal) {
 }
 
 /* catch_termination(on): while on, SIGTERM raises "interrupted!" in the main coroutine, so that unfinished files are removed;
- * terminated() tells it from Ctrl-C. Off: SIGTERM ends the process */
+ * terminated() distinguishes it from Ctrl-C. Off: SIGTERM ends the process */
 static int catch_termination(lua_State *L) {
   bool on = lua_toboolean(L, 1);
   struct sigaction action = {.sa_handler = on ? on_terminate : SIG_DFL};
@@ -251,13 +251,13 @@ static int catch_termination(lua_State *L) {
   return 0;
 }
 
-/* terminated() -> has SIGTERM come since catch_termination(true)? */
+/* terminated() -> whether SIGTERM has arrived since catch_termination(true) */
 static int was_terminated(lua_State *L) {
   lua_pushboolean(L, terminated != 0);
   return 1;
 }
 
-/* glob(pattern, name) -> does the pattern occur anywhere in the name? See base/glob.h. */
+/* glob(pattern, name) -> whether the pattern matches anywhere in the name. See base/glob.h. */
 static int glob(lua_State *L) {
   lua_pushboolean(L, ane_glob(luaL_checkstring(L, 1), luaL_checkstring(L, 2)));
   return 1;

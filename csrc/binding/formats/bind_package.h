@@ -1,4 +1,4 @@
-/* Core ML packages as the binding files share them. */
+/* Core ML packages, as shared by the files of the binding. */
 #ifndef ANE_BINDING_BIND_PACKAGE_H
 #define ANE_BINDING_BIND_PACKAGE_H
 

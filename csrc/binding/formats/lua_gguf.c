@@ -14,7 +14,7 @@
 struct lua_gguf {
   struct ane_gguf_writer *writer; /* NULL: closed */
   struct ane_pool *pool;
-  bool busy; /* inside send, whose progress function must leave the writer alone */
+  bool busy; /* inside send, whose progress function must not use the writer */
 };
 
 static struct lua_gguf *check_idle(lua_State *L) {
@@ -75,14 +75,14 @@ static ane_meta_kind kind_of(ane_dtype t) {
   }
 }
 
-/* Does v fit an integer type of `bytes` bytes? */
+/* Whether v fits an integer type of `bytes` bytes. */
 static bool in_range(lua_Integer v, ane_meta_kind kind, uint32_t bytes) {
   if (bytes == 8) return kind == ANE_META_INT || v >= 0;
   lua_Integer range = (lua_Integer)1 << (8 * bytes - (kind == ANE_META_INT));
   return v < range && v >= (kind == ANE_META_INT ? -range : 0);
 }
 
-/* The Lua value at idx as a scalar of type t; raises where it is none. */
+/* The Lua value at idx as a scalar of type t; raises if it is not one. */
 static struct ane_meta to_scalar(lua_State *L, int idx, ane_dtype t) {
   const struct ane_dtype_info *info = ane_dtype_info(t);
   struct ane_meta m = {.kind = kind_of(t), .dtype = t};
@@ -138,8 +138,8 @@ static struct ane_meta to_array(lua_State *L, int idx, bool strings, ane_dtype t
   return m;
 }
 
-/* set(key, type, value) -> true; or nil, message, code. type: uint8 .. int64, fp32, fp64, bool, string; with [] behind it
- * the value is a list of such. */
+/* set(key, type, value) -> true; or nil, message, code. type: uint8 .. int64, fp32, fp64, bool, string; with the suffix []
+ * the value is a list of them. */
 static int meth_set(lua_State *L) {
   struct lua_gguf *ud = check_writer(L);
   const char *key = bind_text(L, 2);
@@ -161,7 +161,7 @@ static int meth_set(lua_State *L) {
   return done(L, ane_gguf_add_value(ud->writer, key, &m, &err), &err);
 }
 
-/* copy(source, key) -> true; or nil, message, code: the value as it is there */
+/* copy(source, key) -> true; or nil, message, code: copies the value unchanged */
 static int meth_copy(lua_State *L) {
   struct lua_gguf *ud = check_writer(L);
   const struct ane_source *s = bind_check_source(L, 2);
@@ -200,8 +200,8 @@ static int meth_begin(lua_State *L) {
   return done(L, ane_gguf_begin(ud->writer, &err), &err);
 }
 
-/* What the sink needs. The progress function runs in protected mode: what it raises ends the work, and is raised again
- * when nothing of ours is on the C stack. */
+/* The data of the sink. The progress function runs in protected mode: an error in it ends the work, and is raised again when no
+ * function of this module is on the C stack. */
 struct sending {
   lua_State *L;
   struct ane_gguf_writer *writer;
@@ -255,8 +255,8 @@ static void push_error(lua_State *L, const struct ane_recode_error *e) {
 }
 
 /* send(source, name [, {first, last, head, add, importance, progress}]) -> {count, max_abs, error, signal} (the last two
- * are sums of squares); or nil, message, code. Rows of a tensor of the source become the next rows of the tensor that is
- * due, in its type. */
+ * are sums of squares); or nil, message, code. Rows of a tensor of the source become the next rows of the current
+ * tensor, in its type. */
 static int meth_send(lua_State *L) {
   struct lua_gguf *ud = check_writer(L);
   struct ane_source *s = bind_check_source(L, 2);
@@ -285,7 +285,7 @@ static int meth_send(lua_State *L) {
   return 1;
 }
 
-/* write(bytes) -> true; or nil, message, code: the next bytes of the tensor that is due, as they are */
+/* write(bytes) -> true; or nil, message, code: writes the next bytes of the current tensor unchanged */
 static int meth_write(lua_State *L) {
   struct lua_gguf *ud = check_writer(L);
   size_t len;
@@ -294,7 +294,7 @@ static int meth_write(lua_State *L) {
   return done(L, ane_gguf_write(ud->writer, bytes, len, &err), &err);
 }
 
-/* wanted() -> bytes that the tensor which is due still wants (0: all are there), its name (or nil) */
+/* wanted() -> bytes that are missing from the current tensor (0: none), its name (or nil) */
 static int meth_wanted(lua_State *L) {
   const char *name;
   lua_pushinteger(L, (lua_Integer)ane_gguf_wanted(check_writer(L)->writer, &name, NULL));

@@ -1,6 +1,6 @@
 /* JSON to Lua values and back (RFC 8259).
  *
- *   null <-> core.null (a light userdata); integers and floats stay apart
+ *   null <-> core.null (a light userdata); integers and floats keep their Lua subtype
  *   array -> sequence with a metatable whose __jsontype is "array"; object -> table, an empty one with __jsontype "object"
  *
  * Integers beyond 64 bits become floats (tokenizer_config.json files hold "model_max_length":
@@ -85,7 +85,7 @@ static bool decode_string(lua_State *L, struct ane_json *j) {
   return true;
 }
 
-/* Pushes one value; on failure leaves the stack as it is (the caller clears it). */
+/* Pushes one value. On failure it does not restore the stack; the caller clears it. */
 static bool decode_value(lua_State *L, struct ane_json *j) {
   luaL_checkstack(L, LUA_MINSTACK, "JSON value");
   switch (ane_json_peek(j)) {
@@ -204,7 +204,7 @@ static void encode_number(struct encoder *e, int at) {
   e->out->size += (size_t)n;
 }
 
-/* The number of elements if the table on top is to be an array, else -1. Marked tables are what the mark says. */
+/* The number of elements if the table on top becomes an array, else -1. A mark decides for marked tables. */
 static lua_Integer array_length(struct encoder *e) {
   lua_State *L = e->L;
   lua_Integer n = (lua_Integer)lua_rawlen(L, -1), seen = 0;
@@ -242,14 +242,14 @@ static void encode_array(struct encoder *e, lua_Integer n, int depth) {
   add(e, "]", 1);
 }
 
-/* The member whose key and value are on top: "key":value. */
+/* Encodes the member whose key and value are on top: "key":value. */
 static void encode_member(struct encoder *e, bool first, int depth) {
   lua_State *L = e->L;
   if (!first) add(e, ",", 1);
   add_line(e, depth + 1);
   int type = lua_type(L, -2);
   if (type != LUA_TSTRING && type != LUA_TNUMBER) luaL_error(L, "a key of type %s has no JSON form", luaL_typename(L, -2));
-  lua_pushvalue(L, -2); /* lua_next must not see its key turned into a string */
+  lua_pushvalue(L, -2); /* a copy: lua_next needs its key unconverted */
   size_t len;
   const char *key = lua_tolstring(L, -1, &len);
   encode_string(e, key, len);
@@ -270,7 +270,7 @@ static int compare_keys(const void *a, const void *b) {
   return order ? order : (x->len > y->len) - (x->len < y->len);
 }
 
-/* Members by the bytes of their keys. */
+/* Encodes members sorted by the bytes of their keys. */
 static void encode_sorted(struct encoder *e, int depth) {
   lua_State *L = e->L;
   int t = lua_gettop(L), keys = t + 1, texts = t + 2;
@@ -316,7 +316,7 @@ static void encode_object(struct encoder *e, int depth) {
   add(e, "}", 1);
 }
 
-/* The value on top of the stack, which stays. */
+/* Encodes the value on top of the stack and leaves it there. */
 static void encode_value(struct encoder *e, int depth) {
   lua_State *L = e->L;
   size_t len;
@@ -366,7 +366,7 @@ static void check_options(lua_State *L, int arg, struct encoder *e) {
   }
 }
 
-/* json_encode(value [, {indent = 0 .. 16 or true, sort = false}]) -> text, always valid JSON. Raises on what has no JSON
+/* json_encode(value [, {indent = 0 .. 16 or true, sort = false}]) -> text, always valid JSON. Raises for values without a JSON
  * form: functions, other userdata, keys that are neither strings nor numbers, cycles. */
 static int json_encode(lua_State *L) {
   luaL_checkany(L, 1);

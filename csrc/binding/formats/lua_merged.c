@@ -5,11 +5,11 @@
 
 #include <string.h>
 
-/* One edit as it lies in its table at stack index `at`. */
+/* One edit, read from its table at stack index `at`. */
 struct edit {
   const char *name, *from; /* the tensor; the one whose numbers it begins with */
   int at;
-  bool alias; /* the tensor of `from` as it is, under another name */
+  bool alias; /* the tensor of `from` unchanged, under another name */
 };
 
 static const char *text_field(lua_State *L, int t, const char *name) {
@@ -18,7 +18,7 @@ static const char *text_field(lua_State *L, int t, const char *name) {
   return text;
 }
 
-/* n floats of field `name` of the table at t; NULL where it is absent. */
+/* n floats of field `name` of the table at t; NULL if it is absent. */
 static const float *floats(lua_State *L, int t, const char *name, int64_t n) {
   size_t size = 0;
   lua_getfield(L, t, name);
@@ -28,7 +28,7 @@ static const float *floats(lua_State *L, int t, const char *name, int64_t n) {
   return (const float *)(const void *)bytes;
 }
 
-/* Rows and columns of a tensor as adapters see it: a vector is one row. */
+/* Rows and columns of a tensor for adapters: a vector is one row. */
 static void sides(const struct ane_shape *s, int64_t *rows, int64_t *cols) {
   *cols = s->rank ? s->dim[s->rank - 1] : 1;
   *rows = 1;

@@ -118,7 +118,7 @@ static int server_quiesce(lua_State *L) {
   return 0;
 }
 
-/* server:wait(seconds): until a request has come */
+/* server:wait(seconds): waits until a request arrives */
 static int server_wait(lua_State *L) {
   struct server *s = open_server(L);
   lua_Number seconds = luaL_checknumber(L, 2);
@@ -126,13 +126,13 @@ static int server_wait(lua_State *L) {
   return 0;
 }
 
-/* server:look(): which clients have left */
+/* server:look(): detects clients that have disconnected */
 static int server_look(lua_State *L) {
   ane_http_look(open_server(L)->http);
   return 0;
 }
 
-/* server:take() -> exchange; nil: no request waits */
+/* server:take() -> exchange; nil: no request is pending */
 static int server_take(lua_State *L) {
   struct server *s = open_server(L);
   struct exchange *e = bind_new(L, EXCHANGE_CLASS, sizeof *e, 0);
@@ -200,7 +200,7 @@ static int exchange_begin(lua_State *L) {
   return bind_done(L, ane_http_begin(x, status, luaL_optstring(L, 4, ""), &err), &err);
 }
 
-/* exchange:write(text) -> true; or nil, message, code ("stopped": the client has left or does not read) */
+/* exchange:write(text) -> true; or nil, message, code ("stopped": the client has disconnected or does not read) */
 static int exchange_write(lua_State *L) {
   struct ane_http_exchange *x = open_exchange(L);
   size_t size;
@@ -209,7 +209,7 @@ static int exchange_write(lua_State *L) {
   return bind_done(L, ane_http_write(x, data, size, &err), &err);
 }
 
-/* exchange:finish(): the answer is whole */
+/* exchange:finish(): ends the response */
 static int exchange_finish(lua_State *L) {
   ane_http_end(open_exchange(L));
   return 0;
