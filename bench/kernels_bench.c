@@ -1,10 +1,10 @@
-/* Speed of norms, activations and attention at each level of this machine, one thread, best of many runs; beside them the
- * level's own limit: a loop of nothing but independent fp32 fused multiply-adds.
+/* Speed of norms, activations and attention at each level of this machine, one thread, best of many runs. Beside them is the
+ * level's limit: a loop of independent fp32 fused multiply-adds.
  *
  *   make bench && build/release/bench/kernels_bench [seconds]
  *
- * GFLOPS of attention count 4 * head_dim operations for each visible pair of query and key, exp not at all; GB/s of decode
- * count the keys and values read, those of elementwise functions every array once. */
+ * GFLOPS of attention count 4 * head_dim operations for each visible pair of query and key, and do not count exp. GB/s of
+ * decode count the keys and values read; GB/s of elementwise functions count every array once. */
 #include "kernels/kernels.h"
 
 #include <immintrin.h>
@@ -159,7 +159,7 @@ int main(int argc, char **argv) {
     return fprintf(stderr, "kernels_bench: no number of seconds %s\nusage: kernels_bench [seconds]\n", argv[1]), 2;
   for (ane_isa isa = ANE_ISA_AVX2; isa < ANE_ISA_COUNT; isa++) {
     if (!ane_isa_available(isa) || isa == ANE_ISA_AVXVNNI || isa == ANE_ISA_AVX512VNNI)
-      continue; /* the same functions as one before */
+      continue; /* the same functions as an earlier level */
     const struct ane_kernels *k = ane_kernels_get(isa);
     const double peak = limit(isa);
     printf("%s: fused multiply-adds alone %.1f GFLOPS\n", ane_isa_name(isa), peak);

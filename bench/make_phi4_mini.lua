@@ -1,11 +1,11 @@
 --- Writes a checkpoint of the size of Phi-4-mini with random weights: 3.84 B parameters, bf16, 7.7 GB in four safetensors files
--- with an index, and config.json. One tensor's rows at a time go to the files, so it needs little memory.
+-- with an index, and config.json. It writes a few rows of a tensor at a time, so it needs little memory.
 --
 --   lua5.4 bench/make_phi4_mini.lua FOLDER [LAYERS [PART]]
 --
 -- With PART (2, 4, 8, 16) all widths and the vocabulary are that many times smaller.
--- Numbers are normal, with the spread that keeps hidden states of one size through the layers, the same for the same tensor on
--- every machine. Sizes: microsoft/Phi-4-mini-instruct, config.json.
+-- Weights are normally distributed, with a spread that keeps the size of hidden states constant through the layers. A tensor has
+-- the same weights on every machine. Sizes: microsoft/Phi-4-mini-instruct, config.json.
 
 local FILES = 4
 local LAYERS, PART = tonumber(arg[2] or 32), tonumber(arg[3] or 1)

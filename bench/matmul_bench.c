@@ -32,7 +32,7 @@ struct job {
 static uint32_t seed = 1;
 static uint32_t next(void) { return seed = seed * 1664525 + 1013904223; }
 
-/* A row of random bytes from 0x20 to 0x2F: whatever lies where, fp16, bf16 and fp32 fields are small and finite. */
+/* A row of random bytes from 0x20 to 0x2F: at any offset, fp16, bf16 and fp32 fields are small and finite. */
 static void random_row(uint8_t *row, uint64_t bytes) {
   for (uint64_t i = 0; i < bytes; i++) row[i] = (uint8_t)(0x20 | next() >> 28);
 }

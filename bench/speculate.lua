@@ -1,5 +1,5 @@
--- What drafting from the prompt is worth: four kinds of prompts, plain and speculative decoding in turns, the same tokens
--- checked each time.
+-- Measures the gain of drafting from the prompt: four kinds of prompts, plain and speculative decoding in turns. It checks each
+-- time that both give the same tokens.
 -- Usage, from the top folder: lua5.4 bench/speculate.lua MODEL.gguf [REPETITIONS] [TOKENS] [THREADS]
 
 package.path = "lua/?.lua;lua/?/init.lua;" .. package.path

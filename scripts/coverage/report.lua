@@ -1,10 +1,10 @@
--- What `make coverage` prints: lines by folder, what is not covered, the totals. C is counted by gcov, Lua by lines.c.
+-- Prints the report of `make coverage`: lines by folder, uncovered lines, and the totals. C is counted by gcov, Lua by lines.c.
 -- usage: lua5.4 scripts/coverage/report.lua BUILD FLOOR_C FLOOR_LUA      (percent); GCOV names the gcov of the compiler
 -- Exit status 1: a total is below its floor. BUILD/uncovered.txt has all lines that no spec ran.
 
 local build, floor_c, floor_lua = arg[1], tonumber(arg[2]), tonumber(arg[3])
 
--- Not held to the floor: what runs there depends on the CPU.
+-- Excluded from the floor: which of these lines run depends on the CPU.
 local BY_CPU = "csrc/kernels/x86"
 local MOST_FILES = 25
 
@@ -34,8 +34,9 @@ local function read_c()
   end
 end
 
--- luac's listing heads each function with its file and gives the line of each instruction. Two instructions are no line of
--- their own: VARARGPREP, which hooks do not see, and the return that closes every function, behind one that is written.
+-- luac's listing heads each function with its file and gives the line of each instruction. Two instructions do not
+-- count as lines: VARARGPREP, which hooks do not see, and the implicit return at the end of a function, if
+-- it follows an explicit one.
 local function read_lua_code(luac)
   local path, last, op, before
   local function close()

@@ -1,4 +1,4 @@
---- Writes safetensors files for specs: well formed by default, wrong in one chosen place on request.
+--- Writes safetensors files for specs: well formed by default, with one chosen error on request.
 --
 --   local st = require "support.safetensors_writer"
 --   st.write(path, {
@@ -6,8 +6,8 @@
 --     tensors = { { name = "w", dtype = "F32", shape = { 2, 3 }, data = st.f32 { 1, 2, 3, 4, 5, 6 } } },
 --   })
 --
--- Tensors lie in the file in the order of the list. Wrong on request: file { header = text of the JSON, length = its length
--- field, pad = blanks behind it, tail = bytes behind the data }; tensor { begin, stop = offsets; info = text of its JSON }.
+-- Tensors are in the file in the order of the list. Possible errors: file { header = text of the JSON, length = its length
+-- field, pad = blanks after it, tail = bytes after the data }; tensor { begin, stop = offsets; info = text of its JSON }.
 
 local core = require "ane.core"
 

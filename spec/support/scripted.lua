@@ -1,5 +1,5 @@
---- A stand-in for a model that says what a script says: for specs of what happens around a model.
--- Token ids are the bytes of texts, 256 ends a reply, and words may stand behind ids from 257 on.
+--- A mock model that replies with a script, for specs of the code around a model.
+-- Token ids are the bytes of texts; 256 ends a reply; ids from 257 on may stand for words.
 -- Usage: `local session = scripted.session("abc", {context = 100}); local tokenizer = scripted.tokenizer()`
 
 local core = require "ane.core"
@@ -53,7 +53,7 @@ end
 local Session = {}
 Session.__index = Session
 
---- A session whose best token, n tokens behind the prompt, is the n-th id of the script; behind the script it says EOS.
+--- A session whose best token, n tokens after the prompt, is the n-th id of the script; after the script it is EOS.
 -- `fed` lists the feeds: {n = tokens, want =}; with `fail` set to a message, feeds fail.
 -- @param script a text or a list of ids
 -- @param opts context; prompt = length of the prompt (else the length of the first feed)

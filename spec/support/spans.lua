@@ -1,4 +1,4 @@
---- Spans of tokens beside those of a library that counts otherwise.
+--- Compares spans of tokens with those of a library that counts differently.
 -- Usage: `local flat = spans.flat(text, spans_of_encode); assert(spans.alike(golden, flat))`
 
 local M = {}
@@ -18,8 +18,8 @@ function M.flat(text, spans)
   return out
 end
 
---- Do they agree as far as they mean the same? Each is within the other (characters of one cluster cannot be told apart), or one
--- is empty (no text stands for the token).
+--- Whether two lists of spans agree. Of each pair, one span lies within the other (characters of one cluster cannot be
+-- distinguished), or one is empty (the token has no text).
 function M.alike(a, b)
   if #a ~= #b then return false end
   for i = 1, #a, 2 do

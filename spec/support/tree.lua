@@ -13,7 +13,7 @@ end
 
 local all
 
---- Paths of the files below a folder ("" for all), by pattern of the extension; what is built or fetched is left out.
+--- Paths of the files below a folder ("" for all), by pattern of the extension; built and fetched files are omitted.
 function M.files(folder, extension)
   all = all or lines_of [[find . \( -path ./build -o -path ./.git -o -path ./models-cache \) -prune -o -type f -print | LC_ALL=C sort]]
   local prefix = folder == "" and "" or folder .. "/"
@@ -31,7 +31,7 @@ function M.read(path)
   return file:read "a"
 end
 
---- Is there such a file or folder?
+--- Whether the file or folder exists.
 function M.exists(path)
   return (os.execute(("test -e '%s'"):format(path))) == true
 end
@@ -74,7 +74,7 @@ function M.grep(path, text, pattern)
   return found
 end
 
---- Is there such a program?
+--- Whether the program exists.
 function M.has(program)
   return (os.execute("command -v " .. program .. " >/dev/null 2>&1")) == true
 end
