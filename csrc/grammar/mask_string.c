@@ -17,7 +17,7 @@ struct inside {
   struct json_values *values;
   struct json_machine *m; /* of them */
   const struct json_state *st;
-  bool is_key, exact_ends; /* exact_ends: what the string holds matters behind it */
+  bool is_key, exact_ends; /* exact_ends: the text after the string depends on its contents */
   uint32_t whole;          /* tuple whose only part takes every text, or that has no part: the tuple never changes */
   struct verdict verdicts[32];
   uint32_t n_verdicts;
@@ -277,7 +277,7 @@ static bool walk_strings(struct inside *in, struct walked *w, bool lengths_apart
   return ok;
 }
 
-/* Allows what a walk found, where the string stands as it does now. */
+/* Allows the tokens that a walk found, for the current state of the string. */
 static void use_walked(struct inside *in, const struct walked *w, uint32_t max) {
   struct masking *k = in->k;
   const struct ane_token_tree *t = k->t;

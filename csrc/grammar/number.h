@@ -54,7 +54,7 @@ typedef enum {
   NUMBER_EXPONENT
 } number_part;
 
-/* The part behind one more character; NUMBER_NONE: no number goes on so. */
+/* The part after one more character; NUMBER_NONE: no number continues with it. */
 number_part number_step(number_part part, char c);
 static inline bool number_whole(number_part p) {
   return p == NUMBER_ZERO || p == NUMBER_INT || p == NUMBER_FRACTION || p == NUMBER_EXPONENT;

@@ -1,4 +1,4 @@
-/* Texts of parts: literals, patterns and JSON values one behind the other, as an automaton whose edges are the parts. */
+/* Texts that are sequences of parts (literals, patterns, JSON values), as an automaton whose edges are the parts. */
 #ifndef ANE_GRAMMAR_PARTS_H
 #define ANE_GRAMMAR_PARTS_H
 

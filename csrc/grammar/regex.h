@@ -19,7 +19,7 @@ enum {
 };
 #define RE_INF UINT32_MAX
 
-/* What stands before a place: assertions ask. */
+/* The kind of character before a position, which assertions test. */
 typedef enum { RE_AT_START, RE_AFTER_OTHER, RE_AFTER_WORD } re_before;
 
 struct re_node {

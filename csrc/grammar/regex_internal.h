@@ -15,7 +15,7 @@ enum {
   RE_KIND_NOT,     /* every text but those of a */
   RE_KIND_REPEAT,  /* a, lo to hi times */
   RE_KIND_AHEAD,   /* zero-width: what follows is (lo: is not) a text of a */
-  RE_KIND_START,   /* zero-width: nothing stands before */
+  RE_KIND_START,   /* zero-width: start of the text */
   RE_KIND_BOUNDARY /* zero-width: (lo: no) edge of a word */
 };
 

@@ -42,7 +42,7 @@ static bool add(struct parser *ps, struct ranges *r, uint32_t lo, uint32_t hi) {
   return true;
 }
 
-/* Sorted, apart from each other. */
+/* Sorted and disjoint. */
 static void tidy(struct ranges *r) {
   for (uint32_t i = 1; i < r->n; i++) /* insertion: lists are short or nearly in order */
     for (uint32_t j = i; j > 0 && r->list[j - 1].lo > r->list[j].lo; j--) {
@@ -230,7 +230,7 @@ static uint32_t unicode_escape(struct parser *ps) {
   return v;
 }
 
-/* The character behind a backslash, where it stands for one. */
+/* The character that an escape denotes, if it denotes one. */
 static uint32_t escaped(struct parser *ps) {
   char c = peek(ps);
   switch (c) {
@@ -405,7 +405,7 @@ static ane_re atom(struct parser *ps) {
   }
 }
 
-/* {n} {n,} {n,m} {,m}: false where what stands there is no such thing. */
+/* {n} {n,} {n,m} {,m}. Returns false if the text is not a quantifier. */
 static bool counts(struct parser *ps, uint32_t *lo, uint32_t *hi) {
   size_t at = ps->at + 1;
   uint64_t v[2] = {0, 0};

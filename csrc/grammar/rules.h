@@ -7,7 +7,7 @@
 #include "grammar/grammar.h"
 #include "grammar/regex.h"
 
-/* A place in a rule: what comes next there. Behind each alternative stands an end. */
+/* A position in a rule: the next element. Each alternative is followed by an end. */
 struct rule_place {
   enum { PLACE_END, PLACE_RULE, PLACE_TEXT } kind;
   uint32_t which; /* PLACE_RULE, PLACE_END: the rule; PLACE_TEXT: an expression of the pool */

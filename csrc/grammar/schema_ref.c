@@ -129,7 +129,7 @@ static struct jv *id_of(const struct schema_ids *ids, const struct jv *v) {
 
 typedef enum { HOLDS_SCHEMA, HOLDS_SCHEMAS, HOLDS_DATA } holding; /* one or a list; by name; nothing that is a schema */
 
-/* What the value of a keyword is: identifiers stand only in schemas. */
+/* The kind of a keyword's value: only schemas have identifiers. */
 static holding what_holds(const char *keyword) {
   static const char *const one[] = {"allOf",
                                     "anyOf",
