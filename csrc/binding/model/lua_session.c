@@ -297,7 +297,7 @@ static int meth_adapt(lua_State *L) {
   return bind_done(L, ane_session_adapt(ud->session, list, scales, n, &err), &err);
 }
 
-/* adapters_key() -> integer that tells states under other adapters apart; 0: none */
+/* adapters_key() -> integer that distinguishes states under different adapters; 0: none */
 static int meth_adapters_key(lua_State *L) {
   lua_pushinteger(L, (lua_Integer)ane_session_adapters_key(check_session(L, 1)->session));
   return 1;

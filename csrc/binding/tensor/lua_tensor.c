@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The floats lie behind the head, where a row of any use to SIMD code begins. */
+/* The floats follow the header, at an alignment that suits SIMD code. */
 enum { DATA_ALIGN = 64 };
 
 float *bind_tensor_new(lua_State *L, const struct ane_shape *shape) {

@@ -132,7 +132,7 @@ static int meth_sort(lua_State *L) {
 
 /* ---- Comparison --------------------------------------------------------------------------------------------------*/
 
-/* Share of the rows whose greatest elements stand at one place. */
+/* The share of rows whose largest elements have the same index in both. */
 static double argmax_agree(const struct bind_tensor *a, const struct bind_tensor *b) {
   uint64_t n = a->shape.rank ? (uint64_t)a->shape.dim[a->shape.rank - 1] : 1, same = 0;
   if (a->count == 0 || n > INT32_MAX) return 1;
