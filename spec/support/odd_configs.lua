@@ -7,7 +7,7 @@ local core = require "ane.core"
 
 local M = {}
 
--- What stands where something else is wanted. The huge numbers are those that overflow a size or an exponent.
+-- Values of a wrong type or size. The huge numbers overflow a size or an exponent.
 M.values = {
   { "null", core.null }, { "false", false }, { "true", true }, { '""', "" }, { '"x"', "x" }, { "[]", {} }, { "[1]", { 1 } },
   { '["x"]', { "x" } }, { '{"a":1}', { a = 1 } }, { "-1", -1 }, { "0", 0 }, { "1", 1 }, { "3", 3 }, { "0.5", 0.5 }, { "-0.5", -0.5 },
