@@ -80,8 +80,7 @@ enum { ANE_CODE_MAX = 127, ANE_OUTLIER_MAX = 16319 };
 #define ANE_OUTLIER_OVER 4.0f
 #define ANE_OUTLIER_PART 0.35f
 #define ANE_BOUND_START 0x1p-120f /* start of the sums of a bound: above the error of all subnormal numbers */
-#define ANE_TINY 0x1p-100f /* blocks with no larger value become zero, so scales and their inverses are finite, normal numbers   \
-                            */
+#define ANE_TINY 0x1p-100f /* blocks with no larger value become zero, so scales and inverses stay finite, normal numbers */
 
 static inline float ane_outlier_over(bool precise) { return precise ? ANE_OUTLIER_OVER_PRECISE : ANE_OUTLIER_OVER; }
 static inline float ane_outlier_part(bool precise) { return precise ? ANE_OUTLIER_PART_PRECISE : ANE_OUTLIER_PART; }
