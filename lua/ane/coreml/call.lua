@@ -1,4 +1,4 @@
---- One call of the packages of a set: what each function takes, how the packages run in order, what they leave.
+--- One call of a package set: the inputs of each function, the order in which packages run, and their results.
 -- Needs ane.core and ane.coreml.calls. Usage: `local row, message, code = call.run(session, ids, n, size, "last")`
 --
 -- A call has a size: the tokens that every function of it takes. Its first n are tokens of the sequence, the others are padding.
@@ -15,7 +15,7 @@ local core = require "ane.core"
 
 local M = {}
 
--- What hides a key. -inf would give NaN where all keys are hidden.
+-- The mask value of a hidden key. -inf would give NaN where all keys are hidden.
 local HIDDEN = -1e4
 
 -- ---- Inputs -------------------------------------------------------------------------------------------------------------
@@ -36,7 +36,8 @@ local function rope_input(rope, fn, first, n, long)
   return values
 end
 
--- What is added to the scores of n queries from position `first` on. A query at position t sees the keys of positions low .. high.
+-- The mask that is added to the scores of n queries from position `first` on. A query at position t sees the keys of positions
+-- low .. high.
 -- known: positions that have keys; from: position of key 0.
 local function mask_input(port, first, n, keys, known, from)
   local values = {}
@@ -55,7 +56,7 @@ local function slice(value, n, first, count, port)
   return value:reshape({ #value // n, n }):slice(2, first + 1, first + count):reshape(shape)
 end
 
--- A rope table or a mask, made once for all packages of a call that take the same one.
+-- A rope table or a mask. It is made once and shared by all packages of a call that need the same one.
 local function table_of(meta, f, port, call)
   local shape, at = shape_for(port, call.count), call.length + call.first
   local key = ("%s %s %s %s %d %s"):format(port.role, port.rope, port.window, port.ahead, at, table.concat(shape, ","))
@@ -73,7 +74,7 @@ local function table_of(meta, f, port, call)
   return call.cache[key]
 end
 
--- Everything that function f takes in a call: tensors by name.
+-- All inputs of function f in a call: tensors by name.
 local function inputs_of(meta, f, call)
   local inputs = {}
   for _, port in ipairs(f.inputs) do
@@ -95,7 +96,7 @@ end
 
 -- ---- Running ------------------------------------------------------------------------------------------------------------
 
--- Keeps the best id and its logit of each token, over the slices of the head so far.
+-- Updates the best id and logit of each token with one more slice of the head.
 local function keep_best(results, argmax, max, from)
   max = max:reshape({ #max }):totable()
   for t = 1, #max do
@@ -104,7 +105,7 @@ local function keep_best(results, argmax, max, from)
   end
 end
 
--- Keeps what a package gave: values for packages behind, slices of logits, or the best of each token.
+-- Stores the outputs of a package: values for later packages, slices of logits, or the best id of each token.
 local function keep_outputs(p, f, outputs, results)
   local argmax, max
   for _, port in ipairs(f.outputs) do
@@ -117,7 +118,7 @@ local function keep_outputs(p, f, outputs, results)
   if argmax then keep_best(results, argmax, max, p.vocab_start or 0) end
 end
 
--- Runs package i by its function for the tokens that it takes.
+-- Runs package i, with the function that fits the call's tokens.
 -- @return outputs by name, the function; or nil, message, code
 local function run_package(session, i, p, call)
   local at = call.length + call.first
@@ -130,7 +131,7 @@ local function run_package(session, i, p, call)
   return outputs, f
 end
 
--- Runs the packages in order. Heads run for the tokens that are asked for only.
+-- Runs the packages in order. Heads run only for the tokens whose logits are asked for.
 -- @return {values, logits (list of slices), best}; or nil, message, code
 local function run_packages(session, call, want)
   local program, results = session.engine, { values = call.values, logits = {}, best = {} }
@@ -146,9 +147,9 @@ local function run_packages(session, call, want)
   return results
 end
 
---- Runs all packages on the n tokens behind the session's.
--- @param size of the call
--- @param want as of a session's feed: "none", "last" or "all"
+--- Runs all packages on n tokens that follow those of the session.
+-- @param size tokens of the call, padding included
+-- @param want as in a session's feed: "none", "last" or "all"
 -- @return {logits, best, size (tokens of each slice of logits), count (of rows), skip (tokens before the first row)}; or nil, message, code
 function M.run(session, ids, n, size, want)
   local meta = session.engine.meta

@@ -1,12 +1,12 @@
---- Calls of package sets: of what sizes they may be, and which function of each package takes one.
+--- Call sizes of package sets: which sizes are possible, and which function of each package a call runs.
 -- Needs nothing. Usage: `local sizes = calls.sizes(packages); local size, tokens = calls.choose(program, n, length)`
 --
--- A function takes T tokens, or a range of them, and sees as many positions as its `context` says. Sizes are ranges {low, high} of
--- tokens, ascending and apart, that every package of the set has a function for.
+-- A function takes a fixed number of tokens T, or a range, and sees as many positions as its `context` says. Sizes are disjoint
+-- ranges {low, high} of tokens, in ascending order, for which every package of the set has a function.
 
 local M = {}
 
--- Ranges of two lists that are in both.
+-- The intersection of two lists of ranges.
 local function both(a, b)
   local out = {}
   for _, x in ipairs(a) do
@@ -18,7 +18,7 @@ local function both(a, b)
   return out
 end
 
--- Ranges that overlap or touch become one.
+-- Merges ranges that overlap or touch.
 local function merged(list)
   table.sort(list, function(a, b) return a.low < b.low end)
   local out = {}
@@ -30,7 +30,7 @@ local function merged(list)
   return out
 end
 
---- Sizes that all packages take; empty: there are none.
+--- Sizes that all packages take; empty where there are none.
 -- @param packages list of {functions = list of {low, high}}
 function M.sizes(packages)
   local sizes
@@ -51,7 +51,8 @@ function M.takes(p, n)
   return false
 end
 
---- The function of a package for n tokens, the last of them at position `upto` - 1: the one that sees the fewest positions.
+--- The function of a package for n tokens, the last of them at position `upto` - 1. Of several that fit, the one that sees the
+-- fewest positions.
 -- @return function; nil: there is none
 function M.function_for(p, n, upto)
   local best
@@ -62,7 +63,7 @@ function M.function_for(p, n, upto)
   return best
 end
 
--- The largest size of at most n; the smallest of at least n; nil: there is none.
+-- The largest size of at most n, and the smallest of at least n; each is nil where there is none.
 local function around(sizes, n)
   local below, above
   for _, r in ipairs(sizes) do
@@ -72,8 +73,8 @@ local function around(sizes, n)
   return below, above
 end
 
---- The next call for n tokens, all of them or some: its size, and how many of the n it takes (the rest is padding). A call is padded
--- where more than half of it is tokens, or where there is no smaller one.
+--- The next call for n tokens or the first of them: its size, and how many of the n it takes. The rest is padding. A call is
+-- padded if more than half of it is tokens, or if there is no smaller size.
 -- @param program sizes; whole: all tokens in one call; exact_calls: no padding
 -- @param room largest size
 -- @return size, tokens; nil: no call fits

@@ -1,15 +1,15 @@
---- The files of a package set against what its manifest says of them: there, as large, and by option with the same hashes.
+--- Checks the files of a package set against its manifest: presence, size, and by option hashes.
 -- Needs ane.core and ane.util.keys. Usage: `local ok, message, code = files.check(folder, meta, { verify = true })`
 --
--- Sizes are always asked for, of the packages that are opened. Hashing reads all bytes of the set once more (about a gigabyte a second),
--- so it is done on demand. The manifest itself has no hash.
+-- Sizes of the packages that are opened are always checked. Hashing reads all bytes of the set once more (about a gigabyte a
+-- second), so it is done on demand. The manifest itself has no hash.
 
 local core = require "ane.core"
 local keys = require "ane.util.keys"
 
 local M = {}
 
---- Does a path stay in its folder? Relative, with no part that leads out of it.
+--- Is a path relative, without parts that lead out of its folder?
 function M.is_inside(path)
   if type(path) ~= "string" or path == "" or path:sub(1, 1) == "/" or path:find "[\\%z]" then return false end
   for part in path:gmatch "[^/]+" do
@@ -18,7 +18,7 @@ function M.is_inside(path)
   return true
 end
 
--- Calls fn(path, kind) for all in a folder and below, by name; true, or nil, message, code.
+-- Calls fn(path, kind) for everything in a folder and below it, sorted by name. Returns true; or nil, message, code.
 local function walk(folder, prefix, depth, fn)
   local names, message, code = core.list_dir(folder .. prefix)
   if not names then return nil, message, code or "io" end
@@ -40,7 +40,7 @@ local function size_of(path)
   return f:seek "end"
 end
 
--- Are all packages there, with as many bytes as were written?
+-- Do all packages exist, with as many bytes as were written?
 local function check_sizes(folder, packages)
   for _, p in ipairs(packages) do
     if core.path_kind(folder .. p.path) ~= "folder" then return nil, p.path .. ": the package is not there", "notfound" end
@@ -75,7 +75,7 @@ end
 
 -- ---- Hashes -------------------------------------------------------------------------------------------------------------
 
--- A file against {bytes, sha256}.
+-- Checks a file against {bytes, sha256}.
 local function check_file(folder, path, want)
   if not M.is_inside(path) then return nil, ("files: path %q leaves the folder"):format(tostring(path)), "format" end
   if type(want) ~= "table" or type(want.sha256) ~= "string" then return nil, ("files: %s has no hash"):format(path), "format" end
@@ -89,7 +89,7 @@ local function check_file(folder, path, want)
   return true
 end
 
--- Every file that the manifest lists; and no others in the packages.
+-- Checks every file that the manifest lists, and that packages hold no others.
 local function check_listed(folder, meta, progress)
   local paths = keys(meta.files)
   for i, path in ipairs(paths) do
@@ -107,7 +107,7 @@ local function check_listed(folder, meta, progress)
   return true
 end
 
--- A manifest with hashes of whole packages only, as measure gives them.
+-- Checks a manifest that has only hashes of whole packages, as measure gives them.
 local function check_packages(folder, meta, progress)
   for i, p in ipairs(meta.packages) do
     if type(p.sha256) ~= "string" or p.sha256 == "" then
@@ -126,7 +126,7 @@ local function check_packages(folder, meta, progress)
 end
 
 --- Checks the files of a set.
--- @param folder with a slash behind
+-- @param folder with a trailing slash
 -- @param meta packages = list of {path, bytes, sha256}, files, hashes, embed_bin
 -- @param opts verify (true: hashes too), progress
 -- @return true; or nil, message (which file, what is wrong), code

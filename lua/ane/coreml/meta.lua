@@ -1,7 +1,7 @@
---- runtime_meta.json of a package set: read, with all that it says checked before a package is opened.
+--- runtime_meta.json of a package set. It is read and checked completely before a package is opened.
 -- Needs ane.core, ane.coreml.files and ane.util.failure. Usage: `local set, text = meta.read("out/", context)`; raises {message, code}
 --
--- runtime_meta.json, an object with these keys (more may stand there):
+-- runtime_meta.json is an object with these keys (others are allowed):
 --   format_version      1
 --   kind                "causal" or "token_classifier"
 --   model_family, model_name, d_model, n_layers, vocab_size, max_seq_len (positions of the states, or the tokens of a call
@@ -44,7 +44,7 @@ local KINDS = { layers = true, experts = true, head = true, whole = true }
 local INPUTS = { hidden = true, edge = true, position = true, rope_cos = true, rope_sin = true, mask = true, ids = true }
 local OUTPUTS = { hidden = true, edge = true, logits = true, argmax = true, max = true, labels = true }
 
---- v as a whole number of at least `low`, or nil.
+--- v as an integer of at least `low`, or nil.
 function M.whole(v, low)
   local n = type(v) == "number" and math.tointeger(v)
   return n and n >= low and n <= 1 << 40 and n or nil
@@ -52,7 +52,7 @@ end
 
 local whole = M.whole
 
--- A whole number of at least `low` under a key; raises otherwise.
+-- An integer of at least `low` under a key; raises otherwise.
 local function integer(t, key, low, where)
   return whole(t[key], low) or refuse("format", "%s: %s is %s, wanted a whole number of at least %d", where, key, tostring(t[key]), low)
 end
@@ -63,7 +63,7 @@ local function list(t, key, where, may)
   return t[key]
 end
 
--- A path inside the folder: relative, with no part that leads out of it.
+-- A path inside the folder: relative, without parts that lead out of it.
 function M.inside(path, where)
   if not files.is_inside(path) then refuse("format", "%s: path %q leaves the folder", where, tostring(path)) end
   return path
@@ -75,7 +75,7 @@ local function read_port(port, roles, where)
   return port
 end
 
--- What a function takes, gives and keeps; a package with one function is its own list of it.
+-- Inputs, outputs and states of each function. A package with one function is its own list.
 local function read_function(f, where)
   for k, port in ipairs(list(f, "inputs", where)) do read_port(port, INPUTS, ("%s: input %d"):format(where, k)) end
   for k, port in ipairs(list(f, "outputs", where)) do read_port(port, OUTPUTS, ("%s: output %d"):format(where, k)) end
@@ -123,7 +123,7 @@ local function read_package(p, where)
   read_functions(p, where)
 end
 
--- Each of [0, total) once: ranges in the order of the packages, `to` not included.
+-- Checks that the ranges of the packages cover [0, total) once, in order. `to` is not included.
 local function check_cover(what, ranges, total)
   local at = 0
   for _, r in ipairs(ranges) do
@@ -135,7 +135,8 @@ local function check_cover(what, ranges, total)
   if total and at > total then refuse("format", "%s %d to %d are beyond the model's %d", what, total, at - 1, total) end
 end
 
--- Adds the layers of a package; parts of one when the last is there. before: the part that came last, if the layer has more.
+-- Adds the layers of a package. A layer in several parts is added with its last part. before: the part that came last, if the
+-- layer has more.
 local function add_layers(layers, p, before)
   if before and (p.parts ~= before.parts or p.start ~= before.start or p.part ~= before.part + 1) then
     refuse("format", "%s: layer %d goes on in another package than part %d", p.path, before.start, before.part + 1)
@@ -198,7 +199,7 @@ local function read_profiles(meta)
   end
 end
 
--- The packages of the profile with the least context that holds the one asked for; of equal ones the last.
+-- The packages of the profile with the least context that holds the requested one; among equal ones the last.
 local function choose_profile(meta, context)
   local best
   for _, profile in ipairs(context and meta.profiles or {}) do
@@ -209,8 +210,8 @@ local function choose_profile(meta, context)
 end
 
 --- Reads runtime_meta.json and checks its numbers, names and ranges.
--- @param folder with a slash behind
--- @param context positions that are asked for, or nil: they choose the profile
+-- @param folder with a trailing slash
+-- @param context the requested number of positions, or nil; it selects the profile
 -- @return the object, with the fields rows (of the head), n_layers, packages, ...; its text
 -- @raise {message, code}
 function M.read(folder, context)

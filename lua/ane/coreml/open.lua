@@ -1,4 +1,4 @@
---- Opens the packages of a set and holds them to what runtime_meta.json says: ports, shapes, states, values from package to package.
+--- Opens the packages of a set and checks them against runtime_meta.json: ports, shapes, states, values from package to package.
 -- Needs ane.core, ane.coreml.calls, ane.coreml.meta, ane.coreml.package and ane.util.failure.
 -- Usage: `open.packages(folder, set, opts); local table = open.embedding(folder, set)`; both raise {message, code}
 
@@ -18,7 +18,8 @@ local function feature(features, name)
   end
 end
 
--- Checks ports of the meta file against the features of the package. Each gets its shape (-1: the tokens of the call), range and dtype.
+-- Checks ports of the meta file against the features of the package. Sets the shape (-1: the tokens of the call), range and dtype
+-- of each.
 local function check_ports(p, ports, features, what, all)
   local seen = {}
   for _, port in ipairs(ports) do
@@ -32,7 +33,7 @@ local function check_ports(p, ports, features, what, all)
   end
 end
 
--- Tokens that a port takes: least, most (nil: any number).
+-- Tokens that a port takes: least and most (nil: no limit).
 local function tokens_of(port)
   if port.role == "ids" then
     if port.shape[2] ~= -1 then return port.shape[2], port.shape[2] end
@@ -45,10 +46,10 @@ local function tokens_of(port)
   return least, least
 end
 
--- Tokens of a call where nothing bounds them.
+-- The most tokens of a call where nothing limits them.
 local UNBOUNDED = 64
 
--- Sets low and high of a function: the tokens of a call that it takes.
+-- Sets low and high of a function, the range of tokens that a call of it may have.
 local function set_range(f)
   f.low, f.high = 1, math.huge
   for _, port in ipairs(f.inputs) do
@@ -59,7 +60,7 @@ local function set_range(f)
   end
 end
 
--- Sets the sizes of calls that all packages take, the least and the most of them.
+-- Sets the sizes of calls that all packages take, and the least and the most of them.
 local function set_sizes(meta)
   local bounded = {}
   for _, p in ipairs(meta.packages) do
@@ -103,7 +104,8 @@ local function check_mask(meta, p, f, port)
   end
 end
 
--- What a function takes is an output of a package before, or the embedding: then the first port that takes it gives it its name.
+-- Every input of a function must be an output of an earlier package or the embedding. The first port that takes the embedding
+-- gives it its name.
 -- @return name of the embedding
 local function check_inputs(meta, p, f, made, embedding)
   for _, port in ipairs(f.inputs) do
@@ -125,7 +127,7 @@ local function check_inputs(meta, p, f, made, embedding)
   return embedding
 end
 
--- Gives every value its name. The functions of a package take and give the same values.
+-- Names every value. All functions of a package take and give the same values.
 -- @return name of the embedding
 local function check_edges(meta)
   local made, embedding = {}, nil
@@ -149,7 +151,7 @@ local function check_edges(meta)
   return embedding
 end
 
--- Checks states, and tells rings (which keep the last positions only) from states that grow.
+-- Checks states, and distinguishes rings (which keep the last positions only) from states that grow.
 local function check_states(meta, p, f, features)
   check_ports(p, f.states, features, "state", true)
   if f.context and f.context > meta.max_seq_len then
@@ -178,7 +180,7 @@ local function check_head(meta, p, f)
   meta.argmax = meta.argmax or not has.logits
 end
 
--- The functions of a package against what the set says of them.
+-- Checks the functions of a package against the set's description.
 local function open_functions(meta, p, info)
   local by = {}
   for _, f in ipairs(info.functions) do by[f.name] = f end
@@ -197,8 +199,8 @@ local function open_functions(meta, p, info)
   end
 end
 
---- Opens the packages of a set, checks them against what the set says, then packs their weights.
--- @param folder with a slash behind
+--- Opens the packages of a set, checks them against runtime_meta.json, then packs their weights.
+-- @param folder with a trailing slash
 -- @param meta of ane.coreml.meta; gets opened (list), embedding, sizes, low, high, and for each package: package, program, states
 -- @param opts precision, threads, isa, backend, progress
 -- @raise {message, code}
@@ -216,8 +218,8 @@ function M.packages(folder, meta, opts)
   end
   meta.embedding = check_edges(meta)
   set_sizes(meta)
-  for i, p in ipairs(meta.packages) do -- packing comes after all checks
-    local program, message, code = p.package:program(p.functions[1].name) -- others when they are called
+  for i, p in ipairs(meta.packages) do -- packing follows all checks
+    local program, message, code = p.package:program(p.functions[1].name) -- the others are made at their first call
     if not program then refuse(code, "%s", message) end
     p.program, first = program, first or program
     if i == 1 then
@@ -227,7 +229,7 @@ function M.packages(folder, meta, opts)
   end
 end
 
---- The table of embeddings, where a package needs it; or nil.
+--- The table of embeddings; nil if no package needs it.
 -- @raise {message, code}
 function M.embedding(folder, meta)
   if not meta.embedding then return nil end

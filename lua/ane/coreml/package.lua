@@ -1,4 +1,4 @@
---- Core ML packages (.mlpackage): what they hold, their programs as text, their constants; and their functions, which run here.
+--- Core ML packages (.mlpackage): their contents, their programs as text, their constants; and their functions, which run here.
 -- Needs ane.core, ane.util.isa, ane.util.methods and ane.util.schema.
 -- Usage: `local pkg = assert(require("ane.coreml.package").open("Some.mlpackage")); print(pkg:predict { x = ane.tensor { ... } }.y)`
 
@@ -20,10 +20,10 @@ local OPTIONS = {
   progress = { type = "callable" },
   backend = { type = "string", choices = { "cpu", "coreml" }, default = "cpu" },
   anywhere = { type = "boolean", default = false },
-  pool_of = { type = "any" }, -- a program of another package whose threads are shared
+  pool_of = { type = "any" }, -- a program of another package, whose threads are shared
 }
 
---- Opens a package. Its weights are mapped, not copied; all that it says is checked.
+--- Opens a package. Its weights are mapped, not copied. All of its contents are checked.
 -- @param path of the folder
 -- @param opts how its functions run: precision ("fp32", default; "fp16": results of that type are rounded to it after each
 -- operation), threads (default: physical cores), isa, progress (function("load", done, total)); backend = "coreml": by Core ML
@@ -65,7 +65,7 @@ function Package:program(name)
   return made
 end
 
--- Appends the numbers of a list of lists to `out`; `shape` gets or must have its dimensions.
+-- Appends the numbers of nested lists to `out`. `shape` gets their dimensions, or must have them.
 local function flatten(name, v, depth, shape, out)
   if type(v) ~= "table" then
     if type(v) == "boolean" then v = v and 1 or 0 end
@@ -91,7 +91,7 @@ local function pack(values)
   return table.concat(parts), whole and "int64" or "fp32"
 end
 
--- How many numbers a shape wants.
+-- The number of elements of a shape.
 local function count_of(name, shape)
   local count = type(shape) == "table" and 1
   for _, d in ipairs(count and shape or {}) do
@@ -102,7 +102,7 @@ local function count_of(name, shape)
   return count or error(("predict: input %s: shape must be a list of integers from 0 on"):format(name), 0)
 end
 
--- What predict is given for one input as the core takes it: tensors as they are; numbers, lists and {shape, data} packed.
+-- Converts one input of predict for the core: tensors unchanged; numbers, lists and {shape, data} packed.
 local function input(name, v)
   if type(v) == "userdata" then return v end
   local shape, values = {}, {}
@@ -168,7 +168,7 @@ function Package:predict(inputs, state, opts)
   return made:run(packed, state)
 end
 
---- A set of the package's states, all zeros: predict reads and changes it; functions that name the same state share it.
+--- A set of the package's states, all zeros. predict reads and changes it. Functions that name the same state share it.
 -- @param name of a function: with backend "coreml" a state belongs to one; nil: the default one
 -- @return state: names(), get(name) (an ane.tensor, a copy), set(name, tensor), reset(), copy(), close(); or nil, message, code
 function Package:state(name)
@@ -178,7 +178,7 @@ function Package:state(name)
   return made:state()
 end
 
---- What the package holds.
+--- The contents of the package.
 -- @return a table: path; version (of the specification); default_function; functions, a list of {name, opset, inputs, outputs,
 -- states, ops (operation -> how often), n_ops}; weights {number, bytes, files} of those in use; metadata {description, version,
 -- author, license, user}. Inputs, outputs and states have name, dtype, shape (-1: not known before the run), optional,
@@ -195,7 +195,7 @@ function Package:dump()
   return self._raw:dump()
 end
 
---- What a constant holds.
+--- The value of a constant.
 -- @param output name of the constant's output; or of another operation's, with `parameter`
 -- @param parameter name of an attribute, or of a parameter that the operation holds in place (those of constexpr operations);
 -- default: "val", the constant itself
@@ -206,14 +206,14 @@ function Package:value(output, parameter, func)
   return self._raw:value(output, parameter, func)
 end
 
---- Writes the package once more, with nothing in it that is not used.
+--- Writes the package again, without unused contents.
 -- @param path of a new folder, of an empty one or of a package, which is replaced in one step
 -- @return true; or nil, message, code
 function Package:rewrite(path)
   return self._raw:rewrite(path)
 end
 
---- Lets the files go.
+--- Closes the files.
 function Package:close()
   for key, made in pairs(self._programs) do
     made:close()
@@ -224,7 +224,7 @@ end
 
 Package.__close = Package.close
 
--- ---- As text ------------------------------------------------------------------------------------------------------------
+-- ---- Text -----------------------------------------------------------------------------------------------------------------
 
 -- "[1, 32, 1..4, 1]"
 local function shape_text(feature)
@@ -256,7 +256,7 @@ local function ops_line(ops)
   return "  ops    " .. table.concat(parts, ", ")
 end
 
---- A table of Package:info as text of several lines.
+--- Formats a table of Package:info as text of several lines.
 function M.summary(info)
   local lines = { ("%s: ML Program, specification version %d, %d weights of %d bytes"):format(info.path, info.version,
     info.weights.number, info.weights.bytes) }

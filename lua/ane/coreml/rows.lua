@@ -1,4 +1,4 @@
---- Rows of results of a feed: what each call left, looked up by row.
+--- The output rows of a feed: the results of each call, looked up by row.
 -- Needs ane.core. Usage: `local rows = rows.new(); rows[1] = call.run(...); rows.count = rows[1].count; local id = rows:argmax(1)`
 
 local core = require "ane.core"
@@ -8,7 +8,7 @@ local M = {}
 local Rows = {}
 Rows.__index = Rows
 
--- The call that gave row i, and the token of it.
+-- The call that computed row i, and its token in that call.
 local function call_of(self, i)
   for _, rows in ipairs(self) do
     if i <= rows.count then return rows, i + rows.skip end
@@ -16,7 +16,7 @@ local function call_of(self, i)
   end
 end
 
--- Logits of token t: those of all slices of the head, joined.
+-- Logits of token t, joined from all slices of the head.
 local function logits_of(rows, t)
   local parts = {}
   for k, slice in ipairs(rows.logits) do

@@ -1,9 +1,9 @@
---- The engine of package sets: how tokens become calls of packages, and what a sequence keeps between calls.
+--- The engine of package sets: it divides tokens into calls of packages and keeps the states of a sequence between calls.
 -- Needs ane.coreml.call, ane.coreml.calls, ane.coreml.rows, ane.coreml.states, ane.generate.op_session and ane.util.siphash.
 -- Usage: `local program = require("ane.coreml.session").program(meta, facts); local s = program:session()`
 --
--- A feed goes this way: calls.choose says the size of the next call; call.run runs the packages in order, each by its function for
--- that size, whose inputs are known by their roles; states keep keys, values and rings; rows keep the logits. Results do not depend on
+-- In a feed, calls.choose chooses the size of the next call. call.run runs the packages in order, each with its function for that
+-- size; inputs are identified by their roles. States keep keys, values and rings; rows keep the logits. Results do not depend on
 -- how tokens are divided into calls.
 
 local call = require "ane.coreml.call"
@@ -20,8 +20,8 @@ Program.__index = Program
 
 -- ---- Calls --------------------------------------------------------------------------------------------------------------
 
--- The next call for n tokens. Near the end of the states the smallest call may be larger than the room that is left. It then begins
--- earlier, with tokens that were fed before: their keys and values come out the same. Rings cannot go back.
+-- The next call for n tokens. Near the end of the states the smallest call may be larger than the remaining room. It then begins
+-- earlier and feeds some tokens again: their keys and values come out the same. Rings cannot be rewound like this.
 -- @return size of the call, how many of the n tokens it takes, tokens to feed again before them; nil: no call fits
 local function next_call(session, n)
   local program = session.engine
@@ -37,7 +37,7 @@ end
 
 function Program:open() return states.open(self) end
 
--- Why no call fits n tokens after `length`.
+-- Explains why no call fits n tokens after `length`.
 local function no_call(program, n, length)
   local low = program.meta.low
   if program.exact_calls and n < low then
@@ -55,14 +55,14 @@ function Program:check(session, n)
   return nil, no_call(self, n, session.len), "range"
 end
 
--- The tokens of a call that takes `back` tokens again and then n of `ids`, behind the `done` first. before: length before the feed.
+-- The tokens of a call: `back` tokens that are fed again, then n of `ids` from `done` on. before: length before the feed.
 local function tokens_of_call(session, before, ids, done, n, back)
   local fed = table.move(session.tokens, session.len - back + 1, math.min(session.len, before), 1, {})
   return table.move(ids, done - (back - #fed) + 1, done + n, #fed + 1, fed)
 end
 
---- Runs tokens, call after call. The session's length goes with them.
--- @return rows; or nil, message, code: then some calls may have run
+--- Runs tokens, call after call, and advances the session's length.
+-- @return rows; or nil, message, code: some calls may have run by then
 function Program:feed(session, ids, want)
   local results, done, before = rows.new(), 0, session.len
   if want == "argmax" then want = "all" end
@@ -82,7 +82,8 @@ function Program:feed(session, ids, want)
   return results
 end
 
---- How many ropes use their long factors in a sequence of `total` tokens. These rotate all positions, those of cached keys too.
+--- The number of ropes that use their long factors in a sequence of `total` tokens. These rotate all positions, those of cached
+-- keys too.
 function Program:side(total)
   local side = 0
   for _, rope in ipairs(self.meta.ropes or {}) do
@@ -98,7 +99,7 @@ function Program:max_chunk() return math.min(self.meta.high, self.most) end
 function Program:context() return self.most end
 function Program:vocab() return self.meta.rows end
 function Program:n_ids() return self.meta.vocab_size end
---- Do results not depend on how tokens are divided into calls? They do where rope depends on the length after the call.
+--- Are results independent of how tokens are divided into calls? They depend on it if rope depends on the length after the call.
 -- @return boolean; the length at which the rope changes, or nil
 function Program:exact()
   local least
@@ -108,7 +109,7 @@ function Program:exact()
   return least == nil, least
 end
 
---- Several sequences, one after the other: items = list of {session of ane.generate.session, ids}.
+--- Runs several sequences, one after the other: items = list of {session of ane.generate.session, ids}.
 function Program.run(_, items, want)
   for _, item in ipairs(items) do
     local ok, message, code = item[1]:feed(item[2], want)
@@ -141,7 +142,7 @@ function Program:close()
   if self.meta.table then self.meta.table:close() end
 end
 
---- What ane.model runs, of a checked set.
+--- The program that ane.model runs, from a checked set.
 -- @param meta as ane.coreml.set reads it
 -- @param facts context, text (of the meta file), opts (precision, isa, backend)
 function M.program(meta, facts)
@@ -153,7 +154,7 @@ function M.program(meta, facts)
   }, Program)
   for _, entry in ipairs(self.states) do self.fragile, self.forgets = true, self.forgets or not entry.grows end
   for _, p in ipairs(meta.packages) do
-    -- a head of a fixed number of tokens takes all tokens of a call
+    -- a head with a fixed number of tokens takes all tokens of a call
     if p.kind == "head" then self.heads_bend = self.heads_bend and calls.takes(p, 1) end
   end
   self.bidirectional = not self.fragile

@@ -2,9 +2,9 @@
 -- Needs ane.core, ane.coreml.files, ane.coreml.meta, ane.coreml.open, ane.coreml.session, ane.tokenizer and ane.util.failure.
 -- Usage: `local bundle = assert(require("ane.coreml.set").load("out/", opts))`
 --
--- Loading goes this way: meta.read reads and checks runtime_meta.json; files.check compares sizes and, by option, hashes; open.packages
--- opens every package and checks it against the set; session.program makes the engine that runs them. Packages are run by the roles of
--- their inputs and outputs. No architecture is known here.
+-- meta.read reads and checks runtime_meta.json. files.check compares sizes and, by option, hashes. open.packages opens every
+-- package and checks it against the set. session.program makes the engine that runs them. Packages are run by the roles of their
+-- inputs and outputs; no architecture is known here.
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
@@ -14,12 +14,12 @@ local open = require "ane.coreml.open"
 
 local M = {}
 
---- Name of the file that makes a folder a set.
+--- Name of the file that marks a folder as a set.
 M.META = meta_file.NAME
 
 local refuse = failure.raise -- caught by load
 
---- The folder of a set, with a slash behind; nil where the path is none.
+--- The folder of a set, with a trailing slash; nil if the path is no set.
 function M.find(path)
   if core.path_kind(path) == "folder" then
     local folder = path:sub(-1) == "/" and path or path .. "/"
@@ -31,7 +31,7 @@ end
 
 -- ---- The bundle ---------------------------------------------------------------------------------------------------------
 
--- The meta file. What nobody expected in it is a message too.
+-- Reads the meta file. Unexpected errors become messages too.
 local function read(folder, context)
   return failure.try(failure.border(folder .. M.META, meta_file.read, folder, context))
 end
@@ -81,7 +81,7 @@ local function listed(meta)
   return out
 end
 
--- What ane.model asks of a source.
+-- The fields that ane.model needs of a source.
 local function source_of(folder, meta)
   local bytes = 0
   for _, p in ipairs(meta.packages) do bytes = bytes + p.bytes end
@@ -118,7 +118,7 @@ local function load(folder, opts)
   local cfg = config_of(folder, meta)
   local eos = type(meta.eos_ids) == "table" and #meta.eos_ids > 0 and meta.eos_ids or tokenizer and tokenizer.eos_ids or {}
   if tokenizer then tokenizer.eos_ids = eos end
-  opts.kv, opts.activations = "fp32", "fp32" -- what this engine has, whatever was asked for: info tells
+  opts.kv, opts.activations = "fp32", "fp32" -- this engine has no other, so info reports these
   local context = opts.context or meta.max_seq_len
   local program = require("ane.coreml.session").program(meta, { context = context, text = text, opts = opts })
   return {
@@ -128,7 +128,7 @@ local function load(folder, opts)
   }
 end
 
--- f's results; or nil, message, code: what it refused, with the file that says so.
+-- Calls f. Returns its results; or nil, message, code of a refusal, with the file at fault.
 local function caught(folder, f, ...)
   local result, message, code = failure.catch(f, ...)
   if result ~= nil or not code then return result, message end
@@ -136,7 +136,7 @@ local function caught(folder, f, ...)
   return nil, names_file and message or folder .. M.META .. ": " .. message, code
 end
 
---- The tokenizer of a set; nothing else of it is opened.
+--- The tokenizer of a set. Nothing else is opened.
 -- @param path the folder, or its runtime_meta.json
 -- @return it; or nil, message, code: "notfound" where the set has none
 function M.tokenizer(path)
@@ -146,7 +146,7 @@ function M.tokenizer(path)
   return tokenizer, message, code or not tokenizer and "notfound" or nil
 end
 
---- Opens a set: all of it is checked before anything runs.
+--- Opens a set. All of it is checked before anything runs.
 -- @param path the folder, or its runtime_meta.json
 -- @param opts threads, isa, context, precision, backend, progress, verify (true: hashes of all files); weights only "file". kv and
 -- activations become "fp32"

@@ -1,9 +1,10 @@
---- How large a model is for the Neural Engine: weights by scheme, states by context, and the speed that bandwidth alone would allow.
+--- Estimates of a model's size on the Neural Engine: weights by scheme, states by context, and the speed that bandwidth alone
+-- would allow.
 -- Needs ane.core, ane.coreml.plan and ane.util.schema. Usage: `print(size.of_path("model.gguf"))`
 --
--- Rules of thumb from reports. Decoding reads all weights and the whole state once a token, so bandwidth / bytes is the limit; practice
--- reached 40 to 70 % of it. A call of a package costs 0.1 to 2.3 ms besides its work, by two sources that differ. Every figure is
--- approximate.
+-- The estimates are rules of thumb from reports. Decoding reads all weights and the whole state once per token, so the limit is
+-- bandwidth / bytes; reports reached 40 to 70 % of it. A call of a package has an overhead of 0.1 to 2.3 ms; the two figures come
+-- from different sources. Every figure is approximate.
 
 local core = require "ane.core"
 local planner = require "ane.coreml.plan"
@@ -12,16 +13,16 @@ local show = require "ane.coreml.plan.show"
 
 local M = {}
 
---- Share of the limit that practice reached.
+--- Share of the limit that reports reached.
 M.practice = { 0.4, 0.7 }
---- Seconds that a call of a package costs beside its work: least and most of the reports.
+--- Overhead in seconds of a call of a package: least and most of the reports.
 M.dispatch = { least = 0.1e-3, most = 2.3e-3,
   source = "0.1-0.23 ms on M5 Pro (astronomical#540); 2.3 ms (john-rocky/CoreML-LLM:docs/MLX_GAP_ANALYSIS.md)" }
 
 --- Contexts that are listed.
 M.tiers = { 128, 256, 512, 2048 }
 
--- Bytes and packages of a scheme; and the shards of its last part.
+-- Bytes and packages of a scheme, and the shards of its last part.
 local function totals(graph, bundle, opts, scheme)
   local own = {}
   for key, value in pairs(opts) do own[key] = value end

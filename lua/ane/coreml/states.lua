@@ -1,7 +1,7 @@
---- The states of one sequence in a package set: keys, values and rings, a table of states for each package.
+--- The states of one sequence in a package set: keys, values and rings, in a table for each package.
 -- Needs ane.core and ane.util.units. Usage: `local hold = assert(states.open(program)); hold:reset()`
 --
--- A state that grows has its full size from the first token on. What lies beyond the length of the sequence is never seen.
+-- A state that grows has its full size from the first token on. Elements beyond the length of the sequence are never seen.
 
 local core = require "ane.core"
 local units = require "ane.util.units"
@@ -33,7 +33,7 @@ function M.list(meta)
   return list
 end
 
--- A whole state, made of its used part and zeros.
+-- Restores a whole state from its used part; the rest is zeros.
 local function filled(s, bytes, length)
   local rows, width = 1, s.shape[4] * 4
   for k = 1, 2 do rows = rows * s.shape[k] end
@@ -76,7 +76,7 @@ function Hold:close()
 end
 
 -- Is there memory for the states of one more session? They have their full size from the first token on, and a call needs up to a
--- third more beside them. A system that promises more memory than it has would end the process.
+-- third more. On a system that overcommits memory, running out would end the process.
 local function states_fit(program)
   local bytes = 0
   for _, entry in ipairs(program.states) do bytes = bytes + 4 * entry.count(program.meta.max_seq_len) end
@@ -86,7 +86,7 @@ local function states_fit(program)
     program.meta.max_seq_len, units.bytes(bytes), units.bytes(free)), "memory"
 end
 
--- A hold of the states that make(i, package) gives, for each package that has some.
+-- Makes a hold from the states that make(i, package) returns for each package that has some.
 local function new_hold(program, make)
   local fits, message, code = states_fit(program)
   if not fits then return nil, message, code end

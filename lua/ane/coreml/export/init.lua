@@ -1,11 +1,11 @@
---- Writes a model as Core ML packages for the Neural Engine, with all that is needed to run them.
+--- Writes a model as Core ML packages for the Neural Engine, with all files that are needed to run them.
 -- Needs ane.core, ane.coreml.export.*, ane.coreml.files, ane.coreml.plan, ane.util.failure and ane.util.schema.
 -- Usage: `assert(model:export("out/", {weights = "int8", context = 512}))`
 --
--- The set is a folder: packages, embed.bin (fp16 rows [vocab_size, d_model]), the files of the tokenizer, and runtime_meta.json, which
--- ane.coreml.export.meta makes and ane.coreml.set reads. It is built in OUT.partial, package by package, each checked and hashed when it is
--- written; then OUT is replaced in one step. Broken off, the next call with the same model and options keeps the packages whose
--- hashes are right. The same model and options give the same bytes.
+-- The set is a folder: packages, embed.bin (fp16 rows [vocab_size, d_model]), the files of the tokenizer, and runtime_meta.json,
+-- which ane.coreml.export.meta makes and ane.coreml.set reads. The set is built in OUT.partial. Each package is checked and
+-- hashed as it is written. At the end OUT.partial replaces OUT in one step. After an interruption, the next call with the same
+-- model and options keeps the packages whose hashes match. The same model and options give the same bytes.
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
@@ -19,7 +19,7 @@ local M = {}
 
 --- Options: those of ane.coreml.plan, and
 --   argmax: the head gives the best row and its value instead of logits
---   importance: {weight's name = tensor}: a weight for the error of each column, for int4 and lut4
+--   importance: {weight's name = tensor}: the weight of each column's error, for int4 and lut4
 --   threads, progress (function(stage, done, total), or true for a bar)
 M.rules = schema.merge(planner.rules, {
   argmax = { type = "boolean", default = false },
@@ -28,19 +28,20 @@ M.rules = schema.merge(planner.rules, {
   progress = { type = { "callable", "boolean" } },
 })
 
-local RECORD = "export.json" -- what of OUT.partial is finished
+local RECORD = "export.json" -- the finished parts of OUT.partial
 local META = "runtime_meta.json"
 
 local try, refuse = failure.try, failure.raise -- caught by run
 
 -- ---- Files ---------------------------------------------------------------------------------------------------------------
 
--- Is this a name that an export may give? Where one was killed at its end, OUT.partial holds what is left of the old set.
+-- Is this a name that an export may write? OUT.partial can also hold the rest of the old set, if an export was killed at its end.
 local function is_own(name)
   return name == RECORD or name == META or name == "embed.bin" or name:find "%.mlpackage$" or name:find "%.tmp$" or tokens.is_own(name)
 end
 
--- The first name in a folder that no export gave and a set (its meta file, or nil) does not name; what would be lost with it.
+-- The first name in a folder that neither an export writes nor a set (its meta file, or nil) lists. It would be lost if the
+-- folder were replaced.
 local function foreign(folder, set)
   local named = { [".DS_Store"] = true, [set and set.embed_bin or ""] = true, [set and set.tokenizer or ""] = true }
   for _, p in ipairs(set and set.packages or {}) do
@@ -51,7 +52,7 @@ local function foreign(folder, set)
   end
 end
 
--- May `out` be written: nothing there, an empty folder, or a package set?
+-- May `out` be written? Yes if it is absent, an empty folder, or a package set.
 local function check_out(out)
   local kind = core.path_kind(out)
   if not kind then return end
@@ -66,9 +67,9 @@ local function check_out(out)
   if name then refuse("invalid", "%s: holds %s beside a package set; name another output, or move that away", out, name) end
 end
 
--- ---- What is finished ----------------------------------------------------------------------------------------------------
+-- ---- Finished packages ----------------------------------------------------------------------------------------------------
 
--- Text that differs where the result would: options, tensors of the source, their first and last rows.
+-- A text that identifies the result: options, tensors of the source, their first and last rows.
 local function fingerprint(bundle, graph, options)
   local parts = { core.json_encode(options, { sort = true }), graph:dump() }
   for _, t in ipairs(bundle.source:tensors()) do
@@ -82,7 +83,7 @@ local function fingerprint(bundle, graph, options)
   return core.sha256(table.concat(parts, "\n"))
 end
 
--- The record of OUT.partial; where it is of another export, the folder is emptied.
+-- The record of OUT.partial. If it belongs to another export, the folder is emptied.
 local function read_record(folder, print_)
   local path = folder:path()
   local text = core.read_file(path .. "/" .. RECORD)
@@ -100,7 +101,7 @@ local function save_record(folder, record)
   try(core.write_file(folder:path() .. "/" .. RECORD, core.json_encode(record, { sort = true })))
 end
 
--- Is the package of the record there with the same bytes?
+-- Is the recorded package present, with the same bytes?
 local function is_done(folder, record, name)
   local entry = record.done[name]
   if type(entry) ~= "table" or core.path_kind(folder:path() .. "/" .. name) ~= "folder" then return nil end
@@ -117,9 +118,9 @@ local function collect_errors(list)
   end
 end
 
--- Writes shard i, or finds it written. Gives its entry of the record: bytes, sha256, files, ports, functions, weights.
+-- Writes shard i unless it is written already. Returns its entry of the record: bytes, sha256, files, ports, functions, weights.
 local function write_shard(run, exporter, i, name)
-  if run.written[name] then return run.written[name] end -- another variant has the same
+  if run.written[name] then return run.written[name] end -- another variant shares it
   local entry = is_done(run.folder, run.record, name)
   if entry then
     run.kept, run.written[name] = run.kept + 1, entry
@@ -127,7 +128,7 @@ local function write_shard(run, exporter, i, name)
   end
   local path, weights = run.folder:path() .. "/" .. name, {}
   local written = try(exporter:write(i, path, collect_errors(weights)))
-  local package = try(core.package(path)) -- all that is in it has been checked
+  local package = try(core.package(path)) -- the exporter has checked its contents
   local residency = core.mil_judge(package)
   package:close()
   local bytes, hash, files = package_files.measure(path)
@@ -139,7 +140,7 @@ local function write_shard(run, exporter, i, name)
   return entry
 end
 
--- part: of ane.coreml.plan's parts
+-- part: one of ane.coreml.plan's parts
 local function write_part(run, part)
   local options = planner.core_options(run.graph, run.config, run.opts, part)
   options.argmax, options.threads, options.importance = run.opts.argmax, run.opts.threads, run.opts.importance
@@ -168,7 +169,7 @@ local function total_bytes(run, parts)
   return sum
 end
 
--- Removes what an export with other shards, or one that was killed, has left.
+-- Removes files left by an export with other shards, or by one that was killed.
 local function keep_only(folder, wanted)
   for _, name in ipairs(try(core.list_dir(folder:path()))) do
     if not wanted[name] then try(folder:remove(name)) end
@@ -182,7 +183,7 @@ local function names_of(functions)
   return names
 end
 
--- fn(name, shard, entry, profile) for each package, once.
+-- Calls fn(name, shard, entry, profile) once for each package.
 local function each_package(profiles, fn)
   local seen = {}
   for _, profile in ipairs(profiles) do
@@ -213,7 +214,7 @@ local function weights_of(profiles)
   return list
 end
 
--- {path = {bytes, sha256}} of files, and of those in folders.
+-- {path = {bytes, sha256}} of files, those in folders included.
 local function hash_tokens(path, names)
   local out = {}
   for _, name in ipairs(names) do
@@ -268,15 +269,15 @@ local function export(bundle, out, opts)
   return write_all(run, out)
 end
 
---- Writes `out`, whole or not at all; a package set that is there is replaced.
--- @param bundle an open one of ane.model.loader, or of ane.coreml.plan's open
+--- Writes `out` as a whole or not at all. An existing package set is replaced.
+-- @param bundle an open bundle of ane.model.loader, or of ane.coreml.plan's open
 -- @param out path of the folder
 -- @param opts see rules
 -- @return report: path, ok, shards = list of {path, kind, bytes, weight_bytes, sha256, layers = {first, last} (with part = {i from 0,
 -- of how many} where one layer is several) or rows = {from, to} (not included) or experts, functions (names, where there are several),
 -- verdict, residency (convolutions by predicted device, residency rules that hold of the operations)}, kept (packages of an earlier run),
 -- weights = list of {name, form, bytes, max_abs, snr_db}, embed_bytes, weight_bytes, seconds; or nil, message, code
--- @raise where an option is unknown or wrong
+-- @raise if an option is unknown or has a wrong value
 function M.run(bundle, out, opts, level)
   level = level or 1
   schema.argument({ type = "string" }, out, "export: path", level + 1)

@@ -11,7 +11,7 @@ local M = {}
 
 local function array(list) return core.json_array(list) end
 
--- Ports of the core as the runtime wants them.
+-- Ports of the core in the form that runtime_meta.json has.
 local function ports(list, tables, is_classifier)
   local out = {}
   for i, p in ipairs(list) do
@@ -27,7 +27,7 @@ local function ports(list, tables, is_classifier)
   return array(out)
 end
 
--- Those of a package with several, the default one first.
+-- The functions of a package with several, the default one first.
 local function functions(entry, profile, is_classifier)
   if not entry.functions then return nil end
   local list = {}
@@ -63,7 +63,7 @@ local function packages(profile, is_classifier)
   return array(list)
 end
 
--- Rope tables are inputs: the host makes them. Long factors that the context never reaches are left out.
+-- Rope tables are inputs, which the host makes. Long factors that the context never reaches are left out.
 local function ropes(tables, context)
   local out = {}
   for i, r in ipairs(tables.ropes) do
@@ -74,7 +74,7 @@ local function ropes(tables, context)
   return array(out)
 end
 
--- What of the configuration can be written as JSON.
+-- The part of the configuration that can be written as JSON.
 local function plain(t)
   if type(t) ~= "table" then return t end
   local out = {}
@@ -107,7 +107,7 @@ local function hashes(list, embedding)
   return out
 end
 
--- Bytes and SHA-256 of each file by its path, but of the manifest itself.
+-- Bytes and SHA-256 of each file by its path. The manifest itself is left out.
 local function files_of(list, embedding, files)
   local out = {}
   for path, entry in pairs(files.hashes) do out[path] = entry end
@@ -127,7 +127,7 @@ local function most_t(run, profile)
   return most
 end
 
--- Experts of a mixture, where all mixtures have as many.
+-- The number of experts, if all mixtures have the same number.
 local function expert_count(partition)
   local most = {}
   for _, p in ipairs(partition.shards) do

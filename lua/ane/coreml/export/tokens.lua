@@ -5,7 +5,7 @@ local core = require "ane.core"
 
 local M = {}
 
--- What ane.tokenizer reads in a folder; config.json is not among them: the set has its own.
+-- The files that ane.tokenizer reads in a folder. config.json is not among them, because the set has its own.
 local FILES = {
   "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "generation_config.json",
   "chat_template.jinja", "chat_template.json", "vocab.json", "merges.txt",
@@ -13,7 +13,7 @@ local FILES = {
 
 local VOCABULARY, TEMPLATES = "tokenizer.gguf", "additional_chat_templates"
 
---- Is this a name that write may give a file or folder?
+--- Is this the name of a file or folder that write may make?
 function M.is_own(name)
   for _, own in ipairs(FILES) do
     if name == own then return true end
@@ -21,10 +21,10 @@ function M.is_own(name)
   return name == VOCABULARY or name == TEMPLATES
 end
 
--- Keys that a vocabulary in GGUF needs.
+-- Keys that a GGUF vocabulary needs.
 local function is_vocabulary(key) return key:find "^tokenizer%." or key == "general.architecture" or key == "general.name" end
 
--- A GGUF file without tensors: the vocabulary and the chat template of another one.
+-- Writes a GGUF file without tensors: the vocabulary and the chat template of another file.
 local function write_gguf(source, path, try)
   local writer <close> = try(core.gguf_writer(path, 1))
   local any = false
@@ -56,7 +56,7 @@ local function copy_templates(from, folder, names, try)
 end
 
 --- Writes them into the folder of the set.
--- @param try raises what the core reports
+-- @param try raises the core's errors
 -- @return {names (in the folder), tokenizer (key of runtime_meta.json, or nil)}
 function M.write(bundle, folder, try)
   local from = bundle.config.folder

@@ -1,8 +1,8 @@
 --- A plan as a picture: Graphviz DOT, or SVG of our own.
 -- Needs ane.coreml.plan.show. Usage: `io.write(draw.svg(plan))`
 --
--- SVG: a row of boxes a package, in the order of calls, as long as its weights; inside, a bar of its convolutions by predicted
--- device. The dashed line is the size limit, the dotted one what is planned for.
+-- SVG: one row of boxes for each package, in the order of calls. A row is as long as the package's weights. A bar inside shows
+-- its convolutions by predicted device. The dashed line is the size limit, the dotted one the planned size.
 
 local show = require "ane.coreml.plan.show"
 
@@ -15,7 +15,7 @@ local PALE = { engine = "#d5efe0", risk = "#fbeccb", cpu = "#f6d5d1" }
 
 local function quoted(text) return '"' .. text:gsub('[\\"]', "\\%0") .. '"' end
 
--- Edges by the value that crosses: from the package that made it last to each that takes it.
+-- Edges by value: from the last package that made it to each that takes it.
 local function edges(plan, fn)
   local maker = {}
   for i, p in ipairs(plan.packages) do
@@ -54,7 +54,7 @@ local function box(x, y, w, h, fill, stroke)
   return ('<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="%s" stroke="%s"/>'):format(x, y, w, h, fill, stroke or "none")
 end
 
--- One package: its name, its length by bytes, lines between its layers, a bar of convolutions.
+-- Draws one package: its name, its length by bytes, lines between its layers, a bar of convolutions.
 local function package(out, p, y, scale)
   local w = math.max(p.bytes * scale, 3)
   out[#out + 1] = text(LEFT - 8, y + 17, p.name:gsub("%.mlpackage$", ""), ' text-anchor="end"')
@@ -73,7 +73,7 @@ local function package(out, p, y, scale)
     x = x + part
   end
   local states = #p.states > 0 and (", %d state%s"):format(#p.states, #p.states > 1 and "s" or "") or ""
-  local halo = ' paint-order="stroke" stroke="#ffffff" stroke-width="4"' -- the lines of the limits pass behind it
+  local halo = ' paint-order="stroke" stroke="#ffffff" stroke-width="4"' -- the lines of the limits run behind it
   out[#out + 1] = text(LEFT + w + 8, y + 15, ("%s, %s%s"):format(show.content(p), show.bytes(p.bytes), states), halo)
 end
 

@@ -2,9 +2,9 @@
 -- Needs ane.core, ane.model.loader, ane.coreml.plan.*, ane.recipe.shapes and ane.util.schema.
 -- Usage: `print(plan.of_path("model.gguf"))`
 --
--- A plan goes this way: M.open reads a model or a configuration; M.graph builds its graph; M.parts says what packages are written as
--- a whole; the core partitions the graph (csrc/mil/partition.h) and judges it by the residency rules (residency.def); summary adds up.
--- Bytes come from the shapes of the weights. Nothing here was measured on a Neural Engine: every verdict is a prediction.
+-- M.open reads a model or a configuration. M.graph builds its graph. M.parts lists what packages are written as a whole. The core
+-- partitions the graph (csrc/mil/partition.h) and judges it by the residency rules (residency.def). summary adds up. Bytes come
+-- from the shapes of the weights. Nothing here was measured on a Neural Engine: every verdict is a prediction.
 
 local core = require "ane.core"
 local loader = require "ane.model.loader"
@@ -73,7 +73,7 @@ M.rules = {
   rope = { type = "string", choices = { "inputs", "constants" }, default = "inputs" },
 }
 
---- Fixed T of causal models with many functions, where nothing else is asked for: decoding, verifying, prefill.
+--- Fixed T of causal models with many functions, unless others are given: decoding, verifying, prefill.
 M.many_t = { 1, 4, 128 }
 
 --- The chip of this name.
@@ -83,7 +83,7 @@ function M.chip(name)
   end
 end
 
--- ---- From a path to a graph ----------------------------------------------------------------------------------------------
+-- ---- From a path to a graph -----------------------------------------------------------------------------------------------
 
 local function has_weights(folder)
   for _, name in ipairs(core.list_dir(folder) or {}) do
@@ -93,14 +93,14 @@ local function has_weights(folder)
   return false
 end
 
--- The configuration of a path that holds no weights: a JSON file, or a folder with config.json alone.
+-- The configuration at a path without weights: a JSON file, or a folder that holds only config.json.
 local function config_only(path)
   if path:find "%.json$" and not path:find "%.index%.json$" then return path end
   local file = path:gsub("/+$", "") .. "/config.json"
   if core.read_file(file) and not has_weights(path) then return file end
 end
 
---- Opens what can be planned: a model file or folder, or a configuration without weights.
+--- Opens a model file or folder, or a configuration without weights, for planning.
 -- @param opts recipe; adapters (list of {path, scale}, merged into the weights)
 -- @return {source, config, recipe, blank (true: no weights)}; or nil, message, code
 function M.open(path, opts)
@@ -119,7 +119,7 @@ function M.open(path, opts)
   return { source = source, config = cfg, recipe = r, blank = file ~= nil }
 end
 
---- The graph of a bundle, ready to be partitioned.
+--- The graph of a bundle, ready for partitioning.
 -- @return graph; or nil, message, code
 function M.graph(bundle)
   if not bundle.recipe then return nil, "this model was not built by a recipe: it cannot become packages", "unsupported" end
@@ -142,15 +142,16 @@ local function any_fits(graph, glob)
   return false
 end
 
--- The glob that a pattern stands for: the pattern where it fits the whole name of any weight, else whatever contains it; nil: nothing
--- fits.
+-- Converts a pattern to a glob. A pattern that matches the whole name of a weight stays unchanged; else it matches names that
+-- contain it. nil: no weight matches.
 local function glob_of(graph, pattern)
   if any_fits(graph, pattern) then return pattern end
   local around = "*" .. pattern .. "*"
   return any_fits(graph, around) and around or nil
 end
 
--- Weights whose names fit a pattern, each with its scheme. The longest pattern that fits wins, of equal ones the later by name.
+-- Weights whose names match a pattern, each with its scheme. The longest matching pattern wins; among equally long ones the later
+-- by name.
 local function schemes_of(graph, mixed)
   local patterns, schemes = {}, {}
   for pattern in pairs(mixed or {}) do patterns[#patterns + 1] = pattern end
@@ -177,15 +178,15 @@ function M.profiles(cfg, opts)
   return list
 end
 
---- Positions of the states. A model without states sees the tokens of one call: those of the call. Where none are asked for 512, or
--- the model's if that is less.
+--- Positions of the states. In a model without states, attention sees only the tokens of one call, so it is their number. The
+-- default is 512, or the model's context if that is less.
 -- @param fixed_t T of the profile, or nil
 function M.context(cfg, opts, fixed_t)
   if fixed_t and cfg.kind == "token_classifier" then return fixed_t end
   return opts.context or math.min(512, cfg.context_length or 512)
 end
 
---- Ways to call the model: each T with each context that holds it, the largest last.
+--- All ways to call the model: each T with each context that holds it, the largest last.
 -- @return list of {fixed_t (nil: 1 .. max_t), context, tiered (true: there are several contexts)}; or nil, message, code
 function M.variants(cfg, opts)
   local bidirectional, list = cfg.kind == "token_classifier", {}
@@ -213,7 +214,8 @@ function M.variants(cfg, opts)
   return list
 end
 
--- Functions of a package, the default first: what can do all that the others can, in the smallest calls where there are states.
+-- Functions of a package. The default comes first: it can do all that the others can, with the smallest calls if there are
+-- states.
 local function functions_of(cfg, variants)
   local out, first = {}, #variants
   if cfg.kind ~= "token_classifier" then
@@ -226,7 +228,7 @@ local function functions_of(cfg, variants)
   return out
 end
 
---- Bytes of a package that are planned for, and at most: the chip's, unless said.
+--- The target and the limit of a package's bytes: the chip's, unless options give others.
 function M.limits(opts)
   local chip = M.chip(opts.chip)
   local limit = opts.size_limit or opts.law
@@ -249,7 +251,7 @@ function M.core_options(graph, cfg, opts, variant)
   }
 end
 
--- max_t where none was asked for; or nil, message, code where a call would not fit in the context.
+-- The default of max_t; or nil, message, code where a call would not fit in the context.
 local function settle_calls(cfg, opts)
   if cfg.kind == "token_classifier" then
     opts.max_t = opts.max_t or 4
@@ -266,8 +268,8 @@ local function settle_calls(cfg, opts)
   return true
 end
 
---- What is written as a whole: with many functions all variants at once, else each by itself.
--- @param opts checked options; max_t is set where it is not there
+--- The parts that are written as a whole: with many functions all variants together, else each variant alone.
+-- @param opts checked options; max_t is set if absent
 -- @param graph of the model
 -- @return list of what core_options takes; or nil, message, code
 function M.parts(cfg, opts, graph)
@@ -318,7 +320,7 @@ end
 
 local WORSE = { engine = 1, risk = 2, cpu = 3 }
 
--- Adds up a shard: convolutions by predicted device, into it and the totals; the rules that hold, into `held` (id -> times).
+-- Adds up a shard: convolutions by predicted device, into it and the totals; the rules that apply, into `held` (id -> times).
 local function count(shard, totals, held)
   local convs = { engine = 0, risk = 0, cpu = 0 }
   local worst = shard.finding.verdict
@@ -336,7 +338,7 @@ local function count(shard, totals, held)
   shard.convs, shard.verdict = convs, worst
 end
 
--- The rules that hold, the worst verdicts first.
+-- The rules that apply, the worst verdicts first.
 local function rules_that_hold(held)
   local list = {}
   for _, rule in ipairs(core.mil_rules()) do

@@ -1,4 +1,5 @@
---- What others have reported of models on real Macs (M4 Max unless said), beside which a plan stands. Nothing is computed from it.
+--- Figures that others have reported for models on real Macs (M4 Max unless said otherwise). A plan shows them for comparison.
+-- Nothing is computed from them.
 -- Needs nothing. A row: match = fields of the configuration that must be equal; reported, why (the plan's bytes come from shapes).
 
 return {

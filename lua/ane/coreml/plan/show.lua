@@ -5,7 +5,7 @@ local M = {}
 
 M.bytes = require("ane.util.units").bytes
 
---- What a package holds: "layers 0-2", "rows 0-65535", "layer 3, experts 0-7".
+--- The contents of a package: "layers 0-2", "rows 0-65535", "layer 3, experts 0-7".
 function M.content(p)
   if p.parts then return ("layer %d, part %d of %d"):format(p.first, p.part + 1, p.parts) end
   if p.kind == "layers" then return p.first == p.last and ("layer %d"):format(p.first) or ("layers %d-%d"):format(p.first, p.last) end
@@ -13,7 +13,7 @@ function M.content(p)
   return p.to and ("rows %d-%d"):format(p.from, p.to - 1) or "head"
 end
 
-local MOST = 60 -- packages that are listed; of more the first and the last ones are
+local MOST = 60 -- packages that are listed; of a longer list the first and the last ones
 
 local function row(p)
   return ("%-34s %-24s %10s  %5d %5d %5d  %3d  %s"):format(p.name, M.content(p), M.bytes(p.bytes), p.convs.engine, p.convs.risk,
@@ -43,7 +43,7 @@ local function wrap(text, width, indent)
   return table.concat(lines, "\n" .. indent)
 end
 
---- How packages are called, where not in one way only: fixed T, contexts, functions.
+--- The ways to call packages, if there are several: fixed T, contexts, functions.
 function M.calls(plan)
   local list = plan.packages[1] and plan.packages[1].functions
   if list then
