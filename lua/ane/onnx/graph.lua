@@ -1,6 +1,7 @@
---- An ONNX graph to look at: who makes what, what depends on what, and values computed for made-up inputs.
--- Needs ane.core. Values are numbers, 0 stands for an absent one. A value is "static" where constants alone make it, "data" where
--- the ids or the caches do (other than by their shapes), else it comes of lengths, masks and positions and may be tried out.
+--- Analysis of an ONNX graph: which node makes a value, what a value depends on, and values computed for made-up inputs.
+-- Needs ane.core. Values are numbers; 0 is an absent value. A value is "static" if it depends on constants only, "data" if it
+-- depends on the elements of ids or caches (not only on their shapes). All others depend on lengths, masks and positions, and can
+-- be evaluated.
 -- Usage: `local g = graph.new(source, roles); local node = g.maker[value]; local t = g:evaluate(value, past, tokens)`
 
 local core = require "ane.core"
@@ -10,13 +11,13 @@ Graph.__index = Graph
 
 local M = {}
 
---- What stops the search: the graph is not what a recipe computes. node may be nil.
+--- Raises where the graph is not what a recipe computes. node may be nil.
 function M.refuse(node, ...)
   local text = (...):format(select(2, ...))
   error({ uncovered = true, message = node and ("node %s (%s) %s"):format(node.name, node.op, text) or text }, 0)
 end
 
--- Values that the graphs inside a node use of the graph around.
+-- Values of the outer graph that the subgraphs of a node use.
 local function inner_inputs(node, out)
   for _, attr in pairs(node.attrs) do
     if type(attr) == "table" and attr.nodes then
@@ -55,7 +56,7 @@ local function classify(self)
   end
 end
 
--- Values made inside a node's own graphs.
+-- Values made inside the subgraphs of a node.
 local function find_inner(self, nodes)
   for _, node in ipairs(nodes) do
     for _, attr in pairs(node.attrs) do
@@ -92,7 +93,7 @@ end
 
 function Graph:constant(v) return v > 0 and self.doc.values[v].constant or nil end
 
---- Through nodes that change no numbers. @return value
+--- Follows a value back through nodes that change no numbers. @return value
 function Graph:through(v)
   local node = self.maker[v]
   while node and (node.op == "Identity" or (node.op == "Cast" and self:is_float(v) and self:is_float(node.inputs[1]))) do
@@ -105,7 +106,7 @@ end
 local FLOATS = { [1] = true, [10] = true, [11] = true, [16] = true } -- TensorProto.DataType: FLOAT, FLOAT16, DOUBLE, BFLOAT16
 local FLOAT_NAMES = { fp32 = true, fp16 = true, bf16 = true, fp64 = true }
 
---- false where the value is known to be no float.
+--- false if the value is known to be no float.
 function Graph:is_float(v)
   local c, node, io = self:constant(v), self.maker[v], self.inputs[v]
   if c then return FLOAT_NAMES[c.dtype] == true end
@@ -114,7 +115,7 @@ function Graph:is_float(v)
   return not (node and (node.op == "Shape" or node.op == "Size"))
 end
 
--- ---- Trying out ------------------------------------------------------------------------------------------------------
+-- ---- Evaluation ------------------------------------------------------------------------------------------------------
 
 local FORMATS = {
   fp32 = "<f", fp64 = "<d", int64 = "<i8", int32 = "<i4", int16 = "<i2", int8 = "<i1", uint8 = "<I1", uint16 = "<I2", uint32 = "<I4",
@@ -128,7 +129,7 @@ local function half(bits)
   return sign * (1024 + m) * 2.0 ^ (e - 25)
 end
 
---- The numbers of {dtype, data}: n of them from number `first` (0-based) on; default all. nil where there are no bytes.
+--- The numbers of {dtype, data}: n of them, starting with number `first` (0-based); default all. nil where there are no bytes.
 function M.numbers(t, first, n)
   if not t or not t.data then return nil end
   local out = {}
@@ -154,7 +155,7 @@ local function integers(dtype, shape, fn, n)
   return { dtype = FORMATS[dtype] and dtype or "int64", shape = shape, data = table.concat(list) }
 end
 
--- The input `io` for `tokens` tokens behind `past` ones.
+-- The input `io` for `tokens` tokens after `past` cached ones.
 local function feed(self, io, past, tokens)
   local roles, total = self.roles, past + tokens
   local rank = io.shape and #io.shape or 1
@@ -194,7 +195,7 @@ local function shape_tensor(self, v, past, tokens)
   return integers("int64", { #part }, function(i) return part[i + 1] end, #part)
 end
 
---- A value that is no data, as it is for `tokens` tokens behind `past` ones.
+--- Evaluates a value that is no data, for `tokens` tokens after `past` cached ones.
 -- @return {dtype, shape, data}
 function Graph:evaluate(v, past, tokens)
   local c = self:constant(v)

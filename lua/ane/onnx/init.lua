@@ -1,7 +1,7 @@
 --- ONNX bundles: a folder with genai_config.json (ONNX Runtime GenAI), a folder with a model.onnx, or a single file.
--- Needs ane.core, ane.model.config.ceilings, ane.model.loader, ane.util.failure, ane.onnx.rebuild and ane.tokenizer. A recipe rebuilds
--- the model where one computes just what the graph does. Else the graph itself runs, op by op. What no configuration says is read
--- from the graph's inputs.
+-- Needs ane.core, ane.model.config.ceilings, ane.model.loader, ane.util.failure, ane.onnx.rebuild and ane.tokenizer. A recipe
+-- rebuilds the model if one computes exactly what the graph does. Otherwise the graph itself runs, op by op. What no
+-- configuration states is read from the graph's inputs.
 -- Usage: `local bundle = assert(require("ane.onnx").load(source, path, opts))`
 
 local ceilings = require "ane.model.config.ceilings"
@@ -24,13 +24,13 @@ end
 
 local function table_or_empty(v) return type(v) == "table" and v or {} end
 
--- A whole number from `least` to the ceiling of what it counts (a key of config.json), or nil.
+-- An integer from `least` to the ceiling of its key in config.json, or nil.
 local function whole(v, least, what)
   local n = type(v) == "number" and math.tointeger(v)
   return n and n >= least and n <= ceilings.of(what) and n or nil
 end
 
--- The first of two values that is such a number of at least 1.
+-- The first of two values that is such an integer of at least 1.
 local function count(what, first, second) return whole(first, 1, what) or whole(second, 1, what) end
 
 local function text(v) return type(v) == "string" and v or nil end
@@ -48,7 +48,7 @@ local function exists(path)
   return file ~= nil
 end
 
--- Where the tokenizer lies: in the model's folder, else in the one above, as where models are in a folder onnx/.
+-- The folder of the tokenizer: the model's, or its parent, as for models in a folder onnx/.
 local function tokenizer_folder(folder)
   for _, at in ipairs { folder, folder .. "../" } do
     if exists(at .. "tokenizer.json") or exists(at .. "tokenizer.model") then return at end
@@ -56,8 +56,8 @@ local function tokenizer_folder(folder)
   return folder
 end
 
--- One configuration whatever file says it; keys as in ane.model.config where they mean the same. All of it is a hint: shapes,
--- rope, windows and norms come from the graph.
+-- One configuration for all kinds of files. Keys are those of ane.model.config where they mean the same. All of it is a hint:
+-- shapes, rope, windows and norms come from the graph.
 local function read_config(folder)
   local genai = read_json(folder .. "genai_config.json")
   local model = table_or_empty(genai and genai.model)
@@ -82,7 +82,7 @@ end
 
 -- ---- Roles of inputs and outputs ------------------------------------------------------------------------------------
 
---- Names in use where no configuration names them; %d stands for the layer.
+--- Usual names, where no configuration names the inputs and outputs; %d is the layer.
 local CACHES = {
   { past = "past_key_values.%d.key", present = "present.%d.key" },
   { past = "past_key_values.%d.value", present = "present.%d.value" },
@@ -105,8 +105,8 @@ local function cache_names(decoder)
   return list
 end
 
--- The layer number in a name that fits a template with one %d; nil where it does not fit. Plain text, no patterns: names
--- and templates come from files.
+-- The layer number in a name that matches a template with one %d; nil if it does not match. The comparison is plain, without
+-- patterns, because names and templates come from files.
 local function layer_of(template, name)
   local at = template:find("%d", 1, true)
   if not at or template:find("%d", at + 2, true) then return nil end
@@ -120,7 +120,7 @@ local function fill(template, layer)
   return at and template:sub(1, at - 1) .. layer .. template:sub(at + 2)
 end
 
--- The caches of a graph: every input that fits a template, with the output of the same layer.
+-- The caches of a graph: every input that matches a template, with the output of the same layer.
 local function find_caches(inputs, outputs, decoder)
   local given, used, states = {}, {}, {}
   for _, io in ipairs(outputs) do given[io.name] = true end
@@ -141,7 +141,7 @@ local function find_caches(inputs, outputs, decoder)
   return states
 end
 
--- A name of the configuration, else the usual one; nil where the graph has neither.
+-- The name in the configuration, else the usual one; nil if the graph has neither.
 local function role(list, configured, ...)
   for _, name in ipairs { text(configured) or ..., ... } do
     for _, io in ipairs(list) do
@@ -170,7 +170,7 @@ end
 
 -- ---- Loading --------------------------------------------------------------------------------------------------------
 
--- Tokens of a default context: the model's, at most 4096, and no more cache (float32) than half of the free memory holds.
+-- The default context in tokens: the model's, at most 4096, and at most half of the free memory for the cache (float32).
 local function default_context(cfg)
   local a_token = 8 * (cfg.n_layer or 0) * (cfg.n_head_kv or 0) * (cfg.head_dim or 0)
   local free = core.memory().available
@@ -181,7 +181,7 @@ end
 -- Tokens of one run: their logits take at most 64 MiB.
 local function chunk_of(roles) return roles.vocab and math.max(16, math.min(256, (1 << 24) // roles.vocab)) or 16 end
 
--- What was asked for and the graph engine has not. It keeps weights as stored and computes in float32.
+-- Options that the graph engine does not support. It keeps weights as stored and computes in float32.
 local function check_options(path, opts)
   if opts.mixed then refuse("unsupported", "%s: option mixed: the graph engine runs weights as the file stores them", path) end
   if opts.weights and opts.weights ~= "file" then
@@ -197,7 +197,7 @@ local function find_tokenizer(folder)
   refuse(code, "%s", message)
 end
 
--- The model as a recipe builds it.
+-- Builds the model by a recipe.
 -- @return bundle; or nil and why no recipe covers the graph
 local function by_recipe(source, path, opts, cfg, roles, given)
   local found, reason = require("ane.onnx.rebuild").find(source, roles, cfg, given)
@@ -222,7 +222,7 @@ local function by_graph(source, path, opts, cfg, roles)
   })
   if not program then refuse(code, "%s", message) end
   program = require("ane.onnx.session").program(program)
-  opts.kv, opts.activations = "fp32", "fp32" -- what this engine has, whatever was asked for: info tells
+  opts.kv, opts.activations = "fp32", "fp32" -- this engine has no other, so info reports these
   return {
     program = program, source = source, config = cfg, tokenizer = tokenizer, tokenizer_error = tokenizer_error,
     eos_ids = #cfg.eos_ids > 0 and cfg.eos_ids or tokenizer and tokenizer.eos_ids or {}, architecture = cfg.architecture, engine = "graph",
@@ -230,7 +230,7 @@ local function by_graph(source, path, opts, cfg, roles)
   }
 end
 
--- The configuration beside the graph, and what its inputs and outputs are for.
+-- The configuration beside the graph, and the roles of its inputs and outputs.
 local function read(source)
   local found = failure.try(failure.border(source:path(), function()
     local cfg, decoder = read_config(source:path():match "^(.*/)" or "./")

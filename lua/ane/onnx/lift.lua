@@ -1,10 +1,11 @@
---- The computation of an ONNX graph in the words of the graph that recipes build: embed, linear, rms_norm, rope, attention ...
+--- Lifts the computation of an ONNX graph to the ops of recipes: embed, linear, rms_norm, rope, attention ...
 -- Needs ane.onnx.graph; the ops are in lift_math, lift_move, lift_attention and lift_moe.
 --
--- A lifted value is {e = expression, dims = list of dimensions}. The expression says what is computed for each token, over
--- channels: {op, node, channels, x, ...}. The dimensions say how the ONNX tensor lies: each is a list of atoms {kind, size,
--- stride}, outermost first. kind: "c" (channels; stride: how far apart in the expression's channels), "s" (tokens of this
--- call), "t" (all tokens, cached ones first), "rep" (repeated). Sizes of s and t are what evaluate tries: see TOKENS.
+-- A lifted value is {e = expression, dims = list of dimensions}. The expression {op, node, channels, x, ...} says what is
+-- computed for each token, over channels. The dimensions give the layout of the ONNX tensor: each is a list of atoms {kind, size,
+-- stride}, outermost first. Kinds: "c" (channels; stride is their distance in the expression's channels), "s" (tokens of this
+-- call), "t" (all tokens, cached ones first), "rep" (repeated). The sizes of s and t are the lengths that evaluate uses: see
+-- TOKENS.
 -- Usage: `local lift = lift.new(graph); local logits = lift:value(number)`
 
 local graph = require "ane.onnx.graph"
@@ -14,7 +15,7 @@ Lift.__index = Lift
 
 local M = { refuse = graph.refuse }
 
--- Lengths that no channel count is mistaken for.
+-- Lengths that cannot be confused with a number of channels.
 M.PAST, M.TOKENS = 1013, 1009
 M.TOTAL = M.PAST + M.TOKENS
 
@@ -28,10 +29,10 @@ function M.new(g)
   return self
 end
 
--- Most that an attribute may count: heads, channels, blocks.
+-- Upper limit of an attribute that counts heads, channels or blocks.
 local MOST = 1 << 20
 
---- Attributes of a node that must be whole numbers of at least 1.
+--- Attributes of a node that must be integers of at least 1.
 function M.whole(node, ...)
   local list = {}
   for i, name in ipairs { ... } do
@@ -46,7 +47,7 @@ end
 
 function M.atom(kind, size, stride) return { kind = kind, size = size, stride = stride or 1 } end
 
---- [1, S, C]: what most nodes give.
+--- [1, S, C], the layout of most results.
 function M.columns(e) return { e = e, dims = { {}, { M.atom("s", M.TOKENS) }, { M.atom("c", e.channels) } } } end
 
 function M.dim_size(dim)
@@ -55,7 +56,7 @@ function M.dim_size(dim)
   return n
 end
 
---- Atoms of all dimensions in order, those of size 1 left out.
+--- The atoms of all dimensions in order, without those of size 1.
 function M.atoms(dims)
   local list = {}
   for _, dim in ipairs(dims) do
@@ -98,14 +99,14 @@ function M.is_columns(v)
   return tokens and #v.dims > 0 and in_order(M.atoms { v.dims[#v.dims] }, v.e.channels)
 end
 
---- The value lifted, as [.., S, C].
+--- The lifted value, in layout [.., S, C].
 function Lift:columns(number, node)
   local v = self:value(number)
   if not M.is_columns(v) then M.refuse(node, "takes values that do not lie as tokens and channels") end
   return v
 end
 
---- Size of the last dimension where it is the innermost channels, else nil.
+--- Size of the last dimension if it holds the innermost channels, else nil.
 function M.inner(v)
   local atoms = M.atoms { v.dims[#v.dims] }
   if #atoms == 0 then return 1 end
@@ -118,7 +119,7 @@ function M.inner(v)
   return n
 end
 
---- Shape of a value for so many tokens; nil where it is not known.
+--- Shape of a value for a given number of tokens; nil if it is not known.
 function Lift:shape(number, past, tokens)
   local g = self.graph
   local io = g.inputs[number]
@@ -142,7 +143,7 @@ function Lift:shape(number, past, tokens)
   return dims
 end
 
--- What one node gives, by output number.
+-- The results of one node, by output number.
 local function lift_node(self, node)
   local rule = RULES[node.op]
   if not rule then M.refuse(node, "is not covered by any recipe") end
@@ -151,7 +152,7 @@ local function lift_node(self, node)
   return out
 end
 
---- The lifted value; raises through refuse where the graph is not understood.
+--- The lifted value. Raises through refuse if the graph is not understood.
 function Lift:value(number)
   local v = self.done[number]
   if v then return v end
@@ -166,7 +167,7 @@ function Lift:value(number)
   return self.done[number] or M.refuse(node, "has an output that no recipe computes")
 end
 
---- The same value seen otherwise: in place, since expressions are shared.
+--- Replaces the expression of a value in place, since expressions are shared.
 function M.seen(v, dims) return { e = v.e, dims = dims } end
 
 return M

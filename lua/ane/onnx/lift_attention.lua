@@ -1,4 +1,4 @@
---- Lifting: rotary positions, key-value caches, attention as one op or spelled out, causal convolutions. See ane.onnx.lift.
+--- Lifting: rotary positions, key-value caches, attention as one op or as primitives, causal convolutions. See ane.onnx.lift.
 
 local probe = require "ane.onnx.probe"
 
@@ -20,7 +20,7 @@ return function(RULES, M)
     local contrib = node.domain == "com.microsoft"
     local x = lift:value(inputs[1])
     local cos, sin, positions = inputs[contrib and 3 or 2], inputs[contrib and 4 or 3], inputs[contrib and 2 or 4] or 0
-    local given = not contrib and positions <= 0 -- tables made for the tokens at hand
+    local given = not contrib and positions <= 0 -- tables made for the tokens of the call
     local tab = given and probe.spelled_rope(lift, node, cos, sin) or probe.rope(lift, node, cos, sin, positions)
     if (at.scale or 1) ~= 1 or (at.is_packed_batching or 0) ~= 0 then refuse(node, "has an attribute that no recipe knows") end
     local width = at.rotary_embedding_dim or 0
@@ -37,7 +37,7 @@ return function(RULES, M)
     return rope(x, head, layout_of(at.interleaved), tab, node)
   end
 
-  -- Spelled out: x * cos + rotate_half(x) * sin. First: x times a value that is no constant.
+  -- Rope as primitives: x * cos + rotate_half(x) * sin. First: x times a value that is no constant.
   function M.rope_term(node, x, by)
     if not M.inner(x) then refuse(node, "multiplies by something that no recipe does") end
     return { e = { op = "rope_term", node = node, x = x.e, by = by, channels = x.e.channels }, dims = x.dims }
@@ -56,7 +56,7 @@ return function(RULES, M)
 
   -- ---- Caches --------------------------------------------------------------------------------------------------------
 
-  --- A cache's rows, then the new ones: [1, heads, T, head].
+  --- The rows of a cache followed by the new ones: [1, heads, T, head].
   function M.cached(lift, node, io, x)
     local g = lift.graph
     local state = g.past[io.name]
@@ -72,7 +72,7 @@ return function(RULES, M)
     return { e = { op = "kv", node = node, x = x.e, past = io.name, channels = x.e.channels }, dims = dims }
   end
 
-  -- Input `v` is a cache of the graph, and output `present` is what it becomes.
+  -- Input `v` is a cache of the graph, and output `present` is its new value.
   local function check_cache(lift, node, v, present)
     local g = lift.graph
     local io = v > 0 and g.inputs[v]
@@ -138,7 +138,7 @@ return function(RULES, M)
     }))
   end
 
-  -- Keys or values as [1, (heads x repeats), T, head] in any order: the new ones, heads of the cache.
+  -- Keys or values as [1, (heads x repeats), T, head] in any order: the new ones, and the heads of the cache.
   local function cache_of(lift, number, node)
     local v = lift:value(number)
     local e = v.e
@@ -146,14 +146,14 @@ return function(RULES, M)
     return v, e.x
   end
 
-  -- Kinds and strides of all atoms of size over 1, as text; repeated ones stand behind the head they repeat.
+  -- Kinds and strides of all atoms larger than 1, as text. A repeat atom follows the head that it repeats.
   local function order(v)
     local list = {}
     for _, a in ipairs(M.atoms(v.dims)) do list[#list + 1] = a.kind == "c" and "c" .. a.stride or a.kind end
     return table.concat(list, " ")
   end
 
-  -- How often each head of a cache is repeated, in one run behind it.
+  -- How often each head of a cache is repeated. The copies of a head are adjacent.
   local function repeats(v)
     local n = 1
     for _, a in ipairs(M.atoms(v.dims)) do
@@ -209,7 +209,7 @@ return function(RULES, M)
     return #q.dims == 3 and M.columns(e) or { e = e, dims = q.dims }
   end
 
-  -- ---- Spelled out ---------------------------------------------------------------------------------------------------
+  -- ---- Attention as primitives -----------------------------------------------------------------------------------------
 
   -- q k^T, [1, heads, S, T]; or softmax(...) v.
   function M.product(lift, node)
@@ -268,7 +268,7 @@ return function(RULES, M)
     return changed(x, { window = probe.mask(lift, node, mask, false) }, node)
   end
 
-  --- cap * tanh(scores), the scores being those of the attention over cap.
+  --- cap * tanh(scores), where the scores are those of the attention divided by cap.
   function M.cap_scores(x, cap, node)
     return changed(x, { op = "scores", by = x.e.by * cap, softcap = cap }, node)
   end

@@ -2,7 +2,7 @@
 
 local graph = require "ane.onnx.graph"
 
--- Constants that only lie otherwise: -> value, transposed
+-- Constants that differ in layout only: -> value, transposed
 local function stored(lift, v)
   local g, transposed = lift.graph, false
   for _ = 1, 16 do
@@ -16,7 +16,7 @@ local function stored(lift, v)
   return v, transposed
 end
 
--- Dimensions after a Reshape to `want`; nil where the sizes do not fit.
+-- Dimensions after a Reshape to `want`; nil if the sizes do not fit.
 local function reshape(dims, want, keep_zero)
   local all, known, open, out = 1, 1, nil, {}
   for _, d in ipairs(dims) do all = all * d end
@@ -37,7 +37,7 @@ local function without_ones(dims)
   return out
 end
 
--- Through reshapes of a constant. @return value number of the constant, the dimensions it is seen with (nil: no constant)
+-- Follows a constant through reshapes. @return value number of the constant, its dimensions after them (nil: no constant)
 local function reshaped(lift, v)
   local g, shapes = lift.graph, {}
   for _ = 1, 16 do
@@ -65,8 +65,8 @@ return function(RULES, M)
 
   M.reshaped = reshaped
 
-  --- The weight of a product: [rows, cols] of what comes out and goes in. `v` is the [cols, rows] input of a MatMul, or with
-  -- `transposed` [rows, cols].
+  --- The weight of a product: [rows, cols], output and input features. `v` is the [cols, rows] input of a MatMul, or [rows, cols]
+  -- if `transposed`.
   local function matrix(lift, v, transposed, node)
     local g = lift.graph
     local at, t = stored(lift, v)
@@ -187,7 +187,7 @@ return function(RULES, M)
     }, node)
   end
 
-  --- The table of an embedding, of which only the first n columns count.
+  --- The table of an embedding; only its first n columns are used.
   function M.narrow(e, n)
     local old = e.w[1].piece
     if e.op ~= "embed" or old.kind ~= "nbits" or not old.padded or
@@ -235,7 +235,7 @@ return function(RULES, M)
     return { norm(lift, sum, node.inputs[3], node.attrs.epsilon or 1e-5, node), [4] = sum }
   end
 
-  -- Spelled out: x * (1 / sqrt(mean(x^2) + eps)), then times the weight.
+  -- As primitives: x * (1 / sqrt(mean(x^2) + eps)), then times the weight.
   function RULES.Pow(lift, node)
     if lift.graph:number(node.inputs[2]) ~= 2 then refuse(node, "raises to another power than 2") end
     local x = lift:value(node.inputs[1])

@@ -3,7 +3,7 @@
 return function(RULES, M)
   local refuse = M.refuse
 
-  -- ---- The choice of experts, spelled out ---------------------------------------------------------------------------
+  -- ---- Routing as primitives ----------------------------------------------------------------------------------------
 
   local function is_score(e) return e.op == "act" and e.act == "sigmoid" end
 
@@ -75,12 +75,12 @@ return function(RULES, M)
 
   local ACTS = { silu = "silu", gelu = "gelu_tanh" }
 
-  -- What the router's input is, as the route op of recipes has it.
+  -- The router's input, in the terms of the route op of recipes.
   local function route_of(node, router, k, normalise)
     if router.e.op == "log_routed" then
       local r = router.e.route
       if r.k ~= k then refuse(node, "takes %d experts, its router chooses %d", k, r.k) end
-      -- softmax of log s over the chosen is s / sum
+      -- softmax of log s over the chosen experts is s / sum
       return { op = "route", node = node, k = k, score = "sigmoid", x = r.score.x, bias = r.bias, norm = true, norm_eps = 0.0,
         scale = 1.0, of = r }
     end

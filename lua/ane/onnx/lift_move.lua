@@ -1,4 +1,4 @@
---- Lifting: ops that only change the layout of tensors, slices and joins of channels. See ane.onnx.lift.
+--- Lifting: ops that only change the layout of tensors; slices and concatenations of channels. See ane.onnx.lift.
 
 return function(RULES, M)
   local refuse = M.refuse
@@ -13,7 +13,7 @@ return function(RULES, M)
 
   -- ---- Reshape -------------------------------------------------------------------------------------------------------
 
-  -- Atoms in order, grouped to dimensions of these sizes; atoms of channels are split where need be. nil: impossible.
+  -- Groups atoms in order into dimensions of these sizes. Atoms of channels are split where necessary. nil: impossible.
   local function regroup(atoms, sizes)
     local list, at, dims = table.move(atoms, 1, #atoms, 1, {}), 1, {}
     for i, size in ipairs(sizes) do
@@ -115,7 +115,8 @@ return function(RULES, M)
     return { op = "slice", node = node, x = e, from = from, to = from + n, channels = n }
   end
 
-  -- Channels [from, to) of dimension `axis` (1-based): of the outermost channels a slice, of the innermost in a head a part.
+  -- Channels [from, to) of dimension `axis` (1-based): a slice of the outermost channels, or a part of each head of the innermost
+  -- ones.
   local function slice_axis(x, axis, from, to, node)
     local dim, dims = x.dims[axis], table.move(x.dims, 1, #x.dims, 1, {})
     local atoms = M.atoms { dim }
@@ -181,7 +182,7 @@ return function(RULES, M)
     return x
   end
 
-  -- ---- Joins ---------------------------------------------------------------------------------------------------------
+  -- ---- Concatenation -------------------------------------------------------------------------------------------------
 
   -- [-second half | first half] of the first r channels of each head.
   local function rotate_half(a, b)
@@ -195,7 +196,7 @@ return function(RULES, M)
       dims = dims }
   end
 
-  -- The rotated part of each head, then the rest of it.
+  -- The rotated part of each head, followed by the rest of it.
   local function rope_and_rest(a, b)
     local e = a.e
     if e.op ~= "rope_part" or b.e.op ~= "part" or b.e.x ~= e.x or b.e.from ~= e.rotary or b.e.to ~= b.e.head then return nil end

@@ -1,4 +1,4 @@
---- Is what a recipe built the computation of an ONNX graph? Both are compared node by node, from the logits back.
+--- Checks that a recipe's graph computes the same as an ONNX graph. Both are compared node by node, from the logits backwards.
 -- Usage: `local ok, reason = match.same(b, logits, lifted, weights)`
 
 local identity = require("ane.onnx.roles").identity
@@ -12,7 +12,7 @@ local function place(e)
   return node and ("node %s (%s)"):format(node.name, node.op) or "the graph"
 end
 
--- One comparison: the recipe's record, the weights by name, what has been found equal, and the first difference.
+-- One comparison: the recipe's record, the weights by name, the pairs found equal, and the first difference.
 local Match = {}
 Match.__index = Match
 
@@ -43,7 +43,7 @@ function Match:weight(e, value, segments, what)
   return identity(w) == identity(segments) or self:differs(e, "has another %s than the recipe takes", what)
 end
 
--- Values of the recipe that change nothing here, and slices of products as products by some of the rows.
+-- Values of the recipe that change nothing here are skipped. Slices of products become products with some of the rows.
 function Match:see(value)
   local r = self.record[value]
   while r and r.op == "gather" do r = self.record[r.inputs[1]] end
@@ -63,7 +63,7 @@ function Match:both(a, b, x, y)
   return self:same(a, x) and self:same(b, y)
 end
 
--- Compares without telling.
+-- Compares without recording a difference.
 function Match:quiet(e, value)
   local reason = self.reason
   local ok = self:same(e, value)
@@ -171,7 +171,7 @@ local function with_number(op, field)
   return function(self, e, r)
     if r.attrs[field] == 1 and op == "scale" and e.op ~= "scale" then return self:same(e, r.inputs[1]) end
     if not self:op(e, r, op) then return false end
-    -- weights are fp16 or better: a stored factor may have been rounded to that
+    -- weights are fp16 or better, so a stored factor may have been rounded to fp16
     if not near(e[field], r.attrs[field], 1e-3) then return self:differs(e, "has %s %g, the recipe %g", field, e[field], r.attrs[field]) end
     return self:same(e.x, r.inputs[1])
   end

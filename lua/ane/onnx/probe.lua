@@ -1,5 +1,6 @@
---- What masks, lengths, positions and rotary tables of a graph are, found by trying them out on a few lengths instead of by how
--- they are spelled. Needs ane.onnx.graph. Each function raises through refuse where a recipe would compute something else.
+--- Identifies masks, lengths, positions and rotary tables of a graph. They are evaluated for a few lengths; how the graph
+-- computes them does not matter.
+-- Needs ane.onnx.graph. Each function raises through refuse where a recipe would compute something else.
 
 local graph = require "ane.onnx.graph"
 
@@ -7,10 +8,10 @@ local refuse = graph.refuse
 
 local M = {}
 
--- {past, tokens} that are tried.
+-- The lengths {past, tokens} that are evaluated.
 local TRIED = { { 0, 5 }, { 7, 3 }, { 40, 1 }, { 0, 1 } }
 
--- Once for each key.
+-- Calls a function once per key.
 local function once(lift, key, fn)
   lift.probed = lift.probed or {}
   if lift.probed[key] == nil then lift.probed[key] = fn() end
@@ -25,7 +26,7 @@ end
 
 -- ---- Lengths and positions -----------------------------------------------------------------------------------------------
 
---- seqlens_k and total_sequence_length of GroupQueryAttention: last position, and tokens in all.
+--- seqlens_k and total_sequence_length of GroupQueryAttention: the last position, and the total number of tokens.
 function M.lengths(lift, node, seqlens, total)
   if (seqlens or 0) <= 0 or (total or 0) <= 0 then refuse(node, "lacks its lengths") end
   once(lift, "lengths " .. seqlens .. " " .. total, function()
@@ -61,9 +62,9 @@ end
 
 -- ---- Masks -----------------------------------------------------------------------------------------------------------
 
-local HIDDEN = -1e4 -- what is added to a score that shall not count, or less
+local HIDDEN = -1e4 -- a mask value of at most this hides a key
 
--- Rows [tokens][total] of true (seen) and false, the same for all heads.
+-- Rows [tokens][total] of true (visible) and false, the same for all heads.
 local function read_mask(lift, node, v, past, n)
   local t, total = lift.graph:evaluate(v, past, n), past + n
   local list = graph.numbers(t)
@@ -93,8 +94,8 @@ local function read_mask(lift, node, v, past, n)
   return rows
 end
 
--- As read_mask; nil where the graph cannot do so many tokens behind so many: exporters make masks that only fit a beginning or
--- a single token, and then nothing else is ever asked of the graph.
+-- As read_mask; nil if the graph cannot take these lengths. Exporters make masks that fit only the start of a sequence or a
+-- single token; such a graph is never run in another way.
 local function try_mask(lift, node, v, past, n)
   local ok, rows = pcall(read_mask, lift, node, v, past, n)
   if ok then return rows end
@@ -114,8 +115,8 @@ local function check_rows(node, rows, past, window, causal)
   end
 end
 
---- The window of an attention with a mask added (v; 0: none); causal: the op hides later tokens by itself.
--- @return keys that a token sees, its own included; 0: all before it
+--- The window of an attention with a mask that is added (v; 0: none). causal: the op itself hides later tokens.
+-- @return keys that a token sees, its own included; 0: all earlier ones
 function M.mask(lift, node, v, causal)
   if v <= 0 then
     if not causal then refuse(node, "has no mask: every token sees all others") end
@@ -144,13 +145,13 @@ end
 
 -- ---- Rope ------------------------------------------------------------------------------------------------------------
 
--- How far a table may be from what its frequencies give: fp16 has 11 bits.
+-- Largest deviation of a table from its frequencies: fp16 has 11 bits.
 local CLOSE = 3e-3
 
--- Numbers of a table that are compared; of larger ones every n-th row.
+-- Most numbers of a table that are compared; of larger tables every n-th row is.
 local MOST_NUMBERS = 200000
 
--- {dims, cos(row, i), sin(row, i), rows}: the table of `tokens` tokens from the beginning on. dup: both halves of a row are alike.
+-- {dims, cos(row, i), sin(row, i), rows}: the table of the first `tokens` tokens. dup: both halves of a row are equal.
 local function table_of(lift, node, cos, sin, past, tokens, dup)
   local c, s = lift.graph:evaluate(cos, past, tokens), lift.graph:evaluate(sin, past, tokens)
   local width = c.shape[#c.shape]
@@ -180,7 +181,7 @@ local function table_of(lift, node, cos, sin, past, tokens, dup)
   return made
 end
 
--- Are the numbers of a table rounded to fp16? Of others not one in a thousand has 13 bits of zeros at its end.
+-- Are the numbers of a table rounded to fp16? Of other numbers not one in a thousand ends in 13 zero bits.
 local function is_half(t)
   for row = 1, math.min(t.rows - 1, 7) do
     for i = 0, t.half - 1 do
@@ -192,7 +193,7 @@ local function is_half(t)
   return t.rows > 1 and true or nil
 end
 
--- The frequency nearest to the phases of many rows: one row of fp16 numbers is off by as much as they are rounded.
+-- The frequency that fits the phases of many rows best, since a single fp16 row has a rounding error.
 local function settle(t, i, f)
   local step, up, down = math.max(t.rows // 512, 1), 0.0, 0.0
   for row = t.rows - 1, t.rows // 2, -step do
@@ -203,7 +204,7 @@ local function settle(t, i, f)
   return down > 0 and up / down or f
 end
 
--- The frequencies of a table from its phases at rows 1, 2, 4, ..: each step says how many full rotations the next row has made.
+-- The frequencies of a table, from its phases at rows 1, 2, 4, ... Each step gives the number of full rotations of the next row.
 local function frequencies(node, t)
   local list, sum, n = {}, 0, 0
   for i = 0, t.half - 1 do
@@ -243,7 +244,7 @@ local function alike(a, b)
   return true
 end
 
--- One rope of what tables(total length) gives: with two sets of frequencies where it depends on the length.
+-- The rope of tables(total length). It has two sets of frequencies if the table depends on the length.
 local function make_rope(node, tables, most)
   local short, long = tables(1), tables(most)
   local f, magnitude = frequencies(node, short)
@@ -252,7 +253,7 @@ local function make_rope(node, tables, most)
     if long.rows > short.rows then made.inv_freq, made.magnitude = frequencies(node, long) end
     return made
   end
-  local low, high = 1, most -- the longest with the first table lies between
+  local low, high = 1, most -- the longest length with the first table lies between
   while high - low > 1 do
     local middle = (low + high) // 2
     if alike(short, tables(middle)) then low = middle else high = middle end
@@ -265,7 +266,7 @@ local function make_rope(node, tables, most)
 end
 
 --- The rope of tables [positions, half] (or [1, S, half], for the tokens of the call), by values.
--- @param positions value; 0: those of the tokens
+-- @param positions value; 0: the positions of the tokens
 -- @return {dims, inv_freq, magnitude, long_freq, original}
 function M.rope(lift, node, cos, sin, positions)
   if (cos or 0) <= 0 or (sin or 0) <= 0 then refuse(node, "rotates without tables") end
@@ -279,7 +280,7 @@ function M.rope(lift, node, cos, sin, positions)
   end)
 end
 
---- The rope of cos and sin made for the positions at hand: [.., S, dims] with both halves alike, or without dims [.., S, half].
+--- The rope of cos and sin made for the call's positions: [.., S, dims] with equal halves, or without dims [.., S, half].
 function M.spelled_rope(lift, node, cos, sin, dims)
   local dup = dims ~= nil
   return once(lift, ("spelled %d %d"):format(cos, sin), function()

@@ -1,6 +1,6 @@
---- An ONNX graph built anew by a recipe.
--- Needs ane.core, ane.recipe and the modules beside it. The recipe is the one that the configuration's name means, else any whose
--- graph is that of the file: names decide nothing, ane.onnx.match does.
+--- Rebuilds an ONNX graph by a recipe.
+-- Needs ane.core, ane.recipe and the modules beside it. The recipe that the configuration names is tried first, then all others.
+-- Names decide nothing; ane.onnx.match compares the graphs.
 -- Usage: `local found, reason = rebuild.find(source, roles, facts)`
 
 local core = require "ane.core"
@@ -12,7 +12,7 @@ local roles = require "ane.onnx.roles"
 
 local M = {}
 
--- Segments as core takes them.
+-- Segments in the form that the core takes.
 local function pieces(segments)
   local list = {}
   for i, s in ipairs(segments) do
@@ -49,7 +49,7 @@ local function named(model, fused)
   return list, segments
 end
 
--- One recipe on one way of naming. @return {source, config} of just the weights it takes; or nil, reason
+-- Tries one recipe with one naming. @return {source, config} with only the weights that it takes; or nil, reason
 local function try(source, r, model, facts, lifted, fused)
   local list, segments = named(model, fused)
   local all, message = core.onnx_weights(source, list)
@@ -75,7 +75,7 @@ local function try(source, r, model, facts, lifted, fused)
   return { source = weights, config = roles.config(model, facts), recipe = r }
 end
 
--- Recipes in the order in which they are tried: given, the name's, then all others.
+-- Recipes in the order in which they are tried: the given one, the named one, then all others.
 local function candidates(facts, given)
   if given then return { given } end
   local list, seen = {}, {}
@@ -90,7 +90,7 @@ local function candidates(facts, given)
   return list
 end
 
--- Attributes and inputs that nobody knows change the result: what the graph engine refuses is no recipe's either.
+-- Unknown attributes and inputs change the result. What the graph engine refuses, no recipe may accept.
 local function check_known(source, logits)
   local part <close> = assert(core.onnx_part(source, { logits }, {}))
   local known, message = core.interp_check(part)
@@ -121,7 +121,7 @@ end
 
 --- @param source an open ONNX source
 -- @param names roles of inputs and outputs (ane.onnx)
--- @param facts architecture, folder, context_length, head_dim, bos_id, eos_ids: what the files beside it say
+-- @param facts architecture, folder, context_length, head_dim, bos_id, eos_ids, from the files beside the graph
 -- @param given a recipe, or nil
 -- @return {source, config, recipe}; or nil and why no recipe covers the graph
 function M.find(source, names, facts, given)
@@ -129,7 +129,7 @@ function M.find(source, names, facts, given)
   if ok then return found, reason end
   if type(found) == "table" and found.uncovered then return nil, found.message end
   if type(found) ~= "string" then error(found, 0) end
-  -- a graph that lacks what its ops must have: the graph engine tells
+  -- the graph engine reports a graph whose ops lack required inputs
   return nil, "the graph is not understood: " .. found:gsub("^[^\n]-%.lua:%d+: ", ""):gsub("\n.*", "")
 end
 

@@ -1,6 +1,6 @@
---- From a lifted graph to what recipes ask for: a configuration, and weights by role.
--- Needs ane.onnx.lift and ane.recipe.names, which names the roles. Nothing here has to be right for every graph: ane.onnx.match compares
--- what a recipe makes of it with the graph.
+--- Derives from a lifted graph what recipes need: a configuration, and weights by role.
+-- Needs ane.onnx.lift and ane.recipe.names, which names the roles. Nothing here has to be right for every graph, because
+-- ane.onnx.match compares the result of the recipe with the graph.
 -- Usage: `local model = roles.find(lift, logits)` -> {cfg fields, weights = {["layers.0.attn_q"] = {w, b}}}
 
 local lift = require "ane.onnx.lift"
@@ -16,7 +16,7 @@ local function rows(segments)
   return n
 end
 
--- Joins lists of segments; those that go on where the one before ended become one. nil where a list is missing.
+-- Concatenates lists of segments and merges contiguous ones. nil if a list is missing.
 local function join(...)
   local out = {}
   for i = 1, select("#", ...) do
@@ -55,7 +55,7 @@ local function put_norm(model, layer, role, e, node)
   return e.x
 end
 
--- A field that all layers share.
+-- A field that must be the same in all layers.
 local function share(model, field, value, node)
   if model[field] == nil then model[field] = value end
   if model[field] ~= value then refuse(node, "has %s %s, a layer before it %s", field, value, model[field]) end
@@ -70,7 +70,7 @@ local function same_rope(a, b)
   return true
 end
 
--- Through rope and norm of q or k, in any order. @return the linear, the rope, its layout
+-- Follows rope and norm of q or k, in any order. @return the linear, the rope, its layout
 local function head_side(model, layer, role, e, node)
   local rope, layout
   for _ = 1, 2 do
@@ -107,7 +107,7 @@ local function convolution(model, layer, e)
   if conv.op ~= "conv_causal" or conv.x.op ~= "mul" then return nil end
   local first, last = conv.x.a, conv.x.b
   if gate.op ~= "linear" or first.op ~= "linear" or last.op ~= "linear" then return nil end
-  -- B stands before z among the rows
+  -- B comes before z among the rows
   local function start(l) return l.w[1].from end
   if start(first) > start(last) then first, last = last, first end
   put(model, layer, "shortconv.in_proj", join(first.w, gate.w, last.w), join(first.b, gate.b, last.b))
@@ -142,7 +142,7 @@ local function gated(model, layer, e, node)
   return x
 end
 
--- One branch of the residual stream. @return what it starts from, normed
+-- Follows one branch of the residual stream. @return its normed input
 local function branch(model, layer, e, half)
   local mixer = half == 1
   if e.op == "rms_norm" then e = put_norm(model, layer, mixer and "post_attention_norm" or "post_ffw_norm", e) end
@@ -163,7 +163,7 @@ local function branch(model, layer, e, half)
   return gated(model, layer, inner, e.node)
 end
 
--- The branches that are added to the embedding, first one first, and the embedding itself.
+-- The branches that are added to the embedding, in order, and the embedding itself.
 local function residuals(e)
   local list = {}
   while e.op == "add" do
@@ -232,7 +232,7 @@ local function rope_field(model, r)
   }
 end
 
--- Layers by how they see: sets layer_types, sliding_window, rope, ropes.
+-- Groups layers by their attention: sets layer_types, sliding_window, rope, ropes.
 local function read_windows(model, cfg)
   local words, any = {}, false
   local ropes = {}
@@ -261,7 +261,8 @@ local function read_windows(model, cfg)
   end
 end
 
---- The configuration as ane.model.config describes it, format "onnx". facts: architecture, folder, context_length, bos_id, eos_ids.
+--- The configuration in the form of ane.model.config, format "onnx". facts: architecture, folder, context_length, bos_id,
+-- eos_ids.
 function M.config(model, facts)
   local cfg = {
     format = "onnx", architecture = facts.architecture, folder = facts.folder, context_length = facts.context_length, bos_id = facts.bos_id,

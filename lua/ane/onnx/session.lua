@@ -11,7 +11,7 @@ Program.__index = Program
 
 -- ---- States -------------------------------------------------------------------------------------------------------------
 
--- The states of one sequence, in a session of the core, which takes and gives their elements as flat tensors.
+-- The states of one sequence. A session of the core holds them, and takes and gives their elements as flat tensors.
 local Hold = {}
 Hold.__index = Hold
 
@@ -33,7 +33,7 @@ function Hold:close() self.raw:close() end
 function Program:open() return wrap(self.raw:session()) end
 function Program.check() return true end
 
--- Rows of the last feed of a session of the core: it has no others.
+-- Rows of the last feed of a core session, which keeps no others.
 local Rows = {}
 Rows.__index = Rows
 function Rows:logits(i) return self.raw:logits(i) end
@@ -56,7 +56,7 @@ function Program:info() return self.raw:info() end
 function Program:dump() return self.raw:dump() end
 function Program:close() self.raw:close() end
 
---- What ane.model runs, of a program of core.graph_program.
+--- The program that ane.model runs, from a program of core.graph_program.
 function M.program(raw)
   local states = {}
   for i, s in ipairs(raw:states()) do
