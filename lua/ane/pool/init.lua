@@ -16,16 +16,16 @@ local Pool = {}
 Pool.__index = Pool
 Pool.__name = "ane.pool"
 
--- A feed of at most so many tokens is a decode: it goes before prompts, and whole.
+-- A feed of at most this many tokens is a decode. It precedes prompts and is never divided.
 local DECODE = 8
 
--- A request waits for another one that computes at least so many positions of its prompt: a page.
+-- A request waits for another one that computes at least this many positions of its prompt: a page.
 local WORTH_WAITING = 64
 
--- What a token more costs, as a part of a step of one token, where steps have not told.
+-- Cost of one more token relative to a step of one token, until steps have been measured.
 local SLOPE = 0.15
 
--- Most bytes of known prefixes where nothing is said, and the share of free memory that they may take.
+-- Default limit in bytes of known prefixes, and the share of free memory that they may take.
 local PREFIX_MEMORY, PREFIX_SHARE = 1 << 30, 4
 
 -- The file of known prefixes in a folder.
@@ -33,7 +33,7 @@ local FILE = "/prefixes.ane"
 
 local UNITS = { [""] = 1, k = 1 << 10, m = 1 << 20, g = 1 << 30 }
 
--- Bytes of "2G", "512M" or a number; nil where it is neither.
+-- Parses a number of bytes, or a text such as "2G" or "512M"; nil if it is neither.
 local function bytes_of(v)
   if math.type(v) == "integer" then return v > 0 and v or nil end
   local number, unit = tostring(v):lower():match "^(%d+%.?%d*)%s*([kmg]?)i?b?$"
@@ -69,7 +69,7 @@ M.request_rules = {
   time_limit = { type = "number", above = 0 },
 }
 
--- What a pool computes in: sessions that share pages where the program has them.
+-- The sessions that a pool computes in. They share pages if the program has them.
 local function sessions_of(engine, opts)
   local memory = opts.memory and bytes_of(opts.memory) or math.huge
   if not engine.prefixes then
@@ -141,7 +141,7 @@ local function remove(list, item)
   end
 end
 
--- A request has ended: its session is kept for prompts that begin alike.
+-- Handles the end of a request: its session is kept for prompts that begin alike.
 function Pool:_released(r)
   remove(self._waiting, r)
   remove(self._running, r)
@@ -155,7 +155,7 @@ function Pool:_released(r)
   end
 end
 
--- Ends what was stopped, and what has no time left.
+-- Ends requests that were stopped or have exceeded their time limit.
 local function sweep(self)
   local now = core.clock()
   for _, list in ipairs { self._waiting, self._running } do
@@ -169,7 +169,7 @@ local function sweep(self)
   end
 end
 
--- Positions that the prompts of two requests share; counted once.
+-- Number of positions that the prompts of two requests share. It is counted once.
 local function shared(r, other)
   local known = r.shares[other]
   if known then return known end
@@ -180,7 +180,8 @@ local function shared(r, other)
   return n
 end
 
--- Does a running request compute a part of this one's prompt that is not known yet? Then it is read once for both.
+-- Does a running request compute a part of this one's prompt that is not known yet? If so, this one waits, and the part is read
+-- once for both.
 local function is_ahead(self, r)
   if not self._engine.prefixes or r.opts.adapters then return false end
   local known
@@ -195,7 +196,7 @@ local function is_ahead(self, r)
   return false
 end
 
--- Begins a waiting request. false: memory has to become free first.
+-- Begins a waiting request. false: memory must become free first.
 local function begin(self, at)
   local r = self._waiting[at]
   local session, message, code = self._sessions:take(r.ids, r.opts.adapters)
@@ -210,7 +211,7 @@ local function begin(self, at)
   return true
 end
 
--- Begins requests while sessions are free. Those behind another one's prefix let others go first.
+-- Begins requests while sessions are free. A request that waits for another one's prefix lets others go first.
 local function admit(self)
   local at, most = 1, 2 * self._opts.sessions
   while at <= math.min(#self._waiting, most) and #self._running < self._opts.sessions do
@@ -222,14 +223,14 @@ local function admit(self)
   end
 end
 
--- Frees the states of the newest replies until the rest fits; one goes on in any case.
+-- Frees the states of the newest replies until the rest fits. One reply always goes on.
 local function preempt(self, order, active)
   for i = #order, 1, -1 do
     if active <= 1 or not self._sessions:over() then return active end
     local r = order[i]
     if r.item and not r.preempted then
       local held = self._sessions:preempt(r.session)
-      r.preempted, r.item.replay = r.item.replay or held, nil -- of a replay that goes on, the session holds a part
+      r.preempted, r.item.replay = r.item.replay or held, nil -- a replay in progress: the session holds a part of it
       self._stats.preempted = self._stats.preempted + 1
       active = active - 1
     end
@@ -237,7 +238,7 @@ local function preempt(self, order, active)
   return active
 end
 
--- Gives states back to preempted replies, in their order, while they fit; to the first one in any case where nothing else goes on.
+-- Restores the states of preempted replies, in order, while they fit. The first is restored in any case if nothing else runs.
 local function readmit(self, order, active)
   for _, r in ipairs(order) do
     if r.preempted then
@@ -253,7 +254,7 @@ local function readmit(self, order, active)
   end
 end
 
--- Keeps the states within the memory that they may take.
+-- Keeps the states within the memory limit.
 local function balance(self)
   self._sessions:trim()
   local order, active = table.move(self._running, 1, #self._running, 1, {}), 0
@@ -265,13 +266,13 @@ local function balance(self)
   readmit(self, order, active)
 end
 
--- Tokens that an item has still to feed, of its replay or of itself; is it a decode?
+-- Tokens that an item still has to feed, of its replay or its own; and whether it is a decode.
 local function left(item)
   if item.replay then return #item.replay - item.replayed, false end
   return #item.ids - item.fed, #item.ids <= DECODE
 end
 
--- The next n tokens of an item, as a run of the program takes them.
+-- The next n tokens of an item, in the form that a run of the program takes.
 local function part_of(r, n)
   local item = r.item
   if item.replay then
@@ -284,7 +285,8 @@ local function part_of(r, n)
   return { r.session:_raw(), ids, want = want, ["until"] = item.upto, request = r, n = n }
 end
 
--- The batch of a step: decodes first, each whole; then prompts in equal shares. A decode that does not fit is first in the next one.
+-- The batch of a step: first decodes, never divided; then prompts in equal shares. A decode that does not fit comes first in the
+-- next step.
 local function batch_of(self)
   local items, room, prompts = {}, self._step_tokens, {}
   for _, r in ipairs(self._running) do
@@ -299,11 +301,11 @@ local function batch_of(self)
     end
   end
   table.sort(prompts, by_rank)
-  if #prompts > 0 and room < self._step_tokens // 4 then room = self._step_tokens // 4 end -- prompts go on beside any number of replies
+  if #prompts > 0 and room < self._step_tokens // 4 then room = self._step_tokens // 4 end -- prompts advance, however many replies run
   for i, r in ipairs(prompts) do
     local share = (room + #prompts - i) // (#prompts - i + 1)
     local n = math.min(left(r.item), share)
-    -- Rows of several tokens are asked for together.
+    -- Output rows of several tokens are computed together.
     if not r.item.replay and (r.item.want == "all" or r.item.want == "argmax") then n = n == #r.item.ids and n or 0 end
     if n > 0 then
       items[#items + 1] = part_of(r, n)
@@ -313,7 +315,7 @@ local function batch_of(self)
   return items
 end
 
--- Feeds of want "all" or "argmax" that are longer than a share: alone, so that they do not wait for ever.
+-- Feeds of want "all" or "argmax" that are longer than a share run alone, so that they do not wait for ever.
 local function alone(self)
   for _, r in ipairs(self._running) do
     if r.item and not r.preempted then return { part_of(r, math.min(left(r.item), self._step_tokens)) } end
@@ -321,7 +323,7 @@ local function alone(self)
   return {}
 end
 
--- Computes a batch; what fails together is tried one by one, so that the fault is that of one request.
+-- Computes a batch. If it fails, its items are tried one by one, so that only the request at fault fails.
 local function compute(self, items)
   local program = self._engine.program
   if program.run then
@@ -334,7 +336,7 @@ local function compute(self, items)
   end
 end
 
--- Notes what was fed, and lets requests go on whose feed is complete.
+-- Records the tokens that were fed, and resumes requests whose feed is complete.
 local function deliver(self, items)
   local stats = self._stats
   for _, part in ipairs(items) do
@@ -394,7 +396,7 @@ function Pool:_step()
     stats.seconds = stats.seconds + seconds
     stats.steps, stats.largest_step = stats.steps + 1, math.max(stats.largest_step, total)
     deliver(self, items)
-    -- The first becomes the last: decodes that do not fit in a step take turns.
+    -- The first becomes the last, so that decodes that do not fit in a step alternate.
     if #self._running > self._step_tokens then table.insert(self._running, table.remove(self._running, 1)) end
   end
   return total
@@ -405,13 +407,13 @@ function Pool:run()
   while self:step() do end
 end
 
---- What `more` tokens in the next step cost a reply, as a multiple of what its next token costs: a draft is worth that only if it
--- brings more.
+--- The cost of `more` tokens in the next step for a reply, as a multiple of the cost of its next token. A draft must gain more
+-- than that.
 function Pool:_price_of(more)
   return self._price:of(more, #self._running, math.max(self._last, #self._running)) or 1 + SLOPE * more * #self._running
 end
 
---- Writes the known prefixes to a folder, which is made, as one file that appears whole or not at all.
+--- Writes the known prefixes to a folder, which is made if needed. They are one file, written as a whole or not at all.
 -- @param folder its path
 -- @return true; or nil, message, code
 function Pool:save(folder)
@@ -421,7 +423,7 @@ function Pool:save(folder)
   return self._sessions:save(folder .. FILE)
 end
 
---- Reads what save wrote with the same model and options; requests then begin behind it.
+--- Reads a file of save that has the same model and options. Requests then begin behind its prefixes.
 -- @param folder its path
 -- @return true; or nil, message, code: "state" where the file is of another model, engine, option or version, "format" where it is
 -- damaged; nothing of it is used then

@@ -1,7 +1,7 @@
---- The sessions of a pool whose program shares pages of cached state: each request begins behind the longest known start of its prompt,
--- and copies nothing of it.
--- Needs nothing. What a reply leaves is kept in a tree of prefixes (csrc/kv), the least recently used goes first. The interface is that of
--- ane.pool.sessions.
+--- The sessions of a pool whose program shares pages of cached state. Each request begins behind the longest known prefix of its
+-- prompt, without copying it.
+-- Needs nothing. Prefixes of ended replies are kept in a tree (csrc/kv); the least recently used are dropped first. The interface
+-- is that of ane.pool.sessions.
 -- Usage: `local all = prefixes.new(engine, { memory = 2 << 30, prefix_memory = 1 << 30 }); local s = all:take(ids)`
 
 local M = {}
@@ -21,7 +21,7 @@ function M.new(engine, opts)
   return setmetatable({ _engine = engine, _opts = opts, _tree = tree, _page_bytes = page_bytes }, Prefixes)
 end
 
--- An empty session that shares pages; where memory runs out, known prefixes give way.
+-- An empty session that shares pages. If memory runs out, known prefixes are dropped.
 local function open(self, adapters)
   local session, message, code = self._engine.open({ context = self._opts.context, prefixes = self._tree }, adapters)
   if not session and code == "memory" and self._tree:forget(math.maxinteger) > 0 then
@@ -30,7 +30,7 @@ local function open(self, adapters)
   return session, message, code
 end
 
---- A session for a prompt, which holds what is known of it.
+--- A session for a prompt, which already holds the known prefix.
 -- @param adapters of the request, or nil
 -- @return a session; or nil, message, code
 function Prefixes:take(ids, adapters)
@@ -40,13 +40,14 @@ function Prefixes:take(ids, adapters)
   return session
 end
 
---- Tokens that take() would find known of a prompt without adapters.
+--- Number of tokens of a prompt without adapters that take() would find known.
 function Prefixes:known(ids) return self._tree:known(ids) end
 
---- A session that goes on has whole pages more: others may begin behind them. Without memory for the tree they are not known.
+--- Called when a session has filled more pages, so that others may begin behind them. Without memory for the tree they stay
+-- unknown.
 function Prefixes:note(session) session:_raw():keep(self._tree) end
 
---- A reply has ended: keeps what its session holds.
+--- Handles the end of a reply: keeps the content of its session.
 -- @param preempted true: it holds nothing
 function Prefixes:give_back(session, preempted)
   if not preempted and not session.closed then session:_raw():keep(self._tree, true) end
@@ -60,13 +61,13 @@ function Prefixes:bytes() return (self._tree:bytes()) end
 --- Bytes of the pages that are known.
 function Prefixes:known_bytes() return self._tree:count() * self._page_bytes end
 
---- Forgets known prefixes that no session uses, until they and all states are within the limits.
+--- Drops known prefixes that no session uses, until they and all states are within the limits.
 function Prefixes:trim()
   local excess = math.max(self:known_bytes() - self._opts.prefix_memory, self:bytes() - self._opts.memory)
   if excess > 0 then self._tree:forget(math.ceil(excess)) end
 end
 
---- Do the states take more memory than they may?
+--- Do the states exceed the memory limit?
 function Prefixes:over()
   if self:bytes() <= self._opts.memory then return false end
   self:trim()
@@ -89,8 +90,8 @@ function Prefixes.preempt(_, session)
   return ids
 end
 
---- Gives a preempted session a state again, with what is still known of the ids that it held.
--- @return how many of them it holds; or nil, message, code
+--- Restores the state of a preempted session, with the known prefix of the ids that it held.
+-- @return how many of these ids it holds; or nil, message, code
 function Prefixes:reopen(session, ids)
   local fresh, message, code = open(self, session._adapters)
   if not fresh then return nil, message, code end
@@ -98,11 +99,11 @@ function Prefixes:reopen(session, ids)
   session:_replace_raw(raw)
   if #ids == 0 then return 0 end
   local all = table.move(ids, 1, #ids, 1, {})
-  all[#all + 1] = ids[#ids] -- a start is always less than the whole
+  all[#all + 1] = ids[#ids] -- a prefix is always shorter than the whole
   return raw:begin(self._tree, all)
 end
 
---- How many sessions are kept idle: none, what they held is in the tree.
+--- Number of idle sessions: none, because the tree holds their content.
 function Prefixes.cached() return 0 end
 
 --- Writes the known prefixes to a file, and reads such a file.

@@ -1,5 +1,5 @@
---- What a token more costs in a step of a pool: seconds of a step as a + b * tokens, learnt from the steps.
--- Needs nothing. Old steps count less. Usage: `local p = price.new(); p:stepped(40, 0.02); print(p:of(3, 8, 40))`
+--- The marginal cost of a token in a step of a pool. Seconds of a step are fitted as a + b * tokens.
+-- Needs nothing. Old steps have less weight. Usage: `local p = price.new(); p:stepped(40, 0.02); print(p:of(3, 8, 40))`
 
 local M = {}
 
@@ -7,11 +7,11 @@ local Price = {}
 Price.__index = Price
 
 local MEMORY = 0.97 -- weight of the past in the sums, for each step
-local LEAST = 6 -- steps before the line is trusted
+local LEAST = 6 -- steps before the fit is used
 
 function M.new() return setmetatable({ n = 0, x = 0, y = 0, xx = 0, xy = 0, steps = 0 }, Price) end
 
---- A step of so many tokens took so many seconds.
+--- Records a step: its tokens and seconds.
 function Price:stepped(tokens, seconds)
   for _, key in ipairs { "n", "x", "y", "xx", "xy" } do self[key] = MEMORY * self[key] end
   self.n, self.x, self.y = self.n + 1, self.x + tokens, self.y + seconds
@@ -19,7 +19,7 @@ function Price:stepped(tokens, seconds)
   self.steps = self.steps + 1
 end
 
--- Seconds of a step without tokens, and of a token; nil where steps do not tell them apart.
+-- Seconds of a step without tokens, and of a token; nil if the steps do not determine them.
 local function line(self)
   local spread = self.n * self.xx - self.x * self.x
   if self.steps < LEAST or spread <= 1e-9 * self.xx then return nil end
@@ -27,8 +27,8 @@ local function line(self)
   return math.max(0, (self.y - b * self.x) / self.n), b
 end
 
---- What `more` tokens cost a reply, as a multiple of what its next token costs: a step of `tokens` tokens serves `replies` replies, and
--- each bears an equal part of it. nil where that is not known.
+--- The cost of `more` tokens for a reply, as a multiple of the cost of its next token. A step of `tokens` tokens serves `replies`
+-- replies, and each bears an equal share. nil if the cost is not known.
 function Price:of(more, replies, tokens)
   local a, b = line(self)
   if not a or a + b * tokens <= 0 then return nil end

@@ -1,6 +1,6 @@
 --- A request of a pool: a reply that is computed together with others, as an iterator over its pieces.
--- Needs ane.core. The decode loop of ane.generate runs in a coroutine. Where its session would compute, the coroutine yields what is to be
--- computed, and the pool resumes it when that is done. So every option of generate works here as it does alone.
+-- Needs ane.core. The decode loop of ane.generate runs in a coroutine. Instead of computing, its session yields a work item. The
+-- pool resumes the coroutine when the item is done. So every option of generate works as it does outside a pool.
 -- Usage: `local request = pool:add("Once"); for piece in request do io.write(piece) end; print(request.result.stop)`
 
 local core = require "ane.core"
@@ -11,7 +11,7 @@ local Request = {}
 Request.__index = Request
 Request.__name = "ane.request"
 
--- What a coroutine of a request yields first when its session has something to compute. What a callback yields is anything else.
+-- The first value that a coroutine yields when its session has something to compute. A callback yields anything else.
 local COMPUTE = {}
 
 --- Makes a request. Its coroutine begins with _begin().
@@ -38,7 +38,7 @@ local function resume(self, ...)
     self.item = { ids = results[3], fed = 0, want = results[4], upto = results[5] }
     self.state = "running"
   else
-    self.item, self.state = nil, "paused" -- a callback yields: it goes on with the next step
+    self.item, self.state = nil, "paused" -- a callback yielded: it goes on with the next step
   end
 end
 
@@ -69,14 +69,14 @@ function Request:_begin(session, start)
   resume(self)
 end
 
---- What was asked for is computed: goes on to what is next.
+--- The work item is done: resumes the coroutine.
 -- @param ok true; or nil with message and code
 function Request:_computed(ok, message, code)
   self.item = nil
   resume(self, ok, message, code)
 end
 
---- Goes on after a callback yielded.
+--- Resumes a callback that yielded.
 function Request:_continue() resume(self) end
 
 -- Ends the request; the pool takes its session back.
@@ -87,7 +87,7 @@ local function ended(self)
 end
 
 --- Ends the request with a failure.
--- @param raised true: a callback raised; next() raises it again
+-- @param raised true: a callback raised, and next() raises its error again
 function Request:_fail(message, code, raised)
   self.message, self.code, self.raised = message, code, raised
   if self.run then self.run.done = true end
@@ -95,8 +95,8 @@ function Request:_fail(message, code, raised)
   ended(self)
 end
 
---- Ends the request with what it has.
--- @param reason result.stop where the reply did not end by itself
+--- Ends the request with its result so far.
+-- @param reason result.stop if the reply did not end by itself
 function Request:_complete(reason)
   local result = self.result
   if reason and not result.stop then
@@ -112,8 +112,8 @@ function Request:_complete(reason)
   ended(self)
 end
 
---- The next piece, stepping the pool until there is one; nil at the end; nil, message, code where the request failed.
--- @raise what a callback of the request raised
+--- The next piece. Steps the pool until there is one. nil at the end; nil, message, code if the request failed.
+-- @raise the error of a callback of the request
 function Request:next()
   while true do
     local piece = self:poll()
@@ -126,7 +126,7 @@ function Request:next()
   end
 end
 
---- A piece that is there already, or nil. Steps nothing.
+--- A piece that is ready, or nil. Does not step the pool.
 function Request:poll()
   local first = self._first
   local piece = self._pieces[first]

@@ -1,7 +1,7 @@
---- The sessions of a pool whose program shares no pages (ane.pool.prefixes): a free one for each request, with the longest known start
--- of its prompt, within a memory budget.
--- Needs nothing. Sessions whose reply has ended are kept, the least recently used go first. A prompt that begins like what a session holds
--- takes that session over, or a fork of it where the session still has use for the rest.
+--- The sessions of a pool whose program shares no pages (ane.pool.prefixes). Each request gets a free one with the longest known
+-- prefix of its prompt, within a memory budget.
+-- Needs nothing. Sessions of ended replies are kept; the least recently used are closed first. A prompt that shares a prefix with
+-- a session takes it over. It takes a fork instead if the session still has use for its other tokens.
 -- Usage: `local all = sessions.new(engine, { most = 8, memory = 2 << 30 }); local s = all:take(ids)`
 
 local M = {}
@@ -9,7 +9,7 @@ local M = {}
 local Sessions = {}
 Sessions.__index = Sessions
 
--- A start that is shorter is computed again: a fork copies all that its source holds.
+-- Shorter prefixes are computed again, because a fork copies all that its source holds.
 local WORTH_A_FORK = 32
 
 --- @param engine open(opts) -> session of ane.generate.session; or nil, message, code
@@ -46,7 +46,7 @@ local function open(self, adapters)
   return self._engine.open({ context = self._opts.context, kv = self._opts.kv }, adapters)
 end
 
---- A session for a prompt, which may hold some of it already.
+--- A session for a prompt, which may hold a part of it already.
 -- @param adapters that the session carries (ane.model.adapters); nil: the model's own
 -- @return a session; or nil, message, code
 function Sessions:take(ids, adapters)
@@ -59,7 +59,7 @@ function Sessions:take(ids, adapters)
   else
     session, message, code = open(self, adapters)
   end
-  while not session and code == "memory" and #self._idle > 0 do -- what is kept gives way
+  while not session and code == "memory" and #self._idle > 0 do -- idle sessions are closed
     table.remove(self._idle, 1):close()
     session, message, code = open(self, adapters)
   end
@@ -68,7 +68,7 @@ function Sessions:take(ids, adapters)
   return session
 end
 
---- A reply has ended: keeps its session, at the end of the list.
+--- Handles the end of a reply: keeps its session, at the end of the list.
 -- @param preempted true: it holds nothing
 function Sessions:give_back(session, preempted)
   self._busy[session] = nil
@@ -97,7 +97,7 @@ function Sessions:trim()
   while #self._idle > 0 and (#self._idle > self._opts.most or self:over()) do table.remove(self._idle, 1):close() end
 end
 
---- Do the states take more memory than they may?
+--- Do the states exceed the memory limit?
 function Sessions:over() return self._opts.memory < math.huge and self:bytes() > self._opts.memory end
 
 --- Would n more tokens fit?
@@ -122,14 +122,14 @@ function Sessions:reopen(session)
   return 0
 end
 
---- What ane.pool.prefixes does more.
+--- Operations that only ane.pool.prefixes needs.
 function Sessions.known() return 0 end
 function Sessions.note() end
 function Sessions.known_bytes() return 0 end
 function Sessions.save() return nil, "sessions of this engine share no prefixes", "unsupported" end
 Sessions.load = Sessions.save
 
---- How many sessions are kept idle.
+--- Number of idle sessions.
 function Sessions:cached() return #self._idle end
 
 function Sessions:close()
