@@ -29,7 +29,7 @@ function M.model(server, call, _, id)
   call:json(200, model_of(server, id))
 end
 
---- GET /props, as llama-server's clients read it.
+--- GET /props, in the form that clients of llama-server read.
 function M.props(server, call)
   local tokenizer = server.model.tokenizer
   local templates = tokenizer and tokenizer.chat_templates or {}
@@ -42,7 +42,7 @@ function M.props(server, call)
   })
 end
 
-local page -- its text, once it was read
+local page -- its text, after the first read
 
 -- The page lies beside this module.
 local function read_page()
@@ -51,7 +51,7 @@ local function read_page()
   return core.read_file(path)
 end
 
--- Of the page: its own scripts and styles only, and requests to this server only.
+-- Headers of the page: it may use only its own scripts and styles, and send requests only to this server.
 local POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
   .. "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 

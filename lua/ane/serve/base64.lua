@@ -5,13 +5,13 @@ local M = {}
 
 local ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
--- Of 12 bits: two letters.
+-- For each value of 12 bits, its two letters.
 local PAIRS = {}
 for high = 0, 63 do
   for low = 0, 63 do PAIRS[high << 6 | low] = ALPHABET:sub(high + 1, high + 1) .. ALPHABET:sub(low + 1, low + 1) end
 end
 
---- Text of bytes.
+--- Encodes bytes.
 function M.encode(bytes)
   local out, n = {}, 0
   for i = 1, #bytes - 2, 3 do

@@ -1,4 +1,4 @@
---- A request and its answer, as handlers see them: whole JSON answers and streams of events.
+--- A request and its answer, as handlers use them: whole JSON answers and event streams.
 -- Needs ane.core and ane.serve.errors.
 -- Usage: `call:json(200, { status = "ok" })`, or `call:begin(); call:event { text = "a" }; call:finish "[DONE]"`
 
@@ -9,14 +9,14 @@ local M = {}
 local Call = {}
 Call.__index = Call
 
--- Lines of an event stream that clients pass over.
+-- Lines of an event stream that clients ignore.
 local PROBE = ":\n\n"
 
 local JSON = "application/json; charset=utf-8"
 
 --- Wraps an exchange of core.http.
 -- @param exchange which the call owns
--- @param on_end function(call), called once, when it was answered or given up
+-- @param on_end function(call), called once, when the call is answered or aborted
 function M.new(exchange, on_end)
   local self = exchange:request()
   self.exchange, self.on_end, self.started, self.headers = exchange, on_end, core.clock(), {}
@@ -65,7 +65,7 @@ end
 
 --- Adds an event.
 -- @param value for JSON
--- @param name of the event, where it has one
+-- @param name of the event, or nil
 function Call:event(value, name)
   if self.done then return end
   local head = name and "event: " .. name .. "\ndata: " or "data: "
@@ -81,10 +81,10 @@ function Call:finish(last)
   ended(self, 200)
 end
 
---- Has the client left?
+--- Has the client disconnected?
 function Call:gone() return not self.done and (self.left or self.exchange:gone()) end
 
---- Gives the call up: the connection is closed.
+--- Aborts the call and closes the connection.
 function Call:drop() ended(self, 499) end
 
 return M

@@ -45,7 +45,7 @@ local function chunk(self, job, choice)
   job.call:event(value)
 end
 
--- Log probabilities of the tokens that were not sent yet; null where none are asked for.
+-- Log probabilities of the tokens that were not sent yet; null if they are not requested.
 local function new_logprobs(self, job, i)
   local entries = self.logprobs and job.requests[i].result.logprobs
   if not entries then return core.null end
@@ -66,7 +66,7 @@ function Form:piece(job, i, text)
   chunk(self, job, { index = i - 1, delta = { content = text }, logprobs = new_logprobs(self, job, i), finish_reason = core.null })
 end
 
--- A part of a call, as the option on_tool_call gives it.
+-- A delta of a tool call, as the option on_tool_call receives it.
 local function call_part(delta)
   local part = { index = delta.index - 1, ["function"] = { name = delta.name, arguments = delta.arguments or "" } }
   if delta.id then part.id, part.type = delta.id, "function" end
@@ -119,7 +119,7 @@ end
 
 -- ---- The endpoint --------------------------------------------------------------------------------------------------------
 
--- Options of the replies' first one.
+-- Options of the request's first reply.
 local function options(server, values)
   local opts = sampling.options(server, values, values.response_format)
   if values.max_tokens and values.max_completion_tokens then fields.wrong("max_tokens", "does not go with max_completion_tokens") end

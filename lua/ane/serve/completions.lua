@@ -8,7 +8,7 @@ local sampling = require "ane.serve.sampling"
 
 local M = {}
 
--- Prompts of one request.
+-- Limit of the prompts in one request.
 local MOST_PROMPTS = 64
 
 --- The fields of a request.
@@ -23,7 +23,7 @@ M.rules = fields.merge(sampling.openai, {
 })
 
 --- Prompts of a field: a text, a list of ids, or a list of those.
--- @param server whose model's ids are meant
+-- @param server whose model the ids belong to
 -- @return list of texts and lists of ids
 function M.prompts(server, prompt, path)
   local list = prompt
@@ -58,7 +58,7 @@ local function object(self, choices)
   return { id = self.id, object = "text_completion", created = self.created, model = self.model, choices = core.json_array(choices) }
 end
 
--- Log probabilities of the tokens that were not sent yet; null where none are asked for.
+-- Log probabilities of the tokens that were not sent yet; null if they are not requested.
 local function new_logprobs(self, job, i)
   local entries = self.logprobs and job.requests[i].result.logprobs
   if not entries then return core.null end
@@ -93,7 +93,7 @@ function Form:close(job)
   job.call:finish "[DONE]"
 end
 
--- Usage: the n replies of a prompt count it once.
+-- Usage. A prompt with n replies counts once.
 function Form:count(job)
   local results = job:results()
   for i, result in ipairs(results) do result.own_prompt = (i - 1) % self.n == 0 end

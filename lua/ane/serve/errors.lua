@@ -19,8 +19,8 @@ end
 
 --- Makes a failure.
 -- @param status of HTTP
--- @param message a sentence, without what the request said in prompts
--- @param more param (the field), code (a word for programs), headers
+-- @param message a sentence, without text from prompts
+-- @param more param (the field), code (an identifier for programs), headers
 function M.new(status, message, more)
   more = more or {}
   return setmetatable({ status = status, message = message, param = more.param, code = more.code, headers = more.headers }, Failure)
@@ -32,17 +32,17 @@ function M.raise(status, message, more) error(M.new(status, message, more), 0) e
 --- Is this a failure?
 function M.is(value) return getmetatable(value) == Failure end
 
--- Status of what modules give as the third value after nil and a message.
+-- HTTP status by error code, the third value after nil and a message.
 local STATUS = { range = 400, unsupported = 400, invalid = 400, notfound = 400, template = 400, format = 400, memory = 503 }
 
---- The failure that stands for nil, message, code of a module.
+--- Converts nil, message, code of a module to a failure.
 function M.of(message, code, param)
   local status = STATUS[code] or 500
   local word = code == "range" and "context_length_exceeded" or code
   return M.new(status, tostring(message), { param = param, code = word, headers = status == 503 and { ["Retry-After"] = "5" } or nil })
 end
 
---- The object of a failure, as a value for JSON.
+--- The object of a failure, ready for JSON.
 function Failure:object()
   return {
     error = { message = self.message, type = type_of(self.status), param = self.param or core.null, code = self.code or core.null },

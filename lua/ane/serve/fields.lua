@@ -1,4 +1,4 @@
---- Checks of request bodies: types, ranges, and that no field is unknown. null is as good as absent.
+--- Checks of request bodies: types, ranges, unknown fields. null counts as absent.
 -- Needs ane.core, ane.serve.errors, ane.util.keys and ane.util.schema.
 -- A rule is one of ane.util.schema, with: list or object = true (which kind of table), fields = rules of the object's own fields,
 -- only = list of the values that are supported, unused = true (accepted; it changes nothing here), required = true.
@@ -13,7 +13,7 @@ local M = {}
 
 local null = core.null
 
--- "array" or "object", as JSON spelled a table.
+-- "array" or "object": the kind of JSON value that a table was decoded from.
 local function kind_of(v)
   local mt = getmetatable(v)
   return type(mt) == "table" and mt.__jsontype or "object"
@@ -30,7 +30,7 @@ function M.wrong(path, format, ...)
   errors.raise(400, ("field %s %s"):format(path, format:format(...)), { param = path, code = "invalid_value" })
 end
 
---- Throws the failure of a field or value that exists elsewhere but not here.
+--- Throws the failure of a field or value that OpenAI's API has but this server does not support.
 function M.unsupported(path, format, ...)
   errors.raise(400, ("field %s %s"):format(path, format:format(...)), { param = path, code = "unsupported_parameter" })
 end

@@ -1,6 +1,7 @@
 --- An HTTP server for one model: OpenAI's API, a chat page, and a few endpoints of llama-server.
--- Needs ane.core, ane.serve.call, errors, job, routes, metrics and ane.util.schema. libmicrohttpd reads and writes the sockets in a thread
--- of its own (csrc/http); all else happens in turns: take requests, compute one step of the pool, pass on what it gave.
+-- Needs ane.core, ane.serve.call, errors, job, routes, metrics and ane.util.schema. libmicrohttpd reads and writes the sockets in
+-- a thread of its own (csrc/http). Everything else happens in turns: take requests, compute one step of the pool, send its
+-- pieces.
 -- Usage: `local server = assert(ane.serve(model, { port = 8080 })); print(server.port); server:run()`
 
 local core = require "ane.core"
@@ -71,16 +72,16 @@ local Server = {}
 Server.__index = Server
 Server.__name = "ane.server"
 
--- Bodies that may be held at once: so many of the largest.
+-- Bodies of the largest size that may be held at once.
 local BODIES = 16
 
--- Seconds between looks at the sockets while nothing is computed.
+-- Seconds between polls of the sockets while nothing is computed.
 local IDLE = 0.25
 
--- What a model of each kind can do; other kinds write texts.
+-- Capabilities of each kind of model. Other kinds generate text.
 local KINDS = { token_classifier = "labels", embedding = "vectors", reranker = "scores" }
 
--- The name of a model: its file's.
+-- The name of a model: that of its file.
 local function name_of(model)
   local name = (model.path or "model"):gsub("/+$", ""):match "([^/]+)$" or "model"
   return (name:gsub("%.gguf$", ""))
@@ -93,10 +94,10 @@ local function listen(opts)
   }
 end
 
---- Makes a server, which listens from now on. It answers in turn() or run().
+--- Makes a server, which listens at once. It answers in turn() or run().
 -- @param model a loaded one; the server does not close it
 -- @param opts see rules
--- @param level for misuse, as error()'s
+-- @param level of errors for misuse, as error()'s
 -- @param version of the library
 -- @return a server with port, id (the model's name), stopping; or nil, message, code
 function M.new(model, opts, level, version)
@@ -132,7 +133,7 @@ function Server:new_id(prefix)
   return ("%s%08x%08x%08x"):format(prefix, a, b, c)
 end
 
---- Throws where a request names another model.
+--- Throws if a request names another model.
 function Server:check_model(name)
   if name == nil then return end
   for _, id in ipairs(self.ids) do
@@ -142,13 +143,13 @@ function Server:check_model(name)
     { param = "model", code = "model_not_found" })
 end
 
--- Seconds after which a place may be free: as long as replies took of late, for those who wait.
+-- Seconds after which a place may be free (Retry-After): the recent duration of replies.
 local function retry_after(self)
   local each = self.metrics:mean_seconds()
   return math.max(1, math.min(60, math.ceil(each * (self._replies / self.opts.sessions))))
 end
 
---- Adds replies to the pool for a call; they are answered in the turns to come.
+--- Adds replies to the pool for a call. They are answered in later turns.
 -- @param asked list of {prompt, opts}
 -- @param form see ane.serve.job
 -- @return the job
@@ -169,14 +170,14 @@ function Server:generate(call, asked, form, stream)
   return job
 end
 
---- Says that something is wrong with the server itself.
+--- Reports a fault of the server itself.
 function Server:complain(text)
   if self.opts.complain then self.opts.complain(text) end
 end
 
 -- ---- Requests ------------------------------------------------------------------------------------------------------------
 
--- Notes an answer.
+-- Records an answer.
 local function note(self, call)
   local seconds = core.clock() - call.started
   self.metrics:answered(call.route and call.route[2] or "other", call.status or 0, seconds)
@@ -185,7 +186,7 @@ local function note(self, call)
   end
 end
 
--- Headers for pages of other origins; throws where a page may not ask.
+-- CORS headers for pages of other origins. Throws if the origin is not allowed.
 local function check_origin(self, call)
   local origin = call.exchange:header "Origin"
   if not origin then return end
@@ -210,14 +211,13 @@ local function preflight(call)
   })
 end
 
--- A host name that stands for this machine itself, or a number.
+-- Is this a name of the local machine, or an IP address?
 local function is_local(host)
   local name = (host or ""):gsub(":%d+$", ""):lower()
   return name == "" or name == "localhost" or name:match "^%d+%.%d+%.%d+%.%d+$" ~= nil or name:match "^%[" ~= nil
 end
 
--- A page whose name was made to lead here is no page of ours: without a key, only names of this machine are taken where it listens
--- for this machine alone.
+-- Protects against DNS rebinding. A server without a key that listens on a local address only accepts no other host names.
 local function check_host(self, call)
   local opts = self.opts
   if opts.api_key or not is_local(opts.host) or opts.host == "0.0.0.0" or opts.host == "::" then return end
@@ -287,14 +287,14 @@ local function take_requests(self)
   for exchange in function() return self._http:take() end do handle(self, exchange) end
 end
 
--- A job is over.
+-- Removes a job that is done.
 local function done(self, i)
   local job = table.remove(self._jobs, i)
   self._replies = self._replies - job.count
   self.metrics:job(job)
 end
 
--- One step of the pool. What it raises is a fault of ours, of which no reply can be known to be right.
+-- Computes one step of the pool. An error in it is a fault of ours, after which no reply can be trusted.
 local function step(self)
   local ok, raised = pcall(self.pool.step, self.pool)
   if ok then return end
@@ -305,7 +305,7 @@ local function step(self)
   end
 end
 
--- Ends the replies whose client has left.
+-- Ends the replies whose client has disconnected.
 local function sweep(self)
   for i = #self._jobs, 1, -1 do
     if self._jobs[i].call:gone() then
@@ -323,9 +323,9 @@ local function pass_on(self)
   end
 end
 
---- One turn: answers what has come, computes one step, passes on what it gave. With nothing to do it waits for a request.
+--- One turn: answers new requests, computes one step, sends its pieces. If there is nothing to do, it waits for a request.
 -- @param wait seconds at most; default: until there is one
--- @return true; false where the server was stopped and all is answered
+-- @return true; false once the server is stopped and everything is answered
 function Server:turn(wait)
   local http = self._http or error("server is closed", 2)
   if #self._jobs == 0 and not (self.stopping and http:busy() == 0) then
@@ -350,9 +350,10 @@ function Server:stop()
   self._http:quiesce()
 end
 
---- Answers until it is stopped, by stop() or, with signals, by SIGINT or SIGTERM: the first lets replies end, the second does not.
+--- Runs turns until the server is stopped, by stop() or, with signals, by SIGINT or SIGTERM. SIGINT lets replies end, SIGTERM
+-- does not.
 -- @param opts signals: true catches them
--- @return true where all replies have ended; false where some were cut off
+-- @return true if all replies have ended; false if some were cut off
 function Server:run(opts)
   local http = self._http or error("server is closed", 2)
   local signals = opts and opts.signals
@@ -365,7 +366,7 @@ function Server:run(opts)
   return #self._jobs == 0
 end
 
---- What it has done: replies (running and waiting now), connections, seconds, and the counts of ane.serve.metrics.
+--- Counters: replies (running and waiting now), connections, seconds, and the counts of ane.serve.metrics.
 function Server:stats()
   local out = { replies = self._replies, connections = self._http:connections(), seconds = core.clock() - self._since }
   for key, value in pairs(self.metrics.counts) do out[key] = value end

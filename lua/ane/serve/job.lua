@@ -1,4 +1,4 @@
---- A call that waits for replies of the pool: it takes their pieces after each step, and gives them to the endpoint's form of answer.
+--- A call that waits for replies of the pool. After each step it takes their new pieces and passes them to the endpoint's form.
 -- Needs ane.serve.errors.
 -- Usage: `server:generate(call, { { prompt = messages, opts = opts } }, form)`
 --
@@ -17,7 +17,7 @@ local function close_all(requests)
   for _, r in ipairs(requests) do r:close() end
 end
 
--- Adds a request; throws where it is refused.
+-- Adds a request; throws if the pool refuses it.
 local function add(server, asked)
   local ok, r, message, code = pcall(server.pool.add, server.pool, asked.prompt, asked.opts)
   if not ok then errors.raise(400, (tostring(r):gsub("^%S+%.lua:%d+: ", ""):gsub("^add: ", "")), { code = "invalid_value" }) end
@@ -70,7 +70,7 @@ local function fail(self, r)
   self:fail(r.raised and errors.new(500, "the reply failed") or errors.of(r.message, r.code))
 end
 
--- Pieces that have come since the last time, as one text.
+-- The pieces since the last call, joined.
 local function pieces_of(r)
   local first = r:poll()
   if not first then return "" end
@@ -79,7 +79,7 @@ local function pieces_of(r)
   return table.concat(list)
 end
 
--- The reply of place i has ended; false: the job has.
+-- Handles the end of reply i. false: the job has ended.
 local function close_one(self, i, r)
   if r.message then
     fail(self, r)
@@ -95,7 +95,7 @@ local function close_one(self, i, r)
   return true
 end
 
---- Takes what has come. Called after each step.
+--- Takes new pieces. Called after each step.
 -- @return true when the job is done
 function Job:advance()
   for i, r in ipairs(self.requests) do
@@ -111,7 +111,7 @@ function Job:advance()
   return true
 end
 
---- The client has left: ends the replies before their next step.
+--- The client has disconnected: ends the replies before their next step.
 function Job:cancel()
   close_all(self.requests)
   self.call:drop()

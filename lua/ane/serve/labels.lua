@@ -1,5 +1,5 @@
 --- POST /classify and /redact, for token classifiers.
--- Needs ane.core and ane.serve.errors, fields. One text is one call of the model: others wait.
+-- Needs ane.core and ane.serve.errors, fields. Each text is one call of the model, and other requests wait for it.
 
 local core = require "ane.core"
 local errors = require "ane.serve.errors"

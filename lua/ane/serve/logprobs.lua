@@ -6,7 +6,7 @@ local core = require "ane.core"
 
 local M = {}
 
--- JSON has no infinity; the API's smallest number stands for it.
+-- JSON has no infinity, so the API's smallest number replaces it.
 local function finite(x) return x < -9999 and -9999.0 or x end
 
 local function token_of(tokenizer, id, logprob)
@@ -15,7 +15,7 @@ local function token_of(tokenizer, id, logprob)
 end
 
 --- The form of chats: a list of {token, logprob, bytes, top_logprobs}.
--- @param first, last places in the list of entries
+-- @param first, last indices into the list of entries
 function M.chat(tokenizer, entries, first, last)
   local list = core.json_array()
   for i = first or 1, last or #entries do
@@ -29,7 +29,7 @@ function M.chat(tokenizer, entries, first, last)
 end
 
 --- The form of completions: {tokens, token_logprobs, top_logprobs, text_offset}.
--- @param offset characters of the text before the first entry
+-- @param offset characters of text before the first entry
 function M.completion(tokenizer, entries, first, last, offset)
   local out = {
     tokens = core.json_array(), token_logprobs = core.json_array(), top_logprobs = core.json_array(), text_offset = core.json_array(),

@@ -1,4 +1,4 @@
---- Messages as OpenAI's API takes them, as the chat template does.
+--- Converts messages of OpenAI's API to those of the chat template.
 -- Needs ane.serve.fields. Contents that are lists of texts become one text; images, sounds and files are refused by name.
 -- Usage: `local list = messages.read(body.messages, "messages")`
 
@@ -31,7 +31,7 @@ local MESSAGE = {
   annotations = { list = true, unused = true },
 }
 
--- Types of content that are texts.
+-- Types of content parts that hold text.
 local TEXTS = { text = true, input_text = true, output_text = true }
 
 --- The text of a content: a string, or a list of parts.

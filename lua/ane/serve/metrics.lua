@@ -1,4 +1,4 @@
---- Counts of what a server does, and their form for Prometheus.
+--- Counters of a server, and their text for Prometheus.
 -- Needs ane.serve.errors. Usage: `local m = metrics.new(); m:add "rejected"; m:answered("/health", 200, 0.001)`
 
 local errors = require "ane.serve.errors"
@@ -12,14 +12,14 @@ function M.new()
   return setmetatable({
     counts = { rejected = 0, cancelled = 0, prompt_tokens = 0, cached_tokens = 0, reply_tokens = 0, jobs = 0 },
     answers = {}, -- path -> status -> {count, seconds}
-    recent = 0,   -- seconds of a job, a moving mean
+    recent = 0,   -- mean seconds of a job, moving
   }, Metrics)
 end
 
 --- Adds to a count.
 function Metrics:add(name, n) self.counts[name] = self.counts[name] + (n or 1) end
 
---- Notes an answer.
+--- Records an answer.
 function Metrics:answered(path, status, seconds)
   local of_path = self.answers[path] or {}
   self.answers[path] = of_path
@@ -28,7 +28,7 @@ function Metrics:answered(path, status, seconds)
   row[1], row[2] = row[1] + 1, row[2] + seconds
 end
 
---- Notes a job of generated text that is over.
+--- Records a finished job of generated text.
 function Metrics:job(job)
   self:add "jobs"
   for _, r in ipairs(job.requests) do
@@ -40,7 +40,7 @@ function Metrics:job(job)
   end
 end
 
---- Seconds of a reply of late.
+--- Recent mean seconds of a reply.
 function Metrics:mean_seconds() return self.recent end
 
 -- ---- GET /metrics --------------------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ local function answers(self, lines, name, place)
   table.move(list, 1, #list, #lines + 1, lines)
 end
 
---- GET /metrics, where the option metrics is on.
+--- GET /metrics, if the option metrics is true.
 function M.handle(server, call)
   if not server.opts.metrics then errors.raise(404, "metrics are off: --metrics turns them on", { code = "not_found" }) end
   local lines = {}

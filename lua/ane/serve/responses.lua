@@ -1,4 +1,4 @@
---- POST /v1/responses: the part of OpenAI's Responses API that is about text. Nothing is stored.
+--- POST /v1/responses: the text part of OpenAI's Responses API. Nothing is stored.
 -- Needs ane.core and ane.serve.fields, messages, sampling.
 
 local core = require "ane.core"
@@ -103,7 +103,7 @@ local function send(self, job, name, event)
   job.call:event(event, name)
 end
 
--- An event about the one part of the one item.
+-- An event of the only part of the only item.
 local function about(self, event)
   event.item_id, event.output_index, event.content_index = self.item_id, 0, 0
   return event
@@ -138,7 +138,7 @@ function Form:whole(job) return response(self, "completed", job.requests[1].resu
 
 -- ---- The endpoint --------------------------------------------------------------------------------------------------------
 
--- The field text.format as response_format.
+-- Converts the field text.format to response_format.
 local function format_of(values)
   local format = values.text and values.text.format
   if not format or format.type ~= "json_schema" then return format end

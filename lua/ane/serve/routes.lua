@@ -1,5 +1,5 @@
---- The endpoints: a row each.
--- Needs nothing; a row's module is loaded when it is first asked for.
+--- The endpoints, one row each.
+-- Needs nothing. A row's module is loaded at its first request.
 -- Usage: `local route, id, allowed = routes.find("POST", "/v1/chat/completions")`
 
 local M = {}
@@ -25,7 +25,7 @@ M.rows = {
   { "GET", "/metrics", "metrics" },
 }
 
--- The id of a path that fits a row; nil: it does not.
+-- The id in a path that matches a row; nil: no match.
 local function fits(row, path)
   local start = row[2]:match "^(.*)%*$"
   if not start then return row[2] == path and "" or nil end
@@ -33,7 +33,7 @@ local function fits(row, path)
 end
 
 --- The row of a request.
--- @return row, the id of its path; or nil, nil, list of the methods that the path has
+-- @return row, the id in its path; or nil, nil, list of the methods that the path supports
 function M.find(method, path)
   local allowed = {}
   for _, row in ipairs(M.rows) do

@@ -1,4 +1,4 @@
---- Fields that endpoints of generated text share, and the options of generate that they stand for.
+--- Fields shared by the endpoints of generated text, and their conversion to options of generate.
 -- Needs ane.core, ane.grammar, ane.serve.errors and ane.serve.fields.
 -- Usage: `local values = fields.check(sampling.rules, body); local opts = sampling.options(server, values)`
 
@@ -48,7 +48,7 @@ M.rules = {
   user = { type = "string", unused = true },
 }
 
---- Fields of OpenAI's endpoints beside those.
+--- Further fields of OpenAI's endpoints.
 M.openai = fields.merge(M.rules, {
   n = { type = "integer", min = 1, max = MOST_CHOICES, default = 1 },
   stream_options = { fields = { include_usage = { type = "boolean" }, include_obfuscation = { only = { false } } } },
@@ -61,11 +61,11 @@ M.response_format = { object = true, fields = FORMAT }
 
 -- ---- Grammars ------------------------------------------------------------------------------------------------------------
 
-local KEPT = 32 -- grammars of the last requests
+local KEPT = 32 -- number of recent grammars that are kept
 
 local cache, order = {}, {}
 
--- A grammar by the text that it is made of.
+-- Returns the grammar of a source text, from the kept ones if possible.
 local function cached(key, make)
   local found = cache[key]
   if not found then
@@ -142,7 +142,7 @@ function M.options(server, values, format, format_path)
   return opts
 end
 
--- ---- What was generated --------------------------------------------------------------------------------------------------
+-- ---- Results -------------------------------------------------------------------------------------------------------------
 
 local REASONS = { length = "length", context = "length", time = "length" }
 

@@ -1,5 +1,5 @@
 --- The fields tools, tool_choice and parallel_tool_calls.
--- Needs ane.core, ane.serve.fields. What they do is ane.tools' work.
+-- Needs ane.core, ane.serve.fields. ane.tools implements them.
 
 local fields = require "ane.serve.fields"
 
@@ -12,7 +12,7 @@ M.rules = {
   parallel_tool_calls = { type = "boolean" },
 }
 
---- Adds the options of generate that the fields stand for.
+--- Adds the options of generate for these fields.
 function M.add(opts, values)
   if not values.tools or #values.tools == 0 then
     if values.tool_choice and values.tool_choice ~= "none" and values.tool_choice ~= "auto" then

@@ -1,5 +1,6 @@
 --- POST /v1/embeddings, for embedding models, and /v1/rerank, for rerankers.
--- Needs ane.core and ane.serve.base64, completions, errors, fields. A request is computed in one go: others wait.
+-- Needs ane.core and ane.serve.base64, completions, errors, fields. A request is computed in one call, and other requests wait
+-- for it.
 
 local base64 = require "ane.serve.base64"
 local completions = require "ane.serve.completions"
@@ -18,7 +19,7 @@ local EMBEDDINGS = {
   user = { type = "string", unused = true },
 }
 
--- Calls a method of the model; its misuse is the request's.
+-- Calls a method of the model. Misuse raised there is a fault of the request.
 local function ask(param, f, ...)
   local results = table.pack(pcall(f, ...))
   if not results[1] then
