@@ -31,7 +31,7 @@ end
 
 local SIMPLE = { n = "\n", t = "\t", r = "\r", ["\\"] = "\\", ['"'] = '"', ["["] = "[", ["]"] = "]", ["-"] = "-", ["^"] = "^", ["/"] = "/" }
 
--- One character, escaped or not, as UTF-8.
+-- Reads one character, escaped or not, as UTF-8.
 local function character(self)
   if not take(self, "\\") then return take(self, utf8.charpattern) or fail(self, "the text is not UTF-8") end
   local digits = take(self, "x%x%x") or take(self, "u%x%x%x%x") or take(self, "U%x%x%x%x%x%x%x%x")
@@ -122,7 +122,7 @@ function alternatives(self)
 end
 
 --- Reads a grammar.
--- @return a pattern; or nil, message, code: the message says where
+-- @return a pattern; or nil, message, code: the message gives the position
 function M.read(text)
   local self = setmetatable({ text = text, at = 1, depth = 0 }, Reader)
   local all = { "root" }

@@ -1,4 +1,5 @@
---- Grammars for constrained replies: JSON by schema, patterns, choices, rules. What a grammar cannot enforce is an error when it is made.
+--- Grammars for constrained replies: JSON by schema, patterns, choices, rules. Making a grammar fails if a part of it cannot be
+-- enforced.
 -- Needs ane.core and ane.util.schema. A grammar is given to generate, stream and chat as their option `grammar`.
 -- Usage: `local g = assert(grammar.json_schema {type = "object", properties = {n = {type = "integer"}}}); g:matches '{"n": 3}'`
 
@@ -16,17 +17,17 @@ local JSON = {
   blanks = { type = "integer", min = 0, max = 1000 },
 }
 
--- A grammar, or nil, message, code. `source` is what core.grammar takes: another thread makes its own of it.
+-- Makes a grammar; or nil, message, code. `source` is in core.grammar's form, from which another thread can make its own.
 local function make(kind, source, opts)
   local raw, message, code = core.grammar(kind, source, opts)
   if not raw then return nil, message, code end
   return setmetatable({ kind = kind, _raw = raw }, Grammar)
 end
 
---- JSON that fulfils a JSON Schema (2020-12 and what older drafts spell otherwise). Members may come in any order, each once.
+--- JSON that is valid under a JSON Schema (2020-12, and older spellings). Members may come in any order, each once.
 -- @param of the schema: JSON text, or a table (ane.null is JSON's null)
--- @param opts strict: false passes over annotations that are unknown here, such as a format's name; blanks: at most so many blanks
--- wherever JSON allows them (default: one space behind commas and colons, or none)
+-- @param opts strict: false ignores unknown annotations, such as a format's name; blanks: most blanks wherever JSON allows them
+-- (default: one space after commas and colons, or none)
 -- @return a grammar; or nil, message, code: the message begins with the keyword and its path
 function M.json_schema(of, opts)
   schema.argument({ type = { "string", "table", "boolean" } }, of, "json_schema: schema", 2)
@@ -46,7 +47,7 @@ function M.json(opts)
   return make("json_schema", "true", { blanks = opts.blanks })
 end
 
---- Texts that a pattern matches from end to end: ECMA-262 syntax; no back references, no looking behind.
+--- Texts that a pattern matches as a whole. ECMA-262 syntax without back references and lookbehind.
 -- @return a grammar; or nil, message, code
 function M.regex(pattern)
   schema.argument({ type = "string" }, pattern, "regex: pattern", 2)
@@ -61,13 +62,13 @@ function M.choice(list)
   return make("choice", list)
 end
 
---- Patterns that join as those of LPeg do: P, S, R, V and the operators * + ^. `rules` makes a grammar of one. Unlike LPeg's, choices are
--- not ordered and repetition is not possessive: a text is taken where some way to read it exists.
+--- Patterns that combine as in LPeg: P, S, R, V and the operators * + ^. `rules` makes a grammar of one. Unlike in LPeg, choices
+-- are not ordered and repetition is not possessive: a text is accepted if any parse of it exists.
 for _, name in ipairs { "P", "S", "R", "V" } do
   M[name] = function(...) return require("ane.grammar.rules")[name](...) end
 end
 
---- Texts that a pattern matches from end to end.
+--- Texts that a pattern matches as a whole.
 -- @param pattern made with P, S, R, V; or a table of rules, whose first entry names the first one
 -- @return a grammar; or nil, message, code
 function M.rules(pattern)
@@ -91,9 +92,9 @@ function M.gbnf(text) return read("gbnf", text) end
 -- @return a grammar; or nil, message, code
 function M.lark(text) return read("lark", text) end
 
---- Texts of parts that lead from place 1 to an end: literals, patterns and JSON values one behind the other, such as calls of tools.
--- From a place lead several literals, none a start of another, or one pattern or one JSON value. A pattern or value goes on as long as
--- it can: what stands behind it must not begin with a byte that it could take.
+--- Texts along paths from place 1 to an end: sequences of literals, patterns and JSON values, such as calls of tools. The edges
+-- that leave a place are either several literals, none a prefix of another, or one pattern, or one JSON value. Patterns and
+-- values are greedy: what follows must not begin with a byte that they could take.
 -- @param list of {from, to, kind, text}: places, "literal" | "pattern" | "json", the literal, pattern or schema (JSON text); its field
 -- ends is the list of the places where a text may end
 -- @param opts strict, blanks: as for json_schema
@@ -107,12 +108,12 @@ end
 --- Is this a grammar?
 function M.is(value) return getmetatable(value) == Grammar end
 
---- A matcher of a text from its beginning: push(bytes) -> whether they may come, accepts() -> whether the text may end, rewind(pushes),
+--- A matcher of a text from its beginning: push(bytes) -> are they allowed, accepts() -> may the text end here, rewind(pushes),
 -- pushes(), forced() -> bytes that must come, allowed(tree), count(tree), mask(tree, logits, ids) with a tree of core.token_tree.
 -- @return it; or nil, message, code
 function Grammar:matcher() return self._raw:matcher() end
 
---- Whether a whole text fulfils the grammar.
+--- Does a whole text match the grammar?
 -- @return true or false; or nil, message, code where a limit is reached
 function Grammar:matches(text)
   schema.argument({ type = "string" }, text, "matches: text", 2)

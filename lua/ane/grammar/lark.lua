@@ -23,7 +23,7 @@ local function fail(self, what)
   error({ message = ("line %d, column %d: %s"):format(line + 1, #before:match "[^\n]*$" + 1, what) }, 0)
 end
 
--- Blanks and notes; line ends too where `lines` is set.
+-- Skips blanks and comments; line ends too if `lines` is set.
 local function skip(self, lines)
   while true do
     local to = self.text:match(lines and "^[ \t\r\n]+()" or "^[ \t\r]+()", self.at) or self.text:match("^//[^\n]*()", self.at)
@@ -69,7 +69,7 @@ local function quoted(self)
   return rules.literal(text)
 end
 
--- Behind the first /.
+-- Reads a regular expression after its first /.
 local function pattern(self)
   local parts = {}
   while not take(self, "/") do
@@ -121,7 +121,7 @@ end
 
 local MOST_DEPTH = 200
 
--- lines: inside brackets a line end is a blank.
+-- lines: line ends inside brackets count as blanks.
 function alternatives(self, lines)
   local list, sequence = {}, {}
   self.depth = self.depth + 1
@@ -176,7 +176,7 @@ local function directive(self, all)
   end
 end
 
--- A copy of the body of a rule in which what is ignored may stand behind each text. Terminals are texts as a whole.
+-- A copy of a rule's body in which ignored text may follow each terminal. Terminals themselves stay whole.
 local function with_ignored(p, ignored)
   if p.kind == "literal" or p.kind == "regex" or p.kind == "reference" and p.name == p.name:upper() then
     return rules.sequence { p, ignored }
@@ -210,7 +210,7 @@ local function read_all(self, all)
 end
 
 --- Reads a grammar.
--- @return a pattern; or nil, message, code: the message says where
+-- @return a pattern; or nil, message, code: the message gives the position
 function M.read(text)
   local self = { text = text, at = 1, depth = 0, ignored = {} }
   local all = { "start" }

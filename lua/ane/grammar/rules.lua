@@ -1,4 +1,4 @@
---- Patterns that join as those of LPeg do, and their way to the rules of the core.
+--- Patterns that combine as in LPeg, and their conversion to rules of the core.
 -- Needs ane.core. A pattern is a tree; lower() turns a table of named ones into lists of alternatives of symbols, as core.grammar takes
 -- them. Repetition is left recursion, which the core reads in constant time a step.
 -- Usage: `local P, S, V = rules.P, rules.S, rules.V; local g = rules.lower({ "list", list = P "[" * V "list"^0 * P "]" })`
@@ -32,7 +32,7 @@ function M.times(of, low, high)
   return node("times", { of = of, low = low, high = high })
 end
 
---- As LPeg's: a text stands for itself, n for any n characters, a table for a grammar (its first entry names the first rule).
+--- As LPeg's P: a text matches itself, n matches any n characters, a table is a grammar (its first entry names the first rule).
 function M.P(v)
   if is(v) then return v end
   if type(v) == "string" then return M.literal(v) end
@@ -41,7 +41,7 @@ function M.P(v)
   error("P: must be a string, a number of characters, a pattern or a table of rules, is a " .. type(v), 2)
 end
 
--- A character inside [...] of a pattern.
+-- Escapes a character for use inside [...] of a pattern.
 local function class_character(c) return ("\\u{%x}"):format(utf8.codepoint(c)) end
 
 --- One character of those in a text.
@@ -61,7 +61,7 @@ function M.R(...)
   return M.regex("[" .. table.concat(parts) .. "]")
 end
 
---- The rule of that name.
+--- A reference to the rule of that name.
 M.V = M.reference
 
 function Pattern.__mul(a, b) return M.sequence { M.P(a), M.P(b) } end
@@ -74,9 +74,9 @@ function Pattern.__pow(a, n)
   return M.times(M.P(a), n, nil)
 end
 
-local MOST_COPIES = 10000 -- of a part that is repeated so many times
+local MOST_COPIES = 10000 -- of a part with a repetition count
 
--- Lists of rules in the making: rules[i] is a list of alternatives.
+-- Rules under construction: rules[i] is a list of alternatives.
 local Lowering = {}
 Lowering.__index = Lowering
 
@@ -102,7 +102,7 @@ function Lowering:grammar(p, names)
   return { scope[first] or error(("rule %s is not defined"):format(first), 0) }
 end
 
--- of{low, high}: copies, and for the open end a rule that calls itself in front.
+-- of{low, high}: copies; an open end becomes a left-recursive rule.
 function Lowering:times(p, names)
   self.copies = self.copies + p.low + (p.high or 0)
   if self.copies > MOST_COPIES then error("repetitions of more than " .. MOST_COPIES .. " parts", 0) end
@@ -152,7 +152,7 @@ function Lowering:fill(rule, p, names)
   self.rules[rule] = alternatives
 end
 
---- Rules of a pattern, for core.grammar.
+--- Converts a pattern to rules for core.grammar.
 -- @return list; or nil, message, code where a name is not defined
 function M.lower(pattern)
   local self = setmetatable({ rules = {}, copies = 0 }, Lowering)
