@@ -1,4 +1,4 @@
---- The grammar of calls: a family's form with the tools' schemas in it. Needs ane.core, ane.grammar and ane.tools.reader.
+--- The grammar of calls: a family's form, filled with the tools' schemas. Needs ane.core, ane.grammar and ane.tools.reader.
 -- Usage: `local g = assert(calls.grammar(form, {{name = "f", parameters = {type = "object"}}}, {many = true}))`
 
 local core = require "ane.core"
@@ -9,10 +9,10 @@ local M = {}
 
 -- ---- Schemas -------------------------------------------------------------------------------------------------------------
 
--- Keywords whose value is an object; an empty Lua table is one there.
+-- Keywords whose value is an object. An empty Lua table under one of them is an object.
 local OBJECTS = { "properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "additionalProperties", "items" }
 
---- A copy of a schema in which empty tables are objects where a schema has objects.
+--- A copy of a schema in which empty tables are objects, where JSON Schema expects objects.
 -- @param empty function that makes an empty object
 function M.with_objects(schema, empty, depth)
   depth = depth or 0
@@ -34,7 +34,7 @@ end
 
 local function empty_object() return core.json_decode "{}" end
 
--- Keywords beside which `properties` does not list all that may come.
+-- Keywords that allow members beyond those in `properties`.
 local OPEN = {
   "additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames", "allOf", "anyOf", "oneOf", "if", "not", "$ref",
   "dependentSchemas", "minProperties",
@@ -47,7 +47,7 @@ local function is_open(schema)
   return false
 end
 
---- The schema of a tool's arguments: an object. Without a word about other members there are only those that it lists.
+--- The schema of a tool's arguments, an object. Unless it says otherwise, only the listed members are allowed.
 -- @param parameters of the tool: a schema, or nil for a tool without parameters
 -- @return a table; or nil, message, code
 function M.schema_of(parameters)
@@ -75,7 +75,7 @@ end
 
 function Builder:add(from, to, kind, text) self.parts[#self.parts + 1] = { from, to, kind, text } end
 
--- An edge through a literal; an empty one is none: then the places are one.
+-- Adds an edge with a literal. An empty literal adds none and merges the places.
 function Builder:literal(from, text, to)
   to = to or (text == "" and from or self:place())
   if text ~= "" then self:add(from, to, "literal", text) end
@@ -87,7 +87,7 @@ local NOTES = {
   ["$defs"] = true, definitions = true,
 }
 
--- nil where each keyword of a schema is a note or one of the list; else message, code.
+-- nil if each keyword of a schema is an annotation or in the list; else message, code.
 local function refuse_others(schema, known, path)
   for key in pairs(schema) do
     if not NOTES[key] and not known[key] then
@@ -105,14 +105,14 @@ end
 
 local MEMBERS = { properties = true, required = true, additionalProperties = true }
 
--- Members one behind the other, in the order of their names; those that are not required may be left out. Each is written by
--- member(from, name, schema) -> place behind it, behind the literal `before(name)`.
--- @param close literal behind the last one, up to the place `to`
+-- Members in sequence, ordered by name. Optional ones may be left out. member(from, name, schema) writes each one, after the
+-- literal `before(name)`, and returns the place behind it.
+-- @param close literal after the last member, which leads to the place `to`
 function Builder:members(from, schema, close, to, before, member)
   local required = {}
   for _, name in ipairs(schema.required or {}) do required[name] = true end
   local names = sorted_names(schema.properties)
-  -- Places from which the next member may come, with what stands between it and what came.
+  -- Places where the next member may begin, each with the separator needed there.
   local open = { { from, "" } }
   for _, name in ipairs(names) do
     local begins = self:place()
@@ -135,7 +135,7 @@ function ARGUMENTS.json(self, from, tail, to, schema)
   return true
 end
 
--- A value as JSON: what its schema refers to is found in the whole one.
+-- A value as JSON. References in its schema are resolved in the whole schema.
 local function value_text(schema, root)
   if type(schema) ~= "table" then return core.json_encode(schema) end
   local copy = {}
@@ -155,7 +155,7 @@ function ARGUMENTS.python(self, from, tail, to, schema)
   end)
 end
 
--- Whether JSON and the form write the values of a schema alike.
+-- Do JSON and the form write the values of a schema alike?
 local function is_plain(schema)
   local kind = schema.type
   if kind == "array" then return type(schema.items) == "table" and is_plain(schema.items) end
@@ -187,7 +187,7 @@ end
 
 local gemma_value
 
--- from: behind the opening brace.
+-- from: the place after the opening brace.
 local function gemma_object(self, from, to, schema, path, tail)
   local message, code = refuse_others(schema, MEMBERS, path)
   if message then return nil, message, code end
@@ -213,7 +213,7 @@ local function gemma_array(self, from, schema, path)
   return behind
 end
 
--- The place behind the comma that follows the first element.
+-- The place after the comma that follows the first element.
 function Builder:repeats(first)
   for i = #self.parts, 1, -1 do
     local part = self.parts[i]
@@ -234,12 +234,12 @@ function gemma_value(self, from, schema, path)
   return nil, ("type: %s cannot be enforced in this model's form of tool calls"):format(path .. "/type"), "unsupported"
 end
 
--- The brace belongs to the name: no name is then the start of another.
+-- The brace is part of the name, so that no name is a prefix of another.
 function ARGUMENTS.gemma(self, from, tail, to, schema) return gemma_object(self, from, to, schema, "", tail) end
 
--- ---- The whole -----------------------------------------------------------------------------------------------------------
+-- ---- Calls ---------------------------------------------------------------------------------------------------------------
 
--- What stands behind the name of a tool, up to the end of its call.
+-- The rest of a call after the name of the tool.
 function Builder:call(from, tool, to)
   local at, i = from, 1
   while i <= #self.layout do
@@ -268,9 +268,9 @@ function Builder:calls(form, tools, many)
   local layout, heads = reader.layout(form)
   table.remove(layout, 1) -- the name
   self.form, self.comma = form, form.arguments == "gemma" and "," or ", "
-  local done = self:place() -- behind a call
+  local done = self:place() -- the place after a call
   for _, tool in ipairs(tools) do
-    -- What stands in the layout behind the name belongs to the name: no name is then the start of another.
+    -- The literal after the name is part of the name, so that no name is a prefix of another.
     local literal = type(layout[1]) == "string"
     local mark = literal and layout[1] or form.arguments == "gemma" and "{" or ""
     local named = self:place()
@@ -299,7 +299,7 @@ function M.grammar(form, tools, opts)
   end
   local made, message, code = grammar.parts(self.parts, { strict = false })
   if made then return made end
-  for _, tool in ipairs(tools) do -- which one it is
+  for _, tool in ipairs(tools) do -- to find the tool at fault
     local _, fault, why = grammar.json_schema(tool.schema, { strict = false })
     if fault then return nil, ("tools: %s: parameters: %s"):format(tool.name, fault), why end
   end

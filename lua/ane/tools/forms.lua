@@ -1,10 +1,11 @@
 --- How model families write calls of tools: a row for each form. Needs nothing.
--- A template is matched by what it spells: the form is that with which it writes the calls of earlier turns, or which it asks for.
+-- A form matches a template by the texts in it: those with which the template writes the calls of earlier turns, or asks for
+-- calls.
 -- Usage: `local form, message = forms.of(template)`
 
 local M = {}
 
--- Small models leave the tags out: Qwen2.5-Coder writes the call alone.
+-- Small models leave out the tags: Qwen2.5-Coder writes only the call.
 local BARE = {
   first = "", call = '{"name": "{name}", "arguments": {arguments}}', between = "\n", last = "", triggers = { '{"name"' }, at_start = true,
   arguments = "json",
@@ -12,12 +13,12 @@ local BARE = {
 
 --- The rows, in the order in which they are tried.
 --   name      of the form, for the option tool_form
---   has       texts that a template of the family spells, all of them; lacks: texts that it does not spell
+--   has       texts that a template of the family contains, all of them; lacks: texts that it does not contain
 --   first     text before the first call, behind the reply's opening; "" where there is none
 --   call      a call: {name}, {id} (letters and digits, as many as id_length) and {arguments} stand for its parts
 --   others    other ways in which models of the family begin a call, up to its name
 --   between   text between two calls; nil: a reply has one call at most
---   last      text behind the last call
+--   last      text after the last call
 --   triggers  texts from which on a reply must be a call; default: the beginning of a call up to the name's quotation mark
 --   at_start  the triggers count at the beginning of a reply only
 --   arguments how arguments are written: "json", "python" (name=value, as in a call of Python), "gemma" ({name:value}, texts between
@@ -32,7 +33,7 @@ M.rows = {
     first = "", call = '<tool_call>\n{"name": "{name}", "arguments": {arguments}}\n</tool_call>', between = "\n", last = "",
     triggers = { "<tool_call>" }, arguments = "json", bare = BARE,
   },
-  { -- the same where the template only spells the tags, as in <tool_call></tool_call>
+  { -- the same for templates that contain only the tags, as in <tool_call></tool_call>
     name = "hermes", has = { "<tool_call>", "arguments" }, lacks = { "<function=", "<arg_key>" },
     first = "", call = '<tool_call>\n{"name": "{name}", "arguments": {arguments}}\n</tool_call>', between = "\n", last = "",
     triggers = { "<tool_call>" }, arguments = "json", bare = BARE,
@@ -78,7 +79,7 @@ M.rows = {
     first = "<|tool_call_start|>[", call = "{name}({arguments})", between = ", ", last = "]<|tool_call_end|>",
     triggers = { "<|tool_call_start|>" }, arguments = "python", writes = true,
   },
-  { -- LFM2.5, whose template has no mark around the list of tools
+  { -- LFM2.5 with a template that does not mark the list of tools
     name = "lfm2", has = { "<|tool_call_start|>" },
     first = "<|tool_call_start|>[", call = "{name}({arguments})", between = ", ", last = "]<|tool_call_end|>",
     triggers = { "<|tool_call_start|>" }, arguments = "python", writes = true,

@@ -35,7 +35,7 @@ local function kind_of(v)
   return type(mt) == "table" and mt.kind or nil
 end
 
--- A value of ane.jinja, or a plain one, as a plain one.
+-- Converts a value of ane.jinja to a plain one. Plain values stay.
 local function plain(v)
   if type(v) ~= "table" then return v end
   local kind = kind_of(v)
@@ -47,7 +47,7 @@ end
 
 local function is_object(v) return type(v) == "table" and getmetatable(v) ~= getmetatable(core.json_decode "[]") end
 
--- What a tool is described as: {name, schema}; or nil, message, code.
+-- The description of a tool: {name, schema}; or nil, message, code.
 local function described(tool, i)
   local function wrong(what) return nil, ("tools: entry %d %s"):format(i, what), "invalid" end
   if type(tool) ~= "table" then return wrong("must be a table, is a " .. type(tool)) end
@@ -102,15 +102,15 @@ local function choice_of(choice, tools)
     table.concat(names, ", "), type(name) == "string" and ("%q"):format(name) or "a table without a name"), "invalid"
 end
 
---- Whether options offer tools to a template: some are given, and the choice is not "none".
+--- Do options offer tools to a template? Yes if there are some, and the choice is not "none".
 function M.offered(opts)
   if not opts.tools or opts.tool_choice == "none" then return false end
   if type(opts.tools) == "string" then return not opts.tools:match "^%s*%[%s*%]%s*$" end
   return next(opts.tools) ~= nil
 end
 
--- Grammars that were made, by their tools: what they have learnt of a vocabulary serves the next reply. Each learns on, up to limits, so it
--- is made anew after some replies, or where it fails.
+-- Grammars that were made, by their tools. A grammar caches what it learns of a vocabulary, which speeds up the next reply. The
+-- cache is limited, so a grammar is made anew after some replies, or if it fails.
 local KEPT, REUSED = 16, 500
 local grammars, order = {}, {}
 
@@ -139,10 +139,11 @@ local function grammar_of(form, tools, many)
   return made
 end
 
---- What a reply needs that may call tools.
+--- Form and grammar of a reply that may call tools.
 -- @param template the text of the model's chat template
 -- @param opts see rules
--- @return {form, grammar (of the calls), required (the reply is nothing else), many}; nil where no tools are offered; or nil, message, code
+-- @return {form, grammar (of the calls), required (the reply holds only calls), many}; nil if no tools are offered; or nil,
+-- message, code
 function M.plan(template, opts)
   if not M.offered(opts) then return nil end
   local tools, message, code = M.check(opts.tools)
@@ -160,10 +161,11 @@ function M.plan(template, opts)
   return { form = form, grammar = grammar, required = choice ~= "auto", many = many, on_tool_call = opts.on_tool_call }
 end
 
---- Reads the calls in a whole reply.
+--- Parses the calls in a whole reply.
 -- @param text with control tokens spelled
 -- @param opts form: name of a form, or template: a chat template's text
--- @return the text that is no call; list of calls as in messages: {id, type = "function", ["function"] = {name, arguments = JSON text}};
+-- @return the text outside the calls; list of calls as in messages: {id, type = "function", ["function"] = {name, arguments =
+-- JSON text}};
 -- or nil, message, code
 function M.parse(text, opts)
   local form, message, code
@@ -205,7 +207,7 @@ local function with(t, changes)
   return setmetatable(dict and { keys = keys, map = map } or map, getmetatable(t))
 end
 
--- Keys in the order in which models have seen them; others follow by name.
+-- Keys in the order usual in the training data of models. Others follow by name.
 local ORDER = {}
 for i, key in ipairs { "id", "type", "function", "name", "description", "parameters", "arguments", "properties", "required" } do
   ORDER[key] = i
@@ -217,7 +219,7 @@ local function before(a, b)
   return tostring(a) < tostring(b)
 end
 
--- A plain value with the keys of its tables in that order, for templates that print it; values of ane.jinja have an order already.
+-- A plain value with its keys in that order, for templates that print it. Values of ane.jinja are ordered already.
 local function ordered(v, depth)
   depth = depth or 0
   if type(v) ~= "table" or kind_of(v) or depth > 64 then return v end
@@ -233,7 +235,7 @@ local function ordered(v, depth)
   return require("ane.jinja").dict(pairs_of)
 end
 
--- A call as templates take it: its arguments are a value, in the order of the text.
+-- A call in the form that templates take: its arguments are a value, in the order of the text.
 local function call_for_template(call)
   local f = get(call, "function")
   local text = type(f) == "table" and get(f, "arguments")
@@ -243,7 +245,7 @@ local function call_for_template(call)
   return ordered(with(call, { ["function"] = with(f, { arguments = value }) }))
 end
 
--- Calls of an earlier turn as text in the family's form; nil, message where they cannot be written.
+-- Writes calls of an earlier turn in the family's form; nil, message if they cannot be written.
 local function written(list, form)
   local parts = {}
   for i, call in ipairs(list) do
@@ -256,14 +258,14 @@ local function written(list, form)
   return form.first .. table.concat(parts, form.between) .. form.last
 end
 
--- The calls of a message; nil: it has none.
+-- The calls of a message; nil if it has none.
 local function calls_of(message)
   local list = type(message) == "table" and get(message, "tool_calls")
   return type(list) == "table" and list[1] and list or nil
 end
 
---- Messages as the family's template takes them: arguments that are JSON text become values, a missing content is empty, and calls that
--- the template does not write are put into the content.
+--- Converts messages for the family's template. Arguments in JSON text become values, and a missing content becomes empty. Calls
+-- that the template does not write are added to the content.
 -- @param messages list
 -- @param template its text
 -- @return a list; or nil, message, code
@@ -290,7 +292,7 @@ function M.messages(messages, template)
   return out or messages
 end
 
---- The tools as a variable of templates: in the order of their text where they are one, else in that of ORDER.
+--- The tools as a template variable: in the order of their JSON text if there is one, else in that of ORDER.
 function M.for_template(list)
   local jinja = require "ane.jinja"
   if type(list) == "string" then return jinja.decode(list) end
@@ -298,8 +300,8 @@ function M.for_template(list)
   return ordered(calls.with_objects(list, function() return jinja.dict {} end))
 end
 
---- Where a template takes its tools in the system's message: messages with them there.
--- @return messages, true where it does
+--- Puts the tools into the system message, if the template reads them there.
+-- @return messages, true if it does
 function M.inject(messages, list, template)
   local form = forms.of(template)
   if not form or not form.inject then return messages, false end

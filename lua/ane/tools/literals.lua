@@ -1,4 +1,4 @@
---- Arguments of calls, as families write them, and as JSON. Needs ane.core and ane.jinja.
+--- Arguments of calls, in the notations of model families and as JSON. Needs ane.core and ane.jinja.
 -- "python": name=value, as in a call of Python, read up to before the closing bracket. "gemma": {name:value}, with texts between
 -- quotation marks of the form's own. Values of JSON are read in both.
 -- Usage: `literals.to_json('city="Rom", days=[1, 2]', {arguments = "python"}) --> {"city": "Rom", "days": [1, 2]}`
@@ -35,7 +35,7 @@ end
 
 local CLOSING = { ["("] = ")", ["["] = "]", ["{"] = "}" }
 
--- The end of the text that begins at `at`; nil: it is not whole.
+-- The end of the text that begins at `at`; nil if it is incomplete.
 local function text_end(text, at, form)
   if form.quote and text:sub(at, at + #form.quote - 1) == form.quote then
     local _, stop = text:find(form.quote, at + #form.quote, true)
@@ -55,7 +55,7 @@ local function is_quote(text, at, form)
   return c == '"' or c == "'" and form.arguments == "python" or form.quote and text:sub(at, at + #form.quote - 1) == form.quote
 end
 
---- How much of a text the arguments are that it begins with; nil where they are not whole.
+--- Length of the arguments at the beginning of a text; nil if they are incomplete.
 function M.last_of(text, form)
   local open, at = {}, 1
   if form.arguments == "python" then open[1] = ")" end
@@ -114,7 +114,7 @@ function Parser:string()
   return core.json_encode(unescape(raw))
 end
 
--- Values up to a closing mark, with separators between them.
+-- Reads values up to a closing bracket, with separators between them.
 function Parser:list(close, item, depth)
   local out = {}
   if self:take(close) then return out end
@@ -161,9 +161,9 @@ function Parser:value(depth)
   return core.json_decode("[" .. word .. "]") and word or nil
 end
 
---- Arguments as a JSON object, in their order.
+--- Converts arguments to a JSON object, in their order.
 -- @param text the arguments, as last_of finds them
--- @return JSON text; nil where they cannot be read
+-- @return JSON text; nil if they cannot be parsed
 function M.to_json(text, form)
   local parser = setmetatable({ text = text, at = 1, form = form }, Parser)
   if form.arguments == "gemma" then return parser:value() end
@@ -181,7 +181,7 @@ local function python_value(v)
   return core.json_encode(v)
 end
 
---- A call's arguments in the family's form, for turns that a template does not write itself.
+--- Writes a call's arguments in the family's form, for turns that a template does not write itself.
 -- @param arguments JSON text of an object, or a table
 -- @return text; or nil, message
 function M.from_json(arguments, form)

@@ -36,7 +36,7 @@ end
 local ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 local made = 0
 
---- An id for a call: nine letters and digits, as Mistral's templates want them.
+--- An id for a call: nine letters and digits, as Mistral's templates require.
 function M.fresh_id()
   made = made + 1
   local _, low, high = core.random(os.time() ~ math.floor(core.clock() * 1e9), made)
@@ -51,7 +51,7 @@ end
 
 --- A reader.
 -- @param form of ane.tools.forms
--- @param opts within: the reply is calls from its beginning on; at_start: calls may begin nowhere else
+-- @param opts within: the reply starts inside a call; at_start: calls may begin only at the start
 function M.new(form, opts)
   local ways = {}
   for i, way in ipairs { form, form.bare } do
@@ -69,7 +69,7 @@ function M.new(form, opts)
   }, Reader)
 end
 
--- How far the longest text of a list that the buffer begins with goes. 0: none; nil: more is needed to tell.
+-- Length of the longest text of a list with which the buffer begins. 0: none; nil: more input is needed to decide.
 local function begin(buffer, list)
   local longest, open = 0, false
   for _, text in ipairs(list) do
@@ -83,7 +83,7 @@ local function begin(buffer, list)
   return longest
 end
 
--- Where a trigger stands that counts at the beginning alone; else how much is held back.
+-- Position of a trigger that counts only at the start; else the number of bytes to hold back.
 local function trigger_at_start(self, triggers)
   if self.begun then return nil, 0 end
   local blank = #self.buffer:match "^%s*"
@@ -92,7 +92,7 @@ local function trigger_at_start(self, triggers)
   return n > 0 and blank + 1 or nil, 0
 end
 
--- Where a trigger stands in the buffer; else how much of its end may begin one.
+-- Position of a trigger in the buffer; else the number of bytes at its end that may begin one.
 local function trigger_anywhere(self, triggers)
   local buffer, first, held = self.buffer, nil, 0
   for _, trigger in ipairs(triggers) do
@@ -108,7 +108,7 @@ local function trigger_anywhere(self, triggers)
   return first, held
 end
 
--- The first trigger of all ways; else how much of the buffer's end is held back.
+-- The first trigger of all kinds; else the number of bytes at the buffer's end to hold back.
 local function find_trigger(self)
   local first, held = nil, 0
   for _, way in ipairs(self.ways) do
@@ -127,7 +127,7 @@ local function delta(self, fields)
   self.deltas[#self.deltas + 1] = fields
 end
 
--- What each state does with the buffer: true where it went on to another one.
+-- The handler of each state. It consumes the buffer and returns true if the state changed.
 local STATES = {}
 
 function STATES.text(self)
@@ -144,7 +144,7 @@ function STATES.text(self)
   advance(self, #text)
 end
 
--- Begins a call, n bytes of whose beginning are there.
+-- Begins a call. The buffer holds the first n bytes of its beginning.
 local function start(self, n)
   advance(self, n)
   self.at, self.state = 1, "part"
@@ -205,7 +205,7 @@ function STATES.id(self)
   id = id:sub(1, self.form.id_length)
   advance(self, #id)
   local call = self.calls[#self.calls]
-  if call["function"].arguments == "" then -- else it was told already
+  if call["function"].arguments == "" then -- else it was reported already
     call.id = id
     delta(self, { id = id, name = call["function"].name })
   end
@@ -240,7 +240,7 @@ function STATES.arguments(self)
   return done
 end
 
--- Behind a call: another one, the end of all, or text.
+-- After a call: another one, the end of the calls, or text.
 function STATES.behind(self)
   if self.buffer == "" then return false end
   local list = table.move(self.nexts, 1, #self.nexts, 1, {})
@@ -259,7 +259,7 @@ function STATES.behind(self)
   return start(self, n)
 end
 
--- What is no call after all: kept as text.
+-- Keeps as text what turned out to be no call.
 function STATES.broken(self)
   self.out[#self.out + 1] = self.buffer
   if self.complete == false then self.calls[#self.calls], self.complete = nil, nil end
@@ -268,8 +268,8 @@ end
 
 --- Takes more of the reply.
 -- @param text whole characters
--- @return the text that is no call; list of deltas: {index =, id =, name =} when a call has begun, then {index =, arguments =} with the
--- next part of its arguments (JSON); index counts from 1
+-- @return the text outside the calls; list of deltas: {index =, id =, name =} when a call begins, then {index =, arguments =}
+-- with the next part of its arguments (JSON); index counts from 1
 function Reader:push(text)
   self.buffer = self.buffer .. text
   self.out, self.deltas = {}, {}
@@ -277,10 +277,10 @@ function Reader:push(text)
   return table.concat(self.out), self.deltas
 end
 
---- Whether text belongs to a call or to what stands around it.
+--- Is the reader inside a call?
 function Reader:within() return self.state ~= "text" end
 
---- At the end of the reply: what was held back.
+--- Ends the reply: releases the text that was held back.
 -- @return text; whether the last call is whole (nil: there is none)
 function Reader:finish()
   local text = self.buffer
