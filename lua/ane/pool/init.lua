@@ -301,7 +301,7 @@ local function batch_of(self)
     end
   end
   table.sort(prompts, by_rank)
-  if #prompts > 0 and room < self._step_tokens // 4 then room = self._step_tokens // 4 end -- prompts advance, however many replies run
+  if #prompts > 0 and room < self._step_tokens // 4 then room = self._step_tokens // 4 end -- prompts always advance
   for i, r in ipairs(prompts) do
     local share = (room + #prompts - i) // (#prompts - i + 1)
     local n = math.min(left(r.item), share)
