@@ -350,8 +350,8 @@ function Server:stop()
   self._http:quiesce()
 end
 
---- Runs turns until the server is stopped, by stop() or, with signals, by SIGINT or SIGTERM. SIGINT lets replies end, SIGTERM
--- does not.
+--- Runs turns until the server is stopped, by stop() or, with signals, by SIGINT or SIGTERM. The first signal lets replies end,
+-- the second one does not.
 -- @param opts signals: true catches them
 -- @return true if all replies have ended; false if some were cut off
 function Server:run(opts)
