@@ -41,7 +41,7 @@ function M.log_softmax(row)
   local most, out = LEAST, {}
   for i = 1, #row do
     local v = row[i]
-    v = v > LEAST and math.min(v, -LEAST) or LEAST -- NaN is not above
+    v = v > LEAST and math.min(v, -LEAST) or LEAST -- NaN compares false and becomes LEAST
     out[i], most = v, v > most and v or most
   end
   local sum = 0
@@ -78,7 +78,7 @@ end
 
 local NEVER = -math.huge
 
--- The best class behind which any span may begin; of equal ones the lower class.
+-- The best class after which any span may begin; of equal ones the lower class.
 local function best_end(g, score)
   local best, at = NEVER, nil
   each_end(g, function(class)
@@ -87,7 +87,7 @@ local function best_end(g, score)
   return best, at
 end
 
---- The next token's logits, a list of one number per label.
+--- Pushes the next token's logits, a list of one number per label.
 function Decoder:push(row)
   local g, before = self.g, self.score
   local logp, score, back = M.log_softmax(row), {}, {}
@@ -128,7 +128,7 @@ local function decide(self, path, last)
     local class = path[t]
     local mark, name = self.g.labels[class]:match "^(%u)[-_](.+)$"
     local role = MARKS[mark]
-    if self.open and role ~= "I" and role ~= "E" then -- only where kinds have no E
+    if self.open and role ~= "I" and role ~= "E" then -- only for kinds without E
       spans[#spans + 1], self.open = self.open, nil
     end
     if role == "B" or role == "S" then self.open = { label = name, first = t, last = t, sum = 0 } end
@@ -143,7 +143,7 @@ local function decide(self, path, last)
   return spans
 end
 
---- Spans on which all paths that can still win agree.
+--- Spans that no later token can change: all paths that can still win agree on them.
 -- @return list of {label, first, last (tokens, from 1), score = mean probability of the path's classes}; and the number of
 -- tokens that are decided; and their classes by token, since the last call
 function Decoder:take()

@@ -13,11 +13,11 @@ local schema = require "ane.util.schema"
 
 local M = {}
 
-local MANY = 32 -- inputs of a run at most
+local MANY = 32 -- most inputs of a run
 
 --- Options of classify.
 --   threshold: spans with a lower score are left out; default 0
---   window: most tokens of one run; default what the model takes
+--   window: most tokens of one run; default the model's limit
 --   details: the result is a table with spans, ids, labels (the best of each token alone), path (those of the best legal path),
 --   logits (tensor [tokens, labels])
 M.rules = {
@@ -82,7 +82,7 @@ local function run_window(self, first, last, upto)
   return true
 end
 
--- Can a sequence longer than one run be split into windows?
+-- Can a sequence longer than one run be divided into windows?
 local function check_window(self)
   if not self.reach then return nil, ("%d tokens, the model takes at most %d"):format(self.n, self.window), "range" end
   if self.window <= 2 * self.reach then
@@ -92,12 +92,12 @@ local function check_window(self)
   return true
 end
 
--- Runs the windows that are complete; at the end of the text (final) all of them.
+-- Runs the windows that are complete; with `final`, at the end of the text, all of them.
 local function advance(self, final)
   while self.done < self.n do
     local ok, message, code
     if self.n <= self.window then
-      if not final then return true end -- one run may take all
+      if not final then return true end -- one run may hold the whole text
       return run_window(self, 1, self.n, self.n)
     end
     ok, message, code = check_window(self)
@@ -127,7 +127,7 @@ end
 --- Spans that no later token can change, the number of decided tokens, and their classes; see bioes.
 function Run:take() return self.decoder:take() end
 
---- The first token of an open span: its end is not decided. nil where there is none.
+--- The first token of an open span, whose end is not decided; nil if there is none.
 function Run:open_since() return self.decoder.open and self.decoder.open.first end
 
 --- Ends the text.
@@ -143,12 +143,12 @@ end
 local Batch = {}
 Batch.__index = Batch
 
---- Labels for many short sequences, several in each run: the weights are read once for all of them.
+--- Labels many short sequences, several in each run: the weights are read once for all of them.
 -- @param model a token classifier
 -- @param size most sequences of one run
 -- @return batch with spans(list of lists of ids) -> list of lists of spans, close(); or nil, message, code
 function M.batch(model, size)
-  local run <close>, message, code = M.run(model, {}) -- is it a classifier?
+  local run <close>, message, code = M.run(model, {}) -- fails unless it is a classifier
   if not run then return nil, message, code end
   local bundle = require("ane.model").bundle(model, 2)
   return setmetatable({
@@ -216,7 +216,7 @@ function M.bytes(first, last, starts, stops, text, base, used)
   while is_inside_char(text:byte(from)) and from > 1 do from = from - 1 end
   while is_inside_char(text:byte(to + 1)) do to = to + 1 end
   local rest = used and from <= used - base
-  if rest then from = used - base + 1 end -- before blanks are removed: the text in front of it may be gone already
+  if rest then from = used - base + 1 end -- before blanks are removed, since earlier text may be gone already
   if to < from then return nil end
   local trimmed, behind = text:match("^%s*()", from), to
   while behind >= trimmed and text:find("^%s", behind) do behind = behind - 1 end
@@ -245,7 +245,7 @@ end
 
 -- ---- Whole texts -------------------------------------------------------------------------------------------------------
 
--- Ids of the input; where it is a text also the first and the last byte of each token.
+-- Ids of the input; if it is a text, also the first and the last byte of each token.
 local function read_input(model, input, level)
   if type(input) == "string" then
     if not model.tokenizer then return nil, "the model has no tokenizer: give token ids instead of text", "unsupported" end
@@ -290,7 +290,7 @@ function M.classify(model, input, opts, level)
   return details_of(model.config.labels, ids, rows, path, spans)
 end
 
--- Fills the spans of all inputs that fit a run, many in a run. Returns true; or nil, message, code.
+-- Sets the spans of all inputs that fit a run, many in each run. Returns true; or nil, message, code.
 local function classify_short(model, list, opts, spans)
   local batch <close>, message, code = M.batch(model, MANY)
   if not batch then return nil, message, code end
@@ -303,7 +303,7 @@ local function classify_short(model, list, opts, spans)
   return true
 end
 
---- Classifies many inputs, several in a run: each has the spans that it has alone. See Model:classify_many.
+--- Classifies many inputs, several in a run. Each gets the same spans as alone. See Model:classify_many.
 function M.classify_many(model, inputs, opts, level)
   opts = schema.check(M.rules, opts, "classify_many", level + 1)
   schema.argument({ type = "table" }, inputs, "classify_many: inputs", level + 1)
@@ -327,7 +327,7 @@ function M.classify_many(model, inputs, opts, level)
     end
   end
   if #short > 0 and not classify_short(model, short, opts, spans) then
-    for _, one in ipairs(short) do alone(one.place) end -- the fault is that of one of them
+    for _, one in ipairs(short) do alone(one.place) end -- one of them is at fault; the others succeed alone
   end
   return spans, failed
 end

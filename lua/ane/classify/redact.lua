@@ -1,10 +1,10 @@
 --- Replaces the spans that a token classifier finds in a text. A text may come in parts.
 -- Needs ane.classify, schema and siphash. Usage: `print(model:redact "My name is Ada.")`
 --
--- A long text is split into segments where its tokens do not depend on the other side: behind a line end or before a space, and
--- only where both sides encoded separately give the tokens of both together. Without such a place (tokenizers that see whole texts)
--- the segment grows. Labels come from windows over the tokens (ane.classify), so the result equals one run over the whole text.
--- Memory holds a segment, a window and the undecided spans.
+-- A long text is divided into segments after a line end or before a space. Such a place is used only if both sides, encoded
+-- separately, give the same tokens as together. Where there is none (tokenizers that see whole texts), the segment grows. Labels
+-- come from windows over the tokens (ane.classify), so the result equals one run over the whole text. Memory holds a segment, a
+-- window and the undecided spans.
 
 local classify = require "ane.classify"
 local schema = require "ane.util.schema"
@@ -55,7 +55,7 @@ end
 
 -- ---- Segments ----------------------------------------------------------------------------------------------------------
 
--- Bytes on both sides of a split that are encoded to see whether it changes tokens; number of places that are tried.
+-- Bytes on both sides of a split that are encoded to check it; number of places that are tried.
 local CONTEXT, TRIES = 256, 12
 
 local function back_to_char(text, at)
@@ -63,7 +63,7 @@ local function back_to_char(text, at)
   return at
 end
 
--- Are the tokens around byte `at` the same when the text is split behind it?
+-- Do the tokens around byte `at` stay the same if the text is split after it?
 local function is_clean(tokenizer, text, at)
   local first = back_to_char(text, math.max(at - CONTEXT, 1))
   local last = back_to_char(text, math.min(at + CONTEXT, #text) + 1) - 1
@@ -78,10 +78,10 @@ local function is_clean(tokenizer, text, at)
   return true
 end
 
--- Places before a letter or digit: behind a line end, else before a space.
+-- Places before a letter or digit: after a line end, else before a space.
 local PLACES = { "\n()%f[%w]", "[%w%p]() %w" }
 
--- The last place in the second half of a text behind which it can be split; nil where there is none.
+-- The last place in the second half of a text where it can be split; nil if there is none.
 local function find_cut(tokenizer, text)
   local half = #text // 2
   local tail = text:sub(half + 1)
@@ -118,7 +118,7 @@ end
 function Stream:close() self.run:close() end
 Stream.__close = Stream.close
 
--- Encodes a segment and gives its tokens to the model.
+-- Encodes a segment and pushes its tokens to the model.
 local function encode(self, segment, final)
   local opts = { offsets = true }
   if self.begun then opts.bos = false end
@@ -134,7 +134,7 @@ local function encode(self, segment, final)
   return self.run:push(ids)
 end
 
--- The last byte before all tokens behind token `last`.
+-- The last byte before all tokens that follow token `last`.
 local function safe_byte(self, last)
   local first = self.encoded + 1
   for t = last + 1, self.n do
