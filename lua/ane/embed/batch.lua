@@ -1,14 +1,14 @@
---- Many sequences through a model, several in each run: the weights are read once for all of them.
+--- Runs many sequences through a model, several in each run: the weights are read once for all of them.
 -- Needs ane.util.empty_sessions and the model's program.
 -- Usage: `local b <close> = batch.new(bundle, "fp16"); b:each(sequences, "all", function(i, session) ... end)`
 --
--- Sequences are sorted by length, so that those of one run are alike and sessions stay small.
+-- Sequences are sorted by length, so that those of one run have similar lengths and sessions stay small.
 
 local empty_sessions = require "ane.util.empty_sessions"
 
 local M = {}
 
--- Tokens and sequences of a run. More tokens make no run faster, and their activations leave the caches.
+-- Limits of a run: tokens and sequences. More tokens do not make a run faster, and their activations no longer fit the caches.
 local MOST_TOKENS, MOST_SEQUENCES = 1024, 64
 
 local Batch = {}
@@ -26,7 +26,7 @@ end
 function Batch:close() self.sessions:close() end
 Batch.__close = Batch.close
 
--- The last place of a run that begins at place `first` of the order.
+-- The last place of a run that begins at place `first` of the sorted order.
 local function extent(self, sequences, order, first)
   local total, last = #sequences[order[first]].ids, first
   while last < #order and last - first + 1 < MOST_SEQUENCES do
@@ -37,7 +37,7 @@ local function extent(self, sequences, order, first)
   return last
 end
 
--- Runs the sequences of places first .. last; one that is longer than a run goes in pieces.
+-- Runs the sequences at places first .. last. A sequence longer than a run is fed in several.
 local function run(self, sequences, order, first, last, want)
   local ok, message, code = self.sessions:ready(last - first + 1, #sequences[order[first]].ids) -- the longest comes first
   if not ok then return nil, message, code end
@@ -61,7 +61,7 @@ end
 
 --- Runs all sequences.
 -- @param sequences list of {ids = list, types = list of token types (nil: all 0)}; none empty
--- @param want "last" or "all": the rows that sessions hold then
+-- @param want "last" or "all": the output rows that sessions hold after each feed
 -- @param each function(i, session): called once for each sequence, in any order
 -- @return true; or nil, message, code
 function Batch:each(sequences, want, each)

@@ -1,4 +1,4 @@
---- Inputs of encoders: one or many, texts or lists of ids, as sequences cut to the model's length.
+--- Inputs of encoders: one or many, texts or lists of ids, as sequences truncated to the model's length.
 -- Needs ane.model where it checks. Usage: `local sequences, single = encode.inputs(bundle, {"a", "b"}, {max_length = 256})`
 
 local M = {}
@@ -29,7 +29,7 @@ function M.tokenizer(bundle)
   return nil, "the model has no tokenizer: give token ids instead of texts" .. (why and " (" .. why .. ")" or ""), "unsupported"
 end
 
--- A text or a list of ids as a sequence; a text behind opts.prefix.
+-- Encodes a text, after opts.prefix, or takes a list of ids.
 local function one(bundle, input, opts, level)
   if type(input) == "table" then return check_ids(bundle, input, level + 1) end
   local tokenizer, message, code = M.tokenizer(bundle)
@@ -44,7 +44,7 @@ end
 --- Sequences of an input: a text, a list of ids, or a list of either.
 -- @param opts prefix (before each text), special, max_length
 -- @param what the input is called in errors, raised at `level`
--- @return list of {ids}, is it one input alone; or nil, message, code
+-- @return list of {ids}, whether it is a single input; or nil, message, code
 function M.inputs(bundle, input, opts, what, level)
   local kind = type(input)
   local single = kind == "string" or kind == "table" and math.type(input[1]) == "integer"

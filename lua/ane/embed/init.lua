@@ -1,4 +1,4 @@
---- Embeddings: texts to vectors, and how alike two vectors are.
+--- Embeddings: texts as vectors, and the similarity of vectors.
 -- Needs ane.embed.batch, ane.embed.encode, ane.embed.modules, ane.core, ane.model and ane.util.schema.
 -- Usage: `local v = assert(model:embed("a text")); local list = assert(model:embed({"a", "b"}, {prompt = "query"}))`
 
@@ -11,11 +11,11 @@ local schema = require "ane.util.schema"
 local M = {}
 
 --- Options of embed.
---   prompt: name of one of the model's prompts, which stands before each text; default what the model says
---   prefix: this text stands before each text instead
---   dims: the first so many numbers only (Matryoshka embeddings)
---   normalise: true or false: vectors of length 1; default what the model says
---   max_length: texts are cut to so many tokens; default what the model says, at most what it takes
+--   prompt: name of one of the model's prompts, which is put before each text; default: the model's
+--   prefix: a text that is put before each text instead
+--   dims: keep only the first numbers of a vector (Matryoshka embeddings)
+--   normalise: true or false: vectors of length 1; default: the model's
+--   max_length: texts are truncated to this number of tokens; default: the model's, and at most its context
 --   special: control tokens spelled in a text are those tokens (false)
 --   details: the result is a table with embeddings (tensor [texts, dims]), dim and tokens (of each text)
 M.rules = {
@@ -28,7 +28,7 @@ M.rules = {
   details = { type = "boolean", default = false },
 }
 
--- What is known of a model's embeddings, read once.
+-- The settings of a model's embeddings, read once.
 local function modules_of(model, bundle)
   if bundle.config.kind ~= "embedding" then
     local what = bundle.config.kind == "reranker" and "it scores pairs of texts (rerank)" or "it has no pooling"
@@ -49,7 +49,7 @@ local function names(prompts)
   return #list > 0 and "its prompts are " .. table.concat(list, ", ") or "it has none (prefix gives one as text)"
 end
 
--- The text before each text; nil: none.
+-- The text that is put before each text; nil: none.
 local function prefix_of(made, opts)
   if opts.prefix then return opts.prefix end
   local name = opts.prompt or made.default_prompt
@@ -59,7 +59,7 @@ local function prefix_of(made, opts)
   return text
 end
 
--- Tokens of the prefix that pooling leaves out.
+-- Number of prefix tokens that pooling leaves out.
 local function prompt_tokens(bundle, made, prefix)
   if made.include_prompt or not prefix then return 0 end
   local tokenizer = bundle.tokenizer
@@ -91,7 +91,7 @@ local function tanh(v)
   return core.tensor({ #list }, list)
 end
 
--- The embedding of a sequence, by the rows that its session holds.
+-- The embedding of a sequence, from the rows in its session.
 local function vector_of(made, session, from, opts)
   local parts = {}
   for i, how in ipairs(made.poolings) do parts[i] = session:pooled(how, from) end
@@ -107,7 +107,7 @@ local function vector_of(made, session, from, opts)
   return normalise and scaled_to_one(v) or v
 end
 
--- Do poolings need the last row only?
+-- Do the poolings need only the last row?
 local function rows_needed(made)
   for _, how in ipairs(made.poolings) do
     if how ~= "last" then return "all" end
@@ -178,7 +178,8 @@ local MEASURES = {
   end,
 }
 
--- Vectors of an argument: a text, a list of texts, or what embed gave. The rows as a list, and was it a single one?
+-- Vectors of an argument: a text, a list of texts, or a result of embed. Returns the rows as a list, and whether it was a single
+-- one.
 local function vectors_of(model, x, opts, level)
   local message, code
   if type(x) == "string" or type(x) == "table" then
@@ -192,7 +193,7 @@ local function vectors_of(model, x, opts, level)
   return rows, false
 end
 
---- How alike texts or embeddings are. See Model:similarity.
+--- The similarity of texts or embeddings. See Model:similarity.
 function M.similarity(model, a, b, opts, level)
   opts = schema.check(M.rules, opts, "similarity", level + 1)
   local bundle = require("ane.model").bundle(model, level + 1)

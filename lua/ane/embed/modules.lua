@@ -1,9 +1,10 @@
---- What becomes of a model's hidden states: pooling, dense layers, length 1, prompts, as sentence-transformers' folders or GGUF say.
+--- Steps after a model's hidden states: pooling, dense layers, normalisation. They and the prompts come from
+-- sentence-transformers' folders or from GGUF.
 -- Needs ane.core and ane.tokenizer.fields. Usage: `local modules = modules.read(bundle)`
 --
--- A folder of sentence-transformers names its modules in modules.json: the model, Pooling, any number of Dense, Normalize, in this
--- order. Prompts stand in config_sentence_transformers.json. GGUF has a pooling type and the dense layers' weights; llama.cpp gives its
--- embeddings length 1. An encoder without either gets the mean, as in sentence-transformers.
+-- modules.json of a sentence-transformers folder lists the modules: the model, Pooling, any number of Dense, Normalize, in this
+-- order. config_sentence_transformers.json has the prompts. GGUF has a pooling type and the weights of the dense layers;
+-- llama.cpp normalises its embeddings. An encoder with neither uses mean pooling, as in sentence-transformers.
 
 local core = require "ane.core"
 local fields = require "ane.tokenizer.fields"
@@ -16,7 +17,7 @@ local get, fail, NONE = fields.get, fields.fail, fields.NONE
 local POOLINGS = {
   cls = "cls", lasttoken = "last", mean = "mean", max = "max", mean_sqrt_len_tokens = "mean_sqrt", weightedmean = "weighted_mean",
 }
--- The flags of older files, in the order in which their vectors are joined.
+-- The flags of older files, in the order in which their vectors are concatenated.
 local FLAGS = {
   { "pooling_mode_cls_token", "cls" }, { "pooling_mode_max_tokens", "max" }, { "pooling_mode_mean_tokens", "mean" },
   { "pooling_mode_mean_sqrt_len_tokens", "mean_sqrt" }, { "pooling_mode_weightedmean_tokens", "weighted_mean" },
@@ -27,7 +28,7 @@ local GGUF_POOLINGS = { "mean", "cls", "last" }
 
 local ACTIVATIONS = { Identity = "identity", Tanh = "tanh" }
 
--- Each adds to what is known of the embeddings; `path` is the module's folder.
+-- Readers of modules. Each adds to the settings; `path` is the module's folder.
 local MODULES = {}
 
 function MODULES.Transformer() end
@@ -54,7 +55,7 @@ function MODULES.Pooling(out, path)
   out.include_prompt = get(config, "include_prompt", "boolean", where, true)
 end
 
--- ---- Behind pooling --------------------------------------------------------------------------------------------------------
+-- ---- After pooling ---------------------------------------------------------------------------------------------------------
 
 function MODULES.Normalize(out) out.normalise = true end
 
@@ -80,7 +81,7 @@ end
 
 -- ---- Files -----------------------------------------------------------------------------------------------------------------
 
--- Prompts by name, the default one and the measure of similarity.
+-- Reads prompts by name, the default prompt and the similarity function.
 local function read_prompts(out, folder)
   local name = "config_sentence_transformers.json"
   local config = fields.read_json(folder .. "/" .. name, name)
@@ -98,7 +99,7 @@ local function read_length(out, folder)
   out.max_length = config and get(config, "max_seq_length", "natural", name, NONE)
 end
 
--- modules.json is an array: fields.read_json wants an object.
+-- modules.json is an array, but fields.read_json expects an object.
 local function read_modules(folder)
   local path = folder .. "/modules.json"
   if core.path_kind(path) ~= "file" then return nil end
@@ -134,7 +135,7 @@ local function read_gguf(out, cfg, source)
   end
 end
 
---- What a model's embeddings are made by.
+--- The settings of a model's embeddings.
 -- @param bundle of a loaded model
 -- @return {poolings = list of names of session:pooled, include_prompt, dense = list of {weight, bias, act}, normalise, prompts = {name =
 -- text}, default_prompt (name), max_length (tokens), similarity (nil: cosine)}; or nil, message, code

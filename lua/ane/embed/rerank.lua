@@ -2,9 +2,9 @@
 -- Needs ane.core, ane.embed.batch, ane.embed.encode, ane.model, ane.tokenizer.fields and ane.util.schema.
 -- Usage: `local scores, order = model:rerank("a question", {"a passage", "another"}); print(scores[order[1]])`
 --
--- A cross-encoder reads query and document as one pair and scores the first token; a single score goes through a sigmoid unless
--- config.json names another activation (sentence-transformers). Qwen3-Reranker reads a fixed template; its score is the softmax of the
--- logits of "yes" and "no" behind it.
+-- A cross-encoder reads query and document as one pair and scores the first token. A single score goes through a sigmoid unless
+-- config.json names another activation (sentence-transformers). Qwen3-Reranker reads a fixed template. Its score is the softmax
+-- of the logits of "yes" and "no" after it.
 
 local batch = require "ane.embed.batch"
 local core = require "ane.core"
@@ -15,8 +15,8 @@ local schema = require "ane.util.schema"
 local M = {}
 
 --- Options of rerank.
---   instruction: what the query asks for; of models whose template has a place for it
---   max_length: pairs are cut to so many tokens; default what the model takes
+--   instruction: what the query asks for, for models whose template has a place for it
+--   max_length: pairs are truncated to this number of tokens; default: the model's context
 --   special: control tokens spelled in the texts are those tokens (false)
 --   raw: scores before the activation (false)
 M.rules = {
@@ -32,7 +32,7 @@ local function sigmoid(x) return 1 / (1 + math.exp(-x)) end
 
 local ACTIVATIONS = { Identity = function(x) return x end, Sigmoid = sigmoid }
 
--- The function that a score goes through.
+-- The activation of a score.
 local function activation(cfg)
   local name
   if cfg.format == "hf" then
@@ -81,7 +81,7 @@ local function joined(a, b, c)
   return table.move(c, 1, #c, #ids + 1, ids)
 end
 
--- The template of Qwen3-Reranker: the text between prefix and suffix is cut.
+-- The template of Qwen3-Reranker. The text between prefix and suffix is truncated.
 local function template(bundle, query, document, opts)
   local function ids_of(text, special) return bundle.tokenizer:encode(text, { special = special, bos = false, eos = false }) end
   local prefix, suffix = ids_of(PREFIX, true), ids_of(SUFFIX, true)
@@ -94,7 +94,7 @@ local function template(bundle, query, document, opts)
   return { ids = joined(prefix, body, suffix) }
 end
 
--- Softmax of two logits: that of the first.
+-- The first probability of a softmax of two logits.
 local function of_two(yes, no) return sigmoid(yes - no) end
 
 local function single_id(tokenizer, word)
@@ -117,7 +117,7 @@ local function answers(bundle)
   }
 end
 
--- A reranker of llama.cpp, whose head has the rows of "yes" and "no" only.
+-- A reranker of llama.cpp, whose head has only the rows of "yes" and "no".
 local function two_rows(bundle)
   if bundle.program:vocab() ~= 2 then
     return nil, ("the head has %d rows, wanted those of yes and no"):format(bundle.program:vocab()), "unsupported"
@@ -131,7 +131,7 @@ local function two_rows(bundle)
   }
 end
 
--- How the model scores.
+-- The scoring function of a model.
 local function scorer(model, bundle)
   local cfg = bundle.config
   if cfg.kind == "reranker" and cfg.both_sides then return cross_encoder(bundle) end
@@ -140,9 +140,9 @@ local function scorer(model, bundle)
   return nil, ("%s is no reranker"):format(tostring(model)), "unsupported"
 end
 
--- ---- All -------------------------------------------------------------------------------------------------------------------
+-- ---- Reranking -------------------------------------------------------------------------------------------------------------
 
--- Sequences of the documents: with a query pairs of texts, without one ids as the model takes them.
+-- Sequences of the documents: pairs of texts if there is a query, else ids as the model takes them.
 local function sequences_of(bundle, how, query, documents, opts, level)
   if query == nil then
     local list, single, code = encode.inputs(bundle, documents, {}, "rerank: the documents", level + 1)
@@ -159,7 +159,7 @@ local function sequences_of(bundle, how, query, documents, opts, level)
   return out
 end
 
--- Places of the documents, the best first.
+-- Indices of the documents, the best first.
 local function best_first(scores)
   local order = {}
   for i = 1, #scores do order[i] = i end
