@@ -1,6 +1,6 @@
---- Speed of a model: prefill and decoding at any depth, and what they read and compute.
--- Needs ane.core and ane.model.profile. The words are llama-bench's: pp is a prompt fed at once, tg is tokens fed one by one, both
--- behind `depth` cached tokens, which are not timed. Ids are random; with `greedy` tg feeds the model's own tokens.
+--- Speed of a model: prefill and decoding at any depth, with the bytes read and the operations computed.
+-- Needs ane.core and ane.model.profile. Terms are those of llama-bench: pp feeds a prompt at once, tg feeds tokens one by one.
+-- Both follow `depth` cached tokens, which are not timed. Ids are random; with `greedy` tg feeds the model's own tokens.
 -- Usage: `local rows = assert(bench.run(model, {prompts = {16, 512}, gens = {128}, depths = {0, 2048}, repetitions = 5}))`
 
 local core = require "ane.core"
@@ -40,7 +40,7 @@ function TESTS.tg(session, n, o)
   return core.clock() - started
 end
 
--- What one run of n tokens reads and computes: {bytes and ops a token, matrix_ops a second}; {} where the engine has no profile.
+-- Work of one run of n tokens: {bytes and ops per token, matrix_ops per second}; {} if the engine has no profile.
 local function work_of(rows, n)
   if not rows then return {} end
   local seconds, ops = 0, 0
@@ -50,7 +50,7 @@ local function work_of(rows, n)
   return { bytes = rows.total.bytes / n, ops = rows.total.ops / n, matrix_ops = seconds > 0 and ops / seconds or nil }
 end
 
--- One test at one depth: the row, the seconds of the run that does not count; or nil, message, code.
+-- Runs one test at one depth: the row, the seconds of the warm-up run; or nil, message, code.
 local function measure(model, session, kind, n, depth, o)
   local row = { test = kind, tokens = n, depth = depth, rates = {} }
   local total, first = n * (o.repetitions + 1), nil

@@ -9,7 +9,7 @@ local M = {}
 
 local SEED = 20261122
 
--- When each request arrives, seconds from the start; rate 0: all at once.
+-- Arrival times of the requests in seconds from the start; rate 0: all at once.
 local function arrivals(n, rate)
   local at, list = 0, {}
   for i = 1, n do
@@ -19,14 +19,14 @@ local function arrivals(n, rate)
   return list
 end
 
--- The value below which a share of a list lies, of the list's own values; nil where it is empty.
+-- A percentile of a list, one of the list's own values; nil if it is empty.
 local function percentile(list, share)
   if #list == 0 then return nil end
   table.sort(list)
   return list[math.max(1, math.ceil(share * #list))]
 end
 
--- Prompts of n requests, the first `shared` ids of which are equal.
+-- Prompts of n requests. Their first `shared` ids are equal.
 local function prompts_of(o, vocab)
   local start, all = bench.random_ids(o.prompt, vocab, SEED), {}
   for i = 1, o.requests do
@@ -36,7 +36,7 @@ local function prompts_of(o, vocab)
   return all
 end
 
--- Notes when the tokens of a request that were not there before came.
+-- Records the arrival times of a request's new tokens.
 local function note(one, now, first, between)
   local n = #one.request.result.ids
   if n == one.seen then return end
@@ -49,7 +49,7 @@ local function note(one, now, first, between)
   one.seen, one.last = n, now
 end
 
--- Adds what has arrived by now. Returns the number of the next request.
+-- Adds requests whose time has come. Returns the number of the next one.
 local function add_arrived(pool, o, live, next_one, due, prompts, now)
   while next_one <= o.requests and due[next_one] <= now do
     local request, message, code = pool:add(prompts[next_one], { max_tokens = o.tokens, ignore_eos = true })

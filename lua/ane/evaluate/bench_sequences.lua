@@ -8,7 +8,7 @@ local core = require "ane.core"
 
 local M = {}
 
--- Sessions of the core, as a list that closes them together.
+-- Sessions of the core in a list that closes them together.
 local function open_sessions(program, n, opts)
   local sessions = setmetatable({}, { __close = function(list)
     for _, s in ipairs(list) do s:close() end
@@ -52,7 +52,7 @@ local function prefill(program, sessions, prompts)
   return core.clock() - started
 end
 
--- Decodes `tokens` tokens of each session, one of each a run. Seconds; or nil, message, code.
+-- Decodes `tokens` tokens of each session, one of each per run. Seconds; or nil, message, code.
 local function decode(program, sessions, tokens, next_ids)
   local started = core.clock()
   for t = 1, tokens do

@@ -4,8 +4,8 @@
 --   local importance = assert(calibrate.run(model, text)); model:close()
 --   local small = ane.load(path, {weights = "lut4", importance = importance})
 --
--- With W rounded to W + E the mean square of the error of W x is, without correlations of x, the sum over columns c of
--- mean(x_c^2) E_rc^2 (the diagonal of the second moment: Hassibi and Stork 1993).
+-- With W rounded to W + E, the mean square error of W x is the sum over columns c of mean(x_c^2) E_rc^2, if correlations of x are
+-- ignored (the diagonal of the second moment: Hassibi and Stork 1993).
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
@@ -58,7 +58,7 @@ function M.runs(model, input, chunk, most)
   return out
 end
 
--- Input values of matrices, each once; and value -> names of the matrices that it is multiplied by.
+-- The input values of matrices, each once; and value -> names of the matrices that take it.
 local function inputs_of(program)
   local names, weights = {}, {}
   for _, m in ipairs(program:info().matrices) do
@@ -105,7 +105,7 @@ local function collect(bundle, kv, runs, opts)
   return importance
 end
 
---- Reads a text and collects the mean square of each column's input.
+--- Feeds a text and collects the mean square of each input column.
 -- @param model built by a recipe
 -- @param input a text, a list of token ids, or a list of texts and lists
 -- @param opts see rules
@@ -121,7 +121,8 @@ function M.run(model, input, opts)
   end)
 end
 
---- Writes importance to a file, whole or not at all. Format: a first line, then for each tensor a line "name count" and count float32.
+--- Writes importance to a file, as a whole or not at all. Format: a first line, then for each tensor a line "name count" and
+-- count float32.
 function M.save(importance, path)
   local names, parts = {}, { "ane importance 1\n" }
   for name in pairs(importance) do names[#names + 1] = name end
@@ -133,7 +134,7 @@ function M.save(importance, path)
   return core.write_file(path, table.concat(parts))
 end
 
---- Reads such a file.
+--- Reads a file of importance.
 -- @return name -> tensor; or nil, message, code
 function M.load(path)
   local text, message, code = core.read_file(path)

@@ -20,9 +20,9 @@ M.rules = {
   progress = { type = "callable" },
 }
 
--- Bytes of logits of both models that are held at a time.
+-- Limit in bytes of the logits of both models held at a time.
 local MOST_BYTES = 16 << 20
--- Most divergences kept for the median. At this number every other one is dropped, and from then on only every other one is kept.
+-- Most divergences kept for the median. When it is reached, every other one is dropped, and the sampling step doubles.
 local MOST_KEPT = 1 << 18
 
 -- ---- Statistics ------------------------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ local function read_window(a, b, vocab, ids, first, last, start, tally)
   end
 end
 
--- Ids of the text, on which both tokenizers must agree, and the token that begins a text (or nil).
+-- Ids of the text, which must be the same for both tokenizers, and the token that begins a text (or nil).
 local function read_text(a, b, text)
   if type(text) == "table" then return text end
   if not a.tokenizer then failure.raise("unsupported", "the first model has no tokenizer: give token ids") end

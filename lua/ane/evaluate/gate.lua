@@ -15,7 +15,7 @@ local try = failure.try
 
 local M = {}
 
---- Least cosines: for `ok`, and below which there is a warning.
+--- Least cosine for `ok`, and the one below which there is a warning.
 M.OK, M.WARNING = 0.97, 0.999
 
 --- Options of run.
@@ -31,10 +31,10 @@ M.rules = {
   progress = { type = "callable" },
 }
 
--- Gap of the two best logits above which a best token counts as clear.
+-- A best token counts as clear if its logit exceeds the next one by this.
 local CLEAR = 0.5
 
--- The input of the head: that of the last matrix.
+-- The input of the head, the last matrix.
 local function head_input(program)
   local matrices = program:info().matrices
   for i = #matrices, 1, -1 do
@@ -42,8 +42,8 @@ local function head_input(program)
   end
 end
 
---- Final hidden states, behind the last norm.
--- @return tensor [tokens, channels]; nil where no recipe built the model; or nil, message, code
+--- The final hidden states, after the last norm.
+-- @return tensor [tokens, channels]; nil if no recipe built the model; or nil, message, code
 function M.hidden(model, ids)
   local bundle = model_of.bundle(model, 2)
   if not bundle.options or not bundle.recipe then return nil end
@@ -90,7 +90,7 @@ local function count_best(best, a, b)
   best.clear, best.clear_agree = best.clear + 1, best.clear_agree + (same and 1 or 0)
 end
 
--- Both models on one run of ids.
+-- Runs both models on one list of ids.
 local function read_run(left, right, ids, offset, logits, best)
   try(left:rewind(0))
   try(right:rewind(0))

@@ -1,4 +1,4 @@
---- Causes of a drift from a golden: what the numbers show, then known mistakes of porting, tried one by one.
+--- Finds causes of a drift from a golden: first from the numbers, then by trying known mistakes of porting one by one.
 -- Needs ane.evaluate.check.places and variants, ane.recipe and trace. Usage: `report.hints = hints.find(report, bundle, g, kv)`
 
 local places = require "ane.evaluate.check.places"
@@ -38,7 +38,7 @@ local function cap_of(x, y)
   end
   local most = 0
   for i = 1, #y do most = math.max(most, math.abs(y[i])) end
-  -- Golden section over log c: the error falls, then rises.
+  -- golden-section search over log c: the error falls, then rises
   local low, high, g = math.log(math.max(most, 1e-3)), math.log(math.max(most, 1e-3) * 1000), (math.sqrt(5) - 1) / 2
   for _ = 1, 60 do
     local a, b = high - g * (high - low), low + g * (high - low)
@@ -70,7 +70,7 @@ local function softcap_hint(row)
   return c and { kind = "softcap", certain = true, text = text:format(c, c) } or nil
 end
 
--- Is golden - ours the same for every token?
+-- Is golden - ours equal for all tokens?
 local function bias_hint(row)
   if row.shapes or row.ours:shape()[1] < 2 then return nil end
   local d = row.golden - row.ours
@@ -81,7 +81,7 @@ local function bias_hint(row)
   return { kind = "bias", certain = false, text = text:format(row.name) }
 end
 
--- Does the error begin behind the first token?
+-- Does the error begin after the first token?
 local function position_hint(row)
   local n = row.ours:shape()[1]
   if row.shapes or n < 2 then return nil end
@@ -108,7 +108,7 @@ local function target_of(report, g)
   end
 end
 
--- The configuration without the layers behind the drifting one: less to load.
+-- The configuration without the layers after the drifting one, to load less.
 local function cut(cfg, place)
   local layer = math.tointeger(tonumber(place:match "^hidden%.(%d+)$"))
   if not layer or layer >= cfg.n_layer then return cfg end
@@ -118,7 +118,7 @@ local function cut(cfg, place)
   return out
 end
 
--- The target's value in a model built with these variants; nil where they change nothing or the model cannot be built.
+-- The target's value in a model built with these variants; nil if they change nothing or the model cannot be built.
 local function rebuilt(chosen, target, bundle, kv)
   local cfg = cut(bundle.config, target.place)
   local changed = variants.recipe(bundle.recipe, chosen)
@@ -130,7 +130,7 @@ local function rebuilt(chosen, target, bundle, kv)
   return values and values[name]
 end
 
--- {scaled, cosine} of a rebuilt model against the golden; nil where it does not compare.
+-- {scaled, cosine} of a rebuilt model against the golden; nil if they cannot be compared.
 local function score(chosen, target, bundle, kv)
   local value = rebuilt(chosen, target, bundle, kv)
   if not value or #value ~= #target.golden then return nil end
@@ -148,7 +148,7 @@ local function texts(chosen)
   return table.concat(list, "; and ")
 end
 
--- Tries each variant in addition to `first`. The results that correct the target, and the best one.
+-- Tries each variant in addition to `first`. Returns the results that correct the target, and the best one.
 local function try_all(list, first, target, bundle, kv, limits)
   local good, best = {}, nil
   for _, variant in ipairs(list) do
@@ -168,7 +168,7 @@ local function result_hint(result, target, baseline)
     texts(result.chosen), target.place, result.max_abs, baseline.max_abs) }
 end
 
--- Weights that the file has and the recipe never asks for.
+-- Weights in the file that the recipe never asks for.
 local function unused_hints(bundle, hints)
   local changed, seen = variants.recipe(bundle.recipe, {})
   local graph <close> = recipe.build(changed, bundle.config, bundle.source)
@@ -218,7 +218,7 @@ local function experiment(report, bundle, g, kv, hints)
   end
 end
 
---- Looks for the cause of a drift.
+--- Finds the cause of a drift.
 -- @param report of ane.evaluate.check, with its rows
 -- @param bundle of the model
 -- @param g the golden

@@ -35,7 +35,7 @@ local function limits_of(bundle)
   return { cosine = is_quantised(bundle) and COSINE_QUANTISED or COSINE }
 end
 
--- GGUF files of llama store the rows of q and k in another order than the golden: the same model.
+-- GGUF files of llama permute the rows of q and k; the model is the same.
 local function is_permuted(ours, want, limits)
   local d = ours:sort():compare(want:sort())
   return limits.scaled and d.max_scaled <= limits.scaled or limits.cosine and d.cosine >= limits.cosine or false
@@ -92,7 +92,7 @@ local function check_outputs(model, g, prompt, limits)
   return out
 end
 
--- The rows that a prompt's tensors allow: of the residual stream, and of values that the golden has by name.
+-- Compares all tensors of a prompt: those of the residual stream, and values that the golden has by name.
 local function check_values(bundle, g, prompt, limits, kv)
   local prefix, wanted, order = prompt.name .. ".", {}, {}
   for _, name in ipairs(g:names()) do
@@ -123,7 +123,7 @@ local function check_values(bundle, g, prompt, limits, kv)
   return rows
 end
 
--- Of two rows of one name the one with the larger error.
+-- The row with the larger error, of two rows of one name.
 local function worse(a, b)
   if not a or a.ok ~= b.ok then return (not a or a.ok) and b or a end
   return b.max_scaled > a.max_scaled and b or a
@@ -153,7 +153,7 @@ local function first_bad(rows)
   end
 end
 
--- The logits of all prompts together; nil where the golden has none.
+-- The logits of all prompts together; nil if the golden has none.
 local function sum_up(outputs)
   local all = { max_abs = 0, max_scaled = 0, rms = 0, cosine = 1, argmax_agree = 0, ok = true }
   local tokens, square, greedy = 0, 0, nil

@@ -7,7 +7,7 @@ local Report = {}
 Report.__index = Report
 Report.__name = "ane.check.report"
 
---- Makes a report of what ane.evaluate.check found.
+--- Makes a report of a result of ane.evaluate.check.
 function M.wrap(self) return setmetatable(self, Report) end
 
 local function number(v) return ("%.3g"):format(v) end
@@ -21,7 +21,7 @@ end
 
 local function header(title) return ("%-24s %-28s %10s %10s %10s"):format(title, "our value", "max |d|", "rms", "cosine") end
 
--- Adds the first block that drifts and those of its layer: the list of all blocks is long.
+-- Adds the first block that drifts and those of its layer, since the list of all blocks is long.
 local function add_blocks(lines, rows, first)
   local layer = first and first.name:match "^layers%.%d+%."
   local drifting = 0
@@ -61,7 +61,7 @@ function Report:__tostring()
   return table.concat(lines, "\n")
 end
 
--- A number that JSON can hold.
+-- Makes a number valid in JSON.
 local function finite(v)
   if type(v) ~= "number" or v == v and math.abs(v) < math.huge then return v end
   return v ~= v and 0.0 or v > 0 and 1e308 or -1e308

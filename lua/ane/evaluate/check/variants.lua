@@ -1,5 +1,5 @@
---- Known mistakes of porting, each as a change of what a recipe builds. The check rebuilds the model with one of them and sees
--- whether the drift goes.
+--- Known mistakes of porting, each as a change to what a recipe builds. The check rebuilds the model with one of them and sees
+-- whether the drift disappears.
 -- Needs nothing. A variant is {kind, text, install = function(b, base, cfg, touch) -> function(result) -> result, or nothing}.
 -- install overrides methods of builder b; `base` has the original ones. The function that it may return changes the logits. A
 -- variant calls touch() where it changes something in the model.
@@ -16,7 +16,7 @@ end
 
 local function is_qk(role) return role:find "_[qk]_norm$" ~= nil end
 
--- Adds 1 to the weights of norms, or no longer adds it.
+-- Adds 1 to the weights of norms, or removes that addition.
 local function norm_offset(which, wanted)
   return function(b, base, _, touch)
     function b:rms_norm(x, role, opts)
@@ -99,7 +99,7 @@ local function rope_variants(list)
                       text = "order of norm and rope: q and k are normed on the other side of the rotation (qk_norm of attention.gqa)" }
 end
 
--- Attention with other attributes. change(opts, cfg) gives them; nil where there is nothing to change.
+-- Attention with other attributes. change(opts, cfg) returns them; nil if there is nothing to change.
 local function attention(kind, text, change)
   return { kind = kind, text = text, install = function(b, base, cfg, touch)
     function b:attention(q, k, v, opts)
@@ -188,7 +188,7 @@ local function head(from, to, text)
   end }
 end
 
--- Moves soft caps of other values to the logits.
+-- Moves soft caps from other values to the logits.
 local function move_softcap(b, base, cfg, touch)
   local cap
   function b:softcap(x, by)
@@ -234,7 +234,7 @@ function M.list(cfg)
   return list
 end
 
---- A recipe that builds as `r` does, with changes. It may leave weights unused.
+--- A recipe like `r`, with changes. It may leave weights unused.
 -- @param chosen list of variants, applied in order
 -- @return recipe; a table in which build stores b, the builder
 function M.recipe(r, chosen)
