@@ -1,4 +1,4 @@
---- The plan of a GGUF file written again: all its metadata and tensors, in their order.
+--- The plan of a GGUF file that is rewritten: all its metadata and tensors, in their order.
 -- Needs ane.quantise.types. Usage: `local plan = require("ane.quantise.gguf").plan(source)`
 --
 -- A plan is {architecture, note (or nil), tensors, values}. tensors: list of {name, shape, dtype and bytes (as stored),
@@ -10,7 +10,7 @@ local types = require "ane.quantise.types"
 
 local M = {}
 
--- Written anew, or true only of the old file: a split file becomes one.
+-- Keys that are written anew, or apply only to the old file: a split file becomes one.
 local function is_own(key)
   return key == "general.file_type" or key == "general.quantization_version" or key:find "^split%." ~= nil
 end

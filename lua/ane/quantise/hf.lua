@@ -19,7 +19,7 @@ local M = {}
 
 local try = failure.try
 
--- ---- What the architectures have besides the common keys ------------------------------------------------------------
+-- ---- Differences between architectures ------------------------------------------------------------------------------
 
 -- Each: name in GGUF; biases = roles that may have one; act; values(set, cfg, source, name); tensors(add, cfg); fault(cfg) ->
 -- what readers of that architecture would compute otherwise, or nil; pair = roles whose rows are permuted; norm_add.
@@ -33,7 +33,7 @@ local function floats(list)
   return table.concat(parts)
 end
 
--- Divisors of the frequencies of llama 3 (transformers, modeling_rope_utils.py).
+-- Divisors of llama 3's rope frequencies (transformers, modeling_rope_utils.py).
 local function llama3_divisors(rope)
   local list = {}
   local low, high = rope.original_context / rope.low_freq_factor, rope.original_context / rope.high_freq_factor
@@ -68,7 +68,7 @@ local QWEN3 = { name = "qwen3", fault = QWEN2.fault }
 
 local OLMO2 = { name = "olmo2" }
 
--- Files say nothing of the layers without rope: readers leave every fourth without.
+-- Files do not list the layers without rope. Readers assume every fourth.
 local SMOLLM3 = { name = "smollm3", pair = { attn_q = true, attn_k = true }, values = LLAMA.values }
 
 function SMOLLM3.fault(cfg)
@@ -110,7 +110,7 @@ end
 function PHI3.values(set, cfg)
   local rope, window = cfg.rope, cfg.sliding_window
   set("rope.dimension_count", "uint32", rope.dims)
-  -- A window as long as the context is none.
+  -- a window as long as the context is no window
   set("attention.sliding_window", "uint32", window and window < (cfg.context_length or math.huge) and window or 0)
   set("rope.scaling.original_context_length", "uint32", rope.original_context or cfg.context_length)
   if rope.scaling == "longrope" then set("rope.scaling.attn_factor", "fp32", longrope_magnitude(rope)) end
@@ -124,7 +124,7 @@ end
 
 local GEMMA3 = { name = "gemma3", act = "gelu_tanh", norm_add = 1 }
 
--- Every n-th layer sees all keys; nil: no such n. Six is what files without the key mean.
+-- Every n-th layer sees all keys; nil: there is no such n. Readers assume six if the key is absent.
 local function full_period(cfg)
   local pattern = cfg.meta("sliding_window_pattern", "count") or 6
   local function fits(n)
@@ -217,7 +217,7 @@ local KNOWN = {
 
 -- ---- Rope --------------------------------------------------------------------------------------------------------------
 
--- What no reader of this GGUF would compute; nil: nothing.
+-- Names a rope that no reader of this GGUF would compute; nil: none.
 local function rope_fault(arch, cfg)
   local rope = cfg.rope
   local scaling = rope.scaling
@@ -258,14 +258,14 @@ local function squeeze(shape)
   return #out > 0 and out or { 1 }
 end
 
--- Gathers the tensors of a model; `used` has the names that were taken.
+-- Collects the tensors of a model; `used` has the names that were taken.
 local Gather = {}
 Gather.__index = Gather
 
--- One tensor of the file as one of the plan.
+-- Adds one tensor of the file to the plan.
 function Gather:take(name, from, opts)
   local t = self.source:tensor(from)
-  if not t or self.used[from] then return false end -- used: one name may stand for roles of different architectures
+  if not t or self.used[from] then return false end -- used: roles of different architectures may share a name
   self.used[from] = true
   local part = { source = self.source, name = from, add = opts.add, head = opts.heads and t.shape[1] // opts.heads }
   self.list[#self.list + 1] = { name = name, shape = squeeze(t.shape), dtype = t.dtype, bytes = t.bytes, parts = { part } }
@@ -283,7 +283,7 @@ function Gather:vector(name, from, add, by)
   self.list[#self.list + 1] = { name = name, shape = squeeze(t.shape), dtype = "fp32", bytes = t.bytes, parts = { part } }
 end
 
--- Experts that stand in the folder one by one, stacked as [experts, out, in].
+-- Stacks experts that the folder stores one by one, as [experts, out, in].
 function Gather:stack(name, pattern, count)
   local parts, shape, bytes, dtype = {}, nil, 0, nil
   for e = 0, count - 1 do
@@ -301,7 +301,7 @@ end
 function Gather:role(row, layer)
   local role = row[1]
   local called, from = pcall(self.hf, role, layer)
-  if not called then return end -- a role that this architecture has not
+  if not called then return end -- this architecture lacks the role
   local to, arch, cfg = self.gguf(role, layer), self.arch, self.cfg
   if from:find("%d", 1, true) then
     self:stack(to .. ".weight", from, cfg.meta("num_experts", "count") or 0)
@@ -408,14 +408,14 @@ end
 
 -- ---- The plan ----------------------------------------------------------------------------------------------------------
 
--- Why llama.cpp could not compute this model from a GGUF; nil: it can.
+-- The reason why llama.cpp could not compute this model from a GGUF; nil: it can.
 local function fault_of(arch, cfg)
   if not cfg.rope then return "ropes of kinds of layers without full_attention" end
   if (cfg.act or "silu") ~= (arch.act or "silu") then return ("activation %s"):format(cfg.act) end
   return rope_fault(arch, cfg) or (arch.fault and arch.fault(cfg))
 end
 
--- config.json itself, for architectures that GGUF has no keys for: this program alone reads such files (ane.model.config).
+-- Stores config.json itself, for architectures that GGUF has no keys for. Only this program reads such files (ane.model.config).
 local function whole_values(cfg, tokens)
   return function(set)
     set("general.architecture", "string", "ane-" .. cfg.architecture)
@@ -439,7 +439,7 @@ local function whole_tensors(source, cfg)
   return list
 end
 
--- Rows of the embedding: ids that the model knows.
+-- Rows of the embedding: the number of ids.
 local function n_ids(source, cfg, name)
   local t = source:tensor(name .. ".weight")
   return t and t.shape[1] or cfg.vocab_size
@@ -447,7 +447,7 @@ end
 
 --- The plan of an open folder.
 -- @param source the folder's safetensors
--- @param out path of the file that is to be; a scratch file is made beside it
+-- @param out path of the new file; a scratch file is made beside it
 function M.plan(source, out)
   local cfg = try(config.read(source))
   local r = try(recipe.find(cfg.architecture))

@@ -37,9 +37,9 @@ M.rules = {
   progress = { type = "callable" },
 }
 
--- ---- Which type for which tensor -----------------------------------------------------------------------------------
+-- ---- Types of tensors ------------------------------------------------------------------------------------------------
 
--- The type that the rules give a name, or nil; raises {message, code} where two without order disagree.
+-- The type that the rules give to a name, or nil. Raises {message, code} if two unordered rules disagree.
 local function ruled(rules, name)
   local found
   for _, rule in ipairs(rules) do
@@ -72,7 +72,7 @@ local function choose(t, rules, opts)
   end
 end
 
--- Names are those of the file that is written, or read; views of tensors ("name[3,:]") stand beside their tensors.
+-- Names may be those of the new file or of the source. Views of tensors ("name[3,:]") come beside their tensors.
 local function check_importance(plan, importance)
   local known = {}
   for _, t in ipairs(plan.tensors) do
@@ -119,7 +119,7 @@ local function write_head(writer, plan, opts, is_mixed)
   try(writer:begin())
 end
 
--- Weights of columns as float32 bytes.
+-- Importance of columns as float32 bytes.
 local function importance_of(opts, t)
   local values = opts.importance and (opts.importance[t.name] or t.parts[1].name and opts.importance[t.parts[1].name])
   if values == nil then return nil end
@@ -138,7 +138,7 @@ local function report_of(t, sums)
   return held.measure(row, sums.count, sums.error, sums.signal)
 end
 
--- Sends the parts of one tensor; its row of the report.
+-- Sends the parts of one tensor. Returns its row of the report.
 local function write_tensor(writer, t, opts)
   local sums = { count = 0, max_abs = 0.0, error = 0.0, signal = 0.0 }
   local weights = importance_of(opts, t)
@@ -189,22 +189,22 @@ local function planner_of(source)
   return nil, what:format(source:path(), format == "onnx" and "ONNX" or format), "unsupported"
 end
 
--- What is to be written. A fault of the source is a message.
+-- The plan of a source. A fault of the source becomes a message.
 local function plan_of(planner, source, out)
   local plan, message, code = failure.border(source:path(), planner.plan, source, out)
   if plan then plan.path, plan.bytes = source:path(), source:bytes() end
   return plan, message, code
 end
 
---- Writes `out`, whole or not at all; a file that is there is replaced.
+--- Writes `out` as a whole or not at all. An existing file is replaced.
 -- @param source an open source
 -- @param out path of the GGUF file
 -- @param opts see rules
--- @param level as error()'s: who is to blame for wrong options
+-- @param level as error()'s, for wrong options
 -- @return the report: path, architecture, weights, bytes_before, bytes_after, seconds, note and warning (or nil), tensors = list of {name,
 -- shape, from, to, bytes_before, bytes_after, exact, max_abs, rms, snr_db (nil where exact), note (or nil)}; or nil,
 -- message, code
--- @raise where an option is unknown or wrong
+-- @raise if an option is unknown or has a wrong value
 function M.run(source, out, opts, level)
   level = level or 1
   schema.argument({ type = "string" }, out, "quantise: path", level + 1)

@@ -19,35 +19,35 @@ for i, row in ipairs(held.by_size(function(row) return row.file_type ~= nil end)
   M.known[row.name], M.names[i] = row, row.name
 end
 
---- The type for rows of so many columns where `name` is asked for.
+--- Chooses the type for rows of a given number of columns, if `name` is requested.
 -- @param fallback a type by name, instead of the nearest one; or nil
--- @return name where rows are whole blocks of it; else the fallback; fp16 where that does not fit either
+-- @return `name` if rows consist of whole blocks of it; else the fallback; fp16 if that does not fit either
 function M.fit(name, columns, fallback)
   if columns % M.known[name].block == 0 then return name end
   local other = fallback or M.known[name].nearest or "fp16"
   return columns % M.known[other].block == 0 and other or "fp16"
 end
 
--- Schemes of weights in memory or in Core ML packages, where a message should say more than "unknown".
+-- Schemes of weights in memory or in Core ML packages. Messages say so instead of "unknown".
 local ELSEWHERE = {
   int8 = "a scheme of weights in memory", ["int8-channel"] = "a scheme of weights in memory",
   ["int4-block"] = "a scheme of weights in memory", lut4 = "a scheme of weights in Core ML packages",
 }
 
---- What is wrong with `name` as a type of GGUF weights; nil: nothing.
+--- The fault of `name` as a type of GGUF weights; nil: none.
 function M.fault(name)
   if M.known[name] then return nil end
   local what = ELSEWHERE[name] and (", %s, not of GGUF files"):format(ELSEWHERE[name]) or ""
   return ("is %q%s: choose %s"):format(name, what, table.concat(M.names, ", "))
 end
 
---- Does a tensor stay fp32 whatever is asked for: vectors, norms, routers, kernels of convolutions?
+--- Does a tensor always stay fp32? Vectors, norms, routers and kernels of convolutions do.
 -- @param name of the tensor
 -- @param shape its dimensions, outermost first
 function M.stays(name, shape) return #shape < 2 or names.keeps_fp32(name) end
 
 -- Integers and booleans are data, not weights.
---- Is this stored type no weight at all?
+--- Is this stored type not one of weights?
 function M.is_data(dtype) return dtype == "bool" or dtype:find "^u?int%d+$" ~= nil end
 
 --- Says why a tensor cannot be written in blocks.

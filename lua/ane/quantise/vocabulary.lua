@@ -1,9 +1,9 @@
 --- The tokenizer of a Hugging Face folder as GGUF metadata.
 -- Needs ane.core, ane.tokenizer and ane.util.failure. Usage: `local values, why = vocabulary.read("models/x", 32000)`
 --
--- GGUF has two kinds that fit: "gpt2", byte-level BPE with merges and the name of a pre-tokenizer, and "llama", pieces with
--- scores. Names of pre-tokenizers are conventions of llama.cpp; which one belongs to a tokenizer.json is found by trial: the
--- vocabulary is written with it, read back, and must give the folder's own ids for the texts below.
+-- GGUF has two matching kinds: "gpt2", byte-level BPE with merges and the name of a pre-tokenizer, and "llama", pieces with
+-- scores. Names of pre-tokenizers are conventions of llama.cpp. The name for a tokenizer.json is found by trial: the vocabulary
+-- is written with a name and read back, and must give the folder's own ids for the texts below.
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
@@ -14,7 +14,7 @@ local M = {}
 -- Ids of gguf.md's token types.
 local TYPES = { normal = 1, unknown = 2, control = 3, user = 4, unused = 5, byte = 6 }
 
--- What tells pre-tokenizers apart: letters and marks, contractions, digits in groups, blanks, line ends, signs, scripts.
+-- Texts that distinguish pre-tokenizers: letters and marks, contractions, digits in groups, blanks, line ends, signs, scripts.
 local PROBES = {
   "Hello, world! It's I'm you'll THEY'RE they've we'd", "1 22 333 4444 55555 1234567890 3.14159 1,000,000 v2.0b3",
   "  two   spaces\n\nand\r\n\tlines \n  \n end  ", "def f(x):\n    return x**2  # comment\n\n\n    pass\n",
@@ -24,12 +24,12 @@ local PROBES = {
   "🙂🚀👩‍👩‍👧 e", "٣٤٥ ½ ² Ⅷ", "x\u{A0}y\u{3000}z", "ALLCAPS MiXeD iPhone15 H2O", "",
 }
 
--- Names tried for byte-level BPE, after the likely one. Each stands for one way to split.
+-- Names tried for byte-level BPE, after the likely one. Each has a different way to split.
 local PRES = {
   "llama-bpe", "qwen2", "gpt-4o", "smollm", "gpt-2", "deepseek-v3", "deepseek-llm", "deepseek-coder", "dbrx", "tekken", "falcon",
   "qwen35", "stablelm2", "bloom", "seed-coder", "superbpe", "viking", "chameleon", "kimi-k2", "youtu", "minicpm5",
 }
--- The name that llama.cpp's converter writes for a family, where another name splits in the same way.
+-- The name that llama.cpp's converter writes for a family, if another name splits in the same way.
 local FAMILY = { lfm2 = "lfm2", lfm2_moe = "lfm2", hunyuan_v1_dense = "hunyuan-dense" }
 
 local function json_of(folder, name)
@@ -39,13 +39,13 @@ end
 
 -- ---- Tokens ------------------------------------------------------------------------------------------------------------
 
--- Spellings and types of ids 0 .. size - 1. Models pad their embedding: ids beyond the vocabulary get names of their own.
+-- Spellings and types of ids 0 .. size - 1. Models pad their embedding: ids beyond the vocabulary get generated names.
 local function tokens_of(tok, size, bytewise)
   local tokens, kinds = {}, {}
   for id = 0, size - 1 do
     local piece = tok:piece(id)
     local kind = piece and TYPES[tok:token_type(id)] or TYPES.unused
-    if bytewise and kind == TYPES.unknown then kind = TYPES.control end -- byte-level BPE knows all
+    if bytewise and kind == TYPES.unknown then kind = TYPES.control end -- byte-level BPE has no unknown texts
     tokens[id + 1], kinds[id + 1] = piece or ("[PAD%d]"):format(id), kind
   end
   return tokens, kinds
@@ -58,7 +58,7 @@ local function merges_of(model)
   return out
 end
 
--- Scores that make the readers of "llama" vocabularies join in the order of the merges: what joins first scores highest.
+-- Scores that make readers of "llama" vocabularies merge in the order of the merges: earlier merges have higher scores.
 local function scores_of_merges(model, tokens)
   local rank = {}
   for i, merge in ipairs(merges_of(model)) do
@@ -85,7 +85,7 @@ local function varint(s, at)
   return v, at
 end
 
--- fn(number, value) for each field of a protobuf message; varints are skipped.
+-- Calls fn(number, value) for each field of a protobuf message; varints are skipped.
 local function each_field(s, fn)
   local at = 1
   while at <= #s do
@@ -104,7 +104,7 @@ local function each_field(s, fn)
   end
 end
 
--- Scores of a SentencePiece model (sentencepiece_model.proto: pieces = 1, score = 2), filled up for added tokens.
+-- Scores of a SentencePiece model (sentencepiece_model.proto: pieces = 1, score = 2), extended for added tokens.
 local function scores_of_pieces(bytes, n)
   local scores = {}
   each_field(bytes, function(field, piece)
@@ -128,10 +128,10 @@ local function write_values(path, values)
   assert(w:commit())
 end
 
--- A file that goes at the end of its block, whatever ends that.
+-- A file that is removed at the end of its block, also after an error.
 local function removed_at_end(path) return setmetatable({}, { __close = function() os.remove(path) end }) end
 
--- Does a vocabulary, read back from a file, cut the texts as `tok` does?
+-- Does a vocabulary, read back from a file, tokenize the texts as `tok` does?
 local function agrees(tok, values, scratch)
   local _ <close> = removed_at_end(scratch)
   write_values(scratch, values)
@@ -180,7 +180,7 @@ local function steps_of(pre, out)
   return out
 end
 
--- What the pattern looks like, before any trial: small vocabularies tell few names apart.
+-- The name that the pattern suggests before any trial. Small vocabularies distinguish few names.
 local function likely_pre(json, family)
   local steps = table.concat(steps_of(json.pre_tokenizer, {}), "\0"):gsub("\r", "\\r"):gsub("\n", "\\n")
   local function has(text) return steps:find(text, 1, true) ~= nil end
@@ -230,7 +230,7 @@ local function is_bytewise(json)
   return text:find('"ByteLevel"', 1, true) ~= nil
 end
 
--- The two kinds: values without pre or prefix, and how the last is found.
+-- The two kinds: values without pre or prefix, and a function that finds these.
 local function bytewise(tok, model, size)
   local tokens, kinds = tokens_of(tok, size, true)
   return {
@@ -269,7 +269,7 @@ end
 -- @param family model_type of config.json
 -- @param size rows of the embedding
 -- @param scratch path of a file that may be made and removed
--- @return list of {key, type, value} as writer:set takes them; or nil and why there is none
+-- @return list of {key, type, value} as writer:set takes them; or nil and the reason
 function M.read(folder, family, size, scratch)
   local tok, why = tokenizer.new(folder)
   if not tok then return nil, why end
