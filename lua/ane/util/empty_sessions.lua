@@ -1,4 +1,4 @@
---- Sessions of a program that whole sequences are computed in, one after the other: made once, emptied for each batch.
+--- Reusable sessions for computing whole sequences: made once, emptied for each batch.
 -- Needs nothing. Usage: `local list <close> = empty_sessions.new(program, "fp16"); assert(list:ready(8, 128)); list[1]:feed(ids)`
 
 local M = {}
@@ -19,7 +19,7 @@ function List:close()
 end
 List.__close = List.close
 
---- Makes `n` empty sessions ready that hold `length` tokens each: entries 1 .. n.
+--- Prepares `n` empty sessions for `length` tokens each: entries 1 .. n.
 -- @return true; or nil, message, code
 function List:ready(n, length)
   if length > self._context then

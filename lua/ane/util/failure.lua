@@ -1,4 +1,4 @@
---- Failures that end several calls at once: raised as {message, code} inside a module, given as nil, message, code at its border.
+--- Failures that unwind several calls: raised as {message, code} inside a module, returned as nil, message, code at its boundary.
 -- Needs nothing. Usage:
 --   local function read(path) return parse(failure.try(core.read_file(path))) or failure.raise("format", "%s: no object", path) end
 --   function M.read(path) return failure.catch(read, path) end
@@ -14,13 +14,13 @@ function M.raise(code, format, ...)
   error(setmetatable({ message = format:format(...), code = code }, Failure), 0)
 end
 
---- The results of a function that gives nil, message, code where it fails; raises the failure.
+--- Returns the results of a function. If they are nil, message, code, the failure is raised.
 function M.try(value, message, code, ...)
   if value == nil then error(setmetatable({ message = message, code = code }, Failure), 0) end
   return value, message, code, ...
 end
 
--- What pcall gave. place: where errors that are no failures become messages; nil: they are raised again.
+-- Handles the results of pcall. place: prefix with which other errors become messages; nil: they are raised again.
 local function results(place, ok, value, ...)
   if ok then return value, ... end
   if type(value) == "table" and (value.code or getmetatable(value) == Failure) then return nil, value.message, value.code end
@@ -36,8 +36,8 @@ function M.catch(fn, ...)
   return results(nil, pcall(fn, ...))
 end
 
---- Calls a function that reads a file and calls nothing of the user's: its other errors mean a file that nobody thought of.
--- @param place what the message begins with: the path of the file
+--- Calls a function that reads a file and calls no code of the user. Its other errors mean a malformed file that no check caught.
+-- @param place prefix of the message: the path of the file
 -- @return what it returns; or nil, message, code of the failure that it raises, or of any other error (code "format")
 function M.border(place, fn, ...)
   return results(place, pcall(fn, ...))

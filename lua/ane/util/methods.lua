@@ -1,4 +1,4 @@
---- Methods that say so where they are called with a dot: `model.generate("hi")` instead of `model:generate("hi")`.
+--- Methods that raise a helpful error when called with a dot: `model.generate("hi")` instead of `model:generate("hi")`.
 -- Also objects with properties. Needs nothing. Usage, behind the last method of a class: `methods.guard(Chat, Chat, "chat")`
 
 local M = {}

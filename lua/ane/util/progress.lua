@@ -9,7 +9,7 @@ local M = {}
 local WIDTH = 30
 local INTERVAL = 0.05 -- seconds between two drawings
 
---- A progress function that draws a bar, or one that does nothing where standard error is no terminal.
+--- A progress function that draws a bar, or one that does nothing if standard error is no terminal.
 -- @param out a file to draw to; default io.stderr (and then only where that is a terminal)
 function M.bar(out)
   if not out then

@@ -1,4 +1,4 @@
---- Checks of option tables: types, ranges, choices, defaults; an unknown key is named, with the valid ones.
+--- Checks of option tables: types, ranges, choices, defaults. The error for an unknown key lists the valid ones.
 -- Needs ane.util.keys. A rule is a table: type = a name of TYPES or a list of them, default, min, max, choices (list), aliases =
 -- {old name = choice}, check = function(value) that gives a message where the value is wrong.
 -- Usage: `opts = schema.check({max_tokens = {type = "integer", min = 0}}, opts, "generate", 2)`
@@ -12,7 +12,7 @@ local function is_callable(v)
   return type(v) == "function" or type(mt) == "table" and mt.__call ~= nil
 end
 
--- Of each type: the check, and its name in messages.
+-- For each type: its check, and its name in messages.
 local TYPES = {
   integer = { function(v) return math.type(v) == "integer" end, "an integer" },
   number = { function(v) return type(v) == "number" and v == v end, "a number" },
@@ -35,7 +35,7 @@ local function shown(v)
   return "a " .. type(v)
 end
 
--- The value as the rest of the program sees it: 4096.0 is 4096 where an integer is wanted, an alias is what it stands for.
+-- The normalised value: 4096.0 becomes 4096 if an integer is expected, an alias becomes its choice.
 local function normal(rule, v)
   if rule.type == "integer" and math.type(v) == "float" then return math.tointeger(v) or v end
   if rule.aliases and type(v) == "string" then return rule.aliases[v] or v end
@@ -55,7 +55,7 @@ local function range_of(rule)
   return rule.min and ("%s or more"):format(rule.min) or ("%s or less"):format(rule.max)
 end
 
--- What is wrong with v; nil: nothing.
+-- The fault of v; nil: none.
 local function fault(rule, v)
   local ok, wanted = fits(rule, v)
   if not ok then return ("must be %s, is %s"):format(wanted, shown(v)) end
@@ -75,11 +75,11 @@ end
 
 --- Checks an option table against its rules and gives a new table with the defaults filled in.
 -- @param rules name -> rule
--- @param opts what the user gave: a table or nil
+-- @param opts the user's options: a table or nil
 -- @param what the function's name, for messages
 -- @param level as error()'s, seen from the caller of check: 2 blames its caller; 0 adds no position
 -- @param bare true leaves defaults out
--- @raise where an option is unknown, of a wrong type or out of its range
+-- @raise if an option is unknown, of a wrong type or out of its range
 function M.check(rules, opts, what, level, bare)
   level = level and level > 0 and level + 1 or 0
   if opts ~= nil and type(opts) ~= "table" then
@@ -102,15 +102,15 @@ function M.check(rules, opts, what, level, bare)
   return out
 end
 
--- The number that a text stands for, where the rule wants one; else the text.
+-- Converts a text to a number if the rule expects one.
 local function read(rule, text)
   local kind = type(rule.type) == "table" and rule.type[1] or rule.type
   if kind == "integer" or kind == "number" then return normal({ type = kind }, tonumber(text) or text) end
   return normal(rule, text)
 end
 
---- The value of an option that is given as a text, as on a command line, checked by its rule.
--- @return the value; or nil, what is wrong with it: "must be 0 .. 1, is 1.5"
+--- Parses and checks an option given as text, as on a command line.
+-- @return the value; or nil, the fault: "must be 0 .. 1, is 1.5"
 function M.parse(rule, text)
   local value = read(rule, text)
   local message = fault(rule, value)
@@ -118,7 +118,7 @@ function M.parse(rule, text)
   return value
 end
 
---- Rules of several tables in one; later ones win.
+--- Merges tables of rules; later ones win.
 function M.merge(...)
   local out = {}
   for _, rules in ipairs { ... } do
@@ -127,7 +127,7 @@ function M.merge(...)
   return out
 end
 
---- A checked argument that is not in an option table.
+--- Checks an argument that is not in an option table.
 -- @param rule as in check
 -- @param value the argument
 -- @param name of the function and the argument: "feed: ids"

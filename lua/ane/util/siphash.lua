@@ -14,7 +14,7 @@ local function round(a, b, c, d)
   return a, b, left(c, 32), d
 end
 
---- 64 bits of a text, as an integer.
+--- Hash of a text: 64 bits, as an integer.
 -- @param key 16 bytes
 function M.hash(key, text)
   local k0, k1 = string.unpack("<i8i8", key)

@@ -11,7 +11,7 @@ local M = {}
 local BLOCKS = { " ", "\u{2581}", "\u{2582}", "\u{2583}", "\u{2584}", "\u{2585}", "\u{2586}", "\u{2587}", "\u{2588}" }
 local ASCII = { " ", ".", ":", "-", "=", "+", "*", "#", "@" }
 
--- Does the locale say that the terminal shows UTF-8?
+-- Does the locale use UTF-8?
 local function is_utf8()
   local locale = os.getenv "LC_ALL" or os.getenv "LC_CTYPE" or os.getenv "LANG" or ""
   return locale:lower():find "utf%-?8" ~= nil

@@ -3,7 +3,7 @@
 
 local M = {}
 
---- "1.5 MB" of a number of bytes (decimal units).
+--- Formats a number of bytes in decimal units, such as "1.5 MB".
 function M.bytes(n)
   for _, unit in ipairs { { 1e9, "GB" }, { 1e6, "MB" }, { 1e3, "kB" } } do
     if n >= unit[1] then return ("%.1f %s"):format(n / unit[1], unit[2]) end
