@@ -1,4 +1,4 @@
---- LoRA adapters: what a file of them adds to the weights of a model, while it runs or merged.
+--- LoRA adapters: they are added to the weights of a model at run time, or merged.
 -- Needs ane.core, ane.adapter.gguf, peft, places and ane.util.failure. Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language
 -- Models"; Kalajdzievski 2023 (rank-stabilised scaling); Liu et al. 2024 (DoRA, merged only).
 -- Usage: `local file <close> = assert(adapter.read("folder")); local handle = assert(adapter.load(file, program, places, source))`
@@ -21,7 +21,7 @@ File.__index = File
 function File:close() self.source:close() end
 File.__close = File.close
 
---- Reads what an adapter says; its tensors stay in the file until they are asked for.
+--- Reads the description of an adapter. Its tensors stay in the file until they are needed.
 -- @param path a folder with adapter_config.json and adapter_model.safetensors (PEFT), or a GGUF adapter
 -- @return a file, to be closed; or nil, message, code
 function M.read(path)
@@ -32,7 +32,7 @@ end
 
 -- ---- Tensors -----------------------------------------------------------------------------------------------------------
 
--- A matrix of float32 bytes [rows, cols], turned.
+-- Transposes a matrix of float32 bytes [rows, cols].
 local function turned(bytes, rows, cols)
   local out, n = {}, 0
   for c = 0, cols - 1 do
@@ -44,7 +44,8 @@ local function turned(bytes, rows, cols)
   return table.concat(out)
 end
 
--- Rows of `width` float32, in the order that the model's file has. pairs of transformers: i with i + n / 2 of each head; of GGUF: 2i
+-- Reorders rows of `width` float32 to the order of the model's file. Rope pairs i with i + n / 2 of each head in transformers,
+-- and 2i with 2i + 1 in GGUF.
 -- with 2i + 1.
 local function permuted(bytes, width, heads, to_gguf)
   local size, out = 4 * width, {}
@@ -73,7 +74,7 @@ local function count(shape)
   return n
 end
 
--- Holds a tensor to the weight that it is for.
+-- Checks the shape of a tensor against its weight.
 local function check_shape(file, place, source, m)
   local weight = source:tensor(place.weight)
   local rows, cols = weight.shape[1], weight.shape[2] or 1
@@ -111,13 +112,13 @@ local function find(file, where, source, m)
   return list
 end
 
--- Is a whole weight of the file that of the model?
+-- Does the file hold a whole weight that equals the model's?
 local function unchanged(file, place, where, source, t)
   local width = source:tensor(place.weight).shape[2] or 1
   return rows_of(file, place, where, t, width) == try(source:read(place.weight))
 end
 
--- What the file's bias is above the model's, float32 bytes; nil where there is none.
+-- The file's bias minus the model's, as float32 bytes; nil if there is none.
 local function bias_of(file, place, where, source, m)
   if not m.bias then return nil end
   if not place.bias then
@@ -130,13 +131,13 @@ local function bias_of(file, place, where, source, m)
   return (new - core.tensor({ #new }, old)):tostring()
 end
 
--- ---- While it runs -----------------------------------------------------------------------------------------------------
+-- ---- At run time -------------------------------------------------------------------------------------------------------
 
 local function refuse(file, tensor, why)
   raise("unsupported", "%s: tensor %s %s: load the model with merge = true", file.path, tensor.name, why)
 end
 
--- Raises where a module cannot be added while the model runs.
+-- Raises if a module cannot be added at run time.
 local function check_unmerged(file, place, where, source, m)
   if m.magnitude then refuse(file, m.magnitude, "is of DoRA, which is computed merged only") end
   if m.values and not unchanged(file, place, where, source, m.values) then refuse(file, m.values, "takes the place of a whole weight") end
@@ -185,7 +186,7 @@ end
 
 -- ---- Merged ------------------------------------------------------------------------------------------------------------
 
--- The change of a weight, as core.merged takes it.
+-- The change to a weight, in the form that core.merged takes.
 local function change_of(file, place, where, source, m, blend)
   local change = { rank = m.rank, scale = m.scale, blend = blend }
   local width = source:tensor(place.weight).shape[2] or 1
@@ -231,14 +232,14 @@ local function edits_of(files, where, source)
     for _, m in ipairs(entry.file.modules) do
       local list, seen = find(entry.file, where, source, m), {}
       for _, place in ipairs(list) do
-        if not seen[place.weight] then -- the parts of a fused weight change with it
+        if not seen[place.weight] then -- the parts of a fused weight change together
           seen[place.weight] = true
           add(entry.file, entry.scale, place, m)
         end
       end
     end
   end
-  -- A head that is tied stays as it is where only the embedding changes.
+  -- A tied head stays unchanged if only the embedding changes.
   local head = where.head
   if head and head.weight ~= where.output and edits[head.weight] and not edits[where.output] then
     order[#order + 1] = { name = where.output, from = head.weight, alias = true }

@@ -8,7 +8,7 @@ local raise, try = failure.raise, failure.try
 
 local M = {}
 
--- Fields that change the computation and are not known here: any value but nil, null, false and empty lists is refused.
+-- Fields that change the computation and are not supported: any value but nil, null, false and empty lists is refused.
 local REFUSED = {
   "layer_replication", "target_parameters", "trainable_token_indices", "alora_invocation_tokens", "megatron_config", "velora_config",
   "monteclora_config", "arrow_config",
@@ -39,7 +39,8 @@ local function check_config(path, config)
   end
 end
 
--- A regular expression of a pattern table as a Lua pattern. Known is what both write alike: ., *, +, ?, sets, and escapes.
+-- Converts a regular expression of a pattern table to a Lua pattern. Supported is their common syntax: ., *, +, ?, sets, and
+-- escapes.
 local function lua_pattern(path, key)
   local out, at = {}, 1
   local text = key:gsub("^%^", ""):gsub("%$$", "")
@@ -54,8 +55,8 @@ local function lua_pattern(path, key)
   return table.concat(out)
 end
 
--- The patterns of rank_pattern or alpha_pattern in the order of the file, of which the first match counts: the decoded table has
--- none, so that each key is looked for in the text.
+-- The patterns of rank_pattern or alpha_pattern in the order of the file; the first match counts. The decoded table has no order,
+-- so each key is looked up in the text.
 local function patterns(path, text, config, field)
   local list, from = {}, text:find(('"%s"'):format(field), 1, true) or 1
   for key, value in pairs(type(config[field]) == "table" and config[field] or {}) do
@@ -69,7 +70,7 @@ local function patterns(path, text, config, field)
   return list
 end
 
--- Does a pattern match the end of a module's name, from its begin or from behind a dot?
+-- Does a pattern match the end of a module's name, either the whole name or the part after a dot?
 local function matches(pattern, module)
   if module:find("^" .. pattern .. "$") then return true end
   for at in module:gmatch "%.()" do
@@ -85,7 +86,7 @@ local function find(list, module, default)
   return default
 end
 
--- What the end of a tensor's name says. Names of weights that the whole model has stand last.
+-- Meaning of the ends of tensor names. Names of weights of the whole model come last.
 local PARTS = {
   { ".lora_A.weight", "a" }, { ".lora_B.weight", "b" }, { ".lora_embedding_A", "a", true }, { ".lora_embedding_B", "b", true },
   { ".lora_magnitude_vector", "magnitude" }, { ".lora_magnitude_vector.weight", "magnitude" }, { ".lora_B.bias", "low_bias" },
@@ -103,7 +104,7 @@ end
 
 local function ends_with(module, name) return module == name or module:sub(-#name - 1) == "." .. name end
 
--- Is a module that has a product among target_modules, where those are a list of names?
+-- Is a module with a product among target_modules, if that is a list of names?
 local function is_target(config, module)
   local list = config.target_modules
   if type(list) ~= "table" then return true end -- a regular expression, "all-linear", or none
@@ -156,7 +157,7 @@ local function measure(path, m, config, ranks, alphas)
   end
 end
 
---- Is there an adapter of PEFT at this path?
+--- Finds an adapter of PEFT at a path.
 -- @return the path of adapter_config.json, that of adapter_model.safetensors; nil: there is none
 function M.find(path)
   local folder = path:match "^(.*)/adapter_model%.safetensors$" or path
@@ -164,7 +165,7 @@ function M.find(path)
   if core.path_kind(config) == "file" then return config, folder .. "/adapter_model.safetensors" end
 end
 
---- Reads what an adapter says of each module. Its tensors stay in the file until they are asked for.
+--- Reads the description of each module. Its tensors stay in the file until they are needed.
 -- @param path folder
 -- @return {path, source (open), modules = list of {module, rank, scale, rows, cols, a, b, embedding, magnitude, low_bias, bias,
 -- values: tensors of the source}, naming = "hf", sha256}; raises failures

@@ -1,14 +1,14 @@
---- Where in a model adapters can act: the weights that a recipe has used, by the names that adapters call them.
+--- Places in a model where adapters can act: the weights that a recipe has used, by their names in adapters.
 -- Needs ane.recipe.names. Usage: `local places = places.of(builder, recipe)` in the `examine` of ane.recipe.build
 
 local names = require "ane.recipe.names"
 
 local M = {}
 
--- What stands before the layers in some files, and in others not.
+-- Prefixes before the layers that only some files have.
 local PREFIXES = { "model.", "language_model.", "text_model.", "transformer." }
 
---- The name of a module without what only says which part of a larger model it is in.
+--- The name of a module without the prefix of a larger model.
 function M.bare(module)
   for _, prefix in ipairs(PREFIXES) do
     if module:sub(1, #prefix) == prefix then return M.bare(module:sub(#prefix + 1)) end
@@ -16,14 +16,14 @@ function M.bare(module)
   return module
 end
 
--- The names of a format for a recipe; nil where it has none.
+-- The names of a format for a recipe; nil if it has none.
 local function namer(r, cfg, format)
   if format == cfg.format then return names.for_source(r, cfg) end
   local ok, name = pcall(names.of, format, r.names and r.names[format], cfg)
   return ok and name or nil
 end
 
--- Rope pairs of neighbours in GGUF, and of halves in the files of transformers: the converter permutes the rows of q and k.
+-- Rope pairs neighbours in GGUF and halves in files of transformers, so the converter permutes the rows of q and k.
 local function permutes(r)
   local function layout(format)
     local rope = r.defaults and r.defaults[format] and r.defaults[format].rope
@@ -45,7 +45,7 @@ local function uses_of(b, r)
         local kind = i == 2 and KINDS[node.op] or "other"
         local role = weight.role
         if weight.index or weight.step then kind = "other" end
-        if kind == "linear" and role == "token_embd" then role = "output" end -- a head that is tied
+        if kind == "linear" and role == "token_embd" then role = "output" end -- a tied head
         local key = ("%s %s %s"):format(kind, role, weight.label)
         local bias = node.op == "conv1x1" and node.inputs[3] and b.record[node.inputs[3]]
         if not seen[key] and weight.weight:find "%.weight$" then
