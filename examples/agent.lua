@@ -3,11 +3,11 @@
 
 local ane = require "ane"
 
-local folder, ROUNDS, LINES = arg[2], 2, 5 -- calls for one question; lines that a search gives
+local folder, ROUNDS, LINES = arg[2], 2, 5 -- most calls per question; most lines that a search gives
 
 local tools = {}
 
--- Numbers, + - * / % ^ and brackets, and nothing else.
+-- Accepts only numbers, + - * / % ^ and brackets.
 function tools.calculate(given)
   if given.expression:find "[^%d%s%.%+%-%*/%%%^()]" then return "only numbers, + - * / % ^ and brackets are known" end
   local chunk = load("return " .. given.expression, "=expression", "t", {})
@@ -15,7 +15,7 @@ function tools.calculate(given)
   return ok and tostring(value) or "this is no expression"
 end
 
--- Lines of the folder's files in which a text stands.
+-- Lines of the folder's files that contain a text.
 function tools.search(given)
   local found, wanted = {}, given.text:lower()
   local names <close> = assert(io.popen(("find '%s' -type f"):format(folder:gsub("'", "'\\''"))))

@@ -1,12 +1,12 @@
--- Streams replies from an event loop that goes on with its other work: each line that comes over TCP is a prompt, its reply goes back as it
--- is made. One step of a pool is computed in each turn of the loop.
+-- Streams replies from an event loop that also does other work. Each line received over TCP is a prompt, and its reply is sent
+-- back as it is made. Each turn of the loop computes one step of a pool.
 -- Usage: lua5.4 examples/luv.lua MODEL [PORT], then: echo "Once upon a time" | nc 127.0.0.1 PORT
 -- Needs luv (Debian: lua-luv).
 
 local ane = require "ane"
 local uv = require "luv"
 
-local HELD = 1 << 16 -- bytes that may wait for a slow reader; while more do, its reply is not read on
+local HELD = 1 << 16 -- most bytes that wait for a slow reader; beyond them its reply pauses
 
 local clients, turn = {}, nil
 local turns = assert(uv.new_idle()) -- calls back in each turn of the loop
@@ -19,7 +19,7 @@ local function leave(client)
   if not client.stream:is_closing() then client.stream:close() end
 end
 
--- Begins the reply to a client's next line; a client that says no more is sent off behind the last one.
+-- Begins the reply to a client's next line. A client that sends no more is disconnected after its last reply.
 local function begin(client)
   if client.request then return end
   local line, rest = client.text:match "^%s*([^\n]+)\n(.*)$"
@@ -33,11 +33,11 @@ end
 
 local function write(client, text)
   client.stream:write(text, function(failed)
-    if failed then leave(client) end -- gone: its reply ends with it
+    if failed then leave(client) end -- disconnected: its reply ends too
   end)
 end
 
--- Sends what there is of a client's reply.
+-- Sends the ready part of a client's reply.
 local function send(client)
   while client.request and client.stream:get_write_queue_size() < HELD do
     local piece = client.request:poll()
@@ -74,12 +74,12 @@ end))
 print("listening on port " .. server:getsockname().port)
 io.stdout:flush()
 
--- The rest of the program: here a clock, and an end at Ctrl-C.
+-- The rest of the program: here a clock, and shutdown on Ctrl-C.
 local clock, stop, broken = uv.new_timer(), uv.new_signal(), uv.new_signal()
 clock:start(1000, 1000, function()
   local stats = pool:stats()
   io.stderr:write(("%d replies, %d tokens so far\n"):format(stats.running, stats.reply_tokens))
 end)
-broken:start("sigpipe", function() end) -- else writing to a client that has left would end the program
+broken:start("sigpipe", function() end) -- else writing to a disconnected client would end the program
 stop:start("sigint", function() uv.stop() end)
 uv.run()

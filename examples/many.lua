@@ -7,7 +7,7 @@ local model <close> = assert(ane.load(arg[1], { progress = true }))
 local pool <close> = assert(model:pool { sessions = 8 })
 local turns = tonumber(arg[2]) or 2
 
--- What one person says, turn by turn. Where the reply is not there yet, the coroutine lets the others go on.
+-- The turns of one person. While the reply is not ready, the coroutine lets the others run.
 local function talk(name)
   local messages = { { role = "system", content = "Be brief." } }
   for turn = 1, turns do
@@ -15,7 +15,7 @@ local function talk(name)
     local request = assert(pool:add(messages, { max_tokens = 24 }))
     while not request.done do coroutine.yield() end
     assert(not request.message, request.message)
-    -- max_tokens may end a reply inside a character; the template takes whole ones.
+    -- max_tokens may end a reply inside a character, but the template takes whole ones.
     messages[#messages + 1] = { role = "assistant", content = model.tokenizer:decode(request.result.ids, { utf8 = "replace" }) }
     print(("%s, turn %d: %s"):format(name, turn, messages[#messages].content))
   end

@@ -6,7 +6,7 @@ local ane = require "ane"
 
 local WORDS, FOUND = 120, 5 -- words of a passage; passages that are shown
 
--- Passages of a text: paragraphs, of which long ones are divided.
+-- Passages of a text: its paragraphs; long ones are divided.
 local function passages(text, name, list)
   for paragraph in (text .. "\n\n"):gmatch "(.-)\n%s*\n" do
     local words = {}
@@ -37,7 +37,7 @@ if #list == 0 then error(arg[2] .. " has no texts") end
 local texts = {}
 for i, passage in ipairs(list) do texts[i] = passage.text end
 
--- The prompts of a model that has such; others take texts as they are.
+-- Uses the model's prompt if it has one. Other models take texts unchanged.
 local function embed(input, prompt) return model:embed(input, { prompt = prompt }) or assert(model:embed(input)) end
 
 local index = embed(texts, "document")

@@ -18,7 +18,7 @@ io.write("\n[", pieces.result.stop, "]\n")
 -- The same seed gives the same text without streaming.
 assert(model:generate(text, opts) == pieces.result.text)
 
--- A loop may be left at any time; two replies may take turns.
+-- A loop may be left at any time. Two replies may alternate.
 local a, b = model:stream(text, opts), model:stream("In the beginning", opts)
 for _ = 1, 5 do io.write("a: ", tostring(a()), "\nb: ", tostring(b()), "\n") end
 a:close()
