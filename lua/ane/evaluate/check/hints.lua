@@ -38,7 +38,7 @@ local function cap_of(x, y)
   end
   local most = 0
   for i = 1, #y do most = math.max(most, math.abs(y[i])) end
-  -- golden-section search over log c: the error falls, then rises
+  -- Golden-section search over log c: the error falls, then rises.
   local low, high, g = math.log(math.max(most, 1e-3)), math.log(math.max(most, 1e-3) * 1000), (math.sqrt(5) - 1) / 2
   for _ = 1, 60 do
     local a, b = high - g * (high - low), low + g * (high - low)
