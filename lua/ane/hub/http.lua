@@ -37,7 +37,7 @@ function M.client(opts)
   }, Client)
 end
 
--- The last value of a header in lines of headers; nil: it is not there.
+-- The last value of a header in lines of headers; nil if it is absent.
 local function header(lines, name)
   local found
   for key, value in lines:gmatch "([^\r\n:]+):[ \t]*([^\r\n]*)" do
@@ -98,10 +98,10 @@ local function follow(self, url, opts)
   return nil, ("the hub redirects more than %d times"):format(MAX_REDIRECTS), "format"
 end
 
--- Worth another try: the server is busy, or something on the way.
+-- Is the failure temporary, so that another try is worthwhile?
 local BUSY = { [408] = true, [429] = true, [500] = true, [502] = true, [503] = true, [504] = true }
 
--- What an answer means that is no success.
+-- The error that an unsuccessful answer stands for.
 local function refused(self, answer, what)
   local status = answer.status
   if status == 401 then

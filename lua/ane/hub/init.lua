@@ -69,7 +69,7 @@ function M.settings(env)
   }
 end
 
--- A path inside a repository that leads nowhere else.
+-- A path inside a repository, without parts that lead out of it.
 local function is_safe(name)
   if type(name) ~= "string" or name == "" or #name > 1000 or name:find "[%z\1-\31\\]" or name:sub(1, 1) == "/" then return false end
   for part in (name .. "/"):gmatch "(.-)/" do
@@ -117,7 +117,7 @@ local function etag_of(value)
   return tag and not tag:find "^%.+$" and tag or nil
 end
 
--- Whether the bytes of a file are those that were promised; or nil, message, code.
+-- Do the bytes of a file have the expected size and hash? Otherwise nil, message, code.
 local function check(path, name, fact)
   if fact.size and core.file_size(path) ~= fact.size then
     return nil, ("%s: has %d bytes, the hub names %d"):format(name, core.file_size(path) or 0, fact.size), "format"
@@ -156,7 +156,7 @@ local function fetch_blob(self, name, fact)
   return blob
 end
 
--- Makes a file of the snapshot; nothing is fetched where its blob is there.
+-- Makes a file of the snapshot. Nothing is fetched if its blob exists.
 local function place(self, name)
   local fact, path = self.list.files[name], self.snapshot .. "/" .. name
   local blob = fact.sha256 or fact.blob
@@ -187,7 +187,7 @@ local function files_below(folder, prefix, out)
   return out
 end
 
--- What the cache has of a model: a path; or nil, message, code.
+-- The path of a model in the cache; or nil, message, code.
 local function cached(settings, what)
   local folder = ("%s/models--%s"):format(settings.cache, (what.repo:gsub("/", "--")))
   local commit = core.read_file(folder .. "/refs/" .. what.revision) or what.revision
@@ -245,7 +245,7 @@ local function finish(self, what)
   return self.main == "" and self.snapshot or self.snapshot .. "/" .. self.main
 end
 
---- Fetches a model: all its files, or what is missing of them.
+--- Fetches a model: all of its files that are missing.
 -- @param name "hf:OWNER/NAME[@REVISION][:FILE or quantisation]"
 -- @param opts see rules
 -- @return path of the file or folder that load takes; {repo, commit, files, fetched, bytes, cached}; or nil, message, code
