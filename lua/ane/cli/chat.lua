@@ -145,7 +145,7 @@ COMMANDS = {
   { "/quit", nil, "end", function() return "quit" end },
 }
 
--- Names of before.
+-- Former names.
 local ALIASES = { ["/clear"] = "/reset", ["/exit"] = "/quit" }
 
 -- Runs a row of COMMANDS; Ctrl-C breaks it off and the conversation goes on.

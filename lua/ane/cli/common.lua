@@ -41,7 +41,7 @@ function M.calibrate(args)
   return require("ane.evaluate.calibrate").run(model, text, { progress = M.progress(args) })
 end
 
---- Says where a context is longer than the one that a model was trained for.
+--- Warns if a context is longer than the one that a model was trained for.
 -- @param context tokens that were asked for, or nil
 -- @param own tokens of the model's own context, or nil
 function M.check_context(args, context, own)
@@ -49,7 +49,7 @@ function M.check_context(args, context, own)
   if warning then M.remark(args, "%s", warning) end
 end
 
---- Prints what loading had to say.
+--- Prints the warnings of loading.
 function M.show_warnings(args, model)
   for _, warning in ipairs(model.warnings) do M.remark(args, "%s", warning) end
 end
@@ -133,7 +133,7 @@ function M.speed(timings, stop)
     s.calls, s.speedup)
 end
 
---- Says that a reply was cut off by the end of the context.
+--- Reports that the end of the context cut off a reply.
 -- @param result of a reply
 -- @param model a loaded one
 function M.check_cut(args, result, model)

@@ -10,7 +10,7 @@ local M = {}
 
 local rules = planner.rules
 
--- What is wrong with the name of a scheme; nil: nothing.
+-- The fault of a scheme's name; nil: none.
 local function scheme_fault(name)
   for _, scheme in ipairs(rules.weights.choices) do
     if scheme == name then return nil end
@@ -53,7 +53,7 @@ function M.options(parser)
   parser:option("--rope", "Rope tables as inputs that the host makes, or as constants."):choices(rules.rope.choices)
 end
 
---- Says where a context is longer than the one that the model was trained for.
+--- Warns if a context is longer than the one that the model was trained for.
 function M.check_context(args)
   local longest = args.context
   for _, context in ipairs(args.tiers or {}) do longest = math.max(longest or 0, context) end

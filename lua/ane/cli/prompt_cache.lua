@@ -14,7 +14,7 @@ function M.option(parser)
     :argname "FILE"
 end
 
---- A session with what the file holds.
+--- Opens a session with the contents of the file.
 -- @return a session; false without the option; or nil, message, code
 function M.open(args, model)
   local path = args.prompt_cache
@@ -28,7 +28,7 @@ function M.open(args, model)
   return session
 end
 
---- Writes what the session holds. What fails is named on standard error: the reply is there in any case.
+--- Writes the contents of the session. A failure is only reported on standard error, because the reply is complete.
 function M.save(args, session)
   if not args.prompt_cache or not session or session.closed or session.length == 0 then return end
   local ok, message = session:save(args.prompt_cache)
