@@ -55,10 +55,11 @@ local function experts(b, x, s)
 end
 
 function M.shapes(cfg)
-  local s, d, inner = settings(cfg), cfg.d_model, cfg.d_ff
+  local s, d, inner, packed = settings(cfg), cfg.d_model, cfg.d_ff, cfg.quantised_as == "mxfp4"
   return {
-    sinks = { cfg.n_head }, ffn_gate_inp = { s.count, d }, ["ffn_gate_inp.bias"] = { s.count }, gate_up = { s.count, d, 2 * inner },
-    gate_up_bias = { s.count, 2 * inner }, ffn_down_exps = { s.count, inner, d }, down_bias = { s.count, d },
+    sinks = { cfg.n_head }, ffn_gate_inp = { s.count, d }, ["ffn_gate_inp.bias"] = { s.count },
+    gate_up = packed and { s.count, 2 * inner, d } or { s.count, d, 2 * inner }, gate_up_bias = { s.count, 2 * inner },
+    ffn_down_exps = packed and { s.count, d, inner } or { s.count, inner, d }, down_bias = { s.count, d },
   }
 end
 

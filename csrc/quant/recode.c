@@ -13,6 +13,7 @@ enum { BLOCK_ELEMENTS = 1 << 20, COPY_BYTES = 1 << 22 };
 
 struct recoding {
   const struct ane_recode *r;
+  struct ane_tensor src; /* r->src as a matrix: stacked matrices are one below the other */
   int64_t to;
   int64_t cols, first, rows; /* the block: rows [first, first + rows) of the output */
   size_t src_row, dst_row;   /* bytes */
@@ -33,7 +34,7 @@ static int64_t source_row(const struct ane_recode *r, int64_t i) {
 }
 
 static const uint8_t *row_bytes(const struct recoding *k, int64_t i, uint8_t *gathered) {
-  return ane_tensor_rows(k->r->src, source_row(k->r, i), 1, k->src_row, gathered);
+  return ane_tensor_rows(&k->src, source_row(k->r, i), 1, k->src_row, gathered);
 }
 
 struct ane_measure ane_measure(const float *want, const float *got, int64_t n) {
@@ -130,6 +131,8 @@ static ane_status check(const struct ane_recode *r, struct recoding *k, struct a
   if (!same_bytes(r) && !ane_encoder(r->dtype)) return ane_fail(err, ANE_UNSUPPORTED, "%s has no encoder", to->name);
   if (!ane_dtype_bytes(r->src->dtype, (uint64_t)k->cols, &src_row) || !ane_dtype_bytes(r->dtype, (uint64_t)k->cols, &dst_row))
     return ane_fail(err, ANE_SHAPE, "a row of %" PRId64 " is not whole blocks of %s and %s", k->cols, from->name, to->name);
+  k->src = *r->src;
+  k->src.shape = (struct ane_shape){2, {rows, k->cols}};
   k->to = r->to < 0 ? rows : r->to;
   if (r->from < 0 || k->to < r->from || k->to > rows)
     return ane_fail(err, ANE_RANGE, "rows %" PRId64 " .. %" PRId64 " of %" PRId64, r->from, k->to, rows);

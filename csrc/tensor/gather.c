@@ -81,7 +81,7 @@ ane_dtype ane_gather_dtype(const struct ane_gather *g, int64_t rows, int64_t col
 
 void ane_gather_floats(const struct ane_tensor *t, int64_t row, float *dst) {
   const struct ane_gather *g = t->gather;
-  int64_t r = t->row0 + row, cols = t->shape.dim[t->shape.rank - 1], at = g->base + r * g->row_step, seen = -1;
+  int64_t r = t->row0 + row, cols = t->shape.dim[1], at = g->base + r * g->row_step, seen = -1;
   float scale = 0, zero = 0;
   for (int64_t c = 0; c < cols; c++, at += g->col_step) {
     if (!g->bits) {
@@ -176,7 +176,7 @@ void ane_copy_matrix(const void *src, size_t size, int64_t row_step, int64_t col
 
 void ane_gather_row(const struct ane_tensor *t, int64_t row, void *dst) {
   const struct ane_gather *g = t->gather;
-  int64_t r = t->row0 + row, cols = t->shape.dim[t->shape.rank - 1];
+  int64_t r = t->row0 + row, cols = t->shape.dim[1];
   if (t->dtype == ANE_F32) {
     ane_gather_floats(t, row, dst);
   } else if (!g->bits) {
@@ -194,7 +194,6 @@ const void *ane_tensor_rows(const struct ane_tensor *t, int64_t from, int64_t n,
   }
   if (!t->transposed) return (const char *)t->data + (size_t)from * row_bytes;
   size_t size = ane_dtype_info(t->dtype)->bytes;
-  ane_copy_matrix((const char *)t->data + (size_t)from * size, size, 1, t->ld, n, t->shape.dim[t->shape.rank - 1], copy,
-                  row_bytes);
+  ane_copy_matrix((const char *)t->data + (size_t)from * size, size, 1, t->ld, n, t->shape.dim[1], copy, row_bytes);
   return copy;
 }
