@@ -1,22 +1,22 @@
---- AltUp: several residual streams, of which one goes through the layer and the others follow.
--- Baykal et al. 2023, "Alternating Updates for Efficient Transformers"; Gemma team 2025, "Gemma 3n". The first stream is the active one.
--- Usage (in a recipe): `local p = altup.predict(b, streams)`, the layer on p[1], then `streams = altup.correct(b, p, y)`
+--- AltUp: several residual streams. Only the first, the active stream, goes through the layer; the others are updated from its result.
+-- Baykal et al. 2023, "Alternating Updates for Efficient Transformers"; Gemma team 2025, "Gemma 3n".
+-- Usage (in a recipe): `local p = altup.predict(b, streams)`, apply the layer to p[1], then `streams = altup.correct(b, p, y)`
 
 local M = {}
 
--- A number a token [1, 1, T, 1] on all channels of x.
+-- Multiplies all channels of x by one number per token, factor [1, 1, T, 1].
 local function times(b, x, factor) return b:mul(x, b:repeat_heads(factor, 1, b:channels(x))) end
 
--- A stream with the magnitude of another: x / rms(x) * rms(like). The rms is mean(x * x / rms(x)).
+-- Scales x to the magnitude of `like`: x / rms(x) * rms(like). rms(like) is computed as mean(like * like / rms(like)).
 local function as_large(b, x, like)
   local c = b:channels(x)
   local size = b:mean_heads(b:mul(like, b:rms_norm(like, "magnitude", { weight = false, offset = 0, eps = 1e-30 })), c, c)
   return times(b, b:rms_norm(x, "unit", { weight = false, offset = 0, eps = 1e-30 }), size)
 end
 
---- All streams at the start. Weights: altup_proj.1 ... altup_proj.(n - 1) [d_model, d_model].
+--- Makes the initial streams. Weights: altup_proj.1 ... altup_proj.(n - 1) [d_model, d_model].
 -- @param x scaled embedding [1, d_model, T, 1]
--- @param n streams
+-- @param n number of streams
 -- @return list of n values
 function M.streams(b, x, n)
   local list = { x }
@@ -24,7 +24,7 @@ function M.streams(b, x, n)
   return list
 end
 
---- One stream at the end: the mean of all, each as large as the first. Weights: altup_unembd_proj.1 ...
+--- Merges the streams into one: their mean, each scaled to the magnitude of the first. Weights: altup_unembd_proj.1 ...
 function M.joined(b, list)
   local sum = list[1]
   for i = 2, #list do sum = b:add(sum, as_large(b, b:linear(list[i], "altup_unembd_proj." .. i - 1), list[1])) end
@@ -37,7 +37,7 @@ local function modalities(b, x)
   return b:softcap(b:linear(b:scale(normed, 1 / b.cfg.d_model), "altup_router"), 1) -- tanh
 end
 
---- What each stream will be: x_i + sum over j of c[i n + j] x_j, with coefficients of the token.
+--- Predicts each stream: x_i + sum over j of c[i n + j] x_j. The coefficients c differ per token.
 -- Weights: altup_router_norm, altup_router, altup_predict_coef [n n, n].
 function M.predict(b, list)
   local n, out = #list, {}
@@ -53,9 +53,9 @@ function M.predict(b, list)
   return out
 end
 
---- The streams behind the layer: p_i + (1 + c_i) (y - p_1). Weight: altup_correct_coef [n, n].
+--- Corrects the predicted streams after the layer: p_i + (1 + c_i) (y - p_1). Weight: altup_correct_coef [n, n].
 -- @param p predictions
--- @param y what the layer made of p[1]
+-- @param y the layer's output for p[1]
 function M.correct(b, p, y)
   local gain = b:add(y, b:scale(p[1], -1))
   local c, out = b:linear(modalities(b, y), "altup_correct_coef"), {}

@@ -3,7 +3,7 @@
 
 local M = {}
 
---- For `ahead`: all keys of the sequence.
+--- Value of `ahead` that lets a query see all keys of the sequence.
 M.ALL = 1 << 30
 
 -- q [1, n_head * head_dim, T, 1], k and v [1, n_head_kv * head_dim, T, 1]
@@ -24,14 +24,14 @@ local function linear(b, x, fused)
 end
 
 --- Grouped-query attention with rotary positions (Ainslie et al. 2023).
--- Weights: attn_q, attn_k, attn_v (or attn_qkv), attn_output; biases as cfg.attention_bias says; with qk_norm also
+-- Weights: attn_q, attn_k, attn_v (or attn_qkv), attn_output. cfg.attention_bias says whether they have biases. With qk_norm also
 -- attn_q_norm, attn_k_norm [head_dim].
 -- @param x normed input [1, d_model, T, 1]
 -- @param opts fused (true: q, k and v are the rows of one weight, attn_qkv), rope (a table from b:rope_table; nil: none),
--- layout (default the configuration's), qk_norm (nil | "before_rope" | "after_rope"), norm_offset (added to the q and k norm
--- weights; default the configuration's), scale (default head_dim^-0.5), window (keys that a query sees, its own included; nil: all),
--- softcap, ahead (keys behind its own that a query sees; nil: none, ALL: the whole sequence), sinks, sink_scale: see the builder;
--- growth ({beta, original}: q grows with the position, see the builder's position_scale)
+-- layout (default: the configuration's), qk_norm (nil | "before_rope" | "after_rope"), norm_offset (added to the q and k norm
+-- weights; default: the configuration's), scale (default head_dim^-0.5), window (number of keys that a query sees, including its own;
+-- nil: all), softcap, ahead (number of keys after its own that a query sees; nil: none, ALL: the whole sequence), sinks and sink_scale
+-- (see b:attention), growth ({beta, original}: q grows with the position, see b:position_scale)
 -- @return value [1, d_model, T, 1]
 function M.gqa(b, x, opts)
   local cfg = b.cfg
@@ -55,10 +55,10 @@ function M.gqa(b, x, opts)
   return b:linear(o, "attn_output", { bias = cfg.attention_bias })
 end
 
---- Attention window of layer i.
+--- The attention window of layer i.
 -- @param i layer, 0-based
--- @param sliding whether the layer slides; used where the configuration has no layer_types
--- @return cfg.sliding_window for a sliding layer; nil (all) for one with full attention
+-- @param sliding whether the layer uses sliding attention; applies where the configuration has no layer_types
+-- @return cfg.sliding_window for a layer with sliding attention; nil (all keys) for one with full attention
 function M.window(cfg, i, sliding)
   local word = cfg.layer_types and cfg.layer_types[i + 1]
   if word and word ~= "sliding_attention" and word ~= "full_attention" then

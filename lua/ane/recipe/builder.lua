@@ -1,13 +1,13 @@
---- The builder that a recipe works with: a graph, a configuration, and weights by role.
--- Needs ane.core and ane.recipe.rope. Recipe API version 1: the methods of this class without a leading "_", and the modules beside
--- this one. types/recipe.lua lists them for the reference; a spec holds both lists to each other.
+--- The builder that recipes use: a graph, a configuration, and weights by role.
+-- Needs ane.core and ane.recipe.rope. Recipe API version 1 is the methods of this class without a leading "_" and the modules of this
+-- folder. types/recipe.lua lists the methods for the reference; a spec checks that both lists agree.
 --
--- A value is one tensor of the graph. Recipes treat it as opaque. An activation is fp32 [1, C, T, 1]: channels C, tokens T; behind
--- `gather` T is the number of output rows W. A weight is asked for by its role ("attn_q", see ane.recipe.names); inside
--- b:layer(i, ...) it is layer i's. Scopes name the nodes ("layers.3.attn_q"); an error raised in a scope begins with its path.
+-- A value is one tensor of the graph. Recipes treat it as opaque. Activations are fp32 [1, C, T, 1]: channels C, tokens T; after
+-- `gather`, T is the number of output rows W. A recipe asks for a weight by its role ("attn_q", see ane.recipe.names); inside
+-- b:layer(i, ...) it gets the weight of layer i. Scopes prefix node names ("layers.3.attn_q") and the messages of errors raised in them.
 --
 -- Fields: cfg (the configuration, see ane.model.config), ids and positions (values, int32 [1, T]), out_rows (value, int32 [1, W]: the
--- tokens whose logits are asked for), index (the layer of b:layer, or nil), soft_experts (see ane.recipe.moe).
+-- tokens whose logits are asked for), index (the current layer inside b:layer, or nil), soft_experts (see ane.recipe.moe).
 --
 -- Usage (in a recipe): `local x = b:embed "token_embd"; x = b:linear(x, "attn_q")`
 
@@ -34,7 +34,7 @@ function M.new(cfg, source, names)
   return b
 end
 
--- The full name of a node; a number is added where the name is taken.
+-- The full name of a node. A number is appended if the name is taken.
 function Builder:_name(name)
   local full = #self.path > 0 and table.concat(self.path, ".") .. "." .. name or name
   self.taken = self.taken or {}
@@ -43,8 +43,9 @@ function Builder:_name(name)
   return n == 1 and full or full .. "_" .. n
 end
 
--- Adds a node. record[value] holds how each value was made, {op, inputs, attrs, name} or {weight, from, to, index, transposed, role,
--- layer, label (of the graph's constant)}; ane.onnx.match compares it with an imported graph, ane.adapter.places finds weights in it.
+-- Adds a node. record[value] describes how each value is made: {op, inputs, attrs, name}, or for a weight {weight, from, to, index,
+-- step, transposed, role, layer, label}, where label is the name of the graph's constant. ane.onnx.match compares it with an imported
+-- graph; ane.adapter.places finds weights in it.
 function Builder:_add(op, name, inputs, attrs)
   local full = self:_name(name)
   local value = self.graph:add(op, full, inputs, attrs)
@@ -52,9 +53,9 @@ function Builder:_add(op, name, inputs, attrs)
   return value
 end
 
---- Runs a function whose nodes and errors have `name` before theirs.
--- @param name part of the path: "attn"
--- @param fn function() that builds
+--- Runs a function in a scope: `name` prefixes the names of its nodes and the messages of its errors.
+-- @param name part of the path, such as "attn"
+-- @param fn function() that builds a part of the graph
 function Builder:scope(name, fn)
   local path = self.path
   path[#path + 1] = name
@@ -66,24 +67,24 @@ function Builder:scope(name, fn)
   path[#path] = nil
 end
 
---- Runs a function in the scope "layers.i", in which roles are those of layer i.
+--- Runs a function in the scope "layers.i". Roles in it refer to the weights of layer i.
 -- @param i layer, 0-based
--- @param fn function() that builds
+-- @param fn function() that builds the layer
 function Builder:layer(i, fn)
   self.index = i
   self:scope("layers." .. i, fn)
   self.index = nil
 end
 
--- The tensor of a role in the source: its description (nil: there is none) and its name. A source that knows shapes by role
--- (ane.recipe.shapes) gets the role and the layer.
+-- Looks up the tensor of a role in the source. Returns its description (nil if there is none) and its name. The role and the layer are
+-- passed on for sources that derive shapes from the role (ane.recipe.shapes).
 function Builder:_find(role, suffix, expert)
   local name = self.names(role, self.index)
   name = (expert and name:format(expert) or name) .. suffix
   return self.source:tensor(name, role, suffix, self.index), name
 end
 
--- The tensor of this name as a constant of the graph; view as for weight.
+-- Adds the tensor of this name as a constant of the graph. `view` selects a part of it (see `weight`).
 function Builder:_const(name, label, view, role)
   self.used[name] = true
   local value
@@ -95,23 +96,23 @@ function Builder:_const(name, label, view, role)
   return value
 end
 
--- The tensor of a role, as a constant of the graph; raises where it is not there.
+-- The tensor of a role as a constant of the graph. Raises if the source has no such tensor.
 function Builder:_tensor(role, suffix)
   local info, name = self:_find(role, suffix)
   if not info then error(("no tensor %s in %s"):format(name, self.source:path()), 0) end
   return self:_const(name, name, nil, role), info
 end
 
---- Does the source hold the tensor of this role?
+--- Whether the source holds the tensor of this role.
 -- @param role of the weight
 -- @param suffix of the name; default ".weight"
 -- @return boolean
 function Builder:has(role, suffix) return (self:_find(role, suffix or ".weight")) ~= nil end
 
---- Reads the value of a weight with one element.
+--- Reads a weight that has one element.
 -- @param role of the weight [1]
 -- @param suffix of the name; default ".weight"
--- @return a number; nil if the file has no such weight or holds no values (plans)
+-- @return a number; nil if the file has no such weight, or if the source holds no values (plans)
 function Builder:number(role, suffix)
   local info, name = self:_find(role, suffix or ".weight")
   if not info then return nil end
@@ -122,7 +123,7 @@ function Builder:number(role, suffix)
   return (string.unpack("<f", raw))
 end
 
---- Rows of each slice of a stacked weight: dimension 1 of [slices, rows, columns].
+--- The number of rows in each slice of a stacked weight: dimension 1 of [slices, rows, columns].
 -- @param role of the weight
 -- @return integer
 function Builder:slices(role)
@@ -130,10 +131,10 @@ function Builder:slices(role)
   return info and info.shape[2] or error(("no tensor %s in %s"):format(name, self.source:path()), 0)
 end
 
---- Do the weights of two roles hold the same numbers?
+--- Whether the weights of two roles hold the same numbers.
 -- @param role of a matrix that the source holds
--- @param other role of another one
--- @return boolean; false where the shapes or the stored bytes differ
+-- @param other role of another matrix that the source holds
+-- @return boolean; false if the shapes or the stored bytes differ
 function Builder:same(role, other)
   local a, b = self.names(role, self.index) .. ".weight", self.names(other, self.index) .. ".weight"
   local x, y = self.source:tensor(a), self.source:tensor(b)
@@ -146,14 +147,14 @@ function Builder:same(role, other)
   return true
 end
 
---- Says that the computation does not need the weight of this role, which the file may hold.
+--- Marks the weight of this role as not needed, so that a file may hold it.
 -- @param role of the weight
 function Builder:ignore(role) self.used[self.names(role, self.index) .. ".weight"] = true end
 
---- Rows of a table by token id, position or token type.
+--- Looks up rows of a table by token id, position or token type.
 -- @param role of the table [n, d_model]
--- @param opts by (nil: token ids; "positions"; "types": token types, an input of the graph from then on), from (the table begins at
--- this row, 0-based)
+-- @param opts by (nil: token ids; "positions"; "types": token types, which become an input of the graph), from (first row of the stored
+-- table to use, 0-based)
 -- @return value [1, d_model, T, 1]
 function Builder:embed(role, opts)
   opts = opts or {}
@@ -163,21 +164,21 @@ function Builder:embed(role, opts)
   return self:_add("embed", role, { list, self:weight(role, { from = opts.from, to = to, matrix = opts.by ~= nil }) })
 end
 
---- Projection by the weight of a role: W x + b, a 1x1 convolution.
+--- Projects x with the weight of a role: W x + b, a 1x1 convolution.
 -- @param x value [1, C, T, 1]
 -- @param role of the weight [N, C] and of the bias [N]
--- @param opts bias (true: with the role's bias; false: without; nil: with it where the file has one); from, to (only these rows of
--- the weight and the bias, 0-based, `to` excluded); name (of the value; default the role)
--- @return value [1, N, T, 1]; with from and to N = to - from
+-- @param opts bias (true: required; false: not used; nil: used if the file has one); from, to (use only these rows of the weight and the
+-- bias, 0-based, `to` excluded); name (of the value; default: the role)
+-- @return value [1, N, T, 1]; N = to - from if these are given
 function Builder:linear(x, role, opts)
   opts = opts or {}
   local bias = opts.bias ~= false and self:weight(role, { suffix = ".bias", optional = not opts.bias, from = opts.from, to = opts.to })
   return self:_add("conv1x1", opts.name or role, { x, self:weight(role, { from = opts.from, to = opts.to, matrix = true }), bias })
 end
 
---- Rows of the weight of a role: its output features, as the file holds it.
+--- The number of rows (output features) of a role's weight as the file stores it.
 -- @param role of the weight
--- @return integer; raises where the file has no such weight
+-- @return integer; raises if the file has no such weight
 function Builder:rows(role)
   local info, name = self:_find(role, ".weight")
   return info and info.shape[1] or error(("no tensor %s in %s"):format(name, self.source:path()), 0)
@@ -186,8 +187,8 @@ end
 --- RMSNorm: x / sqrt(mean(x^2) + eps) * (weight + offset).
 -- @param x value [1, C, T, 1]
 -- @param role of the weight [C / groups]
--- @param opts groups (each group of C / groups channels is normed by itself; default 1), offset (default cfg.norm_offset, else 0), eps
--- (default cfg.norm_eps), weight (a value instead of the role's; false: none)
+-- @param opts groups (each group of C / groups channels is normed separately; default 1), offset (default cfg.norm_offset, or 0), eps
+-- (default cfg.norm_eps), weight (a value to use instead of the role's weight; false: none)
 -- @return value [1, C, T, 1]
 function Builder:rms_norm(x, role, opts)
   opts = opts or {}
@@ -197,7 +198,7 @@ function Builder:rms_norm(x, role, opts)
     { eps = opts.eps or self.cfg.norm_eps, groups = opts.groups or 1, offset = opts.offset or self.cfg.norm_offset or 0 })
 end
 
---- LayerNorm: (x - mean) / sqrt(variance + eps) * weight + bias; with the role's bias where the file has one.
+--- LayerNorm: (x - mean) / sqrt(variance + eps) * weight + bias. The bias is used if the file has one.
 -- @param x value [1, C, T, 1]
 -- @param role of the weight [C] and the bias [C]
 -- @param opts eps (default cfg.norm_eps)
@@ -207,10 +208,10 @@ function Builder:layer_norm(x, role, opts)
   return self:_add("layer_norm", role, { x, (self:_tensor(role, ".weight")), bias }, { eps = opts and opts.eps or self.cfg.norm_eps })
 end
 
---- Cosines and sines of all positions, for `rope`. A recipe makes one for each distinct rope.
+--- The cosines and sines of all positions, for `rope`. A recipe makes one table for each distinct rope.
 -- @param r the rope: cfg.rope, or one of cfg.ropes; see ane.recipe.rope
 -- @param name of the value; default "rope"
--- @return value [1, dims, T, 1]: dims / 2 cosines, then as many sines
+-- @return value [1, dims, T, 1]: dims / 2 cosines, then dims / 2 sines
 function Builder:rope_table(r, name)
   if not r or not r.dims then error("rope_parameters names no rope for these layers", 0) end
   local f, magnitude, long = rope.frequencies(r)
@@ -218,21 +219,21 @@ function Builder:rope_table(r, name)
     { inv_freq = f, magnitude = magnitude, long_freq = long, original = long and r.original_context, fp16 = r.fp16 })
 end
 
---- Rotates the first `dims` channels of each head by the angles of a table.
+--- Rotates the first `dims` channels of each head by the angles of a rope table.
 -- @param x value [1, heads * head_dim, T, 1]
--- @param tab value of rope_table
+-- @param tab value returned by rope_table
 -- @param name of the value
--- @param opts heads; layout: "half" (pairs i, i + dims / 2) or "interleaved" (pairs 2i, 2i + 1); default cfg.rope.layout, else "half"
+-- @param opts heads; layout: "half" (pairs i, i + dims / 2) or "interleaved" (pairs 2i, 2i + 1); default cfg.rope.layout, or "half"
 -- @return value [1, heads * head_dim, T, 1]
 function Builder:rope(x, tab, name, opts)
   local layout = opts.layout or self.cfg.rope and self.cfg.rope.layout or "half"
   return self:_add("rope", name, { x, tab }, { heads = opts.heads, layout = layout })
 end
 
---- Product with a factor that grows with the position p: 1 + beta ln(1 + floor(p / original)).
+--- Multiplies x by a factor that grows with the position p: 1 + beta ln(1 + floor(p / original)).
 -- @param x value [1, C, T, 1]
 -- @param beta number
--- @param original positions of the factor 1, integer above 0
+-- @param original number of positions over which the factor is 1, an integer above 0
 -- @return value [1, C, T, 1]
 function Builder:position_scale(x, beta, original)
   return self:_add("position_scale", "position_scale", { x, self.positions }, { beta = beta, original = original })
@@ -241,10 +242,10 @@ end
 --- Grouped-query attention with its own key and value cache.
 -- @param q value [1, heads * head_dim, T, 1]
 -- @param k value [1, kv_heads * head_dim, T, 1]
--- @param v value, as k
--- @param opts heads, kv_heads, head_dim, scale (of the scores); window (keys that a query sees, its own included; 0 or nil: all), ahead
--- (keys behind its own that a query sees; 0 or nil: causal), softcap (c tanh(score / c); 0 or nil: none), sinks (value [heads]: a
--- score without a value for each head), sink_scale (default 1)
+-- @param v value of the same shape as k
+-- @param opts heads, kv_heads, head_dim, scale (of the scores); window (number of keys that a query sees, including its own; 0 or nil:
+-- all), ahead (number of keys after its own that a query sees; 0 or nil: causal), softcap (c tanh(score / c); 0 or nil: none), sinks
+-- (value [heads]: for each head, an extra score in the softmax that has no value vector), sink_scale (default 1)
 -- @return value [1, heads * head_dim, T, 1]
 function Builder:attention(q, k, v, opts)
   local shape = { 1, opts.kv_heads, "context", opts.head_dim }
@@ -261,62 +262,62 @@ end
 -- @return value [1, C, T, 1]
 function Builder:glu(gate, up, act) return self:_add("glu", "glu", { gate, up }, { act = act }) end
 
---- Activation function, elementwise.
+--- Applies an activation function elementwise.
 -- @param x value [1, C, T, 1]
 -- @param act "silu", "gelu_tanh", "gelu_erf" or "sigmoid"
 -- @return value [1, C, T, 1]
 function Builder:act(x, act) return self:_add("act", act, { x }, { act = act }) end
 
---- Sum, elementwise.
+--- Elementwise sum.
 -- @param a value [1, C, T, 1]
 -- @param b value of the same shape
 -- @return value of that shape
 function Builder:add(a, b) return self:_add("add", "add", { a, b }) end
 
---- Product, elementwise.
+--- Elementwise product.
 -- @param a value [1, C, T, 1]
 -- @param b value of the same shape
 -- @return value of that shape
 function Builder:mul(a, b) return self:_add("mul", "mul", { a, b }) end
 
---- Product with a number.
+--- Multiplies x by a number.
 -- @param x value [1, C, T, 1]
 -- @param by number
 -- @return value [1, C, T, 1]
 function Builder:scale(x, by) return self:_add("scale", "scale", { x }, { by = by }) end
 
---- Soft cap, elementwise: cap * tanh(x / cap).
+--- Elementwise soft cap: cap * tanh(x / cap).
 -- @param x value [1, C, T, 1]
 -- @param cap number above 0
 -- @return value [1, C, T, 1]
 function Builder:softcap(x, cap) return self:_add("softcap", "softcap", { x }, { cap = cap }) end
 
---- Some consecutive channels, of each head.
+--- A range of consecutive channels of each head.
 -- @param x value [1, heads * C, T, 1]
 -- @param from first channel, 0-based
--- @param to channel behind the last one
--- @param heads default 1
+-- @param to end of the range, excluded
+-- @param heads number of heads; default 1
 -- @return value [1, heads * (to - from), T, 1]
 function Builder:slice(x, from, to, heads)
   return self:_add("slice", "slice", { x }, { from = from, to = to, heads = heads })
 end
 
---- The tokens whose logits are asked for (b.out_rows). What follows is computed for those only.
+--- Keeps only the tokens whose logits are asked for (b.out_rows). Later ops are computed for these only.
 -- @param x value [1, C, T, 1]
 -- @return value [1, C, W, 1]
 function Builder:gather(x) return self:_add("gather", "gather", { x, self.out_rows }) end
 
---- The old name of `gather`, kept for one version.
+--- Former name of `gather`, kept for one version.
 Builder.take = Builder.gather
 
---- A weight by role, or a view of one.
+--- The weight of a role, or a view of it.
 -- @param role of the weight
--- @param opts suffix of the name (default ".weight"); optional (true: the weight may be absent); expert = e (replaces the %d of the
--- role's name); index = i (slice i, 0-based, of the outermost dimension, which the view has not); from, to (rows of the rest, 0-based,
--- `to` excluded); step (only rows from, from + step, ...); transposed (true: the rest is stored [in, out]); matrix (true: a vector is
--- a matrix of one row, since GGUF drops dimensions of 1), flat (true: all of it as a vector),
--- part ({first, rows}: only these stored rows; transposed then transposes them)
--- @return value of the stored or viewed shape; false where it is optional and absent
+-- @param opts suffix of the name (default ".weight"); optional (true: the weight may be absent); expert = e (replaces the %d in the
+-- role's name); index = i (slice i, 0-based, of the outermost dimension; the view lacks this dimension); from, to (rows of what remains,
+-- 0-based, `to` excluded); step (only rows from, from + step, ...); transposed (true: what remains is stored [in, out]); matrix (true: a
+-- vector becomes a matrix of one row, since GGUF drops dimensions of 1); flat (true: the whole tensor as a vector); part ({first, rows}:
+-- only these stored rows, which `transposed` then transposes)
+-- @return value of the stored or viewed shape; false if the weight is optional and absent
 function Builder:weight(role, opts)
   opts = opts or {}
   local info, name = self:_find(role, opts.suffix or ".weight", opts.expert)
@@ -340,23 +341,23 @@ function Builder:weight(role, opts)
   return self:_const(name, label, { index = opts.index, from = opts.from, to = opts.to, transposed = opts.transposed, row = row }, role)
 end
 
---- Channels of two values, one behind the other, head by head.
+--- Concatenates the channels of two values, head by head.
 -- @param a value [1, heads * A, T, 1]
 -- @param b value [1, heads * B, T, 1]
--- @param heads default 1
+-- @param heads number of heads; default 1
 -- @return value [1, heads * (A + B), T, 1]
 function Builder:concat(a, b, heads) return self:_add("concat", "concat", { a, b }, { heads = heads }) end
 
---- Each head times a matrix of its own.
+--- Multiplies each head by its own matrix.
 -- @param x value [1, heads * C, T, 1]
--- @param weights list of values [N, C], one a head
+-- @param weights list of values [N, C], one per head
 -- @param name of the value
 -- @return value [1, heads * N, T, 1]
 function Builder:head_linear(x, weights, name)
   return self:_add("head_linear", name, table.move(weights, 1, #weights, 2, { x }))
 end
 
---- Channel-wise affine map: (x + bias) * scale.
+--- Affine map per channel: (x + bias) * scale.
 -- @param x value [1, C, T, 1]
 -- @param bias vector [C] (see weight), or false
 -- @param scale vector [C], or false
@@ -366,7 +367,7 @@ function Builder:affine(x, bias, scale, name)
   return self:_add("affine", name or "affine", { x, bias or false, scale or false })
 end
 
---- L2 norm by groups: each group of n channels times sqrt(n) / max(|group|, 1.2e-7), times the group's weight.
+--- L2 norm per group: multiplies each group of n channels by sqrt(n) / max(|group|, 1.2e-7) and by the group's weight.
 -- @param x value [1, C, T, 1]
 -- @param weight vector [groups], or false
 -- @param groups number of groups; n = C / groups
@@ -376,24 +377,24 @@ function Builder:l2_norm(x, weight, groups, name)
   return self:_add("l2_norm", name or "l2_norm", { x, weight or false }, { groups = groups })
 end
 
---- Each head `times` times in a row: key heads for their query heads.
+--- Repeats each head `times` times in a row, to match key heads with their query heads.
 -- @param x value [1, heads * n, T, 1]
--- @param heads of x
--- @param times how often each head comes
+-- @param heads number of heads of x
+-- @param times number of copies of each head
 -- @return value [1, heads * times * n, T, 1]
 function Builder:repeat_heads(x, heads, times) return self:_add("repeat_heads", "repeat_heads", { x }, { heads = heads, times = times }) end
 
---- The mean of each run of `times` heads: the reverse of repeat_heads.
+--- The mean of every `times` consecutive heads: the counterpart of repeat_heads.
 -- @param x value [1, heads * n, T, 1]
--- @param heads of x, a multiple of `times`
--- @param times heads of one mean
+-- @param heads number of heads of x, a multiple of `times`
+-- @param times number of heads per mean
 -- @return value [1, heads / times * n, T, 1]
 function Builder:mean_heads(x, heads, times) return self:_add("mean_heads", "mean_heads", { x }, { heads = heads, times = times }) end
 
---- Causal convolution over tokens, with its own state: y[t] = bias + sum over k of weight[k] x[t - K + 1 + k].
+--- Causal convolution over tokens with its own state: y[t] = bias + sum over k of weight[k] x[t - K + 1 + k].
 -- @param x value [1, C, T, 1]
 -- @param opts weight (value [N, C / groups, K], or [C, K] for a depthwise convolution), taps (K), groups (default 1), bias (value [N]),
--- before (value [C]: x at the positions before the first token; default zeros), name (of the value; default "conv")
+-- before (value [C]: x at the positions before the first token; default: zeros), name (of the value; default "conv")
 -- @return value [1, N, T, 1]
 function Builder:conv_causal(x, opts)
   local state = self.graph:state(self:_name "conv_cache", { 1, self:channels(x), opts.taps - 1, 1 })
@@ -401,18 +402,18 @@ function Builder:conv_causal(x, opts)
   return self:_add("conv_causal", opts.name or "conv", inputs, { groups = opts.groups })
 end
 
---- The value of the previous token, with its own state; zeros before the first token.
+--- The value of the previous token, kept in a state of its own; zeros for the first token.
 -- @param x value [1, C, T, 1]
 -- @return value [1, C, T, 1]
 function Builder:delay(x)
   return self:_add("delay", "delay", { x, self.graph:state(self:_name "delay_cache", { 1, self:channels(x), 1, 1 }) })
 end
 
---- The scan of Mamba-2, with its own state (see csrc/graph/op.def).
--- @param x value [1, heads * width + 2 * groups * n, T, 1]: x, B and C, one behind the other
+--- The Mamba-2 scan with its own state (see csrc/graph/op.def).
+-- @param x value [1, heads * width + 2 * groups * n, T, 1]: x, B and C, concatenated
 -- @param dt value [1, heads, T, 1]
 -- @param opts heads, width, groups, n; decay, d, dt_bias (values [heads]; d and dt_bias may be false), log (true: decay holds log(-A);
--- false: A), low and high (limits of the step; nil: none)
+-- false: A), low and high (limits of the time step; nil: none)
 -- @return value [1, heads * width, T, 1]
 function Builder:ssm_scan(x, dt, opts)
   local state = self.graph:state(self:_name "ssm_state", { 1, opts.heads, opts.n, opts.width })
@@ -420,11 +421,11 @@ function Builder:ssm_scan(x, dt, opts)
     { groups = opts.groups, low = opts.low or 0, high = opts.high or 0, log = opts.log and 1 or 0 })
 end
 
---- The gated delta rule, with its own state (see csrc/graph/op.def).
--- @param x value [1, 2 * key_heads * n + heads * width, T, 1]: q, k and v, one behind the other
--- @param a value [1, heads, T, 1]: what decay comes from
--- @param b value [1, heads, T, 1]: what the weight of a token comes from
--- @param opts heads, key_heads, n, width; decay, dt_bias (values [heads]), log (as for ssm_scan), interleaved (true: head h has key
+--- The gated delta rule with its own state (see csrc/graph/op.def).
+-- @param x value [1, 2 * key_heads * n + heads * width, T, 1]: q, k and v, concatenated
+-- @param a value [1, heads, T, 1] from which the decay is computed
+-- @param b value [1, heads, T, 1] from which the weight of each token (beta) is computed
+-- @param opts heads, key_heads, n, width; decay, dt_bias (values [heads]), log (as for ssm_scan), interleaved (true: head h uses key
 -- head h modulo key_heads)
 -- @return value [1, heads * width, T, 1]
 function Builder:delta_rule(x, a, b, opts)
@@ -433,7 +434,7 @@ function Builder:delta_rule(x, a, b, opts)
     { key_heads = opts.key_heads, log = opts.log and 1 or 0, interleaved = opts.interleaved and 1 or 0 })
 end
 
---- Channels of a value.
+--- The number of channels of a value.
 -- @param x value [1, C, T, 1]
 -- @return integer C
 function Builder:channels(x) return self.graph:shape(x)[2] end

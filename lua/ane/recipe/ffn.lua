@@ -14,11 +14,11 @@ local function linear(b, x, fused)
   return gate, b:linear(x, "ffn_up", { bias = bias, from = n, to = 2 * n })
 end
 
---- down(act(gate(x)) * up(x)) (Shazeer 2020, "GLU Variants Improve Transformer"). Weights: ffn_gate, ffn_up, ffn_down; biases as
--- cfg.mlp_bias says.
--- @param act the activation of a configuration without one: "silu", "gelu_tanh", "gelu_erf", "sigmoid"; default "silu"
--- @raise when act is unknown, whether or not the configuration has an activation
--- @param opts fused (true: gate is the first half of the rows of ffn_up, up the second)
+--- down(act(gate(x)) * up(x)) (Shazeer 2020, "GLU Variants Improve Transformer"). Weights: ffn_gate, ffn_up, ffn_down.
+-- cfg.mlp_bias says whether they have biases.
+-- @param act activation function, used if the configuration names none: "silu", "gelu_tanh", "gelu_erf", "sigmoid"; default "silu"
+-- @raise if act is unknown, even if the configuration names an activation function
+-- @param opts fused (true: the first half of the rows of ffn_up is gate, the second half is up)
 function M.gated(b, x, act, opts)
   if act ~= nil then
     local ok, message = core.check_activation(act)
@@ -28,8 +28,8 @@ function M.gated(b, x, act, opts)
   return b:linear(b:glu(gate, up, b.cfg.act or act), "ffn_down", { bias = b.cfg.mlp_bias })
 end
 
---- down(act(up(x))). Weights: ffn_up, ffn_down; biases as cfg.mlp_bias says.
--- @param act activation function where the configuration names none
+--- down(act(up(x))). Weights: ffn_up, ffn_down. cfg.mlp_bias says whether they have biases.
+-- @param act activation function, used if the configuration names none
 function M.plain(b, x, act)
   local bias = b.cfg.mlp_bias
   return b:linear(b:act(b:linear(x, "ffn_up", { bias = bias }), b.cfg.act or act), "ffn_down", { bias = bias })

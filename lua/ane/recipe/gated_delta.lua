@@ -4,11 +4,11 @@
 
 local M = {}
 
---- out(norm(delta(silu(conv(q | k | v)), a, b)) * silu(z)), the norm per head.
+--- out(norm(delta(silu(conv(q | k | v)), a, b)) * silu(z)). The norm is applied per head.
 -- Weights: attn_qkv (rows of q, then k, then v), attn_gate (z), ssm_alpha (a), ssm_beta (b), ssm_conv1d, ssm_dt (bias of a), ssm_a,
 -- ssm_norm, ssm_out.
 -- @param x normed input [1, d_model, T, 1]
--- @param s heads (of values), key_heads, n (of a key), width (of a value), taps, log (true: ssm_a holds log(-A)),
+-- @param s heads (number of value heads), key_heads, n (key width), width (value width), taps, log (true: ssm_a holds log(-A)),
 -- interleaved (see delta_rule)
 -- @return value [1, d_model, T, 1]
 function M.block(b, x, s)
@@ -23,8 +23,8 @@ function M.block(b, x, s)
   return b:linear(b:glu(b:linear(x, "attn_gate", { bias = false }), y, "silu"), "ssm_out")
 end
 
---- Attention whose output is gated: q holds a head's query, then its gate; output times sigmoid(gate) before attn_output.
--- Weights as for attention.gqa with norms of q and k.
+--- Attention with an output gate. attn_q gives each head's query followed by its gate. The attention output is multiplied by
+-- sigmoid(gate) before attn_output. The weights are those of attention.gqa with q and k norms.
 -- @param x normed input [1, d_model, T, 1]
 -- @param rope table
 -- @return value [1, d_model, T, 1]

@@ -3,11 +3,11 @@
 
 local M = {}
 
---- Of an encoder: its hidden states, or the scores of its classifier. Sets cfg.kind: "embedding", or "reranker" where there is a
--- classifier: cls (dense, then tanh) and cls.output, or one of them alone as the last matrix.
--- @param x hidden states of the output rows, normed [1, d_model, W, 1]
--- @param opts act (between dense and scores; nil: tanh), norm (role of the LayerNorm behind it; nil: none)
--- @return [1, d_model, W, 1]; or [1, labels, W, 1], of which the first token's are the scores of a sequence
+--- The head of an encoder. Gives the hidden states, or the scores of the classifier if the file has one. Sets cfg.kind to "embedding" or
+-- "reranker". A classifier is cls (dense, then tanh) followed by cls.output, or either of them alone as the last matrix.
+-- @param x normed hidden states of the output rows [1, d_model, W, 1]
+-- @param opts act (between dense and scores; nil: tanh), norm (role of the LayerNorm after act; nil: none)
+-- @return [1, d_model, W, 1]; or [1, labels, W, 1], where the values of the first token are the scores of the sequence
 function M.encoder(b, x, opts)
   local dense, out = b:has "cls", b:has "cls.output"
   b.cfg.both_sides = true
@@ -20,8 +20,8 @@ function M.encoder(b, x, opts)
   return out and b:linear(x, "cls.output") or x
 end
 
--- Of a decoder: the normed hidden states where the file makes an embedding of them (cfg.task); nil where it gives logits. A
--- reranker of llama.cpp keeps of its head the rows of its answers.
+-- For a decoder file that gives embeddings or scores (cfg.task): the normed hidden states or the scores. nil if the file gives logits.
+-- llama.cpp's converter keeps only the head rows of the answers for a reranker.
 local function pooled(b, x)
   local task = b.cfg.task
   if not task then return nil end
@@ -31,11 +31,11 @@ local function pooled(b, x)
   return b:has "cls.output" and b:linear(x, "cls.output") or error("no tensor cls.output.weight: the scores of a reranker", 0)
 end
 
---- Final norm, then the output matrix; the embedding where the configuration ties them. Where the configuration does not say, a
--- file without an output matrix is tied. A file whose output matrix differs from the embedding is not tied, whatever it says.
--- @param opts norm (role, default "output_norm"), offset (of the norm's weight), layer_norm (true: a LayerNorm), scale (factor of the
--- logits), softcap (of the logits)
--- @return logits [1, n_vocab, W, 1]; [1, d_model, W, 1] of a file that gives embeddings
+--- Applies the final norm, then the output matrix, or the embedding if they are tied. If the configuration does not say, a file without
+-- an output matrix is tied. A file whose output matrix differs from the embedding is not tied, even if its configuration says so.
+-- @param opts norm (role, default "output_norm"), offset (added to the norm's weight), layer_norm (true: LayerNorm), scale (factor on
+-- the logits), softcap (of the logits)
+-- @return logits [1, n_vocab, W, 1]; [1, d_model, W, 1] for a file that gives embeddings
 function M.lm(b, x, opts)
   opts = opts or {}
   local role = opts.norm or "output_norm"

@@ -1,14 +1,14 @@
 --- Finds the recipe of an architecture and builds its graph.
 -- Needs ane.core, ane.recipe.builder, names and ane.util.failure. Usage: `local graph = recipe.build(recipe.find("llama"), cfg, source)`
 --
--- A recipe is a table: architectures = list of the names it serves, of GGUF and of config.json; build = function(b, cfg) ->
--- logits; version = the recipe API it was written for (builder.version). Optional:
---   names = {hf = {role = name}, gguf = ...}   where tensors are not called as in ane.recipe.names
---   defaults = {hf = {field = value}, ...}     values of configuration fields that a file of that format leaves nil; tables
---                                              are filled field by field. norm_offset: a number added to norm weights;
---                                              keys = {key = value}: results of cfg.meta for keys that the file has not
---   ignore = list of patterns of tensor names that the computation does not need
---   shapes = function(cfg) -> {role = shape}   of weights that are not as in ane.recipe.shapes, for plans of a config.json
+-- A recipe is a table. Required fields: architectures = list of the names it serves, from GGUF and config.json; build = function(b, cfg) ->
+-- logits; version = the recipe API version it is written for (builder.version; default 1). Optional fields:
+--   names = {hf = {role = name}, gguf = ...}   tensor names that differ from those in ane.recipe.names
+--   defaults = {hf = {field = value}, ...}     values of configuration fields that files of a format do not set; tables are filled
+--                                              field by field. norm_offset is a number added to norm weights;
+--                                              keys = {key = value} gives results of cfg.meta for keys that the file lacks
+--   ignore = list of patterns                  names of tensors that the computation does not need
+--   shapes = function(cfg) -> {role = shape}   shapes of weights that differ from ane.recipe.shapes, for plans from a config.json
 --                                              without weights
 
 local builder = require "ane.recipe.builder"
@@ -20,15 +20,15 @@ local M = {}
 
 local registered = {}
 
--- "some-name" is in models/some_name.lua. The name comes from a model file, so only letters, digits, - and _ reach require.
+-- The module of "some-name" is models/some_name.lua. The name comes from a model file, so only letters, digits, - and _ may reach require.
 local function module_name(architecture)
   if #architecture > 64 or not architecture:find "^[%w_-]+$" then return nil end
   return "ane.models." .. architecture:gsub("-", "_")
 end
 
---- Checks a recipe; raises with what is wrong.
+--- Checks a recipe. Raises an error that says what is wrong.
 -- @param r the recipe
--- @param where prefix of messages
+-- @param where prefix of error messages
 -- @return r
 function M.check(r, where)
   local function bad(what) error(("%s: %s"):format(where, what), 0) end
@@ -45,13 +45,13 @@ function M.check(r, where)
   return r
 end
 
---- Makes a recipe known in this process. It wins over those in ane.models.
+--- Registers a recipe in this process. It takes precedence over those in ane.models.
 function M.register(r)
   M.check(r, "register")
   for _, name in ipairs(r.architectures) do registered[name] = r end
 end
 
--- Iterates over the recipes of ane.models: file name, recipe. Files that do not load are left out.
+-- Iterates over the recipes of ane.models: file name, recipe. Skips files that do not load.
 local function each_model()
   local llama = package.searchpath("ane.models.llama", package.path)
   local files = llama and core.list_dir(llama:match "^(.*)/[^/]*$") or {}
@@ -67,7 +67,7 @@ local function each_model()
   end
 end
 
---- Names of all architectures that find() would find, sorted.
+--- The sorted names of all architectures that find() knows.
 function M.known()
   local seen, list = {}, {}
   local function add(name)
@@ -84,7 +84,7 @@ function M.known()
   return list
 end
 
---- The recipe of an architecture: a registered one, the one in the file of this name, or one that lists the name.
+--- Finds the recipe of an architecture: a registered one, else the file of this name, else a recipe that lists the name.
 -- @return the recipe; or nil, message, code
 function M.find(architecture)
   if registered[architecture] then return registered[architecture] end
@@ -108,7 +108,7 @@ function M.find(architecture)
     "models/%s.lua"):format(architecture, known, file), "unsupported"
 end
 
---- A recipe from a Lua file.
+--- Loads a recipe from a Lua file.
 -- @return the recipe; or nil, message, code
 function M.from_file(path)
   local chunk, message = loadfile(path, "t")
@@ -118,7 +118,7 @@ function M.from_file(path)
   return r
 end
 
--- Buffers of old files, which the computation does not need.
+-- Buffers in old files that the computation does not need.
 local BUFFERS = { "%.rotary_emb%.inv_freq$" }
 
 local function matches(name, patterns)
@@ -128,7 +128,7 @@ local function matches(name, patterns)
   return false
 end
 
--- Refuses weights that the file holds and the recipe does not use: the file holds another model than the recipe computes.
+-- Rejects a file that holds weights the recipe does not use: the file then holds a different model from the one the recipe computes.
 local function check_unused(r, b)
   local read = b.cfg.tensors or {}
   local prefix, seen = b.cfg.text_prefix, {}
@@ -149,7 +149,7 @@ local function check_unused(r, b)
   return nil, ("%s: key %s is %s, which the recipe for %s does not compute"):format(path, key, value, b.cfg.architecture), "unsupported"
 end
 
--- Fills the nil fields of t.
+-- Sets the fields of t that are nil, recursively.
 local function fill(t, defaults)
   for key, value in pairs(defaults) do
     if type(value) == "table" then
@@ -161,8 +161,8 @@ local function fill(t, defaults)
   end
 end
 
--- Checks that a recipe uses the lists with one number a layer that the file has: the plain field alone would be wrong.
--- @return function() -> true; or nil, message, code where the recipe did not use a list
+-- Checks that a recipe reads the per-layer lists of the file. If it read the plain field only, the result would be wrong.
+-- @return function() -> true; or nil, message, code if the recipe did not read a list
 local function watch_per_layer(cfg, source)
   local lists, asked = cfg.per_layer, {}
   if not lists then return function() return true end end
@@ -182,9 +182,9 @@ local function watch_per_layer(cfg, source)
   end
 end
 
---- Fills the fields that the file leaves nil with the defaults of the architecture.
+--- Fills the fields that the file does not set with the defaults of the architecture.
 -- @param r the recipe
--- @param cfg configuration as ane.model.config.read gives it
+-- @param cfg configuration from ane.model.config.read
 function M.complete(r, cfg)
   local defaults = r.defaults and r.defaults[cfg.format] or {}
   local fields, stored, keys = {}, cfg.meta, defaults.keys
@@ -204,7 +204,7 @@ function M.complete(r, cfg)
 end
 
 --- Builds and checks the graph of a model.
--- @param examine (or nil) function(b, logits) -> true; or nil, message, code: checks the built graph (see ane.recipe.builder)
+-- @param examine nil, or function(b, logits) -> true; or nil, message, code. It checks the built graph (see ane.recipe.builder)
 -- @return graph; or nil, message, code
 function M.build(r, cfg, source, examine)
   local complete, why, word = failure.border(source:path(), function()
@@ -220,7 +220,7 @@ function M.build(r, cfg, source, examine)
   if not fine then return nil, message, code end
   if not ok and result.code then return nil, result.message, result.code end -- of a key of the configuration
   if not ok then
-    -- the core raises for the builder: its line says nothing about the file
+    -- The core blames builder.lua for the error. That line says nothing about the file, so it is removed.
     local where = result.path and result.path .. ": " or ""
     result.message = result.message:gsub("[^%s:]*ane/recipe/builder%.lua:%d+: ", "")
     return nil, ("%s: %s%s"):format(source:path(), where, result.message), "shape"

@@ -1,13 +1,13 @@
 --- Multi-head latent attention.
 -- DeepSeek-AI 2024, "DeepSeek-V2: A Strong, Economical, and Efficient Mixture-of-Experts Language Model".
 --
--- In the absorbed form: a query meets the latents themselves, since q (W_k c) = (W_k^T q) c. The cache holds the latents and the rotated
--- part of the keys, for all heads together. This form is used for prompts too, so the bits do not depend on how the tokens come.
+-- This is the absorbed form: queries meet the latents directly, since q (W_k c) = (W_k^T q) c. The cache holds the latents and the
+-- rotated part of the keys, shared by all heads. Prompts use this form too, so the bits do not depend on how tokens are split into calls.
 -- Usage (in a recipe): `x = b:add(x, latent.attention(b, b:rms_norm(x, "attn_norm"), rope, sizes))`
 
 local M = {}
 
--- The matrices of keys ([latent, nope] a head) and of values ([value, latent] a head).
+-- The key matrices ([latent, nope] per head) and the value matrices ([value, latent] per head).
 local function matrices(b, s)
   local keys, values = {}, {}
   for h = 0, b.cfg.n_head - 1 do
@@ -34,8 +34,8 @@ end
 -- attn_output.
 -- @param x normed input [1, d_model, T, 1]
 -- @param rope table
--- @param s rank (of the latents), q_rank (nil: queries have none), nope, rope, value (widths of a head's parts), scale (of scores), layout
--- (of rope), eps (of the norms of latents)
+-- @param s rank (of the latents), q_rank (nil: queries have no latent), nope, rope, value (widths of the parts of a head), scale (of the
+-- scores), layout (of rope), eps (of the latent norms)
 -- @return value [1, d_model, T, 1]
 function M.attention(b, x, rope, s)
   local heads, d = b.cfg.n_head, s.nope + s.rope
@@ -51,13 +51,13 @@ function M.attention(b, x, rope, s)
   return b:linear(b:head_linear(b:slice(o, 0, s.rank, heads), values, "v_head"), "attn_output")
 end
 
---- Names of the weights in files of transformers.
+--- Names of the weights in Hugging Face files.
 M.names = {
   attn_q_a = "self_attn.q_a_proj", attn_q_a_norm = "self_attn.q_a_layernorm", attn_q_b = "self_attn.q_b_proj",
   attn_kv_a_mqa = "self_attn.kv_a_proj_with_mqa", attn_kv_a_norm = "self_attn.kv_a_layernorm", attn_kv_b = "self_attn.kv_b_proj",
 }
 
---- Shapes of the weights, for plans.
+--- Shapes of the weights, used for plans without weights.
 function M.shapes(cfg, s)
   local d, q = cfg.d_model, cfg.n_head * (s.nope + s.rope)
   return {

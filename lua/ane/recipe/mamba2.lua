@@ -3,7 +3,7 @@
 
 local M = {}
 
---- Sizes by the keys of GGUF, which all architectures share.
+--- Reads the sizes from GGUF keys, which are the same for all architectures.
 function M.of_gguf(cfg)
   local inner, heads = cfg.meta("ssm.inner_size", "count"), cfg.meta("ssm.time_step_rank", "count")
   if not inner or not heads then error("metadata keys ssm.inner_size and ssm.time_step_rank are missing", 0) end
@@ -13,7 +13,7 @@ function M.of_gguf(cfg)
   }
 end
 
---- Names of the block's weights in files of transformers, below `prefix` ("mamba").
+--- Names of the block's weights in Hugging Face files, under `prefix` ("mamba").
 function M.names(prefix)
   return {
     ssm_in = prefix .. ".in_proj", ssm_conv1d = prefix .. ".conv1d", ssm_dt = prefix .. ".dt_bias", ssm_a = prefix .. ".A_log",
@@ -21,7 +21,7 @@ function M.names(prefix)
   }
 end
 
---- Shapes of the block's weights, for plans.
+--- Shapes of the block's weights, used for plans without weights.
 function M.shapes(cfg, s)
   local inner = s.heads * s.width
   local mixed = inner + 2 * s.groups * s.n
@@ -31,7 +31,7 @@ function M.shapes(cfg, s)
   }
 end
 
--- Rows [from, to) of ssm_in, times a factor.
+-- The projection by rows [from, from + n) of ssm_in, multiplied by a factor (nil: 1).
 local function rows(b, x, name, from, n, by)
   local y = b:linear(x, "ssm_in", { from = from, to = from + n, name = name })
   return by and by ~= 1 and b:scale(y, by) or y
@@ -48,7 +48,7 @@ local function project(b, x, s)
   return z, b:concat(u, bc), dt
 end
 
--- The gated norm: y silu(z), each of the groups normed by itself; the weight differs from group to group.
+-- The gated norm: y silu(z), normed per group. Each group has its own weights.
 local function gated_norm(b, y, z, s)
   y = b:glu(z, y, "silu")
   if s.plain then return y end
@@ -57,11 +57,11 @@ local function gated_norm(b, y, z, s)
 end
 
 --- out(norm(scan(silu(conv(x | B | C)), dt) * silu(z))) with z | x | B | C | dt = in(x).
--- Weights: ssm_in, ssm_conv1d (with its bias where the file has one), ssm_dt (dt's bias), ssm_a, ssm_d, ssm_norm, ssm_out.
+-- Weights: ssm_in, ssm_conv1d (with its bias if the file has one), ssm_dt (the bias of dt), ssm_a, ssm_d, ssm_norm, ssm_out.
 -- @param x normed input [1, d_model, T, 1]
--- @param s heads, width, groups, n (state size), taps (of the convolution), log (true: ssm_a holds log(-A)), low, high (limits of the time
--- step; nil: none), plain (true: gated without a norm), eps (of the norm; default the configuration's), factors (of z, x, B, C, dt; nil:
--- 1)
+-- @param s heads, width, groups, n (state size), taps (of the convolution), log (true: ssm_a holds log(-A)), low and high (limits of the
+-- time step; nil: none), plain (true: gated without a norm), eps (of the norm; default: the configuration's), factors (on z, x, B, C and
+-- dt; nil: all 1)
 -- @return value [1, d_model, T, 1]
 function M.block(b, x, s)
   local gguf = b.cfg.format == "gguf"

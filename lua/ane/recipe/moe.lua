@@ -2,16 +2,16 @@
 -- Shazeer et al. 2017, "Outrageously Large Neural Networks". Usage (in a recipe):
 -- `y = moe.experts(b, x, moe.route(b, logits, {k = 4, score = "sigmoid"}), moe.list(b, 32, roles), {act = "silu"})`
 --
--- Routing is a value of its own: the executor reads only the weights of the chosen experts. With b.soft_experts = true all experts run
--- with masked weights, as a static graph must.
+-- Routing is a separate value, so the executor reads only the weights of the chosen experts. With b.soft_experts = true all experts run
+-- with masked weights, as a static graph requires.
 
 local M = {}
 
 --- Chooses the experts of each token.
--- @param logits of the router [1, E, T, 1]
--- @param opts k; score: "softmax" (over all), "sigmoid" or "softmax_topk" (over the chosen); bias (vector, added for the
--- choice only, or false); norm (weights divided by their sum + norm_eps); scale (of the weights); groups (of experts; only the
--- groups_kept best are chosen from, by the sum of their group_best best scores)
+-- @param logits router logits [1, E, T, 1]
+-- @param opts k; score: "softmax" (over all experts), "sigmoid" or "softmax_topk" (over the chosen experts); bias (vector added to the
+-- scores for the choice only, or false); norm (true: weights are divided by their sum + norm_eps); scale (factor on the weights);
+-- groups (number of expert groups; experts come only from the groups_kept best groups, ranked by the sum of their group_best best scores)
 -- @return value [1, 2 k, T, 1]: k expert numbers, then their weights
 function M.route(b, logits, opts)
   return b:_add("route", "route", { logits, opts.bias or false },
@@ -21,8 +21,8 @@ end
 
 --- The weighted sum of the outputs of the chosen experts.
 -- @param x value [1, C, T, 1]
--- @param route value of M.route
--- @param list see M.list
+-- @param route the value that M.route returns
+-- @param list the weights, see M.list
 -- @param opts act ("silu", "gelu_tanh", ..., or "swiglu_oai" with limit and alpha)
 -- @return value [1, C, T, 1]
 function M.experts(b, x, route, list, opts)
@@ -35,7 +35,8 @@ function M.experts(b, x, route, list, opts)
     { count = #list, act = opts.act or "silu", limit = opts.limit, alpha = opts.alpha, soft = b.soft_experts and 1 or 0 })
 end
 
--- Rows [from, to) of expert e: slice e of a stacked tensor, or a tensor of its own where the role's name has a %d.
+-- The weight of expert e, or the rows of it that `view` selects: slice e of a stacked tensor, or a separate tensor if the role's name
+-- contains %d.
 local function one(b, role, e, view)
   if b.names(role, b.index):find("%d", 1, true) then
     view.expert = e
@@ -46,7 +47,7 @@ local function one(b, role, e, view)
   return b:weight(role, view)
 end
 
--- The rows of gate and those of up in one tensor: one after the other, or alternating.
+-- Splits a tensor that holds the rows of both gate and up: gate first and then up, or alternating.
 local function halves(b, role, e, opts)
   local inner, t = opts.inner, opts.transposed
   if opts.interleaved then
@@ -57,10 +58,10 @@ end
 
 --- The weights of all experts: list of {gate, up, down, gate_bias, up_bias, down_bias}.
 -- @param count number of experts
--- @param roles gate, up, down; or gate_up (rows of gate, then of up) and down; gate_up_bias, down_bias; or gate_bias, up_bias and
--- down_bias, whose names end in .bias
--- @param opts inner (rows of gate; with gate_up), transposed (stored [in, out]), interleaved (true: the rows of gate_up are gate 0, up 0,
--- gate 1, ...)
+-- @param roles gate, up and down; or gate_up (rows of gate, then of up) and down. Biases: gate_up_bias and down_bias; or gate_bias,
+-- up_bias and down_bias, whose names end in .bias
+-- @param opts inner (number of gate rows; with gate_up), transposed (stored [in, out]), interleaved (true: the rows of gate_up are
+-- gate 0, up 0, gate 1, ...)
 function M.list(b, count, roles, opts)
   opts = opts or {}
   local inner, t, list = opts.inner, opts.transposed, {}

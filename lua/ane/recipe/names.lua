@@ -4,13 +4,13 @@
 
 local M = {}
 
---- Every role that recipes share, once, in the order in which llama.cpp's converter writes the tensors of a layer. A row:
+--- All roles that recipes share, in the order in which llama.cpp's converter writes the tensors of a layer. The fields of a row:
 --   [1]      the role
 --   outside  true: the weight belongs to no layer
---   hf       its name in checkpoints of transformers, below model.layers.i for a layer's. nil: each recipe gives its own
---   bias     the key of the configuration that says whether the weight has a bias: attention_bias or mlp_bias
---   suffix   what follows the name in GGUF files; default ".weight"
---   fp32     true: quantised files keep it as fp32
+--   hf       its name in Hugging Face files, below model.layers.i if it belongs to a layer. nil: each recipe gives its own
+--   bias     the configuration key that says whether the weight has a bias: attention_bias or mlp_bias
+--   suffix   the ending of the name in GGUF files; default ".weight"
+--   fp32     true: quantised files keep the weight as fp32
 M.ROLES = {
   { "token_embd", outside = true, hf = "model.embed_tokens" },
   { "output_norm", outside = true, hf = "model.norm", fp32 = true },
@@ -47,7 +47,7 @@ M.ROLES = {
 local HF, HF_LAYER = {}, {} -- role -> name outside layers, and below a layer
 for _, row in ipairs(M.ROLES) do (row.outside and HF or HF_LAYER)[row[1]] = row.hf end
 
---- The roles whose biases depend on a key of the configuration.
+--- The roles whose biases depend on a configuration key.
 -- @param key "attention_bias" or "mlp_bias"
 -- @return list of roles
 function M.with_bias(key)
@@ -58,8 +58,8 @@ function M.with_bias(key)
   return list
 end
 
--- Patterns of names that stay fp32, besides the roles that say so: all norms; roles of models that have no recipe here; names in
--- Hugging Face files, which architectures without a GGUF form keep (ane.quantise.hf).
+-- Patterns of names that stay fp32, in addition to the roles marked fp32: all norms, roles of models that have no recipe here, and names
+-- from Hugging Face files, which architectures without a GGUF form keep (ane.quantise.hf).
 local FP32 = {
   "norm", "^rope_", "ssm_conv", "position_embd", "token_types", "attn_rel_b",
   "router", "conv_qk", "conv%.conv", "mlp%.gate%.", "feed_forward%.gate%.", "shared_expert_gate", "balancing", "sinks", "bias$",
@@ -68,9 +68,9 @@ for _, row in ipairs(M.ROLES) do
   if row.fp32 then FP32[#FP32 + 1] = (row[1]:gsub("%.", "%%.")) end
 end
 
---- Does a tensor of this name stay fp32 in quantised files? Such tensors are small, and every token's result depends on them, or code
--- reads them that knows no blocks.
--- @param name as it stands in a GGUF file
+--- Whether a tensor of this name stays fp32 in quantised files. Such tensors are small and affect the result of every token, or are read
+-- by code that does not support quant types.
+-- @param name as written in a GGUF file
 -- @return boolean
 function M.keeps_fp32(name)
   for _, pattern in ipairs(FP32) do
@@ -81,7 +81,7 @@ end
 
 local FORMATS = {}
 
--- "attn_q" of layer 3 is blk.3.attn_q; outside a layer the role is the name.
+-- "attn_q" of layer 3 is blk.3.attn_q. Outside layers the role is the name.
 function FORMATS.gguf(own)
   return function(role, layer)
     local name = own[role] or role
@@ -97,7 +97,7 @@ function FORMATS.hf(own)
   end
 end
 
--- Names in ONNX graphs mean nothing. A weight found in one is named by its role, layers.3.attn_q; each expert has its own.
+-- Tensor names in ONNX graphs carry no meaning, so weights found in a graph are named by role: layers.3.attn_q. Each expert has a name.
 function FORMATS.onnx(own)
   return function(role, layer)
     local name = own[role] or role
@@ -106,19 +106,19 @@ function FORMATS.onnx(own)
   end
 end
 
---- The names of one format.
+--- The tensor names of one format.
 -- @param format "gguf", "hf" or "onnx" (cfg.format)
--- @param own role -> name, which wins over the common ones (a recipe's names[format]), without the prefix of the layer; or
+-- @param own table role -> name that overrides the common names (a recipe's names[format]), without the layer prefix; or
 -- function(cfg, common) -> function(role, layer), where common(own) gives the names of the format
--- @param cfg the configuration (for such a function)
--- @return function(role, layer): layer is 0-based, nil outside layers; the name lacks ".weight" or ".bias"
+-- @param cfg the configuration (passed to such a function)
+-- @return function(role, layer) -> name without ".weight" or ".bias"; layer is 0-based, nil outside layers
 function M.of(format, own, cfg)
   if type(own) == "function" then return own(cfg, FORMATS[format]) end
   return FORMATS[format](own or {})
 end
 
---- The names of a recipe's weights in a source: those of its format, without the leading "model." where cfg.bare_names says so (GGUF
--- has 63 bytes for a name).
+--- The tensor names of a recipe's weights in a source. They lack the leading "model." if cfg.bare_names is set, since GGUF limits names
+-- to 63 bytes.
 function M.for_source(r, cfg)
   local name = M.of(cfg.format, r.names and r.names[cfg.format], cfg)
   local prefix = cfg.text_prefix
@@ -133,7 +133,7 @@ function M.for_source(r, cfg)
   return function(role, layer) return M.bare(name(role, layer)) end
 end
 
---- A name of a Hugging Face file without its leading "model.".
+--- Strips the leading "model." from a name of a Hugging Face file.
 function M.bare(name) return (name:gsub("^model%.", "")) end
 
 return M

@@ -1,12 +1,12 @@
---- Per-layer embeddings of Gemma 3n and Gemma 4: a second embedding, of which each layer takes a slice.
+--- Per-layer embeddings of Gemma 3n and Gemma 4: a second embedding table. Each layer takes a slice of each row.
 -- Usage (in a recipe): `local extra = per_layer.inputs(b, x, 256)`; in layer i `x = b:add(x, per_layer.branch(b, x, extra(i)))`
 
 local M = {}
 
---- (norm(W x / sqrt(d_model)) + sqrt(width) E[id]) / sqrt(2), for all layers at once.
+--- Computes (norm(W x / sqrt(d_model)) + sqrt(width) E[id]) / sqrt(2) for all layers at once.
 -- Weights: per_layer_token_embd [V, n_layer * width], per_layer_model_proj [n_layer * width, d_model], per_layer_proj_norm [width].
 -- @param x scaled embedding [1, d_model, T, 1]
--- @param width of a layer's slice; 0: there are none
+-- @param width width of a layer's slice; 0: the model has no per-layer embeddings
 -- @return function(i) -> value [1, width, T, 1]; nil where width is 0
 function M.inputs(b, x, width)
   if width == 0 then return nil end
@@ -17,7 +17,7 @@ function M.inputs(b, x, width)
   return function(i) return b:slice(all, i * width, (i + 1) * width) end
 end
 
---- norm(W (gelu(G x) * input)). Weights: inp_gate [width, d_model], proj [d_model, width], post_norm [d_model].
+--- Computes norm(W (gelu(G x) * input)). Weights: inp_gate [width, d_model], proj [d_model, width], post_norm [d_model].
 -- @param input value [1, width, T, 1]
 -- @return value [1, d_model, T, 1]
 function M.branch(b, x, input)

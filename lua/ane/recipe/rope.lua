@@ -1,15 +1,15 @@
 --- Frequencies of rotary position embeddings.
 -- Usage: `local f, magnitude = rope.frequencies{theta = 1e4, dims = 64}`
 -- Sources: Su et al. 2021 (RoFormer); linear: Chen et al. 2023 (Position Interpolation); yarn: Peng et al. 2023; longrope:
--- Ding et al. 2024; dynamic (NTK-aware base): bloc97 2023; the formulas as in transformers' modeling_rope_utils, dynamic with
--- alpha as in its modeling_hunyuan_v1_dense.
+-- Ding et al. 2024; dynamic (NTK-aware base): bloc97 2023. The formulas follow modeling_rope_utils of transformers; dynamic with
+-- alpha follows its modeling_hunyuan_v1_dense.
 
 local keys = require "ane.util.keys"
 
 local M = {}
 
--- Each scaling changes f in place: function(f, r, n) -> factor on cosine and sine (default 1), list of frequencies beyond
--- r.original_context (default the same).
+-- Each scaling changes f in place: function(f, r, n) -> factor on cosine and sine (nil: 1), list of the frequencies that apply beyond
+-- r.original_context (nil: the same as f).
 local SCALINGS = {}
 
 local function need_factor(r)
@@ -21,7 +21,7 @@ function SCALINGS.linear(f, r, n)
   for t = 1, n do f[t] = f[t] / r.factor end
 end
 
--- Long waves are divided by the factor, short ones are kept, those between are blended.
+-- Long wavelengths are divided by the factor, short ones are kept, and those between are blended.
 function SCALINGS.llama3(f, r, n)
   local low, high = r.original_context / r.low_freq_factor, r.original_context / r.high_freq_factor
   for t = 1, n do
@@ -35,7 +35,7 @@ function SCALINGS.llama3(f, r, n)
   end
 end
 
--- One set of divisors up to the original context, another beyond it. The factor on cosine and sine is the same for both.
+-- One set of divisors applies up to the original context, another beyond it. Both have the same factor on cosine and sine.
 function SCALINGS.longrope(f, r, n)
   if not r.short_factors or not r.long_factors then error("rope scaling longrope: the short or the long factors are missing", 0) end
   if #r.short_factors ~= n or #r.long_factors ~= n then
@@ -48,20 +48,20 @@ function SCALINGS.longrope(f, r, n)
   return r.attn_factor or (factor > 1 and math.sqrt(1 + math.log(factor) / math.log(original)) or 1), long
 end
 
--- Pairs behind the first ones stay.
+-- Only the first r.rotated pairs rotate.
 function SCALINGS.proportional(f, r, n)
   for t = r.rotated + 1, n do f[t] = 0.0 end
 end
 
--- With alpha the base is larger. Without, the base grows only with lengths beyond r.limit, and the loader keeps sessions below it.
+-- With alpha, the base is larger at all lengths. Without alpha, it grows only beyond r.limit; the loader keeps sessions below that length.
 function SCALINGS.dynamic(f, r, n)
   if not r.alpha then return end
   local base = r.theta * r.alpha ^ (r.dims / (r.dims - 2))
   for t = 1, n do f[t] = base ^ (-2 * (t - 1) / r.dims) end
 end
 
---- Factor of YaRN on cosine and sine with the two mscales of DeepSeek (transformers, modeling_rope_utils).
--- @param factor of the context; mscale, all: numbers
+--- YaRN's factor on cosine and sine, computed from the two mscale values of DeepSeek (transformers, modeling_rope_utils).
+-- @param factor scaling factor of the context; mscale, all (mscale_all_dim): numbers
 function M.yarn_magnitude(factor, mscale, all)
   local function m(scale) return factor > 1 and 0.1 * scale * math.log(factor) + 1 or 1.0 end
   return m(mscale) / m(all)
@@ -83,7 +83,7 @@ function SCALINGS.yarn(f, r, n)
   return r.attn_factor or (r.factor > 1 and 0.1 * math.log(r.factor) + 1 or 1)
 end
 
--- Most rotary dimensions: twice the frequencies that a rope table takes (csrc/graph).
+-- Maximum number of rotary dimensions: twice the number of frequencies that a rope table takes (csrc/graph).
 local MOST_DIMS = 1 << 13
 
 local function check_finite(f, what)
@@ -92,13 +92,13 @@ local function check_finite(f, what)
   end
 end
 
---- Angular frequencies of one rope.
--- @param r inv_freq (the frequencies themselves, with magnitude and long_freq, of files that hold tables), or theta (base), dims
--- (rotary size) and, where the rope is scaled, scaling and its fields (ane.model.config); divisors: list of
--- dims / 2 numbers that divide the frequencies (llama 3 in GGUF)
--- @return list of dims / 2 frequencies (radians a position); factor on cosine and sine; longrope: the list for lengths
--- beyond r.original_context
--- @raise where the scaling is unknown
+--- The angular frequencies of one rope.
+-- @param r either inv_freq (the frequencies, with magnitude and long_freq, from files that store tables), or theta (base), dims (number
+-- of rotary dimensions) and, for a scaled rope, scaling and its fields (ane.model.config); divisors: list of dims / 2 numbers that divide
+-- the frequencies (Llama 3 in GGUF)
+-- @return list of dims / 2 frequencies (radians per position); factor on cosine and sine; for longrope the list for lengths beyond
+-- r.original_context
+-- @raise if the scaling is unknown
 function M.frequencies(r)
   if r.inv_freq then return r.inv_freq, r.magnitude or 1.0, r.long_freq end
   if r.dims > MOST_DIMS then error(("rope has %s dimensions, at most %d are supported"):format(r.dims, MOST_DIMS), 0) end

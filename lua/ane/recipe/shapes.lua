@@ -1,15 +1,15 @@
---- A source without weights: shapes by role, from the configuration alone. A graph built on it can be planned.
+--- A source without weights. It derives shapes by role from the configuration alone, so that a graph built on it can be planned.
 -- Needs ane.recipe.names. Usage: `local source = shapes.source("config.json"); recipe.build(r, cfg, source)`
 --
--- The shapes of roles (see ane.recipe.names) that most models share are here. A recipe adds or replaces some by
--- `shapes = function(cfg) return {role = shape} end`. A key is a role for a weight, "role.bias" for a bias; a shape is a list of
--- numbers, or false: no such tensor, or function(layer) -> shape. A role without a shape has no tensor.
+-- This module holds the shapes of the roles (see ane.recipe.names) that most models share. A recipe adds or overrides shapes with
+-- `shapes = function(cfg) return {role = shape} end`. A key is a role for a weight, or "role.bias" for a bias. A shape is a list of
+-- numbers, false (there is no such tensor), or function(layer) -> shape. A role without a shape has no tensor.
 
 local names = require "ane.recipe.names"
 
 local M = {}
 
--- The weights of llama and related architectures, as in files of transformers.
+-- The weights of Llama and related architectures, as stored in Hugging Face files.
 local function common(cfg)
   local d, f, hd = cfg.d_model, cfg.d_ff, cfg.head_dim
   local q, kv = cfg.n_head * hd, cfg.n_head_kv * hd
@@ -25,7 +25,7 @@ local function common(cfg)
   return t
 end
 
---- Adds a bias to the weights of these roles, one number a row.
+--- Adds a bias to the weights of these roles, with one number per row.
 function M.biases(t, roles)
   for _, role in ipairs(roles) do t[role .. ".bias"] = { t[role][1] } end
   return t
@@ -34,8 +34,8 @@ end
 local Source = {}
 Source.__index = Source
 
---- A source of shapes.
--- @param path the configuration: a JSON file
+--- Makes a source of shapes.
+-- @param path path of the configuration, a JSON file
 function M.source(path) return setmetatable({ file = path, rules = {} }, Source) end
 
 function Source:path() return self.file end
@@ -45,7 +45,7 @@ function Source.bytes() return 0 end
 function Source.tensors() return {} end
 function Source.close() end
 
---- Derives the shapes (called when a graph is built).
+--- Derives the shapes. Called when a graph is built.
 -- @param cfg configuration
 -- @param own the recipe's `shapes`, or nil
 function Source:learn(cfg, own)
@@ -53,7 +53,7 @@ function Source:learn(cfg, own)
   for role, shape in pairs(own and own(cfg, self.rules) or {}) do self.rules[role] = shape end
 end
 
---- {shape} of a role, or nil.
+--- The description {shape, name} of a role's tensor, or nil.
 function Source:tensor(name, role, suffix, layer)
   local shape = self.rules[suffix == ".bias" and role .. suffix or role]
   if type(shape) == "function" then shape = shape(layer) end
@@ -67,7 +67,8 @@ function Source:tensor(name, role, suffix, layer)
   return self.last
 end
 
---- The tensor that was looked up last, as a constant without values. view: index, from, to, step, transposed (see the builder's weight).
+--- The tensor last looked up, as a constant without values. view: index, from, to, step, transposed, part_rows, flat (see the builder's
+-- weight).
 function Source:blank(graph, name, label, view)
   local shape = table.move(self.last.shape, 1, #self.last.shape, 1, {})
   assert(self.last.name == name, "looked up just before")

@@ -3,9 +3,8 @@
 
 local M = {}
 
---- out(C * conv(B * z)) with B | C | z = in(x); the convolution is depthwise and causal.
--- Weights: shortconv.in_proj, shortconv.conv [C, K] or [C, 1, K], shortconv.out_proj, each with its bias where the file
--- has one.
+--- Computes out(C * conv(B * z)) with B | C | z = in(x). The convolution is depthwise and causal.
+-- Weights: shortconv.in_proj, shortconv.conv [C, K] or [C, 1, K], shortconv.out_proj, each with its bias if the file has one.
 -- @param opts taps (K)
 function M.gated(b, x, opts)
   local c = b:channels(x)
