@@ -1,11 +1,11 @@
---- BERT and RoBERTa, and what is trained on top of them: MiniLM, BGE, E5, GTE, XLM-RoBERTa, cross-encoders.
+--- BERT and RoBERTa, and models trained on top of them: MiniLM, BGE, E5, GTE, XLM-RoBERTa, cross-encoders.
 -- Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers"; Conneau et al. 2020, "Unsupervised Cross-lingual
 -- Representation Learning at Scale".
 --
--- Quirks: token, position and token type embeddings are summed and normed; norms are LayerNorms behind each residual; every
--- token sees all others; gelu is the exact one. RoBERTa counts positions from pad_token_id + 1 on; GGUF files hold the table
--- without the rows before. A classifier of BERT has the pooler before it, one of RoBERTa a matrix of its own. Hugging Face files name
--- tensors with or without the prefix "bert." or "roberta.". GGUF calls all of them bert.
+-- Quirks: token, position and token type embeddings are summed and normed. A LayerNorm follows each residual addition. Every token sees
+-- all others. gelu is the exact (erf) form. RoBERTa counts positions from pad_token_id + 1; GGUF files omit the table's rows before that.
+-- A BERT classifier follows the pooler; a RoBERTa classifier has its own matrix. Hugging Face files name tensors with or without the
+-- prefix "bert." or "roberta.". GGUF calls all of these models bert.
 
 local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
@@ -46,10 +46,10 @@ M.names = {
 }
 M.defaults = { hf = { norm_eps = 1e-12, act = "gelu_erf", keys = { position_embedding_type = "absolute" } } }
 
--- The pooler of a model without a classifier; heads of masked words.
+-- The pooler of a model without a classifier, and the masked-language-model heads.
 M.ignore = { "pooler%.dense%.", "position_ids$", "^cls%.predictions%.", "^cls%.seq_relationship%.", "^lm_head%." }
 
--- Rows of the table of positions before the first.
+-- The row of the position table that belongs to the first token (0-based).
 local function first_position(cfg) return is_roberta(cfg) and (cfg.pad_id or 1) + 1 or 0 end
 
 function M.build(b, cfg)

@@ -1,9 +1,9 @@
 --- Cohere Command R and Command R7B, Aya.
 -- Cohere 2024, "Command R7B"; Team Cohere 2025, "Command A: An Enterprise-Ready Large Language Model".
 --
--- Quirks: one LayerNorm without bias a layer; attention and feed-forward both read it, and both are added to the residual stream.
--- Rope rotates neighbouring pairs (2i, 2i + 1). In cohere2 only sliding layers have rope, and every fourth sees all keys without it; in
--- cohere all see all keys with rope. Logits are multiplied by logit_scale. The head is the embedding.
+-- Quirks: each layer has one LayerNorm without bias. Attention and feed-forward both read its output, and both are added to the residual
+-- stream. Rope rotates neighbouring pairs (2i, 2i + 1). In cohere2 only sliding layers have rope; every fourth layer has full attention
+-- without rope. In cohere all layers have full attention with rope. Logits are multiplied by logit_scale. The head is the embedding.
 
 local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
@@ -16,7 +16,7 @@ M.defaults = {
   hf = { norm_eps = 1e-5, tied = true, attention_bias = false, rope = { layout = "interleaved" }, keys = { logit_scale = 0.0625 } },
 }
 
--- Of layer i: does it have rope, and its window.
+-- For layer i: whether it has rope, and its attention window.
 local function reach(cfg, i)
   if cfg.architecture ~= "cohere2" then return true, nil end
   local window = attention.window(cfg, i, (i + 1) % (cfg.meta("sliding_window_pattern", "count") or 4) ~= 0)
@@ -25,7 +25,7 @@ end
 
 function M.build(b, cfg)
   if cfg.meta("use_qk_norm", "flag") then error("use_qk_norm (a LayerNorm of q and k with weights of all heads) is not computed", 0) end
-  cfg.meta "use_parallel_block" -- known: always so
+  cfg.meta "use_parallel_block" -- known; it is always so
   local x = b:embed "token_embd" -- [1, d_model, T, 1]
   local rope = b:rope_table(cfg.rope)
   for i = 0, cfg.n_layer - 1 do

@@ -1,10 +1,11 @@
 --- DeepSeek-V2, DeepSeek-V2-Lite and GLM-4.7-Flash (glm4_moe_lite): latent attention and experts.
 -- DeepSeek-AI 2024, "DeepSeek-V2"; Z.ai 2026, "GLM-4.7-Flash".
 --
--- Quirks: rope rotates neighbouring pairs of a part of each head. Norms of latents have eps 1e-6, whatever rms_norm_eps says. Scaled rope
--- multiplies the scores by mscale^2. The first layers are dense. DeepSeek-V2 weighs experts by the softmax over all, times a factor, and
--- norm_topk_prob has no effect; it may choose groups by their best expert first. GLM chooses by sigmoid(router) + bias, weighs by the
--- normed sigmoid, and groups count as their two best. GGUF calls DeepSeek-V2 and V3 deepseek2.
+-- Quirks: rope rotates neighbouring pairs of a part of each head. The latent norms have eps 1e-6, whatever rms_norm_eps says. With scaled
+-- rope, scores are multiplied by mscale^2. The first layers are dense. DeepSeek-V2 weights experts by the softmax over all of them, times
+-- a factor; norm_topk_prob has no effect. It may first choose expert groups, ranked by their best expert. GLM chooses experts by
+-- sigmoid(router) + bias, weights them by the normalised sigmoid, and ranks groups by their two best experts. GGUF calls DeepSeek-V2 and
+-- V3 deepseek2.
 
 local ffn = require "ane.recipe.ffn"
 local head = require "ane.recipe.head"
@@ -22,7 +23,7 @@ for role, name in pairs(latent.names) do NAMES[role] = name end
 M.names = { hf = NAMES }
 M.defaults = { hf = { norm_eps = 1e-6, tied = false, attention_bias = false, mlp_bias = false } }
 
--- The factor of scores that scaled rope asks for: 1 + 0.1 mscale_all_dim ln(factor), squared.
+-- The factor on attention scores that scaled rope requires: (1 + 0.1 mscale_all_dim ln(factor))^2.
 local function score_factor(cfg)
   local r = cfg.meta("rope_parameters", "object") or cfg.meta("rope_scaling", "object") or {}
   local all = tonumber(r.mscale_all_dim) or 0
@@ -32,7 +33,7 @@ local function score_factor(cfg)
   return factor > 1 and all ~= 0 and (1 + 0.1 * all * math.log(factor)) ^ 2 or 1
 end
 
--- Of latent attention.
+-- The sizes of latent attention.
 local function attention_sizes(cfg)
   local s
   if cfg.format == "gguf" then
@@ -54,7 +55,7 @@ local function attention_sizes(cfg)
   return s
 end
 
--- Of the experts; sparse(i): does layer i have experts?
+-- The settings of the experts. sparse(i) says whether layer i has experts.
 local function mixture(cfg)
   local gguf, glm = cfg.format == "gguf", cfg.architecture == "glm4_moe_lite"
   local function get(hf, other, kind) return cfg.meta(gguf and other or hf, kind) end

@@ -1,8 +1,8 @@
 --- Falcon-H1: attention and Mamba-2 side by side in each layer.
 -- Zuo et al. 2025, "Falcon-H1: A Family of Hybrid-Head Language Models".
 --
--- Quirks: many multipliers in config.json; GGUF's converter folds them into the weights, and its ffn_norm has no .weight behind it.
--- mamba_rms_norm false: the scan is gated without a norm.
+-- Quirks: config.json has many multipliers. The GGUF converter folds them into the weights, and its ffn_norm has no ".weight" suffix.
+-- If mamba_rms_norm is false, the scan output is gated without a norm.
 
 local ffn = require "ane.recipe.ffn"
 local head = require "ane.recipe.head"
@@ -29,7 +29,7 @@ local function factors(cfg)
   }
 end
 
--- Of the Mamba-2 blocks. GGUF keeps the gated norm's weight where there is one.
+-- The settings of the Mamba-2 blocks. GGUF files hold the gated norm's weight only if the model has that norm.
 local function state_space(cfg)
   if cfg.format == "gguf" then
     local s = mamba2.of_gguf(cfg)

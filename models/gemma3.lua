@@ -1,13 +1,13 @@
 --- Gemma 3, text.
 -- Gemma team 2025, "Gemma 3 Technical Report".
 --
--- Quirks: the embedding is multiplied by sqrt(d_model), the tied head is not. Each branch is normed before and after
--- (post_attention_norm, post_ffw_norm); q and k are normed per head before rope. Norms multiply by 1 + w; GGUF stores 1 + w. Every
--- sixth layer has full attention, the others slide, unless layer_types says otherwise. Sliding layers have their own rope base
--- without scaling. The score scale is query_pre_attn_scalar^-0.5. GGUF does not store it: head_dim^-0.5, in the 27B (62 layers)
--- (d_model / n_head)^-0.5. attn_logit_softcapping has no effect in this family.
+-- Quirks: the embedding is multiplied by sqrt(d_model); the tied head is not. Each branch is normed before and after
+-- (post_attention_norm, post_ffw_norm); q and k are normed per head before rope. Norms multiply by 1 + w; GGUF stores 1 + w. Unless
+-- layer_types says otherwise, every sixth layer has full attention and the others have sliding attention. Sliding layers have their own
+-- rope base, without scaling. The score scale is query_pre_attn_scalar^-0.5. GGUF does not store it: it is head_dim^-0.5, or
+-- (d_model / n_head)^-0.5 in the 27B model (62 layers). attn_logit_softcapping has no effect in this family.
 -- EmbeddingGemma (use_bidirectional_attention; GGUF's gemma-embedding) sees tokens on both sides: all of them, or in sliding layers those
--- nearer than sliding_window / 2 + 1. GGUF holds the dense layers behind its pooling.
+-- nearer than sliding_window / 2 + 1. GGUF files also hold the dense layers that follow its pooling.
 
 local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
@@ -23,15 +23,15 @@ M.defaults = { hf = {
   keys = { query_pre_attn_scalar = 256 },
 } }
 
--- The score scale of GGUF files, which do not store it.
+-- The number whose inverse square root is the score scale, for GGUF files, which do not store it.
 local function usual_scalar(cfg) return cfg.n_layer == 62 and cfg.d_model / cfg.n_head or cfg.head_dim end
 
--- Rope of the sliding layers: their own, or that of the full layers with another base and without scaling.
+-- The rope of the sliding layers: their own if the file names one, else an unscaled rope with a base of its own.
 local function near_rope(cfg)
   return cfg.ropes and cfg.ropes.sliding_attention or { theta = cfg.rope.local_theta or 10000.0, dims = cfg.rope.dims }
 end
 
--- Does a token see those behind it? Then the names of weights that ane.embed reads are known.
+-- Whether a token sees later tokens. For embedding models it also marks the dense weights, which ane.embed reads, as not needed here.
 local function sees_both_sides(b, cfg)
   if cfg.architecture == "gemma-embedding" then
     for _, role in ipairs { "dense_2", "dense_3" } do b:ignore(role) end
@@ -41,7 +41,7 @@ local function sees_both_sides(b, cfg)
   return cfg.both_sides
 end
 
--- The keys that a layer sees: window and ahead of attention.gqa. Two-sided windows count the own key on both sides.
+-- The keys that a layer sees, as window and ahead of attention.gqa. A two-sided window counts a token's own key on both sides.
 local function reach(window, both)
   if not both then return window end
   if not window then return nil, attention.ALL end
@@ -54,7 +54,7 @@ function M.build(b, cfg)
   local scalar = cfg.meta("query_pre_attn_scalar", "positive") or usual_scalar(cfg)
   local pattern = cfg.meta("sliding_window_pattern", "count") or 6 -- every sixth layer sees all keys
   local both = sees_both_sides(b, cfg)
-  cfg.meta "attn_logit_softcapping" -- known, and without effect
+  cfg.meta "attn_logit_softcapping" -- known; it has no effect
   local x = b:scale(b:embed "token_embd", math.sqrt(cfg.d_model)) -- [1, d_model, T, 1]
   for i = 0, cfg.n_layer - 1 do
     b:layer(i, function()

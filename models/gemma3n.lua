@@ -1,10 +1,11 @@
 --- Gemma 3n, text.
 -- Gemma team 2025, "Gemma 3n"; AltUp: Baykal et al. 2023; LAuReL: Menghani et al. 2024.
 --
--- Quirks: norms multiply by w. Four residual streams (AltUp). Beside attention stands a low-rank branch (LAuReL); their sum is divided by
--- sqrt(2). v is normed without a weight, scores are not scaled. Some layers keep only gates that are far above the mean of the token
--- (activation_sparsity_pattern). The last layers take keys and values of the last layer of their kind before them; files may hold weights
--- that nobody uses. Each layer adds a gated projection of its slice of a second embedding to all streams but the first.
+-- Quirks: norms multiply by w. There are four residual streams (AltUp). A low-rank branch (LAuReL) runs beside attention; their sum is
+-- divided by sqrt(2). v is normed without a weight; scores are not scaled. Some layers keep only gate values far above the token's mean
+-- (activation_sparsity_pattern). The last layers reuse the keys and values of the last earlier layer of their kind that computes its own;
+-- files may hold weights for them, which are not used. Each layer adds a gated projection of its slice of a second embedding to all
+-- streams but the first.
 
 local altup = require "ane.recipe.altup"
 local attention = require "ane.recipe.attention"
@@ -33,9 +34,9 @@ M.defaults = { hf = {
   keys = { altup_num_inputs = 4, hidden_size_per_layer_input = 256, num_kv_shared_layers = 15 },
 } }
 
--- The x with P(X <= x) = p for a normal X, by bisection.
+-- The p-quantile of the standard normal distribution, by bisection.
 local function quantile(p)
-  local function below(x) -- of a normal distribution, by Simpson's rule from 0 to x
+  local function below(x) -- the normal distribution function, by Simpson's rule from 0 to x
     local n, sum = 400, 0
     for i = 0, n do
       local t = x * i / n
@@ -51,7 +52,7 @@ local function quantile(p)
   return (low + high) / 2
 end
 
--- relu(x - mean - k std) of each token. std is the mean of d * d / rms(d), d = x - mean.
+-- relu(x - mean - k std) per token. std is computed as the mean of d * d / rms(d), with d = x - mean.
 local function far_above(b, x, k)
   local c, one = b:channels(x), { weight = false, offset = 0, eps = 1e-30 }
   local function all(v) return b:repeat_heads(v, 1, c) end
@@ -66,7 +67,7 @@ local function feed_forward(b, x, share)
   return b:linear(b:glu(gate, b:linear(x, "ffn_up", { bias = false }), b.cfg.act), "ffn_down", { bias = false })
 end
 
--- shared: window or "full" -> {k, v} of the last layer that has its own.
+-- shared: window or "full" -> {k, v} of the last layer that computes its own.
 local function self_attention(b, cfg, x, rope, window, shares, shared)
   local heads, kv_heads, bias, kind = cfg.n_head, cfg.n_head_kv, { bias = cfg.attention_bias }, window or "full"
   local q = b:rope(b:rms_norm(b:linear(x, "attn_q", bias), "attn_q_norm", { groups = heads }), rope, "q_rope", { heads = heads })
@@ -82,7 +83,7 @@ local function self_attention(b, cfg, x, rope, window, shares, shared)
   return b:linear(o, "attn_output", bias)
 end
 
--- What a layer makes of the active stream: attention and LAuReL, then the feed-forward.
+-- The output of a layer for the active stream: attention and LAuReL, then the feed-forward.
 local function active(b, cfg, x, l, shared)
   local h = b:rms_norm(x, "attn_norm")
   local low = b:linear(b:linear(h, "laurel_l"), "laurel_r")

@@ -1,10 +1,10 @@
---- Gemma 4, text (E2B, E4B and the dense ones).
+--- Gemma 4, text (E2B, E4B and the dense models).
 -- Gemma team 2026, "Gemma 4".
 --
--- Quirks: norms multiply by w. Each branch is normed before and after. Full layers have wider heads (global_head_dim, or in newer files
--- per_layer_config) and a rope that rotates the first pairs of a head only; scores are not scaled; q and k are normed per head, v without
--- a weight. The last layers have no keys and values of their own: they take those of the last layer of their kind before them. Each
--- layer adds a gated projection of its slice of a second embedding, and its output is multiplied by a number. Logits are capped.
+-- Quirks: norms multiply by w. Each branch is normed before and after. Full layers have wider heads (global_head_dim, or per_layer_config
+-- in newer files), and their rope rotates only the first pairs of a head. Scores are not scaled. q and k are normed per head, v without a
+-- weight. The last layers reuse the keys and values of the last earlier layer of their kind that computes its own. Each layer adds a gated
+-- projection of its slice of a second embedding, and its output is multiplied by a number. Logits are soft-capped.
 
 local ffn = require "ane.recipe.ffn"
 local head = require "ane.recipe.head"
@@ -20,7 +20,7 @@ M.names = { hf = {
 } }
 M.defaults = { hf = { norm_eps = 1e-6, tied = true, attention_bias = false, sliding_window = 512, act = "gelu_tanh" } }
 
--- Of layer i: kind ("full" or "near"), d (head width), kv_heads, window, k_eq_v (values are the keys before their norm).
+-- The settings of layer i: kind ("full" or "near"), d (head width), kv_heads, window, k_eq_v (true: values are the keys before their norm).
 local function layer_of(cfg, i)
   local word = cfg.layer_types and cfg.layer_types[i + 1]
   if word == "sliding_attention" then
@@ -34,7 +34,7 @@ local function layer_of(cfg, i)
   }
 end
 
--- Keys and values, normed and rotated.
+-- The keys, normed and rotated, and the values, normed.
 local function keys(b, x, l, rope)
   local k = b:linear(x, "attn_k", { bias = b.cfg.attention_bias })
   local v = l.k_eq_v and k or b:linear(x, "attn_v", { bias = b.cfg.attention_bias })
@@ -42,7 +42,7 @@ local function keys(b, x, l, rope)
   return k, b:rms_norm(v, "attn_v_norm", { groups = l.kv_heads, weight = false })
 end
 
--- shared: kind -> {k, v} of the last layer that has its own.
+-- shared: kind -> {k, v} of the last layer that computes its own.
 local function self_attention(b, x, l, rope, shared)
   local heads, bias = b.cfg.n_head, { bias = b.cfg.attention_bias }
   local q = b:rms_norm(b:linear(x, "attn_q", bias), "attn_q_norm", { groups = heads })

@@ -1,7 +1,7 @@
 --- GLM-4 (GLM-4-9B-0414, GLM-4-32B-0414, GLM-Z1).
 -- GLM team 2024, "ChatGLM: A Family of Large Language Models from GLM-130B to GLM-4 All Tools".
 --
--- Quirks: each branch is normed before and after. Rope rotates neighbouring pairs (2i, 2i + 1) of the first half of a head. gate and up
+-- Quirks: each branch is normed before and after. Rope rotates neighbouring pairs (2i, 2i + 1) of the first half of each head. gate and up
 -- are the rows of one weight (ffn_up in GGUF).
 
 local attention = require "ane.recipe.attention"
@@ -18,7 +18,7 @@ M.defaults = {
   hf = { norm_eps = 1.5625e-7, tied = false, head_dim = 128, attention_bias = false, rope = { layout = "interleaved" } },
 }
 
--- q, k and v have biases where attention_bias says so, the output has none.
+-- q, k and v have biases if attention_bias is set; the output projection has none.
 function M.shapes(cfg, t)
   if cfg.attention_bias then
     for _, role in ipairs { "attn_q", "attn_k", "attn_v" } do t[role .. ".bias"] = { t[role][1] } end
@@ -27,7 +27,7 @@ function M.shapes(cfg, t)
 end
 
 function M.build(b, cfg)
-  cfg.attention_bias = nil -- as the file has them
+  cfg.attention_bias = nil -- biases are used if the file has them
   local x = b:embed "token_embd" -- [1, d_model, T, 1]
   local rope = b:rope_table(cfg.rope)
   for i = 0, cfg.n_layer - 1 do

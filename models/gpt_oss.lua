@@ -1,10 +1,10 @@
 --- gpt-oss.
 -- OpenAI 2025, "gpt-oss-120b & gpt-oss-20b Model Card"; attention sinks: Xiao et al. 2023.
 --
--- Quirks: even layers slide, odd ones see all keys, unless layer_types says otherwise. The softmax of each head has a sink; YaRN rope
--- without truncation; biases everywhere. Experts are chosen by the k best logits and weighted by the softmax of these; rows of gate
--- and up alternate, gate is clamped from above, up on both sides. Files hold experts in MXFP4 (as stored [out, in]) or
--- unpacked ([in, out]). In GGUF gate and up are apart, and ffn_norm is called post_attention_norm.
+-- Quirks: unless layer_types says otherwise, even layers have sliding attention and odd layers full attention. The softmax of each head
+-- has a sink. YaRN rope is not truncated. All projections have biases. The experts with the k best logits are chosen and weighted by the
+-- softmax of these logits. The rows of gate and up alternate; gate is clamped from above, up on both sides. Files hold experts in MXFP4
+-- (stored [out, in]) or unpacked ([in, out]). In GGUF gate and up are separate tensors, and ffn_norm is called post_attention_norm.
 
 local attention = require "ane.recipe.attention"
 local head = require "ane.recipe.head"
@@ -26,7 +26,7 @@ M.defaults = {
   hf = { norm_eps = 1e-5, tied = false, attention_bias = true, rope = { theta = 150000.0 } },
 }
 
--- Of the experts: count, k, limit, alpha.
+-- The settings of the experts: count, k, limit, alpha.
 local function settings(cfg)
   local gguf = cfg.format == "gguf"
   return {
@@ -36,7 +36,7 @@ local function settings(cfg)
   }
 end
 
--- The weights of all experts. Unpacked, the stored tensor is as wide as both halves together.
+-- The weights of all experts. In unpacked files the stored tensor is as wide as gate and up together.
 local function weights(b, s)
   if b.cfg.format == "gguf" then
     return moe.list(b, s.count, {

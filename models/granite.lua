@@ -1,8 +1,8 @@
 --- Granite 3 and 4, dense.
--- IBM Granite team 2024, "Granite 3.0 Language Models". As llama, with four numbers.
+-- IBM Granite team 2024, "Granite 3.0 Language Models". Like Llama, with four extra multipliers.
 --
--- Quirks: the embedding is multiplied by embedding_multiplier, each branch by residual_multiplier, scores by attention_multiplier (instead
--- of head_dim^-0.5); logits are divided by logits_scaling. As in llama, GGUF permutes q and k for neighbouring pairs.
+-- Quirks: the embedding is multiplied by embedding_multiplier, each branch by residual_multiplier, and scores by attention_multiplier
+-- (instead of head_dim^-0.5). Logits are divided by logits_scaling. As with Llama, GGUF permutes q and k for neighbouring pairs.
 
 local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
@@ -15,7 +15,7 @@ M.defaults = {
   hf = { norm_eps = 1e-6, tied = false, attention_bias = false, mlp_bias = false },
 }
 
--- The four numbers; GGUF's keys differ.
+-- The four multipliers. GGUF has different keys for them.
 local function factors(cfg)
   local function get(hf, gguf, default) return cfg.meta(cfg.format == "gguf" and gguf or hf, "positive") or default end
   return {

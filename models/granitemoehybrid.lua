@@ -1,10 +1,10 @@
 --- Granite 4, hybrid: Mamba-2 and attention layers, with or without experts.
--- IBM Granite team 2025, "Granite 4.0". The numbers of granite (embedding, residual, scores, logits).
+-- IBM Granite team 2025, "Granite 4.0". It has the multipliers of granite (embedding, residual, scores, logits).
 --
--- Quirks: layer_types names "mamba" and "attention" layers (newer files: "linear_attention", "full_attention"); GGUF has no kv heads in
--- the former. position_embedding_type other than "rope" means no rope at all. Experts are weighted by the softmax of the k chosen
--- logits; a shared feed-forward is added, or is the only one. Rows of gate and up are one weight. GGUF permutes q and k
--- only where there is rope.
+-- Quirks: layer_types names "mamba" and "attention" layers (newer files: "linear_attention", "full_attention"); in GGUF, Mamba-2 layers
+-- have no kv heads. A position_embedding_type other than "rope" means that there is no rope. Experts are weighted by the softmax of the k
+-- chosen logits. A shared feed-forward is added to the experts, or is the only one. gate and up are the rows of one weight. GGUF permutes
+-- q and k only in models with rope.
 
 local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
@@ -34,7 +34,7 @@ local function factors(cfg)
   }
 end
 
--- Of the Mamba-2 layers.
+-- The settings of the Mamba-2 layers.
 local function state_space(cfg)
   if cfg.format == "gguf" then return mamba2.of_gguf(cfg) end
   local heads = cfg.meta("mamba_n_heads", "count") or 128
@@ -52,7 +52,7 @@ local function is_mamba(cfg, i)
   return kv ~= nil and kv[i + 1] == 0
 end
 
--- Of the experts: count, k; count 0: there are none.
+-- The settings of the experts: count and k. A count of 0 means that there are none.
 local function mixture(cfg)
   local gguf = cfg.format == "gguf"
   return {

@@ -1,9 +1,9 @@
 --- Hunyuan V1, dense (Hunyuan 0.5B to 7B, Hy-MT 1.5).
 -- Tencent Hunyuan team 2025.
 --
--- Quirks: q and k are normed per head after rope; other architectures norm before it. Rope's base is theta * alpha^(r / (r - 2)); GGUF
--- stores this base in rope.freq_base, config.json as rope type "dynamic" with alpha. use_cla has no effect. ONNX Runtime GenAI
--- calls it hunyuandensev1.
+-- Quirks: q and k are normed per head after rope; other architectures norm them before it. The base of rope is theta * alpha^(r / (r - 2)).
+-- GGUF stores this base in rope.freq_base; config.json has rope type "dynamic" with alpha. use_cla has no effect. ONNX Runtime GenAI
+-- calls the architecture hunyuandensev1.
 
 local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"

@@ -1,9 +1,9 @@
 --- LFM2 and LFM2.5, dense and mixture of experts.
 -- Liquid AI 2025, "LFM2 Technical Report".
 --
--- Quirks: most layers are gated short convolutions, some are attention with normed q and k (before rope). The final norm
--- is called embedding_norm (token_embd_norm) but follows the last layer. Experts are chosen by
--- sigmoid(router) + bias and weighted by the sigmoid alone, divided by their sum + 1e-6.
+-- Quirks: most layers are gated short convolutions; the others are attention with q and k normed before rope. The final norm is called
+-- embedding_norm (token_embd_norm in GGUF) although it follows the last layer. Experts are chosen by sigmoid(router) + bias. Their weights
+-- are the sigmoid alone, divided by the sum of the chosen ones + 1e-6.
 
 local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
@@ -26,7 +26,7 @@ M.names = {
 
 M.defaults = { hf = { norm_eps = 1e-5, rope = { theta = 1e6 } } }
 
--- Is layer i attention? GGUF: the layers with kv heads. config.json: layer_types, or full_attn_idxs (absent: all).
+-- Whether layer i is attention. GGUF: layers with kv heads. config.json: layer_types, or full_attn_idxs (if absent, all layers).
 local function is_attention(cfg, i)
   if cfg.layer_types then return cfg.layer_types[i + 1] == "full_attention" end
   local kv = cfg.per_layer and cfg.per_layer.n_head_kv
@@ -39,7 +39,7 @@ local function is_attention(cfg, i)
   return false
 end
 
--- Experts: count, k, number of dense layers before them, weights normalised, scale. nil: a dense model.
+-- The settings of the experts: count, k, number of dense layers before them, whether weights are normalised, scale. nil for a dense model.
 local function expert_settings(cfg)
   local gguf = cfg.format == "gguf"
   local count = cfg.meta(gguf and "expert_count" or "num_experts", "whole")
@@ -59,7 +59,7 @@ local function sparse(b, x, e)
   return moe.experts(b, x, route, list, { act = "silu" })
 end
 
--- Inner width of the dense layers as transformers computes it for lfm2; with experts it is as written.
+-- The inner width of the dense layers, computed as transformers does for lfm2. Models with experts use the stored width.
 local function dense_width(cfg)
   if cfg.meta("num_experts", "whole") then return cfg.d_ff end
   local f = cfg.meta("block_ff_dim", "count") or cfg.d_ff

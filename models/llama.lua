@@ -1,9 +1,9 @@
 --- Llama, SmolLM2, Mistral and other models that are converted to GGUF as "llama".
 -- Touvron et al. 2023, "LLaMA: Open and Efficient Foundation Language Models"; GQA as in Llama 2 and 3.
 --
--- Quirks: the GGUF converter permutes the rows of attn_q and attn_k (and their biases): rope pairs 2i with 2i + 1, layout
--- "interleaved". Hugging Face files pair i with i + r/2. Llama 3's rope scaling is a tensor of
--- divisors in GGUF, rope_freqs.weight. GGUF uses biases where the file has them. No output.weight: the head is the embedding.
+-- Quirks: the GGUF converter permutes the rows of attn_q and attn_k (and their biases), so rope pairs 2i with 2i + 1 (layout
+-- "interleaved"). Hugging Face files pair i with i + r/2. In GGUF, Llama 3's rope scaling is a tensor of divisors, rope_freqs.weight.
+-- For GGUF, biases are used if the file has them. If there is no output.weight, the head is the embedding.
 
 local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"

@@ -1,8 +1,8 @@
 --- Mamba-2.
 -- Dao and Gu 2024, "Transformers are SSMs: Generalized Models and Efficient Algorithms Through Structured State Space Duality".
 --
--- Quirks: no attention and no feed-forward. GGUF stores A = -exp(A_log) and no limits of the time step. The original files have neither
--- a num_attention_heads nor a context length.
+-- Quirks: there is no attention and no feed-forward. GGUF stores A = -exp(A_log) and no limits of the time step. The original files have
+-- neither num_attention_heads nor a context length.
 
 local head = require "ane.recipe.head"
 local mamba2 = require "ane.recipe.mamba2"

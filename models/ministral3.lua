@@ -1,10 +1,10 @@
 --- Mistral, Ministral and Ministral 3.
--- Jiang et al. 2023, "Mistral 7B"; Mistral AI 2026, "Ministral 3". As llama with a sliding window, in all layers or in those that
+-- Jiang et al. 2023, "Mistral 7B"; Mistral AI 2026, "Ministral 3". Like Llama with a sliding window, in all layers or in those that
 -- layer_types names.
 --
--- Quirks: q of Ministral 3 is multiplied by 1 + beta ln(1 + floor(p / original context)) at position p (llama_4_scaling_beta). Its YaRN
--- has mscale = mscale_all_dim: cosine and sine keep their size, and so do the scores. As in llama, GGUF permutes q and k for
--- neighbouring pairs. Files of Mistral 7B as GGUF are called llama.
+-- Quirks: in Ministral 3, q at position p is multiplied by 1 + beta ln(1 + floor(p / original context)) (llama_4_scaling_beta). Its YaRN
+-- has mscale = mscale_all_dim, so cosine and sine are not scaled, nor are the scores. As with Llama, GGUF permutes q and k for
+-- neighbouring pairs. GGUF files of Mistral 7B name their architecture llama.
 
 local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
@@ -18,7 +18,7 @@ M.defaults = {
   hf = { norm_eps = 1e-6, tied = false, attention_bias = false, mlp_bias = false },
 }
 
--- How q grows with the position: {beta, original}; nil: not at all.
+-- The growth of q with the position: {beta, original}, or nil if there is none.
 local function growth(cfg)
   if cfg.format == "gguf" then
     local beta = cfg.meta("attention.temperature_scale", "positive")

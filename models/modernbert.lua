@@ -1,10 +1,10 @@
 --- ModernBERT.
 -- Warner et al. 2024, "Smarter, Better, Faster, Longer: A Modern Bidirectional Encoder".
 --
--- Quirks: norms are LayerNorms before each block, mostly without bias; the first layer has none before its attention, its input being
--- normed already. Every third layer sees all tokens, the others those at a distance of up to local_attention / 2; both kinds have their
--- own rope base. q, k and v are one matrix, and so are the input of the activation and its gate: act(first half) * second half. Sequence
--- classifiers of Hugging Face files put a dense layer, an activation and a norm before the scores.
+-- Quirks: a LayerNorm, mostly without bias, precedes each block. The first layer has none before its attention, since its input is already
+-- normed. Every third layer sees all tokens; the others see those at a distance of up to local_attention / 2. Each of the two kinds has its
+-- own rope base. q, k and v are one matrix. So are gate and up: act(first half) * second half. Sequence classifiers in Hugging Face files
+-- put a dense layer, an activation function and a norm before the scores.
 
 local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
@@ -31,9 +31,9 @@ M.defaults = { hf = {
   norm_eps = 1e-5, act = "gelu_erf", attention_bias = false, mlp_bias = false,
   keys = { global_attn_every_n_layers = 3, local_attention = 128, global_rope_theta = 160000.0, local_rope_theta = 10000.0 },
 } }
-M.ignore = { "^decoder%.", "^head%." } -- of a model of masked words
+M.ignore = { "^decoder%.", "^head%." } -- masked-language-model head
 
--- Ropes of the layers that see all and of the others.
+-- The ropes: of the layers that see all tokens, and of the local layers.
 local function ropes(cfg)
   if cfg.ropes then return cfg.ropes.full_attention, cfg.ropes.sliding_attention end
   if cfg.format == "gguf" then
@@ -43,13 +43,13 @@ local function ropes(cfg)
     { theta = cfg.meta("local_rope_theta", "positive"), dims = cfg.rope.dims }
 end
 
--- Does layer i see the near tokens only?
+-- Whether layer i sees only nearby tokens.
 local function is_local(cfg, i)
   if cfg.layer_types then return cfg.layer_types[i + 1] == "sliding_attention" end
   return i % (cfg.meta("global_attn_every_n_layers", "count") or 3) ~= 0
 end
 
--- Tokens on each side that a local layer sees.
+-- The number of tokens on each side that a local layer sees.
 local function side(cfg)
   local whole = cfg.format == "hf" and cfg.meta("local_attention", "count") or cfg.sliding_window or 128
   return whole // 2

@@ -1,10 +1,10 @@
---- Nemotron-H and Nemotron 3 Nano: one mixer a layer, Mamba-2, attention, feed-forward or experts.
+--- Nemotron-H and Nemotron 3 Nano. Each layer is one mixer: Mamba-2, attention, feed-forward or experts.
 -- NVIDIA 2025, "Nemotron-H: A Family of Accurate and Efficient Hybrid Mamba-Transformer Models".
 --
--- Quirks: hybrid_override_pattern has a letter a layer: M Mamba-2, * attention (without rope), - feed-forward, E experts; new files name
--- them in layers_block_type. GGUF: no kv heads and no feed-forward width in Mamba-2 layers. Feed-forward and experts are
--- down(relu(up(x))^2). Experts are chosen by sigmoid(router) + bias, weighted by the sigmoid alone. The time step is at least
--- time_step_min.
+-- Quirks: hybrid_override_pattern has one letter per layer: M for Mamba-2, * for attention (without rope), - for feed-forward, E for
+-- experts. Newer files name the layers in layers_block_type. In GGUF, Mamba-2 layers have no kv heads and no feed-forward width.
+-- Feed-forward and experts are down(relu(up(x))^2). Experts are chosen by sigmoid(router) + bias and weighted by the sigmoid alone. The
+-- time step is at least time_step_min.
 
 local attention = require "ane.recipe.attention"
 local head = require "ane.recipe.head"
@@ -21,7 +21,7 @@ for role, name in pairs {
   ffn_up_shexp = "mixer.shared_experts.up_proj", ffn_down_shexp = "mixer.shared_experts.down_proj",
 } do NAMES[role] = name end
 
--- Published files say backbone, files that transformers saves say model.
+-- The tensor names. Published files have the prefix "backbone", files that transformers saves have "model".
 local function names_of(cfg, common)
   local names, top = common(NAMES), cfg.holds "backbone.embeddings.weight" and "backbone." or "model."
   return function(role, layer)
@@ -35,9 +35,9 @@ M.names = { hf = names_of }
 M.defaults = { hf = { norm_eps = 1e-5, tied = false, attention_bias = false, keys = { norm_topk_prob = true } } }
 
 local LETTERS = { M = "mamba", ["*"] = "attention", ["-"] = "mlp", E = "moe" }
-local WORDS = { full_attention = "attention", linear_attention = "mamba" } -- of newer files
+local WORDS = { full_attention = "attention", linear_attention = "mamba" } -- in newer files
 
--- The kind of layer i: "mamba", "attention", "mlp" or "moe".
+-- The kinds of the layers, as function(i): "mamba", "attention", "mlp" or "moe".
 local function kinds(cfg)
   local list, pattern = cfg.meta "layers_block_type", cfg.meta "hybrid_override_pattern"
   if cfg.layer_types then list = cfg.layer_types end

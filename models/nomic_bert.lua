@@ -1,9 +1,9 @@
 --- NomicBERT: nomic-embed-text.
 -- Nussbaum et al. 2024, "Nomic Embed: Training a Reproducible Long Context Text Embedder".
 --
--- Quirks: as BERT with its norms behind the residuals, but with rope instead of position embeddings, q, k and v in one matrix, a gated
--- feed-forward block and no biases. fc12 goes through silu, fc11 is multiplied. Every token has type 0 unless told otherwise. config.json
--- of the first files has GPT-2's keys (n_embd, n_head, rotary_emb_base).
+-- Quirks: as in BERT, a norm follows each residual addition. Unlike BERT, it has rope instead of position embeddings, q, k and v in one
+-- matrix, a gated feed-forward block and no biases. The activation (silu) applies to fc12, whose result is multiplied by fc11. Every token
+-- has type 0 by default. The config.json of the first files has GPT-2's keys (n_embd, n_head, rotary_emb_base).
 
 local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"

@@ -1,10 +1,10 @@
 --- OLMo 2 and OLMo 3.
 -- OLMo team 2025, "2 OLMo 2 Furious" and "Olmo 3".
 --
--- Quirks: the input of a branch is not normed; its output is normed before it is added to the residual stream. q and k are normed
--- over their whole width, all heads together, before rope. In OLMo 3 every fourth layer sees all keys, the others slide, unless
--- layer_types says otherwise; only layers that see all keys have the scaled rope. GGUF calls both olmo2: one with a sliding window is
--- OLMo 3.
+-- Quirks: the input of a branch is not normed; its output is normed before it is added to the residual stream. q and k are normed over
+-- their whole width, all heads together, before rope. In OLMo 3, unless layer_types says otherwise, every fourth layer has full attention
+-- and the others sliding attention; only layers with full attention have the scaled rope. GGUF calls both olmo2; a file with a sliding
+-- window is OLMo 3.
 
 local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"

@@ -1,9 +1,9 @@
 --- OpenAI privacy filter: a bidirectional mixture of experts that labels every token (BIOES over eight kinds of personal data).
--- gpt-oss family: OpenAI 2025, "gpt-oss-120b & gpt-oss-20b Model Card"; attention sinks: Xiao et al. 2023.
+-- It belongs to the gpt-oss family: OpenAI 2025, "gpt-oss-120b & gpt-oss-20b Model Card"; attention sinks: Xiao et al. 2023.
 --
--- Quirks: token i sees j iff |i - j| <= sliding_window, in all layers; YaRN rope without truncation on neighbouring pairs;
--- the softmax of each head has a sink; q and k are each scaled by head_dim^-0.25; experts are stored [in, out], gate before
--- up, and clamped. In the original files sinks are in base 2, q, k and v are one matrix and the head has no bias.
+-- Quirks: in all layers, token i sees token j iff |i - j| <= sliding_window. YaRN rope is not truncated and rotates neighbouring pairs.
+-- The softmax of each head has a sink. q and k are each scaled by head_dim^-0.25. Experts are stored [in, out], gate before up, and are
+-- clamped. In the original files sinks are in base 2, q, k and v are one matrix, and the head has no bias.
 
 local attention = require "ane.recipe.attention"
 local moe = require "ane.recipe.moe"
@@ -21,7 +21,7 @@ local NAMES = {
   down = "mlp.experts.down_proj", down_bias = "mlp.experts.down_proj_bias", sinks = "self_attn.sinks", output = "score",
 }
 
--- Names in the original files.
+-- Tensor names in the original files.
 local ORIGINAL = {
   token_embd = "embedding", output_norm = "norm", output = "unembedding", attn_norm = "attn.norm", attn_qkv = "attn.qkv",
   attn_output = "attn.out", sinks = "attn.sinks", ffn_norm = "mlp.norm", ffn_gate_inp = "mlp.gate", gate_up = "mlp.swiglu",
@@ -44,7 +44,7 @@ local KINDS = {
   "account_number", "private_address", "private_date", "private_email", "private_person", "private_phone", "private_url", "secret",
 }
 
--- Label names, class 0 first: id2label, else the order of the published model.
+-- The label names in class order: id2label, or the order of the published model.
 local function labels(cfg)
   local list, map = {}, cfg.meta("id2label", "object")
   if map then
@@ -64,7 +64,7 @@ local function labels(cfg)
   return list
 end
 
--- Sizes, by the keys of config.json of both file layouts.
+-- The settings, read from the config.json keys of both file layouts.
 local function settings(cfg)
   local limit, alpha = cfg.meta("swiglu_limit", "number"), cfg.meta("swiglu_alpha", "number")
   if not is_original(cfg) then
@@ -106,7 +106,7 @@ function M.shapes(cfg, t)
   }
 end
 
--- Norm by the weight of a role. The original files call it a scale.
+-- RMSNorm by the weight of a role. The original files name this weight "scale".
 local function norm(b, x, role, s)
   return b:rms_norm(x, role, { weight = b:weight(role, { suffix = s.original and ".scale" or nil }) })
 end

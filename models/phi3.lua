@@ -1,8 +1,8 @@
 --- Phi-3 and Phi-4-mini.
 -- Abdin et al. 2024, "Phi-3 Technical Report"; Microsoft 2025, "Phi-4-Mini Technical Report".
 --
--- Quirks: q, k and v are the rows of one weight, gate and up those of another (ffn_up in GGUF). Rope rotates only the first
--- partial_rotary_factor of a head. It has two sets of factors (longrope): the long ones apply where the sequence is longer than the
+-- Quirks: q, k and v are the rows of one weight; gate and up are the rows of another (ffn_up in GGUF). Rope rotates only the first
+-- partial_rotary_factor of each head. It has two sets of factors (longrope); the long ones apply if the sequence is longer than the
 -- original context. A sliding window applies to all layers; that of Phi-4-mini is as long as its context.
 
 local attention = require "ane.recipe.attention"

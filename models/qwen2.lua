@@ -1,9 +1,9 @@
 --- Qwen2 and Qwen2.5, dense.
--- Qwen team 2024, "Qwen2 Technical Report". As llama, with biases on q, k and v only (the file has them), rope that pairs i with
--- i + r/2, and the embedding as head in the small sizes.
+-- Qwen team 2024, "Qwen2 Technical Report". Like Llama, with biases on q, k and v only (the file has them), rope that pairs i with
+-- i + r/2, and a tied head in the small sizes.
 --
--- Quirks: config.json names a sliding_window that released models do not use. Only with use_sliding_window do layers slide, those
--- from max_window_layers on; a list layer_types wins.
+-- Quirks: config.json has a sliding_window that released models do not use. It applies only with use_sliding_window, to the layers from
+-- max_window_layers on. A layer_types list takes precedence.
 
 local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"

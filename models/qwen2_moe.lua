@@ -1,6 +1,6 @@
---- Qwen1.5 and Qwen2 mixture of experts.
--- Qwen team 2024, "Qwen2 Technical Report". Attention as in qwen2; the feed-forward is the sum of the k chosen experts,
--- weighted by the softmax over all experts, and of a shared expert times its own gate, sigmoid(w x).
+--- Qwen1.5 and Qwen2, mixture of experts.
+-- Qwen team 2024, "Qwen2 Technical Report". Attention is that of qwen2. The feed-forward sums the k chosen experts, weighted by the
+-- softmax over all experts, and a shared expert, weighted by its own gate sigmoid(w x).
 
 local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
@@ -19,7 +19,7 @@ M.names = {
   },
 }
 
--- Of the experts: count, k, norm; sparse(i): does layer i have experts?
+-- The settings of the experts: count, k, norm. sparse(i) says whether layer i has experts.
 local function settings(cfg)
   local gguf = cfg.format == "gguf"
   local dense, step = {}, cfg.meta("decoder_sparse_step", "count") or 1
@@ -42,7 +42,7 @@ local function experts(b, x, s)
   return b:add(moe.experts(b, x, route, list, { act = act }), shared)
 end
 
--- Attention window of layer i. Without layer_types the layers 0, 2, 4, ... below max_window_layers slide.
+-- The attention window of layer i. Without layer_types, the layers 0, 2, 4, ... below max_window_layers have sliding attention.
 local function window(cfg, i)
   if not cfg.meta("use_sliding_window", "flag") then return nil end
   return attention.window(cfg, i, i % 2 == 0 and i < (cfg.meta("max_window_layers", "whole") or 28))

@@ -1,9 +1,9 @@
 --- Qwen3, dense.
--- Qwen team 2025, "Qwen3 Technical Report". As qwen2 without biases. q and k are normed per head before rope. head_dim is
--- not d_model / n_head.
+-- Qwen team 2025, "Qwen3 Technical Report". Like qwen2 without biases. q and k are normed per head before rope. head_dim is not
+-- d_model / n_head.
 --
--- Quirks: sliding_window of config.json applies only with use_sliding_window; then the layers from max_window_layers on slide, or
--- those that layer_types names.
+-- Quirks: the sliding_window of config.json applies only with use_sliding_window, to the layers from max_window_layers on or to those
+-- that layer_types names.
 
 local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"

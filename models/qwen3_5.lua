@@ -1,9 +1,9 @@
 --- Qwen3.5, dense text models.
--- Qwen team 2026, "Qwen3.5". Three layers of the gated delta rule to one of gated attention.
+-- Qwen team 2026, "Qwen3.5". One layer in four is gated attention; the other three are gated delta nets.
 --
--- Quirks: norms multiply by 1 + w, but that of the delta net's output by w. Rope rotates the first quarter of a head; its sections
--- (mrope) are those of images, and mean nothing for text. GGUF (qwen35) stores 1 + w, A = -exp(A_log), and the value heads in an order in
--- which head h has key head h modulo their number; every full_attention_interval-th layer is attention.
+-- Quirks: norms multiply by 1 + w, except the output norm of the delta net, which multiplies by w. Rope rotates the first quarter of each
+-- head; its sections (mrope) concern images and have no effect on text. GGUF (qwen35) stores 1 + w, A = -exp(A_log), and the value heads
+-- in an order in which head h uses key head h modulo the number of key heads. Every full_attention_interval-th layer is attention.
 
 local ffn = require "ane.recipe.ffn"
 local gated_delta = require "ane.recipe.gated_delta"
@@ -22,7 +22,7 @@ M.names = {
 M.defaults = { hf = { norm_eps = 1e-6, norm_offset = 1, tied = false, attention_bias = false } }
 M.ignore = { "^mtp%." } -- a head that drafts tokens
 
--- Of the delta nets.
+-- The settings of the delta nets.
 local function settings(cfg)
   if cfg.format == "gguf" then
     local heads = cfg.meta("ssm.time_step_rank", "count")

@@ -1,9 +1,9 @@
 --- Qwen3, mixture of experts.
--- Qwen team 2025, "Qwen3 Technical Report". Attention as in qwen3: q and k are normed per head before rope. The feed-forward is
--- the sum of the k chosen experts, weighted by the softmax over all experts; there is no shared expert.
+-- Qwen team 2025, "Qwen3 Technical Report". Attention is that of qwen3: q and k are normed per head before rope. The feed-forward sums
+-- the k chosen experts, weighted by the softmax over all experts. There is no shared expert.
 --
--- Quirks: norm_topk_prob divides the weights by their sum; GGUF does not store it, and files of this architecture mean true. Layers in
--- mlp_only_layers, and those that decoder_sparse_step leaves out, have a dense feed-forward. A sliding window applies to all layers.
+-- Quirks: with norm_topk_prob the weights are divided by their sum; GGUF does not store the key, and it is true for this architecture.
+-- Layers in mlp_only_layers, and those that decoder_sparse_step skips, have a dense feed-forward. A sliding window applies to all layers.
 
 local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
@@ -20,7 +20,7 @@ M.names = {
 }
 M.defaults = { hf = { norm_eps = 1e-6, tied = false, attention_bias = false } }
 
--- Of the experts: count, k, norm; sparse(i): does layer i have experts?
+-- The settings of the experts: count, k, norm. sparse(i) says whether layer i has experts.
 local function settings(cfg)
   local gguf = cfg.format == "gguf"
   local dense, step = {}, cfg.meta("decoder_sparse_step", "count") or 1

@@ -1,8 +1,8 @@
 --- SmolLM3.
--- Hugging Face 2025, "SmolLM3: smol, multilingual, long-context reasoner". As llama, but every fourth layer has no rope.
+-- Hugging Face 2025, "SmolLM3: smol, multilingual, long-context reasoner". Like Llama, but every fourth layer has no rope.
 --
--- Quirks: no_rope_layers[i] = 1 means that layer i has rope. Where layers slide (use_sliding_window, or layer_types), those without
--- rope do. GGUF does not store which layers have rope; as in llama, its q and k are permuted for neighbouring pairs.
+-- Quirks: no_rope_layers[i] = 1 means that layer i has rope. If the model has sliding attention (use_sliding_window, or layer_types), it
+-- is in the layers without rope. GGUF does not store which layers have rope. As with Llama, it permutes q and k for neighbouring pairs.
 
 local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"
@@ -15,7 +15,7 @@ M.defaults = {
   hf = { norm_eps = 1e-6, tied = true, attention_bias = false, mlp_bias = false, rope = { theta = 2e6 } },
 }
 
--- function(i): does layer i have rope?
+-- Returns function(i) -> whether layer i has rope.
 local function rotating(cfg)
   local list, interval = cfg.meta("no_rope_layers", "list"), cfg.meta("no_rope_layer_interval", "count") or 4
   if list and #list ~= cfg.n_layer then

@@ -1,8 +1,8 @@
 --- StarCoder2.
 -- Lozhkov et al. 2024, "StarCoder 2 and The Stack v2: The Next Generation".
 --
--- Quirks: LayerNorm with bias instead of RMSNorm, biases on all projections (use_bias), a plain feed-forward, down(gelu(up(x))). A
--- sliding window applies to all layers; GGUF does not store it, and llama.cpp computes none.
+-- Quirks: it has LayerNorm with bias instead of RMSNorm, biases on all projections (use_bias), and a plain feed-forward,
+-- down(gelu(up(x))). A sliding window applies to all layers; GGUF does not store it, and llama.cpp does not apply it.
 
 local attention = require "ane.recipe.attention"
 local ffn = require "ane.recipe.ffn"

@@ -2,13 +2,13 @@
 -- Zyphra 2025, "ZAYA1"; "Compressed Convolutional Attention" (Figliolia et al. 2025).
 --
 -- Quirks: both branches are added to the residual stream by S(x, h) = (x + bias) scale + (h + residual bias) residual scale. q and k
--- together pass a depthwise and a grouped causal convolution. Only the first one is padded with zeros, so the second one sees the
--- first one's bias there. Then a mean of q and k is added, and each head is scaled to length sqrt(head_dim), k also by a
--- temperature. Half of the value channels are those of the previous token. The router adds its own state of the layer below. A
--- token has one expert, or none (the last slot of the router).
+-- together pass through a depthwise and then a grouped causal convolution. Only the first is padded with zeros, so before the first token
+-- the second sees the bias of the first. Then a mean of q and k is added, and each head is scaled to length sqrt(head_dim); k is also
+-- multiplied by a temperature. Half of the value channels are those of the previous token. The router adds its state from the layer
+-- below. A token has one expert or none (the last slot of the router).
 --
--- Two file layouts: transformers' (layers of attention and experts), and the original (alternating layers, the scales of a
--- join stored at the input of the next layer).
+-- There are two file layouts: that of transformers (each layer has attention and experts), and the original (the two alternate as layers,
+-- and the scales of a join are stored at the input of the next layer).
 
 local head = require "ane.recipe.head"
 local moe = require "ane.recipe.moe"
@@ -17,7 +17,7 @@ local M = { architectures = { "zaya" }, version = 1, defaults = { hf = { norm_ep
 
 local SCALES = { "hidden_states_bias", "hidden_states_scale", "residual_bias", "residual_scale" }
 
--- Names by role; those of the original layout begin with "o.".
+-- Names by role. The roles of the original layout begin with "o.".
 local NAMES = {
   ["start.hidden_states_bias"] = "model.input_hidden_states_bias",
   ["start.hidden_states_scale"] = "model.input_hidden_states_scale",
@@ -43,8 +43,8 @@ for _, s in ipairs(SCALES) do
 end
 M.names = { hf = NAMES }
 
--- The two layouts: the places of the parts of block i. in_a, in_m: layer of its attention and experts; join(b, i, "a" | "m") gives
--- role prefix and layer of the scales behind that branch; rope and window of the attention.
+-- The two layouts say where the parts of block i are stored. in_a and in_m give the layer of its attention and of its experts.
+-- join(b, i, "a" | "m") gives the role prefix and the layer of the scales after that branch. rope and window are those of the attention.
 local function transformers_layout(cfg)
   local half = cfg.head_dim // 2
   local ropes = cfg.ropes or { hybrid = cfg.rope, hybrid_sliding = cfg.rope }
@@ -67,15 +67,15 @@ local function original_layout(cfg)
   local windows = cfg.meta("swa_layers", "list") or {}
   function L.in_a(i) return 2 * i end
   function L.in_m(i) return 2 * i + 1 end
-  -- The scales at the input of a layer join the output of the layer before: behind the attention of block i they are those
-  -- of layer 2i + 1, behind its experts those of layer 2i + 2, behind the last those of the model.
+  -- The scales at the input of a layer join the output of the layer before it: those after the attention of block i are in layer
+  -- 2i + 1, those after its experts in layer 2i + 2, and those after the last experts belong to the model.
   function L.join(i, branch)
     if branch == "a" then return "res.", 2 * i + 1 end
     if i + 1 < L.blocks then return "res.", 2 * i + 2 end
     return "last.", nil
   end
   function L.start() return "res.", 0 end
-  -- swa_layers counts the keys before a query's own.
+  -- swa_layers gives the number of keys before a query's own.
   function L.sliding(i)
     local before = windows[2 * i + 1] or 0
     return before > 0 and before + 1 or nil
@@ -94,19 +94,19 @@ local function scales(b, prefix, layer, which)
   return v
 end
 
--- S(x, h); prefix and layer of the roles of its four vectors.
+-- S(x, h). prefix and layer locate the roles of its four vectors.
 local function join(b, x, h, prefix, layer)
   local function v(which) return scales(b, prefix, layer, which) end
   return b:add(b:affine(h, v "residual_bias", v "residual_scale"), b:affine(x, v "hidden_states_bias", v "hidden_states_scale"))
 end
 
--- Value channels of the previous token. Before the first one x is 0, so the projection is its bias.
+-- The value channels of the previous token. Before the first token x is 0, so the projection is its bias.
 local function v_before(b, x, role)
   local v, bias = b:delay(b:linear(x, role, { bias = false })), b:weight(role, { suffix = ".bias", optional = true })
   return bias and b:affine(v, bias, false, "v_bias") or v
 end
 
--- Attention of a normed x [1, d_model, T, 1].
+-- Compressed convolutional attention of a normed x [1, d_model, T, 1].
 local function cca(b, cfg, L, x, rope, window)
   local p, heads, kv_heads, d = L.prefix, L.heads, cfg.n_head_kv, cfg.head_dim
   local times = heads // kv_heads
@@ -130,7 +130,7 @@ local function cca(b, cfg, L, x, rope, window)
   return b:linear(o, p .. "o")
 end
 
--- Router of a normed x; `below` is the state of the layer below (nil in the first). Gives the route and its own state.
+-- The router, applied to a normed x. `below` is the state of the layer below (nil in the first). Returns the route and its own state.
 local function router(b, L, x, below)
   local p = L.prefix
   local r = b:linear(x, p .. "down")
@@ -156,7 +156,7 @@ function M.shapes(cfg)
     gate_up = { experts, 2 * inner, d }, experts_down = { experts, d, inner },
   }
   local t = {}
-  if L.prefix ~= "" then own.gate_up, own.experts_down = { 2 * inner, d }, { d, inner } end -- a tensor an expert
+  if L.prefix ~= "" then own.gate_up, own.experts_down = { 2 * inner, d }, { d, inner } end -- one tensor per expert
   for role, shape in pairs(own) do t[L.prefix .. role] = shape end
   for _, prefix in ipairs { "start.", "a.", "m.", "res.", "last." } do
     for _, s in ipairs(SCALES) do t[prefix .. s] = { d } end
