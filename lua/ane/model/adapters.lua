@@ -1,4 +1,4 @@
---- The LoRA adapters of a model: loaded once each, chosen for each session.
+--- The LoRA adapters of a model. Each is loaded once and chosen per session.
 -- Needs ane.adapter and ane.util.schema.
 -- Usage: `local chosen = adapters.resolve(model, bundle, { "folder", { path = "other", scale = 0.5 } })`
 
@@ -18,7 +18,7 @@ local function is_adapter(v) return getmetatable(v) == Adapter end
 
 -- ---- Options -----------------------------------------------------------------------------------------------------------
 
--- What is wrong with one entry of a list; nil: nothing. handles: an adapter may stand for its path.
+-- Returns what is wrong with one entry of a list, or nil. handles: an entry may be an adapter instead of a path.
 local function entry_fault(entry, handles)
   if type(entry) == "string" or (handles and is_adapter(entry)) then return nil end
   if type(entry) ~= "table" or is_adapter(entry) then
@@ -34,7 +34,7 @@ local function entry_fault(entry, handles)
   if entry.scale ~= nil and type(entry.scale) ~= "number" then return "must have a number as scale" end
 end
 
--- One entry alone is a list of one.
+-- Wraps a single entry in a list.
 local function listed(v)
   if type(v) == "string" or is_adapter(v) or v.path or v.adapter then return { v } end
   return v
@@ -50,12 +50,12 @@ local function list_fault(handles)
   end
 end
 
---- Rule of `adapters` where the model is loaded: paths.
+--- The rule of `adapters` of load: paths.
 M.paths_rule = { type = { "string", "table" }, check = list_fault(false) }
---- Rule of `adapters` of a session or a reply: paths and adapters.
+--- The rule of `adapters` of a session or a reply: paths and adapters.
 M.rule = { type = { "string", "table" }, check = list_fault(true) }
 
---- A checked value of `adapters` as a list of {path (or adapter), scale}.
+--- Converts a checked value of `adapters` to a list of {path (or adapter), scale}.
 function M.entries(v)
   local out = {}
   for i, entry in ipairs(listed(v)) do
@@ -84,7 +84,7 @@ local function make(bundle, program, path)
   return core, facts_of(file)
 end
 
--- The adapter of a path, which a model loads once; or nil, message, code.
+-- Returns the adapter of a path, which a model loads once; or nil, message, code.
 local function loaded(model, bundle, path)
   model._adapters = model._adapters or {}
   local known = model._adapters[path]
@@ -99,8 +99,8 @@ local function loaded(model, bundle, path)
   return facts
 end
 
---- Model:adapter.
--- @param level of the public function that was called, as error()'s
+--- Implements Model:adapter.
+-- @param level of the public function that was called, as for error()
 function M.load(model, bundle, path, opts, level)
   schema.argument({ type = "string" }, path, "adapter: path", level + 1)
   opts = schema.check(OPTIONS, opts, "adapter", level + 1)
@@ -109,7 +109,7 @@ function M.load(model, bundle, path, opts, level)
   return opts.scale == 1 and made or made:with(opts.scale)
 end
 
---- The same adapter with another scale. It ends with the one that it was made of.
+--- Returns the same adapter with another scale. It is closed when the original is.
 function Adapter:with(scale)
   schema.argument(SCALE, scale, "with: scale", 2)
   local out = { of = self.of or self }
@@ -118,7 +118,7 @@ function Adapter:with(scale)
   return setmetatable(out, Adapter)
 end
 
---- Frees the adapter as soon as no session carries it. Closing twice is fine.
+--- Frees the adapter once no session uses it. Closing twice is allowed.
 function Adapter:close()
   local first = self.of or self
   if not first.closed then first.core:close() end
@@ -128,9 +128,9 @@ Adapter.__close = Adapter.close
 
 function Adapter:__tostring() return ("adapter (%s, rank %d, scale %g)"):format(self.path, self.rank, self.scale) end
 
---- What a session carries.
+--- Resolves the adapters that a session uses.
 -- @param wanted a checked value of `adapters`, or nil
--- @return list of {core adapter, scale} with a `key` that tells it from others; false: the model's own; or nil, message, code
+-- @return list of {core adapter, scale} with a `key` that identifies it; false for the model's own; or nil, message, code
 function M.resolve(model, bundle, wanted)
   if wanted == nil then return false end
   local out, key = {}, {}
@@ -146,7 +146,7 @@ function M.resolve(model, bundle, wanted)
   return out
 end
 
---- Gives all sessions of a model's program these adapters which are not given others.
+--- Sets the adapters of all sessions of a model's program that are not given others.
 -- @param entries list of {path, scale}
 -- @return true; or nil, message, code
 function M.set_default(model, bundle, entries)
@@ -174,7 +174,7 @@ function M.repeat_default(bundle, program)
   return true
 end
 
---- The adapters that a model was loaded with: list of {path, scale, merged}; nil: none.
+--- Lists the adapters that a model was loaded with: list of {path, scale, merged}, or nil.
 function M.describe(model)
   local entries = model._default or model._merged
   if not entries then return nil end

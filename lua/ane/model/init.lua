@@ -19,30 +19,31 @@ local M = {}
 local KV = { "fp16", "fp32", "int16", "int8" }
 
 --- Options of load.
---   context: most tokens of a session; default the least of the model's own, 4096, and what fits half of free memory
---   threads: default the physical cores
+--   context: the maximum number of tokens of a session; default: the least of the model's own maximum, 4096, and what fits in half of
+--     the free memory
+--   threads: default: the number of physical cores
 --   weights: "file" (as stored), or another format by name (ane.model.weights): int8, int4-block, lut4, fp16, q8_0, ...
 --   mixed: other formats for the weights whose names match a pattern: {ffn_down = "int8"}, or a list of {pattern, weights}, of
---     which the last match counts. A pattern is text found anywhere in the name (that of the file); * stands for any
---     characters, ? for one
+--     which the last match wins. A pattern matches anywhere in the tensor's name in the file; * stands for any characters, ? for
+--     one
 --   importance: tensor name -> list or tensor with a weight for each column, for int4-block and lut4 (ane.evaluate.calibrate)
 --   activations: "int8" (fast) or "fp32" (reference)
---   kv: "fp16", "fp32" (the default with fp32 activations), "int8", or "int16": codes of 13 bits with a scale for each position
---     and head, which shortens long prompts
---   head: how greedy decoding reads an 8-bit LM head: "pruned" skips rows that cannot win, with the same result, "full" reads all
---     of it; "auto" (default) prunes heads of 48 MB or more
---   engine: how an ONNX model runs: "graph" (op by op), or "recipe" (rebuilt by a recipe); default recipe where one matches
---   recipe: a table or the path of a Lua file, for an architecture that ane.models has not
---   precision: of Core ML package sets: "fp32" (default), or "fp16" (results of that type are rounded to it)
+--   kv: "fp16", "fp32" (the default with fp32 activations), "int8", or "int16": 13-bit codes with a scale for each position and
+--     head, which makes long prompts faster
+--   head: how greedy decoding reads an 8-bit LM head: "pruned" skips rows that cannot win and gives the same result, "full" reads
+--     every row; "auto" (default) prunes heads of 48 MB or more
+--   engine: how an ONNX model runs: "graph" (op by op), or "recipe" (rebuilt by a recipe); default: recipe where one matches
+--   recipe: a table or the path of a Lua file, for an architecture that ane.models does not have
+--   precision: for Core ML package sets: "fp32" (default), or "fp16" (results of that type are rounded to it)
 --   backend: what runs Core ML package sets: "cpu" (default), or "coreml", on macOS 15 (never run on hardware)
---   verify: true hashes all files of a Core ML package set before it is opened; by default only their sizes are asked for
---   isa: caps the kernels; default the environment's ANE_ISA, else the best of the machine
---   soft_experts: true runs all experts of a mixture with masked weights, as a static graph must; false (the default) only
---   the chosen ones. Results are equal within rounding
---   adapters: LoRA adapters that all sessions carry which are not given others: a path, or a list of paths and of {path = ..., scale =
---   ...}; see ane.model.adapters
---   merge: true merges the adapters into the weights, which are then fp32 where `weights` names no other type
---   progress: function(stage, done, total), or true for a bar on a terminal
+--   verify: true hashes all files of a Core ML package set before opening it; by default only their sizes are checked
+--   isa: an upper limit for the kernels' level; default: ANE_ISA from the environment, else the best level of the machine
+--   soft_experts: true runs all experts of a mixture with masked weights, as a static graph must; false (the default) runs only
+--     the chosen ones. The results are equal within rounding
+--   adapters: LoRA adapters for all sessions that are not given others: a path, or a list of paths and of {path = ..., scale = ...};
+--     see ane.model.adapters
+--   merge: true merges the adapters into the weights, which become fp32 unless `weights` names another type
+--   progress: function(stage, done, total), or true for a progress bar on a terminal
 M.rules = {
   context = { type = "integer", min = 1, max = 1 << 31 },
   threads = { type = "integer", min = 1, max = 1024 },
@@ -72,16 +73,16 @@ local SESSION = {
 
 local Model = {}
 
--- The bundle of an open model; raises at the level of the method's caller.
+-- Returns the bundle of an open model; raises at the level of the method's caller.
 local function opened(self)
   return self._bundle or error("model is closed", 3)
 end
 
 --- Loads a model.
--- @param path a file (GGUF), or a folder with safetensors and config.json, or one with Core ML packages and runtime_meta.json
+-- @param path a GGUF file, a folder with safetensors and config.json, or a folder with Core ML packages and runtime_meta.json
 -- @param opts see rules
--- @return a model; or nil, message, code where the file or the machine refuses
--- @raise where an option is unknown or wrong
+-- @return a model; or nil, message, code if the file or the machine cannot be used
+-- @raise if an option is unknown or wrong
 function M.load(path, opts)
   schema.argument({ type = "string" }, path, "load: path", 2)
   opts = schema.check(M.rules, opts, "load", 2)
@@ -112,7 +113,7 @@ function M.load(path, opts)
   return nil, message, code
 end
 
--- Raises, at the level of the method's caller, where a session's context is above the model's.
+-- Raises, at the level of the method's caller, if a session's context exceeds the model's.
 local function check_context(self, context, what)
   local most = self._bundle.program:context()
   if context and context > most then
@@ -120,7 +121,7 @@ local function check_context(self, context, what)
   end
 end
 
---- A session of its own: the low-level way to feed tokens and read logits.
+--- Opens a session: the low-level way to feed tokens and read logits.
 -- @param opts context (tokens, up to the model's), kv ("fp16", "fp32", "int16", "int8"), adapters (instead of the model's; see adapter)
 -- @return a session; or nil, message, code
 function Model:session(opts)
@@ -132,20 +133,20 @@ function Model:session(opts)
   return session.open(bundle.program, { context = opts.context, kv = opts.kv or self.kv, adapters = chosen }, self._sessions, self._host)
 end
 
---- Loads a LoRA adapter, for `adapters` of session, generate and a pool's requests. It is added to the products of the weights while
--- the model runs; the weights stay as they are.
+--- Loads a LoRA adapter, for the option `adapters` of session, generate and a pool's requests. Its product is added to those of the
+-- weights at run time; the weights do not change.
 -- @param path a PEFT folder or a GGUF adapter
--- @param opts scale: a factor of all that the adapter adds (default 1; 0: nothing)
--- @return an adapter: path, scale, sha256, rank (the largest), modules (number), bytes, with(scale), close(); or nil, message, code:
--- "notfound" and "shape" where it is for another base
+-- @param opts scale: a factor on everything the adapter adds (default 1; 0 disables it)
+-- @return an adapter: path, scale, sha256, rank (the largest), modules (their number), bytes, with(scale), close(); or nil, message,
+-- code: "notfound" or "shape" if it was made for another base model
 function Model:adapter(path, opts)
   local bundle = opened(self)
   local made, message, code = adapters.load(self, bundle, path, opts, 2)
   return made, message, code
 end
 
--- The session that calls of generate and stream share, one at a time; a second one at once gets its own, and so does one with other
--- adapters.
+-- Borrows the session that generate and stream share. Only one call has it at a time: a concurrent call gets a session of its own, and
+-- so does a call with other adapters.
 local function borrow(self, wanted)
   local chosen, message, code = adapters.resolve(self, opened(self), wanted)
   if chosen == nil then return nil, message, code end
@@ -162,7 +163,7 @@ local function give_back(self, used)
   if self._idle or not self._bundle then used:close() else self._idle = used end
 end
 
--- Ids of a prompt: a text, a list of ids or a list of messages; raises at `level`, 1 being this function.
+-- Returns the ids of a prompt: a text, a list of ids or a list of messages. Raises at `level`; level 1 is this function.
 local function prompt_ids(self, prompt, opts, level)
   local tokenizer = self.tokenizer
   if type(prompt) == "string" then
@@ -170,7 +171,7 @@ local function prompt_ids(self, prompt, opts, level)
       local why = self._bundle.tokenizer_error
       return nil, "the model has no tokenizer: give token ids instead of text" .. (why and " (" .. why .. ")" or ""), "unsupported"
     end
-    return tokenizer:encode(prompt, { special = opts.special, eos = false }) -- an end token would end it
+    return tokenizer:encode(prompt, { special = opts.special, eos = false }) -- an end token would end the prompt
   end
   if type(prompt) ~= "table" then
     error("the prompt must be a text, a list of token ids or a list of messages, is a " .. type(prompt), level)
@@ -186,26 +187,26 @@ end
 
 local RULES = schema.merge(generate.rules, chat.rules, {
   session = { type = "table" }, -- of this model: the reply is computed in it
-  adapters = adapters.rule, -- of this reply, in place of the model's own
-  special = { type = "boolean", default = false }, -- control tokens spelled in the prompt's text are those tokens
+  adapters = adapters.rule, -- for this reply, instead of the model's own
+  special = { type = "boolean", default = false }, -- recognise control tokens spelled in the prompt
   details = { type = "boolean", default = false },
 })
 
--- What models that write no text do.
+-- For models that write no text: what they do instead.
 local SILENT = {
   token_classifier = "is a token classifier: it labels tokens (classify)",
   embedding = "is an embedding model: it makes vectors of texts (embed)",
   reranker = "is a reranker: it scores texts (rerank)",
 }
 
--- What a reply needs that may call tools, nil where none are offered; or nil, message, code.
+-- Returns what a reply needs to call tools, nil if no tools are offered; or nil, message, code.
 local function calls_of(self, prompt, opts)
   if not chat.offers_tools(opts) then return nil end
   if type(prompt) == "table" and type(prompt[1]) == "table" then return chat.calls(self.tokenizer, opts) end
   return nil, "option tools needs a list of messages as the prompt: the chat template shows the tools to the model", "invalid"
 end
 
--- Ids of a prompt and the checked options of its reply; or nil, message, code. Raises at `level`, 1 being this function.
+-- Returns the ids of a prompt and the checked options of its reply; or nil, message, code. Raises at `level`; level 1 is this function.
 local function prepare(self, prompt, opts, what, rules, level)
   opened(self)
   opts = schema.check(rules, opts, what, level)
@@ -245,12 +246,12 @@ local function start(self, prompt, opts, what)
 end
 
 --- Continues a prompt.
--- @param prompt a text, a list of token ids, or a list of messages (put through the model's chat template)
--- @param opts see ane.generate and ane.generate.chat; special = true: control tokens spelled in the text are those tokens;
--- session: one of this model, in which the reply is computed: what it holds is kept as far as it is a start of the prompt, and it
--- holds prompt and reply afterwards; details = true: the result is a table with text, ids, prompt_ids, stop ("eos", "stop",
--- "length", "context", "repeat", "stopped"), stop_string, seed, logprobs (list of {id, logprob, top}) and timings
--- @return the text (a list of ids where the model has no tokenizer), or the table; or nil, message, code
+-- @param prompt a text, a list of token ids, or a list of messages (rendered with the model's chat template)
+-- @param opts see ane.generate and ane.generate.chat. special = true: control tokens spelled in the text are recognised.
+-- session: a session of this model in which the reply is computed. The cached tokens that the prompt begins with are reused, and
+-- the session holds prompt and reply afterwards. details = true: the result is a table with text, ids, prompt_ids, stop ("eos",
+-- "stop", "length", "context", "repeat", "stopped"), stop_string, seed, logprobs (list of {id, logprob, top}) and timings
+-- @return the text (a list of ids if the model has no tokenizer), or the table; or nil, message, code
 function Model:generate(prompt, opts)
   local pieces <close>, checked, code = start(self, prompt, opts, "generate")
   if not pieces then return nil, checked, code end
@@ -262,8 +263,8 @@ function Model:generate(prompt, opts)
 end
 
 --- Continues a prompt piece by piece: `for piece in model:stream("Once") do io.write(piece) end`.
--- Pieces are texts (ids where the model has no tokenizer). The iterator has `result` (as generate with details; complete
--- when the loop has ended), stop() and close(); breaking out of the loop closes it. What fails on the way raises.
+-- Pieces are texts (ids if the model has no tokenizer). The iterator has `result` (as generate returns with details; complete
+-- once the loop has ended), stop() and close(); breaking out of the loop closes it. An error during the loop raises.
 -- @return an iterator; or nil, message, code
 function Model:stream(prompt, opts)
   local pieces, message, code = start(self, prompt, opts, "stream")
@@ -271,11 +272,11 @@ function Model:stream(prompt, opts)
   return pieces, nil, nil, pieces
 end
 
-local POOLED -- options of requests of a pool: RULES and more
+local POOLED -- options of a pool's requests: RULES and more
 
---- A pool: many replies at once, computed in shared steps. See ane.pool.
--- @param opts sessions (replies at once; default 32), step_tokens (most tokens of a step; 256), memory (of all cached states: "2G"),
--- prefix_memory (of kept prefixes), context and kv (of each session), on_work (called when an idle pool gets work)
+--- Makes a pool, which computes many replies at once in shared steps. See ane.pool.
+-- @param opts sessions (concurrent replies; default 32), step_tokens (maximum tokens of a step; default 256), memory (of all cached
+-- states: "2G"), prefix_memory (of cached prefixes), context and kv (of each session), on_work (called when an idle pool gets work)
 -- @return a pool; or nil, message, code
 function Model:pool(opts)
   local bundle, pools = opened(self), require "ane.pool"
@@ -307,11 +308,12 @@ function Model:pool(opts)
   return pool
 end
 
---- Continues many prompts, as many at once as a pool of `sessions` computes. Each reply is the one that generate gives for its prompt.
+--- Continues many prompts in a pool that computes `sessions` of them at a time. Each reply equals what generate returns for its prompt.
 -- @param prompts list of prompts, as generate takes them
--- @param opts those of generate, for all of them; sessions, step_tokens, memory: of the pool; on_reply = function(i, result) as each ends
--- @return list of what generate gives for each: texts (ids without a tokenizer), or tables with details = true; false where a prompt
--- failed; and, where some did, a table of {message, code} by their places. nil, message, code where nothing could begin
+-- @param opts the options of generate, for all prompts; sessions, step_tokens, memory: of the pool; on_reply: function(i, result),
+-- called as each reply ends
+-- @return list of what generate returns for each prompt: texts (ids without a tokenizer), or tables with details = true; false for a
+-- prompt that failed. If any failed, also a table of {message, code} by their indices. nil, message, code if nothing could start
 function Model:generate_many(prompts, opts)
   opened(self)
   schema.argument({ type = "table" }, prompts, "generate_many: prompts", 2)
@@ -319,28 +321,28 @@ function Model:generate_many(prompts, opts)
   return replies, failed, code
 end
 
---- A conversation. See ane.generate.chat.
--- @param opts system (text), tools, messages (a conversation to go on with), restore (path of a file that chat:save wrote), overflow
--- ("error", "drop"), any option of generate as default
+--- Starts a conversation. See ane.generate.chat.
+-- @param opts system (text), tools, messages (a conversation to continue), restore (path of a file that chat:save wrote), overflow
+-- ("error", "drop"), any option of generate as a default
 -- @return a chat; or nil, message, code
 function Model:chat(opts)
   opened(self)
   local made, message, code = chat.new(self, opts, 2)
-  return made, message, code -- no tail call: the level of errors counts this function
+  return made, message, code -- no tail call: error levels count this function
 end
 
---- Names of all intermediate values, in the order in which they are computed, for trace.
+--- Returns the names of all intermediate values, in the order in which they are computed, for trace.
 -- @return list of {name, channels}; or nil, message, code
 function Model:values()
   return require("ane.model.trace").values(opened(self))
 end
 
---- Intermediate values of a run from position 0. The first call plans a second program without fused steps, which takes
--- as much memory for weights as the model; close frees it.
+--- Returns intermediate values of a run from position 0. The first call plans a second program without fused steps. It needs as
+-- much memory for weights as the model; close frees it.
 -- @param input a text, a list of token ids or a list of messages
--- @param patterns a glob or a list of globs over the names of values(): "layers.3.*", "*.attn_q"; default all
+-- @param patterns a glob or a list of globs over the names of values(): "layers.3.*", "*.attn_q"; default: all
 -- @return table name -> tensor [tokens, channels]; or nil, message, code ("range": more tokens than one run takes;
--- "notfound": a glob fits no name)
+-- "notfound": a glob matches no name)
 function Model:trace(input, patterns)
   local bundle, trace = opened(self), require "ane.model.trace"
   local globs = trace.globs(patterns, 2)
@@ -350,15 +352,15 @@ function Model:trace(input, patterns)
 end
 
 --- Writes the model as GGUF with its weights in another type. See ane.quantise.
--- @param out path of the file; it appears when it is complete
+-- @param out path of the file; it appears once it is complete
 -- @param opts weights (type), mixed ({pattern = type}), fallback, importance, threads, progress
--- @return the report: what each tensor became, its error and bytes; or nil, message, code
+-- @return a report: the new type, error and bytes of each tensor; or nil, message, code
 function Model:quantise(out, opts)
   local report, message, code = require("ane.quantise").run(opened(self).source, out, opts, 2)
-  return report, message, code -- no tail call: the level of errors counts this function
+  return report, message, code -- no tail call: error levels count this function
 end
 
---- Plans the model for the Neural Engine: packages, bytes, predicted residency, each residency rule with its verdict. See
+--- Plans the model for the Neural Engine: packages, bytes, predicted residency, and the verdict of each residency rule. See
 -- ane.coreml.plan.
 -- @param opts weights, mixed, context, chip, target, size_limit, rows, slices, layers, experts, max_t, fixed_t, layout, norm
 -- @return a plan, which prints as a table and has dot() and svg(); or nil, message, code
@@ -370,74 +372,74 @@ function Model:plan(opts)
 end
 
 --- Writes the model as Core ML packages for the Neural Engine, with runtime_meta.json, embed.bin and its tokenizer. See ane.coreml.export.
--- @param out folder; it appears (or is replaced) when it is complete
--- @param opts those of plan; argmax, importance, threads, progress
--- @return report: ok, shards, weights, kept, seconds; or nil, message, code
+-- @param out folder; it appears (or is replaced) once it is complete
+-- @param opts the options of plan; argmax, importance, threads, progress
+-- @return a report: ok, shards, weights, kept, seconds; or nil, message, code
 function Model:export(out, opts)
   local bundle = opened(self)
   local report, message, code = require("ane.coreml.export").run(bundle, out, opts, 2)
   return report, message, code
 end
 
---- Finds the spans that a token classifier labels. A span begins and ends as BIOES allows, and never cuts a character.
+--- Finds the spans that a token classifier labels. Spans begin and end as BIOES allows and never split a character.
 -- @param input a text, or a list of token ids
 -- @param opts threshold, window, details: see ane.classify
 -- @return list of {label, start, stop, text, score (mean probability of its tokens' labels), first, last (tokens, from 1)},
--- with text == input:sub(start, stop); of ids without start, stop and text; with details a table; or nil, message, code
+-- with text == input:sub(start, stop). For a list of ids, start, stop and text are absent. With details a table; or nil, message, code
 function Model:classify(input, opts)
   opened(self)
   local spans, message, code = require("ane.classify").classify(self, input, opts, 2)
-  return spans, message, code -- no tail call: the level of errors counts this function
+  return spans, message, code -- no tail call: error levels count this function
 end
 
---- Finds the spans of many inputs, several in a run; each has the spans that classify gives.
+--- Finds the spans of many inputs, several in one run. Each input gets the spans that classify returns.
 -- @param inputs list of texts or of lists of ids
--- @param opts as of classify
--- @return list of what classify gives for each, false where that failed; and, where some did, a table of {message, code} by their
--- places. nil, message, code where nothing could begin
+-- @param opts as for classify
+-- @return list of what classify returns for each input, false for one that failed. If any failed, also a table of {message, code} by
+-- their indices. nil, message, code if nothing could start
 function Model:classify_many(inputs, opts)
   opened(self)
   local all, failed, code = require("ane.classify").classify_many(self, inputs, opts, 2)
-  return all, failed, code -- no tail call: the level of errors counts this function
+  return all, failed, code -- no tail call: error levels count this function
 end
 
---- Replaces the spans that a token classifier labels: by [LABEL], pseudonyms or what a function gives.
--- @param text of any length; see ane.classify.redact for texts that come piece by piece
+--- Replaces the spans that a token classifier labels with [LABEL], pseudonyms or the result of a function.
+-- @param text of any length; see ane.classify.redact for texts that arrive in pieces
 -- @param opts pseudonyms, key, replace, threshold, window, segment: see ane.classify.redact
--- @return the new text, list of spans (as classify gives them, each with its replacement); or nil, message, code
+-- @return the new text, list of spans (as classify returns them, each with its replacement); or nil, message, code
 function Model:redact(text, opts)
   opened(self)
   local redacted, spans, code = require("ane.classify.redact").redact(self, text, opts, 2)
   return redacted, spans, code
 end
 
---- Embeddings of texts, by an embedding model.
+--- Computes embeddings of texts with an embedding model.
 -- @param input a text, a list of token ids, or a list of texts or of lists of ids
 -- @param opts prompt, prefix, dims, normalise, max_length, special, details: see ane.embed
--- @return tensor [dims], of a list [n, dims]; with details a table {embeddings = tensor [n, dims], dim, tokens = list}; or nil,
+-- @return tensor [dims], for a list [n, dims]; with details a table {embeddings = tensor [n, dims], dim, tokens = list}; or nil,
 -- message, code
 function Model:embed(input, opts)
   opened(self)
   local vectors, message, code = require("ane.embed").embed(self, input, opts, 2)
-  return vectors, message, code -- no tail call: the level of errors counts this function
+  return vectors, message, code -- no tail call: error levels count this function
 end
 
---- Scores documents for a query, by a cross-encoder or Qwen3-Reranker.
--- @param query a text; nil: the documents are lists of token ids, query and document as the model takes them
+--- Scores documents against a query, with a cross-encoder or Qwen3-Reranker.
+-- @param query a text; or nil if the documents are lists of token ids that already hold query and document as the model takes them
 -- @param documents list of texts
 -- @param opts instruction, max_length, special, raw: see ane.embed.rerank
--- @return list of scores, one a document; list of the documents' places, best first; or nil, message, code
+-- @return list of scores, one per document; list of the documents' indices, best first; or nil, message, code
 function Model:rerank(query, documents, opts)
   opened(self)
   local scores, order, code = require("ane.embed.rerank").rerank(self, query, documents, opts, 2)
   return scores, order, code
 end
 
---- How alike texts or embeddings are, by the measure that the model names (cosine, dot, euclidean, manhattan: the greater the
--- more alike).
--- @param a, b each a text, a list of texts, or what embed gave
--- @param opts those of embed, for texts
--- @return a number; where a or b is a list a tensor [#a, #b]; or nil, message, code
+--- Computes the similarity of texts or embeddings, by the measure that the model names (cosine, dot, euclidean, manhattan). Higher
+-- means more similar.
+-- @param a, b each a text, a list of texts, or a result of embed
+-- @param opts the options of embed, for texts
+-- @return a number; if a or b is a list, a tensor [#a, #b]; or nil, message, code
 function Model:similarity(a, b, opts)
   opened(self)
   local result, message, code = require("ane.embed").similarity(self, a, b, opts, 2)
@@ -470,7 +472,7 @@ local function by_type(tensors)
   return order
 end
 
---- Facts of a source: path, format, bytes, tensors by type.
+--- Describes a source: path, format, bytes, tensors by type.
 function M.describe(source)
   local tensors = by_type(source:tensors())
   local parameters = 0
@@ -478,7 +480,7 @@ function M.describe(source)
   return { path = source:path(), format = source:format(), bytes = source:bytes(), parameters = parameters, tensors = tensors }
 end
 
--- Matrices by how they are held and what they meet.
+-- Groups matrices by their layout in memory and the activation type they are multiplied with.
 local function kernels_of(matrices)
   local rows, order = {}, {}
   for _, m in ipairs(matrices or {}) do
@@ -495,11 +497,11 @@ local function kernels_of(matrices)
   return order
 end
 
---- What the model is and how it runs here.
+--- Describes the model and how it runs on this machine.
 -- @return table: path, format, bytes, parameters, tensors (by type), architecture, config (hyperparameters), isa, threads,
--- activations, kv, context, vocab, engine ("recipe", "packages", or "graph": op by op, then engine_reason says why), kernels (forms
--- of the weights in use), weight_bytes, scratch_bytes, load_s; of a package set packages = list of {path, kind, bytes,
--- functions (names, where there are several)}; adapters = list of {path, scale, merged} that it was loaded with
+-- activations, kv, context, vocab, engine ("recipe", "packages", or "graph" (op by op), for which engine_reason says why), kernels
+-- (layouts of the weights in use), weight_bytes, scratch_bytes, load_s. For a package set: packages = list of {path, kind, bytes,
+-- functions (names, if there are several)}. adapters = list of {path, scale, merged}, as given to load
 function Model:info()
   local bundle = opened(self)
   local info = self._described
@@ -523,14 +525,14 @@ function Model:info()
   return out
 end
 
---- What each weight is held as, and what that left of it: for `weights`, `mixed` and `importance` of load.
+--- Reports the format of each weight in memory and its error, for `weights`, `mixed` and `importance` of load.
 -- @return list of {name, rows, cols, from, weights, form, activations, bytes, exact, max_abs, rms, snr_db}: see ane.model.weights
 function Model:weights_report()
   return weights.report(opened(self).program:info().matrices)
 end
 
---- Frees the model and closes its pools and sessions: replies of a pool that are not complete end with stop = "closed". Closing twice
--- is fine; any other use of a closed model, pool or session raises.
+--- Frees the model and closes its pools and sessions. Incomplete replies of a pool end with stop = "closed". Closing twice is allowed;
+-- any other use of a closed model, pool or session raises.
 function Model:close()
   local bundle = self._bundle
   if not bundle then return end
@@ -545,8 +547,8 @@ function Model:close()
   if bundle.source and bundle.source.close then bundle.source:close() end
 end
 
--- Properties: context (tokens), vocab, architecture, config, engine ("recipe" | "graph"), engine_reason (why the graph; or nil),
--- closed; fields: tokenizer (or nil), path, kv, load_s, warnings (list of what load has to say: a context above the model's own).
+-- Properties: context (tokens), vocab, architecture, config, engine ("recipe" | "graph"), engine_reason (why "graph"; or nil),
+-- closed. Fields: tokenizer (or nil), path, kv, load_s, warnings (list of load's warnings, such as a context above the model's own).
 local PROPERTIES = {
   context = function(self) return opened(self).program:context() end,
   vocab = function(self) return opened(self).program:vocab() end,
@@ -557,7 +559,7 @@ local PROPERTIES = {
   closed = function(self) return self._bundle == nil end,
 }
 
--- __names is what completion offers.
+-- __names lists the names for completion.
 local meta = { __name = "ane.model", __gc = Model.close, __close = Model.close, __names = Model }
 methods.guard(Model, meta, "model")
 
@@ -568,14 +570,14 @@ function meta:__tostring()
   return ("model (%s, %s)"):format(self._bundle.architecture or "?", self.path or "?")
 end
 
---- The bundle of an open model, for modules that look inside.
--- @raise at `level`, seen from the caller, where the model is closed or no model
+--- Returns the bundle of an open model, for modules that need its internals.
+-- @raise at `level`, counted from the caller, if the model is closed or the value is no model
 function M.bundle(model, level)
   if getmetatable(model) ~= meta then error("no model given: a " .. type(model), level + 1) end
   return model._bundle or error("model is closed", level + 1)
 end
 
---- A model of a loaded bundle {program, source, tokenizer, architecture, config}.
+--- Makes a model of a loaded bundle {program, source, tokenizer, architecture, config}.
 -- @param facts path, kv, load_s, warnings
 function M.wrap(bundle, facts)
   local self = setmetatable({
