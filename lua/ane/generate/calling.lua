@@ -1,4 +1,4 @@
---- Replies that may call tools: free text until a call begins, then the grammar of calls; and their text, without the calls.
+--- Replies that may call tools: free text until a call begins, then the grammar of calls. Also splits the reply into text and calls.
 -- Needs ane.generate.constrain and ane.tools.reader. A plan is what ane.tools.plan gives.
 -- Usage: `local c = assert(calling.constraint(plan, nil, tokenizer, ends)); local view = calling.view(plan, tokenizer, true)`
 
@@ -7,7 +7,7 @@ local reader = require "ane.tools.reader"
 
 local M = {}
 
--- Control tokens that a form's calls are written with.
+-- Returns the control tokens that the calls of a form are written with.
 local function controls_of(form, tokenizer)
   local list = { form.first, form.call, form.last, form.quote or "" }
   table.move(form.others or {}, 1, #(form.others or {}), #list + 1, list)
@@ -29,10 +29,10 @@ local Lazy = {}
 Lazy.__index = Lazy
 Lazy.__name = "ane.constraint"
 
--- Bytes of a reply in which a trigger that counts at the beginning must stand.
+-- A trigger that counts only at the beginning must appear within this many bytes of a reply.
 local BEGINNING = 64
 
--- Where a call begins in the text since the beginning, or the end of it; nil: nowhere.
+-- Returns where a call begins in the text, which is the reply so far or its tail; nil if none begins.
 local function find_trigger(self, text)
   local first
   for _, form in ipairs { self.form, self.form.bare } do
@@ -49,8 +49,8 @@ local function find_trigger(self, text)
   return first
 end
 
---- Takes a token that was chosen, if it may come: any, until the text begins a call.
--- @return whether it may; or nil, message, code
+--- Takes a chosen token if it is allowed. Any token is, until the text begins a call.
+-- @return whether it is allowed; or nil, message, code
 function Lazy:take(id)
   if self.calling then return self.inner:take(id) end
   if self.inner.ends[id] then return true end
@@ -71,7 +71,7 @@ function Lazy:take(id)
   return true
 end
 
---- Bans what may not come: in free text, the tokens that begin a call as no tool is called.
+--- Bans tokens that are not allowed. In free text these are the tokens that would begin a call that matches no tool.
 -- @return true; or nil, message, code
 function Lazy:mask(logits)
   if self.calling then return self.inner:mask(logits) end
@@ -85,12 +85,12 @@ function Lazy:finished() return self.calling and self.inner:finished() end
 
 function Lazy:next_forced() return self.calling and self.inner:next_forced() or nil end
 
--- Replies that are calls or a text of another grammar.
+-- A reply that is either calls or a text of another grammar.
 local Either = {}
 Either.__index = Either
 Either.__name = "ane.constraint"
 
---- Takes a token in each that goes on so.
+--- Takes a token in each alternative that allows it.
 function Either:take(id)
   local left = {}
   for _, one in ipairs(self.open) do
@@ -137,9 +137,9 @@ end
 
 function Either:next_forced() return #self.open == 1 and self.open[1]:next_forced() or nil end
 
---- What may come in a reply.
+--- Makes the constraint of a reply.
 -- @param plan of ane.tools
--- @param grammar of the replies that are no calls, or nil
+-- @param grammar of the replies without calls, or nil
 -- @param tokenizer, ends as for ane.generate.constrain
 -- @return a constraint; or nil, message, code
 function M.constraint(plan, grammar, tokenizer, ends)
@@ -162,7 +162,7 @@ end
 local View = {}
 View.__index = View
 
---- The text of tokens, with the control tokens that calls are written with.
+--- Returns the text of a token, including the control tokens that calls are written with.
 function View:push(id)
   if self.skip_special and not self.controls[id] and self.tokenizer:token_type(id) == "control" then return "" end
   return self.decoder:push(id)
@@ -173,14 +173,14 @@ function View:flush() return self.decoder:flush() end
 local Split = {}
 Split.__index = Split
 
--- Tells the deltas; a callback may yield.
+-- Reports the deltas; a callback may yield.
 local function tell(self, deltas)
   if not self.plan.on_tool_call then return end
   for _, delta in ipairs(deltas) do self.plan.on_tool_call(delta) end
 end
 
 --- Takes text of the reply.
--- @return what is no call, as far as no stop string can touch it; the stop string that was found
+-- @return the text outside calls, up to what may still become a stop string; the stop string that was found
 function Split:push(text)
   local said, deltas = self.reader:push(text)
   tell(self, deltas)
@@ -194,8 +194,8 @@ function Split:flush()
   return said .. self.watch:flush()
 end
 
---- At the end of a reply: what was called, in its result. tool_calls lists the calls that are whole; a last one that is not is
--- tool_call_cut. A reply that ended by itself behind calls has stop = "tool_calls".
+--- Adds the calls to the result at the end of a reply. tool_calls lists the complete calls; an incomplete last one is
+-- tool_call_cut. A reply that ended by itself after calls has stop = "tool_calls".
 function M.settle(r, result)
   local list, whole = r.calls, r.complete
   if #list > 0 and not whole then
@@ -207,12 +207,12 @@ function M.settle(r, result)
   if whole and (result.stop == "eos" or result.stop == "grammar") then result.stop = "tool_calls" end
 end
 
---- How a reply is read.
+--- Returns how a reply with tools is read.
 -- @param plan of ane.tools
 -- @param tokenizer of the model
 -- @param opts skip_special
--- @param watch of ane.generate.stops: for the text that is no call
--- @return decoder, watch: in place of those of other replies; the reader
+-- @param watch of ane.generate.stops, for the text outside calls
+-- @return decoder, watch: they replace those of other replies; the reader
 function M.view(plan, tokenizer, opts, watch)
   local controls = {}
   for _, piece in ipairs(controls_of(plan.form, tokenizer)) do controls[tokenizer:id(piece)] = true end

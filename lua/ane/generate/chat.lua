@@ -1,6 +1,6 @@
---- Conversations: messages to a prompt through the model's own chat template, and an object that keeps the conversation.
--- Needs ane.core (JSON), ane.generate, ane.generate.stream, ane.jinja, ane.util.methods and ane.util.schema. A model without a template is
--- an error, never another template.
+--- Conversations: renders messages to a prompt with the model's own chat template, and keeps the conversation in an object.
+-- Needs ane.core (JSON), ane.generate, ane.generate.stream, ane.jinja, ane.util.methods and ane.util.schema. A model without a template
+-- is an error; no other template is substituted.
 -- Usage: `local chat = model:chat {system = "Be brief."}; print(chat:say "Who are you?")`
 
 local core = require "ane.core"
@@ -31,7 +31,7 @@ local function names_of(templates)
   return table.concat(names, ", ")
 end
 
--- Source of the template that the options ask for.
+-- Returns the source of the template that the options select.
 local function choose(tokenizer, opts)
   if not tokenizer then return nil, "the model has no tokenizer, so no chat template: give token ids", "unsupported" end
   local templates = tokenizer.chat_templates or {}
@@ -49,7 +49,7 @@ local function choose(tokenizer, opts)
   return source, name
 end
 
--- Compiled templates by source; the sources belong to tokenizers, which may go.
+-- Compiled templates by source. The sources belong to tokenizers, which may be collected.
 local compiled = setmetatable({}, { __mode = "v" })
 
 -- nil, message, code of a fault of ane.jinja. The public API has one code for the faults of a template, and `unsupported`
@@ -71,7 +71,7 @@ end
 
 local SPECIAL = { "bos", "eos", "unk", "pad" }
 
--- What transformers passes: messages, tools, documents, the flag, and the names of the control tokens that the model has.
+-- Returns the variables that transformers passes: messages, tools, documents, add_generation_prompt, and the model's control tokens.
 local function variables(tokenizer, messages, opts, prompt)
   local null = require("ane.jinja").null
   local vars = {
@@ -112,11 +112,11 @@ function M.render(tokenizer, messages, opts)
   return text, name
 end
 
--- Control tokens spelled in the users' words must stay words. The template's own are told from them by a mark that no text
--- holds: noncharacters of Unicode around a number, which stand for the words until the template has been rendered.
+-- Control tokens spelled in the users' messages must stay text. Marks replace them until the template has been rendered, so that
+-- they differ from the template's own control tokens. A mark is a number between Unicode noncharacters, which no text contains.
 local OPEN, CLOSE = utf8.char(0xFDD0), utf8.char(0xFDD1)
 
--- text with each control token that it spells replaced by a mark; the words go to found.
+-- Replaces each control token that the text spells with a mark, and appends the spellings to found.
 local function mask_text(tokenizer, text, found)
   local ids, spans = tokenizer:encode(text, { special = true, bos = false, eos = false, offsets = true })
   local parts, at = {}, 1
@@ -150,7 +150,7 @@ local function mask(tokenizer, value, found)
   return copy
 end
 
--- Ids of a rendered text whose marks are put back as plain text.
+-- Returns the ids of a rendered text, with its marks replaced by the plain text they stand for.
 local function encode_masked(tokenizer, text, found)
   local ids = {}
   local function add(part, special)
@@ -173,7 +173,7 @@ end
 
 M.offers_tools = tools.offered
 
---- What a reply to messages needs that may call tools: see ane.tools.plan.
+--- Returns what a reply to messages needs to call tools: see ane.tools.plan.
 function M.calls(tokenizer, opts)
   if not tools.offered(opts) then return nil end
   local source, message, code = choose(tokenizer, opts)
@@ -199,10 +199,10 @@ end
 
 -- ---- The conversation ------------------------------------------------------------------------------------------------
 
---- Options of a conversation, over those of generate and of the template.
---   overflow: what happens where the messages do not fit the context: "error" (default) refuses, "drop" forgets the oldest turns.
---     Messages of the system that stand first stay, and so does the last turn; what is left fills three quarters of the context, so that
---     it does not happen with each reply. `dropped` of the result counts the messages
+--- Options of a conversation, in addition to those of generate and of the template.
+--   overflow: what happens if the messages do not fit the context: "error" (default) refuses, "drop" removes the oldest turns.
+--     Leading system messages and the last turn stay. The rest is reduced to three quarters of the context, so that turns are not
+--     dropped again at every reply. `dropped` in the result counts the removed messages
 M.say_rules = schema.merge(generate.rules, M.rules, {
   overflow = { type = "string", choices = { "error", "drop" }, default = "error" },
 })
@@ -281,7 +281,7 @@ local function add(messages, said)
   return #list
 end
 
--- A reply as templates take it: what is no UTF-8 becomes U+FFFD.
+-- Returns a reply as templates take it: invalid UTF-8 becomes U+FFFD.
 local function as_utf8(text)
   local _, bad = utf8.len(text)
   while bad do
@@ -293,22 +293,22 @@ end
 
 -- ---- The end of the context ---------------------------------------------------------------------------------------------
 
--- The first messages, which are of the system: their number.
+-- Returns the number of leading system messages.
 local function leading(messages)
   local n = 0
   while messages[n + 1] and messages[n + 1].role == "system" do n = n + 1 end
   return n
 end
 
--- The place of the first message from `at` on that is the user's; nil: there is none.
+-- Returns the index of the first user message at or after `at`, or nil.
 local function next_user(messages, at)
   for i = at, #messages do
     if messages[i].role == "user" then return i end
   end
 end
 
--- Removes the oldest turn: all from the first message that is not the system's to before the next one of the user.
--- @return the removed messages; nil where only one turn is left
+-- Removes the oldest turn: from the first non-system message up to the next user message.
+-- @return the removed messages; nil if only one turn is left
 local function drop_turn(messages)
   local first = leading(messages) + 1
   local following = next_user(messages, first + 1)
@@ -318,14 +318,14 @@ local function drop_turn(messages)
   return gone
 end
 
--- Puts messages back where drop_turn took them from.
+-- Puts removed messages back where drop_turn took them from.
 local function put_back(messages, gone)
   local first = leading(messages) + 1
   for i, message in ipairs(gone) do table.insert(messages, first + i - 1, message) end
 end
 
--- The prompt of the messages, fitted to the context as the option overflow says.
--- @return ids, list of the messages that were dropped; or nil, message, code: then none was
+-- Builds the prompt of the messages and fits it to the context as the option overflow says.
+-- @return ids, list of the dropped messages; or nil, message, code: then none was dropped
 local function prompt(self, opts)
   local messages, tokenizer, context = self.messages, self.model.tokenizer, self.session.context
   local room = context // 4
@@ -352,7 +352,7 @@ end
 
 -- ---- Replies ------------------------------------------------------------------------------------------------------------
 
--- Starts a reply to what was said; on failure the messages are as before.
+-- Starts a reply to a message. On failure the messages stay as they were.
 local function reply(self, said, opts, what)
   if self._closed then error("chat is closed", 3) end
   if self.model.closed then error("model is closed", 3) end
@@ -392,10 +392,10 @@ local function reply(self, said, opts, what)
   end, self.model._streams)
 end
 
---- Says something and gives the whole reply. Both are then in `messages`.
--- @param said a text of the user, a message, a list of messages, or nil to go on from the messages as they are
+--- Sends a message and returns the whole reply. Both are then in `messages`.
+-- @param said the user's text, a message, a list of messages, or nil to continue from the messages as they are
 -- @param opts any option of generate and of the template
--- @return the text, list of the tools' calls (nil: none); or nil, message, code
+-- @return the text, list of the tool calls (nil if there are none); or nil, message, code
 function Chat:say(said, opts)
   local pieces <close>, message, code = reply(self, said, opts, "say")
   if not pieces then return nil, message, code end
@@ -405,7 +405,7 @@ function Chat:say(said, opts)
   return result.text, result.tool_calls
 end
 
---- The same piece by piece: `for piece in chat:stream "Hi" do io.write(piece) end`.
+--- As say, but piece by piece: `for piece in chat:stream "Hi" do io.write(piece) end`.
 -- @return an iterator as model:stream gives; or nil, message, code
 function Chat:stream(said, opts)
   local pieces, message, code = reply(self, said, opts, "stream")
@@ -413,7 +413,7 @@ function Chat:stream(said, opts)
   return pieces, nil, nil, pieces
 end
 
---- The prompt that the next reply would be computed from, as text.
+--- Returns the prompt of the next reply as text.
 -- @return the text; or nil, message, code
 function Chat:render(opts)
   local text, message, code = M.render(self.model.tokenizer, self.messages, options(self, opts, "render", 2))
@@ -421,8 +421,8 @@ function Chat:render(opts)
   return text
 end
 
---- Writes the conversation to a file: its messages and its session, so that `model:chat {restore = path}` goes on without computing
--- anything again. Options are not kept.
+--- Writes the messages and the session of the conversation to a file. `model:chat {restore = path}` then continues without
+-- recomputing anything. Options are not saved.
 -- @return true; or nil, message, code
 function Chat:save(path)
   schema.argument({ type = "string" }, path, "save: path", 2)

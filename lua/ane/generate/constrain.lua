@@ -1,5 +1,5 @@
---- A grammar along a reply: which token may come, what must come, and whether the reply is complete.
--- Needs ane.core. The vocabulary's tree is made once for each tokenizer.
+--- Applies a grammar to a reply: which tokens are allowed, which are forced, and whether the reply is complete.
+-- Needs ane.core. The trie of a vocabulary is built once per tokenizer.
 -- Usage: `local c = assert(constrain.start(grammar, tokenizer, ends)); if c:take(id) then ... end`
 
 local core = require "ane.core"
@@ -12,7 +12,7 @@ Constraint.__name = "ane.constraint"
 
 local trees = setmetatable({}, { __mode = "k" })
 
--- The tree of a tokenizer's vocabulary; of its control tokens those are in it that `spelled` lists.
+-- Returns the trie of a tokenizer's vocabulary. Of the control tokens it contains only those that `spelled` lists.
 local function tree_of(tokenizer, spelled)
   local raw, key = tokenizer._raw, table.concat(spelled, "\0")
   trees[raw] = trees[raw] or {}
@@ -26,9 +26,9 @@ end
 
 --- Begins a reply.
 -- @param grammar of ane.grammar
--- @param tokenizer whose tokens the reply is of
--- @param ends set of the ids that end a reply: they may come only where the grammar takes the text as it is
--- @param spelled list of control tokens that stand for the text which spells them; default none
+-- @param tokenizer whose tokens the reply consists of
+-- @param ends set of the ids that end a reply: they are allowed only where the grammar accepts the text as complete
+-- @param spelled list of control tokens that count as the text which spells them; default: none
 -- @return a constraint; or nil, message, code
 function M.start(grammar, tokenizer, ends, spelled)
   spelled = spelled or {}
@@ -44,7 +44,7 @@ function M.start(grammar, tokenizer, ends, spelled)
   }, Constraint)
 end
 
---- The text that a token stands for; nil: it may not come in one.
+--- Returns the text of a token, or nil if the token is never allowed in a reply.
 function Constraint:spell(id)
   if self.controls[id] then return self.controls[id] end
   local kind = self.tokenizer:token_type(id)
@@ -53,16 +53,16 @@ function Constraint:spell(id)
   return bytes ~= "" and bytes or nil
 end
 
---- Takes a token that was chosen, if it may come.
--- @return whether it may; or nil, message, code
+--- Takes a chosen token if it is allowed.
+-- @return whether it is allowed; or nil, message, code
 function Constraint:take(id)
   if self.ends[id] then return self.matcher:accepts() end
   local bytes = self:spell(id)
   return bytes ~= nil and self.matcher:push(bytes, true)
 end
 
---- Bans what may not come: its logits become minus infinity.
--- @return true; or nil, message, code, also where no token may come
+--- Bans the tokens that are not allowed: sets their logits to minus infinity.
+-- @return true; or nil, message, code, also if no token is allowed
 function Constraint:mask(logits)
   local n, message, code = self.matcher:mask(self.tree, logits, self.ends)
   if not n then return nil, message, code end
@@ -72,13 +72,13 @@ function Constraint:mask(logits)
   return true
 end
 
---- Whether the text is complete, and whether nothing may follow it.
+--- Returns whether the text is complete, and whether nothing may follow it.
 function Constraint:complete() return self.matcher:accepts() end
 
 function Constraint:finished() return self.matcher:finished() end
 
---- Tokens that must come now, taken one after the other without asking a model. The last token of a forced text is left: what
--- comes behind it may belong to the same token.
+--- Takes the next token that the grammar forces, without a run of the model. The last token of a forced text is left out,
+-- because the text after it may belong to the same token.
 -- @return id or nil
 function Constraint:next_forced()
   if #self.forced == 0 then

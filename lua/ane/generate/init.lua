@@ -33,9 +33,9 @@ local function check_grammar(v)
   if (getmetatable(v) or {}).__name ~= "ane.grammar" then return "must be a grammar, as ane.grammar makes them" end
 end
 
-local MOST_DRAFTED = 7 -- one call takes the last token and these
+local MOST_DRAFTED = 7 -- one call takes the last token and these drafted ones
 
--- Entry of a corpus that is no token id: its message.
+-- Returns a message if an entry of a corpus is no token id.
 local function check_corpus(list)
   for i = 1, #list do
     if math.type(list[i]) ~= "integer" or list[i] < 0 then
@@ -62,18 +62,18 @@ local function check_speculate(v)
   end
 end
 
---- Options of generate, stream and chat, as ane.util.schema takes them, over those of ane.generate.sampler.
---   max_tokens: most tokens of the reply; without it until an end token or the end of the context
+--- Options of generate, stream and chat, as ane.util.schema takes them, in addition to those of ane.generate.sampler.
+--   max_tokens: maximum tokens of the reply; default: up to an end token or the end of the context
 --   stop: a string or a list of strings; the reply ends before the first that appears
---   ignore_eos: end tokens are tokens like any other; eos: list of ids that end the reply, instead of the model's own
---   stop_ngram: {size = n, times = 3}, or n: the reply ends when the same n tokens came for the third time
---   logprobs: n; each token's log probability and the n best at its place, from raw logits
+--   ignore_eos: treat end tokens like any other token; eos: list of ids that end the reply, instead of the model's own
+--   stop_ngram: {size = n, times = 3}, or n: the reply ends when the same n tokens occur for the third time
+--   logprobs: n; the log probability of each token and the n best at its position, from raw logits
 --   logits_processor: function(logits, ids), may change the tensor or return another; ids are prompt and reply, read only
 --   skip_special: false shows control tokens in the text
---   speculate: true, or {max = drafted tokens of a call, corpus = path of a text or list of ids}: tokens that earlier text
---   proposes are checked several in one call, where that pays (ane.generate.speculate). The reply is the same to the last token
---   grammar: of ane.grammar; the reply is a text of it. Tokens that must come are taken without asking the model. result.stop is
---   "grammar" where nothing may follow, result.grammar_complete says whether the reply is a whole text of the grammar
+--   speculate: true, or {max = drafted tokens per call, corpus = path of a text or list of ids}: drafts tokens from earlier text
+--   and checks several in one call, where that is faster (ane.generate.speculate). The reply does not change
+--   grammar: of ane.grammar; the reply is a text of it. Forced tokens are taken without a run of the model. result.stop is
+--   "grammar" if nothing may follow; result.grammar_complete says whether the reply is a complete text of the grammar
 --   progress: function("prefill", done, total)
 M.rules = schema.merge(sampler.rules, {
   max_tokens = { type = "integer", min = 0 },
@@ -99,7 +99,7 @@ local function set_of(ids)
   return set
 end
 
---- Length of the longest common start of two lists.
+--- Returns the length of the longest common prefix of two lists.
 function M.common_prefix(a, b)
   local n = math.min(#a, #b)
   for i = 1, n do
@@ -122,7 +122,7 @@ local function read_text(tokenizer, path)
   return tokenizer:encode(text, { bos = false, eos = false })
 end
 
--- Ids of a corpus: a list, or the path of a text. A drafted id is fed, so all of them must be the model's.
+-- Returns the ids of a corpus: a list, or the path of a text. Drafted ids are fed, so all must be in the model's vocabulary.
 local function read_corpus(session, tokenizer, corpus)
   if type(corpus) == "string" then
     local message, code
@@ -138,7 +138,7 @@ local function read_corpus(session, tokenizer, corpus)
   return corpus
 end
 
--- What a run needs to draft: {drafter, pace}; or nil, message, code.
+-- Returns what a run needs to draft: {drafter, pace}; or nil, message, code.
 local function ahead_of(session, tokenizer, ids, opt)
   if session.exact == false then
     return nil, "option speculate: this engine's results depend on how tokens are cut into calls", "unsupported"
@@ -154,11 +154,11 @@ local function ahead_of(session, tokenizer, ids, opt)
 end
 
 --- Prepares a run. Nothing is computed before the first next().
--- @param session what it holds already is kept as far as it is a start of ids; the rest is forgotten
+-- @param session its cached tokens are kept up to the common prefix with ids; the rest is forgotten
 -- @param tokenizer or nil: pieces are then token ids
 -- @param ids the prompt, at least one token
--- @param opts checked options (see rules); calls: of ane.tools.plan, where the reply may call tools
--- @return a run; or nil, message, code ("range" where the prompt does not fit; "unsupported" where speculate is impossible)
+-- @param opts checked options (see rules); calls: of ane.tools.plan, if the reply may call tools
+-- @return a run; or nil, message, code ("range": the prompt does not fit; "unsupported": speculate is impossible)
 function M.start(session, tokenizer, ids, opts)
   if #ids == 0 then return nil, "the prompt is empty: there is no token to continue", "invalid" end
   if #ids > session.context then
@@ -203,7 +203,7 @@ function M.start(session, tokenizer, ids, opts)
   return self
 end
 
--- Brings the session to the end of the prompt; what an earlier try fed is kept.
+-- Feeds the session up to the end of the prompt; tokens that an earlier attempt fed are kept.
 local function prefill(self)
   local started = core.clock()
   local session, ids = self.session, self.all
@@ -223,24 +223,24 @@ local function prefill(self)
   return ok, message, code
 end
 
--- The most tokens that may be drafted behind the last one: what the reply, the context and the rope leave room for.
+-- Returns how many tokens may be drafted after the last one. The reply's limit, the context and the rope bound it.
 local function most_drafted(self)
   local length, opts = #self.all, self.opts
   local most = math.min(MOST_DRAFTED, self.session.context - length)
   if opts.max_tokens then most = math.min(most, opts.max_tokens - #self.result.ids - 1) end
-  local switch = self.session.switch_at -- beyond it the factors of all positions are others
+  local switch = self.session.switch_at -- beyond it the rope factors of all positions change
   if switch and length <= switch then most = math.min(most, switch - length) end
   return most
 end
 
--- Feeds the last token, with what is drafted behind it. Row i of the logits then follows the i-th token fed.
+-- Feeds the last token and the draft after it. Row i of the logits then belongs to the i-th token fed.
 local function step(self)
   local session, all, ahead = self.session, self.all, self.ahead
   if session.length > #all - 1 then -- fed before, but no token was chosen: a callback raised
     local ok, message, code = session:rewind(#all - 1)
     if not ok then return nil, message, code end
   end
-  local waiting = #all - session.length -- more than one behind tokens that a grammar forced
+  local waiting = #all - session.length -- more than one after tokens that a grammar forced
   local draft, agreed
   local most = ahead and waiting == 1 and most_drafted(self) or 0
   self.unchecked = nil
@@ -262,8 +262,8 @@ local function step(self)
   return ok, message, code
 end
 
--- Tells the draft which token was chosen: where it is the drafted one the next row is at hand, else the session forgets
--- what it was fed behind.
+-- Compares the chosen token with the draft. If they agree, the logits of the next row are already there; otherwise the session
+-- forgets the tokens that were fed after it.
 local function compare(self, id)
   local draft, row = self.draft, self.row
   local count = #draft.ids
@@ -277,7 +277,7 @@ local function compare(self, id)
   return self.session:rewind(#self.all)
 end
 
--- Gives up the rest of a draft: the session forgets what it was fed beyond `length` tokens.
+-- Discards the rest of a draft: the session forgets what it was fed beyond `length` tokens.
 local function drop(self, length)
   self.draft = nil
   return self.session:rewind(length)
@@ -295,7 +295,7 @@ local function processed(returned, logits)
   return returned
 end
 
--- Makes all logits of the last token's row at hand, where only the best id was asked for; a draft is given up.
+-- Computes all logits of the last token's row where only the best id was asked for. Discards the draft.
 local function look_again(self)
   local draft, row = self.draft, self.row
   if self.want ~= "argmax" then return true end
@@ -306,8 +306,8 @@ local function look_again(self)
   return self.session:feed(self.all[#self.all], { want = "last" })
 end
 
--- The best token, where no option changes logits. A grammar is asked whether it takes that one; only where it does not a mask is made.
--- @return id; nil where it may not come; nil, message, code
+-- Chooses the best token if no option changes logits. A mask is made only if the grammar does not allow that token.
+-- @return id; nil if it is not allowed; nil, message, code
 local function choose_plain(self)
   local best, value = self.session:argmax(self.row)
   if value == -math.huge then return nil, "no token has a number above minus infinity: nothing to choose from", "invalid" end
@@ -318,7 +318,7 @@ local function choose_plain(self)
   return nil, message, code
 end
 
--- The next token from the logits at hand.
+-- Chooses the next token from the current logits.
 local function choose(self)
   local session, opts = self.session, self.opts
   if self.plain then
@@ -339,7 +339,7 @@ local function choose(self)
   if self.grammar then
     local taken
     taken, message, code = self.grammar:take(id)
-    while taken == false and self.grammar.banned do -- in free text a token may turn out to begin a call that is none
+    while taken == false and self.grammar.banned do -- a token of free text may begin a call that is invalid
       logits:set(id + 1, -math.huge)
       id, message, code = self.sampler:next(logits, #self.all, self.all)
       if not id then return nil, message, code end
@@ -355,7 +355,7 @@ local function choose(self)
   return id
 end
 
--- Ends the run; gives the text that was still held back, or nil.
+-- Ends the run; returns the text that was still held back, or nil.
 local function finish(self, reason, found)
   local tail = ""
   if self.decoder and not found then
@@ -371,7 +371,7 @@ local function finish(self, reason, found)
   return tail
 end
 
--- Text of a new token, checked for stop strings; ends the run where there is a reason to.
+-- Returns the text of a new token, checked for stop strings; ends the run if there is a reason to.
 local function take(self, id)
   local result, opts = self.result, self.opts
   if self.eos[id] then
@@ -391,8 +391,8 @@ local function take(self, id)
   return text
 end
 
--- Takes the tokens that the grammar forces. With logprobs, which are a model's, or a logits_processor none are.
--- @return their text behind `text`; or nil, message, code
+-- Takes the tokens that the grammar forces. Takes none with logprobs, which only a run of the model gives, or a logits_processor.
+-- @return `text` followed by their text; or nil, message, code
 local function take_forced(self, text)
   if not self.grammar or self.opts.logprobs or self.opts.logits_processor then return text end
   while not self.done do
@@ -413,7 +413,7 @@ local function take_forced(self, text)
   return text
 end
 
--- How much of a pruned head was read: {searched = tokens whose head was pruned, share = mean}; nil where none was.
+-- Returns how much of a pruned head was read: {searched = tokens whose head was pruned, share = mean}; nil if none was.
 local function head_use(self)
   local before, now = self.searches, self.session.searches
   local count = before and now and now[1] - before[1] or 0
@@ -464,9 +464,9 @@ local function advance(self)
   return piece, message, code, id
 end
 
---- The next piece: text (maybe empty, while bytes or a possible stop string are held back), or an id where there is no
--- tokenizer. nil when the reply has ended (see result.stop: eos, grammar, stop, length, context, repeat, stopped); nil, message,
--- code where something failed.
+--- Returns the next piece: text (possibly empty, while bytes or a possible stop string are held back), or an id if there is no
+-- tokenizer. Returns nil once the reply has ended (see result.stop: eos, grammar, stop, length, context, repeat, stopped); nil,
+-- message, code on failure.
 function Run:next()
   if self.done then return nil end
   local count = #self.result.ids
@@ -484,17 +484,17 @@ function Run:next()
   return id
 end
 
---- After the end: makes the session hold the prompt and all of the reply, so that it can go on from there. Where the reply has ended
--- at the end of the context its last token has no place.
+--- Call after the end: makes the session hold the prompt and the whole reply, so that it can continue from there. If the reply ended
+-- at the end of the context, its last token does not fit and is left out.
 -- @return true; or nil, message, code
 function Run:settle()
   local session, n = self.session, #self.all
   if not self.begun then return true end
   self.draft = nil
-  if session.length > n then return session:rewind(n) end -- what was drafted
+  if session.length > n then return session:rewind(n) end -- drafted tokens
   if session.length == n or n > session.context then return true end
-  if n - session.length > math.max(1, #self.result.ids) then return true end -- stopped while the prompt was read
-  return session:feed(table.move(self.all, session.length + 1, n, 1, {}), { want = "last" }) -- the last token, and what was forced
+  if n - session.length > math.max(1, #self.result.ids) then return true end -- stopped during prefill
+  return session:feed(table.move(self.all, session.length + 1, n, 1, {}), { want = "last" }) -- the last token, and forced ones
 end
 
 --- Text so far.

@@ -52,7 +52,7 @@ local function opened(self)
   return self._core or error("session is closed", 3)
 end
 
--- Row i (from 1, or negative from the end) of n; raises like opened.
+-- Returns row i (from 1, or negative from the end) of n; raises like opened.
 local function row_of(i, n, what)
   i = i == nil and -1 or i
   if math.type(i) ~= "integer" then error(("%s: row must be an integer, is a %s"):format(what, type(i)), 3) end
@@ -64,7 +64,7 @@ local function row_of(i, n, what)
   return at
 end
 
--- The ids as a list; nil, message, code where one is no token of the model. Checked here for all chunks before the first.
+-- Returns the ids as a list; nil, message, code if one is not in the model's vocabulary. All chunks are checked before the first is fed.
 local function check_ids(ids, vocab)
   if math.type(ids) == "integer" then ids = { ids } end
   if type(ids) ~= "table" then error("feed: ids must be a list of token ids, is a " .. type(ids), 3) end
@@ -76,14 +76,14 @@ local function check_ids(ids, vocab)
   return ids
 end
 
--- Of a restored session whose file has no logits: its last token is fed again when its row is asked for.
+-- Handles a restored session whose file has no logits: feeds its last token again when its row is asked for.
 local function recall_restored(self, what)
   if not self._restored then return end
   local ok, message = self:recall()
   if not ok then error(what .. ": " .. message, 3) end
 end
 
--- What one chunk's rows were, for a feed of several chunks: results of the core last only until the next chunk.
+-- Keeps the rows of a chunk, for a feed of several chunks: the core's results are valid only until the next chunk.
 local function keep(rows, core, want)
   for i = 1, want == "none" and 0 or core:rows() do
     if want == "argmax" then
@@ -139,7 +139,7 @@ function Session:feed(ids, opts)
   return true
 end
 
---- Number of rows of the last feed that can be asked for.
+--- Returns the number of rows of the last feed that can be asked for.
 function Session:rows()
   local core = opened(self)
   if self._restored then return 1 end
@@ -181,11 +181,11 @@ function Session:topk(k, i)
   return self:logits(at):topk(k)
 end
 
---- Makes the row of the last token available, as row -1. Where the last feed has not left it (after rewind, in a fork, after want =
--- "none", or "argmax" where logits are wanted) the last token is fed again.
--- @param want "last" (default: logits), or "argmax": the best token will do
--- @return true; or nil, message, code: "invalid" where the session is empty, "stopped" after stop(); what fails while the token is
--- fed again leaves the session shorter by it
+--- Makes the row of the last token available, as row -1. The last token is fed again if the last feed has not left its row (after
+-- rewind, in a fork, after want = "none", or after "argmax" if logits are wanted).
+-- @param want "last" (default: logits), or "argmax": the best token is enough
+-- @return true; or nil, message, code: "invalid" if the session is empty, "stopped" after stop(). A failure while the token is fed
+-- again leaves the session one token shorter
 function Session:recall(want)
   local core = opened(self)
   schema.argument({ type = "string", choices = { "last", "argmax" } }, want or "last", "recall: want", 2)
@@ -203,8 +203,8 @@ function Session:recall(want)
   return ok, message, code
 end
 
---- Forgets all tokens from position n on. The logits of the last feed are gone.
--- @param n the length to go back to, 0 .. length; negative: so many tokens fewer
+--- Forgets all tokens from position n on. The logits of the last feed are lost.
+-- @param n the length to go back to, 0 .. length; if negative, the number of tokens to remove
 -- @return true; or nil, message, code
 function Session:rewind(n)
   local core = opened(self)
@@ -214,8 +214,8 @@ function Session:rewind(n)
   return core:rewind(n < 0 and length + n or n)
 end
 
---- Forgets all; what is fed next is the part of a longer sequence that stands behind n tokens. For models that see tokens on
--- both sides: positions whose whole reach is fed then get what a run of the whole sequence gives, to the bit where n is a
+--- Forgets everything. The next feed is the part of a longer sequence that begins after n tokens. For models that see tokens on
+-- both sides: positions whose whole receptive field is fed get the results of a run of the whole sequence, to the bit if n is a
 -- multiple of 64.
 -- @return true; or nil, message, code
 function Session:part(n)
@@ -236,10 +236,10 @@ function Session:save(path, note)
   return core:save(path, note)
 end
 
---- Reads what save wrote with the same model and options. The row of the last token is then at hand: from the file, or computed when
--- it is first asked for. A failure leaves the session as it was.
--- @return true, the note (nil: there is none); or nil, message, code: "state" where the file is of another model, engine, option or
--- version, "format" where it is damaged or no saved session, "range" where it does not fit the context
+--- Reads what save wrote with the same model and options. The row of the last token is then available: from the file, or computed
+-- when it is first asked for. A failure leaves the session as it was.
+-- @return true, the note (nil if there is none); or nil, message, code: "state" if the file is of another model, engine, option or
+-- version, "format" if it is damaged or no saved session, "range" if it does not fit the context
 function Session:restore(path)
   local core = opened(self)
   schema.argument({ type = "string" }, path, "restore: path", 2)
@@ -261,11 +261,11 @@ end
 
 local RULES = schema.merge(generate.rules, { details = { type = "boolean", default = false } })
 
---- Begins a reply that belongs to a session: when it has ended, the session holds all of it.
+--- Begins a reply in a session. The session holds all of it once it has ended.
 -- @param self the session
--- @param ids the whole prompt; what the session holds is kept as far as it is a start of it
+-- @param ids the whole prompt; cached tokens are kept up to the common prefix
 -- @param opts checked options of ane.generate
--- @param level of the public function that was called, as error()'s
+-- @param level of the public function that was called, as for error()
 -- @return a stream; or nil, message, code
 function M.reply(self, ids, opts, level)
   if self._replying then error("session: the reply before is not complete; close its stream first", level + 1) end
@@ -294,9 +294,9 @@ local function reply(self, opts, what)
   return pieces, opts
 end
 
---- Continues from what is cached: what was fed or restored. The session then holds the reply too, so that the next call goes on.
--- @param opts as of model:generate, without those that are about prompts
--- @return the text (a list of ids where the model has no tokenizer), or with details a table; or nil, message, code
+--- Continues from the tokens that were fed or restored. The session then holds the reply too, so that the next call continues after it.
+-- @param opts as for model:generate, without those about prompts
+-- @return the text (a list of ids if the model has no tokenizer), or with details a table; or nil, message, code
 function Session:generate(opts)
   local pieces <close>, checked, code = reply(self, opts, "generate")
   if not pieces then return nil, checked, code end
@@ -324,29 +324,29 @@ function Session:stop()
   self._stop = true
 end
 
---- Takes a stop back that no feed has seen yet.
+--- Cancels a stop that no feed has seen yet.
 function Session:unstop()
   opened(self)
   self._stop = nil
 end
 
---- Sets what computes the chunks of a feed, in place of the core: function(core, ids, want, until) -> true; or nil, message, code.
--- For pools, which compute several sessions in one run. nil: the core again.
--- @param price function(more) -> what so many tokens more cost, as a multiple of a single one; nil: not known
+--- Sets the function that computes the chunks of a feed, instead of the core: function(core, ids, want, until) -> true; or nil,
+-- message, code. For pools, which compute several sessions in one run. nil: use the core again.
+-- @param price function(more) -> the cost of that many more tokens, as a multiple of a single one's; nil: unknown
 function Session:_compute_with(fn, price)
   self._compute, self.price = fn, price
 end
 
---- The session of the core, for pools; nil while it has none.
+--- Returns the core's session, for pools; nil while there is none.
 function Session:_raw() return self._core end
 
---- Gives the session another one of the core, empty, in place of its own, which is closed. For pools; nil: none for now.
+--- Closes the core's session and replaces it with another, empty one. For pools; nil: none for now.
 function Session:_replace_raw(core)
   if self._core then self._core:close() end
   self._core, self._rows = core, nil
 end
 
---- Takes the session of the core out of this one, which is closed by that.
+--- Takes the core's session out of this one, which closes this session.
 function Session:_release_raw()
   local core = self._core
   self._core, self._rows = nil, nil
@@ -386,7 +386,7 @@ local PROPERTIES = {
   end,
 }
 
--- __names is what completion offers.
+-- __names lists the names for completion.
 local meta = { __name = "ane.session.handle", __gc = Session.close, __close = Session.close, __names = Session }
 methods.guard(Session, meta, "session")
 
