@@ -29,7 +29,7 @@ local NO_ROWS = { count = 0 }
 
 -- ---- Snapshots ----------------------------------------------------------------------------------------------------------
 
--- Elements of the states that forget; nil: there are none.
+-- Returns the number of elements of the states that forget; nil if there are none.
 local function forgetting(engine)
   local count
   for _, s in ipairs(engine.states) do
@@ -48,7 +48,7 @@ local function snapshot(self)
   if #self.shots > SNAPSHOTS then table.remove(self.shots, 1) end
 end
 
--- The latest snapshot of at most n tokens; later ones are dropped.
+-- Returns the latest snapshot of at most n tokens; drops later ones.
 local function snapshot_before(self, n)
   while #self.shots > 0 and self.shots[#self.shots].length > n do table.remove(self.shots) end
   return self.shots[#self.shots]
@@ -63,8 +63,8 @@ local function reset(self)
   return true
 end
 
--- Computes tokens behind those that are cached.
--- @return rows; or nil, message, code: the session has its length from before
+-- Computes tokens after those that are cached.
+-- @return rows; or nil, message, code: the session keeps its previous length
 local function advance(self, ids, want)
   local before = self.len
   local rows, message, code = self.engine:feed(self, ids, want)
@@ -78,7 +78,7 @@ local function advance(self, ids, want)
   return rows
 end
 
--- Computes tokens[length + 1 .. upto] again. Where that fails, the session is broken: the next call tries again.
+-- Recomputes tokens[length + 1 .. upto]. On failure the session is marked broken, and the next call tries again.
 local function replay(self, upto)
   while self.len < upto do
     local n = math.min(self.engine:max_chunk(), upto - self.len)
@@ -92,8 +92,8 @@ local function replay(self, upto)
   return true
 end
 
--- Makes the states those of a sequence that will have `total` tokens: where they are broken, or were made with other rope factors,
--- all tokens are computed again.
+-- Prepares the states for a sequence of `total` tokens. Recomputes all tokens if the states are broken or were made with other rope
+-- factors.
 local function settle(self, total)
   local side = self.engine.side and self.engine:side(total) or 0
   if side == self.side and not self.broken then return true end
@@ -141,7 +141,7 @@ function Session:rewind(n)
   return replay(self, n)
 end
 
---- Forgets all; what is fed next is the part of a longer sequence that stands behind n tokens.
+--- Forgets everything. The next feed is the part of a longer sequence that begins after n tokens.
 function Session:part(n)
   if not self.engine.bidirectional then
     return nil, "this model sees all of the past: a part of a sequence cannot be fed alone", "unsupported"
@@ -158,7 +158,7 @@ function Session:length() return self.len end
 function Session:replayed() return self.replays end
 function Session:ids() return table.move(self.tokens, 1, self.len, 1, {}) end
 
--- Row i, from 1 or negative from the end, of the last feed.
+-- Returns row i of the last feed, from 1, or negative from the end.
 local function row_of(self, i)
   local count = self.results.count
   i = i or -1
@@ -203,7 +203,7 @@ function Session:fork()
   return other
 end
 
--- Logits of the last token, where the last feed has kept them.
+-- Returns the logits of the last token if the last feed has kept them.
 local function last_logits(self)
   local results = self.results
   if results.count == 0 or self.best_only or results.no_logits then return nil end
@@ -224,7 +224,7 @@ function Session:save(path, note)
   return core.save_session(path, self.engine.name, self.engine.fingerprint, chunks)
 end
 
--- A chunk of so many fp32 as a tensor; nil and why not.
+-- Reads a chunk of `count` fp32 numbers as a tensor; or nil and why it cannot.
 local function floats(chunks, name, count)
   local bytes = chunks[name]
   if not bytes then return nil, "there is no part " .. name end
@@ -232,7 +232,7 @@ local function floats(chunks, name, count)
   return core.tensor({ count }, bytes)
 end
 
--- Rows of one token whose logits are known.
+-- Makes the rows of a feed of one token whose logits are known.
 local function one_row(logits)
   return { count = 1, logits = function() return logits:slice(1) end, argmax = function() return logits:argmax() end }
 end

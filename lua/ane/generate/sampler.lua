@@ -1,4 +1,4 @@
---- From logits to the next token: options, seed, and the window of the repetition penalty, over the chain in C.
+--- Chooses the next token from logits: options, seed, and the window of the repetition penalty, around the sampler chain in C.
 -- Needs ane.core. Order: repeat_penalty, logit_bias, temperature, top_k, top_p, min_p, draw.
 -- Usage: `local s = sampler.new {temperature = 0.8, top_p = 0.95, seed = 1}; local id = s:next(logits, position, ids)`
 
@@ -14,9 +14,9 @@ local function check_bias(bias)
   end
 end
 
---- Options, as ane.util.schema takes them. temperature 0 (the default) is greedy: the best token, the lowest id where several are
--- equal; repeat_penalty falls on the last repeat_window tokens of prompt and reply (0: all); logit_bias maps ids to what is
--- added to their logits (-math.huge bans one); a seed is any integer, without one each call draws another.
+--- Options, as ane.util.schema takes them. temperature 0 (the default) is greedy: it takes the best token, and the lowest id among
+-- equals. repeat_penalty applies to the last repeat_window tokens of prompt and reply (0: all). logit_bias maps ids to a value that
+-- is added to their logits (-math.huge bans an id). seed is any integer; without one each call draws a new seed.
 M.rules = {
   temperature = { type = "number", min = 0, max = 1e6, default = 0 },
   top_k = { type = "integer", min = 0, max = 0x7fffffff, default = 0 },
@@ -28,7 +28,7 @@ M.rules = {
   seed = { type = "integer" },
 }
 
--- A seed that no two calls share; math.random is the program's own and stays untouched.
+-- Makes a seed that no two calls share. math.random belongs to the program and stays untouched.
 local fresh = 0
 local function fresh_seed()
   fresh = fresh + 1
@@ -52,7 +52,7 @@ function M.new(opts)
   local penalty = (opts.repeat_penalty or 1) ~= 1
   return setmetatable({
     seed = seed, window = penalty and (opts.repeat_window or 64), _chain = chain,
-    plain = not random and not penalty and next(opts.logit_bias or {}) == nil, -- the best raw logit will do
+    plain = not random and not penalty and next(opts.logit_bias or {}) == nil, -- the best raw logit is enough
   }, Sampler)
 end
 
@@ -70,7 +70,7 @@ function Sampler:next(logits, position, ids)
   return self._chain:draw(logits, position, recent)
 end
 
---- Log probability of a token and of the `top` best, from raw logits.
+--- Computes the log probability of a token and of the `top` best tokens, from raw logits.
 -- @return logprob, list of {id, logprob}
 function M.logprobs(logits, id, top)
   return core.logprobs(logits, id, top)

@@ -1,7 +1,7 @@
---- Drafts from what the text has said before (prompt lookup), and when to draft at all.
--- Needs ane.util.schema. A drafter keeps the places of all runs of 2, 3 and 4 tokens, finds the earlier place that agrees longest
--- with the end of the text and proposes what came behind it. A pace decides how many of those tokens are worth checking: a
--- call of T tokens takes longer than one of a single token, and a draft may be wrong.
+--- Drafts tokens from earlier text (prompt lookup), and decides when to draft.
+-- Needs ane.util.schema. A drafter indexes the positions of all n-grams of 2, 3 and 4 tokens. It finds the earlier position whose
+-- past agrees longest with the end of the text, and proposes the tokens that followed it. A pace decides how many of those tokens
+-- are worth checking: a call of T tokens takes longer than one of a single token, and a draft may be wrong.
 -- Source of the idea: Saxena 2023, "Prompt Lookup Decoding"; Leviathan et al. 2023 for the expected number of tokens a call.
 -- Usage: `local d = speculate.drafter(ids); local draft, match = d:draft(7); d:push(id)`
 
@@ -13,21 +13,21 @@ local M = {}
 
 local ORDERS = { 4, 3, 2 } -- longest first
 local CANDIDATES = 8 -- places looked at for each order
-local LONGEST = 32 -- agreement beyond this makes no difference
+local LONGEST = 32 -- longer agreement makes no difference
 
 local Drafter = {}
 Drafter.__index = Drafter
 
--- A key for the n tokens that end at place i. Two runs may share one: agreement is counted on the tokens themselves.
+-- Returns a key for the n tokens that end at index i. Two n-grams may share a key: agreement is counted on the tokens themselves.
 local function key_of(ids, i, n)
   local key = n
   for at = i - n + 1, i do key = key * 1000003 + ids[at] end
   return key
 end
 
---- A drafter of a text.
+--- Makes a drafter of a text.
 -- @param ids the tokens so far; copied
--- @param corpus list of more tokens to draft from, or nil; they count as said before everything else
+-- @param corpus list of more tokens to draft from, or nil; they count as text before everything else
 function M.drafter(ids, corpus)
   schema.argument({ type = "table" }, ids, "drafter: ids", 2)
   if corpus ~= nil then schema.argument({ type = "table" }, corpus, "drafter: corpus", 2) end
@@ -39,7 +39,7 @@ function M.drafter(ids, corpus)
   return self
 end
 
---- The next token of the text.
+--- Appends the next token of the text.
 function Drafter:push(id)
   local ids = self.ids
   local i = #ids + 1
@@ -52,7 +52,7 @@ function Drafter:push(id)
   end
 end
 
--- Tokens on which the texts that end at places a < b agree, at most LONGEST.
+-- Counts the tokens on which the texts that end at indices a < b agree, at most LONGEST.
 local function agreement(self, a, b)
   local ids, n = self.ids, 0
   local most = math.min(LONGEST, b - self.start, a)
@@ -60,7 +60,7 @@ local function agreement(self, a, b)
   return n
 end
 
--- The place before the end whose past agrees longest with the text's; of equals the latest. nil where none agrees.
+-- Returns the earlier index whose past agrees longest with the end of the text, the latest among equals; nil if none agrees.
 local function best_place(self)
   local last = #self.ids
   for _, n in ipairs(ORDERS) do
@@ -76,35 +76,35 @@ local function best_place(self)
   end
 end
 
---- What may come next.
--- @param most tokens, 1 or more
--- @return list of 1 .. most tokens and the number of tokens of agreement behind it; or nil where nothing agrees
+--- Drafts the tokens that may come next.
+-- @param most maximum number of tokens, 1 or more
+-- @return list of 1 .. most tokens and the number of tokens of agreement before it; or nil if nothing agrees
 function Drafter:draft(most)
   local place, agreed = best_place(self)
   if not place then return nil end
   local ids, draft = self.ids, {}
-  local period = #ids - place -- a text that repeats goes on repeating
+  local period = #ids - place -- a repeating text is expected to go on repeating
   for i = 1, most do draft[i] = ids[place + i] or draft[i - period] end
   return draft, agreed
 end
 
 -- ---- Pace --------------------------------------------------------------------------------------------------------------
 
--- Classes of agreement, and the chance that the next drafted token is right before anything is known: reference texts repeat
--- more surely the longer they agree.
+-- Classes of agreement, with the initial chance that the next drafted token is right: reference texts repeat more reliably the
+-- longer they agree.
 local CLASSES = { { 2, 0.45 }, { 3, 0.6 }, { 5, 0.7 }, { 9, 0.8 }, { math.huge, 0.88 } }
 local MEMORY = 0.9 -- weight of the past in the running averages of acceptance
-local COST_MEMORY = 0.7 -- and of seconds
-local SLOPE = 0.15 -- of a plain step, for a token more, where nothing is measured
-local WORTH = 1.05 -- a draft must promise this many times the tokens a second of plain steps
-local BUDGET = 0.015 -- of the time so far may have been lost on wrong drafts
-local GRACE, CREDIT = 2, 3 -- plain steps that may be lost at the start, and that what was won before pays for at most
+local COST_MEMORY = 0.7 -- the same for seconds
+local SLOPE = 0.15 -- assumed cost of one more token, as a share of a plain step, where nothing is measured
+local WORTH = 1.05 -- a draft must promise this many times the tokens per second of plain steps
+local BUDGET = 0.015 -- the share of the time so far that may have been lost on wrong drafts
+local GRACE, CREDIT = 2, 3 -- plain steps that may be lost at the start; the most that earlier gains can pay for
 
 local Pace = {}
 Pace.__index = Pace
 
---- How a machine and a text do: knows nothing at first.
--- @param most tokens of a draft
+--- Makes a pace, which learns how fast drafts are on this machine and text. It starts without measurements.
+-- @param most maximum tokens of a draft
 function M.pace(most)
   local chance = {}
   for i, class in ipairs(CLASSES) do chance[i] = class[2] end
@@ -118,7 +118,7 @@ local function class_of(agreed)
   end
 end
 
--- Seconds of a call of t tokens as a multiple of one: told, measured, or from the next smaller one measured.
+-- Returns the seconds of a call of t tokens as a multiple of one: given, measured, or estimated from the next smaller measured one.
 local function relative_cost(self, t, price)
   local told = price and price(t - 1)
   if told then return told end
@@ -129,21 +129,21 @@ local function relative_cost(self, t, price)
   return 1 + SLOPE * (t - 1)
 end
 
---- How many tokens of a draft to check.
--- @param agreed as Drafter:draft gives it
--- @param most no more than this
--- @param price function(k) -> what a call of k tokens more costs, as a multiple of a plain step, in a pool; nil, or gives nil: what was
--- measured counts
--- @return 0: none, a plain step is the better choice
+--- Returns how many tokens of a draft to check.
+-- @param agreed as Drafter:draft returns it
+-- @param most upper limit
+-- @param price function(k) -> the cost of k more tokens in a call, as a multiple of a plain step, in a pool; if nil, or if it returns
+-- nil, measurements are used
+-- @return number of tokens; 0 if a plain step is the better choice
 function Pace:length(agreed, most, price)
-  if not self.cost[1] then return 0 end -- first learn what a plain step takes
+  if not self.cost[1] then return 0 end -- first measure a plain step
   local room = GRACE + (BUDGET * self.spent - self.lost) / self.cost[1] -- plain steps that may be lost
   local best, best_rate, tokens, right = 0, WORTH, 1, 1
   for k = 1, math.min(most, self.most) do
     local cost = relative_cost(self, k + 1, price)
     if cost - 1 > room then break end
     right = right * self.chance[class_of(agreed + k - 1)]
-    tokens = tokens + right -- one for sure, and each drafted one if it and all before it are right
+    tokens = tokens + right -- one is certain; each drafted one counts if it and all before it are right
     if tokens / cost > best_rate then best, best_rate = k, tokens / cost end
   end
   return best
@@ -151,25 +151,25 @@ end
 
 local function average(old, new, memory) return old and memory * old + (1 - memory) * new or new end
 
---- A plain step took so many seconds.
+--- Records the seconds of a plain step.
 function Pace:stepped(seconds)
   self.cost[1] = average(self.cost[1], seconds, COST_MEMORY)
   self.spent, self.plain = self.spent + seconds, self.plain + 1
 end
 
--- The next token of a text that agrees so far was right, or not.
+-- Records whether the next token of a text that agrees so far was right.
 local function learn(self, agreed, right)
   local class = class_of(agreed)
   self.chance[class] = average(self.chance[class], right and 1 or 0, MEMORY)
 end
 
---- A plain step has shown whether a draft that was not checked began right: drafts that do not pay cost nothing to watch.
+--- Records whether an unchecked draft began right, as a plain step has shown. Watching drafts that do not pay costs nothing.
 function Pace:seen(agreed, right) learn(self, agreed, right) end
 
---- A draft was checked.
--- @param agreed behind it
--- @param drafted tokens of it
--- @param accepted tokens that were right
+--- Records a checked draft.
+-- @param agreed tokens of agreement before it
+-- @param drafted its tokens
+-- @param accepted the tokens that were right
 -- @param seconds of the call
 function Pace:checked(agreed, drafted, accepted, seconds)
   for i = 1, math.min(accepted + 1, drafted) do learn(self, agreed + i - 1, i <= accepted) end
@@ -178,11 +178,11 @@ function Pace:checked(agreed, drafted, accepted, seconds)
   self.calls, self.drafted, self.accepted = self.calls + 1, self.drafted + drafted, self.accepted + accepted
   local gain = (accepted + 1) * self.cost[1] - seconds
   self.saved = self.saved + gain
-  self.lost = math.max(-CREDIT * self.cost[1], self.lost - gain) -- what was won pays for what is lost
+  self.lost = math.max(-CREDIT * self.cost[1], self.lost - gain) -- gains pay for losses
 end
 
---- Counts and the estimated gain.
--- @return {calls, drafted, accepted, speedup: seconds that plain steps would have taken for the same tokens, over those taken}
+--- Returns counts and the estimated gain.
+-- @return {calls, drafted, accepted, speedup: the seconds of plain steps for the same tokens, divided by the seconds taken}
 function Pace:stats()
   return {
     calls = self.calls, drafted = self.drafted, accepted = self.accepted,

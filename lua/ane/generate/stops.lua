@@ -1,4 +1,4 @@
---- When a reply ends before its limit: stop strings, and n-grams that keep coming back.
+--- Decides when a reply ends before its limit: stop strings, and n-grams that repeat.
 -- Needs nothing. Usage: `local w = stops.watch {"\n\n"}; local text, found = w:push(piece)`
 
 local M = {}
@@ -11,7 +11,7 @@ function M.watch(strings)
   return setmetatable({ strings = strings, held = "" }, Watch)
 end
 
--- Length of the longest end of text that begins one of the strings.
+-- Returns the length of the longest suffix of the text that is a prefix of one of the strings.
 local function partial(text, strings)
   local longest = 0
   for _, stop in ipairs(strings) do
@@ -26,7 +26,7 @@ local function partial(text, strings)
 end
 
 --- Takes the next piece of text.
--- @return text that no stop string can touch any more; the stop string once one is complete (text then ends before it)
+-- @return text that can no longer be part of a stop string; the stop string once one is complete (the text then ends before it)
 function Watch:push(piece)
   if not self.strings[1] then return piece end
   local text = self.held .. piece
@@ -44,7 +44,7 @@ function Watch:push(piece)
   return text:sub(1, #text - n)
 end
 
---- What was held back, when no more text comes.
+--- Returns the text that is still held back, once no more text comes.
 function Watch:flush()
   local text = self.held
   self.held = ""
@@ -54,15 +54,15 @@ end
 local Repeats = {}
 Repeats.__index = Repeats
 
---- A counter of n-grams of tokens.
+--- Makes a counter of n-grams of tokens.
 -- @param size tokens of one n-gram
--- @param times how often one must come to be a repeat
+-- @param times how often one must occur to count as a repeat
 function M.repeats(size, times)
   return setmetatable({ size = size, times = times, seen = {} }, Repeats)
 end
 
---- Counts the n-gram that ends a list of ids.
--- @return true where it has come `times` times
+--- Counts the n-gram at the end of a list of ids.
+-- @return true if it has occurred `times` times
 function Repeats:push(ids)
   local n = #ids
   if n < self.size then return false end

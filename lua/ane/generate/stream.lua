@@ -1,4 +1,4 @@
---- A reply as an iterator: for loops, early ends, and giving the session back whatever happens.
+--- A reply as an iterator, for loops. It gives the session back however the reply ends.
 -- Needs ane.util.methods; drives a run of ane.generate. Usage: `for piece in stream.new(run, release) do io.write(piece) end`
 
 local methods = require "ane.util.methods"
@@ -11,15 +11,15 @@ Stream.__name = "ane.stream"
 
 --- Wraps a run.
 -- @param run of ane.generate
--- @param release function(stream, collected) called once, when the reply has ended, failed or was closed; collected: by the collector
--- @param registry table in which it stands as a key until then
+-- @param release function(stream, collected), called once, when the reply has ended, failed or was closed; collected: by the collector
+-- @param registry table that holds the stream as a key until then
 function M.new(run, release, registry)
   local self = setmetatable({ run = run, result = run.result, _release = release, _registry = registry }, Stream)
   if registry then registry[self] = true end
   return self
 end
 
---- The next piece that is not empty; nil at the end; nil, message, code where something failed.
+--- Returns the next non-empty piece; nil at the end; nil, message, code on failure.
 function Stream:next()
   local run = self.run
   while not self._closed do
@@ -42,7 +42,7 @@ function Stream:__call()
   return piece
 end
 
---- Takes all that is left.
+--- Reads the rest of the reply.
 -- @return the result; or nil, message, code
 function Stream:finish()
   while true do
