@@ -1,4 +1,4 @@
---- From a path to a planned program.
+--- Loads a path as a planned program.
 -- Needs ane.adapter, ane.model.config, ane.core, ane.coreml.set, ane.recipe, ane.tokenizer and ane.model.weights.
 -- Usage: `local bundle = assert(loader.load(path, opts))`
 
@@ -10,10 +10,10 @@ local weights = require "ane.model.weights"
 
 local M = {}
 
---- Makes a recipe known (ane.register).
+--- Registers a recipe (ane.register).
 M.register = recipe.register
 
--- Key-value heads of all layers together.
+-- Returns the number of key-value heads of all layers together.
 local function kv_heads(cfg)
   local list = cfg.per_layer and cfg.per_layer.n_head_kv
   if not list then return cfg.n_layer * cfg.n_head_kv end
@@ -22,7 +22,7 @@ local function kv_heads(cfg)
   return sum
 end
 
--- Tokens of a default context: the model's own, at most 4096 and what half of the free memory holds.
+-- Returns the tokens of a default context: the model's own maximum, but at most 4096 and what fits in half of the free memory.
 local function default_context(cfg, kv)
   local bytes = ({ int16 = 2, fp16 = 2, fp32 = 4, int8 = 1 })[kv]
   local a_token = 2 * kv_heads(cfg) * cfg.head_dim * bytes
@@ -39,8 +39,8 @@ local function find_recipe(architecture, given)
   return r
 end
 
--- Tokens of one run (the chunk). A model that sees tokens on both sides takes a whole text at once. One that gives embeddings also
--- takes many short texts.
+-- Maximum tokens of one run (the chunk). A bidirectional model takes a whole text at once. An embedding model also takes many short
+-- texts in one run.
 local MOST_TOKENS, MANY_TEXTS = 4096, 2048
 local function chunk_of(cfg, context)
   if cfg.kind == "token_classifier" then return math.min(context, MOST_TOKENS) end
@@ -101,7 +101,7 @@ function M.merged(r, cfg, source, adapters)
   return merged, message, code
 end
 
--- Rope with plain dynamic scaling changes with each length beyond the model's own: sessions stay below it.
+-- With plain dynamic scaling, rope changes with each length beyond the model's own, so sessions stay below that length.
 local function check_context(cfg, context)
   for _, rope in pairs(cfg.ropes or { cfg.rope }) do
     if rope.limit and context > rope.limit then
@@ -121,7 +121,7 @@ local function find_tokenizer(cfg, source)
   return nil, message, code
 end
 
--- Ids that end a reply: those of the configuration, then those of the tokenizer.
+-- Returns the ids that end a reply: those of the configuration, then those of the tokenizer.
 local function end_ids(cfg, tokenizer)
   local ids, seen = {}, {}
   for _, list in ipairs { cfg.eos_ids or {}, tokenizer and tokenizer.eos_ids or {} } do
@@ -142,7 +142,7 @@ function M.identify(source, path, opts)
   local architecture, cfg, r, message, code
   architecture, message, code = config.architecture(source)
   if not architecture then return nil, message, code end
-  -- Before the configuration: the keys of an unknown architecture have unknown meanings.
+  -- This precedes the configuration, because the keys of an unknown architecture have unknown meanings.
   r, message, code = find_recipe(architecture, opts.recipe)
   if not r then return nil, ("%s: %s"):format(path, message), code end
   cfg, message, code = config.read(source)
@@ -150,7 +150,7 @@ function M.identify(source, path, opts)
   return r, cfg
 end
 
---- The recipe that was given: a table, or the path of a Lua file; nil: that of the architecture.
+--- Returns the given recipe (a table, or the path of a Lua file), or with nil that of the architecture.
 -- @return the recipe; or nil, message, code
 M.find_recipe = find_recipe
 
@@ -184,7 +184,7 @@ function M.complete(path, r, cfg, source, opts)
   }
 end
 
---- What to say of a context that is longer than the model's own; nil: nothing.
+--- Returns the warning for a context that is longer than the model's own, or nil.
 -- @param context tokens that were asked for, or nil
 -- @param own tokens of the model's own context, or nil
 function M.context_warning(context, own)

@@ -5,13 +5,13 @@ local core = require "ane.core"
 
 local M = {}
 
---- What `weights` of load may be. int8: one scale a tensor, int8-channel: one a row, int4-block: one for 32 columns
--- (int4-block64: for 64), lut4: a table of 16 values for the tensor (lut4-g8, -g16, -g32: for so many rows).
+--- The names that `weights` of load takes. int8: one scale per tensor, int8-channel: one per row, int4-block: one per 32 columns
+-- (int4-block64: per 64), lut4: a table of 16 values per tensor (lut4-g8, -g16, -g32: per 8, 16 or 32 rows).
 M.names = {
   "file", "int8", "int8-channel", "int4-block", "int4-block64", "lut4", "lut4-g8", "lut4-g16", "lut4-g32", "fp16", "bf16", "fp32",
 }
 
---- Rows of core.dtypes() for which keep(row) is true, largest first; of two of one size the one with smaller blocks.
+--- Returns the rows of core.dtypes() for which keep(row) is true, largest first; among equal sizes the smaller block comes first.
 -- @return list of rows
 function M.by_size(keep)
   local rows, order = {}, {}
@@ -34,13 +34,13 @@ end
 local known = {}
 for _, name in ipairs(M.names) do known[name] = true end
 
---- What is wrong with the name of a type; nil: nothing.
+--- Returns what is wrong with the name of a type, or nil.
 function M.fault(name)
   if known[name] then return nil end
   return ("is %q: choose %s"):format(name, table.concat(M.names, ", "))
 end
 
---- What is wrong with rules by pattern: {pattern = name} or a list of {pattern, name}; nil: nothing.
+--- Returns what is wrong with rules by pattern, {pattern = name} or a list of {pattern, name}, or nil.
 -- @param fault function(name), as M.fault
 function M.rules_fault(mixed, fault)
   for key, value in pairs(mixed) do
@@ -54,8 +54,8 @@ function M.rules_fault(mixed, fault)
   end
 end
 
---- Rules in their order: list of {pattern, name, ordered}. Rules that are keys of a table have no order: it is an error where two of
--- them match one tensor and differ.
+--- Returns the rules in order: list of {pattern, name, ordered}. Rules that are keys of a table have no order, so it is an error if
+-- two of them match one tensor and differ.
 function M.rules(mixed)
   local rules, keys = {}, {}
   for i, row in ipairs(mixed or {}) do rules[i] = { row[1], row[2], true } end

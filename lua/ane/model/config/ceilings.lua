@@ -1,17 +1,17 @@
---- Ceilings of the numbers in a configuration: a wrong number is refused before anything is made of it.
+--- Upper limits for the numbers in a configuration. A wrong number is refused before it is used.
 -- Needs nothing. Usage: `if n > ceilings.of "head_dim" then ... end`
 --
 -- Each ceiling is far above any published model and far below what would overflow a size or fill the memory.
 
 local M = {}
 
--- What no row names.
+-- The limit of keys that are not listed.
 local OTHER = 1 << 24
 
--- A head of 8192 has as many frequencies as a rope table takes (csrc/graph).
+-- A rope table takes the frequencies of a head of up to 8192 (csrc/graph).
 local POSITIONS, LAYERS, HEADS, HEAD, WIDTH = 1 << 31, 1 << 12, 1 << 16, 1 << 13, 1 << 20
 
--- Keys of config.json, then of GGUF without the architecture.
+-- Keys of config.json, then keys of GGUF without the architecture prefix.
 local MOST = {
   max_position_embeddings = POSITIONS, original_max_position_embeddings = POSITIONS, sliding_window = POSITIONS,
   num_hidden_layers = LAYERS, num_attention_heads = HEADS, num_key_value_heads = HEADS, head_dim = HEAD, hidden_size = WIDTH,
@@ -26,10 +26,10 @@ local MOST = {
 -- The largest float32.
 local FLOAT = 3.4028234663852886e38
 
---- The largest whole number that may stand under a key.
+--- Returns the largest integer allowed under a key.
 function M.of(key) return MOST[key] or OTHER end
 
---- Does float32 hold the number: neither infinite, nor NaN, nor too large?
+--- Does a number fit float32? False for infinity, NaN and numbers that are too large.
 function M.fits(v) return v >= -FLOAT and v <= FLOAT end
 
 return M

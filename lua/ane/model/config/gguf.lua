@@ -9,7 +9,7 @@ local M = {}
 
 local function fail(source, fmt, ...) failure.raise("format", "%s: %s", source:path(), fmt:format(...)) end
 
---- general.architecture; raises where there is none.
+--- Returns general.architecture; raises if there is none.
 function M.architecture(source)
   local arch = source:meta "general.architecture"
   if type(arch) ~= "string" or arch == "" then fail(source, "metadata key general.architecture is missing: this file holds no model") end
@@ -26,7 +26,7 @@ local function number(source, arch, key, required)
   return v
 end
 
--- v, the value of metadata key `name`; its ceiling is that of the key behind "<architecture>.".
+-- Checks v, the value of the metadata key `name`. Its ceiling is that of the key after "<architecture>.".
 local function check_whole(source, name, v, least)
   local i, most = type(v) == "number" and math.tointeger(v), ceilings.of(name:match "^[^.]*%.(.-)%[?%d*%]?$" or name)
   if not i or i < least or i > most then
@@ -47,8 +47,8 @@ local function positive(source, arch, key)
   return v
 end
 
--- A whole number, or the largest of a list with one a layer; where they differ the list is cfg.per_layer[field]. A list may hold
--- 0: a layer without such heads (convolutions of lfm2).
+-- Returns an integer, or the largest of a list with one per layer. If the list's numbers differ, it becomes cfg.per_layer[field]. A
+-- list may hold 0 for a layer without such heads (convolutions of lfm2).
 local function per_layer(source, cfg, field, key)
   local name = cfg.architecture .. "." .. key
   local list = source:meta(name)
@@ -66,7 +66,7 @@ local function per_layer(source, cfg, field, key)
   return most
 end
 
--- Checks sizes that must divide one another: a recipe could only report shapes.
+-- Checks that sizes divide one another. A recipe could only report mismatched shapes.
 local function check_heads(source, arch, cfg)
   if cfg.n_head % cfg.n_head_kv ~= 0 then
     fail(source, "metadata key %s.attention.head_count is %d, no multiple of attention.head_count_kv, %d", arch, cfg.n_head, cfg.n_head_kv)
@@ -120,7 +120,7 @@ local function read_rope(source, cfg)
   return rope
 end
 
--- Which layers slide, in the words of config.json: all but every n-th, or by a list of booleans. nil where the file does not say.
+-- Returns which layers slide, in the words of config.json: all but every n-th, or from a list of booleans. nil if the file does not say.
 local function read_layer_types(source, cfg)
   local name = cfg.architecture .. ".attention.sliding_window_pattern"
   local v = source:meta(name)
@@ -139,8 +139,8 @@ local function read_layer_types(source, cfg)
   return list
 end
 
--- Ids that the tokenizer's keys name; nil where they name none, and where the file has a vocabulary: the tokenizer then gives the
--- ids that end a reply.
+-- Returns the ids that the tokenizer's keys name. Returns nil if they name none, and if the file has a vocabulary: the tokenizer then
+-- provides the ids that end a reply.
 local function end_ids(source)
   if source:meta_len "tokenizer.ggml.tokens" then return nil end
   local ids = {}
@@ -151,7 +151,7 @@ local function end_ids(source)
   return ids[1] and ids
 end
 
--- What llama.cpp's pooling types make of hidden states: 1 mean, 2 first token, 3 last token, 4 scores.
+-- Maps llama.cpp's pooling types to tasks: 1 mean, 2 first token, 3 last token, 4 scores.
 local function task_of(source, arch)
   local type = whole(source, arch, "pooling_type", false, 0) or 0
   if type > 4 then fail(source, "metadata key %s.pooling_type is %d, known are 0 to 4", arch, type) end
@@ -164,7 +164,7 @@ function M.read(source)
   local cfg = { format = "gguf", architecture = arch, name = source:meta "general.name", per_layer = {}, tensors = {} }
   cfg.n_layer = whole(source, arch, "block_count", true, 1)
   cfg.d_model = whole(source, arch, "embedding_length", true, 1)
-  local scans = source:meta(arch .. ".ssm.inner_size") ~= nil -- may do without attention and feed-forward
+  local scans = source:meta(arch .. ".ssm.inner_size") ~= nil -- may lack attention and feed-forward
   if not (scans and source:meta(arch .. ".feed_forward_length") == 0) then
     cfg.d_ff = per_layer(source, cfg, "d_ff", "feed_forward_length")
   end

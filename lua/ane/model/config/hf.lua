@@ -20,7 +20,7 @@ Reader.__index = Reader
 
 function Reader:fail(code, fmt, ...) failure.raise(code, "%s: %s", self.path, fmt:format(...)) end
 
--- Python writes numbers without end as Infinity, which is no JSON: they become null.
+-- Python writes infinite numbers as Infinity, which is not JSON. They become null.
 local function decode(path, text)
   text = text:gsub("([:%[,]%s*)%-?Infinity(%s*[,%]}])", "%1null%2")
   local raw, message, code = core.json_decode(text)
@@ -30,7 +30,7 @@ local function decode(path, text)
 end
 
 -- Opens the configuration of a source: a folder, a file in one, or a GGUF that holds the texts of both files. A source without
--- weights names its configuration (config_path).
+-- weights gives the path of its configuration (config_path).
 local function open(source)
   local path = source:path()
   if source:format() == "gguf" then
@@ -62,7 +62,7 @@ end
 
 local function present(v) if v ~= core.null then return v end end
 
--- A value as messages show it.
+-- Formats a value for messages.
 local function kind(v)
   if v == core.null then return "null" end
   if type(v) == "string" then return ("'%s'"):format(#v > 60 and v:sub(1, 60) .. "..." or v) end
@@ -144,7 +144,7 @@ local function factor_of(self, p, where)
   return self:positive("factor", p, where) or self:fail("format", "key %sfactor is missing", where)
 end
 
--- The key at the top wins over one dict for all layers, as in transformers.
+-- The top-level key overrides a single dict for all layers, as in transformers.
 local function original_of(self, p, where)
   local key = "original_max_position_embeddings"
   local nested = p ~= self.raw.rope_parameters and p ~= self.raw.rope_scaling
@@ -152,7 +152,7 @@ local function original_of(self, p, where)
     self:fail("format", "key %soriginal_max_position_embeddings is missing", where)
 end
 
--- The factor where no key gives one.
+-- Returns the factor if no key gives one.
 local function stretch_of(self, rope) return (self:whole("max_position_embeddings", 1) or rope.original_context) / rope.original_context end
 
 SCALINGS["default"] = function() end
@@ -208,7 +208,7 @@ function SCALINGS.dynamic(self, rope, p, where)
   if not rope.limit then self:fail("format", "key max_position_embeddings is missing: rope type dynamic needs it") end
 end
 
--- The first pairs of a head turn, the others do not; frequencies are those of the whole head, which is global_head_dim wide (Gemma 4).
+-- Only the first pairs of a head are rotated. The frequencies are those of the whole head, which is global_head_dim wide (Gemma 4).
 function SCALINGS.proportional(self, rope, p, where)
   local d = self:whole("global_head_dim", 1) or self:whole("head_dim", 1)
   for i, layer in pairs(self:object "per_layer_config" or {}) do
@@ -219,7 +219,7 @@ function SCALINGS.proportional(self, rope, p, where)
   rope.scaling, rope.dims = "proportional", d
 end
 
--- One dict -> rope. Keys missing from it stand at the top of config.json in old files.
+-- Converts one dict to a rope. In old files its missing keys are at the top level of config.json.
 local function read_rope(self, cfg, p, where)
   local partial = self:positive("partial_rotary_factor", p, where) or self:positive "partial_rotary_factor" or 1
   if partial > 1 then self:fail("format", "key partial_rotary_factor is %s, wanted at most 1", partial) end
@@ -240,7 +240,7 @@ local function read_rope(self, cfg, p, where)
   return rope
 end
 
--- Dicts in a dict: one for each kind of layer.
+-- Returns whether a dict holds one dict for each kind of layer.
 local function is_nested(p)
   for _, v in pairs(p) do
     if type(v) == "table" and #v == 0 then return true end
@@ -259,7 +259,7 @@ local function read_ropes(self, cfg)
   end
   cfg.ropes = {}
   for layer, inner in pairs(p) do
-    -- Without a meaning: rope_type stands in the published ZAYA1, both where transformers saved an OLMo 3 of old keys.
+    -- These have no meaning: rope_type is in the published ZAYA1; transformers writes both when it saves an OLMo 3 with old keys.
     local beside = layer == "rope_type" and inner == "default" or layer == "rope_theta" and type(inner) == "number"
     if inner ~= core.null and not beside then
       if type(inner) ~= "table" then self:fail("format", "key %s.%s is %s, wanted an object", key, layer, kind(inner)) end
@@ -286,7 +286,7 @@ local function read_act(self)
   return ACTS[name]
 end
 
--- The method by which the weights are quantised: "mxfp4", or nil; fails on others.
+-- Returns the quantisation method of the weights: "mxfp4", or nil; fails on others.
 local function quantised_as(self)
   for _, key in ipairs { "quantization_config", "compression_config" } do
     local q = present(self.raw[key])
@@ -299,7 +299,7 @@ local function quantised_as(self)
   end
 end
 
--- Ids of both files, in this order, each once; nil where there are none.
+-- Returns the ids of both files, in this order and without duplicates; nil if there are none.
 local function read_ends(self)
   local ids, seen = {}, {}
   local function add(reader)
@@ -321,7 +321,7 @@ local function read_ends(self)
   return ids[1] and ids
 end
 
--- Inner width; the largest where a list has one for each layer.
+-- Returns the inner width; the largest if a list has one for each layer.
 local function read_width(self)
   local width = present(self.raw.intermediate_size)
   if type(width) ~= "table" then return self:whole("intermediate_size", 1) end
@@ -341,8 +341,8 @@ local function read_layer_types(self, cfg)
   return list
 end
 
--- Keys that change the result but no tensor -> the neutral value. Absent, null and false are
--- neutral everywhere. A recipe that computes one asks for it by cfg.meta.
+-- Keys that change the result but add no tensor -> the neutral value. Absent, null and false are always neutral. A recipe that
+-- computes one of them asks for it with cfg.meta.
 local SIGNIFICANT = {
   attn_logit_softcapping = false, final_logit_softcapping = false, logits_soft_cap = false, query_pre_attn_scalar = false,
   attention_multiplier = false, embedding_multiplier = 1, residual_multiplier = 1, logits_scaling = 1, logit_scale = 1, scale_emb = 1,
@@ -381,7 +381,7 @@ local function attach_keys(self, cfg)
   end
 end
 
--- "embedding" where a modules.json beside the weights pools hidden states (sentence-transformers); nil otherwise.
+-- Returns "embedding" if a modules.json beside the weights pools hidden states (sentence-transformers); otherwise nil.
 local function task_of(self)
   local text = self.folder and core.read_file(self.folder .. "/modules.json")
   local modules = text and core.json_decode(text)
@@ -390,11 +390,11 @@ local function task_of(self)
   end
 end
 
--- Where the tensors of a text model stand in files of models that take more than text.
+-- Prefixes of the text model's tensors in files of multimodal models.
 local PREFIXES = { "model.language_model.", "language_model.model.", "model.text_model." }
 
--- Of a model that takes more than text: the keys of its text part, with those of the whole that are not of one part; and the prefix of
--- its tensors. nil: it has no text part that can be told.
+-- For a multimodal model: returns the keys of its text part, with the top-level keys that belong to no part, and the prefix of its
+-- tensors. nil: no text part was found.
 local function text_part(self, source)
   local text = present(self.raw.text_config)
   if type(text) ~= "table" or type(text.model_type) ~= "string" then return nil end
@@ -435,10 +435,10 @@ function M.read(source)
   end
   cfg.quantised_as = quantised_as(self)
   function cfg.holds(name) return source:tensor(name) ~= nil end
-  -- Checkpoints of the model without its head.
+  -- Some checkpoints hold the base model without its head.
   if cfg.holds "embed_tokens.weight" and not cfg.holds "model.embed_tokens.weight" then cfg.bare_names = true end
   cfg.task = task_of(self)
-  local pattern = self:string "hybrid_override_pattern" -- a letter a layer
+  local pattern = self:string "hybrid_override_pattern" -- one letter per layer
   local kinds = self:list("layers_block_type", "string")
   cfg.n_layer = pattern and #pattern or kinds and #kinds or self:required "num_hidden_layers"
   cfg.d_model = self:required "hidden_size"
