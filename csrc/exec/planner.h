@@ -1,4 +1,4 @@
-/* Planning turns a graph into a program. plan.c runs the builders, one per op; memplan.c places values; plan_scratch.c allocates
+/* Planning makes a program from a graph. plan.c runs the builders, one per op; memplan.c places values; plan_scratch.c allocates
  * scratch memory; weights.c packs matrices. */
 #ifndef ANE_EXEC_PLANNER_H
 #define ANE_EXEC_PLANNER_H

@@ -22,7 +22,7 @@ const char *ane_mil_port_word(ane_mil_port_kind kind) {
   return (size_t)kind < ANE_COUNT(words) ? words[kind] : "?";
 }
 
-/* Turns a name into a MIL identifier: every character other than a letter, digit or _ becomes _, and a leading digit gets a _
+/* Makes a MIL identifier from a name: every character other than a letter, digit or _ becomes _, and a leading digit gets a _
  * before it. Allocated in the arena; NULL: out of memory. */
 static char *mil_identifier(struct ane_arena *arena, const char *name) {
   size_t len = strlen(name);

@@ -1,5 +1,5 @@
-/* Lowering turns a shard of a recipe's graph (partition.h) into an ML Program of MIL primitives, which a package writer or an
- * interpreter takes.
+/* Lowering makes an ML Program of MIL primitives from a shard of a recipe's graph (partition.h). A package writer or an
+ * interpreter takes it.
  *
  * Tensors. Every activation is [1, C, T, 1], or [1, C, 1, T] by option: the same numbers in the same order. T is the number of
  * tokens of a call: 1 .. max_t, or fixed. Every projection is a conv with a kernel [C_out, C_in, 1, 1].

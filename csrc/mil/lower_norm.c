@@ -18,7 +18,7 @@ static void give(struct lower *l, const struct ane_node *n, mil_value y, int64_t
     lower_out(l, n, y);
 }
 
-/* eps in fp16 is a multiple of 2^-24, so it is at least that: 0 would turn zeros into NaN. */
+/* eps in fp16 is a multiple of 2^-24, so it is at least that: with 0, zeros would become NaN. */
 static double held_eps(const struct lower *l, double eps) { return l->b.dtype == ANE_MIL_FP16 ? fmax(eps, 0x1p-24) : eps; }
 
 /* x / sqrt(mean x^2 + eps) */

@@ -1,4 +1,4 @@
-/* Turns a recipe's graph into Core ML packages: shards, their operations, and the predicted device of each. */
+/* Makes Core ML packages from a recipe's graph: shards, their operations, and the predicted device of each. */
 #ifndef ANE_MIL_MIL_H
 #define ANE_MIL_MIL_H
 
