@@ -51,7 +51,7 @@ local function id_list(object, key, path)
   return out
 end
 
--- The ids of bos, eos, unk and pad. tokenizer_config.json goes before special_tokens_map.json.
+-- The ids of bos, eos, unk and pad. tokenizer_config.json takes precedence over special_tokens_map.json.
 local function special_ids(side, find)
   local ids = {}
   for _, name in ipairs { "bos", "eos", "unk", "pad" } do
@@ -122,9 +122,9 @@ local function more_tokens(side)
   return out
 end
 
--- Sets d.head and d.tail, the tokens around a text, and returns whether to add them by default. tokenizer_config.json
--- overrides the post-processor (transformers, tokenization_utils_tokenizers.py). A SentencePiece model adds its begin token
--- unless tokenizer_config.json says otherwise.
+-- Sets d.head and d.tail, the tokens around a text. Returns whether to add them by default. tokenizer_config.json overrides the
+-- post-processor (transformers, tokenization_utils_tokenizers.py). A SentencePiece model adds its begin token unless
+-- tokenizer_config.json says otherwise.
 local function default_ends(d, config, ids, plain)
   local add_bos = config and fields.get(config, "add_bos_token", "boolean", "tokenizer_config.json", fields.NONE)
   local add_eos = config and fields.get(config, "add_eos_token", "boolean", "tokenizer_config.json", fields.NONE)
@@ -148,7 +148,7 @@ local function read_side(folder)
   return side
 end
 
--- The ids that end a reply: of generation_config.json, else of config.json, else of its text_config.
+-- The ids that end a reply: from generation_config.json, else from config.json, else from its text_config.
 local function reply_ends(side)
   local generation, config = side["generation_config.json"], side["config.json"]
   local ids = generation and id_list(generation, "eos_token_id", "generation_config.json")
@@ -168,7 +168,7 @@ local function find_file(folder)
   fail("notfound", "the folder has neither tokenizer.json nor tokenizer.model")
 end
 
--- Vocabulary, description, and for a SentencePiece model its fields. Failures name the file.
+-- Returns the vocabulary, the description, and for a SentencePiece model its fields. Error messages name the file.
 local function pipeline(folder, name)
   local reader = name == "tokenizer.json" and json or sentencepiece
   local vocabulary, d, info = fields.try(reader.read, read(folder .. "/" .. name))
@@ -184,7 +184,7 @@ local function open(folder)
   local ids = special_ids(side, finder(vocabulary, d))
   for _, key in ipairs { "bos", "eos", "pad" } do ids[key] = ids[key] or info and info[key] end
   ids.unk = ids.unk or d.unk
-  local head, tail = d.head or {}, d.tail or {} -- of the post-processor
+  local head, tail = d.head or {}, d.tail or {} -- from the post-processor
   local add_bos, add_eos = default_ends(d, side["tokenizer_config.json"], ids, info ~= nil)
   local raw, message, code = core.tokenizer(vocabulary, d)
   if not raw then fail(code, "%s: %s", name, message) end

@@ -32,7 +32,7 @@ local function control_id(raw, name)
   return id and raw:token_type(id) == "control" and id or nil
 end
 
--- The ids that end a reply: `first`, which the files declare, then those of `special`, then by name.
+-- Returns the ids that end a reply: first `first`, which the files declare, then those of `special`, then those known by name.
 local function find_ends(raw, special, first)
   local list, seen = {}, {}
   local function add(id)
@@ -151,8 +151,8 @@ local function body_of(self, text, special) return self:encode(text, { special =
 -- The first n of a list.
 local function cut(list, n) return #list > n and table.move(list, 1, math.max(n, 0), 1, {}) or list end
 
---- Ids of a text as an encoder takes it: between the tokens that the family puts around one, cut to a length.
--- @param opts special: as for encode; max_length: tokens, those around included
+--- Returns the ids of a text as an encoder takes it: with the family's tokens around it, truncated to a length.
+-- @param opts special: as for encode; max_length: maximum tokens, including those around the text
 -- @return list of ids; or nil, message, code
 function Tokenizer:sequence(text, opts)
   schema.argument({ type = "string" }, text, "sequence: text", 2)
@@ -166,7 +166,8 @@ function Tokenizer:sequence(text, opts)
   return table.move(tail, 1, #tail, #ids + 1, ids)
 end
 
--- Lengths of two texts that together have at most `room` tokens: the longer is cut first (tokenizers library, LongestFirst).
+-- Returns the lengths to which two texts are truncated so that they have at most `room` tokens together. The longer text is truncated
+-- first (tokenizers library, LongestFirst).
 local function shares(a, b, room)
   if a + b <= room then return a, b end
   local short = math.min(a, b)
@@ -179,7 +180,7 @@ local function shares(a, b, room)
   return short, long
 end
 
---- Ids and token types of two texts, as the tokenizers library joins them.
+--- Returns the ids and token types of two texts, joined as in the tokenizers library.
 -- @param opts as for sequence
 -- @return list of ids, list of token types; or nil, message, code
 function Tokenizer:pair(first, second, opts)
@@ -228,10 +229,10 @@ function Tokenizer:decode(ids, opts)
   return self._raw:decode(ids, opts.skip_special, opts.utf8 == "replace")
 end
 
---- A streaming decoder. It never returns part of a UTF-8 character.
+--- Makes a streaming decoder. It never returns part of a UTF-8 character.
 -- @param opts skip_special: leave control tokens out (default false)
--- @return stream with push(id) -> the bytes that are complete, flush() -> the bytes held back, reset(). An id beyond the
--- vocabulary stands for no text: some models have a larger output than vocabulary
+-- @return stream with push(id) -> the complete bytes, flush() -> the bytes held back, reset(). An id beyond the vocabulary has no
+-- text: some models have a larger output than vocabulary
 function Tokenizer:stream(opts)
   opts = schema.check(STREAM, opts, "stream", 2)
   return setmetatable({ _raw = self._raw:decoder(opts.skip_special) }, Stream)
@@ -243,7 +244,7 @@ function Stream:flush() return self._raw:flush() end
 
 function Stream:reset() self._raw:reset() end
 
---- The bytes that a token stands for; nil beyond the vocabulary.
+--- The bytes of a token; nil beyond the vocabulary.
 function Tokenizer:token(id) return self._raw:token(id) end
 
 --- The spelling of a token in the vocabulary; nil beyond the vocabulary.
@@ -255,7 +256,7 @@ function Tokenizer:id(piece) return self._raw:id(piece) end
 --- "normal", "control", "user", "unknown", "unused" or "byte"; nil beyond the vocabulary.
 function Tokenizer:token_type(id) return self._raw:token_type(id) end
 
---- Free the vocabulary. Streams of this tokenizer then raise.
+--- Frees the vocabulary. Streams of this tokenizer then raise.
 function Tokenizer:close() self._raw:close() end
 
 Tokenizer.__close = Tokenizer.close

@@ -39,7 +39,7 @@ end
 -- Each fills a description d from the section "model". `vocabulary` holds its tokens and merges.
 local MODELS = {}
 
--- A missing unknown token is an error only when a text needs it, as in the library: some files name one that they lack.
+-- As in the library, a missing unknown token is an error only if a text needs it. Some files name a token that they lack.
 local function unknown(vocabulary, name, d)
   d.unk = name and vocabulary:find(name) or nil
   d.unk_needed = name ~= nil and not d.unk

@@ -11,13 +11,13 @@ local M = {}
 --- The character that stands for a space in pieces.
 local MARK = "\u{2581}"
 
---- Bits of ane_added_flags: a token that is found in the normalised text; a token that only the model makes.
+--- Bits of ane_added_flags: a token that is matched in the normalised text; a token that only the model produces.
 local LATE, BY_MODEL = 8, 64
 
 local MODEL_TYPES = { "unigram", "scores", "words", "characters" }
 
--- The steps of Normalizer::Normalize. With remove_extra_whitespaces a text of blanks gets no dummy prefix, so the prefix is
--- added after blanks are removed; without, it is added first.
+-- The steps of Normalizer::Normalize. With remove_extra_whitespaces a blank text gets no dummy prefix, so the prefix is added
+-- after blanks are removed. Without that option, the prefix is added first.
 local function normalisers(info)
   local out = {}
   local function add(kind, from, to) out[#out + 1] = { kind = kind, from = from, to = to, place = "normalizer_spec" } end

@@ -122,7 +122,7 @@ function SPLITS.Split(object, path, out)
   }
 end
 
--- M.splits may replace a last step with alphabet = true by a property of the model.
+-- M.splits may replace a final step that has alphabet = true with a property of the model.
 function SPLITS.ByteLevel(object, path, out)
   if get(object, "add_prefix_space", "boolean", path) then out[#out + 1] = { change = { kind = "prefix", to = " ", place = path } } end
   if get(object, "use_regex", "boolean", path, true) then out[#out + 1] = { pattern = GPT2, behaviour = "isolated" } end
@@ -244,7 +244,7 @@ end
 
 -- ---- Post-processors -----------------------------------------------------------------------------------------------
 
--- Each sets out.head and out.tail, the lists of ids before and after a single text, and out.pair, what two texts become: a list of
+-- Each sets out.head and out.tail, the lists of ids before and after a single text, and out.pair, the layout of two texts: a list of
 -- {id, type} and {text = 1 or 2, type}.
 local PROCESSORS = {}
 
@@ -275,7 +275,7 @@ local function pair_of(object, path, tokens)
   return list
 end
 
--- A template has the text once, and tokens around it.
+-- A template contains the text once, with tokens around it.
 function PROCESSORS.TemplateProcessing(object, path, out)
   local tokens = get(object, "special_tokens", "object", path)
   local head, tail, seen = {}, {}, false
@@ -331,8 +331,8 @@ function PROCESSORS.Sequence(object, path, out)
   each(PROCESSORS, get(object, "processors", "array", path), path .. ".processors", out)
 end
 
---- The ids before and after a text, by the section "post_processor" or nil.
--- @return two lists; what two texts become: see PROCESSORS (nil: one after the other)
+--- The ids before and after a text, from the section "post_processor" or nil.
+-- @return two lists; the layout of two texts: see PROCESSORS (nil: one after the other)
 function M.ends(section)
   local out = { head = {}, tail = {} }
   if section then fields.kind(PROCESSORS, section, "post_processor")(section, "post_processor", out) end

@@ -1,8 +1,8 @@
 --- The WordPiece vocabulary of a GGUF file (tokenizer.ggml.model "bert") as a tokenizer.json.
 -- Needs ane.core, ane.tokenizer.fields, ane.tokenizer.json and ane.tokenizer.steps. Usage: `local found = wordpiece.open(source)`
 --
--- llama.cpp's converter writes "\u{2581}word" for a token that begins a word and "ing" for "##ing"; control tokens stay as they are. The
--- file does not say whether texts are lowercased: they are unless a token that begins a word has a capital letter.
+-- llama.cpp's converter writes "\u{2581}word" for a token that begins a word and "ing" for "##ing"; control tokens do not change. The
+-- file does not say whether texts are lowercased. They are, unless a token that begins a word has a capital letter.
 
 local core = require "ane.core"
 local fields = require "ane.tokenizer.fields"
@@ -12,13 +12,13 @@ local steps = require "ane.tokenizer.steps"
 local M = {}
 
 local MARK, CONTROL = "\u{2581}", 3
--- Ids of llama.cpp where a file names none. The key of [SEP] is spelled so.
+-- The ids that llama.cpp assumes if a file names none. "seperator" is how the key is spelled.
 local IDS = { bos = 101, seperator = 102, unknown = 100, padding = 0 }
 
---- Has the source such a vocabulary?
+--- Does the source have such a vocabulary?
 function M.is_in(source) return source:format() == "gguf" and source:meta "tokenizer.ggml.model" == "bert" end
 
--- vocab {token = id}, list of control tokens, is it cased?
+-- Returns vocab {token = id}, the list of control tokens, and whether the vocabulary is cased.
 local function vocabulary(source)
   local tokens, kinds = source:meta "tokenizer.ggml.tokens", source:meta "tokenizer.ggml.token_type" or {}
   if type(tokens) ~= "table" or #tokens == 0 then fields.fail("format", "metadata key tokenizer.ggml.tokens is missing") end
@@ -69,7 +69,7 @@ local function open(source)
 end
 
 --- Opens the tokenizer of a source.
--- @return what ane.tokenizer.folder gives; or nil, message, code
+-- @return what ane.tokenizer.folder returns; or nil, message, code
 function M.open(source)
   local found, message, code = fields.try(open, source)
   if not found then return nil, ("%s: %s"):format(source:path(), message), code end
