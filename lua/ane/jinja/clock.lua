@@ -136,8 +136,8 @@ local function format(t, fmt)
   end))
 end
 
---- strftime(fmt) at a time of parse() or now(). An unknown directive stays as it is.
--- The longest directives are %c, 24 characters, and a name of 9.
+--- strftime(fmt) at a time from parse() or now(). An unknown directive stays as it is.
+-- The longest directives are %c, which takes 24 characters, and a name of 9 characters.
 function M.format(rt, t, fmt)
   limits.walk(rt, 8 * #fmt)
   limits.spare(rt, 24 * #fmt)

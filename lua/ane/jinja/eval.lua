@@ -255,7 +255,7 @@ local function gatherer(c, target)
   end
 end
 
--- keep(item) of a loop with an `if`. Its test has slots of its own for the target; an unpacked item continues as a tuple.
+-- The keep(item) of a loop with an `if`. Its test has its own slots for the target; an unpacked item is passed on as a tuple.
 local function test_code(c, node, fn)
   if not node.test then return nil end
   local frame = scope.new_frame(c.frame, fn)
@@ -275,8 +275,8 @@ local function test_code(c, node, fn)
   end
 end
 
--- Iterates over all items of a loop. Returns whether any item ran through the whole body: as in jinja2, the else branch runs
--- when every item ended in a continue or break.
+-- Iterates over all items of a loop. Returns whether any item ran through the whole body. As in jinja2, the else branch runs if
+-- every item ended in a continue or break.
 local function iteration_code(c, node, frame, slot)
   local inner = within(c, frame, { in_loop = true })
   local assign, enter, body, at = assigner(inner, node.target), entry_code(frame), compile_body(inner, node.body), node.at
@@ -416,7 +416,7 @@ local function too_many(name, node)
   fail("type", "macro %s takes not more than %d argument(s)", name, #node.parameters)
 end
 
--- The keyword arguments that no parameter took. The taken ones are gone from kwargs.map, but not from kwargs.keys.
+-- The keyword arguments that no parameter took. The others are removed from kwargs.map, but not from kwargs.keys.
 local function rest_of(rt, kwargs)
   local keys = {}
   for _, key in ipairs(kwargs.keys) do

@@ -19,7 +19,7 @@ local M = {}
 
 local COMPILE = {}
 
---- A closure for a node. c.frame is the scope. c.soft: within an if, where an unknown filter is a fault of the render only.
+--- A closure for a node. c.frame is the scope. c.soft is set within an if, where an unknown filter is a fault only at render time.
 local function compile(c, node)
   return COMPILE[node.tag](c, node)
 end
@@ -264,7 +264,7 @@ local function apply(c, node, object, spec)
   end
 end
 
--- An unknown filter or test is a fault of compile, but within an if it is a fault of the render, as in jinja2.
+-- An unknown filter or test is a compile fault; within an if it is a render fault, as in jinja2.
 local function unknown(c, node, what)
   local at, message = node.at, ("No %s named '%s'."):format(what, node.name)
   if not c.soft then error({ code = "syntax", message = message, at = at }, 0) end

@@ -370,7 +370,7 @@ def("slice", "slices fill_with", 1, function(rt, v, slices, fill)
   end)
 end)
 
--- A table of the given first item and up to count - 1 more, and the item after them. It is shorter only at the end.
+-- A table of the given first item and up to count - 1 more, and the item after them. Only the last table may be shorter.
 local function take_batch(rt, first, next_item, count)
   local part, item = { first }, next_item()
   while item ~= nil and #part ~= count do

@@ -20,7 +20,7 @@ local function def(names, parameters, min, fn)
   for name in names:gmatch("%S+") do M[name] = call.signature(name, parameters, min, fn) end
 end
 
--- The result s of a filter on v: Markup if v is Markup, as soft_str() of markupsafe has it.
+-- The result s of a filter on v. It is Markup if v is Markup, like soft_str() of markupsafe.
 local function like(rt, v, s)
   return value.kind(v) == "markup" and value.new_markup(rt, s) or s
 end
@@ -115,7 +115,7 @@ def("truncate", "length killwords ending leeway", 0, function(rt, v, length, kil
   local tail = text.length(ending)
   if length < tail then fail("value", "expected length >= %d, got %d", tail, length) end
   if leeway < 0 then fail("value", "expected leeway >= 0, got %d", leeway) end
-  local size = value.length(rt, v) -- a list that is short enough passes, as in jinja2
+  local size = value.length(rt, v) -- as in jinja2, a list within the limit passes too
   if size and size <= length + leeway then return v end
   local s = call.string(v)
   read(rt, 4 * #s)
@@ -124,7 +124,7 @@ def("truncate", "length killwords ending leeway", 0, function(rt, v, length, kil
   if not (killwords ~= nil and value.truth(killwords)) then cut = cut:match("^(.*) ") or cut end
   return cut .. ending
 end)
-M.truncate.names[3] = "end" -- a keyword of Lua, so not the name of the parameter above
+M.truncate.names[3] = "end" -- `end` is a Lua keyword, so the signature above cannot name it
 
 def("wordwrap", "width break_long_words wrapstring break_on_hyphens", 0, function(rt, v, width, long, wrapstring, hyphens)
   local s = call.string(v)

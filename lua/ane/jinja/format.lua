@@ -14,10 +14,10 @@ local M = {}
 -- string.format accepts two digits of precision.
 local MAX_PRECISION = 99
 
--- The longest format specification, as in "{:...}" or "%...": every part at its longest is shorter.
+-- The longest format specification, as in "{:...}" or "%...". It is longer than all parts at their longest.
 local MAX_SPEC = 64
 
--- Steps of one conversion: a float with 99 digits is the dearest.
+-- Steps of one conversion. A float with 99 digits costs the most.
 local CONVERSION = 32
 
 local function pad(rt, s, width, align, fill)
@@ -69,7 +69,7 @@ local function is_negative(x)
   return x < 0 or x == 0 and 1 / x < 0 and math.type(x) == "float"
 end
 
--- A result in parts that are strings already: add(s), and finish() returns the whole.
+-- Joins parts that are strings already: add(s) appends one, finish() returns the whole.
 local function joiner(rt)
   local out, size = {}, 0
   local function add(s)

@@ -44,7 +44,7 @@ local function token(kind, pattern)
   return Cc(kind) * Cp() * C(pattern)
 end
 
--- A pattern for the tokens up to the next bracket, or up to the end of the tag. ending: of the tag; nil within brackets.
+-- A pattern for the tokens up to the next bracket or the end of the tag. ending: the end of the tag; nil within brackets.
 local function run(ending)
   local op = ending and operator - ending or operator
   return Ct((space + token("float", float) + token("integer", integer) + token("name", name) + token("string", string)
@@ -64,7 +64,7 @@ local SIMPLE_ESCAPE = {
 }
 local HEX_ESCAPE = { x = 2, u = 4, U = 8 }
 
--- A string literal without its quotes and escapes, as Python's unicode-escape codec has it. Unknown escapes stay.
+-- A string literal without its quotes and with its escapes decoded, as by Python's unicode-escape codec. Unknown escapes stay.
 local function unescape(literal, at)
   local s = literal:sub(2, -2)
   if not s:find("\\", 1, true) then return s end
@@ -133,7 +133,7 @@ function Lexer:take_run(pattern, at)
   return found[#found]
 end
 
--- Put the tokens of a tag from a byte on; returns the text of its end, the first byte of that text and the byte after it.
+-- Puts the tokens of a tag that starts at a byte. Returns the text of its end, the first byte of that text and the byte after it.
 function Lexer:take_tag(mode, at)
   local src, open = self.src, {}
   while true do
@@ -169,7 +169,7 @@ function Lexer:put_data(from, to, sign, is_print)
   if data ~= "" then self:put("data", data, from) end
 end
 
--- The byte where the text goes on after a tag: "-" removes all white space there, "+" none, a plain block or comment one newline.
+-- The byte where the text continues after a tag: "-" skips all white space, "+" none, a plain block or comment one newline.
 function Lexer:after_end(mark, at)
   local after = at
   if mark:sub(1, 1) == "-" then

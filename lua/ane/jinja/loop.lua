@@ -1,6 +1,6 @@
 --- The `loop` variable of a for statement.
 -- Needs ane.jinja.limits and value. A loop runs over a table of items, or over a range or generator with one item of
--- lookahead, as jinja2's LoopContext does: a lazy filter runs no earlier than it does there.
+-- lookahead, as in jinja2's LoopContext. A lazy filter therefore runs no earlier than in jinja2.
 -- Usage: `local l = loop.new(rt, iterable, keep, depth0, recurse); while loop.advance(l) do use(l.current) end`
 
 local limits = require "ane.jinja.limits"

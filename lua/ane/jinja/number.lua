@@ -130,7 +130,7 @@ local function half_even(x)
   return low
 end
 
---- round(x, places): ties go to the even neighbour. A tie is a tie of the exact binary value, as in C's printf.
+--- round(x, places): ties go to the even neighbour. A tie is one in the exact binary value, as in C's printf.
 function M.round(x, places)
   if x - x ~= 0 then return x end
   if mtype(x) == "integer" then

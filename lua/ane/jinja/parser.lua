@@ -14,7 +14,7 @@ M.MAX_NESTING = 60
 local Parser = setmetatable({}, { __index = expression.Parser })
 Parser.__index = Parser
 
--- Tags of jinja2 that a single chat template does not need.
+-- Tags of jinja2 that a stand-alone chat template does not need.
 local UNSUPPORTED = { extends = 1, include = 1, import = 1, from = 1, block = 1, autoescape = 1, trans = 1, debug = 1 }
 
 local STATEMENTS = {}
@@ -173,7 +173,7 @@ STATEMENTS["with"] = function(self, at)
   return node
 end
 
--- transformers' AssistantTracker marks the text of an assistant. Here the block is its body.
+-- transformers' AssistantTracker marks an assistant's text. Here the block only renders its body.
 STATEMENTS["generation"] = function(self, at)
   return { tag = "generation", at = at, parameters = {}, defaults = {}, body = self:last_body "endgeneration" }
 end

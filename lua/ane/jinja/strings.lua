@@ -66,7 +66,7 @@ for method, sides in pairs { strip = { true, true }, lstrip = { true, false }, r
   end)
 end
 
--- The number of missing characters up to a width, the fill character, and the width.
+-- Returns the number of characters missing to a width, the fill character, and the width.
 local function padding(rt, s, width, fill)
   width, fill = integer(width), fill == nil and " " or string_of(fill)
   read(rt, #s + #fill)
@@ -82,7 +82,7 @@ def("center", "width fillchar", 1, function(rt, s, width, fill)
   local missing
   missing, fill, width = padding(rt, s, width, fill)
   if missing == 0 then return s end
-  local left = missing // 2 + (missing & width & 1) -- CPython's choice of the side of the odd one
+  local left = missing // 2 + (missing & width & 1) -- CPython puts the odd one on this side
   return fill:rep(left) .. s .. fill:rep(missing - left)
 end)
 
@@ -327,7 +327,7 @@ end
 -- The longest string to search for that becomes a Lua pattern. Pattern matching compares byte by byte.
 local LONGEST_PATTERN = 8
 
--- s with the first n occurrences of old replaced. There are n, and the result is paid for.
+-- s with the first n occurrences of old replaced. s has at least n of them, and the result is already paid for.
 local function replace_occurrences(rt, s, old, new, n)
   if #old <= LONGEST_PATTERN then
     read(rt, 8 * #s)

@@ -104,7 +104,7 @@ function M.new_func(rt, name, call)
 end
 
 --- An undefined value. It carries a hint for the error message of its first use, or the name that was looked up and the
--- object it was looked up in. code: of that error, default "undefined".
+-- object of the lookup. code: of that error, default "undefined".
 function M.new_undefined(rt, hint, name, owner, code)
   charge(rt, 2 * OBJECT)
   return setmetatable({ hint = hint, name = name, owner = owner, code = code }, Undefined)
