@@ -7,26 +7,26 @@
 --   folder                    hf: where config.json lies
 --   n_layer, d_model, d_ff    layers; residual width (hidden_size); inner width (intermediate_size)
 --   n_head, n_head_kv, head_dim   defaults: n_head_kv = n_head, head_dim = d_model // n_head
---   per_layer                 n_head_kv, d_ff as lists, where layers differ; the plain field is then the largest.
+--   per_layer                 n_head_kv, d_ff as lists, if layers differ; the plain field is then the largest.
 --                             key_of(field): the key that holds the list
 --   norm_eps, context_length (max_position_embeddings), vocab_size
 --   act                       "silu", "gelu_tanh" or "gelu_erf" (hidden_act, hidden_activation)
 --   tied                      the head is the embedding (tie_word_embeddings)
 --   attention_bias, mlp_bias  true, false, or nil: as the file has them
---   sliding_window            keys a sliding layer sees, its own included; nil: none
---   layer_types               list of one word a layer, as config.json spells them
+--   sliding_window            number of keys that a sliding layer sees, including its own; nil: none
+--   layer_types               list with one word per layer, as config.json spells them
 --   rope                      see below; ropes: word of layer_types -> rope, where kinds of layers have their own
 --   bos_id, eos_ids (list: config.json and generation_config.json), pad_id, dtype (torch_dtype)
 --   meta(key, kind)           any other key: of the architecture in GGUF ("attention.scale"), of config.json; or nil. kind (nil:
 --                             anything): "number", "positive", "whole" (0 or more), "count" (1 or more), "flag", "list" (of
 --                             numbers) or "object"; raises {message, code} where it is of another kind
 --   task                      "embedding" or "reranker": what a decoder's hidden states are for; nil: logits
---   text_prefix, ignored       hf: of a model that takes more than text: where its text part's tensors stand, instead of "model."; list of
---                             the parts that are left out ("vision_tower")
---   kind, both_sides, max_positions   what recipes say of models that write no text: "token_classifier", "embedding" or "reranker";
---                             every token sees all others; rows of the table of positions
---   holds(name)               has the source a tensor of this name?
---   tensors                   set of names that the reader took: no weights of the computation
+--   text_prefix, ignored      hf, for a multimodal model: the prefix of its text part's tensors, instead of "model."; list of the
+--                             parts that are left out ("vision_tower")
+--   kind, both_sides, max_positions   set by recipes of models that write no text: "token_classifier", "embedding" or "reranker";
+--                             every token sees all others; rows of the position table
+--   holds(name)               does the source have a tensor of this name?
+--   tensors                   set of the names that the reader used: they are not weights of the computation
 --   unread()                  hf: a key that changes the result but was not asked for by meta(), and its value; or nil
 --
 -- A rope: theta (base), dims (rotary size), layout ("half" | "interleaved"; nil: half), local_theta (base of sliding layers),
@@ -50,7 +50,7 @@ local READERS = { gguf = "ane.model.config.gguf", safetensors = "ane.model.confi
 
 local function reader(source)
   local name = READERS[source:format()]
-  -- A GGUF of an architecture that GGUF has no keys for holds config.json itself (ane.quantise.hf).
+  -- A GGUF of an architecture for which GGUF defines no keys holds config.json itself (ane.quantise.hf).
   if source:format() == "gguf" and source:meta "ane.config" then name = "ane.model.config.hf" end
   if name then return require(name) end
   failure.raise("unsupported", "%s: a %s source has no configuration", source:path(), source:format())
@@ -63,7 +63,7 @@ function M.read(source)
   return failure.border(source:path(), function() return reader(source).read(source) end)
 end
 
---- The name of the architecture alone, also where the rest cannot be read.
+--- Returns only the name of the architecture, even if the rest cannot be read.
 -- @return name; or nil, message, code
 function M.architecture(source)
   return failure.border(source:path(), function() return reader(source).architecture(source) end)
