@@ -36,12 +36,21 @@ local function load(args, path, held, mixed, calibrate)
   return loaded
 end
 
+-- The line of the 95 % intervals; nothing where there are too few windows.
+local function show_intervals(r)
+  local kl, top1, ratio = r.kl.ci, r.top1_ci, r.perplexity.ratio_ci
+  if not kl then return end
+  io.stdout:write(("95 %% over %d windows  KL %.6f .. %.6f  same best %.2f .. %.2f %%  perplexity B / A %.4f .. %.4f\n"):format(
+    r.windows, kl[1], kl[2], 100 * top1[1], 100 * top1[2], ratio[1], ratio[2]))
+end
+
 local function show(r)
   io.stdout:write(("%d of %d tokens scored, windows of %d\n"):format(r.scored, r.tokens, r.chunk))
   local kl = r.kl
   io.stdout:write(("KL(A || B), nats     mean %.6f  median %.6f  99%% %.6f  max %.4f%s\n"):format(kl.mean, kl.median, kl.p99, kl.max,
     kl.max_at and (" (token %d)"):format(kl.max_at) or ""))
   io.stdout:write(("same best token      %.2f %%\n"):format(100 * r.top1))
+  show_intervals(r)
   io.stdout:write(("perplexity           A %.4f  B %.4f (%+.2f %%)\n"):format(r.perplexity.a, r.perplexity.b,
     100 * (r.perplexity.b / r.perplexity.a - 1)))
   if not r.gate then return true end

@@ -1,11 +1,14 @@
 --- Cost of a change to a model: two models read the same text, and their distributions of the next token are compared.
--- Needs ane.core, ane.util.failure and ane.util.schema. Usage: `local r = assert(compare.run(a, b, text)); print(r.kl.mean, r.top1)`
+-- Needs ane.core, ane.evaluate.interval, ane.util.failure and ane.util.schema.
+-- Usage: `local r = assert(compare.run(a, b, text)); print(r.kl.mean, r.kl.ci[1], r.kl.ci[2], r.top1)`
 --
 -- The text is split into windows, each read from an empty cache. Every token of a window but its first is scored: KL(A || B) of the
--- two predictions (nats), whether both have the same best token, and the probability that each gives to the token.
+-- two predictions (nats), whether both have the same best token, and the probability that each gives to the token. Tokens of a window
+-- depend on each other, so confidence intervals are taken over the means of windows (ane.evaluate.interval).
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
+local interval = require "ane.evaluate.interval"
 local schema = require "ane.util.schema"
 
 local try = failure.try
@@ -28,7 +31,18 @@ local MOST_KEPT = 1 << 18
 -- ---- Statistics ------------------------------------------------------------------------------------------------------
 
 local function new_tally()
-  return { count = 0, sum = 0.0, max = 0.0, max_at = nil, same = 0, log_a = 0.0, log_b = 0.0, kept = {}, stride = 1 }
+  return { count = 0, sum = 0.0, max = 0.0, max_at = nil, same = 0, log_a = 0.0, log_b = 0.0, kept = {}, stride = 1, windows = {} }
+end
+
+-- Sums of the tally, to take the share of one window from two of them.
+local function sums(tally)
+  return { count = tally.count, kl = tally.sum, same = tally.same, log_a = tally.log_a, log_b = tally.log_b }
+end
+
+local function close_window(tally, before)
+  local window = sums(tally)
+  for key, value in pairs(before) do window[key] = window[key] - value end
+  if window.count > 0 then tally.windows[#tally.windows + 1] = window end
 end
 
 local function keep(tally, kl)
@@ -54,16 +68,31 @@ local function quantile(sorted, q)
   return sorted[math.min(#sorted, math.floor(q * #sorted) + 1)]
 end
 
+-- The interval of a mean over tokens; `map` is applied to its ends, and may turn them round.
+local function ci_of(windows, value, map)
+  local lo, hi = interval.of(windows, value)
+  if not lo then return nil end
+  if map then lo, hi = map(lo), map(hi) end
+  return { math.min(lo, hi), math.max(lo, hi) }
+end
+
 local function report_of(tally, tokens)
   table.sort(tally.kept)
-  local n = tally.count
+  local n, windows = tally.count, tally.windows
+  local function perplexity(mean) return math.exp(-mean) end
+  local function ci(key, map) return ci_of(windows, function(w) return w[key] end, map) end
   return {
     tokens = tokens, scored = n,
     kl = {
       mean = tally.sum / n, median = quantile(tally.kept, 0.5), p99 = quantile(tally.kept, 0.99), max = tally.max, max_at = tally.max_at,
+      ci = ci "kl",
     },
-    top1 = tally.same / n,
-    perplexity = { a = math.exp(-tally.log_a / n), b = math.exp(-tally.log_b / n) },
+    top1 = tally.same / n, top1_ci = ci "same", windows = #windows,
+    perplexity = {
+      a = math.exp(-tally.log_a / n), b = math.exp(-tally.log_b / n), a_ci = ci("log_a", perplexity), b_ci = ci("log_b", perplexity),
+      ratio = math.exp((tally.log_a - tally.log_b) / n),
+      ratio_ci = ci_of(windows, function(w) return w.log_b - w.log_a end, perplexity),
+    },
   }
 end
 
@@ -120,8 +149,9 @@ local function compare(a, b, text, opts)
   local right <close> = try(b:session())
   local tally = new_tally()
   for first = 1, #ids - 1, chunk do -- a last window of one token has nothing to score
-    local last = math.min(first + chunk - 1, #ids)
+    local last, before = math.min(first + chunk - 1, #ids), sums(tally)
     read_window(left, right, a.vocab, ids, first, last, start, tally)
+    close_window(tally, before)
     if opts.progress then opts.progress("compare", last, #ids) end
   end
   local report = report_of(tally, #ids)
@@ -134,8 +164,9 @@ end
 -- @param b the changed model, with an equal vocabulary
 -- @param text a text, or a list of token ids
 -- @param opts see rules
--- @return table: tokens, scored, chunk, kl = {mean, median, p99, max, max_at (index of the token)}, top1 (share of tokens
--- with the same best one), perplexity = {a, b}; or nil, message, code
+-- @return table: tokens, scored, chunk, windows, kl = {mean, median, p99, max, max_at (index of the token), ci}, top1 (share of
+-- tokens with the same best one), top1_ci, perplexity = {a, b, ratio (b / a), a_ci, b_ci, ratio_ci}; or nil, message, code. An interval is
+-- {low, high}, 95 %; nil where there are fewer than two windows
 function M.run(a, b, text, opts)
   opts = schema.check(M.rules, opts, "compare", 2)
   schema.argument({ type = { "string", "table" } }, text, "compare: text", 2)

@@ -54,6 +54,7 @@ describe("compare.run", function()
     local a <close> = load()
     local b <close> = load()
     local r = assert(compare.run(a, b, TEXT))
+    r.kl.ci = nil
     assert.same({ mean = 0.0, median = 0.0, p99 = 0.0, max = 0.0 }, r.kl)
     assert.equal(1.0, r.top1)
     assert.equal(r.perplexity.a, r.perplexity.b)
@@ -91,6 +92,21 @@ describe("compare.run", function()
       if weights ~= "q8_0" then assert.is_true(r.kl.mean > 0 and r.kl.max_at >= 2 and r.kl.max_at <= r.tokens) end
       last = r.kl.mean
     end
+  end)
+
+  it("gives intervals over windows that hold the means", function()
+    local a <close> = load()
+    local b <close> = load { activations = "fp32", weights = "q4_0" }
+    local r = assert(compare.run(a, b, TEXT, { chunk = 32 }))
+    assert.equal(math.ceil((r.tokens - 1) / 32), r.windows)
+    local function holds(ci, mean) assert.is_true(ci[1] <= mean and mean <= ci[2] and ci[1] < ci[2]) end
+    holds(r.kl.ci, r.kl.mean)
+    holds(r.top1_ci, r.top1)
+    holds(r.perplexity.a_ci, r.perplexity.a)
+    holds(r.perplexity.b_ci, r.perplexity.b)
+    holds(r.perplexity.ratio_ci, r.perplexity.b / r.perplexity.a)
+    assert.near(r.perplexity.b / r.perplexity.a, r.perplexity.ratio, 1e-9)
+    assert.is_nil(assert(compare.run(a, b, TEXT:sub(1, 20))).kl.ci)
   end)
 
   it("takes ids, reports progress", function()
