@@ -7,6 +7,7 @@
 #include "platform/platform.h"
 
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <string.h>
 #include <termios.h>
@@ -160,13 +161,6 @@ static int is_tty(lua_State *L) {
   return 1;
 }
 
-/* wait_input(fd): waits until the file is readable, at its end or in error, or until a signal arrives */
-static int wait_input(lua_State *L) {
-  struct pollfd file = {.fd = (int)bind_integer(L, 1, 0, INT32_MAX), .events = POLLIN};
-  (void)poll(&file, 1, -1);
-  return 0;
-}
-
 /* terminal_mode(fd) -> the mode of a terminal, as bytes; nil: not a terminal
  * terminal_mode(fd, bytes): sets it */
 static int terminal_mode(lua_State *L) {
@@ -185,8 +179,26 @@ static int terminal_mode(lua_State *L) {
   return 1;
 }
 
+/* keep_input(fd): from here on the terminal keeps what was typed before Ctrl-C; by default the kernel drops it, and a read that
+ * follows poll may block. terminal_mode(fd, bytes) takes it back */
+static int keep_input(lua_State *L) {
+  struct termios mode;
+  int fd = (int)bind_integer(L, 1, 0, INT32_MAX);
+  if (tcgetattr(fd, &mode)) return 0;
+  mode.c_lflag |= NOFLSH;
+  tcsetattr(fd, TCSADRAIN, &mode);
+  return 0;
+}
+
+/* drop_input(fd): drops what was typed and not read yet */
+static int drop_input(lua_State *L) {
+  tcflush((int)bind_integer(L, 1, 0, INT32_MAX), TCIFLUSH);
+  return 0;
+}
+
 /* The Lua state that Ctrl-C interrupts. Only the command sets it: a library leaves signals to its host. */
 static lua_State *volatile interrupted;
+static volatile sig_atomic_t interrupt_held; /* a SIGINT arrived in mode "hold" */
 
 static void raise_interrupt(lua_State *L, lua_Debug *ar) {
   (void)ar;
@@ -199,6 +211,13 @@ static void on_interrupt(int signal) {
   (void)signal;
   if (interrupted) lua_sethook(interrupted, raise_interrupt, LUA_MASKCALL | LUA_MASKRET | LUA_MASKLINE | LUA_MASKCOUNT, 1);
 }
+
+static void hold_interrupt(int signal) {
+  (void)signal;
+  interrupt_held = 1;
+}
+
+static bool interrupt_pending(lua_State *main) { return lua_gethook(main) == raise_interrupt; }
 
 /* Runs when that state closes: signals no longer use it. */
 static int forget_interrupts(lua_State *L) {
@@ -217,17 +236,84 @@ static void guard_interrupts(lua_State *L, lua_State *main) {
   lua_pop(L, 1);
 }
 
-/* catch_interrupts(on): while on, every SIGINT raises "interrupted!" in the main coroutine; the handler of the stand-alone
- * interpreter raises only at the first. Off: SIGINT ends the process, and a pending one is dropped */
-static int catch_interrupts(lua_State *L) {
-  struct sigaction action = {.sa_handler = lua_toboolean(L, 1) ? on_interrupt : SIG_DFL};
+static lua_State *main_state(lua_State *L) {
   lua_rawgeti(L, LUA_REGISTRYINDEX, LUA_RIDX_MAINTHREAD);
   lua_State *main = lua_tothread(L, -1);
+  lua_pop(L, 1);
+  return main;
+}
+
+/* What SIGINT does: ends the process; waits until the mode is RAISE; raises "interrupted!" in the main coroutine. */
+enum interrupt_mode { INTERRUPT_ENDS, INTERRUPT_HELD, INTERRUPT_RAISES };
+
+/* Sets the mode of the process and returns the one before. One that waits is raised or, in mode ENDS, dropped. The handler of
+ * the stand-alone interpreter raises only at the first SIGINT; this one at each. */
+static enum interrupt_mode set_interrupts(lua_State *L, enum interrupt_mode mode) {
+  static enum interrupt_mode current = INTERRUPT_ENDS;
+  static void (*const handlers[])(int) = {SIG_DFL, hold_interrupt, on_interrupt};
+  lua_State *main = main_state(L);
   guard_interrupts(L, main);
   interrupted = main;
-  sigaction(SIGINT, &action, NULL);
-  if (!lua_toboolean(L, 1) && lua_gethook(main) == raise_interrupt) lua_sethook(main, NULL, 0, 0);
+  sigaction(SIGINT, &(struct sigaction){.sa_handler = handlers[mode]}, NULL);
+  if (mode != INTERRUPT_RAISES && interrupt_pending(main)) {
+    lua_sethook(main, NULL, 0, 0);
+    interrupt_held = 1;
+  }
+  if (mode != INTERRUPT_HELD) {
+    if (interrupt_held && mode == INTERRUPT_RAISES) on_interrupt(SIGINT);
+    interrupt_held = 0;
+  }
+  enum interrupt_mode before = current;
+  current = mode;
+  return before;
+}
+
+/* hold_interrupts(on): while on, SIGINT waits for the next call of interruptible. Off: SIGINT ends the process */
+static int hold_interrupts(lua_State *L) {
+  set_interrupts(L, lua_toboolean(L, 1) ? INTERRUPT_HELD : INTERRUPT_ENDS);
   return 0;
+}
+
+/* interruptible(f, ...) -> as pcall: every SIGINT raises "interrupted!" in the main coroutine while f runs */
+static int interruptible(lua_State *L) {
+  luaL_checkany(L, 1);
+  enum interrupt_mode before = set_interrupts(L, INTERRUPT_RAISES);
+  int status = lua_pcall(L, lua_gettop(L) - 1, LUA_MULTRET, 0);
+  set_interrupts(L, before);
+  lua_pushboolean(L, status == LUA_OK);
+  lua_insert(L, 1);
+  return lua_gettop(L);
+}
+
+static void block_signals(sigset_t *before) {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &signals, before);
+}
+
+/* wait_input(fd) -> whether the file is readable, at its end or in error; false: a signal arrived, or an interrupt is about to be
+ * raised */
+static int wait_input(lua_State *L) {
+  struct pollfd file = {.fd = (int)bind_integer(L, 1, 0, INT32_MAX), .events = POLLIN};
+  sigset_t before;
+  int ready = 0;
+  block_signals(&before); /* none arrives between the question and ppoll */
+  if (!interrupt_pending(main_state(L))) ready = ppoll(&file, 1, NULL, &before);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  lua_pushboolean(L, ready > 0);
+  return 1;
+}
+
+/* without_signals(f): calls f; SIGINT and SIGTERM wait for its end */
+static int without_signals(lua_State *L) {
+  sigset_t before;
+  block_signals(&before);
+  lua_settop(L, 1);
+  int status = lua_pcall(L, 0, 0, 0);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return status == LUA_OK ? 0 : lua_error(L);
 }
 
 static volatile sig_atomic_t terminated;
@@ -242,8 +328,7 @@ static void on_terminate(int signal) {
 static int catch_termination(lua_State *L) {
   bool on = lua_toboolean(L, 1);
   struct sigaction action = {.sa_handler = on ? on_terminate : SIG_DFL};
-  lua_rawgeti(L, LUA_REGISTRYINDEX, LUA_RIDX_MAINTHREAD);
-  lua_State *main = lua_tothread(L, -1);
+  lua_State *main = main_state(L);
   guard_interrupts(L, main);
   if (on) interrupted = main;
   if (on) terminated = 0;
@@ -278,7 +363,11 @@ static const luaL_Reg functions[] = {
     {"wait_input", wait_input},
     {"terminal_mode", terminal_mode},
     {"list_dir", list_dir},
-    {"catch_interrupts", catch_interrupts},
+    {"hold_interrupts", hold_interrupts},
+    {"interruptible", interruptible},
+    {"without_signals", without_signals},
+    {"keep_input", keep_input},
+    {"drop_input", drop_input},
     {"catch_termination", catch_termination},
     {"terminated", was_terminated},
     {"glob", glob},

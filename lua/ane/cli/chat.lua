@@ -26,8 +26,7 @@ end
 -- One reply, written as it comes. Ctrl-C ends the reply; a second one, while nothing is computed, the program.
 local function answer(chat, said, args)
   local pieces, message
-  core.catch_interrupts(true)
-  local ok, raised = pcall(function()
+  local ok, raised = core.interruptible(function()
     pieces, message = chat:stream(said)
     if not pieces then return end
     for piece in pieces do
@@ -35,7 +34,6 @@ local function answer(chat, said, args)
       io.stdout:flush()
     end
   end)
-  core.catch_interrupts(false)
   if pieces then
     pieces:close()
     io.stdout:write "\n"
@@ -150,9 +148,7 @@ local ALIASES = { ["/clear"] = "/reset", ["/exit"] = "/quit" }
 
 -- Runs a row of COMMANDS; Ctrl-C breaks it off and the conversation goes on.
 local function run_command(row, talk, argument)
-  core.catch_interrupts(true)
-  local ok, done, message = pcall(row[4], talk, argument)
-  core.catch_interrupts(false)
+  local ok, done, message = core.interruptible(row[4], talk, argument)
   if ok then return done, message end
   if not require("ane.cli").interrupted(done) then error(done, 0) end
   return nil, row[1] .. ": interrupted"
@@ -207,7 +203,10 @@ local function converse(talk, args)
     if text == nil then return true end
     local done, message = true, nil
     if text then done, message = turn(talk, text, args) end
-    if done == "quit" then return true end
+    if done == "quit" then
+      core.hold_interrupts(false)
+      return true
+    end
     if not done and not terminal then return nil, message end
     if not done then io.stderr:write(message, "\n") end
   end

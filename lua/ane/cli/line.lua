@@ -11,23 +11,23 @@ local function history_file(name)
   return home and home ~= "" and home .. "/.ane_history_" .. name or nil
 end
 
--- A reader that Ctrl-C does not end at once: the first clears the line (false), a second one in a row ends (nil).
+-- A reader that Ctrl-C does not end at once: the first clears the line (false), a second one in a row ends (nil). A Ctrl-C that
+-- comes between two lines, while nothing is computed, counts for the next line.
 -- @param read function(prompt) -> text, or nil at the end
 -- @param finish function(broken) called at the end; broken: Ctrl-C ended the last line
 local function interruptible(read, finish)
   local interrupted = false
+  core.hold_interrupts(true)
   return function(prompt)
-    local ok, text = pcall(function()
-      core.catch_interrupts(true)
-      return read(prompt)
-    end)
-    core.catch_interrupts(false)
+    local ok, text = core.interruptible(read, prompt)
     if not ok and not require("ane.cli").interrupted(text) then error(text, 0) end
     local again = interrupted
     interrupted = not ok
     if ok and text then return text end
+    if not ok then core.drop_input(0) end
     io.stdout:write "\n"
     if ok or again then
+      core.hold_interrupts(false)
       finish(not ok)
       return nil
     end
@@ -43,22 +43,25 @@ local function plain(prompt)
   return io.stdin:read "l"
 end
 
--- The same by readline, key by key: its own loop would give Ctrl-C to Lua only with the next line.
+-- The same by readline, key by key: its own loop would give Ctrl-C to Lua only with the next line. readline takes signals while it
+-- reads a key; without them it reads only what is there.
 -- The binding's handler_remove closes files that readline still uses, unless a line has just been completed. So a line that Ctrl-C
 -- broke off is not removed: the next handler_install clears it.
 local function edited(readline)
   local last
+  local mode = core.terminal_mode(0)
   return function(prompt)
     local text
     io.stdout:flush()
+    core.keep_input(0)
     readline.handler_install(prompt, function(line)
       text = line or false
       readline.handler_remove() -- else it prompts again
     end)
     while text == nil do
-      core.wait_input(0)
-      readline.read_char()
+      if core.wait_input(0) then core.without_signals(readline.read_char) end
     end
+    core.terminal_mode(0, mode)
     if text and text:find "%S" and text ~= last then readline.add_history(text) end
     last = text
     return text or nil

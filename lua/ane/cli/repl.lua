@@ -31,14 +31,11 @@ end
 --- Runs compiled code and prints what it gives; errors are printed, too.
 -- @param out, err files
 function M.evaluate(chunk, out, err)
-  core.catch_interrupts(true)
-  local results = table.pack(xpcall(chunk, function(message)
-    if require("ane.cli").interrupted(message) then return "interrupted" end
-    return type(message) == "string" and message or inspect.text(message)
-  end))
-  core.catch_interrupts(false)
+  local results = table.pack(core.interruptible(chunk))
   if not results[1] then
-    err:write(results[2], "\n")
+    local message = results[2]
+    if require("ane.cli").interrupted(message) then message = "interrupted" end
+    err:write(type(message) == "string" and message or inspect.text(message), "\n")
     return false
   end
   local texts = {}

@@ -38,9 +38,9 @@ describe("Ctrl-C", function()
 
   it("ends each reply of ane chat", function()
     local args, more = "chat " .. tiny.path() .. " --context 200000", "[ $(wc -c <$out) -gt $((size + 500)) ]"
-    local code, out = drive(args, { "Hello", "Hello", "Hello" }, more)
+    local code, out = drive(args, { "Hi", "Hi", "Hi" }, more)
     assert.equal(0, code)
-    assert.is_true(#out < 30000, #out .. " bytes were written, a whole reply has some 60,000")
+    assert.is_true(#out < 30000, #out .. " bytes were written, one whole reply has more")
   end)
 
   it("ends ane run", function()
@@ -61,7 +61,6 @@ local function type_in(args, steps)
   for _, step in ipairs(steps) do
     script[#script + 1] = ("n=0; until [ $(grep -c '%s' %s) -ge %d ] || [ $n -gt 600 ]; do sleep 0.05; n=$((n+1)); done; printf '%s'")
       :format(step[1], out, step[3] or 1, step[2])
-    script[#script + 1] = "sleep 0.3"
   end
   local line = ("HOME=/nonexistent timeout 200 script -qec '%s %s' /dev/null"):format(command.path(), args)
   script[#script + 1] = (") | %s >%s 2>&1; echo $?; cat %s; rm %s"):format(line, out, out, out)
