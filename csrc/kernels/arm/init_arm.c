@@ -1,4 +1,4 @@
-/* ARM: the overlays of each level on top of those of the weaker ones. */
+/* The kernels of the ARM levels. Each level replaces entries of the weaker level before it. */
 #include "kernels/kernels_internal.h"
 
 void ane_kernels_init_arm(struct ane_kernels *k, ane_isa isa) {

@@ -1,9 +1,9 @@
-/* bf16 matrices times bf16 activations: bfdot, four rows and a pair of columns a step. */
+/* bf16 matrices times bf16 activations. A bfdot instruction takes four rows and a pair of columns. */
 #include "kernels/arm/matmul_unpack.h"
 
 enum { MOST_NT = 6 };
 
-/* Group g times nt columns from t0 on. */
+/* Multiplies group g with tokens [t0, t0 + nt). */
 INLINE void tile(int nt, const struct ane_packed *w, const struct ane_activations *x, int64_t g, int64_t t0, float *out,
                  int64_t ld_out) {
   const int64_t pairs = (w->cols + 1) / 2, left = w->rows - g * ANE_GROUP;

@@ -1,13 +1,13 @@
-/* Upper bounds of the products of one token and a Q8_0_SPLIT matrix: of all rows by the high nibbles of the codes, of some rows
- * by the low nibbles. A template: the includer first includes matmul_i8.h, for its dot(), and gives
+/* Upper bounds of the products of one token and a Q8_0_SPLIT matrix: for all rows from the high nibbles of the codes, for chosen
+ * rows from the low nibbles too. A template: the includer first includes matmul_i8.h, for its dot(), and defines
  *
- *   row_dot(c, q)   four sums of 32 products in all: of c[0], c[1] (0 .. 15) and the 32 codes at q */
+ *   row_dot(c, q)   four partial sums of the 32 products of the low nibbles c[0], c[1] (0 .. 15) and the 32 codes at q */
 #ifndef ANE_KERNELS_ARM_MATMUL_BOUND_H
 #define ANE_KERNELS_ARM_MATMUL_BOUND_H
 
 enum { SPLIT_BLOCK = 304, ROWS_AHEAD = 4 };
 
-/* One group, all parts at once. */
+/* Computes the bounds of the 16 rows of the group at `from`. */
 INLINE void bound_group(const struct ane_packed *w, const struct ane_activations *x, const struct ane_bound_block *blocks,
                         const uint8_t *from, float *bound, float *base) {
   float32x4_t acc[PARTS], norm_sum[PARTS];
@@ -43,6 +43,7 @@ static void upper_bound(const struct ane_packed *w, const struct ane_activations
     bound_group(w, x, blocks, w->data + (size_t)g * w->group_bytes, bound + g * ANE_GROUP, base + g * ANE_GROUP);
 }
 
+/* Returns the sum over all blocks of the products of one row's low nibbles. nb: blocks of a row. */
 INLINE float low_row(const struct ane_activations *x, const struct ane_bound_block *blocks, int64_t nb, const uint8_t *low,
                      const uint8_t *scales) {
   float32x4_t acc = vdupq_n_f32(0);
@@ -66,7 +67,7 @@ static void row_bound(const struct ane_packed *w, const struct ane_activations *
                       const int32_t *rows, int n, const float *base, float *bound) {
   const int64_t nb = w->cols / ANE_BLOCK;
   for (int i = -ROWS_AHEAD; i < n; i++) {
-    if (i + ROWS_AHEAD < n) { /* rows lie far from each other */
+    if (i + ROWS_AHEAD < n) { /* rows are far apart in memory */
       const uint8_t *low = w->low_nibbles + rows[i + ROWS_AHEAD] * nb * 16, *scales = w->scales + rows[i + ROWS_AHEAD] * nb * 2;
       for (int64_t at = 0; at < nb * 16 + 63; at += 64) __builtin_prefetch((const void *)((uintptr_t)low + (uintptr_t)at));
       for (int64_t at = 0; at < nb * 2 + 63; at += 64) __builtin_prefetch((const void *)((uintptr_t)scales + (uintptr_t)at));

@@ -1,4 +1,4 @@
-/* Products with 8-bit activations for NEON with the dot product instructions: sdot takes four columns of four rows. */
+/* Products with 8-bit activations for NEON with dot product instructions. An sdot takes four columns of four rows. */
 #include "kernels/arm/matmul_tile.h"
 
 enum { FEW = FUSED_NT, TILE_NT = 4 };

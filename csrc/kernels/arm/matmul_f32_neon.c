@@ -1,15 +1,15 @@
-/* Products with float activations for NEON. Weights come as columns of 16 rows, straight from the matrix (F32, F16, BF16) or
- * from a panel [ANE_PANEL][16] in scratch to which a piece of the rows was decoded. Sums go over k in ascending order, one
- * chain an output; between pieces they wait in `out`. */
+/* Products with float activations for NEON. Weights are read as columns of 16 rows: from the matrix itself (F32, F16, BF16), or
+ * from a panel [ANE_PANEL][16] in scratch memory, which holds a decoded range of columns. Each output is one chain of sums over k
+ * in ascending order. Between ranges, `out` holds the sums. */
 #include "kernels/arm/matmul_unpack.h"
 
 enum {
-  MOST_GROUPS = 2, /* side by side where there are one or two columns, for more chains that do not wait for each other */
+  MOST_GROUPS = 2, /* groups of a tile with one or two tokens: more independent chains hide the latency of fma */
   MOST_NT = 6,
   PANEL_FLOATS = ANE_PANEL * ANE_GROUP
 };
 
-/* One call's constants, and the piece [k, k + n) of the columns being done. */
+/* The constants of a call, and the current range [k, k + n) of columns. */
 struct job {
   const struct ane_packed *w;
   const struct ane_activations *x;
@@ -17,7 +17,7 @@ struct job {
   int64_t ld_out, k, n;
 };
 
-/* Rows 4 i .. 4 i + 3 of column k of the group at p; odd = k & 1, a constant after unrolling. */
+/* Returns rows 4 i .. 4 i + 3 of column k of the group at p. odd = k & 1, a constant after inlining. */
 INLINE float32x4_t fetch(ane_layout f, const uint8_t *p, int64_t k, int odd, int i) {
   switch (f) {
     case ANE_LAYOUT_F16: return load_half(p + 32 * k + 8 * i);
@@ -29,7 +29,7 @@ INLINE float32x4_t fetch(ane_layout f, const uint8_t *p, int64_t k, int odd, int
   }
 }
 
-/* Column k + odd of ng groups times nt columns of x. */
+/* Adds the products of column k + odd of ng groups with nt tokens. */
 INLINE void step(ane_layout f, int ng, int nt, const uint8_t *const p[], const float *x, int64_t ld, int64_t k, int odd,
                  float32x4_t acc[MOST_GROUPS * PARTS][MOST_NT]) {
   float32x4_t w[MOST_GROUPS * PARTS];
@@ -43,7 +43,7 @@ INLINE void step(ane_layout f, int ng, int nt, const uint8_t *const p[], const f
   }
 }
 
-/* ng groups from g on, their columns at p[], times nt columns of x from t0 on. */
+/* Multiplies groups [g, g + ng), whose columns are at p[], with tokens [t0, t0 + nt). */
 INLINE void tile(ane_layout f, int ng, int nt, const struct job *j, int64_t g, const uint8_t *const p[], int64_t t0) {
   float32x4_t acc[MOST_GROUPS * PARTS][MOST_NT];
   float *out = j->out + t0 * j->ld_out + g * ANE_GROUP;
@@ -65,7 +65,7 @@ INLINE void tile(ane_layout f, int ng, int nt, const struct job *j, int64_t g, c
     for (int t = 0; t < nt; t++) v_store_n(out + t * j->ld_out + i * LANES, acc[i][t], left - i * LANES);
 }
 
-/* All columns of x, in tiles of equal width as far as possible. */
+/* Multiplies ng groups with all tokens, in tiles of nearly equal width. */
 #define TILES(f)                                                                                                                 \
   static void tiles_##f(int ng, const struct job *j, int64_t g, const uint8_t *const p[]) {                                      \
     const int64_t n = (j->x->t + MOST_NT - 1) / MOST_NT;                                                                         \
@@ -97,13 +97,13 @@ static void tiles(ane_layout f, int ng, const struct job *j, int64_t g, const ui
     tiles_F32(ng, j, g, p);
 }
 
-/* Four elements of a table of 16 floats, one for each word; word r selects byte 4 * its value and the three behind it. */
+/* Returns four elements of a table of 16 floats. at: their indices. The bytes of element i are 4 i .. 4 i + 3. */
 INLINE float32x4_t look_up(uint8x16x4_t table, uint32x4_t at) {
   const uint32x4_t bytes = vaddq_u32(vmulq_n_u32(at, 0x04040404), vdupq_n_u32(0x03020100));
   return vreinterpretq_f32_u8(vqtbl4q_u8(table, vreinterpretq_u8_u32(bytes)));
 }
 
-/* Columns 16 half .. of four rows of LUT4, whose codes are c: two parts share a table. */
+/* Decodes columns 16 half .. 16 half + 15 of the four rows of a part of LUT4. c: their codes. Two parts share a table. */
 INLINE void unpack_table(const struct job *j, int64_t g, int part, int half, const int8x16_t c[8], float *panel) {
   const uint8x16x4_t table = vld1q_u8_x4((const uint8_t *)(j->w->lut + (2 * g + part / 2) * 16));
 #pragma GCC unroll 16
@@ -113,7 +113,7 @@ INLINE void unpack_table(const struct job *j, int64_t g, int part, int half, con
   }
 }
 
-/* The piece of a group as floats; writes whole blocks of 32 columns. */
+/* Decodes the current range of group g to a panel of floats. Writes whole blocks of 32 columns. */
 INLINE void unpack_panel(ane_layout f, const struct job *j, int64_t g, float *panel) {
   const struct ane_packed *w = j->w;
   const uint8_t *group = w->data + (size_t)g * w->group_bytes;
@@ -136,7 +136,7 @@ INLINE void unpack_panel(ane_layout f, const struct job *j, int64_t g, float *pa
             f == ANE_LAYOUT_I8 ? vld1q_f32(w->row_scale + g * ANE_GROUP + part * LANES) : unpack_scale(f, at, values, part, half);
         if (layout_has_sub_min(f)) min = unpack_sub_min(at, part, half);
 #pragma GCC unroll 16
-        for (int i = 0; i < 16; i++) { /* byte i % 4 of each word, its sign spread */
+        for (int i = 0; i < 16; i++) { /* byte i % 4 of each word, sign extended */
           int32x4_t code = vreinterpretq_s32_s8(c[4 * half + i / 4]);
           code = vshlq_s32(vshlq_s32(code, vdupq_n_s32(24 - 8 * (i % 4))), vdupq_n_s32(-24));
           const float32x4_t number = vcvtq_f32_s32(vsubq_s32(code, vdupq_n_s32(zero_left(f))));

@@ -2,17 +2,18 @@
  * at most FUSED_NT), TILE_NT (tokens of a tile, at most 4) and the integer dots, whose results are exact:
  *
  *   dot(f, planes, start, c, q)   four rows: start + sum of c[v] * q[4 v ..] over `planes` planes (4 or 8) of layout f
- *   panel_codes(c, to)            writes the eight planes of four rows (128 bytes) as tile_dots wants them
+ *   panel_codes(c, to)            writes the eight planes of four rows (128 bytes) in the order that tile_dots reads
  *   tile_dots(f, nt, planes, from, start, codes, q, sum)
- *                                 sum[i][t] = start[t] + planes [from, from + planes) of part i (at codes + 128 i) times those
- *                                 of column t (at q[t]), for two parts and nt columns
+ *                                 sum[i][t] = start[t] + dot of planes [from, from + planes) of part i (at codes + 128 i) with
+ *                                 those of token t (at q[t]), for two parts and nt tokens
  *
  * T <= FEW tokens: `fused` unpacks each block to registers and multiplies it with all tokens. More tokens: `unpack_panel` unpacks
  * a group to a panel in scratch memory, and `tile` keeps the sums of 8 rows x TILE_NT tokens in registers. Both do the same
- * operations in the same order for each output. Residual codes of outlier blocks meet the same planes, token by token.
+ * operations in the same order for each output. Residual codes of outlier blocks are multiplied with the same planes, one token
+ * at a time.
  *
- * A panel has a record for each block: codes [PARTS][128], scales [subs][16], minima [16]. A row longer than a panel holds goes
- * piece by piece; its sums wait in `out` and `residual_sums`. */
+ * A panel has a record for each block: codes [PARTS][128], scales [subs][16], minima [16]. A row that is longer than a panel is
+ * processed in ranges of blocks; between ranges its sums are in `out` and `residual_sums`. */
 #ifndef ANE_KERNELS_ARM_MATMUL_I8_H
 #define ANE_KERNELS_ARM_MATMUL_I8_H
 
@@ -23,7 +24,7 @@ INLINE int record_bytes(ane_layout f) {
   return CODES + 64 * (layout_subs(f) + (layout_has_min(f) ? 1 : layout_has_sub_min(f) ? 2 : 0));
 }
 
-/* Constants of a call, the current piece of blocks [b_from, b_to) and the current run of tokens [t_from, t_to). */
+/* The constants of a call, the current range of blocks [b_from, b_to) and the current run of tokens [t_from, t_to). */
 struct i8_job {
   const struct ane_packed *w;
   const struct ane_activations *x;
@@ -33,29 +34,29 @@ struct i8_job {
   float *residual_sums; /* [t_to - t_from][16]: sums of residual codes */
 };
 
-/* Start value of the dots of half `half` of a block: -zero * sum of q. With one scale a block has one start value. */
+/* Returns the start value of the dots of half `half` of a block: -zero * sum of q. A block with one scale has one start value. */
 INLINE int32_t start_of(ane_layout f, const int32_t *isum, int half) {
   return zero_left(f) ? -zero_left(f) * (layout_subs(f) == 2 ? isum[half] : isum[0] + isum[1]) : 0;
 }
 
-/* The scaled dot of half `half` of the columns. before: the scaled dot of the first half. */
+/* Returns the scaled dots of half `half` of the columns plus, for the second half, `before`, those of the first. */
 INLINE float32x4_t scaled(ane_layout f, int half, int32x4_t sum, float32x4_t scale, float32x4_t before) {
   const float32x4_t x = vcvtq_f32_s32(sum);
   return layout_scale(f) == LAYOUT_NONE ? x : half == 0 ? vmulq_f32(x, scale) : vfmaq_f32(before, x, scale);
 }
 
-/* dot += sum of q over 16 columns times their minimum. */
+/* Returns dot + min * the sum of q over 16 columns, for layouts with a minimum for each 16. */
 INLINE float32x4_t add_sub_min(ane_layout f, float32x4_t dot, float32x4_t min, int32_t isum) {
   return layout_has_sub_min(f) ? vfmaq_n_f32(dot, min, (float)isum) : dot;
 }
 
-/* acc += scaled dot * d, and minimum * dsum where the layout has minima. */
+/* Returns acc + scaled dot * d, plus minimum * dsum where the layout has minima. */
 INLINE float32x4_t add_block(ane_layout f, float32x4_t dot, float32x4_t min, float d, float dsum, float32x4_t acc) {
   acc = vfmaq_n_f32(acc, dot, d);
   return layout_has_min(f) ? vfmaq_n_f32(acc, min, dsum) : acc;
 }
 
-/* The scaled dot of four rows of a block with the codes q of one token. isum: sums of q over each 16. */
+/* Returns the scaled dots of four rows of a block with the codes q of one token. isum: the sums of q over each 16. */
 INLINE float32x4_t block_dot(ane_layout f, const int8x16_t *c, const float32x4_t *scale, const float32x4_t *sub_min,
                              const int32_t *isum, const int8_t *q) {
   float32x4_t sum = scale[0];
@@ -115,6 +116,7 @@ INLINE void fused(ane_layout f, int nt, const struct i8_job *j, int64_t g, int64
     }
 }
 
+/* Unpacks the current range of blocks of group g to the panel. */
 INLINE void unpack_panel(ane_layout f, const struct i8_job *j, int64_t g) {
   const uint8_t *group = j->w->data + (size_t)g * j->w->group_bytes;
   const struct code_table table = code_table(f, j->w);
@@ -137,8 +139,8 @@ INLINE void unpack_panel(ane_layout f, const struct i8_job *j, int64_t g) {
   }
 }
 
-/* The scaled dots of parts p and p + 1 of a record with nt tokens. q, isum: codes of the first token and their sums over each 16;
- * those of the next token lie nb blocks behind. */
+/* Computes the scaled dots of parts p and p + 1 of a record with nt tokens. q, isum: the codes of the first token and their sums
+ * over each 16. Those of the next token are nb blocks further on. */
 INLINE void record_dots(ane_layout f, int nt, const uint8_t *record, int p, const int8_t *q, const int32_t *isum, int64_t nb,
                         float32x4_t dots[TILE_PARTS][TILE_NT]) {
   const int planes = 8 / layout_subs(f);
@@ -166,7 +168,7 @@ INLINE void record_dots(ane_layout f, int nt, const uint8_t *record, int p, cons
   }
 }
 
-/* residual_sums += residual codes of the piece, for parts p and p + 1 and the tokens of the run. */
+/* Adds the products of the residual codes of the current range to residual_sums, for parts p and p + 1 and the run's tokens. */
 INLINE void panel_residuals(ane_layout f, const struct i8_job *j, int p) {
   const struct ane_activations *x = j->x;
   for (int64_t b = j->b_from; b < j->b_to; b++)
@@ -183,7 +185,7 @@ INLINE void panel_residuals(ane_layout f, const struct i8_job *j, int p) {
     }
 }
 
-/* Multiplies parts p and p + 1 of group g with tokens [t0, t0 + nt). The last piece adds residual_sums. f stands for all layouts
+/* Multiplies parts p and p + 1 of group g with tokens [t0, t0 + nt). The last range adds residual_sums. f stands for all layouts
  * with the same arithmetic. */
 INLINE void tile(ane_layout f, int nt, const struct i8_job *j, int64_t g, int p, int64_t t0) {
   const int64_t row = g * ANE_GROUP + p * LANES, left = j->w->rows - row;
@@ -220,7 +222,7 @@ INLINE void tile(ane_layout f, int nt, const struct i8_job *j, int64_t g, int p,
     }
 }
 
-/* The tokens of the run for the panel of group g, in tiles of nearly equal width. Parts without rows are skipped. */
+/* Multiplies the panel of group g with the run's tokens, in tiles of nearly equal width. Skips parts without rows. */
 INLINE void tiles(ane_layout f, const struct i8_job *j, int64_t g) {
   const int64_t n = (j->t_to - j->t_from + TILE_NT - 1) / TILE_NT;
   const int rows = ane_group_rows(j->w, g);
@@ -244,8 +246,8 @@ INLINE void tiles(ane_layout f, const struct i8_job *j, int64_t g) {
   }
 }
 
-/* The tile functions, one for each kind of arithmetic: layouts that differ only in how they are packed share one, named after
- * one of them. */
+/* The tile functions, one for each kind of arithmetic. Layouts that differ only in packing share a function, which has the name
+ * of one of them. */
 typedef void (*tiles_fn)(const struct i8_job *j, int64_t g);
 #define TILES(f)                                                                                                                 \
   static void tiles_##f(const struct i8_job *j, int64_t g) { tiles(ANE_LAYOUT_##f, j, g); }

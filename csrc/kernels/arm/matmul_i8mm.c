@@ -1,5 +1,5 @@
-/* Products of 8-bit activations for NEON with matrix products: smmla takes eight columns (two planes) of two rows and of two
- * columns of x. One column alone would waste half of it, so `fused`, with sdot, does that. */
+/* Products with 8-bit activations for NEON with matrix instructions. An smmla takes eight columns (two planes) of two rows and
+ * two tokens. With one token half of it would be wasted, so `fused` takes single tokens, with sdot. */
 #include "kernels/arm/matmul_tile.h"
 
 enum { FEW = 1, TILE_NT = 4 };
@@ -10,7 +10,7 @@ INLINE int32x4_t dot(ANE_UNUSED ane_layout f, int planes, int32x4_t sum, const i
   return sum;
 }
 
-/* For each pair of planes rows 0 and 1, then rows 2 and 3, eight columns a row. */
+/* Writes, for each pair of planes, rows 0 and 1, then rows 2 and 3, eight columns of each. */
 INLINE void panel_codes(const int8x16_t c[8], int8_t *to) {
 #pragma GCC unroll 4
   for (int v = 0; v < 8; v += 2) {
@@ -20,7 +20,7 @@ INLINE void panel_codes(const int8x16_t c[8], int8_t *to) {
   }
 }
 
-/* The last column of an odd number is taken twice. Sums of a pair of rows a, b and of columns t, u: [at, au, bt, bu]. */
+/* If nt is odd, the last token is computed twice. The sums of rows a, b and tokens t, u are [at, au, bt, bu]. */
 INLINE void tile_dots(ANE_UNUSED ane_layout f, int nt, int planes, int from, const int32_t *start, const int8_t *codes,
                       const int8_t *const q[], int32x4_t sum[TILE_PARTS][TILE_NT]) {
   int32x4_t pair[TILE_PARTS][2][TILE_NT / 2];

@@ -1,8 +1,9 @@
-/* Products with 8-bit activations for NEON: products are summed in 16 bits first, each lane one a plane. The largest sums,
- * 8 * 31 * 127 (5 bits), 4 * 63 * 127 (6 bits, whose halves have a scale each), 2 * 128 * 127 (bytes), are below 32768. */
+/* Products with 8-bit activations for NEON without dot product instructions. Products are first summed in 16-bit lanes, one
+ * product of each plane. The largest sums are 8 * 31 * 127 (5 bits), 4 * 63 * 127 (6 bits, a scale for each half) and
+ * 2 * 128 * 127 (bytes), all below 32768. */
 #include "kernels/arm/matmul_tile.h"
 
-/* The two 16-bit sums of a dot take registers: with more columns than these the compiler moves sums to memory. */
+/* The two 16-bit sums of a dot need registers: with more tokens the compiler spills sums to memory. */
 enum { FEW = 2, TILE_NT = 2 };
 
 INLINE int32x4_t dot(ane_layout f, int planes, int32x4_t sum, const int8x16_t *c, const int8_t *q) {
@@ -30,7 +31,7 @@ ANE_TILE_BY_DOT
 
 #include "kernels/arm/matmul_i8.h"
 
-/* Four products of at most 15 * 127 a sum of 16 bits. */
+/* Each 16-bit sum has four products of at most 15 * 127. */
 INLINE int32x4_t row_dot(const int8x16_t c[2], const int8_t *q) {
   const int8x16_t a = vld1q_s8(q), b = vld1q_s8(q + 16);
   int16x8_t sum = vmull_s8(vget_low_s8(c[0]), vget_low_s8(a));

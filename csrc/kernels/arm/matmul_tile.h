@@ -1,15 +1,17 @@
-/* Sizes that the 8-bit kernels of all ARM levels share, and panel and tile of levels that multiply one token at a time. */
+/* Sizes that the 8-bit kernels of all ARM levels share, and the panel and tile functions of levels whose dot() takes one token.
+ */
 #ifndef ANE_KERNELS_ARM_MATMUL_TILE_H
 #define ANE_KERNELS_ARM_MATMUL_TILE_H
 
 #include "kernels/arm/matmul_unpack.h"
 
 enum {
-  FUSED_NT = 3,  /* most tokens of `fused`: registers hold 4 parts x 3 sums and the codes of one part */
-  TILE_PARTS = 2 /* a tile: 8 rows x TILE_NT tokens, a sum and a total each */
+  FUSED_NT = 3,  /* most tokens of `fused`: 4 parts x 3 sums and the codes of one part fit in registers */
+  TILE_PARTS = 2 /* parts of a tile: 8 rows x TILE_NT tokens, with a block's sum and a total each */
 };
 
-/* For a level with TILE_NT and dot() of matmul_i8.h, a macro since the functions inline it: planes stay as they are. */
+/* Defines panel_codes and tile_dots of a level from its TILE_NT and dot() (matmul_i8.h). Planes keep their order. It is a macro
+ * because dot() must be defined before it and inlined. */
 #define ANE_TILE_BY_DOT                                                                                                          \
   INLINE void panel_codes(const int8x16_t c[8], int8_t *to) {                                                                    \
     for (int v = 0; v < 8; v++) vst1q_s8(to + 16 * v, c[v]);                                                                     \

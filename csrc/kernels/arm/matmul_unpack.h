@@ -1,5 +1,5 @@
-/* Packed blocks of 32 columns to NEON vectors. A group of 16 rows is four parts of 4 rows; byte 4 r + i of a plane's part is
- * row r, column i of the plane's four. Layouts: pack.c. */
+/* Unpacks blocks of 32 columns to NEON vectors. A group of 16 rows has four parts of 4 rows. Byte 4 r + i of a part's plane is
+ * row r and column i of the plane's four. pack.c describes the layouts. */
 #ifndef ANE_KERNELS_ARM_MATMUL_UNPACK_H
 #define ANE_KERNELS_ARM_MATMUL_UNPACK_H
 
@@ -11,13 +11,13 @@ enum { LANES = VL, PARTS = ANE_GROUP / LANES };
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------*/
 
-/* Four fp16 as floats; four bytes as floats. */
+/* Load four numbers as floats: fp16, unsigned bytes, signed bytes. */
 INLINE float32x4_t load_half(const uint8_t *p) { return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p))); }
 INLINE uint32x4_t load_bytes(const uint8_t *p) { return vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(ane_word(p))))); }
 INLINE float32x4_t load_u8(const uint8_t *p) { return vcvtq_f32_u32(load_bytes(p)); }
 INLINE float32x4_t load_s8(const uint8_t *p) { return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8(ane_word(p)))))); }
 
-/* 2^(byte - 128) of four bytes; bytes 0 and 1 are subnormal numbers: the second term. */
+/* Returns 2^(byte - 128) for four bytes. Bytes 0 and 1 give subnormal numbers (`subnormal`). */
 INLINE float32x4_t load_e8m0(const uint8_t *p) {
   const int32x4_t e = vreinterpretq_s32_u32(load_bytes(p));
   const int32x4_t normal = vshlq_n_s32(vsubq_s32(e, vdupq_n_s32(1)), 23),
@@ -27,13 +27,13 @@ INLINE float32x4_t load_e8m0(const uint8_t *p) {
 
 /* ---- Blocks ------------------------------------------------------------------------------------------------------*/
 
-/* The zero of unpacked codes: bytes are signed after unpacking, so theirs is 0. */
+/* Returns the zero of unpacked codes. Codes of 8 bits are signed after unpacking, so theirs is 0. */
 INLINE int zero_left(ane_layout f) { return layout_width(f) == 8 ? 0 : layout_zero(f); }
 
-/* c with those bits of h that are set in mask; c has none there. */
+/* Returns c with the bits of h that mask selects. */
 INLINE uint8x16_t with_bits(uint8x16_t c, uint8x16_t h, uint8x16_t mask) { return vbslq_u8(mask, h, c); }
 
-/* The values of a layout with a table, and what scales are multiplied by. Else not used. */
+/* For layouts with a table: the values that codes index, and the factor of the scales. */
 struct code_table {
   int8x16_t values;
   float factor;
@@ -44,7 +44,7 @@ INLINE struct code_table code_table(ane_layout f, const struct ane_packed *w) {
   return (struct code_table){vld1q_s8(k->value), k->factor};
 }
 
-/* Codes of 2 or 3 bits. p: of the part. */
+/* Unpacks codes of 2 or 3 bits. p: the part's codes. */
 INLINE void unpack_crumbs(ane_layout f, const uint8_t *p, uint8x16_t c[8]) {
   const uint8x16_t crumb = vdupq_n_u8(3), third = vdupq_n_u8(4);
 #pragma GCC unroll 2
@@ -57,7 +57,7 @@ INLINE void unpack_crumbs(ane_layout f, const uint8_t *p, uint8x16_t c[8]) {
     to[3] = vshrq_n_u8(x, 6);
   }
   if (layout_bits(f) == 2) return;
-  const uint8x16_t h = vld1q_u8(p + 128); /* bit v to bit 2 */
+  const uint8x16_t h = vld1q_u8(p + 128); /* bit v becomes bit 2 */
   c[0] = with_bits(c[0], vshlq_n_u8(h, 2), third);
   c[1] = with_bits(c[1], vshlq_n_u8(h, 1), third);
   c[2] = with_bits(c[2], h, third);
@@ -68,7 +68,8 @@ INLINE void unpack_crumbs(ane_layout f, const uint8_t *p, uint8x16_t c[8]) {
   c[7] = with_bits(c[7], vshrq_n_u8(h, 5), third);
 }
 
-/* The eight planes of part `part` of the block whose codes are at p: bytes signed, the others 0 .. 63. */
+/* Unpacks the eight planes of part `part` of the block whose codes are at p. Codes of 8 bits become signed; the others stay
+ * unsigned, 0 .. 63. */
 INLINE void unpack_codes(ane_layout f, const uint8_t *p, int part, int8x16_t code[8]) {
   uint8x16_t c[8];
   p += 16 * part;
@@ -85,7 +86,7 @@ INLINE void unpack_codes(ane_layout f, const uint8_t *p, int part, int8x16_t cod
       c[v + 4] = vshrq_n_u8(x, 4);
     }
   }
-  if (layout_bits(f) == 5) { /* bit v to bit 4 */
+  if (layout_bits(f) == 5) { /* bit v becomes bit 4 */
     const uint8x16_t h = vld1q_u8(p + 256), bit = vdupq_n_u8(0x10);
     c[0] = with_bits(c[0], vshlq_n_u8(h, 4), bit);
     c[1] = with_bits(c[1], vshlq_n_u8(h, 3), bit);
@@ -96,7 +97,7 @@ INLINE void unpack_codes(ane_layout f, const uint8_t *p, int part, int8x16_t cod
     c[6] = with_bits(c[6], vshrq_n_u8(h, 2), bit);
     c[7] = with_bits(c[7], vshrq_n_u8(h, 3), bit);
   }
-  if (layout_bits(f) == 6) { /* bits 2k, 2k + 1 to bits 4, 5 */
+  if (layout_bits(f) == 6) { /* bits 2k, 2k + 1 become bits 4, 5 */
 #pragma GCC unroll 2
     for (int half = 0; half < 2; half++) {
       const uint8x16_t h = vld1q_u8(p + 256 + 64 * half), bits = vdupq_n_u8(0x30);
@@ -111,7 +112,7 @@ INLINE void unpack_codes(ane_layout f, const uint8_t *p, int part, int8x16_t cod
   for (int v = 0; v < 8; v++) code[v] = vreinterpretq_s8_u8(c[v]);
 }
 
-/* Four rows of 16 bytes, `stride` apart; out[v]: bytes 4v .. 4v + 3 of all. */
+/* Loads four rows of 16 bytes, `stride` bytes apart. out[v]: bytes 4v .. 4v + 3 of each row. */
 INLINE void load_rows(const uint8_t *p, size_t stride, uint8x16_t out[4]) {
   uint32x4_t a[4];
 #pragma GCC unroll 4
@@ -124,7 +125,8 @@ INLINE void load_rows(const uint8_t *p, size_t stride, uint8x16_t out[4]) {
   out[3] = vreinterpretq_u8_u64(vtrn2q_u64(d, e));
 }
 
-/* The eight planes of block b of group g. codes: from block_at. */
+/* Unpacks the eight planes of part `part` of block b of group g. codes: the block's codes (block_at). Codes of a layout with a
+ * table become its values. */
 INLINE void unpack_block(ane_layout f, const struct ane_packed *w, int64_t g, int64_t b, const uint8_t *codes, int part,
                          struct code_table table, int8x16_t code[8]) {
   if (!layout_is_split(f)) {
@@ -139,14 +141,14 @@ INLINE void unpack_block(ane_layout f, const struct ane_packed *w, int64_t g, in
   uint8x16_t low[4];
   load_rows(w->low_nibbles + (size_t)(g * ANE_GROUP + part * LANES) * row + 16 * b, row, low);
 #pragma GCC unroll 4
-  for (int v = 0; v < 4; v++) { /* the shift and insert keeps the other four bits */
+  for (int v = 0; v < 4; v++) { /* shift and insert keeps the other four bits */
     const uint8x16_t high = vld1q_u8(codes + 64 * v + 16 * part);
     code[v] = vreinterpretq_s8_u8(veorq_u8(vsliq_n_u8(low[v], high, 4), flip));
     code[v + 4] = vreinterpretq_s8_u8(veorq_u8(vsriq_n_u8(high, low[v], 4), flip));
   }
 }
 
-/* Scales of half `half` of the columns; 1 where the layout has none. */
+/* Returns the scales of half `half` of the columns of four rows; 1 where the layout has none. */
 INLINE float32x4_t unpack_scale(ane_layout f, struct at a, struct code_table table, int part, int half) {
   const uint8_t *p = a.scales + (layout_subs(f) == 2 ? half : 0) * numbers_bytes(layout_scale(f));
   float32x4_t unit = layout_is_k(f) ? load_half(a.unit + 8 * part) : vdupq_n_f32(0);
@@ -163,11 +165,12 @@ INLINE float32x4_t unpack_scale(ane_layout f, struct at a, struct code_table tab
   }
 }
 
-/* zero - zero point of each row, a whole number. */
+/* Returns zero - zero point of four rows: integers as floats. */
 INLINE float32x4_t unpack_offset(ane_layout f, struct at a, int part) {
   return vsubq_f32(vdupq_n_f32((float)layout_zero(f)), load_u8(a.minima + 4 * part));
 }
 
+/* Returns the minima of the block for four rows. */
 INLINE float32x4_t unpack_min(ane_layout f, struct at a, int part) {
   switch (layout_min(f)) {
     case LAYOUT_POINT: return vmulq_f32(vreinterpretq_f32_u8(vld1q_u8(a.scales + 16 * part)), unpack_offset(f, a, part));
@@ -176,7 +179,7 @@ INLINE float32x4_t unpack_min(ane_layout f, struct at a, int part) {
   }
 }
 
-/* Minimum of half `half` of the columns. */
+/* Returns the minima of half `half` of the columns of four rows. */
 INLINE float32x4_t unpack_sub_min(struct at a, int part, int half) {
   const uint32x4_t high = vshrq_n_u32(load_bytes(a.scales + 16 * half + 4 * part), 4);
   return vmulq_f32(load_half(a.unit + 32 + 8 * part), vcvtq_f32_u32(high));

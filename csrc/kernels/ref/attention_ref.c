@@ -1,13 +1,14 @@
-/* Attention and the writing of its cache in scalar C: the truth for the other levels.
+/* Attention and writes to its cache in scalar C. The other levels are tested against this file.
  *
- * To the order in kernels.h one step is added: the sums o of a tile get + 0 at the end. It turns a -0 (from underflow)
- * into +0, so that hidden keys, whose p is 0, may be left out or not. */
+ * The order of operations is that of kernels.h, with one more step: + 0 at the end of the sums o of a tile. It turns a -0 (from
+ * underflow) into +0, so the result is the same whether a level skips hidden keys or gives them the weight 0. */
 #include "kernels/attention_shared.h"
 #include "kernels/vec/vec_scalar.h"
 #include "kernels/mathfn.h"
 
-/* Scratch of any level: a K tile [head_dim][64], a V tile [64][pad], rows of q and of O, [ROWS][pad] each, scores of
- * panels [PANELS * PANEL][64] and their int16 codes, the sums of one [PANEL][pad]; M, L and scales of the rows are there too. */
+/* Bytes of scratch, enough for every level. It holds a K tile [head_dim][64], a V tile [64][pad], rows of q and of O ([ROWS][pad]
+ * each), the scores of all panels [PANELS * PANEL][64] with their int16 codes, the sums of one panel [PANEL][pad], and M, L and
+ * the scale of each row. */
 size_t ane_attention_scratch(ANE_UNUSED int64_t n_heads, ANE_UNUSED int64_t kv_heads, int64_t head_dim) {
   int64_t pad = ane_att_pad(head_dim);
   int64_t floats =
@@ -15,7 +16,8 @@ size_t ane_attention_scratch(ANE_UNUSED int64_t n_heads, ANE_UNUSED int64_t kv_h
   return ane_align_up((size_t)floats * sizeof(float), 64) + 64;
 }
 
-/* Scale of codes up to `most`, and its inverse. */
+/* Returns the scale of codes of magnitude `most` or less for n values, and sets its inverse. Both are 0 where the values are too
+ * small or not finite. */
 static float code_scale(const float *x, int64_t n, float most, float *inverse) {
   float amax = 0;
   for (int64_t i = 0; i < n; i++) amax = v_max(v_abs(x[i]), amax);
@@ -23,22 +25,23 @@ static float code_scale(const float *x, int64_t n, float most, float *inverse) {
   return *inverse > 0 ? amax / most : 0.0f;
 }
 
-/* Nearest even by the sum with 1.5 * 2^23; |x * inverse| <= most up to rounding, NaN and infinity give some code. */
+/* Rounds x * inverse to the nearest even code in [-most, most]: adding 1.5 * 2^23 leaves the integer in the low bits. NaN and
+ * infinity give an unspecified code. */
 static int16_t code(float x, float inverse, float most) {
   float q = v_max(v_set(-most), v_min(v_set(most), x * inverse));
   return (int16_t)(uint16_t)ane_f32_bits(q + 0x1.8p23f);
 }
 
-/* One query (position p) over the visible keys [first, last] of one tile of kv head h. */
+/* One query and one tile of one KV head. */
 struct row {
   const struct ane_kv *kv;
   const void *k, *v;
-  const float *k_scale, *v_scale; /* NULL: none */
-  int64_t first, last;
+  const float *k_scale, *v_scale;    /* NULL: none */
+  int64_t first, last;               /* visible keys, inclusive, in the tile */
   float scale, softcap, s[ANE_TILE]; /* s: scores, then weights */
 };
 
-/* Scores of float queries. */
+/* Computes the scores of a float query. */
 static void float_scores(struct row *r, const float *q) {
   for (int64_t j = r->first; j <= r->last; j++) {
     float sum = 0;
@@ -48,7 +51,7 @@ static void float_scores(struct row *r, const float *q) {
   }
 }
 
-/* Scores of queries in int16 codes. */
+/* Computes the scores of a query that is rounded to int16 codes. */
 static void code_scores(struct row *r, const float *q) {
   const float most = ane_att_most(r->kv);
   float inverse, scale = code_scale(q, r->kv->head_dim, most, &inverse) * r->scale;
@@ -60,7 +63,7 @@ static void code_scores(struct row *r, const float *q) {
   }
 }
 
-/* o = sum of the weights times values. */
+/* o[head_dim] = sum over the visible keys of weight times value. code_values does the same in int16 codes. */
 static void float_values(const struct row *r, float *o) {
   for (int64_t d = 0; d < r->kv->head_dim; d++) {
     o[d] = 0;
@@ -82,7 +85,7 @@ static void code_values(const struct row *r, float *o) {
   }
 }
 
-/* (m, l, o[head_dim]) of one query (position p) over the visible keys of one tile. */
+/* Writes (m, l, o[head_dim]) of the query q at position p over the visible keys of one tile of KV head h to part. */
 static void tile_of_query(const struct ane_attention *a, const float *q, int64_t h, int64_t p, int64_t tile, float *part) {
   const struct ane_kv *kv = a->kv;
   const bool i16 = kv->dtype == ANE_I16, scaled = ane_kv_has_scales(kv->dtype);
@@ -118,6 +121,7 @@ static void tile_of_query(const struct ane_attention *a, const float *q, int64_t
   part[1] = lane[0];
 }
 
+/* Adds the part of a tile to the running maximum, sum and output of a head. */
 static void combine(const float *part, int64_t hd, float *big_m, float *big_l, float *big_o) {
   float m = v_max(part[0], *big_m), x = v_exp_low(*big_m - m), y = v_exp_low(part[0] - m);
   *big_l = fmaf(part[1], y, *big_l * x);
@@ -125,7 +129,7 @@ static void combine(const float *part, int64_t hd, float *big_m, float *big_l, f
   *big_m = m;
 }
 
-/* The end of head g: the sink joins the sum, then O / L. */
+/* Finishes head g: adds its sink to the sum, then divides O by L. */
 static void divide(const struct ane_attention *a, int64_t g, int64_t hd, float m, float l, float *o) {
   if (a->sinks) {
     float next = v_max(m, a->sinks[g]), x = v_exp_low(m - next);

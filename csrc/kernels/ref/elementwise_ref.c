@@ -1,4 +1,4 @@
-/* Elementwise functions, rope and argmax in scalar C: the truth for the other levels. */
+/* Elementwise functions, rope and argmax in scalar C. The other levels are tested against this file. */
 #include "kernels/kernels_internal.h"
 #include "kernels/vec/vec_scalar.h"
 #include "kernels/mathfn.h"

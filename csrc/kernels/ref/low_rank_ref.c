@@ -1,4 +1,4 @@
-/* Products with the A of adapters in scalar C: the truth for the other levels. */
+/* Products with the A matrices of adapters in scalar C. The other levels are tested against this file. */
 #include "kernels/kernels_internal.h"
 #include "tensor/half.h"
 
@@ -8,7 +8,8 @@ enum { LANES = 16 };
 
 static void low_rank(const void *a, bool half, int64_t rank, const float *x, int64_t ldx, int64_t n, int64_t cols, float *y,
                      int64_t ldy) {
-  const int64_t four = 4 * (int64_t)ane_align_up((size_t)cols, LANES); /* elements of 4 rows */
+  const int64_t four =
+      4 * (int64_t)ane_align_up((size_t)cols, LANES); /* elements of 4 rows, which are interleaved by 16 columns */
   const uint16_t *halves = a;
   const float *floats = a;
   for (int64_t t = 0; t < n; t++)

@@ -1,4 +1,5 @@
-/* Matrix products in scalar C: the truth for all levels. Every layout, float and 8-bit activations. */
+/* Matrix products in scalar C, for every layout, with float and with 8-bit activations. The other levels are tested against this
+ * file. */
 #include "kernels/matmul_layouts.h"
 
 #include "tensor/half.h"
@@ -7,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { COLUMNS = 64 }; /* tokens whose sums are held at once; a block is decoded once for all of them */
+enum { COLUMNS = 64 }; /* tokens whose sums are kept at once; each block is decoded once for all of them */
 
 static void store(const struct ane_packed *w, int64_t g, int n, float acc[][ANE_GROUP], float *out, int64_t ld_out) {
   for (int t = 0; t < n; t++) memcpy(out + t * ld_out + g * ANE_GROUP, acc[t], sizeof(float) * (size_t)ane_group_rows(w, g));
@@ -32,7 +33,7 @@ static void matmul_f32(const struct ane_packed *w, const struct ane_activations 
     }
 }
 
-/* The scaled dots of a block with 32 codes of one token. */
+/* Computes the scaled dot of each row of a block with the 32 codes q of one token. */
 static void dot_block(const struct ane_packed *w, const struct ane_layout_info *f, const struct ane_block *block, const int8_t *q,
                       float v[ANE_GROUP]) {
   for (int r = 0; r < ANE_GROUP; r++) {
@@ -93,13 +94,14 @@ static void matmul_i8(const struct ane_packed *w, const struct ane_activations *
     }
 }
 
-/* x * inverse to the nearest whole number; -limit where x is not finite, as the vector conversions give. */
+/* Rounds x * inverse to the nearest integer. Returns -limit where it is out of range or not finite, as the vector conversions do.
+ */
 static int32_t code_of(float x, float inverse, int32_t limit) {
   float v = x * inverse;
   return fabsf(v) <= (float)limit + 0.5f ? (int32_t)nearbyintf(v) : -limit;
 }
 
-/* Splits the whole numbers v of outlier block `at` into residual codes and q. */
+/* Splits the integers v of outlier block `at` into residual codes and codes q: v = q + 128 * residual. */
 static void split_outlier(const struct ane_activations *a, int64_t at, const int32_t v[ANE_BLOCK], int8_t *q) {
   int8_t *residual = (int8_t *)a->residual + at * ANE_BLOCK;
   int32_t *isum = (int32_t *)a->residual_isum + 2 * at;
@@ -114,7 +116,8 @@ static void split_outlier(const struct ane_activations *a, int64_t at, const int
   }
 }
 
-/* Quantises block b of token t from n <= 32 values. amax: the largest magnitude. */
+/* Quantises the n <= 32 values x of block b of token t. amax: the largest magnitude. limit: the square above which a block is an
+ * outlier block. */
 static void quantise_block(const struct ane_activations *a, int64_t t, int64_t b, int64_t nb, const float *x, int n, float amax,
                            float limit) {
   const int64_t at = t * nb + b, at_outlier = b * a->outlier_ld + t;
@@ -160,7 +163,7 @@ static void convert_bf16(const struct ane_activations *a, const float *x, int64_
   }
 }
 
-/* The whole number of column c of the first token. */
+/* Returns the integer q + 128 * residual of column c of the first token. */
 static int32_t column_code(const struct ane_activations *x, int64_t c) {
   int64_t at = c / ANE_BLOCK * x->outlier_ld;
   return x->outlier[at] ? x->q[c] + 128 * x->residual[at * ANE_BLOCK + c % ANE_BLOCK] : x->q[c];

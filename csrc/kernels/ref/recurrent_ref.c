@@ -1,4 +1,4 @@
-/* Recurrent blocks, one column at a time. */
+/* Recurrent blocks in scalar C: the template with vectors of one element. */
 #include "kernels/recurrent.h"
 
 #include "base/status.h"
