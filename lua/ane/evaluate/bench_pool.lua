@@ -76,6 +76,8 @@ local function serve(pool, o, due, prompts)
         note(one, now, first, between)
         if one.request.done then table.remove(live, i) end
       end
+    elseif due[next_one] then -- idle until the next arrival
+      core.sleep(due[next_one] - (core.clock() - started))
     end
   end
   return core.clock() - started, first, between

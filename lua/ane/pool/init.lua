@@ -149,6 +149,7 @@ function Pool:_released(r)
     r.session:_compute_with(nil, nil)
     self._sessions:give_back(r.session, r.preempted)
   end
+  self._starved = nil
   if r.run then
     self._stats.reply_tokens = self._stats.reply_tokens + #r.result.ids
     self._stats.cached_tokens = self._stats.cached_tokens + r.result.timings.cached_tokens
@@ -213,6 +214,7 @@ end
 
 -- Begins requests while sessions are free. A request that waits for another one's prefix lets others go first.
 local function admit(self)
+  if self._starved then return end
   local at, most = 1, 2 * self._opts.sessions
   while at <= math.min(#self._waiting, most) and #self._running < self._opts.sessions do
     if is_ahead(self, self._waiting[at]) then
@@ -223,26 +225,38 @@ local function admit(self)
   end
 end
 
--- Frees the states of the newest replies until the rest fits. One reply always goes on.
-local function preempt(self, order, active)
+-- The running requests in the order in which they are served, and how many of them hold a state.
+local function ranked(self)
+  local order, active = table.move(self._running, 1, #self._running, 1, {}), 0
+  table.sort(order, by_rank)
+  for _, r in ipairs(order) do
+    if not r.preempted then active = active + 1 end
+  end
+  return order, active
+end
+
+-- Frees the state of the newest reply that can be computed again later. false: there is none, or only one reply holds a state, which
+-- always goes on.
+local function preempt(self)
+  local order, active = ranked(self)
   for i = #order, 1, -1 do
-    if active <= 1 or not self._sessions:over() then return active end
     local r = order[i]
-    if r.item and not r.preempted then
+    if active > 1 and r.item and not r.preempted then
       local held = self._sessions:preempt(r.session)
       r.preempted, r.item.replay = r.item.replay or held, nil -- a replay in progress: the session holds a part of it
       self._stats.preempted = self._stats.preempted + 1
-      active = active - 1
+      return true
     end
   end
-  return active
+  return false
 end
 
 -- Restores the states of preempted replies, in order, while they fit. The first is restored in any case if nothing else runs.
-local function readmit(self, order, active)
+local function readmit(self)
+  local order, active = ranked(self)
   for _, r in ipairs(order) do
     if r.preempted then
-      if active > 0 and not self._sessions:fits(#r.preempted + #r.item.ids) then return end
+      if active > 0 and (self._starved or not self._sessions:fits(#r.preempted + #r.item.ids)) then return end
       local known, message, code = self._sessions:reopen(r.session, r.preempted)
       if not known then
         if active == 0 then r:_fail(message, code) end
@@ -257,13 +271,8 @@ end
 -- Keeps the states within the memory limit.
 local function balance(self)
   self._sessions:trim()
-  local order, active = table.move(self._running, 1, #self._running, 1, {}), 0
-  table.sort(order, by_rank)
-  for _, r in ipairs(order) do
-    if not r.preempted then active = active + 1 end
-  end
-  active = preempt(self, order, active)
-  readmit(self, order, active)
+  repeat until not self._sessions:over() or not preempt(self)
+  readmit(self)
 end
 
 -- Tokens that an item still has to feed, of its replay or its own; and whether it is a decode.
@@ -323,41 +332,64 @@ local function alone(self)
   return {}
 end
 
--- Computes a batch. If it fails, its items are tried one by one, so that only the request at fault fails.
+-- Computes one part of a batch. If memory runs out, known prefixes and idle sessions are dropped, and it is tried once more.
+local function feed(self, part)
+  local ok, message, code = part[1]:feed(part[2], part.want, part["until"])
+  if not ok and code == "memory" then
+    self._sessions:forget()
+    ok, message, code = part[1]:feed(part[2], part.want, part["until"])
+  end
+  if not ok then part.failed = { message, code } end
+end
+
+-- Handles parts that failed for want of memory: while other replies hold states, the newest reply frees its own, and the parts are
+-- tried again in the next step. Nothing begins or returns before a request has ended. A reply that is left alone fails.
+local function make_room(self, items)
+  local short = {}
+  for _, part in ipairs(items) do
+    if part.failed and part.failed[2] == "memory" then short[#short + 1] = part end
+  end
+  if #short == 0 or not preempt(self) then return end
+  self._starved = true
+  for _, part in ipairs(short) do part.failed, part.starved = nil, true end
+end
+
+-- Computes a batch. If it fails, its parts are tried one by one, so that only the request at fault fails.
 local function compute(self, items)
   local program = self._engine.program
-  if program.run then
-    local ok = program:run(items)
-    if ok then return end
-  end
-  for _, item in ipairs(items) do
-    local ok, message, code = item[1]:feed(item[2], item.want, item["until"])
-    if not ok then item.failed = { message, code } end
+  if program.run and program:run(items) then return end
+  for _, part in ipairs(items) do feed(self, part) end
+  make_room(self, items)
+end
+
+-- Records the tokens of a part that was fed, and resumes its request if the feed is complete.
+local function advance(self, part)
+  local stats, r = self._stats, part.request
+  local item = r.item
+  if r.done then
+    stats.dropped = stats.dropped + part.n -- a callback of another request has ended it
+  elseif item.replay then
+    item.replayed = item.replayed + part.n
+    self._sessions:note(r.session)
+    stats.replayed_tokens = stats.replayed_tokens + part.n
+    if item.replayed == #item.replay then item.replay = nil end
+  else
+    item.fed = item.fed + part.n
+    if #item.ids > DECODE then
+      stats.prompt_tokens = stats.prompt_tokens + part.n
+      self._sessions:note(r.session)
+    end
+    if item.fed == #item.ids then r:_computed(true) end
   end
 end
 
--- Records the tokens that were fed, and resumes requests whose feed is complete.
+-- Goes on with the requests of a batch. A starved part is tried again in the next step.
 local function deliver(self, items)
-  local stats = self._stats
   for _, part in ipairs(items) do
-    local r = part.request
-    local item = r.item
-    if part.failed and not r.done then
-      r:_computed(nil, part.failed[1], part.failed[2])
-    elseif r.done then
-      stats.dropped = stats.dropped + part.n -- a callback of another request has ended it
-    elseif item.replay then
-      item.replayed = item.replayed + part.n
-      self._sessions:note(r.session)
-      stats.replayed_tokens = stats.replayed_tokens + part.n
-      if item.replayed == #item.replay then item.replay = nil end
-    else
-      item.fed = item.fed + part.n
-      if #item.ids > DECODE then
-        stats.prompt_tokens = stats.prompt_tokens + part.n
-        self._sessions:note(r.session)
-      end
-      if item.fed == #item.ids then r:_computed(true) end
+    if part.failed and not part.request.done then
+      part.request:_computed(nil, part.failed[1], part.failed[2])
+    elseif not part.starved then
+      advance(self, part)
     end
   end
 end

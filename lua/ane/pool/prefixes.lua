@@ -67,6 +67,9 @@ function Prefixes:trim()
   if excess > 0 then self._tree:forget(math.ceil(excess)) end
 end
 
+--- Drops all known prefixes that no session uses.
+function Prefixes:forget() self._tree:forget(math.maxinteger) end
+
 --- Do the states exceed the memory limit?
 function Prefixes:over()
   if self:bytes() <= self._opts.memory then return false end

@@ -97,6 +97,11 @@ function Sessions:trim()
   while #self._idle > 0 and (#self._idle > self._opts.most or self:over()) do table.remove(self._idle, 1):close() end
 end
 
+--- Closes all kept sessions.
+function Sessions:forget()
+  while #self._idle > 0 do table.remove(self._idle):close() end
+end
+
 --- Do the states exceed the memory limit?
 function Sessions:over() return self._opts.memory < math.huge and self:bytes() > self._opts.memory end
 

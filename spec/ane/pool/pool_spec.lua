@@ -131,6 +131,65 @@ describe("a pool", function()
     assert.is_true(pool:stats().preempted > 0 and pool:stats().replayed_tokens > 0)
   end)
 
+  it("puts the newest reply off where the system has no memory, and loses nothing", function()
+    local model <close> = tiny.load(nil, { context = 512 })
+    local random = numbers(6)
+    local prompts, want = {}, {}
+    for i = 1, 4 do
+      prompts[i] = ids_of(random, 60 + 30 * i, model.vocab)
+      want[i] = model:generate(prompts[i], { max_tokens = 20, ignore_eos = true, details = true }).ids
+    end
+    local pool <close> = model:pool { sessions = 4, step_tokens = 64 }
+    local program = getmetatable(pool._engine.program).__index
+    local session <close> = assert(model:session())
+    local raw = getmetatable(session:_raw()).__index
+    local run, feed, full = program.run, raw.feed, 0
+    -- While more than two sessions hold a state, a batch finds no memory.
+    local function short()
+      local held = 0
+      for _, r in ipairs(pool._running) do held = held + (r.preempted and 0 or 1) end
+      if pool:stats().steps < 6 or held <= 2 then return false end
+      full = full + 1
+      return true
+    end
+    local function none() return nil, "no memory for 1 page", "memory" end
+    program.run = function(...)
+      if short() then return none() end
+      return run(...)
+    end
+    raw.feed = function(...)
+      if short() then return none() end
+      return feed(...)
+    end
+    local made = {}
+    for i, ids in ipairs(prompts) do made[i] = assert(pool:add(ids, { max_tokens = 20, ignore_eos = true })) end
+    local ok, message = pcall(pool.run, pool)
+    program.run, raw.feed = run, feed
+    assert(ok, message)
+    for i, r in ipairs(made) do assert.same(want[i], r.result.ids) end
+    assert.is_true(full > 0)
+    assert.is_true(pool:stats().preempted >= 2)
+  end)
+
+  it("fails the one reply for which there is no memory, and goes on", function()
+    local model <close> = tiny.load(nil, { context = 512 })
+    local pool <close> = model:pool { sessions = 2 }
+    local program = getmetatable(pool._engine.program).__index
+    local session <close> = assert(model:session())
+    local raw = getmetatable(session:_raw()).__index
+    local run, feed = program.run, raw.feed
+    local function none() return nil, "no memory for 1 page", "memory" end
+    program.run, raw.feed = none, none
+    local request = assert(pool:add({ 1, 2, 3 }, { max_tokens = 4, ignore_eos = true }))
+    local ok, message = pcall(pool.run, pool)
+    program.run, raw.feed = run, feed
+    assert(ok, message)
+    assert.equal("memory", request.code)
+    local other = assert(pool:add({ 1, 2, 3 }, { max_tokens = 4, ignore_eos = true }))
+    pool:run()
+    assert.equal(4, #other.result.ids)
+  end)
+
   it("is closed with its model: what is not complete ends as closed, and any use raises", function()
     for steps = 0, 3 do
       local model = tiny.load(nil, { context = 128 })
