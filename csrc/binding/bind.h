@@ -109,5 +109,6 @@ void bind_testing_kernels(lua_State *L);
 void bind_testing_base(lua_State *L);
 void bind_testing_exec(lua_State *L);
 void bind_testing_package(lua_State *L);
+void bind_testing_aimodel(lua_State *L);
 
 #endif

@@ -42,6 +42,7 @@ EXPORT int luaopen_ane_core(lua_State *L) {
   bind_testing_base(L);
   bind_testing_exec(L);
   bind_testing_package(L);
+  bind_testing_aimodel(L);
   lua_setfield(L, -2, "testing");
   return 1;
 }

@@ -23,7 +23,7 @@ local OPEN = {
 -- includes nothing of the folders in it, but for the headers that UMBRELLA names.
 local INNER = {
   ["formats/proto"] = "", -- headers are made from .proto files
-  ["formats/onnx"] = "formats/proto", ["formats/mil"] = "formats/proto", ["formats/mlpackage"] = "formats/mil",
+  ["formats/onnx"] = "formats/proto", ["formats/mil"] = "formats/proto", ["formats/mlpackage"] = "formats/mil", ["formats/aimodel"] = "",
   ["binding/tensor"] = "", ["binding/formats"] = "binding/tensor", ["binding/text"] = "binding/formats",
   ["binding/model"] = "binding/tensor binding/formats", ["binding/grammar"] = "binding/tensor binding/text", ["binding/http"] = "",
   ["binding/fetch"] = "",

@@ -1,0 +1,231 @@
+/* Writes an asset: the resources first, as they come, then the program behind them. MLIR's reader finds sections by their
+ * numbers, in any order, so one pass is enough: only the length of the resource section is filled in at the end. */
+#include "base/alloc.h"
+#include "base/sha256.h"
+#include "formats/aimodel/ai_internal.h"
+#include "formats/formats_internal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define PRODUCER "ane"
+enum { BUFFER_SIZE = 1 << 18, HASH_BYTES = 1 << 24 };
+
+struct ane_aimodel_writer {
+  struct ane_folder_writer folder;
+  struct ane_folder_file file;
+  struct ane_buffer entries;  /* of uint64_t: bytes of each resource with its header */
+  struct ane_buffer sizes;    /* of uint64_t: bytes of its data */
+  uint64_t at, left;          /* position in the file; bytes that the blob still lacks */
+  uint64_t length_at, begins; /* of the resource section: its length, its first byte */
+  uint8_t *pending;           /* BUFFER_SIZE bytes, of which n_pending wait to be written */
+  size_t n_pending;
+  bool broken; /* a write has failed */
+};
+
+static ane_status flush(struct ane_aimodel_writer *w, struct ane_error *err) {
+  ane_status st = ane_folder_write(&w->file, w->pending, w->n_pending, err);
+  w->n_pending = 0;
+  return st;
+}
+
+static ane_status append(struct ane_aimodel_writer *w, const void *data, size_t size, struct ane_error *err) {
+  w->at += size;
+  ane_status st = w->n_pending + size > BUFFER_SIZE ? flush(w, err) : ANE_OK;
+  if (!st && size > BUFFER_SIZE) {
+    st = ane_folder_write(&w->file, data, size, err);
+  } else if (!st && size) {
+    memcpy(w->pending + w->n_pending, data, size);
+    w->n_pending += size;
+  }
+  w->broken = w->broken || st;
+  return st;
+}
+
+static ane_status append_number(struct ane_aimodel_writer *w, uint64_t v, struct ane_error *err) {
+  uint8_t bytes[AI_VARINT];
+  return append(w, bytes, ai_varint(bytes, v), err);
+}
+
+static ane_status pad(struct ane_aimodel_writer *w, struct ane_error *err) {
+  uint8_t bytes[AI_ALIGN];
+  memset(bytes, AI_PAD, sizeof bytes);
+  return append(w, bytes, (size_t)(-w->at % AI_ALIGN), err);
+}
+
+/* Magic, version, producer, and the head of the resource section, whose length follows later. */
+static ane_status begin(struct ane_aimodel_writer *w, struct ane_error *err) {
+  static const uint8_t magic[] = {'M', 'L', 0xEF, 'R', AI_BYTECODE << 1 | 1}, section = AI_RESOURCES | 0x80;
+  uint8_t length[AI_VARINT];
+  ai_varint_wide(length, 0);
+  ane_status st = append(w, magic, sizeof magic, err);
+  if (!st) st = append(w, PRODUCER, sizeof PRODUCER, err);
+  if (!st) st = append(w, &section, 1, err);
+  w->length_at = w->at;
+  if (!st) st = append(w, length, sizeof length, err);
+  if (!st) st = append_number(w, AI_ALIGN, err);
+  if (!st) st = pad(w, err);
+  w->begins = w->at;
+  return st;
+}
+
+/* Only an asset or an empty folder may be replaced. */
+static bool count_one(void *arg, const char *name ANE_UNUSED) { return ++*(int *)arg < 1; }
+
+static ane_status check_target(const char *path, struct ane_error *err) {
+  int entries = 0;
+  if (ane_path_kind(path) != 'd') return ANE_OK; /* what is no folder is refused by ane_folder_create */
+  char *program = ane_calloc(1, strlen(path) + sizeof "/main.mlirb");
+  if (!program) return ane_fail(err, ANE_NOMEM, "%s: not enough memory", ane_path_tail(path));
+  sprintf(program, "%s/main.mlirb", path); /* room: as allocated */
+  bool asset = ane_path_kind(program) == 'f';
+  ane_free(program);
+  ane_status st = asset ? ANE_OK : ane_folder_each(path, count_one, &entries, err);
+  return st || !entries ? st
+                        : ane_fail(err, ANE_INVALID, "%s: is a folder with other things in it, not an asset to be replaced",
+                                   ane_path_tail(path));
+}
+
+ane_status ane_aimodel_create(struct ane_aimodel_writer **out, const char *path, struct ane_error *err) {
+  *out = NULL;
+  ane_status st = check_target(path, err);
+  if (st) return st;
+  struct ane_aimodel_writer *w = ane_calloc(1, sizeof *w);
+  if (!w) return ane_fail(err, ANE_NOMEM, "%s: not enough memory", ane_path_tail(path));
+  w->file.fd = -1;
+  w->pending = ane_malloc(BUFFER_SIZE);
+  st = w->pending ? ane_folder_create(&w->folder, path, err)
+                  : ane_fail(err, ANE_NOMEM, "%s: not enough memory", ane_path_tail(path));
+  if (!st) st = ane_folder_open(&w->folder, "main.mlirb", &w->file, err);
+  if (!st) st = begin(w, err);
+  if (st)
+    ane_aimodel_abandon(w);
+  else
+    *out = w;
+  return st;
+}
+
+void ane_aimodel_abandon(struct ane_aimodel_writer *w) {
+  if (!w) return;
+  ane_folder_close(&w->file);
+  ane_folder_abandon(&w->folder);
+  ane_buffer_free(&w->entries);
+  ane_buffer_free(&w->sizes);
+  ane_free(w->pending);
+  ane_free(w);
+}
+
+/* Fails unless the blob before is complete. */
+static ane_status check_complete(const struct ane_aimodel_writer *w, struct ane_error *err) {
+  if (w->broken) return ane_fail(err, ANE_IO, "the weights could not be written");
+  return w->left ? ane_fail(err, ANE_INVALID, "the last blob lacks %" PRIu64 " bytes", w->left) : ANE_OK;
+}
+
+ane_status ane_aimodel_blob(struct ane_aimodel_writer *w, const struct ane_ai_type *type, int32_t *resource,
+                            struct ane_error *err) {
+  uint64_t count, bytes, from = w->at;
+  char text[ANE_AI_TYPE_TEXT];
+  ane_status st = check_complete(w, err);
+  if (st) return st;
+  if (type->kind != ANE_AI_TENSOR || !ane_ai_count(type, &count) || !ane_ai_bytes(type->dtype, count, &bytes) || !bytes)
+    return ane_fail(err, ANE_INVALID, "%s is no blob", ane_ai_type_text(text, type));
+  size_t n = w->entries.size / sizeof from;
+  if (n == INT32_MAX) return ane_fail(err, ANE_INVALID, "more blobs than an asset can count");
+  st = append_number(w, AI_ALIGN, err);
+  if (!st) st = append_number(w, bytes, err);
+  if (!st) st = pad(w, err);
+  if (st) return st;
+  uint64_t entry = w->at - from + bytes;
+  if (!ane_buffer_append(&w->entries, &entry, sizeof entry) || !ane_buffer_append(&w->sizes, &bytes, sizeof bytes))
+    return ane_fail(err, ANE_NOMEM, "not enough memory");
+  w->left = bytes;
+  *resource = (int32_t)n;
+  return ANE_OK;
+}
+
+ane_status ane_aimodel_data(struct ane_aimodel_writer *w, const void *data, size_t size, struct ane_error *err) {
+  if (size > w->left) return ane_fail(err, ANE_INVALID, "%zu bytes for a blob that lacks %" PRIu64, size, w->left);
+  w->left -= size;
+  return append(w, data, size, err);
+}
+
+/* ---- Commit ------------------------------------------------------------------------------------------------------------*/
+
+/* Fails unless the resource of each constant was written, with the bytes of its type. */
+static ane_status check_resources(const struct ane_aimodel_writer *w, const struct ane_ai_program *p, struct ane_error *err) {
+  const uint64_t *sizes = (const void *)w->sizes.data;
+  int32_t n = (int32_t)(w->sizes.size / sizeof *sizes);
+  for (uint32_t i = 0; i < p->n_functions; i++)
+    for (uint32_t j = 0; j < p->functions[i].n_ops; j++) {
+      const struct ane_ai_data *d = &p->functions[i].ops[j]->data;
+      if (p->functions[i].ops[j]->id != ANE_AI_CONSTANT || d->resource < 0) continue;
+      if (d->resource >= n || sizes[d->resource] != d->bytes)
+        return ane_fail(err, ANE_INVALID, "function %.64s: no resource %d of %" PRIu64 " bytes was written", p->functions[i].name,
+                        (int)d->resource, d->bytes);
+    }
+  return ANE_OK;
+}
+
+static ane_status end_program(struct ane_aimodel_writer *w, const struct ane_ai_program *p, struct ane_error *err) {
+  struct ane_buffer rest = {0};
+  uint8_t length[AI_VARINT];
+  ai_varint_wide(length, w->at - w->begins);
+  ane_status st = ai_pack(p, (const void *)w->entries.data, (uint32_t)(w->entries.size / sizeof(uint64_t)), &rest, err);
+  if (!st) st = append(w, rest.data, rest.size, err);
+  if (!st) st = flush(w, err);
+  if (!st) st = ane_folder_overwrite(&w->file, w->length_at, length, sizeof length, err);
+  ane_buffer_free(&rest);
+  return st ? st : ane_folder_sync(&w->file, err);
+}
+
+static ane_status write_file(struct ane_aimodel_writer *w, const char *name, const void *data, size_t size,
+                             struct ane_error *err) {
+  struct ane_folder_file f;
+  ane_status st = ane_folder_open(&w->folder, name, &f, err);
+  if (st) return st;
+  st = ane_folder_write(&f, data, size, err);
+  if (!st) return ane_folder_sync(&f, err);
+  ane_folder_close(&f);
+  return st;
+}
+
+static uint8_t nibble(char c) { return (uint8_t)(c <= '9' ? c - '0' : c - 'a' + 10); }
+
+/* The length of the section stands before the resources, so the hash can only be taken from the finished file. */
+static ane_status write_hash(struct ane_aimodel_writer *w, struct ane_error *err) {
+  struct ane_map map;
+  struct ane_sha256 sha;
+  char text[ANE_SHA256_TEXT];
+  uint8_t raw[32];
+  char *path = ane_calloc(1, strlen(w->folder.temp) + sizeof "/main.mlirb");
+  if (!path) return ane_fail(err, ANE_NOMEM, "not enough memory");
+  sprintf(path, "%s/main.mlirb", w->folder.temp); /* room: as allocated */
+  ane_status st = ane_map_open(&map, path, err);
+  ane_free(path);
+  if (st) return st;
+  ane_sha256_begin(&sha);
+  for (uint64_t from = 0; from < map.size; from += HASH_BYTES) {
+    size_t size = (size_t)ANE_MIN((uint64_t)HASH_BYTES, map.size - from);
+    ane_sha256_add(&sha, map.data + from, size);
+    ane_map_drop(&map, from, size);
+  }
+  ane_sha256_end(&sha, text);
+  ane_map_close(&map);
+  for (int i = 0; i < 32; i++) raw[i] = (uint8_t)(nibble(text[2 * i]) << 4 | nibble(text[2 * i + 1]));
+  return write_file(w, "main.hash", raw, sizeof raw, err);
+}
+
+ane_status ane_aimodel_commit(struct ane_aimodel_writer *w, const struct ane_ai_program *p, struct ane_error *err) {
+  static const char metadata[] = "{\n  \"assetVersion\" : \"2.0\",\n  \"producer\" : \"" PRODUCER "\"\n}\n";
+  ane_status st = check_complete(w, err);
+  if (!st) st = ane_ai_verify(p, err);
+  if (!st) st = check_resources(w, p, err);
+  if (!st) st = end_program(w, p, err);
+  if (!st) st = write_hash(w, err);
+  if (!st) st = write_file(w, "metadata.json", metadata, sizeof metadata - 1, err);
+  if (st && w->folder.path) ane_fail_in(err, st, "%s", ane_path_tail(w->folder.path));
+  if (!st) st = ane_folder_commit(&w->folder, err);
+  ane_aimodel_abandon(w); /* what a commit has not freed */
+  return st;
+}

@@ -1,0 +1,97 @@
+-- csrc/formats/aimodel: Core AI assets, as the builder makes them.
+local core = require "ane.core"
+
+local write = core.testing.aimodel_write
+
+local function floats(list) return string.pack(("<" .. ("f"):rep(#list)), table.unpack(list)) end
+
+-- y = sigmoid(2 x w), with w in the resource section.
+local function small(name)
+  return {
+    name = name or "main",
+    { "input", "x", "fp32", { 2, 3 } },
+    { "resource", "fp32", { 3, 2 }, floats { 1, 2, 3, 4, 5, 6 } },
+    { "matmul", 1, 2 },
+    { "number", "fp32", 2 },
+    { "binary", "primitive.mul", 3, 4 },
+    { "unary", "sigmoid", 5 },
+    { "output", "y", 6 },
+  }
+end
+
+local function read(path)
+  local f = assert(io.open(path, "rb"))
+  local text = f:read "a"
+  f:close()
+  return text
+end
+
+describe("aimodel writer", function()
+  local dir
+  before_each(function()
+    dir = os.tmpname()
+    os.remove(dir)
+    assert(os.execute("mkdir " .. dir))
+  end)
+  after_each(function() os.execute("rm -rf " .. dir) end)
+
+  it("writes bytecode, its hash and metadata, the same for the same calls", function()
+    assert(write(dir .. "/a.aimodel", { small() }))
+    assert(write(dir .. "/b.aimodel", { small() }))
+    local a = read(dir .. "/a.aimodel/main.mlirb")
+    assert.equal("ML\xEFR", a:sub(1, 4))
+    assert.equal(a, read(dir .. "/b.aimodel/main.mlirb"))
+    assert.equal(32, #read(dir .. "/a.aimodel/main.hash"))
+    assert.truthy(read(dir .. "/a.aimodel/metadata.json"):find('"assetVersion" : "2.0"', 1, true))
+    assert.truthy(a:find(floats { 1, 2, 3, 4, 5, 6 }, 1, true))
+    assert.equal(0, (a:find(floats { 1, 2, 3, 4, 5, 6 }, 1, true) - 1) % 16)
+  end)
+
+  it("takes states, other functions and weights in their forms", function()
+    local halves = ("\0\60"):rep(4) -- 1.0
+    assert(write(dir .. "/c.aimodel", {
+      { name = "double", private = true, { "input", "x", "fp16", { 4, 8 } }, { "binary", "primitive.add", 1, 1 }, { "output", "y", 2 } },
+      {
+        name = "main",
+        { "input", "x", "fp16", { 1, 4 } }, -- 1
+        { "input", "at", "int32", { 2 } }, -- 2
+        { "state", "keys", "fp16", { 6, 8 } }, -- 3
+        { "resource", "int8", { 4, 8 }, ("\1\2\3\4"):rep(8) }, -- 4
+        { "constant", "fp16", { 4, 1 }, halves }, -- 5
+        { "blockwise", 4, 5 }, -- 6
+        { "resource", "uint4", { 4, 8 }, ("\16\50"):rep(8) }, -- 7
+        { "constant", "fp16", { 1, 1, 16, 1 }, ("\0\60"):rep(16) }, -- 8
+        { "lut", 7, 8 }, -- 9
+        { "binary", "primitive.add", 6, 9 }, -- 10
+        { "invoke", 1, { 10 } }, -- 11
+        { "matmul", 1, 11 }, -- 12
+        { "read", 3 }, -- 13
+        { "ints", "int32", { 1, 8 } }, -- 14
+        { "ints", "int32", { 1, 0 } }, -- 15
+        { "binary", "primitive.add", 2, 14 }, -- 16
+        { "slice_update", 13, 2, 16, 12 }, -- 17
+        { "write", 3, 17 }, -- 18
+        { "read", 3 }, -- 19
+        { "slice_at", 19, 2, 16, "fp16", { 1, 8 } }, -- 20
+        { "reduce", "reduce_sum", 20, 1 }, -- 21
+        { "broadcast", 21, { 1, 4 } }, -- 22
+        { "output", "y", 22 },
+      },
+    }))
+  end)
+
+  it("infers the results, and refuses operands that do not fit", function()
+    local function fails(...)
+      local ok, message, code = write(dir .. "/x.aimodel", { { name = "main", { "input", "x", "fp16", { 2, 3 } }, ... } })
+      assert.is_nil(ok)
+      assert.is_nil(io.open(dir .. "/x.aimodel/main.mlirb"))
+      return code .. ": " .. message
+    end
+    assert.equal("shape: main: primitive.add of fp16 [2, 3], fp16 [4]: their shapes do not fit",
+      (fails({ "number", "fp16", 1 }, { "constant", "fp16", { 4 }, ("\0"):rep(8) }, { "op", "primitive.add", { 1, 3 } })))
+    assert.equal("invalid: main: broadcasting_mul of fp16 [2, 3], fp32 []: their element types do not fit",
+      (fails({ "number", "fp32", 1 }, { "binary", "primitive.mul", 1, 2 })))
+    assert.equal("invalid: main: softmax of fp16 [2, 3], int32 []: the axis must be a constant, one of the tensor's",
+      (fails { "softmax", 1, 2 }))
+  end)
+end)
