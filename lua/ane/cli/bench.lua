@@ -9,7 +9,7 @@ local options = require "ane.cli.options"
 
 local M = {}
 
-M.summary = "Measure prefill and decode speed; of a token classifier, sentences a second."
+M.summary = "Measure the speed of prefill and decoding; of a token classifier, sentences per second."
 
 -- Options that take numbers between commas, several times.
 local LISTS = {
@@ -31,20 +31,24 @@ function M.options(parser)
   for _, list in ipairs(LISTS) do
     options.add(parser, list.flags, list.help, options.integers("number of tokens", 0)):count "*":argname "LIST"
   end
-  options.add(parser, "-r --repetitions", "Measurements, after one that does not count.", options.positive):default "5":argname "R"
-  parser:flag("--greedy", "Decode what the model says instead of random ids.")
-  parser:flag("--no-limits", "Do not measure what the machine can do at most.")
+  options.add(parser, "-r --repetitions", "Number of measurements, after one that is not "
+    .. "counted.", options.positive):default "5":argname "R"
+  parser:flag("--greedy", "Decode the model's own tokens instead of random ids.")
+  parser:flag("--no-limits", "Do not measure the limits of the machine.")
   parser:mutex(
     parser:option("-o --output", "Format of the results; default text."):choices { "text", "md", "csv", "json" },
-    parser:flag("--json", "Write one JSON object, as --output json."))
-  options.add(parser, "--sequences", "Measure so many sequences at once instead: 1,8,32; each with -p prompt tokens, then -n tokens to "
-    .. "decode.", options.integers("number of sequences", 1)):argname "LIST"
+    parser:flag("--json", "Write one JSON object, as --output "
+      .. "json."))
+  options.add(parser, "--sequences", "Measure several sequences at once: 1,8,32. Each has -p prompt tokens, then -n "
+    .. "tokens to decode.", options.integers("number of sequences", 1)):argname "LIST"
   parser:flag("--pool", "Measure a pool end to end: --requests of -p prompt tokens and -n tokens to decode, which arrive at --rate.")
-  options.add(parser, "--requests", "With --pool: how many.", options.positive):default "32":argname "N"
-  options.add(parser, "--rate", "With --pool: requests a second on average; 0: all at once.", { type = "number", min = 0 })
+  options.add(parser, "--requests", "With --pool: number of requests.", options.positive):default "32":argname "N"
+  options.add(parser, "--rate", "With --pool: requests per second on average; 0: all at "
+    .. "once.", { type = "number", min = 0 })
     :default "0":argname "R"
-  options.add(parser, "--shared", "With --pool: tokens with which all prompts begin.", options.natural):default "0":argname "N"
-  options.add(parser, "--pool-sessions", "With --pool: replies at once.", options.positive):default "32":argname "N"
+  options.add(parser, "--shared", "With --pool: tokens that all prompts have in common at their "
+    .. "start.", options.natural):default "0":argname "N"
+  options.add(parser, "--pool-sessions", "With --pool: replies computed at once.", options.positive):default "32":argname "N"
   options.add(parser, "--sentence-tokens", "Token classifiers: tokens of a sentence.", options.positive):default "32":argname "N"
   options.add(parser, "-b --batch", "Token classifiers: sentences of one run.", options.positive):default "16":argname "B"
 end

@@ -17,7 +17,8 @@ function M.options(parser)
   parser:option("-p --prompt", "Say this, print the reply and end."):argname "TEXT"
   options.max_tokens(parser)
   options.sampling(parser)
-  parser:option("--overflow", "At the end of the context: drop forgets the oldest turns (not the system message), error refuses."):choices {
+  parser:option("--overflow", "What happens when the context is full: drop forgets the oldest turns (not the system "
+    .. "message), error refuses."):choices {
     "drop", "error" }:default "drop"
   prompt_cache.option(parser)
   parser:flag("--timings --stats", "Show speed on standard error after each reply.")

@@ -13,7 +13,7 @@ function M.options(parser)
   options.model(parser)
   options.add(parser, "--ids", "Label these token ids instead of a text: 1,2,3.", options.ids):argname "IDS"
   options.add(parser, "--threshold", "Leave out spans with a lower score.", classify.rules.threshold):argname "P"
-  options.add(parser, "--window", "Most tokens of one run.", classify.rules.window):argname "N"
+  options.add(parser, "--window", "Maximum tokens of one run.", classify.rules.window):argname "N"
   options.json(parser)
 end
 

@@ -14,13 +14,14 @@ M.summary = "Compare the predictions of two models on a text: KL divergence, top
 function M.options(parser)
   parser:argument("a", "The reference model.")
   parser:argument("b", "The changed model. It may be the same file with --weights-b.")
-  parser:argument("text", "Text file, - for standard input.")
-  options.add(parser, "--chunk", "Tokens read from an empty cache at a time; default 512.", compare.rules.chunk):argname "N"
-  options.add(parser, "--weights-a", "Weights of A in memory: file (default), int8, fp16, ...", model.rules.weights):argname "W"
+  parser:argument("text", "Text file; - is standard input.")
+  options.add(parser, "--chunk", "Tokens of a window, each of which starts with an empty cache; default "
+    .. "512.", compare.rules.chunk):argname "N"
+  options.add(parser, "--weights-a", "Weights of A in memory: file (as stored, default), int8, fp16, ...", model.rules.weights):argname "W"
   options.add(parser, "--weights-b", "Weights of B in memory.", model.rules.weights):argname "W"
   options.mixed(parser, "--mixed-b", weights.fault)
   parser:option("--calibrate", "Text whose activations guide int4-block and lut4 of B."):argname "FILE"
-  parser:flag("--gate", "Also apply the quality gate: cosines of final hidden states and logits, best tokens. It fails below 0.97.")
+  parser:flag("--gate", "Also apply the quality gate to final hidden states, logits and best tokens. It fails below a cosine of 0.97.")
   options.activations(parser)
   options.threads(parser)
   options.progress(parser)

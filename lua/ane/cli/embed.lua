@@ -15,9 +15,9 @@ function M.options(parser)
     :argname "IDS"
   options.add(parser, "--prompt", "Put the model's prompt of this name before each text.", embed.rules.prompt):argname "NAME"
   options.add(parser, "--prefix", "Put this text before each text.", embed.rules.prefix):argname "TEXT"
-  options.add(parser, "--dims", "Keep the first N numbers.", embed.rules.dims):argname "N"
-  options.add(parser, "--max-length", "Cut texts to N tokens.", embed.rules.max_length):argname "N"
-  parser:flag("--no-normalise", "Leave vectors as long as they are.")
+  options.add(parser, "--dims", "Keep the first N numbers of each vector.", embed.rules.dims):argname "N"
+  options.add(parser, "--max-length", "Cut each text to N tokens.", embed.rules.max_length):argname "N"
+  parser:flag("--no-normalise", "Do not normalise vectors to length 1.")
   options.json(parser)
 end
 

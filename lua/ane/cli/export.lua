@@ -8,13 +8,13 @@ local packages = require "ane.cli.packages"
 local M = {}
 
 M.writes = true
-M.summary = "Write a model as Core ML packages for the Neural Engine, with a manifest; no Mac and no Python needed."
+M.summary = "Write a model as Core ML packages for the Neural Engine, with a manifest. Needs no Mac and no Python."
 
 function M.options(parser)
   parser:argument("model", "Model file or folder.")
-  parser:argument("out", "The folder to write. A package set that is there is replaced when the new one is complete.")
+  parser:argument("out", "The folder to write. An existing package set is replaced when the new one is complete.")
   packages.options(parser)
-  parser:flag("--argmax", "The head gives the best row and its value instead of logits.")
+  parser:flag("--argmax", "The head returns the best row and its value instead of logits.")
   options.threads(parser)
   options.recipe(parser)
   options.adapters(parser, true)

@@ -8,30 +8,35 @@ local options = require "ane.cli.options"
 
 local M = {}
 
-M.summary = "Check texts against a JSON Schema, a pattern or a grammar, or time its masks."
+M.summary = "Check texts against a JSON Schema, a pattern or a grammar, or measure its masks."
 
 function M.options(parser)
   parser:option("--json-schema", "JSON Schema."):argname "FILE"
   parser:option("--regex", "Pattern that matches a whole text (ECMA-262)."):argname "PATTERN"
   parser:option("--gbnf", "Grammar in llama.cpp's EBNF."):argname "FILE"
   parser:option("--lark", "Grammar in Lark's form."):argname "FILE"
-  parser:option("--instances", "Texts to check: each line a JSON string; default: standard input is one text."):argname "FILE"
-  parser:option("--model", "Model, tokenizer.json or folder whose tokens --time is about."):argname "MODEL"
-  parser:flag("--time", "Time the masks along the texts.")
-  parser:flag("--lenient", "Pass over unknown annotations, such as the names of formats.")
-  options.add(parser, "--blanks", "Most blanks at each place of JSON; default: one space behind commas and colons.", options.natural)
+  parser:option("--instances", "File with a text to check in each line, as a JSON string; default: standard input is "
+    .. "one text."):argname "FILE"
+  parser:option("--model", "Model, tokenizer.json or folder with the tokens for --time."):argname "MODEL"
+  parser:flag("--time", "Measure the time of the masks along the texts.")
+  parser:flag("--lenient", "Ignore unknown annotations, such as names of formats.")
+  options.add(parser, "--blanks", "Maximum blanks at each place of JSON; default: one space after commas and colons.", options.natural)
     :argname "N"
   options.json(parser)
 end
 
--- A function that makes the grammar; or nil, message.
+-- A function that makes the grammar; or nil, message, code.
 local function maker(args)
   local given, count = nil, 0
   for _, name in ipairs { "json_schema", "regex", "gbnf", "lark" } do
     if args[name] then given, count = name, count + 1 end
   end
-  if count ~= 1 then return nil, "give one of --json-schema, --regex, --gbnf, --lark" end
-  if given == "regex" then return function() return grammar.regex(args.regex) end end
+  if count ~= 1 then return options.wrong "give one of --json-schema, --regex, --gbnf, --lark" end
+  if given == "regex" then
+    local made, message = grammar.regex(args.regex)
+    if not made then return options.wrong("--regex: %s", message) end
+    return function() return grammar.regex(args.regex) end
+  end
   local text, message = core.read_file(args[given])
   if not text then return nil, message end
   if given ~= "json_schema" then return function() return grammar[given](text) end end

@@ -12,7 +12,7 @@ M.summary = "Show what a model file holds and which kernels run it; without a fi
 function M.options(parser)
   options.model(parser, true)
   parser:flag("--keys", "Show all metadata of the file.")
-  parser:flag("--report", "Show what each weight is held as, and what --weights left of it.")
+  parser:flag("--report", "Show the type of each weight in memory, and the error that --weights causes.")
   options.json(parser)
 end
 

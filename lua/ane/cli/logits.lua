@@ -16,8 +16,8 @@ function M.options(parser)
   parser:mutex(
     options.add(parser, "--ids", "Token ids: 1,2,3.", options.ids):argname "IDS",
     parser:option("-p --prompt", "Text instead of ids."):argname "TEXT")
-  options.add(parser, "--top", "How many tokens per position, up to the whole vocabulary.", options.positive):default "10":argname "N"
-  options.add(parser, "--chunk", "Feed so many ids at a time.", options.positive):argname "C"
+  options.add(parser, "--top", "Number of tokens to show for each position.", options.positive):default "10":argname "N"
+  options.add(parser, "--chunk", "Number of ids to feed at a time.", options.positive):argname "C"
   options.json(parser)
 end
 

@@ -87,7 +87,7 @@ end
 
 -- ---- Options that several commands have ----------------------------------------------------------------------------------
 
-local MIXED = "Another type for weights whose names contain PATTERN (* and ? stand for any characters, any one). "
+local MIXED = "Another type for weights whose names contain PATTERN (* matches any characters, ? any one). "
   .. "May be given several times; the last match counts."
 
 --- --mixed: PATTERN=TYPE.
@@ -99,12 +99,13 @@ end
 
 --- --threads
 function M.threads(parser)
-  M.add(parser, "-t --threads", "Threads; default the physical cores.", model.rules.threads):argname "N"
+  M.add(parser, "-t --threads", "Number of threads; default: the number of physical cores.", model.rules.threads):argname "N"
 end
 
 --- --activations
 function M.activations(parser)
-  parser:option("--activations", "int8 is fast, fp32 is the reference."):choices(model.rules.activations.choices)
+  parser:option("--activations", "Type of activations in products: int8 (default, fast) or fp32 (the "
+    .. "reference)."):choices(model.rules.activations.choices)
 end
 
 --- --recipe
@@ -114,7 +115,7 @@ end
 
 --- --no-progress
 function M.progress(parser)
-  parser:flag("--no-progress", "No progress bar.")
+  parser:flag("--no-progress", "Show no progress bar.")
 end
 
 --- --json
@@ -125,10 +126,10 @@ end
 --- --adapter, --merge
 -- @param merges true: the command merges them in any case
 function M.adapters(parser, merges)
-  local help = "LoRA adapter: a PEFT folder or a GGUF file, and a factor of what it adds (default 1). May be given several times."
+  local help = "LoRA adapter: a PEFT folder or a GGUF file, with a scale (default 1). May be given several times."
   M.add(parser, "--adapter", merges and help .. " It is merged into the weights." or help, M.adapter):count "*":argname "DIR[=SCALE]"
   if not merges then
-    parser:flag("--merge", "Merge the adapters into the weights, which are then fp32 where --weights names no other type.")
+    parser:flag("--merge", "Merge the adapters into the weights. The weights become fp32 if --weights names no type.")
   end
 end
 
@@ -137,7 +138,8 @@ function M.model(parser, optional)
   local rules = model.rules
   parser:argument("model", "GGUF file, Hugging Face folder, ONNX bundle or package set."):args(optional and "?" or 1)
   M.threads(parser)
-  M.add(parser, "-c --context", "Most tokens of a session; default the least of the model's own, 4096 and what half of free memory holds.",
+  M.add(parser, "-c --context", "Maximum tokens of a session; default: the model's own limit, at most 4096, and at "
+    .. "most what fits into half of the free memory.",
     rules.context):argname "C"
   M.add(parser, "--weights", "Weights in memory: file (as stored, default), int8, int8-channel, int4-block, lut4, fp16, q8_0, ...",
     rules.weights):argname "W"
@@ -145,34 +147,34 @@ function M.model(parser, optional)
   parser:option("--calibrate", "Text whose activations guide int4-block and lut4. It is read first, with the weights as stored.")
     :argname "FILE"
   M.activations(parser)
-  parser:option("--kv", "Type of the cached state; default fp16, with fp32 activations fp32."):choices(rules.kv.choices)
-  M.add(parser, "--head", "How greedy decoding reads an 8-bit LM head: auto, pruned (skips rows that cannot win; same result) or full; "
-    .. "default auto: pruned where the head has 48 MB or more.", rules.head):argname "H"
-  parser:option("--engine", "How an ONNX model runs; default recipe where one matches, else graph."):choices(rules.engine.choices)
+  parser:option("--kv", "Type of cached keys and values; default: fp16, or fp32 with fp32 activations."):choices(rules.kv.choices)
+  M.add(parser, "--head", "How greedy decoding reads an 8-bit LM head: full, pruned (skips rows that cannot win; same result) or "
+    .. "auto (default: pruned if the head has 48 MB or more).", rules.head):argname "H"
+  parser:option("--engine", "How an ONNX model runs; default: recipe if one matches, else graph."):choices(rules.engine.choices)
   M.recipe(parser)
   M.adapters(parser)
-  parser:flag("--verify", "Hash all files of a package set before it is opened. By default only their sizes are checked.")
+  parser:flag("--verify", "Check the hashes of all files of a package set before it is opened. By default only sizes are checked.")
   M.progress(parser)
 end
 
 --- Options of sampling, named as in Lua with dashes.
 function M.sampling(parser)
   local rules = generate.rules
-  M.add(parser, "--temperature", "0 (default) is greedy.", rules.temperature):argname "X"
-  M.add(parser, "--top-k", "Keep the K best tokens.", rules.top_k):argname "K"
-  M.add(parser, "--top-p", "Keep the best tokens that hold P of the probability.", rules.top_p):argname "P"
-  M.add(parser, "--min-p", "Keep tokens with P times the best one's probability.", rules.min_p):argname "P"
-  M.add(parser, "--repeat-penalty", "Divides logits of recent tokens.", rules.repeat_penalty):argname "X"
-  M.add(parser, "--seed", "Random seed. With it the text is the same each time.", rules.seed):argname "S"
-  M.add(parser, "--stop", "End before this text. May be given several times.", M.text):count "*":argname "TEXT"
-  parser:flag("--speculate", "Check several drafted tokens in one call where that pays. The reply stays the same.")
-  parser:option("--speculate-corpus", "Speculate, and draft from this text too."):argname "FILE"
-  M.add(parser, "--stop-ngram", "End when the same N tokens came for the third time.", rules.stop_ngram):argname "N"
+  M.add(parser, "--temperature", "Temperature of sampling; 0 (default) is greedy.", rules.temperature):argname "X"
+  M.add(parser, "--top-k", "Sample only from the K best tokens.", rules.top_k):argname "K"
+  M.add(parser, "--top-p", "Sample only from the best tokens whose probabilities add up to P.", rules.top_p):argname "P"
+  M.add(parser, "--min-p", "Sample only from tokens with at least P times the probability of the best one.", rules.min_p):argname "P"
+  M.add(parser, "--repeat-penalty", "Penalty on tokens that occurred recently; 1 (default) is none.", rules.repeat_penalty):argname "X"
+  M.add(parser, "--seed", "Random seed. The same seed gives the same text.", rules.seed):argname "S"
+  M.add(parser, "--stop", "End the reply before this text. May be given several times.", M.text):count "*":argname "TEXT"
+  parser:flag("--speculate", "Check several drafted tokens in one call if that is faster. The reply stays the same.")
+  parser:option("--speculate-corpus", "Text file to draft from. Implies --speculate."):argname "FILE"
+  M.add(parser, "--stop-ngram", "End the reply when the same N tokens occur for the third time.", rules.stop_ngram):argname "N"
 end
 
 --- --max-tokens
 function M.max_tokens(parser)
-  M.add(parser, "-n --max-tokens", "Most tokens of a reply; default: up to an end token or the end of the context.",
+  M.add(parser, "-n --max-tokens", "Maximum tokens of a reply; default: up to an end token or the end of the context.",
     generate.rules.max_tokens):argname "N"
 end
 

@@ -28,29 +28,31 @@ end
 function M.options(parser)
   options.add(parser, "--weights", "Scheme of the weights: " .. table.concat(core.mil_schemes(), ", ") .. "; default int8.", rules.weights)
     :argname "W"
-  options.add(parser, "--mixed", "Another scheme for weights whose names fit PATTERN (* and ? stand for any characters, any one), or "
-    .. "contain it. May be given several times; the longest counts.", options.rule(scheme_fault)):count "*":argname "PATTERN=SCHEME"
-  options.add(parser, "-c --context", "Positions that the states hold; default 512, or the model's own if that is less.", rules.context)
+  options.add(parser, "--mixed", "Another scheme for weights whose names contain PATTERN (* matches any characters, ? any one). "
+    .. "May be given several times; the longest match counts.", options.rule(scheme_fault)):count "*":argname "PATTERN=SCHEME"
+  options.add(parser, "-c --context", "Positions that the states hold; default: 512, or the model's own limit if that "
+    .. "is less.", rules.context)
     :argname "C"
-  options.add(parser, "--max-t", "Most tokens of a call; default 4.", rules.max_t):argname "T"
-  options.add(parser, "--fixed-t", "Fixed numbers of tokens, T1,T2,..., each with packages of its own (classifiers: 128,256,512).",
+  options.add(parser, "--max-t", "Maximum tokens of a call; default 4.", rules.max_t):argname "T"
+  options.add(parser, "--fixed-t", "Fixed numbers of tokens, T1,T2,... Each gets packages of its own (default for "
+    .. "classifiers: 128,256,512).",
     options.counts):argname "LIST"
   parser:option("--functions",
     "one: each T and context has packages of its own; many: functions of the same packages, sharing weights and states.")
     :choices(rules.functions.choices)
-  options.add(parser, "--tiers", "Smaller contexts to export too, C1,C2,....", options.counts):argname "LIST"
-  options.add(parser, "--slices", "Slices of the head; default as few as the residency rules allow.", rules.slices):argname "N"
-  options.add(parser, "--layers", "Most layers of a package.", rules.layers):argname "N"
+  options.add(parser, "--tiers", "Smaller contexts to export as well: C1,C2,...", options.counts):argname "LIST"
+  options.add(parser, "--slices", "Number of slices of the head; default: as few as the residency rules allow.", rules.slices):argname "N"
+  options.add(parser, "--layers", "Maximum layers of a package.", rules.layers):argname "N"
   options.add(parser, "--experts", "How mixtures are partitioned: auto (as few shards as the size limit allows), whole, halves, each.",
     rules.experts):argname "HOW"
-  options.add(parser, "--target", "Megabytes of weights that a package is planned for.", megabytes):argname "MB"
-  options.add(parser, "--size-limit", "Megabytes of weights above which a layer is partitioned, at its experts or between its blocks.",
+  options.add(parser, "--target", "Megabytes of weights to aim at for each package.", megabytes):argname "MB"
+  options.add(parser, "--size-limit", "Megabytes of weights above which a layer is partitioned, by experts or between blocks.",
     megabytes):argname "MB"
-  options.add(parser, "--law", "The old name of --size-limit.", megabytes):argname "MB"
-  options.add(parser, "--chip", "Chip whose limits hold (M1 .. M4 Max); default M4 Max.", rules.chip):argname "NAME"
-  parser:option("--layout", "ct1: [1, C, T, 1]; c1t: [1, C, 1, T]."):choices(rules.layout.choices)
-  parser:option("--norm", "RMSNorm as doubled LayerNorm, or in fp32."):choices(rules.norm.choices)
-  parser:option("--rope", "Rope tables as inputs that the host makes, or as constants."):choices(rules.rope.choices)
+  options.add(parser, "--law", "Old name of --size-limit.", megabytes):argname "MB"
+  options.add(parser, "--chip", "Chip whose limits apply (M1 .. M4 Max); default M4 Max.", rules.chip):argname "NAME"
+  parser:option("--layout", "Order of axes: ct1 is [1, C, T, 1], c1t is [1, C, 1, T]."):choices(rules.layout.choices)
+  parser:option("--norm", "How RMSNorm is written: as LayerNorm of doubled channels, or in fp32."):choices(rules.norm.choices)
+  parser:option("--rope", "Rope tables: inputs that the host computes, or constants."):choices(rules.rope.choices)
 end
 
 --- Warns if a context is longer than the one that the model was trained for.

@@ -13,8 +13,8 @@ function M.options(parser)
   parser:argument("model", "Model file or folder, or a config.json without weights.")
   packages.options(parser)
   options.recipe(parser)
-  parser:option("--dot", "Write the plan for Graphviz."):argname "FILE"
-  parser:option("--svg", "Write the plan as a picture."):argname "FILE"
+  parser:option("--dot", "Write the plan as a Graphviz file."):argname "FILE"
+  parser:option("--svg", "Write the plan as an SVG picture."):argname "FILE"
   options.json(parser)
 end
 

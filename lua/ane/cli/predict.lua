@@ -15,11 +15,11 @@ M.summary = "Run a Core ML package on the calls of a case file."
 
 function M.options(parser)
   parser:argument("package", "Folder of the .mlpackage.")
-  parser:argument("case", 'JSON file, - for standard input: {"calls": [{"inputs": {NAME: {"shape": [...], "data": [...]}}, '
+  parser:argument("case", 'JSON file; - is standard input: {"calls": [{"inputs": {NAME: {"shape": [...], "data": [...]}}, '
     .. '"outputs": what to expect, "state": NAME, "reset_state": true, "function": NAME}], "tolerance": {"atol": X, "rtol": X}}; '
-    .. "all but inputs may be left out.")
-  parser:option("--precision", "fp16 rounds every result of that type."):choices { "fp32", "fp16" }:default "fp32"
-  parser:option("--function", "Function to run where a call names none; default: the package's."):argname "NAME"
+    .. "only inputs are required.")
+  parser:option("--precision", "fp16 rounds every result of type fp16."):choices { "fp32", "fp16" }:default "fp32"
+  parser:option("--function", "Function to run if a call names none; default: the package's own default."):argname "NAME"
   options.threads(parser)
   options.progress(parser)
   options.json(parser)

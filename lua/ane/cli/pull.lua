@@ -6,12 +6,13 @@ local options = require "ane.cli.options"
 
 local M = {}
 
-M.summary = "Fetch a model of the Hugging Face hub into its cache, and say where it is."
+M.summary = "Download a model from the Hugging Face hub to its cache, and show the path."
 
 function M.options(parser)
-  parser:argument("name", "hf:OWNER/NAME, with :QUANTISATION (Q4_K_M) or :FILE for one of several models, @REVISION for another than main.")
+  parser:argument("name", "hf:OWNER/NAME; with :QUANTISATION (Q4_K_M) or :FILE if there are several models, @REVISION "
+    .. "for another revision than main.")
     :argname "NAME"
-  parser:flag("--offline", "Take what the cache has.")
+  parser:flag("--offline", "Use only the cache.")
   parser:flag("--no-progress", "Show no progress.")
   options.json(parser)
   parser:epilog("HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_CACHE are read as by the hub's own programs.")

@@ -9,7 +9,7 @@ local types = require "ane.quantise.types"
 local M = {}
 
 M.writes = true
-M.summary = "Write a model as GGUF with its weights in another type, and show what that costs."
+M.summary = "Write a model as GGUF with its weights in another type, and show the errors that this causes."
 
 local WEIGHT_TYPE = { type = "string", check = types.fault }
 
@@ -19,7 +19,8 @@ function M.options(parser)
   options.add(parser, "--weights", "Type of the weights: " .. table.concat(types.names, ", ") .. ". Vectors, norms and routers stay fp32.",
     WEIGHT_TYPE):argname "W"
   options.mixed(parser, "--mixed", types.fault)
-  options.add(parser, "--fallback", "Type where rows are not whole blocks; default the nearest of a like size (q4_k: q5_0).", WEIGHT_TYPE)
+  options.add(parser, "--fallback", "Type of weights whose rows are not whole blocks; default: the closest type of "
+    .. "similar size (q4_k: q5_0).", WEIGHT_TYPE)
     :argname "W"
   parser:option("--calibrate", "Text whose activations guide q2_k .. q6_k. It is read first, with the weights as stored.")
     :argname "FILE"

@@ -16,11 +16,11 @@ function M.options(parser)
   options.model(parser)
   parser:argument("file", "Text file; - is standard input.")
   parser:option("-o --output", "Write to this file instead of standard output."):argname "OUT"
-  parser:flag("--pseudonyms", "Give each original a name of its own: [PERSON_1].")
-  parser:option("--key", "Make names from the original and this secret: the same in every run."):argname "KEY"
+  parser:flag("--pseudonyms", "Replace each distinct original by its own name, as [PERSON_1].")
+  parser:option("--key", "Derive names from the original and this secret, so that they are the same in every run."):argname "KEY"
   options.add(parser, "--threshold", "Leave spans with a lower score as they are.", redact.rules.threshold):argname "P"
-  options.add(parser, "--window", "Most tokens of one run.", redact.rules.window):argname "N"
-  parser:flag("--json", "Write one JSON object: spans, and the text where no output file is given.")
+  options.add(parser, "--window", "Maximum tokens of one run.", redact.rules.window):argname "N"
+  parser:flag("--json", "Write one JSON object: the spans and, without --output, the text.")
 end
 
 -- Redacts the input through a stream; write(text) gets each part. The list of spans (where keep is true); or nil, message.

@@ -11,7 +11,7 @@ M.summary = "Render a Jinja chat template with variables from a JSON file."
 function M.options(parser)
   parser:argument("template", "Template file.")
   parser:argument("vars", "JSON file: an object whose keys are the template's variables; - is standard input.")
-  parser:option("--now", "The time that strftime_now sees: 2026-03-07T14:05:09."):argname "TIME"
+  parser:option("--now", "Time that strftime_now returns, as 2026-03-07T14:05:09; default: now."):argname "TIME"
   options.json(parser)
 end
 

@@ -9,11 +9,11 @@ local options = require "ane.cli.options"
 
 local M = {}
 
-M.summary = "Open a Lua prompt with `ane` and, where a file is given, `model`."
+M.summary = "Open a Lua prompt with `ane` and, if a model is given, `model`."
 
 function M.options(parser)
   options.model(parser, true)
-  parser:option("-e --execute", "Run this Lua code first; with it and without a terminal, only this."):count "*":argname "CODE"
+  parser:option("-e --execute", "Run this Lua code first. Without a terminal, run only this code."):count "*":argname "CODE"
 end
 
 --- Compiles a line: an expression (with or without a leading "="), or statements.

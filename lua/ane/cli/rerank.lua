@@ -12,12 +12,12 @@ M.summary = "Score each line of standard input as an answer to a query."
 function M.options(parser)
   options.model(parser)
   options.add(parser, "-q --query", "The query.", rerank.rules.instruction):argname "TEXT"
-  options.add(parser, "--instruction", "What the query asks for, where the model has a place for it.", rerank.rules.instruction)
+  options.add(parser, "--instruction", "What the query asks for, for models that take an instruction.", rerank.rules.instruction)
     :argname "TEXT"
-  options.add(parser, "--ids", "Score these token ids, query and document as the model takes them: 1,2,3. May be given several times.",
+  options.add(parser, "--ids", "Score these token ids, which hold query and document: 1,2,3. May be given several times.",
     options.ids):count "*":argname "IDS"
-  options.add(parser, "--max-length", "Cut pairs to N tokens.", rerank.rules.max_length):argname "N"
-  parser:flag("--raw", "Scores before sigmoid or softmax.")
+  options.add(parser, "--max-length", "Cut each pair to N tokens.", rerank.rules.max_length):argname "N"
+  parser:flag("--raw", "Show scores before sigmoid or softmax.")
   options.json(parser)
 end
 

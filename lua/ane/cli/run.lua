@@ -14,22 +14,22 @@ M.summary = "Continue a prompt, a list of token ids or a list of messages."
 function M.options(parser)
   options.model(parser)
   parser:mutex(
-    parser:option("-p --prompt", "Text to continue; - is standard input, as without any prompt. A last newline of a file or of standard "
-      .. "input is dropped. Given several times, the prompts are computed together."):count "*":argname "TEXT",
+    parser:option("-p --prompt", "Text to continue; - is standard input, which is also the default. The last newline of a file or of "
+      .. "standard input is dropped. If given several times, the prompts are computed together."):count "*":argname "TEXT",
     parser:option("-f --file", "Text file to continue."):argname "FILE",
-    parser:option("--prompts", "File with a prompt in each line, computed together; - is standard input."):argname "FILE",
+    parser:option("--prompts", "File with a prompt in each line; - is standard input. The prompts are computed together."):argname "FILE",
     options.add(parser, "--ids", "Token ids to continue: 1,2,3.", options.ids):argname "IDS",
     parser:option("--messages", "JSON file with a list of messages, for the chat template; - is standard input."):argname "FILE")
   parser:option("-s --system", "System message. The prompt is then a user's message, and both go through the chat template.")
     :argname "TEXT"
   options.max_tokens(parser)
-  parser:flag("--ignore-eos", "Go on behind end tokens.")
-  parser:flag("--special", "Control tokens spelled in the prompt are those tokens.")
-  options.add(parser, "--logprobs", "With --json: log probabilities of each token and the N best.", options.natural):argname "N"
+  parser:flag("--ignore-eos", "Continue after end tokens.")
+  parser:flag("--special", "Read the spellings of control tokens in the prompt as those tokens.")
+  options.add(parser, "--logprobs", "With --json: write the log probability of each token and of the N best.", options.natural):argname "N"
   options.sampling(parser)
   prompt_cache.option(parser)
   parser:flag("--timings --stats", "Show speed on standard error.")
-  parser:flag("--profile", "Show on standard error where the time went, block by block, with GB/s and GOPS.")
+  parser:flag("--profile", "Show the time of each block on standard error, with GB/s and GOPS.")
   options.json(parser)
 end
 

@@ -12,31 +12,32 @@ M.summary = "Serve a model over HTTP: OpenAI's API and a chat page."
 
 function M.options(parser)
   options.model(parser)
-  parser:option("--host", "Address to listen on; 0.0.0.0 is every one of the machine. Default 127.0.0.1, this machine alone.")
+  parser:option("--host", "Address to listen on; 0.0.0.0 is all addresses of the machine. Default 127.0.0.1: only this machine.")
     :argname "ADDRESS"
-  options.add(parser, "--port", "Port; 0 takes one that is free. Default 8080.", serve.rules.port):argname "N"
-  options.add(parser, "--sessions", "Replies that are computed at once. Default 4.", serve.rules.sessions):argname "N"
-  options.add(parser, "--queue", "Requests that may wait beside those; more are answered with status 503. Default 64.", serve.rules.queue)
+  options.add(parser, "--port", "Port; 0 takes a free one. Default 8080.", serve.rules.port):argname "N"
+  options.add(parser, "--sessions", "Replies computed at once. Default 4.", serve.rules.sessions):argname "N"
+  options.add(parser, "--queue", "Requests that may wait; further ones are answered with status 503. Default 64.", serve.rules.queue)
     :argname "N"
-  parser:option("--memory", "Most memory for the state of all replies: 2G, 512M."):argname "SIZE"
-  parser:option("--api-key", "Key that requests must give; @FILE reads it from a file, which other users of the machine cannot see "
-    .. "in the list of processes."):argname "KEY|@FILE"
+  parser:option("--memory", "Maximum memory for the states of all replies, as 2G or 512M."):argname "SIZE"
+  parser:option("--api-key", "Key that requests must have. @FILE reads it from a file, so that it is not visible in the list of "
+    .. "processes."):argname "KEY|@FILE"
   parser:option("--tls-cert", "PEM file of a certificate, for HTTPS."):argname "FILE"
   parser:option("--tls-key", "PEM file of its private key."):argname "FILE"
-  parser:option("--cors", "Origin whose pages may ask, such as https://example.org; * is all."):argname "ORIGIN"
-  parser:option("--alias", "One more name of the model, for clients that ask for it by that. May be given several times."):count "*"
+  parser:option("--cors", "Origin whose pages may send requests, as https://example.org; * is all."):argname "ORIGIN"
+  parser:option("--alias", "Another name of the model for clients. May be given several times."):count "*"
     :argname "NAME"
-  options.add(parser, "--temperature", "Of requests that name none; default 1, as the API says.", serve.defaults.temperature):argname "X"
-  options.add(parser, "--top-p", "Of requests that name none.", serve.defaults.top_p):argname "X"
-  options.add(parser, "--top-k", "Of requests that name none.", serve.defaults.top_k):argname "N"
-  options.add(parser, "--min-p", "Of requests that name none.", serve.defaults.min_p):argname "X"
-  options.add(parser, "--time-limit", "Seconds of a reply, waiting included; it is then cut off.", serve.rules.time_limit):argname "S"
-  options.add(parser, "--max-body", "Bytes of a request's body. Default 8388608.", serve.rules.max_body):argname "N"
-  options.add(parser, "--connections", "Connections at once. Default 256.", serve.rules.connections):argname "N"
-  options.add(parser, "--grace", "Seconds that replies have to end after SIGTERM or Ctrl-C; a second one ends them. Default 30.",
+  options.add(parser, "--temperature", "Temperature of requests that give none; default 1, as in the "
+    .. "API.", serve.defaults.temperature):argname "X"
+  options.add(parser, "--top-p", "top_p of requests that give none.", serve.defaults.top_p):argname "X"
+  options.add(parser, "--top-k", "top_k of requests that give none.", serve.defaults.top_k):argname "N"
+  options.add(parser, "--min-p", "min_p of requests that give none.", serve.defaults.min_p):argname "X"
+  options.add(parser, "--time-limit", "Seconds after which a reply is cut off, waiting included.", serve.rules.time_limit):argname "S"
+  options.add(parser, "--max-body", "Maximum bytes of a request's body. Default 8388608.", serve.rules.max_body):argname "N"
+  options.add(parser, "--connections", "Maximum connections at once. Default 256.", serve.rules.connections):argname "N"
+  options.add(parser, "--grace", "Seconds that replies may still run after SIGTERM or Ctrl-C; a second signal ends them. Default 30.",
     serve.rules.grace):argname "S"
   parser:flag("--metrics", "Answer /metrics, for Prometheus.")
-  parser:flag("--quiet", "No line for each answer on standard error.")
+  parser:flag("--quiet", "Do not log answers on standard error.")
 end
 
 -- The text of a file; or nil, message, code.

@@ -7,7 +7,7 @@ local packages = require "ane.cli.packages"
 
 local M = {}
 
-M.summary = "Show the bytes of a model's weights and states in every scheme, and about how fast chips could read them."
+M.summary = "Show the bytes of a model's weights and states in every scheme, and estimate how fast chips can read them."
 
 function M.options(parser)
   parser:argument("model", "Model file or folder, or a config.json without weights.")

@@ -11,10 +11,10 @@ M.summary = "Turn the text on standard input into token ids, or ids into text."
 
 function M.options(parser)
   parser:argument("model", "GGUF file, Hugging Face folder, package set, or tokenizer.json.")
-  parser:flag("--special", "Control tokens spelled in the text are those tokens.")
-  parser:flag("--no-bos", "Add no token that is not in the text, neither before nor after.")
-  parser:flag("--decode", "Turn ids into text: those of --ids, or those on standard input. There they stand as numbers, as this command "
-    .. "lists them, or as its JSON.")
+  parser:flag("--special", "Read the spellings of control tokens in the text as those tokens.")
+  parser:flag("--no-bos", "Add no tokens before or after the text.")
+  parser:flag("--decode", "Turn the ids of --ids, or of standard input, into text. Standard input holds numbers, or the output of this "
+    .. "command, also of --json.")
   options.add(parser, "--ids", "Token ids for --decode: 1,2,3.", options.ids):argname "IDS"
   options.json(parser)
 end

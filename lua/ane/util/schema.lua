@@ -51,8 +51,9 @@ local function fits(rule, v)
 end
 
 local function range_of(rule)
-  if rule.min and rule.max then return ("%s .. %s"):format(rule.min, rule.max) end
-  return rule.min and ("%s or more"):format(rule.min) or ("%s or less"):format(rule.max)
+  local min, max = rule.min and math.tointeger(rule.min) or rule.min, rule.max and math.tointeger(rule.max) or rule.max
+  if min and max then return ("%s .. %s"):format(min, max) end
+  return min and ("%s or more"):format(min) or ("%s or less"):format(max)
 end
 
 -- The fault of v; nil: none.

@@ -20,6 +20,13 @@ describe("ane grammar", function()
     assert.same({ ok = true, accepted = { true, false, false, true } }, out)
   end)
 
+  it("needs one grammar", function()
+    local code, _, message = command.run({ "grammar" }, "1")
+    assert.same({ 2, "ane grammar: give one of --json-schema, --regex, --gbnf, --lark\n" }, { code, message })
+    code, _, message = command.run({ "grammar", "--regex", "(" }, "1")
+    assert.same({ 2, "ane grammar: --regex: ( is not closed at character 2\n" }, { code, message })
+  end)
+
   it("ends with keyword and path where a schema cannot be enforced", function()
     local schema = file_of '{"items": {"$ref": "other.json"}}'
     local code, _, message = command.run({ "grammar", "--json-schema", schema, "--json" }, "1")

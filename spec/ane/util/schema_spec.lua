@@ -42,6 +42,12 @@ describe("schema", function()
     for _, case in ipairs(cases) do assert.error_matches(function() check(case[1]) end, case[2]) end
   end)
 
+  it("writes whole bounds without a fraction", function()
+    local rules = { x = { type = "number", min = 0.0, max = 1e6 }, y = { type = "number", max = 0.5 } }
+    assert.error_matches(function() schema.check(rules, { x = -1 }, "f") end, "f: option x must be 0 .. 1000000, is %-1")
+    assert.error_matches(function() schema.check(rules, { y = 1 }, "f") end, "f: option y must be 0.5 or less, is 1")
+  end)
+
   it("takes an alias for the choice that it stands for, and does not list it", function()
     assert.equal("b", check({ kind = "old" }).kind)
     assert.equal("b", schema.parse(RULES.kind, "old"))
