@@ -9,6 +9,7 @@ EXPORT int luaopen_ane_core(lua_State *L) {
   luaL_checkversion(L);
   lua_newtable(L);
   bind_system(L);
+  bind_append(L);
   bind_tensor(L);
   bind_source(L);
   bind_gguf(L);

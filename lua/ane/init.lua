@@ -104,6 +104,15 @@ function M.serve(model, opts)
   return server, message, code -- no tail call: the level of errors counts this function
 end
 
+--- Answers the rows of a file, folder or pipe: one line of JSON each. See ane.batch.
+-- @param model a loaded one
+-- @param opts input, output, form, task, body, ordered, resume, restart, shard, max_errors, max_row, sessions, progress, ...
+-- @return summary: ok, rows, errors, resumed, tokens, seconds; or nil, message, code
+function M.batch(model, opts)
+  local summary, message, code = require("ane.batch").run(model, opts, 2)
+  return summary, message, code -- no tail call: the level of errors counts this function
+end
+
 local function shape_of(values)
   local shape = {}
   while type(values) == "table" do

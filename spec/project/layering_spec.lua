@@ -16,7 +16,7 @@ local C = {
 -- Seen from outside besides X/X.h: functions small enough to be inline, and parts that few who use the folder need.
 local OPEN = {
   ["tensor/dyn.h"] = true, ["tensor/half.h"] = true, ["tensor/rows.h"] = true, ["quant/weight_schemes.h"] = true,
-  ["kernels/recurrent.h"] = true,
+  ["kernels/recurrent.h"] = true, ["platform/append.h"] = true,
 }
 
 -- What each folder inside a folder of csrc/ may include besides itself and the headers of the folder that it is in. A folder
@@ -50,6 +50,7 @@ local LUA = {
   ["grammar"] = "core util",
   ["pool"] = "core util",
   ["serve"] = "core util grammar",
+  ["batch"] = "core util classify pool serve",
   ["tools"] = "core grammar jinja",
   ["hub"] = "core util",
   ["generate"] = "core util jinja tools",
@@ -61,8 +62,8 @@ local LUA = {
   ["embed"] = "core util model tokenizer",
   ["model"] = "core util adapter generate pool recipe tokenizer quantise coreml onnx classify embed",
   ["evaluate"] = "core util model recipe",
-  ["ane"] = "core util model generate coreml evaluate grammar tools serve hub",
-  ["cli"] = "core util jinja tokenizer generate grammar model quantise coreml classify embed evaluate serve hub ane argparse readline",
+  ["ane"] = "core util model generate coreml evaluate grammar tools serve batch hub",
+  ["cli"] = "core util jinja tokenizer generate grammar model quantise coreml classify embed evaluate serve batch hub ane argparse readline",
   ["examples"] = "ane recipe luv",
 }
 

@@ -191,6 +191,23 @@ function Stream:finish()
   return emit(self, spans, decided, true)
 end
 
+--- The text with its spans replaced.
+-- @param text as it was classified
+-- @param spans of the text, in order, with start, stop, label, text and score (ane.classify); each gets its replacement
+-- @param opts pseudonyms, key, replace: see rules
+-- @return the text
+function M.apply(text, spans, opts)
+  local replace, out, at = replacer(opts), {}, 0
+  for _, span in ipairs(spans) do
+    span.replacement = tostring(replace(span))
+    out[#out + 1] = text:sub(at + 1, span.start - 1)
+    out[#out + 1] = span.replacement
+    at = span.stop
+  end
+  out[#out + 1] = text:sub(at + 1)
+  return table.concat(out)
+end
+
 --- Redacts a text. See Model:redact.
 function M.redact(model, text, opts, level)
   schema.argument({ type = "string" }, text, "redact: text", level + 1)

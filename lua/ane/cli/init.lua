@@ -19,7 +19,7 @@ local M = {}
 --- Subcommands in the order of the help.
 M.commands = {
   "run", "chat", "repl", "info", "tokenize", "logits", "render", "classify", "redact", "check", "quantise", "compare",
-  "plan", "size", "export", "bench", "predict", "grammar", "embed", "rerank", "serve", "pull",
+  "plan", "size", "export", "bench", "predict", "grammar", "embed", "rerank", "batch", "serve", "pull",
 }
 
 local function module_of(name)

@@ -127,7 +127,7 @@ function M.handle(server, call, body)
   base.max_tokens, base.logprobs = values.max_tokens, values.logprobs
   if values.echo and values.logprobs then fields.unsupported("echo", "does not go with logprobs here") end
   local form = setmetatable({
-    id = server:new_id "cmpl-", created = os.time(), model = server.id, logprobs = values.logprobs, tokenizer = server.model.tokenizer,
+    id = server:new_id "cmpl-", created = server:now(), model = server.id, logprobs = values.logprobs, tokenizer = server.model.tokenizer,
     usage = values.stream_options and values.stream_options.include_usage, sent = {}, offset = {}, echo = {}, n = values.n,
   }, Form)
   local asked = {}

@@ -133,6 +133,9 @@ function Server:new_id(prefix)
   return ("%s%08x%08x%08x"):format(prefix, a, b, c)
 end
 
+--- The time that answers name as theirs, in seconds since 1970.
+function Server:now() return os.time() end
+
 --- Throws if a request names another model.
 function Server:check_model(name)
   if name == nil then return end

@@ -152,7 +152,7 @@ function M.handle(server, call, body)
   local opts = sampling.options(server, values, format_of(values), "text.format")
   opts.max_tokens = values.max_output_tokens
   local form = setmetatable({
-    id = server:new_id "resp_", item_id = server:new_id "msg_", created = os.time(), model = server.id, values = values,
+    id = server:new_id "resp_", item_id = server:new_id "msg_", created = server:now(), model = server.id, values = values,
     opts = opts, count = 0,
   }, Form)
   server:generate(call, { { prompt = prompt, opts = opts } }, form, values.stream)

@@ -10,7 +10,8 @@ local fields = require "ane.serve.fields"
 
 local M = {}
 
-local EMBEDDINGS = {
+--- The fields of POST /v1/embeddings.
+M.embedding_rules = {
   model = { type = "string" },
   input = { type = { "string", "table" }, required = true },
   dimensions = { type = "integer", min = 1 },
@@ -30,27 +31,44 @@ local function ask(param, f, ...)
   return table.unpack(results, 2, results.n)
 end
 
-local function embedding(row, format)
+--- A vector for JSON.
+-- @param row tensor [dims]
+-- @param format "float": a list of numbers; "base64": of little-endian float32
+function M.embedding(row, format)
   if format == "base64" then return base64.encode(row:tostring()) end
   return core.json_array(row:totable())
 end
 
---- POST /v1/embeddings
-function M.embeddings(server, call, body)
-  local values = fields.check(EMBEDDINGS, body)
+--- Checks a request of embeddings.
+-- @return its fields, its texts and lists of ids, the options of Model:embed
+function M.read_embeddings(server, body)
+  local values = fields.check(M.embedding_rules, body)
   server:check_model(values.model)
   local inputs = completions.prompts(server, values.input, "input")
-  local model = server.model
-  local result = ask("input", model.embed, model, inputs, { dims = values.dimensions, prompt = values.prompt_name, details = true })
+  return values, inputs, { dims = values.dimensions, prompt = values.prompt_name, details = true }
+end
+
+--- The answer to a request of embeddings.
+-- @param values its fields
+-- @param result of Model:embed: embeddings (tensor [texts, dims]), dim, tokens
+-- @param first, last the rows of the result that are this request's; default: all
+function M.embeddings_answer(server, values, result, first, last)
   if values.dimensions and result.dim ~= values.dimensions then
     fields.wrong("dimensions", "is %d: the model's vectors have %d numbers", values.dimensions, result.dim)
   end
   local data, tokens = core.json_array(), 0
-  for i = 1, #inputs do
-    data[i] = { object = "embedding", index = i - 1, embedding = embedding(result.embeddings[i], values.encoding_format) }
+  for i = first or 1, last or #result.tokens do
+    data[#data + 1] = { object = "embedding", index = #data, embedding = M.embedding(result.embeddings[i], values.encoding_format) }
     tokens = tokens + result.tokens[i]
   end
-  call:json(200, { object = "list", model = server.id, data = data, usage = { prompt_tokens = tokens, total_tokens = tokens } })
+  return { object = "list", model = server.id, data = data, usage = { prompt_tokens = tokens, total_tokens = tokens } }
+end
+
+--- POST /v1/embeddings
+function M.embeddings(server, call, body)
+  local values, inputs, opts = M.read_embeddings(server, body)
+  local model = server.model
+  call:json(200, M.embeddings_answer(server, values, ask("input", model.embed, model, inputs, opts)))
 end
 
 local RERANK = {

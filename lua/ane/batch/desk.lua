@@ -1,0 +1,235 @@
+--- Answers the rows of a batch with the endpoints of ane.serve: a model and a pool where those expect a server.
+-- Needs ane.batch.score, ane.classify.redact and ane.serve.chat, completions, errors, fields, job, labels, responses, vectors.
+-- Usage: `local desk = desks.new(model, opts); desk:begin(row, asked); while desk:step() do end`
+--
+-- Answers depend on nothing but the row: ids and seeds come from its key, no time and no counts of shared prefixes are in them. Rows of
+-- embeddings, labels and redaction are computed in groups; generated text in the pool; others one by one.
+
+local errors = require "ane.serve.errors"
+local fields = require "ane.serve.fields"
+local jobs = require "ane.serve.job"
+local labels = require "ane.serve.labels"
+local redact = require "ane.classify.redact"
+local score = require "ane.batch.score"
+local vectors = require "ane.serve.vectors"
+
+local M = {}
+
+local Desk = {}
+Desk.__index = Desk
+
+--- Rows that are computed in one group, and the bytes from which a group is computed.
+local GROUP, GROUP_BYTES = 64, 1 << 20
+
+local KINDS = { token_classifier = "labels", embedding = "vectors", reranker = "scores" }
+
+--- The kind of a model: "text", "labels", "vectors", "scores".
+function M.kind(model) return KINDS[model.config.kind] or "text" end
+
+-- ---- Calls -------------------------------------------------------------------------------------------------------------------
+
+-- What an endpoint answers into: an ane.serve.call without a client.
+local Call = {}
+Call.__index = Call
+
+-- Removes what depends on the schedule.
+local function settled(value)
+  local usage = value.usage
+  if type(usage) == "table" then usage.prompt_tokens_details, usage.input_tokens_details = nil, nil end
+  return value
+end
+
+local function end_call(self, status, value)
+  if self.done then return end
+  self.done = true
+  self.desk.active = self.desk.active - 1
+  self.desk.on_answer(self.row, self.asked, status, settled(value))
+end
+
+function Call:json(status, value) end_call(self, status, value) end
+function Call:fail(failure) end_call(self, failure.status, failure:object()) end
+function Call.gone() return false end
+function Call.drop() end
+
+-- ---- What endpoints use --------------------------------------------------------------------------------------------------------
+
+--- Makes a desk.
+-- @param model a loaded one
+-- @param opts sessions, step_tokens, memory, prefix_memory (of the pool), temperature (of requests that name none), threshold, window,
+-- pseudonyms, key (of labels)
+-- @param on_answer function(row, asked, status, body), called once for each row, in any order
+-- @return a desk; or nil, message, code
+function M.new(model, opts, on_answer)
+  local kind, pool, message, code = M.kind(model), nil, nil, nil
+  if kind == "text" then
+    pool, message, code = model:pool {
+      sessions = opts.sessions, step_tokens = opts.step_tokens, memory = opts.memory, prefix_memory = opts.prefix_memory,
+    }
+    if not pool then return nil, message, code end
+  end
+  local name = (model.path or "model"):gsub("/+$", ""):match "([^/]+)$" or "model"
+  return setmetatable({
+    model = model, pool = pool, kind = kind, id = (name:gsub("%.gguf$", "")), opts = {}, own = opts, on_answer = on_answer,
+    defaults = { temperature = opts.temperature }, jobs = {}, group = {}, group_bytes = 0, active = 0,
+  }, Desk)
+end
+
+function Desk:new_id(prefix) return ("%s%016x"):format(prefix, self.row.key) end
+
+--- Batch files name the models of the service they were written for, so any name is accepted.
+function Desk.check_model() end
+
+--- No time: an answer is the same at any time.
+function Desk.now() return 0 end
+
+--- A fault of a reply that is not the request's; the row's answer says that it failed.
+function Desk.complain() end
+
+-- Adds replies to the pool.
+function Desk:generate(call, asked, form)
+  for i, one in ipairs(asked) do
+    if not one.opts.seed then one.opts.seed = (call.row.key >> 1) + i - 1 end
+  end
+  local job = jobs.new(self, call, asked, form, false)
+  self.jobs[#self.jobs + 1] = job
+  return job
+end
+
+-- ---- Groups ------------------------------------------------------------------------------------------------------------------
+
+-- Answers each entry of a group with `finish(entry, i)`, whose failures are the row's.
+local function each(group, finish)
+  for i, entry in ipairs(group) do
+    local ok, value = pcall(finish, entry, i)
+    if ok then entry.call:json(200, value) else entry.call:fail(M.failure(value)) end
+  end
+end
+
+-- The failure of a raised value. Ctrl-C is raised again.
+function M.failure(raised)
+  if errors.is(raised) then return raised end
+  if type(raised) == "string" and raised:find("interrupted!", 1, true) then error(raised, 0) end
+  return errors.new(500, (tostring(raised):gsub("^%S+%.lua:%d+: ", "")))
+end
+
+-- Spans of all texts of the same options, then each row's own answer.
+local function answer_labels(self, group)
+  local texts = {}
+  for i, entry in ipairs(group) do texts[i] = entry.values.input end
+  local opts = { threshold = group[1].values.threshold or self.own.threshold, window = self.own.window }
+  local spans, failed = self.model:classify_many(texts, opts)
+  each(group, function(entry, i)
+    if failed and failed[i] then error(errors.of(failed[i][1], failed[i][2], "input"), 0) end
+    local out = { model = self.id }
+    if entry.task == "redact" then
+      local pseudonyms = entry.values.pseudonyms or self.own.pseudonyms
+      out.text = redact.apply(texts[i], spans[i], { pseudonyms = pseudonyms or nil, key = self.own.key })
+    end
+    out.spans = labels.spans_of(spans[i])
+    return out
+  end)
+end
+
+-- Embeddings of all inputs of the same options in one call; where that fails, of each row by itself.
+local function answer_embeddings(self, group)
+  local all, first = {}, {}
+  for i, entry in ipairs(group) do
+    first[i] = #all + 1
+    table.move(entry.inputs, 1, #entry.inputs, #all + 1, all)
+  end
+  first[#group + 1] = #all + 1
+  local ok, result = pcall(self.model.embed, self.model, all, group[1].opts)
+  each(group, function(entry, i)
+    if ok and result then return vectors.embeddings_answer(self, entry.values, result, first[i], first[i + 1] - 1) end
+    local own, message, code = self.model:embed(entry.inputs, entry.opts)
+    if not own then error(errors.of(message, code, "input"), 0) end
+    return vectors.embeddings_answer(self, entry.values, own)
+  end)
+end
+
+local COMPUTE = { embed = answer_embeddings, classify = answer_labels, redact = answer_labels }
+
+--- Computes the group that waits.
+function Desk:flush()
+  local groups, order = {}, {}
+  for _, entry in ipairs(self.group) do
+    if not groups[entry.like] then
+      groups[entry.like] = {}
+      order[#order + 1] = entry.like
+    end
+    table.insert(groups[entry.like], entry)
+  end
+  self.group, self.group_bytes = {}, 0
+  for _, like in ipairs(order) do
+    local group = groups[like]
+    COMPUTE[group[1].task](self, group)
+  end
+end
+
+local function size_of(inputs)
+  local size = 0
+  for _, one in ipairs(inputs) do size = size + #one end
+  return size
+end
+
+-- Adds a row to the group. like: rows with the same one are computed together.
+local function gather(self, entry, like, size)
+  entry.like = like
+  self.group[#self.group + 1] = entry
+  self.group_bytes = self.group_bytes + size
+end
+
+-- ---- Tasks -------------------------------------------------------------------------------------------------------------------
+
+local function of_labels(rules)
+  return function(self, call, body)
+    local values = fields.check(rules, body)
+    gather(self, { call = call, task = call.asked.task, values = values }, ("labels %s"):format(values.threshold), #values.input)
+  end
+end
+
+local TASKS = {
+  chat = function(...) return require("ane.serve.chat").handle(...) end,
+  completion = function(...) return require("ane.serve.completions").handle(...) end,
+  responses = function(...) return require("ane.serve.responses").handle(...) end,
+  rerank = vectors.rerank,
+  classify = of_labels(labels.classify_rules),
+  redact = of_labels(labels.redact_rules),
+  score = score.handle,
+  embed = function(self, call, body)
+    local values, inputs, opts = vectors.read_embeddings(self, body)
+    local like = ("embed %s %s"):format(opts.dims, opts.prompt)
+    gather(self, { call = call, task = "embed", values = values, inputs = inputs, opts = opts }, like, size_of(inputs))
+  end,
+}
+
+--- Begins a row. It is answered in this call, in flush() or in a later step().
+-- @param asked of ane.batch.rows
+function Desk:begin(row, asked)
+  local call = setmetatable({ desk = self, row = row, asked = asked }, Call)
+  self.row, self.active = row, self.active + 1
+  local ok, raised = pcall(TASKS[asked.task], self, call, asked.body)
+  if not ok then call:fail(M.failure(raised)) end
+  if #self.group >= GROUP or self.group_bytes >= GROUP_BYTES then self:flush() end
+end
+
+--- Computes one step of the pool and answers what has ended.
+-- @return false where nothing is in progress
+function Desk:step()
+  if #self.jobs == 0 then return false end
+  self.pool:step()
+  local kept = {}
+  for _, job in ipairs(self.jobs) do
+    if not job:advance() then kept[#kept + 1] = job end
+  end
+  self.jobs = kept
+  return true
+end
+
+function Desk:close()
+  if self.scorer then self.scorer:close() end
+  if self.pool then self.pool:close() end
+  self.pool, self.scorer = nil, nil
+end
+
+return M

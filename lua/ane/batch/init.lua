@@ -1,0 +1,319 @@
+--- A corpus through a model: rows of a file, folder or pipe in, one line of JSON for each row out.
+-- Needs ane.core, ane.batch.desk, input, journal, output, rows, ane.classify.redact, ane.pool and ane.util.schema.
+-- Usage: `local summary = assert(ane.batch(model, { input = "in.jsonl", output = "out.jsonl", resume = true }))`
+--
+-- Memory does not depend on the number of rows. A row's answer depends on the model, the options and the row only, not on what is
+-- computed beside it; so a run that was killed and resumed gives the lines of one that was not.
+
+local core = require "ane.core"
+local desks = require "ane.batch.desk"
+local inputs = require "ane.batch.input"
+local journal = require "ane.batch.journal"
+local outputs = require "ane.batch.output"
+local pool = require "ane.pool"
+local redact = require "ane.classify.redact"
+local rows = require "ane.batch.rows"
+local schema = require "ane.util.schema"
+
+local M = {}
+
+-- Parses "2/8" as {2, 8}; nil if it is no shard.
+local function shard_of(text)
+  local i, n = tostring(text):match "^(%d+)/(%d+)$"
+  i, n = math.tointeger(tonumber(i)), math.tointeger(tonumber(n))
+  if not i or n < 1 or i < 1 or i > n then return nil end
+  return { i, n }
+end
+
+--- Options.
+--   input: path of a file of lines, a text file or a folder; "-": standard input; or a function that gives a line (or a table) in each
+--     call, nil at the end
+--   output: path of a file; "-": standard output; or a function that gets each line
+--   form: "jsonl"; "lines": each line is a text; "files": each file is a text. Default: files for a folder and for .txt, .text, .md
+--   task: of plain rows: chat, completion, score, embed, rerank, classify, redact; default: by the model and the row's fields
+--   body: fields of rows that do not have them: { max_tokens = 64, response_format = ... }
+--   ordered: lines in the order of the rows
+--   resume: go on with what an earlier run has left; restart: begin anew, whatever is there
+--   shard: "2/8": rows 2, 10, 18, ...
+--   max_errors: the run ends with more rows that failed than this
+--   max_row: bytes of a row; larger ones fail
+--   sessions, step_tokens, memory, prefix_memory: of the pool (ane.pool)
+--   temperature: of requests in OpenAI's form that name none (1, as in that API; plain rows are greedy)
+--   threshold, window, pseudonyms, key: of classify and redact
+--   progress: function(state), called as rows end: rows, errors, resumed, tokens, seconds, done, total (bytes or files; total may be nil)
+M.rules = {
+  input = { type = { "string", "callable" } },
+  output = { type = { "string", "callable" } },
+  form = { type = "string", choices = { "jsonl", "lines", "files" } },
+  task = { type = "string", choices = { "chat", "completion", "score", "embed", "rerank", "classify", "redact" } },
+  body = { type = "table" },
+  ordered = { type = "boolean", default = false },
+  resume = { type = "boolean", default = false },
+  restart = { type = "boolean", default = false },
+  shard = { type = "string", check = function(text)
+    if not shard_of(text) then return ("is %q, wanted I/N with I of 1 to N"):format(text) end
+  end },
+  max_errors = { type = "integer", min = 0 },
+  max_row = { type = "integer", min = 64, max = 1 << 30, default = 16 << 20 },
+  sessions = pool.rules.sessions, step_tokens = pool.rules.step_tokens, memory = pool.rules.memory,
+  prefix_memory = { type = pool.rules.prefix_memory.type, check = pool.rules.prefix_memory.check, default = "256M" },
+  temperature = { type = "number", min = 0, max = 2, default = 1 },
+  threshold = redact.rules.threshold, window = redact.rules.window, pseudonyms = redact.rules.pseudonyms, key = redact.rules.key,
+  progress = { type = "callable" },
+}
+
+-- ---- Checks ------------------------------------------------------------------------------------------------------------------
+
+local function is_file(path) return type(path) == "string" and path ~= "-" end
+
+-- Is the output a file that can be continued?
+local function keeps(output)
+  return is_file(output) and core.path_kind(output) ~= "other"
+end
+
+--- Checks input and output before a model is loaded.
+-- @param opts checked
+-- @return true; or nil, message, code
+function M.check(opts)
+  local input, output = opts.input, opts.output
+  if opts.resume and opts.restart then return nil, "option resume does not go with restart", "invalid" end
+  if opts.resume and not keeps(output) then return nil, "option resume needs an output file", "invalid" end
+  if is_file(input) and not core.path_kind(input) then return nil, ("%s: no such file or folder"):format(input), "io" end
+  if not is_file(output) then return true end
+  if core.path_kind(output) == "folder" then return nil, ("%s: is a folder, wanted a file"):format(output), "io" end
+  for _, path in pairs(outputs.names(output)) do
+    if is_file(input) and core.same_file(input, path) then
+      return nil, ("%s: is the input, and would be overwritten as the output %s"):format(input, output), "invalid"
+    end
+  end
+  return true
+end
+
+-- ---- Settings ------------------------------------------------------------------------------------------------------------------
+
+-- Bytes at the start of a file that stand for it.
+local HEAD = 1 << 20
+
+-- What tells a file, or the files of a folder, from others: names, sizes and first bytes.
+local function fingerprint(path)
+  local parts = {}
+  local function add(name, file)
+    local open <close> = io.open(file, "rb")
+    if not open then return end
+    parts[#parts + 1] = ("%s %d %s"):format(name, open:seek "end", (open:seek("set", 0)))
+    parts[#parts + 1] = core.sha256(open:read(HEAD) or "")
+  end
+  if core.path_kind(path) ~= "folder" then
+    add("", path)
+  else
+    local names = core.list_dir(path) or {}
+    table.sort(names)
+    for _, name in ipairs(names) do
+      if core.path_kind(path .. "/" .. name) == "file" then add(name, path .. "/" .. name) end
+    end
+  end
+  return core.sha256(table.concat(parts, "\n"))
+end
+
+-- What a model's answers depend on.
+local function model_settings(model)
+  local info = model:info()
+  local out = {
+    file = info.path and fingerprint(info.path), context = info.context, activations = info.activations, kv = info.kv, engine = info.engine,
+    weights = {}, adapters = {},
+  }
+  for _, matrices in ipairs(info.kernels) do
+    local name = ("%s %s"):format(matrices.dtype, matrices.activations)
+    out.weights[name] = (out.weights[name] or 0) + matrices.matrices
+  end
+  for i, entry in ipairs(info.adapters or {}) do
+    out.adapters[i] = { file = fingerprint(entry.path), scale = entry.scale, merged = entry.merged }
+  end
+  return out
+end
+
+-- Options that change answers.
+local ANSWER = { "task", "body", "temperature", "threshold", "window", "pseudonyms", "key", "shard", "max_row" }
+
+local function settings_of(model, opts, form)
+  local out = { ane_batch = 1, model = model_settings(model), options = { form = form } }
+  for _, name in ipairs(ANSWER) do out.options[name] = opts[name] end
+  if opts.key then out.options.key = core.sha256(opts.key) end -- a secret stays out of the file
+  return out
+end
+
+-- ---- Running -----------------------------------------------------------------------------------------------------------------
+
+local Run = {}
+Run.__index = Run
+
+-- Passes an answer on. A failed write ends the run.
+local function answered(self, row, asked, status, body)
+  local failed = status ~= 200
+  local line = rows.answer(row, asked, status, body)
+  local ok, message, code = self.output:put(row, line, failed and journal.ERROR or 0)
+  if not ok then
+    self.failed = self.failed or { message, code }
+    return
+  end
+  local usage = not failed and type(body.usage) == "table" and body.usage
+  self.tokens = self.tokens + (usage and (usage.total_tokens or 0) or 0)
+  self.rows, self.errors = self.rows + 1, self.errors + (failed and 1 or 0)
+  self:report()
+end
+
+function Run:report()
+  local f = self.opts.progress
+  if not f then return end
+  f {
+    rows = self.rows, errors = self.errors, resumed = self.resumed, tokens = self.tokens, seconds = core.clock() - self.started,
+    done = self.input.done, total = self.input.total,
+  }
+end
+
+-- Is a row of this run's shard?
+local function is_mine(self, number)
+  local shard = self.shard
+  return not shard or (number - 1) % shard[2] == shard[1] - 1
+end
+
+local function begin(self, row)
+  local asked = {}
+  local ok, raised = pcall(rows.read, asked, row, self.reading)
+  if ok then return self.desk:begin(row, asked) end
+  local failure = desks.failure(raised)
+  answered(self, row, asked, failure.status, failure:object())
+end
+
+-- Takes a row: one that is done already, or is blank, is passed over.
+local function take(self, row)
+  self.last = row.number
+  if not is_mine(self, row.number) then return end
+  if self.reading.form ~= "files" and not row.fault and not row.text:find "%S" then
+    local ok, message, code = self.output:gone(row)
+    if not ok then self.failed = { message, code } end
+    return
+  end
+  row.key = journal.hash(("%d %s %s\n%s"):format(row.number, row.id or "", row.fault or "", row.text))
+  local flags = self.output:known(row.number, row.key)
+  if flags then
+    self.rows, self.resumed, self.errors = self.rows + 1, self.resumed + 1, self.errors + (flags & journal.ERROR)
+    return
+  end
+  self.count = self.count + 1
+  row.place = self.count
+  begin(self, row)
+end
+
+-- Begins rows while there is room. false: none has come yet; nil: the input has ended.
+local function fill(self)
+  while self.desk.active < self.room and not self.output:full() do
+    if self.failed or self:too_many() then return nil end
+    local row, message, code = self.input:next(self.desk.active == 0)
+    if row == nil then
+      if message then self.failed = { message, code } end
+      return nil
+    end
+    if row == false and self.desk.active > 0 then return false end
+    if row then take(self, row) end
+  end
+  return true
+end
+
+function Run:too_many() return self.opts.max_errors ~= nil and self.errors > self.opts.max_errors end
+
+-- Computes until the input has ended and everything is answered.
+local function compute(self)
+  local more = true
+  while more ~= nil or self.desk.active > 0 do
+    if more ~= nil then more = fill(self) end
+    if self.failed or self:too_many() then return end
+    if not self.desk:step() then self.desk:flush() end
+  end
+end
+
+-- The summary; ok: all rows have a line, and no more failed than max_errors.
+local function summary(self)
+  local out = {
+    ok = not self:too_many(), rows = self.rows, errors = self.errors, resumed = self.resumed, tokens = self.tokens,
+    seconds = core.clock() - self.started,
+  }
+  if not out.ok then out.message = ("%d rows failed, max_errors is %d"):format(self.errors, self.opts.max_errors) end
+  return out
+end
+
+local function open_output(opts, settings)
+  local output = opts.output
+  if type(output) == "function" or type(output) == "table" then
+    return outputs.stream(function(line)
+      output(line)
+      return true
+    end, opts.ordered)
+  end
+  if output == "-" then
+    local out = io.stdout
+    return outputs.stream(function(line)
+      local ok, message = out:write(line)
+      if ok then ok, message = out:flush() end
+      return ok, message
+    end, opts.ordered)
+  end
+  if keeps(output) then return outputs.file(output, settings, opts) end
+  local file, message = io.open(output, "wb")
+  if not file then return nil, message, "io" end
+  return outputs.stream(function(line) return file:write(line) end, opts.ordered, function() file:close() end)
+end
+
+local function run(self, opts)
+  compute(self)
+  if self.failed then return nil, self.failed[1], self.failed[2] end
+  if self:too_many() then return summary(self) end
+  local ok, message, code = self.output:finish(self.last)
+  if not ok then return nil, message, code end
+  if opts.progress then self:report() end
+  return summary(self)
+end
+
+--- Runs a batch.
+-- @param model a loaded one
+-- @param opts see rules
+-- @param level of errors for misuse, as error()'s
+-- @return summary: ok, rows, errors, resumed, tokens, seconds; or nil, message, code. ok is false where more than max_errors rows failed
+-- (message says so): what was done is kept for `resume`
+function M.run(model, opts, level)
+  opts = schema.check(M.rules, opts, "batch", (level or 1) + 1)
+  if opts.input == nil or opts.output == nil then error("batch: options input and output are needed", (level or 1) + 1) end
+  local self = setmetatable({ opts = opts, started = core.clock(), rows = 0, errors = 0, resumed = 0, tokens = 0, count = 0, last = 0 }, Run)
+  local ok, message, code = M.check(opts)
+  if not ok then return nil, message, code end
+  local form = opts.form or inputs.form(opts.input)
+  local desk
+  desk, message, code = desks.new(model, opts, function(...) answered(self, ...) end)
+  if not desk then return nil, message, code end
+  local _ <close> = setmetatable({}, { __close = function() self:close() end })
+  self.desk, self.shard = desk, opts.shard and shard_of(opts.shard)
+  if opts.task and rows.kinds[opts.task] ~= desk.kind then
+    return nil, ("%s does not do the task %s"):format(tostring(model), opts.task), "unsupported"
+  end
+  self.room = desk.kind == "text" and 2 * opts.sessions or 1024
+  self.reading = { form = form, task = opts.task, kind = desk.kind, body = opts.body or {}, context = model.context, task_kinds = rows.kinds }
+  local own = {}
+  if is_file(opts.output) then
+    for _, path in pairs(outputs.names(opts.output)) do own[#own + 1] = path end
+  end
+  self.input, message, code = inputs.open { path = opts.input, form = form, most = opts.max_row, own = own }
+  if not self.input then return nil, message, code end
+  self.output, message, code = open_output(opts, settings_of(model, opts, form))
+  if not self.output then return nil, message, code end
+  local result
+  result, message, code = run(self, opts)
+  return result, message, code
+end
+
+function Run:close()
+  if self.desk then self.desk:close() end
+  if self.input then self.input:close() end
+  if self.output then self.output:close() end
+end
+
+return M

@@ -1,0 +1,192 @@
+--- Rows of a batch: lines of a file, of a pipe or of a function, or the files of a folder. Holds one row and one block at a time.
+-- Needs ane.core. A row is {number, text}, or {number, text, fault} where it cannot be used: number counts lines or files from 1.
+-- Usage: `local rows = input.open { path = "in.jsonl", most = 1 << 24 }; for row in function() return rows:next() end do ... end`
+
+local core = require "ane.core"
+
+local M = {}
+
+-- Bytes that are read at a time.
+local BLOCK = 1 << 16
+
+local BOM = "\xEF\xBB\xBF"
+
+-- ---- Lines -------------------------------------------------------------------------------------------------------------------
+
+local Lines = {}
+Lines.__index = Lines
+
+-- Adds the bytes first .. last of the block to the line. Those beyond the limit are counted, not kept.
+local function gather(self, first, last)
+  local part = self.block:sub(first, last)
+  self.size = self.size + #part
+  if self.kept < self.most then
+    self.parts[#self.parts + 1] = part
+    self.kept = self.kept + #part
+  end
+end
+
+-- The line that was gathered, as a row.
+local function row_of(self)
+  local text = table.concat(self.parts)
+  self.number = self.number + 1
+  local row = { number = self.number, text = text }
+  if self.size > self.most then
+    row.text = text:sub(1, self.most)
+    row.fault = ("the line has %d bytes, at most %d are read (max_row)"):format(self.size, self.most)
+  end
+  self.parts, self.size, self.kept = {}, 0, 0
+  if row.number == 1 and row.text:sub(1, 3) == BOM then row.text = row.text:sub(4) end
+  row.text = row.text:gsub("\r$", "")
+  return row
+end
+
+--- The next row.
+-- @param wait false: do not wait for input that has not come yet
+-- @return a row; nil: the end; false: there is none yet; or nil, message, code
+function Lines:next(wait)
+  while true do
+    local stop = self.block:find("\n", self.at, true)
+    if stop then
+      gather(self, self.at, stop - 1)
+      self.at = stop + 1
+      return row_of(self)
+    end
+    gather(self, self.at, -1)
+    self.block, self.at = "", 1
+    local block, message, code = self.read(wait)
+    if block == false then return false end
+    if message then return nil, message, code end
+    if not block then return self.size > 0 and row_of(self) or nil end
+    self.block, self.done = block, self.done + #block
+  end
+end
+
+function Lines:close()
+  if self.file then self.file:close() end
+end
+
+local function lines(read, most, fields)
+  local self = { read = read, most = most, number = 0, block = "", at = 1, parts = {}, size = 0, kept = 0, done = 0 }
+  for key, value in pairs(fields or {}) do self[key] = value end
+  return setmetatable(self, Lines)
+end
+
+local function standard_input(most)
+  return lines(function(wait)
+    local block, message, code = core.read_some(0, wait == false and 0 or nil)
+    return block, message, code
+  end, most)
+end
+
+local function file_lines(path, most)
+  local file, message = io.open(path, "rb")
+  if not file then return nil, message, "io" end
+  local total = file:seek "end"
+  file:seek("set", 0)
+  return lines(function()
+    local block, why = file:read(BLOCK)
+    if not block and why then return nil, ("%s: %s"):format(path, why), "io" end
+    return block
+  end, most, { file = file, total = total })
+end
+
+-- Lines that a function gives, one in each call.
+local function called(f, most)
+  return lines(function()
+    local text = f()
+    if text == nil then return nil end
+    if type(text) == "table" then text = core.json_encode(text) end
+    return tostring(text) .. "\n"
+  end, most)
+end
+
+-- ---- Files -------------------------------------------------------------------------------------------------------------------
+
+local Files = {}
+Files.__index = Files
+
+-- Paths of the files in a folder and those in it, relative to it. Names that begin with a dot are left out.
+local function walk(folder, inside, list)
+  local names, message, code = core.list_dir(inside == "" and folder or folder .. "/" .. inside)
+  if not names then return nil, message, code end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    local path = inside == "" and name or inside .. "/" .. name
+    local kind = name:sub(1, 1) ~= "." and core.path_kind(folder .. "/" .. path)
+    if kind == "folder" then
+      local ok
+      ok, message, code = walk(folder, path, list)
+      if not ok then return nil, message, code end
+    elseif kind == "file" then
+      list[#list + 1] = path
+    end
+  end
+  return list
+end
+
+function Files:next()
+  local name = self.names[self.number + 1]
+  if not name then return nil end
+  self.number = self.number + 1
+  self.done = self.number
+  local row = { number = self.number, id = name, text = "" }
+  local file, message = io.open(self.folder .. name, "rb")
+  local text = file and file:read(self.most + 1)
+  if not file then row.fault = message else file:close() end
+  row.text = text or ""
+  if #row.text > self.most then
+    row.text, row.fault = row.text:sub(1, self.most), ("%s: has more than %d bytes (max_row)"):format(name, self.most)
+  end
+  return row
+end
+
+function Files.close() end
+
+-- Is a file one of the run's own?
+local function is_own(path, own)
+  for _, other in ipairs(own) do
+    if core.same_file(path, other) then return true end
+  end
+  return false
+end
+
+local function files(path, most, own)
+  if core.path_kind(path) ~= "folder" then
+    return setmetatable({ folder = "", names = { path }, number = 0, most = most, done = 0, total = 1 }, Files)
+  end
+  local all, message, code = walk(path, "", {})
+  if not all then return nil, message, code end
+  local names = {}
+  for _, name in ipairs(all) do
+    if not is_own(path .. "/" .. name, own) then names[#names + 1] = name end
+  end
+  return setmetatable({ folder = path .. "/", names = names, number = 0, most = most, done = 0, total = #names }, Files)
+end
+
+-- ---- Opening -----------------------------------------------------------------------------------------------------------------
+
+local TEXTS = { txt = true, text = true, md = true }
+
+--- The form of an input that says none: files where it is a folder or a text file, else jsonl.
+function M.form(path)
+  if type(path) ~= "string" or path == "-" then return "jsonl" end
+  if core.path_kind(path) == "folder" then return "files" end
+  return TEXTS[(path:match "%.(%w+)$" or ""):lower()] and "files" or "jsonl"
+end
+
+--- Opens an input.
+-- @param opts path ("-": standard input; or a function that gives a line in each call), form ("jsonl", "lines", "files"), most
+-- (bytes of a row), own (list of paths that are no input: the output's)
+-- @return rows with next(wait), close(), done and total (bytes or files; total nil: not known); or nil, message, code
+function M.open(opts)
+  if type(opts.path) == "function" then return called(opts.path, opts.most) end
+  if opts.path == "-" then return standard_input(opts.most) end
+  local kind = core.path_kind(opts.path)
+  if not kind then return nil, ("%s: no such file or folder"):format(opts.path), "io" end
+  if opts.form == "files" then return files(opts.path, opts.most, opts.own or {}) end
+  if kind == "folder" then return nil, ("%s: is a folder, wanted a file of lines"):format(opts.path), "io" end
+  return file_lines(opts.path, opts.most)
+end
+
+return M

@@ -1,0 +1,169 @@
+--- The journal of an output: what it was made with, and which line is the answer to which row. It decides what a resumed run has done.
+-- Needs ane.core. OUT.journal has a line of JSON (the settings), then a record of 32 bytes for each line of the output, in the order
+-- of the lines: row u64, key of the row u64, bytes of the line u32, flags u32, check of the line u64, all little-endian. A record is
+-- written when its line is. A run that was killed leaves at most a line without a record, or a part of a record; both are cut off.
+-- Usage: `local j = journal.create("out.jsonl.journal", settings); j:add(row, key, line, false)`
+
+local core = require "ane.core"
+
+local M = {}
+
+local RECORD, SIZE = "<i8i8I4I4i8", 32
+
+--- Flags of a record: the line is an error; the row is not in the input any more and has no line.
+M.ERROR, M.GONE = 1, 2
+
+-- Records that are read at a time; bytes of output that are checked at a time.
+local RECORDS, BLOCK = 2048, 1 << 20
+
+--- 64 bits of the SHA-256 of a text.
+function M.hash(text) return tonumber(core.sha256(text):sub(1, 16), 16) end
+
+local Journal = {}
+Journal.__index = Journal
+
+--- Begins a journal. What the file had is lost.
+-- @param file of core.append
+-- @param settings a table for JSON
+-- @return the journal; or nil, message, code
+function M.create(file, settings)
+  local ok, message, code = file:cut(0)
+  if ok then ok, message, code = file:write(core.json_encode(settings, { sort = true }) .. "\n") end
+  if not ok then return nil, message, code end
+  return setmetatable({ file = file, settings = settings }, Journal)
+end
+
+--- Continues a journal.
+-- @param size bytes of it that hold
+function M.continue(file, settings, size)
+  local ok, message, code = file:cut(size)
+  if not ok then return nil, message, code end
+  return setmetatable({ file = file, settings = settings }, Journal)
+end
+
+--- Adds a record.
+-- @param line with its line end; "" with the flag GONE
+-- @return true; or nil, message, code
+function Journal:add(number, key, line, flags)
+  local ok, message, code = self.file:write(RECORD:pack(number, key, #line, flags, M.hash(line)))
+  return ok, message, code
+end
+
+-- ---- Reading -------------------------------------------------------------------------------------------------------------------
+
+--- Reads a journal.
+-- @param path of it
+-- @return reader: settings, size (bytes of the first line), next() -> row, key, bytes, flags, check; close(); nil where there is no
+-- whole first line; or nil, message, code
+function M.read(path)
+  local file = io.open(path, "rb")
+  local head = file and file:read "L"
+  if not head or head:sub(-1) ~= "\n" then
+    if file then file:close() end
+    return nil
+  end
+  local settings = core.json_decode(head)
+  if type(settings) ~= "table" or settings.ane_batch == nil then
+    file:close()
+    return nil, ("%s: is no journal of a batch"):format(path), "format"
+  end
+  local block, at = "", 1
+  local reader = { settings = settings, size = #head }
+  function reader.next()
+    if at + SIZE - 1 > #block then
+      block, at = file:read(RECORDS * SIZE) or "", 1
+      if #block < SIZE then return nil end
+    end
+    local number, key, bytes, flags, check = RECORD:unpack(block, at)
+    at = at + SIZE
+    return number, key, bytes, flags, check
+  end
+  function reader.close() file:close() end
+  return reader
+end
+
+-- Is the next line of the output the one that a record names?
+local function is_line(data, bytes, flags, check)
+  if flags & M.GONE ~= 0 then return bytes == 0 end
+  if bytes == 0 or bytes > 1 << 31 then return false end
+  local line = data:read(bytes)
+  return line ~= nil and #line == bytes and line:sub(-1) == "\n" and M.hash(line) == check
+end
+
+--- Checks an output against its journal, and writes an index of its rows.
+-- @param path of the journal
+-- @param output path of the output
+-- @param index of M.index, or nil
+-- @return {settings, size (bytes of the journal that hold), bytes (of the output that do), records, ascending}; nil where there is no
+-- journal; or nil, message, code
+function M.check(path, output, index)
+  local reader, message, code = M.read(path)
+  if not reader then return nil, message, code end
+  local found = { settings = reader.settings, size = reader.size, bytes = 0, records = 0, ascending = true, last = 0 }
+  local data = io.open(output, "rb")
+  if data then
+    data:setvbuf("full", BLOCK)
+    for number, key, bytes, flags, check in reader.next do
+      if number < 1 or not is_line(data, bytes, flags, check) then break end
+      if index then index:set(number, key, found.bytes, bytes, flags) end
+      found.ascending = found.ascending and number > found.last and flags & M.GONE == 0
+      found.last = math.max(found.last, number)
+      found.records, found.bytes, found.size = found.records + 1, found.bytes + bytes, found.size + SIZE
+    end
+    data:close()
+  end
+  reader.close()
+  return found
+end
+
+-- ---- The index -------------------------------------------------------------------------------------------------------------------
+
+local SLOT, SLOT_SIZE = "<i8i8I4I4", 24
+
+local Index = {}
+Index.__index = Index
+
+--- An index of rows in a temporary file: slot n is that of row n. Memory does not depend on the number of rows.
+-- @return index; or nil, message, code
+function M.index(path)
+  local file, message = io.open(path, "w+b")
+  if not file then return nil, message, "io" end
+  return setmetatable({ file = file, path = path, at = -1 }, Index)
+end
+
+local function seek(self, n, writes)
+  if self.at ~= n or self.writes ~= writes then self.file:seek("set", n * SLOT_SIZE) end
+  self.at, self.writes = n + 1, writes
+end
+
+--- Sets the slot of a row; a later one replaces it. With the flag GONE the row has none.
+function Index:set(number, key, offset, bytes, flags)
+  seek(self, number, true)
+  if flags & M.GONE ~= 0 then offset = -1 end
+  self.file:write(SLOT:pack(key, offset + 1, bytes, flags))
+end
+
+--- The key of a row, the offset of its line, the line's bytes and flags; nil: it has none.
+function Index:get(number)
+  seek(self, number, false)
+  local slot = self.file:read(SLOT_SIZE)
+  if not slot or #slot < SLOT_SIZE then
+    self.at = -1
+    return nil
+  end
+  local key, offset, bytes, flags = SLOT:unpack(slot)
+  if offset == 0 then return nil end
+  return key, offset - 1, bytes, flags
+end
+
+--- Closes and removes the file.
+function Index:close()
+  if not self.file then return end
+  self.file:close()
+  self.file = nil
+  os.remove(self.path)
+end
+Index.__close = Index.close
+Index.__gc = Index.close
+
+return M

@@ -1,0 +1,154 @@
+--- Joins the outputs of shards in the order of their rows.
+-- Needs ane.core, ane.batch.journal and ane.batch.output. Memory does not depend on the number of rows.
+-- Usage: `local summary = assert(merge.run({ "out1.jsonl", "out2.jsonl" }, "all.jsonl"))`
+
+local core = require "ane.core"
+local journal = require "ane.batch.journal"
+local outputs = require "ane.batch.output"
+
+local M = {}
+
+local BLOCK = 1 << 20
+
+-- The journal of a complete output; or nil, message, code.
+local function complete(path)
+  local names = outputs.names(path)
+  if core.path_kind(path) ~= "file" then return nil, ("%s: no such file"):format(path), "io" end
+  local reader, message, code = journal.read(names.journal)
+  if message then return nil, message, code end
+  if not reader then return nil, ("%s: is not there; merge orders rows by the journals of the outputs"):format(names.journal), "io" end
+  local settings = reader.settings
+  reader.close()
+  if core.path_kind(names.part) and not settings.final then
+    return nil, ("%s: the run has not ended; resume it first"):format(path), "state"
+  end
+  return settings
+end
+
+-- What settings have in common with those of other shards, as a text.
+local function common(settings)
+  local options = {}
+  for name, value in pairs(settings.options) do
+    if name ~= "shard" then options[name] = value end
+  end
+  return core.json_encode({ settings.model, options }, { sort = true })
+end
+
+-- Checks that the outputs are the shards of one run, each once.
+local function check_shards(paths, all)
+  local seen, n = {}, nil
+  for i, settings in ipairs(all) do
+    if common(settings) ~= common(all[1]) then
+      return nil, ("%s: was made with another model or other options than %s"):format(paths[i], paths[1]), "invalid"
+    end
+    local shard = settings.options.shard or "1/1"
+    local part, of = shard:match "^(%d+)/(%d+)$"
+    n = n or of
+    if of ~= n then return nil, ("%s: is shard %s, others are of %s"):format(paths[i], shard, n), "invalid" end
+    if seen[part] then return nil, ("%s: is shard %s, as %s is"):format(paths[i], shard, seen[part]), "invalid" end
+    seen[part] = paths[i]
+  end
+  for i = 1, tonumber(n) do
+    if not seen[tostring(i)] then return nil, ("shard %d/%s is missing"):format(i, n), "invalid" end
+  end
+  return true
+end
+
+-- Indices of all outputs, and the largest row.
+local function open_all(paths, folder_of, opened)
+  local last = 0
+  for i, path in ipairs(paths) do
+    local index, message, code = journal.index(("%s.index%d"):format(folder_of, i))
+    if not index then return nil, message, code end
+    opened[#opened + 1] = index
+    local data
+    data, message = io.open(path, "rb")
+    if not data then return nil, message, "io" end
+    opened[#opened + 1] = data
+    local found
+    found, message, code = journal.check(outputs.names(path).journal, path, index)
+    if not found then return nil, message, code end
+    if found.bytes ~= data:seek "end" then
+      return nil, ("%s: has %d bytes, its journal knows %d"):format(path, data:seek "end", found.bytes), "format"
+    end
+    last = math.max(last, found.last)
+  end
+  return last
+end
+
+-- Writes the rows in order. Returns their number and that of errors; or nil, message.
+local function copy(opened, n, last, write)
+  local count, failed, parts, size = 0, 0, {}, 0
+  for row = 1, last + 1 do
+    local i = (row - 1) % n + 1
+    local index, data = opened[2 * i - 1], opened[2 * i]
+    local key, offset, bytes, flags
+    if row <= last then key, offset, bytes, flags = index:get(row) end
+    if key then
+      data:seek("set", offset)
+      parts[#parts + 1], size = data:read(bytes), size + bytes
+      count, failed = count + 1, failed + (flags & journal.ERROR)
+    end
+    if size > BLOCK or row > last then
+      local ok, message = write(table.concat(parts))
+      if not ok then return nil, message end
+      parts, size = {}, 0
+    end
+  end
+  return count, failed
+end
+
+local function into_file(path, work)
+  local out, message, code = core.append(path .. ".part")
+  if not out then return nil, message, code end
+  local _ <close> = out
+  local ok, rows, failed
+  ok, message, code = out:cut(0)
+  if ok then rows, failed, code = work(function(text) return out:write(text) end) end
+  if not rows then return nil, failed or message, code or "io" end
+  ok, message, code = out:sync()
+  if ok then ok, message = os.rename(path .. ".part", path) end
+  if not ok then return nil, message, code or "io" end
+  return rows, failed
+end
+
+-- Paths in the order of their shards.
+local function sorted(paths, all)
+  local order = {}
+  for i, path in ipairs(paths) do order[tonumber((all[i].options.shard or "1/1"):match "^%d+")] = path end
+  return order
+end
+
+--- Joins outputs.
+-- @param paths list of outputs of `ane batch`, all shards of one run, in any order, with their journals
+-- @param out path of the joined file; "-": standard output
+-- @return summary: ok, rows, errors, resumed (0), tokens (0), seconds; or nil, message, code
+function M.run(paths, out)
+  local started, all = core.clock(), {}
+  for i, path in ipairs(paths) do
+    if out ~= "-" and core.same_file(path, out) then return nil, ("%s: is to be merged into itself"):format(path), "invalid" end
+    local settings, message, code = complete(path)
+    if not settings then return nil, message, code end
+    all[i] = settings
+  end
+  local ok, message, code = check_shards(paths, all)
+  if not ok then return nil, message, code end
+  local opened = {}
+  local _ <close> = setmetatable({}, { __close = function()
+    for _, one in ipairs(opened) do one:close() end
+  end })
+  local last
+  last, message, code = open_all(sorted(paths, all), out == "-" and os.tmpname() or out, opened)
+  if not last then return nil, message, code end
+  local function work(write) return copy(opened, #paths, last, write) end
+  local rows, failed
+  if out == "-" then
+    rows, failed = work(function(text) return io.stdout:write(text) end)
+  else
+    rows, failed, code = into_file(out, work)
+  end
+  if not rows then return nil, failed, code or "io" end
+  return { ok = true, rows = rows, errors = failed, resumed = 0, tokens = 0, seconds = core.clock() - started }
+end
+
+return M

@@ -1,0 +1,293 @@
+--- Where the lines of a batch go: a file that a killed run goes on with, or a stream.
+-- Needs ane.core, ane.batch.journal. An output has
+--   known(number, key) -> flags of a line that is there already, or nil
+--   put(row, line, flags) -> true; or nil, message, code. row = {number, key, place}: place counts the rows of this run from 1
+--   gone(row): the row is not in the input any more
+--   full(): rows wait for an earlier one, so that no more should be begun
+--   finish(last) -> true; or nil, message, code. last: the largest number of a row; close()
+--
+-- A file is written as OUT.part, in the order in which rows end, and gets its name when it is complete. OUT.journal (ane.batch.journal)
+-- stays, for runs that go on with longer or changed inputs.
+
+local core = require "ane.core"
+local journal = require "ane.batch.journal"
+
+local M = {}
+
+-- Bytes of a copy that are written at a time.
+local BLOCK = 1 << 20
+
+-- ---- Streams -----------------------------------------------------------------------------------------------------------------
+
+local Stream = {}
+Stream.__index = Stream
+
+-- Rows that may wait for an earlier one where the output is ordered.
+local WINDOW = 1024
+
+--- An output that cannot be read again.
+-- @param write function(line) -> true; or nil, message
+-- @param ordered true: lines in the order of the rows
+-- @param close function(), or nil
+function M.stream(write, ordered, close)
+  return setmetatable({ write = write, ordered = ordered, on_close = close, held = {}, count = 0, next = 1 }, Stream)
+end
+
+function Stream.known() return nil end
+function Stream.gone() return true end
+function Stream:full() return self.count >= WINDOW end
+
+local function send(self, line)
+  local ok, message = self.write(line)
+  if not ok then return nil, message or "the output takes no more", "io" end
+  return true
+end
+
+function Stream:put(row, line)
+  if not self.ordered then return send(self, line) end
+  self.held[row.place], self.count = line, self.count + 1
+  while self.held[self.next] do
+    local ok, message, code = send(self, self.held[self.next])
+    if not ok then return nil, message, code end
+    self.held[self.next] = nil
+    self.next, self.count = self.next + 1, self.count - 1
+  end
+  return true
+end
+
+function Stream.finish() return true end
+
+function Stream:close()
+  if self.on_close then self.on_close() end
+  self.on_close = nil
+end
+
+-- ---- Files -------------------------------------------------------------------------------------------------------------------
+
+local File = {}
+File.__index = File
+
+--- Names of the files of an output: itself, part, journal, index, and those of a rewrite.
+function M.names(path)
+  return {
+    out = path, part = path .. ".part", journal = path .. ".journal", index = path .. ".index", sorted = path .. ".sorted",
+    journal_new = path .. ".journal.new",
+  }
+end
+
+-- Path of the lines that a journal describes: see rewrite.
+local function data_of(names, settings)
+  local first, second = names.part, names.out
+  if settings.final then first, second = second, first end
+  return core.path_kind(first) and first or second
+end
+
+-- What differs between the settings of a journal and those of this run; nil: nothing.
+local function difference(old, new)
+  for _, group in ipairs { "model", "options" } do
+    local names, a, b = {}, old[group] or {}, new[group] or {}
+    for name in pairs(a) do names[name] = true end
+    for name in pairs(b) do names[name] = true end
+    local sorted = {}
+    for name in pairs(names) do sorted[#sorted + 1] = name end
+    table.sort(sorted)
+    for _, name in ipairs(sorted) do
+      local x, y = core.json_encode(a[name], { sort = true }), core.json_encode(b[name], { sort = true })
+      if x ~= y then return ("%s %s is %s, was %s"):format(group == "model" and "the model's" or "option", name, y, x) end
+    end
+  end
+end
+
+-- Opens the file of lines for appending. One that is complete gets the name of an incomplete one again.
+local function begin(self)
+  local names = self.names
+  if self.data == names.out then
+    local ok, message = os.rename(names.out, names.part)
+    if not ok then return nil, message, "io" end
+    self.data = names.part
+  end
+  local part, message, code = core.append(names.part)
+  if not part then return nil, message, code end
+  self.part = part
+  local ok
+  ok, message, code = part:cut(math.min(self.bytes, part:size()))
+  if not ok then return nil, message, code end
+  return true
+end
+
+-- Continues what an earlier run has left. Returns whether there was something; or nil, message, code.
+local function continue(self, lock, settings)
+  local names = self.names
+  local reader, message, code = journal.read(names.journal)
+  if message then return nil, message, code end
+  if not reader then return false end
+  local old = reader.settings
+  reader.close()
+  local other = difference(old, settings)
+  if other then
+    return nil, ("%s: was made with other settings: %s; option restart begins anew"):format(names.journal, other), "invalid"
+  end
+  self.data = data_of(names, old)
+  self.index, message, code = journal.index(names.index)
+  if not self.index then return nil, message, code end
+  local found
+  found, message, code = journal.check(names.journal, self.data, self.index)
+  if not found then return nil, message, code end
+  self.bytes, self.records, self.ascending, self.last = found.bytes, found.records, found.ascending, found.last
+  self.journal, message, code = journal.continue(lock, old, found.size)
+  if not self.journal then return nil, message, code end
+  return true
+end
+
+-- Begins anew.
+local function fresh(self, lock, settings, restart)
+  local names = self.names
+  local found = not restart and core.path_kind(names.part) and journal.check(names.journal, names.part)
+  if found and found.records > 0 then
+    return nil, ("%s: %d rows of a run that has not ended are here: option resume goes on with them, option restart begins anew"):format(names.part,
+      found.records), "state"
+  end
+  local message, code
+  self.journal, message, code = journal.create(lock, settings)
+  if not self.journal then return nil, message, code end
+  os.remove(names.part)
+  self.data, self.bytes, self.records, self.ascending, self.last = names.part, 0, 0, true, 0
+  return begin(self)
+end
+
+--- Opens an output file.
+-- @param path of it
+-- @param settings for its journal: model, options (tables for JSON), shard
+-- @param opts ordered, resume, restart
+-- @return an output; or nil, message, code: "state" where another process writes it, or a run has not ended and neither resume nor
+-- restart is given; "invalid" where it was made with other settings
+function M.file(path, settings, opts)
+  local names = M.names(path)
+  local lock, message, code = core.append(names.journal)
+  if not lock then return nil, message, code end
+  local self = setmetatable({ names = names, ordered = opts.ordered, live = 0, lock = lock }, File)
+  local ok = false
+  if opts.resume then ok, message, code = continue(self, lock, settings) end
+  if ok == false then ok, message, code = fresh(self, lock, settings, opts.restart or opts.resume) end
+  if ok then return self end
+  self:close()
+  return nil, message, code
+end
+
+function File:known(number, key)
+  if not self.index then return nil end
+  local own, _, _, flags = self.index:get(number)
+  if own ~= key then return nil end
+  self.live = self.live + 1
+  return flags
+end
+
+function File.full() return false end
+
+-- Adds a record, and its line where it has one.
+local function add(self, row, line, flags)
+  local ok, message, code = self.part ~= nil, nil, nil
+  if not ok then ok, message, code = begin(self) end
+  if ok and line ~= "" then ok, message, code = self.part:write(line) end
+  if ok then ok, message, code = self.journal:add(row.number, row.key, line, flags) end
+  if not ok then return nil, message, code end
+  self.ascending = self.ascending and row.number > self.last and flags & journal.GONE == 0
+  self.last = math.max(self.last, row.number)
+  self.records = self.records + 1
+  return true
+end
+
+function File:put(row, line, flags)
+  self.live = self.live + 1
+  return add(self, row, line, flags)
+end
+
+function File:gone(row)
+  if not self.index or not self.index:get(row.number) then return true end
+  return add(self, { number = row.number, key = 0 }, "", journal.GONE)
+end
+
+-- ---- The end of a file -----------------------------------------------------------------------------------------------------------
+
+-- A copy of the lines of rows 1 .. last, in order, and its journal. Returns the number of rows; or nil, message, code.
+local function copy_rows(self, index, out, new, last)
+  local data <close>, message = io.open(self.data, "rb")
+  if not data then return nil, message, "io" end
+  local parts, size, count, at, code, ok = {}, 0, 0, -1, nil, nil
+  for number = 1, last + 1 do
+    local key, offset, bytes, flags
+    if number <= last then key, offset, bytes, flags = index:get(number) end
+    if key then
+      if at ~= offset then data:seek("set", offset) end
+      local line = data:read(bytes) or ""
+      at = offset + bytes
+      parts[#parts + 1], size, count = line, size + #line, count + 1
+      ok, message, code = new:add(number, key, line, flags)
+      if not ok then return nil, message, code end
+    end
+    if size > BLOCK or number > last then
+      ok, message, code = out:write(table.concat(parts))
+      if not ok then return nil, message, code end
+      parts, size = {}, 0
+    end
+  end
+  return count
+end
+
+-- Writes OUT in the order of the rows, without lines that later ones replace. A kill leaves the old journal and OUT.part, or the new
+-- journal, which says that it is of OUT ("final").
+local function rewrite(self, last)
+  local names = self.names
+  local index <close>, message, code = journal.index(names.index)
+  if not index then return nil, message, code end
+  local found, out, lock, new, count, ok
+  found, message, code = journal.check(names.journal, self.data, index)
+  if not found then return nil, message, code end
+  out, message, code = core.append(names.sorted)
+  if not out then return nil, message, code end
+  local _ <close> = out
+  lock, message, code = core.append(names.journal_new)
+  if not lock then return nil, message, code end
+  local _ <close> = lock
+  ok, message, code = out:cut(0)
+  local settings = {}
+  for key, value in pairs(self.journal.settings) do settings[key] = value end
+  settings.final = true
+  if ok then new, message, code = journal.create(lock, settings) end
+  if new then count, message, code = copy_rows(self, index, out, new, last) end
+  if not count then return nil, message, code end
+  if count ~= self.live then
+    return nil, ("%s: %d of %d rows were found (is the disk full?)"):format(names.index, count, self.live), "io"
+  end
+  ok, message, code = out:sync()
+  if ok then ok, message, code = lock:sync() end
+  if ok then ok, message = os.rename(names.sorted, names.out) end
+  if ok then ok, message = os.rename(names.journal_new, names.journal) end
+  if not ok then return nil, message, code or "io" end
+  if self.data ~= names.out then os.remove(self.data) end
+  return true
+end
+
+function File:finish(last)
+  if self.index then self.index:close() end
+  if self.records > self.live or self.ordered and not self.ascending then return rewrite(self, last) end
+  if not self.part then
+    if self.data == self.names.out then return true end
+    local ok, message, code = begin(self)
+    if not ok then return nil, message, code end
+  end
+  local ok, message, code = self.part:sync()
+  if ok then ok, message, code = self.lock:sync() end
+  if ok then ok, message = os.rename(self.names.part, self.names.out) end
+  if not ok then return nil, message, code or "io" end
+  return true
+end
+
+function File:close()
+  if self.index then self.index:close() end
+  if self.part then self.part:close() end
+  self.lock:close()
+  self.index, self.part = nil, nil
+end
+
+return M

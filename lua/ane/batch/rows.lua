@@ -1,0 +1,195 @@
+--- What a row asks for, and the line of its answer. A row is a request of OpenAI's Batch files, or a plain object.
+-- Needs ane.core and ane.serve.errors, fields.
+-- Usage: `local asked = rows.read(row, settings); local line = rows.answer(row, asked, 200, body)`
+
+local core = require "ane.core"
+local errors = require "ane.serve.errors"
+local fields = require "ane.serve.fields"
+
+local M = {}
+
+--- Tasks by the URL of a request.
+M.urls = {
+  ["/v1/chat/completions"] = "chat", ["/v1/completions"] = "completion", ["/v1/responses"] = "responses", ["/v1/embeddings"] = "embed",
+  ["/v1/rerank"] = "rerank", ["/classify"] = "classify", ["/v1/classify"] = "classify", ["/redact"] = "redact",
+  ["/v1/redact"] = "redact", ["/score"] = "score", ["/v1/score"] = "score",
+}
+
+--- The kind of model that a task needs.
+M.kinds = {
+  chat = "text", completion = "text", responses = "text", score = "text", embed = "vectors", rerank = "scores", classify = "labels",
+  redact = "labels",
+}
+
+-- The task of a plain row that names none, by the kind of the model. nil: its fields say.
+local DEFAULT = { labels = "redact", vectors = "embed", scores = "rerank" }
+
+-- ---- Requests ----------------------------------------------------------------------------------------------------------------
+
+local REQUEST = {
+  custom_id = { type = "string", required = true },
+  method = { only = { "POST" } },
+  url = { type = "string", required = true },
+  body = { object = true, required = true },
+}
+
+-- The path of a URL, without the server and a last "/".
+local function path_of(url) return (url:gsub("^%a+://[^/]*", ""):gsub("/$", "")) end
+
+local function names_of(map)
+  local list = {}
+  for name in pairs(map) do list[#list + 1] = name end
+  table.sort(list)
+  return table.concat(list, ", ")
+end
+
+local function of_request(value)
+  local checked = fields.check(REQUEST, value)
+  local task = M.urls[path_of(checked.url)]
+  if not task then fields.wrong("url", "is %s: choose %s", checked.url, names_of(M.urls)) end
+  return task, value.body
+end
+
+-- ---- Plain rows --------------------------------------------------------------------------------------------------------------
+
+local function message_of(text) return core.json_array { { role = "user", content = text } } end
+
+-- Sets a field to what another one holds, if it is not set.
+local function move(body, from, to, convert)
+  if body[from] == nil or body[to] ~= nil then return end
+  body[to], body[from] = convert and convert(body[from]) or body[from], nil
+end
+
+-- How the field of a plain text becomes the one of each task.
+local FIELD = {
+  chat = function(body)
+    move(body, "text", "messages", message_of)
+    move(body, "prompt", "messages", message_of)
+  end,
+  completion = function(body) move(body, "text", "prompt") end,
+  embed = function(body) move(body, "text", "input") end,
+  classify = function(body) move(body, "text", "input") end,
+  redact = function(body) move(body, "text", "input") end,
+}
+
+local function of_plain(value, settings)
+  local body = core.json_object()
+  for name, v in pairs(value) do
+    if name ~= "id" and name ~= "custom_id" and name ~= "task" then body[name] = v end
+  end
+  if value.task ~= nil and not M.kinds[value.task] then fields.wrong("task", "is no task: choose %s", names_of(M.kinds)) end
+  local task = value.task or settings.task or DEFAULT[settings.kind] or (body.messages ~= nil and "chat" or "completion")
+  if FIELD[task] then FIELD[task](body) end
+  return task, body
+end
+
+-- Fields of text that plain rows have where neither they nor the options name one: greedy, up to an end token.
+local function plain_defaults(task, body, settings)
+  if settings.task_kinds[task] ~= "text" or task == "score" then return end
+  if body.temperature == nil then body.temperature = 0 end
+  if task == "completion" and body.max_tokens == nil then body.max_tokens = settings.context end
+end
+
+local function object_of(row, settings)
+  if settings.form ~= "jsonl" then
+    if not utf8.len(row.text) then errors.raise(400, "the text is not UTF-8", { code = "invalid_value" }) end
+    local value = core.json_object()
+    value.id, value.text = row.id, row.text
+    return value
+  end
+  local value, message = core.json_decode(row.text)
+  if value == nil then errors.raise(400, "the row is not JSON: " .. message, { code = "invalid_json" }) end
+  if not fields.is_object(value) then errors.raise(400, "the row must be a JSON object", { code = "invalid_json" }) end
+  return value
+end
+
+local function has_id(value) return type(value) == "string" or type(value) == "number" end
+
+--- Reads a row. asked gets its form and id first, so that a failure is answered in the row's own form.
+-- @param asked table to be filled: request (true: of OpenAI's form), id (nil: none), task, body
+-- @param row of ane.batch.input
+-- @param settings form, task (or nil), kind (of the model), body (fields of rows that do not have them), context, task_kinds
+-- @raise a failure of ane.serve.errors
+function M.read(asked, row, settings)
+  if row.id then asked.id = row.id end
+  if row.fault then errors.raise(413, row.fault, { code = "row_too_large" }) end
+  local value = object_of(row, settings)
+  asked.request = value.body ~= nil or value.url ~= nil
+  local id = asked.request and value.custom_id or value.id
+  if id == nil or id == core.null then id = value.custom_id end
+  if has_id(id) then asked.id = id end
+  local task, body
+  if asked.request then task, body = of_request(value) else task, body = of_plain(value, settings) end
+  for name, v in pairs(settings.body) do
+    if body[name] == nil then body[name] = v end
+  end
+  if not asked.request then plain_defaults(task, body, settings) end
+  asked.task, asked.body = task, body
+  if settings.task_kinds[task] ~= settings.kind then
+    errors.raise(400, ("the model does not do the task %s"):format(task), { code = "unsupported" })
+  end
+  if body.stream == true then fields.unsupported("stream", "is not supported in a batch") end
+end
+
+-- ---- Answers -----------------------------------------------------------------------------------------------------------------
+
+-- Fields of a plain answer, of the body of an endpoint's.
+local PLAIN = {
+  chat = function(out, body)
+    out.usage = body.usage
+    local choice = body.choices[1]
+    if #body.choices > 1 then
+      out.choices = body.choices
+      return
+    end
+    out.text, out.tool_calls, out.finish_reason = choice.message.content, choice.message.tool_calls, choice.finish_reason
+    if choice.logprobs ~= core.null then out.logprobs = choice.logprobs end
+  end,
+  completion = function(out, body)
+    out.usage = body.usage
+    local choice = body.choices[1]
+    if #body.choices > 1 then
+      out.choices = body.choices
+      return
+    end
+    out.text, out.finish_reason = choice.text, choice.finish_reason
+    if choice.logprobs ~= core.null then out.logprobs = choice.logprobs end
+  end,
+  embed = function(out, body)
+    out.usage = body.usage
+    if #body.data == 1 then
+      out.embedding = body.data[1].embedding
+      return
+    end
+    out.embeddings = core.json_array()
+    for i, one in ipairs(body.data) do out.embeddings[i] = one.embedding end
+  end,
+}
+
+local function plain_answer(out, task, body)
+  if PLAIN[task] then return PLAIN[task](out, body) end
+  for name, value in pairs(body) do
+    if name ~= "model" and name ~= "id" then out[name] = value end
+  end
+end
+
+--- The line of an answer. It depends on nothing but the row, its number and the answer.
+-- @param row of ane.batch.input, with its key
+-- @param asked what M.read has filled
+-- @param status of HTTP; 200: body is an answer, else {error = {message, type, param, code}}
+-- @return the line, with its end
+function M.answer(row, asked, status, body)
+  local out = core.json_object()
+  if asked.request then
+    local id = ("%016x"):format(row.key)
+    out.id, out.custom_id = "batch_req_" .. id, asked.id or core.null
+    out.response = { status_code = status, request_id = "req_" .. id, body = body }
+    out.error = status ~= 200 and { code = body.error.code, message = body.error.message } or core.null
+  else
+    if asked.id ~= nil then out.id = asked.id else out.line = row.number end
+    if status == 200 then plain_answer(out, asked.task, body) else out.error = body.error end
+  end
+  return core.json_encode(out, { sort = true }) .. "\n"
+end
+
+return M

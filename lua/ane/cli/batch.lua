@@ -1,0 +1,158 @@
+--- `ane batch`: a corpus through a model, and joining the outputs of shards.
+-- Needs ane.batch, ane.batch.merge, ane.cli.common, ane.cli.options, ane.core and ane.generate.
+
+local batch = require "ane.batch"
+local common = require "ane.cli.common"
+local core = require "ane.core"
+local generate = require "ane.generate"
+local options = require "ane.cli.options"
+
+local M = {}
+
+M.summary = "Answer the rows of a file, folder or pipe: one line of JSON each."
+
+function M.options(parser)
+  options.model(parser, true)
+  parser:argument("inputs", "JSONL file (of OpenAI's Batch form or plain), text file or folder; - is standard input. With --merge: "
+    .. "all words are outputs of shards."):args "*"
+  parser:option("-o --output", "Output, JSONL; - is standard output."):argname "OUT"
+  parser:option("--form", "What a row is: jsonl; lines (each line is a text); files (each file is a text). Default: files for a folder "
+    .. "and for .txt, .text and .md, else jsonl."):choices(batch.rules.form.choices)
+  parser:option("--task", "Task of rows that name none by a URL; default: by the model and the row's fields.")
+    :choices(batch.rules.task.choices)
+  parser:option("--body", "JSON object with fields for rows that do not have them; @FILE reads it from a file."):argname "JSON|@FILE"
+  options.add(parser, "-n --max-tokens", "Most tokens of a reply, of rows that say none.", generate.rules.max_tokens):argname "N"
+  options.add(parser, "--temperature", "Of rows that say none; default 0, of requests in OpenAI's form 1.", batch.rules.temperature)
+    :argname "X"
+  parser:flag("--ordered", "Lines in the order of the rows.")
+  parser:flag("--resume", "Go on with what an earlier run has left.")
+  parser:flag("--restart", "Begin anew, also where a run has not ended.")
+  options.add(parser, "--shard", "Rows I, I + N, I + 2 N, ... only; I is 1 to N.", batch.rules.shard):argname "I/N"
+  parser:flag("--merge", "Join the outputs of all shards, in the order of the rows.")
+  options.add(parser, "--max-errors", "End the run when more than N rows have failed.", batch.rules.max_errors):argname "N"
+  options.add(parser, "--max-row", "Bytes of a row; larger ones fail. Default 16777216.", batch.rules.max_row):argname "N"
+  options.add(parser, "--sessions", "Replies that are computed at once. Default 32.", batch.rules.sessions):argname "N"
+  parser:option("--memory", "Most memory for the state of all replies: 2G, 512M."):argname "SIZE"
+  options.add(parser, "--threshold", "Of classify and redact: leave out spans with a lower score.", batch.rules.threshold):argname "P"
+  options.add(parser, "--window", "Of classify and redact: most tokens of one run.", batch.rules.window):argname "N"
+  parser:flag("--pseudonyms", "Of redact: each original of a row gets a name of its own, [PERSON_1].")
+  parser:option("--key", "Of redact: names are made from the original and this secret, the same in every run."):argname "KEY"
+  options.json(parser)
+end
+
+-- ---- Progress ----------------------------------------------------------------------------------------------------------------
+
+local INTERVAL = 0.2 -- seconds between two drawings
+
+local function duration(seconds)
+  if seconds >= 3600 then return ("%d:%02d:%02d"):format(seconds // 3600, seconds // 60 % 60, seconds % 60) end
+  return ("%d:%02d"):format(seconds // 60, seconds % 60)
+end
+
+-- A line about a run: rows, rates, and the time that is left where the size of the input is known.
+local function line_of(state, since)
+  local seconds = math.max(state.seconds, 1e-9)
+  local parts = { ("%d rows"):format(state.rows) }
+  if state.errors > 0 then parts[#parts + 1] = ("%d errors"):format(state.errors) end
+  if state.resumed > 0 then parts[#parts + 1] = ("%d resumed"):format(state.resumed) end
+  parts[#parts + 1] = ("%.1f rows/s"):format((state.rows - state.resumed) / seconds)
+  parts[#parts + 1] = ("%.0f tokens/s"):format(state.tokens / seconds)
+  if state.total and state.total > 0 then
+    local done = state.done - since
+    parts[#parts + 1] = ("%d %%"):format(100 * state.done // state.total)
+    if done > 0 and state.done < state.total then
+      parts[#parts + 1] = duration(math.ceil(seconds / done * (state.total - state.done))) .. " left"
+    end
+  end
+  return table.concat(parts, ", ")
+end
+
+-- A progress function that draws on a terminal, and one that ends the line.
+local function drawing(args)
+  if args.no_progress or not core.isatty(2) then return nil, function() end end
+  local last, since, open = -math.huge, nil, false
+  local function draw(state)
+    since = since or (state.resumed > 0 and state.done or 0)
+    local now = core.clock()
+    if now - last < INTERVAL then return end
+    last, open = now, true
+    io.stderr:write("\r\27[K", line_of(state, since))
+    io.stderr:flush()
+  end
+  return draw, function()
+    if open then io.stderr:write "\r\27[K" end
+  end
+end
+
+-- ---- Running -----------------------------------------------------------------------------------------------------------------
+
+-- The fields of --body, --max-tokens and --temperature.
+local function body_of(args)
+  local text, body, message, code = args.body, {}, nil, nil
+  if text and text:sub(1, 1) == "@" then
+    text, message, code = core.read_file(text:sub(2))
+    if not text then return nil, message, code end
+  end
+  if text then
+    body, message = core.json_decode(text)
+    if type(body) ~= "table" or getmetatable(body) and getmetatable(body).__jsontype == "array" then
+      return options.wrong("--body is no JSON object%s", message and ": " .. message or "")
+    end
+  end
+  body.max_tokens = body.max_tokens or args.max_tokens
+  body.temperature = body.temperature or args.temperature
+  return body
+end
+
+local NAMES = {
+  "output", "form", "task", "ordered", "resume", "restart", "shard", "max_errors", "max_row", "sessions", "memory", "threshold", "window",
+  "pseudonyms", "key",
+}
+
+local function show(args, result, message, code)
+  if not result then return nil, message, code end
+  if args.json then
+    local failed = result.message
+    result.message = nil
+    local out = args.output == "-" and io.stderr or io.stdout
+    out:write(core.json_encode(result, { sort = true }), "\n")
+    result.message = failed
+  else
+    common.remark(args, "%d rows, %d errors, %d resumed, %d tokens in %.1f s", result.rows, result.errors, result.resumed, result.tokens,
+      result.seconds)
+  end
+  if result.ok then return true end
+  return nil, result.message
+end
+
+local function run_merge(args)
+  local paths = { args.model, table.unpack(args.inputs) }
+  if #paths == 0 then return options.wrong "--merge needs the outputs of shards" end
+  return show(args, require("ane.batch.merge").run(paths, args.output))
+end
+
+local function run_batch(args, opts)
+  local model <close>, message = common.load(args)
+  if not model then return nil, message end
+  local draw, ended = drawing(args)
+  opts.progress = draw
+  local result, why, code = batch.run(model, opts, 0)
+  ended()
+  return show(args, result, why, code)
+end
+
+function M.run(args)
+  if not args.output then return options.wrong "-o OUT is missing; - is standard output" end
+  if args.merge then return run_merge(args) end
+  if not args.model or #args.inputs ~= 1 then return options.wrong "give a model and one input; - is standard input" end
+  local body, message, code = body_of(args)
+  if not body then return nil, message, code end
+  local opts = { input = args.inputs[1], body = next(body) and body or nil }
+  for _, name in ipairs(NAMES) do opts[name] = args[name] end
+  local ok
+  ok, message, code = batch.check(opts)
+  if not ok then return nil, message, code end
+  return run_batch(args, opts)
+end
+
+return M
