@@ -149,6 +149,14 @@ function ane.gate(a, b, input, opts) end
 ---@return ane.code? code
 function ane.serve(model, opts) end
 
+--- Answers the rows of a file, folder or pipe: one line of JSON each (docs/batch.md).
+---@param model ane.model
+---@param opts ane.batch_options
+---@return ane.batch_summary?
+---@return string? message
+---@return ane.code? code
+function ane.batch(model, opts) end
+
 --- Reads tensors: of a .npy file one, of a safetensors or GGUF file a table by name.
 ---@param path string
 ---@return ane.tensor|table<string, ane.tensor>|nil tensors

@@ -63,7 +63,8 @@ local LUA = {
   ["model"] = "core util adapter generate pool recipe tokenizer quantise coreml onnx classify embed",
   ["evaluate"] = "core util model recipe",
   ["ane"] = "core util model generate coreml evaluate grammar tools serve batch hub",
-  ["cli"] = "core util jinja tokenizer generate grammar model quantise coreml classify embed evaluate serve batch hub ane argparse readline",
+  ["cli"] = "core util jinja tokenizer generate grammar model quantise coreml classify embed evaluate serve batch hub ane "
+    .. "argparse readline",
   ["examples"] = "ane recipe luv",
 }
 

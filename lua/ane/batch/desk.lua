@@ -21,6 +21,9 @@ Desk.__index = Desk
 --- Rows that are computed in one group, and the bytes from which a group is computed.
 local GROUP, GROUP_BYTES = 64, 1 << 20
 
+-- Least default of prefix_memory, and the share of the weights' bytes that it is of larger models.
+local PREFIXES, PREFIX_SHARE = 32 << 20, 16
+
 local KINDS = { token_classifier = "labels", embedding = "vectors", reranker = "scores" }
 
 --- The kind of a model: "text", "labels", "vectors", "scores".
@@ -60,10 +63,12 @@ function Call.drop() end
 -- @param on_answer function(row, asked, status, body), called once for each row, in any order
 -- @return a desk; or nil, message, code
 function M.new(model, opts, on_answer)
-  local kind, pool, message, code = M.kind(model), nil, nil, nil
+  local kind = M.kind(model)
+  local pool, message, code
   if kind == "text" then
+    local prefixes = opts.prefix_memory or math.max(PREFIXES, model:info().weight_bytes // PREFIX_SHARE)
     pool, message, code = model:pool {
-      sessions = opts.sessions, step_tokens = opts.step_tokens, memory = opts.memory, prefix_memory = opts.prefix_memory,
+      sessions = opts.sessions, step_tokens = opts.step_tokens, memory = opts.memory, prefix_memory = prefixes,
     }
     if not pool then return nil, message, code end
   end

@@ -37,7 +37,7 @@ end
 --   shard: "2/8": rows 2, 10, 18, ...
 --   max_errors: the run ends with more rows that failed than this
 --   max_row: bytes of a row; larger ones fail
---   sessions, step_tokens, memory, prefix_memory: of the pool (ane.pool)
+--   sessions, step_tokens, memory: of the pool (ane.pool); prefix_memory: of the pool, default a sixteenth of the weights' bytes
 --   temperature: of requests in OpenAI's form that name none (1, as in that API; plain rows are greedy)
 --   threshold, window, pseudonyms, key: of classify and redact
 --   progress: function(state), called as rows end: rows, errors, resumed, tokens, seconds, done, total (bytes or files; total may be nil)
@@ -56,7 +56,7 @@ M.rules = {
   max_errors = { type = "integer", min = 0 },
   max_row = { type = "integer", min = 64, max = 1 << 30, default = 16 << 20 },
   sessions = pool.rules.sessions, step_tokens = pool.rules.step_tokens, memory = pool.rules.memory,
-  prefix_memory = { type = pool.rules.prefix_memory.type, check = pool.rules.prefix_memory.check, default = "256M" },
+  prefix_memory = pool.rules.prefix_memory,
   temperature = { type = "number", min = 0, max = 2, default = 1 },
   threshold = redact.rules.threshold, window = redact.rules.window, pseudonyms = redact.rules.pseudonyms, key = redact.rules.key,
   progress = { type = "callable" },
@@ -238,7 +238,7 @@ local function summary(self)
     ok = not self:too_many(), rows = self.rows, errors = self.errors, resumed = self.resumed, tokens = self.tokens,
     seconds = core.clock() - self.started,
   }
-  if not out.ok then out.message = ("%d rows failed, max_errors is %d"):format(self.errors, self.opts.max_errors) end
+  if not out.ok then out.message = ("%d rows failed, option max_errors is %d"):format(self.errors, self.opts.max_errors) end
   return out
 end
 
@@ -283,7 +283,9 @@ end
 function M.run(model, opts, level)
   opts = schema.check(M.rules, opts, "batch", (level or 1) + 1)
   if opts.input == nil or opts.output == nil then error("batch: options input and output are needed", (level or 1) + 1) end
-  local self = setmetatable({ opts = opts, started = core.clock(), rows = 0, errors = 0, resumed = 0, tokens = 0, count = 0, last = 0 }, Run)
+  local self = setmetatable({
+    opts = opts, started = core.clock(), rows = 0, errors = 0, resumed = 0, tokens = 0, count = 0, last = 0,
+  }, Run)
   local ok, message, code = M.check(opts)
   if not ok then return nil, message, code end
   local form = opts.form or inputs.form(opts.input)
@@ -296,7 +298,9 @@ function M.run(model, opts, level)
     return nil, ("%s does not do the task %s"):format(tostring(model), opts.task), "unsupported"
   end
   self.room = desk.kind == "text" and 2 * opts.sessions or 1024
-  self.reading = { form = form, task = opts.task, kind = desk.kind, body = opts.body or {}, context = model.context, task_kinds = rows.kinds }
+  self.reading = {
+    form = form, task = opts.task, kind = desk.kind, body = opts.body or {}, context = model.context, task_kinds = rows.kinds,
+  }
   local own = {}
   if is_file(opts.output) then
     for _, path in pairs(outputs.names(opts.output)) do own[#own + 1] = path end

@@ -144,8 +144,8 @@ local function fresh(self, lock, settings, restart)
   local names = self.names
   local found = not restart and core.path_kind(names.part) and journal.check(names.journal, names.part)
   if found and found.records > 0 then
-    return nil, ("%s: %d rows of a run that has not ended are here: option resume goes on with them, option restart begins anew"):format(names.part,
-      found.records), "state"
+    local what = "%s: %d rows of a run that has not ended are here: option resume goes on with them, option restart begins anew"
+    return nil, what:format(names.part, found.records), "state"
   end
   local message, code
   self.journal, message, code = journal.create(lock, settings)
@@ -213,7 +213,8 @@ end
 local function copy_rows(self, index, out, new, last)
   local data <close>, message = io.open(self.data, "rb")
   if not data then return nil, message, "io" end
-  local parts, size, count, at, code, ok = {}, 0, 0, -1, nil, nil
+  local parts, size, count, at = {}, 0, 0, -1
+  local code, ok
   for number = 1, last + 1 do
     local key, offset, bytes, flags
     if number <= last then key, offset, bytes, flags = index:get(number) end

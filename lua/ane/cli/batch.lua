@@ -88,7 +88,8 @@ end
 
 -- The fields of --body, --max-tokens and --temperature.
 local function body_of(args)
-  local text, body, message, code = args.body, {}, nil, nil
+  local text, body = args.body, {}
+  local message, code
   if text and text:sub(1, 1) == "@" then
     text, message, code = core.read_file(text:sub(2))
     if not text then return nil, message, code end

@@ -137,8 +137,8 @@ function M.handle(server, call, body)
   local prompt = messages.read(values.messages, "messages")
   local base = options(server, values)
   local form = setmetatable({
-    id = server:new_id "chatcmpl-", created = server:now(), model = server.id, logprobs = values.logprobs, tokenizer = server.model.tokenizer,
-    usage = values.stream_options and values.stream_options.include_usage, sent = {}, calls = {},
+    id = server:new_id "chatcmpl-", created = server:now(), model = server.id, logprobs = values.logprobs,
+    tokenizer = server.model.tokenizer, usage = values.stream_options and values.stream_options.include_usage, sent = {}, calls = {},
   }, Form)
   local asked = {}
   for i = 1, values.n do

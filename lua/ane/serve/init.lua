@@ -134,7 +134,7 @@ function Server:new_id(prefix)
 end
 
 --- The time that answers name as theirs, in seconds since 1970.
-function Server:now() return os.time() end
+function Server.now() return os.time() end
 
 --- Throws if a request names another model.
 function Server:check_model(name)

@@ -1,0 +1,394 @@
+-- Batches: rows in, lines out; what a killed run leaves; shards.
+local ane = require "ane"
+local core = require "ane.core"
+local filter = require "support.filter"
+local merge = require "ane.batch.merge"
+local tiny = require "support.tiny"
+local tree = require "support.tree"
+
+local folder, model
+
+setup(function() model = tiny.load() end)
+teardown(function() model:close() end)
+before_each(function() folder = tree.folder() end)
+after_each(function() tree.remove(folder) end)
+
+local function write(name, text)
+  assert(core.write_file(folder .. "/" .. name, text))
+  return folder .. "/" .. name
+end
+
+local function lines_of(text)
+  local list = {}
+  for line in text:gmatch "([^\n]*)\n" do list[#list + 1] = assert(core.json_decode(line)) end
+  return list
+end
+
+-- Answers rows (texts or tables). Returns the lines, decoded, and the summary.
+local function answers(rows, opts, other)
+  opts = opts or {}
+  local i, out = 0, {}
+  opts.input = function()
+    i = i + 1
+    return rows[i]
+  end
+  opts.output = function(line) out[#out + 1] = line end
+  if opts.ordered == nil then opts.ordered = true end
+  local summary = assert(ane.batch(other or model, opts))
+  return lines_of(table.concat(out)), summary
+end
+
+local function request(id, url, body) return { custom_id = id, method = "POST", url = url, body = body } end
+
+-- 60 rows of all kinds, as text.
+local function corpus()
+  local list = {}
+  for i = 1, 60 do
+    if i % 17 == 0 then list[i] = "{broken"
+    elseif i % 13 == 0 then list[i] = ""
+    elseif i % 3 == 0 then
+      local body = { messages = { { role = "user", content = "Hi " .. i } }, max_tokens = 1 + i % 7 }
+      list[i] = core.json_encode(request("r" .. i % 5, "/v1/chat/completions", body))
+    else
+      list[i] = core.json_encode { id = i, prompt = "Once " .. i, max_tokens = 1 + i % 7 } .. "\r"
+    end
+  end
+  return table.concat(list, "\n")
+end
+
+local function run(input, output, opts)
+  local all = { input = input, output = output }
+  for key, value in pairs(opts or {}) do all[key] = value end
+  local summary, message, code = ane.batch(model, all)
+  return summary, message, code
+end
+
+describe("rows of text", function()
+  it("have the answers that the model gives alone", function()
+    local lines, summary = answers {
+      { id = 1, prompt = "Once upon", max_tokens = 5 },
+      { id = "c", messages = { { role = "user", content = "Hi" } }, max_tokens = 4 },
+      { text = "Once upon", max_tokens = 5 },
+      request("x", "/v1/completions", { prompt = "Once upon", max_tokens = 5, temperature = 0 }),
+      { id = "t", task = "chat", text = "Hi", max_tokens = 4 },
+    }
+    local alone = model:generate("Once upon", { max_tokens = 5 })
+    local chat = model:generate({ { role = "user", content = "Hi" } }, { max_tokens = 4 })
+    local function clean(text) return (core.json_decode(core.json_encode { text })[1]) end
+    assert.equal(clean(alone), lines[1].text)
+    assert.equal(clean(chat), lines[2].text)
+    assert.equal(3, lines[3].line)
+    assert.equal(lines[1].text, lines[3].text)
+    assert.equal(200, lines[4].response.status_code)
+    assert.equal(lines[1].text, lines[4].response.body.choices[1].text)
+    assert.equal(core.null, lines[4].error)
+    assert.equal(lines[2].text, lines[5].text)
+    assert.equal(5, summary.rows)
+    assert.is_true(summary.ok)
+    assert.is_true(summary.tokens > 20)
+  end)
+
+  it("take fields from `body`, tools and grammars", function()
+    local tool = { type = "function", ["function"] = { name = "f", parameters = { type = "object" } } }
+    local lines = answers({
+      { id = 1, prompt = "x" }, { id = 2, prompt = "x", max_tokens = 2 },
+      { id = 3, messages = { { role = "user", content = "x" } }, tools = { tool }, grammar = core.null },
+    }, { body = { max_tokens = 6, grammar = 'root ::= "yes" | "no"' } })
+    assert.is_truthy(lines[1].text == "yes" or lines[1].text == "no")
+    assert.is_true(lines[2].usage.completion_tokens <= 2)
+    assert.is_nil(lines[3].error)
+  end)
+
+  it("that sample give the same text in each run, and other texts in other rows", function()
+    local rows = {}
+    for i = 1, 6 do rows[i] = { id = i, prompt = "Once", temperature = 1, max_tokens = 12 } end
+    local a, b = answers(rows), answers(rows, { sessions = 2 })
+    assert.same(a, b)
+    assert.not_equal(a[1].text, a[2].text)
+  end)
+
+  it("have log probabilities with the task score", function()
+    local lines = answers { { id = 1, task = "score", prompt = "Once", text = " upon a", logprobs = true } }
+    local score = lines[1]
+    local ids = model.tokenizer:encode("Once", { eos = false })
+    local first = #ids
+    for _, id in ipairs(model.tokenizer:encode(" upon a", { bos = false, eos = false })) do ids[#ids + 1] = id end
+    local session <close> = assert(model:session())
+    assert(session:feed(ids, { want = "all" }))
+    local sum = 0.0
+    for i = first, #ids - 1 do
+      local row, top = session:logits(i):totable(), -math.huge
+      for _, x in ipairs(row) do top = math.max(top, x) end
+      local total = 0.0
+      for _, x in ipairs(row) do total = total + math.exp(x - top) end
+      sum = sum + row[ids[i + 1] + 1] - top - math.log(total)
+    end
+    assert.equal(#ids - first, score.tokens)
+    assert.equal(score.tokens, #score.logprobs)
+    assert.is_true(math.abs(sum - score.logprob) < 1e-3)
+    assert.is_true(math.abs(math.exp(-sum / score.tokens) - score.perplexity) < 0.01 * score.perplexity)
+  end)
+end)
+
+describe("broken rows", function()
+  it("get an error in their own line", function()
+    local lines, summary = answers {
+      "{bad", "[1]", '{"id":"\xFF"}', "\0", { id = 1, prompt = "a", max_tokens = 1 }, { id = 2, prompt = "a", stream = true },
+      { id = 3, prompt = ("word "):rep(3000) }, request("u", "/v1/nope", {}),
+      request("m", "/v1/completions", { prompt = "a", best_of = 3 }), { id = 4, prompt = { 1 << 40 } },
+      { id = 5, input = "a", task = "embed" }, { id = 6, task = "dance" }, { id = 7, prompt = "a", wat = 1 },
+      '{"id":8,"prompt":' .. ("["):rep(5000), { custom_id = "g", url = "/v1/completions", method = "GET", body = { prompt = "a" } },
+    }
+    assert.equal(15, #lines)
+    assert.equal(15, summary.rows)
+    assert.equal(14, summary.errors)
+    assert.is_true(summary.ok)
+    for i, line in ipairs(lines) do assert.equal(i ~= 5, line.error ~= nil and line.error ~= core.null, "row " .. i) end
+    assert.equal(3, lines[3].line)
+    assert.equal("context_length_exceeded", lines[7].error.code)
+    assert.equal("u", lines[8].custom_id)
+    assert.equal(400, lines[9].response.status_code)
+    assert.matches("best_of", lines[9].error.message)
+    assert.matches("wat", lines[13].error.message)
+  end)
+
+  it("end the run beyond max_errors, and what was done stays", function()
+    local path = write("in.jsonl", '{bad\n{"id":1,"prompt":"a","max_tokens":1}\n{bad\n{bad\n')
+    local summary = assert(run(path, folder .. "/out", { max_errors = 1 }))
+    assert.is_false(summary.ok)
+    assert.matches("max_errors is 1", summary.message)
+    assert.is_nil(core.path_kind(folder .. "/out"))
+    summary = assert(run(path, folder .. "/out", { resume = true }))
+    assert.is_true(summary.ok)
+    assert.equal(4, summary.rows)
+    assert.equal(3, summary.errors)
+    assert.is_true(summary.resumed > 0)
+  end)
+
+  it("that are too long are not kept", function()
+    local path = write("in.jsonl", ("x"):rep(1 << 20) .. '\n{"id":1,"prompt":"a","max_tokens":1}')
+    assert(run(path, folder .. "/out", { max_row = 1000, ordered = true }))
+    local lines = lines_of(tree.read(folder .. "/out"))
+    assert.equal("row_too_large", lines[1].error.code)
+    assert.equal(1, lines[2].id)
+  end)
+end)
+
+describe("other models", function()
+  it("embed in groups what they embed alone", function()
+    local bert <close> = assert(ane.load "spec/fixtures/hf/bert")
+    local rows = {}
+    for i = 1, 70 do rows[i] = { id = i, text = ("word "):rep(i % 9 + 1) .. i } end
+    rows[71] = request("e", "/v1/embeddings", { input = { "a", "b" }, encoding_format = "base64" })
+    rows[72] = { id = "no", input = 5 }
+    local lines, summary = answers(rows, {}, bert)
+    assert.equal(1, summary.errors)
+    for _, i in ipairs { 1, 35, 70 } do
+      local want = core.json_decode(core.json_encode(bert:embed(rows[i].text):totable()))
+      assert.same(setmetatable(want, nil), setmetatable(lines[i].embedding, nil))
+    end
+    assert.equal(2, #lines[71].response.body.data)
+    assert.is_truthy(lines[72].error)
+  end)
+
+  it("rerank", function()
+    local reranker <close> = assert(ane.load "spec/fixtures/hf/cross_encoder")
+    local lines = answers({ { id = 1, query = "q", documents = { "a", "b b b" } } }, {}, reranker)
+    local scores = reranker:rerank("q", { "a", "b b b" })
+    for _, one in ipairs(lines[1].results) do
+      assert.is_true(math.abs(scores[one.index + 1] - one.relevance_score) < 1e-6)
+    end
+  end)
+
+  it("classify and redact as alone, also the files of a folder", function()
+    local labels <close> = filter.load()
+    local text = "Hello, I am Ada. Call 555-1234!\n"
+    local lines = answers({ { id = 1, text = text }, { id = 2, task = "classify", text = text } }, {}, labels)
+    local want, spans = labels:redact(text)
+    assert.equal(want, lines[1].text)
+    assert.equal(#spans, #lines[2].spans)
+    assert(os.execute(("mkdir '%s/in' '%s/in/b'"):format(folder, folder)))
+    write("in/a.txt", text)
+    write("in/b/c.txt", text:rep(300))
+    write("in/d.bin", "\xFF\xFE")
+    local summary = assert(ane.batch(labels, { input = folder .. "/in", output = folder .. "/in/out.jsonl", ordered = true }))
+    assert.equal(3, summary.rows)
+    assert.equal(1, summary.errors)
+    lines = lines_of(tree.read(folder .. "/in/out.jsonl"))
+    assert.same({ "a.txt", "b/c.txt", "d.bin" }, { lines[1].id, lines[2].id, lines[3].id })
+    assert.equal(want, lines[1].text)
+    assert.equal((labels:redact(text:rep(300))), lines[2].text)
+    summary = assert(ane.batch(labels, { input = folder .. "/in", output = folder .. "/in/out.jsonl", ordered = true, resume = true }))
+    assert.equal(3, summary.resumed)
+  end)
+
+  it("refuse what they do not do", function()
+    local summary, message, code = run(write("in", "{}"), folder .. "/out", { task = "embed" })
+    assert.is_nil(summary)
+    assert.equal("unsupported", code)
+    assert.matches("does not do the task embed", message)
+  end)
+end)
+
+describe("an output file", function()
+  it("is the same for any number of sessions, and after any cut of what a killed run has left", function()
+    local path = write("in.jsonl", corpus())
+    local out = folder .. "/out"
+    local summary = assert(run(path, out, { ordered = true }))
+    local want = tree.read(out)
+    assert.equal(56, summary.rows)
+    assert.equal(3, summary.errors)
+    assert(run(path, folder .. "/two", { ordered = true, sessions = 2 }))
+    assert.equal(want, tree.read(folder .. "/two"))
+    -- a run in the order in which rows end: its journal and lines, cut anywhere, are what a kill leaves
+    assert(run(path, folder .. "/raw", { sessions = 3 }))
+    local lines, journal = tree.read(folder .. "/raw"), tree.read(folder .. "/raw.journal")
+    for i = 1, 24 do
+      local x, y = core.random(7, i)
+      write("k.part", lines:sub(1, math.floor(x * (#lines + 1))) .. (i % 5 == 0 and "torn" or ""))
+      write("k.journal", journal:sub(1, math.floor(y * (#journal + 1))))
+      os.remove(folder .. "/k")
+      local again = assert(run(path, folder .. "/k", { ordered = true, resume = true }))
+      assert.equal(56, again.rows)
+      assert.equal(want, tree.read(folder .. "/k"))
+      assert.is_nil(core.path_kind(folder .. "/k.part"))
+    end
+  end)
+
+  it("that is complete is not computed again; rows that are new, changed or gone are", function()
+    local path, out = write("in.jsonl", corpus()), folder .. "/out"
+    assert(run(path, out, { ordered = true }))
+    local want = tree.read(out)
+    local summary = assert(run(path, out, { ordered = true, resume = true }))
+    assert.equal(56, summary.resumed)
+    assert.equal(0, summary.tokens)
+    assert.equal(want, tree.read(out))
+    local changed = corpus():gsub("Once 2\"", "Twice\""):gsub('{[^\n]*Once 4"[^\n]*', "") .. '\n{"id":"new","prompt":"a","max_tokens":1}'
+    write("in.jsonl", changed)
+    for _, ordered in ipairs { true, false } do
+      summary = assert(run(path, out, { ordered = ordered, resume = true }))
+      assert(run(path, folder .. "/fresh", { ordered = true, restart = true }))
+      assert.equal(56, summary.rows)
+      assert.equal(tree.read(folder .. "/fresh"), tree.read(out))
+    end
+    write("in.jsonl", '{"id":"r","prompt":"a","max_tokens":1}')
+    summary = assert(run(path, out, { resume = true }))
+    assert.equal(1, summary.rows)
+    assert.equal(1, #lines_of(tree.read(out)))
+  end)
+
+  it("tells other options, models and tasks from its own", function()
+    local path, out = write("in.jsonl", corpus()), folder .. "/out"
+    assert(run(path, out))
+    local summary, message, code = run(path, out, { resume = true, body = { top_k = 3 } })
+    assert.is_nil(summary)
+    assert.equal("invalid", code)
+    assert.matches("option body is {\"top_k\":3}, was null", message)
+    local other <close> = tiny.load("llama-mixed")
+    summary, message = ane.batch(other, { input = path, output = out, resume = true })
+    assert.is_nil(summary)
+    assert.matches("the model's", message)
+    assert(run(path, out, { restart = true, body = { top_k = 3 } }))
+  end)
+
+  it("of a run that has not ended is neither lost nor overwritten", function()
+    local path, out = write("in.jsonl", corpus()), folder .. "/out"
+    assert(run(path, out, { max_errors = 0 }))
+    local summary, message, code = run(path, out)
+    assert.is_nil(summary)
+    assert.equal("state", code)
+    assert.matches("resume goes on", message)
+    assert.equal(56, assert(run(path, out, { restart = true })).rows)
+  end)
+
+  it("is written by one process at a time", function()
+    local path = write("in.jsonl", corpus())
+    local lock <close> = assert(core.append(folder .. "/out.journal"))
+    local summary, message, code = run(path, folder .. "/out", { resume = true })
+    assert.is_nil(summary)
+    assert.equal("state", code)
+    assert.matches("another process", message)
+    assert.equal(0, lock:size())
+  end)
+
+  it("is not the input, by no name", function()
+    local path = write("in.jsonl", corpus())
+    assert(os.execute(("cd '%s' && ln -s in.jsonl link && ln in.jsonl hard && ln in.jsonl other.journal"):format(folder)))
+    for _, name in ipairs { "in.jsonl", "./in.jsonl", "link", "hard", "other" } do
+      local summary, message = run(path, folder .. "/" .. name)
+      assert.is_nil(summary)
+      assert.matches("is the input", message)
+    end
+    assert.equal(corpus(), tree.read(path))
+  end)
+
+  it("that cannot be written is an error", function()
+    local path = write("in.jsonl", corpus())
+    for _, out in ipairs { folder, folder .. "/no/out", "/proc/none" } do
+      local summary, message, code = run(path, out)
+      assert.is_nil(summary)
+      assert.equal("io", code)
+      assert.is_string(message)
+    end
+    assert.is_nil((run(folder .. "/none", folder .. "/out")))
+  end)
+
+  it("goes on after a full disk", function()
+    if not tree.has "prlimit" then pending "no prlimit" end
+    local path, out = write("in.jsonl", corpus()), folder .. "/out"
+    local script = ([[
+      local summary, message, code = require("ane").batch(require("support.tiny").load(), { input = %q, output = %q })
+      print(summary, code, message)
+    ]]):format(path, out)
+    write("full.lua", script)
+    local ok, text = tree.run(("LUA_PATH='%s' LUA_CPATH='%s' prlimit --fsize=6000 %s '%s/full.lua'"):format(package.path, package.cpath,
+      os.getenv "LUA" or "lua5.4", folder))
+    assert.is_true(ok, text)
+    assert.matches("^nil\tio\t.*too large", text)
+    local summary = assert(run(path, out, { resume = true, ordered = true }))
+    assert.is_true(summary.resumed > 5)
+    assert(run(path, folder .. "/want", { ordered = true }))
+    assert.equal(tree.read(folder .. "/want"), tree.read(out))
+  end)
+end)
+
+describe("shards", function()
+  it("have each row once, and merge into the output of one run", function()
+    local path = write("in.jsonl", corpus())
+    assert(run(path, folder .. "/want", { ordered = true }))
+    local paths, rows = {}, 0
+    for i = 1, 3 do
+      paths[i] = ("%s/s%d"):format(folder, 4 - i)
+      rows = rows + assert(run(path, paths[i], { shard = i .. "/3" })).rows
+    end
+    assert.equal(56, rows)
+    local summary = assert(merge.run({ paths[2], paths[3], paths[1] }, folder .. "/all"))
+    assert.equal(56, summary.rows)
+    assert.equal(3, summary.errors)
+    assert.equal(tree.read(folder .. "/want"), tree.read(folder .. "/all"))
+    assert.is_nil((merge.run({ paths[1], paths[2] }, folder .. "/all")))
+    assert.matches("shard 3/3 is missing", select(2, merge.run({ paths[1], paths[2] }, folder .. "/all")))
+    assert.matches("is shard 1/3, as", select(2, merge.run({ paths[1], paths[1], paths[3] }, folder .. "/all")))
+    assert.matches("into itself", select(2, merge.run(paths, paths[1])))
+  end)
+
+  it("that have not ended, were changed or were made with other options do not merge", function()
+    local path = write("in.jsonl", corpus())
+    local paths = { folder .. "/1", folder .. "/2" }
+    assert(run(path, paths[1], { shard = "1/2" }))
+    assert(run(path, paths[2], { shard = "2/2", max_errors = 0 }))
+    assert.is_nil((merge.run(paths, folder .. "/all")))
+    assert(run(path, paths[2], { shard = "2/2", restart = true, body = { top_k = 3 } }))
+    assert.matches("other options", select(2, merge.run(paths, folder .. "/all")))
+    assert(run(path, paths[2], { shard = "2/2", restart = true }))
+    assert(merge.run(paths, folder .. "/all"))
+    write("2", tree.read(paths[2]) .. "x")
+    assert.matches("its journal knows", select(2, merge.run(paths, folder .. "/all")))
+  end)
+
+  it("are 1/N to N/N", function()
+    for _, shard in ipairs { "0/3", "4/3", "1", "a/b", "1/0" } do
+      assert.has_error(function() run("x", "y", { shard = shard }) end)
+    end
+  end)
+end)

@@ -1,0 +1,43 @@
+---@meta
+-- Types of batches (ane.batch); those of all else are in types/ane.lua. Nothing here runs.
+
+---@class ane.batch_options
+---@field input string|fun(): string|table|nil path of a file or folder; "-": standard input; or a function that gives a row in each call
+---@field output string|fun(line: string) path of a file; "-": standard output; or a function that gets each line
+---@field form? "jsonl"|"lines"|"files" default: files for a folder and for .txt, .text and .md, else jsonl
+---@field task? "chat"|"completion"|"score"|"embed"|"rerank"|"classify"|"redact" of plain rows; default: by the model and the row's fields
+---@field body? table fields of rows that do not have them
+---@field ordered? boolean lines in the order of the rows
+---@field resume? boolean go on with what an earlier run has left
+---@field restart? boolean begin anew, also where a run has not ended
+---@field shard? string "2/8": rows 2, 10, 18, ...
+---@field max_errors? integer the run ends when more rows have failed
+---@field max_row? integer bytes; larger rows fail; default 16777216
+---@field sessions? integer of the pool
+---@field step_tokens? integer of the pool
+---@field memory? integer|string of the pool
+---@field prefix_memory? integer|string of the pool; default a sixteenth of the weights' bytes, at least 32 MiB
+---@field temperature? number of requests in OpenAI's form that name none; default 1; plain rows are greedy
+---@field threshold? number of classify and redact
+---@field window? integer of classify and redact
+---@field pseudonyms? boolean of redact
+---@field key? string of redact
+---@field progress? fun(state: ane.batch_state) called as rows end
+
+---@class ane.batch_state
+---@field rows integer that have a line
+---@field errors integer of them
+---@field resumed integer of them, from earlier runs
+---@field tokens integer of prompts and replies
+---@field seconds number
+---@field done integer bytes (or files) of the input that were read
+---@field total? integer bytes (or files) of the input, where known
+
+---@class ane.batch_summary
+---@field ok boolean false: more than max_errors rows failed; resume goes on
+---@field rows integer that have a line
+---@field errors integer of them
+---@field resumed integer of them, from earlier runs
+---@field tokens integer of prompts and replies, in this run
+---@field seconds number
+---@field message? string where ok is false
