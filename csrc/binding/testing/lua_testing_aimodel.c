@@ -58,6 +58,13 @@ static struct ane_ai_type type(struct writing *w, int i) {
   return ane_ai_tensor(dtype(text(w, i)), n, dim);
 }
 
+/* The same with a layout: a list of interleave factors behind the dimensions. */
+static struct ane_ai_type port_type(struct writing *w, int i) {
+  struct ane_ai_type t = type(w, i);
+  list(w, i + 2, t.interleave, ANE_AI_RANK);
+  return t;
+}
+
 static ane_ai_op_id operation(const char *name) {
   for (int i = 0; i < ANE_AI_OPS; i++)
     if (strcmp(ane_ai_op_name((ane_ai_op_id)i), name) == 0) return (ane_ai_op_id)i;
@@ -73,8 +80,8 @@ static const char *bytes(struct writing *w, int i, size_t *len) {
 
 /* ---- Steps ---------------------------------------------------------------------------------------------------------*/
 
-static ane_ai_value step_input(struct writing *w) { return ane_ai_input(&w->b, text(w, 2), type(w, 3)); }
-static ane_ai_value step_state(struct writing *w) { return ane_ai_state(&w->b, text(w, 2), type(w, 3)); }
+static ane_ai_value step_input(struct writing *w) { return ane_ai_input(&w->b, text(w, 2), port_type(w, 3)); }
+static ane_ai_value step_state(struct writing *w) { return ane_ai_state(&w->b, text(w, 2), port_type(w, 3)); }
 static ane_ai_value step_read(struct writing *w) { return ane_ai_read(&w->b, arg(w, 2)); }
 static ane_ai_value step_write(struct writing *w) { return ane_ai_write(&w->b, arg(w, 2), arg(w, 3)), arg(w, 3); }
 static ane_ai_value step_output(struct writing *w) { return ane_ai_output(&w->b, text(w, 2), arg(w, 3)), arg(w, 3); }
@@ -87,6 +94,12 @@ static ane_ai_value step_gather(struct writing *w) { return ane_ai_gather(&w->b,
 static ane_ai_value step_blockwise(struct writing *w) { return ane_ai_blockwise(&w->b, arg(w, 2), arg(w, 3)); }
 static ane_ai_value step_lut(struct writing *w) { return ane_ai_lut(&w->b, arg(w, 2), arg(w, 3)); }
 static ane_ai_value step_int(struct writing *w) { return ane_ai_int(&w->b, dtype(text(w, 2)), number(w, 3)); }
+
+static ane_ai_value step_argsort(struct writing *w) {
+  return ane_ai_argsort(&w->b, arg(w, 2), (int32_t)number(w, 3), number(w, 4) != 0);
+}
+
+static ane_ai_value step_gelu(struct writing *w) { return ane_ai_gelu(&w->b, (ane_ai_gelu_kind)number(w, 3), arg(w, 2)); }
 
 static ane_ai_value step_unary(struct writing *w) { return ane_ai_unary(&w->b, operation(text(w, 2)), arg(w, 3)); }
 
@@ -195,36 +208,14 @@ static const struct {
   const char *name;
   ane_ai_value (*fn)(struct writing *w);
 } steps[] = {
-    {"input", step_input},
-    {"state", step_state},
-    {"read", step_read},
-    {"write", step_write},
-    {"output", step_output},
-    {"cast", step_cast},
-    {"softmax", step_softmax},
-    {"argmax", step_argmax},
-    {"matmul", step_matmul},
-    {"conv", step_conv},
-    {"gather", step_gather},
-    {"blockwise", step_blockwise},
-    {"lut", step_lut},
-    {"int", step_int},
-    {"unary", step_unary},
-    {"binary", step_binary},
-    {"reduce", step_reduce},
-    {"number", step_number},
-    {"ints", step_ints},
-    {"constant", step_constant},
-    {"resource", step_resource},
-    {"reshape", step_reshape},
-    {"broadcast", step_broadcast},
-    {"transpose", step_transpose},
-    {"concat", step_concat},
-    {"op", step_op},
-    {"invoke", step_invoke},
-    {"slice", step_slice},
-    {"slice_at", step_slice_at},
-    {"slice_update", step_slice_update},
+    {"input", step_input},       {"state", step_state},     {"read", step_read},           {"write", step_write},
+    {"output", step_output},     {"cast", step_cast},       {"softmax", step_softmax},     {"argmax", step_argmax},
+    {"matmul", step_matmul},     {"conv", step_conv},       {"gather", step_gather},       {"blockwise", step_blockwise},
+    {"lut", step_lut},           {"int", step_int},         {"unary", step_unary},         {"binary", step_binary},
+    {"reduce", step_reduce},     {"number", step_number},   {"ints", step_ints},           {"constant", step_constant},
+    {"resource", step_resource}, {"reshape", step_reshape}, {"broadcast", step_broadcast}, {"transpose", step_transpose},
+    {"concat", step_concat},     {"op", step_op},           {"invoke", step_invoke},       {"argsort", step_argsort},
+    {"gelu", step_gelu},         {"slice", step_slice},     {"slice_at", step_slice_at},   {"slice_update", step_slice_update},
 };
 
 /* ---- The asset -------------------------------------------------------------------------------------------------------*/

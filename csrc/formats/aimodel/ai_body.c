@@ -3,7 +3,7 @@
  * outside (axes), bodies use the values, not the input. */
 #include "formats/aimodel/ai_internal.h"
 
-#include <math.h>
+#include <float.h>
 #include <string.h>
 
 struct making {
@@ -77,13 +77,16 @@ static ane_ai_value body_relu(struct making *m) {
 
 struct reduction {
   ane_ai_op_id id, combine;
-  double first;
+  double first; /* -1, 1: the least, the largest number */
 };
 static const struct reduction reductions[] = {
     {ANE_AI_REDUCE_SUM, ANE_AI_ADD, 0},
-    {ANE_AI_REDUCE_MAX, ANE_AI_MAXIMUM, -INFINITY},
-    {ANE_AI_REDUCE_MIN, ANE_AI_MINIMUM, INFINITY},
+    {ANE_AI_REDUCE_MAX, ANE_AI_MAXIMUM, -1},
+    {ANE_AI_REDUCE_MIN, ANE_AI_MINIMUM, 1},
 };
+
+/* The largest finite number of a type. */
+static double largest(ane_ai_dtype t) { return t == ANE_AI_FP16 ? 65504 : t == ANE_AI_FP32 ? (double)FLT_MAX : INT32_MAX; }
 
 /* Combines the value so far with an element: a sum of fp16 is kept in fp32. */
 static ane_status combiner(struct ane_arena *arena, ane_ai_op_id id, ane_ai_dtype sum, ane_ai_dtype element,
@@ -103,8 +106,24 @@ static ane_ai_value body_reduce(struct making *m) {
   struct ane_ai_function *f = ane_arena_alloc(b->arena, sizeof *f);
   ane_status st = f ? combiner(b->arena, r->combine, sum, element, f, b->err) : ane_fail(b->err, ANE_NOMEM, "not enough memory");
   ane_ai_build_fail(b, st);
-  ane_ai_value in[] = {m->in[0], m->in[1], ane_ai_number(b, sum, r->first)};
+  ane_ai_value in[] = {m->in[0], m->in[1], ane_ai_number(b, sum, r->first * largest(element))};
   ane_ai_value x = ane_ai_typed(b, ANE_AI_REDUCE, in, 3, m->op->out->type);
+  if (!b->status) ((struct ane_ai_op *)(uintptr_t)x->op)->body = f;
+  return x;
+}
+
+/* The first of the largest elements: a later one must be greater. */
+static ane_ai_value body_argmax(struct making *m) {
+  struct ane_ai_build *b = &m->b, c;
+  ane_ai_dtype t = m->in[0]->type.dtype;
+  struct ane_ai_function *f = ane_arena_alloc(b->arena, sizeof *f);
+  if (!f) return ane_ai_build_fail(b, ane_fail(b->err, ANE_NOMEM, "not enough memory")), m->in[0];
+  ane_ai_build_begin(&c, b->arena, "", b->err);
+  ane_ai_value best = ane_ai_input(&c, "", ane_ai_tensor(t, 0, NULL)), next = ane_ai_input(&c, "", ane_ai_tensor(t, 0, NULL));
+  ane_ai_output(&c, "", two(&c, ANE_AI_GREATER, next, best));
+  ane_ai_build_fail(b, ane_ai_build_end(&c, f));
+  ane_ai_value in[] = {m->in[0], m->in[1], ane_ai_number(b, t, -largest(t)), ane_ai_int(b, ANE_AI_UINT32, 0)};
+  ane_ai_value x = ane_ai_typed(b, ANE_AI_REDUCE_INDEX, in, 4, m->op->out->type);
   if (!b->status) ((struct ane_ai_op *)(uintptr_t)x->op)->body = f;
   return x;
 }
@@ -142,6 +161,7 @@ ane_status ai_body_make(struct ane_arena *arena, const struct ane_ai_op *op, str
     case AI_BODY_BROADCAST: x = body_broadcast(&m); break;
     case AI_BODY_BROADCAST_MATMUL: x = body_broadcast_matmul(&m); break;
     case AI_BODY_SOFTMAX: x = body_softmax(&m); break;
+    case AI_BODY_ARGMAX: x = body_argmax(&m); break;
     case AI_BODY_REDUCE: x = body_reduce(&m); break;
     case AI_BODY_MEAN: x = body_mean(&m); break;
     default: x = m.in[0]; ane_ai_build_fail(&m.b, ane_fail(err, ANE_UNSUPPORTED, "%s has no body", op->name));

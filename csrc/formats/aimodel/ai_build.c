@@ -51,22 +51,28 @@ void ane_ai_build_begin(struct ane_ai_build *b, struct ane_arena *arena, const c
 static struct ane_ai_value *new_values(struct ane_ai_build *b, uint32_t n, const struct ane_ai_type *types,
                                        const struct ane_ai_op *op) {
   struct ane_ai_value *v = allocate(b, n, sizeof *v);
-  for (uint32_t i = 0; v && i < n; i++) v[i] = (struct ane_ai_value){types[i], b->f.n_values++, op};
+  for (uint32_t i = 0; v && i < n; i++) v[i] = (struct ane_ai_value){types[i], -1, op}; /* numbered at the end */
   return v;
 }
 
+static ane_ai_value port(struct ane_ai_build *b, const char *name, const struct ane_ai_type *type) {
+  struct ane_ai_port p = {keep(b, name, strlen(name) + 1), new_values(b, 1, type, NULL)};
+  append(b, &b->inputs, &p, sizeof p);
+  return b->status ? &nothing : p.value;
+}
+
+/* A tensor as operations take it. */
+static ane_ai_value plain(struct ane_ai_build *b, ane_ai_value x) {
+  return x->type.interleave[0] ? ane_ai_op(b, ANE_AI_COPY_PLAIN, &x, 1) : x;
+}
+
 ane_ai_value ane_ai_input(struct ane_ai_build *b, const char *name, struct ane_ai_type type) {
-  struct ane_ai_port port = {.name = keep(b, name, strlen(name) + 1)};
-  if (!b->status && b->ops.size)
-    ane_ai_build_fail(b, ane_fail(b->err, ANE_INVALID, "input %s comes after the first operation", name));
-  port.value = new_values(b, 1, &type, NULL);
-  append(b, &b->inputs, &port, sizeof port);
-  return b->status ? &nothing : port.value;
+  return plain(b, port(b, name, &type));
 }
 
 ane_ai_value ane_ai_state(struct ane_ai_build *b, const char *name, struct ane_ai_type type) {
   type.kind = ANE_AI_HANDLE;
-  struct ane_ai_state s = {.handle = ane_ai_input(b, name, type)};
+  struct ane_ai_state s = {.handle = port(b, name, &type)};
   s.name = keep(b, name, strlen(name) + 1);
   append(b, &b->states, &s, sizeof s);
   return s.handle;
@@ -94,12 +100,15 @@ ane_ai_value ane_ai_read(struct ane_ai_build *b, ane_ai_value state) {
   ane_ai_value in[] = {state, s->token}, x = ane_ai_op(b, ANE_AI_READ_HANDLE, in, 2);
   if (b->status) return &nothing;
   s->token = x + 1;
-  return x;
+  return plain(b, x);
 }
 
 void ane_ai_write(struct ane_ai_build *b, ane_ai_value state, ane_ai_value data) {
   struct ane_ai_state *s = state_of(b, state);
   if (!s) return;
+  struct ane_ai_type held = state->type;
+  held.kind = ANE_AI_TENSOR;
+  if (held.interleave[0]) data = ane_ai_typed(b, ANE_AI_COPY_LAID_OUT, &data, 1, held);
   ane_ai_value in[] = {state, data, s->token};
   s->token = ane_ai_op(b, ANE_AI_WRITE_HANDLE, in, 3);
   s->written = true;
@@ -118,12 +127,20 @@ static void close_outputs(struct ane_ai_build *b) {
   b->f.n_outputs = k + n;
 }
 
+/* Numbers the values: inputs, then results in order. */
+static void number_values(struct ane_ai_function *f) {
+  for (uint32_t i = 0; i < f->n_inputs; i++) ((struct ane_ai_value *)(uintptr_t)f->inputs[i].value)->number = f->n_values++;
+  for (uint32_t i = 0; i < f->n_ops; i++)
+    for (uint32_t j = 0; j < f->ops[i]->n_out; j++) f->ops[i]->out[j].number = f->n_values++;
+}
+
 ane_status ane_ai_build_end(struct ane_ai_build *b, struct ane_ai_function *out) {
   b->f.inputs = keep(b, b->inputs.data, b->inputs.size);
   b->f.n_inputs = (uint32_t)(b->inputs.size / sizeof(struct ane_ai_port));
   b->f.ops = keep(b, b->ops.data, b->ops.size);
   b->f.n_ops = (uint32_t)(b->ops.size / sizeof(struct ane_ai_op *));
   close_outputs(b);
+  if (!b->status) number_values(&b->f);
   if (!b->status) *out = b->f;
   struct ane_buffer *buffers[] = {&b->ops, &b->inputs, &b->outputs, &b->states, &b->shared};
   for (size_t i = 0; i < ANE_COUNT(buffers); i++) ane_buffer_free(buffers[i]);

@@ -33,7 +33,7 @@ ane_status ane_ai_build_end(struct ane_ai_build *b, struct ane_ai_function *out)
 
 /* ---- Features ------------------------------------------------------------------------------------------------------*/
 
-/* The next input; all inputs are declared before the first operation. */
+/* The next input, at any time before the end. Returns its tensor, without a layout. */
 ane_ai_value ane_ai_input(struct ane_ai_build *b, const char *name, struct ane_ai_type type);
 /* The next input, a state that holds a tensor of this type. */
 ane_ai_value ane_ai_state(struct ane_ai_build *b, const char *name, struct ane_ai_type type);
@@ -45,7 +45,8 @@ void ane_ai_write(struct ane_ai_build *b, ane_ai_value state, ane_ai_value data)
 
 /* ---- Constants -------------------------------------------------------------------------------------------------------*/
 
-/* Elements in the program, copied: as ane_ai_bytes says. Equal ones up to 256 bytes are shared. */
+/* Elements in the program, copied: as ane_ai_bytes says. Equal ones up to 256 bytes are shared.
+ * Elements below a byte must all be equal; others belong in a resource. */
 ane_ai_value ane_ai_constant(struct ane_ai_build *b, struct ane_ai_type type, const void *data);
 /* Elements in the resource that ane_aimodel_blob numbered. Several functions may use one resource. */
 ane_ai_value ane_ai_resource(struct ane_ai_build *b, struct ane_ai_type type, int32_t resource);
@@ -64,6 +65,7 @@ ane_ai_value ane_ai_typed(struct ane_ai_build *b, ane_ai_op_id id, const ane_ai_
 ane_ai_value ane_ai_invoke(struct ane_ai_build *b, const struct ane_ai_function *callee, const ane_ai_value *in, uint32_t n);
 
 ane_ai_value ane_ai_unary(struct ane_ai_build *b, ane_ai_op_id id, ane_ai_value x);
+ane_ai_value ane_ai_gelu(struct ane_ai_build *b, ane_ai_gelu_kind kind, ane_ai_value x);
 /* id: ANE_AI_ADD, SUB, MUL, DIVIDE, POW, MAXIMUM, MINIMUM, EQUAL, GREATER; operands of other shapes are broadcast
  * (broadcasting_add_v1 and so on). */
 ane_ai_value ane_ai_binary(struct ane_ai_build *b, ane_ai_op_id id, ane_ai_value x, ane_ai_value y);
@@ -74,6 +76,8 @@ ane_ai_value ane_ai_cast(struct ane_ai_build *b, ane_ai_value x, ane_ai_dtype t)
 ane_ai_value ane_ai_reduce(struct ane_ai_build *b, ane_ai_op_id id, ane_ai_value x, int32_t axis);
 ane_ai_value ane_ai_softmax(struct ane_ai_build *b, ane_ai_value x, int32_t axis);
 ane_ai_value ane_ai_argmax(struct ane_ai_build *b, ane_ai_value x, int32_t axis); /* uint32; the axis stays, with one element */
+/* The indices, int32, that sort x along the axis; equal elements keep their order. */
+ane_ai_value ane_ai_argsort(struct ane_ai_build *b, ane_ai_value x, int32_t axis, bool descending);
 ane_ai_value ane_ai_reshape(struct ane_ai_build *b, ane_ai_value x, int32_t rank, const int64_t *dim); /* no -1 */
 ane_ai_value ane_ai_transpose(struct ane_ai_build *b, ane_ai_value x, const int32_t *perm);
 ane_ai_value ane_ai_concat(struct ane_ai_build *b, const ane_ai_value *list, uint32_t n, int32_t axis);

@@ -5,6 +5,12 @@
 
 ane_ai_value ane_ai_unary(struct ane_ai_build *b, ane_ai_op_id id, ane_ai_value x) { return ane_ai_op(b, id, &x, 1); }
 
+ane_ai_value ane_ai_gelu(struct ane_ai_build *b, ane_ai_gelu_kind kind, ane_ai_value x) {
+  ane_ai_value y = ane_ai_op(b, ANE_AI_GELU, &x, 1);
+  if (!b->status) ((struct ane_ai_op *)(uintptr_t)y->op)->gelu = kind;
+  return y;
+}
+
 static bool same_shape(ane_ai_value x, ane_ai_value y) {
   return x->type.rank == y->type.rank && memcmp(x->type.dim, y->type.dim, (size_t)x->type.rank * sizeof *x->type.dim) == 0;
 }
@@ -57,6 +63,12 @@ ane_ai_value ane_ai_softmax(struct ane_ai_build *b, ane_ai_value x, int32_t axis
 ane_ai_value ane_ai_argmax(struct ane_ai_build *b, ane_ai_value x, int32_t axis) {
   ane_ai_value in[] = {x, ane_ai_int(b, ANE_AI_INT32, axis)};
   return ane_ai_op(b, ANE_AI_ARGMAX, in, 2);
+}
+
+ane_ai_value ane_ai_argsort(struct ane_ai_build *b, ane_ai_value x, int32_t axis, bool descending) {
+  ane_ai_value in[] = {x, ane_ai_int(b, ANE_AI_INT32, axis), ane_ai_int(b, ANE_AI_BOOL, descending),
+                       ane_ai_int(b, ANE_AI_BOOL, 1)};
+  return ane_ai_op(b, ANE_AI_ARGSORT, in, 4);
 }
 
 ane_ai_value ane_ai_reshape(struct ane_ai_build *b, ane_ai_value x, int32_t rank, const int64_t *dim) {

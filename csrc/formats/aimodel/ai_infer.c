@@ -166,6 +166,16 @@ static ane_status rule_ARGMAX(struct inference *f) {
   return st;
 }
 
+static ane_status rule_ARGSORT(struct inference *f) {
+  int32_t axis = 0;
+  ane_status st = axis_or_fail(f, &axis);
+  f->out[0] = *type(f, 0);
+  f->out[0].dtype = ANE_AI_INT32;
+  for (uint32_t i = 2; i < 4; i++)
+    if (type(f, i)->rank != 0 || type(f, i)->dtype != ANE_AI_BOOL) return types(f);
+  return st;
+}
+
 /* Marks the axes that the constant operand 1 lists: of a tensor of `rank` dimensions, each once. */
 static bool listed_axes(const struct inference *f, int32_t rank, bool *marked) {
   if (!is_vector(f, 1, -1)) return false;
@@ -399,6 +409,20 @@ static ane_status rule_LUT(struct inference *f) {
 static ane_status rule_TOKEN(struct inference *f) {
   f->out[0] = (struct ane_ai_type){.kind = ANE_AI_TOKEN};
   return ANE_OK;
+}
+
+static ane_status rule_PLAIN(struct inference *f) {
+  f->out[0] = *type(f, 0);
+  memset(f->out[0].interleave, 0, sizeof f->out[0].interleave);
+  return type(f, 0)->interleave[0] ? ANE_OK : fail(f, ANE_INVALID, "it has no layout");
+}
+
+static ane_status rule_LAID_OUT(struct inference *f) {
+  const struct ane_ai_type *x = type(f, 0);
+  struct ane_ai_type wanted = f->out[0];
+  bool fits = wanted.dtype == x->dtype && same_shape(&wanted, x);
+  for (int32_t i = 0; fits && i < x->rank; i++) fits = wanted.interleave[i] >= 1 && wanted.interleave[i] <= x->dim[i];
+  return fits && x->rank ? ANE_OK : fail(f, ANE_INVALID, "the layout does not fit");
 }
 
 static ane_status rule_READ(struct inference *f) {

@@ -29,17 +29,23 @@ enum {
   AI_ATTR_ELEMENTS = 6,
   AI_ATTR_RESOURCE = 7,
   AI_ATTR_NAMED = 9,
+  AI_ATTR_LAYOUT = 12,
   AI_ATTR_SCOPE = 14,
   AI_ATTR_SYMBOL = 16,
+  AI_ATTR_GELU = 19,
   AI_ATTR_FILE = 30,
   AI_ATTR_SOURCE = 31,
   AI_ATTR_LOCATION = 40,
   AI_TYPE_TENSOR = 2,
+  AI_TYPE_LAID_OUT = 3, /* a tensor with a layout */
   AI_TYPE_FUNCTION = 30,
   AI_TYPE_HANDLE = 31,
   AI_TYPE_TOKEN = 32,
   AI_TYPE_NONE = 33
 };
+
+/* Where a layout's memory is. */
+enum { AI_BUFFER, AI_IOSURFACE, AI_HEAP };
 
 /* The bits of an operation's mask: which parts follow, in this order. */
 enum {
@@ -79,6 +85,10 @@ ane_status ai_body_make(struct ane_arena *arena, const struct ane_ai_op *op, str
 
 /* Element i of an integer constant, or false: not a constant, not in memory, no integer, beyond the end. */
 bool ai_constant_int(const struct ane_ai_value *v, uint64_t i, int64_t *out);
+
+/* Is v a constant, in the program, of elements below a byte that are all equal? first: one of them. Apple's library takes others
+ * of these types from resources only. */
+bool ai_uniform(const struct ane_ai_value *v, uint8_t *first);
 
 /* ---- Bytes of bytecode ---------------------------------------------------------------------------------------------------*/
 

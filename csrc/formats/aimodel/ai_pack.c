@@ -133,18 +133,36 @@ static bool all_equal(const uint8_t *data, uint64_t bytes, uint32_t size) {
   return bytes > size && memcmp(data, data + size, (size_t)bytes - size) == 0;
 }
 
+bool ai_uniform(const struct ane_ai_value *v, uint8_t *first) {
+  const struct ane_ai_data *d = &v->op->data;
+  const uint8_t *p = d->data;
+  uint32_t bits = ane_ai_dtype_bits(v->type.dtype);
+  if (bits >= 8 || !bits || !p || !d->bytes) return false;
+  uint32_t mask = (1u << bits) - 1;
+  uint64_t count;
+  *first = (uint8_t)(p[0] & mask);
+  if (d->splat) return true;
+  if (!ane_ai_count(&v->type, &count)) return false;
+  for (uint64_t i = 1; i < count; i++)
+    if ((p[i * bits / 8] >> (i * bits % 8) & mask) != *first) return false;
+  return true;
+}
+
 static uint32_t attr_data(struct packer *p, const struct ane_ai_value *v) {
   const struct ane_ai_data *d = &v->op->data;
   if (d->resource >= 0) return numbers(p, &p->attributes, 2, (uint32_t)AI_ATTR_RESOURCE, (uint32_t)d->resource);
   struct ane_buffer b = {0};
-  uint32_t size = ane_ai_dtype_bits(v->type.dtype) / 8; /* 0: elements share bytes */
+  uint32_t size = ane_ai_dtype_bits(v->type.dtype) / 8;
   uint64_t bytes = d->bytes;
-  uint8_t splat = d->splat || (size && (bytes == size || all_equal(d->data, bytes, size)));
-  if (splat && size) bytes = size;
+  uint8_t first;
+  bool packed = ai_uniform(v, &first); /* then one element, in a byte of its own */
+  bool equal = size && v->type.dtype != ANE_AI_BOOL && all_equal(d->data, bytes, size);
+  uint8_t splat = d->splat || packed || bytes == size || equal;
+  if (splat) bytes = packed ? 1 : size;
   put_number(p, &b, AI_ATTR_ELEMENTS);
   put(p, &b, &splat, 1);
   put_number(p, &b, bytes);
-  put(p, &b, d->data, (size_t)bytes);
+  put(p, &b, packed ? (const void *)&first : d->data, (size_t)bytes);
   return number_of(p, &p->attributes, &b);
 }
 
@@ -157,16 +175,30 @@ static uint32_t attr_location(struct packer *p, const char *function) {
   return numbers(p, &p->attributes, 5, (uint32_t)AI_ATTR_LOCATION, source, scope, 0u, 0u);
 }
 
+/* An IOSurface without alignment: rank + 1 factors of alignment, rank of interleaving. */
+static uint32_t attr_layout(struct packer *p, const struct ane_ai_type *t) {
+  struct ane_buffer b = {0};
+  put_number(p, &b, AI_ATTR_LAYOUT);
+  put_number(p, &b, (uint32_t)t->rank + 1);
+  for (int32_t i = 0; i <= t->rank; i++) put_signed(p, &b, 1);
+  put_number(p, &b, (uint32_t)t->rank);
+  for (int32_t i = 0; i < t->rank; i++) put_signed(p, &b, t->interleave[i]);
+  put_number(p, &b, AI_IOSURFACE);
+  return number_of(p, &p->attributes, &b);
+}
+
 /* ---- Types -------------------------------------------------------------------------------------------------------------*/
 
 static uint32_t type_of(struct packer *p, const struct ane_ai_type *t) {
   if (t->kind == ANE_AI_TOKEN) return numbers(p, &p->types, 1, (uint32_t)AI_TYPE_TOKEN);
   struct ane_buffer b = {0};
   uint32_t element = numbers(p, &p->types, 1, (uint32_t)t->dtype);
-  put_number(p, &b, AI_TYPE_TENSOR);
+  bool laid_out = t->rank && t->interleave[0];
+  put_number(p, &b, laid_out ? AI_TYPE_LAID_OUT : AI_TYPE_TENSOR);
   put_number(p, &b, (uint32_t)t->rank);
   for (int32_t i = 0; i < t->rank; i++) put_signed(p, &b, t->dim[i] < 0 ? INT64_MIN : t->dim[i]);
   put_number(p, &b, element);
+  if (laid_out) put_number(p, &b, attr_layout(p, t));
   uint32_t tensor = number_of(p, &p->types, &b);
   return t->kind == ANE_AI_HANDLE ? numbers(p, &p->types, 2, (uint32_t)AI_TYPE_HANDLE, tensor) : tensor;
 }
@@ -235,6 +267,8 @@ static void put_body(struct packer *p, struct ane_buffer *b, const struct ane_ai
 
 static uint32_t op_properties(struct packer *p, const struct ane_ai_op *op) {
   if (op->id == ANE_AI_CONSTANT) return numbers(p, &p->properties, 1, attr_data(p, op->out));
+  if (op->id == ANE_AI_GELU)
+    return numbers(p, &p->properties, 1, numbers(p, &p->attributes, 2, (uint32_t)AI_ATTR_GELU, (uint32_t)op->gelu));
   if (op->id != ANE_AI_INVOKE) return UINT32_MAX;
   uint32_t none = attr_array(p, NULL, 0),
            scope = numbers(p, &p->attributes, 3, (uint32_t)AI_ATTR_SCOPE, 1u, string(p, op->callee));

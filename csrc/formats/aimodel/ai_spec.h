@@ -33,8 +33,8 @@ struct ane_ai_type {
   ane_ai_dtype dtype;
   int32_t rank;
   int64_t dim[ANE_AI_RANK]; /* outermost first */
-  /* Layout that the hardware wants, of function inputs and states: an IOSurface with these interleave factors by dimension.
-   * 0 in interleave[0]: none. */
+  /* The layout that the hardware wants, of function inputs and states: an IOSurface with these interleave factors by dimension.
+   * All 0: none. */
   int64_t interleave[ANE_AI_RANK];
 };
 
@@ -54,6 +54,9 @@ typedef enum {
 #undef ANE_AI_OP
   ANE_AI_OPS /* of readers: an operation without a row */
 } ane_ai_op_id;
+
+/* How GELU is computed: with erf, or approximately. */
+typedef enum { ANE_AI_GELU_ERF, ANE_AI_GELU_TANH, ANE_AI_GELU_SIGMOID } ane_ai_gelu_kind;
 
 /* "primitive.mul"; NULL for ANE_AI_OPS. */
 const char *ane_ai_op_name(ane_ai_op_id id);
@@ -82,6 +85,7 @@ struct ane_ai_op {
   struct ane_ai_value *out;
   uint32_t n_in, n_out;
   struct ane_ai_data data;            /* of a constant */
+  ane_ai_gelu_kind gelu;              /* of a GELU */
   const char *callee;                 /* of an invoke: a function; else NULL */
   const struct ane_ai_function *body; /* what it is made of, ending with a yield. NULL: of a primitive; the writer makes those of
                                          other operations */

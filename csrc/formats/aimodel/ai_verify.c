@@ -37,6 +37,9 @@ static ane_status check_constant(const struct verify *v) {
   if (v->op->out->type.kind != ANE_AI_TENSOR || !ane_ai_count(&v->op->out->type, &count) ||
       !ane_ai_bytes(v->op->out->type.dtype, d->splat ? 1 : count, &bytes))
     return wrong(v, "a constant of no known size");
+  uint8_t first;
+  if (d->resource < 0 && ane_ai_dtype_bits(v->op->out->type.dtype) < 8 && !ai_uniform(v->op->out, &first))
+    return wrong(v, "codes below a byte that differ must lie in a resource");
   if (d->bytes == bytes && (d->data || d->resource >= 0)) return ANE_OK;
   snprintf(text, sizeof text, "%" PRIu64 " bytes for %.60s, which has %" PRIu64, d->bytes,
            ane_ai_type_text(type, &v->op->out->type), bytes);
@@ -63,7 +66,8 @@ static ane_status check_types(const struct verify *v) {
   if (op->id >= ANE_AI_OPS) return wrong(v, "the operation is not known");
   if (op->id == ANE_AI_CONSTANT) return op->n_out == 1 && !op->n_in ? check_constant(v) : wrong(v, "a constant has one result");
   if (op->id == ANE_AI_INVOKE) return check_invoke(v);
-  if (op->id == ANE_AI_OUTPUT || op->id == ANE_AI_YIELD || op->id == ANE_AI_REDUCE) return wrong(v, "stands where it may not");
+  if (op->id == ANE_AI_OUTPUT || op->id == ANE_AI_YIELD || op->id == ANE_AI_REDUCE || op->id == ANE_AI_REDUCE_INDEX)
+    return wrong(v, "stands where it may not");
   if (op->n_out != (uint32_t)ai_rows[op->id].out) return wrong(v, "the number of its results is wrong");
   for (uint32_t i = 0; i < op->n_out; i++) types[i] = op->out[i].type;
   if (ane_ai_infer(op->id, op->in, op->n_in, types, op->n_out, &err)) return wrong(v, err.text);

@@ -80,6 +80,32 @@ describe("aimodel writer", function()
     }))
   end)
 
+  it("takes layouts of states and inputs, and operations with properties", function()
+    assert(write(dir .. "/d.aimodel", {
+      {
+        name = "main",
+        { "state", "keys", "fp16", { 6, 8 }, { 1, 8 } }, -- 1
+        { "read", 1 }, -- 2
+        { "input", "x", "fp16", { 16, 8 }, { 8, 1 } }, -- 3
+        { "slice", 3, 0, 0, 12, 2 }, -- 4
+        { "write", 1, 4 }, -- 5
+        { "gelu", 4, 1 }, -- 6
+        { "argsort", 4, 1, 1 }, -- 7
+        { "argmax", 4, 1 }, -- 8
+        { "constant", "int4", { 4, 4 }, ("\xEE"):rep(8) }, -- 9
+        { "cast", 9, "fp16" }, -- 10
+        { "output", "y", 6 },
+        { "output", "order", 7 },
+        { "output", "top", 8 },
+        { "output", "codes", 10 },
+      },
+    }))
+    local ok, message = write(dir .. "/e.aimodel", { { name = "main", { "constant", "int4", { 4 }, "\1\2" }, { "output", "y", 1 } } })
+    assert.is_nil(ok)
+    assert.equal(dir .. "/e.aimodel: function main: primitive.constant_v1 (value 0): codes below a byte that differ must lie in a resource",
+      message)
+  end)
+
   it("infers the results, and refuses operands that do not fit", function()
     local function fails(...)
       local ok, message, code = write(dir .. "/x.aimodel", { { name = "main", { "input", "x", "fp16", { 2, 3 } }, ... } })
