@@ -503,8 +503,14 @@ function model:weights_report() end
 
 ---@alias ane.gguf_type "fp32"|"fp16"|"bf16"|"q8_0"|"q6_k"|"q5_1"|"q5_0"|"q5_k"|"q4_1"|"q4_0"|"q4_k"|"q3_k"|"q2_k"
 
+---@alias ane.weight_scheme "int8"|"int8-channel"|"int4-block"|"int4-block64"|"lut4"|"lut4-g8"|"lut4-g16"|"lut4-g32"
+
 ---@class ane.quantise_options
----@field weights ane.gguf_type
+---@field weights ane.gguf_type|ane.weight_scheme the file holds the numbers of a scheme in a type that can (int4-block: q4_0)
+---@field method? "rtn"|"gptq" gptq: roundings compensate each other's errors on the text of `calibrate`
+---@field calibrate? string|integer[]|table[] a text, token ids, or a list of both
+---@field tokens? integer most tokens that are read; default 16384
+---@field memory? integer bytes that the statistics of gptq may take at a time; default 2 GiB. With less the text is read more often
 ---@field mixed? table pattern to type, or a list of {pattern, type}
 ---@field fallback? ane.gguf_type where rows are not whole blocks; default the nearest type of a like size (q4_k: "q5_0")
 ---@field importance? table<string, ane.tensor|number[]> a weight for each column, by tensor name

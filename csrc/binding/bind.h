@@ -78,6 +78,7 @@ void bind_on_progress(void *arg, uint64_t done, uint64_t total);
 void bind_system(lua_State *L);
 void bind_append(lua_State *L);
 void bind_tensor(lua_State *L);
+void bind_moments(lua_State *L);
 void bind_source(lua_State *L);
 void bind_gguf(lua_State *L);
 void bind_merged(lua_State *L);

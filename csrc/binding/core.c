@@ -11,6 +11,7 @@ EXPORT int luaopen_ane_core(lua_State *L) {
   bind_system(L);
   bind_append(L);
   bind_tensor(L);
+  bind_moments(L);
   bind_source(L);
   bind_gguf(L);
   bind_merged(L);

@@ -5,37 +5,23 @@
  * the error falls.
  * The weight of an element is the importance of its column (1 without). */
 #include "quant/blocks.h"
-#include "quant/fit.h"
+#include "quant/k_search.h"
 #include "quant/quant_internal.h"
 
 #include "tensor/half.h"
 
 #include <math.h>
 
-enum { MAX_SUBS = 16, REFITS = 3 };
+enum { REFITS = 3 };
 
-/* One type. Values are d * scale * q - dmin * min, or d * scale * (q - half) where half > 0. */
-struct layout {
-  int subs, len;          /* sub-blocks and their elements */
-  int top;                /* codes 0 .. top */
-  int half;               /* 0: there are minima */
-  int scale_lo, scale_hi; /* range of integer scales (and minima) */
-};
-static const struct layout q2_k = {16, 16, 3, 0, 0, 15}, q3_k = {16, 16, 7, 4, -32, 31}, q4_k = {8, 32, 15, 0, 0, 63},
-                           q5_k = {8, 32, 31, 0, 0, 63}, q6_k = {16, 16, 63, 32, -128, 127};
-
-/* The approximation of a super-block; d and dmin are exact in fp16. */
-struct choice {
-  float d, dmin, error;
-  int scale[MAX_SUBS], min[MAX_SUBS];
-  float q[ANE_QK_K];
-};
+static const struct ane_k_layout q2_k = {16, 16, 3, 0, 0, 15}, q3_k = {16, 16, 7, 4, -32, 31}, q4_k = {8, 32, 15, 0, 0, 63},
+                                 q5_k = {8, 32, 31, 0, 0, 63}, q6_k = {16, 16, 63, 32, -128, 127};
 
 struct super {
-  const struct layout *l;
+  const struct ane_k_layout *l;
   float x[ANE_QK_K], w[ANE_QK_K];
-  struct ane_span span[MAX_SUBS];
-  struct ane_line want[MAX_SUBS];
+  struct ane_span span[ANE_K_SUBS];
+  struct ane_line want[ANE_K_SUBS];
 };
 
 /* ---- Super-blocks ------------------------------------------------------------------------------------------------*/
@@ -45,7 +31,7 @@ struct super {
 
 static float usable(float v) { return v > -LARGEST ? v < LARGEST ? v : LARGEST : v <= -LARGEST ? -LARGEST : 0; }
 
-static void super_fill(struct super *s, const struct layout *l, const float *src, const float *importance) {
+static void super_fill(struct super *s, const struct ane_k_layout *l, const float *src, const float *importance) {
   s->l = l;
   for (int i = 0; i < ANE_QK_K; i++) {
     s->x[i] = usable(src[i]);
@@ -76,7 +62,7 @@ struct trial {
   float error, q[ANE_SPAN_MAX];
 };
 
-static void try_one(const struct super *s, int j, const struct choice *c, int scale, int min, struct trial *best) {
+static void try_one(const struct super *s, int j, const struct ane_k_choice *c, int scale, int min, struct trial *best) {
   struct trial t = {scale, min, 0, {0}};
   struct ane_line line = {c->d * (float)scale, 0};
   line.offset = s->l->half ? -(float)s->l->half * line.scale : -(c->dmin * (float)min);
@@ -85,7 +71,7 @@ static void try_one(const struct super *s, int j, const struct choice *c, int sc
 }
 
 /* The minimum, in units of dmin and before rounding, that fits the codes at this scale. */
-static float wanted_min(const struct super *s, int j, const struct choice *c, int scale) {
+static float wanted_min(const struct super *s, int j, const struct ane_k_choice *c, int scale) {
   const struct ane_span *span = &s->span[j];
   struct ane_line line = {c->d * (float)scale, s->want[j].offset};
   float q[ANE_SPAN_MAX];
@@ -95,8 +81,8 @@ static float wanted_min(const struct super *s, int j, const struct choice *c, in
 }
 
 /* Scales, minima and codes of all sub-blocks for the factors in c. */
-static void choose(const struct super *s, struct choice *c) {
-  const struct layout *l = s->l;
+static void choose(const struct super *s, struct ane_k_choice *c) {
+  const struct ane_k_layout *l = s->l;
   c->error = 0;
   for (int j = 0; j < l->subs; j++) {
     struct trial best = {0, 0, INFINITY, {0}};
@@ -114,7 +100,7 @@ static void choose(const struct super *s, struct choice *c) {
 }
 
 /* The factors by least squares for the codes in c; the present ones where the codes do not determine them. */
-static void refit(const struct super *s, const struct choice *c, float *d, float *dmin) {
+static void refit(const struct super *s, const struct ane_k_choice *c, float *d, float *dmin) {
   double uu = 0, uv = 0, vv = 0, xu = 0, xv = 0; /* x ~ d u + dmin v, u = scale (q - half), v = -min */
   double half = s->l->half;
   for (int j = 0; j < s->l->subs; j++) {
@@ -138,7 +124,7 @@ static void refit(const struct super *s, const struct choice *c, float *d, float
 }
 
 /* First factors: the largest scale and minimum become the largest integer. */
-static void first_factors(const struct super *s, struct choice *c) {
+static void first_factors(const struct super *s, struct ane_k_choice *c) {
   float scale = 0, min = 0;
   for (int j = 0; j < s->l->subs; j++) {
     if (fabsf(s->want[j].scale) > fabsf(scale)) scale = s->want[j].scale;
@@ -149,13 +135,13 @@ static void first_factors(const struct super *s, struct choice *c) {
   c->dmin = s->l->half ? 0 : factor(min, s->l->scale_hi);
 }
 
-static void encode(const struct layout *l, const float *src, const float *importance, struct choice *c) {
+void ane_k_search(const struct ane_k_layout *l, const float *src, const float *importance, struct ane_k_choice *c) {
   struct super s;
   super_fill(&s, l, src, importance);
   first_factors(&s, c);
   choose(&s, c);
   for (int i = 0; i < REFITS; i++) {
-    struct choice next;
+    struct ane_k_choice next;
     refit(&s, c, &next.d, &next.dmin);
     if (next.d == c->d && next.dmin == c->dmin) break;
     choose(&s, &next);
@@ -166,10 +152,10 @@ static void encode(const struct layout *l, const float *src, const float *import
 
 /* ---- Bytes -------------------------------------------------------------------------------------------------------*/
 
-static unsigned code(const struct choice *c, int i) { return (unsigned)c->q[i]; }
+static unsigned code(const struct ane_k_choice *c, int i) { return (unsigned)c->q[i]; }
 
 /* 2 bits an element: element 128 h + 32 k + l in bits 2 k of byte 32 h + l. */
-static void pack_twos(const struct choice *c, int shift, unsigned mask, uint8_t *qs) {
+static void pack_twos(const struct ane_k_choice *c, int shift, unsigned mask, uint8_t *qs) {
   memset(qs, 0, 64);
   for (int i = 0; i < ANE_QK_K; i++) {
     uint8_t *at = &qs[i / 128 * 32 + i % 32];
@@ -178,7 +164,7 @@ static void pack_twos(const struct choice *c, int shift, unsigned mask, uint8_t 
 }
 
 /* Nibbles: element `run` 2 h + k of `half` in nibble k of byte half h + l. */
-static void pack_nibbles(const struct choice *c, int half, uint8_t *qs) {
+static void pack_nibbles(const struct ane_k_choice *c, int half, uint8_t *qs) {
   for (int i = 0; i < ANE_QK_K / 2; i++) {
     int at = i / half * 2 * half + i % half;
     qs[i] = (uint8_t)((code(c, at) & 15) | (code(c, at + half) & 15) << 4);
@@ -186,7 +172,7 @@ static void pack_nibbles(const struct choice *c, int half, uint8_t *qs) {
 }
 
 /* The 12 bytes that ane_k_scale_min reads. */
-static void pack_scale_mins(const struct choice *c, uint8_t *s) {
+static void pack_scale_mins(const struct ane_k_choice *c, uint8_t *s) {
   for (int j = 0; j < 4; j++) {
     s[j] = (uint8_t)(c->scale[j] | c->scale[j + 4] >> 4 << 6);
     s[j + 4] = (uint8_t)(c->min[j] | c->min[j + 4] >> 4 << 6);
@@ -194,14 +180,14 @@ static void pack_scale_mins(const struct choice *c, uint8_t *s) {
   }
 }
 
-static void pack_q2_k(const struct choice *c, ane_block_q2_k *b) {
+static void pack_q2_k(const struct ane_k_choice *c, ane_block_q2_k *b) {
   for (int j = 0; j < 16; j++) b->scales[j] = (uint8_t)(c->scale[j] | c->min[j] << 4);
   pack_twos(c, 0, 3, b->qs);
   b->d = ane_f32_f16(c->d);
   b->dmin = ane_f32_f16(c->dmin);
 }
 
-static void pack_q3_k(const struct choice *c, ane_block_q3_k *b) {
+static void pack_q3_k(const struct ane_k_choice *c, ane_block_q3_k *b) {
   memset(b, 0, sizeof *b);
   for (int j = 0; j < 16; j++) {
     unsigned s = (unsigned)(c->scale[j] + 32);
@@ -213,14 +199,14 @@ static void pack_q3_k(const struct choice *c, ane_block_q3_k *b) {
   b->d = ane_f32_f16(c->d);
 }
 
-static void pack_q4_k(const struct choice *c, ane_block_q4_k *b) {
+static void pack_q4_k(const struct ane_k_choice *c, ane_block_q4_k *b) {
   b->d = ane_f32_f16(c->d);
   b->dmin = ane_f32_f16(c->dmin);
   pack_scale_mins(c, b->scales);
   pack_nibbles(c, 32, b->qs);
 }
 
-static void pack_q5_k(const struct choice *c, ane_block_q5_k *b) {
+static void pack_q5_k(const struct ane_k_choice *c, ane_block_q5_k *b) {
   b->d = ane_f32_f16(c->d);
   b->dmin = ane_f32_f16(c->dmin);
   pack_scale_mins(c, b->scales);
@@ -229,7 +215,7 @@ static void pack_q5_k(const struct choice *c, ane_block_q5_k *b) {
   for (int i = 0; i < ANE_QK_K; i++) b->qh[i % 32] = (uint8_t)(b->qh[i % 32] | (code(c, i) >> 4) << i / 32);
 }
 
-static void pack_q6_k(const struct choice *c, ane_block_q6_k *b) {
+static void pack_q6_k(const struct ane_k_choice *c, ane_block_q6_k *b) {
   pack_nibbles(c, 64, b->ql);
   pack_twos(c, 4, 3, b->qh);
   for (int j = 0; j < 16; j++) b->scales[j] = (int8_t)c->scale[j];
@@ -240,8 +226,8 @@ static void pack_q6_k(const struct choice *c, ane_block_q6_k *b) {
   void ane_##type##_encode_weighted(const float *src, const float *importance, void *dst, uint64_t n) {                          \
     ane_block_##type *b = dst;                                                                                                   \
     for (uint64_t i = 0; i < n / ANE_QK_K; i++) {                                                                                \
-      struct choice c;                                                                                                           \
-      encode(&type, src + i * ANE_QK_K, importance ? importance + i * ANE_QK_K : NULL, &c);                                      \
+      struct ane_k_choice c;                                                                                                     \
+      ane_k_search(&type, src + i * ANE_QK_K, importance ? importance + i * ANE_QK_K : NULL, &c);                                \
       pack_##type(&c, &b[i]);                                                                                                    \
     }                                                                                                                            \
   }                                                                                                                              \
@@ -252,3 +238,20 @@ ENCODER(q3_k)
 ENCODER(q4_k)
 ENCODER(q5_k)
 ENCODER(q6_k)
+
+#define TYPES(ROW) ROW(Q2_K, q2_k) ROW(Q3_K, q3_k) ROW(Q4_K, q4_k) ROW(Q5_K, q5_k) ROW(Q6_K, q6_k)
+
+const struct ane_k_layout *ane_k_layout(ane_dtype t) {
+#define LAYOUT(id, type)                                                                                                         \
+  if (t == ANE_##id) return &type;
+  TYPES(LAYOUT)
+#undef LAYOUT
+  return NULL;
+}
+
+void ane_k_pack(ane_dtype t, const struct ane_k_choice *c, void *block) {
+#define PACK(id, type)                                                                                                           \
+  if (t == ANE_##id) pack_##type(c, block);
+  TYPES(PACK)
+#undef PACK
+}

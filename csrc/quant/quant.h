@@ -61,6 +61,8 @@ void ane_lora_merge(float *w, int64_t rows, int64_t cols, const struct ane_lora 
 
 /* ---- Whole tensors -----------------------------------------------------------------------------------------------*/
 
+struct ane_factor;
+struct ane_weight_fit;
 /* How rows of a tensor (all dimensions but the innermost; rank 0 and 1: one row) become another type. */
 struct ane_recode {
   const struct ane_tensor *src; /* a checked view */
@@ -68,8 +70,12 @@ struct ane_recode {
   int64_t pair; /* 0; or even, the rows of a head: row 2t comes from t, row 2t + 1 from t + pair / 2 of each head (permuted rope).
                    from and to are multiples of it. The rows of a 1-D tensor are then its elements */
   float add;    /* added to every element */
-  ane_dtype dtype;         /* the type to write: the same type (bytes are copied), or one with an encoder */
-  const float *importance; /* a weight for each column, or NULL: see ane_encode */
+  ane_dtype dtype;                  /* the type to write: the same type (bytes are copied), or one with an encoder */
+  const float *importance;          /* a weight for each column, or NULL: see ane_encode */
+  const struct ane_factor *factor;  /* of the inputs, with the groups of dtype: rows are rounded with compensation
+                                       (quant/compensate.h); NULL: each weight by itself */
+  const struct ane_weight_fit *fit; /* NULL; or rows are first encoded by this scheme (its factor counts, not the one above), and
+                                       dtype is its container (quant/weight_schemes.h). from is a multiple of 32 */
 };
 
 /* Sums over all converted elements, added to the present values. Copied bytes add no error and no signal. */

@@ -2,6 +2,7 @@
 #include "quant/weight_schemes.h"
 
 #include "base/alloc.h"
+#include "quant/compensate.h"
 #include "quant/fit.h"
 #include "quant/palette.h"
 #include "tensor/half.h"
@@ -157,10 +158,14 @@ out:
 /* ---- Tiles ---------------------------------------------------------------------------------------------------------*/
 
 /* Bins of a table of some rows, the palette's own memory, and weights of columns where there is no importance. */
+static size_t table_scratch(const struct ane_weight_fit *fit) {
+  bool tables = fit->spec.scheme == ANE_WEIGHT_LUT4 && fit->spec.size > 0;
+  return tables ? ane_align_up(ANE_PALETTE_KEYS * sizeof(uint64_t) + ane_palette_scratch(), 64) : 0;
+}
+
 size_t ane_weight_tile_scratch(const struct ane_weight_fit *fit, int64_t cols) {
   (void)cols;
-  bool tables = fit->spec.scheme == ANE_WEIGHT_LUT4 && fit->spec.size > 0;
-  return tables ? ANE_PALETTE_KEYS * sizeof(uint64_t) + ane_palette_scratch() : 0;
+  return table_scratch(fit) + (fit->factor ? ane_compensate_scratch(fit->factor) : 0);
 }
 
 static void lut4_tile(const struct ane_weight_fit *fit, const float *rows, int n, int64_t cols, const float *importance,
@@ -194,6 +199,12 @@ static void int4_tile(const struct ane_weight_fit *fit, const float *rows, int n
 
 void ane_weight_encode_tile(const struct ane_weight_fit *fit, const float *rows, int n, int64_t cols, const float *importance,
                             void *scratch, struct ane_weight_tile *out) {
+  if (fit->factor && fit->spec.scheme != ANE_WEIGHT_FP16) {
+    struct ane_weight_fit own = *fit;
+    own.factor = NULL;
+    ane_compensate_tile(fit->factor, &own, rows, n, scratch, out, (uint8_t *)scratch + table_scratch(fit));
+    return;
+  }
   switch (fit->spec.scheme) {
     case ANE_WEIGHT_FP16: break;
     case ANE_WEIGHT_INT8:

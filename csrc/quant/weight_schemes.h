@@ -66,10 +66,13 @@ ane_status ane_weight_rows_of(const struct ane_tensor *t, struct ane_weight_rows
 /* ---- Encoding --------------------------------------------------------------------------------------------------------*/
 
 /* Parameters of the whole matrix: made once, then used for all slices of rows. */
+struct ane_factor;
 struct ane_weight_fit {
-  struct ane_weight_spec spec; /* fits the matrix */
-  float scale;                 /* INT8 */
-  uint16_t lut[16];            /* LUT4 of size 0, ascending fp16 */
+  struct ane_weight_spec spec;     /* fits the matrix */
+  const struct ane_factor *factor; /* borrowed; NULL: each weight is rounded by itself. Else codes compensate the errors of others
+                                      (quant/compensate.h). ane_weight_fit clears it; the caller sets it afterwards */
+  float scale;                     /* INT8 */
+  uint16_t lut[16];                /* LUT4 of size 0, ascending fp16 */
 };
 /* importance: cols weights >= 0 for the squared error of each column (mean squares of what it is multiplied by), or NULL. It
  * guides INT4_BLOCK and LUT4; the others ignore it. Reads all rows for INT8 and LUT4 of size 0, none for the others.
@@ -118,5 +121,14 @@ void ane_weight_encode_tile(const struct ane_weight_fit *fit, const float *rows,
 /* Decodes a tile to dst [n, cols]. */
 void ane_weight_decode_tile(const struct ane_weight_fit *fit, const struct ane_weight_tile *tile, int n, int64_t cols,
                             float *dst);
+
+/* ---- In GGUF files -------------------------------------------------------------------------------------------------------*/
+
+/* The type that holds the numbers of a scheme exactly: Q8_0 (its scales are those of the row, or the matrix), Q4_0, fp16 for
+ * tables; fp32 where `cols` is no multiple of 32. */
+ane_dtype ane_weight_container(struct ane_weight_spec s, int64_t cols);
+/* Writes a tile in that type, rows `stride` bytes apart. values: scratch [n, cols]; it gets the decoded tile. */
+void ane_weight_tile_contain(const struct ane_weight_fit *fit, const struct ane_weight_tile *tile, int n, int64_t cols,
+                             float *values, void *dst, size_t stride);
 
 #endif

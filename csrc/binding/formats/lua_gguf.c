@@ -1,9 +1,11 @@
 /* core.gguf_writer(path, threads): a GGUF file written tensor by tensor, re-encoded on the way. */
+#include "binding/tensor/bind_factor.h"
 #include "binding/tensor/bind_tensor.h"
 #include "binding/formats/bind_source.h"
 
 #include "kernels/kernels.h"
 #include "quant/quant.h"
+#include "quant/weight_schemes.h"
 #include "tensor/half.h"
 
 #include <math.h>
@@ -207,6 +209,7 @@ struct sending {
   struct ane_gguf_writer *writer;
   int progress; /* stack index of the function, 0: none */
   bool raised;
+  const char *scheme; /* of the option; NULL: none */
 };
 
 static ane_status on_rows(void *arg, const void *data, size_t size, struct ane_error *err) {
@@ -220,7 +223,7 @@ static ane_status on_rows(void *arg, const void *data, size_t size, struct ane_e
   return s->raised ? ane_fail(err, ANE_STOPPED, "stopped by the progress function") : ANE_OK;
 }
 
-/* Rows first .. last (1-based), head, add, importance (float32 bytes, one for each column). */
+/* Rows first .. last (1-based), head, add, scheme, importance (float32 bytes, one for each column), factor (of the inputs). */
 static void send_options(lua_State *L, struct ane_recode *r, int64_t cols, struct sending *s) {
   if (lua_isnoneornil(L, 4)) return;
   luaL_checktype(L, 4, LUA_TTABLE);
@@ -238,8 +241,31 @@ static void send_options(lua_State *L, struct ane_recode *r, int64_t cols, struc
                  (LUAI_UACINT)cols);
     r->importance = (const float *)(const void *)bytes; /* strings of Lua are aligned for any type; this one stays on the stack */
   }
+  if (lua_getfield(L, 4, "factor") != LUA_TNIL) r->factor = bind_check_factor(L, lua_gettop(L), cols); /* it stays on the stack */
+  s->scheme = bind_opt_text_option(L, 4, "scheme");
   lua_getfield(L, 4, "progress");
   s->progress = lua_isnil(L, -1) ? 0 : lua_gettop(L);
+}
+
+/* The parameters of the option `scheme` for the whole tensor, as a matrix. */
+static ane_status fit_scheme(const struct sending *s, struct ane_pool *pool, struct ane_recode *r, struct ane_weight_fit *fit,
+                             struct ane_error *err) {
+  struct ane_tensor matrix = *r->src;
+  struct ane_weight_rows rows;
+  struct ane_weight_spec spec;
+  uint64_t count;
+  if (!s->scheme) return ANE_OK;
+  if (!ane_weight_spec_from_name(s->scheme, &spec)) return ane_fail(err, ANE_INVALID, "option scheme is %s", s->scheme);
+  if (matrix.shape.rank > 2 && ane_shape_count(&matrix.shape, &count)) {
+    int64_t cols = matrix.shape.dim[matrix.shape.rank - 1];
+    matrix.shape = (struct ane_shape){2, {cols ? (int64_t)count / cols : 0, cols}};
+  }
+  ane_status st = ane_weight_rows_of(&matrix, &rows, err);
+  if (!st) st = ane_weight_fit(fit, pool, &rows, spec, r->factor ? r->factor->importance : r->importance, err);
+  fit->factor = r->factor;
+  r->factor = NULL;
+  r->fit = fit;
+  return st;
 }
 
 static void push_error(lua_State *L, const struct ane_recode_error *e) {
@@ -254,8 +280,8 @@ static void push_error(lua_State *L, const struct ane_recode_error *e) {
   lua_setfield(L, -2, "signal");
 }
 
-/* send(source, name [, {first, last, head, add, importance, progress}]) -> {count, max_abs, error, signal} (the last two
- * are sums of squares); or nil, message, code. Rows of a tensor of the source become the next rows of the current
+/* send(source, name [, {first, last, head, add, importance, factor, scheme, progress}]) -> {count, max_abs, error, signal} (the
+ * last two are sums of squares); or nil, message, code. Rows of a tensor of the source become the next rows of the current
  * tensor, in its type. */
 static int meth_send(lua_State *L) {
   struct lua_gguf *ud = check_writer(L);
@@ -274,7 +300,9 @@ static int meth_send(lua_State *L) {
   struct ane_recode_error total = {0};
   ud->busy = true;
   ane_source_retain(s); /* the progress function may close it */
-  ane_status st = ane_recode_rows(ud->pool, &r, on_rows, &sending, &total, &err);
+  struct ane_weight_fit fit;
+  ane_status st = fit_scheme(&sending, ud->pool, &r, &fit, &err);
+  if (!st) st = ane_recode_rows(ud->pool, &r, on_rows, &sending, &total, &err);
   if (st) ane_fail_in(&err, st, "tensor %s", t->name);
   ane_source_drop(s, t);
   ane_source_close(s);
@@ -338,7 +366,20 @@ static int l_dtypes(lua_State *L) {
   return 1;
 }
 
+/* scheme_of(name, rows, columns) -> the scheme that a matrix of this shape takes, the GGUF type that holds its numbers */
+static int l_scheme_of(lua_State *L) {
+  struct ane_weight_spec spec;
+  luaL_argcheck(L, ane_weight_spec_from_name(luaL_checkstring(L, 1), &spec), 1, "no scheme");
+  int64_t rows = bind_integer(L, 2, 1, INT64_MAX), cols = bind_integer(L, 3, 1, INT64_MAX);
+  spec = ane_weight_spec_fit(spec, rows, cols);
+  lua_pushstring(L, ane_weight_spec_name(spec));
+  lua_pushstring(L, ane_dtype_info(ane_weight_container(spec, cols))->name);
+  return 2;
+}
+
 void bind_gguf(lua_State *L) {
+  lua_pushcfunction(L, l_scheme_of);
+  lua_setfield(L, -2, "scheme_of");
   lua_pushcfunction(L, l_dtypes);
   lua_setfield(L, -2, "dtypes");
   static const luaL_Reg methods[] = {{"set", meth_set},       {"copy", meth_copy}, {"add", meth_add},

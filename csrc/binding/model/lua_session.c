@@ -160,9 +160,11 @@ static struct trace *run_traced(lua_State *L, ane_want want, ane_tap_fn tap, con
   return t;
 }
 
-/* trace(ids, names) -> table name -> tensor [tokens, channels]; or nil, message, code. Feeds the ids, all logits wanted. */
+/* trace(ids, names [, last]) -> table name -> tensor [tokens, channels]; or nil, message, code. Feeds the ids, all logits wanted;
+ * with `last` only those of the last token, so values of the head have one row. */
 static int meth_trace(lua_State *L) {
-  struct trace *t = run_traced(L, ANE_WANT_ALL, on_tap, "the trace");
+  ane_want want = lua_toboolean(L, 4) ? ANE_WANT_ARGMAX : ANE_WANT_ALL;
+  struct trace *t = run_traced(L, want, on_tap, "the trace");
   if (!t) return 3;
   for (int i = 0; i < t->n; i++) {
     if (!t->values[i].data) continue;

@@ -41,6 +41,26 @@ function M.calibrate(args)
   return require("ane.evaluate.calibrate").run(model, text, { progress = M.progress(args) })
 end
 
+--- Prepares to read the text of --calibrate for compensated rounding.
+-- @return calibration of ane.quantise.moments, which closes its model; or nil, message, code
+function M.moments(args)
+  local text, message, code = M.read(args.calibrate)
+  if not text then return nil, message, code end
+  local model
+  model, message, code = require("ane.model").load(args.model, {
+    threads = args.threads, recipe = args.recipe, progress = M.progress(args), adapters = args.adapter[1] and args.adapter or nil,
+  })
+  if not model then return nil, message, code end
+  local calibration
+  calibration, message, code = require("ane.quantise.moments").open(model, text, { threads = args.threads, progress = M.progress(args) })
+  if not calibration then
+    model:close()
+    return nil, message, code
+  end
+  calibration.model = model
+  return calibration
+end
+
 --- Warns if a context is longer than the one that a model was trained for.
 -- @param context tokens that were asked for, or nil
 -- @param own tokens of the model's own context, or nil

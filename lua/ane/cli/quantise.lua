@@ -11,19 +11,23 @@ local M = {}
 M.writes = true
 M.summary = "Write a model as GGUF with its weights in another type, and show the errors that this causes."
 
-local WEIGHT_TYPE = { type = "string", check = types.fault }
+local WEIGHT_TYPE = { type = "string", check = function(name) return types.fault(name) end }
+local FALLBACK = { type = "string", check = function(name) return types.fault(name, true) end }
 
 function M.options(parser)
   parser:argument("model", "Model: a GGUF file, or a folder with safetensors and config.json.")
   parser:argument("out", "The GGUF file to write. It appears when it is complete.")
-  options.add(parser, "--weights", "Type of the weights: " .. table.concat(types.names, ", ") .. ". Vectors, norms and routers stay fp32.",
+  options.add(parser, "--weights", "Type of the weights: " .. table.concat(types.names, ", ")
+    .. "; or a scheme of Core ML packages, whose numbers the "
+    .. "file then holds: " .. table.concat(types.scheme_names, ", ") .. ". Vectors, norms and routers stay fp32.",
     WEIGHT_TYPE):argname "W"
   options.mixed(parser, "--mixed", types.fault)
-  options.add(parser, "--fallback", "Type of weights whose rows are not whole blocks; default: the closest type of "
-    .. "similar size (q4_k: q5_0).", WEIGHT_TYPE)
-    :argname "W"
-  parser:option("--calibrate", "Text whose activations guide q2_k .. q6_k. It is read first, with the weights as stored.")
-    :argname "FILE"
+  options.add(parser, "--fallback", "Type where rows are not whole blocks; default the nearest of a like size (q4_k: q5_0).",
+    FALLBACK):argname "W"
+  parser:option("--calibrate", "Text whose activations guide q2_k .. q6_k, int4-block and lut4, and gptq. It is read first, with the "
+    .. "weights as stored."):argname "FILE"
+  parser:option("--method", "rtn: each weight is rounded by itself; gptq: roundings compensate each other's errors, which needs "
+    .. "--calibrate. Default rtn."):choices { "rtn", "gptq" }:argname "HOW"
   options.adapters(parser, true)
   options.threads(parser)
   options.progress(parser)
@@ -66,10 +70,17 @@ end
 
 function M.run(args)
   if not args.weights then return options.wrong("give --weights: %s", table.concat(types.names, ", ")) end
+  if args.method == "gptq" and not args.calibrate then return options.wrong "--method gptq needs a text: give --calibrate FILE" end
   local source <close>, message = core.open(args.model)
   if not source then return nil, message end
   local importance, report
-  if args.calibrate then
+  local calibration
+  if args.method == "gptq" then
+    calibration, message = common.moments(args)
+    if not calibration then return nil, message end
+  end
+  local _ <close> = calibration
+  if args.calibrate and not calibration then
     importance, message = common.calibrate(args)
     if not importance then return nil, message end
   end
@@ -78,7 +89,7 @@ function M.run(args)
   if not weights then return nil, message end
   report, message = require("ane.quantise").run(weights, args.out, {
     weights = args.weights, mixed = args.mixed, fallback = args.fallback,
-    importance = importance, threads = args.threads, progress = common.progress(args),
+    importance = importance, method = args.method, calibration = calibration, threads = args.threads, progress = common.progress(args),
   })
   if not report then return nil, message end
   if args.json then

@@ -1,6 +1,6 @@
 --- Importance (imatrix): the mean square of each input column of a weight, on a text. It guides int4-block and lut4 at load,
 -- q2_k .. q6_k in files, and the schemes of exported packages.
--- Needs ane.core, ane.model, ane.model.trace, ane.util.failure and ane.util.schema. Usage:
+-- Needs ane.core, ane.model, ane.model.trace, ane.model.windows, ane.util.failure and ane.util.schema. Usage:
 --   local importance = assert(calibrate.run(model, text)); model:close()
 --   local small = ane.load(path, {weights = "lut4", importance = importance})
 --
@@ -12,6 +12,7 @@ local failure = require "ane.util.failure"
 local model_of = require "ane.model"
 local schema = require "ane.util.schema"
 local trace = require "ane.model.trace"
+local windows = require "ane.model.windows"
 
 local try = failure.try
 
@@ -27,36 +28,8 @@ M.rules = {
   progress = { type = "callable" },
 }
 
---- Splits an input into runs of ids, each for an empty cache.
--- @param input a text, a list of ids, or a list of those
--- @param chunk most ids of a run
--- @param most most ids of all runs; nil: no limit
--- @return list of lists of ids; or nil, message, code
-function M.runs(model, input, chunk, most)
-  local lists, out = {}, {}
-  local several = type(input) == "table" and math.type(input[1]) ~= "integer"
-  for i, one in ipairs(several and input or { input }) do
-    if type(one) == "string" then
-      local tokenizer = model.tokenizer
-      if not tokenizer then return nil, "the model has no tokenizer: give token ids instead of text", "unsupported" end
-      local ids, message, code = tokenizer:encode(one, { eos = false })
-      if not ids then return nil, message, code end
-      one = ids
-    end
-    if type(one) ~= "table" then return nil, ("prompt %d is a %s, wanted a text or a list of token ids"):format(i, type(one)), "invalid" end
-    lists[i] = one
-  end
-  local left = most or math.huge
-  for _, ids in ipairs(lists) do
-    for from = 1, #ids, chunk do
-      local n = math.min(chunk, #ids - from + 1, left)
-      if n > 0 then out[#out + 1] = table.move(ids, from, from + n - 1, 1, {}) end
-      left = left - n
-    end
-  end
-  if #out == 0 then return nil, "the text has no tokens", "invalid" end
-  return out
-end
+--- Splits an input into runs of ids, each for an empty cache. See ane.model.windows.
+M.runs = windows.split
 
 -- The input values of matrices, each once; and value -> names of the matrices that take it.
 local function inputs_of(program)

@@ -1,8 +1,9 @@
 --- Writes a model as GGUF with its weights in other types.
--- Needs ane.core, ane.quantise.types, ane.quantise.gguf, ane.util.failure, ane.util.schema, ane.util.units and
+-- Needs ane.core, ane.quantise.types, ane.quantise.compensate, ane.quantise.gguf, ane.util.failure, ane.util.schema, ane.util.units and
 -- ane.model.weights.
 -- Usage: `local report = assert(quantise.run(source, "out.gguf", {weights = "q4_k", mixed = {attn_v = "q6_k"}}))`
 
+local compensate = require "ane.quantise.compensate"
 local core = require "ane.core"
 local failure = require "ane.util.failure"
 local schema = require "ane.util.schema"
@@ -16,23 +17,33 @@ local M = {}
 
 local function check_type(name) return types.fault(name) end
 
+local function check_fallback(name) return types.fault(name, true) end
+
 local function check_mixed(mixed) return held.rules_fault(mixed, types.fault) end
 
 --- Options of run.
---   weights: a type by name (ane.quantise.types); needed
+--   weights: a type by name (ane.quantise.types), or a scheme of Core ML packages; needed. The file holds the numbers of a scheme in
+--     a type that can hold them exactly, and the table of the embedding stays as it is, as in packages
 --   mixed: other types for the tensors whose names match a pattern: {attn_v = "q6_k"}, or a list of {pattern, type}, of
 --     which the last match counts. A pattern is text found anywhere in the name; * stands for any characters, ? for one
 --   fallback: for tensors whose rows are not whole blocks of their type; default the nearest type of a like size (column `nearest`
 --     of dtype.def; q4_k: q5_0), and fp16 where that does not fit either
 --   importance: tensor name (of either file) -> list or tensor with a weight for each column, for the types that search (q2_k ..
 --     q6_k); ane.evaluate.calibrate makes it
+--   method: "rtn" (default): each weight is rounded by itself; "gptq": roundings compensate each other's errors
+--     (csrc/quant/compensate.h), which needs a calibration
+--   calibration: of ane.quantise.moments, for gptq
+--   memory: bytes that statistics of gptq may take at a time; default 2 GiB. With less the text is read more often
 --   threads: default the physical cores
 --   progress: function(stage, done, total)
 M.rules = {
   weights = { type = "string", check = check_type },
   mixed = { type = "table", check = check_mixed },
-  fallback = { type = "string", check = check_type },
+  fallback = { type = "string", check = check_fallback },
   importance = { type = "table" },
+  method = { type = "string", choices = { "rtn", "gptq" }, default = "rtn" },
+  calibration = { type = "table" },
+  memory = { type = "integer", min = 1, default = 2 << 30 },
   threads = { type = "integer", min = 1, max = 1024 },
   progress = { type = "callable" },
 }
@@ -57,7 +68,21 @@ end
 
 local function columns(t) return t.shape[#t.shape] or 1 end
 
--- Sets t.to and t.note for a planned tensor.
+-- Sets t.scheme and t.to for a tensor that t.to, a scheme, was asked for.
+local function choose_scheme(t)
+  local wanted, rows = t.to, 1
+  for i = 1, #t.shape - 1 do rows = rows * t.shape[i] end
+  if t.plain then
+    t.to, t.note = "fp16", t.plain
+  elseif t.is_table then
+    t.to, t.note = t.dtype, "the table of the embedding stays as it is"
+  else
+    t.scheme, t.to = core.scheme_of(wanted, rows, columns(t))
+    if t.scheme ~= wanted then t.note = ("%s does not fit its shape"):format(wanted) end
+  end
+end
+
+-- Sets t.to, t.scheme and t.note for a planned tensor.
 local function choose(t, rules, opts)
   if types.is_data(t.dtype) then
     t.to = t.dtype
@@ -65,6 +90,7 @@ local function choose(t, rules, opts)
     t.to = "fp32"
   else
     t.to = ruled(rules, t.name) or opts.weights
+    if types.schemes[t.to] then return choose_scheme(t) end
     if t.plain and types.known[t.to].block > 1 then t.to, t.note = "fp16", t.plain end
     local wanted = t.to
     t.to = types.fit(wanted, columns(t), opts.fallback)
@@ -98,10 +124,48 @@ local function choose_all(plan, opts)
   return #rules > 0
 end
 
+local TABLE, HEAD = "token_embd.weight", "output.weight"
+
+-- Where a scheme is asked for and the head is the table of the embedding: makes the head a tensor of its own, since packages hold the
+-- table as it is and the head by the scheme.
+local function untie(plan, opts)
+  local at, head, multiplied
+  for i, t in ipairs(plan.tensors) do
+    if t.name == TABLE then at = i end
+    if t.name == HEAD then head = t end
+  end
+  local t = plan.tensors[at]
+  if not t or not types.schemes[opts.weights] then return end
+  t.is_table = true
+  if head then return end
+  local importance, calibration = opts.importance or {}, opts.calibration
+  for _, name in ipairs { TABLE, t.parts[1].name } do
+    multiplied = multiplied or importance[name] or (calibration and calibration:input(name))
+  end
+  if not multiplied then return end
+  table.insert(plan.tensors, at + 1, {
+    name = HEAD, weight = TABLE, shape = t.shape, dtype = t.dtype, bytes = 0, parts = t.parts, plain = t.plain,
+  })
+end
+
+-- The factors of gptq for the tensors of a plan, and a note for each tensor without; nil for another method.
+local function factors_of(plan, opts)
+  if opts.method ~= "gptq" then return nil end
+  local wanted = {}
+  for i, t in ipairs(plan.tensors) do
+    if t.scheme or (t.to ~= t.dtype and types.known[t.to] and types.known[t.to].block > 1) then
+      local note
+      wanted[i], note = compensate.wanted(opts.calibration, { t.weight or t.name, t.parts[1].name }, t.scheme or t.to, columns(t))
+      t.note = t.note or note
+    end
+  end
+  return compensate.new(opts.calibration, wanted, #plan.tensors, opts.memory)
+end
+
 -- ---- Writing ---------------------------------------------------------------------------------------------------------
 
 local function file_type(opts, is_mixed)
-  local row = types.known[opts.weights]
+  local row = types.row(opts.weights)
   return is_mixed and row.mixed or row.file_type
 end
 
@@ -121,7 +185,7 @@ end
 
 -- Importance of columns as float32 bytes.
 local function importance_of(opts, t)
-  local values = opts.importance and (opts.importance[t.name] or t.parts[1].name and opts.importance[t.parts[1].name])
+  local values = opts.importance and (opts.importance[t.weight or t.name] or t.parts[1].name and opts.importance[t.parts[1].name])
   if values == nil then return nil end
   if type(values) == "table" then values = core.tensor({ #values }, values) end
   if #values ~= columns(t) then
@@ -132,14 +196,16 @@ end
 
 local function report_of(t, sums)
   local row = {
-    name = t.name, shape = t.shape, from = t.dtype, to = t.to, bytes_before = t.bytes, bytes_after = t.bytes_after, note = t.note,
+    name = t.name, shape = t.shape, from = t.dtype, to = t.to, scheme = t.scheme, bytes_before = t.bytes,
+    bytes_after = t.bytes_after, note = t.note,
   }
   row.max_abs = sums.max_abs
   return held.measure(row, sums.count, sums.error, sums.signal)
 end
 
 -- Sends the parts of one tensor. Returns its row of the report.
-local function write_tensor(writer, t, opts)
+-- @param factor of its inputs, or nil
+local function write_tensor(writer, t, opts, factor)
   local sums = { count = 0, max_abs = 0.0, error = 0.0, signal = 0.0 }
   local weights = importance_of(opts, t)
   local progress = opts.progress
@@ -148,31 +214,38 @@ local function write_tensor(writer, t, opts)
       try(writer:write(part.data))
     else
       local got = try(writer:send(part.source, part.name, {
-        first = part.first, last = part.last, head = part.head, add = part.add, importance = weights,
+        first = part.first, last = part.last, head = part.head, add = part.add, importance = weights, factor = factor, scheme = t.scheme,
         progress = progress and function(done, total) progress("quantise", done, total) end,
       }))
       sums.count, sums.error, sums.signal = sums.count + got.count, sums.error + got.error, sums.signal + got.signal
       sums.max_abs = math.max(sums.max_abs, got.max_abs)
     end
   end
-  return report_of(t, sums)
+  local row = report_of(t, sums)
+  row.method = factor and not row.exact and "gptq" or nil
+  return row
 end
 
 local function write_all(plan, out, opts)
+  untie(plan, opts)
   local is_mixed = choose_all(plan, opts)
+  local factors = factors_of(plan, opts)
   local started = core.clock()
   local writer <close> = try(core.gguf_writer(out, opts.threads or core.cpu_cores()))
   write_head(writer, plan, opts, is_mixed)
-  local report = { path = out, architecture = plan.architecture, note = plan.note, weights = opts.weights, tensors = {} }
+  local report = {
+    path = out, architecture = plan.architecture, note = plan.note, weights = opts.weights, method = opts.method, tensors = {},
+  }
   report.bytes_before, report.bytes_after = 0, writer:size()
   for i, t in ipairs(plan.tensors) do
-    report.tensors[i] = write_tensor(writer, t, opts)
+    report.tensors[i] = write_tensor(writer, t, opts, factors and factors:of(i))
     report.bytes_before = report.bytes_before + (t.bytes or 0)
   end
   try(writer:commit())
   if report.bytes_after > plan.bytes then
     report.warning = ("the file has %s, more than the %s of its source"):format(units.bytes(report.bytes_after), units.bytes(plan.bytes))
   end
+  report.passes = factors and factors.passes
   report.seconds = core.clock() - started
   return report
 end
@@ -210,6 +283,9 @@ function M.run(source, out, opts, level)
   schema.argument({ type = "string" }, out, "quantise: path", level + 1)
   opts = schema.check(M.rules, opts, "quantise", level + 1)
   if not opts.weights then error("quantise: option weights is missing: choose " .. table.concat(types.names, ", "), level + 1) end
+  if opts.method == "gptq" and not opts.calibration then
+    error("quantise: method gptq needs a text: option calibrate", level + 1)
+  end
   local planner, message, code = planner_of(source)
   if not planner then return nil, message, code end
   if source:holds(out) then return nil, ("%s: is the model that is read; name another file"):format(out), "invalid" end
@@ -217,6 +293,26 @@ function M.run(source, out, opts, level)
   plan, message, code = plan_of(planner, source, out)
   if not plan then return nil, message, code end
   return failure.catch(write_all, plan, out, opts)
+end
+
+--- The same for a loaded model, which also reads the text of gptq.
+-- @param opts see rules; also calibrate (a text, a list of token ids, or a list of texts and lists) and tokens (most of them)
+function M.of_model(model, source, out, opts, level)
+  level = (level or 1) + 1
+  local own = {}
+  for key, value in pairs(type(opts) == "table" and opts or {}) do own[key] = value end
+  local calibration, message, code
+  if own.calibrate ~= nil then
+    calibration, message, code = require("ane.quantise.moments").open(model, own.calibrate, {
+      tokens = own.tokens, threads = own.threads, progress = own.progress,
+    }, level)
+    if not calibration then return nil, message, code end
+    own.calibrate, own.tokens, own.calibration = nil, nil, calibration
+  end
+  local _ <close> = calibration
+  local report
+  report, message, code = M.run(source, out, own, level)
+  return report, message, code -- no tail call: error levels count this function
 end
 
 return M

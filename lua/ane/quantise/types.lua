@@ -1,7 +1,8 @@
 --- The types that GGUF weights can be written in, and which tensors of a model take them.
--- Needs ane.model.weights, ane.recipe and ane.recipe.names.
+-- Needs ane.core, ane.model.weights, ane.recipe and ane.recipe.names.
 -- Usage: `local row = types.known.q4_k; print(row.block, types.stays("blk.0.attn_norm.weight", {576}))`
 
+local core = require "ane.core"
 local held = require "ane.model.weights"
 local names = require "ane.recipe.names"
 local recipe = require "ane.recipe"
@@ -28,17 +29,32 @@ function M.fit(name, columns, fallback)
   return columns % M.known[other].block == 0 and other or "fp16"
 end
 
--- Schemes of weights in memory or in Core ML packages. Messages say so instead of "unknown".
-local ELSEWHERE = {
-  int8 = "a scheme of weights in memory", ["int8-channel"] = "a scheme of weights in memory",
-  ["int4-block"] = "a scheme of weights in memory", lut4 = "a scheme of weights in Core ML packages",
-}
+--- Schemes of Core ML packages by name. A GGUF file holds their numbers in another type: int4-block in q4_0, int8 in q8_0, tables in
+-- fp16.
+M.schemes = {}
+
+--- Their names, as core has them.
+M.scheme_names = {}
+for _, name in ipairs(core.mil_schemes()) do
+  if name ~= "fp16" then
+    M.schemes[name] = true
+    M.scheme_names[#M.scheme_names + 1] = name
+  end
+end
+
+-- Bits of the header of files with numbers of a scheme: its file type is that of the container.
+local CONTAINERS = { ["int4-block"] = "q4_0", ["int4-block64"] = "q4_0", int8 = "q8_0", ["int8-channel"] = "q8_0" }
+
+--- The row of M.known whose file type is that of `name`, a type or a scheme.
+function M.row(name) return M.known[name] or M.known[CONTAINERS[name] or "fp16"] end
 
 --- The fault of `name` as a type of GGUF weights; nil: none.
-function M.fault(name)
-  if M.known[name] then return nil end
-  local what = ELSEWHERE[name] and (", %s, not of GGUF files"):format(ELSEWHERE[name]) or ""
-  return ("is %q%s: choose %s"):format(name, what, table.concat(M.names, ", "))
+-- @param only_types true: a scheme is a fault too
+function M.fault(name, only_types)
+  if M.known[name] or (M.schemes[name] and not only_types) then return nil end
+  if only_types then return ("is %q: choose %s"):format(name, table.concat(M.names, ", ")) end
+  return ("is %q: choose %s; or a scheme of Core ML packages, %s"):format(name, table.concat(M.names, ", "),
+    table.concat(M.scheme_names, ", "))
 end
 
 --- Does a tensor always stay fp32? Vectors, norms, routers and kernels of convolutions do.

@@ -182,10 +182,11 @@ describe("ane.quantise", function()
     end
     raises("option weights is missing: " .. choices, {})
     assert.matches("quantise_spec.lua:%d+: quantise", select(2, pcall(function() quantise.run(source, path(), {}) end)))
-    raises('option weights is "int8", a scheme of weights in memory, not of GGUF files: ' .. choices, { weights = "int8" })
-    raises('option weights is "lut4", a scheme of weights in Core ML packages, not of GGUF files: ' .. choices, { weights = "lut4" })
+    raises('option weights is "int9": ' .. choices .. "; or a scheme of Core ML packages, int8", { weights = "int9" })
+    raises("method gptq needs a text: option calibrate", { weights = "q4_0", method = "gptq" })
+    raises("option method", { weights = "q4_0", method = "awq" })
     raises('option weights is "q4_9": ' .. choices, { weights = "q4_9" })
-    raises('option mixed for "a" is "int4%-block", a scheme', { weights = "q8_0", mixed = { a = "int4-block" } })
+    raises('option fallback is "int8": ' .. choices, { weights = "q8_0", fallback = "int8" })
     raises("option mixed must be {pattern = type}", { weights = "q8_0", mixed = { { "a" } } })
     raises("option mixed must be {pattern = type}", { weights = "q8_0", mixed = { [""] = "fp16" } })
     raises('unknown option "weight"', { weight = "q8_0" })
@@ -317,7 +318,7 @@ describe("a quantised model", function()
 
   it("raises like other methods", function()
     local model = tiny.load()
-    local _, message = pcall(function() model:quantise(path(), { weights = "int8" }) end)
+    local _, message = pcall(function() model:quantise(path(), { weights = "int9" }) end)
     assert.matches("quantise_spec.lua:%d+: quantise: option weights", message)
     model:close()
     assert.error_matches(function() model:quantise(path(), { weights = "q8_0" }) end, "model is closed")
@@ -352,7 +353,8 @@ describe("ane quantise", function()
   it("fails in one line", function()
     for _, case in ipairs {
       { 2, "give %-%-weights: fp32, fp16", {} },
-      { 2, "int8.*a scheme of weights in memory, not of GGUF files: choose fp32", { "--weights", "int8" } },
+      { 2, "int9.*: choose fp32", { "--weights", "int9" } },
+      { 2, "%-%-method gptq needs a text: give %-%-calibrate FILE", { "--weights", "q4_0", "--method", "gptq" } },
       { 2, "'attn_v' is not PATTERN=TYPE", { "--weights", "q8_0", "--mixed", "attn_v" } },
       { 2, "the type for 'attn_v' is \"q9\": choose", { "--weights", "q8_0", "--mixed", "attn_v=q9" } },
       { 2, 'no tensor that can change its type matches "nothing"', { "--weights", "q8_0", "--mixed", "nothing=q8_0" } },
@@ -365,5 +367,51 @@ describe("ane quantise", function()
     local code, _, err = command.run { "quantise", tiny.path(), tiny.path(), "--weights", "q8_0" }
     assert.equal(1, code)
     assert.matches("is the model that is read", err)
+  end)
+end)
+
+describe("quantise with gptq", function()
+  local TEXT = ("The quick brown fox jumps over the lazy dog, 1234567890 times. Ünïcödé too.\n"):rep(12)
+
+  local function divergence(reference)
+    local small <close> = assert(ane.load(path(), { activations = "fp32" }))
+    return assert(require("ane.evaluate.compare").run(reference, small, TEXT, { chunk = 64 })).kl.mean
+  end
+
+  it("loses less than plain rounding, in one pass or several", function()
+    local model <close> = tiny.load(nil, { activations = "fp32" })
+    for _, weights in ipairs { "q4_0", "int4-block", "lut4-g16" } do
+      assert(model:quantise(path(), { weights = weights }))
+      local plain = divergence(model)
+      local report = assert(model:quantise(path(), { weights = weights, method = "gptq", calibrate = TEXT }))
+      assert.same({ "gptq", 1 }, { report.method, report.passes })
+      local bytes = core.read_file(path())
+      assert.is_true(divergence(model) < plain, weights)
+      local again = assert(model:quantise(path(), { weights = weights, method = "gptq", calibrate = TEXT, memory = 1, threads = 1 }))
+      assert.is_true(again.passes > 1)
+      assert.is_true(bytes == core.read_file(path()))
+    end
+  end)
+
+  it("holds the numbers of a scheme, the table of the embedding apart", function()
+    local model <close> = tiny.load(nil, { activations = "fp32" })
+    local report = assert(model:quantise(path(), { weights = "int8-channel", method = "gptq", calibrate = TEXT }))
+    for _, t in ipairs(report.tensors) do
+      if t.name == "token_embd.weight" then assert.same({ t.from, true }, { t.to, t.exact }) end
+      if t.name:find "ffn_up" then assert.same({ "q8_0", "int8-channel", "gptq" }, { t.to, t.scheme, t.method }) end
+    end
+  end)
+
+  it("works as a command", function()
+    local text = path "text"
+    assert(core.write_file(text, TEXT))
+    local args = { "quantise", tiny.path(), path(), "--weights", "q4_0", "--method", "gptq", "--calibrate", text }
+    local report = command.json(args)
+    assert.equal("gptq", report.method)
+    assert.equal(0, (command.run(args)))
+    args[#args] = path "none"
+    local code, _, err = command.run(args)
+    assert.equal(1, code)
+    assert.matches("^ane quantise: .*none: No such file", err)
   end)
 end)

@@ -1,0 +1,290 @@
+/* Rounds rows with compensation: 32 rows at a time, one in each lane. */
+#include "quant/compensate.h"
+#include "quant/forms.h"
+#include "quant/wide.h"
+
+#include "tensor/half.h"
+
+#include <math.h>
+
+enum { LANES = ANE_COMPENSATE_ROWS, GROUP_MAX = 256, PART_MAX = 64, LEVELS_MAX = 16 };
+
+/* Numbers of all lanes. */
+typedef struct {
+  ane_f16x h[2];
+} lanes;
+
+/* The memory of a thread. Columns are by position. */
+struct rows {
+  const struct ane_factor *f;
+  lanes *w, *e;                        /* [cols] weights; errors w - v of columns that are decided */
+  lanes base[GROUP_MAX];               /* of the group: w plus what all columns before the part have left over */
+  lanes target[GROUP_MAX];             /* of the group: what the columns would be if none of them were rounded */
+  lanes trial[PART_MAX], q[GROUP_MAX]; /* errors of a trial; codes of the group */
+  lanes value[LEVELS_MAX];             /* of tables: T by code */
+  struct ane_cell cell[LANES];
+  float x[GROUP_MAX], weight[GROUP_MAX]; /* of one row */
+  uint8_t codes[GROUP_MAX];
+  int top; /* of codes */
+  bool table;
+};
+
+static inline float *lane(lanes *v, int l) { return (float *)v + l; }
+
+size_t ane_compensate_scratch(const struct ane_factor *f) {
+  return sizeof(struct rows) + 2 * (size_t)f->cols * sizeof(lanes) + 2 * 64;
+}
+
+/* ---- Vectors -----------------------------------------------------------------------------------------------------------*/
+
+#define ALL(v) ((float)(v) - (ane_f16x){0})
+#define PICK(mask, a, b) ((ane_f16x)(((mask) & (ane_i16x)(a)) | (~(mask) & (ane_i16x)(b))))
+
+/* R[i][j] / R[j][j] for i = from, from + 1, ..., 4 floats apart. */
+static inline const float *ratios(const struct ane_factor *f, int64_t from, int64_t j) {
+  return f->ratio + ane_factor_strip(j / ANE_STRIP) + ANE_STRIP * from + j % ANE_STRIP;
+}
+
+/* base of positions [at, at + n) from the errors of positions [from, to). at is a multiple of 4. first: base begins as w. */
+static ANE_WIDE void gather_errors(struct rows *k, int64_t from, int64_t to, int64_t at, int64_t n, lanes *base, bool first) {
+  for (int64_t j = 0; j < n; j += ANE_STRIP) {
+    ane_f16x acc[ANE_STRIP][2];
+    const lanes *start = first ? k->w + at + j : base + j;
+    int64_t width = ANE_MIN(n - j, ANE_STRIP);
+    memset(acc, 0, sizeof acc);
+    memcpy(acc, start, (size_t)width * sizeof *start);
+    ane_strip(acc, ratios(k->f, from, at + j), ANE_STRIP, (const float *)(k->e + from), to - from);
+    memcpy(base + j, acc, (size_t)width * sizeof *base);
+  }
+}
+
+/* target of positions [at, at + n) from base: each column takes up what the columns before it would leave over. */
+static ANE_WIDE void free_targets(struct rows *k, int64_t at, int64_t n) {
+  lanes *e = k->e + at; /* not decided yet: used for what is left over */
+  for (int64_t j = 0; j < n; j++) {
+    lanes t = k->base[j];
+    const float *r = ratios(k->f, at, at + j);
+    for (int64_t i = 0; i < j; i++, r += ANE_STRIP)
+      for (int h = 0; h < 2; h++) t.h[h] += *r * e[i].h[h];
+    k->target[j] = t;
+    for (int h = 0; h < 2; h++) e[j].h[h] = k->w[at + j].h[h] - t.h[h];
+  }
+}
+
+/* Rounds positions [at, at + n) on the lines scale * T + offset: errors to e, codes to q (NULL: not wanted), loss. */
+static ANE_WIDE void decide(const struct rows *k, int64_t at, int64_t n, const lanes *base, const lanes *scale,
+                            const lanes *offset, lanes *e, lanes *q, lanes *loss) {
+  const ane_f16x magic = ALL(0x1.8p23f), zero = ALL(0), top = ALL((float)k->top), one = ALL(1);
+  lanes inv, sum = {{zero, zero}};
+  for (int h = 0; h < 2; h++) {
+    ane_i16x none = scale->h[h] == zero;
+    inv.h[h] = PICK(none, zero, one / PICK(none, one, scale->h[h]));
+  }
+  for (int64_t j = 0; j < n; j++) {
+    lanes t = base[j];
+    const float *r = ratios(k->f, at, at + j);
+    for (int64_t i = 0; i < j; i++, r += ANE_STRIP)
+      for (int h = 0; h < 2; h++) t.h[h] += *r * e[i].h[h];
+    for (int h = 0; h < 2; h++) {
+      ane_f16x u = (t.h[h] - offset->h[h]) * inv.h[h], code, v;
+      if (k->table) {
+        code = zero, v = k->value[0].h[h];
+        for (int i = 0; i < k->top; i++) {
+          ane_i16x above = u > 0.5f * (k->value[i].h[h] + k->value[i + 1].h[h]);
+          code = PICK(above, code + one, code), v = PICK(above, k->value[i + 1].h[h], v);
+        }
+      } else {
+        u = PICK(u > zero, u, zero);
+        u = PICK(u < top, u, top);
+        v = code = (u + magic) - magic;
+      }
+      v = v * scale->h[h] + offset->h[h];
+      e[j].h[h] = k->w[at + j].h[h] - v;
+      ane_f16x left = t.h[h] - v;
+      sum.h[h] += k->f->weight[at + j] * left * left;
+      if (q) q[j].h[h] = code;
+    }
+  }
+  *loss = sum;
+}
+
+/* ---- Rows in and out ---------------------------------------------------------------------------------------------------*/
+
+/* Lays out the memory and fills the lanes; lanes behind the last row are zero. */
+static struct rows *begin(const struct ane_factor *f, const float *rows, int n, void *scratch) {
+  struct rows *k = (struct rows *)(((uintptr_t)scratch + 63) & ~(uintptr_t)63);
+  k->f = f;
+  k->w = (lanes *)(((uintptr_t)(k + 1) + 63) & ~(uintptr_t)63);
+  k->e = k->w + f->cols;
+  memset(k->w, 0, (size_t)f->cols * sizeof *k->w);
+  for (int64_t p = 0; p < f->cols; p++)
+    for (int l = 0; l < n; l++) *lane(k->w + p, l) = rows[l * f->cols + f->order[p]];
+  return k;
+}
+
+static void set_table(struct rows *k, const struct ane_form *form) {
+  k->top = form->top;
+  k->table = form->table != NULL;
+  for (int i = 0; k->table && i <= form->top; i++)
+    for (int l = 0; l < LANES; l++) *lane(&k->value[i], l) = (float)form->table[i];
+}
+
+/* ---- Blocks ------------------------------------------------------------------------------------------------------------*/
+
+/* Where position `at + i` of a group is among its columns. */
+static int place(const struct rows *k, int64_t at, int i, int group) { return (int)(k->f->order[at + i] % group); }
+
+/* Parameters of the group at `at` for lane l, from the targets. Parts are given in their own order. */
+static void fit_lane(struct rows *k, const struct ane_form *form, int64_t at, int l) {
+  for (int s = 0; s < form->group; s += form->sub) {
+    int to = place(k, at, s, form->group) / form->sub * form->sub;
+    for (int i = 0; i < form->sub; i++) {
+      k->x[to + i] = *lane(&k->target[s + i], l);
+      k->weight[to + i] = k->f->weight[at + s + i];
+    }
+  }
+  form->fit(form, k->x, k->weight, &k->cell[l]);
+}
+
+static void lines(struct rows *k, const struct ane_form *form, int part, int candidate, int n, lanes *scale, lanes *offset) {
+  memset(scale, 0, sizeof *scale);
+  memset(offset, 0, sizeof *offset);
+  for (int l = 0; l < n; l++) {
+    struct ane_line line = form->line(form, &k->cell[l], part, candidate);
+    *lane(scale, l) = line.scale, *lane(offset, l) = line.offset;
+  }
+}
+
+/* Decides the part at group + s: the candidate with the least loss in each lane. */
+static void decide_part(struct rows *k, const struct ane_form *form, int64_t at, int s, int n) {
+  int part = place(k, at, s, form->group) / form->sub;
+  lanes scale, offset, loss, best;
+  int kept[LANES] = {0};
+  if (s > 0) gather_errors(k, at, at + s, at + s, form->sub, k->base + s, false);
+  for (int c = 0; form->candidates > 1 && c < form->candidates; c++) {
+    lines(k, form, part, c, n, &scale, &offset);
+    decide(k, at + s, form->sub, k->base + s, &scale, &offset, k->trial, NULL, &loss);
+    for (int l = 0; l < n; l++) {
+      if (c > 0 && !(*lane(&loss, l) < *lane(&best, l))) continue;
+      *lane(&best, l) = *lane(&loss, l), kept[l] = c;
+    }
+  }
+  for (int l = 0; l < n; l++) form->keep(form, &k->cell[l], part, kept[l]);
+  lines(k, form, part, 0, n, &scale, &offset);
+  decide(k, at + s, form->sub, k->base + s, &scale, &offset, k->e + at + s, k->q + s, &loss);
+}
+
+/* Decides the group at `at`. */
+static void decide_group(struct rows *k, const struct ane_form *form, int64_t at, int n) {
+  gather_errors(k, 0, at, at, form->group, k->base, true);
+  free_targets(k, at, form->group);
+  for (int l = 0; l < n; l++) fit_lane(k, form, at, l);
+  for (int s = 0; s < form->group; s += form->sub) decide_part(k, form, at, s, n);
+}
+
+/* Codes of lane l in the order of columns, to codes. */
+static void take_codes(struct rows *k, const struct ane_form *form, int64_t at, int l, uint8_t *codes) {
+  for (int i = 0; i < form->group; i++) {
+    uint8_t q = (uint8_t)*lane(&k->q[i], l);
+    codes[place(k, at, i, form->group)] = form->code ? form->code[q] : q;
+  }
+}
+
+bool ane_compensate_groups(ane_dtype t, int32_t *group, int32_t *sub) {
+  const struct ane_form *form = ane_form_of(t);
+  if (!form) return false;
+  *group = form->group, *sub = form->sub;
+  return true;
+}
+
+void ane_compensate_rows(const struct ane_factor *f, ane_dtype t, const float *rows, int n, void *dst, size_t stride,
+                         void *scratch) {
+  const struct ane_form *form = ane_form_of(t);
+  struct rows *k = begin(f, rows, n, scratch);
+  size_t bytes = ane_dtype_info(t)->bytes;
+  set_table(k, form);
+  for (int64_t at = 0; at < f->cols; at += form->group) {
+    decide_group(k, form, at, n);
+    uint8_t *to = (uint8_t *)dst + (size_t)(f->order[at] / form->group) * bytes;
+    for (int l = 0; l < n; l++, to += stride) {
+      take_codes(k, form, at, l, k->codes);
+      form->pack(form, &k->cell[l], k->codes, to);
+    }
+  }
+}
+
+/* ---- Schemes -----------------------------------------------------------------------------------------------------------*/
+
+void ane_compensate_scheme_groups(struct ane_weight_spec s, int32_t *group, int32_t *sub) {
+  *group = *sub = s.scheme == ANE_WEIGHT_INT4_BLOCK ? s.size : 1;
+}
+
+static void int4_tile(struct rows *k, const struct ane_weight_fit *fit, int n, struct ane_weight_tile *out) {
+  const struct ane_form *form = ane_form_int4(fit->spec.size);
+  int64_t blocks = k->f->cols / form->group;
+  set_table(k, form);
+  for (int64_t at = 0; at < k->f->cols; at += form->group) {
+    int64_t b = k->f->order[at] / form->group;
+    decide_group(k, form, at, n);
+    for (int l = 0; l < n; l++) {
+      uint8_t *to = out->codes + l * k->f->cols + b * form->group;
+      take_codes(k, form, at, l, to);
+      for (int i = 0; i < form->group; i++) to[i] = (uint8_t)(to[i] - form->half);
+      out->scales[l * blocks + b] = ane_f32_f16(k->cell[l].scale);
+    }
+  }
+}
+
+/* Rows with one line for all columns. The stored code is the rounded one less `half`. */
+static void row_tile(struct rows *k, const lanes *scale, const lanes *offset, int half, int n, struct ane_weight_tile *out) {
+  lanes loss;
+  for (int64_t at = 0; at < k->f->cols; at += ANE_PANEL) {
+    int64_t width = ANE_MIN(k->f->cols - at, ANE_PANEL);
+    gather_errors(k, 0, at, at, width, k->base, true);
+    decide(k, at, width, k->base, scale, offset, k->e + at, k->q, &loss);
+    for (int64_t i = 0; i < width; i++)
+      for (int l = 0; l < n; l++) out->codes[l * k->f->cols + k->f->order[at + i]] = (uint8_t)((int)*lane(&k->q[i], l) - half);
+  }
+}
+
+static void int8_tile(struct rows *k, int n, struct ane_weight_tile *out) {
+  lanes scale, offset;
+  memset(&scale, 0, sizeof scale);
+  memset(&offset, 0, sizeof offset);
+  k->top = 254, k->table = false;
+  for (int l = 0; l < n; l++) {
+    *lane(&scale, l) = ane_f16_f32(out->scales[l]);
+    *lane(&offset, l) = -127 * *lane(&scale, l);
+  }
+  row_tile(k, &scale, &offset, 127, n, out);
+  for (int l = 0; l < n; l++)
+    if (out->scales[l] == 0) memset(out->codes + l * k->f->cols, 0, (size_t)k->f->cols);
+}
+
+static void lut4_tile(struct rows *k, const struct ane_weight_fit *fit, int n, struct ane_weight_tile *out) {
+  lanes scale = {{ALL(1), ALL(1)}}, offset = {{ALL(0), ALL(0)}};
+  k->top = 15, k->table = true;
+  memset(k->value, 0, sizeof k->value);
+  for (int i = 0; i < 16; i++)
+    for (int l = 0; l < n; l++)
+      *lane(&k->value[i], l) = ane_f16_f32(out->lut[(fit->spec.size ? l / fit->spec.size * 16 : 0) + i]);
+  row_tile(k, &scale, &offset, 0, n, out);
+}
+
+void ane_compensate_tile(const struct ane_factor *f, const struct ane_weight_fit *fit, const float *rows, int n, void *search,
+                         struct ane_weight_tile *out, void *scratch) {
+  struct rows *k = begin(f, rows, n, scratch);
+  switch (fit->spec.scheme) {
+    case ANE_WEIGHT_FP16: break;
+    case ANE_WEIGHT_INT4_BLOCK: int4_tile(k, fit, n, out); break;
+    case ANE_WEIGHT_INT8:
+    case ANE_WEIGHT_INT8_CHANNEL:
+      ane_weight_encode_tile(fit, rows, n, f->cols, f->importance, search, out);
+      int8_tile(k, n, out);
+      break;
+    case ANE_WEIGHT_LUT4:
+      ane_weight_encode_tile(fit, rows, n, f->cols, f->importance, search, out);
+      lut4_tile(k, fit, n, out);
+      break;
+  }
+}

@@ -1,0 +1,79 @@
+/* Rounding that compensates its errors: GPTQ (Frantar et al. 2022, arXiv 2210.17323; Optimal Brain Surgeon before it: Hassibi and
+ * Stork 1993).
+ *
+ * A row w is rounded to v so that E = (w - v) H (w - v)' is small, where H is the second moment of the inputs (mean of x' x).
+ * With H = R R', R upper triangular, E is the sum over columns j of
+ *
+ *     R[j][j]^2 (t_j - v_j)^2,   t_j = w_j + sum over i < j of (w_i - v_i) R[i][j] / R[j][j]
+ *
+ * so columns are rounded in order, each to what its target t_j asks for, and the choice for a column leaves the terms of the
+ * later ones free to be zero. This is GPTQ without the inverse of H (it is Babai's nearest plane: Chen et al. 2025, arXiv
+ * 2507.18553), and the weight of column j's rounding error is known when a scale is searched: R[j][j]^2.
+ *
+ * Rows do not depend on each other: threads share them, and bytes do not depend on the number of threads. */
+#ifndef ANE_QUANT_COMPENSATE_H
+#define ANE_QUANT_COMPENSATE_H
+
+#include "quant/weight_schemes.h"
+
+/* ---- Second moments ----------------------------------------------------------------------------------------------------*/
+
+/* Sum of x' x over tokens, in float32. */
+struct ane_moment {
+  int64_t cols, padded; /* padded: the next multiple of 32 */
+  uint64_t tokens;
+  float *sum; /* [padded][padded]: panels of 32 columns on and right of the diagonal are filled */
+};
+/* ANE_NOMEM. Freed by ane_moment_free, also after an error. */
+ane_status ane_moment_make(struct ane_moment *m, int64_t cols, struct ane_error *err);
+/* Adds x [tokens][cols] on all threads of the pool. ANE_NOMEM; ANE_INVALID where x is not finite: pieces of 256 tokens
+ * before it are added. */
+ane_status ane_moment_add(struct ane_moment *m, struct ane_pool *pool, const float *x, int64_t tokens, struct ane_error *err);
+/* Means of squares, to out [cols]. */
+void ane_moment_diagonal(const struct ane_moment *m, float *out);
+void ane_moment_free(struct ane_moment *m); /* a zeroed one is fine */
+
+/* ---- Factors -----------------------------------------------------------------------------------------------------------*/
+
+/* The order of columns and the factor R of a second moment. */
+struct ane_factor {
+  int64_t cols;
+  int32_t group, sub; /* columns with common parameters stay together: groups, and their parts */
+  int32_t *order;     /* [cols] position -> column */
+  float *ratio;       /* R[i][j] / R[j][j]: strips of 4 columns j, each [j / 4 * 4 + 4][4] (ane_factor_strip) */
+  float *weight;      /* [cols] R[j][j]^2 by position, and 1 / the mean of all for scale */
+  float *importance;  /* [cols] mean squares by column */
+  float damp;         /* that was needed, in means of the diagonal */
+};
+/* Where the strip of columns 4 p .. 4 p + 3 begins. */
+static inline int64_t ane_factor_strip(int64_t p) { return 8 * p * (p + 1); }
+
+/* Factors m. Columns are ordered by falling mean square (the activation order of GPTQ): groups of `group` columns by their sum,
+ * parts of `sub` columns inside a group, columns inside a part. group and sub: 1, or group a multiple of sub and cols one of
+ * group. damp: what is added to the diagonal, in means of it; ten times as much is taken, again and again, until there is a
+ * factor. The factor is computed in double precision. ANE_NOMEM; ANE_INVALID where m has no tokens or is not finite. */
+ane_status ane_factor_make(struct ane_factor *f, struct ane_pool *pool, const struct ane_moment *m, int32_t group, int32_t sub,
+                           double damp, struct ane_error *err);
+void ane_factor_free(struct ane_factor *f); /* a zeroed one is fine */
+
+/* ---- Rounding ----------------------------------------------------------------------------------------------------------*/
+
+/* Columns that share parameters in a type or scheme, and in its parts: {256, 32} for q4_k. {1, 1}: all columns of a row or more.
+ * False: the type cannot be written with compensation. */
+bool ane_compensate_groups(ane_dtype t, int32_t *group, int32_t *sub);
+void ane_compensate_scheme_groups(struct ane_weight_spec s, int32_t *group, int32_t *sub);
+
+/* Rows that are rounded together: the lanes of vectors. */
+enum { ANE_COMPENSATE_ROWS = 32 };
+/* Bytes of scratch memory of one thread; 64-byte alignment is made inside. */
+size_t ane_compensate_scratch(const struct ane_factor *f);
+
+/* Encodes rows [n][cols], n <= 32, to bytes of type t, row after row (`stride` bytes apart). f has the groups of t. */
+void ane_compensate_rows(const struct ane_factor *f, ane_dtype t, const float *rows, int n, void *dst, size_t stride,
+                         void *scratch);
+/* The same for a scheme: as ane_weight_encode_tile, whose tables and largest values it starts from. `search` is the scratch
+ * memory of that function. */
+void ane_compensate_tile(const struct ane_factor *f, const struct ane_weight_fit *fit, const float *rows, int n, void *search,
+                         struct ane_weight_tile *out, void *scratch);
+
+#endif

@@ -1,0 +1,51 @@
+/* Weights of a scheme in blocks of GGUF types that hold the same numbers. */
+#include "quant/blocks.h"
+#include "quant/weight_schemes.h"
+
+#include "tensor/half.h"
+
+#include <string.h>
+
+ane_dtype ane_weight_container(struct ane_weight_spec s, int64_t cols) {
+  bool blocks = cols % ANE_QK == 0;
+  switch (s.scheme) {
+    case ANE_WEIGHT_INT8:
+    case ANE_WEIGHT_INT8_CHANNEL: return blocks ? ANE_Q8_0 : ANE_F32;
+    case ANE_WEIGHT_INT4_BLOCK: return blocks ? ANE_Q4_0 : ANE_F32;
+    case ANE_WEIGHT_FP16:
+    case ANE_WEIGHT_LUT4: break;
+  }
+  return ANE_F16;
+}
+
+static void q8_row(const uint8_t *codes, uint16_t scale, int64_t cols, ane_block_q8_0 *b) {
+  for (int64_t c = 0; c < cols; c += ANE_QK, b++) {
+    b->d = scale;
+    memcpy(b->qs, codes + c, ANE_QK);
+  }
+}
+
+/* Codes -8 .. 7 as nibbles 0 .. 15. */
+static void q4_row(const uint8_t *codes, const uint16_t *scales, int size, int64_t cols, ane_block_q4_0 *b) {
+  for (int64_t c = 0; c < cols; c += ANE_QK, b++) {
+    b->d = scales[c / size];
+    for (int l = 0; l < 16; l++) b->qs[l] = (uint8_t)(((codes[c + l] + 8) & 15) | ((codes[c + l + 16] + 8) & 15) << 4);
+  }
+}
+
+void ane_weight_tile_contain(const struct ane_weight_fit *fit, const struct ane_weight_tile *tile, int n, int64_t cols,
+                             float *values, void *dst, size_t stride) {
+  struct ane_weight_spec s = fit->spec;
+  ane_dtype t = ane_weight_container(s, cols);
+  uint8_t *to = dst;
+  ane_weight_decode_tile(fit, tile, n, cols, values);
+  for (int r = 0; r < n; r++, to += stride) {
+    const uint8_t *codes = tile->codes + r * cols;
+    if (t == ANE_Q8_0)
+      q8_row(codes, tile->scales[r], cols, (ane_block_q8_0 *)(void *)to);
+    else if (t == ANE_Q4_0)
+      q4_row(codes, tile->scales + r * (cols / s.size), s.size, cols, (ane_block_q4_0 *)(void *)to);
+    else
+      ane_encoder(t)(values + r * cols, to, (uint64_t)cols);
+  }
+}

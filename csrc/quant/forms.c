@@ -1,0 +1,295 @@
+#include "quant/forms.h"
+
+#include "quant/blocks.h"
+#include "tensor/half.h"
+
+#include <math.h>
+
+static float inverse(float v) { return v != 0 ? 1 / v : 0; }
+static float in_half(float v) { return ane_f16_f32(ane_f32_f16(ANE_MAX(ANE_MIN(v, 65504.0f), -65504.0f))); }
+
+/* ---- Blocks with one scale ----------------------------------------------------------------------------------------------*/
+
+/* Candidates of a scale, as factors. */
+static const float factors[] = {1, 0.96f, 1.04f, 0.92f, 1.08f, 0.88f, 0.84f, 1.12f};
+enum { FACTORS = ANE_COUNT(factors) };
+
+/* 5 bits and fewer have a search; 8 bits take the largest element. */
+static void fit_signed(const struct ane_form *f, const float *x, const float *w, struct ane_cell *c) {
+  float far = 0;
+  c->offset = 0;
+  if (f->half <= 16) {
+    struct ane_span s = ane_span_of(x, w, f->group);
+    c->scale = in_half(ane_fit_signed(&s, f->half).scale);
+    return;
+  }
+  for (int i = 0; i < f->group; i++) far = ANE_MAX(far, fabsf(x[i]));
+  c->scale = in_half(far / (float)f->half);
+}
+
+static void fit_positive(const struct ane_form *f, const float *x, const float *w, struct ane_cell *c) {
+  struct ane_span s = ane_span_of(x, w, f->group);
+  c->scale = in_half(ane_fit_positive(&s, f->half).scale);
+  c->offset = 0;
+}
+
+static void fit_range(const struct ane_form *f, const float *x, const float *w, struct ane_cell *c) {
+  struct ane_span s = ane_span_of(x, w, f->group);
+  struct ane_line l = ane_fit_range(&s, f->top);
+  c->scale = in_half(l.scale);
+  c->offset = in_half(l.offset);
+}
+
+static struct ane_line flat_line(const struct ane_form *f, const struct ane_cell *c, int part, int i) {
+  float scale = in_half(c->scale * factors[i]);
+  (void)part;
+  if (f->half) return (struct ane_line){scale, -(float)f->half * scale};
+  if (f->table) return (struct ane_line){scale, 0};
+  if (i == 0) return (struct ane_line){scale, c->offset};
+  return (struct ane_line){scale, in_half(c->offset + 0.5f * (float)f->top * (c->scale - scale))}; /* the same middle */
+}
+
+static void flat_keep(const struct ane_form *f, struct ane_cell *c, int part, int i) {
+  struct ane_line l = flat_line(f, c, part, i);
+  c->scale = l.scale;
+  c->offset = f->half ? 0 : l.offset;
+}
+
+static void pack_nibbles(const uint8_t *q, uint8_t *qs) {
+  for (int l = 0; l < 16; l++) qs[l] = (uint8_t)((q[l] & 15) | (q[l + 16] & 15) << 4);
+}
+
+static void pack_fifths(const uint8_t *q, uint8_t *qh) {
+  memset(qh, 0, 4);
+  for (int l = 0; l < 32; l++) qh[l / 8] = (uint8_t)(qh[l / 8] | (q[l] >> 4) << l % 8);
+}
+
+static void pack_q4_0(const struct ane_form *f, struct ane_cell *c, const uint8_t *q, void *block) {
+  ane_block_q4_0 *b = block;
+  (void)f;
+  b->d = ane_f32_f16(c->scale);
+  pack_nibbles(q, b->qs);
+}
+
+static void pack_q4_1(const struct ane_form *f, struct ane_cell *c, const uint8_t *q, void *block) {
+  ane_block_q4_1 *b = block;
+  (void)f;
+  b->d = ane_f32_f16(c->scale), b->m = ane_f32_f16(c->offset);
+  pack_nibbles(q, b->qs);
+}
+
+static void pack_q5_0(const struct ane_form *f, struct ane_cell *c, const uint8_t *q, void *block) {
+  ane_block_q5_0 *b = block;
+  (void)f;
+  b->d = ane_f32_f16(c->scale);
+  pack_nibbles(q, b->qs);
+  pack_fifths(q, b->qh);
+}
+
+static void pack_q5_1(const struct ane_form *f, struct ane_cell *c, const uint8_t *q, void *block) {
+  ane_block_q5_1 *b = block;
+  (void)f;
+  b->d = ane_f32_f16(c->scale), b->m = ane_f32_f16(c->offset);
+  pack_nibbles(q, b->qs);
+  pack_fifths(q, b->qh);
+}
+
+static void pack_q8_0(const struct ane_form *f, struct ane_cell *c, const uint8_t *q, void *block) {
+  ane_block_q8_0 *b = block;
+  b->d = ane_f32_f16(c->scale);
+  for (int l = 0; l < 32; l++) b->qs[l] = (int8_t)((int)q[l] - f->half);
+}
+
+static void pack_nothing(const struct ane_form *f, struct ane_cell *c, const uint8_t *q, void *block) {
+  (void)f, (void)c, (void)q, (void)block;
+}
+
+/* ---- Tables ------------------------------------------------------------------------------------------------------------*/
+
+static const int8_t iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+static const int8_t e2m1[15] = {-12, -8, -6, -4, -3, -2, -1, 0, 1, 2, 3, 4, 6, 8, 12};
+static const uint8_t e2m1_code[15] = {15, 14, 13, 12, 11, 10, 9, 0, 1, 2, 3, 4, 5, 6, 7};
+
+static int nearest(const struct ane_form *f, float v) {
+  int k = 0;
+  while (k < f->top && v > 0.5f * (float)(f->table[k] + f->table[k + 1])) k++;
+  return k;
+}
+
+/* Weighted squared error at a scale; *better: the least squares scale for the codes. */
+static float table_error(const struct ane_form *f, const float *x, const float *w, int n, float scale, float *better) {
+  float inv = inverse(scale), error = 0, tt = 0, xt = 0;
+  for (int i = 0; i < n; i++) {
+    float t = scale != 0 ? (float)f->table[nearest(f, x[i] * inv)] : 0, d = x[i] - scale * t;
+    error += w[i] * d * d, tt += w[i] * t * t, xt += w[i] * x[i] * t;
+  }
+  *better = tt > 0 ? xt / tt : scale;
+  return error;
+}
+
+/* The scale, of either sign, with nearly the least error: around those that put the largest element at an end of the table. */
+static float table_scale(const struct ane_form *f, const float *x, const float *w, int n) {
+  float far = 0, best = 0, least = INFINITY, better;
+  for (int i = 0; i < n; i++)
+    if (fabsf(x[i]) > fabsf(far)) far = x[i];
+  if (far == 0) return 0;
+  for (int end = 0; end < 2; end++)
+    for (int k = -4; k <= 6; k++) {
+      float scale = far / ((float)f->table[end ? f->top : 0] * (1 + 0.04f * (float)k));
+      table_error(f, x, w, n, scale, &better);
+      float error = table_error(f, x, w, n, better, &scale);
+      if (error < least) least = error, best = better;
+    }
+  return best;
+}
+
+static void fit_table(const struct ane_form *f, const float *x, const float *w, struct ane_cell *c) {
+  c->scale = in_half(table_scale(f, x, w, f->group));
+  c->offset = 0;
+}
+
+static void pack_iq4_nl(const struct ane_form *f, struct ane_cell *c, const uint8_t *q, void *block) {
+  ane_block_iq4_nl *b = block;
+  (void)f;
+  b->d = ane_f32_f16(c->scale);
+  pack_nibbles(q, b->qs);
+}
+
+/* MXFP4: the scale is a power of two, 2^(e - 128) for table values that are doubled. */
+static float power_of(int e) { return ldexpf(1, e - 128); }
+
+static int exponent_of(float scale) {
+  int e;
+  frexpf(scale, &e); /* scale = m 2^e, 0.5 <= m < 1 */
+  return ANE_MAX(ANE_MIN(e - 1 + 128, 254), 0);
+}
+
+static void fit_mxfp4(const struct ane_form *f, const float *x, const float *w, struct ane_cell *c) {
+  float far = 0, least = INFINITY, ignored;
+  for (int i = 0; i < f->group; i++) far = ANE_MAX(far, fabsf(x[i]));
+  *c = (struct ane_cell){0};
+  if (far == 0) return;
+  int at = exponent_of(far / 12);
+  for (int e = ANE_MAX(at - 1, 0); e <= ANE_MIN(at + 2, 254); e++) {
+    float error = table_error(f, x, w, f->group, power_of(e), &ignored);
+    if (error < least) least = error, c->scale = power_of(e);
+  }
+}
+
+static struct ane_line mxfp4_line(const struct ane_form *f, const struct ane_cell *c, int part, int i) {
+  static const float by[] = {1, 0.5f, 2};
+  (void)f, (void)part;
+  float scale = c->scale * by[i];
+  return (struct ane_line){scale >= power_of(0) && scale <= power_of(254) ? scale : c->scale, 0};
+}
+
+static void mxfp4_keep(const struct ane_form *f, struct ane_cell *c, int part, int i) {
+  c->scale = mxfp4_line(f, c, part, i).scale;
+}
+
+static void pack_mxfp4(const struct ane_form *f, struct ane_cell *c, const uint8_t *q, void *block) {
+  ane_block_mxfp4 *b = block;
+  (void)f;
+  b->e = (uint8_t)(c->scale > 0 ? exponent_of(c->scale) : 0);
+  pack_nibbles(q, b->qs);
+}
+
+/* ---- Super-blocks ------------------------------------------------------------------------------------------------------*/
+
+/* Steps of the integer scale and minimum of a part that are tried. */
+static const int8_t scale_steps[] = {0, -1, 1, 0, 0, -1, 1, -1, 1}, min_steps[] = {0, 0, 0, -1, 1, -1, 1, 1, -1};
+enum { STEPS = ANE_COUNT(scale_steps), SCALE_STEPS = 3 };
+
+static int between(int v, int lo, int hi) { return ANE_MAX(lo, ANE_MIN(v, hi)); }
+
+static void fit_k(const struct ane_form *f, const float *x, const float *w, struct ane_cell *c) {
+  ane_k_search(ane_k_layout(f->dtype), x, w, &c->k);
+}
+
+static void k_step(const struct ane_form *f, const struct ane_cell *c, int part, int i, int *scale, int *min) {
+  const struct ane_k_layout *l = ane_k_layout(f->dtype);
+  *scale = between(c->k.scale[part] + scale_steps[i], l->scale_lo, l->scale_hi);
+  *min = l->half ? 0 : between(c->k.min[part] + min_steps[i], 0, l->scale_hi);
+}
+
+static struct ane_line k_line(const struct ane_form *f, const struct ane_cell *c, int part, int i) {
+  int scale, min;
+  k_step(f, c, part, i, &scale, &min);
+  struct ane_line l = {c->k.d * (float)scale, 0};
+  l.offset = f->half ? -(float)f->half * l.scale : -(c->k.dmin * (float)min);
+  return l;
+}
+
+static void k_keep(const struct ane_form *f, struct ane_cell *c, int part, int i) {
+  k_step(f, c, part, i, &c->k.scale[part], &c->k.min[part]);
+}
+
+static void pack_k(const struct ane_form *f, struct ane_cell *c, const uint8_t *q, void *block) {
+  for (int i = 0; i < f->group; i++) c->k.q[i] = (float)q[i];
+  ane_k_pack(f->dtype, &c->k, block);
+}
+
+/* IQ4_XS: 8 parts with integer scales -32 .. 31. */
+static void fit_iq4_xs(const struct ane_form *f, const float *x, const float *w, struct ane_cell *c) {
+  float want[8], far = 0;
+  for (int j = 0; j < 8; j++) {
+    want[j] = table_scale(f, x + 32 * j, w + 32 * j, 32);
+    if (fabsf(want[j]) > fabsf(far)) far = want[j];
+  }
+  c->k.d = in_half(far / -32);
+  for (int j = 0; j < 8; j++) c->k.scale[j] = between((int)lrintf(want[j] * inverse(c->k.d)), -32, 31);
+}
+
+static struct ane_line iq4_xs_line(const struct ane_form *f, const struct ane_cell *c, int part, int i) {
+  (void)f;
+  return (struct ane_line){c->k.d * (float)between(c->k.scale[part] + scale_steps[i], -32, 31), 0};
+}
+
+static void iq4_xs_keep(const struct ane_form *f, struct ane_cell *c, int part, int i) {
+  (void)f;
+  c->k.scale[part] = between(c->k.scale[part] + scale_steps[i], -32, 31);
+}
+
+static void pack_iq4_xs(const struct ane_form *f, struct ane_cell *c, const uint8_t *q, void *block) {
+  ane_block_iq4_xs *b = block;
+  (void)f;
+  *b = (ane_block_iq4_xs){.d = ane_f32_f16(c->k.d)};
+  for (int j = 0; j < 8; j++) {
+    unsigned s = (unsigned)(c->k.scale[j] + 32);
+    b->scales_l[j / 2] = (uint8_t)(b->scales_l[j / 2] | (s & 15) << j % 2 * 4);
+    b->scales_h = (uint16_t)(b->scales_h | (s >> 4) << 2 * j);
+    pack_nibbles(q + 32 * j, b->qs + 16 * j);
+  }
+}
+
+/* ---- By type -----------------------------------------------------------------------------------------------------------*/
+
+/* clang-format off */
+static const struct ane_form forms[] = {
+    {ANE_Q4_0, 32, 32, 15, 8, FACTORS, NULL, NULL, fit_signed, flat_line, flat_keep, pack_q4_0},
+    {ANE_Q4_1, 32, 32, 15, 0, FACTORS, NULL, NULL, fit_range, flat_line, flat_keep, pack_q4_1},
+    {ANE_Q5_0, 32, 32, 31, 16, FACTORS, NULL, NULL, fit_signed, flat_line, flat_keep, pack_q5_0},
+    {ANE_Q5_1, 32, 32, 31, 0, FACTORS, NULL, NULL, fit_range, flat_line, flat_keep, pack_q5_1},
+    {ANE_Q8_0, 32, 32, 254, 127, 1, NULL, NULL, fit_signed, flat_line, flat_keep, pack_q8_0},
+    {ANE_IQ4_NL, 32, 32, 15, 0, FACTORS, iq4, NULL, fit_table, flat_line, flat_keep, pack_iq4_nl},
+    {ANE_MXFP4, 32, 32, 14, 0, 3, e2m1, e2m1_code, fit_mxfp4, mxfp4_line, mxfp4_keep, pack_mxfp4},
+    {ANE_Q2_K, 256, 16, 3, 0, STEPS, NULL, NULL, fit_k, k_line, k_keep, pack_k},
+    {ANE_Q3_K, 256, 16, 7, 4, SCALE_STEPS, NULL, NULL, fit_k, k_line, k_keep, pack_k},
+    {ANE_Q4_K, 256, 32, 15, 0, STEPS, NULL, NULL, fit_k, k_line, k_keep, pack_k},
+    {ANE_Q5_K, 256, 32, 31, 0, STEPS, NULL, NULL, fit_k, k_line, k_keep, pack_k},
+    {ANE_Q6_K, 256, 16, 63, 32, SCALE_STEPS, NULL, NULL, fit_k, k_line, k_keep, pack_k},
+    {ANE_IQ4_XS, 256, 32, 15, 0, SCALE_STEPS, iq4, NULL, fit_iq4_xs, iq4_xs_line, iq4_xs_keep, pack_iq4_xs},
+};
+static const struct ane_form int4[2] = {
+    {ANE_F32, 32, 32, 15, 8, FACTORS, NULL, NULL, fit_positive, flat_line, flat_keep, pack_nothing},
+    {ANE_F32, 64, 64, 15, 8, FACTORS, NULL, NULL, fit_positive, flat_line, flat_keep, pack_nothing},
+};
+/* clang-format on */
+
+const struct ane_form *ane_form_of(ane_dtype t) {
+  for (size_t i = 0; i < ANE_COUNT(forms); i++)
+    if (forms[i].dtype == t) return &forms[i];
+  return NULL;
+}
+
+const struct ane_form *ane_form_int4(int size) { return &int4[size == 64]; }

@@ -1,0 +1,93 @@
+/* Second moments of inputs. */
+#include "quant/compensate.h"
+#include "quant/wide.h"
+
+#include "base/alloc.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdatomic.h>
+
+enum { PIECE = 256 }; /* tokens that are added at a time: panels of them stay in the cache */
+
+ane_status ane_moment_make(struct ane_moment *m, int64_t cols, struct ane_error *err) {
+  *m = (struct ane_moment){.cols = cols, .padded = (cols + ANE_PANEL - 1) / ANE_PANEL * ANE_PANEL};
+  size_t n;
+  if (cols < 1 || cols > INT32_MAX || !ane_mul_size((size_t)m->padded, (size_t)m->padded, &n) || n > SIZE_MAX / sizeof(float))
+    return ane_fail(err, ANE_SHAPE, "%" PRId64 " columns", cols);
+  m->sum = ane_calloc(n, sizeof *m->sum);
+  return m->sum ? ANE_OK : ane_fail(err, ANE_NOMEM, "no memory for the second moment of %" PRId64 " columns", cols);
+}
+
+void ane_moment_free(struct ane_moment *m) {
+  ane_free(m->sum);
+  *m = (struct ane_moment){0};
+}
+
+void ane_moment_diagonal(const struct ane_moment *m, float *out) {
+  for (int64_t c = 0; c < m->cols; c++) out[c] = m->sum[c * m->padded + c] / (float)ANE_MAX(m->tokens, 1);
+}
+
+struct adding {
+  struct ane_moment *m;
+  const float *x; /* [n][cols] */
+  float *panels;  /* [padded / 32][n][32] */
+  int64_t n;      /* tokens */
+  int64_t n_panels;
+  _Atomic int64_t next; /* panel to fill, or row of panels */
+  _Atomic int bad;
+};
+
+static void fill_panels(void *arg, int thread, int threads) {
+  struct adding *k = arg;
+  (void)thread, (void)threads;
+  for (int64_t p; (p = atomic_fetch_add(&k->next, 1)) < k->n_panels;) {
+    float *to = k->panels + p * k->n * ANE_PANEL;
+    int64_t from = p * ANE_PANEL, width = ANE_MIN(k->m->cols - from, ANE_PANEL);
+    float peak = 0;
+    for (int64_t t = 0; t < k->n; t++, to += ANE_PANEL) {
+      memcpy(to, k->x + t * k->m->cols + from, (size_t)width * sizeof *to);
+      memset(to + width, 0, (size_t)(ANE_PANEL - width) * sizeof *to);
+      for (int64_t c = 0; c < width; c++) peak += fabsf(to[c]);
+    }
+    if (!isfinite(peak)) atomic_store(&k->bad, 1);
+  }
+}
+
+/* Rows [32 p, 32 p + 32) of the sum. */
+static ANE_WIDE void add_rows(const struct adding *k, int64_t p) {
+  const float *a = k->panels + p * k->n * ANE_PANEL;
+  for (int64_t q = p; q < k->n_panels; q++) {
+    const float *b = k->panels + q * k->n * ANE_PANEL;
+    for (int64_t r = 0; r < ANE_PANEL; r += ANE_STRIP) {
+      float *to = k->m->sum + (p * ANE_PANEL + r) * k->m->padded + q * ANE_PANEL;
+      ane_f16x acc[ANE_STRIP][2];
+      for (int i = 0; i < ANE_STRIP; i++) memcpy(acc[i], to + i * k->m->padded, sizeof acc[i]);
+      ane_strip(acc, a + r, ANE_PANEL, b, k->n);
+      for (int i = 0; i < ANE_STRIP; i++) memcpy(to + i * k->m->padded, acc[i], sizeof acc[i]);
+    }
+  }
+}
+
+static void add_panels(void *arg, int thread, int threads) {
+  struct adding *k = arg;
+  (void)thread, (void)threads;
+  for (int64_t p; (p = atomic_fetch_add(&k->next, 1)) < k->n_panels;) add_rows(k, p);
+}
+
+ane_status ane_moment_add(struct ane_moment *m, struct ane_pool *pool, const float *x, int64_t tokens, struct ane_error *err) {
+  struct adding k = {.m = m, .x = x, .n_panels = m->padded / ANE_PANEL};
+  k.panels = ane_malloc((size_t)(m->padded * ANE_MIN(tokens, PIECE)) * sizeof *k.panels);
+  if (!k.panels) return ane_fail(err, ANE_NOMEM, "no memory for panels of %" PRId64 " columns", m->cols);
+  for (int64_t t = 0; t < tokens && !k.bad; t += k.n, k.x += k.n * m->cols) {
+    k.n = ANE_MIN(tokens - t, PIECE);
+    atomic_store(&k.next, 0);
+    ane_pool_run(pool, fill_panels, &k);
+    if (k.bad) break;
+    atomic_store(&k.next, 0);
+    ane_pool_run(pool, add_panels, &k);
+    m->tokens += (uint64_t)k.n;
+  }
+  ane_free(k.panels);
+  return k.bad ? ane_fail(err, ANE_INVALID, "an input of the layer is not finite") : ANE_OK;
+}

@@ -1,0 +1,52 @@
+/* Products of panels: the inner loops of second moments, factors and compensated rounding. Sums run over one index in ascending
+ * order, one product and one addition a step, and lanes never mix. So the result has the same bits at each width of vectors, and
+ * compilers may make a copy of a function for each width. */
+#ifndef ANE_QUANT_WIDE_H
+#define ANE_QUANT_WIDE_H
+
+#include "base/attr.h"
+
+#include <string.h>
+
+/* A function with one copy for each width of vectors; the loader picks one. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define ANE_WIDE __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define ANE_WIDE
+#endif
+#define ANE_ALWAYS_INLINE static inline __attribute__((always_inline))
+
+typedef float ane_f16x __attribute__((vector_size(64)));   /* 16 floats */
+typedef double ane_d8x __attribute__((vector_size(64)));   /* 8 doubles */
+typedef int32_t ane_i16x __attribute__((vector_size(64))); /* 16 masks */
+
+/* Columns of a panel of floats, and of one of doubles; rows that are computed together. */
+enum { ANE_PANEL = 32, ANE_PANEL_D = 16, ANE_STRIP = 4 };
+
+/* acc[k][l] += sum over t in 0 .. n - 1 of a[lda t + k] * b[32 t + l], k < 4, l < 32. */
+ANE_ALWAYS_INLINE void ane_strip(ane_f16x acc[ANE_STRIP][2], const float *a, int64_t lda, const float *b, int64_t n) {
+  for (int64_t t = 0; t < n; t++, a += lda, b += ANE_PANEL) {
+    ane_f16x lo, hi;
+    memcpy(&lo, b, sizeof lo);
+    memcpy(&hi, b + 16, sizeof hi);
+    for (int k = 0; k < ANE_STRIP; k++) {
+      acc[k][0] += a[k] * lo;
+      acc[k][1] += a[k] * hi;
+    }
+  }
+}
+
+/* acc[k][l] -= sum over t in 0 .. n - 1 of a[ld t + k] * b[ld t + l], k < 4, l < 16. */
+ANE_ALWAYS_INLINE void ane_strip_d(ane_d8x acc[ANE_STRIP][2], const double *a, const double *b, int64_t ld, int n) {
+  for (int t = 0; t < n; t++, a += ld, b += ld) {
+    ane_d8x lo, hi;
+    memcpy(&lo, b, sizeof lo);
+    memcpy(&hi, b + 8, sizeof hi);
+    for (int k = 0; k < ANE_STRIP; k++) {
+      acc[k][0] -= a[k] * lo;
+      acc[k][1] -= a[k] * hi;
+    }
+  }
+}
+
+#endif

@@ -1,0 +1,114 @@
+--- Second moments of the inputs of weights on a calibration text, for compensated rounding (GPTQ).
+-- Needs ane.core, ane.model, ane.model.trace, ane.model.windows, ane.util.failure and ane.util.schema. Usage:
+--   local calibration <close> = assert(moments.open(model, text))
+--   model:quantise("small.gguf", {weights = "q4_k", method = "gptq", calibration = calibration})
+--
+-- The moment of an input of c columns takes 4 c^2 bytes, so those of a whole model may not fit into memory. collect() reads the text
+-- for as many inputs as its caller asks for; several passes over the text then cover the model.
+
+local core = require "ane.core"
+local failure = require "ane.util.failure"
+local model_of = require "ane.model"
+local schema = require "ane.util.schema"
+local trace = require "ane.model.trace"
+local windows = require "ane.model.windows"
+
+local try = failure.try
+
+local M = {}
+
+--- Options of open.
+--   tokens: most tokens to read; default 16384
+--   chunk: tokens of a window, which is read from an empty cache; default 512
+--   threads: of the sums; default the physical cores
+--   progress: function(stage, done, total)
+M.rules = {
+  tokens = { type = "integer", min = 1, default = 16384 },
+  chunk = { type = "integer", min = 1, default = 512 },
+  threads = { type = "integer", min = 1, max = 1024 },
+  progress = { type = "callable" },
+}
+
+-- Weights and views of them -> {value, cols}: what they are multiplied by. A tensor whose views take different values has none.
+local function inputs_of(program)
+  local inputs, mixed, head = {}, {}, nil
+  for _, m in ipairs(program:info().matrices) do
+    local name = m.name:match "^[^%[]+"
+    local known = inputs[name]
+    if not m.input or (known and known.value ~= m.input) then mixed[name] = true end
+    inputs[name] = { value = m.input, cols = m.cols }
+    head = m.input or head
+  end
+  for name in pairs(mixed) do inputs[name] = nil end
+  return inputs, head
+end
+
+local Calibration = {}
+Calibration.__index = Calibration
+
+--- What a weight is multiplied by.
+-- @return name of the value, its columns; nil where it is unknown
+function Calibration:input(name)
+  local input = self.inputs[name]
+  if input then return input.value, input.cols end
+end
+
+-- Reads a window in parts that the program takes.
+local function read_window(self, session, ids, names, last)
+  local most = self.program:max_chunk()
+  try(session:rewind(0))
+  for from = 1, #ids, most do
+    local part = table.move(ids, from, math.min(from + most - 1, #ids), 1, {})
+    for name, values in pairs(try(session:trace(part, names, last))) do try(self.moments:add(name, values)) end
+  end
+end
+
+--- Reads the text and sums up the moments of some values. Those of earlier calls are forgotten.
+-- @param values list of names
+-- @return moments of ane.core, by value; it is closed with the calibration. Raises as ane.util.failure does
+function Calibration:collect(values)
+  self.moments:clear()
+  local last = true
+  for _, value in ipairs(values) do last = last and value ~= self.head end
+  local session <close> = try(self.program:session { context = self.chunk, kv = self.kv })
+  local done, progress = 0, self.progress
+  for _, ids in ipairs(self.runs) do
+    read_window(self, session, ids, values, last)
+    done = done + #ids
+    if progress then progress("calibrate", done, self.tokens) end
+  end
+  return self.moments
+end
+
+--- Frees the sums, and the model where the calibration owns it (field `model`).
+function Calibration:close()
+  self.moments:close()
+  if self.model then self.model:close() end
+end
+
+Calibration.__close = Calibration.close
+
+--- Prepares to read a text.
+-- @param model built by a recipe; it must stay open
+-- @param input a text, a list of token ids, or a list of texts and lists
+-- @param opts see rules
+-- @param level as error()'s, for wrong arguments
+-- @return calibration: tokens, input(), collect(), close(); or nil, message, code
+function M.open(model, input, opts, level)
+  level = (level or 1) + 1
+  opts = schema.check(M.rules, opts, "calibrate", level)
+  schema.argument({ type = { "string", "table" } }, input, "calibrate: input", level)
+  local bundle = model_of.bundle(model, level)
+  return failure.catch(function()
+    local self = setmetatable({ kv = model.kv, progress = opts.progress, tokens = 0 }, Calibration)
+    self.program = try(trace.program(bundle))
+    self.chunk = math.min(opts.chunk, model.context, self.program:context())
+    self.runs = try(windows.split(model, input, self.chunk, opts.tokens))
+    for _, ids in ipairs(self.runs) do self.tokens = self.tokens + #ids end
+    self.inputs, self.head = inputs_of(self.program)
+    self.moments = try(core.moments(opts.threads or core.cpu_cores()))
+    return self
+  end)
+end
+
+return M

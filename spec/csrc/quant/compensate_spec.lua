@@ -1,0 +1,270 @@
+-- Compensated rounding against an implementation of its own here: the published algorithm, with the inverse of the second moment and
+-- without blocks, in Lua's doubles.
+local core = require "ane.core"
+local floats = require "support.floats"
+local gguf = require "support.gguf_writer"
+
+local folder
+
+before_each(function()
+  folder = os.tmpname()
+  os.remove(folder)
+  assert(os.execute("mkdir '" .. folder .. "'"))
+end)
+
+after_each(function() os.execute("rm -r '" .. folder .. "'") end)
+
+-- Correlated inputs [tokens][cols] of unequal sizes.
+local function inputs(tokens, cols, seed)
+  local r, x = floats.random(seed), {}
+  for t = 1, tokens do
+    x[t] = {}
+    local shared = 2 * r() - 1
+    for c = 1, cols do x[t][c] = (2 * r() - 1 + shared) * (0.2 + 2 * (c * 7 % cols) / cols) end
+  end
+  return x
+end
+
+local function flat(x)
+  local values = {}
+  for _, row in ipairs(x) do table.move(row, 1, #row, #values + 1, values) end
+  return values
+end
+
+local function second_moment(x, damp)
+  local n, h, mean = #x[1], {}, 0
+  for i = 1, n do
+    h[i] = {}
+    for j = 1, n do
+      local sum = 0
+      for _, row in ipairs(x) do sum = sum + row[i] * row[j] end
+      h[i][j] = sum / #x
+    end
+    mean = mean + h[i][i] / n
+  end
+  for i = 1, n do h[i][i] = h[i][i] + damp * mean end
+  return h
+end
+
+local function permuted(h, order)
+  local out = {}
+  for i = 1, #order do
+    out[i] = {}
+    for j = 1, #order do out[i][j] = h[order[i]][order[j]] end
+  end
+  return out
+end
+
+-- Gauss-Jordan.
+local function inverse(h)
+  local n, a = #h, {}
+  for i = 1, n do
+    a[i] = {}
+    for j = 1, 2 * n do a[i][j] = j <= n and h[i][j] or (j - n == i and 1 or 0) end
+  end
+  for c = 1, n do
+    local p = a[c][c]
+    for j = 1, 2 * n do a[c][j] = a[c][j] / p end
+    for r = 1, n do
+      local f = a[r][c]
+      if r ~= c and f ~= 0 then
+        for j = 1, 2 * n do a[r][j] = a[r][j] - f * a[c][j] end
+      end
+    end
+  end
+  for i = 1, n do a[i] = table.move(a[i], n + 1, 2 * n, 1, {}) end
+  return a
+end
+
+-- U with U' U = a, upper triangular.
+local function upper(a)
+  local n, u = #a, {}
+  for i = 1, n do u[i] = {} end
+  for i = 1, n do
+    for j = i, n do
+      local v = a[i][j]
+      for k = 1, i - 1 do v = v - u[k][i] * u[k][j] end
+      u[i][j] = i == j and math.sqrt(v) or v / u[i][i]
+    end
+  end
+  return u
+end
+
+local function by_size(h)
+  local order = {}
+  for i = 1, #h do order[i] = i end
+  table.sort(order, function(a, b)
+    if h[a][a] ~= h[b][b] then return h[a][a] > h[b][b] end
+    return a < b
+  end)
+  return order
+end
+
+-- GPTQ of one row: `round` gives the value for a number.
+local function reference(row, order, u, round)
+  local w, out = {}, {}
+  for i, c in ipairs(order) do w[i] = row[c] end
+  for i = 1, #w do
+    local v = round(w[i])
+    out[order[i]] = v
+    local e = (w[i] - v) / u[i][i]
+    for j = i, #w do w[j] = w[j] - e * u[i][j] end
+  end
+  return out
+end
+
+local function loss(row, out, h)
+  local sum = 0
+  for i = 1, #row do
+    for j = 1, #row do sum = sum + (row[i] - out[i]) * (row[j] - out[j]) * h[i][j] end
+  end
+  return sum
+end
+
+-- Writes rows by a type or scheme, as quantise does. Returns their values [row][column], the bytes of the file.
+local function write(rows, opts, factor, threads)
+  local path, cols = folder .. "/in.gguf", #rows[1]
+  gguf.write(path, {
+    values = { { "general.architecture", "string", "x" } },
+    tensors = { { name = "w", shape = { #rows, cols }, dtype = "fp32", data = floats.pack(flat(rows)) } },
+  })
+  local source <close> = assert(core.open(path))
+  local to = opts.type
+  if opts.scheme then opts.scheme, to = core.scheme_of(opts.scheme, #rows, cols) end
+  local writer <close> = assert(core.gguf_writer(folder .. "/out.gguf", threads or 2))
+  assert(writer:set("general.architecture", "string", "x"))
+  assert(writer:add("w", to, { #rows, cols }))
+  assert(writer:begin())
+  assert(writer:send(source, "w", { factor = factor, scheme = opts.scheme }))
+  assert(writer:commit())
+  local out <close> = assert(core.open(folder .. "/out.gguf"))
+  local values, data = {}, out:read "w"
+  data = type(data) == "string" and floats.unpack(data) or floats.unpack(data:tostring())
+  for r = 1, #rows do values[r] = table.move(data, (r - 1) * cols + 1, r * cols, 1, {}) end
+  return values, assert(core.read_file(folder .. "/out.gguf"))
+end
+
+local function weights(rows, cols, seed)
+  local r, w = floats.random(seed), {}
+  for i = 1, rows do
+    w[i] = {}
+    for c = 1, cols do w[i][c] = (r() + r() + r() - 1.5) * 0.3 end
+  end
+  -- as the file has them
+  for i = 1, rows do w[i] = floats.unpack(floats.pack(w[i])) end
+  return w
+end
+
+local function moments_of(x, threads)
+  local moments = assert(core.moments(threads or 2))
+  assert(moments:add("x", core.tensor({ #x, #x[1] }, flat(x))))
+  return moments
+end
+
+local function total(rows, out, h)
+  local sum = 0
+  for i = 1, #rows do sum = sum + loss(rows[i], out[i], h) end
+  return sum
+end
+
+describe("compensated rounding", function()
+  it("gives the values of the published algorithm", function()
+    for _, case in ipairs { { 37, 45, 60 }, { 3, 1, 4 }, { 33, 70, 40 }, { 1, 131, 200 } } do
+      local n_rows, cols, tokens = table.unpack(case)
+      local x, rows = inputs(tokens, cols, cols), weights(n_rows, cols, 5)
+      local moments <close> = moments_of(x)
+      local factor = assert(moments:factor("x", 1, 1, 0.01))
+      local got = write(rows, { scheme = "int8-channel" }, factor)
+      local h = second_moment(x, 0.01)
+      local order = by_size(h)
+      local u = upper(inverse(permuted(h, order)))
+      local plain, differ = write(rows, { scheme = "int8-channel" }), 0
+      for r, row in ipairs(rows) do
+        local peak = 0
+        for c = 1, cols do peak = math.max(peak, math.abs(row[c])) end
+        local scale = peak / 127 -- within a part in 1000 of its fp16, which the plain rounding shows
+        for c = 1, cols do
+          if math.abs(plain[r][c]) > 100 * scale then scale = plain[r][c] / math.floor(plain[r][c] / scale + 0.5) end
+        end
+        local want = reference(row, order, u, function(v)
+          return scale * math.max(-127, math.min(127, math.floor(v / scale + 0.5)))
+        end)
+        for c = 1, cols do
+          if math.abs(want[c] - got[r][c]) > 0.01 * scale then differ = differ + 1 end
+        end
+      end
+      assert.is_true(differ <= 0.01 * n_rows * cols, ("%d of %d differ"):format(differ, n_rows * cols)) -- near ties
+      if cols > 1 then assert.is_true(total(rows, got, h) < 0.7 * total(rows, plain, h)) end
+    end
+  end)
+
+  it("leaves less error than plain rounding in every type and scheme", function()
+    local x, rows = inputs(300, 256, 1), weights(35, 256, 2)
+    local h = second_moment(x, 0)
+    local moments <close> = moments_of(x)
+    for _, name in ipairs {
+      "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "int8", "int8-channel", "int4-block",
+      "int4-block64", "lut4", "lut4-g16",
+    } do
+      local group, sub = core.compensate_groups(name)
+      local factor = assert(moments:factor("x", group, sub, 0.01))
+      local opts = name:find "^q" and { type = name } or { scheme = name }
+      local plain, better = write(rows, opts), write(rows, opts, factor)
+      local ratio = total(rows, better, h) / total(rows, plain, h)
+      assert.is_true(ratio < 0.75, ("%s: %.3f"):format(name, ratio))
+    end
+  end)
+
+  it("writes the same bytes with any number of threads", function()
+    local x, rows = inputs(500, 256, 3), weights(70, 256, 4)
+    for _, name in ipairs { "q4_0", "q4_k", "q6_k" } do
+      local seen
+      for threads = 1, 3 do
+        local moments <close> = moments_of(x, threads)
+        local group, sub = core.compensate_groups(name)
+        local _, bytes = write(rows, { type = name }, assert(moments:factor("x", group, sub, 0.01)), threads)
+        assert.is_true(seen == nil or seen == bytes, name)
+        seen = bytes
+      end
+    end
+  end)
+
+  it("takes inputs that are always zero, alike, or fewer than there are columns", function()
+    local x, rows = inputs(20, 64, 7), weights(4, 64, 8)
+    for _, row in ipairs(x) do
+      row[3], row[40] = 0, 0
+      row[5] = row[6]
+    end
+    local moments <close> = moments_of(x)
+    for _, name in ipairs { "q4_0", "q8_0" } do
+      local got = write(rows, { type = name }, assert(moments:factor("x", 32, 32, 0.01)))
+      for r = 1, #rows do
+        for c = 1, 64 do assert.is_true(math.abs(got[r][c]) < 2) end
+      end
+    end
+    local zero = {}
+    for t = 1, 4 do
+      zero[t] = {}
+      for c = 1, 64 do zero[t][c] = 0.0 end
+    end
+    local none <close> = moments_of(zero)
+    assert(none:factor("x", 32, 32, 0.01))
+  end)
+
+  it("refuses what makes no sense", function()
+    local x = inputs(4, 64, 1)
+    local moments <close> = moments_of(x)
+    assert.same({ nil, "no second moment of y", "notfound" }, { moments:factor("y", 1, 1, 0.01) })
+    assert.same({ nil, "x: 64 columns in groups of 48 and 16", "shape" }, { moments:factor("x", 48, 16, 0.01) })
+    assert.error_matches(function() moments:factor("x", 1, 1, 0) end, "no positive number")
+    assert.error_matches(function() moments:add("x", core.tensor({ 1, 3 }, { 1, 2, 3 })) end, "x has 64 columns, got 3")
+    assert.same({ nil, "z: an input of the layer is not finite", "invalid" },
+      { moments:add("z", core.tensor({ 1, 2 }, { 1, 0 / 0 })) })
+    local factor = assert(moments:factor("x", 1, 1, 0.01))
+    assert.is_nil((core.compensate_groups "fp16"))
+    factor:close()
+    assert.error_matches(function() write(weights(2, 64, 1), { type = "q4_0" }, factor) end, "factor is closed")
+    moments:close()
+    assert.error_matches(function() moments:clear() end, "moments are closed")
+  end)
+end)
