@@ -7,15 +7,17 @@
 
 _Static_assert((int)ANE_TILE == (int)ANE_KV_POSITIONS, "a page holds a tile of each head");
 
-/* Lays out layer `layer` in a page, from `at` on: K of all heads, V, then the scales of both. Returns the end. */
+/* Lays out layer `layer` in a page, from `at` on: K and V of each head, side by side because they are read together, then the
+ * scales of both. Returns the end. */
 static size_t layout_layer(const struct ane_program *p, int layer, ane_dtype dtype, size_t at, struct ane_kv *out) {
   const struct kv_spec *spec = &p->kv[layer];
   size_t scales = ane_kv_has_scales(dtype) ? (size_t)spec->heads * ANE_TILE * sizeof(float) : 0;
-  size_t tile = ane_kv_tile_bytes(dtype, spec->head_dim), half = (size_t)spec->heads * tile;
-  *out = (struct ane_kv){.dtype = dtype, .heads = spec->heads, .head_dim = spec->head_dim, .tile_bytes = tile};
+  size_t tile = ane_kv_tile_bytes(dtype, spec->head_dim);
+  *out =
+      (struct ane_kv){.dtype = dtype, .heads = spec->heads, .head_dim = spec->head_dim, .tile_bytes = tile, .stride = 2 * tile};
   out->k = at;
-  out->v = out->k + half;
-  out->k_scale = out->v + half;
+  out->v = out->k + tile;
+  out->k_scale = at + 2 * (size_t)spec->heads * tile;
   out->v_scale = out->k_scale + scales;
   return out->v_scale + scales;
 }
@@ -175,7 +177,8 @@ bool state_each_used(const struct ane_session *s, range_fn fn, void *arg) {
     const struct ane_kv *kv = &s->kv[l];
     for (size_t h = 0; h < (size_t)kv->heads; h++) {
       size_t tile = kv->tile_bytes;
-      if (!each_tile(s, kv->k + h * tile, tile, fn, arg) || !each_tile(s, kv->v + h * tile, tile, fn, arg)) return false;
+      if (!each_tile(s, kv->k + h * kv->stride, tile, fn, arg) || !each_tile(s, kv->v + h * kv->stride, tile, fn, arg))
+        return false;
       if (!ane_kv_has_scales(kv->dtype)) continue;
       if (!each_tile(s, kv->k_scale + h * scale, scale, fn, arg) || !each_tile(s, kv->v_scale + h * scale, scale, fn, arg))
         return false;

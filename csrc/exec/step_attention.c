@@ -102,15 +102,18 @@ static void hint_next(const struct thread_ctx *tc, const struct step *s, int64_t
 }
 
 /* One token of one session: parts by kv head and run of tiles, a barrier, then a merge per kv head. */
-static void attention_split(struct thread_ctx *tc, const struct step *s, const struct ane_attention *a, int64_t tile_from,
+static void attention_split(struct thread_ctx *tc, const struct step *s, struct ane_attention *a, int64_t tile_from,
                             int64_t tile_to) {
   int64_t kvh = s->attention.kv_heads, size = ane_part_floats(a), tiles = tile_to - tile_from;
   int64_t runs = part_runs(tiles);
   int stolen = 0;
   for (int64_t u; (u = thread_claim(tc, s, kvh * runs, &stolen)) >= 0;) {
     int64_t h = u / runs, t0 = tile_from + u % runs * TILES_PER_PART;
-    for (int64_t tile = t0; tile < ANE_MIN(t0 + TILES_PER_PART, tile_to); tile++)
+    for (int64_t tile = t0, end = ANE_MIN(t0 + TILES_PER_PART, tile_to); tile < end; tile++) {
+      a->next_k = tile + 1 < end ? ane_kv_k(a->kv, h, tile + 1) : NULL;
+      a->next_v = tile + 1 < end ? ane_kv_v(a->kv, h, tile + 1) : NULL;
       tc->k->attention_part(a, h, 0, tile, tc->p->parts + (h * tiles + tile - tile_from) * size, tc->mem + tc->p->thread_kernel);
+    }
   }
   thread_barrier(tc);
   for (int64_t h; (h = thread_next(tc, s, 1)) < kvh;)

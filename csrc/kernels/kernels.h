@@ -126,12 +126,12 @@ struct ane_kv {
   ane_dtype dtype; /* ANE_F16, ANE_F32, ANE_I8, ANE_I16 */
   int64_t heads, head_dim;
   size_t tile_bytes;       /* of one head's K or V */
+  size_t stride;           /* bytes from a head's K tile to the next head's, and between V tiles; at least tile_bytes */
   uint8_t *const *pages;   /* the page of each tile */
-  size_t k, v;             /* byte offsets of [heads][head_dim][64] and [heads][64][head_dim] in a page */
+  size_t k, v;             /* byte offsets of the first head's K and V tile in a page */
   size_t k_scale, v_scale; /* integers: byte offsets of [heads][64] */
 };
 
-/* K, V and their 64 scales of one tile of kv head h. Tiles are 64-byte aligned. */
 /* Bytes of a tile of one head. */
 static inline size_t ane_kv_tile_bytes(ane_dtype dtype, int64_t head_dim) {
   const size_t dims = (size_t)(dtype == ANE_I16 ? head_dim + head_dim % 2 : head_dim);
@@ -139,11 +139,12 @@ static inline size_t ane_kv_tile_bytes(ane_dtype dtype, int64_t head_dim) {
 }
 /* Whether the type has a scale for each position and head. */
 static inline bool ane_kv_has_scales(ane_dtype dtype) { return dtype == ANE_I8 || dtype == ANE_I16; }
+/* K, V and their 64 scales of one tile of kv head h. Tiles are 64-byte aligned. */
 static inline void *ane_kv_k(const struct ane_kv *kv, int64_t h, int64_t tile) {
-  return kv->pages[tile] + kv->k + (size_t)h * kv->tile_bytes;
+  return kv->pages[tile] + kv->k + (size_t)h * kv->stride;
 }
 static inline void *ane_kv_v(const struct ane_kv *kv, int64_t h, int64_t tile) {
-  return kv->pages[tile] + kv->v + (size_t)h * kv->tile_bytes;
+  return kv->pages[tile] + kv->v + (size_t)h * kv->stride;
 }
 static inline float *ane_kv_k_scale(const struct ane_kv *kv, int64_t h, int64_t tile) {
   return (float *)(void *)(kv->pages[tile] + kv->k_scale) + h * ANE_TILE;

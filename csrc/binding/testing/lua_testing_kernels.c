@@ -161,7 +161,7 @@ static struct test_kv new_kv(lua_State *L, int t, const struct ane_kernels *writ
                       .heads = bind_opt_integer_option(L, t, "kv_heads", 1, INT64_MIN, INT64_MAX),
                       .head_dim = bind_opt_integer_option(L, t, "head_dim", 64, INT64_MIN, INT64_MAX)};
   const int64_t tiles = (start + count + ANE_TILE - 1) / ANE_TILE;
-  kv.tile_bytes = ane_kv_tile_bytes(kv.dtype, kv.head_dim);
+  kv.tile_bytes = kv.stride = ane_kv_tile_bytes(kv.dtype, kv.head_dim);
   kv.v = kv.k + tile_half(&kv);
   kv.k_scale = kv.v + tile_half(&kv);
   kv.v_scale = kv.k_scale + tile_scales(&kv);
