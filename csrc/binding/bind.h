@@ -97,6 +97,7 @@ void bind_interp(lua_State *L);
 void bind_lm(lua_State *L);
 void bind_onnx(lua_State *L);
 void bind_package(lua_State *L);
+void bind_aimodel(lua_State *L);
 void bind_coreml(lua_State *L);
 void bind_mil(lua_State *L);
 void bind_folder(lua_State *L);

@@ -30,6 +30,7 @@ EXPORT int luaopen_ane_core(lua_State *L) {
   bind_lm(L);
   bind_onnx(L);
   bind_package(L);
+  bind_aimodel(L);
   bind_coreml(L);
   bind_mil(L);
   bind_folder(L);

@@ -10,6 +10,25 @@
 #include "formats/aimodel/ai_spec.h"
 #include "platform/platform.h"
 
+/* ---- Reading -----------------------------------------------------------------------------------------------------*/
+
+struct ane_aimodel {
+  const char *path;                     /* as opened */
+  const struct ane_ai_program *program; /* its constants lie in the mapped file */
+  const char *producer;                 /* who wrote the bytecode */
+  uint32_t n_resources;
+  uint64_t resource_bytes;
+  struct ane_map map;
+  struct ane_arena arena;
+};
+
+/* Opens an asset of ours or of Apple's library and reads its program. Operations without a row in ai_op.def keep their names;
+ * declared types are kept as they stand. *out is NULL on failure. Errors: ANE_IO, ANE_FORMAT ("byte N: ..."), ANE_UNSUPPORTED (a
+ * part of MLIR that the dialect does not need; more than 8 dimensions), ANE_NOMEM. */
+ane_status ane_aimodel_open(struct ane_aimodel **out, const char *path, struct ane_error *err);
+/* NULL is fine. */
+void ane_aimodel_close(struct ane_aimodel *m);
+
 /* ---- Writing -----------------------------------------------------------------------------------------------------*/
 
 struct ane_aimodel_writer;

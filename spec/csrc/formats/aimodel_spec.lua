@@ -121,3 +121,90 @@ describe("aimodel writer", function()
       (fails { "softmax", 1, 2 }))
   end)
 end)
+
+describe("aimodel reader", function()
+  local dir
+  before_each(function()
+    dir = os.tmpname()
+    os.remove(dir)
+    assert(os.execute("mkdir " .. dir))
+  end)
+  after_each(function() os.execute("rm -rf " .. dir) end)
+
+  it("reads what the writer wrote", function()
+    assert(write(dir .. "/a.aimodel", { small() }))
+    local asset = assert(core.aimodel(dir .. "/a.aimodel"))
+    assert.equal([[
+function main
+  %0 = input x: fp32 [2, 3]
+  %1 = constant: fp32 [3, 2] resource 0
+  %2 = primitive.batch_matmul_v1(%0, %1): fp32 [2, 2]
+  %3 = constant: fp32 [] all 00000040
+  %4 = broadcasting_mul_v1(%2, %3): fp32 [2, 2]
+  %5 = sigmoid_v1(%4): fp32 [2, 2]
+  output y = %5
+]], asset:text())
+    local contents = asset:contents()
+    assert.same({ fp32 = 24 }, contents.weights)
+    assert.same({ { name = "x", dtype = "fp32", shape = { 2, 3 } } }, contents.functions[1].inputs)
+    assert.same({ { name = "y", dtype = "fp32", shape = { 2, 2 } } }, contents.functions[1].outputs)
+    assert.equal(2, contents.functions[1].ops["primitive.constant_v1"])
+    asset:close()
+    assert.error_matches(function() asset:text() end, "asset is closed")
+  end)
+
+  it("reads an asset of Apple's library", function()
+    local asset = assert(core.aimodel "spec/fixtures/aimodel/apple.aimodel")
+    local f = asset:contents().functions[2]
+    assert.same({ { name = "keyCache", dtype = "fp16", shape = { 1, 1, 8, 64 } } }, f.states)
+    assert.same({ { name = "logits", dtype = "fp16", shape = { 1, 1, 2, 64 } } }, f.outputs)
+    assert.truthy(asset:contents().functions[1].private)
+  end)
+
+  local function open_bytes(bytes)
+    local f = assert(io.open(dir .. "/m.aimodel/main.mlirb", "wb"))
+    f:write(bytes)
+    f:close()
+    return core.aimodel(dir .. "/m.aimodel")
+  end
+
+  it("refuses broken files with the offset", function()
+    assert(write(dir .. "/m.aimodel", { small() }))
+    local bytes = read(dir .. "/m.aimodel/main.mlirb")
+    local function fault(text)
+      local asset, message, code = open_bytes(text)
+      assert.is_nil(asset)
+      return code .. message:match "mlirb(.*)"
+    end
+    assert.equal("format: byte 0: is no MLIR bytecode", fault "MLxx")
+    assert.equal("unsupported: byte 4: bytecode version 7, wanted 6", fault(bytes:sub(1, 4) .. "\15" .. bytes:sub(6)))
+    assert.equal("format: byte 5: the producer ends too early, or a number in it is too large", fault(bytes:sub(1, 7)))
+    for n = 9, #bytes - 1, 7 do assert.truthy(fault(bytes:sub(1, n)):find "^format: byte %d+: ") end
+  end)
+
+  it("survives changed bytes", function()
+    assert(write(dir .. "/m.aimodel", { small() }))
+    local sources = { read(dir .. "/m.aimodel/main.mlirb"), read "spec/fixtures/aimodel/apple.aimodel/main.mlirb" }
+    local random = 12345
+    local function below(n)
+      random = (random * 1103515245 + 12345) % 2147483648
+      return random // 65536 % n
+    end
+    for i = 1, tonumber(os.getenv "ANE_MUTATIONS" or 400) do
+      local bytes = sources[i % 2 + 1]
+      for _ = 0, below(3) do
+        local at = below(#bytes) + 1
+        local values = { string.char(below(256)), "\0", "\255", "\1", "" }
+        bytes = bytes:sub(1, at - 1) .. values[below(#values) + 1] .. bytes:sub(at + 1)
+      end
+      local asset, message = open_bytes(bytes)
+      if asset then
+        asset:text()
+        asset:contents()
+        asset:close()
+      else
+        assert.truthy(message:find "byte %d+: ", 1)
+      end
+    end
+  end)
+end)

@@ -1,0 +1,461 @@
+/* Reads the program of an asset: types, attributes, operations. */
+#include "formats/aimodel/ai_unpack.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MOST_DEPTH = 24, MOST_PORT_ATTRS = 64 };
+
+static ane_status no_memory(const struct ai_file *f) { return ane_fail(f->err, ANE_NOMEM, "no memory for the program"); }
+
+/* ---- Types ---------------------------------------------------------------------------------------------------------------*/
+
+/* The bytes of entry `index` of a table, and the code that they begin with. */
+static ane_status open_entry(const struct ai_file *f, const struct ai_entry *list, uint32_t n, uint64_t index, const char *what,
+                             struct ai_span *s, uint64_t *code, uint64_t at) {
+  if (index >= n) return ai_wrong(f, at, "%s %" PRIu64 " of %u", what, index, (unsigned)n);
+  *s = ai_span_of(f, list[index].at, list[index].size);
+  if (!list[index].custom) return ai_wrong(f, s->at, "%s %" PRIu64 " is written as text", what, index);
+  return ai_read_number(s, code) ? ANE_OK : ai_wrong(f, s->at, "%s %" PRIu64 " is empty", what, index);
+}
+
+static ane_status open_type(const struct ai_file *f, uint64_t index, struct ai_span *s, uint64_t *code, uint64_t at) {
+  return open_entry(f, f->types, f->n_types, index, "type", s, code, at);
+}
+
+static ane_status open_attribute(const struct ai_file *f, uint64_t index, struct ai_span *s, uint64_t *code, uint64_t at) {
+  return open_entry(f, f->attributes, f->n_attributes, index, "attribute", s, code, at);
+}
+
+static ane_status read_layout(const struct ai_file *f, uint64_t attribute, struct ane_ai_type *t, uint64_t at) {
+  struct ai_span s;
+  uint64_t code, n;
+  int64_t v;
+  ane_status st = open_attribute(f, attribute, &s, &code, at);
+  if (st) return st;
+  if (code != AI_ATTR_LAYOUT) return ANE_OK; /* of images, of sparse tensors: it does not change what is computed */
+  if (!ai_read_number(&s, &n) || n != (uint64_t)t->rank + 1) return ai_wrong(f, s.at, "a layout does not fit its tensor");
+  for (uint64_t i = 0; i < n; i++)
+    if (!ai_read_signed(&s, &v)) return ai_wrong(f, s.at, "a layout ends too early");
+  if (!ai_read_number(&s, &n) || n != (uint64_t)t->rank) return ai_wrong(f, s.at, "a layout does not fit its tensor");
+  for (uint64_t i = 0; i < n; i++)
+    if (!ai_read_signed(&s, &t->interleave[i]) || t->interleave[i] < 1) return ai_wrong(f, s.at, "a layout is out of range");
+  return ANE_OK;
+}
+
+static ane_status read_tensor(const struct ai_file *f, struct ai_span *s, bool laid_out, struct ane_ai_type *out) {
+  uint64_t rank, element, code, layout, at = s->at;
+  struct ai_span e;
+  *out = (struct ane_ai_type){.kind = ANE_AI_TENSOR};
+  if (!ai_read_number(s, &rank)) return ai_wrong(f, at, "a tensor ends too early");
+  if (rank > ANE_AI_RANK)
+    return ane_fail(f->err, ANE_UNSUPPORTED, "byte %" PRIu64 ": a tensor of %" PRIu64 " dimensions", at, rank);
+  out->rank = (int32_t)rank;
+  for (uint64_t i = 0; i < rank; i++) {
+    if (!ai_read_signed(s, &out->dim[i])) return ai_wrong(f, s->at, "a tensor ends too early");
+    if (out->dim[i] < 0) out->dim[i] = ANE_AI_UNKNOWN;
+  }
+  if (!ai_read_number(s, &element)) return ai_wrong(f, s->at, "a tensor ends too early");
+  ane_status st = open_type(f, element, &e, &code, s->at);
+  if (st) return st;
+  if (code > INT32_MAX || !ane_ai_dtype_bits((ane_ai_dtype)code))
+    return ane_fail(f->err, ANE_UNSUPPORTED, "byte %" PRIu64 ": a tensor of elements of type %" PRIu64, e.at, code);
+  out->dtype = (ane_ai_dtype)code;
+  if (!laid_out) return ANE_OK;
+  return ai_read_number(s, &layout) ? read_layout(f, layout, out, s->at) : ai_wrong(f, s->at, "a tensor ends too early");
+}
+
+static ane_status read_type(const struct ai_file *f, uint64_t index, struct ane_ai_type *out, uint64_t at) {
+  struct ai_span s;
+  uint64_t code, inner;
+  ane_status st = open_type(f, index, &s, &code, at);
+  if (st) return st;
+  bool handle = code == AI_TYPE_HANDLE;
+  if (handle) {
+    uint64_t from = s.at;
+    if (!ai_read_number(&s, &inner)) return ai_wrong(f, s.at, "a state ends too early");
+    st = open_type(f, inner, &s, &code, from);
+  }
+  if (st) return st;
+  if (code == AI_TYPE_TENSOR || code == AI_TYPE_LAID_OUT) {
+    st = read_tensor(f, &s, code == AI_TYPE_LAID_OUT, out);
+    if (handle) out->kind = ANE_AI_HANDLE;
+    return st;
+  }
+  *out = (struct ane_ai_type){.kind = ANE_AI_TOKEN};
+  if (code == AI_TYPE_TOKEN && !handle) return ANE_OK;
+  return ane_fail(f->err, ANE_UNSUPPORTED, "byte %" PRIu64 ": a value of type %" PRIu64, s.at, code);
+}
+
+/* ---- Attributes ------------------------------------------------------------------------------------------------------------*/
+
+static ane_status read_string(const struct ai_file *f, uint64_t index, const char **out, uint64_t at) {
+  struct ai_span s;
+  uint64_t code;
+  uint32_t n;
+  ane_status st = open_attribute(f, index, &s, &code, at);
+  if (st) return st;
+  if (code != AI_ATTR_STRING || !ai_read_index(&s, f->n_strings, &n))
+    return ai_wrong(f, s.at, "attribute %" PRIu64 " is no string", index);
+  *out = f->strings[n];
+  return ANE_OK;
+}
+
+static ane_status open_array(const struct ai_file *f, uint64_t index, struct ai_span *s, uint64_t *n, uint64_t at) {
+  uint64_t code;
+  ane_status st = open_attribute(f, index, s, &code, at);
+  if (st) return st;
+  return code == AI_ATTR_ARRAY && ai_read_number(s, n) && *n <= s->end - s->at
+             ? ANE_OK
+             : ai_wrong(f, s->at, "attribute %" PRIu64 " is no array", index);
+}
+
+/* The name in the attributes of a port. */
+static ane_status port_name(const struct ai_file *f, uint64_t index, const char **out, uint64_t at) {
+  struct ai_span s, own;
+  uint64_t n, item, code, count, text;
+  uint32_t key;
+  ane_status st = open_array(f, index, &s, &n, at);
+  if (!st && n > MOST_PORT_ATTRS) st = ai_wrong(f, s.at, "%" PRIu64 " attributes of a port", n);
+  for (uint64_t i = 0; i < n && !st; i++) {
+    uint64_t from = s.at;
+    st = ai_read_number(&s, &item) ? open_attribute(f, item, &own, &code, from) : ai_wrong(f, s.at, "an array ends too early");
+    if (st || code != AI_ATTR_NAMED || !ai_read_index(&own, f->n_strings, &key) ||
+        strcmp(f->strings[key], AI_DIALECT ".name") != 0)
+      continue;
+    from = own.at;
+    if (!ai_read_number(&own, &count) || count != 1 || !ai_read_number(&own, &text))
+      return ai_wrong(f, from, "a port has no name");
+    st = read_string(f, text, out, from);
+  }
+  return st;
+}
+
+static ane_status port_names(struct ai_file *f, uint64_t index, struct ane_ai_port *list, uint32_t n, uint64_t at) {
+  struct ai_span s;
+  uint64_t count, item;
+  ane_status st = open_array(f, index, &s, &count, at);
+  if (st) return st;
+  for (uint32_t i = 0; i < n && !st; i++) {
+    uint64_t from = s.at;
+    list[i].name = "";
+    if (i >= count) continue;
+    st = ai_read_number(&s, &item) ? port_name(f, item, &list[i].name, from) : ai_wrong(f, s.at, "an array ends too early");
+  }
+  return st;
+}
+
+static ane_status symbol(const struct ai_file *f, uint64_t index, const char **out, uint64_t at) {
+  struct ai_span s;
+  uint64_t code, scope, n;
+  uint32_t name;
+  ane_status st = open_attribute(f, index, &s, &code, at);
+  if (!st && code == AI_ATTR_SYMBOL) {
+    uint64_t from = s.at;
+    st = ai_read_number(&s, &scope) ? open_attribute(f, scope, &s, &code, from) : ai_wrong(f, s.at, "a symbol ends too early");
+  }
+  if (st) return st;
+  if (code != AI_ATTR_SCOPE || !ai_read_number(&s, &n) || n != 1 || !ai_read_index(&s, f->n_strings, &name))
+    return ai_wrong(f, s.at, "attribute %" PRIu64 " names no function", index);
+  *out = f->strings[name];
+  return ANE_OK;
+}
+
+/* The elements of a constant of this type. Longer resources than the type needs are taken as Apple's runtime takes them: their
+ * first bytes. */
+static ane_status constant(const struct ai_file *f, uint64_t index, const struct ane_ai_type *t, struct ane_ai_data *out,
+                           uint64_t at) {
+  struct ai_span s;
+  uint64_t code, count, all, one, size;
+  uint32_t resource;
+  uint8_t splat;
+  ane_status st = open_attribute(f, index, &s, &code, at);
+  if (st) return st;
+  if (t->kind != ANE_AI_TENSOR || !ane_ai_count(t, &count) || !ane_ai_bytes(t->dtype, count, &all) ||
+      !ane_ai_bytes(t->dtype, 1, &one))
+    return ai_wrong(f, at, "a constant of no known size");
+  if (code == AI_ATTR_RESOURCE) {
+    if (!ai_read_index(&s, f->n_resources, &resource)) return ai_wrong(f, s.last, "a constant of no known resource");
+    const struct ai_entry *e = &f->resources[resource];
+    if (e->size < all)
+      return ai_wrong(f, e->at, "resource %u has %" PRIu64 " bytes, wanted %" PRIu64, (unsigned)resource, e->size, all);
+    *out = (struct ane_ai_data){f->data + e->at, all, false, (int32_t)resource};
+    return ANE_OK;
+  }
+  if (code != AI_ATTR_ELEMENTS || !ai_read_byte(&s, &splat) || !ai_read_number(&s, &size) || size > s.end - s.at)
+    return ai_wrong(f, s.at, "attribute %" PRIu64 " holds no elements", index);
+  if (splat > 1 || size < (splat ? one : all) || (!splat && size != all))
+    return ai_wrong(f, s.at, "%" PRIu64 " bytes of elements, wanted %" PRIu64, size, splat ? one : all);
+  *out = (struct ane_ai_data){f->data + s.at, splat ? one : all, splat, -1};
+  return ANE_OK;
+}
+
+/* ---- Operations
+ * --------------------------------------------------------------------------------------------------------------*/
+
+/* A region that is being read: what it defines. */
+struct region {
+  struct ane_buffer values; /* of struct ane_ai_value * */
+  struct ane_buffer ops;    /* of struct ane_ai_op * */
+  const struct ane_ai_op *end;
+  uint32_t n_inputs;
+};
+
+static void free_region(struct region *r) {
+  ane_buffer_free(&r->values);
+  ane_buffer_free(&r->ops);
+}
+
+static uint32_t n_values(const struct region *r) { return (uint32_t)(r->values.size / sizeof(struct ane_ai_value *)); }
+
+/* Defines n values of the types whose numbers follow. shift: numbers hold a flag in their lowest bit, and with it a location. */
+static ane_status define(struct ai_file *f, struct region *r, struct ai_span *s, uint32_t n, bool flagged,
+                         const struct ane_ai_op *op, struct ane_ai_value **out) {
+  struct ane_ai_value *list = ane_arena_array(f->arena, (size_t)n + 1, sizeof *list);
+  if (!list) return no_memory(f);
+  for (uint32_t i = 0; i < n; i++) {
+    uint64_t type, location, at = s->at;
+    struct ane_ai_value *v = &list[i];
+    if (!ai_read_number(s, &type)) return ai_wrong(f, at, "a list of types ends too early");
+    if (flagged && type & 1 && !ai_read_number(s, &location)) return ai_wrong(f, s->at, "a location is cut");
+    ane_status st = read_type(f, flagged ? type >> 1 : type, &v->type, at);
+    if (st) return st;
+    v->number = (int32_t)n_values(r);
+    v->op = op;
+    if (n_values(r) >= INT32_MAX || !ane_buffer_append(&r->values, &v, sizeof v)) return no_memory(f);
+  }
+  *out = list;
+  return ANE_OK;
+}
+
+static ane_ai_op_id row_of(const char *name) {
+  char text[96];
+  for (int i = 0; i < ANE_AI_OPS; i++) {
+    snprintf(text, sizeof text, "%s_v%d", ai_rows[i].name, ai_rows[i].version);
+    if (strcmp(text, name) == 0) return (ane_ai_op_id)i;
+  }
+  return ANE_AI_OPS;
+}
+
+/* The head of an operation: what is not kept of it is skipped. */
+struct head {
+  const char *name;
+  uint8_t mask;
+  uint64_t at, properties; /* UINT64_MAX: none */
+};
+
+static ane_status read_head(struct ai_file *f, struct ai_span *s, struct head *h) {
+  uint32_t name;
+  uint64_t skipped;
+  h->at = s->at;
+  h->properties = UINT64_MAX;
+  if (!ai_read_index(s, f->n_ops, &name)) return ai_wrong(f, h->at, "an operation that is not listed");
+  if (!ai_read_byte(s, &h->mask) || !ai_read_number(s, &skipped)) return ai_wrong(f, s->at, "an operation ends too early");
+  if (h->mask & ~(AI_HAS_ATTRIBUTES | AI_HAS_RESULTS | AI_HAS_OPERANDS | AI_HAS_REGIONS | AI_HAS_PROPERTIES))
+    return ane_fail(f->err, ANE_UNSUPPORTED, "byte %" PRIu64 ": an operation with successors or orders of uses", h->at);
+  if (h->mask & AI_HAS_ATTRIBUTES && !ai_read_number(s, &skipped)) return ai_wrong(f, s->at, "an operation ends too early");
+  if (h->mask & AI_HAS_PROPERTIES && !ai_read_number(s, &h->properties)) return ai_wrong(f, s->at, "an operation ends too early");
+  if (h->mask & AI_HAS_PROPERTIES && h->properties >= f->n_properties)
+    return ai_wrong(f, s->at, "property %" PRIu64 " of %u", h->properties, (unsigned)f->n_properties);
+  h->name = f->ops[name].name;
+  size_t own = sizeof AI_DIALECT;
+  bool prefixed = strncmp(h->name, AI_DIALECT ".", own) == 0;
+  if (prefixed) h->name += own;
+  return f->ops[name].known || prefixed
+             ? ANE_OK
+             : ane_fail(f->err, ANE_UNSUPPORTED, "byte %" PRIu64 ": operation %.64s of another dialect", h->at, h->name);
+}
+
+/* Operands are among the first `known` values. */
+static ane_status read_operands(struct ai_file *f, struct ai_span *s, const struct region *r, uint32_t known,
+                                struct ane_ai_op *op) {
+  uint64_t at = s->at;
+  if (!ai_read_index(s, s->end - s->at + 1, &op->n_in)) return ai_wrong(f, at, "an operation ends too early");
+  const struct ane_ai_value **in = ane_arena_array(f->arena, (size_t)op->n_in + 1, sizeof *in);
+  if (!in) return no_memory(f);
+  for (uint32_t i = 0, v; i < op->n_in; i++) {
+    if (!ai_read_index(s, known, &v)) return ai_wrong(f, s->last, "an operand of %.64s that is not made before", op->name);
+    in[i] = ((struct ane_ai_value **)(void *)r->values.data)[v];
+  }
+  op->in = in;
+  return ANE_OK;
+}
+
+/* Constants, GELU and calls have properties that are kept. */
+static ane_status read_properties(struct ai_file *f, const struct head *h, struct ane_ai_op *op) {
+  bool wanted = op->id == ANE_AI_CONSTANT || op->id == ANE_AI_GELU || op->id == ANE_AI_INVOKE;
+  if (!wanted) return ANE_OK;
+  if (h->properties == UINT64_MAX) return ai_wrong(f, h->at, "%.64s has no properties", op->name);
+  const struct ai_entry *e = &f->properties[h->properties];
+  struct ai_span s = ai_span_of(f, e->at, e->size);
+  uint64_t first, second, code;
+  if (!ai_read_number(&s, &first)) return ai_wrong(f, e->at, "the properties of %.64s end too early", op->name);
+  if (op->id == ANE_AI_CONSTANT)
+    return op->n_out == 1 ? constant(f, first, &op->out->type, &op->data, e->at)
+                          : ai_wrong(f, h->at, "a constant has one result");
+  if (op->id == ANE_AI_INVOKE)
+    return ai_read_number(&s, &second) ? symbol(f, second, &op->callee, e->at) : ai_wrong(f, s.at, "a call ends too early");
+  ane_status st = open_attribute(f, first, &s, &code, e->at);
+  if (st) return st;
+  if (code != AI_ATTR_GELU || !ai_read_number(&s, &second) || second > ANE_AI_GELU_SIGMOID)
+    return ai_wrong(f, s.at, "a GELU that is not known");
+  op->gelu = (ane_ai_gelu_kind)second;
+  return ANE_OK;
+}
+
+static ane_status read_region(struct ai_file *f, struct ai_span *s, struct region *r, int depth);
+
+/* A region that has been read, as a function without names. */
+static ane_status close_region(struct ai_file *f, const struct region *r, struct ane_ai_function *out) {
+  uint32_t n_out = r->end ? r->end->n_in : 0, n_ops = (uint32_t)(r->ops.size / sizeof(struct ane_ai_op *));
+  struct ane_ai_port *in = ane_arena_array(f->arena, (size_t)r->n_inputs + 1, sizeof *in);
+  struct ane_ai_port *results = ane_arena_array(f->arena, (size_t)n_out + 1, sizeof *results);
+  const struct ane_ai_op **ops = ane_arena_array(f->arena, (size_t)n_ops + 1, sizeof *ops);
+  if (!in || !results || !ops) return no_memory(f);
+  for (uint32_t i = 0; i < r->n_inputs; i++)
+    in[i] = (struct ane_ai_port){"", ((struct ane_ai_value **)(void *)r->values.data)[i]};
+  for (uint32_t i = 0; i < n_out; i++) results[i] = (struct ane_ai_port){"", r->end->in[i]};
+  if (n_ops) memcpy(ops, r->ops.data, r->ops.size);
+  *out = (struct ane_ai_function){.name = "",
+                                  .inputs = in,
+                                  .outputs = results,
+                                  .ops = ops,
+                                  .n_inputs = r->n_inputs,
+                                  .n_outputs = n_out,
+                                  .n_ops = n_ops,
+                                  .n_values = (int32_t)n_values(r)};
+  return ANE_OK;
+}
+
+/* The regions of an operation; the first is its body. */
+static ane_status read_regions(struct ai_file *f, struct ai_span *s, const char *name, struct ane_ai_function *first, bool *has,
+                               int depth) {
+  uint64_t n, size, at = s->at;
+  uint8_t id;
+  *has = false;
+  if (!ai_read_number(s, &n)) return ai_wrong(f, at, "an operation ends too early");
+  bool isolated = n & 1;
+  n >>= 1;
+  if (depth >= MOST_DEPTH) return ane_fail(f->err, ANE_UNSUPPORTED, "byte %" PRIu64 ": regions are nested too deep", at);
+  if (n && !isolated) return ane_fail(f->err, ANE_UNSUPPORTED, "byte %" PRIu64 ": %.64s sees values from outside", at, name);
+  ane_status st = ANE_OK;
+  for (uint64_t i = 0; i < n && !st; i++) {
+    at = s->at;
+    if (!ai_read_byte(s, &id) || id != AI_IR || !ai_read_number(s, &size) || size > s->end - s->at)
+      return ai_wrong(f, at, "a region of %.64s is cut", name);
+    struct ai_span inner = ai_span_of(f, s->at, size);
+    struct region r = {0};
+    s->at += size;
+    st = read_region(f, &inner, &r, depth + 1);
+    if (!st && i == 0) st = close_region(f, &r, first);
+    *has = *has || !st;
+    free_region(&r);
+  }
+  return st;
+}
+
+static ane_status read_op(struct ai_file *f, struct ai_span *s, struct region *r, bool last, int depth) {
+  struct head h;
+  struct ane_ai_op *op = ane_arena_alloc(f->arena, sizeof *op);
+  struct ane_ai_function *body = NULL;
+  bool has = false;
+  if (!op) return no_memory(f);
+  ane_status st = read_head(f, s, &h);
+  if (st) return st;
+  uint64_t from = s->at;
+  *op = (struct ane_ai_op){.id = row_of(h.name), .name = h.name, .data = {.resource = -1}};
+  if (h.mask & AI_HAS_RESULTS && !ai_read_index(s, s->end - s->at + 1, &op->n_out))
+    return ai_wrong(f, from, "an operation ends too early");
+  uint32_t known = n_values(r); /* results stand before the operands, which may not use them */
+  st = define(f, r, s, op->n_out, false, op, &op->out);
+  if (!st && h.mask & AI_HAS_OPERANDS) st = read_operands(f, s, r, known, op);
+  if (!st) st = read_properties(f, &h, op);
+  if (!st && h.mask & AI_HAS_REGIONS) {
+    body = ane_arena_alloc(f->arena, sizeof *body);
+    st = body ? read_regions(f, s, op->name, body, &has, depth) : no_memory(f);
+    op->body = has ? body : NULL;
+  }
+  if (st) return st;
+  bool ends = op->id == ANE_AI_OUTPUT || op->id == ANE_AI_YIELD;
+  if (ends && last) return r->end = op, ANE_OK;
+  if (ends) return ai_wrong(f, h.at, "%.64s is not the last operation", op->name);
+  return ane_buffer_append(&r->ops, &op, sizeof op) ? ANE_OK : no_memory(f);
+}
+
+static ane_status read_region(struct ai_file *f, struct ai_span *s, struct region *r, int depth) {
+  uint64_t blocks, values, head, n, at = s->at;
+  uint8_t orders;
+  struct ane_ai_value *args;
+  if (!ai_read_number(s, &blocks)) return ai_wrong(f, at, "a region is cut");
+  if (blocks == 0) return ANE_OK;
+  if (blocks != 1) return ane_fail(f->err, ANE_UNSUPPORTED, "byte %" PRIu64 ": a region of %" PRIu64 " blocks", at, blocks);
+  if (!ai_read_number(s, &values) || !ai_read_number(s, &head)) return ai_wrong(f, s->at, "a region is cut");
+  if (head & 1) {
+    at = s->at;
+    if (!ai_read_index(s, s->end - s->at + 1, &r->n_inputs)) return ai_wrong(f, at, "a block is cut");
+    ane_status st = define(f, r, s, r->n_inputs, true, NULL, &args);
+    if (st) return st;
+    if (!ai_read_byte(s, &orders) || orders) return ai_wrong(f, s->at, "a block with orders of uses");
+  }
+  n = head >> 1;
+  if (n > s->end - s->at) return ai_wrong(f, s->at, "%" PRIu64 " operations in %" PRIu64 " bytes", n, s->end - s->at);
+  ane_status st = ANE_OK;
+  for (uint64_t i = 0; i < n && !st; i++) st = read_op(f, s, r, i + 1 == n, depth);
+  return st;
+}
+
+/* ---- The program
+ * ---------------------------------------------------------------------------------------------------------------*/
+
+/* argAttrs, compositeDecl, externalize, functionType, isPrivate, name, noInline, paramDecls, resAttrs */
+enum { P_INPUTS, P_COMPOSITE, P_EXTERNALIZE, P_TYPE, P_PRIVATE, P_NAME, P_NO_INLINE, P_PARAMS, P_OUTPUTS, P_COUNT };
+
+static ane_status read_function(struct ai_file *f, struct ai_span *s, struct ane_ai_function *out) {
+  struct head h;
+  uint64_t p[P_COUNT], code;
+  bool has = false;
+  ane_status st = read_head(f, s, &h);
+  if (st) return st;
+  if (strcmp(h.name, "dataflow.graph_v1") != 0)
+    return ane_fail(f->err, ANE_UNSUPPORTED, "byte %" PRIu64 ": %.64s among the functions", h.at, h.name);
+  if (h.properties == UINT64_MAX || h.mask & (AI_HAS_RESULTS | AI_HAS_OPERANDS) || !(h.mask & AI_HAS_REGIONS))
+    return ai_wrong(f, h.at, "a function has no properties, or results");
+  const struct ai_entry *e = &f->properties[h.properties];
+  struct ai_span list = ai_span_of(f, e->at, e->size), flag;
+  for (int i = 0; i < P_COUNT; i++)
+    if (!ai_read_number(&list, &p[i])) return ai_wrong(f, e->at, "the properties of a function end too early");
+  st = read_regions(f, s, h.name, out, &has, 0);
+  if (!st && !has) st = ai_wrong(f, h.at, "a function has no body");
+  if (!st) st = read_string(f, p[P_NAME], &out->name, e->at);
+  if (!st) st = port_names(f, p[P_INPUTS], (struct ane_ai_port *)(uintptr_t)out->inputs, out->n_inputs, e->at);
+  if (!st) st = port_names(f, p[P_OUTPUTS], (struct ane_ai_port *)(uintptr_t)out->outputs, out->n_outputs, e->at);
+  if (!st) st = open_attribute(f, p[P_PRIVATE], &flag, &code, e->at);
+  if (!st) out->local = flag.end > flag.at && f->data[flag.end - 1] & 1; /* an integer of one bit ends with its byte */
+  return st;
+}
+
+ane_status ai_unpack_program(struct ai_file *f) {
+  struct ai_span s = f->sections[AI_IR];
+  struct head h;
+  uint64_t n, size, blocks, values, head;
+  uint8_t id;
+  /* The module: one block with one operation, the asset, which has one isolated region of one block. */
+  if (!ai_read_number(&s, &n) || n != 1 << 1) return ai_wrong(f, s.at, "the module does not hold one operation");
+  ane_status st = read_head(f, &s, &h);
+  if (st) return st;
+  if (strcmp(h.name, "serialization.asset") != 0 || !(h.mask & AI_HAS_REGIONS)) return ai_wrong(f, h.at, "is no Core AI asset");
+  if (!ai_read_number(&s, &n) || n != (1 << 1 | 1) || !ai_read_byte(&s, &id) || id != AI_IR || !ai_read_number(&s, &size) ||
+      size > s.end - s.at)
+    return ai_wrong(f, s.at, "the region of the asset is cut");
+  s.end = s.at + size;
+  if (!ai_read_number(&s, &blocks) || blocks != 1 || !ai_read_number(&s, &values) || !ai_read_number(&s, &head) || head & 1 ||
+      head >> 1 > s.end - s.at)
+    return ai_wrong(f, s.at, "the asset is not one block of functions");
+  struct ane_ai_function *list = ane_arena_array(f->arena, (size_t)(head >> 1) + 1, sizeof *list);
+  f->program = ane_arena_alloc(f->arena, sizeof *f->program);
+  if (!list || !f->program) return no_memory(f);
+  for (uint64_t i = 0; i < head >> 1 && !st; i++) st = read_function(f, &s, &list[i]);
+  *f->program = (struct ane_ai_program){list, (uint32_t)(head >> 1)};
+  return st;
+}
