@@ -103,6 +103,7 @@ void bind_mil(lua_State *L);
 void bind_folder(lua_State *L);
 void bind_embedding(lua_State *L);
 void bind_export(lua_State *L);
+void bind_match(lua_State *L);
 void bind_http(lua_State *L);
 void bind_fetch(lua_State *L);
 /* The test-only table core.testing: one opener a topic. */

@@ -36,6 +36,7 @@ EXPORT int luaopen_ane_core(lua_State *L) {
   bind_folder(L);
   bind_embedding(L);
   bind_export(L);
+  bind_match(L);
   bind_http(L);
   bind_fetch(L);
   lua_newtable(L);

@@ -7,17 +7,37 @@ static uint64_t hash_bytes(uint64_t h, const void *data, size_t n) {
   return h;
 }
 
+enum { SAMPLES = 64, SAMPLE = 16, WHOLE = 4096 };
+
+/* All of a few bytes, or samples of many. */
+static uint64_t hash_samples(uint64_t h, const void *data, uint64_t bytes) {
+  if (bytes <= WHOLE) return hash_bytes(h, data, (size_t)bytes);
+  for (uint64_t at = 0; at + SAMPLE <= bytes; at += bytes / SAMPLES) h = hash_bytes(h, (const uint8_t *)data + at, SAMPLE);
+  return h;
+}
+
+/* The codes of all pieces of a matrix of `rows` rows below the first one, and the scales or tables of all. */
+static uint64_t hash_gather(uint64_t h, const struct ane_gather *g, int64_t rows, int64_t cols) {
+  for (bool first = true; g; g = g->next, first = false) {
+    int64_t n = g->rows ? g->rows : rows;
+    if (!first) h = hash_samples(h, g->data, g->bytes);
+    if (g->table)
+      h = hash_samples(h, g->table, (uint64_t)((n - 1) / g->row_block + 1) * 16 * ane_dtype_info(g->table_dtype)->bytes);
+    if (!g->scales || g->g_idx) continue;
+    int64_t last = (n - 1) / g->row_block * g->scale_row + (cols - 1) / g->block * g->scale_col;
+    size_t size = g->fp4 ? 1 : ane_dtype_info(g->scale_dtype)->bytes;
+    h = hash_samples(h, (const uint8_t *)g->scales + (size_t)g->scale_base * size, (uint64_t)(last + 1) * size);
+  }
+  return h;
+}
+
 uint64_t fingerprint_graph(const struct ane_program *p, const struct ane_graph *g, const struct ane_buffer *text) {
-  enum { SAMPLES = 64, SAMPLE = 16, WHOLE = 4096 };
   uint64_t h = hash_bytes(0xcbf29ce484222325u, text->data, text->size);
   for (int32_t i = 0; i < g->n_values; i++) {
     const struct ane_tensor *t = &g->values[i].data;
     if (g->values[i].kind != ANE_VALUE_CONST) continue;
-    if (t->bytes <= WHOLE)
-      h = hash_bytes(h, t->data, (size_t)t->bytes);
-    else
-      for (uint64_t at = 0; at + SAMPLE <= t->bytes; at += t->bytes / SAMPLES)
-        h = hash_bytes(h, (const uint8_t *)t->data + at, SAMPLE);
+    h = hash_samples(h, t->data, t->bytes);
+    if (t->gather && t->shape.rank == 2) h = hash_gather(h, t->gather, t->row0 + t->shape.dim[0], t->shape.dim[1]);
   }
   for (int32_t i = 0; i < p->n_matrices; i++) {
     const ane_layout layout = p->matrices[i].packed.layout; /* a head in the split layout holds the same numbers */

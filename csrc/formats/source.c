@@ -17,7 +17,8 @@ void ane_source_close(struct ane_source *s) {
     s->refs--;
     return;
   }
-  for (uint32_t i = 0; !s->parent && i < s->n_files; i++) ane_map_close(&s->files[i].map);
+  for (uint32_t i = 0; !s->parent && i < s->n_files - s->n_borrowed; i++) ane_map_close(&s->files[i].map);
+  if (s->free_owned) s->free_owned(s->owned);
   struct ane_source *parent = s->parent;
   ane_strmap_free(&s->by_name);
   ane_strmap_free(&s->by_key);

@@ -70,6 +70,9 @@ struct ane_source {
   uint32_t n_values;
   struct ane_strmap by_name, by_key; /* to indices of tensors, values */
   const struct ane_onnx *onnx;       /* the graph; NULL where the format holds none */
+  void (*free_owned)(void *owned);   /* frees what else the source owns, when it is closed; NULL: nothing */
+  void *owned;                       /* in the arena */
+  uint32_t n_borrowed;               /* the last of the files: their maps belong to `owned` */
   struct ane_source *parent;         /* whose files these are; NULL: its own */
   uint32_t refs;                     /* owners beside the one who opened it */
   struct ane_arena arena;            /* owns all the above */

@@ -6,5 +6,6 @@
 #include "mil/export.h"
 #include "mil/residency.h"
 #include "mil/lower.h"
+#include "mil/match.h"
 
 #endif

@@ -63,7 +63,8 @@ static bool zeros_are(const struct ane_gather *g, int64_t rows, int64_t blocks, 
   return true;
 }
 
-ane_dtype ane_gather_dtype(const struct ane_gather *g, int64_t rows, int64_t cols) {
+static ane_dtype piece_dtype(const struct ane_gather *g, int64_t rows, int64_t cols) {
+  if (g->table) return g->table_dtype == ANE_F16 ? ANE_F16 : ANE_F32;
   if (!g->bits) return g->dtype == ANE_F16 || g->dtype == ANE_BF16 ? g->dtype : ANE_F32;
   int64_t blocks = (cols + g->block - 1) / g->block;
   if (g->fp4) return cols % 32 ? ANE_F32 : ANE_MXFP4;
@@ -77,13 +78,31 @@ ane_dtype ane_gather_dtype(const struct ane_gather *g, int64_t rows, int64_t col
   return ANE_F32;
 }
 
+ane_dtype ane_gather_dtype(const struct ane_gather *g, int64_t rows, int64_t cols) {
+  ane_dtype t = piece_dtype(g, g->rows ? g->rows : rows, cols);
+  for (g = g->next; g; g = g->next)
+    if (piece_dtype(g, g->rows, cols) != t) return ANE_F32;
+  return t;
+}
+
+/* The piece of row r, which becomes the row's number in it. */
+static const struct ane_gather *piece_of(const struct ane_gather *g, int64_t *r) {
+  for (; g->next && *r >= g->rows; g = g->next) *r -= g->rows;
+  return g;
+}
+
 /* ---- Rows ----------------------------------------------------------------------------------------------------------*/
 
 void ane_gather_floats(const struct ane_tensor *t, int64_t row, float *dst) {
-  const struct ane_gather *g = t->gather;
-  int64_t r = t->row0 + row, cols = t->shape.dim[1], at = g->base + r * g->row_step, seen = -1;
+  int64_t r = t->row0 + row, cols = t->shape.dim[1], seen = -1;
+  const struct ane_gather *g = piece_of(t->gather, &r);
+  int64_t at = g->base + r * g->row_step;
   float scale = 0, zero = 0;
   for (int64_t c = 0; c < cols; c++, at += g->col_step) {
+    if (g->table) {
+      dst[c] = float_at(g->table, g->table_dtype, r / g->row_block * 16 + unsigned_code(g->data, 4, at));
+      continue;
+    }
     if (!g->bits) {
       dst[c] = float_at(g->data, g->dtype, at);
       continue;
@@ -175,10 +194,15 @@ void ane_copy_matrix(const void *src, size_t size, int64_t row_step, int64_t col
 }
 
 void ane_gather_row(const struct ane_tensor *t, int64_t row, void *dst) {
-  const struct ane_gather *g = t->gather;
   int64_t r = t->row0 + row, cols = t->shape.dim[1];
+  const struct ane_gather *g = piece_of(t->gather, &r);
   if (t->dtype == ANE_F32) {
     ane_gather_floats(t, row, dst);
+  } else if (g->table) {
+    for (int64_t c = 0; c < cols; c++) {
+      int64_t at = g->base + r * g->row_step + c * g->col_step;
+      memcpy((char *)dst + 2 * c, (const char *)g->table + 2 * (r / g->row_block * 16 + unsigned_code(g->data, 4, at)), 2);
+    }
   } else if (!g->bits) {
     size_t size = ane_dtype_info(t->dtype)->bytes;
     ane_copy_matrix((const char *)g->data + (size_t)(g->base + r * g->row_step) * size, size, 0, g->col_step, 1, cols, dst, 0);

@@ -50,7 +50,10 @@ const char *ane_shape_text(const struct ane_shape *s, char out[ANE_SHAPE_TEXT]);
  * points lie elsewhere. Elements are counted from `data`: (r, c) is number base + r * row_step + c * col_step of the stored
  * ones, which are plain floats (bits 0), or codes of 2, 4 or 8 bits, lower bits first. Of codes the value is (code - zero) *
  * scale, one product of two floats. Scale and zero point of (r, c) have the index k = scale_base + r / row_block * scale_row +
- * (g_idx ? g_idx[c] : c / block) * scale_col. */
+ * (g_idx ? g_idx[c] : c / block) * scale_col. With a table, codes have 4 bits and the value is entry number
+ * r / row_block * 16 + code of it.
+ *
+ * A matrix may consist of pieces, one below the other, each with a gather of its own. */
 struct ane_gather {
   const void *data;
   uint64_t bytes;  /* of data */
@@ -67,6 +70,10 @@ struct ane_gather {
   int64_t zero_row_bytes, zero_blocks;
   float zero_default;
   const int32_t *g_idx; /* maybe unaligned; NULL: none */
+  const void *table;    /* floats of type table_dtype; NULL: none */
+  ane_dtype table_dtype;
+  int64_t rows;                  /* of this piece, whose row 0 is the first; 0: all */
+  const struct ane_gather *next; /* the piece below, NULL: none; its rows are counted from 0 again */
 };
 
 /* Dense row-major tensor. It is only a view: whoever makes it says who owns `data`. Rows of block types are whole blocks:

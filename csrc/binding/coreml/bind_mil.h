@@ -7,10 +7,20 @@
 
 /* layout, norm, rope, context, max_t, fixed_t, argmax, fp32 */
 void bind_mil_options(lua_State *L, int t, struct ane_mil_options *o);
+/* The same, and take ("all", "last"), embed. */
+void bind_mil_exporter_options(lua_State *L, int t, struct ane_mil_options *o);
 /* Option `functions`: a list of {fixed_t or max_t, context}, what is missing as in `o`; a userdata, pushed. n 0: absent. */
 struct ane_mil_profile *bind_mil_profiles(lua_State *L, int t, const struct ane_mil_options *o, uint32_t *n);
 /* Pushes {name, fixed_t or max_t, context (where it makes a difference)}. */
 void bind_mil_push_function(lua_State *L, const struct ane_mil_function_plan *f);
+/* Sets inputs, outputs and states of the table on top: lists of {name, role, edge, index, dtype, shape}; T is "T". */
+void bind_mil_push_lowered(lua_State *L, const struct ane_graph *g, const struct ane_mil_lowered *r);
+/* Sets functions: list of {name, fixed_t or max_t, context (where it makes a difference), inputs, outputs, states}. */
+void bind_mil_push_functions(lua_State *L, const struct ane_graph *g, const struct ane_mil_function_plan *list, uint32_t n,
+                             struct ane_mil_lowered *const *lowered);
+/* Pushes {ropes = list of {inv_freq, magnitude, long_freq, original}, masks = list of {window, ahead}}: what `index` of rope and
+ * mask ports counts, from 0. Nothing is pushed on failure. */
+ane_status bind_mil_push_tables(lua_State *L, const struct ane_graph *g, struct ane_arena *arena, struct ane_error *err);
 /* Pushes a userdata: the scheme that is asked for of each value of the graph, `weights` or what `schemes` has for its name. */
 struct ane_weight_spec *bind_mil_schemes(lua_State *L, int t, const struct ane_graph *g);
 /* The partition that the table asks for (`whole`: one shard). */

@@ -70,17 +70,6 @@ static void read_importance(lua_State *L, int t, struct lua_exporter *ud) {
   lua_pop(L, 1); /* the userdata stays below */
 }
 
-static void exporter_options(lua_State *L, int t, struct ane_mil_options *o) {
-  bind_mil_options(L, t, o);
-  lua_getfield(L, t, "take");
-  const char *take = luaL_optstring(L, -1, "all");
-  if (strcmp(take, "all") != 0 && strcmp(take, "last") != 0) luaL_error(L, "option take is %s; known are: all, last", take);
-  o->gather = *take == 'l' ? ANE_MIL_GATHER_LAST : ANE_MIL_GATHER_ALL;
-  lua_getfield(L, t, "embed");
-  o->embed = lua_toboolean(L, -1);
-  lua_pop(L, 2);
-}
-
 static ane_status exporter_memory(struct lua_exporter *ud, int threads, struct ane_error *err) {
   size_t n = (size_t)ud->owner->graph->n_values + 1;
   ud->e.fits = ane_calloc(n, sizeof *ud->e.fits);
@@ -103,7 +92,7 @@ static int exporter_new(lua_State *L) {
     lua_pushvalue(L, i);
     lua_setiuservalue(L, 3, i);
   }
-  exporter_options(L, 2, &ud->o);
+  bind_mil_exporter_options(L, 2, &ud->o);
   ud->profiles = bind_mil_profiles(L, 2, &ud->o, &ud->n_profiles);
   lua_setiuservalue(L, 3, 5);
   lua_getfield(L, 2, "weights");
@@ -131,34 +120,6 @@ static int exporter_new(lua_State *L) {
 }
 
 /* ---- Writing --------------------------------------------------------------------------------------------------------------*/
-
-/* A list of {name, role, edge, index, dtype, shape}; T is "T". */
-static void push_ports(lua_State *L, const char *key, const struct ane_graph *g, const struct ane_mil_port *list, uint32_t n) {
-  lua_createtable(L, (int)n, 0);
-  for (uint32_t i = 0; i < n; i++) {
-    const struct ane_mil_port *p = &list[i];
-    lua_createtable(L, 0, 6);
-    bind_set_text(L, "name", p->name);
-    bind_set_text(L, "role", ane_mil_port_word(p->kind));
-    bind_set_text(L, "dtype", ane_mil_dtype_name(p->dtype));
-    if (p->value != ANE_NONE) bind_set_text(L, "edge", g->values[p->value].name);
-    if (p->kind == ANE_MIL_PORT_COS || p->kind == ANE_MIL_PORT_SIN || p->kind == ANE_MIL_PORT_MASK) {
-      lua_pushinteger(L, p->index);
-      lua_setfield(L, -2, "index");
-    }
-    lua_createtable(L, p->rank, 0);
-    for (int32_t d = 0; d < p->rank; d++) {
-      if (p->dim[d] >= 0)
-        lua_pushinteger(L, p->dim[d]);
-      else
-        lua_pushliteral(L, "T");
-      lua_rawseti(L, -2, d + 1);
-    }
-    lua_setfield(L, -2, "shape");
-    lua_rawseti(L, -2, (lua_Integer)i + 1);
-  }
-  lua_setfield(L, -2, key);
-}
 
 struct writing {
   lua_State *L;
@@ -194,24 +155,6 @@ static ane_status on_wrote(void *arg, int32_t value, int64_t from, int64_t to, c
 static void on_release(void *arg, const void *data, uint64_t bytes) {
   const struct bind_graph *owner = ((struct writing *)arg)->ud->owner;
   bind_release(owner->sources, owner->n_sources, data, bytes);
-}
-
-static void push_lowered(lua_State *L, const struct ane_graph *g, const struct ane_mil_lowered *r) {
-  push_ports(L, "inputs", g, r->inputs, r->n_inputs);
-  push_ports(L, "outputs", g, r->outputs, r->n_outputs);
-  push_ports(L, "states", g, r->states, r->n_states);
-}
-
-/* functions = list of {name, fixed_t or max_t, context (where it makes a difference), inputs, outputs, states} */
-static void push_functions(lua_State *L, const struct ane_graph *g, const struct ane_mil_function_plan *list, uint32_t n,
-                           struct ane_mil_lowered *const *lowered) {
-  lua_createtable(L, (int)n, 0);
-  for (uint32_t i = 0; i < n; i++) {
-    bind_mil_push_function(L, &list[i]);
-    push_lowered(L, g, lowered[i]);
-    lua_rawseti(L, -2, (lua_Integer)i + 1);
-  }
-  lua_setfield(L, -2, "functions");
 }
 
 /* Everything of one shard, in the arena of the exporter. */
@@ -255,8 +198,8 @@ static int exporter_write(lua_State *L) {
   lua_createtable(L, 0, 5);
   lua_pushinteger(L, w.lowered[0]->model->version);
   lua_setfield(L, -2, "version");
-  push_lowered(L, ud->e.graph, w.lowered[0]);
-  if (w.n_functions) push_functions(L, ud->e.graph, w.functions, w.n_functions, w.lowered);
+  bind_mil_push_lowered(L, ud->e.graph, w.lowered[0]);
+  if (w.n_functions) bind_mil_push_functions(L, ud->e.graph, w.functions, w.n_functions, w.lowered);
   ane_arena_free(&ud->arena);
   return 1;
 }
@@ -266,50 +209,13 @@ static int exporter_count(lua_State *L) {
   return 1;
 }
 
-static void push_floats(lua_State *L, const char *key, const struct ane_attr *a) {
-  lua_createtable(L, (int)a->fv.n, 0);
-  for (int64_t i = 0; i < a->fv.n; i++) lua_pushnumber(L, (lua_Number)a->fv.v[i]), lua_rawseti(L, -2, i + 1);
-  lua_setfield(L, -2, key);
-}
-
-/* tables() -> {ropes = list of {inv_freq, magnitude, long_freq, original}, masks = list of {window, ahead}}: what `index` of
- * rope and mask ports counts, from 0 */
+/* tables() -> see bind_mil_push_tables */
 static int exporter_tables(lua_State *L) {
   struct lua_exporter *ud = check_exporter(L);
-  struct ane_mil_ropes ropes;
-  struct ane_mil_masks masks;
   struct ane_error err;
-  ane_status st = ane_mil_ropes(&ud->arena, ud->e.graph, &ropes, &err);
-  if (!st) st = ane_mil_masks(&ud->arena, ud->e.graph, &masks, &err);
-  if (st) return ane_arena_free(&ud->arena), bind_fail(L, &err);
-  lua_createtable(L, 0, 2);
-  lua_createtable(L, ropes.n, 0);
-  for (int32_t i = 0; i < ropes.n; i++) {
-    const struct ane_node *n = &ud->e.graph->nodes[ropes.nodes[i]];
-    lua_createtable(L, 0, 4);
-    push_floats(L, "inv_freq", ane_node_attr(n, "inv_freq"));
-    lua_pushnumber(L, ane_node_float(n, "magnitude"));
-    lua_setfield(L, -2, "magnitude");
-    if (ane_node_attr(n, "long_freq")->fv.n) {
-      push_floats(L, "long_freq", ane_node_attr(n, "long_freq"));
-      lua_pushinteger(L, ane_node_int(n, "original"));
-      lua_setfield(L, -2, "original");
-    }
-    lua_rawseti(L, -2, i + 1);
-  }
-  lua_setfield(L, -2, "ropes");
-  lua_createtable(L, masks.n, 0);
-  for (int32_t i = 0; i < masks.n; i++) {
-    lua_createtable(L, 0, 2);
-    lua_pushinteger(L, masks.list[i].window);
-    lua_setfield(L, -2, "window");
-    lua_pushinteger(L, masks.list[i].ahead);
-    lua_setfield(L, -2, "ahead");
-    lua_rawseti(L, -2, i + 1);
-  }
-  lua_setfield(L, -2, "masks");
+  ane_status st = bind_mil_push_tables(L, ud->e.graph, &ud->arena, &err);
   ane_arena_free(&ud->arena);
-  return 1;
+  return st ? bind_fail(L, &err) : 1;
 }
 
 /* Rows that are decoded at once. */

@@ -124,7 +124,8 @@ static int64_t const_field(lua_State *L, int arg, const char *name, int64_t def,
 /* Rows from, from + step, ... of a matrix, or elements of a vector; transposed as for cut_const. */
 static void step_const(lua_State *L, struct bind_graph *ud, int64_t from, int64_t step, bool transposed, struct ane_tensor *t) {
   struct ane_shape *s = &t->shape;
-  if (s->rank < 1 || s->rank > 2 || t->transposed || (ane_dtype_info(t->dtype)->block != 1 && !t->gather))
+  if (s->rank < 1 || s->rank > 2 || t->transposed || (ane_dtype_info(t->dtype)->block != 1 && !t->gather) ||
+      (t->gather && (t->gather->next || t->gather->table)))
     luaL_error(L, "such a view of the tensor does not exist");
   struct ane_gather *g = ane_arena_alloc(&ud->graph->arena, sizeof *g);
   if (!g) luaL_error(L, "not enough memory");

@@ -11,6 +11,7 @@
 #define ANE_FORMATS_MLPACKAGE_H
 
 #include "formats/mil/mil_spec.h"
+#include "formats/source.h"
 #include "platform/platform.h"
 
 /* ---- Reading -----------------------------------------------------------------------------------------------------*/
@@ -40,6 +41,23 @@ struct ane_mlpackage {
 ane_status ane_mlpackage_open(struct ane_mlpackage **out, const char *path, struct ane_error *err);
 /* NULL is fine. */
 void ane_mlpackage_close(struct ane_mlpackage *p);
+
+/* ---- As a source -------------------------------------------------------------------------------------------------*/
+
+/* What a source of packages is made of. */
+struct ane_mlpackage_parts {
+  const char *path; /* of the set */
+  struct ane_source_tensor *tensors;
+  uint32_t n_tensors;
+  struct ane_mlpackage **packages;
+  uint32_t n_packages;
+  struct ane_source_file embedding; /* the file of a table; without a path: none */
+  struct ane_arena arena;           /* holds everything above but the packages and the maps, and what the tensors point to */
+};
+/* A source whose tensors point into packages, by names of the caller's choice, with format "package set". On success it owns the
+ * packages, the map and the arena, which the call empties in `parts`. On failure the caller still owns them. Errors: ANE_NOMEM,
+ * ANE_FORMAT (a name appears twice). */
+ane_status ane_mlpackage_source(struct ane_source **out, struct ane_mlpackage_parts *parts, struct ane_error *err);
 
 /* ---- Writing -----------------------------------------------------------------------------------------------------*/
 
