@@ -26,7 +26,7 @@ local ane = {}
 ---@field activations? "int8"|"fp32" int8 (default) is fast, fp32 the reference
 ---@field kv? ane.kv default: fp16, with fp32 activations fp32
 ---@field head? "auto"|"pruned"|"full" pruned: greedy decoding skips rows of an 8-bit LM head that cannot win; the same tokens. auto (default): pruned from 48 MB on
----@field engine? "recipe"|"graph" how an ONNX model runs; default: recipe where one matches, else graph
+---@field engine? "recipe"|"graph" how an ONNX model or a Core ML package set runs: by a recipe, or op by op; default: recipe where one matches, else graph
 ---@field recipe? table|string a recipe or the path of one, for an architecture that is not known
 ---@field precision? "fp32"|"fp16" of Core ML package sets
 ---@field backend? "cpu"|"coreml" what runs Core ML package sets; coreml: on macOS 15, never run on hardware
@@ -288,8 +288,8 @@ function package_state:close() end
 ---@field vocab integer
 ---@field architecture string
 ---@field config table
----@field engine "recipe"|"graph"|"packages" "graph": an ONNX graph, run op by op; "packages": a package set
----@field engine_reason string? why the graph runs
+---@field engine "recipe"|"graph"|"packages" "graph": an ONNX graph, run op by op; "packages": a package set, run op by op
+---@field engine_reason string? why the graph or the packages run op by op
 ---@field warnings string[] what load has to say, empty where nothing: a context that is longer than the model's own
 ---@field closed boolean
 local model = {}

@@ -69,7 +69,7 @@ local function exported(path, name)
   local model <close> = assert(ane.load(path, { threads = 1 }))
   assert(model:export(out, { weights = "fp16", context = 64 }))
   do
-    local packages <close> = assert(ane.load(out, { threads = 2 }))
+    local packages <close> = assert(ane.load(out, { threads = 2, engine = "graph" }))
     local p = prompts[1]
     local reply = assert(packages:generate(p.ids, { max_tokens = #p.greedy, ignore_eos = true, details = true }))
     assert(table.concat(p.greedy, " ") == table.concat(reply.ids, " "), path .. ": other greedy tokens of its packages")

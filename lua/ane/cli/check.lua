@@ -1,5 +1,5 @@
 --- `ane check`: compares a model with a golden, layer by layer.
--- Needs ane.cli.common, ane.cli.options and ane.evaluate.check.
+-- Needs ane.cli.common, ane.cli.options, ane.coreml.set and ane.evaluate.check.
 
 local common = require "ane.cli.common"
 local options = require "ane.cli.options"
@@ -18,7 +18,8 @@ end
 
 --- Exit code 0 says that the comparison was made. With --json `ok` is its result; without, a drift is a failure.
 function M.run(args)
-  local model <close>, message, code = common.load(args, { activations = args.activations or "fp32" })
+  local by_op = require("ane.coreml.set").find(args.model) and not args.engine -- packages are checked as they are
+  local model <close>, message, code = common.load(args, { activations = args.activations or "fp32", engine = by_op and "graph" or nil })
   if not model then return nil, message, code end
   local report
   report, message = require("ane.evaluate.check").check(model, args.golden, { prompt = args.prompt, hints = not args.no_hints })

@@ -83,6 +83,10 @@ local function show(info)
   write("runs with: %s kernels, %d threads, activations %s, KV %s, context %d", info.isa, info.threads, info.activations, info.kv,
     info.context)
   if info.engine == "graph" then write("the graph runs op by op: %s", info.engine_reason or "no recipe matches") end
+  if info.engine == "packages" then write("the packages run op by op: %s", info.engine_reason or "no recipe matches") end
+  if info.packages and info.engine == "recipe" then
+    write("the packages run by the recipe for %s, with the weights that they hold", info.architecture)
+  end
   for _, row in ipairs(info.kernels) do
     write("  %-8s %4d matrices as %-12s times %-5s %s", row.dtype, row.matrices, row.form, row.activations, common.bytes(row.bytes))
   end

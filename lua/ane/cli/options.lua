@@ -150,7 +150,8 @@ function M.model(parser, optional)
   parser:option("--kv", "Type of cached keys and values; default: fp16, or fp32 with fp32 activations."):choices(rules.kv.choices)
   M.add(parser, "--head", "How greedy decoding reads an 8-bit LM head: full, pruned (skips rows that cannot win; same result) or "
     .. "auto (default: pruned if the head has 48 MB or more).", rules.head):argname "H"
-  parser:option("--engine", "How an ONNX model runs; default: recipe if one matches, else graph."):choices(rules.engine.choices)
+  parser:option("--engine", "How an ONNX model or a package set runs: by a recipe, or op by op (graph); default: recipe if one matches, "
+    .. "else graph."):choices(rules.engine.choices)
   M.recipe(parser)
   M.adapters(parser)
   parser:flag("--verify", "Check the hashes of all files of a package set before it is opened. By default only sizes are checked.")

@@ -26,6 +26,7 @@
 --                       each package the function for its tokens that sees the fewest positions
 --   profiles            other sets of packages that do the same, each {fixed_t, max_seq_len, packages}: with option context those
 --                       with the least max_seq_len that holds it are opened
+--   recipe              how a recipe was asked for the graph (ane.coreml.export.recipe); with it the set may run by that recipe
 --   files               {path = {bytes, sha256}} of all files but this one; with option verify they are hashed
 -- A hidden or edge input that no package before has given is the embedding.
 
@@ -199,14 +200,15 @@ local function read_profiles(meta)
   end
 end
 
--- The packages of the profile with the least context that holds the requested one; among equal ones the last.
+-- The packages of the profile with the least context that holds the requested one; among equal ones the last. Sets profile, its
+-- number; nil where no profile was chosen.
 local function choose_profile(meta, context)
-  local best
-  for _, profile in ipairs(context and meta.profiles or {}) do
+  local best, number
+  for i, profile in ipairs(context and meta.profiles or {}) do
     local held = profile.max_seq_len
-    if held and held >= context and #profile.packages > 0 and (not best or held <= best.max_seq_len) then best = profile end
+    if held and held >= context and #profile.packages > 0 and (not best or held <= best.max_seq_len) then best, number = profile, i end
   end
-  if best then meta.packages, meta.max_seq_len = best.packages, best.max_seq_len end
+  if best then meta.packages, meta.max_seq_len, meta.profile = best.packages, best.max_seq_len, number end
 end
 
 --- Reads runtime_meta.json and checks its numbers, names and ranges.

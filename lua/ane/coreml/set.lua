@@ -1,10 +1,12 @@
 --- Package sets: a folder with runtime_meta.json, Core ML packages and the table of embeddings, as `ane export` writes it.
--- Needs ane.core, ane.coreml.files, ane.coreml.meta, ane.coreml.open, ane.coreml.session, ane.tokenizer and ane.util.failure.
+-- Needs ane.core, ane.coreml.files, ane.coreml.meta, ane.coreml.open, ane.coreml.rebuild, ane.coreml.session, ane.model.loader,
+-- ane.tokenizer and ane.util.failure.
 -- Usage: `local bundle = assert(require("ane.coreml.set").load("out/", opts))`
 --
--- meta.read reads and checks runtime_meta.json. files.check compares sizes and, by option, hashes. open.packages opens every
--- package and checks it against the set. session.program makes the engine that runs them. Packages are run by the roles of their
--- inputs and outputs; no architecture is known here.
+-- meta.read reads and checks runtime_meta.json. files.check compares sizes and, by option, hashes. If a recipe computes exactly what
+-- the packages do (ane.coreml.rebuild), the model runs by it, with their weights. Else open.packages opens every package and checks it
+-- against the set, and session.program makes the engine that runs them, op by op, by the roles of their inputs and outputs; no
+-- architecture is known there.
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
@@ -18,6 +20,8 @@ local M = {}
 M.META = meta_file.NAME
 
 local refuse = failure.raise -- caught by load
+
+local function loader() return require "ane.model.loader" end
 
 --- The folder of a set, with a trailing slash; nil if the path is no set.
 function M.find(path)
@@ -91,11 +95,76 @@ local function source_of(folder, meta)
   }
 end
 
+-- The option that only one engine has, which was given a value that the other one does not support; nil: there is none.
+local function only_packages(opts)
+  if opts.precision then return "precision" end
+  if opts.backend == "coreml" then return "backend" end
+end
+
 local function check_options(opts)
   if opts.weights and opts.weights ~= "file" then
     refuse("unsupported", "option weights is %s: packages run with the weights that they hold", opts.weights)
   end
-  if opts.recipe or opts.engine then refuse("unsupported", "options recipe and engine have no meaning for a package set") end
+  if opts.mixed then refuse("unsupported", "option mixed: packages run with the weights that they hold") end
+  local name = only_packages(opts)
+  if name and (opts.engine == "recipe" or opts.recipe) then
+    refuse("invalid", "option %s is for packages that run op by op (engine \"graph\")", name)
+  end
+  if opts.recipe and opts.engine == "graph" then refuse("invalid", "option recipe has no meaning with engine = \"graph\"") end
+end
+
+-- The fields of a bundle that do not depend on the engine.
+local function common(folder, meta, opts)
+  local tokenizer, tokenizer_error = find_tokenizer(folder, meta)
+  local eos = type(meta.eos_ids) == "table" and #meta.eos_ids > 0 and meta.eos_ids or tokenizer and tokenizer.eos_ids or {}
+  if tokenizer then tokenizer.eos_ids = eos end
+  return {
+    tokenizer = tokenizer, tokenizer_error = tokenizer_error, eos_ids = eos, context = opts.context or meta.max_seq_len,
+    packages = listed(meta),
+  }
+end
+
+-- Runs the set by the recipe that computes it.
+-- @return bundle; or nil and why there is none
+local function by_recipe(folder, meta, opts)
+  local given, message, code
+  if opts.recipe then
+    given, message, code = loader().find_recipe(meta.model_family, opts.recipe)
+    if not given then refuse(code, "%s", message) end
+  end
+  local found, reason = require("ane.coreml.rebuild").find(folder, meta, given)
+  if not found then return nil, reason end
+  local facts, options = common(folder, meta, opts), {}
+  for key, value in pairs(opts) do options[key] = value end
+  options.context = facts.context
+  found.config.labels = meta.labels
+  local bundle
+  bundle, message, code = loader().complete(folder, found.recipe, found.config, found.source, options,
+    { facts.tokenizer, facts.tokenizer_error })
+  if not bundle then
+    found.source:close()
+    refuse(code, "%s", message)
+  end
+  bundle.engine, bundle.packages, bundle.eos_ids = "recipe", facts.packages, facts.eos_ids
+  return bundle
+end
+
+-- Runs the packages themselves, op by op.
+local function by_packages(folder, meta, text, opts)
+  local bundle = common(folder, meta, opts)
+  local ok, failed = pcall(function()
+    open.packages(folder, meta, opts)
+    meta.table = open.embedding(folder, meta)
+  end)
+  if not ok then
+    for _, pkg in ipairs(meta.opened or {}) do pkg:close() end
+    error(failed, 0)
+  end
+  opts.kv, opts.activations = "fp32", "fp32" -- this engine has no other, so info reports these
+  bundle.program = require("ane.coreml.session").program(meta, { context = bundle.context, text = text, opts = opts })
+  bundle.source, bundle.config, bundle.bytes = source_of(folder, meta), config_of(folder, meta), 0
+  bundle.architecture, bundle.engine = bundle.config.architecture, "packages"
+  return bundle
 end
 
 local function load(folder, opts)
@@ -106,26 +175,19 @@ local function load(folder, opts)
   end
   local whole_set, message, code = files.check(folder, meta, opts)
   if not whole_set then refuse(code, "%s", message) end
-  local tokenizer, tokenizer_error = find_tokenizer(folder, meta)
-  local ok, failed = pcall(function()
-    open.packages(folder, meta, opts)
-    meta.table = open.embedding(folder, meta)
-  end)
-  if not ok then
-    for _, pkg in ipairs(meta.opened or {}) do pkg:close() end
-    error(failed, 0)
+  local name = only_packages(opts)
+  local reason = opts.engine == "graph" and "asked for" or name and ("option %s asks for it"):format(name)
+  if not reason then
+    local made, why = by_recipe(folder, meta, opts)
+    if made then return made end
+    reason = "no recipe computes these packages: " .. why
+    if opts.engine == "recipe" or opts.recipe then
+      refuse("unsupported", "engine recipe: %s; engine = \"graph\" runs them op by op", reason)
+    end
   end
-  local cfg = config_of(folder, meta)
-  local eos = type(meta.eos_ids) == "table" and #meta.eos_ids > 0 and meta.eos_ids or tokenizer and tokenizer.eos_ids or {}
-  if tokenizer then tokenizer.eos_ids = eos end
-  opts.kv, opts.activations = "fp32", "fp32" -- this engine has no other, so info reports these
-  local context = opts.context or meta.max_seq_len
-  local program = require("ane.coreml.session").program(meta, { context = context, text = text, opts = opts })
-  return {
-    program = program, source = source_of(folder, meta), config = cfg, tokenizer = tokenizer, tokenizer_error = tokenizer_error,
-    eos_ids = eos, architecture = cfg.architecture, engine = "packages", bytes = 0, context = context,
-    packages = listed(meta),
-  }
+  local bundle = by_packages(folder, meta, text, opts)
+  bundle.engine_reason = reason
+  return bundle
 end
 
 -- Calls f. Returns its results; or nil, message, code of a refusal, with the file at fault.
@@ -148,8 +210,9 @@ end
 
 --- Opens a set. All of it is checked before anything runs.
 -- @param path the folder, or its runtime_meta.json
--- @param opts threads, isa, context, precision, backend, progress, verify (true: hashes of all files); weights only "file". kv and
--- activations become "fp32"
+-- @param opts threads, isa, context, precision, backend, progress, verify (true: hashes of all files); weights only "file"; engine:
+-- "recipe" (an error where no recipe computes the packages), "graph" (op by op); nil: recipe where one matches. Op by op, kv and
+-- activations become "fp32". With the recipe, all options of its engine
 -- @return a bundle for ane.model; or nil, message, code: gaps, overlaps, missing or resized files, paths that leave the folder
 function M.load(path, opts)
   local folder = M.find(path)

@@ -32,7 +32,8 @@ local KV = { "fp16", "fp32", "int16", "int8" }
 --     head, which makes long prompts faster
 --   head: how greedy decoding reads an 8-bit LM head: "pruned" skips rows that cannot win and gives the same result, "full" reads
 --     every row; "auto" (default) prunes heads of 48 MB or more
---   engine: how an ONNX model runs: "graph" (op by op), or "recipe" (rebuilt by a recipe); default: recipe where one matches
+--   engine: how an ONNX model or a Core ML package set runs: "graph" (op by op; "packages" means the same), or "recipe" (rebuilt by a
+--     recipe, with the stored weights); default: recipe where one matches
 --   recipe: a table or the path of a Lua file, for an architecture that ane.models does not have
 --   precision: for Core ML package sets: "fp32" (default), or "fp16" (results of that type are rounded to it)
 --   backend: what runs Core ML package sets: "cpu" (default), or "coreml", on macOS 15 (never run on hardware)
@@ -53,7 +54,7 @@ M.rules = {
   activations = { type = "string", choices = { "int8", "fp32" }, default = "int8" },
   kv = { type = "string", choices = KV },
   head = { type = "string", choices = { "auto", "pruned", "full" }, aliases = { search = "pruned" }, default = "auto" },
-  engine = { type = "string", choices = { "recipe", "graph" } },
+  engine = { type = "string", choices = { "recipe", "graph" }, aliases = { packages = "graph" } },
   recipe = { type = { "table", "string" } },
   precision = { type = "string", choices = { "fp32", "fp16" } },
   backend = { type = "string", choices = { "cpu", "coreml" } },

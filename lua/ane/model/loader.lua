@@ -157,10 +157,12 @@ M.find_recipe = find_recipe
 --- The model of a recipe and a configuration.
 -- @param path as the user gave it, for messages
 -- @param opts as load's
+-- @param found nil, or {tokenizer, message (why there is none)}: looked for elsewhere
 -- @return as load
-function M.complete(path, r, cfg, source, opts)
+function M.complete(path, r, cfg, source, opts, found)
   cfg.soft_experts = opts.soft_experts
-  local tokenizer, message, code = find_tokenizer(cfg, source)
+  local tokenizer, message, code
+  if found then tokenizer, message = found[1], found[2] else tokenizer, message, code = find_tokenizer(cfg, source) end
   if code then return nil, message, code end
   local tokenizer_error, eos_ids = message, end_ids(cfg, tokenizer)
   if tokenizer then tokenizer.eos_ids = eos_ids end

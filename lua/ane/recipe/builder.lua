@@ -19,6 +19,9 @@ Builder.__index = Builder
 
 local M = { version = 1 }
 
+-- The view of a whole table that rows are looked up in by token id. Sources that have one apart from a tied head give that one.
+local TABLE = { table = true }
+
 --- Makes a builder for one model.
 -- @param cfg configuration (ane.model.config)
 -- @param source an open source that holds the weights
@@ -26,7 +29,8 @@ local M = { version = 1 }
 -- @return the builder
 function M.new(cfg, source, names)
   local g = assert(core.graph(cfg.architecture))
-  local b = setmetatable({ cfg = cfg, graph = g, source = source, names = names, path = {}, used = {}, record = {} }, Builder)
+  local b = setmetatable({ cfg = cfg, graph = g, source = source, names = names, path = {}, used = {}, record = {},
+    asked = { tensors = {}, numbers = {}, same = {} } }, Builder)
   b.soft_experts = cfg.soft_experts
   b.ids = g:input("ids", "int32", { 1, "T" })
   b.positions = g:input("positions", "int32", { 1, "T" })
@@ -77,19 +81,23 @@ function Builder:layer(i, fn)
 end
 
 -- Looks up the tensor of a role in the source. Returns its description (nil if there is none) and its name. The role and the layer are
--- passed on for sources that derive shapes from the role (ane.recipe.shapes).
+-- passed on for sources that derive shapes from the role (ane.recipe.shapes). `asked` keeps what the source answered, so that
+-- another source can give the same answers (ane.coreml.export.recipe).
 function Builder:_find(role, suffix, expert)
   local name = self.names(role, self.index)
   name = (expert and name:format(expert) or name) .. suffix
-  return self.source:tensor(name, role, suffix, self.index), name
+  local info = self.source:tensor(name, role, suffix, self.index)
+  if info then self.asked.tensors[name] = info.shape end
+  return info, name
 end
 
--- Adds the tensor of this name as a constant of the graph. `view` selects a part of it (see `weight`).
+-- Adds the tensor of this name as a constant of the graph. `view` selects a part of it (see `weight`). Sources without files make
+-- constants, and answer `number` and `same`, by methods of their own.
 function Builder:_const(name, label, view, role)
   self.used[name] = true
   local value
-  if self.source.blank then value = self.source:blank(self.graph, name, label, view)
-  else value = self.graph:const(label, self.source, name, view) end
+  if self.source.constant then value = self.source:constant(self.graph, name, label, view)
+  else value = self.graph:const(label, self.source, name, view ~= TABLE and view or nil) end
   view = view or {}
   self.record[value] = { weight = name, from = view.from, to = view.to, index = view.index, step = view.step, transposed = view.transposed,
     role = role, layer = self.index, label = label }
@@ -117,10 +125,12 @@ function Builder:number(role, suffix)
   local info, name = self:_find(role, suffix or ".weight")
   if not info then return nil end
   self.used[name] = true
-  if self.source.blank then return nil end
+  if self.source.number then return self.source:number(name) end
   local raw, message = self.source:read(name)
   if not raw or #raw ~= 4 then error(("tensor %s: %s"):format(name, message or "wanted one number"), 0) end
-  return (string.unpack("<f", raw))
+  local value = string.unpack("<f", raw)
+  self.asked.numbers[name] = value
+  return value
 end
 
 --- The number of rows in each slice of a stacked weight: dimension 1 of [slices, rows, columns].
@@ -137,6 +147,7 @@ end
 -- @return boolean; false if the shapes or the stored bytes differ
 function Builder:same(role, other)
   local a, b = self.names(role, self.index) .. ".weight", self.names(other, self.index) .. ".weight"
+  if self.source.same then return self.source:same(a, b) end
   local x, y = self.source:tensor(a), self.source:tensor(b)
   if #x.shape ~= 2 or #y.shape ~= 2 or x.shape[1] ~= y.shape[1] or x.shape[2] ~= y.shape[2] then return false end
   local rows, step = x.shape[1], math.max(1, (1 << 20) // x.shape[2])
@@ -144,6 +155,7 @@ function Builder:same(role, other)
     local to = math.min(from + step - 1, rows)
     if self.source:read(a, from, to) ~= self.source:read(b, from, to) then return false end
   end
+  table.insert(self.asked.same, { a, b })
   return true
 end
 
@@ -161,7 +173,7 @@ function Builder:embed(role, opts)
   if opts.by == "types" and not self.types then self.types = self.graph:input("types", "int32", { 1, "T" }) end
   local list = opts.by and self[opts.by] or self.ids
   local to = opts.from and self:rows(role)
-  return self:_add("embed", role, { list, self:weight(role, { from = opts.from, to = to, matrix = opts.by ~= nil }) })
+  return self:_add("embed", role, { list, self:weight(role, { from = opts.from, to = to, matrix = opts.by ~= nil, table = not opts.by }) })
 end
 
 --- Projects x with the weight of a role: W x + b, a 1x1 convolution.
@@ -336,7 +348,7 @@ function Builder:weight(role, opts)
     return self:_const(name, label, { part_from = from, part_rows = n, transposed = opts.transposed }, role)
   end
   if opts.flat then return self:_const(name, name .. "[flat]", { flat = true }, role) end
-  if not (opts.index or opts.from or opts.transposed or row) then return self:_const(name, name, nil, role) end
+  if not (opts.index or opts.from or opts.transposed or row) then return self:_const(name, name, opts.table and TABLE or nil, role) end
   local label = ("%s[%s,%s:%s%s]"):format(name, opts.index or "", opts.from or "", opts.to or "", opts.transposed and ",t" or "")
   return self:_const(name, label, { index = opts.index, from = opts.from, to = opts.to, transposed = opts.transposed, row = row }, role)
 end

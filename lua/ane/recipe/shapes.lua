@@ -67,11 +67,12 @@ function Source:tensor(name, role, suffix, layer)
   return self.last
 end
 
---- The tensor last looked up, as a constant without values. view: index, from, to, step, transposed, part_rows, flat (see the builder's
--- weight).
-function Source:blank(graph, name, label, view)
-  local shape = table.move(self.last.shape, 1, #self.last.shape, 1, {})
-  assert(self.last.name == name, "looked up just before")
+--- The shape of a view of a tensor.
+-- @param stored shape of the tensor
+-- @param view nil, or index, from, to, step, transposed, part_rows, flat, row (see the builder's weight)
+-- @return list of dimensions
+function M.viewed(stored, view)
+  local shape = table.move(stored, 1, #stored, 1, {})
   view = view or {}
   if view.part_rows then shape[1] = view.part_rows end
   if view.flat then
@@ -79,12 +80,22 @@ function Source:blank(graph, name, label, view)
     for _, d in ipairs(shape) do n = n * d end
     shape = { n }
   end
+  if view.row and #shape == 1 then table.insert(shape, 1, 1) end
   if view.index then table.remove(shape, 1) end
   if view.transposed then shape[1], shape[2] = shape[2], shape[1] end
   if view.step then
     shape[1] = (shape[1] - view.from + view.step - 1) // view.step
   elseif view.from or view.to then shape[1] = (view.to or shape[1]) - (view.from or 0) end
-  return graph:blank(label, shape)
+  return shape
 end
+
+--- The tensor last looked up, as a constant without values.
+function Source:constant(graph, name, label, view)
+  assert(self.last.name == name, "looked up just before")
+  return graph:blank(label, M.viewed(self.last.shape, view))
+end
+
+--- Numbers are not known.
+function Source.number() return nil end
 
 return M

@@ -65,13 +65,19 @@ describe("ane export", function()
     local out = temp()
     command.json { "export", tiny.path(), out, "--context", "32", "--layers", "2" }
     local info = command.json { "info", out }
-    assert.same({ "package set", "llama", 32, "packages" }, { info.format, info.architecture, info.context, info.engine })
+    assert.same({ "package set", "llama", 32, "recipe" }, { info.format, info.architecture, info.context, info.engine })
+    local by_op = command.json { "info", out, "--engine", "graph" }
+    assert.same({ "packages", "asked for" }, { by_op.engine, by_op.engine_reason })
     local paths = {}
     for i, p in ipairs(info.packages) do paths[i] = p.path .. " " .. p.kind end
     assert.same({ "layer_00-01.mlpackage layers", "layer_02.mlpackage layers", "lm_head_00.mlpackage head" }, paths)
     local code, text = command.run { "info", out }
     assert.equal(0, code)
     assert.matches("package set, .*, 3 packages\n.*layer_02.mlpackage.*runs with: ", text)
+    assert.matches("the packages run by the recipe for llama, with the weights that they hold", text, 1, true)
+    code, text = command.run { "info", out, "--engine", "graph" }
+    assert.equal(0, code)
+    assert.matches("the packages run op by op: asked for", text, 1, true)
     assert.same(command.json({ "tokenize", tiny.path() }, "Hello"), command.json({ "tokenize", out }, "Hello"))
     for _, name in ipairs { "plan", "size" } do
       local failed, _, why = command.run { name, out }

@@ -52,7 +52,7 @@ describe("export with many functions", function()
         case.context = 64
         case.functions = "many"
         assert(source:export(out, case))
-        local model <close> = assert(ane.load(out))
+        local model <close> = assert(ane.load(out, { engine = "graph" }))
         local n = case.layers and 43 or 14 -- beyond all tiers
         local want = assert(source:generate(ids, { max_tokens = n, ignore_eos = true, details = true })).ids
         assert.equal(n, #want)
@@ -62,7 +62,7 @@ describe("export with many functions", function()
         if not case.fixed_t then
           case.functions, case.tiers = nil, nil
           assert(source:export(out, case))
-          local plain <close> = assert(ane.load(out))
+          local plain <close> = assert(ane.load(out, { engine = "graph" }))
           assert.is_true(all == rows(plain, ids, 3), "bits differ from those of one function")
         end
       end
@@ -75,7 +75,7 @@ describe("export with many functions", function()
       local out, file = tree.folder(), os.tmpname()
       local source <close> = assert(ane.load(HF .. name, { weights = "int8", activations = "fp32", context = 64 }))
       assert(source:export(out, { context = 64, weights = "int8", functions = "many", fixed_t = { 1, 2, 4, 16 }, tiers = { 20 } }))
-      local model <close> = assert(ane.load(out))
+      local model <close> = assert(ane.load(out, { engine = "graph" }))
       local ids = {}
       for i = 1, 20 do ids[i] = i % 5 + 1 end
       local opts = { max_tokens = 40, ignore_eos = true, details = true }
@@ -192,7 +192,7 @@ describe("export with many functions", function()
     options.functions, options.fixed_t, options.tiers = nil, nil, nil
     local plain <close> = assert(ane.package(out .. "/" .. assert(source:export(out, options)).shards[1].path))
     assert.same({ weights.number, weights.bytes }, { plain:info().weights.number, plain:info().weights.bytes })
-    local model <close> = assert(ane.load(out))
+    local model <close> = assert(ane.load(out, { engine = "graph" }))
     assert.same(source:generate(IDS, { max_tokens = 20 }), model:generate(IDS, { max_tokens = 20 }))
     tree.remove(out)
   end)
@@ -204,7 +204,7 @@ describe("export with many functions", function()
       assert(source:export(out, { functions = "many", fixed_t = { 8, 16, 40 }, weights = "int8" }))
       local m = meta(out)
       assert.same({ 40, "t40 t8 t16" }, { m.max_seq_len, names(m.packages[1].functions) })
-      local model <close> = assert(ane.load(out))
+      local model <close> = assert(ane.load(out, { engine = "graph" }))
       for _, n in ipairs { 3, 8, 9, 30 } do
         local ids = {}
         for i = 1, n do ids[i] = (i * 37 + n) % source.vocab end
@@ -271,7 +271,7 @@ describe("export with many functions", function()
     local out = tree.folder()
     local source <close> = assert(ane.load(HF .. "lfm2-odd", { context = 32 }))
     assert(source:export(out, { context = 32, functions = "many", fixed_t = { 4, 8 } }))
-    local model <close> = assert(ane.load(out))
+    local model <close> = assert(ane.load(out, { engine = "graph" }))
     local s <close> = assert(model:session())
     local ok, message, code = s:feed { 1, 2, 3 }
     assert.same({ nil, "range" }, { ok, code })

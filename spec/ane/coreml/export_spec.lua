@@ -53,7 +53,7 @@ describe("export", function()
         local source <close> = assert(ane.load(path, { weights = case.weights, activations = "fp32", context = 64 }))
         local report = assert(source:export(out, case))
         assert.is_true(report.ok)
-        local model <close> = assert(ane.load(out))
+        local model <close> = assert(ane.load(out, { engine = "graph" }))
         local ids = vocab_ids(source)
         local want = assert(source:generate(ids, { max_tokens = 10, details = true })).ids
         assert.same(want, assert(model:generate(ids, { max_tokens = 10, details = true })).ids, path .. " " .. case.weights)
@@ -76,7 +76,7 @@ describe("export", function()
         local parts = 0
         for _, p in ipairs(meta(out).layers) do parts = parts + (p.parts and 1 or 0) end
         assert.is_true(parts > 1)
-        local model <close> = assert(ane.load(out))
+        local model <close> = assert(ane.load(out, { engine = "graph" }))
         local ids = vocab_ids(source)
         assert.same(assert(source:generate(ids, { max_tokens = 10, details = true })).ids,
           assert(model:generate(ids, { max_tokens = 10, details = true })).ids, path .. " " .. case.weights)
@@ -135,7 +135,7 @@ describe("export", function()
     end
     assert.equal(core.sha256_file(out .. "/embed.bin"), m.hashes["embed.bin"])
     assert.equal(2 * model.vocab * m.d_model, #core.read_file(out .. "/embed.bin"))
-    local again <close> = assert(ane.load(out))
+    local again <close> = assert(ane.load(out, { engine = "graph" }))
     assert.same(model.tokenizer:encode "Hello there", again.tokenizer:encode "Hello there")
     remove(out)
   end)
@@ -252,13 +252,13 @@ describe("export with fixed T", function()
     local source <close> = assert(ane.load(path, { weights = "int8", activations = "fp32", context = 64 }))
     assert(source:export(out, { weights = "int8", context = 64, fixed_t = { 1 } }))
     assert.equal(64, meta(out).max_seq_len)
-    local model <close> = assert(ane.load(out))
+    local model <close> = assert(ane.load(out, { engine = "graph" }))
     assert.same(assert(source:generate(IDS, { max_tokens = 8, details = true })).ids, assert(model:generate(IDS, { max_tokens = 8,
       details = true })).ids)
     -- Calls of four tokens alone reach the last position too: the last ones begin with tokens that were fed before.
     for context = 10, 13 do
       assert(source:export(out, { weights = "int8", context = context, fixed_t = { 4 } }))
-      local fours <close> = assert(ane.load(out))
+      local fours <close> = assert(ane.load(out, { engine = "graph" }))
       for _, n in ipairs { 1, 3, 4, 9 } do
         local ids = table.move(IDS, 1, n, 1, {})
         local want = assert(model:generate(ids, { max_tokens = context - n + 1, ignore_eos = true, details = true }))

@@ -120,7 +120,7 @@ describe("profiles of a package set", function()
     local ids = { 1, 17, 300, 5, 9 }
     local want = assert(source:generate(ids, { max_tokens = 11, ignore_eos = true, details = true })).ids
     for _, case in ipairs { { 10, 16 }, { 16, 16 }, { 17, 32 }, { 33, 64 }, { nil, 64 } } do
-      local model <close> = assert(ane.load(out, { context = case[1], verify = true }))
+      local model <close> = assert(ane.load(out, { context = case[1], verify = true, engine = "graph" }))
       assert.equal(case[2], model.config.context_length)
       assert.equal(case[1] or 64, model.context)
       local got = model:generate(ids, { max_tokens = 11, ignore_eos = true, details = true }).ids
@@ -142,7 +142,7 @@ describe("profiles of a package set", function()
     local source <close> = assert(ane.load(HF .. "privacy_filter-odd", { weights = "int8", activations = "fp32" }))
     assert(source:export(out, { fixed_t = { 8, 16 }, weights = "int8" }))
     for context, held in pairs { [5] = 8, [8] = 8, [9] = 16 } do
-      local model <close> = assert(ane.load(out, { context = context }))
+      local model <close> = assert(ane.load(out, { context = context, engine = "graph" }))
       assert.equal(held, model.config.context_length)
       local a <close> = assert(source:session())
       local b <close> = assert(model:session())

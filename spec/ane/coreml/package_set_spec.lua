@@ -158,7 +158,7 @@ describe("a package set of a classifier", function()
     local source <close> = assert(ane.load("spec/fixtures/hf/privacy_filter", { activations = "fp32", weights = "fp16" }))
     local folder = tree.folder()
     assert(source:export(folder .. "/set", { fixed_t = { 80 }, weights = "fp16" }))
-    local set <close> = assert(ane.load(folder .. "/set"))
+    local set <close> = assert(ane.load(folder .. "/set", { engine = "graph" }))
     assert.equal(80, set.context)
     for _, n in ipairs { 1, 11, 80, 150 } do
       local ids = {}

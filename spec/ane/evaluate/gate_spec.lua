@@ -173,7 +173,7 @@ describe("the gate", function()
     local source <close> = load "llama"
     assert(source:export(out, { weights = "lut4-g8", context = 64 }))
     local a <close> = load("llama", { weights = "lut4-g8", context = 64 })
-    local b <close> = assert(ane.load(out))
+    local b <close> = assert(ane.load(out, { engine = "graph" }))
     local report = assert(ane.gate(a, b, ids(30, a.vocab)))
     assert(report.verdict == "ok" and report.cosine > 0.99999, tostring(report))
     assert.same({ 30, 30 }, { report.argmax.agree, report.argmax.of })

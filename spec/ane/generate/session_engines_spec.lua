@@ -15,7 +15,10 @@ local ENGINES = {
       function() return ane.load(tiny.path(), { context = CONTEXT, activations = "fp32", kv = "fp16" }) end },
   },
   packages = {
-    open = function(opts) return ane.load(SET, opts) end,
+    open = function(opts)
+      opts.engine = "graph"
+      return ane.load(SET, opts)
+    end,
     others = { function() return ane.load("spec/fixtures/mlpackage/set") end,
       function() return ane.load(SET, { context = CONTEXT, precision = "fp16" }) end },
   },

@@ -12,6 +12,7 @@ local failure = require "ane.util.failure"
 local meta = require "ane.coreml.export.meta"
 local package_files = require "ane.coreml.files"
 local planner = require "ane.coreml.plan"
+local recipe = require "ane.coreml.export.recipe"
 local schema = require "ane.util.schema"
 local tokens = require "ane.coreml.export.tokens"
 
@@ -142,13 +143,15 @@ end
 
 -- part: one of ane.coreml.plan's parts
 local function write_part(run, part)
-  local options = planner.core_options(run.graph, run.config, run.opts, part)
-  options.argmax, options.threads, options.importance = run.opts.argmax, run.opts.threads, run.opts.importance
+  local options, recorded = planner.core_options(run.graph, run.config, run.opts, part), {}
+  options.argmax = run.opts.argmax
+  for key, value in pairs(options) do recorded[key] = value end
+  options.threads, options.importance = run.opts.threads, run.opts.importance
   local partition = try(core.mil_plan(run.graph, options))
   local exporter <close> = try(core.mil_exporter(run.graph, options))
   local names = planner.package_names(partition.shards, part)
   local profile = { fixed_t = part.fixed_t, context = part.context, tiered = part.tiered, many = part[1] and part, partition = partition,
-                    tables = try(exporter:tables()), names = names, entries = {} }
+                    options = recorded, tables = try(exporter:tables()), names = names, entries = {} }
   for i, name in ipairs(names) do
     profile.entries[i] = write_shard(run, exporter, i, name)
     run.done = run.done + partition.shards[i].bytes
@@ -241,7 +244,11 @@ local function write_all(run, out)
   local files = tokens.write(run.bundle, run.folder, try)
   for _, name in ipairs(files.names) do wanted[name] = true end
   files.hashes = hash_tokens(run.folder:path(), files.names)
-  local text = core.json_encode(meta.of(run, profiles, files), { sort = true, indent = 1 })
+  local options = {}
+  for i, profile in ipairs(profiles) do options[i] = profile.options end
+  local object = meta.of(run, profiles, files)
+  object.recipe = recipe.section(run.bundle, run.asked, options)
+  local text = core.json_encode(object, { sort = true, indent = 1 })
   try(core.write_file(run.folder:path() .. "/" .. META, text))
   keep_only(run.folder, wanted)
   try(run.folder:commit())
@@ -255,12 +262,12 @@ local function export(bundle, out, opts)
   local started = core.clock()
   out = #out > 1 and out:gsub("/+$", "") or out
   check_out(out)
-  local graph <close> = try(planner.graph(bundle))
+  local graph <close>, asked = try(recipe.graph(bundle))
   local parts = try(planner.parts(bundle.config, opts, graph))
   local folder <close> = try(core.folder(out))
   local run = {
     bundle = bundle, config = bundle.config, opts = opts, graph = graph, folder = folder, progress = opts.progress or nil, kept = 0,
-    done = 0, started = started, parts = parts, written = {},
+    done = 0, started = started, parts = parts, written = {}, asked = asked,
   }
   local options = planner.core_options(graph, bundle.config, opts, parts[#parts])
   options.argmax, options.parts = opts.argmax, parts

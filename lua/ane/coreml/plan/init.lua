@@ -120,12 +120,13 @@ function M.open(path, opts)
 end
 
 --- The graph of a bundle, ready for partitioning.
+-- @param examine nil, or what ane.recipe.build calls with the builder
 -- @return graph; or nil, message, code
-function M.graph(bundle)
+function M.graph(bundle, examine)
   if not bundle.recipe then return nil, "this model was not built by a recipe: it cannot become packages", "unsupported" end
   local task = bundle.config.task
   if task then return nil, ("an %s model is not exported as packages yet"):format(task), "unsupported" end
-  local graph, message, code = require("ane.recipe").build(bundle.recipe, bundle.config, bundle.source)
+  local graph, message, code = require("ane.recipe").build(bundle.recipe, bundle.config, bundle.source, examine)
   if not graph then return nil, message, code end
   local ok
   ok, message, code = graph:pass "dead_code"

@@ -1,0 +1,253 @@
+-- Package sets run by the recipe that computes them: the same numbers as the source with the same weights, every feature of the
+-- executor, and op by op, with the reason, where anything differs.
+local ane = require "ane"
+local core = require "ane.core"
+local tiny = require "support.tiny"
+local tree = require "support.tree"
+
+local HF, GGUF = "spec/fixtures/hf/", "spec/fixtures/gguf/"
+local IDS = { 1, 17, 300, 5, 9, 2, 44, 8, 3 }
+
+-- The architectures that can be exported.
+local CAUSAL = {
+  HF .. "cohere-odd", HF .. "cohere2-odd", HF .. "deepseek_v2-odd", HF .. "gemma3_softcap", HF .. "glm4-odd", HF .. "gpt_oss-odd",
+  HF .. "gpt_oss_mxfp4-odd", HF .. "granite-odd", HF .. "hunyuan_v1_dense", HF .. "lfm2-odd", HF .. "lfm2_moe-odd", HF .. "llama",
+  HF .. "ministral3-odd", HF .. "olmo2-odd", HF .. "olmo3-odd", HF .. "phi3", HF .. "qwen2_moe-odd", HF .. "qwen2_swa", HF .. "qwen3-odd",
+  HF .. "qwen3_moe-odd", HF .. "smollm3-odd", HF .. "starcoder2-odd", HF .. "zaya-odd", HF .. "zaya_original-odd",
+  GGUF .. "llama-kquants.gguf", GGUF .. "qwen2-odd.gguf", GGUF .. "gemma3-odd.gguf", GGUF .. "gpt_oss-odd.gguf",
+}
+
+local function ids_of(model)
+  local out = {}
+  for i, id in ipairs(IDS) do out[i] = id % model.vocab end
+  return out
+end
+
+-- Logits of all positions after the ids.
+local function logits(model)
+  local s <close> = model:session()
+  assert(s:feed(ids_of(model), { want = "all" }))
+  return s:logits()
+end
+
+local function read_meta(out) return core.json_decode(core.read_file(out .. "/runtime_meta.json")) end
+
+local function change_meta(out, change)
+  local meta = read_meta(out)
+  change(meta)
+  assert(core.write_file(out .. "/runtime_meta.json", core.json_encode(meta)))
+end
+
+describe("a package set run by a recipe", function()
+  local out
+
+  before_each(function() out = tree.folder() end)
+  after_each(function() tree.remove(out) end)
+
+  -- Exports a model and compares the set with the source as it computes with the exported weights.
+  local function check(path, opts)
+    opts.context = opts.context or 48
+    local as = opts.weights == "fp16" and "file" or opts.weights
+    local source <close> = assert(ane.load(path, { weights = as, activations = "fp32", context = opts.context }))
+    assert(source:export(out, opts))
+    local set <close> = assert(ane.load(out, { activations = "fp32" }))
+    assert.same({ "recipe" }, { set.engine, set.engine_reason }, path)
+    local d = logits(set):compare(logits(source))
+    -- norms and embeddings are rounded to fp16 in packages
+    assert(d.max_scaled < 0.02 and d.cosine > 0.9999, ("%s: %s, %s"):format(path, d.max_scaled, d.cosine))
+  end
+
+  for _, path in ipairs(CAUSAL) do
+    it("computes what the source of " .. path .. " does", function() check(path, { weights = "int8", experts = "halves" }) end)
+  end
+
+  for _, weights in ipairs(core.mil_schemes()) do
+    it("reads weights stored as " .. weights, function()
+      check(HF .. "llama", { weights = weights })
+    end)
+  end
+
+  for _, opts in ipairs {
+    { layers = 1, slices = 3 }, { layout = "c1t", norm = "fp32" }, { rope = "constants" }, { argmax = true, max_t = 7 },
+    { fixed_t = { 3 } },
+    { functions = "many", fixed_t = { 1, 4 }, tiers = { 16 } }, { tiers = { 16, 32 } }, { target = 40000, size_limit = 40000 },
+    { weights = "lut4-g8", slices = 2 }, { mixed = { down_proj = "fp16", q_proj = "int4-block" } },
+  } do
+    it("takes the options " .. core.json_encode(opts, { sort = true }), function()
+      opts.weights = opts.weights or "int8"
+      if opts.mixed then -- what is held differs from all of one form, so the packages themselves are what to compare with
+        local source <close> = assert(ane.load(HF .. "llama"))
+        assert(source:export(out, opts))
+        local a <close> = assert(ane.load(out, { activations = "fp32" }))
+        local b <close> = assert(ane.load(out, { engine = "packages" }))
+        assert.same({ "recipe", "packages" }, { a.engine, b.engine })
+        assert(logits(a):compare(logits(b)).cosine > 0.9999)
+      else
+        check(HF .. "llama", opts)
+      end
+    end)
+  end
+
+  it("labels tokens as op by op", function()
+    local source <close> = assert(ane.load(HF .. "privacy_filter", { activations = "fp32" }))
+    assert(source:export(out, { weights = "fp16", fixed_t = { 16, 32 } }))
+    local a <close> = assert(ane.load(out, { activations = "fp32" }))
+        local b <close> = assert(ane.load(out, { engine = "graph" }))
+    assert.same({ "recipe", "packages" }, { a.engine, b.engine })
+    local x, y = assert(a:classify(ids_of(a))), assert(b:classify(ids_of(b)))
+    assert.equal(#x, #y)
+    for i, span in ipairs(x) do assert.same({ span.label, span.first, span.last }, { y[i].label, y[i].first, y[i].last }) end
+  end)
+
+  it("has what sessions of the executor have", function()
+    local source <close> = tiny.load()
+    assert(source:export(out, { weights = "int8", context = 48 }))
+    local set <close> = assert(ane.load(out, { threads = 1 }))
+    local ids = ids_of(set)
+    local want = assert(set:generate(ids, { max_tokens = 8, details = true })).ids
+    local s <close> = set:session()
+    assert(s:feed(ids))
+    local fork <close> = assert(s:fork())
+    local last = s:logits(-1):totable()
+    assert(s:rewind(4))
+    assert(s:feed(table.move(ids, 5, #ids, 1, {})))
+    assert.same(last, s:logits(-1):totable())
+    assert(fork:save(out .. "/prefix.ane"))
+    local other <close> = set:session()
+    assert(other:restore(out .. "/prefix.ane"))
+    assert(other:feed { 3 })
+    assert(fork:feed { 3 })
+    assert.same(fork:logits(-1):totable(), other:logits(-1):totable())
+    local replies = assert(set:generate_many({ ids, ids }, { max_tokens = 8, details = true }))
+    assert.same({ want, want }, { replies[1].ids, replies[2].ids })
+    local by_op <close> = assert(ane.load(out, { engine = "graph", threads = 1 }))
+    local foreign <close> = by_op:session()
+    local _, message = foreign:restore(out .. "/prefix.ane")
+    assert.matches("was saved with engine recipe, the session runs on engine packages", message, 1, true)
+    local name = "layers.0.attn_q"
+    assert.same(assert(source:trace(ids, name))[name]:shape(), assert(set:trace(ids, name))[name]:shape())
+  end)
+
+  it("differs in its fingerprint from a set with other scales", function()
+    local source <close> = tiny.load()
+    assert(source:export(out, { weights = "int8-channel", context = 32 }))
+    local a <close> = assert(ane.load(out))
+    local s <close> = a:session()
+    assert(s:feed { 1, 2, 3 })
+    assert(s:save(out .. "/s.ane"))
+    local path = out .. "/layer_00-02.mlpackage/Data/com.apple.CoreML/weights/weight.bin"
+    local bytes, at = core.read_file(path), 64
+    while true do -- the first blob of fp16: the scales of a matrix
+      local kind, size, data = string.unpack("<I4I8I8", bytes, at + 5)
+      if kind == 1 and size > 100 then
+        local half = string.unpack("<I2", bytes, data + 1)
+        bytes = bytes:sub(1, data) .. string.pack("<I2", half + 64) .. bytes:sub(data + 3)
+        break
+      end
+      at = (data + size + 63) // 64 * 64
+    end
+    assert(core.write_file(path, bytes))
+    local b <close> = assert(ane.load(out))
+    assert.equal("recipe", b.engine)
+    local t <close> = b:session()
+    assert.matches("was saved with another model", select(2, t:restore(out .. "/s.ane")))
+  end)
+
+  describe("goes op by op", function()
+    before_each(function()
+      local source <close> = assert(ane.load(HF .. "llama"))
+      assert(source:export(out, { weights = "int8", context = 32, layers = 1, rope = "constants" }))
+    end)
+
+    -- The set runs op by op for this reason, and is refused where the recipe is asked for.
+    local function differs(reason)
+      local set <close> = assert(ane.load(out))
+      assert.equal("packages", set.engine)
+      assert.matches("no recipe computes these packages: .*" .. reason, set.engine_reason)
+      local model, message, code = ane.load(out, { engine = "recipe" })
+      assert.same({ nil, "unsupported" }, { model, code })
+      assert.matches(reason, message)
+    end
+
+    it("where it says nothing of a recipe, or nonsense", function()
+      local text = core.read_file(out .. "/runtime_meta.json")
+      for _, case in ipairs {
+        { function(meta) meta.recipe = nil end, "says of no recipe how it was asked" },
+        { function(meta) meta.recipe = 3 end, "says of no recipe how it was asked" },
+        { function(meta) meta.recipe.config.n_layer = 1 << 40 end, "recipe.config of runtime_meta.json is incomplete" },
+        { function(meta) meta.recipe.config.architecture = "nobody" end, "architecture 'nobody' is not known" },
+        { function(meta) meta.recipe.tensors = { a = { 0 } } end, "a dimension of a is 0" },
+        { function(meta) meta.recipe.tensors["model.norm.weight"] = nil end, "no tensor model.norm.weight" },
+        { function(meta) meta.recipe.options = {} end, "has none for these packages" },
+        { function(meta) meta.recipe.options[1].context = 1 << 30 end, "do not fit the set" },
+        { function(meta) meta.recipe.options[1].rows = 1 meta.recipe.tensors.x = { 1 << 30, 1 } end, "do not fit the set" },
+        { function(meta) meta.recipe.options[1].layers = 2 end, "the set has %d+ packages, in the recipe %d+" },
+        { function(meta) meta.recipe.config.rope = 3 end, "" },
+        { function(meta) meta.recipe.config.head_dim = "x" end, "" },
+      } do
+        change_meta(out, case[1])
+        differs(case[2])
+        assert(core.write_file(out .. "/runtime_meta.json", text))
+      end
+    end)
+
+    it("where an operation or a constant is another than the recipe's", function()
+      local text = core.read_file(out .. "/runtime_meta.json")
+      for _, case in ipairs {
+        { function(meta) meta.recipe.config.norm_eps = 1e-3 end, "layer_00.mlpackage: .*epsilon is .*, in the recipe 0.00100" },
+        { function(meta) meta.recipe.config.act = "gelu_tanh" end, "stands where the recipe has gelu" },
+        { function(meta) meta.recipe.config.rope.theta = 5000 end, "in the recipe" },
+        { function(meta) meta.recipe.options[1].norm = "fp32" end, "stands where the recipe has" },
+        { function(meta) meta.recipe.options[1].layout = "c1t" end, "another type or shape than in the recipe" },
+        { function(meta) meta.recipe.config.n_head_kv = 1 end, "" },
+        { function(meta) meta.embed_scale = 2 end, "scales its embeddings by 2" },
+        { function(meta) meta.packages[1].inputs[1].role = "edge" end, "hidden is edge, in the recipe hidden" },
+      } do
+        change_meta(out, case[1])
+        differs(case[2])
+        assert(core.write_file(out .. "/runtime_meta.json", text))
+      end
+    end)
+
+    it("where a constant of a package is damaged", function()
+      local path = out .. "/layer_00.mlpackage/Data/com.apple.CoreML/weights/weight.bin"
+      local bytes, at, found = core.read_file(path), 64, 0
+      while at < #bytes do -- the tables of cosines and sines have 32 x 12 numbers
+        local kind, size, data = string.unpack("<I4I8I8", bytes, at + 5)
+        if kind == 1 and size == 32 * 12 * 2 then
+          found = found + 1
+          bytes = bytes:sub(1, data + 40) .. "\x11\x31" .. bytes:sub(data + 43)
+        end
+        at = (data + size + 63) // 64 * 64
+      end
+      assert.is_true(found > 0)
+      assert(core.write_file(path, bytes))
+      differs "layer_00.mlpackage: op gather .*parameter x is 0.158.*, in the recipe"
+    end)
+
+    it("or not at all where a package is missing or broken", function()
+      assert(os.execute(("rm -r '%s/layer_01.mlpackage'"):format(out)))
+      assert.same({ nil, out .. "/runtime_meta.json: layer_01.mlpackage: the package is not there", "notfound" }, { ane.load(out) })
+    end)
+
+    it("where options ask for it", function()
+      local half <close> = assert(ane.load(out, { precision = "fp16" }))
+      assert.same({ "packages", "option precision asks for it" }, { half.engine, half.engine_reason })
+      assert.same({ "invalid", "invalid", "unsupported" }, { select(3, ane.load(out, { precision = "fp16", engine = "recipe" })),
+        (select(3, ane.load(out, { recipe = "x.lua", engine = "graph" }))), (select(3, ane.load(out, { weights = "int8" }))) })
+    end)
+
+    it("only for a reason: where packages change their weights, it computes with those", function()
+      local names = {}
+      for i = 0, 1 do names[i] = ("%s/layer_%02d.mlpackage/Data/com.apple.CoreML/weights/weight.bin"):format(out, i) end
+      local first, second = core.read_file(names[0]), core.read_file(names[1])
+      assert.equal(#first, #second)
+      assert(core.write_file(names[0], second))
+      assert(core.write_file(names[1], first))
+      local a <close> = assert(ane.load(out, { activations = "fp32" }))
+      local b <close> = assert(ane.load(out, { engine = "graph" }))
+      assert.equal("recipe", a.engine)
+      assert(logits(a):compare(logits(b)).cosine > 0.9999)
+    end)
+  end)
+end)
