@@ -37,14 +37,12 @@ function M.options(parser)
   parser:flag("--no-limits", "Do not measure the limits of the machine.")
   parser:mutex(
     parser:option("-o --output", "Format of the results; default text."):choices { "text", "md", "csv", "json" },
-    parser:flag("--json", "Write one JSON object, as --output "
-      .. "json."))
+    parser:flag("--json", "Write one JSON object, as --output json."))
   options.add(parser, "--sequences", "Measure several sequences at once: 1,8,32. Each has -p prompt tokens, then -n "
     .. "tokens to decode.", options.integers("number of sequences", 1)):argname "LIST"
   parser:flag("--pool", "Measure a pool end to end: --requests of -p prompt tokens and -n tokens to decode, which arrive at --rate.")
   options.add(parser, "--requests", "With --pool: number of requests.", options.positive):default "32":argname "N"
-  options.add(parser, "--rate", "With --pool: requests per second on average; 0: all at "
-    .. "once.", { type = "number", min = 0 })
+  options.add(parser, "--rate", "With --pool: requests per second on average; 0: all at once.", { type = "number", min = 0 })
     :default "0":argname "R"
   options.add(parser, "--shared", "With --pool: tokens that all prompts have in common at their "
     .. "start.", options.natural):default "0":argname "N"
