@@ -197,7 +197,8 @@ static const struct coded {
 ane_codes_fn ane_codes_reader(ane_dtype t) { return types[t].read; }
 const struct ane_code_values *ane_code_values(ane_dtype t) { return types[t].values; }
 
-/* value = d * sub * factor * values[code]. All products but the last are exact. */
+/* value = d * sub * factor * values[code], for types whose d is fp16; sub is 1 where there is none. All products but the last are
+ * exact. */
 static void decode(ane_dtype t, const uint8_t *src, float *dst, uint64_t n) {
   const struct ane_dtype_info *info = ane_dtype_info(t);
   const struct coded *k = &types[t];
@@ -207,7 +208,7 @@ static void decode(ane_dtype t, const uint8_t *src, float *dst, uint64_t n) {
       k->read(src, (int)s, &c);
       for (int l = 0; l < 32; l++) {
         const int half = k->subs == 2 ? l / 16 : 0;
-        const float scale = ane_f16_f32(c.d[0]) * (float)c.sub[half] * k->values->factor;
+        const float scale = ane_f16_f32(c.d[0]) * (k->subs ? (float)c.sub[half] : 1.0f) * k->values->factor;
         dst[l] = scale * (float)k->values->value[c.code[l]];
       }
     }
@@ -215,6 +216,7 @@ static void decode(ane_dtype t, const uint8_t *src, float *dst, uint64_t n) {
 
 #define DECODE(id, name)                                                                                                         \
   void ane_##name##_decode(const void *src, float *dst, uint64_t n) { decode(ANE_##id, src, dst, n); }
+DECODE(IQ4_NL, iq4_nl)
 DECODE(IQ4_XS, iq4_xs)
 DECODE(IQ3_S, iq3_s)
 DECODE(IQ3_XXS, iq3_xxs)
@@ -223,15 +225,6 @@ DECODE(IQ2_XS, iq2_xs)
 DECODE(IQ2_S, iq2_s)
 DECODE(IQ1_S, iq1_s)
 DECODE(IQ1_M, iq1_m)
-
-void ane_iq4_nl_decode(const void *src, float *dst, uint64_t n) {
-  const ane_block_iq4_nl *b = src;
-  for (uint64_t i = 0; i < n / ANE_QK; i++, b++, dst += ANE_QK) {
-    struct ane_codes c;
-    read_iq4_nl(b, 0, &c);
-    for (int l = 0; l < 32; l++) dst[l] = ane_f16_f32(b->d) * (float)iq4.value[c.code[l]];
-  }
-}
 
 void ane_mxfp4_decode(const void *src, float *dst, uint64_t n) {
   const ane_block_mxfp4 *b = src;
