@@ -15,7 +15,7 @@ local ane = {}
 ---@alias ane.message { role: string, content: string, [string]: any }
 ---@alias ane.prompt string|integer[]|ane.message[]
 
----@alias ane.weights "file"|"int8"|"int8-channel"|"int4-block"|"int4-block64"|"lut4"|"lut4-g8"|"lut4-g16"|"lut4-g32"|"fp16"|"bf16"|"fp32"|"q8_0"|"q6_k"|"q5_1"|"q5_0"|"q5_k"|"q4_1"|"q4_0"|"q4_k"|"q3_k"|"q2_k"
+---@alias ane.weights "file"|"int8"|"int8-channel"|"int4-block"|"int4-block64"|"lut4"|"lut4-g8"|"lut4-g16"|"lut4-g32"|"fp16"|"bf16"|"fp32"|"q8_0"|"q6_k"|"q5_1"|"q5_0"|"q5_k"|"q4_1"|"q4_0"|"q4_k"|"iq4_nl"|"iq4_xs"|"mxfp4"|"q3_k"|"q2_k"
 
 ---@class ane.load_options
 ---@field context? integer most tokens of a session; default: least of the model's own, 4096, what fits half of free memory
@@ -501,7 +501,7 @@ function model:trace(input, patterns) end
 ---@return ane.weight_row[]
 function model:weights_report() end
 
----@alias ane.gguf_type "fp32"|"fp16"|"bf16"|"q8_0"|"q6_k"|"q5_1"|"q5_0"|"q5_k"|"q4_1"|"q4_0"|"q4_k"|"q3_k"|"q2_k"
+---@alias ane.gguf_type "fp32"|"fp16"|"bf16"|"q8_0"|"q6_k"|"q5_1"|"q5_0"|"q5_k"|"q4_1"|"q4_0"|"q4_k"|"iq4_nl"|"iq4_xs"|"mxfp4"|"q3_k"|"q2_k"
 
 ---@alias ane.weight_scheme "int8"|"int8-channel"|"int4-block"|"int4-block64"|"lut4"|"lut4-g8"|"lut4-g16"|"lut4-g32"
 
@@ -555,6 +555,10 @@ function model:plan(opts) end
 ---@class ane.export_options : ane.plan_options
 ---@field argmax? boolean the head gives the best row and its value instead of logits
 ---@field importance? table<string, ane.tensor> a weight for the error of each column, by weight's name
+---@field method? "rtn"|"gptq" gptq: roundings compensate each other's errors on the text of `calibrate`
+---@field calibrate? string|integer[]|table[] a text, token ids, or a list of both
+---@field tokens? integer most tokens that are read; default 16384
+---@field memory? integer bytes that the statistics of gptq may take at a time; default 2 GiB
 ---@field threads? integer
 ---@field progress? boolean|fun(stage: string, done: integer, total: integer)
 

@@ -163,6 +163,8 @@ static ane_status encode(void *arg, struct ane_arena *arena, const struct ane_mi
     st = ane_weight_fit(&e->fits[v], e->pool, &rows, spec_of(e, v), importance, err);
     e->fitted[v] = !st;
   }
+  e->fits[v].factor = NULL;
+  if (!st && e->factor) st = e->factor(e->arg, v, e->fits[v].spec, &e->fits[v].factor, err);
   if (!st) st = ane_weights_encode(&w, e->pool, &rows, &e->fits[v], ask->from, ask->to, importance, err);
   if (!st) st = put(x, ask, &w, out);
   if (!st && e->wrote) st = e->wrote(e->arg, v, ask->from, ask->to, &w, err);

@@ -15,6 +15,10 @@ struct ane_mil_export {
   struct ane_pool *pool;               /* runs the encoding */
   struct ane_weight_fit *fits;         /* by value, zeroed; kept across shards, so that the slices of a head agree */
   bool *fitted;                        /* by value, zeroed */
+  /* The factor of a matrix's inputs for this scheme, for compensated rounding (quant/compensate.h); *out NULL: its weights are
+   * rounded by themselves. It stays valid until the next call. May be NULL. */
+  ane_status (*factor)(void *arg, int32_t value, struct ane_weight_spec spec, const struct ane_factor **out,
+                       struct ane_error *err);
   /* Called after a matrix is written: rows [from, to), its scheme and its quantisation error. May be NULL. An error status ends
    * the export. */
   ane_status (*wrote)(void *arg, int32_t value, int64_t from, int64_t to, const struct ane_weights *w, struct ane_error *err);

@@ -1,6 +1,8 @@
+/* The forms of types: fits, lines and bytes of blocks; and encoders of the types with tables of values. */
 #include "quant/forms.h"
 
 #include "quant/blocks.h"
+#include "quant/quant_internal.h"
 #include "tensor/half.h"
 
 #include <math.h>
@@ -293,3 +295,50 @@ const struct ane_form *ane_form_of(ane_dtype t) {
 }
 
 const struct ane_form *ane_form_int4(int size) { return &int4[size == 64]; }
+
+/* ---- Encoders of the types with tables ---------------------------------------------------------------------------------*/
+
+/* The scale of the reference's encoder (gguf-py, quants.py): the largest element gets an exponent of 2 in E2M1. */
+static float mxfp4_plain(const float *x, int n) {
+  float far = 0;
+  int e;
+  for (int i = 0; i < n; i++) far = ANE_MAX(far, fabsf(x[i]));
+  frexpf(far, &e);
+  return far > 0 ? power_of(between(e + 124, 0, 254)) : 0;
+}
+
+/* Of two equally near values of MXFP4 the smaller magnitude, as the reference has it. */
+static uint8_t code_of(const struct ane_form *f, float v) {
+  if (!f->code) return (uint8_t)nearest(f, v);
+  int k = nearest(f, fabsf(v));
+  return f->code[v < 0 ? f->top - k : k];
+}
+
+/* Fits a block, then rounds each element by itself. */
+static void encode(ane_dtype t, const float *src, const float *importance, void *dst, uint64_t n) {
+  const struct ane_form *f = ane_form_of(t);
+  uint8_t *to = dst, q[ANE_QK_K];
+  float w[ANE_QK_K];
+  for (uint64_t at = 0; at < n; at += (uint64_t)f->group, to += ane_dtype_info(t)->bytes) {
+    struct ane_cell c = {0};
+    for (int i = 0; i < f->group; i++) w[i] = importance ? importance[at + (uint64_t)i] : 1;
+    if (t == ANE_MXFP4 && !importance)
+      c.scale = mxfp4_plain(src + at, f->group);
+    else
+      f->fit(f, src + at, w, &c);
+    for (int i = 0; i < f->group; i++) {
+      struct ane_line l = f->line(f, &c, i / f->sub, 0);
+      q[i] = code_of(f, l.scale != 0 ? src[at + (uint64_t)i] / l.scale : 0);
+    }
+    f->pack(f, &c, q, to);
+  }
+}
+
+#define ENCODER(id, name)                                                                                                        \
+  void ane_##name##_encode_weighted(const float *src, const float *importance, void *dst, uint64_t n) {                          \
+    encode(ANE_##id, src, importance, dst, n);                                                                                   \
+  }                                                                                                                              \
+  void ane_##name##_encode(const float *src, void *dst, uint64_t n) { encode(ANE_##id, src, NULL, dst, n); }
+ENCODER(IQ4_NL, iq4_nl)
+ENCODER(IQ4_XS, iq4_xs)
+ENCODER(MXFP4, mxfp4)

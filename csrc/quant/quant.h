@@ -13,9 +13,9 @@ typedef void (*ane_decode_fn)(const void *src, float *dst, uint64_t n);
 /* The decoder of a type; plain types included. NULL for types without (bool, int4, uint4, 64-bit integers). */
 ane_decode_fn ane_decoder(ane_dtype t);
 
-/* Encodes n elements (a multiple of the block): NULL where no encoder exists. Q4_0, Q4_1, Q5_0, Q5_1, Q8_0: the plain
- * rounding rules of the GGUF reference; fp16, bf16: nearest even; Q2_K .. Q6_K: a search for the scales and minima with the
- * least squared error. */
+/* Encodes n elements (a multiple of the block): NULL where no encoder exists. Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, MXFP4: the plain
+ * rounding rules of the GGUF reference; fp16, bf16: nearest even; Q2_K .. Q6_K, IQ4_NL, IQ4_XS: a search for the scales
+ * and minima with the least squared error. */
 typedef void (*ane_encode_fn)(const float *src, void *dst, uint64_t n);
 ane_encode_fn ane_encoder(ane_dtype t);
 

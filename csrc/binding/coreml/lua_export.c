@@ -1,5 +1,6 @@
 /* core.mil_exporter(graph, options): writes the shards of a graph as Core ML packages. */
 #include "binding/coreml/bind_mil.h"
+#include "binding/tensor/bind_factor.h"
 #include "binding/tensor/bind_tensor.h"
 
 #include "base/alloc.h"
@@ -124,9 +125,28 @@ static int exporter_new(lua_State *L) {
 struct writing {
   lua_State *L;
   struct lua_exporter *ud;
-  int wrote; /* stack index of the function, 0: none */
+  int wrote;  /* stack index of the function, 0: none */
+  int factor; /* stack index of the function, 0: none; the slot behind it keeps the factor alive */
   bool raised;
 };
+
+/* factor(name, scheme, columns) -> factor, or nil */
+static ane_status on_factor(void *arg, int32_t value, struct ane_weight_spec spec, const struct ane_factor **out,
+                            struct ane_error *err) {
+  struct writing *x = arg;
+  lua_State *L = x->L;
+  const struct ane_value *v = &x->ud->e.graph->values[value];
+  if (spec.scheme == ANE_WEIGHT_FP16) return ANE_OK;
+  lua_pushvalue(L, x->factor);
+  lua_pushstring(L, v->name);
+  lua_pushstring(L, ane_weight_spec_name(spec));
+  lua_pushinteger(L, v->shape.dim[1]);
+  x->raised = lua_pcall(L, 3, 1, 0) != LUA_OK; /* the message stays on the stack */
+  if (x->raised) return ane_fail(err, ANE_STOPPED, "stopped");
+  lua_replace(L, x->factor + 1);
+  *out = lua_isnil(L, x->factor + 1) ? NULL : bind_check_factor(L, x->factor + 1, v->shape.dim[1]);
+  return ANE_OK;
+}
 
 /* wrote{name, from, to, scheme, bytes, max_abs, error, signal, count} */
 static ane_status on_wrote(void *arg, int32_t value, int64_t from, int64_t to, const struct ane_weights *w,
@@ -178,18 +198,21 @@ static ane_status write_shard(struct lua_exporter *ud, int32_t i, const char *pa
   return ane_mil_export_functions(&ud->e, p, &ud->o, out->functions, out->n_functions, path, &ud->arena, out->lowered, err);
 }
 
-/* write(i, path [, wrote]) -> {version, inputs, outputs, states (of the default function), functions (where the exporter has the
- * option; the default one first)}; or nil, message, code. i: 1-based; wrote: function({name, from, to, scheme, bytes, count,
- * max_abs, error, signal}) for each matrix (sums of squares) */
+/* write(i, path [, wrote [, factor]]) -> {version, inputs, outputs, states (of the default function), functions (where the
+ * exporter has the option; the default one first)}; or nil, message, code. i: 1-based; wrote: function({name, from, to, scheme,
+ * bytes, count, max_abs, error, signal}) for each matrix (sums of squares); factor: function(name, scheme, columns) -> factor of
+ * its inputs, or nil */
 static int exporter_write(lua_State *L) {
   struct lua_exporter *ud = check_exporter(L);
   int32_t i = (int32_t)bind_integer(L, 2, 1, ud->partition->n_shards) - 1;
   const char *path = bind_text(L, 3);
   luaL_checkstack(L, 16, "export");
-  struct writing x = {.L = L, .ud = ud, .wrote = lua_isfunction(L, 4) ? 4 : 0};
+  lua_settop(L, 6);
+  struct writing x = {.L = L, .ud = ud, .wrote = lua_isfunction(L, 4) ? 4 : 0, .factor = lua_isfunction(L, 5) ? 5 : 0};
   struct shard_written w = {0};
   struct ane_error err;
   ud->e.wrote = on_wrote;
+  ud->e.factor = x.factor ? on_factor : NULL;
   ud->e.release = on_release;
   ud->e.arg = &x;
   ane_status st = write_shard(ud, i, path, &w, &err);

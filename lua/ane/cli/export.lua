@@ -15,6 +15,10 @@ function M.options(parser)
   parser:argument("out", "The folder to write. An existing package set is replaced when the new one is complete.")
   packages.options(parser)
   parser:flag("--argmax", "The head returns the best row and its value instead of logits.")
+  parser:option("--calibrate", "Text whose activations guide int4-block, lut4 and gptq. It is read first, with the weights as stored.")
+    :argname "FILE"
+  parser:option("--method", "rtn: each weight is rounded by itself; gptq: roundings compensate each other's errors, which needs "
+    .. "--calibrate. Default rtn."):choices { "rtn", "gptq" }:argname "HOW"
   options.threads(parser)
   options.recipe(parser)
   options.adapters(parser, true)
@@ -46,12 +50,30 @@ local function show(report)
   return true
 end
 
+-- Importance, or the calibration of gptq, into the options. Returns what is to be closed; or nil, message, code.
+local function calibrate(args, opts)
+  if not args.calibrate then return true end
+  if args.method ~= "gptq" then
+    local message, code
+    opts.importance, message, code = common.calibrate(args)
+    return opts.importance and true, message, code
+  end
+  local calibration, message, code = common.moments(args)
+  opts.method, opts.calibration = args.method, calibration
+  return calibration, message, code
+end
+
 function M.run(args)
+  if args.method == "gptq" and not args.calibrate then return options.wrong "--method gptq needs a text: give --calibrate FILE" end
   local opts = packages.read(args)
   opts.argmax, opts.threads, opts.recipe, opts.progress = args.argmax, args.threads, args.recipe, common.progress(args)
   opts.adapters = args.adapter[1] and args.adapter
   packages.check_context(args)
-  local report, message = require("ane.coreml.export").of_path(args.model, args.out, opts)
+  local calibrated, message = calibrate(args, opts)
+  if not calibrated then return nil, message end
+  local _ <close> = opts.calibration
+  local report
+  report, message = require("ane.coreml.export").of_path(args.model, args.out, opts)
   if not report then return nil, message end
   if not args.json then return show(report) end
   report.shards, report.weights = common.list(report.shards), common.list(report.weights)

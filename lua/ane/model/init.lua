@@ -375,11 +375,16 @@ end
 
 --- Writes the model as Core ML packages for the Neural Engine, with runtime_meta.json, embed.bin and its tokenizer. See ane.coreml.export.
 -- @param out folder; it appears (or is replaced) once it is complete
--- @param opts the options of plan; argmax, importance, threads, progress
+-- @param opts the options of plan; argmax, importance, method ("rtn", "gptq"), calibrate, tokens, memory (as quantise), threads,
+-- progress
 -- @return a report: ok, shards, weights, kept, seconds; or nil, message, code
 function Model:export(out, opts)
   local bundle = opened(self)
-  local report, message, code = require("ane.coreml.export").run(bundle, out, opts, 2)
+  local own, calibration, code = require("ane.quantise.moments").take(self, opts, 2)
+  if not own then return nil, calibration, code end
+  local _ <close> = calibration
+  local report, message
+  report, message, code = require("ane.coreml.export").run(bundle, out, own, 2)
   return report, message, code
 end
 

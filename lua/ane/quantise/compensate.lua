@@ -1,9 +1,10 @@
---- Factors of second moments for the tensors of a plan, in passes over a calibration text.
+--- Factors of second moments for weights, in passes over a calibration text.
 -- Needs ane.core and ane.util.failure. Usage:
---   local factors = compensate.new(calibration, wanted, {memory = 2 << 30}); local factor = factors:of(i)
+--   local factors = compensate.new(calibration, order, 2 << 30)
+--   local factor = factors:of(compensate.wanted(calibration, {"blk.0.attn_q.weight"}, "q4_0", 576))
 --
--- The moments of all inputs may not fit into memory together. Tensors are asked for in order; where the moment of the next one is
--- missing, a pass reads the text for as many of the following tensors as the limit allows.
+-- The moments of all inputs may not fit into memory together. Where the moment of an input is missing, a pass reads the text for it and
+-- for as many of those that follow it in `order` as the limit allows.
 
 local core = require "ane.core"
 local failure = require "ane.util.failure"
@@ -25,17 +26,20 @@ local function factor_bytes(cols) return (8 + KEPT * 2) * cols * cols end
 local Factors = {}
 Factors.__index = Factors
 
--- The values of the wanted tensors from the i-th on whose moments fit.
-local function values_from(self, i)
-  local values, seen, bytes, largest = {}, {}, 0, 0
-  for k = i, self.n do
-    local w = self.wanted[k]
-    if w and not seen[w.value] then
-      bytes, largest = bytes + moment_bytes(w.cols), math.max(largest, factor_bytes(w.cols))
-      if #values > 0 and bytes + largest > self.memory then break end
-      seen[w.value] = true
-      values[#values + 1] = w.value
-    end
+-- The input and those behind it in the order whose moments fit; also as a set.
+local function values_from(self, input)
+  local values, seen, bytes, largest, begun = {}, {}, 0, 0, false
+  local function take(w)
+    bytes, largest = bytes + moment_bytes(w.cols), math.max(largest, factor_bytes(w.cols))
+    if #values > 0 and bytes + largest > self.memory then return false end
+    seen[w.value] = true
+    values[#values + 1] = w.value
+    return true
+  end
+  take(input)
+  for _, w in ipairs(self.order) do
+    begun = begun or w.value == input.value
+    if begun and not seen[w.value] and not take(w) then break end
   end
   return values, seen
 end
@@ -49,14 +53,13 @@ local function kept(self, key)
   end
 end
 
---- The factor for the i-th tensor. Raises as ane.util.failure does.
--- @return factor of ane.core; nil: the tensor is rounded without compensation
-function Factors:of(i)
-  local w = self.wanted[i]
-  if not w then return nil end
+--- The factor for a weight. Raises as ane.util.failure does.
+-- @param w of wanted()
+-- @return factor of ane.core, valid until some more were asked for
+function Factors:of(w)
   if not self.present[w.value] then
     local values
-    values, self.present = values_from(self, i)
+    values, self.present = values_from(self, w)
     self.moments = self.calibration:collect(values)
     self.passes = self.passes + 1
   end
@@ -85,14 +88,11 @@ function M.wanted(calibration, names, to, cols)
   return nil, "its inputs are unknown: rounded without compensation"
 end
 
---- Factors for a list of tensors.
--- @param wanted index -> wanted(), with holes
--- @param n the last index
+--- Factors for weights.
+-- @param order list of {value, cols}: the inputs in the order in which weights will be asked for
 -- @param memory bytes that moments and factors may take
-function M.new(calibration, wanted, n, memory)
-  return setmetatable({
-    calibration = calibration, wanted = wanted, n = n, memory = memory, present = {}, cache = {}, passes = 0,
-  }, Factors)
+function M.new(calibration, order, memory)
+  return setmetatable({ calibration = calibration, order = order, memory = memory, present = {}, cache = {}, passes = 0 }, Factors)
 end
 
 return M

@@ -151,15 +151,16 @@ end
 -- The factors of gptq for the tensors of a plan, and a note for each tensor without; nil for another method.
 local function factors_of(plan, opts)
   if opts.method ~= "gptq" then return nil end
-  local wanted = {}
-  for i, t in ipairs(plan.tensors) do
+  local order = {}
+  for _, t in ipairs(plan.tensors) do
     if t.scheme or (t.to ~= t.dtype and types.known[t.to] and types.known[t.to].block > 1) then
       local note
-      wanted[i], note = compensate.wanted(opts.calibration, { t.weight or t.name, t.parts[1].name }, t.scheme or t.to, columns(t))
+      t.wanted, note = compensate.wanted(opts.calibration, { t.weight or t.name, t.parts[1].name }, t.scheme or t.to, columns(t))
       t.note = t.note or note
+      order[#order + 1] = t.wanted
     end
   end
-  return compensate.new(opts.calibration, wanted, #plan.tensors, opts.memory)
+  return compensate.new(opts.calibration, order, opts.memory)
 end
 
 -- ---- Writing ---------------------------------------------------------------------------------------------------------
@@ -238,7 +239,7 @@ local function write_all(plan, out, opts)
   }
   report.bytes_before, report.bytes_after = 0, writer:size()
   for i, t in ipairs(plan.tensors) do
-    report.tensors[i] = write_tensor(writer, t, opts, factors and factors:of(i))
+    report.tensors[i] = write_tensor(writer, t, opts, t.wanted and factors:of(t.wanted))
     report.bytes_before = report.bytes_before + (t.bytes or 0)
   end
   try(writer:commit())
@@ -299,17 +300,10 @@ end
 -- @param opts see rules; also calibrate (a text, a list of token ids, or a list of texts and lists) and tokens (most of them)
 function M.of_model(model, source, out, opts, level)
   level = (level or 1) + 1
-  local own = {}
-  for key, value in pairs(type(opts) == "table" and opts or {}) do own[key] = value end
-  local calibration, message, code
-  if own.calibrate ~= nil then
-    calibration, message, code = require("ane.quantise.moments").open(model, own.calibrate, {
-      tokens = own.tokens, threads = own.threads, progress = own.progress,
-    }, level)
-    if not calibration then return nil, message, code end
-    own.calibrate, own.tokens, own.calibration = nil, nil, calibration
-  end
+  local own, calibration, code = require("ane.quantise.moments").take(model, opts, level)
+  if not own then return nil, calibration, code end
   local _ <close> = calibration
+  local message
   local report
   report, message, code = M.run(source, out, own, level)
   return report, message, code -- no tail call: error levels count this function

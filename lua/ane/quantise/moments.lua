@@ -29,18 +29,20 @@ M.rules = {
   progress = { type = "callable" },
 }
 
--- Weights and views of them -> {value, cols}: what they are multiplied by. A tensor whose views take different values has none.
+-- Weights and views of them -> {value, cols}: what they are multiplied by. A tensor whose views take different values has none. Then
+-- the value of the head, and the inputs in the order of the program.
 local function inputs_of(program)
-  local inputs, mixed, head = {}, {}, nil
+  local inputs, mixed, order, head = {}, {}, {}, nil
   for _, m in ipairs(program:info().matrices) do
     local name = m.name:match "^[^%[]+"
     local known = inputs[name]
     if not m.input or (known and known.value ~= m.input) then mixed[name] = true end
     inputs[name] = { value = m.input, cols = m.cols }
+    if m.input then order[#order + 1] = inputs[name] end
     head = m.input or head
   end
   for name in pairs(mixed) do inputs[name] = nil end
-  return inputs, head
+  return inputs, head, order
 end
 
 local Calibration = {}
@@ -80,6 +82,13 @@ function Calibration:collect(values)
   return self.moments
 end
 
+--- A text that identifies what is read.
+function Calibration:digest()
+  local parts = {}
+  for i, ids in ipairs(self.runs) do parts[i] = table.concat(ids, ",") end
+  return core.sha256(table.concat(parts, ";"))
+end
+
 --- Frees the sums, and the model where the calibration owns it (field `model`).
 function Calibration:close()
   self.moments:close()
@@ -93,7 +102,7 @@ Calibration.__close = Calibration.close
 -- @param input a text, a list of token ids, or a list of texts and lists
 -- @param opts see rules
 -- @param level as error()'s, for wrong arguments
--- @return calibration: tokens, input(), collect(), close(); or nil, message, code
+-- @return calibration: tokens, order (list of {value, cols}), input(), collect(), digest(), close(); or nil, message, code
 function M.open(model, input, opts, level)
   level = (level or 1) + 1
   opts = schema.check(M.rules, opts, "calibrate", level)
@@ -105,10 +114,26 @@ function M.open(model, input, opts, level)
     self.chunk = math.min(opts.chunk, model.context, self.program:context())
     self.runs = try(windows.split(model, input, self.chunk, opts.tokens))
     for _, ids in ipairs(self.runs) do self.tokens = self.tokens + #ids end
-    self.inputs, self.head = inputs_of(self.program)
+    self.inputs, self.head, self.order = inputs_of(self.program)
     self.moments = try(core.moments(opts.threads or core.cpu_cores()))
     return self
   end)
+end
+
+--- Takes the options calibrate and tokens out of a table of options, and opens the calibration that they ask for.
+-- @param opts any value: what is wrong with other options is for others to say
+-- @return a table of options, with calibration where there was a text; the calibration, or nil; or nil, message, code
+function M.take(model, opts, level)
+  if opts == nil then return {} end
+  if type(opts) ~= "table" or opts.calibrate == nil then return opts end
+  local own = {}
+  for key, value in pairs(opts) do own[key] = value end
+  local calibration, message, code = M.open(model, own.calibrate, {
+    tokens = own.tokens, threads = own.threads, progress = own.progress ~= true and own.progress or nil,
+  }, (level or 1) + 1)
+  if not calibration then return nil, message, code end
+  own.calibrate, own.tokens, own.calibration = nil, nil, calibration
+  return own, calibration
 end
 
 return M

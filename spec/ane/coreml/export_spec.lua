@@ -283,3 +283,45 @@ describe("export with fixed T", function()
     remove(out)
   end)
 end)
+
+describe("export with gptq", function()
+  local TEXT = ("The quick brown fox jumps over the lazy dog, 1234567890 times. Ünïcödé too.\n"):rep(8)
+  local out
+
+  before_each(function() out = os.tmpname() os.remove(out) end)
+  after_each(function() os.execute("rm -rf '" .. out .. "'") end)
+
+  it("writes the numbers that quantise writes, also in several passes", function()
+    local model <close> = tiny.load(nil, { activations = "fp32" })
+    local opts = { weights = "int4-block", context = 64, method = "gptq", calibrate = TEXT }
+    local report = assert(model:export(out, opts))
+    assert.is_true(report.ok)
+    local gguf = out .. ".gguf"
+    local other = assert(model:quantise(gguf, { weights = "int4-block", method = "gptq", calibrate = TEXT }))
+    os.remove(gguf)
+    local snr = {}
+    for _, t in ipairs(other.tensors) do snr[t.name] = t.snr_db end
+    local seen = 0
+    for _, w in ipairs(report.weights) do
+      if snr[w.name] and w.form == "int4-block" and w.name:find "ffn" then
+        assert.near(snr[w.name], w.snr_db, 1e-6)
+        seen = seen + 1
+      end
+    end
+    assert.is_true(seen > 0)
+    local first = core.read_file(out .. "/runtime_meta.json")
+    os.execute("rm -rf '" .. out .. "'")
+    opts.memory = 1
+    assert(model:export(out, opts))
+    assert.is_true(first == core.read_file(out .. "/runtime_meta.json"))
+  end)
+
+  it("needs a text", function()
+    local model <close> = tiny.load()
+    assert.error_matches(function() model:export(out, { weights = "int8", method = "gptq" }) end, "method gptq needs a text")
+    local command = require "support.command"
+    local code, _, err = command.run { "export", tiny.path(), out, "--method", "gptq" }
+    assert.equal(2, code)
+    assert.matches("^ane export: %-%-method gptq needs a text: give %-%-calibrate FILE", err)
+  end)
+end)

@@ -97,7 +97,8 @@ describe("ane.quantise", function()
 
   it("falls back to the nearest type of a like size", function()
     local source <close> = zoo()
-    for _, case in ipairs { { "q2_k", "q4_0" }, { "q3_k", "q4_0" }, { "q4_k", "q5_0" }, { "q5_k", "q5_1" }, { "q6_k", "q8_0" } } do
+    for _, case in ipairs { { "q2_k", "q4_0" }, { "q3_k", "q4_0" }, { "q4_k", "q5_0" }, { "q5_k", "q5_1" }, { "q6_k", "q8_0" },
+      { "iq4_xs", "iq4_nl" } } do
       local report = assert(quantise.run(source, path(), { weights = case[1] }))
       local types = types_of(report)
       assert.same({ case[2], "fp16" }, { types["blk.0.ffn_down.weight"], types["blk.0.ffn_odd.weight"] })
@@ -176,7 +177,7 @@ describe("ane.quantise", function()
 
   it("raises on wrong options, naming the choices", function()
     local source <close> = zoo()
-    local choices = "choose fp32, fp16, bf16, q8_0, q6_k, q5_1, q5_0, q5_k, q4_1, q4_0, q4_k, q3_k, q2_k"
+    local choices = "choose fp32, fp16, bf16, q8_0, q6_k, q5_1, q5_0, q5_k, q4_1, q4_0, q4_k, iq4_nl, iq4_xs, mxfp4, q3_k, q2_k"
     local function raises(pattern, opts)
       assert.error_matches(function() quantise.run(source, path(), opts) end, pattern)
     end

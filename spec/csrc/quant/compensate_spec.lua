@@ -203,12 +203,13 @@ describe("compensated rounding", function()
     local h = second_moment(x, 0)
     local moments <close> = moments_of(x)
     for _, name in ipairs {
-      "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "int8", "int8-channel", "int4-block",
+      "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k",
+      "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4", "int8", "int8-channel", "int4-block",
       "int4-block64", "lut4", "lut4-g16",
     } do
       local group, sub = core.compensate_groups(name)
       local factor = assert(moments:factor("x", group, sub, 0.01))
-      local opts = name:find "^q" and { type = name } or { scheme = name }
+      local opts = not name:find "^%l+t%d" and { type = name } or { scheme = name }
       local plain, better = write(rows, opts), write(rows, opts, factor)
       local ratio = total(rows, better, h) / total(rows, plain, h)
       assert.is_true(ratio < 0.75, ("%s: %.3f"):format(name, ratio))
@@ -217,7 +218,7 @@ describe("compensated rounding", function()
 
   it("writes the same bytes with any number of threads", function()
     local x, rows = inputs(500, 256, 3), weights(70, 256, 4)
-    for _, name in ipairs { "q4_0", "q4_k", "q6_k" } do
+    for _, name in ipairs { "q4_0", "q4_k", "q6_k", "iq4_xs" } do
       local seen
       for threads = 1, 3 do
         local moments <close> = moments_of(x, threads)

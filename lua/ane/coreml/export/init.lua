@@ -21,10 +21,16 @@ local M = {}
 --- Options: those of ane.coreml.plan, and
 --   argmax: the head gives the best row and its value instead of logits
 --   importance: {weight's name = tensor}: the weight of each column's error, for int4 and lut4
+--   method: "rtn" (default): each weight is rounded by itself; "gptq": roundings compensate each other's errors, which needs calibration
+--   calibration: of ane.quantise.moments
+--   memory: bytes that statistics of gptq may take at a time; default 2 GiB
 --   threads, progress (function(stage, done, total), or true for a bar)
 M.rules = schema.merge(planner.rules, {
   argmax = { type = "boolean", default = false },
   importance = { type = "table" },
+  method = { type = "string", choices = { "rtn", "gptq" }, default = "rtn" },
+  calibration = { type = "table" },
+  memory = { type = "integer", min = 1, default = 2 << 30 },
   threads = { type = "integer", min = 1, max = 1024 },
   progress = { type = { "callable", "boolean" } },
 })
@@ -128,7 +134,7 @@ local function write_shard(run, exporter, i, name)
     return entry
   end
   local path, weights = run.folder:path() .. "/" .. name, {}
-  local written = try(exporter:write(i, path, collect_errors(weights)))
+  local written = try(exporter:write(i, path, collect_errors(weights), run.factor))
   local package = try(core.package(path)) -- the exporter has checked its contents
   local residency = core.mil_judge(package)
   package:close()
@@ -258,6 +264,17 @@ local function write_all(run, out)
   }
 end
 
+-- function(weight, scheme, columns) -> the factor of its inputs, or nil; nil where none is wanted.
+local function factor_function(opts)
+  if opts.method ~= "gptq" then return nil end
+  local compensate = require "ane.quantise.compensate"
+  local factors = compensate.new(opts.calibration, opts.calibration.order, opts.memory)
+  return function(name, scheme, cols)
+    local wanted = compensate.wanted(opts.calibration, { name, name:match "^[^%[]+" }, scheme, cols)
+    return wanted and factors:of(wanted)
+  end
+end
+
 local function export(bundle, out, opts)
   local started = core.clock()
   out = #out > 1 and out:gsub("/+$", "") or out
@@ -272,6 +289,8 @@ local function export(bundle, out, opts)
   local options = planner.core_options(graph, bundle.config, opts, parts[#parts])
   options.argmax, options.parts = opts.argmax, parts
   options.importance = opts.importance and true or nil
+  options.method = opts.method ~= "rtn" and { opts.method, opts.calibration:digest() } or nil
+  run.factor = factor_function(opts)
   run.record = read_record(folder, fingerprint(bundle, graph, options))
   return write_all(run, out)
 end
@@ -290,6 +309,7 @@ function M.run(bundle, out, opts, level)
   schema.argument({ type = "string" }, out, "export: path", level + 1)
   opts = schema.check(M.rules, opts, "export", level + 1)
   if out == "" then error("export: path is empty", level + 1) end
+  if opts.method == "gptq" and not opts.calibration then error("export: method gptq needs a text: option calibrate", level + 1) end
   opts.threads = opts.threads or core.cpu_cores()
   if opts.progress == true then opts.progress = require("ane.util.progress").bar() end
   if bundle.blank then return nil, bundle.source:path() .. ": has no weights to export", "unsupported" end
