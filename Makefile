@@ -37,7 +37,7 @@ endif
 
 # uname where there is no compiler yet: `make deps` brings it.
 ARCH := $(firstword $(shell { $(CC) -dumpmachine || uname -m; } 2>/dev/null | cut -d- -f1))
-SOURCES := $(filter-out csrc/coreml/% csrc/kernels/x86/% csrc/kernels/arm/%,$(wildcard csrc/*/*.c csrc/*/*/*.c))
+SOURCES := $(filter-out csrc/coreml/% csrc/binding/mpi/% csrc/kernels/x86/% csrc/kernels/arm/%,$(wildcard csrc/*/*.c csrc/*/*/*.c))
 ifneq ($(filter x86_64 i%86,$(ARCH)),)
   SOURCES += $(wildcard csrc/kernels/x86/*.c)
 else ifneq ($(filter aarch64 arm64,$(ARCH)),)
@@ -111,6 +111,14 @@ $(BUILD)/ane/core.so: $(OBJECTS) $(BUILD)/objects
 	@echo "  LINK  $@"
 	@$(CC) $(LDFLAGS_SO) $(LDFLAGS) -o $@.tmp $(OBJECTS) $(LIBS) && mv $@.tmp $@
 
+# The optional module ane.mpi, by the compiler of Open MPI or MPICH.
+MPICC ?= mpicc
+mpi: $(BUILD)/ane/mpi.so
+$(BUILD)/ane/mpi.so: csrc/binding/mpi/lua_mpi.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "  MPICC $<"
+	@$(MPICC) $(ALL_CFLAGS) $(LDFLAGS_SO) $(LDFLAGS) -o $@.tmp $< && mv $@.tmp $@
+
 # Texts that change when what is built from them has to be built again: the flags, the list of objects.
 $(BUILD)/flags: STAMP = $(CC) $(filter-out -Werror,$(ALL_CFLAGS)) $(AVX512)
 $(BUILD)/objects: STAMP = $(LDFLAGS_SO) $(LDFLAGS) $(OBJECTS)
@@ -134,5 +142,5 @@ include scripts/tasks.mk
 clean:
 	rm -rf build
 
-.PHONY: all links clean FORCE
+.PHONY: all links mpi clean FORCE
 .DELETE_ON_ERROR:

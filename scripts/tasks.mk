@@ -20,6 +20,7 @@ help:
 	@echo "make format      clang-format over the C files, in place (version 14; CLANG_FORMAT names one); format-check only looks"
 	@echo "make valgrind    the specs under valgrind; without those of real models"
 	@echo "make arm         specs under an ARM Lua run by qemu (gcc-aarch64-linux-gnu, qemu-user); CPU names one that qemu knows"
+	@echo "make mpi         build/<config>/ane/mpi.so, for batches under mpirun; needs mpicc (MPICC names one)"
 	@echo "make doc         docs/reference.md from types/; says which functions have no description"
 	@echo "make bench       build the programs of bench/ into build/<config>/bench/"
 	@echo "make install     to PREFIX (/usr/local), below DESTDIR; or to INST_LIBDIR, INST_LUADIR, INST_BINDIR"

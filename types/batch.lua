@@ -22,6 +22,8 @@
 ---@field window? integer of classify and redact
 ---@field pseudonyms? boolean of redact
 ---@field key? string of redact
+---@field mpi? boolean the program is one of the ranks of an MPI program (needs the module ane.mpi: make mpi)
+---@field rank_timeout? number seconds after which a silent rank counts as dead; default 300
 ---@field progress? fun(state: ane.batch_state) called as rows end
 
 ---@class ane.batch_state

@@ -2,7 +2,7 @@
 local tree = require "support.tree"
 
 -- Called by what is not here: Lua opens the module, the system starts the programs of bench/.
-local ENTRIES = { luaopen_ane_core = true, main = true }
+local ENTRIES = { luaopen_ane_core = true, luaopen_ane_mpi = true, main = true }
 
 -- C source of a folder by path, without comments and strings.
 local function read(folder, extension, into)

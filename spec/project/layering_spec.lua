@@ -27,7 +27,7 @@ local INNER = {
   ["formats/onnx"] = "formats/proto", ["formats/mil"] = "formats/proto", ["formats/mlpackage"] = "formats/mil", ["formats/aimodel"] = "",
   ["binding/tensor"] = "", ["binding/formats"] = "binding/tensor", ["binding/text"] = "binding/formats",
   ["binding/model"] = "binding/tensor binding/formats", ["binding/grammar"] = "binding/tensor binding/text", ["binding/http"] = "",
-  ["binding/fetch"] = "",
+  ["binding/fetch"] = "", ["binding/mpi"] = "",
   ["binding/coreml"] = "binding/tensor binding/formats binding/model", ["binding/testing"] = "binding/tensor binding/model",
   ["kernels/vec"] = "", ["kernels/ref"] = "kernels/vec", ["kernels/x86"] = "kernels/vec", ["kernels/arm"] = "kernels/vec",
 }

@@ -1,5 +1,5 @@
 --- A corpus through a model: rows of a file, folder or pipe in, one line of JSON for each row out.
--- Needs ane.core, ane.batch.desk, input, journal, output, rows, ane.classify.redact, ane.pool and ane.util.schema.
+-- Needs ane.core, ane.batch.desk, input, journal, output, ranks, rows, ane.classify.redact, ane.pool and ane.util.schema.
 -- Usage: `local summary = assert(ane.batch(model, { input = "in.jsonl", output = "out.jsonl", resume = true }))`
 --
 -- Memory does not depend on the number of rows. A row's answer depends on the model, the options and the row only, not on what is
@@ -10,6 +10,7 @@ local desks = require "ane.batch.desk"
 local inputs = require "ane.batch.input"
 local journal = require "ane.batch.journal"
 local outputs = require "ane.batch.output"
+local ranks = require "ane.batch.ranks"
 local pool = require "ane.pool"
 local redact = require "ane.classify.redact"
 local rows = require "ane.batch.rows"
@@ -39,6 +40,9 @@ end
 --   max_row: bytes of a row; larger ones fail
 --   sessions, step_tokens, memory: of the pool (ane.pool); prefix_memory: of the pool, default a sixteenth of the weights' bytes
 --   temperature: of requests in OpenAI's form that name none (1, as in that API; plain rows are greedy)
+--   mpi: true: the program is one of the ranks of an MPI program (the optional module ane.mpi). Rank 0 reads and writes, and all ranks
+--     compute; each is called with the same options. MPI has ended when the call returns
+--   rank_timeout: seconds after which a silent rank counts as dead (default 300)
 --   threshold, window, pseudonyms, key: of classify and redact
 --   progress: function(state), called as rows end: rows, errors, resumed, tokens, seconds, done, total (bytes or files; total may be nil)
 M.rules = {
@@ -59,6 +63,8 @@ M.rules = {
   prefix_memory = pool.rules.prefix_memory,
   temperature = { type = "number", min = 0, max = 2, default = 1 },
   threshold = redact.rules.threshold, window = redact.rules.window, pseudonyms = redact.rules.pseudonyms, key = redact.rules.key,
+  mpi = { type = "boolean", default = false },
+  rank_timeout = { type = "number", min = 1, default = 300 },
   progress = { type = "callable" },
 }
 
@@ -147,19 +153,22 @@ end
 local Run = {}
 Run.__index = Run
 
--- Passes an answer on. A failed write ends the run.
-local function answered(self, row, asked, status, body)
-  local failed = status ~= 200
-  local line = rows.answer(row, asked, status, body)
-  local ok, message, code = self.output:put(row, line, failed and journal.ERROR or 0)
+-- Writes a line. A failed write ends the run.
+local function write(self, row, line, flags, tokens)
+  local ok, message, code = self.output:put(row, line, flags)
   if not ok then
     self.failed = self.failed or { message, code }
     return
   end
-  local usage = not failed and type(body.usage) == "table" and body.usage
-  self.tokens = self.tokens + (usage and (usage.total_tokens or 0) or 0)
-  self.rows, self.errors = self.rows + 1, self.errors + (failed and 1 or 0)
+  self.tokens, self.rows, self.errors = self.tokens + tokens, self.rows + 1, self.errors + (flags & journal.ERROR)
   self:report()
+end
+
+-- Passes an answer on: to `write`, or to rank 0.
+local function answered(self, row, asked, status, body)
+  local usage = status == 200 and type(body.usage) == "table" and body.usage
+  local tokens = usage and usage.total_tokens or 0
+  self.on_line(row, rows.answer(row, asked, status, body), status ~= 200 and journal.ERROR or 0, tokens)
 end
 
 function Run:report()
@@ -185,6 +194,25 @@ local function begin(self, row)
   answered(self, row, asked, failure.status, failure:object())
 end
 
+-- Rows that rank 0 begins itself before it looks after the others.
+local HERE = 8
+
+-- Gives a row to another rank that has room, or begins it here.
+local function give(self, row)
+  if self.ranks and self.ranks:has_room() then return self.ranks:deal(row) end
+  self.here = self.here + 1
+  begin(self, row)
+end
+
+-- Takes the lines of other ranks, and gives the rows of ranks that died to others.
+local function look_after(self, stepped)
+  local team = self.ranks
+  if not team then return end
+  local ok, message, code = team:poll(not stepped and team.active > 0 and 0.02 or 0)
+  if not ok then self.failed = self.failed or { message, code } end
+  while #team.again > 0 and (team:has_room() or self.desk.active < self.room) do give(self, table.remove(team.again)) end
+end
+
 -- Takes a row: one that is done already, or is blank, is passed over.
 local function take(self, row)
   self.last = row.number
@@ -202,19 +230,29 @@ local function take(self, row)
   end
   self.count = self.count + 1
   row.place = self.count
-  begin(self, row)
+  give(self, row)
 end
+
+-- Is there room for a row, here or in another rank?
+local function has_room(self)
+  if self.output:full() then return false end
+  return self.desk.active < self.room or self.ranks and self.ranks:has_room()
+end
+
+-- Number of rows in progress.
+local function active(self) return self.desk.active + (self.ranks and self.ranks.active or 0) end
 
 -- Begins rows while there is room. false: none has come yet; nil: the input has ended.
 local function fill(self)
-  while self.desk.active < self.room and not self.output:full() do
+  local until_count = self.ranks and self.here + HERE or math.huge -- so that other ranks are looked after
+  while has_room(self) and self.here < until_count do
     if self.failed or self:too_many() then return nil end
-    local row, message, code = self.input:next(self.desk.active == 0)
+    local row, message, code = self.input:next(active(self) == 0)
     if row == nil then
       if message then self.failed = { message, code } end
       return nil
     end
-    if row == false and self.desk.active > 0 then return false end
+    if row == false and active(self) > 0 then return false end
     if row then take(self, row) end
   end
   return true
@@ -225,10 +263,12 @@ function Run:too_many() return self.opts.max_errors ~= nil and self.errors > sel
 -- Computes until the input has ended and everything is answered.
 local function compute(self)
   local more = true
-  while more ~= nil or self.desk.active > 0 do
+  while more ~= nil or active(self) > 0 or self.ranks and #self.ranks.again > 0 do
     if more ~= nil then more = fill(self) end
     if self.failed or self:too_many() then return end
-    if not self.desk:step() then self.desk:flush() end
+    local stepped = self.desk:step()
+    if not stepped then self.desk:flush() end
+    look_after(self, stepped or more)
   end
 end
 
@@ -274,6 +314,43 @@ local function run(self, opts)
   return summary(self)
 end
 
+-- ---- Ranks -------------------------------------------------------------------------------------------------------------------
+
+-- Finds the place of this process among the ranks; without MPI it is rank 0 of one.
+local function join(self, opts)
+  self.rank = 0
+  if not opts.mpi then return true end
+  local found, mpi = pcall(require, "ane.mpi")
+  if not found then return nil, "the module ane.mpi is not built: make mpi", "unsupported" end
+  local rank, size, code, host = mpi.init()
+  if not rank then return nil, size, code end
+  self.mpi, self.rank, self.host = mpi, rank, host
+  if rank > 0 then ranks.hello(mpi, host) else self.team = ranks.new(mpi, size, host, opts.rank_timeout) end
+  return true
+end
+
+-- Begins the work of rank 0: the other ranks get rows while this one computes too.
+local function lead(self, settings)
+  if not self.mpi then return end
+  local room = self.desk.kind == "text" and self.opts.sessions + self.opts.sessions // 4 or 128
+  self.room = math.min(self.room, room)
+  self.team:begin(room, core.json_encode(settings, { sort = true }), self.on_line)
+  self.ranks = self.team
+end
+
+-- The work of another rank: its summary counts the rows that it has answered.
+local function work(self, settings)
+  self.on_line = function(row, line, flags, tokens)
+    self.rows, self.errors, self.tokens = self.rows + 1, self.errors + (flags & journal.ERROR), self.tokens + tokens
+    ranks.send_line(self.mpi, row, line, flags, tokens)
+  end
+  local ok, message, code = ranks.work(self.mpi, self.desk, function(row) begin(self, row) end, {
+    host = self.host, timeout = self.opts.rank_timeout, settings = core.json_encode(settings, { sort = true }),
+  })
+  if not ok then return nil, message, code end
+  return summary(self)
+end
+
 --- Runs a batch.
 -- @param model a loaded one
 -- @param opts see rules
@@ -284,15 +361,16 @@ function M.run(model, opts, level)
   opts = schema.check(M.rules, opts, "batch", (level or 1) + 1)
   if opts.input == nil or opts.output == nil then error("batch: options input and output are needed", (level or 1) + 1) end
   local self = setmetatable({
-    opts = opts, started = core.clock(), rows = 0, errors = 0, resumed = 0, tokens = 0, count = 0, last = 0,
+    opts = opts, started = core.clock(), rows = 0, errors = 0, resumed = 0, tokens = 0, count = 0, last = 0, here = 0, on_line = nil,
   }, Run)
-  local ok, message, code = M.check(opts)
+  local _ <close> = setmetatable({}, { __close = function() self:close() end })
+  local ok, message, code = join(self, opts)
+  if ok and self.rank == 0 then ok, message, code = M.check(opts) end
   if not ok then return nil, message, code end
   local form = opts.form or inputs.form(opts.input)
   local desk
   desk, message, code = desks.new(model, opts, function(...) answered(self, ...) end)
   if not desk then return nil, message, code end
-  local _ <close> = setmetatable({}, { __close = function() self:close() end })
   self.desk, self.shard = desk, opts.shard and shard_of(opts.shard)
   if opts.task and rows.kinds[opts.task] ~= desk.kind then
     return nil, ("%s does not do the task %s"):format(tostring(model), opts.task), "unsupported"
@@ -305,16 +383,21 @@ function M.run(model, opts, level)
   if is_file(opts.output) then
     for _, path in pairs(outputs.names(opts.output)) do own[#own + 1] = path end
   end
+  local settings = settings_of(model, opts, form)
+  if self.rank > 0 then return work(self, settings) end
+  self.on_line = function(...) write(self, ...) end
   self.input, message, code = inputs.open { path = opts.input, form = form, most = opts.max_row, own = own }
   if not self.input then return nil, message, code end
-  self.output, message, code = open_output(opts, settings_of(model, opts, form))
+  self.output, message, code = open_output(opts, settings)
   if not self.output then return nil, message, code end
+  lead(self, settings)
   local result
   result, message, code = run(self, opts)
   return result, message, code
 end
 
 function Run:close()
+  if self.team then self.team:close() end
   if self.desk then self.desk:close() end
   if self.input then self.input:close() end
   if self.output then self.output:close() end

@@ -54,11 +54,11 @@ local function check_shards(paths, all)
   return true
 end
 
--- Indices of all outputs, and the largest row.
-local function open_all(paths, folder_of, opened)
+-- Opens an index (a file TEMP.indexN) and the lines of each output. Returns the largest row; or nil, message, code.
+local function open_all(paths, temp, opened)
   local last = 0
   for i, path in ipairs(paths) do
-    local index, message, code = journal.index(("%s.index%d"):format(folder_of, i))
+    local index, message, code = journal.index(("%s.index%d"):format(temp, i))
     if not index then return nil, message, code end
     opened[#opened + 1] = index
     local data
@@ -133,12 +133,13 @@ function M.run(paths, out)
   end
   local ok, message, code = check_shards(paths, all)
   if not ok then return nil, message, code end
-  local opened = {}
+  local opened, temp = {}, out == "-" and os.tmpname() or nil -- tmpname makes a file of that name
   local _ <close> = setmetatable({}, { __close = function()
+    if temp then os.remove(temp) end
     for _, one in ipairs(opened) do one:close() end
   end })
   local last
-  last, message, code = open_all(sorted(paths, all), out == "-" and os.tmpname() or out, opened)
+  last, message, code = open_all(sorted(paths, all), temp or out, opened)
   if not last then return nil, message, code end
   local function work(write) return copy(opened, #paths, last, write) end
   local rows, failed

@@ -37,7 +37,35 @@ function M.options(parser)
   options.add(parser, "--window", "Of classify and redact: most tokens of one run.", batch.rules.window):argname "N"
   parser:flag("--pseudonyms", "Of redact: each original of a row gets a name of its own, [PERSON_1].")
   parser:option("--key", "Of redact: names are made from the original and this secret, the same in every run."):argname "KEY"
+  parser:flag("--mpi", "Be one of the ranks of an MPI program; default where mpirun started the command with more than one. Rank 0 reads "
+    .. "and writes, all compute.")
+  options.add(parser, "--rank-timeout", "Seconds after which a silent rank counts as dead. Default 300.", batch.rules.rank_timeout)
+    :argname "S"
   options.json(parser)
+end
+
+-- Names under which launchers give the number of processes (Open MPI; MPICH).
+local SIZES = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE" }
+
+-- Is this process one of several that a launcher has started?
+local function is_rank(args)
+  for _, name in ipairs(SIZES) do
+    if (tonumber(os.getenv(name)) or 1) > 1 then return true end
+  end
+  return args.mpi
+end
+
+-- Joins the other ranks. Sets args.rank, args.host; each rank of a host gets its share of the cores.
+local function join(args)
+  args.rank = 0
+  if not is_rank(args) then return true end
+  local found, mpi = pcall(require, "ane.mpi")
+  if not found then return nil, "the command runs as one of several MPI processes, and the module ane.mpi is not built: make mpi" end
+  local rank, size, near, host = mpi.init()
+  if not rank then return nil, size, near end
+  args.rank, args.host, args.mpi = rank, host, true
+  args.threads = args.threads or math.max(1, core.cpu_cores() // near)
+  return true
 end
 
 -- ---- Progress ----------------------------------------------------------------------------------------------------------------
@@ -107,7 +135,7 @@ end
 
 local NAMES = {
   "output", "form", "task", "ordered", "resume", "restart", "shard", "max_errors", "max_row", "sessions", "memory", "threshold", "window",
-  "pseudonyms", "key",
+  "pseudonyms", "key", "rank_timeout",
 }
 
 local function show(args, result, message, code)
@@ -133,13 +161,16 @@ local function run_merge(args)
 end
 
 local function run_batch(args, opts)
-  local model <close>, message = common.load(args)
-  if not model then return nil, message end
+  opts.mpi = args.mpi
+  args.no_progress = args.no_progress or args.rank > 0
+  local model <close>, failed = common.load(args)
+  if not model then return nil, args.host and ("rank %d (%s): %s"):format(args.rank, args.host, failed) or failed end
   local draw, ended = drawing(args)
   opts.progress = draw
-  local result, why, code = batch.run(model, opts, 0)
+  local result, why, kind = batch.run(model, opts, 0)
   ended()
-  return show(args, result, why, code)
+  if result and args.rank > 0 then return true end
+  return show(args, result, why, kind)
 end
 
 function M.run(args)
@@ -151,7 +182,8 @@ function M.run(args)
   local opts = { input = args.inputs[1], body = next(body) and body or nil }
   for _, name in ipairs(NAMES) do opts[name] = args[name] end
   local ok
-  ok, message, code = batch.check(opts)
+  ok, message, code = join(args)
+  if ok and args.rank == 0 then ok, message, code = batch.check(opts) end
   if not ok then return nil, message, code end
   return run_batch(args, opts)
 end

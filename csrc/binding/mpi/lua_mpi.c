@@ -1,0 +1,158 @@
+/* The optional module ane.mpi: messages between the ranks of an MPI program (MPI 3). It knows nothing of models; ane.batch.ranks
+ * uses it. Built by `make mpi` with the mpicc of Open MPI or MPICH.
+ *
+ * Messages are byte strings. Sends never wait: their bytes are held until MPI has taken them. Errors of MPI are returned, so that
+ * a rank that died does not end the others where the launcher lets them live (Open MPI: mpirun --enable-recovery). */
+#include <errno.h>
+#include <lauxlib.h>
+#include <lua.h>
+#include <mpi.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+int luaopen_ane_mpi(lua_State *L);
+
+enum { TAG = 1, MOST_BYTES = 1 << 30 };
+
+/* A send in progress. */
+struct sending {
+  struct sending *next;
+  MPI_Request request;
+  char bytes[];
+};
+static struct sending *sends;
+
+/* nil, message, "io" for an error of MPI. */
+static int fail(lua_State *L, const char *what, int error) {
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int len = 0;
+  (void)MPI_Error_string(error, text, &len);
+  lua_pushnil(L);
+  lua_pushfstring(L, "MPI: %s: %s", what, text);
+  lua_pushliteral(L, "io");
+  return 3;
+}
+
+/* MPICH's launcher tells ranks by SIGUSR1 that another one has died, which ends a process that does not expect it. */
+static void ignore_news(void) {
+  struct sigaction now;
+  if (sigaction(SIGUSR1, NULL, &now) == 0 && now.sa_handler == SIG_DFL) (void)signal(SIGUSR1, SIG_IGN);
+}
+
+/* init() -> rank (from 0), number of ranks, number of ranks on this host, name of the host; or nil, message, code. Once. */
+static int mpi_init(lua_State *L) {
+  int had, level, rank, size, near, len = 0;
+  char host[MPI_MAX_PROCESSOR_NAME] = "";
+  MPI_Comm local;
+  int error = MPI_Initialized(&had);
+  if (!error && !had) error = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level);
+  if (!error) error = MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  if (!error) error = MPI_Comm_size(MPI_COMM_WORLD, &size);
+  if (!error) error = MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local);
+  if (!error) error = MPI_Comm_size(local, &near);
+  if (!error) error = MPI_Comm_free(&local);
+  if (!error) error = MPI_Get_processor_name(host, &len);
+  if (!error) error = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  if (error) return fail(L, "cannot start", error);
+  ignore_news();
+  lua_pushinteger(L, rank);
+  lua_pushinteger(L, size);
+  lua_pushinteger(L, near);
+  lua_pushlstring(L, host, (size_t)len);
+  return 4;
+}
+
+/* Frees the sends that are complete. */
+static void settle(void) {
+  for (struct sending **at = &sends; *at;) {
+    struct sending *s = *at;
+    int complete = 0;
+    if (MPI_Test(&s->request, &complete, MPI_STATUS_IGNORE) == MPI_SUCCESS && !complete) {
+      at = &s->next;
+      continue;
+    }
+    *at = s->next;
+    free(s);
+  }
+}
+
+/* send(rank, bytes) -> true; or nil, message, code. */
+static int mpi_send(lua_State *L) {
+  int rank = (int)luaL_checkinteger(L, 1);
+  size_t len;
+  const char *bytes = luaL_checklstring(L, 2, &len);
+  luaL_argcheck(L, len <= MOST_BYTES, 2, "a message has at most 1 GiB");
+  settle();
+  struct sending *s = malloc(sizeof *s + len);
+  if (!s) return luaL_error(L, "not enough memory");
+  memcpy(s->bytes, bytes, len);
+  int error = MPI_Isend(s->bytes, (int)len, MPI_BYTE, rank, TAG, MPI_COMM_WORLD, &s->request);
+  if (error) {
+    free(s);
+    return fail(L, "cannot send", error);
+  }
+  s->next = sends;
+  sends = s;
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
+/* poll(wait) -> rank, bytes of the next message; nil: none has come within `wait` seconds; or nil, message, code. Sleeps in
+ * between. */
+static int mpi_poll(lua_State *L) {
+  double end = MPI_Wtime() + luaL_optnumber(L, 1, 0);
+  int there = 0;
+  MPI_Status status;
+  settle();
+  for (;;) {
+    int error = MPI_Iprobe(MPI_ANY_SOURCE, TAG, MPI_COMM_WORLD, &there, &status);
+    if (error) return fail(L, "cannot receive", error);
+    if (there || MPI_Wtime() >= end) break;
+    nanosleep(&(struct timespec){.tv_nsec = 300000}, NULL);
+  }
+  if (!there) return 0;
+  int len = 0, error = MPI_Get_count(&status, MPI_BYTE, &len);
+  luaL_Buffer buffer;
+  char *bytes = luaL_buffinitsize(L, &buffer, (size_t)(len > 0 ? len : 1));
+  if (!error) error = MPI_Recv(bytes, len, MPI_BYTE, status.MPI_SOURCE, TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+  luaL_pushresultsize(&buffer, error ? 0 : (size_t)len);
+  if (error) return fail(L, "cannot receive", error);
+  lua_pushinteger(L, status.MPI_SOURCE);
+  lua_insert(L, -2);
+  return 2;
+}
+
+/* process() -> id of this process */
+static int mpi_process(lua_State *L) {
+  lua_pushinteger(L, (lua_Integer)getpid());
+  return 1;
+}
+
+/* alive(process) -> whether a process of this host runs */
+static int mpi_alive(lua_State *L) {
+  pid_t pid = (pid_t)luaL_checkinteger(L, 1);
+  lua_pushboolean(L, kill(pid, 0) == 0 || errno == EPERM);
+  return 1;
+}
+
+/* finish(): ends MPI, together with all other ranks. Not where a rank has died: it would wait for it. */
+static int mpi_finish(lua_State *L) {
+  (void)L;
+  for (; sends; settle()) nanosleep(&(struct timespec){.tv_nsec = 300000}, NULL);
+  (void)MPI_Finalize();
+  return 0;
+}
+
+EXPORT int luaopen_ane_mpi(lua_State *L) {
+  static const luaL_Reg functions[] = {
+      {"init", mpi_init},   {"send", mpi_send},     {"poll", mpi_poll}, {"process", mpi_process},
+      {"alive", mpi_alive}, {"finish", mpi_finish}, {NULL, NULL},
+  };
+  luaL_newlib(L, functions);
+  return 1;
+}
