@@ -164,8 +164,8 @@ function ane.batch(model, opts) end
 ---@return ane.code? code
 function ane.tensors(path) end
 
---- Opens a Core ML package.
----@param path string folder of the .mlpackage
+--- Opens a Core ML package, or a Core AI asset.
+---@param path string folder of the .mlpackage or .aimodel
 ---@param opts? { precision?: "fp32"|"fp16", threads?: integer, isa?: string, progress?: ane.progress, backend?: "cpu"|"coreml", anywhere?: boolean }
 ---@return ane.package? package prints as a summary
 ---@return string? message
@@ -199,6 +199,7 @@ function ane.info() end
 
 ---@class ane.package_info
 ---@field path string
+---@field kind "mlpackage"|"aimodel"
 ---@field version integer of the specification
 ---@field default_function string
 ---@field functions ane.package_function[]

@@ -86,8 +86,8 @@ function M.tensors(path)
   return require("ane.evaluate.golden").tensors(path)
 end
 
---- Opens a Core ML package. See ane.coreml.package.
--- @param path folder of the .mlpackage
+--- Opens a Core ML package, or a Core AI asset. See ane.coreml.package.
+-- @param path folder of the .mlpackage or .aimodel
 -- @param opts precision ("fp32" or "fp16"), threads, isa, progress, backend ("cpu" or "coreml"), anywhere
 -- @return a package, which prints as a summary: info(), dump(), value(output), predict(inputs, state), state(), rewrite(path),
 -- close(); or nil, message, code

@@ -9,6 +9,7 @@
 /* A package, shared by the Lua value that opened it and by its programs and states; the last owner closes it. */
 struct bind_package {
   struct ane_mlpackage *p;
+  struct ane_aimodel *asset;        /* a Core AI asset, of which p's model is a translation; NULL: p is a package on disk */
   struct ane_interp_shared *shared; /* packed weights of its programs */
   int refs;
 };

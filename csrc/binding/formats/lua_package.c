@@ -1,4 +1,4 @@
-/* core.package(path): a Core ML package as it lies on disk. */
+/* core.package(path): a Core ML package as it lies on disk, or a Core AI asset as the ML Program that it is run as. */
 #include "binding/formats/bind_package.h"
 
 #include "base/alloc.h"
@@ -28,10 +28,33 @@ void bind_package_release(struct bind_package *b) {
   if (!b || --b->refs > 0) return;
   ane_interp_shared_destroy(b->shared);
   ane_mlpackage_close(b->p);
+  ane_aimodel_close(b->asset);
   ane_free(b);
 }
 
 static const struct ane_mlpackage *check_package(lua_State *L) { return bind_check_package(L, 1)->p; }
+
+/* Opens an asset, and translates it into a package that has no files. */
+static ane_status open_asset(struct bind_package *box, const char *path, struct ane_error *err) {
+  struct ane_mil_model *m;
+  ane_status st = ane_aimodel_open(&box->asset, path, err);
+  if (st) return st;
+  box->p = ane_calloc(1, sizeof *box->p);
+  if (!box->p) return ane_fail(err, ANE_NOMEM, "%s: not enough memory", path);
+  box->p->path = box->p->model_path = box->asset->path;
+  st = ane_interp_mil_of_ai(&box->p->arena, box->asset->program, &m, err);
+  if (st) return ane_fail_in(err, st, "%s", path);
+  box->p->model = m;
+  box->p->n_blobs = box->asset->n_resources;
+  box->p->blob_bytes = box->asset->resource_bytes;
+  return ANE_OK;
+}
+
+static ane_status open_box(struct bind_package *box, const char *path, struct ane_error *err) {
+  ane_status st = ane_interp_shared_create(&box->shared, err);
+  if (st) return st;
+  return ane_aimodel_at(path) ? open_asset(box, path, err) : ane_mlpackage_open(&box->p, path, err);
+}
 
 /* package(path) -> package; or nil, message, code */
 static int package_open(lua_State *L) {
@@ -41,7 +64,7 @@ static int package_open(lua_State *L) {
   struct bind_package *box = ud->box = ane_calloc(1, sizeof *ud->box);
   if (!box) return ane_fail(&err, ANE_NOMEM, "%s: no memory for a package", path), bind_fail(L, &err);
   box->refs = 1;
-  if (ane_interp_shared_create(&box->shared, &err) || ane_mlpackage_open(&box->p, path, &err)) {
+  if (open_box(box, path, &err)) {
     ud->box = NULL;
     bind_package_release(box);
     return bind_fail(L, &err);
@@ -197,6 +220,7 @@ static int meth_info(lua_State *L) {
   lua_createtable(L, 0, 6);
   bind_set_text(L, "path", p->path);
   bind_set_integer(L, "version", m->version);
+  bind_set_text(L, "kind", bind_check_package(L, 1)->asset ? "aimodel" : "mlpackage");
   bind_set_text(L, "default_function", m->default_function);
   lua_createtable(L, (int)m->n_interfaces, 0);
   for (uint32_t i = 0; i < m->n_interfaces; i++) {
@@ -225,8 +249,9 @@ static int text_gc(lua_State *L) {
 /* dump() -> the description and the program as text, an operation a line */
 static int meth_dump(lua_State *L) {
   const struct ane_mlpackage *p = check_package(L);
+  const struct ane_aimodel *asset = bind_check_package(L, 1)->asset;
   struct lua_text *ud = bind_new(L, TEXT_CLASS, sizeof *ud, 0);
-  if (!ane_mil_print(p->model, &ud->buffer)) {
+  if (asset ? !ane_ai_print(asset->program, &ud->buffer) : !ane_mil_print(p->model, &ud->buffer)) {
     struct ane_error err;
     ane_fail(&err, ANE_NOMEM, "%s: not enough memory for the text of the program", p->path);
     return bind_fail(L, &err);
@@ -303,6 +328,8 @@ static int meth_value(lua_State *L) {
 static int meth_rewrite(lua_State *L) {
   const struct ane_mlpackage *p = check_package(L);
   struct ane_error err;
+  if (bind_check_package(L, 1)->asset)
+    return ane_fail(&err, ANE_UNSUPPORTED, "%s: a Core AI asset is not rewritten", p->path), bind_fail(L, &err);
   if (ane_mlpackage_rewrite(p, bind_text(L, 2), &err)) return bind_fail(L, &err);
   lua_pushboolean(L, 1);
   return 1;

@@ -449,14 +449,18 @@ static const rule_fn rules[ANE_AI_OPS] = {
 
 static bool takes_states(ane_ai_op_id id) { return id == ANE_AI_READ_HANDLE || id == ANE_AI_WRITE_HANDLE; }
 
+bool ane_ai_fits(ane_ai_op_id id, uint32_t n_in, uint32_t n_out) {
+  const struct ai_row *row = &ai_rows[id];
+  bool in = row->in < 0 ? n_in >= (uint32_t)-row->in : n_in == (uint32_t)row->in;
+  return in && (row->out < 0 || n_out == (uint32_t)row->out);
+}
+
 ane_status ane_ai_infer(ane_ai_op_id id, const struct ane_ai_value *const *in, uint32_t n, struct ane_ai_type *out,
                         uint32_t n_out, struct ane_error *err) {
   struct inference f = {id, in, n, out, err};
   if (id >= ANE_AI_OPS) return ane_fail(err, ANE_UNSUPPORTED, "an operation without a rule");
-  const struct ai_row *row = &ai_rows[id];
-  bool count = row->in < 0 ? n >= (uint32_t)-row->in : n == (uint32_t)row->in;
-  if (!count || (row->out >= 0 && n_out != (uint32_t)row->out))
-    return ane_fail(err, ANE_INVALID, "%s: %u operands, %u results", row->name, (unsigned)n, (unsigned)n_out);
+  if (!ane_ai_fits(id, n, n_out))
+    return ane_fail(err, ANE_INVALID, "%s: %u operands, %u results", ai_rows[id].name, (unsigned)n, (unsigned)n_out);
   for (uint32_t i = 0; i < n && !takes_states(id); i++)
     if (type(&f, i)->kind != ANE_AI_TENSOR) return fail(&f, ANE_INVALID, "an operand is no tensor");
   return rules[id](&f);

@@ -115,6 +115,9 @@ struct ane_ai_program {
 /* NULL where there is none of the name. */
 const struct ane_ai_function *ane_ai_function(const struct ane_ai_program *p, const char *name);
 
+/* May the operation have so many operands and results? */
+bool ane_ai_fits(ane_ai_op_id id, uint32_t n_in, uint32_t n_out);
+
 /* Types of the results of an operation from its operands: out[0 .. n_out). The shape operands (axes, bounds) must be constants;
  * a slice with other bounds, and a cast, take what they cannot know (size, element type) from out as it comes in. Errors:
  * ANE_SHAPE, ANE_INVALID (types, number of operands), ANE_UNSUPPORTED (no rule). The text names the operation. */

@@ -17,6 +17,16 @@ static ane_status read_program(struct ane_aimodel *m, struct ane_error *err) {
   return ANE_OK;
 }
 
+bool ane_aimodel_at(const char *path) {
+  char *file = ane_calloc(1, strlen(path) + sizeof "/main.mlirb");
+  if (!file) return false;
+  ane_folder_restore(path);
+  sprintf(file, "%s/main.mlirb", path); /* room: as allocated */
+  bool there = ane_path_kind(file) == 'f';
+  ane_free(file);
+  return there;
+}
+
 ane_status ane_aimodel_open(struct ane_aimodel **out, const char *path, struct ane_error *err) {
   *out = NULL;
   ane_folder_restore(path);

@@ -1,6 +1,7 @@
 --- `ane info`: what a model file holds and how it runs here.
--- Needs ane, ane.cli.common, ane.cli.options, ane.core, ane.model and ane.coreml.set.
+-- Needs ane, ane.cli.common, ane.cli.options, ane.core, ane.model, ane.coreml.aimodel and ane.coreml.set.
 
+local aimodel = require "ane.coreml.aimodel"
 local common = require "ane.cli.common"
 local core = require "ane.core"
 local options = require "ane.cli.options"
@@ -12,6 +13,7 @@ M.summary = "Show what a model file holds and which kernels run it; without a fi
 function M.options(parser)
   options.model(parser, true)
   parser:flag("--keys", "Show all metadata of the file.")
+  parser:flag("--program", "Show the program of a .mlpackage or .aimodel as text, an operation a line.")
   parser:flag("--report", "Show the type of each weight in memory, and the error that --weights causes.")
   options.json(parser)
 end
@@ -136,8 +138,33 @@ end
 local function package_info(args)
   local pkg <close>, message = require("ane").package(args.model)
   if not pkg then return nil, message end
+  if args.program then
+    local text, failed = pkg:dump()
+    if not text then return nil, failed end
+    io.stdout:write(text)
+    return true
+  end
   if args.json then return common.print_json(pkg:info()) end
   write("%s", tostring(pkg))
+  return true
+end
+
+-- An asset is described whether or not it can be run here.
+local function asset_info(args)
+  local text, message
+  if args.program then
+    text, message = aimodel.text(args.model)
+    if text then io.stdout:write(text) end
+    return text ~= nil, message
+  end
+  local contents
+  contents, message = aimodel.contents(args.model)
+  if not contents then return nil, message end
+  if args.json then
+    contents.functions = common.list(contents.functions)
+    return common.print_json(contents)
+  end
+  write("%s", aimodel.summary(contents))
   return true
 end
 
@@ -146,7 +173,9 @@ local DESCRIBED = { format = true, notfound = true, shape = true, unsupported = 
 
 function M.run(args)
   if not args.model then return machine(args) end
+  if aimodel.found(args.model) then return asset_info(args) end
   if is_package(args.model) then return package_info(args) end
+  if args.program then return nil, args.model .. ": is no .mlpackage or .aimodel, so it has no program to show" end
   local info, message = file_facts(args.model, args.keys)
   if not info then return nil, message end
   local model <close>, failed, code = common.load(args)

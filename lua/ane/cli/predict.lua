@@ -1,4 +1,4 @@
---- `ane predict`: runs a Core ML package on the calls of a case file.
+--- `ane predict`: runs a Core ML package or a Core AI asset on the calls of a case file.
 -- Needs ane.cli.common, ane.cli.options, ane.core, ane.util.keys and ane.coreml.package.
 -- A case: {calls = [{inputs = {name = {shape, dtype, data}}, outputs, state, reset_state, function}], tolerance = {atol, rtol},
 -- tolerance_fp16}. Calls with the same `state` share one set of states. The outputs that a call lists are compared. null is the same
@@ -11,10 +11,10 @@ local options = require "ane.cli.options"
 
 local M = {}
 
-M.summary = "Run a Core ML package on the calls of a case file."
+M.summary = "Run a Core ML package or a Core AI asset on the calls of a case file."
 
 function M.options(parser)
-  parser:argument("package", "Folder of the .mlpackage.")
+  parser:argument("package", "Folder of the .mlpackage or .aimodel.")
   parser:argument("case", 'JSON file; - is standard input: {"calls": [{"inputs": {NAME: {"shape": [...], "data": [...]}}, '
     .. '"outputs": what to expect, "state": NAME, "reset_state": true, "function": NAME}], "tolerance": {"atol": X, "rtol": X}}; '
     .. "only inputs are required.")

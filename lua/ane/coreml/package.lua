@@ -1,4 +1,5 @@
---- Core ML packages (.mlpackage): their contents, their programs as text, their constants; and their functions, which run here.
+--- Core ML packages (.mlpackage), and Core AI assets (.aimodel) as the ML Programs that they are run as: their contents, their
+-- programs as text, their constants; and their functions, which run here.
 -- Needs ane.core, ane.util.isa, ane.util.methods and ane.util.schema.
 -- Usage: `local pkg = assert(require("ane.coreml.package").open("Some.mlpackage")); print(pkg:predict { x = ane.tensor { ... } }.y)`
 
@@ -23,7 +24,8 @@ local OPTIONS = {
   pool_of = { type = "any" }, -- a program of another package, whose threads are shared
 }
 
---- Opens a package. Its weights are mapped, not copied. All of its contents are checked.
+--- Opens a package, or an asset. Its weights are mapped, not copied. All of its contents are checked. Of an asset, calls are
+-- inlined and integers wider than a byte are int32; dump gives the asset's own program.
 -- @param path of the folder
 -- @param opts how its functions run: precision ("fp32", default; "fp16": results of that type are rounded to it after each
 -- operation), threads (default: physical cores), isa, progress (function("load", done, total)); backend = "coreml": by Core ML
@@ -179,8 +181,9 @@ function Package:state(name)
 end
 
 --- The contents of the package.
--- @return a table: path; version (of the specification); default_function; functions, a list of {name, opset, inputs, outputs,
--- states, ops (operation -> how often), n_ops}; weights {number, bytes, files} of those in use; metadata {description, version,
+-- @return a table: path; kind ("mlpackage", "aimodel"); version (of the specification); default_function; functions, a list of
+-- {name, opset, inputs, outputs, states, ops (operation -> how often), n_ops}; weights {number, bytes, files} of those in use;
+-- metadata {description, version,
 -- author, license, user}. Inputs, outputs and states have name, dtype, shape (-1: not known before the run), optional,
 -- default_value; those of flexible shape also default (a shape) and either range ({low, high} a dimension, high nil where
 -- there is no bound) or enumerated (a list of shapes).
