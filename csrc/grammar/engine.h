@@ -40,7 +40,7 @@ struct ane_grammar {
 
 bool engine_step(struct ane_grammar *g, const union engine_state *in, uint8_t byte, union engine_state *out);
 bool engine_accepts(struct ane_grammar *g, const union engine_state *st);
-/* The schema's values that the state is inside of; NULL: none. st->json is the state within them. */
+/* Returns the schema whose value the state is inside; NULL: none. st->json is the state in that value. */
 struct json_values *engine_values(const struct ane_grammar *g, const union engine_state *st);
 /* A schema's values. Errors: as ane_grammar_json_schema. */
 ane_status json_values_make(struct json_values *v, const char *text, size_t len, const struct ane_json_options *options,

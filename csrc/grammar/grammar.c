@@ -79,7 +79,7 @@ ane_status ane_grammar_json_schema(struct ane_grammar **out, const char *text, s
   return ANE_OK;
 }
 
-/* A grammar of expressions with an empty pool; NULL: no memory. */
+/* Makes a grammar of regular expressions with an empty pool; NULL: no memory. */
 static struct ane_grammar *plain_grammar(void) {
   struct ane_grammar *g = ane_calloc(1, sizeof *g);
   if (!g) return NULL;

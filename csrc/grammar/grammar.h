@@ -57,21 +57,21 @@ struct ane_rule {
  * exists: patterns need not match greedily. Errors: as for regex. */
 ane_status ane_grammar_rules(struct ane_grammar **out, const struct ane_rule *rules, size_t n, struct ane_error *err);
 
-/* A piece of text between two places, numbered from 0. */
+/* An edge between two places, which are numbered from 0. */
 struct ane_part {
   enum { ANE_PART_LITERAL, ANE_PART_PATTERN, ANE_PART_JSON } kind;
   uint32_t from, to;
   struct ane_bytes text; /* the literal; the pattern (ECMA-262); the schema of the value, as JSON text */
 };
 
-/* Texts of parts that lead from place 0 to one of the ends: calls of tools, say. From a place lead several literals, none a
- * prefix of another, or one pattern or one JSON value. A pattern or value matches greedily: what follows it must not begin with a
- * byte that it could take. Errors: ANE_INVALID (the places do not fit together), ANE_UNSUPPORTED (a pattern that accepts the
+/* Texts of the paths from place 0 to one of the ends, as calls of tools are. The edges from a place are several literals, none a
+ * prefix of another, or one pattern, or one JSON value. A pattern or value matches greedily: what follows it must not begin with
+ * a byte that it could consume. Errors: ANE_INVALID (the places do not fit together), ANE_UNSUPPORTED (a pattern that accepts the
  * empty text); otherwise as for json_schema and regex. */
 ane_status ane_grammar_parts(struct ane_grammar **out, const struct ane_part *parts, size_t n, const uint32_t *ends,
                              size_t n_ends, const struct ane_json_options *options, struct ane_error *err);
 
-void ane_grammar_destroy(struct ane_grammar *g); /* NULL is fine; its matchers may only be abandoned */
+void ane_grammar_destroy(struct ane_grammar *g); /* NULL is allowed. After this call its matchers may only be abandoned */
 
 /* ---- Vocabularies ------------------------------------------------------------------------------------------------*/
 
@@ -94,19 +94,19 @@ void ane_matcher_destroy(struct ane_matcher *m);
 /* The same if the grammar is already destroyed. */
 void ane_matcher_abandon(struct ane_matcher *m);
 
-/* Takes the bytes of a token, all or none. *taken: whether the grammar allows them. canonical: only the spellings that a mask
+/* Consumes the bytes of a token, all or none. *taken: the grammar allows them. canonical: accept only the spellings that a mask
  * offers: JSON strings without needless escapes, and integers without point and exponent. Errors: ANE_RANGE (a
  * limit), ANE_NOMEM. */
 ane_status ane_matcher_push(struct ane_matcher *m, const char *bytes, size_t n, bool canonical, bool *taken,
                             struct ane_error *err);
-/* The number of pushes so far, and the return to the first `n` of them. */
+/* Return the number of pushes so far, and go back to the first `n` of them. */
 uint32_t ane_matcher_pushes(const struct ane_matcher *m);
 void ane_matcher_rewind(struct ane_matcher *m, uint32_t n);
-/* Whether the text is complete as it is. */
+/* Is the text complete? */
 bool ane_matcher_accepts(struct ane_matcher *m);
-/* Whether the text is complete and no byte may follow. Errors: as for push. */
+/* Is the text complete, and may no byte follow? Errors: as for push. */
 ane_status ane_matcher_finished(struct ane_matcher *m, bool *finished, struct ane_error *err);
-/* Bit i of mask[(size + 31) / 32] is set where token i may come. *n: how many. Errors: as for push. */
+/* Sets bit i of mask[(size + 31) / 32] if token i is allowed next. *n: the number of allowed tokens. Errors: as for push. */
 ane_status ane_matcher_mask(struct ane_matcher *m, const struct ane_token_tree *t, uint32_t *mask, uint32_t *n,
                             struct ane_error *err);
 /* The bytes that must come next while there is no choice, up to `room`; *n: their number, 0 if the text may end. */

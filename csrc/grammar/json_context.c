@@ -1,4 +1,4 @@
-/* Contexts of a schema, made when a text first reaches them. */
+/* Contexts of a schema. A context is made when a text first reaches it. */
 #include "base/alloc.h"
 #include "grammar/json_machine.h"
 #include "grammar/regex_internal.h"
@@ -99,7 +99,8 @@ struct place *json_place(struct json_machine *m, const expr_id *goals, uint32_t 
 
 /* ---- A type at a place -------------------------------------------------------------------------------------------*/
 
-/* The bounds of the length that always hold: those of a conjunction's atoms. Returns the remaining expression to match. */
+/* Takes the bounds of the length out of an expression, if they always hold, as in the atoms of a conjunction. Returns the regular
+ * expression that remains to be matched. */
 static ane_re lengths_apart(struct schema *s, expr_id e, uint32_t *min, uint32_t *max) {
   *min = 0;
   *max = NO_LIMIT;
@@ -218,7 +219,7 @@ static bool fill_names(struct json_machine *m, struct typed *t) {
   return true;
 }
 
-/* What each name means to each atom. */
+/* Fills the expression that each atom gives for each name. */
 static bool fill_children(struct json_machine *m, struct typed *t) {
   t->children = keep(m, (size_t)t->n_names * t->n, sizeof *t->children);
   t->required = keep(m, (size_t)t->n_names * t->n, sizeof *t->required);
@@ -245,7 +246,7 @@ static bool fill_children(struct json_machine *m, struct typed *t) {
   return true;
 }
 
-/* The expressions that names other than those listed are matched with. */
+/* Makes the expressions that unlisted names are matched with. */
 static bool fill_keys(struct json_machine *m, struct typed *t) {
   struct schema *s = m->s;
   uint32_t total = 0, at = 0;

@@ -1,4 +1,4 @@
-/* Arrays and objects that are being read: which members and elements may come next, and which atoms they decide. */
+/* Open arrays and objects: which members and elements may come next, and which atoms these decide. */
 #include "base/alloc.h"
 #include "grammar/json_machine.h"
 #include "grammar/regex_internal.h"
@@ -86,14 +86,14 @@ static const struct atom *atom_at(const struct json_machine *m, const struct typ
 
 static bool is_named(const uint64_t *named, uint32_t i) { return named[i >> 6] >> (i & 63) & 1; }
 
-/* The names that the i-th atom requires and that are still missing. */
+/* Returns the number of names that the i-th atom requires and that are still missing. */
 static uint32_t missing(const struct typed *t, const uint64_t *named, uint32_t i) {
   uint32_t n = 0;
   for (uint32_t k = 0; k < t->n_names; k++) n += t->required[(size_t)k * t->n + i] && !is_named(named, k);
   return n;
 }
 
-/* Status of the object's i-th atom with so many members; final: no more come. */
+/* Returns the status of the object's i-th atom with `count` members. final: no more members come. */
 static status3 object_status(const struct json_machine *m, const struct typed *t, uint32_t i, uint32_t count,
                              const uint64_t *named, bool final) {
   const struct atom *a = atom_at(m, t, i);
@@ -114,7 +114,7 @@ static status3 array_status(const struct json_machine *m, const struct typed *t,
   return STATUS_OPEN;
 }
 
-/* The statuses of all atoms in the frame's current state. */
+/* Returns the statuses of all atoms in the frame's current state. */
 static uint8_t *statuses(struct json_machine *m, const struct frame *f, bool final) {
   const struct typed *t = f->typed;
   uint8_t *status = json_alloc(m, t->n, 1);
@@ -129,7 +129,7 @@ static uint8_t *statuses(struct json_machine *m, const struct frame *f, bool fin
 
 /* ---- Names that may come -----------------------------------------------------------------------------------------*/
 
-/* Whether the k-th name may come next. */
+/* May the k-th name come next? */
 static bool name_may_come(struct json_machine *m, const struct frame *f, uint32_t k, uint8_t *status, uint64_t *named) {
   const struct typed *t = f->typed;
   bool changed = false;
@@ -162,7 +162,8 @@ static uint64_t *allowed_names(struct json_machine *m, const struct frame *f) {
   return allowed;
 }
 
-/* Atoms that need a name which may not come any more are false: a conjunction of objects is judged so before it is begun. */
+/* Can all required names still come? An atom that requires a name that is no longer allowed is false. This also tests a
+ * conjunction of objects before it begins. */
 static bool needs_can_come(struct json_machine *m, const struct frame *f) {
   const struct typed *t = f->typed;
   if (t->n < 2) return true;
@@ -180,7 +181,7 @@ static bool needs_can_come(struct json_machine *m, const struct frame *f) {
   return !changed || json_alive(m, f, status);
 }
 
-/* Whether a name that is not listed may come, as far as its beginning is known (the tuple). */
+/* May a name that is not listed come? tuple: the beginning of the name. */
 static bool other_may_come(struct json_machine *m, const struct frame *f, uint32_t tuple) {
   const struct typed *t = f->typed;
   const uint32_t *parts = m->tuples[tuple].states;
@@ -267,7 +268,7 @@ static uint16_t goal_of(struct goals *g, expr_id e) {
   return (uint16_t)g->n++;
 }
 
-/* The goals of a child: es[i] is what the i-th atom wants of it; those that are decided want nothing. */
+/* Makes the goals of a child. es[i]: the expression that the i-th atom gives for it. Decided atoms give no goal. */
 static const struct child *make_child(struct json_machine *m, const struct frame *f, const expr_id *es, const expr_id *contains) {
   uint32_t n = f->typed->n;
   struct goals g = {json_alloc(m, 2 * (size_t)n, sizeof *g.list), 0};
@@ -282,7 +283,7 @@ static const struct child *make_child(struct json_machine *m, const struct frame
   return c->place ? c : NULL;
 }
 
-/* The frame as it waits for a child; atoms whose goal is FALSE are false. */
+/* Sets the frame to wait for a child. Atoms whose goal is FALSE become false. */
 static bool await(struct json_machine *m, struct json_state *st, struct frame *f, const struct child *c) {
   uint8_t *status = NULL;
   for (uint32_t i = 0; i < f->typed->n; i++) {
@@ -345,7 +346,7 @@ bool json_key_end(struct json_machine *m, struct json_state *st) {
   }
   const struct child *c = make_child(m, f, es, NULL);
   if (!c) return false;
-  /* The member counts from here on: what must come with it is known. */
+  /* The member counts from here on, so the names that it requires are known. */
   struct frame counted = *f;
   counted.count++;
   uint8_t *status = statuses(m, &counted, false);
@@ -406,7 +407,7 @@ bool json_close(struct json_machine *m, struct json_state *st) {
   return json_done(m, st, results, json_mix(f->hash, f->object ? 0x7b7d : 0x5b5d));
 }
 
-/* Whether an element equals an earlier one; if not, it is added. */
+/* Does an element equal an earlier one? If not, adds it. */
 static bool is_repeated(struct json_machine *m, struct frame *f, uint64_t hash) {
   for (const struct seen *s = f->others; s; s = s->next)
     if (s->hash == hash) return true;
@@ -417,8 +418,7 @@ static bool is_repeated(struct json_machine *m, struct frame *f, uint64_t hash) 
   return false;
 }
 
-/* Whether a text that the state of a regular expression leads to differs from all earlier elements. Returns true when the budget
- * is spent. */
+/* Does the state of a regular expression lead to a text that differs from all earlier elements? True if the budget is spent. */
 static bool some_new(struct re_pool *p, const struct frame *f, uint32_t state, uint64_t hash, int depth, int *budget) {
   if (--*budget <= 0 || depth > 256) return true;
   if (p->states[state].accepts) {

@@ -1,4 +1,4 @@
-/* A JSON text byte by byte: see json_machine.h. */
+/* Steps of a JSON text: see json_machine.h. */
 #include "base/alloc.h"
 #include "base/utf8.h"
 #include "grammar/json_machine.h"
@@ -10,7 +10,7 @@ static const char *const words[] = {"null", "false", "true"};
 
 /* ---- Values ------------------------------------------------------------------------------------------------------*/
 
-/* The context of a type at the state's place; NULL: no value of the type is possible. */
+/* Enters the context of a type at the state's place. NULL: no value of the type is possible. */
 static struct typed *enter(struct json_machine *m, struct json_state *st, uint8_t type) {
   struct place *p = m->places[st->place->number];
   struct typed *t = json_typed(m, p, type);
@@ -24,7 +24,7 @@ static struct typed *enter(struct json_machine *m, struct json_state *st, uint8_
   return !any || json_survives(m, st->frame, failed, p->n) ? t : NULL;
 }
 
-/* The value is complete; its type alone decides each goal. */
+/* Completes a value whose type alone decides each goal. */
 static bool done_plain(struct json_machine *m, struct json_state *st, uint64_t hash) {
   uint32_t n = st->place->n;
   bool fixed[64], *results = n <= ANE_COUNT(fixed) ? fixed : json_alloc(m, n, sizeof *results);
@@ -33,7 +33,7 @@ static bool done_plain(struct json_machine *m, struct json_state *st, uint64_t h
   return json_done(m, st, results, hash);
 }
 
-/* Takes what newly failed into account. */
+/* Records goals that have failed. false: the root can no longer be satisfied. */
 static bool note_failed(struct json_machine *m, struct json_state *st, const bool *failed, uint32_t n) {
   uint64_t bits = 0;
   bool news = n > 64;
@@ -45,7 +45,7 @@ static bool note_failed(struct json_machine *m, struct json_state *st, const boo
 
 /* ---- Strings -----------------------------------------------------------------------------------------------------*/
 
-/* The goals that no continuation of this text fulfils. */
+/* Finds the goals that no continuation of the string satisfies. */
 static bool judge_string(struct json_machine *m, struct json_state *st) {
   const struct typed *t = st->typed;
   const struct tuple *parts = &m->tuples[st->tuple];
@@ -89,7 +89,7 @@ bool json_string_viable(struct json_machine *m, const struct json_state *st) {
   return judge_string(m, &probe);
 }
 
-/* One byte of a decoded string. */
+/* Adds one byte of a decoded string. */
 static bool content(struct json_machine *m, struct json_state *st, uint8_t byte) {
   if (st->mode == MODE_KEY) return json_key_byte(m, st, byte);
   st->hash = json_mix(st->hash, byte);
@@ -109,7 +109,8 @@ static bool content_char(struct json_machine *m, struct json_state *st, uint32_t
          content(m, st, (uint8_t)(0x80 | (c >> 6 & 63))) && content(m, st, (uint8_t)(0x80 | (c & 63)));
 }
 
-/* Whether some character from lo to hi may come: of an escape that is not complete. Most states allow one soon. */
+/* May some character in lo .. hi come? Used for incomplete escapes. In most states one of the first that are tested is allowed.
+ */
 static bool some_char(struct json_machine *m, const struct json_state *st, uint32_t lo, uint32_t hi) {
   if (st->mode == MODE_STRING && m->tuples[st->tuple].n == 0) return true;
   for (uint32_t c = lo; c <= hi; c++) {
@@ -144,7 +145,7 @@ static bool any_escape(struct json_machine *m, const struct json_state *st) {
   return some_char(m, st, 'a', 'z') || some_char(m, st, 0, 0x10ffff);
 }
 
-/* Digits of \uXXXX: the code so far and what may follow. */
+/* Reads a digit of \uXXXX, if the code so far and some continuation are allowed. */
 static bool hex_byte(struct json_machine *m, struct json_state *st, uint8_t byte) {
   int d = hex_digit(byte);
   if (d < 0) return false;
@@ -239,7 +240,7 @@ static bool string_byte(struct json_machine *m, struct json_state *st, uint8_t b
 
 /* ---- Numbers -----------------------------------------------------------------------------------------------------*/
 
-/* A goal of a number; whole: the number is complete, d its value. */
+/* Evaluates a goal of a number. whole: the number is complete, and d is its value. */
 static status3 judge_number(struct json_machine *m, expr_id e, const char *s, size_t len, number_part part,
                             const struct decimal *d) {
   if (e < 2) return e == EXPR_TRUE ? STATUS_TRUE : STATUS_FALSE;
@@ -307,7 +308,7 @@ static bool end_number(struct json_machine *m, struct json_state *st) {
 
 static bool is_blank(uint8_t c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
-/* Blanks before a value (after a colon or a comma), before a name after a comma, and elsewhere if the options say so. */
+/* Reads a blank: after a colon or a comma, and elsewhere if the options allow it. */
 static bool blank(struct json_machine *m, struct json_state *st, uint8_t byte) {
   bool behind = (st->mode == MODE_VALUE && st->frame && (st->frame->object || st->frame->count > 0)) || st->mode == MODE_MEMBER;
   if (m->separators && (!behind || byte != ' ')) return false;

@@ -1,5 +1,6 @@
-/* Reads a text byte by byte against a schema. States are values: a step makes a new state and does not change the old one, so a
- * caller goes back by keeping states. A state points to memory of the machine's arena, which lives until it is rewound. */
+/* Validates a text byte by byte against a schema. States are values: a step makes a new state and does not change the old one, so
+ * a caller that keeps states can go back to them. A state points to memory of the machine's arena, which lives until it is
+ * rewound. */
 #ifndef ANE_GRAMMAR_JSON_MACHINE_H
 #define ANE_GRAMMAR_JSON_MACHINE_H
 
@@ -11,7 +12,7 @@ enum { JSON_MAX_DEPTH = 256 };
 
 enum { GOAL_TRUE = 0xffff, GOAL_FALSE = 0xfffe };
 
-/* The parts of a string that are followed at once: a tuple of states of the regular expressions, 0 where none leads on. */
+/* A state of each regular expression that a string is matched with at the same time; 0: it cannot match any more. */
 struct tuple {
   uint32_t *states; /* [n] */
   uint32_t n;
@@ -23,7 +24,7 @@ struct member_name {
   size_t len;
 };
 
-/* A place for a value, once the type is known. Goals are the expressions that are followed there. */
+/* A place for a value whose type is known. Goals are the expressions that are evaluated there. */
 struct typed {
   expr_id *e;    /* [n_goals] for the type */
   bool all_true; /* every value of the type fulfils every goal */
@@ -32,13 +33,13 @@ struct typed {
   uint32_t *min, *max; /* [n_goals] characters */
   /* numbers */
   struct number_rule *rules; /* [n_goals] */
-  bool *ruled;               /* [n_goals] the rule is all there is to the goal */
+  bool *ruled;               /* [n_goals] the goal is this rule alone */
   /* arrays and objects */
-  uint32_t *atoms; /* [n], rising */
+  uint32_t *atoms; /* [n], ascending */
   uint32_t n;
   bool counts;               /* some array atom has contains */
   bool unique;               /* some array atom has uniqueItems */
-  struct member_name *names; /* [n_names], sorted: all that the atoms name */
+  struct member_name *names; /* [n_names], sorted: all names in the atoms */
   uint32_t n_names;
   expr_id *children;      /* [n_names * n] */
   bool *required;         /* [n_names * n] */
@@ -48,7 +49,7 @@ struct typed {
   uint32_t *names_part;   /* [n] part of the tuple; NO_LIMIT: any name */
 };
 
-/* A place for a value: the goals that the value is judged by. */
+/* A place for a value: the goals that are evaluated on it. */
 struct place {
   expr_id *goals;
   uint32_t n;
@@ -56,7 +57,7 @@ struct place {
   struct typed *types[7];
 };
 
-/* How the goals of a member or an element come from the atoms of what holds it. */
+/* How the atoms of an array or object give the goals of a member or element. */
 struct child {
   struct place *place;
   uint16_t *goal;     /* [n] of the atom: index of a goal, GOAL_TRUE, GOAL_FALSE */
@@ -72,19 +73,19 @@ struct seen {
   uint64_t hash;
 };
 
-/* An array or object that is open. Frames do not change once they are made. */
+/* An open array or object. Frames are immutable. */
 struct frame {
   const struct frame *parent;
   const struct place *place;
   struct typed *typed;
-  bool object, hashing; /* hashing: some array around it compares its elements */
+  bool object, hashing; /* hashing: an array around it has uniqueItems */
   uint16_t depth;
   uint32_t count;            /* members or elements that are complete */
   const uint8_t *status;     /* [n] status3 of the atoms */
   const uint32_t *contains;  /* [n] elements that count so far, or NULL */
-  const uint64_t *named;     /* bits of the names that came */
+  const uint64_t *named;     /* a bit for each name that occurred */
   const struct seen *others; /* other names; elements, where they are compared */
-  uint64_t hash;             /* of what came so far */
+  uint64_t hash;             /* of the members or elements so far */
   const struct child *child; /* of the member or element that is read */
   uint64_t key_hash;
 };
@@ -122,7 +123,7 @@ struct json_state {
   bool other; /* MODE_KEY: a name that is not among the names may come */
 };
 
-/* The data of one text. Zero-initialised means empty. */
+/* The data of one text. Zero-initialised, it is empty. */
 struct json_tape {
   uint8_t *bytes; /* the text so far: numbers are read again */
   size_t room_bytes;
@@ -143,7 +144,7 @@ struct json_machine {
   struct place **places;
   uint32_t n_places, room_places;
   uint32_t *place_table, place_table_size;
-  struct json_tape *tape; /* of the text that is followed: whoever steps sets it */
+  struct json_tape *tape; /* of the current text: the caller of a step sets it */
   uint32_t max_spaces;    /* at each place where blanks may stand; only behind , and : where `separators` */
   bool separators;        /* blanks: at most max_spaces spaces behind , and : */
   bool no_memory, too_large;
@@ -160,7 +161,7 @@ void json_machine_free(struct json_machine *m);
 void json_tape_free(struct json_tape *t);
 /* false: no text continues with this byte, or a limit was reached (json_machine_failed). in and out may be the same. */
 bool json_step(struct json_machine *m, const struct json_state *in, uint8_t byte, struct json_state *out);
-/* Whether the text may end here. */
+/* May the text end here? */
 bool json_accepts(struct json_machine *m, const struct json_state *st);
 ane_status json_machine_failed(const struct json_machine *m, struct ane_error *err);
 struct json_mark json_mark_of(const struct json_tape *t);
@@ -173,32 +174,32 @@ struct place *json_place(struct json_machine *m, const expr_id *goals, uint32_t 
 struct typed *json_typed(struct json_machine *m, struct place *p, uint8_t type);
 uint32_t json_tuple_next(struct json_machine *m, uint32_t tuple, uint8_t byte);
 uint32_t json_tuple(struct json_machine *m, const uint32_t *states, uint32_t n);
-/* A goal of an array or object, from the status of its atoms. */
+/* Evaluates a goal of an array or object from the status of its atoms. */
 status3 json_judge(const struct json_machine *m, const struct typed *t, expr_id e, const uint8_t *status);
 
-/* Whether the text can still fulfil the root where these goals of the value in f's child are false. */
+/* Can the text still satisfy the root if these goals of the value in f's child are false? */
 bool json_survives(struct json_machine *m, const struct frame *f, const bool *failed, uint32_t n);
-/* Opens the array or object whose place and type the state holds; false: nothing can fulfil it. */
+/* Opens the array or object whose place and type the state holds. false: nothing can satisfy it. */
 bool json_open(struct json_machine *m, struct json_state *st, bool object);
 bool json_close(struct json_machine *m, struct json_state *st);
-/* The value of the state's place is complete: results[i] is whether goal i holds. */
+/* Completes the value of the state's place. results[i]: goal i holds. */
 bool json_done(struct json_machine *m, struct json_state *st, const bool *results, uint64_t hash);
-/* Whether the string that is read can become one that an array with uniqueItems does not hold yet. */
+/* Can the current string become one that the array with uniqueItems around it does not have yet? */
 bool json_element_may_be_new(struct json_machine *m, const struct json_state *st);
-/* Whether one more member or element may come; prepares the element or the name. */
+/* May one more member or element come? Prepares the element or the name. */
 bool json_element(struct json_machine *m, struct json_state *st);
 bool json_key_start(struct json_machine *m, struct json_state *st);
 bool json_key_byte(struct json_machine *m, struct json_state *st, uint8_t byte);
 bool json_key_end(struct json_machine *m, struct json_state *st);
 bool json_key_may_come(struct json_machine *m, const struct json_state *st);
 
-/* For masks: whether a name that is not listed may go on, a string may go on, from the tuple and length of the state. */
+/* For masks: may a name that is not listed, or a string, continue from the tuple and length of the state? */
 bool json_key_other(struct json_machine *m, const struct json_state *st);
 bool json_string_viable(struct json_machine *m, const struct json_state *st);
 
 enum { JSON_STRING_END = 0x2222, JSON_KEY_END = 0x6b6579 }; /* mixed into the hash of a whole string, of a whole name */
 
-/* Bytes that may follow, at least: a filter before a step. */
+/* Sets the bits of a superset of the bytes that may follow: a filter before a step. */
 void json_first_bytes(const struct json_machine *m, const struct json_state *st, uint64_t bits[4]);
 
 static inline uint64_t json_mix(uint64_t h, uint64_t v) {

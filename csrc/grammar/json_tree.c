@@ -1,4 +1,4 @@
-/* JSON texts as trees. */
+/* Parses JSON texts to trees. */
 #include "base/json_reader.h"
 #include "grammar/schema.h"
 

@@ -9,7 +9,7 @@ void mask_allow(struct masking *k, uint32_t token) {
   for (; token; token = k->t->twin[token - 1]) k->mask[(token - 1) >> 5] |= (uint32_t)1 << ((token - 1) & 31);
 }
 
-/* Bytes that may follow, at least. */
+/* Sets the bits of a superset of the bytes that may follow. */
 static void first_bytes(struct ane_grammar *g, const union engine_state *st, uint64_t first[4]) {
   struct json_values *v = engine_values(g, st);
   if (v && (g->kind == ENGINE_JSON || !json_accepts(&v->machine, &st->json)))
@@ -77,7 +77,7 @@ void mask_state(struct masking *k) {
   mask_walk(k, t->nodes, 0, t->n_nodes);
   uint32_t at = s && s->n == STATES_KEPT ? state % STATES_KEPT : s ? s->n : 0;
   uint32_t *copy = !s || engine_failed(g, NULL) ? NULL : at < s->n ? s->list[at].mask : ane_malloc(t->words * sizeof *copy);
-  if (!copy) return; /* it is made again the next time */
+  if (!copy) return; /* not cached: made again the next time */
   memcpy(copy, k->mask, t->words * sizeof *copy);
   s->list[at].state = state;
   s->list[at].mask = copy;

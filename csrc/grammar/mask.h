@@ -1,4 +1,4 @@
-/* Which tokens may come: what the files of matchers share. */
+/* Masks of allowed tokens: declarations that the files of matchers share. */
 #ifndef ANE_GRAMMAR_MASK_H
 #define ANE_GRAMMAR_MASK_H
 
@@ -13,20 +13,21 @@ struct ane_matcher {
   union engine_state *path; /* [TOKEN_LONGEST + 1]: along a token */
 };
 
-/* One mask that is being made. */
+/* A mask under construction. */
 struct masking {
   struct ane_matcher *m;
   const struct ane_token_tree *t;
   uint32_t *mask;
 };
 
-/* Walks the nodes from..to of a tree, byte by byte from path[depth - 1] on; allows the tokens of those that the grammar takes. */
+/* Walks the nodes [from, to) of a tree byte by byte, from path[depth - 1] on. Allows the tokens of nodes that the grammar
+ * accepts. */
 void mask_walk(struct masking *k, const struct token_node *nodes, uint32_t from, uint32_t to);
 void mask_allow(struct masking *k, uint32_t token); /* a token + 1, and its twins */
-/* Masks of automata and rules, whose states come again: each is walked once. */
+/* Makes the mask of a state of an automaton or of rules. Such states recur, so each is walked once. */
 void mask_state(struct masking *k);
-/* Masks inside JSON strings and names, by what is known of the vocabulary ahead. false: the state is another one, or one that
- * has to be walked. */
+/* Makes the mask inside a JSON string or name from precomputed facts about the vocabulary. false: the state is not in a string,
+ * or must be walked. */
 bool mask_string(struct masking *k);
 
 #endif

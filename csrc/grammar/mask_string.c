@@ -1,15 +1,16 @@
-/* Masks inside JSON strings. Most tokens stay inside the string: they are known ahead by the number of characters they add, or
- * are found by walking the string's automaton alone. Those that end it are alike from the quote on: each class is judged once. */
+/* Masks inside JSON strings. Most tokens stay inside the string. They are precomputed by the number of characters that they add,
+ * or found by a walk of the string's automaton alone. Tokens that end the string fall into classes with the same bytes from the
+ * quote on; each class is tested once. */
 #include "base/alloc.h"
 #include "grammar/mask.h"
 #include "grammar/regex_internal.h"
 
 #include <string.h>
 
-/* Which classes of closing tokens may come, for one outcome of the string. */
+/* The classes of closing tokens that are allowed after one outcome of the string. */
 struct verdict {
   uint64_t key;
-  uint64_t *classes; /* bits; NULL: none may */
+  uint64_t *classes; /* a bit for each class; NULL: none is allowed */
 };
 
 struct inside {
@@ -17,18 +18,18 @@ struct inside {
   struct json_values *values;
   struct json_machine *m; /* of them */
   const struct json_state *st;
-  bool is_key, exact_ends; /* exact_ends: the text after the string depends on its contents */
-  uint32_t whole;          /* tuple whose only part takes every text, or that has no part: the tuple never changes */
+  bool is_key, exact_ends; /* exact_ends: what may follow the string depends on its contents */
+  uint32_t whole;          /* a tuple that never changes: its only part accepts every text, or it has no part */
   struct verdict verdicts[32];
   uint32_t n_verdicts;
-  uint8_t *viable; /* of tuples: 0 not known, 1 yes, 2 no */
+  uint8_t *viable; /* by tuple: 0 not known, 1 yes, 2 no */
   uint32_t n_viable;
 };
 
 static void set(uint32_t *mask, uint32_t token) { mask[token >> 5] |= (uint32_t)1 << (token & 31); }
 static void clear(uint32_t *mask, uint32_t token) { mask[token >> 5] &= ~((uint32_t)1 << (token & 31)); }
 
-/* The bytes of a token from the matcher's state on. */
+/* Does the grammar accept all bytes of a token from the matcher's state on? */
 static bool exact(struct masking *k, uint32_t token) {
   union engine_state st = k->m->path[0];
   for (uint32_t i = 0; i < k->t->lengths[token]; i++)
@@ -38,7 +39,7 @@ static bool exact(struct masking *k, uint32_t token) {
 
 /* ---- Ends --------------------------------------------------------------------------------------------------------*/
 
-/* Classes that may come where the string stands as the probe says. */
+/* Returns the classes that are allowed from the probe's state. */
 static uint64_t *judge_classes(struct inside *in, const struct json_state *probe) {
   struct ane_matcher *m = in->k->m;
   const struct ane_token_tree *t = in->k->t;
@@ -59,7 +60,7 @@ static uint64_t *judge_classes(struct inside *in, const struct json_state *probe
   return bits;
 }
 
-/* The verdict where the string ends with this tuple and length. Outcomes that are alike are judged once. */
+/* Returns the classes that are allowed if the string ends with this tuple and length. Equal outcomes are tested once. */
 static const uint64_t *verdict(struct inside *in, uint32_t tuple, uint32_t length) {
   struct json_state probe = *in->st;
   uint64_t key = 0;
@@ -83,7 +84,7 @@ static const uint64_t *verdict(struct inside *in, uint32_t tuple, uint32_t lengt
   return classes;
 }
 
-/* Whether a name that a token completes is one that came before. */
+/* Does a token complete a member name that the object already has? */
 static bool is_taken(const struct inside *in, const struct closing_token *c) {
   if (c->escaped) return !exact(in->k, c->token);
   uint64_t h = in->st->hash;
@@ -94,7 +95,7 @@ static bool is_taken(const struct inside *in, const struct closing_token *c) {
   return false;
 }
 
-/* Closing tokens where neither names nor automata tell one prefix from another. */
+/* Allows closing tokens if neither names nor automata distinguish their prefixes. */
 static void plain_ends(struct inside *in) {
   const struct ane_token_tree *t = in->k->t;
   const struct json_state *st = in->st;
@@ -116,7 +117,7 @@ static void plain_ends(struct inside *in) {
 
 /* ---- Automata ----------------------------------------------------------------------------------------------------*/
 
-/* Whether the string may go on from a tuple with so many characters. */
+/* May the string continue from a tuple and a length in characters? */
 static bool may_go_on(struct inside *in, uint32_t tuple, uint32_t length) {
   const struct typed *t = in->st->typed;
   const struct tuple *parts = &in->m->tuples[tuple];
@@ -149,9 +150,9 @@ static bool may_go_on(struct inside *in, uint32_t tuple, uint32_t length) {
   return ok;
 }
 
-/* What a walk finds. Tokens that end the string are noted by where the string stands then: what follows is judged each time. */
+/* What a walk finds. Tokens that end the string are stored with the state at the quote; what follows is tested for each mask. */
 struct long_token {
-  uint32_t token, need; /* characters of it and of the shortest text behind it */
+  uint32_t token, need; /* need: characters of the token and of the shortest text after it */
 };
 struct string_end {
   uint32_t node, tuple;
@@ -165,13 +166,13 @@ struct walked {
   uint32_t n_odd, room_odd;
   struct long_token *longs; /* tokens that need more than LONG characters; they are not in the mask */
   uint32_t n_longs, room_longs;
-  bool limited; /* made for strings whose length has bounds: tokens with escapes are judged each time */
-  bool bounded; /* some text is followed that cannot become arbitrarily long */
+  bool limited; /* made for strings with bounds of their length: tokens with escapes are tested for each mask */
+  bool bounded; /* some followed expression has a longest match */
 };
 
 enum { LONG = 32, CACHED = 128 };
 
-/* Walks from tuples that were met before, for one vocabulary. */
+/* Walks from earlier tuples, for one vocabulary. */
 struct inside_cache {
   uint64_t serial;
   struct walked entries[CACHED];
@@ -191,7 +192,7 @@ void mask_cache_free(struct inside_cache *c) {
   ane_free(c);
 }
 
-/* Tokens below the first backslash of a path: byte by byte. */
+/* Tests tokens below the first backslash of a path byte by byte. */
 static bool walk_escape(struct inside *in, struct walked *w, uint32_t node, const uint8_t *bytes) {
   struct masking *k = in->k;
   const struct token_node *nodes = k->t->nodes;
@@ -220,7 +221,7 @@ static bool walk_escape(struct inside *in, struct walked *w, uint32_t node, cons
   return true;
 }
 
-/* One node whose text is plain; false: no memory. */
+/* Records a node whose text has no escape. false: no memory. */
 static bool note_plain(struct inside *in, struct walked *w, uint32_t node, uint32_t tuple, bool lengths_apart) {
   const struct ane_token_tree *t = in->k->t;
   if (!t->nodes[node].token) return true;
@@ -238,7 +239,7 @@ static bool note_plain(struct inside *in, struct walked *w, uint32_t node, uint3
   return true;
 }
 
-/* lengths_apart: bounds of the length are left to whoever uses what was found; a dead tuple is the end of the text. */
+/* lengths_apart: the caller checks bounds of the length; a dead tuple ends the text. */
 static bool walk_strings(struct inside *in, struct walked *w, bool lengths_apart) {
   struct masking *k = in->k;
   const struct ane_token_tree *t = k->t;
@@ -298,7 +299,7 @@ static void use_walked(struct inside *in, const struct walked *w, uint32_t max) 
   }
 }
 
-/* The walk from the state's tuple, made once; NULL: it cannot be kept. */
+/* Returns the walk from the state's tuple, which is made once. NULL: it cannot be cached. */
 static struct walked *kept_walk(struct inside *in, bool limited) {
   struct json_values *g = in->values;
   const struct ane_token_tree *t = in->k->t;
@@ -324,7 +325,7 @@ static struct walked *kept_walk(struct inside *in, bool limited) {
   return w;
 }
 
-/* A string with one part whose end is the end of the text: its walk is kept where bounds of the length are out of reach. */
+/* Uses a cached walk for a string with one part, if no bound of its length can be reached. */
 static bool try_kept(struct inside *in) {
   const struct json_state *st = in->st;
   if (in->is_key || in->m->tuples[st->tuple].n != 1) return false;
@@ -355,7 +356,7 @@ static uint32_t child_of(const struct ane_token_tree *t, uint32_t from, uint32_t
   return UINT32_MAX;
 }
 
-/* Tokens that complete one of the names: what follows is judged for that name. */
+/* Allows tokens that complete a listed name. What follows is tested for that name. */
 static void walk_names(struct inside *in) {
   struct masking *k = in->k;
   const struct ane_token_tree *t = k->t;
@@ -386,7 +387,7 @@ static void walk_names(struct inside *in) {
 
 /* ---- The whole ---------------------------------------------------------------------------------------------------*/
 
-/* Tokens that stay inside a string that may hold anything, of so many characters. */
+/* Allows tokens that stay inside a string of any content with bounds of its length. */
 static void whole_inside(struct inside *in) {
   const struct ane_token_tree *t = in->k->t;
   const struct json_state *st = in->st;
@@ -397,7 +398,7 @@ static void whole_inside(struct inside *in) {
     from = t->inside[TOKEN_CHARS];
   else if (left < TOKEN_CHARS)
     from = t->inside[left];
-  else { /* between: the few that are longer than the last mask knows */
+  else { /* between the masks by length: the few longer tokens, one by one */
     memcpy(in->k->mask, t->inside[TOKEN_CHARS - 1], t->words * sizeof *from);
     for (uint32_t i = 0; i < t->n_many; i++)
       if (t->chars[t->many[i]] <= left) mask_allow(in->k, t->nodes[t->many[i]].token);
@@ -411,7 +412,9 @@ static bool never_changes(const struct json_machine *m, uint32_t tuple) {
   return parts->n == 0 || (parts->n == 1 && m->s->pool.states[parts->states[0]].whole);
 }
 
-/* Whether the string may be one of few, in an array that takes none of them twice: those that came are left out byte by byte. */
+/* Is the string an element of an array with uniqueItems, with few possible values? Values that occurred are excluded byte by
+ * byte.
+ */
 static bool few_texts(const struct json_machine *m, const struct json_state *st) {
   const struct tuple *parts = &m->tuples[st->tuple];
   if (st->mode == MODE_KEY || !st->frame || !st->frame->typed->unique || !st->frame->others) return false;
@@ -430,9 +433,9 @@ bool mask_string(struct masking *k) {
   struct inside in = {.k = k, .values = values, .m = m, .st = &copy, .is_key = st->mode == MODE_KEY};
   const struct frame *f = st->frame;
   in.exact_ends = f && (f->hashing || (in.is_key && f->others));
-  if (in.is_key && !st->other) return false; /* names alone: few ways */
+  if (in.is_key && !st->other) return false; /* only listed names: few paths */
   bool whole = never_changes(m, st->tuple);
-  if (!in.is_key && whole && m->tuples[st->tuple].n == 1) { /* too long a text must be the end of it */
+  if (!in.is_key && whole && m->tuples[st->tuple].n == 1) { /* a text that becomes too long must end the string */
     bool failed = true;
     whole = !json_survives(m, f, &failed, 1);
   }

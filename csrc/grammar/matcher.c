@@ -91,7 +91,7 @@ ane_status ane_matcher_forced(struct ane_matcher *m, char *bytes, size_t room, s
         bytes[*n] = (char)b;
       }
     if (choices != 1 || !engine_step(m->g, &st, (uint8_t)bytes[*n], &st))
-      break; /* once more: the tape holds the last byte tried */
+      break; /* steps again: the tape holds the last byte that was tried */
   }
   json_rewind(&m->tape, mark);
   tape->canonical = false;

@@ -38,7 +38,7 @@ bool decimal_read(struct decimal *d, const char *s, size_t len) {
   return true;
 }
 
-/* The i-th digit, and the next place; the point is stepped over. */
+/* Returns digit i and advances *at. Skips the decimal point. */
 static int next_digit(const struct decimal *d, int i, const char **at) {
   if (i >= d->n) return 0;
   if (**at == '.') (*at)++;
@@ -73,7 +73,7 @@ uint64_t decimal_hash(const struct decimal *d) {
 
 /* ---- Rules -------------------------------------------------------------------------------------------------------*/
 
-/* The digits as an integer; false: more than 18 digits. */
+/* Converts the digits to an integer. false: more than 18 digits. */
 static bool small(const struct decimal *d, uint64_t *v) {
   if (d->n > 18) return false;
   const char *p = d->digits;
@@ -210,7 +210,7 @@ static bool span_fits(const struct number_rule *r, const char *s, size_t len, in
   }
   lo.negative = negative && lo.n > 0;
   hi.negative = negative;
-  /* In order of size: near is part of the span, far is not. */
+  /* In order of magnitude: near is part of the span, far is not. */
   if (r->points) {
     for (uint32_t i = 0; i < r->n_points; i++) {
       const struct decimal *v = &r->points[i];
@@ -267,7 +267,7 @@ static bool span_fits(const struct number_rule *r, const char *s, size_t len, in
   return k * m >= b;
 }
 
-/* Mantissas of which some exponent leads into the rule. exponent[0..len) is what stands behind the e. */
+/* Does some exponent make a mantissa satisfy the rule? exponent[0..len): the text after the e. */
 static bool exponent_viable(const struct number_rule *r, const char *s, size_t mantissa, const char *exponent, size_t len) {
   struct decimal d;
   if (!decimal_read(&d, s, mantissa)) return false;
@@ -294,8 +294,8 @@ static bool exponent_viable(const struct number_rule *r, const char *s, size_t m
   return false;
 }
 
-/* One digit before the point, and an exponent that leads into the rule: 5e-05 where the most is 1. Decades at the bounds are
- * tried; between them every number fits. */
+/* Can a mantissa with one digit before the point satisfy the rule with an exponent, as 5e-05 with a maximum of 1? Tests the
+ * decades at the bounds; every number between them fits. */
 static bool scientific(const struct number_rule *r, const char *digits, size_t n, int fraction, bool negative) {
   int64_t ends[4] = {0};
   int n_ends = 1;
@@ -310,7 +310,8 @@ static bool scientific(const struct number_rule *r, const char *digits, size_t n
 }
 
 bool number_viable(const struct number_rule *r, const char *s, size_t len, number_part part) {
-  if (len > NUMBER_LONGEST || (len > NUMBER_LONGEST - 4 && !number_whole(part))) return false; /* there is room to become whole */
+  if (len > NUMBER_LONGEST || (len > NUMBER_LONGEST - 4 && !number_whole(part)))
+    return false; /* there is room to complete the number */
   bool plain = !r->integer && !r->has_min && !r->has_max && !r->has_step && !r->points;
   if (part >= NUMBER_E) {
     size_t e = 0;

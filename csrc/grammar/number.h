@@ -1,11 +1,11 @@
-/* Decimal numbers as JSON spells them: compared exactly, and judged while they are still being written. */
+/* Decimal numbers as JSON spells them: exact comparison, and validation of incomplete numbers. */
 #ifndef ANE_GRAMMAR_NUMBER_H
 #define ANE_GRAMMAR_NUMBER_H
 
 #include "base/status.h"
 
 enum {
-  NUMBER_LONGEST = 96, /* characters of a number that is accepted */
+  NUMBER_LONGEST = 96, /* maximum characters of a number */
   NUMBER_MAX_EXPONENT = 9999
 };
 
@@ -23,7 +23,7 @@ bool decimal_read(struct decimal *d, const char *s, size_t len);
 bool decimal_is_integer(const struct decimal *d);
 uint64_t decimal_hash(const struct decimal *d);
 
-/* What a number must be: all that is given holds at once. */
+/* Constraints on a number. All that are given apply together. */
 struct number_rule {
   bool integer;
   bool has_min, has_max, above_min, below_max; /* above, below: the bound itself is excluded */
@@ -34,14 +34,14 @@ struct number_rule {
   uint32_t n_points;
 };
 
-/* Whether a whole number fulfils the rule. */
+/* Does a complete number satisfy the rule? */
 bool number_fits(const struct number_rule *r, const struct decimal *d);
-/* Joins a rule to another; false where the two cannot be one (two steps, two lists of points). */
+/* Merges a rule into another. false if the result is no single rule (two steps, two lists of points). */
 bool number_join(struct number_rule *r, const struct number_rule *more);
-/* Whether no number can fulfil the rule. May be false though none can. */
+/* Is it certain that no number satisfies the rule? */
 bool number_impossible(const struct number_rule *r);
 
-/* Where in a number a text ends. */
+/* The part of a number in which a text ends. */
 typedef enum {
   NUMBER_NONE,
   NUMBER_SIGN,
@@ -54,14 +54,14 @@ typedef enum {
   NUMBER_EXPONENT
 } number_part;
 
-/* The part after one more character; NUMBER_NONE: no number continues with it. */
+/* Returns the part after one more character; NUMBER_NONE if no number continues with it. */
 number_part number_step(number_part part, char c);
 static inline bool number_whole(number_part p) {
   return p == NUMBER_ZERO || p == NUMBER_INT || p == NUMBER_FRACTION || p == NUMBER_EXPONENT;
 }
-/* Whether s[0..len), which ends in `part`, is or can become a number that fulfils the rule. It may say so wrongly only for a step
- * together with very long numbers. A mantissa with several digits before the
- * point, or of an integer, is judged as if no exponent followed. */
+/* Is s[0..len), which ends in `part`, a number that satisfies the rule, or the beginning of one? The answer may be a wrong yes
+ * only for a step together with very long numbers. A mantissa with several digits before the point, or of an integer, is tested
+ * as if no exponent followed. */
 bool number_viable(const struct number_rule *r, const char *s, size_t len, number_part part);
 
 #endif

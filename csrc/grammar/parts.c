@@ -1,4 +1,4 @@
-/* Texts of parts: see parts.h. */
+/* Grammars of parts: see parts.h. */
 #include "base/alloc.h"
 #include "grammar/engine.h"
 #include "grammar/regex_internal.h"
@@ -33,7 +33,7 @@ static ane_status add_link(struct parts *p, uint32_t from, uint8_t byte, uint32_
   return ANE_OK;
 }
 
-/* Literals of one place share their starts, and none is a start of another. */
+/* Adds a literal. Literals of one place share common beginnings, and none is a prefix of another. */
 static ane_status add_literal(struct parts *p, const struct ane_part *x, struct ane_error *err) {
   uint32_t at = x->from;
   if (x->text.len == 0) return ane_fail(err, ANE_INVALID, "a literal part is empty");
@@ -90,7 +90,7 @@ static ane_status add_part(struct ane_grammar *g, const struct ane_part *x, cons
   return x->kind == ANE_PART_JSON ? add_value(g, x, options, err) : add_pattern(g, x, err);
 }
 
-/* The state at the beginning of a node. */
+/* Returns the state at the beginning of a node. */
 static struct parts_state enter(const struct ane_grammar *g, uint32_t node, uint32_t position) {
   const struct parts_node *x = &g->parts.nodes[node];
   struct parts_state st = {.node = node, .regex = x->pattern};
@@ -127,14 +127,14 @@ void parts_free(struct parts *p) {
 
 /* ---- Steps -------------------------------------------------------------------------------------------------------*/
 
-/* Whether what began at the state's node may end where it is. */
+/* May the value or pattern of the state's node end here? */
 static bool may_leave(struct ane_grammar *g, const struct parts_state *st) {
   const struct parts_node *x = &g->parts.nodes[st->node];
   if (x->value) return json_accepts(&g->values[x->value - 1]->machine, &st->json);
   return x->pattern && g->pool.states[st->regex].accepts;
 }
 
-/* A value or pattern goes on as long as it can; so a part behind it must not begin with a byte that it could take. */
+/* A value or pattern continues as long as it can, so the part after it must not begin with a byte that it could consume. */
 bool parts_step(struct ane_grammar *g, const struct parts_state *in, uint8_t byte, struct parts_state *out) {
   const struct parts_node *nodes = g->parts.nodes;
   struct parts_state st = *in;

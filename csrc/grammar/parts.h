@@ -1,4 +1,4 @@
-/* Texts that are sequences of parts (literals, patterns, JSON values), as an automaton whose edges are the parts. */
+/* Grammars of sequences of parts (literals, patterns, JSON values): an automaton whose edges are the parts. */
 #ifndef ANE_GRAMMAR_PARTS_H
 #define ANE_GRAMMAR_PARTS_H
 
@@ -15,9 +15,9 @@ struct parts_link {
 /* A place, or a place inside a literal. */
 struct parts_node {
   struct parts_link *links; /* bytes of literals */
-  uint32_t value;           /* index of the JSON values that come here + 1 */
-  uint32_t pattern;         /* state of the automaton that comes here */
-  uint32_t after;           /* node behind the value or pattern */
+  uint32_t value;           /* index + 1 of the schema of the JSON value that begins here */
+  uint32_t pattern;         /* start state of the pattern that begins here */
+  uint32_t after;           /* node after the value or pattern */
   bool accepts;
 };
 

@@ -42,8 +42,8 @@ struct re_state {
   ane_re re;
   uint8_t before; /* re_before; RE_AFTER_OTHER where the expression does not ask */
   bool accepts;
-  uint8_t alive;  /* 0 not known, 1 some text leads to acceptance, 2 none does */
-  bool whole;     /* every text leads to acceptance */
+  uint8_t alive;  /* 0 not known, 1 some continuation is accepted, 2 none is */
+  bool whole;     /* every continuation is accepted */
   uint32_t *next; /* [256] state + 1; 0 not known yet; NULL: no byte was tried */
 };
 
@@ -76,7 +76,7 @@ enum {
 bool re_pool_init(struct re_pool *p); /* false: no memory */
 void re_pool_free(struct re_pool *p);
 
-/* Constructors; they simplify, so that equal languages of simple forms are equal numbers. */
+/* Constructors. They simplify, so expressions of simple forms that match the same texts have the same number. */
 ane_re re_literal(struct re_pool *p, const char *s, size_t len);
 ane_re re_cat(struct re_pool *p, ane_re a, ane_re b);
 ane_re re_alt(struct re_pool *p, ane_re a, ane_re b);
@@ -111,7 +111,7 @@ ane_status re_parse(struct re_pool *p, const char *text, size_t len, unsigned sy
 uint32_t re_begin(struct re_pool *p, ane_re re); /* the state before the first byte; 0 and p->full at a limit */
 uint32_t re_next(struct re_pool *p, uint32_t state, uint8_t byte);
 
-/* Whether some text matches; exact. At a limit true. */
+/* Does some text match? Exact, except that the answer at a limit is true. */
 bool re_alive(struct re_pool *p, ane_re re, re_before before);
 
 static inline const struct re_node *re_at(const struct re_pool *p, ane_re re) { return &p->nodes[re]; }

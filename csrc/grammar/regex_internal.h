@@ -1,4 +1,4 @@
-/* What the files of the regular expressions share. */
+/* Declarations that the files of regular expressions share. */
 #ifndef ANE_GRAMMAR_REGEX_INTERNAL_H
 #define ANE_GRAMMAR_REGEX_INTERNAL_H
 

@@ -1,4 +1,4 @@
-/* Expressions: the pool, the constructors and what they simplify. */
+/* Expressions: the pool, the constructors and their simplifications. */
 #include "base/alloc.h"
 #include "grammar/regex_internal.h"
 
@@ -50,10 +50,10 @@ static uint32_t product(uint32_t a, uint32_t b) {
   return a == RE_INF || b == RE_INF || n > RE_INF ? RE_INF : (uint32_t)n;
 }
 
-/* Whether a byte set holds only bytes that continue a character: it then adds nothing to the length in characters. */
+/* Does a byte set hold only continuation bytes? It then adds nothing to the length in characters. */
 static bool continues(const struct re_set *s) { return !s->bits[0] && !s->bits[1] && s->bits[2] && !s->bits[3]; }
 
-/* Fills in what follows from the operands. */
+/* Fills the fields that follow from the operands. */
 static void derive_facts(const struct re_pool *p, struct re_node *n) {
   if (n->kind <= RE_KIND_ALL) return;
   const struct re_node *a = &p->nodes[n->kind == RE_KIND_SET ? RE_NONE : n->a], *b = &p->nodes[n->b];
@@ -181,7 +181,7 @@ ane_re re_cat(struct re_pool *p, ane_re a, ane_re b) {
   if (b == RE_EMPTY) return a;
   if (a == RE_ALL && b == RE_ALL) return a;
   if (p->nodes[a].kind != RE_KIND_CAT) return make(p, (struct re_node){.kind = RE_KIND_CAT, .a = a, .b = b});
-  /* Reassociates along the spine without recursion: the heads are collected first. */
+  /* Makes a right-nested list without recursion: collects the heads first. */
   uint32_t n = 0;
   ane_re at = a;
   for (; p->nodes[at].kind == RE_KIND_CAT; at = p->nodes[at].b) n++;
@@ -200,7 +200,7 @@ ane_re re_cat(struct re_pool *p, ane_re a, ane_re b) {
   return re;
 }
 
-/* One list of ALT or AND, lowest number first. */
+/* Returns the head of a list of ALT or AND, which is sorted by number. */
 static ane_re head_of(const struct re_pool *p, uint8_t kind, ane_re re) {
   return p->nodes[re].kind == kind ? p->nodes[re].a : re;
 }
@@ -301,7 +301,7 @@ static ane_re byte_range(struct re_pool *p, unsigned lo, unsigned hi) {
   return re_set_of(p, &s);
 }
 
-/* Sequences of `more` continuation bytes behind a prefix whose code points are lo..hi, relative to the prefix. */
+/* Returns the sequences of `more` continuation bytes for the code points lo..hi, relative to those of the prefix. */
 static ane_re tails(struct re_pool *p, uint32_t lo, uint32_t hi, int more) {
   if (more == 0) return RE_EMPTY;
   int shift = 6 * (more - 1);
@@ -320,7 +320,8 @@ static ane_re tails(struct re_pool *p, uint32_t lo, uint32_t hi, int more) {
   return first <= last ? re_alt(p, re, re_cat(p, byte_range(p, 0x80 | first, 0x80 | last), tails(p, 0, full, more - 1))) : re;
 }
 
-/* Code points that take one lead byte pattern: `lead` ored with the top bits, `more` continuation bytes. */
+/* Returns the sequences of the code points with one pattern of lead byte: `lead` or the top bits, then `more` continuation bytes.
+ */
 static ane_re sequences(struct re_pool *p, uint32_t lo, uint32_t hi, unsigned lead, int more) {
   if (more == 0) return byte_range(p, lo, hi);
   int shift = 6 * more;

@@ -1,4 +1,4 @@
-/* Patterns to expressions: ECMA-262 with flag u, read leniently where Annex B or Python do. */
+/* Parses patterns: ECMA-262 with flag u, and more lenient where Annex B or Python are. */
 #include "base/alloc.h"
 #include "grammar/regex_internal.h"
 
@@ -42,7 +42,7 @@ static bool add(struct parser *ps, struct ranges *r, uint32_t lo, uint32_t hi) {
   return true;
 }
 
-/* Sorted and disjoint. */
+/* Makes ranges sorted and disjoint. */
 static void tidy(struct ranges *r) {
   for (uint32_t i = 1; i < r->n; i++) /* insertion: lists are short or nearly in order */
     for (uint32_t j = i; j > 0 && r->list[j - 1].lo > r->list[j].lo; j--) {
@@ -75,7 +75,7 @@ static bool invert(struct parser *ps, struct ranges *r) {
   return ok;
 }
 
-/* Halves are joined, so that a long list costs little more than its length. */
+/* Joins halves, so that the cost of a long list is nearly linear. */
 static ane_re join_ranges(struct re_pool *p, const struct range *list, uint32_t n) {
   if (n == 0) return RE_NONE;
   if (n == 1) return re_chars(p, list->lo, list->hi);
@@ -263,7 +263,7 @@ static uint32_t escaped(struct parser *ps) {
   }
 }
 
-/* A member of a [...]: *single is whether it is one character, which *c then is. */
+/* Reads a member of a [...]. *single: it is one character, *c. */
 static bool class_member(struct parser *ps, struct ranges *r, bool *single, uint32_t *c) {
   *single = true;
   if (take(ps, '\\')) {
@@ -302,7 +302,7 @@ static ane_re class_of(struct parser *ps) {
         add(ps, &r, lo, hi);
       else if (single && last_single)
         fail(ps, ANE_INVALID, "a range is the wrong way round");
-      else { /* Annex B: a - beside \d and its like is itself */
+      else { /* Annex B: a - beside a class such as \d is a plain character */
         add(ps, &r, '-', '-');
         if (single) add(ps, &r, lo, lo);
         if (last_single) add(ps, &r, hi, hi);
@@ -311,7 +311,7 @@ static ane_re class_of(struct parser *ps) {
       add(ps, &r, lo, lo);
   }
   if (!take(ps, ']')) fail(ps, ANE_INVALID, "[ is not closed");
-  /* The other case belongs to the set before it is inverted. */
+  /* The other case is added before the set is inverted. */
   ane_re re = RE_NONE;
   if (negative && ps->syntax & RE_NO_CASE) expression_of(ps, &r);
   if (ps->status == ANE_OK && (!negative || invert(ps, &r))) {
@@ -487,7 +487,7 @@ static bool is_end(const struct re_pool *p, ane_re re) {
   return n->kind == RE_KIND_AHEAD && n->lo && re_at(p, n->a)->kind == RE_KIND_CAT && re_at(p, n->a)->a == RE_ANY_BYTE;
 }
 
-/* Any text before a match, none where it begins with ^. */
+/* Allows any text before a match, or none if it begins with ^. */
 static ane_re open_front(struct re_pool *p, ane_re re) {
   struct re_node n = *re_at(p, re);
   if (!n.looks_back) return re_cat(p, RE_ALL, re);
@@ -500,7 +500,7 @@ static ane_re open_front(struct re_pool *p, ane_re re) {
   return re_cat(p, RE_ALL, re);
 }
 
-/* Any text behind a match, none where it ends with $. */
+/* Allows any text after a match, or none if it ends with $. */
 static ane_re open_back(struct parser *ps, ane_re re, int depth) {
   struct re_pool *p = ps->p;
   if (!re_at(p, re)->asserts || depth > RE_MAX_DEPTH) return re_cat(p, re, RE_ALL);
@@ -541,7 +541,7 @@ ane_status re_parse(struct re_pool *p, const char *text, size_t len, unsigned sy
   ane_re re = alternatives(&ps);
   if (ps.status == ANE_OK && ps.at < len) fail(&ps, ANE_INVALID, ") has no (");
   if (ps.status) return ps.status;
-  /* Anywhere: any text before, any behind. An anchor at an end makes those empty. */
+  /* A search allows any text before and after; an anchor at an end allows none. */
   *out = syntax & RE_SEARCH ? open_front(p, open_back(&ps, re, 0)) : re;
   if (ps.status) return ps.status;
   if (p->full)

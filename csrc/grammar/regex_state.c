@@ -1,8 +1,8 @@
-/* Derivatives, and the automaton that they make.
+/* Derivatives of expressions, and the automaton that they form.
  *
- * An assertion speaks of all that follows, so a derivative is taken of an expression together with what comes behind it:
- * consume(n, rest) are the texts behind a byte that n itself consumes, and empty_if(n) the texts that may follow where n
- * matches nothing (RE_ALL where it always may). */
+ * An assertion depends on everything after it, so a derivative takes an expression n together with `rest`, the expression after
+ * it: consume(n, rest) is what may follow the byte if n consumes it, and after_empty(n) is what may follow if n matches the empty
+ * text (RE_ALL if anything may). */
 #include "base/alloc.h"
 #include "grammar/regex_internal.h"
 
@@ -18,7 +18,7 @@ static bool is_word(unsigned b) { return (b >= '0' && b <= '9') || (b >= 'A' && 
 
 static bool has(const struct re_set *s, uint8_t b) { return s->bits[b >> 6] >> (b & 63) & 1; }
 
-/* Whether the empty text matches where `before` stands before and nothing follows. */
+/* Does the empty text match at the end of the text, after `before`? */
 static bool accepts(const struct re_pool *p, ane_re re, re_before before) {
   for (;;) {
     const struct re_node *n = &p->nodes[re];
@@ -45,7 +45,7 @@ static bool accepts(const struct re_pool *p, ane_re re, re_before before) {
 
 static ane_re derive(const struct place *at, ane_re re);
 
-/* The derivative of the texts that may follow where `re` matches nothing: RE_NONE where it cannot, RE_ALL where any may. */
+/* Returns the derivative of the texts that may follow if `re` matches the empty text: RE_NONE if it cannot, RE_ALL if any may. */
 static ane_re after_empty(const struct place *at, ane_re re) {
   struct re_pool *p = at->p;
   struct re_node n = p->nodes[re];
@@ -71,7 +71,7 @@ static ane_re after_empty(const struct place *at, ane_re re) {
   }
 }
 
-/* The texts that follow the byte where n consumes it and `rest` comes behind n. */
+/* Returns the expression of the texts that follow the byte, if n consumes it and `rest` comes after n. */
 static ane_re consume(const struct place *at, ane_re re, ane_re rest) {
   struct re_pool *p = at->p;
   ane_re all = RE_NONE, condition = RE_ALL;
@@ -110,7 +110,7 @@ static ane_re consume(const struct place *at, ane_re re, ane_re rest) {
         re = n.b;
         continue;
       }
-      /* Intersections and complements are whole texts: nothing comes behind them. */
+      /* intersections and complements are whole texts: nothing comes after them */
       case RE_KIND_AND: one = re_and(p, derive(at, n.a), derive(at, n.b)); break;
       case RE_KIND_NOT: one = re_not(p, derive(at, n.a)); break;
       default: break;
@@ -166,7 +166,7 @@ no_memory:
   return 0;
 }
 
-/* The state behind one byte, whether or not it is alive. */
+/* Returns the state after one byte, also if it is not alive. */
 static uint32_t raw_next(struct re_pool *p, uint32_t state, uint8_t byte) {
   if (state == 0) return 0;
   struct re_state *s = &p->states[state];
@@ -184,7 +184,7 @@ static uint32_t raw_next(struct re_pool *p, uint32_t state, uint8_t byte) {
   return to;
 }
 
-/* A set of states, in the order in which they came. */
+/* A set of states in the order of their insertion. */
 struct reached {
   uint32_t *list, n, room;
   uint32_t *table, size;
@@ -217,7 +217,7 @@ static bool reach(struct reached *r, uint32_t state) {
   return true;
 }
 
-/* Whether a state that accepts, or that surely leads to one, can be reached. */
+/* Can an accepting state, or a state that is known to be alive, be reached? */
 static bool search_alive(struct re_pool *p, uint32_t start) {
   struct reached r = {0};
   bool alive = false;
@@ -230,7 +230,7 @@ static bool search_alive(struct re_pool *p, uint32_t start) {
       if (!alive && !reach(&r, to)) p->full = p->no_memory = true;
     }
   }
-  if (!alive && !p->full) /* nor is one that was reached on the way */
+  if (!alive && !p->full) /* no state that was reached is alive either */
     for (uint32_t i = 0; i < r.n; i++) p->states[r.list[i]].alive = 2;
   ane_free(r.list);
   ane_free(r.table);

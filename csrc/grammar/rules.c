@@ -67,7 +67,7 @@ static ane_status read_rules(struct rules *r, const struct ane_rule *list, size_
   return ANE_OK;
 }
 
-/* Takes away the alternatives of which no text is; finds the rules of which the empty text is. */
+/* Removes alternatives that match no text, and finds rules that match the empty text. */
 static ane_status prune(struct rules *r, struct ane_error *err) {
   bool *productive = ane_calloc(r->n_rules, sizeof *productive);
   if (!productive) return ane_fail(err, ANE_NOMEM, "no memory for a grammar");
@@ -92,7 +92,7 @@ static ane_status prune(struct rules *r, struct ane_error *err) {
     }
   }
   bool starts = productive[0];
-  for (uint32_t i = 0; i < r->n_rules; i++) { /* an alternative that is no good is one that is never begun */
+  for (uint32_t i = 0; i < r->n_rules; i++) { /* an alternative that matches no text is never begun */
     for (uint32_t k = r->first[i]; k < r->first[i + 1]; k++) {
       bool all = true;
       for (uint32_t p = r->starts[k]; all && r->places[p].kind != PLACE_END; p++)
@@ -112,7 +112,7 @@ static uint32_t hash_item(const struct rule_item *i) {
   return (uint32_t)(h >> 32);
 }
 
-/* Adds an item to the set that is made, once. */
+/* Adds an item to the set under construction, once. */
 static void add(struct rules *r, struct rule_item item) {
   if ((r->n_work + 1) * 2 > r->n_slots) {
     uint32_t n = r->n_slots ? r->n_slots * 2 : 128, *slots = r->n_work >= MAX_ITEMS ? NULL : ane_calloc(n, sizeof *slots);
@@ -143,8 +143,8 @@ static void add(struct rules *r, struct rule_item item) {
   r->slots[at] = ++r->n_work;
 }
 
-/* Items that waited in the set `origin` for a rule go on. Those of the set that is made are gone through too: an empty text may
- * have been completed before they came, which predict sees to. */
+/* Advances the items of the set `origin` that wait for a completed rule. Items of the set under construction need no advance: a
+ * rule that is complete there matched the empty text, which predict handles. */
 static void complete(struct rules *r, uint32_t rule, uint32_t origin) {
   if (origin == RULES_SELF) return; /* the empty text */
   for (uint32_t i = 0; i < r->sets[origin].n; i++) {
@@ -154,7 +154,7 @@ static void complete(struct rules *r, uint32_t rule, uint32_t origin) {
   }
 }
 
-/* All that follows from the items of the set that is made. */
+/* Adds all items that follow from those of the set under construction. */
 static void close_set(struct rules *r, bool *accepts) {
   *accepts = false;
   for (uint32_t i = 0; i < r->n_work && !r->no_memory && !r->too_large; i++) {
@@ -197,12 +197,12 @@ static bool grow_sets(struct rules *r) {
   return true;
 }
 
-/* The set that was made, as a number; it is empty then. */
+/* Interns the set under construction and returns its number. Clears it. */
 static uint32_t finish_set(struct rules *r) {
   bool accepts;
   close_set(r, &accepts);
   uint32_t n = 0;
-  for (uint32_t i = 0; i < r->n_work; i++) { /* what lies behind is known: ends, and texts that were begun with their state */
+  for (uint32_t i = 0; i < r->n_work; i++) { /* keeps only items that a byte can advance: no ends */
     struct rule_item x = r->work[i];
     uint8_t kind = (uint8_t)r->places[x.place].kind;
     if (kind == PLACE_RULE || (kind == PLACE_TEXT && x.state)) r->work[n++] = x;
@@ -255,7 +255,7 @@ ane_status rules_make(struct rules *r, struct re_pool *pool, const struct ane_ru
   ane_status st = read_rules(r, list, n, err);
   pool->step_limit = pool->steps + 4 * (uint64_t)RE_MAX_STEPS;
   if (st == ANE_OK) st = prune(r, err);
-  uint32_t root = r->n_places; /* one rule more around the first: its end is that of the text */
+  uint32_t root = r->n_places; /* a root rule around the first one: its end is the end of the text */
   if (st == ANE_OK) st = add_place(r, (struct rule_place){PLACE_RULE, 0}, err);
   if (st == ANE_OK) st = add_place(r, (struct rule_place){PLACE_END, r->n_rules}, err);
   if (st == ANE_OK && !re_grow((void **)&r->sets, &r->room_sets, 0, sizeof *r->sets))

@@ -1,5 +1,5 @@
-/* Context-free grammars over patterns, read by Earley's method (1970) a byte at a time. Sets of items are interned by content, so
- * that texts which stand alike are one state, and steps between states are kept: free text costs what an automaton costs. */
+/* Context-free grammars over patterns, parsed byte by byte (Earley 1970). Sets of items are interned by content, so equal
+ * situations are one state. Transitions between states are cached, so repeated situations cost as little as an automaton. */
 #ifndef ANE_GRAMMAR_RULES_H
 #define ANE_GRAMMAR_RULES_H
 
@@ -20,7 +20,7 @@ struct rule_item {
 };
 
 struct rule_set {
-  struct rule_item *items; /* sorted; those at an end are left out */
+  struct rule_item *items; /* sorted, without items at an end */
   uint32_t n;
   bool accepts;
   uint32_t *next; /* [256] set + 1; 1: dead; 0: not known */
@@ -46,10 +46,10 @@ struct rules {
   bool no_memory, too_large;
 };
 
-/* Takes the description over (see ane_grammar_rules); *start: the set before the first byte. */
+/* Reads a description (see ane_grammar_rules). *start: the set before the first byte. */
 ane_status rules_make(struct rules *r, struct re_pool *pool, const struct ane_rule *list, size_t n, uint32_t *start,
                       struct ane_error *err);
 void rules_free(struct rules *r);
-uint32_t rules_next(struct rules *r, uint32_t set, uint8_t byte); /* 0: no text goes on so, or a limit */
+uint32_t rules_next(struct rules *r, uint32_t set, uint8_t byte); /* 0: no text continues with this byte, or a limit is reached */
 
 #endif

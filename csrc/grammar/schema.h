@@ -1,8 +1,8 @@
-/* A JSON Schema (2020-12, and what older drafts spell otherwise) as boolean expressions over atoms.
+/* A JSON Schema (2020-12 and the spellings of older drafts) as boolean expressions over atoms.
  *
- * An atom is all that one schema object demands of a value by itself, for each type apart. An expression joins atoms as allOf,
- * anyOf, oneOf, not and if do. Members and elements point to expressions again. So a value is judged as it is read: each atom is
- * pending, true or false, and a text is given up once its expression is false whatever follows. */
+ * An atom holds the constraints of one schema object itself, separately for each type. An expression combines atoms as allOf,
+ * anyOf, oneOf, not and if do. Members and elements refer to expressions again. A value is validated while it is read: each atom
+ * is pending, true or false. A text is rejected as soon as its expression is false for every continuation. */
 #ifndef ANE_GRAMMAR_SCHEMA_H
 #define ANE_GRAMMAR_SCHEMA_H
 
@@ -23,17 +23,17 @@ struct jv_member {
 };
 struct jv {
   jv_kind kind;
-  uint32_t node;             /* number as a schema + 1; 0: not known as one */
-  const char *text;          /* of a string (decoded), of a number (as it is spelled) */
+  uint32_t node;             /* index of the node as a schema + 1; 0: none yet */
+  const char *text;          /* of a string: decoded; of a number: as spelled */
   size_t len;                /* of the text; elements, members */
   struct jv **items;         /* JV_ARRAY */
-  struct jv_member *members; /* JV_OBJECT; of equal names the last one is kept */
+  struct jv_member *members; /* JV_OBJECT; of equal names the last one counts */
   const struct jv *parent;   /* NULL: the root */
   const char *key;           /* its name in the parent; NULL: an element */
-  uint32_t index;            /* its place in the parent */
+  uint32_t index;            /* its index in the parent */
 };
 
-/* Reads a whole text. What is made lives in the arena. Errors: ANE_FORMAT (place and cause), ANE_RANGE (depth), ANE_NOMEM. */
+/* Parses a whole text. The result lives in the arena. Errors: ANE_FORMAT (place and cause), ANE_RANGE (depth), ANE_NOMEM. */
 ane_status jv_read(struct jv **out, struct ane_arena *arena, const char *text, size_t len, struct ane_error *err);
 struct jv *jv_get(const struct jv *object, const char *name); /* NULL: none */
 bool jv_is(const struct jv *string, const char *s);
@@ -52,7 +52,7 @@ struct expr {
   uint32_t atom; /* EXPR_ATOM */
   const expr_id *list;
   uint32_t n;
-  uint8_t types; /* for which some value may fulfil it */
+  uint8_t types; /* types of which some value may satisfy it */
 };
 
 struct property {
@@ -77,7 +77,7 @@ struct atom {
   /* strings */
   ane_re re; /* of the decoded text */
   uint32_t min_length, max_length;
-  uint32_t n_texts; /* the strings are a list of so many; 0: no list */
+  uint32_t n_texts; /* the strings are a list of this many texts; 0: no list */
   /* numbers */
   struct number_rule number;
   /* arrays */
@@ -97,7 +97,7 @@ struct atom {
   struct re_text *required;
   uint32_t n_required;
   uint32_t min_properties, max_properties;
-  bool monotone; /* of an object: once fulfilled it stays so */
+  bool monotone; /* of an object: once satisfied, it stays satisfied */
 };
 
 struct schema {
@@ -112,7 +112,7 @@ struct schema {
 };
 
 struct schema_options {
-  bool lenient; /* annotations that are not known, such as a format, are passed over */
+  bool lenient; /* unknown annotations, such as a format, are ignored */
 };
 
 /* Compiles a schema. Errors: ANE_FORMAT (the text), ANE_INVALID (a keyword's value; no value fulfils the schema),
@@ -121,23 +121,24 @@ ane_status schema_compile(struct schema *s, const char *text, size_t len, const 
                           struct ane_error *err);
 void schema_free(struct schema *s);
 
-/* Expressions; equal ones are one number. EXPR_FALSE at a lack of memory, s->pool.full is then set. */
+/* Constructors of expressions. Equal expressions have equal ids. If memory is out, they return EXPR_FALSE and set s->pool.full.
+ */
 expr_id expr_atom(struct schema *s, uint32_t atom);
 expr_id expr_not(struct schema *s, expr_id a);
-/* Numbers of values that fulfil it: how many at most; NO_LIMIT: no such number is known. */
+/* Returns an upper limit of the number of values that satisfy e; NO_LIMIT: none is known. */
 uint32_t expr_count(const struct schema *s, expr_id e);
 expr_id expr_of(struct schema *s, expr_kind kind, const expr_id *list, uint32_t n);
 static inline expr_id expr_two(struct schema *s, expr_kind kind, expr_id a, expr_id b) {
   return expr_of(s, kind, (expr_id[]){a, b}, 2);
 }
-/* What is left of an expression once the type of the value is known. */
+/* Simplifies an expression for values of one type. */
 expr_id expr_for(struct schema *s, expr_id e, uint8_t type);
-/* Types of which some value may fulfil it: least fixed point over atoms, conjunctions judged part by part. */
+/* Returns the types of which some value may satisfy e: the least fixed point over atoms. Conjunctions are tested part by part. */
 uint8_t expr_types(const struct schema *s, expr_id e);
 ane_status schema_possible(struct schema *s, struct ane_error *err);
-/* The expression of a member's name in an atom. */
+/* Returns the expression that an atom gives for the member `name`. */
 expr_id atom_member(struct schema *s, const struct atom *a, const char *name, size_t len);
-/* The strings that fulfil an expression. */
+/* Returns the regular expression of the strings that satisfy e. */
 ane_re expr_strings(struct schema *s, expr_id e, bool lengths);
 
 /* The pattern of a format; *pattern NULL: every string. false: unknown. */
@@ -147,11 +148,11 @@ bool schema_format(const char *name, size_t len, const char **pattern);
 
 struct schema_ids; /* of one document */
 ane_status schema_ids_make(struct schema_ids **out, struct ane_arena *arena, struct jv *root, struct ane_error *err);
-/* The schema that a reference in `from` names; NULL: there is none in the document. */
+/* Returns the schema that a reference in `from` names; NULL if the document has none. */
 struct jv *schema_resolve(struct schema_ids *ids, const struct jv *from, const char *ref, size_t len);
-/* How many $dynamicAnchor (or $recursiveAnchor) there are in the document. */
+/* Returns the number of $dynamicAnchor (or $recursiveAnchor) in the document. */
 uint32_t schema_dynamic_anchors(const struct schema_ids *ids);
-/* Whether keywords beside $ref are passed over: drafts up to 7. */
+/* Are keywords beside $ref ignored, as in drafts up to 7? */
 bool schema_old_refs(const struct schema_ids *ids);
 
 #endif

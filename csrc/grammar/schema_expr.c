@@ -1,4 +1,4 @@
-/* Boolean expressions over atoms: made, simplified for a type, and judged as to whether anything can fulfil them. */
+/* Boolean expressions over atoms: constructors, simplification for a type, and a test whether any value can satisfy them. */
 #include "base/alloc.h"
 #include "grammar/regex_internal.h"
 #include "grammar/schema.h"
@@ -30,7 +30,7 @@ static uint8_t types_of(const struct schema *s, const struct expr *e) {
     case EXPR_AND: return all;
     case EXPR_OR:
     case EXPR_ONE: return some;
-    case EXPR_NOT: { /* only what an atom takes whole is known to leave nothing */
+    case EXPR_NOT: { /* only an atom that accepts every value of a type leaves none */
       const struct expr *of = &s->exprs[e->list[0]];
       return of->kind == EXPR_ATOM ? T_ALL & ~s->atoms[of->atom].bare : T_ALL;
     }
@@ -54,7 +54,7 @@ static bool grow_exprs(struct schema *s) {
   return true;
 }
 
-/* The number of an expression; its list is copied where it is new. */
+/* Returns the id of an expression. Copies its list if it is new. */
 static expr_id intern(struct schema *s, struct expr e) {
   if ((s->n_exprs + 1) * 2 > s->table_size && !grow_exprs(s)) goto no_memory;
   uint32_t at = hash_expr(&e) & (s->table_size - 1);
@@ -93,7 +93,7 @@ static int by_number(const void *x, const void *y) {
   return (a > b) - (a < b);
 }
 
-/* Exactly one: constants away. */
+/* Makes "exactly one of the list", without constants. */
 static expr_id one_of(struct schema *s, expr_id *list, uint32_t n) {
   uint32_t out = 0, sure = 0;
   for (uint32_t i = 0; i < n; i++) {
@@ -204,7 +204,7 @@ ane_re expr_strings(struct schema *s, expr_id e, bool lengths) {
   return re;
 }
 
-/* Whether a whole text is one of re. */
+/* Does re match a whole text? */
 static bool re_matches(struct re_pool *p, ane_re re, const char *text, size_t len) {
   uint32_t state = re_begin(p, re);
   for (size_t i = 0; i < len && state; i++) state = re_next(p, state, (uint8_t)text[i]);
@@ -257,7 +257,7 @@ expr_id atom_member(struct schema *s, const struct atom *a, const char *name, si
   return e;
 }
 
-/* Elements that an atom can hold at most. */
+/* Returns the maximum number of elements that an atom allows. */
 static uint32_t most_items(const struct schema *s, const struct atom *a) {
   uint32_t most = a->max_items;
   for (uint32_t i = 0; i < a->n_prefix && i < most; i++)
@@ -275,7 +275,7 @@ static bool array_possible(const struct schema *s, const struct atom *a) {
   return least <= most_items(s, a);
 }
 
-/* members[i]: what the i-th required name must be. */
+/* Can an object satisfy the atom? members[i]: the expression of the i-th required name. */
 static bool object_possible(struct schema *s, const struct atom *a) {
   if (a->min_properties > a->max_properties || a->n_required > a->max_properties) return false;
   for (uint32_t i = 0; i < a->n_required; i++)

@@ -1,4 +1,4 @@
-/* Schemas to atoms and expressions: one function for each group of keywords. */
+/* Converts schemas to atoms and expressions: a function for each group of keywords. */
 #include "base/alloc.h"
 #include "grammar/regex_internal.h"
 #include "grammar/schema_load.h"
@@ -11,7 +11,7 @@ enum { MAX_NODES = 200000, MAX_NESTED = 400 };
 
 /* ---- Errors and memory -------------------------------------------------------------------------------------------*/
 
-/* The JSON pointer of a value, cut at the front where it is too long. */
+/* Writes the JSON pointer of a value. A pointer that is too long loses its beginning. */
 static void path_of(const struct jv *v, char *out, size_t size) {
   char text[200];
   size_t at = sizeof text - 1;
@@ -68,7 +68,7 @@ struct atom *load_atom(struct loading *l, uint32_t *number) {
   return a;
 }
 
-/* A whole number >= 0 as the value of a keyword; capped at NO_LIMIT - 1. false: it is none, or the keyword is not there. */
+/* Reads a keyword's value as an integer >= 0, capped at NO_LIMIT - 1. false: the keyword is absent or its value is invalid. */
 static bool load_count(struct loading *l, struct jv *v, const char *keyword, uint32_t *out) {
   struct jv *n = jv_get(v, keyword);
   struct decimal d;
@@ -91,7 +91,7 @@ static bool load_count(struct loading *l, struct jv *v, const char *keyword, uin
   return true;
 }
 
-/* A keyword's value of a kind; NULL: not there, or an error. */
+/* Returns a keyword's value, which must be of `kind`. NULL: the keyword is absent, or an error is set. */
 static struct jv *keyword(struct loading *l, struct jv *v, const char *name, jv_kind kind) {
   static const char *const words[] = {"null", "false", "true", "a number", "a string", "a list", "an object"};
   struct jv *k = jv_get(v, name);
@@ -139,7 +139,7 @@ static expr_id array_value(struct loading *l, const struct jv *v) {
   return expr_atom(l->s, id);
 }
 
-/* Scalars are one atom together; each array and object is its own. */
+/* Makes one atom for all scalars, and one for each array and object. */
 static expr_id load_values(struct loading *l, struct jv *const *values, size_t n) {
   uint32_t n_texts = 0, n_points = 0, id;
   struct re_text *texts = load_alloc(l, n, sizeof *texts);
@@ -353,7 +353,7 @@ static void read_objects(struct loading *l, struct jv *v, struct atom *a) {
 
 /* ---- Atoms -------------------------------------------------------------------------------------------------------*/
 
-/* The types of which the atom takes every value. */
+/* Returns the types of which the atom accepts every value. */
 static uint8_t bare_types(const struct atom *a) {
   uint8_t t = a->types & (T_NULL | T_FALSE | T_TRUE);
   const struct number_rule *r = &a->number;
@@ -367,7 +367,7 @@ static uint8_t bare_types(const struct atom *a) {
   return t & a->types;
 }
 
-/* Schemas of members and elements to expressions. */
+/* Replaces the schemas of members and elements by expressions. */
 static void close_atom(struct loading *l, uint32_t id) {
   struct atom a = l->s->atoms[id]; /* the list may move */
   for (uint32_t i = 0; i < a.n_prefix; i++)

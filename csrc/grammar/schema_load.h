@@ -1,13 +1,13 @@
-/* What the files that read schemas share. */
+/* Declarations that the files that read schemas share. */
 #ifndef ANE_GRAMMAR_SCHEMA_LOAD_H
 #define ANE_GRAMMAR_SCHEMA_LOAD_H
 
 #include "grammar/schema.h"
 
-/* One schema object on its way. */
+/* A schema object that is being loaded. */
 struct node {
   struct jv *v;
-  bool open; /* being made: a reference back to it is a circle */
+  bool open; /* being loaded: a reference to it is a cycle */
   bool done;
   expr_id e;
 };
@@ -23,16 +23,16 @@ struct loading {
   ane_status status;
 };
 
-/* Sets the error "keyword at #/path: ..." and gives EXPR_FALSE; the first one counts. */
+/* Sets the error "keyword at #/path: ..." and returns EXPR_FALSE. The first error is kept. */
 expr_id load_fail(struct loading *l, ane_status status, const struct jv *at, const char *keyword, const char *fmt, ...)
     ANE_PRINTF(5, 6);
-/* The expression of a schema. */
+/* Returns the expression of a schema. */
 expr_id load_node(struct loading *l, struct jv *v);
-/* An atom that any value fulfils; NULL: no memory. *number is its number. It is good until the next one is made. */
+/* Makes an atom that every value satisfies; NULL: no memory. *number is its index. The pointer is valid until the next call. */
 struct atom *load_atom(struct loading *l, uint32_t *number);
 /* Allocation in the schema's arena; NULL: no memory, and the error is set. */
 void *load_alloc(struct loading *l, size_t n, size_t size);
-/* "has this member": objects only. */
+/* Returns the expression "an object with this member". */
 expr_id load_has(struct loading *l, const char *name, size_t len);
 /* unevaluatedProperties and unevaluatedItems of an object. */
 expr_id load_unevaluated(struct loading *l, struct jv *v);

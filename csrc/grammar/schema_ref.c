@@ -1,4 +1,4 @@
-/* What $ref names: anchors, pointers and identifiers inside one document. */
+/* Resolves $ref: anchors, pointers and identifiers inside one document. */
 #include "grammar/schema.h"
 
 #include <string.h>
@@ -32,7 +32,7 @@ static size_t scheme_length(const char *s, size_t len) {
   return 0;
 }
 
-/* Where the path begins. */
+/* Returns the offset of the path in a URI. */
 static size_t path_start(const char *s, size_t len) {
   size_t at = scheme_length(s, len);
   if (len - at >= 2 && s[at] == '/' && s[at + 1] == '/') {
@@ -42,7 +42,7 @@ static size_t path_start(const char *s, size_t len) {
   return at;
 }
 
-/* Takes "." and ".." out of the path behind `from` (5.2.4). */
+/* Removes "." and ".." from the path after `from` (RFC 3986, 5.2.4). */
 static size_t tidy_path(char *s, size_t from, size_t len) {
   size_t out = from;
   for (size_t at = from; at < len;) {
@@ -64,7 +64,7 @@ static size_t tidy_path(char *s, size_t from, size_t len) {
   return out;
 }
 
-/* base and reference as one URI without fragment (5.2.2), in the arena. */
+/* Resolves a reference against a base to a URI without fragment, in the arena (RFC 3986, 5.2.2). */
 static bool join(struct schema_ids *ids, const char *base, size_t base_len, const char *ref, size_t len, const char **out,
                  size_t *out_len) {
   if (len == 0) return *out = base, *out_len = base_len, true;
@@ -120,16 +120,16 @@ static void note_anchor(struct schema_ids *ids, const char *base, size_t base_le
   note(ids, s, base_len + 1 + anchor->len, value);
 }
 
-/* The URI that identifies the resource of an object: $id joined to that of the resource around it. */
+/* Returns the value of $id (or id) of an object; NULL if it has none. */
 static struct jv *id_of(const struct schema_ids *ids, const struct jv *v) {
   struct jv *id = jv_get(v, "$id");
   if (!id && ids->plain_id) id = jv_get(v, "id");
   return id && id->kind == JV_STRING ? id : NULL;
 }
 
-typedef enum { HOLDS_SCHEMA, HOLDS_SCHEMAS, HOLDS_DATA } holding; /* one or a list; by name; nothing that is a schema */
+typedef enum { HOLDS_SCHEMA, HOLDS_SCHEMAS, HOLDS_DATA } holding; /* a schema or a list of schemas; schemas by name; no schema */
 
-/* The kind of a keyword's value: only schemas have identifiers. */
+/* Returns what a keyword's value holds. Only schemas have identifiers. */
 static holding what_holds(const char *keyword) {
   static const char *const one[] = {"allOf",
                                     "anyOf",
@@ -171,7 +171,7 @@ static void note_names(struct schema_ids *ids, struct jv *v, const char **base, 
   if (jv_get(v, "$dynamicAnchor") || jv_get(v, "$recursiveAnchor")) ids->dynamic++;
 }
 
-/* Notes all names at and below v; sets parents. */
+/* Records all identifiers and anchors at and below v, and sets parents. */
 static void walk(struct schema_ids *ids, struct jv *v, const char *base, size_t base_len, holding is) {
   if (v->kind == JV_ARRAY) {
     for (size_t i = 0; i < v->len; i++) {
@@ -221,7 +221,7 @@ static int hex_digit(char c) {
   return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
 }
 
-/* Percent signs decoded, in place. */
+/* Decodes percent signs in place. Returns the new length. */
 static size_t decode(char *s, size_t len) {
   size_t n = 0;
   for (size_t i = 0; i < len; i++) {
@@ -234,7 +234,7 @@ static size_t decode(char *s, size_t len) {
   return n;
 }
 
-/* One step of a JSON pointer: s[0..len) is undone of ~0 and ~1 in place. */
+/* Takes one step of a JSON pointer. Decodes ~0 and ~1 of s[0..len) in place. */
 static struct jv *child(const struct jv *v, char *s, size_t len) {
   size_t n = 0;
   for (size_t i = 0; i < len; i++) {
@@ -263,7 +263,7 @@ static struct jv *find(const struct schema_ids *ids, const char *uri, size_t len
   return NULL;
 }
 
-/* The base of a place: the identifier of the resource around it. */
+/* Gives the base URI of a value: the identifier of the resource around it. */
 static void base_of(const struct schema_ids *ids, const struct jv *v, const char **uri, size_t *len, struct jv **resource) {
   for (; v; v = v->parent)
     for (uint32_t i = 0; i < ids->n; i++)

@@ -1,5 +1,5 @@
-/* unevaluatedProperties and unevaluatedItems. What is evaluated depends on which of the schemas beside them hold: those that must
- * hold are counted always, and for the others each combination of holding and not holding is one case. */
+/* unevaluatedProperties and unevaluatedItems. Which members are evaluated depends on which schemas beside these keywords hold.
+ * Schemas that must hold always count. For the others, each combination of holding and not holding is a case. */
 #include "base/alloc.h"
 #include "grammar/regex_internal.h"
 #include "grammar/schema_load.h"
@@ -30,7 +30,7 @@ static void gather_list(struct gathering *g, struct jv *v, const char *name, boo
     gather(g, list->items[i], sure ? when : expr_two(g->l->s, EXPR_AND, when, load_node(g->l, list->items[i])), depth);
 }
 
-/* Conditional schemas that v joins, itself left out. */
+/* Collects the conditional schemas inside v, without v itself. */
 static void gather_joined(struct gathering *g, struct jv *v, expr_id when, int depth) {
   struct schema *s = g->l->s;
   static const char *const refs[] = {"$ref", "$dynamicRef", "$recursiveRef"};
@@ -71,7 +71,7 @@ static void gather(struct gathering *g, struct jv *v, expr_id when, int depth) {
   gather_joined(g, v, when, depth + 1);
 }
 
-/* The atom of one case: on[i] is whether unit i holds. EXPR_TRUE: all is evaluated. */
+/* Makes the atom of one case. on[i]: unit i holds. EXPR_TRUE: everything is evaluated. */
 static expr_id members_case(struct gathering *g, const bool *on, const struct jv *rest) {
   struct loading *l = g->l;
   uint32_t n = 0, m = 0, id;
@@ -135,7 +135,7 @@ static expr_id elements_case(struct gathering *g, const bool *on, struct jv *res
   return expr_atom(l->s, id);
 }
 
-/* The cases, each with its condition. */
+/* Joins all cases, each with its condition. */
 static expr_id cases(struct gathering *g, struct jv *rest, bool members) {
   struct schema *s = g->l->s;
   expr_id conditions[MAX_CONDITIONS], all = EXPR_TRUE;

@@ -23,21 +23,21 @@ static int by_bytes(const void *x, const void *y) {
   return (a->token > b->token) - (a->token < b->token);
 }
 
-/* Bytes at the start on which two texts agree. */
+/* Returns the length of the common prefix of two texts. */
 static uint32_t common(const struct entry *a, const struct entry *b) {
   uint32_t n = ANE_MIN(a->len, b->len), i = 0;
   while (i < n && a->data[i] == b->data[i]) i++;
   return i;
 }
 
-/* Nodes of a sorted list without the empty text. */
+/* Counts the nodes of a sorted list without the empty text. */
 static size_t count_nodes(const struct entry *list, uint32_t n) {
   size_t nodes = 0;
   for (uint32_t i = 0; i < n; i++) nodes += list[i].len - (i > 0 ? common(&list[i], &list[i - 1]) : 0);
   return nodes;
 }
 
-/* The tree of a sorted list; twin: where equal texts go, or NULL where there are none. Gives the number of nodes. */
+/* Builds the tree of a sorted list. twin: receives equal texts; NULL if there are none. Returns the number of nodes. */
 static uint32_t build(struct token_node *nodes, uint32_t *twin, const struct entry *list, uint32_t n) {
   uint32_t open[TOKEN_LONGEST + 1], depth = 0, used = 0;
   for (uint32_t i = 0; i < n; i++) {
@@ -62,7 +62,7 @@ static uint32_t build(struct token_node *nodes, uint32_t *twin, const struct ent
 
 /* ---- Inside strings ----------------------------------------------------------------------------------------------*/
 
-/* Where a path stands in a string. */
+/* The state of a path inside a string. */
 struct lexer {
   uint8_t lex, need, from, to; /* bytes of a character that are missing; bounds of the next */
   uint8_t escape;              /* 1: behind a backslash; 2 to 5: digits of \uXXXX are missing; 6, 7: the second half must come */
@@ -173,7 +173,7 @@ no_memory:
   return false;
 }
 
-/* The classes of tokens that end a string. */
+/* Makes the classes of tokens that end a string. */
 static bool make_classes(struct ane_token_tree *t) {
   uint32_t n = 0;
   struct entry *list = ane_malloc((t->n_tokens + 1) * sizeof *list), *unique = ane_malloc((t->n_tokens + 1) * sizeof *unique);

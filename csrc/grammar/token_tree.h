@@ -8,25 +8,25 @@
 enum { TOKEN_LONGEST = 1024 }; /* bytes; longer tokens are never allowed */
 
 struct token_node {
-  uint32_t skip;  /* the node behind the subtree */
+  uint32_t skip;  /* the node after the subtree */
   uint32_t token; /* + 1; 0: no token ends here */
   uint16_t depth; /* 1: the first byte */
   uint8_t byte;
 };
 
-/* What the bytes of a node's path are as the inside of a JSON string. */
+/* What the bytes of a node's path are, read inside a JSON string. */
 enum {
-  LEX_PLAIN,   /* characters, the last one whole */
-  LEX_PARTIAL, /* characters, the last one not whole */
+  LEX_PLAIN,   /* complete characters */
+  LEX_PARTIAL, /* characters, the last one incomplete */
   LEX_ESCAPE,  /* a backslash stands on the path before the end of the string */
   LEX_QUOTE,   /* characters, then the quote that ends the string */
-  LEX_BEHIND,  /* bytes behind that quote */
-  LEX_BAD      /* nothing that stands in a string */
+  LEX_BEHIND,  /* bytes after that quote */
+  LEX_BAD      /* not allowed in a string */
 };
 
 enum { TOKEN_CHARS = 32 }; /* counts of characters that have a mask of their own */
 
-/* Tokens that end a string: what stands before the quote, and one class for each text from the quote on. */
+/* A token that ends a string. Tokens with the same bytes from the quote on are one class. */
 struct closing_token {
   uint32_t token, chars;
   uint32_t prefix; /* bytes before the quote */
@@ -44,7 +44,8 @@ struct ane_token_tree {
   uint32_t *twin;           /* [n_tokens] the next token of the same bytes + 1 */
   uint32_t longest;         /* bytes of the longest token */
   uint32_t most_chars;      /* of a token inside a string */
-  /* inside[k]: the tokens that stay inside a string and add at most k characters, one that is not whole counted; the last: all.
+  /* inside[k]: mask of the tokens that stay inside a string and add at most k characters, an incomplete one counted; the last:
+   * all.
    */
   uint32_t *inside[TOKEN_CHARS + 1];
   uint32_t n_inside[TOKEN_CHARS + 1];
