@@ -1,4 +1,4 @@
-/* What the binding files for Core ML packages share: options from Lua tables, and partitions that Lua owns. */
+/* Declarations that the binding files for Core ML packages share: options from Lua tables, and partitions that Lua owns. */
 #ifndef ANE_BINDING_BIND_MIL_H
 #define ANE_BINDING_BIND_MIL_H
 
@@ -9,7 +9,8 @@
 void bind_mil_options(lua_State *L, int t, struct ane_mil_options *o);
 /* The same, and take ("all", "last"), embed. */
 void bind_mil_exporter_options(lua_State *L, int t, struct ane_mil_options *o);
-/* Option `functions`: a list of {fixed_t or max_t, context}, what is missing as in `o`; a userdata, pushed. n 0: absent. */
+/* Reads the option `functions`, a list of {fixed_t or max_t, context}, with defaults from `o`. Pushes a userdata that owns the
+ * result. *n is 0 if the option is absent. */
 struct ane_mil_profile *bind_mil_profiles(lua_State *L, int t, const struct ane_mil_options *o, uint32_t *n);
 /* Pushes {name, fixed_t or max_t, context (where it makes a difference)}. */
 void bind_mil_push_function(lua_State *L, const struct ane_mil_function_plan *f);
@@ -18,12 +19,12 @@ void bind_mil_push_lowered(lua_State *L, const struct ane_graph *g, const struct
 /* Sets functions: list of {name, fixed_t or max_t, context (where it makes a difference), inputs, outputs, states}. */
 void bind_mil_push_functions(lua_State *L, const struct ane_graph *g, const struct ane_mil_function_plan *list, uint32_t n,
                              struct ane_mil_lowered *const *lowered);
-/* Pushes {ropes = list of {inv_freq, magnitude, long_freq, original}, masks = list of {window, ahead}}: what `index` of rope and
- * mask ports counts, from 0. Nothing is pushed on failure. */
+/* Pushes {ropes = list of {inv_freq, magnitude, long_freq, original}, masks = list of {window, ahead}}. `index` of rope and mask
+ * ports is an index into these lists, from 0. Pushes nothing on failure. */
 ane_status bind_mil_push_tables(lua_State *L, const struct ane_graph *g, struct ane_arena *arena, struct ane_error *err);
-/* Pushes a userdata: the scheme that is asked for of each value of the graph, `weights` or what `schemes` has for its name. */
+/* Pushes a userdata with the requested scheme of each value of the graph: `weights`, or the entry of `schemes` for its name. */
 struct ane_weight_spec *bind_mil_schemes(lua_State *L, int t, const struct ane_graph *g);
-/* The partition that the table asks for (`whole`: one shard). */
+/* Makes the partition that the options in the table describe (`whole`: one shard). */
 ane_status bind_mil_partition(lua_State *L, int t, const struct ane_graph *g, struct ane_weight_spec *specs,
                               struct ane_partition **out, struct ane_error *err);
 

@@ -1,5 +1,5 @@
 /* core.coreml(options): a function of a package run by Core ML itself, with the methods of the programs of lua_predict.c.
- * Never run on hardware; elsewhere than on macOS making one is an error. */
+ * It was never run on hardware. On systems other than macOS, coreml() is an error. */
 #include "binding/tensor/bind_dyn.h"
 
 #include "coreml/coreml.h"

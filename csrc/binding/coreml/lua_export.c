@@ -177,7 +177,7 @@ static void on_release(void *arg, const void *data, uint64_t bytes) {
   bind_release(owner->sources, owner->n_sources, data, bytes);
 }
 
-/* Everything of one shard, in the arena of the exporter. */
+/* All data of one shard, in the arena of the exporter. */
 struct shard_written {
   struct ane_mil_function_plan *functions;
   struct ane_mil_lowered **lowered;
@@ -241,10 +241,10 @@ static int exporter_tables(lua_State *L) {
   return st ? bind_fail(L, &err) : 1;
 }
 
-/* Rows that are decoded at once. */
+/* Number of rows that are decoded at once. */
 enum { TABLE_ROWS = 1024 };
 
-/* The table of value v as fp16 rows in the file w. */
+/* Writes the table of value v as fp16 rows to the file w. */
 static ane_status write_table(const struct bind_graph *owner, int32_t v, struct ane_pool *pool, struct ane_file_writer *w,
                               struct ane_sha256 *sum, struct ane_error *err) {
   const struct ane_tensor *t = &owner->graph->values[v].data;

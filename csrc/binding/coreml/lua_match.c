@@ -65,7 +65,7 @@ static int matcher_new(lua_State *L) {
 
 /* ---- Packages ----------------------------------------------------------------------------------------------------------*/
 
-/* Calls of rename: a table {name in the recipe = name in the package} at `at`. */
+/* Argument of the rename callback: the table {name in the recipe = name in the package} at stack index `at`. */
 struct renaming {
   lua_State *L;
   int at;
@@ -80,7 +80,7 @@ static const char *rename_feature(void *arg, const char *name) {
   return other;
 }
 
-/* What one shard was lowered to. */
+/* The lowered form of one shard. */
 struct shard_lowered {
   struct ane_mil_function_plan *functions;
   struct ane_mil_lowered **lowered;
@@ -181,7 +181,7 @@ static ane_status open_table(struct lua_matcher *ud, const char *beside, const c
   return parts->embedding.path ? ANE_OK : ane_fail(err, ANE_NOMEM, "no memory for the weights");
 }
 
-/* Lists what was found: "matrix NAME", "plain NAME". */
+/* Lists the weights that were found: "matrix NAME", "plain NAME". */
 static ane_status list_tensors(struct lua_matcher *ud, struct ane_source_tensor *list, const struct ane_mil_weight_found *found,
                                uint32_t n, struct ane_error *err) {
   for (uint32_t i = 0; i < n; i++) {
@@ -216,7 +216,7 @@ static int matcher_weights(lua_State *L) {
   ud->parts.n_tensors = n;
   if (!st) st = ane_mlpackage_source(out, &ud->parts, &err);
   if (st) return bind_fail(L, &err);
-  ud->parts = (struct ane_mlpackage_parts){0}; /* the source has it all */
+  ud->parts = (struct ane_mlpackage_parts){0}; /* the source owns all of it */
   lua_pushcfunction(L, matcher_close);
   lua_pushvalue(L, 1);
   lua_call(L, 1, 0);

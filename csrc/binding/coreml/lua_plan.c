@@ -1,5 +1,5 @@
-/* core.mil_plan(graph, options): the shards of a graph, and what the residency rules say of them; the lists of rules, chips and
- * schemes of weights. Keys "law" and "laws" are those of --json. */
+/* core.mil_plan(graph, options): the shards of a graph and their verdicts by the residency rules; the lists of rules, chips and
+ * schemes of weights. The keys "law" and "laws" are those of --json. */
 #include "binding/model/bind_model.h"
 #include "binding/coreml/bind_mil.h"
 #include "binding/formats/bind_package.h"
@@ -79,7 +79,7 @@ struct ane_weight_spec *bind_mil_schemes(lua_State *L, int t, const struct ane_g
   return specs;
 }
 
-/* Rows of a slice of the head begin at whole tables of every scheme in use. */
+/* Returns the number of rows that share a table in every scheme in use. Slices of the head begin at its multiples. */
 static int64_t table_rows(const struct ane_graph *g, const struct ane_weight_spec *specs) {
   int64_t most = 1;
   for (int32_t v = 0; v < g->n_values; v++)
@@ -163,7 +163,7 @@ static void push_nodes(lua_State *L, const struct planned *x, const struct ane_s
   lua_setfield(L, -2, "nodes");
 }
 
-/* Sets `functions` of the shard at the top, and what the residency rules look at in `package`. */
+/* Sets `functions` of the shard at the top, and in `package` the facts that the residency rules use. */
 static ane_status push_functions(lua_State *L, const struct planned *x, const struct ane_shard *p,
                                  struct ane_residency_package *package, struct ane_error *err) {
   struct ane_arena arena = {0};

@@ -11,7 +11,7 @@
 #define PROGRAM_CLASS "ane.mlpackage_program"
 #define STATE_CLASS "ane.mlpackage_state"
 
-/* Threads that programs share; the last one ends them. */
+/* A thread pool that programs share. The last owner frees it. */
 struct shared_pool {
   struct ane_pool *pool;
   int refs;
@@ -50,7 +50,7 @@ static void release_pool(struct shared_pool *p) {
 
 /* ---- Programs ------------------------------------------------------------------------------------------------------*/
 
-/* The pool of the program in the option `pool_of`, or one of its own. */
+/* Takes the pool of the program in the option `pool_of`, or makes a new one. */
 static ane_status take_pool(lua_State *L, int threads, struct lua_predict *ud, struct ane_error *err) {
   lua_getfield(L, 2, "pool_of");
   struct lua_predict *other = luaL_testudata(L, -1, PROGRAM_CLASS);

@@ -1,4 +1,4 @@
-/* Imported graphs as the binding files share them. */
+/* Declarations for imported graphs that binding files share. */
 #ifndef ANE_BINDING_BIND_INTERP_H
 #define ANE_BINDING_BIND_INTERP_H
 
@@ -7,15 +7,15 @@
 #include "binding/tensor/bind_dyn.h"
 #include "interp/interp.h"
 
-/* Reads options isa, threads, progress(done, total) from the table at `arg`. *load must outlive the use of o. s: source of the
- * weights, whose pages are dropped as they are packed; NULL: they stay. */
+/* Reads the options isa, threads and progress(done, total) from the table at `arg`. *load must outlive o. s: the source of the
+ * weights, whose pages are dropped after packing; NULL: they stay. */
 struct bind_loading {
   struct bind_progress progress; /* first */
   struct ane_source *source;
 };
 void bind_interp_options(lua_State *L, int arg, struct ane_source *s, struct ane_interp_options *o, struct bind_loading *load);
 
-/* Methods of everything that runs an imported graph: push one value. `what` is "graph" or "program", for the error. */
+/* Methods of all classes that run an imported graph. Each pushes one value. `what`, for errors: "graph" or "program". */
 int bind_interp_info(lua_State *L, const struct ane_interp *g); /* {isa, threads, nodes, folded, weight_bytes, constant_bytes} */
 int bind_interp_dump(lua_State *L, const struct ane_interp *g, const char *what); /* text of the nodes */
 struct bind_names bind_interp_inputs(const struct ane_interp *g);

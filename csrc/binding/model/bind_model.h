@@ -1,4 +1,4 @@
-/* Graphs, programs and sessions as the binding files share them. */
+/* Declarations for graphs, programs and sessions that binding files share. */
 #ifndef ANE_BINDING_BIND_MODEL_H
 #define ANE_BINDING_BIND_MODEL_H
 
@@ -7,7 +7,7 @@
 #include "exec/exec.h"
 #include "graph/graph.h"
 
-/* A graph with the sources that its constants point into: each is retained until the graph is closed. */
+/* A graph with the sources that its constants point into. Each source is retained until the graph is closed. */
 enum { BIND_MAX_SOURCES = 8 };
 struct bind_graph {
   struct ane_graph *graph; /* NULL: closed */
@@ -24,33 +24,33 @@ struct bind_program_box {
   struct ane_program *program;
   struct ane_source *sources[BIND_MAX_SOURCES];
   int n_sources, refs;
-  struct ane_adapter *adapters[ANE_SESSION_ADAPTERS]; /* of sessions that are not given others; owned */
+  struct ane_adapter *adapters[ANE_SESSION_ADAPTERS]; /* default adapters of sessions; owned */
   float scales[ANE_SESSION_ADAPTERS];
   int n_adapters;
 };
 void bind_program_release(struct bind_program_box *box);
 
-/* The open session at `arg` and the program it belongs to; raises otherwise. */
+/* Returns the open session at `arg`, and its program in *box; raises otherwise. */
 struct ane_session *bind_check_session(lua_State *L, int arg, struct bind_program_box **box);
 /* program:adapter; see lua_adapter.c. */
 int bind_adapter_new(lua_State *L, struct bind_program_box *box);
-/* The list {{adapter, scale}, ...} at `arg`; returns its length. Raises where it is something else. */
+/* Reads the list {{adapter, scale}, ...} at `arg` and returns its length. Raises if it is something else. */
 int bind_adapters(lua_State *L, int arg, struct ane_adapter *list[ANE_SESSION_ADAPTERS], float scales[ANE_SESSION_ADAPTERS]);
 
-/* Pushes a session of the box's program, which becomes another owner; or nil, message, code. store: of its pages, NULL: the
- * program's. Returns the number of values. */
+/* Pushes a session of the box's program, which it owns a share of; or nil, message, code. store: the store of its pages; NULL:
+ * the program's. Returns the number of values. */
 int bind_session_open(lua_State *L, struct bind_program_box *box, int64_t context, ane_dtype kv, struct ane_kv_store *store);
 
-/* Known prefixes, and the store of their pages. Another owner of the program. */
+/* Known prefixes and the store of their pages. Owns a share of the program. */
 struct bind_prefixes {
   struct ane_kv_prefixes *tree; /* NULL: closed */
   struct ane_kv_store *store;
   struct bind_program_box *box;
   ane_dtype kv;
 };
-/* The open prefixes at `arg`; raises otherwise. */
+/* Returns the open prefixes at `arg`; raises otherwise. */
 struct bind_prefixes *bind_check_prefixes(lua_State *L, int arg);
-/* Pushes new ones; or nil, message, code. Returns the number of values. */
+/* Pushes empty prefixes; or nil, message, code. Returns the number of values. */
 int bind_prefixes_open(lua_State *L, struct bind_program_box *box, ane_dtype kv);
 
 #endif

@@ -1,4 +1,4 @@
-/* Adapters of a program: program:adapter(parts, hash), and which of them sessions carry. */
+/* Adapters of a program: program:adapter(parts, hash), and the lists of adapters that sessions use. */
 #include "binding/model/bind_model.h"
 
 #include <string.h>
@@ -10,8 +10,8 @@ struct lua_adapter {
   struct bind_program_box *box;
 };
 
-/* The float32 bytes of field `name` of the table at the top, which must be n floats; NULL where it is absent. The table keeps
- * them. */
+/* Returns the float32 bytes of field `name` of the table at the top, which must be n floats; NULL if it is absent. The table
+ * keeps them alive. */
 static const float *floats_field(lua_State *L, const char *name, lua_Integer n) {
   size_t size;
   if (lua_getfield(L, -1, name) == LUA_TNIL) return lua_pop(L, 1), NULL;
@@ -25,7 +25,7 @@ static lua_Integer count_field(lua_State *L, const char *name) {
   return bind_integer_option(L, lua_gettop(L), name, 0, INT32_MAX);
 }
 
-/* The part in the table at the top. */
+/* Reads a part from the table at the top. */
 static struct ane_adapter_part check_part(lua_State *L) {
   struct ane_adapter_part p = {.scale = 1};
   lua_getfield(L, -1, "weight");
@@ -90,7 +90,7 @@ static int meth_close(lua_State *L) {
   return 0;
 }
 
-/* bytes() -> of memory */
+/* bytes() -> bytes of memory */
 static int meth_bytes(lua_State *L) {
   const struct lua_adapter *ud = luaL_checkudata(L, 1, ADAPTER_CLASS);
   lua_pushinteger(L, ud->adapter ? (lua_Integer)ane_adapter_bytes(ud->adapter) : 0);

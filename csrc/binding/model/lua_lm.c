@@ -158,7 +158,7 @@ static int program_dump(lua_State *L) {
   return ok ? 1 : luaL_error(L, "no memory to print the program");
 }
 
-/* states() -> list of {name, grows (by a row for each token; else it forgets), count (elements after one token)} */
+/* states() -> list of {name, grows (true: by a row for each token; false: a fixed size), count (elements after one token)} */
 static int program_states(lua_State *L) {
   const struct ane_lm *m = check_program(L, 1)->lm;
   lua_createtable(L, ane_lm_states(m), 0);
@@ -175,7 +175,7 @@ static int program_states(lua_State *L) {
   return 1;
 }
 
-/* fingerprint() -> integer; a saved state fits where it is equal */
+/* fingerprint() -> integer; a saved state fits models with the same one */
 static int program_fingerprint(lua_State *L) {
   return lua_pushinteger(L, (lua_Integer)ane_lm_fingerprint(check_program(L, 1)->lm)), 1;
 }

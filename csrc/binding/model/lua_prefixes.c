@@ -29,7 +29,7 @@ static int meth_close(lua_State *L) {
   return 0;
 }
 
-/* known(ids [, key]) -> length of the longest known start of a prompt, less than all of it, for sessions with this
+/* known(ids [, key]) -> length of the longest known prefix of a prompt, shorter than the prompt, for sessions with this
  * adapters_key() */
 static int meth_known(lua_State *L) {
   const struct bind_prefixes *ud = bind_check_prefixes(L, 1);
@@ -40,14 +40,14 @@ static int meth_known(lua_State *L) {
   return 1;
 }
 
-/* forget(bytes) -> bytes freed: gives up pages that no session uses, the least recently used first */
+/* forget(bytes) -> bytes freed. Frees pages that no session uses, the least recently used first */
 static int meth_forget(lua_State *L) {
   const struct bind_prefixes *ud = bind_check_prefixes(L, 1);
   lua_pushinteger(L, (lua_Integer)ane_kv_prefixes_forget(ud->tree, (uint64_t)luaL_checkinteger(L, 2)));
   return 1;
 }
 
-/* bytes() -> bytes of all pages, those of sessions that share them included, each counted once; bytes of a page */
+/* bytes() -> bytes of all pages, including those that sessions share, each counted once; bytes of a page */
 static int meth_bytes(lua_State *L) {
   const struct bind_prefixes *ud = bind_check_prefixes(L, 1);
   lua_pushinteger(L, (lua_Integer)ane_kv_store_bytes(ud->store));
@@ -55,7 +55,7 @@ static int meth_bytes(lua_State *L) {
   return 2;
 }
 
-/* count() -> pages that are known */
+/* count() -> number of known pages */
 static int meth_count(lua_State *L) {
   lua_pushinteger(L, ane_kv_prefixes_count(bind_check_prefixes(L, 1)->tree));
   return 1;
@@ -69,7 +69,7 @@ static int meth_save(lua_State *L) {
                    &err);
 }
 
-/* restore(path [, most]) -> true; or nil, message, code. most: bytes of pages that are read at most */
+/* restore(path [, most]) -> true; or nil, message, code. most: maximum bytes of pages to read */
 static int meth_restore(lua_State *L) {
   const struct bind_prefixes *ud = bind_check_prefixes(L, 1);
   uint64_t most = (uint64_t)bind_opt_integer(L, 3, INT64_MAX, 0, INT64_MAX);

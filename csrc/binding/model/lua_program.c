@@ -48,7 +48,7 @@ static void on_release(void *arg, const void *data, uint64_t bytes) {
   bind_release(l->box->sources, l->box->n_sources, data, bytes);
 }
 
-/* The encoding of weights that the string at the top of the stack names. `what` begins the message. */
+/* Returns the encoding of weights that the string at the top of the stack names. `what`: the beginning of the message. */
 static struct ane_weights_encoding check_weights(lua_State *L, const char *what) {
   struct ane_weights_encoding encoding = {.kind = ANE_WEIGHTS_FILE};
   const char *w = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
@@ -64,7 +64,7 @@ static struct ane_weights_encoding check_weights(lua_State *L, const char *what)
     luaL_addstring(&b, ", ");
   }
   luaL_addstring(&b, "bf16, fp32");
-  for (int t = ANE_DTYPE_COUNT - 1; t >= 0; t--) /* rows of dtype.def: those of most bits stand last */
+  for (int t = ANE_DTYPE_COUNT - 1; t >= 0; t--) /* in dtype.def types with more bits come later */
     if (ane_dtype_info((ane_dtype)t)->block > 1 && ane_encoder((ane_dtype)t) &&
         ane_layout_for((ane_dtype)t, 256) != ANE_LAYOUT_ROWS)
       lua_pushfstring(L, ", %s", ane_dtype_info((ane_dtype)t)->name), luaL_addvalue(&b);
@@ -261,7 +261,7 @@ static int meth_profile(lua_State *L) {
   return 1;
 }
 
-/* values() -> list of {name, channels}: what session:trace can give */
+/* values() -> list of {name, channels}: the values that session:trace can return */
 static int meth_values(lua_State *L) {
   const struct ane_program *p = check_program(L, 1)->program;
   const char *name;
@@ -291,7 +291,7 @@ static int meth_vocab(lua_State *L) {
   return 1;
 }
 
-/* n_ids() -> ids that can be fed are 0 .. n_ids - 1; a classifier has fewer logits than ids */
+/* n_ids() -> number of ids: 0 .. n_ids - 1 can be fed. A classifier has fewer logits than ids */
 static int meth_n_ids(lua_State *L) {
   lua_pushinteger(L, ane_program_info(check_program(L, 1)->program).n_ids);
   return 1;
@@ -306,7 +306,7 @@ static int meth_exact(lua_State *L) {
   return at ? 2 : 1;
 }
 
-/* head() -> tokens whose head was pruned, bytes of the head that they read, bytes of the whole head (0: it is never pruned) */
+/* head() -> number of tokens with a pruned head, bytes of the head that they read, bytes of the whole head (0: never pruned) */
 static int meth_head(lua_State *L) {
   struct ane_head_stats h = ane_program_head(check_program(L, 1)->program);
   lua_pushinteger(L, (lua_Integer)h.pruned);
@@ -315,7 +315,7 @@ static int meth_head(lua_State *L) {
   return 3;
 }
 
-/* dump() -> text, one line a step */
+/* dump() -> text, one line for each step */
 static int meth_dump(lua_State *L) {
   struct ane_buffer text = {0};
   bool ok = ane_program_print(check_program(L, 1)->program, &text);
@@ -324,7 +324,7 @@ static int meth_dump(lua_State *L) {
   return ok ? 1 : luaL_error(L, "no memory to print the program");
 }
 
-/* The type of cached state at stack index `at`; fp16 where absent. */
+/* Returns the type of the cached state at stack index `at`; fp16 if absent. */
 static ane_dtype check_kv(lua_State *L, int at) {
   size_t len;
   const char *kv = luaL_optlstring(L, at, "fp16", &len);
@@ -334,7 +334,7 @@ static ane_dtype check_kv(lua_State *L, int at) {
   return t;
 }
 
-/* session{context=, kv=, prefixes= (what is to share its pages)} -> session; or nil, message, code */
+/* session{context=, kv=, prefixes= (prefixes to share pages with)} -> session; or nil, message, code */
 static int meth_session(lua_State *L) {
   struct bind_program_box *box = check_program(L, 1);
   luaL_checktype(L, 2, LUA_TTABLE);
@@ -347,13 +347,13 @@ static int meth_session(lua_State *L) {
   return bind_session_open(L, box, context, kv, p->store);
 }
 
-/* prefixes([kv]) -> known prefixes, none yet; or nil, message, code */
+/* prefixes([kv]) -> empty known prefixes; or nil, message, code */
 static int meth_prefixes(lua_State *L) { return bind_prefixes_open(L, check_program(L, 1), check_kv(L, 2)); }
 
 /* adapter(parts, hash) -> adapter; or nil, message, code: see lua_adapter.c */
 static int meth_adapter(lua_State *L) { return bind_adapter_new(L, check_program(L, 1)); }
 
-/* adapt(list): sessions made from now on carry the adapters of {{adapter, scale}, ...}, until they are given others */
+/* adapt(list): sets the adapters {{adapter, scale}, ...} of sessions that are made later; a session can set others */
 static int meth_adapt(lua_State *L) {
   struct bind_program_box *box = check_program(L, 1);
   struct ane_adapter *list[ANE_SESSION_ADAPTERS];

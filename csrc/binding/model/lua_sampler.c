@@ -1,5 +1,5 @@
-/* Class "ane.sampler": the filters of csrc/sampling over tensors, with scratch that is kept between draws; and the functions
- * core.sampler, core.logprobs, core.softmax, core.random. lua/ane/generate/sampler.lua has checked the options. */
+/* Class "ane.sampler": the filters of csrc/sampling over tensors, with scratch that is reused between draws; and the functions
+ * core.sampler, core.logprobs, core.softmax, core.divergence, core.random. lua/ane/generate/sampler.lua checks the options. */
 #include "binding/tensor/bind_tensor.h"
 #include "sampling/sampling.h"
 

@@ -31,7 +31,7 @@ static struct ane_saved_key check_key(lua_State *L, int arg) {
   return (struct ane_saved_key){luaL_checkstring(L, arg), (uint64_t)luaL_checkinteger(L, arg + 1)};
 }
 
-/* What the chunk on top of the stack holds: a text, a tensor's fp32, or the list of ids that bind_ids makes of it. */
+/* Returns the contents of the chunk on top of the stack: a text, a tensor's fp32, or the ids that bind_ids makes of a list. */
 static const void *chunk_bytes(lua_State *L, size_t *bytes) {
   const struct bind_tensor *t = luaL_testudata(L, -1, BIND_TENSOR);
   if (t) return *bytes = (size_t)t->count * sizeof(float), t->data;
@@ -61,7 +61,7 @@ static int save_session(lua_State *L) {
   luaL_argcheck(L, n <= 100000, 4, "too many chunks");
   struct chunk *list = lua_newuserdatauv(L, (n + 1) * sizeof *list, 0);
   for (size_t i = 0; i < n;
-       i++) { /* all that may raise comes before the file is open; names, texts and tensors stay in the table */
+       i++) { /* everything that may raise happens before the file is open; the table keeps names, texts and tensors alive */
     luaL_argcheck(L, lua_rawgeti(L, 4, (lua_Integer)i + 1) == LUA_TTABLE, 4, "each chunk is a list {name, data}");
     luaL_checkstack(L, 4, "chunks");
     luaL_argcheck(L, lua_rawgeti(L, -1, 1) == LUA_TSTRING, 4, "each chunk has a name");

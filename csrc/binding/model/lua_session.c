@@ -64,7 +64,7 @@ static int meth_feed(lua_State *L) {
   return bind_done(L, ane_run(ud->box->program, &item, 1, &err), &err);
 }
 
-/* What a trace collects: for each wanted name [tokens][channels]. */
+/* The values that a trace collects: [tokens][channels] for each requested name. */
 struct trace {
   int n;
   const char **names;
@@ -122,7 +122,7 @@ static int trace_gc(lua_State *L) {
   return 0;
 }
 
-/* A trace of the names listed at `arg`; that table keeps the names alive. */
+/* Makes a trace of the names listed at `arg`; that table keeps the names alive. */
 static struct trace *check_names(lua_State *L, int arg) {
   luaL_checktype(L, arg, LUA_TTABLE);
   struct trace *t = bind_new(L, TRACE_CLASS, sizeof *t, 0);
@@ -313,7 +313,7 @@ static int meth_fork(lua_State *L) {
   return 1;
 }
 
-/* keep(prefixes [, all]) -> true; or nil, message, code: adds what the session holds; all: a last page that is partly filled too
+/* keep(prefixes [, all]) -> true; or nil, message, code. Adds the session's pages; all: also the last, partly filled page
  */
 static int meth_keep(lua_State *L) {
   struct lua_session *ud = check_session(L, 1);
@@ -322,7 +322,7 @@ static int meth_keep(lua_State *L) {
   return bind_done(L, ane_session_keep(ud->session, p->tree, lua_toboolean(L, 3), &err), &err);
 }
 
-/* begin(prefixes, ids) -> length: gives an empty session the longest known start of a prompt, less than all of it */
+/* begin(prefixes, ids) -> length. Gives an empty session the longest known prefix of a prompt, shorter than the prompt */
 static int meth_begin(lua_State *L) {
   struct lua_session *ud = check_session(L, 1);
   const struct bind_prefixes *p = bind_check_prefixes(L, 2);

@@ -1,4 +1,4 @@
-/* core.testing: the internals that specs reach; nothing else may use it. One luaL_Reg list a topic. */
+/* core.testing: internals for specs. Nothing else may use it. Each topic has one luaL_Reg list. */
 #include "binding/tensor/bind_tensor.h"
 #include "binding/bind.h"
 

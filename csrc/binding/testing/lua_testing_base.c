@@ -56,7 +56,7 @@ static int store_load(lua_State *L) {
   return 5;
 }
 
-/* append(list of strings) -> how many were appended before memory ended, the bytes */
+/* append(list of strings) -> number of strings appended before memory ran out, the bytes */
 static int append(lua_State *L) {
   struct ane_buffer b = {0};
   lua_Integer n = luaL_len(L, 1), done = 0;
@@ -106,7 +106,7 @@ static int arena(lua_State *L) {
   return 3;
 }
 
-/* arena_copies(count, size, text) -> does an array of count * size come?, the copy of text with its NUL */
+/* arena_copies(count, size, text) -> was an array of count * size allocated?, the copy of text with its NUL */
 static int arena_copies(lua_State *L) {
   struct ane_arena a = {0};
   size_t len;
@@ -217,7 +217,7 @@ static int message(lua_State *L) {
 
 /* ---- JSON --------------------------------------------------------------------------------------------------------------*/
 
-/* Appends what the reader says of the next value to the list at `list`. */
+/* Appends the events of the next value to the list at `list`. */
 static bool walk(lua_State *L, struct ane_json *j, int list) {
   const char *s;
   size_t len;

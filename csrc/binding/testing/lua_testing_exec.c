@@ -1,4 +1,4 @@
-/* core.testing: runs over several sessions, and activation memory that holds nothing useful. */
+/* core.testing: runs of several sessions, and activation memory that is filled with NaN. */
 #include "binding/model/bind_model.h"
 #include "binding/model/bind_saved.h"
 
@@ -37,7 +37,7 @@ static int run_items(lua_State *L) {
   return 1;
 }
 
-/* poison(session): every activation of its program becomes NaN, so that a step that reads what no step wrote shows */
+/* poison(session): fills all activations of its program with NaN. A step that reads a value that no step wrote then gives NaN */
 static int poison(lua_State *L) {
   struct bind_program_box *box;
   bind_check_session(L, 1, &box);

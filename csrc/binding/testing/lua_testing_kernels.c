@@ -1,5 +1,5 @@
 /* core.testing: kernels at a level by name, on strings of little-endian float32 (or of stored cache elements). Results
- * are new strings. Memory handed to a kernel is exactly as long as it may touch, so that sanitizers see a byte beyond. */
+ * are new strings. Memory for a kernel has exactly the length that it may touch, so that sanitizers find an access beyond. */
 #include "binding/bind.h"
 
 #include "kernels/kernels.h"
@@ -35,7 +35,7 @@ static void *new_bytes(lua_State *L, size_t size, bool aligned) {
   return aligned ? p + (64 - (uintptr_t)p % 64) % 64 : p;
 }
 
-/* kernel_levels() -> names of the levels that this machine has, weakest first */
+/* kernel_levels() -> names of the levels of this machine, weakest first */
 static int kernel_levels(lua_State *L) {
   lua_newtable(L);
   for (int i = 0; i < ANE_ISA_COUNT; i++) {

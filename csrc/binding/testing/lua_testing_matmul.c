@@ -1,4 +1,4 @@
-/* core.testing, matrix products: pack stored rows, prepare activations and multiply at a level of choice. Floats cross as
+/* core.testing, matrix products: packs stored rows, prepares activations and multiplies at a given level. Floats are passed as
  * strings of native float32, so that specs can compare bits. */
 #include "binding/bind.h"
 
@@ -41,7 +41,7 @@ static int matrix_layout(lua_State *L) {
 static const luaL_Reg matrix_methods[] = {{"layout", matrix_layout}, {NULL, NULL}};
 static const luaL_Reg matrix_meta[] = {{"__gc", matrix_gc}, {NULL, NULL}};
 
-/* Sets up m->w and its memory for a form; raises where there is no memory. */
+/* Sets up m->w and its memory for a layout; raises if memory is out. */
 static void matrix_make(lua_State *L, struct matrix *m, ane_layout f, ane_dtype t, int64_t rows, int64_t cols) {
   m->w = (struct ane_packed){.layout = f, .dtype = t, .rows = rows, .cols = cols, .groups = (rows + ANE_GROUP - 1) / ANE_GROUP};
   uint64_t row_bytes;
@@ -111,7 +111,7 @@ static const struct ane_kernels *check_level(lua_State *L, int arg) {
   return ane_kernels_get(isa);
 }
 
-/* Prepares t columns of floats (a string at `arg`), `precise` as in ane_activations; pushes the buffer that *a points into. */
+/* Prepares t tokens of floats (a string at `arg`), `precise` as in ane_activations; pushes the buffer that *a points into. */
 static void push_activations(lua_State *L, int arg, const struct ane_kernels *k, ane_activation_type kind, int64_t t,
                              int64_t cols, bool precise, struct ane_activations *a) {
   size_t len;
@@ -149,7 +149,7 @@ static int matmul(lua_State *L) {
   return 1;
 }
 
-/* Pushes what goes by blocks, `bytes` a block, by columns. */
+/* Pushes data that is ordered by blocks, `bytes` for each, ordered by tokens. */
 static void push_by_columns(lua_State *L, const struct ane_activations *a, const void *from, size_t bytes) {
   int64_t nb = (int64_t)ane_div_up((size_t)a->cols, ANE_BLOCK);
   char *to = push_buffer(L, (size_t)(a->t * nb) * bytes);
@@ -191,8 +191,8 @@ static int matmul_activations(lua_State *L) {
   return 8;
 }
 
-/* matmul_bounds(matrix, level, x) -> floats [16 * groups]: what the products of a matrix in halves with x are at most by the
- * upper halves of the codes, and by both (rows in falling order); nil where the level has no such bounds */
+/* matmul_bounds(matrix, level, x) -> floats [16 * groups]: upper bounds of the products of a split matrix with x from the high
+ * nibbles, and from both nibbles (rows in descending order); nil if the level has no such bounds */
 static int matmul_bounds(lua_State *L) {
   struct matrix *m = luaL_checkudata(L, 1, MATRIX_CLASS);
   const struct ane_kernels *k = check_level(L, 2);
@@ -223,7 +223,7 @@ static int matmul_levels(lua_State *L) {
   return 1;
 }
 
-/* matmul_activation_type(matrix, level) -> the kind of activations where the user asks for int8 */
+/* matmul_activation_type(matrix, level) -> the activation type if the user asks for int8 */
 static int matmul_activation_type(lua_State *L) {
   struct matrix *m = luaL_checkudata(L, 1, MATRIX_CLASS);
   lua_pushstring(L, activation_names[ane_activation_type_for(m->w.layout, true, check_level(L, 2)->bf16_dot)]);

@@ -183,7 +183,7 @@ static int meth_decode(lua_State *L) {
   return 1;
 }
 
-/* The id at arg, or -1 where it is beyond the vocabulary. */
+/* Returns the id at arg, or -1 if it is not in the vocabulary. */
 static int64_t id_arg(lua_State *L, const struct lua_tokenizer *ud, int arg) {
   lua_Integer id = bind_integer(L, arg, 0, INT32_MAX);
   return id < (lua_Integer)ane_tokenizer_size(ud->t) ? id : -1;
@@ -194,7 +194,7 @@ static int push_text(lua_State *L, struct ane_text s) {
   return 1;
 }
 
-/* token(id) -> the bytes it stands for; nil beyond the vocabulary (as piece and token_type) */
+/* token(id) -> the bytes of the token; nil if the id is not in the vocabulary (also piece and token_type) */
 static int meth_token(lua_State *L) {
   const struct lua_tokenizer *ud = check_tokenizer(L, 1);
   int64_t id = id_arg(L, ud, 2);
@@ -224,7 +224,7 @@ static int push_id(lua_State *L, int32_t id) {
   return 1;
 }
 
-/* id(piece) -> the id of the token that the vocabulary spells so, or nil */
+/* id(piece) -> the id of the token with this spelling, or nil */
 static int meth_id(lua_State *L) {
   const struct lua_tokenizer *ud = check_tokenizer(L, 1);
   size_t len;
@@ -293,7 +293,7 @@ static int decoder_push(lua_State *L) {
   return 1;
 }
 
-/* flush() -> the bytes held back; the decoder begins anew */
+/* flush() -> the bytes held back. Resets the decoder */
 static int decoder_flush(lua_State *L) {
   struct lua_decoder *d = luaL_checkudata(L, 1, DECODER_CLASS);
   lua_getiuservalue(L, 1, 1);

@@ -1,5 +1,5 @@
-/* core.vocabulary_json, core.vocabulary_sentencepiece: the large parts of a tokenizer file read here, its small parts as Lua
- * values, from which Lua makes the description that core.tokenizer takes. */
+/* core.vocabulary_json, core.vocabulary_sentencepiece: read the large parts of a tokenizer file in C, and return its small parts
+ * as Lua values, from which Lua makes the description for core.tokenizer. */
 #include "binding/formats/bind_json.h"
 #include "binding/text/bind_vocabulary.h"
 #include "vocabulary/vocabulary.h"
@@ -45,8 +45,8 @@ static struct lua_vocabulary *new_vocabulary(lua_State *L, int text) {
 
 /* ---- Reading -----------------------------------------------------------------------------------------------------*/
 
-/* The member whose name is on top, of the object "model" or of the whole; pushes its value, `true` for what the vocabulary
- * takes. */
+/* Reads the member whose name is on top, of the object "model" or of the file. Pushes its value; `true` for members that the
+ * vocabulary keeps. */
 static bool read_member(lua_State *L, struct lua_vocabulary *ud, struct ane_json *j, bool model);
 
 static bool read_object(lua_State *L, struct lua_vocabulary *ud, struct ane_json *j, bool model) {
@@ -132,7 +132,7 @@ static int vocabulary_sentencepiece(lua_State *L) {
   return 2;
 }
 
-/* find(spelling) -> the id of the token that is spelled so, or nil. Slow: for a handful of names. */
+/* find(spelling) -> the id of the token with this spelling, or nil. Searches all tokens: for a few names only. */
 static int meth_find(lua_State *L) {
   const struct lua_vocabulary *ud = check_vocabulary(L, 1);
   size_t len;
@@ -183,7 +183,7 @@ static const char *const decode_names[] = {"replace", "pattern", "bytes",      "
                                            "cleanup", "suffix",  "byte_level", "spaced", "lead",  NULL};
 _Static_assert(sizeof decode_names / sizeof *decode_names == ANE_DECODE_LEAD + 2, "a name for each kind");
 
-/* What a description is made of. Everything is in the arena of the vocabulary or in strings of the table. */
+/* The state of making a description. All data is in the arena of the vocabulary or in strings of the table. */
 struct describe {
   lua_State *L;
   struct vocabulary *v;
@@ -343,7 +343,7 @@ static ane_status place_tokens(struct describe *x, const struct tables *t) {
   return ANE_OK;
 }
 
-/* The added tokens of the list on top, {id, content, flags, special}: over the vocabulary's. */
+/* Places the added tokens of the list on top, {id, content, flags, special}. They replace tokens of the vocabulary. */
 static ane_status place_added(struct describe *x, const struct tables *t, uint32_t n) {
   lua_State *L = x->L;
   for (uint32_t i = 0; i < n; i++) {
@@ -366,7 +366,7 @@ static ane_status place_added(struct describe *x, const struct tables *t, uint32
   return ANE_OK;
 }
 
-/* One more than the largest id, over the vocabulary and the list of added tokens on top. */
+/* Returns one more than the largest id of the vocabulary and of the added tokens in the list on top. */
 static uint32_t count_ids(struct describe *x, uint32_t n_added) {
   lua_Integer end = 0;
   for (size_t i = 0; i < x->v->n; i++) end = ANE_MAX(end, (lua_Integer)x->v->entries[i].id + 1);
@@ -447,7 +447,7 @@ ane_status bind_describe(lua_State *L, int arg, int table, struct ane_tokenizer_
 
 /* ---- base64 ------------------------------------------------------------------------------------------------------*/
 
-/* base64_decode(text) -> bytes; nil where it is none (RFC 4648, with padding) */
+/* base64_decode(text) -> bytes; nil if the text is not base64 (RFC 4648, with padding) */
 static int base64_decode(lua_State *L) {
   static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   size_t len;

@@ -1,5 +1,5 @@
-/* Attention with keys and values in int16 codes: exact sums of products of pairs. A part of attention_vec.h, which includes it.
- * Queries and weights p get codes of their own: a query once a call, weights for each row and tile. */
+/* Attention with keys and values in int16 codes: exact sums of products of pairs. attention_vec.h includes this file. Queries and
+ * softmax weights are converted to codes too: a query once per call, weights for each row and tile. */
 #ifndef ANE_KERNELS_VEC_ATTENTION_I16_H
 #define ANE_KERNELS_VEC_ATTENTION_I16_H
 
@@ -12,7 +12,7 @@ static float code_scale(const float *x, int64_t n, float most, float *inverse) {
   return *inverse > 0 ? amax / most : 0.0f;
 }
 
-/* Codes of n floats; up to VL - 1 behind them may be written. */
+/* Converts n floats to codes. May write up to VL - 1 elements past the end. */
 static void codes_of(const float *x, int64_t n, float most, float inverse, int16_t *to) {
   for (int64_t i = 0; i < n; i += VL)
     v_store_i16(to + i, v_max(v_set(-most), v_min(v_set(most), v_mul(v_load_n(x + i, n - i), v_set(inverse)))));
@@ -20,7 +20,7 @@ static void codes_of(const float *x, int64_t n, float most, float inverse, int16
 
 static int16_t *query_codes(const struct work *w, int64_t row) { return (int16_t *)(void *)w->q + row * w->pad; }
 
-/* The codes of a query, as row `row` of scratch. */
+/* Converts a query to codes, in row `row` of scratch. */
 static void code_query(const struct work *w, int64_t row, const float *q) {
   const float most = ane_att_most(w->a->kv);
   float inverse;
@@ -28,8 +28,8 @@ static void code_query(const struct work *w, int64_t row, const float *q) {
   codes_of(q, w->hd, most, inverse, query_codes(w, row));
 }
 
-/* What becomes of the sums of a block, times row[r]: SCORES: also times scale[x] before that; the largest of each lane of a row
- * is kept. PLAIN and VALUES as struct ending. */
+/* What is done with the sums of a block. SCORES: multiplies by scale[x], then by row[r], and keeps the maximum of each lane of a
+ * row. PLAIN and VALUES: multiply by row[r]; otherwise as in struct ending. */
 struct code_ending {
   const float *row, *scale;
   vf *largest;
@@ -110,7 +110,7 @@ PAIR_BLOCKS_OF(pair_scores, SCORES)
 PAIR_BLOCKS_OF(pair_values, PLAIN)
 PAIR_BLOCKS_OF(pair_values_joined, VALUES)
 
-/* The product for any number of vectors, cut into blocks as even as possible. */
+/* Computes the product for any number of vectors, in blocks of nearly equal size. */
 static void pair_product(const pair_block_fn *fn, int rows, int64_t vecs, int64_t n, const int16_t *a, int64_t lda,
                          const int16_t *b, int64_t ldb, float *c, int64_t ldc, const struct code_ending *e) {
   const int64_t parts = (vecs + VECS_FOR(rows) - 1) / VECS_FOR(rows);
@@ -122,8 +122,8 @@ static void pair_product(const pair_block_fn *fn, int rows, int64_t vecs, int64_
   }
 }
 
-/* Scaled products of rows of query codes; q: where the floats of the first row would stand in scratch. largest: of each lane of a
- * row, NULL: not wanted. */
+/* Computes the scaled products of rows of query codes with the keys of a panel. q: the place of the first row in scratch.
+ * largest: receives the maximum of each lane of a row; may be NULL. */
 static void code_scores(int rows, const struct work *w, struct panel *p, const float *q, vf *largest) {
   const int64_t row = (q - w->q) / w->pad;
   const struct code_ending e = {.row = w->q_scale + row, .scale = w->k_scale + p->from, .largest = largest, .ahead = w->ahead_k};
@@ -131,7 +131,7 @@ static void code_scores(int rows, const struct work *w, struct panel *p, const f
                (const int16_t *)w->k + 2 * p->from, 2 * ANE_TILE, p->s + p->from, ANE_TILE, &e);
 }
 
-/* Codes of the weights in s, and what sums of values are multiplied by. most: the largest weights, lane by lane. */
+/* Converts the weights in s to codes, and sets the factors of the sums of values. most: the maximum weights of each lane. */
 V_FN void weight_codes(const int rows, const vf *most, struct panel *p) {
   float largest[16] = {0}, inverse[16];
   v_largest_each(most, rows, largest);
@@ -149,14 +149,14 @@ V_FN void weight_codes(const int rows, const vf *most, struct panel *p) {
   }
 }
 
-/* The sums of values of panel p, to `out` [rows][pad]; join: joined to what is there (VALUES). */
+/* Writes the sums of values of panel p to `out` [rows][pad]. join: combines them with the sums there (VALUES). */
 static void code_values(const struct work *w, const struct panel *p, float *out, bool join) {
   const struct code_ending e = {.row = p->o_scale, .keep = p->old, .add = p->new, .ahead = w->ahead_v};
   pair_product(join ? pair_values_joined : pair_values, p->rows, w->pad / VL, (p->to - p->from) / 2, p->codes + p->from, ANE_TILE,
                (const int16_t *)w->v + p->from * w->ld_v, 2 * w->ld_v, out, w->pad, &e);
 }
 
-/* A tile of values whose rows are no whole number of vectors: copied, with zeros behind each row. */
+/* Copies a tile of values whose rows are no multiple of a vector, with zeros after each row. */
 static void pad_code_values(struct work *w) {
   int16_t *to = (int16_t *)(void *)w->tile_v;
   const int16_t *from = w->v;
@@ -168,7 +168,7 @@ static void pad_code_values(struct work *w) {
   w->ld_v = w->pad;
 }
 
-/* Writes key and value of one position j of a tile. An odd last dimension has a zero beside it. */
+/* Writes the key and the value of position j of a tile. An odd last dimension is paired with a zero. */
 static void write_i16(int16_t *to_k, int16_t *to_v, int64_t j, const float *k, const float *v, int64_t hd, float most, float ik,
                       float iv) {
   int16_t codes[VL];
