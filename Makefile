@@ -1,5 +1,5 @@
 # make             builds build/ane/core.so and build/bin/ane
-# make help        lists all else there is to make (scripts/tasks.mk)
+# make help        lists the other targets (scripts/tasks.mk)
 # config=release|debug|sanitize|coverage   each in its own folder build/<config>/
 
 config ?= release
@@ -35,7 +35,7 @@ ifdef WERROR
   override CFLAGS += -Werror
 endif
 
-# uname where there is no compiler yet: `make deps` brings it.
+# uname if there is no compiler yet: `make deps` installs it.
 ARCH := $(firstword $(shell { $(CC) -dumpmachine || uname -m; } 2>/dev/null | cut -d- -f1))
 SOURCES := $(filter-out csrc/coreml/% csrc/binding/mpi/% csrc/kernels/x86/% csrc/kernels/arm/%,$(wildcard csrc/*/*.c csrc/*/*/*.c))
 ifneq ($(filter x86_64 i%86,$(ARCH)),)
@@ -50,13 +50,13 @@ ifneq ($(findstring darwin,$(shell $(CC) -dumpmachine 2>/dev/null)),)
 else
   SOURCES += csrc/coreml/coreml_none.c
 endif
-# `ane serve` opens libmicrohttpd when it starts; to build it the headers are enough, and without them the rest is built.
+# `ane serve` opens libmicrohttpd when it starts, so the build needs only the headers. Without them the server is left out.
 ifeq ($(shell printf '\043include <microhttpd.h>\n' | $(CC) $(CPPFLAGS) $(CFLAGS) -E - >/dev/null 2>&1 && echo yes),yes)
   SOURCES := $(filter-out csrc/http/http_none.c,$(SOURCES))
 else
   SOURCES := $(filter-out csrc/http/%,$(SOURCES)) csrc/http/http_none.c
 endif
-# `ane pull` opens libcurl when it runs; to build it the headers are enough, and without them the rest is built.
+# `ane pull` opens libcurl when it runs, so the build needs only the headers. Without them downloads are left out.
 ifeq ($(shell printf '\043include <curl/curl.h>\n' | $(CC) $(CPPFLAGS) $(CFLAGS) -E - >/dev/null 2>&1 && echo yes),yes)
   SOURCES := $(filter-out csrc/fetch/fetch_none.c,$(SOURCES))
 else
@@ -69,7 +69,7 @@ OBJECTS := $(addprefix $(BUILD)/,$(addsuffix .o,$(basename $(SOURCES)))) $(PROTO
 .DEFAULT_GOAL := all
 all: $(BUILD)/ane/core.so $(BUILD)/bin/ane links
 
-# Flags by file name: only such files may use the instructions, the dispatch decides at run time.
+# Flags by file name. Only such files may use these instructions; the dispatch at run time selects them.
 AVX2 := -mavx2 -mfma -mf16c
 AVX512 := $(AVX2) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512
 $(BUILD)/%_avx2.o $(BUILD)/%_avx2.tidy: ISA_CFLAGS := $(AVX2)
@@ -81,7 +81,7 @@ $(BUILD)/%_dotprod.o $(BUILD)/%_dotprod.tidy: ISA_CFLAGS := -march=armv8.2-a+dot
 $(BUILD)/%_i8mm.o $(BUILD)/%_i8mm.tidy: ISA_CFLAGS := -march=armv8.2-a+dotprod+i8mm+fp16
 $(BUILD)/%_bf16dot.o $(BUILD)/%_bf16dot.tidy: ISA_CFLAGS := -march=armv8.2-a+dotprod+bf16+fp16
 
-# Kernels are large functions of many inlined ones: where their variables lie is not tracked, which halves the time to compile them.
+# Kernels are large functions with much inlined code. Variable tracking is off for them, which halves the compile time.
 $(BUILD)/csrc/kernels/%.o: DEBUG_CFLAGS := -fno-var-tracking -fno-var-tracking-assignments
 
 $(BUILD)/%.o: %.c $(BUILD)/flags
@@ -119,14 +119,14 @@ $(BUILD)/ane/mpi.so: csrc/binding/mpi/lua_mpi.c $(BUILD)/flags
 	@echo "  MPICC $<"
 	@$(MPICC) $(ALL_CFLAGS) $(LDFLAGS_SO) $(LDFLAGS) -o $@.tmp $< && mv $@.tmp $@
 
-# Texts that change when what is built from them has to be built again: the flags, the list of objects.
+# Files with the flags and the list of objects. They change only if what depends on them must be rebuilt.
 $(BUILD)/flags: STAMP = $(CC) $(filter-out -Werror,$(ALL_CFLAGS)) $(AVX512)
 $(BUILD)/objects: STAMP = $(LDFLAGS_SO) $(LDFLAGS) $(OBJECTS)
 $(BUILD)/flags $(BUILD)/objects: FORCE
 	@mkdir -p $(@D)
 	@echo '$(STAMP)' | cmp -s - $@ || echo '$(STAMP)' > $@
 
-# The command as it runs from the tree: it finds its Lua files and core.so beside itself.
+# The command that runs from the tree. It finds its Lua files and core.so by its own path.
 $(BUILD)/bin/ane: lua/ane/cli/ane.in
 	@mkdir -p $(@D)
 	@sed -e 's|@LUA@|$(shell command -v $(LUA) || echo /usr/bin/$(LUA))|' -e 's|@MODE@|tree|' $< > $@ && chmod +x $@

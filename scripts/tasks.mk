@@ -1,8 +1,8 @@
-# What can be made besides the build. Every target works alone, with -j, and with config=.
+# The targets besides the build. Every target works alone, with -j, and with config=.
 
 JOBS ?= $(shell nproc 2>/dev/null || echo 1)
-# A build inside a task: a second make, since before `deps` this one may not have seen a compiler or Lua's headers.
-# It shares the jobs of a make called with -j.
+# A build inside a task is a second make: before `deps`, the first one may not have found a compiler or Lua's headers. It shares the
+# jobs of a make called with -j.
 REMAKE = --no-print-directory $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(JOBS))
 
 MODEL_CACHE = $${ANE_MODEL_CACHE:-models-cache}
@@ -61,7 +61,7 @@ check:
 	@$(MAKE) $(REMAKE) config=sanitize WERROR=1 all
 	@$(TEST) release $(SPECS) scripts/checks -- debug scripts/checks/smoke_spec.lua -- sanitize $(SPECS)
 
-# All specs that run code count (scripts/test says which), in a few minutes; with SPECS= there is no floor.
+# Runs all specs that run code (scripts/test lists the exceptions), in a few minutes. With SPECS= there is no floor.
 FLOOR_C ?= 93
 FLOOR_LUA ?= 92
 coverage:
@@ -72,7 +72,7 @@ coverage:
 	@status=0; $(TEST) coverage $(SPECS) || status=1; \
 	  $(LUA) scripts/coverage/report.lua build/coverage $(if $(filter spec,$(SPECS)),$(FLOOR_C) $(FLOOR_LUA),0 0) && exit $$status
 
-# clang-tidy sees a file with the flags of its compiler; what it passed is not looked at again before it changes.
+# clang-tidy checks a file with the flags of its compiler. A file that passed is checked again only after a change.
 CLANG_TIDY ?= $(firstword $(foreach v,. -19. -18. -17. -16. -15. -14.,$(shell command -v clang-tidy$(v:.=))))
 tidy:
 	@test -n "$(CLANG_TIDY)" || { echo "clang-tidy is not installed" >&2; exit 1; }
@@ -83,7 +83,7 @@ $(BUILD)/%.tidy: %.c $(BUILD)/%.o .clang-tidy
 	@$(CLANG_TIDY) --quiet $< -- $(filter-out -fno-math-errno,$(ALL_CFLAGS)) $(ISA_CFLAGS) 2>$@.log || { cat $@.log; exit 1; }
 	@touch $@
 
-# .clang-format is written for version 14, Debian 12's; others break lines elsewhere.
+# .clang-format is for version 14, as in Debian 12. Other versions break lines differently.
 CLANG_FORMAT ?= $(firstword $(foreach p,clang-format-14 clang-format,$(shell $(p) --version 2>/dev/null | grep -q 'version 14\.' && echo $(p))))
 FORMATTED = $(shell find csrc bench -name '*.[ch]' | LC_ALL=C sort)
 NEED_FORMAT = test -n "$(CLANG_FORMAT)" || { echo "clang-format 14 is not installed" >&2; exit 3; }
@@ -99,7 +99,7 @@ valgrind:
 	@$(MAKE) $(REMAKE) all
 	@$(TEST) valgrind $(SPECS)
 
-# spec/csrc/kernels takes five minutes; qemu computes floats one by one.
+# spec/csrc/kernels takes five minutes, because qemu emulates each float operation.
 arm: ARM_SPECS = $(if $(filter spec,$(SPECS)),spec/csrc/kernels spec/csrc/exec/program_spec.lua spec/models/golden_spec.lua,$(SPECS))
 arm:
 	@scripts/arm64 build
@@ -112,7 +112,7 @@ doc:
 
 # ---- Benchmarks ------------------------------------------------------------------------------------------------------
 
-# All objects but the binding, which needs Lua.
+# All objects except the binding, which needs Lua.
 BENCHES := $(patsubst %.c,$(BUILD)/%,$(wildcard bench/*.c))
 bench: $(BENCHES)
 	@echo "built: $(BENCHES)"
@@ -126,14 +126,14 @@ $(BUILD)/bench/%: $(BUILD)/bench/%.o $(filter-out $(BUILD)/csrc/binding/%,$(OBJE
 
 # ---- Installing ------------------------------------------------------------------------------------------------------
 
-# Not in the package: what only the build reads.
+# Files that only the build reads are not installed.
 LUA_FILES := $(patsubst lua/%,%,$(shell find lua/ane -name '*.lua' -o -name '*.html'))
 MODEL_FILES := $(wildcard models/*.lua)
 LIBDIR = $(DESTDIR)$(INST_LIBDIR)
 LUADIR = $(DESTDIR)$(INST_LUADIR)
 BINDIR = $(DESTDIR)$(INST_BINDIR)
 
-# The command looks where Lua looks, then where it was installed, so that any PREFIX works.
+# The command searches Lua's paths, then the paths of its installation, so any PREFIX works.
 install: $(BUILD)/ane/core.so
 	@mkdir -p "$(LIBDIR)/ane" "$(LUADIR)/ane/models" "$(BINDIR)"
 	@install -m 755 $< "$(LIBDIR)/ane/core.so"
