@@ -402,6 +402,7 @@ function Chat:say(said, opts)
   local result
   result, message, code = pieces:finish()
   if not result then return nil, message, code end
+  if not result.tool_calls then return result.text end
   return result.text, result.tool_calls
 end
 

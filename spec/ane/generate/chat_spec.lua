@@ -132,6 +132,7 @@ describe("a conversation", function()
     assert.is_string(first)
     local second = assert(c:say "And now?")
     assert.equal(5, #c.messages)
+    assert.equal(1, select("#", c:say "Once more"), "one value where nothing is called: print(chat:say(...)) shows a text only")
     assert.is_true(c.last.timings.cached_tokens > 20)
     assert.is_true(c.last.timings.cached_tokens < c.last.timings.prompt_tokens)
     -- the same without a cache
