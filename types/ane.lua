@@ -113,6 +113,42 @@ function ane.check(model, golden, opts) end
 ---@return ane.code? code
 function ane.calibrate(model, input, opts) end
 
+---@class ane.sensitivity_choice
+---@field type string
+---@field bytes number of the weight in this type
+---@field error number its squared error as a share of its squares
+---@field kl number nats that it is expected to cost
+
+---@class ane.sensitivity_weight
+---@field name string
+---@field count integer elements
+---@field stored string type in the file
+---@field choices ane.sensitivity_choice[] the smallest first
+
+---@class ane.sensitivity_report
+---@field weights ane.sensitivity_weight[]
+---@field rest integer bytes of the tensors that keep their types
+---@field kept string[][] list of {name, type} of those that are no vectors
+---@field count integer elements of all weights
+---@field tokens integer that were read for each weight
+local sensitivity_report = {}
+
+--- Chooses types under a budget: the bytes that save the most divergence first.
+---@param opts { size?: integer, bits?: number } bytes of all tensors, or bits of a weight on the mean
+---@return string[][]? mixed list of {name, type}, for quantise
+---@return table|string chosen bytes, bits and expected kl; or message
+---@return ane.code? code
+function sensitivity_report:mixed(opts) end
+
+--- Measures what each weight costs when it alone is rounded: the KL divergence of the predictions.
+---@param model ane.model
+---@param input string|integer[]|table[] a text, token ids, or a list of both
+---@param opts? { types?: string[], tokens?: integer, chunk?: integer, threads?: integer, progress?: ane.progress }
+---@return ane.sensitivity_report?
+---@return string? message
+---@return ane.code? code
+function ane.sensitivity(model, input, opts) end
+
 ---@class ane.gate_cosines
 ---@field cosine number mean over tokens
 ---@field least number

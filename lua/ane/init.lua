@@ -62,6 +62,15 @@ function M.calibrate(model, input, opts)
   return require("ane.evaluate.calibrate").run(model, input, opts)
 end
 
+--- Measures what each weight costs when it alone is rounded, for the choice of types under a budget. See ane.evaluate.sensitivity.
+-- @param model built by a recipe
+-- @param input a text, a list of token ids, or a list of texts and lists
+-- @param opts types, tokens, chunk, threads, progress
+-- @return a report, whose mixed{size = bytes} or mixed{bits = bits} gives what quantise takes; it prints as lines; or nil, message, code
+function M.sensitivity(model, input, opts)
+  return require("ane.evaluate.sensitivity").run(model, input, opts)
+end
+
 --- Holds a model to the one that it was made of: hidden states, logits, best tokens. See ane.evaluate.gate.
 -- @param a the model to be held to
 -- @param b the one that was changed: loaded with other weights, or a package set

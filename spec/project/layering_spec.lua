@@ -62,7 +62,7 @@ local LUA = {
   ["classify"] = "core util model",
   ["embed"] = "core util model tokenizer",
   ["model"] = "core util adapter generate pool recipe tokenizer quantise coreml onnx classify embed",
-  ["evaluate"] = "core util model recipe",
+  ["evaluate"] = "core util model quantise recipe",
   ["ane"] = "core util model generate coreml evaluate grammar tools serve batch hub",
   ["cli"] = "core util jinja tokenizer generate grammar model quantise coreml classify embed evaluate serve batch hub ane "
     .. "argparse readline",

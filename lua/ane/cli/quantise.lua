@@ -14,6 +14,16 @@ M.summary = "Write a model as GGUF with its weights in another type, and show th
 local WEIGHT_TYPE = { type = "string", check = function(name) return types.fault(name) end }
 local FALLBACK = { type = "string", check = function(name) return types.fault(name, true) end }
 
+local BITS = { type = "number", min = 0.5, max = 32 }
+
+-- For options.add: bytes, with K, M or G for thousands of them.
+local function size_of(text)
+  local n, unit = text:match "^([%d.]+)([KMG]?)B?$"
+  n = tonumber(n)
+  if not n or n <= 0 then return nil, ("'%s' is not a size like 90M"):format(text) end
+  return math.max(1, math.floor(n * ({ [""] = 1, K = 1e3, M = 1e6, G = 1e9 })[unit]))
+end
+
 function M.options(parser)
   parser:argument("model", "Model: a GGUF file, or a folder with safetensors and config.json.")
   parser:argument("out", "The GGUF file to write. It appears when it is complete.")
@@ -24,6 +34,9 @@ function M.options(parser)
   options.mixed(parser, "--mixed", types.fault)
   options.add(parser, "--fallback", "Type where rows are not whole blocks; default the nearest of a like size (q4_k: q5_0).",
     FALLBACK):argname "W"
+  options.add(parser, "--size", "Choose types so that the file has at most this size (90M, 1.2G): those weights get bits that need them. "
+    .. "It measures each weight on the text of --calibrate.", size_of):argname "BYTES"
+  options.add(parser, "--bits", "The same for bits a weight on the mean, like 4.25.", BITS):argname "N"
   parser:option("--calibrate", "Text whose activations guide q2_k .. q6_k, int4-block and lut4, and gptq. It is read first, with the "
     .. "weights as stored."):argname "FILE"
   parser:option("--method", "rtn: each weight is rounded by itself; gptq: roundings compensate each other's errors, which needs "
@@ -51,6 +64,9 @@ local function show(report)
   end
   io.stdout:write(("%s: weights %s, %s of tensors became a file of %s, %.1f s\n"):format(report.path, report.weights,
     common.bytes(report.bytes_before), common.bytes(report.bytes_after), report.seconds))
+  if report.mixed then
+    io.stdout:write(("types chosen: %.3f bits a weight, expected KL %.4f\n"):format(report.expected.bits, report.expected.kl))
+  end
   if other > 0 then io.stdout:write(("%d tensors have another type, since their rows are not whole blocks\n"):format(other)) end
   if report.warning then io.stderr:write("ane quantise: warning: ", report.warning, "\n") end
   if report.note then io.stdout:write(report.note, "\n") end
@@ -68,9 +84,50 @@ local function merged(source, args)
   return made, message, code
 end
 
-function M.run(args)
-  if not args.weights then return options.wrong("give --weights: %s", table.concat(types.names, ", ")) end
+-- Types for --size or --bits: rules that come before those of --mixed, and what they were expected to give; or nil, message, code.
+local function choose(args, source, model)
+  local text, message, code = common.read(args.calibrate)
+  if not text then return nil, message, code end
+  local report
+  report, message, code = require("ane.evaluate.sensitivity").run(model, text, { threads = args.threads, progress = common.progress(args) })
+  if not report then return nil, message, code end
+  local tensors = 0
+  for _, t in ipairs(source:tensors()) do tensors = tensors + t.bytes end
+  return report:mixed { size = args.size and math.max(1, args.size - (source:bytes() - tensors)), bits = args.bits }
+end
+
+-- Puts the chosen types into args.mixed. Returns what was chosen, and what it is expected to give; true: there is no budget; or nil,
+-- message, code.
+local function apply_budget(args, source, model)
+  if not (args.size or args.bits) then return true end
+  local loaded = model
+  if not model then
+    local message, code
+    loaded, message, code = require("ane.model").load(args.model, { threads = args.threads, recipe = args.recipe })
+    if not loaded then return nil, message, code end
+  end
+  local chosen, expected, fault = choose(args, source, loaded)
+  if not model then loaded:close() end
+  if not chosen then return nil, expected, fault end
+  local rules = table.move(chosen, 1, #chosen, 1, {})
+  args.mixed = table.move(args.mixed or {}, 1, #(args.mixed or {}), #rules + 1, rules)
+  args.weights = args.weights or "q8_0"
+  return chosen, expected
+end
+
+local function check_usage(args)
+  if args.size and args.bits then return options.wrong "--size and --bits: choose one" end
+  if (args.size or args.bits) and not args.calibrate then return options.wrong "--size and --bits need a text: give --calibrate FILE" end
+  if not args.weights and not args.size and not args.bits then
+    return options.wrong("give --weights: %s", table.concat(types.names, ", "))
+  end
   if args.method == "gptq" and not args.calibrate then return options.wrong "--method gptq needs a text: give --calibrate FILE" end
+  return true
+end
+
+function M.run(args)
+  local fine, wrong, usage = check_usage(args)
+  if not fine then return nil, wrong, usage end
   local source <close>, message = core.open(args.model)
   if not source then return nil, message end
   local importance, report
@@ -80,6 +137,8 @@ function M.run(args)
     if not calibration then return nil, message end
   end
   local _ <close> = calibration
+  local chosen, expected = apply_budget(args, source, calibration and calibration.model)
+  if not chosen then return nil, expected end
   if args.calibrate and not calibration then
     importance, message = common.calibrate(args)
     if not importance then return nil, message end
@@ -92,6 +151,7 @@ function M.run(args)
     importance = importance, method = args.method, calibration = calibration, threads = args.threads, progress = common.progress(args),
   })
   if not report then return nil, message end
+  if chosen ~= true then report.mixed, report.expected = chosen, expected end
   if args.json then
     for _, t in ipairs(report.tensors) do t.shape = common.list(t.shape) end
     report.tensors = common.list(report.tensors)

@@ -24,7 +24,8 @@ local function check_mixed(mixed) return held.rules_fault(mixed, types.fault) en
 --- Options of run.
 --   weights: a type by name (ane.quantise.types), or a scheme of Core ML packages; needed. The file holds the numbers of a scheme in
 --     a type that can hold them exactly, and the table of the embedding stays as it is, as in packages
---   mixed: other types for the tensors whose names match a pattern: {attn_v = "q6_k"}, or a list of {pattern, type}, of
+--   mixed: other types for the tensors whose names (in the new file, else in the source) match a pattern:
+--     {attn_v = "q6_k"}, or a list of {pattern, type}, of
 --     which the last match counts. A pattern is text found anywhere in the name; * stands for any characters, ? for one
 --   fallback: for tensors whose rows are not whole blocks of their type; default the nearest type of a like size (column `nearest`
 --     of dtype.def; q4_k: q5_0), and fp16 where that does not fit either
@@ -89,7 +90,7 @@ local function choose(t, rules, opts)
   elseif types.stays(t.name, t.shape) then
     t.to = "fp32"
   else
-    t.to = ruled(rules, t.name) or opts.weights
+    t.to = ruled(rules, t.name) or (t.parts[1].name and ruled(rules, t.parts[1].name)) or opts.weights
     if types.schemes[t.to] then return choose_scheme(t) end
     if t.plain and types.known[t.to].block > 1 then t.to, t.note = "fp16", t.plain end
     local wanted = t.to

@@ -1,0 +1,269 @@
+--- What each weight costs when it alone is rounded, and the choice of types for a size.
+-- Needs ane.core, ane.model, ane.model.windows, ane.quantise.types, ane.util.failure and ane.util.schema. Usage:
+--   local s = assert(sensitivity.run(model, text)); print(s)
+--   local mixed = assert(s:mixed {bits = 4.25}); model:quantise("small.gguf", {weights = "q4_k", mixed = mixed})
+--
+-- A probe rounds one weight to the smallest type and takes the KL divergence of the predictions. For the other types the divergence is
+-- taken to be proportional to the weight's squared error, which holds for small errors (a second-order expansion around the optimum:
+-- LeCun, Denker, Solla 1990), and divergences of several weights to add up (Chen et al. 2021, arXiv 2105.08795, do the same).
+
+local core = require "ane.core"
+local failure = require "ane.util.failure"
+local model_of = require "ane.model"
+local schema = require "ane.util.schema"
+local types = require "ane.quantise.types"
+local windows = require "ane.model.windows"
+
+local try = failure.try
+
+local M = {}
+
+local function check_types(list)
+  if #list == 0 then return "must name at least one type" end
+  for _, name in ipairs(list) do
+    local fault = types.fault(name, true) or (types.known[name].block == 1 and name ~= "fp16" and ("has no use for %s"):format(name))
+    if fault then return fault end
+  end
+end
+
+--- Options of run.
+--   types: list of types to choose from; default iq4_xs, q5_k, q6_k, q8_0. A weight whose rows are not whole blocks takes the nearest
+--     type, as in quantise; the type that it is stored in is always one of them, without error
+--   tokens: most tokens of the text that are read for each weight; default 512
+--   chunk: tokens read from an empty cache; default 256
+--   threads: default the model's
+--   progress: function(stage, done, total)
+M.rules = {
+  types = { type = "table", check = check_types },
+  tokens = { type = "integer", min = 2, default = 512 },
+  chunk = { type = "integer", min = 2, default = 256 },
+  threads = { type = "integer", min = 1, max = 1024 },
+  progress = { type = "callable" },
+}
+
+local DEFAULT = { "iq4_xs", "q5_k", "q6_k", "q8_0" }
+
+-- ---- Weights ---------------------------------------------------------------------------------------------------------
+
+-- Bytes of n elements.
+local function bytes_of(dtype, n) return n * types.known[dtype].bits / 8 end
+
+-- The types that a weight can take, smallest first: list of {type, bytes}.
+local function choices_of(t, list, columns, count)
+  local seen, out = {}, {}
+  local function add(name)
+    if not name or seen[name] then return end
+    seen[name] = true
+    out[#out + 1] = { type = name, bytes = bytes_of(name, count) }
+  end
+  for _, name in ipairs(list) do add(types.fit(name, columns)) end
+  if types.known[t.dtype] and types.known[t.dtype].block > 1 then add(t.dtype) end
+  table.sort(out, function(a, b)
+    if a.bytes ~= b.bytes then return a.bytes < b.bytes end
+    return a.type < b.type
+  end)
+  return out
+end
+
+-- The matrices of a source that quantise would change, in its order; the bytes of other tensors, and those of them that a rule must
+-- keep as they are.
+local function weights_of(source, list, matrices)
+  local known = {}
+  for _, m in ipairs(matrices) do known[m.name:match "^[^%[]+"] = true end
+  local out, rest, kept = {}, 0, {}
+  for _, t in ipairs(source:tensors()) do
+    local count = 1
+    for _, d in ipairs(t.shape) do count = count * d end
+    if known[t.name] and not types.is_data(t.dtype) and not types.stays(t.name, t.shape) then
+      out[#out + 1] = { name = t.name, count = count, stored = t.dtype, choices = choices_of(t, list, t.shape[#t.shape], count) }
+    else
+      rest = rest + t.bytes
+      if types.known[t.dtype] and not types.stays(t.name, t.shape) then kept[#kept + 1] = { t.name, t.dtype } end
+    end
+  end
+  return out, rest, kept
+end
+
+-- ---- Measures --------------------------------------------------------------------------------------------------------
+
+-- The logits of a model on the runs: list of tensors.
+local function logits_of(model, runs)
+  local session <close> = try(model:session())
+  local out = {}
+  for _, ids in ipairs(runs) do
+    try(session:rewind(0))
+    try(session:feed(ids, { want = "all" }))
+    for i = 1, #ids do out[#out + 1] = session:logits(i) end
+  end
+  return out
+end
+
+local function divergence(a, b)
+  local sum = 0.0
+  for i = 1, #a do sum = sum + core.divergence(a[i], b[i]) end
+  return sum / #a
+end
+
+local function load(run, mixed)
+  return try(model_of.load(run.path, {
+    mixed = mixed, context = run.context, threads = run.threads, activations = run.activations,
+  }))
+end
+
+-- Relative squared errors of all weights, each in its choice of rank `r` (or its last one): one load for all weights.
+local function measure_errors(run, r)
+  local mixed, taken = {}, {}
+  for _, w in ipairs(run.weights) do
+    local choice = w.choices[math.min(r, #w.choices)]
+    taken[w.name] = choice
+    if choice.type == w.stored then
+      choice.error = 0.0
+    else
+      mixed[#mixed + 1] = { w.name, choice.type }
+    end
+  end
+  if #mixed == 0 then return end
+  local model <close> = load(run, mixed)
+  local sums = {}
+  for _, row in ipairs(model:weights_report()) do
+    local name = row.name:match "^[^%[]+"
+    local s = sums[name] or { error = 0.0, n = 0 }
+    sums[name] = s
+    s.error, s.n = s.error + (row.exact and 0.0 or 10 ^ (-(row.snr_db or 0) / 10)), s.n + 1
+  end
+  for name, choice in pairs(taken) do
+    local s = sums[name]
+    if not choice.error then choice.error = s and s.error / s.n or 0.0 end
+  end
+end
+
+-- The divergence of the smallest choice of each weight, then of the others in proportion.
+local function probe(run, reference)
+  for i, w in ipairs(run.weights) do
+    local first = w.choices[1]
+    local kl = 0.0
+    if first.error > 0 then
+      local model <close> = load(run, { { w.name, first.type } })
+      kl = divergence(reference, logits_of(model, run.runs))
+    end
+    for _, c in ipairs(w.choices) do c.kl = first.error > 0 and kl * c.error / first.error or 0.0 end
+    if run.progress then run.progress("sensitivity", i, #run.weights) end
+  end
+end
+
+-- ---- The choice ------------------------------------------------------------------------------------------------------
+
+-- Choices that no other one beats in both bytes and divergence, and that lie on the convex hull of both.
+local function hull(choices)
+  local out = {}
+  for _, c in ipairs(choices) do
+    while #out > 0 and c.bytes == out[#out].bytes and c.kl < out[#out].kl do out[#out] = nil end
+    if #out == 0 or c.kl < out[#out].kl then
+      while #out > 1 do
+        local a, b = out[#out - 1], out[#out]
+        if (a.kl - b.kl) * (c.bytes - b.bytes) > (b.kl - c.kl) * (b.bytes - a.bytes) then break end
+        out[#out] = nil
+      end
+      out[#out + 1] = c
+    end
+  end
+  return out
+end
+
+-- All steps from a choice to the next of all weights, the most useful byte first.
+local function steps_of(weights)
+  local steps = {}
+  for i, w in ipairs(weights) do
+    local h = hull(w.choices)
+    for k = 2, #h do
+      steps[#steps + 1] = { weight = i, to = h[k], bytes = h[k].bytes - h[k - 1].bytes, rank = k,
+                            worth = (h[k - 1].kl - h[k].kl) / (h[k].bytes - h[k - 1].bytes) }
+    end
+  end
+  table.sort(steps, function(a, b)
+    if a.worth ~= b.worth then return a.worth > b.worth end
+    if a.weight ~= b.weight then return a.weight < b.weight end
+    return a.rank < b.rank
+  end)
+  return steps
+end
+
+local Report = { __name = "ane.sensitivity_report" }
+Report.__index = Report
+
+local budget_rules = { size = { type = "integer", min = 1 }, bits = { type = "number", min = 0.5, max = 32 } }
+
+--- Chooses types under a budget. The first steps that fit are taken, those that do not are left out.
+-- @param opts size (bytes of all tensors of the file) or bits (a weight, on the mean)
+-- @return list of {name, type}, which quantise takes as `mixed`, and {bytes, bits, kl (expected)}; or nil, message, code
+function Report:mixed(opts)
+  opts = schema.check(budget_rules, opts, "mixed", 2)
+  if (opts.size == nil) == (opts.bits == nil) then error("mixed: give one of the options size and bits", 2) end
+  local budget = opts.size and opts.size - self.rest or opts.bits * self.count / 8
+  local chosen, bytes = {}, 0
+  for i, w in ipairs(self.weights) do
+    chosen[i] = hull(w.choices)[1]
+    bytes = bytes + chosen[i].bytes
+  end
+  if bytes > budget then
+    return nil, ("the smallest types take %.0f bytes (%.3f bits a weight), more than the budget of %.0f"):format(bytes + self.rest,
+      8 * bytes / self.count, budget + self.rest), "range"
+  end
+  local stopped = {}
+  for _, step in ipairs(steps_of(self.weights)) do
+    if not stopped[step.weight] and bytes + step.bytes <= budget then
+      chosen[step.weight], bytes = step.to, bytes + step.bytes
+    else
+      stopped[step.weight] = true
+    end
+  end
+  local mixed, kl = table.move(self.kept, 1, #self.kept, 1, {}), 0.0
+  for i, w in ipairs(self.weights) do
+    mixed[#mixed + 1] = { w.name, chosen[i].type }
+    kl = kl + chosen[i].kl
+  end
+  return mixed, { bytes = math.floor(bytes + self.rest), bits = 8 * bytes / self.count, kl = kl }
+end
+
+function Report:__tostring()
+  local lines = {}
+  for _, w in ipairs(self.weights) do
+    local cells = {}
+    for _, c in ipairs(w.choices) do cells[#cells + 1] = ("%s %.2e"):format(c.type, c.kl) end
+    lines[#lines + 1] = ("%-36s %s"):format(w.name, table.concat(cells, "  "))
+  end
+  return table.concat(lines, "\n")
+end
+
+local function sensitivity(bundle, model, input, opts)
+  local run = {
+    path = bundle.source:path(), threads = opts.threads, activations = model:info().activations, progress = opts.progress,
+    context = math.min(opts.chunk, model.context),
+  }
+  run.runs = try(windows.split(model, input, run.context, opts.tokens))
+  local matrices = model:weights_report()
+  local rest, kept
+  run.weights, rest, kept = weights_of(bundle.source, opts.types or DEFAULT, matrices)
+  local reference <close> = load(run)
+  local logits, most, count = logits_of(reference, run.runs), 0, 0
+  for _, w in ipairs(run.weights) do most, count = math.max(most, #w.choices), count + w.count end
+  for r = 1, most do measure_errors(run, r) end
+  probe(run, logits)
+  return setmetatable({ weights = run.weights, kept = kept, rest = rest, count = count, tokens = #logits }, Report)
+end
+
+--- Measures the weights of a model.
+-- @param model built by a recipe, of one file or folder
+-- @param input a text, a list of token ids, or a list of texts and lists
+-- @param opts see rules
+-- @return report: weights = list of {name, count (elements), stored (type), choices = list of {type, bytes, error (squared, relative),
+-- kl (nats)}, smallest first}, rest (bytes of other tensors), kept (list of {name, type} of
+-- those that are not vectors), count, tokens; mixed(); it prints as lines; or nil, message, code
+function M.run(model, input, opts)
+  opts = schema.check(M.rules, opts, "sensitivity", 2)
+  schema.argument({ type = { "string", "table" } }, input, "sensitivity: input", 2)
+  local bundle = model_of.bundle(model, 2)
+  return failure.catch(sensitivity, bundle, model, input, opts)
+end
+
+return M
