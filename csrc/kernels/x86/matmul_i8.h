@@ -59,6 +59,9 @@ struct i8_job {
   float *out;
   int64_t ld_out, nb, b_from, b_to, t_from, t_to;
   const uint8_t *panel;
+  const uint8_t *ahead; /* the packed groups of the next panel, which the tiles prefetch */
+  int64_t ahead_bytes;
+  int ahead_lines;     /* cache lines for each block of a tile */
   int32_t *start_sums; /* of `fused`, for layouts with a zero: see make_start_sums */
   int64_t start_ld;
   uint32_t *outliers;        /* list_outliers': token << 6 | plane << 3 | plane */
@@ -259,9 +262,12 @@ INLINE void tile(ane_layout f, int nv, int nt, const struct i8_job *j, int64_t v
     for (int i = 0; i < nv; i++)
       acc[i][t] = j->b_from && left > i * LANES ? vf_load_n(out + t * j->ld_out + i * LANES, left - i * LANES) : vf_zero();
   }
-  const uint8_t *record = j->panel;
+  const int64_t ahead_at = (t0 - j->t_from) / nt * j->nb * j->ahead_lines * 64;
+  const int ahead_lines = ahead_at < j->ahead_bytes ? j->ahead_lines : 0;
+  const uint8_t *record = j->panel, *ahead = j->ahead + ahead_at;
   for (int64_t b = j->b_from; b < j->b_to; b++, record += record_bytes(f)) {
     const uint8_t *codes = record + p * 8 * PLANE;
+    for (int i = 0; i < ahead_lines; i++, ahead += 64) __builtin_prefetch(ahead, 0, 2);
     const float *scales = (const float *)(record + PANEL_NV * 8 * PLANE) + p * LANES;
     const float *minima = scales + layout_subs(f) * PANEL_NV * LANES;
     const float *d = j->x->d + t0 * j->nb + b, *dsum = j->x->dsum + t0 * j->nb + b;
@@ -373,6 +379,17 @@ INLINE tiles_fn tiles_of(ane_layout f) {
   return BY_WIDTH(f, tiles_Q4_0, tiles_Q5_0, tiles_Q5_0, tiles_Q8_0);
 }
 
+/* Lets the tiles of vectors vc, vc + 1 prefetch the packed groups that follow: without it, unpacking waits for memory while
+ * nothing is computed (18 tokens take 1.2 times as long, 32 tokens 1.08 times). A row that exceeds a panel is left out. */
+INLINE void set_ahead(struct i8_job *j, int64_t vc) {
+  const int64_t group = (vc + PANEL_NV) / PARTS, n = PANEL_NV / PARTS;
+  const int64_t blocks = (j->t_to - j->t_from + I8_NT - 1) / I8_NT * j->nb;
+  const bool some = j->b_to - j->b_from == j->nb && group + n <= j->w->groups;
+  j->ahead = j->w->data + (size_t)(some ? group : 0) * j->w->group_bytes;
+  j->ahead_bytes = some ? n * (int64_t)j->w->group_bytes : 0;
+  j->ahead_lines = (int)((j->ahead_bytes / 64 + blocks - 1) / blocks);
+}
+
 INLINE void panels(ane_layout f, tiles_fn run, struct i8_job *j, int64_t from, int64_t to, uint8_t *scratch) {
   int64_t piece = I8_PANEL_BYTES / record_bytes(f), t = j->x->t;
   j->panel = scratch;
@@ -388,6 +405,7 @@ INLINE void panels(ane_layout f, tiles_fn run, struct i8_job *j, int64_t from, i
         j->ends[-1] = (struct outlier_ends){0, (uint32_t)((j->b_to - j->b_from) * (j->t_to - j->t_from))};
         if (piece < j->nb || vc == from) list_outliers(f, j);
         unpack_panel(f, j, vc, nv, scratch);
+        set_ahead(j, vc);
         run(j, vc, nv);
       }
     }
