@@ -29,6 +29,11 @@ static ane_layout layout_of_scheme(struct ane_weight_spec s) {
   return ANE_LAYOUT_F16;
 }
 
+/* Does the matrix hold codes of tables as the layout has them, one table for each 8 rows? */
+static bool has_tables(const struct ane_tensor *t) {
+  return t->gather && t->row0 == 0 && ane_gather_has_tables(t->gather, ANE_GROUP / 2);
+}
+
 /* A matrix whose rows are not whole blocks of the requested type keeps its stored type. */
 static void choose_layout(struct matrix *m, struct ane_weights_encoding encoding) {
   struct ane_packed *w = &m->packed;
@@ -37,6 +42,10 @@ static void choose_layout(struct matrix *m, struct ane_weights_encoding encoding
   if (m->by_scheme) {
     m->spec = ane_weight_spec_fit(encoding.scheme, w->rows, w->cols);
     w->layout = layout_of_scheme(m->spec);
+    return;
+  }
+  if (encoding.kind == ANE_WEIGHTS_FILE && has_tables(&m->stored)) {
+    w->layout = ANE_LAYOUT_LUT4;
     return;
   }
   if (encoding.kind == ANE_WEIGHTS_DTYPE && w->cols % ane_dtype_info(encoding.dtype)->block == 0) w->dtype = encoding.dtype;
@@ -216,6 +225,23 @@ static void pack_tiles(void *arg, int thread, int threads) {
   }
 }
 
+/* ---- Stored tables -----------------------------------------------------------------------------------------------------*/
+
+/* Packs codes and their tables as they are stored. k->gathered holds the codes. */
+static void pack_tables(void *arg, int thread, int threads) {
+  struct packing *k = arg;
+  (void)threads;
+  const struct ane_packed *w = &k->m->packed;
+  uint8_t *codes = k->gathered + (size_t)thread * ANE_GROUP * w->row_bytes; /* a byte a code: no more than a row of halves */
+  for (int64_t from; (from = atomic_fetch_add(&k->next, GROUPS_PER_TASK)) < k->end;)
+    for (int64_t g = from; g < ANE_MIN(from + GROUPS_PER_TASK, k->end); g++) {
+      float *tables = k->p->aux + k->m->aux + 2 * g * 16, unused[16];
+      for (int i = 0; i < group_rows(k->m, g); i++)
+        ane_gather_codes(&k->m->stored, g * ANE_GROUP + i, codes + i * w->cols, i % 8 ? unused : tables + i / 8 * 16);
+      ane_pack_rows(w, ANE_I8, codes, (size_t)w->cols, group_rows(k->m, g), g);
+    }
+}
+
 /* ---- One matrix ------------------------------------------------------------------------------------------------------*/
 
 /* Computes the sizes of a thread's memory. false on overflow. */
@@ -305,7 +331,7 @@ static ane_status pack_one(struct ane_program *p, struct matrix *m, struct ane_e
   if (m->by_scheme || w->dtype != m->stored.dtype)
     st = pack_recoded(&k, err);
   else
-    pack_pieces(&k, pack_groups, w->groups, ANE_GROUP);
+    pack_pieces(&k, w->layout == ANE_LAYOUT_LUT4 ? pack_tables : pack_groups, w->groups, ANE_GROUP);
   if (w->layout == ANE_LAYOUT_I8) w->row_scale = p->aux + m->aux;
   if (w->layout == ANE_LAYOUT_LUT4) w->lut = p->aux + m->aux;
   ane_free(k.gathered);

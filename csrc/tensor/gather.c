@@ -175,6 +175,19 @@ static void block_row(const struct ane_gather *g, ane_dtype t, int64_t r, int64_
   }
 }
 
+bool ane_gather_has_tables(const struct ane_gather *g, int64_t rows) {
+  for (int64_t at = 0; g; at += g->rows, g = g->next)
+    if (!g->table || at % rows || (g->row_block % rows && g->row_block < g->rows)) return false;
+  return true;
+}
+
+void ane_gather_codes(const struct ane_tensor *t, int64_t row, uint8_t *codes, float table[16]) {
+  int64_t r = t->row0 + row, cols = t->shape.dim[1];
+  const struct ane_gather *g = piece_of(t->gather, &r);
+  for (int i = 0; i < 16; i++) table[i] = float_at(g->table, g->table_dtype, r / g->row_block * 16 + i);
+  for (int64_t c = 0; c < cols; c++) codes[c] = (uint8_t)unsigned_code(g->data, 4, g->base + r * g->row_step + c * g->col_step);
+}
+
 static inline __attribute__((always_inline)) void copy_elements(const uint8_t *src, size_t size, int64_t row_step,
                                                                 int64_t col_step, int64_t rows, int64_t cols, uint8_t *dst,
                                                                 size_t dst_step) {

@@ -96,6 +96,10 @@ ane_dtype ane_gather_dtype(const struct ane_gather *g, int64_t rows, int64_t col
 /* Row `row` of a tensor [rows, cols] with a gather, in the tensor's type; or as floats. */
 void ane_gather_row(const struct ane_tensor *t, int64_t row, void *dst);
 void ane_gather_floats(const struct ane_tensor *t, int64_t row, float *dst);
+/* Do all pieces of a matrix have tables, each of them for whole runs of `rows` rows of the matrix? */
+bool ane_gather_has_tables(const struct ane_gather *g, int64_t rows);
+/* Row `row` of such a matrix: its codes, a byte each, and the 16 values that they stand for. */
+void ane_gather_codes(const struct ane_tensor *t, int64_t row, uint8_t *codes, float table[16]);
 
 /* Compares n floats: largest |a - b|, largest |a - b| / (1 + |b|), root mean square of a - b, cosine of the angle (1 where
  * both are zero). NaN on either side makes the largest ones infinite and cosine NaN. */

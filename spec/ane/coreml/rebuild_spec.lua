@@ -62,8 +62,12 @@ describe("a package set run by a recipe", function()
   end
 
   for _, weights in ipairs(core.mil_schemes()) do
-    it("reads weights stored as " .. weights, function()
+    it("reads weights stored as " .. weights .. ", without loss or larger types", function()
       check(HF .. "llama", { weights = weights })
+      local set <close> = assert(ane.load(out))
+      local forms = {}
+      for i, row in ipairs(set:info().kernels) do forms[i] = row.form end
+      assert.same({ weights:find "^int8" and "q8_0" or weights:find "^int4" and "q4_0" or weights:match "^%a+%d+" }, forms)
     end)
   end
 
