@@ -23,7 +23,7 @@ static ane_status no_memory(const struct finding *x) { return ane_fail(x->err, A
 /* ---- Stored forms ------------------------------------------------------------------------------------------------------*/
 
 /* A parameter of the operation: an attribute, a value in place, or a constant by name. NULL: it has none. */
-static const struct ane_mil_value *param(const struct ane_mil_bound *b, const char *name) {
+static const struct ane_mil_value *find_param(const struct ane_mil_bound *b, const char *name) {
   const struct ane_mil_value *v = ane_mil_op_attr(b->op, name);
   const struct ane_mil_arg *arg = v ? NULL : ane_mil_op_arg(b->op, name);
   if (!arg || arg->n_bindings != 1) return v;
@@ -34,6 +34,12 @@ static const struct ane_mil_value *param(const struct ane_mil_bound *b, const ch
       return strcmp(op->type, "const") == 0 ? ane_mil_op_attr(op, "val") : NULL;
   }
   return NULL;
+}
+
+/* The same; NULL also where it holds no numbers. */
+static const struct ane_mil_value *param(const struct ane_mil_bound *b, const char *name) {
+  const struct ane_mil_value *v = find_param(b, name);
+  return v && v->type.kind == ANE_MIL_TENSOR && v->kind != ANE_MIL_STRINGS && v->data && v->count ? v : NULL;
 }
 
 static bool is_float(const struct ane_mil_value *v) { return v->type.dtype == ANE_MIL_FP16 || v->type.dtype == ANE_MIL_FP32; }

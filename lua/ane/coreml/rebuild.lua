@@ -1,12 +1,14 @@
 --- Rebuilds a package set by a recipe: the recipe's graph with the weights that the packages hold.
--- Needs ane.core, ane.coreml.meta, ane.recipe, ane.recipe.shapes and ane.util.failure.
+-- Needs ane.core, ane.coreml.export.recipe, ane.coreml.meta, ane.model.loader, ane.recipe, ane.recipe.shapes and ane.util.failure.
 -- Usage: `local found, reason = rebuild.find(folder, meta, given)`
 --
--- runtime_meta.json says how the recipe was asked (ane.coreml.export.recipe). That is only a hint: the recipe's graph is lowered
+-- runtime_meta.json says how the recipe was asked (ane.coreml.export.recipe); of a set without this section, a config.json beside it
+-- and the list of its packages do. That is only a hint: the recipe's graph is lowered
 -- again, shard by shard, and compared with the packages (csrc/mil/match.h), and what the host makes (ropes, masks, the order of
 -- values) with the rest of the file. Only if nothing differs, the packages' weights become those of the graph.
 
 local core = require "ane.core"
+local exported = require "ane.coreml.export.recipe"
 local failure = require "ane.util.failure"
 local meta_file = require "ane.coreml.meta"
 local recipe = require "ane.recipe"
@@ -65,6 +67,45 @@ local function read_options(section, meta, tensors)
     differs("recipe.options of %s do not fit the set", meta_file.NAME)
   end
   return options
+end
+
+-- ---- What a config.json says ---------------------------------------------------------------------------------------------
+
+-- Options that partition the graph as the set's packages do: so many layers in a package, so many slices of the head.
+local function options_of(meta)
+  local most, options = meta.packages[1].functions, {
+    weights = meta.weights, schemes = {}, layout = meta.layout, norm = meta.norm, rope = "constants", argmax = meta.argmax == true,
+    context = meta.max_seq_len, max_t = meta.rangedim_max_t, fixed_t = meta.packages[1].fixed_t, target = 1 << 60, size_limit = 1 << 60,
+    rows = 1 << 30, layers = 1, slices = 0,
+  }
+  for _, p in ipairs(meta.packages) do
+    if p.parts or p.kind == "experts" or p.kind == "whole" then differs("%s: is no package of whole layers or of the head", p.path) end
+    if p.kind == "layers" then options.layers = math.max(options.layers, p["end"] - p.start + 1) end
+    if p.kind == "head" then options.slices = options.slices + 1 end
+    if #p.functions > #most then most = p.functions end
+    for _, port in ipairs(p.inputs or most[1].inputs) do
+      if port.role == "rope_cos" then options.rope = "inputs" end
+    end
+  end
+  if most[1].name then
+    options.functions = {}
+    for i, f in ipairs(most) do options.functions[i] = { fixed_t = f.fixed_t, max_t = f.max_t, context = f.context } end
+  end
+  return options
+end
+
+-- The section that an export of the model of a config.json would write; nil: there is no such file beside the set.
+local function section_of(folder, meta)
+  local path = folder .. "config.json"
+  if core.path_kind(path) ~= "file" then return nil end
+  local source = shapes.source(path)
+  local r, cfg, code = require("ane.model.loader").identify(source, path, {})
+  if not r then refuse(code, "%s", cfg) end
+  local bundle = { recipe = r, config = cfg, source = source }
+  local graph, record = try(exported.graph(bundle))
+  graph:close()
+  meta.profile = nil -- all packages there are
+  return exported.section(bundle, record, { options_of(meta) })
 end
 
 -- ---- The source ---------------------------------------------------------------------------------------------------------
@@ -211,8 +252,10 @@ local function find_recipe(cfg, given)
 end
 
 local function find(folder, meta, given)
-  local section = meta.recipe
-  if type(section) ~= "table" then differs("%s says of no recipe how it was asked", meta_file.NAME) end
+  local section = meta.recipe or section_of(folder, meta)
+  if type(section) ~= "table" then
+    differs("%s says of no recipe how it was asked, and there is no config.json beside it", meta_file.NAME)
+  end
   local source = new_source(folder, section)
   local cfg, options = read_config(folder, section, source.shapes), read_options(section, meta, source.shapes)
   local r = find_recipe(cfg, given)

@@ -92,6 +92,28 @@ describe("a package set run by a recipe", function()
     end)
   end
 
+  for _, opts in ipairs {
+    { layers = 2 }, { layers = 1, slices = 2, layout = "c1t", norm = "fp32", functions = "many", fixed_t = { 1, 3 } },
+  } do
+    it("is found by a config.json beside the packages: " .. core.json_encode(opts, { sort = true }), function()
+      opts.weights, opts.context = "int8", 48
+      local source <close> = assert(ane.load(HF .. "llama", { weights = "int8", activations = "fp32" }))
+      assert(source:export(out, opts))
+      change_meta(out, function(meta) meta.recipe = nil end)
+      local bare <close> = assert(ane.load(out))
+      assert.matches("says of no recipe how it was asked, and there is no config.json beside it", bare.engine_reason)
+      local config = core.json_decode(core.read_file(HF .. "llama/config.json"))
+      assert(core.write_file(out .. "/config.json", core.json_encode(config)))
+      local set <close> = assert(ane.load(out, { activations = "fp32" }))
+      assert.same({ "recipe" }, { set.engine, set.engine_reason })
+      assert.same(logits(source):tostring(), logits(set):tostring())
+      config.rms_norm_eps = 0.5
+      assert(core.write_file(out .. "/config.json", core.json_encode(config)))
+      local other <close> = assert(ane.load(out))
+      assert.matches("in the recipe 0.5", other.engine_reason, 1, true)
+    end)
+  end
+
   it("labels tokens as op by op", function()
     local source <close> = assert(ane.load(HF .. "privacy_filter", { activations = "fp32" }))
     assert(source:export(out, { weights = "fp16", fixed_t = { 16, 32 } }))
@@ -178,6 +200,7 @@ describe("a package set run by a recipe", function()
       for _, case in ipairs {
         { function(meta) meta.recipe = nil end, "says of no recipe how it was asked" },
         { function(meta) meta.recipe = 3 end, "says of no recipe how it was asked" },
+        { function(meta) meta.recipe.config.n_head = 1 << 40 end, "" },
         { function(meta) meta.recipe.config.n_layer = 1 << 40 end, "recipe.config of runtime_meta.json is incomplete" },
         { function(meta) meta.recipe.config.architecture = "nobody" end, "architecture 'nobody' is not known" },
         { function(meta) meta.recipe.tensors = { a = { 0 } } end, "a dimension of a is 0" },
