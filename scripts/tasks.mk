@@ -137,6 +137,7 @@ BINDIR = $(DESTDIR)$(INST_BINDIR)
 install: $(BUILD)/ane/core.so
 	@mkdir -p "$(LIBDIR)/ane" "$(LUADIR)/ane/models" "$(BINDIR)"
 	@install -m 755 $< "$(LIBDIR)/ane/core.so"
+	@if [ -f $(BUILD)/ane/mpi.so ]; then install -m 755 $(BUILD)/ane/mpi.so "$(LIBDIR)/ane/mpi.so"; fi
 	@for f in $(LUA_FILES); do mkdir -p "$(LUADIR)/$${f%/*}" && install -m 644 "lua/$$f" "$(LUADIR)/$$f" || exit 1; done
 	@install -m 644 $(MODEL_FILES) "$(LUADIR)/ane/models/"
 	@sed -e 's|@LUA@|$(shell command -v $(LUA) || echo /usr/bin/$(LUA))|' -e 's|@MODE@|installed|' \

@@ -37,7 +37,8 @@ function M.options(parser)
   options.add(parser, "--window", "Of classify and redact: most tokens of one run.", batch.rules.window):argname "N"
   parser:flag("--pseudonyms", "Of redact: each original of a row gets a name of its own, [PERSON_1].")
   parser:option("--key", "Of redact: names are made from the original and this secret, the same in every run."):argname "KEY"
-  parser:flag("--mpi", "Be one of the ranks of an MPI program; default where mpirun started the command with more than one. Rank 0 reads "
+  parser:flag("--mpi", "Be one of the ranks of an MPI program; default where mpirun started the command with more than one, "
+    .. "without --shard. Rank 0 reads "
     .. "and writes, all compute.")
   options.add(parser, "--rank-timeout", "Seconds after which a silent rank counts as dead. Default 300.", batch.rules.rank_timeout)
     :argname "S"
@@ -47,12 +48,13 @@ end
 -- Names under which launchers give the number of processes (Open MPI; MPICH).
 local SIZES = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE" }
 
--- Is this process one of several that a launcher has started?
+-- Is this process one of several that a launcher has started? With --shard they are each for themselves.
 local function is_rank(args)
+  if args.mpi or args.shard then return args.mpi end
   for _, name in ipairs(SIZES) do
     if (tonumber(os.getenv(name)) or 1) > 1 then return true end
   end
-  return args.mpi
+  return false
 end
 
 -- Joins the other ranks. Sets args.rank, args.host; each rank of a host gets its share of the cores.
