@@ -76,15 +76,17 @@ end
 
 -- ---- Finished packages ----------------------------------------------------------------------------------------------------
 
--- A text that identifies the result: options, tensors of the source, their first and last rows.
+-- A text that identifies the result: options, tensors of the source, their first and last rows. Those of a package set, which runs by a
+-- recipe, are its weights.
 local function fingerprint(bundle, graph, options)
+  local source = bundle.source.weights or bundle.source
   local parts = { core.json_encode(options, { sort = true }), graph:dump() }
-  for _, t in ipairs(bundle.source:tensors()) do
+  for _, t in ipairs(source:tensors()) do
     parts[#parts + 1] = ("%s %s %s %d %d"):format(t.name, t.dtype, table.concat(t.shape, ","), t.bytes, t.offset)
     local rows = 1
     for i = 1, #t.shape - 1 do rows = rows * t.shape[i] end
     if rows > 0 then
-      parts[#parts + 1] = core.sha256((bundle.source:read(t.name, 1, 1) or "") .. (bundle.source:read(t.name, rows, rows) or ""))
+      parts[#parts + 1] = core.sha256((source:read(t.name, 1, 1) or "") .. (source:read(t.name, rows, rows) or ""))
     end
   end
   return core.sha256(table.concat(parts, "\n"))
